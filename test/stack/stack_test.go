@@ -61,7 +61,7 @@ var pulsarMemory = os.Getenv("PULSAR_MEM")
 func TestMain(m *testing.M) {
 	for variable, memory := range map[string]string{"PULSAR_MEM": "-Xms256m -Xmx512m -XX:MaxDirectMemorySize=1g", "KAFKA_MEM": "-Xmx512m"} {
 		if os.Getenv(variable) == "" {
-			_ = os.Setenv(variable, memory+" -XX:TieredStopAtLevel=1")
+			_ = os.Setenv(variable, memory+quickStart)
 		}
 	}
 	os.Exit(m.Run())
@@ -195,7 +195,7 @@ func TestFailedStartLeavesNoProcess(t *testing.T) {
 func TestPrivateServerThroughFaults(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	srv := PrivatePulsar(t, Conf(map[string]string{"maxMessageSize": "1048576"}), Memory("-Xmx512m -XX:TieredStopAtLevel=1"))
+	srv := PrivatePulsar(t, Conf(map[string]string{"maxMessageSize": "1048576"}), Memory("-Xmx512m"))
 	ns := srv.Namespace(t)
 	topic := srv.Topic(t, ns, 0)
 	subscribe(t, srv, topic)
@@ -248,7 +248,7 @@ func TestPrivateServerThroughFaults(t *testing.T) {
 		require.Error(t, srv.admin.Produce(ctx, topic, "late"))
 
 		partitioned := srv.Topic(t, ns, 3)
-		assert.Len(t, srv.Stats(t, partitioned).Partitions, 3)
+		eventually(t, "three partitions", func() bool { return len(srv.Stats(t, partitioned).Partitions) == 3 })
 		srv.Terminate(t, partitioned)
 		require.Error(t, srv.admin.Produce(ctx, partitioned, "late"))
 	})

@@ -44,7 +44,10 @@ func StartDetached(c Command) (ID, error) {
 		return ID{}, err
 	}
 	defer out.Close()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	// A process group is enough: Ctrl-C and the end of the terminal do not reach it. A session of its
+	// own would be scheduled as a group (sched_autogroup), and one kernel gave such groups no processor
+	// time for a minute while four busy processes ran in another session.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return ID{}, fmt.Errorf("cannot start %s: %w", c.Path, err)
 	}

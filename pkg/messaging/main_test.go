@@ -19,6 +19,12 @@ const soakVariable = "AVIARY_MESSAGING_SOAK"
 func soak() bool { return os.Getenv(soakVariable) != "" }
 
 func TestMain(m *testing.M) {
+	if url := os.Getenv(childURL); url != "" {
+		if err := consumeBacklog(url); err != nil {
+			panic(err)
+		}
+		return
+	}
 	flag.Parse()
 	named := false // -parallel of the command line
 	flag.Visit(func(f *flag.Flag) { named = named || f.Name == "test.parallel" })

@@ -21,7 +21,7 @@ BIN      ?= bin
 FUZZTIME ?= 20s
 SEEDS    ?= 5000
 
-# Tools live in the user's cache, built by the Go in use, and are no dependency of the module.
+# golangci-lint is built by the Go in use into the user's cache. It is not in go.mod.
 GOLANGCI_VERSION    := v2.15.0
 GOVULNCHECK_VERSION := v1.9.0
 TOOLS = $${XDG_CACHE_HOME:-$$HOME/.cache}/aviary/tools/golangci-lint-$(GOLANGCI_VERSION)-$$(go env GOVERSION)
@@ -53,14 +53,14 @@ smoke: need-go ## Run the demo unattended and verify it end to end
 
 .PHONY: check
 check: lint build ## Lint, build, and run the tests that need no server: two minutes, less where nothing changed
-	@go test -short -vet=off ./cmd/... ./internal/... ./pkg/... ./test/configuration ./test/documents ./test/history ./test/verdict ./test/wire
+	@go test -short -vet=off ./cmd/... ./internal/... ./pkg/... ./test/configuration ./test/demo/display ./test/documents ./test/history ./test/verdict ./test/wire
 
 .PHONY: test
 test: need-go ## Run every test, those on real servers too
 	@.ci/test
 
 .PHONY: fresh
-fresh: need-go ## Run the first commands of the README in a fresh clone, with empty caches of Go and Maven
+fresh: need-go ## Run the first commands of the README in a fresh clone, with empty caches of Go
 	@.ci/fresh
 
 .PHONY: soak
@@ -118,5 +118,5 @@ stack-down: need-go ## Stop the servers of this checkout, those of demo and test
 	@$(STACK) down
 
 .PHONY: clean
-clean: ## Remove what build made
+clean: ## Remove bin/
 	@rm -rf bin

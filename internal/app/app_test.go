@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		os.Exit(app.Main(program()))
 	}
-	leak.Main(m)
+	leak.Main(m.Run)
 }
 
 type config struct {

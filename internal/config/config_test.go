@@ -20,7 +20,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) { leak.Main(m.Run) }
 
 type Common struct {
 	Log struct {

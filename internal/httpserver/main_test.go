@@ -6,4 +6,4 @@ import (
 	"github.com/aviaryhq/aviary/test/leak"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) { leak.Main(m.Run) }

@@ -21,7 +21,7 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) { leak.Main(m.Run) }
 
 // service is a Sonic in this process. Its Pulsar is unavailable: whether Redis takes writes the test
 // decides, see open.

@@ -20,7 +20,7 @@ import (
 	"github.com/aviaryhq/aviary/test/leak"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) { leak.Main(m.Run) }
 
 func result(err error) func(context.Context) error { return func(context.Context) error { return err } }
 

@@ -12,21 +12,16 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// These variables make the test binary the consumer of a backlog instead, so that a test can
-// measure the memory of a process that does nothing else.
-const (
-	childURL   = "AVIARY_TEST_CHILD_URL"
-	childTopic = "AVIARY_TEST_CHILD_TOPIC"
-	childType  = "AVIARY_TEST_CHILD_TYPE"
-	childCount = "AVIARY_TEST_CHILD_COUNT" // of messages of 1 MiB
-)
+// With consumesBacklog set the test binary runs no tests but [consumeBacklog] with its arguments, so
+// that a test can measure the memory of a consumer alone.
+const consumesBacklog = "AVIARY_TEST_CONSUMES_BACKLOG"
 
-// consumeBacklog handles all messages of the backlog and prints the process's peak resident memory
-// in KiB. The test that starts the process limits its time.
-func consumeBacklog(url string) error {
-	backlog, err := strconv.Atoi(os.Getenv(childCount))
+// consumeBacklog handles as many messages of 1 MiB as backlog says, and prints the process's peak
+// resident memory in KiB. The test that starts the process limits its time.
+func consumeBacklog(url, topic, kind, backlog string) error {
+	count, err := strconv.Atoi(backlog)
 	if err != nil {
-		return fmt.Errorf("%s: %w", childCount, err)
+		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -34,7 +29,7 @@ func consumeBacklog(url string) error {
 	if err != nil {
 		return err
 	}
-	cfg := consumerConfig(os.Getenv(childTopic), messaging.SubscriptionType(os.Getenv(childType)))
+	cfg := consumerConfig(topic, messaging.SubscriptionType(kind))
 	cfg.Subscription = "child-" + string(cfg.Type)
 	cfg.Retry.InPlace = true
 	// The failover subscription's handler is slower than the broker: what is received waits in the
@@ -52,7 +47,7 @@ func consumeBacklog(url string) error {
 		if slow {
 			time.Sleep(5 * time.Millisecond)
 		}
-		if len(d.Payload) == 1<<20 && int(handled.Add(1)) == backlog {
+		if len(d.Payload) == 1<<20 && int(handled.Add(1)) == count {
 			cancel()
 		}
 		return nil
@@ -60,7 +55,7 @@ func consumeBacklog(url string) error {
 	if err != nil {
 		return err
 	}
-	// Not by getrusage: that has the peak of the parent too.
+	// getrusage would include the peak of the parent.
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return err

@@ -60,8 +60,8 @@ func TestBacklogOfLargeMessagesFitsTheBudget(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), limit)
 			defer cancel()
-			child := exec.CommandContext(ctx, os.Args[0])
-			child.Env = append(os.Environ(), childCount+"="+strconv.Itoa(backlog), childURL+"="+srv.URL(), childTopic+"="+topic, childType+"="+string(kind))
+			child := exec.CommandContext(ctx, os.Args[0], srv.URL(), topic, string(kind), strconv.Itoa(backlog))
+			child.Env = append(os.Environ(), consumesBacklog+"=1")
 			out, err := child.CombinedOutput()
 			require.NoError(t, err, "%s", out)
 			_, peak, _ := strings.Cut(string(out), "peak:")

@@ -10,8 +10,8 @@ import (
 	"github.com/aviaryhq/aviary/test/leak"
 )
 
-// testsAtOnce is how many tests run at a time on each processor: they wait most of the time.
-const testsAtOnce = 8
+// testsPerProcessor is how many tests run at a time on each processor: they wait most of the time.
+const testsPerProcessor = 8
 
 // soakVariable set to anything makes tests run in their long forms.
 const soakVariable = "AVIARY_MESSAGING_SOAK"
@@ -19,27 +19,18 @@ const soakVariable = "AVIARY_MESSAGING_SOAK"
 func soak() bool { return os.Getenv(soakVariable) != "" }
 
 func TestMain(m *testing.M) {
-	if url := os.Getenv(childURL); url != "" {
-		if err := consumeBacklog(url); err != nil {
+	if os.Getenv(consumesBacklog) != "" {
+		if err := consumeBacklog(os.Args[1], os.Args[2], os.Args[3], os.Args[4]); err != nil {
 			panic(err)
 		}
 		return
 	}
-	flag.Parse()
-	named := false // -parallel of the command line
-	flag.Visit(func(f *flag.Flag) { named = named || f.Name == "test.parallel" })
-	if !named {
-		if err := flag.Set("test.parallel", strconv.Itoa(testsAtOnce*runtime.GOMAXPROCS(0))); err != nil {
-			panic(err)
-		}
+	// The command line is read later and overrides this.
+	if err := flag.Set("test.parallel", strconv.Itoa(testsPerProcessor*runtime.GOMAXPROCS(0))); err != nil {
+		panic(err)
 	}
-	leak.Main(tests{m})
-}
-
-// tests are the package's, with the end of what they share.
-type tests struct{ *testing.M }
-
-func (t tests) Run() int {
-	defer faulty.end()
-	return t.M.Run()
+	leak.Main(func() int {
+		defer faulty.end()
+		return m.Run()
+	})
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/aviaryhq/aviary/test/await"
 )
 
-// Main runs the tests, those of a *testing.M, and exits: with 1 if a goroutine is left that is
+// Main calls run, which is the Run of a [testing.M], and exits: with 1 if a goroutine is left that is
 // neither a known leak of a library nor among ignored. Goroutines may take a while to end after the
-// last test: a request to Pulsar that was given up goes on behind until its operation timeout, and
-// sarama's breakers sleep for ten seconds.
-func Main(m interface{ Run() int }, ignored ...goleak.Option) {
-	code := m.Run()
+// last test: a cancelled request to Pulsar continues in the background until its operation timeout,
+// and sarama's breakers sleep for ten seconds.
+func Main(run func() int, ignored ...goleak.Option) {
+	code := run()
 	options := append(known(), ignored...)
 	for deadline := time.Now().Add(await.Patience); code == 0; {
 		err := goleak.Find(options...)
@@ -46,11 +46,11 @@ func known() []goleak.Option {
 		goleak.IgnoreAnyFunction(client + ".(*consumer).internalTopicSubscribeToPartitions"),
 		goleak.IgnoreAnyFunction(client + ".(*partitionConsumer).clearQueueAndGetNextMessage"),
 		goleak.IgnoreTopFunction(client + ".(*negativeAcksTracker).track"),
-		// What a consumer received of a message in chunks is looked at again after a minute, though
-		// the message be whole or the consumer closed.
+		// The client checks a chunked message again after a minute, even if it is complete or the
+		// consumer is closed.
 		goleak.IgnoreTopFunction(client + ".(*chunkedMsgCtxMap).discardChunkIfExpire"),
-		// A connection that ends behind a request that was given up tells it so, and waits
-		// for somebody to listen.
+		// A connection that closes reports this to a cancelled request. Nobody receives the report,
+		// so the goroutine blocks.
 		goleak.IgnoreTopFunction(client + "/internal.(*rpcClient).RequestOnCnx.func1"),
 		// A producer that was closed while it connects anew, and whose broker never answers.
 		goleak.IgnoreAnyFunction(client + ".(*partitionProducer).reconnectToBroker"),

@@ -5,6 +5,7 @@ package pigeonhole
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -26,7 +27,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	systems.SideBySide(4)
+	// Tests mostly wait. The command line is read later and overrides this.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
 	systems.Main(m, func() int {
 		return app.Main(app.Program[pigeonhole.Config]{
 			Name: "pigeonhole", Defaults: pigeonhole.DefaultConfig, Build: pigeonhole.Build, Connect: pigeonhole.Connect,

@@ -5,13 +5,11 @@ package systems
 import (
 	"bytes"
 	"context"
-	"flag"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"regexp"
-	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -36,20 +34,6 @@ func Main(m *testing.M, service func() int) {
 		os.Exit(service())
 	}
 	os.Exit(m.Run())
-}
-
-// SideBySide has up to n parallel tests run at once, unless the flag -parallel says otherwise: go
-// test runs one per processor, and tests of services mostly wait. A TestMain calls it before [Main].
-func SideBySide(n int) {
-	if os.Getenv(asService) != "" {
-		return
-	}
-	flag.Parse()
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
-	if !given {
-		_ = flag.Set("test.parallel", strconv.Itoa(n))
-	}
 }
 
 // Command is the service with arguments and variables, such as SONIC_ZONE=a.

@@ -75,6 +75,27 @@ slow           0 s  pkg/d TestEndless
 `, out)
 }
 
+// The tests behind one in which the process died have not run, and are not run by a second try.
+func TestVerdictOfAProcessThatDied(t *testing.T) {
+	out, failed := verdictOf(t, "servers 2 passed\n", `{"Action":"start","Package":"p"}
+{"Action":"run","Package":"p","Test":"TestSometimes"}
+{"Action":"fail","Package":"p","Test":"TestSometimes","Elapsed":0}
+{"Action":"run","Package":"p","Test":"TestDies"}
+{"Action":"output","Package":"p","Output":"signal: killed\n"}
+{"Action":"fail","Package":"p","Elapsed":0}
+{"Action":"start","Package":"p"}
+{"Action":"run","Package":"p","Test":"TestSometimes"}
+{"Action":"pass","Package":"p","Test":"TestSometimes","Elapsed":0}
+{"Action":"pass","Package":"p","Elapsed":0}
+{"Action":"start","Package":"p"}
+{"Action":"run","Package":"p","Test":"TestDies"}
+{"Action":"pass","Package":"p","Test":"TestDies","Elapsed":0}
+{"Action":"pass","Package":"p","Elapsed":0}
+`)
+	require.True(t, failed)
+	require.Contains(t, out, "FAILED     p (package): signal: killed\n")
+}
+
 func TestVerdictOfARunThatPassed(t *testing.T) {
 	out, failed := verdictOf(t, "lint 31 passed\n", strings.Join(strings.SplitAfter(events, "\n")[:3], "")+
 		`{"Action":"pass","Package":"github.com/aviaryhq/aviary/pkg/a","Elapsed":5}`)

@@ -14,15 +14,15 @@ type event struct {
 	Elapsed                                   float64 // seconds
 }
 
-// A test is a test function with its subtests, or with name (package) a package that failed without a
-// failed test: it did not build, leaked, or ended early.
+// A test is a test function with its subtests. The name (package) stands for a package that failed
+// without a failed test: it did not build, left goroutines behind, or ended early.
 type test struct {
 	pkg, name    string
 	result       string // pass, fail or skip, of the last try; "" if it did not end
 	failedBefore bool   // in a try before the last one
 	seconds      float64
-	output       []string // of tries that failed; of the current one until it ends
-	failedOutput []string
+	output       []string // of the current try
+	failedOutput []string // of the last try that failed
 }
 
 // results are the tests of a run, in the order in which they began. The zero value is ready.
@@ -36,6 +36,7 @@ type results struct {
 // A packageRun is one process of a package's tests.
 type packageRun struct {
 	failedTests int
+	unended     int // tests that have begun and not ended
 	output      []string
 }
 
@@ -76,16 +77,12 @@ func (r *results) take(e event) {
 }
 
 func (r *results) takePackage(e event) {
-	run := r.running[e.Package]
-	if run == nil {
-		run = &packageRun{}
-		r.running[e.Package] = run
-	}
+	run := r.run(e.Package)
 	switch e.Action {
 	case "output":
 		run.output = append(run.output, e.Output)
 	case "fail":
-		if run.failedTests == 0 {
+		if run.failedTests == 0 || run.unended > 0 { // or the process died: other tests never began
 			r.packageFailed(e.Package, run)
 		}
 		delete(r.running, e.Package)
@@ -102,9 +99,11 @@ func (r *results) packageFailed(pkg string, run *packageRun) {
 func (r *results) takeTest(e event) {
 	name, _, sub := strings.Cut(e.Test, "/")
 	t := r.test(e.Package, name)
+	run := r.run(e.Package)
 	switch e.Action {
 	case "run":
 		if !sub {
+			run.unended++
 			t.failedBefore = t.failedBefore || t.result == "fail"
 			t.result, t.output = "", nil
 		}
@@ -117,12 +116,20 @@ func (r *results) takeTest(e event) {
 		t.result, t.seconds = e.Action, max(t.seconds, e.Elapsed)
 		if e.Action == "fail" {
 			t.failedOutput = t.output
-			if run := r.running[e.Package]; run != nil {
-				run.failedTests++
-			}
+			run.failedTests++
 		}
+		run.unended--
 		t.output = nil
 	}
+}
+
+func (r *results) run(pkg string) *packageRun {
+	run := r.running[pkg]
+	if run == nil {
+		run = &packageRun{}
+		r.running[pkg] = run
+	}
+	return run
 }
 
 func (r *results) test(pkg, name string) *test {
@@ -158,7 +165,7 @@ func (t *test) firstError() string {
 			return strings.Contains(line, mark) && !strings.Contains(line, "logger.go:") && !strings.Contains(line, "Error Trace:")
 		}
 	}
-	for _, mark := range []string{"panic: ", "WARNING: DATA RACE", "Error:"} {
+	for _, mark := range []string{"panic: ", "fatal error: ", "WARNING: DATA RACE", "found unexpected goroutines", "Error:"} {
 		if i := slices.IndexFunc(lines, is(mark)); i >= 0 {
 			end := i + 1
 			if strings.HasSuffix(strings.TrimSpace(lines[i]), ":") { // the text is on the next line
@@ -170,7 +177,7 @@ func (t *test) firstError() string {
 			return oneLine(lines[i:min(end, len(lines))])
 		}
 	}
-	for _, line := range slices.Backward(lines) { // t.Fatal is behind what t.Log said
+	for _, line := range slices.Backward(lines) { // t.Fatal writes after t.Log
 		if is(".go:")(line) {
 			return oneLine([]string{line})
 		}

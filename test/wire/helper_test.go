@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) {
 	// A producer that the server closed for good keeps its timeout loop for one more send timeout.
-	leak.Main(m, goleak.IgnoreTopFunction("github.com/apache/pulsar-client-go/pulsar.(*partitionProducer).failTimeoutMessages"))
+	leak.Main(m.Run, goleak.IgnoreTopFunction("github.com/apache/pulsar-client-go/pulsar.(*partitionProducer).failTimeoutMessages"))
 }
 
 // testContext ends long before go test's own timeout, so that a wait that fails says what it waited

@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) {
 	// The metrics of plain clients never stop counting. Source and sink have none.
-	leak.Main(m, goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
+	leak.Main(m.Run, goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
 }
 
 // shelf is a sink in memory.

@@ -27,7 +27,7 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) { leak.Main(m.Run) }
 
 // waitTimeout is await.Patience: a function of this package has the name of that one.
 const waitTimeout = time.Minute

@@ -12,5 +12,5 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
-	leak.Main(m)
+	leak.Main(m.Run)
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) { leak.Main(m.Run) }
 
 // endpoint is a proxy that runs before a Redis of its own, which a Sonic with one other zone has
 // opened.

@@ -22,7 +22,7 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) { leak.Main(m.Run) }
 
 // shard is that of all tests.
 const shard = 0

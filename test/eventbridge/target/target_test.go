@@ -30,7 +30,7 @@ import (
 
 func TestMain(m *testing.M) {
 	// The metrics of the plain client that makes topics never stop counting.
-	leak.Main(m, goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
+	leak.Main(m.Run, goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
 }
 
 // factory makes one that knows the connection "main" of each system that change sets.

@@ -1,4 +1,3 @@
-// Package process runs the processes of the stack: those of this process and those that outlive it,
-// the server of a test, which can be killed and started again, and programs that end by themselves;
-// with the ports and locks that processes of one machine share.
+// Package process starts and stops processes: servers that outlive this process, servers that end
+// with it, and programs that run to their end. It also reserves ports and takes file locks.
 package process

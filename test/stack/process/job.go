@@ -9,9 +9,8 @@ import (
 	"syscall"
 )
 
-// A Job is how to run a program that does something and ends, such as a compiler or mvn. It ends,
-// with everything that it has started, when its context does and when this process dies. Ctrl-C in
-// the terminal does not reach it.
+// A Job is how to run a program that does something and ends, such as a compiler or mvn. Run kills
+// it, with its children, when ctx ends or this process dies. Ctrl-C in the terminal does not reach it.
 type Job struct {
 	Dir string   // default: the working directory
 	Env []string // beside that of this process
@@ -25,7 +24,7 @@ const inGroup = `trap 'kill -KILL 0' TERM; "$@" & wait $!`
 
 // Run runs a program and returns what it wrote, errors among it.
 func (j Job) Run(ctx context.Context, argv ...string) (output string, err error) {
-	if _, err := exec.LookPath(argv[0]); err != nil { // the shell would tell it less well
+	if _, err := exec.LookPath(argv[0]); err != nil { // this error is clearer than the shell's
 		return "", err
 	}
 	if j.Nice != 0 {

@@ -2,7 +2,7 @@ package process
 
 import "strings"
 
-// FirstLine is the beginning of what a program wrote.
+// FirstLine returns the first line of s, at most 300 bytes.
 func FirstLine(s string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
 	if len(line) > 300 {
@@ -11,7 +11,7 @@ func FirstLine(s string) string {
 	return line
 }
 
-// LastLine is where a program that failed says why.
+// LastLine returns the last line of out, where most programs write why they failed.
 func LastLine(out string) string {
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	return FirstLine(lines[len(lines)-1])

@@ -49,7 +49,8 @@ func procStat(pid int) (state byte, start uint64, err error) {
 	return fields[0][0], start, err
 }
 
-// State returns 0 for a process that has ended; a zombie has, its parent just has not asked yet.
+// State returns the state letter of /proc/PID/stat, or 0 if the process has ended. A zombie counts as
+// ended.
 func (p ID) State() byte {
 	state, start, err := procStat(p.PID)
 	if err != nil || start != p.Start || state == 'Z' || state == 'X' {

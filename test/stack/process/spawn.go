@@ -59,7 +59,7 @@ func StartDetached(c Command) (ID, error) {
 }
 
 // StartOwned starts a process that the kernel kills when this one dies. done is closed when it has
-// ended: how a killed server exits is not news.
+// ended. Its exit status is discarded.
 func StartOwned(c Command) (p ID, done <-chan struct{}, err error) {
 	cmd, out, err := c.build()
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/aviaryhq/aviary/test/leak"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) { leak.Main(m.Run) }
 
 // The kinds of the protocol's commands.
 const (

@@ -2,6 +2,7 @@ package messaging_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -12,12 +13,13 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// With consumesBacklog set the test binary runs no tests but [consumeBacklog] with its arguments, so
-// that a test can measure the memory of a consumer alone.
+// With consumesBacklog set the test binary runs no tests but [consumeBacklog] with its arguments,
+// so that a test can measure the memory of a consumer alone.
 const consumesBacklog = "AVIARY_TEST_CONSUMES_BACKLOG"
 
-// consumeBacklog handles as many messages of 1 MiB as backlog says, and prints the process's peak
-// resident memory in KiB. The test that starts the process limits its time.
+// consumeBacklog handles as many messages of 1 MiB as backlog says, and prints how many it has
+// handled, and the process's peak resident memory in KiB. The test that starts the process limits
+// its time.
 func consumeBacklog(url, topic, kind, backlog string) error {
 	count, err := strconv.Atoi(backlog)
 	if err != nil {
@@ -43,6 +45,7 @@ func consumeBacklog(url, topic, kind, backlog string) error {
 		return err
 	}
 	var handled atomic.Int32
+	began := time.Now()
 	err = c.Run(ctx, func(_ context.Context, d *messaging.Delivery) error {
 		if slow {
 			time.Sleep(5 * time.Millisecond)
@@ -52,7 +55,8 @@ func consumeBacklog(url, topic, kind, backlog string) error {
 		}
 		return nil
 	})
-	if err != nil {
+	took := time.Since(began)
+	if err := errors.Join(err, client.Close(context.Background())); err != nil {
 		return err
 	}
 	// getrusage would include the peak of the parent.
@@ -61,6 +65,6 @@ func consumeBacklog(url, topic, kind, backlog string) error {
 		return err
 	}
 	_, peak, _ := strings.Cut(string(status), "VmHWM:")
-	fmt.Println("peak:", strings.Fields(peak)[0])
+	fmt.Println("figures:", handled.Load(), strings.Fields(peak)[0], took.Milliseconds())
 	return nil
 }

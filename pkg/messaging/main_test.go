@@ -1,13 +1,12 @@
 package messaging_test
 
 import (
-	"flag"
 	"os"
 	"runtime"
-	"strconv"
 	"testing"
 
 	"github.com/aviaryhq/aviary/test/leak"
+	"github.com/aviaryhq/aviary/test/parallel"
 )
 
 // testsPerProcessor is how many tests run at a time on each processor: they wait most of the time.
@@ -25,10 +24,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	// The command line is read later and overrides this.
-	if err := flag.Set("test.parallel", strconv.Itoa(testsPerProcessor*runtime.GOMAXPROCS(0))); err != nil {
-		panic(err)
-	}
+	parallel.Tests(testsPerProcessor * runtime.GOMAXPROCS(0))
 	leak.Main(func() int {
 		defer faulty.end()
 		return m.Run()

@@ -5,7 +5,6 @@ package pigeonhole
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -23,14 +22,12 @@ import (
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/pigeonhole"
 	"github.com/aviaryhq/aviary/test/await"
+	"github.com/aviaryhq/aviary/test/parallel"
 	"github.com/aviaryhq/aviary/test/systems"
 )
 
 func TestMain(m *testing.M) {
-	// Tests mostly wait. The command line is read later and overrides this.
-	if err := flag.Set("test.parallel", "4"); err != nil {
-		panic(err)
-	}
+	parallel.Tests(4)
 	systems.Main(m, func() int {
 		return app.Main(app.Program[pigeonhole.Config]{
 			Name: "pigeonhole", Defaults: pigeonhole.DefaultConfig, Build: pigeonhole.Build, Connect: pigeonhole.Connect,

@@ -4,7 +4,6 @@ package sonic
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -16,6 +15,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/sonic"
 	"github.com/aviaryhq/aviary/test/await"
+	"github.com/aviaryhq/aviary/test/parallel"
 	"github.com/aviaryhq/aviary/test/proxy"
 	"github.com/aviaryhq/aviary/test/stack"
 	"github.com/aviaryhq/aviary/test/systems"
@@ -26,14 +26,9 @@ type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
 
-// sideBySide is how many tests run at the same time unless -parallel says it: they mostly wait.
-const sideBySide = "4"
-
 func TestMain(m *testing.M) {
 	redis.SetLogger(silent{})
-	if err := flag.Set("test.parallel", sideBySide); err != nil { // the command line is read later
-		panic(err)
-	}
+	parallel.Tests(4)
 	systems.Main(m, func() int {
 		return app.Main(app.Program[sonic.Config]{Name: "sonic", Defaults: sonic.DefaultConfig, Flags: sonic.Flags, Build: sonic.Build})
 	})

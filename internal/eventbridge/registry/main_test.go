@@ -1,16 +1,13 @@
 package registry_test
 
 import (
-	"flag"
 	"testing"
 
 	"github.com/aviaryhq/aviary/test/leak"
+	"github.com/aviaryhq/aviary/test/parallel"
 )
 
 func TestMain(m *testing.M) {
-	// Most of the time the tests wait.
-	if err := flag.Set("test.parallel", "8"); err != nil {
-		panic(err)
-	}
+	parallel.Tests(8)
 	leak.Main(m.Run)
 }

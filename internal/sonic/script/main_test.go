@@ -1,7 +1,6 @@
 package script_test
 
 import (
-	"flag"
 	"os"
 	"testing"
 	"time"
@@ -9,16 +8,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/test/await"
+	"github.com/aviaryhq/aviary/test/parallel"
 )
 
-// sideBySide is how many tests run at the same time unless -parallel says it: they mostly wait, for
-// their Redises and for expiries.
-const sideBySide = "8"
-
 func TestMain(m *testing.M) {
-	if err := flag.Set("test.parallel", sideBySide); err != nil { // the command line is read later
-		panic(err)
-	}
+	parallel.Tests(8)
 	os.Exit(m.Run())
 }
 

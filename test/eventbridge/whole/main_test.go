@@ -5,7 +5,6 @@ package whole
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"io"
 	"net/http"
 	"testing"
@@ -16,14 +15,12 @@ import (
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/eventbridge"
 	"github.com/aviaryhq/aviary/test/await"
+	"github.com/aviaryhq/aviary/test/parallel"
 	"github.com/aviaryhq/aviary/test/systems"
 )
 
 func TestMain(m *testing.M) {
-	// The tests wait most of the time, for processes and for faults to pass.
-	if err := flag.Set("test.parallel", "3"); err != nil {
-		panic(err)
-	}
+	parallel.Tests(3)
 	systems.Main(m, func() int {
 		return app.Main(app.Program[eventbridge.Config]{
 			Name: "eventbridge", Defaults: eventbridge.DefaultConfig, Flags: eventbridge.Flags, Build: eventbridge.Build,

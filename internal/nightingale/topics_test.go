@@ -254,34 +254,12 @@ func TestATopicThatIsTerminatedWhileItIsOpen(t *testing.T) {
 	})
 }
 
-// TestATopicThatAnotherOwnerTookIsOpenedAgain: it is not refused, which would lose its
-// series.
-func TestATopicThatAnotherOwnerTookIsOpenedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := publishtest.NewCluster()
-		c.Broken = map[string]error{badTopic: messaging.ErrProducerLost}
-		d := templated(t, c, nil)
-		for range 2 {
-			status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, jobs("bad"))))
-			assert.Equal(t, http.StatusServiceUnavailable, status, text)
-		}
-		c.Mu.Lock()
-		c.Broken = nil
-		c.Mu.Unlock()
-		require.Eventually(t, func() bool {
-			d.receiver.topics.Sweep(time.Now())
-			status, _, _ := d.post(t, writetest.Compress(writetest.Marshal(t, jobs("bad"))))
-			return status == http.StatusNoContent
-		}, await.Patience, time.Millisecond)
-	})
-}
-
 // TestAStuckTopicKeepsNoOtherFromBeingOpenedAgain: of a body whose other part is stuck a topic
 // that has ended is let go.
 func TestAStuckTopicKeepsNoOtherFromBeingOpenedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := publishtest.NewCluster()
-		c.Broken, c.Hold = map[string]error{badTopic: messaging.ErrProducerLost}, map[string][]func(){goodTopic: nil}
+		c.Broken, c.Hold = map[string]error{badTopic: messaging.ErrTopicTerminated}, map[string][]func(){goodTopic: nil}
 		d := templated(t, c, nil)
 		status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, jobs("bad", "good"))))
 		require.Equal(t, http.StatusServiceUnavailable, status, text)

@@ -115,10 +115,7 @@ func (r *run) sendCopy(w *worker, d *task) {
 	case p != nil:
 		r.sched.StartCopy()
 		job.sent = p
-		p.PublishAsync(r.grace, job.record, func(id MessageID, err error) {
-			if err == nil && id.Deduplicated() {
-				err = errDeduplicated
-			}
+		p.PublishAsync(r.grace, job.record, func(_ MessageID, err error) {
 			job.stored, job.err = err == nil, err
 			r.sched.Resume(&d.Item)
 		})
@@ -128,10 +125,6 @@ func (r *run) sendCopy(w *worker, d *task) {
 		r.copyFailed(w, d, err)
 	}
 }
-
-// errDeduplicated: a broker drops a copy that is behind a later one of the same producer. Another
-// reason is that it has the copy, and the receipt was lost: then there are two of it.
-var errDeduplicated = errors.New("the broker dropped the copy as a duplicate")
 
 // finishCopy acknowledges d once its copy is stored, and until then tries again.
 func (r *run) finishCopy(w *worker, d *task) {

@@ -150,7 +150,7 @@ func (pp *partitionPublisher) admitEntry(ids *entryIDs, rs []*Record, done func(
 		if ids != nil {
 			e.number(ids.rest)
 		}
-		e.sent = true
+		e.sent, e.numbered = true, true
 		entry[i] = e
 	}
 	if ids != nil {

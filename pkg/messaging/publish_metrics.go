@@ -32,7 +32,7 @@ func newPublisherMetrics(reg prometheus.Registerer) publisherMetrics {
 		pending:      gauge("aviary_messaging_pending_records", "Records accepted and not yet acknowledged."),
 		pendingBytes: gauge("aviary_messaging_pending_bytes", "Bytes accepted and not yet acknowledged."),
 		recreated: counter("aviary_messaging_producers_recreated_total",
-			"Partition producers lost because the broker closed or fenced them or stopped acknowledging, "+
+			"Partition producers lost because the broker closed or fenced them, stopped acknowledging or took a record for a duplicate, "+
 				"and replaced unless the publisher owns its topic.", "reason"),
 		stalled: gauge("aviary_messaging_stalled_partitions",
 			"Partitions with records pending and no acknowledgement for 5 seconds."),
@@ -49,7 +49,7 @@ type profileMetrics struct {
 
 func (m publisherMetrics) of(profile string) profileMetrics {
 	for _, reason := range []string{
-		"ack_timeout", "connection", "terminated", "fenced", "topic_not_found", "quota_exceeded", "closed", "other",
+		"ack_timeout", "connection", "terminated", "fenced", "topic_not_found", "quota_exceeded", "closed", "deduplicated", "other",
 	} {
 		m.recreated.WithLabelValues(profile, reason) // from the start, so that an alert sees the first one
 	}

@@ -108,6 +108,7 @@ type pending struct {
 	sent       bool
 	again      bool // sent to more than one producer
 	stale      bool // replaced by a copy in a later generation: outcomes no longer count
+	numbered   bool // the caller gives the sequence id, so a receipt may name a duplicate
 	sequenceID int64
 	receipt    func(pulsar.MessageID, *pulsar.ProducerMessage, error)
 	msg        pulsar.ProducerMessage
@@ -461,6 +462,10 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 				continue
 			}
 			failed++
+		} else if !c.e.numbered && messageID(c.id, pp.partition).Deduplicated() {
+			// This producer counts from below what the broker has of its name. The next one does not.
+			c.err, broken = ErrDeduplicated, ErrDeduplicated
+			failed++
 		} else {
 			acked++
 			ackedBytes += c.e.size
@@ -473,6 +478,8 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 	var now time.Time
 	if len(live) > 0 {
 		now = time.Now()
+	}
+	if acked > 0 {
 		pp.backoff.Reset()
 	}
 	resumed := false
@@ -646,7 +653,8 @@ func (pp *partitionPublisher) recycle(e *pending) {
 func (e *pending) fill(r *Record, size int64, done func(MessageID, error)) {
 	e.msg.Payload, e.msg.Key, e.msg.OrderingKey, e.msg.Properties = r.Payload, r.Key, r.OrderingKey, r.Properties
 	e.msg.EventTime, e.msg.DeliverAt, e.msg.SequenceID = r.EventTime, r.DeliverAt, nil
-	if r.SequenceID != nil {
+	e.numbered = r.SequenceID != nil
+	if e.numbered {
 		e.number(*r.SequenceID)
 	}
 	e.size, e.done = size, done

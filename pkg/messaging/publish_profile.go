@@ -110,8 +110,9 @@ type Profile struct {
 	// ProducerName is the broker-visible name; on a partitioned topic the
 	// partition's index is appended. Default: the broker chooses one.
 	ProducerName string `yaml:"producer_name"`
-	// Ownership says whether others may write to the topic, too.
-	Ownership Ownership `yaml:"ownership"`
+	// Ownership says whether others may write to the topic, too. It is the program's choice and no key
+	// of the configuration, because only a caller that opens another publisher outlives its loss.
+	Ownership Ownership `yaml:"-"`
 }
 
 // Durable is the profile for callers that wait for each record to be stored: group commit, so

@@ -97,7 +97,7 @@ func (pp *partitionPublisher) resume(raw pulsar.Producer) {
 		if e.sent {
 			n := pp.newPending()
 			n.msg, n.size, n.seq, n.at, n.done = e.msg, e.size, e.seq, e.at, e.done
-			n.sent, n.again, n.stale = false, true, false
+			n.sent, n.again, n.stale, n.numbered = false, true, false, e.numbered
 			e.stale = true
 			pp.list.Swap(e, n)
 		}
@@ -222,6 +222,8 @@ func reason(cause error) string {
 		return "ack_timeout"
 	case errors.Is(cause, errConnectionLost):
 		return "connection"
+	case errors.Is(cause, ErrDeduplicated):
+		return "deduplicated"
 	case errors.Is(cause, ErrTopicTerminated):
 		return "terminated"
 	case errors.Is(cause, pulsar.ErrProducerFenced):

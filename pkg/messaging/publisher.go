@@ -293,7 +293,7 @@ func (p *Publisher) recordDisconnect() { p.lastDisconnect.Store(time.Now().UnixN
 // ends first, records that had been accepted may still be stored, and the
 // publisher goes on reading them: do not reuse their payloads. With a ctx that has
 // ended already nothing is published. Reasons are [ErrQueueFull], [ErrTooLarge],
-// [ErrBadPartition], [ErrDeliverAt], [ErrTopicTerminated], [ErrProducerLost],
+// [ErrDeduplicated], [ErrBadPartition], [ErrDeliverAt], [ErrTopicTerminated], [ErrProducerLost],
 // [ErrUnacknowledged], [ErrClosed], and ctx's error.
 func (p *Publisher) Publish(ctx context.Context, rs ...*Record) error {
 	if len(rs) == 0 {

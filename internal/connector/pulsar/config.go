@@ -182,8 +182,8 @@ type SinkConfig struct {
 	MaxMessageBytes config.Bytes `yaml:"max_message_bytes"`
 	// CloseTimeout is how long messages in flight are waited for at a stop. Default 10s.
 	CloseTimeout time.Duration `yaml:"close_timeout"`
-	// Profile is how messages are published. Its name labels metrics. routing and ownership follow
-	// from guarantee and partition. Default: the library's "ops".
+	// Profile is how messages are published. Its name labels metrics. routing follows from
+	// partition. Default: the library's "ops".
 	Profile messaging.Profile `yaml:"profile"`
 }
 

@@ -141,7 +141,7 @@ func (o *busTopics) fail(t *busTopic, err error) {
 
 // noteOutcome looks for errors after which the topic accepts no further record.
 func (o *busTopics) noteOutcome(t *busTopic, err error) {
-	if errors.Is(err, messaging.ErrTopicTerminated) || errors.Is(err, messaging.ErrProducerLost) || errors.Is(err, messaging.ErrClosed) {
+	if errors.Is(err, messaging.ErrTopicTerminated) || errors.Is(err, messaging.ErrClosed) {
 		o.fail(t, err)
 	}
 }

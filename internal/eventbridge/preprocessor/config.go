@@ -93,9 +93,6 @@ func (c Config) Validate() error {
 	if c.Profile.Admission != messaging.Block { // otherwise a later event of its key could overtake one that found no room
 		errs = append(errs, config.Fault("profile.admission", "must be block, got %q", c.Profile.Admission))
 	}
-	if c.Profile.Ownership != messaging.SharedOwnership {
-		errs = append(errs, config.Fault("profile.ownership", "must be shared, got %q", c.Profile.Ownership))
-	}
 	return errors.Join(append(errs, c.checkTenants())...)
 }
 

@@ -363,7 +363,7 @@ func TestConfigFaults(t *testing.T) {
 	require.Empty(t, config.Validate(cfg))
 	cfg.RequestTimeout = 0
 	cfg.Profile.BatchRecords = 2001
-	cfg.Profile.Admission, cfg.Profile.Routing, cfg.Profile.Ownership = messaging.FailFast, messaging.RouteRoundRobin, messaging.ExclusiveOwnership
+	cfg.Profile.Admission, cfg.Profile.Routing = messaging.FailFast, messaging.RouteRoundRobin
 	cfg.Limits.Ratio, cfg.Limits.BatchEvents, cfg.Limits.InFlightBytes, cfg.Limits.InFlightShare = 0, 3000, config.MiB, 2
 	cfg.Limits.Hops, cfg.Limits.Connections = -1, -1
 	jwks := &JWTConfig{Issuer: "i", Audience: "a", KeyFile: "/none"}
@@ -380,7 +380,7 @@ func TestConfigFaults(t *testing.T) {
 		assert.NotContains(t, fault.Error(), "same")
 	}
 	assert.ElementsMatch(t, []string{
-		"request_timeout", "profile.batch_records", "profile.admission", "profile.routing", "profile.ownership", "limits.ratio", "limits.batch_events", "limits.hops", "limits.connections", "limits.in_flight_share", "limits.in_flight_bytes",
+		"request_timeout", "profile.batch_records", "profile.admission", "profile.routing", "limits.ratio", "limits.batch_events", "limits.hops", "limits.connections", "limits.in_flight_share", "limits.in_flight_bytes",
 		"tenants[0].name", "tenants[0].buses[3]", "tenants[0].buses[4]", "tenants[0].buses[5]", "tenants[1]", "tenants[2].name", "tenants[2].api_keys[0]", "tenants[2].api_keys[1]",
 		"tenants[2].signing_secrets[0]", "tenants[2].quota.events_per_second", "tenants[2].quota.events_burst", "tenants[2].quota.bytes_burst",
 		"tenants[3].jwt", "tenants[4].jwt.key_file", "tenants[4].jwt.issuer", "tenants[4].jwt.audience", "tenants[4].jwt.leeway",

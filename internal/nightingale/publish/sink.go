@@ -138,9 +138,9 @@ func (s *sink) verdict(ctx context.Context, err error) error {
 }
 
 // noteLost ends the sink if a record's error means that the topic will never store another record:
-// it was terminated while it was open, or has another owner.
+// it was terminated while it was open.
 func (s *sink) noteLost(err error) {
-	if !errors.Is(err, messaging.ErrTopicTerminated) && !errors.Is(err, messaging.ErrProducerLost) {
+	if !errors.Is(err, messaging.ErrTopicTerminated) {
 		return
 	}
 	s.suspended.Begin(err)

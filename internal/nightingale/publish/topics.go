@@ -241,17 +241,13 @@ func (t *Topics) begin(e *topic, before *topic) {
 			return
 		}
 		e.sink.suspended.Begin(err)
-		switch {
-		case e.pinned:
+		if e.pinned {
 			t.failed <- fmt.Errorf("%s: %w", e.name, err)
-		case errors.Is(err, messaging.ErrProducerLost):
-			// Sweep removes it, and then it can be opened again.
-			t.log.Error("another publisher has taken over a topic", zap.String("topic", e.name), zap.Error(err))
-		default:
-			// Senders choose the name: a topic that takes no records must not stop the service.
-			e.fault = err
-			t.log.Error("a topic accepts no records", zap.String("topic", e.name), zap.Error(err))
+			return
 		}
+		// Senders choose the name: a topic that takes no records must not stop the service.
+		e.fault = err
+		t.log.Error("a topic accepts no records", zap.String("topic", e.name), zap.Error(err))
 	}()
 }
 

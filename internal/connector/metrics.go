@@ -29,7 +29,8 @@ type vector struct {
 	remove func(prometheus.Labels) int
 }
 
-// NewMetrics returns metrics that register at reg.
+// NewMetrics returns metrics that register at reg. Names like kafka_gaps_total have no prefix of the
+// program: reg adds it.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return &Metrics{reg: reg, vectors: map[string]vector{}}
 }

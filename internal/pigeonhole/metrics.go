@@ -15,7 +15,8 @@ type metrics struct {
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
-	return &metrics{lanes: lane.NewMetrics(reg), parts: connector.NewMetrics(reg), reg: reg}
+	named := prometheus.WrapRegistererWithPrefix("pigeonhole_", reg)
+	return &metrics{lanes: lane.NewMetrics(named), parts: connector.NewMetrics(named), reg: reg}
 }
 
 // forget removes the series of a route that was removed.

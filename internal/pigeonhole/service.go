@@ -191,11 +191,11 @@ func (s *service) resume(r *route) error {
 	if s.find(r.cfg.Name) != r {
 		return errStopped
 	}
-	if err := s.stopRoutes(context.Background(), r); err != nil {
+	again, err := newRoute(s.current(), r.cfg, s.log, s.metrics) // first: with an error r stays as it is
+	if err != nil {
 		return err
 	}
-	again, err := newRoute(s.current(), r.cfg, s.log, s.metrics)
-	if err != nil {
+	if err := s.stopRoutes(context.Background(), r); err != nil {
 		return err
 	}
 	s.mu.Lock()

@@ -28,6 +28,7 @@ type Client struct {
 	metrics   *metrics
 	producers pulsar.Client
 	consumers pulsar.Client
+	sessions  *sync.Map                  // by the name of their underlying consumers
 	admin     *admin.Client              // nil: no address
 	broker    func() (ask.Broker, error) // whom Try… asks
 
@@ -82,18 +83,19 @@ func Dial(ctx context.Context, cfg Config, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	producers, err := newRawClient(cfg, log, o.reg, "producer")
+	sessions := new(sync.Map)
+	producers, err := newRawClient(cfg, log, o.reg, "producer", sessions)
 	if err != nil {
 		return nil, err
 	}
-	consumers, err := newRawClient(cfg, log, o.reg, "consumer")
+	consumers, err := newRawClient(cfg, log, o.reg, "consumer", sessions)
 	if err != nil {
 		producers.Close()
 		return nil, err
 	}
 	c := &Client{
 		log: log, metrics: newMetrics(o.reg),
-		producers: producers, consumers: consumers, admin: management,
+		producers: producers, consumers: consumers, sessions: sessions, admin: management,
 		broker: func() (ask.Broker, error) { return newBroker(cfg, auth.NewFaults(log)) },
 
 		operationTimeout: cfg.OperationTimeout,
@@ -107,8 +109,9 @@ func Dial(ctx context.Context, cfg Config, opts ...Option) (*Client, error) {
 	return c, nil
 }
 
-// newRawClient makes one underlying client; role labels its metrics.
-func newRawClient(cfg Config, log *zap.Logger, reg prometheus.Registerer, role string) (pulsar.Client, error) {
+// newRawClient makes one underlying client; role labels its metrics. Its log lines look for their
+// sessions.
+func newRawClient(cfg Config, log *zap.Logger, reg prometheus.Registerer, role string, sessions *sync.Map) (pulsar.Client, error) {
 	raw, err := cfg.dialRaw(pulsar.ClientOptions{
 		URL:                     cfg.URL,
 		ConnectionTimeout:       cfg.ConnectTimeout,
@@ -120,7 +123,7 @@ func newRawClient(cfg Config, log *zap.Logger, reg prometheus.Registerer, role s
 		// (memory_limit_controller.go, ReleaseMemory broadcasts without the
 		// lock), and producers would share it with consumers: ours replaces it.
 		MemoryLimitBytes:  -1,
-		Logger:            rawLogger{log.Named("pulsar").Sugar()},
+		Logger:            rawLogger{s: log.Named("pulsar").Sugar(), sessions: sessions},
 		MetricsRegisterer: prometheus.WrapRegistererWith(prometheus.Labels{"role": role}, reg),
 	}, auth.NewFaults(log.With(zap.String("role", role))))
 	if err != nil {

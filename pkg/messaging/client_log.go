@@ -1,6 +1,9 @@
 package messaging
 
 import (
+	"strings"
+	"sync"
+
 	"github.com/apache/pulsar-client-go/pulsar/log"
 	"go.uber.org/zap"
 )
@@ -9,26 +12,57 @@ import (
 // of every connection and producer; they are debug lines here, since this package
 // logs what matters of them once. Its debug calls stand on the hot path and are
 // dropped unread.
-type rawLogger struct{ s *zap.SugaredLogger }
+//
+// The client says in a line only that it gives up a message. The session that the line is from is
+// told.
+type rawLogger struct {
+	s        *zap.SugaredLogger
+	sessions *sync.Map // by their consumers' name
+	session  *session  // that the lines are from; nil for others
+}
 
 var _ log.Logger = rawLogger{}
 var _ log.Entry = rawLogger{}
 
-func (l rawLogger) SubLogger(f log.Fields) log.Logger { return rawLogger{l.s.With(pairs(f)...)} }
-func (l rawLogger) WithFields(f log.Fields) log.Entry { return rawLogger{l.s.With(pairs(f)...)} }
-func (l rawLogger) WithError(err error) log.Entry     { return rawLogger{l.s.With(zap.Error(err))} }
-func (l rawLogger) WithField(name string, v any) log.Entry {
-	return rawLogger{l.s.With(name, v)}
+func (l rawLogger) SubLogger(f log.Fields) log.Logger {
+	if s, ok := l.sessions.Load(f["name"]); ok {
+		l.session, _ = s.(*session)
+	}
+	return l.with(pairs(f)...)
 }
 
-func (l rawLogger) Debug(...any)              {}
-func (l rawLogger) Debugf(string, ...any)     {}
-func (l rawLogger) Info(args ...any)          { l.s.Debug(args...) }
-func (l rawLogger) Infof(f string, a ...any)  { l.s.Debugf(f, a...) }
+func (l rawLogger) WithFields(f log.Fields) log.Entry      { return l.with(pairs(f)...) }
+func (l rawLogger) WithError(err error) log.Entry          { return l.with(zap.Error(err)) }
+func (l rawLogger) WithField(name string, v any) log.Entry { return l.with(name, v) }
+
+func (l rawLogger) with(fields ...any) rawLogger {
+	l.s = l.s.With(fields...)
+	return l
+}
+
+func (l rawLogger) Debug(...any)          {}
+func (l rawLogger) Debugf(string, ...any) {}
+func (l rawLogger) Info(args ...any)      { l.s.Debug(args...) }
+
+// Infof looks for what consumer_partition.go (pulsar-client-go v0.21.0) says of chunks.
+func (l rawLogger) Infof(f string, a ...any) {
+	if l.session != nil && strings.HasPrefix(f, "Chunked message [%s] has been removed") {
+		l.session.noteChunksGivenUp()
+	}
+	l.s.Debugf(f, a...)
+}
+
 func (l rawLogger) Warn(args ...any)          { l.s.Debug(args...) }
 func (l rawLogger) Warnf(f string, a ...any)  { l.s.Debugf(f, a...) }
-func (l rawLogger) Error(args ...any)         { l.s.Debug(args...) }
 func (l rawLogger) Errorf(f string, a ...any) { l.s.Debugf(f, a...) }
+
+// Error looks for what discardCorruptedMessage of the same file says.
+func (l rawLogger) Error(args ...any) {
+	if l.session != nil && len(args) > 0 && args[0] == "Discarding corrupted message" {
+		l.session.noteCorrupted(l.s.Desugar())
+	}
+	l.s.Debug(args...)
+}
 
 func pairs(f log.Fields) []any {
 	kv := make([]any, 0, 2*len(f))

@@ -61,6 +61,13 @@ func (c *rawClient) CreateReader(o pulsar.ReaderOptions) (pulsar.Reader, error) 
 	return c.Client.CreateReader(o)
 }
 
+// TopicPartitions is the underlying client's. One that is under way when the connections are closed
+// makes a connection that nobody closes.
+func (c *rawClient) TopicPartitions(topic string) ([]string, error) {
+	defer c.begin()()
+	return c.Client.TopicPartitions(topic)
+}
+
 // begin counts an opening until end is called.
 func (c *rawClient) begin() (end func()) {
 	c.mu.Lock()

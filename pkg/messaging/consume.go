@@ -357,6 +357,10 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*schedule.Item
 		s.leaveToNext(errDropped)
 		return batch
 	}
+	if m.GetEncryptionContext() != nil { // before stale, which never saw it arrive
+		s.noteEncrypted(p, m)
+		return batch
+	}
 	if p.stale(m.Message) || r.drain != nil && !r.drain.wants(m.Message) {
 		return batch
 	}
@@ -487,6 +491,7 @@ func (r *run) handlerContext(d *task) context.Context {
 // waiting, and nothing else. Their messages are delivered again. One that we end ourselves waits
 // longer, but no longer than for a handler that is not stuck.
 func (r *run) close(s *session) {
+	defer r.c.client.sessions.Delete(s.name)
 	s.end()
 	if s.closedByBroker() != nil {
 		s.owned.end(ErrOwnershipLost)
@@ -526,6 +531,7 @@ func (r *run) briefly(f func(ctx context.Context)) {
 
 // giveUp ends a session that has received nothing.
 func (r *run) giveUp(s *session) {
+	defer r.c.client.sessions.Delete(s.name)
 	s.owned.end(ErrOwnershipLost)
 	r.briefly(s.owned.awaitCalls)
 	closeReceiving(s.raw, s.ch)

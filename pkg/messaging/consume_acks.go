@@ -17,8 +17,11 @@ import (
 // last. One message that is held for long would keep all behind it from being acknowledged. From
 // maxUnacknowledged entries on, those behind it are acknowledged one by one.
 //
-// So is everything of a partition on which a chunked message was received: the chunks of one that
-// is not whole yet may be among those before it.
+// What was not handed to a handler is not acknowledged with what was. The underlying client keeps
+// some entries to itself: chunks of a message that is not whole yet, and what it cannot read. From
+// the first entry on that is missing between two others, those of the partition are acknowledged
+// one by one, in their order. So it is from the first encrypted and the first chunked message on.
+// What is missing before a session's first message, or at the end of a ledger, is not noticed.
 //
 // On Shared and Key_Shared subscriptions entries are acknowledged one by one.
 
@@ -147,7 +150,7 @@ func (s *session) acknowledgeCompleted(p *partition) {
 	for _, e := range behind {
 		s.acknowledgeAlone(e.source, e.id)
 	}
-	if len(behind) == 0 || p.chunked.Load() {
+	if len(behind) == 0 || p.alone.Load() {
 		return
 	}
 	if _, ok := s.lines.Allow(); ok {
@@ -230,11 +233,16 @@ func (s *session) awaitGathered() {
 func (p *partition) advance() (last *entry, behind []*entry) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.chunked.Load() || len(p.live) > maxUnacknowledged {
-		behind = p.completedAlone()
+	alone, former, repeat := p.alone.Load(), p.last, p.again
+	if len(p.live) > maxUnacknowledged {
+		behind = p.completedBehind()
 	}
 	n := 0
 	for n < len(p.live) && p.live[n].left.Load() == 0 {
+		if e := p.live[n]; alone && e.acked.Load() == 0 {
+			e.acked.Store(time.Now().UnixNano())
+			behind = append(behind, e)
+		}
 		n++
 	}
 	if n > 0 {
@@ -250,23 +258,25 @@ func (p *partition) advance() (last *entry, behind []*entry) {
 	if len(p.live) > maxUnacknowledged {
 		p.dropAcked()
 	}
-	if p.chunked.Load() {
+	if alone {
 		last = nil
+		if repeat && former != nil && former.at.less(p.aloneFrom) {
+			last = former // nothing is missing before it
+		}
 	}
 	return last, behind
 }
 
-// completedAlone returns the entries that are to be acknowledged one by one: where there are
-// chunked messages all, otherwise those behind one that is not completed. p.mu is held.
-func (p *partition) completedAlone() (behind []*entry) {
-	first := p.chunked.Load()
+// completedBehind returns the completed entries behind one that is not. p.mu is held.
+func (p *partition) completedBehind() (behind []*entry) {
+	unfinished := false
 	for _, e := range p.live {
 		done := e.left.Load() == 0
-		if done && first && e.acked.Load() == 0 {
+		if done && unfinished && e.acked.Load() == 0 {
 			e.acked.Store(time.Now().UnixNano())
 			behind = append(behind, e)
 		}
-		first = first || !done
+		unfinished = unfinished || !done
 	}
 	return behind
 }

@@ -118,27 +118,33 @@ func TestAcknowledgementThatHangsKeepsNoOtherPartitionWaiting(t *testing.T) {
 	})
 }
 
-// Where there are chunked messages, entries are acknowledged one by one.
-func TestLostAcknowledgementOfAPartitionWithChunksIsSentAgain(t *testing.T) {
+// Entries that are acknowledged one by one are so in their order.
+func TestLostAcknowledgementOfAnEntryAloneIsSentAgain(t *testing.T) {
 	for name, behind := range map[string]bool{"all completed": false, "behind an unfinished one": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p, c := newTestPartition(true)
-				p.chunked.Store(true)
+				p.alone.Store(true)
+				want := []int64{2, 2}
+				var unfinished *entry
 				if behind {
-					require.NotNil(t, deliver(t, p, c, 1, 0, 1))
+					want = []int64{1, 2}
+					unfinished = deliver(t, p, c, 1, 0, 1)
 				}
 				p.complete(deliver(t, p, c, 2, 0, 1), 1)
 				p.session.flushDue()
-				require.Equal(t, []int64{2}, c.alone)
+				require.Equal(t, !behind, len(c.alone) == 1)
 				breakConnection(p) // it is lost
 				if behind {
 					require.Nil(t, deliver(t, p, c, 1, 0, 1), "it is here, unfinished")
 				}
 				require.Nil(t, deliver(t, p, c, 2, 0, 1), "it is not handled again")
 				require.False(t, p.rewound)
+				if behind {
+					p.complete(unfinished, 1)
+				}
 				p.session.closeAcks()
-				require.Equal(t, []int64{2, 2}, c.alone)
+				require.Equal(t, want, c.alone)
 				require.Empty(t, c.upTo)
 			})
 		})
@@ -174,4 +180,25 @@ func TestAcknowledgementThatWaitedForAConnectionMayBeLostWithIt(t *testing.T) {
 func TestChunksHaveTenMinutes(t *testing.T) {
 	r := &run{cfg: DefaultConsumerConfig()}
 	require.Equal(t, 10*time.Minute, r.rawOptions(&session{}).ExpireTimeOfIncompleteChunk)
+}
+
+// What was acknowledged before a gap, and may be lost, is acknowledged again behind it, too.
+func TestLostAcknowledgementBeforeAGapIsSentAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, c := newTestPartition(true)
+		for i := range int64(3) {
+			p.complete(deliver(t, p, c, i, 0, 1), 1)
+		}
+		p.session.flushDue()
+		require.Equal(t, []int64{2}, c.upTo)
+		breakConnection(p) // it is lost
+		for i := range int64(3) {
+			require.Nil(t, deliver(t, p, c, i, 0, 1))
+		}
+		p.complete(deliver(t, p, c, 4, 0, 1), 1) // 3 is missing
+		p.session.flushDue()
+		p.session.closeAcks()
+		require.Equal(t, []int64{2, 2}, c.upTo)
+		require.Equal(t, []int64{4}, c.alone)
+	})
 }

@@ -117,16 +117,24 @@ func (p *partition) stale(m pulsar.Message) bool {
 	if a == nil || a.losses.Load() == p.losses {
 		return false
 	}
-	as := &p.session.activities
+	if !p.session.activities.startsOver(a, m) {
+		return true
+	}
+	p.losses = a.seen
+	p.forget()
+	p.session.dropBefore(p.topic, p.losses) // notes the attempts before any of that comes again
+	return false
+}
+
+// startsOver reports whether a message is the first one behind the latest loss.
+func (as *activities) startsOver(a *activity, m pulsar.Message) bool {
 	as.mu.Lock()
 	defer as.mu.Unlock()
 	if !a.active || a.first != m {
-		return true
+		return false
 	}
 	a.seen = a.losses.Load()
-	p.losses = a.seen
-	p.forget()
-	return false
+	return true
 }
 
 // lost reports whether the partition went to another consumer after the entry was received.

@@ -86,6 +86,6 @@ func (f *failedAttempts) restore(d *task) bool {
 	if len(f.of) == 0 {
 		f.order = nil
 	}
-	d.Attempt, d.FirstFailed, d.Due = was.next, was.first, was.due
+	d.Attempt, d.FirstFailed, d.Due = max(d.Attempt, was.next), was.first, was.due
 	return true
 }

@@ -16,14 +16,22 @@ import (
 // chunking is a producer that stores what is longer than 1,000 bytes in chunks.
 func chunking(t *testing.T, s *wire.Server) pulsar.Producer {
 	t.Helper()
+	return chunkingProducers(t, s, 1)[0]
+}
+
+func chunkingProducers(t *testing.T, s *wire.Server, n int) (all []pulsar.Producer) {
+	t.Helper()
 	c, err := pulsar.NewClient(pulsar.ClientOptions{URL: s.URL(), MemoryLimitBytes: -1, Logger: log.DefaultNopLogger()})
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
-	p, err := c.CreateProducer(pulsar.ProducerOptions{
-		Topic: topic, DisableBatching: true, EnableChunking: true, ChunkMaxMessageSize: 1000, SendTimeout: -1,
-	})
-	require.NoError(t, err)
-	return p
+	for range n {
+		p, err := c.CreateProducer(pulsar.ProducerOptions{
+			Topic: topic, DisableBatching: true, EnableChunking: true, ChunkMaxMessageSize: 1000, SendTimeout: -1,
+		})
+		require.NoError(t, err)
+		all = append(all, p)
+	}
+	return all
 }
 
 // Chunks of two messages stand between each other: a cumulative acknowledgement of the one would

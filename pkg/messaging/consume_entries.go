@@ -44,7 +44,7 @@ type partition struct {
 	connection atomic.Uint32 // that the latest entry came by; the receiver sets it
 	completed  atomic.Int64  // entries
 	dirty      atomic.Bool   // in the session's list of partitions to flush
-	chunked    atomic.Bool   // a chunked message was received
+	alone      atomic.Bool   // entries are acknowledged one by one: some before them have not come
 	acking     chan struct{} // holds one item while acknowledgements are sent
 	gated      time.Time     // since when acknowledgements wait for a redelivery; guarded by acking
 
@@ -53,6 +53,7 @@ type partition struct {
 	sweepAt    int      // so long live is swept
 	last       *entry   // up to which all is acknowledged
 	again      bool     // last is to be acknowledged (again)
+	aloneFrom  position // where alone began
 	watermarks []watermark
 }
 
@@ -82,6 +83,15 @@ func (p position) less(o position) bool {
 		return p.entry < o.entry
 	}
 	return p.batch < o.batch
+}
+
+// gapBefore reports whether the topic has entries between p and a later position. The last entries
+// of a ledger are not known.
+func (p position) gapBefore(at position) bool {
+	if p.ledger == at.ledger {
+		return at.entry > p.entry+1
+	}
+	return p.ledger < at.ledger && at.entry > 0
 }
 
 // nowhere is before every message.
@@ -123,7 +133,7 @@ func (p *partition) receive(m *pulsar.ConsumerMessage, perMessage bool) (e *entr
 	if e == nil || e.at != at {
 		var done bool
 		if e, again, done = p.find(at); done {
-			if p.chunked.Load() && !p.rewound {
+			if p.alone.Load() && !p.rewound {
 				p.session.acknowledgeAlone(m.Consumer, id)
 			}
 			return nil, true
@@ -145,22 +155,25 @@ func (p *partition) receive(m *pulsar.ConsumerMessage, perMessage bool) (e *entr
 
 // acknowledgeAgain acknowledges a completed entry that was delivered again.
 func (p *partition) acknowledgeAgain(e *entry, m *pulsar.ConsumerMessage) {
-	if p.session.sole && (p.chunked.Load() || e.acked.Load() != 0) {
-		if e.lost() {
-			return // another consumer gets it
-		}
-		e.acked.Store(time.Now().UnixNano())
-		id := e.id
-		if e.size == 1 {
-			id = m.ID() // the chunks of the copy before are forgotten
-		}
-		p.session.acknowledgeAlone(m.Consumer, id)
-		return
+	id := e.id
+	if e.size == 1 {
+		id = m.ID() // the chunks of the copy before are forgotten
 	}
 	p.mu.Lock()
+	acked := e.acked.Load() != 0
+	if i, waits := p.search(e.at); waits && p.alone.Load() && !acked && p.live[i] == e {
+		e.id = id // advance takes it once its turn comes
+	}
 	p.again = p.again || p.last != nil && !p.last.at.less(e.at)
 	p.mu.Unlock()
-	p.session.acknowledge(e)
+	if !p.session.sole || !acked {
+		p.session.acknowledge(e)
+		return
+	}
+	if !e.lost() { // else another consumer gets it
+		e.acked.Store(time.Now().UnixNano())
+		p.session.acknowledgeAlone(m.Consumer, id)
+	}
 }
 
 // arrive is called for every message that is taken from the underlying client, before anything else
@@ -311,8 +324,19 @@ func (p *partition) search(at position) (int, bool) {
 func (p *partition) forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.live, p.last, p.again, p.watermarks = nil, nil, false, nil
+	p.live, p.last, p.again, p.watermarks, p.aloneFrom = nil, nil, false, nil, nowhere()
 	p.current, p.high, p.known = nil, nowhere(), nowhere()
+}
+
+// acknowledgeAloneFrom has entries acknowledged one by one: before at one may be missing.
+func (p *partition) acknowledgeAloneFrom(at position) {
+	if !p.session.sole || p.alone.Load() {
+		return // without one consumer per partition they always are
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.aloneFrom = at
+	p.alone.Store(true)
 }
 
 // add makes an entry at a position where there is none.
@@ -335,8 +359,11 @@ func (p *partition) add(at position, size int32, m *pulsar.ConsumerMessage) *ent
 	if kind := reflect.TypeOf(id); size == 1 && kind != p.idKind && p.session.sole { // chunks are not batched
 		p.idKind = kind
 		if isChunked(id) {
-			p.chunked.Store(true)
+			p.acknowledgeAloneFrom(at)
 		}
+	}
+	if p.high != nowhere() && p.high.gapBefore(at) {
+		p.acknowledgeAloneFrom(at)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

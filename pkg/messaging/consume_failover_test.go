@@ -164,3 +164,43 @@ func TestFailoverReconnectCountsAsALoss(t *testing.T) {
 	require.Equal(t, []string{"second 0", "second 1", "second 2", "second 3", "first 0", "first 4"}, done.list(),
 		"0 was running; 1 and 2 had not been started")
 }
+
+// After a reconnect a message is delivered again while its first delivery is still handled. Both
+// fail: both count.
+func TestAttemptsOfBothDeliveriesCount(t *testing.T) {
+	t.Parallel()
+	s := wire.Start(t)
+	client := dial(t, s.URL())
+	cfg := quickConfig(messaging.Failover, messaging.OrderNone)
+	cfg.Concurrency, cfg.Retry.MinDelay, cfg.Retry.MaxDelay = 2, time.Millisecond, time.Millisecond
+	s.Publish(topic, wire.Message{Payload: []byte("fails")})
+	type attempt struct {
+		number int
+		fail   chan struct{}
+	}
+	attempts, other := make(chan attempt, 3), make(chan struct{}, 1)
+	r := start(t, client, cfg, func(_ context.Context, d *messaging.Delivery) error {
+		if string(d.Payload) == "other" {
+			other <- struct{}{}
+			return nil
+		}
+		now := attempt{d.Attempt, make(chan struct{})}
+		attempts <- now
+		if now.number > 2 {
+			return nil
+		}
+		<-now.fail
+		return errors.New("it fails")
+	})
+	first := <-attempts
+	s.CutConnections()
+	second := <-attempts
+	require.Equal(t, []int{1, 1}, []int{first.number, second.number})
+	close(first.fail)
+	s.Publish(topic, wire.Message{Payload: []byte("other")})
+	<-other // by the first one's worker
+	close(second.fail)
+	require.Equal(t, 3, (<-attempts).number)
+	eventually(t, "all is acknowledged", func() bool { return s.Backlog(topic, "sub") == 0 })
+	r.stop(t)
+}

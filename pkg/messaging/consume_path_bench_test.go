@@ -102,15 +102,16 @@ type feedingMessage struct {
 	payload    []byte
 }
 
-func (m *feedingMessage) ID() pulsar.MessageID        { return m.id }
-func (m *feedingMessage) Topic() string               { return m.topic }
-func (m *feedingMessage) Key() string                 { return m.key }
-func (m *feedingMessage) Payload() []byte             { return m.payload }
-func (*feedingMessage) OrderingKey() string           { return "" }
-func (*feedingMessage) Properties() map[string]string { return nil }
-func (*feedingMessage) PublishTime() time.Time        { return time.Time{} }
-func (*feedingMessage) EventTime() time.Time          { return time.Time{} }
-func (*feedingMessage) ProducerName() string          { return "" }
-func (*feedingMessage) GetReplicatedFrom() string     { return "" }
-func (*feedingMessage) RedeliveryCount() uint32       { return 0 }
-func (*feedingMessage) IsNullValue() bool             { return false }
+func (m *feedingMessage) ID() pulsar.MessageID                          { return m.id }
+func (m *feedingMessage) Topic() string                                 { return m.topic }
+func (m *feedingMessage) Key() string                                   { return m.key }
+func (m *feedingMessage) Payload() []byte                               { return m.payload }
+func (*feedingMessage) OrderingKey() string                             { return "" }
+func (*feedingMessage) Properties() map[string]string                   { return nil }
+func (*feedingMessage) PublishTime() time.Time                          { return time.Time{} }
+func (*feedingMessage) EventTime() time.Time                            { return time.Time{} }
+func (*feedingMessage) ProducerName() string                            { return "" }
+func (*feedingMessage) GetReplicatedFrom() string                       { return "" }
+func (*feedingMessage) RedeliveryCount() uint32                         { return 0 }
+func (*feedingMessage) IsNullValue() bool                               { return false }
+func (*feedingMessage) GetEncryptionContext() *pulsar.EncryptionContext { return nil }

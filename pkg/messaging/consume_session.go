@@ -70,7 +70,12 @@ type session struct {
 	ackEvery    time.Duration
 	ackMessages int
 	ackFailed   prometheus.Counter
-	acks        struct {
+
+	unreadable  *prometheus.CounterVec // reason
+	chunksAgain time.Duration          // see waits
+	chunksLost  atomic.Bool            // a message in chunks was given up
+
+	acks struct {
 		mu     sync.Mutex
 		dirty  map[*partition]struct{} // have something to acknowledge
 		timer  *time.Timer
@@ -249,9 +254,9 @@ func (r *run) newSession(src source, consumers *partitionConsumers) (*session, e
 		heavy:    make(chan struct{}, 1), quiet: make(chan struct{}, 1), gone: make(chan struct{}),
 		wake: r.sched.Wake, completions: r.completions,
 		perMessage: r.cfg.AckBatchIndex, ackEvery: r.cfg.AckEvery, ackMessages: r.cfg.AckMessages,
-		ackFailed: r.metrics.ackFailed,
-		parts:     make(map[string]*partition),
-		tasks:     spareTasks{pool: &r.tasks},
+		ackFailed: r.metrics.ackFailed, unreadable: r.metrics.unreadable, chunksAgain: r.c.client.waits.chunksAgain,
+		parts: make(map[string]*partition),
+		tasks: spareTasks{pool: &r.tasks},
 	}
 	s.arrivals.connections.current.Store(1)
 	s.arrivals.channel = budget.ChannelLength(s.queue)
@@ -273,7 +278,9 @@ func (r *run) newSession(src source, consumers *partitionConsumers) (*session, e
 	if err := r.createSubscription(src); err != nil {
 		return nil, err
 	}
+	r.c.client.sessions.Store(s.name, s)
 	if err := r.subscribeTo(s, consumers, topics); err != nil {
+		r.c.client.sessions.Delete(s.name)
 		return nil, err
 	}
 	r.begun.Store(src, true)
@@ -424,6 +431,7 @@ func (r *run) rawOptions(s *session) pulsar.ConsumerOptions {
 		EnableBatchIndexAcknowledgment: c.AckBatchIndex,
 		AckGroupingOptions:             &pulsar.AckGroupingOptions{MaxSize: uint32(c.AckMessages), MaxTime: c.AckEvery},
 		BackOffPolicyFunc:              s.arrivals.connections.policy,
+		Decryption:                     showEncrypted(),
 	}
 	if s.src.pattern != "" {
 		o.TopicsPattern = anchored(s.src.pattern)
@@ -479,6 +487,8 @@ func closeReason(err error) string {
 		return "rewound"
 	case errors.Is(err, errPartitions):
 		return "partitions"
+	case errors.Is(err, errChunks):
+		return "chunks"
 	}
 	for _, s := range []struct{ in, out string }{
 		{"ConsumerBusy", "busy"}, {"AuthorizationError", "unauthorized"},

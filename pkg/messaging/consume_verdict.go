@@ -22,6 +22,7 @@ func (r *run) complete(w *worker, d *task, err error) {
 	// Whatever follows takes time, and d keeps its key's queue meanwhile: what was
 	// taken along with it must not run before it.
 	r.sched.GiveBack(&w.Worker)
+	r.failed.restore(d) // what an earlier delivery of it noted while this one was handled
 	if d.FirstFailed.IsZero() {
 		d.FirstFailed = time.Now()
 	}

@@ -268,7 +268,7 @@ func (c ConsumerConfig) validateTopics(fault func(string, ...any)) {
 		return
 	}
 	re, err := regexp.Compile(anchored(fullTopicName(c.Pattern)))
-	if err != nil || !validTopic(c.Pattern) || !persistent(c.Pattern) {
+	if err != nil || !hasTopicParts(c.Pattern) || !persistent(c.Pattern) {
 		fault("pattern: must be a regular expression for persistent topics of one namespace, got %q", c.Pattern)
 		return
 	}

@@ -23,6 +23,7 @@ type consumerMetrics struct {
 	redelivered  *prometheus.CounterVec
 	stuck        *prometheus.GaugeVec
 	failedAcks   *prometheus.CounterVec
+	unreadable   *prometheus.CounterVec // reason
 }
 
 func newConsumerMetrics(reg prometheus.Registerer) consumerMetrics {
@@ -48,6 +49,8 @@ func newConsumerMetrics(reg prometheus.Registerer) consumerMetrics {
 		redelivered: counter("aviary_messaging_redelivered_messages_total", "Messages that the broker delivered before."),
 		stuck:       gauge("aviary_messaging_stuck_handlers", "Handlers running, and with RunAsync messages without a verdict, for longer than stuck_after."),
 		failedAcks:  counter("aviary_messaging_failed_acks_total", "Acknowledgements that could not be sent; their messages are delivered again."),
+		unreadable: counter("aviary_messaging_unreadable_messages_total",
+			"Messages that no handler gets: encrypted (left in the subscription), chunks (given up before the message was complete), corrupted (acknowledged by the client).", "reason"),
 	}
 }
 
@@ -61,7 +64,7 @@ type subscriptionMetrics struct {
 
 	truncated, parked, dropped prometheus.Counter // dead letters
 	otherSubscription          prometheus.Counter
-	failedCopies               *prometheus.CounterVec // reason
+	failedCopies, unreadable   *prometheus.CounterVec // reason
 }
 
 func (m consumerMetrics) of(subscription string) subscriptionMetrics {
@@ -70,9 +73,12 @@ func (m consumerMetrics) of(subscription string) subscriptionMetrics {
 		m.failedCopies.WithLabelValues(subscription, reason) // from the start, so that an alert sees the first one
 	}
 	for _, reason := range []string{
-		"busy", "unauthorized", "topic_not_found", "terminated", "closed", "dropped", "rewound", "partitions", "longer_queue", "shorter_queue",
+		"busy", "unauthorized", "topic_not_found", "terminated", "closed", "dropped", "rewound", "partitions", "chunks", "longer_queue", "shorter_queue",
 	} {
 		m.resubscribes.WithLabelValues(subscription, reason)
+	}
+	for _, reason := range []string{"encrypted", "chunks", "corrupted"} {
+		m.unreadable.WithLabelValues(subscription, reason)
 	}
 	return subscriptionMetrics{
 		received:     m.received.WithLabelValues(subscription),
@@ -95,6 +101,7 @@ func (m consumerMetrics) of(subscription string) subscriptionMetrics {
 		dropped:           handled("dead_letter_dropped"),
 		otherSubscription: handled("other_subscription"),
 		failedCopies:      m.failedCopies.MustCurryWith(prometheus.Labels{"subscription": subscription}),
+		unreadable:        m.unreadable.MustCurryWith(prometheus.Labels{"subscription": subscription}),
 	}
 }
 

@@ -152,10 +152,12 @@ func (p modelPlan) sessionEnds() int {
 }
 
 // keepsAttempts reports whether a message that fails comes again with the next attempt, whatever
-// breaks.
+// breaks. With a Failover subscription and without order a reconnect delivers a message again while
+// it is still handled: that one begins before the failure is known.
 func (p modelPlan) keepsAttempts() bool {
 	inPlace := p.consumer.Type != messaging.Shared || p.consumer.Retry.InPlace
-	return inPlace && !p.async && p.consumers == 1 && p.restart == 0 // a late verdict may be void
+	sideBySide := p.consumer.Type == messaging.Failover && p.consumer.Order == messaging.OrderNone
+	return inPlace && !sideBySide && !p.async && p.consumers == 1 && p.restart == 0 // a late verdict may be void
 }
 
 // hangsAlone reports whether what hangs leaves room and workers for all that is not ordered behind

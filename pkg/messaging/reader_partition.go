@@ -3,6 +3,7 @@ package messaging
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"sync"
 	"sync/atomic"
@@ -83,7 +84,7 @@ func (p *readerPartition) run() {
 		if p.r.ctx.Err() != nil {
 			return
 		}
-		if permanent(err) {
+		if permanent(err) || errors.Is(err, ErrEncrypted) {
 			p.r.end(err)
 			return
 		}
@@ -135,6 +136,9 @@ func (p *readerPartition) readFrom(s *readerSession) (n int, err error) {
 			return n, err
 		}
 		id := receivedID(m.ID(), p.index, &p.plain)
+		if m.GetEncryptionContext() != nil {
+			return n, fmt.Errorf("%w: %s", ErrEncrypted, id)
+		}
 		position := id
 		if !p.r.cfg.ReadCompacted {
 			p.gaps.note(id)
@@ -254,6 +258,7 @@ func (p *readerPartition) subscribe() (*readerSession, error) {
 		ReceiverQueueSize: p.quiet.queueLength(queue),
 
 		ExpireTimeOfIncompleteChunk: chunksExpire,
+		Decryption:                  showEncrypted(),
 		BackoffPolicyFunc: func() rawbackoff.Policy {
 			s.reconnecting()
 			return newBackoff()

@@ -210,7 +210,7 @@ func TestRedriveDoesNotCircle(t *testing.T) {
 func TestRedriveSurvivesBrokerFaults(t *testing.T) {
 	t.Parallel()
 	s := wire.Start(t)
-	client := dial(t, s.URL())
+	client := dialImpatient(t, s.URL(), time.Second) // an answer that a closing consumer loses is asked for again
 	deaden(t, s, client, 300)
 	cfg := redriveConfig()
 	cfg.Idle = 500 * time.Millisecond

@@ -1,6 +1,10 @@
 package messaging
 
-import "strings"
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
 
 // fullTopicName completes a short topic name the way Pulsar does.
 func fullTopicName(t string) string {
@@ -19,8 +23,17 @@ func fullTopicName(t string) string {
 func ValidTopic(name string) bool { return validTopic(name) }
 
 // validTopic reports whether t names a topic: a bare name, tenant/namespace/name,
-// or the same behind persistent:// or non-persistent://.
+// or the same behind persistent:// or non-persistent://. Names are a part of addresses of the admin
+// API, so they have no white space, '?' and '#'.
 func validTopic(t string) bool {
+	unfit := func(c rune) bool {
+		return c == '?' || c == '#' || c == utf8.RuneError || unicode.IsSpace(c) || unicode.IsControl(c)
+	}
+	return hasTopicParts(t) && strings.IndexFunc(t, unfit) < 0
+}
+
+// hasTopicParts reports whether t has the parts of a topic's name, or of a pattern for names.
+func hasTopicParts(t string) bool {
 	domain, rest, _ := strings.Cut(fullTopicName(t), "://")
 	parts := strings.SplitN(rest, "/", 3)
 	if (domain != "persistent" && domain != "non-persistent") || len(parts) != 3 {
@@ -31,5 +44,5 @@ func validTopic(t string) bool {
 
 // persistentTopic reports whether a full name is a persistent topic's.
 func persistentTopic(name string) bool {
-	return strings.HasPrefix(name, "persistent://") && validTopic(name)
+	return strings.HasPrefix(name, "persistent://") && hasTopicParts(name)
 }

@@ -40,6 +40,7 @@ type claimedPartition struct {
 	topic      string
 	partition  int32
 	nextOffset atomic.Int64 // the offset behind the last message that the lane has committed
+	offered    atomic.Int64 // the offset behind the last message that was offered to the lane
 }
 
 // ConsumeClaim reads one partition until it is taken away or the session ends, in three steps that
@@ -82,7 +83,9 @@ func (m *member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.
 	var offerer sync.WaitGroup
 	setting := s.settingOf(m.client, c.topic)
 	setting.id = strings.TrimPrefix(id, topicIDPrefix)
-	offerer.Go(func() { s.offerMessages(offering, q, l, setting) })
+	offerer.Go(func() { s.offerMessages(offering, q, l, setting, c) })
+	var markers sync.WaitGroup
+	markers.Go(func() { m.passMarkers(offering, session, claim, c, id) })
 
 	fillBuffer(session.Context(), claim.Messages(), q)
 	stop()
@@ -95,6 +98,7 @@ func (m *member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.
 		s.log.Info("partition released with messages in flight; its next owner sends them again",
 			zap.String("topic", c.topic), zap.Int32("partition", c.partition), zap.Error(err))
 	}
+	markers.Wait()
 	session.Commit()
 	return nil
 }
@@ -131,7 +135,7 @@ func fillBuffer(ctx context.Context, messages <-chan *sarama.ConsumerMessage, q 
 
 // offerMessages takes messages from q and offers them to the lane, in order, until ctx ends or the
 // lane is closed.
-func (s *Source) offerMessages(ctx context.Context, q *fetchBuffer, l *lane.Lane, setting topicSetting) {
+func (s *Source) offerMessages(ctx context.Context, q *fetchBuffer, l *lane.Lane, setting topicSetting, c *claimedPartition) {
 	batch := make([]*sarama.ConsumerMessage, 0, 256)
 	for {
 		batch = q.take(ctx, batch)
@@ -140,6 +144,7 @@ func (s *Source) offerMessages(ctx context.Context, q *fetchBuffer, l *lane.Lane
 		}
 		now := time.Now()
 		for _, m := range batch {
+			c.offered.Store(m.Offset + 1)
 			if err := l.Offer(ctx, s.message(m, setting, now), m.Offset); err != nil {
 				return // closed, or to be closed
 			}

@@ -61,7 +61,8 @@ func (m *member) checkGap(session sarama.ConsumerGroupSession, claim sarama.Cons
 		Recreated: id != "" && strings.HasPrefix(former, topicIDPrefix) && former != id}
 	switch {
 	case committed < 0:
-		return id, false, nil // nothing was read before
+		s.noteStart(c, newest > oldest)
+		return id, false, nil
 	case committed >= oldest && committed <= newest && !gap.Recreated:
 		if claim.InitialOffset() < 0 {
 			// The library found it outside the log, as happens while a leader takes over.
@@ -82,6 +83,18 @@ func (m *member) checkGap(session sarama.ConsumerGroupSession, claim sarama.Cons
 	session.MarkOffset(c.topic, c.partition, oldest, id)
 	session.Commit()
 	return id, claim.InitialOffset() >= 0, nil
+}
+
+// noteStart counts that the group has no committed offset of a partition: the group is new, or Kafka
+// has deleted its offsets. Nothing tells one from the other, and after a deletion messages come again.
+func (s *Source) noteStart(c *claimedPartition, hasMessages bool) {
+	starts := s.starts.WithLabelValues(c.topic)
+	if !hasMessages {
+		return
+	}
+	starts.Inc()
+	s.log.Warn("the group has no committed offset and begins at the oldest message: it is new, or its offsets have expired (offsets.retention.minutes), and messages come again",
+		zap.String("topic", c.topic), zap.Int32("partition", c.partition))
 }
 
 // committed asks the group's coordinator for the committed offset, -1 for none, and its metadata.

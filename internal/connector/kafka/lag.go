@@ -8,8 +8,8 @@ import (
 )
 
 // Lag returns how many messages follow the committed offsets in the partitions that this process
-// has now. The sum over all members is the group's lag. Lag asks the brokers. In topics with
-// transactions, transaction markers count as messages. It is safe for concurrent use.
+// has now. The sum over all members is the group's lag. Lag asks the brokers. Transaction markers
+// at the end of a partition count for up to a second. It is safe for concurrent use.
 func (s *Source) Lag(ctx context.Context) (int64, error) {
 	s.mu.Lock()
 	client := s.client

@@ -163,10 +163,11 @@ func sourceConfig(srv *stack.KafkaServer, group string, topics ...string) kafka.
 // running is a source or a sink that runs.
 type running struct {
 	*reports
-	source *kafka.Source
-	sink   *kafka.Sink
-	cancel context.CancelFunc
-	done   chan error
+	source  *kafka.Source
+	sink    *kafka.Sink
+	metrics *prometheus.Registry
+	cancel  context.CancelFunc
+	done    chan error
 }
 
 // stop ends it and returns what Run returned.
@@ -195,12 +196,29 @@ func run(t *testing.T, r *running, do func(context.Context) error) *running {
 
 func runSource(t *testing.T, cfg kafka.SourceConfig, to lane.Sink) *running {
 	t.Helper()
-	r := &running{reports: new(reports)}
-	source, err := kafka.NewSource(cfg, connector.Options{Log: zaptest.NewLogger(t), Report: r.add})
+	r := &running{reports: new(reports), metrics: prometheus.NewRegistry()}
+	source, err := kafka.NewSource(cfg, connector.Options{
+		Log: zaptest.NewLogger(t), Report: r.add, Metrics: connector.NewMetrics(r.metrics).Part("test", "source", "kafka"),
+	})
 	require.NoError(t, err)
 	r.source = source
 	lanes := lanesTo(t, to)
 	return run(t, r, func(ctx context.Context) error { return source.Run(ctx, lanes) })
+}
+
+// counted is the sum of a counter's series.
+func (r *running) counted(t *testing.T, name string) (sum float64) {
+	t.Helper()
+	families, err := r.metrics.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name {
+				sum += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
 }
 
 func sinkConfig(srv *stack.KafkaServer, topic string) kafka.SinkConfig {

@@ -34,6 +34,12 @@ func (noMetrics) Each(func(string, any))     {}
 
 // gapsCounter counts gaps by topic.
 func gapsCounter(m *connector.PartMetrics) *prometheus.CounterVec {
-	return m.Counter("pigeonhole_kafka_gaps_total",
+	return m.Counter("kafka_gaps_total",
 		"Times that a partition went on from its oldest message because those after the committed offset are gone.", "topic")
+}
+
+// startsCounter counts, by topic, partitions that were begun without a committed offset.
+func startsCounter(m *connector.PartMetrics) *prometheus.CounterVec {
+	return m.Counter("kafka_starts_total",
+		"Times that a partition with messages was read from its oldest one because the group had no committed offset: the group is new, or its offsets have expired.", "topic")
 }

@@ -24,6 +24,7 @@ type Source struct {
 	log    *zap.Logger
 	health *connector.Health
 	gaps   *prometheus.CounterVec
+	starts *prometheus.CounterVec
 	// drainCtx ends when a stop must not wait any longer.
 	drainCtx context.Context
 
@@ -46,6 +47,7 @@ func NewSource(cfg SourceConfig, o connector.Options) (*Source, error) {
 		log:           o.Log,
 		health:        connector.NewHealth(o.Report),
 		gaps:          gapsCounter(o.Metrics),
+		starts:        startsCounter(o.Metrics),
 		drainCtx:      o.DrainContext,
 		claims:        make(map[*claimedPartition]struct{}),
 		topicSettings: make(map[string]topicSetting),

@@ -21,21 +21,22 @@ const (
 	stageWrite = "write" // from given to the sink to acknowledged by the destination
 )
 
-// NewMetrics registers the metrics.
+// NewMetrics registers the metrics. Names like messages_total have no prefix of the program: reg adds
+// it.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		messages: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "pigeonhole_messages_total",
+			Name: "messages_total",
 			Help: "Messages by result: stored (counted again after each resend), filtered, looped (came back to where they have been), dead_lettered.",
 		}, []string{"route", "result"}),
 		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "pigeonhole_stored_bytes_total", Help: "Bytes of the messages stored, as they are charged against the bounds in bytes.",
+			Name: "stored_bytes_total", Help: "Bytes of the messages stored, as they are charged against the bounds in bytes.",
 		}, []string{"route"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "pigeonhole_refused_total", Help: "Messages that the sink or the route's own rules refused for good, by reason.",
+			Name: "refused_total", Help: "Messages that the sink or the route's own rules refused for good, by reason.",
 		}, []string{"route", "reason"}),
 		stage: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "pigeonhole_stage_duration_seconds",
+			Name:    "stage_duration_seconds",
 			Help:    "Time of one in 64 messages by stage: pull (source's broker to here), queue (here), send (sink's client), write (destination's acknowledgement).",
 			Buckets: prometheus.ExponentialBuckets(.0001, 2, 20),
 		}, []string{"route", "stage"}),

@@ -130,7 +130,7 @@ func (c SourceConfig) consumer() messaging.ConsumerConfig {
 	// A message that is handed over is never given back with an error: lanes repeat, and have dead
 	// letters of their own.
 	cc.Retry.InPlace, cc.Retry.MaxAttempts = true, 0
-	cc.Retry.DeadLetterTopic, cc.Retry.DeadLetterSubscription = "non-persistent://pigeonhole/unused/dead-letters", "-"
+	cc.Retry.DeadLetterTopic, cc.Retry.DeadLetterSubscription = "non-persistent://unused/unused/dead-letters", "-"
 	cc.StuckAfter = time.Hour // a lane that is full is no stuck handler
 	if c.partitioned() {
 		cc.Order, cc.Concurrency = messaging.OrderPartition, c.Concurrency

@@ -98,10 +98,39 @@ func (s *Sink) closeExactWriter(w *writer) {
 	})
 }
 
-// Oversized reports whether m is larger than max_message_bytes. The sink refuses such a message even
-// when a later offset is stored: the process that refused it before may have ended before it stored
-// the dead letter.
-func (s *Sink) Oversized(m *message.Message) bool { return m.Size() > int64(s.cfg.MaxMessageBytes) }
+// Oversized reports whether m may be larger than max_message_bytes as it is sent. The sink refuses
+// such a message even when a later offset is stored: the process that refused it before may have
+// ended before it stored the dead letter.
+func (s *Sink) Oversized(m *message.Message) bool {
+	limit := int64(s.cfg.MaxMessageBytes)
+	if m.Size() <= limit/smallShare {
+		return false
+	}
+	return largestEntry(m) > limit
+}
+
+// smallShare is how many times larger a message can be as it is sent: a byte of a header takes up to
+// three, twice.
+const smallShare = 8
+
+// largestEntry is the most that m takes as an entry of its own. The underlying client writes key and
+// properties twice, for the message and for its batch. Compression can make random bytes longer, LZ4
+// by 1/255.
+func largestEntry(m *message.Message) int64 {
+	const fixed, perProperty = 1 << 10, 16
+	key, payload, properties := m.Pulsar()
+	head := len(key) + len(m.OrderingKey)
+	for name, value := range properties {
+		head += len(name) + len(value) + perProperty
+	}
+	size := int64(2*head + len(payload) + fixed)
+	return size + size/255
+}
+
+// errBrokersLimit is why a writer waits: the brokers refuse a message that is not Oversized for its
+// size. A dead letter for it could be lost: the messages behind it would be stored, and a later
+// process would take it for stored.
+var errBrokersLimit = errors.New("max_message_bytes is more than the brokers' maxMessageSize: lower it")
 
 // sendExactly is Send under effectively_once. It does not block: lanes bound the messages in flight.
 func (s *Sink) sendExactly(to string, m *message.Message, done func(error)) {
@@ -110,7 +139,7 @@ func (s *Sink) sendExactly(to string, m *message.Message, done func(error)) {
 		done(lane.Refuse("no_offset", errors.New("effectively_once needs a source with partitions and offsets")))
 		return
 	case s.Oversized(m):
-		done(lane.Refuse("too_large", fmt.Errorf("%d bytes are more than max_message_bytes (%s)", m.Size(), s.cfg.MaxMessageBytes)))
+		done(lane.Refuse("too_large", fmt.Errorf("up to %d bytes are more than max_message_bytes (%s)", largestEntry(m), s.cfg.MaxMessageBytes)))
 		return
 	}
 	w, err := s.writer(exactKey{to, m.From.Partition}, sourceOf(&m.From))

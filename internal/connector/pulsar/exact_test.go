@@ -1,15 +1,19 @@
 package pulsar
 
 import (
+	"math/rand/v2"
+	"sort"
 	"strconv"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -166,6 +170,56 @@ func TestTheSameAgainWaitsForItsOutcome(t *testing.T) {
 	}
 	sinking.stop(t)
 	require.Len(t, read(t, dial(t, messaging.Config{URL: srv.URL()}), topic), 4)
+}
+
+// randomValue cannot be compressed.
+func randomValue(size int) []byte {
+	b := make([]byte, size)
+	for i := range b {
+		b[i] = byte(rand.IntN(256))
+	}
+	return b
+}
+
+// With max_message_bytes above the brokers' limit nothing passes a message that the brokers refuse: a
+// later process would take it for stored. With the right limit it is refused before it is sent.
+func TestBrokersWithALowerLimit(t *testing.T) {
+	t.Parallel()
+	srv := stack.Pulsar(t)
+	topic := deduplicated(t, srv, 1)
+	large := numbered(0, 1)
+	large.Value = randomValue(5<<20 + 100)
+	sink, sinking := startSink(t, srv.URL(), func(c *SinkConfig) { exactly(srv.URL())(c); c.MaxMessageBytes = 8 << 20 })
+	require.NoError(t, send(t, sink, topic, numbered(0, 0)))
+	outcomes := make(chan error, 2)
+	for _, m := range []*message.Message{large, numbered(0, 2)} {
+		sink.Send(testContext(t), topic, m, func(err error) { outcomes <- err })
+	}
+	require.EventuallyWithT(t, func(c *assert.CollectT) { require.ErrorContains(c, sink.healthError(), "maxMessageSize") }, await.Patience, time.Millisecond)
+	require.Empty(t, outcomes)
+	sinking.stop(t)
+	for range cap(outcomes) {
+		require.Error(t, <-outcomes)
+	}
+
+	sink, sinking = startSink(t, srv.URL(), exactly(srv.URL()))
+	reason, _ := lane.Refused(send(t, sink, topic, large))
+	require.Equal(t, "too_large", reason)
+	require.NoError(t, send(t, sink, topic, numbered(0, 2)))
+	for name, fill := range map[string]func(m *message.Message, b []byte){
+		"value":        func(m *message.Message, b []byte) { m.Value = b },
+		"key":          func(m *message.Message, b []byte) { m.Key = b },
+		"ordering key": func(m *message.Message, b []byte) { m.OrderingKey = string(b) },
+		"header":       func(m *message.Message, b []byte) { m.Headers = []message.Header{{Name: "h", Value: b}} },
+		"name":         func(m *message.Message, b []byte) { m.Headers = []message.Header{{Name: string(b)}} },
+	} {
+		largest, all := numbered(0, 0), randomValue(5<<20)
+		size := sort.Search(len(all), func(n int) bool { fill(largest, all[:n]); return sink.Oversized(largest) }) - 1
+		fill(largest, all[:size])
+		require.NoError(t, send(t, sink, deduplicated(t, srv, 1), largest), "%s of %d bytes, which is not oversized, is stored", name, size)
+	}
+	sinking.stop(t)
+	require.Len(t, read(t, dial(t, messaging.Config{URL: srv.URL()}), topic), 2)
 }
 
 // TestRecreatedSourceIsNotTakenForStored: its offsets begin again. What the partition holds of the

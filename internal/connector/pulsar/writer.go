@@ -259,7 +259,8 @@ func (w *writer) advance(offset int64) {
 }
 
 // write stores the pending messages, entry after entry. It returns when it is not known whether an
-// entry was stored, or when the writer closes and none is left.
+// entry was stored, when the brokers take less than max_message_bytes, or when the writer closes and
+// none is left.
 func (w *writer) write(pub *messaging.EntryWriter) {
 	for w.collectEntry() {
 		err := pub.Store(w.killCtx, w.records...)
@@ -271,7 +272,8 @@ func (w *writer) write(pub *messaging.EntryWriter) {
 			w.noteInDoubt(err)
 			return
 		case len(w.entry) == 1:
-			w.completeEntry(laneOutcome(err))
+			w.setOpenError(fmt.Errorf("%s: %w (%w)", w.key.topic, errBrokersLimit, err))
+			return
 		default: // the messages are too large together
 			w.maxRecords = max(len(w.entry)/2, 1)
 		}
@@ -310,14 +312,6 @@ func (w *writer) collectEntry() bool {
 		w.records = append(w.records, &e.record)
 	}
 	return true
-}
-
-// completeEntry completes the entry's messages with err.
-func (w *writer) completeEntry(err error) {
-	w.mu.Lock()
-	done := w.takeFirst(len(w.entry))
-	w.mu.Unlock()
-	w.complete(done, err)
 }
 
 // noteInDoubt records that it is not known whether the entry was stored.

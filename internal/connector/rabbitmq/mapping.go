@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -22,7 +23,8 @@ const (
 	// maxExpiration is RabbitMQ's longest time to live.
 	maxExpiration = 1<<32 - 1
 
-	headerStreamOffset = "x-stream-offset"
+	headerStreamOffset  = "x-stream-offset"
+	headerDeliveryCount = "x-delivery-count" // how often a quorum queue got the message back
 	// headerUserID has a user-id that this connection's user may not send.
 	headerUserID = "pigeonhole.user_id"
 )
@@ -50,6 +52,10 @@ func fromDelivery(d *amqp.Delivery, queue string, stream bool, now time.Time) *m
 		headers = make([]message.Header, 0, len(d.Headers))
 	}
 	for name, v := range d.Headers {
+		name, ok := keptName(name, d.Headers)
+		if !ok {
+			continue
+		}
 		switch v := v.(type) {
 		case string:
 			if name == headerUserID && a.UserID == "" {
@@ -73,6 +79,31 @@ func fromDelivery(d *amqp.Delivery, queue string, stream bool, now time.Time) *m
 	m := message.FromAMQP(d.Body, a, headers, d.Timestamp)
 	m.From = message.From{System: system, Topic: queue, Partition: -1, Offset: offset, Received: now}
 	return m
+}
+
+// keptName is the name that a header travels under. What the broker notes about dead letters and
+// deliveries is not the application's: sent to a queue as it is, x-death makes a broker drop the
+// message as one that goes in circles. It travels with message.Prefix. ok is false for what an earlier
+// Pigeonhole has kept when the broker has noted something newer.
+func keptName(name string, headers amqp.Table) (kept string, ok bool) {
+	if isBrokersNote(name) {
+		return message.Prefix + name, true
+	}
+	if former, found := strings.CutPrefix(name, message.Prefix); found && isBrokersNote(former) {
+		_, newer := headers[former]
+		return name, !newer
+	}
+	return name, true
+}
+
+// isBrokersNote reports whether RabbitMQ itself sets a header of that name
+// (https://www.rabbitmq.com/docs/dlx#effects, https://www.rabbitmq.com/docs/quorum-queues).
+func isBrokersNote(name string) bool {
+	switch name {
+	case "x-death", headerDeliveryCount, "x-acquired-count":
+		return true
+	}
+	return strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-")
 }
 
 // fromField makes a value of message.Header.Typed, or a string within an array or table, of one
@@ -147,7 +178,7 @@ func (c *SinkConfig) toPublishing(to string, m *message.Message) (pub amqp.Publi
 			pub.Headers[headerUserID] = a.UserID
 		}
 		for _, name := range []string{"CC", "BCC"} {
-			if !validRecipients(pub.Headers[name]) {
+			if v, given := pub.Headers[name]; given && !validRecipients(v) {
 				return refuse(refusedHeader, "header %s must be a list of strings: RabbitMQ accepts nothing else", name)
 			}
 		}
@@ -192,9 +223,6 @@ func tooLongProperty(p *amqp.Publishing, to string) string {
 
 // validRecipients reports whether the broker accepts a value of the headers CC and BCC.
 func validRecipients(v any) bool {
-	if v == nil {
-		return true
-	}
 	list, ok := v.([]any)
 	for _, to := range list {
 		if _, isText := to.(string); !isText {

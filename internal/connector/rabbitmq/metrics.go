@@ -14,10 +14,10 @@ type metrics struct {
 
 func newMetrics(m *connector.PartMetrics) *metrics {
 	counter := func(name, help string) prometheus.Counter {
-		return m.Counter("pigeonhole_rabbitmq_"+name, help, "role").WithLabelValues()
+		return m.Counter("rabbitmq_"+name, help, "role").WithLabelValues()
 	}
 	gauge := func(name, help string) prometheus.Gauge {
-		return m.Gauge("pigeonhole_rabbitmq_"+name, help, "role").WithLabelValues()
+		return m.Gauge("rabbitmq_"+name, help, "role").WithLabelValues()
 	}
 	return &metrics{
 		connections: counter("connections_total", "Connections made to RabbitMQ."),

@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"errors"
 	"time"
 )
@@ -12,11 +13,25 @@ import (
 type prefetch struct {
 	maxMessages int
 	maxBytes    int64 // that they may have
+	first       int   // the count of a channel that does not begin for another one
 
-	count        int // in force; 0 before the first channel
+	count        int // in force
 	next         int // of the next channel; 0: the same
 	samples      int // messages since the last look, with half of those before
 	sampledBytes int64
+}
+
+// newPrefetch returns the prefetch of a channel of q. A message that a channel gives back when it ends
+// comes nearer to the delivery limit of a quorum queue, which drops it there. So the channel begins
+// with one message, and takes more once that is stored: while the sink is away, however often the
+// process starts or the broker's consumer timeout ends the channel, one message only comes back.
+// Other queues have no limit.
+func newPrefetch(q Queue, maxMessages int, maxBytes int64) prefetch {
+	p := prefetch{maxMessages: maxMessages, maxBytes: maxBytes, first: 1}
+	if q.Type == typeClassic || q.Type == typeStream {
+		p.first = p.countFor(assumedSize)
+	}
+	return p
 }
 
 const (
@@ -36,14 +51,12 @@ var errResize = errors.New("the prefetch follows the size of messages")
 
 // beginChannel returns the count of a new channel.
 func (p *prefetch) beginChannel() int {
-	switch {
-	case p.next > 0:
-		p.count, p.next = p.next, 0
-	case p.count == 0:
-		p.count = p.countFor(assumedSize)
-	}
+	p.count, p.next = cmp.Or(p.next, p.first), 0
 	return p.count
 }
+
+// keep has the next channel begin as any other: the change that observe asked for was not made.
+func (p *prefetch) keep() { p.next = 0 }
 
 // countFor is how many messages of size fit into maxBytes, within 1 and maxMessages.
 func (p *prefetch) countFor(size int64) int {

@@ -18,7 +18,7 @@ import (
 // TestPrefetchFollowsTheSizeOfMessages: few at first, then as many as fit, and again when their
 // size changes.
 func TestPrefetchFollowsTheSizeOfMessages(t *testing.T) {
-	p := prefetch{maxMessages: 2000, maxBytes: 32 << 20}
+	p := newPrefetch(Queue{Type: typeClassic}, 2000, 32<<20)
 	assert.Equal(t, 32, p.beginChannel())
 	// after notes messages of one size and returns how many of them it took to change the count.
 	after := func(size int64, most int) int {

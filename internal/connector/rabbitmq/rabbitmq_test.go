@@ -482,7 +482,15 @@ func (b *broker) source(cfg SourceConfig) (*Source, *openedLanes, *reports, func
 	o, r := &openedLanes{}, &reports{}
 	s, err := NewSource(cfg, connector.Options{Report: r.report})
 	require.NoError(b.t, err)
+	s.takeMoreAtOnce()
 	return s, o, r, background(b.t, func(ctx context.Context) error { return s.run(ctx, o.open) })
+}
+
+// takeMoreAtOnce has channels begin with several messages, for tests whose lanes store none.
+func (s *Source) takeMoreAtOnce() {
+	for _, c := range s.consumers {
+		c.prefetch.first = c.prefetch.countFor(assumedSize)
+	}
 }
 
 // kill has the broker close the connections whose names contain text, and waits until there is one.

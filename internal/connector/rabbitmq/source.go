@@ -41,6 +41,7 @@ type queueConsumer struct {
 	delivered, committed atomic.Uint64 // delivery tags of the present channel
 	position             streamPosition
 	prefetch             prefetch
+	warned               time.Time // of the delivery limit; of the present channel's goroutine
 }
 
 // sourceLane is what a source needs of a lane.
@@ -62,7 +63,7 @@ func NewSource(cfg SourceConfig, o connector.Options) (*Source, error) {
 	o = o.WithDefaults()
 	s := &Source{cfg: cfg, health: connector.NewHealth(o.Report), metrics: newMetrics(o.Metrics), log: o.Log.Named("rabbitmq"), drainCtx: o.DrainContext, lagQuery: make(chan struct{}, 1)}
 	for _, q := range cfg.Queues {
-		ahead := prefetch{maxMessages: cfg.Prefetch, maxBytes: int64(cfg.PrefetchBytes) / int64(cfg.channels())}
+		ahead := newPrefetch(q, cfg.Prefetch, int64(cfg.PrefetchBytes)/int64(cfg.channels()))
 		if cfg.Mode == modeOrdered {
 			s.consumers = append(s.consumers, &queueConsumer{Source: s, queue: q, name: q.Name, prefetch: ahead})
 			continue
@@ -234,7 +235,7 @@ func (c *queueConsumer) consume(ctx context.Context, ch *amqp.Channel, deliverie
 	return c.drain(ch, lane)
 }
 
-const consumerTag = "pigeonhole"
+const consumerTag = "source"
 
 // forward offers deliveries to the lane until channelCtx ends.
 func (c *queueConsumer) forward(channelCtx context.Context, deliveries <-chan amqp.Delivery, l sourceLane) error {
@@ -250,6 +251,7 @@ func (c *queueConsumer) forward(channelCtx context.Context, deliveries <-chan am
 			}
 			if d.Redelivered {
 				c.metrics.redelivered.Inc()
+				c.warnOfLimit(&d)
 			}
 			m := fromDelivery(&d, c.queue.Name, stream, time.Now())
 			m.From.Cluster = c.cfg.Cluster
@@ -262,12 +264,31 @@ func (c *queueConsumer) forward(channelCtx context.Context, deliveries <-chan am
 			if err := l.Offer(channelCtx, m, int64(d.DeliveryTag)); err != nil {
 				return fmt.Errorf("queue %q: %w", c.queue.Name, err)
 			}
-			if c.prefetch.observe(size) && waitDrained(channelCtx, l) {
-				return errResize
+			if c.prefetch.observe(size) {
+				if waitDrained(channelCtx, l) {
+					return errResize
+				}
+				c.prefetch.keep()
 			}
 		}
 	}
 }
+
+// warnOfLimit warns when a message of a quorum queue has come back so often that the queue's delivery
+// limit may be near. The limit may be a policy, of which AMQP tells nothing.
+func (c *queueConsumer) warnOfLimit(d *amqp.Delivery) {
+	count, _ := d.Headers[headerDeliveryCount].(int64)
+	if count < warnDeliveries || time.Since(c.warned) < time.Minute {
+		return
+	}
+	c.warned = time.Now()
+	c.log.Warn("a message has come back to its queue often: at the queue's delivery limit (20 by default from RabbitMQ 4.0) the broker drops it, or dead-letters it; "+
+		"give the queue a dead-letter exchange, or no limit (rabbitmqctl set_policy, delivery-limit -1)",
+		zap.String("queue", c.queue.Name), zap.Int64("deliveries", count))
+}
+
+// warnDeliveries is from how many returns on warnOfLimit warns.
+const warnDeliveries = 3
 
 // waitDrained waits up to resizeTimeout for the lane's messages, and reports whether all are done.
 func waitDrained(ctx context.Context, l sourceLane) bool {

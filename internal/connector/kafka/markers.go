@@ -1,0 +1,106 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/IBM/sarama"
+	"go.uber.org/zap"
+)
+
+// Transactions leave offsets at which no message comes: the markers that end them, and with
+// read_committed the messages of those that were aborted. The library passes over them without a
+// word. Where they are the end of a partition, the committed offset must pass them as well: else the
+// lag never gets to 0, and once retention has deleted them that looks like a gap.
+
+const (
+	// markersEvery is how often a partition whose messages are all stored is looked at.
+	markersEvery = time.Second
+	// markersBytes is how much is fetched for that. One batch comes whole, whatever its size.
+	markersBytes = 16 << 10
+)
+
+// passMarkers moves the committed offset of a claim behind offsets at which no message comes, until
+// ctx ends. It looks only when the lane has no message of the claim.
+func (m *member) passMarkers(ctx context.Context, session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim, c *claimedPartition, id string) {
+	ticker := time.NewTicker(markersEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		from := c.nextOffset.Load()
+		if from < c.offered.Load() || from >= claim.HighWaterMarkOffset() {
+			continue
+		}
+		end, err := m.endOfMarkers(c, from)
+		if err != nil {
+			m.source.log.Debug("cannot look for transaction markers", zap.String("topic", c.topic), zap.Int32("partition", c.partition), zap.Error(err))
+			continue
+		}
+		if end > from && ctx.Err() == nil {
+			session.MarkOffset(c.topic, c.partition, end, id)
+			c.nextOffset.CompareAndSwap(from, end)
+		}
+	}
+}
+
+// endOfMarkers reads a partition from an offset on, and returns the offset of the first message
+// there, or else the end of what it has read.
+func (m *member) endOfMarkers(c *claimedPartition, from int64) (int64, error) {
+	broker, err := m.client.Leader(c.topic, c.partition)
+	if err != nil {
+		return from, err
+	}
+	request := &sarama.FetchRequest{Version: 4, MinBytes: 1, MaxBytes: markersBytes, Isolation: m.client.Config().Consumer.IsolationLevel}
+	request.AddBlock(c.topic, c.partition, from, markersBytes, -1)
+	response, err := broker.Fetch(request)
+	if err != nil {
+		return from, err
+	}
+	block := response.GetBlock(c.topic, c.partition)
+	switch {
+	case block == nil:
+		return from, sarama.ErrIncompleteResponse
+	case !errors.Is(block.Err, sarama.ErrNoError):
+		return from, block.Err
+	}
+	return firstMessage(block, from), nil
+}
+
+// firstMessage is the offset of the first message at or behind from that a consumer gets of block,
+// or the end of block. A response lists the aborted transactions that it has messages of, each with
+// its first offset, and a marker ends its producer's transaction (KIP-98).
+func firstMessage(block *sarama.FetchResponseBlock, from int64) int64 {
+	transactions := slices.Clone(block.AbortedTransactions)
+	slices.SortFunc(transactions, func(a, b *sarama.AbortedTransaction) int { return cmp.Compare(a.FirstOffset, b.FirstOffset) })
+	aborted := make(map[int64]bool) // producers whose transaction is aborted
+	for _, records := range block.RecordsSet {
+		batch := records.RecordBatch
+		if batch == nil || batch.PartialTrailingRecord {
+			return from // an old format, which has no transactions, or a batch that was not read
+		}
+		for len(transactions) > 0 && transactions[0].FirstOffset <= batch.LastOffset() {
+			aborted[transactions[0].ProducerID] = true
+			transactions = transactions[1:]
+		}
+		switch {
+		case batch.Control:
+			delete(aborted, batch.ProducerID)
+		case batch.IsTransactional && aborted[batch.ProducerID]:
+		default:
+			for _, r := range batch.Records {
+				if offset := batch.FirstOffset + r.OffsetDelta; offset >= from {
+					return offset
+				}
+			}
+		}
+		from = max(from, batch.LastOffset()+1)
+	}
+	return from
+}

@@ -1,0 +1,103 @@
+package rabbitmq
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/connector"
+	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// While the sink is away a quorum queue gets one message back at each start, and at each end of a
+// channel, not all that a channel may have: the others come no nearer to the delivery limit.
+func TestStartsWhileTheSinkIsAway(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t, stack.RabbitMQ(t))
+	q := b.queue(amqp.Table{argQueueType: typeQuorum, "x-delivery-limit": int32(4)})
+	b.publish(q, numberedMessages(0, 20)...)
+	cfg := b.sourceConfig(q)
+	cfg.Name = q
+	for range 2 {
+		l := new(awayLane)
+		s, err := NewSource(cfg, connector.Options{})
+		require.NoError(t, err)
+		stop := background(t, func(ctx context.Context) error {
+			return s.run(ctx, func(string, int, func(int64) error) sourceLane { return l })
+		})
+		require.Eventually(t, func() bool { return l.waited.Load() == 1 }, waitTimeout, time.Millisecond)
+		b.kill(q)
+		require.Eventually(t, func() bool { return l.waited.Load() == 2 }, waitTimeout, time.Millisecond)
+		require.Equal(t, 2, l.count())
+		stop()
+		require.Eventually(t, func() bool { return b.ready(q) == 20 }, waitTimeout, time.Millisecond)
+	}
+	ds := b.receive(q, 20)
+	assert.EqualValues(t, 4, ds[0].Headers[headerDeliveryCount])
+	for _, d := range ds[1:] {
+		assert.EqualValues(t, 0, d.Headers[headerDeliveryCount], string(d.Body))
+	}
+}
+
+// awayLane is a lane whose sink is away: it is never drained.
+type awayLane struct {
+	manualLane
+
+	waited atomic.Int64 // calls of Drain that have ended
+}
+
+func (l *awayLane) Drain(ctx context.Context) error {
+	defer l.waited.Add(1)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// What RabbitMQ notes about a message is kept under another name: a copied x-death would make a
+// broker drop the message as one that goes in circles.
+func TestBrokersNotesAreNotTheApplications(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t, stack.RabbitMQ(t))
+	dead, out := b.queue(nil), b.queue(nil)
+	in := b.queue(amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
+	b.publish(in, amqp.Publishing{Body: []byte("0"), Headers: amqp.Table{"own": "kept", message.Prefix + "x-death": "old"}})
+	require.NoError(t, onChannel(b.conn, func(ch *amqp.Channel) error {
+		d, ok, err := ch.Get(in, false)
+		require.True(t, ok)
+		require.NoError(t, err)
+		return d.Reject(false)
+	}))
+	b.route(b.sourceConfig(dead), b.sinkConfig(), out)
+	d := b.receive(out, 1)[0]
+	assert.Equal(t, "kept", d.Headers["own"])
+	for name := range d.Headers {
+		assert.False(t, isBrokersNote(name), name)
+	}
+	assert.Equal(t, in, d.Headers[message.Prefix+"x-first-death-queue"])
+	deaths, _ := d.Headers[message.Prefix+"x-death"].([]any)
+	require.Len(t, deaths, 1, "the newest")
+}
+
+// A header that RabbitMQ does not accept refuses its message, and no other of the channel.
+func TestRecipientsThatAreNoListAreRefused(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t, stack.RabbitMQ(t))
+	out := b.queue(nil)
+	cfg := b.sinkConfig()
+	cfg.Channels = 1
+	sink, _, _ := b.sink(cfg)
+	for _, h := range []message.Header{
+		{Name: "CC", Typed: message.Null{}}, {Name: "BCC"}, {Name: "CC", Value: []byte("q")}, {Name: "CC", Typed: []any{int32(1)}},
+	} {
+		m := text("refused")
+		m.Headers = []message.Header{h}
+		assert.ErrorContains(t, send(t, sink, out, m), "must be a list of strings")
+		require.NoError(t, send(t, sink, out, text("stored")))
+	}
+	assert.Equal(t, []string{"stored", "stored", "stored", "stored"}, bodies(b.receive(out, 4)))
+}

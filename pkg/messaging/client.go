@@ -28,7 +28,7 @@ type Client struct {
 	metrics   *metrics
 	producers pulsar.Client
 	consumers pulsar.Client
-	sessions  *sync.Map                  // by the name of their underlying consumers
+	sessions  *sync.Map                  // consumer name -> *session
 	admin     *admin.Client              // nil: no address
 	broker    func() (ask.Broker, error) // whom Try… asks
 
@@ -109,8 +109,8 @@ func Dial(ctx context.Context, cfg Config, opts ...Option) (*Client, error) {
 	return c, nil
 }
 
-// newRawClient makes one underlying client; role labels its metrics. Its log lines look for their
-// sessions.
+// newRawClient makes one underlying client; role labels its metrics. sessions finds the
+// session of a log line.
 func newRawClient(cfg Config, log *zap.Logger, reg prometheus.Registerer, role string, sessions *sync.Map) (pulsar.Client, error) {
 	raw, err := cfg.dialRaw(pulsar.ClientOptions{
 		URL:                     cfg.URL,

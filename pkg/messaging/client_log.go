@@ -13,11 +13,11 @@ import (
 // logs what matters of them once. Its debug calls stand on the hot path and are
 // dropped unread.
 //
-// The client says in a line only that it gives up a message. The session that the line is from is
-// told.
+// The client reports two things by log line only: an incomplete chunked message that it gave up,
+// and a corrupted message. rawLogger passes them to the consumer's session.
 type rawLogger struct {
 	s        *zap.SugaredLogger
-	sessions *sync.Map // by their consumers' name
+	sessions *sync.Map // consumer name -> *session
 	session  *session  // that the lines are from; nil for others
 }
 

@@ -28,7 +28,7 @@ func (c *Client) EnsureSubscription(ctx context.Context, topic, subscription str
 		if subscription == "" {
 			return errors.New("the subscription must have a name")
 		}
-		if !validTopic(topic) {
+		if !ValidTopic(topic) {
 			return fmt.Errorf("%w: %q", ErrInvalidTopic, topic)
 		}
 		if err := keeps(topic); err != nil {

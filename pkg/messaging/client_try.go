@@ -98,7 +98,7 @@ func (c *Client) tryExisting(
 	ctx context.Context, what, topic string, try func(ctx context.Context, name string, partitions int) error,
 ) error {
 	return c.try(ctx, what, func(ctx context.Context, b ask.Broker) error {
-		if !validTopic(topic) {
+		if !ValidTopic(topic) {
 			return fmt.Errorf("%w: %q", ErrInvalidTopic, topic)
 		}
 		name := fullTopicName(topic)

@@ -17,11 +17,11 @@ import (
 // last. One message that is held for long would keep all behind it from being acknowledged. From
 // maxUnacknowledged entries on, those behind it are acknowledged one by one.
 //
-// What was not handed to a handler is not acknowledged with what was. The underlying client keeps
-// some entries to itself: chunks of a message that is not whole yet, and what it cannot read. From
-// the first entry on that is missing between two others, those of the partition are acknowledged
-// one by one, in their order. So it is from the first encrypted and the first chunked message on.
-// What is missing before a session's first message, or at the end of a ledger, is not noticed.
+// A cumulative acknowledgement must not include an entry that no handler got. The underlying client
+// keeps some entries: chunks of an incomplete message, and corrupted ones. So a partition changes
+// to individual acknowledgement, in order, at the first gap between two entries, and at the first
+// encrypted or chunked message. A gap before a session's first message, or at the end of a ledger,
+// is not noticed.
 //
 // On Shared and Key_Shared subscriptions entries are acknowledged one by one.
 
@@ -57,11 +57,11 @@ func (s *session) acknowledge(e *entry) {
 	now := time.Now().UnixNano()
 	e.acked.Store(now)
 	s.acks.latest.Store(now)
-	s.acknowledgeAlone(e.source, e.id)
+	s.acknowledgeIndividually(e.source, e.id)
 }
 
-// acknowledgeAlone acknowledges one entry.
-func (s *session) acknowledgeAlone(source pulsar.Consumer, id pulsar.MessageID) {
+// acknowledgeIndividually acknowledges one entry.
+func (s *session) acknowledgeIndividually(source pulsar.Consumer, id pulsar.MessageID) {
 	if err := source.AckID(id); err != nil {
 		s.ackFailed.Inc()
 	}
@@ -148,9 +148,9 @@ func (s *session) acknowledgeCompleted(p *partition) {
 		}
 	}
 	for _, e := range behind {
-		s.acknowledgeAlone(e.source, e.id)
+		s.acknowledgeIndividually(e.source, e.id)
 	}
-	if len(behind) == 0 || p.alone.Load() {
+	if len(behind) == 0 || p.individual.Load() {
 		return
 	}
 	if _, ok := s.lines.Allow(); ok {
@@ -233,13 +233,13 @@ func (s *session) awaitGathered() {
 func (p *partition) advance() (last *entry, behind []*entry) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	alone, former, repeat := p.alone.Load(), p.last, p.again
+	individual, former, repeat := p.individual.Load(), p.last, p.again
 	if len(p.live) > maxUnacknowledged {
 		behind = p.completedBehind()
 	}
 	n := 0
 	for n < len(p.live) && p.live[n].left.Load() == 0 {
-		if e := p.live[n]; alone && e.acked.Load() == 0 {
+		if e := p.live[n]; individual && e.acked.Load() == 0 {
 			e.acked.Store(time.Now().UnixNano())
 			behind = append(behind, e)
 		}
@@ -258,9 +258,9 @@ func (p *partition) advance() (last *entry, behind []*entry) {
 	if len(p.live) > maxUnacknowledged {
 		p.dropAcked()
 	}
-	if alone {
+	if individual {
 		last = nil
-		if repeat && former != nil && former.at.less(p.aloneFrom) {
+		if repeat && former != nil && former.at.less(p.individualFrom) {
 			last = former // nothing is missing before it
 		}
 	}

@@ -124,7 +124,7 @@ func TestLostAcknowledgementOfAnEntryAloneIsSentAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p, c := newTestPartition(true)
-				p.alone.Store(true)
+				p.individual.Store(true)
 				want := []int64{2, 2}
 				var unfinished *entry
 				if behind {

@@ -117,24 +117,26 @@ func (p *partition) stale(m pulsar.Message) bool {
 	if a == nil || a.losses.Load() == p.losses {
 		return false
 	}
-	if !p.session.activities.startsOver(a, m) {
+	losses, ok := p.session.activities.startOver(a, m)
+	if !ok {
 		return true
 	}
-	p.losses = a.seen
+	p.losses = losses
 	p.forget()
-	p.session.dropBefore(p.topic, p.losses) // notes the attempts before any of that comes again
+	p.session.dropBefore(p.topic, losses) // saves failed attempts before their messages are taken again
 	return false
 }
 
-// startsOver reports whether a message is the first one behind the latest loss.
-func (as *activities) startsOver(a *activity, m pulsar.Message) bool {
+// startOver records the latest loss as handled if m is the first message behind it, and reports
+// whether it is.
+func (as *activities) startOver(a *activity, m pulsar.Message) (losses uint32, ok bool) {
 	as.mu.Lock()
 	defer as.mu.Unlock()
 	if !a.active || a.first != m {
-		return false
+		return 0, false
 	}
 	a.seen = a.losses.Load()
-	return true
+	return a.seen, true
 }
 
 // lost reports whether the partition went to another consumer after the entry was received.

@@ -44,17 +44,17 @@ type partition struct {
 	connection atomic.Uint32 // that the latest entry came by; the receiver sets it
 	completed  atomic.Int64  // entries
 	dirty      atomic.Bool   // in the session's list of partitions to flush
-	alone      atomic.Bool   // entries are acknowledged one by one: some before them have not come
+	individual atomic.Bool   // entries are acknowledged individually: some before them may not have come
 	acking     chan struct{} // holds one item while acknowledgements are sent
 	gated      time.Time     // since when acknowledgements wait for a redelivery; guarded by acking
 
-	mu         sync.Mutex
-	live       []*entry // by position
-	sweepAt    int      // so long live is swept
-	last       *entry   // up to which all is acknowledged
-	again      bool     // last is to be acknowledged (again)
-	aloneFrom  position // where alone began
-	watermarks []watermark
+	mu             sync.Mutex
+	live           []*entry // by position
+	sweepAt        int      // so long live is swept
+	last           *entry   // up to which all is acknowledged
+	again          bool     // last is to be acknowledged (again)
+	individualFrom position // the position of the switch to individual
+	watermarks     []watermark
 }
 
 func newPartition(s *session, topic string) *partition {
@@ -133,8 +133,8 @@ func (p *partition) receive(m *pulsar.ConsumerMessage, perMessage bool) (e *entr
 	if e == nil || e.at != at {
 		var done bool
 		if e, again, done = p.find(at); done {
-			if p.alone.Load() && !p.rewound {
-				p.session.acknowledgeAlone(m.Consumer, id)
+			if p.individual.Load() && !p.rewound {
+				p.session.acknowledgeIndividually(m.Consumer, id)
 			}
 			return nil, true
 		}
@@ -161,7 +161,7 @@ func (p *partition) acknowledgeAgain(e *entry, m *pulsar.ConsumerMessage) {
 	}
 	p.mu.Lock()
 	acked := e.acked.Load() != 0
-	if i, waits := p.search(e.at); waits && p.alone.Load() && !acked && p.live[i] == e {
+	if i, waits := p.search(e.at); waits && p.individual.Load() && !acked && p.live[i] == e {
 		e.id = id // advance takes it once its turn comes
 	}
 	p.again = p.again || p.last != nil && !p.last.at.less(e.at)
@@ -172,7 +172,7 @@ func (p *partition) acknowledgeAgain(e *entry, m *pulsar.ConsumerMessage) {
 	}
 	if !e.lost() { // else another consumer gets it
 		e.acked.Store(time.Now().UnixNano())
-		p.session.acknowledgeAlone(m.Consumer, id)
+		p.session.acknowledgeIndividually(m.Consumer, id)
 	}
 }
 
@@ -324,19 +324,19 @@ func (p *partition) search(at position) (int, bool) {
 func (p *partition) forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.live, p.last, p.again, p.watermarks, p.aloneFrom = nil, nil, false, nil, nowhere()
+	p.live, p.last, p.again, p.watermarks, p.individualFrom = nil, nil, false, nil, nowhere()
 	p.current, p.high, p.known = nil, nowhere(), nowhere()
 }
 
-// acknowledgeAloneFrom has entries acknowledged one by one: before at one may be missing.
-func (p *partition) acknowledgeAloneFrom(at position) {
-	if !p.session.sole || p.alone.Load() {
+// switchToIndividual ends cumulative acknowledgement: entries before at may not have been received.
+func (p *partition) switchToIndividual(at position) {
+	if !p.session.sole || p.individual.Load() {
 		return // without one consumer per partition they always are
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.aloneFrom = at
-	p.alone.Store(true)
+	p.individualFrom = at
+	p.individual.Store(true)
 }
 
 // add makes an entry at a position where there is none.
@@ -359,11 +359,11 @@ func (p *partition) add(at position, size int32, m *pulsar.ConsumerMessage) *ent
 	if kind := reflect.TypeOf(id); size == 1 && kind != p.idKind && p.session.sole { // chunks are not batched
 		p.idKind = kind
 		if isChunked(id) {
-			p.acknowledgeAloneFrom(at)
+			p.switchToIndividual(at)
 		}
 	}
 	if p.high != nowhere() && p.high.gapBefore(at) {
-		p.acknowledgeAloneFrom(at)
+		p.switchToIndividual(at)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

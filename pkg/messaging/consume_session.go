@@ -71,9 +71,9 @@ type session struct {
 	ackMessages int
 	ackFailed   prometheus.Counter
 
-	unreadable  *prometheus.CounterVec // reason
-	chunksAgain time.Duration          // see waits
-	chunksLost  atomic.Bool            // a message in chunks was given up
+	unreadable           *prometheus.CounterVec // reason
+	resubscribeForChunks time.Duration          // see waits
+	chunksLost           atomic.Bool            // a message in chunks was given up
 
 	acks struct {
 		mu     sync.Mutex
@@ -254,7 +254,7 @@ func (r *run) newSession(src source, consumers *partitionConsumers) (*session, e
 		heavy:    make(chan struct{}, 1), quiet: make(chan struct{}, 1), gone: make(chan struct{}),
 		wake: r.sched.Wake, completions: r.completions,
 		perMessage: r.cfg.AckBatchIndex, ackEvery: r.cfg.AckEvery, ackMessages: r.cfg.AckMessages,
-		ackFailed: r.metrics.ackFailed, unreadable: r.metrics.unreadable, chunksAgain: r.c.client.waits.chunksAgain,
+		ackFailed: r.metrics.ackFailed, unreadable: r.metrics.unreadable, resubscribeForChunks: r.c.client.waits.resubscribeForChunks,
 		parts: make(map[string]*partition),
 		tasks: spareTasks{pool: &r.tasks},
 	}

@@ -16,12 +16,13 @@ import (
 //     for a consumer that has the key. Messages behind it go on.
 //   - chunks: the underlying client gave up a message in chunks, because too many were incomplete
 //     at a time, or because the rest did not come within chunksExpire. In the first case the broker
-//     delivers it to the next session, which begins after waits.chunksAgain. In the second case the
-//     client has acknowledged the chunks.
+//     delivers it to the next session, which begins after waits.resubscribeForChunks. In the second
+//     case the client has acknowledged the chunks.
 //   - corrupted: a checksum is wrong, or what was compressed or batched cannot be taken apart. The
 //     underlying client acknowledges the message before it says so: it is lost to the subscription.
 
-// ErrEncrypted says that a message is encrypted: the library has no keys.
+// ErrEncrypted ends a [Reader] at an encrypted message: the library has no keys. The error's text
+// has the message's id. A consumer does not return it: it leaves the message in the subscription.
 var ErrEncrypted = errors.New("messaging: the message is encrypted")
 
 // errChunks ends a session whose underlying consumer gave up a message in chunks.
@@ -36,7 +37,7 @@ func showEncrypted() *pulsar.MessageDecryptionInfo {
 // noteEncrypted leaves an encrypted message of p in the subscription. The underlying client has not
 // told BeforeConsume of it.
 func (s *session) noteEncrypted(p *partition, m *pulsar.ConsumerMessage) {
-	p.acknowledgeAloneFrom(positionOf(m.ID()))
+	p.switchToIndividual(positionOf(m.ID()))
 	s.held.Add(1<<heldShift + weightOf(m))
 	s.unreadable.WithLabelValues("encrypted").Inc()
 	if _, ok := s.lines.Allow(); ok {
@@ -49,8 +50,8 @@ func (s *session) noteEncrypted(p *partition, m *pulsar.ConsumerMessage) {
 func (s *session) noteChunksGivenUp() {
 	s.unreadable.WithLabelValues("chunks").Inc()
 	if s.chunksLost.CompareAndSwap(false, true) {
-		s.log.Error("a message in chunks was given up: subscribing again soon", zap.Stringer("source", s.src), zap.Duration("after", s.chunksAgain))
-		time.AfterFunc(s.chunksAgain, func() { s.OnConsumerClose(nil, errChunks) })
+		s.log.Error("a message in chunks was given up: subscribing again soon", zap.Stringer("source", s.src), zap.Duration("after", s.resubscribeForChunks))
+		time.AfterFunc(s.resubscribeForChunks, func() { s.OnConsumerClose(nil, errChunks) })
 	}
 }
 

@@ -187,7 +187,7 @@ func TestManyMessagesInChunksBetweenEachOther(t *testing.T) {
 	s.CreateTopic(topic, 0)
 	reg := prometheus.NewRegistry()
 	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
-	messaging.SetChunksAgain(client, 100*time.Millisecond)
+	messaging.SetResubscribeForChunks(client, 100*time.Millisecond)
 	chunks := s.HoldEntries(topic)
 	for i, p := range chunkingProducers(t, s, n) {
 		payload := append([]byte(strconv.Itoa(i)), make([]byte, 1500)...)

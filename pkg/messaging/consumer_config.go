@@ -246,7 +246,7 @@ func (c ConsumerConfig) validateTopics(fault func(string, ...any)) {
 		fault("topics: either topics or pattern must be set")
 	}
 	for i, t := range c.Topics {
-		if !validTopic(t) {
+		if !ValidTopic(t) {
 			fault("topics[%d]: must be a name or persistent://tenant/namespace/name, got %q", i, t)
 		}
 		if !persistent(t) {
@@ -260,7 +260,7 @@ func (c ConsumerConfig) validateTopics(fault func(string, ...any)) {
 		if t == "" && (path != "retry.topic" || c.usesRetryTopic()) && (len(c.Topics) > 1 || c.Pattern != "") {
 			fault("%s: must be set with several topics or a pattern", path)
 		}
-		if t != "" && !validTopic(t) {
+		if t != "" && !ValidTopic(t) {
 			fault("%s: must be a name or persistent://tenant/namespace/name, got %q", path, t)
 		}
 	}

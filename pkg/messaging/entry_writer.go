@@ -191,7 +191,7 @@ func (c *Client) EntryWriter(ctx context.Context, topic string, cfg EntryWriterC
 	if cfg.Name == "" || cfg.Position == nil {
 		return nil, errors.New("messaging: entry writer: Name and Position must be set")
 	}
-	if !validTopic(topic) {
+	if !ValidTopic(topic) {
 		return nil, fmt.Errorf("%w: %q", ErrInvalidTopic, topic)
 	}
 	ctx, forget := eitherEnds(ctx, c.life)

@@ -463,7 +463,8 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 			}
 			failed++
 		} else if !c.e.numbered && messageID(c.id, pp.partition).Deduplicated() {
-			// This producer counts from below what the broker has of its name. The next one does not.
+			// This producer's sequence ids are below the broker's last id for its name. A new producer
+			// starts behind that.
 			c.err, broken = ErrDeduplicated, ErrDeduplicated
 			failed++
 		} else {

@@ -41,8 +41,9 @@ const (
 )
 
 // Ownership says whether a publisher shares its topic with others, and so what becomes of it
-// when it loses a producer. A producer is lost when the broker closes or fences it, and when it
-// has no acknowledgement within AckTimeout; an owner's also when its connection breaks.
+// when it loses a producer. A producer is lost when the broker closes or fences it, when it has no
+// acknowledgement within AckTimeout, and when the broker drops a record without a SequenceID as a
+// duplicate; an owner's also when its connection breaks.
 type Ownership string
 
 const (
@@ -102,16 +103,16 @@ type Profile struct {
 	// Routing picks partitions.
 	Routing Routing `yaml:"routing"`
 	// AckTimeout is how long one record may be a partition's oldest without an
-	// acknowledgement, at a broker that answers, before the producer counts as lost
-	// (see Ownership). At least 1 s. It guards against a receipt that never comes; during an outage
+	// acknowledgement, at a broker that answers, before the producer counts as lost.
+	// At least 1 s. It guards against a receipt that never comes; during an outage
 	// records simply wait, and when it ends the producer has five seconds more (or
 	// AckTimeout, if that is less).
 	AckTimeout time.Duration `yaml:"ack_timeout"`
 	// ProducerName is the broker-visible name; on a partitioned topic the
 	// partition's index is appended. Default: the broker chooses one.
 	ProducerName string `yaml:"producer_name"`
-	// Ownership says whether others may write to the topic, too. It is the program's choice and no key
-	// of the configuration, because only a caller that opens another publisher outlives its loss.
+	// Ownership says whether others may write to the topic, too. There is no configuration key:
+	// after a loss the program must open another publisher.
 	Ownership Ownership `yaml:"-"`
 }
 

@@ -61,7 +61,7 @@ func (c *Client) Publisher(ctx context.Context, topic string, profile Profile) (
 	if err := profile.Validate(); err != nil {
 		return nil, fmt.Errorf("messaging: profile: %w", err)
 	}
-	if !validTopic(topic) {
+	if !ValidTopic(topic) {
 		return nil, fmt.Errorf("%w: %q", ErrInvalidTopic, topic)
 	}
 	p := &Publisher{

@@ -172,10 +172,10 @@ func (r *Reader) discover() {
 	}
 }
 
-// Next returns the next message of any partition, and waits for one until ctx ends; then the
-// error is ctx's, and Next may be called again. Messages of different partitions come in any
-// order. After the reader, or the client, was closed the error is [ErrClosed]. Any other error is
-// final: the broker will never let the reader go on.
+// Next returns the next message of any partition, and waits for one until ctx ends; then the error
+// is ctx's, and Next may be called again. Messages of different partitions come in any order. After
+// the reader, or the client, was closed the error is [ErrClosed]. At an encrypted message the error
+// is [ErrEncrypted]. Every error but ctx's is final.
 func (r *Reader) Next(ctx context.Context) (*Delivery, error) {
 	for {
 		r.noteCaughtUp()

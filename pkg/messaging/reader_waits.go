@@ -2,8 +2,7 @@ package messaging
 
 import "time"
 
-// waits are how long silence lasts until it means something, and other times. They are the
-// client's, so that tests need not wait for as long.
+// waits are delays that tests shorten. They belong to the client.
 type waits struct {
 	// ask is how long a partition is silent before it is asked again for its end.
 	ask time.Duration
@@ -16,15 +15,15 @@ type waits struct {
 	quiet, quietAtMost time.Duration
 	// unshown is how long Last is shown nothing until that counts as all there is.
 	unshown time.Duration
-	// chunksAgain is how long a session goes on that the underlying client gave a message in chunks
-	// up in: others come whole meanwhile, and make room for it in the next.
-	chunksAgain time.Duration
+	// resubscribeForChunks is the delay from the loss of an incomplete chunked message to the new
+	// session. Other chunked messages complete meanwhile, so that the new session has room for it.
+	resubscribeForChunks time.Duration
 }
 
 func defaultWaits() waits {
 	return waits{
 		ask: time.Second, prompt: 2 * time.Second, nothing: 5 * time.Second,
 		quiet: 3 * time.Second, quietAtMost: 5 * time.Minute, unshown: time.Second,
-		chunksAgain: time.Minute,
+		resubscribeForChunks: time.Minute,
 	}
 }

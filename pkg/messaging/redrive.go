@@ -121,7 +121,7 @@ func (c *Client) Redrive(ctx context.Context, cfg RedriveConfig) (RedriveResult,
 func (cfg RedriveConfig) validate() error {
 	var errs []error
 	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if !validTopic(cfg.Topic) {
+	if !ValidTopic(cfg.Topic) {
 		fault("topic: must be a name or persistent://tenant/namespace/name, got %q", cfg.Topic)
 	}
 	if cfg.Subscription == "" {
@@ -129,7 +129,7 @@ func (cfg RedriveConfig) validate() error {
 	}
 	switch {
 	case cfg.To == "":
-	case !validTopic(cfg.To):
+	case !ValidTopic(cfg.To):
 		fault("to: must be a name or persistent://tenant/namespace/name, got %q", cfg.To)
 	case fullTopicName(cfg.To) == fullTopicName(cfg.Topic):
 		fault("to: must not be the dead-letter topic, got %q", cfg.To)

@@ -18,18 +18,14 @@ func fullTopicName(t string) string {
 	}
 }
 
-// ValidTopic reports whether name can be a topic's: a bare name, tenant/namespace/name,
-// or the same behind persistent:// or non-persistent://.
-func ValidTopic(name string) bool { return validTopic(name) }
-
-// validTopic reports whether t names a topic: a bare name, tenant/namespace/name,
-// or the same behind persistent:// or non-persistent://. Names are a part of addresses of the admin
-// API, so they have no white space, '?' and '#'.
-func validTopic(t string) bool {
+// ValidTopic reports whether name can be a topic's: a bare name, tenant/namespace/name, or the same
+// behind persistent:// or non-persistent://. White space, control characters, invalid UTF-8, '?'
+// and '#' are refused: names are a part of addresses of the admin API.
+func ValidTopic(name string) bool {
 	unfit := func(c rune) bool {
 		return c == '?' || c == '#' || c == utf8.RuneError || unicode.IsSpace(c) || unicode.IsControl(c)
 	}
-	return hasTopicParts(t) && strings.IndexFunc(t, unfit) < 0
+	return hasTopicParts(name) && strings.IndexFunc(name, unfit) < 0
 }
 
 // hasTopicParts reports whether t has the parts of a topic's name, or of a pattern for names.

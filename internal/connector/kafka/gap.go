@@ -57,11 +57,14 @@ func (m *member) checkGap(session sarama.ConsumerGroupSession, claim sarama.Cons
 	}
 	c.nextOffset.Store(max(committed, oldest))
 	gaps := s.gaps.WithLabelValues(c.topic) // the series exists from the start, so that an alert sees the first gap
+	s.starts.WithLabelValues(c.topic)
 	gap := &GapError{Topic: c.topic, Partition: c.partition, Committed: committed, Oldest: oldest, Newest: newest,
 		Recreated: id != "" && strings.HasPrefix(former, topicIDPrefix) && former != id}
 	switch {
 	case committed < 0:
-		s.noteStart(c, newest > oldest)
+		if newest > oldest {
+			s.noteStart(c)
+		}
 		return id, false, nil
 	case committed >= oldest && committed <= newest && !gap.Recreated:
 		if claim.InitialOffset() < 0 {
@@ -85,14 +88,11 @@ func (m *member) checkGap(session sarama.ConsumerGroupSession, claim sarama.Cons
 	return id, claim.InitialOffset() >= 0, nil
 }
 
-// noteStart counts that the group has no committed offset of a partition: the group is new, or Kafka
-// has deleted its offsets. Nothing tells one from the other, and after a deletion messages come again.
-func (s *Source) noteStart(c *claimedPartition, hasMessages bool) {
-	starts := s.starts.WithLabelValues(c.topic)
-	if !hasMessages {
-		return
-	}
-	starts.Inc()
+// noteStart counts that the group has no committed offset of a partition with messages: the group is
+// new, or Kafka has deleted its offsets. Nothing tells one from the other, and after a deletion
+// messages come again.
+func (s *Source) noteStart(c *claimedPartition) {
+	s.starts.WithLabelValues(c.topic).Inc()
 	s.log.Warn("the group has no committed offset and begins at the oldest message: it is new, or its offsets have expired (offsets.retention.minutes), and messages come again",
 		zap.String("topic", c.topic), zap.Int32("partition", c.partition))
 }

@@ -12,9 +12,9 @@ import (
 )
 
 // Transactions leave offsets at which no message comes: the markers that end them, and with
-// read_committed the messages of those that were aborted. The library passes over them without a
-// word. Where they are the end of a partition, the committed offset must pass them as well: else the
-// lag never gets to 0, and once retention has deleted them that looks like a gap.
+// read_committed the messages of those that were aborted. Sarama skips them silently. Where they
+// are the end of a partition, the committed offset must pass them as well: else the lag never gets
+// to 0, and once retention has deleted them that looks like a gap.
 
 const (
 	// markersEvery is how often a partition whose messages are all stored is looked at.
@@ -34,18 +34,17 @@ func (m *member) passMarkers(ctx context.Context, session sarama.ConsumerGroupSe
 			return
 		case <-ticker.C:
 		}
-		from := c.nextOffset.Load()
-		if from < c.offered.Load() || from >= claim.HighWaterMarkOffset() {
-			continue
-		}
-		end, err := m.endOfMarkers(c, from)
-		if err != nil {
-			m.source.log.Debug("cannot look for transaction markers", zap.String("topic", c.topic), zap.Int32("partition", c.partition), zap.Error(err))
-			continue
-		}
-		if end > from && ctx.Err() == nil {
+		for from := c.nextOffset.Load(); from >= c.offered.Load() && from < claim.HighWaterMarkOffset(); {
+			end, err := m.endOfMarkers(c, from)
+			if err != nil {
+				m.source.log.Debug("cannot look for transaction markers", zap.String("topic", c.topic), zap.Int32("partition", c.partition), zap.Error(err))
+			}
+			if end <= from || ctx.Err() != nil {
+				break
+			}
 			session.MarkOffset(c.topic, c.partition, end, id)
 			c.nextOffset.CompareAndSwap(from, end)
+			from = end
 		}
 	}
 }

@@ -103,15 +103,12 @@ func (s *Sink) closeExactWriter(w *writer) {
 // ended before it stored the dead letter.
 func (s *Sink) Oversized(m *message.Message) bool {
 	limit := int64(s.cfg.MaxMessageBytes)
-	if m.Size() <= limit/smallShare {
-		return false
-	}
-	return largestEntry(m) > limit
+	return m.Size() > limit/maxGrowth && largestEntry(m) > limit
 }
 
-// smallShare is how many times larger a message can be as it is sent: a byte of a header takes up to
-// three, twice.
-const smallShare = 8
+// maxGrowth bounds largestEntry(m)/m.Size(), so that small messages need no conversion: a header's
+// byte takes up to 3 bytes, and is written twice.
+const maxGrowth = 8
 
 // largestEntry is the most that m takes as an entry of its own. The underlying client writes key and
 // properties twice, for the message and for its batch. Compression can make random bytes longer, LZ4

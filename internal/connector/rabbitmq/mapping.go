@@ -52,7 +52,7 @@ func fromDelivery(d *amqp.Delivery, queue string, stream bool, now time.Time) *m
 		headers = make([]message.Header, 0, len(d.Headers))
 	}
 	for name, v := range d.Headers {
-		name, ok := keptName(name, d.Headers)
+		name, ok := headerName(name, d.Headers)
 		if !ok {
 			continue
 		}
@@ -81,24 +81,23 @@ func fromDelivery(d *amqp.Delivery, queue string, stream bool, now time.Time) *m
 	return m
 }
 
-// keptName is the name that a header travels under. What the broker notes about dead letters and
-// deliveries is not the application's: sent to a queue as it is, x-death makes a broker drop the
-// message as one that goes in circles. It travels with message.Prefix. ok is false for what an earlier
-// Pigeonhole has kept when the broker has noted something newer.
-func keptName(name string, headers amqp.Table) (kept string, ok bool) {
-	if isBrokersNote(name) {
+// headerName returns the name under which a header is forwarded. Headers that RabbitMQ sets itself get
+// message.Prefix: a forwarded x-death makes a broker drop the message as one in a cycle. ok is false
+// for a prefixed copy from an earlier Pigeonhole when RabbitMQ has set the header again.
+func headerName(name string, headers amqp.Table) (forwarded string, ok bool) {
+	if isBrokerHeader(name) {
 		return message.Prefix + name, true
 	}
-	if former, found := strings.CutPrefix(name, message.Prefix); found && isBrokersNote(former) {
+	if former, found := strings.CutPrefix(name, message.Prefix); found && isBrokerHeader(former) {
 		_, newer := headers[former]
 		return name, !newer
 	}
 	return name, true
 }
 
-// isBrokersNote reports whether RabbitMQ itself sets a header of that name
+// isBrokerHeader reports whether RabbitMQ itself sets a header of that name
 // (https://www.rabbitmq.com/docs/dlx#effects, https://www.rabbitmq.com/docs/quorum-queues).
-func isBrokersNote(name string) bool {
+func isBrokerHeader(name string) bool {
 	switch name {
 	case "x-death", headerDeliveryCount, "x-acquired-count":
 		return true

@@ -13,19 +13,18 @@ import (
 type prefetch struct {
 	maxMessages int
 	maxBytes    int64 // that they may have
-	first       int   // the count of a channel that does not begin for another one
+	first       int   // the count of a channel that was opened for any reason but a resize
 
 	count        int // in force
-	next         int // of the next channel; 0: the same
+	next         int // the count after a resize; 0: first
 	samples      int // messages since the last look, with half of those before
 	sampledBytes int64
 }
 
-// newPrefetch returns the prefetch of a channel of q. A message that a channel gives back when it ends
-// comes nearer to the delivery limit of a quorum queue, which drops it there. So the channel begins
-// with one message, and takes more once that is stored: while the sink is away, however often the
-// process starts or the broker's consumer timeout ends the channel, one message only comes back.
-// Other queues have no limit.
+// newPrefetch returns the prefetch of a channel of q. When a channel ends, its unacknowledged messages
+// return to the queue, and a quorum queue drops a message at its delivery limit. So a channel begins
+// with one message, and gets more once that is stored. Classic queues and streams have no limit. A
+// queue without a configured type may be a quorum queue.
 func newPrefetch(q Queue, maxMessages int, maxBytes int64) prefetch {
 	p := prefetch{maxMessages: maxMessages, maxBytes: maxBytes, first: 1}
 	if q.Type == typeClassic || q.Type == typeStream {
@@ -55,8 +54,8 @@ func (p *prefetch) beginChannel() int {
 	return p.count
 }
 
-// keep has the next channel begin as any other: the change that observe asked for was not made.
-func (p *prefetch) keep() { p.next = 0 }
+// cancelResize discards the change that observe asked for.
+func (p *prefetch) cancelResize() { p.next = 0 }
 
 // countFor is how many messages of size fit into maxBytes, within 1 and maxMessages.
 func (p *prefetch) countFor(size int64) int {

@@ -15,9 +15,9 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// While the sink is away a quorum queue gets one message back at each start, and at each end of a
-// channel, not all that a channel may have: the others come no nearer to the delivery limit.
-func TestStartsWhileTheSinkIsAway(t *testing.T) {
+// While the sink is unavailable a quorum queue gets one message back at each start, and at each end
+// of a channel, not all that a channel may have: the others come no nearer to the delivery limit.
+func TestStartsWhileTheSinkIsUnavailable(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t, stack.RabbitMQ(t))
 	q := b.queue(amqp.Table{argQueueType: typeQuorum, "x-delivery-limit": int32(4)})
@@ -25,7 +25,7 @@ func TestStartsWhileTheSinkIsAway(t *testing.T) {
 	cfg := b.sourceConfig(q)
 	cfg.Name = q
 	for range 2 {
-		l := new(awayLane)
+		l := new(unavailableLane)
 		s, err := NewSource(cfg, connector.Options{})
 		require.NoError(t, err)
 		stop := background(t, func(ctx context.Context) error {
@@ -45,22 +45,22 @@ func TestStartsWhileTheSinkIsAway(t *testing.T) {
 	}
 }
 
-// awayLane is a lane whose sink is away: it is never drained.
-type awayLane struct {
+// unavailableLane is a lane whose sink is unavailable: it is never drained.
+type unavailableLane struct {
 	manualLane
 
 	waited atomic.Int64 // calls of Drain that have ended
 }
 
-func (l *awayLane) Drain(ctx context.Context) error {
+func (l *unavailableLane) Drain(ctx context.Context) error {
 	defer l.waited.Add(1)
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-// What RabbitMQ notes about a message is kept under another name: a copied x-death would make a
-// broker drop the message as one that goes in circles.
-func TestBrokersNotesAreNotTheApplications(t *testing.T) {
+// Headers that RabbitMQ sets are forwarded with a prefix: a forwarded x-death would make a broker
+// drop the message as one in a cycle.
+func TestBrokerHeadersGetAPrefix(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t, stack.RabbitMQ(t))
 	dead, out := b.queue(nil), b.queue(nil)
@@ -76,7 +76,7 @@ func TestBrokersNotesAreNotTheApplications(t *testing.T) {
 	d := b.receive(out, 1)[0]
 	assert.Equal(t, "kept", d.Headers["own"])
 	for name := range d.Headers {
-		assert.False(t, isBrokersNote(name), name)
+		assert.False(t, isBrokerHeader(name), name)
 	}
 	assert.Equal(t, in, d.Headers[message.Prefix+"x-first-death-queue"])
 	deaths, _ := d.Headers[message.Prefix+"x-death"].([]any)

@@ -41,7 +41,7 @@ type queueConsumer struct {
 	delivered, committed atomic.Uint64 // delivery tags of the present channel
 	position             streamPosition
 	prefetch             prefetch
-	warned               time.Time // of the delivery limit; of the present channel's goroutine
+	lastLimitWarning     time.Time // only the present channel's goroutine uses it
 }
 
 // sourceLane is what a source needs of a lane.
@@ -268,26 +268,26 @@ func (c *queueConsumer) forward(channelCtx context.Context, deliveries <-chan am
 				if waitDrained(channelCtx, l) {
 					return errResize
 				}
-				c.prefetch.keep()
+				c.prefetch.cancelResize()
 			}
 		}
 	}
 }
 
-// warnOfLimit warns when a message of a quorum queue has come back so often that the queue's delivery
+// warnOfLimit warns when a message of a quorum queue was returned so often that the queue's delivery
 // limit may be near. The limit may be a policy, of which AMQP tells nothing.
 func (c *queueConsumer) warnOfLimit(d *amqp.Delivery) {
 	count, _ := d.Headers[headerDeliveryCount].(int64)
-	if count < warnDeliveries || time.Since(c.warned) < time.Minute {
+	if count < warnDeliveries || time.Since(c.lastLimitWarning) < time.Minute {
 		return
 	}
-	c.warned = time.Now()
-	c.log.Warn("a message has come back to its queue often: at the queue's delivery limit (20 by default from RabbitMQ 4.0) the broker drops it, or dead-letters it; "+
-		"give the queue a dead-letter exchange, or no limit (rabbitmqctl set_policy, delivery-limit -1)",
-		zap.String("queue", c.queue.Name), zap.Int64("deliveries", count))
+	c.lastLimitWarning = time.Now()
+	c.log.Warn("a message was returned to its queue several times; at the queue's delivery limit (20 by default from RabbitMQ 4.0) "+
+		"the broker drops or dead-letters it: set a dead-letter exchange, or the policy delivery-limit -1",
+		zap.String("queue", c.queue.Name), zap.Int64("delivery_count", count))
 }
 
-// warnDeliveries is from how many returns on warnOfLimit warns.
+// warnDeliveries is the x-delivery-count from which warnOfLimit warns.
 const warnDeliveries = 3
 
 // waitDrained waits up to resizeTimeout for the lane's messages, and reports whether all are done.

@@ -116,7 +116,10 @@ func (r *run) sendCopy(w *worker, d *task) {
 	case p != nil:
 		r.sched.StartCopy()
 		job.sent = p
-		p.PublishAsync(r.grace, job.record, func(_ MessageID, err error) {
+		p.PublishAsync(r.grace, job.record, func(id MessageID, err error) {
+			if err == nil && id.Deduplicated() {
+				err = ErrDeduplicated // also when the client sent a copy with a delay before earlier ones
+			}
 			job.stored, job.err = err == nil, err
 			r.sched.Resume(&d.Item)
 		})

@@ -21,10 +21,11 @@ var (
 	// final: a terminated topic takes no record again.
 	ErrTopicTerminated = errors.New("messaging: topic terminated")
 	// ErrDeduplicated is the outcome of a record without a SequenceID that a broker with
-	// deduplication took for a duplicate. It is stored if the client sent it twice after a
-	// reconnection. It is not stored if another process used the publisher's ProducerName in the
-	// meantime. Publish it again: then it is stored, once or twice. A record with a SequenceID gets
-	// no error: [MessageID.Deduplicated] tells.
+	// deduplication took for a duplicate, at a publisher with a ProducerName. It is stored if the
+	// client sent it twice after a reconnection. It is not stored if another process used the name
+	// in the meantime. Publish it again: then it is stored, once or twice. A name that the broker
+	// chose is one producer's only: there a duplicate is stored, and is no error. A record with a
+	// SequenceID gets no error: [MessageID.Deduplicated] tells.
 	ErrDeduplicated = errors.New("messaging: the broker took the record for a duplicate and may not have stored it")
 	// ErrBadPartition is the outcome of a record whose explicit partition the
 	// topic does not have.

@@ -37,6 +37,7 @@ type partitionPublisher struct {
 	// partition is what ids name: not index where the publisher's topic is one partition.
 	partition int
 	log       *zap.Logger
+	mayDrop   bool // a duplicate may be another process' of the same ProducerName
 
 	mu        sync.Mutex
 	list      list.List[pending, *pending] // in order of admission
@@ -152,7 +153,7 @@ var errAckTimeout = errors.New("no acknowledgement within ack_timeout")
 func newPartitionPublisher(p *Publisher, topic string, index int) *partitionPublisher {
 	pp := &partitionPublisher{
 		p: p, topic: topic, index: index, partition: partitionIndex(topic, index),
-		log:   p.log.With(zap.String("topic", topic)),
+		log: p.log.With(zap.String("topic", topic)), mayDrop: p.profile.ProducerName != "",
 		wake:  make(chan struct{}, 1),
 		check: make(chan struct{}, 1),
 		lost:  make(chan error, 1),
@@ -462,7 +463,7 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 				continue
 			}
 			failed++
-		} else if !c.e.numbered && messageID(c.id, pp.partition).Deduplicated() {
+		} else if pp.mayDrop && !c.e.numbered && messageID(c.id, pp.partition).Deduplicated() {
 			// This producer's sequence ids are below the broker's last id for its name. A new producer
 			// starts behind that.
 			c.err, broken = ErrDeduplicated, ErrDeduplicated

@@ -40,10 +40,10 @@ const (
 	FailFast Admission = "fail_fast"
 )
 
-// Ownership says whether a publisher shares its topic with others, and so what becomes of it
-// when it loses a producer. A producer is lost when the broker closes or fences it, when it has no
-// acknowledgement within AckTimeout, and when the broker drops a record without a SequenceID as a
-// duplicate; an owner's also when its connection breaks.
+// Ownership says whether a publisher shares its topic with others, and so what becomes of it when
+// it loses a producer. A producer is lost when the broker closes or fences it, when it has no
+// acknowledgement within AckTimeout, and with [ErrDeduplicated]; an owner's also when its
+// connection breaks.
 type Ownership string
 
 const (

@@ -25,8 +25,7 @@ type Record struct {
 	DeliverAt time.Time
 	// SequenceID is what a broker with deduplication knows the record by: it drops one
 	// whose id is not above the highest it has seen of the producer's name, and knows a
-	// batch by its first record's id alone. Nil: the producer counts, and a record that the broker
-	// drops has the outcome [ErrDeduplicated].
+	// batch by its first record's id alone. Nil: the producer counts, see [ErrDeduplicated].
 	SequenceID *int64
 	// Partition is the target partition under [RouteExplicit]. Other routings ignore it.
 	Partition int

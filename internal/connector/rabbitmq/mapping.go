@@ -85,24 +85,14 @@ func fromDelivery(d *amqp.Delivery, queue string, stream bool, now time.Time) *m
 // message.Prefix: a forwarded x-death makes a broker drop the message as one in a cycle. ok is false
 // for a prefixed copy from an earlier Pigeonhole when RabbitMQ has set the header again.
 func headerName(name string, headers amqp.Table) (forwarded string, ok bool) {
-	if isBrokerHeader(name) {
+	if message.IsBrokerHeader(name) {
 		return message.Prefix + name, true
 	}
-	if former, found := strings.CutPrefix(name, message.Prefix); found && isBrokerHeader(former) {
+	if former, found := strings.CutPrefix(name, message.Prefix); found && message.IsBrokerHeader(former) {
 		_, newer := headers[former]
 		return name, !newer
 	}
 	return name, true
-}
-
-// isBrokerHeader reports whether RabbitMQ itself sets a header of that name
-// (https://www.rabbitmq.com/docs/dlx#effects, https://www.rabbitmq.com/docs/quorum-queues).
-func isBrokerHeader(name string) bool {
-	switch name {
-	case "x-death", headerDeliveryCount, "x-acquired-count":
-		return true
-	}
-	return strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-")
 }
 
 // fromField makes a value of message.Header.Typed, or a string within an array or table, of one

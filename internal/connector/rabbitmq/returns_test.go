@@ -76,7 +76,7 @@ func TestBrokerHeadersGetAPrefix(t *testing.T) {
 	d := b.receive(out, 1)[0]
 	assert.Equal(t, "kept", d.Headers["own"])
 	for name := range d.Headers {
-		assert.False(t, isBrokerHeader(name), name)
+		assert.False(t, message.IsBrokerHeader(name), name)
 	}
 	assert.Equal(t, in, d.Headers[message.Prefix+"x-first-death-queue"])
 	deaths, _ := d.Headers[message.Prefix+"x-death"].([]any)

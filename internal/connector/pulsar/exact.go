@@ -103,11 +103,11 @@ func (s *Sink) closeExactWriter(w *writer) {
 // ended before it stored the dead letter.
 func (s *Sink) Oversized(m *message.Message) bool {
 	limit := int64(s.cfg.MaxMessageBytes)
-	return m.Size() > limit/maxGrowth && largestEntry(m) > limit
+	return m.Size()+int64(m.EntrySize()) > limit/maxGrowth && largestEntry(m) > limit
 }
 
-// maxGrowth bounds largestEntry(m)/m.Size(), so that small messages need no conversion: a header's
-// byte takes up to 3 bytes, and is written twice.
+// maxGrowth bounds how many times larger largestEntry(m) is, so that small messages need no
+// conversion: a header's byte takes up to 3 bytes, and is written twice.
 const maxGrowth = 8
 
 // largestEntry is the most that m takes as an entry of its own. The underlying client writes key and

@@ -175,9 +175,7 @@ func TestTheSameAgainWaitsForItsOutcome(t *testing.T) {
 // randomValue cannot be compressed.
 func randomValue(size int) []byte {
 	b := make([]byte, size)
-	for i := range b {
-		b[i] = byte(rand.IntN(256))
-	}
+	_, _ = rand.NewChaCha8([32]byte{}).Read(b) // never fails
 	return b
 }
 
@@ -212,6 +210,9 @@ func TestBrokersWithALowerLimit(t *testing.T) {
 		"ordering key": func(m *message.Message, b []byte) { m.OrderingKey = string(b) },
 		"header":       func(m *message.Message, b []byte) { m.Headers = []message.Header{{Name: "h", Value: b}} },
 		"name":         func(m *message.Message, b []byte) { m.Headers = []message.Header{{Name: string(b)}} },
+		"AMQP":         func(m *message.Message, b []byte) { m.AMQP = &message.AMQP{MessageID: string(b)} },
+		"hops":         func(m *message.Message, b []byte) { m.Hops = []string{string(b)} },
+		"origin":       func(m *message.Message, b []byte) { m.Origin.ID = string(b) },
 	} {
 		largest, all := numbered(0, 0), randomValue(5<<20)
 		size := sort.Search(len(all), func(n int) bool { fill(largest, all[:n]); return sink.Oversized(largest) }) - 1

@@ -141,21 +141,21 @@ func (s *session) flush(p *partition) {
 
 // acknowledgeCompleted acknowledges a partition's watermark. p.acking is held.
 func (s *session) acknowledgeCompleted(p *partition) {
-	last, behind := p.advance()
+	last, individually := p.advance()
 	if last != nil && !last.lost() {
 		if err := last.source.AckIDCumulative(last.id); err != nil {
 			s.ackFailed.Inc()
 		}
 	}
-	for _, e := range behind {
+	for _, e := range individually {
 		s.acknowledgeIndividually(e.source, e.id)
 	}
-	if len(behind) == 0 || p.individual.Load() {
+	if len(individually) == 0 || p.individual.Load() {
 		return
 	}
 	if _, ok := s.lines.Allow(); ok {
 		s.log.Warn("a message has not been completed for a long time: later messages are acknowledged one by one",
-			zap.String("topic", p.topic), zap.Int("entries", len(behind)))
+			zap.String("topic", p.topic), zap.Int("entries", len(individually)))
 	}
 }
 
@@ -230,18 +230,18 @@ func (s *session) awaitGathered() {
 
 // advance takes what is complete from the front of what is live. It returns the entry to
 // acknowledge up to, nil when that was done, and those to acknowledge one by one.
-func (p *partition) advance() (last *entry, behind []*entry) {
+func (p *partition) advance() (last *entry, individually []*entry) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	individual, former, repeat := p.individual.Load(), p.last, p.again
 	if len(p.live) > maxUnacknowledged {
-		behind = p.completedBehind()
+		individually = p.completedBehind()
 	}
 	n := 0
 	for n < len(p.live) && p.live[n].left.Load() == 0 {
 		if e := p.live[n]; individual && e.acked.Load() == 0 {
 			e.acked.Store(time.Now().UnixNano())
-			behind = append(behind, e)
+			individually = append(individually, e)
 		}
 		n++
 	}
@@ -264,7 +264,7 @@ func (p *partition) advance() (last *entry, behind []*entry) {
 			last = former // nothing is missing before it
 		}
 	}
-	return last, behind
+	return last, individually
 }
 
 // completedBehind returns the completed entries behind one that is not. p.mu is held.

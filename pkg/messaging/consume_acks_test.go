@@ -118,34 +118,39 @@ func TestAcknowledgementThatHangsKeepsNoOtherPartitionWaiting(t *testing.T) {
 	})
 }
 
-// Entries that are acknowledged one by one are so in their order.
-func TestLostAcknowledgementOfAnEntryAloneIsSentAgain(t *testing.T) {
-	for name, behind := range map[string]bool{"all completed": false, "behind an unfinished one": true} {
+// Entries that are acknowledged individually are acknowledged in order.
+func TestLostIndividualAcknowledgementIsSentAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		behind      bool // an unfinished entry
+		first, then []int64
+	}{
+		"all completed":            {false, []int64{2}, []int64{2, 2}},
+		"behind an unfinished one": {true, nil, []int64{1, 2}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p, c := newTestPartition(true)
+				p, consumer := newTestPartition(true)
 				p.individual.Store(true)
-				want := []int64{2, 2}
 				var unfinished *entry
-				if behind {
-					want = []int64{1, 2}
-					unfinished = deliver(t, p, c, 1, 0, 1)
+				if c.behind {
+					unfinished = deliver(t, p, consumer, 1, 0, 1)
+					require.NotNil(t, unfinished)
 				}
-				p.complete(deliver(t, p, c, 2, 0, 1), 1)
+				p.complete(deliver(t, p, consumer, 2, 0, 1), 1)
 				p.session.flushDue()
-				require.Equal(t, !behind, len(c.alone) == 1)
+				require.Equal(t, c.first, consumer.alone)
 				breakConnection(p) // it is lost
-				if behind {
-					require.Nil(t, deliver(t, p, c, 1, 0, 1), "it is here, unfinished")
+				if c.behind {
+					require.Nil(t, deliver(t, p, consumer, 1, 0, 1), "it is here, unfinished")
 				}
-				require.Nil(t, deliver(t, p, c, 2, 0, 1), "it is not handled again")
+				require.Nil(t, deliver(t, p, consumer, 2, 0, 1), "it is not handled again")
 				require.False(t, p.rewound)
-				if behind {
+				if c.behind {
 					p.complete(unfinished, 1)
 				}
 				p.session.closeAcks()
-				require.Equal(t, want, c.alone)
-				require.Empty(t, c.upTo)
+				require.Equal(t, c.then, consumer.alone)
+				require.Empty(t, consumer.upTo)
 			})
 		})
 	}

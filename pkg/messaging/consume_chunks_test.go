@@ -86,11 +86,7 @@ func TestChunksAroundOtherMessagesSurviveARestart(t *testing.T) {
 	r := start(t, client, cfg, handle)
 	// begin stores the first chunk of a message, and another message.
 	begin := func(letter string) *wire.Hold {
-		chunks := s.HoldEntries(topic)
-		p.SendAsync(context.Background(), &pulsar.ProducerMessage{Payload: []byte(strings.Repeat(letter, 1500))},
-			func(pulsar.MessageID, *pulsar.ProducerMessage, error) {})
-		eventually(t, "its two chunks are on their way", func() bool { return chunks.Held() == 2 })
-		require.Equal(t, 1, chunks.ReleaseNext(1))
+		chunks := firstOfTwo(t, s, p, letter)
 		handled := len(got.list())
 		s.Publish(topic, wire.Message{Payload: []byte("between")})
 		eventually(t, "the message between is handled", func() bool { return len(got.list()) == handled+1 })

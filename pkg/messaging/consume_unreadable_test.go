@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -43,27 +42,38 @@ func keys(t *testing.T) crypto.KeyReader {
 		write("private", "RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(key)))
 }
 
+// producer makes one that encrypts with keys, or not without them. Its messages are not batched.
+func producer(t *testing.T, c pulsar.Client, topic string, keys crypto.KeyReader) pulsar.Producer {
+	t.Helper()
+	options := pulsar.ProducerOptions{Topic: topic, DisableBatching: true}
+	if keys != nil {
+		options.Encryption = &pulsar.ProducerEncryptionInfo{KeyReader: keys, Keys: []string{"app"}}
+	}
+	p, err := c.CreateProducer(options)
+	require.NoError(t, err)
+	t.Cleanup(p.Close)
+	return p
+}
+
+// rawClient is a client of the library underneath.
+func rawClient(t *testing.T, url string) pulsar.Client {
+	t.Helper()
+	c, err := pulsar.NewClient(pulsar.ClientOptions{URL: url, Logger: log.DefaultNopLogger(), MetricsRegisterer: prometheus.NewRegistry()})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
 // Of plain and encrypted messages the plain ones are handled. The others stay in the subscription
 // for a consumer that has the key.
 func TestEncryptedMessagesStayInTheSubscription(t *testing.T) {
 	t.Parallel()
 	srv := stack.Pulsar(t)
-	ns, reader := srv.Namespace(t), keys(t)
-	raw, err := pulsar.NewClient(pulsar.ClientOptions{URL: srv.URL(), Logger: log.DefaultNopLogger(), MetricsRegisterer: prometheus.NewRegistry()})
-	require.NoError(t, err)
-	t.Cleanup(raw.Close)
+	ns, keys, raw := srv.Namespace(t), keys(t), rawClient(t, srv.URL())
 	for _, kind := range []messaging.SubscriptionType{messaging.Failover, messaging.Exclusive, messaging.Shared, messaging.KeyShared} {
 		t.Run(string(kind), func(t *testing.T) {
 			topic := srv.Topic(t, ns, 0)
-			plain, err := raw.CreateProducer(pulsar.ProducerOptions{Topic: topic, DisableBatching: true})
-			require.NoError(t, err)
-			defer plain.Close()
-			secret, err := raw.CreateProducer(pulsar.ProducerOptions{
-				Topic: topic, DisableBatching: true,
-				Encryption: &pulsar.ProducerEncryptionInfo{KeyReader: reader, Keys: []string{"app"}},
-			})
-			require.NoError(t, err)
-			defer secret.Close()
+			plain, secret := producer(t, raw, topic, nil), producer(t, raw, topic, keys)
 			for i, p := range []pulsar.Producer{plain, secret, plain, secret, plain} {
 				_, err := p.Send(testContext(t), &pulsar.ProducerMessage{Payload: []byte(strconv.Itoa(i)), Key: "k"})
 				require.NoError(t, err)
@@ -83,7 +93,7 @@ func TestEncryptedMessagesStayInTheSubscription(t *testing.T) {
 			require.Equal(t, 2, counted(t, reg, unreadable, "encrypted", "sub"))
 
 			c, err := raw.Subscribe(pulsar.ConsumerOptions{
-				Topic: topic, SubscriptionName: "sub", Type: rawType(kind), Decryption: &pulsar.MessageDecryptionInfo{KeyReader: reader},
+				Topic: topic, SubscriptionName: "sub", Type: rawType(kind), Decryption: &pulsar.MessageDecryptionInfo{KeyReader: keys},
 			})
 			require.NoError(t, err)
 			defer c.Close()
@@ -110,13 +120,7 @@ func TestEncryptedMessageStaysThroughATakeover(t *testing.T) {
 	t.Parallel()
 	s := wire.Start(t)
 	s.CreateTopic(topic, 0)
-	raw, err := pulsar.NewClient(pulsar.ClientOptions{URL: s.URL(), Logger: log.DefaultNopLogger(), MetricsRegisterer: prometheus.NewRegistry()})
-	require.NoError(t, err)
-	t.Cleanup(raw.Close)
-	secret, err := raw.CreateProducer(pulsar.ProducerOptions{
-		Topic: topic, DisableBatching: true, Encryption: &pulsar.ProducerEncryptionInfo{KeyReader: keys(t), Keys: []string{"app"}},
-	})
-	require.NoError(t, err)
+	secret := producer(t, rawClient(t, s.URL()), topic, keys(t))
 	var got payloads
 	handle := func(_ context.Context, d *messaging.Delivery) error {
 		got.add(d)
@@ -127,7 +131,7 @@ func TestEncryptedMessageStaysThroughATakeover(t *testing.T) {
 	eventually(t, "the first consumer has the partition", func() bool { return len(got.list()) == 1 })
 	second := start(t, dial(t, s.URL()), quickConfig(messaging.Failover, ""), handle)
 	require.NoError(t, s.WaitConsumers(testContext(t), topic, "sub", 2))
-	_, err = secret.Send(testContext(t), &pulsar.ProducerMessage{Payload: []byte("secret")})
+	_, err := secret.Send(testContext(t), &pulsar.ProducerMessage{Payload: []byte("secret")})
 	require.NoError(t, err)
 	s.Publish(topic, wire.Message{Payload: []byte("2")})
 	eventually(t, "what is behind the encrypted message is handled", func() bool { return len(got.list()) == 2 })
@@ -162,11 +166,7 @@ func TestChunkBeforeAnotherMessageSurvivesARestart(t *testing.T) {
 	r := start(t, client, cfg, handle)
 	s.Publish(topic, wire.Message{Payload: []byte("a")})
 	eventually(t, "the first message is handled", func() bool { return len(got.list()) == 1 })
-	chunks := s.HoldEntries(topic)
-	chunking(t, s).SendAsync(context.Background(), &pulsar.ProducerMessage{Payload: []byte(strings.Repeat("x", 1500))},
-		func(pulsar.MessageID, *pulsar.ProducerMessage, error) {})
-	eventually(t, "its two chunks are on their way", func() bool { return chunks.Held() == 2 })
-	require.Equal(t, 1, chunks.ReleaseNext(1))
+	chunks := firstOfTwo(t, s, chunking(t, s), "x")
 	s.Publish(topic, wire.Message{Payload: []byte("b")})
 	eventually(t, "the message behind the chunk is handled", func() bool { return len(got.list()) == 2 })
 	r.stop(t)

@@ -150,7 +150,7 @@ func (pp *partitionPublisher) admitEntry(ids *entryIDs, rs []*Record, done func(
 		if ids != nil {
 			e.number(ids.rest)
 		}
-		e.sent, e.numbered = true, true
+		e.sent = true
 		entry[i] = e
 	}
 	if ids != nil {

@@ -37,7 +37,6 @@ type partitionPublisher struct {
 	// partition is what ids name: not index where the publisher's topic is one partition.
 	partition int
 	log       *zap.Logger
-	mayDrop   bool // a duplicate may be another process' of the same ProducerName
 
 	mu        sync.Mutex
 	list      list.List[pending, *pending] // in order of admission
@@ -109,7 +108,6 @@ type pending struct {
 	sent       bool
 	again      bool // sent to more than one producer
 	stale      bool // replaced by a copy in a later generation: outcomes no longer count
-	numbered   bool // the caller gives the sequence id, so a receipt may name a duplicate
 	sequenceID int64
 	receipt    func(pulsar.MessageID, *pulsar.ProducerMessage, error)
 	msg        pulsar.ProducerMessage
@@ -153,7 +151,7 @@ var errAckTimeout = errors.New("no acknowledgement within ack_timeout")
 func newPartitionPublisher(p *Publisher, topic string, index int) *partitionPublisher {
 	pp := &partitionPublisher{
 		p: p, topic: topic, index: index, partition: partitionIndex(topic, index),
-		log: p.log.With(zap.String("topic", topic)), mayDrop: p.profile.ProducerName != "",
+		log:   p.log.With(zap.String("topic", topic)),
 		wake:  make(chan struct{}, 1),
 		check: make(chan struct{}, 1),
 		lost:  make(chan error, 1),
@@ -463,7 +461,7 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 				continue
 			}
 			failed++
-		} else if pp.mayDrop && !c.e.numbered && messageID(c.id, pp.partition).Deduplicated() {
+		} else if pp.p.profile.ProducerName != "" && c.e.msg.SequenceID == nil && messageID(c.id, pp.partition).Deduplicated() {
 			// This producer's sequence ids are below the broker's last id for its name. A new producer
 			// starts behind that.
 			c.err, broken = ErrDeduplicated, ErrDeduplicated
@@ -655,8 +653,7 @@ func (pp *partitionPublisher) recycle(e *pending) {
 func (e *pending) fill(r *Record, size int64, done func(MessageID, error)) {
 	e.msg.Payload, e.msg.Key, e.msg.OrderingKey, e.msg.Properties = r.Payload, r.Key, r.OrderingKey, r.Properties
 	e.msg.EventTime, e.msg.DeliverAt, e.msg.SequenceID = r.EventTime, r.DeliverAt, nil
-	e.numbered = r.SequenceID != nil
-	if e.numbered {
+	if r.SequenceID != nil {
 		e.number(*r.SequenceID)
 	}
 	e.size, e.done = size, done

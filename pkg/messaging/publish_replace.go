@@ -97,7 +97,7 @@ func (pp *partitionPublisher) resume(raw pulsar.Producer) {
 		if e.sent {
 			n := pp.newPending()
 			n.msg, n.size, n.seq, n.at, n.done = e.msg, e.size, e.seq, e.at, e.done
-			n.sent, n.again, n.stale, n.numbered = false, true, false, e.numbered
+			n.sent, n.again, n.stale = false, true, false
 			e.stale = true
 			pp.list.Swap(e, n)
 		}

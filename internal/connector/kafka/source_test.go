@@ -329,24 +329,9 @@ func TestAbortedTransactionsAreLeftOut(t *testing.T) {
 	t.Parallel()
 	srv := stack.Kafka(t)
 	topic := srv.Topic(t, 1)
-	conf := sarama.NewConfig()
-	conf.Version = sarama.V3_6_0_0
-	conf.Net.MaxOpenRequests = 1
-	conf.Producer.Idempotent, conf.Producer.RequiredAcks = true, sarama.WaitForAll
-	conf.Producer.Return.Successes = true
-	conf.Producer.Transaction.ID = topic
-	producer, err := sarama.NewSyncProducer(srv.Brokers(), conf)
-	require.NoError(t, err)
-	defer producer.Close()
+	end := transactions(t, srv, topic)
 	for _, value := range []string{"kept", "aborted", "kept too"} {
-		require.NoError(t, producer.BeginTxn())
-		_, _, err = producer.SendMessage(&sarama.ProducerMessage{Topic: topic, Value: sarama.StringEncoder(value)})
-		require.NoError(t, err)
-		if value == "aborted" {
-			require.NoError(t, producer.AbortTxn())
-		} else {
-			require.NoError(t, producer.CommitTxn())
-		}
+		end(value != "aborted", value)
 	}
 	cfg := sourceConfig(srv, topic+"-g", topic)
 	to := new(shelf)

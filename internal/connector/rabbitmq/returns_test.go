@@ -96,7 +96,7 @@ func TestRecipientsThatAreNoListAreRefused(t *testing.T) {
 	} {
 		m := text("refused")
 		m.Headers = []message.Header{h}
-		assert.ErrorContains(t, send(t, sink, out, m), "must be a list of strings")
+		requireRefused(t, send(t, sink, out, m), refusedHeader, "must be a list of strings")
 		require.NoError(t, send(t, sink, out, text("stored")))
 	}
 	assert.Equal(t, []string{"stored", "stored", "stored", "stored"}, bodies(b.receive(out, 4)))

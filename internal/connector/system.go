@@ -34,6 +34,22 @@ type SinkConfig interface {
 	// destinations to. path is the path of the section in the configuration; end closes the
 	// connections.
 	Try(path string, to []trial.Place) (t trial.Trial, end func())
+	// NameRules returns the rules for destinations whose names hold values of messages.
+	NameRules() NameRules
+}
+
+// NameRules are a system's rules for names that hold values of messages. A value fills a name; it
+// must not decide which namespace, partition or internal topic the name means. The zero value has
+// no rules.
+type NameRules struct {
+	// System is the system's name, as in message.From.
+	System string
+	// Separator stands between a namespace and the names in it. 0: there are no namespaces.
+	Separator byte
+	// Reserved returns what is reserved about a complete name, as a clause for an error; "" for
+	// nothing. Two names have the same clause only if the same is reserved about both. nil: nothing
+	// is reserved.
+	Reserved func(name string) string
 }
 
 // Source is where messages come from.

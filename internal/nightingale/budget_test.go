@@ -2,20 +2,26 @@ package nightingale
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"runtime"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+	"github.com/aviaryhq/aviary/internal/nightingale/publishtest"
 	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
+
+	encoding "github.com/aviaryhq/aviary/internal/nightingale/format"
 )
 
 // leastRead is what is reserved for a body before its first byte.
@@ -95,19 +101,133 @@ func TestWriteReservesElementsAsTheyAreDecoded(t *testing.T) {
 	require.Eventually(t, func() bool { return d.receiver.budget.Used() == 0 }, await.Patience, time.Millisecond)
 }
 
-// TestMessagesLargerThanTheirBudget: labels are repeated with every sample, so that a
-// small body may stand for messages that no memory has room for.
-func TestMessagesLargerThanTheirBudget(t *testing.T) {
+// TestMessagesLargerThanTheBytesInFlight: labels are repeated with every sample, so a small body can
+// become far more than the memory of all requests. It is published in pieces, in order.
+func TestMessagesLargerThanTheBytesInFlight(t *testing.T) {
 	for name, value := range map[string]string{"long": strings.Repeat("x", 60<<10), "escaped": strings.Repeat("\x01", 12<<10)} {
-		req := writetest.OneSeries("__name__", "m", "label", value)
-		for len(req.Timeseries[0].Samples) < 1500 {
-			req.Timeseries[0].Samples = append(req.Timeseries[0].Samples, prompb.Sample{Value: 1, Timestamp: 5})
+		body := writetest.Marshal(t, repeated(value))
+		for format, text := range map[string]string{"json": `"value":%d}`, "json-kafka-adapter": `"value":"%d"}`} {
+			d := newDouble(t, func(cfg *Config) { cfg.Format = format })
+			published, total := 0, 0
+			d.receiver.topics.Divert(func(_ context.Context, _ string, records []messaging.Record) (bool, error) {
+				size := 0
+				for _, r := range records {
+					if want := fmt.Sprintf(text, published); !strings.HasSuffix(string(r.Payload), want) {
+						t.Errorf("%s, %s: want %s, got the end %s", name, format, want, r.Payload[len(r.Payload)-20:])
+					}
+					published++
+					size += len(r.Payload)
+				}
+				total += size
+				assert.Less(t, size, 2*encoding.PieceBytes)
+				assert.LessOrEqual(t, d.receiver.budget.Used(), int64(2*encoding.PieceBytes))
+				return published%3 > 0, nil // the memory of some pieces is still in use
+			})
+			status, text, _ := d.post(t, writetest.Compress(body))
+			require.Equal(t, http.StatusNoContent, status, text)
+			assert.Equal(t, repetitions, published)
+			assert.Greater(t, int64(total), d.receiver.budget.Limit())
+			assert.Zero(t, d.receiver.budget.Used())
 		}
-		d := newDouble(t, nil)
-		status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, req)))
-		assert.Equal(t, http.StatusRequestEntityTooLarge, status, name)
-		assert.Contains(t, text, "at most 67108864 are allowed")
-		assert.Empty(t, d.published())
-		assert.Zero(t, d.receiver.budget.Used())
 	}
+}
+
+// TestTheLargestRequestIsStored: one that needs nearly all of decoded_bytes and of memory_bytes.
+func TestTheLargestRequestIsStored(t *testing.T) {
+	limits := DefaultConfig().Limits
+	req := writetest.Request(0, 0)
+	for i := range 45_000 {
+		series := writetest.Request(1, 16).Timeseries[0]
+		series.Labels[1].Value = fmt.Sprint(i)
+		series.Labels[2].Value = strings.Repeat("x", 330)
+		req.Timeseries = append(req.Timeseries, series)
+	}
+	body := writetest.Marshal(t, req)
+	require.Greater(t, len(body), int(limits.DecodedBytes)*9/10)
+	require.Less(t, len(body), int(limits.DecodedBytes))
+	for _, name := range encoding.Names() {
+		t.Run(name, func(t *testing.T) {
+			d := newDouble(t, func(cfg *Config) { cfg.Format, cfg.Dedup.Entries = name, 0 })
+			entries, most := 0, int64(0)
+			d.receiver.topics.Divert(func(_ context.Context, _ string, records []messaging.Record) (bool, error) {
+				entries += len(records)
+				most = max(most, d.receiver.budget.Used())
+				return true, nil
+			})
+			status, text, _ := d.post(t, writetest.Compress(body))
+			require.Equal(t, http.StatusNoContent, status, text)
+			if !strings.HasPrefix(name, "packed") {
+				assert.Len(t, req.Timeseries, entries)
+			}
+			assert.LessOrEqual(t, most, int64(limits.DecodedBytes+limits.MemoryBytes)+16<<20)
+			t.Logf("%d bytes in flight", most)
+		})
+	}
+}
+
+const repetitions = 2000
+
+// repeated returns a request with many samples of one series, whose values are their numbers.
+func repeated(label string) *prompb.WriteRequest {
+	req := writetest.OneSeries("__name__", "m", "label", label)
+	req.Timeseries[0].Samples = nil
+	for i := range repetitions {
+		req.Timeseries[0].Samples = append(req.Timeseries[0].Samples, prompb.Sample{Value: float64(i), Timestamp: 5})
+	}
+	return req
+}
+
+// TestAPieceThatIsNotStoredEndsItsPart: later samples of the series must not overtake it. Parts of
+// other topics are stored, and are not published again.
+func TestAPieceThatIsNotStoredEndsItsPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := templated(t, publishtest.NewCluster(), nil)
+		req := repeated(strings.Repeat("x", 20<<10))
+		req.Timeseries[0].Labels = append(req.Timeseries[0].Labels, prompb.Label{Name: "job", Value: "bad"})
+		req.Timeseries = append(jobs("a").Timeseries, append(req.Timeseries, jobs("z").Timeseries...)...)
+		body := writetest.Marshal(t, req)
+		var published []string
+		pieces := 0
+		d.receiver.topics.Divert(func(_ context.Context, topic string, records []messaging.Record) (bool, error) {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			if len(records) == 0 {
+				return true, nil
+			}
+			if topic == badTopic {
+				if pieces++; pieces == 3 {
+					return true, refusal.Unavailable("publish", refusal.RetryUnavailable, "not stored")
+				}
+			}
+			for _, r := range records {
+				_, value, _ := strings.Cut(string(r.Payload[len(r.Payload)-14:]), `"value":`)
+				published = append(published, topic+" "+value)
+			}
+			return true, nil
+		})
+		status, text, _ := d.post(t, writetest.Compress(body))
+		require.Equal(t, http.StatusServiceUnavailable, status, text)
+		first := len(published)
+		assert.Less(t, first, repetitions)
+		status, text, _ = d.post(t, writetest.Compress(body))
+		require.Equal(t, http.StatusNoContent, status, text)
+		count := map[string]int{}
+		for _, line := range published {
+			topic, _, _ := strings.Cut(line, " ")
+			count[topic]++
+		}
+		assert.Equal(t, 1, count["persistent://public/public/m-a"])
+		assert.Equal(t, 1, count["persistent://public/public/m-z"])
+		var again []string
+		for _, line := range published[first:] {
+			if strings.HasPrefix(line, badTopic) {
+				again = append(again, line)
+			}
+		}
+		require.Len(t, again, repetitions, "all of the part again, in order")
+		for i, line := range again {
+			require.Equal(t, fmt.Sprintf("%s %d}", badTopic, i), line)
+		}
+		assert.Zero(t, d.receiver.budget.Used())
+	})
 }

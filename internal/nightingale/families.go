@@ -4,57 +4,84 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/aviaryhq/aviary/internal/httpserver/admission"
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 	"github.com/aviaryhq/aviary/internal/truncate"
 )
 
 // families remembers the metadata of metric families: in remote write 1.0, metadata comes in
-// separate requests. The latest metadata of a tenant applies to that tenant's series.
+// separate requests. The latest metadata of a tenant applies to that tenant's series only.
 type families struct {
 	limit int // of entries, over all tenants
 
-	mu    sync.RWMutex
-	known map[familyKey]*batch.Metadata // entries never change: learn replaces them
+	mu     sync.RWMutex
+	shares *admission.Shares
+	known  map[string]map[string]*batch.Metadata // by tenant and family; entries never change: learn replaces them
 }
-
-// familyKey identifies a family of one tenant: one tenant's metadata must not appear in another
-// tenant's messages.
-type familyKey struct{ tenant, family string }
 
 func newFamilies(limit int) *families {
-	return &families{limit: limit, known: make(map[familyKey]*batch.Metadata)}
+	return &families{limit: limit, shares: admission.NewShares(limit), known: make(map[string]map[string]*batch.Metadata)}
 }
 
-// learn remembers a tenant's entries. It returns how many it has ignored.
-func (f *families) learn(tenant string, entries []batch.Metadata) (ignored int) {
+// learn remembers a tenant's entries, and returns what became of them.
+func (f *families) learn(tenant string, entries []batch.Metadata) (r batch.Remembered) {
 	if len(entries) == 0 {
-		return 0
+		return r
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range entries {
-		old, known := f.known[familyKey{tenant, m.Family}]
+		old := f.known[tenant][m.Family]
 		switch {
-		case known && old.Kind == m.Kind && old.Unit == m.Unit && old.Help == truncate.Text(m.Help, batch.MaxFamilyHelp):
-		case m.Family == "" || len(m.Family) > batch.MaxFamilyName || len(m.Unit) > batch.MaxFamilyUnit || !known && len(f.known) >= f.limit:
-			ignored++
+		case old != nil && old.Kind == m.Kind && old.Unit == m.Unit && old.Help == truncate.Text(m.Help, batch.MaxFamilyHelp):
+		case m.Family == "" || len(m.Family) > batch.MaxFamilyName || len(m.Unit) > batch.MaxFamilyUnit || f.limit == 0:
+			r.Ignored++
+			continue
 		default:
+			if old == nil {
+				r.Evicted += f.makeRoom(tenant)
+			}
 			// Copies, because the entry's strings alias the request's body.
 			fresh := &batch.Metadata{
 				Family: strings.Clone(m.Family), Kind: m.Kind,
-				Unit: strings.Clone(truncate.Text(m.Unit, batch.MaxFamilyUnit)), Help: strings.Clone(truncate.Text(m.Help, batch.MaxFamilyHelp)),
+				Unit: strings.Clone(m.Unit), Help: strings.Clone(truncate.Text(m.Help, batch.MaxFamilyHelp)),
 			}
-			f.known[familyKey{strings.Clone(tenant), fresh.Family}] = fresh
+			f.known[tenant][fresh.Family] = fresh
 		}
+		r.Kept++
 	}
-	return ignored
+	return r
+}
+
+// makeRoom counts one more entry of a tenant. If there are too many, it evicts one of the tenant
+// with the most, and returns 1. The choice among that tenant's entries is random: senders repeat
+// their entries in a fixed order, so that each would be evicted before its repetition if the oldest
+// had to go. The caller holds f.mu.
+func (f *families) makeRoom(tenant string) (evicted int) {
+	if f.shares.Full() {
+		loser := f.shares.Loser(tenant)
+		for family := range f.known[loser] {
+			delete(f.known[loser], family)
+			break
+		}
+		if f.shares.Add(loser, -1); len(f.known[loser]) == 0 {
+			delete(f.known, loser)
+		}
+		evicted = 1
+	}
+	f.shares.Add(tenant, 1)
+	if f.known[tenant] == nil {
+		f.known[strings.Clone(tenant)] = make(map[string]*batch.Metadata)
+	}
+	return evicted
 }
 
 // describe sets the metadata of each series in a tenant's batch.
 func (f *families) describe(tenant string, b *batch.Batch) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	if len(f.known) == 0 {
+	known := f.known[tenant]
+	if len(known) == 0 {
 		return
 	}
 	var name string // of the previous series: series of a family follow each other
@@ -65,23 +92,23 @@ func (f *families) describe(tenant string, b *batch.Batch) {
 			continue // the request contains the series' metadata
 		}
 		if n := b.Name(s); n != name {
-			name, metadata = n, f.find(tenant, n)
+			name, metadata = n, familyOf(known, n)
 		}
 		s.Metadata = metadata
 	}
 }
 
-// find returns the metadata of a series' family, or nil. The family has the series' name, or for
-// some types that name without a suffix. The caller holds f.mu.
-func (f *families) find(tenant, name string) *batch.Metadata {
-	if m := f.known[familyKey{tenant, name}]; m != nil {
+// familyOf returns the metadata of a series' family, or nil. The family has the series' name, or for
+// some types that name without a suffix.
+func familyOf(known map[string]*batch.Metadata, name string) *batch.Metadata {
+	if m := known[name]; m != nil {
 		return m
 	}
 	at := strings.LastIndexByte(name, '_')
 	if at <= 0 {
 		return nil
 	}
-	m := f.known[familyKey{tenant, name[:at]}]
+	m := known[name[:at]]
 	if m == nil {
 		return nil
 	}

@@ -1,10 +1,12 @@
 package nightingale
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -15,7 +17,7 @@ import (
 
 func TestFamiliesFindBySeriesName(t *testing.T) {
 	f := newFamilies(10)
-	require.Zero(t, f.learn("", []batch.Metadata{
+	require.Equal(t, batch.Remembered{Kept: 4}, f.learn("", []batch.Metadata{
 		{Family: "requests", Kind: "counter"}, {Family: "latency", Kind: "histogram"}, {Family: "temperature", Kind: "gauge"}, {Family: "quantiles", Kind: "summary"},
 	}))
 	for name, want := range map[string]string{
@@ -24,7 +26,7 @@ func TestFamiliesFindBySeriesName(t *testing.T) {
 		"temperature_total": "", "requests_bucket": "", "other": "", "_total": "", "": "",
 	} {
 		got := ""
-		if m := f.find("", name); m != nil {
+		if m := familyOf(f.known[""], name); m != nil {
 			got = m.Kind
 		}
 		assert.Equal(t, want, got, name)
@@ -33,11 +35,38 @@ func TestFamiliesFindBySeriesName(t *testing.T) {
 
 func TestFamiliesAreBounded(t *testing.T) {
 	f := newFamilies(2)
-	assert.Equal(t, 1, f.learn("", []batch.Metadata{{Family: "a"}, {Family: "b"}, {Family: "c"}}))
-	assert.Equal(t, 0, f.learn("", []batch.Metadata{{Family: "a", Help: strings.Repeat("h", 5000)}}), "a known one may change")
-	assert.Len(t, f.known[familyKey{family: "a"}].Help, batch.MaxFamilyHelp+len("..."))
-	assert.Equal(t, 1, newFamilies(10).learn("", []batch.Metadata{{Family: strings.Repeat("n", batch.MaxFamilyName+1)}}))
-	assert.Equal(t, 1, newFamilies(0).learn("", []batch.Metadata{{Family: "a"}}))
+	assert.Equal(t, batch.Remembered{Kept: 2}, f.learn("", []batch.Metadata{{Family: "a"}, {Family: "b"}}))
+	assert.Equal(t, batch.Remembered{Kept: 1}, f.learn("", []batch.Metadata{{Family: "a", Help: strings.Repeat("h", 5000)}}), "a known one may change")
+	assert.Len(t, f.known[""]["a"].Help, batch.MaxFamilyHelp+len("..."))
+	assert.Equal(t, batch.Remembered{Kept: 1, Evicted: 1}, f.learn("", []batch.Metadata{{Family: "c"}}))
+	assert.Len(t, f.known[""], 2)
+	assert.Contains(t, f.known[""], "c")
+	assert.Equal(t, batch.Remembered{Ignored: 1}, newFamilies(10).learn("", []batch.Metadata{{Family: strings.Repeat("n", batch.MaxFamilyName+1)}}))
+	assert.Equal(t, batch.Remembered{Ignored: 1}, newFamilies(0).learn("", []batch.Metadata{{Family: "a"}}))
+}
+
+// TestATenantCannotFillTheFamilies: the metadata of others stays known, whatever one tenant sends.
+func TestATenantCannotFillTheFamilies(t *testing.T) {
+	const limit = 100
+	f := newFamilies(limit)
+	flood := func() {
+		for i := range 5 * limit {
+			f.learn("flood", []batch.Metadata{{Family: fmt.Sprint("m", i)}})
+		}
+	}
+	flood()
+	var own []batch.Metadata
+	for i := range limit / 3 {
+		own = append(own, batch.Metadata{Family: fmt.Sprint("own", i)})
+	}
+	for _, tenant := range []string{"bar", "kitchen"} {
+		assert.Equal(t, len(own), f.learn(tenant, own).Kept)
+		flood()
+	}
+	for _, tenant := range []string{"bar", "kitchen"} {
+		assert.Len(t, f.known[tenant], len(own), tenant)
+	}
+	assert.Len(t, f.known["flood"], limit-2*len(own))
 }
 
 func TestMessagesTellTypeUnitAndHelp(t *testing.T) {
@@ -61,6 +90,36 @@ func TestMessagesTellTypeUnitAndHelp(t *testing.T) {
 		`{"name":"odd","labels":{},"help":"?","timestamp":1,"value":1}`,
 		`{"name":"untold","labels":{},"timestamp":1,"value":1}`,
 	}, payloads)
+}
+
+// TestMetadataThatIsNotUTF8: it would make messages unreadable. The sender hears of it, and the
+// samples are written.
+func TestMetadataThatIsNotUTF8(t *testing.T) {
+	first := writetest.OneSeries("__name__", "m")
+	first.Metadata = []prompb.MetricMetadata{{MetricFamilyName: "m", Help: "\xff"}, {MetricFamilyName: "good", Help: "h"}, {MetricFamilyName: "u", Unit: "\xff"}}
+	second := writetest.V2Of("__name__", "m")
+	second.Symbols = append(second.Symbols, "\xff help")
+	second.Timeseries[0].Metadata.HelpRef = uint32(len(second.Symbols) - 1)
+	for _, format := range []string{"json", "packed", "packed-v2"} {
+		for name, body := range map[string][]byte{"1.0": writetest.Marshal(t, first), "2.0": writetest.MarshalV2(t, second)} {
+			d := newDouble(t, func(cfg *Config) { cfg.Format = format })
+			var headers []string
+			if name == "2.0" {
+				headers = []string{"Content-Type", "application/x-protobuf;proto=io.prometheus.write.v2.Request"}
+			}
+			status, text, header := d.post(t, writetest.Compress(body), headers...)
+			assert.Equal(t, http.StatusBadRequest, status)
+			if name == "2.0" {
+				assert.Equal(t, "1", header.Get("X-Prometheus-Remote-Write-Samples-Written"))
+				assert.Equal(t, "1 metadata entries are invalid, the others were written\nmetadata of \"m\" is not UTF-8\n", text)
+			} else {
+				assert.Equal(t, "2 metadata entries are invalid, the others were written\nmetadata of \"m\" is not UTF-8\nmetadata of \"u\" is not UTF-8\n", text)
+			}
+			assert.Len(t, d.published(), 1)
+			assert.NotContains(t, d.published()[0], "\xff help")
+			assert.Positive(t, testutil.ToFloat64(d.metrics.metadata.WithLabelValues("rejected")))
+		}
+	}
 }
 
 // TestFamiliesAreTheTenantsOwn: what one says of its metrics does not appear in

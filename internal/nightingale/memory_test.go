@@ -8,7 +8,7 @@ import (
 
 func TestTheMemoryLimitFollowsTheBounds(t *testing.T) {
 	cfg := DefaultConfig()
-	assert.LessOrEqual(t, memoryLimit(cfg), int64(280<<20))
+	assert.LessOrEqual(t, memoryLimit(cfg), int64(320<<20))
 	cfg.Profile.MaxPendingBytes += 1 << 30
 	assert.Greater(t, memoryLimit(cfg), int64(1<<30))
 }

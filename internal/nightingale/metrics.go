@@ -52,7 +52,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"reason"}),
 		metadata: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "nightingale_metadata_total",
-			Help: "Metadata entries received, by result: remembered, or ignored for want of room (limits.metadata_families).",
+			Help: "Metadata entries received, by result: remembered, ignored (too long), rejected (not UTF-8); and evicted, remembered entries that made room for others (limits.metadata_families).",
 		}, []string{"result"}),
 		bodyBytes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "nightingale_bytes_total",
@@ -93,7 +93,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	for reason := range batch.FilterReasons {
 		m.filtered.WithLabelValues(batch.FilterReason(reason))
 	}
-	for _, result := range []string{"remembered", "ignored"} {
+	for _, result := range []string{"remembered", "ignored", "rejected", "evicted"} {
 		m.metadata.WithLabelValues(result)
 	}
 	for _, state := range []string{"compressed", "decoded", "published"} {

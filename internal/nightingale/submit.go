@@ -6,6 +6,9 @@ import (
 	"net/http"
 	"sync"
 
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/httpserver/admission"
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
@@ -48,42 +51,56 @@ func (d *deliveries) close(ctx context.Context) error {
 	}
 }
 
-// submit publishes a request's messages and waits for the outcome, or joins the attempt of another
-// request with the same body. It returns the contents of the request.
-func (v *receiver) submit(ctx context.Context, tenant string, c *publish.Claim, contents batch.Contents, out *publish.Outgoing, held *admission.Hold) (batch.Contents, error) {
-	d := v.deliveries
-	if !c.Owned {
-		v.releaseOutgoing(out)
-		v.metrics.repeated.WithLabelValues(c.State()).Inc()
-		return v.await(ctx, c.Attempt, batch.Contents{})
+// submit publishes a decoded request, in the background if deduplication is on, and waits for the
+// outcome. It takes over the claim and the memory of the request.
+func (v *receiver) submit(ctx context.Context, claim *publish.Claim, space *requestSpace, contents batch.Contents, held *admission.Hold, watch *stopwatch) (batch.Contents, error) {
+	own := *claim
+	claim.Owned = false
+	if d := v.deliveries; d.Entries > 0 {
+		kept := held.Transfer(held.Bytes())
+		d.running.Go(func() {
+			defer kept.Release()
+			defer own.Abort(errUnfinished)
+			err := app.Protect(func() error {
+				v.publish(d.background, &own, space, contents, kept, watch)
+				return nil
+			})
+			if panicked := (*app.PanicError)(nil); errors.As(err, &panicked) {
+				v.log.Error("cannot publish a request", zap.Error(err), zap.ByteString("stack", panicked.Stack))
+			}
+		})
+	} else {
+		defer own.Abort(errUnfinished)
+		v.publish(ctx, &own, space, contents, held, watch)
 	}
-	c.Owned = false // complete ends the attempt, here or in the background
-	if d.Entries == 0 {
-		d := v.topics.Publish(ctx, c, out, held)
-		v.complete(tenant, c, contents, out, d)
-		return contents, d.Err
-	}
-	// The body is not needed any more: only the messages stay in memory.
-	kept := held.Transfer(int64(out.Size()))
-	d.running.Go(func() {
-		outcome := v.topics.Publish(d.background, c, out, kept)
-		kept.Release()
-		v.complete(tenant, c, contents, out, outcome)
-	})
-	return v.await(ctx, c.Attempt, contents)
+	return v.await(ctx, own.Attempt, contents)
 }
 
-// complete ends an attempt after publishing, and counts it. It charges the tenant only if the
-// sender will not repeat the request, so that each body is charged once.
-func (v *receiver) complete(tenant string, c *publish.Claim, contents batch.Contents, out *publish.Outgoing, d publish.Delivered) {
+// publish publishes a decoded request, completes its attempt, and counts it. It charges the tenant
+// only if the sender will not repeat the request, so that each body is charged once.
+func (v *receiver) publish(ctx context.Context, claim *publish.Claim, space *requestSpace, contents batch.Contents, held *admission.Hold, watch *stopwatch) {
+	tenant, out := claim.Key.Tenant, v.newOutgoing()
+	out.Properties, space.Packing.Limit = propertiesOf(tenant), v.messageBytes
+	d := v.topics.Publish(ctx, publish.Request{
+		Claim: claim, Format: v.format, Contents: &contents, Space: &space.Workspace, Out: out, Held: held,
+		Encoded: func() {
+			watch.lap("encode")
+			v.release(space)
+			held.Shrink(held.Bytes() - int64(out.Size())) // only the messages stay in memory
+		},
+	})
+	watch.lap("publish")
+	held.Release()
+	v.metrics.bodyBytes.WithLabelValues("published").Add(float64(out.Total))
 	if d.Free {
 		v.releaseOutgoing(out)
 	}
-	if publish.Final(d.Err) {
-		v.settings.Load().quotas.charge(tenant, contents.Valid.Entries())
+	if d.Err == nil {
+		v.settings.Load().quotas.charge(tenant, contents.Cost)
 	}
 	v.count(contents, d.Err)
-	v.deliveries.Complete(c.Attempt, contents, d)
+	claim.Owned = false
+	v.deliveries.Complete(claim.Attempt, contents, d)
 }
 
 // await waits for the result of an attempt until the request times out.

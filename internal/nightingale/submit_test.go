@@ -57,13 +57,16 @@ func TestRetriedBodyIsPublishedOnce(t *testing.T) {
 	t.Run("stored in part, the rest is too large", func(t *testing.T) {
 		d := newDouble(t, nil)
 		d.publish = func(context.Context, []messaging.Record) (bool, error) {
-			return true, refusal.Invalid(publish.ReasonRecordTooLarge, "too large, the others were written")
+			return true, publish.TooLarge{1}
 		}
 		for range 2 {
-			status, _, _ := d.post(t, writetest.Compress(body))
+			status, text, _ := d.post(t, writetest.Compress(body))
 			assert.Equal(t, http.StatusBadRequest, status)
+			assert.Contains(t, text, "1 samples are in messages that are larger than the broker accepts, the others were written")
 		}
 		assert.Len(t, d.published(), 3)
+		assert.InDelta(t, 2, testutil.ToFloat64(d.metrics.samples.WithLabelValues("sample", "written")), 0)
+		assert.InDelta(t, 1, testutil.ToFloat64(d.metrics.rejected.WithLabelValues("record_too_large")), 0)
 	})
 	t.Run("invalid in part", func(t *testing.T) {
 		d := newDouble(t, nil)

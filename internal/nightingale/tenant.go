@@ -39,7 +39,8 @@ type Tenants struct {
 // Quota is a rate of samples. Beyond it: 429, the only use of that status. Prometheus drops
 // requests that get 429, unless retry_on_http_429 is set.
 type Quota struct {
-	// SamplesPerSecond is the rate of samples of all kinds. 0: no bound.
+	// SamplesPerSecond is the rate of samples of all kinds, valid or not. A metadata entry, and a
+	// series without samples, count as one. 0: no bound.
 	SamplesPerSecond float64 `yaml:"samples_per_second"`
 	// Burst is how many samples may arrive at once. 0: as many as in ten seconds at the rate.
 	Burst int `yaml:"burst"`

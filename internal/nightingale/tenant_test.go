@@ -180,6 +180,28 @@ func TestABodyIsChargedOnce(t *testing.T) {
 	})
 }
 
+// TestQuotasCountMetadataAndInvalidSamples: all that a request costs is its tenant's.
+func TestQuotasCountMetadataAndInvalidSamples(t *testing.T) {
+	metadata, invalid, empty := new(prompb.WriteRequest), writetest.Request(4, 2), writetest.Request(4, 2)
+	for i := range 4 {
+		metadata.Metadata = append(metadata.Metadata, prompb.MetricMetadata{MetricFamilyName: fmt.Sprint("m", i)})
+		invalid.Timeseries[i].Labels[0].Name = ""
+		empty.Timeseries[i].Samples = nil
+	}
+	for name, req := range map[string]*prompb.WriteRequest{"metadata": metadata, "invalid": invalid, "empty": empty} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d, _ := newDoubleWithoutServer(t, func(c *Config) { c.Tenants.Default = Quota{SamplesPerSecond: .0001, Burst: 6} })
+				d.post(t, writetest.Compress(writetest.Marshal(t, req)))
+				status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 2))))
+				assert.Equal(t, http.StatusTooManyRequests, status, "two are left: %s", text)
+				status, text, _ = d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(2, 2))))
+				assert.Equal(t, http.StatusNoContent, status, text)
+			})
+		})
+	}
+}
+
 // TestMessagesTellTenantAndTime: consumers find them without reading the payload.
 func TestMessagesTellTenantAndTime(t *testing.T) {
 	for format, want := range map[string][]int64{

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -365,7 +364,7 @@ func TestWhatCannotBeStoredIsToldInTheEnd(t *testing.T) {
 			published = append(published, topic)
 			switch {
 			case topic == goodTopic:
-				return true, refusal.Invalid(publish.ReasonRecordTooLarge, "too large")
+				return true, publish.TooLarge{0}
 			case unavailable:
 				return true, refusal.Unavailable("pulsar_unavailable", refusal.RetryUnavailable, "unavailable")
 			default:
@@ -465,31 +464,20 @@ func TestTheTopicOfTheConfigurationIsTakenAsItIs(t *testing.T) {
 func TestWhatOverflowedIsNotTakenForStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := publishtest.NewCluster()
-		c.Opening = map[string]<-chan struct{}{goodTopic: make(chan struct{}), badTopic: make(chan struct{})}
+		c.Opening = map[string]<-chan struct{}{badTopic: make(chan struct{})}
 		d := templated(t, c, func(cfg *Config) { cfg.Topics.OverflowTopic = restTopic })
 		status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, jobs("bad"))))
 		require.Equal(t, http.StatusNoContent, status, text)
 		require.Equal(t, 1, c.Count(restTopic), "it does not open")
 
+		c.Terminate(goodTopic)
+		c.Refuse = nil // it is open when it is terminated
 		body := writetest.Marshal(t, jobs("bad", "good"))
-		ctx, hangUp := context.WithCancel(t.Context())
-		req, answered := d.request(ctx, t, writetest.Compress(body)), httptest.NewRecorder()
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			d.handler.ServeHTTP(answered, req)
-		}()
-		require.Eventually(t, func() bool { // it waits for the other topic, which may still open
-			c.Mu.Lock()
-			defer c.Mu.Unlock()
-			return c.Opens[goodTopic] == 1
-		}, await.Patience, time.Millisecond)
-		hangUp()
-		<-ended
-		assert.Equal(t, refusal.StatusClientClosed, answered.Code)
-		require.Eventually(t, func() bool { return c.Count(restTopic) == 2 }, await.Patience, time.Millisecond)
-
-		require.Eventually(t, func() bool { // the first may not have ended
+		status, text, _ = d.post(t, writetest.Compress(body))
+		require.Equal(t, http.StatusServiceUnavailable, status, text)
+		require.Equal(t, 2, c.Count(restTopic), "of the bad topic")
+		c.Terminate(goodTopic)
+		require.Eventually(t, func() bool { // the topic may not have ended
 			status, _, _ := d.post(t, writetest.Compress(body))
 			return status == http.StatusNoContent
 		}, await.Patience, time.Millisecond)

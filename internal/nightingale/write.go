@@ -48,8 +48,8 @@ type receiver struct {
 }
 
 // requestSpace is the memory for handling a request. A request gets one after its body was read, so
-// that slow senders use none. It releases it after encoding the messages, before it waits for their
-// acknowledgement.
+// that slow senders use none. It releases it after encoding the last messages, before it waits for
+// their acknowledgement.
 type requestSpace struct {
 	decoded, scratch []byte
 	publish.Workspace
@@ -129,15 +129,7 @@ func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	claim := &publish.Claim{Cache: v.DedupCache, Key: publish.BodyKey{Tenant: tenant, Message: protocol.Message}}
 	defer claim.Abort(errUnfinished)
-	out := v.newOutgoing()
-	contents, err := v.translate(ctx, *body, protocol, tenant, held, out, watch, claim)
-	v.releaseBody(body)
-	if err != nil {
-		claim.Abort(err)
-		return err
-	}
-	contents, err = v.submit(ctx, tenant, claim, contents, out, held)
-	watch.lap("publish")
+	contents, err := v.store(ctx, body, protocol, claim, held, watch)
 	if err != nil {
 		return err
 	}
@@ -147,60 +139,74 @@ func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 	return contents.Invalid.Err(contents.Series())
 }
 
-// translate encodes the messages of a request's body into out. Its results do not refer to the
-// body. If another request has the same body, translate encodes nothing.
-func (v *receiver) translate(ctx context.Context, body []byte, protocol remotewrite.Protocol, tenant string, held *admission.Hold, out *publish.Outgoing, watch *stopwatch, claim *publish.Claim) (c batch.Contents, err error) {
-	if !claim.Acquire(body) {
-		return c, nil
+// store publishes the series of a body and waits for the outcome. If another request has the same
+// body, it only waits.
+func (v *receiver) store(ctx context.Context, body *[]byte, protocol remotewrite.Protocol, claim *publish.Claim, held *admission.Hold, watch *stopwatch) (batch.Contents, error) {
+	if !claim.Acquire(*body) {
+		v.releaseBody(body)
+		held.Release()
+		v.metrics.repeated.WithLabelValues(claim.State()).Inc()
+		return v.await(ctx, claim.Attempt, batch.Contents{})
 	}
+	space, err := v.decompress(*body, held, watch)
+	v.releaseBody(body)
+	if err != nil {
+		claim.Abort(err)
+		return batch.Contents{}, err
+	}
+	contents, err := v.decode(space, protocol, claim.Key.Tenant, held, watch)
+	if err != nil {
+		v.release(space)
+		claim.Abort(err)
+		return batch.Contents{}, err
+	}
+	return v.submit(ctx, claim, space, contents, held, watch)
+}
+
+// decompress decompresses a body. The result does not refer to the body.
+func (v *receiver) decompress(body []byte, held *admission.Hold, watch *stopwatch) (*requestSpace, error) {
 	size, err := remotewrite.DecodedLen(body, v.limits)
 	if err != nil {
-		return c, err
+		return nil, err
 	}
-	if err := held.Set(int64(len(body)) + int64(size)); err != nil {
-		return c, err
+	if err := held.Grow(int64(size)); err != nil {
+		return nil, err
 	}
 	space := v.newWorkspace(len(body))
-	defer v.release(space)
 	if space.decoded, err = remotewrite.Decompress(space.decoded, body, size); err != nil {
-		return c, err
+		v.release(space)
+		return nil, err
 	}
+	held.Shrink(int64(len(body)))
 	watch.lap("decompress")
 	v.metrics.bodyBytes.WithLabelValues("decoded").Add(float64(len(space.decoded)))
+	return space, nil
+}
 
+// decode decodes and checks the series of a decompressed body, and applies the tenant's quota and
+// the rules.
+func (v *receiver) decode(space *requestSpace, protocol remotewrite.Protocol, tenant string, held *admission.Hold, watch *stopwatch) (c batch.Contents, err error) {
 	now := v.settings.Load()
 	b := &space.Batch
 	b.Elements.Held, b.ExemplarSeries, b.Form = held, v.exemplarSeries, v.form(protocol, now.rules)
 	if err := protocol.Decode(b, space.decoded, v.limits); err != nil {
 		return c, err
 	}
-	c.Metadata = len(b.Metadata)
+	c.Cost = b.Cost()
 	watch.lap("decode")
 
 	c.Invalid, space.scratch = remotewrite.Validate(b, v.limits, space.scratch)
 	for i := range b.Series {
 		c.Valid.Add(&b.Series[i])
 	}
-	if err := now.quotas.admit(tenant, c.Valid.Entries()); err != nil {
+	if err := now.quotas.admit(tenant, c.Cost); err != nil {
 		v.metrics.count(c.Valid, "throttled")
 		return c, err
 	}
-	c.Forgotten = v.families.learn(tenant, b.Metadata)
+	c.Metadata = v.families.learn(tenant, b.Metadata)
 	v.families.describe(tenant, b)
 	c.Filtered, space.scratch = now.rules.Apply(b, space.scratch)
 	watch.lap("validate")
-
-	// Each message repeats its series' labels, so the messages can be much larger than the body.
-	out.Properties = propertiesOf(tenant)
-	if err := out.Reserve(held, v.format.Size(b, &space.Packing), c.Valid.Entries()); err != nil {
-		return c, err
-	}
-	space.Packing.Limit = v.messageBytes
-	if err := v.topics.Encode(ctx, v.format, tenant, claim, &space.Workspace, out, &c); err != nil {
-		return c, err
-	}
-	watch.lap("encode")
-	v.metrics.bodyBytes.WithLabelValues("published").Add(float64(out.Bytes))
 	return c, nil
 }
 
@@ -249,14 +255,16 @@ func (v *receiver) count(c batch.Contents, err error) {
 	} else {
 		v.metrics.count(c.Valid, "unwritten")
 	}
-	if c.Invalid.Counts.Series > 0 {
+	if len(c.Invalid.Reasons) > 0 {
 		v.metrics.count(c.Invalid.Counts, "rejected")
 	}
 	for reason, n := range c.Invalid.Reasons {
 		v.metrics.rejected.WithLabelValues(reason).Add(float64(n))
 	}
-	v.metrics.metadata.WithLabelValues("remembered").Add(float64(c.Metadata - c.Forgotten))
-	v.metrics.metadata.WithLabelValues("ignored").Add(float64(c.Forgotten))
+	v.metrics.metadata.WithLabelValues("remembered").Add(float64(c.Metadata.Kept))
+	v.metrics.metadata.WithLabelValues("ignored").Add(float64(c.Metadata.Ignored))
+	v.metrics.metadata.WithLabelValues("evicted").Add(float64(c.Metadata.Evicted))
+	v.metrics.metadata.WithLabelValues("rejected").Add(float64(c.Invalid.Metadata))
 }
 
 func (v *receiver) newBody() *[]byte {

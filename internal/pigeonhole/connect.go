@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/aviaryhq/aviary/internal/pigeonhole/transform"
 	"github.com/aviaryhq/aviary/internal/trial"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -120,7 +119,7 @@ func widestTopic(ctx context.Context, source partitionedSource) (topic string, p
 
 // destination returns the destination of all messages; fixed is false if it depends on the message.
 func (c RouteConfig) destination() (to string, fixed bool) {
-	changes, err := transform.New(c.Config)
+	changes, err := c.newTransform()
 	if err != nil { // cannot happen after Validate
 		return "", false
 	}

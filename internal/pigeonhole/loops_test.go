@@ -11,6 +11,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pulsar"
 	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/internal/pigeonhole/transform"
 )
@@ -30,7 +31,7 @@ func (*lastMessageSink) PlaceName(to string) string { return message.PlaceName("
 func leading(t *testing.T, to string) *route {
 	t.Helper()
 	rc := RouteConfig{Config: transform.Config{To: to}, MaxHops: 8, DeadLetter: DeadLetter{To: "dead"}}
-	changes, err := transform.New(rc.Config)
+	changes, err := transform.New(rc.Config, pulsar.DefaultSinkConfig().NameRules())
 	require.NoError(t, err)
 	return &route{
 		cfg: rc, log: zap.NewNop(), transform: changes, sink: &lastMessageSink{}, deadLetterSink: &lastMessageSink{},

@@ -102,7 +102,7 @@ func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, m *metrics) (*route, 
 	bounds := cfg.bounds(rc)
 	r.memory.Store(rc.memory(bounds))
 	var err error
-	if r.transform, err = transform.New(rc.Config); err != nil {
+	if r.transform, err = rc.newTransform(); err != nil {
 		return nil, err
 	}
 	system, source := rc.Source.section()

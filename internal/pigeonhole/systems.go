@@ -9,6 +9,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
 	"github.com/aviaryhq/aviary/internal/connector/pulsar"
 	"github.com/aviaryhq/aviary/internal/connector/rabbitmq"
+	"github.com/aviaryhq/aviary/internal/pigeonhole/transform"
 )
 
 // SourceConfig configures a source of one system: exactly one field is set. A field's key is the
@@ -123,6 +124,12 @@ func (c RouteConfig) sink() (system string, section connector.SinkConfig) {
 		section = exact.ForGuarantee(c.Guarantee)
 	}
 	return system, section
+}
+
+// newTransform compiles the route's transformation for the names of its sink's system.
+func (c RouteConfig) newTransform() (*transform.Transform, error) {
+	_, sink := c.Sink.section()
+	return transform.New(c.Config, sink.NameRules())
 }
 
 // deadLetterSink returns the section of the dead-letter sink, and its system. The section is nil if

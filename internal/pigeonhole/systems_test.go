@@ -5,10 +5,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
+	"github.com/aviaryhq/aviary/internal/connector/lane"
+	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/internal/connector/pulsar"
+	"github.com/aviaryhq/aviary/internal/connector/rabbitmq"
+	"github.com/aviaryhq/aviary/internal/pigeonhole/transform"
 )
 
 // TestEverySystemMakesItsSourceAndSink: the compiler does not see it.
@@ -53,4 +58,19 @@ func TestDeadLettersOfARouteThatKeepsPartitionsHaveASinkOfTheirOwn(t *testing.T)
 	sink.Partition = "key"
 	_, deadLetters = c.deadLetterSink()
 	assert.Nil(t, deadLetters, "the route's own")
+}
+
+// TestRoutesHaveTheRulesOfTheirSink: a value of a message must not name what the sink's system
+// reserves.
+func TestRoutesHaveTheRulesOfTheirSink(t *testing.T) {
+	intoKafka, intoRabbitMQ, intoPulsar := kafka.DefaultSinkConfig(), rabbitmq.DefaultSinkConfig(), pulsar.DefaultSinkConfig()
+	for name, sink := range map[string]SinkConfig{
+		"__consumer_offsets": {Kafka: &intoKafka}, "amq.gen-1": {RabbitMQ: &intoRabbitMQ}, "a/b/c": {Pulsar: &intoPulsar},
+	} {
+		changes, err := RouteConfig{Sink: sink, Config: transform.Config{To: "{key}"}}.newTransform()
+		require.NoError(t, err)
+		_, _, err = changes.Apply(&message.Message{Key: []byte(name)})
+		reason, _ := lane.Refused(err)
+		assert.Equal(t, "template", reason, name)
+	}
 }

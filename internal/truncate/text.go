@@ -10,14 +10,15 @@ import (
 // that are not UTF-8. It reads no more than n bytes: s may be large.
 func Text(s string, n int) string {
 	whole := len(s) <= n
-	if !whole {
-		s = s[:boundary(s, n)]
-	}
+	s = Prefix(s, n)
 	if s = strings.ToValidUTF8(s, "\uFFFD"); whole && len(s) <= n {
 		return s
 	}
-	return s[:boundary(s, n)] + "..."
+	return Prefix(s, n) + "..."
 }
+
+// Prefix returns the first n bytes of s at most, up to the boundary of a rune.
+func Prefix(s string, n int) string { return s[:boundary(s, n)] }
 
 // boundary returns the largest index up to n at which a rune begins.
 func boundary(s string, n int) int {

@@ -15,7 +15,8 @@ var (
 	ErrClosed = errors.New("messaging: closed")
 	// ErrQueueFull is returned under [FailFast] when a bound of the queue is hit.
 	ErrQueueFull = errors.New("messaging: publish queue full")
-	// ErrTooLarge is the outcome of a record that is larger than the broker takes.
+	// ErrTooLarge is the outcome of a record that is larger than the broker takes. From
+	// [Publisher.PublishAsync] it comes in a [TooLargeError].
 	ErrTooLarge = errors.New("messaging: record larger than the broker accepts")
 	// ErrTopicTerminated is the outcome of records for a terminated topic. It is
 	// final: a terminated topic takes no record again.
@@ -102,6 +103,18 @@ func isReject(err error) bool {
 	var v *verdict
 	return errors.As(err, &v) && v.reject
 }
+
+// TooLargeError is [ErrTooLarge] for one of several records.
+type TooLargeError struct {
+	Payload []byte // the record's own slice, which tells the record among others
+	Err     error  // the client's reason
+}
+
+// Error returns the text of [ErrTooLarge] and the reason.
+func (e *TooLargeError) Error() string { return ErrTooLarge.Error() + ": " + e.Err.Error() }
+
+// Unwrap makes errors.Is find [ErrTooLarge] and the reason.
+func (e *TooLargeError) Unwrap() []error { return []error{ErrTooLarge, e.Err} }
 
 // class is what the library does about an error of the underlying producer.
 type class int

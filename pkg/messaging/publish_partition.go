@@ -450,7 +450,7 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 		if c.err != nil {
 			switch classify(c.err) {
 			case tooLarge:
-				c.err = fmt.Errorf("%w: %w", ErrTooLarge, c.err)
+				c.err = &TooLargeError{Payload: c.e.msg.Payload, Err: c.err}
 			case terminated:
 				broken = ErrTopicTerminated
 				continue

@@ -284,8 +284,12 @@ func TestRecordTooLarge(t *testing.T) {
 	t.Parallel()
 	s := wire.Start(t, wire.WithMaxMessageSize(1000))
 	p := open(t, dial(t, s.URL()), topic, nil)
-	err := p.Publish(testContext(t), record(0), &messaging.Record{Payload: make([]byte, 5000)}, record(1))
+	payload := make([]byte, 5000)
+	err := p.Publish(testContext(t), record(0), &messaging.Record{Payload: payload}, record(1))
 	require.ErrorIs(t, err, messaging.ErrTooLarge)
+	var large *messaging.TooLargeError
+	require.ErrorAs(t, err, &large)
+	require.Same(t, &payload[0], &large.Payload[0])
 	require.ErrorContains(t, err, "1 of 3 records")
 	require.Equal(t, []string{"0", "1"}, stored(s, topic), "its neighbours are not harmed")
 }

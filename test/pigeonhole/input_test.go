@@ -160,7 +160,8 @@ func TestRefusals(t *testing.T) {
 		{name: "filter without header", to: "%s-a", more: `filter: "int(headers['n']) > 0"`, good: header("n", "1"), bad: header("m", "1"), reason: "expression", err: "filter"},
 		{name: "set", to: "%s-a", more: `set: {value: "text + string(100 / int(headers['n']))"}`, good: header("n", "1"), bad: header("n", "0"), reason: "expression", err: "set.value"},
 		{name: "hops", to: "%s-a", more: "max_hops: 3", good: header(message.EntryHops, "a,b"), bad: header(message.EntryHops, "a,b,c"), reason: "hops", err: "a, b, c"},
-		{name: "topic", to: "{header.to}", good: header("to", "%s-a"), bad: header("to", "persistent://what"), reason: "bad_topic", err: "persistent://what"},
+		{name: "topic", to: "%s{header.suffix}", good: header("suffix", "-a"), bad: header("suffix", "?"), reason: "bad_topic", err: "?"},
+		{name: "structure", to: "%s{header.suffix}", good: header("suffix", "-a"), bad: header("suffix", "/other"), reason: "template", err: "'/'"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -169,9 +170,6 @@ func TestRefusals(t *testing.T) {
 			prefix := "persistent://" + namespace + "/t"
 			target, dead := prefix+"-a", pulsar.place(t)
 			to := strings.ReplaceAll(test.to, "%s", prefix)
-			if test.name == "topic" {
-				test.good[0].Value = []byte(target)
-			}
 			s := run(t, one("refuses", kafka.source(source), pulsar.sink(), to, test.more, fmt.Sprintf("dead_letter: {to: %q}", dead)))
 			for i := range 3 {
 				kafka.send(t,

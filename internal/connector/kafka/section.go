@@ -1,6 +1,8 @@
 package kafka
 
 import (
+	"strings"
+
 	"github.com/aviaryhq/aviary/internal/connector"
 )
 
@@ -27,4 +29,18 @@ func (c SourceConfig) Offsets() bool { return true }
 func (c SinkConfig) ForDeadLetters() connector.SinkConfig {
 	c.Partition = partitionKey
 	return &c
+}
+
+// NameRules implements [connector.SinkConfig]. checkTopic refuses the names . and .. and every
+// other that cannot be a topic's.
+func (c SinkConfig) NameRules() connector.NameRules {
+	return connector.NameRules{System: system, Reserved: reserved}
+}
+
+// reserved implements [connector.NameRules].
+func reserved(topic string) string {
+	if strings.HasPrefix(topic, "__") {
+		return `it begins with "__", which Kafka reserves for its own topics`
+	}
+	return ""
 }

@@ -158,12 +158,13 @@ func (m *Message) ToAMQP() (value []byte, a AMQP, headers []Header, t time.Time)
 	return value, a, headers, t
 }
 
-// IsBrokerHeader reports whether RabbitMQ itself sets a header of that name. An application's header of
-// such a name, from another system, is not sent as one of AMQP: the broker would act on it.
-// (https://www.rabbitmq.com/docs/dlx#effects, https://www.rabbitmq.com/docs/quorum-queues)
+// IsBrokerHeader reports whether RabbitMQ acts on a header of that name, or sets it itself. A message
+// from elsewhere is not sent with it: CC and BCC would route copies to queues that the sender chooses.
+// (https://www.rabbitmq.com/docs/sender-selected, https://www.rabbitmq.com/docs/dlx#effects,
+// https://www.rabbitmq.com/docs/quorum-queues)
 func IsBrokerHeader(name string) bool {
 	switch name {
-	case "x-death", "x-delivery-count", "x-acquired-count":
+	case "CC", "BCC", "x-death", "x-delivery-count", "x-acquired-count":
 		return true
 	}
 	return strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-")

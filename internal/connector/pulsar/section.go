@@ -1,6 +1,9 @@
 package pulsar
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/aviaryhq/aviary/internal/connector"
 )
 
@@ -29,4 +32,33 @@ func (c SinkConfig) ForGuarantee(guarantee string) connector.SinkConfig {
 func (c SinkConfig) ForDeadLetters() connector.SinkConfig {
 	c.Guarantee, c.Partition = atLeastOnce, partitionKey
 	return &c
+}
+
+// NameRules implements [connector.SinkConfig].
+func (c SinkConfig) NameRules() connector.NameRules {
+	return connector.NameRules{System: system, Separator: '/', Reserved: reserved}
+}
+
+// reserved implements [connector.NameRules]. It takes every "-partition-" for that of a partition's
+// name: the client fails to open topics such as a-partition-b.
+func reserved(topic string) string {
+	var clauses []string
+	local := topic[strings.LastIndexByte(topic, '/')+1:]
+	if strings.HasPrefix(local, "__") {
+		clauses = append(clauses, `its last part begins with "__", which Pulsar reserves for its own topics`)
+	}
+	if strings.HasSuffix(local, "__transaction_pending_ack") {
+		clauses = append(clauses, `it ends in "__transaction_pending_ack", which Pulsar reserves for its own topics`)
+	}
+	if at := strings.LastIndex(local, "-partition-"); at >= 0 {
+		clauses = append(clauses, fmt.Sprintf("it ends in %q, as Pulsar names the partitions of a topic", local[at:]))
+	}
+	for rest, more := topic, true; more; {
+		var part string
+		part, rest, more = strings.Cut(rest, "/")
+		if part == "." || part == ".." {
+			clauses = append(clauses, fmt.Sprintf("it has the part %q, which Pulsar's admin API takes for a step in a path", part))
+		}
+	}
+	return strings.Join(clauses, " and ")
 }

@@ -2,6 +2,7 @@ package rabbitmq
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -81,7 +82,7 @@ func fromDelivery(d *amqp.Delivery, queue string, stream bool, now time.Time) *m
 	return m
 }
 
-// headerName returns the name under which a header is forwarded. Headers that RabbitMQ sets itself get
+// headerName returns the name under which a header is forwarded. Headers that RabbitMQ acts on get
 // message.Prefix: a forwarded x-death makes a broker drop the message as one in a cycle. ok is false
 // for a prefixed copy from an earlier Pigeonhole when RabbitMQ has set the header again.
 func headerName(name string, headers amqp.Table) (forwarded string, ok bool) {
@@ -166,11 +167,6 @@ func (c *SinkConfig) toPublishing(to string, m *message.Message) (pub amqp.Publi
 		if foreign {
 			pub.Headers[headerUserID] = a.UserID
 		}
-		for _, name := range []string{"CC", "BCC"} {
-			if v, given := pub.Headers[name]; given && !validRecipients(v) {
-				return refuse(refusedHeader, "header %s must be a list of strings: RabbitMQ accepts nothing else", name)
-			}
-		}
 	}
 	properties += 512 + len(pub.ReplyTo) + len(pub.CorrelationId) + len(pub.MessageId) + len(pub.Type) + len(pub.AppId) + len(pub.ContentType) +
 		len(pub.ContentEncoding) + len(pub.Expiration) + 2*maxShort
@@ -210,17 +206,6 @@ func tooLongProperty(p *amqp.Publishing, to string) string {
 	return ""
 }
 
-// validRecipients reports whether the broker accepts a value of the headers CC and BCC.
-func validRecipients(v any) bool {
-	list, ok := v.([]any)
-	for _, to := range list {
-		if _, isText := to.(string); !isText {
-			return false
-		}
-	}
-	return ok
-}
-
 // toHeader makes a table's value of a header, and its size on the wire.
 func toHeader(h *message.Header) (v any, size int, err error) {
 	if len(h.Name) > maxShort {
@@ -236,6 +221,14 @@ func toHeader(h *message.Header) (v any, size int, err error) {
 	}
 }
 
+// toFloat refuses values over which RabbitMQ closes the connection: it has no NaN and no infinity.
+func toFloat(v any, value float64) (any, int, error) {
+	if math.IsNaN(value) || math.IsInf(value, 0) {
+		return nil, 0, fmt.Errorf("RabbitMQ does not accept the number %g", value)
+	}
+	return v, 9, nil
+}
+
 func toField(v any, depth int) (any, int, error) {
 	if depth > maxDepth {
 		return nil, 0, fmt.Errorf("tables and arrays are nested more than %d deep", maxDepth)
@@ -243,7 +236,11 @@ func toField(v any, depth int) (any, int, error) {
 	switch v := v.(type) {
 	case message.Null, nil:
 		return nil, 1, nil
-	case bool, int8, uint8, int16, uint16, int32, uint32, int64, float32, float64, time.Time:
+	case float32:
+		return toFloat(v, float64(v))
+	case float64:
+		return toFloat(v, v)
+	case bool, int8, uint8, int16, uint16, int32, uint32, int64, time.Time:
 		return v, 9, nil
 	case string:
 		return v, 5 + len(v), nil

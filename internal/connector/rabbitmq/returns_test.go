@@ -83,21 +83,26 @@ func TestBrokerHeadersGetAPrefix(t *testing.T) {
 	require.Len(t, deaths, 1, "the newest")
 }
 
-// A header that RabbitMQ does not accept refuses its message, and no other of the channel.
-func TestRecipientsThatAreNoListAreRefused(t *testing.T) {
+// TestSendersDoNotChooseFurtherQueues: RabbitMQ routes copies by the headers CC and BCC.
+func TestSendersDoNotChooseFurtherQueues(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t, stack.RabbitMQ(t))
-	out := b.queue(nil)
-	cfg := b.sinkConfig()
-	cfg.Channels = 1
-	sink, _, _ := b.sink(cfg)
-	for _, h := range []message.Header{
-		{Name: "CC", Typed: message.Null{}}, {Name: "BCC"}, {Name: "CC", Value: []byte("q")}, {Name: "CC", Typed: []any{int32(1)}},
-	} {
-		m := text("refused")
-		m.Headers = []message.Header{h}
-		requireRefused(t, send(t, sink, out, m), refusedHeader, "must be a list of strings")
-		require.NoError(t, send(t, sink, out, text("stored")))
+	in, out, other := b.queue(nil), b.queue(nil), b.queue(nil)
+	sink, _, _ := b.sink(b.sinkConfig())
+	for _, name := range []string{"CC", "BCC"} {
+		m := text("from elsewhere")
+		m.Headers = []message.Header{{Name: name, Typed: []any{other}}}
+		require.NoError(t, send(t, sink, out, m))
 	}
-	assert.Equal(t, []string{"stored", "stored", "stored", "stored"}, bodies(b.receive(out, 4)))
+	b.publish(in, amqp.Publishing{Body: []byte("from RabbitMQ"), Headers: amqp.Table{"CC": []any{"nowhere"}}})
+	b.route(b.sourceConfig(in), b.sinkConfig(), out)
+	got := b.receive(out, 3)
+	assert.Equal(t, []string{"from elsewhere", "from elsewhere", "from RabbitMQ"}, bodies(got))
+	assert.Equal(t, []any{"nowhere"}, got[2].Headers[message.Prefix+"CC"])
+	assert.NotContains(t, got[2].Headers, "CC")
+	require.NoError(t, onChannel(b.conn, func(ch *amqp.Channel) error {
+		_, found, err := ch.Get(other, true)
+		assert.False(t, found)
+		return err
+	}))
 }

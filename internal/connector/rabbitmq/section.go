@@ -1,6 +1,8 @@
 package rabbitmq
 
 import (
+	"strings"
+
 	"github.com/aviaryhq/aviary/internal/connector"
 )
 
@@ -17,3 +19,20 @@ func (c SourceConfig) NewSource(o connector.Options) (connector.Source, error) {
 
 // NewSink implements [connector.SinkConfig].
 func (c SinkConfig) NewSink(o connector.Options) (connector.Sink, error) { return NewSink(c, o) }
+
+// NameRules implements [connector.SinkConfig]. With an exchange the destination is a routing key,
+// and nothing is reserved about it.
+func (c SinkConfig) NameRules() connector.NameRules {
+	if c.Exchange != "" {
+		return connector.NameRules{System: system}
+	}
+	return connector.NameRules{System: system, Reserved: reserved}
+}
+
+// reserved implements [connector.NameRules].
+func reserved(queue string) string {
+	if strings.HasPrefix(queue, "amq.") {
+		return `it begins with "amq.", which RabbitMQ reserves for its own queues`
+	}
+	return ""
+}

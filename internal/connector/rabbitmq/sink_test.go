@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -90,36 +92,34 @@ func TestUnroutableByHeaders(t *testing.T) {
 	}
 }
 
-// TestReturnThatTheBrokerChanged: RabbitMQ takes the header BCC unavailable. Which message came back is
-// told by sending them one at a time.
+// TestReturnThatTheBrokerChanged: a plugin may change a message. A return that equals none belongs to
+// the only unconfirmed message with its routing key.
 func TestReturnThatTheBrokerChanged(t *testing.T) {
-	t.Parallel()
-	b := newBroker(t, stack.RabbitMQ(t))
-	q, exchange := b.queue(nil), b.Name(t)
-	require.NoError(t, b.ch.ExchangeDeclare(exchange, amqp.ExchangeHeaders, false, true, false, false, nil))
-	require.NoError(t, b.ch.QueueBind(q, "", exchange, false, amqp.Table{"go": true}))
-	cfg := b.sinkConfig()
-	cfg.Exchange = exchange
-	s, r, _ := b.sink(cfg)
-	set := newSet(t, s, "key")
-	var committed atomicInt
-	l := set.Open("test", func(p int64) error { committed.Store(p); return nil })
-	defer l.Abandon()
-	for i := range 50 {
-		m := text(strconv.Itoa(i))
-		m.Headers = []message.Header{{Name: "go", Typed: i%2 == 0}, {Name: "BCC", Typed: []any{}}}
-		if err := l.Offer(t.Context(), m, int64(i)); err != nil {
-			require.ErrorIs(t, err, lane.ErrClosed)
-			require.Greater(t, i, 1)
-			break
-		}
+	pending := func(key, body string) pendingMessage {
+		return pendingMessage{key: key, pub: amqp.Publishing{Body: []byte(body)}}
 	}
-	// The set has no dead letters: its first refusal, of message 1, stops it. Nothing else may have
-	// been refused before.
-	require.Eventually(t, func() bool { return testutil.ToFloat64(s.metrics.unroutable) > 0 }, waitTimeout, time.Millisecond)
-	assert.LessOrEqual(t, committed.Load(), int64(0), "what is behind message 1 waits for it")
-	assert.Equal(t, "0", string(b.receive(q, 1)[0].Body))
-	assert.Equal(t, "<nil>", r.last(), "the connection is healthy")
+	returned := amqp.Return{RoutingKey: "a", Body: []byte("1"), Headers: amqp.Table{"added": true}}
+	for name, c := range map[string]struct {
+		unconfirmed []pendingMessage
+		ambiguous   bool
+	}{
+		"one with the key": {[]pendingMessage{pending("a", "1"), pending("b", "2")}, false},
+		"two with the key": {[]pendingMessage{pending("a", "1"), pending("b", "2"), pending("a", "3")}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := NewSink(DefaultSinkConfig(), connector.Options{})
+			require.NoError(t, err)
+			channel := &confirmChannel{publisher: newPublisher(s, 0), returns: make(chan amqp.Return, 1), pending: make(chan pendingMessage)}
+			channel.unconfirmed.Push(c.unconfirmed...)
+			channel.returns <- returned
+			err = channel.unroutable(channel.unconfirmed.Head())
+			if c.ambiguous {
+				assert.ErrorIs(t, err, errAmbiguous)
+				return
+			}
+			requireRefused(t, err, refusedUnroutable, "")
+		})
+	}
 }
 
 // TestBrokerRefusesAMessage: RabbitMQ closes the channel over a user-id that is not the user's.
@@ -217,7 +217,8 @@ func TestRefusedBeforeSending(t *testing.T) {
 		"header value":     {q, message.Message{Headers: []message.Header{{Name: "h", Typed: struct{}{}}}}, refusedHeader},
 		"deep header":      {q, message.Message{Headers: []message.Header{{Name: "h", Typed: nested}}}, refusedHeader},
 		"table name":       {q, message.Message{Headers: []message.Header{{Name: "h", Typed: message.Table{long: "x"}}}}, refusedHeader},
-		"CC":               {q, message.Message{Headers: []message.Header{{Name: "CC", Value: []byte("q")}}}, refusedHeader},
+		"not a number":     {q, message.Message{Headers: []message.Header{{Name: "h", Typed: math.NaN()}}}, refusedHeader},
+		"infinity":         {q, message.Message{Headers: []message.Header{{Name: "h", Typed: []any{float32(math.Inf(-1))}}}}, refusedHeader},
 		"10,000 headers":   {q, message.Message{Headers: many}, refusedHeader},
 		"128 KiB of them":  {q, message.Message{Headers: []message.Header{{Name: "h", Value: make([]byte, 128<<10)}}}, refusedTooLarge},
 		"in a table, deep": {q, message.Message{Headers: []message.Header{{Name: "h", Typed: message.Table{"a": []any{long + strings.Repeat("y", 128<<10)}}}}}, refusedTooLarge},

@@ -73,9 +73,13 @@ type Series struct {
 	Raw        Span  // the series in the body
 }
 
-// Span is the position of a field in the request's body, from its tag to its end. Head is the size
+// Span is the position of a series in the request's body, from its tag to its end. Head is the size
 // of its tag and length. Labels is the size from there to the end of the last label. Plain says
 // that the labels come first, one after the other, each in the form that a protobuf encoder writes.
+// Usual says that only samples follow, also in that form: such a series can be copied into a
+// message. Any other may contain bytes that this decoder ignores and other decoders refuse, such as
+// a label's name that is given twice, the first time not in UTF-8.
+//
 // A series has the zero Span if the body does not contain it in its present form: its labels were
 // sorted or changed, or the protocol is another one.
 type Span struct {
@@ -83,10 +87,21 @@ type Span struct {
 	Labels   int32
 	Head     uint8
 	Plain    bool
+	Usual    bool
 }
 
 // Entries returns the number of samples, histograms and exemplars of the series.
 func (s *Series) Entries() int { return s.Samples.Len() + s.Histograms.Len() + s.Exemplars.Len() }
+
+// Cost returns how many samples the batch counts for in the tenant's quota: its samples of all kinds
+// and its metadata entries. A series without samples counts as one.
+func (b *Batch) Cost() int {
+	cost := len(b.Metadata)
+	for i := range b.Series {
+		cost += max(b.Series[i].Entries(), 1)
+	}
+	return cost
+}
 
 // Latest returns the latest timestamp of a series' samples, histograms and exemplars, at least 0.
 func (b *Batch) Latest(s *Series) (latest int64) {
@@ -126,6 +141,11 @@ func (c *Counts) Remove(s *Series) {
 	c.Exemplars -= s.Exemplars.Len()
 }
 
+// Plus returns the sum of c and o.
+func (c Counts) Plus(o Counts) Counts {
+	return Counts{c.Series + o.Series, c.Samples + o.Samples, c.Histograms + o.Histograms, c.Exemplars + o.Exemplars}
+}
+
 // Without returns the difference of c and o.
 func (c Counts) Without(o Counts) Counts {
 	return Counts{c.Series - o.Series, c.Samples - o.Samples, c.Histograms - o.Histograms, c.Exemplars - o.Exemplars}
@@ -152,6 +172,7 @@ type Exemplar struct {
 // Family is empty if the metadata came with a series.
 type Metadata struct {
 	Family, Kind, Help, Unit string
+	Invalid                  bool   // the texts are not UTF-8: Validate removes it
 	HelpRef, UnitRef         uint32 // references of Help and Unit, if they are complete symbols; otherwise 0
 }
 

@@ -10,12 +10,16 @@ import (
 
 // Contents counts the contents of a request.
 type Contents struct {
-	Valid     Counts
-	Invalid   Rejected
-	Filtered  Filtered // of the valid ones
-	Metadata  int
-	Forgotten int // metadata entries that were not remembered
+	Valid    Counts
+	Invalid  Rejected
+	Filtered Filtered // of the valid ones
+	Metadata Remembered
+	Cost     int // of the tenant's quota, see Batch.Cost
 }
+
+// Remembered counts the metadata entries of a request by what became of them. Evicted are entries
+// of this or other requests that have made room.
+type Remembered struct{ Kept, Ignored, Evicted int }
 
 // Series returns the number of series, including invalid ones.
 func (c *Contents) Series() int { return c.Valid.Series + c.Invalid.Counts.Series }
@@ -40,10 +44,7 @@ type Filtered [FilterReasons]Counts
 // Total returns the sum over the reasons.
 func (f *Filtered) Total() (all Counts) {
 	for _, c := range f {
-		all.Series += c.Series
-		all.Samples += c.Samples
-		all.Histograms += c.Histograms
-		all.Exemplars += c.Exemplars
+		all = all.Plus(c)
 	}
 	return all
 }
@@ -54,9 +55,10 @@ const keptReasons = 5
 // Rejected collects the invalid series of a request. The other series are written. Rejected
 // contains no strings that alias the request's body.
 type Rejected struct {
-	Counts  Counts // of the invalid series
-	First   []string
-	Reasons map[string]int // samples of all kinds by reason
+	Counts   Counts // of the invalid series, and of the samples that Oversized has counted
+	First    []string
+	Reasons  map[string]int // samples of all kinds by reason
+	Metadata int            // invalid metadata
 }
 
 // Add counts a series as invalid. It calls explain only for the first invalid series.
@@ -71,19 +73,55 @@ func (r *Rejected) Add(reason string, s *Series, explain func() string) {
 	r.Reasons[reason] += s.Entries()
 }
 
+// AddMetadata counts the metadata of a family as invalid.
+func (r *Rejected) AddMetadata(family, why string) {
+	r.Metadata++
+	if len(r.First) < keptReasons {
+		r.First = append(r.First, fmt.Sprintf("metadata of %q %s", truncate.Text(family, 64), why))
+	}
+}
+
+// Oversized counts samples whose messages the broker does not accept as invalid instead of valid.
+func (c *Contents) Oversized(n Counts) {
+	entries := n.Entries()
+	if entries == 0 {
+		return
+	}
+	n.Series = 0 // other samples of these series may be written
+	c.Valid = c.Valid.Without(n)
+	r := &c.Invalid
+	r.Counts = r.Counts.Plus(n)
+	if r.Reasons == nil {
+		r.Reasons = make(map[string]int)
+	}
+	r.Reasons[RecordTooLarge] += entries
+}
+
+// RecordTooLarge is the reason for samples whose message is larger than the broker accepts.
+const RecordTooLarge = "record_too_large"
+
 // Err returns the error for the sender, nil if nothing was rejected. of is the number of all
 // series.
 func (r *Rejected) Err(of int) error {
-	if r.Counts.Series == 0 {
+	var parts []string
+	if n := r.Counts.Series; n > 0 {
+		parts = append(parts, fmt.Sprintf("%d of %d series are invalid", n, of))
+	}
+	if n := r.Reasons[RecordTooLarge]; n > 0 {
+		parts = append(parts, fmt.Sprintf("%d samples are in messages that are larger than the broker accepts", n))
+	}
+	if n := r.Metadata; n > 0 {
+		parts = append(parts, fmt.Sprintf("%d metadata entries are invalid", n))
+	}
+	if len(parts) == 0 {
 		return nil
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d of %d series are invalid, the others were written", r.Counts.Series, of)
-	for _, text := range r.First {
-		b.WriteString("\n" + text)
+	text := strings.Join(parts, ", ") + ", the others were written"
+	for _, one := range r.First {
+		text += "\n" + one
 	}
-	if more := r.Counts.Series - len(r.First); more > 0 {
-		fmt.Fprintf(&b, "\nand %d more", more)
+	if more := r.Counts.Series + r.Metadata - len(r.First); more > 0 {
+		text += fmt.Sprintf("\nand %d more", more)
 	}
-	return refusal.Invalid("invalid_series", "%s", b.String())
+	return refusal.Invalid("invalid_series", "%s", text)
 }

@@ -5,9 +5,14 @@ import (
 	"math"
 )
 
-// RawField returns the series' field in the body, including tag and length. It is empty for the
-// zero Span.
-func (b *Batch) RawField(s *Series) []byte { return b.Body[s.Raw.From:s.Raw.To:s.Raw.To] }
+// RawField returns the series' field in the body, including tag and length, or nil if it must not be
+// copied: see Span.
+func (b *Batch) RawField(s *Series) []byte {
+	if !s.Raw.Usual {
+		return nil
+	}
+	return b.Body[s.Raw.From:s.Raw.To:s.Raw.To]
+}
 
 // RawLabels returns the field's contents up to the end of the last label.
 func (b *Batch) RawLabels(s *Series) []byte {
@@ -16,9 +21,9 @@ func (b *Batch) RawLabels(s *Series) []byte {
 }
 
 // EncodedSize returns the size of the series as a field of a WriteRequest: the exact size for a
-// series in the body, otherwise an upper bound.
+// series that can be copied, otherwise an upper bound.
 func (b *Batch) EncodedSize(s *Series) int {
-	if s.Raw.To > 0 {
+	if s.Raw.Usual {
 		return int(s.Raw.To - s.Raw.From)
 	}
 	size := 12 + 24*s.Samples.Len()

@@ -29,11 +29,11 @@ func encodeAdapter(b *batch.Batch, _ *Packing, out *Messages) {
 		s := &b.Series[i]
 		from, head := 0, -1
 		for _, v := range batch.Slice(b.Samples, s.Samples) {
-			if !out.begin(s.Key, v.Timestamp) {
+			if !out.begin(s.Key, v.Timestamp, batch.Counts{Samples: 1}) {
 				return
 			}
 			at := len(out.arena)
-			if head < 0 {
+			if head < 0 || at < from+head { // the piece with the last one is published
 				out.arena = appendAdapterHead(out.arena, batch.Slice(b.Labels, s.Labels))
 				from, head = at, len(out.arena)-at
 			} else {

@@ -60,34 +60,56 @@ func Find(name string) Format {
 	panic("nightingale: unknown format " + name) // Config.Validate has checked it
 }
 
-// Messages holds the messages of one request. Keys and payloads are in one allocation, the arena.
-// The memory is reused only when nothing reads it any more: a publisher may read a payload long
-// after the request has timed out.
+// Messages holds messages of one request: all of them, or a piece. A request can become much larger
+// as messages, because each repeats its series' labels. So PieceBytes bounds the messages that exist
+// at one time: when they have this size, Publish is called, and encoding goes on afterwards.
+//
+// Keys and payloads are in one allocation, the arena. The memory is reused only when nothing reads
+// it any more: a publisher may read a payload long after the request has timed out.
 type Messages struct {
 	arena   []byte
 	cuts    []cutMark
 	Records []messaging.Record
-	Bytes   int   // size of all finished arenas
-	apart   int   // bytes of a message that are not in the arena yet
-	Err     error // why encoding stopped
+	Counts  []batch.Counts // what each record contains
+	Bytes   int            // size of all finished arenas
+	Total   int            // the same of all pieces
+	apart   int            // bytes of a message that are not in the arena yet
+	Err     error          // why encoding stopped
 
 	Properties map[string]string // of every message; read only
+
+	// Publish publishes the records and calls Recycle. If it returns an error, encoding stops with
+	// that error. nil: all messages are one piece.
+	Publish func() error
 
 	held     *admission.Hold // reserves further memory from the bytes in flight; nil: no bound
 	reserved int             // how much of held is reserved for the messages
 }
 
+// PieceBytes is the size from which messages are published before further ones are encoded. Most
+// requests are one piece: 10,000 samples of 300 bytes take less.
+const PieceBytes = 8 << 20
+
 // Reserve reserves the expected memory of count messages with together size bytes.
 func (o *Messages) Reserve(held *admission.Hold, size, count int) error {
-	o.held, o.reserved = held, size+count*MessageBytes
+	o.held, o.reserved = held, min(size+count*MessageBytes, PieceBytes)
 	return held.Grow(int64(o.reserved))
+}
+
+// Recycle prepares the memory for the next piece. free says that nothing reads the records any more.
+func (o *Messages) Recycle(free bool) {
+	if !free {
+		o.arena, o.Records = nil, nil
+	}
+	clear(o.Records)
+	o.arena, o.cuts, o.Records, o.Counts, o.Bytes = o.arena[:0], o.cuts[:0], o.Records[:0], o.Counts[:0], 0
 }
 
 // Capacity returns the memory that is kept for reuse, in bytes.
 func (o *Messages) Capacity() int { return cap(o.arena) + cap(o.Records)*MessageBytes }
 
 // MessageBytes is the memory of a message besides its key and payload.
-const MessageBytes = int(unsafe.Sizeof(messaging.Record{}) + unsafe.Sizeof(cutMark{}))
+const MessageBytes = int(unsafe.Sizeof(messaging.Record{}) + unsafe.Sizeof(batch.Counts{}) + unsafe.Sizeof(cutMark{}))
 
 // Size returns the memory of the messages in bytes.
 func (o *Messages) Size() int {
@@ -122,24 +144,43 @@ func (o *Messages) fits() bool {
 type cutMark struct {
 	key, payload, partition int
 	latest                  int64 // latest timestamp in the message
+	counts                  batch.Counts
 }
 
-// reserve provides an arena of about n bytes for the next messages.
+// add notes that the message contains a series.
+func (c *cutMark) add(s *batch.Series, latest int64) {
+	c.latest = max(c.latest, latest)
+	c.counts.Add(s)
+}
+
+// reserve provides an arena of about n bytes, or of a piece, for the next messages.
 func (o *Messages) reserve(n int) {
+	n = min(n, PieceBytes+PieceBytes/8)
 	if len(o.arena) > 0 || cap(o.arena) < n { // records point into a used arena, so it must not be overwritten
 		o.arena = make([]byte, 0, n)
 	}
 }
 
-// begin starts a message with the series' key and its latest timestamp. It returns false if the
-// memory is used up: then encoding stops, and Err says why.
-func (o *Messages) begin(key uint64, latest int64) bool {
-	if !o.fits() {
+// next publishes the messages if they are a piece. It returns false if no message may follow: then
+// encoding stops, and Err says why.
+func (o *Messages) next() bool {
+	if o.Publish != nil && o.Size() >= PieceBytes && o.Err == nil {
+		if o.finish(); o.Err == nil {
+			o.Err = o.Publish()
+		}
+	}
+	return o.fits()
+}
+
+// begin starts a message with the series' key, its latest timestamp and what it contains. It returns
+// false if encoding must stop, as next does.
+func (o *Messages) begin(key uint64, latest int64, counts batch.Counts) bool {
+	if !o.next() {
 		return false
 	}
 	at := len(o.arena)
 	o.arena = batch.AppendKey(o.arena, key)
-	o.cuts = append(o.cuts, cutMark{key: at, payload: len(o.arena), latest: latest})
+	o.cuts = append(o.cuts, cutMark{key: at, payload: len(o.arena), latest: latest, counts: counts})
 	return true
 }
 
@@ -155,8 +196,10 @@ func (o *Messages) finish() {
 			Key:     unsafe.String(&o.arena[c.key], c.payload-c.key), //nolint:gosec // nothing writes to the arena while records use it
 			Payload: o.arena[c.payload:end:end], Partition: c.partition, Properties: o.Properties, EventTime: eventTime(c.latest),
 		})
+		o.Counts = append(o.Counts, c.counts)
 	}
 	o.Bytes += len(o.arena)
+	o.Total += len(o.arena)
 	o.cuts = o.cuts[:0]
 	o.fits()
 }
@@ -171,7 +214,6 @@ func eventTime(timestamp int64) time.Time {
 
 // Reset prepares the memory for another request. Nothing may read the records any more.
 func (o *Messages) Reset() {
-	clear(o.Records)
-	o.arena, o.cuts, o.Records, o.Bytes, o.apart = o.arena[:0], o.cuts[:0], o.Records[:0], 0, 0
-	o.held, o.reserved, o.Err, o.Properties = nil, 0, nil, nil
+	o.Recycle(true)
+	o.Total, o.apart, o.Err, o.Properties, o.Publish, o.held, o.reserved = 0, 0, nil, nil, nil, nil, 0
 }

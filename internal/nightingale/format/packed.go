@@ -37,7 +37,8 @@ type Packing struct {
 //
 // Metadata of a 1.0 request is published, too, on the partition of the family's name.
 //
-// The encoder copies the bytes of a series of a 1.0 request, unless labels were sorted or changed.
+// The encoder copies the bytes of a series of a 1.0 request if they have the usual form, see
+// batch.Span.
 func encodePacked(b *batch.Batch, p *Packing, out *Messages) {
 	partitions := max(p.Partitions, 1)
 	p.sort(b, partitions)
@@ -51,9 +52,10 @@ func encodePacked(b *batch.Batch, p *Packing, out *Messages) {
 		begun := false
 		for _, i := range p.order[from:to] {
 			s := &b.Series[i]
-			if !p.begin(out, begun, partition, b.EncodedSize(s), b.Latest(s)) {
+			if !p.begin(out, begun, partition, b.EncodedSize(s)) {
 				return
 			}
+			out.cuts[len(out.cuts)-1].add(s, b.Latest(s))
 			begun = true
 			if raw := b.RawField(s); len(raw) > 0 {
 				out.arena = append(out.arena, raw...)
@@ -104,23 +106,27 @@ func (p *Packing) sort(b *batch.Batch, partitions int) {
 	}
 }
 
-// begin begins a message, unless the present one has room for size more bytes. latest is the latest
-// timestamp of these bytes. Like Messages.begin it returns false if the memory is used up.
-func (p *Packing) begin(o *Messages, begun bool, partition, size int, latest int64) bool {
-	if !o.fits() {
-		return false
-	}
+// begin begins a message, unless the present one has room for size more bytes. Like Messages.next it
+// returns false if encoding must stop.
+func (p *Packing) begin(o *Messages, begun bool, partition, size int) bool {
 	if begun {
-		last := &o.cuts[len(o.cuts)-1]
-		if have := len(o.arena) - last.payload; p.Limit == 0 || have+size <= p.Limit {
-			last.latest = max(last.latest, latest)
-			return true
+		have := len(o.arena) - o.cuts[len(o.cuts)-1].payload
+		if p.Limit == 0 || have+size <= p.Limit {
+			return o.fits()
 		}
 	}
+	if !o.next() {
+		return false
+	}
+	o.beginPartition(partition)
+	return true
+}
+
+// beginPartition begins a message whose key is the number of its partition.
+func (o *Messages) beginPartition(partition int) {
 	at := len(o.arena)
 	o.arena = strconv.AppendInt(o.arena, int64(partition), 10)
-	o.cuts = append(o.cuts, cutMark{key: at, payload: len(o.arena), partition: partition, latest: latest})
-	return true
+	o.cuts = append(o.cuts, cutMark{key: at, payload: len(o.arena), partition: partition})
 }
 
 // addMetadata adds the metadata entries of a version 1 request whose families belong to the
@@ -135,7 +141,7 @@ func (p *Packing) addMetadata(o *Messages, b *batch.Batch, partition, partitions
 		if partitions > 1 && keyHash(xxhash.Sum64String(m.Family))%uint32(partitions) != uint32(partition) {
 			continue
 		}
-		if !p.begin(o, begun, partition, m.EncodedSize(), 0) {
+		if !p.begin(o, begun, partition, m.EncodedSize()) {
 			return
 		}
 		begun = true

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
-	"strconv"
 
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 )
@@ -111,19 +110,22 @@ func (p *symbolPacker) pack(b *batch.Batch, out *Messages, partition int, order 
 		if out.apart = len(p.series); !out.fits() {
 			return false
 		}
-		latest := b.Latest(s)
 		if begun {
 			symbols, series := len(out.arena), len(p.series)
 			p.add(b, out, s)
 			last := &out.cuts[len(out.cuts)-1]
 			if p.limit == 0 || len(out.arena)-last.payload+len(p.series) <= p.limit {
-				last.latest = max(last.latest, latest)
+				last.add(s, b.Latest(s))
 				continue
 			}
 			out.arena, p.series = out.arena[:symbols], p.series[:series] // remove the series again: it begins the next message
 			p.finish(out)
 		}
-		p.begin(out, partition, latest)
+		if !out.next() {
+			return false
+		}
+		p.begin(out, partition)
+		out.cuts[len(out.cuts)-1].add(s, b.Latest(s))
 		p.add(b, out, s)
 		begun = true
 	}
@@ -137,10 +139,8 @@ func (p *symbolPacker) pack(b *batch.Batch, out *Messages, partition int, order 
 }
 
 // begin starts a message. Its first symbol is the empty one.
-func (p *symbolPacker) begin(out *Messages, partition int, latest int64) {
-	at := len(out.arena)
-	out.arena = strconv.AppendInt(out.arena, int64(partition), 10)
-	out.cuts = append(out.cuts, cutMark{key: at, payload: len(out.arena), partition: partition, latest: latest})
+func (p *symbolPacker) begin(out *Messages, partition int) {
+	out.beginPartition(partition)
 	out.arena = append(out.arena, 4<<3|batch.WireBytes, 0)
 	p.base = p.count
 }

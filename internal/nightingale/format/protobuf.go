@@ -7,13 +7,15 @@ import "github.com/aviaryhq/aviary/internal/nightingale/batch"
 // and native histograms. The stale marker is a NaN, with the bits that the sender sent. The
 // message's key is the series' key, 16 hexadecimal digits.
 //
-// The encoder copies the bytes of a series of a remote write 1.0 request, unless labels were sorted
-// or changed.
+// The encoder copies the bytes of a series of a remote write 1.0 request if they have the usual
+// form, see batch.Span.
 func encodeProtobuf(b *batch.Batch, _ *Packing, out *Messages) {
 	out.reserve(protobufSize(b, nil))
 	for i := range b.Series {
 		s := &b.Series[i]
-		if !out.begin(s.Key, b.Latest(s)) {
+		var counts batch.Counts
+		counts.Add(s)
+		if !out.begin(s.Key, b.Latest(s), counts) {
 			return
 		}
 		if raw := b.RawField(s); len(raw) > 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+	"github.com/aviaryhq/aviary/internal/httpserver/admission"
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 )
 
@@ -18,7 +18,8 @@ import (
 // of the same tenant. Such a request gets the answer of the earlier one, and is not published
 // again.
 type DedupConfig struct {
-	// Entries is how many completed requests are remembered. Requests in flight are always
+	// Entries is how many completed requests are remembered. If there are more, those of the
+	// tenant with the most are forgotten. Requests in flight are always
 	// remembered. 0: no requests are remembered, and a request that was not acknowledged in time is
 	// published again if the sender repeats it. Default 10000.
 	Entries int `yaml:"entries"`
@@ -50,6 +51,7 @@ type BodyKey struct {
 type Attempt struct {
 	key    BodyKey
 	place  *list.Element // in the list of completed attempts; nil while in flight
+	own    *list.Element // in that of the tenant
 	ended  time.Time     // when it was completed
 	failed bool          // it is completed, and the sender must repeat the body
 	stored storedParts   // what earlier attempts at this body have stored and, once completed, this one
@@ -88,20 +90,26 @@ func (a *Attempt) State() string {
 // published again. If an attempt has failed, a repetition is published, except for the parts that
 // are already stored.
 //
-// The number and the age of completed attempts are bounded: the oldest are removed first. Attempts
-// in flight are never removed: the bound of bytes in flight limits them.
+// The number and the age of completed attempts are bounded. If there are too many, the oldest of the
+// tenant with the most is removed. Attempts in flight are never removed: the bound of bytes in
+// flight limits them.
 type DedupCache struct {
 	Entries int
 	window  time.Duration
 
-	mu    sync.Mutex
-	known map[BodyKey]*Attempt
-	order list.List // of completed *Attempt, the oldest first
+	mu      sync.Mutex
+	known   map[BodyKey]*Attempt
+	order   list.List             // of completed *Attempt, the oldest first
+	tenants map[string]*list.List // the same by tenant
+	shares  *admission.Shares     // of completed attempts
 }
 
 // NewDedupCache returns an empty cache.
 func NewDedupCache(cfg DedupConfig) *DedupCache {
-	return &DedupCache{Entries: cfg.Entries, window: cfg.Window, known: make(map[BodyKey]*Attempt)}
+	return &DedupCache{
+		Entries: cfg.Entries, window: cfg.Window, known: make(map[BodyKey]*Attempt),
+		tenants: make(map[string]*list.List), shares: admission.NewShares(cfg.Entries),
+	}
 }
 
 // claim returns the attempt at a body. If first is true, the caller must publish and complete it.
@@ -125,21 +133,26 @@ func (cache *DedupCache) claim(key BodyKey, body []byte) (a *Attempt, first bool
 		}
 		cache.remove(a)
 	}
-	cache.trim(now)
+	cache.removeStale(now)
 	a = &Attempt{key: key, stored: stored, done: make(chan struct{})}
 	cache.known[key] = a
 	return a, true
 }
 
-// trim removes completed attempts that exceed the bounds. The caller holds l.mu.
-func (cache *DedupCache) trim(now time.Time) {
-	for oldest := cache.order.Front(); oldest != nil; oldest = cache.order.Front() {
-		old := oldest.Value.(*Attempt) //nolint:errcheck,forcetypeassert // the list holds nothing else
-		if cache.order.Len() <= cache.Entries && !cache.stale(old, now) {
-			return
-		}
+// removeStale removes completed attempts that are too old. The caller holds cache.mu.
+func (cache *DedupCache) removeStale(now time.Time) {
+	for old := oldest(&cache.order); old != nil && cache.stale(old, now); old = oldest(&cache.order) {
 		cache.remove(old)
 	}
+}
+
+// oldest returns the first attempt of a list, nil if the list is empty.
+func oldest(l *list.List) *Attempt {
+	first := l.Front()
+	if first == nil {
+		return nil
+	}
+	return first.Value.(*Attempt) //nolint:errcheck,forcetypeassert // the list holds nothing else
 }
 
 // stale reports whether a completed attempt is too old. An attempt in flight never is.
@@ -147,13 +160,33 @@ func (cache *DedupCache) stale(a *Attempt, now time.Time) bool {
 	return a.place != nil && now.Sub(a.ended) > cache.window
 }
 
-// remove removes an attempt. The caller holds l.mu.
+// remove removes an attempt. The caller holds cache.mu.
 func (cache *DedupCache) remove(a *Attempt) {
 	if a.place != nil {
 		cache.order.Remove(a.place)
-		a.place = nil
+		own := cache.tenants[a.key.Tenant]
+		if own.Remove(a.own); own.Len() == 0 {
+			delete(cache.tenants, a.key.Tenant)
+		}
+		cache.shares.Add(a.key.Tenant, -1)
+		a.place, a.own = nil, nil
 	}
 	delete(cache.known, a.key)
+}
+
+// push adds a completed attempt, and makes room for it. The caller holds cache.mu.
+func (cache *DedupCache) push(a *Attempt) {
+	tenant := a.key.Tenant
+	if cache.removeStale(a.ended); cache.shares.Full() {
+		cache.remove(oldest(cache.tenants[cache.shares.Loser(tenant)]))
+	}
+	own := cache.tenants[tenant]
+	if own == nil {
+		own = list.New()
+		cache.tenants[tenant] = own
+	}
+	a.place, a.own = cache.order.PushBack(a), own.PushBack(a)
+	cache.shares.Add(tenant, 1)
 }
 
 // Complete ends an attempt. If the sender must repeat the body, the cache remembers the stored
@@ -169,24 +202,13 @@ func (cache *DedupCache) Complete(a *Attempt, c batch.Contents, d Delivered) {
 func (cache *DedupCache) keep(a *Attempt, d Delivered) {
 	cache.mu.Lock()
 	defer cache.mu.Unlock()
-	a.failed = !Final(d.Err)
-	if a.failed && len(d.stored.topics) == 0 {
+	a.failed = d.Err != nil
+	if a.failed && len(d.stored) == 0 {
 		cache.remove(a)
 		return
 	}
-	if a.stored = d.stored; !a.failed {
-		a.stored = storedParts{} // not needed any more, and large with many topics
-	}
-	a.ended = time.Now()
-	a.place = cache.order.PushBack(a)
-	cache.trim(a.ended)
-}
-
-// Final reports whether, with this error of the publishing stage, everything that can be stored is
-// stored.
-func Final(err error) bool {
-	refused := (*refusal.Error)(nil)
-	return err == nil || errors.As(err, &refused) && refused.Reason == ReasonRecordTooLarge
+	a.stored, a.ended = d.stored, time.Now()
+	cache.push(a)
 }
 
 // Claim is a request's claim to an attempt, until the publishing stage takes it over.

@@ -70,6 +70,30 @@ func TestLedgerIsBounded(t *testing.T) {
 	})
 }
 
+// TestTheBodiesOfATenantAreNotForgottenForAnothers: a tenant with many requests gives way itself.
+func TestTheBodiesOfATenantAreNotForgottenForAnothers(t *testing.T) {
+	l := NewDedupCache(DedupConfig{Entries: 100, Window: time.Minute})
+	complete := func(tenant string, n int) {
+		a, first := l.claim(BodyKey{Tenant: tenant}, []byte(fmt.Sprint(n)))
+		if first {
+			l.Complete(a, batch.Contents{}, Delivered{})
+		}
+	}
+	for n := range 1000 {
+		if n < 30 {
+			complete("quiet", n)
+		}
+		complete("busy", n)
+	}
+	for n := range 30 {
+		_, first := l.claim(BodyKey{Tenant: "quiet"}, []byte(fmt.Sprint(n)))
+		assert.False(t, first)
+	}
+	assert.Len(t, l.known, 100)
+	_, first := l.claim(BodyKey{Tenant: "busy"}, []byte("999"))
+	assert.False(t, first, "its latest are remembered")
+}
+
 // BenchmarkLedger is what recognising a body of 100 KiB costs a request.
 func BenchmarkLedger(b *testing.B) {
 	l := NewDedupCache(DedupConfig{Entries: 10_000, Window: 10 * time.Minute})
@@ -89,15 +113,15 @@ var errGivenUp = errors.New("given up")
 // bodies would be a lot.
 func TestWhereABodyIsStoredIsForgottenOnceAllOfItIs(t *testing.T) {
 	l := NewDedupCache(DedupConfig{Entries: 10, Window: time.Minute})
-	stored := storedParts{topics: map[string]seriesSet{"a": 1, "b": 2}}
+	stored := storedParts{"a": {series: 1}, "b": {series: 2}}
 	a, first := l.claim(BodyKey{}, []byte("body"))
 	require.True(t, first)
 	l.Complete(a, batch.Contents{}, Delivered{Err: errGivenUp, stored: stored})
 	a, first = l.claim(BodyKey{}, []byte("body"))
 	require.True(t, first)
 	assert.Equal(t, stored, a.stored, "kept while the sender comes again")
-	l.Complete(a, batch.Contents{}, Delivered{stored: stored})
+	l.Complete(a, batch.Contents{}, Delivered{})
 	a, first = l.claim(BodyKey{}, []byte("body"))
 	require.False(t, first)
-	assert.Empty(t, a.stored.topics)
+	assert.Empty(t, a.stored)
 }

@@ -55,33 +55,6 @@ func (w *Workspace) Reset() {
 // Size returns the size of the memory in bytes.
 func (w *Workspace) Size() int { return w.Batch.Size() + w.Packing.Size() }
 
-// Encode encodes the messages of a batch for the topics of its series. It counts series without a
-// topic as invalid. It skips a part whose topic is not open, and keeps the error: the other parts
-// are published.
-func (t *Topics) Encode(ctx context.Context, f format.Format, tenant string, claim *Claim, space *Workspace, out *Outgoing, c *batch.Contents) error {
-	b := &space.Batch
-	groups, err := t.openParts(ctx, tenant, claim, space, out, c)
-	if err != nil {
-		return err
-	}
-	all := b.Series
-	for i := range groups {
-		part := &out.parts[i]
-		part.from = len(out.Records)
-		if part.err == nil {
-			b.Series = all[groups[i].From:groups[i].To]
-			space.Packing.Partitions = part.topic.sink.partitions()
-			if f.Encode(b, &space.Packing, &out.Messages); out.Err != nil {
-				t.releaseAll(out)
-				return out.Err
-			}
-		}
-		part.to = len(out.Records)
-	}
-	b.Series = all
-	return nil
-}
-
 // grouping is the memory for sorting series by topic.
 type grouping struct {
 	name   []byte
@@ -92,17 +65,18 @@ type grouping struct {
 
 // Why a series has no part.
 const (
-	tooMany    = -1 // topics
-	noTopic    = -2 // the topic cannot be opened, or was terminated
-	storedPart = -3 // an earlier attempt at this body has stored it; lower numbers mean the same
+	tooMany       = -1 // topics
+	noTopic       = -2 // the topic cannot be opened, or was terminated
+	alreadyStored = -3 // an earlier attempt at this body has stored it; lower numbers mean the same
 )
 
 // openParts sorts the batch's series by topic and acquires the topics, as out.parts. It waits for
 // topics that are being opened, and returns the extent of each part's series. If a topic cannot be
 // opened, openParts sorts the series again without it.
-func (t *Topics) openParts(ctx context.Context, tenant string, claim *Claim, space *Workspace, out *Outgoing, c *batch.Contents) ([]batch.Extent, error) {
+func (t *Topics) openParts(ctx context.Context, r Request) ([]batch.Extent, error) {
+	out := r.Out
 	for {
-		groups, err := t.split(tenant, claim, space, out, c)
+		groups, err := t.split(r)
 		if err != nil {
 			return nil, err
 		}
@@ -139,7 +113,8 @@ func (t *Topics) avoid(e *topic) int {
 }
 
 // split sorts the batch's series by topic.
-func (t *Topics) split(tenant string, claim *Claim, space *Workspace, out *Outgoing, c *batch.Contents) (groups []batch.Extent, err error) {
+func (t *Topics) split(r Request) (groups []batch.Extent, err error) {
+	tenant, space, out := r.Key.Tenant, r.Space, r.Out
 	if t.Template.Tenant {
 		if tenant == "" {
 			tenant = t.cfg.DefaultTenant
@@ -152,19 +127,19 @@ func (t *Topics) split(tenant string, claim *Claim, space *Workspace, out *Outgo
 	if !t.Template.PerSeries {
 		// One topic for all series, and for metadata.
 		s.name = t.Template.render(s.name[:0], tenant, nil)
-		if part := t.take(out, s.name); part >= 0 {
+		if part := t.take(r, s.name); part >= 0 {
 			s.groups = append(s.groups[:0], batch.Extent{From: 0, To: int32(len(b.Series))})
 			return s.groups, nil
 		}
 	} else {
 		b.Metadata = b.Metadata[:0] // the topic of metadata would be a guess
 	}
-	for !t.group(claim, space, out, tenant) {
+	for !t.group(r, tenant) {
 		t.releaseAll(out)
 	}
 	for i, group := range s.group {
 		if group == tooMany || group == noTopic {
-			t.refuse(b, c, &b.Series[i], int(group))
+			t.refuse(b, r.Contents, &b.Series[i], int(group))
 		}
 	}
 	if t.background.Err() != nil {
@@ -177,9 +152,9 @@ func (t *Topics) split(tenant string, claim *Claim, space *Workspace, out *Outgo
 // group finds the part of each series, or why it has none. If a stored part has other series than
 // would go to its topic now, group ignores the stored part and returns false: the caller must try
 // again.
-func (t *Topics) group(claim *Claim, space *Workspace, out *Outgoing, tenant string) bool {
-	b, s := &space.Batch, &space.grouping
-	f := finder{topics: t, out: out, stored: claim.stored.topics, last: noTopic}
+func (t *Topics) group(r Request, tenant string) bool {
+	b, s := &r.Space.Batch, &r.Space.grouping
+	f := finder{topics: t, request: r, last: noTopic}
 	s.group = slices.Grow(s.group[:0], len(b.Series))[:len(b.Series)]
 	for i := range b.Series {
 		one := &b.Series[i]
@@ -196,8 +171,8 @@ func (t *Topics) group(claim *Claim, space *Workspace, out *Outgoing, tenant str
 	}
 	same := true
 	for _, kept := range f.kept {
-		if claim.stored.topics[kept.name] != kept.set {
-			claim.stored.forget(kept.name)
+		if r.stored[kept.name].series != kept.set {
+			r.stored = r.stored.without(kept.name)
 			same = false
 		}
 	}
@@ -232,13 +207,12 @@ func (s *grouping) sort(b *batch.Batch, n int) []batch.Extent {
 
 // finder finds the parts of topics, and acquires them.
 type finder struct {
-	topics *Topics
-	out    *Outgoing
-	stored map[string]seriesSet
-	parts  map[string]int
-	last   int
-	name   string // of the topic of part last
-	kept   []keptPart
+	topics  *Topics
+	request Request
+	parts   map[string]int
+	last    int
+	name    string // of the topic of part last
+	kept    []keptPart
 }
 
 // keptPart is a part that is already stored, if its set of series is unchanged.
@@ -270,16 +244,16 @@ func (f *finder) find(name []byte) int {
 		if f.parts == nil {
 			f.parts = map[string]int{}
 		}
-		if _, stored := f.stored[string(name)]; stored {
-			part = storedPart - len(f.kept)
+		if _, stored := f.request.stored[string(name)]; stored {
+			part = alreadyStored - len(f.kept)
 			f.kept = append(f.kept, keptPart{name: string(name)})
 		} else {
-			part = f.topics.take(f.out, name)
+			part = f.topics.take(f.request, name)
 		}
 		f.parts[string(name)] = part
 	}
 	if f.last = part; part >= 0 {
-		f.name = f.out.parts[part].topic.name
+		f.name = f.request.Out.parts[part].topic.name
 	} else {
 		f.name = ""
 	}
@@ -289,10 +263,10 @@ func (f *finder) find(name []byte) int {
 // add counts a series to its part.
 func (f *finder) add(part int, one *batch.Series, overflows bool) {
 	switch {
-	case part <= storedPart:
-		f.kept[storedPart-part].set.add(one)
+	case part <= alreadyStored:
+		f.kept[alreadyStored-part].set.add(one)
 	case part >= 0:
-		p := &f.out.parts[part]
+		p := &f.request.Out.parts[part]
 		p.series.add(one)
 		if overflows {
 			p.overflowed += one.Entries()
@@ -301,8 +275,8 @@ func (f *finder) add(part int, one *batch.Series, overflows bool) {
 }
 
 // take adds a part for a topic, or returns why it cannot.
-func (t *Topics) take(out *Outgoing, name []byte) int {
-	e := t.acquire(name)
+func (t *Topics) take(r Request, name []byte) int {
+	e := t.acquire(r.Key.Tenant, name)
 	if e == nil {
 		return tooMany
 	}
@@ -310,8 +284,8 @@ func (t *Topics) take(out *Outgoing, name []byte) int {
 		t.release(e)
 		return why
 	}
-	out.parts = append(out.parts, topicPart{topic: e})
-	return len(out.parts) - 1
+	r.Out.parts = append(r.Out.parts, topicPart{topic: e})
+	return len(r.Out.parts) - 1
 }
 
 // refuse counts a series as invalid instead of valid.

@@ -37,9 +37,6 @@ func (a ackMode) watch(note func()) (stop func()) {
 	return func() { timer.Stop() }
 }
 
-// ReasonRecordTooLarge is the only error reason of the publishing stage that is final.
-const ReasonRecordTooLarge = "record_too_large"
-
 // dropCounter counts and logs messages that were acknowledged to the sender when they were queued,
 // and could not be stored later.
 type dropCounter struct {
@@ -58,7 +55,7 @@ func (d *dropCounter) note(err error) {
 func (o *outcome) detach(drops *dropCounter) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.err != nil {
+	if o.err != nil || len(o.tooLarge) > 0 {
 		return false
 	}
 	o.drops = drops

@@ -37,7 +37,7 @@ func TestQueuedAnswersBeforeTheBroker(t *testing.T) {
 		assert.Len(t, p.published, 3)
 		outcomes[0](messaging.MessageID{}, nil)
 		outcomes[1](messaging.MessageID{}, messaging.ErrUnacknowledged)
-		outcomes[2](messaging.MessageID{}, messaging.ErrTooLarge)
+		outcomes[2](messaging.MessageID{}, tooLarge(2))
 		assert.InDelta(t, 2, testutil.ToFloat64(dropped), 0, "what is lost is counted")
 	})
 }

@@ -3,6 +3,7 @@ package publish
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -85,8 +86,18 @@ func (s *sink) close(ctx context.Context) error {
 	return nil
 }
 
+// TooLarge is the error of publishing records if the broker does not accept those with these
+// indexes, because they are too large, and has acknowledged the others.
+type TooLarge []int
+
+// Error says how many records are too large.
+func (t TooLarge) Error() string {
+	return strconv.Itoa(len(t)) + " messages are larger than the broker accepts"
+}
+
 // publish returns nil when the broker has acknowledged every record, or with ack queued when all
-// are queued. free says that nothing reads the records and their payloads any more.
+// are queued. free says that nothing reads the records and their payloads any more. The error is
+// TooLarge, or one for the sender, who must repeat the records.
 func (s *sink) publish(ctx context.Context, records []messaging.Record) (free bool, err error) {
 	if err := s.suspended.Refusal(); err != nil {
 		return true, err
@@ -112,7 +123,7 @@ func (s *sink) publish(ctx context.Context, records []messaging.Record) (free bo
 	}
 	select {
 	case <-o.done:
-		return !o.kept.Load(), s.verdict(ctx, o.first())
+		return !o.kept.Load(), s.verdict(ctx, o.result(records))
 	case <-ctx.Done():
 		return false, s.verdict(ctx, ctx.Err())
 	}
@@ -121,10 +132,8 @@ func (s *sink) publish(ctx context.Context, records []messaging.Record) (free bo
 // verdict returns the error for the sender.
 func (s *sink) verdict(ctx context.Context, err error) error {
 	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, messaging.ErrTooLarge):
-		return refusal.Invalid(ReasonRecordTooLarge, "a sample's message is larger than the broker accepts, the others were written")
+	case err == nil, errors.As(err, new(TooLarge)):
+		return err
 	case errors.Is(err, messaging.ErrQueueFull):
 		return refusal.Unavailable("queue_full", refusal.RetryBusy, "the publish queue is full")
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
@@ -158,9 +167,10 @@ type outcome struct {
 	done chan struct{}
 	lost func(error) // called with each error that may concern further records
 
-	mu    sync.Mutex
-	err   error
-	drops *dropCounter // not nil once publish does not wait any more
+	mu       sync.Mutex
+	err      error        // the first one, except for records that are too large
+	tooLarge [][]byte     // payloads of such records
+	drops    *dropCounter // not nil once publish does not wait any more
 }
 
 func newOutcome(n int, lost func(error)) *outcome {
@@ -181,11 +191,10 @@ func (o *outcome) record(id messaging.MessageID, err error) {
 	}
 }
 
-// fail stores an error. A temporary error takes precedence over a final one: the sender must repeat
-// the records of the temporary one.
+// fail stores an error.
 func (o *outcome) fail(err error) {
-	final := errors.Is(err, messaging.ErrTooLarge)
-	if !final {
+	var large *messaging.TooLargeError
+	if !errors.As(err, &large) {
 		o.stop.Store(true)
 		o.lost(err)
 	}
@@ -194,7 +203,9 @@ func (o *outcome) fail(err error) {
 	if o.drops != nil {
 		o.drops.note(err)
 	}
-	if o.err == nil || !final && errors.Is(o.err, messaging.ErrTooLarge) {
+	if large != nil {
+		o.tooLarge = append(o.tooLarge, large.Payload)
+	} else if o.err == nil {
 		o.err = err
 	}
 }
@@ -206,8 +217,25 @@ func (o *outcome) skip(n int) {
 	}
 }
 
-func (o *outcome) first() error {
+// result returns the error of publishing these records. An error of other records takes precedence
+// over TooLarge: the sender must repeat them.
+func (o *outcome) result(records []messaging.Record) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.err
+	if o.err != nil || len(o.tooLarge) == 0 {
+		return o.err
+	}
+	first := map[*byte]bool{} // bytes of the payloads
+	for _, payload := range o.tooLarge {
+		if len(payload) > 0 {
+			first[&payload[0]] = true
+		}
+	}
+	var indexes TooLarge
+	for i, r := range records {
+		if len(r.Payload) > 0 && first[&r.Payload[0]] {
+			indexes = append(indexes, i)
+		}
+	}
+	return indexes
 }

@@ -58,7 +58,17 @@ func opened(t *testing.T, p *scripted) *sink {
 	return s
 }
 
-func three() []messaging.Record { return []messaging.Record{{Key: "a"}, {Key: "b"}, {Key: "c"}} }
+// payloads are those of three.
+var payloads = [][]byte{[]byte("1"), []byte("2"), []byte("3")}
+
+func three() []messaging.Record {
+	return []messaging.Record{{Key: "a", Payload: payloads[0]}, {Key: "b", Payload: payloads[1]}, {Key: "c", Payload: payloads[2]}}
+}
+
+// tooLarge is the error of the nth record of three.
+func tooLarge(n int) error {
+	return &messaging.TooLargeError{Payload: payloads[n], Err: errors.New("more than the broker's bound")}
+}
 
 func TestSinkIsUnavailableUntilTheTopicIsOpen(t *testing.T) {
 	s := newSink(zap.NewNop(), "topic", func() error { return errors.New("connection refused") }, nil)
@@ -99,14 +109,14 @@ func TestSinkPublishesBehindARecordTooLarge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &scripted{outcome: func(n int, done func(messaging.MessageID, error)) {
 			if n == 1 {
-				done(messaging.MessageID{}, messaging.ErrTooLarge)
+				done(messaging.MessageID{}, tooLarge(n))
 				return
 			}
 			done(messaging.MessageID{}, nil)
 		}}
 		free, err := opened(t, p).publish(t.Context(), three())
 		assert.False(t, free, "what failed may still be read")
-		assert.Equal(t, http.StatusBadRequest, writetest.StatusOf(t, err))
+		assert.Equal(t, TooLarge{1}, err)
 		assert.Equal(t, []string{"a", "b", "c"}, p.published)
 	})
 }
@@ -116,7 +126,7 @@ func TestSinkPublishesBehindARecordTooLarge(t *testing.T) {
 func TestSinkPrefersTheErrorThatPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &scripted{outcome: func(n int, done func(messaging.MessageID, error)) {
-			done(messaging.MessageID{}, []error{messaging.ErrTooLarge, errors.New("closed"), nil}[n])
+			done(messaging.MessageID{}, []error{tooLarge(0), errors.New("closed"), nil}[n])
 		}}
 		_, err := opened(t, p).publish(t.Context(), three())
 		assert.Equal(t, http.StatusServiceUnavailable, writetest.StatusOf(t, err))

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,7 +21,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/httpserver/admission"
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
-	"github.com/aviaryhq/aviary/internal/nightingale/format"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -35,7 +33,9 @@ type TopicsConfig struct {
 	DefaultTenant string `yaml:"default_tenant"`
 	// MaxTopics is how many topics may be open at the same time. Series of further topics are
 	// refused with 400 and counted, and the other series of the request are written. With
-	// OverflowTopic they go there instead. Default 100.
+	// OverflowTopic they go there instead. If the tenant has opened less than its share, the bound
+	// divided by the number of tenants, an unused topic of the tenant with the most is closed
+	// instead. Default 100.
 	MaxTopics int `yaml:"max_topics"`
 	// OverflowTopic takes series beyond max_topics, series whose topic cannot be opened or is
 	// terminated, and series whose topic is not open within half of request_timeout. It counts as
@@ -113,12 +113,14 @@ type Topics struct {
 
 	mu      sync.Mutex
 	known   map[string]*topic
+	shares  *admission.Shares // of known, by the tenant that has opened a topic
 	closing map[string]*topic // topics that are being flushed and closed
 }
 
 // topic is one topic with its sink.
 type topic struct {
 	name   string
+	tenant string // that has opened it
 	sink   *sink
 	until  time.Time // until when requests wait for the opening
 	stop   context.CancelFunc
@@ -145,7 +147,7 @@ func New(log *zap.Logger, cfg Config, m *Metrics, why func() error, open func(co
 		bytes:  newByteSemaphore(cfg.PendingBytes),
 		least:  max(cfg.PendingBytes/int64(cfg.PendingRecords), 1),
 		failed: make(chan error, 1),
-		known:  map[string]*topic{}, closing: map[string]*topic{},
+		known:  map[string]*topic{}, closing: map[string]*topic{}, shares: admission.NewShares(cfg.Topics.MaxTopics),
 	}
 	t.background, t.cancel = context.WithCancel(context.Background())
 	t.closeContext, t.cancelClose = context.WithCancel(context.Background())
@@ -189,7 +191,7 @@ func (t *Topics) Run(ctx context.Context) error {
 
 // acquire returns the topic of that name for use until release, or nil if there would be too many
 // topics. It copies name.
-func (t *Topics) acquire(name []byte) *topic {
+func (t *Topics) acquire(tenant string, name []byte) *topic {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.known[string(name)]
@@ -201,10 +203,10 @@ func (t *Topics) acquire(name []byte) *topic {
 			limit--
 		}
 		before := t.closing[string(name)]
-		if others >= limit && before == nil && string(name) != t.cfg.OverflowTopic || t.background.Err() != nil {
+		if t.background.Err() != nil || others >= limit && before == nil && string(name) != t.cfg.OverflowTopic && !t.makeRoom(tenant) {
 			return nil
 		}
-		e = &topic{name: string(name), until: time.Now().Add(t.openTimeout)}
+		e = &topic{name: string(name), tenant: tenant, until: time.Now().Add(t.openTimeout)}
 		t.begin(e, before)
 	}
 	e.users++
@@ -233,6 +235,7 @@ func (t *Topics) begin(e *topic, before *topic) {
 	var ctx context.Context
 	ctx, e.stop = context.WithCancel(t.background)
 	t.known[e.name] = e
+	t.shares.Add(e.tenant, 1)
 	t.metrics.open.Set(float64(len(t.known)))
 	go func() {
 		defer close(e.ended)
@@ -263,27 +266,59 @@ func (t *Topics) release(e *topic) {
 func (t *Topics) Sweep(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for name, e := range t.known {
-		ended := false
-		select {
-		case <-e.ended:
-			ended = true
-		default:
+	for _, e := range t.known {
+		if t.unused(e) && (e.hasEnded() || now.Sub(e.used) >= t.cfg.IdleAfter) {
+			t.shut(e)
 		}
-		if e.users > 0 || !ended && now.Sub(e.used) < t.cfg.IdleAfter {
-			continue
-		}
-		if !ended && e.sink.opened.Load() != nil && e.sink.unavailable() != nil {
-			continue // it holds records that are not acknowledged
-		}
-		if t.closing[name] != nil {
-			continue // it waits for its predecessor, and its successor would have to wait for both
-		}
-		delete(t.known, name)
-		t.closing[name] = e
-		t.metrics.open.Set(float64(len(t.known)))
-		go t.retire(e)
 	}
+}
+
+// unused reports whether a topic may be closed now. The caller holds t.mu.
+func (t *Topics) unused(e *topic) bool {
+	if e.users > 0 || t.closing[e.name] != nil {
+		return false // in the second case its successor would have to wait for two others
+	}
+	holding := e.sink.opened.Load() != nil && e.sink.unavailable() != nil // records that are not acknowledged
+	return e.hasEnded() || !holding
+}
+
+// hasEnded reports whether the topic takes no records any more.
+func (e *topic) hasEnded() bool {
+	select {
+	case <-e.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// shut removes a topic, and closes it in the background. The caller holds t.mu.
+func (t *Topics) shut(e *topic) {
+	delete(t.known, e.name)
+	t.shares.Add(e.tenant, -1)
+	t.closing[e.name] = e
+	t.metrics.open.Set(float64(len(t.known)))
+	go t.retire(e)
+}
+
+// makeRoom closes an unused topic of the tenant with the most topics, if another tenant needs its
+// place. It reports whether it has closed one. Until that is done there is one topic more than
+// allowed, so few may be closing. The caller holds t.mu.
+func (t *Topics) makeRoom(tenant string) bool {
+	loser := t.shares.Loser(tenant)
+	if loser == tenant || len(t.closing) > t.cfg.MaxTopics/10 {
+		return false
+	}
+	var oldest *topic
+	for _, e := range t.known {
+		if e.tenant == loser && !e.pinned && t.unused(e) && (oldest == nil || e.used.Before(oldest.used)) {
+			oldest = e
+		}
+	}
+	if oldest != nil {
+		t.shut(oldest)
+	}
+	return oldest != nil
 }
 
 // retire closes an unused topic. It waits as long as that takes, because a successor must not
@@ -359,12 +394,10 @@ func (t *Topics) Close(ctx context.Context) error {
 // refused returns why the topic takes no records: it cannot be opened, or was terminated. It
 // returns nil if the topic may take records.
 func (e *topic) refused() error {
-	select {
-	case <-e.ended:
+	if e.hasEnded() {
 		return e.fault
-	default:
-		return nil
 	}
+	return nil
 }
 
 // open reports whether the topic is open.
@@ -433,124 +466,4 @@ func (s *sink) partitions() int {
 		return partitionsOf(*p)
 	}
 	return 0
-}
-
-// Outgoing holds the messages of one request, by topic.
-type Outgoing struct {
-	format.Messages
-	parts []topicPart
-}
-
-// topicPart is the part of a request's records that goes to one topic.
-type topicPart struct {
-	topic    *topic
-	from, to int   // range of the records
-	err      error // why the part is not published
-
-	series     seriesSet
-	overflowed int // samples of all kinds that go to the overflow topic
-}
-
-// Delivered is the outcome of a request's records.
-type Delivered struct {
-	Free bool // nothing reads the records any more
-	// Err is nil if every record is acknowledged. Otherwise it is the error for the sender: a
-	// temporary error takes precedence over a final one.
-	Err    error
-	stored storedParts // what must not be published again if the sender repeats the request
-}
-
-// storedParts says which parts of an incompletely stored body are stored.
-type storedParts struct {
-	topics map[string]seriesSet // the stored series by topic
-	err    error                // a final error: some records can never be stored
-}
-
-// forget marks the part of a topic as not stored. It copies the map, because others may be reading
-// it.
-func (p *storedParts) forget(name string) {
-	p.topics = maps.Clone(p.topics)
-	delete(p.topics, name)
-}
-
-// Publish publishes each part to its topic, except for parts that the claim says are already
-// stored. It releases memory and topics part by part: a slow topic must not hold the memory of
-// stored parts, nor prevent another topic that has ended from being opened again.
-func (t *Topics) Publish(ctx context.Context, c *Claim, out *Outgoing, held *admission.Hold) Delivered {
-	before := c.stored
-	defer func() { out.parts = out.parts[:0] }()
-	d := Delivered{Free: true, Err: before.err, stored: before}
-	results := make([]Delivered, len(out.parts))
-	var wg sync.WaitGroup
-	for i, part := range out.parts {
-		publish := func() {
-			if results[i].Free, results[i].Err = true, part.err; part.err == nil {
-				results[i].Free, results[i].Err = t.deliver(ctx, part.topic, out.Records[part.from:part.to])
-			}
-			if results[i].Free && len(out.parts) > 1 {
-				held.Shrink(drop(out.Records[part.from:part.to]))
-			}
-			t.release(part.topic)
-		}
-		if i+1 < len(out.parts) {
-			wg.Go(publish)
-		} else {
-			publish() // in this goroutine, because most requests have one part
-		}
-	}
-	wg.Wait()
-	topics := maps.Clone(before.topics)
-	for i, r := range results {
-		d.Free = d.Free && r.Free
-		if d.Err == nil || r.Err != nil && passes(r.Err) && !passes(d.Err) {
-			d.Err = r.Err
-		}
-		if !Final(r.Err) || len(results)+len(before.topics) == 1 {
-			continue
-		}
-		if topics == nil {
-			topics = map[string]seriesSet{}
-		}
-		topics[out.parts[i].topic.name] = out.parts[i].series
-		if r.Err != nil {
-			d.stored.err = r.Err
-		}
-	}
-	d.stored.topics = topics
-	return d
-}
-
-func (t *Topics) deliver(ctx context.Context, e *topic, records []messaging.Record) (free bool, err error) {
-	if t.divert != nil {
-		return t.divert(ctx, e.name, records)
-	}
-	return e.sink.publish(ctx, records)
-}
-
-// Divert makes Publish call deliver instead of publishing, for tests of earlier stages. It must be
-// called before the first request.
-func (t *Topics) Divert(deliver func(ctx context.Context, topic string, records []messaging.Record) (free bool, err error)) {
-	t.divert = deliver
-}
-
-// drop releases records, and returns the bytes that they took.
-func drop(records []messaging.Record) (size int64) {
-	for i := range records {
-		size += int64(len(records[i].Key) + len(records[i].Payload) + format.MessageBytes)
-	}
-	clear(records)
-	return size
-}
-
-// passes reports whether an error is temporary, so that the sender repeats the request.
-func passes(err error) bool {
-	refused := (*refusal.Error)(nil)
-	return !errors.As(err, &refused) || refused.Status >= http.StatusInternalServerError || refused.Status == refusal.StatusClientClosed
-}
-
-func (t *Topics) releaseAll(out *Outgoing) {
-	for _, part := range out.parts {
-		t.release(part.topic)
-	}
-	out.parts = out.parts[:0]
 }

@@ -2,7 +2,6 @@ package publish
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -16,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 	"github.com/aviaryhq/aviary/internal/nightingale/publishtest"
 	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
@@ -59,7 +57,7 @@ func TestATopicOfTheConfigurationThatIsTerminatedEndsTheService(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- all.Run(t.Context()) }()
 		awaitOpen(t, all)
-		topic := all.acquire([]byte(pinnedName))
+		topic := all.acquire("", []byte(pinnedName))
 		_, err := topic.sink.publish(t.Context(), three())
 		all.release(topic)
 		assert.Equal(t, http.StatusServiceUnavailable, writetest.StatusOf(t, err))
@@ -103,19 +101,19 @@ func TestIdleTopicsAreClosedAndMakeRoom(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- all.Run(ctx) }()
-		first := all.acquire([]byte("one"))
+		first := all.acquire("", []byte("one"))
 		require.NotNil(t, first)
 		require.NoError(t, all.await(ctx, first))
 		time.AfterFunc(10*time.Minute, func() { all.release(first) })
-		assert.Nil(t, all.acquire([]byte("two")))
+		assert.Nil(t, all.acquire("", []byte("two")))
 		after := time.NewTimer(10*time.Minute + 59*time.Second)
 		<-after.C
 		synctest.Wait()
-		assert.Nil(t, all.acquire([]byte("two")), "not idle for long enough")
+		assert.Nil(t, all.acquire("", []byte("two")), "not idle for long enough")
 		after.Reset(time.Minute)
 		<-after.C
 		synctest.Wait()
-		second := all.acquire([]byte("two"))
+		second := all.acquire("", []byte("two"))
 		require.NotNil(t, second)
 		require.NoError(t, all.await(ctx, second))
 		c.Mu.Lock()
@@ -124,16 +122,50 @@ func TestIdleTopicsAreClosedAndMakeRoom(t *testing.T) {
 		all.release(second)
 		cancel()
 		assert.NoError(t, <-ended)
-		assert.Nil(t, all.acquire([]byte("two2")), "no new topics while stopping")
+		assert.Nil(t, all.acquire("", []byte("two2")), "no new topics while stopping")
 		assert.NoError(t, all.Close(context.Background()))
 		assert.Equal(t, map[string]int{"one": 1, "two": 1}, c.Closes)
 	})
 }
 
-func TestTheErrorThatPassesOutweighs(t *testing.T) {
-	assert.True(t, passes(errors.New("anything")))
-	assert.True(t, passes(refusal.Unavailable("x", time.Second, "x")))
-	assert.False(t, passes(refusal.Invalid("x", "x")))
+// TestATenantCannotTakeTheTopicsOfOthers: a tenant with less than its share gets a topic, and the one
+// with the most loses the topic that it has not used for longest.
+func TestATenantCannotTakeTheTopicsOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := defaultPublishing()
+		cfg.Topic, cfg.Topics.MaxTopics = "persistent://public/default/{name}", 10
+		c := publishtest.NewCluster()
+		all := New(zap.NewNop(), cfg, NewMetrics(prometheus.NewRegistry()), nil, clusterOpener(c))
+		use := func(tenant string, n int) bool {
+			e := all.acquire(tenant, fmt.Appendf(nil, "%s %d", tenant, n))
+			if e == nil {
+				return false
+			}
+			require.NoError(t, all.await(t.Context(), e))
+			all.release(e)
+			<-time.After(time.Millisecond) // the bubble's clock
+			return true
+		}
+		for n := range 10 {
+			assert.True(t, use("large", n))
+		}
+		assert.False(t, use("large", 10))
+		for n := range 5 {
+			assert.True(t, use("small", n), n)
+			synctest.Wait() // until the other topic is closed
+		}
+		assert.False(t, use("small", 5), "it has its share")
+		assert.False(t, use("large", 0), "it is closed")
+		assert.True(t, use("large", 9))
+		c.Mu.Lock()
+		assert.Equal(t, map[string]int{"large 0": 1, "large 1": 1, "large 2": 1, "large 3": 1, "large 4": 1}, c.Closes)
+		c.Mu.Unlock()
+
+		busy := all.acquire("large", []byte("large 9"))
+		assert.True(t, use("third", 0), "an unused one of the others")
+		all.release(busy)
+		assert.NoError(t, all.Close(context.Background()))
+	})
 }
 
 // TestATopicIsOpenedBehindAllThatCloses: however often it is asked for meanwhile.
@@ -151,7 +183,7 @@ func TestATopicIsOpenedBehindAllThatCloses(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- all.Run(ctx) }()
 		for range 4 { // the first is open and takes long to close
-			all.release(all.acquire([]byte("one")))
+			all.release(all.acquire("", []byte("one")))
 			<-time.After(5 * time.Minute) // the bubble's clock
 			synctest.Wait()
 		}

@@ -115,6 +115,10 @@ func (b decoder) decodeSeriesV1(src []byte) (err error) {
 		return err
 	}
 	s.Raw.Labels, s.Raw.Plain = int32(size-len(src)), true
+	if src, err = b.usualSamples(src); err != nil {
+		return err
+	}
+	s.Raw.Usual = len(src) == 0
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
 		var number uint32
@@ -232,6 +236,25 @@ func decodeLabelV1(src []byte) (l batch.Label, err error) {
 // text returns data as a string without copying it.
 func text(data []byte) string {
 	return unsafe.String(unsafe.SliceData(data), len(data)) //nolint:gosec // the body outlives the batch, see workspace
+}
+
+// usualSamples decodes samples as long as they are fields of the usual form, and returns the rest.
+func (b decoder) usualSamples(src []byte) ([]byte, error) {
+	for len(src) > 0 {
+		number, data, rest, ok := usualField(src)
+		if !ok || number != 2 {
+			return src, nil
+		}
+		s, ok := usualSample(data, false)
+		if !ok {
+			return src, nil
+		}
+		if err := b.Elements.Charge(batch.SampleBytes); err != nil {
+			return src, err
+		}
+		b.Samples, src = append(b.Samples, s), rest
+	}
+	return src, nil
 }
 
 // decodeSample reads a sample. starts says whether the protocol has start timestamps.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/VictoriaMetrics/easyproto"
 
@@ -415,6 +416,10 @@ func (b decoder) describeV2(m batch.MetadataRefs, refs *references) *batch.Metad
 		return &b.SeriesMetadata[n-1]
 	}
 	help, unit := refs.symbol(uint64(m.Help)), refs.symbol(uint64(m.Unit))
+	if !utf8.ValidString(truncate.Prefix(help, batch.MaxFamilyHelp)) || !utf8.ValidString(truncate.Prefix(unit, batch.MaxFamilyUnit)) {
+		b.SeriesMetadata, b.LastMetadata = append(b.SeriesMetadata, batch.Metadata{Invalid: true}), m
+		return &b.SeriesMetadata[len(b.SeriesMetadata)-1]
+	}
 	metadata := batch.Metadata{Kind: batch.KindName(m.Kind), Help: truncate.Text(help, batch.MaxFamilyHelp), Unit: truncate.Text(unit, batch.MaxFamilyUnit)}
 	if metadata.Help == help {
 		metadata.HelpRef = m.Help

@@ -112,7 +112,7 @@ func TestHelpOfSeriesIsBounded(t *testing.T) {
 				copied += len(b.SeriesMetadata[i].Help)
 			}
 			assert.Less(t, copied, int(limits.MemoryBytes))
-			if letter == "\xff" { // all of which is one sign in the end
+			if letter != "x" { // nothing is copied
 				require.NoError(t, err)
 				return
 			}

@@ -25,12 +25,13 @@ type Limits struct {
 	LabelsPerSeries int          `yaml:"labels_per_series"`
 	LabelNameBytes  config.Bytes `yaml:"label_name_bytes"`
 	LabelValueBytes config.Bytes `yaml:"label_value_bytes"`
-	// SeriesBytes is the maximum size of a series with all its samples in the request, as protobuf.
-	// Beyond it: 400 for the series. The broker could not store a message larger than its
-	// maxMessageSize. Default 1MiB.
+	// SeriesBytes is the maximum size of a series with all its samples in the request, or of a
+	// metadata entry, as protobuf. Beyond it: 400 for the series. The broker could not store a message
+	// larger than its maxMessageSize. Default 1MiB.
 	SeriesBytes config.Bytes `yaml:"series_bytes"`
 	// MetadataFamilies is for how many metric families Nightingale remembers type, unit and help.
-	// Those of further families stay unknown. 0: for none. Default 10000.
+	// If there are more, those of the tenant with the most are forgotten. 0: for none. Default
+	// 10000.
 	MetadataFamilies int `yaml:"metadata_families"`
 	// MemoryBytes is how much memory the decoded series, labels, samples and other elements of a
 	// request may use. Each takes tens of bytes, even if it is smaller in the body. Beyond it: 413.
@@ -38,7 +39,8 @@ type Limits struct {
 	MemoryBytes config.Bytes `yaml:"memory_bytes"`
 	// InFlightBytes is how much memory all requests in flight may use together: compressed and
 	// decoded bodies, decoded elements, and messages. Beyond it: 503, or 413 for a request that
-	// alone takes more. Default 64MiB.
+	// alone takes more. Messages take 8 MiB at a time, so decoded_bytes + memory_bytes + 16MiB are
+	// enough for any request. Default 96MiB.
 	InFlightBytes config.Bytes `yaml:"in_flight_bytes"`
 	// ReadTimeout is how long reading a request with its body may take. Beyond it: 503, and the
 	// connection is closed. Default 10s.
@@ -60,7 +62,7 @@ func DefaultLimits() Limits {
 		SeriesBytes:      config.MiB,
 		MetadataFamilies: 10_000,
 		MemoryBytes:      32 * config.MiB,
-		InFlightBytes:    64 * config.MiB,
+		InFlightBytes:    96 * config.MiB,
 		ReadTimeout:      10 * time.Second,
 		Connections:      4096,
 	}

@@ -14,8 +14,9 @@ import (
 // validator checks the series of a batch.
 type validator struct{ *batch.Batch }
 
-// Validate sorts the labels of each series, computes its key, and removes invalid series from the
-// batch. scratch is reusable working memory.
+// Validate sorts the labels of each series, computes its key, and removes invalid series and
+// metadata from the batch: what is left, any reader of a message can decode. scratch is reusable
+// working memory.
 func Validate(in *batch.Batch, l Limits, scratch []byte) (batch.Rejected, []byte) {
 	b := validator{in}
 	var r batch.Rejected
@@ -35,7 +36,30 @@ func Validate(in *batch.Batch, l Limits, scratch []byte) (batch.Rejected, []byte
 		kept++
 	}
 	b.Series = b.Series[:kept]
+	b.checkMetadata(l, &r)
 	return r, scratch
+}
+
+// checkMetadata removes invalid metadata. Samples are written without it.
+func (b validator) checkMetadata(l Limits, r *batch.Rejected) {
+	kept := b.Metadata[:0]
+	for i := range b.Metadata {
+		switch m := &b.Metadata[i]; {
+		case !utf8.ValidString(m.Family) || !utf8.ValidString(m.Help) || !utf8.ValidString(m.Unit):
+			r.AddMetadata(m.Family, "is not UTF-8")
+		case m.EncodedSize() > int(l.SeriesBytes):
+			r.AddMetadata(m.Family, fmt.Sprintf("takes more than %s", l.SeriesBytes))
+		default:
+			kept = append(kept, *m)
+		}
+	}
+	b.Metadata = kept
+	for i := range b.Series {
+		if s := &b.Series[i]; s.Metadata != nil && s.Metadata.Invalid {
+			r.AddMetadata(b.Name(s), "is not UTF-8")
+			s.Metadata = nil
+		}
+	}
 }
 
 // judge sorts the labels of a series and checks it. reason is empty if the series is valid.
@@ -61,7 +85,7 @@ func (b validator) checkLabels(s *batch.Series, l Limits) fault {
 	labels := batch.Slice(b.Labels, s.Labels)
 	known := seen{ascending: ascending(labels)}
 	if !known.ascending && len(labels) <= l.LabelsPerSeries {
-		slices.SortStableFunc(labels, func(a, b batch.Label) int { return cmp.Compare(a.Name, b.Name) })
+		sortLabels(labels)
 		s.Raw = batch.Span{}
 	}
 	known.ascii = b.plainLabels(s)
@@ -184,17 +208,8 @@ func (b validator) checkParts(s *batch.Series, l Limits) (reason, text string) {
 		return "timestamp_out_of_range", "a timestamp that is not milliseconds of the years 1 to 9999"
 	}
 	for _, e := range batch.Slice(b.Exemplars, s.Exemplars) {
-		labels := batch.Slice(b.ExemplarLabels, e.Labels)
-		if len(labels) > l.LabelsPerSeries {
-			return "too_many_labels", fmt.Sprintf("an exemplar of %d labels, at most %d are allowed", len(labels), l.LabelsPerSeries)
-		}
-		for _, m := range labels {
-			if len(m.Name) > int(l.LabelNameBytes) || len(m.Value) > int(l.LabelValueBytes) {
-				return "label_too_long", "an exemplar's label is too long"
-			}
-			if !utf8.ValidString(m.Name) || !utf8.ValidString(m.Value) {
-				return "invalid_utf8", "an exemplar's label is not UTF-8"
-			}
+		if reason, text := checkExemplar(batch.Slice(b.ExemplarLabels, e.Labels), l); reason != "" {
+			return reason, text
 		}
 	}
 	for i := range batch.Slice(b.Histograms, s.Histograms) {
@@ -203,4 +218,31 @@ func (b validator) checkParts(s *batch.Series, l Limits) (reason, text string) {
 		}
 	}
 	return "", ""
+}
+
+// checkExemplar sorts and checks the labels of an exemplar.
+func checkExemplar(labels []batch.Label, l Limits) (reason, text string) {
+	if len(labels) > l.LabelsPerSeries {
+		return "too_many_labels", fmt.Sprintf("an exemplar of %d labels, at most %d are allowed", len(labels), l.LabelsPerSeries)
+	}
+	if !ascending(labels) {
+		sortLabels(labels)
+	}
+	for i, m := range labels {
+		switch {
+		case m.Name == "":
+			return "empty_label_name", "an exemplar's label has an empty name"
+		case i > 0 && labels[i-1].Name == m.Name:
+			return "duplicate_label", "an exemplar's label is given more than once"
+		case len(m.Name) > int(l.LabelNameBytes) || len(m.Value) > int(l.LabelValueBytes):
+			return "label_too_long", "an exemplar's label is too long"
+		case !utf8.ValidString(m.Name) || !utf8.ValidString(m.Value):
+			return "invalid_utf8", "an exemplar's label is not UTF-8"
+		}
+	}
+	return "", ""
+}
+
+func sortLabels(labels []batch.Label) {
+	slices.SortStableFunc(labels, func(a, b batch.Label) int { return cmp.Compare(a.Name, b.Name) })
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 	"github.com/aviaryhq/aviary/internal/truncate"
@@ -135,7 +136,12 @@ func oracleV2(req *writev2.Request) *Canonical {
 			e.LabelsRefs = again(e.LabelsRefs)
 			one.Exemplars = append(one.Exemplars, e)
 		}
-		one.Metadata = c.metadata(int32(ts.Metadata.Type), truncate.Text(req.Symbols[ts.Metadata.HelpRef], batch.MaxFamilyHelp), truncate.Text(req.Symbols[ts.Metadata.UnitRef], batch.MaxFamilyUnit))
+		help, unit := req.Symbols[ts.Metadata.HelpRef], req.Symbols[ts.Metadata.UnitRef]
+		if utf8.ValidString(truncate.Prefix(help, batch.MaxFamilyHelp)) && utf8.ValidString(truncate.Prefix(unit, batch.MaxFamilyUnit)) {
+			one.Metadata = c.metadata(int32(ts.Metadata.Type), truncate.Text(help, batch.MaxFamilyHelp), truncate.Text(unit, batch.MaxFamilyUnit))
+		} else {
+			one.Metadata = c.metadata(0, "not UTF-8", "")
+		}
 		// Release candidate 3 has the start in a field that was removed later.
 		if start := fieldSix(ts.XXX_unrecognized); start != 0 {
 			for i := range one.Samples {
@@ -204,9 +210,12 @@ func DecodedV2(t testing.TB, b *batch.Batch) *Canonical {
 		for _, e := range batch.Slice(b.Exemplars, s.Exemplars) {
 			one.Exemplars = append(one.Exemplars, writev2.Exemplar{LabelsRefs: refs(batch.Slice(b.ExemplarLabels, e.Labels)), Value: e.Value, Timestamp: e.Timestamp})
 		}
-		if s.Metadata == nil {
+		switch {
+		case s.Metadata == nil:
 			one.Metadata = c.metadata(0, "", "")
-		} else {
+		case s.Metadata.Invalid:
+			one.Metadata = c.metadata(0, "not UTF-8", "")
+		default:
 			kind := int32(0)
 			for batch.KindName(kind) != s.Metadata.Kind && kind < 7 {
 				kind++

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 )
 
@@ -34,8 +35,15 @@ type Config struct {
 	// without -partition-N), {partition}, {key}, {routing_key}, {exchange} and
 	// {header.NAME}. A message for which a placeholder has no value, or an empty one, is refused
 	// with the reason "template", unless the placeholder has a default: {header.NAME:-other}.
-	// {{ and }} stand for the characters { and }. Default: the destination in the sink's
-	// configuration.
+	// {{ and }} stand for the characters { and }.
+	//
+	// A message is refused with the same reason if its values do more than fill the name. With a
+	// sink of Pulsar, that is a value with '/', or a name that has a part "." or "..", or whose
+	// last part begins with "__", ends in "__transaction_pending_ack", or contains "-partition-".
+	// With Kafka it is a name that begins with "__". With RabbitMQ it is a queue whose name begins
+	// with "amq.". The text between placeholders, the partition and defaults may do all of this,
+	// and so may {topic} alone from a topic to one of the same system. Default: the destination in
+	// the sink's configuration.
 	To string `yaml:"to"`
 }
 
@@ -56,7 +64,7 @@ func (c HeadersConfig) isZero() bool { return len(c.Include)+len(c.Exclude)+len(
 
 // Validate returns every fault, those of expressions and of the template included.
 func (c Config) Validate() error {
-	_, err := New(c)
+	_, err := New(c, connector.NameRules{}) // the rules are for values, which it does not have
 	return err
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 )
 
@@ -14,9 +15,10 @@ import (
 type template struct {
 	parts  []part
 	static string // the destination, if there are no placeholders
-	// isTopic: the template is a full topic name of Pulsar. Values must not contain '/', which
-	// would lead to another namespace.
-	isTopic bool
+	names  connector.NameRules
+	// copies: the template is {topic}. Within one system the name stays as it is, and names has no
+	// say.
+	copies bool
 }
 
 // part is a text, followed by a placeholder unless name is empty.
@@ -27,8 +29,8 @@ type part struct {
 	hasFallback  bool
 }
 
-func parseTemplate(text string) (*template, error) {
-	t := &template{isTopic: strings.HasPrefix(text, "persistent://") || strings.HasPrefix(text, "non-persistent://")}
+func parseTemplate(text string, names connector.NameRules) (*template, error) {
+	t := &template{names: names, copies: text == "{topic}"}
 	var literal strings.Builder
 	for rest := text; ; {
 		at := strings.IndexAny(rest, "{}")
@@ -90,6 +92,10 @@ func (t *template) destination(m *message.Message) (string, error) {
 	if len(t.parts) == 0 {
 		return t.static, nil
 	}
+	names := t.names
+	if t.copies && m.From.System == names.System {
+		names = connector.NameRules{}
+	}
 	var buffer [128]byte
 	b := buffer[:0]
 	for i := range t.parts {
@@ -108,17 +114,45 @@ func (t *template) destination(m *message.Message) (string, error) {
 			b = append(b, p.fallback...)
 			continue
 		}
-		if err := t.checkValue(value); err != nil {
+		if err := checkValue(value, names.Separator); err != nil {
 			return "", fmt.Errorf("%s cannot be part of the destination: %w", p, err)
 		}
 	}
-	return string(b), nil
+	to := string(b)
+	if names.Reserved != nil {
+		if clause := names.Reserved(to); clause != "" && clause != names.Reserved(t.withoutValues(m)) {
+			return "", fmt.Errorf("the destination %q is not allowed: %s; values of a message must not make such a name", to, clause)
+		}
+	}
+	return to, nil
+}
+
+// withoutValues returns the destination of m with a zero byte, which no value has, in place of each
+// value that a sender may choose. The partition and defaults stay.
+func (t *template) withoutValues(m *message.Message) string {
+	var b []byte
+	for i := range t.parts {
+		p := &t.parts[i]
+		b = append(b, p.text...)
+		if p.name == "" {
+			continue
+		}
+		from := len(b)
+		b = p.appendValue(b, m)
+		switch {
+		case len(b) == from:
+			b = append(b, p.fallback...)
+		case p.name != "partition":
+			b = append(b[:from], 0)
+		}
+	}
+	return string(b)
 }
 
 // maxValue bounds the bytes of a placeholder's value. No system has longer names.
 const maxValue = 1024
 
-func (t *template) checkValue(value []byte) error {
+func checkValue(value []byte, separator byte) error {
 	if len(value) > maxValue {
 		return fmt.Errorf("it has %d bytes, more than %d", len(value), maxValue)
 	}
@@ -129,8 +163,8 @@ func (t *template) checkValue(value []byte) error {
 		if c < ' ' || c == 0x7f {
 			return errors.New("it has control characters")
 		}
-		if c == '/' && t.isTopic {
-			return errors.New("it contains '/', which would select a topic of another namespace")
+		if c == separator { // 0, for none, is a control character
+			return fmt.Errorf("it contains %q, which would select a topic of another namespace", c)
 		}
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"github.com/google/cel-go/cel"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/internal/expression"
@@ -29,13 +30,13 @@ type assignment struct {
 	program     cel.Program
 }
 
-// New compiles cfg. The error holds every fault with its path in cfg; those of expressions have the
-// compiler's message.
-func New(cfg Config) (*Transform, error) {
+// New compiles cfg. names are the rules for destinations that hold values of messages. The error
+// holds every fault with its path in cfg; those of expressions have the compiler's message.
+func New(cfg Config, names connector.NameRules) (*Transform, error) {
 	errs := []error{cfg.Headers.validate()}
 	t := &Transform{headers: cfg.Headers}
 	var err error
-	if t.to, err = parseTemplate(cfg.To); err != nil {
+	if t.to, err = parseTemplate(cfg.To, names); err != nil {
 		errs = append(errs, config.Fault("to", "%s, got %q", err, cfg.To))
 	}
 	if cfg.Filter != "" || len(cfg.Set) > 0 {
@@ -70,8 +71,9 @@ func New(cfg Config) (*Transform, error) {
 
 // Apply filters and changes m and returns its destination; "" is the sink's default. keep is false
 // for a message that the filter drops. An error is made by lane.Refuse: its reason is "expression"
-// if an expression fails on m, "template" if m lacks a value that the destination needs or the
-// value is not allowed there. After an error m is unchanged, for the dead letter.
+// if an expression fails on m, "template" if m lacks a value that the destination needs or
+// connector.NameRules forbid the value or what it makes of the name. After an error m is unchanged,
+// for the dead letter.
 //
 // If nothing but a fixed destination is configured, Apply does not allocate.
 func (t *Transform) Apply(m *message.Message) (to string, keep bool, err error) {

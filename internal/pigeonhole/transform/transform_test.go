@@ -11,8 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/connector"
+	"github.com/aviaryhq/aviary/internal/connector/kafka"
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pulsar"
+	"github.com/aviaryhq/aviary/internal/connector/rabbitmq"
 )
 
 func h(name, value string) message.Header { return message.Header{Name: name, Value: []byte(value)} }
@@ -29,7 +33,7 @@ func order() *message.Message {
 
 func compiled(t testing.TB, cfg Config) *Transform {
 	t.Helper()
-	tr, err := New(cfg)
+	tr, err := New(cfg, connector.NameRules{})
 	require.NoError(t, err)
 	return tr
 }
@@ -193,7 +197,6 @@ func TestDestination(t *testing.T) {
 		"{header.binary}":  "not valid UTF-8",
 		"{header.control}": "control characters",
 		"{header.long}":    "2000 bytes",
-		"persistent://public/default/{header.slash}": "contains '/'",
 	} {
 		_, keep, err := compiled(t, Config{To: template}).Apply(bare)
 		assert.False(t, keep)
@@ -205,6 +208,123 @@ func TestDestination(t *testing.T) {
 	to, _, err := compiled(t, Config{To: "{topic_name}.{header.slash}"}).Apply(bare)
 	require.NoError(t, err)
 	assert.Equal(t, "orders.a/b", to)
+}
+
+// TestValuesDoNotMakeStructure: a value fills a name. It does not select a namespace, a partition
+// or a topic of the system's own. The operator's text may.
+func TestValuesDoNotMakeStructure(t *testing.T) {
+	exchange := rabbitmq.DefaultSinkConfig()
+	exchange.Exchange = "amq.topic"
+	into := map[string]connector.NameRules{
+		"pulsar": pulsar.DefaultSinkConfig().NameRules(), "kafka": kafka.DefaultSinkConfig().NameRules(),
+		"rabbitmq": rabbitmq.DefaultSinkConfig().NameRules(), "exchange": exchange.NameRules(),
+	}
+	const (
+		namespace = "contains '/', which would select a topic of another namespace"
+		internal  = `begins with "__"`
+		partition = "as Pulsar names the partitions of a topic"
+		step      = "takes for a step in a path"
+		amq       = `begins with "amq.", which RabbitMQ reserves for its own queues`
+	)
+	for _, test := range []struct{ sink, to, value, want, refused string }{
+		{sink: "pulsar", to: "{key}", value: "orders", want: "orders"},
+		{sink: "pulsar", to: "{key}", value: "persistent://other/ns/x", refused: "key cannot be part of the destination: it " + namespace},
+		{sink: "pulsar", to: "{key}", value: "a/b/c", refused: namespace},
+		{sink: "pulsar", to: "orders-{key}", value: "a/b/c", refused: namespace},
+		{sink: "pulsar", to: "{header.h}", value: "a/b/c", refused: `the header "h" cannot be part`},
+		{sink: "pulsar", to: "{routing_key}", value: "a/b/c", refused: "routing key cannot be part"},
+		{sink: "pulsar", to: "{exchange}", value: "a/b/c", refused: "exchange cannot be part"},
+		{sink: "pulsar", to: "{header.none:-a/b/c}", want: "a/b/c"},
+		{sink: "pulsar", to: "persistent://a/b/{key}", value: "c", want: "persistent://a/b/c"},
+		{sink: "pulsar", to: "persistent://a/b/{key}", value: "/c", refused: namespace},
+		{sink: "pulsar", to: "persistent://a/{key}/c", value: "b", want: "persistent://a/b/c"},
+		{sink: "pulsar", to: "persistent://a/{key}/c", value: "..", refused: step},
+		{sink: "pulsar", to: "persistent://a/..{key}/c", value: "b", want: "persistent://a/..b/c"},
+		{sink: "pulsar", to: "persistent://a/.{key}/c", value: ".", refused: step},
+		{sink: "pulsar", to: "persistent://a/../{key}", value: "..", refused: step},
+		{sink: "pulsar", to: "persistent://a/../{key}", value: "c", want: "persistent://a/../c"},
+		{sink: "pulsar", to: "{key}", value: ".", refused: step},
+		{sink: "pulsar", to: "{key}", value: "...", want: "..."},
+		{sink: "pulsar", to: "{key}", value: "__change_events", refused: `the destination "__change_events" is not allowed: its last part ` + internal},
+		{sink: "pulsar", to: "persistent://a/b/{key}", value: "__change_events", refused: internal},
+		{sink: "pulsar", to: "_{key}", value: "_change_events", refused: internal},
+		{sink: "pulsar", to: "__{key}", value: "change_events", want: "__change_events"},
+		{sink: "pulsar", to: "__{key}", value: "a-partition-0", refused: partition},
+		{sink: "pulsar", to: "{header.none:-__}{key}", value: "x", want: "__x"},
+		{sink: "pulsar", to: "{header.none:-_}{key}", value: "_x", refused: internal},
+		{sink: "pulsar", to: "{key}", value: "a__b", want: "a__b"},
+		{sink: "pulsar", to: "{key}", value: "a__transaction_pending_ack", refused: `ends in "__transaction_pending_ack"`},
+		{sink: "pulsar", to: "__{key}", value: "a__transaction_pending_ack", refused: `ends in "__transaction_pending_ack"`},
+		{sink: "pulsar", to: "{key}", value: "orders-partition-0", refused: `it ends in "-partition-0", ` + partition},
+		{sink: "pulsar", to: "orders-partition{key}", value: "-0", refused: partition},
+		{sink: "pulsar", to: "orders-partition-{key}", value: "0", refused: partition},
+		{sink: "pulsar", to: "orders-{key}-{partition}", value: "partition", refused: partition},
+		{sink: "pulsar", to: "{key}", value: "orders-partition-+0", refused: partition},
+		{sink: "pulsar", to: "{key}", value: "orders-partition-\u0663", refused: partition},
+		{sink: "pulsar", to: "{key}", value: "orders-partition-b", refused: partition},
+		{sink: "pulsar", to: "{key}-partition-{partition}", value: "orders", want: "orders-partition-3"},
+		{sink: "pulsar", to: "persistent://a/b/c-partition-{partition}", want: "persistent://a/b/c-partition-3"},
+		{sink: "pulsar", to: "persistent://a/b/__c", want: "persistent://a/b/__c"},
+		{sink: "pulsar", to: "persistent://a/b/{topic_name}", want: "persistent://a/b/orders"},
+		{sink: "pulsar", to: "{topic}", want: "persistent://public/default/__orders-partition-3"},
+		{sink: "pulsar", to: "x-{topic}", refused: "topic cannot be part of the destination: it " + namespace},
+
+		{sink: "kafka", to: "{key}", value: "orders-partition-0", want: "orders-partition-0"},
+		{sink: "kafka", to: "{key}", value: "__consumer_offsets", refused: `the destination "__consumer_offsets" is not allowed: it ` + internal},
+		{sink: "kafka", to: "__{key}", value: "audit", want: "__audit"},
+		{sink: "kafka", to: "_{key}", value: "_consumer_offsets", refused: internal},
+
+		{sink: "rabbitmq", to: "{key}", value: "a/b/c", want: "a/b/c"},
+		{sink: "rabbitmq", to: "{key}", value: "amq.gen-1", refused: amq},
+		{sink: "rabbitmq", to: "{header.h}", value: "amq.rabbitmq.reply-to.x", refused: amq},
+		{sink: "rabbitmq", to: "am{key}", value: "q.gen-1", refused: amq},
+		{sink: "rabbitmq", to: "amq.{key}", value: "gen-1", want: "amq.gen-1"},
+		{sink: "rabbitmq", to: "{key}", value: "amqp", want: "amqp"},
+		{sink: "exchange", to: "{key}", value: "amq.gen-1", want: "amq.gen-1"},
+	} {
+		name := test.sink + " " + test.to + " " + test.value
+		m := message.FromAMQP(nil, message.AMQP{Exchange: test.value, RoutingKey: test.value}, []message.Header{h("h", test.value)}, time.Time{})
+		m.Key = []byte(test.value)
+		m.From = message.From{System: "pulsar", Topic: "persistent://public/default/__orders-partition-3", Partition: 3}
+		if strings.Contains(test.to, "{topic_name}") {
+			m.From.Topic = "persistent://public/default/orders"
+		}
+		tr, err := New(Config{To: test.to}, into[test.sink])
+		require.NoError(t, err, name)
+		to, keep, err := tr.Apply(m)
+		if test.refused == "" {
+			require.NoError(t, err, name)
+			assert.True(t, keep, name)
+			assert.Equal(t, test.want, to, name)
+			continue
+		}
+		assert.False(t, keep, name)
+		if assert.ErrorContains(t, err, test.refused, name) {
+			reason, _ := lane.Refused(err)
+			assert.Equal(t, "template", reason, name)
+		}
+	}
+}
+
+// TestOneSystemsTopicKeepsItsName: {topic} is exempt only alone, and only from a topic of the
+// sink's own system.
+func TestOneSystemsTopicKeepsItsName(t *testing.T) {
+	rules := pulsar.DefaultSinkConfig().NameRules()
+	for topic, says := range map[string]string{
+		"a/b/c": "contains '/'", "__c": `begins with "__"`, "c-partition-0": "partitions of a topic", "..": "step in a path", "c": "",
+	} {
+		for _, system := range []string{"pulsar", "kafka", "rabbitmq"} {
+			tr, err := New(Config{To: "{topic}"}, rules)
+			require.NoError(t, err)
+			to, _, err := tr.Apply(&message.Message{From: message.From{System: system, Topic: topic}})
+			if system == "pulsar" || says == "" {
+				require.NoError(t, err)
+				assert.Equal(t, topic, to)
+			} else {
+				require.ErrorContains(t, err, says)
+			}
+		}
+	}
 }
 
 func TestARefusedMessageIsAsItCame(t *testing.T) {
@@ -339,13 +459,13 @@ func FuzzTemplate(f *testing.F) {
 	f.Add("persistent://public/default/{header.a:-x}", "v")
 	f.Add("{{{key}}}{topic_name}", "a/b-partition-1")
 	f.Fuzz(func(t *testing.T, text, value string) {
-		tr, err := parseTemplate(text)
+		tr, err := parseTemplate(text, pulsar.DefaultSinkConfig().NameRules())
 		if err != nil {
 			return
 		}
 		m := &message.Message{Key: []byte(value), From: message.From{Topic: value}, Headers: []message.Header{h("a", value)}}
 		to, err := tr.destination(m)
-		if err == nil && tr.isTopic && strings.Count(to, "/") > strings.Count(text, "/") {
+		if err == nil && strings.Count(to, "/") > strings.Count(text, "/") {
 			t.Fatalf("%q and %q give %q", text, value, to)
 		}
 	})
@@ -374,7 +494,9 @@ func BenchmarkApply(b *testing.B) {
 		"headers":  {Headers: HeadersConfig{Exclude: []string{"x-*"}}},
 	} {
 		b.Run(name, func(b *testing.B) {
-			tr, m := compiled(b, cfg), order()
+			tr, err := New(cfg, pulsar.DefaultSinkConfig().NameRules())
+			require.NoError(b, err)
+			m := order()
 			headers := m.Headers
 			b.ReportAllocs()
 			for b.Loop() {

@@ -147,7 +147,7 @@ func (m *Message) ToAMQP() (value []byte, a AMQP, headers []Header, t time.Time)
 		a = *m.AMQP
 	}
 	if m.sendsOrigin() {
-		add(EntryOrigin, m.Origin.append(make([]byte, 0, m.EntrySize())))
+		add(EntryOrigin, m.Origin.append(make([]byte, 0, m.entrySize())))
 	}
 	if m.hasFrom() {
 		add(EntryFrom, m.appendFrom(nil))

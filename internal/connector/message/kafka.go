@@ -79,7 +79,7 @@ func (m *Message) Kafka() (key, value []byte, headers []Header) {
 		}
 	}
 	// All entries share one allocation; each is a part of it.
-	b := make([]byte, 0, m.EntrySize()+len(odd))
+	b := make([]byte, 0, m.entrySize()+len(odd))
 	add := func(name string, grown []byte) {
 		headers = append(headers, Header{Name: name, Value: grown[len(b):len(grown):len(grown)]})
 		b = grown
@@ -124,9 +124,9 @@ func kafkaStorage(h *Header) storage {
 	}
 }
 
-// EntrySize is roughly the length of all entries, without EntryHeaders. [Message.Size] does not count
-// them. Sent, a byte of theirs takes up to three.
-func (m *Message) EntrySize() int {
+// entrySize is roughly the length of all entries, without EntryHeaders. Sent, a byte of theirs takes
+// up to three.
+func (m *Message) entrySize() int {
 	n := 0
 	if o := &m.Origin; !o.IsZero() {
 		n += len(o.System) + len(o.Cluster) + len(o.Topic) + len(o.ID) + 28

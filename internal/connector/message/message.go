@@ -102,9 +102,36 @@ const overhead = 256
 
 // Size is the number of bytes that the message counts for while it is in flight.
 func (m *Message) Size() int64 {
-	n := overhead + len(m.Key) + len(m.OrderingKey) + len(m.Value)
+	n := overhead + len(m.Key) + len(m.Value) + m.entrySize()
 	for i := range m.Headers {
-		n += 48 + len(m.Headers[i].Name) + len(m.Headers[i].Value)
+		h := &m.Headers[i]
+		n += 48 + len(h.Name) + len(h.Value) + typedSize(h.Typed)
 	}
 	return int64(n)
+}
+
+// typedSize is roughly the memory of a value of Header.Typed.
+func typedSize(v any) int {
+	switch v := v.(type) {
+	case nil:
+		return 0
+	case string:
+		return len(v)
+	case []byte:
+		return len(v)
+	case []any:
+		n := 0
+		for _, element := range v {
+			n += 16 + typedSize(element)
+		}
+		return n
+	case Table:
+		n := 0
+		for name, element := range v {
+			n += 48 + len(name) + typedSize(element)
+		}
+		return n
+	default:
+		return 8
+	}
 }

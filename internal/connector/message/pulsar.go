@@ -103,7 +103,7 @@ func (m *Message) Pulsar() (key string, payload []byte, properties map[string]st
 	}
 	needTime := !m.Time.IsZero() && !fitsMillis(m.Time, 1)
 
-	count, size := 0, len(odd)+m.EntrySize()+len(m.Key)
+	count, size := 0, len(odd)+m.entrySize()+len(m.Key)
 	for i := range m.Headers {
 		if plain == nil || plain[i] {
 			count++

@@ -274,3 +274,17 @@ func FuzzParseOrigin(f *testing.F) {
 		}
 	})
 }
+
+// TestSizeCountsAllThatASenderCanMakeLarge: it is the bound of the messages in flight.
+func TestSizeCountsAllThatASenderCanMakeLarge(t *testing.T) {
+	const large = 100_000
+	text := strings.Repeat("x", large)
+	for name, m := range map[string]*Message{
+		"key": {Key: []byte(text)}, "ordering key": {OrderingKey: text}, "value": {Value: []byte(text)}, "header": {Headers: []Header{{Name: "h", Value: []byte(text)}}},
+		"name": {Headers: []Header{{Name: text}}}, "text": {Headers: []Header{{Typed: Table{"a": []any{text}}}}}, "bytes": {Headers: []Header{{Typed: []byte(text)}}},
+		"table": {Headers: []Header{{Typed: Table{text: nil}}}}, "array": {Headers: []Header{{Typed: make([]any, large)}}},
+		"hops": {Hops: []string{text}}, "properties": {AMQP: &AMQP{ReplyTo: text}}, "origin": {Origin: Origin{System: "kafka", Topic: text}},
+	} {
+		assert.GreaterOrEqual(t, m.Size(), int64(large), name)
+	}
+}

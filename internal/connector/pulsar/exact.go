@@ -103,7 +103,7 @@ func (s *Sink) closeExactWriter(w *writer) {
 // ended before it stored the dead letter.
 func (s *Sink) Oversized(m *message.Message) bool {
 	limit := int64(s.cfg.MaxMessageBytes)
-	return m.Size()+int64(m.EntrySize()) > limit/maxGrowth && largestEntry(m) > limit
+	return m.Size() > limit/maxGrowth && largestEntry(m) > limit
 }
 
 // maxGrowth bounds how many times larger largestEntry(m) is, so that small messages need no

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -230,4 +231,99 @@ func TestAPieceThatIsNotStoredEndsItsPart(t *testing.T) {
 		}
 		assert.Zero(t, d.receiver.budget.Used())
 	})
+}
+
+// TestWhatEncodingTakesIsReturned: an attempt outlives its request, and takes memory for symbols
+// while it encodes.
+func TestWhatEncodingTakesIsReturned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := newDoubleWithoutServer(t, func(cfg *Config) { cfg.Format = "packed-v2" })
+		acknowledge := make(chan struct{})
+		d.receiver.topics.Divert(func(context.Context, string, []messaging.Record) (bool, error) {
+			<-acknowledge
+			return true, nil
+		})
+		status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, withExemplars())))
+		require.Equal(t, http.StatusServiceUnavailable, status, text)
+		close(acknowledge)
+		d.receiver.running.Wait()
+		assert.Zero(t, d.receiver.budget.Used())
+	})
+}
+
+// withExemplars returns a request that is more than one piece. Its exemplars' labels become symbols
+// only when they are encoded.
+func withExemplars() *prompb.WriteRequest {
+	req := new(prompb.WriteRequest)
+	for i := range 400 {
+		one := writetest.OneSeries("__name__", "m", "label", strings.Repeat("x", 60_000)+strconv.Itoa(i)).Timeseries[0]
+		for j := range 50 {
+			one.Exemplars = append(one.Exemplars, prompb.Exemplar{Labels: []prompb.Label{{Name: "id", Value: fmt.Sprint(i, "-", j)}}, Timestamp: 1})
+		}
+		req.Timeseries = append(req.Timeseries, one)
+	}
+	return req
+}
+
+// TestAPartThatIsStoredIsNotPublishedAgain: its topic may refuse requests before the other parts are
+// stored.
+func TestAPartThatIsStoredIsNotPublishedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := publishtest.NewCluster()
+		d := templated(t, c, nil)
+		c.Hold = map[string][]func(){badTopic: nil}
+		req := repeated(strings.Repeat("x", 20<<10))
+		req.Timeseries[0].Labels = append(req.Timeseries[0].Labels, prompb.Label{Name: "job", Value: "bad"})
+		req.Timeseries = append(jobs("good").Timeseries, req.Timeseries...)
+		answered := make(chan int)
+		send := func(body []byte) {
+			status, _, _ := d.post(t, writetest.Compress(body))
+			answered <- status
+		}
+		body := writetest.Marshal(t, req)
+		go send(body)
+		synctest.Wait()
+		require.Equal(t, 1, c.Count(goodTopic))
+		c.Mu.Lock()
+		c.Hold[goodTopic] = nil // another request's message is not acknowledged: the topic refuses further ones
+		c.Mu.Unlock()
+		other := jobs("good")
+		other.Timeseries[0].Samples[0].Value = 7
+		go send(writetest.Marshal(t, other))
+		for range 2 {
+			assert.Equal(t, http.StatusServiceUnavailable, <-answered)
+		}
+		for d.receiver.topics.Check(t.Context()) == nil || c.Count(badTopic) < repetitions {
+			<-time.After(time.Second) // the bubble's clock
+			c.Mu.Lock()
+			held := c.Hold[badTopic]
+			c.Hold[badTopic] = nil
+			c.Mu.Unlock()
+			for _, done := range held {
+				done()
+			}
+		}
+		go send(body)
+		synctest.Wait()
+		c.Mu.Lock()
+		held := slices.Concat(c.Hold[badTopic], c.Hold[goodTopic])
+		c.Mu.Unlock()
+		for _, done := range held {
+			done()
+		}
+		assert.Equal(t, http.StatusNoContent, <-answered)
+		assert.Equal(t, 2, c.Count(goodTopic))
+		assert.Equal(t, repetitions, c.Count(badTopic))
+	})
+}
+
+// TestRequestsThatBecomeTooMuch: the bound is known before anything is published.
+func TestRequestsThatBecomeTooMuch(t *testing.T) {
+	d := newDouble(t, func(cfg *Config) { cfg.Limits.PublishedBytes = 16 << 20 })
+	body := writetest.Marshal(t, repeated(strings.Repeat("x", 10<<10)))
+	status, text, _ := d.post(t, writetest.Compress(body))
+	assert.Equal(t, http.StatusRequestEntityTooLarge, status)
+	assert.Contains(t, text, "at most 16MiB are allowed")
+	assert.Empty(t, d.published())
+	assert.Zero(t, d.receiver.budget.Used())
 }

@@ -58,6 +58,7 @@ func (v *receiver) submit(ctx context.Context, claim *publish.Claim, space *requ
 	claim.Owned = false
 	if d := v.deliveries; d.Entries > 0 {
 		kept := held.Transfer(held.Bytes())
+		space.Batch.Elements.Held = kept
 		d.running.Go(func() {
 			defer kept.Release()
 			defer own.Abort(errUnfinished)
@@ -82,7 +83,7 @@ func (v *receiver) publish(ctx context.Context, claim *publish.Claim, space *req
 	tenant, out := claim.Key.Tenant, v.newOutgoing()
 	out.Properties, space.Packing.Limit = propertiesOf(tenant), v.messageBytes
 	d := v.topics.Publish(ctx, publish.Request{
-		Claim: claim, Format: v.format, Contents: &contents, Space: &space.Workspace, Out: out, Held: held,
+		Claim: claim, Format: v.format, Contents: &contents, Space: &space.Workspace, Size: space.size, Out: out, Held: held,
 		Encoded: func() {
 			watch.lap("encode")
 			v.release(space)

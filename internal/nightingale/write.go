@@ -52,6 +52,7 @@ type receiver struct {
 // their acknowledgement.
 type requestSpace struct {
 	decoded, scratch []byte
+	size             int // estimate of the messages
 	publish.Workspace
 }
 
@@ -206,6 +207,10 @@ func (v *receiver) decode(space *requestSpace, protocol remotewrite.Protocol, te
 	c.Metadata = v.families.learn(tenant, b.Metadata)
 	v.families.describe(tenant, b)
 	c.Filtered, space.scratch = now.rules.Apply(b, space.scratch)
+	space.size = v.format.Size(b, &space.Packing)
+	if bound := v.limits.PublishedBytes; int64(space.size) > int64(bound) {
+		return c, refusal.TooLarge("published_bytes", "the messages of the request take about %d bytes, at most %s are allowed", space.size, bound)
+	}
 	watch.lap("validate")
 	return c, nil
 }

@@ -76,9 +76,10 @@ type Series struct {
 // Span is the position of a series in the request's body, from its tag to its end. Head is the size
 // of its tag and length. Labels is the size from there to the end of the last label. Plain says
 // that the labels come first, one after the other, each in the form that a protobuf encoder writes.
-// Usual says that only samples follow, also in that form: such a series can be copied into a
-// message. Any other may contain bytes that this decoder ignores and other decoders refuse, such as
-// a label's name that is given twice, the first time not in UTF-8.
+// Usual says that only samples follow, and that all is in that form, the tag and length of the
+// series, too: such a series can be copied into a message. Any other may contain bytes that this
+// decoder ignores and other decoders refuse, such as a label's name that is given twice, the first
+// time not in UTF-8.
 //
 // A series has the zero Span if the body does not contain it in its present form: its labels were
 // sorted or changed, or the protocol is another one.

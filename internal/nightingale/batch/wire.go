@@ -20,6 +20,15 @@ func (b *Batch) RawLabels(s *Series) []byte {
 	return b.Body[from : from+int(s.Raw.Labels)]
 }
 
+// ReceivedSize returns the size of the series in the body, or an upper bound of its size as a field
+// of a WriteRequest if the body does not contain it.
+func (b *Batch) ReceivedSize(s *Series) int {
+	if s.Raw.To > 0 {
+		return int(s.Raw.To - s.Raw.From)
+	}
+	return b.EncodedSize(s)
+}
+
 // EncodedSize returns the size of the series as a field of a WriteRequest: the exact size for a
 // series that can be copied, otherwise an upper bound.
 func (b *Batch) EncodedSize(s *Series) int {

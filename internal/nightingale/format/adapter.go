@@ -29,7 +29,7 @@ func encodeAdapter(b *batch.Batch, _ *Packing, out *Messages) {
 		s := &b.Series[i]
 		from, head := 0, -1
 		for _, v := range batch.Slice(b.Samples, s.Samples) {
-			if !out.begin(s.Key, v.Timestamp, batch.Counts{Samples: 1}) {
+			if !out.begin(s.Key, v.Timestamp, contents{samples: 1}) {
 				return
 			}
 			at := len(out.arena)

@@ -67,14 +67,14 @@ func Find(name string) Format {
 // Keys and payloads are in one allocation, the arena. The memory is reused only when nothing reads
 // it any more: a publisher may read a payload long after the request has timed out.
 type Messages struct {
-	arena   []byte
-	cuts    []cutMark
-	Records []messaging.Record
-	Counts  []batch.Counts // what each record contains
-	Bytes   int            // size of all finished arenas
-	Total   int            // the same of all pieces
-	apart   int            // bytes of a message that are not in the arena yet
-	Err     error          // why encoding stopped
+	arena    []byte
+	cuts     []cutMark
+	Records  []messaging.Record
+	contents []contents // of each record
+	Bytes    int        // size of all finished arenas
+	Total    int        // the same of all pieces
+	apart    int        // bytes of a message that are not in the arena yet
+	Err      error      // why encoding stopped
 
 	Properties map[string]string // of every message; read only
 
@@ -102,14 +102,20 @@ func (o *Messages) Recycle(free bool) {
 		o.arena, o.Records = nil, nil
 	}
 	clear(o.Records)
-	o.arena, o.cuts, o.Records, o.Counts, o.Bytes = o.arena[:0], o.cuts[:0], o.Records[:0], o.Counts[:0], 0
+	o.arena, o.cuts, o.Records, o.contents, o.Bytes = o.arena[:0], o.cuts[:0], o.Records[:0], o.contents[:0], 0
+}
+
+// Counts returns what the record with this index contains, without the number of series.
+func (o *Messages) Counts(record int) batch.Counts {
+	c := o.contents[record]
+	return batch.Counts{Samples: int(c.samples), Histograms: int(c.histograms), Exemplars: int(c.exemplars)}
 }
 
 // Capacity returns the memory that is kept for reuse, in bytes.
 func (o *Messages) Capacity() int { return cap(o.arena) + cap(o.Records)*MessageBytes }
 
 // MessageBytes is the memory of a message besides its key and payload.
-const MessageBytes = int(unsafe.Sizeof(messaging.Record{}) + unsafe.Sizeof(batch.Counts{}) + unsafe.Sizeof(cutMark{}))
+const MessageBytes = int(unsafe.Sizeof(messaging.Record{}) + unsafe.Sizeof(contents{}) + unsafe.Sizeof(cutMark{}))
 
 // Size returns the memory of the messages in bytes.
 func (o *Messages) Size() int {
@@ -142,15 +148,26 @@ func (o *Messages) fits() bool {
 // cutMark is the position of a message in the arena: its key, and its payload up to the next
 // message.
 type cutMark struct {
-	key, payload, partition int
-	latest                  int64 // latest timestamp in the message
-	counts                  batch.Counts
+	key, payload int
+	latest       int64 // latest timestamp in the message
+	partition    int32
+	contents
 }
 
-// add notes that the message contains a series.
-func (c *cutMark) add(s *batch.Series, latest int64) {
-	c.latest = max(c.latest, latest)
-	c.counts.Add(s)
+// contents is the number of elements of each kind in a message.
+type contents struct{ samples, histograms, exemplars int32 }
+
+func (c *contents) add(s *batch.Series) {
+	c.samples += int32(s.Samples.Len())
+	c.histograms += int32(s.Histograms.Len())
+	c.exemplars += int32(s.Exemplars.Len())
+}
+
+// addSeries notes that the last message contains a series.
+func (o *Messages) addSeries(b *batch.Batch, s *batch.Series) {
+	last := &o.cuts[len(o.cuts)-1]
+	last.latest = max(last.latest, b.Latest(s))
+	last.add(s)
 }
 
 // reserve provides an arena of about n bytes, or of a piece, for the next messages.
@@ -174,13 +191,13 @@ func (o *Messages) next() bool {
 
 // begin starts a message with the series' key, its latest timestamp and what it contains. It returns
 // false if encoding must stop, as next does.
-func (o *Messages) begin(key uint64, latest int64, counts batch.Counts) bool {
+func (o *Messages) begin(key uint64, latest int64, c contents) bool {
 	if !o.next() {
 		return false
 	}
 	at := len(o.arena)
 	o.arena = batch.AppendKey(o.arena, key)
-	o.cuts = append(o.cuts, cutMark{key: at, payload: len(o.arena), latest: latest, counts: counts})
+	o.cuts = append(o.cuts, cutMark{key: at, payload: len(o.arena), latest: latest, contents: c})
 	return true
 }
 
@@ -194,9 +211,9 @@ func (o *Messages) finish() {
 		}
 		o.Records = append(o.Records, messaging.Record{
 			Key:     unsafe.String(&o.arena[c.key], c.payload-c.key), //nolint:gosec // nothing writes to the arena while records use it
-			Payload: o.arena[c.payload:end:end], Partition: c.partition, Properties: o.Properties, EventTime: eventTime(c.latest),
+			Payload: o.arena[c.payload:end:end], Partition: int(c.partition), Properties: o.Properties, EventTime: eventTime(c.latest),
 		})
-		o.Counts = append(o.Counts, c.counts)
+		o.contents = append(o.contents, c.contents)
 	}
 	o.Bytes += len(o.arena)
 	o.Total += len(o.arena)

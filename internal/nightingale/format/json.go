@@ -48,8 +48,8 @@ func EncodeJSON(b *batch.Batch, _ *Packing, out *Messages) {
 		// All messages of a series have the same beginning: it is encoded once and then copied.
 		head := -1
 		from := 0
-		begin := func(timestamp int64, counts batch.Counts) bool {
-			if !out.begin(s.Key, timestamp, counts) {
+		begin := func(timestamp int64, c contents) bool {
+			if !out.begin(s.Key, timestamp, c) {
 				return false
 			}
 			at := len(out.arena)
@@ -63,7 +63,7 @@ func EncodeJSON(b *batch.Batch, _ *Packing, out *Messages) {
 			return true
 		}
 		for _, v := range batch.Slice(b.Samples, s.Samples) {
-			if !begin(v.Timestamp, batch.Counts{Samples: 1}) {
+			if !begin(v.Timestamp, contents{samples: 1}) {
 				return
 			}
 			out.arena = appendStart(out.arena, v.Start)
@@ -73,7 +73,7 @@ func EncodeJSON(b *batch.Batch, _ *Packing, out *Messages) {
 		}
 		for j := range batch.Slice(b.Histograms, s.Histograms) {
 			h := &batch.Slice(b.Histograms, s.Histograms)[j]
-			if !begin(h.Timestamp, batch.Counts{Histograms: 1}) {
+			if !begin(h.Timestamp, contents{histograms: 1}) {
 				return
 			}
 			out.arena = appendStart(out.arena, h.Start)
@@ -82,11 +82,11 @@ func EncodeJSON(b *batch.Batch, _ *Packing, out *Messages) {
 			out.arena = appendEnd(out.arena, batch.IsStale(h.Sum))
 		}
 		for _, e := range batch.Slice(b.Exemplars, s.Exemplars) {
-			if !begin(e.Timestamp, batch.Counts{Exemplars: 1}) {
+			if !begin(e.Timestamp, contents{exemplars: 1}) {
 				return
 			}
 			out.arena = append(out.arena, `,"exemplar":{"labels":`...)
-			out.arena = AppendLabels(out.arena, batch.Slice(b.ExemplarLabels, e.Labels), "")
+			out.arena = AppendLabels(out.arena, batch.Slice(b.ExemplarLabels, e.Labels), true)
 			out.arena = append(out.arena, `,"value":`...)
 			out.arena = appendFloat(out.arena, e.Value)
 			out.arena = append(out.arena, '}', '}')
@@ -125,7 +125,7 @@ func appendHead(dst []byte, labels []batch.Label, about *batch.Metadata) []byte 
 		}
 	}
 	dst = append(dst, `,"labels":`...)
-	dst = AppendLabels(dst, labels, batch.NameLabel)
+	dst = AppendLabels(dst, labels, false)
 	if about != nil {
 		if about.Kind != batch.KindUnknown {
 			dst = append(dst, `,"type":`...)
@@ -143,12 +143,12 @@ func appendHead(dst []byte, labels []batch.Label, about *batch.Metadata) []byte 
 	return append(dst, `,"timestamp":`...)
 }
 
-// AppendLabels appends labels as an object, without the label except.
-func AppendLabels(dst []byte, labels []batch.Label, except string) []byte {
+// AppendLabels appends labels as an object, the metric's name only if withName is set.
+func AppendLabels(dst []byte, labels []batch.Label, withName bool) []byte {
 	dst = append(dst, '{')
 	first := true
 	for _, l := range labels {
-		if l.Name == except {
+		if l.Name == batch.NameLabel && !withName {
 			continue
 		}
 		if !first {

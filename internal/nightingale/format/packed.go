@@ -55,7 +55,7 @@ func encodePacked(b *batch.Batch, p *Packing, out *Messages) {
 			if !p.begin(out, begun, partition, b.EncodedSize(s)) {
 				return
 			}
-			out.cuts[len(out.cuts)-1].add(s, b.Latest(s))
+			out.addSeries(b, s)
 			begun = true
 			if raw := b.RawField(s); len(raw) > 0 {
 				out.arena = append(out.arena, raw...)
@@ -126,7 +126,7 @@ func (p *Packing) begin(o *Messages, begun bool, partition, size int) bool {
 func (o *Messages) beginPartition(partition int) {
 	at := len(o.arena)
 	o.arena = strconv.AppendInt(o.arena, int64(partition), 10)
-	o.cuts = append(o.cuts, cutMark{key: at, payload: len(o.arena), partition: partition})
+	o.cuts = append(o.cuts, cutMark{key: at, payload: len(o.arena), partition: int32(partition)})
 }
 
 // addMetadata adds the metadata entries of a version 1 request whose families belong to the

@@ -112,10 +112,13 @@ func (p *symbolPacker) pack(b *batch.Batch, out *Messages, partition int, order 
 		}
 		if begun {
 			symbols, series := len(out.arena), len(p.series)
-			p.add(b, out, s)
+			if p.add(b, out, s); p.err != nil {
+				out.Err = p.err
+				return false
+			}
 			last := &out.cuts[len(out.cuts)-1]
 			if p.limit == 0 || len(out.arena)-last.payload+len(p.series) <= p.limit {
-				last.add(s, b.Latest(s))
+				out.addSeries(b, s)
 				continue
 			}
 			out.arena, p.series = out.arena[:symbols], p.series[:series] // remove the series again: it begins the next message
@@ -125,15 +128,15 @@ func (p *symbolPacker) pack(b *batch.Batch, out *Messages, partition int, order 
 			return false
 		}
 		p.begin(out, partition)
-		out.cuts[len(out.cuts)-1].add(s, b.Latest(s))
-		p.add(b, out, s)
+		out.addSeries(b, s)
+		if p.add(b, out, s); p.err != nil {
+			out.Err = p.err
+			return false
+		}
 		begun = true
 	}
 	if begun {
 		p.finish(out)
-	}
-	if p.err != nil && out.Err == nil {
-		out.Err = p.err
 	}
 	return out.Err == nil
 }

@@ -2,6 +2,7 @@ package format
 
 import (
 	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -240,6 +241,34 @@ func TestPackedV2KeepsEverything(t *testing.T) {
 		require.Greater(t, len(req.Symbols), 1<<14)
 		agrees(t, 1, writetest.MarshalV2(t, req), 0)
 	})
+}
+
+// TestNothingIsPublishedAfterTheMemoryIsUsedUp: labels for which there is no memory would be empty.
+func TestNothingIsPublishedAfterTheMemoryIsUsedUp(t *testing.T) {
+	req := new(prompb.WriteRequest)
+	for i := range 20_000 {
+		req.Timeseries = append(req.Timeseries, writetest.OneSeries("__name__", "m", "label", strings.Repeat("x", 1000)+strconv.Itoa(i)).Timeseries...)
+	}
+	b := decoded(t, req, true) // its labels are texts, which become symbols when they are encoded
+	b.Elements = batch.Elements{Limit: 500_000}
+	out, series := new(Messages), 0
+	out.Publish = func() error {
+		for _, r := range out.Records {
+			var got writev2.Request
+			require.NoError(t, got.Unmarshal(r.Payload))
+			for _, ts := range got.Timeseries {
+				require.Len(t, ts.LabelsRefs, 4)
+				require.True(t, strings.HasSuffix(got.Symbols[ts.LabelsRefs[3]], strconv.Itoa(series)))
+				series++
+			}
+		}
+		out.Recycle(true)
+		return nil
+	}
+	Find(packedV2Format).Encode(b, &Packing{Limit: 256 << 10}, out)
+	assert.Equal(t, http.StatusRequestEntityTooLarge, writetest.StatusOf(t, out.Err))
+	assert.Positive(t, series)
+	assert.Less(t, series, 20_000)
 }
 
 // FuzzPackedV2 checks bodies of both versions as agrees does.

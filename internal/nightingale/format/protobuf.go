@@ -13,9 +13,9 @@ func encodeProtobuf(b *batch.Batch, _ *Packing, out *Messages) {
 	out.reserve(protobufSize(b, nil))
 	for i := range b.Series {
 		s := &b.Series[i]
-		var counts batch.Counts
-		counts.Add(s)
-		if !out.begin(s.Key, b.Latest(s), counts) {
+		var c contents
+		c.add(s)
+		if !out.begin(s.Key, b.Latest(s), c) {
 			return
 		}
 		if raw := b.RawField(s); len(raw) > 0 {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -64,6 +65,7 @@ func unusualBodies(t testing.TB) [][]byte {
 		series(name, sample, field(3, concat(field(1, concat(text(1, "\xff"), text(1, "id"), text(2, "7")))))),          // in an exemplar
 		series(name, sample, field(3, concat(field(1, concat(text(1, "a"), text(2, "1"), text(1, "a"))), text(9, "")))), // and an unknown field
 		series(name, sample, text(7, "\xff")),
+		slices.Concat([]byte{1<<3 | 2 | 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0}, series(name, sample)[1:]), // the series' tag has seven bytes
 		series(name, sample, []byte{0xba, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00, 1, 'x'}),                    // a tag of seven bytes
 		series(name, field(2, []byte{2 << 3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 127})), // more than 64 bits
 		series(name, field(1, concat(text(1, "job"), text(2, strings.Repeat("long", 50)))), sample),
@@ -207,8 +209,30 @@ func strictly(t *testing.T, file, message string, payload []byte) {
 	require.NoError(t, err)
 	described, err := files.FindFileByPath(file)
 	require.NoError(t, err)
-	into := dynamicpb.NewMessage(described.Messages().ByName(protoreflect.Name(message)))
-	require.NoError(t, proto.Unmarshal(payload, into), "%q", payload)
+	kind := described.Messages().ByName(protoreflect.Name(message))
+	require.NoError(t, proto.Unmarshal(payload, dynamicpb.NewMessage(kind)), "%q", payload)
+	shortTags(t, kind, payload)
+}
+
+// shortTags checks that tags and lengths have five bytes at most: the library of Python and C++ reads
+// no longer ones.
+func shortTags(t *testing.T, kind protoreflect.MessageDescriptor, payload []byte) {
+	t.Helper()
+	for len(payload) > 0 {
+		number, wire, n := protowire.ConsumeTag(payload)
+		require.LessOrEqual(t, n, 5)
+		payload = payload[n:]
+		size := protowire.ConsumeFieldValue(number, wire, payload)
+		require.Positive(t, size)
+		if field := kind.Fields().ByNumber(number); wire == protowire.BytesType {
+			data, _ := protowire.ConsumeBytes(payload)
+			require.LessOrEqual(t, size-len(data), 5)
+			if field != nil && field.Message() != nil {
+				shortTags(t, field.Message(), data)
+			}
+		}
+		payload = payload[size:]
+	}
 }
 
 // descriptions returns the definitions of the formats' messages.

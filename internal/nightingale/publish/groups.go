@@ -127,7 +127,7 @@ func (t *Topics) split(r Request) (groups []batch.Extent, err error) {
 	if !t.Template.PerSeries {
 		// One topic for all series, and for metadata.
 		s.name = t.Template.render(s.name[:0], tenant, nil)
-		if part := t.take(r, s.name); part >= 0 {
+		if part := (&finder{topics: t, request: r}).take(s.name); part >= 0 {
 			s.groups = append(s.groups[:0], batch.Extent{From: 0, To: int32(len(b.Series))})
 			return s.groups, nil
 		}
@@ -213,6 +213,7 @@ type finder struct {
 	last    int
 	name    string // of the topic of part last
 	kept    []keptPart
+	full    bool // there was no place for a topic, and none is made for others
 }
 
 // keptPart is a part that is already stored, if its set of series is unchanged.
@@ -248,7 +249,7 @@ func (f *finder) find(name []byte) int {
 			part = alreadyStored - len(f.kept)
 			f.kept = append(f.kept, keptPart{name: string(name)})
 		} else {
-			part = f.topics.take(f.request, name)
+			part = f.take(name)
 		}
 		f.parts[string(name)] = part
 	}
@@ -275,9 +276,11 @@ func (f *finder) add(part int, one *batch.Series, overflows bool) {
 }
 
 // take adds a part for a topic, or returns why it cannot.
-func (t *Topics) take(r Request, name []byte) int {
-	e := t.acquire(r.Key.Tenant, name)
+func (f *finder) take(name []byte) int {
+	t, r := f.topics, f.request
+	e := t.acquire(r.Key.Tenant, name, !f.full)
 	if e == nil {
+		f.full = true
 		return tooMany
 	}
 	if why := t.avoid(e); why != 0 {

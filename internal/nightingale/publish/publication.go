@@ -23,6 +23,7 @@ type Outgoing struct {
 type topicPart struct {
 	topic    *topic
 	from, to int   // range of the records that are encoded and not published
+	begun    bool  // a piece was published
 	err      error // why no further record is published: the sender must repeat the part
 
 	series     seriesSet
@@ -36,6 +37,7 @@ type Request struct {
 	Format   format.Format
 	Contents *batch.Contents // Publish counts what cannot be published as invalid instead of valid
 	Space    *Workspace      // the series
+	Size     int             // of the messages, as Format estimates it
 	Out      *Outgoing       // memory for the messages
 	Held     *admission.Hold // reserves that memory
 	Encoded  func()          // called once Space is not needed any more
@@ -124,7 +126,7 @@ type publication struct {
 func (p *publication) encode(ctx context.Context, groups []batch.Extent) error {
 	out, space := p.Out, p.Space
 	b := &space.Batch
-	if err := out.Reserve(p.Held, p.Format.Size(b, &space.Packing), p.Contents.Valid.Entries()); err != nil {
+	if err := out.Reserve(p.Held, p.Size, p.Contents.Valid.Entries()); err != nil {
 		return err
 	}
 	out.Messages.Publish = func() error {
@@ -156,8 +158,11 @@ func (p *publication) encode(ctx context.Context, groups []batch.Extent) error {
 // nothing reads their memory any more.
 func (p *publication) publishPiece(ctx context.Context) (free bool) {
 	return p.eachPart(func(part *topicPart) bool {
+		if part.from == part.to {
+			return true
+		}
 		free := p.publishPart(ctx, part)
-		part.from, part.to = 0, 0
+		part.from, part.to, part.begun = 0, 0, true
 		return free
 	})
 }
@@ -195,20 +200,24 @@ func (p *publication) eachPart(do func(*topicPart) bool) bool {
 // publishPart publishes the encoded messages of a part, and waits for them. It reports whether
 // nothing reads their memory any more.
 func (p *publication) publishPart(ctx context.Context, part *topicPart) (free bool) {
-	if part.err != nil {
+	records := p.Out.Records[part.from:part.to]
+	if part.err != nil || part.begun && len(records) == 0 {
 		return true
 	}
 	deliver := part.topic.sink.publish
+	if part.begun { // it goes on also while the topic refuses further requests
+		deliver = part.topic.sink.send
+	}
 	if p.divert != nil {
 		deliver = func(ctx context.Context, records []messaging.Record) (bool, error) {
 			return p.divert(ctx, part.topic.name, records)
 		}
 	}
-	free, part.err = deliver(ctx, p.Out.Records[part.from:part.to])
+	free, part.err = deliver(ctx, records)
 	if tooLarge := (TooLarge)(nil); errors.As(part.err, &tooLarge) {
 		part.err = nil
 		for _, i := range tooLarge {
-			part.tooLarge = part.tooLarge.Plus(p.Out.Counts[part.from+i])
+			part.tooLarge = part.tooLarge.Plus(p.Out.Counts(part.from + i))
 		}
 	}
 	return free

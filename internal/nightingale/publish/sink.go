@@ -102,6 +102,11 @@ func (s *sink) publish(ctx context.Context, records []messaging.Record) (free bo
 	if err := s.suspended.Refusal(); err != nil {
 		return true, err
 	}
+	return s.send(ctx, records)
+}
+
+// send is publish for a sink that may be suspended.
+func (s *sink) send(ctx context.Context, records []messaging.Record) (free bool, err error) {
 	if len(records) == 0 {
 		return true, nil
 	}

@@ -190,8 +190,8 @@ func (t *Topics) Run(ctx context.Context) error {
 }
 
 // acquire returns the topic of that name for use until release, or nil if there would be too many
-// topics. It copies name.
-func (t *Topics) acquire(tenant string, name []byte) *topic {
+// topics. replace says whether another topic may be closed for it. It copies name.
+func (t *Topics) acquire(tenant string, name []byte, replace bool) *topic {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.known[string(name)]
@@ -203,7 +203,11 @@ func (t *Topics) acquire(tenant string, name []byte) *topic {
 			limit--
 		}
 		before := t.closing[string(name)]
-		if t.background.Err() != nil || others >= limit && before == nil && string(name) != t.cfg.OverflowTopic && !t.makeRoom(tenant) {
+		if before != nil {
+			others-- // the new one takes its place
+		}
+		full := others >= limit && string(name) != t.cfg.OverflowTopic
+		if t.background.Err() != nil || full && !(replace && t.makeRoom(tenant)) {
 			return nil
 		}
 		e = &topic{name: string(name), tenant: tenant, until: time.Now().Add(t.openTimeout)}
@@ -235,7 +239,9 @@ func (t *Topics) begin(e *topic, before *topic) {
 	var ctx context.Context
 	ctx, e.stop = context.WithCancel(t.background)
 	t.known[e.name] = e
-	t.shares.Add(e.tenant, 1)
+	if !e.pinned {
+		t.shares.Add(e.tenant, 1)
+	}
 	t.metrics.open.Set(float64(len(t.known)))
 	go func() {
 		defer close(e.ended)

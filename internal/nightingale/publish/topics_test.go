@@ -57,7 +57,7 @@ func TestATopicOfTheConfigurationThatIsTerminatedEndsTheService(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- all.Run(t.Context()) }()
 		awaitOpen(t, all)
-		topic := all.acquire("", []byte(pinnedName))
+		topic := all.acquire("", []byte(pinnedName), true)
 		_, err := topic.sink.publish(t.Context(), three())
 		all.release(topic)
 		assert.Equal(t, http.StatusServiceUnavailable, writetest.StatusOf(t, err))
@@ -101,19 +101,19 @@ func TestIdleTopicsAreClosedAndMakeRoom(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- all.Run(ctx) }()
-		first := all.acquire("", []byte("one"))
+		first := all.acquire("", []byte("one"), true)
 		require.NotNil(t, first)
 		require.NoError(t, all.await(ctx, first))
 		time.AfterFunc(10*time.Minute, func() { all.release(first) })
-		assert.Nil(t, all.acquire("", []byte("two")))
+		assert.Nil(t, all.acquire("", []byte("two"), true))
 		after := time.NewTimer(10*time.Minute + 59*time.Second)
 		<-after.C
 		synctest.Wait()
-		assert.Nil(t, all.acquire("", []byte("two")), "not idle for long enough")
+		assert.Nil(t, all.acquire("", []byte("two"), true), "not idle for long enough")
 		after.Reset(time.Minute)
 		<-after.C
 		synctest.Wait()
-		second := all.acquire("", []byte("two"))
+		second := all.acquire("", []byte("two"), true)
 		require.NotNil(t, second)
 		require.NoError(t, all.await(ctx, second))
 		c.Mu.Lock()
@@ -122,7 +122,7 @@ func TestIdleTopicsAreClosedAndMakeRoom(t *testing.T) {
 		all.release(second)
 		cancel()
 		assert.NoError(t, <-ended)
-		assert.Nil(t, all.acquire("", []byte("two2")), "no new topics while stopping")
+		assert.Nil(t, all.acquire("", []byte("two2"), true), "no new topics while stopping")
 		assert.NoError(t, all.Close(context.Background()))
 		assert.Equal(t, map[string]int{"one": 1, "two": 1}, c.Closes)
 	})
@@ -137,7 +137,7 @@ func TestATenantCannotTakeTheTopicsOfOthers(t *testing.T) {
 		c := publishtest.NewCluster()
 		all := New(zap.NewNop(), cfg, NewMetrics(prometheus.NewRegistry()), nil, clusterOpener(c))
 		use := func(tenant string, n int) bool {
-			e := all.acquire(tenant, fmt.Appendf(nil, "%s %d", tenant, n))
+			e := all.acquire(tenant, fmt.Appendf(nil, "%s %d", tenant, n), true)
 			if e == nil {
 				return false
 			}
@@ -161,9 +161,38 @@ func TestATenantCannotTakeTheTopicsOfOthers(t *testing.T) {
 		assert.Equal(t, map[string]int{"large 0": 1, "large 1": 1, "large 2": 1, "large 3": 1, "large 4": 1}, c.Closes)
 		c.Mu.Unlock()
 
-		busy := all.acquire("large", []byte("large 9"))
+		busy := all.acquire("large", []byte("large 9"), true)
 		assert.True(t, use("third", 0), "an unused one of the others")
 		all.release(busy)
+		assert.NoError(t, all.Close(context.Background()))
+	})
+}
+
+// TestTopicsThatCloseKeepTheirPlace: max_topics is exceeded only by the few that are closing.
+func TestTopicsThatCloseKeepTheirPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := defaultPublishing()
+		cfg.Topic, cfg.Topics.MaxTopics = "persistent://public/default/{name}", 10
+		flush := make(chan struct{})
+		all := New(zap.NewNop(), cfg, NewMetrics(prometheus.NewRegistry()), nil, func(context.Context, string) (Publisher, error) {
+			return &slowCloser{closing: flush}, nil
+		})
+		use := func(tenant string, n int) {
+			if e := all.acquire(tenant, fmt.Appendf(nil, "%s %d", tenant, n), true); e != nil {
+				all.release(e)
+			}
+		}
+		for n := range 100 {
+			for m := range 10 {
+				use("large", m)
+			}
+			use(fmt.Sprint("small ", n), 0)
+			synctest.Wait()
+			all.mu.Lock()
+			assert.LessOrEqual(t, len(all.known)+len(all.closing), 10+2, n)
+			all.mu.Unlock()
+		}
+		close(flush)
 		assert.NoError(t, all.Close(context.Background()))
 	})
 }
@@ -183,7 +212,7 @@ func TestATopicIsOpenedBehindAllThatCloses(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- all.Run(ctx) }()
 		for range 4 { // the first is open and takes long to close
-			all.release(all.acquire("", []byte("one")))
+			all.release(all.acquire("", []byte("one"), true))
 			<-time.After(5 * time.Minute) // the bubble's clock
 			synctest.Wait()
 		}

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/VictoriaMetrics/easyproto"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
@@ -59,6 +60,7 @@ func DecodeV1(into *batch.Batch, body []byte, l Limits) error {
 			to := len(body) - len(rest)
 			raw := &b.Series[len(b.Series)-1].Raw
 			raw.From, raw.To, raw.Head = int32(from), int32(to), uint8(to-from-len(data))
+			raw.Usual = raw.Usual && int(raw.Head) == 1+protowire.SizeVarint(uint64(len(data)))
 		case 3:
 			if !ok {
 				return malformed("WriteRequest.metadata", errWireType)

@@ -37,6 +37,9 @@ type Limits struct {
 	// request may use. Each takes tens of bytes, even if it is smaller in the body. Beyond it: 413.
 	// Default 32MiB, about 50000 series of 15 labels.
 	MemoryBytes config.Bytes `yaml:"memory_bytes"`
+	// PublishedBytes is about how large the messages of a request may be, all together. JSON repeats
+	// the labels of a series with every sample. Beyond it: 413. Default 1GiB.
+	PublishedBytes config.Bytes `yaml:"published_bytes"`
 	// InFlightBytes is how much memory all requests in flight may use together: compressed and
 	// decoded bodies, decoded elements, and messages. Beyond it: 503, or 413 for a request that
 	// alone takes more. Messages take 8 MiB at a time, so decoded_bytes + memory_bytes + 16MiB are
@@ -62,6 +65,7 @@ func DefaultLimits() Limits {
 		SeriesBytes:      config.MiB,
 		MetadataFamilies: 10_000,
 		MemoryBytes:      32 * config.MiB,
+		PublishedBytes:   config.GiB,
 		InFlightBytes:    96 * config.MiB,
 		ReadTimeout:      10 * time.Second,
 		Connections:      4096,
@@ -78,6 +82,7 @@ func (l Limits) Validate() error {
 		{"compressed_bytes", int64(l.CompressedBytes)},
 		{"decoded_bytes", int64(l.DecodedBytes)},
 		{"memory_bytes", int64(l.MemoryBytes)},
+		{"published_bytes", int64(l.PublishedBytes)},
 		{"series", int64(l.Series)},
 		{"labels_per_series", int64(l.LabelsPerSeries)},
 		{"label_name_bytes", int64(l.LabelNameBytes)},

@@ -201,7 +201,7 @@ func check(labels []batch.Label, l Limits, known seen) fault {
 
 // checkParts checks everything of a series except its labels.
 func (b validator) checkParts(s *batch.Series, l Limits) (reason, text string) {
-	if size := b.EncodedSize(s); size > int(l.SeriesBytes) {
+	if size := b.ReceivedSize(s); size > int(l.SeriesBytes) {
 		return "series_too_large", fmt.Sprintf("about %d bytes, at most %s are allowed", size, l.SeriesBytes)
 	}
 	if !b.checkTimestamps(s) {

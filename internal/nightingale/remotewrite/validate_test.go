@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 )
@@ -69,5 +70,18 @@ func TestHistogramsThatMakeNoSense(t *testing.T) {
 			require.Len(t, bad.First, 1)
 			assert.Contains(t, bad.First[0], test.says)
 		})
+	}
+}
+
+// TestSeriesBytesAreThoseOfTheBody: an estimate for histograms and long labels would be too high.
+func TestSeriesBytesAreThoseOfTheBody(t *testing.T) {
+	body := writetest.Marshal(t, &prompb.WriteRequest{Timeseries: writetest.Everything().Timeseries[1:]})
+	for add, valid := range map[int]int{0: 1, -1: 0} {
+		limits := DefaultLimits()
+		limits.SeriesBytes = config.Bytes(len(body) + add)
+		b := new(batch.Batch)
+		require.NoError(t, DecodeV1(b, body, limits))
+		Validate(b, limits, nil)
+		assert.Len(t, b.Series, valid)
 	}
 }

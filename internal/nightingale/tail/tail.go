@@ -157,7 +157,7 @@ func (p *tailPrinter) printBatch(dst []byte, partition int) []byte {
 			dst = appendLine(dst, h.Timestamp, name, labels, string(format.AppendHistogram([]byte("histogram "), b, h)), partition)
 		}
 		for _, e := range batch.Slice(b.Exemplars, s.Exemplars) {
-			text := "exemplar " + floatText(e.Value, false) + " " + string(format.AppendLabels(nil, batch.Slice(b.ExemplarLabels, e.Labels), ""))
+			text := "exemplar " + floatText(e.Value, false) + " " + string(format.AppendLabels(nil, batch.Slice(b.ExemplarLabels, e.Labels), true))
 			dst = appendLine(dst, e.Timestamp, name, labels, text, partition)
 		}
 	}

@@ -42,8 +42,6 @@ type SinkConfig interface {
 // must not decide which namespace, partition or internal topic the name means. The zero value has
 // no rules.
 type NameRules struct {
-	// System is the system's name, as in message.From.
-	System string
 	// Separator stands between a namespace and the names in it. 0: there are no namespaces.
 	Separator byte
 	// Reserved returns what is reserved about a complete name, as a clause for an error; "" for

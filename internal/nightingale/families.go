@@ -24,54 +24,54 @@ func newFamilies(limit int) *families {
 }
 
 // learn remembers a tenant's entries, and returns what became of them.
-func (f *families) learn(tenant string, entries []batch.Metadata) (r batch.Remembered) {
+func (f *families) learn(tenant string, entries []batch.Metadata) (r batch.MetadataCounts) {
 	if len(entries) == 0 {
 		return r
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range entries {
-		old := f.known[tenant][m.Family]
+		old, help := f.known[tenant][m.Family], truncate.Text(m.Help, batch.MaxFamilyHelp)
 		switch {
-		case old != nil && old.Kind == m.Kind && old.Unit == m.Unit && old.Help == truncate.Text(m.Help, batch.MaxFamilyHelp):
+		case old != nil && old.Kind == m.Kind && old.Unit == m.Unit && old.Help == help:
 		case m.Family == "" || len(m.Family) > batch.MaxFamilyName || len(m.Unit) > batch.MaxFamilyUnit || f.limit == 0:
 			r.Ignored++
 			continue
 		default:
 			if old == nil {
-				r.Evicted += f.makeRoom(tenant)
+				r.Evicted += f.evictIfFull(tenant)
 			}
 			// Copies, because the entry's strings alias the request's body.
 			fresh := &batch.Metadata{
 				Family: strings.Clone(m.Family), Kind: m.Kind,
-				Unit: strings.Clone(m.Unit), Help: strings.Clone(truncate.Text(m.Help, batch.MaxFamilyHelp)),
+				Unit: strings.Clone(m.Unit), Help: strings.Clone(help),
 			}
 			f.known[tenant][fresh.Family] = fresh
 		}
-		r.Kept++
+		r.Remembered++
 	}
 	return r
 }
 
-// makeRoom counts one more entry of a tenant. If there are too many, it evicts one of the tenant
-// with the most, and returns 1. The choice among that tenant's entries is random: senders repeat
-// their entries in a fixed order, so that each would be evicted before its repetition if the oldest
-// had to go. The caller holds f.mu.
-func (f *families) makeRoom(tenant string) (evicted int) {
+// evictIfFull evicts an entry if the table is full, and counts one more entry of a tenant. It
+// returns how many it has evicted. The choice among a tenant's entries is random: senders repeat
+// their entries in a fixed order, so the oldest one would always be evicted just before its
+// repetition. The caller holds f.mu.
+func (f *families) evictIfFull(tenant string) (evicted int) {
 	if f.shares.Full() {
-		loser := f.shares.Loser(tenant)
-		for family := range f.known[loser] {
-			delete(f.known[loser], family)
+		from := f.shares.EvictFrom(tenant)
+		for family := range f.known[from] {
+			delete(f.known[from], family)
 			break
 		}
-		if f.shares.Add(loser, -1); len(f.known[loser]) == 0 {
-			delete(f.known, loser)
+		if f.shares.Add(from, -1); len(f.known[from]) == 0 {
+			delete(f.known, from)
 		}
 		evicted = 1
 	}
 	f.shares.Add(tenant, 1)
 	if f.known[tenant] == nil {
-		f.known[strings.Clone(tenant)] = make(map[string]*batch.Metadata)
+		f.known[tenant] = make(map[string]*batch.Metadata)
 	}
 	return evicted
 }

@@ -17,7 +17,7 @@ import (
 
 func TestFamiliesFindBySeriesName(t *testing.T) {
 	f := newFamilies(10)
-	require.Equal(t, batch.Remembered{Kept: 4}, f.learn("", []batch.Metadata{
+	require.Equal(t, batch.MetadataCounts{Remembered: 4}, f.learn("", []batch.Metadata{
 		{Family: "requests", Kind: "counter"}, {Family: "latency", Kind: "histogram"}, {Family: "temperature", Kind: "gauge"}, {Family: "quantiles", Kind: "summary"},
 	}))
 	for name, want := range map[string]string{
@@ -35,14 +35,14 @@ func TestFamiliesFindBySeriesName(t *testing.T) {
 
 func TestFamiliesAreBounded(t *testing.T) {
 	f := newFamilies(2)
-	assert.Equal(t, batch.Remembered{Kept: 2}, f.learn("", []batch.Metadata{{Family: "a"}, {Family: "b"}}))
-	assert.Equal(t, batch.Remembered{Kept: 1}, f.learn("", []batch.Metadata{{Family: "a", Help: strings.Repeat("h", 5000)}}), "a known one may change")
+	assert.Equal(t, batch.MetadataCounts{Remembered: 2}, f.learn("", []batch.Metadata{{Family: "a"}, {Family: "b"}}))
+	assert.Equal(t, batch.MetadataCounts{Remembered: 1}, f.learn("", []batch.Metadata{{Family: "a", Help: strings.Repeat("h", 5000)}}), "a known one may change")
 	assert.Len(t, f.known[""]["a"].Help, batch.MaxFamilyHelp+len("..."))
-	assert.Equal(t, batch.Remembered{Kept: 1, Evicted: 1}, f.learn("", []batch.Metadata{{Family: "c"}}))
+	assert.Equal(t, batch.MetadataCounts{Remembered: 1, Evicted: 1}, f.learn("", []batch.Metadata{{Family: "c"}}))
 	assert.Len(t, f.known[""], 2)
 	assert.Contains(t, f.known[""], "c")
-	assert.Equal(t, batch.Remembered{Ignored: 1}, newFamilies(10).learn("", []batch.Metadata{{Family: strings.Repeat("n", batch.MaxFamilyName+1)}}))
-	assert.Equal(t, batch.Remembered{Ignored: 1}, newFamilies(0).learn("", []batch.Metadata{{Family: "a"}}))
+	assert.Equal(t, batch.MetadataCounts{Ignored: 1}, newFamilies(10).learn("", []batch.Metadata{{Family: strings.Repeat("n", batch.MaxFamilyName+1)}}))
+	assert.Equal(t, batch.MetadataCounts{Ignored: 1}, newFamilies(0).learn("", []batch.Metadata{{Family: "a"}}))
 }
 
 // TestATenantCannotFillTheFamilies: the metadata of others stays known, whatever one tenant sends.
@@ -60,7 +60,7 @@ func TestATenantCannotFillTheFamilies(t *testing.T) {
 		own = append(own, batch.Metadata{Family: fmt.Sprint("own", i)})
 	}
 	for _, tenant := range []string{"bar", "kitchen"} {
-		assert.Equal(t, len(own), f.learn(tenant, own).Kept)
+		assert.Equal(t, len(own), f.learn(tenant, own).Remembered)
 		flood()
 	}
 	for _, tenant := range []string{"bar", "kitchen"} {

@@ -52,7 +52,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"reason"}),
 		metadata: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "nightingale_metadata_total",
-			Help: "Metadata entries received, by result: remembered, ignored (too long), rejected (not UTF-8); and evicted, remembered entries that made room for others (limits.metadata_families).",
+			Help: "Metadata entries received, by result: remembered; ignored (no name, name or unit too long, or limits.metadata_families is 0); rejected (not UTF-8, or larger than limits.series_bytes); evicted (removed for another entry).",
 		}, []string{"result"}),
 		bodyBytes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "nightingale_bytes_total",

@@ -54,16 +54,15 @@ func (d *deliveries) close(ctx context.Context) error {
 // submit publishes a decoded request, in the background if deduplication is on, and waits for the
 // outcome. It takes over the claim and the memory of the request.
 func (v *receiver) submit(ctx context.Context, claim *publish.Claim, space *requestSpace, contents batch.Contents, held *admission.Hold, watch *stopwatch) (batch.Contents, error) {
-	own := *claim
-	claim.Owned = false
 	if d := v.deliveries; d.Entries > 0 {
-		kept := held.Transfer(held.Bytes())
-		space.Batch.Elements.Held = kept
+		own, kept := *claim, held.Transfer(held.Bytes())
+		claim.Owned = false
+		space.Batch.Elements.Held = kept // encoding takes memory, too
 		d.running.Go(func() {
 			defer kept.Release()
 			defer own.Abort(errUnfinished)
 			err := app.Protect(func() error {
-				v.publish(d.background, &own, space, contents, kept, watch)
+				v.runAttempt(d.background, &own, space, contents, kept, watch)
 				return nil
 			})
 			if panicked := (*app.PanicError)(nil); errors.As(err, &panicked) {
@@ -71,15 +70,14 @@ func (v *receiver) submit(ctx context.Context, claim *publish.Claim, space *requ
 			}
 		})
 	} else {
-		defer own.Abort(errUnfinished)
-		v.publish(ctx, &own, space, contents, held, watch)
+		v.runAttempt(ctx, claim, space, contents, held, watch)
 	}
-	return v.await(ctx, own.Attempt, contents)
+	return v.await(ctx, claim.Attempt, contents)
 }
 
-// publish publishes a decoded request, completes its attempt, and counts it. It charges the tenant
+// runAttempt publishes a decoded request, completes its attempt, and counts it. It charges the tenant
 // only if the sender will not repeat the request, so that each body is charged once.
-func (v *receiver) publish(ctx context.Context, claim *publish.Claim, space *requestSpace, contents batch.Contents, held *admission.Hold, watch *stopwatch) {
+func (v *receiver) runAttempt(ctx context.Context, claim *publish.Claim, space *requestSpace, contents batch.Contents, held *admission.Hold, watch *stopwatch) {
 	tenant, out := claim.Key.Tenant, v.newOutgoing()
 	out.Properties, space.Packing.Limit = propertiesOf(tenant), v.messageBytes
 	d := v.topics.Publish(ctx, publish.Request{

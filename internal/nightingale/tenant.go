@@ -104,7 +104,7 @@ func tenantOf(header http.Header) (string, error) {
 	if err := checkTenant(values[0]); err != nil {
 		return "", refusal.Invalid("tenant", "%s: %v", tenantHeader, err)
 	}
-	return values[0], nil
+	return strings.Clone(values[0]), nil // tables keep it for longer than the request
 }
 
 // tenantProperty is the message property that holds the tenant.

@@ -44,7 +44,7 @@ type receiver struct {
 	bodies          sync.Pool // of *[]byte
 	workspaces      sync.Pool // of *requestSpace
 	largeWorkspaces sync.Pool
-	outgoings       sync.Pool // of *outgoing
+	outgoings       sync.Pool // of *publish.Outgoing
 }
 
 // requestSpace is the memory for handling a request. A request gets one after its body was read, so
@@ -130,8 +130,9 @@ func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	claim := &publish.Claim{Cache: v.DedupCache, Key: publish.BodyKey{Tenant: tenant, Message: protocol.Message}}
 	defer claim.Abort(errUnfinished)
-	contents, err := v.store(ctx, body, protocol, claim, held, watch)
+	contents, err := v.handleBody(ctx, body, protocol, claim, held, watch)
 	if err != nil {
+		claim.Abort(err)
 		return err
 	}
 	if protocol.Written {
@@ -140,9 +141,9 @@ func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 	return contents.Invalid.Err(contents.Series())
 }
 
-// store publishes the series of a body and waits for the outcome. If another request has the same
-// body, it only waits.
-func (v *receiver) store(ctx context.Context, body *[]byte, protocol remotewrite.Protocol, claim *publish.Claim, held *admission.Hold, watch *stopwatch) (batch.Contents, error) {
+// handleBody publishes the series of a body and waits for the outcome. If another request has the
+// same body, it only waits.
+func (v *receiver) handleBody(ctx context.Context, body *[]byte, protocol remotewrite.Protocol, claim *publish.Claim, held *admission.Hold, watch *stopwatch) (batch.Contents, error) {
 	if !claim.Acquire(*body) {
 		v.releaseBody(body)
 		held.Release()
@@ -152,13 +153,11 @@ func (v *receiver) store(ctx context.Context, body *[]byte, protocol remotewrite
 	space, err := v.decompress(*body, held, watch)
 	v.releaseBody(body)
 	if err != nil {
-		claim.Abort(err)
 		return batch.Contents{}, err
 	}
 	contents, err := v.decode(space, protocol, claim.Key.Tenant, held, watch)
 	if err != nil {
 		v.release(space)
-		claim.Abort(err)
 		return batch.Contents{}, err
 	}
 	return v.submit(ctx, claim, space, contents, held, watch)
@@ -266,7 +265,7 @@ func (v *receiver) count(c batch.Contents, err error) {
 	for reason, n := range c.Invalid.Reasons {
 		v.metrics.rejected.WithLabelValues(reason).Add(float64(n))
 	}
-	v.metrics.metadata.WithLabelValues("remembered").Add(float64(c.Metadata.Kept))
+	v.metrics.metadata.WithLabelValues("remembered").Add(float64(c.Metadata.Remembered))
 	v.metrics.metadata.WithLabelValues("ignored").Add(float64(c.Metadata.Ignored))
 	v.metrics.metadata.WithLabelValues("evicted").Add(float64(c.Metadata.Evicted))
 	v.metrics.metadata.WithLabelValues("rejected").Add(float64(c.Invalid.Metadata))

@@ -126,10 +126,14 @@ func (c RouteConfig) sink() (system string, section connector.SinkConfig) {
 	return system, section
 }
 
-// newTransform compiles the route's transformation for the names of its sink's system.
+// newTransform compiles the route's transformation with the rules for names of the sink's system.
 func (c RouteConfig) newTransform() (*transform.Transform, error) {
 	_, sink := c.Sink.section()
-	return transform.New(c.Config, sink.NameRules())
+	rules := sink.NameRules()
+	if c.To == "{topic}" && c.Source.system() == c.Sink.system() {
+		rules = connector.NameRules{} // the same name in another cluster
+	}
+	return transform.New(c.Config, rules)
 }
 
 // deadLetterSink returns the section of the dead-letter sink, and its system. The section is nil if

@@ -74,3 +74,26 @@ func TestRoutesHaveTheRulesOfTheirSink(t *testing.T) {
 		assert.Equal(t, "template", reason, name)
 	}
 }
+
+// TestOneSystemsTopicKeepsItsName: {topic} alone is exempt from the rules, if source and sink are of
+// one system.
+func TestOneSystemsTopicKeepsItsName(t *testing.T) {
+	fromKafka, fromPulsar, intoPulsar := kafka.DefaultSourceConfig(), pulsar.DefaultSourceConfig(), pulsar.DefaultSinkConfig()
+	for topic, says := range map[string]string{
+		"a/b/c": "contains '/'", "__c": `begins with "__"`, "c-partition-0": "partitions of a topic", "..": "step in a path", "c": "",
+	} {
+		m := &message.Message{From: message.From{Topic: topic}}
+		same, err := RouteConfig{Source: SourceConfig{Pulsar: &fromPulsar}, Sink: SinkConfig{Pulsar: &intoPulsar}, Config: transform.Config{To: "{topic}"}}.newTransform()
+		require.NoError(t, err)
+		to, _, err := same.Apply(m)
+		require.NoError(t, err)
+		assert.Equal(t, topic, to)
+		other, err := RouteConfig{Source: SourceConfig{Kafka: &fromKafka}, Sink: SinkConfig{Pulsar: &intoPulsar}, Config: transform.Config{To: "{topic}"}}.newTransform()
+		require.NoError(t, err)
+		if _, _, err = other.Apply(m); says == "" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, says)
+		}
+	}
+}

@@ -104,9 +104,10 @@ func isReject(err error) bool {
 	return errors.As(err, &v) && v.reject
 }
 
-// TooLargeError is [ErrTooLarge] for one of several records.
+// TooLargeError is the outcome of a record that the broker refuses for its size. errors.Is finds
+// [ErrTooLarge] in it.
 type TooLargeError struct {
-	Payload []byte // the record's own slice, which tells the record among others
+	Payload []byte // the slice of that record, so that a caller can find the record
 	Err     error  // the client's reason
 }
 

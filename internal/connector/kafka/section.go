@@ -34,10 +34,10 @@ func (c SinkConfig) ForDeadLetters() connector.SinkConfig {
 // NameRules implements [connector.SinkConfig]. checkTopic refuses the names . and .. and every
 // other that cannot be a topic's.
 func (c SinkConfig) NameRules() connector.NameRules {
-	return connector.NameRules{System: system, Reserved: reserved}
+	return connector.NameRules{Reserved: reserved}
 }
 
-// reserved implements [connector.NameRules].
+// reserved is NameRules.Reserved for Kafka.
 func reserved(topic string) string {
 	if strings.HasPrefix(topic, "__") {
 		return `it begins with "__", which Kafka reserves for its own topics`

@@ -158,8 +158,8 @@ func (m *Message) ToAMQP() (value []byte, a AMQP, headers []Header, t time.Time)
 	return value, a, headers, t
 }
 
-// IsBrokerHeader reports whether RabbitMQ acts on a header of that name, or sets it itself. A message
-// from elsewhere is not sent with it: CC and BCC would route copies to queues that the sender chooses.
+// IsBrokerHeader reports whether RabbitMQ acts on a header of that name, or sets it itself. A sink
+// never sends such a header: with CC or BCC a sender could choose queues.
 // (https://www.rabbitmq.com/docs/sender-selected, https://www.rabbitmq.com/docs/dlx#effects,
 // https://www.rabbitmq.com/docs/quorum-queues)
 func IsBrokerHeader(name string) bool {

@@ -36,10 +36,10 @@ func (c SinkConfig) ForDeadLetters() connector.SinkConfig {
 
 // NameRules implements [connector.SinkConfig].
 func (c SinkConfig) NameRules() connector.NameRules {
-	return connector.NameRules{System: system, Separator: '/', Reserved: reserved}
+	return connector.NameRules{Separator: '/', Reserved: reserved}
 }
 
-// reserved implements [connector.NameRules]. It takes every "-partition-" for that of a partition's
+// reserved is NameRules.Reserved for Pulsar. It takes every "-partition-" for that of a partition's
 // name: the client fails to open topics such as a-partition-b.
 func reserved(topic string) string {
 	var clauses []string
@@ -53,9 +53,7 @@ func reserved(topic string) string {
 	if at := strings.LastIndex(local, "-partition-"); at >= 0 {
 		clauses = append(clauses, fmt.Sprintf("it ends in %q, as Pulsar names the partitions of a topic", local[at:]))
 	}
-	for rest, more := topic, true; more; {
-		var part string
-		part, rest, more = strings.Cut(rest, "/")
+	for part := range strings.SplitSeq(topic, "/") {
 		if part == "." || part == ".." {
 			clauses = append(clauses, fmt.Sprintf("it has the part %q, which Pulsar's admin API takes for a step in a path", part))
 		}

@@ -24,12 +24,12 @@ func (c SinkConfig) NewSink(o connector.Options) (connector.Sink, error) { retur
 // and nothing is reserved about it.
 func (c SinkConfig) NameRules() connector.NameRules {
 	if c.Exchange != "" {
-		return connector.NameRules{System: system}
+		return connector.NameRules{}
 	}
-	return connector.NameRules{System: system, Reserved: reserved}
+	return connector.NameRules{Reserved: reserved}
 }
 
-// reserved implements [connector.NameRules].
+// reserved is NameRules.Reserved for RabbitMQ.
 func reserved(queue string) string {
 	if strings.HasPrefix(queue, "amq.") {
 		return `it begins with "amq.", which RabbitMQ reserves for its own queues`

@@ -11,7 +11,7 @@ func TestTheTenantWithTheMostEntriesGivesWay(t *testing.T) {
 	s := NewShares(10)
 	add := func(tenant string) {
 		if s.Full() {
-			s.Add(s.Loser(tenant), -1)
+			s.Add(s.EvictFrom(tenant), -1)
 		}
 		s.Add(tenant, 1)
 	}
@@ -42,5 +42,5 @@ func TestTheTenantWithTheMostEntriesGivesWay(t *testing.T) {
 func TestSharesOfATableForNothing(t *testing.T) {
 	s := NewShares(0)
 	assert.True(t, s.Full())
-	assert.Equal(t, "a", s.Loser("a"))
+	assert.Equal(t, "a", s.EvictFrom("a"))
 }

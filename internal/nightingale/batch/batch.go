@@ -74,21 +74,21 @@ type Series struct {
 }
 
 // Span is the position of a series in the request's body, from its tag to its end. Head is the size
-// of its tag and length. Labels is the size from there to the end of the last label. Plain says
+// of its tag and length. Labels is the size from there to the end of the last label. PlainLabels says
 // that the labels come first, one after the other, each in the form that a protobuf encoder writes.
-// Usual says that only samples follow, and that all is in that form, the tag and length of the
-// series, too: such a series can be copied into a message. Any other may contain bytes that this
-// decoder ignores and other decoders refuse, such as a label's name that is given twice, the first
-// time not in UTF-8.
+// Copyable says that only samples follow, and that all of the series, its own tag and length too, is
+// in that form. Any other series may contain bytes that this decoder ignores and other decoders
+// refuse, such as a label's name that is given twice, the first time not in UTF-8. So it must not be
+// copied into a message.
 //
 // A series has the zero Span if the body does not contain it in its present form: its labels were
 // sorted or changed, or the protocol is another one.
 type Span struct {
-	From, To int32
-	Labels   int32
-	Head     uint8
-	Plain    bool
-	Usual    bool
+	From, To    int32
+	Labels      int32
+	Head        uint8
+	PlainLabels bool
+	Copyable    bool
 }
 
 // Entries returns the number of samples, histograms and exemplars of the series.

@@ -13,13 +13,13 @@ type Contents struct {
 	Valid    Counts
 	Invalid  Rejected
 	Filtered Filtered // of the valid ones
-	Metadata Remembered
+	Metadata MetadataCounts
 	Cost     int // of the tenant's quota, see Batch.Cost
 }
 
-// Remembered counts the metadata entries of a request by what became of them. Evicted are entries
-// of this or other requests that have made room.
-type Remembered struct{ Kept, Ignored, Evicted int }
+// MetadataCounts counts metadata entries: those of a request that were remembered or ignored, and
+// the remembered ones of any request that were evicted for them.
+type MetadataCounts struct{ Remembered, Ignored, Evicted int }
 
 // Series returns the number of series, including invalid ones.
 func (c *Contents) Series() int { return c.Valid.Series + c.Invalid.Counts.Series }
@@ -55,7 +55,7 @@ const keptReasons = 5
 // Rejected collects the invalid series of a request. The other series are written. Rejected
 // contains no strings that alias the request's body.
 type Rejected struct {
-	Counts   Counts // of the invalid series, and of the samples that Oversized has counted
+	Counts   Counts // of the invalid series, and of the samples that RejectTooLarge has counted
 	First    []string
 	Reasons  map[string]int // samples of all kinds by reason
 	Metadata int            // invalid metadata
@@ -81,8 +81,9 @@ func (r *Rejected) AddMetadata(family, why string) {
 	}
 }
 
-// Oversized counts samples whose messages the broker does not accept as invalid instead of valid.
-func (c *Contents) Oversized(n Counts) {
+// RejectTooLarge counts samples as invalid instead of valid, because the broker does not accept their
+// messages.
+func (c *Contents) RejectTooLarge(n Counts) {
 	entries := n.Entries()
 	if entries == 0 {
 		return

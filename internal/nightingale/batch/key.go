@@ -15,7 +15,7 @@ const NameLabel = "__name__"
 // SeriesKey returns the XXH64 hash of a series' sorted labels in protobuf, as the field labels of a
 // prometheus.TimeSeries. The body of a remote write 1.0 request contains them in this form.
 func (b *Batch) SeriesKey(s *Series, scratch []byte) (uint64, []byte) {
-	if s.Raw.Plain {
+	if s.Raw.PlainLabels {
 		return xxhash.Sum64(b.RawLabels(s)), scratch
 	}
 	if s.Refs.Len() > 0 {

@@ -8,7 +8,7 @@ import (
 // RawField returns the series' field in the body, including tag and length, or nil if it must not be
 // copied: see Span.
 func (b *Batch) RawField(s *Series) []byte {
-	if !s.Raw.Usual {
+	if !s.Raw.Copyable {
 		return nil
 	}
 	return b.Body[s.Raw.From:s.Raw.To:s.Raw.To]
@@ -32,7 +32,7 @@ func (b *Batch) ReceivedSize(s *Series) int {
 // EncodedSize returns the size of the series as a field of a WriteRequest: the exact size for a
 // series that can be copied, otherwise an upper bound.
 func (b *Batch) EncodedSize(s *Series) int {
-	if s.Raw.Usual {
+	if s.Raw.Copyable {
 		return int(s.Raw.To - s.Raw.From)
 	}
 	size := 12 + 24*s.Samples.Len()

@@ -24,7 +24,7 @@ import (
 // cannot contain are counted as filtered. The message's key is the series' key, 16 hexadecimal
 // digits.
 func encodeAdapter(b *batch.Batch, _ *Packing, out *Messages) {
-	out.reserve(adapterSize(b, nil))
+	out.growArena(adapterSize(b, nil))
 	for i := range b.Series {
 		s := &b.Series[i]
 		from, head := 0, -1
@@ -33,7 +33,7 @@ func encodeAdapter(b *batch.Batch, _ *Packing, out *Messages) {
 				return
 			}
 			at := len(out.arena)
-			if head < 0 || at < from+head { // the piece with the last one is published
+			if head < 0 || at < from+head { // in a new piece the arena no longer contains it
 				out.arena = appendAdapterHead(out.arena, batch.Slice(b.Labels, s.Labels))
 				from, head = at, len(out.arena)-at
 			} else {

@@ -61,8 +61,8 @@ func Find(name string) Format {
 }
 
 // Messages holds messages of one request: all of them, or a piece. A request can become much larger
-// as messages, because each repeats its series' labels. So PieceBytes bounds the messages that exist
-// at one time: when they have this size, Publish is called, and encoding goes on afterwards.
+// as messages, because each repeats its series' labels. So PieceBytes bounds the messages that
+// exist at one time: when they have this size, Publish is called, and encoding goes on afterwards.
 //
 // Keys and payloads are in one allocation, the arena. The memory is reused only when nothing reads
 // it any more: a publisher may read a payload long after the request has timed out.
@@ -78,7 +78,7 @@ type Messages struct {
 
 	Properties map[string]string // of every message; read only
 
-	// Publish publishes the records and calls Recycle. If it returns an error, encoding stops with
+	// Publish publishes the records and calls NextPiece. If it returns an error, encoding stops with
 	// that error. nil: all messages are one piece.
 	Publish func() error
 
@@ -96,8 +96,9 @@ func (o *Messages) Reserve(held *admission.Hold, size, count int) error {
 	return held.Grow(int64(o.reserved))
 }
 
-// Recycle prepares the memory for the next piece. free says that nothing reads the records any more.
-func (o *Messages) Recycle(free bool) {
+// NextPiece prepares the memory for the next piece. free says that nothing reads the records any
+// more.
+func (o *Messages) NextPiece(free bool) {
 	if !free {
 		o.arena, o.Records = nil, nil
 	}
@@ -170,17 +171,17 @@ func (o *Messages) addSeries(b *batch.Batch, s *batch.Series) {
 	last.add(s)
 }
 
-// reserve provides an arena of about n bytes, or of a piece, for the next messages.
-func (o *Messages) reserve(n int) {
+// growArena provides an arena of about n bytes, or of a piece, for the next messages.
+func (o *Messages) growArena(n int) {
 	n = min(n, PieceBytes+PieceBytes/8)
 	if len(o.arena) > 0 || cap(o.arena) < n { // records point into a used arena, so it must not be overwritten
 		o.arena = make([]byte, 0, n)
 	}
 }
 
-// next publishes the messages if they are a piece. It returns false if no message may follow: then
-// encoding stops, and Err says why.
-func (o *Messages) next() bool {
+// publishIfFull publishes the messages if they are a piece. It returns false if no message may
+// follow: then encoding stops, and Err says why.
+func (o *Messages) publishIfFull() bool {
 	if o.Publish != nil && o.Size() >= PieceBytes && o.Err == nil {
 		if o.finish(); o.Err == nil {
 			o.Err = o.Publish()
@@ -189,10 +190,10 @@ func (o *Messages) next() bool {
 	return o.fits()
 }
 
-// begin starts a message with the series' key, its latest timestamp and what it contains. It returns
-// false if encoding must stop, as next does.
+// begin starts a message with the series' key, its latest timestamp and what it contains. It
+// returns false if encoding must stop, as publishIfFull does.
 func (o *Messages) begin(key uint64, latest int64, c contents) bool {
-	if !o.next() {
+	if !o.publishIfFull() {
 		return false
 	}
 	at := len(o.arena)
@@ -231,6 +232,6 @@ func eventTime(timestamp int64) time.Time {
 
 // Reset prepares the memory for another request. Nothing may read the records any more.
 func (o *Messages) Reset() {
-	o.Recycle(true)
+	o.NextPiece(true)
 	o.Total, o.apart, o.Err, o.Properties, o.Publish, o.held, o.reserved = 0, 0, nil, nil, nil, nil, 0
 }

@@ -42,7 +42,7 @@ import (
 // Fields that do not apply are absent. The message's key is the series' key, 16
 // hexadecimal digits.
 func EncodeJSON(b *batch.Batch, _ *Packing, out *Messages) {
-	out.reserve(jsonSize(b, nil))
+	out.growArena(jsonSize(b, nil))
 	for i := range b.Series {
 		s := &b.Series[i]
 		// All messages of a series have the same beginning: it is encoded once and then copied.
@@ -53,7 +53,7 @@ func EncodeJSON(b *batch.Batch, _ *Packing, out *Messages) {
 				return false
 			}
 			at := len(out.arena)
-			if head < 0 || at < from+head { // the piece with the last one is published
+			if head < 0 || at < from+head { // in a new piece the arena no longer contains it
 				out.arena = appendHead(out.arena, batch.Slice(b.Labels, s.Labels), s.Metadata)
 				from, head = at, len(out.arena)-at
 			} else {

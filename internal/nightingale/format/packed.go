@@ -37,7 +37,7 @@ type Packing struct {
 //
 // Metadata of a 1.0 request is published, too, on the partition of the family's name.
 //
-// The encoder copies the bytes of a series of a 1.0 request if they have the usual form, see
+// The encoder copies the bytes of a series of a 1.0 request if they can be copied, see
 // batch.Span.
 func encodePacked(b *batch.Batch, p *Packing, out *Messages) {
 	partitions := max(p.Partitions, 1)
@@ -46,7 +46,7 @@ func encodePacked(b *batch.Batch, p *Packing, out *Messages) {
 	for i := range b.Series {
 		size += b.EncodedSize(&b.Series[i])
 	}
-	out.reserve(size + b.MetadataSize() + 16*(partitions+size/max(p.Limit, 1<<10)))
+	out.growArena(size + b.MetadataSize() + 16*(partitions+size/max(p.Limit, 1<<10)))
 	from := int32(0)
 	for partition, to := range p.next {
 		begun := false
@@ -106,8 +106,8 @@ func (p *Packing) sort(b *batch.Batch, partitions int) {
 	}
 }
 
-// begin begins a message, unless the present one has room for size more bytes. Like Messages.next it
-// returns false if encoding must stop.
+// begin begins a message, unless the present one has room for size more bytes. Like
+// Messages.publishIfFull it returns false if encoding must stop.
 func (p *Packing) begin(o *Messages, begun bool, partition, size int) bool {
 	if begun {
 		have := len(o.arena) - o.cuts[len(o.cuts)-1].payload
@@ -115,7 +115,7 @@ func (p *Packing) begin(o *Messages, begun bool, partition, size int) bool {
 			return o.fits()
 		}
 	}
-	if !o.next() {
+	if !o.publishIfFull() {
 		return false
 	}
 	o.beginPartition(partition)

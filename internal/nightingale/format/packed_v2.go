@@ -24,7 +24,7 @@ const packedV2Format = "packed-v2"
 func encodePackedV2(b *batch.Batch, p *Packing, out *Messages) {
 	partitions := max(p.Partitions, 1)
 	p.sort(b, partitions)
-	out.reserve(p.symbols.estimate(b, partitions) + 16*partitions)
+	out.growArena(p.symbols.estimate(b, partitions) + 16*partitions)
 	p.symbols.limit = p.Limit
 	from := int32(0)
 	for partition, to := range p.next {
@@ -124,7 +124,7 @@ func (p *symbolPacker) pack(b *batch.Batch, out *Messages, partition int, order 
 			out.arena, p.series = out.arena[:symbols], p.series[:series] // remove the series again: it begins the next message
 			p.finish(out)
 		}
-		if !out.next() {
+		if !out.publishIfFull() {
 			return false
 		}
 		p.begin(out, partition)

@@ -262,7 +262,7 @@ func TestNothingIsPublishedAfterTheMemoryIsUsedUp(t *testing.T) {
 				series++
 			}
 		}
-		out.Recycle(true)
+		out.NextPiece(true)
 		return nil
 	}
 	Find(packedV2Format).Encode(b, &Packing{Limit: 256 << 10}, out)

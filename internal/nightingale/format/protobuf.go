@@ -7,10 +7,10 @@ import "github.com/aviaryhq/aviary/internal/nightingale/batch"
 // and native histograms. The stale marker is a NaN, with the bits that the sender sent. The
 // message's key is the series' key, 16 hexadecimal digits.
 //
-// The encoder copies the bytes of a series of a remote write 1.0 request if they have the usual
-// form, see batch.Span.
+// The encoder copies the bytes of a series of a remote write 1.0 request if they can be
+// copied, see batch.Span.
 func encodeProtobuf(b *batch.Batch, _ *Packing, out *Messages) {
-	out.reserve(protobufSize(b, nil))
+	out.growArena(protobufSize(b, nil))
 	for i := range b.Series {
 		s := &b.Series[i]
 		var c contents

@@ -18,8 +18,8 @@ import (
 // of the same tenant. Such a request gets the answer of the earlier one, and is not published
 // again.
 type DedupConfig struct {
-	// Entries is how many completed requests are remembered. If there are more, those of the
-	// tenant with the most are forgotten. Requests in flight are always
+	// Entries is how many completed requests are remembered. If there are more,
+	// Nightingale evicts the oldest, mostly of the tenant with the most. Requests in flight are always
 	// remembered. 0: no requests are remembered, and a request that was not acknowledged in time is
 	// published again if the sender repeats it. Default 10000.
 	Entries int `yaml:"entries"`
@@ -90,9 +90,9 @@ func (a *Attempt) State() string {
 // published again. If an attempt has failed, a repetition is published, except for the parts that
 // are already stored.
 //
-// The number and the age of completed attempts are bounded. If there are too many, the oldest of the
-// tenant with the most is removed. Attempts in flight are never removed: the bound of bytes in
-// flight limits them.
+// The number and the age of completed attempts are bounded. If there are too many, the oldest of
+// one tenant is removed, see admission.Shares. Attempts in flight are never removed: the bound of
+// bytes in flight limits them.
 type DedupCache struct {
 	Entries int
 	window  time.Duration
@@ -174,11 +174,11 @@ func (cache *DedupCache) remove(a *Attempt) {
 	delete(cache.known, a.key)
 }
 
-// push adds a completed attempt, and makes room for it. The caller holds cache.mu.
+// push adds a completed attempt. If there are too many, it evicts one. The caller holds cache.mu.
 func (cache *DedupCache) push(a *Attempt) {
 	tenant := a.key.Tenant
 	if cache.removeStale(a.ended); cache.shares.Full() {
-		cache.remove(oldest(cache.tenants[cache.shares.Loser(tenant)]))
+		cache.remove(oldest(cache.tenants[cache.shares.EvictFrom(tenant)]))
 	}
 	own := cache.tenants[tenant]
 	if own == nil {

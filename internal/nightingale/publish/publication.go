@@ -26,9 +26,8 @@ type topicPart struct {
 	begun    bool  // a piece was published
 	err      error // why no further record is published: the sender must repeat the part
 
-	series     seriesSet
-	overflowed int          // samples of all kinds that go to the overflow topic
-	tooLarge   batch.Counts // contents of messages that the broker does not accept
+	storedPart     // what is stored of it in the end
+	overflowed int // samples of all kinds that go to the overflow topic
 }
 
 // Request is a valid request that is to be published.
@@ -46,8 +45,9 @@ type Request struct {
 // Delivered is the outcome of publishing a request.
 type Delivered struct {
 	Free bool // nothing reads the memory of the messages any more
-	// Err is nil if each message is acknowledged, or can never be stored and Contents says so.
-	// Otherwise it is the error for the sender, who must repeat the request.
+	// Err is nil if the broker has acknowledged each message, or does not accept it for its size:
+	// Contents counts the samples of such messages as invalid. Otherwise it is the error for the
+	// sender, who must repeat the request.
 	Err    error
 	stored storedParts // what must not be published again then
 }
@@ -70,13 +70,11 @@ func (p storedParts) without(topic string) storedParts {
 
 // with returns these and the stored parts of parts.
 func (p storedParts) with(parts []topicPart) storedParts {
-	all := maps.Clone(p)
+	all := storedParts{}
+	maps.Copy(all, p)
 	for i := range parts {
 		if part := &parts[i]; part.err == nil {
-			if all == nil {
-				all = storedParts{}
-			}
-			all[part.topic.name] = storedPart{part.series, part.tooLarge}
+			all[part.topic.name] = part.storedPart
 		}
 	}
 	return all
@@ -99,11 +97,11 @@ func (t *Topics) Publish(ctx context.Context, r Request) Delivered {
 	}
 	d := Delivered{Free: p.publishLast(ctx)}
 	for _, part := range r.stored {
-		r.Contents.Oversized(part.tooLarge)
+		r.Contents.RejectTooLarge(part.tooLarge)
 	}
 	for i := range r.Out.parts {
 		part := &r.Out.parts[i]
-		r.Contents.Oversized(part.tooLarge)
+		r.Contents.RejectTooLarge(part.tooLarge)
 		if part.err != nil {
 			d.Err = part.err
 		}
@@ -119,7 +117,6 @@ func (t *Topics) Publish(ctx context.Context, r Request) Delivered {
 type publication struct {
 	*Topics
 	Request
-	encoding int // index of the part that is being encoded
 }
 
 // encode encodes the messages of each part, and publishes all pieces but the last.
@@ -129,17 +126,16 @@ func (p *publication) encode(ctx context.Context, groups []batch.Extent) error {
 	if err := out.Reserve(p.Held, p.Size, p.Contents.Valid.Entries()); err != nil {
 		return err
 	}
-	out.Messages.Publish = func() error {
-		part := &out.parts[p.encoding]
+	var part *topicPart
+	out.Publish = func() error {
 		part.to = len(out.Records)
-		out.Recycle(p.publishPiece(ctx))
+		out.NextPiece(p.publishPiece(ctx))
 		return part.err
 	}
 	all := b.Series
 	defer func() { b.Series = all }()
 	for i := range groups {
-		p.encoding = i
-		part := &out.parts[i]
+		part = &out.parts[i]
 		part.from = len(out.Records)
 		if part.err == nil {
 			b.Series = all[groups[i].From:groups[i].To]

@@ -173,9 +173,9 @@ type outcome struct {
 	lost func(error) // called with each error that may concern further records
 
 	mu       sync.Mutex
-	err      error        // the first one, except for records that are too large
-	tooLarge [][]byte     // payloads of such records
-	drops    *dropCounter // not nil once publish does not wait any more
+	err      error          // the first one, except for records that are too large
+	tooLarge map[*byte]bool // first bytes of the payloads of such records
+	drops    *dropCounter   // not nil once publish does not wait any more
 }
 
 func newOutcome(n int, lost func(error)) *outcome {
@@ -209,7 +209,10 @@ func (o *outcome) fail(err error) {
 		o.drops.note(err)
 	}
 	if large != nil {
-		o.tooLarge = append(o.tooLarge, large.Payload)
+		if o.tooLarge == nil {
+			o.tooLarge = make(map[*byte]bool)
+		}
+		o.tooLarge[firstByte(large.Payload)] = true
 	} else if o.err == nil {
 		o.err = err
 	}
@@ -230,17 +233,14 @@ func (o *outcome) result(records []messaging.Record) error {
 	if o.err != nil || len(o.tooLarge) == 0 {
 		return o.err
 	}
-	first := map[*byte]bool{} // bytes of the payloads
-	for _, payload := range o.tooLarge {
-		if len(payload) > 0 {
-			first[&payload[0]] = true
-		}
-	}
 	var indexes TooLarge
-	for i, r := range records {
-		if len(r.Payload) > 0 && first[&r.Payload[0]] {
+	for i := range records {
+		if o.tooLarge[firstByte(records[i].Payload)] {
 			indexes = append(indexes, i)
 		}
 	}
 	return indexes
 }
+
+// firstByte tells payloads of one request apart: they are parts of one arena, and not empty.
+func firstByte(payload []byte) *byte { return &payload[0] }

@@ -1,9 +1,9 @@
 // Package publish is the publishing stage: it sorts the series of a request by topic, opens the
 // topics, publishes the messages, and waits for the acknowledgements.
 //
-// topics.go manages the topics, groups.go sorts series by topic, sink.go publishes to one topic,
-// dedup.go recognises repeated requests, and byte_semaphore.go bounds the bytes that all topics
-// hold.
+// publication.go encodes and publishes a request, topics.go manages the topics, groups.go sorts
+// series by topic, sink.go publishes to one topic, queued.go is for ack: queued, dedup.go
+// recognises repeated requests, and byte_semaphore.go bounds the bytes that all topics hold.
 package publish
 
 import (
@@ -31,11 +31,11 @@ type TopicsConfig struct {
 	// DefaultTenant replaces {tenant} for requests without the header X-Scope-OrgID. Default
 	// public.
 	DefaultTenant string `yaml:"default_tenant"`
-	// MaxTopics is how many topics may be open at the same time. Series of further topics are
-	// refused with 400 and counted, and the other series of the request are written. With
-	// OverflowTopic they go there instead. If the tenant has opened less than its share, the bound
-	// divided by the number of tenants, an unused topic of the tenant with the most is closed
-	// instead. Default 100.
+	// MaxTopics is how many topics may be open at the same time. If all are open, a new topic
+	// replaces an unused topic of the tenant that has opened the most, provided that its own tenant
+	// has opened less than its share, the bound divided by the number of tenants. Otherwise its
+	// series go to OverflowTopic. Without one they are refused with 400 and counted, and the other
+	// series of the request are written. Default 100.
 	MaxTopics int `yaml:"max_topics"`
 	// OverflowTopic takes series beyond max_topics, series whose topic cannot be opened or is
 	// terminated, and series whose topic is not open within half of request_timeout. It counts as
@@ -207,7 +207,7 @@ func (t *Topics) acquire(tenant string, name []byte, replace bool) *topic {
 			others-- // the new one takes its place
 		}
 		full := others >= limit && string(name) != t.cfg.OverflowTopic
-		if t.background.Err() != nil || full && !(replace && t.makeRoom(tenant)) {
+		if t.background.Err() != nil || full && !(replace && t.evictUnused(tenant)) {
 			return nil
 		}
 		e = &topic{name: string(name), tenant: tenant, until: time.Now().Add(t.openTimeout)}
@@ -307,17 +307,17 @@ func (t *Topics) shut(e *topic) {
 	go t.retire(e)
 }
 
-// makeRoom closes an unused topic of the tenant with the most topics, if another tenant needs its
-// place. It reports whether it has closed one. Until that is done there is one topic more than
-// allowed, so few may be closing. The caller holds t.mu.
-func (t *Topics) makeRoom(tenant string) bool {
-	loser := t.shares.Loser(tenant)
-	if loser == tenant || len(t.closing) > t.cfg.MaxTopics/10 {
+// evictUnused closes an unused topic of the tenant with the most topics for a new one of the given
+// tenant. It reports whether it closes one. Until that is done there is one topic more than
+// allowed, so at most a tenth of max_topics may be closing. The caller holds t.mu.
+func (t *Topics) evictUnused(tenant string) bool {
+	from := t.shares.EvictFrom(tenant)
+	if from == tenant || len(t.closing) > t.cfg.MaxTopics/10 {
 		return false
 	}
 	var oldest *topic
 	for _, e := range t.known {
-		if e.tenant == loser && !e.pinned && t.unused(e) && (oldest == nil || e.used.Before(oldest.used)) {
+		if e.tenant == from && !e.pinned && t.unused(e) && (oldest == nil || e.used.Before(oldest.used)) {
 			oldest = e
 		}
 	}

@@ -60,7 +60,7 @@ func DecodeV1(into *batch.Batch, body []byte, l Limits) error {
 			to := len(body) - len(rest)
 			raw := &b.Series[len(b.Series)-1].Raw
 			raw.From, raw.To, raw.Head = int32(from), int32(to), uint8(to-from-len(data))
-			raw.Usual = raw.Usual && int(raw.Head) == 1+protowire.SizeVarint(uint64(len(data)))
+			raw.Copyable = raw.Copyable && int(raw.Head) == 1+protowire.SizeVarint(uint64(len(data)))
 		case 3:
 			if !ok {
 				return malformed("WriteRequest.metadata", errWireType)
@@ -116,11 +116,11 @@ func (b decoder) decodeSeriesV1(src []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Raw.Labels, s.Raw.Plain = int32(size-len(src)), true
+	s.Raw.Labels, s.Raw.PlainLabels = int32(size-len(src)), true
 	if src, err = b.usualSamples(src); err != nil {
 		return err
 	}
-	s.Raw.Usual = len(src) == 0
+	s.Raw.Copyable = len(src) == 0
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
 		var number uint32
@@ -142,7 +142,7 @@ func (b decoder) decodeSeriesV1(src []byte) (err error) {
 			} else {
 				b.Labels, err = b.appendLabelV1(b.Labels, data)
 			}
-			s.Raw.Labels, s.Raw.Plain, known = int32(size-len(src)), false, false
+			s.Raw.Labels, s.Raw.PlainLabels, known = int32(size-len(src)), false, false
 		case 2:
 			err = b.decodeSample(data, false)
 		case 3:

@@ -26,11 +26,11 @@ type Limits struct {
 	LabelNameBytes  config.Bytes `yaml:"label_name_bytes"`
 	LabelValueBytes config.Bytes `yaml:"label_value_bytes"`
 	// SeriesBytes is the maximum size of a series with all its samples in the request, or of a
-	// metadata entry, as protobuf. Beyond it: 400 for the series. The broker could not store a message
-	// larger than its maxMessageSize. Default 1MiB.
+	// metadata entry, as protobuf. A larger one is invalid, and the request is answered 400. The
+	// broker could not store a message larger than its maxMessageSize. Default 1MiB.
 	SeriesBytes config.Bytes `yaml:"series_bytes"`
 	// MetadataFamilies is for how many metric families Nightingale remembers type, unit and help.
-	// If there are more, those of the tenant with the most are forgotten. 0: for none. Default
+	// If there are more, it evicts entries, mostly of the tenant with the most. 0: for none. Default
 	// 10000.
 	MetadataFamilies int `yaml:"metadata_families"`
 	// MemoryBytes is how much memory the decoded series, labels, samples and other elements of a

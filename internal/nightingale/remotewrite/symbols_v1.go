@@ -102,7 +102,7 @@ func (b decoder) endRefsV1(s *batch.Series, src []byte, known bool) error {
 		b.DropRefs(s)
 		return nil
 	}
-	if b.OrderedRaw = nil; s.Raw.Plain {
+	if b.OrderedRaw = nil; s.Raw.PlainLabels {
 		b.OrderedRaw = src[:s.Raw.Labels]
 	}
 	if b.Form.Lean {

@@ -37,7 +37,7 @@ type Config struct {
 	// with the reason "template", unless the placeholder has a default: {header.NAME:-other}.
 	// {{ and }} stand for the characters { and }.
 	//
-	// A message is refused with the same reason if its values do more than fill the name. With a
+	// A message is also refused with this reason if a value changes the structure of the name. With a
 	// sink of Pulsar, that is a value with '/', or a name that has a part "." or "..", or whose
 	// last part begins with "__", ends in "__transaction_pending_ack", or contains "-partition-".
 	// With Kafka it is a name that begins with "__". With RabbitMQ it is a queue whose name begins

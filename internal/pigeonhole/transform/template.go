@@ -15,10 +15,7 @@ import (
 type template struct {
 	parts  []part
 	static string // the destination, if there are no placeholders
-	names  connector.NameRules
-	// copies: the template is {topic}. Within one system the name stays as it is, and names has no
-	// say.
-	copies bool
+	rules  connector.NameRules
 }
 
 // part is a text, followed by a placeholder unless name is empty.
@@ -29,8 +26,8 @@ type part struct {
 	hasFallback  bool
 }
 
-func parseTemplate(text string, names connector.NameRules) (*template, error) {
-	t := &template{names: names, copies: text == "{topic}"}
+func parseTemplate(text string, rules connector.NameRules) (*template, error) {
+	t := &template{rules: rules}
 	var literal strings.Builder
 	for rest := text; ; {
 		at := strings.IndexAny(rest, "{}")
@@ -92,61 +89,40 @@ func (t *template) destination(m *message.Message) (string, error) {
 	if len(t.parts) == 0 {
 		return t.static, nil
 	}
-	names := t.names
-	if t.copies && m.From.System == names.System {
-		names = connector.NameRules{}
-	}
-	var buffer [128]byte
+	var buffer, bufferFixed [128]byte
 	b := buffer[:0]
+	fixed := bufferFixed[:0] // b with a zero byte, which no value has, for each value that a sender may choose
 	for i := range t.parts {
 		p := &t.parts[i]
-		b = append(b, p.text...)
+		b, fixed = append(b, p.text...), append(fixed, p.text...)
 		if p.name == "" {
 			continue
 		}
 		from := len(b)
 		b = p.appendValue(b, m)
 		value := b[from:]
-		if len(value) == 0 {
-			if !p.hasFallback {
-				return "", fmt.Errorf("the destination needs %s, which the message does not have", p)
-			}
-			b = append(b, p.fallback...)
+		switch {
+		case len(value) == 0 && !p.hasFallback:
+			return "", fmt.Errorf("the destination needs %s, which the message does not have", p)
+		case len(value) == 0:
+			b, fixed = append(b, p.fallback...), append(fixed, p.fallback...)
 			continue
+		case p.name == "partition":
+			fixed = append(fixed, value...)
+		default:
+			fixed = append(fixed, 0)
 		}
-		if err := checkValue(value, names.Separator); err != nil {
+		if err := checkValue(value, t.rules.Separator); err != nil {
 			return "", fmt.Errorf("%s cannot be part of the destination: %w", p, err)
 		}
 	}
 	to := string(b)
-	if names.Reserved != nil {
-		if clause := names.Reserved(to); clause != "" && clause != names.Reserved(t.withoutValues(m)) {
-			return "", fmt.Errorf("the destination %q is not allowed: %s; values of a message must not make such a name", to, clause)
+	if t.rules.Reserved != nil {
+		if clause := t.rules.Reserved(to); clause != "" && clause != t.rules.Reserved(string(fixed)) {
+			return "", fmt.Errorf("the destination %q is not allowed: %s; only the template may make such a name, not a value of a message", to, clause)
 		}
 	}
 	return to, nil
-}
-
-// withoutValues returns the destination of m with a zero byte, which no value has, in place of each
-// value that a sender may choose. The partition and defaults stay.
-func (t *template) withoutValues(m *message.Message) string {
-	var b []byte
-	for i := range t.parts {
-		p := &t.parts[i]
-		b = append(b, p.text...)
-		if p.name == "" {
-			continue
-		}
-		from := len(b)
-		b = p.appendValue(b, m)
-		switch {
-		case len(b) == from:
-			b = append(b, p.fallback...)
-		case p.name != "partition":
-			b = append(b[:from], 0)
-		}
-	}
-	return string(b)
 }
 
 // maxValue bounds the bytes of a placeholder's value. No system has longer names.

@@ -32,11 +32,11 @@ type assignment struct {
 
 // New compiles cfg. names are the rules for destinations that hold values of messages. The error
 // holds every fault with its path in cfg; those of expressions have the compiler's message.
-func New(cfg Config, names connector.NameRules) (*Transform, error) {
+func New(cfg Config, rules connector.NameRules) (*Transform, error) {
 	errs := []error{cfg.Headers.validate()}
 	t := &Transform{headers: cfg.Headers}
 	var err error
-	if t.to, err = parseTemplate(cfg.To, names); err != nil {
+	if t.to, err = parseTemplate(cfg.To, rules); err != nil {
 		errs = append(errs, config.Fault("to", "%s, got %q", err, cfg.To))
 	}
 	if cfg.Filter != "" || len(cfg.Set) > 0 {

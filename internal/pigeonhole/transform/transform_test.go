@@ -266,7 +266,6 @@ func TestValuesDoNotMakeStructure(t *testing.T) {
 		{sink: "pulsar", to: "persistent://a/b/c-partition-{partition}", want: "persistent://a/b/c-partition-3"},
 		{sink: "pulsar", to: "persistent://a/b/__c", want: "persistent://a/b/__c"},
 		{sink: "pulsar", to: "persistent://a/b/{topic_name}", want: "persistent://a/b/orders"},
-		{sink: "pulsar", to: "{topic}", want: "persistent://public/default/__orders-partition-3"},
 		{sink: "pulsar", to: "x-{topic}", refused: "topic cannot be part of the destination: it " + namespace},
 
 		{sink: "kafka", to: "{key}", value: "orders-partition-0", want: "orders-partition-0"},
@@ -302,27 +301,6 @@ func TestValuesDoNotMakeStructure(t *testing.T) {
 		if assert.ErrorContains(t, err, test.refused, name) {
 			reason, _ := lane.Refused(err)
 			assert.Equal(t, "template", reason, name)
-		}
-	}
-}
-
-// TestOneSystemsTopicKeepsItsName: {topic} is exempt only alone, and only from a topic of the
-// sink's own system.
-func TestOneSystemsTopicKeepsItsName(t *testing.T) {
-	rules := pulsar.DefaultSinkConfig().NameRules()
-	for topic, says := range map[string]string{
-		"a/b/c": "contains '/'", "__c": `begins with "__"`, "c-partition-0": "partitions of a topic", "..": "step in a path", "c": "",
-	} {
-		for _, system := range []string{"pulsar", "kafka", "rabbitmq"} {
-			tr, err := New(Config{To: "{topic}"}, rules)
-			require.NoError(t, err)
-			to, _, err := tr.Apply(&message.Message{From: message.From{System: system, Topic: topic}})
-			if system == "pulsar" || says == "" {
-				require.NoError(t, err)
-				assert.Equal(t, topic, to)
-			} else {
-				require.ErrorContains(t, err, says)
-			}
 		}
 	}
 }

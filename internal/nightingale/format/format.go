@@ -167,8 +167,15 @@ func (c *contents) add(s *batch.Series) {
 // addSeries notes that the last message contains a series.
 func (o *Messages) addSeries(b *batch.Batch, s *batch.Series) {
 	last := &o.cuts[len(o.cuts)-1]
-	last.latest = max(last.latest, b.Latest(s))
-	last.add(s)
+	if s.Histograms.Len()+s.Exemplars.Len() > 0 {
+		last.latest = max(last.latest, b.Latest(s))
+		last.add(s)
+		return
+	}
+	last.samples += int32(s.Samples.Len()) // most series have only samples, and few
+	for i := s.Samples.From; i < s.Samples.To; i++ {
+		last.latest = max(last.latest, b.Samples[i].Timestamp)
+	}
 }
 
 // growArena provides an arena of about n bytes, or of a piece, for the next messages.

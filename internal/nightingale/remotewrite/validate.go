@@ -27,6 +27,10 @@ func Validate(in *batch.Batch, l Limits, scratch []byte) (batch.Rejected, []byte
 			r.Add(reason, s, text)
 			continue
 		}
+		if s.Metadata != nil && s.Metadata.Invalid {
+			r.AddMetadata(b.Name(s), "is not UTF-8")
+			s.Metadata = nil
+		}
 		if !b.Form.LateKeys {
 			s.Key, scratch = b.SeriesKey(s, scratch)
 		}
@@ -40,7 +44,7 @@ func Validate(in *batch.Batch, l Limits, scratch []byte) (batch.Rejected, []byte
 	return r, scratch
 }
 
-// checkMetadata removes invalid metadata. Samples are written without it.
+// checkMetadata removes invalid metadata entries of a 1.0 request.
 func (b validator) checkMetadata(l Limits, r *batch.Rejected) {
 	kept := b.Metadata[:0]
 	for i := range b.Metadata {
@@ -54,12 +58,6 @@ func (b validator) checkMetadata(l Limits, r *batch.Rejected) {
 		}
 	}
 	b.Metadata = kept
-	for i := range b.Series {
-		if s := &b.Series[i]; s.Metadata != nil && s.Metadata.Invalid {
-			r.AddMetadata(b.Name(s), "is not UTF-8")
-			s.Metadata = nil
-		}
-	}
 }
 
 // judge sorts the labels of a series and checks it. reason is empty if the series is valid.

@@ -2,6 +2,7 @@ package pigeonhole
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -123,23 +124,25 @@ func TestTenThousandHeaders(t *testing.T) {
 	}
 }
 
-// TestHeaderThatTheSinkRefuses: a string is not what RabbitMQ wants in CC.
+// TestHeaderThatTheSinkRefuses: RabbitMQ has no NaN.
 func TestHeaderThatTheSinkRefuses(t *testing.T) {
 	t.Parallel()
 	kafka, rabbit := newKafka(stack.Kafka(t)), newRabbit(stack.RabbitMQ(t))
 	source, target, dead := kafka.place(t), rabbit.place(t), kafka.place(t)
-	run(t, one("cc", kafka.source(source), rabbit.sink(), target, fmt.Sprintf("dead_letter: {to: %q, sink: {%s}}", dead, kafka.sink())))
+	run(t, one("nan", kafka.source(source), rabbit.sink(), target, fmt.Sprintf("dead_letter: {to: %q, sink: {%s}}", dead, kafka.sink())))
 	kafka.put(t, source, 0, 50)
-	kafka.send(t, &sarama.ProducerMessage{
-		Topic: source, Key: sarama.StringEncoder("k1"), Value: sarama.StringEncoder("copies"), Headers: []sarama.RecordHeader{{Key: []byte("CC"), Value: []byte("q")}},
-	})
+	refused := &sarama.ProducerMessage{Topic: source, Key: sarama.StringEncoder("k1"), Value: sarama.StringEncoder("number")}
+	_, _, headers := (&message.Message{Headers: []message.Header{{Name: "n", Typed: math.NaN()}}}).Kafka()
+	for _, h := range headers {
+		refused.Headers = append(refused.Headers, sarama.RecordHeader{Key: []byte(h.Name), Value: h.Value})
+	}
+	kafka.send(t, refused)
 	kafka.put(t, source, 50, 100)
 	arriving(t, rabbit, target).all(100)
-	headers, text := letter(t, arriving(t, kafka, dead))
-	assert.Equal(t, "copies", text)
-	assert.Equal(t, "q", headers["CC"])
-	assert.Equal(t, "bad_header", headers["dead-letter-reason"])
-	assert.Contains(t, headers["dead-letter-error"], "CC")
+	got, text := letter(t, arriving(t, kafka, dead))
+	assert.Equal(t, "number", text)
+	assert.Equal(t, "bad_header", got["dead-letter-reason"])
+	assert.Contains(t, got["dead-letter-error"], "NaN")
 }
 
 // TestRefusals: each reason that a route itself has, in the dead letter and in the

@@ -83,12 +83,7 @@ func reload[T Configuration](ctx context.Context, r *Runtime, spec config.Spec[T
 }
 
 func (r *Runtime) unchanged(err error) {
-	var panicked *PanicError
-	if errors.As(err, &panicked) {
-		r.Log.Error("configuration not changed", zap.Error(err), zap.ByteString("stack", panicked.Stack))
-		return
-	}
-	r.Log.Error("configuration not changed", zap.Error(err))
+	r.Log.Error("configuration not changed", zap.Error(err), Stack(err))
 	var faults *config.Error
 	if errors.As(err, &faults) {
 		for _, fault := range faults.Faults {

@@ -226,15 +226,11 @@ func (r *Runtime) logStop() {
 	defer r.mu.Unlock()
 	reason := errors.Join(r.failures...)
 	r.logged = len(r.failures)
-	var panicked *PanicError
-	switch {
-	case errors.As(reason, &panicked):
-		r.Log.Error("stopping after a failure", zap.Error(reason), zap.ByteString("stack", panicked.Stack))
-	case reason != nil:
-		r.Log.Error("stopping after a failure", zap.Error(reason))
-	default:
-		r.Log.Info("stopping", zap.Duration("timeout", r.shutdownTimeout))
+	if reason != nil {
+		r.Log.Error("stopping after a failure", zap.Error(reason), Stack(reason))
+		return
 	}
+	r.Log.Info("stopping", zap.Duration("timeout", r.shutdownTimeout))
 }
 
 // unlogged returns the failures during the stop. The failures that made the process stop were logged
@@ -306,6 +302,15 @@ func (r *Runtime) abandon(hung *stage) {
 		text += "; not stopped either: " + strings.Join(names, ", ")
 	}
 	r.fail(errors.New(text))
+}
+
+// Stack returns the field "stack" for a log line about an error that is or wraps a [PanicError], and
+// no field for another error.
+func Stack(err error) zap.Field {
+	if panicked := (*PanicError)(nil); errors.As(err, &panicked) {
+		return zap.ByteString("stack", panicked.Stack)
+	}
+	return zap.Skip()
 }
 
 // Protect calls f and turns a panic into a [PanicError]. It is for goroutines of a service that are

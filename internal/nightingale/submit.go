@@ -65,8 +65,8 @@ func (v *receiver) submit(ctx context.Context, claim *publish.Claim, space *requ
 				v.runAttempt(d.background, &own, space, contents, kept, watch)
 				return nil
 			})
-			if panicked := (*app.PanicError)(nil); errors.As(err, &panicked) {
-				v.log.Error("cannot publish a request", zap.Error(err), zap.ByteString("stack", panicked.Stack))
+			if err != nil {
+				v.log.Error("cannot publish a request", zap.Error(err), app.Stack(err))
 			}
 		})
 	} else {

@@ -254,12 +254,7 @@ func (r *route) fail(err error) {
 	}
 	r.mu.Unlock()
 	if first {
-		fields := []zap.Field{zap.Error(err)}
-		var panicked *app.PanicError
-		if errors.As(err, &panicked) {
-			fields = append(fields, zap.ByteString("stack", panicked.Stack))
-		}
-		r.log.Error("route stopped", fields...)
+		r.log.Error("route stopped", zap.Error(err), app.Stack(err))
 		r.cancel()
 	}
 }

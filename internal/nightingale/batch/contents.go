@@ -64,25 +64,32 @@ type Rejected struct {
 // Add counts a series as invalid. It calls explain only for the first invalid series.
 func (r *Rejected) Add(reason string, s *Series, explain func() string) {
 	r.Counts.Add(s)
-	if len(r.First) < keptReasons {
-		r.First = append(r.First, truncate.Text(explain(), refusal.MaxReason))
-	}
-	if r.Reasons == nil {
-		r.Reasons = make(map[string]int)
-	}
-	r.Reasons[reason] += s.Entries()
+	r.explain(explain)
+	r.count(reason, s.Entries())
 }
 
 // AddMetadata counts the metadata of a family as invalid.
 func (r *Rejected) AddMetadata(family, why string) {
 	r.Metadata++
+	r.explain(func() string { return fmt.Sprintf("metadata of %q %s", truncate.Text(family, 64), why) })
+}
+
+// explain keeps the text if it is one of the first.
+func (r *Rejected) explain(text func() string) {
 	if len(r.First) < keptReasons {
-		r.First = append(r.First, fmt.Sprintf("metadata of %q %s", truncate.Text(family, 64), why))
+		r.First = append(r.First, truncate.Text(text(), refusal.MaxReason))
 	}
 }
 
-// RejectTooLarge counts samples as invalid instead of valid, because the broker does not accept their
-// messages.
+func (r *Rejected) count(reason string, entries int) {
+	if r.Reasons == nil {
+		r.Reasons = make(map[string]int)
+	}
+	r.Reasons[reason] += entries
+}
+
+// RejectTooLarge counts samples as invalid instead of valid, because the broker does not accept
+// their messages.
 func (c *Contents) RejectTooLarge(n Counts) {
 	entries := n.Entries()
 	if entries == 0 {
@@ -90,12 +97,8 @@ func (c *Contents) RejectTooLarge(n Counts) {
 	}
 	n.Series = 0 // other samples of these series may be written
 	c.Valid = c.Valid.Without(n)
-	r := &c.Invalid
-	r.Counts = r.Counts.Plus(n)
-	if r.Reasons == nil {
-		r.Reasons = make(map[string]int)
-	}
-	r.Reasons[RecordTooLarge] += entries
+	c.Invalid.Counts = c.Invalid.Counts.Plus(n)
+	c.Invalid.count(RecordTooLarge, entries)
 }
 
 // RecordTooLarge is the reason for samples whose message is larger than the broker accepts.

@@ -18,10 +18,10 @@ import (
 // of the same tenant. Such a request gets the answer of the earlier one, and is not published
 // again.
 type DedupConfig struct {
-	// Entries is how many completed requests are remembered. If there are more,
-	// Nightingale evicts the oldest, mostly of the tenant with the most. Requests in flight are always
-	// remembered. 0: no requests are remembered, and a request that was not acknowledged in time is
-	// published again if the sender repeats it. Default 10000.
+	// Entries is how many completed requests are remembered. If there are more, Nightingale evicts the
+	// oldest, mostly of the tenant with the most. Requests in flight are always remembered. 0: no
+	// requests are remembered, and a request that was not acknowledged in time is published again if
+	// the sender repeats it. Default 10000.
 	Entries int `yaml:"entries"`
 	// Window is how long completed requests are remembered. Default 10m.
 	Window time.Duration `yaml:"window"`

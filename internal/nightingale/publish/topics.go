@@ -284,8 +284,8 @@ func (t *Topics) unused(e *topic) bool {
 	if e.users > 0 || t.closing[e.name] != nil {
 		return false // in the second case its successor would have to wait for two others
 	}
-	holding := e.sink.opened.Load() != nil && e.sink.unavailable() != nil // records that are not acknowledged
-	return e.hasEnded() || !holding
+	// An open topic that is unavailable holds records that are not acknowledged.
+	return e.hasEnded() || e.sink.opened.Load() == nil || e.sink.unavailable() == nil
 }
 
 // hasEnded reports whether the topic takes no records any more.
@@ -317,7 +317,7 @@ func (t *Topics) evictUnused(tenant string) bool {
 	}
 	var oldest *topic
 	for _, e := range t.known {
-		if e.tenant == from && !e.pinned && t.unused(e) && (oldest == nil || e.used.Before(oldest.used)) {
+		if e.tenant == from && t.unused(e) && (oldest == nil || e.used.Before(oldest.used)) {
 			oldest = e
 		}
 	}

@@ -30,7 +30,7 @@ type assignment struct {
 	program     cel.Program
 }
 
-// New compiles cfg. names are the rules for destinations that hold values of messages. The error
+// New compiles cfg. rules are the rules for destinations that hold values of messages. The error
 // holds every fault with its path in cfg; those of expressions have the compiler's message.
 func New(cfg Config, rules connector.NameRules) (*Transform, error) {
 	errs := []error{cfg.Headers.validate()}

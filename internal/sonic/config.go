@@ -142,7 +142,8 @@ type OutboxConfig struct {
 	// the effects that Pulsar has not stored: other zones never get them, and Sonic only counts
 	// them. Default stream.
 	Mode string `yaml:"mode"`
-	// Bytes is how much memory the outbox may use in Redis. Default 256MiB.
+	// Bytes is how much memory the outbox may use in Redis. Sonic measures it twice a second. Redis
+	// itself refuses writes at a quarter more, 16 MiB at least. Default 256MiB.
 	Bytes config.Bytes `yaml:"bytes"`
 	// Age is how old the oldest effect may be. 0: no limit. Default 0.
 	Age time.Duration `yaml:"age"`

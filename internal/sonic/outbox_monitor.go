@@ -3,14 +3,11 @@ package sonic
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 )
@@ -18,7 +15,6 @@ import (
 // outboxMonitor measures the outbox. Every Sonic of the zone does, also those that do not publish
 // it. While the outbox is full, outboxMonitor makes the proxy delay writes or refuse them.
 type outboxMonitor struct {
-	redis     *redis.Client
 	library   *redislib.Library
 	log       *zap.Logger
 	setWrites func(w proxy.Writes, reason string)
@@ -41,8 +37,8 @@ func unknownMeasurement(full bool) measurement {
 	return measurement{length: -1, bytes: -1, full: full, unsent: redislib.Unsent{Noted: -1, Lost: -1}}
 }
 
-func newOutboxMonitor(cfg OutboxConfig, db *redis.Client, l *redislib.Library, log *zap.Logger, writes func(proxy.Writes, string)) *outboxMonitor {
-	return &outboxMonitor{cfg: cfg, redis: db, library: l, log: log.Named("outbox"), setWrites: writes, last: unknownMeasurement(false)}
+func newOutboxMonitor(cfg OutboxConfig, l *redislib.Library, log *zap.Logger, writes func(proxy.Writes, string)) *outboxMonitor {
+	return &outboxMonitor{cfg: cfg, library: l, log: log.Named("outbox"), setWrites: writes, last: unknownMeasurement(false)}
 }
 
 // change sets new bounds. They take effect with the next measurement. If the outbox is full now, a
@@ -82,7 +78,7 @@ func (g *outboxMonitor) state() measurement {
 }
 
 // measureInterval is how often the outbox is measured. Writes between two measurements may exceed
-// its bounds.
+// its bounds: see bound.
 const measureInterval = 500 * time.Millisecond
 
 // run measures until ctx ends.
@@ -120,45 +116,40 @@ func (g *outboxMonitor) record(m measurement) {
 	}
 }
 
-// measureScript is a script that returns length, bytes, the id of the first entry and the time. It
-// does not return the first entry itself, which may be large.
-const measureScript = `
-local first = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)
-local now = redis.call('TIME')
-return {redis.call('XLEN', KEYS[1]), redis.call('MEMORY', 'USAGE', KEYS[1]) or 0, first[1] and first[1][1] or '', now[1]}`
-
 // measure asks Redis.
 func (g *outboxMonitor) measure(ctx context.Context) (measurement, error) {
 	asking, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	found, err := g.redis.EvalRO(asking, measureScript, []string{g.library.Outbox()}).Slice()
+	u, err := g.library.Unsent(asking)
 	if err != nil {
 		return measurement{}, err
 	}
-	if len(found) != 4 {
-		return measurement{}, fmt.Errorf("the answer of Redis has %d values", len(found))
+	cfg := g.bounds()
+	m := measurement{length: u.Entries, bytes: u.Bytes, age: u.Age, unsent: u}
+	if cfg.Mode != outboxStream {
+		return m, nil
 	}
-	var m measurement
-	m.length, _ = found[0].(int64)
-	m.bytes, _ = found[1].(int64)
-	first, _ := found[2].(string)
-	now, _ := found[3].(string)
-	id, err1 := message.ParseID(first)
-	seconds, err2 := strconv.ParseInt(now, 10, 64)
-	if err1 == nil && err2 == nil && m.length > 0 {
-		m.age = max(time.Unix(seconds, 0).Sub(time.UnixMilli(int64(id.Ms))), 0)
-	}
-	most := g.bounds()
-	if m.unsent, err = g.library.Unsent(asking); err != nil {
-		return measurement{}, err
-	}
-	m.full = most.Mode == outboxStream && m.length > 0 && (m.bytes > int64(most.Bytes) || most.Age > 0 && m.age > most.Age)
-	if drops := m.full && most.Full == fullDrop; most.Mode == outboxStream && drops != m.unsent.Dropping {
+	m.full = m.length > 0 && (m.bytes > int64(cfg.Bytes) || cfg.Age > 0 && m.age > cfg.Age)
+	if drops := m.full && cfg.Full == fullDrop; drops != u.Dropping || cfg.bound() != u.Bound {
 		// Every Sonic of the zone comes to the same result. A Redis that is not open drops nothing,
 		// so its refusal is no error.
-		if err := g.library.SetDropping(asking, drops); err != nil && !redislib.NotReady(err) {
+		if err := g.library.SetDropping(asking, drops, cfg.bound()); err != nil && !redislib.NotReady(err) {
 			return measurement{}, err
 		}
 	}
 	return m, nil
+}
+
+// minBoundMargin is the least that the stream may hold beyond OutboxConfig.Bytes: between two
+// measurements writes go on.
+const minBoundMargin = 16 << 20
+
+// bound returns what the stream may hold before Redis itself refuses writes, or drops their
+// effects: a quarter more than Bytes, beyond which the proxy does so. Without the margin, writes
+// that may wait would be refused.
+func (c OutboxConfig) bound() redislib.Bound {
+	if c.Mode != outboxStream {
+		return redislib.Bound{}
+	}
+	return redislib.Bound{Bytes: int64(c.Bytes) + max(int64(c.Bytes)/4, minBoundMargin), Drops: c.Full == fullDrop}
 }

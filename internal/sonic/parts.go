@@ -16,7 +16,7 @@ import (
 
 // library returns the configuration of the shard, which the function library gets.
 func (c Config) library() redislib.Config {
-	l := redislib.Config{Shard: onlyShard, Zone: c.Zone, Others: c.zones()[1:], Default: policyLWW, Off: c.Outbox.Mode == outboxOff}
+	l := redislib.Config{Shard: onlyShard, Zone: c.Zone, Others: c.zones()[1:], Default: policyLWW, Off: c.Outbox.Mode == outboxOff, Bound: c.Outbox.bound()}
 	for _, conflict := range c.Conflicts {
 		if conflict.Prefix == "" {
 			l.Default = conflict.Policy

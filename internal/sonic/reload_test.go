@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
@@ -36,7 +35,7 @@ func TestKeysThatTakeEffectAtAStart(t *testing.T) {
 func TestTheBoundsOfTheOutboxChange(t *testing.T) {
 	t.Parallel()
 	var how proxy.Writes
-	g := newOutboxMonitor(OutboxConfig{Bytes: 10, Full: fullBlock}, nil, nil, zap.NewNop(), func(w proxy.Writes, _ string) { how = w })
+	g := newOutboxMonitor(OutboxConfig{Bytes: 10, Full: fullBlock}, nil, zap.NewNop(), func(w proxy.Writes, _ string) { how = w })
 	g.record(measurement{length: 1, bytes: 11, full: true})
 	assert.Equal(t, proxy.WritesHeld, how)
 	g.change(OutboxConfig{Bytes: 20, Full: fullFail})
@@ -63,7 +62,7 @@ func TestAChangeMeetsAMeasurement(t *testing.T) {
 	} {
 		how, changed, armed := proxy.WritesOpen, make(chan struct{}), false
 		var g *outboxMonitor
-		g = newOutboxMonitor(OutboxConfig{Full: row.was}, nil, nil, zap.NewNop(), func(w proxy.Writes, _ string) {
+		g = newOutboxMonitor(OutboxConfig{Full: row.was}, nil, zap.NewNop(), func(w proxy.Writes, _ string) {
 			if armed {
 				armed = false
 				go func() {
@@ -95,10 +94,10 @@ func TestWhatIsFullWithAndWithoutAnOutbox(t *testing.T) {
 	l := redislib.New(db, cfg)
 	_, err := l.Open(t.Context(), redislib.State{}, 1, message.ID{})
 	require.NoError(t, err)
-	require.NoError(t, db.XAdd(t.Context(), &redis.XAddArgs{Stream: l.Outbox(), Values: []any{"e", make([]byte, 2<<20)}}).Err())
+	require.NoError(t, db.Do(t.Context(), "FCALL", "sonic_set", 1, l.Outbox(), "0", "k", make([]byte, 2<<20)).Err())
 
 	s := &service{cfg: Config{Outbox: OutboxConfig{Mode: outboxStream, Bytes: 1 << 20, Full: fullBlock}}, library: l}
-	s.monitor = newOutboxMonitor(s.cfg.Outbox, db, l, zap.NewNop(), func(proxy.Writes, string) {})
+	s.monitor = newOutboxMonitor(s.cfg.Outbox, l, zap.NewNop(), func(proxy.Writes, string) {})
 	m, err := s.monitor.measure(t.Context())
 	require.NoError(t, err)
 	require.True(t, m.full)

@@ -98,7 +98,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if b.sentinels != nil {
 		b.sentinels.OnMove(func(address string) { s.proxy.SetPrimary(address, "") })
 	}
-	s.monitor = newOutboxMonitor(cfg.Outbox, db, l, rt.Log, s.proxy.SetWrites)
+	s.monitor = newOutboxMonitor(cfg.Outbox, l, rt.Log, s.proxy.SetWrites)
 	s.shipper = outbox.New(cfg.shipper(), db, l, client, rt.Log, outbox.NewMetrics(rt.Metrics), func(id message.ID) {
 		s.proxy.Shipped(onlyShard, id.String())
 	})

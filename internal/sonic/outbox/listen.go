@@ -94,7 +94,7 @@ func (l *loader) listen(running context.Context, live *subscription, begin messa
 			return err
 		}
 		if l.held.size() > maxHeldBytes && !l.dropping.Load() {
-			if err := l.library.SetDropping(ctx, true); err != nil {
+			if err := l.library.SetDropping(ctx, true, redislib.Bound{}); err != nil {
 				return fmt.Errorf("cannot have Redis drop effects: %w", err)
 			}
 			l.dropping.Store(true)
@@ -188,7 +188,7 @@ func (l *loader) resend(ctx context.Context) error {
 			return nil
 		}
 		if l.dropping.Load() && l.held.size() < resumeHeldBytes {
-			if err := l.library.SetDropping(ctx, false); err != nil {
+			if err := l.library.SetDropping(ctx, false, redislib.Bound{}); err != nil {
 				return fmt.Errorf("cannot have Redis publish effects: %w", err)
 			}
 			l.dropping.Store(false)

@@ -233,8 +233,8 @@ func TestWhatIsOnItsWayAtTheEndIsHeard(t *testing.T) {
 		<-done
 		u := l.unsent()
 		assert.Equal(t, u.Published, l.held.syncReceived(u))
-		require.NoError(t, l.library.SetDropping(ctx, false)) // there may have been too much
-		for left := int64(1); left > 0; {                     // it waits in the stream for who listens next
+		require.NoError(t, l.library.SetDropping(ctx, false, redislib.Bound{})) // there may have been too much
+		for left := int64(1); left > 0; {                                       // it waits in the stream for who listens next
 			var err error
 			_, left, err = l.library.Resend(ctx, 1000)
 			require.NoError(t, err)
@@ -384,7 +384,7 @@ func TestWhatDoesNotFitIntoMemoryIsNoted(t *testing.T) {
 	heard := l.effects(n - int(u.Noted) + 1)
 	require.Equal(t, "S k0", heard[0])
 	assert.Zero(t, u.Lost)
-	require.NoError(t, l.library.SetDropping(t.Context(), false))
+	require.NoError(t, l.library.SetDropping(t.Context(), false, redislib.Bound{}))
 	for left := u.Noted; left > 0; {
 		var err error
 		_, left, err = l.library.Resend(t.Context(), 10)

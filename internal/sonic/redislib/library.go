@@ -30,6 +30,15 @@ type Config struct {
 	// Off makes the library publish effects on the shard's channel instead of appending them to the
 	// stream.
 	Off bool
+	// Bound is what Open sets as the stream's bound.
+	Bound Bound
+}
+
+// Bound is how many bytes of effects the stream may hold. Past it the library refuses writes, or,
+// if Drops is true, drops their effects. Bytes is 0 for no bound.
+type Bound struct {
+	Bytes int64
+	Drops bool
 }
 
 // Policy says how to resolve conflicts about keys that begin with Prefix.
@@ -103,6 +112,12 @@ func (l *Library) Open(ctx context.Context, before State, epoch int64, floor mes
 	flags := before.Last.String()
 	if l.cfg.Off {
 		flags += "o"
+	}
+	if bound := l.cfg.Bound; bound.Bytes > 0 {
+		flags += fmt.Sprintf("b%d", bound.Bytes)
+		if bound.Drops {
+			flags += "d"
+		}
 	}
 	args := []any{l.cfg.Zone, epoch, floor.String(), flags, len(l.cfg.Others)}
 	for _, other := range l.cfg.Others {

@@ -3,18 +3,25 @@ package redislib
 import (
 	"context"
 	"errors"
+	"strconv"
+	"time"
 
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
 
-// Unsent describes effects that do not go through the stream.
+// Unsent describes effects that the topic does not have yet: those of the stream, and those that do
+// not go through it.
 type Unsent struct {
 	Dropping  bool  // the library drops effects, and notes what they changed
 	Noted     int64 // number of noted keys, elements and counters
 	Published int64 // effects published since the library was loaded; the first is 1
 	Stored    int64 // how many of these the topic has
 	Lost      int64 // effects lost since the zone began
+
+	Entries, Bytes int64         // of the stream
+	Age            time.Duration // of the stream's first entry
+	Bound          Bound         // of the stream
 }
 
 // Unsent asks the library for these numbers.
@@ -24,7 +31,11 @@ func (l *Library) Unsent(ctx context.Context) (Unsent, error) {
 		return Unsent{}, err
 	}
 	f := fields{values: reply}
-	u := Unsent{Dropping: f.text() == "1", Noted: f.number(), Published: f.number(), Stored: f.number(), Lost: f.number()}
+	u := Unsent{
+		Dropping: f.text() == "1", Noted: f.number(), Published: f.number(), Stored: f.number(), Lost: f.number(),
+		Entries: f.number(), Bytes: f.number(), Age: time.Duration(f.number()) * time.Millisecond,
+		Bound: Bound{Bytes: max(f.number(), 0), Drops: f.text() == "1"},
+	}
 	return u, f.fault("sonic_unsent")
 }
 
@@ -63,14 +74,15 @@ func (l *Library) Load(ctx context.Context) error { return script.Load(ctx, l.re
 // library then.
 func NoMemory(err error) bool { return isReply(err, "OOM") }
 
-// SetDropping makes the library drop effects from now on, or stop dropping them. The library notes
-// what dropped effects change, see [Library.Resend]. Open ends the dropping.
-func (l *Library) SetDropping(ctx context.Context, skips bool) error {
-	flag := "0"
-	if skips {
-		flag = "1"
+// SetDropping makes the library drop effects from now on, or stop dropping them, and sets the bound
+// of the stream. The library notes what dropped effects change, see [Library.Resend]. Open ends the
+// dropping.
+func (l *Library) SetDropping(ctx context.Context, drops bool, bound Bound) error {
+	bytes := ""
+	if bound.Bytes > 0 {
+		bytes = strconv.FormatInt(bound.Bytes, 10)
 	}
-	return l.call(ctx, "sonic_skip", flag).Err()
+	return l.call(ctx, "sonic_skip", drops, bytes, bound.Drops).Err()
 }
 
 // Resend makes the library write the state of about count noted keys, elements and counters as one

@@ -339,13 +339,13 @@ func TestNotes(t *testing.T) {
 		"RPUSH l a":                      "k0:l=ID L",
 		"RENAME from to":                 "k0:from=ID;k0:to=ID " + far + ";x0:to=ID " + far,
 		"MSET a 1 b 2":                   "k0:a=ID;k0:b=ID",
-		"COPY x y DB 5":                  "k5:y=ID",
+		"COPY x y DB 5":                  "k5:y=ID L",
 		"SDIFFSTORE nothing is there":    "",
 		"GEOADD g 13.36 38.11 a":         "e0:1:ga=ID;tz0:g=ID",
 		"SMOVE from2 to2 a":              "e0:5:from2a=ID -;e0:3:to2a=ID;ts0:to2=ID",
 		"ZINCRBY z 1 m":                  "e0:1:zm=ID;tz0:z=ID",
 		"HINCRBYFLOAT f g 1":             "e0:1:fg=ID;th0:f=ID",
-		"SETRANGE r 1 a":                 "k0:r=ID",
+		"SETRANGE r 1 a":                 "k0:r=ID L",
 		"ZRANGESTORE d zz 0 -1":          "k0:d=ID",
 		"SET k v NX":                     "k0:k=ID",
 		"XADD t 1-1 f v":                 "k0:t=ID L",
@@ -444,14 +444,14 @@ func TestFullRedis(t *testing.T) {
 	c, w := newSonic(t, []string{"b"}, "lww")
 	bare := stack.PrivateRedis(t)
 	b := dial(t, bare, 2)
-	for _, command := range []string{"SET k v", "SADD s a b", "SET l v", "CONFIG SET maxmemory 1"} {
+	for _, command := range []string{"SET k v", "SADD s a b", "HSET l f v", "CONFIG SET maxmemory 1"} {
 		w.do(words(command)...)
 		b.do(words(command)...)
 	}
 	mode := script.Mode{Tx: "1"}
 	for command, want := range map[string]string{
 		"SET l v": "", "INCR n": "", "HSET h f v": "", "LPUSH p a": "", "COPY k j": "", "DEL k": "D l 0 k", "SREM s a": `a l 0 s "" a`,
-		"RENAME l m": "D l 0 l;S l 0 m v \"\"", "SMOVE s r b": "a l 0 s \"\" b;A l 0 r \"\" b",
+		"RENAME l m": "D l 0 m;H l 0 m \"\" f v;D l 0 l", "SMOVE s r b": "a l 0 s \"\" b;A l 0 r \"\" b",
 	} {
 		wanted, got := b.do(words(command)...), w.do(function(mode, words(command))...)
 		if got[0] == '-' {

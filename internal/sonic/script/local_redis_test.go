@@ -205,10 +205,20 @@ func replay(ctx context.Context, c *redis.Conn, e effect) error {
 		if e[7] == "LMOVE" {
 			rest = append([]string{key}, rest...)
 		}
-		if err := with(e[7], rest); err != nil {
+		command := func() error { return with(e[7], rest) }
+		if e[7] == "COPY" {
+			command = func() error {
+				return errors.Join(do("SELECT", e[9]), do("COPY", e[8], key, "DB", db, "REPLACE"), do("SELECT", db))
+			}
+		}
+		if err := command(); err != nil {
 			return err
 		}
-		length, err := c.Do(ctx, map[bool]string{true: "XLEN", false: "LLEN"}[e[7][0] == 'X'], key).Int()
+		kind, err := c.Type(ctx, key).Result()
+		if err != nil {
+			return err
+		}
+		length, err := c.Do(ctx, map[string]string{"string": "STRLEN", "list": "LLEN", "stream": "XLEN"}[kind], key).Int()
 		if err != nil {
 			return err
 		}

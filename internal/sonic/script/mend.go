@@ -43,6 +43,8 @@ func MendOf(command string) Mend {
 // "-".
 func ErrorOf(text string) string {
 	switch {
+	case strings.HasPrefix(text, "OOM the outbox is full"):
+		return text
 	case strings.HasPrefix(text, "OOM "):
 		return "OOM command not allowed when used memory > 'maxmemory'."
 	case strings.HasPrefix(text, "READONLY "):

@@ -92,13 +92,17 @@ func (m *makers) of(v versioned) made {
 	const key = "made"
 	dump := e[4]
 	if e[0] == "L" {
-		base, ok := m.known[e[4]+" "+v.key()]
+		from := v.key()
+		if e[7] == "COPY" {
+			from = e[9] + ":" + e[8]
+		}
+		base, ok := m.known[e[4]+" "+from]
 		require.True(m.t, ok, "%v names what nobody made", v)
 		dump = base.dump
 	}
 	pipe := m.client.Pipeline()
 	pipe.RestoreReplace(ctx, key, 0, dump)
-	if e[0] == "L" {
+	if e[0] == "L" && e[7] != "COPY" {
 		args := []any{e[7], key}
 		if e[7] == "LMOVE" {
 			args = append(args, key)

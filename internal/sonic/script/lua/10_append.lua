@@ -46,8 +46,83 @@ local function in_pieces(out, effects, id)
 	return string.sub(effects, before * PIECE + 1)
 end
 
+-- id_before tells whether id a is before id b.
+local function id_before(a, b)
+	if a == b then return false end
+	local ams, aseq = string.match(a, '^(%d+)-(%d+)$')
+	local bms, bseq = string.match(b, '^(%d+)-(%d+)$')
+	ams, bms = tonumber(ams), tonumber(bms)
+	if ams ~= bms then return ams < bms end
+	return tonumber(aseq) < tonumber(bseq)
+end
+
+local unsent -- functions on effects that do not go to the stream, see 12_unsent.lua
+
+local NO_BOUND = 1 / 0
+
+-- What the stream holds, in bytes. bound is what it may hold: past it writes are refused or, if drops, their effects are dropped.
+-- marks[first..last] are pairs of an id and the bytes of the entries up to it that no earlier mark counts; rest is behind the last one.
+local backlog = {bytes = 0, bound = NO_BOUND, drops = false, marks = {}, first = 1, last = 0, rest = 0}
+
+-- What an entry takes besides its effects, about.
+local ENTRY_OVERHEAD = 64
+
+-- add counts an entry of the stream.
+function backlog.add(id, effects)
+	local n = #effects + ENTRY_OVERHEAD
+	backlog.bytes, backlog.rest = backlog.bytes + n, backlog.rest + n
+	if backlog.rest >= PIECE then
+		backlog.last = backlog.last + 1
+		backlog.marks[backlog.last], backlog.rest = {id, backlog.rest}, 0
+	end
+end
+
+-- start begins with bytes that the stream holds up to id.
+function backlog.start(id, bytes)
+	backlog.marks, backlog.first, backlog.last, backlog.rest = {{id, bytes}}, 1, 1, 0
+	backlog.bytes = bytes
+end
+
+-- limit sets the bound, '' or nil for none.
+function backlog.limit(bound, drops) backlog.bound, backlog.drops = tonumber(bound or '') or NO_BOUND, drops end
+
+-- trim says that the stream has no entries up to id any more.
+function backlog.trim(id, empty)
+	if empty then
+		backlog.start(id, 0)
+		return
+	end
+	while backlog.first <= backlog.last and not id_before(id, backlog.marks[backlog.first][1]) do
+		backlog.bytes = backlog.bytes - backlog.marks[backlog.first][2]
+		backlog.marks[backlog.first], backlog.first = nil, backlog.first + 1
+	end
+end
+
+local FULL = {err = 'OOM the outbox is full: command not allowed before Pulsar has stored the effects of others'}
+
+-- full returns the error of a write for which the outbox has no room, nil when it has. tx is the write's transaction: it goes on when an
+-- earlier write of it was executed.
+local function full(tx)
+	if backlog.bytes <= backlog.bound or alone or tx and tx == open_tx then return nil end
+	if not backlog.drops then return FULL end
+	unsent.choose(unsent.sends, true)
+end
+
 -- What takes an entry in place of the stream, nil for nothing: see 12_unsent.lua.
 local divert
+
+-- add_to_stream adds an entry to the stream, and returns its id.
+local function add_to_stream(out, id, tx, effects)
+	local last = effects
+	if #effects > PIECE then last = in_pieces(out, effects, id) end
+	if tx then
+		id = call('XADD', out, id, 'e', last, 't', tx)
+	else
+		id = call('XADD', out, id, 'e', last)
+	end
+	backlog.add(id, effects)
+	return id
+end
 
 local noted_out, noted_ver -- the last outbox, and its hash of versions
 
@@ -66,16 +141,11 @@ local function append(out, db, tx, effects, notes, writes, kept)
 	local id = '*'
 	if #effects > PIECE then
 		id = next_id(#effects)
-		effects = in_pieces(out, effects, id)
 	elseif #top > 20 then -- sequence numbers of six digits
 		id = next_id(0)
 	end
-	if tx then
-		id = call('XADD', out, id, 'e', effects, 't', tx)
-		open_tx = tx
-	else
-		id = call('XADD', out, id, 'e', effects)
-	end
+	id = add_to_stream(out, id, tx, effects)
+	open_tx = tx or open_tx
 	top = id
 	if notes and not alone then
 		if out ~= noted_out then noted_out, noted_ver = out, state(out, 'ver') end
@@ -97,7 +167,7 @@ end
 
 -- wholesale_notes are those of a key set or deleted as a whole. They are added to notes, if given. Who
 -- makes a collection with an expiry adds expiry_notes: they are kept longer, see 50_versions.lua. base says
--- that the key holds a list or stream: operations may go on from it.
+-- that the effect is R or L: operations may go on from it.
 local function wholesale_notes(policy, db, key, pxat, notes, base)
 	if policy ~= 'l' then return notes end
 	local rest = pxat == '' and '' or ' ' .. pxat

@@ -9,7 +9,7 @@
 --
 -- Fields of the hash: "k<db>:<key>" of a key; "e<db>:<length of key>:<key><element>" to the letter of the type of an element, a capital one once it was
 -- added: that says of which type the key is; "I<db>:<key>", and "i" or "j" with a field or member as "e", to the sum of the changes of a counter.
-local unsent = {
+unsent = {
 	skips = false, sends = false,
 	sent = 0, -- writes published since the library was loaded, but for those that are in the stream, too
 	told = 0, -- of these, how many the topic has
@@ -75,14 +75,7 @@ function unsent.publish(out, tx, id, effects, writes, streams)
 	local head = format('%d %d', unsent.sent + writes, writes) .. ' ' .. id .. ' ' .. (tx or '') .. ' ' .. (streams and 'l' or '')
 	if call('SPUBLISH', state(out, 'live'), head .. '\n' .. (streams and '' or effects)) == 0 then return false end
 	unsent.sent = unsent.sent + writes
-	if streams then
-		local last = in_pieces(out, effects, id)
-		if tx then
-			call('XADD', out, id, 'e', last, 't', tx)
-		else
-			call('XADD', out, id, 'e', last)
-		end
-	end
+	if streams then add_to_stream(out, id, tx, effects) end
 	open_tx = tx or open_tx
 	return true
 end

@@ -1,4 +1,13 @@
 
+-- base_of returns the version of the write that made what the string, list or stream key holds, with its zone; nil when
+-- it is not kept.
+local function base_of(db, key)
+	if db ~= '0' then call('SELECT', '0') end
+	local stored = call('HGET', state(outbox, 'ver'), key_field(db, key))
+	if db ~= '0' then call('SELECT', db) end
+	return versions.base(stored)
+end
+
 -- state_effects returns what makes the key elsewhere what it is here, wholesale: effects, and their
 -- notes, added to notes if given. The script's database is db, and its replies are RESP2's. A
 -- collection is D and its elements, all under one version: an element needs no version of its own
@@ -11,8 +20,9 @@ local function state_effects(db, key, notes)
 		return deletion_effect(policy, db, key), wholesale_notes(policy, db, key, '', notes)
 	end
 	local pxat = expiry_of(key)
-	notes = wholesale_notes(policy, db, key, pxat, notes, kind == 'list' or kind == 'stream')
-	if kind == 'string' then return string_effect(policy, db, key, call('GET', key), pxat), notes end
+	local plain = kind == 'string' and not base_of(db, key) -- else operations go on from it
+	notes = wholesale_notes(policy, db, key, pxat, notes, kind == 'list' or kind == 'stream' or kind == 'string' and not plain)
+	if plain then return string_effect(policy, db, key, call('GET', key), pxat), notes end
 	local op, list
 	if kind == 'hash' then
 		op, list = 'H', call('HGETALL', key)

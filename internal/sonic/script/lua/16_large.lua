@@ -3,8 +3,11 @@
 -- room for. Arguments of a client are far below. A command that makes a key anew from other keys is refused beyond half of it, before it runs.
 local LARGEST = 2147483648
 
--- too_large returns the error of command when the keys among args take more than LARGEST. Other arguments name no keys, mostly.
+-- too_large returns the error of command, which copies keys, when the keys among args take more than LARGEST, or the outbox is full. Other
+-- arguments name no keys, mostly.
 local function too_large(command, args)
+	local refusal = full() -- in a transaction, too: the command is small, and its effect may be large
+	if refusal then return refusal end
 	local function size(...)
 		local sum = 0
 		for i = 2, #args do

@@ -73,6 +73,10 @@ local function write(command, body, options)
 					if failed(reply) then return reply end
 				end
 			end
+			if backlog.bytes > backlog.bound then
+				local refusal = full(tx)
+				if refusal then return refusal end
+			end
 			local reply, effects, notes
 			if args[2] == nil then
 				reply = try(command)
@@ -119,13 +123,7 @@ local function integer_text(number)
 	return nil
 end
 
--- string_state returns S of the string that key holds now.
-local function string_state(policy, db, key)
-	local pxat = expiry_of(key)
-	return string_effect(policy, db, key, call('GET', key), pxat), wholesale_notes(policy, db, key, pxat)
-end
-
--- dump_state returns R of the list or stream that key holds now, D when there is none. It adds to
+-- dump_state returns R of the string, list or stream that key holds now, D when there is none. It adds to
 -- effects and notes, if given.
 local function dump_state(db, key, effects, notes)
 	local policy = policy_of(key)
@@ -174,4 +172,50 @@ local function stored(command, args, db, key)
 	if failed(reply) then return reply end
 	if before == 0 and reply == 0 then return reply end
 	return reply, state_effects(db, key)
+end
+
+-- A string, list or stream that was there before is shipped as the operation that changed it, on the content that was there: see
+-- 50_versions.lua. A new one is shipped as it is, and one that is gone as a deletion. So are strings that were written as a whole, at their
+-- first operation.
+
+local LENGTHS = {string = 'STRLEN', list = 'LLEN', stream = 'XLEN'}
+
+-- operation returns what command, with list[first..last] behind the key, has done to the string, list or stream key,
+-- which was there before. It adds to effects and notes, if given. The command does the same whenever and wherever it is
+-- executed on the same content.
+local function operation(db, key, command, list, first, last, effects, notes)
+	if alone then return nil end
+	local policy, pxat = policy_of(key), expiry_of(key)
+	local base
+	if pxat then base = policy == 'n' and '' or base_of(db, key) end
+	if not base then return dump_state(db, key, effects, notes) end
+	local length = call(LENGTHS[call('TYPE', key).ok], key)
+	local effect = operation_effect(policy, db, key, base, pxat, DIGITS[length], command, list, first, last)
+	return (effects or '') .. effect, wholesale_notes(policy, db, key, pxat, notes, true)
+end
+
+-- changed returns what command with args has done to the string key. there tells whether it was there before.
+local function changed(there, db, key, command, args)
+	if not there then return dump_state(db, key) end
+	return operation(db, key, command, args, 3, #args)
+end
+
+-- copied returns what COPY has done, from the key from of database from_db, which is the script's, to the key to of database db.
+local function copied(from_db, from, db, to)
+	if alone then return nil end
+	local policy = policy_of(to)
+	local base = policy == 'n' and '' or base_of(from_db, from)
+	call('SELECT', db)
+	local kind, effects, notes = call('TYPE', to).ok, nil, nil
+	if policy ~= policy_of(from) or not LENGTHS[kind] then
+		effects, notes = state_effects(db, to)
+	elseif not base then
+		effects, notes = dump_state(db, to)
+	else
+		local pxat, length = expiry_of(to), DIGITS[call(LENGTHS[kind], to)]
+		effects = operation_effect(policy, db, to, base, pxat, length, 'COPY', {from, from_db}, 1, 2)
+		notes = wholesale_notes(policy, db, to, pxat, nil, true)
+	end
+	call('SELECT', from_db)
+	return effects, notes
 end

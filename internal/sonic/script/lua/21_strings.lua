@@ -201,21 +201,20 @@ end)
 -- An empty value changes a string only when APPEND makes the key.
 write('APPEND', function(args, db)
 	local key = args[2]
-	local policy = policy_of(key)
-	if policy == 'c' then return counter_refusal('APPEND') end
-	local before = args[3] == '' and call('EXISTS', key) == 1
+	if policy_of(key) == 'c' then return counter_refusal('APPEND') end
+	local there = call('EXISTS', key) == 1
 	local reply = run('APPEND', args)
-	if failed(reply) or before then return reply end
-	return reply, string_state(policy, db, key)
+	if failed(reply) or there and args[3] == '' then return reply end
+	return reply, changed(there, db, key, 'APPEND', args)
 end)
 
 write('SETRANGE', function(args, db)
 	local key = args[2]
-	local policy = policy_of(key)
-	if policy == 'c' then return counter_refusal('SETRANGE') end
+	if policy_of(key) == 'c' then return counter_refusal('SETRANGE') end
+	local there = call('EXISTS', key) == 1
 	local reply = run('SETRANGE', args)
 	if failed(reply) or args[4] == '' then return reply end
-	return reply, string_state(policy, db, key)
+	return reply, changed(there, db, key, 'SETRANGE', args)
 end)
 
 end

@@ -49,21 +49,10 @@ each({'RENAME', 'RENAMENX'}, function(command)
 		local reply = run(command, args)
 		if failed(reply) or reply == 0 or from == to then return reply end
 		local policy = policy_of(from)
-		local notes = wholesale_notes(policy, db, from, '')
-		local made
-		made, notes = state_effects(db, to, notes)
-		return reply, deletion_effect(policy, db, from) .. made, notes
+		local made, notes = copied(db, from, db, to)
+		return reply, made and made .. deletion_effect(policy, db, from), wholesale_notes(policy, db, from, '', notes)
 	end, {frees = true})
 end)
-
--- other_state returns the state of key in another database, and comes back.
-local function other_state(db, other, key, notes)
-	call('SELECT', other)
-	local effects
-	effects, notes = state_effects(other, key, notes)
-	call('SELECT', db)
-	return effects, notes
-end
 
 -- COPY source destination [DB db] [REPLACE]
 write('COPY', function(args, db)
@@ -77,7 +66,7 @@ write('COPY', function(args, db)
 	for i = 4, #args do
 		if string.upper(args[i]) == 'DB' then other = format('%d', tonumber(args[i + 1])) end
 	end
-	return reply, other_state(db, other, to)
+	return reply, copied(db, args[2], other, to)
 end)
 
 write('MOVE', function(args, db)
@@ -88,10 +77,8 @@ write('MOVE', function(args, db)
 	if problem then return problem end
 	local reply = run('MOVE', args)
 	if reply ~= 1 then return reply end
-	local notes = wholesale_notes(policy, db, key, '')
-	local made
-	made, notes = other_state(db, format('%d', tonumber(args[3])), key, notes)
-	return reply, deletion_effect(policy, db, key) .. made, notes
+	local made, notes = copied(db, key, format('%d', tonumber(args[3])), key)
+	return reply, made and made .. deletion_effect(policy, db, key), wholesale_notes(policy, db, key, '', notes)
 end, {frees = true})
 
 write('RESTORE', function(args, db)

@@ -1,30 +1,3 @@
-
--- A list that was there before is shipped as the operation that changed it, on the list that was there: see
--- 50_versions.lua. A new one is shipped as it is, and one that is gone as a deletion.
-
--- base_of returns the version of the write that made what the list or stream key holds, with its zone; nil when
--- it is not kept.
-local function base_of(db, key)
-	if db ~= '0' then call('SELECT', '0') end
-	local stored = call('HGET', state(outbox, 'ver'), key_field(db, key))
-	if db ~= '0' then call('SELECT', db) end
-	return versions.base(stored)
-end
-
--- operation returns what command, with list[first..last] behind the key, has done to the list or stream key,
--- which was there before. It adds to effects and notes, if given. The command does the same whenever and wherever it is
--- executed on the same content.
-local function operation(db, key, command, list, first, last, effects, notes)
-	if alone then return nil end
-	local policy, pxat = policy_of(key), expiry_of(key)
-	local base
-	if pxat then base = policy == 'n' and '' or base_of(db, key) end
-	if not base then return dump_state(db, key, effects, notes) end
-	local length = call(string.sub(command, 1, 1) == 'X' and 'XLEN' or 'LLEN', key)
-	local effect = operation_effect(policy, db, key, base, pxat, DIGITS[length], command, list, first, last)
-	return (effects or '') .. effect, wholesale_notes(policy, db, key, pxat, notes, true)
-end
-
 each({{'LPUSH', 'LPUSH'}, {'RPUSH', 'RPUSH'}, {'LPUSHX', 'LPUSH'}, {'RPUSHX', 'RPUSH'}}, function(command, plain)
 	write(command, function(args, db)
 		local key, n = args[2], #args

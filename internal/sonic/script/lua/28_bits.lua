@@ -3,13 +3,12 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 
 write('SETBIT', function(args, db)
 	local key = args[2]
-	local policy = policy_of(key)
-	if policy == 'c' then return counter_refusal('SETBIT') end
+	if policy_of(key) == 'c' then return counter_refusal('SETBIT') end
 	local before = try('STRLEN', key)
 	local reply = run('SETBIT', args)
 	if failed(reply) then return reply end
 	if reply == tonumber(args[4]) and before == call('STRLEN', key) then return reply end
-	return reply, string_state(policy, db, key)
+	return reply, changed(before ~= 0, db, key, 'SETBIT', args)
 end)
 
 -- long_text returns high * 2^32 + low as decimal text.
@@ -73,8 +72,7 @@ end
 -- BITFIELD may lengthen the string without setting anything, when it overflows.
 write('BITFIELD', function(args, db)
 	local key = args[2]
-	local policy = policy_of(key)
-	if policy == 'c' then return counter_refusal('BITFIELD') end
+	if policy_of(key) == 'c' then return counter_refusal('BITFIELD') end
 	local before = try('GET', key)
 	local reply = run('BITFIELD', args)
 	if failed(reply) then return reply end
@@ -86,7 +84,7 @@ write('BITFIELD', function(args, db)
 	end
 	local after = call('GET', key)
 	if after == before then return reply end
-	return reply, string_state(policy, db, key)
+	return reply, changed(before, db, key, 'BITFIELD', args)
 end, {special = true})
 
 -- BITOP operation destination key ..
@@ -94,9 +92,8 @@ write('BITOP', function(args, db) return stored('BITOP', args, db, args[3]) end)
 
 write('PFADD', function(args, db)
 	local key, n = args[2], #args
-	local policy = policy_of(key)
-	if policy == 'c' then return counter_refusal('PFADD') end
-	local reply = 0
+	if policy_of(key) == 'c' then return counter_refusal('PFADD') end
+	local reply, there = 0, call('EXISTS', key) == 1
 	if n <= SLICE then
 		reply = try('PFADD', unpack(args, 2))
 	else
@@ -107,16 +104,15 @@ write('PFADD', function(args, db)
 		end
 	end
 	if reply ~= 1 then return reply end
-	return reply, string_state(policy, db, key)
+	return reply, changed(there, db, key, 'PFADD', args)
 end)
 
 write('PFMERGE', function(args, db)
 	local key = args[2]
-	local policy = policy_of(key)
-	if policy == 'c' then return counter_refusal('PFMERGE') end
+	if policy_of(key) == 'c' then return counter_refusal('PFMERGE') end
 	local reply = run('PFMERGE', args)
 	if failed(reply) then return reply end
-	return reply, string_state(policy, db, key)
+	return reply, dump_state(db, key)
 end)
 
 end

@@ -47,6 +47,8 @@ redis.register_function{
 				if failed(reply) then return reply end
 			end
 		end
+		local refusal = full()
+		if refusal then return refusal end
 		local replies, count = {}, 0
 		local parts, n = {}, 0 -- effects that have no entry yet
 		local notes, noted = {}, 0

@@ -40,6 +40,7 @@ end)
 always('sonic_ship', function(keys, args)
 	if not ready then return NOT_READY end
 	if alone then return false end
+	outbox = keys[1]
 	local before = marks or {}
 	marks = nil
 	local db, tx = mode_of(args[1])

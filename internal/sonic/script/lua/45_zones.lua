@@ -9,16 +9,6 @@ local LAYOUT = '2'
 
 local NO_ID = '0-0'
 
--- id_before tells whether id a is before id b.
-local function id_before(a, b)
-	if a == b then return false end
-	local ams, aseq = string.match(a, '^(%d+)-(%d+)$')
-	local bms, bseq = string.match(b, '^(%d+)-(%d+)$')
-	ams, bms = tonumber(ams), tonumber(bms)
-	if ams ~= bms then return ams < bms end
-	return tonumber(aseq) < tonumber(bseq)
-end
-
 local function is_id(text) return string.find(text, '^%d+%-%d+$') ~= nil end
 
 local function wall_clock()

@@ -54,13 +54,14 @@
 -- an answer only when it is newer than N. And when a zone would ask again before it has the answer, it does so, unless all additions and
 -- wholesale writes of the key that it knows are older than N.
 --
--- Lists and streams: L is a wholesale write whose content is told as an operation on the content of another
+-- Strings, lists and streams: L is a wholesale write whose content is told as an operation on the content of another
 -- wholesale write, the base, which it names. Its version, its expiry and its place among the facts are those
 -- of any wholesale write. The operation is executed when the key here holds what the base made; every zone that
 -- executes it has the same then. "Holds what KV made" is itself a fact: ' L' behind KV says so, and it is written with
--- that content only: by R, by a write of this zone to a list or stream, and by L that was executed. Nothing else changes
+-- that content only: by R, by a write of this zone that appends R or L, and by L that was executed. Nothing else changes
 -- such a content, but what takes it away: an expiry, or an addition of another type. Then the key is
--- missing, or of another type, and the operation is not executed.
+-- missing, or of another type, and the operation is not executed. The base of COPY is the write that made the key which is copied.
+-- A string that S made has no mark: most strings are never changed in place, and a mark is kept as long as its key.
 --
 -- A wholesale write that cannot be reproduced here is asked for, as above: L on another base, for two zones
 -- wrote at the same time, or this one has forgotten something. KV becomes its version, without ' L', so what goes
@@ -77,7 +78,7 @@
 -- it would lose every comparison. What is asked for later counts as forgotten at once, also when
 -- sonic_prune has not reached it yet. X is kept until its time is before `pruned`, too; W counts as forgotten then. An element without
 -- a version has its key's KV, and without that one is older than all that is known. A KV takes an older X with it.
--- A KV with ' L' is kept as long as there is the list or stream, as what operations name; it counts as forgotten
+-- A KV with ' L' is kept as long as there is the string, list or stream, as what operations name; it counts as forgotten
 -- for all else.
 --
 -- Versions are compared by milliseconds, sequence number, zone. Numbers are exact: milliseconds stay

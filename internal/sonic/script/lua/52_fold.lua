@@ -107,7 +107,7 @@ local function settle(db, key, f, was)
 	if said then set_expiry(key, (at == nil or at <= clock) and '' or text) end
 end
 
--- whole_text is what is stored of a wholesale write at v. base says that the key holds the list or stream that it made.
+-- whole_text is what is stored of a wholesale write at v. base says that the key holds what it made.
 local function whole_text(v, pxat, base)
 	local text = pxat == '' and v.text or v.text .. ' ' .. pxat
 	return base and text .. ' L' or text

@@ -1,24 +1,42 @@
 
--- Operations on lists and streams (L).
+-- Operations on strings, lists and streams (L).
 
 -- Those that are executed. What comes from another zone is not trusted to name others.
 local OPERATIONS = {
 	LPUSH = true, RPUSH = true, LPOP = true, RPOP = true, LREM = true, LSET = true, LINSERT = true, LTRIM = true,
 	LMOVE = true, XADD = true, XDEL = true, XTRIM = true, XSETID = true,
+	APPEND = true, SETRANGE = true, SETBIT = true, BITFIELD = true, PFADD = true, COPY = true,
 }
 
+-- The commands whose arguments are cut into slices.
+local IN_SLICES = {LPUSH = true, RPUSH = true, PFADD = true}
+
+-- copy executes the operation COPY: the arguments are the key to copy and its database. A stream keeps the groups that it has here.
+local function copy(e)
+	local key, from = e[4], e[9]
+	local groups = groups_of(key)
+	go(e[10])
+	local kind = kind_of(from)
+	if not LENGTHS[kind] then return false end
+	call('COPY', from, key, 'DB', e[3], 'REPLACE')
+	go(e[3])
+	if kind == 'stream' then set_groups(key, groups) end
+	return call(LENGTHS[kind], key) == tonumber(e[7])
+end
+
 -- operate executes the operation of e. It tells whether it did here what it did at the origin, as far as the number of
--- values shows: somebody may have changed the list or stream past Sonic.
+-- values or bytes shows: somebody may have changed the key past Sonic.
 local function operate(e)
 	local key, command = e[4], e[8]
 	if not OPERATIONS[command] then error('the operation ' .. tostring(command)) end
 	go(e[3])
+	if command == 'COPY' then return copy(e) end
 	local kind = kind_of(key)
-	if kind ~= 'list' and kind ~= 'stream' then return false end
+	if not LENGTHS[kind] then return false end
 	local reply
 	if command == 'LMOVE' then
 		reply = try(command, key, key, e[9], e[10])
-	elseif #e > SLICE and (command == 'LPUSH' or command == 'RPUSH') then
+	elseif #e > SLICE and IN_SLICES[command] then
 		for i = 9, #e, SLICE do
 			reply = try(command, key, unpack(e, i, math.min(i + SLICE - 1, #e)))
 			if failed(reply) then break end
@@ -26,7 +44,7 @@ local function operate(e)
 	else
 		reply = try(command, key, unpack(e, 9)) -- MOST_ARGS bounds them
 	end
-	return not failed(reply) and call(kind == 'list' and 'LLEN' or 'XLEN', key) == tonumber(e[7])
+	return not failed(reply) and call(LENGTHS[kind], key) == tonumber(e[7])
 end
 
 -- operate applies L at v. What it does when the operation cannot be executed here is said in 50_versions.lua.
@@ -49,6 +67,10 @@ function fold.operate(e, v)
 		return lost and 'lost' or 'dead'
 	end
 	local result = 'applied'
+	if e[8] == 'COPY' then
+		go('0')
+		base = versions.base(call('HGET', ver, key_field(e[10], e[9])))
+	end
 	if base == e[5] then
 		if operate(e) then
 			local _, _, text = versions.expiry(f)

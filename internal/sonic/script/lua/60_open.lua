@@ -42,12 +42,14 @@ local function adopt(out)
 end
 
 -- sonic_open zone epoch floor flags count other.. default [prefix policy]..: writes are taken from now on. flags: f, to be ready
--- whatever this Redis has lost of other zones; o, to publish effects in place of appending them; an id, where the stream must have come to: who calls it has compared that much with the topic.
+-- whatever this Redis has lost of other zones; o, to publish effects in place of appending them; an id, where the stream must have come to: who
+-- calls it has compared that much with the topic; b and a number, what the stream may hold in bytes, with d when effects are dropped past it.
 redis.register_function{
 	function_name = 'sonic_open', flags = {'allow-oom'},
 	callback = function(keys, args)
 		if not concat then bind() end
 		local out = keys[1]
+		outbox = out
 		local name, epoch, floor, flags, count = args[1], args[2], args[3], args[4], tonumber(args[5])
 		if #args < 6 or not count or #args < 6 + count or (#args - 6 - count) % 2 ~= 0 then
 			return bad('zone epoch floor flags count other.. default [prefix policy]..')
@@ -98,6 +100,9 @@ redis.register_function{
 		table.sort(policies, function(a, b) return #a[1] > #b[1] end)
 		ask_again(out)
 		unsent.choose(string.find(flags, 'o', 1, true) ~= nil and not alone, false)
+		backlog.start(top, call('XLEN', out) == 0 and 0 or call('MEMORY', 'USAGE', out, 'SAMPLES', '0'))
+		local bound, drops = string.match(flags, 'b(%d+)(d?)')
+		backlog.limit(bound, drops == 'd')
 		local whole = string.find(flags, 'f', 1, true) ~= nil or #behind(out) == 0
 		if whole then pay(out) end
 		ready = string.find(flags, 'f', 1, true) ~= nil or whole and not lacks_own(out)
@@ -137,6 +142,8 @@ redis.register_function{
 		end
 		local ms, seq = string.match(id, '^(%d+)-(%d+)$')
 		call('XTRIM', out, 'MINID', ms .. '-' .. format('%.0f', tonumber(seq) + 1))
-		return {call('XLEN', out), shipped}
+		local length = call('XLEN', out)
+		backlog.trim(id, length == 0)
+		return {length, shipped}
 	end,
 }

@@ -9,7 +9,7 @@ redis.register_function{
 		if not concat then bind() end
 		if not opened then return NOT_READY end
 		if alone then return false end
-		selected = '0'
+		selected, outbox = '0', keys[1]
 		if ready or #behind(keys[1]) == 0 then pay(keys[1]) end
 		local held = call('HMGET', state(keys[1], 'cur'), unpack(others))
 		local effect = {'_', 'n', '0', ''}
@@ -40,14 +40,14 @@ local function horizon(out)
 	return lowest or NO_ID
 end
 
--- is_base tells whether operations may go on from a stored wholesale write: there still is the list or stream.
+-- is_base tells whether operations may go on from a stored wholesale write: there still is the string, list or stream.
 local function is_base(field, stored)
 	if not versions.base(stored) then return false end
 	local db, key = string.match(field, '^k(%d+):(.*)$')
 	go(db)
 	local kind = kind_of(key)
 	go('0')
-	return kind == 'list' or kind == 'stream'
+	return LENGTHS[kind] ~= nil
 end
 
 -- sonic_prune cursor count: one step through the hash of versions.

@@ -3,22 +3,30 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 
 -- What effects changed that were dropped, see 12_unsent.lua.
 
--- sonic_skip 0|1: from now on effects are dropped, or not. sonic_open has them not be dropped.
+-- sonic_skip 0|1 bound 0|1: from now on effects are dropped, or not; what the stream may hold in bytes, '' for no bound, and whether effects are
+-- dropped past it. sonic_open has effects not be dropped.
 always('sonic_skip', function(_, args)
 	if not opened then return NOT_READY end
 	unsent.choose(unsent.sends, args[1] == '1')
+	backlog.limit(args[2], args[3] == '1')
 	return 1
 end)
 
 -- sonic_unsent: whether effects are dropped; how many things are noted; how many effects were published, how many of these the topic has; how
--- many were lost.
+-- many were lost; how many entries the stream has, their bytes, how old the first one is in ms; the bound of the bytes, -1 for none, and whether
+-- effects are dropped past it.
 redis.register_function{
 	function_name = 'sonic_unsent', flags = {'no-writes'},
 	callback = function(keys)
 		if not concat then bind() end
+		local out = keys[1]
+		local first = call('XRANGE', out, '-', '+', 'COUNT', '1')[1]
+		local age = first and math.max(0, wall_clock() - ms_of(first[1])) or 0
+		local bound = backlog.bound == NO_BOUND and '-1' or format('%.0f', backlog.bound)
 		return {
-			unsent.skips and '1' or '0', format('%d', call('HLEN', state(keys[1], 'unsent'))), format('%d', unsent.sent),
-			format('%d', unsent.told), call('HGET', state(keys[1], 'meta'), 'lost') or '0',
+			unsent.skips and '1' or '0', format('%d', call('HLEN', state(out, 'unsent'))), format('%d', unsent.sent),
+			format('%d', unsent.told), call('HGET', state(out, 'meta'), 'lost') or '0',
+			format('%d', call('XLEN', out)), format('%.0f', backlog.bytes), format('%.0f', age), bound, backlog.drops and '1' or '0',
 		}
 	end,
 }
@@ -142,6 +150,7 @@ local RESENT = 131072
 always('sonic_resend', function(keys, args)
 	if not ready then return NOT_READY end
 	local out = keys[1]
+	outbox = out
 	local hash = state(out, 'unsent')
 	local left = call('HLEN', hash)
 	if unsent.skips or left == 0 then return {'', left} end

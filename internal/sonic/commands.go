@@ -195,6 +195,15 @@ func compare(ctx context.Context, cfg Config, local *zones.Zone, others []*zones
 	command := cfg.Command
 	others = slices.Clone(others)
 	slices.SortStableFunc(others, func(a, b *zones.Zone) int { return fromFirst(command.From, a) - fromFirst(command.From, b) })
+	if command.Repair {
+		accepted, err := local.AcceptHistory(ctx)
+		if err != nil {
+			return err
+		}
+		if accepted {
+			_, _ = fmt.Fprintf(w, "zone %s continues with the history of this Redis\n", cfg.Zone)
+		}
+	}
 	left := 0
 	for _, peer := range others {
 		if command.From != "" && command.From != peer.Name() {

@@ -13,6 +13,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
+
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
 
 // control makes the connections that do not carry clients' commands, and makes sure that all lead
@@ -29,6 +32,8 @@ type control struct {
 	conns  map[net.Conn]struct{}
 	round  int    // increases each time control closes all connections
 	server string // the run_id of the present Redis
+	epoch  int64  // the latest epoch of the zone's effects that a Redis had; see checkServer
+	serves bool   // this process is a Sonic, not one of its commands
 }
 
 // Errors of a connection that leads to the wrong Redis.
@@ -58,6 +63,7 @@ func disableClientLog() { logging.Disable() }
 // replaces another. It calls onReplica with the run_id of each Redis that turns out to be a
 // replica. Both may be nil.
 func (c RedisConfig) control(b backend, onPrimary, onReplica func(server string)) (*redis.Client, *control) {
+	serves := onPrimary != nil
 	ignore := func(string) {}
 	if onPrimary == nil {
 		onPrimary = ignore
@@ -65,7 +71,7 @@ func (c RedisConfig) control(b backend, onPrimary, onReplica func(server string)
 	if onReplica == nil {
 		onReplica = ignore
 	}
-	l := &control{backend: b, timeout: c.ConnectTimeout, onPrimary: onPrimary, onReplica: onReplica, conns: map[net.Conn]struct{}{}}
+	l := &control{backend: b, timeout: c.ConnectTimeout, onPrimary: onPrimary, onReplica: onReplica, conns: map[net.Conn]struct{}{}, serves: serves}
 	db := redis.NewClient(&redis.Options{
 		Addr: b.String(), Username: b.username, Password: b.password, Dialer: l.dial, OnConnect: l.checkServer,
 		DialTimeout: c.ConnectTimeout, DialerRetries: 1, MaxRetries: -1, ClientName: "sonic", Protocol: 2, DisableIdentity: true,
@@ -101,6 +107,11 @@ func (l *control) watchRole(ctx context.Context, db *redis.Client, e *eviction) 
 			l.closeAll()
 			l.onReplica(info["run_id"])
 			continue
+		}
+		if epoch, err := readEpoch(ctx, db); err == nil {
+			l.mu.Lock()
+			l.epoch = max(l.epoch, epoch)
+			l.mu.Unlock()
 		}
 		e.update(evictionProblem(info))
 	}
@@ -164,6 +175,9 @@ func (l *control) closeAllLocked() {
 
 // checkServer finds out which Redis a new connection leads to. If that is another one than before,
 // checkServer closes all connections and this one, too. The next connection is accepted.
+//
+// A former primary may return, and still be open for writes. Its epoch is lower than that of its
+// successor. checkServer then closes it for writes: a Sonic must compare it with the topic first.
 func (l *control) checkServer(ctx context.Context, c *redis.Conn) error {
 	text, err := c.Info(ctx, "server", "replication").Result()
 	if err != nil {
@@ -174,9 +188,21 @@ func (l *control) checkServer(ctx context.Context, c *redis.Conn) error {
 		l.onReplica(info["run_id"])
 		return replicaError{role: info["role"], host: info["master_host"], port: info["master_port"]}
 	}
+	epoch, err := readEpoch(ctx, c)
+	if err != nil {
+		return err
+	}
 	l.mu.Lock()
 	before, server := l.server, info["run_id"]
-	l.server = server
+	former := l.serves && before != "" && before != server && epoch < l.epoch
+	l.mu.Unlock()
+	if former {
+		if err := redislib.New(c, redislib.Config{Shard: onlyShard}).Close(ctx); err != nil && !redislib.NoFunction(err) {
+			return err
+		}
+	}
+	l.mu.Lock()
+	l.server, l.epoch = server, max(l.epoch, epoch)
 	if before != "" && before != server {
 		l.closeAllLocked()
 	}
@@ -191,6 +217,17 @@ func (l *control) checkServer(ctx context.Context, c *redis.Conn) error {
 		l.onPrimary(server)
 		return errOtherRedis
 	}
+}
+
+// readEpoch returns the epoch of the zone's effects. It is 0 for a Redis that no Sonic has opened,
+// or that refuses to tell: other requests then report why.
+func readEpoch(ctx context.Context, c redis.Cmdable) (int64, error) {
+	epoch, err := c.HGet(ctx, script.KeysOf(onlyShard).Meta, "epoch").Int64()
+	var refused redis.Error
+	if errors.As(err, &refused) {
+		return 0, nil
+	}
+	return epoch, err
 }
 
 // infoOf reads the reply of INFO.

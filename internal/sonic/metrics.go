@@ -1,9 +1,12 @@
 package sonic
 
 import (
+	"errors"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/aviaryhq/aviary/internal/sonic/outbox"
 )
 
 // collector exports the state of the parts as metrics.
@@ -12,6 +15,7 @@ type collector struct {
 	lagSeconds, lagCommands, gap, up *prometheus.Desc
 	differs                          *prometheus.Desc
 	length, bytes, age, full, owner  *prometheus.Desc
+	rejected                         *prometheus.Desc
 	skips, noted, lost, evicts       *prometheus.Desc
 }
 
@@ -34,13 +38,14 @@ func newCollector(s *service) *collector {
 		noted:       desc("outbox_pending_resends", "Keys, elements and counters whose state waits to be shipped, because effects were dropped."),
 		lost:        desc("outbox_lost_effects_total", "Writes of the zone that other zones never get, at most. The same in each of its Sonics."),
 		evicts:      desc("redis_evicting", "1 while Redis evicts keys by itself: its maxmemory-policy is not noeviction."),
+		rejected:    desc("history_rejected", "1 while this process publishes nothing because Redis and the topic have different histories."),
 		owner:       desc("outbox_owner", "1 while this process ships the zone's effects: one process does."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.lagSeconds, c.lagCommands, c.gap, c.differs, c.up, c.length, c.bytes, c.age, c.full, c.owner, c.skips, c.noted, c.lost, c.evicts} {
+	for _, d := range []*prometheus.Desc{c.lagSeconds, c.lagCommands, c.gap, c.differs, c.up, c.length, c.bytes, c.age, c.full, c.owner, c.skips, c.noted, c.lost, c.evicts, c.rejected} {
 		out <- d
 	}
 }
@@ -81,5 +86,6 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge(c.full, is(m.full))
 	gauge(c.evicts, is(c.service.eviction.active()))
+	gauge(c.rejected, is(errors.Is(c.service.shipper.Unhealthy(), outbox.ErrHistory)))
 	gauge(c.owner, is(c.service.shipper.Status().Owner))
 }

@@ -138,6 +138,8 @@ func (s *service) checkWrites(ctx context.Context) error {
 	switch full := s.monitor.state(); {
 	case err != nil:
 		return err
+	case state.History != "":
+		return errors.New("this Redis and the topic have different histories: see the log of the Sonic that owns the topic, and run sonic -repair")
 	case !state.Opened:
 		return errors.New("no Sonic has opened this Redis yet: the Sonic that owns the topic opens it")
 	case !state.Ready:

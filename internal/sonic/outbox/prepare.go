@@ -2,9 +2,9 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -52,12 +52,21 @@ func (l *loader) prepare(ctx context.Context) (message.ID, error) {
 		}
 	}
 	l.followShipped(state.Shipped)
+	if state, err = l.settleHistory(ctx, state); err != nil {
+		return message.ID{}, err
+	}
 	end := l.packer.Tail.Last
 	if !state.Opened && l.single && !state.Last.IsZero() {
+		before := end
 		if end, err = l.confirmEnd(ctx, state.Last); err != nil {
 			return message.ID{}, err
 		}
 		l.followShipped(state.Shipped)
+		if before != l.packer.Tail.Last {
+			if state, err = l.settleHistory(ctx, state); err != nil {
+				return message.ID{}, err
+			}
+		}
 	}
 	if l.cfg.Off && !state.Opened {
 		// The held effects are from before the restart of Redis, which may have lost them.
@@ -66,8 +75,10 @@ func (l *loader) prepare(ctx context.Context) (message.ID, error) {
 		}
 	}
 	epoch := max(state.Epoch, l.packer.Tail.Epoch)
-	if state.Last.Compare(end) < 0 {
+	if !state.Opened {
 		epoch++
+	}
+	if state.Last.Compare(end) < 0 {
 		l.log.Warn("this Redis is older than the topic: applying what it has lost", zap.Stringer("redis", state.Last), zap.Stringer("topic", l.packer.Tail.Last), zap.Int64("epoch", epoch))
 		if err := l.recover(ctx, state.Last, epoch); err != nil {
 			return message.ID{}, err
@@ -87,6 +98,38 @@ func (l *loader) prepare(ctx context.Context) (message.ID, error) {
 	l.firstSession, l.packer.Tail.Epoch = false, epoch
 	l.setEpoch(epoch)
 	return l.packer.Tail.Last, nil
+}
+
+// settleHistory checks the history of Redis, and returns its state. If the history differs, it
+// closes Redis for writes and marks it, and returns [ErrHistory]. An operator accepts the history by
+// sonic -repair. Then settleHistory removes the effects that the topic will never have from the
+// outbox: -repair compares all keys afterwards.
+func (l *loader) settleHistory(ctx context.Context, state redislib.State) (redislib.State, error) {
+	err := l.checkHistory(ctx, state)
+	older := state.Opened && state.Last.Compare(l.packer.Tail.Last) < 0
+	switch {
+	case errors.Is(err, ErrHistory) && state.History == redislib.HistoryAccepted:
+		l.log.Warn("continuing with the history of this Redis, as sonic -repair asked: it compares the zones", zap.Error(err))
+		if err := l.library.Shipped(ctx, l.packer.Tail.Last, -1); err != nil {
+			return state, fmt.Errorf("cannot trim the outbox: %w", err)
+		}
+	case errors.Is(err, ErrHistory):
+		if err := l.library.RejectHistory(ctx); err != nil {
+			return state, fmt.Errorf("cannot close Redis for writes: %w", err)
+		}
+		err = fmt.Errorf("%w: run sonic -repair to keep what it holds, or empty it and run sonic -bootstrap ZONE", err)
+		if state.History == "" { // health logs the first error of an outage only
+			l.log.Error("refusing writes, and publishing nothing", zap.Error(err))
+		}
+		return state, err
+	case err != nil || !older:
+		return state, err
+	default: // a former primary that still takes writes: it must apply what its successor has shipped first
+		if err := l.library.Close(ctx); err != nil {
+			return state, fmt.Errorf("cannot close Redis for writes: %w", err)
+		}
+	}
+	return l.library.ReadState(ctx)
 }
 
 // followShipped makes the next message follow the effect shipped, which the topic once had. If the
@@ -223,23 +266,15 @@ func (l *loader) checkOwnership(ctx context.Context) error {
 	return nil
 }
 
-// clockMargin is how much earlier than the time in an effect's id its message may have been
-// published: the clock of effects may be ahead of the publisher's clock.
-const clockMargin = time.Minute
-
 // recover applies the effects of the topic after from, which Redis has lost.
 func (l *loader) recover(ctx context.Context, from message.ID, epoch int64) error {
 	missing := from.IsZero() // Redis has no stream at all: it may have lost effects from before the beginning of the topic
 	var err error
 	if !missing {
-		position := messaging.Earliest()
-		if from.Ms > 0 { // Ms is 0 after a bootstrap from a zone that had no effects of this zone
-			position = messaging.AtTime(time.UnixMilli(int64(from.Ms)).Add(-clockMargin))
-		}
-		missing, err = l.replay(ctx, position, from, epoch)
+		missing, err = l.replay(ctx, from, from, epoch)
 	}
 	if err == nil && missing && !from.IsZero() {
-		missing, err = l.replay(ctx, messaging.Earliest(), from, epoch)
+		missing, err = l.replay(ctx, message.ID{}, from, epoch)
 	}
 	switch {
 	case err != nil || !missing:
@@ -254,12 +289,12 @@ func (l *loader) recover(ctx context.Context, from message.ID, epoch int64) erro
 	return err
 }
 
-// replay reads the topic from position on, and applies the messages after the effect from. missing
-// says that some effects after from are not in the topic.
-func (l *loader) replay(ctx context.Context, position messaging.Position, from message.ID, epoch int64) (missing bool, err error) {
-	r, err := l.client.Reader(ctx, messaging.ReaderConfig{Topic: l.writer.Topic(), Name: "sonic", From: &position})
+// replay reads the topic from about the effect begin on, and applies the messages after the effect
+// from. missing says that some effects after from are not in the topic.
+func (l *loader) replay(ctx context.Context, begin, from message.ID, epoch int64) (missing bool, err error) {
+	r, err := l.readTopic(ctx, begin)
 	if err != nil {
-		return false, fmt.Errorf("cannot read the topic of this zone: %w", err)
+		return false, err
 	}
 	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
 	n := int64(0)

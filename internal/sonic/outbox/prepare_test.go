@@ -127,7 +127,7 @@ func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
 		behind, err := next.prepare(ctx)
 		require.NoError(t, err)
 		assert.Equal(t, began.Position+1, next.packer.Tail.Position)
-		assert.Equal(t, state.Epoch, next.packer.Tail.Epoch, "it is not older")
+		assert.Equal(t, state.Epoch+1, next.packer.Tail.Epoch, "it was opened again")
 		id := write("later")
 		assert.Positive(t, id.Compare(behind))
 	})

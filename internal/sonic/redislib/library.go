@@ -47,12 +47,18 @@ type Policy struct{ Prefix, Policy string }
 // Library is the library of one Redis, for one shard of effects. It is safe for concurrent use.
 type Library struct {
 	cfg    Config
-	redis  *redis.Client
+	redis  redisClient
 	outbox string
 }
 
+// redisClient is a client of go-redis, or one of its connections.
+type redisClient interface {
+	redis.Cmdable
+	Do(ctx context.Context, args ...any) *redis.Cmd
+}
+
 // New returns the library of a Redis. It sends no request.
-func New(db *redis.Client, cfg Config) *Library {
+func New(db redisClient, cfg Config) *Library {
 	return &Library{cfg: cfg, redis: db, outbox: script.KeysOf(cfg.Shard).Outbox}
 }
 
@@ -73,7 +79,17 @@ type State struct {
 	// zone has reported to other zones, and that it must reach again before it takes writes.
 	Behind  map[string]message.ID
 	Cursors map[string]Cursor
+	// History is HistoryRejected, HistoryAccepted or empty.
+	History string
+	// Off says that the last Open was with Config.Off.
+	Off bool
 }
+
+// Values of State.History.
+const (
+	HistoryRejected = "rejected" // the effects of this Redis are not those of the topic
+	HistoryAccepted = "accepted" // an operator has accepted them
+)
 
 // Cursor says how far the effects of a zone are applied.
 type Cursor struct {
@@ -85,7 +101,7 @@ type Cursor struct {
 // ReadState returns the state of the shard. It loads the library if Redis does not have it.
 func (l *Library) ReadState(ctx context.Context) (State, error) {
 	reply, err := l.call(ctx, "sonic_look").Slice()
-	if err != nil && strings.Contains(err.Error(), "Function not found") {
+	if NoFunction(err) {
 		if err := script.Load(ctx, l.redis); err != nil {
 			return State{}, err
 		}
@@ -132,6 +148,15 @@ func (l *Library) Open(ctx context.Context, before State, epoch int64, floor mes
 		return State{}, err
 	}
 	return stateOf(reply)
+}
+
+// Close makes Redis refuse writes until Open is called.
+func (l *Library) Close(ctx context.Context) error { return l.call(ctx, "sonic_close").Err() }
+
+// RejectHistory closes Redis, and marks that its effects are not those of the topic. See
+// [State.History]; Open removes the mark.
+func (l *Library) RejectHistory(ctx context.Context) error {
+	return l.call(ctx, "sonic_close", HistoryRejected).Err()
 }
 
 // Result is the outcome of applying a message.
@@ -227,6 +252,9 @@ func (l *Library) call(ctx context.Context, function string, args ...any) *redis
 // started, or because its data are older than they were.
 func NotReady(err error) bool { return isReply(err, "SONICNOTREADY") }
 
+// NoFunction reports whether Redis does not have the library, or one without this function.
+func NoFunction(err error) bool { return isReply(err, "ERR Function not found") }
+
 // Older reports whether Open failed because the data of this Redis are older than when the caller
 // read its state.
 func Older(err error) bool { return isReply(err, "SONICOLDER") }
@@ -274,6 +302,10 @@ func stateOf(reply []any) (State, error) {
 			s.Opened = f.text() == "1"
 		case "ready":
 			s.Ready = f.text() == "1"
+		case "history":
+			s.History = f.text()
+		case "off":
+			s.Off = f.text() == "1"
 		case "behind":
 			for b := f.list(); len(b.values) > 0; {
 				zone := b.text()

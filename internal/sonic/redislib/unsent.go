@@ -50,7 +50,7 @@ func (l *Library) Unstored(ctx context.Context, owner bool) (n, published int64,
 	}
 	u, err := l.Unsent(ctx)
 	switch {
-	case isReply(err, "ERR Function not found"), errors.Is(err, errReply):
+	case NoFunction(err), errors.Is(err, errReply):
 		return 0, 0, nil // no library is loaded, or its version publishes nothing
 	case err != nil:
 		return 0, 0, err

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -144,6 +145,39 @@ func (z *Zone) check(ctx context.Context) error {
 		return fmt.Errorf("the Redis of zone %s holds the state of %q: give the right URL", z.name, slices.Collect(maps.Keys(at)))
 	}
 	return nil
+}
+
+// acceptTimeout is how long AcceptHistory waits for the zone's Sonic.
+const acceptTimeout = time.Minute
+
+// AcceptHistory makes the zone's Sonic continue with this Redis although the topic has a different
+// history, and waits until Redis accepts writes. It returns false if there was nothing to accept.
+func (z *Zone) AcceptHistory(ctx context.Context) (accepted bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
+	defer cancel()
+	reply, err := z.call(ctx, "sonic_accept")
+	if err != nil || reply != int64(1) {
+		return false, err
+	}
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for {
+		reply, err := z.call(ctx, "sonic_look")
+		if err != nil {
+			return false, err
+		}
+		state, _ := reply.([]any)
+		for i := 0; i+1 < len(state); i += 2 {
+			if state[i] == "ready" && state[i+1] == "1" {
+				return true, nil
+			}
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return false, fmt.Errorf("the Sonic of zone %s has not opened this Redis within %s: see its log", z.name, acceptTimeout)
+		}
+	}
 }
 
 // reached returns the progress of the Redis.

@@ -1,13 +1,13 @@
 
 local function look(out)
-	local meta = call('HMGET', state(out, 'meta'), 'layout', 'zone', 'epoch', 'shipped', 'pruned')
+	local meta = call('HMGET', state(out, 'meta'), 'layout', 'zone', 'epoch', 'shipped', 'pruned', 'history', 'off')
 	local last, first, length = stream_info(out)
 	return {
 		'layout', meta[1] or LAYOUT, 'zone', meta[2] or '', 'epoch', meta[3] or '0',
 		'last', last, 'first', first, 'length', format('%d', length), 'shipped', meta[4] or NO_ID,
 		'opened', opened and '1' or '0', 'ready', ready and '1' or '0',
 		'time', format('%d', wall_clock()), 'pruned', meta[5] or NO_ID,
-		'cursors', all_cursors(out), 'behind', opened and behind(out) or {},
+		'cursors', all_cursors(out), 'behind', opened and behind(out) or {}, 'history', meta[6] or '', 'off', meta[7] or '0',
 	}
 end
 
@@ -93,13 +93,15 @@ redis.register_function{
 		raise(out, floor)
 		local filled = call('HGET', meta, 'floor') -- the newest version that a bootstrap has brought
 		if filled then raise(out, filled) end
-		call('HSET', meta, 'zone', name, 'epoch', epoch, 'layout', LAYOUT)
+		local off = string.find(flags, 'o', 1, true) ~= nil
+		call('HSET', meta, 'zone', name, 'epoch', epoch, 'layout', LAYOUT, 'off', off and '1' or '0')
+		call('HDEL', meta, 'history')
 		zone, others, alone, opened = name, names, count == 0, true
 		default_policy, policies = default, list
 		if alone then call('UNLINK', state(out, 'ver')) end -- nothing is noted of what is written from now on
 		table.sort(policies, function(a, b) return #a[1] > #b[1] end)
 		ask_again(out)
-		unsent.choose(string.find(flags, 'o', 1, true) ~= nil and not alone, false)
+		unsent.choose(off and not alone, false)
 		backlog.start(top, call('XLEN', out) == 0 and 0 or call('MEMORY', 'USAGE', out, 'SAMPLES', '0'))
 		local bound, drops = string.match(flags, 'b(%d+)(d?)')
 		backlog.limit(bound, drops == 'd')
@@ -109,6 +111,24 @@ redis.register_function{
 		return look(out)
 	end,
 }
+
+-- sonic_close [history]: no writes are taken until sonic_open. history, rejected, says that the effects of this Redis are not those of the topic.
+-- sonic_accept makes it accepted, and returns whether it was rejected.
+always('sonic_close', function(keys, args)
+	if not concat then bind() end
+	ready, opened = false, false
+	local meta = state(keys[1], 'meta')
+	if args[1] and call('HGET', meta, 'history') ~= 'accepted' then call('HSET', meta, 'history', args[1]) end
+	return 1
+end)
+
+always('sonic_accept', function(keys)
+	if not concat then bind() end
+	local meta = state(keys[1], 'meta')
+	if not call('HGET', meta, 'history') then return 0 end
+	call('HSET', meta, 'history', 'accepted')
+	return 1
+end)
 
 -- sonic_cursors [origin cursor message epoch]: with arguments it sets a cursor first.
 redis.register_function{

@@ -9,6 +9,10 @@ redis.register_function{
 		if not concat then bind() end
 		if not opened then return NOT_READY end
 		if alone then return false end
+		if call('HGET', state(keys[1], 'meta'), 'zone') ~= zone then -- FLUSHALL, past Sonic
+			ready, opened = false, false
+			return NOT_READY
+		end
 		selected, outbox = '0', keys[1]
 		if ready or #behind(keys[1]) == 0 then pay(keys[1]) end
 		local held = call('HMGET', state(keys[1], 'cur'), unpack(others))

@@ -147,7 +147,7 @@ always('sonic_filled', function(keys, args)
 	call('HSET', state(out, 'boot'), 'end', concat(ends, ' '))
 	call('XADD', out, 'MAXLEN', '0', '0-1', 'e', '')
 	if id_before('0-1', args[2]) then call('XSETID', out, args[2]) end
-	call('HSET', meta, 'zone', args[1], 'floor', args[3], 'pruned', args[4], 'epoch', args[5], 'layout', LAYOUT)
+	call('HSET', meta, 'zone', args[1], 'shipped', args[2], 'floor', args[3], 'pruned', args[4], 'epoch', args[5], 'layout', LAYOUT)
 	call('HDEL', meta, 'bootstrap')
 	return source
 end)

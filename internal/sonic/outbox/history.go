@@ -1,0 +1,153 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// ErrHistory says that the effects of this Redis are not those of the topic: the zone's writes went
+// to another Redis meanwhile. The zone publishes nothing until an operator decides.
+var ErrHistory = errors.New("this Redis and the topic have different histories")
+
+// checkHistory returns [ErrHistory] if one of Redis and the topic has an effect, up to the end of
+// the other, that the other does not have. That happens when a former primary returns with writes
+// that it had not shipped, or without writes that its successor has shipped. A Redis that is only
+// older than the topic, or ahead of it, has the same history.
+//
+// Redis keeps all effects after state.Shipped, up to which the topic had all when they were last
+// equal. So checkHistory compares what follows.
+func (l *loader) checkHistory(ctx context.Context, state redislib.State) error {
+	end := l.packer.Tail.Last
+	if l.cfg.Alone || end.Compare(state.Shipped) <= 0 {
+		return nil
+	}
+	if state.Zone == "" {
+		return fmt.Errorf("%w: it is empty, and the topic has effects of this zone: fill it from another zone by sonic -bootstrap ZONE", ErrState)
+	}
+	entries, err := l.readRange(ctx, state.Shipped, end)
+	if err != nil {
+		return err
+	}
+	c := historyComparison{state: state, end: end, gaps: l.cfg.Off || state.Off, outbox: entries}
+	r, err := l.readTopic(ctx, state.Shipped)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
+	if _, err = r.ReadToEnd(ctx, func(_ context.Context, d *messaging.Delivery) error { return c.add(d) }); errors.Is(err, errCompared) {
+		err = nil
+	} else if err == nil {
+		err = c.orphan(len(c.outbox))
+	}
+	if err == nil && (c.missing || !c.found) {
+		l.log.Warn("the topic no longer has all effects since Redis and the topic were equal: whether their histories differ is unknown", zap.Stringer("since", state.Shipped))
+	}
+	return err
+}
+
+// clockMargin is how much earlier than the time in an effect's id its message may have been
+// published: the clock of effects may be ahead of the publisher's clock.
+const clockMargin = time.Minute
+
+// readTopic returns a reader of the zone's topic that begins before the effect that follows from.
+func (l *loader) readTopic(ctx context.Context, from message.ID) (*messaging.Reader, error) {
+	position := messaging.Earliest()
+	if from.Ms > 0 {
+		position = messaging.AtTime(time.UnixMilli(int64(from.Ms)).Add(-clockMargin))
+	}
+	r, err := l.client.Reader(ctx, messaging.ReaderConfig{Topic: l.writer.Topic(), Name: "sonic", From: &position})
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the topic of this zone: %w", err)
+	}
+	return r, nil
+}
+
+// historyComparison compares the outbox with the messages of the topic.
+type historyComparison struct {
+	state  redislib.State
+	end    message.ID
+	outbox []message.Entry // after state.Shipped, up to end
+	// gaps says that the outbox may lack effects that the topic has: with Off, Redis does not keep
+	// all.
+	gaps    bool
+	missing bool // the topic does not have the effect after state.Shipped any more
+	parts   []byte
+	found   bool // a message after state.Shipped
+}
+
+// errCompared says that the rest of the topic is after all that Redis has.
+var errCompared = errors.New("all is compared")
+
+// add compares the next message. It returns errCompared when no further message matters.
+func (c *historyComparison) add(d *messaging.Delivery) error {
+	h, err := message.ParseHeader(d.Properties)
+	if err != nil || h.Last.Compare(c.state.Shipped) <= 0 || h.Last.Compare(c.end) > 0 {
+		return err
+	}
+	if !c.found {
+		c.found, c.missing = true, h.Prev.Compare(c.state.Shipped) > 0
+	}
+	if h.Part == 1 {
+		c.parts = nil
+	}
+	if c.parts = append(c.parts, d.Payload...); h.Part < h.Parts {
+		return nil
+	}
+	entries, err := message.Entries(c.parts)
+	if err != nil {
+		return fmt.Errorf("message %s of %s: %w", d.ID, d.Topic, err)
+	}
+	for i := range entries {
+		if err := c.addEntry(h, &entries[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *historyComparison) addEntry(h *message.Header, e *message.Entry) error {
+	if e.ID.Compare(c.state.Shipped) <= 0 {
+		return nil
+	}
+	earlier := 0
+	for earlier < len(c.outbox) && c.outbox[earlier].ID.Compare(e.ID) < 0 {
+		earlier++
+	}
+	if err := c.orphan(earlier); err != nil {
+		return err
+	}
+	switch {
+	case len(c.outbox) > 0 && c.outbox[0].ID == e.ID:
+		if c.outbox[0].Effects != e.Effects {
+			return fmt.Errorf("%w: the effect %s differs", ErrHistory, e.ID)
+		}
+		c.outbox = c.outbox[1:]
+	case e.ID.Compare(c.state.Last) > 0: // Redis ends before it
+		if len(c.outbox) == 0 {
+			return errCompared
+		}
+	case !c.gaps || h.Epoch > c.state.Epoch:
+		return fmt.Errorf("%w: Redis lacks the effect %s of the topic, and has later ones", ErrHistory, e.ID)
+	}
+	return nil
+}
+
+// orphan removes the first n entries of the outbox, which the topic does not have. It returns an
+// error if one of them has effects, unless the topic does not have that part any more.
+func (c *historyComparison) orphan(n int) error {
+	for i := range c.outbox[:n] {
+		if e := &c.outbox[i]; e.Effects != "" && (c.found && !c.missing) {
+			return fmt.Errorf("%w: the topic lacks the effect %s of this Redis, and has later ones", ErrHistory, e.ID)
+		}
+	}
+	c.outbox = c.outbox[n:]
+	return nil
+}

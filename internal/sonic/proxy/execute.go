@@ -61,6 +61,9 @@ func (c *client) execute(r request.Request) bool {
 	if problem := c.denied(cmd, r); problem != "" {
 		return c.refuse(problem)
 	}
+	if c.subs != nil && c.subs.unconfirmed > 0 && cmd.Class != command.Connection {
+		return false // what it may do depends on whether Redis refuses a subscription
+	}
 	if c.subs != nil && c.proto == 2 && c.subs.count() > 0 && !request.AllowedWhileSubscribed(cmd.Name) {
 		return c.reject(cmd, "ERR Can't execute '"+cmd.Name+
 			"': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context")

@@ -4,7 +4,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/command"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/state"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
@@ -56,40 +55,32 @@ func (c *client) storeStateKeyCount(reply []byte) {
 	}
 }
 
-// randomKeyTries bounds how often the proxy sends RANDOMKEY if the reply is a state key.
-const randomKeyTries = 100
+// randomKeyScript is RANDOMKEY without state keys. A database that has hardly any other keys is small
+// enough to be searched.
+const randomKeyScript = `for _ = 1, 100 do
+	local key = redis.call('RANDOMKEY')
+	if not key or string.sub(key, 1, 7) ~= '{sonic:' then return key end
+end
+local cursor = '0'
+repeat
+	local found = redis.call('SCAN', cursor, 'COUNT', '1000')
+	cursor = found[1]
+	for _, key in ipairs(found[2]) do
+		if string.sub(key, 1, 7) ~= '{sonic:' and redis.call('EXISTS', key) == 1 then return key end
+	end
+until cursor == '0'
+return false`
 
 func (c *client) randomKey(cmd *command.Command, r request.Request) bool {
 	if c.db != 0 {
 		return c.relay(cmd, r)
 	}
-	if c.outstanding > 0 {
-		return false
-	}
 	b, ok := c.connection()
 	if !ok {
 		return false
 	}
-	c.busy = true
-	c.askRandomKey(b, append([]byte(nil), r.Raw...), randomKeyTries)
+	b.send(pending{client: c, kind: relayed}, c.loop.proxy.randomKey)
 	return true
-}
-
-func (c *client) askRandomKey(b *backend, raw []byte, tries int) {
-	b.send(pending{client: c, kind: handled, then: &replyHandler{
-		onReply: func(reply []byte) {
-			if state.IsKey(resp.Text(reply)) {
-				if tries > 1 && !c.closed {
-					c.askRandomKey(b, raw, tries-1)
-					return
-				}
-				reply = replies.Null(c.proto)
-			}
-			c.commandDone()
-			c.deliver(reply)
-		},
-		onLost: c.lostCommand,
-	}}, raw)
 }
 
 // commandDone allows the next command to begin.
@@ -132,10 +123,6 @@ func (p *Proxy) filterReply(cmd *command.Command, reply []byte, c *client, db in
 	case "dbsize":
 		if n, ok := resp.ParseInt(resp.Text(reply)); ok {
 			return resp.AppendHeader(nil, ':', int(max(0, n-c.loop.stateKeyCount)))
-		}
-	case "randomkey":
-		if state.IsKey(resp.Text(reply)) {
-			return replies.Null(c.proto)
 		}
 	}
 	return reply

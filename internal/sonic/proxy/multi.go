@@ -259,6 +259,8 @@ func (c *client) prepare(tx *transaction) *execution {
 			e.out = appendKeys(e.out, p.shipKeys, mode, q.keys, declared)
 			el.script, writes = true, true
 			e.sent += 2
+		case q.cmd.Name == "randomkey" && e.db == 0:
+			e.out = append(e.out, p.randomKey...)
 		case q.cmd.Name == "dbsize":
 			el.counted = true
 			e.out = append(e.out, p.countState...)

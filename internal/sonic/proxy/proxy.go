@@ -43,6 +43,7 @@ type Proxy struct {
 	closeTx, markKeys, shipKeys []byte     // calls of other functions, in the same form
 	callBatch                   []byte
 	countState                  []byte // the command that counts state keys
+	randomKey                   []byte // the command for RANDOMKEY in the database of the state keys
 
 	runID  string // prefix of the ids of transactions
 	lastTx atomic.Uint64
@@ -92,6 +93,7 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 	p.closeTx, p.markKeys, p.shipKeys = functionPrefix("sonic_tx"), functionPrefix("sonic_mark"), functionPrefix("sonic_ship")
 	p.callBatch = functionPrefix("sonic_many")
 	p.countState = state.CountCommand(cfg.Zones)
+	p.randomKey = resp.AppendCommand(nil, "EVAL_RO", randomKeyScript, "0")
 	var random [6]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		return nil, err

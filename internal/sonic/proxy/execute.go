@@ -171,7 +171,8 @@ func (p *Proxy) handlersOf() []handler {
 		"scan": (*client).scan, "keys": (*client).keys, "dbsize": (*client).dbSize, "randomkey": (*client).randomKey,
 		"xread": (*client).readStreams, "xreadgroup": (*client).readStreams,
 		"sort": (*client).sort, "georadius": (*client).sort, "georadiusbymember": (*client).sort,
-		"publish": (*client).publish, "config|get": (*client).configGet,
+		"publish": (*client).publish, "config|get": (*client).relayFiltered, "info": (*client).relayFiltered,
+		"function|list": (*client).relayFiltered, "function|flush": (*client).functionFlush,
 		"client|tracking": (*client).tracking, "client|trackinginfo": (*client).tracking, "client|caching": (*client).tracking,
 	}
 	handlers := make([]handler, len(p.table.All()))

@@ -15,6 +15,11 @@ func (c *client) relayWithoutStateKeys(cmd *command.Command, r request.Request) 
 	if c.db != 0 {
 		return c.relay(cmd, r)
 	}
+	return c.relayFiltered(cmd, r)
+}
+
+// relayFiltered relays a command, and applies filterReply to its reply.
+func (c *client) relayFiltered(cmd *command.Command, r request.Request) bool {
 	b, ok := c.connection()
 	if !ok {
 		return false
@@ -100,11 +105,16 @@ func (c *client) lostCommand(sent bool) {
 	c.deliver(resp.AppendError(nil, text))
 }
 
-// filterReply removes state keys, and passwords of Redis, from the reply to a command that ran in
-// db.
+// filterReply makes of the reply to a command that ran in db what clients may see: it has no state
+// keys, no passwords of Redis and not Sonic's library, and INFO counts the clients of this Sonic.
 func (p *Proxy) filterReply(cmd *command.Command, reply []byte, c *client, db int) []byte {
-	if cmd.Name == "config|get" {
+	switch cmd.Name {
+	case "config|get":
 		return replies.WithoutPasswords(reply)
+	case "function|list":
+		return replies.WithoutSonic(reply)
+	case "info":
+		return replies.WithClients(reply, p.clients.Load(), p.blocked.Load())
 	}
 	if db != 0 || len(reply) == 0 || reply[0] == '-' {
 		return reply
@@ -126,14 +136,4 @@ func (p *Proxy) filterReply(cmd *command.Command, reply []byte, c *client, db in
 		}
 	}
 	return reply
-}
-
-// configGet relays CONFIG GET without the passwords, which are for Sonic and not for clients.
-func (c *client) configGet(_ *command.Command, r request.Request) bool {
-	b, ok := c.connection()
-	if !ok {
-		return false
-	}
-	b.send(pending{client: c, kind: handled, then: &replyHandler{onReply: func(reply []byte) { c.deliver(replies.WithoutPasswords(reply)) }}}, r.Raw)
-	return true
 }

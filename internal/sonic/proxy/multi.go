@@ -61,6 +61,9 @@ func (c *client) multi(_ *command.Command, _ request.Request) bool {
 func (c *client) queue(cmd *command.Command, r request.Request) bool {
 	tx := c.tx
 	q := queuedCommand{cmd: cmd, n: r.Len()}
+	if cmd.Name == "function|flush" { // which libraries there are is known only when it runs
+		return c.refuse("ERR Sonic refuses 'function|flush' inside a transaction")
+	}
 	switch cmd.Class {
 	case command.Script:
 		var problem string

@@ -54,6 +54,7 @@ type Proxy struct {
 
 	loops      []*loop
 	clients    atomic.Int64
+	blocked    atomic.Int64 // clients in a blocking command
 	lastID     atomic.Uint64
 	writes     atomic.Int32 // Writes
 	refusal    atomic.Pointer[string]

@@ -220,11 +220,23 @@ func (c *client) readStreams(cmd *command.Command, r request.Request) bool {
 	if !c.openDedicated() {
 		return false
 	}
-	c.blockingInRedis++
-	ended := func() { c.blockingInRedis-- }
+	c.changeBlockingInRedis(1)
+	ended := func() { c.changeBlockingInRedis(-1) }
 	c.backend.send(pending{client: c, kind: handled, then: &replyHandler{
 		onReply: func(reply []byte) { ended(); c.deliver(reply) },
 		onLost:  func(sent bool) { ended(); c.lostCommand(sent) },
 	}}, r.Raw)
 	return true
+}
+
+// changeBlockingInRedis adds n to the number of commands that block in Redis itself.
+func (c *client) changeBlockingInRedis(n int) {
+	before := c.blockingInRedis > 0
+	c.blockingInRedis += n
+	switch now := c.blockingInRedis > 0; {
+	case now && !before:
+		c.loop.proxy.blocked.Add(1)
+	case before && !now:
+		c.loop.proxy.blocked.Add(-1)
+	}
 }

@@ -47,6 +47,9 @@ func (c *client) execute(r request.Request) bool {
 		p.metrics.commands[cmd.Class].Add(1)
 		return c.refuse("ERR Sonic refuses '" + cmd.Name + "': " + cmd.Reason)
 	}
+	if p.cfg.Publish && cmd.Group == "scripting" {
+		r = p.notePublished(cmd, r)
+	}
 	if longest := p.dialer.LongestArgument(); int64(len(r.Raw)) > longest && r.LongestArg() > longest {
 		return c.refuse("ERR Protocol error: invalid bulk length") // Redis would close the connection that all clients share
 	}
@@ -171,6 +174,7 @@ func (p *Proxy) handlersOf() []handler {
 		"scan": (*client).scan, "keys": (*client).keys, "dbsize": (*client).dbSize, "randomkey": (*client).randomKey,
 		"xread": (*client).readStreams, "xreadgroup": (*client).readStreams,
 		"sort": (*client).sort, "georadius": (*client).sort, "georadiusbymember": (*client).sort,
+		"eval_ro": (*client).relayScript, "evalsha_ro": (*client).relayScript, "script|load": (*client).relayScript,
 		"publish": (*client).publish, "config|get": (*client).relayFiltered, "info": (*client).relayFiltered,
 		"function|list": (*client).relayFiltered, "function|flush": (*client).functionFlush,
 		"client|tracking": (*client).tracking, "client|trackinginfo": (*client).tracking, "client|caching": (*client).tracking,

@@ -22,6 +22,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/access"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/eventloop"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/publishing"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/state"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/tlsrelay"
@@ -47,6 +48,8 @@ type Proxy struct {
 
 	runID  string // prefix of the ids of transactions
 	lastTx atomic.Uint64
+
+	scripts publishing.Scripts // of clients, if Config.Publish
 
 	users       atomic.Pointer[access.Users]
 	limits      resp.Limits

@@ -1,6 +1,9 @@
 package replies
 
-import "github.com/aviaryhq/aviary/internal/sonic/resp"
+import (
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/publishing"
+	"github.com/aviaryhq/aviary/internal/sonic/resp"
+)
 
 // sonicLibrary is the name of Sonic's own library of functions.
 const sonicLibrary = "sonic"
@@ -16,24 +19,31 @@ func LibraryNames(reply []byte) (names []string) {
 	return names
 }
 
-// WithoutSonic removes Sonic's own library from a reply to FUNCTION LIST.
+// WithoutSonic removes Sonic's own library from a reply to FUNCTION LIST, and what Sonic has put
+// into the text of others.
 func WithoutSonic(reply []byte) []byte {
 	all, err := resp.Elements(reply)
-	if err != nil {
+	if err != nil || all == nil {
 		return reply
 	}
 	var kept []byte
 	n := 0
 	for _, library := range all {
 		if libraryName(library) != sonicLibrary {
-			kept = append(kept, library...)
+			kept = append(kept, withOriginalText(library)...)
 			n++
 		}
 	}
-	if n == len(all) {
-		return reply
-	}
 	return append(resp.AppendHeader(nil, reply[0], n), kept...)
+}
+
+func withOriginalText(library []byte) []byte {
+	fields, _ := resp.Elements(library)
+	if len(fields) < 2 || string(resp.Text(fields[len(fields)-2])) != "library_code" {
+		return library
+	}
+	text := fields[len(fields)-1]
+	return resp.AppendBulk(library[:len(library)-len(text):len(library)-len(text)], publishing.Original(resp.Text(text)))
 }
 
 func libraryName(library []byte) string {

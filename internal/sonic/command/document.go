@@ -52,6 +52,12 @@ func (c *Command) treatment() string {
 		return "relayed; keys of Sonic itself are left out"
 	case "function|load", "function|delete":
 		return "relayed, changes this zone only: load libraries in each zone"
+	case "function|flush":
+		return "changes this zone only; the library of Sonic itself stays"
+	case "function|list":
+		return "relayed; the library of Sonic itself is left out"
+	case "info":
+		return "relayed; its numbers of connected and blocked clients are those of this Sonic"
 	}
 	switch c.Class {
 	case Read:

@@ -92,6 +92,7 @@ func (c *client) block(cmd *command.Command, r request.Request) bool {
 	}
 	w := &blockedCommand{c: c, cmd: cmd, call: try}
 	c.blocked = w
+	c.loop.proxy.blocked.Add(1)
 	if try.wait > 0 {
 		w.timer = c.loop.timers.Start(c.loop.now.Add(try.wait), w.timeout)
 	}
@@ -224,6 +225,7 @@ func (w *blockedCommand) cancel() {
 	}
 	w.ended = true
 	l := w.c.loop
+	l.proxy.blocked.Add(-1)
 	l.timers.Stop(w.timer)
 	l.timers.Stop(w.retryTimer)
 	delete(l.heldBlocked, w)

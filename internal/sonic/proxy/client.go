@@ -575,6 +575,7 @@ func (c *client) close() {
 	if c.blocked != nil {
 		c.blocked.cancel()
 	}
+	c.changeBlockingInRedis(-c.blockingInRedis)
 	if c.backend != nil && c.backend.owner == c {
 		c.backend.discard()
 	}

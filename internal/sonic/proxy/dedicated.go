@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"strings"
 
 	"github.com/aviaryhq/aviary/internal/sonic/command"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
@@ -10,10 +11,11 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
-// subscriptions holds a client's channels, patterns and shard channels. The proxy must know them
-// because UNSUBSCRIBE without arguments has one reply for each channel.
+// subscriptions holds a client's channels, patterns and shard channels, as Redis has confirmed them.
+// The proxy must know them because UNSUBSCRIBE without arguments has one reply for each channel.
 type subscriptions struct {
 	channels, patterns, shards map[string]struct{}
+	unconfirmed                int // commands that may change them and have not all their replies
 }
 
 func (s *subscriptions) count() int { return len(s.channels) + len(s.patterns) + len(s.shards) }
@@ -60,34 +62,44 @@ func (c *client) subscribe(cmd *command.Command, r request.Request) bool {
 		return false
 	}
 	if c.subs == nil {
-		c.subs = &subscriptions{map[string]struct{}{}, map[string]struct{}{}, map[string]struct{}{}}
+		c.subs = &subscriptions{channels: map[string]struct{}{}, patterns: map[string]struct{}{}, shards: map[string]struct{}{}}
 	}
-	set := c.subs.channels
+	subs := c.subs
+	set := subs.channels
 	switch cmd.Name[0] {
 	case 'p':
-		set = c.subs.patterns
+		set = subs.patterns
 	case 's':
 		if cmd.Name != "subscribe" {
-			set = c.subs.shards
+			set = subs.shards
 		}
 	}
-	replies := max(1, r.Len()-1)
-	if bytes.Contains([]byte(cmd.Name), []byte("unsubscribe")) {
-		if r.Len() == 1 {
-			replies = max(1, len(set))
-			clear(set)
+	remaining := r.Len() - 1
+	if remaining == 0 {
+		if subs.unconfirmed > 0 {
+			return false // how many replies it has is not known yet
 		}
-		for i := 1; i < r.Len(); i++ {
-			delete(set, string(r.Arg(i)))
-		}
-	} else {
-		for i := 1; i < r.Len(); i++ {
-			set[string(r.Arg(i))] = struct{}{}
-		}
+		remaining = max(1, len(set))
 	}
-	c.backend.push(pending{client: c, kind: handled, then: &replyHandler{replies: replies, onReply: c.deliver, subscription: true}})
-	c.backend.out = append(c.backend.out, r.Raw...)
-	c.backend.appended(len(r.Raw))
+	ends := strings.HasSuffix(cmd.Name, "unsubscribe")
+	subs.unconfirmed++
+	onReply := func(reply []byte) {
+		remaining--
+		if reply[0] == '-' { // Redis refuses all channels or none
+			remaining = 0
+		} else if parts, err := resp.Elements(reply); err == nil && len(parts) == 3 {
+			if channel := string(resp.Text(parts[1])); ends {
+				delete(set, channel)
+			} else {
+				set[channel] = struct{}{}
+			}
+		}
+		if remaining == 0 {
+			subs.unconfirmed--
+		}
+		c.deliver(reply)
+	}
+	c.backend.send(pending{client: c, kind: handled, then: &replyHandler{replies: remaining, onReply: onReply, subscription: true}}, r.Raw)
 	return true
 }
 

@@ -47,6 +47,9 @@ func (c *client) execute(r request.Request) bool {
 		p.metrics.commands[cmd.Class].Add(1)
 		return c.refuse("ERR Sonic refuses '" + cmd.Name + "': " + cmd.Reason)
 	}
+	if p.cfg.Publish && cmd.Group == "scripting" {
+		r = p.notePublished(cmd, r)
+	}
 	if longest := p.dialer.LongestArgument(); int64(len(r.Raw)) > longest && r.LongestArg() > longest {
 		return c.refuse("ERR Protocol error: invalid bulk length") // Redis would close the connection that all clients share
 	}
@@ -60,6 +63,9 @@ func (c *client) execute(r request.Request) bool {
 	}
 	if problem := c.denied(cmd, r); problem != "" {
 		return c.refuse(problem)
+	}
+	if c.subs != nil && c.subs.unconfirmed > 0 && cmd.Class != command.Connection {
+		return false // what it may do depends on whether Redis refuses a subscription
 	}
 	if c.subs != nil && c.proto == 2 && c.subs.count() > 0 && !request.AllowedWhileSubscribed(cmd.Name) {
 		return c.reject(cmd, "ERR Can't execute '"+cmd.Name+
@@ -168,7 +174,9 @@ func (p *Proxy) handlersOf() []handler {
 		"scan": (*client).scan, "keys": (*client).keys, "dbsize": (*client).dbSize, "randomkey": (*client).randomKey,
 		"xread": (*client).readStreams, "xreadgroup": (*client).readStreams,
 		"sort": (*client).sort, "georadius": (*client).sort, "georadiusbymember": (*client).sort,
-		"publish": (*client).publish, "config|get": (*client).configGet,
+		"eval_ro": (*client).relayScript, "evalsha_ro": (*client).relayScript, "script|load": (*client).relayScript,
+		"publish": (*client).publish, "config|get": (*client).relayFiltered, "info": (*client).relayFiltered,
+		"function|list": (*client).relayFiltered, "function|flush": (*client).functionFlush,
 		"client|tracking": (*client).tracking, "client|trackinginfo": (*client).tracking, "client|caching": (*client).tracking,
 	}
 	handlers := make([]handler, len(p.table.All()))

@@ -4,7 +4,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/command"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/state"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
@@ -16,6 +15,11 @@ func (c *client) relayWithoutStateKeys(cmd *command.Command, r request.Request) 
 	if c.db != 0 {
 		return c.relay(cmd, r)
 	}
+	return c.relayFiltered(cmd, r)
+}
+
+// relayFiltered relays a command, and applies filterReply to its reply.
+func (c *client) relayFiltered(cmd *command.Command, r request.Request) bool {
 	b, ok := c.connection()
 	if !ok {
 		return false
@@ -56,40 +60,32 @@ func (c *client) storeStateKeyCount(reply []byte) {
 	}
 }
 
-// randomKeyTries bounds how often the proxy sends RANDOMKEY if the reply is a state key.
-const randomKeyTries = 100
+// randomKeyScript is RANDOMKEY without state keys. A database that has hardly any other keys is small
+// enough to be searched.
+const randomKeyScript = `for _ = 1, 100 do
+	local key = redis.call('RANDOMKEY')
+	if not key or string.sub(key, 1, 7) ~= '{sonic:' then return key end
+end
+local cursor = '0'
+repeat
+	local found = redis.call('SCAN', cursor, 'COUNT', '1000')
+	cursor = found[1]
+	for _, key in ipairs(found[2]) do
+		if string.sub(key, 1, 7) ~= '{sonic:' and redis.call('EXISTS', key) == 1 then return key end
+	end
+until cursor == '0'
+return false`
 
 func (c *client) randomKey(cmd *command.Command, r request.Request) bool {
 	if c.db != 0 {
 		return c.relay(cmd, r)
 	}
-	if c.outstanding > 0 {
-		return false
-	}
 	b, ok := c.connection()
 	if !ok {
 		return false
 	}
-	c.busy = true
-	c.askRandomKey(b, append([]byte(nil), r.Raw...), randomKeyTries)
+	b.send(pending{client: c, kind: relayed}, c.loop.proxy.randomKey)
 	return true
-}
-
-func (c *client) askRandomKey(b *backend, raw []byte, tries int) {
-	b.send(pending{client: c, kind: handled, then: &replyHandler{
-		onReply: func(reply []byte) {
-			if state.IsKey(resp.Text(reply)) {
-				if tries > 1 && !c.closed {
-					c.askRandomKey(b, raw, tries-1)
-					return
-				}
-				reply = replies.Null(c.proto)
-			}
-			c.commandDone()
-			c.deliver(reply)
-		},
-		onLost: c.lostCommand,
-	}}, raw)
 }
 
 // commandDone allows the next command to begin.
@@ -109,11 +105,16 @@ func (c *client) lostCommand(sent bool) {
 	c.deliver(resp.AppendError(nil, text))
 }
 
-// filterReply removes state keys, and passwords of Redis, from the reply to a command that ran in
-// db.
+// filterReply makes of the reply to a command that ran in db what clients may see: it has no state
+// keys, no passwords of Redis and not Sonic's library, and INFO counts the clients of this Sonic.
 func (p *Proxy) filterReply(cmd *command.Command, reply []byte, c *client, db int) []byte {
-	if cmd.Name == "config|get" {
+	switch cmd.Name {
+	case "config|get":
 		return replies.WithoutPasswords(reply)
+	case "function|list":
+		return replies.WithoutSonic(reply)
+	case "info":
+		return replies.WithClients(reply, p.clients.Load(), p.blocked.Load())
 	}
 	if db != 0 || len(reply) == 0 || reply[0] == '-' {
 		return reply
@@ -133,20 +134,6 @@ func (p *Proxy) filterReply(cmd *command.Command, reply []byte, c *client, db in
 		if n, ok := resp.ParseInt(resp.Text(reply)); ok {
 			return resp.AppendHeader(nil, ':', int(max(0, n-c.loop.stateKeyCount)))
 		}
-	case "randomkey":
-		if state.IsKey(resp.Text(reply)) {
-			return replies.Null(c.proto)
-		}
 	}
 	return reply
-}
-
-// configGet relays CONFIG GET without the passwords, which are for Sonic and not for clients.
-func (c *client) configGet(_ *command.Command, r request.Request) bool {
-	b, ok := c.connection()
-	if !ok {
-		return false
-	}
-	b.send(pending{client: c, kind: handled, then: &replyHandler{onReply: func(reply []byte) { c.deliver(replies.WithoutPasswords(reply)) }}}, r.Raw)
-	return true
 }

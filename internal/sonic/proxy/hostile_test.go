@@ -80,7 +80,10 @@ func TestLibraryIsOutOfReach(t *testing.T) {
 	const body = "\nredis.register_function('f', function() return 1 end)"
 	for _, words := range [][]string{
 		{"FUNCTION", "DELETE", "sonic"}, {"FUNCTION", "LOAD", "REPLACE", "#!lua name=sonic" + body}, {"FUNCTION", "LOAD", "REPLACE", `#!lua name="sonic"` + body},
-		{"FUNCTION", "LOAD", "REPLACE", `#!lua "NAME=sonic"` + body}, {"FCALL_RO", "sonic_look", "0"}, {"FCALL", "Sonic_set", "0"},
+		{"FUNCTION", "LOAD", "REPLACE", `#!lua "NAME=sonic"` + body}, {"FUNCTION", "DELETE", "SONIC"}, {"FUNCTION", "RESTORE", "x", "APPEND"},
+		{"FUNCTION", "LOAD", "#!lua name=x\nredis.register_function('Sonic_later', function() return 1 end)"},
+		{"FUNCTION", "LOAD", "#!lua name=x\nredis.register_function {\n['function_name'] = [[SONIC_later]], callback = function() return 1 end}"},
+		{"FUNCTION", "LOAD", "#!lua name=x\nredis.register_function{callback = function() return 1 end, function_name=\"sonic_later\"}"}, {"FCALL_RO", "sonic_look", "0"}, {"FCALL", "Sonic_set", "0"},
 	} {
 		require.Equal(t, "-ERR", c.ask(t, words...)[:4], "%q", words)
 		require.Equal(t, "+OK\r\n", c.ask(t, "MULTI"))
@@ -88,7 +91,7 @@ func TestLibraryIsOutOfReach(t *testing.T) {
 		require.Contains(t, c.ask(t, "EXEC"), "-EXECABORT")
 		require.Equal(t, "+OK\r\n", c.ask(t, "SET", "a", "1"), "%q", words)
 	}
-	require.Equal(t, "$5\r\nother\r\n", c.ask(t, "FUNCTION", "LOAD", "#!lua name=other"+body))
+	require.Equal(t, "$5\r\nother\r\n", c.ask(t, "FUNCTION", "LOAD", "#!lua name=other"+body+"\nlocal key = 'sonic_key'"))
 }
 
 // TestNobodyStopsTheSharedConnection: what one client sends neither blocks nor ends the connection

@@ -74,6 +74,14 @@ func TestStateKeysAreHidden(t *testing.T) {
 	for range 20 {
 		require.Equal(t, "$1\r\na\r\n", c.ask(t, "RANDOMKEY"))
 	}
+	for range 20 {
+		c.send(t, "multi\r\nrandomkey\r\nexec\r\n")
+		for _, want := range []string{"+OK\r\n", "+QUEUED\r\n", "*1\r\n$1\r\na\r\n"} {
+			got, err := c.reply()
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+		}
+	}
 	c.send(t, "multi\r\nkeys *\r\ndbsize\r\nexec\r\n")
 	for _, want := range []string{"+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n", "*2\r\n*1\r\n$1\r\na\r\n:1\r\n"} {
 		got, err := c.reply()

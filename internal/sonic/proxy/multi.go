@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"github.com/aviaryhq/aviary/internal/sonic/command"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/publishing"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
@@ -17,7 +18,7 @@ type transaction struct {
 	size     int64  // its size as Redis counts it, at most
 	aborted  bool   // a command was refused, so that EXEC fails
 	writes   bool
-	scripts  bool // at least one script declares keys
+	scripts  bool // at least one script is recorded
 }
 
 // queuedCommand is a command of a transaction.
@@ -28,19 +29,22 @@ type queuedCommand struct {
 	argsStart int // where the arguments begin, in transaction.raw
 	n         int // arguments with the name
 	write     bool
-	keys      int // number of keys that a script declares
-	keysStart int // where they begin, in transaction.raw
+	recorded  bool // a script between two functions that record what it does
+	keys      int  // number of keys that a script declares
+	keysStart int  // where they begin, in transaction.raw
 	keysEnd   int
+	script    *publishing.Script // as in Request
 	answer    func(c *client) []byte
 }
 
 // element describes the element of a transaction's reply for one of its commands.
 type element struct {
 	cmd    *command.Command
-	answer []byte // the proxy's own answer; nil: the next element of Redis' reply
-	write  bool   // the command ran as a function
-	script bool   // the replies of two functions surround it
-	db     int    // the db in which the command runs
+	answer []byte             // the proxy's own answer; nil: the next element of Redis' reply
+	write  bool               // the command ran as a function
+	script bool               // the replies of two functions surround it
+	named  *publishing.Script // as in Request.Script
+	db     int                // the db in which the command runs
 	// counted says that the number of state keys precedes it.
 	counted bool
 	// emptyArray: as in pending.
@@ -60,13 +64,17 @@ func (c *client) multi(_ *command.Command, _ request.Request) bool {
 // queue keeps a command until EXEC.
 func (c *client) queue(cmd *command.Command, r request.Request) bool {
 	tx := c.tx
-	q := queuedCommand{cmd: cmd, n: r.Len()}
+	q := queuedCommand{cmd: cmd, n: r.Len(), script: r.Script}
+	if cmd.Name == "function|flush" { // which libraries there are is known only when it runs
+		return c.refuse("ERR Sonic refuses 'function|flush' inside a transaction")
+	}
 	switch cmd.Class {
 	case command.Script:
 		var problem string
 		if q.keys, problem = c.loop.proxy.declaredKeys(cmd, r); problem != "" {
 			return c.refuse(problem)
 		}
+		q.recorded = q.keys > 0 || c.loop.proxy.mayPublish(cmd, r)
 	case command.Connection:
 		return c.refuse("ERR Sonic refuses '" + cmd.Name + "' inside a transaction")
 	case command.Answered:
@@ -78,11 +86,11 @@ func (c *client) queue(cmd *command.Command, r request.Request) bool {
 	default:
 	}
 	q.write = c.loop.proxy.writesBy(cmd, r)
-	writes := q.write || q.keys > 0
+	writes := q.write || q.recorded
 	if writes && !c.writable() && !c.loop.proxy.writesHeld() { // if writes are held, EXEC waits
 		return c.refuse(c.loop.proxy.writesRefusedError())
 	}
-	if q.keys > 0 {
+	if q.recorded {
 		q.keysStart, q.keysEnd = len(tx.raw)+r.Args[2].End+2, len(tx.raw)+r.Args[2+q.keys].End+2
 		tx.size += 2 * countedSize(q.keysEnd-q.keysStart, q.keys)
 		tx.scripts = true
@@ -233,7 +241,7 @@ func (c *client) prepare(tx *transaction) *execution {
 	for i := range tx.commands {
 		q := &tx.commands[i]
 		raw := tx.raw[q.start:q.end]
-		el := element{cmd: q.cmd, db: e.db, emptyArray: replies.RepliesNullArray(q.cmd, q.n)}
+		el := element{cmd: q.cmd, db: e.db, emptyArray: replies.RepliesNullArray(q.cmd, q.n), named: q.script}
 		switch {
 		case q.answer != nil:
 			el.answer = q.answer(c)
@@ -252,13 +260,15 @@ func (c *client) prepare(tx *transaction) *execution {
 			// Within a transaction a blocking command does not block: it runs as any write.
 			e.out = p.appendCall(e.out, q.cmd, c.modeIn(e.db, "t"+id), q.n-1, tx.raw[q.argsStart:q.end])
 			el.write, writes = true, true
-		case q.keys > 0:
-			declared, mode := tx.raw[q.keysStart:q.keysEnd], c.modeIn(e.db, "t"+id)
-			e.out = appendKeys(e.out, p.markKeys, mode, q.keys, declared)
+		case q.recorded:
+			declared := tx.raw[q.keysStart:q.keysEnd]
+			e.out = appendKeys(e.out, p.markKeys, c.modeIn(e.db, p.markFlags()), q.keys, declared)
 			e.out = append(e.out, raw...)
-			e.out = appendKeys(e.out, p.shipKeys, mode, q.keys, declared)
+			e.out = appendKeys(e.out, p.shipKeys, c.modeIn(e.db, "t"+id), q.keys, declared)
 			el.script, writes = true, true
 			e.sent += 2
+		case q.cmd.Name == "randomkey" && e.db == 0:
+			e.out = append(e.out, p.randomKey...)
 		case q.cmd.Name == "dbsize":
 			el.counted = true
 			e.out = append(e.out, p.countState...)
@@ -347,12 +357,12 @@ func (e *execution) answer(reply []byte) (answer, id []byte) {
 		switch {
 		case el.script:
 			e.b.opened = e.b.opened && recorded(one, given[1])
-			one = p.unwrapRecorded(el.cmd, one, given[0], given[1])
+			one = p.unwrapRecorded(el.cmd, one, withOwnName(el.named, given[0]), given[1])
 			given = given[2:]
 		case el.write:
 			one = replies.FromFunction(el.cmd, el.emptyArray, one, e.c.proto)
 		default:
-			one = p.filterReply(el.cmd, one, e.c, el.db)
+			one = withOwnName(el.named, p.filterReply(el.cmd, one, e.c, el.db))
 		}
 		answer = append(answer, one...)
 	}

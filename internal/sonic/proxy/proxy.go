@@ -22,6 +22,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/access"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/eventloop"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/publishing"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/state"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/tlsrelay"
@@ -43,9 +44,12 @@ type Proxy struct {
 	closeTx, markKeys, shipKeys []byte     // calls of other functions, in the same form
 	callBatch                   []byte
 	countState                  []byte // the command that counts state keys
+	randomKey                   []byte // the command for RANDOMKEY in the database of the state keys
 
 	runID  string // prefix of the ids of transactions
 	lastTx atomic.Uint64
+
+	scripts publishing.Scripts // of clients, if Config.Publish
 
 	users       atomic.Pointer[access.Users]
 	limits      resp.Limits
@@ -53,6 +57,7 @@ type Proxy struct {
 
 	loops      []*loop
 	clients    atomic.Int64
+	blocked    atomic.Int64 // clients in a blocking command
 	lastID     atomic.Uint64
 	writes     atomic.Int32 // Writes
 	refusal    atomic.Pointer[string]
@@ -92,6 +97,7 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 	p.closeTx, p.markKeys, p.shipKeys = functionPrefix("sonic_tx"), functionPrefix("sonic_mark"), functionPrefix("sonic_ship")
 	p.callBatch = functionPrefix("sonic_many")
 	p.countState = state.CountCommand(cfg.Zones)
+	p.randomKey = resp.AppendCommand(nil, "EVAL_RO", randomKeyScript, "0")
 	var random [6]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		return nil, err

@@ -131,3 +131,115 @@ func TestSameProtocolErrors(t *testing.T) {
 		_ = pair.proxied.Close()
 	}
 }
+
+// TestSameWithinTransactions compares replies that are null, or hold nulls, alone and within EXEC.
+func TestSameWithinTransactions(t *testing.T) {
+	t.Parallel()
+	bare, e := stack.PrivateRedis(t), start(t, opened(t), nil)
+	commands := strings.Split(strings.TrimSpace(`
+randomkey
+rpush l a b
+hset h f v
+sadd s m
+zadd z 1 m
+geoadd g 1 2 m
+xadd x 1-1 f v
+set n 1
+geopos g m none
+geopos none m
+geohash g none m
+geodist g m none
+georadius none 1 1 1 km
+hmget h f none
+hmget none f
+hrandfield none
+hrandfield none 2
+hrandfield h -2 withvalues
+srandmember none
+srandmember none 2
+zrandmember none
+zrandmember none 2
+zrandmember z 1 withscores
+smismember s m none
+zmscore z m none
+zmscore none m
+zscore z none
+zrank z none
+zincrby z 1.5 m
+zadd z nx incr 1 m
+zadd z xx incr 1 none
+lpop none
+lpop none 1
+lpop none 0
+lpop l 0
+rpop none 2
+lpos l none
+lpos l none count 0
+lmpop 1 none left
+lmpop 2 none l left count 1
+zmpop 1 none min
+zmpop 1 z min
+zpopmin none
+zpopmin none 2
+spop none
+spop none 2
+lmove none l left left
+rpoplpush none l
+blpop none 0.01
+blmove none l left left 0.01
+brpoplpush none l 0.01
+blmpop 0.01 1 none left
+bzpopmin none 0.01
+bzmpop 0.01 1 none min
+mget n none l
+get none
+getdel none
+getex none
+getset none v
+set none v xx
+set n v get
+set m v nx get
+set n v nx
+bitfield none get u8 0 overflow fail incrby u2 0 9
+bitfield b overflow fail incrby u2 0 9 set u8 0 1
+xread streams none 0
+xread block 1 streams none 0
+xread streams x 0
+xrange none - +
+xadd none nomkstream 1-1 f v
+xautoclaim x nogroup c 0 0
+object encoding none
+memory usage none
+dump none
+sort none get #
+sort l get none* get #
+lcs none none
+incrbyfloat f 1.5
+hincrbyfloat h g 1.5
+eval "return {1, false, {false}}" 0
+eval "return redis.call('lpop', KEYS[1], 1)" 1 none
+eval "return {redis.call('geopos', KEYS[1], 'm', 'none')}" 1 g
+eval "redis.setresp(3) return {redis.call('get', KEYS[1]), redis.call('hgetall', KEYS[2])}" 2 none h
+copy none l`), "\n")
+	alone, together := "", ""
+	for _, words := range commands {
+		alone += words + "\r\n"
+		together += "multi\r\n" + words + "\r\nexec\r\n"
+	}
+	reset := string(resp.AppendCommand(nil, "RESET"))
+	clean := ""
+	for _, key := range strings.Fields("l h s z g x n m b f none") {
+		clean += "del " + key + "\r\n"
+	}
+	for _, hello := range []string{"hello 2\r\n", "hello 3\r\n"} {
+		for _, text := range []string{alone, together, "multi\r\n" + alone + "exec\r\n"} {
+			pair := both{dial(t, bare.Addr()), dial(t, e.addr)}
+			for _, c := range []*connection{pair.bare, pair.proxied} {
+				c.send(t, hello)
+				_, err := c.reply()
+				require.NoError(t, err)
+			}
+			pair.sameUntil(t, clean+text+reset, "+RESET")
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/sonic/command"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/publishing"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
@@ -23,7 +24,7 @@ func (c *client) script(cmd *command.Command, r request.Request) bool {
 	case problem != "":
 		c.replyError(problem)
 		return true
-	case n == 0:
+	case n == 0 && !c.loop.proxy.mayPublish(cmd, r):
 		return c.relay(cmd, r) // it declares no keys, or Redis will refuse it
 	}
 	if !c.writable() {
@@ -52,10 +53,9 @@ func (c *client) script(cmd *command.Command, r request.Request) bool {
 		return true
 	}
 	tx := "t" + p.newTx()
-	flags := c.modeIn(c.db, "")
 	var out []byte
 	out = resp.AppendCommand(out, "MULTI")
-	out = appendKeys(out, p.markKeys, flags, n, declared)
+	out = appendKeys(out, p.markKeys, c.modeIn(c.db, p.markFlags()), n, declared)
 	out = append(out, r.Raw...)
 	out = appendKeys(out, p.shipKeys, c.modeIn(c.db, tx), n, declared)
 	out = resp.AppendHeader(out, '*', 5)
@@ -63,7 +63,7 @@ func (c *client) script(cmd *command.Command, r request.Request) bool {
 	out = append(out, c.modeIn(c.db, tx)...)
 	out = resp.AppendCommand(out, "EXEC")
 	const replies = 6
-	seen := 0
+	seen, renamed := 0, r.Script
 	var refusal []byte
 	then := &replyHandler{replies: replies, connectionBound: true}
 	if aside {
@@ -80,7 +80,7 @@ func (c *client) script(cmd *command.Command, r request.Request) bool {
 		if refusal != nil {
 			reply = refusal
 		}
-		answer, id, opened := p.unwrapScript(cmd, reply)
+		answer, id, opened := p.unwrapScript(cmd, renamed, reply)
 		b.opened = b.opened && opened
 		if aside {
 			c.commandDone()
@@ -130,12 +130,12 @@ func (c *client) checkOpened(b *backend) bool {
 
 // unwrapScript extracts the script's reply and the id of its effect from the reply to EXEC. opened
 // is false if the library may not be open.
-func (p *Proxy) unwrapScript(cmd *command.Command, reply []byte) (answer, id []byte, opened bool) {
+func (p *Proxy) unwrapScript(cmd *command.Command, renamed *publishing.Script, reply []byte) (answer, id []byte, opened bool) {
 	given, err := resp.Elements(reply)
 	if err != nil || len(given) != 4 {
 		return reply, nil, true // an error
 	}
-	answer = p.unwrapRecorded(cmd, given[0], given[1], given[2])
+	answer = p.unwrapRecorded(cmd, given[0], withOwnName(renamed, given[1]), given[2])
 	return answer, resp.Text(given[3]), recorded(given[0], given[2])
 }
 
@@ -175,6 +175,76 @@ func (p *Proxy) declaredKeys(cmd *command.Command, r request.Request) (n int, pr
 		}
 	}
 	return int(number), ""
+}
+
+// notePublished returns the request for Redis of a command that brings or names a script or a
+// library: with a text that notes what it publishes.
+func (p *Proxy) notePublished(cmd *command.Command, r request.Request) request.Request {
+	switch cmd.Name {
+	case "eval", "eval_ro", "script|load":
+		i := len(r.Args) - 1
+		if cmd.Name != "script|load" {
+			i = 1
+		}
+		if text, script := p.scripts.Text(r.Arg(i)); script != nil {
+			r = r.With(i, text)
+			r.Script = script
+		}
+	case "evalsha", "evalsha_ro":
+		if script := p.scripts.Named(r.Arg(1)); script != nil {
+			r = r.With(1, []byte(script.Redis))
+			r.Script = script
+		}
+	case "script|exists":
+		for i := 2; i < r.Len(); i++ {
+			if script := p.scripts.Named(r.Arg(i)); script != nil {
+				r = r.With(i, []byte(script.Redis))
+			}
+		}
+	case "function|load":
+		last := r.Len() - 1
+		if text := publishing.Library(r.Arg(last)); len(text) != len(r.Arg(last)) {
+			r = r.With(last, text)
+		}
+	}
+	return r
+}
+
+// mayPublish reports whether a script notes what it publishes. Which library a function is of is not
+// known.
+func (p *Proxy) mayPublish(cmd *command.Command, r request.Request) bool {
+	return p.cfg.Publish && (r.Script != nil || cmd.Name == "fcall")
+}
+
+// markFlags returns the flags of the mode of sonic_mark: m to have the script note what it publishes.
+func (p *Proxy) markFlags() string {
+	if p.cfg.Publish {
+		return "m"
+	}
+	return ""
+}
+
+// relayScript relays EVAL_RO, EVALSHA_RO and SCRIPT LOAD.
+func (c *client) relayScript(cmd *command.Command, r request.Request) bool {
+	if r.Script == nil {
+		return c.relay(cmd, r)
+	}
+	b, ok := c.connection()
+	if !ok {
+		return false
+	}
+	script := r.Script
+	b.send(pending{client: c, kind: handled, then: &replyHandler{onReply: func(reply []byte) { c.deliver(withOwnName(script, reply)) }}}, r.Raw)
+	return true
+}
+
+// withOwnName replaces Redis' name of a script by the client's in an error, and in the reply to
+// SCRIPT LOAD. script is nil if both are equal.
+func withOwnName(script *publishing.Script, reply []byte) []byte {
+	if script == nil || reply[0] != '-' && string(resp.Text(reply)) != script.Redis {
+		return reply
+	}
+	return script.Rename(reply)
 }
 
 // sort relays SORT, GEORADIUS and GEORADIUSBYMEMBER, which are writes only with STORE or STOREDIST.
@@ -220,11 +290,23 @@ func (c *client) readStreams(cmd *command.Command, r request.Request) bool {
 	if !c.openDedicated() {
 		return false
 	}
-	c.blockingInRedis++
-	ended := func() { c.blockingInRedis-- }
+	c.changeBlockingInRedis(1)
+	ended := func() { c.changeBlockingInRedis(-1) }
 	c.backend.send(pending{client: c, kind: handled, then: &replyHandler{
 		onReply: func(reply []byte) { ended(); c.deliver(reply) },
 		onLost:  func(sent bool) { ended(); c.lostCommand(sent) },
 	}}, r.Raw)
 	return true
+}
+
+// changeBlockingInRedis adds n to the number of commands that block in Redis itself.
+func (c *client) changeBlockingInRedis(n int) {
+	before := c.blockingInRedis > 0
+	c.blockingInRedis += n
+	switch now := c.blockingInRedis > 0; {
+	case now && !before:
+		c.loop.proxy.blocked.Add(1)
+	case before && !now:
+		c.loop.proxy.blocked.Add(-1)
+	}
 }

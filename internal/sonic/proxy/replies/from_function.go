@@ -106,11 +106,3 @@ func IsNull(reply []byte) bool {
 	}
 	return false
 }
-
-// Null returns the null of a protocol.
-func Null(proto int) []byte {
-	if proto == 3 {
-		return []byte(NullRESP3)
-	}
-	return []byte(nullBulk)
-}

@@ -3,7 +3,9 @@ package request
 
 import (
 	"bytes"
+	"slices"
 
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/publishing"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
@@ -11,6 +13,24 @@ import (
 type Request struct {
 	Raw  []byte // as an array of bulk strings
 	Args []resp.Arg
+	// Script is the script that it names, or has the text of, if Redis knows it by another name.
+	Script *publishing.Script
+}
+
+// With returns the request with another argument i, which is not the name.
+func (r Request) With(i int, value []byte) Request {
+	before, old := r.Args[i-1].End+2, r.Args[i]
+	raw := append(make([]byte, 0, len(r.Raw)+len(value)), r.Raw[:before]...)
+	raw = resp.AppendBulk(raw, value)
+	end := len(raw) - 2
+	r.Raw = append(raw, r.Raw[old.End+2:]...)
+	r.Args = slices.Clone(r.Args)
+	r.Args[i] = resp.Arg{Start: end - len(value), End: end}
+	for j := i + 1; j < len(r.Args); j++ {
+		r.Args[j].Start += end - old.End
+		r.Args[j].End += end - old.End
+	}
+	return r
 }
 
 // Arg returns argument i; 0 is the name.

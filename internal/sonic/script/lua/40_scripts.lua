@@ -25,13 +25,32 @@ local function mark_of(key)
 	return expiry_of(key) .. ' ' .. redis.sha1hex(dump)
 end
 
+-- publication packs P: subscribers of other zones get the message, too.
+local function publication(db, channel, message)
+	return '\149\161P\161n' .. HEAD[#db] .. db .. HEAD[#channel] .. channel .. HEAD[#message] .. message
+end
+
+-- in_dbs calls f in the database of a script and in database 0: a script that selects another one notes what it publishes there.
+local function in_dbs(db, f)
+	call('SELECT', db)
+	f()
+	if db == '0' then return end
+	call('SELECT', '0')
+	f()
+	call('SELECT', db)
+end
+
 -- sonic_mark and sonic_ship stand before and behind a user's script in one MULTI, with the keys that
--- it declares. sonic_ship notes the state of those that are not what they were.
-always('sonic_mark', function(_, args)
+-- it declares. sonic_ship notes the state of those that are not what they were. With flag m of its mode sonic_mark makes the list in which the
+-- script notes channels and messages of PUBLISH, behind an element of its own: see package publishing.
+always('sonic_mark', function(keys, args)
 	if not ready then return NOT_READY end
 	marks = {}
 	if alone then return 0 end
 	local db = mode_of(args[1])
+	if string.find(args[1], 'm', 1, true) then
+		in_dbs(db, function() call('RPUSH', state(keys[1], 'published'), '') end)
+	end
 	call('SELECT', db)
 	for i = 2, #args do marks[args[i]] = mark_of(args[i]) end
 	return #args - 1
@@ -52,14 +71,19 @@ always('sonic_ship', function(keys, args)
 			parts[#parts + 1], notes = state_effects(db, key, notes)
 		end
 	end
+	in_dbs(db, function()
+		local list = call('LRANGE', state(keys[1], 'published'), '0', '-1')
+		if #list == 0 then return end
+		call('DEL', state(keys[1], 'published'))
+		for i = 2, #list, 2 do parts[#parts + 1] = publication(db, list[i], list[i + 1]) end
+	end)
 	local effects = table.concat(parts)
 	if effects == '' then return false end
 	return append(keys[1], db, tx, effects, notes)
 end)
 
--- PUBLISH channel message: subscribers of other zones get it, too.
 write('PUBLISH', function(args, db)
 	local reply = run('PUBLISH', args)
 	if failed(reply) then return reply end
-	return reply, '\149\161P\161n' .. HEAD[#db] .. db .. HEAD[#args[2]] .. args[2] .. HEAD[#args[3]] .. args[3]
+	return reply, publication(db, args[2], args[3])
 end, {frees = true})

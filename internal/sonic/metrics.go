@@ -12,7 +12,7 @@ type collector struct {
 	lagSeconds, lagCommands, gap, up *prometheus.Desc
 	differs                          *prometheus.Desc
 	length, bytes, age, full, owner  *prometheus.Desc
-	skips, noted, lost, evicts       *prometheus.Desc
+	skips, noted, lost, evicts, oom  *prometheus.Desc
 }
 
 func newCollector(s *service) *collector {
@@ -34,13 +34,14 @@ func newCollector(s *service) *collector {
 		noted:       desc("outbox_pending_resends", "Keys, elements and counters whose state waits to be shipped, because effects were dropped."),
 		lost:        desc("outbox_lost_effects_total", "Writes of the zone that other zones never get, at most. The same in each of its Sonics."),
 		evicts:      desc("redis_evicting", "1 while Redis evicts keys by itself: its maxmemory-policy is not noeviction."),
+		oom:         desc("redis_memory_full", "1 while Redis has reached its maxmemory: it refuses writes of clients. Those of other zones are applied all the same."),
 		owner:       desc("outbox_owner", "1 while this process ships the zone's effects: one process does."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.lagSeconds, c.lagCommands, c.gap, c.differs, c.up, c.length, c.bytes, c.age, c.full, c.owner, c.skips, c.noted, c.lost, c.evicts} {
+	for _, d := range []*prometheus.Desc{c.lagSeconds, c.lagCommands, c.gap, c.differs, c.up, c.length, c.bytes, c.age, c.full, c.owner, c.skips, c.noted, c.lost, c.evicts, c.oom} {
 		out <- d
 	}
 }
@@ -80,6 +81,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(c.lost, prometheus.CounterValue, float64(m.unsent.Lost))
 	}
 	gauge(c.full, is(m.full))
-	gauge(c.evicts, is(c.service.eviction.active()))
+	gauge(c.evicts, is(c.service.memory.evicting()))
+	gauge(c.oom, is(c.service.memory.problem() != ""))
 	gauge(c.owner, is(c.service.shipper.Status().Owner))
 }

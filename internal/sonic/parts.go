@@ -71,7 +71,7 @@ func (c Config) shipper() outbox.Config {
 }
 
 func (c Config) applier(origin string) apply.Config {
-	return apply.Config{Zone: c.Zone, Origin: origin, Topic: c.topicOf(origin), MaxClockSkew: c.MaxClockSkew, Config: c.sharedSettings()}
+	return apply.Config{Zone: c.Zone, Origin: origin, Shard: onlyShard, Topic: c.topicOf(origin), MaxClockSkew: c.MaxClockSkew, Config: c.sharedSettings()}
 }
 
 // sharedSettings returns digests of the settings that must be equal in all zones. It does not

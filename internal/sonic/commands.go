@@ -162,7 +162,7 @@ func subscribe(ctx context.Context, cfg Config, client *messaging.Client) (zones
 		ctx, cancel := context.WithTimeout(ctx, subscribeTimeout)
 		defer cancel()
 		if zone != cfg.Zone {
-			if err := apply.Subscribe(ctx, client, cfg.applier(zone)); err != nil {
+			if err := apply.Subscribe(ctx, client, cfg.applier(zone, "")); err != nil {
 				return nil, err
 			}
 		}

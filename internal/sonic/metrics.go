@@ -24,7 +24,7 @@ func newCollector(s *service) *collector {
 		lagSeconds:  desc("lag_seconds", "How far this zone is behind another one, in time. Absent in the first seconds.", "origin"),
 		lagCommands: desc("lag_commands", "How many effects of another zone are in this cluster's topic and not applied, as of some seconds ago.", "origin"),
 		gap:         desc("gap", "1 while effects of another zone are missing that the topic does not have any more.", "origin"),
-		differs:     desc("configuration_differs", "1 while another zone's configuration differs where all have to be equal: zones or conflicts.", "origin"),
+		differs:     desc("configuration_differs", "1 while another zone's configuration differs where all have to be equal: zones, conflicts, or databases of Redis.", "origin"),
 		up:          desc("applier_up", "1 while applying another zone's effects has no current error.", "origin"),
 		length:      desc("outbox_effects", "Effects that Pulsar has not stored yet. Absent while Redis cannot tell."),
 		bytes:       desc("outbox_bytes", "What they take in Redis."),

@@ -89,6 +89,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	}
 
 	s.library = l
+	databases := databasesOf(ctx, db)
 	endpoint, err := cfg.proxy(b, rt.Log)
 	if err != nil {
 		return err
@@ -101,7 +102,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 		b.sentinels.OnMove(func(address string) { s.proxy.SetPrimary(address, "") })
 	}
 	s.monitor = newOutboxMonitor(cfg.Outbox, db, l, rt.Log, s.proxy.SetWrites)
-	s.shipper = outbox.New(cfg.shipper(), db, l, client, rt.Log, outbox.NewMetrics(rt.Metrics), func(id message.ID) {
+	s.shipper = outbox.New(cfg.shipper(databases), db, l, client, rt.Log, outbox.NewMetrics(rt.Metrics), func(id message.ID) {
 		s.proxy.Shipped(onlyShard, id.String())
 	})
 	rt.Go("shipper", s.shipper.Run)
@@ -110,7 +111,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	}
 	m := apply.NewMetrics(rt.Metrics)
 	for _, origin := range cfg.zones()[1:] {
-		a := apply.New(cfg.applier(origin), l, client, rt.Log, m)
+		a := apply.New(cfg.applier(origin, databases), l, client, rt.Log, m)
 		s.appliers = append(s.appliers, a)
 		rt.Go("applier of zone "+origin, a.Run)
 	}

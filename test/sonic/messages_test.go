@@ -140,6 +140,16 @@ func TestTheConfigurationOfAnotherZoneDiffers(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(a.Log(), "the configuration of the other zone differs"))
 	send(func(h *message.Header) { h.Config = equal })
 	assert.Zero(t, a.metric(`sonic_configuration_differs{origin="b"}`))
+
+	// The Redis of that zone has fewer databases than that of this one, which has 16.
+	databases := func(n string) string {
+		return message.Config(map[string][]string{"zones": {"a", "b"}, "conflicts": {"lww "}, "databases": {n}})
+	}
+	send(func(h *message.Header) { h.Config = databases("4") })
+	assert.InDelta(t, 1, a.metric(`sonic_configuration_differs{origin="b"}`), 0)
+	assert.Equal(t, []string{"databases"}, a.zones().Origins[0].Differs)
+	send(func(h *message.Header) { h.Config = databases("16") })
+	assert.Zero(t, a.metric(`sonic_configuration_differs{origin="b"}`))
 }
 
 // The topic has lost its end, and the other zone counts its effects from the beginning.

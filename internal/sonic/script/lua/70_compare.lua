@@ -78,9 +78,10 @@ content.stream = function(key)
 	end
 end
 
--- describe adds what key holds to list: its name, type ('none' without a key), digest, expiry ('' for never), policy.
-local function describe(list, key)
-	local kind, n = kind_of(key), #list
+-- describe adds what key holds to list: its name, type ('none' without a key), digest, expiry ('' for never), policy. lacks says that this Redis does
+-- not have the database.
+local function describe(list, key, lacks)
+	local kind, n = lacks and 'none' or kind_of(key), #list
 	work = work + 1
 	local digest, pxat = '', ''
 	if kind ~= 'none' then
@@ -107,10 +108,10 @@ redis.register_function{
 	callback = function(keys, args)
 		if not concat then bind() end
 		local at, list = reached(keys[1]), {}
-		call('SELECT', args[1])
+		local lacks = failed(try('SELECT', args[1]))
 		work = 0
 		for i = 2, #args do
-			describe(list, args[i])
+			describe(list, args[i], lacks)
 			if work >= ENOUGH then break end
 		end
 		return {at, list}

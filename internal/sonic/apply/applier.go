@@ -287,8 +287,8 @@ func (a *Applier) fillGap(ctx context.Context, d *messaging.Delivery, h *message
 	}
 }
 
-// applyAgain applies a message that is read again, unless it is to be skipped. It returns the error of reportGap if effects are
-// missing before it.
+// applyAgain applies a message that is read again, unless it is to be skipped. It returns the error
+// of reportGap if effects are missing before it.
 func (a *Applier) applyAgain(ctx context.Context, d *messaging.Delivery) (*message.Header, redislib.Result, error) {
 	h, err := a.header(ctx, d)
 	if h == nil {

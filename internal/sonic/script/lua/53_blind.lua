@@ -86,7 +86,8 @@ function blind.count(db, command, key, ...)
 	if not failed(try(command, key, ...)) then return 'applied' end
 	local kind = kind_of(key)
 	if not WINS_OVER[command][kind] then return 'diverged' end
-	redis.log(redis.LOG_WARNING, 'sonic: the counter ' .. key .. ' of db ' .. db .. ' was a ' .. kind .. ' here, and another zone has made another type of it that wins')
+	redis.log(redis.LOG_WARNING, 'sonic: the counter ' .. key .. ' of db ' .. db .. ' was a ' .. kind
+		.. ' here, and another zone has made another type of it that wins')
 	call('DEL', key)
 	return failed(try(command, key, ...)) and 'diverged' or 'applied'
 end

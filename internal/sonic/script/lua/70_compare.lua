@@ -79,8 +79,8 @@ content.stream = function(key)
 	end
 end
 
--- Keys of more than ENOUGH elements, or as many bytes as that, are read in pieces, one a call. Their digest is another one than that of a smaller key, which has
--- another content anyhow. A key that changes in between has some digest: who compares looks again.
+-- Keys of more than ENOUGH elements, or as many bytes as that, are read in pieces, one a call. Their digest is another one than that of
+-- a smaller key, which has another content anyhow. A key that changes in between has some digest: who compares looks again.
 
 local LENGTH = {string = 'STRLEN', list = 'LLEN', set = 'SCARD', hash = 'HLEN', zset = 'ZCARD', stream = 'XLEN'}
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/sonic/apply"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/topic"
 	"github.com/aviaryhq/aviary/internal/sonic/zones"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -162,7 +162,7 @@ func subscribe(ctx context.Context, cfg Config, client *messaging.Client) (zones
 		ctx, cancel := context.WithTimeout(ctx, subscribeTimeout)
 		defer cancel()
 		if zone != cfg.Zone {
-			if err := apply.Subscribe(ctx, client, cfg.applier(zone)); err != nil {
+			if err := apply.Subscribe(ctx, client, cfg.applier(zone, "")); err != nil {
 				return nil, err
 			}
 		}
@@ -173,12 +173,12 @@ func subscribe(ctx context.Context, cfg Config, client *messaging.Client) (zones
 		if err != nil {
 			return nil, fmt.Errorf("cannot read the end of the topic of zone %s: %w", zone, err)
 		}
-		if last == nil {
-			continue
-		}
-		h, err := message.ParseHeader(last.Properties)
+		h, err := topic.Last(ctx, client, last, zone, onlyShard, func(*messaging.Delivery, error) {})
 		if err != nil {
-			return nil, fmt.Errorf("message %s of %s: %w", last.ID, last.Topic, err)
+			return nil, err
+		}
+		if h == nil {
+			continue
 		}
 		if least[zone] = h.Last; h.Part < h.Parts {
 			least[zone] = h.Prev // the remaining parts are not stored

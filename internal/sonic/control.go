@@ -88,8 +88,8 @@ const roleInterval = time.Second
 
 // watchRole checks the role of Redis until ctx ends. A process that neither ships nor applies
 // effects only reads: without this check no error would show that it reads from a replica.
-// watchRole also records in e whether the primary evicts keys.
-func (l *control) watchRole(ctx context.Context, db *redis.Client, e *eviction) error {
+// watchRole also records in m how the primary uses its memory.
+func (l *control) watchRole(ctx context.Context, db *redis.Client, m *memory) error {
 	ticker := time.NewTicker(roleInterval)
 	defer ticker.Stop()
 	for {
@@ -113,7 +113,7 @@ func (l *control) watchRole(ctx context.Context, db *redis.Client, e *eviction) 
 			l.epoch = max(l.epoch, epoch)
 			l.mu.Unlock()
 		}
-		e.update(evictionProblem(info))
+		m.update(info)
 	}
 }
 

@@ -16,7 +16,7 @@ type collector struct {
 	differs                          *prometheus.Desc
 	length, bytes, age, full, owner  *prometheus.Desc
 	rejected                         *prometheus.Desc
-	skips, noted, lost, evicts       *prometheus.Desc
+	skips, noted, lost, evicts, oom  *prometheus.Desc
 }
 
 func newCollector(s *service) *collector {
@@ -28,7 +28,7 @@ func newCollector(s *service) *collector {
 		lagSeconds:  desc("lag_seconds", "How far this zone is behind another one, in time. Absent in the first seconds.", "origin"),
 		lagCommands: desc("lag_commands", "How many effects of another zone are in this cluster's topic and not applied, as of some seconds ago.", "origin"),
 		gap:         desc("gap", "1 while effects of another zone are missing that the topic does not have any more.", "origin"),
-		differs:     desc("configuration_differs", "1 while another zone's configuration differs where all have to be equal: zones or conflicts.", "origin"),
+		differs:     desc("configuration_differs", "1 while another zone's configuration differs where all have to be equal: zones, conflicts, or databases of Redis.", "origin"),
 		up:          desc("applier_up", "1 while applying another zone's effects has no current error.", "origin"),
 		length:      desc("outbox_effects", "Effects that Pulsar has not stored yet. Absent while Redis cannot tell."),
 		bytes:       desc("outbox_bytes", "What they take in Redis."),
@@ -39,13 +39,14 @@ func newCollector(s *service) *collector {
 		lost:        desc("outbox_lost_effects_total", "Writes of the zone that other zones never get, at most. The same in each of its Sonics."),
 		evicts:      desc("redis_evicting", "1 while Redis evicts keys by itself: its maxmemory-policy is not noeviction."),
 		rejected:    desc("history_rejected", "1 while this process publishes nothing because Redis and the topic have different histories."),
+		oom:         desc("redis_memory_full", "1 while Redis has reached its maxmemory: it refuses writes of clients. Those of other zones are applied all the same."),
 		owner:       desc("outbox_owner", "1 while this process ships the zone's effects: one process does."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.lagSeconds, c.lagCommands, c.gap, c.differs, c.up, c.length, c.bytes, c.age, c.full, c.owner, c.skips, c.noted, c.lost, c.evicts, c.rejected} {
+	for _, d := range []*prometheus.Desc{c.lagSeconds, c.lagCommands, c.gap, c.differs, c.up, c.length, c.bytes, c.age, c.full, c.owner, c.skips, c.noted, c.lost, c.evicts, c.rejected, c.oom} {
 		out <- d
 	}
 }
@@ -85,7 +86,8 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(c.lost, prometheus.CounterValue, float64(m.unsent.Lost))
 	}
 	gauge(c.full, is(m.full))
-	gauge(c.evicts, is(c.service.eviction.active()))
 	gauge(c.rejected, is(errors.Is(c.service.shipper.Unhealthy(), outbox.ErrHistory)))
+	gauge(c.evicts, is(c.service.memory.evicting()))
+	gauge(c.oom, is(c.service.memory.problem() != ""))
 	gauge(c.owner, is(c.service.shipper.Status().Owner))
 }

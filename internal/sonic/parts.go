@@ -2,9 +2,11 @@ package sonic
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"slices"
 
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/sonic/apply"
@@ -66,21 +68,36 @@ func (c Config) proxy(b backend, log *zap.Logger) (proxy.Config, error) {
 	return p, nil
 }
 
-func (c Config) shipper() outbox.Config {
-	return outbox.Config{Zone: c.Zone, Shard: onlyShard, Topic: c.topicOf(c.Zone), Alone: len(c.zones()) == 1, Config: c.sharedSettings(), Off: c.Outbox.Mode == outboxOff}
+func (c Config) shipper(databases string) outbox.Config {
+	return outbox.Config{Zone: c.Zone, Shard: onlyShard, Topic: c.topicOf(c.Zone), Alone: len(c.zones()) == 1, Config: c.sharedSettings(databases), Off: c.Outbox.Mode == outboxOff}
 }
 
-func (c Config) applier(origin string) apply.Config {
-	return apply.Config{Zone: c.Zone, Origin: origin, Topic: c.topicOf(origin), MaxClockSkew: c.MaxClockSkew, Config: c.sharedSettings()}
+func (c Config) applier(origin, databases string) apply.Config {
+	return apply.Config{Zone: c.Zone, Origin: origin, Shard: onlyShard, Topic: c.topicOf(origin), MaxClockSkew: c.MaxClockSkew, Config: c.sharedSettings(databases)}
 }
 
 // sharedSettings returns digests of the settings that must be equal in all zones. It does not
-// contain the topic: zones with different topics never receive each other's messages.
-func (c Config) sharedSettings() string {
+// contain the topic: zones with different topics never receive each other's messages. databases is
+// the number of databases of this zone's Redis, empty if unknown.
+func (c Config) sharedSettings(databases string) string {
 	l := c.library()
 	conflicts := []string{l.Default + " "}
 	for _, p := range l.Policies {
 		conflicts = append(conflicts, p.Policy+" "+p.Prefix)
 	}
-	return message.Config(map[string][]string{"zones": c.zones(), "conflicts": conflicts})
+	parts := map[string][]string{"zones": c.zones(), "conflicts": conflicts}
+	if databases != "" {
+		parts["databases"] = []string{databases}
+	}
+	return message.Config(parts)
+}
+
+// databasesOf returns the number of databases of a Redis, empty if it does not say that: its user
+// may not read the configuration.
+func databasesOf(ctx context.Context, db *redis.Client) string {
+	found, err := db.ConfigGet(ctx, "databases").Result()
+	if err != nil {
+		return ""
+	}
+	return found["databases"]
 }

@@ -34,7 +34,7 @@ type service struct {
 	shipper    *outbox.Shipper
 	appliers   []*apply.Applier // of all zones but the first, which is this one
 	monitor    *outboxMonitor
-	eviction   *eviction
+	memory     *memory
 	builtProxy atomic.Pointer[proxy.Proxy] // equal to proxy; gets told which Redis is the primary; nil until the proxy is made
 }
 
@@ -66,7 +66,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	s := &service{cfg: cfg, current: cfg, log: rt.Log, eviction: newEviction(rt.Log)}
+	s := &service{cfg: cfg, current: cfg, log: rt.Log, memory: newMemory(rt.Log)}
 	db, control := cfg.Redis.control(b, s.primaryFound, s.demoted)
 	rt.OnStop("redis", func(context.Context) error { return db.Close() })
 	b.follow(rt, cfg.Zone)
@@ -74,7 +74,9 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 		return err
 	}
 	l := redislib.New(db, cfg.library())
-	if err := outbox.Load(ctx, l, rt.Log, false); err != nil {
+	if err := outbox.Load(ctx, l, rt.Log, false); redislib.NoMemory(err) {
+		rt.Log.Error("Redis has reached its maxmemory: it goes on with the library that it has", zap.Error(err))
+	} else if err != nil {
 		return err
 	}
 	client, err := messaging.Dial(ctx, cfg.Pulsar, messaging.WithLogger(rt.Log), messaging.WithRegisterer(rt.Metrics))
@@ -87,6 +89,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	}
 
 	s.library = l
+	databases := databasesOf(ctx, db)
 	endpoint, err := cfg.proxy(b, rt.Log)
 	if err != nil {
 		return err
@@ -99,7 +102,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 		b.sentinels.OnMove(func(address string) { s.proxy.SetPrimary(address, "") })
 	}
 	s.monitor = newOutboxMonitor(cfg.Outbox, l, rt.Log, s.proxy.SetWrites)
-	s.shipper = outbox.New(cfg.shipper(), db, l, client, rt.Log, outbox.NewMetrics(rt.Metrics), func(id message.ID) {
+	s.shipper = outbox.New(cfg.shipper(databases), db, l, client, rt.Log, outbox.NewMetrics(rt.Metrics), func(id message.ID) {
 		s.proxy.Shipped(onlyShard, id.String())
 	})
 	rt.Go("shipper", s.shipper.Run)
@@ -108,12 +111,12 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	}
 	m := apply.NewMetrics(rt.Metrics)
 	for _, origin := range cfg.zones()[1:] {
-		a := apply.New(cfg.applier(origin), l, client, rt.Log, m)
+		a := apply.New(cfg.applier(origin, databases), l, client, rt.Log, m)
 		s.appliers = append(s.appliers, a)
 		rt.Go("applier of zone "+origin, a.Run)
 	}
 	rt.Go("outbox", s.monitor.run)
-	rt.Go("role of redis", func(ctx context.Context) error { return control.watchRole(ctx, db, s.eviction) })
+	rt.Go("role of redis", func(ctx context.Context) error { return control.watchRole(ctx, db, s.memory) })
 	if err := rt.Metrics.Register(newCollector(s)); err != nil {
 		return err
 	}
@@ -146,6 +149,8 @@ func (s *service) checkWrites(ctx context.Context) error {
 		return fmt.Errorf("this Redis has older data than before: it waits for effects of %d zones", len(state.Behind))
 	case full.full && s.monitor.bounds().Full != fullDrop:
 		return fmt.Errorf("the outbox is full: %d bytes of effects, the oldest %s old, wait for Pulsar", full.bytes, full.age.Round(time.Second))
+	case s.memory.problem() != "":
+		return fmt.Errorf("this Redis has reached its maxmemory: %s", s.memory.problem())
 	default:
 		return nil
 	}

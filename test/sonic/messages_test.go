@@ -21,12 +21,20 @@ import (
 // other is the test in the place of another zone.
 type other struct {
 	t         testing.TB
+	name      string
 	publisher *messaging.Publisher
 	prev      message.ID
 }
 
 // withOther runs the zone "a", which another one writes to: the test. Both are on one cluster.
 func withOther(t testing.TB) (zone, *other) {
+	t.Helper()
+	a, others := withOthers(t, "b")
+	return a, others[0]
+}
+
+// withOthers is withOther for several other zones.
+func withOthers(t testing.TB, names ...string) (zone, []*other) {
 	t.Helper()
 	pulsar := stack.Pulsar(t)
 	topic := "persistent://" + pulsar.Namespace(t) + "/sonic"
@@ -35,17 +43,21 @@ func withOther(t testing.TB) (zone, *other) {
 	client, err := messaging.Dial(ctx, messaging.Config{URL: pulsar.URL()})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close(context.Background()) })
-	publisher, err := client.Publisher(ctx, topic+"-b-0", messaging.Durable())
-	require.NoError(t, err)
+	var others []*other
+	for _, name := range names {
+		publisher, err := client.Publisher(ctx, topic+"-"+name+"-0", messaging.Durable())
+		require.NoError(t, err)
+		others = append(others, &other{t: t, name: name, publisher: publisher})
+	}
 	r := durable(t)
-	z := zone{run(t, "SONIC_ZONE=a", "SONIC_ZONES=[a, b]", "SONIC_TOPIC="+topic, "SONIC_PULSAR_URL="+pulsar.URL(), "SONIC_REDIS_URL="+r.URL()), r}
+	z := zone{run(t, "SONIC_ZONE=a", "SONIC_ZONES=[a, "+strings.Join(names, ", ")+"]", "SONIC_TOPIC="+topic, "SONIC_PULSAR_URL="+pulsar.URL(), "SONIC_REDIS_URL="+r.URL()), r}
 	z.awaitWritable()
-	return z, &other{t: t, publisher: publisher}
+	return z, others
 }
 
 // header is that of a message with one effect.
 func (o *other) header() *message.Header {
-	h := &message.Header{Origin: "b", Prev: o.prev, First: message.ID{Ms: o.prev.Ms + 1}, Last: message.ID{Ms: o.prev.Ms + 1}, Part: 1, Parts: 1}
+	h := &message.Header{Origin: o.name, Prev: o.prev, First: message.ID{Ms: o.prev.Ms + 1}, Last: message.ID{Ms: o.prev.Ms + 1}, Part: 1, Parts: 1}
 	o.prev = h.Last
 	return h
 }
@@ -128,6 +140,16 @@ func TestTheConfigurationOfAnotherZoneDiffers(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(a.Log(), "the configuration of the other zone differs"))
 	send(func(h *message.Header) { h.Config = equal })
 	assert.Zero(t, a.metric(`sonic_configuration_differs{origin="b"}`))
+
+	// The Redis of that zone has fewer databases than that of this one, which has 16.
+	databases := func(n string) string {
+		return message.Config(map[string][]string{"zones": {"a", "b"}, "conflicts": {"lww "}, "databases": {n}})
+	}
+	send(func(h *message.Header) { h.Config = databases("4") })
+	assert.InDelta(t, 1, a.metric(`sonic_configuration_differs{origin="b"}`), 0)
+	assert.Equal(t, []string{"databases"}, a.zones().Origins[0].Differs)
+	send(func(h *message.Header) { h.Config = databases("16") })
+	assert.Zero(t, a.metric(`sonic_configuration_differs{origin="b"}`))
 }
 
 // The topic has lost its end, and the other zone counts its effects from the beginning.
@@ -190,24 +212,148 @@ func TestARedisThatComesBackOlderWhileTheOtherZoneIsUnavailable(t *testing.T) {
 	a.awaitWritable()
 }
 
-func TestMessagesThatStopTheProcess(t *testing.T) {
+// A message that this zone cannot apply stops what comes behind it of its zone, and nothing else. It
+// is applied, or known to be passed, once an operator has moved the cursor.
+func TestMessagesThatCannotBeApplied(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		send func(*other)
-		want string
+		payload []byte
+		change  func(map[string]string)
+		want    string
 	}{
-		"of a newer version": {func(b *other) {
-			b.send(b.header(), []byte{0x90}, func(p map[string]string) { p["sonic_format"] = strconv.Itoa(message.Format + 1) })
-		}, "run the newer version in this zone, too"},
-		"of nobody knows whom":               {func(b *other) { b.send(b.header(), nil, func(p map[string]string) { clear(p) }) }, "no message of a Sonic"},
-		"with a payload that cannot be read": {func(b *other) { b.send(b.header(), []byte("garbage")) }, "SONICPAYLOAD"},
+		"of a newer version": {
+			[]byte{0x90}, func(p map[string]string) { p["sonic_format"] = strconv.Itoa(message.Format + 1) }, "run the newer version in this zone, too",
+		},
+		"with an effect of a newer version": {
+			append([]byte{0x92, 0xa3}, "2-0\xa6\x94\xa1?\xa1l\xa10\xa1k"...), func(map[string]string) {}, "which this Redis' library does not know",
+		},
+		"with a header that cannot be read":  {[]byte{0x90}, func(p map[string]string) { p["sonic_epoch"] = "x" }, "sonic_epoch is"},
+		"with a payload that cannot be read": {[]byte("garbage"), func(map[string]string) {}, "SONICPAYLOAD"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a, b := withOther(t)
-			c.send(b)
-			assert.Error(t, a.Ended(await.Patience))
-			assert.Contains(t, a.Log(), c.want)
+			a, others := withOthers(t, "b", "c")
+			b, fromC := others[0], others[1]
+			ctx := t.Context()
+			applied := func(o *other, key string) *message.Header {
+				t.Helper()
+				h := o.header()
+				o.send(h, set(h, key, "1"))
+				systems.Await(t, await.Patience, key+" is applied", func() bool { return a.redis.Client(t).Get(ctx, key).Val() == "1" })
+				return h
+			}
+			applied(b, "before")
+			bad := b.header()
+			b.send(bad, c.payload, c.change)
+			behind := b.header()
+			b.send(behind, set(behind, "behind", "1"))
+			alarmed := func() {
+				t.Helper()
+				systems.Await(t, await.Patience, "the alarm", func() bool {
+					z := a.zones().Origins[0]
+					return strings.Contains(z.Unhealthy, c.want) && a.metric(`sonic_applier_up{origin="b"}`) == 0
+				})
+			}
+			alarmed()
+			unhealthy := a.zones().Origins[0].Unhealthy
+			for _, part := range []string{"sonic-b-0", "zone b up to " + bad.Last.String(), "A message that cannot be applied"} {
+				assert.Contains(t, unhealthy, part)
+				assert.Contains(t, a.Log(), part)
+			}
+			applied(fromC, "of c")
+			assert.NoError(t, a.client().Set(ctx, "own", "1", 0).Err())
+			assert.Empty(t, a.redis.Client(t).Get(ctx, "behind").Val())
+			assert.InDelta(t, 1, a.metric(`sonic_applier_up{origin="c"}`), 0)
+
+			a.Stop() // in order
+			a.Start()
+			a.awaitWritable()
+			alarmed()
+			require.NoError(t, a.redis.Client(t).Do(ctx, "FCALL", "sonic_cursors", 1, "{sonic:0}out", "b", bad.Last.String(), "", "0").Err())
+			systems.Await(t, await.Patience, "it goes on behind it", func() bool { return a.redis.Client(t).Get(ctx, "behind").Val() == "1" })
+			systems.Await(t, await.Patience, "the alarm is over", func() bool {
+				return a.zones().Origins[0].Unhealthy == "" && a.metric(`sonic_applier_up{origin="b"}`) == 1
+			})
+			applied(b, "after")
+			for _, key := range []string{"before", "behind", "after", "of c", "own"} {
+				assert.Equal(t, "1", a.redis.Client(t).Get(ctx, key).Val(), key)
+			}
 		})
 	}
+}
+
+// Messages in the topic of a zone that its Sonic has not written are skipped, counted and logged.
+func TestForeignMessagesAreSkipped(t *testing.T) {
+	t.Parallel()
+	a, b := withOther(t)
+	ctx := t.Context()
+	foreign := 0.
+	for i, change := range []func(map[string]string){
+		func(p map[string]string) { clear(p) },
+		func(p map[string]string) { delete(p, "sonic_format") },
+		func(p map[string]string) { p["sonic_origin"] = "c" },
+	} {
+		b.send(&message.Header{Origin: "b", First: message.ID{Ms: 1}, Last: message.ID{Ms: 1}, Part: 1, Parts: 1}, []byte("who knows"), change)
+		foreign++
+		h := b.header()
+		b.send(h, set(h, "k", strconv.Itoa(i)))
+		systems.Await(t, await.Patience, "what is behind it is applied", func() bool { return a.redis.Client(t).Get(ctx, "k").Val() == strconv.Itoa(i) })
+		assert.InDelta(t, foreign, a.metric(`sonic_foreign_messages_total{origin="b"}`), 0)
+		assert.Empty(t, a.zones().Origins[0].Unhealthy)
+	}
+	assert.Contains(t, a.Log(), "skipped a message that the Sonic of the zone has not written")
+}
+
+// Somebody writes to a zone's own topic. The zone goes on behind that, also with another owner and
+// with a Redis that comes back older.
+func TestForeignMessagesInTheOwnTopic(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	ctx := t.Context()
+	var topic, url string
+	for _, v := range a.Env() {
+		if text, found := strings.CutPrefix(v, "SONIC_TOPIC="); found {
+			topic = text
+		}
+		if text, found := strings.CutPrefix(v, "SONIC_PULSAR_URL="); found {
+			url = text
+		}
+	}
+	client, err := messaging.Dial(ctx, messaging.Config{URL: url})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close(context.Background()) })
+	publisher, err := client.Publisher(ctx, topic+"-a-0", messaging.Durable())
+	require.NoError(t, err)
+	stray := func() {
+		t.Helper()
+		require.NoError(t, publisher.Publish(ctx, &messaging.Record{Payload: []byte("who knows")}))
+	}
+	crosses := func(key string) {
+		t.Helper()
+		require.NoError(t, a.client().Set(ctx, key, "1", 0).Err())
+		systems.Await(t, await.Patience, key+" crosses", func() bool { return b.client().Get(ctx, key).Val() == "1" })
+	}
+	crosses("before")
+	older := copyOf(t, a.redis)
+	stray()
+	crosses("behind one")
+
+	a.Stop()
+	stray() // is the last message, for a's Redis sends no beat
+	a.Start()
+	a.awaitWritable()
+	crosses("after a restart")
+	assert.Contains(t, a.Log(), "skipped a message of the topic that no Sonic of this zone has written")
+
+	a.Stop()
+	require.NoError(t, a.redis.Kill())
+	older()
+	stray()
+	require.NoError(t, a.redis.Start(ctx))
+	a.Start()
+	a.awaitWritable()
+	crosses("after an older Redis")
+	same(t, []string{"before", "behind one", "after a restart", "after an older Redis"}, a, b)
+	assert.InDelta(t, 3, b.metric(`sonic_foreign_messages_total{origin="a"}`), 0)
+	assert.Equal(t, "1", a.client().Get(ctx, "after a restart").Val())
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/topic"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -25,6 +26,7 @@ import (
 type Config struct {
 	Zone   string // this zone
 	Origin string // the other zone
+	Shard  int    // of the topic
 	Topic  string // of the other zone
 	// MaxClockSkew is how far the other zone's clock may be ahead before the applier logs a
 	// warning. See [Applier.SetMaxClockSkew].
@@ -159,16 +161,14 @@ func (a *Applier) Health() (at time.Time, now, last error) {
 	return at, now, last
 }
 
-// errPoison says that a message can never be applied.
-var errPoison = errors.New("a message cannot be applied")
-
 // Run applies effects until ctx ends. It retries after failures of the network, Redis and Pulsar.
-// It returns an error only if trying again does not help.
+// At a message that cannot be applied it waits until the message can be, or is skipped. It returns
+// an error only for a wrong configuration.
 func (a *Applier) Run(ctx context.Context) error {
-	ctx, stop := context.WithCancelCause(ctx)
+	ctx, stop := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	defer watching.Wait()
-	defer stop(nil)
+	defer stop()
 	consumer, err := a.client.Consumer(a.cfg.consumer())
 	if err != nil {
 		return err
@@ -177,66 +177,71 @@ func (a *Applier) Run(ctx context.Context) error {
 	a.status.Began = time.Now()
 	a.mu.Unlock()
 	watching.Go(func() { a.watch(ctx, consumer.Unhealthy) })
-	err = consumer.Run(ctx, func(handling context.Context, d *messaging.Delivery) error {
-		err := a.handle(handling, ctx, d)
-		if final(err) {
-			stop(err)
-		}
-		return err
-	})
-	if cause := context.Cause(ctx); err == nil && final(cause) {
-		return fmt.Errorf("the effects of zone %s: %w", a.cfg.Origin, cause)
-	}
-	return err
-}
-
-func final(err error) bool {
-	return errors.Is(err, message.ErrNewer) || errors.Is(err, message.ErrForeign) || errors.Is(err, errPoison)
+	return consumer.Run(ctx, func(handling context.Context, d *messaging.Delivery) error { return a.handle(handling, ctx, d) })
 }
 
 // handle applies one message. It returns nil when this message and all before it are applied.
 func (a *Applier) handle(ctx, running context.Context, d *messaging.Delivery) error {
-	h, err := message.ParseHeader(d.Properties)
-	if err == nil && h.Origin != a.cfg.Origin {
-		err = fmt.Errorf("%w: it is of zone %s", message.ErrForeign, h.Origin)
-	}
-	if err != nil {
-		return fmt.Errorf("message %s of %s: %w", d.ID, d.Topic, err)
-	}
 	var pause backoff.Backoff
 	for {
-		done, err := a.apply(ctx, d, h)
-		if done || final(err) {
-			return err
-		}
+		err := a.apply(ctx, d)
 		a.health.Set(err)
-		if running.Err() != nil {
-			return err // the process stops; the message will be delivered again
+		if err == nil || running.Err() != nil {
+			return err // with an error the process stops; the message will be delivered again
 		}
 		pause.Wait(running)
 	}
 }
 
-// apply tries to apply a message once. done is false if handle is to try again.
-func (a *Applier) apply(ctx context.Context, d *messaging.Delivery, h *message.Header) (done bool, err error) {
+// apply tries to apply a message once.
+func (a *Applier) apply(ctx context.Context, d *messaging.Delivery) error {
+	h, err := a.header(ctx, d)
+	if h == nil {
+		return err
+	}
 	result, err := a.call(ctx, d, h)
 	if err != nil {
-		return false, err
+		return err
 	}
 	if result.Status == redislib.Gap {
 		if err := a.fillGap(ctx, d, h, result); err != nil {
-			return false, err
+			return err
 		}
 		if result, err = a.call(ctx, d, h); err != nil {
-			return false, err
+			return err
 		}
 		if result.Status == redislib.Gap {
-			return false, a.reportGap(h, result)
+			return a.reportGap(h, result)
 		}
 	}
 	a.recordApplied(d, h)
-	a.health.Set(nil)
-	return true, nil
+	return nil
+}
+
+// header reads the header of a message. Without an error it is nil for a message to skip: one that
+// the origin's Sonic has not written, and one that cannot be read and that the cursor has passed.
+func (a *Applier) header(ctx context.Context, d *messaging.Delivery) (*message.Header, error) {
+	h, err := topic.Header(d, a.cfg.Origin, a.cfg.Shard)
+	if err == nil {
+		return h, nil
+	}
+	if errors.Is(err, message.ErrForeign) {
+		a.metrics.foreign.WithLabelValues(a.cfg.Origin).Inc()
+		a.log.Error("skipped a message that the Sonic of the zone has not written", zap.Stringer("message", d.ID), zap.String("topic", d.Topic), zap.Error(err))
+		return nil, nil //nolint:nilnil // see the comment
+	}
+	if state, stateErr := a.library.ReadState(ctx); stateErr != nil {
+		return nil, stateErr
+	} else if !h.Last.IsZero() && state.Cursors[a.cfg.Origin].ID.Compare(h.Last) >= 0 {
+		return nil, nil //nolint:nilnil // see the comment
+	}
+	return nil, cannotApply(d, h, err)
+}
+
+// cannotApply returns the error for a message that cannot be applied.
+func cannotApply(d *messaging.Delivery, h *message.Header, err error) error {
+	return fmt.Errorf("message %s of %s, with effects of zone %s up to %s, cannot be applied, and nothing behind it is: %w: see docs/sonic-replication.md, A message that cannot be applied",
+		d.ID, d.Topic, h.Origin, h.Last, err)
 }
 
 // call passes a message to the library.
@@ -244,7 +249,7 @@ func (a *Applier) call(ctx context.Context, d *messaging.Delivery, h *message.He
 	result, err := a.library.Apply(ctx, h, d.Payload, string(d.ID.Bytes()))
 	if err != nil {
 		if redislib.Refused(err) {
-			err = fmt.Errorf("%w: message %s of %s: %w", errPoison, d.ID, d.Topic, err)
+			err = cannotApply(d, h, err)
 		}
 		return result, err
 	}
@@ -282,12 +287,12 @@ func (a *Applier) fillGap(ctx context.Context, d *messaging.Delivery, h *message
 	}
 }
 
-// applyAgain applies a message that is read again. It returns the error of reportGap if effects are
-// missing before it.
+// applyAgain applies a message that is read again, unless it is to be skipped. It returns the error
+// of reportGap if effects are missing before it.
 func (a *Applier) applyAgain(ctx context.Context, d *messaging.Delivery) (*message.Header, redislib.Result, error) {
-	h, err := message.ParseHeader(d.Properties)
-	if err != nil {
-		return nil, redislib.Result{}, fmt.Errorf("message %s of %s: %w", d.ID, d.Topic, err)
+	h, err := a.header(ctx, d)
+	if h == nil {
+		return nil, redislib.Result{}, err
 	}
 	result, err := a.call(ctx, d, h)
 	if err == nil && result.Status == redislib.Gap {
@@ -361,6 +366,7 @@ func (a *Applier) watch(ctx context.Context, subscribing func() error) {
 	defer ticker.Stop()
 	var before message.ID // the cursor at the last check
 	behind := false       // whether that cursor was before the end of the topic
+	failed := false       // whether reading the topic again has failed
 	for {
 		select {
 		case <-ticker.C:
@@ -385,8 +391,9 @@ func (a *Applier) watch(ctx context.Context, subscribing func() error) {
 			behind = false
 		case !behind || cursor.ID.Compare(before) != 0: // the missing messages may still be on their way
 			behind, before = true, cursor.ID
-		case a.health.Current() == nil || a.Status().Gap: // otherwise handle is trying already
+		case a.health.Current() == nil || a.Status().Gap || failed: // otherwise handle is trying already
 			err := a.applyFromCursor(ctx, cursor)
+			failed = err != nil
 			if ctx.Err() == nil {
 				a.health.Set(err)
 			}
@@ -403,7 +410,7 @@ func (a *Applier) readEnd(ctx context.Context) (*message.Header, error) {
 	if err != nil || last == nil {
 		return nil, err
 	}
-	h, err := message.ParseHeader(last.Properties)
+	h, err := topic.Header(last, a.cfg.Origin, a.cfg.Shard)
 	if err != nil {
 		return nil, nil //nolint:nilnil // handle logs the error
 	}

@@ -10,6 +10,7 @@ import (
 type Metrics struct {
 	effects    *prometheus.CounterVec
 	duplicates *prometheus.CounterVec
+	foreign    *prometheus.CounterVec
 	gaps       *prometheus.CounterVec
 	delay      *prometheus.HistogramVec
 	ahead      *prometheus.GaugeVec
@@ -25,6 +26,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		duplicates: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sonic_duplicate_messages_total", Help: "Messages of other zones that had been applied before and were dropped.",
 		}, []string{"origin"}),
+		foreign: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sonic_foreign_messages_total", Help: "Messages in the topic of another zone that its Sonic has not written, and that were skipped.",
+		}, []string{"origin"}),
 		gaps: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sonic_gaps_total", Help: "Times that effects of another zone were missing before a message, once for each place.",
 		}, []string{"origin"}),
@@ -36,7 +40,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "sonic_clock_ahead_seconds", Help: "How far another zone's clock is ahead of this one's, at least.",
 		}, []string{"origin"}),
 	}
-	reg.MustRegister(m.effects, m.duplicates, m.gaps, m.delay, m.ahead)
+	reg.MustRegister(m.effects, m.duplicates, m.foreign, m.gaps, m.delay, m.ahead)
 	return m
 }
 
@@ -44,6 +48,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 // increment.
 func (m *Metrics) initOrigin(origin string) {
 	m.duplicates.WithLabelValues(origin)
+	m.foreign.WithLabelValues(origin)
 	m.gaps.WithLabelValues(origin)
 	for _, outcome := range []string{"applied", "lost", "dead", "diverged"} {
 		m.effects.WithLabelValues(origin, outcome)

@@ -50,8 +50,11 @@ type Header struct {
 var ErrNewer = errors.New("a newer version of Sonic wrote it")
 
 // ErrForeign says that the message does not come from Sonic, or not from the expected zone and
-// shard.
+// shard: it has no effects.
 var ErrForeign = errors.New("it is no message of a Sonic")
+
+// ErrUnreadable says that this version cannot read the message of a Sonic.
+var ErrUnreadable = errors.New("it cannot be read")
 
 // Properties returns the header as message properties.
 func (h *Header) Properties() map[string]string {
@@ -69,17 +72,29 @@ func (h *Header) Properties() map[string]string {
 	return p
 }
 
-// ParseHeader reads a message's properties. Its errors are [ErrNewer], with a text that says what
-// to do, and [ErrForeign].
+// ParseHeader reads a message's properties. Its errors are [ErrForeign]; [ErrNewer], with a text
+// that says what to do; and [ErrUnreadable]. With the latter two the header has Origin and Last
+// only, and with ErrNewer these may be missing.
+//
+// A message that does not say its last effect is foreign: if it had effects, the message behind it
+// shows that they are missing.
 func ParseHeader(p map[string]string) (*Header, error) {
-	format, err := strconv.Atoi(p[propFormat])
+	text, found := p[propFormat]
+	if !found {
+		return nil, fmt.Errorf("%w: it has no property %s", ErrForeign, propFormat)
+	}
+	format, err := strconv.Atoi(text)
+	last, errLast := ParseID(p[propLast])
+	partial := &Header{Origin: p[propOrigin], Last: last}
 	switch {
+	case err == nil && format > Format:
+		return partial, fmt.Errorf("%w, in format %d, and this one reads format %d: run the newer version in this zone, too", ErrNewer, format, Format)
+	case errLast != nil || partial.Origin == "":
+		return nil, fmt.Errorf("%w: its properties %s and %s are %q and %q", ErrForeign, propOrigin, propLast, p[propOrigin], p[propLast])
 	case err != nil || format < 1:
-		return nil, fmt.Errorf("%w: its property %s is %q", ErrForeign, propFormat, p[propFormat])
-	case format > Format:
-		return nil, fmt.Errorf("%w, in format %d, and this one reads format %d: run the newer version in this zone, too", ErrNewer, format, Format)
+		return partial, fmt.Errorf("%w: its property %s is %q", ErrUnreadable, propFormat, text)
 	case format < Format:
-		return nil, fmt.Errorf("%w of this version: it is in format %d, and this one reads format %d: use a new topic in all zones", ErrForeign, format, Format)
+		return partial, fmt.Errorf("%w by this version: it is in format %d, and this one reads format %d: use a new topic in all zones", ErrUnreadable, format, Format)
 	}
 	h := &Header{Origin: p[propOrigin], Part: 1, Parts: 1, Config: p[propConfig]}
 	var errs []error
@@ -107,14 +122,11 @@ func ParseHeader(p map[string]string) (*Header, error) {
 			errs = append(errs, fmt.Errorf("%s is %q", propPart, text))
 		}
 	}
-	if h.Origin == "" {
-		errs = append(errs, fmt.Errorf("%s is missing", propOrigin))
-	}
 	if h.First.Compare(h.Last) > 0 || h.Prev.Compare(h.First) >= 0 {
 		errs = append(errs, fmt.Errorf("%s %s, %s %s and %s %s do not rise", propPrev, h.Prev, propFirst, h.First, propLast, h.Last))
 	}
 	if len(errs) > 0 {
-		return nil, fmt.Errorf("%w: %w", ErrForeign, errors.Join(errs...))
+		return partial, fmt.Errorf("%w: %w", ErrUnreadable, errors.Join(errs...))
 	}
 	return h, nil
 }

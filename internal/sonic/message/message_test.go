@@ -78,25 +78,35 @@ func TestHeadersReadAsTheyAreWritten(t *testing.T) {
 	}
 }
 
-func TestHeadersThatAreNotSonics(t *testing.T) {
+func TestHeadersThatCannotBeRead(t *testing.T) {
 	good := header().Properties()
-	for name, change := range map[string]func(map[string]string){
-		"none":          func(p map[string]string) { clear(p) },
-		"format":        func(p map[string]string) { p["sonic_format"] = "x" },
-		"no origin":     func(p map[string]string) { delete(p, "sonic_origin") },
-		"prev behind":   func(p map[string]string) { p["sonic_prev"] = "9-0" },
-		"last before":   func(p map[string]string) { p["sonic_last"] = "1-0" },
-		"part of none":  func(p map[string]string) { p["sonic_part"] = "2/1" },
-		"part 0":        func(p map[string]string) { p["sonic_part"] = "0/1" },
-		"negative":      func(p map[string]string) { p["sonic_epoch"] = "-1" },
-		"no position":   func(p map[string]string) { delete(p, "sonic_position") },
-		"garbage in id": func(p map[string]string) { p["sonic_first"] = "1" },
+	for name, c := range map[string]struct {
+		change func(map[string]string)
+		want   error
+	}{
+		"none":            {func(p map[string]string) { clear(p) }, message.ErrForeign},
+		"no format":       {func(p map[string]string) { delete(p, "sonic_format") }, message.ErrForeign},
+		"no origin":       {func(p map[string]string) { delete(p, "sonic_origin") }, message.ErrForeign},
+		"no last":         {func(p map[string]string) { p["sonic_last"] = "x" }, message.ErrForeign},
+		"format":          {func(p map[string]string) { p["sonic_format"] = "x" }, message.ErrUnreadable},
+		"prev behind":     {func(p map[string]string) { p["sonic_prev"] = "9-0" }, message.ErrUnreadable},
+		"first behind":    {func(p map[string]string) { p["sonic_first"] = "2-1" }, message.ErrUnreadable},
+		"part of none":    {func(p map[string]string) { p["sonic_part"] = "2/1" }, message.ErrUnreadable},
+		"part 0":          {func(p map[string]string) { p["sonic_part"] = "0/1" }, message.ErrUnreadable},
+		"negative":        {func(p map[string]string) { p["sonic_epoch"] = "-1" }, message.ErrUnreadable},
+		"no position":     {func(p map[string]string) { delete(p, "sonic_position") }, message.ErrUnreadable},
+		"garbage in id":   {func(p map[string]string) { p["sonic_first"] = "1" }, message.ErrUnreadable},
+		"newer":           {func(p map[string]string) { p["sonic_format"] = strconv.Itoa(message.Format + 1) }, message.ErrNewer},
+		"newer and other": {func(p map[string]string) { clear(p); p["sonic_format"] = "99" }, message.ErrNewer},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := maps.Clone(good)
-			change(p)
-			_, err := message.ParseHeader(p)
-			assert.ErrorIs(t, err, message.ErrForeign)
+			c.change(p)
+			h, err := message.ParseHeader(p)
+			assert.ErrorIs(t, err, c.want)
+			if p["sonic_last"] != "" && c.want != message.ErrForeign {
+				assert.Equal(t, message.ID{Ms: 2}, h.Last)
+			}
 		})
 	}
 	newer := maps.Clone(good)
@@ -107,6 +117,6 @@ func TestHeadersThatAreNotSonics(t *testing.T) {
 	older := maps.Clone(good)
 	older["sonic_format"] = "2"
 	_, err = message.ParseHeader(older)
-	require.ErrorIs(t, err, message.ErrForeign)
+	require.ErrorIs(t, err, message.ErrUnreadable)
 	assert.ErrorContains(t, err, "it is in format 2, and this one reads format 3")
 }

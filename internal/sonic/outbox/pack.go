@@ -1,20 +1,27 @@
 package outbox
 
 import (
+	"context"
 	"fmt"
 
+	"go.uber.org/zap"
+
 	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/topic"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// tailOf returns the end of a topic whose last message is d; nil: the topic is empty.
-func tailOf(d *messaging.Delivery) (message.Tail, error) {
-	if d == nil {
-		return message.Tail{Position: -1}, nil
-	}
-	h, err := message.ParseHeader(d.Properties)
-	if err != nil {
+// tail returns the end of a topic whose last message is d; nil: the topic is empty. It skips
+// messages at the end that this zone's Sonics have not written.
+func (s *Shipper) tail(ctx context.Context, d *messaging.Delivery) (message.Tail, error) {
+	h, err := topic.Last(ctx, s.client, d, s.cfg.Zone, s.cfg.Shard, func(d *messaging.Delivery, err error) {
+		s.log.Error("skipped a message of the topic that no Sonic of this zone has written", zap.Stringer("message", d.ID), zap.String("topic", d.Topic), zap.Error(err))
+	})
+	switch {
+	case err != nil:
 		return message.Tail{}, err
+	case h == nil:
+		return message.Tail{Position: -1}, nil
 	}
 	t := message.Tail{Last: h.Last, Count: h.Count, Position: h.Position, Epoch: h.Epoch}
 	if h.Part < h.Parts {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/topic"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -174,7 +175,7 @@ func (l *loader) confirmEnd(ctx context.Context, last message.ID) (end message.I
 	}
 	l.single = false
 	if l.writer.Stored() > ends.Position {
-		if l.packer.Tail, err = tailOf(l.writer.Last()); err != nil {
+		if l.packer.Tail, err = l.tail(ctx, l.writer.Last()); err != nil {
 			return end, err
 		}
 		l.log.Info("the topic has new messages: the broker has stored what another process had sent", zap.Stringer("topic", l.packer.Tail.Last))
@@ -256,7 +257,7 @@ func (l *loader) checkOwnership(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cannot read the end of the topic: %w", err)
 	}
-	t, err := tailOf(last)
+	t, err := l.tail(ctx, last)
 	if err != nil {
 		return err
 	}
@@ -299,7 +300,10 @@ func (l *loader) replay(ctx context.Context, begin, from message.ID, epoch int64
 	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
 	n := int64(0)
 	_, err = r.ReadToEnd(ctx, func(ctx context.Context, d *messaging.Delivery) error {
-		h, err := message.ParseHeader(d.Properties)
+		h, err := topic.Header(d, l.cfg.Zone, l.cfg.Shard)
+		if errors.Is(err, message.ErrForeign) {
+			return nil
+		}
 		if err != nil || missing || h.Last.Compare(from) <= 0 {
 			return err
 		}

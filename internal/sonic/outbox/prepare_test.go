@@ -39,7 +39,7 @@ func prepared(t *testing.T, s *Shipper) *loader {
 	w, err := s.acquireTopic(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(func() { s.releaseTopic(w) })
-	end, err := tailOf(w.Last())
+	end, err := s.tail(t.Context(), w.Last())
 	require.NoError(t, err)
 	return &loader{Shipper: s, writer: w, storeContext: t.Context(), packer: message.Packer{Origin: s.cfg.Zone, Shard: s.cfg.Shard, Tail: end}, firstSession: true, single: true}
 }

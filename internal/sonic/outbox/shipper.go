@@ -18,6 +18,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/topic"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -119,8 +120,7 @@ func (s *Shipper) shipWhileOwner(ctx context.Context) error {
 
 // final reports whether trying again does not help.
 func final(err error) bool {
-	return errors.Is(err, message.ErrNewer) || errors.Is(err, message.ErrForeign) || errors.Is(err, messaging.ErrTopicTerminated) ||
-		errors.Is(err, messaging.ErrInvalidTopic) || errors.Is(err, ErrState)
+	return errors.Is(err, messaging.ErrTopicTerminated) || errors.Is(err, messaging.ErrInvalidTopic) || errors.Is(err, ErrState)
 }
 
 // ErrState says that Sonic cannot continue with the state of this Redis, topic or outbox.
@@ -131,12 +131,12 @@ func (s *Shipper) acquireTopic(ctx context.Context) (*messaging.EntryWriter, err
 	w, err := s.client.EntryWriter(ctx, s.cfg.Topic, messaging.EntryWriterConfig{
 		Name: fmt.Sprintf("sonic-%s-%d", s.cfg.Zone, s.cfg.Shard), Label: "sonic", Replicated: true,
 		Position: func(d *messaging.Delivery) (int64, error) {
-			h, err := message.ParseHeader(d.Properties)
-			if err != nil {
+			h, err := topic.Header(d, s.cfg.Zone, s.cfg.Shard)
+			switch {
+			case errors.Is(err, message.ErrForeign):
+				return -1, nil // see tail
+			case err != nil:
 				return 0, fmt.Errorf("the last message of %s: %w", s.cfg.Topic, err)
-			}
-			if h.Origin != s.cfg.Zone || h.Shard != s.cfg.Shard {
-				return 0, fmt.Errorf("the last message of %s: %w: it is of shard %d of zone %s", s.cfg.Topic, message.ErrForeign, h.Shard, h.Origin)
 			}
 			return h.Position, nil
 		},
@@ -164,7 +164,7 @@ func (s *Shipper) releaseTopic(w *messaging.EntryWriter) {
 // ship ships until ctx or the ownership of the topic ends. After a failure of a session it starts
 // another one.
 func (s *Shipper) ship(ctx context.Context, w *messaging.EntryWriter) error {
-	t, err := tailOf(w.Last())
+	t, err := s.tail(ctx, w.Last())
 	if err != nil {
 		return err
 	}

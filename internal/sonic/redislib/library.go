@@ -266,7 +266,7 @@ func Refused(err error) bool {
 		return false
 	}
 	text := reply.Error()
-	for _, prefix := range []string{"LOADING", "READONLY", "MISCONF", "OOM", "MASTERDOWN", "BUSY", "NOREPLICAS", "SONICNOTREADY", "SONICOLDER", "SONICNEWER", "ERR max number of clients", "NOAUTH", "NOPERM", "WRONGPASS", "UNKILLABLE",
+	for _, prefix := range []string{"LOADING", "READONLY", "MISCONF", "OOM", "MASTERDOWN", "BUSY", "NOREPLICAS", "SONICNOTREADY", "SONICOLDER", "ERR max number of clients", "NOAUTH", "NOPERM", "WRONGPASS", "UNKILLABLE",
 		"TRYAGAIN", "CLUSTERDOWN"} {
 		if strings.HasPrefix(text, prefix) {
 			return false

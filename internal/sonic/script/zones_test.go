@@ -58,9 +58,19 @@ type world struct {
 
 func newWorld(t testing.TB, r *rand.Rand, names ...string) *world {
 	t.Helper()
+	return newWorldOf(t, r, nil, names...)
+}
+
+// newWorldOf is newWorld with another number of databases in some zones.
+func newWorldOf(t testing.TB, r *rand.Rand, databases map[string]string, names ...string) *world {
+	t.Helper()
 	w := &world{t: t, r: r, counts: make(map[string]int)}
 	for _, name := range names {
-		server := stack.PrivateRedis(t, stack.Conf(map[string]string{"appendonly": "yes", "appendfsync": "no"}))
+		conf := map[string]string{"appendonly": "yes", "appendfsync": "no"}
+		if n := databases[name]; n != "" {
+			conf["databases"] = n
+		}
+		server := stack.PrivateRedis(t, stack.Conf(conf))
 		z := &zone{name: name, server: server, out: script.KeysOf(0).Outbox, at: make(map[string]int), world: w}
 		z.client = redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, PoolSize: 1})
 		t.Cleanup(func() { _ = z.client.Close() })

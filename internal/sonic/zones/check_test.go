@@ -174,6 +174,77 @@ func TestLargeKeysComeOneByOne(t *testing.T) {
 	w.awaitEqual()
 }
 
+// A large key of any type is compared in pieces, and each difference in one is found.
+func TestLargeKeysAreReadInPieces(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "a", "b")
+	a, b := w.zones["a"], w.zones["b"]
+	const n = 12000
+	for _, z := range []*zone{a, b} {
+		z.behind(1, "EVAL", `
+for i = 1, tonumber(ARGV[1]) do
+	redis.call('HSET', 'hash', 'field' .. i, i)
+	redis.call('SADD', 'set', 'member' .. i)
+	redis.call('ZADD', 'zset', i, 'member' .. i)
+	redis.call('RPUSH', 'list', i)
+	redis.call('XADD', 'stream', i .. '-1', 'field', i)
+end
+return redis.call('SET', 'string', string.rep('0123456789', 500000))`, 0, n)
+	}
+	require.Empty(t, w.differences("a", "b"))
+	for _, kind := range []string{"hash", "set", "zset", "list", "stream", "string"} {
+		reply, err := a.client.Do(t.Context(), "FCALL", "sonic_digests", 1, a.out, 1, kind).Slice()
+		require.NoError(t, err)
+		require.Empty(t, reply[1].([]any)[2], "the %s is large", kind)
+		calls := 0
+		for at, digest := "", ""; calls == 0 || at != ""; calls++ {
+			piece, err := a.client.Do(t.Context(), "FCALL", "sonic_digest_piece", 1, a.out, 1, kind, kind, at, digest).StringSlice()
+			require.NoError(t, err)
+			at, digest = piece[0], piece[1]
+		}
+		require.Greater(t, calls, 1, kind)
+	}
+	b.behind(1, "HSET", "hash", "field17", "x")
+	b.behind(1, "SREM", "set", "member17")
+	b.behind(1, "ZADD", "zset", "17.5", "member17")
+	b.behind(1, "LSET", "list", "-1", "x")
+	b.behind(1, "XDEL", "stream", "17-1")
+	b.behind(1, "SETRANGE", "string", 4999999, "x")
+	require.Equal(t, []string{"1 hash", "1 list", "1 set", "1 stream", "1 string", "1 zset"}, w.differences("a", "b"))
+	repaired, left := w.repair("a", "b", "a")
+	require.Equal(t, 6, repaired)
+	require.Empty(t, left)
+}
+
+// A hash of many fields is compared, repaired and copied.
+func TestAHashOfManyFields(t *testing.T) {
+	t.Parallel()
+	const n = 100_000 // a million is the same, and takes minutes
+	w := newWorld(t, "a", "b")
+	a, b := w.zones["a"], w.zones["b"]
+	for _, z := range []*zone{a, b} {
+		z.behind(0, "EVAL", `
+for i = 0, ARGV[1] - 1, 1000 do
+	local list = {}
+	for j = i, i + 999 do list[#list + 1], list[#list + 2] = 'field-' .. j, 'value-' .. j end
+	redis.call('HSET', 'hash', unpack(list))
+end
+return 1`, 0, n)
+	}
+	require.Empty(t, w.differences("a", "b"))
+	b.behind(0, "HSET", "hash", "field-50000", "x")
+	require.Equal(t, []string{"0 hash"}, w.differences("a", "b"))
+	repaired, left := w.repair("a", "b", "a")
+	require.Equal(t, 1, repaired)
+	require.Empty(t, left)
+	require.Equal(t, "value-50000", b.client.HGet(t.Context(), "hash", "field-50000").Val())
+	b.lose()
+	require.NoError(t, w.bootstrap("a", "b"))
+	b.recover()
+	w.awaitEqual()
+	require.EqualValues(t, n, b.client.HLen(t.Context(), "hash").Val())
+}
+
 func TestAZoneOfAnotherVersion(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "a", "b")

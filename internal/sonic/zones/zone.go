@@ -186,8 +186,8 @@ func (z *Zone) reached(ctx context.Context) (Reached, error) {
 	return at, err
 }
 
-// digests returns the values of keys. For many or large values it makes several calls, so that
-// Redis can serve clients in between.
+// digests returns the values of keys. For many or large values it makes several calls, also for one
+// large key, so that Redis can serve clients in between.
 func (z *Zone) digests(ctx context.Context, db int, names []string) ([]entry, error) {
 	all := make([]entry, 0, len(names))
 	for len(all) < len(names) {
@@ -197,7 +197,33 @@ func (z *Zone) digests(ctx context.Context, db int, names []string) ([]entry, er
 		}
 		all = append(all, some...)
 	}
+	for i := range all {
+		if v := &all[i].value; v.Type != none && v.Digest == "" {
+			var err error
+			if v.Digest, err = z.digestInPieces(ctx, db, all[i].name, v.Type); err != nil {
+				return nil, err
+			}
+		}
+	}
 	return all, nil
+}
+
+// digestInPieces returns the digest of a large key of a type, which it reads in many calls. If the
+// key changes meanwhile, the digest is that of no content.
+func (z *Zone) digestInPieces(ctx context.Context, db int, name, kind string) (digest string, err error) {
+	for at := ""; ; {
+		reply, err := z.list(ctx, 2, "sonic_digest_piece", db, name, kind, at, digest)
+		if err != nil {
+			return "", err
+		}
+		next, err := texts(reply)
+		if err != nil {
+			return "", err
+		}
+		if at, digest = next[0], next[1]; at == "" {
+			return digest, nil
+		}
+	}
 }
 
 // digestsOnce returns the progress of the Redis and, at the same moment, the values of the first

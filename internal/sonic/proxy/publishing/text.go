@@ -89,11 +89,7 @@ end
 return shadow`
 )
 
-var (
-	scriptPrefix  = prefix(ofScript)
-	libraryPrefix = prefix(ofLibrary)
-)
-
+// prefix returns the prefix whose code ends with last.
 func prefix(last string) []byte {
 	code := strings.Join(strings.Fields(common+last), " ")
 	return []byte(begin + " local redis = (function() " + code + " end)() " + end)
@@ -122,7 +118,7 @@ func Library(text []byte) []byte {
 	if !MayPublish(text) {
 		return text
 	}
-	return with(libraryPrefix, text)
+	return with(prefix(ofLibrary), text)
 }
 
 // with puts a prefix before the text, or behind the line of its shebang.
@@ -177,7 +173,7 @@ func (s *Scripts) Text(text []byte) ([]byte, *Script) {
 		return text, nil
 	}
 	if !ok && MayPublish(text) {
-		known = &Script{Own: own, Redis: sha(with(scriptPrefix, text))}
+		known = &Script{Own: own, Redis: sha(with(prefix(ofScript), text))}
 	}
 	if !ok {
 		s.mu.Lock()
@@ -190,7 +186,7 @@ func (s *Scripts) Text(text []byte) ([]byte, *Script) {
 	if known == nil {
 		return text, nil
 	}
-	return with(scriptPrefix, text), known
+	return with(prefix(ofScript), text), known
 }
 
 // Named returns the script that a client names by its SHA1; nil for one that Redis knows by that

@@ -17,6 +17,14 @@ local function go(db)
 	end
 end
 
+-- enter goes to db. It returns the error of a database that this Redis does not have: another zone's may have more.
+local function enter(db)
+	if selected == db then return nil end
+	local reply = try('SELECT', db)
+	if failed(reply) then return reply end
+	selected = db
+end
+
 -- sliced calls command key list[first..last], at most SLICE values at a time.
 local function sliced(command, key, list, first, last)
 	for i = first, last, SLICE do

@@ -76,10 +76,18 @@ function blind.has(v, db, key)
 	return false
 end
 
+-- Zones may have made different types of one counter. A string wins over a hash, a hash over a sorted set: a change of the winning type replaces the key,
+-- one of the losing type changes nothing. The winner never gives way, so all zones end with the sum of all changes of the winning type.
+local WINS_OVER = {INCRBY = {hash = true, zset = true}, HINCRBY = {zset = true}, ZINCRBY = {}}
+
 -- count applies a change of a counter: I, i or j. Changes of all zones add up, in any order.
 function blind.count(db, command, key, ...)
 	go(db)
-	local reply = try(command, key, ...)
-	if type(reply) == 'table' and reply.err then return 'diverged' end
-	return 'applied'
+	if not failed(try(command, key, ...)) then return 'applied' end
+	local kind = kind_of(key)
+	if not WINS_OVER[command][kind] then return 'diverged' end
+	redis.log(redis.LOG_WARNING, 'sonic: the counter ' .. key .. ' of db ' .. db .. ' was a ' .. kind
+		.. ' here, and another zone has made another type of it that wins')
+	call('DEL', key)
+	return failed(try(command, key, ...)) and 'diverged' or 'applied'
 end

@@ -75,7 +75,7 @@ local ANSWERS = 4194304
 -- none it is for the asker only, and for the last time that it asked: O says so. Without versions nobody could tell how old it is.
 -- Without an asker it is for all: the key is this zone's own. It returns how many bytes that was.
 local function answer(out, asker, id, policy, db, key)
-	go(db)
+	if enter(db) then return 0 end
 	local effects, notes = state_effects(db, key)
 	go('0')
 	if effects == '' then return 0 end

@@ -88,8 +88,7 @@ local function apply_plain(out, origin, counts, current)
 			current.policy = 'l'
 			done, result = pcall(effects.S, e, list[i + 1])
 		else
-			go(e[3])
-			result = try('SET', e[4], e[5])
+			result = enter(e[3]) or try('SET', e[4], e[5])
 			done = not result.err
 			if done then result = 'applied' end
 		end
@@ -183,7 +182,8 @@ local function forget_bootstrap(cur)
 	call('UNLINK', filled)
 end
 
-redis.register_function('sonic_apply', function(keys, args)
+-- sonic_apply runs when Redis has reached its bound of memory, too: what other zones wrote cannot be refused, and their deletions free memory.
+always('sonic_apply', function(keys, args)
 	if not concat then bind() end
 	local out = keys[1]
 	outbox = out
@@ -259,7 +259,11 @@ redis.register_function('sonic_apply', function(keys, args)
 	for i = 1, #entries, 2 do
 		local id, packed = entries[i], entries[i + 1]
 		if packed ~= '' and not (overlaps and not id_before(cursor, id)) then
-			apply_entry(out, origin, id, packed, counts, current)
+			local done, why = pcall(apply_entry, out, origin, id, packed, counts, current)
+			if not done then
+				not_applied(origin, id, {'the rest of an entry'}, why)
+				counts.diverged = counts.diverged + 1
+			end
 			if #emptied > 0 then
 				fold.lost_expiry()
 				emptied = {}

@@ -48,7 +48,7 @@ end
 local function is_base(field, stored)
 	if not versions.base(stored) then return false end
 	local db, key = string.match(field, '^k(%d+):(.*)$')
-	go(db)
+	if enter(db) then return false end
 	local kind = kind_of(key)
 	go('0')
 	return LENGTHS[kind] ~= nil

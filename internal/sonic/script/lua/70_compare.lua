@@ -13,10 +13,11 @@ local ENOUGH, BYTES = 10000, 200
 local function framed(value) return #value .. ':' .. value end
 
 -- sum_of adds up digests of elements, in any order: SMEMBERS and HGETALL give them in an order of each Redis' own. Sorting them
--- would go by the locale. Elements are list[1], list[1+step], .., each with the value behind it when step is 2.
-local function sum_of(list, step)
+-- would go by the locale. Elements are list[1], list[1+step], .., each with the value behind it when step is 2. a and b are the sums so far. It returns
+-- the digest, and both sums.
+local function sum_of(list, step, a, b)
 	local sha1hex, sub = redis.sha1hex, string.sub
-	local a, b = 0, 0
+	a, b = a or 0, b or 0
 	for i = 1, #list, step do
 		local digest = sha1hex(step == 1 and list[i] or framed(list[i]) .. list[i + 1])
 		a = a + tonumber(sub(digest, 1, 12), 16)
@@ -25,7 +26,7 @@ local function sum_of(list, step)
 		if b >= TWO_48 then b = b - TWO_48 end
 	end
 	work = work + #list / step
-	return format('%012x%012x', a, b)
+	return format('%012x%012x', a, b), a, b
 end
 
 local content = {}
@@ -52,12 +53,12 @@ content.list = function(key)
 end
 
 content.set = function(key)
-	return sum_of(call('SMEMBERS', key), 1)
+	return (sum_of(call('SMEMBERS', key), 1))
 end
 
-content.hash = function(key) return sum_of(call('HGETALL', key), 2) end
+content.hash = function(key) return (sum_of(call('HGETALL', key), 2)) end
 
-content.zset = function(key) return sum_of(call('ZRANGE', key, '0', '-1', 'WITHSCORES'), 2) end
+content.zset = function(key) return (sum_of(call('ZRANGE', key, '0', '-1', 'WITHSCORES'), 2)) end
 
 -- Consumer groups are of one zone and not compared.
 content.stream = function(key)
@@ -78,13 +79,86 @@ content.stream = function(key)
 	end
 end
 
--- describe adds what key holds to list: its name, type ('none' without a key), digest, expiry ('' for never), policy.
-local function describe(list, key)
-	local kind, n = kind_of(key), #list
+-- Keys of more than ENOUGH elements, or as many bytes as that, are read in pieces, one a call. Their digest is another one than that of
+-- a smaller key, which has another content anyhow. A key that changes in between has some digest: who compares looks again.
+
+local LENGTH = {string = 'STRLEN', list = 'LLEN', set = 'SCARD', hash = 'HLEN', zset = 'ZCARD', stream = 'XLEN'}
+
+local function is_large(kind, key)
+	local most = kind == 'string' and ENOUGH * BYTES or ENOUGH
+	return LENGTH[kind] ~= nil and call(LENGTH[kind], key) > most
+end
+
+-- Each of pieces reads the next piece of a key: function(key, at, digest). at is '' at the beginning. It returns the next at, nil at the end, and the digest.
+local pieces = {}
+
+local function scans(command, step)
+	return function(key, at, digest)
+		local a, b = tonumber(string.sub(digest, 1, 12), 16) or 0, tonumber(string.sub(digest, 13), 16) or 0
+		if at == '' then at = '0' end
+		repeat
+			local found = call(command, key, at, 'COUNT', '1000')
+			at = found[1]
+			digest, a, b = sum_of(found[2], step, a, b)
+		until at == '0' or work >= ENOUGH
+		return at ~= '0' and at or nil, digest
+	end
+end
+
+pieces.set, pieces.hash, pieces.zset = scans('SSCAN', 1), scans('HSCAN', 2), scans('ZSCAN', 2)
+
+pieces.string = function(key, at, digest)
+	local from = tonumber(at) or 0
+	local value = call('GETRANGE', key, from, from + ENOUGH * BYTES - 1)
+	if value == '' then return nil, digest end
+	return format('%d', from + #value), redis.sha1hex(digest .. value)
+end
+
+pieces.list = function(key, at, digest)
+	local from = tonumber(at) or 0
+	local list = call('LRANGE', key, from, from + SLICE - 1)
+	if #list == 0 then return nil, digest end
+	for i = 1, #list do list[i] = framed(list[i]) end
+	return format('%d', from + #list), redis.sha1hex(digest .. concat(list))
+end
+
+pieces.stream = function(key, at, digest)
+	local list = call('XRANGE', key, at == '' and '-' or '(' .. at, '+', 'COUNT', SLICE)
+	if #list == 0 then
+		local info, found = call('XINFO', 'STREAM', key), {}
+		for i = 1, #info, 2 do found[info[i]] = info[i + 1] end
+		return nil, redis.sha1hex(digest .. found['last-generated-id'])
+	end
+	local parts = {digest}
+	for i = 1, #list do
+		parts[#parts + 1] = list[i][1]
+		for j = 1, #list[i][2] do parts[#parts + 1] = framed(list[i][2][j]) end
+	end
+	return list[#list][1], redis.sha1hex(concat(parts, ' '))
+end
+
+-- sonic_digest_piece db key kind at digest: reads the next piece of a large key of that kind: where the next one is, '' at the end, and the digest so far.
+redis.register_function{
+	function_name = 'sonic_digest_piece', flags = {'no-writes'},
+	callback = function(_, args)
+		if not concat then bind() end
+		local db, key, kind, at, digest = unpack(args)
+		call('SELECT', db)
+		work = 0
+		if kind_of(key) ~= kind then return {'', 'changed in zone ' .. zone .. ' at ' .. format('%d', wall_clock())} end
+		at, digest = pieces[kind](key, at, digest)
+		return {at or '', digest}
+	end,
+}
+
+-- describe adds what key holds to list: its name, type ('none' without a key), digest, expiry ('' for never), policy. lacks says that this Redis does
+-- not have the database. The digest of a large key is '': it is read by sonic_digest_piece.
+local function describe(list, key, lacks)
+	local kind, n = lacks and 'none' or kind_of(key), #list
 	work = work + 1
 	local digest, pxat = '', ''
 	if kind ~= 'none' then
-		digest, pxat = content[kind](key), expiry_of(key)
+		digest, pxat = is_large(kind, key) and '' or content[kind](key), expiry_of(key)
 	end
 	list[n + 1], list[n + 2], list[n + 3], list[n + 4], list[n + 5] = key, kind, digest, pxat, policy_of(key)
 end
@@ -107,10 +181,10 @@ redis.register_function{
 	callback = function(keys, args)
 		if not concat then bind() end
 		local at, list = reached(keys[1]), {}
-		call('SELECT', args[1])
+		local lacks = failed(try('SELECT', args[1]))
 		work = 0
 		for i = 2, #args do
-			describe(list, args[i])
+			describe(list, args[i], lacks)
 			if work >= ENOUGH then break end
 		end
 		return {at, list}

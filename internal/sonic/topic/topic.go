@@ -1,0 +1,79 @@
+// Package topic tells the messages of a zone's Sonic in the zone's topic from others.
+package topic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// Header reads the header of a message of a zone's topic. Its errors are those of
+// [message.ParseHeader], which also say what the header has then, and [message.ErrForeign] for a
+// message of another zone or shard.
+func Header(d *messaging.Delivery, zone string, shard int) (*message.Header, error) {
+	h, err := message.ParseHeader(d.Properties)
+	switch {
+	case errors.Is(err, message.ErrForeign):
+		return nil, err
+	case err == nil && (h.Origin != zone || h.Shard != shard):
+		return nil, fmt.Errorf("%w of this topic: it is of shard %d of zone %s", message.ErrForeign, h.Shard, h.Origin)
+	default:
+		return h, err
+	}
+}
+
+// lookBack is how much earlier than the last message the last one of a Sonic is searched first: a
+// running zone stores one each second.
+const lookBack = time.Minute
+
+// Last returns the header of the last message of a zone's Sonic in a topic whose last message is d.
+// It is nil if there is none. A foreign message at the end is passed to skipped, and the topic is
+// read again: its last minute, or all of it. The errors are those of reading, and those of [Header]
+// but ErrForeign.
+func Last(ctx context.Context, c *messaging.Client, d *messaging.Delivery, zone string, shard int, skipped func(*messaging.Delivery, error)) (*message.Header, error) {
+	if d == nil {
+		return nil, nil //nolint:nilnil // an empty topic
+	}
+	h, err := Header(d, zone, shard)
+	if !errors.Is(err, message.ErrForeign) {
+		return h, wrap(d, err)
+	}
+	skipped(d, err)
+	for _, from := range []messaging.Position{messaging.AtTime(d.PublishTime.Add(-lookBack)), messaging.Earliest()} {
+		if h, err = lastSince(ctx, c, d.Topic, from, zone, shard); h != nil || err != nil {
+			return h, err
+		}
+	}
+	return nil, nil //nolint:nilnil // no message of the zone's Sonic
+}
+
+// lastSince returns the header of the last message of the zone's Sonic since a position.
+func lastSince(ctx context.Context, c *messaging.Client, name string, from messaging.Position, zone string, shard int) (last *message.Header, err error) {
+	r, err := c.Reader(ctx, messaging.ReaderConfig{Topic: name, Name: "sonic", From: &from})
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the topic of zone %s: %w", zone, err)
+	}
+	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
+	var unreadable error // of the last message of a Sonic
+	_, err = r.ReadToEnd(ctx, func(_ context.Context, d *messaging.Delivery) error {
+		if h, err := Header(d, zone, shard); !errors.Is(err, message.ErrForeign) {
+			last, unreadable = h, wrap(d, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the topic of zone %s: %w", zone, err)
+	}
+	return last, unreadable
+}
+
+func wrap(d *messaging.Delivery, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("message %s of %s: %w", d.ID, d.Topic, err)
+}

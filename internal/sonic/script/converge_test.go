@@ -54,6 +54,9 @@ func TestListsAndStreamsConverge(t *testing.T) { converge(t, 700, chaos{lists: 8
 // The same of writes that mostly change when few keys expire, with clocks that often are ahead.
 func TestExpiriesConverge(t *testing.T) { converge(t, 700, chaos{expiries: 80}) }
 
+// The same of writes among which zones flush databases.
+func TestFlushesConverge(t *testing.T) { converge(t, 700, chaos{flushes: true}) }
+
 // converge makes zones do random things, of the kinds that like names.
 func converge(t *testing.T, steps int, like chaos) {
 	t.Helper()
@@ -63,8 +66,8 @@ func converge(t *testing.T, steps int, like chaos) {
 			t.Parallel()
 			p := fromEnvironment(t, steps)
 			r := rand.New(rand.NewPCG(p.seed, 0))
-			w := newWorld(t, r, names...)
-			c := &chaos{world: w, makers: newMakers(t), acked: make(map[string]int64), lists: like.lists, expiries: like.expiries}
+			w := like.newWorld(t, r, names...)
+			c := &chaos{world: w, makers: newMakers(t), acked: make(map[string]int64), lists: like.lists, expiries: like.expiries, flushes: like.flushes}
 			next := 0
 			for n := range p.steps {
 				if n == next { // differences are soon overwritten
@@ -95,6 +98,17 @@ type chaos struct {
 	// Of 100 writes: how many are to lists and streams, and how many are about expiries. The others
 	// are to keys of all types.
 	lists, expiries int
+
+	flushes bool // databases are flushed; then all keys are under lww
+}
+
+// newWorld makes the world for it.
+func (c *chaos) newWorld(t testing.TB, r *rand.Rand, names ...string) *world {
+	t.Helper()
+	if c.flushes {
+		return newWorldOf(t, r, []any{"lww"}, names...)
+	}
+	return newWorld(t, r, names...)
 }
 
 func (c *chaos) step() {
@@ -257,6 +271,9 @@ func (c *chaos) command(z *zone) []any {
 		}
 		return list
 	}
+	if c.flushes && r.IntN(80) == 0 {
+		return []any{[]string{"flushdb", "flushdb", "flushall"}[r.IntN(3)]}
+	}
 	if r.IntN(100) < c.lists {
 		if r.IntN(3) == 0 {
 			return c.stream(z, fmt.Sprintf("x%d", r.IntN(2)))
@@ -324,6 +341,9 @@ func (c *chaos) command(z *zone) []any {
 	case 32:
 		return c.single(z)
 	default:
+		if c.flushes {
+			return []any{"incr", c.key("str")}
+		}
 		return []any{"incrby", fmt.Sprintf("c:%d", r.IntN(2)), r.Int64N(100) - 30}
 	}
 }
@@ -497,10 +517,15 @@ func (c *chaos) finish() {
 	}
 	for _, z := range c.zones {
 		left := z.prune(0)
-		kept := 0 // what operations on lists and streams name
+		kept := 0 // what operations on lists and streams name, and flushes
+		for db := range 16 {
+			if z.client.HExists(context.Background(), script.KeysOf(0).Versions, fmt.Sprintf("f%d", db)).Val() {
+				kept++
+			}
+		}
 		for db := range 2 {
 			for key, v := range z.data(db) {
-				if !strings.HasPrefix(key, "n:") && (v.kind == "list" || v.kind == "stream") {
+				if (c.flushes || !strings.HasPrefix(key, "n:")) && (v.kind == "list" || v.kind == "stream") {
 					kept++
 				}
 			}
@@ -532,10 +557,7 @@ func (z *zone) known(db int, key string) map[string]string {
 // know for sure.
 func (c *chaos) compare(all bool) {
 	c.t.Helper()
-	history := make(map[string][]versioned)
-	for _, v := range c.history() {
-		history[v.key()] = append(history[v.key()], v)
-	}
+	history := c.byKey()
 	differ := 0
 	for db := range 2 {
 		var held []map[string]value
@@ -572,7 +594,7 @@ func (c *chaos) compare(all bool) {
 			if soon && !all {
 				continue
 			}
-			if !strings.HasPrefix(key, "n:") {
+			if c.flushes || !strings.HasPrefix(key, "n:") {
 				modelled := false
 				for _, seen := range []bool{false, true} {
 					model, there := c.makers.fold(effects, now, seen)

@@ -49,16 +49,22 @@ func (z *zone) event(format string, args ...any) {
 
 // A world is a set of zones that replicate to each other.
 type world struct {
-	t     testing.TB
-	r     *rand.Rand
-	zones []*zone
+	t        testing.TB
+	r        *rand.Rand
+	zones    []*zone
+	policies []any // arguments of sonic_open
 
 	counts map[string]int // of sonic_apply's replies, and of events
 }
 
 func newWorld(t testing.TB, r *rand.Rand, names ...string) *world {
 	t.Helper()
-	w := &world{t: t, r: r, counts: make(map[string]int)}
+	return newWorldOf(t, r, []any{"lww", "n:", "none", "c:", "counter"}, names...)
+}
+
+func newWorldOf(t testing.TB, r *rand.Rand, policies []any, names ...string) *world {
+	t.Helper()
+	w := &world{t: t, r: r, policies: policies, counts: make(map[string]int)}
 	for _, name := range names {
 		server := stack.PrivateRedis(t, stack.Conf(map[string]string{"appendonly": "yes", "appendfsync": "no"}))
 		z := &zone{name: name, server: server, out: script.KeysOf(0).Outbox, at: make(map[string]int), world: w}
@@ -105,7 +111,7 @@ func (z *zone) open(floor string) {
 	for _, o := range z.others() {
 		args = append(args, o.name)
 	}
-	args = append(args, "lww", "n:", "none", "c:", "counter")
+	args = append(args, z.world.policies...)
 	found := z.table("sonic_open", args...)
 	z.ready = found["ready"] == "1"
 	if !z.ready {

@@ -393,33 +393,97 @@ func TestFlushByAnOlderRedis(t *testing.T) {
 	assert.Equal(t, map[string]value{"h": {"hash", "g=2", -1}}, w.equal(0))
 }
 
-// Of a key without a version a flush that comes again with the copy of a bootstrap deletes what was
-// written before it, not what was written behind it.
+// The copy of a bootstrap may have keys that were read before a flush, and keys that were written
+// behind it, also such that have no versions.
 func TestFlushAndTheCopyOfABootstrap(t *testing.T) {
+	t.Parallel()
+	for _, brought := range []bool{false, true} { // the flush came with the versions: then all keys were read behind it
+		w, z := flushing(t, "a", "b")
+		a, b := z[0], z[1]
+		ctx, keys := t.Context(), script.KeysOf(0)
+		for _, key := range []string{"n:before", "n:behind", "gone"} {
+			a.write("set", key, 1)
+		}
+		w.forgetAll()
+		a.write("flushdb")
+		flush := a.client.XRevRangeN(ctx, a.out, "+", "-", 1).Val()[0].ID
+		require.NoError(t, b.client.HSet(ctx, keys.Boot, "0:n:before", "a 1-1", "0:n:behind", "a "+flush, "end", "a "+flush).Err())
+		want := map[string]value{"n:behind": {"string", "1", -1}}
+		if brought {
+			require.NoError(t, b.client.HSet(ctx, keys.Versions, "f0", flush+"@a").Err())
+			require.NoError(t, b.client.Del(ctx, "n:before", "gone").Err())
+		}
+		b.restart(false)
+		w.drain()
+		assert.Equal(t, want, b.data(0))
+	}
+}
+
+// A zone that knows of a flush ships no state of what it dropped before: newer writes may be on
+// their way.
+func TestFlushTakesDroppedWritesAway(t *testing.T) {
 	t.Parallel()
 	w, z := flushing(t, "a", "b")
 	a, b := z[0], z[1]
-	ctx := t.Context()
-	for _, key := range []string{"n:before", "n:behind", "gone"} {
-		a.write("set", key, 1)
-	}
-	a.write("hset", "h", "f", 1)
-	w.forgetAll()
+	a.skip(true)
+	a.write("set", "k", "old")
+	a.write("hset", "h", "f", "old")
+	a.write("set", "other", "old")
+	a.write("incr", "n")
 	tick()
-	a.write("flushdb")
-	flush := a.client.XRevRangeN(ctx, a.out, "+", "-", 1).Val()[0].ID
+	b.write("flushdb")
 	tick()
-	a.write("hset", "h", "g", 2)
-	// As a bootstrap of b leaves it: with the flush, but with keys that were read before it, and one behind it.
-	require.NoError(t, b.client.HSet(ctx, script.KeysOf(0).Versions, "f0", flush+"@a").Err())
-	require.NoError(t, b.client.HSet(ctx, script.KeysOf(0).Boot, "0:n:before", "a 1-1", "0:n:behind", "a "+flush, "end", "a "+flush).Err())
-	b.restart(false)
+	a.write("set", "other", "new")
+	a.all(b)
+	b.write("set", "k", "new")
+	b.write("hset", "h", "f", "new")
+	tick()
+	a.skip(false)
+	a.resend()
 	w.drain()
-	assert.Equal(t, map[string]value{"h": {"hash", "g=2", -1}, "n:behind": {"string", "1", -1}}, b.data(0))
+	data := w.equal(0)
+	assert.Len(t, data, 3)
+	assert.Equal(t, "new", data["k"].content)
+	assert.Equal(t, "f=new", data["h"].content)
+	assert.Equal(t, "new", data["other"].content)
 }
 
-// Of what is at rest nothing is read to apply a flush, and of what is newer nothing is lost with
-// another flush that is older.
+// What a zone answers to a question that stands before a flush in one message is newer than the
+// flush.
+func TestFlushBehindAQuestion(t *testing.T) {
+	t.Parallel()
+	w, z := flushing(t, "a", "b")
+	a, b := z[0], z[1]
+	a.write("rpush", "l", "1")
+	w.drain()
+	b.forget("l")
+	a.write("rpush", "l", "2")
+	b.all(a)
+	require.Equal(t, 1, b.wants())
+	b.write("flushdb")
+	a.all(b)
+	w.drain()
+	assert.Equal(t, "1 2", w.everywhere("l"))
+	assert.Zero(t, b.wants())
+}
+
+// An expiry that a flush has taken away wipes nothing that was written behind the flush.
+func TestFlushTakesAnExpiryAwayThatIsToCome(t *testing.T) {
+	t.Parallel()
+	w, z := flushing(t, "a", "b")
+	soon := time.Now().Add(200 * time.Millisecond)
+	z[0].write("hset", "h", "f", "1")
+	z[0].write("pexpireat", "h", soon.UnixMilli())
+	z[0].write("flushdb")
+	z[0].write("hset", "h", "g", "2")
+	sleepPast(soon)
+	z[0].write("hset", "h", "i", "3")
+	z[0].write("pexpireat", "h", far)
+	w.drain()
+	assert.Equal(t, "g=2 i=3", w.everywhere("h"))
+}
+
+// Of several flushes the newest counts, in whatever order they arrive.
 func TestFlushesMeet(t *testing.T) {
 	t.Parallel()
 	w, z := flushing(t, "a", "b", "c")

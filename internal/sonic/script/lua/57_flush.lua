@@ -87,10 +87,7 @@ function effects.F(e, v)
 	for i = 1, #dbs do
 		local db = dbs[i]
 		local held = versions.flushed(ver, db)
-		if not held or not before(v, held) then
-			left[db], any = {}, true
-			versions.flushes[db] = false -- it comes again when a bootstrap has brought it: its deletions are to see what was before it
-		end
+		if not held or before(held, v) then left[db], any = {}, true end -- else it is lost, or came with the copy of a bootstrap
 	end
 	if not any then return 'lost' end
 	local newer = newer_keys(v, left)
@@ -100,7 +97,7 @@ function effects.F(e, v)
 		left[db][key] = true
 	end
 	go('0')
-	if filled then -- the copy has keys without versions that were written behind the flush
+	if filled then -- the copy may have keys without versions that were written behind the flush
 		local keys = call('HKEYS', filled)
 		for i = 1, #keys do
 			local db, key = string.match(keys[i], '^(%d+):(.*)$')

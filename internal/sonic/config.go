@@ -50,6 +50,11 @@ type Config struct {
 	// Publish says which subscribers get what PUBLISH sends. relay: those of this zone. replicate:
 	// those of all zones; PUBLISH is then a write. Default relay.
 	Publish string `yaml:"publish"`
+	// Flush says what FLUSHDB and FLUSHALL do. refuse: they are refused. zone: they delete this zone's
+	// keys; other zones keep theirs, and the zones differ until the keys are written again. replicate:
+	// they delete the keys that any zone has; what another zone writes at the same time stays when it
+	// is newer. Where counter keys are possible, both are refused always. Default refuse.
+	Flush string `yaml:"flush"`
 	// Outbox sets bounds for the effects that Pulsar has not stored yet.
 	Outbox OutboxConfig `yaml:"outbox"`
 	// Peers are the Redis servers of other zones. Only the commands -check, -repair and -bootstrap
@@ -72,6 +77,13 @@ const (
 const (
 	publishRelay     = "relay"
 	publishReplicate = "replicate"
+)
+
+// Values of Flush.
+const (
+	flushRefuse    = "refuse"
+	flushZone      = "zone"
+	flushReplicate = "replicate"
 )
 
 // Policies for conflicts.
@@ -167,6 +179,7 @@ func DefaultConfig() Config {
 		Topic:        "persistent://public/default/sonic",
 		Ack:          ackLocal,
 		Publish:      publishRelay,
+		Flush:        flushRefuse,
 		Outbox:       OutboxConfig{Mode: outboxStream, Bytes: 256 * config.MiB, Full: fullBlock},
 		MaxClockSkew: 500 * time.Millisecond,
 	}
@@ -183,6 +196,7 @@ func (c Config) Validate() error {
 		config.CheckApart("listen", c.Listen, "admin.listen", c.Admin.Listen),
 		config.CheckOneOf("ack", c.Ack, ackLocal, ackPublished),
 		config.CheckOneOf("publish", c.Publish, publishRelay, publishReplicate),
+		config.CheckOneOf("flush", c.Flush, flushRefuse, flushZone, flushReplicate),
 		checkUsers(c.Users),
 	}
 	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }

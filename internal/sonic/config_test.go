@@ -98,6 +98,7 @@ users: [{name: a, password: hidden}, {name: a, password: hidden, password_file: 
 limits: {clients: 0, bulk_bytes: 1, arguments: 2, query_bytes: 0, output_bytes: 0, output_pause_bytes: 0, pipeline: 0, auth_bulk_bytes: 1GiB,
   auth_arguments: 2, auth_timeout: 0s, idle_timeout: -1s}
 publish: never
+flush: always
 pulsar: {url: "http://x"}
 zone: "a b"
 zones: [b, c, b, "d@"]
@@ -125,7 +126,7 @@ admin: {listen: nowhere}
 		"limits.clients: must be from 1 to 1000000, got 0", "limits.bulk_bytes: must be from 1KiB to 512MiB, got 1", "limits.arguments: must be from 16 to 1048576, got 2",
 		"limits.query_bytes: must be from 1KiB to 1GiB, got 0", "limits.output_bytes: must be from 1KiB", "limits.output_pause_bytes: must be from 1KiB",
 		"limits.pipeline: must be from 1 to 65536, got 0", "limits.auth_bulk_bytes: must be from", "limits.auth_arguments: must be from 5 to",
-		"limits.auth_timeout: must be > 0", "limits.idle_timeout: must be >= 0", "publish: must be one of relay, replicate",
+		"limits.auth_timeout: must be > 0", "limits.idle_timeout: must be >= 0", "publish: must be one of relay, replicate", "flush: must be one of refuse, zone, replicate",
 		"max_clock_skew: must be > 0", "admin.listen: must be host:port",
 	} {
 		assert.Contains(t, err.Error(), want)

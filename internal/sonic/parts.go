@@ -58,6 +58,7 @@ func (c Config) proxy(b backend, log *zap.Logger) (proxy.Config, error) {
 	if c.Ack == ackPublished {
 		p.Ack = proxy.AckPublished
 	}
+	p.Flush = map[string]proxy.Flush{flushZone: proxy.FlushZone, flushReplicate: proxy.FlushReplicated}[c.Flush]
 	if c.TLS.enabled() {
 		files, err := newCertificates(c.TLS, log)
 		if err != nil {

@@ -120,6 +120,12 @@ func NewTable() (*Table, error) {
 // All returns the commands in order of name. Callers must not change them.
 func (t *Table) All() []*Command { return t.all }
 
+// Refuse makes a command one that is refused, for reason.
+func (t *Table) Refuse(name, reason string) {
+	c := t.byName[name]
+	c.Class, c.Reason = Refused, reason
+}
+
 // longestName is the maximum length of a name: longer ones are unknown.
 const longestName = 24
 

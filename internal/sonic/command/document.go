@@ -50,6 +50,8 @@ func (c *Command) treatment() string {
 		return "replicated with `STORE`, else relayed"
 	case "scan", "keys", "dbsize", "randomkey":
 		return "relayed; keys of Sonic itself are left out"
+	case "flushall", "flushdb":
+		return "refused; with `flush: zone` this zone's keys are deleted, with `flush: replicate` those of all zones"
 	case "function|load", "function|delete":
 		return "relayed, changes this zone only: load libraries in each zone"
 	case "function|flush":

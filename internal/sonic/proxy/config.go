@@ -35,6 +35,18 @@ const (
 	WritesRefused
 )
 
+// Flush says what FLUSHDB and FLUSHALL do.
+type Flush int
+
+const (
+	// FlushRefused refuses both.
+	FlushRefused Flush = iota
+	// FlushZone deletes this zone's keys.
+	FlushZone
+	// FlushReplicated deletes the keys of all zones.
+	FlushReplicated
+)
+
 // Config of the proxy. New replaces zero values by the defaults named here.
 type Config struct {
 	// Backend is this zone's Redis.
@@ -61,6 +73,8 @@ type Config struct {
 	// Publish says that PUBLISH also reaches the subscribers of other zones. Default: false, only
 	// those of this zone.
 	Publish bool
+	// Flush says what FLUSHDB and FLUSHALL do. Default: FlushRefused.
+	Flush Flush
 	// DrainTimeout bounds how long Serve waits for commands in flight when it ends. Default: 5s.
 	DrainTimeout time.Duration
 }

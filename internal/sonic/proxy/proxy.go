@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -69,6 +70,9 @@ type Proxy struct {
 	down error // why there is no shared connection; nil if there is one
 }
 
+// flushes returns the commands that [Config.Flush] is about.
+func flushes() []string { return []string{"flushall", "flushdb"} }
+
 // New checks cfg and returns a proxy. It starts nothing.
 func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error) {
 	cfg = cfg.withDefaults()
@@ -78,6 +82,11 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 	table, err := command.NewTable()
 	if err != nil {
 		return nil, err
+	}
+	if cfg.Flush == FlushRefused {
+		for _, name := range flushes() {
+			table.Refuse(name, "it would delete the keys of every zone, see flush in the configuration")
+		}
 	}
 	p := &Proxy{
 		cfg: cfg, log: log.Named("proxy"), metrics: newMetrics(reg), table: table,
@@ -90,7 +99,11 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 	p.users.Store(access.NewUsers(cfg.Users))
 	p.handlers = p.handlersOf()
 	for _, cmd := range table.All() {
-		p.functions = append(p.functions, functionPrefix("sonic_"+cmd.Name))
+		name := "sonic_" + cmd.Name
+		if cfg.Flush == FlushZone && slices.Contains(flushes(), cmd.Name) {
+			name += "_zone"
+		}
+		p.functions = append(p.functions, functionPrefix(name))
 		p.options = append(p.options, request.OptionsStart(cmd))
 		p.batchHeads = append(p.batchHeads, batchHeads(cmd))
 	}

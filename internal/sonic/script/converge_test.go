@@ -55,6 +55,9 @@ func TestListsAndStreamsConverge(t *testing.T) { converge(t, 700, chaos{lists: 8
 // The same of writes that mostly change when few keys expire, with clocks that often are ahead.
 func TestExpiriesConverge(t *testing.T) { converge(t, 700, chaos{expiries: 80}) }
 
+// The same of writes among which zones flush databases.
+func TestFlushesConverge(t *testing.T) { converge(t, 700, chaos{flushes: true}) }
+
 // converge makes zones do random things, of the kinds that like names.
 func converge(t *testing.T, steps int, like chaos) {
 	t.Helper()
@@ -64,8 +67,8 @@ func converge(t *testing.T, steps int, like chaos) {
 			t.Parallel()
 			p := fromEnvironment(t, steps)
 			r := rand.New(rand.NewPCG(p.seed, 0))
-			w := newWorld(t, r, names...)
-			c := &chaos{world: w, makers: newMakers(t), acked: make(map[string]int64), lists: like.lists, expiries: like.expiries}
+			w := like.newWorld(t, r, names...)
+			c := &chaos{world: w, makers: newMakers(t), acked: make(map[string]int64), lists: like.lists, expiries: like.expiries, flushes: like.flushes}
 			next := 0
 			for n := range p.steps {
 				if n == next { // differences are soon overwritten
@@ -96,6 +99,17 @@ type chaos struct {
 	// Of 100 writes: how many are to lists and streams, and how many are about expiries. The others
 	// are to keys of all types.
 	lists, expiries int
+
+	flushes bool // databases are flushed; then all keys are under lww
+}
+
+// newWorld makes the world for it.
+func (c *chaos) newWorld(t testing.TB, r *rand.Rand, names ...string) *world {
+	t.Helper()
+	if c.flushes {
+		return newWorldOf(t, r, []any{"lww"}, nil, names...)
+	}
+	return newWorld(t, r, names...)
 }
 
 func (c *chaos) step() {
@@ -258,6 +272,9 @@ func (c *chaos) command(z *zone) []any {
 		}
 		return list
 	}
+	if c.flushes && r.IntN(80) == 0 {
+		return []any{[]string{"flushdb", "flushdb", "flushall"}[r.IntN(3)]}
+	}
 	if r.IntN(100) < c.lists {
 		if r.IntN(3) == 0 {
 			return c.stream(z, fmt.Sprintf("x%d", r.IntN(2)))
@@ -329,6 +346,9 @@ func (c *chaos) command(z *zone) []any {
 	case 32:
 		return c.single(z)
 	default:
+		if c.flushes {
+			return []any{"incr", c.key("str")}
+		}
 		return []any{"incrby", fmt.Sprintf("c:%d", r.IntN(2)), r.Int64N(100) - 30}
 	}
 }
@@ -534,11 +554,14 @@ func (c *chaos) finish() {
 		z.prune(0)
 		all, err := z.client.HGetAll(context.Background(), "{sonic:0}ver").Result()
 		require.NoError(c.t, err)
+		for db := range 16 { // what flushes left
+			delete(all, fmt.Sprintf("f%d", db))
+		}
 		for db := range 2 { // what operations on strings, lists and streams name
 			for key, v := range z.data(db) {
 				field := fmt.Sprintf("k%d:%s", db, key)
 				if v.kind == "list" || v.kind == "stream" || v.kind == "string" && strings.HasSuffix(all[field], " L") {
-					assert.True(c.t, strings.HasPrefix(key, "n:") || strings.HasSuffix(all[field], " L"), "%s of zone %s: %q", field, z.name, all[field])
+					assert.True(c.t, !c.flushes && strings.HasPrefix(key, "n:") || strings.HasSuffix(all[field], " L"), "%s of zone %s: %q", field, z.name, all[field])
 					delete(all, field)
 				}
 			}
@@ -566,13 +589,12 @@ func (z *zone) known(db int, key string) map[string]string {
 // know for sure.
 func (c *chaos) compare(all bool) {
 	c.t.Helper()
-	history := make(map[string][]versioned)
 	for _, v := range c.history() {
-		history[v.key()] = append(history[v.key()], v)
 		if op := v.effect[0]; v.effect[1] == "l" && (op == "R" || op == "L") {
 			c.makers.of(v) // others name it
 		}
 	}
+	history := c.byKey()
 	differ := 0
 	for db := range 2 {
 		var held []map[string]value
@@ -609,7 +631,7 @@ func (c *chaos) compare(all bool) {
 			if soon && !all {
 				continue
 			}
-			if !strings.HasPrefix(key, "n:") {
+			if c.flushes || !strings.HasPrefix(key, "n:") {
 				modelled := false
 				for _, seen := range []bool{false, true} {
 					model, there := c.makers.fold(effects, now, seen)

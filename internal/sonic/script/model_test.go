@@ -45,6 +45,31 @@ func (w *world) history() []versioned {
 	return all
 }
 
+// byKey returns the history of each key. A flush is a deletion of all keys of its databases.
+func (w *world) byKey() map[string][]versioned {
+	w.t.Helper()
+	all, byKey := w.history(), make(map[string][]versioned)
+	for _, v := range all {
+		if v.effect[0] != "F" {
+			byKey[v.key()] = nil
+		}
+	}
+	for _, v := range all {
+		if v.effect[0] != "F" {
+			byKey[v.key()] = append(byKey[v.key()], v)
+			continue
+		}
+		for _, flushed := range append([]string{v.effect[2]}, v.effect[4:]...) {
+			for key := range byKey {
+				if db, name, _ := strings.Cut(key, ":"); db == flushed {
+					byKey[key] = append(byKey[key], versioned{v.position, v.origin, []string{"D", "l", db, name}})
+				}
+			}
+		}
+	}
+	return byKey
+}
+
 // effects returns those of a message of the zone's topic.
 func (z *zone) effects(index int) []versioned {
 	t, m := z.world.t, &z.topic[index]

@@ -48,21 +48,29 @@ func (z *zone) length() int64 {
 // Afterwards they hold the same, and no increment is missing.
 func TestWhatWasDroppedIsShipped(t *testing.T) {
 	for _, names := range [][]string{{"a", "b"}, {"a", "b", "c"}} {
-		t.Run(strconv.Itoa(len(names)), func(t *testing.T) { dropping(t, names, false) })
+		t.Run(strconv.Itoa(len(names)), func(t *testing.T) { dropping(t, names, false, false) })
 	}
 }
 
 // The same with Redis that come back older than they were: writes that were dropped are lost with
 // them, and zones hold the same all the same.
-func TestWhatWasDroppedIsShippedByAnOlderRedis(t *testing.T) { dropping(t, []string{"a", "b"}, true) }
+func TestWhatWasDroppedIsShippedByAnOlderRedis(t *testing.T) {
+	dropping(t, []string{"a", "b"}, true, false)
+}
 
-func dropping(t *testing.T, names []string, older bool) {
+// The same with databases that are flushed meanwhile.
+func TestWhatWasDroppedAroundFlushesIsShipped(t *testing.T) {
+	dropping(t, []string{"a", "b", "c"}, false, true)
+}
+
+func dropping(t *testing.T, names []string, older, flushes bool) {
 	t.Helper()
 	t.Parallel()
 	p := fromEnvironment(t, 600)
 	r := rand.New(rand.NewPCG(p.seed, 0))
-	w := newWorld(t, r, names...)
-	c := &chaos{world: w, acked: make(map[string]int64)}
+	c := &chaos{acked: make(map[string]int64), flushes: flushes}
+	w := c.newWorld(t, r, names...)
+	c.world = w
 	skips := make(map[*zone]bool)
 	for range p.steps {
 		z := w.zones[r.IntN(len(names))]

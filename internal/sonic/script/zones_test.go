@@ -49,22 +49,23 @@ func (z *zone) event(format string, args ...any) {
 
 // A world is a set of zones that replicate to each other.
 type world struct {
-	t     testing.TB
-	r     *rand.Rand
-	zones []*zone
+	t        testing.TB
+	r        *rand.Rand
+	zones    []*zone
+	policies []any // arguments of sonic_open
 
 	counts map[string]int // of sonic_apply's replies, and of events
 }
 
 func newWorld(t testing.TB, r *rand.Rand, names ...string) *world {
 	t.Helper()
-	return newWorldOf(t, r, nil, names...)
+	return newWorldOf(t, r, []any{"lww", "n:", "none", "c:", "counter"}, nil, names...)
 }
 
-// newWorldOf is newWorld with another number of databases in some zones.
-func newWorldOf(t testing.TB, r *rand.Rand, databases map[string]string, names ...string) *world {
+// newWorldOf is newWorld with other policies, and with other numbers of databases in some zones.
+func newWorldOf(t testing.TB, r *rand.Rand, policies []any, databases map[string]string, names ...string) *world {
 	t.Helper()
-	w := &world{t: t, r: r, counts: make(map[string]int)}
+	w := &world{t: t, r: r, policies: policies, counts: make(map[string]int)}
 	for _, name := range names {
 		conf := map[string]string{"appendonly": "yes", "appendfsync": "no"}
 		if n := databases[name]; n != "" {
@@ -115,7 +116,7 @@ func (z *zone) open(floor string) {
 	for _, o := range z.others() {
 		args = append(args, o.name)
 	}
-	args = append(args, "lww", "n:", "none", "c:", "counter")
+	args = append(args, z.world.policies...)
 	found := z.table("sonic_open", args...)
 	z.ready = found["ready"] == "1"
 	if !z.ready {

@@ -79,5 +79,8 @@ func (u *Account) MayRun(cmd *command.Command) bool {
 	}
 	// For Redis all commands come from Sonic's own user. So Redis cannot prevent a script from
 	// using keys that this account may not use.
+	if cmd.Class == command.Write && !cmd.HasKeys() { // it writes all keys
+		return false
+	}
 	return cmd.Group != "scripting"
 }

@@ -8,6 +8,8 @@ local function element_field(db, key, element) -- newest write of an element; '-
 	return 'e' .. db .. ':' .. DIGITS[#key] .. ':' .. key .. element
 end
 
+local function flush_field(db) return 'f' .. db end -- newest flush of a database
+
 -- Functions on versions, see 50_versions.lua.
 local versions = {}
 
@@ -213,14 +215,16 @@ end
 local function wiped_before(policy, db, key)
 	if policy ~= 'l' or alone then return nil end
 	if db ~= '0' then call('SELECT', '0') end
-	local stored = call('HMGET', state(outbox, 'ver'), expiry_field(db, key), key_field(db, key))
+	local ver = state(outbox, 'ver')
+	local stored = call('HMGET', ver, expiry_field(db, key), key_field(db, key))
+	local whole = versions.whole(ver, db, stored[2])
 	if db ~= '0' then call('SELECT', db) end
 	local pxat, wiped
-	if stored[1] and not versions.overtaken(stored[1], stored[2]) then
+	if stored[1] and not versions.overtaken(stored[1], whole) then
 		pxat, wiped = string.match(stored[1], '^[^ ]* ?(%d*) ?(%d*)$')
 		if wiped == '' then wiped = nil end
-	elseif stored[2] then -- the newest statement is that of the wholesale write
-		pxat = string.match(stored[2], '^[^ ]* ?(%d*)')
+	elseif whole then -- the newest statement is that of the wholesale write
+		pxat = string.match(whole, '^[^ ]* ?(%d*)')
 	end
 	if is_over(pxat) and call('PEXPIRETIME', key) == -1 then return pxat end
 	return wiped

@@ -68,6 +68,23 @@ function unsent.mark(out, packed)
 	unsent.lose(out, lost)
 end
 
+-- forget forgets what is noted of the keys of a flushed database: flushed[db] is the set of its keys that are left. It returns how
+-- many notes that were. Sums of counters stay.
+function unsent.forget(out, flushed)
+	local hash, cursor, count = state(out, 'unsent'), '0', 0
+	repeat
+		local step = call('HSCAN', hash, cursor, 'COUNT', '1000')
+		local fields, gone = step[2], {}
+		cursor = step[1]
+		for i = 1, #fields, 2 do
+			local db, key = versions.named(fields[i])
+			if db and flushed[db] and not flushed[db][key] then gone[#gone + 1] = fields[i] end
+		end
+		if #gone > 0 then count = count + call('HDEL', hash, unpack(gone)) end
+	until cursor == '0'
+	return count
+end
+
 -- publish sends an entry to who ships, and tells whether anybody listens. streams says that the entry is in the stream, too, and is only announced:
 -- it cannot be lost, and does not count. Shard channels, for no pattern of a client fits them.
 function unsent.publish(out, tx, id, effects, writes, streams)

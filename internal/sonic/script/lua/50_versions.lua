@@ -70,6 +70,11 @@
 -- addition of another type, or to an expiry needs no content, and nothing is asked for. So when all has arrived KV is
 -- the same in all zones, and each of them holds what KV made: else it has asked, and the answer is a newer KV.
 --
+-- A flush of a database (F) is a deletion of all keys that it has in any zone: KV of each is at least its version. Who applies it
+-- applies that deletion to the keys of which something newer is known, and removes all others. Facts of the time before it stay until they are
+-- pruned, and lose every comparison. The version of the newest flush of a database is never forgotten, for an expiry that it has
+-- overtaken may be pruned later than it; like any KV it counts as forgotten once it is before `pruned`.
+--
 -- "The time" is the clock of this zone's stream or Redis' wall clock, whichever is ahead. Local writes are
 -- newer than everything here, so they only note their facts.
 --
@@ -160,18 +165,51 @@ function versions.overtaken(expiry, whole)
 	return whole and before(versions.parse(expiry), versions.parse(whole))
 end
 
+-- The newest flush of each database that was asked for, false for none: those that are stored.
+versions.flushes = {}
+
+-- flushed returns the version of the newest flush of a database, nil when there is none. The script is in db 0.
+function versions.flushed(ver, db)
+	local v = versions.flushes[db]
+	if v == nil then
+		local stored = call('HGET', ver, flush_field(db))
+		v = stored and versions.parse(stored) or false
+		versions.flushes[db] = v
+	end
+	return v or nil
+end
+
+-- whole returns the newest wholesale write of a key, as it is stored: stored, what its own field says, or the flush of
+-- its database. The script is in db 0.
+function versions.whole(ver, db, stored)
+	local flushed = versions.flushed(ver, db)
+	if flushed and not (stored and before(flushed, versions.parse(stored))) then return flushed.text end
+	return stored
+end
+
+-- named returns the database and the key that a field of the hash of versions names, or one of the hash `unsent`; nil for other fields.
+function versions.named(field)
+	local db, key = string.match(field, '^[kx](%d+):(.*)$')
+	if db then return db, key end
+	db, key = string.match(field, '^t%a(%d+):(.*)$')
+	if db then return db, key end
+	local size
+	db, size, key = string.match(field, '^e(%d+):(%d+):(.*)$')
+	if db then return db, string.sub(key, 1, tonumber(size)) end
+end
+
 -- facts reads what is known of a key, without its elements. The script is in db 0.
 function versions.facts(ver, db, key)
 	local name = db .. ':' .. key
 	local stored = call('HMGET', ver, 'k' .. name, 'x' .. name, 'th' .. name, 'ts' .. name, 'tz' .. name)
 	local f = {types = {}, said = ''}
-	local rest
-	if stored[1] then
-		f.whole, rest = versions.known(stored[1])
+	local whole, rest = versions.whole(ver, db, stored[1]), nil
+	if whole then
+		f.whole, rest = versions.known(whole)
 		if f.whole then f.whole_said = string.match(rest, '^ ?(%d*)') end
-		f.stored = stored[1]
+		f.stored = whole
 	end
-	if stored[2] and not versions.overtaken(stored[2], stored[1]) then
+	if stored[2] and not versions.overtaken(stored[2], whole) then
 		f.expiry, f.said, f.wiped = versions.expiry_known(stored[2])
 	end
 	if stored[3] then f.types.h = versions.known(stored[3]) end

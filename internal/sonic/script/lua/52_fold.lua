@@ -12,6 +12,7 @@ local ahead        -- the stream's is: a key whose expiry it has reached may sti
 local recovers     -- this Redis came back older than it was, and has not got all again
 local filled       -- key of the hash `boot` while the copy of a bootstrap may be ahead of the cursors, else nil
 local wanted       -- function(db, key, lacking, f): asks the origin for the key's state, see want; f is what is known of the key
+local reached_before -- the last id of the stream before this message, and what it was raised to: no known version is between both but the message's
 local emptied      -- list of db, key: keys that may have lost their last element
 
 local function note(...)

@@ -37,6 +37,7 @@ local function adopt(out)
 	zone = meta[1] or zone
 	pruned = versions.of(meta[2] or NO_ID, '')
 	pruned.text = meta[2] or NO_ID
+	versions.flushes = {}
 	top = stream_info(out)
 	selected = '0'
 end

@@ -65,7 +65,8 @@ local function apply_plain(out, origin, counts, current)
 	local alone_then = {}
 	for i = 1, n, 2 do
 		local e, v, j = list[i], list[i + 1], (i - 1) / 2 * 5
-		local simple = not (stored[j + 2] or stored[j + 3] or stored[j + 4] or stored[j + 5])
+		local flushed = versions.flushed(ver, e[3])
+		local simple = not (stored[j + 2] or stored[j + 3] or stored[j + 4] or stored[j + 5] or flushed and before(v, flushed))
 		local whole = stored[j + 1]
 		if simple and whole then
 			local ms, seq = string.match(whole, '^(%d+)%-(%d+)@?[^ ]*$')
@@ -240,8 +241,10 @@ always('sonic_apply', function(keys, args)
 		end
 	end
 
+	reached_before = versions.parse(top)
 	-- From here on local writes, and what is appended below, are newer than all of this message.
 	raise(out, last)
+	reached_before.raised = top
 	ver, emptied = state(out, 'ver'), {}
 	filled = call('EXISTS', state(out, 'boot')) == 1 and state(out, 'boot')
 	local wall = wall_clock()

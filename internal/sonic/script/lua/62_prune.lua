@@ -74,15 +74,17 @@ redis.register_function{
 		local fields, gone, wholes = step[2], {}, {}
 		for i = 1, #fields, 2 do
 			local forgotten
+			local first = string.sub(fields[i], 1, 1)
 			if alone then
 				forgotten = true
-			elseif string.sub(fields[i], 1, 1) == 'x' then
-				forgotten = not versions.expiry_known(fields[i + 1])
-			else
+			elseif first == 'x' then
+				local flush = versions.whole(hash, string.match(fields[i], '^x(%d+)'), nil)
+				forgotten = not versions.expiry_known(fields[i + 1]) or versions.overtaken(fields[i + 1], flush)
+			elseif first ~= 'f' then
 				forgotten = not versions.known(fields[i + 1])
 			end
 			if forgotten then
-				local whole = string.sub(fields[i], 1, 1) == 'k'
+				local whole = first == 'k'
 				if whole then wholes[#wholes + 1] = {'x' .. string.sub(fields[i], 2), fields[i + 1]} end
 				if not whole or alone or not is_base(fields[i], fields[i + 1]) then gone[#gone + 1] = fields[i] end
 			end

@@ -1,0 +1,173 @@
+
+do -- what is local here is of this file alone: a function of Lua has at most 200 locals
+
+-- Flushing databases: FLUSHDB and FLUSHALL of this zone only, or of all zones as the effect F, see 50_versions.lua.
+
+-- Names of state keys. Those of `part:<origin>` come from `cur`.
+local STATE = {'out', 'ver', 'meta', 'cur', 'told', 'want', 'owe', 'unsent', 'boot'}
+
+-- state_keys returns the names of all state keys. The script is in db 0.
+local function state_keys()
+	local list = {}
+	for i = 1, #STATE do list[i] = state(outbox, STATE[i]) end
+	local origins = call('HKEYS', state(outbox, 'cur'))
+	for i = 1, #origins do
+		local origin = string.match(origins[i], '^p (.*)$')
+		if origin then list[#list + 1] = state(outbox, 'part:' .. origin) end
+	end
+	return list
+end
+
+-- empty deletes all keys of a database but state keys and those of kept, a list. how are the arguments of FLUSHDB. What stays
+-- is in another database meanwhile: one step for each, while a million keys would take a second to delete one by one.
+local function empty(db, kept, ...)
+	go(db)
+	if call('DBSIZE') == 0 then return end
+	local stay = {}
+	local function look_at(list)
+		for i = 1, #list do
+			if call('EXISTS', list[i]) == 1 then stay[#stay + 1] = list[i] end
+		end
+	end
+	look_at(kept)
+	if db == '0' then look_at(state_keys()) end
+	local other = db == '0' and '1' or '0'
+	if failed(try('SELECT', other)) then -- it is the only database
+		local keep, cursor = {}, '0'
+		for i = 1, #stay do keep[stay[i]] = true end
+		repeat
+			local step, gone = call('SCAN', cursor, 'COUNT', '1000'), {}
+			cursor = step[1]
+			for i = 1, #step[2] do
+				if not keep[step[2][i]] then gone[#gone + 1] = step[2][i] end
+			end
+			if #gone > 0 then call('UNLINK', unpack(gone)) end
+		until cursor == '0'
+		return
+	end
+	selected = other
+	go(db)
+	local function aside(i) return state(outbox, 'kept:') .. i end -- the other database may have a key of the same name
+	for i = 1, #stay do
+		call('RENAME', stay[i], aside(i))
+		call('MOVE', aside(i), other)
+	end
+	call('FLUSHDB', ...)
+	go(other)
+	for i = 1, #stay do call('MOVE', aside(i), db) end
+	go(db)
+	for i = 1, #stay do call('RENAME', aside(i), stay[i]) end
+end
+
+-- newer_keys returns the keys of the databases left of which something newer than v is known: db, key, ..
+local function newer_keys(v, left)
+	local list = {}
+	local at = reached_before
+	if at.raised == top and (at.ms < v.ms or at.ms == v.ms and at.seq < v.seq) then return list end
+	local seen, cursor = {}, '0'
+	repeat
+		local step = call('HSCAN', ver, cursor, 'COUNT', '1000')
+		cursor = step[1]
+		local fields = step[2]
+		for i = 1, #fields, 2 do
+			local db, key = versions.named(fields[i])
+			if db and left[db] and before(v, versions.parse(fields[i + 1])) and not seen[db .. ':' .. key] then
+				seen[db .. ':' .. key] = true
+				list[#list + 1], list[#list + 2] = db, key
+			end
+		end
+	until cursor == '0'
+	return list
+end
+
+-- F: the database, an empty key, further databases.
+function effects.F(e, v)
+	local dbs, left, any = {e[3], unpack(e, 5)}, {}, false
+	go('0')
+	for i = 1, #dbs do
+		local db = dbs[i]
+		local held = versions.flushed(ver, db)
+		if not held or before(held, v) then left[db], any = {}, true end -- else it is lost, or came with the copy of a bootstrap
+	end
+	if not any then return 'lost' end
+	local newer = newer_keys(v, left)
+	for i = 1, #newer, 2 do
+		local db, key = newer[i], newer[i + 1]
+		fold.wholesale(db, key, v, '')
+		left[db][key] = true
+	end
+	go('0')
+	if filled then -- the copy may have keys without versions that were written behind the flush
+		local keys = call('HKEYS', filled)
+		for i = 1, #keys do
+			local db, key = string.match(keys[i], '^(%d+):(.*)$')
+			if db and left[db] and blind.has(v, db, key) then left[db][key] = true end
+		end
+	end
+	unsent.forget(outbox, left)
+	for db, keys in pairs(left) do
+		note(flush_field(db), v.text)
+		versions.flushes[db] = v
+		local kept = {}
+		for key in pairs(keys) do kept[#kept + 1] = key end
+		if not failed(try('SELECT', db)) then -- this Redis may have fewer
+			selected = db
+			empty(db, kept, 'ASYNC')
+		end
+	end
+	return 'applied'
+end
+
+-- databases returns all databases that this Redis has.
+local function databases()
+	local list = {}
+	while not failed(try('SELECT', DIGITS[#list])) do list[#list + 1] = DIGITS[#list] end
+	return list
+end
+
+local function has_counters()
+	if default_policy == 'c' then return true end
+	for i = 1, #policies do
+		if policies[i][2] == 'c' then return true end
+	end
+	return false
+end
+
+-- flushes registers command as a function. all says that it is of all databases, here that it is of this zone only.
+local function flushes(name, command, all, here)
+	always(name, function(keys, args)
+		if not ready then return NOT_READY end
+		outbox = keys[1]
+		local db, tx, published = mode_of(args[1])
+		local how = args[2] and string.upper(args[2])
+		if #args > 2 or how and how ~= 'SYNC' and how ~= 'ASYNC' then return {err = 'ERR syntax error'} end
+		if has_counters() then
+			return {err = 'SONICREFUSED ' .. command .. ' is not for databases that may have counter keys: they cannot be deleted'}
+		end
+		local dbs, flushed = all and databases() or {db}, {}
+		for i = 1, #dbs do flushed[dbs[i]] = {} end
+		call('SELECT', '0')
+		selected = '0'
+		local id = false
+		if not here and not alone then
+			local notes = {}
+			for i = 1, #dbs do notes[2 * i - 1], notes[2 * i] = flush_field(dbs[i]), '' end
+			-- It is kept although others are dropped: nothing that is shipped later could stand for it. Then nothing in the stream may end its transaction.
+			id = append(outbox, '0', not divert and tx or nil, cmsgpack.pack({'F', 'l', dbs[1], '', unpack(dbs, 2)}), notes, nil, true)
+			for i = 1, #dbs do versions.flushes[dbs[i]] = versions.of(id, zone) end
+		end
+		local forgotten = unsent.forget(outbox, flushed)
+		if here then unsent.lose(outbox, forgotten) end
+		for i = 1, #dbs do empty(dbs[i], {}, unpack(args, 2)) end
+		local reply = {ok = 'OK'}
+		if published then return {id, reply} end
+		return reply
+	end)
+end
+
+flushes('sonic_flushdb', 'FLUSHDB', false, false)
+flushes('sonic_flushall', 'FLUSHALL', true, false)
+flushes('sonic_flushdb_zone', 'FLUSHDB', false, true)
+flushes('sonic_flushall_zone', 'FLUSHALL', true, true)
+
+end

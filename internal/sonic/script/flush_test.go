@@ -303,7 +303,7 @@ func TestFlushKeepsStateKeys(t *testing.T) {
 	require.NoError(t, err)
 	names := make(map[string]bool)
 	for _, file := range files {
-		text, err := os.ReadFile(file) //nolint:gosec // the library's own
+		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		for _, found := range regexp.MustCompile(`\bstate\(\w+(?:\[1\])?, '([a-z]+)'`).FindAllStringSubmatch(string(text), -1) {
 			names[found[1]] = true

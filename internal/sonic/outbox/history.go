@@ -10,6 +10,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/topic"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -37,12 +38,8 @@ func (l *loader) checkHistory(ctx context.Context, state redislib.State) error {
 		return err
 	}
 	c := historyComparison{state: state, end: end, gaps: l.cfg.Off || state.Off, outbox: entries}
-	r, err := l.readTopic(ctx, state.Shipped)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
-	if _, err = r.ReadToEnd(ctx, func(_ context.Context, d *messaging.Delivery) error { return c.add(d) }); errors.Is(err, errCompared) {
+	err = l.readTopic(ctx, state.Shipped, func(_ context.Context, h *message.Header, d *messaging.Delivery) error { return c.add(h, d.Payload) })
+	if errors.Is(err, errCompared) {
 		err = nil
 	} else if err == nil {
 		err = c.orphan(len(c.outbox))
@@ -57,17 +54,30 @@ func (l *loader) checkHistory(ctx context.Context, state redislib.State) error {
 // published: the clock of effects may be ahead of the publisher's clock.
 const clockMargin = time.Minute
 
-// readTopic returns a reader of the zone's topic that begins before the effect that follows from.
-func (l *loader) readTopic(ctx context.Context, from message.ID) (*messaging.Reader, error) {
+// readTopic passes the messages of the zone's topic to handle, from before the effect that follows
+// from on, up to the end. It skips foreign messages.
+func (l *loader) readTopic(ctx context.Context, from message.ID, handle func(context.Context, *message.Header, *messaging.Delivery) error) error {
 	position := messaging.Earliest()
 	if from.Ms > 0 {
 		position = messaging.AtTime(time.UnixMilli(int64(from.Ms)).Add(-clockMargin))
 	}
 	r, err := l.client.Reader(ctx, messaging.ReaderConfig{Topic: l.writer.Topic(), Name: "sonic", From: &position})
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the topic of this zone: %w", err)
+		return fmt.Errorf("cannot read the topic of this zone: %w", err)
 	}
-	return r, nil
+	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
+	_, err = r.ReadToEnd(ctx, func(ctx context.Context, d *messaging.Delivery) error {
+		h, err := topic.Header(d, l.cfg.Zone, l.cfg.Shard)
+		switch {
+		case errors.Is(err, message.ErrForeign):
+			return nil
+		case err != nil:
+			return fmt.Errorf("message %s of %s: %w", d.ID, d.Topic, err)
+		default:
+			return handle(ctx, h, d)
+		}
+	})
+	return err
 }
 
 // historyComparison compares the outbox with the messages of the topic.
@@ -87,10 +97,9 @@ type historyComparison struct {
 var errCompared = errors.New("all is compared")
 
 // add compares the next message. It returns errCompared when no further message matters.
-func (c *historyComparison) add(d *messaging.Delivery) error {
-	h, err := message.ParseHeader(d.Properties)
-	if err != nil || h.Last.Compare(c.state.Shipped) <= 0 || h.Last.Compare(c.end) > 0 {
-		return err
+func (c *historyComparison) add(h *message.Header, payload []byte) error {
+	if h.Last.Compare(c.state.Shipped) <= 0 || h.Last.Compare(c.end) > 0 {
+		return nil
 	}
 	if !c.found {
 		c.found, c.missing = true, h.Prev.Compare(c.state.Shipped) > 0
@@ -98,12 +107,13 @@ func (c *historyComparison) add(d *messaging.Delivery) error {
 	if h.Part == 1 {
 		c.parts = nil
 	}
-	if c.parts = append(c.parts, d.Payload...); h.Part < h.Parts {
+	if c.parts = append(c.parts, payload...); h.Part < h.Parts {
 		return nil
 	}
 	entries, err := message.Entries(c.parts)
-	if err != nil {
-		return fmt.Errorf("message %s of %s: %w", d.ID, d.Topic, err)
+	if err != nil { // other zones stop at it, with an alarm
+		c.missing = true
+		return nil
 	}
 	for i := range entries {
 		if err := c.addEntry(h, &entries[i]); err != nil {

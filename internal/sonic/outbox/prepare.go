@@ -10,7 +10,6 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
-	"github.com/aviaryhq/aviary/internal/sonic/topic"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -293,19 +292,10 @@ func (l *loader) recover(ctx context.Context, from message.ID, epoch int64) erro
 // replay reads the topic from about the effect begin on, and applies the messages after the effect
 // from. missing says that some effects after from are not in the topic.
 func (l *loader) replay(ctx context.Context, begin, from message.ID, epoch int64) (missing bool, err error) {
-	r, err := l.readTopic(ctx, begin)
-	if err != nil {
-		return false, err
-	}
-	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
 	n := int64(0)
-	_, err = r.ReadToEnd(ctx, func(ctx context.Context, d *messaging.Delivery) error {
-		h, err := topic.Header(d, l.cfg.Zone, l.cfg.Shard)
-		if errors.Is(err, message.ErrForeign) {
+	err = l.readTopic(ctx, begin, func(ctx context.Context, h *message.Header, d *messaging.Delivery) error {
+		if missing || h.Last.Compare(from) <= 0 {
 			return nil
-		}
-		if err != nil || missing || h.Last.Compare(from) <= 0 {
-			return err
 		}
 		if h.Prev.Compare(from) > 0 {
 			missing = true

@@ -155,7 +155,8 @@ type OutboxConfig struct {
 	// them. Default stream.
 	Mode string `yaml:"mode"`
 	// Bytes is how much memory the outbox may use in Redis. Sonic measures it twice a second. Redis
-	// itself refuses writes at a quarter more, 16 MiB at least. Default 256MiB.
+	// itself refuses writes at Bytes plus a quarter, or plus 16MiB where that is more. Default
+	// 256MiB.
 	Bytes config.Bytes `yaml:"bytes"`
 	// Age is how old the oldest effect may be. 0: no limit. Default 0.
 	Age time.Duration `yaml:"age"`

@@ -62,7 +62,7 @@ func (m *memory) update(info map[string]string) {
 	before := m.full
 	switch m.full = memoryProblem(info); {
 	case before == "" && m.full != "":
-		m.log.Error("Redis has reached its maxmemory: it refuses writes of clients, and those of other zones are applied beyond it", zap.String("problem", m.full))
+		m.log.Error("Redis has reached its maxmemory: writes of clients are refused, writes of other zones are still applied", zap.String("problem", m.full))
 	case before != "" && m.full == "":
 		m.log.Info("Redis is below its maxmemory again")
 	}

@@ -75,7 +75,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	}
 	l := redislib.New(db, cfg.library())
 	if err := outbox.Load(ctx, l, rt.Log, false); redislib.NoMemory(err) {
-		rt.Log.Error("Redis has reached its maxmemory: it goes on with the library that it has", zap.Error(err))
+		rt.Log.Error("cannot load the functions of this version: Redis has reached its maxmemory, and goes on with those that it has", zap.Error(err))
 	} else if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (s *service) checkWrites(ctx context.Context) error {
 	switch full := s.monitor.state(); {
 	case err != nil:
 		return err
-	case state.History != "":
+	case state.History == redislib.HistoryRejected:
 		return errors.New("this Redis and the topic have different histories: see the log of the Sonic that owns the topic, and run sonic -repair")
 	case !state.Opened:
 		return errors.New("no Sonic has opened this Redis yet: the Sonic that owns the topic opens it")

@@ -227,7 +227,7 @@ func (a *Applier) header(ctx context.Context, d *messaging.Delivery) (*message.H
 	}
 	if errors.Is(err, message.ErrForeign) {
 		a.metrics.foreign.WithLabelValues(a.cfg.Origin).Inc()
-		a.log.Error("skipped a message that the Sonic of the zone has not written", zap.Stringer("message", d.ID), zap.String("topic", d.Topic), zap.Error(err))
+		a.log.Error("skipped a foreign message", zap.Stringer("message", d.ID), zap.String("topic", d.Topic), zap.Error(err))
 		return nil, nil //nolint:nilnil // see the comment
 	}
 	if state, stateErr := a.library.ReadState(ctx); stateErr != nil {

@@ -30,7 +30,7 @@ const (
 type Header struct {
 	Origin string // the zone that wrote it
 	Shard  int
-	Epoch  int64 // of the origin's Redis: increases each time it is opened for writes after a start or a failover
+	Epoch  int64 // of the origin's Redis: increases each time it is opened for writes
 	// Prev is the last effect of the previous message. First and Last are the first and the last
 	// effect of this one.
 	Prev, First, Last ID

@@ -24,7 +24,7 @@ var ErrHistory = errors.New("this Redis and the topic have different histories")
 // older than the topic, or ahead of it, has the same history.
 //
 // Redis keeps all effects after state.Shipped, up to which the topic had all when they were last
-// equal. So checkHistory compares what follows.
+// equal. So checkHistory compares what follows. It returns [ErrState] for a Redis that was emptied.
 func (l *loader) checkHistory(ctx context.Context, state redislib.State) error {
 	end := l.packer.Tail.Last
 	if l.cfg.Alone || end.Compare(state.Shipped) <= 0 {
@@ -37,17 +37,24 @@ func (l *loader) checkHistory(ctx context.Context, state redislib.State) error {
 	if err != nil {
 		return err
 	}
-	c := historyComparison{state: state, end: end, gaps: l.cfg.Off || state.Off, outbox: entries}
-	err = l.readTopic(ctx, state.Shipped, func(_ context.Context, h *message.Header, d *messaging.Delivery) error { return c.add(h, d.Payload) })
-	if errors.Is(err, errCompared) {
-		err = nil
-	} else if err == nil {
-		err = c.orphan(len(c.outbox))
+	known := false
+	for _, from := range []message.ID{state.Shipped, {}} { // the beginning: the clock of effects may be far ahead
+		c := historyComparison{state: state, end: end, outboxIncomplete: l.cfg.Off || state.Off, outbox: entries}
+		err := l.readTopic(ctx, from, func(_ context.Context, h *message.Header, d *messaging.Delivery) error { return c.add(h, d.Payload) })
+		if err == nil {
+			err = c.rejectUnknown(len(c.outbox))
+		}
+		if err != nil && !errors.Is(err, errCompared) {
+			return err
+		}
+		if known = c.topicHasMessage && !c.topicTruncated; known {
+			break
+		}
 	}
-	if err == nil && (c.missing || !c.found) {
+	if !known {
 		l.log.Warn("the topic no longer has all effects since Redis and the topic were equal: whether their histories differ is unknown", zap.Stringer("since", state.Shipped))
 	}
-	return err
+	return nil
 }
 
 // clockMargin is how much earlier than the time in an effect's id its message may have been
@@ -85,12 +92,12 @@ type historyComparison struct {
 	state  redislib.State
 	end    message.ID
 	outbox []message.Entry // after state.Shipped, up to end
-	// gaps says that the outbox may lack effects that the topic has: with Off, Redis does not keep
-	// all.
-	gaps    bool
-	missing bool // the topic does not have the effect after state.Shipped any more
-	parts   []byte
-	found   bool // a message after state.Shipped
+	// outboxIncomplete says that the outbox may lack effects that the topic has: with Off, Redis does
+	// not keep all.
+	outboxIncomplete bool
+	topicTruncated   bool // the topic does not have the effect after state.Shipped any more
+	topicHasMessage  bool // the topic has a message after state.Shipped
+	parts            []byte
 }
 
 // errCompared says that the rest of the topic is after all that Redis has.
@@ -101,8 +108,8 @@ func (c *historyComparison) add(h *message.Header, payload []byte) error {
 	if h.Last.Compare(c.state.Shipped) <= 0 || h.Last.Compare(c.end) > 0 {
 		return nil
 	}
-	if !c.found {
-		c.found, c.missing = true, h.Prev.Compare(c.state.Shipped) > 0
+	if !c.topicHasMessage {
+		c.topicHasMessage, c.topicTruncated = true, h.Prev.Compare(c.state.Shipped) > 0
 	}
 	if h.Part == 1 {
 		c.parts = nil
@@ -112,7 +119,7 @@ func (c *historyComparison) add(h *message.Header, payload []byte) error {
 	}
 	entries, err := message.Entries(c.parts)
 	if err != nil { // other zones stop at it, with an alarm
-		c.missing = true
+		c.topicTruncated = true
 		return nil
 	}
 	for i := range entries {
@@ -131,7 +138,7 @@ func (c *historyComparison) addEntry(h *message.Header, e *message.Entry) error 
 	for earlier < len(c.outbox) && c.outbox[earlier].ID.Compare(e.ID) < 0 {
 		earlier++
 	}
-	if err := c.orphan(earlier); err != nil {
+	if err := c.rejectUnknown(earlier); err != nil {
 		return err
 	}
 	switch {
@@ -144,17 +151,17 @@ func (c *historyComparison) addEntry(h *message.Header, e *message.Entry) error 
 		if len(c.outbox) == 0 {
 			return errCompared
 		}
-	case !c.gaps || h.Epoch > c.state.Epoch:
+	case !c.outboxIncomplete || h.Epoch > c.state.Epoch:
 		return fmt.Errorf("%w: Redis lacks the effect %s of the topic, and has later ones", ErrHistory, e.ID)
 	}
 	return nil
 }
 
-// orphan removes the first n entries of the outbox, which the topic does not have. It returns an
+// rejectUnknown removes the first n entries of the outbox, which the topic does not have. It returns an
 // error if one of them has effects, unless the topic does not have that part any more.
-func (c *historyComparison) orphan(n int) error {
+func (c *historyComparison) rejectUnknown(n int) error {
 	for i := range c.outbox[:n] {
-		if e := &c.outbox[i]; e.Effects != "" && (c.found && !c.missing) {
+		if e := &c.outbox[i]; e.Effects != "" && (c.topicHasMessage && !c.topicTruncated) {
 			return fmt.Errorf("%w: the topic lacks the effect %s of this Redis, and has later ones", ErrHistory, e.ID)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 // messages at the end that this zone's Sonics have not written.
 func (s *Shipper) tail(ctx context.Context, d *messaging.Delivery) (message.Tail, error) {
 	h, err := topic.Last(ctx, s.client, d, s.cfg.Zone, s.cfg.Shard, func(d *messaging.Delivery, err error) {
-		s.log.Error("skipped a message of the topic that no Sonic of this zone has written", zap.Stringer("message", d.ID), zap.String("topic", d.Topic), zap.Error(err))
+		s.log.Error("skipped a foreign message", zap.Stringer("message", d.ID), zap.String("topic", d.Topic), zap.Error(err))
 	})
 	switch {
 	case err != nil:

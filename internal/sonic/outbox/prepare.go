@@ -28,7 +28,8 @@ func (l *loader) updateLibrary(ctx context.Context) error {
 		err = Load(ctx, l.library, l.log, true)
 	}
 	if redislib.NoMemory(err) {
-		return nil // Redis goes on with the library that it has
+		l.log.Error("cannot load the functions of this version: Redis has reached its maxmemory, and goes on with those that it has", zap.Error(err))
+		return nil
 	}
 	return err
 }
@@ -102,17 +103,13 @@ func (l *loader) prepare(ctx context.Context) (message.ID, error) {
 
 // settleHistory checks the history of Redis, and returns its state. If the history differs, it
 // closes Redis for writes and marks it, and returns [ErrHistory]. An operator accepts the history by
-// sonic -repair. Then settleHistory removes the effects that the topic will never have from the
-// outbox: -repair compares all keys afterwards.
+// sonic -repair. Then settleHistory continues without the effects that one of them lacks: -repair
+// compares all keys afterwards.
 func (l *loader) settleHistory(ctx context.Context, state redislib.State) (redislib.State, error) {
-	err := l.checkHistory(ctx, state)
-	older := state.Opened && state.Last.Compare(l.packer.Tail.Last) < 0
-	switch {
+	end := l.packer.Tail.Last
+	switch err := l.checkHistory(ctx, state); {
 	case errors.Is(err, ErrHistory) && state.History == redislib.HistoryAccepted:
 		l.log.Warn("continuing with the history of this Redis, as sonic -repair asked: it compares the zones", zap.Error(err))
-		if err := l.library.Shipped(ctx, l.packer.Tail.Last, -1); err != nil {
-			return state, fmt.Errorf("cannot trim the outbox: %w", err)
-		}
 	case errors.Is(err, ErrHistory):
 		if err := l.library.RejectHistory(ctx); err != nil {
 			return state, fmt.Errorf("cannot close Redis for writes: %w", err)
@@ -122,9 +119,16 @@ func (l *loader) settleHistory(ctx context.Context, state redislib.State) (redis
 			l.log.Error("refusing writes, and publishing nothing", zap.Error(err))
 		}
 		return state, err
-	case err != nil || !older:
+	case err != nil:
 		return state, err
-	default: // a former primary that still takes writes: it must apply what its successor has shipped first
+	}
+	if end.Compare(state.Shipped) > 0 { // from now on the histories are equal up to the end of the topic
+		if err := l.library.Shipped(ctx, end, -1); err != nil {
+			return state, fmt.Errorf("cannot trim the outbox: %w", err)
+		}
+	}
+	if state.Opened && state.Last.Compare(end) < 0 {
+		// A former primary that still takes writes must first apply what its successor has shipped.
 		if err := l.library.Close(ctx); err != nil {
 			return state, fmt.Errorf("cannot close Redis for writes: %w", err)
 		}
@@ -278,8 +282,6 @@ func (l *loader) recover(ctx context.Context, from message.ID, epoch int64) erro
 	}
 	switch {
 	case err != nil || !missing:
-	case from.IsZero() && !l.cfg.Alone:
-		err = fmt.Errorf("%w: it is empty, and the topic has effects of this zone: fill it from another zone by sonic -bootstrap ZONE", ErrState)
 	case l.cfg.Alone:
 		l.log.Error("the topic does not have all effects that this Redis has lost: continuing without them, because there is no other zone", zap.Stringer("since", from))
 	default:

@@ -151,26 +151,16 @@ func (z *Zone) check(ctx context.Context) error {
 const acceptTimeout = time.Minute
 
 // AcceptHistory makes the zone's Sonic continue with this Redis although the topic has a different
-// history, and waits until Redis accepts writes. It returns false if there was nothing to accept.
+// history, and waits until the Sonic has opened it. It returns false if there was nothing to accept.
 func (z *Zone) AcceptHistory(ctx context.Context) (accepted bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
-	reply, err := z.call(ctx, "sonic_accept")
-	if err != nil || reply != int64(1) {
-		return false, err
-	}
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
-	for {
-		reply, err := z.call(ctx, "sonic_look")
-		if err != nil {
-			return false, err
-		}
-		state, _ := reply.([]any)
-		for i := 0; i+1 < len(state); i += 2 {
-			if state[i] == "ready" && state[i+1] == "1" {
-				return true, nil
-			}
+	for ; ; accepted = true {
+		reply, err := z.call(ctx, "sonic_accept")
+		if err != nil || reply != int64(1) {
+			return accepted, err
 		}
 		select {
 		case <-ticker.C:

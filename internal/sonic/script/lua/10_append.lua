@@ -100,11 +100,11 @@ function backlog.trim(id, empty)
 	end
 end
 
-local FULL = {err = 'OOM the outbox is full: command not allowed before Pulsar has stored the effects of others'}
+local FULL = {err = 'OOM the outbox is full: Pulsar has not stored earlier writes yet'}
 
--- full returns the error of a write for which the outbox has no room, nil when it has. tx is the write's transaction: it goes on when an
--- earlier write of it was executed.
-local function full(tx)
+-- refuse_or_drop returns the error of a write for which the outbox has no room, nil when it has. With drops it returns nil, and effects are
+-- dropped from now on. tx is the write's transaction: it goes on when an earlier write of it was executed.
+local function refuse_or_drop(tx)
 	if backlog.bytes <= backlog.bound or alone or tx and tx == open_tx then return nil end
 	if not backlog.drops then return FULL end
 	unsent.choose(unsent.sends, true)

@@ -74,7 +74,7 @@ local function write(command, body, options)
 				end
 			end
 			if backlog.bytes > backlog.bound then
-				local refusal = full(tx)
+				local refusal = refuse_or_drop(tx)
 				if refusal then return refusal end
 			end
 			local reply, effects, notes

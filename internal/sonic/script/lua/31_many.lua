@@ -47,7 +47,7 @@ redis.register_function{
 				if failed(reply) then return reply end
 			end
 		end
-		local refusal = full()
+		local refusal = refuse_or_drop()
 		if refusal then return refusal end
 		local replies, count = {}, 0
 		local parts, n = {}, 0 -- effects that have no entry yet

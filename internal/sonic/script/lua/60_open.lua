@@ -114,7 +114,7 @@ redis.register_function{
 }
 
 -- sonic_close [history]: no writes are taken until sonic_open. history, rejected, says that the effects of this Redis are not those of the topic.
--- sonic_accept makes it accepted, and returns whether it was rejected.
+-- sonic_accept makes it accepted, and returns 1 until sonic_open has removed it.
 always('sonic_close', function(keys, args)
 	if not concat then bind() end
 	ready, opened = false, false

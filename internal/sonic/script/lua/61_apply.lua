@@ -280,8 +280,6 @@ always('sonic_apply', function(keys, args)
 	if origin ~= zone then
 		message_before = message
 		call('HSET', cur, origin, last, 'm ' .. origin, message, 'e ' .. origin, epoch)
-	elseif not opened then -- the topic has it, and the stream does not
-		call('HSET', state(out, 'meta'), 'shipped', last)
 	end
 	if part ~= '' then
 		call('DEL', state(out, 'part:' .. origin))

@@ -8,8 +8,8 @@ import (
 )
 
 // Format is the version of the messages that this Sonic writes, and the only one that it reads.
-// Format 2 added the effect L. Format 3 has the shard in the property sonic_shard.
-const Format = 3
+// Format 4 has operations on strings.
+const Format = 4
 
 // Names of properties.
 const (

@@ -116,8 +116,8 @@ func TestHeadersThatCannotBeRead(t *testing.T) {
 	require.ErrorIs(t, err, message.ErrNewer)
 	assert.Contains(t, err.Error(), "run the newer version")
 	older := maps.Clone(good)
-	older["sonic_format"] = "2"
+	older["sonic_format"] = "3"
 	_, err = message.ParseHeader(older)
 	require.ErrorIs(t, err, message.ErrUnreadable)
-	assert.ErrorContains(t, err, "it is in format 2, and this one reads format 3")
+	assert.ErrorContains(t, err, "it is in format 3, and this one reads format 4")
 }

@@ -27,11 +27,13 @@ var ErrHistory = errors.New("this Redis and the topic have different histories")
 // equal. So checkHistory compares what follows. It returns [ErrState] for a Redis that was emptied.
 func (l *loader) checkHistory(ctx context.Context, state redislib.State) error {
 	end := l.packer.Tail.Last
-	if l.cfg.Alone || end.Compare(state.Shipped) <= 0 {
+	switch {
+	case l.cfg.Alone:
 		return nil
-	}
-	if state.Zone == "" {
+	case state.Zone == "" && !end.IsZero():
 		return fmt.Errorf("%w: it is empty, and the topic has effects of this zone: fill it from another zone by sonic -bootstrap ZONE", ErrState)
+	case end.Compare(state.Shipped) <= 0:
+		return nil
 	}
 	entries, err := l.readRange(ctx, state.Shipped, end)
 	if err != nil {

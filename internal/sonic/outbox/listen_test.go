@@ -319,7 +319,7 @@ func TestWhatIsStoredLastIsTold(t *testing.T) {
 	end := entries[len(entries)-1].ID
 	trim.trimTo(end, l.held.publishedUpTo(end))
 	_ = trim.run(ended) // it has ended
-	trim.reportLast(ended)
+	trim.reportLast(ended, 1)
 	assert.Equal(t, redislib.Unsent{Published: 7, Stored: 7}, l.unsent())
 	_, err = l.held.take(ended, false)
 	assert.ErrorIs(t, err, context.Canceled)

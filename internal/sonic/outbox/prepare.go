@@ -107,6 +107,16 @@ func (l *loader) prepare(ctx context.Context) (message.ID, error) {
 // compares all keys afterwards.
 func (l *loader) settleHistory(ctx context.Context, state redislib.State) (redislib.State, error) {
 	end := l.packer.Tail.Last
+	if state.Opened && state.Last.Compare(end) < 0 {
+		// A former primary that still takes writes must first apply what its successor has shipped.
+		err := l.library.Close(ctx)
+		if err == nil {
+			state, err = l.library.ReadState(ctx)
+		}
+		if err != nil {
+			return state, fmt.Errorf("cannot close Redis for writes: %w", err)
+		}
+	}
 	switch err := l.checkHistory(ctx, state); {
 	case errors.Is(err, ErrHistory) && state.History == redislib.HistoryAccepted:
 		l.log.Warn("continuing with the history of this Redis, as sonic -repair asked: it compares the zones", zap.Error(err))
@@ -125,12 +135,6 @@ func (l *loader) settleHistory(ctx context.Context, state redislib.State) (redis
 	if end.Compare(state.Shipped) > 0 { // from now on the histories are equal up to the end of the topic
 		if err := l.library.Shipped(ctx, end, -1); err != nil {
 			return state, fmt.Errorf("cannot trim the outbox: %w", err)
-		}
-	}
-	if state.Opened && state.Last.Compare(end) < 0 {
-		// A former primary that still takes writes must first apply what its successor has shipped.
-		if err := l.library.Close(ctx); err != nil {
-			return state, fmt.Errorf("cannot close Redis for writes: %w", err)
 		}
 	}
 	return l.library.ReadState(ctx)

@@ -278,7 +278,7 @@ func (l *loader) session(ctx context.Context) error {
 	group.Go(func() error { return l.prune(running) })
 	err = group.Wait()
 	if l.cfg.Off {
-		trim.reportLast(ctx)
+		trim.reportLast(ctx, l.packer.Tail.Epoch)
 	}
 	return err
 }

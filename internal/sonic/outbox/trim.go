@@ -55,14 +55,17 @@ func (t *trimmer) trim(ctx context.Context) error {
 // reportTimeout bounds reportLast.
 const reportTimeout = time.Second
 
-// reportLast reports the last stored effect to Redis. This effect may have been stored after run
+// reportLast reports the last stored effect to Redis, unless its epoch is another one: then it is
+// another Redis. This effect may have been stored after run
 // ended. Without the report, the next shipper would count stored effects as lost. reportLast
 // ignores errors: Redis may be unreachable.
-func (t *trimmer) reportLast(ctx context.Context) {
+func (t *trimmer) reportLast(ctx context.Context, epoch int64) {
 	if t.to.IsZero() { // nothing was stored
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportTimeout)
 	defer cancel()
-	_ = t.trim(ctx)
+	if state, err := t.library.ReadState(ctx); err == nil && state.Epoch == epoch {
+		_ = t.trim(ctx)
+	}
 }

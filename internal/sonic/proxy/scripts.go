@@ -198,7 +198,7 @@ func (p *Proxy) notePublished(cmd *command.Command, r request.Request) request.R
 	case "script|exists":
 		for i := 2; i < r.Len(); i++ {
 			if script := p.scripts.Named(r.Arg(i)); script != nil {
-				r = r.With(i, []byte(script.Redis))
+				copy(r.Arg(i), script.Redis) // both have 40 digits
 			}
 		}
 	case "function|load":

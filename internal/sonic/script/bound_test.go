@@ -3,6 +3,7 @@ package script_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -158,4 +159,78 @@ func TestBoundOfTheOutboxAfterARestart(t *testing.T) {
 	_, err = a.call("sonic_shipped", a.last())
 	require.NoError(t, err)
 	a.write("set", "k", "v")
+}
+
+// A small command of a transaction has large effects, past the bound.
+func TestBoundOfTheOutboxWithinATransaction(t *testing.T) {
+	t.Parallel()
+	_, a, _ := twoZones(t)
+	noise := make([]byte, 1_000_000)
+	r := rand.NewChaCha8([32]byte{})
+	_, _ = r.Read(noise)
+	a.write("rpush", "l", string(noise))
+	_, err := a.call("sonic_set", "0t1", "k", "1")
+	require.NoError(t, err)
+	a.bound(2<<20, false)
+	n := 0
+	for ; n < 100; n++ {
+		if _, err := a.call("sonic_lmove", "0t1", []string{"l", "m"}[n%2], []string{"m", "l"}[n%2], "LEFT", "RIGHT"); err != nil {
+			break
+		}
+	}
+	counted, _ := a.outboxBytes()
+	assert.Less(t, counted, int64(8<<20), "%d commands passed", n)
+}
+
+// What was in the stream before the library was opened is shipped, but for little.
+func TestBytesOfTheOutboxAfterARestart(t *testing.T) {
+	t.Parallel()
+	_, a, _ := twoZones(t)
+	for i := range 30 {
+		a.write("set", fmt.Sprint("k", i), strings.Repeat("x", 100_000))
+	}
+	list := a.client.XRange(t.Context(), a.out, "-", "+").Val()
+	require.NoError(t, script.Replace(t.Context(), a.client))
+	a.open("0-0")
+	a.bound(1<<20, false)
+	_, err := a.call("sonic_shipped", list[len(list)-3].ID)
+	require.NoError(t, err)
+	counted, taken := a.outboxBytes()
+	assert.Less(t, counted, 2*taken)
+	_, err = a.call("sonic_set", "0", "k", "v")
+	assert.NoError(t, err)
+}
+
+// A transaction that fills the outbox and copies a key: what is in the stream must be shippable.
+func TestATransactionIsNotDroppedInTheMiddle(t *testing.T) {
+	t.Parallel()
+	w, a, b := twoZones(t)
+	value := strings.Repeat("x", 100_000)
+	a.write("hset", "h", "f", value)
+	w.drain()
+	_, err := a.call("sonic_shipped", a.last())
+	require.NoError(t, err)
+	a.bound(1<<20, true)
+	for i := range 40 {
+		if _, err := a.call("sonic_rename", "0t1", []string{"h", "g"}[i%2], []string{"g", "h"}[i%2]); err != nil {
+			require.ErrorContains(t, err, "OOM the outbox is full")
+			break
+		}
+	}
+	_, err = a.call("sonic_tx", "0t1")
+	require.NoError(t, err)
+	for i := range 20 { // the zone goes on: beats, and writes
+		a.ship(1 << 20)
+		_, err = a.call("sonic_shipped", a.last())
+		require.NoError(t, err)
+		_, _ = a.call("sonic_beat")
+		a.write("set", fmt.Sprint("k", i), "v")
+	}
+	counted, taken := a.outboxBytes()
+	assert.Less(t, counted, int64(1<<20), "the outbox was shipped; it takes %d", taken)
+	w.drain()
+	a.bound(1<<20, true)
+	a.resend()
+	w.drain()
+	assert.Equal(t, a.data(0), b.data(0))
 }

@@ -505,3 +505,31 @@ func TestFlushesMeet(t *testing.T) {
 	assert.Equal(t, "2", w.everywhere("k"))
 	assert.Equal(t, "c=2", w.everywhere("h"))
 }
+
+// The Redis of the other zone refuses FLUSHDB.
+func TestAFlushArrivesWhereFLUSHDBMayNotRun(t *testing.T) {
+	t.Parallel()
+	_, z := flushing(t, "a", "b")
+	a, b := z[0], z[1]
+	require.NoError(t, b.client.Do(t.Context(), "ACL", "SETUSER", "default", "-flushdb").Err())
+	b.write("set", "k", "v")
+	a.write("flushdb")
+	for a.ship(1 << 20) {
+	}
+	b.all(a)
+	assert.NotZero(t, b.client.Exists(t.Context(), "{sonic:0}meta").Val())
+	assert.NotZero(t, b.length(), "the outbox is there")
+}
+
+// The operator has renamed FLUSHDB.
+func TestFlushOfARedisWithoutFLUSHDB(t *testing.T) {
+	t.Parallel()
+	srv := stack.PrivateRedis(t, stack.Conf(map[string]string{"rename-command": `FLUSHDB ""`}))
+	c := srv.Client(t)
+	require.NoError(t, script.Load(t.Context(), c))
+	require.NoError(t, c.Do(t.Context(), "FCALL", "sonic_open", "1", "{sonic:0}out", "a", "1", "0-0", "", "1", "b", "lww").Err())
+	require.NoError(t, c.Do(t.Context(), "FCALL", "sonic_set", "1", "{sonic:0}out", "0", "k", "v").Err())
+	require.NoError(t, c.Do(t.Context(), "FCALL", "sonic_flushdb", "1", "{sonic:0}out", "0").Err())
+	assert.Zero(t, c.Exists(t.Context(), "k").Val())
+	assert.NotZero(t, c.Exists(t.Context(), "{sonic:0}out").Val(), "the outbox is there")
+}

@@ -258,3 +258,21 @@ func TestNotReadyBehindWhatItTold(t *testing.T) {
 	assert.True(t, b.ready)
 	b.write("set", "k", "x")
 }
+
+// A message in parts that cannot be read is refused each time.
+func TestAnUnreadableMessageInPartsIsRefusedEachTime(t *testing.T) {
+	t.Parallel()
+	_, _, b := twoZones(t)
+	for i, want := range []string{"", "SONICPAYLOAD", "SONICPAYLOAD"} {
+		part := "2/2"
+		if i == 0 {
+			part = "1/2"
+		}
+		cmd, err := b.call("sonic_apply", "a", 1, "0-0", "5-1", part, "m", "\xc1")
+		if want == "" {
+			require.NoError(t, err)
+			continue
+		}
+		assert.ErrorContains(t, err, want, "try %d: %v", i, cmd.Val())
+	}
+}

@@ -99,9 +99,15 @@ func prefix(last string) []byte {
 // command in quotes.
 var redisUse = regexp.MustCompile(`\bredis\s*\.\s*([A-Za-z_]+)(?:\s*\(\s*(?:'([A-Za-z.]+)'|"([A-Za-z.]+)")\s*[,)])?`)
 
+// mostRead is how long a text is at most that MayPublish reads. Redis scripts are shorter.
+const mostRead = 64 << 10
+
 // MayPublish reports whether a text may call PUBLISH: it names it, or it does not name the command
-// of a call, or it uses `redis` in another way than by its fields.
+// of a call, or it uses `redis` in another way than by its fields, or it is long.
 func MayPublish(text []byte) bool {
+	if len(text) > mostRead || bytes.Contains(text, []byte("_G")) || bytes.Contains(text, []byte("fenv")) {
+		return true
+	}
 	uses := redisUse.FindAllSubmatch(text, -1)
 	for _, use := range uses {
 		command := string(use[2]) + string(use[3])
@@ -109,7 +115,7 @@ func MayPublish(text []byte) bool {
 			return true
 		}
 	}
-	return len(uses) != bytes.Count(text, []byte("redis")) || bytes.Contains(text, []byte("_G")) || bytes.Contains(text, []byte("fenv"))
+	return len(uses) != bytes.Count(text, []byte("redis"))
 }
 
 // Library returns the text of a library that notes what it publishes, or the text itself if it
@@ -155,27 +161,23 @@ func (s *Script) Rename(reply []byte) []byte {
 // mostScripts is how many scripts a Scripts knows at most.
 const mostScripts = 10_000
 
-// Scripts knows the scripts that clients have sent. It is safe for concurrent use. It forgets all
-// when they are too many, and clients send a text again then: Redis does not have the text without
-// the prefix.
+// Scripts knows the scripts of clients that may publish. It is safe for concurrent use. It forgets
+// all when they are too many, and clients send a text again then: Redis does not have the text
+// without the prefix.
 type Scripts struct {
 	mu  sync.RWMutex
-	all map[string]*Script // by Script.Own; nil for a script that publishes nothing
+	all map[string]*Script // by Script.Own
 }
 
 // Text returns the text for Redis of a script, and its names; nil for one that runs unchanged.
 func (s *Scripts) Text(text []byte) ([]byte, *Script) {
-	own := sha(text)
-	s.mu.RLock()
-	known, ok := s.all[own]
-	s.mu.RUnlock()
-	if ok && known == nil {
+	if !MayPublish(text) {
 		return text, nil
 	}
-	if !ok && MayPublish(text) {
-		known = &Script{Own: own, Redis: sha(with(prefix(ofScript), text))}
-	}
-	if !ok {
+	own, prefixed := sha(text), with(prefix(ofScript), text)
+	known := s.Named([]byte(own))
+	if known == nil {
+		known = &Script{Own: own, Redis: sha(prefixed)}
 		s.mu.Lock()
 		if s.all == nil || len(s.all) >= mostScripts {
 			s.all = make(map[string]*Script)
@@ -183,10 +185,7 @@ func (s *Scripts) Text(text []byte) ([]byte, *Script) {
 		s.all[own] = known
 		s.mu.Unlock()
 	}
-	if known == nil {
-		return text, nil
-	}
-	return with(prefix(ofScript), text), known
+	return prefixed, known
 }
 
 // Named returns the script that a client names by its SHA1; nil for one that Redis knows by that

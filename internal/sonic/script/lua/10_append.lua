@@ -16,6 +16,9 @@ local versions = {}
 -- The transaction whose effects were appended last. Its closing entry is owed.
 local open_tx
 
+-- The transaction of the write that runs.
+local write_tx
+
 -- The stream's last id. It is known once sonic_open has run. XSETID would lower it, so whoever raises it looks here.
 local top
 
@@ -63,8 +66,11 @@ local unsent -- functions on effects that do not go to the stream, see 12_unsent
 local NO_BOUND = 1 / 0
 
 -- What the stream holds, in bytes. bound is what it may hold: past it writes are refused or, if drops, their effects are dropped.
--- marks[first..last] are pairs of an id and the bytes of the entries up to it that no earlier mark counts; rest is behind the last one.
-local backlog = {bytes = 0, bound = NO_BOUND, drops = false, marks = {}, first = 1, last = 0, rest = 0}
+-- marks[first..last] are pairs of an id and the bytes of the entries up to it that no earlier mark counts; rest is behind the last one. Of what
+-- the stream held when the library was opened, old bytes in old_count entries are left; added entries came behind them.
+local backlog = {
+	bytes = 0, bound = NO_BOUND, drops = false, marks = {}, first = 1, last = 0, rest = 0, old = 0, old_count = 0, added = 0,
+}
 
 -- What an entry takes besides its effects, about.
 local ENTRY_OVERHEAD = 64
@@ -73,26 +79,32 @@ local ENTRY_OVERHEAD = 64
 function backlog.add(id, effects)
 	local n = #effects + ENTRY_OVERHEAD
 	backlog.bytes, backlog.rest = backlog.bytes + n, backlog.rest + n
+	backlog.added = backlog.added + math.max(1, math.ceil(#effects / PIECE))
 	if backlog.rest >= PIECE then
 		backlog.last = backlog.last + 1
 		backlog.marks[backlog.last], backlog.rest = {id, backlog.rest}, 0
 	end
 end
 
--- start begins with bytes that the stream holds up to id.
-function backlog.start(id, bytes)
-	backlog.marks, backlog.first, backlog.last, backlog.rest = {{id, bytes}}, 1, 1, 0
-	backlog.bytes = bytes
+-- start begins with bytes that the stream holds in count entries.
+function backlog.start(bytes, count)
+	backlog.marks, backlog.first, backlog.last, backlog.rest = {}, 1, 0, 0
+	backlog.bytes, backlog.old, backlog.old_count, backlog.added = bytes, bytes, count, 0
 end
 
 -- limit sets the bound, '' or nil for none.
 function backlog.limit(bound, drops) backlog.bound, backlog.drops = tonumber(bound or '') or NO_BOUND, drops end
 
--- trim says that the stream has no entries up to id any more.
-function backlog.trim(id, empty)
-	if empty then
-		backlog.start(id, 0)
+-- trim says that the stream has no entries up to id any more, and count others.
+function backlog.trim(id, count)
+	if count == 0 then
+		backlog.start(0, 0)
 		return
+	end
+	local left = math.max(0, count - backlog.added)
+	if left < backlog.old_count then -- the entries have the same size, as far as is known
+		local freed = backlog.old * (1 - left / backlog.old_count)
+		backlog.bytes, backlog.old, backlog.old_count = backlog.bytes - freed, backlog.old - freed, left
 	end
 	while backlog.first <= backlog.last and not id_before(id, backlog.marks[backlog.first][1]) do
 		backlog.bytes = backlog.bytes - backlog.marks[backlog.first][2]
@@ -103,10 +115,13 @@ end
 local FULL = {err = 'OOM the outbox is full: Pulsar has not stored earlier writes yet'}
 
 -- refuse_or_drop returns the error of a write for which the outbox has no room, nil when it has. With drops it returns nil, and effects are
--- dropped from now on. tx is the write's transaction: it goes on when an earlier write of it was executed.
-local function refuse_or_drop(tx)
-	if backlog.bytes <= backlog.bound or alone or tx and tx == open_tx then return nil end
-	if not backlog.drops then return FULL end
+-- dropped from now on. A transaction of which an earlier write was executed goes on up to twice the bound, but for what copies keys: its
+-- command is small, and its effect may be large.
+local function refuse_or_drop(copies)
+	if backlog.bytes <= backlog.bound or alone then return nil end
+	local begun = write_tx and write_tx == open_tx
+	if begun and not copies and backlog.bytes <= 2 * backlog.bound then return nil end
+	if begun or not backlog.drops then return FULL end
 	unsent.choose(unsent.sends, true)
 end
 

@@ -6,7 +6,7 @@ local LARGEST = 2147483648
 -- too_large returns the error of command, which copies keys, when the keys among args take more than LARGEST, or the outbox is full. Other
 -- arguments name no keys, mostly.
 local function too_large(command, args)
-	local refusal = refuse_or_drop() -- in a transaction, too: the command is small, and its effect may be large
+	local refusal = refuse_or_drop(true)
 	if refusal then return refusal end
 	local function size(...)
 		local sum = 0

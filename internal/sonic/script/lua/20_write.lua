@@ -73,8 +73,9 @@ local function write(command, body, options)
 					if failed(reply) then return reply end
 				end
 			end
+			write_tx = tx
 			if backlog.bytes > backlog.bound then
-				local refusal = refuse_or_drop(tx)
+				local refusal = refuse_or_drop()
 				if refusal then return refusal end
 			end
 			local reply, effects, notes
@@ -204,7 +205,8 @@ end
 local function copied(from_db, from, db, to)
 	if alone then return nil end
 	local policy = policy_of(to)
-	local base = policy == 'n' and '' or base_of(from_db, from)
+	-- Under none this zone may copy what another zone writes: no version tells what that one has here.
+	local base = policy == 'l' and base_of(from_db, from)
 	call('SELECT', db)
 	local kind, effects, notes = call('TYPE', to).ok, nil, nil
 	if policy ~= policy_of(from) or not LENGTHS[kind] then

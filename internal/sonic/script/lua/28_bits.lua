@@ -94,14 +94,13 @@ write('PFADD', function(args, db)
 	local key, n = args[2], #args
 	if policy_of(key) == 'c' then return counter_refusal('PFADD') end
 	local reply, there = 0, call('EXISTS', key) == 1
-	if n <= SLICE then
-		reply = try('PFADD', unpack(args, 2))
-	else
-		for start = 3, n, SLICE do
-			local part = try('PFADD', key, unpack(args, start, math.min(start + SLICE - 1, n)))
-			if failed(part) then return part end
-			if part == 1 then reply = 1 end
+	for start = 3, math.max(n, 3), SLICE do
+		local part = try('PFADD', key, unpack(args, start, math.min(start + SLICE - 1, n)))
+		if failed(part) then -- a corrupted HyperLogLog: it may have been changed
+			if string.find(part.err, 'INVALIDOBJ', 1, true) then return part, dump_state(db, key) end
+			return part
 		end
+		if part == 1 then reply = 1 end
 	end
 	if reply ~= 1 then return reply end
 	return reply, changed(there, db, key, 'PFADD', args)

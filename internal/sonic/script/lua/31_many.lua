@@ -47,6 +47,7 @@ redis.register_function{
 				if failed(reply) then return reply end
 			end
 		end
+		write_tx = nil
 		local refusal = refuse_or_drop()
 		if refusal then return refusal end
 		local replies, count = {}, 0

@@ -103,7 +103,8 @@ redis.register_function{
 		table.sort(policies, function(a, b) return #a[1] > #b[1] end)
 		ask_again(out)
 		unsent.choose(off and not alone, false)
-		backlog.start(top, call('XLEN', out) == 0 and 0 or call('MEMORY', 'USAGE', out, 'SAMPLES', '0'))
+		local length = call('XLEN', out)
+		backlog.start(length == 0 and 0 or call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length)
 		local bound, drops = string.match(flags, 'b(%d+)(d?)')
 		backlog.limit(bound, drops == 'd')
 		local whole = string.find(flags, 'f', 1, true) ~= nil or #behind(out) == 0
@@ -164,7 +165,7 @@ redis.register_function{
 		local ms, seq = string.match(id, '^(%d+)-(%d+)$')
 		call('XTRIM', out, 'MINID', ms .. '-' .. format('%.0f', tonumber(seq) + 1))
 		local length = call('XLEN', out)
-		backlog.trim(id, length == 0)
+		backlog.trim(id, length)
 		return {length, shipped}
 	end,
 }

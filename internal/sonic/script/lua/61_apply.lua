@@ -175,6 +175,14 @@ local function collect(out, origin, last, part, payload)
 	return nil, concat(call('LRANGE', key, '0', '-1'))
 end
 
+-- uncollect forgets the last part of a message, which cannot be applied: it comes again.
+local function uncollect(out, origin, last, part)
+	if part == '' then return end
+	local n = tonumber(string.match(part, '/(%d+)$'))
+	call('RPOP', state(out, 'part:' .. origin))
+	call('HSET', state(out, 'cur'), 'p ' .. origin, last .. ' ' .. format('%d', n - 1))
+end
+
 -- forget_bootstrap removes what says how far the copy was, once all of it has been passed.
 local function forget_bootstrap(cur)
 	for origin, id in string.gmatch(call('HGET', filled, 'end') or '', '(%S+) (%S+)') do
@@ -230,12 +238,14 @@ always('sonic_apply', function(keys, args)
 	end
 	local readable, entries = pcall(cmsgpack.unpack, payload)
 	if not readable or type(entries) ~= 'table' or #entries % 2 ~= 0 then
+		uncollect(out, origin, last, part)
 		return {err = 'SONICPAYLOAD of ' .. origin .. ' up to ' .. last .. ' is not what this version reads'}
 	end
 
 	for i = 1, #entries, 2 do
 		local op = unknown(entries[i + 1])
 		if op then
+			uncollect(out, origin, last, part)
 			return {err = 'SONICNEWER ' .. origin .. ' sent an effect ' .. entries[i] .. ' of kind ' .. op .. ', which this Redis\' library '
 				.. 'does not know: run the newer version of Sonic in zone ' .. zone .. ', too'}
 		end

@@ -64,7 +64,8 @@ func TestForkWithAClockAhead(t *testing.T) {
 	assert.ErrorIs(t, w.serve(w.former), ErrHistory)
 }
 
-// With off an effect was stored, and not reported. The next owner ships the stream, and stops before it has reported anything.
+// With off an effect was stored, and not reported. The next owner ships the stream, and stops
+// before it has reported anything.
 func TestTheSameHistoryAfterOff(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -100,7 +101,8 @@ func TestTheSameHistoryAfterOff(t *testing.T) {
 	assert.NoError(t, serve(), "taken over once more within a second")
 }
 
-// Off. A session with the successor ends because the former primary returned: reportLast tells the former primary.
+// Off. A session with the successor ends because the former primary returned: reportLast tells the
+// former primary.
 func TestReportLastToAnotherRedis(t *testing.T) {
 	t.Parallel()
 	for _, reported := range []bool{false, true} {
@@ -158,7 +160,8 @@ func (h beforeClose) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// The same owner goes back to the former primary, which is open, and a client writes to it before it is closed.
+// The same owner goes back to the former primary, which is open, and a client writes to it before
+// it is closed.
 func TestWriteBeforeTheClose(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -176,7 +179,8 @@ func TestWriteBeforeTheClose(t *testing.T) {
 	assert.ErrorIs(t, err, ErrHistory)
 }
 
-// FLUSHALL past Sonic, a write that is shipped and reported, and then another Sonic takes over before a beat.
+// FLUSHALL past Sonic, a write that is shipped and reported, and then another Sonic takes over
+// before a beat.
 func TestFlushAllThenTakeover(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

@@ -75,15 +75,15 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		gauge(c.up, is(unhealthy == nil), origin)
 	}
 	m := c.service.monitor.state()
-	if m.length >= 0 {
-		gauge(c.length, float64(m.length))
-		gauge(c.bytes, float64(m.bytes))
-		gauge(c.age, m.age.Seconds())
+	if m.Entries >= 0 {
+		gauge(c.length, float64(m.Entries))
+		gauge(c.bytes, float64(m.Bytes))
+		gauge(c.age, m.Age.Seconds())
 	}
-	if m.unsent.Lost >= 0 {
-		gauge(c.skips, is(m.unsent.Dropping))
-		gauge(c.noted, float64(m.unsent.Noted))
-		out <- prometheus.MustNewConstMetric(c.lost, prometheus.CounterValue, float64(m.unsent.Lost))
+	if m.Lost >= 0 {
+		gauge(c.skips, is(m.Dropping))
+		gauge(c.noted, float64(m.Noted))
+		out <- prometheus.MustNewConstMetric(c.lost, prometheus.CounterValue, float64(m.Lost))
 	}
 	gauge(c.full, is(m.full))
 	gauge(c.rejected, is(errors.Is(c.service.shipper.Unhealthy(), outbox.ErrHistory)))

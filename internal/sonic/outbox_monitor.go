@@ -24,17 +24,15 @@ type outboxMonitor struct {
 	last measurement
 }
 
-// measurement is the result of a measurement.
+// measurement is the result of a measurement. Entries, Bytes, Noted and Lost are -1 while unknown.
 type measurement struct {
-	length, bytes int64 // -1: not known
-	age           time.Duration
-	full          bool
-	unsent        redislib.Unsent // Lost is -1 when unknown
+	redislib.Unsent
+	full bool
 }
 
 // unknownMeasurement returns the result to use while Redis cannot be reached.
 func unknownMeasurement(full bool) measurement {
-	return measurement{length: -1, bytes: -1, full: full, unsent: redislib.Unsent{Noted: -1, Lost: -1}}
+	return measurement{redislib.Unsent{Entries: -1, Bytes: -1, Noted: -1, Lost: -1}, full}
 }
 
 func newOutboxMonitor(cfg OutboxConfig, l *redislib.Library, log *zap.Logger, writes func(proxy.Writes, string)) *outboxMonitor {
@@ -68,7 +66,7 @@ func (g *outboxMonitor) applyFull(cfg OutboxConfig, m measurement) {
 	case fullDrop:
 		how = proxy.WritesOpen
 	}
-	g.setWrites(how, fmt.Sprintf("the outbox is full: Pulsar has not stored %d bytes of effects, the oldest %s old", m.bytes, m.age.Round(time.Second)))
+	g.setWrites(how, fmt.Sprintf("the outbox is full: Pulsar has not stored %d bytes of effects, the oldest %s old", m.Bytes, m.Age.Round(time.Second)))
 }
 
 func (g *outboxMonitor) state() measurement {
@@ -108,7 +106,7 @@ func (g *outboxMonitor) record(m measurement) {
 	g.last = m
 	switch {
 	case m.full && !was.full:
-		g.log.Error("the outbox is full", zap.Int64("bytes", m.bytes), zap.Duration("age", m.age), zap.String("writes", cfg.Full))
+		g.log.Error("the outbox is full", zap.Int64("bytes", m.Bytes), zap.Duration("age", m.Age), zap.String("writes", cfg.Full))
 		g.applyFull(cfg, m)
 	case !m.full && was.full:
 		g.log.Info("the outbox has room again")
@@ -125,11 +123,11 @@ func (g *outboxMonitor) measure(ctx context.Context) (measurement, error) {
 		return measurement{}, err
 	}
 	cfg := g.bounds()
-	m := measurement{length: u.Entries, bytes: u.Bytes, age: u.Age, unsent: u}
+	m := measurement{Unsent: u}
 	if cfg.Mode != outboxStream {
 		return m, nil
 	}
-	m.full = m.length > 0 && (m.bytes > int64(cfg.Bytes) || cfg.Age > 0 && m.age > cfg.Age)
+	m.full = m.Entries > 0 && (m.Bytes > int64(cfg.Bytes) || cfg.Age > 0 && m.Age > cfg.Age)
 	if drops := m.full && cfg.Full == fullDrop; drops != u.Dropping || cfg.bound() != u.Bound {
 		// Every Sonic of the zone comes to the same result. A Redis that is not open drops nothing,
 		// so its refusal is no error.

@@ -148,7 +148,7 @@ func (s *service) checkWrites(ctx context.Context) error {
 	case !state.Ready:
 		return fmt.Errorf("this Redis has older data than before: it waits for effects of %d zones", len(state.Behind))
 	case full.full && s.monitor.bounds().Full != fullDrop:
-		return fmt.Errorf("the outbox is full: %d bytes of effects, the oldest %s old, wait for Pulsar", full.bytes, full.age.Round(time.Second))
+		return fmt.Errorf("the outbox is full: %d bytes of effects, the oldest %s old, wait for Pulsar", full.Bytes, full.Age.Round(time.Second))
 	case s.memory.problem() != "":
 		return fmt.Errorf("this Redis has reached its maxmemory: %s", s.memory.problem())
 	default:

@@ -69,8 +69,8 @@ func (s *service) status() Zones {
 	shipper, outbox := s.shipper.Status(), s.monitor.state()
 	z := Zones{Zone: s.cfg.Zone, Origins: []OriginStatus{}, Outbox: OutboxStatus{
 		Owner: shipper.Owner, Shipped: shipper.Stored.String(), Epoch: shipper.Epoch,
-		Length: outbox.length, Bytes: outbox.bytes, AgeSeconds: outbox.age.Seconds(), Full: outbox.full,
-		Held: shipper.Held, Dropping: outbox.unsent.Dropping, PendingResends: outbox.unsent.Noted, Lost: outbox.unsent.Lost, Unhealthy: text(s.shipper.Unhealthy()),
+		Length: outbox.Entries, Bytes: outbox.Bytes, AgeSeconds: outbox.Age.Seconds(), Full: outbox.full,
+		Held: shipper.Held, Dropping: outbox.Dropping, PendingResends: outbox.Noted, Lost: outbox.Lost, Unhealthy: text(s.shipper.Unhealthy()),
 	}}
 	now := time.Now()
 	for i, a := range s.appliers {

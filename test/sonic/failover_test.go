@@ -35,6 +35,19 @@ func withReplica(t testing.TB, env func(primary, replica *stack.RedisServer) []s
 	return a, b, replica
 }
 
+// withReplicaBehind is withReplica with a proxy, line, before the Redis of the first zone.
+func withReplicaBehind(t testing.TB) (a, b zone, replica *stack.RedisServer, line *proxy.Proxy) {
+	t.Helper()
+	line, err := proxy.New()
+	require.NoError(t, err)
+	a, b, replica = withReplica(t, func(primary, _ *stack.RedisServer) []string {
+		require.NoError(t, line.Forward(primary.Addr()))
+		t.Cleanup(func() { line.Close() })
+		return []string{"SONIC_REDIS_URL=redis://" + line.Addr()}
+	})
+	return a, b, replica, line
+}
+
 // setter sets a key of its own each time, and keeps those that were acknowledged.
 func setter(t testing.TB, stop <-chan struct{}, z zone, prefix string) (keys []string) {
 	t.Helper()
@@ -154,13 +167,7 @@ func TestSentinelsPromoteAReplica(t *testing.T) {
 // and is made a replica later.
 func TestTheAddressLeadsToAReplica(t *testing.T) {
 	t.Parallel()
-	line, err := proxy.New()
-	require.NoError(t, err)
-	a, b, replica := withReplica(t, func(primary, _ *stack.RedisServer) []string {
-		require.NoError(t, line.Forward(primary.Addr()))
-		t.Cleanup(func() { line.Close() })
-		return []string{"SONIC_REDIS_URL=redis://" + line.Addr()}
-	})
+	a, b, replica, line := withReplicaBehind(t)
 	primary := a.redis
 	w := newWriter()
 	failover(t, "first", w, a, b, replica, func() {

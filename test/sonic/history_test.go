@@ -9,8 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/test/await"
-	"github.com/aviaryhq/aviary/test/proxy"
-	"github.com/aviaryhq/aviary/test/stack"
 	"github.com/aviaryhq/aviary/test/systems"
 )
 
@@ -19,13 +17,7 @@ import (
 // then.
 func TestAFormerPrimaryReturnsWithOtherWrites(t *testing.T) {
 	t.Parallel()
-	line, err := proxy.New()
-	require.NoError(t, err)
-	a, b, replica := withReplica(t, func(primary, _ *stack.RedisServer) []string {
-		require.NoError(t, line.Forward(primary.Addr()))
-		t.Cleanup(func() { line.Close() })
-		return []string{"SONIC_REDIS_URL=redis://" + line.Addr()}
-	})
+	a, b, replica, line := withReplicaBehind(t)
 	ctx, primary := t.Context(), a.redis
 	set := func(z zone, keys ...string) {
 		t.Helper()

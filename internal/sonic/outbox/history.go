@@ -70,23 +70,13 @@ func (l *loader) readTopic(ctx context.Context, from message.ID, handle func(con
 	if from.Ms > 0 {
 		position = messaging.AtTime(time.UnixMilli(int64(from.Ms)).Add(-clockMargin))
 	}
-	r, err := l.client.Reader(ctx, messaging.ReaderConfig{Topic: l.writer.Topic(), Name: "sonic", From: &position})
-	if err != nil {
-		return fmt.Errorf("cannot read the topic of this zone: %w", err)
-	}
-	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
-	_, err = r.ReadToEnd(ctx, func(ctx context.Context, d *messaging.Delivery) error {
-		h, err := topic.Header(d, l.cfg.Zone, l.cfg.Shard)
-		switch {
-		case errors.Is(err, message.ErrForeign):
-			return nil
-		case err != nil:
-			return fmt.Errorf("message %s of %s: %w", d.ID, d.Topic, err)
-		default:
+	return topic.Read(ctx, l.client, l.writer.Topic(), position, l.cfg.Zone, l.cfg.Shard,
+		func(ctx context.Context, h *message.Header, d *messaging.Delivery, err error) error {
+			if err != nil {
+				return err
+			}
 			return handle(ctx, h, d)
-		}
-	})
-	return err
+		})
 }
 
 // historyComparison compares the outbox with the messages of the topic.

@@ -136,8 +136,9 @@ func (l *loader) settleHistory(ctx context.Context, state redislib.State) (redis
 		if err := l.library.Shipped(ctx, end, -1); err != nil {
 			return state, fmt.Errorf("cannot trim the outbox: %w", err)
 		}
+		state.Shipped = end
 	}
-	return l.library.ReadState(ctx)
+	return state, nil
 }
 
 // followShipped makes the next message follow the effect shipped, which the topic once had. If the

@@ -53,22 +53,34 @@ func Last(ctx context.Context, c *messaging.Client, d *messaging.Delivery, zone 
 
 // lastSince returns the header of the last message of the zone's Sonic since a position.
 func lastSince(ctx context.Context, c *messaging.Client, name string, from messaging.Position, zone string, shard int) (last *message.Header, err error) {
-	r, err := c.Reader(ctx, messaging.ReaderConfig{Topic: name, Name: "sonic", From: &from})
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the topic of zone %s: %w", zone, err)
-	}
-	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
 	var unreadable error // of the last message of a Sonic
-	_, err = r.ReadToEnd(ctx, func(_ context.Context, d *messaging.Delivery) error {
-		if h, err := Header(d, zone, shard); !errors.Is(err, message.ErrForeign) {
-			last, unreadable = h, wrap(d, err)
-		}
+	err = Read(ctx, c, name, from, zone, shard, func(_ context.Context, h *message.Header, _ *messaging.Delivery, err error) error {
+		last, unreadable = h, err
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the topic of zone %s: %w", zone, err)
+		return nil, err
 	}
 	return last, unreadable
+}
+
+// Read passes the messages of a zone's topic from a position on, up to the end, to handle, with the
+// error of [Header] if there is one. It skips foreign messages, and stops at an error of handle.
+func Read(ctx context.Context, c *messaging.Client, name string, from messaging.Position, zone string, shard int,
+	handle func(ctx context.Context, h *message.Header, d *messaging.Delivery, err error) error) error {
+	r, err := c.Reader(ctx, messaging.ReaderConfig{Topic: name, Name: "sonic", From: &from})
+	if err != nil {
+		return fmt.Errorf("cannot read the topic of zone %s: %w", zone, err)
+	}
+	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
+	_, err = r.ReadToEnd(ctx, func(ctx context.Context, d *messaging.Delivery) error {
+		h, err := Header(d, zone, shard)
+		if errors.Is(err, message.ErrForeign) {
+			return nil
+		}
+		return handle(ctx, h, d, wrap(d, err))
+	})
+	return err
 }
 
 func wrap(d *messaging.Delivery, err error) error {

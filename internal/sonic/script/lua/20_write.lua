@@ -179,7 +179,10 @@ end
 -- 50_versions.lua. A new one is shipped as it is, and one that is gone as a deletion. So are strings that were written as a whole, at their
 -- first operation.
 
-local LENGTHS = {string = 'STRLEN', list = 'LLEN', stream = 'XLEN'}
+local LENGTH = {string = 'STRLEN', list = 'LLEN', set = 'SCARD', hash = 'HLEN', zset = 'ZCARD', stream = 'XLEN'}
+
+-- Types that operations (L) change.
+local IN_PLACE = {string = true, list = true, stream = true}
 
 -- operation returns what command, with list[first..last] behind the key, has done to the string, list or stream key,
 -- which was there before. It adds to effects and notes, if given. The command does the same whenever and wherever it is
@@ -190,7 +193,7 @@ local function operation(db, key, command, list, first, last, effects, notes)
 	local base
 	if pxat then base = policy == 'n' and '' or base_of(db, key) end
 	if not base then return dump_state(db, key, effects, notes) end
-	local length = call(LENGTHS[call('TYPE', key).ok], key)
+	local length = call(LENGTH[call('TYPE', key).ok], key)
 	local effect = operation_effect(policy, db, key, base, pxat, DIGITS[length], command, list, first, last)
 	return (effects or '') .. effect, wholesale_notes(policy, db, key, pxat, notes, true)
 end
@@ -209,12 +212,12 @@ local function copied(from_db, from, db, to)
 	local base = policy == 'l' and base_of(from_db, from)
 	call('SELECT', db)
 	local kind, effects, notes = call('TYPE', to).ok, nil, nil
-	if policy ~= policy_of(from) or not LENGTHS[kind] then
+	if policy ~= policy_of(from) or not IN_PLACE[kind] then
 		effects, notes = state_effects(db, to)
 	elseif not base then
 		effects, notes = dump_state(db, to)
 	else
-		local pxat, length = expiry_of(to), DIGITS[call(LENGTHS[kind], to)]
+		local pxat, length = expiry_of(to), DIGITS[call(LENGTH[kind], to)]
 		effects = operation_effect(policy, db, to, base, pxat, length, 'COPY', {from, from_db}, 1, 2)
 		notes = wholesale_notes(policy, db, to, pxat, nil, true)
 	end

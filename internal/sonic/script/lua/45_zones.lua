@@ -18,11 +18,17 @@ end
 
 local function ms_of(id) return tonumber(string.match(id, '^%d+')) end
 
+-- stream_fields returns what XINFO STREAM says of key, by name.
+local function stream_fields(key)
+	local info, found = call('XINFO', 'STREAM', key), {}
+	for i = 1, #info, 2 do found[info[i]] = info[i + 1] end
+	return found
+end
+
 -- stream_info returns the stream's last id, the id of its first entry ('' without one), its length.
 local function stream_info(out)
 	if call('EXISTS', out) == 0 then return NO_ID, '', 0 end
-	local info, found = call('XINFO', 'STREAM', out), {}
-	for i = 1, #info, 2 do found[info[i]] = info[i + 1] end
+	local found = stream_fields(out)
 	local first = found['first-entry']
 	return found['last-generated-id'], first and first[1] or '', found.length
 end

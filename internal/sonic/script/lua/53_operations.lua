@@ -17,11 +17,11 @@ local function copy(e)
 	local groups = groups_of(key)
 	go(e[10])
 	local kind = kind_of(from)
-	if not LENGTHS[kind] then return false end
+	if not IN_PLACE[kind] then return false end
 	call('COPY', from, key, 'DB', e[3], 'REPLACE')
 	go(e[3])
 	if kind == 'stream' then set_groups(key, groups) end
-	return call(LENGTHS[kind], key) == tonumber(e[7])
+	return call(LENGTH[kind], key) == tonumber(e[7])
 end
 
 -- operate executes the operation of e. It tells whether it did here what it did at the origin, as far as the number of
@@ -32,7 +32,7 @@ local function operate(e)
 	go(e[3])
 	if command == 'COPY' then return copy(e) end
 	local kind = kind_of(key)
-	if not LENGTHS[kind] then return false end
+	if not IN_PLACE[kind] then return false end
 	local reply
 	if command == 'LMOVE' then
 		reply = try(command, key, key, e[9], e[10])
@@ -44,7 +44,7 @@ local function operate(e)
 	else
 		reply = try(command, key, unpack(e, 9)) -- MOST_ARGS bounds them
 	end
-	return not failed(reply) and call(LENGTHS[kind], key) == tonumber(e[7])
+	return not failed(reply) and call(LENGTH[kind], key) == tonumber(e[7])
 end
 
 -- operate applies L at v. What it does when the operation cannot be executed here is said in 50_versions.lua.

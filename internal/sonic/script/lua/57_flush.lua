@@ -34,7 +34,7 @@ local function empty(db, kept, ...)
 	local other = db == '0' and '1' or '0'
 	-- Its error about the argument tells that Redis has FLUSHDB: some rename it, so that nobody calls it by mistake.
 	local has_flush = string.find(try('FLUSHDB', '?').err, 'syntax error', 1, true)
-	if not has_flush or failed(try('SELECT', other)) then -- or db is the only database
+	if not has_flush or enter(other) then -- or db is the only database
 		local keep, cursor = {}, '0'
 		for i = 1, #stay do keep[stay[i]] = true end
 		repeat
@@ -47,7 +47,6 @@ local function empty(db, kept, ...)
 		until cursor == '0'
 		return
 	end
-	selected = other
 	local function aside(i) return state(outbox, 'kept:') .. i end -- the other database may have a key of the same name
 	for i = 1, #stay do call('UNLINK', aside(i)) end
 	go(db)
@@ -113,10 +112,7 @@ function effects.F(e, v)
 		versions.flushes[db] = v
 		local kept = {}
 		for key in pairs(keys) do kept[#kept + 1] = key end
-		if not failed(try('SELECT', db)) then -- this Redis may have fewer
-			selected = db
-			empty(db, kept, 'ASYNC')
-		end
+		if not enter(db) then empty(db, kept, 'ASYNC') end
 	end
 	return 'applied'
 end

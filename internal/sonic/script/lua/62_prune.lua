@@ -51,7 +51,7 @@ local function is_base(field, stored)
 	if enter(db) then return false end
 	local kind = kind_of(key)
 	go('0')
-	return LENGTHS[kind] ~= nil
+	return IN_PLACE[kind] ~= nil
 end
 
 -- sonic_prune cursor count: one step through the hash of versions.

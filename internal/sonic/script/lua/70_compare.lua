@@ -2,12 +2,18 @@
 -- Comparing zones: digests of what keys hold, in a form that does not depend on how Redis keeps it. Everything here only
 -- reads.
 
-local TWO_48 = 281474976710656
-
 -- work is what the call has read so far, in elements of keys: many bytes count as one. A call ends once it has read enough, with
 -- one key at least, so that Redis has time for clients between calls.
 local work
 local ENOUGH, BYTES = 10000, 200
+
+-- content[kind](key) returns the digest of a key. pieces[kind](key, at, digest) reads the next piece of a key: at is '' at the beginning. It returns the
+-- next at, nil at the end, and the digest.
+local content, pieces = {}, {}
+
+do -- what is local here is of this block alone: a function of Lua has at most 200 locals
+
+local TWO_48 = 281474976710656
 
 -- framed writes a value so that two of them, one behind the other, are not taken for two others.
 local function framed(value) return #value .. ':' .. value end
@@ -29,7 +35,21 @@ local function sum_of(list, step, a, b)
 	return format('%012x%012x', a, b), a, b
 end
 
-local content = {}
+-- list_digest goes on from digest with the values of a list.
+local function list_digest(digest, list)
+	for i = 1, #list do list[i] = framed(list[i]) end
+	return redis.sha1hex(digest .. concat(list))
+end
+
+-- stream_digest goes on from digest with the entries of a stream.
+local function stream_digest(digest, list)
+	local parts = {digest}
+	for i = 1, #list do
+		parts[#parts + 1] = list[i][1]
+		for j = 1, #list[i][2] do parts[#parts + 1] = framed(list[i][2][j]) end
+	end
+	return redis.sha1hex(concat(parts, ' '))
+end
 
 -- A HyperLogLog keeps its last count in bytes 9 to 16. PFCOUNT changes them, and is no write.
 content.string = function(key)
@@ -45,9 +65,7 @@ content.list = function(key)
 	local digest, length = '', call('LLEN', key)
 	work = work + length
 	for from = 0, length - 1, SLICE do
-		local list = call('LRANGE', key, from, from + SLICE - 1)
-		for i = 1, #list do list[i] = framed(list[i]) end
-		digest = redis.sha1hex(digest .. concat(list))
+		digest = list_digest(digest, call('LRANGE', key, from, from + SLICE - 1))
 	end
 	return digest
 end
@@ -62,35 +80,16 @@ content.zset = function(key) return (sum_of(call('ZRANGE', key, '0', '-1', 'WITH
 
 -- Consumer groups are of one zone and not compared.
 content.stream = function(key)
-	local info, found = call('XINFO', 'STREAM', key), {}
-	for i = 1, #info, 2 do found[info[i]] = info[i + 1] end
+	local found = stream_fields(key)
 	local digest, from = found['last-generated-id'], '-'
 	work = work + found.length
 	while true do
 		local list = call('XRANGE', key, from, '+', 'COUNT', SLICE)
 		if #list == 0 then return digest end
-		local parts = {digest}
-		for i = 1, #list do
-			parts[#parts + 1] = list[i][1]
-			for j = 1, #list[i][2] do parts[#parts + 1] = framed(list[i][2][j]) end
-		end
-		digest = redis.sha1hex(concat(parts, ' '))
+		digest = stream_digest(digest, list)
 		from = '(' .. list[#list][1]
 	end
 end
-
--- Keys of more than ENOUGH elements, or as many bytes as that, are read in pieces, one a call. Their digest is another one than that of
--- a smaller key, which has another content anyhow. A key that changes in between has some digest: who compares looks again.
-
-local LENGTH = {string = 'STRLEN', list = 'LLEN', set = 'SCARD', hash = 'HLEN', zset = 'ZCARD', stream = 'XLEN'}
-
-local function is_large(kind, key)
-	local most = kind == 'string' and ENOUGH * BYTES or ENOUGH
-	return LENGTH[kind] ~= nil and call(LENGTH[kind], key) > most
-end
-
--- Each of pieces reads the next piece of a key: function(key, at, digest). at is '' at the beginning. It returns the next at, nil at the end, and the digest.
-local pieces = {}
 
 local function scans(command, step)
 	return function(key, at, digest)
@@ -118,23 +117,23 @@ pieces.list = function(key, at, digest)
 	local from = tonumber(at) or 0
 	local list = call('LRANGE', key, from, from + SLICE - 1)
 	if #list == 0 then return nil, digest end
-	for i = 1, #list do list[i] = framed(list[i]) end
-	return format('%d', from + #list), redis.sha1hex(digest .. concat(list))
+	return format('%d', from + #list), list_digest(digest, list)
 end
 
 pieces.stream = function(key, at, digest)
 	local list = call('XRANGE', key, at == '' and '-' or '(' .. at, '+', 'COUNT', SLICE)
-	if #list == 0 then
-		local info, found = call('XINFO', 'STREAM', key), {}
-		for i = 1, #info, 2 do found[info[i]] = info[i + 1] end
-		return nil, redis.sha1hex(digest .. found['last-generated-id'])
-	end
-	local parts = {digest}
-	for i = 1, #list do
-		parts[#parts + 1] = list[i][1]
-		for j = 1, #list[i][2] do parts[#parts + 1] = framed(list[i][2][j]) end
-	end
-	return list[#list][1], redis.sha1hex(concat(parts, ' '))
+	if #list == 0 then return nil, redis.sha1hex(digest .. stream_fields(key)['last-generated-id']) end
+	return list[#list][1], stream_digest(digest, list)
+end
+
+end
+
+-- Keys of more than ENOUGH elements, or as many bytes as that, are read in pieces, one a call. Their digest is another one than that of
+-- a smaller key, which has another content anyhow. A key that changes in between has some digest: who compares looks again.
+
+local function is_large(kind, key)
+	local most = kind == 'string' and ENOUGH * BYTES or ENOUGH
+	return LENGTH[kind] ~= nil and call(LENGTH[kind], key) > most
 end
 
 -- sonic_digest_piece db key kind at digest: reads the next piece of a large key of that kind: where the next one is, '' at the end, and the digest so far.

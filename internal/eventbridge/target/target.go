@@ -39,6 +39,8 @@ type Delivery struct {
 	ContentType string
 	// Hops is how many buses the event has passed before this one.
 	Hops int
+	// Retried says that an attempt for this event has failed before.
+	Retried bool
 }
 
 // Verdict says what an attempt means for the event. The zero value is Retry.
@@ -77,8 +79,11 @@ type Result struct {
 	Reason string
 	// Err says what went wrong, for people. It holds no secrets. Nil when delivered.
 	Err error
-	// RetryAfter is how long the destination asks to wait before the next attempt, at most an hour;
-	// 0 if it does not ask.
+	// Unavailable says of a Retry that the destination takes nothing at present, whatever the event:
+	// there is no connection, no token or no answer in time, or it answered so (429, 502, 503, 504).
+	Unavailable bool
+	// RetryAfter is how long an unavailable destination asks to wait before the next attempt for
+	// any event, at most an hour; 0 if it does not ask.
 	RetryAfter time.Duration
 	// Status is the status of the HTTP answer, 0 if there is no answer.
 	Status int

@@ -161,11 +161,12 @@ type Retry struct {
 	Jitter float64 `json:"jitter"`
 }
 
-// Breaker stops deliveries to a target that fails.
+// Breaker stops deliveries to a target that is unavailable.
 type Breaker struct {
-	// Failures is how many failures in a row open the breaker. 0: it never opens. Default 10.
+	// Failures is how many attempts in a row that find the target unavailable open the breaker. 0:
+	// it opens only while the target asks to wait (Retry-After). Default 10.
 	Failures int `json:"failures"`
-	// Probe is how long the breaker is open before one delivery is tried; it doubles up to ten
+	// Probe is how long the breaker is open before a few deliveries are tried; it doubles up to ten
 	// times as much. Default 30s.
 	Probe Duration `json:"probe,omitempty"`
 }

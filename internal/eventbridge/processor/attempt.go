@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"runtime/debug"
 	"strconv"
 	"time"
@@ -37,7 +38,7 @@ func (w *worker) prepare(d *messaging.Delivery) (it item, err error) {
 	if err != nil {
 		return item{}, err
 	}
-	it = item{message: d, delivery: target.Delivery{Event: e}}
+	it = item{message: d, delivery: target.Delivery{Event: e, Retried: d.Attempt > 1}}
 	it.delivery.Hops, _ = strconv.Atoi(d.Properties["hops"])
 	if w.transform != nil {
 		it.delivery.Body, it.delivery.ContentType, err = w.transform(e)
@@ -55,29 +56,30 @@ func (w *worker) handle(stop, ctx context.Context, d *messaging.Delivery) error 
 	if err != nil {
 		return w.refuse(d, it.delivery.Event, err)
 	}
+	var entered pass
 	if w.sub.Order == model.OrderLive {
-		if !w.breaker.tryEnter() {
+		var closed bool
+		if entered, closed = w.breaker.tryEnter(); !closed {
 			w.count("lost")
 			return nil
 		}
-	} else if w.breaker.enter(stop) != nil {
+	} else if entered, err = w.breaker.enter(stop); err != nil {
 		return errStopping
 	}
 	if w.limit.Wait(stop) != nil {
-		w.breaker.leave(noVerdict)
+		w.breaker.leave(entered, answer{kind: notMade})
 		return errStopping
 	}
-	results := w.deliver(ctx, []item{it})
-	return w.verdict(stop, it, results[0], 1)
+	results := w.deliver(ctx, []item{it}, entered)
+	return w.verdict(stop, it, results[0], newTogether(1))
 }
 
 // refuse returns the verdict on a message that cannot be delivered, whatever the target would say.
 func (w *worker) refuse(d *messaging.Delivery, e event.Event, err error) error {
 	w.count("dead_letter")
-	w.attempts.add(Attempt{
-		Time: time.Now(), Event: e.ID, Source: e.Source, Type: e.Type, Attempt: d.Attempt,
-		Outcome: "dead_letter", Error: errorText(target.Result{Err: err}),
-	})
+	a := newAttempt(d.Attempt, e, target.Result{Verdict: target.Refused, Err: err})
+	a.Outcome = "dead_letter"
+	w.attempts.add(a)
 	if w.sub.Order == model.OrderLive {
 		return nil
 	}
@@ -86,40 +88,44 @@ func (w *worker) refuse(d *messaging.Delivery, e event.Event, err error) error {
 
 func (w *worker) count(outcome string) { w.metrics.deliveries[outcome].Inc() }
 
-// deliver makes one attempt for several events and reports the result to the breaker.
-func (w *worker) deliver(ctx context.Context, items []item) (results []target.Result) {
+// deliver makes one attempt for several events, which have entered the breaker, and reports to the
+// breaker what that says about the target.
+func (w *worker) deliver(ctx context.Context, items []item, entered pass) []target.Result {
+	w.inFlight.Add(int64(len(items)))
+	w.metrics.inFlight.Add(float64(len(items)))
+	overdue := w.overdue()
+	results := w.attempt(ctx, items)
+	overdue.Stop()
+	w.inFlight.Add(-int64(len(items)))
+	w.metrics.inFlight.Sub(float64(len(items)))
+	a := answerOf(results)
+	if a.kind == unavailable {
+		text := errorText(results[0])
+		w.lastFailure.Store(&text)
+	}
+	w.breaker.leave(entered, a)
+	return results
+}
+
+// attempt asks the target to deliver. A panic of the target is a failure of each event.
+func (w *worker) attempt(ctx context.Context, items []item) (results []target.Result) {
 	batch := make([]target.Delivery, len(items))
 	for i := range items {
 		batch[i] = items[i].delivery
 	}
-	w.inFlight.Add(int64(len(items)))
-	w.metrics.inFlight.Add(float64(len(items)))
-	overdue := w.overdue()
 	defer func() {
-		overdue.Stop()
-		w.inFlight.Add(-int64(len(items)))
-		w.metrics.inFlight.Sub(float64(len(items)))
 		if v := recover(); v != nil {
 			w.log.Error("a target panicked", zap.Any("panic", v), zap.ByteString("stack", debug.Stack()))
 			results = make([]target.Result, len(items))
 			for i := range results {
 				results[i] = target.Result{Reason: "panic", Err: fmt.Errorf("the target panicked: %v", v)}
 			}
-			text := errorText(results[0])
-			w.lastFailure.Store(&text)
-			w.breaker.leave(failing)
 		}
 	}()
 	results = w.target.Deliver(ctx, batch)
 	if len(results) != len(items) {
 		panic(fmt.Sprintf("%d results for %d events", len(results), len(items)))
 	}
-	v := verdictOf(results)
-	if v == failing {
-		text := errorText(results[0])
-		w.lastFailure.Store(&text)
-	}
-	w.breaker.leave(v)
 	return results
 }
 
@@ -133,32 +139,41 @@ func (w *worker) overdue() *time.Timer {
 	return time.AfterFunc(after, func() { w.log.Warn("an attempt has not ended after its timeout", zap.Duration("elapsed", after)) })
 }
 
-// verdictOf returns what results say about the target. A target that answers is well, whatever it
-// says about the events.
-func verdictOf(results []target.Result) verdict {
-	stopped := true
+// answerOf returns what results say about the target. A target that answers is available, whatever
+// it says about the events.
+func answerOf(results []target.Result) (a answer) {
 	for _, r := range results {
-		if r.Verdict != target.Retry {
-			return well
+		kind := answered
+		switch {
+		case r.Verdict != target.Retry:
+		case r.Reason == target.ReasonStopped:
+			kind = notMade
+		case r.Unavailable:
+			kind = unavailable
+			a.retryAfter = max(a.retryAfter, r.RetryAfter)
 		}
-		stopped = stopped && r.Reason == target.ReasonStopped
+		if kind == answered || a.kind != answered && kind != notMade {
+			a.kind = kind
+		}
 	}
-	if stopped {
-		return noVerdict
-	}
-	return failing
+	return a
 }
 
+// together is what events that are delivered together have in common.
+type together struct {
+	events int
+	jitter float64 // of the delay before the next attempt, from -1 to 1
+}
+
+func newTogether(events int) together { return together{events, 2*rand.Float64() - 1} }
+
 // verdict turns the result r of an attempt into the messaging library's verdict on the message.
-// batch is how many events were delivered together.
-func (w *worker) verdict(stop context.Context, it item, r target.Result, batch int) error {
+func (w *worker) verdict(stop context.Context, it item, r target.Result, with together) error {
 	now, d := time.Now(), it.message
-	a := Attempt{
-		Time: now.Add(-r.Latency), Event: it.delivery.Event.ID, Source: it.delivery.Event.Source, Type: it.delivery.Event.Type,
-		Attempt: d.Attempt, Outcome: r.Verdict.String(), Reason: r.Reason, Status: r.Status, Latency: r.Latency, Error: errorText(r),
-	}
-	if batch > 1 {
-		a.Batch = batch
+	a := newAttempt(d.Attempt, it.delivery.Event, r)
+	a.Time = now.Add(-r.Latency)
+	if with.events > 1 {
+		a.Batch = with.events
 	}
 	cause := r.Err
 	if cause == nil {
@@ -177,7 +192,7 @@ func (w *worker) verdict(stop context.Context, it item, r target.Result, batch i
 	case r.Verdict == target.Gone:
 		err = errStopping
 	default:
-		delay, over := w.schedule.next(d.Attempt, d.FirstFailed, now, r.RetryAfter)
+		delay, over := w.schedule.next(d.Attempt, d.FirstFailed, now, with.jitter)
 		if over != "" {
 			a.Outcome, err = "dead_letter", messaging.Reject(fmt.Errorf("%s: %w", over, cause))
 		} else {

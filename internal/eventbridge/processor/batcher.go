@@ -93,12 +93,13 @@ func (g *batcher) send(batch []pendingItem) {
 		stopped()
 		return
 	}
-	if g.w.breaker.enter(ctx) != nil {
+	pass, err := g.w.breaker.enter(ctx)
+	if err != nil {
 		stopped()
 		return
 	}
 	if g.w.limit.WaitN(ctx, len(batch)) != nil {
-		g.w.breaker.leave(noVerdict)
+		g.w.breaker.leave(pass, answer{kind: notMade})
 		stopped()
 		return
 	}
@@ -111,13 +112,15 @@ func (g *batcher) send(batch []pendingItem) {
 		for i := range batch {
 			items[i] = batch[i].item
 		}
-		for i, r := range g.w.deliver(delivering, items) {
+		// The next attempts of all events have the same delay, so that they are a batch again.
+		with := newTogether(len(batch))
+		for i, r := range g.w.deliver(delivering, items, pass) {
 			// The verdict Gone waits for the worker's end: the other events get their verdicts
 			// first.
 			if it := batch[i]; r.Verdict == target.Gone {
-				g.wg.Go(func() { it.pending.Complete(g.w.verdict(ctx, it.item, r, len(batch))) })
+				g.wg.Go(func() { it.pending.Complete(g.w.verdict(ctx, it.item, r, with)) })
 			} else {
-				it.pending.Complete(g.w.verdict(ctx, it.item, r, len(batch)))
+				it.pending.Complete(g.w.verdict(ctx, it.item, r, with))
 			}
 		}
 	})

@@ -8,133 +8,168 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
-// BreakerState is what a breaker lets through.
+// BreakerState is closed, open or half-open.
 type BreakerState string
 
 // The states of a breaker.
 const (
-	BreakerClosed   BreakerState = "closed"    // everything
-	BreakerOpen     BreakerState = "open"      // nothing
-	BreakerHalfOpen BreakerState = "half_open" // one delivery, as a probe
+	BreakerClosed   BreakerState = "closed"    // all deliveries enter
+	BreakerOpen     BreakerState = "open"      // none enters
+	BreakerHalfOpen BreakerState = "half_open" // a few enter, as probes
 )
 
-// breaker stops deliveries to a target that fails. Each delivery calls enter, and then leave with
-// its verdict. While the breaker is open no delivery enters. After that one delivery enters as a
-// probe, and its verdict closes or opens the breaker. All methods are safe for concurrent use.
+// breaker stops deliveries to a target that is unavailable. Each delivery calls enter, and then
+// leave with what it says about the target. While the breaker is open no delivery enters. After
+// that a few enter as probes: one event alone may be the reason for a time-out. If one of them is
+// answered, the breaker closes; if all of them fail, it opens again. All methods are safe for
+// concurrent use.
 type breaker struct {
-	cfg     model.Breaker
-	changed func(BreakerState) // called in the order of changes; must not block
+	cfg model.Breaker
+	// changed is called in the order of changes, and must not block. asked says that the breaker
+	// opens because the target asked to wait.
+	changed func(s BreakerState, asked bool)
 
 	mu       sync.Mutex
 	state    BreakerState
-	failures int           // in a row
-	interval time.Duration // until the next probe
+	failures int           // in a row while closed, of the probes while half-open
+	probes   int           // that have entered while half-open
+	openings pass          // how often it has opened
+	interval time.Duration // until the next probes
 	until    time.Time
-	probing  bool
+	asked    bool          // the target asked to wait until then
 	next     chan struct{} // closed when something changes
 	timer    *time.Timer
 	shut     bool
 }
 
-// probeMost bounds the interval between probes: at most so many times the first one.
-const probeMost = 10
+// pass says that a delivery has entered, and when: results of deliveries that entered before the
+// breaker opened say nothing about the time after.
+type pass int
 
-func newBreaker(cfg model.Breaker, changed func(BreakerState)) *breaker {
+const (
+	// maxProbes is how many deliveries enter while the breaker is half-open.
+	maxProbes = 4
+	// maxIntervals bounds the interval between probes: at most so many times the first one.
+	maxIntervals = 10
+)
+
+func newBreaker(cfg model.Breaker, changed func(s BreakerState, asked bool)) *breaker {
 	return &breaker{cfg: cfg, changed: changed, state: BreakerClosed, next: make(chan struct{})}
 }
 
 // enter waits until a delivery may be made, or ctx ends.
-func (b *breaker) enter(ctx context.Context) error {
+func (b *breaker) enter(ctx context.Context) (pass, error) {
 	for {
-		b.mu.Lock()
-		if b.shut {
-			b.mu.Unlock()
-			<-ctx.Done()
-			return ctx.Err()
-		}
 		if err := ctx.Err(); err != nil {
-			b.mu.Unlock()
-			return err // it does not enter, and is no probe
+			return 0, err // it does not enter, and is no probe
 		}
-		if b.state == BreakerClosed || b.state == BreakerHalfOpen && !b.probing {
-			b.probing = b.state == BreakerHalfOpen
-			b.mu.Unlock()
-			return nil
+		p, entered, next := b.look()
+		if entered {
+			return p, nil
 		}
-		next := b.next
-		b.mu.Unlock()
 		select {
 		case <-next:
 		case <-ctx.Done():
-			return ctx.Err()
+			return 0, ctx.Err()
 		}
 	}
 }
 
 // tryEnter is enter without waiting.
-func (b *breaker) tryEnter() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.shut || b.state == BreakerOpen || b.state == BreakerHalfOpen && b.probing {
-		return false
-	}
-	b.probing = b.state == BreakerHalfOpen
-	return true
+func (b *breaker) tryEnter() (pass, bool) {
+	p, entered, _ := b.look()
+	return p, entered
 }
 
-// verdict is what a delivery says about its target.
-type verdict int
+// look lets a delivery enter if one may at present. Otherwise it returns a channel that is closed
+// at the next change.
+func (b *breaker) look() (p pass, entered bool, next <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.shut || b.state == BreakerOpen || b.state == BreakerHalfOpen && b.probes == maxProbes {
+		return 0, false, b.next
+	}
+	if b.state == BreakerHalfOpen {
+		b.probes++
+	}
+	return b.openings, true, nil
+}
+
+// answer is what a delivery says about its target.
+type answer struct {
+	kind answerKind
+	// retryAfter is how long the target asks to wait before the next delivery; 0 if it does not
+	// ask.
+	retryAfter time.Duration
+}
+
+type answerKind int
 
 const (
-	noVerdict verdict = iota // the delivery was not made
-	well                     // the target answers, whatever it says about the event
-	failing
+	notMade     answerKind = iota // the delivery was not made
+	answered                      // the target answers, whatever it says about the event
+	unavailable                   // see target.Result
 )
 
-// leave ends a delivery that has entered. v is what it says about the target.
-func (b *breaker) leave(v verdict) {
+// leave ends a delivery that has entered with p.
+func (b *breaker) leave(p pass, a answer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch {
-	case b.state == BreakerHalfOpen && v == noVerdict:
-		b.probing = false
-		b.notify()
-	case v == well:
+	if p != b.openings || b.state == BreakerOpen {
+		return
+	}
+	if a.retryAfter > 0 {
+		b.asked = true
+		b.open(a.retryAfter)
+		return
+	}
+	switch a.kind {
+	case notMade:
+		if b.state == BreakerHalfOpen {
+			b.probes--
+			b.notify()
+		}
+	case answered:
 		b.failures = 0
 		if b.state == BreakerHalfOpen {
-			b.probing, b.interval = false, 0
+			b.interval = 0
 			b.become(BreakerClosed)
 		}
-	case v == failing && b.state == BreakerHalfOpen:
-		b.probing = false
-		b.open()
-	case v == failing && b.state == BreakerClosed && b.cfg.Failures > 0:
-		if b.failures++; b.failures >= b.cfg.Failures {
-			b.open()
-		}
+		return
+	case unavailable:
+		b.failures++
+	}
+	if b.state == BreakerHalfOpen && b.failures > 0 && b.failures == b.probes ||
+		b.state == BreakerClosed && b.cfg.Failures > 0 && b.failures >= b.cfg.Failures {
+		first := time.Duration(b.cfg.Probe)
+		b.interval = min(max(2*b.interval, first), maxIntervals*first)
+		b.asked = false
+		b.open(b.interval)
 	}
 }
 
-// open opens the breaker until the next probe. The caller holds b.mu.
-func (b *breaker) open() {
-	first := time.Duration(b.cfg.Probe)
-	b.interval = min(max(2*b.interval, first), probeMost*first)
-	b.until = time.Now().Add(b.interval)
-	b.failures = 0
+// open opens the breaker for a time. The caller holds b.mu.
+func (b *breaker) open(wait time.Duration) {
+	b.until = time.Now().Add(wait)
+	b.openings++
 	b.become(BreakerOpen)
-	b.timer = time.AfterFunc(b.interval, func() {
+	b.timer = time.AfterFunc(wait, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if b.state == BreakerOpen && !b.shut {
+		switch {
+		case b.shut:
+		case b.cfg.Failures == 0: // it opens only when the target asks to wait
+			b.become(BreakerClosed)
+		default:
 			b.become(BreakerHalfOpen)
 		}
 	})
 }
 
 func (b *breaker) become(s BreakerState) {
-	b.state = s
+	b.state, b.failures, b.probes = s, 0, 0
 	if !b.shut { // a newer worker's breaker may report instead
-		b.changed(s)
+		b.changed(s, b.asked)
 	}
 	b.notify()
 }
@@ -159,7 +194,7 @@ func (b *breaker) end() {
 func (b *breaker) repeat() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.changed(b.state)
+	b.changed(b.state, b.asked)
 }
 
 // now returns the state and, while the breaker is open, until when.

@@ -2,6 +2,10 @@ package processor
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,90 +13,169 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/event"
 	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 )
+
+// states records the changes of a breaker.
+type states struct{ all []BreakerState }
+
+func (s *states) changed(now BreakerState, _ bool) { s.all = append(s.all, now) }
+
+// enters lets a delivery enter at once.
+func enters(t *testing.T, b *breaker) pass {
+	t.Helper()
+	p, entered := b.tryEnter()
+	require.True(t, entered)
+	return p
+}
 
 func TestBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		var states []BreakerState
-		b := newBreaker(model.Breaker{Failures: 3, Probe: model.Duration(10 * time.Second)}, func(s BreakerState) { states = append(states, s) })
-		fail := func(v verdict) {
-			require.NoError(t, b.enter(ctx))
-			b.leave(v)
-		}
-		fail(failing)
-		fail(failing)
-		fail(well) // not in a row
-		fail(failing)
-		fail(failing)
-		assert.Empty(t, states)
-		fail(failing)
-		assert.Equal(t, []BreakerState{BreakerOpen}, states)
+		var s states
+		b := newBreaker(model.Breaker{Failures: 3, Probe: model.Duration(10 * time.Second)}, s.changed)
+		end := func(kind answerKind) { b.leave(enters(t, b), answer{kind: kind}) }
+		end(unavailable)
+		end(unavailable)
+		end(answered) // not in a row
+		end(unavailable)
+		end(unavailable)
+		assert.Empty(t, s.all)
+		end(unavailable)
+		assert.Equal(t, []BreakerState{BreakerOpen}, s.all)
+		_, entered := b.tryEnter()
+		assert.False(t, entered)
 
-		began, entered := time.Now(), make(chan time.Duration, 10)
-		for range 3 {
+		began := time.Now()
+		waiting := make(chan pass, 10)
+		for range maxProbes + 2 {
 			go func() {
-				if b.enter(ctx) == nil {
-					entered <- time.Since(began)
+				if p, err := b.enter(ctx); err == nil {
+					waiting <- p
 				}
 			}()
 		}
-		assert.False(t, b.tryEnter())
-		assert.Equal(t, 10*time.Second, <-entered)
+		first := <-waiting
+		assert.Equal(t, 10*time.Second, time.Since(began))
 		synctest.Wait()
-		assert.Empty(t, entered, "one delivery is the probe")
-		b.leave(failing)
-		assert.Equal(t, 30*time.Second, <-entered, "the interval is doubled")
-		b.leave(noVerdict) // it was not made: another one is the probe
-		assert.Equal(t, 30*time.Second, <-entered)
-		b.leave(well)
-		state, _ := b.now()
-		assert.Equal(t, BreakerClosed, state)
-		fail(well)
-		assert.Equal(t, []BreakerState{BreakerOpen, BreakerHalfOpen, BreakerOpen, BreakerHalfOpen, BreakerClosed}, states)
+		assert.Len(t, waiting, maxProbes-1, "a few deliveries are probes")
+		b.leave(first, answer{kind: notMade})
+		synctest.Wait()
+		assert.Len(t, waiting, maxProbes, "another delivery takes the place of one that was not made")
+		for i := range maxProbes {
+			state, _ := b.now()
+			assert.Equal(t, BreakerHalfOpen, state, i)
+			b.leave(<-waiting, answer{kind: unavailable})
+		}
+		state, until := b.now()
+		assert.Equal(t, BreakerOpen, state)
+		assert.Equal(t, 20*time.Second, time.Until(until), "the interval is doubled")
+
+		last := <-waiting
+		assert.Equal(t, 30*time.Second, time.Since(began))
+		failed := enters(t, b)
+		b.leave(failed, answer{kind: unavailable})
+		b.leave(last, answer{kind: answered})
+		state, _ = b.now()
+		assert.Equal(t, BreakerClosed, state, "one of the probes is answered")
+		end(answered)
+		assert.Equal(t, []BreakerState{BreakerOpen, BreakerHalfOpen, BreakerOpen, BreakerHalfOpen, BreakerClosed}, s.all)
 
 		b.repeat()
-		assert.Equal(t, BreakerClosed, states[len(states)-1])
-		assert.Len(t, states, 6)
+		assert.Equal(t, BreakerClosed, s.all[len(s.all)-1])
+		assert.Len(t, s.all, 6)
 
 		for range 3 {
-			fail(failing)
-		}
-		_, until := b.now()
-		assert.Equal(t, 10*time.Second, time.Until(until), "it begins anew")
-		for range 8 {
-			require.NoError(t, b.enter(ctx))
-			b.leave(failing)
+			end(unavailable)
 		}
 		_, until = b.now()
-		assert.Equal(t, 100*time.Second, time.Until(until), "ten times as long at most")
+		assert.Equal(t, 10*time.Second, time.Until(until), "it begins anew")
+		for range 8 {
+			p, err := b.enter(ctx)
+			require.NoError(t, err)
+			b.leave(p, answer{kind: unavailable})
+		}
+		_, until = b.now()
+		assert.Equal(t, 100*time.Second, time.Until(until), "ten times as long at most; one event alone is probed once each time")
 
 		b.end()
 		go func() {
 			time.Sleep(time.Hour)
 			cancel()
 		}()
-		assert.ErrorIs(t, b.enter(ctx), context.Canceled)
-		assert.False(t, b.tryEnter())
+		_, err := b.enter(ctx)
+		require.ErrorIs(t, err, context.Canceled)
+		_, entered = b.tryEnter()
+		assert.False(t, entered)
 	})
 }
 
-// Who is to stop is no probe: nobody would say what came of it, and nothing would be let through
+// A delivery that began before the breaker opened says nothing about the time after.
+func TestABreakerIgnoresLateResults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(model.Breaker{Failures: 2, Probe: model.Duration(time.Second)}, new(states).changed)
+		slow, slower := enters(t, b), enters(t, b)
+		for range 2 {
+			b.leave(enters(t, b), answer{kind: unavailable})
+		}
+		b.leave(slow, answer{kind: answered})
+		state, _ := b.now()
+		assert.Equal(t, BreakerOpen, state)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		probe := enters(t, b)
+		b.leave(slower, answer{kind: unavailable})
+		state, _ = b.now()
+		assert.Equal(t, BreakerHalfOpen, state)
+		b.leave(probe, answer{kind: answered})
+		state, _ = b.now()
+		assert.Equal(t, BreakerClosed, state)
+	})
+}
+
+// A target that asks to wait gets nothing until then, whichever the event, and also without a bound
+// of failures.
+func TestABreakerOpensForRetryAfter(t *testing.T) {
+	for failures, after := range map[int]BreakerState{0: BreakerClosed, 10: BreakerHalfOpen} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBreaker(model.Breaker{Failures: failures, Probe: model.Duration(time.Second)}, new(states).changed)
+			other := enters(t, b)
+			b.leave(enters(t, b), answer{unavailable, time.Minute})
+			state, until := b.now()
+			assert.Equal(t, BreakerOpen, state)
+			assert.Equal(t, time.Minute, time.Until(until))
+			b.leave(other, answer{unavailable, time.Hour})
+			began := time.Now()
+			p, err := b.enter(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, time.Minute, time.Since(began))
+			state, _ = b.now()
+			assert.Equal(t, after, state)
+			b.leave(p, answer{kind: answered})
+			state, _ = b.now()
+			assert.Equal(t, BreakerClosed, state)
+		})
+	}
+}
+
+// A delivery that is to stop is no probe: nobody would say what came of it, and nothing would enter
 // any more.
 func TestWhoStopsIsNoProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Second)}, func(BreakerState) {})
-		require.NoError(t, b.enter(t.Context()))
-		b.leave(failing)
+		b := newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Second)}, new(states).changed)
+		b.leave(enters(t, b), answer{kind: unavailable})
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		stopped, cancel := context.WithCancel(t.Context())
 		cancel()
-		require.ErrorIs(t, b.enter(stopped), context.Canceled)
-		assert.True(t, b.tryEnter(), "the next one is the probe")
-		b.leave(well)
+		for range maxProbes {
+			_, err := b.enter(stopped)
+			require.ErrorIs(t, err, context.Canceled)
+		}
+		b.leave(enters(t, b), answer{kind: answered})
 		state, _ := b.now()
 		assert.Equal(t, BreakerClosed, state)
 	})
@@ -101,15 +184,37 @@ func TestWhoStopsIsNoProbe(t *testing.T) {
 // A delivery may end after its worker: the state is the next worker's to say then.
 func TestABreakerThatEndsIsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		said := 0
-		b := newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Second)}, func(BreakerState) { said++ })
-		require.NoError(t, b.enter(t.Context()))
+		var s states
+		b := newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Second)}, s.changed)
+		p := enters(t, b)
 		b.end()
-		b.leave(failing)
+		b.leave(p, answer{kind: unavailable})
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		assert.Zero(t, said)
+		assert.Empty(t, s.all)
 	})
+}
+
+// Events that a receiver refuses to process are no reason to hold others back.
+func TestAnswersAboutEventsKeepTheBreakerClosed(t *testing.T) {
+	internal := target.Result{Status: 500, Reason: target.ReasonStatus}
+	away := target.Result{Status: 503, Reason: target.ReasonStatus, Unavailable: true}
+	asks := target.Result{Status: 429, Reason: target.ReasonStatus, Unavailable: true, RetryAfter: time.Minute}
+	stopped := target.Result{Reason: target.ReasonStopped}
+	for name, c := range map[string]struct {
+		results []target.Result
+		want    answer
+	}{
+		"500":                       {[]target.Result{internal}, answer{kind: answered}},
+		"503":                       {[]target.Result{away, away}, answer{kind: unavailable}},
+		"a part is unavailable":     {[]target.Result{away, {Verdict: target.Delivered}}, answer{kind: answered}},
+		"a part asks to wait":       {[]target.Result{{Verdict: target.Refused}, asks}, answer{answered, time.Minute}},
+		"a stop":                    {[]target.Result{stopped, stopped}, answer{}},
+		"a stop after a failure":    {[]target.Result{away, stopped}, answer{kind: unavailable}},
+		"the receiver asks to wait": {[]target.Result{asks}, answer{unavailable, time.Minute}},
+	} {
+		assert.Equal(t, c.want, answerOf(c.results), name)
+	}
 }
 
 func TestSchedule(t *testing.T) {
@@ -121,20 +226,18 @@ func TestSchedule(t *testing.T) {
 			continue
 		}
 		for range 100 {
-			d, over := s.next(attempt, now, now, 0)
+			d, over := s.next(attempt, now, now, 2*rand.Float64()-1)
 			assert.Empty(t, over)
 			assert.InDelta(t, float64(want), float64(d), 0.2*float64(want))
 		}
 	}
-	d, _ := s.next(1, time.Time{}, now, time.Minute)
-	assert.Equal(t, time.Minute, d, "the target says when")
 	_, over := s.next(4, now.Add(-time.Minute), now, 0)
 	assert.Equal(t, "gave up after 4 attempts", over)
 	_, over = s.next(2, now.Add(-time.Hour), now, 0)
 	assert.Equal(t, "gave up after 2 attempts in 1h0m0s", over)
-	_, over = s.next(1, time.Time{}, now, 2*time.Hour)
+	_, over = s.next(2, now.Add(-time.Hour+5*time.Second), now, 0)
 	assert.NotEmpty(t, over, "it would be too late then")
-	d, over = newSchedule(model.Retry{}).next(1000, now, now, 0)
+	d, over := newSchedule(model.Retry{}).next(1000, now, now, 0)
 	assert.Equal(t, time.Hour, d)
 	assert.Empty(t, over)
 }
@@ -151,4 +254,40 @@ func TestTheLatestAttemptsAreKept(t *testing.T) {
 	none := attempts{}
 	none.add(Attempt{})
 	assert.Empty(t, none.all())
+}
+
+// An entry of the delivery log does not keep the event in memory.
+func TestTheDeliveryLogIsSmall(t *testing.T) {
+	attributes := &strings.Builder{}
+	for n := range 28 {
+		fmt.Fprintf(attributes, `,"x%d":"%s"`, n, strings.Repeat("y", 8<<10))
+	}
+	logOf := func() *attempts {
+		a := &attempts{most: DefaultConfig().LogAttempts}
+		for i := range a.most {
+			e, err := event.Decode(fmt.Appendf(nil, `{"specversion":"1.0","id":"%d","source":"/%s","type":"t"%s,"data":{}}`, i, strings.Repeat("s", 1000), attributes))
+			require.NoError(t, err)
+			failed := target.Result{Err: fmt.Errorf("no answer: %s", attributes), Response: strings.Repeat("r", 1<<10)}
+			a.add(newAttempt(1, e, failed))
+		}
+		return a
+	}
+	heap := func() int64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	logs := make([]*attempts, 10)
+	for i := range logs {
+		logs[i] = logOf()
+	}
+	each := (heap() - before) / int64(len(logs))
+	require.Less(t, each, int64(256<<10))
+	one := logs[0].all()[0]
+	assert.Equal(t, "/"+strings.Repeat("s", 255)+"...", one.Source)
+	assert.Len(t, one.Response, 1<<10)
+	runtime.KeepAlive(logs)
 }

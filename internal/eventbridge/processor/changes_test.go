@@ -3,6 +3,7 @@ package processor
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -98,6 +99,7 @@ func TestWhatAChangeBeginsAnew(t *testing.T) {
 func TestMetricsFollowTheSubscriber(t *testing.T) {
 	t.Parallel()
 	s := newSubscriber("s", model.OrderNone)
+	s.Delivery.Retry.Schedule = []model.Duration{model.Duration(3 * time.Second)}
 	w := newWorld(t, 1, s)
 	var fails, refuses atomic.Bool
 	fails.Store(true)
@@ -106,9 +108,7 @@ func TestMetricsFollowTheSubscriber(t *testing.T) {
 			return target.Result{Verdict: target.Refused, Err: errors.New("no")}
 		}
 		if fails.Load() {
-			r := retryResult()
-			r.RetryAfter = 3 * time.Second
-			return r
+			return retryResult()
 		}
 		return delivered()
 	})
@@ -232,7 +232,7 @@ func TestGoneIsSaidOfOneRevision(t *testing.T) {
 		asked := &conditions{Store: registrytest.NewStore(now)}
 		ctx, stop := context.WithCancel(t.Context())
 		w := &worker{p: &Processor{source: asked}, sub: now.Subscriber(busName, "s"), log: zaptest.NewLogger(t), ctx: ctx}
-		w.breaker = newBreaker(model.Breaker{}, func(BreakerState) {})
+		w.breaker = newBreaker(model.Breaker{}, new(states).changed)
 		w.revision.Store(1)
 		w.disable(errors.New("410 Gone"))
 		time.Sleep(time.Second)
@@ -275,31 +275,47 @@ func TestResultsThatAreMissing(t *testing.T) {
 	s := newSubscriber("s", model.OrderNone)
 	p := &Processor{cfg: testConfig(), metrics: NewMetrics(prometheus.NewRegistry())}
 	w := &worker{p: p, sub: &s, log: zaptest.NewLogger(t), metrics: p.metrics.of(&s), target: short{make(chan struct{}, 1)}}
-	w.breaker = newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Minute)}, func(BreakerState) {})
-	results := w.deliver(t.Context(), make([]item, 3))
+	w.breaker = newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Minute)}, new(states).changed)
+	defer w.breaker.end()
+	results := w.deliver(t.Context(), make([]item, 3), enters(t, w.breaker))
 	require.Len(t, results, 3)
 	for _, r := range results {
 		assert.Equal(t, target.Retry, r.Verdict)
 		assert.ErrorContains(t, r.Err, "0 results for 3 events")
 	}
 	state, _ := w.breaker.now()
-	assert.Equal(t, BreakerOpen, state)
-	w.breaker.end()
+	assert.Equal(t, BreakerClosed, state, "that says nothing about the target")
 }
 
-// The log says why the breaker opened.
+// The log says why the breaker opened, unless the target has asked to wait.
 func TestTheBreakerSaysWhyItOpens(t *testing.T) {
 	s := newSubscriber("s", model.OrderNone)
 	p := &Processor{cfg: testConfig(), metrics: NewMetrics(prometheus.NewRegistry())}
 	core, logs := observer.New(zap.WarnLevel)
-	w := &worker{p: p, sub: &s, log: zap.New(core), metrics: p.metrics.of(&s), target: short{make(chan struct{}, 1)}}
-	w.breaker = newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Minute)}, w.breakerChanged)
-	defer w.breaker.end()
-	w.deliver(t.Context(), make([]item, 1))
-	lines := logs.FilterMessage("the breaker is open: nothing is delivered until a probe succeeds").All()
-	require.Len(t, lines, 1)
-	assert.Contains(t, lines[0].ContextMap()["error"], "0 results for 1 events")
+	for wait, lines := range map[time.Duration]int{0: 1, time.Minute: 0} {
+		away := answers{Err: errors.New("no answer within 10s"), Unavailable: true, RetryAfter: wait}
+		w := &worker{p: p, sub: &s, log: zap.New(core), metrics: p.metrics.of(&s), target: away}
+		w.breaker = newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Minute)}, w.breakerChanged)
+		defer w.breaker.end()
+		w.deliver(t.Context(), make([]item, 1), enters(t, w.breaker))
+		state, _ := w.breaker.now()
+		assert.Equal(t, BreakerOpen, state)
+		logged := logs.TakeAll()
+		require.Len(t, logged, lines)
+		for _, line := range logged {
+			assert.Equal(t, "the breaker is open: nothing is delivered until a probe is answered", line.Message)
+			assert.Equal(t, "no answer within 10s", line.ContextMap()["error"])
+		}
+	}
 }
+
+// answers is a target with the same result for each event.
+type answers target.Result
+
+func (a answers) Deliver(_ context.Context, batch []target.Delivery) []target.Result {
+	return slices.Repeat([]target.Result{target.Result(a)}, len(batch))
+}
+func (answers) Close(context.Context) error { return nil }
 
 // An event that cannot be transformed is in the delivery log by its name.
 func TestARefusedEventIsLogged(t *testing.T) {
@@ -324,12 +340,13 @@ func TestWhatIsStuck(t *testing.T) {
 		core, lines := observer.New(zap.WarnLevel)
 		ended := make(chan struct{})
 		w := &worker{p: p, sub: &s, log: zap.New(core), metrics: p.metrics.of(&s), target: endless(ended)}
-		w.breaker = newBreaker(model.Breaker{}, func(BreakerState) {})
+		w.breaker = newBreaker(model.Breaker{}, new(states).changed)
 		assert.Greater(t, w.config(false).StuckAfter, 10*365*24*time.Hour)
+		entered := enters(t, w.breaker)
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			w.deliver(t.Context(), make([]item, 1))
+			w.deliver(t.Context(), make([]item, 1), entered)
 		}()
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -350,3 +367,38 @@ func (e endless) Deliver(context.Context, []target.Delivery) []target.Result {
 	return []target.Result{delivered()}
 }
 func (endless) Close(context.Context) error { return nil }
+
+// A target that cannot be made, as for a file that is missing, is made later.
+func TestATargetThatCannotBeMadeIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
+	f := w.target("s", nil)
+	missing := &missingTargets{world: w}
+	missing.left.Store(2)
+	p := New(Options{
+		Client: w.client, Source: w.store, Topics: w.topics, Targets: missing, Config: testConfig(),
+		Log: zaptest.NewLogger(t), Metrics: NewMetrics(prometheus.NewRegistry()),
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	w.send("s", "", "e")
+	w.gets(f, []string{"e"})
+	assert.Empty(t, p.Status(busName, "s").Unhealthy)
+	assert.Negative(t, missing.left.Load())
+	stop()
+	require.NoError(t, <-done)
+}
+
+// missingTargets makes no target the first few times.
+type missingTargets struct {
+	*world
+	left atomic.Int64
+}
+
+func (m *missingTargets) New(s *model.Subscriber) (target.Target, error) {
+	if m.left.Add(-1) >= 0 {
+		return nil, errors.New("the file does not exist")
+	}
+	return m.world.New(s)
+}

@@ -5,13 +5,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/event"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
+	"github.com/aviaryhq/aviary/internal/truncate"
 )
 
 // Attempt is one entry of a subscriber's delivery log.
 type Attempt struct {
 	Time    time.Time     `json:"time"`
-	Event   string        `json:"event"` // id
+	Event   string        `json:"event"` // id, at most 256 bytes like all texts but Response
 	Source  string        `json:"source"`
 	Type    string        `json:"type"`
 	Attempt int           `json:"attempt"` // from 1
@@ -19,12 +21,14 @@ type Attempt struct {
 	Reason  string        `json:"reason,omitempty"`
 	Status  int           `json:"status,omitempty"` // of HTTP
 	Latency time.Duration `json:"latency_ns"`
-	Error   string        `json:"error,omitempty"` // at most 256 bytes
-	Next    time.Time     `json:"next,omitzero"`   // of the next attempt
-	Batch   int           `json:"batch,omitempty"` // events in the batch
+	Error   string        `json:"error,omitempty"`
+	// Response is the beginning of the body of an HTTP answer that is not 2xx: see target.Result.
+	Response string    `json:"response,omitempty"`
+	Next     time.Time `json:"next,omitzero"`   // of the next attempt
+	Batch    int       `json:"batch,omitempty"` // events in the batch
 }
 
-const errorBytes = 256
+const textBytes = 256
 
 // attempts keeps the latest attempts.
 type attempts struct {
@@ -59,14 +63,21 @@ func (a *attempts) all() []Attempt {
 	return out
 }
 
-// errorText returns the error of a result, cut to errorBytes.
+// newAttempt makes an entry about the result of an attempt that ends now. Its texts are short
+// copies: parts of an event would keep the whole event in memory.
+func newAttempt(attempt int, e event.Event, r target.Result) Attempt {
+	short := func(text string) string { return strings.Clone(truncate.Text(text, textBytes)) }
+	return Attempt{
+		Time: time.Now(), Event: short(e.ID), Source: short(e.Source), Type: short(e.Type),
+		Attempt: attempt, Outcome: r.Verdict.String(), Reason: r.Reason, Status: r.Status, Latency: r.Latency,
+		Error: errorText(r), Response: strings.Clone(r.Response),
+	}
+}
+
+// errorText returns the error of a result, cut to textBytes.
 func errorText(r target.Result) string {
 	if r.Err == nil {
 		return ""
 	}
-	text := r.Err.Error()
-	if len(text) > errorBytes {
-		text = strings.ToValidUTF8(text[:errorBytes], "")
-	}
-	return text
+	return strings.Clone(truncate.Text(r.Err.Error(), textBytes))
 }

@@ -25,6 +25,12 @@ var errDown = errors.New("the target is down")
 func retryResult() target.Result {
 	return target.Result{Verdict: target.Retry, Err: errDown, Status: 500, Reason: target.ReasonStatus}
 }
+
+// awayResult is the result of a target that takes nothing at present.
+func awayResult() target.Result {
+	return target.Result{Verdict: target.Retry, Err: errDown, Status: 503, Reason: target.ReasonStatus, Unavailable: true}
+}
+
 func delivered() target.Result { return target.Result{Verdict: target.Delivered, Status: 200} }
 
 func TestFailedDeliveriesAreTriedAgain(t *testing.T) {
@@ -82,25 +88,33 @@ func TestFailedDeliveriesAreTriedAgain(t *testing.T) {
 	}
 }
 
+// A target that asks to wait gets no other event either until then.
 func TestATargetSaysWhenToTryAgain(t *testing.T) {
 	t.Parallel()
 	s := newSubscriber("s", model.OrderNone)
 	w := newWorld(t, 1, s)
-	first := atomic.Bool{}
+	const wait = 3 * time.Second
+	var mu sync.Mutex
+	var asked []time.Time
 	f := w.target("s", func(context.Context, target.Delivery) target.Result {
-		if first.CompareAndSwap(false, true) {
-			r := retryResult()
-			r.RetryAfter = 1500 * time.Millisecond
+		mu.Lock()
+		defer mu.Unlock()
+		if asked = append(asked, time.Now()); len(asked) == 1 {
+			r := awayResult()
+			r.RetryAfter = wait
 			return r
 		}
 		return delivered()
 	})
-	w.processor(testConfig())
-	w.send("s", "", "e")
-	w.gets(f, []string{"e"})
-	at := f.attemptsAt("e")
-	require.Len(t, at, 2)
-	assert.GreaterOrEqual(t, at[1].Sub(at[0]), 1500*time.Millisecond)
+	p, _ := w.processor(testConfig())
+	w.send("s", "", "first")
+	w.eventually("it waits", func() bool { return p.Status(busName, "s").Breaker == BreakerOpen })
+	ids := numbered("e", 20)
+	w.send("s", "", ids...)
+	w.gets(f, append(ids, "first"))
+	mu.Lock()
+	defer mu.Unlock()
+	assert.GreaterOrEqual(t, asked[1].Sub(asked[0]), wait)
 }
 
 func TestATargetThatIsGoneDisablesItsSubscriber(t *testing.T) {
@@ -157,7 +171,7 @@ func TestTheBreakerStopsDeliveries(t *testing.T) {
 				asked = append(asked, time.Now())
 				mu.Unlock()
 				if down.Load() {
-					return retryResult()
+					return awayResult()
 				}
 				return delivered()
 			})
@@ -168,18 +182,18 @@ func TestTheBreakerStopsDeliveries(t *testing.T) {
 			w.eventually("it is probed", func() bool {
 				mu.Lock()
 				defer mu.Unlock()
-				return len(asked) >= 4+1+2
+				return len(asked) >= 4+1+2*maxProbes
 			})
 			mu.Lock()
 			// The first four, and one more that was under way. All others are probes.
-			soon := 0
+			rounds := 1
 			for i, at := range asked[1:] {
-				if at.Sub(asked[i]) < probe {
-					soon++
+				if at.Sub(asked[i]) >= probe/2 {
+					rounds++
 				}
 			}
+			assert.LessOrEqual(t, len(asked), 4+1+(rounds-1)*maxProbes)
 			mu.Unlock()
-			assert.LessOrEqual(t, soon, 4)
 			down.Store(false)
 			w.gets(f, ids)
 			assert.Empty(t, w.deadLetters("s"))
@@ -246,7 +260,7 @@ func TestWhoLosesAPartitionDeliversNothingOldOfIt(t *testing.T) {
 	}
 	f := w.target("s", func(ctx context.Context, d target.Delivery) target.Result {
 		if down.Load() {
-			return retryResult()
+			return awayResult()
 		}
 		return answer(ctx, d)
 	})
@@ -328,6 +342,33 @@ func TestBatchesOfAWebhook(t *testing.T) {
 			assert.Len(t, at, 1, id)
 		}
 	}
+}
+
+// The events of a batch that fails come again together.
+func TestABatchThatFailsComesAgainAsOne(t *testing.T) {
+	t.Parallel()
+	s := newSubscriber("s", model.OrderNone)
+	s.Target = model.Target{Webhook: &model.Webhook{
+		URL: "https://example.com", Mode: model.ModeBatch, BatchEvents: 100, BatchLinger: model.Duration(200 * time.Millisecond),
+	}}
+	s.Delivery.Retry.Schedule, s.Delivery.Retry.Jitter = []model.Duration{model.Duration(5 * time.Second)}, 1
+	w := newWorld(t, 1, s)
+	var retried atomic.Int64
+	f := w.target("s", func(_ context.Context, d target.Delivery) target.Result {
+		if !d.Retried {
+			return retryResult()
+		}
+		retried.Add(1)
+		return delivered()
+	})
+	ids := numbered("e", 100)
+	w.send("s", "", ids...)
+	w.processor(testConfig())
+	w.gets(f, ids)
+	assert.EqualValues(t, len(ids), retried.Load())
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	assert.LessOrEqual(t, len(f.sizes), 20, "requests")
 }
 
 func TestPauseAndResume(t *testing.T) {

@@ -2,7 +2,6 @@ package processor
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/model"
@@ -33,15 +32,14 @@ func newSchedule(r model.Retry) schedule {
 }
 
 // next returns the delay before the next attempt, or in over why there is none. attempt counts from
-// 1. retryAfter is the least delay that the target asks for. firstFailed is zero if this attempt is
-// the first that failed.
-func (s schedule) next(attempt int, firstFailed, now time.Time, retryAfter time.Duration) (delay time.Duration, over string) {
+// 1. jitter, from -1 to 1, is where the delay lies in its spread. firstFailed is zero if this attempt
+// is the first that failed.
+func (s schedule) next(attempt int, firstFailed, now time.Time, jitter float64) (delay time.Duration, over string) {
 	if s.attempts > 0 && attempt >= s.attempts {
 		return 0, fmt.Sprintf("gave up after %d attempts", attempt)
 	}
 	delay = s.delays[min(max(attempt-1, 0), len(s.delays)-1)]
-	delay += time.Duration((2*rand.Float64() - 1) * s.jitter * float64(delay))
-	delay = max(delay, retryAfter)
+	delay += time.Duration(jitter * s.jitter * float64(delay))
 	if firstFailed.IsZero() {
 		firstFailed = now
 	}

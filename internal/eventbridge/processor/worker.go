@@ -112,19 +112,13 @@ func (w *worker) run() {
 	if w.p.starts.Wait(w.ctx) != nil {
 		return
 	}
-	var err error
-	if w.target, err = w.p.targets.New(w.sub); err == nil && w.sub.Transform != nil {
-		w.transform, err = transform.Compile(w.sub.Transform)
-	}
-	if err != nil { // the registry accepted the subscriber: this instance has another configuration
-		w.setUnhealthy(fmt.Errorf("cannot deliver: %w", err))
-		<-w.ctx.Done()
-		return
-	}
 	pause := backoff.Backoff{Max: maxConsumePause}
 	for w.ctx.Err() == nil {
 		began := time.Now()
-		err := w.consume()
+		err := w.open()
+		if err == nil {
+			err = w.consume()
+		}
 		if w.ctx.Err() != nil || errors.Is(err, messaging.ErrClosed) {
 			return
 		}
@@ -135,6 +129,24 @@ func (w *worker) run() {
 		pause.Held(time.Since(began))
 		pause.Wait(w.ctx)
 	}
+}
+
+// open makes the target, unless there is one. The registry has accepted the subscriber, but the
+// configuration of this instance may differ, or a file that it names may be missing for a while.
+func (w *worker) open() (err error) {
+	if w.target != nil {
+		return nil
+	}
+	if w.sub.Transform != nil {
+		if w.transform, err = transform.Compile(w.sub.Transform); err != nil {
+			return fmt.Errorf("cannot deliver: %w", err)
+		}
+	}
+	if w.target, err = w.p.targets.New(w.sub); err != nil {
+		w.target = nil
+		return fmt.Errorf("cannot deliver: %w", err)
+	}
+	return nil
 }
 
 // consume consumes the send topic and, with replaying, the topic of replays. It returns when the
@@ -254,8 +266,8 @@ func (w *worker) config(replaying bool) messaging.ConsumerConfig {
 }
 
 // breakerChanged makes the consumer follow the breaker. While the breaker is open the worker
-// consumes nothing, not even retries.
-func (w *worker) breakerChanged(s BreakerState) {
+// consumes nothing, not even retries. A target may ask to wait each second, which is not logged.
+func (w *worker) breakerChanged(s BreakerState, asked bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch s {
@@ -264,9 +276,9 @@ func (w *worker) breakerChanged(s BreakerState) {
 		if w.consumer != nil {
 			w.consumer.Pause()
 		}
-		if !w.failing {
+		if !w.failing && !asked {
 			w.failing = true
-			w.log.Warn("the breaker is open: nothing is delivered until a probe succeeds", zap.Stringp("error", w.lastFailure.Load()))
+			w.log.Warn("the breaker is open: nothing is delivered until a probe is answered", zap.Stringp("error", w.lastFailure.Load()))
 		}
 	case BreakerHalfOpen:
 		w.metrics.breaker.Set(1)

@@ -60,7 +60,8 @@ function rowOf(list, a) {
     [chip(words[a.outcome] ?? a.outcome, kinds[a.outcome]), a.batch > 1 && el('div', { class: 'hint' }, `batch of ${a.batch}`)],
     a.status ? String(a.status) : '–',
     took(a.latency_ns),
-    [a.reason && el('div', null, a.reason), a.error && el('div', { class: 'hint' }, a.error), !a.reason && !a.error && '–'],
+    [a.reason && el('div', null, a.reason), a.error && el('div', { class: 'hint' }, a.error),
+      a.response && el('details', { class: 'hint' }, el('summary', null, 'answer'), el('pre', null, el('bdi', null, a.response))), !a.reason && !a.error && '–'],
     time(a.next));
 }
 

@@ -295,11 +295,9 @@ func (c APIConfig) tokens(log *zap.Logger) (*bearer.Tokens, error) {
 	sources := make([]bearer.Source, 0, len(c.Tokens))
 	for i, t := range c.Tokens {
 		key := fmt.Sprintf("api.tokens[%d]", i)
-		source := bearer.Source{Tenant: cmp.Or(t.Role, api.RoleViewer), TokensKey: key + ".token", File: t.TokenFile, FileKey: key + ".token_file"}
-		if t.Token != "" {
-			source.Tokens = []secret.String{t.Token}
-		}
-		sources = append(sources, source)
+		sources = append(sources, bearer.Source{
+			Tenant: cmp.Or(t.Role, api.RoleViewer), Token: t.Token, TokenKey: key + ".token", File: t.TokenFile, FileKey: key + ".token_file",
+		})
 	}
 	return bearer.NewTokens(log, sources)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -190,6 +191,16 @@ ingest: {tenants: [{name: shop, api_key_file: /nowhere/api}]}
 	for _, path := range []string{"http.web_config_file", "secrets.key_file", "api.tokens[0].token_file", "ingest.tenants[0].api_key_file"} {
 		require.ErrorContains(t, err, path)
 	}
+}
+
+// A token of two roles would have the rights of one of them by chance.
+func TestATokenHasOneRole(t *testing.T) {
+	_, err := load(t, "api: {tokens: [{token: 0123456789abcdef, role: admin}, {token: 0123456789abcdef}]}", nil)
+	require.ErrorContains(t, err, "api.tokens[1].token: is also a token of api.tokens[0].token, for another tenant or role")
+	file := filepath.Join(t.TempDir(), "tokens")
+	require.NoError(t, os.WriteFile(file, []byte("other\n0123456789abcdef\n"), 0o600))
+	_, err = load(t, "api: {tokens: [{token: 0123456789abcdef, role: admin}, {token_file: "+file+"}]}", nil)
+	require.ErrorContains(t, err, "api.tokens[1].token_file: is also a token of api.tokens[0].token, for another")
 }
 
 // All faults are told at once: another one of the section hides no file that cannot be read, and no

@@ -414,10 +414,45 @@ func TestOptionsThatAreNone(t *testing.T) {
 		`[]`:                 "it must be a JSON object",
 		`{"rate":`:           "the JSON ends too early",
 		` `:                  "it is empty",
+		`null`:               "it must be a JSON object",
 	} {
 		got := call(t, http.MethodPost, at+":redrive", body)
 		require.Equal(t, 400, got.status, body)
 		require.Contains(t, got.body, "the body is not valid for this request: "+want, body)
+	}
+}
+
+// An option without its value would select everything, and a condition that nobody checks would
+// seem to hold.
+func TestOptionsWithoutAValue(t *testing.T) {
+	w := newWorld(t, api.Access{})
+	require.Equal(t, 201, call(t, http.MethodPut, w.url+"/v1/buses/b", `{}`).status)
+	at := w.url + "/v1/buses/b/subscribers/s"
+	require.Equal(t, 201, call(t, http.MethodPut, at, subscriber).status)
+	for _, body := range []string{
+		`{"type":""}`, `{"type": null}`, `{"Type":""}`, `{"type":"x","type":""}`, `{"reason":""}`, `{"from":null}`, `{"to":"0001-01-01T00:00:00Z"}`,
+		`{"to":"0001-01-01T01:00:00+01:00"}`, `{"max":null}`, `{"dry_run":null}`,
+	} {
+		got := call(t, http.MethodPost, at+":redrive", body)
+		require.Equal(t, 400, got.status, body)
+		require.Contains(t, got.body, "must have a value, or be left out", body)
+	}
+	require.Equal(t, 400, call(t, http.MethodPost, at+":replay", `{"to":null}`).status)
+	for _, query := range []string{"type=", "reason=", "to=", "dry_run=", "max=", "to=0001-01-01T00:00:00Z", "from=0001-01-01T00:00:00Z"} {
+		for _, path := range []string{at, w.url + "/v1/buses/b"} {
+			got := call(t, http.MethodDelete, path+"/dead-letters?"+query, "")
+			require.Equal(t, 400, got.status, query)
+			require.Contains(t, got.body, "must have a value, or be left out", query)
+		}
+	}
+	for _, header := range []string{"If-Match", "If-None-Match"} {
+		for path, method := range map[string]string{
+			":redrive": http.MethodPost, ":replay": http.MethodPost, "/dead-letters": http.MethodDelete, "/job": http.MethodDelete,
+		} {
+			got := call(t, method, at+path, "", header, "*")
+			require.Equal(t, 400, got.status, path)
+			require.Contains(t, got.body, "neither If-Match nor If-None-Match", path)
+		}
 	}
 }
 

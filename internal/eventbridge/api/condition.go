@@ -42,6 +42,14 @@ func condition(r *http.Request, now int64) (c registry.Condition, err error) {
 	return c, nil
 }
 
+// unconditional refuses a condition where none is checked.
+func unconditional(r *http.Request) error {
+	if len(r.Header.Values("If-Match"))+len(r.Header.Values("If-None-Match")) > 0 {
+		return refused(http.StatusBadRequest, "this request takes neither If-Match nor If-None-Match: jobs have no revision")
+	}
+	return nil
+}
+
 // revisionsOf returns the revisions of the strong ETags in a list. It leaves out weak ones, which a
 // proxy may have made. ok is false if one is not an ETag of this API.
 func revisionsOf(list string) (revisions []int64, ok bool) {

@@ -192,10 +192,10 @@ func filterOf(r *http.Request, o *processor.RedriveOptions) error {
 			return refused(http.StatusBadRequest, "there is no such parameter: "+strconv.Quote(key))
 		}
 		switch {
-		case value == "": // a filter without its value would select all
-			return refused(http.StatusBadRequest, key+" must have a value, or be left out")
-		case err != nil:
+		case err != nil && value != "":
 			return refused(http.StatusBadRequest, key+" cannot be read: "+err.Error())
+		case value == "", key == "from" && o.From.IsZero(), key == "to" && o.To.IsZero(): // it would select all
+			return refused(http.StatusBadRequest, key+noValue)
 		}
 	}
 	return nil

@@ -62,8 +62,30 @@ func (a *API) readOptions(w http.ResponseWriter, r *http.Request, v any) error {
 	if err != nil {
 		return err
 	}
-	return strict(body, v)
+	if err := strict(body, v); err != nil {
+		return err
+	}
+	return allSet(body)
 }
+
+// allSet refuses options that are given without a value: an empty filter would select all.
+func allSet(body []byte) error {
+	var given map[string]json.RawMessage
+	if json.Unmarshal(body, &given) != nil || given == nil {
+		return refused(http.StatusBadRequest, "the body is not valid for this request: it must be a JSON object")
+	}
+	for key, value := range given {
+		var moment time.Time
+		isZero := json.Unmarshal(value, &moment) == nil && moment.IsZero() // null, too
+		if isZero || string(value) == `""` {
+			return refused(http.StatusBadRequest, key+noValue)
+		}
+	}
+	return nil
+}
+
+// noValue is what is wrong with an option that has no value.
+const noValue = " must have a value, or be left out"
 
 // inPlainWords says what a decoder found wrong with the body for v, a struct.
 func inPlainWords(err error, v any) string {

@@ -289,7 +289,9 @@ func (b *bus) take(ctx context.Context, d *messaging.Delivery, pending messaging
 		pending.Complete(errGivenUp)
 		return nil
 	}
-	if p.again(ctx, identityOf(e.Source, e.ID), position, d) {
+	p.window.applyRefusals()
+	hash := identityOf(d, &e)
+	if p.again(ctx, hash, position, d) {
 		b.metrics.duplicate.Inc()
 		pending.Complete(nil)
 		return nil
@@ -297,6 +299,7 @@ func (b *bus) take(ctx context.Context, d *messaging.Delivery, pending messaging
 	if err := p.matcher.match(b.rules, d.Payload); err != nil {
 		var fault *match.EventError
 		if errors.As(err, &fault) {
+			p.window.refuse(hash, position)
 			b.refuse(d, pending, err)
 			return nil
 		}
@@ -309,14 +312,16 @@ func (b *bus) take(ctx context.Context, d *messaging.Delivery, pending messaging
 		return nil
 	}
 	b.metrics.matched.Inc()
-	m := &message{pending: pending, published: d.PublishTime, metrics: b.metrics}
+	m := &message{
+		pending: pending, published: d.PublishTime, metrics: b.metrics,
+		window: p.window, event: refusedEvent{hash, position},
+	}
 	m.left.Store(int32(copies) + 1)
-	hops := d.Properties[PropertyHops]
 	for rest := p.matcher.ids; len(rest) > 0; {
 		var s *subscriber
 		var names string
 		s, names, rest = next(rest)
-		c := entry{position: position, of: m, record: copyOf(d, s, e.PartitionKey, names, hops, position)}
+		c := entry{position: position, of: m, record: copyOf(d, s, e.PartitionKey, names, position)}
 		c.size = messaging.EntryBytes(c.record)
 		l := s.sendQueue
 		if s.ordered {
@@ -334,14 +339,16 @@ func (b *bus) take(ctx context.Context, d *messaging.Delivery, pending messaging
 }
 
 // copyOf makes the copy of an event for a subscriber.
-func copyOf(d *messaging.Delivery, s *subscriber, key, rules, hops string, position int64) *messaging.Record {
-	properties := make(map[string]string, 4)
+func copyOf(d *messaging.Delivery, s *subscriber, key, rules string, position int64) *messaging.Record {
+	properties := make(map[string]string, 5)
 	properties[PropertyRules], properties[PropertyRevision] = rules, s.revision
 	if s.ordered {
 		properties[PropertyPosition] = strconv.FormatInt(position, 10)
 	}
-	if hops != "" {
-		properties[PropertyHops] = hops
+	for _, name := range [...]string{PropertyHops, PropertyTenant} {
+		if value := d.Properties[name]; value != "" {
+			properties[name] = value
+		}
 	}
 	r := &messaging.Record{Key: key, Payload: d.Payload, EventTime: d.EventTime, Properties: properties}
 	if s.ordered {

@@ -70,6 +70,81 @@ func TestEachMatchingSubscriberGetsACopy(t *testing.T) {
 	assert.NotEmpty(t, deadLetter.Reason)
 }
 
+// The source and id of events of two tenants may be the same: neither suppresses the other's, here
+// and after a takeover. The copy says whose event it is.
+func TestTenantsDoNotSuppressEachOthersEvents(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, stack.Pulsar(t), 1, newSubscriber("s", model.OrderNone, `{"type":["order.paid"]}`))
+	put := func(tenant, kind string) {
+		require.NoError(t, w.publisher().Publish(t.Context(), &messaging.Record{
+			Key: "/shop\norder-43", Payload: fmt.Appendf(nil, `{"specversion":"1.0","id":"order-43","source":"/shop","type":%q}`, kind),
+			Properties: map[string]string{PropertyTenant: tenant},
+		}))
+	}
+	_, stop := w.engine(w.client, DefaultConfig())
+	put("mallory", "no rule matches")
+	put("shop", "order.paid")
+	w.acknowledged()
+	stop()
+	w.engine(w.client, DefaultConfig())
+	put("other", "order.paid")
+	put("shop", "order.paid")
+	w.acknowledged()
+	var tenants []string
+	for _, d := range w.read(w.topics.Send(w.sub("s"))) {
+		tenants = append(tenants, d.Properties[PropertyTenant])
+	}
+	assert.Equal(t, []string{"shop", "other"}, tenants)
+}
+
+// A sender corrects an event that was refused, and sends it again with its id: it comes, once. It
+// comes also if another engine has taken over, and the rules that refused the event have changed:
+// they would accept it now.
+func TestACorrectedEventComes(t *testing.T) {
+	t.Parallel()
+	const rule, changed = `{"data":{"total":[120]}}`, `{"type":["order.paid"]}`
+	put := func(w *world, data string) {
+		require.NoError(t, w.publisher().Publish(t.Context(), &messaging.Record{
+			Key: "/shop\norder-43", Payload: []byte(`{"specversion":"1.0","id":"order-43","source":"/shop","type":"order.paid","data":` + data + `}`),
+		}))
+	}
+	const twice, corrected = `{"total":1,"total":120}`, `{"total":120}`
+	for name, between := range map[string]func(w *world, stop func()){
+		"the same engine": func(*world, func()) {},
+		"another engine":  func(w *world, stop func()) { stop(); w.engine(w.client, DefaultConfig()) },
+		"another engine, and other rules": func(w *world, stop func()) {
+			stop()
+			w.set(newSubscriber("s", model.OrderNone, changed))
+			w.engine(w.client, DefaultConfig())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, stack.Pulsar(t), 1, newSubscriber("s", model.OrderNone, rule))
+			_, stop := w.engine(w.client, DefaultConfig())
+			put(w, twice)
+			w.acknowledged()
+			require.Len(t, w.read(w.topics.Unmatched(busName)), 1, "it was refused")
+			between(w, stop)
+			put(w, corrected)
+			put(w, corrected)
+			w.acknowledged()
+			assert.Len(t, w.read(w.topics.Send(w.sub("s"))), 1)
+		})
+	}
+
+	t.Run("both wait", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, stack.Pulsar(t), 1, newSubscriber("s", model.OrderNone, rule))
+		put(w, twice) // it is read ahead together with what repeats it
+		put(w, corrected)
+		put(w, corrected)
+		w.engine(w.client, DefaultConfig())
+		w.acknowledged()
+		assert.Len(t, w.read(w.topics.Send(w.sub("s"))), 1)
+	})
+}
+
 // While a subscriber cannot be read nothing is consumed: what it is to get would be lost.
 func TestABusWithAnUnreadableSubscriberWaits(t *testing.T) {
 	t.Parallel()

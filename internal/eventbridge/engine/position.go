@@ -47,6 +47,8 @@ const (
 	PropertyPosition = "position"
 	// PropertyHops is how often the event has passed Eventbridge before; absent for 0.
 	PropertyHops = "hops"
+	// PropertyTenant is the name of the tenant that sent the event; absent without tenants.
+	PropertyTenant = "tenant"
 	// PropertyReplay is the ID of the job that replayed the event.
 	PropertyReplay = "replay"
 )

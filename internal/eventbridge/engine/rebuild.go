@@ -2,11 +2,13 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -17,6 +19,9 @@ const clocksApart = time.Minute
 // which was published at the given time, and with the events after it. Some of these may have been
 // acknowledged, and are not delivered. Events that the topic does not keep, or that are not read in
 // time, are unknown: a duplicate of one may be let through.
+//
+// Events that are dead letters of the bus do not fill the window. If the dead letters cannot be
+// read, nothing does.
 func (p *partition) rebuild(ctx context.Context, published time.Time) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, p.bus.engine.cfg.DedupRebuild)
@@ -34,15 +39,11 @@ func (p *partition) rebuild(ctx context.Context, published time.Time) {
 }
 
 func (p *partition) read(ctx context.Context, from time.Time) (n int, err error) {
-	position := messaging.AtTime(from)
-	r, err := p.bus.engine.client.Reader(ctx, messaging.ReaderConfig{
-		Topic: p.topic, Name: "eventbridge_window", From: &position, PrefetchBytes: 4 << 20, MaxMessageBytes: 4 << 10,
-	})
+	refused, err := p.readRefused(ctx, from)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
-	_, err = r.ReadToEnd(ctx, func(_ context.Context, d *messaging.Delivery) error {
+	err = p.readTopic(ctx, p.topic, from, func(d *messaging.Delivery) error {
 		e, err := event.Decode(d.Payload)
 		if err != nil {
 			return nil //nolint:nilerr // it is a dead letter
@@ -51,10 +52,53 @@ func (p *partition) read(ctx context.Context, from time.Time) (n int, err error)
 		if err != nil {
 			return err
 		}
-		forgotten := p.window.ahead(identityOf(e.Source, e.ID), place, d.PublishTime)
-		p.bus.metrics.forgot.Add(float64(forgotten))
 		n++
+		if refused[place] {
+			p.window.passed(place, d.PublishTime)
+			return nil
+		}
+		p.bus.metrics.forgot.Add(float64(p.window.ahead(identityOf(d, &e), place, d.PublishTime)))
 		return nil
 	})
 	return n, err
+}
+
+// readRefused returns the positions of those events of the partition that are dead letters of the
+// bus, published at the given time or later. A dead letter is stored before its event is
+// acknowledged, so all refused events are among them that are not delivered again.
+func (p *partition) readRefused(ctx context.Context, from time.Time) (refused map[int64]bool, err error) {
+	topic := p.bus.engine.topics.Unmatched(p.bus.name)
+	if err := p.bus.engine.client.EnsureSubscription(ctx, topic, model.DeliverSubscription, messaging.StartEarliest); err != nil {
+		return nil, err
+	}
+	refused = make(map[int64]bool)
+	err = p.readTopic(ctx, topic, from, func(d *messaging.Delivery) error {
+		letter, ok := d.DeadLetter()
+		if !ok || letter.Topic != p.topic {
+			return nil
+		}
+		place, err := positionOf(letter.ID)
+		if err != nil {
+			return err
+		}
+		if refused[place] = true; int64(len(refused)) > p.window.capacity.most {
+			return errors.New("the bus has more dead letters than engine.dedup_events")
+		}
+		return nil
+	})
+	return refused, err
+}
+
+// readTopic calls f for each message of a topic that was published at the given time or later.
+func (p *partition) readTopic(ctx context.Context, topic string, from time.Time, f func(*messaging.Delivery) error) error {
+	position := messaging.AtTime(from)
+	r, err := p.bus.engine.client.Reader(ctx, messaging.ReaderConfig{
+		Topic: topic, Name: "eventbridge_window", From: &position, PrefetchBytes: 4 << 20, MaxMessageBytes: 4 << 10,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
+	_, err = r.ReadToEnd(ctx, func(_ context.Context, d *messaging.Delivery) error { return f(d) })
+	return err
 }

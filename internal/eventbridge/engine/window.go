@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -11,27 +12,42 @@ type windowCapacity struct {
 	used atomic.Int64
 }
 
-// window remembers the events of one partition by a hash of their source and id, for as long as the
-// bus says. Only the goroutine that handles the partition uses it.
+// window remembers the events of one partition by a hash of their tenant, source and id, for as
+// long as the bus says. Only the goroutine that handles the partition uses it, except for
+// refuseLater.
 //
-// An event is left out if an event with the same source and id is before it in the partition, and
-// not by more than the window, by the publish times of their messages. That event may have been
-// left out itself. So the topic alone decides what is left out: an event that is delivered again,
-// to this or another engine, gets the same verdict. For this, events are judged in the order of the
-// topic. Events that were read ahead (see [window.ahead]) have their verdict from that reading,
-// because a backlog may be longer than the window.
+// An event is left out if an event with the same tenant, source and id is before it in the
+// partition, and not by more than the window, by the publish times of their messages. That event may
+// have been left out itself, or have matched no rule. It counts only if it has not become a dead
+// letter of the bus: the corrected event with its id must come. So the topic and the dead letters
+// of the bus decide what is left out, and the rules do not: they may have changed since. An event
+// that is delivered again, to this or another engine, gets the same verdict. For this, events are
+// judged in the order of the topic. Events that were read ahead (see [window.ahead]) have their
+// verdict from that reading, because a backlog may be longer than the window.
 type window struct {
 	length   time.Duration
 	capacity *windowCapacity
 
-	known   int64              // the last position that was read ahead, -1: none
-	knownAt int64              // when that event was published, in milliseconds
-	left    map[int64]struct{} // positions up to known whose events are left out
+	known   int64 // the last position that was read ahead, -1: none
+	knownAt int64 // when that event was published, in milliseconds
+	// left has the positions up to known whose events are left out, each with the position of the
+	// event that they repeat. A position with itself is that of an event that was refused after it
+	// was read ahead: what repeats it comes.
+	left map[int64]int64
 
 	by     map[identity]seenEvent
 	order  []seenAt // from head on, in the order of arrival
 	head   int
 	newest int64 // publish time, milliseconds
+
+	refusedMu sync.Mutex
+	refused   []refusedEvent // by their copies, see refuseLater
+}
+
+// refusedEvent is an event that becomes a dead letter of the bus.
+type refusedEvent struct {
+	hash     identity
+	position int64
 }
 
 // seenEvent is where an event was first seen, and when it was last seen.
@@ -53,33 +69,48 @@ func newWindow(length time.Duration, capacity *windowCapacity) *window {
 // Events are read in the order of the topic. All verdicts are kept, even those on events before the
 // first delivered one: a broker that has lost acknowledgements delivers these later.
 func (w *window) ahead(hash identity, position int64, published time.Time) (forgotten int) {
-	again, forgotten := w.seen(hash, position, published)
-	w.known, w.knownAt = position, published.UnixMilli()
-	if !again {
-		return forgotten
+	first, forgotten := w.seen(hash, position, published)
+	w.passed(position, published)
+	if first != position && !w.leave(position, first) {
+		forgotten++
 	}
+	return forgotten
+}
+
+// passed notes that the events up to position were read ahead.
+func (w *window) passed(position int64, published time.Time) {
+	w.known, w.knownAt = position, published.UnixMilli()
+}
+
+// leave notes in left that the event at position repeats that at first. It returns false if there
+// is no capacity.
+func (w *window) leave(position, first int64) bool {
 	if w.capacity.used.Add(1) > w.capacity.most {
 		w.capacity.used.Add(-1)
-		return forgotten + 1
+		return false
 	}
 	if w.left == nil {
-		w.left = make(map[int64]struct{})
+		w.left = make(map[int64]int64)
 	}
-	w.left[position] = struct{}{}
-	return forgotten
+	w.left[position] = first
+	return true
 }
 
 // judge reports whether a delivered event is left out. forgotten is how many events were forgotten
 // early, for lack of capacity.
 func (w *window) judge(hash identity, position int64, published time.Time) (again bool, forgotten int) {
 	if position <= w.known {
-		_, again = w.left[position]
-		return again, 0
+		first, repeats := w.left[position]
+		if _, refused := w.left[first]; !repeats || !refused {
+			return repeats, 0
+		}
+		// It may be the first that is not refused.
 	}
 	if w.left != nil && published.UnixMilli()-w.knownAt > w.length.Milliseconds() {
 		w.forgetAhead() // events that were read ahead are not in flight any more
 	}
-	return w.seen(hash, position, published)
+	first, forgotten := w.seen(hash, position, published)
+	return first != position, forgotten
 }
 
 // forgetAhead forgets the verdicts on events that were read ahead.
@@ -88,10 +119,40 @@ func (w *window) forgetAhead() {
 	w.left = nil
 }
 
-// seen notes an event, and reports whether it is left out.
-func (w *window) seen(hash identity, position int64, published time.Time) (again bool, forgotten int) {
+// refuse forgets an event that has been judged, and becomes a dead letter of the bus.
+func (w *window) refuse(hash identity, position int64) {
+	if s, ok := w.by[hash]; ok && s.first == position {
+		delete(w.by, hash)
+	}
+	if _, noted := w.left[position]; position <= w.known && !noted && !w.leave(position, position) {
+		w.forgetAhead() // rather a second copy than none
+	}
+}
+
+// refuseLater makes the next call of applyRefusals refuse an event, one of whose copies was not
+// accepted. Any goroutine may call it.
+func (w *window) refuseLater(e refusedEvent) {
+	w.refusedMu.Lock()
+	defer w.refusedMu.Unlock()
+	w.refused = append(w.refused, e)
+}
+
+// applyRefusals does what refuseLater has noted.
+func (w *window) applyRefusals() {
+	w.refusedMu.Lock()
+	refused := w.refused
+	w.refused = nil
+	w.refusedMu.Unlock()
+	for _, e := range refused {
+		w.refuse(e.hash, e.position)
+	}
+}
+
+// seen notes an event, and returns the position of the event that it repeats, its own if it repeats
+// none.
+func (w *window) seen(hash identity, position int64, published time.Time) (first int64, forgotten int) {
 	if w.length <= 0 {
-		return false, 0
+		return position, 0
 	}
 	at := published.UnixMilli()
 	w.newest = max(w.newest, at)
@@ -101,9 +162,8 @@ func (w *window) seen(hash identity, position int64, published time.Time) (again
 	case !ok || at-s.last >= w.length.Milliseconds():
 		s = seenEvent{first: position, last: at}
 	case position < s.first:
-		return false, 0 // a redelivery: an event with this source and id came later, by more than the window
+		return position, 0 // a redelivery: an event with this identity came later, by more than the window
 	default:
-		again = s.first < position
 		s.last = max(s.last, at)
 	}
 	w.by[hash] = s
@@ -111,7 +171,7 @@ func (w *window) seen(hash identity, position int64, published time.Time) (again
 	if w.capacity.used.Add(1) > w.capacity.most {
 		forgotten = w.forget()
 	}
-	return again, forgotten
+	return s.first, forgotten
 }
 
 // expire forgets events that were last seen at the given time or before.

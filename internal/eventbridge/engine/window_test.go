@@ -12,18 +12,23 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/event"
 	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
+
+func testIdentity(id string) identity {
+	return identityOf(&messaging.Delivery{}, &event.Event{Source: "s", ID: id})
+}
 
 func TestWindow(t *testing.T) {
 	capacity := &windowCapacity{most: 100}
 	w := newWindow(time.Minute, capacity)
 	start := time.UnixMilli(1_000_000)
 	seen := func(id string, position int64, after time.Duration) bool {
-		again, forgotten := w.seen(identityOf("s", id), position, start.Add(after))
+		first, forgotten := w.seen(testIdentity(id), position, start.Add(after))
 		assert.Zero(t, forgotten)
-		return again
+		return first != position
 	}
 	assert.False(t, seen("a", 1, 0))
 	assert.True(t, seen("a", 2, 30*time.Second))
@@ -37,7 +42,11 @@ func TestWindow(t *testing.T) {
 	assert.EqualValues(t, 1, capacity.used.Load(), "what is old is forgotten")
 	w.close()
 	assert.Zero(t, capacity.used.Load())
-	assert.NotEqual(t, identityOf("a", "bc"), identityOf("ab", "c"))
+	of := func(tenant, source, id string) identity {
+		return identityOf(&messaging.Delivery{Properties: map[string]string{PropertyTenant: tenant}}, &event.Event{Source: source, ID: id})
+	}
+	assert.NotEqual(t, of("", "a", "bc"), of("", "ab", "c"))
+	assert.NotEqual(t, of("t", "a", "b"), of("", "ta", "b"))
 }
 
 // A backlog that is longer than the window is read ahead when a partition is taken over. An id may
@@ -64,16 +73,16 @@ func TestABacklogLongerThanTheWindow(t *testing.T) {
 	for _, upTo := range []int{2, 5, 6, len(topic)} { // reading ahead may end early, for want of time
 		w := newWindow(time.Minute, capacity)
 		for i, e := range topic[:upTo] {
-			require.Zero(t, w.ahead(identityOf("s", e.id), int64(i), start.Add(e.after)))
+			require.Zero(t, w.ahead(testIdentity(e.id), int64(i), start.Add(e.after)))
 		}
 		for range 2 { // they may be delivered again
 			for i, e := range topic[1:min(upTo, len(topic))] {
-				again, _ := w.judge(identityOf("s", e.id), int64(i+1), start.Add(e.after))
+				again, _ := w.judge(testIdentity(e.id), int64(i+1), start.Add(e.after))
 				assert.Equal(t, e.again, again, "%s after %s, read ahead up to %d", e.id, e.after, upTo)
 			}
 		}
 		for i, e := range topic[upTo:] {
-			again, _ := w.judge(identityOf("s", e.id), int64(upTo+i), start.Add(e.after))
+			again, _ := w.judge(testIdentity(e.id), int64(upTo+i), start.Add(e.after))
 			assert.Equal(t, e.again, again, "%s after %s, behind what was read ahead up to %d", e.id, e.after, upTo)
 		}
 		if upTo == 5 {
@@ -93,7 +102,7 @@ func TestDeliveredAgainBehindTheWindow(t *testing.T) {
 		position int64
 		after    time.Duration
 	}{{1, 0}, {9, time.Hour}, {1, 0}, {9, time.Hour}} {
-		again, _ := w.judge(identityOf("s", "x"), e.position, start.Add(e.after))
+		again, _ := w.judge(testIdentity("x"), e.position, start.Add(e.after))
 		assert.False(t, again, "position %d", e.position)
 	}
 }
@@ -104,16 +113,52 @@ func TestDeliveredAgainBeforeTheFirst(t *testing.T) {
 	w := newWindow(time.Hour, &windowCapacity{most: 100})
 	now := time.Now()
 	for i, id := range []string{"x", "x", "y"} {
-		require.Zero(t, w.ahead(identityOf("s", id), int64(i), now))
+		require.Zero(t, w.ahead(testIdentity(id), int64(i), now))
 	}
 	for _, e := range []struct {
 		id       string
 		position int64
 		again    bool
 	}{{"y", 2, false}, {"x", 0, false}, {"x", 1, true}, {"y", 2, false}, {"x", 3, true}} {
-		again, _ := w.judge(identityOf("s", e.id), e.position, now)
+		again, _ := w.judge(testIdentity(e.id), e.position, now)
 		assert.Equal(t, e.again, again, "%s at %d", e.id, e.position)
 	}
+}
+
+// An event that is refused does not count: what repeats it comes, once. It may have been read ahead
+// together with what repeats it, and rules may have changed before it is delivered.
+func TestARefusedEventDoesNotCount(t *testing.T) {
+	now := time.Now()
+	for _, ahead := range []int64{0, 1, 2, 4} {
+		capacity := &windowCapacity{most: 100}
+		w := newWindow(time.Hour, capacity)
+		for i := range ahead {
+			require.Zero(t, w.ahead(testIdentity("x"), i, now))
+		}
+		for range 2 { // they may be delivered again
+			for i, wanted := range []bool{false, false, false, true, true} {
+				again, _ := w.judge(testIdentity("x"), int64(i), now)
+				assert.Equal(t, wanted, again, "event %d, read ahead %d", i, ahead)
+				if i < 2 {
+					w.refuse(testIdentity("x"), int64(i))
+				}
+			}
+		}
+		w.close()
+		require.Zero(t, capacity.used.Load())
+	}
+}
+
+// Without capacity for the verdict, a second copy comes rather than none.
+func TestARefusedEventDoesNotCountWithoutCapacity(t *testing.T) {
+	w := newWindow(time.Hour, &windowCapacity{most: 2})
+	now := time.Now()
+	for i := range int64(2) {
+		w.ahead(testIdentity("x"), i, now)
+	}
+	w.refuse(testIdentity("x"), 0)
+	again, _ := w.judge(testIdentity("x"), 1, now)
+	assert.False(t, again)
 }
 
 func TestTheRoomOfVerdictsIsBounded(t *testing.T) {
@@ -121,7 +166,7 @@ func TestTheRoomOfVerdictsIsBounded(t *testing.T) {
 	w := newWindow(time.Hour, capacity)
 	forgotten := 0
 	for i := range int64(100) {
-		forgotten += w.ahead(identityOf("s", "x"), i, time.Now())
+		forgotten += w.ahead(testIdentity("x"), i, time.Now())
 	}
 	assert.LessOrEqual(t, capacity.used.Load(), int64(10))
 	assert.LessOrEqual(t, len(w.left), 10)
@@ -138,16 +183,16 @@ func TestTheRoomOfWindowsIsBounded(t *testing.T) {
 		if i%2 == 1 {
 			w = b
 		}
-		_, n := w.seen(identityOf("s", fmt.Sprint(i)), i, now)
+		_, n := w.seen(testIdentity(fmt.Sprint(i)), i, now)
 		forgotten += n
 	}
 	assert.Equal(t, 4000, forgotten)
 	assert.EqualValues(t, 1000, capacity.used.Load())
 	assert.Len(t, a.by, 500)
 	assert.LessOrEqual(t, cap(a.order), 4096)
-	again, _ := a.seen(identityOf("s", "4998"), 9999, now)
+	again, _ := a.judge(testIdentity("4998"), 9999, now)
 	assert.True(t, again, "the newest are remembered")
-	again, _ = a.seen(identityOf("s", "0"), 10000, now)
+	again, _ = a.judge(testIdentity("0"), 10000, now)
 	assert.False(t, again)
 }
 
@@ -164,7 +209,7 @@ func TestAQuietPartitionGivesItsRoomBack(t *testing.T) {
 		p.rebuilt = true
 		for i := range 8 {
 			p.mu.Lock()
-			assert.False(t, p.again(ctx, identityOf("s", fmt.Sprint(i)), int64(i), &messaging.Delivery{PublishTime: time.Now()}))
+			assert.False(t, p.again(ctx, testIdentity(fmt.Sprint(i)), int64(i), &messaging.Delivery{PublishTime: time.Now()}))
 			p.mu.Unlock()
 			time.Sleep(time.Minute)
 		}

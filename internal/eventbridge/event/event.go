@@ -40,6 +40,9 @@ type Event struct {
 	// Time is zero if the event has none.
 	ID, Source, Type, Subject, PartitionKey, DataContentType string
 	Time                                                     time.Time
+	// Tenant is the name of the tenant that sent the event. It is not in JSON: parsing and Decode
+	// leave it empty, and it stays so without tenants.
+	Tenant string
 
 	dataKind DataKind
 	dataAt   int // where the value of data or data_base64 begins in JSON
@@ -66,10 +69,13 @@ func (e Event) Data() ([]byte, DataKind) {
 }
 
 // WebhookID is the same for every copy of the event and every attempt to deliver it. It depends
-// only on source and id, which together identify an event by the specification. It is "evt_" and 24
-// characters of base64url.
+// only on source and id, which together identify an event by the specification, and on the tenant:
+// tenants choose their sources and ids themselves. It is "evt_" and 24 characters of base64url.
 func (e Event) WebhookID() string {
 	text := make([]byte, 0, 128)
+	if e.Tenant != "" {
+		text = append(append(text, e.Tenant...), 0)
+	}
 	text = append(text, e.Source...)
 	text = append(text, 0)
 	text = append(text, e.ID...)

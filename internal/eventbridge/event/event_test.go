@@ -354,6 +354,10 @@ func TestWebhookID(t *testing.T) {
 	other, err = structured(`{"specversion":"1.0","id":"1","source":"/sA","type":"t"}`)
 	require.NoError(t, err)
 	assert.NotEqual(t, e.WebhookID(), other.WebhookID())
+	shop, partner := e, e
+	shop.Tenant, partner.Tenant = "shop", "partner"
+	assert.NotEqual(t, shop.WebhookID(), partner.WebhookID(), "two tenants may use the same source and id")
+	assert.NotEqual(t, shop.WebhookID(), e.WebhookID())
 }
 
 func TestWriteStructuredAndBatch(t *testing.T) {

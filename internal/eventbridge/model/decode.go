@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
 // MaxObjectBytes bounds a bus or a subscriber as JSON, its secrets included.
@@ -92,7 +94,7 @@ type decoder struct{ faults FaultList }
 
 func (d *decoder) value(raw json.RawMessage, v reflect.Value, at string) {
 	if v.Type() == reflect.TypeFor[json.RawMessage]() {
-		v.SetBytes(slices.Clone(bytes.TrimSpace(raw)))
+		v.SetBytes(plainTexts(bytes.TrimSpace(raw)))
 		return
 	}
 	if string(bytes.TrimSpace(raw)) == "null" {
@@ -133,6 +135,32 @@ func (d *decoder) value(raw json.RawMessage, v reflect.Value, at string) {
 	}
 }
 
+// plainTexts returns valid JSON with each text as Encode writes it: what differs only in escapes is
+// stored as the same.
+func plainTexts(raw []byte) []byte {
+	made := make([]byte, 0, len(raw))
+	for len(raw) > 0 {
+		begin := bytes.IndexByte(raw, '"')
+		if begin < 0 {
+			return append(made, raw...)
+		}
+		made, raw = append(made, raw[:begin]...), raw[begin:]
+		end := 1
+		for ; raw[end] != '"'; end++ {
+			if raw[end] == '\\' {
+				end++
+			}
+		}
+		var text string
+		if json.Unmarshal(raw[:end+1], &text) == nil {
+			encoded, _ := Encode(text) // a text is always encoded
+			made = append(made, encoded...)
+		}
+		raw = raw[end+1:]
+	}
+	return made
+}
+
 // text sets a value that is a string in JSON.
 func (d *decoder) text(raw json.RawMessage, v reflect.Value, target encoding.TextUnmarshaler, at string) {
 	var text string
@@ -160,6 +188,9 @@ func (d *decoder) object(raw json.RawMessage, v reflect.Value, at string) {
 			return
 		}
 		d.value(value, v.Field(i), at+Step(key))
+		if v.Field(i).Type() == reflect.TypeFor[secret.String]() && string(value) == `""` {
+			d.faults.Add(at+Step(key), "must have a value, or be left out") // such as that of an unset variable of a script
+		}
 	})
 }
 

@@ -74,6 +74,33 @@ func TestAllFaultsOfABusAreFoundAtOnce(t *testing.T) {
 	}, registrytest.Faults(t, err))
 }
 
+// What is given and empty does not become a default, or the absence of a protection.
+func TestEmptyIsNotLeftOut(t *testing.T) {
+	_, err := model.DecodeSubscriber([]byte(`{
+		"rules": [], "transform": {}, "delivery": {"retry": {"schedule": []}}, "target": {"webhook": {
+			"url": "https://example.com", "signing_secret": "", "bearer": "", "tls": {"key": ""}
+		}}}`), "orders", "mail", model.Checks{})
+	require.Equal(t, []string{
+		`/delivery/retry/schedule: must be 1 to 100 delays, or left out, got 0`,
+		`/rules: must be 1 to 1000 rules, got 0`,
+		`/target/webhook/bearer: must have a value, or be left out`,
+		`/target/webhook/signing_secret: must have a value, or be left out`,
+		`/target/webhook/tls/key: must have a value, or be left out`,
+		`/transform: must have template or cel`,
+	}, registrytest.Faults(t, err))
+	_, err = model.DecodeSubscriber([]byte(`{"rules": [{"name": "a", "pattern": {}}, {"name": "b", "pattern": {"type": []}}, {"name": "c", "pattern": {"data": {}}}], "target": {}}`), "orders", "mail", model.Checks{})
+	require.Equal(t, []string{
+		`/rules/0/pattern: an empty object matches nothing: name a field; {"type": [{"exists": true}]} is for every event (offset 0 of the pattern)`,
+		`/rules/1/pattern/type: an empty list matches nothing: give an alternative (offset 9 of the pattern)`,
+		`/rules/2/pattern/data: an empty object matches nothing: name a field (offset 9 of the pattern)`,
+		`/target: must have exactly one of webhook, pulsar, kafka, rabbitmq, redis and log, got 0`,
+	}, registrytest.Faults(t, err))
+	_, err = model.DecodeBus([]byte(`{"mapping": {}}`), "orders", model.Checks{})
+	require.Equal(t, []string{
+		`/mapping/source: must be given: a JSON Pointer, or = and a text`, `/mapping/type: must be given: a JSON Pointer, or = and a text`,
+	}, registrytest.Faults(t, err))
+}
+
 func TestAllFaultsOfASubscriberAreFoundAtOnce(t *testing.T) {
 	_, err := model.DecodeSubscriber([]byte(`{
 		"state": "on", "order": "total", "start": "now",

@@ -85,7 +85,7 @@ func (s *Subscriber) Fill() {
 	Or(&s.Delivery.Concurrency, defaultConcurrency)
 	Or(&s.Delivery.Timeout, defaultTimeout)
 	Or(&s.Delivery.Breaker.Probe, defaultProbe)
-	if len(s.Delivery.Retry.Schedule) == 0 {
+	if s.Delivery.Retry.Schedule == nil {
 		s.Delivery.Retry.Schedule = defaultSchedule()
 	}
 	if s.Transform != nil {

@@ -27,8 +27,8 @@ type Bus struct {
 	// partitionkey are in one partition, in their order. It cannot be changed; 0 keeps the stored
 	// number. Default 4, or 1 without pulsar.admin_url, where more are not possible.
 	Partitions int `json:"partitions"`
-	// DedupWindow is how long after an event another one with its source and id is left out, at
-	// most 24h. 0: never. Default 10m.
+	// DedupWindow is how long after an event another one of its tenant, source and id is left
+	// out, at most 24h. 0: never. Default 10m.
 	DedupWindow Duration `json:"dedup_window"`
 	// MaxEventBytes bounds an event as JSON, 1 KiB to 1 MiB. Default 256 KiB.
 	MaxEventBytes int `json:"max_event_bytes"`
@@ -154,8 +154,8 @@ type Retry struct {
 	MaxAttempts int `json:"max_attempts"`
 	// MaxAge is how long after the first failure there are attempts. 0: no bound. Default 24h.
 	MaxAge Duration `json:"max_age"`
-	// Schedule holds the delays after the first, second, ... failure; the last one repeats. Default
-	// 1s, 5s, 30s, 2m, 10m, 1h.
+	// Schedule holds the 1 to 100 delays after the first, second, ... failure; the last one
+	// repeats. Default 1s, 5s, 30s, 2m, 10m, 1h.
 	Schedule []Duration `json:"schedule,omitempty"`
 	// Jitter spreads each delay by up to this part of it, 0 to 1. Default 0.2.
 	Jitter float64 `json:"jitter"`

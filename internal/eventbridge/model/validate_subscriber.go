@@ -105,8 +105,8 @@ func validateDelivery(f *FaultList, s *Subscriber) {
 	if d.Retry.MaxAttempts == 0 && d.Retry.MaxAge == 0 {
 		f.Add(at, "must have a bound: max_attempts or max_age above 0")
 	}
-	if n := len(d.Retry.Schedule); n > 100 {
-		f.Add(at+"/schedule", "must be at most 100 delays, got %d", n)
+	if n := len(d.Retry.Schedule); n < 1 || n > 100 {
+		f.Add(at+"/schedule", "must be 1 to 100 delays, or left out, got %d", n)
 	}
 	for i, delay := range d.Retry.Schedule {
 		f.lasts(fmt.Sprintf("%s/schedule/%d", at, i), delay, Duration(10*time.Millisecond), month)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -157,8 +158,12 @@ func writeText(b *bytes.Buffer, text string) {
 // errNoDocument: a text is empty.
 var errNoDocument = errors.New("it is empty")
 
-// ReadYAML reads the only document of a text.
+// ReadYAML reads the only document of a text. JSON is read as JSON: some of its escapes and
+// characters are not YAML.
 func ReadYAML(text []byte) (*yaml.Node, error) {
+	if utf8.Valid(text) && json.Valid(text) {
+		return ToYAML(text)
+	}
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	var n, more yaml.Node
 	if err := d.Decode(&n); err != nil {

@@ -38,6 +38,7 @@ func (w *worker) prepare(d *messaging.Delivery) (it item, err error) {
 	if err != nil {
 		return item{}, err
 	}
+	e.Tenant = d.Properties["tenant"]
 	it = item{message: d, delivery: target.Delivery{Event: e, Retried: d.Attempt > 1}}
 	it.delivery.Hops, _ = strconv.Atoi(d.Properties["hops"])
 	if w.transform != nil {

@@ -300,8 +300,10 @@ func (r *replay) copyOf(d *messaging.Delivery, e event.Event) *messaging.Record 
 	properties := map[string]string{
 		"rules": strings.Join(names, ","), "revision": strconv.FormatInt(r.sub.Revision, 10), "replay": r.id,
 	}
-	if hops := d.Properties["hops"]; hops != "" {
-		properties["hops"] = hops
+	for _, name := range [...]string{"hops", "tenant"} {
+		if value := d.Properties[name]; value != "" {
+			properties[name] = value
+		}
 	}
 	return &messaging.Record{Key: e.PartitionKey, Payload: d.Payload, EventTime: d.EventTime, Properties: properties}
 }

@@ -30,8 +30,8 @@ type ImportOptions struct {
 	// Prune deletes the subscribers that the file does not have, of the buses that it has. Without
 	// Bus it also deletes the buses that the file does not have.
 	Prune bool
-	// Lookup returns the value of NAME for ${NAME} in secrets, such as os.LookupEnv. Default:
-	// Lookup finds no value.
+	// Lookup returns the value of NAME for ${NAME} in secrets, such as os.LookupEnv. An empty value
+	// is a fault. Default: Lookup finds no value.
 	Lookup func(name string) (string, bool)
 	// Within bounds the time of each change. Default: only ctx bounds it.
 	Within time.Duration
@@ -410,11 +410,11 @@ func expand(s *model.Subscriber, lookup func(string) (string, bool)) (f model.Fa
 				f.Add(at, "must be ${NAME}, or $${ for the text ${")
 				return found
 			case lookup != nil:
-				if value, ok := lookup(name); ok {
+				if value, _ := lookup(name); value != "" {
 					return value
 				}
 			}
-			f.Add(at, "the environment has no %s", name)
+			f.Add(at, "the environment has no %s, or it is empty", name)
 			return found
 		}))
 	})

@@ -26,11 +26,14 @@ func NewPulsar(client *messaging.Client, topics model.Topics, admin bool) *Pulsa
 }
 
 // MakeBus creates the topic of incoming events, and the engine's subscription, which keeps events
-// from the first one on.
+// from the first one on. With the admin API it also creates the topic of the bus' dead letters.
 func (p *Pulsar) MakeBus(ctx context.Context, b *model.Bus) error {
 	err := p.keep(ctx, p.topics.Events(b.Name), b.Partitions, model.EngineSubscription)
 	if errors.Is(err, errPartitions) {
 		return &model.Invalid{Faults: []model.Fault{{Pointer: "/partitions", Problem: err.Error()}}}
+	}
+	if err == nil && p.admin {
+		err = p.keep(ctx, p.topics.Unmatched(b.Name), 1, model.DeliverSubscription)
 	}
 	return err
 }

@@ -73,6 +73,28 @@ buses:
     partitions: 1
 `
 
+// JSON with escapes means the same as without them, in a file and in a change.
+func TestEscapesMeanTheSame(t *testing.T) {
+	t.Parallel()
+	m := another(t, wire.Start(t), registry.Options{})
+	const plain = "{\"format\": 1, \"buses\": [{\"name\": \"orders\", \"description\": \"a/b \U0001f600 \x7f <<\", \"schemas\": {\"é\": {\"maximum\": 1e400, \"title\": \"\u2028\"}}," +
+		"\"subscribers\": [{\"name\": \"mail\", \"rules\": [{\"name\": \"r\", \"pattern\": {\"type\": [\"a/\U0001f600\"]}}], \"target\": {\"log\": {}}}]}]}"
+	const escaped = `{"\u0066ormat": 1, "buses": [{"name": "\u006frders", "description": "a\/b \ud83d\ude00 \u007f \u003c<", "schemas": {"\u00e9": {"maximum": 1e400, "t\u0069tle": "\u2028"}},
+	"subscribers": [{"name": "m\u0061il", "rules": [{"name": "r", "pattern": {"\u0074ype": ["\u0061\/\ud83d\ude00"]}}], "target": {"log": {}}}]}]}`
+	require.Len(t, steps(t, m, escaped, registry.ImportOptions{}), 2)
+	require.Equal(t, "a/b \U0001f600 \x7f <<", m.Snapshot().Bus("orders").Description)
+	require.Contains(t, string(m.Snapshot().Bus("orders").Schemas["é"]), `"maximum":1e400`)
+	require.Empty(t, steps(t, m, plain, registry.ImportOptions{}))
+	require.Empty(t, steps(t, m, export(t, m, ""), registry.ImportOptions{}))
+
+	given, err := model.DecodeSubscriber([]byte(`{"rules": [{"name": "r", "pattern": {"\u0074ype": ["\u0061\/\ud83d\ude00"]}}], "target": {"log": {}}}`), "orders", "mail", model.Checks{})
+	require.NoError(t, err)
+	before := m.Snapshot().Revision()
+	_, _, err = m.PutSubscriber(testContext(t), given, registry.Condition{})
+	require.NoError(t, err)
+	require.Equal(t, before, m.Snapshot().Revision(), "it is what is stored")
+}
+
 func TestExportAndImportAreIdempotent(t *testing.T) {
 	t.Parallel()
 	s := wire.Start(t)
@@ -158,10 +180,12 @@ func TestAllFaultsOfAFileAreFoundAtOnce(t *testing.T) {
 		"format: 1\nbuses: [{name: a, name: a}]":                                   {"/buses/0/name: the key occurs twice"},
 		"format: 1\nbuses: [{name: a, partitions: 0x1, subscribers: [{name: b}]}]": {"/buses/0/subscribers/0/rules: must be 1 to 1000 rules, got 0", "/buses/0/subscribers/0/target: must have exactly one of webhook, pulsar, kafka, rabbitmq, redis and log, got 0"},
 		"format: 1\nbuses:\n- name: a\n  subscribers:\n  - {name: b, rules: [{name: r, pattern: {a: [1]}}], target: {webhook: {url: 'https://e.com', bearer: '${A} ${', headers: {X: '${}'}}}}": {
-			"/buses/0/subscribers/0/target/webhook/bearer: must be ${NAME}, or $${ for the text ${", "/buses/0/subscribers/0/target/webhook/bearer: the environment has no A",
+			"/buses/0/subscribers/0/target/webhook/bearer: must be ${NAME}, or $${ for the text ${", "/buses/0/subscribers/0/target/webhook/bearer: the environment has no A, or it is empty",
 			"/buses/0/subscribers/0/target/webhook/headers/X: must be ${NAME}, or $${ for the text ${"},
+		"format: 1\nbuses:\n- name: a\n  subscribers:\n  - {name: b, rules: [{name: r, pattern: {a: [1]}}], target: {webhook: {url: 'https://e.com', signing_secret: '${EMPTY}'}}}": {
+			"/buses/0/subscribers/0/target/webhook/signing_secret: the environment has no EMPTY, or it is empty"},
 	} {
-		_, err := m.Import(testContext(t), strings.NewReader(text), registry.ImportOptions{})
+		_, err := m.Import(testContext(t), strings.NewReader(text), registry.ImportOptions{Lookup: func(name string) (string, bool) { return "", name == "EMPTY" }})
 		require.ElementsMatch(t, want, registrytest.Faults(t, err), "%s", text)
 	}
 	_, err := m.Import(testContext(t), strings.NewReader("format: 1\nbuses: []"), registry.ImportOptions{Bus: "x"})

@@ -32,9 +32,11 @@ func newToken(text, tenant, key string) token {
 type Source struct {
 	// Tenant is the tenant that the tokens are bound to, empty for none.
 	Tenant string
-	// Tokens are in the configuration at the key TokensKey.
+	// Tokens are in the configuration at the key TokensKey, Token at TokenKey. Token may be empty.
 	Tokens    []secret.String
 	TokensKey string
+	Token     secret.String
+	TokenKey  string
 	// File has one token on each line. A request reads it again when the last reading is at least
 	// ten seconds ago. FileKey is its key in the configuration.
 	File    string
@@ -45,6 +47,9 @@ func (s Source) fixed() []token {
 	all := make([]token, 0, len(s.Tokens))
 	for i, text := range s.Tokens {
 		all = append(all, newToken(text.Reveal(), s.Tenant, fmt.Sprintf("%s[%d]", s.TokensKey, i)))
+	}
+	if s.Token != "" {
+		all = append(all, newToken(s.Token.Reveal(), s.Tenant, s.TokenKey))
 	}
 	return all
 }
@@ -68,7 +73,7 @@ func checkBindings(all []token) error {
 		case !known:
 			first[t.sum] = t
 		case other.tenant != t.tenant:
-			errs = append(errs, config.Fault(t.key, "is also a token of %s, for another tenant", other.key))
+			errs = append(errs, config.Fault(t.key, "is also a token of %s, for another tenant or role", other.key))
 		}
 	}
 	return errors.Join(errs...)

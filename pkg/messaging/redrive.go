@@ -30,9 +30,9 @@ type RedriveConfig struct {
 	// Filter chooses what goes back; the rest stays on Subscription. It is called in the order of
 	// each partition, from one goroutine. Nil: everything.
 	Filter func(*DeadLetter) bool
-	// Stored is called with how many more went back, or were discarded, and are acknowledged, from
-	// one goroutine. Nil: it is not called.
-	Stored func(n int)
+	// Progress is called with the result so far after each batch of dead letters, from one
+	// goroutine. Nil: it is not called.
+	Progress func(RedriveResult)
 	// Rate bounds how many go back in a second, on average. 0: no bound.
 	Rate float64
 	// Max bounds how many go back. 0: no bound.
@@ -47,7 +47,8 @@ type RedriveConfig struct {
 	Idle time.Duration
 }
 
-// RedriveResult counts messages of the dead-letter topic.
+// RedriveResult counts messages of the dead-letter topic. Only Redriven are gone from it. In a dry
+// run TooLarge and NoTopic are 0: only publishing shows them.
 type RedriveResult struct {
 	// Redriven went back: their copies are stored. With Discard they are gone. In a dry run they
 	// would have been.
@@ -57,6 +58,8 @@ type RedriveResult struct {
 	// Truncated were left because they lack a part of their payload: see [TruncateUnstorable]. With
 	// Discard they are gone like others.
 	Truncated int
+	// Encrypted were left because the library has no key to read them.
+	Encrypted int
 	// TooLarge were left because the brokers do not accept them.
 	TooLarge int
 	// NoTopic were left because the topic that they came from, or its partition, does not exist,
@@ -78,8 +81,9 @@ var ErrSubscriptionBusy = errors.New("messaging: subscription has a consumer")
 //
 // Only what the dead-letter topic holds at the beginning goes back: what comes meanwhile, what was
 // just redriven and failed again included, is left for the next call. A dead letter is acknowledged
-// once its copy is stored; a crash or an error in between can send it back twice. Dead letters of
-// one partition go back in their order.
+// once its copy is stored; a crash or an error in between can send it back twice, and so can a
+// connection that is lost. Dead letters of one partition go back in their order, except for one
+// that is sent again because brokers took its copy for a duplicate.
 //
 // The result counts what was done, also with an error. Errors end the call: what is left stays on
 // the subscription, and another call goes on with it. It returns ErrSubscriptionBusy,
@@ -113,7 +117,7 @@ func (c *Client) Redrive(ctx context.Context, cfg RedriveConfig) (RedriveResult,
 	}
 	v.log.Info("dead letters redriven", zap.Bool("dry_run", cfg.DryRun), zap.Bool("discard", cfg.Discard), zap.Int("redriven", v.result.Redriven),
 		zap.Int("filtered", v.result.Filtered), zap.Int("truncated", v.result.Truncated),
-		zap.Int("too_large", v.result.TooLarge), zap.Int("no_topic", v.result.NoTopic),
+		zap.Int("encrypted", v.result.Encrypted), zap.Int("too_large", v.result.TooLarge), zap.Int("no_topic", v.result.NoTopic),
 		zap.Int("foreign", v.result.Foreign), zap.Error(err))
 	return v.result, err
 }
@@ -192,8 +196,11 @@ func (v *redrive) run(ctx context.Context) (err error) {
 		if err != nil || m == nil {
 			return err
 		}
-		batch := v.gather(m)
-		if err := v.send(ctx, batch); err != nil {
+		err = v.send(ctx, v.gather(m))
+		if v.cfg.Progress != nil {
+			v.cfg.Progress(v.result)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -208,6 +215,7 @@ type letter struct {
 	id     pulsar.MessageID
 	to     string
 	record *Record
+	copied MessageID
 	err    error
 }
 
@@ -236,6 +244,10 @@ func (v *redrive) gather(m *pulsar.ConsumerMessage) []*letter {
 
 // choose makes the dead letter of m, nil when it stays.
 func (v *redrive) choose(m *pulsar.ConsumerMessage) *letter {
+	if m.GetEncryptionContext() != nil {
+		v.result.Encrypted++
+		return nil
+	}
 	var none slab
 	d := none.delivery(m.Message)
 	dead, ok := d.DeadLetter()
@@ -244,11 +256,11 @@ func (v *redrive) choose(m *pulsar.ConsumerMessage) *letter {
 	case !ok || to == topicname.WithoutPartition(v.topic):
 		v.result.Foreign++
 		return nil
-	case dead.Truncated > 0 && !v.cfg.Discard:
-		v.result.Truncated++
-		return nil
 	case v.cfg.Filter != nil && !v.cfg.Filter(&dead):
 		v.result.Filtered++
+		return nil
+	case dead.Truncated > 0 && !v.cfg.Discard:
+		v.result.Truncated++
 		return nil
 	}
 	l := &letter{id: m.ID(), to: to, record: &Record{
@@ -274,7 +286,14 @@ func (v *redrive) send(ctx context.Context, batch []*letter) (err error) {
 	ending, cancel := v.outlast(ctx) // what was sent is acknowledged, also when ctx ends
 	defer cancel()
 	outcomes := make(chan *letter, len(batch))
-	sent := 0
+	sent := 0 // and without an outcome
+	publish := func(p *Publisher, l *letter) {
+		sent++
+		p.PublishAsync(ctx, l.record, func(id MessageID, err error) {
+			l.copied, l.err = id, err
+			outcomes <- l
+		})
+	}
 	for _, l := range batch {
 		var p *Publisher
 		if v.missing[l.to] {
@@ -299,16 +318,20 @@ func (v *redrive) send(ctx context.Context, batch []*letter) (err error) {
 			v.result.NoTopic++
 			continue
 		}
-		sent++
-		p.PublishAsync(ctx, l.record, func(_ MessageID, err error) {
-			l.err = err
-			outcomes <- l
-		})
+		publish(p, l)
 	}
 	var stored []pulsar.MessageID
-	for range sent {
+	for sent > 0 {
 		select {
 		case l := <-outcomes:
+			sent--
+			if l.err == nil && l.copied.inTopic() != nil { // taken for a duplicate: it may not be stored
+				var p *Publisher
+				if p, l.err = v.publisher(ctx, l.to); l.err == nil {
+					publish(p, l)
+					continue
+				}
+			}
 			switch {
 			case l.err == nil:
 				stored = append(stored, l.id)
@@ -318,15 +341,11 @@ func (v *redrive) send(ctx context.Context, batch []*letter) (err error) {
 				err = fmt.Errorf("publish to %s: %w", l.to, l.err)
 			}
 		case <-ending.Done():
-			return ending.Err()
+			err, sent = ending.Err(), 0
 		}
 	}
 	v.result.Redriven += len(stored)
-	unacknowledged := v.source.ack(ending, stored)
-	if v.cfg.Stored != nil && unacknowledged == nil {
-		v.cfg.Stored(len(stored))
-	}
-	return errors.Join(err, unacknowledged)
+	return errors.Join(err, v.source.ack(ending, stored))
 }
 
 // discard acknowledges the dead letters.
@@ -342,9 +361,6 @@ func (v *redrive) discard(ctx context.Context, batch []*letter) error {
 		return err
 	}
 	v.result.Redriven += len(ids)
-	if v.cfg.Stored != nil {
-		v.cfg.Stored(len(ids))
-	}
 	return nil
 }
 

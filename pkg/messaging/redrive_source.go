@@ -73,6 +73,7 @@ func subscribeForRedrive(c *Client, topic, subscription string) (*redriveSource,
 		ReceiverQueueSize:           queue, MessageChannel: s.ch,
 		AckWithResponse: true, EnableBatchIndexAcknowledgment: true,
 		Interceptors:      pulsar.ConsumerInterceptors{s.gone},
+		Decryption:        showEncrypted(),
 		BackOffPolicyFunc: newBackoff,
 		// What comes later is left. And what looks for new partitions can close all others.
 		AutoDiscoveryPeriod: never,

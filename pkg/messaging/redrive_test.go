@@ -2,12 +2,14 @@ package messaging_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -97,8 +99,8 @@ func TestRedriveLeavesWhatIsNotChosen(t *testing.T) {
 		return l.Reason == "reason "+string(l.Payload) && len(l.Payload) == 2
 	}
 	cfg.Max = 3
-	stored := 0
-	cfg.Stored = func(n int) { stored += n }
+	var progress messaging.RedriveResult
+	cfg.Progress = func(r messaging.RedriveResult) { progress = r }
 	result, err := client.Redrive(testContext(t), cfg)
 	require.NoError(t, err)
 	require.Equal(t, 3, result.Redriven)
@@ -106,7 +108,7 @@ func TestRedriveLeavesWhatIsNotChosen(t *testing.T) {
 	result, err = client.Redrive(testContext(t), cfg)
 	require.NoError(t, err)
 	require.Equal(t, messaging.RedriveResult{Redriven: 7, Filtered: 10, Foreign: 1}, result)
-	require.Equal(t, 10, stored)
+	require.Equal(t, result, progress)
 	require.Equal(t, 11, s.Backlog(deadLetters, "sub"))
 	require.Len(t, s.Entries("elsewhere"), 10)
 	require.Len(t, s.Entries(topic), 20)
@@ -310,4 +312,69 @@ func TestRedriveSubscribesAgain(t *testing.T) {
 	result, err := client.Redrive(testContext(t), redriveConfig())
 	require.NoError(t, err)
 	require.Equal(t, messaging.RedriveResult{Redriven: 5}, result)
+}
+
+// A broker takes the copy of a dead letter for a duplicate, and does not say whether that one is
+// stored: the dead letter is acknowledged only once a copy is.
+func TestRedriveCopyTakenForADuplicateIsSentAgain(t *testing.T) {
+	t.Parallel()
+	s := wire.Start(t, wire.WithDeduplication())
+	client := dial(t, s.URL())
+	deaden(t, s, client, 1)
+	lost := s.DropReceipts(topic, 1)
+	cfg := redriveConfig()
+	var result messaging.RedriveResult
+	var err error
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		result, err = client.Redrive(testContext(t), cfg)
+	}()
+	require.NoError(t, s.WaitEntries(testContext(t), topic, 2))
+	lost.Remove()
+	s.CutConnections() // the client underneath sends the copy again, under the same sequence id
+	<-ended
+	require.NoError(t, err)
+	require.Equal(t, messaging.RedriveResult{Redriven: 1}, result)
+	require.Equal(t, 3, s.Count(topic))
+	require.Zero(t, s.Backlog(deadLetters, "sub"))
+}
+
+// What Redrive cannot send back stays on the subscription, and is counted by its reason. What the
+// filter does not choose is counted as that alone.
+func TestRedriveCountsWhatStays(t *testing.T) {
+	t.Parallel()
+	s := wire.Start(t, wire.WithMaxMessageSize(1000))
+	client := dial(t, s.URL())
+	deaden(t, s, client, 3)
+	letter := func(payload int, more ...string) wire.Message {
+		properties := map[string]string{messaging.PropertyAttempts: "1", messaging.PropertyOriginTopic: "persistent://public/default/" + topic}
+		for i := 0; i < len(more); i += 2 {
+			properties[more[i]] = more[i+1]
+		}
+		b := make([]byte, payload)
+		_, _ = rand.Read(b) // compression must not help
+		return wire.Message{Payload: b, Properties: properties}
+	}
+	s.Publish(deadLetters, letter(2000), wire.Message{Payload: []byte("foreign")}, letter(1, messaging.PropertyTruncated, "5"),
+		letter(2, messaging.PropertyTruncated, "5", messaging.PropertyReason, "skip"))
+	secret := producer(t, rawClient(t, s.URL()), deadLetters, keys(t))
+	_, err := secret.Send(testContext(t), &pulsar.ProducerMessage{Payload: []byte("secret"), Properties: letter(0).Properties})
+	require.NoError(t, err)
+	cfg := redriveConfig()
+	cfg.Filter = func(l *messaging.DeadLetter) bool { return l.Reason != "skip" }
+	cfg.DryRun = true
+	result, err := client.Redrive(testContext(t), cfg)
+	require.NoError(t, err)
+	require.Equal(t, messaging.RedriveResult{Redriven: 4, Filtered: 1, Truncated: 1, Encrypted: 1, Foreign: 1}, result)
+	cfg.DryRun = false
+	result, err = client.Redrive(testContext(t), cfg)
+	require.NoError(t, err)
+	require.Equal(t, messaging.RedriveResult{Redriven: 3, Filtered: 1, Truncated: 1, Encrypted: 1, TooLarge: 1, Foreign: 1}, result)
+	require.Equal(t, 5, s.Backlog(deadLetters, "sub"))
+	cfg.Discard = true
+	result, err = client.Redrive(testContext(t), cfg)
+	require.NoError(t, err)
+	require.Equal(t, messaging.RedriveResult{Redriven: 2, Filtered: 1, Encrypted: 1, Foreign: 1}, result)
+	require.Equal(t, 3, s.Backlog(deadLetters, "sub"))
 }

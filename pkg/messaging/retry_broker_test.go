@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
@@ -103,4 +104,26 @@ func TestRedriveOnTheBroker(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, messaging.RedriveResult{Redriven: left}, result)
 	require.Zero(t, srv.Stats(t, dead).Subscriptions["sub"].MsgBacklog)
+}
+
+// Encrypted messages in a dead-letter topic stay, for whoever has the key, and are counted.
+func TestRedriveLeavesEncryptedMessagesOnTheBroker(t *testing.T) {
+	t.Parallel()
+	srv := stack.Pulsar(t)
+	client := dial(t, srv.URL())
+	ns := srv.Namespace(t)
+	origin, dead := srv.Topic(t, ns, 0), srv.Topic(t, ns, 0)
+	require.NoError(t, client.EnsureSubscription(testContext(t), dead, "sub", messaging.StartEarliest))
+	raw := rawClient(t, srv.URL())
+	plain, secret := producer(t, raw, dead, nil), producer(t, raw, dead, keys(t))
+	for _, p := range []pulsar.Producer{secret, plain, secret} {
+		_, err := p.Send(testContext(t), &pulsar.ProducerMessage{
+			Payload: []byte("x"), Properties: map[string]string{messaging.PropertyAttempts: "1", messaging.PropertyOriginTopic: origin},
+		})
+		require.NoError(t, err)
+	}
+	result, err := client.Redrive(testContext(t), messaging.RedriveConfig{Topic: dead, Subscription: "sub"})
+	require.NoError(t, err)
+	require.Equal(t, messaging.RedriveResult{Redriven: 1, Encrypted: 2}, result)
+	require.EqualValues(t, 2, srv.Stats(t, dead).Subscriptions["sub"].MsgBacklog)
 }

@@ -203,6 +203,7 @@ func redriveLetters(w *world, b *tab) {
 	b.see("2,100")
 	assert.Equal(t, []string{`{}`}, w.took())
 	b.wait(`document.querySelector('main [role="status"]').textContent === 'The redrive is done.'`)
+	b.see("1 too large for the topic, 2 not written by Eventbridge")
 
 	b.write("Type of the event", "order.paid")
 	b.write("At most", "7")

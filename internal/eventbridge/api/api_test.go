@@ -464,7 +464,7 @@ func TestJobsOfOtherProcesses(t *testing.T) {
 	require.Equal(t, 201, call(t, http.MethodPut, at, subscriber).status)
 	uid := w.store.Snapshot().Subscriber("b", "s").UID
 	kept := func(instance, state string, began time.Time) {
-		text := fmt.Sprintf(`{"id":"x1","kind":"replay","state":%q,"began":%q,"read":3,"chosen":2,"published":1,"instance":%q}`, state, began.Format(time.RFC3339Nano), instance)
+		text := fmt.Sprintf(`{"id":"x1","kind":"replay","state":%q,"began":%q,"read":3,"chosen":2,"published":1,"left":{"too_large":1},"instance":%q}`, state, began.Format(time.RFC3339Nano), instance)
 		require.NoError(t, w.store.ChangeJob(t.Context(), "b", "s", uid, func(json.RawMessage) (json.RawMessage, error) { return json.RawMessage(text), nil }))
 	}
 	kept("gone", "running", time.Now())
@@ -472,6 +472,7 @@ func TestJobsOfOtherProcesses(t *testing.T) {
 	require.Equal(t, 200, got.status)
 	require.Contains(t, got.body, `"state":"interrupted"`)
 	require.Contains(t, got.body, `"instance":"gone"`)
+	require.Contains(t, got.body, `"left":{"too_large":1}`)
 	kept("here", "running", time.Now().Add(-time.Hour))
 	require.Contains(t, call(t, http.MethodGet, at+"/job", "").body, `"state":"interrupted"`, "the process that has the name was started later")
 	kept("here", "running", time.Now())

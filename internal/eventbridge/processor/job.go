@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -57,23 +56,45 @@ type Job struct {
 	Ended      time.Time `json:"ended,omitzero"`
 	// Instance is the instance that runs the job, or ran it.
 	Instance string `json:"instance,omitempty"`
-	// Read counts the events or dead letters that the job has looked at, and Chosen those of them
-	// that it selects. Published counts those that are stored for delivery, Discarded those
-	// removed.
-	Read      int64  `json:"read"`
-	Chosen    int64  `json:"chosen"`
-	Published int64  `json:"published"`
-	Discarded int64  `json:"discarded,omitempty"`
-	DryRun    bool   `json:"dry_run,omitempty"`
-	Error     string `json:"error,omitempty"`
+	Counts
+	DryRun bool   `json:"dry_run,omitempty"`
+	Error  string `json:"error,omitempty"`
 }
+
+// Counts are the events or dead letters of a job. Unless the job is a dry run, Chosen is the sum of
+// Published, Discarded and Left.
+type Counts struct {
+	// Read counts what the job has looked at, and Chosen what of that its options do not exclude.
+	// They exclude no dead letter that cannot be read.
+	Read   int64 `json:"read"`
+	Chosen int64 `json:"chosen"`
+	// Published counts what is stored for delivery, Discarded what is removed.
+	Published int64 `json:"published"`
+	Discarded int64 `json:"discarded,omitempty"`
+	// Left counts what the job could not publish or discard. Its dead letters stay in their topic.
+	Left Left `json:"left,omitzero"`
+}
+
+// Left are counts by reason.
+type Left struct {
+	// TooLarge: brokers refuse the copy for its size. A dry run does not know this.
+	TooLarge int64 `json:"too_large,omitempty"`
+	// Foreign: it is no dead letter that Eventbridge has written, or no event.
+	Foreign int64 `json:"foreign,omitempty"`
+	// Encrypted: Eventbridge has no key for the message.
+	Encrypted int64 `json:"encrypted,omitempty"`
+	// Truncated: the dead letter has only the beginning of the event.
+	Truncated int64 `json:"truncated,omitempty"`
+}
+
+func (l Left) total() int64 { return l.TooLarge + l.Foreign + l.Encrypted + l.Truncated }
 
 // job is a job that this process runs, or has run.
 type job struct {
-	cancel                             context.CancelFunc
-	read, chosen, published, discarded atomic.Int64
+	cancel context.CancelFunc
 
 	mu       sync.Mutex
+	counts   Counts // up to now; those of state are what the registry stores
 	state    record
 	resumed  bool // another process has begun it, or an earlier run of this process
 	canceled bool // somebody has canceled it
@@ -81,19 +102,21 @@ type job struct {
 }
 
 func newJob(r record) *job {
-	j := &job{state: r}
-	j.read.Store(r.Read)
-	j.chosen.Store(r.Chosen)
-	j.published.Store(r.Published)
-	j.discarded.Store(r.Discarded)
-	return j
+	return &job{state: r, counts: r.Counts}
+}
+
+// count changes the counts of a job.
+func (j *job) count(change func(c *Counts)) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	change(&j.counts)
 }
 
 func (j *job) now() Job {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	s := j.state.Job
-	s.Read, s.Chosen, s.Published, s.Discarded = j.read.Load(), j.chosen.Load(), j.published.Load(), j.discarded.Load()
+	s.Counts = j.counts
 	return s
 }
 

@@ -2,7 +2,9 @@ package processor
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -17,6 +19,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/proxy"
+	"github.com/aviaryhq/aviary/test/stack"
 )
 
 // ended waits for the end of a subscriber's job.
@@ -301,7 +304,7 @@ func TestAReplayUpToThePresentGoesByNoClock(t *testing.T) {
 		o := replayPlan{ReplayOptions: ReplayOptions{To: time.Now()}, ToEnd: toEnd}
 		r := newReplay(&job{}, s, o)
 		require.NoError(t, r.take(t.Context(), ahead))
-		assert.Equal(t, toEnd, r.chosen.Load() == 1)
+		assert.Equal(t, toEnd, r.now().Chosen == 1)
 	}
 }
 
@@ -355,4 +358,138 @@ func TestANewSubscriberStartsInThePast(t *testing.T) {
 	}
 	_, _, err = p.Start(t.Context(), busName, "unknown")
 	require.ErrorIs(t, err, ErrNoSubscriber)
+}
+
+// letter is a message in a subscriber's topic of dead letters.
+type letter struct {
+	payload    []byte
+	reason     string // empty: it is not one of Eventbridge's dead letters
+	properties map[string]string
+}
+
+// bury stores messages in a subscriber's topic of dead letters.
+func (w *world) bury(name string, letters ...letter) {
+	w.t.Helper()
+	topic := w.topics.DeadLetter(w.sub(name))
+	require.NoError(w.t, w.client.EnsureSubscription(w.t.Context(), topic, model.DeliverSubscription, messaging.StartEarliest))
+	profile := messaging.Business()
+	profile.BatchRecords, profile.Compression = 1, messaging.ZSTD
+	out, err := w.client.Publisher(w.t.Context(), topic, profile)
+	require.NoError(w.t, err)
+	defer func() { require.NoError(w.t, out.Close(w.t.Context())) }()
+	for _, l := range letters {
+		properties := maps.Clone(l.properties)
+		if l.reason != "" {
+			if properties == nil {
+				properties = make(map[string]string)
+			}
+			properties[messaging.PropertyReason], properties[messaging.PropertyAttempts] = l.reason, "1"
+			properties[messaging.PropertyOriginTopic] = w.topics.Send(w.sub(name))
+		}
+		require.NoError(w.t, out.Publish(w.t.Context(), &messaging.Record{Payload: l.payload, Properties: properties}))
+	}
+}
+
+// large is an event that takes more than a message may have unless ZSTD compresses it.
+func large(id string) []byte {
+	data := make([]byte, 4<<20)
+	_, _ = rand.Read(data)
+	return fmt.Appendf(nil, `{"specversion":"1.0","id":%q,"source":"/test","type":"a","data":"%x"}`, id, data)
+}
+
+// What a job cannot send again, or remove, stays, and the job says how much and why.
+func TestAJobSaysWhatStays(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
+	f := w.target("s", nil)
+	p, _ := w.processor(testConfig())
+	w.bury("s",
+		letter{payload: []byte("somebody else's")},
+		letter{payload: testEvent("e0", "a", ""), reason: "chosen"},
+		letter{payload: testEvent("x", "a", ""), reason: "other"},
+		letter{payload: large("large"), reason: "chosen"},
+		letter{payload: []byte(`{"specversion":"1.0"`), reason: "chosen", properties: map[string]string{messaging.PropertyTruncated: "100"}},
+		letter{payload: testEvent("e1", "a", ""), reason: "chosen"},
+	)
+	o := RedriveOptions{Reason: "chosen", DryRun: true}
+	_, err := p.Redrive(t.Context(), busName, "s", o)
+	require.NoError(t, err)
+	j := w.ended(p, "s")
+	require.Equal(t, []any{JobDone, Counts{Read: 6, Chosen: 5, Left: Left{Foreign: 1, Truncated: 1}}}, []any{j.State, j.Counts}, j.Error)
+
+	o.DryRun = false
+	_, err = p.Redrive(t.Context(), busName, "s", o)
+	require.NoError(t, err)
+	j = w.ended(p, "s")
+	require.Equal(t, []any{JobDone, Counts{Read: 6, Chosen: 5, Published: 2, Left: Left{TooLarge: 1, Foreign: 1, Truncated: 1}}}, []any{j.State, j.Counts}, j.Error)
+	w.gets(f, []string{"e0", "e1"})
+
+	_, err = p.Discard(t.Context(), busName, "s", o)
+	require.NoError(t, err)
+	j = w.ended(p, "s")
+	require.Equal(t, []any{JobDone, Counts{Read: 4, Chosen: 3, Discarded: 2, Left: Left{Foreign: 1}}}, []any{j.State, j.Counts}, j.Error)
+	dead := w.client.Topic(w.topics.DeadLetter(w.sub("s"))).Subscription(model.DeliverSubscription)
+	w.eventually("the others stay", func() bool {
+		n, err := dead.Backlog(t.Context())
+		return err == nil && n == 2
+	})
+}
+
+// Of a replay, an event that no broker takes as a copy keeps back no other.
+func TestAReplaySaysWhatItCannotCopy(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
+	f := w.target("s", nil)
+	p, _ := w.processor(testConfig())
+	w.fill("e0")
+	profile := messaging.Business()
+	profile.BatchRecords, profile.Compression = 1, messaging.ZSTD // copies of a replay are not compressed
+	in, err := w.client.Publisher(t.Context(), w.topics.Events(busName), profile)
+	require.NoError(t, err)
+	for _, payload := range [][]byte{large("large"), []byte("no event")} {
+		require.NoError(t, in.Publish(t.Context(), &messaging.Record{Payload: payload}))
+	}
+	require.NoError(t, in.Close(t.Context()))
+	w.fill("e1")
+	for dry, want := range map[bool]Counts{
+		true:  {Read: 4, Chosen: 4, Left: Left{Foreign: 1}},
+		false: {Read: 4, Chosen: 4, Published: 2, Left: Left{TooLarge: 1, Foreign: 1}},
+	} {
+		_, err = p.Replay(t.Context(), busName, "s", ReplayOptions{DryRun: dry})
+		require.NoError(t, err)
+		j := w.ended(p, "s")
+		require.Equal(t, []any{JobDone, want}, []any{j.State, j.Counts}, j.Error)
+	}
+	w.gets(f, []string{"e0", "e1"})
+}
+
+// The counts of a job that fails, or is canceled, are those of what it has done.
+func TestTheCountsOfAJobThatDoesNotGetToItsEnd(t *testing.T) {
+	t.Parallel()
+	server := stack.Pulsar(t)
+	w := newWorldOn(t, server, 1, newSubscriber("s", model.OrderNone))
+	w.target("s", nil)
+	p, _ := w.processor(testConfig())
+	letters := []letter{{payload: []byte("somebody else's")}}
+	for _, id := range numbered("e", 50) {
+		letters = append(letters, letter{payload: testEvent(id, "a", ""), reason: "no"})
+	}
+	w.bury("s", letters...)
+	_, err := p.Redrive(t.Context(), busName, "s", RedriveOptions{Rate: 4})
+	require.NoError(t, err)
+	w.eventually("it has begun", func() bool {
+		j, err := p.Job(busName, "s")
+		return err == nil && j.Published > 0
+	})
+	_, err = p.CancelJob(t.Context(), busName, "s")
+	require.NoError(t, err)
+	j := w.ended(p, "s")
+	require.Equal(t, []any{JobCanceled, Left{Foreign: 1}, j.Published + 1}, []any{j.State, j.Left, j.Chosen})
+
+	require.NoError(t, server.Admin(t.Context(), "POST", "/admin/v2/persistent/"+strings.TrimPrefix(w.topics.Replay(w.sub("s")), "persistent://")+"/terminate", nil, nil))
+	_, err = p.Redrive(t.Context(), busName, "s", RedriveOptions{})
+	require.NoError(t, err)
+	j = w.ended(p, "s")
+	require.Equal(t, []any{JobFailed, Counts{Read: 1, Chosen: 1, Left: Left{Foreign: 1}}}, []any{j.State, j.Counts})
+	require.Contains(t, j.Error, "terminated")
 }

@@ -75,12 +75,11 @@ func (r *record) unplan() { r.Redrive, r.Discard, r.Replay = nil, nil, nil }
 // record returns what the registry should store about the job now. For a replay that may be taken
 // over, the counts are those at the messages after which it would continue.
 func (j *job) record() record {
-	now := j.now()
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	r := j.state
 	if r.Replay == nil || !r.open() {
-		r.Read, r.Chosen, r.Published, r.Discarded = now.Read, now.Chosen, now.Published, now.Discarded
+		r.Counts = j.counts
 	}
 	if !r.open() {
 		r.unplan()
@@ -92,8 +91,7 @@ func (j *job) record() record {
 func (j *job) checkpoint(plan replayPlan) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.state.Replay = &plan
-	j.state.Read, j.state.Chosen, j.state.Published = j.read.Load(), j.chosen.Load(), j.published.Load()
+	j.state.Replay, j.state.Counts = &plan, j.counts
 }
 
 // KeptJob returns the job in text, which the registry stores; nil if there is none. The job is

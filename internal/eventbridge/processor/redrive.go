@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
@@ -106,7 +105,7 @@ func (p *Processor) discard(ctx context.Context, j *job, topic string, o Redrive
 	if err := p.keep(ctx, topic); err != nil {
 		return err
 	}
-	return p.moveLetters(ctx, j, o, &j.discarded, messaging.RedriveConfig{Topic: topic, Discard: true})
+	return p.moveLetters(ctx, j, o, messaging.RedriveConfig{Topic: topic, Discard: true})
 }
 
 const (
@@ -118,27 +117,31 @@ const (
 	endingFor = 10 * time.Second
 )
 
-// moveLetters redrives or discards dead letters as cfg says, and counts them in moved.
-func (p *Processor) moveLetters(ctx context.Context, j *job, o RedriveOptions, moved *atomic.Int64, cfg messaging.RedriveConfig) error {
+// moveLetters redrives or discards dead letters as cfg says, and counts them.
+func (p *Processor) moveLetters(ctx context.Context, j *job, o RedriveOptions, cfg messaging.RedriveConfig) error {
 	cfg.Subscription, cfg.Rate, cfg.Max, cfg.DryRun = model.DeliverSubscription, o.Rate, o.Max, o.DryRun
+	before := j.now()
+	moved := before.Published + before.Discarded // only these are gone: a job that was taken over reads the others again
 	if o.Max > 0 {
-		if cfg.Max -= int(moved.Load()); cfg.Max <= 0 {
+		if cfg.Max -= int(moved); cfg.Max <= 0 {
 			return nil
 		}
 	}
-	if j.resumed && o.DryRun { // a dry run starts again: its progress is not stored
-		j.read.Store(0)
-		j.chosen.Store(0)
-	}
-	began := j.now().Began
-	cfg.Stored = func(n int) { moved.Add(int64(n)) }
-	cfg.Filter = func(d *messaging.DeadLetter) bool {
-		j.read.Add(1)
-		if !o.chooses(d) || j.resumed && d.FirstFailed.After(began) { // FirstFailed after began: it was sent before, and failed again
-			return false
+	cfg.Progress = func(r messaging.RedriveResult) {
+		left := Left{TooLarge: int64(r.TooLarge), Foreign: int64(r.Foreign), Encrypted: int64(r.Encrypted), Truncated: int64(r.Truncated)}
+		chosen := moved + int64(r.Redriven) + left.total()
+		c := Counts{Read: chosen + int64(r.Filtered), Chosen: chosen, Published: before.Published, Discarded: before.Discarded, Left: left}
+		switch {
+		case o.DryRun:
+		case cfg.Discard:
+			c.Discarded += int64(r.Redriven)
+		default:
+			c.Published += int64(r.Redriven)
 		}
-		j.chosen.Add(1)
-		return true
+		j.count(func(now *Counts) { *now = c })
+	}
+	cfg.Filter = func(d *messaging.DeadLetter) bool {
+		return o.chooses(d) && !(j.resumed && d.FirstFailed.After(before.Began)) // FirstFailed after Began: it was sent before, and failed again
 	}
 	timeout := endingFor
 	if j.resumed {
@@ -163,5 +166,5 @@ func (p *Processor) redrive(ctx context.Context, j *job, s *model.Subscriber, o 
 		}
 		p.replaying(s)
 	}
-	return p.moveLetters(ctx, j, o, &j.published, messaging.RedriveConfig{Topic: p.topics.DeadLetter(s), To: p.topics.Replay(s)})
+	return p.moveLetters(ctx, j, o, messaging.RedriveConfig{Topic: p.topics.DeadLetter(s), To: p.topics.Replay(s)})
 }

@@ -257,19 +257,23 @@ func (r *replay) look(ctx context.Context, d *messaging.Delivery) error {
 	if d.PublishTime.Before(r.plan.From) {
 		return nil
 	}
-	r.read.Add(1)
+	r.count(func(c *Counts) { c.Read++ })
 	var err error
 	r.matched, err = r.index.Match(&r.scratch, r.matched[:0], d.Payload)
-	if err != nil || len(r.matched) == 0 {
-		return nil //nolint:nilerr // an event that cannot be matched is a dead letter of the bus
-	}
-	r.chosen.Add(1)
-	if r.out == nil {
+	if err == nil && len(r.matched) == 0 {
 		return nil
 	}
-	e, err := event.Decode(d.Payload)
-	if err != nil {
-		return nil //nolint:nilerr // the same
+	var e event.Event
+	if err == nil {
+		e, err = event.Decode(d.Payload)
+	}
+	if err != nil { // engines have made it a dead letter of the bus
+		r.count(func(c *Counts) { c.Chosen, c.Left.Foreign = c.Chosen+1, c.Left.Foreign+1 })
+		return nil
+	}
+	if r.out == nil {
+		r.count(func(c *Counts) { c.Chosen++ })
+		return nil
 	}
 	if err := r.limit.Wait(ctx); err != nil {
 		return err
@@ -282,9 +286,12 @@ func (r *replay) look(ctx context.Context, d *messaging.Delivery) error {
 		return *failed
 	}
 	r.out.PublishAsync(ctx, r.copyOf(d, e), func(_ messaging.MessageID, err error) {
-		if err == nil {
-			r.published.Add(1)
-		} else {
+		switch {
+		case err == nil:
+			r.count(func(c *Counts) { c.Chosen, c.Published = c.Chosen+1, c.Published+1 })
+		case errors.Is(err, messaging.ErrTooLarge): // it would be so at each attempt, and keep back what follows
+			r.count(func(c *Counts) { c.Chosen, c.Left.TooLarge = c.Chosen+1, c.Left.TooLarge+1 })
+		default:
 			r.failed.CompareAndSwap(nil, &err)
 		}
 		r.pending.Release(1)

@@ -480,3 +480,30 @@ func TestAStartWaitsForEngines(t *testing.T) {
 		require.NoError(t, <-heard)
 	})
 }
+
+// A redrive that goes on at another instance reads what stays again, and counts it once.
+func TestARedriveThatGoesOnCountsOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
+	f := w.target("s", nil)
+	ids := numbered("e", 30)
+	letters := []letter{{payload: []byte("somebody else's")}, {payload: testEvent("x", "a", ""), reason: "other"}}
+	for _, id := range ids {
+		letters = append(letters, letter{payload: testEvent(id, "a", ""), reason: "chosen"})
+	}
+	w.bury("s", letters...)
+	all := &fleet{active: true}
+	all.join("one")
+	one, stop, _ := w.member(all, "one")
+	_, err := one.Redrive(t.Context(), busName, "s", RedriveOptions{Reason: "chosen", Rate: 5})
+	require.NoError(t, err)
+	w.eventually("it is kept how far it is", func() bool { return w.kept("s").Published > 5 })
+	all.join("two")
+	w.member(all, "two")
+	stop()
+	all.leave("one")
+	w.eventually("it ends", func() bool { return w.kept("s").ended() })
+	r := w.kept("s")
+	assert.Equal(t, []any{JobDone, "two", Counts{Read: 32, Chosen: 31, Published: 30, Left: Left{Foreign: 1}}}, []any{r.State, r.Instance, r.Counts}, r.Error)
+	w.gets(f, ids)
+}

@@ -29,6 +29,7 @@ export function jobPanel(bus, name, signal) {
         ['Looked at', count(job.read)],
         ['Chosen', count(job.chosen)],
         outcome(job),
+        ['Left', left(job)],
         ['Began', time(job.began)],
         ['Ended', running ? undefined : time(job.ended)],
         ['Instance', job.instance],
@@ -64,7 +65,15 @@ export function jobPanel(bus, name, signal) {
 /** outcome is what a job has done, or would do. */
 function outcome(job) {
   const [done, n] = job.kind === 'discard' ? ['discarded', job.discarded ?? 0] : ['published', job.published];
-  return job.dry_run ? [`Would be ${done}`, count(job.chosen)] : [done[0].toUpperCase() + done.slice(1), count(n)];
+  const stay = Object.values(job.left ?? {}).reduce((sum, each) => sum + each, 0);
+  return job.dry_run ? [`Would be ${done}`, count(job.chosen - stay)] : [done[0].toUpperCase() + done.slice(1), count(n)];
+}
+
+const reasons = { too_large: 'too large for the topic', foreign: 'not written by Eventbridge', encrypted: 'encrypted', truncated: 'not complete' };
+
+/** left is what a job could not publish or discard, and why; undefined when it is nothing. */
+function left(job) {
+  return Object.entries(job.left ?? {}).map(([reason, n]) => `${count(n)} ${reasons[reason] ?? reason}`).join(', ') || undefined;
 }
 
 /** instant is what a field for a date and time holds, as the API takes it; undefined when it is empty. */

@@ -347,19 +347,18 @@ func TestRedriveCountsWhatStays(t *testing.T) {
 	s := wire.Start(t, wire.WithMaxMessageSize(1000))
 	client := dial(t, s.URL())
 	deaden(t, s, client, 3)
-	letter := func(payload int, more ...string) wire.Message {
-		properties := map[string]string{messaging.PropertyAttempts: "1", messaging.PropertyOriginTopic: "persistent://public/default/" + topic}
-		for i := 0; i < len(more); i += 2 {
-			properties[more[i]] = more[i+1]
+	letter := func(payload int, truncated, reason string) wire.Message {
+		properties := map[string]string{
+			messaging.PropertyAttempts: "1", messaging.PropertyOriginTopic: "persistent://public/default/" + topic,
+			messaging.PropertyTruncated: truncated, messaging.PropertyReason: reason,
 		}
 		b := make([]byte, payload)
 		_, _ = rand.Read(b) // compression must not help
 		return wire.Message{Payload: b, Properties: properties}
 	}
-	s.Publish(deadLetters, letter(2000), wire.Message{Payload: []byte("foreign")}, letter(1, messaging.PropertyTruncated, "5"),
-		letter(2, messaging.PropertyTruncated, "5", messaging.PropertyReason, "skip"))
+	s.Publish(deadLetters, letter(2000, "", ""), wire.Message{Payload: []byte("foreign")}, letter(1, "5", ""), letter(2, "5", "skip"))
 	secret := producer(t, rawClient(t, s.URL()), deadLetters, keys(t))
-	_, err := secret.Send(testContext(t), &pulsar.ProducerMessage{Payload: []byte("secret"), Properties: letter(0).Properties})
+	_, err := secret.Send(testContext(t), &pulsar.ProducerMessage{Payload: []byte("secret"), Properties: letter(0, "", "").Properties})
 	require.NoError(t, err)
 	cfg := redriveConfig()
 	cfg.Filter = func(l *messaging.DeadLetter) bool { return l.Reason != "skip" }

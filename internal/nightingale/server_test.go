@@ -367,6 +367,24 @@ func TestServerGivesUpOnSlowHeaders(t *testing.T) {
 	require.Eventually(t, func() bool { return testutil.ToFloat64(s.metrics.connections) == 0 }, await.Patience, time.Millisecond)
 }
 
+// TestServerAnswersStrangersAtOnce: the body of a sender without a token is not waited for.
+func TestServerAnswersStrangersAtOnce(t *testing.T) {
+	s := serveDouble(t, func(c *Config) {
+		c.Limits.ReadTimeout = 10 * await.Patience
+		c.HTTP.BearerTokens = []secret.String{"first"}
+	})
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.address)
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, head+"Content-Length: 1000\r\n\r\n")
+	require.NoError(t, err)
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(await.Patience)))
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	assert.Equal(t, http.StatusUnauthorized, resp.StatusCode)
+}
+
 // TestServerGivesUpOnSlowBodies: a sender that trickles holds its connection for a
 // bounded time, also one that may not write, and one that asks for what there is not.
 func TestServerGivesUpOnSlowBodies(t *testing.T) {

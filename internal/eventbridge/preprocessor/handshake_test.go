@@ -42,7 +42,7 @@ func TestWebhookHandshake(t *testing.T) {
 			assert.Equal(t, []string{"eventgrid.azure.net"}, header.Values("WebHook-Allowed-Origin"))
 			assert.Equal(t, []string{allowed}, header.Values("WebHook-Allowed-Rate"))
 		}
-		status, header, body := options(bus)
+		status, _, body := options(bus)
 		assert.Equal(t, http.StatusMethodNotAllowed, status)
 		assert.Contains(t, body, "takes POST, not OPTIONS")
 		for _, headers := range [][]string{
@@ -52,7 +52,7 @@ func TestWebhookHandshake(t *testing.T) {
 			{"WebHook-Request-Origin", "a", "WebHook-Request-Rate", "many"}, {"WebHook-Request-Origin", "a", "WebHook-Request-Rate", strings.Repeat("9", 30)},
 			{"WebHook-Request-Origin", "a", "WebHook-Request-Rate", "1", "WebHook-Request-Rate", "2"},
 		} {
-			status, header, _ = options(bus, headers...)
+			status, header, _ := options(bus, headers...)
 			assert.Equal(t, http.StatusBadRequest, status, headers)
 			assert.Empty(t, header.Get("WebHook-Allowed-Origin"), headers)
 			assert.Empty(t, header.Get("WebHook-Allowed-Rate"), headers)

@@ -164,7 +164,7 @@ connections: {redis: {main: {addresses: [a]}}}
 // TestSendersAreNotAskedWhereManagersAreNot: a list of tenants protects nothing while everybody may
 // change the buses.
 func TestSendersAreNotAskedWhereManagersAreNot(t *testing.T) {
-	const tenants = "ingest: {tenants: [{name: shop, api_keys: [0123456789abcdef]}]}\n"
+	const tenants = "ingest: {tenants: [{name: shop, buses: [orders], api_keys: [0123456789abcdef]}]}\n"
 	_, err := load(t, tenants, nil)
 	require.ErrorContains(t, err, "api.tokens: must have a token if ingest.tenants has tenants")
 	_, err = load(t, tenants+"api: {open: true}", nil)
@@ -186,7 +186,7 @@ func TestFilesThatCannotBeReadAreFaults(t *testing.T) {
 http: {web_config_file: /nowhere/web.yaml}
 secrets: {key_file: /nowhere/keys}
 api: {tokens: [{token_file: /nowhere/token, role: admin}]}
-ingest: {tenants: [{name: shop, api_key_file: /nowhere/api}]}
+ingest: {tenants: [{name: shop, buses: [orders], api_key_file: /nowhere/api}]}
 `, nil)
 	for _, path := range []string{"http.web_config_file", "secrets.key_file", "api.tokens[0].token_file", "ingest.tenants[0].api_key_file"} {
 		require.ErrorContains(t, err, path)
@@ -210,10 +210,10 @@ func TestFaultsHideNoFilesThatCannotBeRead(t *testing.T) {
 api: {tokens: [{token_file: /nowhere/token, role: root}]}
 ingest:
   tenants:
-    - {name: Shop, api_keys: [one]}
-    - {name: partner, api_keys: [one], api_key_file: /nowhere/api, quota: {events_per_second: -1}}
-    - {name: batch, jwt: {key_file: /nowhere/jwt, issuer: i}}
-    - {name: more, jwt: {issuer: i, audience: a}}
+    - {name: Shop, buses: ["*"], api_keys: [one]}
+    - {name: partner, buses: ["*"], api_keys: [one], api_key_file: /nowhere/api, quota: {events_per_second: -1}}
+    - {name: batch, buses: ["*"], jwt: {key_file: /nowhere/jwt, issuer: i}}
+    - {name: more, buses: ["*"], jwt: {issuer: i, audience: a}}
 `, nil)
 	require.ErrorContains(t, err, "9 faults")
 	for _, path := range []string{

@@ -25,6 +25,15 @@ func ClearReadDeadline(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 }
 
+// AnswerAtOnce makes the answer to a request whose body is not read go out at once. The server would
+// first read up to 256 KiB of the body, which may never come. It closes a connection of HTTP/1 after
+// the answer; HTTP/2 can end one request of a connection. Call it before the status is written.
+func AnswerAtOnce(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor < 2 && r.ContentLength != 0 {
+		w.Header().Set("Connection", "close")
+	}
+}
+
 // BodyLimits are the limits of a body before it is decompressed.
 type BodyLimits struct {
 	Bytes   int64

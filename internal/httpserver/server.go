@@ -16,6 +16,14 @@ import (
 // would be 1 MiB for each connection.
 const maxHeader = 16 << 10
 
+// These bound HTTP/2, where a connection has several requests at once: with the defaults of net/http
+// an unknown sender could hold 18 MiB by one connection. Senders open another connection for more
+// requests, as Prometheus does for its shards.
+const (
+	maxStreams    = 4        // at once, each of which may take 70 KiB
+	receiveBuffer = 64 << 10 // of bodies that are not read yet; net/http allows no less
+)
+
 // NewServer returns a server for unknown senders. read is how long a request's headers and body may
 // take; then the connection is closed. The server enforces it, so it holds for requests that are not
 // authenticated as well, and for unknown paths and methods, whose bodies the server reads to keep
@@ -30,9 +38,11 @@ func NewServer(read, handle time.Duration, state func(net.Conn, http.ConnState),
 		ReadHeaderTimeout: read,
 		ReadTimeout:       read,
 		WriteTimeout:      read + handle + read,
-		HTTP2:             &http.HTTP2Config{WriteByteTimeout: read},
-		MaxHeaderBytes:    maxHeader,
-		ConnState:         state,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: receiveBuffer, MaxReceiveBufferPerStream: receiveBuffer, WriteByteTimeout: read,
+		},
+		MaxHeaderBytes: maxHeader,
+		ConnState:      state,
 	}
 }
 

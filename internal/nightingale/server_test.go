@@ -2,6 +2,7 @@ package nightingale
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -29,6 +30,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"golang.org/x/net/http2"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/config"
@@ -168,6 +170,45 @@ func TestServerSpeaksTLS(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, http.StatusBadRequest, status, "without TLS")
 	assert.Len(t, s.published(), 1)
+}
+
+// TestManyShardsUseHTTP2: a sender with more requests at once than a connection may have opens more
+// connections, as Prometheus does.
+func TestManyShardsUseHTTP2(t *testing.T) {
+	ca := newAuthority(t)
+	certificate, key := ca.issue(t, "localhost", x509.ExtKeyUsageServerAuth)
+	dir := writeFiles(t, map[string]string{
+		"cert.pem": string(certificate), "key.pem": string(key), "web.yml": "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n",
+	})
+	s := serveDouble(t, func(c *Config) { c.HTTP.WebConfigFile = filepath.Join(dir, "web.yml") })
+	client := ca.client(t)
+	defer client.CloseIdleConnections()
+	body := snappy.Encode(nil, writetest.Marshal(t, writetest.Request(1, 2)))
+	const shards, requests = 50, 10
+	var sent errgroup.Group
+	for range shards {
+		sent.Go(func() error {
+			for range requests {
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+s.address+"/api/v1/write", bytes.NewReader(body))
+				if err != nil {
+					return err
+				}
+				req.Header.Set("Content-Type", "application/x-protobuf")
+				resp, err := client.Do(req)
+				if err != nil {
+					return err
+				}
+				if err := resp.Body.Close(); err != nil {
+					return err
+				}
+				if resp.ProtoMajor != 2 || resp.StatusCode != http.StatusNoContent {
+					return errors.New(resp.Proto + " " + resp.Status)
+				}
+			}
+			return nil
+		})
+	}
+	require.NoError(t, sent.Wait())
 }
 
 func TestServerAsksForClientCertificates(t *testing.T) {
@@ -324,6 +365,24 @@ func TestServerGivesUpOnSlowHeaders(t *testing.T) {
 	_, err = io.ReadAll(conn)
 	require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "the server closes it")
 	require.Eventually(t, func() bool { return testutil.ToFloat64(s.metrics.connections) == 0 }, await.Patience, time.Millisecond)
+}
+
+// TestServerAnswersStrangersAtOnce: the body of a sender without a token is not waited for.
+func TestServerAnswersStrangersAtOnce(t *testing.T) {
+	s := serveDouble(t, func(c *Config) {
+		c.Limits.ReadTimeout = 10 * await.Patience
+		c.HTTP.BearerTokens = []secret.String{"first"}
+	})
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.address)
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, head+"Content-Length: 1000\r\n\r\n")
+	require.NoError(t, err)
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(await.Patience)))
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	assert.Equal(t, http.StatusUnauthorized, resp.StatusCode)
 }
 
 // TestServerGivesUpOnSlowBodies: a sender that trickles holds its connection for a

@@ -240,6 +240,9 @@ func (v *receiver) answer(w http.ResponseWriter, r *http.Request, err error) int
 	if refused.RetryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(refused.RetryAfter.Seconds())))
 	}
+	if refused.Status == http.StatusUnauthorized {
+		httpserver.AnswerAtOnce(w, r)
+	}
 	if refused.CloseConnection {
 		w.Header().Set("Connection", "close")
 	}

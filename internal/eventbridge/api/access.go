@@ -47,6 +47,7 @@ func (a *API) authorized(next http.Handler) http.Handler {
 		role, known := a.Access.Tokens.Tenant(bearer.Token(r))
 		if !known {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="eventbridge"`)
+			httpserver.AnswerAtOnce(w, r)
 			writeProblem(w, problem{Status: http.StatusUnauthorized, Detail: "the request has no token that this API knows: Authorization: Bearer <token>"})
 			return
 		}

@@ -537,7 +537,7 @@ func TestAllAnswersThatAreNoSuccessAreProblems(t *testing.T) {
 // TestDocumentIsWhole: it has each route, and no other but the preprocessor's.
 func TestDocumentIsWhole(t *testing.T) {
 	w := newWorld(t, api.Access{})
-	want := []string{"POST /v1/buses/{bus}/events"}
+	want := []string{"POST /v1/buses/{bus}/events", "OPTIONS /v1/buses/{bus}/events"}
 	require.NoError(t, chi.Walk(w.router, func(method, route string, _ http.Handler, _ ...func(http.Handler) http.Handler) error {
 		want = append(want, method+" "+route)
 		return nil

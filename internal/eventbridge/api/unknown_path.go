@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
+	"github.com/aviaryhq/aviary/internal/httpserver"
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/internal/truncate"
 )
@@ -16,9 +17,11 @@ import (
 func unknownPath(r chi.Router) {
 	const here = "events go by POST to /v1/buses/{bus}/events; GET /v1/openapi.json describes the API, and the console is at /"
 	r.NotFound(func(w http.ResponseWriter, req *http.Request) {
+		httpserver.AnswerAtOnce(w, req)
 		refusal.WriteProblem(w, refusal.UnknownPath(req.URL.Path, here), nil)
 	})
 	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) {
+		httpserver.AnswerAtOnce(w, req)
 		last := req.URL.Path[strings.LastIndex(req.URL.Path, "/")+1:]
 		if _, action, asked := strings.Cut(last, ":"); asked && req.Method == http.MethodPost {
 			text := "there is no action :" + truncate.Text(action, 64) + " here; GET /v1/openapi.json describes those that there are"

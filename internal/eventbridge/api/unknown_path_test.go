@@ -42,5 +42,9 @@ func TestWrongPathsAreToldTheRightOne(t *testing.T) {
 		assert.Equal(t, refusal.ProblemMediaType, w.Header().Get("Content-Type"))
 		assert.Contains(t, w.Body.String(), want.says)
 		assert.Equal(t, want.methods, strings.Join(w.Header().Values("Allow"), "; "), "in one line")
+		assert.Empty(t, w.Header().Get("Connection"))
+		w = httptest.NewRecorder()
+		router.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), request[0], request[1], strings.NewReader("{}")))
+		assert.Equal(t, "close", w.Header().Get("Connection"), "the answer does not wait for the body")
 	}
 }

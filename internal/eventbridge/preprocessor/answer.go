@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/internal/httpserver"
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/internal/truncate"
 )
@@ -113,6 +114,7 @@ func (p *Preprocessor) answer(w http.ResponseWriter, r *http.Request, from sende
 	switch refused.Status {
 	case http.StatusUnauthorized:
 		w.Header().Set("WWW-Authenticate", `Bearer realm="eventbridge"`)
+		httpserver.AnswerAtOnce(w, r)
 	case http.StatusUnsupportedMediaType:
 		w.Header().Set("Accept-Encoding", codings)
 	}

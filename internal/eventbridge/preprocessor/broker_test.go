@@ -97,7 +97,7 @@ func TestWhatIsAcceptedIsStored(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.RequestTimeout = 3 * time.Second
 	const burst = 10_000_000
-	cfg.Tenants = []TenantConfig{{Name: "shop", APIKeys: []secret.String{"key"}, Quota: Quota{EventsPerSecond: 1e-6, EventsBurst: burst}}}
+	cfg.Tenants = []TenantConfig{{Name: "shop", Buses: []string{"*"}, APIKeys: []secret.String{"key"}, Quota: Quota{EventsPerSecond: 1e-6, EventsBurst: burst}}}
 	p := newOnPulsar(t, zaptest.NewLogger(t), messaging.Config{URL: url, ListenerName: proxy.Listener}, pulsar.Namespace(t), cfg)
 
 	ctx, cancel := context.WithCancel(t.Context())

@@ -170,6 +170,11 @@ func newDouble(t testing.TB, change func(*Config)) *double {
 	if change != nil {
 		change(&cfg)
 	}
+	for i := range cfg.Tenants {
+		if cfg.Tenants[i].Buses == nil {
+			cfg.Tenants[i].Buses = []string{"*"}
+		}
+	}
 	require.Empty(t, config.Validate(cfg))
 	d := &double{broker: &broker{records: map[string][]messaging.Record{}}, store: registrytest.NewStore(registrytest.Snapshot(t, 1, buses(), nil))}
 	var err error

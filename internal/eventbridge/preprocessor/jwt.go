@@ -29,7 +29,8 @@ type JWTConfig struct {
 	// Issuer and Audience are what the claims iss and aud must have. Required.
 	Issuer   string `yaml:"issuer"`
 	Audience string `yaml:"audience"`
-	// Subject is what the claim sub must be. Default: any.
+	// Subject is what the claim sub must be. Default: any that no other tenant of this issuer and
+	// audience has.
 	Subject string `yaml:"subject"`
 	// Leeway is how far the clocks may differ for exp and nbf. A token without exp is refused.
 	// Default 0.
@@ -102,34 +103,47 @@ func (k *jwtKeys) keys() []publicKey {
 	return *k.known.Load()
 }
 
-// byJWT returns the tenant of a token. It computes a signature only if issuer and audience fit,
-// which the token itself claims.
+// byJWT returns the tenant of a token. The token's claims choose the tenant, and only that tenant's
+// keys can verify the token: it never becomes another tenant's. Which error it is shows only after
+// the signature is found to be valid.
 func (s *senders) byJWT(text string) (tenant string, err error) {
-	refused := unauthorized("the token is not valid")
 	if len(text) > maxToken {
-		return "", refused
+		return "", unauthorized(unknownKey)
 	}
-	var claimed jwt.RegisteredClaims
-	if _, _, err := jwt.NewParser().ParseUnverified(text, &claimed); err != nil {
-		return "", refused
+	var claims jwt.RegisteredClaims
+	if _, _, err := jwt.NewParser().ParseUnverified(text, &claims); err != nil {
+		return "", unauthorized(unknownKey)
 	}
+	chosen := s.claimed(&claims)
+	if chosen == nil {
+		return "", unauthorized(unknownKey)
+	}
+	switch _, err := chosen.parser.ParseWithClaims(text, new(jwt.RegisteredClaims), chosen.find); {
+	case errors.Is(err, jwt.ErrTokenExpired): // claims are checked after the signature
+		return "", unauthorized("the token has expired")
+	case err != nil:
+		return "", unauthorized(unknownKey)
+	}
+	return chosen.tenant, nil
+}
+
+// claimed returns the tenant with the issuer, the audience and the subject that a token claims; if
+// there is none, the tenant for any subject. Of several, it is the first in the configuration. Nil:
+// no tenant's.
+func (s *senders) claimed(c *jwt.RegisteredClaims) *jwtKeys {
+	var chosen *jwtKeys
 	for _, k := range s.jwts {
-		if claimed.Issuer != k.cfg.Issuer || !slices.Contains(claimed.Audience, k.cfg.Audience) || k.cfg.Subject != "" && claimed.Subject != k.cfg.Subject {
+		if c.Issuer != k.cfg.Issuer || !slices.Contains(c.Audience, k.cfg.Audience) {
 			continue
 		}
-		var claims jwt.RegisteredClaims
-		_, err := k.parser.ParseWithClaims(text, &claims, k.find)
-		if err == nil && (tenant == "" || k.cfg.Subject != "") {
-			tenant = k.tenant // a tenant with that subject comes before one with any subject
+		if k.cfg.Subject != "" && k.cfg.Subject == c.Subject {
+			return k
 		}
-		if errors.Is(err, jwt.ErrTokenExpired) {
-			refused = unauthorized("the token has expired")
+		if k.cfg.Subject == "" && chosen == nil {
+			chosen = k
 		}
 	}
-	if tenant == "" {
-		return "", refused
-	}
-	return tenant, nil
+	return chosen
 }
 
 var (

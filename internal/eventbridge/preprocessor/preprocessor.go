@@ -2,6 +2,7 @@ package preprocessor
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net"
@@ -97,8 +98,12 @@ func (p *Preprocessor) Change(cfg Config) error {
 	return nil
 }
 
-// Routes adds POST /v1/buses/{bus}/events.
-func (p *Preprocessor) Routes(r chi.Router) { r.Post("/v1/buses/{bus}/events", p.serve) }
+// Routes adds POST and OPTIONS of /v1/buses/{bus}/events.
+func (p *Preprocessor) Routes(r chi.Router) {
+	const path = "/v1/buses/{bus}/events"
+	r.Post(path, p.serve)
+	r.Options(path, consent)
+}
 
 // ConnState counts the connections of the server.
 func (p *Preprocessor) ConnState(conn net.Conn, state http.ConnState) {
@@ -167,7 +172,7 @@ func (p *Preprocessor) handle(w http.ResponseWriter, r *http.Request, from sende
 	if err := p.busTopics.closedError(bus); err != nil {
 		return nil, err
 	}
-	held := p.budget.Hold(from.account())
+	held := p.budget.Hold(from.name())
 	defer held.Release()
 	entries, err := p.receive(w, r, from, &eventReader{form: format, head: r.Header, def: def, held: held, most: p.limits.BatchEvents, working: p.budget.Limit() / 8, ctx: r.Context(), wait: p.timeout})
 	if err != nil {
@@ -227,13 +232,8 @@ func (p *Preprocessor) receive(w http.ResponseWriter, r *http.Request, from send
 	}
 	httpserver.ClearReadDeadline(w)
 	p.metrics.bytes.received.Add(float64(len(*body)))
-	if from.verify != nil {
-		if err := from.verify(*body); err != nil {
-			return nil, err
-		}
-		if err := held.Assign(from.tenant.name); err != nil {
-			return nil, err
-		}
+	if from.digest != nil && sha256.Sum256(*body) != *from.digest {
+		return nil, unauthorized("the body does not have the " + digestHeader + " of the request")
 	}
 	text := *body
 	if coding != "" {

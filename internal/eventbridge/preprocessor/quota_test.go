@@ -132,7 +132,7 @@ func TestAChangeOfTenants(t *testing.T) {
 	d := limited(t, nil)
 	assert.Equal(t, http.StatusAccepted, d.post(t, "orders", text(batchOf(8)), "Content-Type", event.BatchMediaType, "X-Api-Key", "audit-key").status)
 	cfg := DefaultConfig()
-	cfg.Tenants = []TenantConfig{{Name: "audit", APIKeys: []secret.String{"new-key"}, Quota: Quota{EventsPerSecond: .001, EventsBurst: 1000}}}
+	cfg.Tenants = []TenantConfig{{Name: "audit", Buses: []string{"*"}, APIKeys: []secret.String{"new-key"}, Quota: Quota{EventsPerSecond: .001, EventsBurst: 1000}}}
 	require.NoError(t, d.Change(cfg))
 	assert.Equal(t, http.StatusUnauthorized, d.send(t, "A1", "X-Api-Key", "audit-key").status)
 	assert.Equal(t, http.StatusTooManyRequests, d.post(t, "orders", text(batchOf(3)), "Content-Type", event.BatchMediaType, "X-Api-Key", "new-key").status)

@@ -1,6 +1,8 @@
 package preprocessor
 
 import (
+	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
@@ -11,12 +13,14 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/httpserver/bearer"
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
 // Headers of senders.
 const (
 	tenantHeader    = "Aviary-Tenant"
 	signatureHeader = "Aviary-Signature"
+	digestHeader    = "Content-Digest"
 	keyHeader       = "X-Api-Key"
 )
 
@@ -24,13 +28,16 @@ const (
 type senders struct {
 	tenants map[string]*tenant // empty: everyone may write
 	tokens  *bearer.Tokens
-	jwts    []*jwtKeys
+	jwts    []*jwtKeys // as they are configured
+	// unknown stands for a tenant that does not exist or does not sign: a signature is checked with
+	// its random secret, so that the answer and about the time are those of a wrong signature.
+	unknown *tenant
 }
 
 func newSenders(log *zap.Logger, c Config, prefix string) (*senders, error) {
 	tokens, err := bearer.NewTokens(log, c.tokenSources(prefix))
 	errs := []error{err}
-	s := &senders{tenants: map[string]*tenant{}, tokens: tokens}
+	s := &senders{tenants: map[string]*tenant{}, tokens: tokens, unknown: &tenant{secrets: []secret.String{secret.String(rand.Text())}}}
 	now := time.Now()
 	for i, t := range c.Tenants {
 		s.tenants[t.Name] = newTenant(t, now)
@@ -50,18 +57,8 @@ func newSenders(log *zap.Logger, c Config, prefix string) (*senders, error) {
 // sender is who sends a request: a tenant, or none if no tenants are configured.
 type sender struct {
 	tenant *tenant
-	// verify checks the signature of the body as it was sent. Nil: the sender is authenticated
-	// already.
-	verify func(body []byte) error
-}
-
-// account is the tenant whose share of the memory the request takes. It is empty until a signature
-// is checked, because anyone can claim a name.
-func (s sender) account() string {
-	if s.tenant == nil || s.verify != nil {
-		return ""
-	}
-	return s.tenant.name
+	// digest is what the body as it is sent must have. Nil: any body, its sender has not signed.
+	digest *[sha256.Size]byte
 }
 
 // name returns the tenant's name, empty if there is no tenant.
@@ -76,7 +73,11 @@ func unauthorized(text string) error {
 	return &refusal.Error{Status: http.StatusUnauthorized, Reason: "unauthorized", Text: text}
 }
 
-// admit authenticates the sender of a request by its headers.
+// unknownKey is one answer for keys and tokens: it does not tell whether tokens are configured.
+const unknownKey = "the API key or token is not valid"
+
+// admit authenticates the sender of a request by its headers. Until that has succeeded, a request
+// costs no more than its headers.
 func (s *senders) admit(r *http.Request) (sender, error) {
 	if len(s.tenants) == 0 {
 		return sender{}, nil
@@ -96,10 +97,7 @@ func (s *senders) admit(r *http.Request) (sender, error) {
 	}
 	if len(s.jwts) > 0 && strings.Count(given, ".") == 2 {
 		name, err := s.byJWT(given)
-		if err != nil {
-			return sender{}, err
-		}
-		return sender{tenant: s.tenants[name]}, nil
+		return sender{tenant: s.tenants[name]}, err
 	}
-	return sender{}, unauthorized("the API key or token is not valid")
+	return sender{}, unauthorized(unknownKey)
 }

@@ -14,11 +14,11 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
-	"fmt"
 	"math/big"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -32,7 +32,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
-	"github.com/aviaryhq/aviary/test/await"
 )
 
 func writeFile(t testing.TB, name string, text []byte) (path string) {
@@ -82,20 +81,27 @@ func TestAPIKeys(t *testing.T) {
 			assert.Empty(t, records)
 		}
 	}
-	// Who is not known and sends no body at all is answered when the time to read it is over.
-	d = newDouble(t, func(c *Config) { c.Tenants, c.Limits.ReadTimeout = tenants, time.Second })
-	conn := d.dial(t, requestHead+"Content-Length: 100\r\n\r\n")
-	assert.Equal(t, http.StatusUnauthorized, answerOf(t, conn).status)
 }
 
-func signature(key string, at time.Time, path, contentType, body string) string {
-	mac := hmac.New(sha256.New, []byte(key))
+// signed returns the headers of a signed request.
+func signed(tenant, key string, at time.Time, path, contentType, coding, body string) []string {
+	digest := sha256.Sum256([]byte(body))
+	header := "sha-256=:" + base64.StdEncoding.EncodeToString(digest[:]) + ":"
 	seconds := strconv.FormatInt(at.Unix(), 10)
-	mac.Write([]byte(seconds + "\n" + path + "\n" + contentType + "\n" + body))
-	return "t=" + seconds + ",v1=" + hex.EncodeToString(mac.Sum(nil))
+	mac := hmac.New(sha256.New, []byte(key))
+	mac.Write([]byte(seconds + "\n" + path + "\n" + contentType + "\n" + coding + "\n" + header + "\n"))
+	return []string{"Aviary-Tenant", tenant, "Aviary-Signature", "t=" + seconds + ",v1=" + hex.EncodeToString(mac.Sum(nil)), "Content-Digest", header}
 }
 
-// TestSignatures cover the body as it is sent, its type, the path and the time.
+// with returns headers with another value of one of them.
+func with(headers []string, name, value string) []string {
+	changed := slices.Clone(headers)
+	changed[slices.Index(changed, name)+1] = value
+	return changed
+}
+
+// TestSignatures cover the time, the path, the type and the coding, and by the digest the body as it
+// is sent.
 func TestSignatures(t *testing.T) {
 	const path, key, old = "/v1/buses/orders/events", "0123456789abcdef", "fedcba9876543210"
 	d := newDouble(t, func(c *Config) {
@@ -106,33 +112,50 @@ func TestSignatures(t *testing.T) {
 	})
 	body := anEvent("A1", "")
 	now := time.Now()
-	right := signature(key, now, path, event.MediaType, body)
+	sign := func(key string, at time.Time, path, contentType, body string) []string {
+		return signed("shop", key, at, path, contentType, "", body)
+	}
+	right := sign(key, now, path, event.MediaType, body)
+	signature := right[3]
 	zipped := string(compressed(t, "gzip", []byte(body)))
+	gzip := signed("shop", key, now, path, event.MediaType, "gzip", zipped)
+	seconds := "t=" + strconv.FormatInt(now.Unix(), 10)
 	for name, test := range map[string]struct {
 		status  int
 		body    string
 		headers []string
 	}{
-		"right":               {202, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", right}},
-		"by the other secret": {202, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", signature(old, now, path, event.MediaType, body)}},
-		"two, one of them":    {202, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", right + ",v1=" + strings.Repeat("00", 32)}},
-		"compressed":          {202, zipped, []string{"Content-Encoding", "gzip", "Aviary-Tenant", "shop", "Aviary-Signature", signature(key, now, path, event.MediaType, zipped)}},
-		"another body":        {401, anEvent("A2", ""), []string{"Aviary-Tenant", "shop", "Aviary-Signature", right}},
-		"another secret":      {401, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", signature("x123456789abcdef", now, path, event.MediaType, body)}},
-		"another bus":         {401, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", signature(key, now, "/v1/buses/plain/events", event.MediaType, body)}},
-		"another type":        {401, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", signature(key, now, path, event.BatchMediaType, body)}},
-		"too old":             {401, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", signature(key, now.Add(-6*time.Minute), path, event.MediaType, body)}},
-		"from the future":     {401, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", signature(key, now.Add(6*time.Minute), path, event.MediaType, body)}},
-		"another time":        {401, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", strings.Replace(right, "t=", "t=1", 1)}},
-		"no tenant":           {401, body, []string{"Aviary-Signature", right}},
-		"a tenant without":    {401, body, []string{"Aviary-Tenant", "audit", "Aviary-Signature", right}},
-		"an unknown tenant":   {401, body, []string{"Aviary-Tenant", "x", "Aviary-Signature", right}},
-		"two headers":         {401, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", right, "Aviary-Signature", right}},
-		"empty":               {401, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", ""}},
-		"no signature":        {401, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", "t=" + strconv.FormatInt(now.Unix(), 10)}},
-		"not hexadecimal":     {401, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", "t=" + strconv.FormatInt(now.Unix(), 10) + ",v1=x"}},
-		"too short":           {401, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", "t=" + strconv.FormatInt(now.Unix(), 10) + ",v1=00"}},
-		"attributes outside":  {403, body, []string{"ce-id", "1", "Aviary-Tenant", "shop", "Aviary-Signature", right}},
+		"right":                     {202, body, right},
+		"by the other secret":       {202, body, sign(old, now, path, event.MediaType, body)},
+		"two, one of them":          {202, body, with(right, "Aviary-Signature", signature+",v1="+strings.Repeat("00", 32))},
+		"compressed":                {202, zipped, append(gzip, "Content-Encoding", "gzip")},
+		"another body":              {401, anEvent("A2", ""), right},
+		"another body and digest":   {401, anEvent("A2", ""), with(right, "Content-Digest", sign(key, now, path, event.MediaType, anEvent("A2", ""))[5])},
+		"a part of the body":        {401, body[:len(body)-1], right},
+		"no body":                   {401, "", right},
+		"another coding":            {401, zipped, append(gzip, "Content-Encoding", "deflate")},
+		"no coding":                 {401, zipped, gzip},
+		"another secret":            {401, body, sign("x123456789abcdef", now, path, event.MediaType, body)},
+		"another bus":               {401, body, sign(key, now, "/v1/buses/plain/events", event.MediaType, body)},
+		"another type":              {401, body, sign(key, now, path, event.BatchMediaType, body)},
+		"too old":                   {401, body, sign(key, now.Add(-6*time.Minute), path, event.MediaType, body)},
+		"from the future":           {401, body, sign(key, now.Add(6*time.Minute), path, event.MediaType, body)},
+		"another time":              {401, body, with(right, "Aviary-Signature", strings.Replace(signature, "t=", "t=+", 1))},
+		"no tenant":                 {401, body, right[2:]},
+		"a tenant without":          {401, body, with(right, "Aviary-Tenant", "audit")},
+		"an unknown tenant":         {401, body, with(right, "Aviary-Tenant", "x")},
+		"two headers":               {401, body, append(right[:len(right):len(right)], "Aviary-Signature", signature)},
+		"two tenants":               {401, body, append(right[:len(right):len(right)], "Aviary-Tenant", "shop")},
+		"two digests":               {401, body, append(right[:len(right):len(right)], "Content-Digest", right[5])},
+		"no digest":                 {401, body, right[:4]},
+		"a digest of another kind":  {401, body, with(right, "Content-Digest", strings.Replace(right[5], "256", "512", 1))},
+		"a digest without its ends": {401, body, with(right, "Content-Digest", strings.Replace(right[5], ":", "", 2))},
+		"a short digest":            {401, body, with(right, "Content-Digest", "sha-256=:AAAA:")},
+		"empty":                     {401, body, with(right, "Aviary-Signature", "")},
+		"no signature":              {401, body, with(right, "Aviary-Signature", seconds)},
+		"not hexadecimal":           {401, body, with(right, "Aviary-Signature", seconds+",v1=x")},
+		"too short":                 {401, body, with(right, "Aviary-Signature", seconds+",v1=00")},
+		"attributes outside":        {403, body, append(right[:len(right):len(right)], "ce-id", "1")},
 	} {
 		before := len(d.stored(orders))
 		r := d.post(t, "orders", text(test.body), append([]string{"Content-Type", event.MediaType}, test.headers...)...)
@@ -140,24 +163,6 @@ func TestSignatures(t *testing.T) {
 		assert.Equal(t, test.status == http.StatusAccepted, len(d.stored(orders)) > before, name)
 		assert.Zero(t, d.budget.Used(), name)
 	}
-}
-
-// TestUnverifiedBodiesTakeNoTenantsShare: a name can be claimed.
-func TestUnverifiedBodiesTakeNoTenantsShare(t *testing.T) {
-	d := newDouble(t, func(c *Config) {
-		c.Tenants = []TenantConfig{{Name: "shop", SigningSecrets: []secret.String{"0123456789abcdef"}}}
-	})
-	d.dial(t, requestHead+fmt.Sprintf("Aviary-Tenant: shop\r\nAviary-Signature: t=%d,v1=%s\r\nContent-Length: 100\r\n\r\n{", time.Now().Unix(), strings.Repeat("00", 32)))
-	require.Eventually(t, func() bool { return d.budget.Used() > 0 }, await.Patience, time.Millisecond)
-	shop := d.budget.Hold("shop")
-	require.NoError(t, shop.Set(1))
-	second := d.budget.Hold("shop")
-	require.NoError(t, second.Set(int64(float64(d.budget.Limit())*d.limits.InFlightShare)-1), "its whole share is there")
-	d.mu.Lock()
-	assert.Empty(t, d.opened, "nor do they open the topic")
-	d.mu.Unlock()
-	shop.Release()
-	second.Release()
 }
 
 // keyring makes keys of each kind.
@@ -329,6 +334,48 @@ func TestJWT(t *testing.T) {
 	}
 }
 
+// TestATokenIsOfOneTenant: its claims choose the tenant, and only that tenant's keys count.
+func TestATokenIsOfOneTenant(t *testing.T) {
+	keys := newKeyring(t)
+	// Each tenant has a key of its own kind.
+	tenant := func(name, key, audience, subject string) TenantConfig {
+		return TenantConfig{Name: name, JWT: &JWTConfig{KeyFile: writeFile(t, "keys", keys.pem(t, key)), Issuer: "https://id", Audience: audience, Subject: subject}}
+	}
+	d := newDouble(t, func(c *Config) {
+		c.Tenants = []TenantConfig{
+			tenant("any", "ES256", "one", ""), tenant("boss", "ES384", "one", "boss"),
+			tenant("second", "EdDSA", "two", ""), tenant("clerk", "RS256", "two", "clerk"),
+		}
+	})
+	for _, test := range []struct {
+		key      string
+		audience []string
+		subject  string
+		tenant   string // empty: 401
+	}{
+		{"ES256", []string{"one"}, "x", "any"},
+		{"ES384", []string{"one"}, "boss", "boss"},
+		{"ES256", []string{"one"}, "boss", ""}, // a token of any's keys that claims to be boss
+		{"ES384", []string{"one"}, "x", ""},
+		{"EdDSA", []string{"two"}, "x", "second"},
+		{"ES256", []string{"two", "one"}, "x", "any"}, // the first in the configuration
+		{"EdDSA", []string{"two", "one"}, "x", ""},
+		{"RS256", []string{"one", "two"}, "clerk", "clerk"}, // a subject comes before any
+		{"ES256", []string{"one", "two"}, "clerk", ""},
+		{"EdDSA", []string{"one", "two"}, "clerk", ""},
+	} {
+		before := len(d.stored(orders))
+		token := keys.token(t, test.key, test.key, "", jwt.MapClaims{"iss": "https://id", "aud": test.audience, "sub": test.subject, "exp": time.Now().Add(time.Minute).Unix()})
+		r := d.send(t, "A1", "Authorization", "Bearer "+token)
+		if test.tenant == "" {
+			assert.Equal(t, http.StatusUnauthorized, r.status, "%+v", test)
+			continue
+		}
+		require.Equal(t, http.StatusAccepted, r.status, "%+v: %s", test, r.body)
+		assert.Equal(t, test.tenant, d.stored(orders)[before].Properties["tenant"], "%+v", test)
+	}
+}
+
 // TestKeyFilesThatCannotBeUsed: each says why.
 func TestKeyFilesThatCannotBeUsed(t *testing.T) {
 	tiny, err := rsa.GenerateKey(rand.Reader, 1024) // too small on purpose
@@ -368,25 +415,29 @@ func TestConfigFaults(t *testing.T) {
 	cfg.Limits.Hops, cfg.Limits.Connections = -1, -1
 	jwks := &JWTConfig{Issuer: "i", Audience: "a", KeyFile: "/none"}
 	cfg.Tenants = []TenantConfig{
+		{Name: "bus-free", Buses: []string{}, APIKeys: []secret.String{"other"}, SigningSecrets: []secret.String{"0123456789abcdef", "0123456789abcdef"}},
+		{Name: "signs", Buses: []string{"*"}, SigningSecrets: []secret.String{"fedcba9876543210", "0123456789abcdef"}},
 		{Name: "Bad", APIKeys: []secret.String{"same"}, Buses: []string{"*", "a*", "b", "B", "a*b", ""}},
-		{Name: "ok"},
-		{Name: "ok", APIKeys: []secret.String{"same", " "}, SigningSecrets: []secret.String{"short"}, JWT: jwks, Quota: Quota{EventsPerSecond: -1, EventsBurst: -1, BytesBurst: 1}},
-		{Name: "twin", JWT: jwks},
-		{Name: "empty", JWT: &JWTConfig{Leeway: time.Hour}},
+		{Name: "ok", Buses: []string{"*"}},
+		{Name: "ok", Buses: []string{"*"}, APIKeys: []secret.String{"same", " "}, SigningSecrets: []secret.String{"short"}, JWT: jwks, Quota: Quota{EventsPerSecond: -1, EventsBurst: -1, BytesBurst: 1}},
+		{Name: "twin", Buses: []string{"*"}, JWT: jwks},
+		{Name: "empty", Buses: []string{"*"}, JWT: &JWTConfig{Leeway: time.Hour}},
 	}
 	var got []string
 	for _, fault := range config.Validate(cfg) {
 		got = append(got, fault.Path)
 		assert.NotContains(t, fault.Error(), "same")
+		assert.NotContains(t, fault.Error(), "0123")
 	}
 	assert.ElementsMatch(t, []string{
 		"request_timeout", "profile.batch_records", "profile.admission", "profile.routing", "limits.ratio", "limits.batch_events", "limits.hops", "limits.connections", "limits.in_flight_share", "limits.in_flight_bytes",
-		"tenants[0].name", "tenants[0].buses[3]", "tenants[0].buses[4]", "tenants[0].buses[5]", "tenants[1]", "tenants[2].name", "tenants[2].api_keys[0]", "tenants[2].api_keys[1]",
-		"tenants[2].signing_secrets[0]", "tenants[2].quota.events_per_second", "tenants[2].quota.events_burst", "tenants[2].quota.bytes_burst",
-		"tenants[3].jwt", "tenants[4].jwt.key_file", "tenants[4].jwt.issuer", "tenants[4].jwt.audience", "tenants[4].jwt.leeway",
+		"tenants[0].buses", "tenants[1].signing_secrets[1]",
+		"tenants[2].name", "tenants[2].buses[3]", "tenants[2].buses[4]", "tenants[2].buses[5]", "tenants[3]", "tenants[4].name", "tenants[4].api_keys[0]", "tenants[4].api_keys[1]",
+		"tenants[4].signing_secrets[0]", "tenants[4].quota.events_per_second", "tenants[4].quota.events_burst", "tenants[4].quota.bytes_burst",
+		"tenants[5].jwt", "tenants[6].jwt.key_file", "tenants[6].jwt.issuer", "tenants[6].jwt.audience", "tenants[6].jwt.leeway",
 	}, got)
 	one := DefaultConfig()
-	one.Tenants = []TenantConfig{{Name: "a", JWT: jwks}, {Name: "b", APIKeyFile: "/none"}}
+	one.Tenants = []TenantConfig{{Name: "a", Buses: []string{"*"}, JWT: jwks}, {Name: "b", Buses: []string{"*"}, APIKeyFile: "/none"}}
 	err := one.CheckFiles("ingest.")
 	require.ErrorContains(t, err, "ingest.tenants[1].api_key_file")
 	one.Tenants = one.Tenants[:1]

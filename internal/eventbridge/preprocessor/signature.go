@@ -3,6 +3,7 @@ package preprocessor
 import (
 	"crypto/hmac"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"net/http"
 	"strconv"
@@ -21,13 +22,20 @@ const signatureWindow = 5 * time.Minute
 // mostSignatures is how many signatures a request may have, for a sender that changes its secret.
 const mostSignatures = 5
 
-// signed reads Aviary-Tenant and Aviary-Signature: t=SECONDS,v1=HEX. The HMAC-SHA256 is over the
-// time, the path and the Content-Type, each followed by a line feed, and then the body as it is
-// sent.
+// signed checks Aviary-Tenant and Aviary-Signature: t=SECONDS,v1=HEX. The HMAC-SHA256 is over the
+// time, the path, Content-Type, Content-Encoding and Content-Digest, each followed by a line feed.
+// So the sender is known before its body is read. The digest stands for the body: receive compares
+// it.
+//
+// The answers depend on the request alone until the signature is known to be valid: none of them
+// tells which tenants there are.
 func (s *senders) signed(r *http.Request) (sender, error) {
-	t := s.tenants[r.Header.Get(tenantHeader)]
-	if t == nil || len(t.secrets) == 0 || len(r.Header[tenantHeader]) != 1 || len(r.Header[signatureHeader]) != 1 {
-		return sender{}, unauthorized("a signature needs one header " + tenantHeader + " with the name of a tenant that signs, and one " + signatureHeader)
+	if len(r.Header[tenantHeader]) != 1 || len(r.Header[signatureHeader]) != 1 {
+		return sender{}, unauthorized("a signature needs one header " + tenantHeader + " and one " + signatureHeader)
+	}
+	digest, ok := digestOf(r.Header)
+	if !ok {
+		return sender{}, unauthorized("a signature needs one header " + digestHeader + ": sha-256=:BASE64:, of the body as it is sent")
 	}
 	seconds, signatures := "", [][]byte(nil)
 	for part := range strings.SplitSeq(r.Header.Get(signatureHeader), ",") {
@@ -47,25 +55,41 @@ func (s *senders) signed(r *http.Request) (sender, error) {
 	if difference := time.Since(time.Unix(at, 0)); difference > signatureWindow || difference < -signatureWindow {
 		return sender{}, unauthorized("the signature's time is more than " + signatureWindow.String() + " from now")
 	}
+	t := s.tenants[r.Header.Get(tenantHeader)]
+	if t == nil || len(t.secrets) == 0 {
+		t = s.unknown
+	}
+	text := strings.Join([]string{seconds, r.URL.EscapedPath(), r.Header.Get("Content-Type"), r.Header.Get("Content-Encoding"), r.Header.Get(digestHeader), ""}, "\n")
+	valid := false
+	for _, secret := range t.secrets {
+		mac := hmac.New(sha256.New, []byte(secret.Reveal()))
+		mac.Write([]byte(text))
+		sum := mac.Sum(nil)
+		for _, given := range signatures {
+			valid = hmac.Equal(sum, given) || valid
+		}
+	}
+	if !valid {
+		return sender{}, unauthorized("the signature is not valid")
+	}
 	if event.IsBinary(r.Header) {
-		return sender{}, &refusal.Error{Status: http.StatusForbidden, Reason: "unsigned_attributes",
+		return sender{tenant: t}, &refusal.Error{Status: http.StatusForbidden, Reason: "unsigned_attributes",
 			Text: "a signature does not cover attributes in headers: send events in structured or batched mode"}
 	}
-	signedText := seconds + "\n" + r.URL.EscapedPath() + "\n" + r.Header.Get("Content-Type") + "\n"
-	return sender{tenant: t, verify: func(body []byte) error {
-		valid := false
-		for _, secret := range t.secrets {
-			mac := hmac.New(sha256.New, []byte(secret.Reveal()))
-			mac.Write([]byte(signedText))
-			mac.Write(body)
-			sum := mac.Sum(nil)
-			for _, given := range signatures {
-				valid = hmac.Equal(sum, given) || valid
-			}
-		}
-		if !valid {
-			return unauthorized("the signature is not valid")
-		}
-		return nil
-	}}, nil
+	return sender{tenant: t, digest: &digest}, nil
+}
+
+// digestOf returns the SHA-256 that Content-Digest (RFC 9530) has.
+func digestOf(h http.Header) (sum [sha256.Size]byte, ok bool) {
+	values := h[digestHeader]
+	if len(values) != 1 {
+		return sum, false
+	}
+	text, begins := strings.CutPrefix(values[0], "sha-256=:")
+	text, ends := strings.CutSuffix(text, ":")
+	decoded, err := base64.StdEncoding.Strict().DecodeString(text)
+	if !begins || !ends || err != nil || len(decoded) != sha256.Size {
+		return sum, false
+	}
+	return [sha256.Size]byte(decoded), true
 }

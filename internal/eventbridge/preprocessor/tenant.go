@@ -24,17 +24,17 @@ type TenantConfig struct {
 	// Name is 1 to 63 of a-z, 0-9 and -, and neither begins nor ends with -. The tenant's events
 	// have it as the property tenant.
 	Name string `yaml:"name"`
-	// Buses are the buses that the tenant may write to; a * at the end stands for any rest.
-	// Default: all.
+	// Buses are the buses that the tenant may write to; a * at the end stands for any rest, and "*"
+	// for all. Required.
 	Buses []string `yaml:"buses"`
 	// APIKeys are sent as Authorization: Bearer KEY or X-Api-Key: KEY. APIKeyFile names a file with
 	// further keys, one on each line; the file is read again every ten seconds. A key may belong to
 	// one tenant only. Default: none.
 	APIKeys    []secret.String `yaml:"api_keys"`
 	APIKeyFile string          `yaml:"api_key_file"`
-	// SigningSecrets are for requests whose body is signed, see Aviary-Signature in
+	// SigningSecrets are for requests that are signed, see Aviary-Signature in
 	// docs/eventbridge-parts/preprocessor.md. Each has at least 16 bytes. All of them are valid, so
-	// that they can be rotated. Default: none.
+	// that they can be rotated. A secret may belong to one tenant only. Default: none.
 	SigningSecrets []secret.String `yaml:"signing_secrets"`
 	// JWT is for bearer tokens that an identity provider has signed. Default: none.
 	JWT *JWTConfig `yaml:"jwt"`
@@ -49,6 +49,9 @@ func (c TenantConfig) Validate() error {
 	var errs []error
 	if !isName(c.Name) {
 		errs = append(errs, config.Fault("name", "must be 1 to 63 of a-z, 0-9 and -, the first and last no -, got %q", truncate.Text(c.Name, 64)))
+	}
+	if len(c.Buses) == 0 {
+		errs = append(errs, config.Fault("buses", `must have a bus at least; "*" stands for all`))
 	}
 	for i, bus := range c.Buses {
 		if name, _ := strings.CutSuffix(bus, "*"); !isName(bus) && (name == bus || strings.Trim(name, nameBytes) != "") {
@@ -84,11 +87,20 @@ func (c Config) checkTenants() error {
 	var errs []error
 	names := map[string]int{}
 	subjects := map[[3]string]int{}
+	secrets := map[secret.String][2]int{}
 	for i, t := range c.Tenants {
 		if first, known := names[t.Name]; known {
 			errs = append(errs, config.Fault(fmt.Sprintf("tenants[%d].name", i), "is that of tenants[%d], too", first))
 		} else {
 			names[t.Name] = i
+		}
+		for j, text := range t.SigningSecrets {
+			if first, known := secrets[text]; !known {
+				secrets[text] = [2]int{i, j}
+			} else if first[0] != i {
+				errs = append(errs, config.Fault(fmt.Sprintf("tenants[%d].signing_secrets[%d]", i, j),
+					"is also tenants[%d].signing_secrets[%d]: each tenant could sign for the other", first[0], first[1]))
+			}
 		}
 		if t.JWT == nil {
 			continue
@@ -153,7 +165,7 @@ func (t *tenant) mayWrite(bus string) bool {
 			return true
 		}
 	}
-	return len(t.buses) == 0
+	return false
 }
 
 // inherit makes the tenant use its former buckets, changed to its new bounds: requests in flight

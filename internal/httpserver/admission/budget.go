@@ -92,18 +92,6 @@ func (h *Hold) Set(n int64) error {
 // Grow adds n bytes to the hold.
 func (h *Hold) Grow(n int64) error { return h.Set(h.bytes + n) }
 
-// Assign moves the hold to another tenant: the tenant of a request may be known only after its body
-// is read. The limits are those of Set.
-func (h *Hold) Assign(tenant string) error {
-	if tenant == h.tenant {
-		return nil
-	}
-	n := h.bytes
-	h.Release()
-	h.tenant = tenant
-	return h.Set(n)
-}
-
 // Release sets the size of the hold to 0.
 func (h *Hold) Release() {
 	h.budget.mu.Lock()

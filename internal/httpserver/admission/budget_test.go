@@ -48,17 +48,3 @@ func TestTenantsHaveAShareOfTheBytesInFlight(t *testing.T) {
 	assert.Zero(t, b.Used())
 	assert.Empty(t, b.tenants, "names cost nothing when nothing is held")
 }
-
-// TestAHoldGetsItsTenantLater: whose body it is may be known when all of it is there.
-func TestAHoldGetsItsTenantLater(t *testing.T) {
-	b := NewBudget(100, .75, prometheus.NewGauge(prometheus.GaugeOpts{}))
-	unknown, known := b.Hold("?"), b.Hold("a")
-	require.NoError(t, known.Set(50))
-	require.NoError(t, unknown.Set(30))
-	assert.Equal(t, http.StatusServiceUnavailable, statusOf(t, unknown.Assign("a")), "the share is the tenant's")
-	assert.Equal(t, int64(50), b.Used())
-	require.NoError(t, unknown.Set(20))
-	require.NoError(t, unknown.Assign("a"), "it is already")
-	require.NoError(t, b.Hold("b").Assign("a"))
-	assert.Equal(t, map[string]int64{"a": 70}, b.tenants)
-}

@@ -1,0 +1,55 @@
+package preprocessor
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/aviaryhq/aviary/internal/httpserver"
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+)
+
+// Headers of the handshake.
+const (
+	originHeader = "Webhook-Request-Origin"
+	rateHeader   = "Webhook-Request-Rate"
+)
+
+// consent answers the handshake of services that send events to webhooks: OPTIONS with the header
+// WebHook-Request-Origin (HTTP 1.1 Web Hooks for Event Delivery 1.0.2, section 4). It lets a service
+// try and grants nothing: events need a tenant's credentials as always. So it asks for none, and the
+// answer is the same for each name of a bus. WebHook-Request-Callback is ignored: this process sends
+// no request to an address that a stranger chooses.
+func consent(w http.ResponseWriter, r *http.Request) {
+	httpserver.AnswerAtOnce(w, r)
+	origins, rates := r.Header[originHeader], r.Header[rateHeader]
+	w.Header().Set("Allow", http.MethodPost)
+	if len(origins) == 0 {
+		refusal.WriteProblem(w, refusal.WrongMethod(r, http.MethodPost), nil)
+		return
+	}
+	rate := "*" // no bound of its own: quotas answer 429
+	if len(rates) > 0 {
+		n, err := strconv.ParseUint(rates[0], 10, 32)
+		if err != nil || n == 0 || len(rates) > 1 {
+			refusal.WriteProblem(w, &refusal.Error{Status: http.StatusBadRequest, Reason: "invalid_header", Text: "WebHook-Request-Rate must be one number of requests per minute"}, nil)
+			return
+		}
+		rate = strconv.FormatUint(n, 10)
+	}
+	if len(origins) > 1 || !isDomain(origins[0]) {
+		refusal.WriteProblem(w, &refusal.Error{Status: http.StatusBadRequest, Reason: "invalid_header", Text: "WebHook-Request-Origin must be one domain name"}, nil)
+		return
+	}
+	w.Header().Set("WebHook-Allowed-Origin", origins[0])
+	w.Header().Set("WebHook-Allowed-Rate", rate)
+	w.WriteHeader(http.StatusOK)
+}
+
+// isDomain reports whether text has the length and the bytes of a domain name.
+func isDomain(text string) bool {
+	const most = 253
+	return text != "" && len(text) <= most && strings.IndexFunc(text, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '-' && r != '_'
+	}) < 0
+}

@@ -29,15 +29,15 @@ const (
 
 // pool is the connections of webhooks. It is safe for concurrent use.
 type pool struct {
-	make func() *http.Transport
+	create func() *http.Transport
 
 	mu      sync.Mutex
 	current *http.Transport
-	made    time.Time
+	created time.Time
 }
 
-func newPool(make func() *http.Transport) *pool {
-	return &pool{make: make, current: make(), made: time.Now()}
+func newPool(create func() *http.Transport) *pool {
+	return &pool{create: create, current: create(), created: time.Now()}
 }
 
 // RoundTrip sends a request on a connection that is younger than maxConnectionAge.
@@ -48,9 +48,9 @@ func (p *pool) RoundTrip(r *http.Request) (*http.Response, error) { return p.tra
 func (p *pool) transport() *http.Transport {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if now := time.Now(); now.Sub(p.made) >= maxConnectionAge {
+	if now := time.Now(); now.Sub(p.created) >= maxConnectionAge {
 		p.current.CloseIdleConnections()
-		p.current, p.made = p.make(), now
+		p.current, p.created = p.create(), now
 	}
 	return p.current
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/aviaryhq/aviary/test/await"
 )
 
-// TestIdleConnectionsEndInOrder: a receiver sees the end of a connection on which all is answered, not a
-// reset.
+// TestIdleConnectionsEndInOrder: a receiver sees the end of a connection on which all is answered,
+// not a reset.
 func TestIdleConnectionsEndInOrder(t *testing.T) {
 	authority := newAuthority(t)
 	for _, scheme := range []string{"http", "https"} {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,17 +59,17 @@ func TestIdleConnectionsEndInOrder(t *testing.T) {
 // are always requests.
 func TestConnectionsAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var dialed, ended int
+		var dialed, ended atomic.Int64
 		p := newPool(func() *http.Transport {
 			return &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 				here, there := net.Pipe()
-				dialed++
+				dialed.Add(1)
 				go func() {
 					for r, _ := readWhole(there); r != nil; r, _ = readWhole(there) {
 						time.Sleep(time.Second)
 						say(there, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 					}
-					ended++
+					ended.Add(1)
 				}()
 				return here, nil
 			}}
@@ -78,8 +79,8 @@ func TestConnectionsAge(t *testing.T) {
 			require.Equal(t, Delivered, w.Deliver(t.Context(), []Delivery{{}})[0].Verdict)
 		}
 		synctest.Wait()
-		assert.Equal(t, 3, dialed)
-		assert.Equal(t, 2, ended)
+		assert.Equal(t, int64(3), dialed.Load())
+		assert.Equal(t, int64(2), ended.Load())
 
 		// A connection that has a request when it becomes too old ends after the request.
 		w.Deliver(t.Context(), []Delivery{{}})         // on a new connection
@@ -90,10 +91,10 @@ func TestConnectionsAge(t *testing.T) {
 		w.Deliver(t.Context(), []Delivery{{}})
 		require.Equal(t, Delivered, (<-late)[0].Verdict)
 		synctest.Wait()
-		assert.Equal(t, dialed-1, ended)
+		assert.Equal(t, dialed.Load()-1, ended.Load())
 		p.CloseIdleConnections()
 		synctest.Wait()
-		assert.Equal(t, dialed, ended)
+		assert.Equal(t, dialed.Load(), ended.Load())
 	})
 }
 

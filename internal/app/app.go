@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/stdlog"
 	"github.com/aviaryhq/aviary/internal/trial"
 )
 
@@ -122,6 +123,7 @@ func (p Program[T]) main(proc process) int {
 		return proc.fail(p.Name, err)
 	}
 	defer func() { _ = log.Sync() }() // a terminal or pipe cannot be synced, and says so
+	stdlog.Redirect(log)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	done := make(chan struct{})

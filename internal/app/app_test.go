@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"os"
@@ -77,6 +78,9 @@ func program() app.Program[config] {
 			ln, err := rt.Listen(ctx, "http", "http.listen", "127.0.0.1:0")
 			if err != nil {
 				return err
+			}
+			if c.Behaviour == "careless" {
+				log.Printf("Unsolicited response received on idle HTTP channel starting with %q", "HTTP/1.1 200 OK\r\n\r\nthe token is 1234")
 			}
 			rt.Serve("http", ln, &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: await.Patience})
 			if c.Behaviour != "deaf" {
@@ -170,6 +174,18 @@ func TestSignalsStopInOrder(t *testing.T) {
 		assert.Contains(t, rest, "client closed")
 		assert.Contains(t, rest, `"msg":"stopped"`)
 	}
+}
+
+// TestLinesOfGoPackages: they are lines of the process' log, without what peers have sent.
+func TestLinesOfGoPackages(t *testing.T) {
+	cmd := command(t, []string{"BIRD_BEHAVIOUR=careless"})
+	lines := start(t, cmd)
+	until(t, lines, `"level":"warn"`)
+	assert.Contains(t, lines.Text(), `"msg":"a Go package logged a line","text":"Unsolicited response received on idle HTTP channel starting with ...","left_out":0}`)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	rest, status := end(t, cmd, lines)
+	assert.Equal(t, 0, status)
+	assert.NotContains(t, rest, "1234")
 }
 
 // TestHangupReadsTheConfigurationAgain: a faulty one changes nothing and says why.

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -14,25 +13,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 )
-
-// TestConnectionErrorsAreLoggedRarely: one in ten seconds, with how many there were; panics always.
-func TestConnectionErrorsAreLoggedRarely(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		core, logged := observer.New(zap.DebugLevel)
-		log := errorLog(zap.New(core))
-		for range 100 {
-			log.Print("http: TLS handshake error from 192.0.2.1:1: EOF")
-		}
-		require.Equal(t, 1, logged.Len())
-		log.Print("http: panic serving 192.0.2.1:1: oh")
-		require.Equal(t, 1, logged.FilterLevelExact(zap.ErrorLevel).Len())
-		time.Sleep(connectionErrorInterval)
-		log.Print("http: TLS handshake error from 192.0.2.1:1: EOF")
-		last := logged.All()[logged.Len()-1]
-		assert.Equal(t, "http: TLS handshake error from 192.0.2.1:1: EOF", last.ContextMap()["text"])
-		assert.EqualValues(t, 99, last.ContextMap()["left_out"])
-	})
-}
 
 // TestFailedHandshakesDoNotFillTheLog: anybody can cause them.
 func TestFailedHandshakesDoNotFillTheLog(t *testing.T) {

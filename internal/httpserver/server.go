@@ -9,6 +9,8 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 	"go.uber.org/zap"
 	"golang.org/x/net/netutil"
+
+	"github.com/aviaryhq/aviary/internal/stdlog"
 )
 
 // maxHeader bounds a request's headers; beyond it the answer is 431. Headers are read before the
@@ -60,7 +62,7 @@ func LimitConnections(ln net.Listener, most int) net.Listener {
 // connections go to log, one line in ten seconds.
 func Serve(log *zap.Logger, server *http.Server, webConfigFile string) func(net.Listener) error {
 	if server.ErrorLog == nil {
-		server.ErrorLog = errorLog(log)
+		server.ErrorLog = stdlog.New(log, "an HTTP connection failed")
 	}
 	if webConfigFile == "" {
 		return server.Serve

@@ -26,7 +26,7 @@ func validateTarget(s *Subscriber, checks Checks) (f FaultList) {
 		f.Add("", "must have exactly one of webhook, pulsar, kafka, rabbitmq, redis and log, got %d", n)
 	}
 	if t.Webhook != nil {
-		f.below("/webhook", validateWebhook(t.Webhook, s.Order))
+		f.below("/webhook", validateWebhook(t.Webhook, s))
 	}
 	if p := t.Pulsar; p != nil {
 		if !messaging.ValidTopic(p.Topic) {
@@ -64,12 +64,15 @@ func validateTarget(s *Subscriber, checks Checks) (f FaultList) {
 
 const kafkaLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 
-func validateWebhook(w *Webhook, order Order) (f FaultList) {
+func validateWebhook(w *Webhook, s *Subscriber) (f FaultList) {
 	f.url("/url", w.URL)
 	OneOf(&f, "/mode", w.Mode, ModeBinary, ModeStructured, ModeBatch)
 	if w.Mode == ModeBatch {
-		if order != OrderNone && order != OrderLive {
-			f.Add("/mode", "must not be batch with order %s: batch needs order none or live", order)
+		if s.Order != OrderNone && s.Order != OrderLive {
+			f.Add("/mode", "must not be batch with order %s: batch needs order none or live", s.Order)
+		}
+		if s.Transform != nil {
+			f.Add("/mode", "must not be batch with transform: no format holds several transformed events")
 		}
 		between(&f, "/batch_events", w.BatchEvents, 1, 1000)
 		f.lasts("/batch_linger", w.BatchLinger, 0, Duration(10e9))

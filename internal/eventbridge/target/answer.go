@@ -1,13 +1,16 @@
 package target
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 
+	"github.com/aviaryhq/aviary/internal/truncate"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
@@ -22,43 +25,29 @@ const (
 	responseTime = time.Second
 )
 
-// answers is a pool of buffers for the bodies of answers.
-type answers struct{ pool sync.Pool }
-
-func (a *answers) get() *[responseSeen]byte {
-	if b, ok := a.pool.Get().(*[responseSeen]byte); ok {
-		return b
-	}
-	return new([responseSeen]byte)
-}
-
-// readAnswer returns the beginning of the body as text, and closes the body. If the body is too
-// long or too slow, the connection is not used again. giveUp cancels the request.
-func (w *webhook) readAnswer(answer *http.Response, giveUp func(), token string) string {
+// readAnswer reads the body and closes it. It returns the beginning as text if keep says so. If the
+// body is too long or too slow, the connection is not used again. giveUp cancels the request.
+func (w *webhook) readAnswer(answer *http.Response, keep bool, giveUp func(), token string) string {
 	defer func() { _ = answer.Body.Close() }()
 	if answer.ContentLength == 0 || answer.StatusCode == http.StatusSwitchingProtocols {
 		return ""
 	}
 	timer := time.AfterFunc(responseTime, giveUp)
 	defer timer.Stop()
-	buffer := w.buffers.get()
-	defer w.buffers.pool.Put(buffer)
-	n, err := io.ReadFull(answer.Body, buffer[:])
+	if !keep {
+		_, _ = io.CopyN(io.Discard, answer.Body, responseRead)
+		return ""
+	}
+	buffer := make([]byte, responseSeen)
+	n, err := io.ReadFull(answer.Body, buffer)
 	text := w.redactor.text(string(buffer[:n]), token)
 	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		// There is more, and the end of the text may be the beginning of a secret.
 		text = text[:max(len(text)-w.redactor.longest(token)+1, 0)]
 	}
-	if full := err == nil; full {
-		for left := responseRead - n; left > 0 && err == nil; left -= n {
-			n, err = answer.Body.Read(buffer[:])
-		}
-	}
-	text = w.redactor.text(printable(text), token) // again: characters that printable removes may have split a secret
-	if len(text) > responseKept {
-		text = strings.ToValidUTF8(text[:responseKept], "")
-	}
-	return text
+	_, _ = io.CopyN(io.Discard, answer.Body, int64(responseRead-n))
+	text = w.redactor.text(printable(text), token)            // again: characters that printable removes may have split a secret
+	return strings.Clone(truncate.Prefix(text, responseKept)) // a part would keep the whole in memory
 }
 
 // printable returns text without characters that cannot be shown.
@@ -84,11 +73,29 @@ const (
 // add adds a secret, and the part after its last space: xyz of "Basic xyz".
 func (r *redactor) add(s secret.String) {
 	text := s.Reveal()
-	for _, part := range []string{text, text[strings.LastIndexByte(text, ' ')+1:]} {
+	r.addParts(text, text[strings.LastIndexByte(text, ' ')+1:])
+}
+
+// addURL adds what is behind the host of a URL, whole and in its parts: it may hold a token.
+func (r *redactor) addURL(u *url.URL) {
+	r.addParts(u.RequestURI(), u.EscapedPath(), u.Path, u.RawQuery)
+	r.addParts(strings.Split(u.EscapedPath(), "/")...)
+	r.addParts(strings.Split(u.Path, "/")...)
+	for name, values := range u.Query() {
+		for _, value := range values {
+			r.addParts(value, url.QueryEscape(value), name+"="+url.QueryEscape(value))
+		}
+	}
+}
+
+// addParts adds the texts that are long enough, the longest first: one may hold another.
+func (r *redactor) addParts(parts ...string) {
+	for _, part := range parts {
 		if len(part) >= leastSecret {
 			r.secrets = append(r.secrets, part)
 		}
 	}
+	slices.SortFunc(r.secrets, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
 }
 
 // text replaces the secrets, and the token after "Bearer ".
@@ -105,16 +112,10 @@ func (r *redactor) text(text, token string) string {
 // maxErrorText bounds the text of an error that may repeat what the receiver sent.
 const maxErrorText = 500
 
-// err returns an error that is short and holds no secrets.
+// err returns an error that is short, holds no secrets, and keeps nothing in memory that err holds,
+// such as certificates.
 func (r *redactor) err(err error, token string) error {
-	text := r.text(err.Error(), token)
-	if len(text) > maxErrorText {
-		text = strings.ToValidUTF8(text[:maxErrorText], "") + "..."
-	}
-	if text == err.Error() {
-		return err
-	}
-	return errors.New(text)
+	return errors.New(strings.Clone(truncate.Text(r.text(err.Error(), token), maxErrorText)))
 }
 
 // longest returns the length of the longest secret, at least 1.

@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptrace"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/model"
@@ -19,18 +22,56 @@ const (
 	keepAlive      = 30 * time.Second
 	// maxResponseHeader bounds the headers of an answer.
 	maxResponseHeader = 64 << 10
+	// maxConnectionAge bounds how long requests use a connection. A connection to a former address of
+	// a receiver's name must not last as long as there are requests.
+	maxConnectionAge = 5 * time.Minute
 )
 
-// newTransport makes a pool of connections whose dialer asks the guard. It uses HTTP/1.1: each
-// attempt has its own connection, so an attempt that is stuck does not delay others. idle bounds
-// the idle connections.
+// pool is the connections of webhooks. It is safe for concurrent use.
+type pool struct {
+	create func() *http.Transport
+
+	mu      sync.Mutex
+	current *http.Transport
+	created time.Time
+}
+
+func newPool(create func() *http.Transport) *pool {
+	return &pool{create: create, current: create(), created: time.Now()}
+}
+
+// RoundTrip sends a request on a connection that is younger than maxConnectionAge.
+func (p *pool) RoundTrip(r *http.Request) (*http.Response, error) { return p.transport().RoundTrip(r) }
+
+// transport returns the current transport, or a new one if that is too old. Connections of the old one
+// are closed when they are idle.
+func (p *pool) transport() *http.Transport {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now := time.Now(); now.Sub(p.created) >= maxConnectionAge {
+		p.current.CloseIdleConnections()
+		p.current, p.created = p.create(), now
+	}
+	return p.current
+}
+
+// CloseIdleConnections closes the connections that are idle, and others when they are.
+func (p *pool) CloseIdleConnections() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.current.CloseIdleConnections()
+}
+
+// newTransport makes a transport whose dialer asks the guard. It uses HTTP/1.1: each attempt has its
+// own connection, so an attempt that is stuck does not delay others. idle bounds the idle
+// connections.
 func newTransport(guard *Guard, resolver *net.Resolver, settings *tls.Config, idle int, idleFor time.Duration) *http.Transport {
 	to := &net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive, Resolver: resolver, ControlContext: guard.Control}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	return &http.Transport{
 		Proxy:                  nil, // a proxy of the environment would connect to addresses that the guard does not see
-		DialContext:            dropUnsent(to.DialContext),
+		DialContext:            withAnswers(to.DialContext),
 		TLSClientConfig:        settings,
 		TLSHandshakeTimeout:    tlsTimeout,
 		DisableCompression:     true, // answers are not decompressed: a few bytes cannot become many
@@ -45,21 +86,90 @@ func newTransport(guard *Guard, resolver *net.Resolver, settings *tls.Config, id
 // dialer makes connections.
 type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// dropUnsent makes connections drop unsent data when they are closed. Otherwise the system would go
-// on sending it for minutes once the network is back: an attempt that was given up could arrive
-// after newer events.
-func dropUnsent(dial dialer) dialer {
+// withAnswers makes connections for newRequestContext.
+func withAnswers(dial dialer) dialer {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
-		below := conn
-		if encrypted, ok := conn.(*tls.Conn); ok && encrypted != nil {
-			below = encrypted.NetConn()
+		if err != nil {
+			return nil, err
 		}
-		if tcp, ok := below.(*net.TCPConn); ok && tcp != nil {
-			_ = tcp.SetLinger(0) // it may be closed already
-		}
-		return conn, err
+		return &connection{Conn: conn, closed: make(chan struct{})}, nil
 	}
+}
+
+// connection is a connection to a webhook. A receiver may refuse a request by its head and close the
+// connection: then the answer counts, not the error of sending the rest. So Write returns an error
+// once the connection is closed: net/http closes it when it has read the answer, or cannot read.
+type connection struct {
+	net.Conn
+	requests atomic.Bool // the connection has had a request; before, in TLS' handshake, nobody reads while one writes
+	closing  sync.Once
+	closed   chan struct{}
+}
+
+// Write returns what Write of net.Conn does.
+func (c *connection) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if err != nil && c.requests.Load() {
+		<-c.closed
+	}
+	return n, err
+}
+
+// Close closes the connection.
+func (c *connection) Close() error {
+	c.closing.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+// newRequestContext returns the context of one request, and a function that ends it. When ctx ends,
+// the request's connection is closed without sending what is unsent. Otherwise the system would go on
+// sending it for minutes once the network is back: an attempt that was given up could arrive after
+// newer events.
+func newRequestContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	requesting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var mu sync.Mutex
+	var conn net.Conn // of the request
+	requesting = httptrace.WithClientTrace(requesting, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
+		mu.Lock()
+		defer mu.Unlock()
+		conn = got.Conn
+		if c, ok := below(conn).(*connection); ok {
+			c.requests.Store(true)
+		}
+		if ctx.Err() != nil {
+			dropUnsent(conn)
+		}
+	}})
+	unwatch := context.AfterFunc(ctx, func() {
+		mu.Lock()
+		dropUnsent(conn)
+		mu.Unlock()
+		cancel()
+	})
+	return requesting, func() {
+		unwatch()
+		cancel()
+	}
+}
+
+// dropUnsent makes conn drop unsent data when it is closed. conn may be nil.
+func dropUnsent(conn net.Conn) {
+	conn = below(conn)
+	if c, ok := conn.(*connection); ok {
+		conn = c.Conn
+	}
+	if tcp, ok := conn.(*net.TCPConn); ok && tcp != nil {
+		_ = tcp.SetLinger(0) // it may be closed already
+	}
+}
+
+// below returns the connection below TLS.
+func below(conn net.Conn) net.Conn {
+	if encrypted, ok := conn.(*tls.Conn); ok && encrypted != nil {
+		return encrypted.NetConn()
+	}
+	return conn
 }
 
 // clientTLS makes the TLS settings of a subscriber. Certificates are always verified.

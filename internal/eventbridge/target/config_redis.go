@@ -1,6 +1,7 @@
 package target
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -149,10 +150,20 @@ func (c Redis) open() (redis.UniversalClient, error) {
 			}
 			return c.Username, p.Reveal()
 		},
-		Dialer: dropUnsent(redis.NewDialer(&redis.Options{DialTimeout: c.ConnectTimeout, TLSConfig: settings})),
+		Dialer: droppingUnsent(redis.NewDialer(&redis.Options{DialTimeout: c.ConnectTimeout, TLSConfig: settings})),
 		// The context of an attempt bounds the wait for an answer. A shorter timeout of the client
 		// would end long attempts too early.
 		DialTimeout: c.ConnectTimeout, ContextTimeoutEnabled: true, ReadTimeout: longestTimeout, WriteTimeout: longestTimeout, MaxRetries: -1,
 		PoolSize: c.MaxConnections, PoolFIFO: true, ConnMaxIdleTime: 5 * time.Minute,
 	}), nil
+}
+
+// droppingUnsent makes connections drop unsent data when they are closed: the client does not say which
+// connection an attempt has.
+func droppingUnsent(dial dialer) dialer {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		dropUnsent(conn)
+		return conn, err
+	}
 }

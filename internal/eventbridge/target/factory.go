@@ -57,8 +57,7 @@ type Factory struct {
 	registerer  prometheus.Registerer
 	resolver    *net.Resolver
 	guard       *Guard
-	shared      *http.Transport // of webhooks without TLS settings of their own
-	answers     answers
+	shared      *pool // of webhooks without TLS settings of their own
 
 	mu      sync.Mutex
 	sinks   map[sinkKey]*sharedSink
@@ -87,12 +86,13 @@ func NewFactory(o Options) (*Factory, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.shared = f.newTransport(settings, o.Config.IdleConnections)
+	f.shared = f.newPool(settings, o.Config.IdleConnections)
 	return f, nil
 }
 
-func (f *Factory) newTransport(settings *tls.Config, idle int) *http.Transport {
-	return newTransport(f.guard, f.resolver, settings, idle, f.cfg.IdleTimeout)
+// newPool makes a pool of connections with these TLS settings. idle bounds the idle connections.
+func (f *Factory) newPool(settings *tls.Config, idle int) *pool {
+	return newPool(func() *http.Transport { return newTransport(f.guard, f.resolver, settings, idle, f.cfg.IdleTimeout) })
 }
 
 // defaultTimeout is the default of model.Delivery.Timeout.
@@ -111,6 +111,8 @@ func (f *Factory) New(s *model.Subscriber) (Target, error) {
 		timeout = defaultTimeout
 	}
 	switch t := &s.Target; {
+	case t.Webhook != nil && t.Webhook.Mode == modeBatch && s.Transform != nil:
+		return nil, errors.New("target/webhook/mode must not be batch with a transformation")
 	case t.Webhook != nil:
 		return newWebhook(t.Webhook, timeout, max(s.Delivery.Concurrency, 1), f)
 	case t.Kafka != nil:

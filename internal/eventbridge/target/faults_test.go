@@ -33,6 +33,16 @@ func readRequest(t testing.TB, conn net.Conn) *http.Request {
 	return r
 }
 
+// readWhole reads one request and its body from a raw connection.
+func readWhole(conn net.Conn) (*http.Request, string) {
+	r, err := http.ReadRequest(bufio.NewReader(conn))
+	if err != nil {
+		return nil, ""
+	}
+	body, _ := io.ReadAll(r.Body)
+	return r, string(body)
+}
+
 func say(conn net.Conn, text string) { _, _ = io.WriteString(conn, text) }
 
 // drip writes text piece by piece for as long as the connection lasts.
@@ -112,6 +122,7 @@ func TestReceiversThatMisbehave(t *testing.T) {
 			result := deliver(t, target, h.event("1"))
 			assert.Equal(t, test.verdict, result.Verdict, "%v", result.Err)
 			assert.Equal(t, test.reason, result.Reason, "%v", result.Err)
+			assert.Equal(t, test.reason == ReasonTimeout || test.reason == ReasonConnection, result.Unavailable)
 			if test.text != "" {
 				require.ErrorContains(t, result.Err, test.text)
 				assert.LessOrEqual(t, len(result.Err.Error()), maxErrorText+3)
@@ -184,6 +195,7 @@ func TestStoppedByTheCaller(t *testing.T) {
 	results := target.Deliver(ctx, []Delivery{h.event("1")})
 	assert.Equal(t, Retry, results[0].Verdict)
 	assert.Equal(t, ReasonStopped, results[0].Reason)
+	assert.False(t, results[0].Unavailable)
 }
 
 // TestTLS shows that certificates are verified, always.
@@ -234,6 +246,7 @@ func TestTLS(t *testing.T) {
 			}
 			assert.Equal(t, Retry, result.Verdict)
 			assert.Equal(t, ReasonTLS, result.Reason, "%v", result.Err)
+			assert.True(t, result.Unavailable)
 			require.ErrorContains(t, result.Err, test.text)
 		})
 	}
@@ -258,7 +271,7 @@ func TestProxiesOfTheEnvironmentAreNotUsed(t *testing.T) {
 	names := newNames(t)
 	names.set("127.0.0.1")
 	h.resolver = names.resolver()
-	h.shared = h.newTransport(nil, 4)
+	h.shared = h.newPool(nil, 4)
 	r := newReceiver(t, nil)
 	result := deliver(t, h.webhook(fmt.Sprintf("http://shop.example:%d/", r.Listener.Addr().(*net.TCPAddr).Port), nil), h.event("1"))
 	require.Equal(t, Delivered, result.Verdict, "%v", result.Err)

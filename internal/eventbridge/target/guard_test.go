@@ -146,6 +146,7 @@ func TestNamesAreCheckedWhenConnected(t *testing.T) {
 	r := deliver(t, target, d.event("1"))
 	assert.Equal(t, Retry, r.Verdict)
 	assert.Equal(t, ReasonAddress, r.Reason)
+	assert.True(t, r.Unavailable)
 	require.ErrorContains(t, r.Err, "127.0.0.1 is a loopback address")
 	assert.Zero(t, reached.Load())
 

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -42,8 +43,13 @@ func TestWhatWasGivenUpComesNoMore(t *testing.T) {
 		Target:   model.Target{Redis: &model.RedisTarget{Connection: "main", Stream: "s"}},
 		Delivery: model.Delivery{Timeout: model.Duration(time.Second)},
 	})
+	authority := newAuthority(t)
+	encrypted := h.target(&model.Subscriber{
+		Target:   model.Target{Webhook: &model.Webhook{URL: strings.Replace(url, "http", "https", 1), TLS: &model.ClientTLS{CA: authority.pem}}},
+		Delivery: model.Delivery{Timeout: model.Duration(time.Second)},
+	})
 	large := h.stored(`{"specversion":"1.0","id":"1","source":"/shop","type":"a","data":"` + strings.Repeat("x", 200<<10) + `"}`)
-	for name, target := range map[string]Target{"webhook": webhook, "redis": stream} {
+	for name, target := range map[string]Target{"webhook": webhook, "webhook by TLS": encrypted, "redis": stream} {
 		t.Run(name, func(t *testing.T) {
 			ended := make(chan []Result, 1)
 			go func() { ended <- target.Deliver(t.Context(), []Delivery{large}) }()
@@ -51,6 +57,9 @@ func TestWhatWasGivenUpComesNoMore(t *testing.T) {
 			require.NoError(t, err)
 			defer func() { _ = conn.Close() }()
 			require.NoError(t, conn.SetReadDeadline(time.Now().Add(await.Patience)))
+			if name == "webhook by TLS" {
+				require.NoError(t, tls.Server(conn, &tls.Config{Certificates: []tls.Certificate{authority.issue(t, "127.0.0.1")}, MinVersion: tls.VersionTLS12}).Handshake())
+			}
 			if name == "redis" { // its greetings
 				for _, answer := range []string{"-ERR unknown command\r\n", "+OK\r\n+OK\r\n+OK\r\n"} {
 					_, err := conn.Read(make([]byte, 1<<10))

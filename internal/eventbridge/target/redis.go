@@ -70,22 +70,21 @@ func (s *redisStream) fields(d *Delivery) ([]any, error) {
 	return fields, nil
 }
 
-// result returns what an answer means. An error that Redis answers concerns Redis or the stream,
-// never the event.
+// result returns what an answer means. An error that Redis answers is about Redis or the stream, never
+// the event.
 func (s *redisStream) result(ctx context.Context, err error) Result {
 	var answered redis.Error
 	switch {
 	case err == nil:
 		return Result{Verdict: Delivered}
 	case ctx.Err() != nil:
-		reason, err := connectionError(ctx, err, s.timeout)
-		return Result{Reason: reason, Err: err}
+		return unavailable(connectionError(ctx, err, s.timeout))
 	case errors.Is(err, os.ErrDeadlineExceeded): // the deadline of the connection, which is ctx's
-		return Result{Reason: ReasonTimeout, Err: fmt.Errorf("redis stream %q: no answer within %s", s.stream, s.timeout)}
+		return unavailable(ReasonTimeout, fmt.Errorf("redis stream %q: no answer within %s", s.stream, s.timeout))
 	case errors.As(err, &answered):
-		return Result{Reason: ReasonStore, Err: fmt.Errorf("redis stream %q: %w", s.stream, err)}
+		return unavailable(ReasonStore, fmt.Errorf("redis stream %q: %w", s.stream, err))
 	}
-	return Result{Reason: ReasonConnection, Err: fmt.Errorf("redis stream %q: %w", s.stream, err)}
+	return unavailable(ReasonConnection, fmt.Errorf("redis stream %q: %w", s.stream, err))
 }
 
 // newRedis expects a target in which Check has found no fault.

@@ -27,8 +27,10 @@ type sinkTarget struct {
 	sink    *sharedSink
 	message func(*Delivery) (to string, m *message.Message, err error)
 	timeout time.Duration
-	room    *semaphore.Weighted // of pendingBytes
-	closed  sync.Once
+	// keyOfEvent says that RabbitMQ's routing key is the event's type, not the subscriber's.
+	keyOfEvent bool
+	room       *semaphore.Weighted // of pendingBytes
+	closed     sync.Once
 }
 
 func newSinkTarget(sink *sharedSink, timeout time.Duration, convert func(*Delivery) (string, *message.Message, error)) *sinkTarget {
@@ -108,29 +110,28 @@ func (t *sinkTarget) result(ctx context.Context, err error) Result {
 	if err == nil {
 		return Result{Verdict: Delivered}
 	}
-	if reason, ok := lane.Refused(err); ok {
-		r := Result{Reason: reason, Err: err}
-		if aboutEvent(reason) {
-			r.Verdict = Refused
+	if reason, refused := lane.Refused(err); refused {
+		if t.aboutEvent(reason) {
+			return Result{Verdict: Refused, Reason: reason, Err: err}
 		}
-		return r
+		return unavailable(reason, err)
 	}
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return t.unanswered(ctx, ReasonTimeout)
 	}
-	return Result{Reason: ReasonConnection, Err: t.because(err)}
+	return unavailable(ReasonConnection, t.because(err))
 }
 
 // unanswered is the result without an outcome. If the sink has reported an error, that is the cause.
 func (t *sinkTarget) unanswered(ctx context.Context, reason string) Result {
 	stopped, err := connectionError(ctx, ctx.Err(), t.timeout)
 	if stopped == ReasonStopped {
-		return Result{Reason: stopped, Err: err}
+		return unavailable(stopped, err)
 	}
 	if reason == ReasonBusy {
 		err = fmt.Errorf("no answer within %s to what was sent before", t.timeout)
 	}
-	return Result{Reason: reason, Err: t.because(err)}
+	return unavailable(reason, t.because(err))
 }
 
 // because adds to err why the sink fails, if it does. It makes the log repeat that while attempts
@@ -144,13 +145,14 @@ func (t *sinkTarget) because(err error) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// aboutEvent reports whether a connector's reason for refusing concerns the message. The other
-// reasons concern the destination, such as a topic's name or a missing binding, which people can
-// correct.
-func aboutEvent(reason string) bool {
+// aboutEvent reports whether a connector's reason for refusing is about the event. The other reasons
+// are about the destination, such as the name of a topic, which people can correct.
+func (t *sinkTarget) aboutEvent(reason string) bool {
 	switch reason {
 	case "too_large", "invalid_record", "invalid_timestamp", "bad_header", "bad_property", "refused_by_broker":
 		return true
+	case "unroutable":
+		return t.keyOfEvent
 	}
 	return false
 }
@@ -178,7 +180,7 @@ func newRabbitMQ(c *model.RabbitMQTarget, timeout time.Duration, f *Factory) (Ta
 	if err != nil {
 		return nil, err
 	}
-	return newSinkTarget(sink, timeout, func(d *Delivery) (string, *message.Message, error) {
+	t := newSinkTarget(sink, timeout, func(d *Delivery) (string, *message.Message, error) {
 		m, err := newMapping(d)
 		if err != nil {
 			return "", nil, err
@@ -191,7 +193,9 @@ func newRabbitMQ(c *model.RabbitMQTarget, timeout time.Duration, f *Factory) (Ta
 		return to, &message.Message{
 			Value: m.data, Headers: m.headers(amqpPrefix), AMQP: &message.AMQP{ContentType: m.contentType, DeliveryMode: persistent},
 		}, nil
-	}), nil
+	})
+	t.keyOfEvent = c.RoutingKey == ""
+	return t, nil
 }
 
 func newPulsar(c *model.PulsarTarget, timeout time.Duration, f *Factory) (Target, error) {

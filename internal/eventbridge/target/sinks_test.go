@@ -16,6 +16,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/health"
 )
 
@@ -132,12 +133,34 @@ func TestOutcomesOfSinks(t *testing.T) {
 	results := onShelf(s).Deliver(context.Background(), bodies("a", "large", "b", "nowhere", "lost", "c"))
 	assert.Equal(t, []string{"a", "large", "b", "nowhere", "lost", "c"}, s.values)
 	for i, want := range []Result{
-		{Verdict: Delivered}, {Verdict: Refused, Reason: "too_large"}, {Verdict: Delivered}, {Verdict: Retry, Reason: "unroutable"},
-		{Verdict: Retry, Reason: ReasonConnection}, {Verdict: Delivered},
+		{Verdict: Delivered}, {Verdict: Refused, Reason: "too_large"}, {Verdict: Delivered}, {Verdict: Retry, Reason: "unroutable", Unavailable: true},
+		{Verdict: Retry, Reason: ReasonConnection, Unavailable: true}, {Verdict: Delivered},
 	} {
+		assert.Equal(t, want.Unavailable, results[i].Unavailable, i)
 		assert.Equal(t, want.Verdict, results[i].Verdict, i)
 		assert.Equal(t, want.Reason, results[i].Reason, i)
 		assert.Equal(t, want.Verdict == Delivered, results[i].Err == nil, i)
+	}
+}
+
+// TestUnroutableEvents: a routing key that is the event's type says nothing about the destination, one
+// of the subscriber's own does.
+func TestUnroutableEvents(t *testing.T) {
+	h := newHarness(t, func(o *Options) {
+		c := RabbitMQ{}
+		c.SetDefaults()
+		c.URL = "amqp://127.0.0.1:1"
+		o.Connections.RabbitMQ = map[string]RabbitMQ{"main": c}
+	})
+	for key, want := range map[string]Result{
+		"":       {Verdict: Refused, Reason: "unroutable"},
+		"orders": {Verdict: Retry, Reason: "unroutable", Unavailable: true},
+	} {
+		target := h.target(&model.Subscriber{Target: model.Target{RabbitMQ: &model.RabbitMQTarget{Connection: "main", Exchange: "e", RoutingKey: key}}})
+		result := target.(*sinkTarget).result(t.Context(), lane.Refuse("unroutable", errors.New("no queue takes it")))
+		require.Error(t, result.Err)
+		result.Err = nil
+		assert.Equal(t, want, result)
 	}
 }
 
@@ -158,6 +181,7 @@ func TestWhatIsOnItsWayIsBounded(t *testing.T) {
 			for _, r := range results {
 				require.Equal(t, Retry, r.Verdict)
 				require.ErrorIs(t, r.Err, unavailable)
+				require.True(t, r.Unavailable)
 				reasons[r.Reason]++
 			}
 			return reasons
@@ -183,7 +207,9 @@ func TestWhatIsOnItsWayIsBounded(t *testing.T) {
 		s.hold = true
 		ctx, cancel := context.WithCancel(context.Background())
 		time.AfterFunc(time.Millisecond, cancel)
-		require.Equal(t, ReasonStopped, target.Deliver(ctx, bodies("x"))[0].Reason)
+		stopped := target.Deliver(ctx, bodies("x"))[0]
+		require.Equal(t, ReasonStopped, stopped.Reason)
+		require.False(t, stopped.Unavailable)
 		s.answer(errors.New("late"))
 	})
 }

@@ -11,33 +11,37 @@ import (
 // maxRetryAfter bounds the delay that a destination may ask for.
 const maxRetryAfter = time.Hour
 
-// judge returns what the status of a webhook's answer means. docs/eventbridge.md has this as a
-// table.
+// judge returns what the status of a webhook's answer means. docs/eventbridge-parts/targets.md has
+// this as a table.
 //
 //	2xx                                     delivered
 //	410                                     gone
-//	400, 406, 411, 413, 414, 415, 417, 422, 431
+//	400, 406, 411, 413, 414, 415, 417, 422, 431, 508
 //	                                        refused: the event is the cause, and the next attempt would send the same
+//	429, 502, 503, 504                      retry: the receiver is unavailable
 //	3xx                                     retry: redirects are not followed
-//	401, 402, 403, 404, 405, 407, 408, 409, 421, 423, 424, 425, 426, 428, 429, 451, other 4xx
-//	                                        retry: the receiver or the access to it is the cause, which people can correct
-//	5xx and all else                        retry
-func judge(status int) (verdict Verdict, reason string) {
-	switch {
-	case status >= 200 && status <= 299:
-		return Delivered, ""
-	case status >= 300 && status <= 399:
-		return Retry, ReasonRedirect
-	}
-	switch status {
+//	all else                                retry: the receiver or the access to it is the cause, which people can correct
+func judge(answer *http.Response) Result {
+	r := Result{Status: answer.StatusCode, Reason: ReasonStatus}
+	switch r.Status {
 	case http.StatusGone:
-		return Gone, ReasonStatus
+		r.Verdict = Gone
 	case http.StatusBadRequest, http.StatusNotAcceptable, http.StatusLengthRequired, http.StatusRequestEntityTooLarge,
 		http.StatusRequestURITooLong, http.StatusUnsupportedMediaType, http.StatusExpectationFailed, http.StatusUnprocessableEntity,
-		http.StatusRequestHeaderFieldsTooLarge:
-		return Refused, ReasonStatus
+		http.StatusRequestHeaderFieldsTooLarge, http.StatusLoopDetected:
+		r.Verdict = Refused
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		r.Unavailable, r.RetryAfter = true, retryAfter(answer.Header.Get("Retry-After"), time.Now())
+	default:
+		switch r.Status / 100 {
+		case 2:
+			return Result{Status: r.Status, Verdict: Delivered}
+		case 3:
+			r.Reason = ReasonRedirect
+		}
 	}
-	return Retry, ReasonStatus
+	r.Err = statusError(r.Status, answer.Header.Get("Location"))
+	return r
 }
 
 // statusError describes a status for people.

@@ -22,6 +22,12 @@ type Target interface {
 	// is Delivered. Deliver returns when all deliveries have a result: at the latest when the
 	// subscriber's timeout has passed, or ctx has ended.
 	//
+	// A webhook of mode batch may need several requests, each with the subscriber's timeout. It posts
+	// the halves of a batch, and theirs, if the batch is refused, or if it fails, is not unavailable,
+	// and one of its events has failed before. Among n events, one that the destination does not take
+	// costs about 2 log n requests, and n of them cost less than 2n. After a request that is not
+	// answered in time there is no other.
+	//
 	// The events of a batch are in flight together. One may be stored although one before it is
 	// not. To keep an order, deliver one event at a time.
 	Deliver(ctx context.Context, batch []Delivery) []Result
@@ -83,15 +89,22 @@ type Result struct {
 	// there is no connection, no token or no answer in time, or it answered so (429, 502, 503, 504).
 	Unavailable bool
 	// RetryAfter is how long an unavailable destination asks to wait before the next attempt for
-	// any event, at most an hour; 0 if it does not ask.
+	// any event: the header Retry-After of a status that makes it unavailable. At most an hour; 0 if
+	// it does not ask.
 	RetryAfter time.Duration
 	// Status is the status of the HTTP answer, 0 if there is no answer.
 	Status int
-	// Response is the beginning of the HTTP answer's body as text, without the subscriber's
-	// secrets.
+	// Response is the beginning of the HTTP answer's body as text, at most 1 KiB, without the
+	// subscriber's secrets. Empty when delivered.
 	Response string
 	// Latency is how long the attempt took.
 	Latency time.Duration
+}
+
+// unavailable is the result of an attempt that failed whatever the event is: because of the
+// destination, or because the caller has stopped.
+func unavailable(reason string, err error) Result {
+	return Result{Reason: reason, Err: err, Unavailable: reason != ReasonStopped}
 }
 
 // These are the reasons of results, in addition to those of the connectors' sinks.

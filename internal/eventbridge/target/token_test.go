@@ -202,6 +202,7 @@ func TestOAuth2IsGuardedAndBounded(t *testing.T) {
 	})
 	result := deliver(t, target, h.event("1"))
 	assert.Equal(t, ReasonToken, result.Reason)
+	assert.True(t, result.Unavailable)
 	require.ErrorContains(t, result.Err, "127.0.0.1 is a loopback address")
 	assert.Zero(t, i.count.Load())
 

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,11 +44,10 @@ type webhook struct {
 	fixed      http.Header // headers of each request; its lists are shared
 	signer     *signer     // nil: requests are not signed
 	tokens     *tokens     // nil: no OAuth2
-	transport  *http.Transport
-	own        bool // no other subscriber uses the transport
+	pool       *pool
+	own        bool // no other subscriber uses the pool
 	timeout    time.Duration
 	redactor   redactor
-	buffers    *answers
 }
 
 // newWebhook expects a target in which Check has found no fault. concurrency is the greatest number
@@ -62,9 +62,10 @@ func newWebhook(c *model.Webhook, timeout time.Duration, concurrency int, f *Fac
 			Method: http.MethodPost, URL: u, Host: u.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Body: http.NoBody,
 		},
 		structured: http.Header{"Content-Type": {event.MediaType}},
-		mode:       c.Mode, timeout: timeout, transport: f.shared, buffers: &f.answers,
+		mode:       c.Mode, timeout: timeout, pool: f.shared,
 		fixed: http.Header{"User-Agent": {userAgent}},
 	}
+	w.redactor.addURL(u)
 	for name, value := range c.Headers {
 		w.fixed[http.CanonicalHeaderKey(name)] = []string{value.Reveal()}
 		w.redactor.add(value)
@@ -85,11 +86,14 @@ func newWebhook(c *model.Webhook, timeout time.Duration, concurrency int, f *Fac
 		if err != nil {
 			return nil, fmt.Errorf("tls: %w", err)
 		}
-		w.transport, w.own = f.newTransport(settings, min(concurrency, f.cfg.IdleConnections)), true
+		w.pool, w.own = f.newPool(settings, min(concurrency, f.cfg.IdleConnections)), true
 	}
 	if c.OAuth2 != nil {
-		w.tokens = newTokens(c.OAuth2, w.transport)
+		w.tokens = newTokens(c.OAuth2, w.pool)
 		w.redactor.add(c.OAuth2.ClientSecret)
+		if u, err := url.Parse(c.OAuth2.TokenURL); err == nil {
+			w.redactor.addURL(u)
+		}
 	}
 	return w, nil
 }
@@ -100,71 +104,67 @@ func (w *webhook) Close(context.Context) error {
 		w.tokens.end()
 	}
 	if w.own {
-		w.transport.CloseIdleConnections()
+		w.pool.CloseIdleConnections()
 	}
 	return nil
 }
 
-// Deliver posts the events: together in mode batch, otherwise one after the other.
+// Deliver posts the events in their order, in mode batch as many in one request as fit.
 func (w *webhook) Deliver(ctx context.Context, batch []Delivery) []Result {
-	end := time.Now().Add(w.timeout)
-	results := make([]Result, len(batch))
-	if w.mode == modeBatch {
-		for from := 0; from < len(batch); {
-			to := fitting(batch, from)
-			w.deliverBatch(ctx, end, batch[from:to], results[from:to])
-			from = to
-		}
-		return results
-	}
-	for i := range batch {
-		results[i] = w.deliverOne(ctx, end, &batch[i])
+	results := make([]Result, 0, len(batch))
+	for len(batch) > 0 {
+		n := w.fitting(batch)
+		results = w.deliver(ctx, batch[:n], results)
+		batch = batch[n:]
 	}
 	return results
 }
 
-// fitting returns the end of the deliveries, beginning at from, that go into one request.
-func fitting(batch []Delivery, from int) int {
+// fitting returns how many of batch, from the first on, go into one request.
+func (w *webhook) fitting(batch []Delivery) int {
+	if w.mode != modeBatch {
+		return 1
+	}
 	size := 0
-	for i := from; i < len(batch); i++ {
-		if size += len(batch[i].Event.JSON) + 1; size > maxBatchBytes && i > from {
+	for i := range batch {
+		if size += len(batch[i].Event.JSON) + 1; size > maxBatchBytes && i > 0 {
 			return i
 		}
 	}
 	return len(batch)
 }
 
-// deliverBatch posts the whole batch in one request. If the receiver refuses it, at least one event
-// is the cause: deliverBatch posts the halves separately, and their halves, until it is known which
-// one. All of this is one attempt, and has the time of one.
-func (w *webhook) deliverBatch(ctx context.Context, end time.Time, batch []Delivery, results []Result) {
-	hops, events := 0, make([]event.Event, len(batch))
-	for i := range batch {
-		if batch[i].Body != nil {
-			w.deliverApart(ctx, end, batch, results)
-			return
-		}
-		hops = max(hops, batch[i].Hops)
-		events[i] = batch[i].Event
+// deliver posts batch in one request and appends a result for each event to results. If the answer
+// may be about one of several events, deliver posts the halves instead. After a result that is about
+// the destination, deliver posts nothing: what follows has the same result.
+func (w *webhook) deliver(ctx context.Context, batch []Delivery, results []Result) []Result {
+	var result Result
+	if done := len(results); done > 0 && results[done-1].final() {
+		result = results[done-1]
+	} else {
+		result = w.post(ctx, batch)
 	}
-	head := http.Header{}
-	result := w.post(ctx, request{end: end, id: batchID(batch), hops: hops, body: event.WriteBatch(head, events), head: head})
-	if result.Verdict == Refused && len(batch) > 1 {
+	if len(batch) > 1 && result.aboutAnEvent(batch) {
 		half := len(batch) / 2
-		w.deliverBatch(ctx, end, batch[:half], results[:half])
-		w.deliverBatch(ctx, end, batch[half:], results[half:])
-		return
+		return w.deliver(ctx, batch[half:], w.deliver(ctx, batch[:half], results))
 	}
-	for i := range results {
-		results[i] = result
+	for range batch {
+		results = append(results, result)
 	}
+	return results
 }
 
-// deliverApart delivers a batch with transformed events: no format holds several of these.
-func (w *webhook) deliverApart(ctx context.Context, end time.Time, batch []Delivery, results []Result) {
-	for i := range batch {
-		results[i] = w.deliverOne(ctx, end, &batch[i])
-	}
+// final reports whether the result holds for all events: the destination takes none, or the caller
+// has stopped.
+func (r *Result) final() bool {
+	return r.Unavailable || r.Verdict == Gone || r.Reason == ReasonStopped
+}
+
+// aboutAnEvent reports whether the result of a batch may be about only some of its events. A refusal
+// is. A failure is about the destination at first, and about an event if it is repeated.
+func (r *Result) aboutAnEvent(batch []Delivery) bool {
+	retried := slices.ContainsFunc(batch, func(d Delivery) bool { return d.Retried })
+	return r.Verdict == Refused || r.Verdict == Retry && !r.final() && retried
 }
 
 // batchID returns the webhook-id of a batch: that of its only event, or one derived from those of
@@ -182,7 +182,6 @@ func batchID(batch []Delivery) string {
 
 // request is what differs between the requests of a webhook.
 type request struct {
-	end   time.Time // of the attempt
 	id    string
 	hops  int
 	head  http.Header // headers of the mode
@@ -190,27 +189,36 @@ type request struct {
 	trace event.Trace
 }
 
-func (w *webhook) deliverOne(ctx context.Context, end time.Time, d *Delivery) Result {
-	r := request{end: end, id: d.Event.WebhookID(), hops: d.Hops, trace: traceOf(&d.Event)}
-	if w.mode != modeBinary && d.Body == nil {
-		r.head, r.body = w.structured, d.Event.JSON
-		return w.post(ctx, r)
+// request makes the request for a batch in mode batch, or for one event otherwise. An error is about
+// the event.
+func (w *webhook) request(batch []Delivery) (request, error) {
+	d := &batch[0]
+	switch {
+	case w.mode == modeBatch:
+		hops, events := 0, make([]event.Event, len(batch))
+		for i := range batch {
+			hops, events[i] = max(hops, batch[i].Hops), batch[i].Event
+		}
+		head := http.Header{}
+		return request{id: batchID(batch), hops: hops, head: head, body: event.WriteBatch(head, events)}, nil
+	case w.mode != modeBinary && d.Body == nil:
+		return request{id: d.Event.WebhookID(), hops: d.Hops, head: w.structured, body: d.Event.JSON, trace: traceOf(&d.Event)}, nil
 	}
-	r.head = make(http.Header, 16)
-	var err error
-	if r.body, err = d.Event.WriteBinary(r.head); err != nil {
-		return Result{Verdict: Refused, Reason: ReasonEvent, Err: err}
+	head := make(http.Header, 16)
+	body, err := d.Event.WriteBinary(head)
+	if err != nil {
+		return request{}, err
 	}
 	if d.Body != nil {
-		r.body = d.Body
-		r.head.Set("Content-Type", d.ContentType)
+		body = d.Body
+		head.Set("Content-Type", d.ContentType)
 	}
-	for name, values := range r.head {
+	for name, values := range head {
 		if !httpguts.ValidHeaderFieldValue(values[0]) {
-			return Result{Verdict: Refused, Reason: ReasonEvent, Err: fmt.Errorf("the event has a %s that cannot be in an HTTP header", strings.ToLower(name))}
+			return request{}, fmt.Errorf("the event has a %s that cannot be in an HTTP header", strings.ToLower(name))
 		}
 	}
-	return w.post(ctx, r)
+	return request{id: d.Event.WebhookID(), hops: d.Hops, head: head, body: body, trace: traceOf(&d.Event)}, nil
 }
 
 // traceOf returns the trace context that an event carries (CloudEvents, distributed tracing
@@ -228,10 +236,16 @@ func traceOf(e *event.Event) event.Trace {
 	return event.TraceOf(head)
 }
 
-// post makes one attempt. If the receiver does not accept the OAuth2 token any more, it tries a new
-// one.
-func (w *webhook) post(ctx context.Context, r request) Result {
+// post posts a batch, or one event, within the subscriber's timeout. If the receiver does not accept
+// the OAuth2 token any more, post tries a new one.
+func (w *webhook) post(ctx context.Context, batch []Delivery) Result {
 	began := time.Now()
+	r, err := w.request(batch)
+	if err != nil {
+		return Result{Verdict: Refused, Reason: ReasonEvent, Err: err, Latency: time.Since(began)}
+	}
+	ctx, cancel := context.WithTimeout(ctx, w.timeout)
+	defer cancel()
 	result := w.authorizedPost(ctx, &r)
 	result.Latency = time.Since(began)
 	return result
@@ -241,8 +255,6 @@ func (w *webhook) authorizedPost(ctx context.Context, r *request) Result {
 	if w.tokens == nil {
 		return w.postOnce(ctx, r, "")
 	}
-	ctx, cancel := context.WithDeadline(ctx, r.end)
-	defer cancel()
 	token, err := w.tokens.get(ctx)
 	if err != nil {
 		return w.noToken(ctx, err)
@@ -264,10 +276,9 @@ func (w *webhook) authorizedPost(ctx context.Context, r *request) Result {
 
 func (w *webhook) noToken(ctx context.Context, err error) Result {
 	if ctx.Err() != nil {
-		reason, err := connectionError(ctx, err, w.timeout)
-		return Result{Reason: reason, Err: err}
+		return unavailable(connectionError(ctx, err, w.timeout))
 	}
-	return Result{Reason: ReasonToken, Err: fmt.Errorf("no OAuth2 token: %w", w.redactor.err(err, ""))}
+	return unavailable(ReasonToken, fmt.Errorf("no OAuth2 token: %w", w.redactor.err(err, "")))
 }
 
 // headers returns the headers of a request.
@@ -307,27 +318,20 @@ func (w *webhook) postOnce(ctx context.Context, r *request, token string) Result
 	if err != nil {
 		return Result{Reason: ReasonEvent, Err: err}
 	}
-	ctx, cancel := context.WithDeadline(ctx, r.end) // also cancelled when the rest of an answer takes too long
-	defer cancel()
-	req := w.blank.WithContext(ctx)
+	requesting, giveUp := newRequestContext(ctx)
+	defer giveUp()
+	req := w.blank.WithContext(requesting)
 	req.Header = head
 	if req.ContentLength = int64(len(r.body)); len(r.body) > 0 {
 		req.Body = newBody(r.body)
 		req.GetBody = func() (io.ReadCloser, error) { return newBody(r.body), nil }
 	}
-	answer, err := w.transport.RoundTrip(req) //nolint:bodyclose // readAnswer does
+	answer, err := w.pool.RoundTrip(req) //nolint:bodyclose // readAnswer does
 	if err != nil {
 		reason, err := connectionError(ctx, err, w.timeout)
-		return Result{Reason: reason, Err: w.redactor.err(err, token)}
+		return unavailable(reason, w.redactor.err(err, token))
 	}
-	response := w.readAnswer(answer, cancel, token)
-	verdict, reason := judge(answer.StatusCode)
-	result := Result{Verdict: verdict, Reason: reason, Status: answer.StatusCode, Response: response}
-	if verdict != Delivered {
-		result.Err = statusError(answer.StatusCode, answer.Header.Get("Location"))
-	}
-	if verdict == Retry {
-		result.RetryAfter = retryAfter(answer.Header.Get("Retry-After"), time.Now())
-	}
+	result := judge(answer)
+	result.Response = w.readAnswer(answer, result.Verdict != Delivered, giveUp, token)
 	return result
 }

@@ -275,13 +275,19 @@ func TestRabbitMQ(t *testing.T) {
 	send(t, direct, delivery(t, 4))
 	assert.JSONEq(t, `{"n":4}`, string(receive(t, messages).Body))
 
-	// What no queue takes, and an exchange that does not exist, are another attempt's chance.
+	// An event whose type no queue takes is refused. A routing key of the subscriber's own that no
+	// queue takes, and an exchange that does not exist, make the destination unavailable.
 	result := one(t, to, stored(t, `{"specversion":"1.0","id":"3","source":"/s","type":"invoice"}`))
+	assert.Equal(t, target.Refused, result.Verdict)
+	assert.Equal(t, "unroutable", result.Reason, "%v", result.Err)
+	result = one(t, open(t, f, model.Target{RabbitMQ: &model.RabbitMQTarget{Connection: "main", RoutingKey: queue + "-missing"}}, await.Patience), delivery(t, 5))
 	assert.Equal(t, target.Retry, result.Verdict)
+	assert.True(t, result.Unavailable)
 	assert.Equal(t, "unroutable", result.Reason, "%v", result.Err)
 	missing := open(t, f, model.Target{RabbitMQ: &model.RabbitMQTarget{Connection: "main", Exchange: exchange + "-missing"}}, 5*time.Second) // it is tried for as long
 	result = one(t, missing, delivery(t, 5))
 	assert.Equal(t, target.Retry, result.Verdict)
+	assert.True(t, result.Unavailable)
 	require.ErrorContains(t, result.Err, "-missing")
 	send(t, to, delivery(t, 6))
 	assert.JSONEq(t, `{"n":6}`, string(receive(t, messages).Body))
@@ -384,12 +390,13 @@ func TestRedis(t *testing.T) {
 	assert.GreaterOrEqual(t, length, int64(100))
 	assert.Less(t, length, int64(1000), "the length is bounded, more or less")
 
-	// What Redis does not take is another attempt's chance.
+	// A stream that is another kind of key makes the destination unavailable.
 	require.NoError(t, client.Del(context.Background(), stream).Err())
 	require.NoError(t, client.Set(context.Background(), stream, "x", 0).Err())
 	result := one(t, to, delivery(t, 1))
 	assert.Equal(t, target.Retry, result.Verdict)
 	assert.Equal(t, target.ReasonStore, result.Reason)
+	assert.True(t, result.Unavailable)
 	require.ErrorContains(t, result.Err, "WRONGTYPE")
 }
 

@@ -1,0 +1,129 @@
+package target
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+	"github.com/aviaryhq/aviary/test/await"
+)
+
+// TestIdleConnectionsEndInOrder: a receiver sees the end of a connection on which all is answered,
+// not a reset.
+func TestIdleConnectionsEndInOrder(t *testing.T) {
+	authority := newAuthority(t)
+	for _, scheme := range []string{"http", "https"} {
+		t.Run(scheme, func(t *testing.T) {
+			ends := make(chan error, 1)
+			converse := func(c net.Conn) {
+				readWhole(c)
+				say(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+				_, err := c.Read(make([]byte, 1))
+				ends <- err
+			}
+			served := converse
+			if scheme == "https" {
+				served = func(c net.Conn) {
+					converse(tls.Server(c, &tls.Config{Certificates: []tls.Certificate{authority.issue(t, "127.0.0.1")}, MinVersion: tls.VersionTLS12}))
+				}
+			}
+			url := strings.Replace(rawServer(t, served), "http", scheme, 1)
+			target := newHarness(t, nil).webhook(url, func(w *model.Webhook) { w.TLS = &model.ClientTLS{CA: authority.pem} })
+			result := deliver(t, target, Delivery{})
+			require.Equal(t, Delivered, result.Verdict, "%v", result.Err)
+			require.NoError(t, target.Close(t.Context()))
+			select {
+			case err := <-ends:
+				assert.ErrorIs(t, err, io.EOF)
+			case <-time.After(await.Patience):
+				t.Fatal("the connection is still open")
+			}
+		})
+	}
+}
+
+// TestConnectionsAge: a connection whose receiver's name leads elsewhere meanwhile ends although there
+// are always requests.
+func TestConnectionsAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var dialed, ended atomic.Int64
+		p := newPool(func() *http.Transport {
+			return &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+				here, there := net.Pipe()
+				dialed.Add(1)
+				go func() {
+					for r, _ := readWhole(there); r != nil; r, _ = readWhole(there) {
+						time.Sleep(time.Second)
+						say(there, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+					}
+					ended.Add(1)
+				}()
+				return here, nil
+			}}
+		})
+		w := &webhook{mode: modeStructured, pool: p, timeout: time.Minute, structured: http.Header{}, blank: httptest.NewRequest(http.MethodPost, "http://shop.example/", nil)}
+		for began := time.Now(); time.Since(began) < 3*maxConnectionAge; {
+			require.Equal(t, Delivered, w.Deliver(t.Context(), []Delivery{{}})[0].Verdict)
+		}
+		synctest.Wait()
+		assert.Equal(t, int64(3), dialed.Load())
+		assert.Equal(t, int64(2), ended.Load())
+
+		// A connection that has a request when it becomes too old ends after the request.
+		w.Deliver(t.Context(), []Delivery{{}})         // on a new connection
+		time.Sleep(maxConnectionAge - 3*time.Second/2) // its request took a second
+		late := make(chan []Result, 1)
+		go func() { late <- w.Deliver(t.Context(), []Delivery{{}}) }()
+		time.Sleep(time.Second / 2)
+		w.Deliver(t.Context(), []Delivery{{}})
+		require.Equal(t, Delivered, (<-late)[0].Verdict)
+		synctest.Wait()
+		assert.Equal(t, dialed.Load()-1, ended.Load())
+		p.CloseIdleConnections()
+		synctest.Wait()
+		assert.Equal(t, dialed.Load(), ended.Load())
+	})
+}
+
+// TestEarlyRefusalsCount: a receiver refuses a request by its head, and closes the connection while the
+// rest is on its way. That is its answer, not a failure of the connection.
+func TestEarlyRefusalsCount(t *testing.T) {
+	h := newHarness(t, nil)
+	url := rawServer(t, func(c net.Conn) {
+		if _, err := c.Read(make([]byte, 4<<10)); err == nil {
+			say(c, "HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+		}
+	})
+	large := h.stored(`{"specversion":"1.0","id":"1","source":"/s","type":"t","data":"` + strings.Repeat("x", 1<<20) + `"}`)
+	target := h.webhook(url, nil)
+	for range 20 {
+		result := deliver(t, target, large)
+		require.Equal(t, Refused, result.Verdict, "%v", result.Err)
+		require.Equal(t, 413, result.Status)
+	}
+
+	var attributes strings.Builder
+	for i := range 60 {
+		fmt.Fprintf(&attributes, `,"x%d":"%s"`, i, strings.Repeat("ж", 4<<10)) // percent-encoded 24 KiB
+	}
+	long := h.stored(`{"specversion":"1.0","id":"1","source":"/s","type":"t"` + attributes.String() + `}`)
+	target = h.webhook(newReceiver(t, nil).URL, func(w *model.Webhook) { w.Mode = "binary" }) // takes 1 MiB of headers
+	for range 20 {
+		result := deliver(t, target, long)
+		require.Equal(t, Refused, result.Verdict, "%v", result.Err)
+		require.Equal(t, 431, result.Status)
+	}
+}

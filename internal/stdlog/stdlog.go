@@ -1,0 +1,68 @@
+// Package stdlog passes lines of Go's standard loggers to zap. Anybody who connects, or is connected
+// to, can cause such lines, and net/http repeats in them what it has received.
+package stdlog
+
+import (
+	"bytes"
+	"log"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/truncate"
+)
+
+const (
+	// interval is how often a line is logged.
+	interval = 10 * time.Second
+	maxText  = 300
+)
+
+// writer logs one line in ten seconds, with the number of those left out. It cuts a line before the
+// first double quote, because what is quoted may be a peer's, and hold a token. Panics of HTTP handlers
+// are always logged, whole.
+type writer struct {
+	log     *zap.Logger
+	message string
+
+	mu      sync.Mutex
+	at      time.Time // of the last line
+	leftOut int       // since then
+}
+
+// New returns a logger for one source of lines, such as http.Server.ErrorLog. message is the message of
+// its log lines.
+func New(to *zap.Logger, message string) *log.Logger {
+	return log.New(&writer{log: to, message: message}, "", 0)
+}
+
+// Redirect makes the standard logger of the process one of New's. net/http's client logs to it.
+func Redirect(to *zap.Logger) {
+	log.SetFlags(0)
+	log.SetOutput(New(to, "a Go package logged a line").Writer())
+}
+
+// Write is called with one line.
+func (w *writer) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte("panic serving")) {
+		w.log.Error("a request panicked", zap.ByteString("text", bytes.TrimSpace(line)))
+		return len(line), nil
+	}
+	w.mu.Lock()
+	leftOut, now := w.leftOut, time.Now()
+	if now.Sub(w.at) < interval {
+		w.leftOut++
+		w.mu.Unlock()
+		return len(line), nil
+	}
+	w.at, w.leftOut = now, 0
+	w.mu.Unlock()
+	text, _, cut := strings.Cut(strings.TrimSpace(string(line)), `"`)
+	if text = truncate.Text(text, maxText); cut {
+		text += "..."
+	}
+	w.log.Warn(w.message, zap.String("text", text), zap.Int("left_out", leftOut))
+	return len(line), nil
+}

@@ -26,10 +26,10 @@ func ClearReadDeadline(w http.ResponseWriter) {
 }
 
 // AnswerAtOnce makes the answer to a request whose body is not read go out at once. The server would
-// first read up to 256 KiB of the body, which may never come. It closes a connection of HTTP/1 after
-// the answer; HTTP/2 can end one request of a connection. Call it before the status is written.
+// first read up to 256 KiB of the body, which may never come. The connection is closed after
+// the answer. Call AnswerAtOnce before the status is written.
 func AnswerAtOnce(w http.ResponseWriter, r *http.Request) {
-	if r.ProtoMajor < 2 && r.ContentLength != 0 {
+	if r.ContentLength != 0 {
 		w.Header().Set("Connection", "close")
 	}
 }

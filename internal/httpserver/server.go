@@ -18,33 +18,29 @@ import (
 // would be 1 MiB for each connection.
 const maxHeader = 16 << 10
 
-// These bound HTTP/2, where a connection has several requests at once: with the defaults of net/http
-// an unknown sender could hold 18 MiB by one connection. Senders open another connection for more
-// requests, as Prometheus does for its shards.
-const (
-	maxStreams    = 4        // at once, each of which may take 70 KiB
-	receiveBuffer = 64 << 10 // of bodies that are not read yet; net/http allows no less
-)
-
 // NewServer returns a server for unknown senders. read is how long a request's headers and body may
 // take; then the connection is closed. The server enforces it, so it holds for requests that are not
 // authenticated as well, and for unknown paths and methods, whose bodies the server reads to keep
 // the connection. It ends with the body, see ClearReadDeadline.
 //
 // Writing an answer may take as long: senders that do not read their answers would block the server.
-// HTTP/1.1 counts the write timeout from the headers on, so the time for the body and for the
-// handling, at most handle, is added.
+// The write timeout counts from the headers on, so the time for the body and for the handling, at
+// most handle, is added.
+//
+// The server speaks HTTP/1.1 only, also with TLS: a connection has one request at a time, so a limit
+// of connections limits the memory that unknown senders take. Over HTTP/2 one connection could take
+// 18 MiB, and some clients fail when they may have only a few requests on a connection.
 func NewServer(read, handle time.Duration, state func(net.Conn, http.ConnState), handler http.Handler) *http.Server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
 	return &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: read,
 		ReadTimeout:       read,
 		WriteTimeout:      read + handle + read,
-		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: receiveBuffer, MaxReceiveBufferPerStream: receiveBuffer, WriteByteTimeout: read,
-		},
-		MaxHeaderBytes: maxHeader,
-		ConnState:      state,
+		Protocols:         protocols,
+		MaxHeaderBytes:    maxHeader,
+		ConnState:         state,
 	}
 }
 

@@ -2,7 +2,6 @@ package nightingale
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -29,8 +28,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
-	"golang.org/x/net/http2"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/config"
@@ -135,12 +132,16 @@ func (a *authority) issue(t *testing.T, name string, usage x509.ExtKeyUsage) (ce
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: encoded})
 }
 
-func (a *authority) client(t *testing.T, certificates ...tls.Certificate) *http.Client {
-	t.Helper()
+func (a *authority) pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.certificate)
+	return pool
+}
+
+func (a *authority) client(t *testing.T, certificates ...tls.Certificate) *http.Client {
+	t.Helper()
 	return &http.Client{Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: certificates, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
+		TLSClientConfig: &tls.Config{RootCAs: a.pool(), Certificates: certificates, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
 	}}
 }
 
@@ -164,51 +165,16 @@ func TestServerSpeaksTLS(t *testing.T) {
 	status, _, err := s.send(t, ca.client(t), "https://", nil)
 	require.NoError(t, err)
 	assert.Equal(t, http.StatusNoContent, status)
+	conn, err := tls.Dial("tcp", s.address, &tls.Config{RootCAs: ca.pool(), NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12})
+	require.NoError(t, err)
+	assert.Equal(t, "http/1.1", conn.ConnectionState().NegotiatedProtocol, "one request at a time on a connection")
+	require.NoError(t, conn.Close())
 	_, _, err = s.send(t, newAuthority(t).client(t), "https://", nil)
 	require.Error(t, err, "another authority's")
 	status, _, err = s.send(t, new(http.Client), "http://", nil)
 	require.NoError(t, err)
 	assert.Equal(t, http.StatusBadRequest, status, "without TLS")
 	assert.Len(t, s.published(), 1)
-}
-
-// TestManyShardsUseHTTP2: a sender with more requests at once than a connection may have opens more
-// connections, as Prometheus does.
-func TestManyShardsUseHTTP2(t *testing.T) {
-	ca := newAuthority(t)
-	certificate, key := ca.issue(t, "localhost", x509.ExtKeyUsageServerAuth)
-	dir := writeFiles(t, map[string]string{
-		"cert.pem": string(certificate), "key.pem": string(key), "web.yml": "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n",
-	})
-	s := serveDouble(t, func(c *Config) { c.HTTP.WebConfigFile = filepath.Join(dir, "web.yml") })
-	client := ca.client(t)
-	defer client.CloseIdleConnections()
-	body := snappy.Encode(nil, writetest.Marshal(t, writetest.Request(1, 2)))
-	const shards, requests = 50, 10
-	var sent errgroup.Group
-	for range shards {
-		sent.Go(func() error {
-			for range requests {
-				req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+s.address+"/api/v1/write", bytes.NewReader(body))
-				if err != nil {
-					return err
-				}
-				req.Header.Set("Content-Type", "application/x-protobuf")
-				resp, err := client.Do(req)
-				if err != nil {
-					return err
-				}
-				if err := resp.Body.Close(); err != nil {
-					return err
-				}
-				if resp.ProtoMajor != 2 || resp.StatusCode != http.StatusNoContent {
-					return errors.New(resp.Proto + " " + resp.Status)
-				}
-			}
-			return nil
-		})
-	}
-	require.NoError(t, sent.Wait())
 }
 
 func TestServerAsksForClientCertificates(t *testing.T) {
@@ -422,11 +388,6 @@ func TestServerGivesUpOnSlowBodies(t *testing.T) {
 // answer holds its connection for a bounded time, whether it may write or not.
 func TestServerGivesUpOnSendersThatReadNoAnswers(t *testing.T) {
 	t.Parallel()
-	ca := newAuthority(t)
-	certificate, key := ca.issue(t, "localhost", x509.ExtKeyUsageServerAuth)
-	dir := writeFiles(t, map[string]string{
-		"cert.pem": string(certificate), "key.pem": string(key), "web.yml": "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n",
-	})
 	dial := func(t *testing.T, s *served) net.Conn {
 		t.Helper()
 		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.address)
@@ -469,26 +430,4 @@ func TestServerGivesUpOnSendersThatReadNoAnswers(t *testing.T) {
 			flood(t, s, dial(t, s), strings.Repeat(request, 1000))
 		})
 	}
-	t.Run("HTTP/2", func(t *testing.T) {
-		t.Parallel()
-		s := serveDouble(t, func(c *Config) {
-			bound(c)
-			c.HTTP.WebConfigFile = filepath.Join(dir, "web.yml")
-		})
-		pool := x509.NewCertPool()
-		pool.AddCert(ca.certificate)
-		var conn *tls.Conn
-		require.Eventually(t, func() bool { // the server also ends a handshake that is slow
-			conn = tls.Client(dial(t, s), &tls.Config{RootCAs: pool, ServerName: "localhost", NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS12})
-			return conn.HandshakeContext(t.Context()) == nil
-		}, await.Patience, time.Millisecond)
-		_, err := io.WriteString(conn, http2.ClientPreface)
-		require.NoError(t, err)
-		require.NoError(t, http2.NewFramer(conn, nil).WriteSettings())
-		var pings strings.Builder // each is answered
-		for framer := http2.NewFramer(&pings, nil); pings.Len() < 16<<10; {
-			require.NoError(t, framer.WritePing(false, [8]byte{}))
-		}
-		flood(t, s, conn, pings.String())
-	})
 }

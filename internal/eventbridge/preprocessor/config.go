@@ -47,8 +47,8 @@ type Limits struct {
 	// closed. Default 10s.
 	ReadTimeout time.Duration `yaml:"read_timeout"`
 	// Connections bounds the open connections of senders, each of which may take 300 KiB for
-	// headers before the sender is authenticated, or 450 KiB with HTTP/2. Further ones wait until
-	// others are closed. 0: no bound. Default 1024.
+	// headers before the sender is authenticated. Further ones wait until others are closed. 0: no
+	// bound. Default 1024.
 	Connections int `yaml:"connections"`
 	// Hops bounds how often an event may have passed Eventbridge before, by the header Aviary-Hops.
 	// Beyond: 508. Default 10.

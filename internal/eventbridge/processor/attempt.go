@@ -94,7 +94,7 @@ func (w *worker) count(outcome string) { w.metrics.deliveries[outcome].Inc() }
 func (w *worker) deliver(ctx context.Context, items []item, entered pass) []target.Result {
 	w.inFlight.Add(int64(len(items)))
 	w.metrics.inFlight.Add(float64(len(items)))
-	overdue := w.overdue()
+	overdue := w.overdue(len(items))
 	results := w.attempt(ctx, items)
 	overdue.Stop()
 	w.inFlight.Add(-int64(len(items)))
@@ -130,13 +130,15 @@ func (w *worker) attempt(ctx context.Context, items []item) (results []target.Re
 	return results
 }
 
-// overdueAfter is how much longer than its timeout an attempt may take before that is logged.
+// overdueAfter is how much longer than its timeouts an attempt may take before that is logged.
 const overdueAfter = time.Minute
 
 // overdue starts a timer that logs a warning if the attempt does not end in time: the attempt
-// occupies one of the subscriber's concurrent deliveries.
-func (w *worker) overdue() *time.Timer {
-	after := time.Duration(w.sub.Delivery.Timeout) + overdueAfter
+// occupies one of the subscriber's concurrent deliveries. A batch that is posted in parts makes up to
+// two requests for each event.
+func (w *worker) overdue(events int) *time.Timer {
+	requests := 2*events - 1
+	after := time.Duration(requests)*time.Duration(w.sub.Delivery.Timeout) + overdueAfter
 	return time.AfterFunc(after, func() { w.log.Warn("an attempt has not ended after its timeout", zap.Duration("elapsed", after)) })
 }
 

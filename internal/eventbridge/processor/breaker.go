@@ -21,7 +21,7 @@ const (
 // breaker stops deliveries to a target that is unavailable. Each delivery calls enter, and then
 // leave with what it says about the target. While the breaker is open no delivery enters. After
 // that a few enter as probes: one event alone may be the reason for a time-out. If one of them is
-// answered, the breaker closes; if all of them fail, it opens again. All methods are safe for
+// answered, the breaker closes; if all of them fail, it opens again for the same time. All methods are safe for
 // concurrent use.
 type breaker struct {
 	cfg model.Breaker
@@ -34,7 +34,6 @@ type breaker struct {
 	failures int           // in a row while closed, of the probes while half-open
 	probes   int           // that have entered while half-open
 	openings pass          // how often it has opened
-	interval time.Duration // until the next probes
 	until    time.Time
 	asked    bool          // the target asked to wait until then
 	next     chan struct{} // closed when something changes
@@ -46,12 +45,8 @@ type breaker struct {
 // breaker opened say nothing about the time after.
 type pass int
 
-const (
-	// maxProbes is how many deliveries enter while the breaker is half-open.
-	maxProbes = 4
-	// maxIntervals bounds the interval between probes: at most so many times the first one.
-	maxIntervals = 10
-)
+// maxProbes is how many deliveries enter while the breaker is half-open.
+const maxProbes = 4
 
 func newBreaker(cfg model.Breaker, changed func(s BreakerState, asked bool)) *breaker {
 	return &breaker{cfg: cfg, changed: changed, state: BreakerClosed, next: make(chan struct{})}
@@ -132,7 +127,6 @@ func (b *breaker) leave(p pass, a answer) {
 	case answered:
 		b.failures = 0
 		if b.state == BreakerHalfOpen {
-			b.interval = 0
 			b.become(BreakerClosed)
 		}
 		return
@@ -141,10 +135,8 @@ func (b *breaker) leave(p pass, a answer) {
 	}
 	if b.state == BreakerHalfOpen && b.failures > 0 && b.failures == b.probes ||
 		b.state == BreakerClosed && b.cfg.Failures > 0 && b.failures >= b.cfg.Failures {
-		first := time.Duration(b.cfg.Probe)
-		b.interval = min(max(2*b.interval, first), maxIntervals*first)
 		b.asked = false
-		b.open(b.interval)
+		b.open(time.Duration(b.cfg.Probe))
 	}
 }
 

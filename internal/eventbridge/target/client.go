@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/model"
@@ -71,7 +70,7 @@ func newTransport(guard *Guard, resolver *net.Resolver, settings *tls.Config, id
 	protocols.SetHTTP1(true)
 	return &http.Transport{
 		Proxy:                  nil, // a proxy of the environment would connect to addresses that the guard does not see
-		DialContext:            withAnswers(to.DialContext),
+		DialContext:            to.DialContext,
 		TLSClientConfig:        settings,
 		TLSHandshakeTimeout:    tlsTimeout,
 		DisableCompression:     true, // answers are not decompressed: a few bytes cannot become many
@@ -83,93 +82,51 @@ func newTransport(guard *Guard, resolver *net.Resolver, settings *tls.Config, id
 	}
 }
 
-// dialer makes connections.
-type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
-
-// withAnswers makes connections for newRequestContext.
-func withAnswers(dial dialer) dialer {
-	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := dial(ctx, network, address)
-		if err != nil {
-			return nil, err
-		}
-		return &connection{Conn: conn, closed: make(chan struct{})}, nil
-	}
-}
-
-// connection is a connection to a webhook. A receiver may refuse a request by its head and close the
-// connection: then the answer counts, not the error of sending the rest. So Write returns an error
-// once the connection is closed: net/http closes it when it has read the answer, or cannot read.
-type connection struct {
-	net.Conn
-	requests atomic.Bool // the connection has had a request; before, in TLS' handshake, nobody reads while one writes
-	closing  sync.Once
-	closed   chan struct{}
-}
-
-// Write returns what Write of net.Conn does.
-func (c *connection) Write(b []byte) (int, error) {
-	n, err := c.Conn.Write(b)
-	if err != nil && c.requests.Load() {
-		<-c.closed
-	}
-	return n, err
-}
-
-// Close closes the connection.
-func (c *connection) Close() error {
-	c.closing.Do(func() { close(c.closed) })
-	return c.Conn.Close()
-}
-
-// newRequestContext returns the context of one request, and a function that ends it. When ctx ends,
-// the request's connection is closed without sending what is unsent. Otherwise the system would go on
+// newRequestContext returns the context of one request, a function that ends it, and one that reports
+// whether the request has, or had, a connection. When ctx ends, the request's connection is closed without sending what is unsent. Otherwise the system would go on
 // sending it for minutes once the network is back: an attempt that was given up could arrive after
 // newer events.
-func newRequestContext(ctx context.Context) (context.Context, context.CancelFunc) {
+func newRequestContext(ctx context.Context) (_ context.Context, end context.CancelFunc, connected func() bool) {
 	requesting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var mu sync.Mutex
 	var conn net.Conn // of the request
-	requesting = httptrace.WithClientTrace(requesting, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
+	has := func(now net.Conn) {
 		mu.Lock()
 		defer mu.Unlock()
-		conn = got.Conn
-		if c, ok := below(conn).(*connection); ok {
-			c.requests.Store(true)
-		}
+		conn = now
 		if ctx.Err() != nil {
 			dropUnsent(conn)
 		}
-	}})
+	}
+	requesting = httptrace.WithClientTrace(requesting, &httptrace.ClientTrace{
+		GetConn: func(string) { has(nil) }, // perhaps again: a connection that was idle may be closed by now
+		GotConn: func(got httptrace.GotConnInfo) { has(got.Conn) },
+	})
 	unwatch := context.AfterFunc(ctx, func() {
 		mu.Lock()
 		dropUnsent(conn)
 		mu.Unlock()
 		cancel()
 	})
-	return requesting, func() {
+	end = func() {
 		unwatch()
 		cancel()
+	}
+	return requesting, end, func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return conn != nil
 	}
 }
 
 // dropUnsent makes conn drop unsent data when it is closed. conn may be nil.
 func dropUnsent(conn net.Conn) {
-	conn = below(conn)
-	if c, ok := conn.(*connection); ok {
-		conn = c.Conn
+	if encrypted, ok := conn.(*tls.Conn); ok && encrypted != nil {
+		conn = encrypted.NetConn()
 	}
 	if tcp, ok := conn.(*net.TCPConn); ok && tcp != nil {
 		_ = tcp.SetLinger(0) // it may be closed already
 	}
-}
-
-// below returns the connection below TLS.
-func below(conn net.Conn) net.Conn {
-	if encrypted, ok := conn.(*tls.Conn); ok && encrypted != nil {
-		return encrypted.NetConn()
-	}
-	return conn
 }
 
 // clientTLS makes the TLS settings of a subscriber. Certificates are always verified.

@@ -3,7 +3,6 @@ package target
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -96,34 +95,4 @@ func TestConnectionsAge(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, dialed.Load(), ended.Load())
 	})
-}
-
-// TestEarlyRefusalsCount: a receiver refuses a request by its head, and closes the connection while the
-// rest is on its way. That is its answer, not a failure of the connection.
-func TestEarlyRefusalsCount(t *testing.T) {
-	h := newHarness(t, nil)
-	url := rawServer(t, func(c net.Conn) {
-		if _, err := c.Read(make([]byte, 4<<10)); err == nil {
-			say(c, "HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-		}
-	})
-	large := h.stored(`{"specversion":"1.0","id":"1","source":"/s","type":"t","data":"` + strings.Repeat("x", 1<<20) + `"}`)
-	target := h.webhook(url, nil)
-	for range 20 {
-		result := deliver(t, target, large)
-		require.Equal(t, Refused, result.Verdict, "%v", result.Err)
-		require.Equal(t, 413, result.Status)
-	}
-
-	var attributes strings.Builder
-	for i := range 60 {
-		fmt.Fprintf(&attributes, `,"x%d":"%s"`, i, strings.Repeat("ж", 4<<10)) // percent-encoded 24 KiB
-	}
-	long := h.stored(`{"specversion":"1.0","id":"1","source":"/s","type":"t"` + attributes.String() + `}`)
-	target = h.webhook(newReceiver(t, nil).URL, func(w *model.Webhook) { w.Mode = "binary" }) // takes 1 MiB of headers
-	for range 20 {
-		result := deliver(t, target, long)
-		require.Equal(t, Refused, result.Verdict, "%v", result.Err)
-		require.Equal(t, 431, result.Status)
-	}
 }

@@ -158,6 +158,9 @@ func (c Redis) open() (redis.UniversalClient, error) {
 	}), nil
 }
 
+// dialer makes connections.
+type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
+
 // droppingUnsent makes connections drop unsent data when they are closed: the client does not say which
 // connection an attempt has.
 func droppingUnsent(dial dialer) dialer {

@@ -87,6 +87,7 @@ type Result struct {
 	Err error
 	// Unavailable says of a Retry that the destination takes nothing at present, whatever the event:
 	// there is no connection, no token or no answer in time, or it answered so (429, 502, 503, 504).
+	// A connection to a webhook that breaks before the answer may be about the event.
 	Unavailable bool
 	// RetryAfter is how long an unavailable destination asks to wait before the next attempt for
 	// any event: the header Retry-After of a status that makes it unavailable. At most an hour; 0 if

@@ -318,7 +318,7 @@ func (w *webhook) postOnce(ctx context.Context, r *request, token string) Result
 	if err != nil {
 		return Result{Reason: ReasonEvent, Err: err}
 	}
-	requesting, giveUp := newRequestContext(ctx)
+	requesting, giveUp, connected := newRequestContext(ctx)
 	defer giveUp()
 	req := w.blank.WithContext(requesting)
 	req.Header = head
@@ -329,7 +329,11 @@ func (w *webhook) postOnce(ctx context.Context, r *request, token string) Result
 	answer, err := w.pool.RoundTrip(req) //nolint:bodyclose // readAnswer does
 	if err != nil {
 		reason, err := connectionError(ctx, err, w.timeout)
-		return unavailable(reason, w.redactor.err(err, token))
+		result := unavailable(reason, w.redactor.err(err, token))
+		if reason == ReasonConnection && connected() { // the receiver may break a connection because of the event
+			result.Unavailable = false
+		}
+		return result
 	}
 	result := judge(answer)
 	result.Response = w.readAnswer(answer, result.Verdict != Delivered, giveUp, token)

@@ -5,25 +5,20 @@ import (
 	"context"
 	"embed"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/aviaryhq/aviary/test/languages"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
 //go:embed python node java
 var sources embed.FS
 
-const (
-	installTimeout = 10 * time.Minute
-	runTimeout     = 10 * time.Minute
-)
+const runTimeout = 10 * time.Minute
 
 // Checks returns the names of what every program checks.
 func Checks() []string {
@@ -39,12 +34,7 @@ type program struct {
 	protocols []int
 	// prepare installs the client and returns the command that runs the program; source holds its
 	// files and is for this run alone.
-	prepare func(ctx context.Context, s *stack.Stack, source string) (command, error)
-}
-
-type command struct {
-	args []string
-	env  []string
+	prepare func(ctx context.Context, s *stack.Stack, source string) (languages.Command, error)
 }
 
 func programs() []program {
@@ -92,45 +82,20 @@ type outcome struct {
 
 func (p program) run(t *testing.T, url string, protocol int) outcome {
 	t.Helper()
-	cmd := p.ready(t)
+	cmd := languages.Prepare(t, p.name, sources, p.prepare)
 	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
 	defer cancel()
 	prefix := fmt.Sprintf("%s-%d", strings.ReplaceAll(t.Name(), "/", "-"), time.Now().UnixNano())
-	args := slices.Concat(cmd.args, []string{url, fmt.Sprint(protocol), prefix})
-	run := exec.CommandContext(ctx, args[0], args[1:]...)
-	run.Env = append(os.Environ(), cmd.env...)
-	// go run has a child.
-	run.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	run.Cancel = func() error { return syscall.Kill(-run.Process.Pid, syscall.SIGKILL) }
+	run := cmd.Cmd(ctx, url, fmt.Sprint(protocol), prefix)
 	var stdout, stderr bytes.Buffer
 	run.Stdout, run.Stderr = &stdout, &stderr
 	err := run.Run()
-	out := outcome{checks: parse(stdout.String()), log: tail(stderr.String(), 20)}
+	out := outcome{checks: parse(stdout.String()), log: languages.Tail(stderr.String(), 20)}
 	failed := slices.ContainsFunc(Checks(), func(name string) bool { return out.checks[name] != "" })
 	if (err != nil) != failed {
 		t.Fatalf("exit status: %v; output: %s; log: %s", err, stdout.String(), out.log)
 	}
 	return out
-}
-
-// ready installs the client.
-func (p program) ready(t *testing.T) command {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), installTimeout)
-	defer cancel()
-	source := t.TempDir()
-	if err := os.CopyFS(source, sources); err != nil {
-		t.Fatal(err)
-	}
-	s, err := stack.New(stack.Config{Log: os.Stderr})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd, err := p.prepare(ctx, s, source)
-	if err != nil {
-		stack.Unavailable(t, p.name, err)
-	}
-	return cmd
 }
 
 func parse(out string) map[string]string {
@@ -148,51 +113,16 @@ func parse(out string) map[string]string {
 	return checks
 }
 
-func tail(text string, n int) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+func prepareGo(context.Context, *stack.Stack, string) (languages.Command, error) {
+	return languages.Command{Args: []string{"go", "run", "github.com/aviaryhq/aviary/test/clients/goredis"}}, nil
 }
 
-func prepareGo(context.Context, *stack.Stack, string) (command, error) {
-	return command{args: []string{"go", "run", "github.com/aviaryhq/aviary/test/clients/goredis"}}, nil
+func preparePython(ctx context.Context, s *stack.Stack, source string) (languages.Command, error) {
+	return languages.Python(ctx, s, "clients/python", filepath.Join(source, "python"), "check.py")
 }
 
-func preparePython(ctx context.Context, s *stack.Stack, source string) (command, error) {
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		return command{}, err
-	}
-	wanted := filepath.Join(source, "python", "requirements.txt")
-	packages, err := s.Folder(ctx, "clients/python", wanted, []string{python, "--version"}, func(ctx context.Context, dir string) error {
-		return fetch(ctx, s, "", python, "-m", "pip", "install", "--quiet", "--target", dir, "--require-hashes", "--requirement", wanted)
-	})
-	return command{args: []string{python, filepath.Join(source, "python", "check.py")}, env: []string{"PYTHONPATH=" + packages}}, err
-}
-
-func prepareNode(ctx context.Context, s *stack.Stack, source string) (command, error) {
-	node, err := exec.LookPath("node")
-	if err != nil {
-		return command{}, err
-	}
-	source = filepath.Join(source, "node")
-	packages, err := s.Folder(ctx, "clients/node", filepath.Join(source, "package-lock.json"), []string{node, "--version"}, func(ctx context.Context, dir string) error {
-		for _, name := range []string{"package.json", "package-lock.json"} {
-			data, err := os.ReadFile(filepath.Join(source, name))
-			if err == nil {
-				err = os.WriteFile(filepath.Join(dir, name), data, 0o600)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		return fetch(ctx, s, dir, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
-	})
-	if err != nil {
-		return command{}, err
-	}
-	// Node looks for packages beside the file that imports them.
-	err = os.Symlink(filepath.Join(packages, "node_modules"), filepath.Join(source, "node_modules"))
-	return command{args: []string{node, filepath.Join(source, "check.mjs")}}, err
+func prepareNode(ctx context.Context, s *stack.Stack, source string) (languages.Command, error) {
+	return languages.Node(ctx, s, "clients/node", filepath.Join(source, "node"), "check.mjs")
 }
 
 // The version of Lettuce, and the digest of its jars and those it needs, see [stack.Stack.Jars].
@@ -201,34 +131,7 @@ const (
 	lettuceSum = "b421635f9b879ff682bd51974cd71f5ecb7a4c686fce6d10945445c85d51ad850bb303e5336a9d8cf45152b9e2e5c297c2acd06c8e93cd39de3ba5d83e6ca240"
 )
 
-func prepareJava(ctx context.Context, s *stack.Stack, source string) (command, error) {
-	for _, tool := range []string{"java", "javac"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			return command{}, err
-		}
-	}
-	jars, err := s.Jars(ctx, "lettuce-"+lettuce, "io.lettuce:lettuce-core:"+lettuce, lettuceSum)
-	if err != nil {
-		return command{}, err
-	}
-	jars = filepath.Join(jars, "*")
-	program := filepath.Join(source, "java", "Check.java")
-	classes, err := s.Folder(ctx, "clients/java", program, []string{"javac", "-version"}, func(ctx context.Context, dir string) error {
-		return run(ctx, "", "javac", "-nowarn", "-cp", jars, "-d", dir, program)
-	})
-	return command{args: []string{"java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", classes + ":" + jars, "Check"}}, err
-}
-
-// fetch runs a command that fetches packages from a registry.
-func fetch(ctx context.Context, s *stack.Stack, dir string, args ...string) error {
-	return s.Try(ctx, func(ctx context.Context) error { return run(ctx, dir, args...) })
-}
-
-func run(ctx context.Context, dir string, args ...string) error {
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, tail(string(out), 5))
-	}
-	return nil
+func prepareJava(ctx context.Context, s *stack.Stack, source string) (languages.Command, error) {
+	jars := languages.Jars{Name: "lettuce-" + lettuce, Coordinates: "io.lettuce:lettuce-core:" + lettuce, Sum: lettuceSum}
+	return languages.Java(ctx, s, "clients/java", filepath.Join(source, "java"), "Check", jars)
 }

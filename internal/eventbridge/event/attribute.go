@@ -114,7 +114,28 @@ func checkValue(name, raw []byte, at int) *Error {
 	return faultf(BadAttribute, at, "%s: must be a text, a boolean or an integer", name)
 }
 
-// checkKnown checks the text of an attribute that Eventbridge looks at.
+// checkAttribute checks the text of an attribute; which is its number by known. It returns the time
+// if the attribute is time.
+func checkAttribute(which int, name, text []byte, at int) (when time.Time, fault *Error) {
+	if fault := checkText(name, text, at); fault != nil {
+		return when, fault
+	}
+	if which < 0 {
+		return when, nil
+	}
+	if fault := checkKnown(which, text, at); fault != nil {
+		return when, fault
+	}
+	if which == timeName {
+		var err error
+		if when, err = parseTime(text); err != nil {
+			return when, faultf(BadAttribute, at, "time: must be a time by RFC 3339 such as 2026-11-22T17:00:00Z, got %s", shown(text))
+		}
+	}
+	return when, nil
+}
+
+// checkKnown checks the text of an attribute that Eventbridge looks at, except for the form of time.
 func checkKnown(which int, text []byte, at int) *Error {
 	name := nameOf(which)
 	if len(text) == 0 {

@@ -86,21 +86,16 @@ func (d *draft) setText(name, text []byte) *Error {
 }
 
 func (d *draft) check(which int, a attribute, text []byte, at int) *Error {
-	if fault := checkText(a.name, text, at); fault != nil {
+	when, fault := checkAttribute(which, a.name, text, at)
+	if fault != nil {
 		return fault
 	}
 	if which < 0 {
 		d.others = append(d.others, a)
 		return nil
 	}
-	if fault := checkKnown(which, text, at); fault != nil {
-		return fault
-	}
 	if which == timeName {
-		var err error
-		if d.at, err = parseTime(text); err != nil {
-			return faultf(BadAttribute, at, "time: must be a time by RFC 3339 such as 2026-11-22T17:00:00Z, got %s", shown(text))
-		}
+		d.at = when
 	}
 	d.known[which] = attribute{raw: a.raw, escaped: a.escaped}
 	return nil

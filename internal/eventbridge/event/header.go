@@ -57,11 +57,10 @@ func (d *draft) setHeaders(h http.Header) *Error {
 		if name == "Ce-Datacontenttype" || name == "Ce-Data" {
 			return faultf(BadHeader, -1, "the header %s is not allowed: Content-Type and the body have its place", strings.ToLower(name))
 		}
-		text, fault := headerText(h, name)
-		if fault != nil {
-			return fault
+		if len(h[name]) != 1 {
+			return faultf(BadHeader, -1, "the header %s is there %d times", strings.ToLower(name), len(h[name]))
 		}
-		if fault := d.setText([]byte(strings.ToLower(name[len(headerPrefix):])), text); fault != nil {
+		if fault := d.setHeader([]byte(strings.ToLower(name[len(headerPrefix):])), h[name][0]); fault != nil {
 			return fault
 		}
 	}
@@ -78,45 +77,56 @@ func (d *draft) setHeaders(h http.Header) *Error {
 	return d.setText([]byte("datacontenttype"), []byte(text))
 }
 
-// headerText returns the text that a header stands for: quoted parts are unquoted, then percent
-// signs are decoded (section 3.1.3.2 of the binding).
-func headerText(h http.Header, name string) ([]byte, *Error) {
-	if len(h[name]) != 1 {
-		return nil, faultf(BadHeader, -1, "the header %s is there %d times", strings.ToLower(name), len(h[name]))
-	}
-	value := h[name][0]
-	text := make([]byte, 0, len(value))
-	quoted := false
-	for i := 0; i < len(value); i++ {
-		c := value[i]
-		switch {
-		case c == '"':
-			quoted = !quoted
-			continue
-		case c == '\\' && quoted && i+1 < len(value):
-			i++
-			c = value[i]
-		case c >= utf8.RuneSelf:
-			return nil, faultf(BadHeader, -1, "the header %s has bytes that are not ASCII: they must be percent-encoded", strings.ToLower(name))
+// setHeader takes the attribute name from the value of its header (section 3.1.3.2 of the binding).
+// Most SDKs write values without encoding them, so a value that would not be valid decoded is kept.
+func (d *draft) setHeader(name []byte, value string) *Error {
+	text := unquoted(headerText(value))
+	if decoded, ok := percentDecoded(text); ok && utf8.Valid(decoded) {
+		if _, fault := checkAttribute(known(name), name, decoded, -1); fault == nil {
+			text = decoded
 		}
-		text = append(text, c)
 	}
-	if quoted {
-		return nil, faultf(BadHeader, -1, "the header %s has a quote without its end", strings.ToLower(name))
-	}
-	text, ok := percentDecode(text)
-	if !ok {
-		return nil, faultf(BadHeader, -1, "the header %s has a percent sign without two hexadecimal digits: write %%25", strings.ToLower(name))
-	}
-	if !utf8.Valid(text) {
-		return nil, faultf(InvalidUTF8, -1, "the header %s is not UTF-8 when decoded", strings.ToLower(name))
-	}
-	return text, nil
+	return d.setText(name, text)
 }
 
-// percentDecode decodes in place.
-func percentDecode(text []byte) ([]byte, bool) {
-	out := text[:0]
+// headerText returns a header's value as UTF-8. What is not UTF-8 is Latin-1, in which the HTTP
+// clients of Java, Node and Python write headers.
+func headerText(value string) []byte {
+	if utf8.ValidString(value) {
+		return []byte(value)
+	}
+	text := make([]byte, 0, 2*len(value))
+	for i := range len(value) {
+		text = utf8.AppendRune(text, rune(value[i]))
+	}
+	return text
+}
+
+// unquoted returns what a quoted string stands for (RFC 9110, section 5.6.4), and any other text as
+// it is.
+func unquoted(text []byte) []byte {
+	if len(text) < 2 || text[0] != '"' {
+		return text
+	}
+	out := make([]byte, 0, len(text))
+	last := len(text) - 1
+	for i := 1; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"' && i == last:
+			return out
+		case c == '"':
+			return text
+		case c == '\\' && i < last:
+			i++
+		}
+		out = append(out, text[i])
+	}
+	return text
+}
+
+// percentDecoded reports false for a percent sign without two hexadecimal digits.
+func percentDecoded(text []byte) ([]byte, bool) {
+	out := make([]byte, 0, len(text))
 	for i := 0; i < len(text); i++ {
 		c := text[i]
 		if c == '%' {

@@ -31,9 +31,9 @@ type breaker struct {
 
 	mu       sync.Mutex
 	state    BreakerState
-	failures int           // in a row while closed, of the probes while half-open
-	probes   int           // that have entered while half-open
-	openings pass          // how often it has opened
+	failures int  // in a row while closed, of the probes while half-open
+	probes   int  // that have entered while half-open
+	openings pass // how often it has opened
 	until    time.Time
 	asked    bool          // the target asked to wait until then
 	next     chan struct{} // closed when something changes

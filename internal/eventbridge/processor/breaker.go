@@ -21,8 +21,8 @@ const (
 // breaker stops deliveries to a target that is unavailable. Each delivery calls enter, and then
 // leave with what it says about the target. While the breaker is open no delivery enters. After
 // that a few enter as probes: one event alone may be the reason for a time-out. If one of them is
-// answered, the breaker closes; if all of them fail, it opens again for the same time. All methods are safe for
-// concurrent use.
+// answered, the breaker closes; if all of them fail, it opens again for the same time. All methods
+// are safe for concurrent use.
 type breaker struct {
 	cfg model.Breaker
 	// changed is called in the order of changes, and must not block. asked says that the breaker

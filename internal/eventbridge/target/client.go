@@ -83,9 +83,9 @@ func newTransport(guard *Guard, resolver *net.Resolver, settings *tls.Config, id
 }
 
 // newRequestContext returns the context of one request, a function that ends it, and one that reports
-// whether the request has, or had, a connection. When ctx ends, the request's connection is closed without sending what is unsent. Otherwise the system would go on
-// sending it for minutes once the network is back: an attempt that was given up could arrive after
-// newer events.
+// whether the request has, or had, a connection. When ctx ends, the request's connection is closed
+// without sending what is unsent. Otherwise the system would go on sending it for minutes once the
+// network is back: an attempt that was given up could arrive after newer events.
 func newRequestContext(ctx context.Context) (_ context.Context, end context.CancelFunc, connected func() bool) {
 	requesting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var mu sync.Mutex

@@ -279,7 +279,7 @@ func TestAReplayEndsWithoutBrokers(t *testing.T) {
 	before, same := int64(-1), 0
 	w.eventually("something waits for the brokers", func() bool {
 		now := j.now()
-		if same++; now.Published != before || now.Chosen == now.Published {
+		if same++; now.Published != before || now.Read == now.Published {
 			before, same = now.Published, 0
 		}
 		return same > 50

@@ -135,8 +135,8 @@ func (w *webhook) fitting(batch []Delivery) int {
 }
 
 // deliver posts batch in one request and appends a result for each event to results. If the answer
-// may be about one of several events, deliver posts the halves instead. After a result that is about
-// the destination, deliver posts nothing: what follows has the same result.
+// may be about only some events, deliver posts the halves separately. If the last of results is
+// final, deliver posts nothing and repeats it.
 func (w *webhook) deliver(ctx context.Context, batch []Delivery, results []Result) []Result {
 	var result Result
 	if done := len(results); done > 0 && results[done-1].final() {
@@ -160,8 +160,8 @@ func (r *Result) final() bool {
 	return r.Unavailable || r.Verdict == Gone || r.Reason == ReasonStopped
 }
 
-// aboutAnEvent reports whether the result of a batch may be about only some of its events. A refusal
-// is. A failure is about the destination at first, and about an event if it is repeated.
+// aboutAnEvent reports whether the result of a batch may be about only some of its events: if the
+// batch is refused, or if it fails and one of the events has failed before.
 func (r *Result) aboutAnEvent(batch []Delivery) bool {
 	retried := slices.ContainsFunc(batch, func(d Delivery) bool { return d.Retried })
 	return r.Verdict == Refused || r.Verdict == Retry && !r.final() && retried

@@ -17,9 +17,9 @@ type windowCapacity struct {
 // refuseLater.
 //
 // An event is left out if an event with the same tenant, source and id is before it in the
-// partition, and not by more than the window, by the publish times of their messages. That event may
-// have been left out itself, or have matched no rule. It does not count if it became a dead letter
-// of the bus: the corrected event with its id must come.
+// partition, and not by more than the window, by the publish times of their messages. That event
+// may have been left out itself, or have matched no rule. It does not count if it became a dead
+// letter of the bus: the corrected event with its id must come.
 //
 // So the topic and the dead letters of the bus decide what is left out. The rules do not: they may
 // have changed. An event that is delivered again, to this or another engine, gets the same verdict.
@@ -32,9 +32,9 @@ type window struct {
 
 	known   int64 // the last position that was read ahead, -1: none
 	knownAt int64 // when that event was published, in milliseconds
-	// left has, up to known, the positions of events that are left out, each with the position of the
-	// event that it repeats. A position with itself is that of an event that was refused after it was
-	// read ahead: an event that repeats it is not left out.
+	// left has, up to known, the positions of events that are left out, each with the position of
+	// the event that it repeats. A position with itself is that of an event that was refused after
+	// it was read ahead: an event that repeats it is not left out.
 	left map[int64]int64
 
 	by     map[identity]seenEvent
@@ -84,8 +84,8 @@ func (w *window) passed(position int64, published time.Time) {
 	w.known, w.knownAt = position, published.UnixMilli()
 }
 
-// setLeft adds position to left, with the position of the event that it repeats. It returns false if
-// there is no capacity.
+// setLeft adds position to left, with the position of the event that it repeats. It returns false
+// if there is no capacity.
 func (w *window) setLeft(position, first int64) bool {
 	if w.capacity.used.Add(1) > w.capacity.most {
 		w.capacity.used.Add(-1)
@@ -131,8 +131,8 @@ func (w *window) refuse(hash identity, position int64) {
 	}
 }
 
-// refuseLater makes the next call of applyRefusals refuse an event, because a copy of it was refused.
-// Any goroutine may call it.
+// refuseLater makes the next call of applyRefusals refuse an event, because a copy of it was
+// refused. Any goroutine may call it.
 func (w *window) refuseLater(e refusedEvent) {
 	w.refusedMu.Lock()
 	defer w.refusedMu.Unlock()

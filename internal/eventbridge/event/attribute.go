@@ -135,7 +135,8 @@ func checkAttribute(which int, name, text []byte, at int) (when time.Time, fault
 	return when, nil
 }
 
-// checkKnown checks the text of an attribute that Eventbridge looks at, except for the form of time.
+// checkKnown checks the text of an attribute that Eventbridge looks at, except for the form of
+// time.
 func checkKnown(which int, text []byte, at int) *Error {
 	name := nameOf(which)
 	if len(text) == 0 {

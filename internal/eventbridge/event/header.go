@@ -89,8 +89,8 @@ func (d *draft) setHeader(name []byte, value string) *Error {
 	return d.setText(name, text)
 }
 
-// headerText returns a header's value as UTF-8. If it is not UTF-8, it is read as Latin-1, which the
-// HTTP clients of Java, Node and Python write.
+// headerText returns a header's value as UTF-8. If it is not UTF-8, it is read as Latin-1, which
+// the HTTP clients of Java, Node and Python write.
 func headerText(value string) []byte {
 	if utf8.ValidString(value) {
 		return []byte(value)

@@ -135,8 +135,8 @@ func (d *decoder) value(raw json.RawMessage, v reflect.Value, at string) {
 	}
 }
 
-// normalEscapes writes each text in raw, which is valid JSON, as Encode does. Values that differ only
-// in escapes become equal.
+// normalEscapes writes each text in raw, which is valid JSON, as Encode does. Values that differ
+// only in escapes become equal.
 func normalEscapes(raw []byte) []byte {
 	made := make([]byte, 0, len(raw))
 	for len(raw) > 0 {

@@ -18,8 +18,8 @@ const (
 // answerHandshake answers services that ask whether they may send events to a webhook: OPTIONS with
 // the header WebHook-Request-Origin (HTTP 1.1 Web Hooks for Event Delivery 1.0.2, section 4). The
 // answer grants nothing, because each event needs a tenant's credentials. So the handshake needs
-// none, and the answer is the same for each name of a bus. WebHook-Request-Callback is ignored: this
-// process sends no request to an address that a stranger chooses.
+// none, and the answer is the same for each name of a bus. WebHook-Request-Callback is ignored:
+// this process sends no request to an address that a stranger chooses.
 func answerHandshake(w http.ResponseWriter, r *http.Request) {
 	httpserver.AnswerAtOnce(w, r)
 	origins, rates := r.Header[originHeader], r.Header[rateHeader]

@@ -128,8 +128,8 @@ func (s *senders) byJWT(text string) (tenant string, err error) {
 }
 
 // claimed returns the tenant with the issuer, the audience and the subject that a token claims. If
-// there is none, it returns the tenant for any subject, the first in the configuration; nil if there
-// is none either.
+// there is none, it returns the tenant for any subject, the first in the configuration; nil if
+// there is none either.
 func (s *senders) claimed(c *jwt.RegisteredClaims) *jwtKeys {
 	var chosen *jwtKeys
 	for _, k := range s.jwts {

@@ -29,8 +29,9 @@ type senders struct {
 	tenants map[string]*tenant // empty: everyone may write
 	tokens  *bearer.Tokens
 	jwts    []*jwtKeys // in the order of the configuration
-	// unknown takes the place of a tenant that does not exist or does not sign. Its secret is random,
-	// so that a request in such a name is answered like one with a wrong signature, about as fast.
+	// unknown takes the place of a tenant that does not exist or does not sign. Its secret is
+	// random, so that a request in such a name is answered like one with a wrong signature, about
+	// as fast.
 	unknown *tenant
 }
 

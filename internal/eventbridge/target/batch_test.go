@@ -17,8 +17,8 @@ import (
 	"github.com/aviaryhq/aviary/test/await"
 )
 
-// TestOneEventDoesNotFailItsBatch: the halves of a batch are posted if it is refused, or if it fails
-// again and is not unavailable.
+// TestOneEventDoesNotFailItsBatch: the halves of a batch are posted if it is refused, or if it
+// fails again and is not unavailable.
 func TestOneEventDoesNotFailItsBatch(t *testing.T) {
 	for _, test := range []struct {
 		name    string

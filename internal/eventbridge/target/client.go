@@ -21,8 +21,8 @@ const (
 	keepAlive      = 30 * time.Second
 	// maxResponseHeader bounds the headers of an answer.
 	maxResponseHeader = 64 << 10
-	// maxConnectionAge bounds how long requests use a connection: a change of the receiver's address
-	// in DNS takes effect after that time, also if there are always requests.
+	// maxConnectionAge bounds how long requests use a connection: a change of the receiver's
+	// address in DNS takes effect after that time, also if there are always requests.
 	maxConnectionAge = 5 * time.Minute
 )
 

@@ -80,8 +80,8 @@ func (f *frail) Send(ctx context.Context, to string, m *message.Message, done fu
 	f.shelf.Send(ctx, to, m, done)
 }
 
-// TestSinksThatEndAreMadeAgain: a sink may end for a reason that does not last. Its subscribers must
-// not wait for a restart of the process.
+// TestSinksThatEndAreMadeAgain: a sink may end for a reason that does not last. Its subscribers
+// must not wait for a restart of the process.
 func TestSinksThatEndAreMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, err := NewFactory(Options{Config: DefaultConfig()})

@@ -23,7 +23,8 @@ type Target interface {
 	// subscriber's timeout has passed, or ctx has ended.
 	//
 	// Except: a webhook of mode batch may make several requests, less than two for each event, and
-	// each has the subscriber's timeout. It makes none after a request that is not answered in time.
+	// each has the subscriber's timeout. It makes none after a request that is not answered in
+	// time.
 	//
 	// The events of a batch are in flight together. One may be stored although one before it is
 	// not. To keep an order, deliver one event at a time.

@@ -189,8 +189,8 @@ type request struct {
 	trace event.Trace
 }
 
-// request makes the request for a batch in mode batch, or for one event otherwise. An error is about
-// the event.
+// request makes the request for a batch in mode batch, or for one event otherwise. An error is
+// about the event.
 func (w *webhook) request(batch []Delivery) (request, error) {
 	d := &batch[0]
 	switch {
@@ -236,8 +236,8 @@ func traceOf(e *event.Event) event.Trace {
 	return event.TraceOf(head)
 }
 
-// post posts a batch, or one event, within the subscriber's timeout. If the receiver does not accept
-// the OAuth2 token any more, post tries a new one.
+// post posts a batch, or one event, within the subscriber's timeout. If the receiver does not
+// accept the OAuth2 token any more, post tries a new one.
 func (w *webhook) post(ctx context.Context, batch []Delivery) Result {
 	began := time.Now()
 	r, err := w.request(batch)

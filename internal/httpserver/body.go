@@ -25,9 +25,9 @@ func ClearReadDeadline(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 }
 
-// AnswerAtOnce makes the answer to a request whose body is not read go out at once. The server would
-// first read up to 256 KiB of the body, which may never come. The connection is closed after
-// the answer. Call AnswerAtOnce before the status is written.
+// AnswerAtOnce makes the server answer without reading the body, and close the connection. Without
+// it the server would first read up to 256 KiB of the body, which may never come. Call it before
+// the status is written.
 func AnswerAtOnce(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
 		w.Header().Set("Connection", "close")

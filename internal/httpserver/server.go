@@ -28,8 +28,8 @@ const maxHeader = 16 << 10
 // most handle, is added.
 //
 // The server speaks HTTP/1.1 only, also with TLS: a connection has one request at a time, so a limit
-// of connections limits the memory that unknown senders take. Over HTTP/2 one connection could take
-// 18 MiB, and some clients fail when they may have only a few requests on a connection.
+// of connections limits the memory that unknown senders take. With HTTP/2 one connection could take
+// 18 MiB. A low limit of its streams would reduce that, but some clients fail with one.
 func NewServer(read, handle time.Duration, state func(net.Conn, http.ConnState), handler http.Handler) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)

@@ -1,5 +1,5 @@
-// Package stdlog passes lines of Go's standard loggers to zap. Anybody who connects, or is connected
-// to, can cause such lines, and net/http repeats in them what it has received.
+// Package stdlog passes lines of Go's standard loggers to zap. Any peer of a connection can cause
+// such lines, and net/http repeats in them what it has received.
 package stdlog
 
 import (
@@ -21,8 +21,8 @@ const (
 )
 
 // writer logs one line in ten seconds, with the number of those left out. It cuts a line before the
-// first double quote, because what is quoted may be a peer's, and hold a token. Panics of HTTP handlers
-// are always logged, whole.
+// first double quote: the quoted text may come from a peer, and hold a token. Panics of HTTP
+// handlers are always logged, as a whole.
 type writer struct {
 	log     *zap.Logger
 	message string
@@ -32,13 +32,13 @@ type writer struct {
 	leftOut int       // since then
 }
 
-// New returns a logger for one source of lines, such as http.Server.ErrorLog. message is the message of
-// its log lines.
+// New returns a logger for one source of lines, such as http.Server.ErrorLog. Its lines have the
+// given message.
 func New(to *zap.Logger, message string) *log.Logger {
 	return log.New(&writer{log: to, message: message}, "", 0)
 }
 
-// Redirect makes the standard logger of the process one of New's. net/http's client logs to it.
+// Redirect passes the lines of the process' standard logger to zap. net/http's client uses it.
 func Redirect(to *zap.Logger) {
 	log.SetFlags(0)
 	log.SetOutput(New(to, "a Go package logged a line").Writer())

@@ -41,8 +41,8 @@ func TestLinesAreLoggedRarely(t *testing.T) {
 	})
 }
 
-// TestWhatPeersSendIsNotLogged: net/http logs the beginning of what a server sends without a request,
-// which may be what the server was sent.
+// TestWhatPeersSendIsNotLogged: net/http logs the beginning of what a server sends without a
+// request, which may be what the server was sent.
 func TestWhatPeersSendIsNotLogged(t *testing.T) {
 	core, logged := observer.New(zap.DebugLevel)
 	Redirect(zap.New(core))

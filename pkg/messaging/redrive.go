@@ -215,7 +215,7 @@ type letter struct {
 	id     pulsar.MessageID
 	to     string
 	record *Record
-	copied MessageID
+	copyID MessageID
 	err    error
 }
 
@@ -286,11 +286,11 @@ func (v *redrive) send(ctx context.Context, batch []*letter) (err error) {
 	ending, cancel := v.outlast(ctx) // what was sent is acknowledged, also when ctx ends
 	defer cancel()
 	outcomes := make(chan *letter, len(batch))
-	sent := 0 // and without an outcome
+	waiting := 0 // for an outcome
 	publish := func(p *Publisher, l *letter) {
-		sent++
+		waiting++
 		p.PublishAsync(ctx, l.record, func(id MessageID, err error) {
-			l.copied, l.err = id, err
+			l.copyID, l.err = id, err
 			outcomes <- l
 		})
 	}
@@ -321,11 +321,11 @@ func (v *redrive) send(ctx context.Context, batch []*letter) (err error) {
 		publish(p, l)
 	}
 	var stored []pulsar.MessageID
-	for sent > 0 {
+	for waiting > 0 {
 		select {
 		case l := <-outcomes:
-			sent--
-			if l.err == nil && l.copied.inTopic() != nil { // taken for a duplicate: it may not be stored
+			waiting--
+			if l.err == nil && l.copyID.inTopic() != nil { // taken for a duplicate: it may not be stored
 				var p *Publisher
 				if p, l.err = v.publisher(ctx, l.to); l.err == nil {
 					publish(p, l)
@@ -341,7 +341,7 @@ func (v *redrive) send(ctx context.Context, batch []*letter) (err error) {
 				err = fmt.Errorf("publish to %s: %w", l.to, l.err)
 			}
 		case <-ending.Done():
-			err, sent = ending.Err(), 0
+			err, waiting = ending.Err(), 0
 		}
 	}
 	v.result.Redriven += len(stored)

@@ -104,8 +104,8 @@ func (e event) id() string { return fmt.Sprint(e.Attributes["id"]) }
 
 const eventType = "sdk.test"
 
-// events are what an SDK sends in a mode. JavaScript knows milliseconds of a time, and adds one where
-// there is none.
+// events are what an SDK sends in a mode. JavaScript knows milliseconds of a time, and adds one
+// where there is none.
 func (s sdk) events(mode string) (out []event) {
 	add := func(name string, data []byte, attributes map[string]any) {
 		maps.Copy(attributes, map[string]any{"specversion": "1.0", "id": fmt.Sprintf("%s-%s-%s", s.name, mode, name), "type": eventType})
@@ -286,8 +286,9 @@ func (p *program) send(t *testing.T, mode string) {
 	p.answers = nil
 }
 
-// TestOfficialSDKs: each SDK sends events in each of its modes, and each reads all of them in each of
-// its modes as they were sent. In binary mode those that do not decode headers read them encoded.
+// TestOfficialSDKs: each SDK sends events in each of its modes, and each reads all of them in each
+// of its modes as they were sent. In binary mode those that do not decode headers read them
+// encoded.
 func TestOfficialSDKs(t *testing.T) {
 	t.Parallel()
 	server := stack.Pulsar(t)

@@ -1,6 +1,6 @@
 // Package languages prepares programs in Python, Java and Node for tests that run clients of other
-// languages. The packages that a program needs are pinned by digests, fetched from the registries and
-// kept in the user's cache folder.
+// languages. The packages that a program needs are pinned by digests, fetched from the registries
+// and kept in the user's cache folder.
 package languages
 
 import (
@@ -28,7 +28,8 @@ type Command struct {
 }
 
 // Prepare copies sources to a folder of the test, which it gives to prepare. It fails the test, or
-// skips it without the environment variable CI, if prepare returns an error. name is for the message.
+// skips it without the environment variable CI, if prepare returns an error. name is for the
+// message.
 func Prepare(t *testing.T, name string, sources fs.FS, prepare func(ctx context.Context, s *stack.Stack, source string) (Command, error)) Command {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), installTimeout)

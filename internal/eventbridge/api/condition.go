@@ -42,8 +42,8 @@ func condition(r *http.Request, now int64) (c registry.Condition, err error) {
 	return c, nil
 }
 
-// unconditional refuses a condition where none is checked.
-func unconditional(r *http.Request) error {
+// refuseConditions refuses If-Match and If-None-Match: jobs have no revision to compare.
+func refuseConditions(r *http.Request) error {
 	if len(r.Header.Values("If-Match"))+len(r.Header.Values("If-None-Match")) > 0 {
 		return refused(http.StatusBadRequest, "this request takes neither If-Match nor If-None-Match: jobs have no revision")
 	}

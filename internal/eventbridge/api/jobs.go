@@ -25,7 +25,7 @@ func (a *API) replay(w http.ResponseWriter, r *http.Request) {
 func (a *API) begin(w http.ResponseWriter, r *http.Request, options func() error, begin func(*model.Subscriber) (processor.Job, error)) {
 	s, err := a.holder(r)
 	if err == nil {
-		err = unconditional(r)
+		err = refuseConditions(r)
 	}
 	if err == nil {
 		err = options()
@@ -61,7 +61,7 @@ func (a *API) busJob(w http.ResponseWriter, r *http.Request) {
 // cancelJob cancels the job of a subscriber, in whichever process it runs, or that of a bus in this
 // process.
 func (a *API) cancelJob(w http.ResponseWriter, r *http.Request) {
-	if err := unconditional(r); err != nil {
+	if err := refuseConditions(r); err != nil {
 		a.refuse(w, r, err)
 		return
 	}

@@ -65,11 +65,11 @@ func (a *API) readOptions(w http.ResponseWriter, r *http.Request, v any) error {
 	if err := strict(body, v); err != nil {
 		return err
 	}
-	return allSet(body)
+	return refuseEmpty(body)
 }
 
-// allSet refuses options that are given without a value: an empty filter would select all.
-func allSet(body []byte) error {
+// refuseEmpty refuses options without a value: an empty filter would select everything.
+func refuseEmpty(body []byte) error {
 	var given map[string]json.RawMessage
 	if json.Unmarshal(body, &given) != nil || given == nil {
 		return refused(http.StatusBadRequest, "the body is not valid for this request: it must be a JSON object")
@@ -84,7 +84,7 @@ func allSet(body []byte) error {
 	return nil
 }
 
-// noValue is what is wrong with an option that has no value.
+// noValue follows the key of an option without a value.
 const noValue = " must have a value, or be left out"
 
 // inPlainWords says what a decoder found wrong with the body for v, a struct.

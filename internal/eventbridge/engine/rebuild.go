@@ -20,8 +20,8 @@ const clocksApart = time.Minute
 // acknowledged, and are not delivered. Events that the topic does not keep, or that are not read in
 // time, are unknown: a duplicate of one may be let through.
 //
-// Events that are dead letters of the bus do not fill the window. If the dead letters cannot be
-// read, nothing does.
+// Dead letters of the bus are not put into the window. If they cannot be read, the window is not
+// rebuilt.
 func (p *partition) rebuild(ctx context.Context, published time.Time) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, p.bus.engine.cfg.DedupRebuild)
@@ -64,8 +64,8 @@ func (p *partition) read(ctx context.Context, from time.Time) (n int, err error)
 }
 
 // readRefused returns the positions of those events of the partition that are dead letters of the
-// bus, published at the given time or later. A dead letter is stored before its event is
-// acknowledged, so all refused events are among them that are not delivered again.
+// bus, published at the given time or later. An engine stores a dead letter before it acknowledges
+// the event, so each refused event is among them, or is delivered again.
 func (p *partition) readRefused(ctx context.Context, from time.Time) (refused map[int64]bool, err error) {
 	topic := p.bus.engine.topics.Unmatched(p.bus.name)
 	if err := p.bus.engine.client.EnsureSubscription(ctx, topic, model.DeliverSubscription, messaging.StartEarliest); err != nil {

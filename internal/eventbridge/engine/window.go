@@ -17,22 +17,24 @@ type windowCapacity struct {
 // refuseLater.
 //
 // An event is left out if an event with the same tenant, source and id is before it in the
-// partition, and not by more than the window, by the publish times of their messages. That event may
-// have been left out itself, or have matched no rule. It counts only if it has not become a dead
-// letter of the bus: the corrected event with its id must come. So the topic and the dead letters
-// of the bus decide what is left out, and the rules do not: they may have changed since. An event
-// that is delivered again, to this or another engine, gets the same verdict. For this, events are
-// judged in the order of the topic. Events that were read ahead (see [window.ahead]) have their
-// verdict from that reading, because a backlog may be longer than the window.
+// partition, and not by more than the window, by the publish times of their messages. That event
+// may have been left out itself, or have matched no rule. It does not count if it became a dead
+// letter of the bus: the corrected event with its id must come.
+//
+// So the topic and the dead letters of the bus decide what is left out. The rules do not: they may
+// have changed. An event that is delivered again, to this or another engine, gets the same verdict.
+// For this, events are judged in the order of the topic. Events that were read ahead (see
+// [window.ahead]) have their verdict from that reading, because a backlog may be longer than the
+// window.
 type window struct {
 	length   time.Duration
 	capacity *windowCapacity
 
 	known   int64 // the last position that was read ahead, -1: none
 	knownAt int64 // when that event was published, in milliseconds
-	// left has the positions up to known whose events are left out, each with the position of the
-	// event that they repeat. A position with itself is that of an event that was refused after it
-	// was read ahead: what repeats it comes.
+	// left has, up to known, the positions of events that are left out, each with the position of
+	// the event that it repeats. A position with itself is that of an event that was refused after
+	// it was read ahead: an event that repeats it is not left out.
 	left map[int64]int64
 
 	by     map[identity]seenEvent
@@ -41,7 +43,7 @@ type window struct {
 	newest int64 // publish time, milliseconds
 
 	refusedMu sync.Mutex
-	refused   []refusedEvent // by their copies, see refuseLater
+	refused   []refusedEvent // by refuseLater
 }
 
 // refusedEvent is an event that becomes a dead letter of the bus.
@@ -71,20 +73,20 @@ func newWindow(length time.Duration, capacity *windowCapacity) *window {
 func (w *window) ahead(hash identity, position int64, published time.Time) (forgotten int) {
 	first, forgotten := w.seen(hash, position, published)
 	w.passed(position, published)
-	if first != position && !w.leave(position, first) {
+	if first != position && !w.setLeft(position, first) {
 		forgotten++
 	}
 	return forgotten
 }
 
-// passed notes that the events up to position were read ahead.
+// passed records that the events up to position were read ahead.
 func (w *window) passed(position int64, published time.Time) {
 	w.known, w.knownAt = position, published.UnixMilli()
 }
 
-// leave notes in left that the event at position repeats that at first. It returns false if there
-// is no capacity.
-func (w *window) leave(position, first int64) bool {
+// setLeft adds position to left, with the position of the event that it repeats. It returns false
+// if there is no capacity.
+func (w *window) setLeft(position, first int64) bool {
 	if w.capacity.used.Add(1) > w.capacity.most {
 		w.capacity.used.Add(-1)
 		return false
@@ -104,7 +106,7 @@ func (w *window) judge(hash identity, position int64, published time.Time) (agai
 		if _, refused := w.left[first]; !repeats || !refused {
 			return repeats, 0
 		}
-		// It may be the first that is not refused.
+		// The event that it repeats was refused: this may be the first that counts.
 	}
 	if w.left != nil && published.UnixMilli()-w.knownAt > w.length.Milliseconds() {
 		w.forgetAhead() // events that were read ahead are not in flight any more
@@ -119,25 +121,25 @@ func (w *window) forgetAhead() {
 	w.left = nil
 }
 
-// refuse forgets an event that has been judged, and becomes a dead letter of the bus.
+// refuse forgets an event that has been judged and becomes a dead letter of the bus.
 func (w *window) refuse(hash identity, position int64) {
 	if s, ok := w.by[hash]; ok && s.first == position {
 		delete(w.by, hash)
 	}
-	if _, noted := w.left[position]; position <= w.known && !noted && !w.leave(position, position) {
-		w.forgetAhead() // rather a second copy than none
+	if _, noted := w.left[position]; position <= w.known && !noted && !w.setLeft(position, position) {
+		w.forgetAhead() // a second copy is better than none
 	}
 }
 
-// refuseLater makes the next call of applyRefusals refuse an event, one of whose copies was not
-// accepted. Any goroutine may call it.
+// refuseLater makes the next call of applyRefusals refuse an event, because a copy of it was
+// refused. Any goroutine may call it.
 func (w *window) refuseLater(e refusedEvent) {
 	w.refusedMu.Lock()
 	defer w.refusedMu.Unlock()
 	w.refused = append(w.refused, e)
 }
 
-// applyRefusals does what refuseLater has noted.
+// applyRefusals refuses the events of refuseLater.
 func (w *window) applyRefusals() {
 	w.refusedMu.Lock()
 	refused := w.refused
@@ -148,8 +150,8 @@ func (w *window) applyRefusals() {
 	}
 }
 
-// seen notes an event, and returns the position of the event that it repeats, its own if it repeats
-// none.
+// seen records an event. It returns the position of the event that it repeats, or its own if it
+// repeats none.
 func (w *window) seen(hash identity, position int64, published time.Time) (first int64, forgotten int) {
 	if w.length <= 0 {
 		return position, 0

@@ -114,8 +114,8 @@ func checkValue(name, raw []byte, at int) *Error {
 	return faultf(BadAttribute, at, "%s: must be a text, a boolean or an integer", name)
 }
 
-// checkAttribute checks the text of an attribute; which is its number by known. It returns the time
-// if the attribute is time.
+// checkAttribute checks the text of an attribute. which is the result of known(name). If the
+// attribute is time, when is its value.
 func checkAttribute(which int, name, text []byte, at int) (when time.Time, fault *Error) {
 	if fault := checkText(name, text, at); fault != nil {
 		return when, fault
@@ -135,7 +135,8 @@ func checkAttribute(which int, name, text []byte, at int) (when time.Time, fault
 	return when, nil
 }
 
-// checkKnown checks the text of an attribute that Eventbridge looks at, except for the form of time.
+// checkKnown checks the text of an attribute that Eventbridge looks at, except for the form of
+// time.
 func checkKnown(which int, text []byte, at int) *Error {
 	name := nameOf(which)
 	if len(text) == 0 {

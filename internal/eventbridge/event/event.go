@@ -40,8 +40,8 @@ type Event struct {
 	// Time is zero if the event has none.
 	ID, Source, Type, Subject, PartitionKey, DataContentType string
 	Time                                                     time.Time
-	// Tenant is the name of the tenant that sent the event. It is not in JSON: parsing and Decode
-	// leave it empty, and it stays so without tenants.
+	// Tenant is the name of the tenant that sent the event, empty without tenants. It is not in
+	// JSON: parsing and Decode leave it empty.
 	Tenant string
 
 	dataKind DataKind

@@ -260,8 +260,8 @@ func TestBinary(t *testing.T) {
 	assert.False(t, event.IsBinary(http.Header{"Ce-Other": {"1"}}))
 }
 
-// TestHeadersThatWereNotEncoded: SDKs write values as they are. A value that is not valid decoded is
-// kept, by whatever it is not valid.
+// TestHeadersThatWereNotEncoded: SDKs write values as they are. A value that is not valid when
+// decoded is kept, whatever the reason.
 func TestHeadersThatWereNotEncoded(t *testing.T) {
 	var p event.Parser
 	for _, test := range []struct{ name, value, want string }{

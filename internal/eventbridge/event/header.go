@@ -77,8 +77,8 @@ func (d *draft) setHeaders(h http.Header) *Error {
 	return d.setText([]byte("datacontenttype"), []byte(text))
 }
 
-// setHeader takes the attribute name from the value of its header (section 3.1.3.2 of the binding).
-// Most SDKs write values without encoding them, so a value that would not be valid decoded is kept.
+// setHeader sets the attribute name from the value of its header (section 3.1.3.2 of the binding).
+// Most SDKs do not encode values, so a value that is not valid when decoded is taken as it is.
 func (d *draft) setHeader(name []byte, value string) *Error {
 	text := unquoted(headerText(value))
 	if decoded, ok := percentDecoded(text); ok && utf8.Valid(decoded) {
@@ -89,8 +89,8 @@ func (d *draft) setHeader(name []byte, value string) *Error {
 	return d.setText(name, text)
 }
 
-// headerText returns a header's value as UTF-8. What is not UTF-8 is Latin-1, in which the HTTP
-// clients of Java, Node and Python write headers.
+// headerText returns a header's value as UTF-8. If it is not UTF-8, it is read as Latin-1, which
+// the HTTP clients of Java, Node and Python write.
 func headerText(value string) []byte {
 	if utf8.ValidString(value) {
 		return []byte(value)
@@ -124,7 +124,7 @@ func unquoted(text []byte) []byte {
 	return text
 }
 
-// percentDecoded reports false for a percent sign without two hexadecimal digits.
+// percentDecoded returns false if a percent sign has no two hexadecimal digits behind it.
 func percentDecoded(text []byte) ([]byte, bool) {
 	out := make([]byte, 0, len(text))
 	for i := 0; i < len(text); i++ {

@@ -94,7 +94,7 @@ type decoder struct{ faults FaultList }
 
 func (d *decoder) value(raw json.RawMessage, v reflect.Value, at string) {
 	if v.Type() == reflect.TypeFor[json.RawMessage]() {
-		v.SetBytes(plainTexts(bytes.TrimSpace(raw)))
+		v.SetBytes(normalEscapes(bytes.TrimSpace(raw)))
 		return
 	}
 	if string(bytes.TrimSpace(raw)) == "null" {
@@ -135,9 +135,9 @@ func (d *decoder) value(raw json.RawMessage, v reflect.Value, at string) {
 	}
 }
 
-// plainTexts returns valid JSON with each text as Encode writes it: what differs only in escapes is
-// stored as the same.
-func plainTexts(raw []byte) []byte {
+// normalEscapes writes each text in raw, which is valid JSON, as Encode does. Values that differ
+// only in escapes become equal.
+func normalEscapes(raw []byte) []byte {
 	made := make([]byte, 0, len(raw))
 	for len(raw) > 0 {
 		begin := bytes.IndexByte(raw, '"')
@@ -189,7 +189,7 @@ func (d *decoder) object(raw json.RawMessage, v reflect.Value, at string) {
 		}
 		d.value(value, v.Field(i), at+Step(key))
 		if v.Field(i).Type() == reflect.TypeFor[secret.String]() && string(value) == `""` {
-			d.faults.Add(at+Step(key), "must have a value, or be left out") // such as that of an unset variable of a script
+			d.faults.Add(at+Step(key), "must have a value, or be left out") // a script may have used an unset variable
 		}
 	})
 }

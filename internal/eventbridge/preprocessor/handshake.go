@@ -15,12 +15,12 @@ const (
 	rateHeader   = "Webhook-Request-Rate"
 )
 
-// consent answers the handshake of services that send events to webhooks: OPTIONS with the header
-// WebHook-Request-Origin (HTTP 1.1 Web Hooks for Event Delivery 1.0.2, section 4). It lets a service
-// try and grants nothing: events need a tenant's credentials as always. So it asks for none, and the
-// answer is the same for each name of a bus. WebHook-Request-Callback is ignored: this process sends
-// no request to an address that a stranger chooses.
-func consent(w http.ResponseWriter, r *http.Request) {
+// answerHandshake answers services that ask whether they may send events to a webhook: OPTIONS with
+// the header WebHook-Request-Origin (HTTP 1.1 Web Hooks for Event Delivery 1.0.2, section 4). The
+// answer grants nothing, because each event needs a tenant's credentials. So the handshake needs
+// none, and the answer is the same for each name of a bus. WebHook-Request-Callback is ignored:
+// this process sends no request to an address that a stranger chooses.
+func answerHandshake(w http.ResponseWriter, r *http.Request) {
 	httpserver.AnswerAtOnce(w, r)
 	origins, rates := r.Header[originHeader], r.Header[rateHeader]
 	w.Header().Set("Allow", http.MethodPost)
@@ -28,7 +28,7 @@ func consent(w http.ResponseWriter, r *http.Request) {
 		refusal.WriteProblem(w, refusal.WrongMethod(r, http.MethodPost), nil)
 		return
 	}
-	rate := "*" // no bound of its own: quotas answer 429
+	rate := "*" // the handshake sets no bound; quotas answer 429
 	if len(rates) > 0 {
 		n, err := strconv.ParseUint(rates[0], 10, 32)
 		if err != nil || n == 0 || len(rates) > 1 {

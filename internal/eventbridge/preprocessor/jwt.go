@@ -104,32 +104,32 @@ func (k *jwtKeys) keys() []publicKey {
 }
 
 // byJWT returns the tenant of a token. The token's claims choose the tenant, and only that tenant's
-// keys can verify the token: it never becomes another tenant's. Which error it is shows only after
-// the signature is found to be valid.
+// keys can verify the token. The answer says that a token has expired only if its signature is
+// valid.
 func (s *senders) byJWT(text string) (tenant string, err error) {
 	if len(text) > maxToken {
-		return "", unauthorized(unknownKey)
+		return "", unauthorized(invalidKey)
 	}
 	var claims jwt.RegisteredClaims
 	if _, _, err := jwt.NewParser().ParseUnverified(text, &claims); err != nil {
-		return "", unauthorized(unknownKey)
+		return "", unauthorized(invalidKey)
 	}
 	chosen := s.claimed(&claims)
 	if chosen == nil {
-		return "", unauthorized(unknownKey)
+		return "", unauthorized(invalidKey)
 	}
 	switch _, err := chosen.parser.ParseWithClaims(text, new(jwt.RegisteredClaims), chosen.find); {
 	case errors.Is(err, jwt.ErrTokenExpired): // claims are checked after the signature
 		return "", unauthorized("the token has expired")
 	case err != nil:
-		return "", unauthorized(unknownKey)
+		return "", unauthorized(invalidKey)
 	}
 	return chosen.tenant, nil
 }
 
-// claimed returns the tenant with the issuer, the audience and the subject that a token claims; if
-// there is none, the tenant for any subject. Of several, it is the first in the configuration. Nil:
-// no tenant's.
+// claimed returns the tenant with the issuer, the audience and the subject that a token claims. If
+// there is none, it returns the tenant for any subject, the first in the configuration; nil if
+// there is none either.
 func (s *senders) claimed(c *jwt.RegisteredClaims) *jwtKeys {
 	var chosen *jwtKeys
 	for _, k := range s.jwts {

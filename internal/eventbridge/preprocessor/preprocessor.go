@@ -102,7 +102,7 @@ func (p *Preprocessor) Change(cfg Config) error {
 func (p *Preprocessor) Routes(r chi.Router) {
 	const path = "/v1/buses/{bus}/events"
 	r.Post(path, p.serve)
-	r.Options(path, consent)
+	r.Options(path, answerHandshake)
 }
 
 // ConnState counts the connections of the server.

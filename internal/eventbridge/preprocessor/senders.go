@@ -28,9 +28,10 @@ const (
 type senders struct {
 	tenants map[string]*tenant // empty: everyone may write
 	tokens  *bearer.Tokens
-	jwts    []*jwtKeys // as they are configured
-	// unknown stands for a tenant that does not exist or does not sign: a signature is checked with
-	// its random secret, so that the answer and about the time are those of a wrong signature.
+	jwts    []*jwtKeys // in the order of the configuration
+	// unknown takes the place of a tenant that does not exist or does not sign. Its secret is
+	// random, so that a request in such a name is answered like one with a wrong signature, about
+	// as fast.
 	unknown *tenant
 }
 
@@ -57,7 +58,7 @@ func newSenders(log *zap.Logger, c Config, prefix string) (*senders, error) {
 // sender is who sends a request: a tenant, or none if no tenants are configured.
 type sender struct {
 	tenant *tenant
-	// digest is what the body as it is sent must have. Nil: any body, its sender has not signed.
+	// digest is the SHA-256 that the body must have as it is sent. Nil: the request is not signed.
 	digest *[sha256.Size]byte
 }
 
@@ -73,11 +74,11 @@ func unauthorized(text string) error {
 	return &refusal.Error{Status: http.StatusUnauthorized, Reason: "unauthorized", Text: text}
 }
 
-// unknownKey is one answer for keys and tokens: it does not tell whether tokens are configured.
-const unknownKey = "the API key or token is not valid"
+// invalidKey is the answer for keys and for tokens, so that it does not tell which are configured.
+const invalidKey = "the API key or token is not valid"
 
-// admit authenticates the sender of a request by its headers. Until that has succeeded, a request
-// costs no more than its headers.
+// admit authenticates the sender of a request by its headers. Nothing else of the request is read
+// before.
 func (s *senders) admit(r *http.Request) (sender, error) {
 	if len(s.tenants) == 0 {
 		return sender{}, nil
@@ -99,5 +100,5 @@ func (s *senders) admit(r *http.Request) (sender, error) {
 		name, err := s.byJWT(given)
 		return sender{tenant: s.tenants[name]}, err
 	}
-	return sender{}, unauthorized(unknownKey)
+	return sender{}, unauthorized(invalidKey)
 }

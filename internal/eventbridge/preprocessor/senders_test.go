@@ -100,8 +100,8 @@ func with(headers []string, name, value string) []string {
 	return changed
 }
 
-// TestSignatures cover the time, the path, the type and the coding, and by the digest the body as it
-// is sent.
+// TestSignatures cover the time, the path, the type and the coding, and by the digest the body as
+// it is sent.
 func TestSignatures(t *testing.T) {
 	const path, key, old = "/v1/buses/orders/events", "0123456789abcdef", "fedcba9876543210"
 	d := newDouble(t, func(c *Config) {

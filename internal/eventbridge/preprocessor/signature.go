@@ -24,11 +24,9 @@ const mostSignatures = 5
 
 // signed checks Aviary-Tenant and Aviary-Signature: t=SECONDS,v1=HEX. The HMAC-SHA256 is over the
 // time, the path, Content-Type, Content-Encoding and Content-Digest, each followed by a line feed.
-// So the sender is known before its body is read. The digest stands for the body: receive compares
-// it.
+// So the sender is known before the body is read. receive compares the digest with the body.
 //
-// The answers depend on the request alone until the signature is known to be valid: none of them
-// tells which tenants there are.
+// Until the signature is valid, the answers do not depend on which tenants exist.
 func (s *senders) signed(r *http.Request) (sender, error) {
 	if len(r.Header[tenantHeader]) != 1 || len(r.Header[signatureHeader]) != 1 {
 		return sender{}, unauthorized("a signature needs one header " + tenantHeader + " and one " + signatureHeader)
@@ -79,7 +77,7 @@ func (s *senders) signed(r *http.Request) (sender, error) {
 	return sender{tenant: t, digest: &digest}, nil
 }
 
-// digestOf returns the SHA-256 that Content-Digest (RFC 9530) has.
+// digestOf returns the SHA-256 in Content-Digest (RFC 9530).
 func digestOf(h http.Header) (sum [sha256.Size]byte, ok bool) {
 	values := h[digestHeader]
 	if len(values) != 1 {

@@ -81,7 +81,7 @@ func TestAnswersDoNotTellWhatExists(t *testing.T) {
 				assert.Equal(t, first, whole(bus, headers), "%s, %s", name, bus)
 			}
 		}
-		// Nor do they learn anything by requests that no bus takes.
+		// Faults of the request change nothing.
 		more := append([]string{"Aviary-Hops", "99", "ce-id", "1", "Content-Encoding", "br"}, headers...)
 		if !strings.Contains(name, "sign") {
 			assert.Equal(t, first, whole("orders", more), name)
@@ -104,7 +104,7 @@ func begin(headers []string, body string) string {
 	return head.String() + body
 }
 
-// TestStrangersAreAnsweredAtOnce: their bodies are not waited for.
+// TestStrangersAreAnsweredAtOnce: the answer does not wait for the body.
 func TestStrangersAreAnsweredAtOnce(t *testing.T) {
 	d, _, strangers := guarded(t, func(c *Config) { c.Limits.ReadTimeout = 10 * await.Patience })
 	for name, headers := range strangers {

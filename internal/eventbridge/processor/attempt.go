@@ -72,7 +72,7 @@ func (w *worker) handle(stop, ctx context.Context, d *messaging.Delivery) error 
 		return errStopping
 	}
 	results := w.deliver(ctx, []item{it}, entered)
-	return w.verdict(stop, it, results[0], newTogether(1))
+	return w.verdict(stop, it, results[0], newShared(1))
 }
 
 // refuse returns the verdict on a message that cannot be delivered, whatever the target would say.
@@ -89,8 +89,8 @@ func (w *worker) refuse(d *messaging.Delivery, e event.Event, err error) error {
 
 func (w *worker) count(outcome string) { w.metrics.deliveries[outcome].Inc() }
 
-// deliver makes one attempt for several events, which have entered the breaker, and reports to the
-// breaker what that says about the target.
+// deliver makes one attempt for several events, which have entered the breaker. It reports to the
+// breaker what the results say about the target.
 func (w *worker) deliver(ctx context.Context, items []item, entered pass) []target.Result {
 	w.inFlight.Add(int64(len(items)))
 	w.metrics.inFlight.Add(float64(len(items)))
@@ -134,8 +134,8 @@ func (w *worker) attempt(ctx context.Context, items []item) (results []target.Re
 const overdueAfter = time.Minute
 
 // overdue starts a timer that logs a warning if the attempt does not end in time: the attempt
-// occupies one of the subscriber's concurrent deliveries. A batch that is posted in parts makes up to
-// two requests for each event.
+// occupies one of the subscriber's concurrent deliveries. A batch of n events may take 2n-1
+// requests, each with the timeout.
 func (w *worker) overdue(events int) *time.Timer {
 	requests := 2*events - 1
 	after := time.Duration(requests)*time.Duration(w.sub.Delivery.Timeout) + overdueAfter
@@ -162,21 +162,21 @@ func answerOf(results []target.Result) (a answer) {
 	return a
 }
 
-// together is what events that are delivered together have in common.
-type together struct {
-	events int
+// shared is what the events of one attempt have in common.
+type shared struct {
+	events int     // how many there are
 	jitter float64 // of the delay before the next attempt, from -1 to 1
 }
 
-func newTogether(events int) together { return together{events, 2*rand.Float64() - 1} }
+func newShared(events int) shared { return shared{events, 2*rand.Float64() - 1} }
 
 // verdict turns the result r of an attempt into the messaging library's verdict on the message.
-func (w *worker) verdict(stop context.Context, it item, r target.Result, with together) error {
+func (w *worker) verdict(stop context.Context, it item, r target.Result, of shared) error {
 	now, d := time.Now(), it.message
 	a := newAttempt(d.Attempt, it.delivery.Event, r)
 	a.Time = now.Add(-r.Latency)
-	if with.events > 1 {
-		a.Batch = with.events
+	if of.events > 1 {
+		a.Batch = of.events
 	}
 	cause := r.Err
 	if cause == nil {
@@ -195,7 +195,7 @@ func (w *worker) verdict(stop context.Context, it item, r target.Result, with to
 	case r.Verdict == target.Gone:
 		err = errStopping
 	default:
-		delay, over := w.schedule.next(d.Attempt, d.FirstFailed, now, with.jitter)
+		delay, over := w.schedule.next(d.Attempt, d.FirstFailed, now, of.jitter)
 		if over != "" {
 			a.Outcome, err = "dead_letter", messaging.Reject(fmt.Errorf("%s: %w", over, cause))
 		} else {

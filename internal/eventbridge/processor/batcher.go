@@ -112,15 +112,15 @@ func (g *batcher) send(batch []pendingItem) {
 		for i := range batch {
 			items[i] = batch[i].item
 		}
-		// The next attempts of all events have the same delay, so that they are a batch again.
-		with := newTogether(len(batch))
+		// All events have the same delay before the next attempt, so that they are a batch again.
+		of := newShared(len(batch))
 		for i, r := range g.w.deliver(delivering, items, pass) {
 			// The verdict Gone waits for the worker's end: the other events get their verdicts
 			// first.
 			if it := batch[i]; r.Verdict == target.Gone {
-				g.wg.Go(func() { it.pending.Complete(g.w.verdict(ctx, it.item, r, with)) })
+				g.wg.Go(func() { it.pending.Complete(g.w.verdict(ctx, it.item, r, of)) })
 			} else {
-				it.pending.Complete(g.w.verdict(ctx, it.item, r, with))
+				it.pending.Complete(g.w.verdict(ctx, it.item, r, of))
 			}
 		}
 	})

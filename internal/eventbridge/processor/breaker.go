@@ -19,14 +19,14 @@ const (
 )
 
 // breaker stops deliveries to a target that is unavailable. Each delivery calls enter, and then
-// leave with what it says about the target. While the breaker is open no delivery enters. After
-// that a few enter as probes: one event alone may be the reason for a time-out. If one of them is
-// answered, the breaker closes; if all of them fail, it opens again for the same time. All methods
-// are safe for concurrent use.
+// leave with what it says about the target. While the breaker is open, no delivery enters. Then a
+// few enter as probes; one would not be enough, because its event may be the cause of a time-out.
+// If one of them is answered, the breaker closes. If all of them fail, it opens again for the same
+// time. All methods are safe for concurrent use.
 type breaker struct {
 	cfg model.Breaker
-	// changed is called in the order of changes, and must not block. asked says that the breaker
-	// opens because the target asked to wait.
+	// changed is called in the order of changes, and must not block. asked: the breaker opens
+	// because the target asked to wait.
 	changed func(s BreakerState, asked bool)
 
 	mu       sync.Mutex
@@ -41,8 +41,8 @@ type breaker struct {
 	shut     bool
 }
 
-// pass says that a delivery has entered, and when: results of deliveries that entered before the
-// breaker opened say nothing about the time after.
+// pass is what openings was when a delivery entered. The breaker ignores the result of a delivery
+// that entered before it opened: that says nothing about the time after.
 type pass int
 
 // maxProbes is how many deliveries enter while the breaker is half-open.
@@ -58,7 +58,7 @@ func (b *breaker) enter(ctx context.Context) (pass, error) {
 		if err := ctx.Err(); err != nil {
 			return 0, err // it does not enter, and is no probe
 		}
-		p, entered, next := b.look()
+		p, entered, next := b.enterNow()
 		if entered {
 			return p, nil
 		}
@@ -72,13 +72,13 @@ func (b *breaker) enter(ctx context.Context) (pass, error) {
 
 // tryEnter is enter without waiting.
 func (b *breaker) tryEnter() (pass, bool) {
-	p, entered, _ := b.look()
+	p, entered, _ := b.enterNow()
 	return p, entered
 }
 
-// look lets a delivery enter if one may at present. Otherwise it returns a channel that is closed
-// at the next change.
-func (b *breaker) look() (p pass, entered bool, next <-chan struct{}) {
+// enterNow lets a delivery enter if that is possible now. Otherwise it returns a channel that is
+// closed at the next change.
+func (b *breaker) enterNow() (p pass, entered bool, next <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.shut || b.state == BreakerOpen || b.state == BreakerHalfOpen && b.probes == maxProbes {
@@ -150,7 +150,7 @@ func (b *breaker) open(wait time.Duration) {
 		defer b.mu.Unlock()
 		switch {
 		case b.shut:
-		case b.cfg.Failures == 0: // it opens only when the target asks to wait
+		case b.cfg.Failures == 0: // it has opened because the target asked to wait, and takes no probes
 			b.become(BreakerClosed)
 		default:
 			b.become(BreakerHalfOpen)

@@ -159,8 +159,7 @@ func TestABreakerOpensForRetryAfter(t *testing.T) {
 	}
 }
 
-// A delivery that is to stop is no probe: nobody would say what came of it, and nothing would enter
-// any more.
+// A delivery that has to stop is no probe: its result would never come, and no other could enter.
 func TestWhoStopsIsNoProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Second)}, new(states).changed)
@@ -193,8 +192,8 @@ func TestABreakerThatEndsIsSilent(t *testing.T) {
 	})
 }
 
-// Events that a receiver refuses to process are no reason to hold others back.
-func TestAnswersAboutEventsKeepTheBreakerClosed(t *testing.T) {
+// Only a target that is unavailable counts for the breaker, not one that answers about an event.
+func TestWhatResultsSayAboutTheTarget(t *testing.T) {
 	internal := target.Result{Status: 500, Reason: target.ReasonStatus}
 	away := target.Result{Status: 503, Reason: target.ReasonStatus, Unavailable: true}
 	asks := target.Result{Status: 429, Reason: target.ReasonStatus, Unavailable: true, RetryAfter: time.Minute}

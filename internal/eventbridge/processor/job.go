@@ -65,7 +65,7 @@ type Job struct {
 // Published, Discarded and Left.
 type Counts struct {
 	// Read counts what the job has looked at, and Chosen what of that its options do not exclude.
-	// They exclude no dead letter that cannot be read.
+	// What cannot be read is never excluded.
 	Read   int64 `json:"read"`
 	Chosen int64 `json:"chosen"`
 	// Published counts what is stored for delivery, Discarded what is removed.
@@ -94,7 +94,7 @@ type job struct {
 	cancel context.CancelFunc
 
 	mu       sync.Mutex
-	counts   Counts // up to now; those of state are what the registry stores
+	counts   Counts // up to now; the registry stores those of state
 	state    record
 	resumed  bool // another process has begun it, or an earlier run of this process
 	canceled bool // somebody has canceled it

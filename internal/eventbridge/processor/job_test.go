@@ -367,8 +367,8 @@ type letter struct {
 	properties map[string]string
 }
 
-// bury stores messages in a subscriber's topic of dead letters.
-func (w *world) bury(name string, letters ...letter) {
+// storeDeadLetters stores messages in a subscriber's topic of dead letters.
+func (w *world) storeDeadLetters(name string, letters ...letter) {
 	w.t.Helper()
 	topic := w.topics.DeadLetter(w.sub(name))
 	require.NoError(w.t, w.client.EnsureSubscription(w.t.Context(), topic, model.DeliverSubscription, messaging.StartEarliest))
@@ -403,7 +403,7 @@ func TestAJobSaysWhatStays(t *testing.T) {
 	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
 	f := w.target("s", nil)
 	p, _ := w.processor(testConfig())
-	w.bury("s",
+	w.storeDeadLetters("s",
 		letter{payload: []byte("somebody else's")},
 		letter{payload: testEvent("e0", "a", ""), reason: "chosen"},
 		letter{payload: testEvent("x", "a", ""), reason: "other"},
@@ -474,7 +474,7 @@ func TestTheCountsOfAJobThatDoesNotGetToItsEnd(t *testing.T) {
 	for _, id := range numbered("e", 50) {
 		letters = append(letters, letter{payload: testEvent(id, "a", ""), reason: "no"})
 	}
-	w.bury("s", letters...)
+	w.storeDeadLetters("s", letters...)
 	_, err := p.Redrive(t.Context(), busName, "s", RedriveOptions{Rate: 4})
 	require.NoError(t, err)
 	w.eventually("it has begun", func() bool {

@@ -13,7 +13,7 @@ import (
 // Attempt is one entry of a subscriber's delivery log.
 type Attempt struct {
 	Time    time.Time     `json:"time"`
-	Event   string        `json:"event"` // id, at most 256 bytes like all texts but Response
+	Event   string        `json:"event"` // id, cut to maxText like all texts but Response
 	Source  string        `json:"source"`
 	Type    string        `json:"type"`
 	Attempt int           `json:"attempt"` // from 1
@@ -22,13 +22,14 @@ type Attempt struct {
 	Status  int           `json:"status,omitempty"` // of HTTP
 	Latency time.Duration `json:"latency_ns"`
 	Error   string        `json:"error,omitempty"`
-	// Response is the beginning of the body of an HTTP answer that is not 2xx: see target.Result.
+	// Response is that of target.Result.
 	Response string    `json:"response,omitempty"`
 	Next     time.Time `json:"next,omitzero"`   // of the next attempt
 	Batch    int       `json:"batch,omitempty"` // events in the batch
 }
 
-const textBytes = 256
+// maxText bounds the texts of an entry, except for Response, in bytes.
+const maxText = 256
 
 // attempts keeps the latest attempts.
 type attempts struct {
@@ -63,10 +64,10 @@ func (a *attempts) all() []Attempt {
 	return out
 }
 
-// newAttempt makes an entry about the result of an attempt that ends now. Its texts are short
-// copies: parts of an event would keep the whole event in memory.
+// newAttempt makes an entry about an attempt that ends now with result r. It copies texts: a part
+// of an event would keep the whole event in memory.
 func newAttempt(attempt int, e event.Event, r target.Result) Attempt {
-	short := func(text string) string { return strings.Clone(truncate.Text(text, textBytes)) }
+	short := func(text string) string { return strings.Clone(truncate.Text(text, maxText)) }
 	return Attempt{
 		Time: time.Now(), Event: short(e.ID), Source: short(e.Source), Type: short(e.Type),
 		Attempt: attempt, Outcome: r.Verdict.String(), Reason: r.Reason, Status: r.Status, Latency: r.Latency,
@@ -74,10 +75,10 @@ func newAttempt(attempt int, e event.Event, r target.Result) Attempt {
 	}
 }
 
-// errorText returns the error of a result, cut to textBytes.
+// errorText returns the error of a result, cut to maxText.
 func errorText(r target.Result) string {
 	if r.Err == nil {
 		return ""
 	}
-	return strings.Clone(truncate.Text(r.Err.Error(), textBytes))
+	return strings.Clone(truncate.Text(r.Err.Error(), maxText))
 }

@@ -26,8 +26,8 @@ func retryResult() target.Result {
 	return target.Result{Verdict: target.Retry, Err: errDown, Status: 500, Reason: target.ReasonStatus}
 }
 
-// awayResult is the result of a target that takes nothing at present.
-func awayResult() target.Result {
+// unavailableResult is the result of a target that takes nothing at present.
+func unavailableResult() target.Result {
 	return target.Result{Verdict: target.Retry, Err: errDown, Status: 503, Reason: target.ReasonStatus, Unavailable: true}
 }
 
@@ -100,7 +100,7 @@ func TestATargetSaysWhenToTryAgain(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if asked = append(asked, time.Now()); len(asked) == 1 {
-			r := awayResult()
+			r := unavailableResult()
 			r.RetryAfter = wait
 			return r
 		}
@@ -171,7 +171,7 @@ func TestTheBreakerStopsDeliveries(t *testing.T) {
 				asked = append(asked, time.Now())
 				mu.Unlock()
 				if down.Load() {
-					return awayResult()
+					return unavailableResult()
 				}
 				return delivered()
 			})
@@ -260,7 +260,7 @@ func TestWhoLosesAPartitionDeliversNothingOldOfIt(t *testing.T) {
 	}
 	f := w.target("s", func(ctx context.Context, d target.Delivery) target.Result {
 		if down.Load() {
-			return awayResult()
+			return unavailableResult()
 		}
 		return answer(ctx, d)
 	})

@@ -121,7 +121,7 @@ const (
 func (p *Processor) moveLetters(ctx context.Context, j *job, o RedriveOptions, cfg messaging.RedriveConfig) error {
 	cfg.Subscription, cfg.Rate, cfg.Max, cfg.DryRun = model.DeliverSubscription, o.Rate, o.Max, o.DryRun
 	before := j.now()
-	moved := before.Published + before.Discarded // only these are gone: a job that was taken over reads the others again
+	moved := before.Published + before.Discarded // by those who had the job before; it reads all others again
 	if o.Max > 0 {
 		if cfg.Max -= int(moved); cfg.Max <= 0 {
 			return nil

@@ -289,7 +289,7 @@ func (r *replay) look(ctx context.Context, d *messaging.Delivery) error {
 		switch {
 		case err == nil:
 			r.count(func(c *Counts) { c.Chosen, c.Published = c.Chosen+1, c.Published+1 })
-		case errors.Is(err, messaging.ErrTooLarge): // it would be so at each attempt, and keep back what follows
+		case errors.Is(err, messaging.ErrTooLarge): // as an error, it would end each replay here
 			r.count(func(c *Counts) { c.Chosen, c.Left.TooLarge = c.Chosen+1, c.Left.TooLarge+1 })
 		default:
 			r.failed.CompareAndSwap(nil, &err)

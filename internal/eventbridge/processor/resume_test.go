@@ -491,7 +491,7 @@ func TestARedriveThatGoesOnCountsOnce(t *testing.T) {
 	for _, id := range ids {
 		letters = append(letters, letter{payload: testEvent(id, "a", ""), reason: "chosen"})
 	}
-	w.bury("s", letters...)
+	w.storeDeadLetters("s", letters...)
 	all := &fleet{active: true}
 	all.join("one")
 	one, stop, _ := w.member(all, "one")

@@ -32,8 +32,8 @@ func newSchedule(r model.Retry) schedule {
 }
 
 // next returns the delay before the next attempt, or in over why there is none. attempt counts from
-// 1. jitter, from -1 to 1, is where the delay lies in its spread. firstFailed is zero if this attempt
-// is the first that failed.
+// 1. jitter, from -1 to 1, is where the delay lies in its spread. firstFailed is zero if this
+// attempt is the first that failed.
 func (s schedule) next(attempt int, firstFailed, now time.Time, jitter float64) (delay time.Duration, over string) {
 	if s.attempts > 0 && attempt >= s.attempts {
 		return 0, fmt.Sprintf("gave up after %d attempts", attempt)

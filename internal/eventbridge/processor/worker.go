@@ -266,7 +266,8 @@ func (w *worker) config(replaying bool) messaging.ConsumerConfig {
 }
 
 // breakerChanged makes the consumer follow the breaker. While the breaker is open the worker
-// consumes nothing, not even retries. A target may ask to wait each second, which is not logged.
+// consumes nothing, not even retries. It does not log that a target asks to wait: that may happen
+// each second.
 func (w *worker) breakerChanged(s BreakerState, asked bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

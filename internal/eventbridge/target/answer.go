@@ -25,8 +25,8 @@ const (
 	responseTime = time.Second
 )
 
-// readAnswer reads the body and closes it. It returns the beginning as text if keep says so. If the
-// body is too long or too slow, the connection is not used again. giveUp cancels the request.
+// readAnswer reads the body and closes it. With keep it returns the beginning as text. If the body
+// is too long or too slow, the connection is not used again. giveUp cancels the request.
 func (w *webhook) readAnswer(answer *http.Response, keep bool, giveUp func(), token string) string {
 	defer func() { _ = answer.Body.Close() }()
 	if answer.ContentLength == 0 || answer.StatusCode == http.StatusSwitchingProtocols {
@@ -76,7 +76,7 @@ func (r *redactor) add(s secret.String) {
 	r.addParts(text, text[strings.LastIndexByte(text, ' ')+1:])
 }
 
-// addURL adds what is behind the host of a URL, whole and in its parts: it may hold a token.
+// addURL adds what follows the host in a URL, whole and in its parts: it may hold a token.
 func (r *redactor) addURL(u *url.URL) {
 	r.addParts(u.RequestURI(), u.EscapedPath(), u.Path, u.RawQuery)
 	r.addParts(strings.Split(u.EscapedPath(), "/")...)
@@ -88,7 +88,7 @@ func (r *redactor) addURL(u *url.URL) {
 	}
 }
 
-// addParts adds the texts that are long enough, the longest first: one may hold another.
+// addParts adds the texts that are long enough. The longest is replaced first: it may hold another.
 func (r *redactor) addParts(parts ...string) {
 	for _, part := range parts {
 		if len(part) >= leastSecret {

@@ -17,8 +17,8 @@ import (
 	"github.com/aviaryhq/aviary/test/await"
 )
 
-// TestOneEventDoesNotFailItsBatch: the halves of a batch are posted if it is refused, or if it fails
-// again and is not unavailable.
+// TestOneEventDoesNotFailItsBatch: the halves of a batch are posted if it is refused, or if it
+// fails again and is not unavailable.
 func TestOneEventDoesNotFailItsBatch(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -74,7 +74,7 @@ func TestOneEventDoesNotFailItsBatch(t *testing.T) {
 	}
 }
 
-// TestPartsHaveTheirOwnTimeout: what is posted late in a batch does not fail because others took long.
+// TestPartsHaveTheirOwnTimeout: a part of a batch does not fail because other parts took long.
 func TestPartsHaveTheirOwnTimeout(t *testing.T) {
 	h := newHarness(t, nil)
 	r := newReceiver(t, nil)
@@ -146,8 +146,8 @@ func TestNothingIsPostedToADestinationThatTakesNothing(t *testing.T) {
 	}
 }
 
-// TestBatchesAreNotTransformed: no format holds several transformed events. The registry refuses such a
-// subscriber; one that is stored is not delivered to in another form.
+// TestBatchesAreNotTransformed: the registry refuses such a subscriber; if one is stored, it does
+// not get events that are not transformed.
 func TestBatchesAreNotTransformed(t *testing.T) {
 	h := newHarness(t, nil)
 	_, err := h.New(&model.Subscriber{

@@ -21,12 +21,12 @@ const (
 	keepAlive      = 30 * time.Second
 	// maxResponseHeader bounds the headers of an answer.
 	maxResponseHeader = 64 << 10
-	// maxConnectionAge bounds how long requests use a connection. A connection to a former address of
-	// a receiver's name must not last as long as there are requests.
+	// maxConnectionAge bounds how long requests use a connection: a change of the receiver's
+	// address in DNS takes effect after that time, also if there are always requests.
 	maxConnectionAge = 5 * time.Minute
 )
 
-// pool is the connections of webhooks. It is safe for concurrent use.
+// pool has the connections of webhooks, and replaces old ones. It is safe for concurrent use.
 type pool struct {
 	create func() *http.Transport
 
@@ -42,8 +42,8 @@ func newPool(create func() *http.Transport) *pool {
 // RoundTrip sends a request on a connection that is younger than maxConnectionAge.
 func (p *pool) RoundTrip(r *http.Request) (*http.Response, error) { return p.transport().RoundTrip(r) }
 
-// transport returns the current transport, or a new one if that is too old. Connections of the old one
-// are closed when they are idle.
+// transport returns the current transport, or a new one if that is too old. The old one closes its
+// connections when they are idle.
 func (p *pool) transport() *http.Transport {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -54,15 +54,15 @@ func (p *pool) transport() *http.Transport {
 	return p.current
 }
 
-// CloseIdleConnections closes the connections that are idle, and others when they are.
+// CloseIdleConnections closes the connections that are idle, and each other one when it is idle.
 func (p *pool) CloseIdleConnections() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.current.CloseIdleConnections()
 }
 
-// newTransport makes a transport whose dialer asks the guard. It uses HTTP/1.1: each attempt has its
-// own connection, so an attempt that is stuck does not delay others. idle bounds the idle
+// newTransport makes a transport whose dialer asks the guard. It uses HTTP/1.1: each attempt has
+// its own connection, so an attempt that is stuck does not delay others. idle bounds the idle
 // connections.
 func newTransport(guard *Guard, resolver *net.Resolver, settings *tls.Config, idle int, idleFor time.Duration) *http.Transport {
 	to := &net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive, Resolver: resolver, ControlContext: guard.Control}
@@ -82,25 +82,27 @@ func newTransport(guard *Guard, resolver *net.Resolver, settings *tls.Config, id
 	}
 }
 
-// newRequestContext returns the context of one request, a function that ends it, and one that reports
-// whether the request has, or had, a connection. When ctx ends, the request's connection is closed
-// without sending what is unsent. Otherwise the system would go on sending it for minutes once the
-// network is back: an attempt that was given up could arrive after newer events.
+// newRequestContext returns the context of one request. end ends it; connected reports whether the
+// request got a connection.
+//
+// When ctx ends, the connection is closed and drops unsent data. Otherwise the system would go on
+// sending it for minutes once the network is back: an attempt that was given up could arrive after
+// newer events.
 func newRequestContext(ctx context.Context) (_ context.Context, end context.CancelFunc, connected func() bool) {
 	requesting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var mu sync.Mutex
 	var conn net.Conn // of the request
-	has := func(now net.Conn) {
+	set := func(to net.Conn) {
 		mu.Lock()
 		defer mu.Unlock()
-		conn = now
+		conn = to
 		if ctx.Err() != nil {
 			dropUnsent(conn)
 		}
 	}
 	requesting = httptrace.WithClientTrace(requesting, &httptrace.ClientTrace{
-		GetConn: func(string) { has(nil) }, // perhaps again: a connection that was idle may be closed by now
-		GotConn: func(got httptrace.GotConnInfo) { has(got.Conn) },
+		GetConn: func(string) { set(nil) }, // also for a second connection, if the first was closed while idle
+		GotConn: func(got httptrace.GotConnInfo) { set(got.Conn) },
 	})
 	unwatch := context.AfterFunc(ctx, func() {
 		mu.Lock()

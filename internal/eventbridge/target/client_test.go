@@ -54,8 +54,7 @@ func TestIdleConnectionsEndInOrder(t *testing.T) {
 	}
 }
 
-// TestConnectionsAge: a connection whose receiver's name leads elsewhere meanwhile ends although there
-// are always requests.
+// TestConnectionsAge: a connection ends at its maximum age although there are always requests.
 func TestConnectionsAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dialed, ended atomic.Int64

@@ -161,8 +161,8 @@ func (c Redis) open() (redis.UniversalClient, error) {
 // dialer makes connections.
 type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// droppingUnsent makes connections drop unsent data when they are closed: the client does not say which
-// connection an attempt has.
+// droppingUnsent makes each connection drop unsent data when it is closed. The client does not say
+// which connection an attempt has.
 func droppingUnsent(dial dialer) dialer {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)

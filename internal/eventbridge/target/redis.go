@@ -70,8 +70,8 @@ func (s *redisStream) fields(d *Delivery) ([]any, error) {
 	return fields, nil
 }
 
-// result returns what an answer means. An error that Redis answers is about Redis or the stream, never
-// the event.
+// result returns what an answer means. An error that Redis answers is about Redis or the stream,
+// never the event.
 func (s *redisStream) result(ctx context.Context, err error) Result {
 	var answered redis.Error
 	switch {

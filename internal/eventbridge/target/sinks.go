@@ -122,7 +122,8 @@ func (t *sinkTarget) result(ctx context.Context, err error) Result {
 	return unavailable(ReasonConnection, t.because(err))
 }
 
-// unanswered is the result without an outcome. If the sink has reported an error, that is the cause.
+// unanswered is the result without an outcome. If the sink has reported an error, that is the
+// cause.
 func (t *sinkTarget) unanswered(ctx context.Context, reason string) Result {
 	stopped, err := connectionError(ctx, ctx.Err(), t.timeout)
 	if stopped == ReasonStopped {
@@ -145,8 +146,8 @@ func (t *sinkTarget) because(err error) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// aboutEvent reports whether a connector's reason for refusing is about the event. The other reasons
-// are about the destination, such as the name of a topic, which people can correct.
+// aboutEvent reports whether a connector's reason for refusing is about the event. The other
+// reasons are about the destination, such as the name of a topic, which people can correct.
 func (t *sinkTarget) aboutEvent(reason string) bool {
 	switch reason {
 	case "too_large", "invalid_record", "invalid_timestamp", "bad_header", "bad_property", "refused_by_broker":

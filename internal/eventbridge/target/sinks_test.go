@@ -80,7 +80,7 @@ func (f *frail) Send(ctx context.Context, to string, m *message.Message, done fu
 	f.shelf.Send(ctx, to, m, done)
 }
 
-// TestSinksThatEndAreMadeAgain: a sink may end for a reason that goes unavailable, and its subscribers
+// TestSinksThatEndAreMadeAgain: a sink may end for a reason that does not last. Its subscribers
 // must not wait for a restart of the process.
 func TestSinksThatEndAreMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -143,8 +143,8 @@ func TestOutcomesOfSinks(t *testing.T) {
 	}
 }
 
-// TestUnroutableEvents: a routing key that is the event's type says nothing about the destination, one
-// of the subscriber's own does.
+// TestUnroutableEvents: the event is refused if its type is the routing key. If the subscriber's
+// own key leads nowhere, the destination is unavailable.
 func TestUnroutableEvents(t *testing.T) {
 	h := newHarness(t, func(o *Options) {
 		c := RabbitMQ{}

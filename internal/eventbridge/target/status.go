@@ -16,11 +16,11 @@ const maxRetryAfter = time.Hour
 //
 //	2xx                                     delivered
 //	410                                     gone
-//	400, 406, 411, 413, 414, 415, 417, 422, 431, 508
-//	                                        refused: the event is the cause, and the next attempt would send the same
+//	400, 406, 411, 413, 414, 415,
+//	417, 422, 431, 508                      refused: the event is the cause
 //	429, 502, 503, 504                      retry: the receiver is unavailable
 //	3xx                                     retry: redirects are not followed
-//	all else                                retry: the receiver or the access to it is the cause, which people can correct
+//	all else                                retry: people can correct the receiver, or the access to it
 func judge(answer *http.Response) Result {
 	r := Result{Status: answer.StatusCode, Reason: ReasonStatus}
 	switch r.Status {

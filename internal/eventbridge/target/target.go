@@ -22,11 +22,9 @@ type Target interface {
 	// is Delivered. Deliver returns when all deliveries have a result: at the latest when the
 	// subscriber's timeout has passed, or ctx has ended.
 	//
-	// A webhook of mode batch may need several requests, each with the subscriber's timeout. It posts
-	// the halves of a batch, and theirs, if the batch is refused, or if it fails, is not unavailable,
-	// and one of its events has failed before. Among n events, one that the destination does not take
-	// costs about 2 log n requests, and n of them cost less than 2n. After a request that is not
-	// answered in time there is no other.
+	// Except: a webhook of mode batch may make several requests, less than two for each event, and
+	// each has the subscriber's timeout. It makes none after a request that is not answered in
+	// time.
 	//
 	// The events of a batch are in flight together. One may be stored although one before it is
 	// not. To keep an order, deliver one event at a time.
@@ -85,13 +83,12 @@ type Result struct {
 	Reason string
 	// Err says what went wrong, for people. It holds no secrets. Nil when delivered.
 	Err error
-	// Unavailable says of a Retry that the destination takes nothing at present, whatever the event:
-	// there is no connection, no token or no answer in time, or it answered so (429, 502, 503, 504).
-	// A connection to a webhook that breaks before the answer may be about the event.
+	// Unavailable says of a Retry that the destination takes no event at present: there is no
+	// connection, no token or no answer in time, or the answer says so (429, 502, 503, 504). It is
+	// false if a webhook breaks the connection before it answers: the event may be the cause.
 	Unavailable bool
 	// RetryAfter is how long an unavailable destination asks to wait before the next attempt for
-	// any event: the header Retry-After of a status that makes it unavailable. At most an hour; 0 if
-	// it does not ask.
+	// any event (header Retry-After), at most an hour; 0 if it does not ask.
 	RetryAfter time.Duration
 	// Status is the status of the HTTP answer, 0 if there is no answer.
 	Status int
@@ -102,8 +99,8 @@ type Result struct {
 	Latency time.Duration
 }
 
-// unavailable is the result of an attempt that failed whatever the event is: because of the
-// destination, or because the caller has stopped.
+// unavailable returns the result of an attempt that failed because of the destination, or because
+// the caller has stopped.
 func unavailable(reason string, err error) Result {
 	return Result{Reason: reason, Err: err, Unavailable: reason != ReasonStopped}
 }

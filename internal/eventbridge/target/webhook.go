@@ -135,8 +135,8 @@ func (w *webhook) fitting(batch []Delivery) int {
 }
 
 // deliver posts batch in one request and appends a result for each event to results. If the answer
-// may be about one of several events, deliver posts the halves instead. After a result that is about
-// the destination, deliver posts nothing: what follows has the same result.
+// may be about only some events, deliver posts the halves separately. If the last of results is
+// final, deliver posts nothing and repeats it.
 func (w *webhook) deliver(ctx context.Context, batch []Delivery, results []Result) []Result {
 	var result Result
 	if done := len(results); done > 0 && results[done-1].final() {
@@ -160,8 +160,8 @@ func (r *Result) final() bool {
 	return r.Unavailable || r.Verdict == Gone || r.Reason == ReasonStopped
 }
 
-// aboutAnEvent reports whether the result of a batch may be about only some of its events. A refusal
-// is. A failure is about the destination at first, and about an event if it is repeated.
+// aboutAnEvent reports whether the result of a batch may be about only some of its events: if the
+// batch is refused, or if it fails and one of the events has failed before.
 func (r *Result) aboutAnEvent(batch []Delivery) bool {
 	retried := slices.ContainsFunc(batch, func(d Delivery) bool { return d.Retried })
 	return r.Verdict == Refused || r.Verdict == Retry && !r.final() && retried
@@ -189,8 +189,8 @@ type request struct {
 	trace event.Trace
 }
 
-// request makes the request for a batch in mode batch, or for one event otherwise. An error is about
-// the event.
+// request makes the request for a batch in mode batch, or for one event otherwise. An error is
+// about the event.
 func (w *webhook) request(batch []Delivery) (request, error) {
 	d := &batch[0]
 	switch {
@@ -236,8 +236,8 @@ func traceOf(e *event.Event) event.Trace {
 	return event.TraceOf(head)
 }
 
-// post posts a batch, or one event, within the subscriber's timeout. If the receiver does not accept
-// the OAuth2 token any more, post tries a new one.
+// post posts a batch, or one event, within the subscriber's timeout. If the receiver does not
+// accept the OAuth2 token any more, post tries a new one.
 func (w *webhook) post(ctx context.Context, batch []Delivery) Result {
 	began := time.Now()
 	r, err := w.request(batch)

@@ -264,8 +264,8 @@ func TestResponsesAreKeptWithoutSecrets(t *testing.T) {
 	assert.Empty(t, deliver(t, target, h.event("1")).Response)
 }
 
-// TestURLsAreSecret: what is behind the host of a webhook's URL, or of that of its tokens, may be a
-// token, as in those of many chats. Receivers send it back, in answers that net/http cannot read, too.
+// TestURLsAreSecret: what follows the host in the URL of a webhook, or of its tokens, may be a
+// token, as for many chats. Receivers send it back, also in answers that net/http cannot read.
 func TestURLsAreSecret(t *testing.T) {
 	hidden := []string{"T0000000", "XXXXXXXXXXXXXXXX", "a%20token", "a token", "a+token", "services"}
 	check := func(result Result) {

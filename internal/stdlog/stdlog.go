@@ -46,7 +46,7 @@ func Redirect(to *zap.Logger) {
 
 // Write is called with one line.
 func (w *writer) Write(line []byte) (int, error) {
-	if bytes.Contains(line, []byte("panic serving")) {
+	if bytes.HasPrefix(line, []byte("http: panic serving ")) {
 		w.log.Error("a request panicked", zap.ByteString("text", bytes.TrimSpace(line)))
 		return len(line), nil
 	}

@@ -357,7 +357,9 @@ func (v *redrive) discard(ctx context.Context, batch []*letter) error {
 		}
 		ids = append(ids, l.id)
 	}
-	if err := v.source.ack(ctx, ids); err != nil {
+	ending, cancel := v.outlast(ctx) // what is acknowledged is counted, also when ctx ends
+	defer cancel()
+	if err := v.source.ack(ending, ids); err != nil {
 		return err
 	}
 	v.result.Redriven += len(ids)

@@ -21,10 +21,10 @@ import (
 
 // JWTConfig says which JSON Web Tokens (RFC 7519) belong to a tenant.
 type JWTConfig struct {
-	// KeyFile has the public keys, in PEM or as a JSON Web Key Set (RFC 7517): RSA of at least 2048
-	// bits, P-256, P-384, P-521 or Ed25519. The kind of a key fixes the algorithm: RS256 or PS256,
-	// ES256, ES384, ES512, EdDSA. Of a set, keys of other kinds are ignored. The file is read again
-	// every ten seconds.
+	// KeyFile has the public keys, in PEM or as a JSON Web Key Set (RFC 7517): RSA of 2048 to
+	// 4096 bits, P-256, P-384 or Ed25519. The kind of a key fixes the algorithm: RS256 or PS256, ES256,
+	// ES384, EdDSA. Of a set, keys of other kinds are ignored. The file is read again every ten
+	// seconds.
 	KeyFile string `yaml:"key_file"`
 	// Issuer and Audience are what the claims iss and aud must have. Required.
 	Issuer   string `yaml:"issuer"`
@@ -75,7 +75,7 @@ type publicKey struct {
 func newJWTKeys(log *zap.Logger, tenant string, c JWTConfig, key string) (*jwtKeys, error) {
 	options := []jwt.ParserOption{
 		jwt.WithIssuer(c.Issuer), jwt.WithAudience(c.Audience), jwt.WithExpirationRequired(), jwt.WithLeeway(c.Leeway), jwt.WithStrictDecoding(),
-		jwt.WithValidMethods([]string{"RS256", "PS256", "ES256", "ES384", "ES512", "EdDSA"}),
+		jwt.WithValidMethods([]string{"RS256", "PS256", "ES256", "ES384", "EdDSA"}),
 	}
 	if c.Subject != "" {
 		options = append(options, jwt.WithSubject(c.Subject))
@@ -151,8 +151,10 @@ var (
 	errCritical = errors.New("the token has extensions that must be understood")
 )
 
-// mostKeys is how many keys without an ID are tried.
-const mostKeys = 4
+// mostKeys is how many keys are tried for a token without a kid: the former and the new one while
+// keys change. Anybody can send a token that claims a tenant's issuer and audience, and each key
+// costs a verification.
+const mostKeys = 2
 
 // find returns the keys that a token may be signed with: keys of its algorithm, with its kid if
 // both have one.
@@ -183,17 +185,15 @@ func newPublicKey(id string, key crypto.PublicKey) (publicKey, error) {
 	p := publicKey{id: id, key: key}
 	switch k := key.(type) {
 	case *rsa.PublicKey:
-		if k.N.BitLen() < 2048 || k.N.BitLen() > 8192 || k.E < 3 {
-			return p, fmt.Errorf("an RSA key must have 2048 to 8192 bits, got %d", k.N.BitLen())
+		if k.N.BitLen() < 2048 || k.N.BitLen() > 4096 || k.E < 3 {
+			return p, fmt.Errorf("an RSA key must have 2048 to 4096 bits, got %d", k.N.BitLen())
 		}
 		p.algorithms = []string{"RS256", "PS256"}
 	case *ecdsa.PublicKey:
 		switch bits := k.Curve.Params().BitSize; bits {
 		case 256, 384:
 			p.algorithms = []string{fmt.Sprintf("ES%d", bits)}
-		case 521:
-			p.algorithms = []string{"ES512"}
-		default:
+		default: // P-521 takes milliseconds to verify, also for strangers
 			return p, fmt.Errorf("the curve of %d bits is not supported", bits)
 		}
 	case ed25519.PublicKey:

@@ -39,7 +39,7 @@ func (w *worker) prepare(d *messaging.Delivery) (it item, err error) {
 		return item{}, err
 	}
 	e.Tenant = d.Properties["tenant"]
-	it = item{message: d, delivery: target.Delivery{Event: e, Retried: d.Attempt > 1}}
+	it = item{message: d, delivery: target.Delivery{Event: e}}
 	it.delivery.Hops, _ = strconv.Atoi(d.Properties["hops"])
 	if w.transform != nil {
 		it.delivery.Body, it.delivery.ContentType, err = w.transform(e)
@@ -57,22 +57,30 @@ func (w *worker) handle(stop, ctx context.Context, d *messaging.Delivery) error 
 	if err != nil {
 		return w.refuse(d, it.delivery.Event, err)
 	}
-	var entered pass
-	if w.sub.Order == model.OrderLive {
-		var closed bool
-		if entered, closed = w.breaker.tryEnter(); !closed {
-			w.count("lost")
-			return nil
-		}
-	} else if entered, err = w.breaker.enter(stop); err != nil {
-		return errStopping
-	}
-	if w.limit.Wait(stop) != nil {
-		w.breaker.leave(entered, answer{kind: notMade})
-		return errStopping
+	entered, err := w.admit(stop, 1)
+	if err != nil {
+		return err
 	}
 	results := w.deliver(ctx, []item{it}, entered)
 	return w.verdict(stop, it, results[0], newShared(1))
+}
+
+// admit waits until the breaker and the rate limit allow an attempt for a number of events, or ctx
+// ends.
+func (w *worker) admit(ctx context.Context, events int) (pass, error) {
+	for {
+		entered, err := w.breaker.enter(ctx)
+		if err != nil {
+			return 0, errStopping
+		}
+		if w.limit.WaitN(ctx, events) != nil {
+			w.breaker.leave(entered, answer{kind: notMade})
+			return 0, errStopping
+		}
+		if w.breaker.valid(entered) { // it may have opened meanwhile
+			return entered, nil
+		}
+	}
 }
 
 // refuse returns the verdict on a message that cannot be delivered, whatever the target would say.

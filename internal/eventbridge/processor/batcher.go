@@ -37,11 +37,19 @@ func (g *batcher) end() {
 	g.wg.Wait()
 }
 
+// togetherAttempts is how many attempts an event makes in a batch. Then it is delivered alone:
+// another event of its batches may be the reason for their failures.
+const togetherAttempts = 2
+
 // take is the consumer's handler.
 func (g *batcher) take(_ context.Context, d *messaging.Delivery, p messaging.PendingDelivery) {
 	it, err := g.w.prepare(d)
 	if err != nil {
 		p.Complete(g.w.refuse(d, it.delivery.Event, err))
+		return
+	}
+	if d.Attempt > togetherAttempts {
+		g.send([]pendingItem{{it, p}})
 		return
 	}
 	select {
@@ -93,13 +101,9 @@ func (g *batcher) send(batch []pendingItem) {
 		stopped()
 		return
 	}
-	pass, err := g.w.breaker.enter(ctx)
+	entered, err := g.w.admit(ctx, len(batch))
 	if err != nil {
-		stopped()
-		return
-	}
-	if g.w.limit.WaitN(ctx, len(batch)) != nil {
-		g.w.breaker.leave(pass, answer{kind: notMade})
+		<-g.slots
 		stopped()
 		return
 	}
@@ -114,7 +118,7 @@ func (g *batcher) send(batch []pendingItem) {
 		}
 		// All events have the same delay before the next attempt, so that they are a batch again.
 		of := newShared(len(batch))
-		for i, r := range g.w.deliver(delivering, items, pass) {
+		for i, r := range g.w.deliver(delivering, items, entered) {
 			// The verdict Gone waits for the worker's end: the other events get their verdicts
 			// first.
 			if it := batch[i]; r.Verdict == target.Gone {

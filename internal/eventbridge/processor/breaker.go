@@ -24,7 +24,8 @@ const (
 // If one of them is answered, the breaker closes. If all of them fail, it opens again for the same
 // time. All methods are safe for concurrent use.
 type breaker struct {
-	cfg model.Breaker
+	cfg       model.Breaker
+	maxProbes int // how many deliveries enter while it is half-open
 	// changed is called in the order of changes, and must not block. asked: the breaker opens
 	// because the target asked to wait.
 	changed func(s BreakerState, asked bool)
@@ -45,11 +46,9 @@ type breaker struct {
 // that entered before it opened: that says nothing about the time after.
 type pass int
 
-// maxProbes is how many deliveries enter while the breaker is half-open.
-const maxProbes = 4
-
-func newBreaker(cfg model.Breaker, changed func(s BreakerState, asked bool)) *breaker {
-	return &breaker{cfg: cfg, changed: changed, state: BreakerClosed, next: make(chan struct{})}
+// newBreaker makes a breaker that lets as many probes enter as probes says.
+func newBreaker(cfg model.Breaker, probes int, changed func(s BreakerState, asked bool)) *breaker {
+	return &breaker{cfg: cfg, maxProbes: probes, changed: changed, state: BreakerClosed, next: make(chan struct{})}
 }
 
 // enter waits until a delivery may be made, or ctx ends.
@@ -70,24 +69,26 @@ func (b *breaker) enter(ctx context.Context) (pass, error) {
 	}
 }
 
-// tryEnter is enter without waiting.
-func (b *breaker) tryEnter() (pass, bool) {
-	p, entered, _ := b.enterNow()
-	return p, entered
-}
-
 // enterNow lets a delivery enter if that is possible now. Otherwise it returns a channel that is
 // closed at the next change.
 func (b *breaker) enterNow() (p pass, entered bool, next <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.shut || b.state == BreakerOpen || b.state == BreakerHalfOpen && b.probes == maxProbes {
+	if b.shut || b.state == BreakerOpen || b.state == BreakerHalfOpen && b.probes == b.maxProbes {
 		return 0, false, b.next
 	}
 	if b.state == BreakerHalfOpen {
 		b.probes++
 	}
 	return b.openings, true, nil
+}
+
+// valid reports whether a delivery that has entered with p may still be made: the breaker has not
+// opened since.
+func (b *breaker) valid(p pass) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return p == b.openings && b.state != BreakerOpen
 }
 
 // answer is what a delivery says about its target.

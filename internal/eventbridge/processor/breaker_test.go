@@ -18,6 +18,9 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 )
 
+// testProbes is how many probes the breakers of tests let in.
+const testProbes = 4
+
 // states records the changes of a breaker.
 type states struct{ all []BreakerState }
 
@@ -26,7 +29,7 @@ func (s *states) changed(now BreakerState, _ bool) { s.all = append(s.all, now) 
 // enters lets a delivery enter at once.
 func enters(t *testing.T, b *breaker) pass {
 	t.Helper()
-	p, entered := b.tryEnter()
+	p, entered, _ := b.enterNow()
 	require.True(t, entered)
 	return p
 }
@@ -36,7 +39,7 @@ func TestBreaker(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var s states
-		b := newBreaker(model.Breaker{Failures: 3, Probe: model.Duration(10 * time.Second)}, s.changed)
+		b := newBreaker(model.Breaker{Failures: 3, Probe: model.Duration(10 * time.Second)}, testProbes, s.changed)
 		end := func(kind answerKind) { b.leave(enters(t, b), answer{kind: kind}) }
 		end(unavailable)
 		end(unavailable)
@@ -46,12 +49,12 @@ func TestBreaker(t *testing.T) {
 		assert.Empty(t, s.all)
 		end(unavailable)
 		assert.Equal(t, []BreakerState{BreakerOpen}, s.all)
-		_, entered := b.tryEnter()
+		_, entered, _ := b.enterNow()
 		assert.False(t, entered)
 
 		began := time.Now()
 		waiting := make(chan pass, 10)
-		for range maxProbes + 2 {
+		for range testProbes + 2 {
 			go func() {
 				if p, err := b.enter(ctx); err == nil {
 					waiting <- p
@@ -61,11 +64,11 @@ func TestBreaker(t *testing.T) {
 		first := <-waiting
 		assert.Equal(t, 10*time.Second, time.Since(began))
 		synctest.Wait()
-		assert.Len(t, waiting, maxProbes-1, "a few deliveries are probes")
+		assert.Len(t, waiting, testProbes-1, "a few deliveries are probes")
 		b.leave(first, answer{kind: notMade})
 		synctest.Wait()
-		assert.Len(t, waiting, maxProbes, "another delivery takes the place of one that was not made")
-		for i := range maxProbes {
+		assert.Len(t, waiting, testProbes, "another delivery takes the place of one that was not made")
+		for i := range testProbes {
 			state, _ := b.now()
 			assert.Equal(t, BreakerHalfOpen, state, i)
 			b.leave(<-waiting, answer{kind: unavailable})
@@ -106,7 +109,7 @@ func TestBreaker(t *testing.T) {
 		}()
 		_, err := b.enter(ctx)
 		require.ErrorIs(t, err, context.Canceled)
-		_, entered = b.tryEnter()
+		_, entered, _ = b.enterNow()
 		assert.False(t, entered)
 	})
 }
@@ -114,7 +117,7 @@ func TestBreaker(t *testing.T) {
 // A delivery that began before the breaker opened says nothing about the time after.
 func TestABreakerIgnoresLateResults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(model.Breaker{Failures: 2, Probe: model.Duration(time.Second)}, new(states).changed)
+		b := newBreaker(model.Breaker{Failures: 2, Probe: model.Duration(time.Second)}, testProbes, new(states).changed)
 		slow, slower := enters(t, b), enters(t, b)
 		for range 2 {
 			b.leave(enters(t, b), answer{kind: unavailable})
@@ -139,7 +142,7 @@ func TestABreakerIgnoresLateResults(t *testing.T) {
 func TestABreakerOpensForRetryAfter(t *testing.T) {
 	for failures, after := range map[int]BreakerState{0: BreakerClosed, 10: BreakerHalfOpen} {
 		synctest.Test(t, func(t *testing.T) {
-			b := newBreaker(model.Breaker{Failures: failures, Probe: model.Duration(time.Second)}, new(states).changed)
+			b := newBreaker(model.Breaker{Failures: failures, Probe: model.Duration(time.Second)}, testProbes, new(states).changed)
 			other := enters(t, b)
 			b.leave(enters(t, b), answer{unavailable, time.Minute})
 			state, until := b.now()
@@ -162,13 +165,13 @@ func TestABreakerOpensForRetryAfter(t *testing.T) {
 // A delivery that has to stop is no probe: its result would never come, and no other could enter.
 func TestWhoStopsIsNoProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Second)}, new(states).changed)
+		b := newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Second)}, testProbes, new(states).changed)
 		b.leave(enters(t, b), answer{kind: unavailable})
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		stopped, cancel := context.WithCancel(t.Context())
 		cancel()
-		for range maxProbes {
+		for range testProbes {
 			_, err := b.enter(stopped)
 			require.ErrorIs(t, err, context.Canceled)
 		}
@@ -182,7 +185,7 @@ func TestWhoStopsIsNoProbe(t *testing.T) {
 func TestABreakerThatEndsIsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s states
-		b := newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Second)}, s.changed)
+		b := newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Second)}, testProbes, s.changed)
 		p := enters(t, b)
 		b.end()
 		b.leave(p, answer{kind: unavailable})

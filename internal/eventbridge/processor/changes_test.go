@@ -232,7 +232,7 @@ func TestGoneIsSaidOfOneRevision(t *testing.T) {
 		asked := &conditions{Store: registrytest.NewStore(now)}
 		ctx, stop := context.WithCancel(t.Context())
 		w := &worker{p: &Processor{source: asked}, sub: now.Subscriber(busName, "s"), log: zaptest.NewLogger(t), ctx: ctx}
-		w.breaker = newBreaker(model.Breaker{}, new(states).changed)
+		w.breaker = newBreaker(model.Breaker{}, testProbes, new(states).changed)
 		w.revision.Store(1)
 		w.disable(errors.New("410 Gone"))
 		time.Sleep(time.Second)
@@ -275,7 +275,7 @@ func TestResultsThatAreMissing(t *testing.T) {
 	s := newSubscriber("s", model.OrderNone)
 	p := &Processor{cfg: testConfig(), metrics: NewMetrics(prometheus.NewRegistry())}
 	w := &worker{p: p, sub: &s, log: zaptest.NewLogger(t), metrics: p.metrics.of(&s), target: short{make(chan struct{}, 1)}}
-	w.breaker = newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Minute)}, new(states).changed)
+	w.breaker = newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Minute)}, testProbes, new(states).changed)
 	defer w.breaker.end()
 	results := w.deliver(t.Context(), make([]item, 3), enters(t, w.breaker))
 	require.Len(t, results, 3)
@@ -295,7 +295,7 @@ func TestTheBreakerSaysWhyItOpens(t *testing.T) {
 	for wait, lines := range map[time.Duration]int{0: 1, time.Minute: 0} {
 		away := answers{Err: errors.New("no answer within 10s"), Unavailable: true, RetryAfter: wait}
 		w := &worker{p: p, sub: &s, log: zap.New(core), metrics: p.metrics.of(&s), target: away}
-		w.breaker = newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Minute)}, w.breakerChanged)
+		w.breaker = newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Minute)}, testProbes, w.breakerChanged)
 		defer w.breaker.end()
 		w.deliver(t.Context(), make([]item, 1), enters(t, w.breaker))
 		state, _ := w.breaker.now()
@@ -340,7 +340,7 @@ func TestWhatIsStuck(t *testing.T) {
 		core, lines := observer.New(zap.WarnLevel)
 		ended := make(chan struct{})
 		w := &worker{p: p, sub: &s, log: zap.New(core), metrics: p.metrics.of(&s), target: endless(ended)}
-		w.breaker = newBreaker(model.Breaker{}, new(states).changed)
+		w.breaker = newBreaker(model.Breaker{}, testProbes, new(states).changed)
 		assert.Greater(t, w.config(false).StuckAfter, 10*365*24*time.Hour)
 		entered := enters(t, w.breaker)
 		done := make(chan struct{})

@@ -15,7 +15,8 @@ type Config struct {
 	PrefetchBytes int64 `yaml:"prefetch_bytes"`
 	// HeldMessages bounds, for each ordered subscriber, the events in this process that wait for
 	// another attempt, and those that wait behind them. Events of other keys go on meanwhile.
-	// Default 1,000.
+	// Together they have 4 MiB at most, or twice the subscriber's part of PrefetchBytes if that is
+	// more. Default 1,000.
 	HeldMessages int `yaml:"held_messages"`
 	// StartRate is how many subscribers per second the processor begins to consume. Default 100.
 	StartRate float64 `yaml:"start_rate"`
@@ -49,10 +50,13 @@ func (c Config) Validate() error {
 		config.CheckAtLeast("stop_timeout", c.StopTimeout, time.Second))
 }
 
-// These bound one subscriber's part of PrefetchBytes.
+// leastPart and mostPart bound one subscriber's part of PrefetchBytes. An ordered subscriber holds
+// twice its part for another attempt, and leastHeld at least: its part becomes small when there are
+// many subscribers, and a few large events that fail must not hold up others.
 const (
 	leastPart = 128 << 10
 	mostPart  = 8 << 20
+	leastHeld = 4 << 20
 )
 
 // Memory is about how many bytes the received events of so many subscribers may take.

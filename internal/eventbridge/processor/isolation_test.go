@@ -10,13 +10,17 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap/zaptest"
+	"golang.org/x/time/rate"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
+	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 // A receiver fails at each of 50 events, and takes another one: that one arrives, with the defaults
@@ -85,4 +89,111 @@ func TestEventsThatFailDoNotKeepBackAnother(t *testing.T) {
 			}
 		})
 	}
+}
+
+// faults is a subscriber with the default options and shorter times.
+func faults(order model.Order) model.Subscriber {
+	s := model.NewSubscriber(busName, "s")
+	s.Order = order
+	s.Rules, s.Target = newSubscriber("s", order).Rules, model.Target{Log: &model.LogTarget{}}
+	s.Fill()
+	s.Delivery.Breaker.Probe = model.Duration(300 * time.Millisecond)
+	s.Delivery.Retry.Schedule = nil
+	for _, d := range defaultSchedule() {
+		s.Delivery.Retry.Schedule = append(s.Delivery.Retry.Schedule, model.Duration(d/100))
+	}
+	return s
+}
+
+// Events for which a receiver gives no answer open the breaker. They delay others, but not for
+// long: the breaker lets as many probes in as the subscriber has deliveries at once.
+func TestEventsWithoutAnAnswerDelayOthersABit(t *testing.T) {
+	t.Parallel()
+	for _, order := range []model.Order{model.OrderNone, model.OrderGroup} {
+		t.Run(string(order), func(t *testing.T) {
+			t.Parallel()
+			s := faults(order)
+			w := newWorld(t, 1, s)
+			f := w.target("s", func(_ context.Context, d target.Delivery) target.Result {
+				if strings.HasPrefix(d.Event.ID, "bad") {
+					return unavailableResult()
+				}
+				return delivered()
+			})
+			w.processor(testConfig())
+			for _, id := range numbered("bad", 50) {
+				w.send("s", id, id)
+			}
+			w.send("s", "good", "good")
+			w.gets(f, []string{"good"})
+		})
+	}
+}
+
+// Large events that fail, each with its own key, do not hold back another one where there are many
+// subscribers, and each has a small part of prefetch_bytes.
+func TestLargeEventsThatFailDoNotKeepBackAnother(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1, faults(model.OrderGroup))
+	f := w.target("s", func(_ context.Context, d target.Delivery) target.Result {
+		if d.Event.Type == "bad" {
+			return retryResult()
+		}
+		return delivered()
+	})
+	cfg := testConfig()
+	cfg.PrefetchBytes = 1 << 20
+	p, _ := w.processor(cfg)
+	p.part.Store(leastPart)
+	publisher, err := w.client.Publisher(t.Context(), w.topics.Send(w.sub("s")), messaging.Business())
+	require.NoError(t, err)
+	for i := range 50 {
+		key := fmt.Sprint("bad", i)
+		text := fmt.Sprintf(`{"specversion":"1.0","id":%q,"source":"/test","type":"bad","partitionkey":%q,"data":%q}`, key, key, strings.Repeat("x", 20<<10))
+		require.NoError(t, publisher.Publish(t.Context(), &messaging.Record{Key: key, Payload: []byte(text)}))
+	}
+	w.send("s", "good", "good")
+	w.gets(f, []string{"good"})
+}
+
+// One event fails each request that holds it: its receiver's proxy answers 504. The others of its
+// batches are delivered.
+func TestOneEventDoesNotFailOthersOfItsBatch(t *testing.T) {
+	t.Parallel()
+	s := faults(model.OrderNone)
+	s.Target = model.Target{Webhook: &model.Webhook{URL: "https://shop.example", Mode: model.ModeBatch}}
+	s.Fill()
+	s.Delivery.Retry.MaxAttempts = 6
+	w := newWorld(t, 1, s)
+	f := w.target("s", nil)
+	f.whole = func(batch []target.Delivery) target.Result {
+		if slices.ContainsFunc(batch, func(d target.Delivery) bool { return d.Event.ID == "bad" }) {
+			return unavailableResult()
+		}
+		return delivered()
+	}
+	good := numbered("good", 19)
+	w.send("s", "", append(good, "bad")...)
+	w.processor(testConfig())
+	w.gets(f, good)
+	w.eventually("only the bad one is a dead letter", func() bool { return len(w.deadLetters("s")) == 1 })
+}
+
+// A delivery that waits for the rate is not made if the breaker opens meanwhile.
+func TestADeliveryThatWaitsForTheRateMindsTheBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &worker{limit: rate.NewLimiter(rate.Every(10*time.Second), 1)}
+		w.breaker = newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Second)}, testProbes, new(states).changed)
+		first, err := w.admit(t.Context(), 1)
+		require.NoError(t, err)
+		began, admitted := time.Now(), make(chan time.Duration, 1)
+		go func() {
+			if _, err := w.admit(t.Context(), 1); err == nil {
+				admitted <- time.Since(began)
+			}
+		}()
+		synctest.Wait()
+		w.breaker.leave(first, answer{unavailable, time.Minute})
+		assert.GreaterOrEqual(t, <-admitted, time.Minute)
+	})
 }

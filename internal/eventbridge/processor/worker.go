@@ -66,7 +66,7 @@ func (p *Processor) newWorker(ctx context.Context, s *model.Subscriber) *worker 
 		w.limit = rate.NewLimiter(rate.Limit(r), max(int(math.Ceil(r/20)), w.batchEvents()))
 	}
 	w.revision.Store(s.Revision)
-	w.breaker = newBreaker(s.Delivery.Breaker, w.breakerChanged)
+	w.breaker = newBreaker(s.Delivery.Breaker, w.concurrency(), w.breakerChanged)
 	w.ctx, w.stop = context.WithCancel(ctx)
 	w.replaying = !p.admin && s.Order != model.OrderLive // otherwise the worker is told when there is something to replay
 	return w
@@ -255,7 +255,7 @@ func (w *worker) config(replaying bool) messaging.ConsumerConfig {
 		c.Concurrency = 1 // the handler only hands events over
 	}
 	c.PrefetchBytes = w.p.part.Load()
-	c.HeldMessages, c.HeldBytes = w.p.cfg.HeldMessages, 2*c.PrefetchBytes
+	c.HeldMessages, c.HeldBytes = w.p.cfg.HeldMessages, max(2*c.PrefetchBytes, leastHeld)
 	c.MaxMessageBytes = 64 << 10
 	c.DiscoverEvery = 10 * time.Minute
 	// Deliveries may wait for the breaker and the rate limit without end, and are not stuck: see

@@ -140,6 +140,7 @@ func nextMillisecond() time.Time {
 // fakeTarget answers as the test says, and notes what it has got.
 type fakeTarget struct {
 	answer func(ctx context.Context, d target.Delivery) target.Result
+	whole  func(batch []target.Delivery) target.Result // of each event of a batch, in place of answer; nil: none
 
 	mu    sync.Mutex
 	got   []string // ids that were delivered, in their order
@@ -181,7 +182,11 @@ func (f *fakeTarget) Deliver(ctx context.Context, batch []target.Delivery) []tar
 		f.mu.Lock()
 		f.asked[d.Event.ID] = append(f.asked[d.Event.ID], time.Now())
 		f.mu.Unlock()
-		results[i] = f.answer(ctx, d)
+		if f.whole != nil {
+			results[i] = f.whole(batch)
+		} else {
+			results[i] = f.answer(ctx, d)
+		}
 		if results[i].Verdict == target.Delivered {
 			f.mu.Lock()
 			f.got = append(f.got, d.Event.ID)

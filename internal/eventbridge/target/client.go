@@ -48,7 +48,7 @@ func (p *pool) transport() *http.Transport {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if now := time.Now(); now.Sub(p.created) >= maxConnectionAge {
-		p.current.CloseIdleConnections()
+		go p.current.CloseIdleConnections() // which may take long: nobody waits for it
 		p.current, p.created = p.create(), now
 	}
 	return p.current
@@ -70,7 +70,7 @@ func newTransport(guard *Guard, resolver *net.Resolver, settings *tls.Config, id
 	protocols.SetHTTP1(true)
 	return &http.Transport{
 		Proxy:                  nil, // a proxy of the environment would connect to addresses that the guard does not see
-		DialContext:            to.DialContext,
+		DialContext:            closingSoon(to.DialContext),
 		TLSClientConfig:        settings,
 		TLSHandshakeTimeout:    tlsTimeout,
 		DisableCompression:     true, // answers are not decompressed: a few bytes cannot become many
@@ -80,6 +80,35 @@ func newTransport(guard *Guard, resolver *net.Resolver, settings *tls.Config, id
 		MaxResponseHeaderBytes: maxResponseHeader,
 		Protocols:              protocols,
 	}
+}
+
+// dialer makes connections.
+type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
+
+// closingSoon makes connections that TLS closes soon. net/http closes idle connections one after the
+// other, under a lock that every request needs. TLS waits up to five seconds to send its last alert
+// to a receiver that reads nothing.
+func closingSoon(dial dialer) dialer {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return &connection{conn}, nil
+	}
+}
+
+type connection struct{ net.Conn }
+
+// lastWrite is how long the last alert of TLS may take.
+const lastWrite = 5 * time.Millisecond
+
+// SetWriteDeadline is called only by crypto/tls, before it writes its last alert and after.
+func (c *connection) SetWriteDeadline(t time.Time) error {
+	if soon := time.Now().Add(lastWrite); t.After(soon) {
+		t = soon
+	}
+	return c.Conn.SetWriteDeadline(t)
 }
 
 // newRequestContext returns the context of one request. end ends it; connected reports whether the
@@ -125,6 +154,9 @@ func newRequestContext(ctx context.Context) (_ context.Context, end context.Canc
 func dropUnsent(conn net.Conn) {
 	if encrypted, ok := conn.(*tls.Conn); ok && encrypted != nil {
 		conn = encrypted.NetConn()
+	}
+	if c, ok := conn.(*connection); ok {
+		conn = c.Conn
 	}
 	if tcp, ok := conn.(*net.TCPConn); ok && tcp != nil {
 		_ = tcp.SetLinger(0) // it may be closed already

@@ -95,3 +95,24 @@ func TestConnectionsAge(t *testing.T) {
 		assert.Equal(t, dialed.Load(), ended.Load())
 	})
 }
+
+// TestAConnectionThatNobodyReadsClosesSoon: net/http closes idle connections one after the other, and
+// other requests wait for that.
+func TestAConnectionThatNobodyReadsClosesSoon(t *testing.T) {
+	certificate := newAuthority(t).issue(t, "shop.example")
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		defer there.Close()
+		dial := closingSoon(func(context.Context, string, string) (net.Conn, error) { return here, nil })
+		below, err := dial(t.Context(), "tcp", "shop.example:443")
+		require.NoError(t, err)
+		go func() {
+			_ = tls.Server(there, &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}).HandshakeContext(t.Context())
+		}()
+		conn := tls.Client(below, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // the certificate is not tested here
+		require.NoError(t, conn.HandshakeContext(t.Context()))
+		began := time.Now()
+		_ = conn.Close() // TLS' alert is not read
+		assert.Equal(t, lastWrite, time.Since(began))
+	})
+}

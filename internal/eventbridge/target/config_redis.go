@@ -158,9 +158,6 @@ func (c Redis) open() (redis.UniversalClient, error) {
 	}), nil
 }
 
-// dialer makes connections.
-type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
-
 // droppingUnsent makes each connection drop unsent data when it is closed. The client does not say
 // which connection an attempt has.
 func droppingUnsent(dial dialer) dialer {

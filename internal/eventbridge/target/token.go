@@ -121,6 +121,10 @@ func validToken(t *oauth2.Token) bool {
 	return t.AccessToken != "" && httpguts.ValidHeaderFieldValue(t.Type()+" "+t.AccessToken)
 }
 
+// maxErrorCode bounds an error code that is shown. It is not cut: a part of a secret that the server
+// sends back would not be redacted.
+const maxErrorCode = 100
+
 // tokenError returns an error for people: short, and without what the server sent, except for its
 // error code.
 func tokenError(err error) error {
@@ -131,8 +135,8 @@ func tokenError(err error) error {
 		return nil
 	case errors.As(err, &refused):
 		return fmt.Errorf("token_url: %w", refused)
-	case errors.As(err, &failed) && failed.ErrorCode != "":
-		return fmt.Errorf("token_url answered %d: %.100q", failed.Response.StatusCode, failed.ErrorCode)
+	case errors.As(err, &failed) && failed.ErrorCode != "" && len(failed.ErrorCode) <= maxErrorCode:
+		return fmt.Errorf("token_url answered %d: %q", failed.Response.StatusCode, failed.ErrorCode)
 	case errors.As(err, &failed):
 		return fmt.Errorf("token_url answered %d", failed.Response.StatusCode)
 	}

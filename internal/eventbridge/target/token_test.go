@@ -139,6 +139,11 @@ func TestOAuth2Fails(t *testing.T) {
 			w.WriteHeader(http.StatusBadRequest)
 			_, _ = w.Write([]byte(`{"error":"invalid_client","error_description":"client-secret-of-ours is wrong"}`))
 		}, `token_url answered 400: "invalid_client"`},
+		{"a long error code", func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = fmt.Fprintf(w, `{"error":"%s client-secret-of-ours"}`, strings.Repeat("x", 85))
+		}, "token_url answered 400"},
 		{"a redirect", func(w http.ResponseWriter) {
 			w.Header().Set("Location", "http://127.0.0.1:1/")
 			w.WriteHeader(http.StatusFound)

@@ -289,7 +289,6 @@ func (b *bus) take(ctx context.Context, d *messaging.Delivery, pending messaging
 		pending.Complete(errGivenUp)
 		return nil
 	}
-	p.window.applyRefusals()
 	hash := identityOf(d, &e)
 	if p.again(ctx, hash, position, d) {
 		b.metrics.duplicate.Inc()
@@ -312,10 +311,7 @@ func (b *bus) take(ctx context.Context, d *messaging.Delivery, pending messaging
 		return nil
 	}
 	b.metrics.matched.Inc()
-	m := &message{
-		pending: pending, published: d.PublishTime, metrics: b.metrics,
-		window: p.window, event: refusedEvent{hash, position},
-	}
+	m := &message{pending: pending, published: d.PublishTime, metrics: b.metrics}
 	m.left.Store(int32(copies) + 1)
 	for rest := p.matcher.ids; len(rest) > 0; {
 		var s *subscriber

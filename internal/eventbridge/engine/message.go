@@ -16,10 +16,6 @@ type message struct {
 	failed    atomic.Pointer[error]
 	published time.Time
 	metrics   *busMetrics
-
-	// If a copy is refused, the event becomes a dead letter of the bus, and the window forgets it.
-	window *window
-	event  refusedEvent
 }
 
 // errGivenUp: this engine gives up the partition. The next owner stores the missing copies.
@@ -38,9 +34,6 @@ func (m *message) done(err error) {
 		return
 	}
 	if failed := m.failed.Load(); failed != nil {
-		if !errors.Is(*failed, errGivenUp) {
-			m.window.refuseLater(m.event)
-		}
 		m.pending.Complete(*failed)
 		return
 	}

@@ -128,7 +128,7 @@ func newFakeSendQueue(t testing.TB, s *fakeStore, order model.Order) (*sendQueue
 
 // added is a message with one copy, and whether it is finished.
 func added(l *sendQueue, position int64, key string) (m *message, finished func() bool) {
-	m = &message{metrics: l.metrics, published: time.Now(), window: newWindow(time.Hour, new(windowCapacity))}
+	m = &message{metrics: l.metrics, published: time.Now()}
 	m.left.Store(1)
 	return m, func() bool { return m.left.Load() == 0 }
 }
@@ -152,19 +152,6 @@ func TestACopyThatIsRefusedHidesNoneThatIsMissing(t *testing.T) {
 		}
 		assert.ErrorIs(t, *m.failed.Load(), errGivenUp)
 	}
-}
-
-// The sender makes such an event smaller, and sends it again with its id: it must come.
-func TestAnEventWithARefusedCopyDoesNotCount(t *testing.T) {
-	w := newWindow(time.Hour, &windowCapacity{most: 10})
-	again, _ := w.judge(testIdentity("x"), 1, time.Now())
-	require.False(t, again)
-	m := &message{metrics: NewMetrics(prometheus.NewRegistry()).of("b"), window: w, event: refusedEvent{testIdentity("x"), 1}}
-	m.left.Store(1)
-	m.done(messaging.Reject(messaging.ErrTooLarge))
-	w.applyRefusals()
-	again, _ = w.judge(testIdentity("x"), 2, time.Now())
-	assert.False(t, again)
 }
 
 func TestCopiesGatherWhileOthersAreStored(t *testing.T) {

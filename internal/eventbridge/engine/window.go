@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -13,8 +12,7 @@ type windowCapacity struct {
 }
 
 // window remembers the events of one partition by a hash of their tenant, source and id, for as
-// long as the bus says. Only the goroutine that handles the partition uses it, except for
-// refuseLater.
+// long as the bus says. Only the goroutine that handles the partition uses it.
 //
 // An event is left out if an event with the same tenant, source and id is before it in the
 // partition, and not by more than the window, by the publish times of their messages. That event
@@ -41,15 +39,6 @@ type window struct {
 	order  []seenAt // from head on, in the order of arrival
 	head   int
 	newest int64 // publish time, milliseconds
-
-	refusedMu sync.Mutex
-	refused   []refusedEvent // by refuseLater
-}
-
-// refusedEvent is an event that becomes a dead letter of the bus.
-type refusedEvent struct {
-	hash     identity
-	position int64
 }
 
 // seenEvent is where an event was first seen, and when it was last seen.
@@ -128,25 +117,6 @@ func (w *window) refuse(hash identity, position int64) {
 	}
 	if _, noted := w.left[position]; position <= w.known && !noted && !w.setLeft(position, position) {
 		w.forgetAhead() // a second copy is better than none
-	}
-}
-
-// refuseLater makes the next call of applyRefusals refuse an event, because a copy of it was
-// refused. Any goroutine may call it.
-func (w *window) refuseLater(e refusedEvent) {
-	w.refusedMu.Lock()
-	defer w.refusedMu.Unlock()
-	w.refused = append(w.refused, e)
-}
-
-// applyRefusals refuses the events of refuseLater.
-func (w *window) applyRefusals() {
-	w.refusedMu.Lock()
-	refused := w.refused
-	w.refused = nil
-	w.refusedMu.Unlock()
-	for _, e := range refused {
-		w.refuse(e.hash, e.position)
 	}
 }
 

@@ -136,7 +136,8 @@ func (d *decoder) value(raw json.RawMessage, v reflect.Value, at string) {
 }
 
 // normalEscapes writes each text in raw, which is valid JSON, as Encode does. Values that differ
-// only in escapes become equal.
+// only in escapes become equal. A text with U+FFFD stays as it is: encoding/json puts that in place
+// of half a surrogate pair, which is to be refused later.
 func normalEscapes(raw []byte) []byte {
 	made := make([]byte, 0, len(raw))
 	for len(raw) > 0 {
@@ -152,9 +153,11 @@ func normalEscapes(raw []byte) []byte {
 			}
 		}
 		var text string
-		if json.Unmarshal(raw[:end+1], &text) == nil {
+		if json.Unmarshal(raw[:end+1], &text) == nil && !strings.ContainsRune(text, utf8.RuneError) {
 			encoded, _ := Encode(text) // a text is always encoded
 			made = append(made, encoded...)
+		} else {
+			made = append(made, raw[:end+1]...)
 		}
 		raw = raw[end+1:]
 	}

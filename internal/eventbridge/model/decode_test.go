@@ -198,3 +198,9 @@ func TestChecksOfOthersAreAsked(t *testing.T) {
 		require.Equal(t, asked, err != nil, secret)
 	}
 }
+
+// Half a surrogate pair is no text: a pattern with one must not become a pattern for another text.
+func TestHalvesOfSurrogatePairsAreRefused(t *testing.T) {
+	_, err := model.DecodeSubscriber([]byte(`{"rules": [{"name": "r", "pattern": {"type": ["\ud83d"]}}], "target": {"log": {}}}`), "orders", "mail", model.Checks{})
+	require.Error(t, err)
+}

@@ -166,7 +166,7 @@ type Breaker struct {
 	// Failures is how many attempts in a row that find the target unavailable open the breaker. 0:
 	// it opens only while the target asks to wait (Retry-After). Default 10.
 	Failures int `json:"failures"`
-	// Probe is how long the breaker is open before a few deliveries are tried. If all of them find
+	// Probe is how long the breaker is open before deliveries are tried. If all of them find
 	// the target unavailable, it is open again for as long. Default 30s.
 	Probe Duration `json:"probe,omitempty"`
 }

@@ -162,7 +162,7 @@ func (w webKey) public() (crypto.PublicKey, error) {
 		}
 		return &rsa.PublicKey{N: new(big.Int).SetBytes(n), E: int(exponent.Int64())}, nil
 	case "EC":
-		curve := map[string]elliptic.Curve{"P-256": elliptic.P256(), "P-384": elliptic.P384(), "P-521": elliptic.P521()}[w.Curve]
+		curve := map[string]elliptic.Curve{"P-256": elliptic.P256(), "P-384": elliptic.P384()}[w.Curve]
 		if curve == nil {
 			return nil, fmt.Errorf("the curve %q is not supported", w.Curve)
 		}

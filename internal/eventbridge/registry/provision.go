@@ -34,6 +34,9 @@ func (p *Pulsar) MakeBus(ctx context.Context, b *model.Bus) error {
 	}
 	if err == nil && p.admin {
 		err = p.keep(ctx, p.topics.Unmatched(b.Name), 1, model.DeliverSubscription)
+		if errors.Is(err, errPartitions) { // brokers have created it, and may create topics with partitions
+			return nil
+		}
 	}
 	return err
 }

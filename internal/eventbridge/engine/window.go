@@ -16,12 +16,13 @@ type windowCapacity struct {
 //
 // An event is left out if an event with the same tenant, source and id is before it in the
 // partition, and not by more than the window, by the publish times of their messages. That event
-// may have been left out itself, or have matched no rule. It does not count if it became a dead
-// letter of the bus: the corrected event with its id must come.
+// may have been left out itself, or have matched no rule. It does not count if it could not
+// be matched, and is a dead letter of the bus: the corrected event with its id must come.
 //
 // So the topic and the dead letters of the bus decide what is left out. The rules do not: they may
-// have changed. An event that is delivered again, to this or another engine, gets the same verdict.
-// For this, events are judged in the order of the topic. Events that were read ahead (see
+// have changed. An event that is delivered again, to this or another engine, gets the same verdict;
+// except that an event with a copy that brokers refused, a dead letter, too, does not count after a
+// takeover, so that a second copy may come. For this, events are judged in the order of the topic. Events that were read ahead (see
 // [window.ahead]) have their verdict from that reading, because a backlog may be longer than the
 // window.
 type window struct {

@@ -137,7 +137,7 @@ func (d *decoder) value(raw json.RawMessage, v reflect.Value, at string) {
 
 // normalEscapes writes each text in raw, which is valid JSON, as Encode does. Values that differ
 // only in escapes become equal. A text with U+FFFD stays as it is: encoding/json puts that in place
-// of half a surrogate pair, which is to be refused later.
+// of half a surrogate pair, which patterns refuse.
 func normalEscapes(raw []byte) []byte {
 	made := make([]byte, 0, len(raw))
 	for len(raw) > 0 {

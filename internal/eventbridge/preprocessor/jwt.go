@@ -151,8 +151,8 @@ var (
 	errCritical = errors.New("the token has extensions that must be understood")
 )
 
-// mostKeys is how many keys are tried for a token without a kid: the former and the new one while
-// keys change. Anybody can send a token that claims a tenant's issuer and audience, and each key
+// mostKeys is how many keys are tried for a token whose kid does not single one out: the former and
+// the new one while keys change. Anybody can send a token that claims a tenant's issuer and audience, and each key
 // costs a verification.
 const mostKeys = 2
 

@@ -39,7 +39,7 @@ func (w *worker) prepare(d *messaging.Delivery) (it item, err error) {
 		return item{}, err
 	}
 	e.Tenant = d.Properties["tenant"]
-	it = item{message: d, delivery: target.Delivery{Event: e}}
+	it = item{message: d, delivery: target.Delivery{Event: e, Retried: d.Attempt > 1}}
 	it.delivery.Hops, _ = strconv.Atoi(d.Properties["hops"])
 	if w.transform != nil {
 		it.delivery.Body, it.delivery.ContentType, err = w.transform(e)
@@ -66,8 +66,15 @@ func (w *worker) handle(stop, ctx context.Context, d *messaging.Delivery) error 
 }
 
 // admit waits until the breaker and the rate limit allow an attempt for a number of events, or ctx
-// ends.
+// ends. One caller at a time does: if the breaker opens, only one has reserved a part of the rate in
+// vain.
 func (w *worker) admit(ctx context.Context, events int) (pass, error) {
+	select {
+	case w.admitting <- struct{}{}:
+		defer func() { <-w.admitting }()
+	case <-ctx.Done():
+		return 0, errStopping
+	}
 	for {
 		entered, err := w.breaker.enter(ctx)
 		if err != nil {

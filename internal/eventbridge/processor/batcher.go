@@ -37,9 +37,13 @@ func (g *batcher) end() {
 	g.wg.Wait()
 }
 
-// togetherAttempts is how many attempts an event makes in a batch. Then it is delivered alone:
-// another event of its batches may be the reason for their failures.
-const togetherAttempts = 2
+// togetherAttempts is how many attempts an event makes in a batch. After that it is delivered alone,
+// and so is its last attempt: another event of its batches may be the reason for their failures.
+const togetherAttempts = 4
+
+func (g *batcher) alone(d *messaging.Delivery) bool {
+	return d.Attempt > togetherAttempts || d.Attempt > 1 && d.Attempt == g.w.schedule.attempts
+}
 
 // take is the consumer's handler.
 func (g *batcher) take(_ context.Context, d *messaging.Delivery, p messaging.PendingDelivery) {
@@ -48,7 +52,7 @@ func (g *batcher) take(_ context.Context, d *messaging.Delivery, p messaging.Pen
 		p.Complete(g.w.refuse(d, it.delivery.Event, err))
 		return
 	}
-	if d.Attempt > togetherAttempts {
+	if g.alone(d) {
 		g.send([]pendingItem{{it, p}})
 		return
 	}

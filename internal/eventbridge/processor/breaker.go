@@ -88,7 +88,7 @@ func (b *breaker) enterNow() (p pass, entered bool, next <-chan struct{}) {
 func (b *breaker) valid(p pass) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return p == b.openings && b.state != BreakerOpen
+	return p == b.openings && b.state != BreakerOpen && !b.shut
 }
 
 // answer is what a delivery says about its target.
@@ -111,7 +111,14 @@ const (
 func (b *breaker) leave(p pass, a answer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if p != b.openings || b.state == BreakerOpen {
+	if b.state == BreakerOpen {
+		if until := time.Now().Add(a.retryAfter); until.After(b.until) {
+			b.until = until
+			b.timer.Reset(a.retryAfter)
+		}
+		return
+	}
+	if p != b.openings {
 		return
 	}
 	if a.retryAfter > 0 {
@@ -134,7 +141,7 @@ func (b *breaker) leave(p pass, a answer) {
 	case unavailable:
 		b.failures++
 	}
-	if b.state == BreakerHalfOpen && b.failures > 0 && b.failures == b.probes ||
+	if b.state == BreakerHalfOpen && b.failures == b.maxProbes ||
 		b.state == BreakerClosed && b.cfg.Failures > 0 && b.failures >= b.cfg.Failures {
 		b.asked = false
 		b.open(time.Duration(b.cfg.Probe))
@@ -150,7 +157,7 @@ func (b *breaker) open(wait time.Duration) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		switch {
-		case b.shut:
+		case b.shut, time.Now().Before(b.until): // the target has asked to wait longer
 		case b.cfg.Failures == 0: // it has opened because the target asked to wait, and takes no probes
 			b.become(BreakerClosed)
 		default:

@@ -95,12 +95,12 @@ func TestBreaker(t *testing.T) {
 			end(unavailable)
 		}
 		began = time.Now()
-		for range 8 {
+		for range 3 * testProbes {
 			p, err := b.enter(ctx)
 			require.NoError(t, err)
 			b.leave(p, answer{kind: unavailable})
 		}
-		assert.Equal(t, 80*time.Second, time.Since(began), "one event alone is a probe once each time")
+		assert.Equal(t, 30*time.Second, time.Since(began), "some probes each time, one after the other here")
 
 		b.end()
 		go func() {
@@ -148,11 +148,11 @@ func TestABreakerOpensForRetryAfter(t *testing.T) {
 			state, until := b.now()
 			assert.Equal(t, BreakerOpen, state)
 			assert.Equal(t, time.Minute, time.Until(until))
-			b.leave(other, answer{unavailable, time.Hour})
+			b.leave(other, answer{unavailable, 2 * time.Minute}) // the longer time counts
 			began := time.Now()
 			p, err := b.enter(t.Context())
 			require.NoError(t, err)
-			assert.Equal(t, time.Minute, time.Since(began))
+			assert.Equal(t, 2*time.Minute, time.Since(began))
 			state, _ = b.now()
 			assert.Equal(t, after, state)
 			b.leave(p, answer{kind: answered})

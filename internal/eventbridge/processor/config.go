@@ -15,7 +15,7 @@ type Config struct {
 	PrefetchBytes int64 `yaml:"prefetch_bytes"`
 	// HeldMessages bounds, for each ordered subscriber, the events in this process that wait for
 	// another attempt, and those that wait behind them. Events of other keys go on meanwhile.
-	// Together they have 4 MiB at most, or twice the subscriber's part of PrefetchBytes if that is
+	// Together they have 1 MiB at most, or twice the subscriber's part of PrefetchBytes if that is
 	// more. Default 1,000.
 	HeldMessages int `yaml:"held_messages"`
 	// StartRate is how many subscribers per second the processor begins to consume. Default 100.
@@ -56,7 +56,7 @@ func (c Config) Validate() error {
 const (
 	leastPart = 128 << 10
 	mostPart  = 8 << 20
-	leastHeld = 4 << 20
+	leastHeld = 1 << 20
 )
 
 // Memory is about how many bytes the received events of so many subscribers may take.

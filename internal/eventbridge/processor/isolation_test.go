@@ -149,40 +149,52 @@ func TestLargeEventsThatFailDoNotKeepBackAnother(t *testing.T) {
 	require.NoError(t, err)
 	for i := range 50 {
 		key := fmt.Sprint("bad", i)
-		text := fmt.Sprintf(`{"specversion":"1.0","id":%q,"source":"/test","type":"bad","partitionkey":%q,"data":%q}`, key, key, strings.Repeat("x", 20<<10))
+		text := fmt.Sprintf(`{"specversion":"1.0","id":%q,"source":"/test","type":"bad","partitionkey":%q,"data":%q}`, key, key, strings.Repeat("x", 15<<10))
 		require.NoError(t, publisher.Publish(t.Context(), &messaging.Record{Key: key, Payload: []byte(text)}))
 	}
 	w.send("s", "good", "good")
 	w.gets(f, []string{"good"})
 }
 
-// One event fails each request that holds it: its receiver's proxy answers 504. The others of its
-// batches are delivered.
+// One event fails each request that holds it: its receiver fails, or the receiver's proxy gives up.
+// The others of its batches are delivered, also if there are few attempts.
 func TestOneEventDoesNotFailOthersOfItsBatch(t *testing.T) {
 	t.Parallel()
-	s := faults(model.OrderNone)
-	s.Target = model.Target{Webhook: &model.Webhook{URL: "https://shop.example", Mode: model.ModeBatch}}
-	s.Fill()
-	s.Delivery.Retry.MaxAttempts = 6
-	w := newWorld(t, 1, s)
-	f := w.target("s", nil)
-	f.whole = func(batch []target.Delivery) target.Result {
-		if slices.ContainsFunc(batch, func(d target.Delivery) bool { return d.Event.ID == "bad" }) {
-			return unavailableResult()
-		}
-		return delivered()
+	for name, c := range map[string]struct {
+		attempts int
+		failure  target.Result
+	}{
+		"500, two attempts": {2, retryResult()},
+		"503, two attempts": {2, unavailableResult()},
+		"503, six attempts": {6, unavailableResult()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := faults(model.OrderNone)
+			s.Target = model.Target{Webhook: &model.Webhook{URL: "https://shop.example", Mode: model.ModeBatch}}
+			s.Fill()
+			s.Delivery.Retry.MaxAttempts = c.attempts
+			w := newWorld(t, 1, s)
+			f := w.target("s", nil)
+			f.whole = func(batch []target.Delivery) target.Result {
+				if slices.ContainsFunc(batch, func(d target.Delivery) bool { return d.Event.ID == "bad" }) {
+					return c.failure
+				}
+				return delivered()
+			}
+			good := numbered("good", 19)
+			w.send("s", "", append(good, "bad")...)
+			w.processor(testConfig())
+			w.gets(f, good)
+			w.eventually("only the bad one is a dead letter", func() bool { return len(w.deadLetters("s")) == 1 })
+		})
 	}
-	good := numbered("good", 19)
-	w.send("s", "", append(good, "bad")...)
-	w.processor(testConfig())
-	w.gets(f, good)
-	w.eventually("only the bad one is a dead letter", func() bool { return len(w.deadLetters("s")) == 1 })
 }
 
 // A delivery that waits for the rate is not made if the breaker opens meanwhile.
 func TestADeliveryThatWaitsForTheRateMindsTheBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &worker{limit: rate.NewLimiter(rate.Every(10*time.Second), 1)}
+		w := &worker{limit: rate.NewLimiter(rate.Every(10*time.Second), 1), admitting: make(chan struct{}, 1)}
 		w.breaker = newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Second)}, testProbes, new(states).changed)
 		first, err := w.admit(t.Context(), 1)
 		require.NoError(t, err)
@@ -195,5 +207,71 @@ func TestADeliveryThatWaitsForTheRateMindsTheBreaker(t *testing.T) {
 		synctest.Wait()
 		w.breaker.leave(first, answer{unavailable, time.Minute})
 		assert.GreaterOrEqual(t, <-admitted, time.Minute)
+	})
+}
+
+// A receiver takes one request in two seconds, and asks to wait a second after each other one. Most
+// of the subscriber's rate is used, however many deliveries wait for it.
+func TestRetryAfterWastesLittleOfTheRate(t *testing.T) {
+	const concurrency, duration = 16, 320 * time.Second
+	synctest.Test(t, func(t *testing.T) {
+		w := &worker{limit: rate.NewLimiter(1, 1), admitting: make(chan struct{}, 1)}
+		w.breaker = newBreaker(model.Breaker{Failures: 10, Probe: model.Duration(30 * time.Second)}, concurrency, new(states).changed)
+		defer w.breaker.end()
+		began := time.Now()
+		var mu sync.Mutex
+		var last time.Time
+		taken := 0
+		takes := func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			if time.Since(last) < 2*time.Second {
+				return false
+			}
+			last = time.Now()
+			taken++
+			return true
+		}
+		var deliveries sync.WaitGroup
+		for range concurrency {
+			deliveries.Go(func() {
+				for time.Since(began) < duration {
+					p, err := w.admit(t.Context(), 1)
+					switch {
+					case err != nil:
+						return
+					case takes():
+						w.breaker.leave(p, answer{kind: answered})
+					default:
+						w.breaker.leave(p, answer{unavailable, time.Second})
+					}
+				}
+			})
+		}
+		deliveries.Wait()
+		assert.Greater(t, taken, 80)
+	})
+}
+
+// After 410 nothing is delivered, not even what waits for the rate.
+func TestNothingIsAdmittedAfterTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &worker{limit: rate.NewLimiter(rate.Every(10*time.Second), 1), admitting: make(chan struct{}, 1)}
+		w.breaker = newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Second)}, testProbes, new(states).changed)
+		_, err := w.admit(t.Context(), 1)
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			_, err := w.admit(ctx, 1)
+			ended <- err
+		}()
+		synctest.Wait()
+		w.breaker.end()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		assert.Empty(t, ended)
+		stop()
+		assert.ErrorIs(t, <-ended, errStopping)
 	})
 }

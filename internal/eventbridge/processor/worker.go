@@ -34,6 +34,7 @@ type worker struct {
 	transform transform.Func  // nil: none
 	ctx       context.Context // ends when the worker is to stop
 	stop      context.CancelFunc
+	admitting chan struct{} // see admit
 	done      chan struct{}
 
 	revision atomic.Int64 // the newest revision with which deliveries stay the same
@@ -60,7 +61,7 @@ func (p *Processor) newWorker(ctx context.Context, s *model.Subscriber) *worker 
 	w := &worker{
 		p: p, sub: s, log: p.log.With(zap.String("bus", s.Bus), zap.String("subscriber", s.Name)),
 		metrics: p.metrics.of(s), attempts: p.attemptsOf(s), schedule: newSchedule(s.Delivery.Retry),
-		limit: rate.NewLimiter(rate.Inf, 1), done: make(chan struct{}),
+		limit: rate.NewLimiter(rate.Inf, 1), done: make(chan struct{}), admitting: make(chan struct{}, 1),
 	}
 	if r := s.Delivery.Rate; r > 0 {
 		w.limit = rate.NewLimiter(rate.Limit(r), max(int(math.Ceil(r/20)), w.batchEvents()))

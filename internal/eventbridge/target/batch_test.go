@@ -17,23 +17,26 @@ import (
 	"github.com/aviaryhq/aviary/test/await"
 )
 
-// TestOneEventDoesNotFailItsBatch: the halves of a batch are posted if it is refused. A batch that
-// fails is not posted in parts: its events come again, and then alone.
+// TestOneEventDoesNotFailItsBatch: the halves of a batch are posted if it is refused, or if it
+// fails again and is not unavailable.
 func TestOneEventDoesNotFailItsBatch(t *testing.T) {
 	for _, test := range []struct {
-		name   string
-		status int // of a request with a poison event
-		poison []int
-		most   int64
-		want   Verdict // of a poison event
-		others Verdict
+		name    string
+		status  int // of a request with a poison event
+		poison  []int
+		retried int // an event that has failed before; -1: none
+		most    int64
+		want    Verdict // of a poison event
+		others  Verdict
 	}{
-		{"refused", 422, []int{50}, 15, Refused, Delivered},
-		{"hops", 508, []int{99}, 15, Refused, Delivered},
-		{"two refused", 400, []int{0, 50}, 29, Refused, Delivered},
-		{"it fails", 500, []int{50}, 1, Retry, Retry},
-		{"it is unavailable", 503, []int{50}, 1, Retry, Retry},
-		{"it is gone", 410, []int{50}, 1, Gone, Gone},
+		{"refused", 422, []int{50}, -1, 15, Refused, Delivered},
+		{"hops", 508, []int{99}, -1, 15, Refused, Delivered},
+		{"two refused", 400, []int{0, 50}, -1, 29, Refused, Delivered},
+		{"it fails", 500, []int{50}, -1, 1, Retry, Retry},
+		{"it fails again", 500, []int{50}, 50, 15, Retry, Delivered},
+		{"another has failed before", 500, []int{50}, 7, 15, Retry, Retry},
+		{"it is unavailable again", 503, []int{50}, 50, 1, Retry, Retry},
+		{"it is gone", 410, []int{50}, 50, 1, Gone, Gone},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			h := newHarness(t, nil)
@@ -49,6 +52,7 @@ func TestOneEventDoesNotFailItsBatch(t *testing.T) {
 			batch := make([]Delivery, 100)
 			for i := range batch {
 				batch[i] = h.event(fmt.Sprintf("e%d", i))
+				batch[i].Retried = i == test.retried
 			}
 			results := h.webhook(r.URL, func(w *model.Webhook) { w.Mode = "batch" }).Deliver(t.Context(), batch)
 			require.Len(t, results, len(batch))

@@ -43,6 +43,8 @@ type Delivery struct {
 	ContentType string
 	// Hops is how many buses the event has passed before this one.
 	Hops int
+	// Retried says that an attempt for this event has failed before.
+	Retried bool
 }
 
 // Verdict says what an attempt means for the event. The zero value is Retry.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -121,9 +122,12 @@ func validToken(t *oauth2.Token) bool {
 	return t.AccessToken != "" && httpguts.ValidHeaderFieldValue(t.Type()+" "+t.AccessToken)
 }
 
-// maxErrorCode bounds an error code that is shown. It is not cut: a part of a secret that the server
-// sends back would not be redacted.
-const maxErrorCode = 100
+// isErrorCode reports whether text is an error code (RFC 6749, section 5.2), and short. Others are not
+// shown: if they were cut or escaped, a secret in them would not be found and redacted.
+func isErrorCode(text string) bool {
+	const most = 100
+	return len(text) <= most && strings.IndexFunc(text, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) < 0
+}
 
 // tokenError returns an error for people: short, and without what the server sent, except for its
 // error code.
@@ -135,8 +139,8 @@ func tokenError(err error) error {
 		return nil
 	case errors.As(err, &refused):
 		return fmt.Errorf("token_url: %w", refused)
-	case errors.As(err, &failed) && failed.ErrorCode != "" && len(failed.ErrorCode) <= maxErrorCode:
-		return fmt.Errorf("token_url answered %d: %q", failed.Response.StatusCode, failed.ErrorCode)
+	case errors.As(err, &failed) && failed.ErrorCode != "" && isErrorCode(failed.ErrorCode):
+		return fmt.Errorf("token_url answered %d: %s", failed.Response.StatusCode, failed.ErrorCode)
 	case errors.As(err, &failed):
 		return fmt.Errorf("token_url answered %d", failed.Response.StatusCode)
 	}

@@ -138,7 +138,7 @@ func TestOAuth2Fails(t *testing.T) {
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusBadRequest)
 			_, _ = w.Write([]byte(`{"error":"invalid_client","error_description":"client-secret-of-ours is wrong"}`))
-		}, `token_url answered 400: "invalid_client"`},
+		}, "token_url answered 400: invalid_client"},
 		{"a long error code", func(w http.ResponseWriter) {
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusBadRequest)

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -133,9 +134,9 @@ func (w *webhook) fitting(batch []Delivery) int {
 	return len(batch)
 }
 
-// deliver posts batch in one request and appends a result for each event to results. If the batch is
-// refused, which may be about only some events, deliver posts the halves separately. If the last of
-// results is final, deliver posts nothing and repeats it.
+// deliver posts batch in one request and appends a result for each event to results. If the answer
+// may be about only some events, deliver posts the halves separately. If the last of results is
+// final, deliver posts nothing and repeats it.
 func (w *webhook) deliver(ctx context.Context, batch []Delivery, results []Result) []Result {
 	var result Result
 	if done := len(results); done > 0 && results[done-1].final() {
@@ -143,7 +144,7 @@ func (w *webhook) deliver(ctx context.Context, batch []Delivery, results []Resul
 	} else {
 		result = w.post(ctx, batch)
 	}
-	if len(batch) > 1 && result.Verdict == Refused {
+	if len(batch) > 1 && result.aboutAnEvent(batch) {
 		half := len(batch) / 2
 		return w.deliver(ctx, batch[half:], w.deliver(ctx, batch[:half], results))
 	}
@@ -157,6 +158,13 @@ func (w *webhook) deliver(ctx context.Context, batch []Delivery, results []Resul
 // has stopped.
 func (r *Result) final() bool {
 	return r.Unavailable || r.Verdict == Gone || r.Reason == ReasonStopped
+}
+
+// aboutAnEvent reports whether the result of a batch may be about only some of its events: if the
+// batch is refused, or if it fails and one of the events has failed before.
+func (r *Result) aboutAnEvent(batch []Delivery) bool {
+	retried := slices.ContainsFunc(batch, func(d Delivery) bool { return d.Retried })
+	return r.Verdict == Refused || r.Verdict == Retry && !r.final() && retried
 }
 
 // batchID returns the webhook-id of a batch: that of its only event, or one derived from those of

@@ -20,11 +20,12 @@ type windowCapacity struct {
 // be matched, and is a dead letter of the bus: the corrected event with its id must come.
 //
 // So the topic and the dead letters of the bus decide what is left out. The rules do not: they may
-// have changed. An event that is delivered again, to this or another engine, gets the same verdict;
-// except that an event with a copy that brokers refused, a dead letter, too, does not count after a
-// takeover, so that a second copy may come. For this, events are judged in the order of the topic. Events that were read ahead (see
-// [window.ahead]) have their verdict from that reading, because a backlog may be longer than the
-// window.
+// have changed. An event that is delivered again, to this or another engine, gets the same verdict.
+// There is one exception: an event with a copy that brokers refused is a dead letter, too. It does
+// not count after a takeover, so that a second copy may come.
+//
+// Events are judged in the order of the topic. Events that were read ahead (see [window.ahead])
+// have their verdict from that reading, because a backlog may be longer than the window.
 type window struct {
 	length   time.Duration
 	capacity *windowCapacity

@@ -152,8 +152,8 @@ var (
 )
 
 // mostKeys is how many keys are tried for a token whose kid does not single one out: the former and
-// the new one while keys change. Anybody can send a token that claims a tenant's issuer and audience, and each key
-// costs a verification.
+// the new one while keys change. Each costs a verification, and anybody can send a token that claims
+// a tenant's issuer and audience.
 const mostKeys = 2
 
 // find returns the keys that a token may be signed with: keys of its algorithm, with its kid if

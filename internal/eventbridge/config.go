@@ -295,9 +295,11 @@ func (c APIConfig) tokens(log *zap.Logger) (*bearer.Tokens, error) {
 	sources := make([]bearer.Source, 0, len(c.Tokens))
 	for i, t := range c.Tokens {
 		key := fmt.Sprintf("api.tokens[%d]", i)
-		sources = append(sources, bearer.Source{
-			Tenant: cmp.Or(t.Role, api.RoleViewer), Token: t.Token, TokenKey: key + ".token", File: t.TokenFile, FileKey: key + ".token_file",
-		})
+		source := bearer.Source{Tenant: cmp.Or(t.Role, api.RoleViewer), File: t.TokenFile, FileKey: key + ".token_file"}
+		if t.Token != "" {
+			source.Tokens = []bearer.Configured{{Text: t.Token, Key: key + ".token"}}
+		}
+		sources = append(sources, source)
 	}
 	return bearer.NewTokens(log, sources)
 }

@@ -146,12 +146,12 @@ type senders struct {
 // tokenSources returns the keys that hold bearer tokens. prefix is the prefix of their names.
 func (c HTTPConfig) tokenSources(prefix string) []bearer.Source {
 	all := []bearer.Source{{
-		Tokens: c.BearerTokens, TokensKey: prefix + "bearer_tokens", File: c.BearerTokenFile, FileKey: prefix + "bearer_token_file",
+		Tokens: bearer.List(c.BearerTokens, prefix+"bearer_tokens"), File: c.BearerTokenFile, FileKey: prefix + "bearer_token_file",
 	}}
 	for i, s := range c.Senders {
 		key := fmt.Sprintf("%ssenders[%d].", prefix, i)
 		all = append(all, bearer.Source{
-			Tenant: s.Tenant, Tokens: s.BearerTokens, TokensKey: key + "bearer_tokens", File: s.BearerTokenFile, FileKey: key + "bearer_token_file",
+			Tenant: s.Tenant, Tokens: bearer.List(s.BearerTokens, key+"bearer_tokens"), File: s.BearerTokenFile, FileKey: key + "bearer_token_file",
 		})
 	}
 	return all

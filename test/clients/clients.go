@@ -5,14 +5,12 @@ import (
 	"context"
 	"embed"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/aviaryhq/aviary/test/languages"
-	"github.com/aviaryhq/aviary/test/stack"
 )
 
 //go:embed python node java
@@ -32,17 +30,17 @@ func Checks() []string {
 type program struct {
 	name      string
 	protocols []int
-	// prepare installs the client and returns the command that runs the program; source holds its
-	// files and is for this run alone.
-	prepare func(ctx context.Context, s *stack.Stack, source string) (languages.Command, error)
+	program   languages.Program
 }
 
 func programs() []program {
+	const cache = "clients"
+	jars := languages.Jars{Name: "lettuce-" + lettuce, Coordinates: "io.lettuce:lettuce-core:" + lettuce, Sum: lettuceSum}
 	return []program{
-		{"go-redis", []int{2, 3}, prepareGo},
-		{"redis-py", []int{2, 3}, preparePython},
-		{"lettuce", []int{2, 3}, prepareJava},
-		{"ioredis", []int{2, 3}, prepareNode},
+		{"go-redis", []int{2, 3}, languages.Go("test/clients/goredis")},
+		{"redis-py", []int{2, 3}, languages.Python(cache, "check.py")},
+		{"lettuce", []int{2, 3}, languages.Java(cache, "Check", jars)},
+		{"ioredis", []int{2, 3}, languages.Node(cache, "check.mjs")},
 	}
 }
 
@@ -82,7 +80,7 @@ type outcome struct {
 
 func (p program) run(t *testing.T, url string, protocol int) outcome {
 	t.Helper()
-	cmd := languages.Prepare(t, p.name, sources, p.prepare)
+	cmd := languages.Prepare(t, p.name, sources, p.program)
 	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
 	defer cancel()
 	prefix := fmt.Sprintf("%s-%d", strings.ReplaceAll(t.Name(), "/", "-"), time.Now().UnixNano())
@@ -113,25 +111,8 @@ func parse(out string) map[string]string {
 	return checks
 }
 
-func prepareGo(context.Context, *stack.Stack, string) (languages.Command, error) {
-	return languages.Command{Args: []string{"go", "run", "github.com/aviaryhq/aviary/test/clients/goredis"}}, nil
-}
-
-func preparePython(ctx context.Context, s *stack.Stack, source string) (languages.Command, error) {
-	return languages.Python(ctx, s, "clients/python", filepath.Join(source, "python"), "check.py")
-}
-
-func prepareNode(ctx context.Context, s *stack.Stack, source string) (languages.Command, error) {
-	return languages.Node(ctx, s, "clients/node", filepath.Join(source, "node"), "check.mjs")
-}
-
 // The version of Lettuce, and the digest of its jars and those it needs, see [stack.Stack.Jars].
 const (
 	lettuce    = "7.7.0.RELEASE"
 	lettuceSum = "b421635f9b879ff682bd51974cd71f5ecb7a4c686fce6d10945445c85d51ad850bb303e5336a9d8cf45152b9e2e5c297c2acd06c8e93cd39de3ba5d83e6ca240"
 )
-
-func prepareJava(ctx context.Context, s *stack.Stack, source string) (languages.Command, error) {
-	jars := languages.Jars{Name: "lettuce-" + lettuce, Coordinates: "io.lettuce:lettuce-core:" + lettuce, Sum: lettuceSum}
-	return languages.Java(ctx, s, "clients/java", filepath.Join(source, "java"), "Check", jars)
-}

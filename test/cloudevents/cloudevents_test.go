@@ -9,7 +9,6 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -50,7 +49,7 @@ type sdk struct {
 	name           string
 	sends          []string // modes
 	receives       []string // modes
-	prepare        func(ctx context.Context, s *stack.Stack, source string) (languages.Command, error)
+	program        languages.Program
 	decodes        bool // percent signs in headers
 	onlyLatin1     bool // in headers that its HTTP client sends
 	alwaysWithType bool // sets Content-Type in binary mode even if there is no data
@@ -60,24 +59,17 @@ type sdk struct {
 func sdks() []sdk {
 	single := []string{binary, structured}
 	all := []string{binary, structured, batch}
-	return []sdk{
-		{name: "go", sends: all, receives: all, prepare: prepareGo},
-		{name: "java", sends: single, receives: single, prepare: prepareJava, onlyLatin1: true},
-		{name: "javascript", sends: single, receives: all, prepare: prepareNode, onlyLatin1: true, alwaysWithType: true},
-		{name: "python", sends: single, receives: single, prepare: preparePython, decodes: true, capitalBools: true},
+	const cache = "cloudevents"
+	jars := languages.Jars{
+		Name: "cloudevents-" + sdkJava, Sum: sdkJavaSum,
+		Coordinates: "io.cloudevents:cloudevents-http-basic:" + sdkJava + " io.cloudevents:cloudevents-json-jackson:" + sdkJava,
 	}
-}
-
-func prepareGo(context.Context, *stack.Stack, string) (languages.Command, error) {
-	return languages.Command{Args: []string{"go", "run", "github.com/aviaryhq/aviary/test/cloudevents/gosdk"}}, nil
-}
-
-func preparePython(ctx context.Context, s *stack.Stack, source string) (languages.Command, error) {
-	return languages.Python(ctx, s, "cloudevents/python", filepath.Join(source, "python"), "sdk.py")
-}
-
-func prepareNode(ctx context.Context, s *stack.Stack, source string) (languages.Command, error) {
-	return languages.Node(ctx, s, "cloudevents/node", filepath.Join(source, "node"), "sdk.mjs")
+	return []sdk{
+		{name: "go", sends: all, receives: all, program: languages.Go("test/cloudevents/gosdk")},
+		{name: "java", sends: single, receives: single, program: languages.Java(cache, "Sdk", jars), onlyLatin1: true},
+		{name: "javascript", sends: single, receives: all, program: languages.Node(cache, "sdk.mjs"), onlyLatin1: true, alwaysWithType: true},
+		{name: "python", sends: single, receives: single, program: languages.Python(cache, "sdk.py"), decodes: true, capitalBools: true},
+	}
 }
 
 // The version of sdk-java, and the digest of its jars and those they need, see [stack.Stack.Jars].
@@ -85,14 +77,6 @@ const (
 	sdkJava    = "4.0.1"
 	sdkJavaSum = "e9044de7004777918094b6029031abe919dc03e0a3943a7c93ba6e6f1cbc011d17f03e7a6858edd8d9d84fcdc13c2611984d3ccba841c9362ed5965afdd7c0d8"
 )
-
-func prepareJava(ctx context.Context, s *stack.Stack, source string) (languages.Command, error) {
-	jars := languages.Jars{
-		Name: "cloudevents-" + sdkJava, Sum: sdkJavaSum,
-		Coordinates: "io.cloudevents:cloudevents-http-basic:" + sdkJava + " io.cloudevents:cloudevents-json-jackson:" + sdkJava,
-	}
-	return languages.Java(ctx, s, "cloudevents/java", filepath.Join(source, "java"), "Sdk", jars)
-}
 
 // An event is as the programs read and print it.
 type event struct {
@@ -206,7 +190,7 @@ type line struct {
 // begin starts the program of an SDK, which sends to url.
 func begin(t *testing.T, s sdk, url string) *program {
 	t.Helper()
-	cmd := languages.Prepare(t, s.name, sources, s.prepare).Cmd(context.WithoutCancel(t.Context()), url)
+	cmd := languages.Prepare(t, s.name, sources, s.program).Cmd(context.WithoutCancel(t.Context()), url)
 	p := &program{sdk: s, ended: make(chan struct{}), received: map[string]event{}}
 	cmd.Stderr = &p.stderr
 	in, err := cmd.StdinPipe()

@@ -58,7 +58,7 @@ func newWorld(t *testing.T, token string) *world {
 	w := &world{buses: map[string]model.Bus{}, subscribers: map[string]model.Subscriber{}, states: map[string]*state{}}
 	o := api.Options{Registry: w, Processor: w, Instances: w, Version: "test", Log: zaptest.NewLogger(t)}
 	if token != "" {
-		tokens, err := bearer.NewTokens(zaptest.NewLogger(t), []bearer.Source{{Tenant: api.RoleAdmin, Tokens: []secret.String{secret.String(token)}}})
+		tokens, err := bearer.NewTokens(zaptest.NewLogger(t), []bearer.Source{{Tenant: api.RoleAdmin, Tokens: []bearer.Configured{{Text: secret.String(token)}}}})
 		require.NoError(t, err)
 		o.Access.Tokens = tokens
 	}

@@ -27,10 +27,13 @@ type Command struct {
 	Env  []string // besides those of this process
 }
 
-// Prepare copies sources to a folder of the test, which it gives to prepare. It fails the test, or
-// skips it without the environment variable CI, if prepare returns an error. name is for the
-// message.
-func Prepare(t *testing.T, name string, sources fs.FS, prepare func(ctx context.Context, s *stack.Stack, source string) (Command, error)) Command {
+// Program installs what a program needs, and returns the command that starts it. The program is in a
+// folder below sources, which is for this run alone.
+type Program func(ctx context.Context, s *stack.Stack, sources string) (Command, error)
+
+// Prepare prepares a program of a copy of sources. It fails the test, or skips it without the
+// environment variable CI, if that is not possible. name is for the message.
+func Prepare(t *testing.T, name string, sources fs.FS, program Program) Command {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), installTimeout)
 	defer cancel()
@@ -42,7 +45,7 @@ func Prepare(t *testing.T, name string, sources fs.FS, prepare func(ctx context.
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := prepare(ctx, s, source)
+	c, err := program(ctx, s, source)
 	if err != nil {
 		stack.Unavailable(t, name, err)
 	}
@@ -60,9 +63,22 @@ func (c Command) Cmd(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Python prepares the program file of the folder source with the packages of its requirements.txt.
-// cache is the name of their folder in the cache.
-func Python(ctx context.Context, s *stack.Stack, cache, source, file string) (Command, error) {
+// Go is the program of a package of this module.
+func Go(name string) Program {
+	return func(context.Context, *stack.Stack, string) (Command, error) {
+		return Command{Args: []string{"go", "run", "github.com/aviaryhq/aviary/" + name}}, nil
+	}
+}
+
+// Python is the program file of the folder python, with the packages of its requirements.txt. cache is
+// where their folder is in the cache.
+func Python(cache, file string) Program {
+	return func(ctx context.Context, s *stack.Stack, sources string) (Command, error) {
+		return preparePython(ctx, s, cache+"/python", filepath.Join(sources, "python"), file)
+	}
+}
+
+func preparePython(ctx context.Context, s *stack.Stack, cache, source, file string) (Command, error) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		return Command{}, err
@@ -74,9 +90,15 @@ func Python(ctx context.Context, s *stack.Stack, cache, source, file string) (Co
 	return Command{Args: []string{python, filepath.Join(source, file)}, Env: []string{"PYTHONPATH=" + packages}}, err
 }
 
-// Node prepares the program file of the folder source with the packages of its package-lock.json.
-// cache is the name of their folder in the cache.
-func Node(ctx context.Context, s *stack.Stack, cache, source, file string) (Command, error) {
+// Node is the program file of the folder node, with the packages of its package-lock.json. cache is
+// where their folder is in the cache.
+func Node(cache, file string) Program {
+	return func(ctx context.Context, s *stack.Stack, sources string) (Command, error) {
+		return prepareNode(ctx, s, cache+"/node", filepath.Join(sources, "node"), file)
+	}
+}
+
+func prepareNode(ctx context.Context, s *stack.Stack, cache, source, file string) (Command, error) {
 	node, err := exec.LookPath("node")
 	if err != nil {
 		return Command{}, err
@@ -106,9 +128,15 @@ type Jars struct {
 	Name, Coordinates, Sum string
 }
 
-// Java compiles the class of the folder source, a file of its own, and prepares it with the jars.
-// cache is the name of the compiled classes' folder in the cache.
-func Java(ctx context.Context, s *stack.Stack, cache, source, class string, jars Jars) (Command, error) {
+// Java is the class of the folder java, which is a file of its own, with the jars. cache is where the
+// folder of the compiled classes is in the cache.
+func Java(cache, class string, jars Jars) Program {
+	return func(ctx context.Context, s *stack.Stack, sources string) (Command, error) {
+		return prepareJava(ctx, s, cache+"/java", filepath.Join(sources, "java"), class, jars)
+	}
+}
+
+func prepareJava(ctx context.Context, s *stack.Stack, cache, source, class string, jars Jars) (Command, error) {
 	for _, tool := range []string{"java", "javac"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			return Command{}, err

@@ -279,8 +279,8 @@ func TestPatterns(t *testing.T) {
 // TestAccess: roles of tokens, and pages of other sites.
 func TestAccess(t *testing.T) {
 	tokens, err := bearer.NewTokens(zap.NewNop(), []bearer.Source{
-		{Tenant: api.RoleAdmin, Tokens: []secret.String{"boss"}, TokensKey: "api.tokens[0].token"},
-		{Tenant: api.RoleViewer, Tokens: []secret.String{"eyes"}, TokensKey: "api.tokens[1].token"},
+		{Tenant: api.RoleAdmin, Tokens: bearer.List([]secret.String{"boss"}, "api.tokens[0].token")},
+		{Tenant: api.RoleViewer, Tokens: bearer.List([]secret.String{"eyes"}, "api.tokens[1].token")},
 	})
 	require.NoError(t, err)
 	w := newWorld(t, api.Access{Tokens: tokens})

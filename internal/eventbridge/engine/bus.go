@@ -341,11 +341,7 @@ func copyOf(d *messaging.Delivery, s *subscriber, key, rules string, position in
 	if s.ordered {
 		properties[PropertyPosition] = strconv.FormatInt(position, 10)
 	}
-	for _, name := range [...]string{PropertyHops, PropertyTenant} {
-		if value := d.Properties[name]; value != "" {
-			properties[name] = value
-		}
-	}
+	model.CopyProperties(properties, d.Properties)
 	r := &messaging.Record{Key: key, Payload: d.Payload, EventTime: d.EventTime, Properties: properties}
 	if s.ordered {
 		r.SequenceID = &position

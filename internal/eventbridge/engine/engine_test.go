@@ -78,7 +78,7 @@ func TestTenantsDoNotSuppressEachOthersEvents(t *testing.T) {
 	put := func(tenant, kind string) {
 		require.NoError(t, w.publisher().Publish(t.Context(), &messaging.Record{
 			Key: "/shop\norder-43", Payload: fmt.Appendf(nil, `{"specversion":"1.0","id":"order-43","source":"/shop","type":%q}`, kind),
-			Properties: map[string]string{PropertyTenant: tenant},
+			Properties: map[string]string{model.PropertyTenant: tenant},
 		}))
 	}
 	_, stop := w.engine(w.client, DefaultConfig())
@@ -92,7 +92,7 @@ func TestTenantsDoNotSuppressEachOthersEvents(t *testing.T) {
 	w.acknowledged()
 	var tenants []string
 	for _, d := range w.read(w.topics.Send(w.sub("s"))) {
-		tenants = append(tenants, d.Properties[PropertyTenant])
+		tenants = append(tenants, d.Properties[model.PropertyTenant])
 	}
 	assert.Equal(t, []string{"shop", "other"}, tenants)
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -14,7 +15,7 @@ type identity [16]byte
 // identityOf returns the identity of the event e, which message d has brought.
 func identityOf(d *messaging.Delivery, e *event.Event) identity {
 	var room [256]byte
-	text := append(append(room[:0], d.Properties[PropertyTenant]...), 0)
+	text := append(append(room[:0], d.Properties[model.PropertyTenant]...), 0)
 	text = append(append(text, e.Source...), 0)
 	sum := sha256.Sum256(append(text, e.ID...))
 	return identity(sum[:len(identity{})])

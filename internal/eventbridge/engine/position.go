@@ -36,7 +36,7 @@ func positionOf(id messaging.MessageID) (int64, error) {
 	return ledger<<(entryBits+batchBits) | entry<<batchBits | int64(index), nil
 }
 
-// These are the properties of a copy.
+// These are the properties of a copy, beside those of model.CopyProperties.
 const (
 	// PropertyRules are the names of the rules that matched, separated by commas.
 	PropertyRules = "rules"
@@ -45,10 +45,6 @@ const (
 	// PropertyPosition is the event's position in its partition of the bus' topic. Copies for
 	// ordered subscribers have it.
 	PropertyPosition = "position"
-	// PropertyHops is how often the event has passed Eventbridge before; absent for 0.
-	PropertyHops = "hops"
-	// PropertyTenant is the name of the tenant that sent the event; absent without tenants.
-	PropertyTenant = "tenant"
 	// PropertyReplay is the ID of the job that replayed the event.
 	PropertyReplay = "replay"
 )

@@ -33,9 +33,10 @@ type window struct {
 	known   int64 // the last position that was read ahead, -1: none
 	knownAt int64 // when that event was published, in milliseconds
 	// left has, up to known, the positions of events that are left out, each with the position of
-	// the event that it repeats. A position with itself is that of an event that was refused after
-	// it was read ahead: an event that repeats it is not left out.
-	left map[int64]int64
+	// the event that it repeats. refused has the positions of events that were refused after they
+	// were read ahead: an event that repeats one of them is not left out.
+	left    map[int64]int64
+	refused map[int64]struct{}
 
 	by     map[identity]seenEvent
 	order  []seenAt // from head on, in the order of arrival
@@ -64,8 +65,15 @@ func newWindow(length time.Duration, capacity *windowCapacity) *window {
 func (w *window) ahead(hash identity, position int64, published time.Time) (forgotten int) {
 	first, forgotten := w.seen(hash, position, published)
 	w.passed(position, published)
-	if first != position && !w.setLeft(position, first) {
+	switch {
+	case first == position:
+	case !w.reserve():
 		forgotten++
+	default:
+		if w.left == nil {
+			w.left = make(map[int64]int64)
+		}
+		w.left[position] = first
 	}
 	return forgotten
 }
@@ -75,17 +83,12 @@ func (w *window) passed(position int64, published time.Time) {
 	w.known, w.knownAt = position, published.UnixMilli()
 }
 
-// setLeft adds position to left, with the position of the event that it repeats. It returns false
-// if there is no capacity.
-func (w *window) setLeft(position, first int64) bool {
+// reserve takes capacity for one more position in left or refused, if there is any.
+func (w *window) reserve() bool {
 	if w.capacity.used.Add(1) > w.capacity.most {
 		w.capacity.used.Add(-1)
 		return false
 	}
-	if w.left == nil {
-		w.left = make(map[int64]int64)
-	}
-	w.left[position] = first
 	return true
 }
 
@@ -94,12 +97,12 @@ func (w *window) setLeft(position, first int64) bool {
 func (w *window) judge(hash identity, position int64, published time.Time) (again bool, forgotten int) {
 	if position <= w.known {
 		first, repeats := w.left[position]
-		if _, refused := w.left[first]; !repeats || !refused {
+		if _, refused := w.refused[first]; !repeats || !refused {
 			return repeats, 0
 		}
 		// The event that it repeats was refused: this may be the first that counts.
 	}
-	if w.left != nil && published.UnixMilli()-w.knownAt > w.length.Milliseconds() {
+	if len(w.left)+len(w.refused) > 0 && published.UnixMilli()-w.knownAt > w.length.Milliseconds() {
 		w.forgetAhead() // events that were read ahead are not in flight any more
 	}
 	first, forgotten := w.seen(hash, position, published)
@@ -108,8 +111,8 @@ func (w *window) judge(hash identity, position int64, published time.Time) (agai
 
 // forgetAhead forgets the verdicts on events that were read ahead.
 func (w *window) forgetAhead() {
-	w.capacity.used.Add(-int64(len(w.left)))
-	w.left = nil
+	w.capacity.used.Add(-int64(len(w.left) + len(w.refused)))
+	w.left, w.refused = nil, nil
 }
 
 // refuse forgets an event that has been judged and becomes a dead letter of the bus.
@@ -117,9 +120,17 @@ func (w *window) refuse(hash identity, position int64) {
 	if s, ok := w.by[hash]; ok && s.first == position {
 		delete(w.by, hash)
 	}
-	if _, noted := w.left[position]; position <= w.known && !noted && !w.setLeft(position, position) {
-		w.forgetAhead() // a second copy is better than none
+	if _, noted := w.refused[position]; noted || position > w.known {
+		return
 	}
+	if !w.reserve() {
+		w.forgetAhead() // a second copy is better than none
+		return
+	}
+	if w.refused == nil {
+		w.refused = make(map[int64]struct{})
+	}
+	w.refused[position] = struct{}{}
 }
 
 // seen records an event. It returns the position of the event that it repeats, or its own if it

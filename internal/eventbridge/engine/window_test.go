@@ -43,7 +43,7 @@ func TestWindow(t *testing.T) {
 	w.close()
 	assert.Zero(t, capacity.used.Load())
 	of := func(tenant, source, id string) identity {
-		return identityOf(&messaging.Delivery{Properties: map[string]string{PropertyTenant: tenant}}, &event.Event{Source: source, ID: id})
+		return identityOf(&messaging.Delivery{Properties: map[string]string{model.PropertyTenant: tenant}}, &event.Event{Source: source, ID: id})
 	}
 	assert.NotEqual(t, of("", "a", "bc"), of("", "ab", "c"))
 	assert.NotEqual(t, of("t", "a", "b"), of("", "ta", "b"))

@@ -10,15 +10,10 @@ import (
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/httpserver/admission"
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/pkg/messaging"
-)
-
-// Properties of messages on a bus' topic.
-const (
-	hopsProperty   = "hops"
-	tenantProperty = "tenant"
 )
 
 // flight is the events of one request that are in flight to the broker. It may outlive its request:
@@ -97,9 +92,9 @@ func propertiesOf(from *tenant, hops int) map[string]string {
 		}
 		return from.properties
 	}
-	properties := map[string]string{hopsProperty: strconv.Itoa(hops)}
+	properties := map[string]string{model.PropertyHops: strconv.Itoa(hops)}
 	if from != nil {
-		properties[tenantProperty] = from.name
+		properties[model.PropertyTenant] = from.name
 	}
 	return properties
 }

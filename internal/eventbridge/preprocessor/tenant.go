@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/httpserver/admission"
 	"github.com/aviaryhq/aviary/internal/httpserver/bearer"
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
@@ -136,7 +137,7 @@ func (c Config) tokenSources(prefix string) []bearer.Source {
 	all := make([]bearer.Source, len(c.Tenants))
 	for i, t := range c.Tenants {
 		key := fmt.Sprintf("%stenants[%d].", prefix, i)
-		all[i] = bearer.Source{Tenant: t.Name, Tokens: t.APIKeys, TokensKey: key + "api_keys", File: t.APIKeyFile, FileKey: key + "api_key_file"}
+		all[i] = bearer.Source{Tenant: t.Name, Tokens: bearer.List(t.APIKeys, key+"api_keys"), File: t.APIKeyFile, FileKey: key + "api_key_file"}
 	}
 	return all
 }
@@ -152,7 +153,7 @@ type tenant struct {
 
 func newTenant(c TenantConfig, now time.Time) *tenant {
 	return &tenant{
-		name: c.Name, buses: c.Buses, secrets: c.SigningSecrets, properties: map[string]string{tenantProperty: c.Name},
+		name: c.Name, buses: c.Buses, secrets: c.SigningSecrets, properties: map[string]string{model.PropertyTenant: c.Name},
 		events: bucketOf(c.Quota.EventsPerSecond, int64(c.Quota.EventsBurst), now),
 		bytes:  bucketOf(float64(c.Quota.BytesPerSecond), int64(c.Quota.BytesBurst), now),
 	}

@@ -38,9 +38,9 @@ func (w *worker) prepare(d *messaging.Delivery) (it item, err error) {
 	if err != nil {
 		return item{}, err
 	}
-	e.Tenant = d.Properties["tenant"]
+	e.Tenant = d.Properties[model.PropertyTenant]
 	it = item{message: d, delivery: target.Delivery{Event: e, Retried: d.Attempt > 1}}
-	it.delivery.Hops, _ = strconv.Atoi(d.Properties["hops"])
+	it.delivery.Hops, _ = strconv.Atoi(d.Properties[model.PropertyHops])
 	if w.transform != nil {
 		it.delivery.Body, it.delivery.ContentType, err = w.transform(e)
 		if err != nil {

@@ -36,7 +36,6 @@ type breaker struct {
 	probes   int  // that have entered while half-open
 	openings pass // how often it has opened
 	until    time.Time
-	asked    bool          // the target asked to wait until then
 	next     chan struct{} // closed when something changes
 	timer    *time.Timer
 	shut     bool
@@ -122,8 +121,7 @@ func (b *breaker) leave(p pass, a answer) {
 		return
 	}
 	if a.retryAfter > 0 {
-		b.asked = true
-		b.open(a.retryAfter)
+		b.open(a.retryAfter, true)
 		return
 	}
 	switch a.kind {
@@ -135,7 +133,7 @@ func (b *breaker) leave(p pass, a answer) {
 	case answered:
 		b.failures = 0
 		if b.state == BreakerHalfOpen {
-			b.become(BreakerClosed)
+			b.become(BreakerClosed, false)
 		}
 		return
 	case unavailable:
@@ -143,33 +141,32 @@ func (b *breaker) leave(p pass, a answer) {
 	}
 	if b.state == BreakerHalfOpen && b.failures == b.maxProbes ||
 		b.state == BreakerClosed && b.cfg.Failures > 0 && b.failures >= b.cfg.Failures {
-		b.asked = false
-		b.open(time.Duration(b.cfg.Probe))
+		b.open(time.Duration(b.cfg.Probe), false)
 	}
 }
 
-// open opens the breaker for a time. The caller holds b.mu.
-func (b *breaker) open(wait time.Duration) {
+// open opens the breaker for a time, which the target may have asked for. The caller holds b.mu.
+func (b *breaker) open(wait time.Duration, asked bool) {
 	b.until = time.Now().Add(wait)
 	b.openings++
-	b.become(BreakerOpen)
+	b.become(BreakerOpen, asked)
 	b.timer = time.AfterFunc(wait, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		switch {
 		case b.shut, time.Now().Before(b.until): // the target has asked to wait longer
 		case b.cfg.Failures == 0: // it has opened because the target asked to wait, and takes no probes
-			b.become(BreakerClosed)
+			b.become(BreakerClosed, false)
 		default:
-			b.become(BreakerHalfOpen)
+			b.become(BreakerHalfOpen, false)
 		}
 	})
 }
 
-func (b *breaker) become(s BreakerState) {
+func (b *breaker) become(s BreakerState, asked bool) {
 	b.state, b.failures, b.probes = s, 0, 0
 	if !b.shut { // a newer worker's breaker may report instead
-		b.changed(s, b.asked)
+		b.changed(s, asked)
 	}
 	b.notify()
 }
@@ -194,7 +191,7 @@ func (b *breaker) end() {
 func (b *breaker) repeat() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.changed(b.state, b.asked)
+	b.changed(b.state, true) // why it opened was said then
 }
 
 // now returns the state and, while the breaker is open, until when.

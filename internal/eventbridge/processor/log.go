@@ -71,7 +71,7 @@ func newAttempt(attempt int, e event.Event, r target.Result) Attempt {
 	return Attempt{
 		Time: time.Now(), Event: short(e.ID), Source: short(e.Source), Type: short(e.Type),
 		Attempt: attempt, Outcome: r.Verdict.String(), Reason: r.Reason, Status: r.Status, Latency: r.Latency,
-		Error: errorText(r), Response: strings.Clone(r.Response),
+		Error: errorText(r), Response: r.Response,
 	}
 }
 

@@ -307,10 +307,6 @@ func (r *replay) copyOf(d *messaging.Delivery, e event.Event) *messaging.Record 
 	properties := map[string]string{
 		"rules": strings.Join(names, ","), "revision": strconv.FormatInt(r.sub.Revision, 10), "replay": r.id,
 	}
-	for _, name := range [...]string{"hops", "tenant"} {
-		if value := d.Properties[name]; value != "" {
-			properties[name] = value
-		}
-	}
+	model.CopyProperties(properties, d.Properties)
 	return &messaging.Record{Key: e.PartitionKey, Payload: d.Payload, EventTime: d.EventTime, Properties: properties}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -76,20 +77,21 @@ func TestOneEventDoesNotFailItsBatch(t *testing.T) {
 
 // TestPartsHaveTheirOwnTimeout: a part of a batch does not fail because other parts took long.
 func TestPartsHaveTheirOwnTimeout(t *testing.T) {
-	h := newHarness(t, nil)
-	r := newReceiver(t, nil)
-	const timeout = 2 * time.Second
-	r.answer = func(w http.ResponseWriter, _ *http.Request) {
-		time.Sleep(timeout * 2 / 5) // the receiver's pace
-		w.WriteHeader(http.StatusUnprocessableEntity)
-	}
-	target := h.target(&model.Subscriber{
-		Target: model.Target{Webhook: &model.Webhook{URL: r.URL, Mode: "batch"}}, Delivery: model.Delivery{Timeout: model.Duration(timeout)},
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = 2 * time.Second
+		var requests atomic.Int64
+		w := newPiped(func(there net.Conn) {
+			requests.Add(1)
+			time.Sleep(timeout * 2 / 5)
+			say(there, "HTTP/1.1 422 No\r\nContent-Length: 0\r\n\r\n")
+		})
+		w.mode, w.timeout = modeBatch, timeout
+		for _, result := range w.Deliver(t.Context(), []Delivery{{}, {}}) {
+			require.Equal(t, Refused, result.Verdict, "%v", result.Err)
+		}
+		assert.Equal(t, int64(3), requests.Load())
+		w.pool.CloseIdleConnections()
 	})
-	for _, result := range target.Deliver(t.Context(), []Delivery{h.event("1"), h.event("2")}) {
-		require.Equal(t, Refused, result.Verdict, "%v", result.Err)
-	}
-	assert.Equal(t, int64(3), r.count.Load())
 }
 
 // TestNothingIsPostedToADestinationThatTakesNothing: once it is unavailable or gone, or the caller

@@ -57,22 +57,11 @@ func TestIdleConnectionsEndInOrder(t *testing.T) {
 // TestConnectionsAge: a connection ends at its maximum age although there are always requests.
 func TestConnectionsAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var dialed, ended atomic.Int64
-		p := newPool(func() *http.Transport {
-			return &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
-				here, there := net.Pipe()
-				dialed.Add(1)
-				go func() {
-					for r, _ := readWhole(there); r != nil; r, _ = readWhole(there) {
-						time.Sleep(time.Second)
-						say(there, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-					}
-					ended.Add(1)
-				}()
-				return here, nil
-			}}
+		w := newPiped(func(there net.Conn) {
+			time.Sleep(time.Second)
+			say(there, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 		})
-		w := &webhook{mode: modeStructured, pool: p, timeout: time.Minute, structured: http.Header{}, blank: httptest.NewRequest(http.MethodPost, "http://shop.example/", nil)}
+		dialed, ended, p := &w.dialed, &w.ended, w.pool
 		for began := time.Now(); time.Since(began) < 3*maxConnectionAge; {
 			require.Equal(t, Delivered, w.Deliver(t.Context(), []Delivery{{}})[0].Verdict)
 		}
@@ -115,4 +104,33 @@ func TestAConnectionThatNobodyReadsClosesSoon(t *testing.T) {
 		_ = conn.Close() // TLS' alert is not read
 		assert.Equal(t, lastWrite, time.Since(began))
 	})
+}
+
+// piped is a webhook with connections in memory, for virtual clocks.
+type piped struct {
+	*webhook
+	dialed, ended atomic.Int64 // connections
+}
+
+// newPiped makes a webhook whose receiver answers each request by answer.
+func newPiped(answer func(there net.Conn)) *piped {
+	p := &piped{}
+	connections := newPool(func() *http.Transport {
+		return &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+			here, there := net.Pipe()
+			p.dialed.Add(1)
+			go func() {
+				for r, _ := readWhole(there); r != nil; r, _ = readWhole(there) {
+					answer(there)
+				}
+				p.ended.Add(1)
+			}()
+			return here, nil
+		}}
+	})
+	p.webhook = &webhook{
+		mode: modeStructured, pool: connections, timeout: time.Minute, structured: http.Header{},
+		blank: httptest.NewRequest(http.MethodPost, "http://shop.example/", nil),
+	}
+	return p
 }

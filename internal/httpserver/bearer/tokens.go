@@ -32,24 +32,33 @@ func newToken(text, tenant, key string) token {
 type Source struct {
 	// Tenant is the tenant that the tokens are bound to, empty for none.
 	Tenant string
-	// Tokens are in the configuration at the key TokensKey, Token at TokenKey. Token may be empty.
-	Tokens    []secret.String
-	TokensKey string
-	Token     secret.String
-	TokenKey  string
+	// Tokens are in the configuration itself.
+	Tokens []Configured
 	// File has one token on each line. A request reads it again when the last reading is at least
 	// ten seconds ago. FileKey is its key in the configuration.
 	File    string
 	FileKey string
 }
 
-func (s Source) fixed() []token {
-	all := make([]token, 0, len(s.Tokens))
-	for i, text := range s.Tokens {
-		all = append(all, newToken(text.Reveal(), s.Tenant, fmt.Sprintf("%s[%d]", s.TokensKey, i)))
+// Configured is a token in the configuration, at Key.
+type Configured struct {
+	Text secret.String
+	Key  string
+}
+
+// List returns the tokens of a list that the configuration has at key.
+func List(texts []secret.String, key string) []Configured {
+	all := make([]Configured, len(texts))
+	for i, text := range texts {
+		all[i] = Configured{text, fmt.Sprintf("%s[%d]", key, i)}
 	}
-	if s.Token != "" {
-		all = append(all, newToken(s.Token.Reveal(), s.Tenant, s.TokenKey))
+	return all
+}
+
+func (s Source) fixed() []token {
+	all := make([]token, len(s.Tokens))
+	for i, t := range s.Tokens {
+		all[i] = newToken(t.Text.Reveal(), s.Tenant, t.Key)
 	}
 	return all
 }

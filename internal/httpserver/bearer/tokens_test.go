@@ -49,8 +49,8 @@ func TestTokensCanBeRotated(t *testing.T) {
 // read.
 func TestAllFaultsOfTokensAreReported(t *testing.T) {
 	_, err := NewTokens(zap.NewNop(), []Source{
-		{Tenant: "a", Tokens: []secret.String{"one"}, TokensKey: "senders[0].tokens"},
-		{Tenant: "b", Tokens: []secret.String{"one"}, TokensKey: "senders[1].tokens", File: filepath.Join(t.TempDir(), "none"), FileKey: "senders[1].file"},
+		{Tenant: "a", Tokens: List([]secret.String{"one"}, "senders[0].tokens")},
+		{Tenant: "b", Tokens: List([]secret.String{"one"}, "senders[1].tokens"), File: filepath.Join(t.TempDir(), "none"), FileKey: "senders[1].file"},
 	})
 	require.ErrorContains(t, err, "senders[1].tokens[0]: is also a token of senders[0].tokens[0]")
 	require.ErrorContains(t, err, "senders[1].file: cannot read")

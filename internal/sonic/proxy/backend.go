@@ -34,6 +34,8 @@ const (
 	errUnrecorded     = "ERR the script ran while no Sonic had opened this Redis: what it wrote is in this zone only, until it is written again"
 	errUnpublished    = "ERR the connection to Redis was lost before Pulsar had stored this command's effect: whether it took effect is unknown"
 	errUnreachable    = "LOADING Redis cannot be reached: the command was not run"
+
+	errPrimaryUnreachable = "CLUSTERDOWN the primary of this slot cannot be reached: the command was not run"
 )
 
 // errUnexpectedReply ends a connection whose replies do not match its commands.
@@ -57,6 +59,7 @@ const (
 type backend struct {
 	loop      *loop
 	db, proto int
+	primary   string // the address of a primary of a Redis Cluster; empty for a single Redis
 	// owner is the only client of the connection; nil if clients share it.
 	owner *client
 	// onPush is called with each push message.
@@ -109,7 +112,7 @@ func (b *backend) connect() {
 		b.failTimer = b.loop.timers.Start(b.downSince.Add(b.loop.cfg.Backend.Wait), b.failUnsent)
 	}
 	b.loop.proxy.background.Go(func() {
-		fd, to, err := b.loop.proxy.dialer.Dial(b.loop.ctx, b.db, b.proto)
+		fd, to, err := b.loop.proxy.dialer.Dial(b.loop.ctx, b.primary, b.db, b.proto)
 		if !b.loop.post(func() { b.connected(fd, to, err) }) && err == nil {
 			eventloop.CloseSocket(fd)
 		}
@@ -137,10 +140,13 @@ func (b *backend) connected(fd int, to dialer.Server, err error) {
 	if err != nil {
 		// A failure of a client's own connection does not mean that Redis is unreachable: Redis may
 		// have reached its connection limit.
-		if b.owner == nil && !l.connected() {
-			l.proxy.connectionDown(err)
+		if b.owner == nil && (b.primary != "" || !l.connected()) {
+			l.proxy.connectionDown(b.primary, err)
 		}
 		l.timers.Start(l.now.Add(b.backoff.Next()), func() {
+			if b.primary != "" {
+				l.dropFormerPrimaries()
+			}
 			if b.state == connecting {
 				b.connect()
 			}
@@ -153,7 +159,7 @@ func (b *backend) connected(fd int, to dialer.Server, err error) {
 	l.timers.Stop(b.failTimer)
 	b.failTimer = nil
 	if b.owner == nil {
-		l.proxy.connectionUp()
+		l.proxy.connectionUp(b.primary)
 	}
 	if b.onConnect != nil {
 		b.onConnect()
@@ -194,6 +200,7 @@ func (b *backend) failAll() {
 func (b *backend) failFront(sent bool) {
 	p := *b.replies.front()
 	b.replies.pop()
+	b.begin(&p)
 	switch {
 	case p.kind == proxyAnswer:
 		b.deliverAnswer(&p, p.then.answer)
@@ -202,11 +209,13 @@ func (b *backend) failFront(sent bool) {
 	case p.client != nil && sent:
 		b.loop.proxy.metrics.unknownOutcome.Inc()
 		p.client.deliver(resp.AppendError(nil, errUnknownOutcome))
+	case p.client != nil && b.primary != "":
+		p.client.deliver(resp.AppendError(nil, errPrimaryUnreachable))
 	case p.client != nil:
 		p.client.deliver(resp.AppendError(nil, errUnreachable))
 	}
 	if p.client != nil {
-		p.client.replyDone()
+		p.client.pendingDone(&p)
 	}
 }
 
@@ -221,7 +230,7 @@ func (b *backend) lost(err error) {
 	l.release(b.fd)
 	b.fd, b.state, b.downSince = -1, connecting, l.now
 	if b.owner == nil {
-		l.proxy.connectionDown(err)
+		l.proxy.connectionDown(b.primary, err)
 	}
 	l.log.Debug("the connection to Redis ended", zap.Int("db", b.db), zap.Error(err))
 	if b.streaming && b.inReply && b.replies.n > 0 {
@@ -235,6 +244,11 @@ func (b *backend) lost(err error) {
 		l.failUnpublished()
 	} else {
 		b.owner.failUnpublished()
+	}
+	if b.primary != "" && b.owner == nil {
+		b.keepUnsent()
+		b.connect()
+		return
 	}
 	unsent := b.queuedBytes - uint64(len(b.out)-b.sent) // where the unsent bytes begin, equal to b.writtenBytes
 	for b.replies.n > 0 && (b.replies.front().start < unsent || b.replies.front().kind == proxyAnswer) {
@@ -306,6 +320,7 @@ func (b *backend) addPending(p pending) {
 	p.messages = b.owner != nil && b.owner.subs != nil && b.owner.subs.count() > 0 || p.then != nil && p.then.subscription
 	if p.client != nil {
 		p.client.outstanding++
+		b.addOrder(&p)
 		if !b.measuring && p.kind <= function {
 			b.measuring, b.sampleStart, b.sampleTime = true, p.start, b.loop.now
 		}
@@ -373,7 +388,9 @@ func (b *backend) flush() {
 			return
 		}
 	}
-	if b.sent == len(b.out) {
+	if b.primary != "" {
+		b.dropAnswered()
+	} else if b.sent == len(b.out) {
 		b.out, b.sent = b.out[:0], 0
 		if cap(b.out) > keptBuffer || b.owner != nil {
 			b.out = nil
@@ -462,7 +479,9 @@ func (b *backend) readReplies(buf []byte) error {
 		switch {
 		case b.streaming:
 			if c := b.replies.front().client; !c.closed {
+				b.begin(b.replies.front())
 				c.deliver(piece)
+				c.replies.current = nil
 			}
 			if done {
 				b.inReply = false
@@ -550,7 +569,8 @@ func (b *backend) beginReply(first byte) error {
 	}
 	p := b.replies.front()
 	b.streaming = p.kind == relayed && first != '>' && p.client != nil &&
-		(b.owner == nil || b.owner.subs == nil)
+		(b.owner == nil || b.owner.subs == nil) &&
+		(b.primary == "" || first != '-' && p.client.subs == nil) // a redirection is not for the client, and no message may be within a reply
 	return nil
 }
 
@@ -566,7 +586,11 @@ func (b *backend) handleReply(reply []byte) {
 		b.lost(errUnexpectedReply)
 		return
 	}
+	if b.primary != "" && b.redirected(reply) {
+		return
+	}
 	p := b.replies.front()
+	b.begin(p)
 	switch p.kind {
 	case function:
 		if p.batchSize > 1 {
@@ -585,6 +609,9 @@ func (b *backend) handleReply(reply []byte) {
 			then.replies--
 		}
 		then.onReply(reply)
+		if !last && p.client != nil {
+			p.client.replies.current = nil
+		}
 		if !last || b.state == discarded || b.replies.n == 0 {
 			return
 		}
@@ -615,7 +642,10 @@ func (b *backend) completed() {
 			b.loop.proxy.metrics.latency.observe(b.loop.now.Sub(b.sampleTime))
 		}
 		if p.client != nil {
-			p.client.replyDone()
+			p.client.pendingDone(&p)
+		}
+		if b.replies.n == 0 && b.primary != "" {
+			b.dropAnswered()
 		}
 		if b.replies.n == 0 || b.replies.front().kind != proxyAnswer {
 			return

@@ -27,10 +27,13 @@ type client struct {
 	// backend is the connection to Redis for its commands: the one that clients of its db and
 	// protocol share, or its own.
 	backend      *backend
-	outstanding  int   // number of pending replies
-	answerBytes  int   // bytes of the proxy's own answers that wait for earlier replies
-	replySize    int64 // of the present reply so far
-	averageReply int64 // moving average of the size of replies
+	outstanding  int // number of pending replies
+	replies      orderedReplies
+	slot         int    // in front of a Redis Cluster: of the keys of the command that is executed, or noSlot
+	slotsAt      uint64 // loop.slotsAt when it last sent a command
+	answerBytes  int    // bytes of the proxy's own answers that wait for earlier replies
+	replySize    int64  // of the present reply so far
+	averageReply int64  // moving average of the size of replies
 
 	in     []byte // input; the part from inAt on has not been run yet
 	inAt   int
@@ -343,7 +346,7 @@ func (c *client) outputPause() int64 {
 }
 
 func (c *client) unsent() int64 {
-	n := len(c.out) - c.sent + c.answerBytes
+	n := len(c.out) - c.sent + c.answerBytes + c.replies.bytes
 	if c.held != nil {
 		n += len(c.held.data)
 	}
@@ -413,6 +416,10 @@ func (c *client) reply(answer []byte) {
 		c.deliver(answer)
 		return
 	}
+	if c.loop.slots != nil {
+		c.replies.addAnswer(answer)
+		return
+	}
 	c.answerBytes += len(answer)
 	c.backend.push(pending{client: c, kind: proxyAnswer, then: &replyHandler{answer: answer}})
 }
@@ -427,6 +434,10 @@ func (c *client) deliver(piece []byte) {
 		return
 	}
 	c.replySize += int64(len(piece))
+	if c.replies.hold(piece) {
+		c.closeIfSlow()
+		return
+	}
 	if c.held != nil {
 		c.held.append(piece)
 	} else {
@@ -436,6 +447,11 @@ func (c *client) deliver(piece []byte) {
 		c.out = append(c.out, piece...)
 		c.scheduleFlush()
 	}
+	c.closeIfSlow()
+}
+
+// closeIfSlow closes the client if its unread replies exceed OutputBytes.
+func (c *client) closeIfSlow() {
 	if c.unsent() > c.loop.cfg.Limits.OutputBytes {
 		c.loop.proxy.metrics.slowClients.Inc()
 		c.close()
@@ -570,7 +586,7 @@ func (c *client) close() {
 		l.buffers.Put(c.out)
 		c.out = nil
 	}
-	c.parser, c.tx, c.held = nil, nil, nil
+	c.parser, c.tx, c.held, c.replies = nil, nil, nil, orderedReplies{}
 	delete(l.heldWriters, c)
 	if c.blocked != nil {
 		c.blocked.cancel()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/access"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
 )
@@ -51,6 +52,13 @@ const (
 type Config struct {
 	// Backend is this zone's Redis.
 	Backend dialer.Config
+	// Cluster says which primary of a Redis Cluster has which slot. Backend.Address is then not used,
+	// and commands of clients are relayed as they are, writes too. Its map must be known before
+	// Serve. Default: nil, a single Redis.
+	Cluster Cluster
+	// SplitMSET makes the proxy split an MSET whose keys are in several slots: it is not atomic then.
+	// Default: false, it gets the error CROSSSLOT.
+	SplitMSET bool
 	// TLS of clients' connections. Default: nil, plain connections. For mutual TLS set its
 	// ClientAuth and ClientCAs.
 	TLS *tls.Config
@@ -112,6 +120,14 @@ type Limits struct {
 	IdleTimeout time.Duration
 }
 
+// Cluster follows a Redis Cluster. Its methods are safe for concurrent use.
+type Cluster interface {
+	// Map returns the present map, nil before the first one.
+	Map() *cluster.Map
+	// Refresh asks the cluster soon whether the map has changed. It does not block.
+	Refresh()
+}
+
 func (c Config) withDefaults() Config {
 	b, l := &c.Backend, &c.Limits
 	b.DialTimeout = cmp.Or(b.DialTimeout, 5*time.Second)
@@ -134,7 +150,7 @@ func (c Config) withDefaults() Config {
 
 func (c Config) validate() error {
 	var errs []error
-	if c.Backend.Address == "" && c.Backend.Resolve == nil {
+	if c.Backend.Address == "" && c.Backend.Resolve == nil && c.Cluster == nil {
 		errs = append(errs, errors.New("the address of Redis is missing"))
 	}
 	if c.Shards != 1 {

@@ -71,6 +71,11 @@ func (c *client) execute(r request.Request) bool {
 		return c.reject(cmd, "ERR Can't execute '"+cmd.Name+
 			"': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context")
 	}
+	if p.cfg.Cluster != nil {
+		if problem := c.findSlot(cmd, r); problem != "" {
+			return c.refuse(problem)
+		}
+	}
 	run := p.handlers[cmd.Index]
 	if c.tx != nil && cmd.Class != command.Transaction && cmd.Name != "quit" && cmd.Name != "reset" {
 		run = (*client).queue
@@ -185,6 +190,9 @@ func (p *Proxy) handlersOf() []handler {
 		if h == nil {
 			h = byClass(cmd.Class)
 		}
+		if p.cfg.Cluster != nil {
+			h = inCluster(cmd, h)
+		}
 		handlers[i] = h
 	}
 	return handlers
@@ -209,6 +217,9 @@ func byClass(class command.Class) handler {
 // must wait before it changes the connection: replies arrive in order only while all pending
 // commands of a client are on one connection.
 func (c *client) connection() (b *backend, ok bool) {
+	if c.loop.slots != nil {
+		return c.primary()
+	}
 	if c.backend != nil && (c.backend.owner == c || c.backend.db == c.db && c.backend.proto == c.proto) && c.backend.state != discarded {
 		return c.backend, true
 	}
@@ -220,12 +231,12 @@ func (c *client) connection() (b *backend, ok bool) {
 }
 
 // relay sends a command unchanged.
-func (c *client) relay(_ *command.Command, r request.Request) bool {
+func (c *client) relay(cmd *command.Command, r request.Request) bool {
 	b, ok := c.connection()
 	if !ok {
 		return false
 	}
-	b.push(pending{client: c, kind: relayed})
+	b.push(pending{client: c, kind: relayed, reads: cmd != nil && cmd.Class == command.Read})
 	b.out = append(b.out, r.Raw...)
 	b.appended(len(r.Raw))
 	return true

@@ -1,6 +1,10 @@
 package proxy
 
-import "github.com/aviaryhq/aviary/internal/sonic/command"
+import (
+	"time"
+
+	"github.com/aviaryhq/aviary/internal/sonic/command"
+)
 
 // pending is an expected reply on a connection to Redis. Replies arrive in the order of the
 // commands.
@@ -15,6 +19,16 @@ type pending struct {
 	emptyArray bool
 	// messages says that messages may arrive before the reply: the client had subscriptions.
 	messages bool
+
+	// In front of a Redis Cluster only:
+
+	order *ordered // the client's reply that this one is, or is a part of
+	slot  int      // of the command's keys, noSlot without keys
+	// routed says that the command may go to another primary if this one does not have the slot.
+	routed    bool
+	reads     bool      // it changes nothing, so it may be sent twice
+	redirects uint8     // how often it has gone to another primary
+	since     time.Time // when it first had to wait for the cluster
 }
 
 type replyKind uint8

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/eventloop"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
@@ -39,6 +40,8 @@ type loop struct {
 	sockets   []socketOwner // by file descriptor
 	clients   map[uint64]*client
 	shared    map[sharedKey]*backend
+	slots     *cluster.Map // nil for a single Redis
+	slotsAt   uint64       // increases with each change of slots
 	dedicated map[*backend]struct{}
 	watchers  map[int]*keyWatcher // for keys that blocked clients wait for, by db
 
@@ -67,8 +70,9 @@ type loop struct {
 
 // sharedKey identifies a connection that clients share.
 type sharedKey struct {
-	db    int
-	proto int
+	db      int
+	proto   int
+	primary string // as in backend
 }
 
 // socketOwner is a client or a connection to Redis.
@@ -270,11 +274,15 @@ func (l *loop) closeReleased() {
 }
 
 // connection returns the connection that clients of that db and protocol share.
-func (l *loop) connection(db, proto int) *backend {
-	key := sharedKey{db, proto}
+func (l *loop) connection(db, proto int) *backend { return l.connectionTo("", db, proto) }
+
+// connectionTo is like connection, for one primary of a Redis Cluster.
+func (l *loop) connectionTo(primary string, db, proto int) *backend {
+	key := sharedKey{db, proto, primary}
 	b := l.shared[key]
 	if b == nil {
 		b = newBackend(l, db, proto)
+		b.primary = primary
 		l.shared[key] = b
 		b.connect()
 	}

@@ -19,6 +19,7 @@ type transaction struct {
 	aborted  bool   // a command was refused, so that EXEC fails
 	writes   bool
 	scripts  bool // at least one script is recorded
+	slot     int  // in front of a Redis Cluster: of the keys, or noSlot
 }
 
 // queuedCommand is a command of a transaction.
@@ -56,7 +57,7 @@ func (c *client) multi(_ *command.Command, _ request.Request) bool {
 		c.replyError("ERR MULTI calls can not be nested")
 		return true
 	}
-	c.tx = &transaction{}
+	c.tx = &transaction{slot: noSlot}
 	c.reply([]byte(replyOK))
 	return true
 }
@@ -65,11 +66,19 @@ func (c *client) multi(_ *command.Command, _ request.Request) bool {
 func (c *client) queue(cmd *command.Command, r request.Request) bool {
 	tx := c.tx
 	q := queuedCommand{cmd: cmd, n: r.Len(), script: r.Script}
+	if c.loop.slots != nil {
+		if problem := tx.addToCluster(cmd, c.slot); problem != "" {
+			return c.refuse(problem)
+		}
+	}
 	if cmd.Name == "function|flush" { // which libraries there are is known only when it runs
 		return c.refuse("ERR Sonic refuses 'function|flush' inside a transaction")
 	}
 	switch cmd.Class {
 	case command.Script:
+		if c.loop.slots != nil {
+			break
+		}
 		var problem string
 		if q.keys, problem = c.loop.proxy.declaredKeys(cmd, r); problem != "" {
 			return c.refuse(problem)
@@ -189,6 +198,7 @@ func (c *client) exec(_ *command.Command, _ request.Request) bool {
 	if c.outstanding > 0 && c.selects(tx) {
 		return false // afterwards the client may use another connection
 	}
+	c.slot = tx.slot
 	b, ok := c.connection()
 	if !ok {
 		return false
@@ -202,11 +212,10 @@ func (c *client) exec(_ *command.Command, _ request.Request) bool {
 	}
 	c.tx, c.watch = nil, false
 	run := c.prepare(tx)
-	run.b = b
+	run.slot = tx.slot
 	c.busy = run.db != c.db
-	b.push(pending{client: c, kind: handled, then: &replyHandler{replies: run.sent + 2, connectionBound: tx.scripts, onReply: run.reply, onLost: run.lost}})
-	b.out = append(b.out, run.out...)
-	b.appended(len(run.out))
+	run.connectionBound = tx.scripts
+	run.send(b, nil)
 	return true
 }
 
@@ -221,14 +230,25 @@ func (c *client) selects(tx *transaction) bool {
 
 // execution is a transaction that was sent to Redis.
 type execution struct {
-	c           *client
-	b           *backend
-	out         []byte
-	sent        int // commands between MULTI and EXEC
-	seen        int // replies so far
-	elements    []element
-	endsEffects bool // sonic_tx was sent
-	db          int  // the client's db after the transaction
+	c               *client
+	b               *backend
+	out             []byte
+	sent            int // commands between MULTI and EXEC
+	connectionBound bool
+	seen            int // replies so far
+	elements        []element
+	endsEffects     bool // sonic_tx was sent
+	db              int  // the client's db after the transaction
+
+	clusterExecution
+}
+
+// send sends the transaction. order is its place among the client's replies, nil for the next one.
+func (e *execution) send(b *backend, order *ordered) {
+	e.b, e.seen = b, 0
+	b.push(pending{client: e.c, order: order, kind: handled, then: &replyHandler{replies: e.sent + 2, connectionBound: e.connectionBound, onReply: e.reply, onLost: e.lost}})
+	b.out = append(b.out, e.out...)
+	b.appended(len(e.out))
 }
 
 // prepare converts the client's commands into those for Redis.
@@ -308,10 +328,19 @@ func (c *client) modeIn(db int, flags string) []byte {
 // Redis has refused a command before, the reply to EXEC says that the transaction was discarded.
 func (e *execution) reply(reply []byte) {
 	e.seen++
+	if e.b.primary != "" {
+		e.noteRedirection(reply)
+	}
 	if e.seen < e.sent+2 {
 		return
 	}
 	c := e.c
+	if e.redirection != nil {
+		if e.sendAgain() {
+			return
+		}
+		reply = movingAbort()
+	}
 	c.busy = false
 	c.enqueue()
 	answer, id := e.answer(reply)

@@ -68,6 +68,8 @@ type Proxy struct {
 
 	mu   sync.Mutex
 	down error // why there is no shared connection; nil if there is one
+
+	primaries map[string]error // of a Redis Cluster, by address: why it cannot be reached; nil if it can
 }
 
 // flushes returns the commands that [Config.Flush] is about.
@@ -93,9 +95,10 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 		limits:      resp.Limits{Bulk: cfg.Limits.BulkBytes, Arguments: cfg.Limits.Arguments, Request: cfg.Limits.QueryBytes},
 		loginLimits: resp.Limits{Bulk: cfg.Limits.AuthBulkBytes, Arguments: cfg.Limits.AuthArguments, Request: cfg.Limits.QueryBytes, Unauthenticated: true},
 		down:        errors.New("no connection to Redis yet"),
+		primaries:   make(map[string]error),
 	}
 	p.relays = tlsrelay.New(cfg.DrainTimeout)
-	p.dialer = dialer.New(&p.cfg.Backend, p.relays)
+	p.dialer = dialer.New(&p.cfg.Backend, p.relays, cfg.Cluster != nil)
 	p.users.Store(access.NewUsers(cfg.Users))
 	p.handlers = p.handlersOf()
 	for _, cmd := range table.All() {
@@ -147,7 +150,13 @@ func (p *Proxy) Serve(ctx context.Context, ln net.Listener) error {
 	p.mu.Unlock()
 	for _, l := range loops {
 		p.background.Go(l.run)
-		l.post(func() { l.connection(p.cfg.Backend.DB, 2) }) // Ready reports the state of this connection
+		l.post(func() { // Ready reports the state of these connections
+			if p.cfg.Cluster != nil {
+				l.clusterChanged()
+			} else {
+				l.connection(p.cfg.Backend.DB, 2)
+			}
+		})
 	}
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	err := p.accept(ctx, ln)
@@ -238,7 +247,11 @@ func (p *Proxy) Ready() error {
 	return p.down
 }
 
-func (p *Proxy) connectionUp() {
+func (p *Proxy) connectionUp(primary string) {
+	if primary != "" {
+		p.primaryUp(primary)
+		return
+	}
 	p.mu.Lock()
 	was := p.down
 	p.down = nil
@@ -249,7 +262,11 @@ func (p *Proxy) connectionUp() {
 	}
 }
 
-func (p *Proxy) connectionDown(err error) {
+func (p *Proxy) connectionDown(primary string, err error) {
+	if primary != "" {
+		p.primaryDown(primary, err)
+		return
+	}
 	p.mu.Lock()
 	was := p.down
 	p.down = fmt.Errorf("no connection to Redis: %w", err)

@@ -257,6 +257,9 @@ func (c *client) sort(cmd *command.Command, r request.Request) bool {
 
 // writesBy reports whether the proxy runs the command as a function.
 func (p *Proxy) writesBy(cmd *command.Command, r request.Request) bool {
+	if p.cfg.Cluster != nil {
+		return false
+	}
 	switch cmd.Class {
 	case command.Write:
 		switch cmd.Name {

@@ -42,8 +42,9 @@ type Config struct {
 // Dialer connects to Redis. It remembers the limits and the version that Redis has reported, and
 // which Redis is the primary. All methods are safe for concurrent use.
 type Dialer struct {
-	cfg    *Config
-	relays *tlsrelay.Relays
+	cfg     *Config
+	relays  *tlsrelay.Relays
+	cluster bool
 
 	databases       atomic.Int64
 	longestArgument atomic.Int64 // longest argument that Redis accepts, in bytes
@@ -55,9 +56,13 @@ type Dialer struct {
 }
 
 // New returns a dialer that assumes Redis' defaults until the first connect.
-func New(cfg *Config, relays *tlsrelay.Relays) *Dialer {
-	d := &Dialer{cfg: cfg, relays: relays}
+// A Redis Cluster has one database.
+func New(cfg *Config, relays *tlsrelay.Relays, cluster bool) *Dialer {
+	d := &Dialer{cfg: cfg, relays: relays, cluster: cluster}
 	d.databases.Store(16)
+	if cluster {
+		d.databases.Store(1)
+	}
 	d.longestArgument.Store(512 << 20)
 	d.queryLimit.Store(1 << 30)
 	return d
@@ -82,13 +87,15 @@ func (d *Dialer) Version() string {
 }
 
 // Dial connects to Redis and logs in. It returns a socket for the event loop, and the server that
-// it leads to.
-func (d *Dialer) Dial(ctx context.Context, db, proto int) (fd int, to Server, err error) {
+// it leads to. primary is the address of a primary of a Redis Cluster, empty for a single Redis.
+func (d *Dialer) Dial(ctx context.Context, primary string, db, proto int) (fd int, to Server, err error) {
 	cfg := d.cfg
 	ctx, cancel := context.WithTimeout(ctx, cfg.DialTimeout)
 	defer cancel()
 	to = Server{Address: cfg.Address, known: d.primary.Load()}
-	if cfg.Resolve != nil {
+	if primary != "" {
+		to.Address = primary
+	} else if cfg.Resolve != nil {
 		if to.Address, err = cfg.Resolve(ctx); err != nil {
 			return -1, to, fmt.Errorf("cannot find the address of Redis: %w", err)
 		}
@@ -202,7 +209,9 @@ func (d *Dialer) storeLimits(reply []byte) {
 		switch name := string(resp.Text(settings[i])); {
 		case !ok:
 		case name == "databases":
-			d.databases.Store(n)
+			if !d.cluster {
+				d.databases.Store(n)
+			}
 		case name == "proto-max-bulk-len":
 			bulk = n
 		case name == "client-query-buffer-limit":

@@ -1,0 +1,200 @@
+package proxy
+
+import (
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/sonic/cluster"
+	"github.com/aviaryhq/aviary/internal/sonic/command"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
+)
+
+// In front of a Redis Cluster each loop has a connection to each primary, and a command goes to the
+// primary of the slot of its keys.
+
+// noSlot is the slot of a command without keys: any primary may execute it.
+const noSlot = -1
+
+const (
+	errCrossSlot = "CROSSSLOT Keys in request don't hash to the same slot"
+	errNoCluster = "ERR This instance has cluster support disabled"
+)
+
+// inCluster returns the handler of a command in front of a Redis Cluster. h is that of a single
+// Redis.
+func inCluster(cmd *command.Command, h handler) handler {
+	switch cmd.Name {
+	case "readonly", "readwrite":
+		return (*client).refuseCluster
+	case "sort", "georadius", "georadiusbymember", "publish":
+		return (*client).relay
+	}
+	switch cmd.Class {
+	case command.Write, command.Script:
+		return (*client).relay
+	default:
+		if cmd.Group == "cluster" {
+			return (*client).refuseCluster
+		}
+		return h
+	}
+}
+
+// refuseCluster answers what a Redis that is no part of a cluster answers.
+func (c *client) refuseCluster(_ *command.Command, _ request.Request) bool {
+	return c.refuse(errNoCluster)
+}
+
+// findSlot sets the slot of the command that is executed. It returns an error if its keys are in
+// several slots, and the command is not one that the proxy splits.
+func (c *client) findSlot(cmd *command.Command, r request.Request) (problem string) {
+	c.slot = noSlot
+	if cmd.Name == "publish" || cmd.Name == "spublish" {
+		c.slot = cluster.Slot(r.Arg(1)) // one primary for all messages of a channel, so that they stay in order
+		return ""
+	}
+	if i := cmd.SingleKey(); i > 0 {
+		c.slot = cluster.Slot(r.Arg(i))
+	} else if cmd.HasKeys() {
+		crosses := false
+		cmd.Keys(r.Raw, r.Args, func(i int) bool {
+			slot := cluster.Slot(r.Arg(i))
+			crosses = c.slot != noSlot && c.slot != slot
+			c.slot = slot
+			return !crosses
+		})
+		if crosses && (c.tx != nil || !c.loop.proxy.splits(cmd)) {
+			return errCrossSlot
+		}
+	}
+	return ""
+}
+
+// splits reports whether the proxy splits a command whose keys are in several slots.
+func (p *Proxy) splits(cmd *command.Command) bool {
+	switch cmd.Name {
+	case "mget", "del", "unlink", "exists", "touch":
+		return true
+	case "mset":
+		return p.cfg.SplitMSET
+	default:
+		return false
+	}
+}
+
+// primary returns the connection for a command with keys in c.slot. ok is false if the client must
+// wait: after a change of the map, its commands may arrive at the new primary of a slot before those
+// that were sent to the former one.
+func (c *client) primary() (b *backend, ok bool) {
+	l := c.loop
+	if c.slotsAt != l.slotsAt {
+		if c.outstanding > 0 {
+			return nil, false
+		}
+		c.slotsAt = l.slotsAt
+	}
+	c.backend = l.primaryOf(c.slot, c.proto)
+	return c.backend, true
+}
+
+// primaryOf returns the connection to the primary that has a slot. If none has it, it is one to any
+// primary, which says so, or knows a new one.
+func (l *loop) primaryOf(slot, proto int) *backend {
+	if slot != noSlot {
+		if address := l.slots.Owner(slot); address != "" {
+			return l.connectionTo(address, 0, proto)
+		}
+	}
+	primaries := l.slots.Primaries()
+	for _, primary := range primaries {
+		if b := l.connectionTo(primary.Address, 0, proto); b.state == up {
+			return b
+		}
+	}
+	return l.connectionTo(primaries[0].Address, 0, proto)
+}
+
+// isPrimary reports whether a primary with slots has that address.
+func (l *loop) isPrimary(address string) bool {
+	return slices.ContainsFunc(l.slots.Primaries(), func(p cluster.Primary) bool { return p.Address == address })
+}
+
+// ClusterChanged says that the map of the cluster has changed. It is safe for concurrent use.
+func (p *Proxy) ClusterChanged() {
+	for _, l := range p.eventLoops() {
+		l.post(l.clusterChanged)
+	}
+}
+
+// clusterChanged takes the new map. It moves commands that wait for a primary that cannot be reached
+// to the one that has taken over, and ends the connections to servers that have no slots any more.
+func (l *loop) clusterChanged() {
+	slots := l.cfg.Cluster.Map()
+	if slots == nil || len(slots.Primaries()) == 0 {
+		return // all nodes are new or have forgotten their slots: the former map is as good
+	}
+	l.slots = slots
+	l.slotsAt++
+	for _, primary := range slots.Primaries() {
+		l.connectionTo(primary.Address, 0, 2)
+	}
+	for b := range l.backends() {
+		if b.state != up && b.owner == nil {
+			b.moveWaiting()
+		}
+	}
+	l.dropFormerPrimaries()
+}
+
+// dropFormerPrimaries ends the connections to servers that have no slots any more.
+func (l *loop) dropFormerPrimaries() {
+	for key, b := range l.shared {
+		if b.replies.n == 0 && !l.isPrimary(key.primary) {
+			b.discard()
+			delete(l.shared, key)
+			l.proxy.forgetPrimary(key.primary)
+		}
+	}
+}
+
+// Unreachable returns the primaries of the cluster that the proxy cannot reach, by address, and why.
+// It is safe for concurrent use.
+func (p *Proxy) Unreachable() map[string]error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	unreachable := map[string]error{}
+	for address, err := range p.primaries {
+		if err != nil {
+			unreachable[address] = err
+		}
+	}
+	return unreachable
+}
+
+func (p *Proxy) primaryUp(address string) {
+	p.mu.Lock()
+	before, known := p.primaries[address]
+	p.primaries[address] = nil
+	p.mu.Unlock()
+	if before != nil || !known {
+		p.log.Info("connected to a primary of the cluster", zap.String("address", address))
+	}
+}
+
+func (p *Proxy) primaryDown(address string, err error) {
+	p.cfg.Cluster.Refresh()
+	p.mu.Lock()
+	before := p.primaries[address]
+	p.primaries[address] = err
+	p.mu.Unlock()
+	if before == nil {
+		p.log.Warn("cannot reach a primary of the cluster, connecting again", zap.String("address", address), zap.Error(err))
+	}
+}
+
+func (p *Proxy) forgetPrimary(address string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.primaries, address)
+}

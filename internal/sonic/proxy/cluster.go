@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"slices"
 
 	"go.uber.org/zap"
@@ -170,6 +171,19 @@ func (p *Proxy) Unreachable() map[string]error {
 		}
 	}
 	return unreachable
+}
+
+// anyPrimary returns nil if a primary can be reached, and otherwise why not. The caller holds the
+// lock.
+func (p *Proxy) anyPrimary() error {
+	var errs []error
+	for _, err := range p.primaries {
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(append(errs, errors.New("no connection to a primary of the cluster"))...)
 }
 
 func (p *Proxy) primaryUp(address string) {

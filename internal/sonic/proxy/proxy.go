@@ -239,11 +239,14 @@ func (p *Proxy) shutDown() {
 	p.relays.Wait() // after the background connects, which may add relays
 }
 
-// Ready returns nil if there is a connection to Redis, and otherwise why there is none. It is safe
-// for concurrent use.
+// Ready returns nil if there is a connection to Redis, in front of a Redis Cluster to one of its
+// primaries, and otherwise why there is none. It is safe for concurrent use.
 func (p *Proxy) Ready() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.cfg.Cluster != nil {
+		return p.anyPrimary()
+	}
 	return p.down
 }
 

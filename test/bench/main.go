@@ -30,11 +30,12 @@ type scenario func(ctx context.Context, r *measure.Report) error
 
 func scenarios() map[string]scenario {
 	return map[string]scenario{
-		"eventbridge": eventbridgeScenario,
-		"messaging":   messagingScenario,
-		"nightingale": nightingaleScenario,
-		"pigeonhole":  pigeonholeScenario,
-		"sonic":       sonicScenario,
+		"eventbridge":   eventbridgeScenario,
+		"messaging":     messagingScenario,
+		"nightingale":   nightingaleScenario,
+		"pigeonhole":    pigeonholeScenario,
+		"sonic":         sonicScenario,
+		"sonic-cluster": sonicClusterScenario,
 	}
 }
 

@@ -108,6 +108,10 @@ func (b *sonicBench) warmUp(ctx context.Context) (err error) {
 
 // servers starts what this run alone uses.
 func (b *sonicBench) servers(ctx context.Context) (stop func(), err error) {
+	return b.start(ctx, "pulsar-geo", "redis-geo", "nutcracker")
+}
+
+func (b *sonicBench) start(ctx context.Context, services ...string) (stop func(), err error) {
 	s, err := stack.New(stack.Config{
 		Log: os.Stderr, Owned: true, Checkout: fmt.Sprintf("bench-sonic-%d", os.Getpid()), PulsarConf: map[string]string{"brokerDeduplicationEnabled": "true"},
 	})
@@ -121,14 +125,14 @@ func (b *sonicBench) servers(ctx context.Context) (stop func(), err error) {
 			fmt.Fprintln(os.Stderr, "bench:", err)
 		}
 	}
-	lines, err := s.Up(ctx, "pulsar-geo", "redis-geo", "nutcracker")
+	lines, err := s.Up(ctx, services...)
 	if err != nil {
 		return stop, err
 	}
 	for _, line := range lines {
 		key, value, _ := strings.Cut(line, "=")
 		switch key {
-		case "PULSAR_A_URL":
+		case "PULSAR_A_URL", "PULSAR_URL":
 			b.pulsarA = value
 		case "PULSAR_A_ADMIN_URL":
 			b.adminA = value

@@ -83,7 +83,7 @@ func TestClusterPartDown(t *testing.T) {
 	require.ErrorContains(t, err, "CLUSTERDOWN")
 	require.NoError(t, e.Ready(), "the rest works")
 	assert.Contains(t, e.Unreachable(), victim.Addr())
-	victim.Start()
+	require.NoError(t, victim.Start(t.Context()))
 	require.Eventually(t, func() bool { return c.Set(t.Context(), lost, "y", 0).Err() == nil }, await.Patience, time.Millisecond)
 	require.Eventually(t, func() bool { return len(e.Unreachable()) == 0 }, await.Patience, time.Millisecond)
 }

@@ -51,8 +51,8 @@ func (c *client) refuseCluster(_ *command.Command, _ request.Request) bool {
 // several slots, and the command is not one that the proxy splits.
 func (c *client) findSlot(cmd *command.Command, r request.Request) (problem string) {
 	c.slot = noSlot
-	if cmd.Name == "publish" || cmd.Name == "spublish" {
-		c.slot = cluster.Slot(r.Arg(1)) // one primary for all messages of a channel, so that they stay in order
+	if cmd.Name == "spublish" {
+		c.slot = cluster.Slot(r.Arg(1))
 		return ""
 	}
 	if i := cmd.SingleKey(); i > 0 {

@@ -1,13 +1,11 @@
 package sonic
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"strconv"
 	"strings"
 
@@ -24,7 +22,8 @@ import (
 
 // backend says how to reach the zone's Redis.
 type backend struct {
-	address            string              // host:port; empty with sentinels
+	address            string              // host:port; empty with sentinels and with a cluster
+	nodes              []string            // of a Redis Cluster, host:port; none: it is no cluster
 	sentinels          *sentinel.Sentinels // nil: address is that of the primary
 	username, password string
 	tls                *tls.Config
@@ -34,6 +33,9 @@ type backend struct {
 func (b backend) String() string {
 	if b.sentinels != nil {
 		return "the primary that the Sentinels name"
+	}
+	if len(b.nodes) > 0 {
+		return "the Redis Cluster of " + strings.Join(b.nodes, ", ")
 	}
 	return b.address
 }
@@ -48,9 +50,9 @@ func (b backend) resolve(ctx context.Context) (string, error) {
 
 // backend reads the section, which must be valid. It does not ask the Sentinels: see follow.
 func (c RedisConfig) backend(log *zap.Logger) (backend, error) {
-	u, err := url.Parse(c.url())
+	u, addresses, err := splitURL(c.url())
 	if err != nil {
-		return backend{}, err
+		return backend{}, fmt.Errorf("redis.url: %w", err)
 	}
 	password, err := secret.Resolve(c.Password, c.PasswordFile)
 	if err != nil {
@@ -62,16 +64,25 @@ func (c RedisConfig) backend(log *zap.Logger) (backend, error) {
 		b.password, _ = u.User.Password()
 	}
 	if u.Scheme == "rediss" {
-		if b.tls, err = c.TLS.client(u); err != nil {
+		if b.tls, err = c.TLS.client(); err != nil {
 			return backend{}, fmt.Errorf("redis.tls.ca_file: %w", err)
 		}
 	}
-	if c.Sentinel.Master == "" {
-		b.address = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "6379"))
-		return b, nil
+	if c.Sentinel.isSet() {
+		b.sentinels, err = c.sentinels(log)
+		return b, err
 	}
-	b.sentinels, err = c.sentinels(log)
-	return b, err
+	for _, address := range addresses {
+		host, port, err := hostAndPort(address)
+		if err != nil {
+			return backend{}, fmt.Errorf("redis.url: %w", err)
+		}
+		b.nodes = append(b.nodes, net.JoinHostPort(host, port))
+	}
+	if !c.isCluster() {
+		b.address, b.nodes = b.nodes[0], nil
+	}
+	return b, nil
 }
 
 // follow asks the Sentinels, if any are configured, until the process stops.
@@ -117,17 +128,35 @@ func awaitRedis(ctx context.Context, db *redis.Client, b backend, state *health.
 // checkRedis returns errUnsuitable for a Redis that cannot be the backend. Other errors mean that
 // it could not find out.
 func checkRedis(ctx context.Context, db *redis.Client) error {
+	info, err := askInfo(ctx, db)
+	if err != nil {
+		return err
+	}
+	if info["cluster_enabled"] == "1" {
+		err = fmt.Errorf("%w: it is part of a Redis Cluster: set redis.cluster: true", errUnsuitable)
+	}
+	return errors.Join(checkServer(info), err)
+}
+
+// askInfo returns what INFO says. Its error is errUnsuitable if Redis refuses INFO.
+func askInfo(ctx context.Context, db *redis.Client) (map[string]string, error) {
 	text, err := db.Info(ctx).Result()
 	var refused redis.Error
 	switch {
 	case errors.As(err, &refused) && !strings.HasPrefix(refused.Error(), "LOADING") && !strings.HasPrefix(refused.Error(), "MASTERDOWN"):
-		return fmt.Errorf("%w: it refuses INFO: %w", errUnsuitable, err)
+		return nil, fmt.Errorf("%w: it refuses INFO: %w", errUnsuitable, err)
 	case errors.Is(err, errReplica):
-		return err
+		return nil, err
 	case err != nil:
-		return fmt.Errorf("cannot reach Redis: %w", err)
+		return nil, fmt.Errorf("cannot reach Redis: %w", err)
+	default:
+		return infoOf(text), nil
 	}
-	info := infoOf(text)
+}
+
+// checkServer returns errUnsuitable for a Redis with a version or maxmemory-policy that Sonic
+// cannot use.
+func checkServer(info map[string]string) error {
 	var errs []error
 	unsuitable := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{errUnsuitable}, args...)...))
@@ -139,9 +168,6 @@ func checkRedis(ctx context.Context, db *redis.Client) error {
 		unsuitable("%s", problem)
 	} else if info["maxmemory_policy"] == "" {
 		unsuitable("it does not report its maxmemory-policy, which has to be %s", noEviction)
-	}
-	if info["cluster_enabled"] == "1" {
-		unsuitable("it is part of a Redis Cluster, which this version of Sonic does not support")
 	}
 	return errors.Join(errs...)
 }

@@ -47,6 +47,8 @@ func (c Command) validate(cfg Config) error {
 		return errors.New("-repair.from needs -repair")
 	case c.Bootstrap != nil && *c.Bootstrap == "":
 		return errors.New("-bootstrap needs the name of a zone")
+	case cfg.Redis.isCluster():
+		return errors.New("-check, -repair and -bootstrap are not possible in front of a Redis Cluster: its replication is not built yet")
 	case len(cfg.Peers) == 0:
 		return errors.New("peers: name the Redis of at least one other zone")
 	case c.Bootstrap != nil && !named(*c.Bootstrap):

@@ -3,7 +3,6 @@ package sonic
 import (
 	"errors"
 	"fmt"
-	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -108,10 +107,18 @@ const (
 
 // RedisConfig says how to reach the zone's Redis.
 type RedisConfig struct {
-	// URL is redis://[[user]:password@]host[:port], or rediss:// for TLS. With Sentinels it must
-	// name no host: redis://, rediss://, redis://user:password@. Default redis://127.0.0.1:6379;
-	// with Sentinels redis://.
+	// URL is redis://[[user]:password@]host[:port], or rediss:// for TLS. Several addresses,
+	// separated by commas, are nodes of a Redis Cluster: redis://user:password@a:6379,b:6379. Sonic
+	// finds the other nodes by itself. With Sentinels it must name no host: redis://, rediss://,
+	// redis://user:password@. Default redis://127.0.0.1:6379; with Sentinels redis://.
 	URL string `yaml:"url"`
+	// Cluster says that url leads to a Redis Cluster, also with only one address. Clients see one
+	// Redis with one database. Default false; several addresses in url mean true.
+	Cluster bool `yaml:"cluster"`
+	// SplitMSET makes Sonic split an MSET whose keys are in several slots of a Redis Cluster. Such
+	// an MSET is not atomic: clients may see a part of it, and after an error a part of it may have
+	// taken effect. Default false, such an MSET is refused with CROSSSLOT.
+	SplitMSET bool `yaml:"split_mset"`
 	// Sentinel says which Sentinels know the address of the primary. Default: none, url says where
 	// Redis is.
 	Sentinel SentinelConfig `yaml:"sentinel"`
@@ -199,6 +206,7 @@ func (c Config) Validate() error {
 		config.CheckOneOf("publish", c.Publish, publishRelay, publishReplicate),
 		config.CheckOneOf("flush", c.Flush, flushRefuse, flushZone, flushReplicate),
 		checkUsers(c.Users),
+		c.checkCluster(),
 	}
 	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
 	if !validZone(c.Zone) {
@@ -260,18 +268,25 @@ func validZone(name string) bool {
 func (c RedisConfig) Validate() error {
 	var errs []error
 	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
-	u, err := url.Parse(c.url())
+	u, addresses, err := splitURL(c.url())
+	noHost := len(addresses) == 1 && addresses[0] == ""
 	switch {
-	case err == nil && c.Sentinel.isSet() && u.Host != "":
+	case c.Sentinel.isSet() && c.isCluster():
+		fault("sentinel", "must not be set with a Redis Cluster, whose nodes say where its primaries are")
+	case err == nil && c.Sentinel.isSet() && !noHost:
 		fault("url", "must name no host with sentinel, which says where Redis is: redis:// or rediss://")
-	case err != nil || u.Hostname() == "" && !c.Sentinel.isSet() || u.Scheme != "redis" && u.Scheme != "rediss" || u.RawQuery != "" || u.Fragment != "":
-		fault("url", "must be redis://host:port or rediss://host:port")
-	case u.Port() != "" && !validPort(u.Port()):
-		fault("url", "must name a port from 1 to 65535, got %s", u.Port())
+	case err != nil || noHost && !c.Sentinel.isSet() || u.Scheme != "redis" && u.Scheme != "rediss" || u.RawQuery != "" || u.Fragment != "":
+		fault("url", "must be redis://host:port or rediss://host:port, of a Redis Cluster redis://host:port,host:port, with a user in front of the first host only")
 	case u.Path != "" && u.Path != "/" && u.Path != "/0":
 		fault("url", "must name no database: clients choose theirs by SELECT")
 	case u.User != nil && (c.Username != "" || c.Password != "" || c.PasswordFile != ""):
 		fault("url", "must hold no user with username, password or password_file")
+	}
+	if !noHost {
+		errs = append(errs, checkAddresses(addresses))
+	}
+	if c.SplitMSET && !c.isCluster() {
+		fault("split_mset", "is of no use without a Redis Cluster: set cluster, or give several addresses in url")
 	}
 	if _, err := secret.Resolve(c.Password, c.PasswordFile); err != nil {
 		fault("password_file", "%s", err)

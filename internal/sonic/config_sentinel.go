@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"strings"
 	"time"
 
@@ -90,7 +89,7 @@ func (c RedisConfig) sentinels(log *zap.Logger) (*sentinel.Sentinels, error) {
 		Timeout: min(c.ConnectTimeout, sentinelTimeout),
 	}
 	if c.Sentinel.TLS {
-		if cfg.TLS, err = c.TLS.client(&url.URL{}); err != nil {
+		if cfg.TLS, err = c.TLS.client(); err != nil {
 			return nil, fmt.Errorf("redis.tls.ca_file: %w", err)
 		}
 	}

@@ -92,7 +92,7 @@ func TestEveryFaultIsReportedByItsPath(t *testing.T) {
 	t.Parallel()
 	_, err := load(t, write(t, `
 listen: nowhere
-redis: {url: "http://x", connect_timeout: 0s, wait: -1s, tls: {ca_file: /nowhere, cert_file: x}}
+redis: {url: "http://x", split_mset: true, connect_timeout: 0s, wait: -1s, tls: {ca_file: /nowhere, cert_file: x}}
 tls: {key_file: x, client_ca_file: /nowhere, min_version: "1.1"}
 users: [{name: a, password: hidden}, {name: a, password: hidden, password_file: /nowhere}, {password: hidden, keys: ["", "{sonic:0}"]}, {name: "b c"}]
 limits: {clients: 0, bulk_bytes: 1, arguments: 2, query_bytes: 0, output_bytes: 0, output_pause_bytes: 0, pipeline: 0, auth_bulk_bytes: 1GiB,
@@ -112,7 +112,7 @@ admin: {listen: nowhere}
 `))
 	require.Error(t, err)
 	for _, want := range []string{
-		"listen: must be host:port", "redis.url: must be redis://", "redis.connect_timeout: must be > 0", "pulsar.url: must start with pulsar://",
+		"listen: must be host:port", "redis.url: must be redis://", "redis.split_mset: is of no use without a Redis Cluster", "redis.connect_timeout: must be > 0", "pulsar.url: must start with pulsar://",
 		"zone: must be letters", "zones[2]: must be unique", "zones[3]: must be letters", `zones: must hold this zone, "a b"`, "topic: must be a name or persistent://",
 		"ack: must be one of local, published", "conflicts[0].policy: must be one of lww, none, counter", "conflicts[1].prefix: must be unique",
 		"conflicts[2].prefix: must not begin with {sonic:", "outbox.bytes: must be at least 1MiB", "outbox.age: must be >= 0", "outbox.full: must be one of block, fail, drop", "outbox.mode: must be one of stream, off",

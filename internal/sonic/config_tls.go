@@ -1,10 +1,8 @@
 package sonic
 
 import (
-	"cmp"
 	"crypto/tls"
 	"errors"
-	"net/url"
 	"os"
 
 	"github.com/aviaryhq/aviary/internal/config"
@@ -95,10 +93,11 @@ func (c RedisTLSConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// client returns the TLS configuration of connections to Redis.
-func (c RedisTLSConfig) client(u *url.URL) (*tls.Config, error) {
+// client returns the TLS configuration of connections to Redis. Its ServerName is empty without
+// server_name: who connects sets it to the host.
+func (c RedisTLSConfig) client() (*tls.Config, error) {
 	conf := &tls.Config{
-		MinVersion: tls.VersionTLS12, ServerName: cmp.Or(c.ServerName, u.Hostname()),
+		MinVersion: tls.VersionTLS12, ServerName: c.ServerName,
 		InsecureSkipVerify: c.Insecure, //nolint:gosec // only when the operator sets the key insecure
 	}
 	if c.CAFile != "" {

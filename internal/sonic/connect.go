@@ -14,9 +14,13 @@ import (
 )
 
 // Connect returns what -config.connect tries: this zone's Redis with its Sentinels, Pulsar with the
-// topics of all zones, and the Redis of the peers.
+// topics of all zones, and the Redis of the peers. In front of a Redis Cluster it is the cluster
+// only: Sonic uses nothing else then.
 func Connect(cfg Config) (trials []trial.Trial, end func()) {
 	disableClientLog()
+	if cfg.Redis.isCluster() {
+		return cfg.Redis.tryCluster(), func() {}
+	}
 	var all trial.List
 	all.AddAll(cfg.Redis.try("redis", func(db *redis.Client) []trial.Trial {
 		return []trial.Trial{

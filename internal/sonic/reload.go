@@ -10,7 +10,8 @@ import (
 
 // change applies a new configuration while the process runs: users, outbox and max_clock_skew. If
 // any other key differs from the configuration in use, it returns an error and applies nothing. It
-// must not be called concurrently.
+// must not be called concurrently. In front of a Redis Cluster outbox and max_clock_skew have no
+// effect.
 func (s *service) change(_ context.Context, cfg Config) error {
 	if err := onlyAtStart(s.current, cfg); err != nil {
 		return err
@@ -20,7 +21,9 @@ func (s *service) change(_ context.Context, cfg Config) error {
 		return err
 	}
 	s.proxy.SetUsers(users)
-	s.monitor.change(cfg.Outbox)
+	if s.monitor != nil {
+		s.monitor.change(cfg.Outbox)
+	}
 	for _, a := range s.appliers {
 		a.SetMaxClockSkew(cfg.MaxClockSkew)
 	}

@@ -24,13 +24,15 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// service holds the parts of a running Sonic.
+// service holds the parts of a running Sonic. In front of a Redis Cluster cluster is not nil, and
+// the parts for replication are nil: library, shipper, appliers, monitor and memory.
 type service struct {
 	cfg        Config // at the start
 	current    Config // in use now, see change
 	log        *zap.Logger
-	library    *redislib.Library
 	proxy      *proxy.Proxy
+	cluster    *clusterState
+	library    *redislib.Library
 	shipper    *outbox.Shipper
 	appliers   []*apply.Applier // of all zones but the first, which is this one
 	monitor    *outboxMonitor
@@ -54,9 +56,8 @@ func (s *service) demoted(server string) {
 	}
 }
 
-// Build wires the service: Redis and its library, the shipper, an applier for each other zone, and
-// the proxy. The stop runs in the reverse order: clients first, then messages in flight to and from
-// Pulsar.
+// Build wires the service. The stop runs in the reverse order: clients first, then messages in
+// flight to and from Pulsar.
 func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	disableClientLog()
 	if cfg.Command.isSet() {
@@ -66,7 +67,23 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	s := &service{cfg: cfg, current: cfg, log: rt.Log, memory: newMemory(rt.Log)}
+	s := &service{cfg: cfg, current: cfg, log: rt.Log}
+	if len(b.nodes) > 0 {
+		err = s.buildCluster(ctx, rt, b)
+	} else {
+		err = s.buildReplicated(ctx, rt, b)
+	}
+	if err != nil {
+		return err
+	}
+	return s.serve(ctx, rt)
+}
+
+// buildReplicated wires what is in front of one Redis: its library, the shipper, an applier for
+// each other zone, and the proxy.
+func (s *service) buildReplicated(ctx context.Context, rt *app.Runtime, b backend) error {
+	cfg := s.cfg
+	s.memory = newMemory(rt.Log)
 	db, control := cfg.Redis.control(b, s.primaryFound, s.demoted)
 	rt.OnStop("redis", func(context.Context) error { return db.Close() })
 	b.follow(rt, cfg.Zone)
@@ -120,17 +137,21 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if err := rt.Metrics.Register(newCollector(s)); err != nil {
 		return err
 	}
-	rt.Handle("/zones", "the zones: connection, outbox, lag, current errors", http.HandlerFunc(s.zonesPage))
 	rt.Check("redis", func(context.Context) error { return s.proxy.Ready() })
 	rt.Check("writes", s.checkWrites)
+	return nil
+}
 
-	ln, err := rt.Listen(ctx, "redis", "listen", cfg.Listen)
+// serve starts the proxy and what an operator can see and change.
+func (s *service) serve(ctx context.Context, rt *app.Runtime) error {
+	rt.Handle("/zones", "the zones: connection, outbox, lag, current errors", http.HandlerFunc(s.zonesPage))
+	ln, err := rt.Listen(ctx, "redis", "listen", s.cfg.Listen)
 	if err != nil {
 		return err
 	}
 	app.OnReload(rt, s.change)
-	cfg.warnUnprotected(rt.Log, ln.Addr())
-	cfg.warnNoOtherZone(rt.Log)
+	s.cfg.warnUnprotected(rt.Log, ln.Addr())
+	s.cfg.warnNoOtherZone(rt.Log)
 	rt.Go("endpoint", func(ctx context.Context) error { return s.proxy.Serve(ctx, ln) })
 	return nil
 }

@@ -8,8 +8,11 @@ import (
 
 // Zones is the answer to GET /zones.
 type Zones struct {
-	Zone   string       `json:"zone"`
-	Outbox OutboxStatus `json:"outbox"`
+	Zone string `json:"zone"`
+	// Cluster is the zone's Redis Cluster, nil if its Redis is none.
+	Cluster *ClusterStatus `json:"cluster,omitempty"`
+	// Outbox is absent with a Redis Cluster.
+	Outbox OutboxStatus `json:"outbox,omitzero"`
 	// Origins are the other zones.
 	Origins []OriginStatus `json:"origins"`
 }
@@ -66,6 +69,9 @@ type OriginStatus struct {
 
 // status collects the state of all parts.
 func (s *service) status() Zones {
+	if s.cluster != nil {
+		return Zones{Zone: s.cfg.Zone, Origins: []OriginStatus{}, Cluster: s.cluster.status()}
+	}
 	shipper, outbox := s.shipper.Status(), s.monitor.state()
 	z := Zones{Zone: s.cfg.Zone, Origins: []OriginStatus{}, Outbox: OutboxStatus{
 		Owner: shipper.Owner, Shipped: shipper.Stored.String(), Epoch: shipper.Epoch,

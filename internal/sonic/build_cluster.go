@@ -1,0 +1,154 @@
+package sonic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/internal/health"
+	"github.com/aviaryhq/aviary/internal/sonic/cluster"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy"
+	"github.com/aviaryhq/aviary/pkg/backoff"
+)
+
+// clusterTimeout bounds one request about the state of a Redis Cluster to one of its nodes.
+const clusterTimeout = time.Second
+
+// buildCluster wires what is in front of a Redis Cluster. The zone is alone: nothing is replicated.
+func (s *service) buildCluster(ctx context.Context, rt *app.Runtime, b backend) error {
+	endpoint, err := s.cfg.proxy(b, rt.Log)
+	if err != nil {
+		return err
+	}
+	nodes := cluster.New(cluster.Config{
+		Addresses: b.nodes, Username: b.username, Password: b.password, TLS: b.tls, Timeout: min(s.cfg.Redis.ConnectTimeout, clusterTimeout),
+	}, rt.Log)
+	endpoint.Cluster, endpoint.SplitMSET = nodes, s.cfg.Redis.SplitMSET
+	if s.proxy, err = proxy.New(endpoint, rt.Log, rt.Metrics); err != nil {
+		return err
+	}
+	s.cluster = &clusterState{cluster: nodes, unreachable: s.proxy.Unreachable}
+	nodes.OnChange(func(*cluster.Map) { s.proxy.ClusterChanged() })
+	rt.Go("redis cluster", nodes.Run)
+	client := func(address string) *redis.Client { return s.cfg.Redis.nodeClient(b, address) }
+	if err := awaitCluster(ctx, nodes, b, client, health.New(rt.Log.Named("redis"))); err != nil {
+		return err
+	}
+	rt.Go("state of the redis cluster", func(ctx context.Context) error {
+		return s.cluster.watch(ctx, health.New(rt.Log.Named("redis")))
+	})
+	if err := rt.Metrics.Register(newClusterCollector(s.cluster)); err != nil {
+		return err
+	}
+	rt.Check("redis", func(context.Context) error { return s.cluster.ready() })
+	return nil
+}
+
+// nodeClient returns a client of one node of a Redis Cluster. It sends nothing twice, and follows no
+// redirection.
+func (c RedisConfig) nodeClient(b backend, address string) *redis.Client {
+	return redis.NewClient(&redis.Options{
+		Addr: address, Username: b.username, Password: b.password, TLSConfig: b.tls, DialTimeout: c.ConnectTimeout,
+		DialerRetries: 1, MaxRetries: -1, ClientName: "sonic", Protocol: 2, DisableIdentity: true,
+	})
+}
+
+// awaitCluster waits until a primary of the cluster answers that can be the backend. Primaries that
+// cannot be reached do not hold up the start: the other ones serve their slots. One that cannot be
+// the backend ends the wait with errUnsuitable.
+func awaitCluster(ctx context.Context, c *cluster.Cluster, b backend, client func(address string) *redis.Client, state *health.State) error {
+	var pause backoff.Backoff
+	for {
+		m, err := c.Map(), c.Err()
+		switch {
+		case m != nil:
+			err = checkPrimaries(ctx, m, client)
+		case err != nil:
+			err = errors.Join(err, checkEnabled(ctx, b.nodes, client))
+		}
+		if errors.Is(err, errUnsuitable) {
+			state.Forget()
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		state.Set(err)
+		if m != nil && err == nil {
+			return nil
+		}
+		pause.Wait(ctx)
+	}
+}
+
+// checkPrimaries returns nil if at least one primary answers and all that answer can be the
+// backend.
+func checkPrimaries(ctx context.Context, m *cluster.Map, client func(address string) *redis.Client) error {
+	var addresses []string
+	for _, p := range m.Primaries() {
+		addresses = append(addresses, p.Address)
+	}
+	if len(addresses) == 0 {
+		return errors.New("no primary of the Redis Cluster has slots")
+	}
+	unsuitable, unknown := checkNodes(ctx, addresses, client, true)
+	if len(unsuitable) == 0 && len(unknown) < len(addresses) {
+		return nil
+	}
+	return errors.Join(append(unsuitable, unknown...)...)
+}
+
+// checkEnabled returns errUnsuitable if one of the nodes cannot be part of the backend, such as a
+// Redis without a cluster. Nothing else is an error: who follows the cluster says why it gets no
+// answer.
+func checkEnabled(ctx context.Context, nodes []string, client func(address string) *redis.Client) error {
+	unsuitable, _ := checkNodes(ctx, nodes, client, false)
+	return errors.Join(unsuitable...)
+}
+
+// checkNodes checks nodes at the same time: see checkNode. It returns the errors that are
+// errUnsuitable, and the other ones.
+func checkNodes(ctx context.Context, addresses []string, client func(address string) *redis.Client, primaries bool) (unsuitable, unknown []error) {
+	errs := make([]error, len(addresses))
+	var checks sync.WaitGroup
+	for i, address := range addresses {
+		checks.Go(func() { errs[i] = checkNode(ctx, address, client, primaries) })
+	}
+	checks.Wait()
+	for _, err := range errs {
+		switch {
+		case errors.Is(err, errUnsuitable):
+			unsuitable = append(unsuitable, err)
+		case err != nil:
+			unknown = append(unknown, err)
+		}
+	}
+	return unsuitable, unknown
+}
+
+// checkNode returns errUnsuitable for a node that cannot be part of the backend. With primary a
+// replica is an error, too: the map of the cluster is about to change.
+func checkNode(ctx context.Context, address string, client func(address string) *redis.Client, primary bool) error {
+	db := client(address)
+	defer func() { _ = db.Close() }()
+	info, err := askInfo(ctx, db)
+	if err != nil {
+		return fmt.Errorf("%s: %w", address, err)
+	}
+	errs := []error{checkServer(info)}
+	if info["cluster_enabled"] == "0" {
+		errs = append(errs, fmt.Errorf("%w: it is not part of a Redis Cluster: set redis.cluster: false, and one address in redis.url", errUnsuitable))
+	}
+	if primary && info["role"] != "master" {
+		errs = append(errs, replicaError{role: info["role"], host: info["master_host"], port: info["master_port"]})
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("%s: %w", address, err)
+	}
+	return nil
+}

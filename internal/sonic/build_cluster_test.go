@@ -1,0 +1,90 @@
+package sonic
+
+import (
+	"context"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/sonic/cluster"
+	"github.com/aviaryhq/aviary/internal/trial"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+func TestBackendOfACluster(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]backend{
+		"redis://u:p%2C%40@a,b:2,[::1]:3,[::2]": {nodes: []string{"a:6379", "b:2", "[::1]:3", "[::2]:6379"}, username: "u", password: "p,@"},
+		"redis://a":                             {address: "a:6379"},
+		"redis://[::1]":                         {address: "[::1]:6379"},
+	} {
+		b, err := RedisConfig{URL: url}.backend(zap.NewNop())
+		require.NoError(t, err, url)
+		assert.Equal(t, want, b, url)
+	}
+	b, err := RedisConfig{URL: defaultURL, Cluster: true, Username: "u", Password: "p"}.backend(zap.NewNop())
+	require.NoError(t, err)
+	assert.Equal(t, backend{nodes: []string{"127.0.0.1:6379"}, username: "u", password: "p"}, b)
+	assert.Equal(t, "the Redis Cluster of 127.0.0.1:6379", b.String())
+
+	b, err = RedisConfig{URL: "rediss://a,b"}.backend(zap.NewNop())
+	require.NoError(t, err)
+	assert.Empty(t, b.tls.ServerName, "each node has its own")
+}
+
+func TestCommandsInFrontOfACluster(t *testing.T) {
+	t.Parallel()
+	cfg := DefaultConfig()
+	cfg.Redis.Cluster = true
+	zone := "b"
+	for _, command := range []Command{{Check: true}, {Repair: true}, {Bootstrap: &zone}} {
+		require.ErrorContains(t, command.validate(cfg), "are not possible in front of a Redis Cluster")
+	}
+}
+
+// TestPrimariesThatCannotBeTheBackend: one that does not answer holds nothing up, one that must not
+// be the backend does.
+func TestPrimariesThatCannotBeTheBackend(t *testing.T) {
+	t.Parallel()
+	srv := stack.PrivateRedis(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	c := defaultRedis()
+	client := func(address string) *redis.Client { return c.nodeClient(backend{}, address) }
+	mapOf := func(addresses ...string) *cluster.Map {
+		var all []cluster.Range
+		for i, address := range addresses {
+			all = append(all, cluster.Range{First: i, Last: i, Primary: cluster.Primary{ID: address, Address: address}})
+		}
+		return cluster.NewMap(all)
+	}
+	err = checkPrimaries(t.Context(), mapOf(l.Addr().String()), client)
+	require.ErrorContains(t, err, l.Addr().String()+": cannot reach Redis")
+	require.NotErrorIs(t, err, errUnsuitable)
+	require.ErrorContains(t, checkPrimaries(t.Context(), mapOf(), client), "no primary of the Redis Cluster has slots")
+
+	require.NoError(t, srv.Client(t).ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err())
+	err = checkPrimaries(t.Context(), mapOf(l.Addr().String(), srv.Addr()), client)
+	require.ErrorIs(t, err, errUnsuitable)
+	require.ErrorContains(t, err, srv.Addr()+": this Redis cannot be the backend: its maxmemory-policy is allkeys-lru")
+	require.ErrorContains(t, err, "it is not part of a Redis Cluster: set redis.cluster: false")
+	require.ErrorIs(t, checkEnabled(t.Context(), []string{l.Addr().String(), srv.Addr()}, client), errUnsuitable)
+	require.NoError(t, checkEnabled(t.Context(), []string{l.Addr().String()}, client))
+
+	cfg := DefaultConfig()
+	cfg.Redis.URL = "redis://" + l.Addr().String() + "," + srv.Addr()
+	trials, end := Connect(cfg)
+	defer end()
+	var out strings.Builder
+	tried, failed := trial.Run(context.Background(), trials, &out)
+	assert.Equal(t, []int{4, 4}, []int{tried, failed})
+	assert.Regexp(t, `(?m)^  redis.url, node `+l.Addr().String()+`: .*connection refused$`, out.String())
+	assert.Regexp(t, `(?m)^  redis.url, node `+srv.Addr()+`: .*not part of a Redis Cluster`, out.String())
+	assert.Regexp(t, `(?m)^  redis: state of the cluster: ERR This instance has cluster support disabled$`, out.String())
+}

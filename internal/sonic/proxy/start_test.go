@@ -81,6 +81,12 @@ func start(t *testing.T, srv *stack.RedisServer, change func(*proxy.Config)) *en
 	}
 	p, err := proxy.New(cfg, zaptest.NewLogger(t), prometheus.NewRegistry())
 	require.NoError(t, err)
+	return &endpoint{p, serve(t, p), srv}
+}
+
+// serve runs the proxy until the test ends. It returns its address.
+func serve(t *testing.T, p *proxy.Proxy) string {
+	t.Helper()
 	var lc net.ListenConfig
 	ln, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -91,7 +97,7 @@ func start(t *testing.T, srv *stack.RedisServer, change func(*proxy.Config)) *en
 		cancel()
 		require.NoError(t, <-ended)
 	})
-	return &endpoint{p, ln.Addr().String(), srv}
+	return ln.Addr().String()
 }
 
 // awaitReady waits until the proxy has a connection to Redis.

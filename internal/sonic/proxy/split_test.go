@@ -2,13 +2,18 @@ package proxy_test
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -85,6 +90,54 @@ func TestSplitWhileSlotsMove(t *testing.T) {
 		require.Equal(t, 1, redis.MoveKeys(t, slot, 1))
 		c.send(t, "mget {a}1 b {a}2 c\r\n") // the part of {a} has to wait, for its keys are at two primaries
 		redis.EndMove(t, slot)
+		reply, err := c.reply()
+		require.NoError(t, err)
+		require.Equal(t, want, reply)
+	}
+}
+
+// TestCommandsBehindOneThatWaits: a command that waits for slots which move, and is tried again and
+// again, gets no error when the client sends further ones meanwhile.
+func TestCommandsBehindOneThatWaits(t *testing.T) {
+	t.Parallel()
+	redis := stack.PrivateRedisCluster(t, 3, 0)
+	e := startCluster(t, redis, func(c *proxy.Config) { c.SplitMSET = true })
+	c := dial(t, e.addr)
+	require.Equal(t, "+OK\r\n", c.ask(t, "MSET", "{a}1", "1", "{a}2", "2", "{b}1", "3", "{b}2", "4"))
+	slots := []int{cluster.Slot([]byte("a")), cluster.Slot([]byte("b"))}
+	from := make([]string, len(slots))
+	for i, slot := range slots {
+		from[i] = redis.Owner(t, slot)
+		redis.StartMove(t, slot, redis.Nodes()[slices.IndexFunc(redis.Nodes(), func(srv *stack.RedisServer) bool { return srv.Addr() != from[i] })].Addr())
+		require.Equal(t, 1, redis.MoveKeys(t, slot, 1))
+	}
+	nodes := map[string]*goredis.Client{}
+	for _, address := range from {
+		nodes[address] = redis.Node(t, address).Client(t)
+	}
+	refused := func(address string) (n int) {
+		stats, err := nodes[address].Info(t.Context(), "errorstats").Result()
+		require.NoError(t, err)
+		if _, after, found := strings.Cut(stats, "errorstat_TRYAGAIN:count="); found {
+			n, err = strconv.Atoi(strings.TrimSpace(strings.SplitN(after, "\n", 2)[0]))
+			require.NoError(t, err)
+		}
+		return n
+	}
+	tried := func(times int, addresses ...string) {
+		for _, address := range addresses {
+			before := refused(address)
+			require.Eventually(t, func() bool { return refused(address) >= before+times }, await.Patience, time.Millisecond)
+		}
+	}
+	c.send(t, "mset {a}1 5 {b}1 6 {a}2 7 {b}2 8\r\n")
+	tried(1, from...)
+	c.send(t, "get {a}1\r\nset {b}2 9\r\nmget {b}2 {a}2\r\n")
+	tried(3, from...)
+	redis.EndMove(t, slots[0])
+	tried(3, from[1])
+	redis.EndMove(t, slots[1])
+	for _, want := range []string{"+OK\r\n", "$1\r\n5\r\n", "+OK\r\n", "*2\r\n$1\r\n9\r\n$1\r\n7\r\n"} {
 		reply, err := c.reply()
 		require.NoError(t, err)
 		require.Equal(t, want, reply)

@@ -203,10 +203,13 @@ func TestNoClusterIsSeen(t *testing.T) {
 			require.Contains(t, info, "\r\ncluster_enabled:0\r\n")
 			require.Contains(t, info, "\r\nconnected_clients:")
 		}
+		c.ask(t, "MULTI")
+		c.ask(t, "INFO", "cluster")
+		require.Contains(t, c.ask(t, "EXEC"), "\r\ncluster_enabled:0\r\n")
 		pair := both{dial(t, stack.PrivateRedis(t).Addr()), c}
 		pair.bare.ask(t, "HELLO", hello)
 		pair.sameUntil(t, strings.ReplaceAll("asking\nasking x\nreadonly\nreadwrite\ncluster\ncluster info\ncluster slots\ncluster keyslot a\ncluster nosuch\ncluster help\n"+
-			"slowlog reset\nlatency reset\nmemory purge\nconfig get cluster-enabled\nobject encoding none\ncommand getkeys mget a b\nmemory usage none\nselect 0\nselect x\nrole\ncopy {a}1 {a}2 db 0\necho last\n", "\n", "\r\n"), "last")
+			"slowlog reset\nlatency reset\nmemory purge\nconfig get cluster-enabled\nobject encoding none\ncommand getkeys mget a b\nmemory usage none\nselect 0\nselect x\nrole\nmulti\nconfig get cluster-enabled\nexec\ncopy {a}1 {a}2 db 0\necho last\n", "\n", "\r\n"), "last")
 	}
 }
 
@@ -227,7 +230,7 @@ func TestAllPrimariesWhileOneFails(t *testing.T) {
 		}, await.Patience, time.Millisecond)
 	}
 	require.Equal(t, ":100\r\n", c.ask(t, "DBSIZE"))
-	redis.Nodes()[0].Kill()
+	require.NoError(t, redis.Nodes()[0].Kill())
 	require.Equal(t, ":100\r\n", c.ask(t, "DBSIZE"))
 	require.Len(t, elements(t, c.ask(t, "KEYS", "*")), 100)
 }

@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
+	"github.com/aviaryhq/aviary/internal/sonic/resp"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -142,4 +144,40 @@ func TestCommandsBehindOneThatWaits(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, reply)
 	}
+}
+
+// TestSplitInOrder sends many commands at once, with several slots and with one, to a cluster and to
+// a single Redis: the replies are the same, in the order of the commands.
+func TestSplitInOrder(t *testing.T) {
+	t.Parallel()
+	seed, rounds := random(t, 2000)
+	source := rand.New(rand.NewPCG(seed, 0))
+	e := startCluster(t, stack.PrivateRedisCluster(t, 3, 0), func(c *proxy.Config) { c.SplitMSET, c.Loops = true, 2 })
+	pair := both{dial(t, stack.PrivateRedis(t).Addr()), dial(t, e.addr)}
+	var text []byte
+	for i := range rounds {
+		words := []string{[]string{"mget", "mget", "del", "unlink", "exists", "touch", "mset", "get", "append", "dbsize", "echo", "strlen", "pubsub", "script"}[source.IntN(14)]}
+		switch words[0] {
+		case "get", "strlen":
+			words = append(words, fmt.Sprint("k", source.IntN(20)))
+		case "append":
+			words = append(words, fmt.Sprint("k", source.IntN(20)), fmt.Sprint(i))
+		case "echo":
+			words = append(words, fmt.Sprint(i))
+		case "dbsize":
+		case "pubsub":
+			words = append(words, "numsub", "a", "b")
+		case "script":
+			words = append(words, "exists", "a", "b")
+		default:
+			for range 1 + source.IntN(6) {
+				words = append(words, fmt.Sprint("k", source.IntN(20)))
+				if words[0] == "mset" {
+					words = append(words, strings.Repeat("v", source.IntN(1000)))
+				}
+			}
+		}
+		text = resp.AppendCommand(text, words...)
+	}
+	pair.sameUntil(t, string(resp.AppendCommand(text, "ECHO", "last")), "last")
 }

@@ -43,7 +43,7 @@ func TestClusterFailover(t *testing.T) {
 	direct := victim.Client(t)
 	require.NoError(t, direct.Do(t.Context(), "WAIT", 1, 0).Err())
 	require.NoError(t, direct.Close())
-	victim.Kill()
+	require.NoError(t, victim.Kill())
 	answered := make(chan error, 1)
 	go func() {
 		got, err := c.Get(context.Background(), lost).Result()
@@ -70,7 +70,7 @@ func TestClusterPartDown(t *testing.T) {
 	victim := servers.Nodes()[1]
 	lost, kept := keyOn(t, servers, victim.Addr()), keyOn(t, servers, servers.Nodes()[2].Addr())
 	require.NoError(t, c.Set(t.Context(), kept, "x", 0).Err())
-	victim.Kill()
+	require.NoError(t, victim.Kill())
 	for range 20 {
 		err := c.Get(t.Context(), lost).Err()
 		var reply redis.Error

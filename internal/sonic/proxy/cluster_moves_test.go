@@ -29,7 +29,7 @@ func TestClusterPipeline(t *testing.T) {
 		cfg.Limits.Pipeline = 64 // so that the client pauses, too
 	})
 	c := dial(t, e.addr)
-	random := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // a test needs no secret
+	random := rand.New(rand.NewPCG(1, 1))
 	values := map[string]string{}
 	var commands strings.Builder
 	var want []string
@@ -92,7 +92,7 @@ func TestClusterSlotsMove(t *testing.T) {
 			}
 		})
 	}
-	random := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // a test needs no secret
+	random := rand.New(rand.NewPCG(1, 1))
 	moves := 40
 	if testing.Short() {
 		moves = 10

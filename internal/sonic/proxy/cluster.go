@@ -60,7 +60,7 @@ func (c *client) refuseCluster(_ *command.Command, _ request.Request) bool {
 // several slots, and the command is not one that the proxy splits.
 func (c *client) findSlot(cmd *command.Command, r request.Request) (problem string) {
 	c.slot = noSlot
-	if cmd.Name == "publish" || cmd.Name == "spublish" {
+	if cmd.Name == "spublish" || cmd.Name == "publish" && c.tx == nil { // in a transaction PUBLISH runs where the keys are
 		c.slot = cluster.Slot(r.Arg(1)) // one primary for all messages of a channel, so that they stay in order
 		return ""
 	}

@@ -14,7 +14,7 @@ import (
 
 // In front of a Redis Cluster blocking commands block in Redis, on a connection of the client's own.
 // When their slot moves, Redis ends them with a redirection, and the proxy sends them to the next
-// primary, with the time that is left.
+// primary, with the time that is left. An XREAD from $ then waits for entries from that moment on.
 
 // blockedInCluster is a command that blocks in Redis.
 type blockedInCluster struct {

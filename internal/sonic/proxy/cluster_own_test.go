@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
+	"github.com/aviaryhq/aviary/internal/sonic/resp"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -193,6 +194,10 @@ func TestWatchInCluster(t *testing.T) {
 	}
 	asks("watch "+k, "+OK\r\n")
 	assert.Contains(t, c.ask(t, "hello", "3"), "%7\r\n")
+	asks("multi", "+OK\r\n")
+	asks("hgetall none{"+k+"}", "+QUEUED\r\n")
+	asks("exec", "*1\r\n%0\r\n")
+	asks("watch "+k, "+OK\r\n")
 	asks("watch "+other, "-CROSSSLOT Keys in request don't hash to the same slot\r\n")
 	asks("multi", "+OK\r\n")
 	asks("get "+other, "-CROSSSLOT Keys in request don't hash to the same slot\r\n")
@@ -211,6 +216,18 @@ func TestWatchInCluster(t *testing.T) {
 	c.send(t, fmt.Sprintf("watch %s\r\nset %s 5\r\nmulti\r\nincr %s\r\nexec\r\nget %s\r\n", k, k, k, k))
 	for _, want := range []string{"+OK\r\n", "+OK\r\n", "+OK\r\n", "+QUEUED\r\n", "*-1\r\n", "$1\r\n5\r\n"} {
 		assert.Equal(t, want, c.next(t), "own writes count")
+	}
+	// Redis takes longer to read a long value than what comes by another connection meanwhile.
+	long := strings.Repeat("v", 16<<20)
+	set := string(resp.AppendCommand(nil, "set", k, long))
+	c.send(t, "watch "+k+"\r\n"+set+"multi\r\nstrlen "+k+"\r\nexec\r\n")
+	for _, want := range []string{"+OK\r\n", "+OK\r\n", "+OK\r\n", "+QUEUED\r\n", "*-1\r\n"} {
+		assert.Equal(t, want, c.next(t), "EXEC waits for earlier writes")
+	}
+	asks("del "+k, ":1\r\n")
+	c.send(t, "watch "+k+"\r\nmulti\r\n"+set+"exec\r\nstrlen "+k+"\r\n")
+	for _, want := range []string{"+OK\r\n", "+OK\r\n", "+QUEUED\r\n", "*1\r\n+OK\r\n", fmt.Sprintf(":%d\r\n", len(long))} {
+		assert.Equal(t, want, c.next(t), "later commands wait for EXEC")
 	}
 }
 
@@ -289,6 +306,9 @@ func TestBlockedSlotMoves(t *testing.T) {
 	read.send(t, with(k, "xread block 3600000 streams x{K} 0\r\nping\r\n"))
 	late.send(t, with(k, "blmpop 2 1 none{K} left\r\nping\r\n"))
 	awaitBlocked(t, from, 3)
+	log := to.Client(t)
+	require.NoError(t, log.ConfigSet(t.Context(), "slowlog-log-slower-than", "0").Err())
+	require.NoError(t, log.ConfigSet(t.Context(), "slowlog-max-len", "1000000").Err())
 	moveKey(t, cl, k, to)
 	awaitBlocked(t, from, 0)
 	assert.Equal(t, "_\r\n", late.next(t))
@@ -300,6 +320,20 @@ func TestBlockedSlotMoves(t *testing.T) {
 	assert.Equal(t, "$3\r\n1-1\r\n", pusher.ask(t, "xadd", "x{"+k+"}", "1-1", "a", "b"))
 	assert.Contains(t, read.next(t), "$3\r\n1-1\r\n")
 	assert.Equal(t, "+PONG\r\n", read.next(t))
+	entries, err := log.SlowLogGet(t.Context(), -1).Result()
+	require.NoError(t, err)
+	var left []string
+	for _, entry := range entries {
+		switch entry.Args[0] {
+		case "brpop":
+			left = append(left, entry.Args[3])
+		case "xread":
+			left = append(left, entry.Args[2])
+		}
+	}
+	require.Len(t, left, 2)
+	assert.Less(t, left[0], "3600")
+	assert.Less(t, left[1], "3600000")
 }
 
 // TestBlockedDuringMove: a key that is gone from a slot that moves is found at the next primary.
@@ -335,6 +369,10 @@ func TestGoneWhileBlockedInCluster(t *testing.T) {
 	before := connections()
 	require.Equal(t, "+OK\r\n", c.ask(t, "watch", k))
 	c.ask(t, "hello", "3")
+	c.ask(t, "ssubscribe", k)
+	require.Equal(t, before+2, connections())
+	c.ask(t, "sunsubscribe", k)
+	require.Eventually(t, func() bool { return connections() == before+1 }, await.Patience, time.Millisecond)
 	c.ask(t, "ssubscribe", k)
 	c.send(t, with(k, "blpop K 0\r\n"))
 	awaitBlocked(t, cl.Nodes()[0], 1)

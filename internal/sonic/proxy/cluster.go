@@ -37,6 +37,14 @@ func inCluster(cmd *command.Command, h handler) handler {
 		return (*client).scanAll
 	case "randomkey":
 		return (*client).randomKeyOfAll
+	case "watch":
+		return (*client).watchInCluster
+	case "ssubscribe":
+		return (*client).subscribeShards
+	case "sunsubscribe":
+		return (*client).unsubscribeShards
+	case "client|tracking", "client|caching", "client|trackinginfo":
+		return (*client).refuseTracking
 	}
 	if join := joinOfAll(cmd); join != nil {
 		return askAll(join)
@@ -44,6 +52,10 @@ func inCluster(cmd *command.Command, h handler) handler {
 	switch cmd.Class {
 	case command.Write, command.Script:
 		return (*client).relay
+	case command.Blocking:
+		return (*client).blockInCluster
+	case command.Connection:
+		return (*client).subscribeInCluster
 	default:
 		if cmd.Group == "cluster" {
 			return (*client).refuseCluster
@@ -156,6 +168,11 @@ func (l *loop) clusterChanged() {
 	for b := range l.backends() {
 		if b.state != up && b.owner == nil {
 			b.moveWaiting()
+		}
+	}
+	for _, c := range l.clients {
+		if c.own != nil {
+			c.ownChanged()
 		}
 	}
 	l.dropFormerPrimaries()

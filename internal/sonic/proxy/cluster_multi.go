@@ -32,6 +32,7 @@ type clusterExecution struct {
 	redirection *redirection // in the replies
 	redirects   int
 	since       time.Time // when it first had to wait for the cluster
+	watched     bool      // it runs on the client's own connection, after WATCH
 }
 
 // noteRedirection keeps the first redirection in the replies: Redis has then discarded the

@@ -132,13 +132,19 @@ func (l *loop) primaryOf(slot, proto int) *backend {
 			return l.connectionTo(address, 0, proto)
 		}
 	}
+	return l.connectionTo(l.anyPrimary(), 0, proto)
+}
+
+// anyPrimary returns the address of a primary that can be reached, mostly the same one: so PUBLISH
+// counts all subscribers of this Sonic.
+func (l *loop) anyPrimary() string {
 	primaries := l.slots.Primaries()
 	for _, primary := range primaries {
-		if b := l.connectionTo(primary.Address, 0, proto); b.state == up {
-			return b
+		if l.connectionTo(primary.Address, 0, 2).state == up {
+			return primary.Address
 		}
 	}
-	return l.connectionTo(primaries[0].Address, 0, proto)
+	return primaries[0].Address
 }
 
 // isPrimary reports whether a primary with slots has that address.

@@ -27,7 +27,7 @@ func (c *client) subscribeInCluster(cmd *command.Command, r request.Request) boo
 	return c.runOwn(&ownCommand{slot: noSlot, send: func(o *ownCommand, _ string, _ bool) {
 		own := c.own
 		if own.channels == nil || own.channels.state == discarded {
-			b := c.openOwn(c.loop.anyPrimary(c.id), 3)
+			b := c.openOwn(c.loop.anyPrimary(), 3)
 			b.onPush = c.channelPush
 			b.onEnd = func() {
 				own.channels = nil
@@ -72,19 +72,6 @@ func sendMarked(b *backend, raw []byte, done func(refusal []byte), lost func(sen
 	}}
 	b.send(pending{kind: handled, then: then}, append(bytes.Clone(raw), endMark()...))
 	return then
-}
-
-// anyPrimary returns the address of a primary that can be reached. Different numbers lead to
-// different primaries.
-func (l *loop) anyPrimary(number uint64) string {
-	primaries := l.slots.Primaries()
-	for i := range primaries {
-		address := primaries[(number+uint64(i))%uint64(len(primaries))].Address
-		if l.connectionTo(address, 0, 2).state == up {
-			return address
-		}
-	}
-	return primaries[0].Address
 }
 
 // channelPush handles a push of the connection of channels and patterns.

@@ -177,6 +177,7 @@ func (b *backend) dropAnswered() {
 	if b.replies.n > 0 {
 		answered -= int(b.queuedBytes - b.replies.front().start)
 	}
+	answered = min(answered, b.sent) // Redis answers a command before its end if it closes the connection
 	switch {
 	case answered == len(b.out):
 		b.out, b.sent = b.out[:0], 0
@@ -190,9 +191,17 @@ func (b *backend) dropAnswered() {
 }
 
 // keepUnsent is called when the connection to a primary is lost. It answers the commands that Redis
-// may have received with an error, unless they only read. The others stay in order.
+// may have received with an error, unless they only read and their clients sent no write behind
+// them, whose effect they would see. The others stay in order.
 func (b *backend) keepUnsent() {
 	sent := b.queuedBytes - uint64(len(b.out)-b.sent)
+	wrote := map[*client]bool{}
+	for i := b.replies.n - 1; i >= 0; i-- {
+		p := b.replies.at(i)
+		if p.reads = p.reads && !wrote[p.client]; p.start < sent && !p.reads && p.client != nil {
+			wrote[p.client] = true
+		}
+	}
 	var kept []pending
 	var out []byte
 	for b.replies.n > 0 {
@@ -224,7 +233,7 @@ func (b *backend) moveWaiting() {
 	b.out, b.sent = nil, 0
 	for i, p := range kept {
 		target := b
-		if p.routed {
+		if p.client != nil { // transactions, too: none was sent yet
 			target = b.loop.primaryOf(p.slot, b.proto)
 		}
 		target.sendAgain(p, commands[i])

@@ -97,3 +97,31 @@ func TestCommandsForAFormerPrimary(t *testing.T) {
 		assert.Equal(t, "$4\r\nhere\r\n", got)
 	}
 }
+
+// TestFullPrimaryOfAPart: a client waits while a primary has too much to receive, also if this is not
+// the one of the last part of its command.
+func TestFullPrimaryOfAPart(t *testing.T) {
+	t.Parallel()
+	full, other := stack.PrivateRedis(t), stack.PrivateRedis(t)
+	a, b := cluster.Primary{ID: "a", Address: full.Addr()}, cluster.Primary{ID: "b", Address: other.Addr()}
+	slot := cluster.Slot([]byte("a"))
+	m := new(settableMap)
+	m.Store(cluster.NewMap([]cluster.Range{{First: 0, Last: cluster.Slots - 1, Primary: b}, {First: slot, Last: slot, Primary: a}}))
+	e := m.serve(t)
+	c, third := dial(t, e.addr), dial(t, e.addr)
+	require.Equal(t, ":0\r\n", c.ask(t, "DEL", "a", "b"))
+	require.NoError(t, full.Pause())
+	c.send(t, string(resp.AppendCommand(nil, "DEL", "{a}"+strings.Repeat("x", 32<<20), "b"))+"set b 1\r\n")
+	awaitUnread(t, full)
+	direct := other.Client(t)
+	for range 10 { // rounds of the loop
+		require.Equal(t, "+PONG\r\n", third.ask(t, "PING"))
+		require.Zero(t, direct.Exists(t.Context(), "b").Val())
+	}
+	require.NoError(t, full.Resume())
+	for _, want := range []string{":0\r\n", "+OK\r\n"} {
+		got, err := c.reply()
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+}

@@ -100,6 +100,10 @@ func (b *backend) redirected(reply []byte) bool {
 		}
 		b.replies.pop()
 		target.sendAgain(p, command)
+		if c := p.client; target.full() && (c.backend == nil || c.backend.owner != c) {
+			c.backend = target
+			c.pauseIfAboveLimit()
+		}
 		return true
 	}
 	if p.client.closed {

@@ -25,25 +25,30 @@ type Map struct {
 	owners    [Slots]int16 // index in primaries, -1 for none
 }
 
-// NewMap returns the map of the ranges.
+// NewMap returns the map of the ranges. Primaries with one address are one: a node that has forgotten
+// its id comes back with another, and the others name both for a while.
 func NewMap(ranges []Range) *Map {
 	m := &Map{}
 	for i := range m.owners {
 		m.owners[i] = -1
 	}
 	for _, r := range ranges {
-		if !slices.Contains(m.primaries, r.Primary) {
+		if indexOf(m.primaries, r.Primary.Address) < 0 {
 			m.primaries = append(m.primaries, r.Primary)
 		}
 	}
 	slices.SortFunc(m.primaries, func(a, b Primary) int { return cmp.Compare(a.ID, b.ID) })
 	for _, r := range ranges {
-		owner := slices.Index(m.primaries, r.Primary)
+		owner := indexOf(m.primaries, r.Primary.Address)
 		for slot := max(r.First, 0); slot <= min(r.Last, Slots-1); slot++ {
 			m.owners[slot] = int16(owner)
 		}
 	}
 	return m
+}
+
+func indexOf(primaries []Primary, address string) int {
+	return slices.IndexFunc(primaries, func(p Primary) bool { return p.Address == address })
 }
 
 // Primaries returns the primaries that have slots, in order of their ids. Callers must not change

@@ -29,4 +29,10 @@ func TestMap(t *testing.T) {
 	assert.Equal(t, 9, m.Count(a.Address))
 	assert.Equal(t, 1, m.Count(""))
 	assert.True(t, m.Equal(cluster.NewMap([]cluster.Range{{First: 0, Last: 8, Primary: a}, {First: 10, Last: cluster.Slots - 1, Primary: b}})))
+
+	again := cluster.Primary{ID: "c", Address: a.Address}
+	m = cluster.NewMap([]cluster.Range{{First: 0, Last: 8, Primary: a}, {First: 9, Last: 9, Primary: again}})
+	assert.Equal(t, []cluster.Primary{a}, m.Primaries(), "one node with two ids")
+	assert.Equal(t, a.Address, m.Owner(9))
+	assert.Equal(t, 10, m.Count(a.Address))
 }

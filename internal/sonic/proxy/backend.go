@@ -258,6 +258,7 @@ func (b *backend) lost(err error) {
 	}
 	if b.primary != "" && b.owner == nil {
 		b.keepUnsent()
+		b.moveWaiting() // the map may name another primary already
 		b.connect()
 		return
 	}

@@ -209,7 +209,8 @@ func TestNoClusterIsSeen(t *testing.T) {
 		pair := both{dial(t, stack.PrivateRedis(t).Addr()), c}
 		pair.bare.ask(t, "HELLO", hello)
 		pair.sameUntil(t, strings.ReplaceAll("asking\nasking x\nreadonly\nreadwrite\ncluster\ncluster info\ncluster slots\ncluster keyslot a\ncluster nosuch\ncluster help\n"+
-			"slowlog reset\nlatency reset\nmemory purge\nconfig get cluster-enabled\nobject encoding none\ncommand getkeys mget a b\nmemory usage none\nselect 0\nselect x\nrole\nmulti\nconfig get cluster-enabled\nexec\ncopy {a}1 {a}2 db 0\necho last\n", "\n", "\r\n"), "last")
+			"slowlog reset\nlatency reset\nmemory purge\nconfig get cluster-enabled\nconfig get CLUSTER-Enabled\nobject encoding none\ncommand getkeys mget a b\nmemory usage none\nselect 0\nselect x\nrole\nmulti\nconfig get cluster-enabled\nexec\n"+
+			"multi\ncluster info\ncluster reset hard\nreadonly\nasking\nget none\nexec\ncopy {a}1 {a}2 db 0\necho last\n", "\n", "\r\n"), "last")
 	}
 }
 

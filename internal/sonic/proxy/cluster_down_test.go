@@ -34,7 +34,7 @@ func TestClusterFailover(t *testing.T) {
 	t.Parallel()
 	servers := stack.PrivateRedisCluster(t, 3, 1, "cluster-require-full-coverage no")
 	e := startCluster(t, servers, nil)
-	c, other := e.client(t, 2), e.client(t, 3)
+	c, other, third := e.client(t, 2), e.client(t, 3), e.client(t, 2)
 	victim := servers.Nodes()[1]
 	lost, kept := keyOn(t, servers, victim.Addr()), keyOn(t, servers, servers.Nodes()[0].Addr())
 	for _, key := range []string{lost, kept} {
@@ -43,7 +43,9 @@ func TestClusterFailover(t *testing.T) {
 	direct := victim.Client(t)
 	require.NoError(t, direct.Do(t.Context(), "WAIT", 1, 0).Err())
 	require.NoError(t, direct.Close())
+	require.NoError(t, third.Ping(t.Context()).Err())
 	require.NoError(t, victim.Kill())
+	require.Eventually(t, func() bool { return e.Unreachable()[victim.Addr()] != nil }, await.Patience, time.Millisecond)
 	answered := make(chan error, 1)
 	go func() {
 		got, err := c.Get(context.Background(), lost).Result()
@@ -52,8 +54,17 @@ func TestClusterFailover(t *testing.T) {
 		}
 		answered <- err
 	}()
+	inTx := make(chan error, 1)
+	go func() {
+		_, err := third.TxPipelined(context.Background(), func(p redis.Pipeliner) error {
+			p.Incr(context.Background(), "{"+lost+"}tx")
+			return nil
+		})
+		inTx <- err
+	}()
 	require.NoError(t, other.Set(t.Context(), kept, "meanwhile", 0).Err())
 	require.NoError(t, <-answered, "a read waits for the replica")
+	require.NoError(t, <-inTx, "a transaction, too")
 	require.NoError(t, c.Set(t.Context(), lost, "after", 0).Err())
 	assert.Equal(t, "after", other.Get(t.Context(), lost).Val())
 	require.Eventually(t, func() bool { return len(e.Unreachable()) == 0 }, await.Patience, time.Millisecond)

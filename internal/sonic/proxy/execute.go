@@ -236,7 +236,7 @@ func (c *client) relay(cmd *command.Command, r request.Request) bool {
 	if !ok {
 		return false
 	}
-	b.push(pending{client: c, kind: relayed, reads: cmd != nil && cmd.Class == command.Read})
+	b.push(pending{client: c, kind: relayed, reads: cmd != nil && cmd.Class == command.Read, script: cmd != nil && cmd.Group == "scripting"})
 	b.out = append(b.out, r.Raw...)
 	b.appended(len(r.Raw))
 	return true

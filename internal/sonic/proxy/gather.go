@@ -44,7 +44,7 @@ func (c *client) gather(parts []part, join func(replies [][]byte) []byte) bool {
 	for i := range parts {
 		p := &parts[i]
 		b := l.primaryOf(p.slot, c.proto)
-		c.backend, c.slot = b, p.slot
+		c.slot = p.slot
 		then := &replyHandler{
 			onReply: func(reply []byte) { arrived(i, reply) },
 			onLost: func(sent bool) {
@@ -57,6 +57,9 @@ func (c *client) gather(parts []part, join func(replies [][]byte) []byte) bool {
 			},
 		}
 		b.send(pending{client: c, order: order, kind: handled, then: then, reads: p.reads}, p.command)
+		if i == 0 || b.full() {
+			c.backend = b // the client pauses while it is full
+		}
 	}
 	c.partDone(order)
 	return true

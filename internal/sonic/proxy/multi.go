@@ -71,6 +71,9 @@ func (c *client) queue(cmd *command.Command, r request.Request) bool {
 			return c.refuse(problem)
 		}
 	}
+	if c.loop.slots != nil && cmd.Group == "cluster" {
+		q.answer = func(*client) []byte { return resp.AppendError(nil, errNoCluster) }
+	}
 	if cmd.Name == "function|flush" { // which libraries there are is known only when it runs
 		return c.refuse("ERR Sonic refuses 'function|flush' inside a transaction")
 	}
@@ -246,6 +249,7 @@ type execution struct {
 // send sends the transaction. order is its place among the client's replies, nil for the next one.
 func (e *execution) send(b *backend, order *ordered) {
 	e.b, e.seen = b, 0
+	e.c.slot = e.slot // the client may have sent other commands since
 	b.push(pending{client: e.c, order: order, kind: handled, then: &replyHandler{replies: e.sent + 2, connectionBound: e.connectionBound, onReply: e.reply, onLost: e.lost}})
 	b.out = append(b.out, e.out...)
 	b.appended(len(e.out))
@@ -417,7 +421,11 @@ func (e *execution) lost(sent bool) {
 		c.deliver(timedOut(c.proto))
 		return
 	}
-	c.deliver(resp.AppendError(nil, errUnreachable))
+	text := errUnreachable
+	if e.b.primary != "" {
+		text = errPrimaryUnreachable
+	}
+	c.deliver(resp.AppendError(nil, text))
 }
 
 // watchKeys moves the client to a connection of its own, because WATCH belongs to a connection.

@@ -2,7 +2,9 @@ package proxy
 
 import (
 	"bytes"
+	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
@@ -24,6 +26,7 @@ const (
 type redirection struct {
 	address string // where to send the command; empty: try it again later
 	asking  bool   // behind ASKING
+	moving  bool   // the error names another primary: clients must not see it
 }
 
 // redirectionOf reads a reply. ok is false if it is none of these errors. from is the primary that
@@ -43,17 +46,31 @@ func redirectionOf(reply []byte, from string) (to redirection, ok bool) {
 		if len(words) != 3 {
 			return to, false
 		}
-		host, port, err := net.SplitHostPort(string(words[2]))
-		if err != nil {
+		to.moving, to.asking = true, string(words[0]) == "ASK"
+		colon := bytes.LastIndexByte(words[2], ':')
+		if colon < 0 {
 			return to, true
 		}
-		if host == "" || host == "?" { // the node does not know under which name clients reach it
+		host, port := string(words[2][:colon]), string(words[2][colon+1:]) // an IPv6 address has no brackets
+		if host == "" || host == "?" {                                     // the node does not know under which name clients reach it
 			host, _, _ = net.SplitHostPort(from)
 		}
-		return redirection{net.JoinHostPort(host, port), string(words[0]) == "ASK"}, true
+		to.address = net.JoinHostPort(host, port)
+		return to, true
 	default:
 		return to, false
 	}
+}
+
+// ofRedis reports whether an error is that of a Redis Cluster for a command with keys in a slot. A
+// script can return an error of its own that begins in the same way.
+func ofRedis(text string, slot int) bool {
+	switch text {
+	case "TRYAGAIN Multiple keys request during rehashing of slot", "CLUSTERDOWN Hash slot not served",
+		"CLUSTERDOWN The cluster is down", "CLUSTERDOWN The cluster is down and only accepts read commands":
+		return true
+	}
+	return strings.HasPrefix(text, fmt.Sprintf("MOVED %d ", slot)) || strings.HasPrefix(text, fmt.Sprintf("ASK %d ", slot))
 }
 
 // redirected follows the redirection in the reply to the first pending command, if there is one and
@@ -63,6 +80,12 @@ func (b *backend) redirected(reply []byte) bool {
 		return false
 	}
 	to, ok := redirectionOf(reply, b.primary)
+	if p := b.replies.front(); ok && p.script {
+		ok = ofRedis(string(resp.Text(reply)), p.slot)
+		if !b.loop.isPrimary(to.address) {
+			to.address = "" // the map tells: the proxy must not log in where a script sends it
+		}
+	}
 	if !ok {
 		return false
 	}
@@ -77,6 +100,10 @@ func (b *backend) redirected(reply []byte) bool {
 		}
 		b.replies.pop()
 		target.sendAgain(p, command)
+		if c := p.client; target.full() && (c.backend == nil || c.backend.owner != c) {
+			c.backend = target
+			c.pauseIfAboveLimit()
+		}
 		return true
 	}
 	if p.client.closed {
@@ -87,7 +114,7 @@ func (b *backend) redirected(reply []byte) bool {
 		p.since = b.loop.now
 	}
 	if !p.client.waitForCluster(p.since, func() { b.loop.primaryOf(p.slot, b.proto).sendAgain(p, command) }) {
-		if to.address != "" { // clients know of no cluster
+		if to.moving { // clients know of no cluster
 			b.begin(&p)
 			p.client.deliver(resp.AppendError(nil, errMoving))
 			b.completed()
@@ -154,6 +181,7 @@ func (b *backend) dropAnswered() {
 	if b.replies.n > 0 {
 		answered -= int(b.queuedBytes - b.replies.front().start)
 	}
+	answered = min(answered, b.sent) // Redis answers a command before its end if it closes the connection
 	switch {
 	case answered == len(b.out):
 		b.out, b.sent = b.out[:0], 0
@@ -167,9 +195,17 @@ func (b *backend) dropAnswered() {
 }
 
 // keepUnsent is called when the connection to a primary is lost. It answers the commands that Redis
-// may have received with an error, unless they only read. The others stay in order.
+// may have received with an error, unless they only read and their clients sent no write behind
+// them, whose effect they would see. The others stay in order.
 func (b *backend) keepUnsent() {
 	sent := b.queuedBytes - uint64(len(b.out)-b.sent)
+	wrote := map[*client]bool{}
+	for i := b.replies.n - 1; i >= 0; i-- {
+		p := b.replies.at(i)
+		if p.reads = p.reads && !wrote[p.client]; p.start < sent && !p.reads && p.client != nil {
+			wrote[p.client] = true
+		}
+	}
 	var kept []pending
 	var out []byte
 	for b.replies.n > 0 {
@@ -201,7 +237,7 @@ func (b *backend) moveWaiting() {
 	b.out, b.sent = nil, 0
 	for i, p := range kept {
 		target := b
-		if p.routed {
+		if p.client != nil { // transactions, too: none was sent yet
 			target = b.loop.primaryOf(p.slot, b.proto)
 		}
 		target.sendAgain(p, commands[i])

@@ -1,7 +1,6 @@
 package replies
 
 import (
-	"bytes"
 	"regexp"
 
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
@@ -10,6 +9,8 @@ import (
 var (
 	redisMode      = regexp.MustCompile(`(?m)^redis_mode:[a-z]+`)
 	clusterEnabled = regexp.MustCompile(`(?m)^cluster_enabled:[0-9]+`)
+	// The name is as the client wrote it.
+	clusterSetting = regexp.MustCompile(`(?i)(\$15\r\ncluster-enabled\r\n)\$3\r\nyes\r\n`)
 )
 
 // InfoWithoutCluster makes a reply of a primary of a Redis Cluster to INFO that of a single Redis.
@@ -23,7 +24,5 @@ func InfoWithoutCluster(reply []byte) []byte {
 
 // ConfigWithoutCluster does the same for CONFIG GET.
 func ConfigWithoutCluster(reply []byte) []byte {
-	const name = "cluster-enabled"
-	yes, no := resp.AppendBulk(resp.AppendBulk(nil, name), "yes"), resp.AppendBulk(resp.AppendBulk(nil, name), "no")
-	return bytes.Replace(reply, yes, no, 1)
+	return clusterSetting.ReplaceAll(reply, []byte("${1}$$2\r\nno\r\n"))
 }

@@ -40,7 +40,7 @@ func redirectionOf(reply []byte, from string) (to redirection, ok bool) {
 		return to, false
 	}
 	switch string(words[0]) {
-	case "TRYAGAIN", "CLUSTERDOWN":
+	case "TRYAGAIN", "CLUSTERDOWN", "READONLY": // READONLY: a former primary that is a replica now, to a command without keys
 		return to, true
 	case "MOVED", "ASK":
 		if len(words) != 3 {

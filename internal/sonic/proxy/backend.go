@@ -616,7 +616,7 @@ func (b *backend) handleReply(reply []byte) {
 		then := p.then
 		last := then.replies <= 1 || then.subscription && reply[0] == '-' // one error replaces all replies
 		if then.endMark {
-			last = reply[0] == '+'
+			last = reply[0] == '%'
 		}
 		if !last {
 			then.replies--

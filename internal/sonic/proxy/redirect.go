@@ -157,7 +157,7 @@ func (b *backend) dropAnswered() {
 	switch {
 	case answered == len(b.out):
 		b.out, b.sent = b.out[:0], 0
-		if cap(b.out) > keptBuffer {
+		if cap(b.out) > keptBuffer || b.owner != nil {
 			b.out = nil
 		}
 	case answered > keptBuffer && answered > len(b.out)/2:
@@ -201,8 +201,11 @@ func (b *backend) moveWaiting() {
 	b.out, b.sent = nil, 0
 	for i, p := range kept {
 		target := b
-		if p.routed {
+		if moves := p.then != nil && p.then.onMove != nil; moves || p.routed {
 			target = b.loop.primaryOf(p.slot, b.proto)
+			if moves {
+				p.then.onMove(target)
+			}
 		}
 		target.sendAgain(p, commands[i])
 	}

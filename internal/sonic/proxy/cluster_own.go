@@ -17,10 +17,11 @@ import (
 type ownConnections struct {
 	channels *backend // SUBSCRIBE and PSUBSCRIBE
 	shards   shardConnections
-	watch    *backend // WATCH. It stays for the next one
-	watched  int      // the slot of the watched keys
-	blocking *backend // of commands that block in Redis. It stays for the next one
-	blockID  []byte   // Redis' id of blocking; nil: not known yet
+	watch    *backend            // WATCH. It stays for the next one
+	watched  int                 // the slot of the watched keys
+	keys     map[string]struct{} // that are watched
+	blocking *backend            // of commands that block in Redis. It stays for the next one
+	blockID  []byte              // Redis' id of blocking; nil: not known yet
 	running  *ownCommand
 }
 

@@ -245,8 +245,11 @@ type execution struct {
 
 // send sends the transaction. order is its place among the client's replies, nil for the next one.
 func (e *execution) send(b *backend, order *ordered) {
-	e.b, e.seen = b, 0
-	b.push(pending{client: e.c, order: order, kind: handled, then: &replyHandler{replies: e.sent + 2, connectionBound: e.connectionBound, onReply: e.reply, onLost: e.lost}})
+	e.b, e.seen, e.c.slot = b, 0, e.slot
+	b.push(pending{client: e.c, order: order, kind: handled, then: &replyHandler{
+		replies: e.sent + 2, connectionBound: e.connectionBound, onReply: e.reply, onLost: e.lost,
+		onMove: func(to *backend) { e.b = to },
+	}})
 	b.out = append(b.out, e.out...)
 	b.appended(len(e.out))
 }
@@ -373,6 +376,9 @@ func (e *execution) answer(reply []byte) (answer, id []byte) {
 	if err != nil || len(given) != e.sent {
 		return resp.AppendError(nil, "ERR Sonic cannot read the reply of the transaction"), nil
 	}
+	if e.watched {
+		given = given[1:] // of EXISTS
+	}
 	answer = resp.AppendHeader(nil, '*', len(e.elements))
 	for i := range e.elements {
 		el := &e.elements[i]
@@ -417,7 +423,11 @@ func (e *execution) lost(sent bool) {
 		c.deliver(timedOut(c.proto))
 		return
 	}
-	c.deliver(resp.AppendError(nil, errUnreachable))
+	text := errUnreachable
+	if c.loop.slots != nil {
+		text = errPrimaryUnreachable
+	}
+	c.deliver(resp.AppendError(nil, text))
 }
 
 // watchKeys moves the client to a connection of its own, because WATCH belongs to a connection.

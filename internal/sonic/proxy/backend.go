@@ -74,6 +74,7 @@ type backend struct {
 	fd       int
 	interest uint32
 	dirty    bool
+	ends     bool // nothing more will be sent than what out has
 
 	out           []byte // bytes to be sent
 	sent          int    // of out
@@ -408,6 +409,9 @@ func (b *backend) flush() {
 	} else if b.sent > keptBuffer && b.sent > len(b.out)/2 {
 		b.out = append(b.out[:0], b.out[b.sent:]...)
 		b.sent = 0
+	}
+	if b.ends && b.sent == len(b.out) {
+		eventloop.EndSocket(b.fd)
 	}
 	b.setInterest(b.sent < len(b.out))
 	if len(b.out)-b.sent < backendPause {

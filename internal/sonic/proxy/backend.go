@@ -74,6 +74,7 @@ type backend struct {
 	fd       int
 	interest uint32
 	dirty    bool
+	ends     bool // nothing more will be sent than what out has
 
 	out           []byte // bytes to be sent
 	sent          int    // of out
@@ -410,6 +411,9 @@ func (b *backend) flush() {
 		b.out = append(b.out[:0], b.out[b.sent:]...)
 		b.sent = 0
 	}
+	if b.ends && b.sent == len(b.out) {
+		eventloop.EndSocket(b.fd)
+	}
 	b.setInterest(b.sent < len(b.out))
 	if len(b.out)-b.sent < backendPause {
 		b.resumeClients()
@@ -617,7 +621,7 @@ func (b *backend) handleReply(reply []byte) {
 		then := p.then
 		last := then.replies <= 1 || then.subscription && reply[0] == '-' // one error replaces all replies
 		if then.endMark {
-			last = reply[0] == '+'
+			last = reply[0] == '%'
 		}
 		if !last {
 			then.replies--

@@ -243,7 +243,7 @@ func (c *client) waitMayNeverEnd() bool {
 		return false
 	}
 	_, writes := c.loop.heldWriters[c]
-	return writes || c.blocked != nil && !c.blocked.running || c.subs != nil || c.blockingInRedis > 0
+	return writes || c.blocked != nil && !c.blocked.running || c.subs != nil || c.blockingInRedis > 0 && !c.endsBlocking()
 }
 
 // closeAfterDrainTimeout closes a client that sends no more if its replies still wait for Pulsar

@@ -135,16 +135,40 @@ func (l *loop) primaryOf(slot, proto int) *backend {
 	return l.connectionTo(l.anyPrimary(), 0, proto)
 }
 
-// anyPrimary returns the address of a primary that can be reached, mostly the same one: so PUBLISH
-// counts all subscribers of this Sonic.
+// anyPrimary returns the address of a primary that can be reached. It is the same one for all loops,
+// and as long as possible: so PUBLISH counts all subscribers of this Sonic.
 func (l *loop) anyPrimary() string {
-	primaries := l.slots.Primaries()
+	if at := l.proxy.keyless.Load(); at != nil && l.isPrimary(*at) && l.connectionTo(*at, 0, 2).state == up {
+		return *at
+	}
+	return l.proxy.chooseKeyless(l.slots.Primaries())
+}
+
+// chooseKeyless chooses the primary for commands without keys. It prefers the present one, then one
+// that there is a connection to, then one that no connect has failed to.
+func (p *Proxy) chooseKeyless(primaries []cluster.Primary) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	best, rank := "", -1
 	for _, primary := range primaries {
-		if l.connectionTo(primary.Address, 0, 2).state == up {
-			return primary.Address
+		one := 0
+		err, known := p.primaries[primary.Address]
+		at := p.keyless.Load()
+		switch {
+		case err != nil:
+		case at != nil && *at == primary.Address:
+			one = 3
+		case known:
+			one = 2
+		default:
+			one = 1
+		}
+		if one > rank {
+			best, rank = primary.Address, one
 		}
 	}
-	return primaries[0].Address
+	p.keyless.Store(&best)
+	return best
 }
 
 // isPrimary reports whether a primary with slots has that address.

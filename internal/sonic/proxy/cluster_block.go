@@ -93,6 +93,7 @@ func (w *blockedInCluster) send(o *ownCommand, address string, asking bool) {
 		}
 	})
 	o.b, own.blocking = b, b
+	b.ends = c.inputEnded()
 	if isNew {
 		own.blockID = nil
 		id := c.discardReply()
@@ -105,6 +106,20 @@ func (w *blockedInCluster) send(o *ownCommand, address string, asking bool) {
 	b.send(pending{kind: handled, then: &replyHandler{
 		onReply: func(reply []byte) { w.arrived(o, reply) }, onLost: o.lost,
 	}}, w.r.Raw)
+}
+
+// endsBlocking is called for a client that sends no more, while a command that may block is under
+// way. It passes the end on to Redis, which serves a client that need not wait, and ends the
+// connection of one that has to. It returns false if there is no such connection.
+func (c *client) endsBlocking() bool {
+	if c.own == nil || c.own.running == nil || c.own.running.b == nil || c.own.running.b != c.own.blocking {
+		return false
+	}
+	if b := c.own.blocking; !b.ends {
+		b.ends = true
+		b.scheduleFlush()
+	}
+	return true
 }
 
 // arrived handles the reply.

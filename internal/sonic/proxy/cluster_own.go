@@ -17,10 +17,11 @@ import (
 type ownConnections struct {
 	channels *backend // SUBSCRIBE and PSUBSCRIBE
 	shards   shardConnections
-	watch    *backend // WATCH. It stays for the next one
-	watched  int      // the slot of the watched keys
-	blocking *backend // of commands that block in Redis. It stays for the next one
-	blockID  []byte   // Redis' id of blocking; nil: not known yet
+	watch    *backend            // WATCH. It stays for the next one
+	watched  int                 // the slot of the watched keys
+	keys     map[string]struct{} // that are watched
+	blocking *backend            // of commands that block in Redis. It stays for the next one
+	blockID  []byte              // Redis' id of blocking; nil: not known yet
 	running  *ownCommand
 }
 
@@ -69,7 +70,7 @@ func (c *client) openOwn(address string, proto int) *backend {
 // ends b then. onEnd is as in backend.
 func (c *client) reuse(b *backend, address string, onEnd func(*backend)) (reused *backend, isNew bool) {
 	if b != nil {
-		if b.primary == address && b.proto == c.proto && b.state != discarded {
+		if b.primary == address && b.proto == c.proto && b.state != discarded && !b.ends {
 			return b, false
 		}
 		b.discard()
@@ -193,6 +194,8 @@ func (o *ownCommand) follow(to redirection, reply []byte) {
 func (o *ownCommand) lost(sent bool) {
 	switch {
 	case o.c.closed:
+	case o.b.ends:
+		o.c.close() // as Redis does with a client that sends no more and has to wait
 	case o.broken != nil:
 		o.broken(o)
 	case sent && !o.repeats:

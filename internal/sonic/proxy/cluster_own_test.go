@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -411,10 +412,10 @@ func TestOwnConnectionsFailover(t *testing.T) {
 	t.Parallel()
 	cl := stack.PrivateRedisCluster(t, 3, 1)
 	e := startCluster(t, cl, nil)
-	from, to := cl.Nodes()[0], cl.Nodes()[3]
+	subs, on := subscribeAll(t, e, cl, 3)
+	from, to := cl.Nodes()[on], cl.Nodes()[3+on]
 	k := keyOf(t, cl, from.Addr(), "k")
 	pop, read, sub, watch, pub := dial(t, e.addr), dial(t, e.addr), dial(t, e.addr), dial(t, e.addr), dial(t, e.addr)
-	subs := subscribeThree(t, e, cl)
 	require.Contains(t, sub.ask(t, "ssubscribe", k), ":1\r\n")
 	require.Equal(t, "+OK\r\n", watch.ask(t, "watch", k))
 	pop.send(t, with(k, "brpop l{K} 0\r\n"))
@@ -438,7 +439,7 @@ func TestOwnConnectionsFailover(t *testing.T) {
 		require.Equal(t, "+QUEUED\r\n", watch.ask(t, "incr", k))
 		require.Equal(t, want, watch.ask(t, "exec"))
 	}
-	assertSameEnd(t, subs, pub)
+	assertEnded(t, e, subs, pub)
 }
 
 // TestOwnConnectionsLost: the primary that a client's own connections lead to ends.
@@ -446,10 +447,10 @@ func TestOwnConnectionsLost(t *testing.T) {
 	t.Parallel()
 	cl := stack.PrivateRedisCluster(t, 3, 1)
 	e := startCluster(t, cl, nil)
-	from, to := cl.Nodes()[0], cl.Nodes()[3]
+	subs, on := subscribeAll(t, e, cl, 3)
+	from, to := cl.Nodes()[on], cl.Nodes()[3+on]
 	k := keyOf(t, cl, from.Addr(), "k")
 	pop, read, watch, shard, pub := dial(t, e.addr), dial(t, e.addr), dial(t, e.addr), dial(t, e.addr), dial(t, e.addr)
-	subs := subscribeThree(t, e, cl)
 	require.Contains(t, shard.ask(t, "ssubscribe", k), ":1\r\n")
 	require.Equal(t, "+OK\r\n", watch.ask(t, "watch", k))
 	pop.send(t, with(k, "brpop l{K} 0\r\nping\r\n"))
@@ -472,38 +473,37 @@ func TestOwnConnectionsLost(t *testing.T) {
 	require.Equal(t, "$3\r\n1-1\r\n", pub.ask(t, "xadd", "x{"+k+"}", "1-1", "a", "b"))
 	require.Contains(t, read.next(t), "$3\r\n1-1\r\n")
 	require.Equal(t, "+OK\r\n", pub.ask(t, "set", k, "1"))
-	assertSameEnd(t, subs, pub)
+	assertEnded(t, e, subs, pub)
 }
 
-// subscribeThree returns three clients with a subscription each.
-func subscribeThree(t *testing.T, e *endpoint, cl *stack.RedisCluster) (subs []*connection) {
+// subscribeAll returns clients with a subscription each, and which of the primaries they are on.
+func subscribeAll(t *testing.T, e *endpoint, cl *stack.RedisCluster, primaries int) (subs []*connection, on int) {
 	t.Helper()
-	for _, srv := range cl.Nodes()[:3] {
-		dial(t, e.addr).ask(t, "get", keyOf(t, cl, srv.Addr(), "k")) // there is a connection now
-	}
 	for range 3 {
 		subs = append(subs, dial(t, e.addr))
 	}
 	for _, sub := range subs {
 		require.Contains(t, sub.ask(t, "subscribe", "a"), ":1\r\n")
 	}
-	return subs
+	on = slices.IndexFunc(cl.Nodes()[:primaries], func(srv *stack.RedisServer) bool {
+		n, err := srv.Client(t).PubSubNumSub(t.Context(), "a").Result()
+		require.NoError(t, err)
+		return n["a"] == int64(len(subs))
+	})
+	require.GreaterOrEqual(t, on, 0, "all are on one primary, so that PUBLISH counts them")
+	return subs, on
 }
 
-// assertSameEnd: clients whose subscriptions may have missed messages notice; those of another primary
-// go on. All subscriptions are at one primary.
-func assertSameEnd(t *testing.T, subs []*connection, pub *connection) {
+// assertEnded: clients whose subscriptions may have missed messages notice, and PUBLISH counts the
+// next ones.
+func assertEnded(t *testing.T, e *endpoint, subs []*connection, pub *connection) {
 	t.Helper()
-	pub.ask(t, "publish", "a", "m")
-	ended := 0
 	for _, sub := range subs {
-		got, err := sub.reply()
-		if err != nil {
-			assert.ErrorIs(t, err, io.EOF)
-			ended++
-			continue
-		}
-		assert.Contains(t, got, "message")
+		_, err := sub.reply()
+		assert.ErrorIs(t, err, io.EOF)
 	}
-	assert.Contains(t, []int{0, len(subs)}, ended)
+	next := dial(t, e.addr)
+	require.Contains(t, next.ask(t, "subscribe", "a"), ":1\r\n")
+	assert.Equal(t, ":1\r\n", pub.ask(t, "publish", "a", "m"))
+	assert.Contains(t, next.next(t), "message")
 }

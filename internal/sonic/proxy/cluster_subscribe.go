@@ -10,11 +10,12 @@ import (
 )
 
 // In front of a Redis Cluster connections with subscriptions use RESP3, whatever their client uses:
-// pushes and replies then differ. PING follows each command, since Redis answers SUBSCRIBE and the
+// pushes and replies then differ. HELLO follows each command, since Redis answers SUBSCRIBE and the
 // commands like it by pushes only, and UNSUBSCRIBE by as many as there are channels.
 
-// endMark returns the command whose reply marks the end of the replies to a command.
-func endMark() []byte { return resp.AppendCommand(nil, "PING") }
+// endMark returns the command whose reply marks the end of the replies to a command: the only map
+// among them. PING would not do. Redis refuses it while it cannot write to its disk, for instance.
+func endMark() []byte { return resp.AppendCommand(nil, "HELLO", "3") }
 
 // subscribeInCluster runs SUBSCRIBE, PSUBSCRIBE and the commands that end them. All nodes of a
 // cluster have all messages, so that any primary will do.
@@ -64,7 +65,7 @@ func (o *ownCommand) sendMarked(raw []byte) {
 func sendMarked(b *backend, raw []byte, done func(refusal []byte), lost func(sent bool)) *replyHandler {
 	var refusal []byte
 	then := &replyHandler{replies: 2, endMark: true, onLost: lost, onReply: func(reply []byte) {
-		if reply[0] == '-' {
+		if reply[0] != '%' {
 			refusal = bytes.Clone(reply)
 		} else {
 			done(refusal)

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 
 	"github.com/aviaryhq/aviary/internal/sonic/command"
@@ -30,6 +31,10 @@ func (c *client) watchInCluster(_ *command.Command, r request.Request) bool {
 		return true
 	}
 	raw := bytes.Clone(r.Raw)
+	var keys []string
+	for i := 1; i < r.Len(); i++ {
+		keys = append(keys, string(r.Arg(i)))
+	}
 	o := &ownCommand{slot: c.slot, repeats: true}
 	o.send = func(o *ownCommand, address string, _ bool) {
 		own := c.own
@@ -46,6 +51,7 @@ func (c *client) watchInCluster(_ *command.Command, r request.Request) bool {
 			onReply: func(reply []byte) {
 				if reply[0] == '+' {
 					c.watch, own.watched = true, o.slot
+					own.addKeys(keys)
 				}
 				o.arrived(reply)
 			},
@@ -64,6 +70,16 @@ func (c *client) watchInCluster(_ *command.Command, r request.Request) bool {
 	return c.runOwn(o)
 }
 
+// addKeys adds keys to the watched ones.
+func (o *ownConnections) addKeys(keys []string) {
+	if o.keys == nil {
+		o.keys = map[string]struct{}{}
+	}
+	for _, key := range keys {
+		o.keys[key] = struct{}{}
+	}
+}
+
 // watchedSlot returns the slot of the keys that the client watches, noSlot if it watches none.
 func (c *client) watchedSlot() int {
 	if c.watch && c.own != nil {
@@ -80,7 +96,7 @@ func (c *client) endWatch() {
 	c.watch = false
 	b := c.backend
 	if c.loop.slots != nil {
-		b = c.own.watch
+		b, c.own.keys = c.own.watch, nil
 	}
 	if b != nil {
 		b.send(c.discardReply(), resp.AppendCommand(nil, "UNWATCH"))
@@ -93,17 +109,31 @@ func (c *client) execWatched(tx *transaction) bool {
 	if c.outstanding > 0 {
 		return false
 	}
-	b := c.own.watch
-	c.tx, c.watch = nil, false
+	b, keys := c.own.watch, c.own.keys
+	c.tx, c.watch, c.own.keys = nil, false, nil
 	if b == nil {
 		c.reply(timedOut(c.proto))
 		return true
 	}
 	run := c.prepare(tx)
 	run.slot, run.watched = tx.slot, true
+	run.checkKeys(keys)
 	c.busy = true // the next command may go by another connection
 	run.send(b, nil)
 	return true
+}
+
+// checkKeys makes the transaction begin with EXISTS of the watched keys. Redis then redirects it if
+// it no longer has one of them, whatever keys the transaction itself uses: that key may have changed
+// where it is now. EXEC checks it again, in the same step as it executes the commands.
+func (e *execution) checkKeys(keys map[string]struct{}) {
+	exists := resp.AppendHeader(nil, '*', len(keys)+1)
+	exists = resp.AppendBulk(exists, "EXISTS")
+	for key := range keys {
+		exists = resp.AppendBulk(exists, key)
+	}
+	e.out = slices.Insert(e.out, len(resp.AppendCommand(nil, "MULTI")), exists...)
+	e.sent++
 }
 
 // changeWatchProtocol makes Redis answer EXEC in the client's protocol.

@@ -55,10 +55,13 @@ type replyHandler struct {
 	// connectionBound says that the command may run only on this connection. The proxy does not
 	// send it on the next one.
 	connectionBound bool
+	// onMove, if not nil, says that the command may wait for another primary of a Redis Cluster
+	// instead. It is called then.
+	onMove func(to *backend)
 	// subscription says that the replies are those to SUBSCRIBE or a similar command, which are
 	// pushes in RESP3.
 	subscription bool
-	// endMark says that the replies end with the simple string that answers PING.
+	// endMark says that the replies end with the map that answers HELLO.
 	endMark bool
 }
 

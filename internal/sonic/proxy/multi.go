@@ -248,9 +248,11 @@ type execution struct {
 
 // send sends the transaction. order is its place among the client's replies, nil for the next one.
 func (e *execution) send(b *backend, order *ordered) {
-	e.b, e.seen = b, 0
-	e.c.slot = e.slot // the client may have sent other commands since
-	b.push(pending{client: e.c, order: order, kind: handled, then: &replyHandler{replies: e.sent + 2, connectionBound: e.connectionBound, onReply: e.reply, onLost: e.lost}})
+	e.b, e.seen, e.c.slot = b, 0, e.slot
+	b.push(pending{client: e.c, order: order, kind: handled, then: &replyHandler{
+		replies: e.sent + 2, connectionBound: e.connectionBound, onReply: e.reply, onLost: e.lost,
+		onMove: func(to *backend) { e.b = to },
+	}})
 	b.out = append(b.out, e.out...)
 	b.appended(len(e.out))
 }
@@ -377,6 +379,9 @@ func (e *execution) answer(reply []byte) (answer, id []byte) {
 	if err != nil || len(given) != e.sent {
 		return resp.AppendError(nil, "ERR Sonic cannot read the reply of the transaction"), nil
 	}
+	if e.watched {
+		given = given[1:] // of EXISTS
+	}
 	answer = resp.AppendHeader(nil, '*', len(e.elements))
 	for i := range e.elements {
 		el := &e.elements[i]
@@ -422,7 +427,7 @@ func (e *execution) lost(sent bool) {
 		return
 	}
 	text := errUnreachable
-	if e.b.primary != "" {
+	if c.loop.slots != nil {
 		text = errPrimaryUnreachable
 	}
 	c.deliver(resp.AppendError(nil, text))

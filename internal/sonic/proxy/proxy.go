@@ -69,7 +69,8 @@ type Proxy struct {
 	mu   sync.Mutex
 	down error // why there is no shared connection; nil if there is one
 
-	primaries map[string]error // of a Redis Cluster, by address: why it cannot be reached; nil if it can
+	keyless   atomic.Pointer[string] // the address of the primary for commands without keys; nil: not chosen yet
+	primaries map[string]error       // of a Redis Cluster, by address: why it cannot be reached; nil if it can
 }
 
 // flushes returns the commands that [Config.Flush] is about.

@@ -185,7 +185,7 @@ func (b *backend) dropAnswered() {
 	switch {
 	case answered == len(b.out):
 		b.out, b.sent = b.out[:0], 0
-		if cap(b.out) > keptBuffer {
+		if cap(b.out) > keptBuffer || b.owner != nil {
 			b.out = nil
 		}
 	case answered > keptBuffer && answered > len(b.out)/2:
@@ -239,6 +239,9 @@ func (b *backend) moveWaiting() {
 		target := b
 		if p.client != nil { // transactions, too: none was sent yet
 			target = b.loop.primaryOf(p.slot, b.proto)
+			if p.then != nil && p.then.onMove != nil {
+				p.then.onMove(target)
+			}
 		}
 		target.sendAgain(p, commands[i])
 	}

@@ -62,6 +62,9 @@ func WriteSocket(int, []byte) (int, error) { return 0, errSystem }
 // CloseSocket is never called.
 func CloseSocket(int) {}
 
+// EndSocket is never called.
+func EndSocket(int) {}
+
 // TakeSocket fails.
 func TakeSocket(net.Conn) (int, error) { return -1, errSystem }
 

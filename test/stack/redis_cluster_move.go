@@ -115,7 +115,7 @@ func (c *RedisCluster) isPrimary(ctx context.Context, t testing.TB, srv *RedisSe
 	}
 	info, err := replicationInfo(ctx, srv.Client(t))
 	if err != nil {
-		t.Fatalf("%s does not tell its role: %v", srv.Addr(), err)
+		t.Fatalf("%s does not report its role: %v", srv.Addr(), err)
 	}
 	return info["role"] == "master"
 }

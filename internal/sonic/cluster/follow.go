@@ -30,25 +30,25 @@ type Config struct {
 }
 
 const (
-	// askEvery is the longest time between two questions. Nobody calls Refresh for a change that no
+	// pollInterval is the longest time between two questions. Nobody calls Refresh for a change that no
 	// command has met.
-	askEvery = 5 * time.Second
-	// refreshEvery is the shortest time from an answer to the next question.
-	refreshEvery = 50 * time.Millisecond
-	// believedFor is how long a map stays in use when the nodes that answer have only lower epochs.
-	// Nodes tell each other their epochs within a second or two.
-	believedFor = 10 * time.Second
+	pollInterval = 5 * time.Second
+	// refreshInterval is the shortest time from an answer to the next question.
+	refreshInterval = 50 * time.Millisecond
+	// lowerEpochAfter is how long a map stays in use when the nodes that answer have only lower epochs.
+	// Nodes exchange their epochs within a second or two.
+	lowerEpochAfter = 10 * time.Second
 )
 
 // Cluster follows a Redis Cluster: it asks its nodes which primary has which slots. All methods are
 // safe for concurrent use.
 type Cluster struct {
-	cfg     Config
-	log     *zap.Logger
-	state   *health.State
-	current atomic.Pointer[Map]
-	refresh chan struct{} // holds one element if Refresh was called since the last question
-	changed []func(*Map)
+	cfg      Config
+	log      *zap.Logger
+	state    *health.State
+	current  atomic.Pointer[Map]
+	refresh  chan struct{} // holds one element if Refresh was called since the last question
+	onChange []func(*Map)
 
 	ask func(ctx context.Context, address string) (view, error) // asks one node
 
@@ -90,7 +90,7 @@ func New(cfg Config, log *zap.Logger) *Cluster {
 // OnChange makes Run call f, in order, with the first map, and with each one that differs from the
 // one before. [Cluster.Map] returns it already. f must return soon. OnChange must not be called
 // after Run.
-func (c *Cluster) OnChange(f func(*Map)) { c.changed = append(c.changed, f) }
+func (c *Cluster) OnChange(f func(*Map)) { c.onChange = append(c.onChange, f) }
 
 // Map returns the latest map, nil before the first answer. While no node answers, it is the last
 // known one. It can be out of date: the nodes say MOVED then, and the caller calls Refresh.
@@ -119,13 +119,13 @@ func (c *Cluster) Run(ctx context.Context) error {
 			return nil
 		}
 		c.state.Set(err)
-		wait := askEvery
+		wait := pollInterval
 		if err != nil {
 			wait = pause.Next()
 		} else {
 			pause.Reset()
 		}
-		if !backoff.Sleep(ctx, refreshEvery) || !c.await(ctx, wait-refreshEvery) {
+		if !backoff.Sleep(ctx, refreshInterval) || !c.await(ctx, wait-refreshInterval) {
 			return nil
 		}
 	}
@@ -148,12 +148,12 @@ func (c *Cluster) await(ctx context.Context, d time.Duration) bool {
 // taken. It returns why no node answers.
 //
 // Nodes disagree for a moment after a change, and one that was cut off from the others does until
-// it is back. The epoch tells the older view, but not always: a slot that was moved need not raise
+// it is back. The lower epoch is the older view, but not always: a slot that was moved need not raise
 // it, and nodes know the epoch of a failover before they know its outcome. So each round begins
 // with another node. A wrong map costs a redirection, the redirection calls Refresh, and the next
-// node tells the right one.
+// node has the right one.
 //
-// Lower epochs are right if the cluster was made anew: they are believed after a while.
+// Lower epochs are right if the cluster was created again: they are accepted after a while.
 func (c *Cluster) round(ctx context.Context) error {
 	// A node that failed is asked last: it may take the whole time-out.
 	slices.SortStableFunc(c.nodes, func(a, b *node) int {
@@ -181,7 +181,7 @@ func (c *Cluster) round(ctx context.Context) error {
 	if newest == nil {
 		return errors.Join(errs...)
 	}
-	if time.Since(c.answered) >= believedFor {
+	if time.Since(c.answered) >= lowerEpochAfter {
 		c.take(*newest)
 	}
 	return nil
@@ -208,7 +208,7 @@ func (c *Cluster) take(v view) {
 	}
 	c.current.Store(now)
 	c.logChange(before, now)
-	for _, f := range c.changed {
+	for _, f := range c.onChange {
 		f(now)
 	}
 }

@@ -80,7 +80,7 @@ func TestANewerViewWins(t *testing.T) {
 		require.NoError(t, c.round(t.Context()))
 		assert.Equal(t, []string{"a:1", "b:1", "c:1"}, fake.takeAsked(), "those that failed come last")
 
-		time.Sleep(believedFor)
+		time.Sleep(lowerEpochAfter)
 		require.NoError(t, c.round(t.Context()))
 		assert.Equal(t, "a:1", c.Map().Owner(0), "it was made anew")
 		assert.Equal(t, []string{"a:1", "b:1", "a:1"}, owners)
@@ -115,13 +115,13 @@ func TestRefreshesHaveOneAnswer(t *testing.T) {
 		for range 100 {
 			c.Refresh()
 		}
-		time.Sleep(refreshEvery - time.Nanosecond)
+		time.Sleep(refreshInterval - time.Nanosecond)
 		synctest.Wait()
 		assert.Empty(t, fake.takeAsked())
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		assert.Len(t, fake.takeAsked(), 1)
-		time.Sleep(askEvery - time.Nanosecond)
+		time.Sleep(pollInterval - time.Nanosecond)
 		synctest.Wait()
 		assert.Empty(t, fake.takeAsked())
 		time.Sleep(time.Nanosecond)

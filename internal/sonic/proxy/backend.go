@@ -69,12 +69,12 @@ type backend struct {
 	// onEnd, if not nil, is called when the connection has ended, instead of disconnecting the owner.
 	onEnd func()
 
-	state    backendState
-	server   dialer.Server // the server of the present connection
-	fd       int
-	interest uint32
-	dirty    bool
-	ends     bool // nothing more will be sent than what out has
+	state      backendState
+	server     dialer.Server // the server of the present connection
+	fd         int
+	interest   uint32
+	dirty      bool
+	halfClosed bool // nothing more will be sent than what out has
 
 	out           []byte // bytes to be sent
 	sent          int    // of out
@@ -411,8 +411,8 @@ func (b *backend) flush() {
 		b.out = append(b.out[:0], b.out[b.sent:]...)
 		b.sent = 0
 	}
-	if b.ends && b.sent == len(b.out) {
-		eventloop.EndSocket(b.fd)
+	if b.halfClosed && b.sent == len(b.out) {
+		eventloop.ShutdownWrite(b.fd)
 	}
 	b.setInterest(b.sent < len(b.out))
 	if len(b.out)-b.sent < backendPause {

@@ -243,7 +243,7 @@ func (c *client) waitMayNeverEnd() bool {
 		return false
 	}
 	_, writes := c.loop.heldWriters[c]
-	return writes || c.blocked != nil && !c.blocked.running || c.subs != nil || c.blockingInRedis > 0 && !c.endsBlocking()
+	return writes || c.blocked != nil && !c.blocked.running || c.subs != nil || c.blockingInRedis > 0 && !c.halfCloseBlocking()
 }
 
 // closeAfterDrainTimeout closes a client that sends no more if its replies still wait for Pulsar
@@ -419,7 +419,7 @@ func (c *client) reply(answer []byte) {
 		return
 	}
 	if c.loop.slots != nil {
-		c.replies.addAnswer(answer)
+		c.addAnswer(answer)
 		return
 	}
 	c.answerBytes += len(answer)

@@ -132,12 +132,12 @@ func (l *loop) primaryOf(slot, proto int) *backend {
 			return l.connectionTo(address, 0, proto)
 		}
 	}
-	return l.connectionTo(l.anyPrimary(), 0, proto)
+	return l.connectionTo(l.keylessPrimary(), 0, proto)
 }
 
-// anyPrimary returns the address of a primary that can be reached. It is the same one for all loops,
+// keylessPrimary returns the address of a primary that can be reached. It is the same one for all loops,
 // and as long as possible: so PUBLISH counts all subscribers of this Sonic.
-func (l *loop) anyPrimary() string {
+func (l *loop) keylessPrimary() string {
 	if at := l.proxy.keyless.Load(); at != nil && l.isPrimary(*at) && l.connectionTo(*at, 0, 2).state == up {
 		return *at
 	}
@@ -233,9 +233,9 @@ func (p *Proxy) Unreachable() map[string]error {
 	return unreachable
 }
 
-// anyPrimary returns nil if a primary can be reached, and otherwise why not. The caller holds the
+// primariesProblem returns nil if a primary can be reached, and otherwise why not. The caller holds the
 // lock.
-func (p *Proxy) anyPrimary() error {
+func (p *Proxy) primariesProblem() error {
 	var errs []error
 	for _, err := range p.primaries {
 		if err == nil {

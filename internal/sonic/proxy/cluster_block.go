@@ -82,7 +82,7 @@ func streamsTimeout(r request.Request) (at int) {
 func (w *blockedInCluster) send(o *ownCommand, address string, asking bool) {
 	c := o.c
 	if w.sent && !w.shorten(c.loop.now) {
-		o.end(timedOut(c.proto))
+		o.end(nullArray(c.proto))
 		return
 	}
 	w.sent = true
@@ -93,7 +93,7 @@ func (w *blockedInCluster) send(o *ownCommand, address string, asking bool) {
 		}
 	})
 	o.b, own.blocking = b, b
-	b.ends = c.inputEnded()
+	b.halfClosed = c.inputEnded()
 	if isNew {
 		own.blockID = nil
 		id := c.discardReply()
@@ -108,15 +108,15 @@ func (w *blockedInCluster) send(o *ownCommand, address string, asking bool) {
 	}}, w.r.Raw)
 }
 
-// endsBlocking is called for a client that sends no more, while a command that may block is under
+// halfCloseBlocking is called for a client that sends no more, while a command that may block is under
 // way. It passes the end on to Redis, which serves a client that need not wait, and ends the
 // connection of one that has to. It returns false if there is no such connection.
-func (c *client) endsBlocking() bool {
+func (c *client) halfCloseBlocking() bool {
 	if c.own == nil || c.own.running == nil || c.own.running.b == nil || c.own.running.b != c.own.blocking {
 		return false
 	}
-	if b := c.own.blocking; !b.ends {
-		b.ends = true
+	if b := c.own.blocking; !b.halfClosed {
+		b.halfClosed = true
 		b.scheduleFlush()
 	}
 	return true
@@ -148,8 +148,9 @@ func (w *blockedInCluster) shorten(now time.Time) bool {
 	return true
 }
 
-// timedOut returns what Redis answers when the time is over.
-func timedOut(proto int) []byte {
+// nullArray returns what Redis answers when a timeout is over, and when EXEC finds that a watched key
+// has changed.
+func nullArray(proto int) []byte {
 	if proto == 3 {
 		return []byte(replies.NullRESP3)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
-// In front of a Redis Cluster a client's ordinary commands go by the connections that clients share.
+// In front of a Redis Cluster a client's ordinary commands use the connections that clients share.
 // It has connections of its own besides, for what Redis keeps for a connection: subscriptions, WATCH
 // and a command that blocks.
 
@@ -25,8 +25,8 @@ type ownConnections struct {
 	running  *ownCommand
 }
 
-// inFront returns the client's own connections in front of a Redis Cluster.
-func (c *client) inFront() *ownConnections {
+// ownConnections returns the client's own connections in front of a Redis Cluster.
+func (c *client) ownConnections() *ownConnections {
 	if c.own == nil {
 		c.own = &ownConnections{shards: shardConnections{map[string]*backend{}, map[string]*backend{}}}
 	}
@@ -70,7 +70,7 @@ func (c *client) openOwn(address string, proto int) *backend {
 // ends b then. onEnd is as in backend.
 func (c *client) reuse(b *backend, address string, onEnd func(*backend)) (reused *backend, isNew bool) {
 	if b != nil {
-		if b.primary == address && b.proto == c.proto && b.state != discarded && !b.ends {
+		if b.primary == address && b.proto == c.proto && b.state != discarded && !b.halfClosed {
 			return b, false
 		}
 		b.discard()
@@ -120,10 +120,10 @@ func (c *client) runOwn(o *ownCommand) bool {
 		return false
 	}
 	c.slotsAt = c.loop.slotsAt
-	o.c, o.order = c, c.replies.add()
+	o.c, o.order = c, c.addReply()
 	o.order.parts = 1
 	c.outstanding++
-	c.inFront().running = o
+	c.ownConnections().running = o
 	o.try(c.loop.primaryOf(o.slot, 2).primary, false)
 	return true
 }
@@ -184,7 +184,7 @@ func (o *ownCommand) follow(to redirection, reply []byte) {
 	if o.c.waitForCluster(o.since, func() { o.try(l.primaryOf(o.slot, 2).primary, false) }) {
 		return
 	}
-	if to.address != "" { // clients know of no cluster
+	if to.address != "" { // clients must not see MOVED or ASK
 		reply = resp.AppendError(nil, errMoving)
 	}
 	o.end(reply)
@@ -194,7 +194,7 @@ func (o *ownCommand) follow(to redirection, reply []byte) {
 func (o *ownCommand) lost(sent bool) {
 	switch {
 	case o.c.closed:
-	case o.b.ends:
+	case o.b.halfClosed:
 		o.c.close() // as Redis does with a client that sends no more and has to wait
 	case o.broken != nil:
 		o.broken(o)

@@ -13,7 +13,7 @@ import (
 
 // In front of a Redis Cluster a client has one connection to each primary that has slots of its shard
 // channels. When a slot moves, Redis ends its subscriptions, and the proxy subscribes again at the
-// next primary, without a word to the client. Messages in between are lost: Pub/Sub delivers at most
+// next primary; the client gets no reply for it. Messages in between are lost: Pub/Sub delivers at most
 // once.
 
 // shardConnections are those of one client.
@@ -107,7 +107,7 @@ func (c *client) unsubscribeShards(_ *command.Command, r request.Request) bool {
 		return false
 	}
 	c.beginSubscriptions()
-	shards := &c.inFront().shards
+	shards := &c.ownConnections().shards
 	var channels []string
 	for i := 1; i < r.Len(); i++ {
 		channels = append(channels, string(r.Arg(i)))

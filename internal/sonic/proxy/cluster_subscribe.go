@@ -28,7 +28,7 @@ func (c *client) subscribeInCluster(cmd *command.Command, r request.Request) boo
 	return c.runOwn(&ownCommand{slot: noSlot, send: func(o *ownCommand, _ string, _ bool) {
 		own := c.own
 		if own.channels == nil || own.channels.state == discarded {
-			b := c.openOwn(c.loop.anyPrimary(), 3)
+			b := c.openOwn(c.loop.keylessPrimary(), 3)
 			b.onPush = c.channelPush
 			b.onEnd = func() {
 				own.channels = nil

@@ -112,7 +112,7 @@ func (c *client) execWatched(tx *transaction) bool {
 	b, keys := c.own.watch, c.own.keys
 	c.tx, c.watch, c.own.keys = nil, false, nil
 	if b == nil {
-		c.reply(timedOut(c.proto))
+		c.reply(nullArray(c.proto))
 		return true
 	}
 	run := c.prepare(tx)

@@ -22,7 +22,7 @@ func (c *client) gather(parts []part, join func(replies [][]byte) []byte) bool {
 		return false
 	}
 	c.slotsAt = l.slotsAt
-	order := c.replies.add()
+	order := c.addReply()
 	order.parts = 1 // until all parts are sent
 	replies, left, gathered := make([][]byte, len(parts)), len(parts), 0
 	arrived := func(i int, reply []byte) {

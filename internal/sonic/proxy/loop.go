@@ -42,6 +42,8 @@ type loop struct {
 	shared  map[sharedKey]*backend
 	slots   *cluster.Map // nil for a single Redis
 	slotsAt uint64       // increases with each change of slots
+
+	unusedReplies *ordered // to be used again, linked by next
 	// firstSlots are the first slots of the primaries, in the order of slots.Primaries.
 	firstSlots []int
 	dedicated  map[*backend]struct{}

@@ -344,7 +344,7 @@ func (e *execution) reply(reply []byte) {
 	switch {
 	case e.redirection == nil:
 	case e.watched: // what has moved may have changed
-		reply = timedOut(c.proto)
+		reply = nullArray(c.proto)
 	case e.sendAgain():
 		return
 	default:
@@ -423,7 +423,7 @@ func (e *execution) lost(sent bool) {
 		return
 	}
 	if e.watched {
-		c.deliver(timedOut(c.proto))
+		c.deliver(nullArray(c.proto))
 		return
 	}
 	text := errUnreachable

@@ -4,44 +4,49 @@ package proxy
 // go to several primaries of a Redis Cluster. The reply to the first command goes to the client
 // piece by piece; later ones wait in memory.
 type orderedReplies struct {
-	list    []*ordered
-	bytes   int      // in memory
-	current *ordered // that what is delivered now belongs to; nil: to none, as a message of a channel
+	first, last *ordered // first is due next; nil: no reply is expected
+	bytes       int      // in memory
+	current     *ordered // that what is delivered now belongs to; nil: to none, as a message of a channel
 }
 
 // ordered is the reply to one command.
 type ordered struct {
-	parts int // replies of Redis that it still needs
+	parts int // replies of Redis that it still needs; 0: it is complete
 	data  []byte
-	done  bool
+	next  *ordered // the reply to the next command
 }
 
-// add adds the reply to the next command.
-func (r *orderedReplies) add() *ordered {
-	o := &ordered{}
-	r.list = append(r.list, o)
+// addReply adds the reply to the next command.
+func (c *client) addReply() *ordered {
+	r, l := &c.replies, c.loop
+	o := l.unusedReplies
+	if o == nil {
+		o = &ordered{}
+	} else {
+		l.unusedReplies, o.next = o.next, nil
+	}
+	if r.first == nil {
+		r.first = o
+	} else {
+		r.last.next = o
+	}
+	r.last = o
 	return o
 }
 
 // addAnswer adds the proxy's own answer to the next command.
-func (r *orderedReplies) addAnswer(answer []byte) {
-	o := r.add()
-	o.data, o.done = append([]byte(nil), answer...), true
-	r.bytes += len(answer)
+func (c *client) addAnswer(answer []byte) {
+	c.addReply().data = append([]byte(nil), answer...)
+	c.replies.bytes += len(answer)
 }
 
-// first returns the reply that is due next, nil if none is.
-func (r *orderedReplies) first() *ordered {
-	if len(r.list) == 0 {
-		return nil
-	}
-	return r.list[0]
-}
+// several reports whether more than one reply is expected.
+func (r *orderedReplies) several() bool { return r.first != r.last }
 
 // hold keeps a piece in memory if it belongs to a reply that is not due yet, and reports whether it
 // does.
 func (r *orderedReplies) hold(piece []byte) bool {
-	if r.current == nil || r.current == r.first() {
+	if r.current == nil || r.current == r.first {
 		return false
 	}
 	r.current.data = append(r.current.data, piece...)
@@ -55,7 +60,7 @@ func (b *backend) addOrder(p *pending) {
 		return
 	}
 	if p.order == nil {
-		p.order = p.client.replies.add()
+		p.order = p.client.addReply()
 	}
 	p.order.parts++
 	p.slot = p.client.slot
@@ -85,18 +90,20 @@ func (c *client) partDone(o *ordered) {
 	r := &c.replies
 	r.current = nil
 	o.parts--
-	if o.done = o.parts == 0; c.closed {
+	if c.closed {
 		return
 	}
-	for len(r.list) > 0 && r.list[0].done {
-		r.list[0] = nil
-		r.list = r.list[1:]
-		if len(r.list) == 0 {
-			r.list = nil
+	for r.first != nil && r.first.parts == 0 {
+		done := r.first
+		if r.first = done.next; r.first == nil {
+			r.last = nil
+		}
+		done.next, c.loop.unusedReplies = c.loop.unusedReplies, done
+		if r.first == nil {
 			return
 		}
-		data := r.list[0].data
-		r.list[0].data = nil
+		data := r.first.data
+		r.first.data = nil
 		r.bytes -= len(data)
 		if c.deliver(data); c.closed {
 			return

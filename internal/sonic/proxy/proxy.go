@@ -246,7 +246,7 @@ func (p *Proxy) Ready() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.cfg.Cluster != nil {
-		return p.anyPrimary()
+		return p.primariesProblem()
 	}
 	return p.down
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // While a slot moves to another primary, or a replica takes over, a Redis Cluster answers commands
-// by errors that tell where to send them: see "Redis cluster specification", section "Redirection
+// with errors that name the primary to send them to: see "Redis cluster specification", section "Redirection
 // and resharding". The proxy follows them, so that clients see none.
 
 const (
@@ -62,9 +62,9 @@ func redirectionOf(reply []byte, from string) (to redirection, ok bool) {
 	}
 }
 
-// ofRedis reports whether an error is that of a Redis Cluster for a command with keys in a slot. A
+// isClusterError reports whether an error is that of a Redis Cluster for a command with keys in a slot. A
 // script can return an error of its own that begins in the same way.
-func ofRedis(text string, slot int) bool {
+func isClusterError(text string, slot int) bool {
 	switch text {
 	case "TRYAGAIN Multiple keys request during rehashing of slot", "CLUSTERDOWN Hash slot not served",
 		"CLUSTERDOWN The cluster is down", "CLUSTERDOWN The cluster is down and only accepts read commands":
@@ -81,9 +81,9 @@ func (b *backend) redirected(reply []byte) bool {
 	}
 	to, ok := redirectionOf(reply, b.primary)
 	if p := b.replies.front(); ok && p.script {
-		ok = ofRedis(string(resp.Text(reply)), p.slot)
+		ok = isClusterError(string(resp.Text(reply)), p.slot)
 		if !b.loop.isPrimary(to.address) {
-			to.address = "" // the map tells: the proxy must not log in where a script sends it
+			to.address = "" // use the map: the proxy must not log in at an address that a script names
 		}
 	}
 	if !ok {
@@ -114,7 +114,7 @@ func (b *backend) redirected(reply []byte) bool {
 		p.since = b.loop.now
 	}
 	if !p.client.waitForCluster(p.since, func() { b.loop.primaryOf(p.slot, b.proto).sendAgain(p, command) }) {
-		if to.moving { // clients know of no cluster
+		if to.moving { // clients must not see MOVED or ASK
 			b.begin(&p)
 			p.client.deliver(resp.AppendError(nil, errMoving))
 			b.completed()
@@ -137,7 +137,7 @@ const errMoving = "TRYAGAIN the slot of this command is moving: the command was 
 // run behind them.
 func (c *client) waitForCluster(since time.Time, again func()) bool {
 	l := c.loop
-	if len(c.replies.list) > 1 || l.now.Sub(since) >= l.cfg.Backend.Wait {
+	if c.replies.several() || l.now.Sub(since) >= l.cfg.Backend.Wait {
 		return false
 	}
 	c.busy = true

@@ -62,8 +62,8 @@ func WriteSocket(int, []byte) (int, error) { return 0, errSystem }
 // CloseSocket is never called.
 func CloseSocket(int) {}
 
-// EndSocket is never called.
-func EndSocket(int) {}
+// ShutdownWrite is never called.
+func ShutdownWrite(int) {}
 
 // TakeSocket fails.
 func TakeSocket(net.Conn) (int, error) { return -1, errSystem }

@@ -35,8 +35,8 @@ func WriteSocket(fd int, b []byte) (int, error) {
 // CloseSocket closes a descriptor.
 func CloseSocket(fd int) { _ = unix.Close(fd) }
 
-// EndSocket says that nothing more will be written to a socket.
-func EndSocket(fd int) { _ = unix.Shutdown(fd, unix.SHUT_WR) }
+// ShutdownWrite says that nothing more will be written to a socket.
+func ShutdownWrite(fd int) { _ = unix.Shutdown(fd, unix.SHUT_WR) }
 
 // TakeSocket takes the descriptor of a TCP or Unix connection out of Go's own poller. It closes
 // conn in any case.

@@ -135,8 +135,8 @@ func (l *loop) primaryOf(slot, proto int) *backend {
 	return l.connectionTo(l.keylessPrimary(), 0, proto)
 }
 
-// keylessPrimary returns the address of a primary that can be reached. It is the same one for all loops,
-// and as long as possible: so PUBLISH counts all subscribers of this Sonic.
+// keylessPrimary returns the address of a primary that can be reached. It is the same one for all
+// loops, and as long as possible: so PUBLISH counts all subscribers of this Sonic.
 func (l *loop) keylessPrimary() string {
 	if at := l.proxy.keyless.Load(); at != nil && l.isPrimary(*at) && l.connectionTo(*at, 0, 2).state == up {
 		return *at

@@ -11,8 +11,8 @@ import (
 )
 
 // While a slot moves to another primary, or a replica takes over, a Redis Cluster answers commands
-// with errors that name the primary to send them to: see "Redis cluster specification", section "Redirection
-// and resharding". The proxy follows them, so that clients see none.
+// with errors that name the primary to send them to: see "Redis cluster specification", section
+// "Redirection and resharding". The proxy follows them, so that clients see none.
 
 const (
 	// maxRedirects is how often a command goes to another primary at once. Then it waits before each
@@ -62,8 +62,8 @@ func redirectionOf(reply []byte, from string) (to redirection, ok bool) {
 	}
 }
 
-// isClusterError reports whether an error is that of a Redis Cluster for a command with keys in a slot. A
-// script can return an error of its own that begins in the same way.
+// isClusterError reports whether an error is that of a Redis Cluster for a command with keys in a
+// slot. A script can return an error of its own that begins in the same way.
 func isClusterError(text string, slot int) bool {
 	switch text {
 	case "TRYAGAIN Multiple keys request during rehashing of slot", "CLUSTERDOWN Hash slot not served",

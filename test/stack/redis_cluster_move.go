@@ -3,9 +3,13 @@ package stack
 import (
 	"context"
 	"net"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/aviaryhq/aviary/test/stack/process"
 )
 
 // slotMove is a slot on its way from one primary to another.
@@ -91,9 +95,34 @@ func (c *RedisCluster) EndMove(t testing.TB, slot int) {
 			c.do(ctx, t, srv, "CLUSTER", "SETSLOT", slot, "NODE", owner)
 		}
 	}
+	// The target has a new epoch. A primary that does not know it yet would take the slot back, with an
+	// epoch that is not newer, and the two would disagree for good.
+	if err := process.Poll(ctx, 5*time.Millisecond, func() (bool, error) { return c.sameEpoch(ctx) }); err != nil {
+		t.Fatalf("the nodes do not agree on slot %d: %v", slot, err)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.moves, slot)
+}
+
+// sameEpoch reports whether all nodes that run know the same current epoch.
+func (c *RedisCluster) sameEpoch(ctx context.Context) (bool, error) {
+	epochs := map[string]bool{}
+	for _, srv := range c.nodes {
+		if !srv.Reachable() {
+			continue
+		}
+		client := redis.NewClient(redisOptions(srv.url))
+		info, err := client.ClusterInfo(ctx).Result()
+		_ = client.Close()
+		if err != nil {
+			return false, err
+		}
+		_, rest, _ := strings.Cut(info, "cluster_current_epoch:")
+		epoch, _, _ := strings.Cut(rest, "\r\n")
+		epochs[epoch] = true
+	}
+	return len(epochs) == 1, nil
 }
 
 func (c *RedisCluster) move(t testing.TB, slot int) slotMove {

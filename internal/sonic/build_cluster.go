@@ -89,10 +89,7 @@ func awaitCluster(ctx context.Context, c *cluster.Cluster, b backend, client fun
 // checkPrimaries returns nil if at least one primary answers and all that answer can be the
 // backend.
 func checkPrimaries(ctx context.Context, m *cluster.Map, client func(address string) *redis.Client) error {
-	var addresses []string
-	for _, p := range m.Primaries() {
-		addresses = append(addresses, p.Address)
-	}
+	addresses := addressesOf(m)
 	if len(addresses) == 0 {
 		return errors.New("no primary of the Redis Cluster has slots")
 	}
@@ -101,6 +98,14 @@ func checkPrimaries(ctx context.Context, m *cluster.Map, client func(address str
 		return nil
 	}
 	return errors.Join(append(unsuitable, unknown...)...)
+}
+
+// addressesOf returns the addresses of the primaries of a map.
+func addressesOf(m *cluster.Map) (addresses []string) {
+	for _, p := range m.Primaries() {
+		addresses = append(addresses, p.Address)
+	}
+	return addresses
 }
 
 // checkEnabled returns errUnsuitable if one of the nodes cannot be part of the backend, such as a

@@ -1,11 +1,9 @@
 package sonic
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strconv"
 
 	"github.com/redis/go-redis/v9"
@@ -50,14 +48,14 @@ func (c RedisConfig) tryCluster() []trial.Trial {
 			return ask(ctx, func(_ string, db *redis.Client) error { return tryClusterState(ctx, db) })
 		}},
 		trial.Trial{Name: "redis: primaries of the cluster", Try: func(ctx context.Context) error {
-			var primaries []string
+			var m *cluster.Map
 			if err := ask(ctx, func(address string, db *redis.Client) (err error) {
-				primaries, err = primariesOf(ctx, db, address, b.tls != nil)
+				m, err = cluster.Ask(ctx, db, address)
 				return err
 			}); err != nil {
 				return err
 			}
-			unsuitable, unknown := checkNodes(ctx, primaries, client, true)
+			unsuitable, unknown := checkNodes(ctx, addressesOf(m), client, true)
 			return errors.Join(append(unsuitable, unknown...)...)
 		}})
 }
@@ -73,32 +71,4 @@ func tryClusterState(ctx context.Context, db *redis.Client) error {
 			info["cluster_state"], info["cluster_slots_assigned"], cluster.Slots, info["cluster_slots_ok"])
 	}
 	return nil
-}
-
-// primariesOf returns the addresses of the primaries that have slots, according to the node at an
-// address.
-func primariesOf(ctx context.Context, db *redis.Client, address string, encrypted bool) ([]string, error) {
-	shards, err := db.ClusterShards(ctx).Result()
-	if err != nil {
-		return nil, err
-	}
-	own, _, _ := net.SplitHostPort(address)
-	var primaries []string
-	for _, shard := range shards {
-		for _, node := range shard.Nodes {
-			if len(shard.Slots) == 0 || node.Role != "master" {
-				continue
-			}
-			port := node.Port
-			if encrypted {
-				port = node.TLSPort
-			}
-			host := cmp.Or(node.Endpoint, node.IP, own) // a node may not know its own address
-			primaries = append(primaries, net.JoinHostPort(host, strconv.FormatInt(port, 10)))
-		}
-	}
-	if len(primaries) == 0 {
-		return nil, errors.New("no primary has slots")
-	}
-	return primaries, nil
 }

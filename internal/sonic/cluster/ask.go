@@ -31,6 +31,20 @@ func (c *Cluster) askNode(ctx context.Context, address string) (v view, err erro
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
+	return ask(ctx, client, address)
+}
+
+// Ask returns the map that the node at an address has.
+func Ask(ctx context.Context, node *redis.Client, address string) (*Map, error) {
+	v, err := ask(ctx, node, address)
+	if err != nil {
+		return nil, err
+	}
+	return NewMap(v.ranges), nil
+}
+
+// ask asks the node at an address for its view.
+func ask(ctx context.Context, client *redis.Client, address string) (v view, err error) {
 	// The epoch comes first: if the slots change between the two, they are newer than their epoch,
 	// which does no harm.
 	pipe := client.Pipeline()

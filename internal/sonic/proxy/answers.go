@@ -158,7 +158,7 @@ func (c *client) greeting() []byte {
 
 // discardReply returns the pending reply of a command that the proxy itself sends for a client. It
 // discards the reply.
-func (c *client) discardReply() pending {
+func discardReply() pending {
 	return pending{kind: handled, then: &replyHandler{onReply: func([]byte) {}, onLost: func(bool) {}}}
 }
 
@@ -201,7 +201,7 @@ func (c *client) setDB(db int) {
 	c.setMode()
 	if c.backend != nil && c.backend.owner == c {
 		c.backend.db = db
-		c.backend.send(c.discardReply(), resp.AppendCommand(nil, "SELECT", strconv.Itoa(db)))
+		c.backend.send(discardReply(), resp.AppendCommand(nil, "SELECT", strconv.Itoa(db)))
 	}
 }
 

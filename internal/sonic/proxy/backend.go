@@ -218,13 +218,8 @@ func (b *backend) failFront(sent bool) {
 		b.deliverAnswer(&p, p.then.answer)
 	case p.then != nil && p.then.onLost != nil:
 		p.then.onLost(sent)
-	case p.client != nil && sent:
-		b.loop.proxy.metrics.unknownOutcome.Inc()
-		p.client.deliver(resp.AppendError(nil, errUnknownOutcome))
-	case p.client != nil && b.primary != "":
-		p.client.deliver(resp.AppendError(nil, errPrimaryUnreachable))
 	case p.client != nil:
-		p.client.deliver(resp.AppendError(nil, errUnreachable))
+		p.client.deliver(b.loop.lossError(sent))
 	}
 	if p.client != nil {
 		p.client.pendingDone(&p)
@@ -400,23 +395,33 @@ func (b *backend) flush() {
 			return
 		}
 	}
-	if b.primary != "" {
-		b.dropAnswered()
-	} else if b.sent == len(b.out) {
-		b.out, b.sent = b.out[:0], 0
-		if cap(b.out) > keptBuffer || b.owner != nil {
-			b.out = nil
-		}
-	} else if b.sent > keptBuffer && b.sent > len(b.out)/2 {
-		b.out = append(b.out[:0], b.out[b.sent:]...)
-		b.sent = 0
-	}
+	b.dropSent()
 	if b.halfClosed && b.sent == len(b.out) {
 		eventloop.ShutdownWrite(b.fd)
 	}
 	b.setInterest(b.sent < len(b.out))
 	if len(b.out)-b.sent < backendPause {
 		b.resumeClients()
+	}
+}
+
+// dropSent drops the bytes at the beginning of out that were sent and are not needed any more. A
+// command that may have to go to another primary is needed until its reply has come.
+func (b *backend) dropSent() {
+	n := b.sent
+	if b.primary != "" && b.replies.n > 0 {
+		answered := len(b.out) - int(b.queuedBytes-b.replies.front().start)
+		n = min(n, answered) // Redis answers a command before its end if it closes the connection
+	}
+	switch {
+	case n == len(b.out):
+		b.out, b.sent = b.out[:0], 0
+		if cap(b.out) > keptBuffer || b.owner != nil {
+			b.out = nil
+		}
+	case n > keptBuffer && n > len(b.out)/2:
+		b.out = append(b.out[:0], b.out[n:]...)
+		b.sent -= n
 	}
 }
 
@@ -663,7 +668,7 @@ func (b *backend) completed() {
 			p.client.pendingDone(&p)
 		}
 		if b.replies.n == 0 && b.primary != "" {
-			b.dropAnswered()
+			b.dropSent()
 		}
 		if b.replies.n == 0 || b.replies.front().kind != proxyAnswer {
 			return

@@ -199,11 +199,7 @@ func (w *blockedCommand) timeout() {
 func (w *blockedCommand) replyTimeout() {
 	c := w.c
 	w.end()
-	if c.proto == 3 {
-		c.deliver([]byte(replies.NullRESP3))
-		return
-	}
-	c.deliver([]byte(replies.NullArray))
+	c.deliver(nullArray(c.proto))
 }
 
 // end ends the command, and lets the client run its next one.
@@ -258,7 +254,7 @@ func (l *loop) watcherOf(db int) *keyWatcher {
 func (w *keyWatcher) trackAgain() {
 	start := resp.AppendCommand(nil, "CLIENT", "TRACKING", "ON")
 	// It must precede reads that were queued while the connection was down.
-	w.b.prepend(pending{kind: handled, then: &replyHandler{onReply: func([]byte) {}, onLost: func(bool) {}}}, start)
+	w.b.prepend(discardReply(), start)
 	for _, all := range w.commands {
 		for _, one := range all {
 			one.onKeyChange()

@@ -31,8 +31,6 @@ func inCluster(cmd *command.Command, h handler) handler {
 	switch cmd.Name {
 	case "sort", "georadius", "georadiusbymember", "publish":
 		return (*client).relay
-	case "mget", "del", "unlink", "exists", "touch", "mset":
-		return (*client).split
 	case "scan":
 		return (*client).scanAll
 	case "randomkey":
@@ -45,6 +43,9 @@ func inCluster(cmd *command.Command, h handler) handler {
 		return (*client).unsubscribeShards
 	case "client|tracking", "client|caching", "client|trackinginfo":
 		return (*client).refuseTracking
+	}
+	if splittable(cmd) {
+		return (*client).split
 	}
 	if join := joinOfAll(cmd); join != nil {
 		return askAll(join)
@@ -80,14 +81,12 @@ func (c *client) findSlot(cmd *command.Command, r request.Request) (problem stri
 	if i := cmd.SingleKey(); i > 0 {
 		c.slot = cluster.Slot(r.Arg(i))
 	} else if cmd.HasKeys() {
-		crosses := false
+		same := true
 		cmd.Keys(r.Raw, r.Args, func(i int) bool {
-			slot := cluster.Slot(r.Arg(i))
-			crosses = c.slot != noSlot && c.slot != slot
-			c.slot = slot
-			return !crosses
+			c.slot, same = joinSlots(c.slot, cluster.Slot(r.Arg(i)))
+			return same
 		})
-		if crosses {
+		if !same {
 			if c.tx != nil || !c.loop.proxy.splits(cmd) {
 				return errCrossSlot
 			}
@@ -97,16 +96,28 @@ func (c *client) findSlot(cmd *command.Command, r request.Request) (problem stri
 	return ""
 }
 
-// splits reports whether the proxy splits a command whose keys are in several slots.
-func (p *Proxy) splits(cmd *command.Command) bool {
+// joinSlots returns the slot of keys of which some are in slot a and others in slot b; each may be
+// noSlot. same is false if these are two slots.
+func joinSlots(a, b int) (slot int, same bool) {
+	if a == noSlot {
+		return b, true
+	}
+	return a, b == noSlot || a == b
+}
+
+// splittable reports whether a command can be split by the slots of its keys.
+func splittable(cmd *command.Command) bool {
 	switch cmd.Name {
-	case "mget", "del", "unlink", "exists", "touch":
+	case "mget", "del", "unlink", "exists", "touch", "mset":
 		return true
-	case "mset":
-		return p.cfg.SplitMSET
 	default:
 		return false
 	}
+}
+
+// splits reports whether the proxy splits a command whose keys are in several slots.
+func (p *Proxy) splits(cmd *command.Command) bool {
+	return splittable(cmd) && (cmd.Name != "mset" || p.cfg.SplitMSET)
 }
 
 // primary returns the connection for a command with keys in c.slot. ok is false if the client must

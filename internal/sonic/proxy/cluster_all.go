@@ -84,7 +84,6 @@ func union(all [][]byte) []byte {
 // joinLists returns a list of those elements of lists that are no state keys and that take accepts.
 func joinLists(all [][]byte, take func(element []byte) bool) []byte {
 	var kept [][]byte
-	size := 0
 	for _, list := range all {
 		elements, err := resp.Elements(replies.WithoutStateKeys(list))
 		if err != nil {
@@ -93,15 +92,10 @@ func joinLists(all [][]byte, take func(element []byte) bool) []byte {
 		for _, element := range elements {
 			if take(element) {
 				kept = append(kept, element)
-				size += len(element)
 			}
 		}
 	}
-	out := resp.AppendHeader(make([]byte, 0, size+16), '*', len(kept))
-	for _, element := range kept {
-		out = append(out, element...)
-	}
-	return out
+	return array(kept)
 }
 
 // randomKeyOfAll runs RANDOMKEY on all primaries, and answers with the key of one of them.
@@ -155,11 +149,7 @@ func joinNumbers(join func(a, b int) int) joinAll {
 				elements[i] = resp.AppendHeader(nil, ':', join(int(a), int(b)))
 			}
 		}
-		out := resp.AppendHeader(nil, '*', len(elements))
-		for _, element := range elements {
-			out = append(out, element...)
-		}
-		return out
+		return array(elements)
 	})
 }
 

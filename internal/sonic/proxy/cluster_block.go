@@ -96,12 +96,12 @@ func (w *blockedInCluster) send(o *ownCommand, address string, asking bool) {
 	b.halfClosed = c.inputEnded()
 	if isNew {
 		own.blockID = nil
-		id := c.discardReply()
+		id := discardReply()
 		id.then.onReply = func(reply []byte) { own.blockID = bytes.Clone(resp.Text(reply)) }
 		b.send(id, resp.AppendCommand(nil, "CLIENT", "ID")) // for CLIENT UNBLOCK
 	}
 	if asking {
-		b.send(c.discardReply(), resp.AppendCommand(nil, "ASKING"))
+		b.send(discardReply(), resp.AppendCommand(nil, "ASKING"))
 	}
 	b.send(pending{kind: handled, then: &replyHandler{
 		onReply: func(reply []byte) { w.arrived(o, reply) }, onLost: o.lost,

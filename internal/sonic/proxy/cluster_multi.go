@@ -1,8 +1,6 @@
 package proxy
 
 import (
-	"time"
-
 	"github.com/aviaryhq/aviary/internal/sonic/command"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
@@ -16,13 +14,10 @@ func (tx *transaction) addToCluster(cmd *command.Command, slot int) (problem str
 	if ofAllPrimaries(cmd) {
 		return "ERR Sonic refuses '" + cmd.Name + "' inside a transaction: it concerns all primaries of the cluster"
 	}
-	if slot == noSlot {
-		return ""
-	}
-	if tx.slot != noSlot && tx.slot != slot {
+	var same bool
+	if tx.slot, same = joinSlots(tx.slot, slot); !same {
 		return errCrossSlot
 	}
-	tx.slot = slot
 	return ""
 }
 
@@ -30,9 +25,8 @@ func (tx *transaction) addToCluster(cmd *command.Command, slot int) (problem str
 type clusterExecution struct {
 	slot        int
 	redirection *redirection // in the replies
-	redirects   int
-	since       time.Time // when it first had to wait for the cluster
-	watched     bool      // it runs on the client's own connection, after WATCH
+	attempts
+	watched bool // it runs on the client's own connection, after WATCH
 }
 
 // noteRedirection keeps the first redirection in the replies: Redis has then discarded the
@@ -53,18 +47,14 @@ func (e *execution) sendAgain() bool {
 	e.redirection = nil
 	l.cfg.Cluster.Refresh()
 	// ASK would have to precede each command. The slot has moved soon.
-	if to.address != "" && !to.asking && e.redirects < maxRedirects {
-		e.redirects++
+	if !to.asking && e.mayFollow(to) {
 		e.send(l.connectionTo(to.address, 0, c.proto), order)
 		return true
-	}
-	if e.since.IsZero() {
-		e.since = l.now
 	}
 	order.parts++ // the reply is not complete while the transaction waits
 	c.outstanding++
 	done := func() { order.parts--; c.outstanding-- }
-	if !c.waitForCluster(e.since, func() { e.send(l.primaryOf(e.slot, c.proto), order); done() }) {
+	if !c.waitForCluster(&e.attempts, func() { e.send(l.primaryOf(e.slot, c.proto), order); done() }) {
 		done()
 		return false
 	}

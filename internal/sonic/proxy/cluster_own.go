@@ -107,10 +107,9 @@ type ownCommand struct {
 	ended  func()        // if not nil, is called before the answer
 	marked *replyHandler // of a command of subscriptions
 
-	b         *backend // that it was sent on
-	redirects int
-	sentAt    time.Time
-	since     time.Time // when it first had to wait for the cluster
+	b *backend // that it was sent on
+	attempts
+	sentAt time.Time
 }
 
 // runOwn runs a command on an own connection, on the primary of its slot. It returns false if the
@@ -170,18 +169,14 @@ func (o *ownCommand) follow(to redirection, reply []byte) {
 	l := o.c.loop
 	l.cfg.Cluster.Refresh()
 	if l.now.Sub(o.sentAt) > time.Second { // it has blocked since: this is another change of the cluster
-		o.redirects, o.since = 0, time.Time{}
+		o.attempts = attempts{}
 	}
-	if to.address != "" && (o.asks || !to.asking) && o.redirects < maxRedirects {
-		o.redirects++
+	if (o.asks || !to.asking) && o.mayFollow(to) {
 		o.try(to.address, to.asking)
 		return
 	}
-	if o.since.IsZero() {
-		o.since = l.now
-	}
 	o.b = nil
-	if o.c.waitForCluster(o.since, func() { o.try(l.primaryOf(o.slot, 2).primary, false) }) {
+	if o.c.waitForCluster(&o.attempts, func() { o.try(l.primaryOf(o.slot, 2).primary, false) }) {
 		return
 	}
 	if to.address != "" { // clients must not see MOVED or ASK
@@ -199,12 +194,11 @@ func (o *ownCommand) lost(sent bool) {
 	case o.broken != nil:
 		o.broken(o)
 	case sent && !o.repeats:
-		o.c.loop.proxy.metrics.unknownOutcome.Inc()
-		o.end(resp.AppendError(nil, errUnknownOutcome))
+		o.end(o.c.loop.lossError(true))
 	case o.b.unreachable(): // it has waited for a connection
-		o.end(resp.AppendError(nil, errPrimaryUnreachable))
+		o.end(o.c.loop.lossError(false))
 	default:
-		o.follow(redirection{}, resp.AppendError(nil, errPrimaryUnreachable))
+		o.follow(redirection{}, o.c.loop.lossError(false))
 	}
 }
 

@@ -65,15 +65,11 @@ func (c *client) dropUnusedShards() {
 
 // shardSlot returns the slot of the channels of a command. ok is false if they are in several.
 func shardSlot(r request.Request) (slot int, ok bool) {
-	slot = noSlot
-	for i := 1; i < r.Len(); i++ {
-		one := cluster.Slot(r.Arg(i))
-		if slot != noSlot && slot != one {
-			return slot, false
-		}
-		slot = one
+	slot, ok = noSlot, true
+	for i := 1; i < r.Len() && ok; i++ {
+		slot, ok = joinSlots(slot, cluster.Slot(r.Arg(i)))
 	}
-	return slot, true
+	return slot, ok
 }
 
 // subscribeShards runs SSUBSCRIBE.

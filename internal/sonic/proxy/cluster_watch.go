@@ -99,7 +99,7 @@ func (c *client) endWatch() {
 		b, c.own.keys = c.own.watch, nil
 	}
 	if b != nil {
-		b.send(c.discardReply(), resp.AppendCommand(nil, "UNWATCH"))
+		b.send(discardReply(), resp.AppendCommand(nil, "UNWATCH"))
 	}
 }
 
@@ -143,5 +143,5 @@ func (c *client) changeWatchProtocol() {
 	}
 	b := c.own.watch
 	b.proto = c.proto
-	b.send(c.discardReply(), resp.AppendCommand(nil, "HELLO", strconv.Itoa(c.proto)))
+	b.send(discardReply(), resp.AppendCommand(nil, "HELLO", strconv.Itoa(c.proto)))
 }

@@ -1,10 +1,6 @@
 package proxy
 
-import (
-	"time"
-
-	"github.com/aviaryhq/aviary/internal/sonic/command"
-)
+import "github.com/aviaryhq/aviary/internal/sonic/command"
 
 // pending is an expected reply on a connection to Redis. Replies arrive in the order of the
 // commands.
@@ -25,11 +21,10 @@ type pending struct {
 	order *ordered // the client's reply that this one is, or is a part of
 	slot  int      // of the command's keys, noSlot without keys
 	// routed says that the command may go to another primary if this one does not have the slot.
-	routed    bool
-	script    bool      // its errors may be those of a script
-	reads     bool      // it changes nothing, so it may be sent twice
-	redirects uint8     // how often it has gone to another primary
-	since     time.Time // when it first had to wait for the cluster
+	routed bool
+	script bool // its errors may be those of a script
+	reads  bool // it changes nothing, so it may be sent twice
+	attempts
 }
 
 type replyKind uint8

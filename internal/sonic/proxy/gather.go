@@ -1,10 +1,6 @@
 package proxy
 
-import (
-	"bytes"
-
-	"github.com/aviaryhq/aviary/internal/sonic/resp"
-)
+import "bytes"
 
 // part is a command that the proxy sends as a part of a client's command.
 type part struct {
@@ -47,14 +43,7 @@ func (c *client) gather(parts []part, join func(replies [][]byte) []byte) bool {
 		c.slot = p.slot
 		then := &replyHandler{
 			onReply: func(reply []byte) { arrived(i, reply) },
-			onLost: func(sent bool) {
-				text := errPrimaryUnreachable
-				if sent {
-					l.proxy.metrics.unknownOutcome.Inc()
-					text = errUnknownOutcome
-				}
-				arrived(i, resp.AppendError(nil, text))
-			},
+			onLost:  func(sent bool) { arrived(i, l.lossError(sent)) },
 		}
 		b.send(pending{client: c, order: order, kind: handled, then: then, reads: p.reads}, p.command)
 		if i == 0 || b.full() {

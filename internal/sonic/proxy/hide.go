@@ -47,7 +47,7 @@ func (c *client) dbSize(cmd *command.Command, r request.Request) bool {
 	if !ok {
 		return false
 	}
-	count := c.discardReply()
+	count := discardReply()
 	count.then.onReply = c.storeStateKeyCount
 	b.send(count, c.loop.proxy.countState)
 	return c.relayWithoutStateKeys(cmd, r)
@@ -97,12 +97,21 @@ func (c *client) commandDone() {
 // lostCommand answers a command with an error because its connection was lost.
 func (c *client) lostCommand(sent bool) {
 	c.commandDone()
+	c.deliver(c.loop.lossError(sent))
+}
+
+// lossError returns the error of a command whose connection was lost. sent says whether Redis may
+// have received it.
+func (l *loop) lossError(sent bool) []byte {
 	text := errUnreachable
-	if sent {
-		c.loop.proxy.metrics.unknownOutcome.Inc()
+	switch {
+	case sent:
+		l.proxy.metrics.unknownOutcome.Inc()
 		text = errUnknownOutcome
+	case l.slots != nil:
+		text = errPrimaryUnreachable
 	}
-	c.deliver(resp.AppendError(nil, text))
+	return resp.AppendError(nil, text)
 }
 
 // filterReply makes of the reply to a command that ran in db what clients may see: it has no state

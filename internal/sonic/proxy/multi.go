@@ -144,13 +144,10 @@ func answerAtExec(name string) func(*client) []byte {
 		return func(c *client) []byte { return resp.AppendBulk(nil, c.user.Name) }
 	case "client|getname":
 		return func(c *client) []byte {
-			switch {
-			case len(c.name) > 0:
+			if len(c.name) > 0 {
 				return resp.AppendBulk(nil, c.name)
-			case c.proto == 3:
-				return []byte("_\r\n")
 			}
-			return []byte("$-1\r\n")
+			return c.null()
 		}
 	}
 	return nil
@@ -358,7 +355,7 @@ func (e *execution) reply(reply []byte) {
 		c.setMode()
 		if c.backend != nil && c.backend.owner == c {
 			c.backend.db = e.db
-			c.backend.send(c.discardReply(), resp.AppendCommand(nil, "SELECT", strconv.Itoa(e.db)))
+			c.backend.send(discardReply(), resp.AppendCommand(nil, "SELECT", strconv.Itoa(e.db)))
 		}
 	}
 	c.deliverPublished(id, answer)
@@ -417,20 +414,11 @@ func (e *execution) lost(sent bool) {
 	c := e.c
 	c.busy = false
 	c.enqueue()
-	if sent {
-		c.loop.proxy.metrics.unknownOutcome.Inc()
-		c.deliver(resp.AppendError(nil, errUnknownOutcome))
-		return
-	}
-	if e.watched {
+	if e.watched && !sent {
 		c.deliver(nullArray(c.proto))
 		return
 	}
-	text := errUnreachable
-	if c.loop.slots != nil {
-		text = errPrimaryUnreachable
-	}
-	c.deliver(resp.AppendError(nil, text))
+	c.deliver(c.loop.lossError(sent))
 }
 
 // watchKeys moves the client to a connection of its own, because WATCH belongs to a connection.

@@ -22,6 +22,21 @@ const (
 	clusterPause = 20 * time.Millisecond
 )
 
+// attempts says how a command has followed the cluster so far.
+type attempts struct {
+	redirects int       // how often it has gone to another primary at once
+	since     time.Time // when it first had to wait; zero: it has not
+}
+
+// mayFollow reports whether the command may go to another primary at once, and counts it.
+func (a *attempts) mayFollow(to redirection) bool {
+	if to.address == "" || a.redirects >= maxRedirects {
+		return false
+	}
+	a.redirects++
+	return true
+}
+
 // redirection is what an error of a Redis Cluster asks for.
 type redirection struct {
 	address string // where to send the command; empty: try it again later
@@ -92,11 +107,10 @@ func (b *backend) redirected(reply []byte) bool {
 	b.loop.cfg.Cluster.Refresh()
 	p := *b.replies.front()
 	command := bytes.Clone(b.command(0))
-	if to.address != "" && p.redirects < maxRedirects {
-		p.redirects++
+	if p.mayFollow(to) {
 		target := b.loop.connectionTo(to.address, 0, b.proto)
 		if to.asking {
-			target.send(pending{kind: handled, then: &replyHandler{onReply: func([]byte) {}, onLost: func(bool) {}}}, resp.AppendCommand(nil, "ASKING"))
+			target.send(discardReply(), resp.AppendCommand(nil, "ASKING"))
 		}
 		b.replies.pop()
 		target.sendAgain(p, command)
@@ -110,10 +124,7 @@ func (b *backend) redirected(reply []byte) bool {
 		return false
 	}
 	first := p.since.IsZero()
-	if first {
-		p.since = b.loop.now
-	}
-	if !p.client.waitForCluster(p.since, func() { b.loop.primaryOf(p.slot, b.proto).sendAgain(p, command) }) {
+	if !p.client.waitForCluster(&p.attempts, func() { b.loop.primaryOf(p.slot, b.proto).sendAgain(p, command) }) {
 		if to.moving { // clients must not see MOVED or ASK
 			b.begin(&p)
 			p.client.deliver(resp.AppendError(nil, errMoving))
@@ -132,12 +143,15 @@ func (b *backend) redirected(reply []byte) bool {
 const errMoving = "TRYAGAIN the slot of this command is moving: the command was not run"
 
 // waitForCluster calls again after a pause. The client's next command waits until the command that
-// is tried again is complete. It returns false if the client has waited since then for Backend.Wait,
-// or has sent further commands: these may have been executed already, and the one that waits would
-// run behind them.
-func (c *client) waitForCluster(since time.Time, again func()) bool {
+// is tried again is complete. It returns false if the command has waited for Backend.Wait, or the
+// client has sent further commands: these may have been executed already, and the one that waits
+// would run behind them.
+func (c *client) waitForCluster(a *attempts, again func()) bool {
 	l := c.loop
-	if c.replies.several() || l.now.Sub(since) >= l.cfg.Backend.Wait {
+	if a.since.IsZero() {
+		a.since = l.now
+	}
+	if c.replies.several() || l.now.Sub(a.since) >= l.cfg.Backend.Wait {
 		return false
 	}
 	c.busy = true
@@ -172,26 +186,6 @@ func (b *backend) sendAgain(p pending, command []byte) {
 	b.replies.push(p)
 	b.out = append(b.out, command...)
 	b.appended(len(command))
-}
-
-// dropAnswered drops the commands at the beginning of out that have their replies. Others stay, for
-// they may have to go to another primary.
-func (b *backend) dropAnswered() {
-	answered := len(b.out)
-	if b.replies.n > 0 {
-		answered -= int(b.queuedBytes - b.replies.front().start)
-	}
-	answered = min(answered, b.sent) // Redis answers a command before its end if it closes the connection
-	switch {
-	case answered == len(b.out):
-		b.out, b.sent = b.out[:0], 0
-		if cap(b.out) > keptBuffer || b.owner != nil {
-			b.out = nil
-		}
-	case answered > keptBuffer && answered > len(b.out)/2:
-		b.out = append(b.out[:0], b.out[answered:]...)
-		b.sent -= answered
-	}
 }
 
 // keepUnsent is called when the connection to a primary is lost. It answers the commands that Redis

@@ -84,7 +84,7 @@ func partOf(r request.Request, keys []int, values int) []byte {
 
 // joinValues returns the reply to MGET of n keys: the values in the order of the client's keys.
 func joinValues(groups []slotKeys, all [][]byte, n int) []byte {
-	values, size := make([][]byte, n), 0
+	values := make([][]byte, n)
 	for i, group := range groups {
 		found, err := resp.Elements(all[i])
 		if err != nil || len(found) != len(group.keys) {
@@ -92,12 +92,20 @@ func joinValues(groups []slotKeys, all [][]byte, n int) []byte {
 		}
 		for j, at := range group.keys {
 			values[at-1] = found[j]
-			size += len(found[j])
 		}
 	}
-	out := resp.AppendHeader(make([]byte, 0, size+16), '*', n)
-	for _, value := range values {
-		out = append(out, value...)
+	return array(values)
+}
+
+// array returns the array of elements.
+func array(elements [][]byte) []byte {
+	size := 16
+	for _, element := range elements {
+		size += len(element)
+	}
+	out := resp.AppendHeader(make([]byte, 0, size), '*', len(elements))
+	for _, element := range elements {
+		out = append(out, element...)
 	}
 	return out
 }

@@ -33,9 +33,15 @@ local function stream_info(out)
 	return found['last-generated-id'], first and first[1] or '', found.length
 end
 
+function shards.latest()
+	if not top then top = stream_info(outbox) end
+	return top
+end
+
 -- raise moves the stream's last id to id, unless it is there already.
 local function raise(out, id)
-	if id_before(top, id) then
+	if id_before(shards.latest(), id) then
+		if shards.clustered and call('EXISTS', out) == 0 then call('XADD', out, 'MAXLEN', '0', '0-1', 'e', '') end
 		call('XSETID', out, id)
 		top = id
 	end

@@ -99,7 +99,7 @@ end
 
 -- pay answers what waited, as much as one call may.
 local function pay(out)
-	if not owing then return end
+	if not owing and not shards.clustered then return end
 	go('0')
 	local hash, shipped = state(out, 'owe'), 0
 	local all = call('HGETALL', hash)

@@ -15,11 +15,11 @@ redis.register_function{
 		end
 		selected, outbox = '0', keys[1]
 		if ready or #behind(keys[1]) == 0 then pay(keys[1]) end
-		local held = call('HMGET', state(keys[1], 'cur'), unpack(others))
+		local cursors = call('HMGET', state(keys[1], 'cur'), unpack(others))
 		local effect = {'_', 'n', '0', ''}
 		for i = 1, #others do
 			effect[#effect + 1] = others[i]
-			effect[#effect + 1] = held[i] or NO_ID
+			effect[#effect + 1] = cursors[i] or NO_ID
 		end
 		return append(keys[1], '0', nil, cmsgpack.pack(effect))
 	end,
@@ -54,20 +54,22 @@ local function is_base(field, stored)
 	return IN_PLACE[kind] ~= nil
 end
 
--- sonic_prune cursor count: one step through the hash of versions.
+-- sonic_prune cursor count [horizon]: one step through the hash of versions. In a cluster horizon is the id that all zones are past.
 redis.register_function{
 	function_name = 'sonic_prune', flags = {'allow-oom'},
 	callback = function(keys, args)
 		if not concat then bind() end
 		if not opened then return NOT_READY end
 		local out = keys[1]
+		local moving = shards.use(out)
+		if moving then return moving end
 		selected = '0'
 		if not args[2] then return bad('cursor count') end
-		local to = horizon(out)
+		local to = args[3] or horizon(out)
 		if id_before(pruned.text, to) then
 			pruned = versions.of(to, '')
 			pruned.text = to
-			call('HSET', state(out, 'meta'), 'pruned', to)
+			if not shards.clustered then call('HSET', state(out, 'meta'), 'pruned', to) end
 		end
 		local hash = state(out, 'ver')
 		local step = call('HSCAN', hash, args[1], 'COUNT', args[2])

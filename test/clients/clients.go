@@ -45,11 +45,12 @@ func programs() []program {
 }
 
 // Run has every client exercise the endpoint at url, redis://[user:password@]host:port, each check
-// as a test of its own. The endpoint needs the databases 0 and 1; keys begin with the test's name.
+// as a test of its own, but for those of except. The endpoint needs the databases 0 and 1, except for
+// the check "select"; keys begin with the test's name.
 //
 // A client that cannot be had fails the test when the environment variable CI is set and is skipped
 // elsewhere.
-func Run(t *testing.T, url string) {
+func Run(t *testing.T, url string, except ...string) {
 	t.Helper()
 	for _, p := range programs() {
 		for _, protocol := range p.protocols {
@@ -57,6 +58,9 @@ func Run(t *testing.T, url string) {
 				t.Parallel()
 				out := p.run(t, url, protocol)
 				for _, name := range Checks() {
+					if slices.Contains(except, name) {
+						continue
+					}
 					t.Run(name, func(t *testing.T) {
 						why, ran := out.checks[name]
 						switch {

@@ -287,12 +287,14 @@ func (c *client) clientSetName(_ *command.Command, r request.Request) bool {
 	return true
 }
 
-func (c *client) replyNull() {
+func (c *client) replyNull() { c.reply(c.null()) }
+
+// null returns the null of the client's protocol.
+func (c *client) null() []byte {
 	if c.proto == 3 {
-		c.reply([]byte("_\r\n"))
-		return
+		return []byte("_\r\n")
 	}
-	c.reply([]byte("$-1\r\n"))
+	return []byte("$-1\r\n")
 }
 
 // info returns a line of CLIENT LIST. Fields that the proxy does not know have the values of an

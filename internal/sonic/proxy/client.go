@@ -29,8 +29,9 @@ type client struct {
 	backend      *backend
 	outstanding  int // number of pending replies
 	replies      orderedReplies
-	slot         int    // in front of a Redis Cluster: of the keys of the command that is executed, or noSlot
+	slot         int    // in front of a Redis Cluster: of the keys of the command that is executed, or noSlot or manySlots
 	slotsAt      uint64 // loop.slotsAt when it last sent a command
+	waiting      int    // number of its pending replies to commands that had to wait for the cluster
 	answerBytes  int    // bytes of the proxy's own answers that wait for earlier replies
 	replySize    int64  // of the present reply so far
 	averageReply int64  // moving average of the size of replies

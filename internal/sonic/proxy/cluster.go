@@ -17,6 +17,9 @@ import (
 // noSlot is the slot of a command without keys: any primary may execute it.
 const noSlot = -1
 
+// manySlots is the slot of a command that the proxy splits.
+const manySlots = -2
+
 const (
 	errCrossSlot = "CROSSSLOT Keys in request don't hash to the same slot"
 	errNoCluster = "ERR This instance has cluster support disabled"
@@ -26,10 +29,17 @@ const (
 // Redis.
 func inCluster(cmd *command.Command, h handler) handler {
 	switch cmd.Name {
-	case "readonly", "readwrite":
-		return (*client).refuseCluster
 	case "sort", "georadius", "georadiusbymember", "publish":
 		return (*client).relay
+	case "mget", "del", "unlink", "exists", "touch", "mset":
+		return (*client).split
+	case "scan":
+		return (*client).scanAll
+	case "randomkey":
+		return (*client).randomKeyOfAll
+	}
+	if join := joinOfAll(cmd); join != nil {
+		return askAll(join)
 	}
 	switch cmd.Class {
 	case command.Write, command.Script:
@@ -65,8 +75,11 @@ func (c *client) findSlot(cmd *command.Command, r request.Request) (problem stri
 			c.slot = slot
 			return !crosses
 		})
-		if crosses && (c.tx != nil || !c.loop.proxy.splits(cmd)) {
-			return errCrossSlot
+		if crosses {
+			if c.tx != nil || !c.loop.proxy.splits(cmd) {
+				return errCrossSlot
+			}
+			c.slot = manySlots
 		}
 	}
 	return ""
@@ -135,7 +148,7 @@ func (l *loop) clusterChanged() {
 	if slots == nil || len(slots.Primaries()) == 0 {
 		return // all nodes are new or have forgotten their slots: the former map is as good
 	}
-	l.slots = slots
+	l.slots, l.firstSlots = slots, firstSlots(slots)
 	l.slotsAt++
 	for _, primary := range slots.Primaries() {
 		l.connectionTo(primary.Address, 0, 2)

@@ -2,12 +2,10 @@ package proxy_test
 
 import (
 	"context"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap/zaptest"
 
@@ -18,82 +16,25 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// startCluster starts a proxy in front of a Redis Cluster.
+// startCluster starts a proxy in front of a Redis Cluster, and what follows the cluster for it.
 func startCluster(t *testing.T, c *stack.RedisCluster, change func(*proxy.Config)) *endpoint {
 	t.Helper()
-	f := &follower{wake: make(chan struct{}, 1)}
-	for _, srv := range c.Nodes() {
-		f.nodes = append(f.nodes, srv.Client(t))
-	}
-	require.Eventually(t, func() bool { return f.read(t.Context()) }, await.Patience, time.Millisecond)
-	cfg := proxy.Config{Backend: dialer.Config{DialTimeout: await.Patience, Wait: await.Patience}, Cluster: f}
+	log := zaptest.NewLogger(t)
+	follower := cluster.New(cluster.Config{Addresses: c.Addresses()}, log)
+	cfg := proxy.Config{Backend: dialer.Config{DialTimeout: await.Patience, Wait: await.Patience}, Cluster: follower}
 	if change != nil {
 		change(&cfg)
 	}
-	p, err := proxy.New(cfg, zaptest.NewLogger(t), prometheus.NewRegistry())
+	p, err := proxy.New(cfg, log, prometheus.NewRegistry())
 	require.NoError(t, err)
+	follower.OnChange(func(*cluster.Map) { p.ClusterChanged() })
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		f.run(ctx, p.ClusterChanged)
-	}()
+	ended := make(chan error, 1)
+	go func() { ended <- follower.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		<-ended
+		require.NoError(t, <-ended)
 	})
+	require.Eventually(t, func() bool { return follower.Map() != nil }, await.Patience, time.Millisecond)
 	return &endpoint{p, serve(t, p), nil}
-}
-
-// follower follows a Redis Cluster: it asks the first node that answers.
-type follower struct {
-	nodes []*redis.Client
-	last  atomic.Pointer[cluster.Map]
-	wake  chan struct{}
-}
-
-func (f *follower) Map() *cluster.Map { return f.last.Load() }
-
-func (f *follower) Refresh() {
-	select {
-	case f.wake <- struct{}{}:
-	default:
-	}
-}
-
-// read reads the map, and reports whether it has changed.
-func (f *follower) read(ctx context.Context) bool {
-	for _, node := range f.nodes {
-		slots, err := node.ClusterSlots(ctx).Result()
-		if err != nil || len(slots) == 0 {
-			continue
-		}
-		var ranges []cluster.Range
-		for _, r := range slots {
-			primary := cluster.Primary{ID: r.Nodes[0].ID, Address: r.Nodes[0].Addr}
-			ranges = append(ranges, cluster.Range{First: r.Start, Last: r.End, Primary: primary})
-		}
-		m := cluster.NewMap(ranges)
-		if last := f.Map(); last != nil && last.Equal(m) {
-			return false
-		}
-		f.last.Store(m)
-		return true
-	}
-	return false
-}
-
-func (f *follower) run(ctx context.Context, changed func()) {
-	const interval = 100 * time.Millisecond
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-f.wake:
-		case <-time.After(interval):
-		}
-		if f.read(ctx) {
-			changed()
-		}
-	}
 }

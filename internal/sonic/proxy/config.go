@@ -79,7 +79,7 @@ type Config struct {
 	// and safe for concurrent use. Default: nil, no key is a counter.
 	Counter func(key []byte) bool
 	// Publish says that PUBLISH also reaches the subscribers of other zones. Default: false, only
-	// those of this zone.
+	// those of this zone. It has no effect with Cluster.
 	Publish bool
 	// Flush says what FLUSHDB and FLUSHALL do. Default: FlushRefused.
 	Flush Flush
@@ -142,6 +142,7 @@ func (c Config) withDefaults() Config {
 	l.AuthBulkBytes = cmp.Or(l.AuthBulkBytes, 16<<10)
 	l.AuthArguments = cmp.Or(l.AuthArguments, 10)
 	l.AuthTimeout = cmp.Or(l.AuthTimeout, 30*time.Second)
+	c.Publish = c.Publish && c.Cluster == nil // there are no other zones
 	c.Shards = cmp.Or(c.Shards, 1)
 	c.Loops = cmp.Or(c.Loops, 1)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 5*time.Second)

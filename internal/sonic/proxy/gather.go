@@ -3,14 +3,12 @@ package proxy
 import (
 	"bytes"
 
-	"github.com/aviaryhq/aviary/internal/sonic/command"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
 // part is a command that the proxy sends as a part of a client's command.
 type part struct {
-	slot    int    // of its keys, or noSlot
-	primary string // with noSlot: the address of the primary that it goes to
+	slot    int // it goes to the primary of this slot
 	command []byte
 	reads   bool // as in pending
 }
@@ -26,10 +24,19 @@ func (c *client) gather(parts []part, join func(replies [][]byte) []byte) bool {
 	c.slotsAt = l.slotsAt
 	order := c.replies.add()
 	order.parts = 1 // until all parts are sent
-	replies, left := make([][]byte, len(parts)), len(parts)
+	replies, left, gathered := make([][]byte, len(parts)), len(parts), 0
 	arrived := func(i int, reply []byte) {
+		if c.closed {
+			return
+		}
 		replies[i] = bytes.Clone(reply)
+		gathered += len(reply)
+		c.replies.bytes += len(reply)
+		if c.closeIfSlow(); c.closed {
+			return
+		}
 		if left--; left == 0 {
+			c.replies.bytes -= gathered
 			c.replies.current = order
 			c.deliver(join(replies))
 		}
@@ -37,13 +44,9 @@ func (c *client) gather(parts []part, join func(replies [][]byte) []byte) bool {
 	for i := range parts {
 		p := &parts[i]
 		b := l.primaryOf(p.slot, c.proto)
-		if p.primary != "" {
-			b = l.connectionTo(p.primary, 0, c.proto)
-		}
 		c.backend, c.slot = b, p.slot
 		then := &replyHandler{
-			connectionBound: p.primary != "",
-			onReply:         func(reply []byte) { arrived(i, reply) },
+			onReply: func(reply []byte) { arrived(i, reply) },
 			onLost: func(sent bool) {
 				text := errPrimaryUnreachable
 				if sent {
@@ -67,15 +70,4 @@ func firstError(replies [][]byte) []byte {
 		}
 	}
 	return nil
-}
-
-// ofAllPrimaries reports whether a command concerns all primaries of a Redis Cluster.
-func ofAllPrimaries(cmd *command.Command) bool {
-	switch cmd.Name {
-	case "scan", "keys", "dbsize", "randomkey", "flushall", "flushdb", "script|load", "script|flush", "script|exists",
-		"function|load", "function|delete", "function|flush", "pubsub|channels", "pubsub|numsub", "pubsub|numpat", "pubsub|shardchannels", "pubsub|shardnumsub":
-		return true
-	default:
-		return false
-	}
 }

@@ -110,10 +110,16 @@ func (c *client) lostCommand(sent bool) {
 func (p *Proxy) filterReply(cmd *command.Command, reply []byte, c *client, db int) []byte {
 	switch cmd.Name {
 	case "config|get":
+		if p.cfg.Cluster != nil {
+			reply = replies.ConfigWithoutCluster(reply)
+		}
 		return replies.WithoutPasswords(reply)
 	case "function|list":
 		return replies.WithoutSonic(reply)
 	case "info":
+		if p.cfg.Cluster != nil {
+			reply = replies.InfoWithoutCluster(reply)
+		}
 		return replies.WithClients(reply, p.clients.Load(), p.blocked.Load())
 	}
 	if db != 0 || len(reply) == 0 || reply[0] == '-' {

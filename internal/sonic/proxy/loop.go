@@ -37,13 +37,15 @@ type loop struct {
 	read    []byte       // buffer for reading clients' sockets
 	replies []byte       // buffer for reading connections to Redis
 
-	sockets   []socketOwner // by file descriptor
-	clients   map[uint64]*client
-	shared    map[sharedKey]*backend
-	slots     *cluster.Map // nil for a single Redis
-	slotsAt   uint64       // increases with each change of slots
-	dedicated map[*backend]struct{}
-	watchers  map[int]*keyWatcher // for keys that blocked clients wait for, by db
+	sockets []socketOwner // by file descriptor
+	clients map[uint64]*client
+	shared  map[sharedKey]*backend
+	slots   *cluster.Map // nil for a single Redis
+	slotsAt uint64       // increases with each change of slots
+	// firstSlots are the first slots of the primaries, in the order of slots.Primaries.
+	firstSlots []int
+	dedicated  map[*backend]struct{}
+	watchers   map[int]*keyWatcher // for keys that blocked clients wait for, by db
 
 	dirtyClients  []*client
 	dirtyBackends []*backend

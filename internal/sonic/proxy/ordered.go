@@ -72,6 +72,9 @@ func (b *backend) begin(p *pending) {
 // pendingDone records that a reply of Redis is complete.
 func (c *client) pendingDone(p *pending) {
 	c.replyDone()
+	if !p.since.IsZero() {
+		c.waitDone()
+	}
 	if p.order != nil {
 		c.partDone(p.order)
 	}

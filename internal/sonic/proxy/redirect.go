@@ -82,7 +82,8 @@ func (b *backend) redirected(reply []byte) bool {
 	if p.client.closed {
 		return false
 	}
-	if p.since.IsZero() {
+	first := p.since.IsZero()
+	if first {
 		p.since = b.loop.now
 	}
 	if !p.client.waitForCluster(p.since, func() { b.loop.primaryOf(p.slot, b.proto).sendAgain(p, command) }) {
@@ -94,15 +95,19 @@ func (b *backend) redirected(reply []byte) bool {
 		}
 		return false
 	}
+	if first {
+		p.client.waiting++
+	}
 	b.replies.pop()
 	return true
 }
 
 const errMoving = "TRYAGAIN the slot of this command is moving: the command was not run"
 
-// waitForCluster calls again after a pause. The client's next command waits until then. It returns
-// false if the client has waited since then for Backend.Wait, or has sent further commands: these
-// may have been executed already, and the one that waits would run behind them.
+// waitForCluster calls again after a pause. The client's next command waits until the command that
+// is tried again is complete. It returns false if the client has waited since then for Backend.Wait,
+// or has sent further commands: these may have been executed already, and the one that waits would
+// run behind them.
 func (c *client) waitForCluster(since time.Time, again func()) bool {
 	l := c.loop
 	if len(c.replies.list) > 1 || l.now.Sub(since) >= l.cfg.Backend.Wait {
@@ -111,11 +116,17 @@ func (c *client) waitForCluster(since time.Time, again func()) bool {
 	c.busy = true
 	l.timers.Start(l.now.Add(clusterPause), func() {
 		if !c.closed {
-			c.commandDone()
 			again()
 		}
 	})
 	return true
+}
+
+// waitDone records that a command that had to wait for the cluster, or a part of one, is complete.
+func (c *client) waitDone() {
+	if c.waiting--; c.waiting == 0 {
+		c.commandDone()
+	}
 }
 
 // command returns pending command i with its arguments. It is valid until out changes.

@@ -18,7 +18,11 @@ func WithClients(reply []byte, connected, blocked int64) []byte {
 		return reply
 	}
 	text := connectedClients.ReplaceAll(resp.Text(reply), fmt.Appendf(nil, "connected_clients:%d", connected))
-	text = blockedClients.ReplaceAll(text, fmt.Appendf(nil, "blocked_clients:%d", blocked))
+	return withText(reply, blockedClients.ReplaceAll(text, fmt.Appendf(nil, "blocked_clients:%d", blocked)))
+}
+
+// withText returns a string with another text.
+func withText(reply, text []byte) []byte {
 	out := resp.AppendHeader(nil, reply[0], len(text))
 	return append(append(out, text...), '\r', '\n')
 }

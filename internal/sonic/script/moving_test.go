@@ -36,7 +36,7 @@ func slotOfTag() (slot int, out string) {
 // newCluster starts a cluster of two primaries that are opened. The first one has the slot of tag.
 func newCluster(t *testing.T) (c *stack.RedisCluster, from, to *primary) {
 	t.Helper()
-	c = stack.PrivateRedisCluster(t, 2, 0, "appendonly yes", "cluster-require-full-coverage no")
+	c = stack.PrivateRedisCluster(t, 2, 0, "appendonly yes", "appendfsync no", "cluster-require-full-coverage no")
 	slot, _ := slotOfTag()
 	all := make([]*primary, 2)
 	for i, srv := range c.Nodes() {
@@ -163,6 +163,15 @@ func calls(t *testing.T) [][]any {
 		[]any{"sonic_prune", 1, out, "0", 100, "9999999999999-0"},
 		[]any{"sonic_tx", 1, out, "0t1"},
 	)
+}
+
+// A primary applies nothing of a zone that it was not opened with.
+func TestAPrimaryDoesNotApplyWhatAnUnknownZoneWrote(t *testing.T) {
+	t.Parallel()
+	_, from, _ := newCluster(t)
+	payload, _ := message.Payload([]message.Entry{{ID: message.ID{Ms: 1}, Effects: packEffect([]string{"S", "l", "0", tag + "s", "x", ""})}})
+	require.ErrorContains(t, from.call("sonic_apply", "unknown", 1, "0-0", "1-0", "", 1, payload).Err(), "SONICNOTREADY zone unknown")
+	require.NoError(t, from.call("sonic_apply", "b", 1, "0-0", "1-0", "", 1, payload).Err())
 }
 
 // While a slot moves nothing in it changes, at either primary, wherever its keys are.

@@ -203,8 +203,8 @@ always('sonic_apply', function(keys, args)
 	if #args ~= 7 or not is_id(prev) or not is_id(last) or not string.find(part, '^%d*/?%d*$') then
 		return bad('origin epoch prev last part message payload')
 	end
-	if shards.clustered then
-		if not opened then return NOT_READY end
+	if shards.clustered and not opened then
+		return NOT_READY
 	elseif not opened then
 		local problem = adopt(out)
 		if problem then return problem end

@@ -66,7 +66,7 @@ across('sonic_hold', function(args)
 end)
 
 -- Bytes of effects that one call of sonic_take returns, about.
-local MOST_TAKEN = 1048576
+local MOST_TAKEN = 262144
 
 -- Streams of shards.fresh that sonic_take is about to read. Those that are filled meanwhile come after them.
 local taking = {}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,7 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/test/await"
+	"github.com/aviaryhq/aviary/test/stack"
 )
 
 // taken is what a call of sonic_take returned of the slot of tag: the entry before, and the ids.
@@ -280,6 +283,7 @@ func TestAPrimaryIsStartedAgain(t *testing.T) {
 	from.open("", "0-0")
 	assert.Equal(t, []any{"1", "0", "0"}, from.across("sonic_primary")[:3])
 	require.ErrorContains(t, from.call("sonic_set", "0", tag+"k", "2").Err(), "SONICNOTREADY")
+	require.ErrorContains(t, from.call("sonic_prune", "0", 10, "9999999999999-0").Err(), "SONICNOTREADY")
 	require.Empty(t, from.across("sonic_hold", out))
 	assert.NotEqual(t, "0", from.held())
 	from.open("r", "0-0")
@@ -340,4 +344,56 @@ func TestCommandsThatAreTried(t *testing.T) {
 	require.NoError(t, big.Err())
 	assert.Equal(t, "9223372036854775807", big.Val().([]any)[1])
 	assert.ErrorContains(t, from.call("sonic_flushall", "0").Err(), "SONICREFUSED")
+}
+
+// A primary that became a replica and is one again has missed what happened meanwhile. Whoever opens
+// the primary in between replaces the library, which closes it in the replicas.
+func TestAPrimaryThatWasAReplicaMeanwhileIsClosed(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	c := stack.PrivateRedisCluster(t, 3, 1)
+	slot, _ := slotOfTag()
+	nodes := make(map[string]*primary)
+	for _, srv := range c.Nodes() {
+		nodes[srv.Addr()] = &primary{t: t, address: srv.Addr(), client: srv.Client(t)}
+	}
+	was := nodes[c.Owner(t, slot)]
+	require.NoError(t, script.Load(ctx, was.client))
+	was.open("r", "0-0")
+	was.write("SET {t}k 1")
+	replicaOf := func(p *primary) *primary {
+		for i, srv := range c.Nodes() {
+			if srv.Addr() == p.address {
+				return nodes[c.Nodes()[(i+3)%6].Addr()]
+			}
+		}
+		return nil
+	}
+	takesOver := func(p *primary) {
+		require.Eventually(t, func() bool { // only a replica that is in sync can
+			info, err := p.client.Info(context.Background(), "replication").Result()
+			return err == nil && strings.Contains(info, "master_link_status:up") && strings.Contains(info, "master_sync_in_progress:0")
+		}, await.Patience, 10*time.Millisecond)
+		require.NoError(t, p.client.Do(ctx, "CLUSTER", "FAILOVER").Err())
+		require.Eventually(t, func() bool {
+			for _, node := range nodes {
+				slots, err := node.client.ClusterSlots(context.Background()).Result() //nolint:staticcheck // as in package stack
+				if err != nil || !slices.ContainsFunc(slots, func(s redis.ClusterSlot) bool {
+					return s.Start <= slot && slot <= s.End && s.Nodes[0].Addr == p.address && len(s.Nodes) == 2
+				}) {
+					return false
+				}
+			}
+			return true
+		}, await.Patience, 10*time.Millisecond)
+	}
+	other := replicaOf(was)
+	takesOver(other)
+	assert.Equal(t, "0", other.across("sonic_primary")[0])
+	require.NoError(t, script.Replace(ctx, other.client))
+	other.open("r", "0-0")
+	other.write("SET {t}k 2")
+	takesOver(was)
+	assert.Equal(t, []any{"0", "0"}, was.across("sonic_primary")[:2])
+	require.ErrorContains(t, was.call("sonic_set", "0", tag+"k", "3").Err(), "SONICNOTREADY")
 }

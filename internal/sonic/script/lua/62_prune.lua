@@ -59,7 +59,8 @@ redis.register_function{
 	function_name = 'sonic_prune', flags = {'allow-oom'},
 	callback = function(keys, args)
 		if not concat then bind() end
-		if not opened then return NOT_READY end
+		-- A primary of a cluster that came back older than it was gets effects from before the horizon again.
+		if not opened or shards.clustered and not ready then return NOT_READY end
 		local out = keys[1]
 		local moving = shards.use(out)
 		if moving then return moving end

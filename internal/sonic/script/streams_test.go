@@ -397,3 +397,28 @@ func TestAPrimaryThatWasAReplicaMeanwhileIsClosed(t *testing.T) {
 	assert.Equal(t, []any{"0", "0"}, was.across("sonic_primary")[:2])
 	require.ErrorContains(t, was.call("sonic_set", "0", tag+"k", "3").Err(), "SONICNOTREADY")
 }
+
+// A primary that gets its own effects again asks nothing before it has all of them: a question would
+// raise the stream's last id, which tells what is lost. It asks afterwards.
+func TestAPrimaryThatIsNotReadyAsksNothing(t *testing.T) {
+	t.Parallel()
+	_, from, _ := newCluster(t)
+	_, out := slotOfTag()
+	from.open("", "0-0")
+	for i, effect := range [][]string{{"L", "l", "0", tag + "l", "1-1@b", "", "2", "RPUSH", "x"}, {"S", "l", "0", tag + "k", "v", ""}} {
+		id := message.ID{Ms: uint64(time.Now().Add(-time.Hour).UnixMilli() + int64(i))}
+		payload, _ := message.Payload([]message.Entry{{ID: id, Effects: packEffect(effect)}})
+		reply, err := from.call("sonic_apply", "a", "r1", "0-0", id.String(), "", i, payload).StringSlice()
+		require.NoError(t, err)
+		assert.Equal(t, "applied", reply[0])
+	}
+	assert.Equal(t, "v", from.client.Get(t.Context(), tag+"k").Val())
+	want := strings.TrimSuffix(out, "out") + "want"
+	assert.Equal(t, map[string]string{"b 0:{t}l": "l* 0-0"}, from.client.HGetAll(t.Context(), want).Val())
+	assert.Empty(t, from.take().ids)
+	from.open("r", "0-0")
+	got := from.take()
+	require.Len(t, got.ids, 1)
+	assert.Equal(t, map[string]string{"b 0:{t}l": "l* " + got.ids[0]}, from.client.HGetAll(t.Context(), want).Val())
+	assert.Empty(t, from.take().ids)
+}

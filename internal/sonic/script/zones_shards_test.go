@@ -366,7 +366,7 @@ func (c *chaos) commandOf(z *zone, shard int) (args []any, out string) {
 	return c.command(z), z.out
 }
 
-var isKey = regexp.MustCompile(`^((hll)?(str|h|s|z|l|x|k)\d+|[cn]:.*)$`) //nolint:gochecknoglobals // a constant
+var isKey = regexp.MustCompile(`^((hll)?(str|h|s|z|l|x|k)\d+|[cn]:.*)$`)
 
 // Zones of which some are as a Redis Cluster hold the same at the end.
 func TestZonesWithClustersConverge(t *testing.T) {

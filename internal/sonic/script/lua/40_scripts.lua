@@ -44,7 +44,8 @@ end
 
 -- sonic_mark and sonic_ship stand before and behind a user's script in one MULTI, with the keys that
 -- it declares. sonic_ship notes the state of those that are not what they were. With flag m of its mode sonic_mark makes the list in which the
--- script notes channels and messages of PUBLISH, behind an element of its own: see package publishing.
+-- script notes channels and messages of PUBLISH, behind an element of its own: see package publishing. In a cluster sonic_mark is called with a second
+-- key, which does not exist: while the slot moves Redis refuses the MULTI then. Else the script would run between two calls that are refused.
 always('sonic_mark', function(keys, args)
 	if not ready then return NOT_READY end
 	local moving = shards.use(keys[1])

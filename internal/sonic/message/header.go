@@ -3,13 +3,15 @@ package message
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 )
 
 // Format is the version of the messages that this Sonic writes, and the only one that it reads.
-// Format 4 has operations on strings.
-const Format = 4
+// Format 5 has groups of slots.
+const Format = 5
 
 // Names of properties.
 const (
@@ -24,6 +26,9 @@ const (
 	propPosition = "sonic_position"
 	propPart     = "sonic_part"
 	propConfig   = "sonic_config"
+	propSlots    = "sonic_slots"
+	propMark     = "sonic_watermark"
+	propReached  = "sonic_reached"
 )
 
 // Header is the content of a message's properties.
@@ -44,6 +49,16 @@ type Header struct {
 	Part, Parts int
 	// Config is the origin's result of [Config]; empty: unknown.
 	Config string
+
+	// Slots says that the origin has a Redis Cluster, and that the payload is one of [GroupsPayload].
+	// Prev is then zero, and Last the greatest id of an effect so far.
+	Slots bool
+	// Watermark is a time in milliseconds: all effects of the origin with an earlier id are in this
+	// message or before it. Only with Slots.
+	Watermark uint64
+	// Reached says for each other zone up to which time, in milliseconds, the origin has applied all
+	// of its effects. Only with Slots.
+	Reached map[string]uint64
 }
 
 // ErrNewer says that a newer Sonic wrote the message.
@@ -68,6 +83,14 @@ func (h *Header) Properties() map[string]string {
 	}
 	if h.Config != "" {
 		p[propConfig] = h.Config
+	}
+	if h.Slots {
+		p[propSlots], p[propMark] = "yes", strconv.FormatUint(h.Watermark, 10)
+		var reached []string
+		for _, zone := range slices.Sorted(maps.Keys(h.Reached)) {
+			reached = append(reached, zone+"="+strconv.FormatUint(h.Reached[zone], 10))
+		}
+		p[propReached] = strings.Join(reached, " ")
 	}
 	return p
 }
@@ -122,7 +145,15 @@ func ParseHeader(p map[string]string) (*Header, error) {
 			errs = append(errs, fmt.Errorf("%s is %q", propPart, text))
 		}
 	}
-	if h.First.Compare(h.Last) > 0 || h.Prev.Compare(h.First) >= 0 {
+	if h.Slots = p[propSlots] != ""; h.Slots {
+		h.Watermark, h.Reached = uint64(number(propMark)), map[string]uint64{}
+		for _, word := range strings.Fields(p[propReached]) {
+			zone, ms, _ := strings.Cut(word, "=")
+			if h.Reached[zone], err = strconv.ParseUint(ms, 10, 64); err != nil {
+				errs = append(errs, fmt.Errorf("%s is %q", propReached, p[propReached]))
+			}
+		}
+	} else if h.First.Compare(h.Last) > 0 || h.Prev.Compare(h.First) >= 0 {
 		errs = append(errs, fmt.Errorf("%s %s, %s %s and %s %s do not rise", propPrev, h.Prev, propFirst, h.First, propLast, h.Last))
 	}
 	if len(errs) > 0 {

@@ -119,5 +119,5 @@ func TestHeadersThatCannotBeRead(t *testing.T) {
 	older["sonic_format"] = "3"
 	_, err = message.ParseHeader(older)
 	require.ErrorIs(t, err, message.ErrUnreadable)
-	assert.ErrorContains(t, err, "it is in format 3, and this one reads format 4")
+	assert.ErrorContains(t, err, "it is in format 3, and this one reads format 5")
 }

@@ -32,6 +32,11 @@ func KeysOf(shard int) Keys {
 // is too large for one message.
 func (k Keys) Part(origin string) string { return k.prefix + "part:" + origin }
 
+// None returns the name of a key that does not exist. In front of a Redis Cluster the call of
+// sonic_mark names it behind the outbox: while the slot moves, Redis then refuses the whole
+// transaction. Otherwise it would run the script in it, and the effects would be lost.
+func (k Keys) None() string { return k.prefix + "none" }
+
 // IsStateKey reports whether key is a state key of any shard.
 func IsStateKey(key string) bool { return strings.HasPrefix(key, "{sonic:") }
 

@@ -19,8 +19,10 @@ local open_tx
 -- The transaction of the write that runs.
 local write_tx
 
--- The stream's last id. It is known once sonic_open has run. XSETID would lower it, so whoever raises it looks here.
+-- The stream's last id. It is known once sonic_open has run; in a cluster it is nil until somebody asks for it. XSETID would lower it, so
+-- whoever raises it looks at shards.latest().
 local top
+
 
 -- What an entry of the stream holds at most. The effects of a larger write are in several entries, one behind the other: `p` in all
 -- but the last. So who reads some entries knows what they take at most, and no write meets Redis' bound of an entry, 1 GiB.
@@ -30,10 +32,11 @@ local PIECE = 65536
 -- numbers are left out before it. They also are the positions of its messages, for it goes in several. Sequence numbers stay below 2^20, so
 -- that an id fits into a position; that many in one millisecond happen when this Redis' clock is behind.
 local function next_id(size)
-	local ms, seq = string.match(top, '^(%d+)-(%d+)$')
+	local ms, seq = string.match(shards.latest(), '^(%d+)-(%d+)$')
 	ms, seq = tonumber(ms), tonumber(seq)
 	local now = call('TIME')
 	local wall = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
+	wall = math.max(wall, shards.told)
 	if wall > ms then ms, seq = wall, 0 end
 	seq = seq + math.floor(size / PIECE) + 1
 	if seq >= 1048576 then ms, seq = ms + 1, math.floor(size / PIECE) + 1 end
@@ -72,12 +75,48 @@ local backlog = {
 	bytes = 0, bound = NO_BOUND, drops = false, marks = {}, first = 1, last = 0, rest = 0, old = 0, old_count = 0, added = 0,
 }
 
+-- Of a primary of a cluster, by stream: bytes and count of its entries; whether it may have entries that sonic_take has not returned; the last
+-- one that it has returned; whether its shard may owe answers.
+shards.held, shards.fresh, shards.taken, shards.owing = {}, {}, {}, {}
+
+-- No entry has an id before this time in ms: others were told that all entries before it are with them.
+shards.told, shards.told_text = 0, ''
+
+function shards.tell(ms)
+	if ms > shards.told then shards.told, shards.told_text = ms, format('%d', ms) end
+end
+
+-- hold counts entries that the stream of a shard has.
+function shards.hold(out, bytes, count)
+	local h = shards.held[out]
+	if not h then
+		h = {bytes = 0, count = 0}
+		shards.held[out] = h
+	end
+	h.bytes, h.count = h.bytes + bytes, h.count + count
+	backlog.bytes = backlog.bytes + bytes
+	shards.fresh[out] = true
+end
+
+-- keep says that the stream of a shard has count entries left.
+function shards.keep(out, count)
+	local h = shards.held[out] or {bytes = 0, count = 0}
+	local left = count < h.count and h.bytes * count / h.count or h.bytes
+	backlog.bytes = backlog.bytes - h.bytes + left
+	h.bytes, h.count = left, math.min(h.count, count)
+	if count == 0 then shards.held[out], shards.fresh[out], shards.taken[out] = nil, nil, nil end
+end
+
 -- What an entry takes besides its effects, about.
 local ENTRY_OVERHEAD = 64
 
 -- add counts an entry of the stream.
-function backlog.add(id, effects)
+function backlog.add(out, id, effects)
 	local n = #effects + ENTRY_OVERHEAD
+	if shards.clustered then
+		shards.hold(out, n, math.max(1, math.ceil(#effects / PIECE)))
+		return
+	end
 	backlog.bytes, backlog.rest = backlog.bytes + n, backlog.rest + n
 	backlog.added = backlog.added + math.max(1, math.ceil(#effects / PIECE))
 	if backlog.rest >= PIECE then
@@ -137,7 +176,7 @@ local function add_to_stream(out, id, tx, effects)
 	else
 		id = call('XADD', out, id, 'e', last)
 	end
-	backlog.add(id, effects)
+	backlog.add(out, id, effects)
 	return id
 end
 
@@ -158,12 +197,21 @@ local function append(out, db, tx, effects, notes, writes, kept)
 	local id = '*'
 	if #effects > PIECE then
 		id = next_id(#effects)
-	elseif #top > 20 then -- sequence numbers of six digits
+	elseif top and #top > 20 then -- sequence numbers of six digits
 		id = next_id(0)
 	end
 	id = add_to_stream(out, id, tx, effects)
+	if shards.told > 0 and id < shards.told_text then -- Redis' clock was set back
+		call('XDEL', out, id)
+		top = id
+		id = add_to_stream(out, next_id(0), tx, effects)
+	end
 	open_tx = tx or open_tx
 	top = id
+	if shards.clustered and #top > 20 then -- the next function does not know
+		top = format('%d-0', tonumber(string.match(top, '^%d+')) + 1)
+		call('XSETID', out, top)
+	end
 	if notes and not alone then
 		if out ~= noted_out then noted_out, noted_ver = out, state(out, 'ver') end
 		local ver = noted_ver
@@ -213,11 +261,22 @@ end
 -- The outbox of the function that runs.
 local outbox
 
+shards.MOVING = {err = 'TRYAGAIN the slot is moving to another primary'}
+
+-- use makes out the outbox of the function that runs. In a cluster it returns the error of a slot that is moving: other keys of it may be at
+-- the other primary already. A key that does not exist cannot be read then; where the slot moves to, two of them cannot, also after ASKING.
+function shards.use(out)
+	outbox = out
+	if not shards.clustered then return nil end
+	top = nil
+	if failed(try('EXISTS', state(out, 'none'), state(out, 'non2'))) then return shards.MOVING end
+end
+
 -- is_over tells whether pxat, an expiry as text, has come by the time that the next version will have: that of the stream or of Redis,
 -- whichever is ahead. A stream of many entries in one millisecond may go on in the next one, see append.
 local function is_over(pxat)
 	if not pxat or pxat == '' then return false end
-	local ms = tonumber(string.match(top, '^%d+'))
+	local ms = math.max(tonumber(string.match(shards.latest(), '^%d+')), shards.told)
 	if #top > 20 then ms = ms + 1 end
 	if tonumber(pxat) <= ms then return true end
 	local now = call('TIME')

@@ -63,7 +63,8 @@ local function write(command, body, options)
 		flags = options.frees and {'allow-oom'} or {},
 		callback = function(keys, args)
 			if not ready then return NOT_READY end
-			outbox = keys[1]
+			local moving = shards.use(keys[1])
+			if moving then return moving end
 			local mode = args[1]
 			local db, tx, published, resp3 = '0', nil, false, false
 			if mode ~= '0' then

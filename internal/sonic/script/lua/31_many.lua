@@ -30,10 +30,10 @@ local function head_of(text)
 end
 
 -- sonic_many mode, and of each write a head and the arguments. The head is the command and the number of its arguments, one digit. The
--- mode has no t and no p. It returns the list of replies. An error of one write is its reply; the others run. All these commands need
+-- mode has no t and no p. In a cluster each head is followed by the stream of the write's slot. It returns the list of replies. An error of one write is its reply; the others run. All these commands need
 -- memory: when there is none, Redis refuses the call as it would refuse each of them.
 redis.register_function{
-	function_name = 'sonic_many', flags = {},
+	function_name = 'sonic_many', flags = {'allow-cross-slot-keys'},
 	callback = function(keys, args)
 		if not ready then return NOT_READY end
 		if not concat then bind() end
@@ -53,9 +53,24 @@ redis.register_function{
 		local replies, count = {}, 0
 		local parts, n = {}, 0 -- effects that have no entry yet
 		local notes, noted = {}, 0
+		local function append_joined()
+			if n > 0 and not alone then append(out, db, nil, concat(parts), notes, n) end
+			parts, n, notes, noted = {}, 0, {}, 0
+		end
 		local i, last = 2, #args
+		local moving
 		while i <= last do
 			local head = HEADS[args[i]] or head_of(args[i])
+			if shards.clustered and head then
+				i = i + 1
+				if not args[i] then
+					head = nil
+				elseif args[i] ~= out or i == 3 then
+					append_joined()
+					out = args[i]
+					moving = shards.use(out)
+				end
+			end
 			local stop = head and i + head.n or last + 1
 			if stop > last then
 				-- The writes before it are noted below.
@@ -66,7 +81,7 @@ redis.register_function{
 				break
 			end
 			local reply, effect, note
-			local policy = head.plain and not alone and policy_of(args[i + 1])
+			local policy = not moving and head.plain and not alone and policy_of(args[i + 1])
 			if policy and policy ~= 'c' then -- as the body of SET does it, with less
 				local key, value = args[i + 1], args[i + 2]
 				reply = try('SET', key, value)
@@ -77,13 +92,12 @@ redis.register_function{
 						noted = noted + 2
 					end
 				end
+			elseif moving then
+				reply = moving
 			elseif alone and not head.special then
 				reply = try(head.command, unpack(args, i + 1, stop))
 			else
-				if n > 0 and not alone and not head.joined then
-					append(out, db, nil, concat(parts), notes, n)
-					parts, n, notes, noted = {}, 0, {}, 0
-				end
+				if not head.joined then append_joined() end
 				local done
 				done, reply, effect, note = pcall(head.body, {mode, unpack(args, i + 1, stop)}, db, resp3)
 				if not done then -- what it raised is one write's: those before it must be noted all the same
@@ -107,7 +121,7 @@ redis.register_function{
 			replies[count] = reply
 			i = stop + 1
 		end
-		if n > 0 and not alone then append(out, db, nil, concat(parts), notes, n) end
+		append_joined()
 		return replies
 	end,
 }

@@ -8,6 +8,8 @@ end
 -- sonic_tx closes the transaction of mode, if it appended anything. Its reply is the entry's id.
 always('sonic_tx', function(keys, args)
 	if not ready then return NOT_READY end
+	local moving = shards.use(keys[1])
+	if moving then return moving end
 	local db, tx, published = mode_of(args[1]) -- db is the connection's
 	local id = false
 	if tx and open_tx == tx then id = append(keys[1], db, tx, '') end
@@ -42,9 +44,12 @@ end
 
 -- sonic_mark and sonic_ship stand before and behind a user's script in one MULTI, with the keys that
 -- it declares. sonic_ship notes the state of those that are not what they were. With flag m of its mode sonic_mark makes the list in which the
--- script notes channels and messages of PUBLISH, behind an element of its own: see package publishing.
+-- script notes channels and messages of PUBLISH, behind an element of its own: see package publishing. In a cluster sonic_mark is called with a second
+-- key, which does not exist: while the slot moves Redis refuses the MULTI then. Else the script would run between two calls that are refused.
 always('sonic_mark', function(keys, args)
 	if not ready then return NOT_READY end
+	local moving = shards.use(keys[1])
+	if moving then return moving end
 	marks = {}
 	if alone then return 0 end
 	local db = mode_of(args[1])
@@ -59,7 +64,8 @@ end)
 always('sonic_ship', function(keys, args)
 	if not ready then return NOT_READY end
 	if alone then return false end
-	outbox = keys[1]
+	local moving = shards.use(keys[1])
+	if moving then return moving end
 	local before = marks or {}
 	marks = nil
 	local db, tx = mode_of(args[1])

@@ -33,9 +33,17 @@ local function stream_info(out)
 	return found['last-generated-id'], first and first[1] or '', found.length
 end
 
+function shards.latest()
+	if not top then top = stream_info(outbox) end
+	return top
+end
+
 -- raise moves the stream's last id to id, unless it is there already.
 local function raise(out, id)
-	if id_before(top, id) then
+	if id_before(shards.latest(), id) then
+		if shards.clustered and top == NO_ID then call('XADD', out, 'MAXLEN', '0', '0-1', 'e', '') end
+		-- The next function of a cluster does not know that sequence numbers come to their end, see append.
+		if shards.clustered and #id > 20 then id = format('%d-0', tonumber(string.match(id, '^%d+')) + 1) end
 		call('XSETID', out, id)
 		top = id
 	end

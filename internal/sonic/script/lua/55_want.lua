@@ -21,27 +21,33 @@ local function covers(id, f)
 	return before(pruned, asked) and (not newest or before(newest, asked))
 end
 
--- want asks target for the state of key, unless it was asked, has not answered yet, and the answer will do. Before sonic_open has run it only
--- notes the want: sonic_open asks then. lacking says that what is lost is an own effect, if it is not open yet. f is what is known of the key.
+-- asks tells whether questions may be shipped. A primary of a cluster that is not ready gets own effects again that it has lost. Those are known by
+-- the last id of the stream, which a question would raise.
+function shards.asks() return opened and (ready or not shards.clustered) end
+
+-- want asks target for the state of key, unless it was asked, has not answered yet, and the answer will do. While nothing may be asked it only
+-- notes the want: sonic_open asks then, or sonic_take. lacking says that what is lost is an own effect, if it is not open yet. f is what is known of the key.
 local function want(out, target, policy, db, key, lacking, f)
 	go('0')
 	local hash, field = state(out, 'want'), want_field(target, db, key)
-	lacking = not opened and (lacking or policy == 'n')
+	local asks = shards.asks()
+	lacking = not asks and (lacking or policy == 'n')
 	if not lacking then
 		local held = call('HGET', hash, field)
-		if held and (not opened or covers(string.match(held, '[^ ]*$'), f)) then return false end
+		if held and (not asks or covers(string.match(held, '[^ ]*$'), f)) then return false end
 	end
-	if opened then
+	if asks then
 		call('HSET', hash, field, policy .. ' ' .. ask(out, target, policy, db, key))
 	else
 		call('HSET', hash, field, policy .. (lacking and '* ' or ' ') .. NO_ID)
+		shards.owing[out] = true
 	end
 	return true
 end
 
--- ask_again asks for all that the hash holds. What a zone was asked that is gone, another one is asked; it is
+-- ask_again asks for all that the hash holds, or, if not all, for what nobody was asked yet, and zones that are gone. What a zone was asked that is gone, another one is asked; it is
 -- forgotten when there is none.
-local function ask_again(out)
+local function ask_again(out, some)
 	local hash = state(out, 'want')
 	local all = call('HGETALL', hash)
 	for i = 1, #all, 2 do
@@ -51,7 +57,7 @@ local function ask_again(out)
 			call('HDEL', hash, all[i])
 			target = others[1]
 		end
-		if target then
+		if target and (not some or target ~= string.match(all[i], '^[^ ]*') or string.match(all[i + 1], '[^ ]*$') == NO_ID) then
 			local id = ask(out, target, string.sub(policy, 1, 1), db, key)
 			call('HSET', hash, want_field(target, db, key), policy .. ' ' .. id)
 		end
@@ -94,7 +100,7 @@ local owing = true
 local function owe(out, asker, id, policy, db, key)
 	go('0')
 	call('HSET', state(out, 'owe'), want_field(asker, db, key), policy .. ' ' .. id)
-	owing = true
+	owing, shards.owing[out] = true, true
 end
 
 -- pay answers what waited, as much as one call may.
@@ -110,7 +116,20 @@ local function pay(out)
 		call('HDEL', hash, all[i])
 		if shipped > ANSWERS then return end
 	end
-	owing = false
+	owing, shards.owing[out] = false, nil
+end
+
+-- pay does for the shards of a cluster what sonic_open and beats do for one Redis, as much as one call may: it answers what waited, and asks what
+-- was only noted, and what zones were asked that are gone.
+function shards.pay()
+	for out in pairs(shards.owing) do
+		if not shards.use(out) then
+			ask_again(out, true)
+			owing = true
+			pay(out)
+			if owing then return end
+		end
+	end
 end
 
 -- awaited tells whether this zone waits for the answer of origin to the entry id; then also whether the key is its own.

@@ -42,6 +42,41 @@ local function adopt(out)
 	selected = '0'
 end
 
+-- read_pruned takes the prune mark from what a shard of a cluster holds: it moves with the slot, and is as old as the versions.
+function shards.read_pruned(out)
+	local id = call('HGET', state(out, 'meta'), 'pruned') or NO_ID
+	pruned = versions.of(id, '')
+	pruned.text = id
+end
+
+-- settings reads count other.. default [prefix policy].., which are args from at on. It returns the other zones, the default policy and
+-- those of prefixes, or nil and an error.
+function shards.settings(name, args, at)
+	local count = tonumber(args[at])
+	if not count or #args < at + 1 + count or (#args - at - 1 - count) % 2 ~= 0 then
+		return nil, bad('zone and its settings: count other.. default [prefix policy]..')
+	end
+	local names = {}
+	for i = at + 1, at + count do
+		names[#names + 1] = args[i]
+		if args[i] == name or names[args[i]] then return nil, bad('zone ' .. args[i] .. ' is named twice') end
+		names[args[i]] = true
+	end
+	for i = 0, count do
+		local it = i == 0 and name or names[i]
+		if #it > 64 or not string.find(it, '^[A-Za-z0-9_.-]+$') then return nil, bad('a name of a zone: ' .. it) end
+	end
+	local default, list = POLICIES[args[at + 1 + count]], {}
+	for i = at + 2 + count, #args, 2 do
+		local policy = POLICIES[args[i + 1]]
+		if not policy then return nil, bad('policy ' .. args[i + 1]) end
+		list[#list + 1] = {args[i], policy}
+	end
+	if not default then return nil, bad('policy ' .. args[at + 1 + count]) end
+	table.sort(list, function(a, b) return #a[1] > #b[1] end)
+	return names, default, list
+end
+
 -- sonic_open zone epoch floor flags count other.. default [prefix policy]..: writes are taken from now on. flags: f, to be ready
 -- whatever this Redis has lost of other zones; o, to publish effects in place of appending them; an id, where the stream must have come to: who
 -- calls it has compared that much with the topic; b and a number, what the stream may hold in bytes, with d when effects are dropped past it.
@@ -51,28 +86,11 @@ redis.register_function{
 		if not concat then bind() end
 		local out = keys[1]
 		outbox = out
-		local name, epoch, floor, flags, count = args[1], args[2], args[3], args[4], tonumber(args[5])
-		if #args < 6 or not count or #args < 6 + count or (#args - 6 - count) % 2 ~= 0 then
-			return bad('zone epoch floor flags count other.. default [prefix policy]..')
-		end
-		local names = {}
-		for i = 6, 5 + count do
-			names[#names + 1] = args[i]
-			if args[i] == name or names[args[i]] then return bad('zone ' .. args[i] .. ' is named twice') end
-			names[args[i]] = true
-		end
-		for i = 0, count do
-			local it = i == 0 and name or names[i]
-			if #it > 64 or not string.find(it, '^[A-Za-z0-9_.-]+$') then return bad('a name of a zone: ' .. it) end
-		end
+		local name, epoch, floor, flags = args[1], args[2], args[3], args[4]
+		if #args < 6 then return bad('zone epoch floor flags count other.. default [prefix policy]..') end
+		local names, default, list = shards.settings(name, args, 5)
+		if not names then return default end
 		if not is_id(floor) or not string.find(epoch, '^%d+$') then return bad('floor or epoch') end
-		local default, list = POLICIES[args[6 + count]], {}
-		for i = 7 + count, #args, 2 do
-			local policy = POLICIES[args[i + 1]]
-			if not policy then return bad('policy ' .. args[i + 1]) end
-			list[#list + 1] = {args[i], policy}
-		end
-		if not default then return bad('policy ' .. args[6 + count]) end
 
 		local meta = state(out, 'meta')
 		local held, held_epoch = unpack(call('HMGET', meta, 'zone', 'epoch'))
@@ -97,10 +115,9 @@ redis.register_function{
 		local off = string.find(flags, 'o', 1, true) ~= nil
 		call('HSET', meta, 'zone', name, 'epoch', epoch, 'layout', LAYOUT, 'off', off and '1' or '0')
 		call('HDEL', meta, 'history')
-		zone, others, alone, opened = name, names, count == 0, true
+		zone, others, alone, opened, shards.clustered, shards.told = name, names, #names == 0, true, false, 0
 		default_policy, policies = default, list
 		if alone then call('UNLINK', state(out, 'ver')) end -- nothing is noted of what is written from now on
-		table.sort(policies, function(a, b) return #a[1] > #b[1] end)
 		ask_again(out)
 		unsent.choose(off and not alone, false)
 		local length = call('XLEN', out)
@@ -148,24 +165,33 @@ redis.register_function{
 	end,
 }
 
+-- shipped notes that the broker has all entries of a stream up to id, and removes these. It returns how many are left, and up to which id
+-- the broker has all.
+function shards.shipped(out, id)
+	local meta = state(out, 'meta')
+	local before = call('HGET', meta, 'shipped') or NO_ID
+	if id_before(before, id) then
+		before = id
+		call('HSET', meta, 'shipped', id)
+	end
+	local ms, seq = string.match(id, '^(%d+)-(%d+)$')
+	call('XTRIM', out, 'MINID', ms .. '-' .. format('%.0f', tonumber(seq) + 1))
+	local length = call('XLEN', out)
+	if shards.clustered then
+		shards.keep(out, length)
+	else
+		backlog.trim(id, length)
+	end
+	return length, before
+end
+
 -- sonic_shipped id [sent]: the broker has acknowledged all entries up to id, and so many of those that were published.
 redis.register_function{
 	function_name = 'sonic_shipped', flags = {'allow-oom'},
 	callback = function(keys, args)
 		if not concat then bind() end
-		local out, id = keys[1], args[1]
-		if not id or not is_id(id) then return bad('id') end
+		if not args[1] or not is_id(args[1]) then return bad('id') end
 		if args[2] then unsent.told = math.min(tonumber(args[2]), unsent.sent) end
-		local meta = state(out, 'meta')
-		local shipped = call('HGET', meta, 'shipped') or NO_ID
-		if id_before(shipped, id) then
-			shipped = id
-			call('HSET', meta, 'shipped', id)
-		end
-		local ms, seq = string.match(id, '^(%d+)-(%d+)$')
-		call('XTRIM', out, 'MINID', ms .. '-' .. format('%.0f', tonumber(seq) + 1))
-		local length = call('XLEN', out)
-		backlog.trim(id, length)
-		return {length, shipped}
+		return {shards.shipped(keys[1], args[1])}
 	end,
 }

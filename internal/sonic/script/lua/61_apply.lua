@@ -131,7 +131,7 @@ local function apply_entry(out, origin, id, packed, counts, current)
 			current.policy = policy
 			if op == 'N' then
 				if e[5] == zone and origin ~= zone then
-					if current.answers < ANSWERS and (ready or #behind(out) == 0) then
+					if current.answers < ANSWERS and (ready or not shards.clustered and #behind(out) == 0) then
 						current.answers = current.answers + answer(out, origin, id, policy, e[3], e[4])
 					else
 						owe(out, origin, id, policy, e[3], e[4])
@@ -195,12 +195,17 @@ end
 always('sonic_apply', function(keys, args)
 	if not concat then bind() end
 	local out = keys[1]
-	outbox = out
-	local origin, epoch, prev, last, part, message, payload = unpack(args)
+	local moving = shards.use(out)
+	if moving then return moving end
+	local shard, epoch, prev, last, part, message, payload = unpack(args)
+	-- A zone with a cluster has a cursor for each slot: <zone>/<slot>.
+	local origin = string.match(shard, '^[^/]*')
 	if #args ~= 7 or not is_id(prev) or not is_id(last) or not string.find(part, '^%d*/?%d*$') then
 		return bad('origin epoch prev last part message payload')
 	end
-	if not opened then
+	if shards.clustered and not opened then
+		return NOT_READY
+	elseif not opened then
 		local problem = adopt(out)
 		if problem then return problem end
 		if origin ~= zone then return NOT_READY end
@@ -211,14 +216,17 @@ always('sonic_apply', function(keys, args)
 			.. 'zone ' .. zone .. ' again, with the same zones'}
 	end
 	selected = '0'
+	if shards.clustered then shards.read_pruned(out) end
 
 	local cur = state(out, 'cur')
 	local cursor, message_before
 	if origin == zone then
 		-- What this Redis has lost is behind its stream's last id. It applies that before it is open.
-		cursor, message_before = opened and last or top, ''
+		cursor = shards.latest()
+		if shards.clustered and ready or not shards.clustered and opened then cursor = last end
+		message_before = ''
 	else
-		local held = call('HMGET', cur, origin, 'm ' .. origin)
+		local held = call('HMGET', cur, shard, 'm ' .. shard)
 		cursor, message_before = held[1] or NO_ID, held[2] or ''
 	end
 	local counts = {entries = 0, applied = 0, lost = 0, dead = 0, diverged = 0, wanted = 0}
@@ -226,40 +234,41 @@ always('sonic_apply', function(keys, args)
 		return {
 			status, cursor, message_before, format('%d', counts.entries), format('%d', counts.applied),
 			format('%d', counts.lost), format('%d', counts.dead), format('%d', counts.diverged),
-			format('%d', counts.wanted), format('%d', math.max(0, ms_of(top) - wall_clock())), ready and '1' or '0',
+			format('%d', counts.wanted), format('%d', math.max(0, ms_of(shards.latest()) - wall_clock())), ready and '1' or '0',
 		}
 	end
 	if not id_before(cursor, last) then return reply('duplicate') end
 	if id_before(cursor, prev) and origin ~= zone then return reply('gap') end
 	if part ~= '' then
 		local status
-		status, payload = collect(out, origin, last, part, payload)
+		status, payload = collect(out, shard, last, part, payload)
 		if status then return reply(status) end
 	end
 	local readable, entries = pcall(cmsgpack.unpack, payload)
 	if not readable or type(entries) ~= 'table' or #entries % 2 ~= 0 then
-		uncollect(out, origin, last, part)
+		uncollect(out, shard, last, part)
 		return {err = 'SONICPAYLOAD of ' .. origin .. ' up to ' .. last .. ' is not what this version reads'}
 	end
 
 	for i = 1, #entries, 2 do
 		local op = unknown(entries[i + 1])
 		if op then
-			uncollect(out, origin, last, part)
+			uncollect(out, shard, last, part)
 			return {err = 'SONICNEWER ' .. origin .. ' sent an effect ' .. entries[i] .. ' of kind ' .. op .. ', which this Redis\' library '
 				.. 'does not know: run the newer version of Sonic in zone ' .. zone .. ', too'}
 		end
 	end
 
-	reached_before = versions.parse(top)
+	reached_before = versions.parse(shards.latest())
 	-- From here on local writes, and what is appended below, are newer than all of this message.
 	raise(out, last)
 	reached_before.raised = top
 	ver, emptied = state(out, 'ver'), {}
 	filled = call('EXISTS', state(out, 'boot')) == 1 and state(out, 'boot')
 	local wall = wall_clock()
-	clock = math.max(ms_of(top), wall)
-	ahead = ms_of(top) >= wall
+	local stream = math.max(ms_of(top), shards.told)
+	clock = math.max(stream, wall)
+	ahead = stream >= wall
 	recovers = not ready
 	local current = {wants = call('EXISTS', state(out, 'want')) == 1, answers = 0}
 	local asked = origin == zone and (others[1] or '') or origin
@@ -289,13 +298,14 @@ always('sonic_apply', function(keys, args)
 	cursor = last
 	if origin ~= zone then
 		message_before = message
-		call('HSET', cur, origin, last, 'm ' .. origin, message, 'e ' .. origin, epoch)
+		call('HSET', cur, shard, last, 'm ' .. shard, message, 'e ' .. shard, epoch)
 	end
 	if part ~= '' then
-		call('DEL', state(out, 'part:' .. origin))
-		call('HDEL', cur, 'p ' .. origin)
+		call('DEL', state(out, 'part:' .. shard))
+		call('HDEL', cur, 'p ' .. shard)
 	end
 	if filled and opened then forget_bootstrap(cur) end
+	if shards.clustered then return reply('applied') end
 	if opened and not ready and #behind(out) == 0 then
 		pay(out)
 		ready = not lacks_own(out)

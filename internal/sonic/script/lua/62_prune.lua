@@ -8,18 +8,18 @@ redis.register_function{
 	callback = function(keys)
 		if not concat then bind() end
 		if not opened then return NOT_READY end
-		if alone then return false end
+		if alone or shards.clustered then return false end
 		if call('HGET', state(keys[1], 'meta'), 'zone') ~= zone then -- FLUSHALL, past Sonic
 			ready, opened = false, false
 			return NOT_READY
 		end
 		selected, outbox = '0', keys[1]
 		if ready or #behind(keys[1]) == 0 then pay(keys[1]) end
-		local held = call('HMGET', state(keys[1], 'cur'), unpack(others))
+		local cursors = call('HMGET', state(keys[1], 'cur'), unpack(others))
 		local effect = {'_', 'n', '0', ''}
 		for i = 1, #others do
 			effect[#effect + 1] = others[i]
-			effect[#effect + 1] = held[i] or NO_ID
+			effect[#effect + 1] = cursors[i] or NO_ID
 		end
 		return append(keys[1], '0', nil, cmsgpack.pack(effect))
 	end,
@@ -54,20 +54,24 @@ local function is_base(field, stored)
 	return IN_PLACE[kind] ~= nil
 end
 
--- sonic_prune cursor count: one step through the hash of versions.
+-- sonic_prune cursor count [horizon]: one step through the hash of versions. In a cluster horizon is the id that all zones are past.
 redis.register_function{
 	function_name = 'sonic_prune', flags = {'allow-oom'},
 	callback = function(keys, args)
 		if not concat then bind() end
-		if not opened then return NOT_READY end
+		-- A primary of a cluster that came back older than it was gets effects from before the horizon again.
+		if not opened or shards.clustered and not ready then return NOT_READY end
 		local out = keys[1]
+		local moving = shards.use(out)
+		if moving then return moving end
 		selected = '0'
 		if not args[2] then return bad('cursor count') end
-		local to = horizon(out)
+		if shards.clustered then shards.read_pruned(out) end
+		local to = args[3] or horizon(out)
 		if id_before(pruned.text, to) then
 			pruned = versions.of(to, '')
 			pruned.text = to
-			call('HSET', state(out, 'meta'), 'pruned', to)
+			if not shards.clustered then call('HSET', state(out, 'meta'), 'pruned', to) end
 		end
 		local hash = state(out, 'ver')
 		local step = call('HSCAN', hash, args[1], 'COUNT', args[2])
@@ -93,6 +97,7 @@ redis.register_function{
 			local expiry = call('HGET', hash, wholes[i][1])
 			if expiry and versions.overtaken(expiry, wholes[i][2]) then gone[#gone + 1] = wholes[i][1] end
 		end
+		if shards.clustered and #gone > 0 then call('HSET', state(out, 'meta'), 'pruned', pruned.text) end
 		sliced('HDEL', hash, gone, 1, #gone)
 		return {
 			step[1], format('%d', #gone), format('%d', #fields / 2), format('%d', call('HLEN', hash)), pruned.text,

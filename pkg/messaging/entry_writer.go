@@ -279,6 +279,14 @@ func (w *EntryWriter) Stored() int64 {
 	return w.stored
 }
 
+// LastID is the id of the topic's last message: the one that Store has stored, or that of Last if the
+// writer has read it since. It is zero if there was none.
+func (w *EntryWriter) LastID() MessageID {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.at
+}
+
 // Context ends when the writer is closed, is in doubt, or has lost its topic; context.Cause
 // says which. Whoever keeps something that only the topic's owner may do gives it up then. A
 // broker that cannot be reached may have let another writer in before this one hears of it;

@@ -1,0 +1,124 @@
+package primaries
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/aviaryhq/aviary/internal/sonic/cluster"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// Marker says up to which message of a zone's topic everything is in the data of a primary. It is
+// written behind that data, so a replica that has the marker has the data, too.
+type Marker struct {
+	Message messaging.MessageID
+	// Watermark is the time, in milliseconds, before which all effects of the zone are in that
+	// message or before it.
+	Watermark uint64
+}
+
+// IsZero reports whether there is no marker.
+func (m Marker) IsZero() bool { return m.Message.IsZero() }
+
+func (m Marker) text() string {
+	return hex.EncodeToString(m.Message.Bytes()) + " " + strconv.FormatUint(m.Watermark, 10)
+}
+
+func parseMarker(text string) (m Marker, err error) {
+	id, watermark, _ := strings.Cut(text, " ")
+	bytes, err := hex.DecodeString(id)
+	if err == nil {
+		m.Message, err = messaging.ParseMessageID(bytes)
+	}
+	if err == nil {
+		m.Watermark, err = strconv.ParseUint(watermark, 10, 64)
+	}
+	if err != nil {
+		return Marker{}, fmt.Errorf("the marker %q: %w", text, err)
+	}
+	return m, nil
+}
+
+// Doer sends one command to Redis. Clients of go-redis and their connections implement it.
+type Doer interface {
+	Do(ctx context.Context, args ...any) *redis.Cmd
+}
+
+// Pipeliner sends several commands to Redis at once. Clients of go-redis and their connections
+// implement it.
+type Pipeliner interface {
+	Pipelined(ctx context.Context, f func(redis.Pipeliner) error) ([]redis.Cmder, error)
+}
+
+// WriteMarker writes the marker of a zone to a primary with these slots, which are in order. The
+// primary refuses with SONICNOTREADY while it may lack data, and with TRYAGAIN while the slot of the
+// marker moves: a later marker serves as well.
+func WriteMarker(ctx context.Context, db Doer, slots []int, zone string, m Marker) error {
+	if len(slots) == 0 {
+		return nil
+	}
+	return db.Do(ctx, "FCALL", "sonic_mark", 1, script.SlotKeys(slots[0]).Outbox, zone, m.text()).Err()
+}
+
+// markersAtOnce is how many slots one request asks for markers.
+const markersAtOnce = 1000
+
+// ReadMarker returns the greatest of the markers of a zone that a primary has in these slots. It is
+// zero if there is none. The marker can be in any slot: it is in the lowest one that the primary had
+// when it was written, or has moved in with a slot. ReadMarker passes over slots that the primary
+// does not have.
+func ReadMarker(ctx context.Context, db Pipeliner, slots []int, zone string) (greatest Marker, err error) {
+	for len(slots) > 0 {
+		n := min(len(slots), markersAtOnce)
+		commands, err := db.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for _, slot := range slots[:n] {
+				p.HGet(ctx, script.SlotKeys(slot).Mark, zone)
+			}
+			return nil
+		})
+		var refused redis.Error // redis.Nil, too
+		if err != nil && !errors.As(err, &refused) {
+			return Marker{}, fmt.Errorf("cannot read the marker of zone %s: %w", zone, err)
+		}
+		for _, c := range commands {
+			text, err := c.(*redis.StringCmd).Result()
+			switch {
+			case errors.Is(err, redis.Nil) || isOf(err, "MOVED ") || isOf(err, "ASK "):
+				continue
+			case err != nil:
+				return Marker{}, fmt.Errorf("cannot read the marker of zone %s: %w", zone, err)
+			}
+			m, err := parseMarker(text)
+			if err != nil {
+				return Marker{}, err
+			}
+			if greatest.IsZero() || m.Message.Compare(greatest.Message) > 0 {
+				greatest = m
+			}
+		}
+		slots = slots[n:]
+	}
+	return greatest, nil
+}
+
+func isOf(err error, prefix string) bool {
+	var reply redis.Error
+	return errors.As(err, &reply) && strings.HasPrefix(reply.Error(), prefix)
+}
+
+// SlotsOf returns the slots of the primary at an address, in order.
+func SlotsOf(m *cluster.Map, address string) (slots []int) {
+	for slot := range cluster.Slots {
+		if m.Owner(slot) == address {
+			slots = append(slots, slot)
+		}
+	}
+	return slots
+}

@@ -64,7 +64,7 @@ func WriteMarker(ctx context.Context, db Doer, slots []int, zone string, m Marke
 	if len(slots) == 0 {
 		return nil
 	}
-	return db.Do(ctx, "FCALL", "sonic_mark", 1, script.SlotKeys(slots[0]).Outbox, zone, m.text()).Err()
+	return db.Do(ctx, "FCALL", "sonic_marker", 1, script.SlotKeys(slots[0]).Outbox, zone, m.text()).Err()
 }
 
 // markersAtOnce is how many slots one request asks for markers.

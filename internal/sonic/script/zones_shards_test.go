@@ -324,11 +324,11 @@ func (z *zone) applyGroups(origin *zone, index int) {
 func (z *zone) groupsTooEarly(origin *zone, index int) {
 	z.world.t.Helper()
 	for _, g := range origin.topic[index].groups {
-		name, out := origin.name, z.shard(g.shard)
+		name, out, cursors := origin.name, z.shard(g.shard), "cur"
 		if z.shards == nil {
-			name = fmt.Sprintf("%s/%d", name, g.shard)
+			name, cursors = fmt.Sprintf("%s/%d", name, g.shard), "slots"
 		}
-		cursor, err := z.client.HGet(context.Background(), out[:len(out)-3]+"cur", name).Result()
+		cursor, err := z.client.HGet(context.Background(), out[:len(out)-3]+cursors, name).Result()
 		if err != nil {
 			cursor = "0-0"
 		}

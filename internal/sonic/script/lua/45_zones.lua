@@ -51,7 +51,8 @@ end
 
 -- Cursors. The hash `cur` holds four fields of an origin: "<zone>" is its cursor, "m <zone>" the message that
 -- the cursor was moved by, "e <zone>" the epoch, "p <zone>" the progress of a message in parts. The hash `told`
--- holds cursors that beats told: "<zone> <origin>".
+-- holds cursors that beats told: "<zone> <origin>". The hash `slots` holds the cursors of the slots of zones with a cluster: three fields of
+-- "<zone>/<slot>", as in `cur`. There are many, and what looks at `cur` reads all of it.
 
 -- all_cursors returns zone, cursor, message, epoch, zone, ..
 local function all_cursors(out)

@@ -198,13 +198,17 @@ always('sonic_apply', function(keys, args)
 	local moving = shards.use(out)
 	if moving then return moving end
 	local shard, epoch, prev, last, part, message, payload = unpack(args)
+	-- r: what this primary of a cluster may have lost is applied again.
+	local again
+	again, epoch = string.match(tostring(epoch), '^(r?)(%d+)$')
 	-- A zone with a cluster has a cursor for each slot: <zone>/<slot>.
 	local origin = string.match(shard, '^[^/]*')
-	if #args ~= 7 or not is_id(prev) or not is_id(last) or not string.find(part, '^%d*/?%d*$') then
+	if #args ~= 7 or not epoch or not is_id(prev) or not is_id(last) or not string.find(part, '^%d*/?%d*$') then
 		return bad('origin epoch prev last part message payload')
 	end
-	if shards.clustered and not opened then
-		return NOT_READY
+	if shards.clustered then
+		-- Own effects come first: what others send raises the last id of the stream, which tells how much of them is lost.
+		if not opened or not ready and again == '' or origin ~= zone and shards.lacks[zone] then return NOT_READY end
 	elseif not opened then
 		local problem = adopt(out)
 		if problem then return problem end
@@ -218,7 +222,7 @@ always('sonic_apply', function(keys, args)
 	selected = '0'
 	if shards.clustered then shards.read_pruned(out) end
 
-	local cur = state(out, 'cur')
+	local cur = state(out, shard == origin and 'cur' or 'slots')
 	local cursor, message_before
 	if origin == zone then
 		-- What this Redis has lost is behind its stream's last id. It applies that before it is open.
@@ -304,13 +308,38 @@ always('sonic_apply', function(keys, args)
 		call('DEL', state(out, 'part:' .. shard))
 		call('HDEL', cur, 'p ' .. shard)
 	end
-	if filled and opened then forget_bootstrap(cur) end
+	if filled and opened then forget_bootstrap(state(out, 'cur')) end
 	if shards.clustered then return reply('applied') end
+	shards.become_ready(out)
+	return reply('applied')
+end)
+
+-- become_ready has this Redis take writes once it has reached all cursors that it once told, and has its own effects.
+function shards.become_ready(out)
 	if opened and not ready and #behind(out) == 0 then
 		pay(out)
 		ready = not lacks_own(out)
 	end
-	return reply('applied')
+end
+
+-- sonic_reached origin cursor message zone id ..: every effect of a zone with a cluster before the cursor is applied, and so is the message. The
+-- others are cursors that the zone told.
+always('sonic_reached', function(keys, args)
+	if not concat then bind() end
+	local out = keys[1]
+	local origin, id, message = args[1], args[2], args[3]
+	if #args % 2 ~= 1 or #args < 3 or not is_id(id) then return bad('origin cursor message zone id ..') end
+	if not opened or shards.clustered or not others[origin] then return NOT_READY end
+	outbox, selected = out, '0'
+	local cur, told = state(out, 'cur'), {}
+	if not id_before(id, call('HGET', cur, origin) or NO_ID) then call('HSET', cur, origin, id, 'm ' .. origin, message) end
+	for i = 4, #args, 2 do
+		if not is_id(args[i + 1]) then return bad('a cursor of ' .. args[i]) end
+		told[#told + 1], told[#told + 2] = origin .. ' ' .. args[i], args[i + 1]
+	end
+	if #told > 0 then sliced('HSET', state(out, 'told'), told, 1, #told) end
+	shards.become_ready(out)
+	return ready and 1 or 0
 end)
 
 end

@@ -14,7 +14,7 @@ local function across(name, callback)
 end
 
 -- sonic_open_primary zone flags floor count other.. default [prefix policy]..: this Redis is a primary of a cluster, and takes writes from
--- now on. flags: r, it is ready; without, it takes no writes yet, but what it has lost is applied to it. b and a number, what all streams may
+-- now on. flags: r, it is ready; without, it takes no writes yet, but what it has lost is applied to it, see sonic_recovered. b and a number, what all streams may
 -- hold in bytes. floor is an id: no entry gets one before it. The zone has told others that all entries before it are with them, and the clock
 -- here may be behind that of the primary before.
 across('sonic_open_primary', function(args)
@@ -33,15 +33,38 @@ across('sonic_open_primary', function(args)
 	shards.tell(ms_of(floor))
 	versions.flushes = {['0'] = false}
 	ready = string.find(flags, 'r', 1, true) ~= nil
+	shards.lacks = {}
+	if not ready then
+		shards.lacks[zone] = true
+		for i = 1, #others do shards.lacks[others[i]] = true end
+		local now = call('TIME')
+		shards.opening = now[1] .. '.' .. now[2]
+	end
 	return 1
 end)
 
--- sonic_primary tells whether this primary is opened, whether it is ready, the bytes that its streams hold, its clock in milliseconds.
+-- sonic_recovered zone [opening]: all that the topic of a zone has, and that this primary may have lost, is applied to it again. It is ready once
+-- that was said of all zones; it returns 1 then. opening is what sonic_primary told before: if this primary was opened again since, it may have
+-- lost something since.
+across('sonic_recovered', function(args)
+	if not opened or not shards.clustered or args[2] and not ready and args[2] ~= shards.opening then return NOT_READY end
+	shards.lacks[args[1]] = nil
+	ready = not next(shards.lacks)
+	return ready and 1 or 0
+end)
+
+-- sonic_primary tells whether this primary is opened, whether it is ready, the bytes that its streams hold, its clock in milliseconds, and if it is
+-- not ready, which opening this is, and the zones of which it may lack effects.
 across('sonic_primary', function()
-	return {
+	local state_now = {
 		opened and shards.clustered and '1' or '0', ready and shards.clustered and '1' or '0', format('%.0f', backlog.bytes),
 		format('%d', math.max(wall_clock(), shards.told)),
 	}
+	if opened and shards.clustered and not ready then
+		state_now[5] = shards.opening
+		for lacking in pairs(shards.lacks) do state_now[#state_now + 1] = lacking end
+	end
+	return state_now
 end)
 
 -- sonic_hold stream..: looks whether this primary has the slots of these streams. It forgets those that it does not have, and returns them. It is

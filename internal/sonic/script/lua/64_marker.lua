@@ -1,8 +1,8 @@
 
--- sonic_mark zone marker: everything that the topic of a zone has up to a message is in the data of this primary of a cluster. It is refused
+-- sonic_marker zone marker: everything that the topic of a zone has up to a message is in the data of this primary of a cluster. It is refused
 -- while this primary may lack something: who calls may not know yet that it was restarted or has taken over.
 redis.register_function{
-	function_name = 'sonic_mark', flags = {'allow-oom'},
+	function_name = 'sonic_marker', flags = {'allow-oom'},
 	callback = function(keys, args)
 		if not concat then bind() end
 		if not ready then return NOT_READY end

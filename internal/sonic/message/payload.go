@@ -67,25 +67,16 @@ func Entries(payload []byte) ([]Entry, error) {
 // and policy.
 func Effects(packed string) ([][]string, error) {
 	var effects [][]string
-	rest := []byte(packed)
-	for len(rest) > 0 {
-		n, after, err := readArray(rest)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrPayload, err)
-		}
-		if n < 4 {
-			return nil, fmt.Errorf("%w: an effect of %d values", ErrPayload, n)
-		}
-		rest = after
-		effect := make([]string, n)
-		for i := range effect {
-			var value []byte
-			if value, rest, err = readString(rest); err != nil {
-				return nil, fmt.Errorf("%w: %w", ErrPayload, err)
-			}
+	err := eachEffect([]byte(packed), func(values [][]byte, _ []byte) error {
+		effect := make([]string, len(values))
+		for i, value := range values {
 			effect[i] = string(value)
 		}
 		effects = append(effects, effect)
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	return effects, nil
 }

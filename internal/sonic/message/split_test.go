@@ -1,0 +1,143 @@
+package message_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/sonic/cluster"
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+)
+
+// packed returns effects as the library packs them.
+func packed(effects ...[]string) string {
+	var b []byte
+	for _, effect := range effects {
+		b = append(b, 0xdc, byte(len(effect)>>8), byte(len(effect)))
+		for _, v := range effect {
+			b = append(b, 0xdb, byte(len(v)>>24), byte(len(v)>>16), byte(len(v)>>8), byte(len(v)))
+			b = append(b, v...)
+		}
+	}
+	return string(b)
+}
+
+func set(key, value string) []string { return []string{"S", "l", "0", key, value, ""} }
+
+// unpacked returns id and effect of all effects of a payload, in order.
+func unpacked(t *testing.T, payload []byte) (all []string) {
+	t.Helper()
+	entries, err := message.Entries(payload)
+	require.NoError(t, err)
+	for _, e := range entries {
+		effects, err := message.Effects(e.Effects)
+		require.NoError(t, err)
+		for _, effect := range effects {
+			all = append(all, e.ID.String()+" "+strings.Join(effect, " "))
+		}
+	}
+	return all
+}
+
+func payloadOf(entries ...message.Entry) []byte {
+	payload, _ := message.Payload(entries)
+	return payload
+}
+
+func TestSplitBySlot(t *testing.T) {
+	id := func(ms uint64) message.ID { return message.ID{Ms: ms} }
+	payload := payloadOf(
+		message.Entry{ID: id(1), Effects: packed(set("{a}1", "x"), set("{b}1", "x"), set("{a}2", "y"))},
+		message.Entry{ID: id(2), Effects: packed([]string{"_", "n", "0", "", "b", "5-0", "c", "6-1"})},
+		message.Entry{ID: id(3), Effects: packed([]string{"P", "n", "0", "{b}channel", "text"})},
+		message.Entry{ID: id(4), Effects: packed([]string{"_", "n", "0", "", "b", "7-0"}, []string{"D", "l", "0", "{a}1"})},
+	)
+	slots, told, err := message.SplitBySlot(payload)
+	require.NoError(t, err)
+	assert.Equal(t, map[string]message.ID{"b": id(7), "c": {Ms: 6, Seq: 1}}, told)
+	require.Len(t, slots, 2)
+	assert.Equal(t, cluster.Slot([]byte("a")), slots[0].Slot)
+	assert.Equal(t, id(4), slots[0].Last)
+	assert.Equal(t, []string{"1-0 S l 0 {a}1 x ", "1-0 S l 0 {a}2 y ", "4-0 D l 0 {a}1"}, unpacked(t, slots[0].Payload))
+	assert.Equal(t, cluster.Slot([]byte("b")), slots[1].Slot)
+	assert.Equal(t, id(3), slots[1].Last)
+	assert.Equal(t, []string{"1-0 S l 0 {b}1 x ", "3-0 P n 0 {b}channel text"}, unpacked(t, slots[1].Payload))
+
+	slots, told, err = message.SplitBySlot(payloadOf())
+	require.NoError(t, err)
+	assert.Empty(t, slots)
+	assert.Empty(t, told)
+}
+
+func TestPayloadsThatCannotBeSplit(t *testing.T) {
+	for name, c := range map[string]struct {
+		effects string
+		want    error
+	}{
+		"flush":                 {packed(set("k", "v"), []string{"F", "l", "0", ""}), message.ErrFlush},
+		"another database":      {packed([]string{"S", "l", "3", "k", "v", ""}), message.ErrDatabase},
+		"unknown":               {packed([]string{"Q", "l", "0", "k"}), message.ErrEffect},
+		"two letters":           {packed([]string{"SS", "l", "0", "k"}), message.ErrEffect},
+		"no letter":             {packed([]string{"", "l", "0", "k"}), message.ErrEffect},
+		"short":                 {packed([]string{"D", "l", "0"}), message.ErrPayload},
+		"short beat":            {packed([]string{"_"}), message.ErrPayload},
+		"a zone alone":          {packed([]string{"_", "n", "0", "", "b"}), message.ErrPayload},
+		"a cursor that is none": {packed([]string{"_", "n", "0", "", "b", "x"}), message.ErrPayload},
+		"no msgpack":            {"x", message.ErrPayload},
+		"cut":                   {packed(set("k", "v"))[:20], message.ErrPayload},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := message.SplitBySlot(payloadOf(message.Entry{ID: message.ID{Ms: 1}, Effects: c.effects}))
+			assert.ErrorIs(t, err, c.want)
+		})
+	}
+	_, _, err := message.SplitBySlot([]byte("x"))
+	assert.ErrorIs(t, err, message.ErrPayload)
+}
+
+// Each effect is in the payload of its key's slot, once, in the order in which it was.
+func TestSplitKeepsAllEffects(t *testing.T) {
+	for seed := range uint64(50) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		want := map[int][]string{}
+		last := map[int]message.ID{}
+		var entries []message.Entry
+		for n := range r.IntN(60) {
+			id := message.ID{Ms: uint64(n / 3), Seq: uint64(n%3 + 1)}
+			var effects [][]string
+			for range r.IntN(8) {
+				key := fmt.Sprintf("{%d}%d", r.IntN(5), r.IntN(3))
+				effect := []string{string("SRLDHAZhazEIijPNO"[r.IntN(17)]), "l", "0", key}
+				for range r.IntN(30) {
+					effect = append(effect, strings.Repeat("v", r.IntN(400)))
+				}
+				effects = append(effects, effect)
+				slot := cluster.Slot([]byte(key))
+				want[slot] = append(want[slot], id.String()+" "+strings.Join(effect, " "))
+				last[slot] = id
+			}
+			entries = append(entries, message.Entry{ID: id, Effects: packed(effects...)})
+		}
+		payload := payloadOf(entries...)
+		slots, _, err := message.SplitBySlot(payload)
+		require.NoError(t, err)
+		require.Len(t, slots, len(want))
+		for _, s := range slots {
+			assert.Equal(t, want[s.Slot], unpacked(t, s.Payload), "seed %d", seed)
+			assert.Equal(t, last[s.Slot], s.Last)
+		}
+		// Whatever happens to a payload, it is split or refused.
+		for range 50 {
+			broken := slices.Clone(payload)
+			if len(broken) > 0 {
+				broken[r.IntN(len(broken))] = byte(r.Uint32())
+			}
+			_, _, _ = message.SplitBySlot(broken[:r.IntN(len(broken)+1)])
+		}
+	}
+}

@@ -190,13 +190,7 @@ func (l *Library) Apply(ctx context.Context, h *message.Header, payload []byte, 
 	if err != nil {
 		return Result{}, err
 	}
-	f := fields{values: reply}
-	r := Result{Status: f.text(), Cursor: f.id(), CursorMessage: f.text()}
-	for _, n := range []*int64{&r.Entries, &r.Applied, &r.Lost, &r.Dead, &r.Diverged, &r.Wanted, &r.ClockAhead} {
-		*n = f.number()
-	}
-	r.Ready = f.text() == "1"
-	return r, f.fault("sonic_apply")
+	return resultOf(reply)
 }
 
 // Shipped records that the topic has all effects up to id, and removes them from the stream.

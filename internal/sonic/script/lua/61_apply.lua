@@ -322,18 +322,20 @@ function shards.become_ready(out)
 	end
 end
 
--- sonic_reached origin cursor message zone id ..: every effect of a zone with a cluster before the cursor is applied, and so is the message. The
--- others are cursors that the zone told.
+-- sonic_reached origin epoch cursor message zone id ..: every effect of a zone with a cluster before the cursor is applied, and so is the message. The
+-- others are cursors that the zone told. epoch is that of this Redis when who calls has read the cursor from which on it has applied all: if Redis was
+-- opened again since, it may have lost something since.
 always('sonic_reached', function(keys, args)
 	if not concat then bind() end
 	local out = keys[1]
-	local origin, id, message = args[1], args[2], args[3]
-	if #args % 2 ~= 1 or #args < 3 or not is_id(id) then return bad('origin cursor message zone id ..') end
+	local origin, epoch, id, message = args[1], args[2], args[3], args[4]
+	if #args % 2 ~= 0 or #args < 4 or not is_id(id) then return bad('origin epoch cursor message zone id ..') end
 	if not opened or shards.clustered or not others[origin] then return NOT_READY end
+	if call('HGET', state(out, 'meta'), 'epoch') ~= epoch then return {err = 'SONICOLDER this Redis was opened again'} end
 	outbox, selected = out, '0'
 	local cur, told = state(out, 'cur'), {}
 	if not id_before(id, call('HGET', cur, origin) or NO_ID) then call('HSET', cur, origin, id, 'm ' .. origin, message) end
-	for i = 4, #args, 2 do
+	for i = 5, #args, 2 do
 		if not is_id(args[i + 1]) then return bad('a cursor of ' .. args[i]) end
 		told[#told + 1], told[#told + 2] = origin .. ' ' .. args[i], args[i + 1]
 	end

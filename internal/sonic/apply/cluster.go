@@ -1,0 +1,234 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/primaries"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/pkg/backoff"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// applyTimeout bounds one attempt to apply a message: a primary that cannot be reached becomes an
+// error of the applier then.
+const applyTimeout = 10 * time.Second
+
+// ClusterApplier is the [Applier] of a zone that has a Redis Cluster. It also applies again what a
+// primary has lost that was restarted or has taken over: the primary is opened, and not ready, until
+// the appliers of all zones have. All methods are safe for concurrent use.
+type ClusterApplier struct {
+	*progress
+	primaries *primaries.Primaries
+
+	// Only the consumer's handler uses these.
+	parts joiner
+	chain chain
+
+	// mu of progress is held for these.
+	marks map[string]primaries.Marker // by name: those to write; nil: there is nothing new
+	told  map[string]message.ID       // by zone, what the other zone has told: how far it is
+}
+
+// chain is up to where the messages of an origin with one Redis are applied, one behind the other.
+type chain struct {
+	known bool
+	last  message.ID
+}
+
+// follows reports whether nothing is missing between the chain and a message.
+func (c *chain) follows(h *message.Header) bool {
+	return h.Slots || c.known && h.Prev.Compare(c.last) <= 0
+}
+
+func (c *chain) add(h *message.Header) { *c = chain{true, message.Max(c.last, h.Last)} }
+
+// NewCluster makes an applier.
+func NewCluster(cfg Config, p *primaries.Primaries, client *messaging.Client, log *zap.Logger, m *Metrics) *ClusterApplier {
+	return &ClusterApplier{progress: newProgress(cfg, client, log, m), primaries: p, told: map[string]message.ID{}}
+}
+
+// Run applies effects until ctx ends, see [Applier.Run].
+func (a *ClusterApplier) Run(ctx context.Context) error { return a.run(ctx, a.apply, a.watch) }
+
+// apply tries to apply a message once.
+func (a *ClusterApplier) apply(ctx context.Context, d *messaging.Delivery) error {
+	h, err := a.readHeader(ctx, d)
+	if h == nil {
+		return err
+	}
+	err = a.applyNext(ctx, d, h, &a.parts, &a.chain)
+	gap := (*slotGap)(nil)
+	if !errors.Is(err, errLacking) && !errors.As(err, &gap) {
+		return err
+	}
+	if gap != nil && a.chain.known {
+		a.logGap(h, gap.at)
+	}
+	if err := a.catchUp(ctx, d); err != nil {
+		return err
+	}
+	return a.finally(d, h, a.applyNext(ctx, d, h, &a.parts, &a.chain))
+}
+
+// finally is the error of a message if reading the topic again has not helped.
+func (a *ClusterApplier) finally(d *messaging.Delivery, h *message.Header, err error) error {
+	if gap := (*slotGap)(nil); errors.As(err, &gap) {
+		return a.reportGap(h, gap.at)
+	}
+	if errors.Is(err, errLacking) {
+		return cannotApply(d, h, err)
+	}
+	return err
+}
+
+// applyNext applies a message. Its error is errLacking or a slotGap if something before it is
+// missing.
+func (a *ClusterApplier) applyNext(ctx context.Context, d *messaging.Delivery, h *message.Header, parts *joiner, c *chain) error {
+	payload, whole, err := parts.add(h, d.Payload)
+	switch {
+	case errors.Is(err, errLacking):
+		return err
+	case err != nil:
+		return cannotApply(d, h, err)
+	case !whole:
+		return nil
+	case !c.follows(h):
+		return &slotGap{c.last}
+	}
+	calls, told, err := slotCalls(h, payload, string(d.ID.Bytes()), false)
+	if err != nil {
+		return cannotApply(d, h, err)
+	}
+	calling, cancel := context.WithTimeout(ctx, applyTimeout)
+	defer cancel()
+	replies, err := a.primaries.Do(calling, calls)
+	if err != nil {
+		return err
+	}
+	results := make([]redislib.Result, len(replies))
+	for i, r := range replies {
+		if r.Err == nil {
+			results[i], r.Err = redislib.ApplyResult(r.Value)
+		}
+		if redislib.Refused(r.Err) {
+			return cannotApply(d, h, r.Err)
+		}
+		if r.Err != nil {
+			return r.Err
+		}
+	}
+	if err := a.countSlots(results); err != nil {
+		return err
+	}
+	c.add(h)
+	a.recordApplied(d, h)
+	a.recordMark(d, h, told)
+	return nil
+}
+
+// slotCalls returns the calls that apply a whole message, and what it tells of its zone's cursors.
+// recovers says that a primary that is not ready may have lost the effects.
+func slotCalls(h *message.Header, payload []byte, id string, recovers bool) (calls []primaries.Call, told map[string]message.ID, err error) {
+	var groups []message.PackedGroup
+	if h.Slots {
+		if groups, err = message.Groups(payload); err != nil {
+			return nil, nil, err
+		}
+		told = map[string]message.ID{}
+		for zone, ms := range h.Reached {
+			told[zone] = message.ID{Ms: ms}
+		}
+	} else {
+		var slots []message.SlotPayload
+		if slots, told, err = message.SplitBySlot(payload); err != nil {
+			return nil, nil, err
+		}
+		for _, s := range slots { // the chain of messages shows what is missing, not that of slots
+			groups = append(groups, message.PackedGroup{Slot: s.Slot, Last: s.Last, Entries: s.Payload})
+		}
+	}
+	for _, g := range groups {
+		calls = append(calls, primaries.Call{Slot: g.Slot, Function: redislib.ApplyFunction, Args: redislib.ApplyArgs(h.Origin, h.Epoch, recovers, g, id)})
+	}
+	return calls, told, nil
+}
+
+// catchUp applies the messages between the latest marker and d. All up to the marker are applied: it
+// is written when that is so at all primaries, and a primary that has lost something since is not
+// ready until it has it again.
+func (a *ClusterApplier) catchUp(ctx context.Context, d *messaging.Delivery) error {
+	marker, err := a.latestMarker(ctx)
+	if err != nil {
+		return err
+	}
+	parts, c := joiner{}, chainFrom(marker)
+	if err := a.readAgain(ctx, d, string(marker.Message.Bytes()), func(ctx context.Context, missing *messaging.Delivery) error {
+		h, err := a.readHeader(ctx, missing)
+		if h == nil {
+			return err
+		}
+		return a.finally(missing, h, a.applyNext(ctx, missing, h, &parts, &c))
+	}); err != nil {
+		return err
+	}
+	a.parts, a.chain = parts, c
+	return nil
+}
+
+// chainFrom returns the chain up to a marker. The marker does not have the last effect of its
+// message, but its time.
+func chainFrom(m primaries.Marker) chain {
+	if m.IsZero() {
+		return chain{known: true}
+	}
+	return chain{true, message.ID{Ms: m.Watermark, Seq: math.MaxUint64}}
+}
+
+// readHeader is header. What is behind the latest marker is not passed.
+func (a *ClusterApplier) readHeader(ctx context.Context, d *messaging.Delivery) (*message.Header, error) {
+	return a.header(d, func(*message.Header) (bool, error) {
+		marker, err := a.latestMarker(ctx)
+		return !marker.IsZero() && d.ID.Compare(marker.Message) <= 0, err
+	})
+}
+
+// watch writes markers, has primaries recover, and finds out how far the zone is.
+func (a *ClusterApplier) watch(ctx context.Context, subscribing func() error) {
+	var recovering sync.WaitGroup
+	defer recovering.Wait()
+	recovering.Go(func() { // this can take long
+		for backoff.Sleep(ctx, reachEvery) {
+			a.recover(ctx)
+		}
+	})
+	ticker := time.NewTicker(reachEvery)
+	defer ticker.Stop()
+	var looked time.Time
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		a.writeMarks(ctx)
+		if time.Since(looked) < watchEvery || ctx.Err() != nil {
+			continue
+		}
+		looked = time.Now()
+		_, err := a.readEnd(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		a.recordTopicError(subscribing(), err)
+		if marker, err := a.latestMarker(ctx); err == nil { // the consumer logs the error
+			a.updateCursor(message.ID{Ms: marker.Watermark})
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package redislib
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
+)
+
+// ApplyGroups applies the groups of a message of a zone with a Redis Cluster to a zone with one
+// Redis, where each slot of the other zone has a cursor. The results are in the order of groups.
+// After an error, any of them may be applied.
+func (l *Library) ApplyGroups(ctx context.Context, h *message.Header, groups []message.PackedGroup, id string) ([]Result, error) {
+	if len(groups) == 0 {
+		return nil, nil
+	}
+	pipe := l.redis.Pipeline()
+	cmds := make([]*redis.Cmd, len(groups))
+	for i, g := range groups {
+		origin := h.Origin + "/" + strconv.Itoa(g.Slot)
+		cmds[i] = pipe.Do(ctx, append([]any{"FCALL", ApplyFunction, 1, l.outbox}, ApplyArgs(origin, h.Epoch, false, g, id)...)...)
+	}
+	_, _ = pipe.Exec(ctx) // each command has its error
+	results := make([]Result, len(groups))
+	for i, cmd := range cmds {
+		reply, err := cmd.Result()
+		if err != nil {
+			return nil, err
+		}
+		if results[i], err = ApplyResult(reply); err != nil {
+			return nil, err
+		}
+	}
+	return results, nil
+}
+
+// ApplyFunction is the function that applies effects.
+const ApplyFunction = "sonic_apply"
+
+// ApplyArgs returns the arguments of ApplyFunction, behind the stream, for the effects of a slot.
+// recovers says that a primary that is not ready may have lost them.
+func ApplyArgs(origin string, epoch int64, recovers bool, g message.PackedGroup, id string) []any {
+	text := strconv.FormatInt(epoch, 10)
+	if recovers {
+		text = "r" + text
+	}
+	return []any{origin, text, g.Prev.String(), g.Last.String(), "", id, g.Entries}
+}
+
+// ApplyResult reads the reply of ApplyFunction.
+func ApplyResult(reply any) (Result, error) {
+	f := fields{values: []any{reply}}
+	values := f.list()
+	if err := f.fault(ApplyFunction); err != nil {
+		return Result{}, err
+	}
+	return resultOf(values.values)
+}
+
+func resultOf(reply []any) (Result, error) {
+	f := fields{values: reply}
+	r := Result{Status: f.text(), Cursor: f.id(), CursorMessage: f.text()}
+	for _, n := range []*int64{&r.Entries, &r.Applied, &r.Lost, &r.Dead, &r.Diverged, &r.Wanted, &r.ClockAhead} {
+		*n = f.number()
+	}
+	r.Ready = f.text() == "1"
+	return r, f.fault(ApplyFunction)
+}
+
+// Reached sets the cursor of an origin with a Redis Cluster: everything before it is applied, up to
+// the message of that id. told is what the origin has told: its cursors of other zones. Reached fails
+// with [Older] if this Redis does not have this epoch any more.
+func (l *Library) Reached(ctx context.Context, origin string, epoch int64, cursor message.ID, id string, told map[string]message.ID) error {
+	args := []any{origin, epoch, cursor.String(), id}
+	for zone, at := range told {
+		args = append(args, zone, at.String())
+	}
+	return l.call(ctx, "sonic_reached", args...).Err()
+}
+
+// Recovery says of which zones a primary that is not ready may lack effects.
+type Recovery struct {
+	Opening string // tells this recovery from a later one
+	Zones   []string
+}
+
+// LookRecovery returns the recovery of a primary. It has no zones if the primary is ready, or not
+// opened.
+func LookRecovery(ctx context.Context, db script.Doer) (Recovery, error) {
+	reply, err := db.Do(ctx, "FCALL", "sonic_primary", 0).StringSlice()
+	if NoFunction(err) {
+		return Recovery{}, nil // who opens it loads the library
+	}
+	if err != nil {
+		return Recovery{}, err
+	}
+	if len(reply) < 6 {
+		return Recovery{}, nil
+	}
+	return Recovery{Opening: reply[4], Zones: reply[5:]}, nil
+}
+
+// Recovered says that all that the topic of a zone has is applied to a primary. It fails with
+// [NotReady] if the recovery has begun again meanwhile. ready says that the primary takes writes
+// now.
+func Recovered(ctx context.Context, db script.Doer, zone, opening string) (ready bool, err error) {
+	n, err := db.Do(ctx, "FCALL", "sonic_recovered", 0, zone, opening).Int()
+	return n == 1, err
+}
+
+// Moved reports whether a primary refused a call because another one has the slot.
+func Moved(err error) bool { return isReply(err, "MOVED ") }

@@ -1,0 +1,312 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/aviaryhq/aviary/internal/sonic/cluster"
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/primaries"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// target is zone c, which has a Redis Cluster and writes nothing.
+type target struct {
+	t         *testing.T
+	cluster   *stack.RedisCluster
+	primaries *primaries.Primaries
+	read      *redis.ClusterClient
+	stop      context.CancelFunc
+	running   sync.WaitGroup
+}
+
+// newTarget starts a zone with others. As the owner of its topic does, it opens its primaries, and
+// those that were restarted or have taken over without r.
+func newTarget(t *testing.T, count, replicas int, others ...string) *target {
+	t.Helper()
+	c := stack.PrivateRedisCluster(t, count, replicas, "cluster-require-full-coverage no")
+	topology := cluster.New(cluster.Config{Addresses: c.Addresses()}, zaptest.NewLogger(t))
+	ctx, stop := context.WithCancel(context.Background())
+	z := &target{t: t, cluster: c, stop: stop, read: redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addresses()})}
+	z.primaries = primaries.New(topology, func(address string) *redis.Client {
+		return redis.NewClient(&redis.Options{Addr: address, MaxRetries: -1, DialTimeout: time.Second, ReadTimeout: time.Second})
+	})
+	z.running.Go(func() { _ = topology.Run(ctx) })
+	for _, n := range c.Nodes()[:count] {
+		require.NoError(t, openPrimary(ctx, n.Client(t), "r", others))
+	}
+	z.running.Go(func() {
+		for ticker := time.NewTicker(10 * time.Millisecond); ctx.Err() == nil; {
+			if m := topology.Map(); m != nil {
+				for _, p := range m.Primaries() {
+					z.openAgain(ctx, p.Address, others)
+				}
+			}
+			select {
+			case <-ctx.Done():
+			case <-ticker.C:
+			}
+		}
+	})
+	t.Cleanup(func() {
+		stop()
+		z.running.Wait()
+		_ = z.primaries.Close()
+		_ = z.read.Close()
+	})
+	return z
+}
+
+func openPrimary(ctx context.Context, db *redis.Client, flags string, others []string) error {
+	if err := script.Replace(ctx, db); err != nil {
+		return err
+	}
+	args := []any{"FCALL", "sonic_open_primary", 0, "c", flags, "0-0", len(others)}
+	for _, other := range others {
+		args = append(args, other)
+	}
+	return db.Do(ctx, append(args, "none")...).Err()
+}
+
+// openAgain opens a primary that is not opened. It has no effects of its own zone to recover.
+func (z *target) openAgain(ctx context.Context, address string, others []string) {
+	db := z.primaries.At(address)
+	state, err := db.Do(ctx, "FCALL", "sonic_primary", 0).StringSlice()
+	if err != nil && !redislib.NoFunction(err) || err == nil && state[0] == "1" {
+		return // it cannot be reached, or is opened
+	}
+	if openPrimary(ctx, db, "", others) == nil {
+		_ = db.Do(ctx, "FCALL", "sonic_recovered", 0, "c").Err()
+	}
+}
+
+// applier returns one of the zone.
+func (z *target) applier(client *messaging.Client, cfg Config) *ClusterApplier {
+	return NewCluster(cfg, z.primaries, client, zaptest.NewLogger(z.t), testMetrics())
+}
+
+// load has an origin write numbers to lists in many slots.
+type load struct {
+	origin  *origin
+	written int
+}
+
+const lists = 40
+
+func (l *load) list(n int) string { return fmt.Sprint(l.origin.name, n) }
+
+func (l *load) write(n int) {
+	for range n {
+		for list := range lists {
+			l.origin.write("rpush", l.list(list), l.written)
+		}
+		l.written++
+		l.origin.ship()
+	}
+}
+
+// applied waits until the zone has all, and checks that it has each number once and in order.
+func (l *load) applied(z *target) {
+	z.t.Helper()
+	ctx := z.t.Context()
+	eventually(z.t, func() bool {
+		for list := range lists {
+			if n, err := z.read.LLen(ctx, l.list(list)).Result(); err != nil || n < int64(l.written) {
+				return false
+			}
+		}
+		return true
+	}, "%d numbers of zone %s are in each list", l.written, l.origin.name)
+	for list := range lists {
+		require.Equal(z.t, numbers(l.written), z.read.LRange(ctx, l.list(list), 0, -1).Val(), l.list(list))
+	}
+}
+
+// marked waits until the markers of a message that all primaries have are written, and returns it.
+func (z *target) marked(a *ClusterApplier) primaries.Marker {
+	z.t.Helper()
+	before, err := a.latestMarker(z.t.Context())
+	require.NoError(z.t, err)
+	var now primaries.Marker
+	eventually(z.t, func() bool {
+		now, err = a.latestMarker(z.t.Context())
+		return err == nil && !now.IsZero() && now != before
+	}, "another marker")
+	return now
+}
+
+// A zone with a Redis Cluster applies what zones with and without one write once and in order, while
+// slots move, a process ends, and a primary is killed and a replica takes over.
+func TestMessagesToARedisCluster(t *testing.T) {
+	t.Parallel()
+	pulsar := stack.Pulsar(t)
+	namespace, client := pulsar.Namespace(t), dial(t, pulsar)
+	z := newTarget(t, 3, 1, "a", "b")
+	loads := []*load{
+		{origin: newOrigin(t, client, namespace, "a", false, "b", "c")},
+		{origin: newOrigin(t, client, namespace, "b", true, "a", "c")},
+	}
+	var appliers []*ClusterApplier
+	var stops []func()
+	for _, l := range loads {
+		a := z.applier(client, appliersConfig(namespace, "c", l.origin.name))
+		appliers, stops = append(appliers, a), append(stops, runApplier(t, a.Run))
+	}
+	write := func(n int) {
+		for _, l := range loads {
+			l.write(n)
+		}
+	}
+	applied := func() {
+		t.Helper()
+		for _, l := range loads {
+			l.applied(z)
+		}
+	}
+	write(5)
+	applied()
+
+	nodes := z.cluster.Nodes()
+	for i, key := range []string{"a0", "b0", "a1", "b1", "a2", "b2"} { // slots move under load
+		slot := cluster.Slot([]byte(key))
+		to := nodes[i%3].Addr()
+		if z.cluster.Owner(t, slot) == to {
+			to = nodes[(i+1)%3].Addr()
+		}
+		z.cluster.StartMove(t, slot, to)
+		write(1)
+		z.cluster.MoveKeys(t, slot, 1)
+		write(1)
+		z.cluster.EndMove(t, slot)
+	}
+	applied()
+	for i, a := range appliers {
+		s := a.Status()
+		assert.False(t, s.Gap)
+		assert.Equal(t, loads[i].origin.packer.Tail.Count, s.Count)
+		_, effects, known := s.Behind(time.Now())
+		assert.True(t, known)
+		assert.Zero(t, effects)
+	}
+
+	// The next process goes on where the last one was.
+	for i, stop := range stops {
+		stop()
+		appliers[i] = z.applier(client, appliersConfig(namespace, "c", loads[i].origin.name))
+		stops[i] = runApplier(t, appliers[i].Run)
+	}
+	write(3)
+	applied()
+
+	// A replica takes over. It has what its primary had sent it.
+	require.NoError(t, nodes[0].Kill())
+	write(3)
+	applied()
+}
+
+// A primary that was restarted has lost the end of its data. It takes nothing before it has all
+// again, also when nobody writes any more.
+func TestAPrimaryLosesEffects(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pulsar := stack.Pulsar(t)
+	namespace, client := pulsar.Namespace(t), dial(t, pulsar)
+	z := newTarget(t, 2, 0, "a", "b")
+	loads := []*load{
+		{origin: newOrigin(t, client, namespace, "a", false, "b", "c")},
+		{origin: newOrigin(t, client, namespace, "b", true, "a", "c")},
+	}
+	var appliers []*ClusterApplier
+	for _, l := range loads {
+		a := z.applier(client, appliersConfig(namespace, "c", l.origin.name))
+		runApplier(t, a.Run)
+		appliers = append(appliers, a)
+	}
+	for round := range 3 {
+		for i, l := range loads {
+			l.write(5)
+			if i < round { // in the first round no marker is saved: everything is read again
+				z.marked(appliers[i])
+			}
+		}
+		for _, l := range loads {
+			l.applied(z)
+		}
+		lost := z.cluster.Nodes()[round%2]
+		require.NoError(t, lost.Client(t).Save(ctx).Err())
+		for _, l := range loads {
+			l.write(5)
+			l.applied(z)
+		}
+		require.NoError(t, lost.Kill())
+		if round == 2 { // what is written meanwhile waits
+			for _, l := range loads {
+				l.write(5)
+			}
+		}
+		require.NoError(t, lost.Start(ctx))
+		for _, l := range loads {
+			l.applied(z)
+		}
+		eventually(t, func() bool {
+			state, err := redislib.LookRecovery(ctx, lost.Client(t))
+			return err == nil && len(state.Zones) == 0
+		}, "the primary is ready")
+	}
+}
+
+// A message that cannot be applied stops the applier, and says why.
+func TestMessagesThatAClusterCannotApply(t *testing.T) {
+	t.Parallel()
+	pulsar := stack.Pulsar(t)
+	namespace, client := pulsar.Namespace(t), dial(t, pulsar)
+	z := newTarget(t, 2, 0, "a", "b")
+	a := newOrigin(t, client, namespace, "a", false, "b", "c")
+	applier := z.applier(client, appliersConfig(namespace, "c", "a"))
+	runApplier(t, applier.Run)
+	a.write("set", "before", "1")
+	a.ship()
+	eventually(t, func() bool { return z.read.Get(t.Context(), "before").Val() == "1" }, "the message before")
+	a.write("flushall")
+	a.write("set", "after", "1")
+	a.ship()
+	eventually(t, func() bool {
+		_, now, _ := applier.Health()
+		return errors.Is(now, message.ErrFlush)
+	}, "it says why")
+	assert.Zero(t, z.read.Exists(t.Context(), "after").Val())
+}
+
+// Messages that the topic does not have any more are a gap, and nothing behind them is applied.
+func TestAGapBeforeACluster(t *testing.T) {
+	t.Parallel()
+	pulsar := stack.Pulsar(t)
+	namespace, client := pulsar.Namespace(t), dial(t, pulsar)
+	z := newTarget(t, 2, 0, "a", "b")
+	for name, slots := range map[string]bool{"a": false, "b": true} {
+		o := newOrigin(t, client, namespace, name, slots, "c")
+		a := z.applier(client, appliersConfig(namespace, "c", name))
+		runApplier(t, a.Run)
+		o.write("set", name, "1")
+		o.ship()
+		eventually(t, func() bool { return z.read.Get(t.Context(), name).Val() == "1" }, "the message before")
+		o.write("set", name, "2")
+		o.messages() // is not stored
+		o.write("set", name, "3")
+		o.ship()
+		eventually(t, func() bool { return a.Status().Gap }, "a gap")
+		assert.Equal(t, "1", z.read.Get(t.Context(), name).Val())
+	}
+}

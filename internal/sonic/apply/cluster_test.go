@@ -27,7 +27,6 @@ type target struct {
 	t         *testing.T
 	cluster   *stack.RedisCluster
 	primaries *primaries.Primaries
-	read      *redis.ClusterClient
 	stop      context.CancelFunc
 	running   sync.WaitGroup
 }
@@ -39,7 +38,7 @@ func newTarget(t *testing.T, count, replicas int, others ...string) *target {
 	c := stack.PrivateRedisCluster(t, count, replicas, "cluster-require-full-coverage no")
 	topology := cluster.New(cluster.Config{Addresses: c.Addresses()}, zaptest.NewLogger(t))
 	ctx, stop := context.WithCancel(context.Background())
-	z := &target{t: t, cluster: c, stop: stop, read: redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addresses()})}
+	z := &target{t: t, cluster: c, stop: stop}
 	z.primaries = primaries.New(topology, func(address string) *redis.Client {
 		return redis.NewClient(&redis.Options{Addr: address, MaxRetries: -1, DialTimeout: time.Second, ReadTimeout: time.Second})
 	})
@@ -64,7 +63,6 @@ func newTarget(t *testing.T, count, replicas int, others ...string) *target {
 		stop()
 		z.running.Wait()
 		_ = z.primaries.Close()
-		_ = z.read.Close()
 	})
 	return z
 }
@@ -90,6 +88,11 @@ func (z *target) openAgain(ctx context.Context, address string, others []string)
 	if openPrimary(ctx, db, "", others) == nil {
 		_ = db.Do(ctx, "FCALL", "sonic_recovered", 0, "c").Err()
 	}
+}
+
+// of returns a client of the primary that has a key.
+func (z *target) of(key string) *redis.Client {
+	return z.primaries.At(z.primaries.Map().Owner(cluster.Slot([]byte(key))))
 }
 
 // applier returns one of the zone.
@@ -123,14 +126,14 @@ func (l *load) applied(z *target) {
 	ctx := z.t.Context()
 	eventually(z.t, func() bool {
 		for list := range lists {
-			if n, err := z.read.LLen(ctx, l.list(list)).Result(); err != nil || n < int64(l.written) {
+			if n, err := z.of(l.list(list)).LLen(ctx, l.list(list)).Result(); err != nil || n < int64(l.written) {
 				return false
 			}
 		}
 		return true
 	}, "%d numbers of zone %s are in each list", l.written, l.origin.name)
 	for list := range lists {
-		require.Equal(z.t, numbers(l.written), z.read.LRange(ctx, l.list(list), 0, -1).Val(), l.list(list))
+		require.Equal(z.t, numbers(l.written), z.of(l.list(list)).LRange(ctx, l.list(list), 0, -1).Val(), l.list(list))
 	}
 }
 
@@ -201,14 +204,33 @@ func TestMessagesToARedisCluster(t *testing.T) {
 		assert.Zero(t, effects)
 	}
 
-	// The next process goes on where the last one was.
+	// The next process goes on where the last one was, also within a message in parts.
+	var rest [][]message.Message
+	for i, l := range loads {
+		l.origin.write("rpush", l.origin.name+"large", incompressible())
+		messages := l.origin.messages()
+		require.Greater(t, len(messages), 2)
+		l.origin.store(messages[:2])
+		rest = append(rest, messages[2:])
+		eventually(t, func() bool { return drained(t, pulsar, appliers[i].cfg) }, "all parts so far are acknowledged")
+	}
 	for i, stop := range stops {
 		stop()
+		loads[i].origin.store(rest[i])
 		appliers[i] = z.applier(client, appliersConfig(namespace, "c", loads[i].origin.name))
 		stops[i] = runApplier(t, appliers[i].Run)
 	}
+	loads[1].origin.told = map[string]uint64{"a": 77}
 	write(3)
 	applied()
+	for _, l := range loads {
+		assert.True(t, incompressible() == z.of(l.origin.name+"large").LIndex(t.Context(), l.origin.name+"large", 0).Val())
+	}
+	eventually(t, func() bool { // what a zone has told is known to all processes
+		address := nodes[0].Addr()
+		m, err := primaries.ReadMarker(t.Context(), z.primaries.At(address), primaries.SlotsOf(z.primaries.Map(), address), MarkOf("b", "a"))
+		return err == nil && m.Watermark == 77
+	}, "what zone b has told")
 
 	// A replica takes over. It has what its primary had sent it.
 	require.NoError(t, nodes[0].Kill())
@@ -278,7 +300,7 @@ func TestMessagesThatAClusterCannotApply(t *testing.T) {
 	runApplier(t, applier.Run)
 	a.write("set", "before", "1")
 	a.ship()
-	eventually(t, func() bool { return z.read.Get(t.Context(), "before").Val() == "1" }, "the message before")
+	eventually(t, func() bool { return z.of("before").Get(t.Context(), "before").Val() == "1" }, "the message before")
 	a.write("flushall")
 	a.write("set", "after", "1")
 	a.ship()
@@ -286,7 +308,7 @@ func TestMessagesThatAClusterCannotApply(t *testing.T) {
 		_, now, _ := applier.Health()
 		return errors.Is(now, message.ErrFlush)
 	}, "it says why")
-	assert.Zero(t, z.read.Exists(t.Context(), "after").Val())
+	assert.Zero(t, z.of("after").Exists(t.Context(), "after").Val())
 }
 
 // Messages that the topic does not have any more are a gap, and nothing behind them is applied.
@@ -301,12 +323,12 @@ func TestAGapBeforeACluster(t *testing.T) {
 		runApplier(t, a.Run)
 		o.write("set", name, "1")
 		o.ship()
-		eventually(t, func() bool { return z.read.Get(t.Context(), name).Val() == "1" }, "the message before")
+		eventually(t, func() bool { return z.of(name).Get(t.Context(), name).Val() == "1" }, "the message before")
 		o.write("set", name, "2")
 		o.messages() // is not stored
 		o.write("set", name, "3")
 		o.ship()
 		eventually(t, func() bool { return a.Status().Gap }, "a gap")
-		assert.Equal(t, "1", z.read.Get(t.Context(), name).Val())
+		assert.Equal(t, "1", z.of(name).Get(t.Context(), name).Val())
 	}
 }

@@ -137,9 +137,7 @@ func TestMessagesOfSlotsToOneRedis(t *testing.T) {
 	applied()
 
 	// A large effect is in several messages. The process ends between them.
-	random := make([]byte, 3*message.PartBytes)
-	_, _ = rand.NewChaCha8([32]byte{}).Read(random) // what Redis cannot compress
-	large := string(random)
+	large := incompressible()
 	b.write("rpush", "large", large)
 	messages := b.messages()
 	require.Greater(t, len(messages), 2)
@@ -155,6 +153,13 @@ func TestMessagesOfSlotsToOneRedis(t *testing.T) {
 	assert.EqualValues(t, 1, db.LLen(ctx, "large").Val())
 	assert.Zero(t, db.Exists(ctx, script.KeysOf(0).Part("b")).Val())
 	stop()
+}
+
+// incompressible returns a text that is larger than two parts.
+func incompressible() string {
+	random := make([]byte, 3*message.PartBytes)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(random)
+	return string(random)
 }
 
 // drained reports whether the subscription has acknowledged all messages.

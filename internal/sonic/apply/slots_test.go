@@ -149,7 +149,8 @@ func TestMessagesOfSlotsToOneRedis(t *testing.T) {
 	b.store(messages[2:])
 	write(3)
 	applied()
-	assert.True(t, large == db.LIndex(ctx, "large", 0).Val())
+	same := large == db.LIndex(ctx, "large", 0).Val()
+	assert.True(t, same) // the difference would be too long to read
 	assert.EqualValues(t, 1, db.LLen(ctx, "large").Val())
 	assert.Zero(t, db.Exists(ctx, script.KeysOf(0).Part("b")).Val())
 	stop()

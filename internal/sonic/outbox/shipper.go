@@ -18,7 +18,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
-	"github.com/aviaryhq/aviary/internal/sonic/topic"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -128,37 +127,19 @@ var ErrState = errors.New("this Redis cannot be used")
 
 // acquireTopic waits until this process is the only one that may write to the topic.
 func (s *Shipper) acquireTopic(ctx context.Context) (*messaging.EntryWriter, error) {
-	w, err := s.client.EntryWriter(ctx, s.cfg.Topic, messaging.EntryWriterConfig{
-		Name: fmt.Sprintf("sonic-%s-%d", s.cfg.Zone, s.cfg.Shard), Label: "sonic", Replicated: true,
-		Position: func(d *messaging.Delivery) (int64, error) {
-			h, err := topic.Header(d, s.cfg.Zone, s.cfg.Shard)
-			switch {
-			case errors.Is(err, message.ErrForeign):
-				return -1, nil // see tail
-			case err != nil:
-				return 0, fmt.Errorf("the last message of %s: %w", s.cfg.Topic, err)
-			}
-			return h.Position, nil
-		},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("cannot open the topic: %w", err)
-	}
-	return w, nil
+	return s.end().acquire(ctx)
 }
-
-// closeTimeout bounds closing the writer, and finishing a write that is in flight at a stop.
-const closeTimeout = 5 * time.Second
 
 func (s *Shipper) releaseTopic(w *messaging.EntryWriter) {
 	s.mu.Lock()
 	s.status.Owner = false
 	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
-	defer cancel()
-	if err := w.Close(ctx); err != nil {
-		s.log.Warn("cannot release the topic cleanly", zap.Error(err))
-	}
+	s.end().release(w)
+}
+
+// end is the topic that the shipper writes to.
+func (s *Shipper) end() topicEnd {
+	return topicEnd{zone: s.cfg.Zone, shard: s.cfg.Shard, topic: s.cfg.Topic, client: s.client, log: s.log}
 }
 
 // ship ships until ctx or the ownership of the topic ends. After a failure of a session it starts
@@ -172,14 +153,8 @@ func (s *Shipper) ship(ctx context.Context, w *messaging.EntryWriter) error {
 	s.status.Owner = true
 	s.mu.Unlock()
 	s.log.Info("took over the topic", zap.String("topic", w.Topic()), zap.Stringer("stored", t.Last))
-	// A write that is in flight at a stop gets some time to finish: otherwise the next owner would
-	// have to find out whether the message was stored.
-	storing, cancelStoring := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancelStoring()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(closeTimeout, cancelStoring) })()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(w.Context(), func() { cancel(&writerError{context.Cause(w.Context())}) })()
+	ctx, storing, done := whileOwner(ctx, w)
+	defer done()
 
 	l := &loader{Shipper: s, writer: w, storeContext: storing, packer: message.Packer{Origin: s.cfg.Zone, Shard: s.cfg.Shard, Config: s.cfg.Config, Tail: t}, firstSession: true, single: true}
 	var pause backoff.Backoff
@@ -198,12 +173,6 @@ func (s *Shipper) ship(ctx context.Context, w *messaging.EntryWriter) error {
 		pause.Wait(ctx)
 	}
 }
-
-// writerError is an error of the topic's writer, which must be opened again.
-type writerError struct{ err error }
-
-func (e *writerError) Error() string { return e.err.Error() }
-func (e *writerError) Unwrap() error { return e.err }
 
 // loader ships with one writer, over one or more sessions.
 type loader struct {

@@ -135,19 +135,25 @@ func (l *Library) Open(ctx context.Context, before State, epoch int64, floor mes
 			flags += "d"
 		}
 	}
-	args := []any{l.cfg.Zone, epoch, floor.String(), flags, len(l.cfg.Others)}
-	for _, other := range l.cfg.Others {
-		args = append(args, other)
-	}
-	args = append(args, l.cfg.Default)
-	for _, p := range l.cfg.Policies {
-		args = append(args, p.Prefix, p.Policy)
-	}
+	args := append([]any{l.cfg.Zone, epoch, floor.String(), flags}, l.cfg.settings()...)
 	reply, err := l.call(ctx, "sonic_open", args...).Slice()
 	if err != nil {
 		return State{}, err
 	}
 	return stateOf(reply)
+}
+
+// settings returns the other zones and the policies, as the library reads them.
+func (c Config) settings() []any {
+	args := []any{len(c.Others)}
+	for _, other := range c.Others {
+		args = append(args, other)
+	}
+	args = append(args, c.Default)
+	for _, p := range c.Policies {
+		args = append(args, p.Prefix, p.Policy)
+	}
+	return args
 }
 
 // Close makes Redis refuse writes until Open is called.

@@ -1,0 +1,262 @@
+package redislib
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/aviaryhq/aviary/internal/sonic/cluster"
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
+)
+
+// Primary is the library of a primary of a Redis Cluster, in which each slot is a shard. It uses one
+// connection: what it has been told holds as long as the connection does, because the primary
+// cannot be restarted meanwhile. It is not safe for concurrent use.
+type Primary struct {
+	cfg  Config
+	conn *redis.Conn
+}
+
+// NewPrimary returns the library that conn leads to. It sends no request. Of cfg it uses the zones,
+// the policies and the bytes of the bound, which is that of all streams of the primary together.
+func NewPrimary(conn *redis.Conn, cfg Config) *Primary { return &Primary{cfg, conn} }
+
+// PrimaryState is the state of the library of a primary. A restart, a failover and another version
+// of the library make it not opened.
+type PrimaryState struct {
+	Opened, Ready bool
+	Bytes         int64  // of the streams of the slots that it was told of
+	Clock         uint64 // of Redis, in milliseconds
+}
+
+// Look returns the state. It loads the library if the primary does not have this version.
+func (p *Primary) Look(ctx context.Context) (PrimaryState, error) {
+	if err := script.Load(ctx, p.conn); err != nil && !NoMemory(err) {
+		return PrimaryState{}, err
+	}
+	return primaryState(p.call(ctx, "sonic_primary"))
+}
+
+func primaryState(c *redis.Cmd) (s PrimaryState, err error) {
+	reply, err := c.Slice()
+	if err != nil {
+		return s, err
+	}
+	f := fields{values: reply}
+	s.Opened, s.Ready, s.Bytes, s.Clock = f.text() == "1", f.text() == "1", f.number(), uint64(f.number())
+	return s, f.fault("sonic_primary")
+}
+
+// Open passes the configuration to the library. A primary that is not ready takes no writes. It
+// must stay so until what it may have lost is applied, see Recovered. horizon is an id that all
+// zones are past.
+//
+// Open loads the library anew if the primary is not opened, see [script.Replace].
+func (p *Primary) Open(ctx context.Context, before PrimaryState, ready bool, horizon message.ID) error {
+	if !before.Opened {
+		if err := script.Replace(ctx, p.conn); err != nil && !NoMemory(err) {
+			return err
+		}
+	}
+	flags := ""
+	if ready {
+		flags = "r"
+	}
+	if p.cfg.Bound.Bytes > 0 {
+		flags += fmt.Sprintf("b%d", p.cfg.Bound.Bytes)
+	}
+	return p.call(ctx, "sonic_open_primary", append([]any{p.cfg.Zone, flags, horizon.String()}, p.cfg.settings()...)...).Err()
+}
+
+// Recovered says that everything of a zone's topic that the primary had lost is applied to it. It
+// is ready once that was said of all zones.
+func (p *Primary) Recovered(ctx context.Context, zone string) error {
+	return p.call(ctx, "sonic_recovered", zone).Err()
+}
+
+// slotsAtOnce is how many slots one request tells or asks of.
+const slotsAtOnce = 512
+
+// Hold tells the primary that it has these slots. It returns those that it does not have, or whose
+// stream has already moved.
+func (p *Primary) Hold(ctx context.Context, slots []int) (missing []int, err error) {
+	for len(slots) > 0 {
+		n := min(len(slots), slotsAtOnce)
+		var outs []any
+		for _, slot := range slots[:n] {
+			outs = append(outs, script.SlotKeys(slot).Outbox)
+		}
+		reply, err := p.call(ctx, "sonic_hold", outs...).StringSlice()
+		if err != nil {
+			return nil, err
+		}
+		for _, out := range reply {
+			missing = append(missing, cluster.Slot([]byte(out)))
+		}
+		slots = slots[n:]
+	}
+	return missing, nil
+}
+
+// Taken is what Take returns of one slot.
+type Taken struct {
+	Slot int
+	// Prev is the entry before the first one: the last that was taken before, or the last that is
+	// known to be shipped.
+	Prev message.ID
+	// Entries follow Prev. Without any, the slot has moved, with entries that were not taken.
+	Entries []redis.XMessage
+}
+
+// Take returns entries that it has not returned yet. With again it also returns those that it has
+// returned and that are not shipped. left is true if there are more.
+func (p *Primary) Take(ctx context.Context, again bool) (list []Taken, state PrimaryState, left bool, err error) {
+	var args []any
+	if again {
+		args = append(args, "again")
+	}
+	var taken, look *redis.Cmd
+	_, err = p.conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		taken = pipe.Do(ctx, functionCall("sonic_take", args)...)
+		look = pipe.Do(ctx, functionCall("sonic_primary", nil)...) // the other is empty if it is not opened
+		return nil
+	})
+	if err != nil {
+		return nil, state, false, err
+	}
+	if state, err = primaryState(look); err != nil {
+		return nil, state, false, err
+	}
+	reply, err := taken.Slice()
+	if err != nil {
+		return nil, state, false, err
+	}
+	f := fields{values: reply}
+	for len(f.values) >= 3 {
+		t := Taken{Slot: cluster.Slot([]byte(f.text())), Prev: f.id()}
+		for entries := f.list(); len(entries.values) > 0; {
+			t.Entries = append(t.Entries, entries.entry())
+			f.err = errors.Join(f.err, entries.err)
+		}
+		list = append(list, t)
+	}
+	if left = len(f.values) == 0; !left {
+		state.Clock = uint64(f.number()) // when it found nothing left
+	}
+	return list, state, left, f.fault("sonic_take")
+}
+
+// entry reads an entry of a stream.
+func (f *fields) entry() redis.XMessage {
+	e := f.list()
+	m := redis.XMessage{ID: e.text(), Values: map[string]any{}}
+	values := e.list()
+	for len(values.values) > 0 && values.err == nil {
+		name := values.text()
+		m.Values[name] = values.text()
+	}
+	f.err = errors.Join(f.err, e.err, values.err)
+	return m
+}
+
+// Last returns the last id of the stream of each of the slots that the primary has and that have a
+// stream.
+func (p *Primary) Last(ctx context.Context, slots []int) (map[int]message.ID, error) {
+	last := map[int]message.ID{}
+	for len(slots) > 0 {
+		n := min(len(slots), slotsAtOnce)
+		commands, err := p.conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			for _, slot := range slots[:n] {
+				pipe.XInfoStream(ctx, script.SlotKeys(slot).Outbox)
+			}
+			return nil
+		})
+		var refused redis.Error
+		if err != nil && !errors.As(err, &refused) {
+			return nil, err
+		}
+		for i, c := range commands {
+			info, err := c.(*redis.XInfoStreamCmd).Result()
+			switch {
+			case isReply(err, "ERR no such key") || isReply(err, "MOVED ") || isReply(err, "ASK "):
+				continue
+			case err != nil:
+				return nil, err
+			}
+			if last[slots[i]], err = message.ParseID(info.LastGeneratedID); err != nil {
+				return nil, err
+			}
+		}
+		slots = slots[n:]
+	}
+	return last, nil
+}
+
+// Restore applies a group of the zone's own topic that the primary has lost. epoch is that of the
+// message.
+func (p *Primary) Restore(ctx context.Context, epoch int64, g *message.PackedGroup) (Result, error) {
+	reply, err := p.conn.Do(ctx, "FCALL", "sonic_apply", 1, script.SlotKeys(g.Slot).Outbox,
+		p.cfg.Zone, fmt.Sprintf("r%d", epoch), g.Prev.String(), g.Last.String(), "", "", g.Entries).Slice()
+	if err != nil {
+		return Result{}, err
+	}
+	return resultOf(reply)
+}
+
+// Conn is the connection.
+func (p *Primary) Conn() *redis.Conn { return p.conn }
+
+func (p *Primary) call(ctx context.Context, function string, args ...any) *redis.Cmd {
+	return p.conn.Do(ctx, functionCall(function, args)...)
+}
+
+// functionCall is a call without keys.
+func functionCall(function string, args []any) []any {
+	return append([]any{"FCALL", function, 0}, args...)
+}
+
+// ShippedSlots tells a primary up to which entry the topic has each of some slots. It returns the
+// slots that the primary does not have.
+func ShippedSlots(ctx context.Context, db script.Doer, ids map[int]message.ID) (missing []int, err error) {
+	args := make([]any, 0, 2*len(ids))
+	for slot, id := range ids {
+		args = append(args, script.SlotKeys(slot).Outbox, id.String())
+	}
+	reply, err := db.Do(ctx, functionCall("sonic_shipped_all", args)...).StringSlice()
+	for _, out := range reply {
+		missing = append(missing, cluster.Slot([]byte(out)))
+	}
+	return missing, err
+}
+
+// PruneSlot makes one step of removing versions of a slot, see [Library.Prune]. It is for
+// pipelines: PrunedSlot reads the reply.
+func PruneSlot(slot int, cursor string, count int, horizon message.ID) []any {
+	return []any{"FCALL", "sonic_prune", 1, script.SlotKeys(slot).Outbox, cursor, count, horizon.String()}
+}
+
+// PrunedSlot returns the cursor of the next step, "0" at the end of the slot.
+func PrunedSlot(c *redis.Cmd) (next string, err error) {
+	reply, err := c.Slice()
+	if err != nil {
+		return "", err
+	}
+	f := fields{values: reply}
+	next = f.text()
+	return next, f.fault("sonic_prune")
+}
+
+// Moving reports whether a function changed nothing because its slot is moving or has moved.
+func Moving(err error) bool {
+	for _, prefix := range []string{"TRYAGAIN", "MOVED ", "ASK "} {
+		if isReply(err, prefix) {
+			return true
+		}
+	}
+	var reply redis.Error
+	return errors.As(err, &reply) && strings.Contains(reply.Error(), "non local key")
+}

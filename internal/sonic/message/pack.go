@@ -73,6 +73,8 @@ type Tail struct {
 	Count    int64 // of all effects
 	Position int64 // of the last message; -1: the topic is empty
 	Epoch    int64 // of the messages that follow
+	// Watermark is that of the last message, see [Header].
+	Watermark uint64
 }
 
 // Message is a message of the topic: its header and its payload.

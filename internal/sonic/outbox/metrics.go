@@ -38,7 +38,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 
 func (m *Metrics) stored(entries []message.Entry, records []*messaging.Record, took time.Duration) {
 	m.publish.Observe(took.Seconds())
-	m.age.Observe(max(time.Since(time.UnixMilli(int64(entries[0].ID.Ms))), 0).Seconds())
+	if len(entries) > 0 {
+		m.age.Observe(max(time.Since(time.UnixMilli(int64(entries[0].ID.Ms))), 0).Seconds())
+	}
 	m.messages.Add(float64(len(records)))
 	for i := range entries {
 		if entries[i].Effects != "" {

@@ -67,7 +67,7 @@ func (e topicEnd) tail(ctx context.Context, d *messaging.Delivery) (message.Tail
 	case h == nil:
 		return message.Tail{Position: -1}, nil
 	}
-	t := message.Tail{Last: h.Last, Count: h.Count, Position: h.Position, Epoch: h.Epoch}
+	t := message.Tail{Last: h.Last, Count: h.Count, Position: h.Position, Epoch: h.Epoch, Watermark: h.Watermark}
 	if h.Part < h.Parts && !h.Slots {
 		// The remaining parts are not stored. The loader makes the same parts again, and the broker
 		// drops those that it has already stored.

@@ -52,11 +52,11 @@ func primaryState(c *redis.Cmd) (s PrimaryState, err error) {
 }
 
 // Open passes the configuration to the library. A primary that is not ready takes no writes. It
-// must stay so until what it may have lost is applied, see Recovered. horizon is an id that all
-// zones are past.
+// must stay so until what it may have lost is applied, see Recovered. It gives no entry a time
+// before floor, in milliseconds: the zone has told others that they have all before it.
 //
 // Open loads the library anew if the primary is not opened, see [script.Replace].
-func (p *Primary) Open(ctx context.Context, before PrimaryState, ready bool, horizon message.ID) error {
+func (p *Primary) Open(ctx context.Context, before PrimaryState, ready bool, floor uint64) error {
 	if !before.Opened {
 		if err := script.Replace(ctx, p.conn); err != nil && !NoMemory(err) {
 			return err
@@ -69,7 +69,7 @@ func (p *Primary) Open(ctx context.Context, before PrimaryState, ready bool, hor
 	if p.cfg.Bound.Bytes > 0 {
 		flags += fmt.Sprintf("b%d", p.cfg.Bound.Bytes)
 	}
-	return p.call(ctx, "sonic_open_primary", append([]any{p.cfg.Zone, flags, horizon.String()}, p.cfg.settings()...)...).Err()
+	return p.call(ctx, "sonic_open_primary", append([]any{p.cfg.Zone, flags, message.ID{Ms: floor}.String()}, p.cfg.settings()...)...).Err()
 }
 
 // Recovered says that everything of a zone's topic that the primary had lost is applied to it. It
@@ -82,7 +82,7 @@ func (p *Primary) Recovered(ctx context.Context, zone string) error {
 const slotsAtOnce = 512
 
 // Hold tells the primary that it has these slots. It returns those that it does not have, or whose
-// stream has already moved.
+// stream has already moved: it forgets them.
 func (p *Primary) Hold(ctx context.Context, slots []int) (missing []int, err error) {
 	for len(slots) > 0 {
 		n := min(len(slots), slotsAtOnce)
@@ -108,12 +108,13 @@ type Taken struct {
 	// Prev is the entry before the first one: the last that was taken before, or the last that is
 	// known to be shipped.
 	Prev message.ID
-	// Entries follow Prev. Without any, the slot has moved, with entries that were not taken.
+	// Entries follow Prev.
 	Entries []redis.XMessage
 }
 
 // Take returns entries that it has not returned yet. With again it also returns those that it has
-// returned and that are not shipped. left is true if there are more.
+// returned and that are not shipped. left is true if there are more, or may be: of a slot that moves
+// or has moved it cannot read them, until Hold was called again.
 func (p *Primary) Take(ctx context.Context, again bool) (list []Taken, state PrimaryState, left bool, err error) {
 	var args []any
 	if again {
@@ -122,7 +123,7 @@ func (p *Primary) Take(ctx context.Context, again bool) (list []Taken, state Pri
 	var taken, look *redis.Cmd
 	_, err = p.conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		taken = pipe.Do(ctx, functionCall("sonic_take", args)...)
-		look = pipe.Do(ctx, functionCall("sonic_primary", nil)...) // the other is empty if it is not opened
+		look = pipe.Do(ctx, functionCall("sonic_primary", nil)...)
 		return nil
 	})
 	if err != nil {

@@ -1,0 +1,133 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+)
+
+// clusterQueue holds what the readers of the primaries have taken and what is not stored yet, in the
+// order in which they have taken it.
+type clusterQueue struct {
+	mu      sync.Mutex
+	items   []clusterItem
+	bytes   int
+	ended   map[*primaryReader]bool
+	filled  chan struct{} // has one element when there may be items
+	emptied chan struct{} // is closed, and replaced, when items were removed
+}
+
+// clusterItem is a group of entries, or a clock: what the reader has put before it is all that the
+// primary had at that time.
+type clusterItem struct {
+	reader *primaryReader
+	group  message.Group
+	bytes  int
+	clock  clock
+}
+
+func newClusterQueue() *clusterQueue {
+	return &clusterQueue{ended: map[*primaryReader]bool{}, filled: make(chan struct{}, 1), emptied: make(chan struct{})}
+}
+
+// errReaderEnded says that the primary of a reader is none any more.
+var errReaderEnded = errors.New("the primary has no slots any more")
+
+// put adds items, and then waits until the queue is below its bound.
+func (q *clusterQueue) put(ctx context.Context, items []clusterItem) error {
+	if len(items) == 0 {
+		return nil
+	}
+	q.mu.Lock()
+	if q.ended[items[0].reader] {
+		q.mu.Unlock()
+		return errReaderEnded
+	}
+	q.items = append(q.items, items...)
+	for i := range items {
+		q.bytes += items[i].bytes
+	}
+	q.mu.Unlock()
+	signal(q.filled)
+	for {
+		q.mu.Lock()
+		full, emptied := q.bytes >= maxQueuedBytes, q.emptied
+		q.mu.Unlock()
+		if !full {
+			return nil
+		}
+		select {
+		case <-emptied:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// take returns the items of the next message: as many as its bounds allow, and at least one if there
+// is any. Groups of one slot follow each other in it: a reader that has begun anew, or that of
+// another primary, may have put entries again.
+func (q *clusterQueue) take() (items []clusterItem) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n, entries, bytes, removed := 0, 0, 0, 0
+	last := map[int]message.ID{} // by slot
+	for n < len(q.items) {
+		it := &q.items[n]
+		if len(it.group.Entries) > 0 {
+			entries += len(it.group.Entries)
+			bytes += it.bytes
+			before, has := last[it.group.Slot]
+			if removed > 0 && (entries > message.PackEntries || bytes > message.PackBytes || has && before != it.group.Prev) {
+				break
+			}
+			last[it.group.Slot] = it.group.Last
+			removed += it.bytes
+		}
+		n++
+	}
+	items = q.items[:n:n]
+	if q.items = q.items[n:]; len(q.items) == 0 {
+		q.items = nil
+	}
+	q.remove(removed)
+	return items
+}
+
+// remove says that items of so many bytes were removed.
+func (q *clusterQueue) remove(bytes int) {
+	q.bytes -= bytes
+	close(q.emptied)
+	q.emptied = make(chan struct{})
+}
+
+// discard removes the items of a reader. It takes them again.
+func (q *clusterQueue) discard(r *primaryReader) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.drop(r)
+}
+
+// end removes the items of a reader for good, and refuses further ones.
+func (q *clusterQueue) end(r *primaryReader) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.ended[r] = true
+	q.drop(r)
+}
+
+func (q *clusterQueue) drop(r *primaryReader) {
+	var left []clusterItem
+	removed := 0
+	for _, it := range q.items {
+		if it.reader == r {
+			removed += it.bytes
+		} else {
+			left = append(left, it)
+		}
+	}
+	q.items = left
+	q.remove(removed)
+}

@@ -1,0 +1,262 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/sonic/cluster"
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/primaries"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/pkg/backoff"
+)
+
+const (
+	// minTakePause is the pause after entries came, maxTakePause that while none come. Redis is asked
+	// again and again because XREAD cannot block on streams of several slots.
+	minTakePause = time.Millisecond
+	maxTakePause = 5 * time.Millisecond
+	// holdEvery is how often a primary is told again of slots that it does not have yet, or of which
+	// the stream is still at another one.
+	holdEvery = 100 * time.Millisecond
+	// markEvery is how often a primary gets the marker of its own zone.
+	markEvery = time.Second
+)
+
+// primaryReader reads the streams of a primary.
+type primaryReader struct {
+	*clusterOwner
+	primary cluster.Primary
+	first   bool // no session has opened the primary yet
+
+	// The rest is of one session.
+	library *redislib.Primary
+	known   *cluster.Map // slots are by this map
+	slots   []int        // in order
+	held    map[int]bool // the primary was told of
+	holdAt  time.Time    // when to tell it again of the others
+	streams map[int]*slotStream
+	marked  time.Time
+}
+
+// run reads until ctx ends. After a failure it begins another session.
+func (r *primaryReader) run(ctx context.Context) error {
+	var pause backoff.Backoff
+	for {
+		began := time.Now()
+		err := r.session(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case final(err):
+			return err
+		case !errors.Is(err, errReaderEnded):
+			r.setPrimary(r.primary, 0, fmt.Errorf("primary %s: %w", r.primary.Address, err))
+			r.cluster.Refresh()
+		}
+		pause.Held(time.Since(began))
+		if !pause.Wait(ctx) {
+			return nil
+		}
+	}
+}
+
+// session opens the primary and reads it until an error. It uses one connection: the primary
+// has been the same process as long as it lasts.
+func (r *primaryReader) session(ctx context.Context) error {
+	m := r.cluster.Map()
+	if m.Count(r.primary.Address) == 0 {
+		return errReaderEnded // readAll ends this reader, unless the primary gets slots again
+	}
+	conn := r.cluster.At(r.primary.Address).Conn()
+	defer func() { _ = conn.Close() }()
+	cfg := r.cfg.Library
+	cfg.Bound.Bytes /= int64(max(len(m.Primaries()), 1))
+	r.library = redislib.NewPrimary(conn, cfg)
+	r.known, r.slots = m, primaries.SlotsOf(m, r.primary.Address)
+	r.held, r.holdAt, r.marked, r.streams = map[int]bool{}, time.Time{}, time.Time{}, map[int]*slotStream{}
+	r.queue.discard(r) // they are taken again
+	if err := r.open(ctx); err != nil {
+		return err
+	}
+	r.first = false
+	return r.read(ctx)
+}
+
+// open opens the primary if no Sonic has, or with the configuration of this process.
+func (r *primaryReader) open(ctx context.Context) error {
+	state, err := r.library.Look(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot look at its state: %w", err)
+	}
+	if state.Ready && !r.first {
+		return nil
+	}
+	if err := r.library.Open(ctx, state, state.Ready, r.marker().Watermark); err != nil {
+		if redislib.Refused(err) && !redislib.Moving(err) {
+			err = fmt.Errorf("%w: %w", ErrState, err)
+		}
+		return fmt.Errorf("cannot open it: %w", err)
+	}
+	if state.Ready {
+		return nil
+	}
+	return r.recover(ctx)
+}
+
+// read passes the entries of the streams to the queue.
+func (r *primaryReader) read(ctx context.Context) error {
+	again, pause := true, minTakePause
+	for {
+		if err := r.follow(ctx); err != nil {
+			return err
+		}
+		list, state, left, err := r.library.Take(ctx, again)
+		if err != nil {
+			return fmt.Errorf("cannot read its outbox: %w", err)
+		}
+		again = false
+		r.setPrimary(r.primary, state.Bytes, nil)
+		// Before any effect of this primary is stored: a cluster without a marker has none in the topic.
+		if state.Ready {
+			r.mark(ctx)
+		}
+		items, err := r.items(list, !left)
+		if err != nil {
+			return err
+		}
+		if !left && len(r.held) == len(r.slots) {
+			items = append(items, clusterItem{reader: r, clock: clock{state.Clock, r.known}})
+		}
+		if err := r.queue.put(ctx, items); err != nil {
+			return err
+		}
+		switch {
+		case len(list) == 0:
+			pause = min(2*pause, maxTakePause)
+		case left:
+			continue
+		default:
+			pause = minTakePause
+		}
+		if !backoff.Sleep(ctx, pause) {
+			return nil
+		}
+	}
+}
+
+// follow tells the primary which slots it has by the latest map.
+func (r *primaryReader) follow(ctx context.Context) error {
+	if m := r.cluster.Map(); m != r.known {
+		before := r.held
+		r.known, r.slots, r.held, r.holdAt = m, primaries.SlotsOf(m, r.primary.Address), map[int]bool{}, time.Time{}
+		if len(r.slots) == 0 {
+			return errReaderEnded
+		}
+		for _, slot := range r.slots {
+			if before[slot] {
+				r.held[slot] = true
+				delete(before, slot)
+			}
+		}
+		var lost []int
+		for slot := range before {
+			lost = append(lost, slot)
+			delete(r.streams, slot)
+		}
+		if _, err := r.library.Hold(ctx, lost); err != nil { // it forgets them
+			return fmt.Errorf("cannot tell it of slots that it has lost: %w", err)
+		}
+	}
+	if len(r.held) == len(r.slots) || time.Now().Before(r.holdAt) {
+		return nil
+	}
+	var gained []int
+	for _, slot := range r.slots {
+		if !r.held[slot] {
+			gained = append(gained, slot)
+		}
+	}
+	missing, err := r.library.Hold(ctx, gained)
+	if err != nil {
+		return fmt.Errorf("cannot tell it of its slots: %w", err)
+	}
+	for _, slot := range gained {
+		r.held[slot] = true
+	}
+	for _, slot := range missing {
+		delete(r.held, slot)
+	}
+	if r.holdAt = time.Now().Add(holdEvery); len(missing) > 0 {
+		r.cluster.Refresh()
+	}
+	return nil
+}
+
+// mark writes the marker of the own zone once a second: all messages that are stored have come from
+// this primary, or from former ones of its slots, with which it has got the data.
+func (r *primaryReader) mark(ctx context.Context) {
+	if time.Since(r.marked) < markEvery {
+		return
+	}
+	if err := primaries.WriteMarker(ctx, r.library.Conn(), r.slots, r.cfg.Zone, r.marker()); err != nil && !redislib.Moving(err) {
+		r.log.Warn("cannot write the marker of this zone", zap.String("primary", r.primary.Address), zap.Error(err))
+	}
+	r.marked = time.Now()
+}
+
+// slotStream is what was taken of the stream of a slot and not passed to the queue.
+type slotStream struct {
+	joiner  message.Joiner
+	taken   message.ID // the last stream entry
+	passed  message.ID // the last entry that was passed to the queue
+	entries []message.Entry
+}
+
+// items returns what was taken as groups. Those of transactions without an end, and their pieces,
+// wait for the rest, unless all is taken: no transaction goes on between two calls.
+func (r *primaryReader) items(list []redislib.Taken, all bool) (items []clusterItem, err error) {
+	for _, t := range list {
+		s := r.streams[t.Slot]
+		if s == nil || s.taken != t.Prev {
+			s = &slotStream{passed: t.Prev}
+			r.streams[t.Slot] = s
+		}
+		entries, err := entriesOf(&s.joiner, t.Entries)
+		if err != nil {
+			return nil, err
+		}
+		if s.taken, err = message.ParseID(t.Entries[len(t.Entries)-1].ID); err != nil {
+			return nil, err
+		}
+		s.entries = append(s.entries, entries...)
+		for len(s.entries) > 0 {
+			n := message.Cut(s.entries, false)
+			if n == 0 {
+				break
+			}
+			items = append(items, r.cut(t.Slot, s, n))
+		}
+	}
+	for slot, s := range r.streams {
+		if all && len(s.entries) > 0 {
+			items = append(items, r.cut(slot, s, len(s.entries)))
+		}
+		if len(s.entries) == 0 && s.taken == s.passed {
+			delete(r.streams, slot)
+		}
+	}
+	return items, nil
+}
+
+// cut removes the first n entries of a stream.
+func (r *primaryReader) cut(slot int, s *slotStream, n int) clusterItem {
+	entries := s.entries[:n:n]
+	g := message.Group{Slot: slot, Prev: s.passed, Last: entries[n-1].ID, Entries: entries}
+	s.entries, s.passed = s.entries[n:], g.Last
+	return clusterItem{reader: r, group: g, bytes: sizeOf(entries)}
+}

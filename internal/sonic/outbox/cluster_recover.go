@@ -1,0 +1,131 @@
+package outbox
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/primaries"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/topic"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// recover applies what the topic of the zone has, and the primary has lost. It was restarted, or has
+// taken over from one whose last writes it did not get.
+func (r *primaryReader) recover(ctx context.Context) error {
+	// A message of what a former primary had may be on its way: it is to be in the topic before that is
+	// read to its end. Nothing of it is in the queue any more.
+	r.storing.Lock()
+	count := r.tail.Count
+	r.storing.Unlock()
+	marker, err := primaries.ReadMarker(ctx, r.library.Conn(), r.slots, r.cfg.Zone)
+	if err != nil {
+		return err
+	}
+	from := messaging.Earliest()
+	switch {
+	case !marker.IsZero():
+		from = messaging.AtMessage(marker.Message)
+	case count > 0:
+		if err := r.requireMarker(ctx); err != nil {
+			return err
+		}
+	}
+	if count > 0 {
+		if err := r.restore(ctx, from); err != nil {
+			return err
+		}
+	}
+	if err := r.library.Recovered(ctx, r.cfg.Zone); err != nil {
+		return fmt.Errorf("cannot open it: %w", err)
+	}
+	return nil
+}
+
+// requireMarker returns [ErrState] if no primary has a marker: the cluster was emptied.
+func (r *primaryReader) requireMarker(ctx context.Context) error {
+	for _, p := range r.known.Primaries() {
+		m, err := primaries.ReadMarker(ctx, r.cluster.At(p.Address), primaries.SlotsOf(r.known, p.Address), r.cfg.Zone)
+		if err != nil || !m.IsZero() {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: it is empty, and the topic has effects of this zone: fill it from another zone by sonic -bootstrap ZONE", ErrState)
+}
+
+// errLost says that the topic does not have all that a primary has lost.
+var errLost = fmt.Errorf("%w: it is older than the topic, and the topic no longer has all effects that it has lost:"+
+	" restore a newer copy of this Redis, and give the namespace a longer retention", ErrState)
+
+// restore applies the groups of the topic from a position on that are of slots of the primary.
+func (r *primaryReader) restore(ctx context.Context, from messaging.Position) error {
+	last, err := r.library.Last(ctx, r.slots)
+	if err != nil {
+		return fmt.Errorf("cannot look at its outbox: %w", err)
+	}
+	var parts bytes.Buffer
+	read, restored, effects := 0, map[int]message.ID{}, int64(0)
+	err = topic.Read(ctx, r.client, r.writer.Topic(), from, r.cfg.Zone, 0, func(ctx context.Context, h *message.Header, d *messaging.Delivery, err error) error {
+		if err != nil || !h.Slots {
+			return err
+		}
+		if h.Part == 1 {
+			parts.Reset()
+			read = 0
+		}
+		if read++; read != h.Part {
+			return nil // its beginning is gone, or its end was not stored: its entries are in later messages
+		}
+		if parts.Write(d.Payload); h.Part < h.Parts {
+			return nil
+		}
+		groups, err := message.Groups(parts.Bytes())
+		if err != nil {
+			return fmt.Errorf("message %s of %s: %w", d.ID, d.Topic, err)
+		}
+		for i := range groups {
+			g := &groups[i]
+			_, own := slices.BinarySearch(r.slots, g.Slot)
+			switch {
+			case !own || g.Last.Compare(last[g.Slot]) <= 0:
+				continue
+			case g.Prev.Compare(last[g.Slot]) > 0:
+				return errLost
+			}
+			result, err := r.library.Restore(ctx, h.Epoch, g)
+			if err != nil {
+				return fmt.Errorf("cannot apply the effects of this zone: %w", err)
+			}
+			effects += result.Applied
+			last[g.Slot], restored[g.Slot] = g.Last, g.Last
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for chunk := range slices.Chunk(slices.Collect(maps.Keys(restored)), shippedAtOnce) {
+		ids := map[int]message.ID{}
+		for _, slot := range chunk {
+			ids[slot] = restored[slot]
+		}
+		missing, err := redislib.ShippedSlots(ctx, r.library.Conn(), ids)
+		if err == nil && len(missing) > 0 {
+			err = errors.New("slots have moved meanwhile")
+		}
+		if err != nil {
+			return fmt.Errorf("cannot trim its outbox: %w", err)
+		}
+	}
+	if len(restored) > 0 {
+		r.log.Warn("a primary was older than the topic: applied what it had lost", zap.String("primary", r.primary.Address), zap.Int64("effects", effects), zap.Int("slots", len(restored)))
+	}
+	return nil
+}

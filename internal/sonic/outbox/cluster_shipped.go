@@ -1,0 +1,136 @@
+package outbox
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/pkg/backoff"
+)
+
+// shippedSlots is what primaries are to be told: up to which entry the topic has the stream of each
+// slot. Only the latest entry of a slot counts.
+type shippedSlots struct {
+	wake chan struct{}
+
+	mu  sync.Mutex
+	ids map[int]message.ID
+}
+
+func newShippedSlots() *shippedSlots {
+	return &shippedSlots{wake: make(chan struct{}, 1), ids: map[int]message.ID{}}
+}
+
+func (s *shippedSlots) add(groups []message.Group) {
+	s.mu.Lock()
+	for i := range groups {
+		s.ids[groups[i].Slot] = message.Max(s.ids[groups[i].Slot], groups[i].Last)
+	}
+	s.mu.Unlock()
+	signal(s.wake)
+}
+
+// putBack is for what a primary could not be told.
+func (s *shippedSlots) putBack(ids map[int]message.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for slot, id := range ids {
+		s.ids[slot] = message.Max(s.ids[slot], id)
+	}
+}
+
+func (s *shippedSlots) take() map[int]message.ID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ids := s.ids
+	s.ids = map[int]message.ID{}
+	return ids
+}
+
+const (
+	// shippedAtOnce is how many slots one request tells of: Redis does nothing else meanwhile.
+	shippedAtOnce = 256
+	// shippedPause is the pause after a primary could not be told.
+	shippedPause = 50 * time.Millisecond
+)
+
+// reportShipped tells the primaries what is stored, concurrently with the storing. What one could not
+// be told, because it is down or the slot has moved, it tells again by the latest map.
+func (o *clusterOwner) reportShipped(ctx context.Context) error {
+	for {
+		select {
+		case <-o.shipped.wake:
+		case <-ctx.Done():
+			return nil
+		}
+		if o.tellShipped(ctx) {
+			continue
+		}
+		o.cluster.Refresh()
+		if !backoff.Sleep(ctx, shippedPause) {
+			return nil
+		}
+		signal(o.shipped.wake)
+	}
+}
+
+// tellShipped reports whether all primaries have been told.
+func (o *clusterOwner) tellShipped(ctx context.Context) bool {
+	m := o.cluster.Map()
+	batches := map[string]map[int]message.ID{} // by address
+	for slot, id := range o.shipped.take() {
+		address := m.Owner(slot)
+		if batches[address] == nil {
+			batches[address] = map[int]message.ID{}
+		}
+		batches[address][slot] = id
+	}
+	var telling sync.WaitGroup
+	var mu sync.Mutex
+	all := true
+	for address, ids := range batches {
+		telling.Go(func() {
+			if left := o.tellPrimary(ctx, address, ids); len(left) > 0 {
+				o.shipped.putBack(left)
+				mu.Lock()
+				all = false
+				mu.Unlock()
+			}
+		})
+	}
+	telling.Wait()
+	return all
+}
+
+// tellPrimary returns what the primary could not be told. Its reader logs why it is not reachable.
+func (o *clusterOwner) tellPrimary(ctx context.Context, address string, ids map[int]message.ID) (left map[int]message.ID) {
+	if address == "" {
+		return ids
+	}
+	db := o.cluster.At(address)
+	left = map[int]message.ID{}
+	batch := map[int]message.ID{}
+	tell := func() {
+		missing, err := redislib.ShippedSlots(ctx, db, batch)
+		if err != nil {
+			for slot, id := range batch {
+				left[slot] = id
+			}
+		}
+		for _, slot := range missing {
+			left[slot] = batch[slot]
+		}
+		clear(batch)
+	}
+	for slot, id := range ids {
+		if batch[slot] = id; len(batch) == shippedAtOnce {
+			tell()
+		}
+	}
+	if len(batch) > 0 {
+		tell()
+	}
+	return left
+}

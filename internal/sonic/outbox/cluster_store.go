@@ -1,0 +1,190 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/primaries"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// takeOver makes sure that the end of the topic is final before a primary is read. A message of the
+// previous owner may be stored after this writer has read the end. So takeOver first stores a message
+// without groups: nothing older can follow it.
+func (o *clusterOwner) takeOver(ctx context.Context) error {
+	var err error
+	if o.tail, err = o.end.tail(ctx, o.writer.Last()); err != nil {
+		return err
+	}
+	for {
+		if err := o.storeMessage(nil, nil); err != nil {
+			return err
+		}
+		last := o.writer.Last()
+		if last == nil && !o.writer.LastID().IsZero() || last != nil && o.writer.LastID() != last.ID {
+			break
+		}
+		// The broker took the message for a duplicate: it has stored what another process had sent, and
+		// the writer has read the end again.
+		if o.tail, err = o.end.tail(ctx, last); err != nil {
+			return err
+		}
+		o.tail.Position = max(o.tail.Position, o.writer.Stored())
+		o.log.Info("the topic has new messages: the broker has stored what another process had sent", zap.Int64("position", o.tail.Position))
+	}
+	o.mu.Lock()
+	o.lastStored = primaries.Marker{Message: o.writer.LastID(), Watermark: o.tail.Watermark}
+	o.mu.Unlock()
+	o.tail.Epoch++ // of the messages of this owner
+	o.ClusterShipper.mu.Lock()
+	o.status = Status{Owner: true, Stored: o.tail.Last, Epoch: o.tail.Epoch}
+	o.ClusterShipper.mu.Unlock()
+	o.log.Info("took over the topic", zap.String("topic", o.writer.Topic()), zap.Stringer("stored", o.tail.Last))
+	return nil
+}
+
+// store stores what the readers put into the queue, one message after the other. While it stores a
+// message, effects of the next one gather. It stores a message each second, also without effects:
+// other zones see then that there are none.
+func (o *clusterOwner) store(ctx context.Context) error {
+	ticker := time.NewTicker(beatEvery)
+	defer ticker.Stop()
+	beats := false // since the last beat a message was stored
+	for {
+		beat := false
+		select {
+		case <-o.queue.filled:
+		case <-ticker.C:
+			beat, beats = !beats, false
+		case <-ctx.Done():
+			return nil
+		}
+		for ctx.Err() == nil {
+			stored, err := o.storeNext(ctx, beat)
+			if err != nil {
+				return err
+			}
+			beats, beat = beats || stored, false
+			if !stored {
+				break
+			}
+		}
+	}
+}
+
+// storeNext stores the next message. Without beat it stores none if there are no effects.
+func (o *clusterOwner) storeNext(ctx context.Context, beat bool) (stored bool, err error) {
+	o.storing.Lock()
+	defer o.storing.Unlock()
+	items := o.queue.take()
+	groups, entries := groupsOf(items)
+	for i := range items {
+		if c := items[i].clock; c.ms > 0 {
+			o.clocks[items[i].reader] = c
+		}
+	}
+	if len(groups) == 0 && !beat {
+		return false, nil
+	}
+	o.tail.Watermark = max(o.tail.Watermark, o.watermark())
+	if err := o.storeMessage(groups, entries); err != nil {
+		return false, err
+	}
+	o.mu.Lock()
+	o.lastStored = primaries.Marker{Message: o.writer.LastID(), Watermark: o.tail.Watermark}
+	o.mu.Unlock()
+	o.ClusterShipper.mu.Lock()
+	o.status.Stored = o.tail.Last
+	o.ClusterShipper.mu.Unlock()
+	o.shipped.add(groups)
+	return true, nil
+}
+
+// groupsOf joins groups of the same slot. It returns all entries, too.
+func groupsOf(items []clusterItem) (groups []message.Group, entries []message.Entry) {
+	at := map[int]int{}
+	for i := range items {
+		g := items[i].group
+		if len(g.Entries) == 0 {
+			continue
+		}
+		entries = append(entries, g.Entries...)
+		if j, has := at[g.Slot]; has {
+			groups[j].Entries = append(groups[j].Entries, g.Entries...)
+			groups[j].Last = g.Last
+			continue
+		}
+		at[g.Slot] = len(groups)
+		groups = append(groups, g)
+	}
+	return groups, entries
+}
+
+// watermark returns the time before which all effects of the zone are in the topic, once the next
+// message is stored. It is 0 if that is not known: all primaries must have been read since the map
+// changed last, because streams that have moved are new to their primaries.
+func (o *clusterOwner) watermark() uint64 {
+	m := o.cluster.Map()
+	least, read := uint64(0), 0
+	for r, c := range o.clocks {
+		if c.of != m {
+			delete(o.clocks, r)
+			continue
+		}
+		if read++; read == 1 || c.ms < least {
+			least = c.ms
+		}
+	}
+	if read < len(m.Primaries()) {
+		return 0
+	}
+	return least
+}
+
+// storeMessage stores groups as one message, or in parts if it is too large. The watermark is that
+// of the tail.
+func (o *clusterOwner) storeMessage(groups []message.Group, entries []message.Entry) error {
+	records, ends := o.pack(groups, entries)
+	began := time.Now()
+	for _, r := range records {
+		if err := o.writer.Store(o.storeContext, r); err != nil {
+			return &writerError{fmt.Errorf("cannot store effects: %w", err)}
+		}
+	}
+	o.metrics.stored(entries, records, time.Since(began))
+	o.tail = ends
+	return nil
+}
+
+// pack returns groups as the records of one message or of its parts, and the end of the topic after
+// these are stored. Positions are counted.
+func (o *clusterOwner) pack(groups []message.Group, entries []message.Entry) (records []*messaging.Record, ends message.Tail) {
+	payload, effects := message.GroupsPayload(groups)
+	ends = o.tail
+	ends.Count += effects
+	for i := range entries {
+		ends.Last = message.Max(ends.Last, entries[i].ID)
+	}
+	h := message.Header{
+		Origin: o.cfg.Zone, Epoch: o.tail.Epoch, First: ends.Last, Last: ends.Last, Count: ends.Count,
+		Parts: (len(payload) + message.PartBytes - 1) / message.PartBytes, Config: o.cfg.Config,
+		Slots: true, Watermark: ends.Watermark, Reached: o.cfg.Reached(),
+	}
+	for i := range entries {
+		if entries[i].ID.Compare(h.First) < 0 {
+			h.First = entries[i].ID
+		}
+	}
+	for h.Part = 1; h.Part <= h.Parts; h.Part++ {
+		ends.Position++
+		h.Position = ends.Position
+		position, n := ends.Position, min(message.PartBytes, len(payload))
+		records = append(records, &messaging.Record{Payload: payload[:n], Properties: h.Properties(), SequenceID: &position})
+		payload = payload[n:]
+	}
+	return records, ends
+}

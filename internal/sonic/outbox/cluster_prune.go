@@ -71,7 +71,7 @@ func (o *clusterOwner) pruneSome(ctx context.Context, address string, slots []in
 		more := false
 		for i, slot := range step {
 			next, err := redislib.PrunedSlot(replies[i].(*redis.Cmd))
-			if err != nil && !redislib.Moving(err) {
+			if err != nil && !primaries.Moving(err) {
 				return err
 			}
 			delete(cursors, slot)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -93,11 +94,11 @@ func (r *primaryReader) open(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cannot look at its state: %w", err)
 	}
-	if state.Ready && !r.first {
+	if state.Opened && !r.first && !slices.Contains(state.Lacks, r.cfg.Zone) {
 		return nil
 	}
 	if err := r.library.Open(ctx, state, state.Ready, r.marker().Watermark); err != nil {
-		if redislib.Refused(err) && !redislib.Moving(err) {
+		if redislib.Refused(err) && !primaries.Moving(err) {
 			err = fmt.Errorf("%w: %w", ErrState, err)
 		}
 		return fmt.Errorf("cannot open it: %w", err)
@@ -121,7 +122,8 @@ func (r *primaryReader) read(ctx context.Context) error {
 		}
 		again = false
 		r.setPrimary(r.primary, state.Bytes, nil)
-		// Before any effect of this primary is stored: a cluster without a marker has none in the topic.
+		// This comes before any effect of this primary is stored: the topic has none of a cluster
+		// without a marker.
 		if state.Ready {
 			r.mark(ctx)
 		}
@@ -203,7 +205,7 @@ func (r *primaryReader) mark(ctx context.Context) {
 	if time.Since(r.marked) < markEvery {
 		return
 	}
-	if err := primaries.WriteMarker(ctx, r.library.Conn(), r.slots, r.cfg.Zone, r.marker()); err != nil && !redislib.Moving(err) {
+	if err := primaries.WriteMarker(ctx, r.library.Conn(), r.slots, r.cfg.Zone, r.marker()); err != nil && !primaries.Moving(err) {
 		r.log.Warn("cannot write the marker of this zone", zap.String("primary", r.primary.Address), zap.Error(err))
 	}
 	r.marked = time.Now()

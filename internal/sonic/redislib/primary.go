@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -31,6 +30,8 @@ type PrimaryState struct {
 	Opened, Ready bool
 	Bytes         int64  // of the streams of the slots that it was told of
 	Clock         uint64 // of Redis, in milliseconds
+	// Lacks has the zones of which a primary that is opened and not ready may lack effects.
+	Lacks []string
 }
 
 // Look returns the state. It loads the library if the primary does not have this version.
@@ -48,6 +49,12 @@ func primaryState(c *redis.Cmd) (s PrimaryState, err error) {
 	}
 	f := fields{values: reply}
 	s.Opened, s.Ready, s.Bytes, s.Clock = f.text() == "1", f.text() == "1", f.number(), uint64(f.number())
+	if len(f.values) > 0 {
+		_ = f.text() // which opening it is
+	}
+	for len(f.values) > 0 {
+		s.Lacks = append(s.Lacks, f.text())
+	}
 	return s, f.fault("sonic_primary")
 }
 
@@ -249,15 +256,4 @@ func PrunedSlot(c *redis.Cmd) (next string, err error) {
 	f := fields{values: reply}
 	next = f.text()
 	return next, f.fault("sonic_prune")
-}
-
-// Moving reports whether a function changed nothing because its slot is moving or has moved.
-func Moving(err error) bool {
-	for _, prefix := range []string{"TRYAGAIN", "MOVED ", "ASK "} {
-		if isReply(err, prefix) {
-			return true
-		}
-	}
-	var reply redis.Error
-	return errors.As(err, &reply) && strings.Contains(reply.Error(), "non local key")
 }

@@ -288,11 +288,18 @@ func grows(t *testing.T, count *atomic.Int64, n int64) {
 // emptied waits until the primaries hold no entries any more.
 func (w *clusterWorld) emptied() {
 	w.t.Helper()
+	var left string
+	defer func() {
+		if w.t.Failed() {
+			w.t.Log(left)
+		}
+	}()
 	require.Eventually(w.t, func() bool {
 		m := w.primaries.Map()
 		for _, p := range m.Primaries() {
 			state, err := w.primaries.At(p.Address).Do(w.t.Context(), "FCALL", "sonic_primary", 0).StringSlice()
 			if err != nil || state[2] != "0" {
+				left = fmt.Sprint(p, state, err)
 				return false
 			}
 			outs, err := w.primaries.At(p.Address).Keys(w.t.Context(), "*out").Result()
@@ -301,6 +308,7 @@ func (w *clusterWorld) emptied() {
 			}
 			for _, out := range outs {
 				if strings.HasPrefix(out, "{sonic:") && w.primaries.At(p.Address).XLen(w.t.Context(), out).Val() > 0 {
+					left = fmt.Sprint(p, out)
 					return false
 				}
 			}

@@ -101,7 +101,7 @@ end
 -- keep says that the stream of a shard has count entries left.
 function shards.keep(out, count)
 	local h = shards.held[out] or {bytes = 0, count = 0}
-	local left = count < h.count and h.bytes * count / h.count or h.bytes
+	local left = count < h.count and math.floor(h.bytes * count / h.count) or h.bytes
 	backlog.bytes = backlog.bytes - h.bytes + left
 	h.bytes, h.count = left, math.min(h.count, count)
 	if count == 0 then shards.held[out], shards.fresh[out], shards.taken[out] = nil, nil, nil end

@@ -150,10 +150,15 @@ func nodeReady(ctx context.Context, client *redis.Client, perSlot int, replica b
 	if err != nil {
 		return false, err
 	}
+	slots := 0 // cluster_state does not depend on them with "cluster-require-full-coverage no"
 	for _, r := range ranges {
 		if len(r.Nodes) != perSlot {
 			return false, nil
 		}
+		slots += r.End - r.Start + 1
+	}
+	if slots < clusterSlots {
+		return false, nil
 	}
 	if !replica {
 		return true, nil

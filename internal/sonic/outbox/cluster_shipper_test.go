@@ -12,6 +12,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
 )
 
@@ -176,6 +177,37 @@ func TestClusterIsRestoredBeforeItTakesWrites(t *testing.T) {
 	assert.Equal(t, "2", w.primaries.At(w.redis.Owner(t, slot)).Get(ctx, "{x}lost").Val())
 }
 
+// What a predecessor has sent is stored after its successor has read the topic's end.
+func TestClusterPredecessorIsStoredLate(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	w := newClusterWorld(t, 1, 0)
+	owner := func(client *messaging.Client) *clusterOwner {
+		s := w.newShipper(client)
+		end := topicEnd{zone: "a", topic: w.topic, client: client, log: s.log}
+		writer, err := end.acquire(ctx)
+		require.NoError(t, err)
+		t.Cleanup(func() { end.release(writer) })
+		return &clusterOwner{ClusterShipper: s, end: end, writer: writer, storeContext: ctx}
+	}
+	first := owner(w.dial())
+	require.NoError(t, first.takeOver(ctx))
+	before := first.tail // as the successor reads it
+	e := message.Entry{ID: message.ID{Ms: 5}, Effects: "\x94\xa1D\xa1l\xa10\xa1k"}
+	require.NoError(t, first.storeMessage([]message.Group{{Last: e.ID, Entries: []message.Entry{e}}}, []message.Entry{e}))
+	first.end.release(first.writer)
+
+	second := owner(w.dial())
+	second.tail = before
+	require.NoError(t, second.confirmEnd(ctx))
+	assert.Equal(t, first.tail.Position+1, second.tail.Position)
+	assert.Equal(t, e.ID, second.tail.Last)
+	h := w.read()
+	assert.Equal(t, 3, h.messages)
+	assert.Equal(t, second.tail.Position, h.header.Position)
+	assert.EqualValues(t, 1, h.header.Count)
+}
+
 // A cluster that was emptied is refused: its topic has effects.
 func TestClusterWasEmptied(t *testing.T) {
 	t.Parallel()
@@ -192,6 +224,28 @@ func TestClusterWasEmptied(t *testing.T) {
 	}
 	_, _, ended = w.shipper(w.dial())
 	require.ErrorIs(t, <-ended, ErrState)
+}
+
+// A primary that is started again with all its data goes on.
+func TestClusterPrimaryIsStartedAgain(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	w := newClusterWorld(t, 3, 0, "appendonly yes", "appendfsync always")
+	_, _, _ = w.shipper(w.dial())
+	var keys []string
+	for k := range 30 {
+		keys = append(keys, fmt.Sprint("key", k))
+	}
+	stop, count := w.writing(keys)
+	for range 2 {
+		grows(t, count, 100)
+		n := w.redis.Nodes()[1]
+		require.NoError(t, n.Kill())
+		require.NoError(t, n.Start(ctx))
+	}
+	grows(t, count, 100)
+	w.await(stop())
+	w.emptied()
 }
 
 // Versions that all zones are past are removed.

@@ -12,29 +12,14 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// takeOver makes sure that the end of the topic is final before a primary is read. A message of the
-// previous owner may be stored after this writer has read the end. So takeOver first stores a message
-// without groups: nothing older can follow it.
+// takeOver begins behind the end of the topic.
 func (o *clusterOwner) takeOver(ctx context.Context) error {
 	var err error
 	if o.tail, err = o.end.tail(ctx, o.writer.Last()); err != nil {
 		return err
 	}
-	for {
-		if err := o.storeMessage(nil, nil); err != nil {
-			return err
-		}
-		last := o.writer.Last()
-		if last == nil && !o.writer.LastID().IsZero() || last != nil && o.writer.LastID() != last.ID {
-			break
-		}
-		// The broker took the message for a duplicate: it has stored what another process had sent, and
-		// the writer has read the end again.
-		if o.tail, err = o.end.tail(ctx, last); err != nil {
-			return err
-		}
-		o.tail.Position = max(o.tail.Position, o.writer.Stored())
-		o.log.Info("the topic has new messages: the broker has stored what another process had sent", zap.Int64("position", o.tail.Position))
+	if err := o.confirmEnd(ctx); err != nil {
+		return err
 	}
 	o.mu.Lock()
 	o.lastStored = primaries.Marker{Message: o.writer.LastID(), Watermark: o.tail.Watermark}
@@ -45,6 +30,29 @@ func (o *clusterOwner) takeOver(ctx context.Context) error {
 	o.ClusterShipper.mu.Unlock()
 	o.log.Info("took over the topic", zap.String("topic", o.writer.Topic()), zap.Stringer("stored", o.tail.Last))
 	return nil
+}
+
+// confirmEnd makes sure that the end of the topic is final before a primary is read. A message of
+// the previous owner may be stored after this writer has read the end. So confirmEnd first stores a
+// message without groups: nothing older can follow it.
+func (o *clusterOwner) confirmEnd(ctx context.Context) error {
+	for {
+		if err := o.storeMessage(nil, nil); err != nil {
+			return err
+		}
+		last := o.writer.Last()
+		if last == nil && !o.writer.LastID().IsZero() || last != nil && o.writer.LastID() != last.ID {
+			return nil
+		}
+		// The broker took the message for a duplicate: it has stored what another process had sent, and
+		// the writer has read the end again.
+		var err error
+		if o.tail, err = o.end.tail(ctx, last); err != nil {
+			return err
+		}
+		o.tail.Position = max(o.tail.Position, o.writer.Stored())
+		o.log.Info("the topic has new messages: the broker has stored what another process had sent", zap.Int64("position", o.tail.Position))
+	}
 }
 
 // store stores what the readers put into the queue, one message after the other. While it stores a

@@ -39,9 +39,9 @@ type clusterWorld struct {
 	horizon   atomic.Pointer[message.ID]
 }
 
-func newClusterWorld(t *testing.T, count, replicas int) *clusterWorld {
+func newClusterWorld(t *testing.T, count, replicas int, conf ...string) *clusterWorld {
 	t.Helper()
-	w := &clusterWorld{t: t, pulsar: stack.Pulsar(t), redis: stack.PrivateRedisCluster(t, count, replicas, "cluster-require-full-coverage no")}
+	w := &clusterWorld{t: t, pulsar: stack.Pulsar(t), redis: stack.PrivateRedisCluster(t, count, replicas, append(conf, "cluster-require-full-coverage no")...)}
 	w.topic = "persistent://" + w.pulsar.Namespace(t) + "/sonic-a-0"
 	w.client = w.dial()
 	topology := cluster.New(cluster.Config{Addresses: w.redis.Addresses()}, zaptest.NewLogger(t))
@@ -95,17 +95,7 @@ func (w *clusterWorld) dial() *messaging.Client {
 // shipper runs a shipper until stop is called, which does not wait.
 func (w *clusterWorld) shipper(client *messaging.Client) (s *ClusterShipper, stop func(), ended <-chan error) {
 	w.t.Helper()
-	s = NewCluster(ClusterConfig{
-		Zone: "a", Topic: w.topic, Config: "x=1",
-		Library: redislib.Config{Zone: "a", Others: []string{"b"}, Default: "lww", Bound: redislib.Bound{Bytes: 64 << 20}},
-		Reached: func() map[string]uint64 { return map[string]uint64{"b": 7} },
-		Horizon: func() message.ID {
-			if h := w.horizon.Load(); h != nil {
-				return *h
-			}
-			return message.ID{}
-		},
-	}, w.primaries, client, zaptest.NewLogger(w.t), NewMetrics(prometheus.NewRegistry()))
+	s = w.newShipper(client)
 	ctx, cancel := context.WithCancel(context.Background())
 	result := make(chan error, 1)
 	finished := make(chan struct{})
@@ -118,6 +108,20 @@ func (w *clusterWorld) shipper(client *messaging.Client) (s *ClusterShipper, sto
 		<-finished
 	})
 	return s, cancel, result
+}
+
+func (w *clusterWorld) newShipper(client *messaging.Client) *ClusterShipper {
+	return NewCluster(ClusterConfig{
+		Zone: "a", Topic: w.topic, Config: "x=1",
+		Library: redislib.Config{Zone: "a", Others: []string{"b"}, Default: "lww", Bound: redislib.Bound{Bytes: 64 << 20}},
+		Reached: func() map[string]uint64 { return map[string]uint64{"b": 7} },
+		Horizon: func() message.ID {
+			if h := w.horizon.Load(); h != nil {
+				return *h
+			}
+			return message.ID{}
+		},
+	}, w.primaries, client, zaptest.NewLogger(w.t), NewMetrics(prometheus.NewRegistry()))
 }
 
 // set writes value to key at the primary of its slot. tx is the id of its transaction, or empty.

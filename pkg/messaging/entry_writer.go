@@ -279,8 +279,8 @@ func (w *EntryWriter) Stored() int64 {
 	return w.stored
 }
 
-// LastID is the id of the topic's last message: the one that Store has stored, or that of Last if the
-// writer has read it since. It is zero if there was none.
+// LastID is the id of the topic's last message: the one that Store has stored, or that of Last if
+// the writer has read it since. It is zero if there was none.
 func (w *EntryWriter) LastID() MessageID {
 	w.mu.Lock()
 	defer w.mu.Unlock()

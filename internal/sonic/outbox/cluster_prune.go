@@ -1,8 +1,10 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -53,14 +55,15 @@ func (o *clusterOwner) pruneSome(ctx context.Context, address string, slots []in
 			begun[address] = 0
 			return nil // the next round begins a second later
 		}
-		step := slots[at:min(at+pruneAtOnce, len(slots))]
-		replies, err := o.cluster.At(address).Pipelined(ctx, func(p redis.Pipeliner) error {
+		window := slots[at:min(at+pruneAtOnce, len(slots))]
+		step := slices.DeleteFunc(slices.Clone(window), func(slot int) bool { return cursors[slot] == "" })
+		if len(step) == 0 {
+			step = window
+		}
+		var replies []*redis.Cmd
+		_, err := o.cluster.At(address).Pipelined(ctx, func(p redis.Pipeliner) error {
 			for _, slot := range step {
-				cursor := cursors[slot]
-				if cursor == "" {
-					cursor = "0"
-				}
-				p.Do(ctx, redislib.PruneSlot(slot, cursor, pruneSlotCount, horizon)...)
+				replies = append(replies, p.Do(ctx, redislib.PruneSlot(slot, cmp.Or(cursors[slot], "0"), pruneSlotCount, horizon)...))
 			}
 			return nil
 		})
@@ -70,7 +73,7 @@ func (o *clusterOwner) pruneSome(ctx context.Context, address string, slots []in
 		}
 		more := false
 		for i, slot := range step {
-			next, err := redislib.PrunedSlot(replies[i].(*redis.Cmd))
+			next, err := redislib.PrunedSlot(replies[i])
 			if err != nil && !primaries.Moving(err) {
 				return err
 			}
@@ -80,7 +83,7 @@ func (o *clusterOwner) pruneSome(ctx context.Context, address string, slots []in
 			}
 		}
 		if !more {
-			at += len(step)
+			at += len(window)
 		}
 		if at < len(slots) {
 			begun[address] = slots[at]

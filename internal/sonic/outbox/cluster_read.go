@@ -51,8 +51,8 @@ func (r *primaryReader) run(ctx context.Context) error {
 		began := time.Now()
 		err := r.session(ctx)
 		switch {
-		case ctx.Err() != nil:
-			return nil
+		case ctx.Err() != nil: // the error comes from the end of ctx
+			return nil //nolint:nilerr // see above
 		case final(err):
 			return err
 		case !errors.Is(err, errReaderEnded):

@@ -72,7 +72,7 @@ func (o *clusterOwner) store(ctx context.Context) error {
 			return nil
 		}
 		for ctx.Err() == nil {
-			stored, err := o.storeNext(ctx, beat)
+			stored, err := o.storeNext(beat)
 			if err != nil {
 				return err
 			}
@@ -85,7 +85,7 @@ func (o *clusterOwner) store(ctx context.Context) error {
 }
 
 // storeNext stores the next message. Without beat it stores none if there are no effects.
-func (o *clusterOwner) storeNext(ctx context.Context, beat bool) (stored bool, err error) {
+func (o *clusterOwner) storeNext(beat bool) (stored bool, err error) {
 	o.storing.Lock()
 	defer o.storing.Unlock()
 	items := o.queue.take()

@@ -77,9 +77,10 @@ const markersAtOnce = 1000
 func ReadMarker(ctx context.Context, db Pipeliner, slots []int, zone string) (greatest Marker, err error) {
 	for len(slots) > 0 {
 		n := min(len(slots), markersAtOnce)
-		commands, err := db.Pipelined(ctx, func(p redis.Pipeliner) error {
+		var commands []*redis.StringCmd
+		_, err := db.Pipelined(ctx, func(p redis.Pipeliner) error {
 			for _, slot := range slots[:n] {
-				p.HGet(ctx, script.SlotKeys(slot).Mark, zone)
+				commands = append(commands, p.HGet(ctx, script.SlotKeys(slot).Mark, zone))
 			}
 			return nil
 		})
@@ -88,7 +89,7 @@ func ReadMarker(ctx context.Context, db Pipeliner, slots []int, zone string) (gr
 			return Marker{}, fmt.Errorf("cannot read the marker of zone %s: %w", zone, err)
 		}
 		for _, c := range commands {
-			text, err := c.(*redis.StringCmd).Result()
+			text, err := c.Result()
 			switch {
 			case errors.Is(err, redis.Nil) || isOf(err, "MOVED ") || isOf(err, "ASK "):
 				continue

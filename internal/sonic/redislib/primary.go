@@ -177,9 +177,10 @@ func (p *Primary) Last(ctx context.Context, slots []int) (map[int]message.ID, er
 	last := map[int]message.ID{}
 	for len(slots) > 0 {
 		n := min(len(slots), slotsAtOnce)
-		commands, err := p.conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		var commands []*redis.XInfoStreamCmd
+		_, err := p.conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			for _, slot := range slots[:n] {
-				pipe.XInfoStream(ctx, script.SlotKeys(slot).Outbox)
+				commands = append(commands, pipe.XInfoStream(ctx, script.SlotKeys(slot).Outbox))
 			}
 			return nil
 		})
@@ -188,7 +189,7 @@ func (p *Primary) Last(ctx context.Context, slots []int) (map[int]message.ID, er
 			return nil, err
 		}
 		for i, c := range commands {
-			info, err := c.(*redis.XInfoStreamCmd).Result()
+			info, err := c.Result()
 			switch {
 			case isReply(err, "ERR no such key") || isReply(err, "MOVED ") || isReply(err, "ASK "):
 				continue

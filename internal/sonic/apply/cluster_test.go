@@ -2,12 +2,12 @@ package apply
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -290,26 +290,48 @@ func TestAPrimaryLosesEffects(t *testing.T) {
 	}
 }
 
-// A message that cannot be applied stops the applier, and says why.
-func TestMessagesThatAClusterCannotApply(t *testing.T) {
+// A flush of a zone with one Redis deletes what is before it in all slots. Effects on databases that a
+// Redis Cluster does not have are counted, and hold up nothing.
+func TestFlushesAndDatabasesToARedisCluster(t *testing.T) {
 	t.Parallel()
 	pulsar := stack.Pulsar(t)
 	namespace, client := pulsar.Namespace(t), dial(t, pulsar)
 	z := newTarget(t, 2, 0, "a", "b")
-	a := newOrigin(t, client, namespace, "a", false, "b", "c")
-	applier := z.applier(client, appliersConfig(namespace, "c", "a"))
-	runApplier(t, applier.Run)
-	a.write("set", "before", "1")
-	a.ship()
-	eventually(t, func() bool { return z.of("before").Get(t.Context(), "before").Val() == "1" }, "the message before")
-	a.write("flushall")
-	a.write("set", "after", "1")
-	a.ship()
+	l := &load{origin: newOrigin(t, client, namespace, "a", false, "b", "c")}
+	cfg, metrics := appliersConfig(namespace, "c", "a"), testMetrics()
+	stop := runApplier(t, NewCluster(cfg, z.primaries, client, zaptest.NewLogger(t), metrics).Run)
+	l.write(5)
+	l.applied(z)
+	for range 3 {
+		l.write(2)
+		l.origin.write("flushall")
+		for list := range lists { // in one message with the flush
+			l.origin.write("rpush", l.list(list), 0)
+		}
+		l.written = 1
+		l.origin.ship()
+		l.write(2)
+		l.applied(z)
+	}
+	stop()
+	runApplier(t, NewCluster(cfg, z.primaries, client, zaptest.NewLogger(t), metrics).Run)
+	l.origin.writeIn(3, "set", "elsewhere", "1")
+	l.origin.writeIn(3, "flushdb")
+	l.write(1)
+	l.applied(z)
+	assert.Zero(t, z.of("elsewhere").Exists(t.Context(), "elsewhere").Val())
+	assert.InDelta(t, 1, testutil.ToFloat64(metrics.effects.WithLabelValues("a", "diverged")), 0)
+
+	l.origin.write("flushall")
+	l.origin.ship()
 	eventually(t, func() bool {
-		_, now, _ := applier.Health()
-		return errors.Is(now, message.ErrFlush)
-	}, "it says why")
-	assert.Zero(t, z.of("after").Exists(t.Context(), "after").Val())
+		for list := range lists {
+			if z.of(l.list(list)).Exists(t.Context(), l.list(list)).Val() != 0 {
+				return false
+			}
+		}
+		return true
+	}, "nothing is left")
 }
 
 // Messages that the topic does not have any more are a gap, and nothing behind them is applied.

@@ -268,7 +268,7 @@ shards.MOVING = {err = 'TRYAGAIN the slot is moving to another primary'}
 function shards.use(out)
 	outbox = out
 	if not shards.clustered then return nil end
-	top = nil
+	top, versions.flushes['0'] = nil, nil
 	if failed(try('EXISTS', state(out, 'none'), state(out, 'non2'))) then return shards.MOVING end
 end
 

@@ -31,7 +31,7 @@ across('sonic_open_primary', function(args)
 	unsent.choose(false, false)
 	backlog.limit(string.match(flags, 'b(%d+)'), false)
 	shards.tell(ms_of(floor))
-	versions.flushes = {['0'] = false}
+	versions.flushes = {}
 	ready = string.find(flags, 'r', 1, true) ~= nil
 	shards.lacks = {}
 	if not ready then

@@ -24,7 +24,6 @@ func TestFlushOfASlot(t *testing.T) {
 	one := stack.PrivateRedis(t).Client(t)
 	open(ctx, t, one, []string{"b", "c", "d"}, "lww", "n:", "none")
 
-	const other = "a key of another slot of the primary" // is found below
 	same := func(function string, args ...any) (reply any) {
 		t.Helper()
 		for client, stream := range map[*redis.Client]string{p.client: out, one: script.KeysOf(0).Outbox} {
@@ -38,16 +37,17 @@ func TestFlushOfASlot(t *testing.T) {
 		return reply
 	}
 	for _, write := range []string{"SET {t}s old", "HSET {t}h f old", "RPUSH {t}l old", "SADD {t}m old", "PEXPIREAT {t}h 32503680000000"} {
-		same(functionOf(write))
+		function, args := functionOf(write)
+		same(function, args...)
 	}
 	for n := range 2500 {
 		key := fmt.Sprintf("{t}%d", n)
 		require.NoError(t, p.client.Set(ctx, key, "v", 0).Err())
 		require.NoError(t, one.Set(ctx, key, "v", 0).Err())
 	}
-	outside := ""
+	outside := "" // a key of another slot of the primary
 	for n := 0; outside == ""; n++ {
-		if key := fmt.Sprint(other, n); p.client.Set(ctx, key, "v", 0).Err() == nil {
+		if key := fmt.Sprint(n); p.client.Set(ctx, key, "v", 0).Err() == nil {
 			outside = key
 		}
 	}
@@ -76,7 +76,8 @@ func TestFlushOfASlot(t *testing.T) {
 	assert.Equal(t, "applied", apply("b", flush...))
 	assert.Equal(t, "duplicate", apply("b", flush...))
 	assert.Equal(t, "applied", apply("d", []string{"90", "S", "l", "0", "{t}late", "v", ""}, []string{"91", "H", "l", "0", "{t}h", "", "late", "v"}, []string{"92", "F", "l", "0", ""}))
-	same(functionOf("RPUSH {t}l new"))
+	function, args := functionOf("RPUSH {t}l new")
+	same(function, args...)
 
 	contents := func(client *redis.Client, keys []string) map[string]string {
 		all := map[string]string{}

@@ -192,12 +192,12 @@ end
 always('sonic_apply', function(keys, args)
 	if not concat then bind() end
 	local out = keys[1]
-	local moving = shards.use(out)
-	if moving then return moving end
 	local shard, epoch, prev, last, part, message, payload = unpack(args)
 	-- r: what this primary of a cluster may have lost is applied again.
 	local again
 	again, epoch = string.match(tostring(epoch), '^(r?)(%d+)$')
+	local moving = shards.use(out, again == 'r' and not ready)
+	if moving then return moving end
 	-- A zone with a cluster has a cursor for each slot: <zone>/<slot>.
 	local origin = string.match(shard, '^[^/]*')
 	if #args ~= 7 or not epoch or not is_id(prev) or not is_id(last) or not string.find(part, '^%d*/?%d*$') then

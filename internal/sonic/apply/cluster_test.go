@@ -3,6 +3,7 @@ package apply
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -287,6 +288,94 @@ func TestAPrimaryLosesEffects(t *testing.T) {
 			state, err := redislib.LookRecovery(ctx, lost.Client(t))
 			return err == nil && len(state.Zones) == 0
 		}, "the primary is ready")
+	}
+}
+
+// lack marks the slots of a primary that has to recover, as the owner of the zone's topic does.
+func (z *target) lack(node *stack.RedisServer, others ...string) {
+	z.t.Helper()
+	ctx := z.t.Context()
+	conn := node.Client(z.t).Conn()
+	defer func() { require.NoError(z.t, conn.Close()) }()
+	slots := primaries.SlotsOf(z.primaries.Map(), node.Addr())
+	markers := map[string]string{}
+	for _, other := range others {
+		m, err := primaries.ReadRecovery(ctx, conn, slots, other)
+		require.NoError(z.t, err)
+		markers[other] = m.Text()
+	}
+	missing, err := redislib.NewPrimary(conn, redislib.Config{}).Lack(ctx, slots, markers)
+	require.NoError(z.t, err)
+	require.Empty(z.t, missing)
+}
+
+// A slot of a primary that has lost effects moves to another primary, which is ready, before anybody
+// has applied them again. They are applied there.
+func TestASlotMovesFromAPrimaryThatLostEffects(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pulsar := stack.Pulsar(t)
+	namespace, client := pulsar.Namespace(t), dial(t, pulsar)
+	z := newTarget(t, 2, 0, "a", "b")
+	var loads []*load
+	var stops []func()
+	for name, slots := range map[string]bool{"a": false, "b": true} {
+		l := &load{origin: newOrigin(t, client, namespace, name, slots, "c")}
+		a := z.applier(client, appliersConfig(namespace, "c", name))
+		loads, stops = append(loads, l), append(stops, runApplier(t, a.Run))
+		l.write(5)
+		l.applied(z)
+		z.marked(a)
+	}
+	from, to := z.cluster.Nodes()[0], z.cluster.Nodes()[1]
+	require.NoError(t, from.Client(t).Save(ctx).Err())
+	for _, l := range loads {
+		l.write(5)
+		l.applied(z)
+	}
+	for _, stop := range stops {
+		stop()
+	}
+	require.NoError(t, from.Kill())
+	require.NoError(t, from.Start(ctx))
+	eventually(t, func() bool {
+		state, err := redislib.LookRecovery(ctx, from.Client(t))
+		return err == nil && len(state.Zones) == 2 && strings.Contains(from.Client(t).ClusterInfo(ctx).Val(), "cluster_state:ok") &&
+			strings.Contains(to.Client(t).ClusterInfo(ctx).Val(), "cluster_state:ok")
+	}, "the primary has to recover")
+	z.lack(from, "a", "b")
+	var moved []int
+	for list := range lists {
+		for _, l := range loads {
+			if slot := cluster.Slot([]byte(l.list(list))); len(moved) < 4 && z.cluster.Owner(t, slot) == from.Addr() {
+				z.cluster.MoveSlot(t, slot, to.Addr())
+				moved = append(moved, slot)
+			}
+		}
+	}
+	eventually(t, func() bool {
+		for _, slot := range moved {
+			if z.primaries.Map().Owner(slot) != to.Addr() {
+				z.primaries.Refresh()
+				return false
+			}
+		}
+		return true
+	}, "the slots have moved")
+	require.NoError(t, redislib.Hold(ctx, to.Client(t), moved))
+	state, err := redislib.LookRecovery(ctx, to.Client(t))
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{"a", "b", "c"}, state.Zones)
+	z.lack(to, "a", "b")
+	require.NoError(t, to.Client(t).Do(ctx, "FCALL", "sonic_recovered", 0, "c").Err())
+
+	for _, l := range loads {
+		runApplier(t, z.applier(client, appliersConfig(namespace, "c", l.origin.name)).Run)
+	}
+	for _, l := range loads {
+		l.applied(z)
+		l.write(1)
+		l.applied(z)
 	}
 }
 

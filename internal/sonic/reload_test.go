@@ -97,7 +97,7 @@ func TestWhatIsFullWithAndWithoutAnOutbox(t *testing.T) {
 	require.NoError(t, db.Do(t.Context(), "FCALL", "sonic_set", 1, l.Outbox(), "0", "k", make([]byte, 2<<20)).Err())
 
 	s := &service{cfg: Config{Outbox: OutboxConfig{Mode: outboxStream, Bytes: 1 << 20, Full: fullBlock}}, library: l, memory: newMemory(zap.NewNop())}
-	s.monitor = newOutboxMonitor(s.cfg.Outbox, l, zap.NewNop(), func(proxy.Writes, string) {})
+	s.monitor = newOutboxMonitor(s.cfg.Outbox, measureOne(l), zap.NewNop(), func(proxy.Writes, string) {})
 	m, err := s.monitor.measure(t.Context())
 	require.NoError(t, err)
 	require.True(t, m.full)

@@ -56,6 +56,9 @@ type Config struct {
 	// and commands of clients are relayed as they are, writes too. Its map must be known before
 	// Serve. Default: nil, a single Redis.
 	Cluster Cluster
+	// Replicate makes the proxy send writes as calls of the library's functions in front of a Redis
+	// Cluster, too. Default: false.
+	Replicate bool
 	// SplitMSET makes the proxy split an MSET whose keys are in several slots: it is not atomic then.
 	// Default: false, it gets the error CROSSSLOT.
 	SplitMSET bool

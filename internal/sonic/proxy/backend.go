@@ -570,7 +570,8 @@ func (b *backend) beginReply(first byte) error {
 	p := b.replies.front()
 	b.streaming = p.kind == relayed && first != '>' && p.client != nil &&
 		(b.owner == nil || b.owner.subs == nil) &&
-		(b.primary == "" || first != '-' && p.client.subs == nil) // a redirection is not for the client, and no message may be within a reply
+		// a redirection is not for the client, no message may be within a reply, and refusedByShard may discard it
+		(b.primary == "" || first != '-' && p.client.subs == nil && len(p.client.refused) == 0)
 	return nil
 }
 
@@ -594,7 +595,11 @@ func (b *backend) handleReply(reply []byte) {
 	switch p.kind {
 	case function:
 		if p.batchSize > 1 {
-			b.deliverBatch(int(p.batchSize), reply)
+			if b.primary != "" {
+				b.deliverShards(int(p.batchSize), reply)
+			} else {
+				b.deliverBatch(int(p.batchSize), reply)
+			}
 			return
 		}
 		b.checkReadOnly(reply)

@@ -26,6 +26,7 @@ type pending struct {
 	slot  int      // of the command's keys, noSlot without keys
 	// routed says that the command may go to another primary if this one does not have the slot.
 	routed    bool
+	call      bool      // it calls a function of the library
 	reads     bool      // it changes nothing, so it may be sent twice
 	redirects uint8     // how often it has gone to another primary
 	since     time.Time // when it first had to wait for the cluster

@@ -59,7 +59,7 @@ func (b *backend) addOrder(p *pending) {
 	}
 	p.order.parts++
 	p.slot = p.client.slot
-	p.routed = b.owner == nil && (p.kind == relayed || p.kind == handled && p.then.replies <= 1 && !p.then.connectionBound)
+	p.routed = b.owner == nil && (p.kind == relayed || p.kind == function || p.kind == handled && p.then.replies <= 1 && !p.then.connectionBound)
 }
 
 // begin says that what is delivered to the client of p from now on belongs to its reply.

@@ -56,11 +56,20 @@ func redirectionOf(reply []byte, from string) (to redirection, ok bool) {
 	}
 }
 
+// isRedirection reports whether a reply is one of these errors.
+func isRedirection(reply []byte) bool {
+	_, ok := redirectionOf(reply, "")
+	return ok
+}
+
 // redirected follows the redirection in the reply to the first pending command, if there is one and
 // if it may. It reports whether it did.
 func (b *backend) redirected(reply []byte) bool {
 	if b.replies.n == 0 || !b.replies.front().routed {
 		return false
+	}
+	if b.loop.cfg.Replicate {
+		return b.refusedByShard(reply)
 	}
 	to, ok := redirectionOf(reply, b.primary)
 	if !ok {
@@ -141,6 +150,7 @@ func (b *backend) command(i int) []byte {
 
 // sendAgain queues a command that has been pending on another connection.
 func (b *backend) sendAgain(p pending, command []byte) {
+	b.endBatch()
 	p.start = b.queuedBytes
 	b.replies.push(p)
 	b.out = append(b.out, command...)
@@ -174,8 +184,9 @@ func (b *backend) keepUnsent() {
 	var out []byte
 	for b.replies.n > 0 {
 		p := *b.replies.front()
-		if p.start < sent && !(p.routed && p.reads) {
-			b.failFront(true)
+		bound := p.then != nil && p.then.connectionBound
+		if sent := p.start < sent; sent && !(p.routed && p.reads) || bound {
+			b.failFront(sent)
 			continue
 		}
 		p.start = uint64(len(out))
@@ -192,15 +203,29 @@ func (b *backend) keepUnsent() {
 
 // moveWaiting sends commands that wait for this primary to the ones that have their slots now.
 func (b *backend) moveWaiting() {
+	b.endBatch()
 	var kept []pending
 	var commands [][]byte
 	for b.replies.n > 0 {
-		kept, commands = append(kept, *b.replies.front()), append(commands, bytes.Clone(b.command(0)))
+		p := *b.replies.front()
+		if n := int(p.batchSize); n > 1 {
+			for _, call := range b.singleCalls(n) {
+				kept, commands = append(kept, *b.replies.front()), append(commands, call)
+				kept[len(kept)-1].batchSize = 0
+				b.replies.pop()
+			}
+			continue
+		}
+		kept, commands = append(kept, p), append(commands, bytes.Clone(b.command(0)))
 		b.replies.pop()
 	}
 	b.out, b.sent = nil, 0
 	for i, p := range kept {
 		target := b
+		if p.then != nil && p.then.connectionBound && p.client == nil {
+			p.then.onLost(false)
+			continue
+		}
 		if p.routed {
 			target = b.loop.primaryOf(p.slot, b.proto)
 		}

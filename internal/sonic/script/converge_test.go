@@ -65,28 +65,34 @@ func converge(t *testing.T, steps int, like chaos) {
 	for _, names := range [][]string{{"a", "b"}, {"a", "b", "c"}} {
 		t.Run(strconv.Itoa(len(names)), func(t *testing.T) {
 			t.Parallel()
-			p := fromEnvironment(t, steps)
-			r := rand.New(rand.NewPCG(p.seed, 0))
-			w := like.newWorld(t, r, names...)
-			c := &chaos{world: w, makers: newMakers(t), acked: make(map[string]int64), lists: like.lists, expiries: like.expiries, flushes: like.flushes}
-			next := 0
-			for n := range p.steps {
-				if n == next { // differences are soon overwritten
-					c.drain()
-					c.compare(false)
-					next += 20 + r.IntN(150)
-				}
-				c.step()
-			}
-			c.finish()
-			for _, v := range w.history() {
-				if v.effect[0] == "R" || v.effect[0] == "L" {
-					w.counts[v.effect[0]]++
-				}
-			}
-			t.Log(w.counts)
+			like.run(t, steps, names)
 		})
 	}
+}
+
+// run makes zones with these names do random things.
+func (c chaos) run(t *testing.T, steps int, names []string) {
+	t.Helper()
+	p := fromEnvironment(t, steps)
+	r := rand.New(rand.NewPCG(p.seed, 0))
+	w := c.newWorld(t, r, names...)
+	c.world, c.makers, c.acked = w, newMakers(t), make(map[string]int64)
+	next := 0
+	for n := range p.steps {
+		if n == next { // differences are soon overwritten
+			c.drain()
+			c.compare(false)
+			next += 20 + r.IntN(150)
+		}
+		c.step()
+	}
+	c.finish()
+	for _, v := range w.history() {
+		if v.effect[0] == "R" || v.effect[0] == "L" {
+			w.counts[v.effect[0]]++
+		}
+	}
+	t.Log(w.counts)
 }
 
 // A chaos makes random things happen in a world.
@@ -101,6 +107,8 @@ type chaos struct {
 	lists, expiries int
 
 	flushes bool // databases are flushed; then all keys are under lww
+
+	clustered []string // zones that are as a Redis Cluster
 }
 
 // newWorld makes the world for it.
@@ -109,7 +117,7 @@ func (c *chaos) newWorld(t testing.TB, r *rand.Rand, names ...string) *world {
 	if c.flushes {
 		return newWorldOf(t, r, []any{"lww"}, nil, names...)
 	}
-	return newWorld(t, r, names...)
+	return newMixedWorld(t, r, []any{"lww", "n:", "none", "c:", "counter"}, nil, c.clustered, names...)
 }
 
 func (c *chaos) step() {
@@ -139,6 +147,9 @@ func (c *chaos) step() {
 	case n < 975:
 		z.restart(false)
 	case n < 985:
+		if c.mixed {
+			return
+		}
 		z.restart(true)
 		c.lossy = true
 	case n < 990 || c.expiries > 0 && n < 996: // a clock that is ahead
@@ -173,16 +184,28 @@ func (c *chaos) write(z *zone, n int) {
 	var many []any
 	var manyOf []increment
 	joining := !tx && c.r.IntN(2) == 0
+	shard := -1
+	if tx && z.shards != nil {
+		shard = c.r.IntN(len(z.shards.outs))
+	}
+	first := z.out
 	flush := func() {
 		if len(many) > 0 {
-			several[pipe.Do(ctx, append([]any{"FCALL", "sonic_many", 1, z.out, mode}, many...)...)] = manyOf
+			several[pipe.Do(ctx, append([]any{"FCALL", "sonic_many", 1, first, mode}, many...)...)] = manyOf
 		}
 		many, manyOf = nil, nil
 	}
 	for range n {
-		args := c.command(z)
+		args, out := c.commandOf(z, shard)
 		if joining && script.InMany(args[0].(string)) && len(args) < 10 {
-			many = append(append(many, fmt.Sprintf("%s %d", strings.ToUpper(args[0].(string)), len(args)-1)), args[1:]...)
+			if len(many) == 0 {
+				first = out
+			}
+			many = append(many, fmt.Sprintf("%s %d", strings.ToUpper(args[0].(string)), len(args)-1))
+			if z.shards != nil {
+				many = append(many, out)
+			}
+			many = append(many, args[1:]...)
 			in := increment{}
 			if args[0] == "incrby" {
 				in = increment{mode[:1] + ":" + args[1].(string), args[2].(int64)}
@@ -191,14 +214,14 @@ func (c *chaos) write(z *zone, n int) {
 			continue
 		}
 		flush()
-		cmd := pipe.Do(ctx, append([]any{"FCALL", "sonic_" + args[0].(string), 1, z.out, mode}, args[1:]...)...)
+		cmd := pipe.Do(ctx, append([]any{"FCALL", "sonic_" + args[0].(string), 1, out, mode}, args[1:]...)...)
 		if args[0] == "incrby" {
 			increments[cmd] = increment{mode[:1] + ":" + args[1].(string), args[2].(int64)}
 		}
 	}
 	flush()
 	if tx {
-		pipe.Do(ctx, "FCALL", "sonic_tx", 1, z.out, mode)
+		pipe.Do(ctx, "FCALL", "sonic_tx", 1, z.shard(shard), mode)
 	}
 	cmds, _ := pipe.Exec(ctx)
 	require.NotEmpty(c.t, cmds)
@@ -552,8 +575,7 @@ func (c *chaos) finish() {
 	}
 	for _, z := range c.zones {
 		z.prune(0)
-		all, err := z.client.HGetAll(context.Background(), "{sonic:0}ver").Result()
-		require.NoError(c.t, err)
+		all := z.hashes("ver")
 		for db := range 16 { // what flushes left
 			delete(all, fmt.Sprintf("f%d", db))
 		}
@@ -567,9 +589,8 @@ func (c *chaos) finish() {
 			}
 		}
 		require.Empty(c.t, all, "versions that nothing names")
-		wants, err := z.client.HGetAll(context.Background(), "{sonic:0}want").Result()
-		require.NoError(c.t, err)
-		require.Empty(c.t, wants, "wants that nobody answered")
+		require.Empty(c.t, z.hashes("want"), "wants that nobody answered")
+		require.Empty(c.t, z.hashes("owe"), "answers that were put off")
 	}
 	c.compare(true)
 }
@@ -577,8 +598,7 @@ func (c *chaos) finish() {
 // known returns what the hash of versions holds of a key.
 func (z *zone) known(db int, key string) map[string]string {
 	z.world.t.Helper()
-	all, err := z.client.HGetAll(context.Background(), script.KeysOf(0).Versions).Result()
-	require.NoError(z.world.t, err)
+	all := z.hashes("ver")
 	maps.DeleteFunc(all, func(field, _ string) bool {
 		return !strings.HasSuffix(field, fmt.Sprintf("%d:%s", db, key)) && !strings.HasPrefix(field, fmt.Sprintf("e%d:%d:%s", db, len(key), key))
 	})

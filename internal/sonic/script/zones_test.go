@@ -3,6 +3,7 @@ package script_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -25,6 +26,10 @@ type stored struct {
 	parts      [][]byte
 	entries    []message.Entry
 	versioned  []versioned // the effects, once they were asked for
+
+	groups []group          // of a clustered zone, in place of prev, last and parts
+	mark   int64            // ms: all effects of the zone before it are in this or earlier messages
+	past   map[string]int64 // by other zone: what is in later messages was written by who had all before it, in ms
 }
 
 // A zone is a Redis with the library, the zone's topic, and where its appliers are in the other
@@ -37,8 +42,11 @@ type zone struct {
 	epoch  int
 	ready  bool
 	topic  []stored
-	at     map[string]int // origin to the next message
-	copies []string       // older states of the Redis' folder
+	at     map[string]int              // origin to the next message
+	copies []string                    // older states of the Redis' folder
+	shards *shards                     // of a clustered zone, else nil
+	passed map[string]int64            // by other zone: the mark of its last message that this zone has applied
+	told   map[string]map[string]int64 // by other zone: past of that message
 	world  *world
 	events []string // what happened to it, told when a test fails
 }
@@ -53,6 +61,7 @@ type world struct {
 	r        *rand.Rand
 	zones    []*zone
 	policies []any // arguments of sonic_open
+	mixed    bool  // some zones are clustered
 
 	counts map[string]int // of sonic_apply's replies, and of events
 }
@@ -65,14 +74,28 @@ func newWorld(t testing.TB, r *rand.Rand, names ...string) *world {
 // newWorldOf is newWorld with other policies, and with other numbers of databases in some zones.
 func newWorldOf(t testing.TB, r *rand.Rand, policies []any, databases map[string]string, names ...string) *world {
 	t.Helper()
-	w := &world{t: t, r: r, policies: policies, counts: make(map[string]int)}
+	return newMixedWorld(t, r, policies, databases, nil, names...)
+}
+
+// newMixedWorld is newWorldOf with zones of which some, clustered, are as a Redis Cluster.
+func newMixedWorld(
+	t testing.TB, r *rand.Rand, policies []any, databases map[string]string, clustered []string, names ...string,
+) *world {
+	t.Helper()
+	w := &world{t: t, r: r, policies: policies, mixed: len(clustered) > 0, counts: make(map[string]int)}
 	for _, name := range names {
 		conf := map[string]string{"appendonly": "yes", "appendfsync": "no"}
 		if n := databases[name]; n != "" {
 			conf["databases"] = n
 		}
 		server := stack.PrivateRedis(t, stack.Conf(conf))
-		z := &zone{name: name, server: server, out: script.KeysOf(0).Outbox, at: make(map[string]int), world: w}
+		z := &zone{
+			name: name, server: server, out: script.KeysOf(0).Outbox, at: make(map[string]int), world: w,
+			passed: make(map[string]int64), told: make(map[string]map[string]int64),
+		}
+		if slices.Contains(clustered, name) {
+			z.shards = newShards()
+		}
 		z.client = redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, PoolSize: 1})
 		t.Cleanup(func() { _ = z.client.Close() })
 		w.zones = append(w.zones, z)
@@ -89,7 +112,13 @@ func (z *zone) others() []*zone {
 
 func (z *zone) call(function string, args ...any) (*redis.Cmd, error) {
 	z.world.t.Helper()
-	cmd := z.client.Do(context.Background(), append([]any{"FCALL", function, 1, z.out}, args...)...)
+	return z.callAt(z.out, function, args...)
+}
+
+// callAt is call for a shard.
+func (z *zone) callAt(out, function string, args ...any) (*redis.Cmd, error) {
+	z.world.t.Helper()
+	cmd := z.client.Do(context.Background(), append([]any{"FCALL", function, 1, out}, args...)...)
 	return cmd, cmd.Err()
 }
 
@@ -112,6 +141,10 @@ func (z *zone) open(floor string) {
 	require.NoError(z.world.t, script.Load(context.Background(), z.client))
 	z.epoch++
 	z.event("open %s", floor)
+	if z.shards != nil {
+		z.openShards()
+		return
+	}
 	args := []any{z.name, z.epoch, floor, "", len(z.world.zones) - 1}
 	for _, o := range z.others() {
 		args = append(args, o.name)
@@ -135,6 +168,9 @@ func (z *zone) last() string {
 // position.
 func (z *zone) ship(atMost int) bool {
 	z.world.t.Helper()
+	if z.shards != nil {
+		return z.shipShards(1 + z.world.r.IntN(3))
+	}
 	list, err := z.client.XRangeN(context.Background(), z.out, "("+z.last(), "+", int64(atMost)).Result()
 	require.NoError(z.world.t, err)
 	entries := z.world.entriesOf(list)
@@ -143,6 +179,7 @@ func (z *zone) ship(atMost int) bool {
 		return false
 	}
 	m := z.world.pack(z.last(), entries[:taken])
+	z.marked(&m, m.entries, len(list) < atMost && taken == len(entries))
 	z.topic = append(z.topic, m)
 	if z.world.r.IntN(4) > 0 { // else it ends between the broker's receipt and this
 		_, err = z.call("sonic_shipped", m.last)
@@ -225,11 +262,17 @@ func (z *zone) deliver(origin *zone) bool {
 	if index >= len(origin.topic) {
 		return false
 	}
+	if z.shards != nil || origin.shards != nil {
+		z.applyGroups(origin, index)
+		z.at[origin.name] = index + 1
+		return true
+	}
 	status, at := z.apply(origin, origin.topic[index], index)
 	if status == "gap" {
 		index = at
 	}
 	require.NotEqual(z.world.t, "part", status)
+	z.passes(origin, origin.topic[index])
 	z.at[origin.name] = index + 1
 	return true
 }
@@ -242,6 +285,12 @@ func (z *zone) deliverAgain(origin *zone) {
 		return
 	}
 	from := z.world.r.IntN(next)
+	if z.shards != nil || origin.shards != nil {
+		for index := from; index < min(next, from+3); index++ {
+			z.applyGroups(origin, index)
+		}
+		return
+	}
 	if next == len(origin.topic) || z.world.r.IntN(2) == 0 {
 		m := origin.topic[from]
 		status, _ := z.apply(origin, m, from)
@@ -272,7 +321,11 @@ func (z *zone) deliverAgain(origin *zone) {
 func (z *zone) deliverTooEarly(origin *zone) {
 	z.world.t.Helper()
 	next := z.at[origin.name] + 1
-	if next >= len(origin.topic) {
+	if next >= len(origin.topic) || z.shards != nil && origin.shards == nil {
+		return
+	}
+	if origin.shards != nil {
+		z.groupsTooEarly(origin, next)
 		return
 	}
 	status, at := z.apply(origin, origin.topic[next], next)
@@ -284,6 +337,10 @@ func (z *zone) deliverTooEarly(origin *zone) {
 
 func (z *zone) beat() {
 	z.world.t.Helper()
+	if z.shards != nil {
+		z.shipShards(0)
+		return
+	}
 	_, err := z.call("sonic_beat")
 	if err != redis.Nil { //nolint:errorlint // effects are dropped
 		require.NoError(z.world.t, err)
@@ -293,9 +350,23 @@ func (z *zone) beat() {
 // prune makes steps through the versions; all of them when steps is 0.
 func (z *zone) prune(steps int) (left int) {
 	z.world.t.Helper()
+	if z.shards != nil {
+		for _, out := range z.shards.outs {
+			left += z.pruneShard(out, steps, z.horizon())
+		}
+		return left
+	}
+	if z.world.mixed {
+		return z.pruneShard(z.out, steps, z.horizon())
+	}
+	return z.pruneShard(z.out, steps)
+}
+
+func (z *zone) pruneShard(out string, steps int, horizon ...any) (left int) {
+	z.world.t.Helper()
 	cursor := "0"
 	for n := 0; steps == 0 || n < steps; n++ {
-		cmd, err := z.call("sonic_prune", cursor, 20)
+		cmd, err := z.callAt(out, "sonic_prune", append([]any{cursor, 20}, horizon...)...)
 		require.NoError(z.world.t, err)
 		reply, err := cmd.StringSlice()
 		require.NoError(z.world.t, err)
@@ -333,7 +404,17 @@ func (z *zone) restart(old bool) {
 	}
 	z.event("restart %v", old)
 	require.NoError(z.world.t, z.server.Start(context.Background()))
+	if z.shards != nil {
+		z.recoverShards()
+		return
+	}
+	at := maps.Clone(z.at)
 	z.recover()
+	for _, o := range z.others() {
+		if o.shards != nil { // who applies its messages has a position elsewhere, which may be an older one
+			z.at[o.name] = max(0, at[o.name]-z.world.r.IntN(4))
+		}
+	}
 }
 
 // recover does what a shipper does that opens: it applies what this Redis has lost and the topic

@@ -36,6 +36,7 @@ local function next_id(size)
 	ms, seq = tonumber(ms), tonumber(seq)
 	local now = call('TIME')
 	local wall = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
+	wall = math.max(wall, shards.told)
 	if wall > ms then ms, seq = wall, 0 end
 	seq = seq + math.floor(size / PIECE) + 1
 	if seq >= 1048576 then ms, seq = ms + 1, math.floor(size / PIECE) + 1 end
@@ -75,8 +76,15 @@ local backlog = {
 }
 
 -- Of a primary of a cluster, by stream: bytes and count of its entries; whether it may have entries that sonic_take has not returned; the last
--- one that it has returned.
-shards.held, shards.fresh, shards.taken = {}, {}, {}
+-- one that it has returned; whether its shard may owe answers.
+shards.held, shards.fresh, shards.taken, shards.owing = {}, {}, {}, {}
+
+-- No entry has an id before this time in ms: others were told that all entries before it are with them.
+shards.told, shards.told_text = 0, ''
+
+function shards.tell(ms)
+	if ms > shards.told then shards.told, shards.told_text = ms, format('%d', ms) end
+end
 
 -- hold counts entries that the stream of a shard has.
 function shards.hold(out, bytes, count)
@@ -92,8 +100,7 @@ end
 
 -- keep says that the stream of a shard has count entries left.
 function shards.keep(out, count)
-	local h = shards.held[out]
-	if not h then return end
+	local h = shards.held[out] or {bytes = 0, count = 0}
 	local left = count < h.count and h.bytes * count / h.count or h.bytes
 	backlog.bytes = backlog.bytes - h.bytes + left
 	h.bytes, h.count = left, math.min(h.count, count)
@@ -194,6 +201,11 @@ local function append(out, db, tx, effects, notes, writes, kept)
 		id = next_id(0)
 	end
 	id = add_to_stream(out, id, tx, effects)
+	if shards.told > 0 and id < shards.told_text then -- Redis' clock was set back
+		call('XDEL', out, id)
+		top = id
+		id = add_to_stream(out, next_id(0), tx, effects)
+	end
 	open_tx = tx or open_tx
 	top = id
 	if shards.clustered and #top > 20 then -- the next function does not know
@@ -252,19 +264,19 @@ local outbox
 shards.MOVING = {err = 'TRYAGAIN the slot is moving to another primary'}
 
 -- use makes out the outbox of the function that runs. In a cluster it returns the error of a slot that is moving: other keys of it may be at
--- the other primary already. A key that does not exist cannot be read then.
+-- the other primary already. A key that does not exist cannot be read then; where the slot moves to, two of them cannot, also after ASKING.
 function shards.use(out)
 	outbox = out
 	if not shards.clustered then return nil end
 	top = nil
-	if failed(try('EXISTS', state(out, 'none'))) then return shards.MOVING end
+	if failed(try('EXISTS', state(out, 'none'), state(out, 'non2'))) then return shards.MOVING end
 end
 
 -- is_over tells whether pxat, an expiry as text, has come by the time that the next version will have: that of the stream or of Redis,
 -- whichever is ahead. A stream of many entries in one millisecond may go on in the next one, see append.
 local function is_over(pxat)
 	if not pxat or pxat == '' then return false end
-	local ms = tonumber(string.match(shards.latest(), '^%d+'))
+	local ms = math.max(tonumber(string.match(shards.latest(), '^%d+')), shards.told)
 	if #top > 20 then ms = ms + 1 end
 	if tonumber(pxat) <= ms then return true end
 	local now = call('TIME')

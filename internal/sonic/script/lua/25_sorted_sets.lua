@@ -36,7 +36,7 @@ local function run_scored(command, args, first, step)
 		return try(command, unpack(args, 2))
 	end
 	local size = step * math.floor(SLICE / step)
-	local lead, trial = {args[2]}, {'{sonic:none}', 'XX'}
+	local lead, trial = {args[2]}, {state(outbox, 'none'), 'XX'}
 	for i = 3, first - 1 do
 		lead[#lead + 1] = args[i]
 		local option = string.upper(args[i])

@@ -44,7 +44,7 @@ end
 -- exact_fields returns the reply of BITFIELD with the integers that a Lua number does not hold as
 -- statuses. before is what the key held: the operations are done again, one by one, on a copy.
 local function exact_fields(args, before, reply)
-	local copy, overflow, n = '{sonic:none}', 'WRAP', 0
+	local copy, overflow, n = state(outbox, 'none'), 'WRAP', 0
 	if before then call('SET', copy, before) end
 	local i = 3
 	while i <= #args do

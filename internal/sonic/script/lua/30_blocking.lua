@@ -6,7 +6,7 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 
 -- timeout_error returns Redis' error about a timeout. BLMPOP on no key does nothing but check it.
 local function timeout_error(timeout)
-	local reply = try('BLMPOP', timeout, '1', '{sonic:none}', 'LEFT')
+	local reply = try('BLMPOP', timeout, '1', state(outbox, 'none'), 'LEFT')
 	return failed(reply) and reply or nil
 end
 
@@ -57,7 +57,7 @@ end)
 -- BLMOVE source destination LEFT|RIGHT LEFT|RIGHT timeout
 write('BLMOVE', function(args, db)
 	if #args ~= 6 then return try('LMOVE') end
-	local problem = try('LMOVE', '{sonic:none}', args[3], args[4], args[5]) -- checks the directions
+	local problem = try('LMOVE', state(outbox, 'none'), args[3], args[4], args[5]) -- checks the directions
 	if not problem then problem = timeout_error(args[6]) end
 	if problem then return problem end
 	return move_element('BLMOVE', 'LMOVE', without_last(args), db)

@@ -63,7 +63,9 @@ redis.register_function{
 			local head = HEADS[args[i]] or head_of(args[i])
 			if shards.clustered and head then
 				i = i + 1
-				if args[i] ~= out or i == 3 then
+				if not args[i] then
+					head = nil
+				elseif args[i] ~= out or i == 3 then
 					append_joined()
 					out = args[i]
 					moving = shards.use(out)

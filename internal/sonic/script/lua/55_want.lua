@@ -39,9 +39,9 @@ local function want(out, target, policy, db, key, lacking, f)
 	return true
 end
 
--- ask_again asks for all that the hash holds. What a zone was asked that is gone, another one is asked; it is
+-- ask_again asks for all that the hash holds, or for that of zones which are gone. What a zone was asked that is gone, another one is asked; it is
 -- forgotten when there is none.
-local function ask_again(out)
+local function ask_again(out, gone)
 	local hash = state(out, 'want')
 	local all = call('HGETALL', hash)
 	for i = 1, #all, 2 do
@@ -51,7 +51,7 @@ local function ask_again(out)
 			call('HDEL', hash, all[i])
 			target = others[1]
 		end
-		if target then
+		if target and (not gone or target ~= string.match(all[i], '^[^ ]*')) then
 			local id = ask(out, target, string.sub(policy, 1, 1), db, key)
 			call('HSET', hash, want_field(target, db, key), policy .. ' ' .. id)
 		end
@@ -94,12 +94,12 @@ local owing = true
 local function owe(out, asker, id, policy, db, key)
 	go('0')
 	call('HSET', state(out, 'owe'), want_field(asker, db, key), policy .. ' ' .. id)
-	owing = true
+	owing, shards.owing[out] = true, true
 end
 
 -- pay answers what waited, as much as one call may.
 local function pay(out)
-	if not owing and not shards.clustered then return end
+	if not owing then return end
 	go('0')
 	local hash, shipped = state(out, 'owe'), 0
 	local all = call('HGETALL', hash)
@@ -110,7 +110,20 @@ local function pay(out)
 		call('HDEL', hash, all[i])
 		if shipped > ANSWERS then return end
 	end
-	owing = false
+	owing, shards.owing[out] = false, nil
+end
+
+-- pay does for the shards of a cluster what sonic_open and beats do for one Redis, as much as one call may: it answers what waited, and asks again
+-- what zones were asked that are gone.
+function shards.pay()
+	for out in pairs(shards.owing) do
+		if not shards.use(out) then
+			ask_again(out, true)
+			owing = true
+			pay(out)
+			if owing then return end
+		end
+	end
 end
 
 -- awaited tells whether this zone waits for the answer of origin to the entry id; then also whether the key is its own.

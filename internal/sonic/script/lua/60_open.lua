@@ -42,6 +42,13 @@ local function adopt(out)
 	selected = '0'
 end
 
+-- read_pruned takes the prune mark from what a shard of a cluster holds: it moves with the slot, and is as old as the versions.
+function shards.read_pruned(out)
+	local id = call('HGET', state(out, 'meta'), 'pruned') or NO_ID
+	pruned = versions.of(id, '')
+	pruned.text = id
+end
+
 -- settings reads count other.. default [prefix policy].., which are args from at on. It returns the other zones, the default policy and
 -- those of prefixes, or nil and an error.
 function shards.settings(name, args, at)
@@ -108,7 +115,7 @@ redis.register_function{
 		local off = string.find(flags, 'o', 1, true) ~= nil
 		call('HSET', meta, 'zone', name, 'epoch', epoch, 'layout', LAYOUT, 'off', off and '1' or '0')
 		call('HDEL', meta, 'history')
-		zone, others, alone, opened, shards.clustered = name, names, #names == 0, true, false
+		zone, others, alone, opened, shards.clustered, shards.told = name, names, #names == 0, true, false, 0
 		default_policy, policies = default, list
 		if alone then call('UNLINK', state(out, 'ver')) end -- nothing is noted of what is written from now on
 		ask_again(out)

@@ -216,6 +216,7 @@ always('sonic_apply', function(keys, args)
 			.. 'zone ' .. zone .. ' again, with the same zones'}
 	end
 	selected = '0'
+	if shards.clustered then shards.read_pruned(out) end
 
 	local cur = state(out, 'cur')
 	local cursor, message_before
@@ -233,7 +234,7 @@ always('sonic_apply', function(keys, args)
 		return {
 			status, cursor, message_before, format('%d', counts.entries), format('%d', counts.applied),
 			format('%d', counts.lost), format('%d', counts.dead), format('%d', counts.diverged),
-			format('%d', counts.wanted), format('%d', math.max(0, ms_of(top) - wall_clock())), ready and '1' or '0',
+			format('%d', counts.wanted), format('%d', math.max(0, ms_of(shards.latest()) - wall_clock())), ready and '1' or '0',
 		}
 	end
 	if not id_before(cursor, last) then return reply('duplicate') end
@@ -265,8 +266,9 @@ always('sonic_apply', function(keys, args)
 	ver, emptied = state(out, 'ver'), {}
 	filled = call('EXISTS', state(out, 'boot')) == 1 and state(out, 'boot')
 	local wall = wall_clock()
-	clock = math.max(ms_of(top), wall)
-	ahead = ms_of(top) >= wall
+	local stream = math.max(ms_of(top), shards.told)
+	clock = math.max(stream, wall)
+	ahead = stream >= wall
 	recovers = not ready
 	local current = {wants = call('EXISTS', state(out, 'want')) == 1, answers = 0}
 	local asked = origin == zone and (others[1] or '') or origin

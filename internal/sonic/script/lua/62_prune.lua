@@ -8,7 +8,7 @@ redis.register_function{
 	callback = function(keys)
 		if not concat then bind() end
 		if not opened then return NOT_READY end
-		if alone then return false end
+		if alone or shards.clustered then return false end
 		if call('HGET', state(keys[1], 'meta'), 'zone') ~= zone then -- FLUSHALL, past Sonic
 			ready, opened = false, false
 			return NOT_READY
@@ -65,6 +65,7 @@ redis.register_function{
 		if moving then return moving end
 		selected = '0'
 		if not args[2] then return bad('cursor count') end
+		if shards.clustered then shards.read_pruned(out) end
 		local to = args[3] or horizon(out)
 		if id_before(pruned.text, to) then
 			pruned = versions.of(to, '')
@@ -95,6 +96,7 @@ redis.register_function{
 			local expiry = call('HGET', hash, wholes[i][1])
 			if expiry and versions.overtaken(expiry, wholes[i][2]) then gone[#gone + 1] = wholes[i][1] end
 		end
+		if shards.clustered and #gone > 0 then call('HSET', state(out, 'meta'), 'pruned', pruned.text) end
 		sliced('HDEL', hash, gone, 1, #gone)
 		return {
 			step[1], format('%d', #gone), format('%d', #fields / 2), format('%d', call('HLEN', hash)), pruned.text,

@@ -13,24 +13,24 @@ local function across(name, callback)
 	}
 end
 
--- sonic_open_primary zone flags horizon count other.. default [prefix policy]..: this Redis is a primary of a cluster, and takes writes from
+-- sonic_open_primary zone flags floor count other.. default [prefix policy]..: this Redis is a primary of a cluster, and takes writes from
 -- now on. flags: r, it is ready; without, it takes no writes yet, but what it has lost is applied to it. b and a number, what all streams may
--- hold in bytes. horizon is as in sonic_prune.
+-- hold in bytes. floor is an id: no entry gets one before it. The zone has told others that all entries before it are with them, and the clock
+-- here may be behind that of the primary before.
 across('sonic_open_primary', function(args)
-	local name, flags, horizon = args[1], args[2], args[3]
-	if #args < 5 or not is_id(horizon) then return bad('zone flags horizon count other.. default [prefix policy]..') end
+	local name, flags, floor = args[1], args[2], args[3]
+	if #args < 5 or not is_id(floor) then return bad('zone flags floor count other.. default [prefix policy]..') end
 	local names, default, list = shards.settings(name, args, 4)
 	if not names then return default end
 	if not shards.clustered then
-		shards.held, shards.fresh, shards.taken = {}, {}, {}
+		shards.held, shards.fresh, shards.taken, shards.owing = {}, {}, {}, {}
 		backlog.start(0, 0)
 	end
 	zone, others, alone, opened, shards.clustered = name, names, #names == 0, true, true
 	default_policy, policies = default, list
 	unsent.choose(false, false)
 	backlog.limit(string.match(flags, 'b(%d+)'), false)
-	pruned = versions.of(horizon, '')
-	pruned.text = horizon
+	shards.tell(ms_of(floor))
 	versions.flushes = {['0'] = false}
 	ready = string.find(flags, 'r', 1, true) ~= nil
 	return 1
@@ -39,21 +39,27 @@ end)
 -- sonic_primary tells whether this primary is opened, whether it is ready, the bytes that its streams hold, its clock in milliseconds.
 across('sonic_primary', function()
 	return {
-		opened and shards.clustered and '1' or '0', ready and shards.clustered and '1' or '0', format('%.0f', backlog.bytes), format('%d', wall_clock()),
+		opened and shards.clustered and '1' or '0', ready and shards.clustered and '1' or '0', format('%.0f', backlog.bytes),
+		format('%d', math.max(wall_clock(), shards.told)),
 	}
 end)
 
--- sonic_hold stream..: this primary has the slots of these streams. It returns those that it does not have.
+-- sonic_hold stream..: looks whether this primary has the slots of these streams. It forgets those that it does not have, and returns them. It is
+-- called when a primary was opened; when a slot has moved, at the primary that has it now, then at the one that had it.
 across('sonic_hold', function(args)
 	local missing = {}
 	for i = 1, #args do
 		local out = args[i]
 		local length = try('XLEN', out)
+		shards.keep(out, 0)
+		shards.owing[out] = nil
 		if type(length) ~= 'number' then
 			missing[#missing + 1] = out
-		elseif length > 0 then
-			shards.keep(out, 0)
-			shards.hold(out, call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length)
+		else
+			if length > 0 then shards.hold(out, call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length) end
+			if failed(try('EXISTS', state(out, 'owe'), state(out, 'want'))) or call('EXISTS', state(out, 'owe'), state(out, 'want')) > 0 then
+				shards.owing[out] = true
+			end
 		end
 	end
 	return missing
@@ -65,33 +71,54 @@ local MOST_TAKEN = 1048576
 -- Streams of shards.fresh that sonic_take is about to read. Those that are filled meanwhile come after them.
 local taking = {}
 
--- sonic_take [again]: entries that no call has returned yet: stream, up to where the broker has it, entries, .. With `again` those
--- are returned, too, which were and are not shipped. Last comes the clock in milliseconds if nothing is left.
+-- untaken reads entries of a stream that no call has returned yet, and returns the id before them, too. It returns nothing when it cannot: keys of
+-- the slot are at another primary, or the cluster is down.
+local function untaken(out)
+	local from = shards.taken[out]
+	if not from then
+		from = try('HGET', state(out, 'meta'), 'shipped') or NO_ID
+		if failed(from) then return nil end
+	end
+	local entries = try('XRANGE', out, '(' .. from, '+', 'COUNT', '64')
+	if failed(entries) then return nil end
+	return entries, from
+end
+
+-- sonic_take [again]: entries that no call has returned yet: stream, the entry before them, entries, .. With `again` those are
+-- returned, too, which were and are not shipped. Last comes a time in milliseconds if nothing is left: all entries before it were returned. While a
+-- slot moves it does not come if the slot has entries that were not. Nor does it afterwards, until sonic_hold has run: they are elsewhere.
 across('sonic_take', function(args)
+	if not opened or not shards.clustered then return NOT_READY end
+	selected = '0'
+	if ready then shards.pay() end
 	if args[1] then
 		shards.taken, shards.fresh, taking = {}, {}, {}
 		for out in pairs(shards.held) do shards.fresh[out] = true end
 	end
-	local list, bytes = {}, 0
+	local list, bytes, unread = {}, 0, {}
 	while next(taking) or next(shards.fresh) do
 		if not next(taking) then taking, shards.fresh = shards.fresh, {} end
 		for out in pairs(taking) do
-			if bytes >= MOST_TAKEN then return list end
-			local from = shards.taken[out]
-			local entries = try('XRANGE', out, from and '(' .. from or '-', '+', 'COUNT', '64')
-			if entries.err then -- the slot has moved
-				shards.keep(out, 0)
+			if bytes >= MOST_TAKEN then break end
+			local entries, from = untaken(out)
+			if not entries then
+				unread[#unread + 1] = out
 			elseif #entries > 0 then
-				local before = from or call('HGET', state(out, 'meta'), 'shipped') or NO_ID
-				list[#list + 1], list[#list + 2], list[#list + 3] = out, before, entries
+				list[#list + 1], list[#list + 2], list[#list + 3] = out, from, entries
 				shards.taken[out] = entries[#entries][1]
 				for i = 1, #entries do bytes = bytes + #entries[i][2][2] + ENTRY_OVERHEAD end
 				if #entries == 64 then shards.fresh[out] = true end
 			end
 			taking[out] = nil
 		end
+		if bytes >= MOST_TAKEN then break end
 	end
-	list[#list + 1] = format('%d', wall_clock())
+	local left = #unread > 0 or next(taking) or next(shards.fresh)
+	for i = 1, #unread do shards.fresh[unread[i]] = true end
+	if not left then
+		shards.tell(wall_clock())
+		list[#list + 1] = shards.told_text
+	end
 	return list
 end)
 
@@ -99,9 +126,10 @@ end)
 across('sonic_shipped_all', function(args)
 	local missing = {}
 	for i = 1, #args, 2 do
-		if not pcall(shards.shipped, args[i], args[i + 1]) then
-			shards.keep(args[i], 0)
+		if shards.use(args[i]) then
 			missing[#missing + 1] = args[i]
+		else
+			shards.shipped(args[i], args[i + 1])
 		end
 	end
 	return missing

@@ -4,7 +4,8 @@
 always('sonic_restate', function(keys, args)
 	if not ready then return NOT_READY end
 	if alone then return false end
-	outbox = keys[1]
+	local moving = shards.use(keys[1])
+	if moving then return moving end
 	local db, parts, notes = args[1], {}, nil
 	call('SELECT', db)
 	for i = 2, #args do parts[#parts + 1], notes = state_effects(db, args[i], notes) end

@@ -105,8 +105,11 @@ func (b *backend) endBatch() {
 		b.out = b.loop.proxy.appendCall(b.out, m.first, m.slot, m.out[:m.mode], arguments, m.out[m.mode+m.head:])
 	} else {
 		b.replies.at(b.replies.n - n).batchSize = uint8(n)
-		b.out = append(resp.AppendHeader(b.out, '*', m.arguments+5), b.loop.proxy.callBatch...)
-		b.out = append(b.out, b.loop.proxy.outbox(m.slot)...)
+		words := m.arguments + 5
+		if b.primary != "" {
+			words-- // it has no key
+		}
+		b.out = append(resp.AppendHeader(b.out, '*', words), b.loop.proxy.callBatch...)
 		b.out = append(b.out, m.out...)
 	}
 	m.n, m.arguments = 0, 0

@@ -17,6 +17,15 @@ func (c *client) anyShard() {
 	}
 }
 
+// callBatchOfShards returns the begin of a call of several writes. It has no key: with one, Redis would
+// refuse all writes if the slot of the first has moved. Then the others, which are sent again, would
+// run behind later commands of their clients.
+func callBatchOfShards() []byte {
+	b := resp.AppendBulk(nil, "FCALL")
+	b = resp.AppendBulk(b, "sonic_many")
+	return resp.AppendBulk(b, "0")
+}
+
 // deliverShards distributes the reply of a call of n writes to their clients, in front of a Redis
 // Cluster. The reply is a list, or one error for all. Writes that were refused are sent again alone.
 func (b *backend) deliverShards(n int, reply []byte) {
@@ -37,8 +46,8 @@ func (b *backend) deliverShards(n int, reply []byte) {
 		}
 		p := b.replies.front()
 		if !p.refusal(one) {
-			if p.client.waitsFor(p.slot) {
-				p.client.overtaken(p.slot)
+			if p.client.waitsFor(p.slot, p.order) {
+				p.client.overtaken(p.slot, p.order)
 				p = b.replies.front()
 			}
 			b.begin(p)
@@ -56,12 +65,6 @@ func (b *backend) deliverShards(n int, reply []byte) {
 		again, call := *p, calls[len(calls)-(n-i)]
 		again.batchSize = 0
 		b.replies.pop()
-		to, _ := redirectionOf(one, b.primary)
-		if i > 0 && all == nil && to.address != "" && again.redirects < maxRedirects && len(again.client.refused) == 0 {
-			again.redirects++ // the slot of the first write has moved, that of this one may be here
-			b.loop.primaryOf(again.slot, b.proto).sendAgain(again, call)
-			continue
-		}
 		b.again(again, call, one)
 	}
 }
@@ -71,7 +74,7 @@ func (b *backend) deliverShards(n int, reply []byte) {
 func (b *backend) singleCalls(n int) [][]byte {
 	words, _ := resp.Elements(b.command(n - 1))
 	var writes [][][]byte // of each write the head, the outbox and the arguments
-	for rest := words[5:]; len(rest) > 1; {
+	for rest := words[4:]; len(rest) > 1; {
 		head := resp.Text(rest[0])
 		end := 2 + int(head[len(head)-1]-'0')
 		writes = append(writes, rest[:end])
@@ -81,7 +84,7 @@ func (b *backend) singleCalls(n int) [][]byte {
 	for i, write := range writes[len(writes)-n:] {
 		out := resp.AppendHeader(nil, '*', len(write)+3)
 		out = append(out, b.loop.proxy.functions[b.replies.at(i).cmd.Index]...)
-		out = append(append(out, write[1]...), words[4]...)
+		out = append(append(out, write[1]...), words[3]...)
 		all[i] = append(out, slices.Concat(write[2:]...)...)
 	}
 	return all
@@ -135,8 +138,8 @@ func (e *execution) refused(reply []byte) (answer []byte, waits bool) {
 		e.refusal = nil
 	case !e.connectionBound && e.notOpened(reply):
 	default:
-		if c.waitsFor(e.slot) {
-			c.overtaken(e.slot)
+		if order := c.replies.current; c.waitsFor(e.slot, order) {
+			c.overtaken(e.slot, order)
 		}
 		return reply, false
 	}
@@ -169,7 +172,7 @@ func (e *execution) wait(reply []byte) {
 		c.waiting++
 	}
 	c.wait(refusedCommand{
-		slot: e.slot, since: e.since, opened: e.connectionBound,
+		slot: e.slot, place: order.place, since: e.since, opened: e.connectionBound,
 		send: func(b *backend) {
 			e.send(b, order)
 			release()

@@ -22,6 +22,7 @@ import (
 // refusedCommand is a command of a client that waits until it is sent again.
 type refusedCommand struct {
 	slot  int
+	place uint64    // as in ordered
 	since time.Time // when it was first refused
 	// opened says that it may be sent only to a primary that a Sonic has opened.
 	opened bool
@@ -38,11 +39,11 @@ func (b *backend) refusedByShard(reply []byte) bool {
 		return false // see deliverShards
 	}
 	if !p.refusal(reply) {
-		if p.client == nil || !p.client.waitsFor(p.slot) {
+		if !p.client.waitsFor(p.slot, p.order) {
 			return false
 		}
-		if !p.reads || p.client.closed {
-			p.client.overtaken(p.slot)
+		if !p.reads {
+			p.client.overtaken(p.slot, p.order)
 			return false
 		}
 	}
@@ -58,7 +59,8 @@ func (p *pending) refusal(reply []byte) bool {
 	if reply[0] != '-' {
 		return false
 	}
-	return isRedirection(reply) || p.call && replies.IsNotOpened(reply)
+	// A replica refuses a call without keys in this way.
+	return isRedirection(reply) || p.call && (replies.IsNotOpened(reply) || bytes.HasPrefix(reply, []byte("-READONLY ")))
 }
 
 // again sends a command to another primary that the reply to it names, or later.
@@ -85,7 +87,7 @@ func (b *backend) again(p pending, command, reply []byte) {
 	if redirects && to.address != "" {
 		reply = resp.AppendError(nil, errMoving)
 	}
-	w := refusedCommand{slot: p.slot, since: p.since}
+	w := refusedCommand{slot: p.slot, place: p.order.place, since: p.since}
 	w.send = func(target *backend) { target.sendAgain(p, command) }
 	w.fail = func() { c.complete(&p, reply) }
 	c.wait(w)
@@ -98,7 +100,11 @@ func (c *client) wait(w refusedCommand) {
 		return
 	}
 	c.busy = true
-	c.refused = append(c.refused, w)
+	at := len(c.refused)
+	for at > 0 && c.refused[at-1].place > w.place { // it was sent to another primary before
+		at--
+	}
+	c.refused = slices.Insert(c.refused, at, w)
 	c.retrySoon()
 }
 
@@ -132,22 +138,28 @@ func (c *client) complete(p *pending, reply []byte) {
 	c.pendingDone(p)
 }
 
-func (c *client) waitsFor(slot int) bool {
-	return slices.ContainsFunc(c.refused, func(w refusedCommand) bool { return w.slot == slot })
+// before reports whether a command for a slot precedes another one of the client.
+func (w *refusedCommand) before(slot int, other *ordered) bool {
+	return w.slot == slot && w.place < other.place
 }
 
-// overtaken ends the waiting of commands for a slot: a later command was executed.
-func (c *client) overtaken(slot int) {
+// waitsFor reports whether commands for a slot that precede another one wait.
+func (c *client) waitsFor(slot int, other *ordered) bool {
+	return slices.ContainsFunc(c.refused, func(w refusedCommand) bool { return w.before(slot, other) })
+}
+
+// overtaken ends the waiting of commands for a slot: a later one was executed.
+func (c *client) overtaken(slot int, later *ordered) {
 	all := c.refused
 	c.refused = nil
 	for _, w := range all {
-		if w.slot != slot {
+		if !w.before(slot, later) {
 			c.refused = append(c.refused, w)
 		}
 	}
 	current := c.replies.current
 	for _, w := range all {
-		if w.slot == slot && !c.closed {
+		if w.before(slot, later) && !c.closed {
 			w.fail()
 		}
 	}

@@ -5,20 +5,23 @@ package proxy
 // piece by piece; later ones wait in memory.
 type orderedReplies struct {
 	list    []*ordered
+	places  uint64   // how many commands there were
 	bytes   int      // in memory
 	current *ordered // that what is delivered now belongs to; nil: to none, as a message of a channel
 }
 
 // ordered is the reply to one command.
 type ordered struct {
-	parts int // replies of Redis that it still needs
+	place uint64 // of the command among those of the client
+	parts int    // replies of Redis that it still needs
 	data  []byte
 	done  bool
 }
 
 // add adds the reply to the next command.
 func (r *orderedReplies) add() *ordered {
-	o := &ordered{}
+	r.places++
+	o := &ordered{place: r.places}
 	r.list = append(r.list, o)
 	return o
 }

@@ -121,6 +121,9 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 	}
 	p.closeTx, p.markKeys, p.shipKeys = p.functionPrefix("sonic_tx"), p.functionPrefix("sonic_mark"), p.functionPrefix("sonic_ship")
 	p.callBatch = p.functionPrefix("sonic_many")
+	if cfg.Replicate {
+		p.callBatch = callBatchOfShards()
+	}
 	p.countState = state.CountCommand(cfg.Zones)
 	p.randomKey = resp.AppendCommand(nil, "EVAL_RO", randomKeyScript, "0")
 	var random [6]byte

@@ -112,6 +112,7 @@ func (c *client) hello(_ *command.Command, r request.Request) bool {
 	}
 	c.proto = proto
 	c.setMode()
+	c.changeWatchProtocol()
 	c.reply(c.greeting())
 	return true
 }
@@ -210,6 +211,10 @@ func (c *client) ping(cmd *command.Command, r request.Request) bool {
 		return true
 	}
 	if c.subs != nil && c.subs.count() > 0 && c.proto == 2 {
+		if c.loop.slots != nil {
+			c.reply(pingWhileSubscribed(r))
+			return true
+		}
 		return c.relay(cmd, r)
 	}
 	if r.Len() == 2 {
@@ -304,7 +309,7 @@ func (c *client) info() string {
 	switch {
 	case c.tx != nil:
 		flags = "x"
-	case c.blocked != nil:
+	case c.blocked != nil || c.blockingInRedis > 0:
 		flags = "b"
 	case c.subs != nil && c.subs.count() > 0:
 		flags = "P"

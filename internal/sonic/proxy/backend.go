@@ -66,6 +66,8 @@ type backend struct {
 	onPush func(push []byte)
 	// onConnect is called after each connect.
 	onConnect func()
+	// onEnd, if not nil, is called when the connection has ended, instead of disconnecting the owner.
+	onEnd func()
 
 	state    backendState
 	server   dialer.Server // the server of the present connection
@@ -171,12 +173,21 @@ func (b *backend) connected(fd int, to dialer.Server, err error) {
 func (b *backend) failUnsent() {
 	b.failTimer = eventloop.Stopped() // no new timer until the connection is up again
 	b.failAll()
-	if owner := b.owner; owner != nil {
+	if b.owner != nil {
 		// Commands that need the client's own connection may have failed, WATCH or SUBSCRIBE for
 		// instance. So the proxy disconnects the client.
 		b.discard()
-		owner.closeAfterReplies()
+		b.ended()
 	}
+}
+
+// ended handles the end of a client's own connection.
+func (b *backend) ended() {
+	if b.onEnd != nil {
+		b.onEnd()
+		return
+	}
+	b.owner.closeAfterReplies()
 }
 
 // unreachable reports whether the connection has been down for Backend.Wait, so that commands fail
@@ -267,10 +278,9 @@ func (b *backend) lost(err error) {
 	if b.owner != nil {
 		// The state that Redis kept for the connection is lost. The proxy disconnects the client,
 		// so that it notices.
-		owner := b.owner
 		b.failAll()
 		b.discard()
-		owner.closeAfterReplies()
+		b.ended()
 		return
 	}
 	b.connect()
@@ -610,6 +620,9 @@ func (b *backend) handleReply(reply []byte) {
 	case handled:
 		then := p.then
 		last := then.replies <= 1 || then.subscription && reply[0] == '-' // one error replaces all replies
+		if then.endMark {
+			last = reply[0] == '+'
+		}
 		if !last {
 			then.replies--
 		}

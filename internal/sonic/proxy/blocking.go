@@ -389,6 +389,9 @@ func (c *client) clientUnblock(_ *command.Command, r request.Request) bool {
 		return true
 	}
 	other := c.loop.clients[uint64(id)]
+	if c.loop.slots != nil && c.unblockInCluster(other, byError) {
+		return true
+	}
 	if other == nil || other.blocked == nil || other.blocked.running {
 		c.reply(resp.AppendHeader(nil, ':', 0))
 		return true

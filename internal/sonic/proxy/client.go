@@ -25,9 +25,10 @@ type client struct {
 	localAddr string // the local address of the connection
 
 	// backend is the connection to Redis for its commands: the one that clients of its db and
-	// protocol share, or its own.
+	// protocol share, or its own. In front of a Redis Cluster it is the shared one of the last command.
 	backend      *backend
-	outstanding  int // number of pending replies
+	own          *ownConnections // in front of a Redis Cluster; nil: none yet
+	outstanding  int             // number of pending replies
 	replies      orderedReplies
 	slot         int              // in front of a Redis Cluster: of the keys of the command that is executed, or noSlot or manySlots
 	slotsAt      uint64           // loop.slotsAt when it last sent a command
@@ -599,4 +600,5 @@ func (c *client) close() {
 	if c.backend != nil && c.backend.owner == c {
 		c.backend.discard()
 	}
+	c.own.discard()
 }

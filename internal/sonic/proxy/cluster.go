@@ -52,6 +52,14 @@ func (p *Proxy) inCluster(cmd *command.Command, h handler) handler {
 		return (*client).scanAll
 	case "randomkey":
 		return (*client).randomKeyOfAll
+	case "watch":
+		return (*client).watchInCluster
+	case "ssubscribe":
+		return (*client).subscribeShards
+	case "sunsubscribe":
+		return (*client).unsubscribeShards
+	case "client|tracking", "client|caching", "client|trackinginfo":
+		return (*client).refuseTracking
 	}
 	if join := joinOfAll(cmd); join != nil {
 		return askAll(join)
@@ -59,6 +67,10 @@ func (p *Proxy) inCluster(cmd *command.Command, h handler) handler {
 	switch cmd.Class {
 	case command.Write, command.Script:
 		return (*client).relay
+	case command.Blocking:
+		return (*client).blockInCluster
+	case command.Connection:
+		return (*client).subscribeInCluster
 	default:
 		if cmd.Group == "cluster" {
 			return (*client).refuseCluster
@@ -135,13 +147,19 @@ func (l *loop) primaryOf(slot, proto int) *backend {
 			return l.connectionTo(address, 0, proto)
 		}
 	}
+	return l.connectionTo(l.anyPrimary(), 0, proto)
+}
+
+// anyPrimary returns the address of a primary that can be reached, mostly the same one: so PUBLISH
+// counts all subscribers of this Sonic.
+func (l *loop) anyPrimary() string {
 	primaries := l.slots.Primaries()
 	for _, primary := range primaries {
-		if b := l.connectionTo(primary.Address, 0, proto); b.state == up {
-			return b
+		if l.connectionTo(primary.Address, 0, 2).state == up {
+			return primary.Address
 		}
 	}
-	return l.connectionTo(primaries[0].Address, 0, proto)
+	return primaries[0].Address
 }
 
 // isPrimary reports whether a primary with slots has that address.
@@ -174,6 +192,11 @@ func (l *loop) clusterChanged() {
 		}
 	}
 	l.moveWatchers()
+	for _, c := range l.clients {
+		if c.own != nil {
+			c.ownChanged()
+		}
+	}
 	l.dropFormerPrimaries()
 }
 

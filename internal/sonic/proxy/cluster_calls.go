@@ -119,6 +119,12 @@ func (c *client) scriptInCluster(cmd *command.Command, r request.Request, n int)
 func (e *execution) refused(reply []byte) (answer []byte, waits bool) {
 	c, l := e.c, e.c.loop
 	switch {
+	case e.watched:
+		if e.redirection != nil || !e.connectionBound && e.notOpened(reply) {
+			e.redirection = nil
+			reply = timedOut(c.proto) // nothing was written: the client tries again
+		}
+		return reply, false
 	case e.redirection != nil:
 		to := *e.redirection
 		e.redirection = nil
@@ -190,7 +196,7 @@ func (e *execution) wait(reply []byte) {
 // lostUnsent sends a transaction again that Redis has not received because its connection was lost. It
 // returns false if the primary cannot be reached.
 func (e *execution) lostUnsent() bool {
-	if !e.c.loop.cfg.Replicate || e.c.closed || e.b.unreachable() {
+	if !e.c.loop.cfg.Replicate || e.watched || e.c.closed || e.b.unreachable() {
 		return false
 	}
 	e.wait(resp.AppendError(nil, errPrimaryUnreachable))

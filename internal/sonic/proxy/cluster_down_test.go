@@ -44,7 +44,7 @@ func testClusterFailover(t *testing.T, startCluster clusterStarter) {
 	direct := victim.Client(t)
 	require.NoError(t, direct.Do(t.Context(), "WAIT", 1, 0).Err())
 	require.NoError(t, direct.Close())
-	victim.Kill()
+	require.NoError(t, victim.Kill())
 	answered := make(chan error, 1)
 	go func() {
 		got, err := c.Get(context.Background(), lost).Result()
@@ -72,7 +72,7 @@ func testClusterPartDown(t *testing.T, startCluster clusterStarter) {
 	victim := servers.Nodes()[1]
 	lost, kept := keyOn(t, servers, victim.Addr()), keyOn(t, servers, servers.Nodes()[2].Addr())
 	require.NoError(t, c.Set(t.Context(), kept, "x", 0).Err())
-	victim.Kill()
+	require.NoError(t, victim.Kill())
 	for range 20 {
 		err := c.Get(t.Context(), lost).Err()
 		var reply redis.Error

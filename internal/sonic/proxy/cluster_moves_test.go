@@ -30,7 +30,7 @@ func testClusterPipeline(t *testing.T, startCluster clusterStarter) {
 		cfg.Limits.Pipeline = 64 // so that the client pauses, too
 	})
 	c := dial(t, e.addr)
-	random := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // a test needs no secret
+	random := rand.New(rand.NewPCG(1, 1))
 	values := map[string]string{}
 	var commands strings.Builder
 	var want []string
@@ -94,7 +94,7 @@ func testClusterSlotsMove(t *testing.T, startCluster clusterStarter) {
 			}
 		})
 	}
-	random := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // a test needs no secret
+	random := rand.New(rand.NewPCG(1, 1))
 	moves := 40
 	if testing.Short() {
 		moves = 10

@@ -33,6 +33,7 @@ type clusterExecution struct {
 	redirection *redirection // in the replies
 	redirects   int
 	since       time.Time // when it first had to wait for the cluster
+	watched     bool      // it runs on the client's own connection, after WATCH
 
 	// With Config.Replicate only:
 

@@ -54,6 +54,8 @@ func (c *client) closeDedicated() {
 		c.backend = nil
 		b.discard()
 	}
+	c.own.discard()
+	c.own = nil
 }
 
 // subscribe runs SUBSCRIBE, UNSUBSCRIBE and their variants.

@@ -58,6 +58,8 @@ type replyHandler struct {
 	// subscription says that the replies are those to SUBSCRIBE or a similar command, which are
 	// pushes in RESP3.
 	subscription bool
+	// endMark says that the replies end with the simple string that answers PING.
+	endMark bool
 }
 
 // fifo is a queue in a growing ring.

@@ -58,7 +58,7 @@ func (c *client) multi(_ *command.Command, _ request.Request) bool {
 		c.replyError("ERR MULTI calls can not be nested")
 		return true
 	}
-	c.tx = &transaction{slot: noSlot}
+	c.tx = &transaction{slot: c.watchedSlot()}
 	c.reply([]byte(replyOK))
 	return true
 }
@@ -168,10 +168,7 @@ func (c *client) discardTx(_ *command.Command, _ request.Request) bool {
 // dropTx ends the transaction and its WATCH.
 func (c *client) dropTx() {
 	c.tx = nil
-	if c.watch {
-		c.watch = false
-		c.backend.send(c.discardReply(), resp.AppendCommand(nil, "UNWATCH"))
-	}
+	c.endWatch()
 }
 
 func (c *client) abortTx(text string) bool {
@@ -200,6 +197,9 @@ func (c *client) exec(_ *command.Command, _ request.Request) bool {
 	if c.outstanding > 0 && c.selects(tx) {
 		return false // afterwards the client may use another connection
 	}
+	if c.watch && c.loop.slots != nil {
+		return c.execWatched(tx)
+	}
 	c.slot = tx.slot
 	if tx.writes {
 		c.anyShard()
@@ -209,7 +209,7 @@ func (c *client) exec(_ *command.Command, _ request.Request) bool {
 	if !ok {
 		return false
 	}
-	bound := tx.scripts || c.loop.cfg.Replicate && tx.writes && tx.once
+	bound := c.boundToOpened(tx)
 	if bound && !b.opened {
 		if problem := c.scriptRefusal; problem != "" {
 			c.scriptRefusal = ""
@@ -224,6 +224,12 @@ func (c *client) exec(_ *command.Command, _ request.Request) bool {
 	run.connectionBound = bound
 	run.send(b, nil)
 	return true
+}
+
+// boundToOpened reports whether a transaction may be sent only if a Sonic is known to have opened the
+// Redis at the other end of the connection.
+func (c *client) boundToOpened(tx *transaction) bool {
+	return tx.scripts || c.loop.cfg.Replicate && tx.writes && tx.once
 }
 
 func (c *client) selects(tx *transaction) bool {
@@ -354,10 +360,13 @@ func (e *execution) reply(reply []byte) {
 		}
 	}
 	c := e.c
-	if e.redirection != nil {
-		if e.sendAgain() {
-			return
-		}
+	switch {
+	case e.redirection == nil:
+	case e.watched: // what has moved may have changed
+		reply = timedOut(c.proto)
+	case e.sendAgain():
+		return
+	default:
 		reply = movingAbort()
 	}
 	e.releaseClient()
@@ -449,6 +458,10 @@ func (e *execution) lost(sent bool) {
 		c.deliver(resp.AppendError(nil, errUnknownOutcome))
 		return
 	}
+	if e.watched {
+		c.deliver(timedOut(c.proto))
+		return
+	}
 	c.deliver(resp.AppendError(nil, errUnreachable))
 }
 
@@ -468,6 +481,11 @@ func (c *client) watchKeys(_ *command.Command, r request.Request) bool {
 func (c *client) unwatchKeys(_ *command.Command, r request.Request) bool {
 	if c.tx != nil {
 		return c.queue(c.loop.proxy.table.Lookup(r.Arg(0), nil), r)
+	}
+	if c.loop.slots != nil {
+		c.endWatch()
+		c.reply([]byte(replyOK))
+		return true
 	}
 	c.watch = false
 	if c.backend != nil && c.backend.owner == c {

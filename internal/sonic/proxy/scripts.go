@@ -336,6 +336,9 @@ func (c *client) readStreams(cmd *command.Command, r request.Request) bool {
 	if !blocks {
 		return c.relay(cmd, r)
 	}
+	if c.loop.slots != nil {
+		return c.blockInCluster(cmd, r)
+	}
 	if !c.openDedicated() {
 		return false
 	}

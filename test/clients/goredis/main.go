@@ -399,14 +399,14 @@ func (t *session) watch() {
 }
 
 func (t *session) blocking() {
-	k := t.key("blocking")
+	k := t.key("{blocking}")
 	type popped struct {
 		pair []string
 		err  error
 	}
 	done := make(chan popped, 1)
 	go func() {
-		pair, err := t.BLPop(t.ctx, patience, k, t.key("other")).Result()
+		pair, err := t.BLPop(t.ctx, patience, k, t.key("{blocking}:other")).Result()
 		done <- popped{pair, err}
 	}()
 	time.Sleep(100 * time.Millisecond) // most likely the push finds the client waiting
@@ -418,11 +418,11 @@ func (t *session) blocking() {
 	pair, err := t.BRPop(t.ctx, time.Second, k).Result()
 	equal(t, pair, err, []string{k, "there"})
 	t.ok(t.RPush(t.ctx, k, "moved").Err())
-	one, err := t.BLMove(t.ctx, k, t.key("moved"), "LEFT", "RIGHT", time.Second).Result()
+	one, err := t.BLMove(t.ctx, k, t.key("{blocking}:moved"), "LEFT", "RIGHT", time.Second).Result()
 	equal(t, one, err, "moved")
-	t.ok(t.ZAdd(t.ctx, t.key("bz"), redis.Z{Score: 1.5, Member: "a"}).Err())
-	z, err := t.BZPopMin(t.ctx, time.Second, t.key("bz")).Result()
-	equal(t, *z, err, redis.ZWithKey{Key: t.key("bz"), Z: redis.Z{Score: 1.5, Member: "a"}})
+	t.ok(t.ZAdd(t.ctx, t.key("{blocking}:bz"), redis.Z{Score: 1.5, Member: "a"}).Err())
+	z, err := t.BZPopMin(t.ctx, time.Second, t.key("{blocking}:bz")).Result()
+	equal(t, *z, err, redis.ZWithKey{Key: t.key("{blocking}:bz"), Z: redis.Z{Score: 1.5, Member: "a"}})
 }
 
 func (t *session) pubsub() {

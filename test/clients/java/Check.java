@@ -266,9 +266,9 @@ public class Check {
   }
 
   static void blocking(RedisCommands<String, String> r) throws Exception {
-    String k = key("blocking");
+    String k = key("{blocking}");
     try (StatefulRedisConnection<String, String> waiter = client.connect(uri)) {
-      RedisFuture<KeyValue<String, String>> popped = waiter.async().blpop(60, k, key("other"));
+      RedisFuture<KeyValue<String, String>> popped = waiter.async().blpop(60, k, key("{blocking}:other"));
       Thread.sleep(100); // most likely the push finds the client waiting
       r.rpush(k, "pushed");
       equal(popped.get(60, TimeUnit.SECONDS), KeyValue.just(k, "pushed"));
@@ -277,9 +277,9 @@ public class Check {
     r.rpush(k, "there");
     equal(r.brpop(1, k), KeyValue.just(k, "there"));
     r.rpush(k, "moved");
-    equal(r.blmove(k, key("moved"), LMoveArgs.Builder.leftRight(), 1), "moved");
-    r.zadd(key("bz"), 1.5, "a");
-    equal(r.bzpopmin(1, key("bz")), KeyValue.just(key("bz"), ScoredValue.just(1.5, "a")));
+    equal(r.blmove(k, key("{blocking}:moved"), LMoveArgs.Builder.leftRight(), 1), "moved");
+    r.zadd(key("{blocking}:bz"), 1.5, "a");
+    equal(r.bzpopmin(1, key("{blocking}:bz")), KeyValue.just(key("{blocking}:bz"), ScoredValue.just(1.5, "a")));
   }
 
   static void pubsub(RedisCommands<String, String> r) throws Exception {

@@ -180,9 +180,9 @@ const checks = {
   },
 
   async blocking(r) {
-    const k = key('blocking');
+    const k = key('{blocking}');
     const waiter = connect();
-    const popped = waiter.blpop(k, key('other'), PATIENCE / 1000);
+    const popped = waiter.blpop(k, key('{blocking}:other'), PATIENCE / 1000);
     await sleep(100); // most likely the push finds the client waiting
     await r.rpush(k, 'pushed');
     equal(await popped, [k, 'pushed']);
@@ -190,9 +190,9 @@ const checks = {
     await r.rpush(k, 'there');
     equal(await r.brpop(k, 1), [k, 'there']);
     await r.rpush(k, 'moved');
-    equal(await r.blmove(k, key('moved'), 'LEFT', 'RIGHT', 1), 'moved');
-    await r.zadd(key('bz'), 1.5, 'a');
-    equal(await r.bzpopmin(key('bz'), 1), [key('bz'), 'a', '1.5']);
+    equal(await r.blmove(k, key('{blocking}:moved'), 'LEFT', 'RIGHT', 1), 'moved');
+    await r.zadd(key('{blocking}:bz'), 1.5, 'a');
+    equal(await r.bzpopmin(key('{blocking}:bz'), 1), [key('{blocking}:bz'), 'a', '1.5']);
     waiter.disconnect();
   },
 

@@ -232,9 +232,9 @@ def check_watch(r):
 
 @check
 def check_blocking(r):
-    k = key("blocking")
+    k = key("{blocking}")
     got = []
-    waiter = threading.Thread(target=lambda: got.append(connect().blpop([k, key("other")], timeout=PATIENCE)))
+    waiter = threading.Thread(target=lambda: got.append(connect().blpop([k, key("{blocking}:other")], timeout=PATIENCE)))
     waiter.start()
     time.sleep(0.1)  # most likely the push finds the client waiting
     r.rpush(k, "pushed")
@@ -244,9 +244,9 @@ def check_blocking(r):
     r.rpush(k, "there")
     equal(tuple(r.brpop([k], timeout=1)), (k.encode(), b"there"))
     r.rpush(k, "moved")
-    equal(r.blmove(k, key("moved"), 1), b"moved")
-    r.zadd(key("bz"), {"a": 1.5})
-    equal(tuple(r.bzpopmin([key("bz")], 1)), (key("bz").encode(), b"a", 1.5))
+    equal(r.blmove(k, key("{blocking}:moved"), 1), b"moved")
+    r.zadd(key("{blocking}:bz"), {"a": 1.5})
+    equal(tuple(r.bzpopmin([key("{blocking}:bz")], 1)), (key("{blocking}:bz").encode(), b"a", 1.5))
 
 
 @check

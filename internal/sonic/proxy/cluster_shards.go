@@ -1,0 +1,258 @@
+package proxy
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/aviaryhq/aviary/internal/sonic/cluster"
+	"github.com/aviaryhq/aviary/internal/sonic/command"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
+	"github.com/aviaryhq/aviary/internal/sonic/resp"
+)
+
+// In front of a Redis Cluster a client has one connection to each primary that has slots of its shard
+// channels. When a slot moves, Redis ends its subscriptions, and the proxy subscribes again at the
+// next primary, without a word to the client. Messages in between are lost: Pub/Sub delivers at most
+// once.
+
+// shardConnections are those of one client.
+type shardConnections struct {
+	byPrimary map[string]*backend
+	// at says by which connection each channel comes. One that moves may have none for a while.
+	at map[string]*backend
+}
+
+// to returns the client's connection for shard channels to a primary.
+func (s *shardConnections) to(address string, c *client) *backend {
+	if b := s.byPrimary[address]; b != nil && b.state != discarded {
+		return b
+	}
+	b := c.openOwn(address, 3)
+	b.onPush = func(push []byte) { c.shardPush(b, push) }
+	b.onEnd = func() {
+		delete(s.byPrimary, address)
+		if s.used(b) {
+			c.disconnect()
+		}
+	}
+	s.byPrimary[address] = b
+	return b
+}
+
+// used reports whether channels come by a connection.
+func (s *shardConnections) used(b *backend) bool {
+	for _, at := range s.at {
+		if at == b {
+			return true
+		}
+	}
+	return false
+}
+
+// dropUnusedShards ends the connections that no channel needs.
+func (c *client) dropUnusedShards() {
+	if c.closed {
+		return
+	}
+	for address, b := range c.own.shards.byPrimary {
+		if !c.own.shards.used(b) && (c.own.running == nil || c.own.running.b != b) {
+			delete(c.own.shards.byPrimary, address)
+			b.discard()
+		}
+	}
+}
+
+// shardSlot returns the slot of the channels of a command. ok is false if they are in several.
+func shardSlot(r request.Request) (slot int, ok bool) {
+	slot = noSlot
+	for i := 1; i < r.Len(); i++ {
+		one := cluster.Slot(r.Arg(i))
+		if slot != noSlot && slot != one {
+			return slot, false
+		}
+		slot = one
+	}
+	return slot, true
+}
+
+// subscribeShards runs SSUBSCRIBE.
+func (c *client) subscribeShards(_ *command.Command, r request.Request) bool {
+	slot, ok := shardSlot(r)
+	switch {
+	case !ok:
+		c.replyError(errCrossSlot)
+		return true
+	case c.outstanding > 0:
+		return false
+	}
+	c.beginSubscriptions()
+	raw := bytes.Clone(r.Raw)
+	return c.runOwn(&ownCommand{slot: slot, ended: c.dropUnusedShards, send: func(o *ownCommand, address string, _ bool) {
+		o.b = c.own.shards.to(address, c)
+		o.sendMarked(raw)
+		c.dropUnusedShards()
+	}})
+}
+
+// unsubscribeShards runs SUNSUBSCRIBE. The proxy answers it: its connections do not know how many
+// channels the client has in all.
+func (c *client) unsubscribeShards(_ *command.Command, r request.Request) bool {
+	_, ok := shardSlot(r)
+	switch {
+	case !ok:
+		c.replyError(errCrossSlot)
+		return true
+	case c.outstanding > 0:
+		return false
+	}
+	c.beginSubscriptions()
+	shards := &c.inFront().shards
+	var channels []string
+	for i := 1; i < r.Len(); i++ {
+		channels = append(channels, string(r.Arg(i)))
+	}
+	if r.Len() == 1 {
+		for channel := range c.subs.shards {
+			channels = append(channels, channel)
+		}
+	}
+	answer := c.endShards(channels)
+	ended := map[*backend][]string{} // those of connections that stay
+	for _, channel := range channels {
+		if b := shards.at[channel]; b != nil {
+			delete(shards.at, channel)
+			ended[b] = append(ended[b], channel)
+		}
+	}
+	c.dropUnusedShards()
+	left := 0
+	o := &ownCommand{slot: noSlot}
+	done := func([]byte) { // an error says that the slot has moved, which ended the subscriptions, too
+		if left--; left == 0 {
+			o.end(answer)
+		}
+	}
+	for b := range ended {
+		if b.state == discarded {
+			delete(ended, b)
+		}
+	}
+	if left = len(ended); left == 0 {
+		c.reply(answer)
+		return true
+	}
+	o.send = func(*ownCommand, string, bool) {
+		for b, channels := range ended {
+			raw := resp.AppendCommand(nil, append([]string{"SUNSUBSCRIBE"}, channels...)...)
+			sendMarked(b, raw, done, func(bool) { done(nil) })
+		}
+	}
+	return c.runOwn(o)
+}
+
+// endShards removes channels from those of the client, and returns what Redis answers.
+func (c *client) endShards(channels []string) (answer []byte) {
+	for _, channel := range channels {
+		delete(c.subs.shards, channel)
+		answer = append(answer, c.shardAnswer("sunsubscribe", resp.AppendBulk(nil, channel))...)
+	}
+	if len(channels) == 0 {
+		answer = c.shardAnswer("sunsubscribe", []byte(replies.NullRESP3))
+	}
+	return answer
+}
+
+// shardAnswer returns the push that answers for one channel. It counts the channels on all
+// connections, which Redis does not know.
+func (c *client) shardAnswer(kind string, channel []byte) []byte {
+	return c.push([][]byte{resp.AppendBulk(nil, kind), channel, resp.AppendHeader(nil, ':', len(c.subs.shards))})
+}
+
+// shardPush handles a push of a connection with shard channels.
+func (c *client) shardPush(b *backend, push []byte) {
+	if replies.IsMessage(push) {
+		c.deliverMessage(push)
+		return
+	}
+	parts, err := resp.Elements(push)
+	if err != nil || len(parts) != 3 {
+		return
+	}
+	shards := &c.own.shards
+	channel := string(resp.Text(parts[1]))
+	switch string(resp.Text(parts[0])) {
+	case "ssubscribe":
+		if running := c.own.running; running == nil || running.marked != b.replies.front().then {
+			return // the proxy has subscribed again
+		}
+		shards.at[channel] = b
+		c.subs.shards[channel] = struct{}{}
+		c.deliver(c.shardAnswer("ssubscribe", parts[1]))
+	case "sunsubscribe":
+		if shards.at[channel] != b {
+			return // the client has ended it
+		}
+		delete(shards.at, channel) // its slot has moved
+		c.loop.cfg.Cluster.Refresh()
+		c.resubscribe(channel, c.loop.now)
+		c.dropUnusedShards()
+	}
+}
+
+// resubscribe subscribes to a channel whose slot has moved. since is when it had to at first.
+func (c *client) resubscribe(channel string, since time.Time) {
+	c.resubscribeAt(c.loop.primaryOf(cluster.Slot([]byte(channel)), 2).primary, channel, since)
+}
+
+func (c *client) resubscribeAt(address, channel string, since time.Time) {
+	shards := &c.own.shards
+	b := shards.to(address, c)
+	shards.at[channel] = b
+	sendMarked(b, resp.AppendCommand(nil, "SSUBSCRIBE", channel), func(refusal []byte) {
+		if refusal != nil && shards.at[channel] == b {
+			delete(shards.at, channel)
+			c.retrySubscription(refusal, b.primary, channel, since)
+			c.dropUnusedShards()
+		}
+	}, func(bool) {}) // the client is disconnected
+}
+
+// retrySubscription follows the redirection in a refusal at once while the slot has just moved, later
+// after a pause.
+func (c *client) retrySubscription(refusal []byte, from, channel string, since time.Time) {
+	l := c.loop
+	to, ok := redirectionOf(refusal, from)
+	l.cfg.Cluster.Refresh()
+	switch {
+	case !ok || l.now.Sub(since) >= l.cfg.Backend.Wait:
+		c.disconnect()
+	case to.address != "" && to.address != from && l.now.Sub(since) < clusterPause:
+		c.resubscribeAt(to.address, channel, since)
+	default:
+		l.timers.Start(l.now.Add(clusterPause), func() {
+			if c.closed || c.own == nil || c.subs == nil {
+				return
+			}
+			if _, wanted := c.subs.shards[channel]; wanted && c.own.shards.at[channel] == nil {
+				c.resubscribe(channel, since)
+			}
+		})
+	}
+}
+
+// moveShards moves the channels of connections to servers that are no primaries any more.
+func (c *client) moveShards() {
+	shards := &c.own.shards
+	for address, b := range shards.byPrimary {
+		if !c.loop.isPrimary(address) && (c.own.running == nil || c.own.running.b != b) {
+			delete(shards.byPrimary, address)
+			b.discard()
+		}
+	}
+	for channel, b := range shards.at {
+		if b.state == discarded {
+			c.resubscribe(channel, c.loop.now)
+		}
+	}
+}

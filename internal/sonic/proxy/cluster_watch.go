@@ -1,0 +1,124 @@
+package proxy
+
+import (
+	"bytes"
+	"strconv"
+
+	"github.com/aviaryhq/aviary/internal/sonic/command"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
+	"github.com/aviaryhq/aviary/internal/sonic/resp"
+)
+
+// In front of a Redis Cluster WATCH and the EXEC after it go by a connection of the client's own, to
+// the primary of the slot of the keys. Commands between them go by shared connections: they see what
+// WATCH sees, because they are sent only after Redis has answered WATCH. A pipelined client waits for
+// that one round trip. Its own writes are answered before EXEC is sent.
+
+// watchInCluster runs WATCH.
+func (c *client) watchInCluster(_ *command.Command, r request.Request) bool {
+	switch {
+	case c.tx != nil:
+		c.replyError("ERR WATCH inside MULTI is not allowed")
+		return true
+	case c.watch && c.own.watched != c.slot:
+		c.replyError(errCrossSlot)
+		return true
+	case c.outstanding > 0:
+		return false
+	case c.watch && c.own.watch == nil: // EXEC will say that a key has changed
+		c.reply([]byte(replyOK))
+		return true
+	}
+	raw := bytes.Clone(r.Raw)
+	o := &ownCommand{slot: c.slot, repeats: true}
+	o.send = func(o *ownCommand, address string, _ bool) {
+		own := c.own
+		b := own.watch
+		if !c.watch {
+			b, _ = c.reuse(own.watch, address, func(b *backend) {
+				if own.watch == b {
+					own.watch = nil
+				}
+			})
+		}
+		o.b, own.watch = b, b
+		b.send(pending{kind: handled, then: &replyHandler{
+			onReply: func(reply []byte) {
+				if reply[0] == '+' {
+					c.watch, own.watched = true, o.slot
+				}
+				o.arrived(reply)
+			},
+			onLost: o.lost,
+		}}, raw)
+	}
+	if c.watch { // what it watches since an earlier WATCH has moved: EXEC will say that a key has changed
+		o.broken = func(o *ownCommand) {
+			if b := c.own.watch; b != nil {
+				c.own.watch = nil
+				b.discard()
+			}
+			o.end([]byte(replyOK))
+		}
+	}
+	return c.runOwn(o)
+}
+
+// watchedSlot returns the slot of the keys that the client watches, noSlot if it watches none.
+func (c *client) watchedSlot() int {
+	if c.watch && c.own != nil {
+		return c.own.watched
+	}
+	return noSlot
+}
+
+// endWatch ends WATCH.
+func (c *client) endWatch() {
+	if !c.watch {
+		return
+	}
+	c.watch = false
+	b := c.backend
+	if c.loop.slots != nil {
+		b = c.own.watch
+	}
+	if b != nil {
+		b.send(c.discardReply(), resp.AppendCommand(nil, "UNWATCH"))
+	}
+}
+
+// execWatched runs EXEC of a client that watches keys. Their slot may have moved since: then the
+// answer is that a key has changed, so that the client tries again.
+func (c *client) execWatched(tx *transaction) bool {
+	if c.outstanding > 0 {
+		return false
+	}
+	b, bound := c.own.watch, c.boundToOpened(tx)
+	if bound && b != nil && !b.opened {
+		if problem := c.scriptRefusal; problem != "" {
+			c.scriptRefusal = ""
+			return c.abortTx("EXECABORT Transaction discarded because of: " + problem)
+		}
+		return c.checkOpened(b)
+	}
+	c.tx, c.watch = nil, false
+	if b == nil {
+		c.reply(timedOut(c.proto))
+		return true
+	}
+	run := c.prepare(tx)
+	run.slot, run.watched, run.connectionBound = tx.slot, true, bound
+	c.busy = true // the next command may go by another connection
+	run.send(b, nil)
+	return true
+}
+
+// changeWatchProtocol makes Redis answer EXEC in the client's protocol.
+func (c *client) changeWatchProtocol() {
+	if c.own == nil || c.own.watch == nil || c.own.watch.proto == c.proto {
+		return
+	}
+	b := c.own.watch
+	b.proto = c.proto
+	b.send(c.discardReply(), resp.AppendCommand(nil, "HELLO", strconv.Itoa(c.proto)))
+}

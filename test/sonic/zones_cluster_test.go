@@ -14,8 +14,8 @@ import (
 	"github.com/aviaryhq/aviary/test/systems"
 )
 
-// site is a zone: a Sonic in front of one Redis, or of a Redis Cluster.
-type site struct {
+// place is a zone: a Sonic in front of one Redis, or of a Redis Cluster.
+type place struct {
 	*service
 	name  string
 	one   *stack.RedisServer  // nil: it has a cluster
@@ -23,7 +23,7 @@ type site struct {
 }
 
 // redisURL is what the Sonic of a zone needs to reach its Redis.
-func (s *site) redisURL() string {
+func (s *place) redisURL() string {
 	if s.nodes != nil {
 		return "redis://" + strings.Join(s.nodes.Addresses(), ",")
 	}
@@ -31,7 +31,7 @@ func (s *site) redisURL() string {
 }
 
 // direct is a client of the zone's Redis, past Sonic.
-func (s *site) direct() redis.UniversalClient {
+func (s *place) direct() redis.UniversalClient {
 	s.t.Helper()
 	if s.nodes == nil {
 		return s.one.Client(s.t)
@@ -48,7 +48,7 @@ type world struct {
 	geo   *stack.GeoPair
 	topic string
 	more  []string // variables of all Sonics
-	sites []*site
+	places []*place
 }
 
 // oneRedis is the kind of a zone without a Redis Cluster.
@@ -62,27 +62,27 @@ func startZones(t testing.TB, kinds []int, more ...string) *world {
 	geo := stack.Geo(t)
 	w := &world{t: t, geo: geo, topic: "persistent://" + geo.Namespace(t) + "/sonic", more: more}
 	for i, primaries := range kinds {
-		s := &site{name: string(rune('a' + i))}
+		s := &place{name: string(rune('a' + i))}
 		if primaries == oneRedis {
 			s.one = durable(t)
 		} else {
 			s.nodes = stack.PrivateRedisCluster(t, primaries, 0, "appendonly yes", "appendfsync always", "cluster-require-full-coverage no")
 		}
-		w.sites = append(w.sites, s)
+		w.places = append(w.places, s)
 	}
-	for _, s := range w.sites {
+	for _, s := range w.places {
 		s.service = run(t, w.env(s)...)
 	}
-	for _, s := range w.sites {
+	for _, s := range w.places {
 		s.awaitWritable()
 	}
 	return w
 }
 
 // env returns the variables of a zone's Sonic.
-func (w *world) env(s *site) []string {
+func (w *world) env(s *place) []string {
 	var names []string
-	for _, s := range w.sites {
+	for _, s := range w.places {
 		names = append(names, s.name)
 	}
 	url := w.geo.A.URL()
@@ -95,7 +95,7 @@ func (w *world) env(s *site) []string {
 }
 
 // another starts a further Sonic of the zone, with the variables of the first one.
-func (w *world) another(s *site, env ...string) *service {
+func (w *world) another(s *place, env ...string) *service {
 	w.t.Helper()
 	return run(w.t, append(w.env(s), env...)...)
 }
@@ -109,7 +109,7 @@ func spread(prefix string) (keys []string) {
 }
 
 // awaitWritable waits until all slots take writes.
-func (s *site) awaitWritable() {
+func (s *place) awaitWritable() {
 	s.t.Helper()
 	c := s.client()
 	for _, key := range spread("ready-" + s.name) {
@@ -123,8 +123,8 @@ func TestWritesCrossBetweenOneRedisAndAClusterOfRedis(t *testing.T) {
 	t.Parallel()
 	w := startZones(t, []int{oneRedis, 3})
 	ctx := t.Context()
-	for i, from := range w.sites {
-		to := w.sites[1-i]
+	for i, from := range w.places {
+		to := w.places[1-i]
 		c, other := from.client(), to.client()
 		for n, key := range spread("from-" + from.name) {
 			require.NoError(t, c.Set(ctx, key, n, 0).Err())
@@ -142,17 +142,17 @@ func TestWritesCrossBetweenOneRedisAndAClusterOfRedis(t *testing.T) {
 			assert.Equal(t, []string{"x", fmt.Sprint(n)}, other.LRange(ctx, key+"-list", 0, -1).Val())
 		}
 	}
-	for i, s := range w.sites {
+	for i, s := range w.places {
 		systems.Await(t, await.Patience, "zone "+s.name+" shows that nothing is left", func() bool {
 			z := s.zones()
-			return z.Outbox.Owner && z.Outbox.Bytes >= 0 && s.metric("sonic_outbox_owner") == 1 && len(z.Origins) == 1 && z.Origins[0].Zone == w.sites[1-i].name &&
+			return z.Outbox.Owner && z.Outbox.Bytes >= 0 && s.metric("sonic_outbox_owner") == 1 && len(z.Origins) == 1 && z.Origins[0].Zone == w.places[1-i].name &&
 				z.Origins[0].LagSeconds >= 0 && z.Origins[0].Unhealthy == "" && len(z.Origins[0].Differs) == 0
 		})
 	}
-	z := w.sites[1].zones()
+	z := w.places[1].zones()
 	require.Len(t, z.Cluster.Primaries, 3)
 	for _, p := range z.Cluster.Primaries {
 		assert.Empty(t, p.NotReady)
-		assert.InDelta(t, 1, w.sites[1].metric(`sonic_cluster_primary_ready{primary="`+p.Address+`"}`), 0)
+		assert.InDelta(t, 1, w.places[1].metric(`sonic_cluster_primary_ready{primary="`+p.Address+`"}`), 0)
 	}
 }

@@ -11,15 +11,24 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/health"
+	"github.com/aviaryhq/aviary/internal/sonic/apply"
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
+	"github.com/aviaryhq/aviary/internal/sonic/outbox"
+	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
 	"github.com/aviaryhq/aviary/pkg/backoff"
+	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 // clusterTimeout bounds one request about the state of a Redis Cluster to one of its nodes.
 const clusterTimeout = time.Second
 
-// buildCluster wires what is in front of a Redis Cluster. The zone is alone: nothing is replicated.
+// primaryTimeout bounds one reply of a primary to calls of functions of the library. A call that takes
+// longer is made again, and finds what is done already.
+const primaryTimeout = 5 * time.Second
+
+// buildCluster wires what is in front of a Redis Cluster. In a zone that is alone nothing is
+// replicated, and the primaries do not have the function library.
 func (s *service) buildCluster(ctx context.Context, rt *app.Runtime, b backend) error {
 	endpoint, err := s.cfg.proxy(b, rt.Log)
 	if err != nil {
@@ -28,7 +37,7 @@ func (s *service) buildCluster(ctx context.Context, rt *app.Runtime, b backend) 
 	nodes := cluster.New(cluster.Config{
 		Addresses: b.nodes, Username: b.username, Password: b.password, TLS: b.tls, Timeout: min(s.cfg.Redis.ConnectTimeout, clusterTimeout),
 	}, rt.Log)
-	endpoint.Cluster, endpoint.SplitMSET = nodes, s.cfg.Redis.SplitMSET
+	endpoint.Cluster, endpoint.SplitMSET, endpoint.Replicate = nodes, s.cfg.Redis.SplitMSET, !s.cfg.isAlone()
 	if s.proxy, err = proxy.New(endpoint, rt.Log, rt.Metrics); err != nil {
 		return err
 	}
@@ -39,8 +48,13 @@ func (s *service) buildCluster(ctx context.Context, rt *app.Runtime, b backend) 
 	if err := awaitCluster(ctx, nodes, b, client, health.New(rt.Log.Named("redis"))); err != nil {
 		return err
 	}
+	if !s.cfg.isAlone() {
+		if err := s.replicateCluster(ctx, rt, nodes, b); err != nil {
+			return err
+		}
+	}
 	rt.Go("state of the redis cluster", func(ctx context.Context) error {
-		return s.cluster.watch(ctx, health.New(rt.Log.Named("redis")))
+		return s.cluster.watch(ctx, health.New(rt.Log.Named("redis")), health.New(rt.Log.Named("writes")))
 	})
 	if err := rt.Metrics.Register(newClusterCollector(s.cluster)); err != nil {
 		return err
@@ -49,13 +63,65 @@ func (s *service) buildCluster(ctx context.Context, rt *app.Runtime, b backend) 
 	return nil
 }
 
+// replicateCluster wires the shipper, an applier for each other zone, and what watches whether
+// primaries take writes. The shipper that owns the topic loads the library at all primaries.
+func (s *service) replicateCluster(ctx context.Context, rt *app.Runtime, nodes *cluster.Cluster, b backend) error {
+	cfg := s.cfg
+	client, err := messaging.Dial(ctx, cfg.Pulsar, messaging.WithLogger(rt.Log), messaging.WithRegisterer(rt.Metrics))
+	if err != nil {
+		return err
+	}
+	rt.OnStop("pulsar", client.Close)
+	if err := checkNamespace(ctx, client, cfg, rt.Log); err != nil {
+		return err
+	}
+	p := primaries.New(nodes, func(address string) *redis.Client { return cfg.Redis.primaryClient(b, address) })
+	rt.OnStop("redis", func(context.Context) error { return p.Close() })
+	s.primaries = &primaryStates{primaries: p}
+	s.cluster.notReady = s.primaries.notReady
+	s.monitor = newOutboxMonitor(cfg.Outbox, s.primaries.measure, rt.Log, s.proxy.SetWrites)
+
+	m := apply.NewMetrics(rt.Metrics)
+	progress := clusterProgress{zone: cfg.Zone, others: map[string]clusterApplier{}}
+	var appliers []*apply.ClusterApplier
+	for _, origin := range cfg.zones()[1:] {
+		a := apply.NewCluster(cfg.applier(origin, ""), p, client, rt.Log, m)
+		appliers, s.appliers, progress.others[origin] = append(appliers, a), append(s.appliers, a), a
+	}
+	shipper := outbox.NewCluster(cfg.clusterShipper(progress), p, client, rt.Log, outbox.NewMetrics(rt.Metrics))
+	s.shipper = shipper
+	rt.Go("shipper", shipper.Run)
+	for i, a := range appliers {
+		rt.Go("applier of zone "+cfg.zones()[i+1], a.Run)
+	}
+	rt.Go("outbox", s.monitor.run)
+	if err := rt.Metrics.Register(newCollector(s)); err != nil {
+		return err
+	}
+	rt.Check("writes", s.checkClusterWrites)
+	return nil
+}
+
 // nodeClient returns a client of one node of a Redis Cluster. It sends nothing twice, and follows no
 // redirection.
 func (c RedisConfig) nodeClient(b backend, address string) *redis.Client {
-	return redis.NewClient(&redis.Options{
+	return redis.NewClient(c.nodeOptions(b, address))
+}
+
+func (c RedisConfig) nodeOptions(b backend, address string) *redis.Options {
+	return &redis.Options{
 		Addr: address, Username: b.username, Password: b.password, TLSConfig: b.tls, DialTimeout: c.ConnectTimeout,
 		DialerRetries: 1, MaxRetries: -1, ClientName: "sonic", Protocol: 2, DisableIdentity: true,
-	})
+	}
+}
+
+// primaryClient is nodeClient for calls of functions of the library. A primary that cannot be reached
+// must not hold up those that can.
+func (c RedisConfig) primaryClient(b backend, address string) *redis.Client {
+	o := c.nodeOptions(b, address)
+	o.DialTimeout = min(o.DialTimeout, clusterTimeout)
+	o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = primaryTimeout, primaryTimeout, true
+	return redis.NewClient(o)
 }
 
 // awaitCluster waits until a primary of the cluster answers that can be the backend. Primaries that

@@ -356,6 +356,9 @@ func (c Config) zones() []string {
 	return all
 }
 
+// isAlone reports whether there is no other zone.
+func (c Config) isAlone() bool { return len(c.zones()) == 1 }
+
 // onlyShard is the only shard that this version uses: all effects are in it.
 const onlyShard = 0
 

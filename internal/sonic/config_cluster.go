@@ -96,20 +96,40 @@ func (c Config) checkCluster() error {
 	if !c.Redis.isCluster() {
 		return errors.Join(errs...)
 	}
-	if len(c.zones()) > 1 {
-		fault("zones", "must name this zone only in front of a Redis Cluster: replication of a cluster is not built yet")
-	}
-	if slices.ContainsFunc(c.Conflicts, func(one Conflict) bool { return one != Conflict{Policy: policyLWW} }) {
-		fault("conflicts", "must be left at lww for all keys in front of a Redis Cluster: replication of a cluster is not built yet")
+	if c.isAlone() && slices.ContainsFunc(c.Conflicts, func(one Conflict) bool { return one != Conflict{Policy: policyLWW} }) {
+		fault("conflicts", "must be left at lww for all keys in front of a Redis Cluster without other zones: nothing is replicated")
 	}
 	if c.Publish == publishReplicate {
-		fault("publish", "must be relay in front of a Redis Cluster: replication of a cluster is not built yet")
+		fault("publish", "must be relay in front of a Redis Cluster: messages to other zones are not built yet")
 	}
 	if c.Outbox.Mode == outboxOff {
-		fault("outbox.mode", "must be left at stream in front of a Redis Cluster, which has no outbox")
+		fault("outbox.mode", "must be left at stream in front of a Redis Cluster")
+	}
+	if !c.isAlone() {
+		errs = append(errs, c.checkReplicatedCluster())
 	}
 	if len(c.Peers) > 0 {
 		fault("peers", "must name none in front of a Redis Cluster: replication of a cluster is not built yet")
+	}
+	return errors.Join(errs...)
+}
+
+// checkReplicatedCluster returns a fault for each key that does not go with a Redis Cluster whose
+// effects are replicated.
+func (c Config) checkReplicatedCluster() error {
+	var errs []error
+	fault := func(path, problem string) { errs = append(errs, config.Fault(path, "%s", problem)) }
+	if c.Ack == ackPublished {
+		fault("ack", "must be local in front of a Redis Cluster with other zones: published is not built yet")
+	}
+	if c.Flush != flushRefuse {
+		fault("flush", "must be refuse in front of a Redis Cluster with other zones: FLUSHDB and FLUSHALL are not built yet")
+	}
+	if c.Outbox.Full == fullDrop {
+		fault("outbox.full", "must be block or fail in front of a Redis Cluster: drop is not built yet")
+	}
+	if c.Outbox.Age > 0 {
+		fault("outbox.age", "must be 0 in front of a Redis Cluster: only the bytes of its outbox are bounded")
 	}
 	return errors.Join(errs...)
 }

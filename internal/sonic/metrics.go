@@ -44,6 +44,13 @@ func newCollector(s *service) *collector {
 	}
 }
 
+func is(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.lagSeconds, c.lagCommands, c.gap, c.differs, c.up, c.length, c.bytes, c.age, c.full, c.owner, c.skips, c.noted, c.lost, c.evicts, c.rejected, c.oom} {
@@ -55,12 +62,6 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
-	is := func(b bool) float64 {
-		if b {
-			return 1
-		}
-		return 0
 	}
 	now, zones := time.Now(), c.service.cfg.zones()
 	for i, a := range c.service.appliers {
@@ -77,8 +78,10 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	m := c.service.monitor.state()
 	if m.Entries >= 0 {
 		gauge(c.length, float64(m.Entries))
-		gauge(c.bytes, float64(m.Bytes))
 		gauge(c.age, m.Age.Seconds())
+	}
+	if m.Bytes >= 0 {
+		gauge(c.bytes, float64(m.Bytes))
 	}
 	if m.Lost >= 0 {
 		gauge(c.skips, is(m.Dropping))
@@ -87,7 +90,9 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge(c.full, is(m.full))
 	gauge(c.rejected, is(errors.Is(c.service.shipper.Unhealthy(), outbox.ErrHistory)))
-	gauge(c.evicts, is(c.service.memory.evicting()))
-	gauge(c.oom, is(c.service.memory.problem() != ""))
+	if c.service.memory != nil {
+		gauge(c.evicts, is(c.service.memory.evicting()))
+		gauge(c.oom, is(c.service.memory.problem() != ""))
+	}
 	gauge(c.owner, is(c.service.shipper.Status().Owner))
 }

@@ -15,7 +15,7 @@ import (
 // outboxMonitor measures the outbox. Every Sonic of the zone does, also those that do not publish
 // it. While the outbox is full, outboxMonitor makes the proxy delay writes or refuse them.
 type outboxMonitor struct {
-	library   *redislib.Library
+	ask       func(ctx context.Context, cfg OutboxConfig) (measurement, error)
 	log       *zap.Logger
 	setWrites func(w proxy.Writes, reason string)
 
@@ -24,7 +24,8 @@ type outboxMonitor struct {
 	last measurement
 }
 
-// measurement is the result of a measurement. Entries, Bytes, Noted and Lost are -1 while unknown.
+// measurement is the result of a measurement. Entries, Bytes, Noted and Lost are -1 while unknown. So
+// are Entries, Noted and Lost in front of a Redis Cluster, and Age is negative.
 type measurement struct {
 	redislib.Unsent
 	full bool
@@ -35,8 +36,17 @@ func unknownMeasurement(full bool) measurement {
 	return measurement{redislib.Unsent{Entries: -1, Bytes: -1, Noted: -1, Lost: -1}, full}
 }
 
-func newOutboxMonitor(cfg OutboxConfig, l *redislib.Library, log *zap.Logger, writes func(proxy.Writes, string)) *outboxMonitor {
-	return &outboxMonitor{cfg: cfg, library: l, log: log.Named("outbox"), setWrites: writes, last: unknownMeasurement(false)}
+// problem describes a full outbox.
+func (m measurement) problem() string {
+	if m.Age < 0 {
+		return fmt.Sprintf("the outbox is full: Pulsar has not stored %d bytes of effects", m.Bytes)
+	}
+	return fmt.Sprintf("the outbox is full: Pulsar has not stored %d bytes of effects, the oldest %s old", m.Bytes, m.Age.Round(time.Second))
+}
+
+// newOutboxMonitor returns a monitor that measures by ask.
+func newOutboxMonitor(cfg OutboxConfig, ask func(context.Context, OutboxConfig) (measurement, error), log *zap.Logger, writes func(proxy.Writes, string)) *outboxMonitor {
+	return &outboxMonitor{cfg: cfg, ask: ask, log: log.Named("outbox"), setWrites: writes, last: unknownMeasurement(false)}
 }
 
 // change sets new bounds. They take effect with the next measurement. If the outbox is full now, a
@@ -66,7 +76,7 @@ func (g *outboxMonitor) applyFull(cfg OutboxConfig, m measurement) {
 	case fullDrop:
 		how = proxy.WritesOpen
 	}
-	g.setWrites(how, fmt.Sprintf("the outbox is full: Pulsar has not stored %d bytes of effects, the oldest %s old", m.Bytes, m.Age.Round(time.Second)))
+	g.setWrites(how, m.problem())
 }
 
 func (g *outboxMonitor) state() measurement {
@@ -114,28 +124,36 @@ func (g *outboxMonitor) record(m measurement) {
 	}
 }
 
-// measure asks Redis.
+// measureTimeout bounds a measurement.
+const measureTimeout = 2 * time.Second
+
 func (g *outboxMonitor) measure(ctx context.Context) (measurement, error) {
-	asking, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, measureTimeout)
 	defer cancel()
-	u, err := g.library.Unsent(asking)
-	if err != nil {
-		return measurement{}, err
-	}
-	cfg := g.bounds()
-	m := measurement{Unsent: u}
-	if cfg.Mode != outboxStream {
-		return m, nil
-	}
-	m.full = m.Entries > 0 && (m.Bytes > int64(cfg.Bytes) || cfg.Age > 0 && m.Age > cfg.Age)
-	if drops := m.full && cfg.Full == fullDrop; drops != u.Dropping || cfg.bound() != u.Bound {
-		// Every Sonic of the zone comes to the same result. A Redis that is not open drops nothing,
-		// so its refusal is no error.
-		if err := g.library.SetDropping(asking, drops, cfg.bound()); err != nil && !redislib.NotReady(err) {
+	return g.ask(ctx, g.bounds())
+}
+
+// measureOne returns a function that measures the outbox of one Redis.
+func measureOne(l *redislib.Library) func(context.Context, OutboxConfig) (measurement, error) {
+	return func(ctx context.Context, cfg OutboxConfig) (measurement, error) {
+		u, err := l.Unsent(ctx)
+		if err != nil {
 			return measurement{}, err
 		}
+		m := measurement{Unsent: u}
+		if cfg.Mode != outboxStream {
+			return m, nil
+		}
+		m.full = m.Entries > 0 && (m.Bytes > int64(cfg.Bytes) || cfg.Age > 0 && m.Age > cfg.Age)
+		if drops := m.full && cfg.Full == fullDrop; drops != u.Dropping || cfg.bound() != u.Bound {
+			// Every Sonic of the zone comes to the same result. A Redis that is not open drops nothing,
+			// so its refusal is no error.
+			if err := l.SetDropping(ctx, drops, cfg.bound()); err != nil && !redislib.NotReady(err) {
+				return measurement{}, err
+			}
+		}
+		return m, nil
 	}
-	return m, nil
 }
 
 // minBoundMargin is the least that the stream may hold beyond OutboxConfig.Bytes: between two

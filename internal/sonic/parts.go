@@ -73,13 +73,21 @@ func (c Config) shipper(databases string) outbox.Config {
 	return outbox.Config{Zone: c.Zone, Shard: onlyShard, Topic: c.topicOf(c.Zone), Alone: len(c.zones()) == 1, Config: c.sharedSettings(databases), Off: c.Outbox.Mode == outboxOff}
 }
 
+// clusterShipper returns the configuration of the shipper in front of a Redis Cluster.
+func (c Config) clusterShipper(p clusterProgress) outbox.ClusterConfig {
+	return outbox.ClusterConfig{
+		Zone: c.Zone, Topic: c.topicOf(c.Zone), Config: c.sharedSettings(""), Library: c.library(), Reached: p.reached, Horizon: p.horizon,
+	}
+}
+
 func (c Config) applier(origin, databases string) apply.Config {
 	return apply.Config{Zone: c.Zone, Origin: origin, Shard: onlyShard, Topic: c.topicOf(origin), MaxClockSkew: c.MaxClockSkew, Config: c.sharedSettings(databases)}
 }
 
 // sharedSettings returns digests of the settings that must be equal in all zones. It does not
 // contain the topic: zones with different topics never receive each other's messages. databases is
-// the number of databases of this zone's Redis, empty if unknown.
+// the number of databases of this zone's Redis, empty if unknown, and with a Redis Cluster, which has
+// one: its zone and one with a single Redis can be equal.
 func (c Config) sharedSettings(databases string) string {
 	l := c.library()
 	conflicts := []string{l.Default + " "}

@@ -30,6 +30,12 @@ func TestKeysThatTakeEffectAtAStart(t *testing.T) {
 	assert.NotContains(t, err.Error(), "outbox")
 	is.Outbox.Mode = outboxOff
 	require.ErrorContains(t, onlyAtStart(was, is), "outbox: whether it is off takes effect at the next start")
+	was.Redis.Cluster, was.Zones = true, []string{"default", "b"}
+	is = was
+	is.Outbox.Full = fullFail
+	require.NoError(t, onlyAtStart(was, is))
+	is.Outbox.Bytes *= 2
+	require.ErrorContains(t, onlyAtStart(was, is), "outbox.bytes: takes effect at the next start, in front of a Redis Cluster")
 }
 
 func TestTheBoundsOfTheOutboxChange(t *testing.T) {
@@ -97,7 +103,7 @@ func TestWhatIsFullWithAndWithoutAnOutbox(t *testing.T) {
 	require.NoError(t, db.Do(t.Context(), "FCALL", "sonic_set", 1, l.Outbox(), "0", "k", make([]byte, 2<<20)).Err())
 
 	s := &service{cfg: Config{Outbox: OutboxConfig{Mode: outboxStream, Bytes: 1 << 20, Full: fullBlock}}, library: l, memory: newMemory(zap.NewNop())}
-	s.monitor = newOutboxMonitor(s.cfg.Outbox, l, zap.NewNop(), func(proxy.Writes, string) {})
+	s.monitor = newOutboxMonitor(s.cfg.Outbox, measureOne(l), zap.NewNop(), func(proxy.Writes, string) {})
 	m, err := s.monitor.measure(t.Context())
 	require.NoError(t, err)
 	require.True(t, m.full)

@@ -25,19 +25,34 @@ import (
 )
 
 // service holds the parts of a running Sonic. In front of a Redis Cluster cluster is not nil, and
-// the parts for replication are nil: library, shipper, appliers, monitor and memory.
+// library and memory are nil. If it is that of a lone zone, shipper, appliers, monitor and primaries
+// are nil, too.
 type service struct {
 	cfg        Config // at the start
 	current    Config // in use now, see change
 	log        *zap.Logger
 	proxy      *proxy.Proxy
 	cluster    *clusterState
+	primaries  *primaryStates // only in front of a Redis Cluster
 	library    *redislib.Library
-	shipper    *outbox.Shipper
-	appliers   []*apply.Applier // of all zones but the first, which is this one
+	shipper    shipper
+	appliers   []applier // of all zones but the first, which is this one
 	monitor    *outboxMonitor
 	memory     *memory
 	builtProxy atomic.Pointer[proxy.Proxy] // equal to proxy; gets told which Redis is the primary; nil until the proxy is made
+}
+
+// shipper is the part that ships the zone's effects: [outbox.Shipper] or [outbox.ClusterShipper].
+type shipper interface {
+	Status() outbox.Status
+	Unhealthy() error
+}
+
+// applier is the part that applies another zone's effects: [apply.Applier] or [apply.ClusterApplier].
+type applier interface {
+	Status() apply.Status
+	Health() (at time.Time, now, last error)
+	SetMaxClockSkew(d time.Duration)
 }
 
 // primaryFound is called with the run_id of a Redis that has replaced the previous one. The proxy
@@ -118,13 +133,14 @@ func (s *service) buildReplicated(ctx context.Context, rt *app.Runtime, b backen
 	if b.sentinels != nil {
 		b.sentinels.OnMove(func(address string) { s.proxy.SetPrimary(address, "") })
 	}
-	s.monitor = newOutboxMonitor(cfg.Outbox, l, rt.Log, s.proxy.SetWrites)
-	s.shipper = outbox.New(cfg.shipper(databases), db, l, client, rt.Log, outbox.NewMetrics(rt.Metrics), func(id message.ID) {
+	s.monitor = newOutboxMonitor(cfg.Outbox, measureOne(l), rt.Log, s.proxy.SetWrites)
+	shipper := outbox.New(cfg.shipper(databases), db, l, client, rt.Log, outbox.NewMetrics(rt.Metrics), func(id message.ID) {
 		s.proxy.Shipped(onlyShard, id.String())
 	})
-	rt.Go("shipper", s.shipper.Run)
+	s.shipper = shipper
+	rt.Go("shipper", shipper.Run)
 	if cfg.Ack == ackPublished {
-		rt.Go("receipts", s.shipper.Follow)
+		rt.Go("receipts", shipper.Follow)
 	}
 	m := apply.NewMetrics(rt.Metrics)
 	for _, origin := range cfg.zones()[1:] {
@@ -169,10 +185,22 @@ func (s *service) checkWrites(ctx context.Context) error {
 	case !state.Ready:
 		return fmt.Errorf("this Redis has older data than before: it waits for effects of %d zones", len(state.Behind))
 	case full.full && s.monitor.bounds().Full != fullDrop:
-		return fmt.Errorf("the outbox is full: %d bytes of effects, the oldest %s old, wait for Pulsar", full.Bytes, full.Age.Round(time.Second))
+		return errors.New(full.problem())
 	case s.memory.problem() != "":
 		return fmt.Errorf("this Redis has reached its maxmemory: %s", s.memory.problem())
 	default:
 		return nil
 	}
+}
+
+// checkClusterWrites is the readiness check of whether a Redis Cluster accepts writes. It fails if no
+// primary does: another Sonic of the zone could not serve more.
+func (s *service) checkClusterWrites(context.Context) error {
+	if err := s.primaries.checkAny(); err != nil {
+		return err
+	}
+	if full := s.monitor.state(); full.full {
+		return errors.New(full.problem())
+	}
+	return nil
 }

@@ -11,7 +11,7 @@ type Zones struct {
 	Zone string `json:"zone"`
 	// Cluster is the zone's Redis Cluster, nil if its Redis is none.
 	Cluster *ClusterStatus `json:"cluster,omitempty"`
-	// Outbox is absent with a Redis Cluster.
+	// Outbox is absent with the Redis Cluster of a lone zone.
 	Outbox OutboxStatus `json:"outbox,omitzero"`
 	// Origins are the other zones.
 	Origins []OriginStatus `json:"origins"`
@@ -25,7 +25,8 @@ type OutboxStatus struct {
 	// Shipped is the last effect that is known to be stored in the topic.
 	Shipped string `json:"shipped"`
 	Epoch   int64  `json:"epoch"`
-	// Length, Bytes and AgeSeconds describe the effects that wait in the outbox; -1: not known.
+	// Length, Bytes and AgeSeconds describe the effects that wait in the outbox; -1: not known. Of a
+	// Redis Cluster only Bytes is.
 	Length     int64   `json:"length"`
 	Bytes      int64   `json:"bytes"`
 	AgeSeconds float64 `json:"age_seconds"`
@@ -69,15 +70,19 @@ type OriginStatus struct {
 
 // status collects the state of all parts.
 func (s *service) status() Zones {
+	z := Zones{Zone: s.cfg.Zone, Origins: []OriginStatus{}}
 	if s.cluster != nil {
-		return Zones{Zone: s.cfg.Zone, Origins: []OriginStatus{}, Cluster: s.cluster.status()}
+		z.Cluster = s.cluster.status()
+	}
+	if s.shipper == nil {
+		return z
 	}
 	shipper, outbox := s.shipper.Status(), s.monitor.state()
-	z := Zones{Zone: s.cfg.Zone, Origins: []OriginStatus{}, Outbox: OutboxStatus{
+	z.Outbox = OutboxStatus{
 		Owner: shipper.Owner, Shipped: shipper.Stored.String(), Epoch: shipper.Epoch,
 		Length: outbox.Entries, Bytes: outbox.Bytes, AgeSeconds: outbox.Age.Seconds(), Full: outbox.full,
 		Held: shipper.Held, Dropping: outbox.Dropping, PendingResends: outbox.Noted, Lost: outbox.Lost, Unhealthy: text(s.shipper.Unhealthy()),
-	}}
+	}
 	now := time.Now()
 	for i, a := range s.appliers {
 		st := a.Status()

@@ -27,8 +27,10 @@ type ClusterStatus struct {
 type PrimaryStatus struct {
 	Address string `json:"address"`
 	Slots   int    `json:"slots"`
-	// Unhealthy is why the primary cannot be reached.
+	// Unhealthy is why the primary cannot be reached. NotReady is why it takes no writes; it is empty
+	// if the zone is alone.
 	Unhealthy string `json:"unhealthy,omitempty"`
+	NotReady  string `json:"not_ready,omitempty"`
 }
 
 // clusterState is what is known of the zone's Redis Cluster. It is safe for concurrent use.
@@ -38,6 +40,7 @@ type clusterState struct {
 		Err() error
 	}
 	unreachable func() map[string]error // by address of a primary
+	notReady    func() map[string]error // by address: why it takes no writes; nil: the zone is alone
 }
 
 // errNoMap says that no node of the cluster has answered yet.
@@ -80,9 +83,14 @@ func (c *clusterState) status() *ClusterStatus {
 	unserved, err := c.problem()
 	s := &ClusterStatus{Primaries: []PrimaryStatus{}, UnservedSlots: unserved, Unhealthy: text(err)}
 	if m := c.cluster.Map(); m != nil {
-		unreachable := c.unreachable()
+		unreachable, notReady := c.unreachable(), map[string]error{}
+		if c.notReady != nil {
+			notReady = c.notReady()
+		}
 		for _, p := range m.Primaries() {
-			s.Primaries = append(s.Primaries, PrimaryStatus{Address: p.Address, Slots: m.Count(p.Address), Unhealthy: text(unreachable[p.Address])})
+			s.Primaries = append(s.Primaries, PrimaryStatus{
+				Address: p.Address, Slots: m.Count(p.Address), Unhealthy: text(unreachable[p.Address]), NotReady: text(notReady[p.Address]),
+			})
 		}
 	}
 	return s
@@ -91,8 +99,8 @@ func (c *clusterState) status() *ClusterStatus {
 // stateInterval is how often watch looks at the state of the cluster.
 const stateInterval = time.Second
 
-// watch logs which slots are not served until ctx ends.
-func (c *clusterState) watch(ctx context.Context, state *health.State) error {
+// watch logs until ctx ends which slots are not served, and which primaries take no writes.
+func (c *clusterState) watch(ctx context.Context, state, writes *health.State) error {
 	ticker := time.NewTicker(stateInterval)
 	defer ticker.Stop()
 	for {
@@ -103,13 +111,16 @@ func (c *clusterState) watch(ctx context.Context, state *health.State) error {
 		}
 		_, err := c.problem()
 		state.Set(err)
+		if c.notReady != nil {
+			writes.Set(withoutWrites(c.notReady()))
+		}
 	}
 }
 
 // clusterCollector exports the state of a Redis Cluster as metrics.
 type clusterCollector struct {
-	state               *clusterState
-	unserved, up, slots *prometheus.Desc
+	state                      *clusterState
+	unserved, up, slots, ready *prometheus.Desc
 }
 
 func newClusterCollector(state *clusterState) clusterCollector {
@@ -120,13 +131,14 @@ func newClusterCollector(state *clusterState) clusterCollector {
 		state:    state,
 		unserved: desc("unserved_slots", "Slots of the Redis Cluster that have no primary, or one that cannot be reached. Commands for them get errors."),
 		up:       desc("primary_up", "1 while there is a connection to the primary.", "primary"),
+		ready:    desc("primary_ready", "1 while the primary takes writes. Absent in a zone that is alone.", "primary"),
 		slots:    desc("primary_slots", "How many slots the primary has.", "primary"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c clusterCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.unserved, c.up, c.slots} {
+	for _, d := range []*prometheus.Desc{c.unserved, c.up, c.slots, c.ready} {
 		out <- d
 	}
 }
@@ -139,11 +151,10 @@ func (c clusterCollector) Collect(out chan<- prometheus.Metric) {
 	s := c.state.status()
 	gauge(c.unserved, float64(s.UnservedSlots))
 	for _, p := range s.Primaries {
-		up := 1.0
-		if p.Unhealthy != "" {
-			up = 0
+		gauge(c.up, is(p.Unhealthy == ""), p.Address)
+		if c.state.notReady != nil {
+			gauge(c.ready, is(p.NotReady == ""), p.Address)
 		}
-		gauge(c.up, up, p.Address)
 		gauge(c.slots, float64(p.Slots), p.Address)
 	}
 }

@@ -247,5 +247,6 @@ func (a *ClusterApplier) watch(ctx context.Context, subscribing func() error) {
 		if marker, err := a.latestMarker(ctx); err == nil { // the consumer logs the error
 			a.updateCursor(message.ID{Ms: marker.Watermark})
 		}
+		a.updateTold(ctx)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -17,6 +18,43 @@ import (
 // MarkOf returns the name of the marker that says up to when, as its watermark, a zone has told that
 // it has applied the effects of another one.
 func MarkOf(zone, other string) string { return zone + " " + other }
+
+// Told returns, by zone, the time in milliseconds up to which the origin has told that it has applied
+// all effects of that zone. It is some seconds old if another process applies the effects.
+func (a *ClusterApplier) Told() map[string]uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	told := map[string]uint64{}
+	for zone, id := range a.told {
+		told[zone] = id.Ms
+	}
+	return told
+}
+
+// updateTold reads from the primaries what the origin has told: another process may apply the
+// effects. What cannot be read is left out.
+func (a *ClusterApplier) updateTold(ctx context.Context) {
+	m := a.primaries.Map()
+	if m == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, untilRead)
+	defer cancel()
+	for _, p := range m.Primaries() {
+		marks, err := primaries.ReadMarkers(ctx, a.primaries.At(p.Address), primaries.SlotsOf(m, p.Address)[0])
+		if err != nil {
+			a.log.Debug("cannot read the markers of a primary", zap.String("address", p.Address), zap.Error(err))
+			continue
+		}
+		a.mu.Lock()
+		for name, mark := range marks {
+			if zone, ok := strings.CutPrefix(name, MarkOf(a.cfg.Origin, "")); ok {
+				a.told[zone] = message.Max(a.told[zone], message.ID{Ms: mark.Watermark})
+			}
+		}
+		a.mu.Unlock()
+	}
+}
 
 // recordMark notes that everything up to a message is applied at all primaries. The markers are
 // written once a second.

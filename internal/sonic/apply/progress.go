@@ -176,6 +176,14 @@ func (p *progress) Status() Status {
 	return s
 }
 
+// Reached returns the time, in milliseconds, up to which this zone is known to have applied all
+// effects of the other zone. It is 0 before the first one.
+func (p *progress) Reached() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.status.Cursor.Ms
+}
+
 // Health returns errors of applying or of the topic: now is the present error, last the most
 // recent one, and at its time.
 func (p *progress) Health() (at time.Time, now, last error) {

@@ -141,6 +141,21 @@ func eachMarker(ctx context.Context, db Pipeliner, slots []int, zone string, has
 	return nil
 }
 
+// ReadMarkers returns all markers in a slot, by name.
+func ReadMarkers(ctx context.Context, db Doer, slot int) (map[string]Marker, error) {
+	texts, err := db.Do(ctx, "HGETALL", script.SlotKeys(slot).Mark).StringSlice()
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the markers of slot %d: %w", slot, err)
+	}
+	markers := map[string]Marker{}
+	for i := 0; i+1 < len(texts); i += 2 {
+		if markers[texts[i]], err = parseMarker(texts[i+1]); err != nil {
+			return nil, err
+		}
+	}
+	return markers, nil
+}
+
 func isOf(err error, prefix string) bool {
 	var reply redis.Error
 	return errors.As(err, &reply) && strings.HasPrefix(reply.Error(), prefix)

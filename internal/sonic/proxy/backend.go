@@ -212,17 +212,23 @@ func (b *backend) failAll() {
 func (b *backend) failFront(sent bool) {
 	p := *b.replies.front()
 	b.replies.pop()
-	b.begin(&p)
+	b.fail(&p, sent)
+}
+
+// fail completes a command that is pending no more with an error. sent says whether Redis may have
+// received it.
+func (b *backend) fail(p *pending, sent bool) {
+	b.begin(p)
 	switch {
 	case p.kind == proxyAnswer:
-		b.deliverAnswer(&p, p.then.answer)
+		b.deliverAnswer(p, p.then.answer)
 	case p.then != nil && p.then.onLost != nil:
 		p.then.onLost(sent)
 	case p.client != nil:
 		p.client.deliver(b.loop.lossError(sent))
 	}
 	if p.client != nil {
-		p.client.pendingDone(&p)
+		p.client.pendingDone(p)
 	}
 }
 
@@ -590,7 +596,8 @@ func (b *backend) beginReply(first byte) error {
 	p := b.replies.front()
 	b.streaming = p.kind == relayed && first != '>' && p.client != nil &&
 		(b.owner == nil || b.owner.subs == nil) &&
-		(b.primary == "" || first != '-' && p.client.subs == nil) // a redirection is not for the client, and no message may be within a reply
+		// a redirection is not for the client, no message may be within a reply, and refusedByShard may discard it
+		(b.primary == "" || first != '-' && p.client.subs == nil && len(p.client.refused) == 0)
 	return nil
 }
 
@@ -614,7 +621,11 @@ func (b *backend) handleReply(reply []byte) {
 	switch p.kind {
 	case function:
 		if p.batchSize > 1 {
-			b.deliverBatch(int(p.batchSize), reply)
+			if b.primary != "" {
+				b.deliverShards(int(p.batchSize), reply)
+			} else {
+				b.deliverBatch(int(p.batchSize), reply)
+			}
 			return
 		}
 		b.checkReadOnly(reply)

@@ -31,8 +31,9 @@ type writeBatch struct {
 	n         int
 	arguments int
 	first     *command.Command
+	slot      int    // of the first write, in front of a Redis Cluster
 	mode      int    // length of the mode, which is at the beginning of out
-	head      int    // length of the head of the first write, which follows the mode
+	head      int    // length of the head of the first write, which follows the mode; with its outbox in front of a Redis Cluster
 	out       []byte // the call's arguments
 }
 
@@ -67,18 +68,21 @@ func (p *Proxy) batchHead(cmd *command.Command, r request.Request) []byte {
 
 // addToBatch adds a write to the collected ones.
 func (b *backend) addToBatch(c *client, cmd *command.Command, head []byte, r request.Request) {
-	m := &b.batch
+	m, out := &b.batch, b.loop.proxy.outbox(c.slot)
 	if m.n == maxBatchWrites || m.n > 0 && (len(m.out)+len(r.Raw) > maxBatchBytes || !bytes.Equal(m.out[:m.mode], c.mode)) {
 		b.endBatch()
 	}
 	if m.n == 0 {
-		m.first, m.mode, m.head = cmd, len(c.mode), len(head)
+		m.first, m.slot, m.mode, m.head = cmd, c.slot, len(c.mode), len(head)+len(out)
 		m.out = append(m.out[:0], c.mode...)
 	}
-	b.addPending(pending{client: c, cmd: cmd, kind: function})
+	b.addPending(pending{client: c, cmd: cmd, kind: function, call: true})
 	m.n++
 	m.arguments += r.Len()
-	m.out = append(append(m.out, head...), r.ArgsAfter(1)...)
+	if out != nil {
+		m.arguments++
+	}
+	m.out = append(append(append(m.out, head...), out...), r.ArgsAfter(1)...)
 	b.scheduleFlush()
 	if b.unreachable() {
 		b.endBatch() // appended then fails the write
@@ -94,10 +98,18 @@ func (b *backend) endBatch() {
 	}
 	before := len(b.out)
 	if n == 1 {
-		b.out = b.loop.proxy.appendCall(b.out, m.first, m.out[:m.mode], m.arguments-1, m.out[m.mode+m.head:])
+		arguments := m.arguments - 1
+		if b.primary != "" {
+			arguments-- // its outbox is the key
+		}
+		b.out = b.loop.proxy.appendCall(b.out, m.first, m.slot, m.out[:m.mode], arguments, m.out[m.mode+m.head:])
 	} else {
 		b.replies.at(b.replies.n - n).batchSize = uint8(n)
-		b.out = append(resp.AppendHeader(b.out, '*', m.arguments+5), b.loop.proxy.callBatch...)
+		words := m.arguments + 5
+		if b.primary != "" {
+			words-- // it has no key
+		}
+		b.out = append(resp.AppendHeader(b.out, '*', words), b.loop.proxy.callBatch...)
 		b.out = append(b.out, m.out...)
 	}
 	m.n, m.arguments = 0, 0

@@ -35,6 +35,8 @@ type blockedCommand struct {
 	c    *client
 	cmd  *command.Command
 	call blockingCall
+	slot int         // in front of a Redis Cluster: of the keys
+	at   *keyWatcher // where the command waits for its keys, nil before
 
 	timer      *eventloop.Timer
 	retryTimer *eventloop.Timer
@@ -90,7 +92,8 @@ func (c *client) block(cmd *command.Command, r request.Request) bool {
 	if c.outstanding > 0 {
 		return false
 	}
-	w := &blockedCommand{c: c, cmd: cmd, call: try}
+	c.anyShard()
+	w := &blockedCommand{c: c, cmd: cmd, call: try, slot: c.slot}
 	c.blocked = w
 	c.loop.proxy.blocked.Add(1)
 	if try.wait > 0 {
@@ -103,6 +106,7 @@ func (c *client) block(cmd *command.Command, r request.Request) bool {
 // tryPop tries the pop.
 func (w *blockedCommand) tryPop() {
 	c := w.c
+	c.slot = w.slot
 	b, ok := c.connection()
 	if !ok {
 		return // impossible: no reply is pending, so connection never has to wait
@@ -130,10 +134,10 @@ func (w *blockedCommand) tryPop() {
 	if c.loop.cfg.Ack == AckPublished {
 		mode = c.modeWith("p")
 	}
-	b.send(pending{client: c, kind: handled, then: &replyHandler{onReply: w.handleReply, onLost: func(sent bool) {
+	b.send(pending{client: c, kind: handled, call: true, then: &replyHandler{onReply: w.handleReply, onLost: func(sent bool) {
 		w.end()
 		c.lostCommand(sent)
-	}}}, c.loop.proxy.appendCall(nil, w.cmd, mode, w.call.n, w.call.arguments))
+	}}}, c.loop.proxy.appendCall(nil, w.cmd, w.slot, mode, w.call.n, w.call.arguments))
 }
 
 // handleReply handles the reply to a try.
@@ -146,8 +150,9 @@ func (w *blockedCommand) handleReply(reply []byte) {
 			id, reply = resp.Text(both[0]), both[1]
 		}
 	}
-	if w.tracked && replies.IsNotOpened(reply) && !w.ended && !w.expired && !c.inputEnded() {
-		// Redis was restarted. No notification comes when a Sonic has opened it, so poll.
+	_, moves := redirectionOf(reply, "")
+	if w.tracked && (replies.IsNotOpened(reply) || moves) && !w.ended && !w.expired && !c.inputEnded() {
+		// Redis was restarted, or the slot moves for long. No notification comes when that ends, so poll.
 		w.running = true
 		w.retryTimer = c.loop.timers.Start(c.loop.now.Add(reopenInterval), w.track)
 		return
@@ -169,14 +174,24 @@ func (w *blockedCommand) handleReply(reply []byte) {
 	case !w.tracked || w.keyChanged:
 		w.track()
 	case wrongType:
-		c.loop.watcherOf(c.db).wakeNext(w)
+		w.at.wakeNext(w)
 	}
 }
 
 // track makes Redis report changes of the keys, and then tries again.
 func (w *blockedCommand) track() {
 	w.running, w.keyChanged, w.tracked = true, false, true
-	w.c.loop.watcherOf(w.c.db).track(w)
+	l := w.c.loop
+	primary := ""
+	if l.slots != nil {
+		primary = l.primaryOf(w.slot, w.c.proto).primary
+	}
+	at := l.watcherOf(w.c.db, primary)
+	if w.at != nil && w.at != at {
+		w.at.remove(w, false)
+	}
+	w.at = at
+	at.track(w)
 }
 
 // onKeyChange is called when a key may have got an element.
@@ -226,11 +241,12 @@ func (w *blockedCommand) cancel() {
 	l.timers.Stop(w.retryTimer)
 	delete(l.heldBlocked, w)
 	if w.tracked {
-		l.watcherOf(w.c.db).remove(w, w.running || w.keyChanged)
+		w.at.remove(w, w.running || w.keyChanged)
 	}
 }
 
-// keyWatcher receives notifications of changes of the keys that clients wait for in one db.
+// keyWatcher receives notifications of changes of the keys that clients wait for in one db, of one
+// primary of a Redis Cluster.
 type keyWatcher struct {
 	l *loop
 	b *backend
@@ -238,12 +254,13 @@ type keyWatcher struct {
 	commands map[string][]*blockedCommand
 }
 
-func (l *loop) watcherOf(db int) *keyWatcher {
-	w := l.watchers[db]
+func (l *loop) watcherOf(db int, primary string) *keyWatcher {
+	key := sharedKey{db: db, proto: 3, primary: primary}
+	w := l.watchers[key]
 	if w == nil {
 		w = &keyWatcher{l: l, b: newBackend(l, db, 3), commands: make(map[string][]*blockedCommand)}
-		w.b.onPush, w.b.onConnect = w.invalidated, w.trackAgain
-		l.watchers[db] = w
+		w.b.primary, w.b.onPush, w.b.onConnect = primary, w.invalidated, w.trackAgain
+		l.watchers[key] = w
 		w.b.connect()
 	}
 	return w
@@ -275,7 +292,14 @@ func (w *keyWatcher) track(one *blockedCommand) {
 		}
 	}
 	w.b.send(pending{kind: handled, then: &replyHandler{
-		onReply: func([]byte) { next() },
+		onReply: func(reply []byte) {
+			if w.b.primary != "" && reply[0] == '-' && !one.ended { // the slot moves, and nothing is tracked
+				w.l.cfg.Cluster.Refresh()
+				one.retryTimer = w.l.timers.Start(w.l.now.Add(clusterPause), one.track)
+				return
+			}
+			next()
+		},
 		onLost: func(bool) {
 			one.running = false // trackAgain tracks the keys again
 			switch {

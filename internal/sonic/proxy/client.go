@@ -30,12 +30,15 @@ type client struct {
 	own          *ownConnections // in front of a Redis Cluster; nil: none yet
 	outstanding  int             // number of pending replies
 	replies      orderedReplies
-	slot         int    // in front of a Redis Cluster: of the keys of the command that is executed, or noSlot or manySlots
-	slotsAt      uint64 // loop.slotsAt when it last sent a command
-	waiting      int    // number of its pending replies to commands that had to wait for the cluster
-	answerBytes  int    // bytes of the proxy's own answers that wait for earlier replies
-	replySize    int64  // of the present reply so far
-	averageReply int64  // moving average of the size of replies
+	slot         int              // in front of a Redis Cluster: of the keys of the command that is executed, or noSlot or manySlots
+	slotsAt      uint64           // loop.slotsAt when it last sent a command
+	waiting      int              // number of its pending replies to commands that had to wait for the cluster
+	refused      []refusedCommand // commands that wait until they are sent again, with Config.Replicate
+	retries      bool             // refused will be sent again
+	openSince    time.Time        // since when a script has waited until a Sonic opens its primary
+	answerBytes  int              // bytes of the proxy's own answers that wait for earlier replies
+	replySize    int64            // of the present reply so far
+	averageReply int64            // moving average of the size of replies
 
 	in     []byte // input; the part from inAt on has not been run yet
 	inAt   int
@@ -588,7 +591,7 @@ func (c *client) close() {
 		l.buffers.Put(c.out)
 		c.out = nil
 	}
-	c.parser, c.tx, c.held, c.replies = nil, nil, nil, orderedReplies{}
+	c.parser, c.tx, c.held, c.replies, c.refused = nil, nil, nil, orderedReplies{}, nil
 	delete(l.heldWriters, c)
 	if c.blocked != nil {
 		c.blocked.cancel()

@@ -25,9 +25,24 @@ const (
 	errNoCluster = "ERR This instance has cluster support disabled"
 )
 
+// runsAsFunction reports whether the handler of a single Redis, which calls functions of the library,
+// also serves a Redis Cluster with Config.Replicate.
+func (p *Proxy) runsAsFunction(cmd *command.Command) bool {
+	switch cmd.Name {
+	case "del", "unlink", "mset":
+		return false // split calls functions, too
+	case "sort", "georadius", "georadiusbymember", "dbsize", "function|flush":
+		return true
+	}
+	return cmd.Class == command.Write || cmd.Class == command.Blocking || cmd.Class == command.Script
+}
+
 // inCluster returns the handler of a command in front of a Redis Cluster. h is that of a single
 // Redis.
-func inCluster(cmd *command.Command, h handler) handler {
+func (p *Proxy) inCluster(cmd *command.Command, h handler) handler {
+	if p.cfg.Replicate && p.runsAsFunction(cmd) {
+		return h
+	}
 	switch cmd.Name {
 	case "sort", "georadius", "georadiusbymember", "publish":
 		return (*client).relay
@@ -211,6 +226,7 @@ func (l *loop) clusterChanged() {
 			b.moveWaiting()
 		}
 	}
+	l.moveWatchers()
 	for _, c := range l.clients {
 		if c.own != nil {
 			c.ownChanged()

@@ -100,6 +100,9 @@ func joinLists(all [][]byte, take func(element []byte) bool) []byte {
 
 // randomKeyOfAll runs RANDOMKEY on all primaries, and answers with the key of one of them.
 func (c *client) randomKeyOfAll(cmd *command.Command, r request.Request) bool {
+	if c.loop.cfg.Replicate { // most keys of a primary may be state keys
+		r.Raw = c.loop.proxy.randomKey
+	}
 	return askAll(unlessError(func(all [][]byte) []byte {
 		first := rand.IntN(len(all))
 		for i := range all {

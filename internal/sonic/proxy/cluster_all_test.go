@@ -103,8 +103,9 @@ func TestHiddenKeysOfAllPrimaries(t *testing.T) {
 }
 
 // TestOutputOfAllPrimaries: replies together may not exceed the limit of one.
-func TestOutputOfAllPrimaries(t *testing.T) {
-	t.Parallel()
+func TestOutputOfAllPrimaries(t *testing.T) { inBothModes(t, testOutputOfAllPrimaries) }
+
+func testOutputOfAllPrimaries(t *testing.T, startCluster clusterStarter) {
 	e := startCluster(t, stack.PrivateRedisCluster(t, 3, 0), func(c *proxy.Config) { c.Limits.OutputBytes = 1 << 16 })
 	c := dial(t, e.addr)
 	value := strings.Repeat("v", 1<<15)
@@ -157,8 +158,9 @@ func TestScriptsOfAllPrimaries(t *testing.T) {
 }
 
 // TestSubscribersOfAllPrimaries: PUBSUB knows the subscribers at all primaries.
-func TestSubscribersOfAllPrimaries(t *testing.T) {
-	t.Parallel()
+func TestSubscribersOfAllPrimaries(t *testing.T) { inBothModes(t, testSubscribersOfAllPrimaries) }
+
+func testSubscribersOfAllPrimaries(t *testing.T, startCluster clusterStarter) {
 	redis := stack.PrivateRedisCluster(t, 3, 0)
 	e := startCluster(t, redis, nil)
 	for i, srv := range redis.Nodes() {
@@ -191,8 +193,9 @@ func TestSubscribersOfAllPrimaries(t *testing.T) {
 }
 
 // TestNoClusterIsSeen: clients see a single Redis.
-func TestNoClusterIsSeen(t *testing.T) {
-	t.Parallel()
+func TestNoClusterIsSeen(t *testing.T) { inBothModes(t, testNoClusterIsSeen) }
+
+func testNoClusterIsSeen(t *testing.T, startCluster clusterStarter) {
 	e := startCluster(t, stack.PrivateRedisCluster(t, 3, 0), nil)
 	for _, hello := range []string{"2", "3"} {
 		c := dial(t, e.addr)
@@ -215,8 +218,9 @@ func TestNoClusterIsSeen(t *testing.T) {
 }
 
 // TestAllPrimariesWhileOneFails: commands about all keys go to the replica that takes over.
-func TestAllPrimariesWhileOneFails(t *testing.T) {
-	t.Parallel()
+func TestAllPrimariesWhileOneFails(t *testing.T) { inBothModes(t, testAllPrimariesWhileOneFails) }
+
+func testAllPrimariesWhileOneFails(t *testing.T, startCluster clusterStarter) {
 	redis := stack.PrivateRedisCluster(t, 3, 1)
 	e := startCluster(t, redis, nil)
 	c := dial(t, e.addr)

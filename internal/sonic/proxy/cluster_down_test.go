@@ -30,8 +30,9 @@ func keyOn(t *testing.T, servers *stack.RedisCluster, address string) string {
 
 // TestClusterFailover kills a primary. Commands for its slots wait until its replica has taken over;
 // those for others do not.
-func TestClusterFailover(t *testing.T) {
-	t.Parallel()
+func TestClusterFailover(t *testing.T) { inBothModes(t, testClusterFailover) }
+
+func testClusterFailover(t *testing.T, startCluster clusterStarter) {
 	servers := stack.PrivateRedisCluster(t, 3, 1, "cluster-require-full-coverage no")
 	e := startCluster(t, servers, nil)
 	c, other, third := e.client(t, 2), e.client(t, 3), e.client(t, 2)
@@ -73,8 +74,9 @@ func TestClusterFailover(t *testing.T) {
 
 // TestClusterPartDown: without a replica to take over, commands for the slots of a primary that has
 // ended get an error, and the others are executed.
-func TestClusterPartDown(t *testing.T) {
-	t.Parallel()
+func TestClusterPartDown(t *testing.T) { inBothModes(t, testClusterPartDown) }
+
+func testClusterPartDown(t *testing.T, startCluster clusterStarter) {
 	servers := stack.PrivateRedisCluster(t, 3, 0, "cluster-require-full-coverage no")
 	e := startCluster(t, servers, func(cfg *proxy.Config) { cfg.Backend.Wait = 100 * time.Millisecond })
 	c := e.client(t, 2)

@@ -23,8 +23,9 @@ import (
 
 // TestClusterPipeline: the replies to the commands of one client come in the order of its commands,
 // although these go to all primaries.
-func TestClusterPipeline(t *testing.T) {
-	t.Parallel()
+func TestClusterPipeline(t *testing.T) { inBothModes(t, testClusterPipeline) }
+
+func testClusterPipeline(t *testing.T, startCluster clusterStarter) {
 	e := startCluster(t, stack.PrivateRedisCluster(t, 3, 0), func(cfg *proxy.Config) {
 		cfg.Limits.Pipeline = 64 // so that the client pauses, too
 	})
@@ -72,8 +73,9 @@ func TestClusterPipeline(t *testing.T) {
 
 // TestClusterSlotsMove moves slots while clients write. No client gets an error, each write is
 // executed once, and those of one client to one key in order.
-func TestClusterSlotsMove(t *testing.T) {
-	t.Parallel()
+func TestClusterSlotsMove(t *testing.T) { inBothModes(t, testClusterSlotsMove) }
+
+func testClusterSlotsMove(t *testing.T, startCluster clusterStarter) {
 	servers := stack.PrivateRedisCluster(t, 3, 0)
 	e := startCluster(t, servers, nil)
 	const slots, clients = 8, 4

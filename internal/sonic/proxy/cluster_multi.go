@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"bytes"
+
 	"github.com/aviaryhq/aviary/internal/sonic/command"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
@@ -27,11 +29,21 @@ type clusterExecution struct {
 	redirection *redirection // in the replies
 	attempts
 	watched bool // it runs on the client's own connection, after WATCH
+
+	// With Config.Replicate only:
+
+	guarded bool   // moveGuard is in it
+	waited  bool   // it is among client.waiting
+	script  bool   // it is a script outside a transaction
+	refusal []byte // the first error before that of EXEC, of a script: EXEC does not say which
 }
 
 // noteRedirection keeps the first redirection in the replies: Redis has then discarded the
 // transaction.
 func (e *execution) noteRedirection(reply []byte) {
+	if e.script && e.refusal == nil && reply[0] == '-' && e.seen < e.sent+2 {
+		e.refusal = bytes.Clone(reply)
+	}
 	if e.redirection != nil {
 		return
 	}

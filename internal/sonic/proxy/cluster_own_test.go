@@ -53,8 +53,9 @@ func (c *connection) next(t *testing.T) string {
 }
 
 // TestSubscriptionsInCluster compares what a client gets with what a single Redis sends.
-func TestSubscriptionsInCluster(t *testing.T) {
-	t.Parallel()
+func TestSubscriptionsInCluster(t *testing.T) { inBothModes(t, testSubscriptionsInCluster) }
+
+func testSubscriptionsInCluster(t *testing.T, startCluster clusterStarter) {
 	c := stack.PrivateRedisCluster(t, 2, 0)
 	e, single := startCluster(t, c, nil), stack.PrivateRedis(t)
 	one, two := keyOf(t, c, c.Addresses()[0], "s"), keyOf(t, c, c.Addresses()[1], "s")
@@ -159,8 +160,9 @@ func TestShardChannelsMove(t *testing.T) {
 	assert.Contains(t, subs[0].ask(t, "ssubscribe", moves), ":1\r\n", "a MOVED is followed")
 }
 
-func TestWatchInCluster(t *testing.T) {
-	t.Parallel()
+func TestWatchInCluster(t *testing.T) { inBothModes(t, testWatchInCluster) }
+
+func testWatchInCluster(t *testing.T, startCluster clusterStarter) {
 	cl := stack.PrivateRedisCluster(t, 2, 0)
 	e := startCluster(t, cl, nil)
 	k, other := keyOf(t, cl, cl.Addresses()[0], "k"), keyOf(t, cl, cl.Addresses()[1], "k")
@@ -232,8 +234,9 @@ func TestWatchInCluster(t *testing.T) {
 	}
 }
 
-func TestWatchedSlotMoves(t *testing.T) {
-	t.Parallel()
+func TestWatchedSlotMoves(t *testing.T) { inBothModes(t, testWatchedSlotMoves) }
+
+func testWatchedSlotMoves(t *testing.T, startCluster clusterStarter) {
 	cl := stack.PrivateRedisCluster(t, 2, 0)
 	e := startCluster(t, cl, nil)
 	c := dial(t, e.addr)

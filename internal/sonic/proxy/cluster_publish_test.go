@@ -36,8 +36,9 @@ func TestPublishCounts(t *testing.T) {
 }
 
 // TestPublishInTransaction: a channel has no slot, so PUBLISH may be with any keys in a transaction.
-func TestPublishInTransaction(t *testing.T) {
-	t.Parallel()
+func TestPublishInTransaction(t *testing.T) { inBothModes(t, testPublishInTransaction) }
+
+func testPublishInTransaction(t *testing.T, startCluster clusterStarter) {
 	e := startCluster(t, stack.PrivateRedisCluster(t, 2, 0), nil)
 	c := dial(t, e.addr)
 	c.send(t, "multi\r\nset a 1\r\npublish b m\r\npublish c m\r\nexec\r\n")

@@ -6,6 +6,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/command"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/state"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
@@ -101,7 +102,10 @@ func (c *client) channelPush(push []byte) {
 
 // deliverMessage delivers a message of RESP3 in the client's protocol. It changes it.
 func (c *client) deliverMessage(push []byte) {
-	if c.proto == 2 {
+	if bytes.Contains(push, []byte(state.Prefix)) {
+		push = replies.PushWithoutStateKeys(push)
+	}
+	if c.proto == 2 && len(push) > 0 {
 		push[0] = '*'
 	}
 	c.deliver(push)

@@ -109,14 +109,22 @@ func (c *client) execWatched(tx *transaction) bool {
 	if c.outstanding > 0 {
 		return false
 	}
-	b, keys := c.own.watch, c.own.keys
+	b, bound := c.own.watch, c.boundToOpened(tx)
+	if bound && b != nil && !b.opened {
+		if problem := c.scriptRefusal; problem != "" {
+			c.scriptRefusal = ""
+			return c.abortTx("EXECABORT Transaction discarded because of: " + problem)
+		}
+		return c.checkOpened(b)
+	}
+	keys := c.own.keys
 	c.tx, c.watch, c.own.keys = nil, false, nil
 	if b == nil {
 		c.reply(nullArray(c.proto))
 		return true
 	}
 	run := c.prepare(tx)
-	run.slot, run.watched = tx.slot, true
+	run.slot, run.watched, run.connectionBound = tx.slot, true, bound
 	run.checkKeys(keys)
 	c.busy = true // the next command may go by another connection
 	run.send(b, nil)

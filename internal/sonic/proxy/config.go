@@ -53,9 +53,14 @@ type Config struct {
 	// Backend is this zone's Redis.
 	Backend dialer.Config
 	// Cluster says which primary of a Redis Cluster has which slot. Backend.Address is then not used,
-	// and commands of clients are relayed as they are, writes too. Its map must be known before
-	// Serve. Default: nil, a single Redis.
+	// and commands of clients are relayed as they are, writes too, unless Replicate is set. Its map must
+	// be known before Serve. Default: nil, a single Redis.
 	Cluster Cluster
+	// Replicate makes the proxy send writes as calls of the library's functions in front of a Redis
+	// Cluster, too, so that each slot has a stream of their effects. A write waits, at most for
+	// Backend.Wait, while its slot moves or while no Sonic has opened its primary. FLUSHDB and FLUSHALL
+	// are refused. Only with Cluster and AckLocal. Default: false.
+	Replicate bool
 	// SplitMSET makes the proxy split an MSET whose keys are in several slots: it is not atomic then.
 	// Default: false, it gets the error CROSSSLOT.
 	SplitMSET bool
@@ -153,6 +158,12 @@ func (c Config) validate() error {
 	var errs []error
 	if c.Backend.Address == "" && c.Backend.Resolve == nil && c.Cluster == nil {
 		errs = append(errs, errors.New("the address of Redis is missing"))
+	}
+	if c.Replicate && c.Cluster == nil {
+		errs = append(errs, errors.New("Replicate is for a Redis Cluster: writes to a single Redis are always replicated"))
+	}
+	if c.Replicate && c.Ack == AckPublished {
+		errs = append(errs, errors.New("AckPublished is not supported in front of a Redis Cluster with other zones yet"))
 	}
 	if c.Shards != 1 {
 		errs = append(errs, fmt.Errorf("%d shards: only 1 is possible", c.Shards))

@@ -191,7 +191,7 @@ func (p *Proxy) handlersOf() []handler {
 			h = byClass(cmd.Class)
 		}
 		if p.cfg.Cluster != nil {
-			h = inCluster(cmd, h)
+			h = p.inCluster(cmd, h)
 		}
 		handlers[i] = h
 	}
@@ -247,6 +247,7 @@ func (c *client) write(cmd *command.Command, r request.Request) bool {
 	if !c.writable() {
 		return c.holdOrRefuseWrite()
 	}
+	c.anyShard()
 	b, ok := c.connection()
 	if !ok {
 		return false
@@ -258,17 +259,19 @@ func (c *client) write(cmd *command.Command, r request.Request) bool {
 		b.addToBatch(c, cmd, head, r)
 		return true
 	}
-	b.push(pending{client: c, cmd: cmd, kind: kind, emptyArray: replies.RepliesNullArray(cmd, r.Len())})
+	b.push(pending{client: c, cmd: cmd, kind: kind, call: true, emptyArray: replies.RepliesNullArray(cmd, r.Len())})
 	before := len(b.out)
-	b.out = c.loop.proxy.appendCall(b.out, cmd, mode, r.Len()-1, r.ArgsAfter(1))
+	b.out = c.loop.proxy.appendCall(b.out, cmd, c.slot, mode, r.Len()-1, r.ArgsAfter(1))
 	b.appended(len(b.out) - before)
 	return true
 }
 
-// appendCall appends the call of cmd's function with n arguments, which are bulk strings.
-func (p *Proxy) appendCall(out []byte, cmd *command.Command, mode []byte, n int, arguments []byte) []byte {
+// appendCall appends the call of cmd's function with n arguments, which are bulk strings. slot is that
+// of the keys in front of a Redis Cluster.
+func (p *Proxy) appendCall(out []byte, cmd *command.Command, slot int, mode []byte, n int, arguments []byte) []byte {
 	out = resp.AppendHeader(out, '*', n+5)
 	out = append(out, p.functions[cmd.Index]...)
+	out = append(out, p.outbox(slot)...)
 	out = append(out, mode...)
 	return append(out, arguments...)
 }

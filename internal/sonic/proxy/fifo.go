@@ -23,6 +23,7 @@ type pending struct {
 	// routed says that the command may go to another primary if this one does not have the slot.
 	routed bool
 	script bool // its errors may be those of a script
+	call   bool // it calls a function of the library
 	reads  bool // it changes nothing, so it may be sent twice
 	attempts
 }

@@ -1,12 +1,18 @@
 package proxy
 
-import "bytes"
+import (
+	"bytes"
+
+	"github.com/aviaryhq/aviary/internal/sonic/command"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
+)
 
 // part is a command that the proxy sends as a part of a client's command.
 type part struct {
 	slot    int // it goes to the primary of this slot
 	command []byte
-	reads   bool // as in pending
+	reads   bool             // as in pending
+	cmd     *command.Command // the command is a call of its function; nil: it is none
 }
 
 // gather sends the parts of a client's command, and answers the client by what join makes of their
@@ -20,12 +26,12 @@ func (c *client) gather(parts []part, join func(replies [][]byte) []byte) bool {
 	c.slotsAt = l.slotsAt
 	order := c.addReply()
 	order.parts = 1 // until all parts are sent
-	replies, left, gathered := make([][]byte, len(parts)), len(parts), 0
+	all, left, gathered := make([][]byte, len(parts)), len(parts), 0
 	arrived := func(i int, reply []byte) {
 		if c.closed {
 			return
 		}
-		replies[i] = bytes.Clone(reply)
+		all[i] = bytes.Clone(reply)
 		gathered += len(reply)
 		c.replies.bytes += len(reply)
 		if c.closeIfSlow(); c.closed {
@@ -34,7 +40,7 @@ func (c *client) gather(parts []part, join func(replies [][]byte) []byte) bool {
 		if left--; left == 0 {
 			c.replies.bytes -= gathered
 			c.replies.current = order
-			c.deliver(join(replies))
+			c.deliver(join(all))
 		}
 	}
 	for i := range parts {
@@ -42,10 +48,15 @@ func (c *client) gather(parts []part, join func(replies [][]byte) []byte) bool {
 		b := l.primaryOf(p.slot, c.proto)
 		c.slot = p.slot
 		then := &replyHandler{
-			onReply: func(reply []byte) { arrived(i, reply) },
-			onLost:  func(sent bool) { arrived(i, l.lossError(sent)) },
+			onReply: func(reply []byte) {
+				if p.cmd != nil {
+					reply = replies.FromFunction(p.cmd, false, reply, c.proto)
+				}
+				arrived(i, reply)
+			},
+			onLost: func(sent bool) { arrived(i, l.lossError(sent)) },
 		}
-		b.send(pending{client: c, order: order, kind: handled, then: then, reads: p.reads}, p.command)
+		b.send(pending{client: c, order: order, kind: handled, then: then, call: p.cmd != nil, reads: p.reads}, p.command)
 		if i == 0 || b.full() {
 			c.backend = b // the client pauses while it is full
 		}

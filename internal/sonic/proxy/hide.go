@@ -43,6 +43,9 @@ func (c *client) dbSize(cmd *command.Command, r request.Request) bool {
 	if c.db != 0 {
 		return c.relay(cmd, r)
 	}
+	if c.loop.cfg.Replicate {
+		return c.dbSizeOfAll(r.Raw)
+	}
 	b, ok := c.connection()
 	if !ok {
 		return false

@@ -20,6 +20,9 @@ func (c *client) functionFlush(_ *command.Command, r request.Request) bool {
 		c.replyError("ERR FUNCTION FLUSH only supports SYNC|ASYNC option")
 		return true
 	}
+	if c.loop.cfg.Replicate {
+		return c.flushFunctionsOfAll()
+	}
 	b, ok := c.connection()
 	if !ok || c.outstanding > 0 {
 		return false

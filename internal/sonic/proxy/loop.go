@@ -47,7 +47,7 @@ type loop struct {
 	// firstSlots are the first slots of the primaries, in the order of slots.Primaries.
 	firstSlots []int
 	dedicated  map[*backend]struct{}
-	watchers   map[int]*keyWatcher // for keys that blocked clients wait for, by db
+	watchers   map[sharedKey]*keyWatcher // for keys that blocked clients wait for
 
 	dirtyClients  []*client
 	dirtyBackends []*backend
@@ -96,7 +96,7 @@ func newLoop(p *Proxy) (*loop, error) {
 		read:    make([]byte, clientReadSize),
 		replies: make([]byte, backendReadSize),
 		clients: make(map[uint64]*client), shared: make(map[sharedKey]*backend), dedicated: make(map[*backend]struct{}),
-		watchers: make(map[int]*keyWatcher), heldWriters: make(map[*client]struct{}), heldBlocked: make(map[*blockedCommand]struct{}),
+		watchers: make(map[sharedKey]*keyWatcher), heldWriters: make(map[*client]struct{}), heldBlocked: make(map[*blockedCommand]struct{}),
 		done: make(chan struct{}),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())

@@ -20,6 +20,7 @@ type transaction struct {
 	writes   bool
 	scripts  bool // at least one script is recorded
 	slot     int  // in front of a Redis Cluster: of the keys, or noSlot
+	once     bool // Redis may not execute it twice, even if it has refused all of its writes
 }
 
 // queuedCommand is a command of a transaction.
@@ -79,7 +80,7 @@ func (c *client) queue(cmd *command.Command, r request.Request) bool {
 	}
 	switch cmd.Class {
 	case command.Script:
-		if c.loop.slots != nil {
+		if c.loop.slots != nil && !c.loop.cfg.Replicate {
 			break
 		}
 		var problem string
@@ -99,6 +100,7 @@ func (c *client) queue(cmd *command.Command, r request.Request) bool {
 	}
 	q.write = c.loop.proxy.writesBy(cmd, r)
 	writes := q.write || q.recorded
+	tx.once = tx.once || q.recorded || !q.write && cmd.Class != command.Read && cmd.Class != command.Answered
 	if writes && !c.writable() && !c.loop.proxy.writesHeld() { // if writes are held, EXEC waits
 		return c.refuse(c.loop.proxy.writesRefusedError())
 	}
@@ -199,11 +201,16 @@ func (c *client) exec(_ *command.Command, _ request.Request) bool {
 		return c.execWatched(tx)
 	}
 	c.slot = tx.slot
+	if tx.writes {
+		c.anyShard()
+		tx.slot = c.slot
+	}
 	b, ok := c.connection()
 	if !ok {
 		return false
 	}
-	if tx.scripts && !b.opened {
+	bound := c.boundToOpened(tx)
+	if bound && !b.opened {
 		if problem := c.scriptRefusal; problem != "" {
 			c.scriptRefusal = ""
 			return c.abortTx("EXECABORT Transaction discarded because of: " + problem)
@@ -214,9 +221,15 @@ func (c *client) exec(_ *command.Command, _ request.Request) bool {
 	run := c.prepare(tx)
 	run.slot = tx.slot
 	c.busy = run.db != c.db
-	run.connectionBound = tx.scripts
+	run.connectionBound = bound
 	run.send(b, nil)
 	return true
+}
+
+// boundToOpened reports whether a transaction may be sent only if a Sonic is known to have opened the
+// Redis at the other end of the connection.
+func (c *client) boundToOpened(tx *transaction) bool {
+	return tx.scripts || c.loop.cfg.Replicate && tx.writes && tx.once
 }
 
 func (c *client) selects(tx *transaction) bool {
@@ -245,7 +258,7 @@ type execution struct {
 
 // send sends the transaction. order is its place among the client's replies, nil for the next one.
 func (e *execution) send(b *backend, order *ordered) {
-	e.b, e.seen, e.c.slot = b, 0, e.slot
+	e.b, e.seen, e.refusal, e.c.slot = b, 0, nil, e.slot
 	b.push(pending{client: e.c, order: order, kind: handled, then: &replyHandler{
 		replies: e.sent + 2, connectionBound: e.connectionBound, onReply: e.reply, onLost: e.lost,
 		onMove: func(to *backend) { e.b = to },
@@ -281,13 +294,13 @@ func (c *client) prepare(tx *transaction) *execution {
 			e.out = append(e.out, raw...)
 		case q.write:
 			// Within a transaction a blocking command does not block: it runs as any write.
-			e.out = p.appendCall(e.out, q.cmd, c.modeIn(e.db, "t"+id), q.n-1, tx.raw[q.argsStart:q.end])
+			e.out = p.appendCall(e.out, q.cmd, tx.slot, c.modeIn(e.db, "t"+id), q.n-1, tx.raw[q.argsStart:q.end])
 			el.write, writes = true, true
 		case q.recorded:
 			declared := tx.raw[q.keysStart:q.keysEnd]
-			e.out = appendKeys(e.out, p.markKeys, c.modeIn(e.db, p.markFlags()), q.keys, declared)
+			e.out = appendKeys(e.out, p.markKeys, p.outbox(tx.slot), c.modeIn(e.db, p.markFlags()), q.keys, declared)
 			e.out = append(e.out, raw...)
-			e.out = appendKeys(e.out, p.shipKeys, c.modeIn(e.db, "t"+id), q.keys, declared)
+			e.out = appendKeys(e.out, p.shipKeys, p.outbox(tx.slot), c.modeIn(e.db, "t"+id), q.keys, declared)
 			el.script, writes = true, true
 			e.sent += 2
 		case q.cmd.Name == "randomkey" && e.db == 0:
@@ -304,9 +317,15 @@ func (c *client) prepare(tx *transaction) *execution {
 		e.sent++
 	}
 	if writes {
+		if p.cfg.Replicate {
+			e.guarded = true
+			e.out = append(e.out, moveGuard(tx.slot)...)
+			e.sent++
+		}
 		e.endsEffects = true
 		e.out = append(e.out, "*5\r\n"...)
 		e.out = append(e.out, p.closeTx...)
+		e.out = append(e.out, p.outbox(tx.slot)...)
 		e.out = append(e.out, c.modeIn(e.db, "t"+id)...)
 		e.sent++
 	}
@@ -337,6 +356,12 @@ func (e *execution) reply(reply []byte) {
 	if e.seen < e.sent+2 {
 		return
 	}
+	if e.c.loop.cfg.Replicate {
+		var waits bool
+		if reply, waits = e.refused(reply); waits {
+			return
+		}
+	}
 	c := e.c
 	switch {
 	case e.redirection == nil:
@@ -347,8 +372,7 @@ func (e *execution) reply(reply []byte) {
 	default:
 		reply = movingAbort()
 	}
-	c.busy = false
-	c.enqueue()
+	e.releaseClient()
 	answer, id := e.answer(reply)
 	if e.ran(reply) && e.db != c.db {
 		c.db = e.db
@@ -361,6 +385,17 @@ func (e *execution) reply(reply []byte) {
 	c.deliverPublished(id, answer)
 }
 
+// releaseClient lets the client run its next command.
+func (e *execution) releaseClient() {
+	if e.waited {
+		e.waited = false
+		e.c.waitDone()
+		return
+	}
+	e.c.busy = e.c.waiting > 0
+	e.c.enqueue()
+}
+
 func (e *execution) ran(reply []byte) bool {
 	return len(reply) > 1 && reply[0] == '*' && reply[1] != '-'
 }
@@ -369,6 +404,9 @@ func (e *execution) ran(reply []byte) bool {
 // effect.
 func (e *execution) answer(reply []byte) (answer, id []byte) {
 	if !e.ran(reply) {
+		if e.refusal != nil {
+			reply = e.refusal
+		}
 		return reply, nil // null because of a WATCH, or EXECABORT
 	}
 	p := e.c.loop.proxy
@@ -379,7 +417,9 @@ func (e *execution) answer(reply []byte) (answer, id []byte) {
 	if e.watched {
 		given = given[1:] // of EXISTS
 	}
-	answer = resp.AppendHeader(nil, '*', len(e.elements))
+	if !e.script {
+		answer = resp.AppendHeader(nil, '*', len(e.elements))
+	}
 	for i := range e.elements {
 		el := &e.elements[i]
 		if el.answer != nil {
@@ -404,6 +444,9 @@ func (e *execution) answer(reply []byte) (answer, id []byte) {
 		}
 		answer = append(answer, one...)
 	}
+	if e.guarded {
+		given = given[1:]
+	}
 	if e.endsEffects {
 		id = resp.Text(given[0])
 	}
@@ -412,8 +455,10 @@ func (e *execution) answer(reply []byte) (answer, id []byte) {
 
 func (e *execution) lost(sent bool) {
 	c := e.c
-	c.busy = false
-	c.enqueue()
+	if !sent && e.lostUnsent() {
+		return
+	}
+	e.releaseClient()
 	if e.watched && !sent {
 		c.deliver(nullArray(c.proto))
 		return

@@ -5,13 +5,15 @@ package proxy
 // piece by piece; later ones wait in memory.
 type orderedReplies struct {
 	first, last *ordered // first is due next; nil: no reply is expected
+	places      uint64   // how many commands there were
 	bytes       int      // in memory
 	current     *ordered // that what is delivered now belongs to; nil: to none, as a message of a channel
 }
 
 // ordered is the reply to one command.
 type ordered struct {
-	parts int // replies of Redis that it still needs; 0: it is complete
+	place uint64 // of the command among those of the client
+	parts int    // replies of Redis that it still needs; 0: it is complete
 	data  []byte
 	next  *ordered // the reply to the next command
 }
@@ -31,6 +33,8 @@ func (c *client) addReply() *ordered {
 		r.last.next = o
 	}
 	r.last = o
+	r.places++
+	o.place = r.places
 	return o
 }
 
@@ -64,7 +68,7 @@ func (b *backend) addOrder(p *pending) {
 	}
 	p.order.parts++
 	p.slot = p.client.slot
-	p.routed = b.owner == nil && (p.kind == relayed || p.kind == handled && p.then.replies <= 1 && !p.then.connectionBound)
+	p.routed = b.owner == nil && (p.kind == relayed || p.kind == function || p.kind == handled && p.then.replies <= 1 && !p.then.connectionBound)
 }
 
 // begin says that what is delivered to the client of p from now on belongs to its reply.

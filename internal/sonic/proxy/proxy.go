@@ -40,12 +40,13 @@ type Proxy struct {
 
 	handlers                    []handler  // by Command.Index
 	options                     []int      // by Command.Index: request.OptionsStart
-	functions                   [][]byte   // by Command.Index: FCALL, the function and its key, as bulk strings
+	functions                   [][]byte   // by Command.Index: FCALL, the function and its key, as bulk strings; see outbox
 	batchHeads                  [][][]byte // by Command.Index and number of arguments: see batchHeads
 	closeTx, markKeys, shipKeys []byte     // calls of other functions, in the same form
 	callBatch                   []byte
 	countState                  []byte // the command that counts state keys
 	randomKey                   []byte // the command for RANDOMKEY in the database of the state keys
+	shards                      shards // of a Redis Cluster, with Config.Replicate
 
 	runID  string // prefix of the ids of transactions
 	lastTx atomic.Uint64
@@ -91,6 +92,11 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 			table.Refuse(name, "it would delete the keys of every zone, see flush in the configuration")
 		}
 	}
+	if cfg.Replicate {
+		for _, name := range flushes() {
+			table.Refuse(name, "flush is not supported in front of a Redis Cluster with other zones yet")
+		}
+	}
 	p := &Proxy{
 		cfg: cfg, log: log.Named("proxy"), metrics: newMetrics(reg), table: table,
 		limits:      resp.Limits{Bulk: cfg.Limits.BulkBytes, Arguments: cfg.Limits.Arguments, Request: cfg.Limits.QueryBytes},
@@ -102,17 +108,23 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 	p.dialer = dialer.New(&p.cfg.Backend, p.relays, cfg.Cluster != nil)
 	p.users.Store(access.NewUsers(cfg.Users))
 	p.handlers = p.handlersOf()
+	if cfg.Replicate {
+		p.shards = newShards(cfg.Zones)
+	}
 	for _, cmd := range table.All() {
 		name := "sonic_" + cmd.Name
 		if cfg.Flush == FlushZone && slices.Contains(flushes(), cmd.Name) {
 			name += "_zone"
 		}
-		p.functions = append(p.functions, functionPrefix(name))
+		p.functions = append(p.functions, p.functionPrefix(name))
 		p.options = append(p.options, request.OptionsStart(cmd))
 		p.batchHeads = append(p.batchHeads, batchHeads(cmd))
 	}
-	p.closeTx, p.markKeys, p.shipKeys = functionPrefix("sonic_tx"), functionPrefix("sonic_mark"), functionPrefix("sonic_ship")
-	p.callBatch = functionPrefix("sonic_many")
+	p.closeTx, p.markKeys, p.shipKeys = p.functionPrefix("sonic_tx"), p.functionPrefix("sonic_mark"), p.functionPrefix("sonic_ship")
+	p.callBatch = p.functionPrefix("sonic_many")
+	if cfg.Replicate {
+		p.callBatch = callBatchOfShards()
+	}
 	p.countState = state.CountCommand(cfg.Zones)
 	p.randomKey = resp.AppendCommand(nil, "EVAL_RO", randomKeyScript, "0")
 	var random [6]byte
@@ -123,10 +135,15 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 	return p, nil
 }
 
-func functionPrefix(name string) []byte {
+// functionPrefix returns the begin of a call of a function, which ends with its key. With
+// Config.Replicate the key depends on the slot and is not part of it: see outbox.
+func (p *Proxy) functionPrefix(name string) []byte {
 	b := resp.AppendBulk(nil, "FCALL")
 	b = resp.AppendBulk(b, name)
 	b = resp.AppendBulk(b, "1")
+	if p.cfg.Replicate {
+		return b
+	}
 	return resp.AppendBulk(b, state.Outbox)
 }
 

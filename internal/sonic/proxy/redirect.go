@@ -88,19 +88,28 @@ func isClusterError(text string, slot int) bool {
 	return strings.HasPrefix(text, fmt.Sprintf("MOVED %d ", slot)) || strings.HasPrefix(text, fmt.Sprintf("ASK %d ", slot))
 }
 
+// redirection reads the reply to p, see redirectionOf.
+func (b *backend) redirection(p *pending, reply []byte) (to redirection, ok bool) {
+	to, ok = redirectionOf(reply, b.primary)
+	if ok && p.script {
+		ok = isClusterError(string(resp.Text(reply)), p.slot)
+		if !b.loop.isPrimary(to.address) {
+			to.address = "" // use the map: the proxy must not log in at an address that a script names
+		}
+	}
+	return to, ok
+}
+
 // redirected follows the redirection in the reply to the first pending command, if there is one and
 // if it may. It reports whether it did.
 func (b *backend) redirected(reply []byte) bool {
 	if b.replies.n == 0 || !b.replies.front().routed {
 		return false
 	}
-	to, ok := redirectionOf(reply, b.primary)
-	if p := b.replies.front(); ok && p.script {
-		ok = isClusterError(string(resp.Text(reply)), p.slot)
-		if !b.loop.isPrimary(to.address) {
-			to.address = "" // use the map: the proxy must not log in at an address that a script names
-		}
+	if b.loop.cfg.Replicate {
+		return b.refusedByShard(reply)
 	}
+	to, ok := b.redirection(b.replies.front(), reply)
 	if !ok {
 		return false
 	}
@@ -182,6 +191,7 @@ func (b *backend) command(i int) []byte {
 
 // sendAgain queues a command that has been pending on another connection.
 func (b *backend) sendAgain(p pending, command []byte) {
+	b.endBatch()
 	p.start = b.queuedBytes
 	b.replies.push(p)
 	b.out = append(b.out, command...)
@@ -204,8 +214,9 @@ func (b *backend) keepUnsent() {
 	var out []byte
 	for b.replies.n > 0 {
 		p := *b.replies.front()
-		if p.start < sent && !(p.routed && p.reads) {
-			b.failFront(true)
+		bound := p.then != nil && p.then.connectionBound
+		if sent := p.start < sent; sent && !(p.routed && p.reads) || bound {
+			b.failFront(sent)
 			continue
 		}
 		p.start = uint64(len(out))
@@ -222,15 +233,29 @@ func (b *backend) keepUnsent() {
 
 // moveWaiting sends commands that wait for this primary to the ones that have their slots now.
 func (b *backend) moveWaiting() {
+	b.endBatch()
 	var kept []pending
 	var commands [][]byte
 	for b.replies.n > 0 {
-		kept, commands = append(kept, *b.replies.front()), append(commands, bytes.Clone(b.command(0)))
+		p := *b.replies.front()
+		if n := int(p.batchSize); n > 1 {
+			for _, call := range b.singleCalls(n) {
+				kept, commands = append(kept, *b.replies.front()), append(commands, call)
+				kept[len(kept)-1].batchSize = 0
+				b.replies.pop()
+			}
+			continue
+		}
+		kept, commands = append(kept, p), append(commands, bytes.Clone(b.command(0)))
 		b.replies.pop()
 	}
 	b.out, b.sent = nil, 0
 	for i, p := range kept {
 		target := b
+		if p.then != nil && p.then.connectionBound {
+			b.fail(&p, false)
+			continue
+		}
 		if p.client != nil { // transactions, too: none was sent yet
 			target = b.loop.primaryOf(p.slot, b.proto)
 			if p.then != nil && p.then.onMove != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -30,6 +31,9 @@ func (c *client) script(cmd *command.Command, r request.Request) bool {
 	if !c.writable() {
 		return c.holdOrRefuseWrite()
 	}
+	if c.loop.cfg.Replicate {
+		return c.scriptInCluster(cmd, r, n)
+	}
 	b, ok := c.connection()
 	if !ok {
 		return false
@@ -47,17 +51,16 @@ func (c *client) script(cmd *command.Command, r request.Request) bool {
 	p := c.loop.proxy
 	first, last := r.Args[2].End+2, r.Args[2+n].End+2
 	declared := r.Raw[first:last]
-	if countedSize(len(r.Raw), r.Len())+2*countedSize(len(declared), n) > p.dialer.TransactionBytes() {
-		c.replyError("ERR Sonic refuses '" + cmd.Name + "' with its keys of " + strconv.Itoa(len(declared)) +
-			" bytes: Redis would end the connection that all clients share")
+	if problem := p.tooLargeScript(cmd, r, declared, n); problem != "" {
+		c.replyError(problem)
 		return true
 	}
 	tx := "t" + p.newTx()
 	var out []byte
 	out = resp.AppendCommand(out, "MULTI")
-	out = appendKeys(out, p.markKeys, c.modeIn(c.db, p.markFlags()), n, declared)
+	out = appendKeys(out, p.markKeys, nil, c.modeIn(c.db, p.markFlags()), n, declared)
 	out = append(out, r.Raw...)
-	out = appendKeys(out, p.shipKeys, c.modeIn(c.db, tx), n, declared)
+	out = appendKeys(out, p.shipKeys, nil, c.modeIn(c.db, tx), n, declared)
 	out = resp.AppendHeader(out, '*', 5)
 	out = append(out, p.closeTx...)
 	out = append(out, c.modeIn(c.db, tx)...)
@@ -91,6 +94,15 @@ func (c *client) script(cmd *command.Command, r request.Request) bool {
 	return true
 }
 
+// tooLargeScript returns the error for a script with n declared keys that is too large; "" for others.
+func (p *Proxy) tooLargeScript(cmd *command.Command, r request.Request, declared []byte, n int) string {
+	if countedSize(len(r.Raw), r.Len())+2*countedSize(len(declared), n) <= p.dialer.TransactionBytes() {
+		return ""
+	}
+	return "ERR Sonic refuses '" + cmd.Name + "' with its keys of " + strconv.Itoa(len(declared)) +
+		" bytes: Redis would end the connection that all clients share"
+}
+
 // checkOpened asks whether a Sonic has opened this Redis. If none has, a function refuses to run,
 // but a user's script would run. The answer is valid as long as the connection, because a restart
 // of Redis ends it. checkOpened returns false, and the proxy executes the script again after the
@@ -105,27 +117,60 @@ func (c *client) checkOpened(b *backend) bool {
 		return false
 	}
 	c.busy = true
+	b.askOpened(func(problem string) {
+		if problem == replies.NotOpenedError && c.loop.cfg.Replicate && c.awaitOpened() {
+			return
+		}
+		c.openSince = time.Time{}
+		c.scriptRefusal = problem
+		c.commandDone()
+	})
+	return false
+}
+
+// awaitOpened asks again after a pause. It returns false if the client has waited for Backend.Wait.
+func (c *client) awaitOpened() bool {
+	l := c.loop
+	if c.openSince.IsZero() {
+		c.openSince = l.now
+	}
+	if c.waitedTooLong(c.openSince) {
+		return false
+	}
+	l.cfg.Cluster.Refresh()
+	l.timers.Start(l.now.Add(clusterPause), c.commandDone)
+	return true
+}
+
+// askOpened asks whether a Sonic has opened this Redis, and notes it. problem is why scripts may not
+// run, "" if they may.
+func (b *backend) askOpened(done func(problem string)) {
+	p := b.loop.proxy
 	ask := resp.AppendHeader(nil, '*', 5)
-	ask = append(ask, c.loop.proxy.closeTx...) // without a transaction the call does nothing
-	ask = append(ask, c.modeIn(c.db, "")...)
+	ask = append(ask, p.closeTx...) // without a transaction the call does nothing
+	ask = append(ask, resp.AppendBulk(nil, strconv.Itoa(b.db))...)
+	if p.cfg.Replicate {
+		ask = resp.AppendCommand(nil, "FCALL", "sonic_primary", "0")
+	}
 	b.send(pending{kind: handled, then: &replyHandler{
+		connectionBound: p.cfg.Replicate,
 		onReply: func(reply []byte) {
 			b.opened = reply[0] != '-'
+			if p.cfg.Replicate && b.opened {
+				state, _ := resp.Elements(reply)
+				b.opened = len(state) > 1 && string(resp.Text(state[1])) == "1"
+			}
 			switch {
 			case b.opened:
+				done("")
 			case bytes.HasPrefix(reply, []byte("-MISCONF ")):
-				c.scriptRefusal = script.ErrorOf(string(resp.Text(reply)))
+				done(script.ErrorOf(string(resp.Text(reply))))
 			default:
-				c.scriptRefusal = replies.NotOpenedError
+				done(replies.NotOpenedError)
 			}
-			c.commandDone()
 		},
-		onLost: func(bool) {
-			c.scriptRefusal = replies.NotOpenedError
-			c.commandDone()
-		},
+		onLost: func(bool) { done(replies.NotOpenedError) },
 	}}, ask)
-	return false
 }
 
 // unwrapScript extracts the script's reply and the id of its effect from the reply to EXEC. opened
@@ -154,10 +199,11 @@ func (p *Proxy) unwrapRecorded(cmd *command.Command, mark, reply, ship []byte) [
 }
 
 // appendKeys appends the call of a function with the keys that a script declares, which are bulk
-// strings.
-func appendKeys(out, function, mode []byte, n int, declared []byte) []byte {
+// strings. outbox is that of their slot, see [Proxy.outbox].
+func appendKeys(out, function, outbox, mode []byte, n int, declared []byte) []byte {
 	out = resp.AppendHeader(out, '*', n+5)
 	out = append(out, function...)
+	out = append(out, outbox...)
 	out = append(out, mode...)
 	return append(out, declared...)
 }
@@ -257,7 +303,7 @@ func (c *client) sort(cmd *command.Command, r request.Request) bool {
 
 // writesBy reports whether the proxy runs the command as a function.
 func (p *Proxy) writesBy(cmd *command.Command, r request.Request) bool {
-	if p.cfg.Cluster != nil {
+	if p.cfg.Cluster != nil && !p.cfg.Replicate {
 		return false
 	}
 	switch cmd.Class {

@@ -21,7 +21,14 @@ type slotKeys struct {
 // the client gets the first error, and the effects of the other parts stay.
 func (c *client) split(cmd *command.Command, r request.Request) bool {
 	if c.slot != manySlots {
+		if c.loop.proxy.writesBy(cmd, r) {
+			return c.write(cmd, r)
+		}
 		return c.relay(cmd, r)
+	}
+	calls := c.loop.proxy.writesBy(cmd, r)
+	if calls && !c.writable() {
+		return c.holdOrRefuseWrite()
 	}
 	values := 0 // arguments of each key, behind it
 	if cmd.Name == "mset" {
@@ -35,6 +42,11 @@ func (c *client) split(cmd *command.Command, r request.Request) bool {
 	parts := make([]part, len(groups))
 	for i, group := range groups {
 		parts[i] = part{slot: group.slot, command: partOf(r, group.keys, values), reads: cmd.Class == command.Read}
+		if calls {
+			n := len(group.keys) * (1 + values)
+			parts[i].command = c.loop.proxy.appendCall(nil, cmd, group.slot, c.mode, n, appendKeysOf(nil, r, group.keys, values))
+			parts[i].cmd = cmd
+		}
 	}
 	return c.gather(parts, func(all [][]byte) []byte {
 		if problem := firstError(all); problem != nil {
@@ -75,7 +87,11 @@ func partOf(r request.Request, keys []int, values int) []byte {
 		size += r.Args[i+values].End - r.Args[i-1].End
 	}
 	out := resp.AppendHeader(make([]byte, 0, size), '*', 1+len(keys)*(1+values))
-	out = resp.AppendBulk(out, r.Arg(0))
+	return appendKeysOf(resp.AppendBulk(out, r.Arg(0)), r, keys, values)
+}
+
+// appendKeysOf appends some of the keys of a command, each with so many values behind it.
+func appendKeysOf(out []byte, r request.Request, keys []int, values int) []byte {
 	for _, i := range keys {
 		out = append(out, r.Raw[r.Args[i-1].End+2:r.Args[i+values].End+2]...)
 	}

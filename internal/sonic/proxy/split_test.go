@@ -29,8 +29,9 @@ func names(n int) string {
 }
 
 // TestSplit: commands whose keys are in several slots have the replies of a single Redis.
-func TestSplit(t *testing.T) {
-	t.Parallel()
+func TestSplit(t *testing.T) { inBothModes(t, testSplit) }
+
+func testSplit(t *testing.T, startCluster clusterStarter) {
 	bare := stack.PrivateRedis(t)
 	e := startCluster(t, stack.PrivateRedisCluster(t, 3, 0), func(c *proxy.Config) { c.SplitMSET = true })
 	for _, hello := range []string{"2", "3"} {
@@ -52,8 +53,9 @@ func TestSplit(t *testing.T) {
 }
 
 // TestMSETOfSeveralSlots is refused unless the configuration allows to split it.
-func TestMSETOfSeveralSlots(t *testing.T) {
-	t.Parallel()
+func TestMSETOfSeveralSlots(t *testing.T) { inBothModes(t, testMSETOfSeveralSlots) }
+
+func testMSETOfSeveralSlots(t *testing.T, startCluster clusterStarter) {
 	e := startCluster(t, stack.PrivateRedisCluster(t, 3, 0), nil)
 	c := dial(t, e.addr)
 	require.Equal(t, "-CROSSSLOT Keys in request don't hash to the same slot\r\n", c.ask(t, "MSET", "a", "1", "b", "2"))
@@ -62,8 +64,9 @@ func TestMSETOfSeveralSlots(t *testing.T) {
 }
 
 // TestFailedPart: if a part fails, the client gets its error, and the other parts have their effect.
-func TestFailedPart(t *testing.T) {
-	t.Parallel()
+func TestFailedPart(t *testing.T) { inBothModes(t, testFailedPart) }
+
+func testFailedPart(t *testing.T, startCluster clusterStarter) {
 	redis := stack.PrivateRedisCluster(t, 3, 0)
 	e := startCluster(t, redis, func(c *proxy.Config) { c.SplitMSET = true })
 	full := redis.Node(t, redis.Owner(t, cluster.Slot([]byte("b")))).Client(t)
@@ -75,8 +78,9 @@ func TestFailedPart(t *testing.T) {
 }
 
 // TestSplitWhileSlotsMove: parts follow the slots.
-func TestSplitWhileSlotsMove(t *testing.T) {
-	t.Parallel()
+func TestSplitWhileSlotsMove(t *testing.T) { inBothModes(t, testSplitWhileSlotsMove) }
+
+func testSplitWhileSlotsMove(t *testing.T, startCluster clusterStarter) {
 	redis := stack.PrivateRedisCluster(t, 3, 0)
 	e := startCluster(t, redis, func(c *proxy.Config) { c.SplitMSET = true })
 	c := dial(t, e.addr)
@@ -100,8 +104,9 @@ func TestSplitWhileSlotsMove(t *testing.T) {
 
 // TestCommandsBehindOneThatWaits: a command that waits for slots which move, and is tried again and
 // again, gets no error when the client sends further ones meanwhile.
-func TestCommandsBehindOneThatWaits(t *testing.T) {
-	t.Parallel()
+func TestCommandsBehindOneThatWaits(t *testing.T) { inBothModes(t, testCommandsBehindOneThatWaits) }
+
+func testCommandsBehindOneThatWaits(t *testing.T, startCluster clusterStarter) {
 	redis := stack.PrivateRedisCluster(t, 3, 0)
 	e := startCluster(t, redis, func(c *proxy.Config) { c.SplitMSET = true })
 	c := dial(t, e.addr)
@@ -148,8 +153,9 @@ func TestCommandsBehindOneThatWaits(t *testing.T) {
 
 // TestSplitInOrder sends many commands at once, with several slots and with one, to a cluster and to
 // a single Redis: the replies are the same, in the order of the commands.
-func TestSplitInOrder(t *testing.T) {
-	t.Parallel()
+func TestSplitInOrder(t *testing.T) { inBothModes(t, testSplitInOrder) }
+
+func testSplitInOrder(t *testing.T, startCluster clusterStarter) {
 	seed, rounds := random(t, 2000)
 	source := rand.New(rand.NewPCG(seed, 0))
 	e := startCluster(t, stack.PrivateRedisCluster(t, 3, 0), func(c *proxy.Config) { c.SplitMSET, c.Loops = true, 2 })

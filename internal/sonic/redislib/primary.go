@@ -43,6 +43,16 @@ func (p *Primary) Look(ctx context.Context) (PrimaryState, error) {
 	return primaryState(p.call(ctx, "sonic_primary"))
 }
 
+// LookPrimary returns the state of the library of the primary that db leads to. It changes nothing: a
+// primary without the library is not opened.
+func LookPrimary(ctx context.Context, db script.Doer) (PrimaryState, error) {
+	state, err := primaryState(db.Do(ctx, functionCall("sonic_primary", nil)...))
+	if NoFunction(err) {
+		return PrimaryState{}, nil
+	}
+	return state, err
+}
+
 func primaryState(c *redis.Cmd) (s PrimaryState, err error) {
 	reply, err := c.Slice()
 	if err != nil {

@@ -211,7 +211,8 @@ always('sonic_apply', function(keys, args)
 		if problem then return problem end
 		if origin ~= zone then return NOT_READY end
 		if call('EXISTS', out) == 0 then return NOT_READY end
-	elseif origin ~= zone and not others[origin] then
+	end
+	if origin ~= zone and not others[origin] then
 		-- Another Sonic of this zone, which owns the topic, may not have been started again since the zone was named.
 		return {err = 'SONICNOTREADY zone ' .. origin .. ' is none of those with which this Redis was opened: start all Sonics of '
 			.. 'zone ' .. zone .. ' again, with the same zones'}

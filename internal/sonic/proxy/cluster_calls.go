@@ -1,0 +1,202 @@
+package proxy
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/aviaryhq/aviary/internal/sonic/command"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
+	"github.com/aviaryhq/aviary/internal/sonic/resp"
+)
+
+// anyShard gives a write without keys, which Redis will refuse, the slot of some primary.
+func (c *client) anyShard() {
+	if c.loop.cfg.Replicate && c.slot == noSlot {
+		c.slot = c.loop.firstSlots[0]
+	}
+}
+
+// callBatchOfShards returns the begin of a call of several writes. It has no key: with one, Redis would
+// refuse all writes if the slot of the first has moved. Then the others, which are sent again, would
+// run behind later commands of their clients.
+func callBatchOfShards() []byte {
+	b := resp.AppendBulk(nil, "FCALL")
+	b = resp.AppendBulk(b, "sonic_many")
+	return resp.AppendBulk(b, "0")
+}
+
+// deliverShards distributes the reply of a call of n writes to their clients, in front of a Redis
+// Cluster. The reply is a list, or one error for all. Writes that were refused are sent again alone.
+func (b *backend) deliverShards(n int, reply []byte) {
+	b.checkReadOnly(reply)
+	var all [][]byte
+	if reply[0] == '*' {
+		var err error
+		if all, err = resp.Elements(reply); err != nil || len(all) != n {
+			b.lost(errUnexpectedReply)
+			return
+		}
+	}
+	var calls [][]byte
+	for i := range n {
+		one := reply
+		if all != nil {
+			one = all[i]
+		}
+		p := b.replies.front()
+		if !b.refusal(p, one) {
+			if p.client.waitsFor(p.slot, p.order) {
+				p.client.overtaken(p.slot, p.order)
+				p = b.replies.front()
+			}
+			b.begin(p)
+			p.client.deliver(replies.FromFunction(p.cmd, false, one, b.proto))
+			b.completed()
+			continue
+		}
+		if calls == nil {
+			calls = b.singleCalls(n - i)
+			one, reply = bytes.Clone(one), bytes.Clone(reply)
+			for j := range all {
+				all[j] = bytes.Clone(all[j])
+			}
+		}
+		again, call := *p, calls[len(calls)-(n-i)]
+		again.batchSize = 0
+		b.replies.pop()
+		b.again(again, call, one)
+	}
+}
+
+// singleCalls returns the calls of the last n of several writes that go to Redis in one call, each as
+// a call of its own. They are the first pending ones.
+func (b *backend) singleCalls(n int) [][]byte {
+	words, _ := resp.Elements(b.command(n - 1))
+	var writes [][][]byte // of each write the head, the outbox and the arguments
+	for rest := words[4:]; len(rest) > 1; {
+		head := resp.Text(rest[0])
+		end := 2 + int(head[len(head)-1]-'0')
+		writes = append(writes, rest[:end])
+		rest = rest[end:]
+	}
+	all := make([][]byte, n)
+	for i, write := range writes[len(writes)-n:] {
+		out := resp.AppendHeader(nil, '*', len(write)+3)
+		out = append(out, b.loop.proxy.functions[b.replies.at(i).cmd.Index]...)
+		out = append(append(out, write[1]...), words[3]...)
+		all[i] = append(out, slices.Concat(write[2:]...)...)
+	}
+	return all
+}
+
+// scriptInCluster runs a script that declares n keys as a transaction of its own.
+func (c *client) scriptInCluster(cmd *command.Command, r request.Request, n int) bool {
+	b, ok := c.connection()
+	if !ok {
+		return false
+	}
+	if !b.opened {
+		return c.checkOpened(b)
+	}
+	first, last := r.Args[2].End+2, r.Args[2+n].End+2
+	if problem := c.loop.proxy.tooLargeScript(cmd, r, r.Raw[first:last], n); problem != "" {
+		c.replyError(problem)
+		return true
+	}
+	run := c.prepare(&transaction{
+		commands: []queuedCommand{{cmd: cmd, end: len(r.Raw), recorded: true, keys: n, keysStart: first, keysEnd: last, script: r.Script}},
+		raw:      r.Raw, slot: c.slot,
+	})
+	run.slot, run.script, run.connectionBound = c.slot, true, true
+	run.send(b, nil)
+	return true
+}
+
+// refused handles the last reply to a transaction with Config.Replicate. If Redis has executed nothing
+// of it, or only refused writes, the transaction is sent again, and waits is true. Otherwise refused
+// returns the reply to EXEC.
+func (e *execution) refused(reply []byte) (answer []byte, waits bool) {
+	c, l := e.c, e.c.loop
+	switch {
+	case e.watched:
+		if e.redirection != nil || !e.connectionBound && e.notOpened(reply) {
+			e.redirection = nil
+			reply = nullArray(c.proto) // nothing was written: the client tries again
+		}
+		return reply, false
+	case e.redirection != nil:
+		to := *e.redirection
+		e.redirection = nil
+		l.cfg.Cluster.Refresh()
+		if !to.asking && len(c.refused) == 0 && e.mayFollow(to) {
+			if target := l.connectionTo(to.address, 0, c.proto); target.opened || !e.connectionBound {
+				e.send(target, c.replies.current)
+				return nil, true
+			}
+		}
+		reply = movingAbort()
+		if e.script {
+			reply = resp.AppendError(nil, errMoving)
+		}
+		e.refusal = nil
+	case !e.connectionBound && e.notOpened(reply):
+	default:
+		if order := c.replies.current; c.waitsFor(e.slot, order) {
+			c.overtaken(e.slot, order)
+		}
+		return reply, false
+	}
+	e.wait(bytes.Clone(reply))
+	return nil, true
+}
+
+// notOpened reports whether the writes of the transaction were refused because no Sonic has opened the
+// primary.
+func (e *execution) notOpened(reply []byte) bool {
+	if !e.endsEffects || !e.ran(reply) || !bytes.HasSuffix(reply, []byte("\r\n")) {
+		return false
+	}
+	last := bytes.LastIndexByte(reply[:len(reply)-2], '\n') + 1 // the reply of sonic_tx is one line if it is an error
+	return replies.IsNotOpened(reply[last:])
+}
+
+// wait sends the transaction again after a pause. reply is the one to EXEC if it has waited for too
+// long.
+func (e *execution) wait(reply []byte) {
+	c, order := e.c, e.c.replies.current
+	order.parts++ // the reply is not complete while the transaction waits
+	c.outstanding++
+	release := func() {
+		c.partDone(order)
+		c.replyDone()
+	}
+	if !e.waited {
+		e.waited, e.since = true, c.loop.now
+		c.waiting++
+	}
+	c.wait(refusedCommand{
+		slot: e.slot, place: order.place, since: e.since, opened: e.connectionBound,
+		send: func(b *backend) {
+			e.send(b, order)
+			release()
+		},
+		fail: func() {
+			c.replies.current = order
+			e.releaseClient()
+			answer, _ := e.answer(reply)
+			c.deliver(answer)
+			release()
+		},
+	})
+}
+
+// lostUnsent sends a transaction again that Redis has not received because its connection was lost. It
+// returns false if the primary cannot be reached.
+func (e *execution) lostUnsent() bool {
+	if !e.c.loop.cfg.Replicate || e.watched || e.c.closed || e.b.unreachable() {
+		return false
+	}
+	e.wait(resp.AppendError(nil, errPrimaryUnreachable))
+	return true
+}

@@ -1,0 +1,204 @@
+package proxy
+
+import (
+	"bytes"
+	"slices"
+	"time"
+
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
+	"github.com/aviaryhq/aviary/internal/sonic/resp"
+)
+
+// With Config.Replicate a primary refuses calls of functions while their slot moves, and until a Sonic
+// has opened it. The proxy keeps what was refused, and sends it again after a pause. A client may have
+// sent further commands meanwhile. To keep its commands in order,
+//   - it sends no further ones while one waits,
+//   - what is refused after the one that waits waits behind it, and all are sent again in order once
+//     no other command of the client is in flight,
+//   - a read of the same slot that was executed instead is executed again,
+//   - and if a write of the same slot was executed instead, as when the slot has ceased to move in
+//     between, the one that waits gets an error: it was not run.
+
+// refusedCommand is a command of a client that waits until it is sent again.
+type refusedCommand struct {
+	slot  int
+	place uint64    // as in ordered
+	since time.Time // when it was first refused
+	// opened says that it may be sent only to a primary that a Sonic has opened.
+	opened bool
+	send   func(b *backend)
+	// fail completes the command with an error.
+	fail func()
+}
+
+// refusedByShard handles the reply to the first pending command if that has to be sent again, and
+// reports whether it has.
+func (b *backend) refusedByShard(reply []byte) bool {
+	p := b.replies.front()
+	if p.batchSize > 1 {
+		return false // see deliverShards
+	}
+	if !b.refusal(p, reply) {
+		if !p.client.waitsFor(p.slot, p.order) {
+			return false
+		}
+		if !p.reads {
+			p.client.overtaken(p.slot, p.order)
+			return false
+		}
+	}
+	again, command := *p, bytes.Clone(b.command(0))
+	b.replies.pop()
+	b.again(again, command, bytes.Clone(reply))
+	return true
+}
+
+// refusal reports whether the reply to p says that the command was not executed, and may be elsewhere
+// or later.
+func (b *backend) refusal(p *pending, reply []byte) bool {
+	if reply[0] != '-' {
+		return false
+	}
+	_, redirects := b.redirection(p, reply)
+	// A replica refuses a call without keys in this way.
+	return redirects || p.call && (replies.IsNotOpened(reply) || bytes.HasPrefix(reply, []byte("-READONLY ")))
+}
+
+// again sends a command to another primary that the reply to it names, or later.
+func (b *backend) again(p pending, command, reply []byte) {
+	l, c := b.loop, p.client
+	l.cfg.Cluster.Refresh()
+	to, redirects := b.redirection(&p, reply)
+	// The function would run at the importing primary while other keys are still at the other one.
+	follows := redirects && !(to.asking && p.call) && len(c.refused) == 0
+	if follows && p.mayFollow(to) {
+		target := l.connectionTo(to.address, 0, b.proto)
+		if to.asking {
+			target.send(discardReply(), resp.AppendCommand(nil, "ASKING"))
+		}
+		target.sendAgain(p, command)
+		return
+	}
+	first := p.since.IsZero()
+	if first {
+		p.since = l.now
+		c.waiting++
+	}
+	if redirects && to.moving {
+		reply = resp.AppendError(nil, errMoving)
+	}
+	w := refusedCommand{slot: p.slot, place: p.order.place, since: p.since}
+	w.send = func(target *backend) { target.sendAgain(p, command) }
+	w.fail = func() { c.complete(&p, reply) }
+	c.wait(w)
+}
+
+// wait makes a refused command wait. The command fails if it has waited for Backend.Wait.
+func (c *client) wait(w refusedCommand) {
+	if c.closed || c.waitedTooLong(w.since) {
+		w.fail()
+		return
+	}
+	c.busy = true
+	at := len(c.refused)
+	for at > 0 && c.refused[at-1].place > w.place { // it was sent to another primary before
+		at--
+	}
+	c.refused = slices.Insert(c.refused, at, w)
+	c.retrySoon()
+}
+
+func (c *client) waitedTooLong(since time.Time) bool {
+	return c.loop.now.Sub(since) >= c.loop.cfg.Backend.Wait
+}
+
+// retrySoon sends the client's refused commands again after a pause.
+func (c *client) retrySoon() {
+	if c.retries {
+		return
+	}
+	c.retries = true
+	c.loop.timers.Start(c.loop.now.Add(clusterPause), func() {
+		c.retries = false
+		c.sendRefused()
+	})
+}
+
+// complete answers a command that is on no connection.
+func (c *client) complete(p *pending, reply []byte) {
+	c.replies.current = p.order
+	switch p.kind {
+	case function:
+		c.deliver(replies.FromFunction(p.cmd, p.emptyArray, reply, c.proto))
+	case handled:
+		p.then.onReply(reply)
+	default:
+		c.deliver(reply)
+	}
+	c.pendingDone(p)
+}
+
+// before reports whether a command for a slot precedes another one of the client.
+func (w *refusedCommand) before(slot int, other *ordered) bool {
+	return w.slot == slot && w.place < other.place
+}
+
+// waitsFor reports whether commands for a slot that precede another one wait.
+func (c *client) waitsFor(slot int, other *ordered) bool {
+	return slices.ContainsFunc(c.refused, func(w refusedCommand) bool { return w.before(slot, other) })
+}
+
+// overtaken ends the waiting of commands for a slot: a later one was executed.
+func (c *client) overtaken(slot int, later *ordered) {
+	all := c.refused
+	c.refused = nil
+	for _, w := range all {
+		if !w.before(slot, later) {
+			c.refused = append(c.refused, w)
+		}
+	}
+	current := c.replies.current
+	for _, w := range all {
+		if w.before(slot, later) && !c.closed {
+			w.fail()
+		}
+	}
+	c.replies.current = current
+}
+
+// sendRefused sends the client's refused commands again.
+func (c *client) sendRefused() {
+	if c.closed || len(c.refused) == 0 {
+		return
+	}
+	if c.outstanding > len(c.refused) { // what is in flight may be refused, too
+		c.retrySoon()
+		return
+	}
+	c.slotsAt = c.loop.slotsAt
+	for n := len(c.refused); n > 0 && !c.closed && len(c.refused) > 0; n-- {
+		w := c.refused[0]
+		b := c.loop.primaryOf(w.slot, c.proto)
+		if w.opened && !b.opened && !c.waitedTooLong(w.since) {
+			c.retries = true
+			b.askOpened(func(string) {
+				c.retries = false
+				if b.opened {
+					c.sendRefused()
+				} else {
+					c.retrySoon()
+				}
+			})
+			return
+		}
+		c.refused = c.refused[1:]
+		if w.opened && !b.opened {
+			w.fail()
+		} else {
+			w.send(b)
+		}
+	}
+	if !c.closed && len(c.refused) > 0 {
+		c.retrySoon() // they were refused at once
+	}
+}

@@ -174,5 +174,9 @@ func TestAnotherSonicOfAZoneWithACluster(t *testing.T) {
 			return other.Get(ctx, key).Val() == fmt.Sprint(n) && c.Get(ctx, "back-"+key).Val() == fmt.Sprint(n)
 		})
 	}
+	stored := b.direct()
+	for n, key := range spread("after") {
+		assert.Equal(t, fmt.Sprint(n), stored.Get(ctx, key).Val(), "in the Redis Cluster itself")
+	}
 	systems.Await(t, await.Patience, "it owns the topic", func() bool { return second.zones().Outbox.Owner })
 }

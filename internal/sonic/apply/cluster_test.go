@@ -233,6 +233,11 @@ func TestMessagesToARedisCluster(t *testing.T) {
 		m, err := primaries.ReadMarker(t.Context(), z.primaries.At(address), primaries.SlotsOf(z.primaries.Map(), address), MarkOf("b", "a"))
 		return err == nil && m.Watermark == 77
 	}, "what zone b has told")
+	other := z.applier(client, appliers[1].cfg)
+	other.updateTold(t.Context())
+	assert.Equal(t, map[string]uint64{"a": 77}, other.Told())
+	assert.Equal(t, other.Told(), appliers[1].Told())
+	assert.Positive(t, appliers[1].Reached())
 
 	// A replica takes over. It has what its primary had sent it.
 	require.NoError(t, nodes[0].Kill())

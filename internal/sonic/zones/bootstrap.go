@@ -39,6 +39,7 @@ type Bootstrap struct {
 
 	progressAt time.Time
 	required   Reached // result of Subscribe
+	target     *single
 }
 
 // bootstrapField is a field of the hash meta. It holds the name of the source, and exists while the
@@ -56,6 +57,10 @@ type source struct {
 
 // Run fills the zone.
 func (b *Bootstrap) Run(ctx context.Context) error {
+	_, ok := b.Source.store.(*single)
+	if b.target, _ = b.Target.store.(*single); !ok || b.target == nil {
+		return errors.New("only one Redis is filled, from one Redis: not a Redis Cluster, and not from one")
+	}
 	if err := b.Source.check(ctx); err != nil {
 		return err
 	}
@@ -93,15 +98,15 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 
 // clear makes sure that the target is empty, and marks it as incomplete.
 func (b *Bootstrap) clear(ctx context.Context) error {
-	db, fault := b.Target.redis, b.Target.wrapError
-	held, err := db.HMGet(ctx, b.Target.keys.Meta, "zone", bootstrapField).Result()
+	db, fault := b.target.redis, b.Target.wrapError
+	held, err := db.HMGet(ctx, b.target.keys.Meta, "zone", bootstrapField).Result()
 	if err != nil {
 		return fault(err)
 	}
-	databases, err := b.Target.databases(ctx)
+	databases, err := databases(ctx, db)
 	switch {
 	case err != nil:
-		return err
+		return fault(err)
 	case held[0] != nil:
 		return fmt.Errorf("the Redis of zone %s holds the state of zone %v: stop its Sonic and empty it by FLUSHALL if another zone's is to take its place", b.Target.name, held[0])
 	case held[1] == nil && len(databases) > 0:
@@ -114,22 +119,15 @@ func (b *Bootstrap) clear(ctx context.Context) error {
 	if err := script.Load(ctx, db); err != nil {
 		return err
 	}
-	return fault(db.HSet(ctx, b.Target.keys.Meta, bootstrapField, b.Source.name).Err())
-}
-
-func (z *Zone) wrapError(err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("the Redis of zone %s: %w", z.name, err)
+	return fault(db.HSet(ctx, b.target.keys.Meta, bootstrapField, b.Source.name).Err())
 }
 
 // readSource reads the state of the source.
 func (b *Bootstrap) readSource(ctx context.Context) (s source, err error) {
-	if s.runID, err = b.Source.runID(ctx); err != nil {
+	if s.runID, err = b.runID(ctx); err != nil {
 		return s, err
 	}
-	reply, err := b.Source.list(ctx, 5, "sonic_source", b.Target.name)
+	reply, err := b.Source.list(ctx, 0, 5, "sonic_source", b.Target.name)
 	if err != nil {
 		return s, err
 	}
@@ -145,6 +143,24 @@ func (b *Bootstrap) readSource(ctx context.Context) (s source, err error) {
 	}
 	s.reportedCursors, err = texts(reply[4])
 	return s, err
+}
+
+// runID returns the run_id of the source, which changes with a restart or a failover.
+func (b *Bootstrap) runID(ctx context.Context) (id string, err error) {
+	err = b.Source.each(func(db *redis.Client) error {
+		text, err := db.Info(ctx, "server").Result()
+		if err != nil {
+			return b.Source.wrapError(err)
+		}
+		for line := range strings.Lines(text) {
+			if of, found := strings.CutPrefix(strings.TrimSpace(line), "run_id:"); found {
+				id = of
+				return nil
+			}
+		}
+		return errReply
+	})
+	return id, err
 }
 
 // awaitSource waits until the source knows the state of all of its keys, and has applied the
@@ -194,7 +210,7 @@ func (b *Bootstrap) copyVersions(ctx context.Context) error {
 		if cursor == "" {
 			cursor = "0"
 		}
-		step, err := b.Source.list(ctx, 2, "sonic_copy_versions", b.Target.name, cursor, 1000)
+		step, err := b.Source.list(ctx, 0, 2, "sonic_copy_versions", b.Target.name, cursor, 1000)
 		if err != nil {
 			return err
 		}
@@ -202,7 +218,7 @@ func (b *Bootstrap) copyVersions(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := b.writeVersions(ctx, list, b.Target.redis); err != nil {
+		if err := b.writeVersions(ctx, list, b.target.redis); err != nil {
 			return b.Target.wrapError(err)
 		}
 		cursor, _ = step[0].(string)
@@ -216,7 +232,7 @@ const hashSlice = 2000
 // writeVersions writes a list of versions: field, version, field, version.
 func (b *Bootstrap) writeVersions(ctx context.Context, list []string, to redis.Cmdable) error {
 	for some := range slices.Chunk(list, hashSlice) {
-		if err := to.HSet(ctx, b.Target.keys.Versions, some).Err(); err != nil {
+		if err := to.HSet(ctx, b.target.keys.Versions, some).Err(); err != nil {
 			return err
 		}
 	}
@@ -224,35 +240,26 @@ func (b *Bootstrap) writeVersions(ctx context.Context, list []string, to redis.C
 }
 
 func (b *Bootstrap) copyKeys(ctx context.Context) error {
-	databases, err := b.Source.databases(ctx)
-	if err != nil {
+	p := Progress{Zone: b.Source.name}
+	var err error
+	if p.Keys, err = b.Source.keyCount(ctx); err != nil {
 		return err
 	}
-	p := Progress{Zone: b.Source.name}
-	for _, n := range databases {
-		p.Keys += n
-	}
-	for _, db := range slices.Sorted(maps.Keys(databases)) {
-		for cursor := ""; cursor != "0"; {
-			if cursor == "" {
-				cursor = "0"
-			}
-			var names []string
-			if cursor, names, err = b.Source.scan(ctx, db, cursor, copyBatch); err != nil {
+	if err := b.Source.walk(ctx, b.Source, copyBatch, func(db int, names []string) error {
+		for len(names) > 0 {
+			n, err := b.copySome(ctx, db, names)
+			if err != nil {
 				return err
 			}
-			for len(names) > 0 {
-				n, err := b.copySome(ctx, db, names)
-				if err != nil {
-					return err
-				}
-				names, p.Done = names[n:], p.Done+int64(n)
-			}
-			if b.Progress != nil && time.Since(b.progressAt) >= progressInterval {
-				b.Progress(p)
-				b.progressAt = time.Now()
-			}
+			names, p.Done = names[n:], p.Done+int64(n)
 		}
+		if b.Progress != nil && time.Since(b.progressAt) >= progressInterval {
+			b.Progress(p)
+			b.progressAt = time.Now()
+		}
+		return nil
+	}); err != nil {
+		return err
 	}
 	if b.Progress != nil {
 		b.Progress(p)
@@ -269,7 +276,7 @@ func (b *Bootstrap) copySome(ctx context.Context, db int, names []string) (int, 
 	for _, name := range names {
 		args = append(args, name)
 	}
-	step, err := b.Source.list(ctx, 3, "sonic_copy_keys", args...)
+	step, err := b.Source.list(ctx, 0, 3, "sonic_copy_keys", args...)
 	if err != nil {
 		return 0, err
 	}
@@ -291,7 +298,7 @@ func (b *Bootstrap) restore(ctx context.Context, db int, step []any) error {
 	if !ok || len(list)%5 != 0 {
 		return errReply
 	}
-	pipe := b.Target.redis.TxPipeline()
+	pipe := b.target.redis.TxPipeline()
 	pipe.Select(ctx, db)
 	var restored []*redis.StatusCmd
 	var versions []string
@@ -313,7 +320,7 @@ func (b *Bootstrap) restore(ctx context.Context, db int, step []any) error {
 	for f := range slices.Chunk(list, 5) {
 		if f[3] == policyCounter || f[3] == policyNone { // they have no versions
 			name, _ := f[0].(string)
-			pipe.HSet(ctx, b.Target.keys.Boot, strconv.Itoa(db)+":"+name, at.text())
+			pipe.HSet(ctx, b.target.keys.Boot, strconv.Itoa(db)+":"+name, at.text())
 		}
 	}
 	if err := b.writeVersions(ctx, versions, pipe); err != nil {
@@ -364,7 +371,7 @@ func (b *Bootstrap) finish(ctx context.Context, begin, end source) error {
 		args = append(args, word)
 	}
 	args = append(args, end.reached.list()...)
-	reply, err := b.Target.call(ctx, "sonic_filled", args...)
+	reply, err := b.Target.call(ctx, 0, "sonic_filled", args...)
 	if err == nil && reply != b.Source.name {
 		err = errors.New("the Redis was being filled by another process, too: empty it and run the command again")
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/internal/sonic/apply"
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
+	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/topic"
 	"github.com/aviaryhq/aviary/internal/sonic/zones"
@@ -210,7 +211,10 @@ func subscribe(ctx context.Context, cfg Config, client *messaging.Client) (zones
 		if h == nil {
 			continue
 		}
-		if least[zone] = h.Last; h.Part < h.Parts {
+		switch least[zone] = h.Last; {
+		case h.Slots:
+			least[zone] = message.ID{Ms: h.Last.Ms + 1} // progress is a time, see [zones.Reached]
+		case h.Part < h.Parts:
 			least[zone] = h.Prev // the remaining parts are not stored
 		}
 	}

@@ -220,7 +220,7 @@ func (z *zone) applySlots(ctx context.Context, origin string, m stored) error {
 		return err
 	}
 	if z.cluster == nil {
-		return z.fcall(ctx, "sonic_reached", origin, "1", message.ID{Ms: m.watermark}.String(), "").Err()
+		return z.fcall(ctx, "sonic_reached", origin, z.epoch, message.ID{Ms: m.watermark}.String(), "").Err()
 	}
 	if !m.slots {
 		last, err := message.ParseID(m.last)

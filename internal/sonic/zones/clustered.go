@@ -87,32 +87,71 @@ func (c *clustered) walk(ctx context.Context, z *Zone, count int, visit func(db 
 	return nil
 }
 
-// reached takes the markers that appliers write: the cursors of slots do not tell whether there is
-// something for other slots. Each marker is true of all primaries that are ready. It is in the lowest
-// slot of its primary.
+func (c *clustered) shards() []int {
+	slots := make([]int, cluster.Slots)
+	for slot := range slots {
+		slots[slot] = slot
+	}
+	return slots
+}
+
+// reached takes the markers: the cursors of slots do not tell whether there is something for other
+// slots. Of its own zone it has everything.
 func (c *clustered) reached(ctx context.Context, z *Zone) (Reached, error) {
-	at := Reached{z.name: {Ms: math.MaxUint64}}
-	err := c.eachPrimary(func(db *redis.Client, slots []int) error {
+	marks, ready, err := c.marks(ctx)
+	if err != nil || !ready {
+		return nil, z.wrapError(err) // a primary that is not ready may lack effects of any zone
+	}
+	at := Reached{}
+	for name, id := range marks {
+		if !strings.Contains(name, " ") {
+			at[name] = id
+		}
+	}
+	at[z.name] = message.ID{Ms: math.MaxUint64}
+	return at, nil
+}
+
+// marks returns the watermarks of the markers that appliers and the shipper write. Each is true of
+// all primaries that are ready, and in the lowest slot of each.
+func (c *clustered) marks(ctx context.Context) (marks map[string]message.ID, ready bool, err error) {
+	marks, ready = map[string]message.ID{}, true
+	err = c.eachPrimary(func(db *redis.Client, slots []int) error {
 		state, err := db.Do(ctx, "FCALL", "sonic_primary", 0).StringSlice()
 		if err != nil {
 			return err
 		}
-		if len(state) < 2 || state[0] != "1" || state[1] != "1" {
-			at = nil // it may lack effects of any zone, also of its own
-		}
-		marks, err := primaries.ReadWatermarks(ctx, db, slots[0])
-		for zone, ms := range marks {
-			if at != nil && !strings.Contains(zone, " ") && zone != z.name {
-				at[zone] = message.Max(at[zone], message.ID{Ms: ms})
-			}
+		ready = ready && len(state) > 1 && state[0] == "1" && state[1] == "1"
+		found, err := primaries.ReadWatermarks(ctx, db, slots[0])
+		for name, ms := range found {
+			marks[name] = message.Max(marks[name], message.ID{Ms: ms})
 		}
 		return err
 	})
-	if err != nil {
-		return nil, z.wrapError(err)
-	}
-	return at, nil
+	return marks, ready, err
 }
+
+func (c *clustered) progress(ctx context.Context, z *Zone, asker string) (Reached, []string, error) {
+	marks, ready, err := c.marks(ctx)
+	if err == nil && !ready {
+		err = errors.New("a primary was restarted or has taken over, and is not ready yet: run the command again")
+	}
+	if err != nil {
+		return nil, nil, z.wrapError(err)
+	}
+	at, told := Reached{}, []string(nil)
+	for name, id := range marks {
+		switch zone, _, two := strings.Cut(name, " "); {
+		case !two:
+			at[name] = id
+		case zone == asker:
+			told = append(told, name, id.String())
+		}
+	}
+	return at, told, nil
+}
+
+func (c *clustered) addSlots(context.Context, *source) error { return nil }
 
 // holds takes the progress of the slots of keys.
 func (c *clustered) holds(ctx context.Context, z *Zone, keys []Key, _ []string) (Reached, error) {

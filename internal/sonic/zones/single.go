@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -21,6 +22,8 @@ type single struct {
 }
 
 func (s *single) shardOf(string) int { return 0 }
+
+func (s *single) shards() []int { return []int{0} }
 
 func (s *single) do(ctx context.Context, calls []primaries.Call) ([]primaries.Reply, error) {
 	replies := make([]primaries.Reply, len(calls))
@@ -104,3 +107,34 @@ func (s *single) holds(ctx context.Context, z *Zone, keys []Key, zones []string)
 
 // after returns the time of which progress for a zone with a Redis Cluster includes the effect id.
 func after(id message.ID) message.ID { return message.ID{Ms: id.Ms + 1} }
+
+func (s *single) progress(context.Context, *Zone, string) (Reached, []string, error) {
+	return Reached{}, nil, nil
+}
+
+func (s *single) addSlots(ctx context.Context, src *source) error {
+	for cursor := uint64(0); ; {
+		fields, next, err := s.redis.HScan(ctx, s.keys.Slots, cursor, "", 1000).Result()
+		if err != nil {
+			return err
+		}
+		for i := 0; i+1 < len(fields); i += 2 {
+			zone, number, _ := strings.Cut(fields[i], "/")
+			if strings.Contains(zone, " ") {
+				continue // not the cursor itself
+			}
+			slot, err := strconv.Atoi(number)
+			if err != nil {
+				return errReply
+			}
+			id, err := message.ParseID(fields[i+1])
+			if err != nil {
+				return err
+			}
+			src.addSlot(zone, slot, id)
+		}
+		if cursor = next; cursor == 0 {
+			return nil
+		}
+	}
+}

@@ -47,6 +47,7 @@ type zone struct {
 	client  redis.UniversalClient
 	out     string
 	others  []string
+	epoch   string
 
 	mu    sync.Mutex // held while the zone's Redis takes part in the exchange of effects
 	open  bool
@@ -125,7 +126,7 @@ func (z *zone) begin(epoch, floor string) {
 	z.t.Helper()
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	z.open = true
+	z.open, z.epoch = true, epoch
 	if z.cluster != nil {
 		z.openPrimaries()
 		return

@@ -29,6 +29,7 @@ type Zone struct {
 // own: one, or one for each slot of a Redis Cluster. The slot of a call is its shard.
 type store interface {
 	shardOf(key string) int
+	shards() []int
 	// do makes calls, and returns the replies in the order of calls. Calls of one shard are executed in
 	// their order.
 	do(ctx context.Context, calls []primaries.Call) ([]primaries.Reply, error)
@@ -39,6 +40,11 @@ type store interface {
 	walk(ctx context.Context, z *Zone, count int, visit func(db int, names []string) error) error
 	// reached returns the progress for zones. All effects up to it are applied.
 	reached(ctx context.Context, z *Zone) (Reached, error)
+	// progress returns the progress from which a copy goes on, and the cursors that a zone once told:
+	// "<zone> <other>", id, .. For one Redis, sonic_source tells both.
+	progress(ctx context.Context, z *Zone, asker string) (at Reached, told []string, err error)
+	// addSlots adds cursors of slots that sonic_source does not tell.
+	addSlots(ctx context.Context, s *source) error
 	// holds returns, of each zone, an id that is not before any effect that the values of keys have.
 	holds(ctx context.Context, z *Zone, keys []Key, zones []string) (Reached, error)
 }

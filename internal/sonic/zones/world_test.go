@@ -292,11 +292,15 @@ func (w *world) writing(names ...string) (stop func() (acked map[string]int64)) 
 	ctx, cancel := context.WithCancel(w.t.Context())
 	var all sync.WaitGroup
 	var mu sync.Mutex
+	every := 2 * time.Millisecond
+	if w.clustered { // the exchange of effects takes longer, and must not fall behind for good
+		every *= 5
+	}
 	sums := map[string]int64{}
 	for i, name := range names {
 		z := w.zones[name]
 		all.Go(func() {
-			pace := time.NewTicker(2 * time.Millisecond)
+			pace := time.NewTicker(every)
 			defer pace.Stop()
 			for n := 0; ctx.Err() == nil; n++ {
 				<-pace.C

@@ -73,7 +73,7 @@ func WriteMarker(ctx context.Context, db Doer, slots []int, zone string, m Marke
 	if len(slots) == 0 {
 		return nil
 	}
-	return db.Do(ctx, "FCALL", "sonic_marker", 1, script.SlotKeys(slots[0]).Outbox, zone, m.text()).Err()
+	return db.Do(ctx, "FCALL", "sonic_marker", 1, script.SlotOutbox(slots[0]), zone, m.text()).Err()
 }
 
 // ReadWatermarks returns the watermarks of all markers that are in a slot, by zone. It returns none
@@ -185,7 +185,8 @@ func isOf(err error, prefix string) bool {
 }
 
 // SlotsOf returns the slots of the primary at an address, in order.
-func SlotsOf(m *cluster.Map, address string) (slots []int) {
+func SlotsOf(m *cluster.Map, address string) []int {
+	slots := make([]int, 0, m.Count(address))
 	for slot := range cluster.Slots {
 		if m.Owner(slot) == address {
 			slots = append(slots, slot)

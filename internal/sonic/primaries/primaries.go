@@ -198,7 +198,7 @@ func sendAtOnce(ctx context.Context, client *redis.Client, calls []Call, replies
 	pipe := client.Pipeline()
 	cmds := make([]*redis.Cmd, len(batch))
 	for n, i := range batch {
-		args := append([]any{"FCALL", calls[i].Function, 1, script.SlotKeys(calls[i].Slot).Outbox}, calls[i].Args...)
+		args := append([]any{"FCALL", calls[i].Function, 1, script.SlotOutbox(calls[i].Slot)}, calls[i].Args...)
 		cmds[n] = pipe.Do(ctx, args...)
 	}
 	_, _ = pipe.Exec(ctx) // each command has its error

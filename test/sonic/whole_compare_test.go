@@ -46,10 +46,17 @@ func (h held) equal(o held) bool {
 // holdings reads all keys of a database but Sonic's own.
 func holdings(t testing.TB, s *stack.RedisServer, db int) map[string]held {
 	t.Helper()
+	all := map[string]held{}
+	readHoldings(t, s, db, all)
+	return all
+}
+
+// readHoldings adds what a Redis, or a primary of a Redis Cluster, holds.
+func readHoldings(t testing.TB, s *stack.RedisServer, db int, all map[string]held) {
+	t.Helper()
 	ctx := context.Background()
 	c := redis.NewClient(&redis.Options{Addr: s.Addr(), DB: db, MaxRetries: -1})
 	defer c.Close()
-	all := map[string]held{}
 	for cursor := uint64(0); ; {
 		keys, next, err := c.Scan(ctx, cursor, "*", 1000).Result()
 		require.NoError(t, err)
@@ -62,7 +69,7 @@ func holdings(t testing.TB, s *stack.RedisServer, db int) map[string]held {
 			}
 		}
 		if cursor = next; cursor == 0 {
-			return all
+			return
 		}
 	}
 }
@@ -155,11 +162,11 @@ func (w *whole) compare() {
 	w.run(soonest) // what expires soon has
 	w.awaitAll()
 	differ := 0
-	for db := range databases {
+	for db := range w.databases() {
 		var all []map[string]held
 		keys := 0
 		for _, s := range w.sites {
-			all = append(all, holdings(w.t, s.redis, db))
+			all = append(all, s.holdings(w.t, db))
 			keys = max(keys, len(all[len(all)-1]))
 		}
 		for _, key := range differences(all) {
@@ -179,8 +186,8 @@ func (w *whole) explain(db int, key string, all []map[string]held) {
 	fmt.Fprintf(&text, "db %d key %q differs\n", db, key)
 	for i, s := range w.sites {
 		fmt.Fprintf(&text, "  zone %s: %s\n", s.name, all[i][key])
-		c := s.redis.Client(w.t)
-		known, err := c.HGetAll(context.Background(), script.KeysOf(0).Versions).Result()
+		c := s.client()
+		known, err := c.HGetAll(context.Background(), s.keys(key).Versions).Result()
 		_ = c.Close()
 		fmt.Fprintf(&text, "    knows (%v):", err)
 		for _, field := range slices.Sorted(maps.Keys(known)) {
@@ -199,14 +206,15 @@ func (w *whole) explain(db int, key string, all []map[string]held) {
 func (w *whole) acknowledged() {
 	w.t.Helper()
 	ctx := context.Background()
-	c := w.sites[0].redis.Client(w.t)
+	c := w.sites[0].client()
+	defer c.Close()
 	value := func(counter string) int64 {
 		key, element, in := strings.Cut(counter, "/")
 		var text string
 		switch {
 		case !in:
 			text = c.Get(ctx, key).Val()
-		case strings.HasSuffix(key, ":h"):
+		case strings.HasPrefix(key, "count:h"):
 			text = c.HGet(ctx, key, element).Val()
 		default:
 			text = strconv.FormatFloat(c.ZScore(ctx, key, element).Val(), 'f', -1, 64)

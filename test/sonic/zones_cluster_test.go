@@ -44,10 +44,10 @@ func (s *place) direct() redis.UniversalClient {
 // world is some zones that replicate to each other, named a, b, .. Zones a, c, .. use one Pulsar, and
 // b, d, .. the other one.
 type world struct {
-	t     testing.TB
-	geo   *stack.GeoPair
-	topic string
-	more  []string // variables of all Sonics
+	t      testing.TB
+	geo    *stack.GeoPair
+	topic  string
+	more   []string // variables of all Sonics
 	places []*place
 }
 

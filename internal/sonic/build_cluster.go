@@ -77,7 +77,7 @@ func (s *service) replicateCluster(ctx context.Context, rt *app.Runtime, nodes *
 	}
 	p := primaries.New(nodes, func(address string) *redis.Client { return cfg.Redis.primaryClient(b, address) })
 	rt.OnStop("redis", func(context.Context) error { return p.Close() })
-	s.primaries = newPrimaryStates(p)
+	s.primaries = &primaryStates{primaries: p}
 	s.cluster.notReady = s.primaries.notReady
 	s.monitor = newOutboxMonitor(cfg.Outbox, s.primaries.measure, rt.Log, s.proxy.SetWrites)
 

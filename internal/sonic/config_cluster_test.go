@@ -14,6 +14,7 @@ import (
 func TestClustersOfRedis(t *testing.T) {
 	t.Parallel()
 	const addresses = "redis: {url: 'redis://a:1,b:2'}\n"
+	const others = addresses + "zones: [default, b]\n"
 	for text, want := range map[string]string{
 		"redis: {cluster: true}":                                                 "",
 		"redis: {cluster: true, split_mset: true, url: 'redis://a'}":             "",
@@ -36,13 +37,18 @@ func TestClustersOfRedis(t *testing.T) {
 		"redis: {url: 'redis://u:hidden@a:1,b:2', username: v}":                  "redis.url: must hold no user with username",
 		"redis: {cluster: true, sentinel: {master: m, addresses: ['h:1']}}":      "redis.sentinel: must not be set with a Redis Cluster",
 		"redis: {url: 'redis://a,b', sentinel: {master: m, addresses: ['h:1']}}": "redis.sentinel: must not be set with a Redis Cluster",
-		addresses + "zones: [default, other]":                                    "zones: must name this zone only in front of a Redis Cluster: replication of a cluster is not built yet",
 		addresses + "conflicts: [{prefix: 'x', policy: lww}]":                    "conflicts: must be left at lww for all keys in front of a Redis Cluster",
 		addresses + "conflicts: [{policy: none}]":                                "conflicts: must be left at lww for all keys in front of a Redis Cluster",
 		addresses + "publish: replicate":                                         "publish: must be relay in front of a Redis Cluster",
 		addresses + "outbox: off":                                                "outbox.mode: must be left at stream in front of a Redis Cluster",
-		"redis: {cluster: true}\nzones: [default, b]\nconflicts: [{policy: counter}]\npublish: replicate\noutbox: off\npeers: [{zone: b, redis: {url: 'redis://a:1,b:2'}}]": "zones: must name this zone only\n" +
-			"conflicts: must be left\npublish: must be relay\noutbox.mode: must be left\npeers: must name none in front of a Redis Cluster\npeers[0].redis: must be one Redis, not a Redis Cluster",
+		"redis: {cluster: true}\nzones: [default, b]\npublish: replicate\noutbox: off\npeers: [{zone: b, redis: {url: 'redis://a:1,b:2'}}]": "publish: must be relay in front of a Redis Cluster\n" +
+			"outbox.mode: must be left at stream in front of a Redis Cluster\npeers: must name none in front of a Redis Cluster\npeers[0].redis: must be one Redis, not a Redis Cluster",
+		others: "",
+		others + "conflicts: [{prefix: 'n:', policy: counter}, {policy: none}]\noutbox: {full: fail, bytes: 1MiB}": "",
+		others + "flush: zone":                   "flush: must be refuse in front of a Redis Cluster with other zones",
+		others + "flush: replicate":              "flush: must be refuse in front of a Redis Cluster with other zones",
+		others + "ack: published":                "ack: must be local in front of a Redis Cluster with other zones",
+		others + "outbox: {full: drop, age: 1m}": "outbox.full: must be block or fail in front of a Redis Cluster\noutbox.age: must be 0 in front of a Redis Cluster",
 		"zones: [default, b]\npeers: [{zone: b, redis: {url: 'redis://a:1', cluster: true}}]": "peers[0].redis: must be one Redis, not a Redis Cluster",
 	} {
 		_, err := load(t, write(t, text))

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/sonic/primaries"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 )
 
@@ -17,14 +20,13 @@ import (
 // take writes, and what their streams of effects hold. Every Sonic of the zone asks them. It is safe
 // for concurrent use.
 type primaryStates struct {
-	primaries *primaries.Primaries
+	primaries interface { // see primaries.Primaries
+		Map() *cluster.Map
+		At(address string) *redis.Client
+	}
 
 	mu       sync.Mutex
 	problems map[string]error // by address: why a primary takes no writes; nil: it does
-}
-
-func newPrimaryStates(p *primaries.Primaries) *primaryStates {
-	return &primaryStates{primaries: p, problems: map[string]error{}}
 }
 
 // measure asks all primaries. Each may hold an equal part of the bytes: the outbox is full if one of
@@ -96,12 +98,19 @@ func (s *primaryStates) checkAny() error {
 	if len(s.problems) == 0 {
 		return errors.New("it is not known yet whether the primaries take writes")
 	}
-	var errs []error
-	for address, err := range s.problems {
+	for _, err := range s.problems {
 		if err == nil {
 			return nil
 		}
-		errs = append(errs, fmt.Errorf("primary %s takes no writes: %w", address, err))
+	}
+	return withoutWrites(s.problems)
+}
+
+// withoutWrites returns one error for primaries that take no writes.
+func withoutWrites(problems map[string]error) error {
+	var errs []error
+	for _, address := range slices.Sorted(maps.Keys(problems)) {
+		errs = append(errs, fmt.Errorf("primary %s takes no writes: %w", address, problems[address]))
 	}
 	return errors.Join(errs...)
 }

@@ -10,8 +10,8 @@ import (
 
 // change applies a new configuration while the process runs: users, outbox and max_clock_skew. If
 // any other key differs from the configuration in use, it returns an error and applies nothing. It
-// must not be called concurrently. In front of a Redis Cluster outbox and max_clock_skew have no
-// effect.
+// must not be called concurrently. In front of a Redis Cluster outbox.bytes takes effect at the next
+// start.
 func (s *service) change(_ context.Context, cfg Config) error {
 	if err := onlyAtStart(s.current, cfg); err != nil {
 		return err
@@ -34,11 +34,14 @@ func (s *service) change(_ context.Context, cfg Config) error {
 // onlyAtStart returns a fault for each key that differs and takes effect only at a start. It
 // ignores the common part, which package app handles, and peers, which only the commands use.
 func onlyAtStart(was, is Config) error {
+	var errs []error
+	if is.Redis.isCluster() && !is.isAlone() && was.Outbox.Bytes != is.Outbox.Bytes {
+		errs = append(errs, config.Fault("outbox.bytes", "takes effect at the next start, in front of a Redis Cluster"))
+	}
 	for _, c := range []*Config{&was, &is} {
 		c.Users, c.Outbox, c.MaxClockSkew, c.Peers, c.Command = nil, OutboxConfig{Mode: c.Outbox.Mode}, 0, nil, Command{}
 		c.Common = DefaultConfig().Common
 	}
-	var errs []error
 	before, after := reflect.ValueOf(was), reflect.ValueOf(is)
 	for i := range before.NumField() {
 		if config.SameValue(before.Field(i).Interface(), after.Field(i).Interface()) {

@@ -30,6 +30,12 @@ func TestKeysThatTakeEffectAtAStart(t *testing.T) {
 	assert.NotContains(t, err.Error(), "outbox")
 	is.Outbox.Mode = outboxOff
 	require.ErrorContains(t, onlyAtStart(was, is), "outbox: whether it is off takes effect at the next start")
+	was.Redis.Cluster, was.Zones = true, []string{"default", "b"}
+	is = was
+	is.Outbox.Full = fullFail
+	require.NoError(t, onlyAtStart(was, is))
+	is.Outbox.Bytes *= 2
+	require.ErrorContains(t, onlyAtStart(was, is), "outbox.bytes: takes effect at the next start, in front of a Redis Cluster")
 }
 
 func TestTheBoundsOfTheOutboxChange(t *testing.T) {

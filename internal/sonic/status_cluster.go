@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -43,19 +41,6 @@ type clusterState struct {
 	}
 	unreachable func() map[string]error // by address of a primary
 	notReady    func() map[string]error // by address: why it takes no writes; nil: the zone is alone
-}
-
-// writeProblem returns why primaries take no writes.
-func (c *clusterState) writeProblem() error {
-	if c.notReady == nil {
-		return nil
-	}
-	var errs []error
-	problems := c.notReady()
-	for _, address := range slices.Sorted(maps.Keys(problems)) {
-		errs = append(errs, fmt.Errorf("primary %s takes no writes: %w", address, problems[address]))
-	}
-	return errors.Join(errs...)
 }
 
 // errNoMap says that no node of the cluster has answered yet.
@@ -126,7 +111,9 @@ func (c *clusterState) watch(ctx context.Context, state, writes *health.State) e
 		}
 		_, err := c.problem()
 		state.Set(err)
-		writes.Set(c.writeProblem())
+		if c.notReady != nil {
+			writes.Set(withoutWrites(c.notReady()))
+		}
 	}
 }
 

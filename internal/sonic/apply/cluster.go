@@ -34,6 +34,7 @@ type ClusterApplier struct {
 	// mu of progress is held for these.
 	marks map[string]primaries.Marker // by name: those to write; nil: there is nothing new
 	told  map[string]message.ID       // by zone, what the other zone has told: how far it is
+	left  map[string]bool             // databases of effects that were not applied
 }
 
 // chain is up to where the messages of an origin with one Redis are applied, one behind the other.
@@ -51,7 +52,7 @@ func (c *chain) add(h *message.Header) { *c = chain{true, message.Max(c.last, h.
 
 // NewCluster makes an applier.
 func NewCluster(cfg Config, p *primaries.Primaries, client *messaging.Client, log *zap.Logger, m *Metrics) *ClusterApplier {
-	return &ClusterApplier{progress: newProgress(cfg, client, log, m), primaries: p, told: map[string]message.ID{}}
+	return &ClusterApplier{progress: newProgress(cfg, client, log, m), primaries: p, told: map[string]message.ID{}, left: map[string]bool{}}
 }
 
 // Run applies effects until ctx ends, see [Applier.Run].
@@ -102,7 +103,7 @@ func (a *ClusterApplier) applyNext(ctx context.Context, d *messaging.Delivery, h
 	case !c.follows(h):
 		return &slotGap{c.last}
 	}
-	calls, told, err := slotCalls(h, payload, string(d.ID.Bytes()), false)
+	calls, split, err := slotCalls(h, payload, string(d.ID.Bytes()), false)
 	if err != nil {
 		return cannotApply(d, h, err)
 	}
@@ -128,36 +129,52 @@ func (a *ClusterApplier) applyNext(ctx context.Context, d *messaging.Delivery, h
 		return err
 	}
 	c.add(h)
+	a.recordLeft(d, split.Left)
 	a.recordApplied(d, h)
-	a.recordMark(d, h, told)
+	a.recordMark(d, h, split.Told)
 	return nil
 }
 
-// slotCalls returns the calls that apply a whole message, and what it tells of its zone's cursors.
+// recordLeft counts and logs effects that a Redis Cluster cannot apply, by database.
+func (a *ClusterApplier) recordLeft(d *messaging.Delivery, left map[string]int64) {
+	for db, n := range left {
+		a.metrics.effects.WithLabelValues(a.cfg.Origin, "diverged").Add(float64(n))
+		a.mu.Lock()
+		again := a.left[db]
+		a.left[db] = true
+		a.mu.Unlock()
+		if !again {
+			a.log.Error("the other zone writes to a database that a Redis Cluster does not have: this zone applies none of these effects, sonic_applied_effects_total counts them as diverged",
+				zap.String("database", db), zap.Stringer("message", d.ID))
+		}
+	}
+}
+
+// slotCalls returns the calls that apply a whole message, and what else is in it: split has no slots.
 // recovers says that a primary that is not ready may have lost the effects.
-func slotCalls(h *message.Header, payload []byte, id string, recovers bool) (calls []primaries.Call, told map[string]message.ID, err error) {
+func slotCalls(h *message.Header, payload []byte, id string, recovers bool) (calls []primaries.Call, split message.Split, err error) {
 	var groups []message.PackedGroup
 	if h.Slots {
 		if groups, err = message.Groups(payload); err != nil {
-			return nil, nil, err
+			return nil, split, err
 		}
-		told = map[string]message.ID{}
+		split.Told = map[string]message.ID{}
 		for zone, ms := range h.Reached {
-			told[zone] = message.ID{Ms: ms}
+			split.Told[zone] = message.ID{Ms: ms}
 		}
 	} else {
-		var slots []message.SlotPayload
-		if slots, told, err = message.SplitBySlot(payload); err != nil {
-			return nil, nil, err
+		if split, err = message.SplitBySlot(payload); err != nil {
+			return nil, split, err
 		}
-		for _, s := range slots { // the chain of messages shows what is missing, not that of slots
+		for _, s := range split.Slots { // the chain of messages shows what is missing, not that of slots
 			groups = append(groups, message.PackedGroup{Slot: s.Slot, Last: s.Last, Entries: s.Payload})
 		}
 	}
 	for _, g := range groups {
 		calls = append(calls, primaries.Call{Slot: g.Slot, Function: redislib.ApplyFunction, Args: redislib.ApplyArgs(h.Origin, h.Epoch, recovers, g, id)})
 	}
-	return calls, told, nil
+	split.Slots = nil
+	return calls, split, nil
 }
 
 // catchUp applies the messages between the latest marker and d. All up to the marker are applied: it

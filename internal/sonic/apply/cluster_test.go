@@ -2,12 +2,13 @@ package apply
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -290,26 +291,136 @@ func TestAPrimaryLosesEffects(t *testing.T) {
 	}
 }
 
-// A message that cannot be applied stops the applier, and says why.
-func TestMessagesThatAClusterCannotApply(t *testing.T) {
+// lack marks the slots of a primary that has to recover, as the owner of the zone's topic does.
+func (z *target) lack(node *stack.RedisServer, others ...string) {
+	z.t.Helper()
+	ctx := z.t.Context()
+	conn := node.Client(z.t).Conn()
+	defer func() { require.NoError(z.t, conn.Close()) }()
+	slots := primaries.SlotsOf(z.primaries.Map(), node.Addr())
+	markers := map[string]string{}
+	for _, other := range others {
+		m, err := primaries.ReadRecovery(ctx, conn, slots, other)
+		require.NoError(z.t, err)
+		markers[other] = m.Text()
+	}
+	missing, err := redislib.NewPrimary(conn, redislib.Config{}).Lack(ctx, slots, markers)
+	require.NoError(z.t, err)
+	require.Empty(z.t, missing)
+}
+
+// A slot of a primary that has lost effects moves to another primary, which is ready, before anybody
+// has applied them again. They are applied there.
+func TestASlotMovesFromAPrimaryThatLostEffects(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pulsar := stack.Pulsar(t)
+	namespace, client := pulsar.Namespace(t), dial(t, pulsar)
+	z := newTarget(t, 2, 0, "a", "b")
+	var loads []*load
+	var stops []func()
+	for name, slots := range map[string]bool{"a": false, "b": true} {
+		l := &load{origin: newOrigin(t, client, namespace, name, slots, "c")}
+		a := z.applier(client, appliersConfig(namespace, "c", name))
+		loads, stops = append(loads, l), append(stops, runApplier(t, a.Run))
+		l.write(5)
+		l.applied(z)
+		z.marked(a)
+	}
+	from, to := z.cluster.Nodes()[0], z.cluster.Nodes()[1]
+	require.NoError(t, from.Client(t).Save(ctx).Err())
+	for _, l := range loads {
+		l.write(5)
+		l.applied(z)
+	}
+	for _, stop := range stops {
+		stop()
+	}
+	require.NoError(t, from.Kill())
+	require.NoError(t, from.Start(ctx))
+	eventually(t, func() bool {
+		state, err := redislib.LookRecovery(ctx, from.Client(t))
+		return err == nil && len(state.Zones) == 2 && strings.Contains(from.Client(t).ClusterInfo(ctx).Val(), "cluster_state:ok") &&
+			strings.Contains(to.Client(t).ClusterInfo(ctx).Val(), "cluster_state:ok")
+	}, "the primary has to recover")
+	z.lack(from, "a", "b")
+	var moved []int
+	for list := range lists {
+		for _, l := range loads {
+			if slot := cluster.Slot([]byte(l.list(list))); len(moved) < 4 && z.cluster.Owner(t, slot) == from.Addr() {
+				z.cluster.MoveSlot(t, slot, to.Addr())
+				moved = append(moved, slot)
+			}
+		}
+	}
+	eventually(t, func() bool {
+		for _, slot := range moved {
+			if z.primaries.Map().Owner(slot) != to.Addr() {
+				z.primaries.Refresh()
+				return false
+			}
+		}
+		return true
+	}, "the slots have moved")
+	require.NoError(t, redislib.Hold(ctx, to.Client(t), moved))
+	state, err := redislib.LookRecovery(ctx, to.Client(t))
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{"a", "b", "c"}, state.Zones)
+	z.lack(to, "a", "b")
+	require.NoError(t, to.Client(t).Do(ctx, "FCALL", "sonic_recovered", 0, "c").Err())
+
+	for _, l := range loads {
+		runApplier(t, z.applier(client, appliersConfig(namespace, "c", l.origin.name)).Run)
+	}
+	for _, l := range loads {
+		l.applied(z)
+		l.write(1)
+		l.applied(z)
+	}
+}
+
+// A flush of a zone with one Redis deletes what is before it in all slots. Effects on databases that a
+// Redis Cluster does not have are counted, and hold up nothing.
+func TestFlushesAndDatabasesToARedisCluster(t *testing.T) {
 	t.Parallel()
 	pulsar := stack.Pulsar(t)
 	namespace, client := pulsar.Namespace(t), dial(t, pulsar)
 	z := newTarget(t, 2, 0, "a", "b")
-	a := newOrigin(t, client, namespace, "a", false, "b", "c")
-	applier := z.applier(client, appliersConfig(namespace, "c", "a"))
-	runApplier(t, applier.Run)
-	a.write("set", "before", "1")
-	a.ship()
-	eventually(t, func() bool { return z.of("before").Get(t.Context(), "before").Val() == "1" }, "the message before")
-	a.write("flushall")
-	a.write("set", "after", "1")
-	a.ship()
+	l := &load{origin: newOrigin(t, client, namespace, "a", false, "b", "c")}
+	cfg, metrics := appliersConfig(namespace, "c", "a"), testMetrics()
+	stop := runApplier(t, NewCluster(cfg, z.primaries, client, zaptest.NewLogger(t), metrics).Run)
+	l.write(5)
+	l.applied(z)
+	for range 3 {
+		l.write(2)
+		l.origin.write("flushall")
+		for list := range lists { // in one message with the flush
+			l.origin.write("rpush", l.list(list), 0)
+		}
+		l.written = 1
+		l.origin.ship()
+		l.write(2)
+		l.applied(z)
+	}
+	stop()
+	runApplier(t, NewCluster(cfg, z.primaries, client, zaptest.NewLogger(t), metrics).Run)
+	l.origin.writeIn(3, "set", "elsewhere", "1")
+	l.origin.writeIn(3, "flushdb")
+	l.write(1)
+	l.applied(z)
+	assert.Zero(t, z.of("elsewhere").Exists(t.Context(), "elsewhere").Val())
+	assert.InDelta(t, 1, testutil.ToFloat64(metrics.effects.WithLabelValues("a", "diverged")), 0)
+
+	l.origin.write("flushall")
+	l.origin.ship()
 	eventually(t, func() bool {
-		_, now, _ := applier.Health()
-		return errors.Is(now, message.ErrFlush)
-	}, "it says why")
-	assert.Zero(t, z.of("after").Exists(t.Context(), "after").Val())
+		for list := range lists {
+			if z.of(l.list(list)).Exists(t.Context(), l.list(list)).Val() != 0 {
+				return false
+			}
+		}
+		return true
+	}, "nothing is left")
 }
 
 // Messages that the topic does not have any more are a gap, and nothing behind them is applied.

@@ -21,7 +21,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		effects: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sonic_applied_effects_total",
-			Help: "Effects of other zones by what became of them: applied, lost to a newer write, dead (the key had expired), diverged (the key was of another type).",
+			Help: "Effects of other zones by what became of them: applied, lost to a newer write, dead (the key had expired), diverged (the key was of another type, or in a database that a Redis Cluster does not have).",
 		}, []string{"origin", "outcome"}),
 		duplicates: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sonic_duplicate_messages_total", Help: "Messages of other zones that had been applied before and were dropped.",

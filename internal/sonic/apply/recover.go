@@ -53,7 +53,7 @@ func (a *ClusterApplier) recoverPrimary(ctx context.Context, address string, slo
 	if !slices.Contains(state.Zones, a.cfg.Origin) || slices.Contains(state.Zones, a.cfg.Zone) {
 		return nil
 	}
-	marker, err := primaries.ReadMarker(ctx, db, slots, a.cfg.Origin)
+	marker, err := primaries.ReadRecovery(ctx, db, slots, a.cfg.Origin)
 	if err != nil {
 		return err
 	}

@@ -76,7 +76,13 @@ func topicOf(namespace, zone string) string {
 // write runs a write in the zone.
 func (o *origin) write(command string, args ...any) {
 	o.t.Helper()
-	call := append([]any{"FCALL", "sonic_" + command, 1, o.library.Outbox(), "0"}, args...)
+	o.writeIn(0, command, args...)
+}
+
+// writeIn is write in a database.
+func (o *origin) writeIn(db int, command string, args ...any) {
+	o.t.Helper()
+	call := append([]any{"FCALL", "sonic_" + command, 1, o.library.Outbox(), db}, args...)
 	require.NoError(o.t, o.redis.Do(o.t.Context(), call...).Err())
 }
 

@@ -4,19 +4,25 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 )
 
-// Errors of SplitBySlot besides [ErrPayload].
-var (
-	// ErrFlush says that a payload has the effect of FLUSHALL or FLUSHDB.
-	ErrFlush = errors.New("a flush of databases is not supported in front of a Redis Cluster")
-	// ErrDatabase says that a payload has an effect on another database than 0.
-	ErrDatabase = errors.New("a Redis Cluster has only the database 0")
-	// ErrEffect says that a payload has an effect that this version does not know.
-	ErrEffect = errors.New("an effect of an unknown kind: run the newer version of Sonic in this zone, too")
-)
+// ErrEffect says that a payload has an effect that this version does not know.
+var ErrEffect = errors.New("an effect of an unknown kind: run the newer version of Sonic in this zone, too")
+
+// Split is a payload of a zone with one Redis, split by the slots of keys.
+type Split struct {
+	// Slots are in the order of their first effect. Entries keep their ids and their order, and may be
+	// in several slots.
+	Slots []SlotPayload
+	// Told is the last cursor of each zone that the payload tells: how far the zone has applied its
+	// effects.
+	Told map[string]ID
+	// Left is how many effects no slot has, by database: a Redis Cluster has only the database 0.
+	Left map[string]int64
+}
 
 // SlotPayload is what a payload has for one slot.
 type SlotPayload struct {
@@ -28,58 +34,93 @@ type SlotPayload struct {
 // keyedEffects are the kinds of effects of a key, which is their fourth value. P is of a channel.
 const keyedEffects = "SRLDHAZhazEIijPNO"
 
-// SplitBySlot splits a payload of a zone with one Redis by the slots of keys. Slots are in the order
-// of their first effect. Entries keep their ids and their order, and may be in several slots. told is
-// the last cursor of each zone that the payload tells: how far the zone has applied its effects.
-func SplitBySlot(payload []byte) (slots []SlotPayload, told map[string]ID, err error) {
+// SplitBySlot splits a payload of a zone with one Redis by the slots of keys. A flush of database 0
+// is in every slot. SplitBySlot leaves out effects on other databases: see Split.Left. Its errors are
+// [ErrPayload] and [ErrEffect].
+func SplitBySlot(payload []byte) (Split, error) {
 	entries, err := Entries(payload)
 	if err != nil {
-		return nil, nil, err
+		return Split{}, err
 	}
-	var split [][]Entry
-	told = map[string]ID{}
-	at := map[int]int{} // slot to index in slots, split and packs
-	var packs [][]byte  // effects of the entry that is read
+	s := splitter{Split: Split{Told: map[string]ID{}, Left: map[string]int64{}}, at: map[int]int{}}
 	for i := range entries {
 		id := entries[i].ID
-		var filled []int
-		err := eachEffect([]byte(entries[i].Effects), func(effect [][]byte, packed []byte) error {
-			switch op := effect[0]; {
-			case string(op) == "_":
-				return readTold(effect[4:], told)
-			case string(op) == "F":
-				return ErrFlush
-			case len(op) != 1 || bytes.IndexByte([]byte(keyedEffects), op[0]) < 0:
-				return fmt.Errorf("%w: %q", ErrEffect, op)
-			case string(effect[2]) != "0":
-				return fmt.Errorf("%w, and an effect is of database %s", ErrDatabase, effect[2])
-			}
-			slot := cluster.Slot(effect[3])
-			n, found := at[slot]
-			if !found {
-				n = len(slots)
-				at[slot] = n
-				slots, split, packs = append(slots, SlotPayload{Slot: slot}), append(split, nil), append(packs, nil)
-			}
-			if len(packs[n]) == 0 {
-				filled = append(filled, n)
-			}
-			packs[n] = append(packs[n], packed...)
-			return nil
-		})
-		if err != nil {
-			return nil, nil, fmt.Errorf("the entry %s: %w", id, err)
+		if err := eachEffect([]byte(entries[i].Effects), s.add); err != nil {
+			return Split{}, fmt.Errorf("the entry %s: %w", id, err)
 		}
-		for _, n := range filled {
-			slots[n].Last = id
-			split[n] = append(split[n], Entry{ID: id, Effects: string(packs[n])})
-			packs[n] = packs[n][:0]
+		s.endEntry(id)
+	}
+	for n := range s.Slots {
+		s.Slots[n].Payload, _ = Payload(s.entries[n])
+	}
+	return s.Split, nil
+}
+
+// splitter splits one entry after the other.
+type splitter struct {
+	Split
+	at      map[int]int // slot to index in Slots, entries and packs
+	entries [][]Entry
+	packs   [][]byte // effects of the entry that is read
+	filled  []int    // indexes of packs that have effects
+}
+
+// add adds an effect of the entry that is read.
+func (s *splitter) add(effect [][]byte, packed []byte) error {
+	switch op := effect[0]; {
+	case string(op) == "_":
+		return readTold(effect[4:], s.Told)
+	case string(op) == "F":
+		s.addFlush(effect)
+	case len(op) != 1 || bytes.IndexByte([]byte(keyedEffects), op[0]) < 0:
+		return fmt.Errorf("%w: %q", ErrEffect, op)
+	case string(effect[2]) != "0" && op[0] != 'P': // a channel is of no database
+		if op[0] != 'N' && op[0] != 'O' { // these ask for effects and announce them
+			s.Left[string(effect[2])]++
 		}
+	default:
+		s.put(cluster.Slot(effect[3]), packed)
 	}
-	for n := range slots {
-		slots[n].Payload, _ = Payload(split[n])
+	return nil
+}
+
+// addFlush adds a flush to every slot, unless it is of other databases: there a Redis Cluster has
+// nothing to delete.
+func (s *splitter) addFlush(effect [][]byte) {
+	isZero := func(db []byte) bool { return string(db) == "0" }
+	if !isZero(effect[2]) && !slices.ContainsFunc(effect[4:], isZero) {
+		return
 	}
-	return slots, told, nil
+	flush := appendArray(nil, 4)
+	for _, value := range []string{"F", string(effect[1]), "0", ""} {
+		flush = appendString(flush, value)
+	}
+	for slot := range cluster.Slots {
+		s.put(slot, flush)
+	}
+}
+
+func (s *splitter) put(slot int, packed []byte) {
+	n, found := s.at[slot]
+	if !found {
+		n = len(s.Slots)
+		s.at[slot] = n
+		s.Slots, s.entries, s.packs = append(s.Slots, SlotPayload{Slot: slot}), append(s.entries, nil), append(s.packs, nil)
+	}
+	if len(s.packs[n]) == 0 {
+		s.filled = append(s.filled, n)
+	}
+	s.packs[n] = append(s.packs[n], packed...)
+}
+
+// endEntry makes entries of what was added since the last call.
+func (s *splitter) endEntry(id ID) {
+	for _, n := range s.filled {
+		s.Slots[n].Last = id
+		s.entries[n] = append(s.entries[n], Entry{ID: id, Effects: string(s.packs[n])})
+		s.packs[n] = s.packs[n][:0]
+	}
+	s.filled = s.filled[:0]
 }
 
 // eachEffect calls f with the values of each effect, and with the packed effect.

@@ -57,9 +57,11 @@ func TestSplitBySlot(t *testing.T) {
 		message.Entry{ID: id(3), Effects: packed([]string{"P", "n", "0", "{b}channel", "text"})},
 		message.Entry{ID: id(4), Effects: packed([]string{"_", "n", "0", "", "b", "7-0"}, []string{"D", "l", "0", "{a}1"})},
 	)
-	slots, told, err := message.SplitBySlot(payload)
+	split, err := message.SplitBySlot(payload)
 	require.NoError(t, err)
-	assert.Equal(t, map[string]message.ID{"b": id(7), "c": {Ms: 6, Seq: 1}}, told)
+	slots := split.Slots
+	assert.Empty(t, split.Left)
+	assert.Equal(t, map[string]message.ID{"b": id(7), "c": {Ms: 6, Seq: 1}}, split.Told)
 	require.Len(t, slots, 2)
 	assert.Equal(t, cluster.Slot([]byte("a")), slots[0].Slot)
 	assert.Equal(t, id(4), slots[0].Last)
@@ -68,10 +70,43 @@ func TestSplitBySlot(t *testing.T) {
 	assert.Equal(t, id(3), slots[1].Last)
 	assert.Equal(t, []string{"1-0 S l 0 {b}1 x ", "3-0 P n 0 {b}channel text"}, unpacked(t, slots[1].Payload))
 
-	slots, told, err = message.SplitBySlot(payloadOf())
+	split, err = message.SplitBySlot(payloadOf())
 	require.NoError(t, err)
-	assert.Empty(t, slots)
-	assert.Empty(t, told)
+	assert.Empty(t, split.Slots)
+	assert.Empty(t, split.Told)
+}
+
+// A flush is in every slot, between the effects before and behind it. What is of another database
+// than 0 is in none.
+func TestSplitOfFlushesAndDatabases(t *testing.T) {
+	id := func(ms uint64) message.ID { return message.ID{Ms: ms} }
+	in := func(db, op string) []string { return []string{op, "l", db, "k", "v", ""} }
+	split, err := message.SplitBySlot(payloadOf(
+		message.Entry{ID: id(1), Effects: packed(set("k", "old"), in("3", "S"), in("3", "S"), in("3", "N"))},
+		message.Entry{ID: id(2), Effects: packed([]string{"F", "l", "5", "", "3", "0"})},
+		message.Entry{ID: id(3), Effects: packed(in("9", "D"), set("k", "new"), in("3", "P"))},
+		message.Entry{ID: id(4), Effects: packed([]string{"F", "l", "5", "", "3"})},
+	))
+	require.NoError(t, err)
+	assert.Equal(t, map[string]int64{"3": 2, "9": 1}, split.Left)
+	require.Len(t, split.Slots, cluster.Slots)
+	const flush = "2-0 F l 0 "
+	found := map[int]bool{}
+	for _, s := range split.Slots {
+		found[s.Slot] = true
+		want, last := []string{flush}, id(2)
+		if s.Slot == cluster.Slot([]byte("k")) {
+			want, last = []string{"1-0 S l 0 k old ", flush, "3-0 S l 0 k new ", "3-0 P l 3 k v "}, id(3)
+		}
+		require.Equal(t, want, unpacked(t, s.Payload))
+		require.Equal(t, last, s.Last)
+	}
+	assert.Len(t, found, cluster.Slots)
+
+	split, err = message.SplitBySlot(payloadOf(message.Entry{ID: id(1), Effects: packed([]string{"F", "l", "5", ""})}))
+	require.NoError(t, err)
+	assert.Empty(t, split.Slots)
+	assert.Empty(t, split.Left, "there is nothing to delete")
 }
 
 func TestPayloadsThatCannotBeSplit(t *testing.T) {
@@ -79,8 +114,6 @@ func TestPayloadsThatCannotBeSplit(t *testing.T) {
 		effects string
 		want    error
 	}{
-		"flush":                 {packed(set("k", "v"), []string{"F", "l", "0", ""}), message.ErrFlush},
-		"another database":      {packed([]string{"S", "l", "3", "k", "v", ""}), message.ErrDatabase},
 		"unknown":               {packed([]string{"Q", "l", "0", "k"}), message.ErrEffect},
 		"two letters":           {packed([]string{"SS", "l", "0", "k"}), message.ErrEffect},
 		"no letter":             {packed([]string{"", "l", "0", "k"}), message.ErrEffect},
@@ -92,11 +125,11 @@ func TestPayloadsThatCannotBeSplit(t *testing.T) {
 		"cut":                   {packed(set("k", "v"))[:20], message.ErrPayload},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, _, err := message.SplitBySlot(payloadOf(message.Entry{ID: message.ID{Ms: 1}, Effects: c.effects}))
+			_, err := message.SplitBySlot(payloadOf(message.Entry{ID: message.ID{Ms: 1}, Effects: c.effects}))
 			assert.ErrorIs(t, err, c.want)
 		})
 	}
-	_, _, err := message.SplitBySlot([]byte("x"))
+	_, err := message.SplitBySlot([]byte("x"))
 	assert.ErrorIs(t, err, message.ErrPayload)
 }
 
@@ -124,10 +157,10 @@ func TestSplitKeepsAllEffects(t *testing.T) {
 			entries = append(entries, message.Entry{ID: id, Effects: packed(effects...)})
 		}
 		payload := payloadOf(entries...)
-		slots, _, err := message.SplitBySlot(payload)
+		split, err := message.SplitBySlot(payload)
 		require.NoError(t, err)
-		require.Len(t, slots, len(want))
-		for _, s := range slots {
+		require.Len(t, split.Slots, len(want))
+		for _, s := range split.Slots {
 			assert.Equal(t, want[s.Slot], unpacked(t, s.Payload), "seed %d", seed)
 			assert.Equal(t, last[s.Slot], s.Last)
 		}
@@ -137,7 +170,7 @@ func TestSplitKeepsAllEffects(t *testing.T) {
 			if len(broken) > 0 {
 				broken[r.IntN(len(broken))] = byte(r.Uint32())
 			}
-			_, _, _ = message.SplitBySlot(broken[:r.IntN(len(broken)+1)])
+			_, _ = message.SplitBySlot(broken[:r.IntN(len(broken)+1)])
 		}
 	}
 }

@@ -78,18 +78,20 @@ func (r *primaryReader) session(ctx context.Context) error {
 	cfg := r.cfg.Library
 	cfg.Bound.Bytes /= int64(max(len(m.Primaries()), 1))
 	r.library = redislib.NewPrimary(conn, cfg)
+	before := r.slots
 	r.known, r.slots = m, primaries.SlotsOf(m, r.primary.Address)
 	r.held, r.holdAt, r.marked, r.streams = map[int]bool{}, time.Time{}, time.Time{}, map[int]*slotStream{}
 	r.queue.discard(r) // they are taken again
-	if err := r.open(ctx); err != nil {
+	if err := r.open(ctx, before); err != nil {
 		return err
 	}
 	r.first = false
 	return r.read(ctx)
 }
 
-// open opens the primary if no Sonic has, or with the configuration of this process.
-func (r *primaryReader) open(ctx context.Context) error {
+// open opens the primary if no Sonic has, or with the configuration of this process. before are the
+// slots that it had in the session before.
+func (r *primaryReader) open(ctx context.Context, before []int) error {
 	state, err := r.library.Look(ctx)
 	if err != nil {
 		return fmt.Errorf("cannot look at its state: %w", err)
@@ -106,6 +108,9 @@ func (r *primaryReader) open(ctx context.Context) error {
 	if state.Ready {
 		return nil
 	}
+	if err := r.lack(ctx, before); err != nil {
+		return fmt.Errorf("cannot mark what it may lack: %w", err)
+	}
 	return r.recover(ctx)
 }
 
@@ -121,6 +126,9 @@ func (r *primaryReader) read(ctx context.Context) error {
 			return fmt.Errorf("cannot read its outbox: %w", err)
 		}
 		again = false
+		if slices.Contains(state.Lacks, r.cfg.Zone) {
+			return errLacks
+		}
 		r.setPrimary(r.primary, state.Bytes, nil)
 		// This comes before any effect of this primary is stored: the topic has none of a cluster
 		// without a marker.

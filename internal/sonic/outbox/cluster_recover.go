@@ -25,7 +25,7 @@ func (r *primaryReader) recover(ctx context.Context) error {
 	r.storing.Lock()
 	count := r.tail.Count
 	r.storing.Unlock()
-	marker, err := primaries.ReadMarker(ctx, r.library.Conn(), r.slots, r.cfg.Zone)
+	marker, err := primaries.ReadRecovery(ctx, r.library.Conn(), r.slots, r.cfg.Zone)
 	if err != nil {
 		return err
 	}

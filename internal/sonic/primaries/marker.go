@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -29,6 +30,14 @@ func (m Marker) IsZero() bool { return m.Message.IsZero() }
 
 func (m Marker) text() string {
 	return hex.EncodeToString(m.Message.Bytes()) + " " + strconv.FormatUint(m.Watermark, 10)
+}
+
+// Text returns the marker as Redis has it. It is empty if there is none.
+func (m Marker) Text() string {
+	if m.IsZero() {
+		return ""
+	}
+	return m.text()
 }
 
 func parseMarker(text string) (m Marker, err error) {
@@ -75,18 +84,42 @@ const markersAtOnce = 1000
 // when it was written, or has moved in with a slot. ReadMarker passes over slots that the primary
 // does not have.
 func ReadMarker(ctx context.Context, db Pipeliner, slots []int, zone string) (greatest Marker, err error) {
-	for len(slots) > 0 {
-		n := min(len(slots), markersAtOnce)
+	err = eachMarker(ctx, db, slots, zone, func(k script.Keys) string { return k.Mark }, func(m Marker) {
+		if greatest.IsZero() || m.Message.Compare(greatest.Message) > 0 {
+			greatest = m
+		}
+	})
+	return greatest, err
+}
+
+// ReadRecovery returns the marker behind which a primary may lack effects of a zone. It is that of
+// [ReadMarker], unless a slot came from another primary that had not recovered: then it is the
+// earlier one of that.
+func ReadRecovery(ctx context.Context, db Pipeliner, slots []int, zone string) (from Marker, err error) {
+	if from, err = ReadMarker(ctx, db, slots, zone); err != nil {
+		return from, err
+	}
+	err = eachMarker(ctx, db, slots, zone, func(k script.Keys) string { return k.Lacks }, func(m Marker) {
+		if m.IsZero() || m.Message.Compare(from.Message) < 0 {
+			from = m
+		}
+	})
+	return from, err
+}
+
+// eachMarker calls f for each marker of a zone in a hash of these slots.
+func eachMarker(ctx context.Context, db Pipeliner, slots []int, zone string, hash func(script.Keys) string, f func(Marker)) error {
+	for some := range slices.Chunk(slots, markersAtOnce) {
 		var commands []*redis.StringCmd
 		_, err := db.Pipelined(ctx, func(p redis.Pipeliner) error {
-			for _, slot := range slots[:n] {
-				commands = append(commands, p.HGet(ctx, script.SlotKeys(slot).Mark, zone))
+			for _, slot := range some {
+				commands = append(commands, p.HGet(ctx, hash(script.SlotKeys(slot)), zone))
 			}
 			return nil
 		})
 		var refused redis.Error // redis.Nil, too
 		if err != nil && !errors.As(err, &refused) {
-			return Marker{}, fmt.Errorf("cannot read the marker of zone %s: %w", zone, err)
+			return fmt.Errorf("cannot read the marker of zone %s: %w", zone, err)
 		}
 		for _, c := range commands {
 			text, err := c.Result()
@@ -94,19 +127,18 @@ func ReadMarker(ctx context.Context, db Pipeliner, slots []int, zone string) (gr
 			case errors.Is(err, redis.Nil) || isOf(err, "MOVED ") || isOf(err, "ASK "):
 				continue
 			case err != nil:
-				return Marker{}, fmt.Errorf("cannot read the marker of zone %s: %w", zone, err)
+				return fmt.Errorf("cannot read the marker of zone %s: %w", zone, err)
 			}
-			m, err := parseMarker(text)
-			if err != nil {
-				return Marker{}, err
+			var m Marker
+			if text != "" {
+				if m, err = parseMarker(text); err != nil {
+					return err
+				}
 			}
-			if greatest.IsZero() || m.Message.Compare(greatest.Message) > 0 {
-				greatest = m
-			}
+			f(m)
 		}
-		slots = slots[n:]
 	}
-	return greatest, nil
+	return nil
 }
 
 // ReadMarkers returns all markers in a slot, by name.

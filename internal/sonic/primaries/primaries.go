@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -182,8 +183,18 @@ func (p *Primaries) round(ctx context.Context, calls []Call, replies []Reply, wa
 	return done
 }
 
+// callsAtOnce is how many calls one pipeline has at most: the client's timeout is that of all of
+// them, and a flush is a call for each slot.
+const callsAtOnce = 500
+
 // send makes the calls of a batch at one primary.
 func (p *Primaries) send(ctx context.Context, client *redis.Client, calls []Call, replies []Reply, batch []int) {
+	for some := range slices.Chunk(batch, callsAtOnce) {
+		sendAtOnce(ctx, client, calls, replies, some)
+	}
+}
+
+func sendAtOnce(ctx context.Context, client *redis.Client, calls []Call, replies []Reply, batch []int) {
 	pipe := client.Pipeline()
 	cmds := make([]*redis.Cmd, len(batch))
 	for n, i := range batch {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 
@@ -119,6 +120,15 @@ func (p *Primary) Hold(ctx context.Context, slots []int) (missing []int, err err
 	return missing, nil
 }
 
+// Hold is [Primary.Hold] for another connection.
+func Hold(ctx context.Context, db script.Doer, slots []int) error {
+	var outs []any
+	for _, slot := range slots {
+		outs = append(outs, script.SlotKeys(slot).Outbox)
+	}
+	return db.Do(ctx, functionCall("sonic_hold", outs)...).Err()
+}
+
 // Taken is what Take returns of one slot.
 type Taken struct {
 	Slot int
@@ -179,6 +189,30 @@ func (f *fields) entry() redis.XMessage {
 	}
 	f.err = errors.Join(f.err, e.err, values.err)
 	return m
+}
+
+// Lack marks slots: they may lack what the topics of the zones have behind these markers, which are
+// in the text form of package primaries. The mark moves with a slot. It is removed when the primary
+// is ready. Lack returns the slots that it cannot mark, because they move or have moved.
+func (p *Primary) Lack(ctx context.Context, slots []int, markers map[string]string) (missing []int, err error) {
+	args := []any{len(markers)}
+	for zone, marker := range markers {
+		args = append(args, zone, marker)
+	}
+	for some := range slices.Chunk(slots, slotsAtOnce) {
+		call := slices.Clone(args)
+		for _, slot := range some {
+			call = append(call, script.SlotKeys(slot).Outbox)
+		}
+		reply, err := p.call(ctx, "sonic_lack", call...).StringSlice()
+		if err != nil {
+			return nil, err
+		}
+		for _, out := range reply {
+			missing = append(missing, cluster.Slot([]byte(out)))
+		}
+	}
+	return missing, nil
 }
 
 // Last returns the last id of the stream of each of the slots that the primary has and that have a

@@ -14,6 +14,7 @@ type Keys struct {
 	Boot     string // hash: after a bootstrap, the source's progress at the moment when it read a key without versions
 	Unsent   string // hash: what dropped effects changed
 	Mark     string // hash: zone to the message of its topic up to which a primary of a cluster has all
+	Lacks    string // hash: zone to the message of its topic behind which this slot of a Redis Cluster may lack effects
 	Live     string // not a key: the shard channel of effects that do not go through the stream
 
 	prefix string
@@ -24,7 +25,7 @@ func KeysOf(shard int) Keys {
 	prefix := "{sonic:" + strconv.Itoa(shard) + "}"
 	return Keys{
 		Outbox: prefix + "out", Versions: prefix + "ver", Cursors: prefix + "cur", Meta: prefix + "meta", Boot: prefix + "boot",
-		Unsent: prefix + "unsent", Mark: prefix + "mark", Live: prefix + "live",
+		Unsent: prefix + "unsent", Mark: prefix + "mark", Lacks: prefix + "lacks", Live: prefix + "live",
 		prefix: prefix,
 	}
 }

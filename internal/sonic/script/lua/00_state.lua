@@ -8,7 +8,8 @@ local zone = ''
 -- This Redis is a primary of a Redis Cluster. Then each slot is a shard: it has a stream of effects, versions and cursors of its own, in
 -- keys of the same slot, so that all of it moves with the slot. The functions of writes get the stream of the slot of their keys.
 -- lacks has the zones of which a primary that was opened without being ready may lack effects. opening tells one such opening from another.
-local shards = {clustered = false, lacks = {}, opening = ''}
+-- marked is the set of streams of the slots that sonic_lack has marked in this opening.
+local shards = {clustered = false, lacks = {}, opening = '', marked = {}}
 local alone = true -- there is no other zone: nothing is noted, for nobody would read it
 local policies = {} -- of {prefix, policy}, longest prefix first
 local default_policy = 'l'

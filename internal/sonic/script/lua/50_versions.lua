@@ -165,7 +165,8 @@ function versions.overtaken(expiry, whole)
 	return whole and before(versions.parse(expiry), versions.parse(whole))
 end
 
--- The newest flush of each database that was asked for, false for none: those that are stored.
+-- The newest flush of each database that was asked for, false for none: those that are stored. In a cluster, where each slot has its own,
+-- shards.use forgets it.
 versions.flushes = {}
 
 -- flushed returns the version of the newest flush of a database, nil when there is none. The script is in db 0.

@@ -61,6 +61,32 @@ local function empty(db, kept, ...)
 	for i = 1, #stay do call('RENAME', aside(i), stay[i]) end
 end
 
+-- How many keys empty_slot deletes at once.
+local AT_ONCE = 1000
+
+-- empty_slot deletes all keys of the slot but its state keys and those of kept, a set.
+local function empty_slot(kept)
+	local slot, prefix, stay = call('CLUSTER', 'KEYSLOT', outbox), state(outbox, ''), 0
+	repeat
+		local most = 2 * stay + AT_ONCE -- those that stay come again
+		local list, gone = call('CLUSTER', 'GETKEYSINSLOT', slot, most), {}
+		for i = 1, #list do
+			local key = list[i]
+			if not kept[key] and string.sub(key, 1, #prefix) ~= prefix then gone[#gone + 1] = key end
+		end
+		stay = #list - #gone
+		for i = 1, #gone, SLICE do call('UNLINK', unpack(gone, i, math.min(i + SLICE - 1, #gone))) end
+	until #list < most
+end
+
+-- cannot_flush returns the error for a user of Redis who may not list the keys of a slot, nil for others.
+function shards.cannot_flush()
+	local problem = try('CLUSTER', 'KEYSLOT', outbox)
+	if not failed(problem) then problem = try('CLUSTER', 'GETKEYSINSLOT', problem, '0') end
+	if not failed(problem) then return nil end
+	return {err = 'NOPERM a flush takes CLUSTER KEYSLOT and CLUSTER GETKEYSINSLOT, which Redis refuses: ' .. problem.err}
+end
+
 -- newer_keys returns the keys of the databases left of which something newer than v is known: db, key, ..
 local function newer_keys(v, left)
 	local list = {}
@@ -82,7 +108,7 @@ local function newer_keys(v, left)
 	return list
 end
 
--- F: the database, an empty key, further databases.
+-- F: the database, an empty key, further databases. In a cluster it is of the slot, and of database 0 alone.
 function effects.F(e, v)
 	local dbs, left, any = {e[3], unpack(e, 5)}, {}, false
 	go('0')
@@ -112,7 +138,11 @@ function effects.F(e, v)
 		versions.flushes[db] = v
 		local kept = {}
 		for key in pairs(keys) do kept[#kept + 1] = key end
-		if not enter(db) then empty(db, kept, 'ASYNC') end
+		if shards.clustered then
+			empty_slot(keys)
+		elseif not enter(db) then
+			empty(db, kept, 'ASYNC')
+		end
 	end
 	return 'applied'
 end

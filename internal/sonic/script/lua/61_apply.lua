@@ -30,15 +30,12 @@ local WHOLESALE = {S = true, R = true, D = true}
 
 local NO_DATA = {N = true, O = true, _ = true}
 
--- unknown returns what the first effect of an entry is when this library does not know it. To go on without it would leave the
--- zones different for ever.
-local function unknown(packed)
+-- first_op returns what the first effect of an entry is, nil when there is none.
+local function first_op(packed)
 	if packed == '' then return nil end
 	local head = string.byte(packed)
 	local at = head == 220 and 5 or head == 221 and 7 or 3 -- behind the array's header, and that of a string of one byte
-	local op = string.sub(packed, at, at)
-	if effects[op] or NO_DATA[op] then return nil end
-	return op
+	return string.sub(packed, at, at)
 end
 
 -- Plain effects are S under lww of a key that never expires: most of most messages. Those that come one behind the other, of different keys, are
@@ -195,12 +192,12 @@ end
 always('sonic_apply', function(keys, args)
 	if not concat then bind() end
 	local out = keys[1]
-	local moving = shards.use(out)
-	if moving then return moving end
 	local shard, epoch, prev, last, part, message, payload = unpack(args)
 	-- r: what this primary of a cluster may have lost is applied again.
 	local again
 	again, epoch = string.match(tostring(epoch), '^(r?)(%d+)$')
+	local moving = shards.use(out, again == 'r' and not ready)
+	if moving then return moving end
 	-- A zone with a cluster has a cursor for each slot: <zone>/<slot>.
 	local origin = string.match(shard, '^[^/]*')
 	if #args ~= 7 or not epoch or not is_id(prev) or not is_id(last) or not string.find(part, '^%d*/?%d*$') then
@@ -256,8 +253,14 @@ always('sonic_apply', function(keys, args)
 	end
 
 	for i = 1, #entries, 2 do
-		local op = unknown(entries[i + 1])
-		if op then
+		local op = first_op(entries[i + 1])
+		-- To go on without an effect would leave the zones different for ever.
+		local refused = op == 'F' and shards.clustered and shards.cannot_flush()
+		if refused then
+			uncollect(out, shard, last, part)
+			return refused
+		end
+		if op and not effects[op] and not NO_DATA[op] then
 			uncollect(out, shard, last, part)
 			return {err = 'SONICNEWER ' .. origin .. ' sent an effect ' .. entries[i] .. ' of kind ' .. op .. ', which this Redis\' library '
 				.. 'does not know: run the newer version of Sonic in zone ' .. zone .. ', too'}

@@ -13,6 +13,14 @@ local function across(name, callback)
 	}
 end
 
+-- doubt begins a recovery: this primary may lack effects of all zones.
+local function doubt()
+	ready, shards.lacks, shards.marked = false, {[zone] = true}, {}
+	for i = 1, #others do shards.lacks[others[i]] = true end
+	local now = call('TIME')
+	shards.opening = now[1] .. '.' .. now[2]
+end
+
 -- sonic_open_primary zone flags floor count other.. default [prefix policy]..: this Redis is a primary of a cluster, and takes writes from
 -- now on. flags: r, it is ready; without, it takes no writes yet, but what it has lost is applied to it, see sonic_recovered. b and a number, what all streams may
 -- hold in bytes. floor is an id: no entry gets one before it. The zone has told others that all entries before it are with them, and the clock
@@ -31,16 +39,30 @@ across('sonic_open_primary', function(args)
 	unsent.choose(false, false)
 	backlog.limit(string.match(flags, 'b(%d+)'), false)
 	shards.tell(ms_of(floor))
-	versions.flushes = {['0'] = false}
+	versions.flushes = {}
 	ready = string.find(flags, 'r', 1, true) ~= nil
 	shards.lacks = {}
-	if not ready then
-		shards.lacks[zone] = true
-		for i = 1, #others do shards.lacks[others[i]] = true end
-		local now = call('TIME')
-		shards.opening = now[1] .. '.' .. now[2]
-	end
+	if not ready then doubt() end
 	return 1
+end)
+
+-- sonic_lack count [zone marker].. stream..: the slots of these streams may lack what the topics of the zones have behind the markers. The mark is
+-- in each slot, so that it moves with it: sonic_hold finds it at the primary that the slot moves to, and that recovers then, too. It is in the hash
+-- `lacks`: zone to marker, and '' to the opening. sonic_lack returns the streams of the slots that it could not mark: they are moving, or elsewhere.
+across('sonic_lack', function(args)
+	local count = tonumber(args[1])
+	if not count or #args < 1 + 2 * count then return bad('count [zone marker].. stream..') end
+	if not opened or not shards.clustered or ready then return NOT_READY end
+	local missing = {}
+	for i = 2 + 2 * count, #args do
+		local out = args[i]
+		if failed(try('HSET', state(out, 'lacks'), '', shards.opening, unpack(args, 2, 1 + 2 * count))) then
+			missing[#missing + 1] = out
+		else
+			shards.marked[out] = true
+		end
+	end
+	return missing
 end)
 
 -- sonic_recovered zone [opening]: all that the topic of a zone has, and that this primary may have lost, is applied to it again. It is ready once
@@ -50,6 +72,12 @@ across('sonic_recovered', function(args)
 	if not opened or not shards.clustered or args[2] and not ready and args[2] ~= shards.opening then return NOT_READY end
 	shards.lacks[args[1]] = nil
 	ready = not next(shards.lacks)
+	if ready then
+		for out in pairs(shards.marked) do
+			if try('HGET', state(out, 'lacks'), '') == shards.opening then try('DEL', state(out, 'lacks')) end
+		end
+		shards.marked = {}
+	end
 	return ready and 1 or 0
 end)
 
@@ -68,9 +96,10 @@ across('sonic_primary', function()
 end)
 
 -- sonic_hold stream..: looks whether this primary has the slots of these streams. It forgets those that it does not have, and returns them. It is
--- called when a primary was opened; when a slot has moved, at the primary that has it now, then at the one that had it.
+-- called when a primary was opened; when a slot has moved, at the primary that has it now, then at the one that had it. If a slot comes from a
+-- primary that had not recovered, this one begins to.
 across('sonic_hold', function(args)
-	local missing = {}
+	local missing, lacking = {}, false
 	for i = 1, #args do
 		local out = args[i]
 		local length = try('XLEN', out)
@@ -78,12 +107,16 @@ across('sonic_hold', function(args)
 		shards.owing[out] = nil
 		if type(length) ~= 'number' then
 			missing[#missing + 1] = out
+			shards.marked[out] = nil
 		else
+			local opening = try('HGET', state(out, 'lacks'), '')
+			if type(opening) == 'string' and (ready or not shards.marked[out] or opening ~= shards.opening) then lacking = true end
 			if length > 0 then shards.hold(out, call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length) end
 			-- While the slot moves that is an error: it may owe.
 			if try('EXISTS', state(out, 'owe'), state(out, 'want')) ~= 0 then shards.owing[out] = true end
 		end
 	end
+	if lacking and opened and shards.clustered then doubt() end
 	return missing
 end)
 
@@ -148,7 +181,7 @@ end)
 across('sonic_shipped_all', function(args)
 	local missing = {}
 	for i = 1, #args, 2 do
-		if shards.use(args[i]) then
+		if shards.use(args[i], true) then
 			missing[#missing + 1] = args[i]
 		else
 			shards.shipped(args[i], args[i + 1])

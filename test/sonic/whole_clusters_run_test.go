@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// settleClusters ends what writers do, and compares what zones hold with each other and with what
-// was acknowledged.
-func (w *whole) settleClusters() {
+// settle ends what writers do, and compares what zones hold with each other and with what was
+// acknowledged.
+func (w *whole) settle() {
 	w.t.Helper()
 	w.calm()
 	w.run(w.span(time.Second)) // behind the last fault
 	w.stopWriters()
 	w.awaitAll()
 	w.lagIsZero()
-	w.compare()
+	w.compareNow()
 	w.acknowledged()
 }
 
@@ -36,13 +36,15 @@ func (w *whole) under(faults ...fault) func(*testing.T) {
 				}
 				w.run(w.span(time.Second))
 				w.counts[f]++
-				w.beginIn(s, f)()
+				end := w.beginIn(s, f)
+				w.run(w.span(time.Second)) // while it lasts
+				end()
 				for _, s := range w.sites {
 					w.writable(s)
 				}
 			}
 		}
-		w.settleClusters()
+		w.settle()
 	}
 }
 
@@ -66,6 +68,7 @@ func TestZonesWithRedisClusters(t *testing.T) {
 			return
 		}
 	}
+	w.compare()
 }
 
 // fillClusters deals the faults of zones with Redis Clusters.
@@ -117,6 +120,7 @@ func TestZonesWithRedisClustersForLong(t *testing.T) {
 			calm = time.Now()
 		}
 	}
-	w.settleClusters()
+	w.settle()
+	w.compare()
 	w.event("faults: %v", w.counts)
 }

@@ -345,6 +345,7 @@ func (c *connection) readOwn() {
 	o := outcomeOf(set.Err())
 	if o == acknowledged {
 		c.value++
+		c.ledger.holds(c.own, strconv.Itoa(c.value))
 	}
 	holds := func(get *redis.StringCmd) {
 		if outcomeOf(get.Err()) != acknowledged {
@@ -364,6 +365,7 @@ func (c *connection) readOwn() {
 		holds(get)
 	}
 	if o == unknown { // it may still be executed
+		c.ledger.holds(c.own, "")
 		c.fresh()
 	}
 	c.done(set.Err(), get.Err())

@@ -155,3 +155,28 @@ func TestWritesCrossBetweenOneRedisAndAClusterOfRedis(t *testing.T) {
 		assert.InDelta(t, 1, w.places[1].metric(`sonic_cluster_primary_ready{primary="`+p.Address+`"}`), 0)
 	}
 }
+
+// TestAnotherSonicOfAZoneWithACluster ships and applies after the first one was killed.
+func TestAnotherSonicOfAZoneWithACluster(t *testing.T) {
+	t.Parallel()
+	w := startZones(t, []int{3, 2})
+	ctx := t.Context()
+	a, b := w.places[0], w.places[1]
+	second := w.another(a)
+	a.Kill()
+	c, other := second.client(), b.client()
+	for n, key := range spread("after") {
+		require.NoError(t, c.Set(ctx, key, n, 0).Err())
+		require.NoError(t, other.Set(ctx, "back-"+key, n, 0).Err())
+	}
+	for n, key := range spread("after") {
+		systems.Await(t, await.Patience, key+" crosses", func() bool {
+			return other.Get(ctx, key).Val() == fmt.Sprint(n) && c.Get(ctx, "back-"+key).Val() == fmt.Sprint(n)
+		})
+	}
+	stored := b.direct()
+	for n, key := range spread("after") {
+		assert.Equal(t, fmt.Sprint(n), stored.Get(ctx, key).Val(), "in the Redis Cluster itself")
+	}
+	systems.Await(t, await.Patience, "it owns the topic", func() bool { return second.zones().Outbox.Owner })
+}

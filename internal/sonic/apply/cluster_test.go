@@ -3,6 +3,7 @@ package apply
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -233,6 +234,11 @@ func TestMessagesToARedisCluster(t *testing.T) {
 		m, err := primaries.ReadMarker(t.Context(), z.primaries.At(address), primaries.SlotsOf(z.primaries.Map(), address), MarkOf("b", "a"))
 		return err == nil && m.Watermark == 77
 	}, "what zone b has told")
+	other := z.applier(client, appliers[1].cfg)
+	other.updateTold(t.Context())
+	assert.Equal(t, map[string]uint64{"a": 77}, other.Told())
+	assert.Equal(t, other.Told(), appliers[1].Told())
+	assert.Positive(t, appliers[1].Reached())
 
 	// A replica takes over. It has what its primary had sent it.
 	require.NoError(t, nodes[0].Kill())
@@ -389,8 +395,19 @@ func TestFlushesAndDatabasesToARedisCluster(t *testing.T) {
 	l := &load{origin: newOrigin(t, client, namespace, "a", false, "b", "c")}
 	cfg, metrics := appliersConfig(namespace, "c", "a"), testMetrics()
 	stop := runApplier(t, NewCluster(cfg, z.primaries, client, zaptest.NewLogger(t), metrics).Run)
+	holds := func() { // the lists may have been longer before
+		t.Helper()
+		eventually(t, func() bool {
+			for list := range lists {
+				if !slices.Equal(numbers(l.written), z.of(l.list(list)).LRange(t.Context(), l.list(list), 0, -1).Val()) {
+					return false
+				}
+			}
+			return true
+		}, "%d numbers", l.written)
+	}
 	l.write(5)
-	l.applied(z)
+	holds()
 	for range 3 {
 		l.write(2)
 		l.origin.write("flushall")
@@ -400,14 +417,14 @@ func TestFlushesAndDatabasesToARedisCluster(t *testing.T) {
 		l.written = 1
 		l.origin.ship()
 		l.write(2)
-		l.applied(z)
+		holds()
 	}
 	stop()
 	runApplier(t, NewCluster(cfg, z.primaries, client, zaptest.NewLogger(t), metrics).Run)
 	l.origin.writeIn(3, "set", "elsewhere", "1")
 	l.origin.writeIn(3, "flushdb")
 	l.write(1)
-	l.applied(z)
+	holds()
 	assert.Zero(t, z.of("elsewhere").Exists(t.Context(), "elsewhere").Val())
 	assert.InDelta(t, 1, testutil.ToFloat64(metrics.effects.WithLabelValues("a", "diverged")), 0)
 

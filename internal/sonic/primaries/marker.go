@@ -142,14 +142,14 @@ func eachMarker(ctx context.Context, db Pipeliner, slots []int, zone string, has
 }
 
 // ReadMarkers returns all markers in a slot, by name.
-func ReadMarkers(ctx context.Context, db Doer, slot int) (map[string]Marker, error) {
-	texts, err := db.Do(ctx, "HGETALL", script.SlotKeys(slot).Mark).StringSlice()
+func ReadMarkers(ctx context.Context, db redis.HashCmdable, slot int) (map[string]Marker, error) {
+	texts, err := db.HGetAll(ctx, script.SlotKeys(slot).Mark).Result()
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the markers of slot %d: %w", slot, err)
 	}
 	markers := map[string]Marker{}
-	for i := 0; i+1 < len(texts); i += 2 {
-		if markers[texts[i]], err = parseMarker(texts[i+1]); err != nil {
+	for name, text := range texts {
+		if markers[name], err = parseMarker(text); err != nil {
 			return nil, err
 		}
 	}

@@ -7,8 +7,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	slots "github.com/aviaryhq/aviary/internal/sonic/cluster"
@@ -172,6 +174,7 @@ func (w *whole) awaitReplicas(s *site) {
 const (
 	moveSlots   fault = "slots moved"
 	failPrimary fault = "SIGKILL of a primary, and its replica takes over"
+	failBehind  fault = "SIGKILL of a primary, and a replica takes over that lacks what was shipped"
 )
 
 // can reports whether a fault can happen in a zone.
@@ -179,7 +182,7 @@ func (s *site) can(f fault) bool {
 	switch f {
 	case moveSlots:
 		return s.nodes != nil
-	case failPrimary:
+	case failPrimary, failBehind:
 		return s.replicas
 	default:
 		return true
@@ -189,12 +192,19 @@ func (s *site) can(f fault) bool {
 // beginAt makes a fault of a Redis Cluster happen, and returns what ends it.
 func (w *whole) beginAt(s *site, f fault) (end func()) {
 	w.t.Helper()
-	slot := slotOf(w.tags[w.r.IntN(len(w.tags))])
+	tag := w.tags[w.r.IntN(len(w.tags))]
+	slot := slotOf(tag)
 	switch f {
 	case moveSlots:
 		return w.moveSlots(s)
 	case failPrimary:
-		return w.failPrimary(s, slot)
+		w.event("zone %s: %s, of slot %d", s.name, f, slot)
+		node := s.nodes.Node(w.t, s.nodes.Owner(w.t, slot))
+		w.killInSync(s, node)
+		return w.takeover(s, slot, node)
+	case failBehind:
+		w.event("zone %s: %s, of slot %d", s.name, f, slot)
+		return w.failBehind(s, tag)
 	default:
 		node := s.nodes.Node(w.t, s.nodes.Owner(w.t, slot))
 		pause := w.span(between(w.r, 1, 1_000_000_000))
@@ -258,14 +268,52 @@ func (w *whole) killInSync(s *site, node *stack.RedisServer) {
 	require.NoError(w.t, node.Kill())
 }
 
-// failPrimary kills the primary of a slot. It ends once another node has the slot and the former
-// primary is a replica.
-func (w *whole) failPrimary(s *site, slot int) (end func()) {
+// failBehind stops the replica of a primary, waits until all that the primary has got since is in
+// the other zones or came from there, and kills the primary.
+func (w *whole) failBehind(s *site, tag string) (end func()) {
 	w.t.Helper()
-	node := s.nodes.Node(w.t, s.nodes.Owner(w.t, slot))
-	w.event("zone %s: %s, of slot %d: %s", s.name, failPrimary, slot, node.Addr())
-	w.killInSync(s, node)
+	primary := s.nodes.Node(w.t, s.nodes.Owner(w.t, slotOf(tag)))
+	replica := replicaOf(w.t, s.nodes, primary)
+	require.NoError(w.t, replica.Pause())
+	for i := range lacking {
+		require.NoError(w.t, w.do(s, "SET", fmt.Sprint("large:", i, tag), large))
+	}
+	w.run(w.span(time.Second)) // writes that the replica lacks
+	w.pause()
+	defer w.resume()
+	w.awaitAll()
+	require.NoError(w.t, primary.Kill())
+	require.NoError(w.t, replica.Resume())
+	after := w.takeover(s, slotOf(tag), primary)
 	return func() {
+		after()
+		w.writable(s)
+		assert.True(w.t, slices.ContainsFunc(s.sonics, func(e *service) bool {
+			return strings.Contains(e.Log(), "a primary was older than the topic: applied what it had lost")
+		}), "zone %s: the replica lacked nothing", s.name)
+	}
+}
+
+// replicaOf is the replica of a primary.
+func replicaOf(t testing.TB, nodes *stack.RedisCluster, primary *stack.RedisServer) *stack.RedisServer {
+	t.Helper()
+	i := slices.IndexFunc(nodes.Nodes(), func(node *stack.RedisServer) bool {
+		if !node.Reachable() {
+			return false
+		}
+		c := redis.NewClient(&redis.Options{Addr: node.Addr()})
+		defer c.Close()
+		return field(c, "master_host")+":"+field(c, "master_port") == primary.Addr()
+	})
+	require.GreaterOrEqual(t, i, 0, "%s has no replica", primary.Addr())
+	return nodes.Nodes()[i]
+}
+
+// takeover is for behind the kill of a primary. It waits until another node has the slot, starts the
+// former primary again, and waits until that is a replica.
+func (w *whole) takeover(s *site, slot int, node *stack.RedisServer) (end func()) {
+	return func() {
+		w.t.Helper()
 		var now string
 		systems.Await(w.t, await.Patience, "a replica takes over", func() bool {
 			now = s.nodes.Owner(w.t, slot)

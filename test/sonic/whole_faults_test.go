@@ -144,7 +144,7 @@ func (w *whole) begin(f fault) (end func()) {
 // beginIn makes a fault happen in a zone.
 func (w *whole) beginIn(s *site, f fault) (end func()) {
 	w.t.Helper()
-	if s.nodes != nil && slices.Contains([]fault{moveSlots, failPrimary, killRedis}, f) {
+	if s.nodes != nil && slices.Contains([]fault{moveSlots, failPrimary, failBehind, killRedis}, f) {
 		return w.beginAt(s, f)
 	}
 	r, i := w.r, s.index

@@ -7,6 +7,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/state"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
@@ -28,11 +29,8 @@ func newShards(zones []string) shards {
 		all = resp.AppendBulk(all, script.SlotKeys(slot).Outbox)
 		s.outboxes[slot] = all[start:len(all):len(all)]
 	}
-	for _, name := range []string{"ver", "cur", "meta", "told", "want", "owe", "boot", "unsent", "published"} {
+	for _, name := range state.Names(zones) {
 		s.names = append(s.names, resp.AppendBulk(nil, name))
-	}
-	for _, zone := range zones {
-		s.names = append(s.names, resp.AppendBulk(nil, "part:"+zone))
 	}
 	return s
 }

@@ -29,11 +29,13 @@ func single(t testing.TB) (*stack.RedisServer, *stack.RedisCluster) {
 	return durable(t), nil
 }
 
-// clusterOf starts a cluster in which no node loses anything when it is killed.
+// clusterOf starts a cluster in which no node loses anything when it is killed, and in which a replica
+// takes over however old it is.
 func clusterOf(primaries, replicas int) startRedis {
 	return func(t testing.TB) (*stack.RedisServer, *stack.RedisCluster) {
 		t.Helper()
-		return nil, stack.PrivateRedisCluster(t, primaries, replicas, "appendonly yes", "appendfsync always", "cluster-require-full-coverage no")
+		return nil, stack.PrivateRedisCluster(t, primaries, replicas,
+			"appendonly yes", "appendfsync always", "cluster-require-full-coverage no", "cluster-replica-validity-factor 0")
 	}
 }
 
@@ -268,22 +270,20 @@ func (w *whole) killInSync(s *site, node *stack.RedisServer) {
 	require.NoError(w.t, node.Kill())
 }
 
-// failBehind stops the replica of a primary, waits until all that the primary has got since is in
+// failBehind kills the replica of a primary, waits until all that the primary has got since is in
 // the other zones or came from there, and kills the primary.
+// The replica then starts with what it has on disk.
 func (w *whole) failBehind(s *site, tag string) (end func()) {
 	w.t.Helper()
 	primary := s.nodes.Node(w.t, s.nodes.Owner(w.t, slotOf(tag)))
 	replica := replicaOf(w.t, s.nodes, primary)
-	require.NoError(w.t, replica.Pause())
-	for i := range lacking {
-		require.NoError(w.t, w.do(s, "SET", fmt.Sprint("large:", i, tag), large))
-	}
+	require.NoError(w.t, replica.Kill())
 	w.run(w.span(time.Second)) // writes that the replica lacks
 	w.pause()
 	defer w.resume()
 	w.awaitAll()
 	require.NoError(w.t, primary.Kill())
-	require.NoError(w.t, replica.Resume())
+	require.NoError(w.t, replica.Start(context.Background()))
 	after := w.takeover(s, slotOf(tag), primary)
 	return func() {
 		after()

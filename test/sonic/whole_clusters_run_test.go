@@ -24,6 +24,7 @@ func (w *whole) settle() {
 // under has faults happen, one after the other, in all zones, under load.
 func (w *whole) under(faults ...fault) func(*testing.T) {
 	return func(t *testing.T) {
+		t.Helper()
 		all := w.t
 		w.t = t
 		defer func() { w.t = all }()

@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -340,6 +341,42 @@ func TestShardsBlock(t *testing.T) {
 		require.Contains(t, []string{"*-1\r\n", "_\r\n"}, first.ask(t, "BLPOP", "{l}", "0.001"))
 	}
 	require.Equal(t, "-CROSSSLOT Keys in request don't hash to the same slot\r\n", pusher.ask(t, "BLPOP", "a", "b", "0"))
+}
+
+// TestShardsBlockUntilTimeout: a command that waits for its keys while their slot moves ends at its
+// timeout, or with its client.
+func TestShardsBlockUntilTimeout(t *testing.T) {
+	t.Parallel()
+	servers := stack.PrivateRedisCluster(t, 2, 0)
+	e := startShards(t, servers, func(cfg *proxy.Config) { cfg.Loops = 1 })
+	slot := cluster.Slot([]byte("l"))
+	from := servers.Node(t, servers.Owner(t, slot)).Client(t)
+	c, leaves, last, pusher := dial(t, e.addr), dial(t, e.addr), dial(t, e.addr), dial(t, e.addr)
+	served := func(tracked int) { // what was sent before waits in Redis' tracking when last is served
+		t.Helper()
+		last.send(t, "blpop {l}last 0\r\n")
+		require.Eventually(t, func() bool {
+			return strings.Contains(from.Info(t.Context(), "stats").Val(), fmt.Sprintf("tracking_total_keys:%d\r\n", tracked))
+		}, await.Patience, time.Millisecond)
+		require.Equal(t, ":1\r\n", pusher.ask(t, "RPUSH", "{l}last", "x"))
+		_, err := last.reply()
+		require.NoError(t, err)
+	}
+	served(1)
+	c.send(t, "blpop {l} 0.5\r\n")
+	leaves.send(t, "blpop {l} 0\r\n")
+	e.awaitBlocked(t, 2)
+	served(2)
+	servers.StartMove(t, slot, other(t, servers, slot))
+	require.NoError(t, from.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal").Err()) // Redis does not track the keys any more
+	reply, err := c.reply()
+	require.NoError(t, err)
+	require.Equal(t, "*-1\r\n", reply)
+	half, ok := leaves.Conn.(interface{ CloseWrite() error })
+	require.True(t, ok)
+	require.NoError(t, half.CloseWrite())
+	_, err = leaves.reply()
+	require.ErrorIs(t, err, io.EOF)
 }
 
 // TestShardsAreForAClusterWithAckLocal checks the configuration.

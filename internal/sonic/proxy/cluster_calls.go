@@ -57,10 +57,6 @@ func (b *backend) deliverShards(n int, reply []byte) {
 		}
 		if calls == nil {
 			calls = b.singleCalls(n - i)
-			one, reply = bytes.Clone(one), bytes.Clone(reply)
-			for j := range all {
-				all[j] = bytes.Clone(all[j])
-			}
 		}
 		again, call := *p, calls[len(calls)-(n-i)]
 		again.batchSize = 0

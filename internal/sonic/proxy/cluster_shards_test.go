@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -303,6 +305,36 @@ func TestShardsNeverOpened(t *testing.T) {
 	require.Contains(t, c.ask(t, "EXEC"), notOpened)
 	openPrimary(t, servers.Nodes()[0])
 	require.Equal(t, "+OK\r\n", c.ask(t, "SET", "a", "1"))
+}
+
+// TestShardsWaitAtLittleCost: while a write is refused, what its client has sent behind it is not sent
+// to Redis over and over, and replies of reads are not kept.
+func TestShardsWaitAtLittleCost(t *testing.T) { //nolint:paralleltest // it measures memory
+	const reads, size = 200, 1 << 20
+	servers := stack.PrivateRedisCluster(t, 1, 0)
+	e := startShardsClosed(t, servers, func(cfg *proxy.Config) { cfg.Backend.Wait = 2 * await.Patience })
+	direct := servers.Nodes()[0].Client(t)
+	require.NoError(t, direct.Set(t.Context(), "{a}big", strings.Repeat("x", size), 0).Err())
+	calls := func(command string) int {
+		_, after, _ := strings.Cut(direct.Info(t.Context(), "commandstats").Val(), "cmdstat_"+command+":calls=")
+		number, _, _ := strings.Cut(after, ",")
+		n, _ := strconv.Atoi(number)
+		return n
+	}
+	c := dial(t, e.addr)
+	c.send(t, "set {a}1 x\r\n"+strings.Repeat("get {a}big\r\n", reads)+"get {a}1\r\n")
+	require.Eventually(t, func() bool { return calls("fcall") > 20 }, await.Patience, time.Millisecond)
+	require.LessOrEqual(t, calls("get"), 2*(reads+1))
+	var stats runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&stats)
+	require.Less(t, stats.HeapAlloc, uint64(reads*size/4))
+	openPrimary(t, servers.Nodes()[0])
+	for i := range reads + 2 {
+		reply, err := c.reply()
+		require.NoError(t, err)
+		require.NotContains(t, short(reply), "-", i)
+	}
 }
 
 // TestShardsBlock: commands that block get elements while their slots move.

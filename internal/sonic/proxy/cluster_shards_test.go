@@ -289,6 +289,57 @@ func TestShardsNotOpened(t *testing.T) {
 	}
 }
 
+// TestShardsLackEffects: transactions wait while their slot may lack effects, and scripts while their
+// primary takes no writes any more.
+func TestShardsLackEffects(t *testing.T) {
+	t.Parallel()
+	servers := stack.PrivateRedisCluster(t, 2, 0)
+	e := startShardsClosed(t, servers, nil)
+	primary := servers.Node(t, servers.Owner(t, cluster.Slot([]byte("a"))))
+	openPrimary(t, primary)
+	c, other := dial(t, e.addr), dial(t, e.addr)
+	const set = "return redis.call('SET', KEYS[1], ARGV[1])"
+	require.Equal(t, "+OK\r\n", c.ask(t, "EVAL", set, "1", "{a}s", "first;"))
+	direct := primary.Client(t)
+	out := script.SlotKeys(cluster.Slot([]byte("a"))).Outbox
+	lacks := strings.TrimSuffix(out, "out") + "lacks"
+	require.NoError(t, direct.HSet(t.Context(), lacks, "", "1.1").Err())
+	c.send(t, "multi\r\nset {a}1 tx;\r\nexec\r\n")
+	awaitRefusal := func() {
+		t.Helper()
+		failed := func() (n int) {
+			_, after, _ := strings.Cut(direct.Info(t.Context(), "commandstats").Val(), "cmdstat_fcall:")
+			_, after, _ = strings.Cut(after, ",failed_calls=")
+			_, err := fmt.Sscan(after, &n)
+			assert.NoError(t, err)
+			return n
+		}
+		before := failed()
+		require.Eventually(t, func() bool { return failed() > before }, await.Patience, time.Millisecond)
+	}
+	awaitRefusal()
+	require.NoError(t, direct.Del(t.Context(), lacks).Err())
+	for _, want := range []string{"+OK\r\n", "+QUEUED\r\n", "*1\r\n+OK\r\n"} {
+		reply, err := c.reply()
+		require.NoError(t, err)
+		require.Equal(t, want, reply)
+	}
+	require.NoError(t, direct.Do(t.Context(), "FCALL", "sonic_open_primary", 0, "a", "", "0-0", 1, "b", "lww").Err())
+	other.send(t, "set {a}2 x\r\n")
+	awaitRefusal()
+	c.send(t, "eval \""+set+"\" 1 {a}s second;\r\n")
+	awaitRefusal()
+	require.Equal(t, "first;", direct.Get(t.Context(), "{a}s").Val())
+	openPrimary(t, primary)
+	reply, err := c.reply()
+	require.NoError(t, err)
+	require.Equal(t, "+OK\r\n", reply)
+	_, all := effects(t, servers, "a")
+	for _, value := range []string{"first;", "\xa3tx;", "second;"} {
+		assert.Equal(t, 1, strings.Count(all, value), value)
+	}
+}
+
 // TestShardsNeverOpened: writes wait for Backend.Wait at most.
 func TestShardsNeverOpened(t *testing.T) {
 	t.Parallel()

@@ -69,6 +69,7 @@ func (b *backend) refusal(p *pending, reply []byte) bool {
 func (b *backend) again(p pending, command, reply []byte) {
 	l, c := b.loop, p.client
 	l.cfg.Cluster.Refresh()
+	b.opened = b.opened && !replies.IsNotOpened(reply)
 	to, redirects := b.redirection(&p, reply)
 	// The function would run at the importing primary while other keys are still at the other one.
 	follows := redirects && !(to.asking && p.call) && len(c.refused) == 0

@@ -245,6 +245,22 @@ func (w *blockedCommand) cancel() {
 	}
 }
 
+// over ends a command that is not tried any more if its time is over or if its client sends no more. It
+// reports whether it has.
+func (w *blockedCommand) over() bool {
+	switch {
+	case w.expired:
+		w.running = false
+		w.replyTimeout()
+	case w.c.inputEnded():
+		w.running = false
+		w.c.close()
+	default:
+		return false
+	}
+	return true
+}
+
 // keyWatcher receives notifications of changes of the keys that clients wait for in one db, of one
 // primary of a Redis Cluster.
 type keyWatcher struct {
@@ -286,28 +302,23 @@ func (w *keyWatcher) track(one *blockedCommand) {
 			w.commands[key] = append(w.commands[key], one)
 		}
 	}
-	next := func() {
-		if !one.ended {
-			one.tryPop()
-		}
-	}
 	w.b.send(pending{kind: handled, then: &replyHandler{
 		onReply: func(reply []byte) {
-			if w.b.primary != "" && reply[0] == '-' && !one.ended { // the slot moves, and nothing is tracked
+			switch {
+			case one.ended:
+			case w.b.primary != "" && reply[0] == '-': // the slot moves, and nothing is tracked
 				w.l.cfg.Cluster.Refresh()
-				one.retryTimer = w.l.timers.Start(w.l.now.Add(clusterPause), one.track)
-				return
+				if !one.over() {
+					one.retryTimer = w.l.timers.Start(w.l.now.Add(clusterPause), one.track)
+				}
+			default:
+				one.tryPop()
 			}
-			next()
 		},
 		onLost: func(bool) {
 			one.running = false // trackAgain tracks the keys again
-			switch {
-			case one.ended:
-			case one.expired:
-				one.replyTimeout()
-			case one.c.inputEnded():
-				one.c.close()
+			if !one.ended {
+				one.over()
 			}
 		},
 	}}, resp.AppendCommand(nil, append([]string{"EXISTS"}, one.call.keys...)...))

@@ -26,19 +26,23 @@ type client struct {
 
 	// backend is the connection to Redis for its commands: the one that clients of its db and
 	// protocol share, or its own. In front of a Redis Cluster it is the shared one of the last command.
-	backend      *backend
-	own          *ownConnections // in front of a Redis Cluster; nil: none yet
-	outstanding  int             // number of pending replies
-	replies      orderedReplies
-	slot         int              // in front of a Redis Cluster: of the keys of the command that is executed, or noSlot or manySlots
-	slotsAt      uint64           // loop.slotsAt when it last sent a command
-	waiting      int              // number of its pending replies to commands that had to wait for the cluster
-	refused      []refusedCommand // commands that wait until they are sent again, with Config.Replicate
-	retries      bool             // refused will be sent again
-	openSince    time.Time        // since when a script has waited until a Sonic opens its primary
-	answerBytes  int              // bytes of the proxy's own answers that wait for earlier replies
-	replySize    int64            // of the present reply so far
-	averageReply int64            // moving average of the size of replies
+	backend     *backend
+	own         *ownConnections // in front of a Redis Cluster; nil: none yet
+	outstanding int             // number of pending replies
+	replies     orderedReplies
+	slot        int              // in front of a Redis Cluster: of the keys of the command that is executed, or noSlot or manySlots
+	slotsAt     uint64           // loop.slotsAt when it last sent a command
+	waiting     int              // number of its pending replies to commands that had to wait for the cluster
+	refused     []refusedCommand // commands that wait until they are sent again, with Config.Replicate
+	retries     bool             // refused will be sent again
+	sentAgain   struct {         // which of them was the first when they were last sent again
+		place uint64
+		slot  int
+	}
+	openSince    time.Time // since when a script has waited until a Sonic opens its primary
+	answerBytes  int       // bytes of the proxy's own answers that wait for earlier replies
+	replySize    int64     // of the present reply so far
+	averageReply int64     // moving average of the size of replies
 
 	in     []byte // input; the part from inAt on has not been run yet
 	inAt   int

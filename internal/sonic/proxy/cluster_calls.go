@@ -57,10 +57,6 @@ func (b *backend) deliverShards(n int, reply []byte) {
 		}
 		if calls == nil {
 			calls = b.singleCalls(n - i)
-			one, reply = bytes.Clone(one), bytes.Clone(reply)
-			for j := range all {
-				all[j] = bytes.Clone(all[j])
-			}
 		}
 		again, call := *p, calls[len(calls)-(n-i)]
 		again.batchSize = 0
@@ -118,9 +114,11 @@ func (c *client) scriptInCluster(cmd *command.Command, r request.Request, n int)
 // returns the reply to EXEC.
 func (e *execution) refused(reply []byte) (answer []byte, waits bool) {
 	c, l := e.c, e.c.loop
+	writesRefused := e.writesRefused(reply)
+	e.b.opened = e.b.opened && !writesRefused
 	switch {
 	case e.watched:
-		if e.redirection != nil || !e.connectionBound && e.notOpened(reply) {
+		if e.redirection != nil || !e.connectionBound && writesRefused {
 			e.redirection = nil
 			reply = nullArray(c.proto) // nothing was written: the client tries again
 		}
@@ -140,7 +138,7 @@ func (e *execution) refused(reply []byte) (answer []byte, waits bool) {
 			reply = resp.AppendError(nil, errMoving)
 		}
 		e.refusal = nil
-	case !e.connectionBound && e.notOpened(reply):
+	case !e.connectionBound && writesRefused:
 	default:
 		if order := c.replies.current; c.waitsFor(e.slot, order) {
 			c.overtaken(e.slot, order)
@@ -151,14 +149,14 @@ func (e *execution) refused(reply []byte) (answer []byte, waits bool) {
 	return nil, true
 }
 
-// notOpened reports whether the writes of the transaction were refused because no Sonic has opened the
-// primary.
-func (e *execution) notOpened(reply []byte) bool {
+// writesRefused reports whether all writes of the transaction were refused: no Sonic has opened the
+// primary, or it may lack effects of the slot.
+func (e *execution) writesRefused(reply []byte) bool {
 	if !e.endsEffects || !e.ran(reply) || !bytes.HasSuffix(reply, []byte("\r\n")) {
 		return false
 	}
 	last := bytes.LastIndexByte(reply[:len(reply)-2], '\n') + 1 // the reply of sonic_tx is one line if it is an error
-	return replies.IsNotOpened(reply[last:])
+	return replies.IsNotOpened(reply[last:]) || bytes.HasPrefix(reply[last:], []byte("-TRYAGAIN "))
 }
 
 // wait sends the transaction again after a pause. reply is the one to EXEC if it has waited for too

@@ -3,7 +3,10 @@ package proxy_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -286,6 +289,57 @@ func TestShardsNotOpened(t *testing.T) {
 	}
 }
 
+// TestShardsLackEffects: transactions wait while their slot may lack effects, and scripts while their
+// primary takes no writes any more.
+func TestShardsLackEffects(t *testing.T) {
+	t.Parallel()
+	servers := stack.PrivateRedisCluster(t, 2, 0)
+	e := startShardsClosed(t, servers, nil)
+	primary := servers.Node(t, servers.Owner(t, cluster.Slot([]byte("a"))))
+	openPrimary(t, primary)
+	c, other := dial(t, e.addr), dial(t, e.addr)
+	const set = "return redis.call('SET', KEYS[1], ARGV[1])"
+	require.Equal(t, "+OK\r\n", c.ask(t, "EVAL", set, "1", "{a}s", "first;"))
+	direct := primary.Client(t)
+	out := script.SlotKeys(cluster.Slot([]byte("a"))).Outbox
+	lacks := strings.TrimSuffix(out, "out") + "lacks"
+	require.NoError(t, direct.HSet(t.Context(), lacks, "", "1.1").Err())
+	c.send(t, "multi\r\nset {a}1 tx;\r\nexec\r\n")
+	awaitRefusal := func() {
+		t.Helper()
+		failed := func() (n int) {
+			_, after, _ := strings.Cut(direct.Info(t.Context(), "commandstats").Val(), "cmdstat_fcall:")
+			_, after, _ = strings.Cut(after, ",failed_calls=")
+			_, err := fmt.Sscan(after, &n)
+			assert.NoError(t, err)
+			return n
+		}
+		before := failed()
+		require.Eventually(t, func() bool { return failed() > before }, await.Patience, time.Millisecond)
+	}
+	awaitRefusal()
+	require.NoError(t, direct.Del(t.Context(), lacks).Err())
+	for _, want := range []string{"+OK\r\n", "+QUEUED\r\n", "*1\r\n+OK\r\n"} {
+		reply, err := c.reply()
+		require.NoError(t, err)
+		require.Equal(t, want, reply)
+	}
+	require.NoError(t, direct.Do(t.Context(), "FCALL", "sonic_open_primary", 0, "a", "", "0-0", 1, "b", "lww").Err())
+	other.send(t, "set {a}2 x\r\n")
+	awaitRefusal()
+	c.send(t, "eval \""+set+"\" 1 {a}s second;\r\n")
+	awaitRefusal()
+	require.Equal(t, "first;", direct.Get(t.Context(), "{a}s").Val())
+	openPrimary(t, primary)
+	reply, err := c.reply()
+	require.NoError(t, err)
+	require.Equal(t, "+OK\r\n", reply)
+	_, all := effects(t, servers, "a")
+	for _, value := range []string{"first;", "\xa3tx;", "second;"} {
+		assert.Equal(t, 1, strings.Count(all, value), value)
+	}
+}
+
 // TestShardsNeverOpened: writes wait for Backend.Wait at most.
 func TestShardsNeverOpened(t *testing.T) {
 	t.Parallel()
@@ -302,6 +356,36 @@ func TestShardsNeverOpened(t *testing.T) {
 	require.Contains(t, c.ask(t, "EXEC"), notOpened)
 	openPrimary(t, servers.Nodes()[0])
 	require.Equal(t, "+OK\r\n", c.ask(t, "SET", "a", "1"))
+}
+
+// TestShardsWaitAtLittleCost: while a write is refused, what its client has sent behind it is not sent
+// to Redis over and over, and replies of reads are not kept.
+func TestShardsWaitAtLittleCost(t *testing.T) { //nolint:paralleltest // it measures memory
+	const reads, size = 200, 1 << 20
+	servers := stack.PrivateRedisCluster(t, 1, 0)
+	e := startShardsClosed(t, servers, func(cfg *proxy.Config) { cfg.Backend.Wait = 2 * await.Patience })
+	direct := servers.Nodes()[0].Client(t)
+	require.NoError(t, direct.Set(t.Context(), "{a}big", strings.Repeat("x", size), 0).Err())
+	calls := func(command string) int {
+		_, after, _ := strings.Cut(direct.Info(t.Context(), "commandstats").Val(), "cmdstat_"+command+":calls=")
+		number, _, _ := strings.Cut(after, ",")
+		n, _ := strconv.Atoi(number)
+		return n
+	}
+	c := dial(t, e.addr)
+	c.send(t, "set {a}1 x\r\n"+strings.Repeat("get {a}big\r\n", reads)+"get {a}1\r\n")
+	require.Eventually(t, func() bool { return calls("fcall") > 20 }, await.Patience, time.Millisecond)
+	require.LessOrEqual(t, calls("get"), 2*(reads+1))
+	var stats runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&stats)
+	require.Less(t, stats.HeapAlloc, uint64(reads*size/4))
+	openPrimary(t, servers.Nodes()[0])
+	for i := range reads + 2 {
+		reply, err := c.reply()
+		require.NoError(t, err)
+		require.NotContains(t, short(reply), "-", i)
+	}
 }
 
 // TestShardsBlock: commands that block get elements while their slots move.
@@ -340,6 +424,42 @@ func TestShardsBlock(t *testing.T) {
 		require.Contains(t, []string{"*-1\r\n", "_\r\n"}, first.ask(t, "BLPOP", "{l}", "0.001"))
 	}
 	require.Equal(t, "-CROSSSLOT Keys in request don't hash to the same slot\r\n", pusher.ask(t, "BLPOP", "a", "b", "0"))
+}
+
+// TestShardsBlockUntilTimeout: a command that waits for its keys while their slot moves ends at its
+// timeout, or with its client.
+func TestShardsBlockUntilTimeout(t *testing.T) {
+	t.Parallel()
+	servers := stack.PrivateRedisCluster(t, 2, 0)
+	e := startShards(t, servers, func(cfg *proxy.Config) { cfg.Loops = 1 })
+	slot := cluster.Slot([]byte("l"))
+	from := servers.Node(t, servers.Owner(t, slot)).Client(t)
+	c, leaves, last, pusher := dial(t, e.addr), dial(t, e.addr), dial(t, e.addr), dial(t, e.addr)
+	served := func(tracked int) { // what was sent before waits in Redis' tracking when last is served
+		t.Helper()
+		last.send(t, "blpop {l}last 0\r\n")
+		require.Eventually(t, func() bool {
+			return strings.Contains(from.Info(t.Context(), "stats").Val(), fmt.Sprintf("tracking_total_keys:%d\r\n", tracked))
+		}, await.Patience, time.Millisecond)
+		require.Equal(t, ":1\r\n", pusher.ask(t, "RPUSH", "{l}last", "x"))
+		_, err := last.reply()
+		require.NoError(t, err)
+	}
+	served(1)
+	c.send(t, "blpop {l} 0.5\r\n")
+	leaves.send(t, "blpop {l} 0\r\n")
+	e.awaitBlocked(t, 2)
+	served(2)
+	servers.StartMove(t, slot, other(t, servers, slot))
+	require.NoError(t, from.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal").Err()) // Redis does not track the keys any more
+	reply, err := c.reply()
+	require.NoError(t, err)
+	require.Equal(t, "*-1\r\n", reply)
+	half, ok := leaves.Conn.(interface{ CloseWrite() error })
+	require.True(t, ok)
+	require.NoError(t, half.CloseWrite())
+	_, err = leaves.reply()
+	require.ErrorIs(t, err, io.EOF)
 }
 
 // TestShardsAreForAClusterWithAckLocal checks the configuration.

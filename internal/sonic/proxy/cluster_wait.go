@@ -15,6 +15,7 @@ import (
 //   - it sends no further ones while one waits,
 //   - what is refused after the one that waits waits behind it, and all are sent again in order once
 //     no other command of the client is in flight,
+//   - as long as the first of those that wait is refused, it alone is sent again,
 //   - a read of the same slot that was executed instead is executed again,
 //   - and if a write of the same slot was executed instead, as when the slot has ceased to move in
 //     between, the one that waits gets an error: it was not run.
@@ -49,7 +50,7 @@ func (b *backend) refusedByShard(reply []byte) bool {
 	}
 	again, command := *p, bytes.Clone(b.command(0))
 	b.replies.pop()
-	b.again(again, command, bytes.Clone(reply))
+	b.again(again, command, reply)
 	return true
 }
 
@@ -68,6 +69,7 @@ func (b *backend) refusal(p *pending, reply []byte) bool {
 func (b *backend) again(p pending, command, reply []byte) {
 	l, c := b.loop, p.client
 	l.cfg.Cluster.Refresh()
+	b.opened = b.opened && !replies.IsNotOpened(reply)
 	to, redirects := b.redirection(&p, reply)
 	// The function would run at the importing primary while other keys are still at the other one.
 	follows := redirects && !(to.asking && p.call) && len(c.refused) == 0
@@ -84,8 +86,10 @@ func (b *backend) again(p pending, command, reply []byte) {
 		p.since = l.now
 		c.waiting++
 	}
-	if redirects && to.moving {
+	if redirects && to.moving || reply[0] != '-' { // of a read that was executed, the reply may be large
 		reply = resp.AppendError(nil, errMoving)
+	} else {
+		reply = bytes.Clone(reply)
 	}
 	w := refusedCommand{slot: p.slot, place: p.order.place, since: p.since}
 	w.send = func(target *backend) { target.sendAgain(p, command) }
@@ -166,7 +170,8 @@ func (c *client) overtaken(slot int, later *ordered) {
 	c.replies.current = current
 }
 
-// sendRefused sends the client's refused commands again.
+// sendRefused sends the client's refused commands again: the first one, and if that is another one than
+// before, all.
 func (c *client) sendRefused() {
 	if c.closed || len(c.refused) == 0 {
 		return
@@ -176,7 +181,12 @@ func (c *client) sendRefused() {
 		return
 	}
 	c.slotsAt = c.loop.slotsAt
-	for n := len(c.refused); n > 0 && !c.closed && len(c.refused) > 0; n-- {
+	n, first := len(c.refused), &c.refused[0]
+	if first.place == c.sentAgain.place && first.slot == c.sentAgain.slot {
+		n = 1
+	}
+	c.sentAgain.place, c.sentAgain.slot = first.place, first.slot
+	for ; n > 0 && !c.closed && len(c.refused) > 0; n-- {
 		w := c.refused[0]
 		b := c.loop.primaryOf(w.slot, c.proto)
 		if w.opened && !b.opened && !c.waitedTooLong(w.since) {

@@ -9,7 +9,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -81,20 +80,14 @@ func (a *ClusterApplier) writeMarks(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, reachEvery)
 	defer cancel()
-	a.eachPrimary(m, func(db primaries.Doer, slots []int) {
+	for _, p := range m.Primaries() {
+		db, slots := a.primaries.At(p.Address), primaries.SlotsOf(m, p.Address)
 		for zone, marker := range marks {
 			if err := primaries.WriteMarker(ctx, db, slots, zone, marker); err != nil {
 				a.log.Debug("cannot write a marker", zap.Error(err))
-				return
+				break
 			}
 		}
-	})
-}
-
-// eachPrimary calls f for each primary, one after the other.
-func (a *ClusterApplier) eachPrimary(m *cluster.Map, f func(db primaries.Doer, slots []int)) {
-	for _, p := range m.Primaries() {
-		f(a.primaries.At(p.Address), primaries.SlotsOf(m, p.Address))
 	}
 }
 

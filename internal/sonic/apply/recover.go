@@ -13,7 +13,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
-	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -45,12 +44,12 @@ func (a *ClusterApplier) recoverPrimary(ctx context.Context, address string, slo
 	db := a.primaries.At(address)
 	looking, cancel := context.WithTimeout(ctx, untilRead)
 	defer cancel()
-	state, err := redislib.LookRecovery(looking, db)
+	state, err := redislib.LookPrimary(looking, db)
 	if err != nil {
 		a.primaries.Refresh()
 		return nil // who opens it reports that it cannot be reached
 	}
-	if !slices.Contains(state.Zones, a.cfg.Origin) || slices.Contains(state.Zones, a.cfg.Zone) {
+	if !slices.Contains(state.Lacks, a.cfg.Origin) || slices.Contains(state.Lacks, a.cfg.Zone) {
 		return nil
 	}
 	marker, err := primaries.ReadRecovery(ctx, db, slots, a.cfg.Origin)
@@ -102,7 +101,7 @@ func (a *ClusterApplier) applyTo(ctx context.Context, db *redis.Client, d *messa
 			continue
 		}
 		slots = append(slots, call.Slot)
-		sent = append(sent, pipe.Do(ctx, append([]any{"FCALL", call.Function, 1, script.SlotOutbox(call.Slot)}, call.Args...)...))
+		sent = append(sent, pipe.Do(ctx, call.Command()...))
 	}
 	_, _ = pipe.Exec(ctx) // each command has its error
 	for i, cmd := range sent {

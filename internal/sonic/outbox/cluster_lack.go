@@ -67,5 +67,6 @@ func (r *primaryReader) lackElsewhere(ctx context.Context, slot int, markers map
 	if err := to.Do(ctx, fields...).Err(); err != nil {
 		return err
 	}
-	return redislib.Hold(ctx, to, []int{slot})
+	_, err = redislib.Hold(ctx, to, []int{slot})
+	return err
 }

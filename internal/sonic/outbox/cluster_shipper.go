@@ -16,7 +16,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
-	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -97,21 +96,7 @@ func (s *ClusterShipper) Unhealthy() error { return s.health.Current() }
 // Run ships until ctx ends. It retries after failures of the network, Redis and Pulsar. It returns
 // an error only if trying again does not help.
 func (s *ClusterShipper) Run(ctx context.Context) error {
-	var pause backoff.Backoff
-	for ctx.Err() == nil {
-		began := time.Now()
-		err := s.shipWhileOwner(ctx)
-		switch {
-		case ctx.Err() != nil: // the error comes from the end of ctx
-		case final(err):
-			return err
-		default:
-			s.health.Set(err)
-			pause.Held(time.Since(began))
-			pause.Wait(ctx)
-		}
-	}
-	return nil
+	return runShipper(ctx, s.health, s.shipWhileOwner)
 }
 
 // shipWhileOwner waits until this process owns the topic, and ships as long as it does.

@@ -89,17 +89,21 @@ func (s *Shipper) Unhealthy() error { return s.health.Current() }
 
 // Run ships until ctx ends. It retries after failures of the network, Redis and Pulsar. It returns
 // an error only if trying again does not help.
-func (s *Shipper) Run(ctx context.Context) error {
+func (s *Shipper) Run(ctx context.Context) error { return runShipper(ctx, s.health, s.shipWhileOwner) }
+
+// runShipper calls ship again after each error, until ctx ends or trying again does not help. state
+// gets the errors.
+func runShipper(ctx context.Context, state *health.State, ship func(context.Context) error) error {
 	var pause backoff.Backoff
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := s.shipWhileOwner(ctx)
+		err := ship(ctx)
 		switch {
 		case ctx.Err() != nil: // the error comes from the end of ctx
 		case final(err):
 			return err
 		default:
-			s.health.Set(err)
+			state.Set(err)
 			pause.Held(time.Since(began))
 			pause.Wait(ctx)
 		}

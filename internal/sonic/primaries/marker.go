@@ -55,11 +55,6 @@ func parseMarker(text string) (m Marker, err error) {
 	return m, nil
 }
 
-// Doer sends one command to Redis. Clients of go-redis and their connections implement it.
-type Doer interface {
-	Do(ctx context.Context, args ...any) *redis.Cmd
-}
-
 // Pipeliner sends several commands to Redis at once. Clients of go-redis and their connections
 // implement it.
 type Pipeliner interface {
@@ -69,34 +64,11 @@ type Pipeliner interface {
 // WriteMarker writes the marker of a zone to a primary with these slots, which are in order. The
 // primary refuses with SONICNOTREADY while it may lack data, and with TRYAGAIN while the slot of the
 // marker moves: a later marker serves as well.
-func WriteMarker(ctx context.Context, db Doer, slots []int, zone string, m Marker) error {
+func WriteMarker(ctx context.Context, db script.Doer, slots []int, zone string, m Marker) error {
 	if len(slots) == 0 {
 		return nil
 	}
 	return db.Do(ctx, "FCALL", "sonic_marker", 1, script.SlotOutbox(slots[0]), zone, m.text()).Err()
-}
-
-// ReadWatermarks returns the watermarks of all markers that are in a slot, by zone. It returns none
-// if another primary has the slot.
-func ReadWatermarks(ctx context.Context, db Doer, slot int) (map[string]uint64, error) {
-	found, err := db.Do(ctx, "HGETALL", script.SlotKeys(slot).Mark).Slice()
-	if Moving(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the markers of slot %d: %w", slot, err)
-	}
-	watermarks := map[string]uint64{}
-	for i := 0; i+1 < len(found); i += 2 {
-		zone, _ := found[i].(string)
-		text, _ := found[i+1].(string)
-		m, err := parseMarker(text)
-		if err != nil {
-			return nil, err
-		}
-		watermarks[zone] = m.Watermark
-	}
-	return watermarks, nil
 }
 
 // markersAtOnce is how many slots one request asks for markers.
@@ -147,7 +119,7 @@ func eachMarker(ctx context.Context, db Pipeliner, slots []int, zone string, has
 		for _, c := range commands {
 			text, err := c.Result()
 			switch {
-			case errors.Is(err, redis.Nil) || isOf(err, "MOVED ") || isOf(err, "ASK "):
+			case errors.Is(err, redis.Nil) || isReply(err, "MOVED ", "ASK "):
 				continue
 			case err != nil:
 				return fmt.Errorf("cannot read the marker of zone %s: %w", zone, err)
@@ -164,9 +136,13 @@ func eachMarker(ctx context.Context, db Pipeliner, slots []int, zone string, has
 	return nil
 }
 
-// ReadMarkers returns all markers in a slot, by name.
+// ReadMarkers returns all markers in a slot, by name. It returns none if another primary has the
+// slot.
 func ReadMarkers(ctx context.Context, db redis.HashCmdable, slot int) (map[string]Marker, error) {
 	texts, err := db.HGetAll(ctx, script.SlotKeys(slot).Mark).Result()
+	if Moving(err) {
+		return map[string]Marker{}, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the markers of slot %d: %w", slot, err)
 	}
@@ -177,11 +153,6 @@ func ReadMarkers(ctx context.Context, db redis.HashCmdable, slot int) (map[strin
 		}
 	}
 	return markers, nil
-}
-
-func isOf(err error, prefix string) bool {
-	var reply redis.Error
-	return errors.As(err, &reply) && strings.HasPrefix(reply.Error(), prefix)
 }
 
 // SlotsOf returns the slots of the primary at an address, in order.

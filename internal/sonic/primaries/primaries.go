@@ -103,6 +103,11 @@ type Call struct {
 	Args     []any
 }
 
+// Command returns the words of the command.
+func (c Call) Command() []any {
+	return append([]any{"FCALL", c.Function, 1, script.SlotOutbox(c.Slot)}, c.Args...)
+}
+
 // Reply is the reply to a Call. Err is an error that Redis or the function returned, or redis.Nil.
 type Reply struct {
 	Value any
@@ -198,8 +203,7 @@ func sendAtOnce(ctx context.Context, client *redis.Client, calls []Call, replies
 	pipe := client.Pipeline()
 	cmds := make([]*redis.Cmd, len(batch))
 	for n, i := range batch {
-		args := append([]any{"FCALL", calls[i].Function, 1, script.SlotOutbox(calls[i].Slot)}, calls[i].Args...)
-		cmds[n] = pipe.Do(ctx, args...)
+		cmds[n] = pipe.Do(ctx, calls[i].Command()...)
 	}
 	_, _ = pipe.Exec(ctx) // each command has its error
 	for n, i := range batch {
@@ -218,22 +222,16 @@ func executed(err error) bool {
 	if !errors.As(err, &reply) {
 		return false // of the connection
 	}
-	return !Moving(err) && !hasPrefix(reply, "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "BUSY ", "ERR max number of clients")
+	return !Moving(err) && !isReply(err, "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "BUSY ", "ERR max number of clients")
 }
 
 // Moving reports whether a primary has refused a call because it does not have all of the slot.
-func Moving(err error) bool {
-	var reply redis.Error
-	return errors.As(err, &reply) && hasPrefix(reply, "MOVED ", "ASK ", "TRYAGAIN")
-}
+func Moving(err error) bool { return isReply(err, "MOVED ", "ASK ", "TRYAGAIN") }
 
-func hasPrefix(reply redis.Error, prefixes ...string) bool {
-	for _, prefix := range prefixes {
-		if strings.HasPrefix(reply.Error(), prefix) {
-			return true
-		}
-	}
-	return false
+// isReply reports whether err is an error reply of Redis that begins with one of prefixes.
+func isReply(err error, prefixes ...string) bool {
+	var reply redis.Error
+	return errors.As(err, &reply) && slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(reply.Error(), prefix) })
 }
 
 // unfinished returns the error for calls that were not executed when ctx ended.

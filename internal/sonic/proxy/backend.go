@@ -596,7 +596,8 @@ func (b *backend) beginReply(first byte) error {
 	p := b.replies.front()
 	b.streaming = p.kind == relayed && first != '>' && p.client != nil &&
 		(b.owner == nil || b.owner.subs == nil) &&
-		// a redirection is not for the client, no message may be within a reply, and refusedByShard may discard it
+		// A redirection is not for the client, no message may be within a reply, and refusedByShard
+		// may discard the reply.
 		(b.primary == "" || first != '-' && p.client.subs == nil && len(p.client.refused) == 0)
 	return nil
 }

@@ -152,7 +152,8 @@ func (w *blockedCommand) handleReply(reply []byte) {
 	}
 	_, moves := redirectionOf(reply, "")
 	if w.tracked && (replies.IsNotOpened(reply) || moves) && !w.ended && !w.expired && !c.inputEnded() {
-		// Redis was restarted, or the slot moves for long. No notification comes when that ends, so poll.
+		// Redis was restarted, or the slot moves for long. No notification comes when that ends, so
+		// poll.
 		w.running = true
 		w.retryTimer = c.loop.timers.Start(c.loop.now.Add(reopenInterval), w.track)
 		return

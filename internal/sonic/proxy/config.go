@@ -52,9 +52,9 @@ const (
 type Config struct {
 	// Backend is this zone's Redis.
 	Backend dialer.Config
-	// Cluster says which primary of a Redis Cluster has which slot. Backend.Address is then not used,
-	// and commands of clients are relayed as they are, writes too, unless Replicate is set. Its map must
-	// be known before Serve. Default: nil, a single Redis.
+	// Cluster says which primary of a Redis Cluster has which slot. Backend.Address is then not
+	// used. Commands of clients are relayed as they are, writes too, unless Replicate is set. The
+	// map must be known before Serve. Default: nil, a single Redis.
 	Cluster Cluster
 	// Replicate makes the proxy send writes as calls of the library's functions in front of a Redis
 	// Cluster, too, so that each slot has a stream of their effects. A write waits, at most for

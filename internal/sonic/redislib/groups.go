@@ -81,28 +81,6 @@ func (l *Library) Reached(ctx context.Context, origin string, epoch int64, curso
 	return l.call(ctx, "sonic_reached", args...).Err()
 }
 
-// Recovery says of which zones a primary that is not ready may lack effects.
-type Recovery struct {
-	Opening string // tells this recovery from a later one
-	Zones   []string
-}
-
-// LookRecovery returns the recovery of a primary. It has no zones if the primary is ready, or not
-// opened.
-func LookRecovery(ctx context.Context, db script.Doer) (Recovery, error) {
-	reply, err := db.Do(ctx, "FCALL", "sonic_primary", 0).StringSlice()
-	if NoFunction(err) {
-		return Recovery{}, nil // who opens it loads the library
-	}
-	if err != nil {
-		return Recovery{}, err
-	}
-	if len(reply) < 6 {
-		return Recovery{}, nil
-	}
-	return Recovery{Opening: reply[4], Zones: reply[5:]}, nil
-}
-
 // Recovered says that all that the topic of a zone has is applied to a primary. It fails with
 // [NotReady] if the recovery has begun again meanwhile. ready says that the primary takes writes
 // now.

@@ -31,8 +31,10 @@ type PrimaryState struct {
 	Opened, Ready bool
 	Bytes         int64  // of the streams of the slots that it was told of
 	Clock         uint64 // of Redis, in milliseconds
-	// Lacks has the zones of which a primary that is opened and not ready may lack effects.
-	Lacks []string
+	// Lacks has the zones of which a primary that is opened and not ready may lack effects. Opening
+	// distinguishes this recovery from a later one.
+	Lacks   []string
+	Opening string
 }
 
 // Look returns the state. It loads the library if the primary does not have this version.
@@ -61,7 +63,7 @@ func primaryState(c *redis.Cmd) (s PrimaryState, err error) {
 	f := fields{values: reply}
 	s.Opened, s.Ready, s.Bytes, s.Clock = f.text() == "1", f.text() == "1", f.number(), uint64(f.number())
 	if len(f.values) > 0 {
-		_ = f.text() // which opening it is
+		s.Opening = f.text()
 	}
 	for len(f.values) > 0 {
 		s.Lacks = append(s.Lacks, f.text())
@@ -96,37 +98,42 @@ func (p *Primary) Recovered(ctx context.Context, zone string) error {
 	return p.call(ctx, "sonic_recovered", zone).Err()
 }
 
-// slotsAtOnce is how many slots one request tells or asks of.
+// slotsAtOnce is how many slots one request names.
 const slotsAtOnce = 512
 
 // Hold tells the primary that it has these slots. It returns those that it does not have, or whose
 // stream has already moved: it forgets them.
 func (p *Primary) Hold(ctx context.Context, slots []int) (missing []int, err error) {
-	for len(slots) > 0 {
-		n := min(len(slots), slotsAtOnce)
-		var outs []any
-		for _, slot := range slots[:n] {
-			outs = append(outs, script.SlotOutbox(slot))
-		}
-		reply, err := p.call(ctx, "sonic_hold", outs...).StringSlice()
+	return Hold(ctx, p.conn, slots)
+}
+
+// Hold is [Primary.Hold] for another connection.
+func Hold(ctx context.Context, db script.Doer, slots []int) (missing []int, err error) {
+	for some := range slices.Chunk(slots, slotsAtOnce) {
+		refused, err := refusedSlots(db.Do(ctx, functionCall("sonic_hold", appendOutboxes(nil, some))...))
 		if err != nil {
 			return nil, err
 		}
-		for _, out := range reply {
-			missing = append(missing, cluster.Slot([]byte(out)))
-		}
-		slots = slots[n:]
+		missing = append(missing, refused...)
 	}
 	return missing, nil
 }
 
-// Hold is [Primary.Hold] for another connection.
-func Hold(ctx context.Context, db script.Doer, slots []int) error {
-	var outs []any
+// appendOutboxes appends the names of the streams of slots to the arguments of a function.
+func appendOutboxes(args []any, slots []int) []any {
 	for _, slot := range slots {
-		outs = append(outs, script.SlotOutbox(slot))
+		args = append(args, script.SlotOutbox(slot))
 	}
-	return db.Do(ctx, functionCall("sonic_hold", outs)...).Err()
+	return args
+}
+
+// refusedSlots reads a reply that names streams.
+func refusedSlots(c *redis.Cmd) (slots []int, err error) {
+	reply, err := c.StringSlice()
+	for _, out := range reply {
+		slots = append(slots, cluster.Slot([]byte(out)))
+	}
+	return slots, err
 }
 
 // Taken is what Take returns of one slot.
@@ -200,17 +207,11 @@ func (p *Primary) Lack(ctx context.Context, slots []int, markers map[string]stri
 		args = append(args, zone, marker)
 	}
 	for some := range slices.Chunk(slots, slotsAtOnce) {
-		call := slices.Clone(args)
-		for _, slot := range some {
-			call = append(call, script.SlotOutbox(slot))
-		}
-		reply, err := p.call(ctx, "sonic_lack", call...).StringSlice()
+		refused, err := refusedSlots(p.call(ctx, "sonic_lack", appendOutboxes(slices.Clone(args), some)...))
 		if err != nil {
 			return nil, err
 		}
-		for _, out := range reply {
-			missing = append(missing, cluster.Slot([]byte(out)))
-		}
+		missing = append(missing, refused...)
 	}
 	return missing, nil
 }
@@ -219,11 +220,10 @@ func (p *Primary) Lack(ctx context.Context, slots []int, markers map[string]stri
 // stream.
 func (p *Primary) Last(ctx context.Context, slots []int) (map[int]message.ID, error) {
 	last := map[int]message.ID{}
-	for len(slots) > 0 {
-		n := min(len(slots), slotsAtOnce)
+	for some := range slices.Chunk(slots, slotsAtOnce) {
 		var commands []*redis.XInfoStreamCmd
 		_, err := p.conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-			for _, slot := range slots[:n] {
+			for _, slot := range some {
 				commands = append(commands, pipe.XInfoStream(ctx, script.SlotOutbox(slot)))
 			}
 			return nil
@@ -240,11 +240,10 @@ func (p *Primary) Last(ctx context.Context, slots []int) (map[int]message.ID, er
 			case err != nil:
 				return nil, err
 			}
-			if last[slots[i]], err = message.ParseID(info.LastGeneratedID); err != nil {
+			if last[some[i]], err = message.ParseID(info.LastGeneratedID); err != nil {
 				return nil, err
 			}
 		}
-		slots = slots[n:]
 	}
 	return last, nil
 }
@@ -252,12 +251,12 @@ func (p *Primary) Last(ctx context.Context, slots []int) (map[int]message.ID, er
 // Restore applies a group of the zone's own topic that the primary has lost. epoch is that of the
 // message.
 func (p *Primary) Restore(ctx context.Context, epoch int64, g *message.PackedGroup) (Result, error) {
-	reply, err := p.conn.Do(ctx, "FCALL", "sonic_apply", 1, script.SlotOutbox(g.Slot),
-		p.cfg.Zone, fmt.Sprintf("r%d", epoch), g.Prev.String(), g.Last.String(), "", "", g.Entries).Slice()
+	call := []any{"FCALL", ApplyFunction, 1, script.SlotOutbox(g.Slot)}
+	reply, err := p.conn.Do(ctx, append(call, ApplyArgs(p.cfg.Zone, epoch, true, *g, "")...)...).Result()
 	if err != nil {
 		return Result{}, err
 	}
-	return resultOf(reply)
+	return ApplyResult(reply)
 }
 
 // Conn is the connection.
@@ -279,11 +278,7 @@ func ShippedSlots(ctx context.Context, db script.Doer, ids map[int]message.ID) (
 	for slot, id := range ids {
 		args = append(args, script.SlotOutbox(slot), id.String())
 	}
-	reply, err := db.Do(ctx, functionCall("sonic_shipped_all", args)...).StringSlice()
-	for _, out := range reply {
-		missing = append(missing, cluster.Slot([]byte(out)))
-	}
-	return missing, err
+	return refusedSlots(db.Do(ctx, functionCall("sonic_shipped_all", args)...))
 }
 
 // PruneSlot makes one step of removing versions of a slot, see [Library.Prune]. It is for

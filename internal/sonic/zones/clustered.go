@@ -122,9 +122,9 @@ func (c *clustered) marks(ctx context.Context) (marks map[string]message.ID, rea
 			return err
 		}
 		ready = ready && len(state) > 1 && state[0] == "1" && state[1] == "1"
-		found, err := primaries.ReadWatermarks(ctx, db, slots[0])
-		for name, ms := range found {
-			marks[name] = message.Max(marks[name], message.ID{Ms: ms})
+		found, err := primaries.ReadMarkers(ctx, db, slots[0])
+		for name, marker := range found {
+			marks[name] = message.Max(marks[name], message.ID{Ms: marker.Watermark})
 		}
 		return err
 	})

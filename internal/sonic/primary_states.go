@@ -103,11 +103,11 @@ func (s *primaryStates) checkAny() error {
 			return nil
 		}
 	}
-	return withoutWrites(s.problems)
+	return writeProblems(s.problems)
 }
 
-// withoutWrites returns one error for primaries that take no writes.
-func withoutWrites(problems map[string]error) error {
+// writeProblems returns one error for primaries that take no writes.
+func writeProblems(problems map[string]error) error {
 	var errs []error
 	for _, address := range slices.Sorted(maps.Keys(problems)) {
 		errs = append(errs, fmt.Errorf("primary %s takes no writes: %w", address, problems[address]))

@@ -60,7 +60,7 @@ func TestStatesOfPrimaries(t *testing.T) {
 	db := open(one, true)
 	open(two, false)
 	slot := script.SlotKeys(0)
-	require.NoError(t, db.Do(ctx, "FCALL", "sonic_set", 1, slot.Outbox, "0", strings.TrimSuffix(slot.Mark, "mark")+"x", make([]byte, 3<<19)).Err())
+	require.NoError(t, db.Do(ctx, "FCALL", "sonic_set", 1, slot.Outbox, "0", strings.TrimSuffix(slot.Markers, "mark")+"x", make([]byte, 3<<19)).Err())
 	m, err = s.measure(ctx, cfg)
 	require.NoError(t, err)
 	assert.Greater(t, m.Bytes, int64(3<<19))
@@ -68,7 +68,7 @@ func TestStatesOfPrimaries(t *testing.T) {
 	assert.Equal(t, "the outbox is full: Pulsar has not stored ", m.problem()[:42])
 	assert.NotContains(t, m.problem(), "old")
 	require.NoError(t, s.checkAny())
-	require.EqualError(t, withoutWrites(s.notReady()), "primary "+two.Addr()+" takes no writes: it may have older data than before: it waits for effects of the zones a, b")
+	require.EqualError(t, writeProblems(s.notReady()), "primary "+two.Addr()+" takes no writes: it may have older data than before: it waits for effects of the zones a, b")
 	require.Len(t, s.notReady(), 1)
 
 	c := &clusterState{cluster: stillCluster{m: p.m}, unreachable: func() map[string]error { return nil }, notReady: s.notReady}

@@ -11,7 +11,7 @@ import (
 // [apply.ClusterApplier].
 type clusterApplier interface {
 	Reached() uint64
-	Told() map[string]uint64
+	OtherReached() map[string]uint64
 }
 
 // clusterProgress says how far the zones are, as a zone with a Redis Cluster knows it.
@@ -39,11 +39,11 @@ const horizonMargin = time.Minute
 func (p clusterProgress) horizon() message.ID {
 	least := uint64(math.MaxUint64)
 	for zone, a := range p.others {
-		told := a.Told()
-		least = min(least, a.Reached(), told[p.zone])
+		other := a.OtherReached()
+		least = min(least, a.Reached(), other[p.zone])
 		for third := range p.others {
 			if third != zone {
-				least = min(least, told[third])
+				least = min(least, other[third])
 			}
 		}
 	}

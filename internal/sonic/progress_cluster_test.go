@@ -10,12 +10,12 @@ import (
 
 // stillApplier is an applier of a zone that does nothing.
 type stillApplier struct {
-	reached uint64
-	told    map[string]uint64
+	reached      uint64
+	otherReached map[string]uint64
 }
 
-func (a stillApplier) Reached() uint64         { return a.reached }
-func (a stillApplier) Told() map[string]uint64 { return a.told }
+func (a stillApplier) Reached() uint64                 { return a.reached }
+func (a stillApplier) OtherReached() map[string]uint64 { return a.otherReached }
 
 // TestHorizon: what counts is the zone that is furthest behind with another one, and zero while one
 // is not known.
@@ -32,17 +32,17 @@ func TestHorizon(t *testing.T) {
 		others map[string]clusterApplier
 		want   uint64
 	}{
-		"alone":               {},
-		"two zones":           {map[string]clusterApplier{"b": stillApplier{minute + 5, map[string]uint64{"a": minute + 7}}}, 5},
-		"the other is behind": {map[string]clusterApplier{"b": stillApplier{minute + 5, map[string]uint64{"a": minute + 2}}}, 2},
-		"it has told nothing": {map[string]clusterApplier{"b": stillApplier{minute + 5, nil}}, 0},
-		"nothing has come":    {map[string]clusterApplier{"b": stillApplier{0, map[string]uint64{"a": minute + 2}}}, 0},
-		"less than a minute":  {map[string]clusterApplier{"b": stillApplier{minute, map[string]uint64{"a": minute}}}, 0},
-		"three zones":         {map[string]clusterApplier{"b": b(minute+9, minute+8, minute+7), "c": c(minute+9, minute+8, minute+6)}, 6},
-		"c is behind with b":  {map[string]clusterApplier{"b": b(minute+9, minute+8, minute+7), "c": c(minute+9, minute+8, minute+1)}, 1},
-		"b is behind with c":  {map[string]clusterApplier{"b": b(minute+9, minute+8, minute+1), "c": c(minute+9, minute+8, minute+7)}, 1},
-		"this one with c":     {map[string]clusterApplier{"b": b(minute+9, minute+8, minute+7), "c": c(minute+1, minute+8, minute+7)}, 1},
-		"b has not told of c": {map[string]clusterApplier{"b": stillApplier{minute + 9, map[string]uint64{"a": minute + 9}}, "c": c(minute+9, minute+8, minute+7)}, 0},
+		"alone":                   {},
+		"two zones":               {map[string]clusterApplier{"b": stillApplier{minute + 5, map[string]uint64{"a": minute + 7}}}, 5},
+		"the other is behind":     {map[string]clusterApplier{"b": stillApplier{minute + 5, map[string]uint64{"a": minute + 2}}}, 2},
+		"it has reported nothing": {map[string]clusterApplier{"b": stillApplier{minute + 5, nil}}, 0},
+		"nothing has come":        {map[string]clusterApplier{"b": stillApplier{0, map[string]uint64{"a": minute + 2}}}, 0},
+		"less than a minute":      {map[string]clusterApplier{"b": stillApplier{minute, map[string]uint64{"a": minute}}}, 0},
+		"three zones":             {map[string]clusterApplier{"b": b(minute+9, minute+8, minute+7), "c": c(minute+9, minute+8, minute+6)}, 6},
+		"c is behind with b":      {map[string]clusterApplier{"b": b(minute+9, minute+8, minute+7), "c": c(minute+9, minute+8, minute+1)}, 1},
+		"b is behind with c":      {map[string]clusterApplier{"b": b(minute+9, minute+8, minute+1), "c": c(minute+9, minute+8, minute+7)}, 1},
+		"this one with c":         {map[string]clusterApplier{"b": b(minute+9, minute+8, minute+7), "c": c(minute+1, minute+8, minute+7)}, 1},
+		"b has not reported c":    {map[string]clusterApplier{"b": stillApplier{minute + 9, map[string]uint64{"a": minute + 9}}, "c": c(minute+9, minute+8, minute+7)}, 0},
 	} {
 		p := clusterProgress{"a", row.others}
 		want := message.ID{}

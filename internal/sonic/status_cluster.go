@@ -112,7 +112,7 @@ func (c *clusterState) watch(ctx context.Context, state, writes *health.State) e
 		_, err := c.problem()
 		state.Set(err)
 		if c.notReady != nil {
-			writes.Set(withoutWrites(c.notReady()))
+			writes.Set(writeProblems(c.notReady()))
 		}
 	}
 }

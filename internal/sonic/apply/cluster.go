@@ -21,23 +21,23 @@ import (
 const applyTimeout = 10 * time.Second
 
 // ClusterApplier is the [Applier] of a zone that has a Redis Cluster. It also applies again what a
-// primary has lost that was restarted or has taken over: the primary is opened, and not ready, until
-// the appliers of all zones have. All methods are safe for concurrent use.
+// primary has lost that was restarted or has taken over: that primary is not ready until the appliers
+// of all zones have done so. All methods are safe for concurrent use.
 type ClusterApplier struct {
 	*progress
 	primaries *primaries.Primaries
 
 	// Only the consumer's handler uses these.
-	parts joiner
+	parts partJoiner
 	chain chain
 
-	// mu of progress is held for these.
-	marks map[string]primaries.Marker // by name: those to write; nil: there is nothing new
-	told  map[string]message.ID       // by zone, what the other zone has told: how far it is
-	left  map[string]bool             // databases of effects that were not applied
+	// The lock of progress is held for these.
+	markers        map[string]primaries.Marker // by name: those to write; nil: none is new
+	otherReached   map[string]message.ID       // by zone, how far the origin says it has applied its effects
+	otherDatabases map[string]bool             // databases of effects that were not applied, once logged
 }
 
-// chain is up to where the messages of an origin with one Redis are applied, one behind the other.
+// chain says up to which effect the messages of an origin with one Redis are applied without a gap.
 type chain struct {
 	known bool
 	last  message.ID
@@ -52,7 +52,7 @@ func (c *chain) add(h *message.Header) { *c = chain{true, message.Max(c.last, h.
 
 // NewCluster makes an applier.
 func NewCluster(cfg Config, p *primaries.Primaries, client *messaging.Client, log *zap.Logger, m *Metrics) *ClusterApplier {
-	return &ClusterApplier{progress: newProgress(cfg, client, log, m), primaries: p, told: map[string]message.ID{}, left: map[string]bool{}}
+	return &ClusterApplier{progress: newProgress(cfg, client, log, m), primaries: p, otherReached: map[string]message.ID{}, otherDatabases: map[string]bool{}}
 }
 
 // Run applies effects until ctx ends, see [Applier.Run].
@@ -66,7 +66,7 @@ func (a *ClusterApplier) apply(ctx context.Context, d *messaging.Delivery) error
 	}
 	err = a.applyNext(ctx, d, h, &a.parts, &a.chain)
 	gap := (*slotGap)(nil)
-	if !errors.Is(err, errLacking) && !errors.As(err, &gap) {
+	if !errors.Is(err, errPartsMissing) && !errors.As(err, &gap) {
 		return err
 	}
 	if gap != nil && a.chain.known {
@@ -75,26 +75,26 @@ func (a *ClusterApplier) apply(ctx context.Context, d *messaging.Delivery) error
 	if err := a.catchUp(ctx, d); err != nil {
 		return err
 	}
-	return a.finally(d, h, a.applyNext(ctx, d, h, &a.parts, &a.chain))
+	return a.finalError(d, h, a.applyNext(ctx, d, h, &a.parts, &a.chain))
 }
 
-// finally is the error of a message if reading the topic again has not helped.
-func (a *ClusterApplier) finally(d *messaging.Delivery, h *message.Header, err error) error {
+// finalError returns the error of a message that still failed after the topic was read again.
+func (a *ClusterApplier) finalError(d *messaging.Delivery, h *message.Header, err error) error {
 	if gap := (*slotGap)(nil); errors.As(err, &gap) {
 		return a.reportGap(h, gap.at)
 	}
-	if errors.Is(err, errLacking) {
+	if errors.Is(err, errPartsMissing) {
 		return cannotApply(d, h, err)
 	}
 	return err
 }
 
-// applyNext applies a message. Its error is errLacking or a slotGap if something before it is
+// applyNext applies a message. Its error is errPartsMissing or a slotGap if something before it is
 // missing.
-func (a *ClusterApplier) applyNext(ctx context.Context, d *messaging.Delivery, h *message.Header, parts *joiner, c *chain) error {
+func (a *ClusterApplier) applyNext(ctx context.Context, d *messaging.Delivery, h *message.Header, parts *partJoiner, c *chain) error {
 	payload, whole, err := parts.add(h, d.Payload)
 	switch {
-	case errors.Is(err, errLacking):
+	case errors.Is(err, errPartsMissing):
 		return err
 	case err != nil:
 		return cannotApply(d, h, err)
@@ -129,19 +129,19 @@ func (a *ClusterApplier) applyNext(ctx context.Context, d *messaging.Delivery, h
 		return err
 	}
 	c.add(h)
-	a.recordLeft(d, split.Left)
+	a.recordOtherDatabases(d, split.OtherDatabases)
 	a.recordApplied(d, h)
-	a.recordMark(d, h, split.Told)
+	a.recordMarkers(d, h, split.Reached)
 	return nil
 }
 
-// recordLeft counts and logs effects that a Redis Cluster cannot apply, by database.
-func (a *ClusterApplier) recordLeft(d *messaging.Delivery, left map[string]int64) {
-	for db, n := range left {
+// recordOtherDatabases counts and logs effects that a Redis Cluster cannot apply, by database.
+func (a *ClusterApplier) recordOtherDatabases(d *messaging.Delivery, counts map[string]int64) {
+	for db, n := range counts {
 		a.metrics.effects.WithLabelValues(a.cfg.Origin, "diverged").Add(float64(n))
 		a.mu.Lock()
-		again := a.left[db]
-		a.left[db] = true
+		again := a.otherDatabases[db]
+		a.otherDatabases[db] = true
 		a.mu.Unlock()
 		if !again {
 			a.log.Error("the other zone writes to a database that a Redis Cluster does not have: this zone applies none of these effects, sonic_applied_effects_total counts them as diverged",
@@ -158,10 +158,7 @@ func slotCalls(h *message.Header, payload []byte, id string, recovers bool) (cal
 		if groups, err = message.Groups(payload); err != nil {
 			return nil, split, err
 		}
-		split.Told = map[string]message.ID{}
-		for zone, ms := range h.Reached {
-			split.Told[zone] = message.ID{Ms: ms}
-		}
+		split.Reached = h.ReachedIDs()
 	} else {
 		if split, err = message.SplitBySlot(payload); err != nil {
 			return nil, split, err
@@ -185,13 +182,13 @@ func (a *ClusterApplier) catchUp(ctx context.Context, d *messaging.Delivery) err
 	if err != nil {
 		return err
 	}
-	parts, c := joiner{}, chainFrom(marker)
+	parts, c := partJoiner{}, chainFrom(marker)
 	if err := a.readAgain(ctx, d, string(marker.Message.Bytes()), func(ctx context.Context, missing *messaging.Delivery) error {
 		h, err := a.readHeader(ctx, missing)
 		if h == nil {
 			return err
 		}
-		return a.finally(missing, h, a.applyNext(ctx, missing, h, &parts, &c))
+		return a.finalError(missing, h, a.applyNext(ctx, missing, h, &parts, &c))
 	}); err != nil {
 		return err
 	}
@@ -208,7 +205,7 @@ func chainFrom(m primaries.Marker) chain {
 	return chain{true, message.ID{Ms: m.Watermark, Seq: math.MaxUint64}}
 }
 
-// readHeader is header. What is behind the latest marker is not passed.
+// readHeader is header. A message is passed if it is not behind the latest marker.
 func (a *ClusterApplier) readHeader(ctx context.Context, d *messaging.Delivery) (*message.Header, error) {
 	return a.header(d, func(*message.Header) (bool, error) {
 		marker, err := a.latestMarker(ctx)
@@ -234,7 +231,7 @@ func (a *ClusterApplier) watch(ctx context.Context, subscribing func() error) {
 		case <-ctx.Done():
 			return
 		}
-		a.writeMarks(ctx)
+		a.writeMarkers(ctx)
 		if time.Since(looked) < watchEvery || ctx.Err() != nil {
 			continue
 		}
@@ -247,6 +244,6 @@ func (a *ClusterApplier) watch(ctx context.Context, subscribing func() error) {
 		if marker, err := a.latestMarker(ctx); err == nil { // the consumer logs the error
 			a.updateCursor(message.ID{Ms: marker.Watermark})
 		}
-		a.updateTold(ctx)
+		a.updateOtherReached(ctx)
 	}
 }

@@ -231,13 +231,13 @@ func TestMessagesToARedisCluster(t *testing.T) {
 	}
 	eventually(t, func() bool { // what a zone has told is known to all processes
 		address := nodes[0].Addr()
-		m, err := primaries.ReadMarker(t.Context(), z.primaries.At(address), primaries.SlotsOf(z.primaries.Map(), address), MarkOf("b", "a"))
+		m, err := primaries.ReadMarker(t.Context(), z.primaries.At(address), primaries.SlotsOf(z.primaries.Map(), address), ReachedMarker("b", "a"))
 		return err == nil && m.Watermark == 77
 	}, "what zone b has told")
 	other := z.applier(client, appliers[1].cfg)
-	other.updateTold(t.Context())
-	assert.Equal(t, map[string]uint64{"a": 77}, other.Told())
-	assert.Equal(t, other.Told(), appliers[1].Told())
+	other.updateOtherReached(t.Context())
+	assert.Equal(t, map[string]uint64{"a": 77}, other.OtherReached())
+	assert.Equal(t, other.OtherReached(), appliers[1].OtherReached())
 	assert.Positive(t, appliers[1].Reached())
 
 	// A replica takes over. It has what its primary had sent it.

@@ -11,30 +11,30 @@ import (
 const maxJoined = 1 << 30
 
 var (
-	errLacking = errors.New("the parts of the message before this one are missing")
-	errLarge   = errors.New("the parts of the message are larger than 1 GiB")
+	errPartsMissing = errors.New("earlier parts of the message are missing")
+	errLarge        = errors.New("the parts of the message are larger than 1 GiB")
 )
 
-// joiner joins the parts of the messages of a topic, which come in order. A message can come twice.
-type joiner struct {
+// partJoiner joins the parts of the messages of a topic, which come in order. A message can come twice.
+type partJoiner struct {
 	begin       int64 // position of the message, less one
 	have, parts int
 	payload     []byte
 }
 
 // add takes a message. ok is false for a part with others behind it. Otherwise add returns the
-// payload, which is valid until the next call. The error is errLacking or errLarge.
-func (j *joiner) add(h *message.Header, payload []byte) (whole []byte, ok bool, err error) {
+// payload, which is valid until the next call. The error is errPartsMissing or errLarge.
+func (j *partJoiner) add(h *message.Header, payload []byte) (whole []byte, ok bool, err error) {
 	if h.Parts <= 1 {
-		*j = joiner{}
+		*j = partJoiner{}
 		return payload, true, nil
 	}
 	if begin := h.Position - int64(h.Part); begin != j.begin || h.Parts != j.parts {
-		*j = joiner{begin: begin, parts: h.Parts}
+		*j = partJoiner{begin: begin, parts: h.Parts}
 	}
 	switch {
 	case h.Part > j.have+1:
-		return nil, false, errLacking
+		return nil, false, errPartsMissing
 	case h.Part == j.have+1:
 		if len(j.payload)+len(payload) > maxJoined {
 			return nil, false, errLarge

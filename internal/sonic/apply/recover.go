@@ -42,7 +42,7 @@ func (a *ClusterApplier) recover(ctx context.Context) {
 // It uses no other primary, so that one which cannot be reached does no harm.
 func (a *ClusterApplier) recoverPrimary(ctx context.Context, address string, slots []int) error {
 	db := a.primaries.At(address)
-	looking, cancel := context.WithTimeout(ctx, untilRead)
+	looking, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	state, err := redislib.LookPrimary(looking, db)
 	if err != nil {
@@ -57,14 +57,14 @@ func (a *ClusterApplier) recoverPrimary(ctx context.Context, address string, slo
 		return err
 	}
 	began, n := time.Now(), 0
-	parts, c, elsewhere := joiner{}, chainFrom(marker), map[int]bool{}
+	parts, c, elsewhere := partJoiner{}, chainFrom(marker), map[int]bool{}
 	if err := a.readToEnd(ctx, string(marker.Message.Bytes()), func(ctx context.Context, d *messaging.Delivery) error {
 		h, err := a.readHeader(ctx, d)
 		if h == nil {
 			return err
 		}
 		n++
-		return a.finally(d, h, a.applyTo(ctx, db, d, h, &parts, &c, elsewhere))
+		return a.finalError(d, h, a.applyTo(ctx, db, d, h, &parts, &c, elsewhere))
 	}); err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (a *ClusterApplier) recoverPrimary(ctx context.Context, address string, slo
 
 // applyTo applies to one primary those effects of a message that are of its slots. elsewhere are
 // slots of which the primary has said that another one has them; applyTo adds to it.
-func (a *ClusterApplier) applyTo(ctx context.Context, db *redis.Client, d *messaging.Delivery, h *message.Header, parts *joiner, c *chain, elsewhere map[int]bool) error {
+func (a *ClusterApplier) applyTo(ctx context.Context, db *redis.Client, d *messaging.Delivery, h *message.Header, parts *partJoiner, c *chain, elsewhere map[int]bool) error {
 	payload, whole, err := parts.add(h, d.Payload)
 	switch {
 	case err != nil:

@@ -16,17 +16,17 @@ const reachEvery = time.Second
 
 // slotState is the state of applying the messages of an origin that has a Redis Cluster.
 type slotState struct {
-	parts joiner
-	// epoch is that of this Redis when the cursor was read from which on all messages are applied. 0:
-	// they may be not.
+	parts partJoiner
+	// epoch is that of this Redis when the cursor was read. All messages behind the cursor are applied
+	// since. 0: some may be missing.
 	epoch   int64
 	reached time.Time // when the cursor was moved
 }
 
 // applySlots applies a message with the effects of slots. Each slot has a chain of its own, so a
-// message does not tell whether all before it are applied: this Redis may have come back without
-// some, of slots that this message does not have. So the cursor is moved only if Redis was not opened
-// again since all messages behind it were applied.
+// message does not show whether all before it are applied: this Redis may have come back without
+// effects of slots that this message does not have. So the cursor is moved only if Redis was not
+// opened again since the messages behind the cursor were applied.
 func (a *Applier) applySlots(ctx context.Context, d *messaging.Delivery, h *message.Header) error {
 	if a.slots.epoch == 0 {
 		if err := a.catchUp(ctx, d); err != nil {
@@ -34,7 +34,7 @@ func (a *Applier) applySlots(ctx context.Context, d *messaging.Delivery, h *mess
 		}
 	}
 	err := a.applySlotsAgain(ctx, d, h, &a.slots, false)
-	if gap := (*slotGap)(nil); errors.As(err, &gap) || errors.Is(err, errLacking) {
+	if gap := (*slotGap)(nil); errors.As(err, &gap) || errors.Is(err, errPartsMissing) {
 		if gap != nil {
 			a.logGap(h, gap.at)
 		}
@@ -81,7 +81,7 @@ func (a *Applier) applySlotsAgain(ctx context.Context, d *messaging.Delivery, h 
 		return errMixed
 	}
 	payload, whole, err := slots.parts.add(h, d.Payload)
-	if errors.Is(err, errLacking) && !final {
+	if errors.Is(err, errPartsMissing) && !final {
 		return err
 	}
 	if err != nil {
@@ -108,11 +108,7 @@ func (a *Applier) applySlotsAgain(ctx context.Context, d *messaging.Delivery, h 
 		return err
 	}
 	if len(groups) == 0 || time.Since(slots.reached) >= reachEvery {
-		told := map[string]message.ID{}
-		for zone, ms := range h.Reached {
-			told[zone] = message.ID{Ms: ms}
-		}
-		if err := a.library.Reached(ctx, a.cfg.Origin, slots.epoch, reachedBy(h), string(d.ID.Bytes()), told); err != nil {
+		if err := a.library.Reached(ctx, a.cfg.Origin, slots.epoch, reachedBy(h), string(d.ID.Bytes()), h.ReachedIDs()); err != nil {
 			return err
 		}
 		slots.reached = time.Now()

@@ -21,7 +21,7 @@ func TestPartsAreJoined(t *testing.T) {
 	part := func(position int64, n, parts int) *message.Header {
 		return &message.Header{Position: position, Part: n, Parts: parts}
 	}
-	var j joiner
+	var j partJoiner
 	add := func(h *message.Header, payload string) string {
 		whole, ok, err := j.add(h, []byte(payload))
 		if err != nil {
@@ -30,7 +30,7 @@ func TestPartsAreJoined(t *testing.T) {
 		return fmt.Sprint(string(whole), " ", ok)
 	}
 	assert.Equal(t, "whole true", add(part(1, 1, 1), "whole"))
-	assert.Equal(t, errLacking.Error(), add(part(3, 2, 3), "b"))
+	assert.Equal(t, errPartsMissing.Error(), add(part(3, 2, 3), "b"))
 	for range 2 { // parts come again
 		assert.Equal(t, "a false", add(part(2, 1, 3), "a"))
 	}
@@ -39,7 +39,7 @@ func TestPartsAreJoined(t *testing.T) {
 	for range 2 {
 		assert.Equal(t, "abc true", add(part(4, 3, 3), "c"))
 	}
-	assert.Equal(t, errLacking.Error(), add(part(6, 2, 3), "b"), "of the message behind it")
+	assert.Equal(t, errPartsMissing.Error(), add(part(6, 2, 3), "b"), "of the message behind it")
 	assert.Equal(t, "d false", add(part(5, 1, 3), "d"))
 	assert.Equal(t, "e false", add(part(7, 1, 2), "e"), "another one")
 	assert.Equal(t, "whole true", add(part(9, 1, 1), "whole"))

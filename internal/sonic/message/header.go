@@ -15,20 +15,20 @@ const Format = 5
 
 // Names of properties.
 const (
-	propFormat   = "sonic_format"
-	propOrigin   = "sonic_origin"
-	propShard    = "sonic_shard"
-	propEpoch    = "sonic_epoch"
-	propPrev     = "sonic_prev"
-	propFirst    = "sonic_first"
-	propLast     = "sonic_last"
-	propCount    = "sonic_count"
-	propPosition = "sonic_position"
-	propPart     = "sonic_part"
-	propConfig   = "sonic_config"
-	propSlots    = "sonic_slots"
-	propMark     = "sonic_watermark"
-	propReached  = "sonic_reached"
+	propFormat    = "sonic_format"
+	propOrigin    = "sonic_origin"
+	propShard     = "sonic_shard"
+	propEpoch     = "sonic_epoch"
+	propPrev      = "sonic_prev"
+	propFirst     = "sonic_first"
+	propLast      = "sonic_last"
+	propCount     = "sonic_count"
+	propPosition  = "sonic_position"
+	propPart      = "sonic_part"
+	propConfig    = "sonic_config"
+	propSlots     = "sonic_slots"
+	propWatermark = "sonic_watermark"
+	propReached   = "sonic_reached"
 )
 
 // Header is the content of a message's properties.
@@ -61,6 +61,15 @@ type Header struct {
 	Reached map[string]uint64
 }
 
+// ReachedIDs returns Reached as ids.
+func (h *Header) ReachedIDs() map[string]ID {
+	ids := make(map[string]ID, len(h.Reached))
+	for zone, ms := range h.Reached {
+		ids[zone] = ID{Ms: ms}
+	}
+	return ids
+}
+
 // ErrNewer says that a newer Sonic wrote the message.
 var ErrNewer = errors.New("a newer version of Sonic wrote it")
 
@@ -85,7 +94,7 @@ func (h *Header) Properties() map[string]string {
 		p[propConfig] = h.Config
 	}
 	if h.Slots {
-		p[propSlots], p[propMark] = "yes", strconv.FormatUint(h.Watermark, 10)
+		p[propSlots], p[propWatermark] = "yes", strconv.FormatUint(h.Watermark, 10)
 		var reached []string
 		for _, zone := range slices.Sorted(maps.Keys(h.Reached)) {
 			reached = append(reached, zone+"="+strconv.FormatUint(h.Reached[zone], 10))
@@ -146,7 +155,7 @@ func ParseHeader(p map[string]string) (*Header, error) {
 		}
 	}
 	if h.Slots = p[propSlots] != ""; h.Slots {
-		h.Watermark, h.Reached = uint64(number(propMark)), map[string]uint64{}
+		h.Watermark, h.Reached = uint64(number(propWatermark)), map[string]uint64{}
 		for _, word := range strings.Fields(p[propReached]) {
 			zone, ms, _ := strings.Cut(word, "=")
 			if h.Reached[zone], err = strconv.ParseUint(ms, 10, 64); err != nil {

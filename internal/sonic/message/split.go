@@ -17,11 +17,11 @@ type Split struct {
 	// Slots are in the order of their first effect. Entries keep their ids and their order, and may be
 	// in several slots.
 	Slots []SlotPayload
-	// Told is the last cursor of each zone that the payload tells: how far the zone has applied its
-	// effects.
-	Told map[string]ID
-	// Left is how many effects no slot has, by database: a Redis Cluster has only the database 0.
-	Left map[string]int64
+	// Reached has, for each other zone, the last effect that the origin says it has applied.
+	Reached map[string]ID
+	// OtherDatabases is how many effects are of databases other than 0, by database: a Redis Cluster
+	// does not have these.
+	OtherDatabases map[string]int64
 }
 
 // SlotPayload is what a payload has for one slot.
@@ -35,14 +35,14 @@ type SlotPayload struct {
 const keyedEffects = "SRLDHAZhazEIijPNO"
 
 // SplitBySlot splits a payload of a zone with one Redis by the slots of keys. A flush of database 0
-// is in every slot. SplitBySlot leaves out effects on other databases: see Split.Left. Its errors are
+// is in every slot. SplitBySlot leaves out effects on other databases: see Split.OtherDatabases. Its errors are
 // [ErrPayload] and [ErrEffect].
 func SplitBySlot(payload []byte) (Split, error) {
 	entries, err := Entries(payload)
 	if err != nil {
 		return Split{}, err
 	}
-	s := splitter{Split: Split{Told: map[string]ID{}, Left: map[string]int64{}}, at: map[int]int{}}
+	s := splitter{Split: Split{Reached: map[string]ID{}, OtherDatabases: map[string]int64{}}, at: map[int]int{}}
 	for i := range entries {
 		id := entries[i].ID
 		if err := eachEffect([]byte(entries[i].Effects), s.add); err != nil {
@@ -69,14 +69,14 @@ type splitter struct {
 func (s *splitter) add(effect [][]byte, packed []byte) error {
 	switch op := effect[0]; {
 	case string(op) == "_":
-		return readTold(effect[4:], s.Told)
+		return readReached(effect[4:], s.Reached)
 	case string(op) == "F":
 		s.addFlush(effect)
 	case len(op) != 1 || bytes.IndexByte([]byte(keyedEffects), op[0]) < 0:
 		return fmt.Errorf("%w: %q", ErrEffect, op)
 	case string(effect[2]) != "0" && op[0] != 'P': // a channel is of no database
 		if op[0] != 'N' && op[0] != 'O' { // these ask for effects and announce them
-			s.Left[string(effect[2])]++
+			s.OtherDatabases[string(effect[2])]++
 		}
 	default:
 		s.put(cluster.Slot(effect[3]), packed)
@@ -147,8 +147,8 @@ func eachEffect(packed []byte, f func(effect [][]byte, packed []byte) error) err
 	return nil
 }
 
-// readTold reads zone, cursor, zone, cursor.
-func readTold(values [][]byte, told map[string]ID) error {
+// readReached reads zone, cursor, zone, cursor.
+func readReached(values [][]byte, reached map[string]ID) error {
 	if len(values)%2 != 0 {
 		return fmt.Errorf("%w: a zone without a cursor", ErrPayload)
 	}
@@ -157,7 +157,7 @@ func readTold(values [][]byte, told map[string]ID) error {
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrPayload, err)
 		}
-		told[string(values[i])] = id
+		reached[string(values[i])] = id
 	}
 	return nil
 }

@@ -60,8 +60,8 @@ func TestSplitBySlot(t *testing.T) {
 	split, err := message.SplitBySlot(payload)
 	require.NoError(t, err)
 	slots := split.Slots
-	assert.Empty(t, split.Left)
-	assert.Equal(t, map[string]message.ID{"b": id(7), "c": {Ms: 6, Seq: 1}}, split.Told)
+	assert.Empty(t, split.OtherDatabases)
+	assert.Equal(t, map[string]message.ID{"b": id(7), "c": {Ms: 6, Seq: 1}}, split.Reached)
 	require.Len(t, slots, 2)
 	assert.Equal(t, cluster.Slot([]byte("a")), slots[0].Slot)
 	assert.Equal(t, id(4), slots[0].Last)
@@ -73,7 +73,7 @@ func TestSplitBySlot(t *testing.T) {
 	split, err = message.SplitBySlot(payloadOf())
 	require.NoError(t, err)
 	assert.Empty(t, split.Slots)
-	assert.Empty(t, split.Told)
+	assert.Empty(t, split.Reached)
 }
 
 // A flush is in every slot, between the effects before and behind it. What is of another database
@@ -88,7 +88,7 @@ func TestSplitOfFlushesAndDatabases(t *testing.T) {
 		message.Entry{ID: id(4), Effects: packed([]string{"F", "l", "5", "", "3"})},
 	))
 	require.NoError(t, err)
-	assert.Equal(t, map[string]int64{"3": 2, "9": 1}, split.Left)
+	assert.Equal(t, map[string]int64{"3": 2, "9": 1}, split.OtherDatabases)
 	require.Len(t, split.Slots, cluster.Slots)
 	const flush = "2-0 F l 0 "
 	found := map[int]bool{}
@@ -106,7 +106,7 @@ func TestSplitOfFlushesAndDatabases(t *testing.T) {
 	split, err = message.SplitBySlot(payloadOf(message.Entry{ID: id(1), Effects: packed([]string{"F", "l", "5", ""})}))
 	require.NoError(t, err)
 	assert.Empty(t, split.Slots)
-	assert.Empty(t, split.Left, "there is nothing to delete")
+	assert.Empty(t, split.OtherDatabases, "there is nothing to delete")
 }
 
 func TestPayloadsThatCannotBeSplit(t *testing.T) {

@@ -79,7 +79,7 @@ const markersAtOnce = 1000
 // when it was written, or has moved in with a slot. ReadMarker passes over slots that the primary
 // does not have.
 func ReadMarker(ctx context.Context, db Pipeliner, slots []int, zone string) (greatest Marker, err error) {
-	err = eachMarker(ctx, db, slots, zone, func(k script.Keys) string { return k.Mark }, func(m Marker) {
+	err = eachMarker(ctx, db, slots, zone, func(k script.Keys) string { return k.Markers }, func(m Marker) {
 		if greatest.IsZero() || m.Message.Compare(greatest.Message) > 0 {
 			greatest = m
 		}
@@ -139,7 +139,7 @@ func eachMarker(ctx context.Context, db Pipeliner, slots []int, zone string, has
 // ReadMarkers returns all markers in a slot, by name. It returns none if another primary has the
 // slot.
 func ReadMarkers(ctx context.Context, db redis.HashCmdable, slot int) (map[string]Marker, error) {
-	texts, err := db.HGetAll(ctx, script.SlotKeys(slot).Mark).Result()
+	texts, err := db.HGetAll(ctx, script.SlotKeys(slot).Markers).Result()
 	if Moving(err) {
 		return map[string]Marker{}, nil
 	}

@@ -71,11 +71,11 @@ func resultOf(reply []any) (Result, error) {
 }
 
 // Reached sets the cursor of an origin with a Redis Cluster: everything before it is applied, up to
-// the message of that id. told is what the origin has told: its cursors of other zones. Reached fails
-// with [Older] if this Redis does not have this epoch any more.
-func (l *Library) Reached(ctx context.Context, origin string, epoch int64, cursor message.ID, id string, told map[string]message.ID) error {
+// the message of that id. others are the origin's own cursors of other zones. Reached fails with
+// [Older] if this Redis does not have this epoch any more.
+func (l *Library) Reached(ctx context.Context, origin string, epoch int64, cursor message.ID, id string, others map[string]message.ID) error {
 	args := []any{origin, epoch, cursor.String(), id}
-	for zone, at := range told {
+	for zone, at := range others {
 		args = append(args, zone, at.String())
 	}
 	return l.call(ctx, "sonic_reached", args...).Err()

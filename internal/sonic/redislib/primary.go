@@ -14,8 +14,8 @@ import (
 )
 
 // Primary is the library of a primary of a Redis Cluster, in which each slot is a shard. It uses one
-// connection: what it has been told holds as long as the connection does, because the primary
-// cannot be restarted meanwhile. It is not safe for concurrent use.
+// connection: as long as that lasts the primary is not restarted, so what it has been sent still
+// holds. It is not safe for concurrent use.
 type Primary struct {
 	cfg  Config
 	conn *redis.Conn
@@ -29,7 +29,7 @@ func NewPrimary(conn *redis.Conn, cfg Config) *Primary { return &Primary{cfg, co
 // of the library make it not opened.
 type PrimaryState struct {
 	Opened, Ready bool
-	Bytes         int64  // of the streams of the slots that it was told of
+	Bytes         int64  // of the streams of the slots of Hold
 	Clock         uint64 // of Redis, in milliseconds
 	// Lacks has the zones of which a primary that is opened and not ready may lack effects. Opening
 	// distinguishes this recovery from a later one.
@@ -73,7 +73,7 @@ func primaryState(c *redis.Cmd) (s PrimaryState, err error) {
 
 // Open passes the configuration to the library. A primary that is not ready takes no writes. It
 // must stay so until what it may have lost is applied, see Recovered. It gives no entry a time
-// before floor, in milliseconds: the zone has told others that they have all before it.
+// before floor, in milliseconds: the zone has reported to others that they have all before it.
 //
 // Open loads the library anew if the primary is not opened, see [script.Replace].
 func (p *Primary) Open(ctx context.Context, before PrimaryState, ready bool, floor uint64) error {

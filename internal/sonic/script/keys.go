@@ -14,7 +14,7 @@ type Keys struct {
 	Meta     string // hash: zone, epoch, shipped, layout
 	Boot     string // hash: after a bootstrap, the source's progress at the moment when it read a key without versions
 	Unsent   string // hash: what dropped effects changed
-	Mark     string // hash: zone to the message of its topic up to which a primary of a cluster has all
+	Markers  string // hash: zone to the message of its topic up to which a primary of a cluster has all
 	Lacks    string // hash: zone to the message of its topic behind which this slot of a Redis Cluster may lack effects
 	Live     string // not a key: the shard channel of effects that do not go through the stream
 
@@ -26,7 +26,7 @@ func KeysOf(shard int) Keys {
 	prefix := "{sonic:" + strconv.Itoa(shard) + "}"
 	return Keys{
 		Outbox: prefix + "out", Versions: prefix + "ver", Cursors: prefix + "cur", Slots: prefix + "slots", Meta: prefix + "meta", Boot: prefix + "boot",
-		Unsent: prefix + "unsent", Mark: prefix + "mark", Lacks: prefix + "lacks", Live: prefix + "live",
+		Unsent: prefix + "unsent", Markers: prefix + "mark", Lacks: prefix + "lacks", Live: prefix + "live",
 		prefix: prefix,
 	}
 }

@@ -35,8 +35,8 @@ type SlotPayload struct {
 const keyedEffects = "SRLDHAZhazEIijPNO"
 
 // SplitBySlot splits a payload of a zone with one Redis by the slots of keys. A flush of database 0
-// is in every slot. SplitBySlot leaves out effects on other databases: see Split.OtherDatabases. Its errors are
-// [ErrPayload] and [ErrEffect].
+// is in every slot. SplitBySlot leaves out effects of other databases: see Split.OtherDatabases. Its
+// errors are [ErrPayload] and [ErrEffect].
 func SplitBySlot(payload []byte) (Split, error) {
 	entries, err := Entries(payload)
 	if err != nil {

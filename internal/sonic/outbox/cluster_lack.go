@@ -17,10 +17,10 @@ import (
 // errLacks says that a primary that was ready has begun to recover.
 var errLacks = errors.New("a slot came from a primary that had not recovered")
 
-// lack marks all slots of the primary, which is to recover, with the messages behind which it may
-// lack effects of each zone. A slot may move before the primary has recovered; where it moves to,
-// the mark shows what is missing. Slots of before may have moved since the primary lost effects.
-func (r *primaryReader) lack(ctx context.Context, before []int) error {
+// markLacks marks all slots of the primary, which is to recover: the mark names the messages behind
+// which effects of each zone may be missing. A slot may move before the primary has recovered: its
+// new primary finds the mark. Slots of before may have moved since the primary lost effects.
+func (r *primaryReader) markLacks(ctx context.Context, before []int) error {
 	markers := map[string]string{}
 	for _, zone := range append([]string{r.cfg.Zone}, r.cfg.Library.Others...) {
 		m, err := primaries.ReadRecovery(ctx, r.library.Conn(), r.slots, zone)
@@ -36,15 +36,15 @@ func (r *primaryReader) lack(ctx context.Context, before []int) error {
 		return err
 	}
 	for _, slot := range missing {
-		if err := r.lackElsewhere(ctx, slot, markers); err != nil {
+		if err := r.markLacksElsewhere(ctx, slot, markers); err != nil {
 			return fmt.Errorf("slot %d: %w", slot, err)
 		}
 	}
 	return nil
 }
 
-// lackElsewhere marks a slot that moves, or has moved, at the primary that it moves to.
-func (r *primaryReader) lackElsewhere(ctx context.Context, slot int, markers map[string]string) error {
+// markLacksElsewhere marks a slot that moves, or has moved, at the primary that it moves to.
+func (r *primaryReader) markLacksElsewhere(ctx context.Context, slot int, markers map[string]string) error {
 	keys := script.SlotKeys(slot)
 	fields := []any{"HSET", keys.Lacks, "", "moved"}
 	for zone, marker := range markers {
@@ -56,7 +56,7 @@ func (r *primaryReader) lackElsewhere(ctx context.Context, slot int, markers map
 		return err
 	}
 	to := r.cluster.At(words[2])
-	if words[0] == "ASK" { // its primary is told of the slot, and finds the mark, when it has moved
+	if words[0] == "ASK" { // when the slot has moved, Hold finds the mark
 		_, err := to.Pipelined(ctx, func(p redis.Pipeliner) error {
 			p.Do(ctx, "ASKING")
 			p.Do(ctx, fields...)

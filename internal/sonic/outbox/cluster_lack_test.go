@@ -67,7 +67,7 @@ func TestClusterSlotMovesFromAPrimaryThatHasNotRecovered(t *testing.T) {
 			state, err := r.library.Look(ctx)
 			require.NoError(t, err)
 			require.NoError(t, r.library.Open(ctx, state, false, 0))
-			require.NoError(t, r.lack(ctx, slots))
+			require.NoError(t, r.markLacks(ctx, slots))
 			move("opened")
 			require.Equal(t, to.Addr(), w.redis.Owner(t, slot))
 			assert.Equal(t, "first", to.Client(t).Get(ctx, key).Val())

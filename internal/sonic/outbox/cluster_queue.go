@@ -19,20 +19,20 @@ type clusterQueue struct {
 	emptied chan struct{} // is closed, and replaced, when items were removed
 }
 
-// clusterItem is a group of entries, or a clock: what the reader has put before it is all that the
-// primary had at that time.
+// clusterItem is a group of entries, or a watermark: the reader has put all effects before that time
+// into the queue.
 type clusterItem struct {
-	reader *primaryReader
-	group  message.Group
-	bytes  int
-	clock  clock
+	reader    *primaryReader
+	group     message.Group
+	bytes     int
+	watermark primaryWatermark
 }
 
 func newClusterQueue() *clusterQueue {
 	return &clusterQueue{ended: map[*primaryReader]bool{}, filled: make(chan struct{}, 1), emptied: make(chan struct{})}
 }
 
-// errReaderEnded says that the primary of a reader is none any more.
+// errReaderEnded ends the reader of a primary that has no slots any more.
 var errReaderEnded = errors.New("the primary has no slots any more")
 
 // put adds items, and then waits until the queue is below its bound.
@@ -96,14 +96,14 @@ func (q *clusterQueue) take() (items []clusterItem) {
 	return items
 }
 
-// remove says that items of so many bytes were removed.
+// remove updates the size after items of that many bytes were removed. The caller holds the lock.
 func (q *clusterQueue) remove(bytes int) {
 	q.bytes -= bytes
 	close(q.emptied)
 	q.emptied = make(chan struct{})
 }
 
-// discard removes the items of a reader. It takes them again.
+// discard removes the items of a reader, which takes them from the primary again.
 func (q *clusterQueue) discard(r *primaryReader) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -118,6 +118,7 @@ func (q *clusterQueue) end(r *primaryReader) {
 	q.drop(r)
 }
 
+// drop removes the items of a reader. The caller holds the lock.
 func (q *clusterQueue) drop(r *primaryReader) {
 	var left []clusterItem
 	removed := 0

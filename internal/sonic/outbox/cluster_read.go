@@ -24,11 +24,11 @@ const (
 	minTakePause    = time.Millisecond
 	maxTakePause    = 20 * time.Millisecond
 	takePauseGrowth = 8
-	// holdEvery is how often a primary is told again of slots that it does not have yet, or of which
-	// the stream is still at another one.
+	// holdEvery is how often Hold is called again for slots that the primary does not have yet, or of
+	// which the stream is still at another one.
 	holdEvery = 100 * time.Millisecond
-	// markEvery is how often a primary gets the marker of its own zone.
-	markEvery = time.Second
+	// markerEvery is how often a primary gets the marker of its own zone.
+	markerEvery = time.Second
 )
 
 // primaryReader reads the streams of a primary.
@@ -41,8 +41,8 @@ type primaryReader struct {
 	library *redislib.Primary
 	known   *cluster.Map // slots are by this map
 	slots   []int        // in order
-	held    map[int]bool // the primary was told of
-	holdAt  time.Time    // when to tell it again of the others
+	held    map[int]bool // slots that the primary has confirmed, see [redislib.Primary.Hold]
+	holdAt  time.Time    // when to call Hold again for the others
 	streams map[int]*slotStream
 	marked  time.Time
 }
@@ -111,7 +111,7 @@ func (r *primaryReader) open(ctx context.Context, before []int) error {
 	if state.Ready {
 		return nil
 	}
-	if err := r.lack(ctx, before); err != nil {
+	if err := r.markLacks(ctx, before); err != nil {
 		return fmt.Errorf("cannot mark what it may lack: %w", err)
 	}
 	return r.recover(ctx)
@@ -124,7 +124,7 @@ func (r *primaryReader) read(ctx context.Context) error {
 		if err := r.follow(ctx); err != nil {
 			return err
 		}
-		list, state, left, err := r.library.Take(ctx, again)
+		list, state, more, err := r.library.Take(ctx, again)
 		if err != nil {
 			return fmt.Errorf("cannot read its outbox: %w", err)
 		}
@@ -133,17 +133,17 @@ func (r *primaryReader) read(ctx context.Context) error {
 			return errLacks
 		}
 		r.setPrimary(r.primary, state.Bytes, nil)
-		// This comes before any effect of this primary is stored: the topic has none of a cluster
-		// without a marker.
+		// The marker comes before any effect of this primary is stored: if a topic has effects, its
+		// cluster has a marker.
 		if state.Ready {
-			r.mark(ctx)
+			r.writeMarker(ctx)
 		}
-		items, err := r.items(list, !left)
+		items, err := r.items(list, !more)
 		if err != nil {
 			return err
 		}
-		if !left && len(r.held) == len(r.slots) {
-			items = append(items, clusterItem{reader: r, clock: clock{state.Clock, r.known}})
+		if !more && len(r.held) == len(r.slots) {
+			items = append(items, clusterItem{reader: r, watermark: primaryWatermark{state.Clock, r.known}})
 		}
 		if err := r.queue.put(ctx, items); err != nil {
 			return err
@@ -151,7 +151,7 @@ func (r *primaryReader) read(ctx context.Context) error {
 		switch {
 		case len(list) == 0:
 			pause = min(pause+pause/takePauseGrowth, maxTakePause)
-		case left:
+		case more:
 			continue
 		default:
 			pause = minTakePause
@@ -210,10 +210,10 @@ func (r *primaryReader) follow(ctx context.Context) error {
 	return nil
 }
 
-// mark writes the marker of the own zone once a second: all messages that are stored have come from
-// this primary, or from former ones of its slots, with which it has got the data.
-func (r *primaryReader) mark(ctx context.Context) {
-	if time.Since(r.marked) < markEvery {
+// writeMarker writes the marker of this zone once a second. This primary has the effects of its slots
+// in all stored messages: they come from it, or from a former primary whose data it has.
+func (r *primaryReader) writeMarker(ctx context.Context) {
+	if time.Since(r.marked) < markerEvery {
 		return
 	}
 	if err := primaries.WriteMarker(ctx, r.library.Conn(), r.slots, r.cfg.Zone, r.marker()); err != nil && !primaries.Moving(err) {

@@ -10,8 +10,8 @@ import (
 	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
-// shippedSlots is what primaries are to be told: up to which entry the topic has the stream of each
-// slot. Only the latest entry of a slot counts.
+// shippedSlots holds what is to be reported to primaries: up to which entry the topic has the stream
+// of each slot. Only the latest entry of a slot counts.
 type shippedSlots struct {
 	wake chan struct{}
 
@@ -32,7 +32,7 @@ func (s *shippedSlots) add(groups []message.Group) {
 	signal(s.wake)
 }
 
-// putBack is for what a primary could not be told.
+// putBack adds ids again that could not be reported.
 func (s *shippedSlots) putBack(ids map[int]message.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,14 +50,14 @@ func (s *shippedSlots) take() map[int]message.ID {
 }
 
 const (
-	// shippedAtOnce is how many slots one request tells of: Redis does nothing else meanwhile.
+	// shippedAtOnce is how many slots one request reports: Redis does nothing else meanwhile.
 	shippedAtOnce = 256
-	// shippedPause is the pause after a primary could not be told.
+	// shippedPause is the pause after a report has failed.
 	shippedPause = 50 * time.Millisecond
 )
 
-// reportShipped tells the primaries what is stored, concurrently with the storing. What one could not
-// be told, because it is down or the slot has moved, it tells again by the latest map.
+// reportShipped reports to the primaries what is stored, concurrently with the storing. If a primary
+// is down or a slot has moved, reportShipped reports again by the latest map.
 func (o *clusterOwner) reportShipped(ctx context.Context) error {
 	for {
 		select {
@@ -65,7 +65,7 @@ func (o *clusterOwner) reportShipped(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		if o.tellShipped(ctx) {
+		if o.reportOnce(ctx) {
 			continue
 		}
 		o.cluster.Refresh()
@@ -76,8 +76,8 @@ func (o *clusterOwner) reportShipped(ctx context.Context) error {
 	}
 }
 
-// tellShipped reports whether all primaries have been told.
-func (o *clusterOwner) tellShipped(ctx context.Context) bool {
+// reportOnce returns whether all primaries have got their reports.
+func (o *clusterOwner) reportOnce(ctx context.Context) bool {
 	m := o.cluster.Map()
 	batches := map[string]map[int]message.ID{} // by address
 	for slot, id := range o.shipped.take() {
@@ -87,12 +87,12 @@ func (o *clusterOwner) tellShipped(ctx context.Context) bool {
 		}
 		batches[address][slot] = id
 	}
-	var telling sync.WaitGroup
+	var reporting sync.WaitGroup
 	var mu sync.Mutex
 	all := true
 	for address, ids := range batches {
-		telling.Go(func() {
-			if left := o.tellPrimary(ctx, address, ids); len(left) > 0 {
+		reporting.Go(func() {
+			if left := o.reportTo(ctx, address, ids); len(left) > 0 {
 				o.shipped.putBack(left)
 				mu.Lock()
 				all = false
@@ -100,19 +100,19 @@ func (o *clusterOwner) tellShipped(ctx context.Context) bool {
 			}
 		})
 	}
-	telling.Wait()
+	reporting.Wait()
 	return all
 }
 
-// tellPrimary returns what the primary could not be told. Its reader logs why it is not reachable.
-func (o *clusterOwner) tellPrimary(ctx context.Context, address string, ids map[int]message.ID) (left map[int]message.ID) {
+// reportTo returns the ids that the primary has not got. Its reader logs why it is not reachable.
+func (o *clusterOwner) reportTo(ctx context.Context, address string, ids map[int]message.ID) (left map[int]message.ID) {
 	if address == "" {
 		return ids
 	}
 	db := o.cluster.At(address)
 	left = map[int]message.ID{}
 	batch := map[int]message.ID{}
-	tell := func() {
+	report := func() {
 		missing, err := redislib.ShippedSlots(ctx, db, batch)
 		if err != nil {
 			for slot, id := range batch {
@@ -126,11 +126,11 @@ func (o *clusterOwner) tellPrimary(ctx context.Context, address string, ids map[
 	}
 	for slot, id := range ids {
 		if batch[slot] = id; len(batch) == shippedAtOnce {
-			tell()
+			report()
 		}
 	}
 	if len(batch) > 0 {
-		tell()
+		report()
 	}
 	return left
 }

@@ -110,7 +110,7 @@ func (s *ClusterShipper) shipWhileOwner(ctx context.Context) error {
 	defer s.released()
 	ctx, storing, done := whileOwner(ctx, w)
 	defer done()
-	o := &clusterOwner{ClusterShipper: s, end: end, writer: w, storeContext: storing, queue: newClusterQueue(), shipped: newShippedSlots(), clocks: map[*primaryReader]clock{}}
+	o := &clusterOwner{ClusterShipper: s, end: end, writer: w, storeContext: storing, queue: newClusterQueue(), shipped: newShippedSlots(), watermarks: map[*primaryReader]primaryWatermark{}}
 	if err := o.takeOver(ctx); err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (s *ClusterShipper) released() {
 	clear(s.errs)
 }
 
-// setPrimary notes the state of a primary, and why it is not read.
+// setPrimary records the state of a primary. err is why it is not read; nil: it is read.
 func (s *ClusterShipper) setPrimary(p cluster.Primary, bytes int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,7 +146,7 @@ func (s *ClusterShipper) setPrimary(p cluster.Primary, bytes int64, err error) {
 	}
 }
 
-// forgetPrimary is for a primary that is none any more.
+// forgetPrimary removes the state of a node that is no primary any more.
 func (s *ClusterShipper) forgetPrimary(p cluster.Primary) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,6 +155,7 @@ func (s *ClusterShipper) forgetPrimary(p cluster.Primary) {
 	s.setHealth()
 }
 
+// setHealth reports the errors of all primaries. The caller holds the lock.
 func (s *ClusterShipper) setHealth() {
 	var errs []error
 	for err := range maps.Values(s.errs) {
@@ -172,16 +173,16 @@ type clusterOwner struct {
 	queue        *clusterQueue
 	shipped      *shippedSlots
 
-	storing sync.Mutex   // held while a message is made of the queue and stored
-	tail    message.Tail // the stored end of the topic; under storing
-	clocks  map[*primaryReader]clock
+	storing    sync.Mutex   // held while a message is made of the queue and stored
+	tail       message.Tail // the stored end of the topic; under storing
+	watermarks map[*primaryReader]primaryWatermark
 
 	mu         sync.Mutex
 	lastStored primaries.Marker // the last message
 }
 
-// clock is a time up to which the effects of a primary are stored.
-type clock struct {
+// primaryWatermark is a time before which all effects of a primary are stored.
+type primaryWatermark struct {
 	ms uint64
 	of *cluster.Map // the primary had taken the slots that it has by this map
 }

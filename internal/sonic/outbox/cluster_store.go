@@ -91,8 +91,8 @@ func (o *clusterOwner) storeNext(beat bool) (stored bool, err error) {
 	items := o.queue.take()
 	groups, entries := groupsOf(items)
 	for i := range items {
-		if c := items[i].clock; c.ms > 0 {
-			o.clocks[items[i].reader] = c
+		if w := items[i].watermark; w.ms > 0 {
+			o.watermarks[items[i].reader] = w
 		}
 	}
 	if len(groups) == 0 && !beat {
@@ -139,13 +139,13 @@ func groupsOf(items []clusterItem) (groups []message.Group, entries []message.En
 func (o *clusterOwner) watermark() uint64 {
 	m := o.cluster.Map()
 	least, read := uint64(0), 0
-	for r, c := range o.clocks {
-		if c.of != m {
-			delete(o.clocks, r)
+	for r, w := range o.watermarks {
+		if w.of != m {
+			delete(o.watermarks, r)
 			continue
 		}
-		if read++; read == 1 || c.ms < least {
-			least = c.ms
+		if read++; read == 1 || w.ms < least {
+			least = w.ms
 		}
 	}
 	if read < len(m.Primaries()) {

@@ -147,9 +147,9 @@ type Taken struct {
 }
 
 // Take returns entries that it has not returned yet. With again it also returns those that it has
-// returned and that are not shipped. left is true if there are more, or may be: of a slot that moves
+// returned and that are not shipped. more is true if there are more, or may be: of a slot that moves
 // or has moved it cannot read them, until Hold was called again.
-func (p *Primary) Take(ctx context.Context, again bool) (list []Taken, state PrimaryState, left bool, err error) {
+func (p *Primary) Take(ctx context.Context, again bool) (list []Taken, state PrimaryState, more bool, err error) {
 	var args []any
 	if again {
 		args = append(args, "again")
@@ -179,10 +179,10 @@ func (p *Primary) Take(ctx context.Context, again bool) (list []Taken, state Pri
 		}
 		list = append(list, t)
 	}
-	if left = len(f.values) == 0; !left {
+	if more = len(f.values) == 0; !more {
 		state.Clock = uint64(f.number()) // when it found nothing left
 	}
-	return list, state, left, f.fault("sonic_take")
+	return list, state, more, f.fault("sonic_take")
 }
 
 // entry reads an entry of a stream.

@@ -194,7 +194,7 @@ func TestClusterPredecessorIsStoredLate(t *testing.T) {
 	require.NoError(t, first.takeOver(ctx))
 	before := first.tail // as the successor reads it
 	e := message.Entry{ID: message.ID{Ms: 5}, Effects: "\x94\xa1D\xa1l\xa10\xa1k"}
-	require.NoError(t, first.storeMessage([]message.Group{{Last: e.ID, Entries: []message.Entry{e}}}, []message.Entry{e}))
+	require.NoError(t, first.storeMessage([]message.Group{{Last: e.ID, Entries: []message.Entry{e}}}, []message.Entry{e}, 0))
 	first.end.release(first.writer)
 
 	second := owner(w.dial())

@@ -99,7 +99,13 @@ func (r *primaryReader) open(ctx context.Context, before []int) error {
 	if state.Opened && !r.first && !slices.Contains(state.Lacks, r.cfg.Zone) {
 		return nil
 	}
-	if err := r.library.Open(ctx, state, state.Ready, r.marker().Watermark); err != nil {
+	// A message may be on its way that tells others a later watermark than the last one stored. What the
+	// primary has told before is not that of a primary whose clock is behind.
+	r.storing.Lock()
+	floor := r.tail.Watermark
+	delete(r.clocks, r)
+	r.storing.Unlock()
+	if err := r.library.Open(ctx, state, state.Ready, floor); err != nil {
 		if redislib.Refused(err) && !primaries.Moving(err) {
 			err = fmt.Errorf("%w: %w", ErrState, err)
 		}

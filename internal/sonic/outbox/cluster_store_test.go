@@ -3,6 +3,7 @@ package outbox
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
@@ -10,6 +11,8 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/test/stack"
 )
 
 // ownerOf is an owner of which a test uses some methods.
@@ -36,4 +39,23 @@ func TestWatermarkOfParts(t *testing.T) {
 		watermarks = append(watermarks, h.Watermark)
 	}
 	assert.Equal(t, []uint64{5, 5, 9}, watermarks)
+}
+
+// A primary is opened while a message is stored: its entries are not before the watermark of that.
+func TestAPrimaryIsOpenedBehindAMessageOnItsWay(t *testing.T) {
+	t.Parallel()
+	conn := stack.PrivateRedis(t).Client(t).Conn()
+	t.Cleanup(func() { _ = conn.Close() })
+	cfg := redislib.Config{Zone: "a", Default: "lww"}
+	r := &primaryReader{clusterOwner: ownerOf(t, nil, ClusterConfig{Library: cfg}), library: redislib.NewPrimary(conn, cfg)}
+	r.storing.Lock()
+	opened := make(chan error, 1)
+	go func() { opened <- r.open(t.Context(), nil) }()
+	told := uint64(time.Now().Add(time.Hour).UnixMilli())
+	r.tail.Watermark = told
+	r.storing.Unlock()
+	require.NoError(t, <-opened)
+	state, err := r.library.Look(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, told, state.Clock)
 }

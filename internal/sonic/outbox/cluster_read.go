@@ -38,7 +38,7 @@ type primaryReader struct {
 	library *redislib.Primary
 	known   *cluster.Map // slots are by this map
 	slots   []int        // in order
-	held    map[int]bool // the primary was told of
+	held    map[int]bool // the primary was told of; nil: it was told of none
 	holdAt  time.Time    // when to tell it again of the others
 	streams map[int]*slotStream
 	marked  time.Time
@@ -80,7 +80,7 @@ func (r *primaryReader) session(ctx context.Context) error {
 	r.library = redislib.NewPrimary(conn, cfg)
 	before := r.slots
 	r.known, r.slots = m, primaries.SlotsOf(m, r.primary.Address)
-	r.held, r.holdAt, r.marked, r.streams = map[int]bool{}, time.Time{}, time.Time{}, map[int]*slotStream{}
+	r.held, r.holdAt, r.marked, r.streams = nil, time.Time{}, time.Time{}, map[int]*slotStream{}
 	r.queue.discard(r) // they are taken again
 	if err := r.open(ctx, before); err != nil {
 		return err
@@ -167,8 +167,14 @@ func (r *primaryReader) read(ctx context.Context) error {
 
 // follow tells the primary which slots it has by the latest map.
 func (r *primaryReader) follow(ctx context.Context) error {
-	if m := r.cluster.Map(); m != r.known {
+	if m := r.cluster.Map(); m != r.known || r.held == nil {
 		before := r.held
+		if before == nil { // it may know slots that it has lost while no session told it
+			before = map[int]bool{}
+			for slot := range cluster.Slots {
+				before[slot] = false
+			}
+		}
 		r.known, r.slots, r.held, r.holdAt = m, primaries.SlotsOf(m, r.primary.Address), map[int]bool{}, time.Time{}
 		if len(r.slots) == 0 {
 			return errReaderEnded
@@ -176,8 +182,8 @@ func (r *primaryReader) follow(ctx context.Context) error {
 		for _, slot := range r.slots {
 			if before[slot] {
 				r.held[slot] = true
-				delete(before, slot)
 			}
+			delete(before, slot)
 		}
 		var lost []int
 		for slot := range before {

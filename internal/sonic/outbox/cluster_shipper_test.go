@@ -261,3 +261,29 @@ func TestClusterPrunes(t *testing.T) {
 	w.horizon.Store(&message.ID{Ms: uint64(time.Now().Add(time.Hour).UnixMilli())})
 	require.Eventually(t, func() bool { return db.Exists(ctx, versions).Val() == 0 }, await.Patience, 20*time.Millisecond)
 }
+
+// A slot with entries that are not shipped moves while no process ships. The primary that had it does
+// not wait for them.
+func TestClusterSlotMovesWhileNobodyShips(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	w := newClusterWorld(t, 2, 0)
+	_, stop, ended := w.shipper(w.dial())
+	require.NoError(t, w.set(ctx, "key", "first", ""))
+	w.await(map[string][]string{"key": {"first"}})
+	stop()
+	require.NoError(t, <-ended)
+	require.NoError(t, w.set(ctx, "key", "second", ""))
+	slot, to := cluster.Slot([]byte("key")), w.redis.Nodes()[0].Addr()
+	if w.redis.Owner(t, slot) == to {
+		to = w.redis.Nodes()[1].Addr()
+	}
+	w.redis.MoveSlot(t, slot, to)
+	w.primaries.Refresh()
+	require.Eventually(t, func() bool { return w.primaries.Map().Owner(slot) == to }, await.Patience, time.Millisecond)
+
+	_, _, _ = w.shipper(w.dial())
+	h := w.await(map[string][]string{"key": {"first", "second"}})
+	require.Eventually(t, func() bool { return w.read().header.Watermark > h.last[slot].Ms }, await.Patience, 100*time.Millisecond)
+	w.emptied()
+}

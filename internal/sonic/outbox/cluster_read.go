@@ -53,7 +53,7 @@ func (r *primaryReader) run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil: // the error comes from the end of ctx
 			return nil //nolint:nilerr // see above
-		case final(err):
+		case final(err) && !errors.Is(err, errLost): // the other primaries go on
 			return err
 		case !errors.Is(err, errReaderEnded):
 			r.setPrimary(r.primary, 0, fmt.Errorf("primary %s: %w", r.primary.Address, err))

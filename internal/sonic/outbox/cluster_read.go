@@ -99,8 +99,8 @@ func (r *primaryReader) open(ctx context.Context, before []int) error {
 	if state.Opened && !r.first && !slices.Contains(state.Lacks, r.cfg.Zone) {
 		return nil
 	}
-	// A message may be on its way that tells others a later watermark than the last one stored. What the
-	// primary has told before is not that of a primary whose clock is behind.
+	// A message may be on its way that tells others a later watermark than the last one stored. The
+	// clock of before may be that of another machine.
 	r.storing.Lock()
 	floor := r.tail.Watermark
 	delete(r.clocks, r)

@@ -145,8 +145,8 @@ type Taken struct {
 
 // Take returns entries that it has not returned yet. With again it also returns those that it has
 // returned and that are not shipped: the first call needs it. Once another Primary, of whatever
-// process, has done so, Take fails without it, see [Older]. left is true if there are more, or may be: of a slot that moves
-// or has moved it cannot read them, until Hold was called again.
+// process, has done so, Take fails without it, see [Older]. left is true if there are more, or may
+// be: of a slot that moves or has moved it cannot read them, until Hold was called again.
 func (p *Primary) Take(ctx context.Context, again bool) (list []Taken, state PrimaryState, left bool, err error) {
 	args := []any{p.reader}
 	if again {

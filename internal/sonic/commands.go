@@ -14,7 +14,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/internal/sonic/apply"
+	"github.com/aviaryhq/aviary/internal/sonic/cluster"
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/topic"
 	"github.com/aviaryhq/aviary/internal/sonic/zones"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -47,12 +51,12 @@ func (c Command) validate(cfg Config) error {
 		return errors.New("-repair.from needs -repair")
 	case c.Bootstrap != nil && *c.Bootstrap == "":
 		return errors.New("-bootstrap needs the name of a zone")
-	case cfg.Redis.isCluster():
-		return errors.New("-check, -repair and -bootstrap are not possible in front of a Redis Cluster: its replication is not built yet")
 	case len(cfg.Peers) == 0:
 		return errors.New("peers: name the Redis of at least one other zone")
 	case c.Bootstrap != nil && !named(*c.Bootstrap):
 		return fmt.Errorf("-bootstrap: peers does not name the Redis of zone %s", *c.Bootstrap)
+	case c.Bootstrap != nil && cfg.Redis.isCluster():
+		return errors.New("-bootstrap cannot fill a Redis Cluster yet")
 	case c.From != "" && c.From != cfg.Zone && !named(c.From):
 		return fmt.Errorf("-repair.from: zone %s is neither this one nor one of peers", c.From)
 	default:
@@ -87,13 +91,13 @@ func buildCommand(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if err := cfg.Command.validate(cfg); err != nil {
 		return err
 	}
-	local, db, err := open(rt, cfg.Zone, cfg.Redis)
+	local, db, err := open(ctx, rt, cfg.Zone, cfg.Redis)
 	if err != nil {
 		return err
 	}
 	var others []*zones.Zone
 	for _, peer := range cfg.Peers {
-		z, _, err := open(rt, peer.Zone, peer.Redis)
+		z, _, err := open(ctx, rt, peer.Zone, peer.Redis)
 		if err != nil {
 			return err
 		}
@@ -127,16 +131,41 @@ func buildCommand(ctx context.Context, rt *app.Runtime, cfg Config) error {
 // which takes long for a key with millions of elements.
 const replyTimeout = 5 * time.Minute
 
-// open makes the client of a zone's Redis.
-func open(rt *app.Runtime, zone string, cfg RedisConfig) (*zones.Zone, *redis.Client, error) {
+// open makes the client of a zone's Redis, or those of its Redis Cluster: db is nil then. It waits
+// until the slots of the cluster are known.
+func open(ctx context.Context, rt *app.Runtime, zone string, cfg RedisConfig) (z *zones.Zone, db *redis.Client, err error) {
 	b, err := cfg.backend(rt.Log)
 	if err != nil {
 		return nil, nil, err
 	}
-	db, _ := cfg.control(b, nil, nil)
+	if len(b.nodes) > 0 {
+		z, err = openCluster(ctx, rt, zone, cfg, b)
+		return z, nil, err
+	}
+	db, _ = cfg.control(b, nil, nil)
 	rt.OnStop("redis of zone "+zone, func(context.Context) error { return db.Close() })
 	b.follow(rt, zone)
 	return zones.New(zone, db.WithTimeout(replyTimeout), onlyShard), db, nil
+}
+
+// openTimeout is how long a command waits for a Redis Cluster.
+const openTimeout = 30 * time.Second
+
+// openCluster is open for a Redis Cluster.
+func openCluster(ctx context.Context, rt *app.Runtime, zone string, cfg RedisConfig, b backend) (*zones.Zone, error) {
+	nodes := cluster.New(cluster.Config{
+		Addresses: b.nodes, Username: b.username, Password: b.password, TLS: b.tls, Timeout: min(cfg.ConnectTimeout, clusterTimeout),
+	}, rt.Log)
+	p := primaries.New(nodes, func(address string) *redis.Client { return cfg.nodeClient(b, address).WithTimeout(replyTimeout) })
+	rt.OnStop("redis cluster of zone "+zone, func(context.Context) error { return p.Close() })
+	rt.Go("redis cluster of zone "+zone, nodes.Run)
+	client := func(address string) *redis.Client { return cfg.nodeClient(b, address) }
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	if err := awaitCluster(ctx, nodes, b, client, health.New(rt.Log.Named("redis"))); err != nil {
+		return nil, fmt.Errorf("the Redis Cluster of zone %s: %w", zone, errors.Join(err, nodes.Err()))
+	}
+	return zones.NewCluster(zone, p), nil
 }
 
 // bootstrap fills this zone's Redis.
@@ -182,7 +211,10 @@ func subscribe(ctx context.Context, cfg Config, client *messaging.Client) (zones
 		if h == nil {
 			continue
 		}
-		if least[zone] = h.Last; h.Part < h.Parts {
+		switch least[zone] = h.Last; {
+		case h.Slots:
+			least[zone] = message.ID{Ms: h.Last.Ms + 1} // progress is a time, see [zones.Reached]
+		case h.Part < h.Parts:
 			least[zone] = h.Prev // the remaining parts are not stored
 		}
 	}

@@ -88,11 +88,6 @@ func (c RedisConfig) isCluster() bool {
 func (c Config) checkCluster() error {
 	var errs []error
 	fault := func(path, problem string) { errs = append(errs, config.Fault(path, "%s", problem)) }
-	for i, peer := range c.Peers {
-		if peer.Redis.isCluster() {
-			fault(fmt.Sprintf("peers[%d].redis", i), "must be one Redis, not a Redis Cluster: give one address in url, without cluster")
-		}
-	}
 	if !c.Redis.isCluster() {
 		return errors.Join(errs...)
 	}
@@ -107,9 +102,6 @@ func (c Config) checkCluster() error {
 	}
 	if !c.isAlone() {
 		errs = append(errs, c.checkReplicatedCluster())
-	}
-	if len(c.Peers) > 0 {
-		fault("peers", "must name none in front of a Redis Cluster: replication of a cluster is not built yet")
 	}
 	return errors.Join(errs...)
 }

@@ -19,7 +19,7 @@ import (
 func Connect(cfg Config) (trials []trial.Trial, end func()) {
 	disableClientLog()
 	if cfg.Redis.isCluster() {
-		return cfg.Redis.tryCluster(), func() {}
+		return cfg.Redis.tryCluster("redis"), func() {}
 	}
 	var all trial.List
 	all.AddAll(cfg.Redis.try("redis", func(db *redis.Client) []trial.Trial {
@@ -30,6 +30,10 @@ func Connect(cfg Config) (trials []trial.Trial, end func()) {
 	}))
 	all.Add(trial.Pulsar("pulsar", cfg.Pulsar, cfg.tryTopics))
 	for i, peer := range cfg.Peers {
+		if peer.Redis.isCluster() {
+			all.AddAll(peer.Redis.tryCluster(fmt.Sprintf("peers[%d].redis", i)), func() {})
+			continue
+		}
 		all.AddAll(peer.Redis.try(fmt.Sprintf("peers[%d].redis", i), func(*redis.Client) []trial.Trial { return nil }))
 	}
 	return all.Trials, all.End

@@ -14,17 +14,17 @@ import (
 )
 
 // tryCluster returns the trials of a Redis Cluster: each address of url, the state of the cluster,
-// and its primaries.
-func (c RedisConfig) tryCluster() []trial.Trial {
+// and its primaries. path is the path of the section.
+func (c RedisConfig) tryCluster(path string) []trial.Trial {
 	c.ConnectTimeout = min(c.ConnectTimeout, clusterTimeout) // the trial of the cluster asks several nodes in turn
 	b, err := c.backend(zap.NewNop())
 	if err != nil {
-		return []trial.Trial{trial.Of("redis.url "+c.url(), err)}
+		return []trial.Trial{trial.Of(path+".url "+c.url(), err)}
 	}
 	client := func(address string) *redis.Client { return c.nodeClient(b, address) }
 	var all []trial.Trial
 	for _, address := range b.nodes {
-		all = append(all, trial.Trial{Name: "redis.url, node " + address, Try: func(ctx context.Context) error {
+		all = append(all, trial.Trial{Name: path + ".url, node " + address, Try: func(ctx context.Context) error {
 			return checkNode(ctx, address, client, false)
 		}})
 	}
@@ -44,10 +44,10 @@ func (c RedisConfig) tryCluster() []trial.Trial {
 		return errors.Join(errs...)
 	}
 	return append(all,
-		trial.Trial{Name: "redis: state of the cluster", Try: func(ctx context.Context) error {
+		trial.Trial{Name: path + ": state of the cluster", Try: func(ctx context.Context) error {
 			return ask(ctx, func(_ string, db *redis.Client) error { return tryClusterState(ctx, db) })
 		}},
-		trial.Trial{Name: "redis: primaries of the cluster", Try: func(ctx context.Context) error {
+		trial.Trial{Name: path + ": primaries of the cluster", Try: func(ctx context.Context) error {
 			var m *cluster.Map
 			if err := ask(ctx, func(address string, db *redis.Client) (err error) {
 				m, err = cluster.Ask(ctx, db, address)

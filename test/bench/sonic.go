@@ -172,7 +172,8 @@ type endpoint struct {
 
 // zone is how to run a Sonic.
 type zone struct {
-	name, redis, pulsar string
+	name, redis, pulsar string // redis: host:port, of a cluster several with commas between
+	cluster             bool
 	zones               []string
 	topic               string
 	policy              string // for all keys
@@ -182,8 +183,10 @@ type zone struct {
 // startSonic runs a Sonic and waits until it takes writes. A Redis is wiped first: what the last
 // Sonic kept there is of another topic.
 func (b *sonicBench) startSonic(ctx context.Context, z zone) (*endpoint, error) {
-	if err := wipe(ctx, z.redis); err != nil {
-		return nil, err
+	for address := range strings.SplitSeq(z.redis, ",") {
+		if err := wipe(ctx, address); err != nil {
+			return nil, err
+		}
 	}
 	listen, admin, err := servers.TwoPorts()
 	if err != nil {
@@ -197,6 +200,7 @@ func (b *sonicBench) startSonic(ctx context.Context, z zone) (*endpoint, error) 
 	s, err := servers.Start(b.sonic, filepath.Join(b.dir, "sonic-"+z.name+".log"), []string{
 		"SONIC_LISTEN=" + listen, "SONIC_ADMIN_LISTEN=" + admin, "SONIC_REDIS_URL=redis://" + z.redis, "SONIC_PULSAR_URL=" + z.pulsar,
 		"SONIC_ZONE=" + z.name, "SONIC_TOPIC=" + z.topic, "SONIC_OUTBOX_MODE=" + cmp.Or(z.outbox, "stream"),
+		fmt.Sprintf("SONIC_REDIS_CLUSTER=%t", z.cluster),
 	}, "-config.file", file)
 	if err != nil {
 		return nil, err

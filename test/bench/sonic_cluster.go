@@ -8,9 +8,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/test/bench/measure"
 	"github.com/aviaryhq/aviary/test/bench/pieces"
 	"github.com/aviaryhq/aviary/test/bench/servers"
@@ -34,35 +36,74 @@ func sonicClusterScenario(ctx context.Context, r *measure.Report) (err error) {
 	if err != nil {
 		return err
 	}
-	b.Row("part\tin front of\tcommands/s\tCPU s/million\tratio to one Redis (median, min-max)")
-	for _, p := range []struct {
-		command     string
-		pipeline, n int
-	}{{"get", 1, 200_000}, {"get", 16, 1_000_000}, {"set", 1, 200_000}, {"set", 16, 1_000_000}} {
-		if part := fmt.Sprintf("%s_p%d", p.command, p.pipeline); r.Wants(part) {
-			if err := b.clusters(ctx, part, p.command, p.pipeline, p.n); err != nil {
-				return fmt.Errorf("%s: %w", part, err)
+	b.Row("part\tin front of\tcommands/s\tCPU s/million\tratio to one Redis (median, min-max)\tRedis CPU s/million")
+	if err := b.clusters(ctx, nil, []clusterPart{{"get", "get", 1, 200_000}, {"get", "get", 16, 1_000_000}, {"set", "set", 1, 200_000}, {"set", "set", 16, 1_000_000}}); err != nil {
+		return err
+	}
+	// Zone b does not run: the effects go to its topic, as in scenario sonic.
+	return b.clusters(ctx, []string{"a", "b"}, []clusterPart{{"idle", "", 0, 0}, {"replicated", "set", 1, 60_000}, {"replicated", "set", 16, 120_000}})
+}
+
+// clusterPart is a load of n commands. Without a command it is none: the services are measured while
+// they have nothing to do.
+type clusterPart struct {
+	name, command string
+	pipeline, n   int
+}
+
+func (p clusterPart) String() string {
+	if p.command == "" {
+		return p.name
+	}
+	return fmt.Sprintf("%s_p%d", p.name, p.pipeline)
+}
+
+// clusters runs parts with the same services, which replicate if there are several zones.
+func (b *sonicBench) clusters(ctx context.Context, zones []string, parts []clusterPart) error {
+	parts = slices.DeleteFunc(parts, func(p clusterPart) bool { return !b.Wants(p.String()) })
+	if len(parts) == 0 {
+		return nil
+	}
+	fill := 3 * pieces.RedisKeys // of keys that are read few may be lacking
+	if len(zones) > 0 {
+		fill = pieces.RedisKeys
+	}
+	var sides []*side
+	for _, primaries := range []int{0, 1, 3, 6} {
+		one, end, err := b.inFrontOf(ctx, primaries, zones)
+		if err != nil {
+			return err
+		}
+		defer end()
+		if _, err := redisBenchmark(ctx, one.address, "set", 16, fill); err != nil {
+			return err
+		}
+		if one.after != nil {
+			if err := one.after(ctx); err != nil {
+				return err
 			}
+		}
+		sides = append(sides, one)
+	}
+	for _, p := range parts {
+		var err error
+		if p.command == "" {
+			err = b.idle(ctx, sides)
+		} else {
+			err = b.clusterPart(ctx, p, sides)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", p, err)
 		}
 	}
 	return nil
 }
 
-func (b *sonicBench) clusters(ctx context.Context, part, command string, pipeline, n int) (err error) {
-	var sides []*side
-	for _, primaries := range []int{0, 1, 3, 6} {
-		one, end, err := b.inFrontOf(ctx, primaries)
-		if err != nil {
-			return err
-		}
-		defer end()
-		one.n = n
-		if _, err := redisBenchmark(ctx, one.address, "set", 16, 3*pieces.RedisKeys); err != nil {
-			return err
-		}
-		sides = append(sides, one)
+func (b *sonicBench) clusterPart(ctx context.Context, p clusterPart, sides []*side) error {
+	for _, s := range sides {
+		s.n = p.n
 	}
-	if _, err := b.inTurn(ctx, part, command, pipeline, sides...); err != nil {
+	if _, err := b.inTurn(ctx, p.String(), p.command, p.pipeline, sides...); err != nil {
 		return err
 	}
 	for _, s := range sides[1:] {
@@ -70,17 +111,48 @@ func (b *sonicBench) clusters(ctx context.Context, part, command string, pipelin
 		for round, turn := range s.turns {
 			ratios = append(ratios, sides[0].turns[round].perMillon/turn.perMillon)
 		}
-		b.AtLeast(part+"_"+s.name+"_per_cpu_vs_one", measure.Median(ratios), .9)
+		b.AtLeast(p.String()+"_"+s.name+"_per_cpu_vs_one", measure.Median(ratios), .9)
+	}
+	return nil
+}
+
+// idle measures what services of several zones take while there is no load.
+func (b *sonicBench) idle(ctx context.Context, sides []*side) error {
+	const seconds = 10.0
+	before := make([][2]float64, len(sides))
+	for i, s := range sides {
+		var err error
+		if before[i][0], before[i][1], err = s.cpu(); err != nil {
+			return err
+		}
+	}
+	measure.Wait(ctx, time.Duration(seconds*float64(time.Second)))
+	for i, s := range sides {
+		used, redis, err := s.cpu()
+		if err != nil {
+			return err
+		}
+		sonic, each := 100*(used-before[i][0])/seconds, 100*(redis-before[i][1])/seconds/float64(len(s.redis))
+		b.Row("idle\t%s\tSonic %.1f %% of a core\teach Redis %.1f %%", s.name, sonic, each)
+		b.Figure("idle_"+s.name+"_percent", sonic)
+		b.Figure("idle_"+s.name+"_redis_percent", each)
 	}
 	return nil
 }
 
 // inFrontOf starts a Sonic in front of a cluster with so many primaries; of one Redis with 0.
-func (b *sonicBench) inFrontOf(ctx context.Context, primaries int) (s *side, end func(), err error) {
-	var started []interface{ Stop() error }
+func (b *sonicBench) inFrontOf(ctx context.Context, primaries int, zones []string) (s *side, end func(), err error) {
+	s = &side{name: "one"}
+	cluster := "no"
+	if primaries > 0 {
+		s.name, cluster = fmt.Sprintf("cluster%d", primaries), "yes"
+	}
 	end = func() {
-		for _, server := range started {
-			_ = server.Stop()
+		if s.endpoint != nil {
+			_ = s.endpoint.Stop()
+		}
+		for _, redis := range s.redis {
+			_ = redis.Stop()
 		}
 	}
 	defer func() {
@@ -88,10 +160,6 @@ func (b *sonicBench) inFrontOf(ctx context.Context, primaries int) (s *side, end
 			end()
 		}
 	}()
-	name, cluster := "one", "no"
-	if primaries > 0 {
-		name, cluster = fmt.Sprintf("cluster%d", primaries), "yes"
-	}
 	var addresses []string
 	for range max(primaries, 1) {
 		address, bus, err := servers.TwoPorts()
@@ -109,7 +177,7 @@ func (b *sonicBench) inFrontOf(ctx context.Context, primaries int) (s *side, end
 		if err != nil {
 			return nil, end, err
 		}
-		started = append(started, redis)
+		s.redis = append(s.redis, redis)
 		if err := answers(ctx, redis, address, pieces.Request("PING")); err != nil {
 			return nil, end, err
 		}
@@ -118,18 +186,41 @@ func (b *sonicBench) inFrontOf(ctx context.Context, primaries int) (s *side, end
 	if err := formCluster(ctx, addresses, primaries); err != nil {
 		return nil, end, err
 	}
-	listen, admin, err := servers.TwoPorts()
-	if err != nil {
-		return nil, end, err
-	}
-	sonic, err := servers.Start(b.sonic, filepath.Join(b.dir, "sonic-"+name+".log"), []string{
-		"SONIC_LISTEN=" + listen, "SONIC_ADMIN_LISTEN=" + admin, "SONIC_REDIS_URL=redis://" + strings.Join(addresses, ","), fmt.Sprintf("SONIC_REDIS_CLUSTER=%t", primaries > 0), "SONIC_PULSAR_URL=" + b.pulsarA, "SONIC_TOPIC=" + servers.Fresh("sonic"),
+	s.endpoint, err = b.startSonic(ctx, zone{
+		name: "a", redis: strings.Join(addresses, ","), cluster: primaries > 0, pulsar: b.pulsarA, zones: zones, topic: servers.Fresh("sonic"), policy: "lww",
 	})
 	if err != nil {
 		return nil, end, err
 	}
-	started = append([]interface{ Stop() error }{sonic}, started...)
-	return &side{name: name, address: listen, endpoint: &endpoint{sonic, listen}}, end, answers(ctx, sonic, listen, pieces.Request("SET", "ready", "yes"))
+	s.address = s.endpoint.address
+	if len(zones) > 0 {
+		s.after = s.endpoint.drained
+		if primaries > 0 {
+			s.after = func(ctx context.Context) error { return drainedPrimaries(ctx, addresses) }
+		}
+	}
+	return s, end, nil
+}
+
+// drainedPrimaries waits until the streams of all primaries are shipped.
+func drainedPrimaries(ctx context.Context, addresses []string) error {
+	for _, address := range addresses {
+		db := pieces.Client(address)
+		defer db.Close()
+		for deadline := time.Now().Add(2 * time.Minute); ; measure.Wait(ctx, 20*time.Millisecond) {
+			state, err := redislib.LookPrimary(ctx, db)
+			if err != nil {
+				return err
+			}
+			if state.Bytes == 0 {
+				break
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("%d bytes of effects are still in the outbox of %s", state.Bytes, address)
+			}
+		}
+	}
+	return nil
 }
 
 // formCluster makes a cluster of empty nodes and waits until all of them know it.

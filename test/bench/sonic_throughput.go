@@ -19,6 +19,7 @@ import (
 type loaded struct {
 	rate      float64 // commands a second
 	perMillon float64 // CPU seconds of the process between, per million commands
+	redis     float64 // those of the Redises behind it
 }
 
 // redisBenchmark has Debian's load generator send n commands, and returns how many a second were
@@ -54,23 +55,40 @@ func redisBenchmark(ctx context.Context, address, command string, pipeline, n in
 type side struct {
 	name     string
 	address  string
-	endpoint *endpoint // nil: the Redis itself
-	n        int       // commands in a turn
+	endpoint *endpoint         // nil: the Redis itself
+	redis    []*servers.Server // behind the endpoint, if their CPU is measured
+	n        int               // commands in a turn
 	after    func(context.Context) error
 	turns    []loaded
 }
 
 func (s *side) turn(ctx context.Context, command string, pipeline, n int) (l loaded, err error) {
-	used := func() float64 { return 0 }
-	if s.endpoint != nil {
-		used = func() float64 { v, e := s.endpoint.CPU(); err = errors.Join(err, e); return v }
+	before, redisBefore, err := s.cpu()
+	if err != nil {
+		return l, err
 	}
-	before := used()
 	rate, e := redisBenchmark(ctx, s.address, command, pipeline, n)
 	if e == nil && s.after != nil {
 		e = s.after(ctx)
 	}
-	return loaded{rate: rate, perMillon: (used() - before) / float64(n) * 1e6}, errors.Join(err, e)
+	if e != nil {
+		return l, e
+	}
+	after, redisAfter, err := s.cpu()
+	million := float64(n) / 1e6
+	return loaded{rate, (after - before) / million, (redisAfter - redisBefore) / million}, err
+}
+
+// cpu returns the CPU seconds so far of the endpoint and of the Redises behind it.
+func (s *side) cpu() (used, redis float64, err error) {
+	if s.endpoint != nil {
+		used, err = s.endpoint.CPU()
+	}
+	for _, server := range s.redis {
+		v, e := server.CPU()
+		redis, err = redis+v, errors.Join(err, e)
+	}
+	return used, redis, err
 }
 
 // inTurn runs all sides, each first in turn, and returns the ratios of each to the first one's
@@ -102,7 +120,13 @@ func (b *sonicBench) inTurn(ctx context.Context, part, command string, pipeline 
 	for i, s := range sides {
 		rate := measure.Median(measure.Each(s.turns, func(l loaded) float64 { return l.rate }))
 		cpu := measure.Median(measure.Each(s.turns, func(l loaded) float64 { return l.perMillon }))
-		b.Row("%s\t%s\t%.0f\t%.2f\t%.3f (%.3f-%.3f)", part, s.name, rate, cpu, measure.Median(ratios[i]), measure.Least(ratios[i]), measure.Most(ratios[i]))
+		row := fmt.Sprintf("%s\t%s\t%.0f\t%.2f\t%.3f (%.3f-%.3f)", part, s.name, rate, cpu, measure.Median(ratios[i]), measure.Least(ratios[i]), measure.Most(ratios[i]))
+		if len(s.redis) > 0 {
+			redis := measure.Median(measure.Each(s.turns, func(l loaded) float64 { return l.redis }))
+			row += fmt.Sprintf("\t%.2f", redis)
+			b.Figure(part+"_"+s.name+"_redis_cpu_s_per_million", redis)
+		}
+		b.Row("%s", row)
 		b.Figure(part+"_"+s.name+"_per_s", rate)
 		if s.endpoint != nil {
 			b.Figure(part+"_"+s.name+"_cpu_s_per_million", cpu)

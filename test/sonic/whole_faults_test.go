@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -43,15 +44,20 @@ type step struct {
 
 // A deck deals steps, by the seed, each kind as often as the others over time.
 type deck struct {
-	r     *rand.Rand
-	long  bool
-	cards []step
+	r        *rand.Rand
+	long     bool
+	clusters bool // zones have Redis Clusters
+	cards    []step
 }
 
 func newDeck(r *rand.Rand, long bool) *deck { return &deck{r: r, long: long} }
 
 func (d *deck) next() step {
-	if len(d.cards) == 0 {
+	switch {
+	case len(d.cards) > 0:
+	case d.clusters:
+		d.fillClusters()
+	default:
 		d.fill()
 	}
 	s := d.cards[0]
@@ -126,9 +132,22 @@ func (w *whole) span(d time.Duration) time.Duration {
 // begin makes a fault happen and returns what ends it.
 func (w *whole) begin(f fault) (end func()) {
 	w.t.Helper()
-	r := w.r
-	i := r.IntN(len(w.sites))
-	s := w.sites[i]
+	var can []*site
+	for _, s := range w.sites {
+		if s.can(f) {
+			can = append(can, s)
+		}
+	}
+	return w.beginIn(can[w.r.IntN(len(can))], f)
+}
+
+// beginIn makes a fault happen in a zone.
+func (w *whole) beginIn(s *site, f fault) (end func()) {
+	w.t.Helper()
+	if s.nodes != nil && slices.Contains([]fault{moveSlots, failPrimary, failBehind, killRedis}, f) {
+		return w.beginAt(s, f)
+	}
+	r, i := w.r, s.index
 	other := (i + 1 + r.IntN(len(w.sites)-1)) % len(w.sites)
 	k := r.IntN(2)
 	pause := w.span(between(r, time.Millisecond, 1500*time.Millisecond))
@@ -179,7 +198,7 @@ func (w *whole) begin(f fault) (end func()) {
 		return w.rewind(s, w.sites[other])
 	case cutZone, silenceZone:
 		w.event("zone %s: %s", s.name, f)
-		return w.cut(w.pulsars.Clients[i], f == silenceZone, "zone "+s.name)
+		return w.cut(w.pulsars.Clients[s.pulsar], f == silenceZone, "zone "+s.name)
 	case cutLink:
 		w.event("from zone %s to zone %s: %s", s.name, w.sites[other].name, f)
 		return w.cut(w.pulsars.Links[i][other], r.IntN(2) == 0, "from zone "+s.name)
@@ -193,9 +212,9 @@ func (w *whole) begin(f fault) (end func()) {
 		}
 	case killBroker:
 		w.event("zone %s: %s", s.name, f)
-		ok(w.pulsars.Clusters[i].Kill())
+		ok(w.pulsars.Clusters[s.pulsar].Kill())
 		return func() {
-			ok(w.pulsars.Clusters[i].Start(context.Background()))
+			ok(w.pulsars.Clusters[s.pulsar].Start(context.Background()))
 			w.event("zone %s: the broker is back", s.name)
 		}
 	}
@@ -229,7 +248,7 @@ func (w *whole) rewind(at, of *site) (end func()) {
 	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	// A broker refuses while the consumers of the reset before come back.
-	if err := w.pulsars.Clusters[at.index].Admin(ctx, http.MethodPost, path, nil, nil); err != nil {
+	if err := w.pulsars.Clusters[at.pulsar].Admin(ctx, http.MethodPost, path, nil, nil); err != nil {
 		w.event("refused: %v", err)
 		w.counts[rewind]--
 	}

@@ -15,6 +15,8 @@ type ledger struct {
 	// own are the writes that are each made once: what they wrote, and whether that was
 	// acknowledged.
 	own map[string]outcome
+	// state is what keys hold of which each has one writer, where that is known.
+	state map[string]string
 	// last are the last commands on each key.
 	last map[string][]string
 	// total counts outcomes of commands.
@@ -38,7 +40,7 @@ const (
 const keptCommands = 24
 
 func newLedger() *ledger {
-	return &ledger{counters: map[string]*tally{}, own: map[string]outcome{}, last: map[string][]string{}, total: map[outcome]int{}}
+	return &ledger{counters: map[string]*tally{}, own: map[string]outcome{}, state: map[string]string{}, last: map[string][]string{}, total: map[outcome]int{}}
 }
 
 // counted notes an increment.
@@ -65,6 +67,15 @@ func (l *ledger) wrote(what string, o outcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.own[what] = o
+}
+
+// holds notes what a key holds. An empty value: it is not known any more.
+func (l *ledger) holds(key, value string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.state[key] = value; value == "" {
+		delete(l.state, key)
+	}
 }
 
 // sent notes commands and what became of each. keys are those that they may name.

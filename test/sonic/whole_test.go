@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -66,7 +67,7 @@ func TestZonesStayEqual(t *testing.T) {
 	n, seed = number(t, wholeZones, n), number(t, wholeSeed, seed)
 	text := fmt.Sprintf("%s=%d %s=%d %s=%d", wholeSeed, seed, wholeSeconds, seconds, wholeZones, n)
 	t.Log(text)
-	w := newWhole(t, seed, int(n), seconds > 0)
+	w := newWhole(t, seed, slices.Repeat([]startRedis{single}, int(n)), int(n), seconds > 0)
 	defer func() { t.Logf("%s\n%s\n%s", text, strings.Join(w.events, "\n"), w.ledger) }()
 	w.write()
 	deck := newDeck(w.r, w.long)

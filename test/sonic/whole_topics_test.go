@@ -48,7 +48,7 @@ func (w *whole) read(cluster, of *site, since time.Time, h func(*message.Header,
 		cfg.From = &position
 	}
 	var parts []byte
-	err := pulsar.ReadStored(ctx, w.pulsars.Clusters[cluster.index].URL(), cfg, func(d *messaging.Delivery) error {
+	err := pulsar.ReadStored(ctx, w.pulsars.Clusters[cluster.pulsar].URL(), cfg, func(d *messaging.Delivery) error {
 		header, err := message.ParseHeader(d.Properties)
 		if err != nil {
 			return err
@@ -61,7 +61,7 @@ func (w *whole) read(cluster, of *site, since time.Time, h func(*message.Header,
 			h(header, nil)
 			return nil
 		}
-		entries, err := message.Entries(parts)
+		entries, err := entriesOf(header, parts)
 		if err != nil {
 			return err
 		}

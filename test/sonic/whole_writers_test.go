@@ -75,8 +75,9 @@ type connection struct {
 	site    *site
 	r       *rand.Rand
 	words   commands.Words
+	tag     string          // of the keys that the words name
 	used    map[string]bool // keys that the words named
-	clients [databases]*redis.Client
+	clients [maxDatabases]*redis.Client
 	n       int // of what this writer did
 
 	own   string // the key that only this connection writes
@@ -92,6 +93,10 @@ func (w *whole) writer(s *site, number int, act func(*connection)) {
 		if r.IntN(6) == 0 {
 			key = fmt.Sprintf("none:%s:%d", s.name, r.IntN(3))
 		}
+		if r.IntN(20) == 0 {
+			c.another() // refused in front of a Redis Cluster, mostly
+		}
+		key += c.tag
 		c.used[key] = true
 		return key
 	}}
@@ -156,10 +161,11 @@ func (c *connection) anything() {
 	clear(c.used)
 	var batch [][]string
 	tx := c.r.IntN(6) == 0
+	c.another()
 	for range 1 + c.r.IntN(10) {
 		batch = append(batch, c.word(tx))
 	}
-	db := c.r.IntN(6) / 5 // mostly 0
+	db := min(c.r.IntN(6)/5, c.whole.databases()-1) // mostly 0
 	client := c.client(db)
 	ctx := context.Background()
 	errs := make([]error, len(batch))
@@ -210,6 +216,10 @@ func (c *connection) word(tx bool) []string {
 		switch words[0] {
 		case "xgroup", "xreadgroup", "xack":
 			continue // groups are of one zone
+		case "move", "copy":
+			if c.whole.databases() == 1 {
+				continue
+			}
 		case "eval":
 			if tx {
 				continue // refused
@@ -217,6 +227,12 @@ func (c *connection) word(tx bool) []string {
 		}
 		return c.typed(words)
 	}
+}
+
+// another chooses the tag of the next keys.
+func (c *connection) another() string {
+	c.tag = c.whole.tags[c.r.IntN(len(c.whole.tags))]
+	return c.tag
 }
 
 // typed mostly has a command name keys of the type that it is for: otherwise most are refused.
@@ -268,20 +284,21 @@ func (c *connection) count() {
 	ctx := context.Background()
 	client := c.client(0)
 	n := c.r.IntN(3)
+	tag := c.another()
 	var name string
 	var err error
 	switch c.r.IntN(4) {
 	case 0:
-		name = fmt.Sprintf("count:h/%d", n)
-		err = client.HIncrBy(ctx, "count:h", strconv.Itoa(n), by).Err()
+		name = fmt.Sprintf("count:h%s/%d", tag, n)
+		err = client.HIncrBy(ctx, "count:h"+tag, strconv.Itoa(n), by).Err()
 	case 1:
-		name = fmt.Sprintf("count:z/%d", n)
-		err = client.ZIncrBy(ctx, "count:z", float64(by), strconv.Itoa(n)).Err()
+		name = fmt.Sprintf("count:z%s/%d", tag, n)
+		err = client.ZIncrBy(ctx, "count:z"+tag, float64(by), strconv.Itoa(n)).Err()
 	case 2:
-		name, by = fmt.Sprintf("count:%d", n), -by
+		name, by = fmt.Sprintf("count:%d%s", n, tag), -by
 		err = client.DecrBy(ctx, name, -by).Err()
 	default:
-		name = fmt.Sprintf("count:%d", n)
+		name = fmt.Sprintf("count:%d%s", n, tag)
 		err = client.IncrBy(ctx, name, by).Err()
 	}
 	c.ledger.counted(name, by, outcomeOf(err))
@@ -294,18 +311,19 @@ func (c *connection) once() {
 	id := fmt.Sprintf("%s-%d-%d", c.site.name, c.generation, c.n)
 	ctx := context.Background()
 	client := c.client(0)
+	tag := c.another()
 	var err error
 	var what string
 	switch c.n % 4 {
 	case 0:
-		what = "HSET once:h " + id
-		err = client.HSet(ctx, "once:h", id, "1").Err()
+		what = "HSET once:h" + tag + " " + id
+		err = client.HSet(ctx, "once:h"+tag, id, "1").Err()
 	case 1:
-		what = "SADD once:s " + id
-		err = client.SAdd(ctx, "once:s", id).Err()
+		what = "SADD once:s" + tag + " " + id
+		err = client.SAdd(ctx, "once:s"+tag, id).Err()
 	default:
-		what = "SET once:" + id
-		err = client.Set(ctx, "once:"+id, id, 0).Err()
+		what = "SET once:" + id + tag
+		err = client.Set(ctx, "once:"+id+tag, id, 0).Err()
 	}
 	c.ledger.wrote(what, outcomeOf(err))
 	c.done(err)
@@ -314,7 +332,7 @@ func (c *connection) once() {
 // fresh takes another key that only this connection writes.
 func (c *connection) fresh() {
 	c.n++
-	c.own, c.value = fmt.Sprintf("own:%s:%d:%d", c.site.name, c.generation, c.n), 0
+	c.own, c.value = fmt.Sprintf("own:%s:%d:%d%s", c.site.name, c.generation, c.n, c.another()), 0
 }
 
 // readOwn reads what this connection has written: by itself, and in the pipeline of the write.
@@ -327,6 +345,7 @@ func (c *connection) readOwn() {
 	o := outcomeOf(set.Err())
 	if o == acknowledged {
 		c.value++
+		c.ledger.holds(c.own, strconv.Itoa(c.value))
 	}
 	holds := func(get *redis.StringCmd) {
 		if outcomeOf(get.Err()) != acknowledged {
@@ -346,6 +365,7 @@ func (c *connection) readOwn() {
 		holds(get)
 	}
 	if o == unknown { // it may still be executed
+		c.ledger.holds(c.own, "")
 		c.fresh()
 	}
 	c.done(set.Err(), get.Err())

@@ -25,15 +25,19 @@ import (
 // conflicts are the policies of the whole test.
 const conflicts = "SONIC_CONFLICTS=[{prefix: 'count:', policy: counter}, {prefix: 'none:', policy: none}]"
 
-// databases are those that writers use.
-const databases = 2
+// maxDatabases is how many databases writers use. A Redis Cluster has one.
+const maxDatabases = 2
 
-// A site is a zone of the whole test: a Redis, a Pulsar cluster and two Sonics.
+// A site is a zone of the whole test: a Redis or a Redis Cluster, a Pulsar cluster and two Sonics.
 type site struct {
 	name   string
 	index  int
-	redis  *stack.RedisServer
-	sonics []*service
+	pulsar int                 // its Pulsar cluster
+	redis  *stack.RedisServer  // nil: it has a Redis Cluster
+	nodes  *stack.RedisCluster // nil: it has one Redis
+	// replicas: each primary of the cluster has one.
+	replicas bool
+	sonics   []*service
 }
 
 // whole is all zones, what writes to them, and what has happened.
@@ -46,6 +50,7 @@ type whole struct {
 	pulsars *proxy.Zones
 	topic   string
 	sites   []*site
+	tags    []string // one is in each key that writers name; in front of a Redis Cluster, hash tags
 
 	events  []string // what happened
 	counts  map[fault]int
@@ -58,14 +63,16 @@ type whole struct {
 	ledger     *ledger
 }
 
-func newWhole(t testing.TB, seed uint64, n int, long bool) *whole {
+// newWhole starts a zone for each of redises, with so many Pulsar clusters, the first zone with the
+// first of these.
+func newWhole(t testing.TB, seed uint64, redises []startRedis, pulsars int, long bool) *whole {
 	t.Helper()
 	w := &whole{
 		t: t, seed: seed, r: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), counts: map[fault]int{},
-		ledger: newLedger(), long: long,
+		ledger: newLedger(), long: long, tags: []string{""},
 	}
 	awaitOwner(t)
-	w.pulsars = proxy.PulsarZones(t, n, stack.Memory("-Xms192m -Xmx512m -XX:MaxDirectMemorySize=256m"))
+	w.pulsars = proxy.PulsarZones(t, pulsars, stack.Memory("-Xms192m -Xmx512m -XX:MaxDirectMemorySize=256m"))
 	ns := w.pulsars.Namespace(t)
 	w.pulsars.KeepAll(t, ns)
 	for _, c := range w.pulsars.Clusters {
@@ -73,23 +80,26 @@ func newWhole(t testing.TB, seed uint64, n int, long bool) *whole {
 	}
 	w.topic = "persistent://" + ns + "/sonic"
 	var names []string
-	for i := range n {
-		names = append(names, string(rune('a'+i)))
+	for i, start := range redises {
+		s := &site{name: string(rune('a' + i)), index: i, pulsar: i % pulsars}
+		if s.redis, s.nodes = start(t); s.nodes != nil {
+			w.tags = hashTags()
+			s.replicas = len(s.nodes.Nodes()) > len(primariesOf(t, s.nodes))
+		}
+		names, w.sites = append(names, s.name), append(w.sites, s)
 	}
-	for i, name := range names {
-		s := &site{name: name, index: i, redis: durable(t)}
+	for _, s := range w.sites {
 		for range 2 {
 			s.sonics = append(s.sonics, run(t,
-				"SONIC_ZONE="+name, "SONIC_ZONES=["+strings.Join(names, ", ")+"]", "SONIC_TOPIC="+w.topic, "SONIC_REDIS_URL="+s.redis.URL(),
-				"SONIC_PULSAR_URL="+w.pulsars.URL(i), "SONIC_PULSAR_LISTENER_NAME="+proxy.Listener, conflicts))
+				"SONIC_ZONE="+s.name, "SONIC_ZONES=["+strings.Join(names, ", ")+"]", "SONIC_TOPIC="+w.topic, "SONIC_REDIS_URL="+s.redisURL(),
+				"SONIC_PULSAR_URL="+w.pulsars.URL(s.pulsar), "SONIC_PULSAR_LISTENER_NAME="+proxy.Listener, conflicts))
 		}
-		w.sites = append(w.sites, s)
 	}
 	for _, s := range w.sites {
 		w.writable(s)
 	}
 	t.Cleanup(w.stopWriters) // also when the test has ended early
-	w.event("%d zones are ready", n)
+	w.event("%d zones are ready", len(w.sites))
 	return w
 }
 
@@ -130,7 +140,11 @@ func (w *whole) writable(s *site) {
 		for deadline := time.Now().Add(await.Patience); ; time.Sleep(5 * time.Millisecond) { // polling a condition
 			require.True(w.t, e.Running(), "Sonic %d of zone %s has ended", i, s.name)
 			c := e.clientNow(0, 3)
-			err = c.Set(context.Background(), "mark:ready:"+s.name, i, 0).Err()
+			for _, tag := range w.tags {
+				if err = c.Set(context.Background(), "mark:ready:"+s.name+tag, i, 0).Err(); err != nil {
+					break
+				}
+			}
 			_ = c.Close()
 			if err == nil {
 				break
@@ -152,26 +166,36 @@ func (w *whole) awaitAll() {
 	for n := range reach {
 		mark := fmt.Sprint(time.Now().UnixNano(), ".", n)
 		for _, s := range w.sites {
-			require.NoError(w.t, w.do(s, "SET", "mark:"+s.name, mark), "zone %s", s.name)
+			for _, tag := range w.tags {
+				require.NoError(w.t, w.do(s, "SET", "mark:"+s.name+tag, mark), "zone %s", s.name)
+			}
 		}
 		for _, at := range w.sites {
-			c := at.redis.Client(w.t)
+			c := at.client()
 			for _, of := range w.sites {
-				var got string
-				for deadline := time.Now().Add(await.Patience); got != mark; time.Sleep(2 * time.Millisecond) { // polling a condition
-					got = c.Get(context.Background(), "mark:"+of.name).Val()
-					if time.Now().After(deadline) {
-						for i, e := range at.sonics {
-							w.t.Logf("Sonic %d of zone %s: %+v", i, at.name, e.zones())
-						}
-						w.t.Fatalf("zone %s does not get what zone %s wrote", at.name, of.name)
-					}
+				for _, tag := range w.tags {
+					w.awaitMark(c, at, of, "mark:"+of.name+tag, mark)
 				}
 			}
 			_ = c.Close()
 		}
 	}
 	w.event("settled")
+}
+
+// awaitMark waits until a zone has what another one wrote.
+func (w *whole) awaitMark(c redis.UniversalClient, at, of *site, key, mark string) {
+	w.t.Helper()
+	var got string
+	for deadline := time.Now().Add(await.Patience); got != mark; time.Sleep(2 * time.Millisecond) { // polling a condition
+		got = c.Get(context.Background(), key).Val()
+		if time.Now().After(deadline) {
+			for i, e := range at.sonics {
+				w.t.Logf("Sonic %d of zone %s: %+v", i, at.name, e.zones())
+			}
+			w.t.Fatalf("zone %s has %q at %s, and zone %s wrote %q", at.name, got, key, of.name, mark)
+		}
+	}
 }
 
 // lagIsZero waits until the status pages show no lag and no current error.
@@ -205,7 +229,7 @@ func (w *whole) checked() {
 	for i, s := range w.sites[:len(w.sites)-1] {
 		var peers []string
 		for _, o := range w.sites[i+1:] {
-			peers = append(peers, fmt.Sprintf("{zone: %s, redis: {url: %q}}", o.name, o.redis.URL()))
+			peers = append(peers, fmt.Sprintf("{zone: %s, redis: {url: %q}}", o.name, o.redisURL()))
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 2*await.Patience)
 		env := append(slices.Clone(s.sonics[0].Env()), "SONIC_PEERS=["+strings.Join(peers, ", ")+"]")

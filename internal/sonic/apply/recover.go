@@ -102,7 +102,7 @@ func (a *ClusterApplier) applyTo(ctx context.Context, db *redis.Client, d *messa
 			continue
 		}
 		slots = append(slots, call.Slot)
-		sent = append(sent, pipe.Do(ctx, append([]any{"FCALL", call.Function, 1, script.SlotKeys(call.Slot).Outbox}, call.Args...)...))
+		sent = append(sent, pipe.Do(ctx, append([]any{"FCALL", call.Function, 1, script.SlotOutbox(call.Slot)}, call.Args...)...))
 	}
 	_, _ = pipe.Exec(ctx) // each command has its error
 	for i, cmd := range sent {

@@ -17,7 +17,14 @@ type Group struct {
 // GroupsPayload packs groups as a MessagePack array: slot, prev, last and entries of each. It leaves
 // out entries without effects. It also returns how many entries have effects.
 func GroupsPayload(groups []Group) (payload []byte, effects int64) {
-	payload = appendArray(nil, 4*len(groups))
+	size := 5
+	for i := range groups {
+		size += groupOverhead
+		for j := range groups[i].Entries {
+			size += groups[i].Entries[j].Size()
+		}
+	}
+	payload = appendArray(make([]byte, 0, size), 4*len(groups))
 	for i := range groups {
 		g := &groups[i]
 		entries, n := Payload(g.Entries)
@@ -25,10 +32,13 @@ func GroupsPayload(groups []Group) (payload []byte, effects int64) {
 		payload = appendString(payload, strconv.Itoa(g.Slot))
 		payload = appendString(payload, g.Prev.String())
 		payload = appendString(payload, g.Last.String())
-		payload = appendString(payload, string(entries))
+		payload = appendString(payload, entries)
 	}
 	return payload, effects
 }
+
+// groupOverhead is how many bytes a group takes at most besides its entries.
+const groupOverhead = 100
 
 // PackedGroup is a group as it is in a payload: Entries is a payload of [Payload].
 type PackedGroup struct {

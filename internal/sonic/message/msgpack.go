@@ -23,7 +23,7 @@ func appendArray(dst []byte, n int) []byte {
 }
 
 // appendString appends a string of less than 4 GiB.
-func appendString(dst []byte, s string) []byte {
+func appendString[T string | []byte](dst []byte, s T) []byte {
 	n := len(s)
 	switch {
 	case n < 32:

@@ -17,10 +17,13 @@ import (
 )
 
 const (
-	// minTakePause is the pause after entries came, maxTakePause that while none come. Redis is asked
-	// again and again because XREAD cannot block on streams of several slots.
-	minTakePause = time.Millisecond
-	maxTakePause = 5 * time.Millisecond
+	// minTakePause is the pause after entries came. While none come it becomes longer by a part of
+	// takePauseGrowth each time, up to maxTakePause: so entries wait for a small part of the time for
+	// which none have come. Redis is asked again and again because XREAD cannot block on streams of
+	// several slots.
+	minTakePause    = time.Millisecond
+	maxTakePause    = 20 * time.Millisecond
+	takePauseGrowth = 8
 	// holdEvery is how often a primary is told again of slots that it does not have yet, or of which
 	// the stream is still at another one.
 	holdEvery = 100 * time.Millisecond
@@ -153,7 +156,7 @@ func (r *primaryReader) read(ctx context.Context) error {
 		}
 		switch {
 		case len(list) == 0:
-			pause = min(2*pause, maxTakePause)
+			pause = min(pause+pause/takePauseGrowth, maxTakePause)
 		case left:
 			continue
 		default:

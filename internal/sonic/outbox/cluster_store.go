@@ -113,7 +113,8 @@ func (o *clusterOwner) storeNext(beat bool) (stored bool, err error) {
 
 // groupsOf joins groups of the same slot. It returns all entries, too.
 func groupsOf(items []clusterItem) (groups []message.Group, entries []message.Entry) {
-	at := map[int]int{}
+	at := make(map[int]int, len(items))
+	groups, entries = make([]message.Group, 0, len(items)), make([]message.Entry, 0, len(items))
 	for i := range items {
 		g := items[i].group
 		if len(g.Entries) == 0 {

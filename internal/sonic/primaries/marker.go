@@ -78,10 +78,33 @@ func WriteMarker(ctx context.Context, db Doer, slots []int, zone string, m Marke
 		return nil
 	}
 	write := func(slot int) error {
-		return db.Do(ctx, "FCALL", "sonic_marker", 1, script.SlotKeys(slot).Outbox, zone, m.text()).Err()
+		return db.Do(ctx, "FCALL", "sonic_marker", 1, script.SlotOutbox(slot), zone, m.text()).Err()
 	}
 	highest := write(slots[len(slots)-1])
 	return cmp.Or(write(slots[0]), highest)
+}
+
+// ReadWatermarks returns the watermarks of all markers that are in a slot, by zone. It returns none
+// if another primary has the slot.
+func ReadWatermarks(ctx context.Context, db Doer, slot int) (map[string]uint64, error) {
+	found, err := db.Do(ctx, "HGETALL", script.SlotKeys(slot).Mark).Slice()
+	if Moving(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the markers of slot %d: %w", slot, err)
+	}
+	watermarks := map[string]uint64{}
+	for i := 0; i+1 < len(found); i += 2 {
+		zone, _ := found[i].(string)
+		text, _ := found[i+1].(string)
+		m, err := parseMarker(text)
+		if err != nil {
+			return nil, err
+		}
+		watermarks[zone] = m.Watermark
+	}
+	return watermarks, nil
 }
 
 // markersAtOnce is how many slots one request asks for markers.
@@ -170,7 +193,8 @@ func isOf(err error, prefix string) bool {
 }
 
 // SlotsOf returns the slots of the primary at an address, in order.
-func SlotsOf(m *cluster.Map, address string) (slots []int) {
+func SlotsOf(m *cluster.Map, address string) []int {
+	slots := make([]int, 0, m.Count(address))
 	for slot := range cluster.Slots {
 		if m.Owner(slot) == address {
 			slots = append(slots, slot)

@@ -185,7 +185,7 @@ func (p *Primaries) round(ctx context.Context, calls []Call, replies []Reply, wa
 
 // callsAtOnce is how many calls one pipeline has at most: the client's timeout is that of all of
 // them, and a flush is a call for each slot.
-const callsAtOnce = 500
+const callsAtOnce = 100
 
 // send makes the calls of a batch at one primary.
 func (p *Primaries) send(ctx context.Context, client *redis.Client, calls []Call, replies []Reply, batch []int) {
@@ -198,7 +198,7 @@ func sendAtOnce(ctx context.Context, client *redis.Client, calls []Call, replies
 	pipe := client.Pipeline()
 	cmds := make([]*redis.Cmd, len(batch))
 	for n, i := range batch {
-		args := append([]any{"FCALL", calls[i].Function, 1, script.SlotKeys(calls[i].Slot).Outbox}, calls[i].Args...)
+		args := append([]any{"FCALL", calls[i].Function, 1, script.SlotOutbox(calls[i].Slot)}, calls[i].Args...)
 		cmds[n] = pipe.Do(ctx, args...)
 	}
 	_, _ = pipe.Exec(ctx) // each command has its error

@@ -7,6 +7,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/state"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
@@ -25,14 +26,11 @@ func newShards(zones []string) shards {
 	all := make([]byte, 0, cluster.Slots*26)
 	for slot := range s.outboxes {
 		start := len(all)
-		all = resp.AppendBulk(all, script.SlotKeys(slot).Outbox)
+		all = resp.AppendBulk(all, script.SlotOutbox(slot))
 		s.outboxes[slot] = all[start:len(all):len(all)]
 	}
-	for _, name := range []string{"ver", "cur", "meta", "told", "want", "owe", "boot", "unsent", "published"} {
+	for _, name := range state.Names(zones) {
 		s.names = append(s.names, resp.AppendBulk(nil, name))
-	}
-	for _, zone := range zones {
-		s.names = append(s.names, resp.AppendBulk(nil, "part:"+zone))
 	}
 	return s
 }
@@ -50,7 +48,7 @@ func (p *Proxy) outbox(slot int) []byte {
 // it reads a key that does not exist. Redis finds that out before it executes anything of the
 // MULTI. A function notices a move only when commands before it have run.
 func moveGuard(slot int) []byte {
-	return resp.AppendCommand(nil, "EXISTS", strings.TrimSuffix(script.SlotKeys(slot).Outbox, "out")+"none")
+	return resp.AppendCommand(nil, "EXISTS", strings.TrimSuffix(script.SlotOutbox(slot), "out")+"none")
 }
 
 // countSlots is for how many slots one call counts state keys: other commands wait for it.

@@ -110,7 +110,7 @@ func (p *Primary) Hold(ctx context.Context, slots []int) (missing []int, err err
 		n := min(len(slots), slotsAtOnce)
 		var outs []any
 		for _, slot := range slots[:n] {
-			outs = append(outs, script.SlotKeys(slot).Outbox)
+			outs = append(outs, script.SlotOutbox(slot))
 		}
 		reply, err := p.call(ctx, "sonic_hold", outs...).StringSlice()
 		if err != nil {
@@ -128,7 +128,7 @@ func (p *Primary) Hold(ctx context.Context, slots []int) (missing []int, err err
 func Hold(ctx context.Context, db script.Doer, slots []int) error {
 	var outs []any
 	for _, slot := range slots {
-		outs = append(outs, script.SlotKeys(slot).Outbox)
+		outs = append(outs, script.SlotOutbox(slot))
 	}
 	return db.Do(ctx, functionCall("sonic_hold", outs)...).Err()
 }
@@ -207,7 +207,7 @@ func (p *Primary) Lack(ctx context.Context, slots []int, markers map[string]stri
 	for some := range slices.Chunk(slots, slotsAtOnce) {
 		call := slices.Clone(args)
 		for _, slot := range some {
-			call = append(call, script.SlotKeys(slot).Outbox)
+			call = append(call, script.SlotOutbox(slot))
 		}
 		reply, err := p.call(ctx, "sonic_lack", call...).StringSlice()
 		if err != nil {
@@ -229,7 +229,7 @@ func (p *Primary) Last(ctx context.Context, slots []int) (map[int]message.ID, er
 		var commands []*redis.XInfoStreamCmd
 		_, err := p.conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			for _, slot := range slots[:n] {
-				commands = append(commands, pipe.XInfoStream(ctx, script.SlotKeys(slot).Outbox))
+				commands = append(commands, pipe.XInfoStream(ctx, script.SlotOutbox(slot)))
 			}
 			return nil
 		})
@@ -257,7 +257,7 @@ func (p *Primary) Last(ctx context.Context, slots []int) (map[int]message.ID, er
 // Restore applies a group of the zone's own topic that the primary has lost. epoch is that of the
 // message.
 func (p *Primary) Restore(ctx context.Context, epoch int64, g *message.PackedGroup) (Result, error) {
-	reply, err := p.conn.Do(ctx, "FCALL", "sonic_apply", 1, script.SlotKeys(g.Slot).Outbox,
+	reply, err := p.conn.Do(ctx, "FCALL", "sonic_apply", 1, script.SlotOutbox(g.Slot),
 		p.cfg.Zone, fmt.Sprintf("r%d", epoch), g.Prev.String(), g.Last.String(), "", "", g.Entries).Slice()
 	if err != nil {
 		return Result{}, err
@@ -282,7 +282,7 @@ func functionCall(function string, args []any) []any {
 func ShippedSlots(ctx context.Context, db script.Doer, ids map[int]message.ID) (missing []int, err error) {
 	args := make([]any, 0, 2*len(ids))
 	for slot, id := range ids {
-		args = append(args, script.SlotKeys(slot).Outbox, id.String())
+		args = append(args, script.SlotOutbox(slot), id.String())
 	}
 	reply, err := db.Do(ctx, functionCall("sonic_shipped_all", args)...).StringSlice()
 	for _, out := range reply {
@@ -294,7 +294,7 @@ func ShippedSlots(ctx context.Context, db script.Doer, ids map[int]message.ID) (
 // PruneSlot makes one step of removing versions of a slot, see [Library.Prune]. It is for
 // pipelines: PrunedSlot reads the reply.
 func PruneSlot(slot int, cursor string, count int, horizon message.ID) []any {
-	return []any{"FCALL", "sonic_prune", 1, script.SlotKeys(slot).Outbox, cursor, count, horizon.String()}
+	return []any{"FCALL", "sonic_prune", 1, script.SlotOutbox(slot), cursor, count, horizon.String()}
 }
 
 // PrunedSlot returns the cursor of the next step, "0" at the end of the slot.

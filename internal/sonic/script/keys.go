@@ -10,6 +10,7 @@ type Keys struct {
 	Outbox   string // stream of effects: the order of writes, and the clock
 	Versions string // hash: versions of keys and elements
 	Cursors  string // hash: origin zone to the last applied id of that zone
+	Slots    string // hash: the same for each slot of zones with a Redis Cluster
 	Meta     string // hash: zone, epoch, shipped, layout
 	Boot     string // hash: after a bootstrap, the source's progress at the moment when it read a key without versions
 	Unsent   string // hash: what dropped effects changed
@@ -24,7 +25,7 @@ type Keys struct {
 func KeysOf(shard int) Keys {
 	prefix := "{sonic:" + strconv.Itoa(shard) + "}"
 	return Keys{
-		Outbox: prefix + "out", Versions: prefix + "ver", Cursors: prefix + "cur", Meta: prefix + "meta", Boot: prefix + "boot",
+		Outbox: prefix + "out", Versions: prefix + "ver", Cursors: prefix + "cur", Slots: prefix + "slots", Meta: prefix + "meta", Boot: prefix + "boot",
 		Unsent: prefix + "unsent", Mark: prefix + "mark", Lacks: prefix + "lacks", Live: prefix + "live",
 		prefix: prefix,
 	}

@@ -586,7 +586,7 @@ func TestWhatACopyGoesOnFrom(t *testing.T) {
 	reply, err := cmd.Slice()
 	require.NoError(t, err)
 	assert.Equal(t, []any{"k0:l", id + "@a"}, reply[1])
-	cmd, err = a.call("sonic_copy_keys", "b", "0", "l")
+	cmd, err = a.call("sonic_copy_keys", "b", "0", 0, "l")
 	require.NoError(t, err)
 	reply, err = cmd.Slice()
 	require.NoError(t, err)

@@ -244,9 +244,9 @@ func TestSumsAreShippedBeforeCountersAreCopied(t *testing.T) {
 	a.write("incrby", "c:n", "5")
 	a.write("set", "k", "v")
 	a.skip(false)
-	_, err := a.call("sonic_copy_keys", "b", "0", "c:n")
+	_, err := a.call("sonic_copy_keys", "b", "0", 0, "c:n")
 	require.ErrorContains(t, err, "SONICUNSENT")
-	_, err = a.call("sonic_copy_keys", "b", "0", "k")
+	_, err = a.call("sonic_copy_keys", "b", "0", 0, "k")
 	require.NoError(t, err, "its state is shipped again, which changes nothing")
 	source, err := a.call("sonic_source", "b")
 	require.NoError(t, err)
@@ -254,7 +254,7 @@ func TestSumsAreShippedBeforeCountersAreCopied(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "2", reply[3], "a bootstrap waits for it")
 	a.resend()
-	_, err = a.call("sonic_copy_keys", "b", "0", "c:n")
+	_, err = a.call("sonic_copy_keys", "b", "0", 0, "c:n")
 	require.NoError(t, err)
 }
 

@@ -12,7 +12,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
 
@@ -39,6 +41,7 @@ type Bootstrap struct {
 
 	progressAt time.Time
 	required   Reached // result of Subscribe
+	target     *single
 }
 
 // bootstrapField is a field of the hash meta. It holds the name of the source, and exists while the
@@ -47,15 +50,24 @@ const bootstrapField = "bootstrap"
 
 // source is the state of the source at one moment.
 type source struct {
-	reached         Reached
-	runID           string // run_id: a replaced or restarted server may have older data
-	epoch, pruned   string
-	missingKeys     string
+	// reached is the progress. All effects up to it are in what is copied later.
+	reached Reached
+	// most has, of each zone, an id that is not before any of its effects that the source has.
+	most            Reached
+	runIDs          string // a replaced or restarted server may have older data
+	epoch           string
+	pruned          message.ID
+	missingKeys     int
 	reportedCursors []string // field, id, field, id
+	// slots has the cursors of slots of zones with a Redis Cluster: <zone>/<slot>, id, ..
+	slots []string
 }
 
 // Run fills the zone.
 func (b *Bootstrap) Run(ctx context.Context) error {
+	if b.target, _ = b.Target.store.(*single); b.target == nil {
+		return errors.New("a Redis Cluster cannot be filled")
+	}
 	if err := b.Source.check(ctx); err != nil {
 		return err
 	}
@@ -75,6 +87,9 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := b.writeSlots(ctx, begin.slots); err != nil {
+		return err
+	}
 	if err := b.copyVersions(ctx); err != nil {
 		return err
 	}
@@ -85,7 +100,7 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if end.epoch != begin.epoch || end.runID != begin.runID {
+	if end.epoch != begin.epoch || end.runIDs != begin.runIDs {
 		return fmt.Errorf("the Redis of zone %s was restarted or exchanged while it was copied, and may be older than it was: run the command again", b.Source.name)
 	}
 	return b.finish(ctx, begin, end)
@@ -93,15 +108,15 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 
 // clear makes sure that the target is empty, and marks it as incomplete.
 func (b *Bootstrap) clear(ctx context.Context) error {
-	db, fault := b.Target.redis, b.Target.wrapError
-	held, err := db.HMGet(ctx, b.Target.keys.Meta, "zone", bootstrapField).Result()
+	db, fault := b.target.redis, b.Target.wrapError
+	held, err := db.HMGet(ctx, b.target.keys.Meta, "zone", bootstrapField).Result()
 	if err != nil {
 		return fault(err)
 	}
-	databases, err := b.Target.databases(ctx)
+	databases, err := databases(ctx, db)
 	switch {
 	case err != nil:
-		return err
+		return fault(err)
 	case held[0] != nil:
 		return fmt.Errorf("the Redis of zone %s holds the state of zone %v: stop its Sonic and empty it by FLUSHALL if another zone's is to take its place", b.Target.name, held[0])
 	case held[1] == nil && len(databases) > 0:
@@ -114,37 +129,112 @@ func (b *Bootstrap) clear(ctx context.Context) error {
 	if err := script.Load(ctx, db); err != nil {
 		return err
 	}
-	return fault(db.HSet(ctx, b.Target.keys.Meta, bootstrapField, b.Source.name).Err())
-}
-
-func (z *Zone) wrapError(err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("the Redis of zone %s: %w", z.name, err)
+	return fault(db.HSet(ctx, b.target.keys.Meta, bootstrapField, b.Source.name).Err())
 }
 
 // readSource reads the state of the source.
 func (b *Bootstrap) readSource(ctx context.Context) (s source, err error) {
-	if s.runID, err = b.Source.runID(ctx); err != nil {
+	if s.runIDs, err = b.runIDs(ctx); err != nil {
 		return s, err
 	}
-	reply, err := b.Source.list(ctx, 5, "sonic_source", b.Target.name)
+	if s.reached, s.reportedCursors, err = b.Source.progress(ctx, b.Source, b.Target.name); err != nil {
+		return s, err
+	}
+	s.most = maps.Clone(s.reached)
+	for some := range slices.Chunk(b.Source.shards(), slotsAtOnce) {
+		var calls []primaries.Call
+		for _, shard := range some {
+			calls = append(calls, primaries.Call{Slot: shard, Function: "sonic_source", Args: []any{b.Target.name}})
+		}
+		replies, err := b.Source.calls(ctx, calls)
+		if err != nil {
+			return s, err
+		}
+		for i, reply := range replies {
+			if err := s.add(reply, some[i], b.Source); err != nil {
+				return s, err
+			}
+		}
+	}
+	return s, b.Source.wrapError(b.Source.addSlots(ctx, &s))
+}
+
+// add adds the reply of a shard.
+func (s *source) add(reply any, shard int, z *Zone) error {
+	list, err := listOf(reply, 5)
 	if err != nil {
-		return s, err
+		return err
 	}
-	var ok [3]bool
-	s.epoch, ok[0] = reply[1].(string)
-	s.pruned, ok[1] = reply[2].(string)
-	s.missingKeys, ok[2] = reply[3].(string)
-	if slices.Contains(ok[:], false) {
-		return s, errReply
+	at, err := reachedOf(list[0])
+	if err != nil {
+		return err
 	}
-	if s.reached, err = reachedOf(reply[0]); err != nil {
-		return s, err
+	words, err := texts(list[1:4])
+	if err != nil {
+		return err
 	}
-	s.reportedCursors, err = texts(reply[4])
-	return s, err
+	pruned, err := message.ParseID(words[1])
+	if err != nil {
+		return err
+	}
+	missing, err := strconv.Atoi(words[2])
+	if err != nil {
+		return errReply
+	}
+	s.epoch, s.pruned, s.missingKeys = words[0], message.Max(s.pruned, pruned), s.missingKeys+missing
+	if !z.isCluster() {
+		s.reached, s.most = at, maps.Clone(at)
+		s.reportedCursors, err = texts(list[4])
+		return err
+	}
+	for zone, id := range at {
+		s.addSlot(zone, shard, id)
+	}
+	return nil
+}
+
+// addSlot adds the cursor of a slot.
+func (s *source) addSlot(zone string, slot int, id message.ID) {
+	if id != (message.ID{}) {
+		s.slots = append(s.slots, zone+"/"+strconv.Itoa(slot), id.String())
+		s.most[zone] = message.Max(s.most[zone], after(id))
+	}
+}
+
+// writeSlots writes cursors of slots. The target does without those of zones that have one Redis.
+func (b *Bootstrap) writeSlots(ctx context.Context, slots []string) error {
+	var fields []any
+	for one := range slices.Chunk(slots, 2) {
+		if !strings.HasPrefix(one[0], b.Target.name+"/") {
+			fields = append(fields, one[0], one[1], "m "+one[0], "", "e "+one[0], "0")
+		}
+	}
+	for some := range slices.Chunk(fields, hashSlice) {
+		if err := b.target.redis.HSet(ctx, b.target.keys.Slots, some...).Err(); err != nil {
+			return b.Target.wrapError(err)
+		}
+	}
+	return nil
+}
+
+// runIDs returns the run_id of each Redis of the source. It changes with a restart or a failover.
+func (b *Bootstrap) runIDs(ctx context.Context) (string, error) {
+	var ids []string
+	err := b.Source.each(func(db *redis.Client) error {
+		text, err := db.Info(ctx, "server").Result()
+		if err != nil {
+			return b.Source.wrapError(err)
+		}
+		for line := range strings.Lines(text) {
+			if id, found := strings.CutPrefix(strings.TrimSpace(line), "run_id:"); found {
+				ids = append(ids, id)
+				return nil
+			}
+		}
+		return errReply
+	})
+	slices.Sort(ids)
+	return strings.Join(ids, " "), err
 }
 
 // awaitSource waits until the source knows the state of all of its keys, and has applied the
@@ -159,7 +249,7 @@ func (b *Bootstrap) awaitSource(ctx context.Context) (source, error) {
 	for began := time.Now(); ; {
 		s, err := b.readSource(ctx)
 		lacks := b.laggingZone(s)
-		if err != nil || s.missingKeys == "0" && lacks == "" {
+		if err != nil || s.missingKeys == 0 && lacks == "" {
 			return s, err
 		}
 		if time.Since(began) > timeout && lacks != "" {
@@ -167,7 +257,7 @@ func (b *Bootstrap) awaitSource(ctx context.Context) (source, error) {
 				b.Source.name, lacks, s.reached[lacks], b.required[lacks])
 		}
 		if time.Since(began) > timeout {
-			return s, fmt.Errorf("zone %s waits for the state of %s keys from other zones, or has to ship it after its outbox was full: see /zones of its Sonic", b.Source.name, s.missingKeys)
+			return s, fmt.Errorf("zone %s waits for the state of %d keys from other zones, or has to ship it after its outbox was full: see /zones of its Sonic", b.Source.name, s.missingKeys)
 		}
 		select {
 		case <-ticker.C:
@@ -180,6 +270,9 @@ func (b *Bootstrap) awaitSource(ctx context.Context) (source, error) {
 // laggingZone returns a zone whose effects the source has not applied up to required, or "".
 func (b *Bootstrap) laggingZone(s source) string {
 	for _, zone := range slices.Sorted(maps.Keys(b.required)) {
+		if zone == b.Source.name && b.Source.isCluster() {
+			continue // it has what it has written, and its progress is that of its topic
+		}
 		if s.reached[zone].Compare(b.required[zone]) < 0 {
 			return zone
 		}
@@ -190,11 +283,33 @@ func (b *Bootstrap) laggingZone(s source) string {
 // copyVersions copies the hash of versions. It runs before copyKeys, which replaces the versions of
 // the copied keys.
 func (b *Bootstrap) copyVersions(ctx context.Context) error {
-	for cursor := ""; cursor != "0"; {
-		if cursor == "" {
-			cursor = "0"
+	for some := range slices.Chunk(b.Source.shards(), slotsAtOnce) {
+		cursors := map[int]string{} // by shard
+		for _, shard := range some {
+			cursors[shard] = "0"
 		}
-		step, err := b.Source.list(ctx, 2, "sonic_copy_versions", b.Target.name, cursor, 1000)
+		for len(cursors) > 0 {
+			if err := b.copySomeVersions(ctx, cursors); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// copySomeVersions copies some versions of each shard of cursors. It removes those that are at their
+// end.
+func (b *Bootstrap) copySomeVersions(ctx context.Context, cursors map[int]string) error {
+	var calls []primaries.Call
+	for shard, cursor := range cursors {
+		calls = append(calls, primaries.Call{Slot: shard, Function: "sonic_copy_versions", Args: []any{b.Target.name, cursor, 1000}})
+	}
+	replies, err := b.Source.calls(ctx, calls)
+	if err != nil {
+		return err
+	}
+	for i, reply := range replies {
+		step, err := listOf(reply, 2)
 		if err != nil {
 			return err
 		}
@@ -202,10 +317,12 @@ func (b *Bootstrap) copyVersions(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := b.writeVersions(ctx, list, b.Target.redis); err != nil {
+		if err := b.writeVersions(ctx, list, b.target.redis); err != nil {
 			return b.Target.wrapError(err)
 		}
-		cursor, _ = step[0].(string)
+		if cursors[calls[i].Slot], _ = step[0].(string); step[0] == "0" {
+			delete(cursors, calls[i].Slot)
+		}
 	}
 	return nil
 }
@@ -216,7 +333,7 @@ const hashSlice = 2000
 // writeVersions writes a list of versions: field, version, field, version.
 func (b *Bootstrap) writeVersions(ctx context.Context, list []string, to redis.Cmdable) error {
 	for some := range slices.Chunk(list, hashSlice) {
-		if err := to.HSet(ctx, b.Target.keys.Versions, some).Err(); err != nil {
+		if err := to.HSet(ctx, b.target.keys.Versions, some).Err(); err != nil {
 			return err
 		}
 	}
@@ -224,35 +341,23 @@ func (b *Bootstrap) writeVersions(ctx context.Context, list []string, to redis.C
 }
 
 func (b *Bootstrap) copyKeys(ctx context.Context) error {
-	databases, err := b.Source.databases(ctx)
-	if err != nil {
+	p := Progress{Zone: b.Source.name}
+	var err error
+	if p.Keys, err = b.Source.keyCount(ctx); err != nil {
 		return err
 	}
-	p := Progress{Zone: b.Source.name}
-	for _, n := range databases {
-		p.Keys += n
-	}
-	for _, db := range slices.Sorted(maps.Keys(databases)) {
-		for cursor := ""; cursor != "0"; {
-			if cursor == "" {
-				cursor = "0"
-			}
-			var names []string
-			if cursor, names, err = b.Source.scan(ctx, db, cursor, copyBatch); err != nil {
-				return err
-			}
-			for len(names) > 0 {
-				n, err := b.copySome(ctx, db, names)
-				if err != nil {
-					return err
-				}
-				names, p.Done = names[n:], p.Done+int64(n)
-			}
-			if b.Progress != nil && time.Since(b.progressAt) >= progressInterval {
-				b.Progress(p)
-				b.progressAt = time.Now()
-			}
+	if err := b.Source.walk(ctx, b.Source, copyBatch, func(db int, names []string) error {
+		if err := b.copyNames(ctx, db, names); err != nil {
+			return err
 		}
+		p.Done += int64(len(names))
+		if b.Progress != nil && time.Since(b.progressAt) >= progressInterval {
+			b.Progress(p)
+			b.progressAt = time.Now()
+		}
+		return nil
+	}); err != nil {
+		return err
 	}
 	if b.Progress != nil {
 		b.Progress(p)
@@ -263,22 +368,46 @@ func (b *Bootstrap) copyKeys(ctx context.Context) error {
 // copyBatch is how many keys copySome asks for at once. Redis returns fewer if they are large.
 const copyBatch = 64
 
-// copySome copies the first keys of names, at least one, and returns how many.
-func (b *Bootstrap) copySome(ctx context.Context, db int, names []string) (int, error) {
-	args := []any{b.Target.name, db}
+// copyNames copies keys.
+func (b *Bootstrap) copyNames(ctx context.Context, db int, names []string) error {
+	left := map[int][]string{} // by shard
 	for _, name := range names {
-		args = append(args, name)
+		shard := b.Source.shardOf(name)
+		left[shard] = append(left[shard], name)
 	}
-	step, err := b.Source.list(ctx, 3, "sonic_copy_keys", args...)
-	if err != nil {
-		return 0, err
+	for len(left) > 0 {
+		var calls []primaries.Call
+		for shard, names := range left {
+			args := []any{b.Target.name, db}
+			for _, name := range names {
+				args = append(args, cluster.Slot([]byte(name)), name)
+			}
+			calls = append(calls, primaries.Call{Slot: shard, Function: "sonic_copy_keys", Args: args})
+		}
+		replies, err := b.Source.calls(ctx, calls)
+		if err != nil {
+			return err
+		}
+		for i, reply := range replies {
+			step, err := listOf(reply, 3)
+			if err != nil {
+				return err
+			}
+			shard := calls[i].Slot
+			text, _ := step[0].(string)
+			read, err := strconv.Atoi(text)
+			if err != nil || read < 1 || read > len(left[shard]) {
+				return errReply
+			}
+			if err := b.restore(ctx, db, step); err != nil {
+				return err
+			}
+			if left[shard] = left[shard][read:]; len(left[shard]) == 0 {
+				delete(left, shard)
+			}
+		}
 	}
-	text, _ := step[0].(string)
-	read, err := strconv.Atoi(text)
-	if err != nil || read < 1 || read > len(names) {
-		return 0, errReply
-	}
-	return read, b.restore(ctx, db, step)
+	return nil
 }
 
 // restore writes the keys of one step.
@@ -291,7 +420,7 @@ func (b *Bootstrap) restore(ctx context.Context, db int, step []any) error {
 	if !ok || len(list)%5 != 0 {
 		return errReply
 	}
-	pipe := b.Target.redis.TxPipeline()
+	pipe := b.target.redis.TxPipeline()
 	pipe.Select(ctx, db)
 	var restored []*redis.StatusCmd
 	var versions []string
@@ -300,7 +429,9 @@ func (b *Bootstrap) restore(ctx context.Context, db int, step []any) error {
 		if err != nil {
 			return err
 		}
-		versions = append(versions, facts...)
+		if f[3] != policyCounter && f[3] != policyNone { // these have no versions
+			versions = append(versions, facts...)
+		}
 		expires := f[2]
 		if expires == "" {
 			expires = "0"
@@ -311,9 +442,17 @@ func (b *Bootstrap) restore(ctx context.Context, db int, step []any) error {
 	}
 	pipe.Select(ctx, 0)
 	for f := range slices.Chunk(list, 5) {
-		if f[3] == policyCounter || f[3] == policyNone { // they have no versions
+		if f[3] == policyCounter || f[3] == policyNone {
 			name, _ := f[0].(string)
-			pipe.HSet(ctx, b.Target.keys.Boot, strconv.Itoa(db)+":"+name, at.text())
+			slots, err := reachedOf(f[4])
+			if err != nil {
+				return err
+			}
+			of := maps.Clone(at)
+			for zone, id := range slots {
+				of[zone] = message.Max(of[zone], id)
+			}
+			pipe.HSet(ctx, b.target.keys.Boot, strconv.Itoa(db)+":"+name, of.text())
 		}
 	}
 	if err := b.writeVersions(ctx, versions, pipe); err != nil {
@@ -352,19 +491,19 @@ func (r Reached) list() []any {
 // the effects up to begin.
 func (b *Bootstrap) finish(ctx context.Context, begin, end source) error {
 	floor := message.ID{}
-	for _, id := range end.reached {
+	for _, id := range end.most {
 		floor = message.Max(floor, id)
 	}
 	cursors := maps.Clone(begin.reached)
 	delete(cursors, b.Target.name)
-	args := []any{b.Target.name, begin.reached[b.Target.name].String(), floor.String(), begin.pruned, "0"}
+	args := []any{b.Target.name, begin.reached[b.Target.name].String(), floor.String(), begin.pruned.String(), "0"}
 	args = append(args, cursors.list()...)
 	args = append(args, len(begin.reportedCursors)/2)
 	for _, word := range begin.reportedCursors {
 		args = append(args, word)
 	}
-	args = append(args, end.reached.list()...)
-	reply, err := b.Target.call(ctx, "sonic_filled", args...)
+	args = append(args, end.most.list()...)
+	reply, err := b.Target.call(ctx, 0, "sonic_filled", args...)
 	if err == nil && reply != b.Source.name {
 		err = errors.New("the Redis was being filled by another process, too: empty it and run the command again")
 	}

@@ -96,43 +96,34 @@ func (c *Check) Run(ctx context.Context) ([]Difference, error) {
 
 // compare reads all keys of the zone from, and adds those whose value differs in the zone to.
 func (c *Check) compare(ctx context.Context, from, to *Zone, suspects map[Key]struct{}) error {
-	databases, err := from.databases(ctx)
-	if err != nil {
+	p := Progress{Zone: from.name}
+	var err error
+	if p.Keys, err = from.keyCount(ctx); err != nil {
 		return err
 	}
-	p := Progress{Zone: from.name}
-	for _, n := range databases {
-		p.Keys += n
-	}
 	var said time.Time
-	for _, db := range slices.Sorted(maps.Keys(databases)) {
-		for cursor := ""; cursor != "0"; {
-			if cursor == "" {
-				cursor = "0"
-			}
-			var names []string
-			if cursor, names, err = from.scan(ctx, db, cursor, batch); err != nil {
-				return err
-			}
-			found, err := from.digests(ctx, db, names)
-			if err != nil {
-				return err
-			}
-			others, err := to.digests(ctx, db, names)
-			if err != nil {
-				return err
-			}
-			for i, e := range found {
-				if differ(e.value, others[i].value, time.Now()) {
-					suspects[Key{db, e.name}] = struct{}{}
-				}
-			}
-			p.Done, p.Suspects = p.Done+int64(len(found)), int64(len(suspects))
-			if c.Progress != nil && time.Since(said) >= progressInterval {
-				c.Progress(p)
-				said = time.Now()
+	if err := from.walk(ctx, from, batch, func(db int, names []string) error {
+		found, err := from.digests(ctx, db, names)
+		if err != nil {
+			return err
+		}
+		others, err := to.digests(ctx, db, names)
+		if err != nil {
+			return err
+		}
+		for i, e := range found {
+			if differ(e.value, others[i].value, time.Now()) {
+				suspects[Key{db, e.name}] = struct{}{}
 			}
 		}
+		p.Done, p.Suspects = p.Done+int64(len(found)), int64(len(suspects))
+		if c.Progress != nil && time.Since(said) >= progressInterval {
+			c.Progress(p)
+			said = time.Now()
+		}
+		return nil
+	}); err != nil {
+		return err
 	}
 	if c.Progress != nil {
 		c.Progress(p)
@@ -164,7 +155,7 @@ func (c *Check) confirm(ctx context.Context, keys []Key) ([]Difference, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := c.awaitEffects(ctx); err != nil {
+		if err := c.awaitEffects(ctx, slices.Collect(maps.Keys(before))); err != nil {
 			return nil, err
 		}
 		after, err := c.sample(ctx, slices.Collect(maps.Keys(before)))
@@ -227,13 +218,13 @@ func (c *Check) sample(ctx context.Context, keys []Key) (map[Key]pair, error) {
 	return found, nil
 }
 
-// awaitEffects waits until both zones have applied all effects that either of them has now.
-func (c *Check) awaitEffects(ctx context.Context) error {
-	local, err := c.Local.reached(ctx)
+// awaitEffects waits until both zones have applied all effects on keys that either of them has now.
+func (c *Check) awaitEffects(ctx context.Context, keys []Key) error {
+	local, err := c.Local.holds(ctx, c.Local, keys, c.Zones)
 	if err != nil {
 		return err
 	}
-	peer, err := c.Peer.reached(ctx)
+	peer, err := c.Peer.holds(ctx, c.Peer, keys, c.Zones)
 	if err != nil {
 		return err
 	}
@@ -243,8 +234,22 @@ func (c *Check) awaitEffects(ctx context.Context) error {
 	}
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
-	atLocal, atPeer := local, peer
+	var atLocal, atPeer Reached
 	for moved := time.Now(); ; {
+		nowLocal, err := c.Local.reached(ctx, c.Local)
+		if err != nil {
+			return err
+		}
+		nowPeer, err := c.Peer.reached(ctx, c.Peer)
+		if err != nil {
+			return err
+		}
+		// Only effects that a zone lacks count as progress: heartbeats of other zones arrive all
+		// the time.
+		if atLocal.changed(nowLocal, atLocal.behind(peer, c.Zones)) || atPeer.changed(nowPeer, atPeer.behind(local, c.Zones)) {
+			moved = time.Now()
+		}
+		atLocal, atPeer = nowLocal, nowPeer
 		localLacks, peerLacks := atLocal.behind(peer, c.Zones), atPeer.behind(local, c.Zones)
 		if len(localLacks) == 0 && len(peerLacks) == 0 {
 			return nil
@@ -258,19 +263,5 @@ func (c *Check) awaitEffects(ctx context.Context) error {
 			return ctx.Err()
 		case <-ticker.C:
 		}
-		nowLocal, err := c.Local.reached(ctx)
-		if err != nil {
-			return err
-		}
-		nowPeer, err := c.Peer.reached(ctx)
-		if err != nil {
-			return err
-		}
-		// Only effects that a zone lacks count as progress: heartbeats of other zones arrive all
-		// the time.
-		if atLocal.changed(nowLocal, localLacks) || atPeer.changed(nowPeer, peerLacks) {
-			moved = time.Now()
-		}
-		atLocal, atPeer = nowLocal, nowPeer
 	}
 }

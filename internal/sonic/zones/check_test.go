@@ -3,6 +3,7 @@ package zones_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +27,7 @@ func (w *world) fill() {
 		z.write(0, "zadd", fmt.Sprint("zset", i), 1.5, "a", i, "b")
 		z.write(0, "rpush", fmt.Sprint("list", i), "a", "b", "a")
 		z.write(0, "xadd", fmt.Sprint("stream", i), "*", "f", i)
-		z.write(3, "set", fmt.Sprint("str", i), "of db 3", "EX", 1000)
+		z.write(w.db(3), "set", fmt.Sprint("far", i), "of db 3", "EX", 1000)
 		z.write(0, "incrby", fmt.Sprint("c:", i), i)
 		z.write(0, "hset", fmt.Sprint("n:", z.Name(), ":f", i), "a", i)
 	}
@@ -66,24 +67,39 @@ func (w *world) drift() []string {
 	b.behind(0, "LPOP", "list7")
 	b.behind(0, "XADD", "stream8", "*", "f", "v")
 	b.behind(0, "PEXPIRE", "str9", 1_000_000)
-	b.behind(3, "PERSIST", "str10")
+	b.behind(w.db(3), "PERSIST", "far10")
 	b.behind(0, "DEL", "set11")
 	b.behind(0, "SET", "set11", "a string now")
-	b.behind(3, "SET", "only in b", "v")
-	a.behind(5, "RPUSH", "only in a", "v")
-	return []string{
-		"0 hash3", "0 hash4", "0 list7", "0 set11", "0 set5", "0 str1", "0 str2", "0 str9", "0 stream8", "0 zset6", "3 only in b", "3 str10", "5 only in a",
+	b.behind(w.db(3), "SET", "only in b", "v")
+	a.behind(w.db(5), "RPUSH", "only in a", "v")
+	want := []string{
+		"0 hash3", "0 hash4", "0 list7", "0 set11", "0 set5", "0 str1", "0 str2", "0 str9", "0 stream8", "0 zset6",
+		fmt.Sprint(w.db(3), " only in b"), fmt.Sprint(w.db(3), " far10"), fmt.Sprint(w.db(5), " only in a"),
+	}
+	slices.Sort(want)
+	return want
+}
+
+// pairs are two zones, of which none, one or both have a Redis Cluster.
+func pairs() map[string][]string {
+	return map[string][]string{
+		"two Redis": {"a", "b"}, "a Redis and a cluster": {"a", "b*"}, "a cluster and a Redis": {"a*", "b"}, "two clusters": {"a*", "b*"},
 	}
 }
 
 func TestDriftIsFoundFromBothSides(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "a", "b")
-	want := w.drift()
-	stop := w.writing("a", "b")
-	defer stop()
-	assert.Equal(t, want, w.differences("a", "b"))
-	assert.Equal(t, want, w.differences("b", "a"))
+	for name, names := range pairs() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, names...)
+			want := w.drift()
+			stop := w.writing("a", "b")
+			defer stop()
+			assert.Equal(t, want, w.differences("a", "b"))
+			assert.Equal(t, want, w.differences("b", "a"))
+		})
+	}
 }
 
 func TestManyKeysOfManyDatabases(t *testing.T) {
@@ -264,7 +280,7 @@ func TestTheRedisOfAnotherZone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "a", "b")
 	c := w.check("a", "b")
-	c.Peer = zones.New("c", w.zones["b"].client, shard)
+	c.Peer = zones.New("c", w.zones["b"].server.Client(t), shard)
 	_, err := c.Run(t.Context())
 	require.ErrorContains(t, err, "the Redis of zone c holds the state of")
 	require.NoError(t, w.zones["b"].client.Do(context.WithoutCancel(t.Context()), "SELECT", 0).Err())

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 )
 
 // version is the version of an effect: its id and its zone.
@@ -24,32 +25,59 @@ func (v version) before(o version) bool {
 
 // newest returns the newest version that the zone knows of each key. Keys without a known version
 // are left out: the library removes a version once every zone has applied later effects. newest
-// scans the whole hash of versions in steps, because there is no other way to find removed
-// elements.
+// scans the whole hash of versions of their shards in steps, because there is no other way to find
+// removed elements.
 func (z *Zone) newest(ctx context.Context, keys map[Key]struct{}) (map[Key]version, error) {
 	found := map[Key]version{}
-	for cursor := uint64(0); ; {
-		fields, next, err := z.redis.HScan(ctx, z.keys.Versions, cursor, "", 1000).Result()
-		if err != nil {
-			return nil, fmt.Errorf("the versions of zone %s: %w", z.name, err)
+	cursors := map[int]string{} // by shard
+	for key := range keys {
+		cursors[z.shardOf(key.Name)] = "0"
+	}
+	for len(cursors) > 0 {
+		var calls []primaries.Call
+		for shard, cursor := range cursors {
+			calls = append(calls, primaries.Call{Slot: shard, Function: "sonic_versions", Args: []any{cursor, 1000}})
 		}
-		for i := 0; i+1 < len(fields); i += 2 {
-			key, ok := keyOf(fields[i])
-			if _, wanted := keys[key]; !ok || !wanted {
-				continue
-			}
-			v, err := z.versionOf(fields[i+1])
+		replies, err := z.calls(ctx, calls)
+		if err != nil {
+			return nil, err
+		}
+		for i, reply := range replies {
+			step, err := listOf(reply, 2)
 			if err != nil {
 				return nil, err
 			}
-			if had, known := found[key]; !known || had.before(v) {
-				found[key] = v
+			fields, err := texts(step[1])
+			if err != nil {
+				return nil, err
+			}
+			if err := z.addNewest(found, keys, fields); err != nil {
+				return nil, err
+			}
+			if cursors[calls[i].Slot], _ = step[0].(string); step[0] == "0" {
+				delete(cursors, calls[i].Slot)
 			}
 		}
-		if cursor = next; cursor == 0 {
-			return found, nil
+	}
+	return found, nil
+}
+
+// addNewest adds the versions of keys: field, version, field, version.
+func (z *Zone) addNewest(found map[Key]version, keys map[Key]struct{}, fields []string) error {
+	for i := 0; i+1 < len(fields); i += 2 {
+		key, ok := keyOf(fields[i])
+		if _, wanted := keys[key]; !ok || !wanted {
+			continue
+		}
+		v, err := z.versionOf(fields[i+1])
+		if err != nil {
+			return err
+		}
+		if had, known := found[key]; !known || had.before(v) {
+			found[key] = v
 		}
 	}
+	return nil
 }
 
 // keyOf reads a field of the hash of versions: k<db>:<key>, x<db>:<key>, t<type><db>:<key> or

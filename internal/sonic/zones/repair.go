@@ -53,7 +53,7 @@ func (r *Repair) Run(ctx context.Context) (repaired int, left []Unrepaired, err 
 		if r.Note != nil {
 			r.Note(d, from.name)
 		}
-		if _, err := from.call(ctx, "sonic_restate", d.DB, d.Name); err != nil {
+		if _, err := from.call(ctx, from.shardOf(d.Name), "sonic_restate", d.DB, d.Name); err != nil {
 			return 0, left, fmt.Errorf("cannot ship key %s: %w", d.Key, err)
 		}
 		shipped = append(shipped, d.Key)
@@ -62,7 +62,7 @@ func (r *Repair) Run(ctx context.Context) (repaired int, left []Unrepaired, err 
 		return 0, left, nil
 	}
 	// Once the effects have arrived, the keys must be equal.
-	if err := r.awaitEffects(ctx); err != nil {
+	if err := r.awaitEffects(ctx, shipped); err != nil {
 		return 0, left, err
 	}
 	still, err := r.confirm(ctx, slices.Clone(shipped))

@@ -34,9 +34,12 @@ func (z *zone) get(key string) string {
 
 func TestDriftIsRepaired(t *testing.T) {
 	t.Parallel()
-	for _, local := range []string{"a", "b"} {
+	for local, names := range map[string][]string{
+		"a": {"a", "b", "c"}, "b": {"a", "b", "c"}, "a of a cluster": {"a*", "b", "c"}, "b of a cluster": {"a", "b*", "c"},
+	} {
 		t.Run(local, func(t *testing.T) {
-			w := newWorld(t, "a", "b", "c")
+			w := newWorld(t, names...)
+			local := local[:1]
 			drift := w.drift()
 			stop := w.writing("a", "b", "c")
 			defer stop()
@@ -55,11 +58,21 @@ func TestDriftIsRepaired(t *testing.T) {
 
 func TestTheNewerStateIsTaken(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "a", "b")
+	for name, names := range pairs() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			newerStateIsTaken(t, names)
+		})
+	}
+}
+
+func newerStateIsTaken(t *testing.T, names []string) {
+	t.Helper()
+	w := newWorld(t, names...)
 	w.fill()
 	require.Empty(t, w.differences("a", "b"))
 	a, b := w.zones["a"], w.zones["b"]
-	// Zone b misses a message of zone a.
+	// Zone b misses messages of zone a.
 	b.mu.Lock()
 	a.write(0, "set", "str1", "newer")
 	a.write(0, "hdel", "hash2", "a")
@@ -67,9 +80,12 @@ func TestTheNewerStateIsTaken(t *testing.T) {
 	a.write(0, "sadd", "set4", "more")
 	a.mu.Lock()
 	require.NoError(t, a.ship(t.Context()))
-	last := a.topic[len(a.topic)-1].last
+	missed := a.topic[b.at["a"]:]
+	b.at["a"] = len(a.topic)
 	a.mu.Unlock()
-	require.NoError(t, b.fcall(t.Context(), "sonic_cursors", "a", last, "", "1").Err())
+	for _, m := range missed {
+		require.NoError(t, b.pass(t.Context(), "a", m))
+	}
 	b.mu.Unlock()
 	require.Equal(t, []string{"0 hash2", "0 set3", "0 set4", "0 str1"}, w.differences("b", "a"))
 

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/zones"
@@ -31,16 +33,21 @@ const shard = 0
 type stored struct {
 	prev, last string
 	payload    []byte
+
+	slots     bool // the zone has a Redis Cluster: payload has groups
+	watermark uint64
 }
 
-// zone is a Redis with the library, and the zone's topic.
+// zone is a Redis, or a Redis Cluster, with the library, and the zone's topic.
 type zone struct {
 	*zones.Zone
-	t      testing.TB
-	server *stack.RedisServer
-	client *redis.Client
-	out    string
-	others []string
+	t       testing.TB
+	server  *stack.RedisServer // nil: a Redis Cluster
+	cluster *clusterOf
+	client  redis.UniversalClient
+	out     string
+	others  []string
+	epoch   string
 
 	mu    sync.Mutex // held while the zone's Redis takes part in the exchange of effects
 	open  bool
@@ -53,17 +60,41 @@ type world struct {
 	t     testing.TB
 	zones map[string]*zone
 	names []string
+
+	clustered bool // a zone has a Redis Cluster
+}
+
+// db returns the number of a database that all zones have: n, or 0 if one has a Redis Cluster.
+func (w *world) db(n int) int {
+	if w.clustered {
+		return 0
+	}
+	return n
 }
 
 // newWorld opens zones, and has them exchange effects, as shippers and appliers do, until the test
-// ends.
+// ends. A zone whose name ends with an asterisk, which is not part of it, has a Redis Cluster.
 func newWorld(t testing.TB, names ...string) *world {
 	t.Helper()
-	w := &world{t: t, zones: map[string]*zone{}, names: names}
+	w := &world{t: t, zones: map[string]*zone{}}
+	clustered := map[string]bool{}
+	for _, word := range names {
+		name, is := strings.CutSuffix(word, "*")
+		w.names = append(w.names, name)
+		clustered[name] = is
+	}
+	names = w.names
 	for _, name := range names {
-		server := stack.PrivateRedis(t, stack.Conf(map[string]string{"appendonly": "yes", "appendfsync": "no"}))
-		c := server.Client(t)
-		z := &zone{t: t, server: server, client: c, out: script.KeysOf(shard).Outbox, at: map[string]int{}, Zone: zones.New(name, c, shard)}
+		z := &zone{t: t, at: map[string]int{}}
+		if clustered[name] {
+			w.clustered = true
+			z.cluster = newClusterOf(t)
+			z.client, z.Zone = z.cluster.client, zones.NewCluster(name, z.cluster.primaries)
+		} else {
+			z.server = stack.PrivateRedis(t, stack.Conf(map[string]string{"appendonly": "yes", "appendfsync": "no"}))
+			c := z.server.Client(t)
+			z.client, z.out, z.Zone = c, script.KeysOf(shard).Outbox, zones.New(name, c, shard)
+		}
 		z.others = slices.DeleteFunc(slices.Clone(names), func(other string) bool { return other == name })
 		w.zones[name] = z
 		z.begin("1", "0-0")
@@ -71,7 +102,11 @@ func newWorld(t testing.TB, names ...string) *world {
 	ctx, cancel := context.WithCancel(t.Context())
 	var done sync.WaitGroup
 	done.Go(func() {
-		ticker := time.NewTicker(5 * time.Millisecond)
+		every := 5 * time.Millisecond
+		if w.clustered {
+			every *= 4
+		}
+		ticker := time.NewTicker(every)
 		defer ticker.Stop()
 		for !t.Failed() {
 			w.exchange(ctx)
@@ -91,6 +126,11 @@ func (z *zone) begin(epoch, floor string) {
 	z.t.Helper()
 	z.mu.Lock()
 	defer z.mu.Unlock()
+	z.open, z.epoch = true, epoch
+	if z.cluster != nil {
+		z.openPrimaries()
+		return
+	}
 	ctx := z.t.Context()
 	require.NoError(z.t, script.Load(ctx, z.client))
 	args := []any{"FCALL", "sonic_open", 1, z.out, z.Name(), epoch, floor, "", len(z.others)}
@@ -98,7 +138,6 @@ func (z *zone) begin(epoch, floor string) {
 		args = append(args, other)
 	}
 	require.NoError(z.t, z.client.Do(ctx, append(args, "lww", "n:", "none", "c:", "counter")...).Err())
-	z.open = true
 }
 
 // exchange ships and applies what there is, and has all zones beat.
@@ -128,10 +167,30 @@ func (w *world) exchange(ctx context.Context) {
 }
 
 func (z *zone) fcall(ctx context.Context, function string, args ...any) *redis.Cmd {
-	return z.client.Do(ctx, append([]any{"FCALL", function, 1, z.out}, args...)...)
+	return z.fcallAt(ctx, z.out, function, args...)
+}
+
+func (z *zone) fcallAt(ctx context.Context, out, function string, args ...any) *redis.Cmd {
+	return z.client.Do(ctx, append([]any{"FCALL", function, 1, out}, args...)...)
+}
+
+// outOf returns the stream of effects of a key.
+func (z *zone) outOf(key any) string {
+	if z.cluster == nil {
+		return z.out
+	}
+	return script.SlotKeys(cluster.Slot([]byte(fmt.Sprint(key)))).Outbox
+}
+
+// writes calls the function of a command, of which the first argument is a key.
+func (z *zone) writes(ctx context.Context, db int, command string, args ...any) error {
+	return z.fcallAt(ctx, z.outOf(args[0]), "sonic_"+command, append([]any{strconv.Itoa(db)}, args...)...).Err()
 }
 
 func (z *zone) ship(ctx context.Context) error {
+	if z.cluster != nil {
+		return z.shipSlots(ctx)
+	}
 	if err := z.fcall(ctx, "sonic_beat").Err(); err != nil {
 		return err
 	}
@@ -165,7 +224,14 @@ func (z *zone) ship(ctx context.Context) error {
 }
 
 func (z *zone) apply(ctx context.Context, origin string, m stored) error {
-	reply, err := z.fcall(ctx, "sonic_apply", origin, "1", m.prev, m.last, "", "", m.payload).StringSlice()
+	if z.cluster != nil || m.slots {
+		return z.applySlots(ctx, origin, m)
+	}
+	return z.applyAt(ctx, z.out, origin, m)
+}
+
+func (z *zone) applyAt(ctx context.Context, out, origin string, m stored) error {
+	reply, err := z.fcallAt(ctx, out, "sonic_apply", origin, "1", m.prev, m.last, "", "", m.payload).StringSlice()
 	if err == nil && reply[0] != "applied" && reply[0] != "duplicate" {
 		err = fmt.Errorf("%s of %s in %s: %s", m.last, origin, z.Name(), reply[0])
 	}
@@ -175,7 +241,7 @@ func (z *zone) apply(ctx context.Context, origin string, m stored) error {
 // write runs a command as a client's of a database.
 func (z *zone) write(db int, command string, args ...any) {
 	z.t.Helper()
-	err := z.fcall(z.t.Context(), "sonic_"+command, append([]any{strconv.Itoa(db)}, args...)...).Err()
+	err := z.writes(z.t.Context(), db, command, args...)
 	if err != redis.Nil { //nolint:errorlint // Redis' own
 		require.NoError(z.t, err)
 	}
@@ -184,10 +250,14 @@ func (z *zone) write(db int, command string, args ...any) {
 // behind runs a command that the zone's Sonic does not see.
 func (z *zone) behind(db int, args ...any) {
 	z.t.Helper()
+	if z.cluster != nil {
+		require.NoError(z.t, z.client.Do(z.t.Context(), args...).Err())
+		return
+	}
 	pipe := z.client.TxPipeline()
-	pipe.Select(z.t.Context(), db)
+	pipe.Do(z.t.Context(), "SELECT", db)
 	cmd := pipe.Do(z.t.Context(), args...)
-	pipe.Select(z.t.Context(), 0)
+	pipe.Do(z.t.Context(), "SELECT", 0)
 	_, err := pipe.Exec(z.t.Context())
 	require.NoError(z.t, err)
 	require.NoError(z.t, cmd.Err())
@@ -222,23 +292,27 @@ func (w *world) writing(names ...string) (stop func() (acked map[string]int64)) 
 	ctx, cancel := context.WithCancel(w.t.Context())
 	var all sync.WaitGroup
 	var mu sync.Mutex
+	every := 2 * time.Millisecond
+	if w.clustered { // the exchange of effects takes longer, and must not fall behind for good
+		every *= 5
+	}
 	sums := map[string]int64{}
 	for i, name := range names {
 		z := w.zones[name]
 		all.Go(func() {
-			pace := time.NewTicker(2 * time.Millisecond)
+			pace := time.NewTicker(every)
 			defer pace.Stop()
 			for n := 0; ctx.Err() == nil; n++ {
 				<-pace.C
 				counter := fmt.Sprintf("c:%d", n%7)
 				for _, args := range busy(name, i, n) {
 					function, rest := args[0].(string), args[1:]
-					err := z.fcall(context.WithoutCancel(ctx), "sonic_"+function, append([]any{"0"}, rest...)...).Err()
+					err := z.writes(context.WithoutCancel(ctx), 0, function, rest...)
 					if err != redis.Nil && !assert.NoError(w.t, err) { //nolint:errorlint // Redis' own
 						return
 					}
 				}
-				if assert.NoError(w.t, z.fcall(context.WithoutCancel(ctx), "sonic_incrby", "0", counter, n).Err()) {
+				if assert.NoError(w.t, z.writes(context.WithoutCancel(ctx), 0, "incrby", counter, n)) {
 					mu.Lock()
 					sums[counter] += int64(n)
 					mu.Unlock()

@@ -15,21 +15,49 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
 
-// Zone is the Redis of a zone. It is safe for concurrent use.
+// Zone is the Redis of a zone, or its Redis Cluster. It is safe for concurrent use.
 type Zone struct {
-	name  string
-	redis *redis.Client
-	keys  script.Keys
+	name string
+	store
 }
 
-// New returns the zone of that name and shard. It sends no request. The client must use RESP2 and
-// database 0.
-func New(name string, db *redis.Client, shard int) *Zone {
-	return &Zone{name: name, redis: db, keys: script.KeysOf(shard)}
+// store is the Redis of a zone. It consists of shards, which have versions and progress of their
+// own: one, or one for each slot of a Redis Cluster. The slot of a call is its shard.
+type store interface {
+	shardOf(key string) int
+	shards() []int
+	// do makes calls, and returns the replies in the order of calls. Calls of one shard are executed in
+	// their order.
+	do(ctx context.Context, calls []primaries.Call) ([]primaries.Reply, error)
+	// each calls f for each Redis that can have keys.
+	each(f func(db *redis.Client) error) error
+	// walk calls visit with the names of all keys, count of a database at a time at most or a few more,
+	// without the library's own ones.
+	walk(ctx context.Context, z *Zone, count int, visit func(db int, names []string) error) error
+	// reached returns the progress for zones. All effects up to it are applied.
+	reached(ctx context.Context, z *Zone) (Reached, error)
+	// progress returns the progress from which a copy goes on, and the cursors that a zone once told:
+	// "<zone> <other>", id, .. For one Redis, sonic_source tells both.
+	progress(ctx context.Context, z *Zone, asker string) (at Reached, told []string, err error)
+	// addSlots adds cursors of slots that sonic_source does not tell.
+	addSlots(ctx context.Context, s *source) error
+	// holds returns, of each zone, an id that is not before any effect that the values of keys have.
+	holds(ctx context.Context, z *Zone, keys []Key, zones []string) (Reached, error)
 }
+
+// New returns the zone of that name and shard, which has one Redis. It sends no request. The client
+// must use RESP2 and database 0.
+func New(name string, db *redis.Client, shard int) *Zone {
+	return &Zone{name, &single{db, script.KeysOf(shard)}}
+}
+
+// NewCluster returns the zone of that name, which has a Redis Cluster. It sends no request. Clients
+// of p must use RESP2.
+func NewCluster(name string, p *primaries.Primaries) *Zone { return &Zone{name, &clustered{p}} }
 
 // Name returns the zone's name.
 func (z *Zone) Name() string { return z.name }
@@ -81,7 +109,8 @@ type entry struct {
 }
 
 // Reached is the progress of a Redis, by zone: the last effect of its own zone, and the last effect
-// that it has applied of each other zone.
+// that it has applied of each other zone. For a zone with a Redis Cluster it is a time instead: an
+// id without a sequence number, before which all effects are applied.
 type Reached map[string]message.ID
 
 // behind returns those of zones whose effects have been applied further at other than at r.
@@ -94,28 +123,54 @@ func (r Reached) changed(now Reached, zones []string) bool {
 	return slices.ContainsFunc(zones, func(zone string) bool { return now[zone] != r[zone] })
 }
 
-// call calls a function of the library. The reply is nil if Redis replies null.
-func (z *Zone) call(ctx context.Context, function string, args ...any) (any, error) {
-	reply, err := z.redis.Do(ctx, append([]any{"FCALL", function, 1, z.keys.Outbox}, args...)...).Result()
-	switch {
-	case err == nil:
-		return reply, nil
-	case errors.Is(err, redis.Nil):
-		return nil, nil
-	case strings.Contains(err.Error(), "Function not found"):
-		// Loading the library here would close this Redis for writes until its Sonic opens it.
-		return nil, fmt.Errorf("the Redis of zone %s does not have this version's functions: start this version of Sonic there", z.name)
-	default:
-		return nil, fmt.Errorf("the Redis of zone %s: %w", z.name, err)
-	}
-}
-
-// list calls a function whose reply is a list of n values.
-func (z *Zone) list(ctx context.Context, n int, function string, args ...any) ([]any, error) {
-	reply, err := z.call(ctx, function, args...)
+// call calls a function of the library for a shard. The reply is nil if Redis replies null.
+func (z *Zone) call(ctx context.Context, shard int, function string, args ...any) (any, error) {
+	replies, err := z.calls(ctx, []primaries.Call{{Slot: shard, Function: function, Args: args}})
 	if err != nil {
 		return nil, err
 	}
+	return replies[0], nil
+}
+
+// calls is call for several calls. It returns an error if one of them fails.
+func (z *Zone) calls(ctx context.Context, calls []primaries.Call) ([]any, error) {
+	replies, err := z.do(ctx, calls)
+	if err != nil {
+		return nil, z.wrapError(err)
+	}
+	values := make([]any, len(replies))
+	for i, r := range replies {
+		switch {
+		case r.Err == nil:
+			values[i] = r.Value
+		case errors.Is(r.Err, redis.Nil):
+		case strings.Contains(r.Err.Error(), "Function not found"):
+			// Loading the library here would close this Redis for writes until its Sonic opens it.
+			return nil, fmt.Errorf("the Redis of zone %s does not have this version's functions: start this version of Sonic there", z.name)
+		default:
+			return nil, z.wrapError(r.Err)
+		}
+	}
+	return values, nil
+}
+
+func (z *Zone) wrapError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("the Redis of zone %s: %w", z.name, err)
+}
+
+// list calls a function whose reply is a list of n values.
+func (z *Zone) list(ctx context.Context, shard, n int, function string, args ...any) ([]any, error) {
+	reply, err := z.call(ctx, shard, function, args...)
+	if err != nil {
+		return nil, err
+	}
+	return listOf(reply, n)
+}
+
+func listOf(reply any, n int) ([]any, error) {
 	list, ok := reply.([]any)
 	if !ok || len(list) != n {
 		return nil, errReply
@@ -133,11 +188,16 @@ func (z *Zone) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// If this call fails, reached below reports the error.
-	if found, err := z.redis.Do(ctx, "FCALL_RO", "sonic_version", 0).Text(); err == nil && found != version {
-		return fmt.Errorf("the Redis of zone %s runs functions of another version: start this version of Sonic there", z.name)
+	if err := z.each(func(db *redis.Client) error {
+		// If this call fails, reached below reports the error.
+		if found, err := db.Do(ctx, "FCALL_RO", "sonic_version", 0).Text(); err == nil && found != version {
+			return fmt.Errorf("the Redis of zone %s runs functions of another version: start this version of Sonic there", z.name)
+		}
+		return nil
+	}); err != nil {
+		return err
 	}
-	at, err := z.reached(ctx)
+	at, _, err := z.digestsOnce(ctx, 0, 0, nil)
 	if err != nil {
 		return err
 	}
@@ -151,14 +211,18 @@ func (z *Zone) check(ctx context.Context) error {
 const acceptTimeout = time.Minute
 
 // AcceptHistory makes the zone's Sonic continue with this Redis although the topic has a different
-// history, and waits until the Sonic has opened it. It returns false if there was nothing to accept.
+// history, and waits until the Sonic has opened it. It returns false if there was nothing to accept,
+// as always with a Redis Cluster.
 func (z *Zone) AcceptHistory(ctx context.Context) (accepted bool, err error) {
+	if z.isCluster() {
+		return false, nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for ; ; accepted = true {
-		reply, err := z.call(ctx, "sonic_accept")
+		reply, err := z.call(ctx, 0, "sonic_accept")
 		if err != nil || reply != int64(1) {
 			return accepted, err
 		}
@@ -170,22 +234,41 @@ func (z *Zone) AcceptHistory(ctx context.Context) (accepted bool, err error) {
 	}
 }
 
-// reached returns the progress of the Redis.
-func (z *Zone) reached(ctx context.Context) (Reached, error) {
-	at, _, err := z.digestsOnce(ctx, 0, nil)
-	return at, err
-}
-
 // digests returns the values of keys. For many or large values it makes several calls, also for one
 // large key, so that Redis can serve clients in between.
 func (z *Zone) digests(ctx context.Context, db int, names []string) ([]entry, error) {
-	all := make([]entry, 0, len(names))
-	for len(all) < len(names) {
-		_, some, err := z.digestsOnce(ctx, db, names[len(all):])
+	all := make([]entry, len(names))
+	left := map[int][]int{} // by shard, the indexes of the names that are not read yet
+	for i, name := range names {
+		shard := z.shardOf(name)
+		left[shard] = append(left[shard], i)
+	}
+	for len(left) > 0 {
+		var calls []primaries.Call
+		for shard, indexes := range left {
+			args := []any{db}
+			for _, i := range indexes {
+				args = append(args, names[i])
+			}
+			calls = append(calls, primaries.Call{Slot: shard, Function: "sonic_digests", Args: args})
+		}
+		replies, err := z.calls(ctx, calls)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, some...)
+		for n, reply := range replies {
+			shard := calls[n].Slot
+			_, some, err := digestsOf(reply, len(left[shard]))
+			if err != nil {
+				return nil, err
+			}
+			for k, e := range some {
+				all[left[shard][k]] = e
+			}
+			if left[shard] = left[shard][len(some):]; len(left[shard]) == 0 {
+				delete(left, shard)
+			}
+		}
 	}
 	for i := range all {
 		if v := &all[i].value; v.Type != none && v.Digest == "" {
@@ -202,7 +285,7 @@ func (z *Zone) digests(ctx context.Context, db int, names []string) ([]entry, er
 // key changes meanwhile, the digest is that of no content.
 func (z *Zone) digestInPieces(ctx context.Context, db int, name, kind string) (digest string, err error) {
 	for at := ""; ; {
-		reply, err := z.list(ctx, 2, "sonic_digest_piece", db, name, kind, at, digest)
+		reply, err := z.list(ctx, z.shardOf(name), 2, "sonic_digest_piece", db, name, kind, at, digest)
 		if err != nil {
 			return "", err
 		}
@@ -216,45 +299,54 @@ func (z *Zone) digestInPieces(ctx context.Context, db int, name, kind string) (d
 	}
 }
 
-// digestsOnce returns the progress of the Redis and, at the same moment, the values of the first
-// keys of names, at least one.
-func (z *Zone) digestsOnce(ctx context.Context, db int, names []string) (Reached, []entry, error) {
+// digestsOnce returns the progress of a shard and, at the same moment, the values of the first keys
+// of names, at least one.
+func (z *Zone) digestsOnce(ctx context.Context, shard, db int, names []string) (Reached, []entry, error) {
 	args := []any{db}
 	for _, name := range names {
 		args = append(args, name)
 	}
-	reply, err := z.list(ctx, 2, "sonic_digests", args...)
+	reply, err := z.call(ctx, shard, "sonic_digests", args...)
 	if err != nil {
 		return nil, nil, err
 	}
-	at, err := reachedOf(reply[0])
+	return digestsOf(reply, len(names))
+}
+
+// digestsOf reads the reply to a call of sonic_digests with n names.
+func digestsOf(reply any, n int) (Reached, []entry, error) {
+	list, err := listOf(reply, 2)
 	if err != nil {
 		return nil, nil, err
 	}
-	found, err := entriesOf(reply[1])
-	if err == nil && (len(found) > len(names) || len(found) == 0 && len(names) > 0) {
+	at, err := reachedOf(list[0])
+	if err != nil {
+		return nil, nil, err
+	}
+	found, err := entriesOf(list[1])
+	if err == nil && (len(found) > n || len(found) == 0 && n > 0) {
 		err = errReply
 	}
 	return at, found, err
 }
 
-// scan makes one step of SCAN through a database, without the library's own keys. The cursor "0"
-// marks the end.
-func (z *Zone) scan(ctx context.Context, db int, cursor string, count int) (next string, names []string, err error) {
-	reply, err := z.list(ctx, 2, "sonic_walk", db, cursor, count)
-	if err != nil {
-		return "", nil, err
-	}
-	next, _ = reply[0].(string)
-	names, err = texts(reply[1])
-	return next, names, err
+// keyCount returns how many keys the zone has, with the library's own.
+func (z *Zone) keyCount(ctx context.Context) (n int64, err error) {
+	err = z.each(func(db *redis.Client) error {
+		found, err := databases(ctx, db)
+		for _, keys := range found {
+			n += keys
+		}
+		return z.wrapError(err)
+	})
+	return n, err
 }
 
 // databases returns the number of keys of each database that has keys.
-func (z *Zone) databases(ctx context.Context) (map[int]int64, error) {
-	text, err := z.redis.Info(ctx, "keyspace").Result()
+func databases(ctx context.Context, redis *redis.Client) (map[int]int64, error) {
+	text, err := redis.Info(ctx, "keyspace").Result()
 	if err != nil {
-		return nil, fmt.Errorf("the Redis of zone %s: %w", z.name, err)
+		return nil, err
 	}
 	found := map[int]int64{}
 	for line := range strings.Lines(text) {
@@ -265,20 +357,6 @@ func (z *Zone) databases(ctx context.Context) (map[int]int64, error) {
 		}
 	}
 	return found, nil
-}
-
-// runID returns the run_id of the server, which changes with a restart or a failover.
-func (z *Zone) runID(ctx context.Context) (string, error) {
-	text, err := z.redis.Info(ctx, "server").Result()
-	if err != nil {
-		return "", fmt.Errorf("the Redis of zone %s: %w", z.name, err)
-	}
-	for line := range strings.Lines(text) {
-		if id, found := strings.CutPrefix(strings.TrimSpace(line), "run_id:"); found {
-			return id, nil
-		}
-	}
-	return "", errReply
 }
 
 func texts(reply any) ([]string, error) {

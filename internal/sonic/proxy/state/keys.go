@@ -16,14 +16,21 @@ func IsKey(key []byte) bool {
 	return len(key) >= len(Prefix) && key[0] == '{' && string(key[:len(Prefix)]) == Prefix
 }
 
-// CountCommand returns the command that counts state keys.
+// Names returns the names of the state keys of a shard besides its outbox, without "{sonic:n}", for
+// a zone that has these zones.
+func Names(zones []string) []string {
+	names := []string{"ver", "cur", "slots", "meta", "told", "want", "owe", "boot", "unsent", "lacks"}
+	for _, zone := range zones {
+		names = append(names, "part:"+zone)
+	}
+	return names
+}
+
+// CountCommand returns the command that counts the state keys of the only shard.
 func CountCommand(zones []string) []byte {
 	words := []string{"EXISTS", Outbox}
-	for _, name := range []string{"ver", "cur", "meta", "told", "want", "owe", "boot", "unsent"} {
+	for _, name := range Names(zones) {
 		words = append(words, "{sonic:0}"+name)
-	}
-	for _, zone := range zones {
-		words = append(words, "{sonic:0}part:"+zone)
 	}
 	return resp.AppendCommand(nil, words...)
 }

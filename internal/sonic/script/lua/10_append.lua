@@ -104,7 +104,7 @@ function shards.keep(out, count)
 	local left = count < h.count and math.floor(h.bytes * count / h.count) or h.bytes
 	backlog.bytes = backlog.bytes - h.bytes + left
 	h.bytes, h.count = left, math.min(h.count, count)
-	if count == 0 then shards.held[out], shards.fresh[out], shards.taken[out] = nil, nil, nil end
+	if count == 0 then shards.held[out], shards.fresh[out] = nil, nil end
 end
 
 -- What an entry takes besides its effects, about.

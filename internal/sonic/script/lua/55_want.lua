@@ -31,7 +31,7 @@ local function want(out, target, policy, db, key, lacking, f)
 	go('0')
 	local hash, field = state(out, 'want'), want_field(target, db, key)
 	local asks = shards.asks()
-	lacking = not asks and (lacking or policy == 'n')
+	lacking = not asks and lacking
 	if not lacking then
 		local held = call('HGET', hash, field)
 		if held and (not asks or covers(string.match(held, '[^ ]*$'), f)) then return false end

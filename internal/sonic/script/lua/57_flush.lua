@@ -4,7 +4,7 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 -- Flushing databases: FLUSHDB and FLUSHALL of this zone only, or of all zones as the effect F, see 50_versions.lua.
 
 -- Names of state keys. Those of `part:<origin>` come from `cur`.
-local STATE = {'out', 'ver', 'meta', 'cur', 'told', 'want', 'owe', 'unsent', 'boot', 'slots', 'mark'}
+local STATE = {'out', 'ver', 'meta', 'cur', 'told', 'want', 'owe', 'unsent', 'boot', 'slots', 'mark', 'lacks'}
 
 -- state_keys returns the names of all state keys. The script is in db 0.
 local function state_keys()
@@ -166,7 +166,8 @@ end
 local function flushes(name, command, all, here)
 	always(name, function(keys, args)
 		if not ready then return NOT_READY end
-		if shards.clustered then return {err = 'SONICREFUSED ' .. command .. ' is not for a zone with a Redis Cluster'} end
+		-- A zone with one Redis would have to read all its keys to find those of a slot, once for each slot.
+		if shards.clustered then return {err = 'SONICREFUSED ' .. command .. ' is not for a zone among several with a Redis Cluster: delete its keys one by one'} end
 		outbox = keys[1]
 		local db, tx, published = mode_of(args[1])
 		local how = args[2] and string.upper(args[2])

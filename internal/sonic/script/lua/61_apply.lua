@@ -281,7 +281,9 @@ always('sonic_apply', function(keys, args)
 	local current = {wants = call('EXISTS', state(out, 'want')) == 1, answers = 0}
 	local asked = origin == zone and (others[1] or '') or origin
 	wanted = function(db, key, lacking, f, policy)
-		if want(out, asked, policy or current.policy, db, key, lacking, f) then counts.wanted = counts.wanted + 1 end
+		policy = policy or current.policy
+		-- A primary of a cluster that is not ready gets effects of others again, too: what these lack is not its own to state anew.
+		if want(out, asked, policy, db, key, origin == zone and (lacking or policy == 'n'), f) then counts.wanted = counts.wanted + 1 end
 		current.wants = true
 	end
 	local overlaps = prev ~= cursor

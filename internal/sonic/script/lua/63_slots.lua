@@ -104,6 +104,7 @@ across('sonic_hold', function(args)
 		local out = args[i]
 		local length = try('XLEN', out)
 		shards.keep(out, 0)
+		shards.taken[out] = nil
 		shards.owing[out] = nil
 		if type(length) ~= 'number' then
 			missing[#missing + 1] = out

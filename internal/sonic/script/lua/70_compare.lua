@@ -139,8 +139,10 @@ end
 -- sonic_digest_piece db key kind at digest: reads the next piece of a large key of that kind: where the next one is, '' at the end, and the digest so far.
 redis.register_function{
 	function_name = 'sonic_digest_piece', flags = {'no-writes'},
-	callback = function(_, args)
+	callback = function(keys, args)
 		if not concat then bind() end
+		local moving = shards.use(keys[1])
+		if moving then return moving end
 		local db, key, kind, at, digest = unpack(args)
 		call('SELECT', db)
 		work = 0
@@ -165,7 +167,8 @@ end
 -- reached returns how far this Redis is: zone, id, zone, id, .. Its own zone is the first.
 local function reached(out)
 	local last = stream_info(out)
-	local list, all = {call('HGET', state(out, 'meta'), 'zone') or '', last}, all_cursors(out)
+	local name = shards.clustered and zone or call('HGET', state(out, 'meta'), 'zone') or ''
+	local list, all = {name, last}, all_cursors(out)
 	for i = 1, #all, 4 do
 		list[#list + 1], list[#list + 2] = all[i], all[i + 1]
 	end
@@ -179,6 +182,8 @@ redis.register_function{
 	function_name = 'sonic_digests', flags = {'no-writes'},
 	callback = function(keys, args)
 		if not concat then bind() end
+		local moving = shards.use(keys[1])
+		if moving then return moving end
 		local at, list = reached(keys[1]), {}
 		local lacks = failed(try('SELECT', args[1]))
 		work = 0
@@ -190,16 +195,45 @@ redis.register_function{
 	end,
 }
 
+local function without_state(keys)
+	local list = {}
+	for _, key in ipairs(keys) do
+		if not is_state_key(key) then list[#list + 1] = key end
+	end
+	return list
+end
+
 -- sonic_walk db cursor count: one step of SCAN: the next cursor, and the keys that it found.
 redis.register_function{
 	function_name = 'sonic_walk', flags = {'no-writes'},
 	callback = function(_, args)
 		if not concat then bind() end
 		call('SELECT', args[1])
-		local step, list = call('SCAN', args[2], 'COUNT', args[3]), {}
-		for _, key in ipairs(step[2]) do
-			if not is_state_key(key) then list[#list + 1] = key end
-		end
-		return {step[1], list}
+		local step = call('SCAN', args[2], 'COUNT', args[3])
+		return {step[1], without_state(step[2])}
+	end,
+}
+
+-- sonic_slot: all keys of the slot. A cluster has no cursor within a slot.
+redis.register_function{
+	function_name = 'sonic_slot', flags = {'no-writes'},
+	callback = function(keys)
+		if not concat then bind() end
+		if not shards.clustered then return NOT_READY end
+		local moving = shards.use(keys[1])
+		if moving then return moving end
+		local slot = call('CLUSTER', 'KEYSLOT', keys[1])
+		return without_state(call('CLUSTER', 'GETKEYSINSLOT', slot, call('CLUSTER', 'COUNTKEYSINSLOT', slot)))
+	end,
+}
+
+-- sonic_versions cursor count: one step through the hash of versions: the next cursor; field, version, ..
+redis.register_function{
+	function_name = 'sonic_versions', flags = {'no-writes'},
+	callback = function(keys, args)
+		if not concat then bind() end
+		local moving = shards.use(keys[1])
+		if moving then return moving end
+		return call('HSCAN', state(keys[1], 'ver'), args[1], 'COUNT', args[2])
 	end,
 }

@@ -33,8 +33,9 @@ redis.register_function{
 	callback = function(keys, args)
 		if not concat then bind() end
 		local out, asker = keys[1], args[1]
-		local problem = not_source(asker)
+		local problem = not_source(asker) or shards.use(out)
 		if problem then return problem end
+		if shards.clustered then shards.read_pruned(out) end
 		local told, all = {}, call('HGETALL', state(out, 'told'))
 		for i = 1, #all, 2 do
 			if string.sub(all[i], 1, #asker + 1) == asker .. ' ' then
@@ -53,7 +54,7 @@ redis.register_function{
 	function_name = 'sonic_copy_versions', flags = {'no-writes'},
 	callback = function(keys, args)
 		if not concat then bind() end
-		local problem = not_source(args[1])
+		local problem = not_source(args[1]) or shards.use(keys[1])
 		if problem then return problem end
 		local step = call('HSCAN', state(keys[1], 'ver'), args[2], 'COUNT', args[3])
 		local list = step[2]
@@ -65,20 +66,30 @@ redis.register_function{
 	end,
 }
 
--- sonic_copy_keys asker db key..: how many of the keys were read, the first ones, when there is too much to read in one call; how
+-- slot_cursors returns how far this Redis is with one slot of zones that have a cluster: zone, id, .. The script is in db 0.
+local function slot_cursors(out, slot)
+	local found = {}
+	for i = 1, #others do
+		local id = call('HGET', state(out, 'slots'), others[i] .. '/' .. slot)
+		if id then found[#found + 1], found[#found + 2] = others[i], id end
+	end
+	return found
+end
+
+-- sonic_copy_keys asker db slot key slot key ..: how many of the keys were read, the first ones, when there is too much to read in one call; how
 -- far this Redis is; and of each key that is there its name, dump, expiry ('' for never), policy, and a list of its versions:
--- field, version, ..
+-- field, version, .. A key without versions has a list of how far this Redis is with its slot of other zones in place of it.
 redis.register_function{
 	function_name = 'sonic_copy_keys', flags = {'no-writes'},
 	callback = function(keys, args)
 		if not concat then bind() end
 		local asker, db, ver = args[1], args[2], state(keys[1], 'ver')
-		local problem = not_source(asker)
+		local problem = not_source(asker) or shards.use(keys[1])
 		if problem then return problem end
 		local at, list, read = reached(keys[1]), {}, 0
 		selected = '0'
 		work = 0
-		for i = 3, #args do
+		for i = 4, #args, 2 do
 			local key = args[i]
 			go(db)
 			local dump = call('DUMP', key)
@@ -92,7 +103,11 @@ redis.register_function{
 					if call('EXISTS', state(keys[1], 'unsent')) == 1 then
 						return {err = 'SONICUNSENT zone ' .. zone .. ' dropped effects and has not shipped their sums yet: copy its counters again later'}
 					end
-				elseif policy == 'l' then
+				end
+				if policy ~= 'l' then
+					go('0')
+					facts_of = slot_cursors(keys[1], args[i - 1])
+				else
 					local name = db .. ':' .. key
 					fields = {'k' .. name, 'x' .. name, 'th' .. name, 'ts' .. name, 'tz' .. name}
 					if LETTERS[kind] then

@@ -1,0 +1,140 @@
+package zones
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/aviaryhq/aviary/internal/sonic/cluster"
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/primaries"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
+)
+
+// single is one Redis. Its only shard is 0, whatever the names of its keys say.
+type single struct {
+	redis *redis.Client
+	keys  script.Keys
+}
+
+func (s *single) shardOf(string) int { return 0 }
+
+func (s *single) shards() []int { return []int{0} }
+
+func (s *single) do(ctx context.Context, calls []primaries.Call) ([]primaries.Reply, error) {
+	replies := make([]primaries.Reply, len(calls))
+	for i, c := range calls {
+		r := &replies[i]
+		r.Value, r.Err = s.redis.Do(ctx, append([]any{"FCALL", c.Function, 1, s.keys.Outbox}, c.Args...)...).Result()
+	}
+	return replies, nil
+}
+
+func (s *single) each(f func(db *redis.Client) error) error { return f(s.redis) }
+
+func (s *single) walk(ctx context.Context, z *Zone, count int, visit func(db int, names []string) error) error {
+	found, err := databases(ctx, s.redis)
+	if err != nil {
+		return z.wrapError(err)
+	}
+	for _, db := range slices.Sorted(maps.Keys(found)) {
+		for cursor := ""; cursor != "0"; {
+			if cursor == "" {
+				cursor = "0"
+			}
+			step, err := z.list(ctx, 0, 2, "sonic_walk", db, cursor, count)
+			if err != nil {
+				return err
+			}
+			names, err := texts(step[1])
+			if err != nil {
+				return err
+			}
+			if err := visit(db, names); err != nil {
+				return err
+			}
+			cursor, _ = step[0].(string)
+		}
+	}
+	return nil
+}
+
+func (s *single) reached(ctx context.Context, z *Zone) (Reached, error) {
+	at, _, err := z.digestsOnce(ctx, 0, 0, nil)
+	return at, err
+}
+
+// holds adds what is applied of slots of zones with a Redis Cluster: their progress tells only up to
+// where everything is.
+func (s *single) holds(ctx context.Context, z *Zone, keys []Key, zones []string) (Reached, error) {
+	at, err := s.reached(ctx, z)
+	if err != nil {
+		return nil, err
+	}
+	slots := map[int]struct{}{}
+	for _, key := range keys {
+		slots[cluster.Slot([]byte(key.Name))] = struct{}{}
+	}
+	for _, zone := range zones {
+		for some := range slices.Chunk(slices.Collect(maps.Keys(slots)), batch) {
+			fields := make([]string, len(some))
+			for i, slot := range some {
+				fields[i] = zone + "/" + strconv.Itoa(slot)
+			}
+			found, err := s.redis.HMGet(ctx, s.keys.Slots, fields...).Result()
+			if err != nil {
+				return nil, z.wrapError(err)
+			}
+			for _, cursor := range found {
+				text, ok := cursor.(string)
+				if !ok {
+					continue // none of this slot, or the zone has no cluster
+				}
+				id, err := message.ParseID(text)
+				if err != nil {
+					return nil, z.wrapError(err)
+				}
+				at[zone] = message.Max(at[zone], after(id))
+			}
+		}
+	}
+	return at, nil
+}
+
+// after returns the time of which progress for a zone with a Redis Cluster includes the effect id.
+func after(id message.ID) message.ID { return message.ID{Ms: id.Ms + 1} }
+
+func (s *single) progress(context.Context, *Zone, string) (Reached, []string, error) {
+	return Reached{}, nil, nil
+}
+
+func (s *single) addSlots(ctx context.Context, src *source) error {
+	for cursor := uint64(0); ; {
+		fields, next, err := s.redis.HScan(ctx, s.keys.Slots, cursor, "", 1000).Result()
+		if err != nil {
+			return err
+		}
+		for i := 0; i+1 < len(fields); i += 2 {
+			zone, number, _ := strings.Cut(fields[i], "/")
+			if strings.Contains(zone, " ") {
+				continue // not the cursor itself
+			}
+			slot, err := strconv.Atoi(number)
+			if err != nil {
+				return errReply
+			}
+			id, err := message.ParseID(fields[i+1])
+			if err != nil {
+				return err
+			}
+			src.addSlot(zone, slot, id)
+		}
+		if cursor = next; cursor == 0 {
+			return nil
+		}
+	}
+}

@@ -85,7 +85,9 @@ func (a *ClusterApplier) writeMarks(ctx context.Context) {
 		for zone, marker := range marks {
 			if err := primaries.WriteMarker(ctx, db, slots, zone, marker); err != nil {
 				a.log.Debug("cannot write a marker", zap.Error(err))
-				return
+				if !primaries.Moving(err) {
+					return
+				}
 			}
 		}
 	})
@@ -105,7 +107,7 @@ func (a *ClusterApplier) latestMarker(ctx context.Context) (latest primaries.Mar
 	if m == nil {
 		return latest, errors.New("the slots of the Redis Cluster are not known yet")
 	}
-	// Each marker is written to the lowest slot. After slots have moved, it may be elsewhere.
+	// Each marker is written to the lowest slot, too. After slots have moved, it may be elsewhere.
 	for _, lowest := range []bool{true, false} {
 		var errs []error
 		for _, p := range m.Primaries() {

@@ -41,7 +41,7 @@ type primaryReader struct {
 	library *redislib.Primary
 	known   *cluster.Map // slots are by this map
 	slots   []int        // in order
-	held    map[int]bool // the primary was told of
+	held    map[int]bool // the primary was told of; nil: it was told of none
 	holdAt  time.Time    // when to tell it again of the others
 	streams map[int]*slotStream
 	marked  time.Time
@@ -56,7 +56,7 @@ func (r *primaryReader) run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil: // the error comes from the end of ctx
 			return nil //nolint:nilerr // see above
-		case final(err):
+		case final(err) && !errors.Is(err, errLost): // the other primaries go on
 			return err
 		case !errors.Is(err, errReaderEnded):
 			r.setPrimary(r.primary, 0, fmt.Errorf("primary %s: %w", r.primary.Address, err))
@@ -83,7 +83,7 @@ func (r *primaryReader) session(ctx context.Context) error {
 	r.library = redislib.NewPrimary(conn, cfg)
 	before := r.slots
 	r.known, r.slots = m, primaries.SlotsOf(m, r.primary.Address)
-	r.held, r.holdAt, r.marked, r.streams = map[int]bool{}, time.Time{}, time.Time{}, map[int]*slotStream{}
+	r.held, r.holdAt, r.marked, r.streams = nil, time.Time{}, time.Time{}, map[int]*slotStream{}
 	r.queue.discard(r) // they are taken again
 	if err := r.open(ctx, before); err != nil {
 		return err
@@ -102,7 +102,13 @@ func (r *primaryReader) open(ctx context.Context, before []int) error {
 	if state.Opened && !r.first && !slices.Contains(state.Lacks, r.cfg.Zone) {
 		return nil
 	}
-	if err := r.library.Open(ctx, state, state.Ready, r.marker().Watermark); err != nil {
+	// A message may be on its way that tells others a later watermark than the last one stored. The
+	// clock of before may be that of another machine.
+	r.storing.Lock()
+	floor := r.tail.Watermark
+	delete(r.clocks, r)
+	r.storing.Unlock()
+	if err := r.library.Open(ctx, state, state.Ready, floor); err != nil {
 		if redislib.Refused(err) && !primaries.Moving(err) {
 			err = fmt.Errorf("%w: %w", ErrState, err)
 		}
@@ -164,8 +170,14 @@ func (r *primaryReader) read(ctx context.Context) error {
 
 // follow tells the primary which slots it has by the latest map.
 func (r *primaryReader) follow(ctx context.Context) error {
-	if m := r.cluster.Map(); m != r.known {
+	if m := r.cluster.Map(); m != r.known || r.held == nil {
 		before := r.held
+		if before == nil { // it may know slots that it has lost while no session told it
+			before = map[int]bool{}
+			for slot := range cluster.Slots {
+				before[slot] = false
+			}
+		}
 		r.known, r.slots, r.held, r.holdAt = m, primaries.SlotsOf(m, r.primary.Address), map[int]bool{}, time.Time{}
 		if len(r.slots) == 0 {
 			return errReaderEnded
@@ -173,8 +185,8 @@ func (r *primaryReader) follow(ctx context.Context) error {
 		for _, slot := range r.slots {
 			if before[slot] {
 				r.held[slot] = true
-				delete(before, slot)
 			}
+			delete(before, slot)
 		}
 		var lost []int
 		for slot := range before {

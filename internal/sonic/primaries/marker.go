@@ -1,6 +1,7 @@
 package primaries
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -67,13 +68,20 @@ type Pipeliner interface {
 }
 
 // WriteMarker writes the marker of a zone to a primary with these slots, which are in order. The
-// primary refuses with SONICNOTREADY while it may lack data, and with TRYAGAIN while the slot of the
-// marker moves: a later marker serves as well.
+// primary refuses with SONICNOTREADY while it may lack data. While a slot of the marker moves the error
+// is one of [Moving]: a later marker serves as well.
+//
+// The marker is in the lowest slot and in the highest one: when many slots leave, from either end on,
+// one of them stays.
 func WriteMarker(ctx context.Context, db Doer, slots []int, zone string, m Marker) error {
 	if len(slots) == 0 {
 		return nil
 	}
-	return db.Do(ctx, "FCALL", "sonic_marker", 1, script.SlotOutbox(slots[0]), zone, m.text()).Err()
+	write := func(slot int) error {
+		return db.Do(ctx, "FCALL", "sonic_marker", 1, script.SlotOutbox(slot), zone, m.text()).Err()
+	}
+	highest := write(slots[len(slots)-1])
+	return cmp.Or(write(slots[0]), highest)
 }
 
 // ReadWatermarks returns the watermarks of all markers that are in a slot, by zone. It returns none
@@ -103,9 +111,9 @@ func ReadWatermarks(ctx context.Context, db Doer, slot int) (map[string]uint64, 
 const markersAtOnce = 1000
 
 // ReadMarker returns the greatest of the markers of a zone that a primary has in these slots. It is
-// zero if there is none. The marker can be in any slot: it is in the lowest one that the primary had
-// when it was written, or has moved in with a slot. ReadMarker passes over slots that the primary
-// does not have.
+// zero if there is none. The marker can be in any slot: it is in the lowest and the highest one that
+// the primary had when it was written, or has moved in with a slot. ReadMarker passes over slots
+// that the primary does not have.
 func ReadMarker(ctx context.Context, db Pipeliner, slots []int, zone string) (greatest Marker, err error) {
 	err = eachMarker(ctx, db, slots, zone, func(k script.Keys) string { return k.Mark }, func(m Marker) {
 		if greatest.IsZero() || m.Message.Compare(greatest.Message) > 0 {

@@ -140,14 +140,18 @@ local function untaken(out)
 	return entries, from
 end
 
--- sonic_take [again]: entries that no call has returned yet: stream, the entry before them, entries, .. With `again` those are
--- returned, too, which were and are not shipped. Last comes a time in milliseconds if nothing is left: all entries before it were returned. While a
--- slot moves it does not come if the slot has entries that were not. Nor does it afterwards, until sonic_hold has run: they are elsewhere.
+-- sonic_take reader [again]: entries that no call has returned yet: stream, the entry before them, entries, .. With `again` those are
+-- returned, too, which were and are not shipped. A reader begins with it, and calls of other readers are refused from then on: a Sonic that has lost
+-- the topic may not know it yet, and would never store what it takes. Last comes a time in milliseconds if nothing is left: all entries before it were
+-- returned. While a slot moves it does not come if the slot has entries that were not. Nor does it afterwards, until sonic_hold has run: they are
+-- elsewhere.
 across('sonic_take', function(args)
 	if not opened or not shards.clustered then return NOT_READY end
+	if args[2] then shards.reader = args[1] end
+	if not args[1] or args[1] ~= shards.reader then return {err = 'SONICOLDER another Sonic reads this primary now'} end
 	selected = '0'
 	if ready then shards.pay() end
-	if args[1] then
+	if args[2] then
 		shards.taken, shards.fresh, taking = {}, {}, {}
 		for out in pairs(shards.held) do shards.fresh[out] = true end
 	end

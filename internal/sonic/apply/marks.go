@@ -81,7 +81,7 @@ func (a *ClusterApplier) writeMarks(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, reachEvery)
 	defer cancel()
-	a.eachPrimary(m, func(db primaries.Doer, slots []int) {
+	a.eachPrimary(m, func(db primaries.Pipeliner, slots []int) {
 		for zone, marker := range marks {
 			if err := primaries.WriteMarker(ctx, db, slots, zone, marker); err != nil {
 				a.log.Debug("cannot write a marker", zap.Error(err))
@@ -94,7 +94,7 @@ func (a *ClusterApplier) writeMarks(ctx context.Context) {
 }
 
 // eachPrimary calls f for each primary, one after the other.
-func (a *ClusterApplier) eachPrimary(m *cluster.Map, f func(db primaries.Doer, slots []int)) {
+func (a *ClusterApplier) eachPrimary(m *cluster.Map, f func(db primaries.Pipeliner, slots []int)) {
 	for _, p := range m.Primaries() {
 		f(a.primaries.At(p.Address), primaries.SlotsOf(m, p.Address))
 	}

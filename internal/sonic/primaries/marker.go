@@ -1,7 +1,6 @@
 package primaries
 
 import (
-	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -72,17 +71,32 @@ type Pipeliner interface {
 // is one of [Moving]: a later marker serves as well.
 //
 // The marker is in the lowest slot and in the highest one: when many slots leave, from either end on,
-// one of them stays.
-func WriteMarker(ctx context.Context, db Doer, slots []int, zone string, m Marker) error {
+// one of them stays. It is in some others, too, each time in different ones: a primary that gets its
+// first slots gets a marker with them.
+func WriteMarker(ctx context.Context, db Pipeliner, slots []int, zone string, m Marker) error {
 	if len(slots) == 0 {
 		return nil
 	}
-	write := func(slot int) error {
-		return db.Do(ctx, "FCALL", "sonic_marker", 1, script.SlotOutbox(slot), zone, m.text()).Err()
+	chosen := []int{slots[0], slots[len(slots)-1]}
+	for i := int(m.Watermark / 1000 % markerEvery); i < len(slots); i += markerEvery {
+		chosen = append(chosen, slots[i])
 	}
-	highest := write(slots[len(slots)-1])
-	return cmp.Or(write(slots[0]), highest)
+	commands, err := db.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, slot := range chosen {
+			p.Do(ctx, "FCALL", "sonic_marker", 1, script.SlotOutbox(slot), zone, m.text())
+		}
+		return nil
+	})
+	for _, c := range commands { // an error besides that of a slot that moves comes first
+		if c.Err() != nil && !Moving(c.Err()) {
+			return c.Err()
+		}
+	}
+	return err
 }
+
+// markerEvery is how many slots have no marker between two that get one, at the same time.
+const markerEvery = 256
 
 // ReadWatermarks returns the watermarks of all markers that are in a slot, by zone. It returns none
 // if another primary has the slot.
@@ -111,9 +125,7 @@ func ReadWatermarks(ctx context.Context, db Doer, slot int) (map[string]uint64, 
 const markersAtOnce = 1000
 
 // ReadMarker returns the greatest of the markers of a zone that a primary has in these slots. It is
-// zero if there is none. The marker can be in any slot: it is in the lowest and the highest one that
-// the primary had when it was written, or has moved in with a slot. ReadMarker passes over slots
-// that the primary does not have.
+// zero if there is none. ReadMarker passes over slots that the primary does not have.
 func ReadMarker(ctx context.Context, db Pipeliner, slots []int, zone string) (greatest Marker, err error) {
 	err = eachMarker(ctx, db, slots, zone, func(k script.Keys) string { return k.Mark }, func(m Marker) {
 		if greatest.IsZero() || m.Message.Compare(greatest.Message) > 0 {

@@ -30,11 +30,19 @@ func TestTheMarkerStaysWhenSlotsLeave(t *testing.T) {
 	}
 	id, err := messaging.ParseMessageID([]byte{8, 1, 16, 2})
 	require.NoError(t, err)
-	marker := primaries.Marker{Message: id, Watermark: 7}
-	require.NoError(t, primaries.WriteMarker(ctx, from, slots, "a", marker))
+	for _, watermark := range []uint64{6, 1006} { // in different slots
+		require.NoError(t, primaries.WriteMarker(ctx, from, slots, "a", primaries.Marker{Message: id, Watermark: watermark}))
+	}
+	for _, slot := range slots {
+		held, err := primaries.ReadMarker(ctx, from, []int{slot}, "a")
+		require.NoError(t, err)
+		assert.EqualValues(t, 1006, held.Watermark, "each slot gets a marker")
+	}
 	c.StartMove(t, slots[0], to.Addr())
 	c.MoveKeys(t, slots[0], 100)
-	later := primaries.Marker{Message: id, Watermark: 8}
+	id, err = messaging.ParseMessageID([]byte{8, 1, 16, 3})
+	require.NoError(t, err)
+	later := primaries.Marker{Message: id, Watermark: 2006}
 	err = primaries.WriteMarker(ctx, from, slots, "a", later)
 	require.True(t, primaries.Moving(err), err)
 	c.EndMove(t, slots[0])

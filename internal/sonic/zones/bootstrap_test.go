@@ -256,9 +256,9 @@ func TestTheSourceMustHaveWhatSubscriptionsLack(t *testing.T) {
 	c.write(0, "set", "late", "v")
 	last := c.client.XInfoStream(t.Context(), c.out).Val().LastGeneratedID
 	b.lose()
-	fill := zones.Bootstrap{Source: a.Zone, Target: b.Zone, Timeout: 200 * time.Millisecond, Subscribe: func(context.Context) (zones.Reached, error) {
+	fill := zones.Bootstrap{Source: a.Zone, Target: b.Zone, Timeout: 200 * time.Millisecond, Subscribe: func(context.Context) (zones.Subscribed, error) {
 		id, err := message.ParseID(last)
-		return zones.Reached{"c": id}, err
+		return zones.Subscribed{Least: zones.Reached{"c": id}}, err
 	}}
 	require.ErrorContains(t, fill.Run(t.Context()), "this zone's cluster has them up to "+last)
 	a.mu.Lock()

@@ -61,6 +61,7 @@ func (t *clusterTarget) send(ctx context.Context, commands []command) error {
 					return nil
 				})
 				if primaries.Moving(err) {
+					t.primaries.Refresh()
 					return t.changed()
 				}
 				if err != nil {

@@ -118,6 +118,9 @@ func (r *primaryReader) open(ctx context.Context, before []int) error {
 		return nil
 	}
 	if err := r.lack(ctx, before); err != nil {
+		if redislib.Unfilled(err) {
+			err = fmt.Errorf("%w: %w", ErrState, err)
+		}
 		return fmt.Errorf("cannot mark what it may lack: %w", err)
 	}
 	return r.recover(ctx)

@@ -259,6 +259,9 @@ func NoFunction(err error) bool { return isReply(err, "ERR Function not found") 
 // Redis are older than when the caller read its state, and Take if another one reads since.
 func Older(err error) bool { return isReply(err, "SONICOLDER") }
 
+// Unfilled reports whether Redis was not filled to the end by a bootstrap.
+func Unfilled(err error) bool { return isReply(err, "SONICBOOTSTRAP") }
+
 // Refused reports whether the library rejected its arguments: trying again does not help.
 func Refused(err error) bool {
 	var reply redis.Error

@@ -48,7 +48,7 @@ end)
 
 -- sonic_lack count [zone marker].. stream..: the slots of these streams may lack what the topics of the zones have behind the markers. The mark is
 -- in each slot, so that it moves with it: sonic_hold finds it at the primary that the slot moves to, and that recovers then, too. It is in the hash
--- `lacks`: zone to marker, and '' to the opening. sonic_lack returns the streams of the slots that it could not mark: they are moving, or elsewhere.
+-- `lacks`: zone to marker, and '' to the opening. It fails if a slot was not filled to the end by a bootstrap. Else it returns the streams of the slots that it could not mark: they are moving, or elsewhere.
 across('sonic_lack', function(args)
 	local count = tonumber(args[1])
 	if not count or #args < 1 + 2 * count then return bad('count [zone marker].. stream..') end
@@ -56,6 +56,8 @@ across('sonic_lack', function(args)
 	local missing = {}
 	for i = 2 + 2 * count, #args do
 		local out = args[i]
+		local source = try('HGET', state(out, 'meta'), 'bootstrap')
+		if type(source) == 'string' then return shards.unfilled(source) end
 		if failed(try('HSET', state(out, 'lacks'), '', shards.opening, unpack(args, 2, 1 + 2 * count))) then
 			missing[#missing + 1] = out
 		else

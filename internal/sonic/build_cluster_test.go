@@ -45,7 +45,7 @@ func TestCommandsInFrontOfACluster(t *testing.T) {
 	cfg.Peers = []Peer{{Zone: zone}}
 	require.NoError(t, Command{Check: true}.validate(cfg))
 	require.NoError(t, Command{Repair: true, From: zone}.validate(cfg))
-	require.ErrorContains(t, Command{Bootstrap: &zone}.validate(cfg), "-bootstrap cannot fill a Redis Cluster yet")
+	require.NoError(t, Command{Bootstrap: &zone}.validate(cfg))
 }
 
 // TestPrimariesThatCannotBeTheBackend: one that does not answer holds nothing up, one that must not

@@ -21,6 +21,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/topic"
 	"github.com/aviaryhq/aviary/internal/sonic/zones"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -55,8 +56,6 @@ func (c Command) validate(cfg Config) error {
 		return errors.New("peers: name the Redis of at least one other zone")
 	case c.Bootstrap != nil && !named(*c.Bootstrap):
 		return fmt.Errorf("-bootstrap: peers does not name the Redis of zone %s", *c.Bootstrap)
-	case c.Bootstrap != nil && cfg.Redis.isCluster():
-		return errors.New("-bootstrap cannot fill a Redis Cluster yet")
 	case c.From != "" && c.From != cfg.Zone && !named(c.From):
 		return fmt.Errorf("-repair.from: zone %s is neither this one nor one of peers", c.From)
 	default:
@@ -112,9 +111,13 @@ func buildCommand(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	}
 	rt.Go("command", func(ctx context.Context) error {
 		var err error
-		if cfg.Command.Bootstrap == nil {
+		switch {
+		case cfg.Command.Bootstrap == nil:
 			err = compare(ctx, cfg, local, others, os.Stdout)
-		} else if err = checkRedis(ctx, db); err == nil { // no Sonic has checked this Redis yet
+		case db != nil:
+			err = checkRedis(ctx, db) // no Sonic has checked this Redis yet; openCluster has, that of a cluster
+		}
+		if err == nil && cfg.Command.Bootstrap != nil {
 			err = bootstrap(ctx, cfg, client, local, others, os.Stdout)
 		}
 		if err != nil {
@@ -171,7 +174,7 @@ func openCluster(ctx context.Context, rt *app.Runtime, zone string, cfg RedisCon
 // bootstrap fills this zone's Redis.
 func bootstrap(ctx context.Context, cfg Config, client *messaging.Client, local *zones.Zone, others []*zones.Zone, w io.Writer) error {
 	i := slices.IndexFunc(others, func(z *zones.Zone) bool { return z.Name() == *cfg.Command.Bootstrap })
-	subscribe := func(ctx context.Context) (zones.Reached, error) { return subscribe(ctx, cfg, client) }
+	subscribe := func(ctx context.Context) (zones.Subscribed, error) { return subscribe(ctx, cfg, client) }
 	copying := zones.Bootstrap{Source: others[i], Target: local, Subscribe: subscribe, Progress: func(p zones.Progress) { _, _ = fmt.Fprintln(w, p) }}
 	if err := copying.Run(ctx); err != nil {
 		return err
@@ -185,41 +188,60 @@ const subscribeTimeout = 30 * time.Second
 
 // subscribe creates the subscriptions that this zone needs: Pulsar then keeps all later effects of
 // other zones until this zone's Sonic applies them. Earlier effects may not be kept. So it returns
-// the last effect of each topic. That includes this zone's own topic, for a zone whose Redis was
-// emptied.
-func subscribe(ctx context.Context, cfg Config, client *messaging.Client) (zones.Reached, error) {
-	least := zones.Reached{}
+// the ends of the topics. That includes this zone's own topic, for a zone whose Redis was emptied.
+func subscribe(ctx context.Context, cfg Config, client *messaging.Client) (zones.Subscribed, error) {
+	s := zones.Subscribed{Least: zones.Reached{}, Markers: map[string]primaries.Marker{}}
 	for _, zone := range cfg.zones() {
-		ctx, cancel := context.WithTimeout(ctx, subscribeTimeout)
-		defer cancel()
-		if zone != cfg.Zone {
-			if err := apply.Subscribe(ctx, client, cfg.applier(zone, "")); err != nil {
-				return nil, err
-			}
-		}
-		last, err := client.Last(ctx, cfg.topicOf(zone))
-		if zone == cfg.Zone && errors.Is(err, context.DeadlineExceeded) {
-			continue // the topic had a last message, but does not keep it any more
-		}
-		if err != nil {
-			return nil, fmt.Errorf("cannot read the end of the topic of zone %s: %w", zone, err)
-		}
-		h, err := topic.Last(ctx, client, last, zone, onlyShard, func(*messaging.Delivery, error) {})
-		if err != nil {
-			return nil, err
-		}
-		if h == nil {
-			continue
-		}
-		switch least[zone] = h.Last; {
-		case h.Slots:
-			least[zone] = message.ID{Ms: h.Last.Ms + 1} // progress is a time, see [zones.Reached]
-		case h.Part < h.Parts:
-			least[zone] = h.Prev // the remaining parts are not stored
+		if err := subscribeOne(ctx, cfg, client, zone, s); err != nil {
+			return s, err
 		}
 	}
-	return least, nil
+	return s, nil
 }
+
+// subscribeOne is subscribe for one zone. It adds to s.
+func subscribeOne(ctx context.Context, cfg Config, client *messaging.Client, zone string, s zones.Subscribed) error {
+	ctx, cancel := context.WithTimeout(ctx, subscribeTimeout)
+	defer cancel()
+	if zone != cfg.Zone {
+		if err := apply.Subscribe(ctx, client, cfg.applier(zone, "")); err != nil {
+			return err
+		}
+	}
+	for {
+		last, err := client.Last(ctx, cfg.topicOf(zone))
+		if zone == cfg.Zone && errors.Is(err, context.DeadlineExceeded) {
+			return nil // the topic had a last message, but does not keep it any more
+		}
+		if err != nil {
+			return fmt.Errorf("cannot read the end of the topic of zone %s: %w", zone, err)
+		}
+		h, err := topic.Last(ctx, client, last, zone, onlyShard, func(*messaging.Delivery, error) {})
+		switch {
+		case err != nil || h == nil:
+			return err
+		case cfg.Redis.isCluster() && zone == cfg.Zone && !h.Slots:
+			return fmt.Errorf("the topic of zone %s is that of one Redis: give the zone with the Redis Cluster another name", zone)
+		case cfg.Redis.isCluster() && h.Part < h.Parts: // there is no marker within a message
+			if !backoff.Sleep(ctx, partPause) {
+				return fmt.Errorf("the last message of zone %s is not stored completely: is its Sonic running? %w", zone, ctx.Err())
+			}
+			continue
+		case h.Slots:
+			s.Least[zone] = message.ID{Ms: h.Last.Ms + 1} // progress is a time, see [zones.Reached]
+			s.Markers[zone] = primaries.Marker{Message: last.ID, Watermark: h.Watermark}
+		case h.Part < h.Parts:
+			s.Least[zone] = h.Prev // the remaining parts are not stored
+		default:
+			s.Least[zone] = h.Last
+			s.Markers[zone] = primaries.Marker{Message: last.ID, Watermark: h.Last.Ms}
+		}
+		return nil
+	}
+}
+
+// partPause is the pause before subscribe looks again for the rest of a message.
+const partPause = 50 * time.Millisecond
 
 // compare compares this zone with the others, one by one, and with -repair repairs the keys that
 // differ. It returns an error if keys still differ at the end.

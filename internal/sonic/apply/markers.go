@@ -85,7 +85,9 @@ func (a *ClusterApplier) writeMarkers(ctx context.Context) {
 		for name, marker := range markers {
 			if err := primaries.WriteMarker(ctx, db, slots, name, marker); err != nil {
 				a.log.Debug("cannot write a marker", zap.Error(err))
-				break
+				if !primaries.Moving(err) {
+					break
+				}
 			}
 		}
 	}
@@ -98,7 +100,7 @@ func (a *ClusterApplier) latestMarker(ctx context.Context) (latest primaries.Mar
 	if m == nil {
 		return latest, errors.New("the slots of the Redis Cluster are not known yet")
 	}
-	// Each marker is written to the lowest slot. After slots have moved, it may be elsewhere.
+	// Each marker is written to the lowest slot, too. After slots have moved, it may be elsewhere.
 	for _, lowest := range []bool{true, false} {
 		var errs []error
 		for _, p := range m.Primaries() {

@@ -45,7 +45,9 @@ func (q *clusterQueue) put(ctx context.Context, items []clusterItem) error {
 		q.mu.Unlock()
 		return errReaderEnded
 	}
-	q.items = append(q.items, items...)
+	if len(items) > 1 || !q.replaceWatermark(items[0]) {
+		q.items = append(q.items, items...)
+	}
 	for i := range items {
 		q.bytes += items[i].bytes
 	}
@@ -64,6 +66,25 @@ func (q *clusterQueue) put(ctx context.Context, items []clusterItem) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// replaceWatermark replaces the last item of the reader by a later watermark, if both are watermarks,
+// and reports whether it has. Otherwise a reader without entries would fill the memory while nothing
+// can be stored. The caller holds the lock.
+func (q *clusterQueue) replaceWatermark(it clusterItem) bool {
+	if len(it.group.Entries) > 0 {
+		return false
+	}
+	for i := len(q.items) - 1; i >= 0; i-- {
+		if q.items[i].reader == it.reader {
+			if len(q.items[i].group.Entries) > 0 {
+				return false
+			}
+			q.items[i].watermark = it.watermark
+			return true
+		}
+	}
+	return false
 }
 
 // take returns the items of the next message: as many as its bounds allow, and at least one if there

@@ -27,8 +27,8 @@ const (
 	// holdEvery is how often Hold is called again for slots that the primary does not have yet, or of
 	// which the stream is still at another one.
 	holdEvery = 100 * time.Millisecond
-	// markerEvery is how often a primary gets the marker of its own zone.
-	markerEvery = time.Second
+	// markerInterval is how often a primary gets the marker of its own zone.
+	markerInterval = time.Second
 )
 
 // primaryReader reads the streams of a primary.
@@ -41,7 +41,7 @@ type primaryReader struct {
 	library *redislib.Primary
 	known   *cluster.Map // slots are by this map
 	slots   []int        // in order
-	held    map[int]bool // slots that the primary has confirmed, see [redislib.Primary.Hold]
+	held    map[int]bool // slots that the primary has confirmed, see [redislib.Primary.Hold]; nil: Hold was not called
 	holdAt  time.Time    // when to call Hold again for the others
 	streams map[int]*slotStream
 	marked  time.Time
@@ -56,7 +56,7 @@ func (r *primaryReader) run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil: // the error comes from the end of ctx
 			return nil //nolint:nilerr // see above
-		case final(err):
+		case final(err) && !errors.Is(err, errLost): // the other primaries go on
 			return err
 		case !errors.Is(err, errReaderEnded):
 			r.setPrimary(r.primary, 0, fmt.Errorf("primary %s: %w", r.primary.Address, err))
@@ -83,7 +83,7 @@ func (r *primaryReader) session(ctx context.Context) error {
 	r.library = redislib.NewPrimary(conn, cfg)
 	before := r.slots
 	r.known, r.slots = m, primaries.SlotsOf(m, r.primary.Address)
-	r.held, r.holdAt, r.marked, r.streams = map[int]bool{}, time.Time{}, time.Time{}, map[int]*slotStream{}
+	r.held, r.holdAt, r.marked, r.streams = nil, time.Time{}, time.Time{}, map[int]*slotStream{}
 	r.queue.discard(r) // they are taken again
 	if err := r.open(ctx, before); err != nil {
 		return err
@@ -102,7 +102,13 @@ func (r *primaryReader) open(ctx context.Context, before []int) error {
 	if state.Opened && !r.first && !slices.Contains(state.Lacks, r.cfg.Zone) {
 		return nil
 	}
-	if err := r.library.Open(ctx, state, state.Ready, r.marker().Watermark); err != nil {
+	// A message with a later watermark than the last stored one may be on its way. The primary's
+	// watermark of before may be by the clock of another machine.
+	r.storing.Lock()
+	floor := r.tail.Watermark
+	delete(r.watermarks, r)
+	r.storing.Unlock()
+	if err := r.library.Open(ctx, state, state.Ready, floor); err != nil {
 		if redislib.Refused(err) && !primaries.Moving(err) {
 			err = fmt.Errorf("%w: %w", ErrState, err)
 		}
@@ -112,6 +118,9 @@ func (r *primaryReader) open(ctx context.Context, before []int) error {
 		return nil
 	}
 	if err := r.markLacks(ctx, before); err != nil {
+		if redislib.Unfilled(err) {
+			err = fmt.Errorf("%w: %w", ErrState, err)
+		}
 		return fmt.Errorf("cannot mark what it may lack: %w", err)
 	}
 	return r.recover(ctx)
@@ -164,8 +173,14 @@ func (r *primaryReader) read(ctx context.Context) error {
 
 // follow tells the primary which slots it has by the latest map.
 func (r *primaryReader) follow(ctx context.Context) error {
-	if m := r.cluster.Map(); m != r.known {
+	if m := r.cluster.Map(); m != r.known || r.held == nil {
 		before := r.held
+		if before == nil { // it may know slots that it has lost while no session told it
+			before = map[int]bool{}
+			for slot := range cluster.Slots {
+				before[slot] = false
+			}
+		}
 		r.known, r.slots, r.held, r.holdAt = m, primaries.SlotsOf(m, r.primary.Address), map[int]bool{}, time.Time{}
 		if len(r.slots) == 0 {
 			return errReaderEnded
@@ -173,8 +188,8 @@ func (r *primaryReader) follow(ctx context.Context) error {
 		for _, slot := range r.slots {
 			if before[slot] {
 				r.held[slot] = true
-				delete(before, slot)
 			}
+			delete(before, slot)
 		}
 		var lost []int
 		for slot := range before {
@@ -213,7 +228,7 @@ func (r *primaryReader) follow(ctx context.Context) error {
 // writeMarker writes the marker of this zone once a second. This primary has the effects of its slots
 // in all stored messages: they come from it, or from a former primary whose data it has.
 func (r *primaryReader) writeMarker(ctx context.Context) {
-	if time.Since(r.marked) < markerEvery {
+	if time.Since(r.marked) < markerInterval {
 		return
 	}
 	if err := primaries.WriteMarker(ctx, r.library.Conn(), r.slots, r.cfg.Zone, r.marker()); err != nil && !primaries.Moving(err) {

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -12,7 +13,9 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
-	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/internal/sonic/primaries"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/test/await"
 )
 
@@ -182,22 +185,14 @@ func TestClusterPredecessorIsStoredLate(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	w := newClusterWorld(t, 1, 0)
-	owner := func(client *messaging.Client) *clusterOwner {
-		s := w.newShipper(client)
-		end := topicEnd{zone: "a", topic: w.topic, client: client, log: s.log}
-		writer, err := end.acquire(ctx)
-		require.NoError(t, err)
-		t.Cleanup(func() { end.release(writer) })
-		return &clusterOwner{ClusterShipper: s, end: end, writer: writer, storeContext: ctx}
-	}
-	first := owner(w.dial())
+	first := w.owner(w.dial())
 	require.NoError(t, first.takeOver(ctx))
 	before := first.tail // as the successor reads it
 	e := message.Entry{ID: message.ID{Ms: 5}, Effects: "\x94\xa1D\xa1l\xa10\xa1k"}
-	require.NoError(t, first.storeMessage([]message.Group{{Last: e.ID, Entries: []message.Entry{e}}}, []message.Entry{e}))
+	require.NoError(t, first.storeMessage([]message.Group{{Last: e.ID, Entries: []message.Entry{e}}}, []message.Entry{e}, 0))
 	first.end.release(first.writer)
 
-	second := owner(w.dial())
+	second := w.owner(w.dial())
 	second.tail = before
 	require.NoError(t, second.confirmEnd(ctx))
 	assert.Equal(t, first.tail.Position+1, second.tail.Position)
@@ -260,4 +255,64 @@ func TestClusterPrunes(t *testing.T) {
 	require.EqualValues(t, 1, db.HLen(ctx, versions).Val())
 	w.horizon.Store(&message.ID{Ms: uint64(time.Now().Add(time.Hour).UnixMilli())})
 	require.Eventually(t, func() bool { return db.Exists(ctx, versions).Val() == 0 }, await.Patience, 20*time.Millisecond)
+}
+
+// A slot with entries that are not shipped moves while no process ships. The primary that had it does
+// not wait for them.
+func TestClusterSlotMovesWhileNobodyShips(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	w := newClusterWorld(t, 2, 0)
+	_, stop, ended := w.shipper(w.dial())
+	require.NoError(t, w.set(ctx, "key", "first", ""))
+	w.await(map[string][]string{"key": {"first"}})
+	stop()
+	require.NoError(t, <-ended)
+	require.NoError(t, w.set(ctx, "key", "second", ""))
+	slot, to := cluster.Slot([]byte("key")), w.redis.Nodes()[0].Addr()
+	if w.redis.Owner(t, slot) == to {
+		to = w.redis.Nodes()[1].Addr()
+	}
+	w.redis.MoveSlot(t, slot, to)
+	w.primaries.Refresh()
+	require.Eventually(t, func() bool { return w.primaries.Map().Owner(slot) == to }, await.Patience, time.Millisecond)
+
+	_, _, _ = w.shipper(w.dial())
+	h := w.await(map[string][]string{"key": {"first", "second"}})
+	require.Eventually(t, func() bool { return w.read().header.Watermark > h.last[slot].Ms }, await.Patience, 100*time.Millisecond)
+	w.emptied()
+}
+
+// The topic no longer has what a primary has lost. It takes no writes. The others go on.
+func TestClusterPrimaryIsOlderThanTheTopic(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	w := newClusterWorld(t, 2, 0)
+	owner := w.owner(w.dial())
+	require.NoError(t, owner.takeOver(ctx))
+	slot := cluster.Slot([]byte("key"))
+	g := message.Group{Slot: slot, Prev: message.ID{Ms: 4}, Last: message.ID{Ms: 5}}
+	g.Entries = []message.Entry{{ID: g.Last, Effects: "\x94\xa1D\xa1l\xa10\xa3key"}}
+	require.NoError(t, owner.storeMessage([]message.Group{g}, g.Entries, 0))
+	owner.end.release(owner.writer)
+	other := w.redis.Nodes()[0].Addr()
+	if w.redis.Owner(t, slot) == other {
+		other = w.redis.Nodes()[1].Addr()
+	}
+	require.Eventually(t, func() bool { return w.primaries.Map() != nil }, await.Patience, time.Millisecond)
+	slots := primaries.SlotsOf(w.primaries.Map(), other)
+	marker := primaries.Marker{Message: owner.writer.LastID()}
+	require.NoError(t, w.primaries.At(other).HSet(ctx, script.SlotKeys(slots[0]).Markers, "a", marker.Text()).Err())
+
+	s, _, ended := w.shipper(w.dial())
+	require.Eventually(t, func() bool { return errors.Is(s.Unhealthy(), errLost) || len(ended) > 0 }, await.Patience, time.Millisecond)
+	require.Empty(t, ended)
+	for i := 0; ; i++ {
+		if key := fmt.Sprint(i); w.redis.Owner(t, cluster.Slot([]byte(key))) == other {
+			require.NoError(t, w.set(ctx, key, "1", ""))
+			break
+		}
+	}
+	err := w.primaries.At(w.redis.Owner(t, slot)).Do(ctx, "FCALL", "sonic_set", 1, slotOf("key").Outbox, "0", "key", "1").Err()
+	assert.True(t, redislib.NotReady(err) || primaries.Moving(err), err)
 }

@@ -37,7 +37,7 @@ func (o *clusterOwner) takeOver(ctx context.Context) error {
 // message without groups: nothing older can follow it.
 func (o *clusterOwner) confirmEnd(ctx context.Context) error {
 	for {
-		if err := o.storeMessage(nil, nil); err != nil {
+		if err := o.storeMessage(nil, nil, o.tail.Watermark); err != nil {
 			return err
 		}
 		last := o.writer.Last()
@@ -98,8 +98,7 @@ func (o *clusterOwner) storeNext(beat bool) (stored bool, err error) {
 	if len(groups) == 0 && !beat {
 		return false, nil
 	}
-	o.tail.Watermark = max(o.tail.Watermark, o.watermark())
-	if err := o.storeMessage(groups, entries); err != nil {
+	if err := o.storeMessage(groups, entries, max(o.tail.Watermark, o.watermark())); err != nil {
 		return false, err
 	}
 	o.mu.Lock()
@@ -154,10 +153,9 @@ func (o *clusterOwner) watermark() uint64 {
 	return least
 }
 
-// storeMessage stores groups as one message, or in parts if it is too large. The watermark is that
-// of the tail.
-func (o *clusterOwner) storeMessage(groups []message.Group, entries []message.Entry) error {
-	records, ends := o.pack(groups, entries)
+// storeMessage stores groups as one message, or in parts if it is too large.
+func (o *clusterOwner) storeMessage(groups []message.Group, entries []message.Entry, watermark uint64) error {
+	records, ends := o.pack(groups, entries, watermark)
 	began := time.Now()
 	for _, r := range records {
 		if err := o.writer.Store(o.storeContext, r); err != nil {
@@ -170,18 +168,21 @@ func (o *clusterOwner) storeMessage(groups []message.Group, entries []message.En
 }
 
 // pack returns groups as the records of one message or of its parts, and the end of the topic after
-// these are stored. Positions are counted.
-func (o *clusterOwner) pack(groups []message.Group, entries []message.Entry) (records []*messaging.Record, ends message.Tail) {
+// these are stored. Positions are counted. watermark is that of the last part: if this process ends
+// before it is stored, the effects are not in the topic, and the next owner goes on from the part
+// that is the last one then.
+func (o *clusterOwner) pack(groups []message.Group, entries []message.Entry, watermark uint64) (records []*messaging.Record, ends message.Tail) {
 	payload, effects := message.GroupsPayload(groups)
 	ends = o.tail
 	ends.Count += effects
+	ends.Watermark = watermark
 	for i := range entries {
 		ends.Last = message.Max(ends.Last, entries[i].ID)
 	}
 	h := message.Header{
 		Origin: o.cfg.Zone, Epoch: o.tail.Epoch, First: ends.Last, Last: ends.Last, Count: ends.Count,
 		Parts: (len(payload) + message.PartBytes - 1) / message.PartBytes, Config: o.cfg.Config,
-		Slots: true, Watermark: ends.Watermark, Reached: o.cfg.Reached(),
+		Slots: true, Watermark: o.tail.Watermark, Reached: o.cfg.Reached(),
 	}
 	for i := range entries {
 		if entries[i].ID.Compare(h.First) < 0 {
@@ -190,7 +191,9 @@ func (o *clusterOwner) pack(groups []message.Group, entries []message.Entry) (re
 	}
 	for h.Part = 1; h.Part <= h.Parts; h.Part++ {
 		ends.Position++
-		h.Position = ends.Position
+		if h.Position = ends.Position; h.Part == h.Parts {
+			h.Watermark = watermark
+		}
 		position, n := ends.Position, min(message.PartBytes, len(payload))
 		records = append(records, &messaging.Record{Payload: payload[:n], Properties: h.Properties(), SequenceID: &position})
 		payload = payload[n:]

@@ -124,6 +124,17 @@ func (w *clusterWorld) newShipper(client *messaging.Client) *ClusterShipper {
 	}, w.primaries, client, zaptest.NewLogger(w.t), NewMetrics(prometheus.NewRegistry()))
 }
 
+// owner has the topic, and does nothing with it.
+func (w *clusterWorld) owner(client *messaging.Client) *clusterOwner {
+	w.t.Helper()
+	s := w.newShipper(client)
+	end := topicEnd{zone: "a", topic: w.topic, client: client, log: s.log}
+	writer, err := end.acquire(w.t.Context())
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() { end.release(writer) })
+	return &clusterOwner{ClusterShipper: s, end: end, writer: writer, storeContext: w.t.Context()}
+}
+
 // set writes value to key at the primary of its slot. tx is the id of its transaction, or empty.
 func (w *clusterWorld) set(ctx context.Context, key, value, tx string) error {
 	mode := "0"

@@ -62,22 +62,42 @@ type Pipeliner interface {
 }
 
 // WriteMarker writes the marker of a zone to a primary with these slots, which are in order. The
-// primary refuses with SONICNOTREADY while it may lack data, and with TRYAGAIN while the slot of the
-// marker moves: a later marker serves as well.
-func WriteMarker(ctx context.Context, db script.Doer, slots []int, zone string, m Marker) error {
+// primary refuses with SONICNOTREADY while it may lack data. While a slot of the marker moves the
+// error is one of [Moving]: a later marker serves as well.
+//
+// The marker is in the lowest slot and in the highest one: when many slots leave, from either end on,
+// one of them stays. It is in some others, too, each time in different ones: a primary that gets its
+// first slots gets a marker with them.
+func WriteMarker(ctx context.Context, db Pipeliner, slots []int, zone string, m Marker) error {
 	if len(slots) == 0 {
 		return nil
 	}
-	return db.Do(ctx, "FCALL", "sonic_marker", 1, script.SlotOutbox(slots[0]), zone, m.text()).Err()
+	chosen := []int{slots[0], slots[len(slots)-1]}
+	for i := int(m.Watermark / 1000 % markerEvery); i < len(slots); i += markerEvery {
+		chosen = append(chosen, slots[i])
+	}
+	commands, err := db.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, slot := range chosen {
+			p.Do(ctx, "FCALL", "sonic_marker", 1, script.SlotOutbox(slot), zone, m.text())
+		}
+		return nil
+	})
+	for _, c := range commands { // an error besides that of a slot that moves comes first
+		if c.Err() != nil && !Moving(c.Err()) {
+			return c.Err()
+		}
+	}
+	return err
 }
+
+// markerEvery is how many slots have no marker between two that get one, at the same time.
+const markerEvery = 256
 
 // markersAtOnce is how many slots one request asks for markers.
 const markersAtOnce = 1000
 
 // ReadMarker returns the greatest of the markers of a zone that a primary has in these slots. It is
-// zero if there is none. The marker can be in any slot: it is in the lowest one that the primary had
-// when it was written, or has moved in with a slot. ReadMarker passes over slots that the primary
-// does not have.
+// zero if there is none. ReadMarker passes over slots that the primary does not have.
 func ReadMarker(ctx context.Context, db Pipeliner, slots []int, zone string) (greatest Marker, err error) {
 	err = eachMarker(ctx, db, slots, zone, func(k script.Keys) string { return k.Markers }, func(m Marker) {
 		if greatest.IsZero() || m.Message.Compare(greatest.Message) > 0 {

@@ -106,6 +106,7 @@ func TestHiddenKeysOfAllPrimaries(t *testing.T) {
 func TestOutputOfAllPrimaries(t *testing.T) { inBothModes(t, testOutputOfAllPrimaries) }
 
 func testOutputOfAllPrimaries(t *testing.T, startCluster clusterStarter) {
+	t.Helper()
 	e := startCluster(t, stack.PrivateRedisCluster(t, 3, 0), func(c *proxy.Config) { c.Limits.OutputBytes = 1 << 16 })
 	c := dial(t, e.addr)
 	value := strings.Repeat("v", 1<<15)
@@ -161,6 +162,7 @@ func TestScriptsOfAllPrimaries(t *testing.T) {
 func TestSubscribersOfAllPrimaries(t *testing.T) { inBothModes(t, testSubscribersOfAllPrimaries) }
 
 func testSubscribersOfAllPrimaries(t *testing.T, startCluster clusterStarter) {
+	t.Helper()
 	redis := stack.PrivateRedisCluster(t, 3, 0)
 	e := startCluster(t, redis, nil)
 	for i, srv := range redis.Nodes() {
@@ -196,6 +198,7 @@ func testSubscribersOfAllPrimaries(t *testing.T, startCluster clusterStarter) {
 func TestNoClusterIsSeen(t *testing.T) { inBothModes(t, testNoClusterIsSeen) }
 
 func testNoClusterIsSeen(t *testing.T, startCluster clusterStarter) {
+	t.Helper()
 	e := startCluster(t, stack.PrivateRedisCluster(t, 3, 0), nil)
 	for _, hello := range []string{"2", "3"} {
 		c := dial(t, e.addr)
@@ -221,6 +224,7 @@ func testNoClusterIsSeen(t *testing.T, startCluster clusterStarter) {
 func TestAllPrimariesWhileOneFails(t *testing.T) { inBothModes(t, testAllPrimariesWhileOneFails) }
 
 func testAllPrimariesWhileOneFails(t *testing.T, startCluster clusterStarter) {
+	t.Helper()
 	redis := stack.PrivateRedisCluster(t, 3, 1)
 	e := startCluster(t, redis, nil)
 	c := dial(t, e.addr)

@@ -33,6 +33,7 @@ func keyOn(t *testing.T, servers *stack.RedisCluster, address string) string {
 func TestClusterFailover(t *testing.T) { inBothModes(t, testClusterFailover) }
 
 func testClusterFailover(t *testing.T, startCluster clusterStarter) {
+	t.Helper()
 	servers := stack.PrivateRedisCluster(t, 3, 1, "cluster-require-full-coverage no")
 	e := startCluster(t, servers, nil)
 	c, other, third := e.client(t, 2), e.client(t, 3), e.client(t, 2)
@@ -77,6 +78,7 @@ func testClusterFailover(t *testing.T, startCluster clusterStarter) {
 func TestClusterPartDown(t *testing.T) { inBothModes(t, testClusterPartDown) }
 
 func testClusterPartDown(t *testing.T, startCluster clusterStarter) {
+	t.Helper()
 	servers := stack.PrivateRedisCluster(t, 3, 0, "cluster-require-full-coverage no")
 	e := startCluster(t, servers, func(cfg *proxy.Config) { cfg.Backend.Wait = 100 * time.Millisecond })
 	c := e.client(t, 2)

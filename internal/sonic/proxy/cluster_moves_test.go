@@ -26,6 +26,7 @@ import (
 func TestClusterPipeline(t *testing.T) { inBothModes(t, testClusterPipeline) }
 
 func testClusterPipeline(t *testing.T, startCluster clusterStarter) {
+	t.Helper()
 	e := startCluster(t, stack.PrivateRedisCluster(t, 3, 0), func(cfg *proxy.Config) {
 		cfg.Limits.Pipeline = 64 // so that the client pauses, too
 	})
@@ -76,6 +77,7 @@ func testClusterPipeline(t *testing.T, startCluster clusterStarter) {
 func TestClusterSlotsMove(t *testing.T) { inBothModes(t, testClusterSlotsMove) }
 
 func testClusterSlotsMove(t *testing.T, startCluster clusterStarter) {
+	t.Helper()
 	servers := stack.PrivateRedisCluster(t, 3, 0)
 	e := startCluster(t, servers, nil)
 	const slots, clients = 8, 4

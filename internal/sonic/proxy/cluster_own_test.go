@@ -56,6 +56,7 @@ func (c *connection) next(t *testing.T) string {
 func TestSubscriptionsInCluster(t *testing.T) { inBothModes(t, testSubscriptionsInCluster) }
 
 func testSubscriptionsInCluster(t *testing.T, startCluster clusterStarter) {
+	t.Helper()
 	c := stack.PrivateRedisCluster(t, 2, 0)
 	e, single := startCluster(t, c, nil), stack.PrivateRedis(t)
 	one, two := keyOf(t, c, c.Addresses()[0], "s"), keyOf(t, c, c.Addresses()[1], "s")
@@ -163,6 +164,7 @@ func TestShardChannelsMove(t *testing.T) {
 func TestWatchInCluster(t *testing.T) { inBothModes(t, testWatchInCluster) }
 
 func testWatchInCluster(t *testing.T, startCluster clusterStarter) {
+	t.Helper()
 	cl := stack.PrivateRedisCluster(t, 2, 0)
 	e := startCluster(t, cl, nil)
 	k, other := keyOf(t, cl, cl.Addresses()[0], "k"), keyOf(t, cl, cl.Addresses()[1], "k")
@@ -237,6 +239,7 @@ func testWatchInCluster(t *testing.T, startCluster clusterStarter) {
 func TestWatchedSlotMoves(t *testing.T) { inBothModes(t, testWatchedSlotMoves) }
 
 func testWatchedSlotMoves(t *testing.T, startCluster clusterStarter) {
+	t.Helper()
 	cl := stack.PrivateRedisCluster(t, 2, 0)
 	e := startCluster(t, cl, nil)
 	c := dial(t, e.addr)

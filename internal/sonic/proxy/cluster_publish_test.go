@@ -39,6 +39,7 @@ func TestPublishCounts(t *testing.T) {
 func TestPublishInTransaction(t *testing.T) { inBothModes(t, testPublishInTransaction) }
 
 func testPublishInTransaction(t *testing.T, startCluster clusterStarter) {
+	t.Helper()
 	e := startCluster(t, stack.PrivateRedisCluster(t, 2, 0), nil)
 	c := dial(t, e.addr)
 	c.send(t, "multi\r\nset a 1\r\npublish b m\r\npublish c m\r\nexec\r\n")

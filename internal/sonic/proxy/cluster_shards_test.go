@@ -220,7 +220,7 @@ func TestShardsMoveUnderLoad(t *testing.T) {
 			}
 		})
 	}
-	random := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // a test needs no secret
+	random := rand.New(rand.NewPCG(1, 1))
 	for range 15 {
 		slot := cluster.Slot(fmt.Append(nil, random.IntN(slots)))
 		servers.MoveSlot(t, slot, servers.Nodes()[random.IntN(3)].Addr())
@@ -260,7 +260,7 @@ func TestShardsNotOpened(t *testing.T) {
 	key, kept := keyOn(t, servers, victim.Addr()), keyOn(t, servers, servers.Nodes()[0].Addr())
 	c := dial(t, e.addr)
 	require.Equal(t, "+OK\r\n", c.ask(t, "SET", key, "before"))
-	victim.Kill()
+	require.NoError(t, victim.Kill())
 	require.NoError(t, victim.Start(t.Context()))
 	require.Eventually(t, func() bool { return len(e.Unreachable()) == 0 }, await.Patience, time.Millisecond)
 	texts := []string{
@@ -466,7 +466,7 @@ func TestShardsBlockUntilTimeout(t *testing.T) {
 func TestShardsAreForAClusterWithAckLocal(t *testing.T) {
 	t.Parallel()
 	_, err := proxy.New(proxy.Config{Backend: dialer.Config{Address: "a:1"}, Replicate: true}, zap.NewNop(), prometheus.NewRegistry())
-	require.ErrorContains(t, err, "Replicate is for a Redis Cluster")
+	require.ErrorContains(t, err, "set Replicate only with Cluster")
 	_, err = proxy.New(proxy.Config{Cluster: cluster.New(cluster.Config{}, zap.NewNop()), Replicate: true, Ack: proxy.AckPublished}, zap.NewNop(), prometheus.NewRegistry())
 	require.ErrorContains(t, err, "AckPublished is not supported")
 }

@@ -160,7 +160,7 @@ func (c Config) validate() error {
 		errs = append(errs, errors.New("the address of Redis is missing"))
 	}
 	if c.Replicate && c.Cluster == nil {
-		errs = append(errs, errors.New("Replicate is for a Redis Cluster: writes to a single Redis are always replicated"))
+		errs = append(errs, errors.New("set Replicate only with Cluster: writes to a single Redis are always replicated"))
 	}
 	if c.Replicate && c.Ack == AckPublished {
 		errs = append(errs, errors.New("AckPublished is not supported in front of a Redis Cluster with other zones yet"))

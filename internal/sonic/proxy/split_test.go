@@ -32,6 +32,7 @@ func names(n int) string {
 func TestSplit(t *testing.T) { inBothModes(t, testSplit) }
 
 func testSplit(t *testing.T, startCluster clusterStarter) {
+	t.Helper()
 	bare := stack.PrivateRedis(t)
 	e := startCluster(t, stack.PrivateRedisCluster(t, 3, 0), func(c *proxy.Config) { c.SplitMSET = true })
 	for _, hello := range []string{"2", "3"} {
@@ -56,6 +57,7 @@ func testSplit(t *testing.T, startCluster clusterStarter) {
 func TestMSETOfSeveralSlots(t *testing.T) { inBothModes(t, testMSETOfSeveralSlots) }
 
 func testMSETOfSeveralSlots(t *testing.T, startCluster clusterStarter) {
+	t.Helper()
 	e := startCluster(t, stack.PrivateRedisCluster(t, 3, 0), nil)
 	c := dial(t, e.addr)
 	require.Equal(t, "-CROSSSLOT Keys in request don't hash to the same slot\r\n", c.ask(t, "MSET", "a", "1", "b", "2"))
@@ -67,6 +69,7 @@ func testMSETOfSeveralSlots(t *testing.T, startCluster clusterStarter) {
 func TestFailedPart(t *testing.T) { inBothModes(t, testFailedPart) }
 
 func testFailedPart(t *testing.T, startCluster clusterStarter) {
+	t.Helper()
 	redis := stack.PrivateRedisCluster(t, 3, 0)
 	e := startCluster(t, redis, func(c *proxy.Config) { c.SplitMSET = true })
 	full := redis.Node(t, redis.Owner(t, cluster.Slot([]byte("b")))).Client(t)
@@ -81,6 +84,7 @@ func testFailedPart(t *testing.T, startCluster clusterStarter) {
 func TestSplitWhileSlotsMove(t *testing.T) { inBothModes(t, testSplitWhileSlotsMove) }
 
 func testSplitWhileSlotsMove(t *testing.T, startCluster clusterStarter) {
+	t.Helper()
 	redis := stack.PrivateRedisCluster(t, 3, 0)
 	e := startCluster(t, redis, func(c *proxy.Config) { c.SplitMSET = true })
 	c := dial(t, e.addr)
@@ -107,6 +111,7 @@ func testSplitWhileSlotsMove(t *testing.T, startCluster clusterStarter) {
 func TestCommandsBehindOneThatWaits(t *testing.T) { inBothModes(t, testCommandsBehindOneThatWaits) }
 
 func testCommandsBehindOneThatWaits(t *testing.T, startCluster clusterStarter) {
+	t.Helper()
 	redis := stack.PrivateRedisCluster(t, 3, 0)
 	e := startCluster(t, redis, func(c *proxy.Config) { c.SplitMSET = true })
 	c := dial(t, e.addr)
@@ -156,6 +161,7 @@ func testCommandsBehindOneThatWaits(t *testing.T, startCluster clusterStarter) {
 func TestSplitInOrder(t *testing.T) { inBothModes(t, testSplitInOrder) }
 
 func testSplitInOrder(t *testing.T, startCluster clusterStarter) {
+	t.Helper()
 	seed, rounds := random(t, 2000)
 	source := rand.New(rand.NewPCG(seed, 0))
 	e := startCluster(t, stack.PrivateRedisCluster(t, 3, 0), func(c *proxy.Config) { c.SplitMSET, c.Loops = true, 2 })

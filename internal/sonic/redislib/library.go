@@ -255,9 +255,12 @@ func NotReady(err error) bool { return isReply(err, "SONICNOTREADY") }
 // NoFunction reports whether Redis does not have the library, or one without this function.
 func NoFunction(err error) bool { return isReply(err, "ERR Function not found") }
 
-// Older reports whether Open failed because the data of this Redis are older than when the caller
-// read its state.
+// Older reports whether the caller has not the latest state: Open fails with it if the data of this
+// Redis are older than when the caller read its state, and Take if another one reads since.
 func Older(err error) bool { return isReply(err, "SONICOLDER") }
+
+// Unfilled reports whether Redis was not filled to the end by a bootstrap.
+func Unfilled(err error) bool { return isReply(err, "SONICBOOTSTRAP") }
 
 // Refused reports whether the library rejected its arguments: trying again does not help.
 func Refused(err error) bool {

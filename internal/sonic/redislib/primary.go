@@ -2,6 +2,7 @@ package redislib
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,13 +18,16 @@ import (
 // connection: as long as that lasts the primary is not restarted, so what it has been sent still
 // holds. It is not safe for concurrent use.
 type Primary struct {
-	cfg  Config
-	conn *redis.Conn
+	cfg    Config
+	conn   *redis.Conn
+	reader string // the name under which it takes entries
 }
 
 // NewPrimary returns the library that conn leads to. It sends no request. Of cfg it uses the zones,
 // the policies and the bytes of the bound, which is that of all streams of the primary together.
-func NewPrimary(conn *redis.Conn, cfg Config) *Primary { return &Primary{cfg, conn} }
+func NewPrimary(conn *redis.Conn, cfg Config) *Primary {
+	return &Primary{cfg: cfg, conn: conn, reader: rand.Text()}
+}
 
 // PrimaryState is the state of the library of a primary. A restart, a failover and another version
 // of the library make it not opened.
@@ -147,10 +151,11 @@ type Taken struct {
 }
 
 // Take returns entries that it has not returned yet. With again it also returns those that it has
-// returned and that are not shipped. more is true if there are more, or may be: of a slot that moves
-// or has moved it cannot read them, until Hold was called again.
+// returned and that are not shipped: the first call needs it. Once another Primary, of whatever
+// process, has done so, Take fails without it, see [Older]. more is true if there are more, or may
+// be: of a slot that moves or has moved it cannot read them, until Hold was called again.
 func (p *Primary) Take(ctx context.Context, again bool) (list []Taken, state PrimaryState, more bool, err error) {
-	var args []any
+	args := []any{p.reader}
 	if again {
 		args = append(args, "again")
 	}

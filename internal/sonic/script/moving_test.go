@@ -45,6 +45,7 @@ func newCluster(t *testing.T) (c *stack.RedisCluster, from, to *primary) {
 		t.Cleanup(func() { _ = p.client.Close() })
 		require.NoError(t, script.Load(t.Context(), p.client))
 		p.open("r", "0-0")
+		p.take("again")
 		all[i] = p
 	}
 	if c.Owner(t, slot) != all[0].address {

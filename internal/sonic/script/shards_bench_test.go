@@ -99,6 +99,9 @@ func BenchmarkShards(b *testing.B) {
 		if err := c.Do(context.Background(), "FCALL", "sonic_open_primary", 0, "a", "r", "0-0", 1, "b", "lww").Err(); err != nil {
 			b.Fatal(err)
 		}
+		if err := c.Do(context.Background(), "FCALL", "sonic_take", 0, "reader", "again").Err(); err != nil {
+			b.Fatal(err)
+		}
 		run(b, c, true)
 	})
 }
@@ -133,7 +136,7 @@ func ship(b *testing.B, c *redis.Client, z *zone, clustered bool, entries int, c
 func shipCluster(ctx context.Context, b *testing.B, c *redis.Client) {
 	b.Helper()
 	for {
-		reply, err := c.Do(ctx, "FCALL", "sonic_take", 0).Slice()
+		reply, err := c.Do(ctx, "FCALL", "sonic_take", 0, "reader").Slice()
 		if err != nil {
 			b.Fatal(err)
 		}

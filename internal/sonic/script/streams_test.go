@@ -31,7 +31,7 @@ type taken struct {
 func (p *primary) take(again ...any) (got taken) {
 	p.t.Helper()
 	_, out := slotOfTag()
-	reply := p.across("sonic_take", again...)
+	reply := p.across("sonic_take", append([]any{"reader"}, again...)...)
 	for i := 0; i+2 < len(reply); i += 3 {
 		if reply[i] != out {
 			continue
@@ -288,7 +288,7 @@ func TestAPrimaryIsStartedAgain(t *testing.T) {
 	assert.NotEqual(t, "0", from.held())
 	from.open("r", "0-0")
 	from.write("SET {t}k 2")
-	again := from.take()
+	again := from.take("again")
 	require.Len(t, again.ids, 2)
 	assert.Equal(t, got.ids[0], again.ids[0])
 }

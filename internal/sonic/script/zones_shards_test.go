@@ -41,7 +41,7 @@ type shards struct {
 const shardCount = 4
 
 func newShards() *shards {
-	s := &shards{sent: make(map[int]struct {
+	s := &shards{again: true, sent: make(map[int]struct {
 		last  string
 		known message.ID
 	})}
@@ -160,7 +160,7 @@ func (z *zone) shipShards(calls int) bool {
 	shipped := make(map[string]string)
 	complete := false
 	for n := 0; !complete && (calls == 0 || n < calls); n++ {
-		var args []any
+		args := []any{"reader"}
 		if z.shards.again {
 			args = append(args, "again")
 		}

@@ -1,8 +1,8 @@
 package zones
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,13 +15,12 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
-	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
 
-// Bootstrap fills the empty Redis of a zone from the Redis of another zone, while all other zones
-// accept writes. Afterwards the zone's Sonic can be started: it applies the effects of the zones
-// since the copy began. If Bootstrap stops before the end, no Sonic opens the Redis, and the next
-// Run starts over.
+// Bootstrap fills the empty Redis of a zone, or its Redis Cluster, from that of another zone, while
+// all other zones accept writes. Afterwards the zone's Sonic can be started: it applies the effects
+// of the zones since the copy began. If Bootstrap stops before the end, no Sonic opens the Redis,
+// and the next Run starts over.
 type Bootstrap struct {
 	// Source is the zone to copy from. Its Sonic runs and has Target among its zones. Bootstrap
 	// does not write to it.
@@ -30,9 +29,9 @@ type Bootstrap struct {
 	// No Sonic runs there.
 	Target *Zone
 	// Subscribe creates Target's subscriptions, so that Pulsar keeps all later effects for Target.
-	// It returns the last effects of the topics. Source must have applied these before the copy
-	// begins, for Target may never receive earlier effects. If nil, Run skips both.
-	Subscribe func(ctx context.Context) (Reached, error)
+	// It returns the ends of the topics. Source must have applied the effects up to these before the
+	// copy begins, for Target may never receive earlier effects. If nil, Run skips both.
+	Subscribe func(ctx context.Context) (Subscribed, error)
 	// Progress is called about once a second with the progress of the copy. It may be nil.
 	Progress func(Progress)
 	// Timeout is how long Run waits until Source has the answers and the effects of the other
@@ -40,8 +39,39 @@ type Bootstrap struct {
 	Timeout time.Duration
 
 	progressAt time.Time
-	required   Reached // result of Subscribe
-	target     *single
+	subscribed Subscribed // result of Subscribe
+	target     target
+}
+
+// Subscribed is the ends of the topics when the subscriptions had been made.
+type Subscribed struct {
+	// Least has the last effects of the topics.
+	Least Reached
+	// Markers have the last message of each topic that has any. Only a Redis Cluster gets them.
+	Markers map[string]primaries.Marker
+}
+
+// target is the Redis that is filled. No other method is called before clear.
+type target interface {
+	// clear makes sure that the target is empty, and marks it as incomplete.
+	clear(ctx context.Context) error
+	// begin prepares a copy from what the source has at begin.
+	begin(ctx context.Context, begin source) error
+	// writeVersions writes versions of a shard of the source: field, version, field, version.
+	writeVersions(ctx context.Context, shard int, list []string) error
+	// restore writes keys.
+	restore(ctx context.Context, db int, keys []copied) error
+	// finish marks the copy as complete. The target is then in the state of a Redis that has applied
+	// the effects up to begin.
+	finish(ctx context.Context, begin, end source, subscribed Subscribed) error
+}
+
+// copied is a key of the source.
+type copied struct {
+	name, dump, expires string
+	versions            []string // field, version, field, version
+	// at is the progress of the source when it read the key, of a key without versions.
+	at Reached
 }
 
 // bootstrapField is a field of the hash meta. It holds the name of the source, and exists while the
@@ -65,21 +95,19 @@ type source struct {
 
 // Run fills the zone.
 func (b *Bootstrap) Run(ctx context.Context) error {
-	if b.target, _ = b.Target.store.(*single); b.target == nil {
-		return errors.New("a Redis Cluster cannot be filled")
-	}
+	b.target = newTarget(b.Source, b.Target)
 	if err := b.Source.check(ctx); err != nil {
 		return err
 	}
 	if _, err := b.readSource(ctx); err != nil {
 		return err
 	}
-	if err := b.clear(ctx); err != nil {
+	if err := b.target.clear(ctx); err != nil {
 		return err
 	}
 	if b.Subscribe != nil {
 		var err error
-		if b.required, err = b.Subscribe(ctx); err != nil {
+		if b.subscribed, err = b.Subscribe(ctx); err != nil {
 			return err
 		}
 	}
@@ -87,7 +115,7 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := b.writeSlots(ctx, begin.slots); err != nil {
+	if err := b.target.begin(ctx, begin); err != nil {
 		return err
 	}
 	if err := b.copyVersions(ctx); err != nil {
@@ -103,38 +131,20 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	if end.epoch != begin.epoch || end.runIDs != begin.runIDs {
 		return fmt.Errorf("the Redis of zone %s was restarted or exchanged while it was copied, and may be older than it was: run the command again", b.Source.name)
 	}
-	return b.finish(ctx, begin, end)
+	return b.target.finish(ctx, begin, end, b.subscribed)
 }
 
-// clear makes sure that the target is empty, and marks it as incomplete.
-func (b *Bootstrap) clear(ctx context.Context) error {
-	db, fault := b.target.redis, b.Target.wrapError
-	held, err := db.HMGet(ctx, b.target.keys.Meta, "zone", bootstrapField).Result()
-	if err != nil {
-		return fault(err)
+func newTarget(from, to *Zone) target {
+	if store, is := to.store.(*clustered); is {
+		return &clusterTarget{from: from, to: to, primaries: store.primaries, boots: map[int]bool{}}
 	}
-	databases, err := databases(ctx, db)
-	switch {
-	case err != nil:
-		return fault(err)
-	case held[0] != nil:
-		return fmt.Errorf("the Redis of zone %s holds the state of zone %v: stop its Sonic and empty it by FLUSHALL if another zone's is to take its place", b.Target.name, held[0])
-	case held[1] == nil && len(databases) > 0:
-		return fmt.Errorf("the Redis of zone %s holds keys: only an empty one is filled", b.Target.name)
-	case held[1] != nil:
-		if err := db.FlushAll(ctx).Err(); err != nil {
-			return fault(err)
-		}
-	}
-	if err := script.Load(ctx, db); err != nil {
-		return err
-	}
-	return fault(db.HSet(ctx, b.target.keys.Meta, bootstrapField, b.Source.name).Err())
+	store, _ := to.store.(*single)
+	return &singleTarget{from: from, to: to, redis: store.redis, keys: store.keys}
 }
 
 // readSource reads the state of the source.
 func (b *Bootstrap) readSource(ctx context.Context) (s source, err error) {
-	if s.runIDs, err = b.runIDs(ctx); err != nil {
+	if s.runIDs, err = b.Source.runIDs(ctx); err != nil {
 		return s, err
 	}
 	if s.reached, s.reportedCursors, err = b.Source.progress(ctx, b.Source, b.Target.name); err != nil {
@@ -201,29 +211,13 @@ func (s *source) addSlot(zone string, slot int, id message.ID) {
 	}
 }
 
-// writeSlots writes cursors of slots. The target does without those of zones that have one Redis.
-func (b *Bootstrap) writeSlots(ctx context.Context, slots []string) error {
-	var fields []any
-	for one := range slices.Chunk(slots, 2) {
-		if !strings.HasPrefix(one[0], b.Target.name+"/") {
-			fields = append(fields, one[0], one[1], "m "+one[0], "", "e "+one[0], "0")
-		}
-	}
-	for some := range slices.Chunk(fields, hashSlice) {
-		if err := b.target.redis.HSet(ctx, b.target.keys.Slots, some...).Err(); err != nil {
-			return b.Target.wrapError(err)
-		}
-	}
-	return nil
-}
-
-// runIDs returns the run_id of each Redis of the source. It changes with a restart or a failover.
-func (b *Bootstrap) runIDs(ctx context.Context) (string, error) {
+// runIDs returns the run_id of each Redis of the zone. It changes with a restart or a failover.
+func (z *Zone) runIDs(ctx context.Context) (string, error) {
 	var ids []string
-	err := b.Source.each(func(db *redis.Client) error {
+	err := z.each(func(db *redis.Client) error {
 		text, err := db.Info(ctx, "server").Result()
 		if err != nil {
-			return b.Source.wrapError(err)
+			return z.wrapError(err)
 		}
 		for line := range strings.Lines(text) {
 			if id, found := strings.CutPrefix(strings.TrimSpace(line), "run_id:"); found {
@@ -254,7 +248,7 @@ func (b *Bootstrap) awaitSource(ctx context.Context) (source, error) {
 		}
 		if time.Since(began) > timeout && lacks != "" {
 			return s, fmt.Errorf("zone %s has the effects of zone %s up to %s, and this zone's cluster has them up to %s: see /zones of its Sonic",
-				b.Source.name, lacks, s.reached[lacks], b.required[lacks])
+				b.Source.name, lacks, s.reached[lacks], b.subscribed.Least[lacks])
 		}
 		if time.Since(began) > timeout {
 			return s, fmt.Errorf("zone %s waits for the state of %d keys from other zones, or has to ship it after its outbox was full: see /zones of its Sonic", b.Source.name, s.missingKeys)
@@ -269,11 +263,11 @@ func (b *Bootstrap) awaitSource(ctx context.Context) (source, error) {
 
 // laggingZone returns a zone whose effects the source has not applied up to required, or "".
 func (b *Bootstrap) laggingZone(s source) string {
-	for _, zone := range slices.Sorted(maps.Keys(b.required)) {
+	for _, zone := range slices.Sorted(maps.Keys(b.subscribed.Least)) {
 		if zone == b.Source.name && b.Source.isCluster() {
 			continue // it has what it has written, and its progress is that of its topic
 		}
-		if s.reached[zone].Compare(b.required[zone]) < 0 {
+		if s.reached[zone].Compare(b.subscribed.Least[zone]) < 0 {
 			return zone
 		}
 	}
@@ -317,24 +311,11 @@ func (b *Bootstrap) copySomeVersions(ctx context.Context, cursors map[int]string
 		if err != nil {
 			return err
 		}
-		if err := b.writeVersions(ctx, list, b.target.redis); err != nil {
-			return b.Target.wrapError(err)
+		if err := b.target.writeVersions(ctx, calls[i].Slot, list); err != nil {
+			return err
 		}
 		if cursors[calls[i].Slot], _ = step[0].(string); step[0] == "0" {
 			delete(cursors, calls[i].Slot)
-		}
-	}
-	return nil
-}
-
-// hashSlice is how many fields and values go into one HSET.
-const hashSlice = 2000
-
-// writeVersions writes a list of versions: field, version, field, version.
-func (b *Bootstrap) writeVersions(ctx context.Context, list []string, to redis.Cmdable) error {
-	for some := range slices.Chunk(list, hashSlice) {
-		if err := to.HSet(ctx, b.target.keys.Versions, some).Err(); err != nil {
-			return err
 		}
 	}
 	return nil
@@ -420,53 +401,28 @@ func (b *Bootstrap) restore(ctx context.Context, db int, step []any) error {
 	if !ok || len(list)%5 != 0 {
 		return errReply
 	}
-	pipe := b.target.redis.TxPipeline()
-	pipe.Select(ctx, db)
-	var restored []*redis.StatusCmd
-	var versions []string
+	var keys []copied
 	for f := range slices.Chunk(list, 5) {
-		facts, err := texts(f[4])
+		words, err := texts(f[:4])
 		if err != nil {
 			return err
 		}
-		if f[3] != policyCounter && f[3] != policyNone { // these have no versions
-			versions = append(versions, facts...)
-		}
-		expires := f[2]
-		if expires == "" {
-			expires = "0"
-		}
-		cmd := redis.NewStatusCmd(ctx, "RESTORE", f[0], expires, f[1], "REPLACE", "ABSTTL")
-		restored = append(restored, cmd)
-		_ = pipe.Process(ctx, cmd) // the pipeline only queues it
-	}
-	pipe.Select(ctx, 0)
-	for f := range slices.Chunk(list, 5) {
-		if f[3] == policyCounter || f[3] == policyNone {
-			name, _ := f[0].(string)
+		key := copied{name: words[0], dump: words[1], expires: cmp.Or(words[2], "0")}
+		if policy := words[3]; policy == policyCounter || policy == policyNone { // these have no versions
 			slots, err := reachedOf(f[4])
 			if err != nil {
 				return err
 			}
-			of := maps.Clone(at)
+			key.at = maps.Clone(at)
 			for zone, id := range slots {
-				of[zone] = message.Max(of[zone], id)
+				key.at[zone] = message.Max(key.at[zone], id)
 			}
-			pipe.HSet(ctx, b.target.keys.Boot, strconv.Itoa(db)+":"+name, of.text())
+		} else if key.versions, err = texts(f[4]); err != nil {
+			return err
 		}
+		keys = append(keys, key)
 	}
-	if err := b.writeVersions(ctx, versions, pipe); err != nil {
-		return err
-	}
-	if _, err := pipe.Exec(ctx); err != nil {
-		return b.Target.wrapError(err)
-	}
-	for _, cmd := range restored {
-		if err := cmd.Err(); err != nil {
-			return b.Target.wrapError(err)
-		}
-	}
-	return nil
+	return b.target.restore(ctx, db, keys)
 }
 
 // text returns "zone id zone id".
@@ -487,25 +443,13 @@ func (r Reached) list() []any {
 	return list
 }
 
-// finish marks the copy as complete. The target is then in the state of a Redis that has applied
-// the effects up to begin.
-func (b *Bootstrap) finish(ctx context.Context, begin, end source) error {
-	floor := message.ID{}
-	for _, id := range end.most {
+// floor returns an id that is not before any effect that the copy has.
+func (s *source) floor() (floor message.ID) {
+	for _, id := range s.most {
 		floor = message.Max(floor, id)
 	}
-	cursors := maps.Clone(begin.reached)
-	delete(cursors, b.Target.name)
-	args := []any{b.Target.name, begin.reached[b.Target.name].String(), floor.String(), begin.pruned.String(), "0"}
-	args = append(args, cursors.list()...)
-	args = append(args, len(begin.reportedCursors)/2)
-	for _, word := range begin.reportedCursors {
-		args = append(args, word)
-	}
-	args = append(args, end.most.list()...)
-	reply, err := b.Target.call(ctx, 0, "sonic_filled", args...)
-	if err == nil && reply != b.Source.name {
-		err = errors.New("the Redis was being filled by another process, too: empty it and run the command again")
-	}
-	return err
+	return floor
 }
+
+// bootKey returns the field of a key in the hash boot.
+func bootKey(db int, name string) string { return strconv.Itoa(db) + ":" + name }

@@ -78,7 +78,7 @@ func (z *zone) openPrimaries() {
 		if err := script.Load(ctx, db); err != nil {
 			return err
 		}
-		args := []any{"FCALL", "sonic_open_primary", 0, z.Name(), "r", "0-0", len(z.others)}
+		args := []any{"FCALL", "sonic_open_primary", 0, z.Name(), "r", message.ID{Ms: z.cluster.watermark}.String(), len(z.others)}
 		for _, other := range z.others {
 			args = append(args, other)
 		}

@@ -64,8 +64,7 @@ func (s *single) walk(ctx context.Context, z *Zone, count int, visit func(db int
 }
 
 func (s *single) reached(ctx context.Context, z *Zone) (Reached, error) {
-	at, _, err := z.digestsOnce(ctx, 0, 0, nil)
-	return at, err
+	return z.progressOf(ctx, 0)
 }
 
 // holds adds what is applied of slots of zones with a Redis Cluster: their progress tells only up to

@@ -197,7 +197,7 @@ func (z *Zone) check(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	at, _, err := z.digestsOnce(ctx, 0, 0, nil)
+	at, err := z.progressOf(ctx, 0)
 	if err != nil {
 		return err
 	}
@@ -299,18 +299,14 @@ func (z *Zone) digestInPieces(ctx context.Context, db int, name, kind string) (d
 	}
 }
 
-// digestsOnce returns the progress of a shard and, at the same moment, the values of the first keys
-// of names, at least one.
-func (z *Zone) digestsOnce(ctx context.Context, shard, db int, names []string) (Reached, []entry, error) {
-	args := []any{db}
-	for _, name := range names {
-		args = append(args, name)
-	}
-	reply, err := z.call(ctx, shard, "sonic_digests", args...)
+// progressOf returns the progress of a shard.
+func (z *Zone) progressOf(ctx context.Context, shard int) (Reached, error) {
+	reply, err := z.call(ctx, shard, "sonic_digests", 0)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return digestsOf(reply, len(names))
+	at, _, err := digestsOf(reply, 0)
+	return at, err
 }
 
 // digestsOf reads the reply to a call of sonic_digests with n names.

@@ -24,6 +24,11 @@ local function bad(what) return {err = 'SONICARG ' .. what} end
 
 local POLICIES = {lww = 'l', none = 'n', counter = 'c'}
 
+-- unfilled is the error of a Redis that a bootstrap has not filled to the end.
+function shards.unfilled(source)
+	return {err = 'SONICBOOTSTRAP this Redis was not filled to the end: run sonic -bootstrap ' .. source .. ' again'}
+end
+
 -- adopt takes the zone's name and the prune mark from what this Redis holds.
 local function adopt(out)
 	local meta = call('HMGET', state(out, 'meta'), 'zone', 'pruned', 'layout', 'bootstrap')
@@ -31,9 +36,7 @@ local function adopt(out)
 		return {err = 'SONICLAYOUT this Redis holds state of layout ' .. meta[3] .. ', and this version knows only up to '
 			.. LAYOUT .. ': run the newer version'}
 	end
-	if meta[4] then
-		return {err = 'SONICBOOTSTRAP this Redis was not filled to the end: run sonic -bootstrap ' .. meta[4] .. ' again'}
-	end
+	if meta[4] then return shards.unfilled(meta[4]) end
 	zone = meta[1] or zone
 	pruned = versions.of(meta[2] or NO_ID, '')
 	pruned.text = meta[2] or NO_ID

@@ -314,7 +314,7 @@ always('sonic_apply', function(keys, args)
 		call('DEL', state(out, 'part:' .. shard))
 		call('HDEL', cur, 'p ' .. shard)
 	end
-	if filled and opened then forget_bootstrap(state(out, 'cur')) end
+	if filled and opened and not shards.clustered then forget_bootstrap(state(out, 'cur')) end
 	if shards.clustered then return reply('applied') end
 	shards.become_ready(out)
 	return reply('applied')

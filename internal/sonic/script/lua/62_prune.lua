@@ -73,6 +73,11 @@ redis.register_function{
 			pruned.text = to
 			if not shards.clustered then call('HSET', state(out, 'meta'), 'pruned', to) end
 		end
+		if shards.clustered then
+			-- What a bootstrap has brought is past the horizon: nothing of it comes again.
+			local filled_to = call('HGET', state(out, 'boot'), 'end')
+			if filled_to and id_before(filled_to, to) then call('UNLINK', state(out, 'boot')) end
+		end
 		local hash = state(out, 'ver')
 		local step = call('HSCAN', hash, args[1], 'COUNT', args[2])
 		local fields, gone, wholes = step[2], {}, {}

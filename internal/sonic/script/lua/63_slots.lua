@@ -48,7 +48,7 @@ end)
 
 -- sonic_lack count [zone marker].. stream..: the slots of these streams may lack what the topics of the zones have behind the markers. The mark is
 -- in each slot, so that it moves with it: sonic_hold finds it at the primary that the slot moves to, and that recovers then, too. It is in the hash
--- `lacks`: zone to marker, and '' to the opening. sonic_lack returns the streams of the slots that it could not mark: they are moving, or elsewhere.
+-- `lacks`: zone to marker, and '' to the opening. It fails if a slot was not filled to the end by a bootstrap. Else it returns the streams of the slots that it could not mark: they are moving, or elsewhere.
 across('sonic_lack', function(args)
 	local count = tonumber(args[1])
 	if not count or #args < 1 + 2 * count then return bad('count [zone marker].. stream..') end
@@ -56,6 +56,8 @@ across('sonic_lack', function(args)
 	local missing = {}
 	for i = 2 + 2 * count, #args do
 		local out = args[i]
+		local source = try('HGET', state(out, 'meta'), 'bootstrap')
+		if type(source) == 'string' then return shards.unfilled(source) end
 		if failed(try('HSET', state(out, 'lacks'), '', shards.opening, unpack(args, 2, 1 + 2 * count))) then
 			missing[#missing + 1] = out
 		else
@@ -140,14 +142,18 @@ local function untaken(out)
 	return entries, from
 end
 
--- sonic_take [again]: entries that no call has returned yet: stream, the entry before them, entries, .. With `again` those are
--- returned, too, which were and are not shipped. Last comes a time in milliseconds if nothing is left: all entries before it were returned. While a
--- slot moves it does not come if the slot has entries that were not. Nor does it afterwards, until sonic_hold has run: they are elsewhere.
+-- sonic_take reader [again]: entries that no call has returned yet: stream, the entry before them, entries, .. With `again` those are
+-- returned, too, which were and are not shipped. A reader begins with it, and calls of other readers are refused from then on: a Sonic that has lost
+-- the topic may not know it yet, and would never store what it takes. Last comes a time in milliseconds if nothing is left: all entries before it were
+-- returned. While a slot moves it does not come if the slot has entries that were not. Nor does it afterwards, until sonic_hold has run: they are
+-- elsewhere.
 across('sonic_take', function(args)
 	if not opened or not shards.clustered then return NOT_READY end
+	if args[2] then shards.reader = args[1] end
+	if not args[1] or args[1] ~= shards.reader then return {err = 'SONICOLDER another Sonic reads this primary now'} end
 	selected = '0'
 	if ready then shards.pay() end
-	if args[1] then
+	if args[2] then
 		shards.taken, shards.fresh, taking = {}, {}, {}
 		for out in pairs(shards.held) do shards.fresh[out] = true end
 	end

@@ -7,7 +7,10 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 -- source was before the copy began becomes the zone's cursors, and its own effects that are behind are in its topic. Applying
 -- an effect again that the copy has is nothing new, for the copy has the source's versions, too. Counters, and keys of policy
 -- none, have no versions: the hash `boot` holds, by "<db>:<key>", how far the source was when it read the key: zone, id, .. with
--- spaces between.
+-- spaces between. A Redis Cluster has that hash in each slot. Its field `end` says how far the source was at the end: of all zones for one Redis, which removes
+-- the hash when its cursors are past that; for a Redis Cluster, whose slots have cursors of their own, one id that the horizon is to be past.
+--
+-- Sonic writes the state of a Redis Cluster by commands of Redis, and that of one Redis at the end by sonic_filled.
 
 -- told_elsewhere writes a stored version as zone asker stores it.
 local function told_elsewhere(text, asker)

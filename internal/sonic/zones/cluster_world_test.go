@@ -107,7 +107,7 @@ func (z *zone) shipSlots(ctx context.Context) error {
 					return err
 				}
 			}
-			taken, state, left, err := p.Take(ctx, false)
+			taken, state, left, err := p.Take(ctx, true) // it is the first call of this Primary
 			if left {
 				state.Clock = 0
 			}

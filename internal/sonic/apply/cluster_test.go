@@ -231,7 +231,7 @@ func TestMessagesToARedisCluster(t *testing.T) {
 	}
 	eventually(t, func() bool { // what a zone has told is known to all processes
 		address := nodes[0].Addr()
-		m, err := primaries.ReadMarker(t.Context(), z.primaries.At(address), primaries.SlotsOf(z.primaries.Map(), address), ReachedMarker("b", "a"))
+		m, err := primaries.ReadMarker(t.Context(), z.primaries.At(address), primaries.SlotsOf(z.primaries.Map(), address), primaries.ReachedMarker("b", "a"))
 		return err == nil && m.Watermark == 77
 	}, "what zone b has told")
 	other := z.applier(client, appliers[1].cfg)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -13,10 +12,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
-
-// ReachedMarker returns the name of the marker whose watermark says how far a zone has applied the
-// effects of another one.
-func ReachedMarker(zone, other string) string { return zone + " " + other }
 
 // OtherReached returns, by zone, the time in milliseconds up to which the origin says that it has
 // applied all effects of that zone. It is some seconds old if another process applies the effects.
@@ -47,7 +42,7 @@ func (a *ClusterApplier) updateOtherReached(ctx context.Context) {
 		}
 		a.mu.Lock()
 		for name, marker := range found {
-			if zone, ok := strings.CutPrefix(name, ReachedMarker(a.cfg.Origin, "")); ok {
+			if origin, zone, ok := primaries.CutReachedMarker(name); ok && origin == a.cfg.Origin {
 				a.otherReached[zone] = message.Max(a.otherReached[zone], message.ID{Ms: marker.Watermark})
 			}
 		}
@@ -62,7 +57,7 @@ func (a *ClusterApplier) recordMarkers(d *messaging.Delivery, h *message.Header,
 	maps.Copy(a.otherReached, reached)
 	a.markers = map[string]primaries.Marker{h.Origin: {Message: d.ID, Watermark: reachedBy(h).Ms}}
 	for zone, id := range a.otherReached {
-		a.markers[ReachedMarker(h.Origin, zone)] = primaries.Marker{Message: d.ID, Watermark: id.Ms}
+		a.markers[primaries.ReachedMarker(h.Origin, zone)] = primaries.Marker{Message: d.ID, Watermark: id.Ms}
 	}
 	a.mu.Unlock()
 }

@@ -25,6 +25,13 @@ type Marker struct {
 	Watermark uint64
 }
 
+// ReachedMarker returns the name of the marker whose watermark says how far a zone has applied the
+// effects of another one. The name of any other marker is that of its zone.
+func ReachedMarker(zone, other string) string { return zone + " " + other }
+
+// CutReachedMarker returns the zones of ReachedMarker. ok is false for any other marker.
+func CutReachedMarker(name string) (zone, other string, ok bool) { return strings.Cut(name, " ") }
+
 // IsZero reports whether there is no marker.
 func (m Marker) IsZero() bool { return m.Message.IsZero() }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -98,13 +97,13 @@ func (c *clustered) shards() []int {
 // reached takes the markers: the cursors of slots do not tell whether there is something for other
 // slots. Of its own zone it has everything.
 func (c *clustered) reached(ctx context.Context, z *Zone) (Reached, error) {
-	marks, ready, err := c.marks(ctx)
+	watermarks, ready, err := c.watermarks(ctx)
 	if err != nil || !ready {
 		return nil, z.wrapError(err) // a primary that is not ready may lack effects of any zone
 	}
 	at := Reached{}
-	for name, id := range marks {
-		if !strings.Contains(name, " ") {
+	for name, id := range watermarks {
+		if _, _, reached := primaries.CutReachedMarker(name); !reached {
 			at[name] = id
 		}
 	}
@@ -112,10 +111,10 @@ func (c *clustered) reached(ctx context.Context, z *Zone) (Reached, error) {
 	return at, nil
 }
 
-// marks returns the watermarks of the markers that appliers and the shipper write. Each is true of
+// watermarks returns the watermarks of the markers that appliers and the shipper write. Each is true of
 // all primaries that are ready, and in the lowest slot of each.
-func (c *clustered) marks(ctx context.Context) (marks map[string]message.ID, ready bool, err error) {
-	marks, ready = map[string]message.ID{}, true
+func (c *clustered) watermarks(ctx context.Context) (watermarks map[string]message.ID, ready bool, err error) {
+	watermarks, ready = map[string]message.ID{}, true
 	err = c.eachPrimary(func(db *redis.Client, slots []int) error {
 		state, err := db.Do(ctx, "FCALL", "sonic_primary", 0).StringSlice()
 		if err != nil {
@@ -124,15 +123,15 @@ func (c *clustered) marks(ctx context.Context) (marks map[string]message.ID, rea
 		ready = ready && len(state) > 1 && state[0] == "1" && state[1] == "1"
 		found, err := primaries.ReadMarkers(ctx, db, slots[0])
 		for name, marker := range found {
-			marks[name] = message.Max(marks[name], message.ID{Ms: marker.Watermark})
+			watermarks[name] = message.Max(watermarks[name], message.ID{Ms: marker.Watermark})
 		}
 		return err
 	})
-	return marks, ready, err
+	return watermarks, ready, err
 }
 
 func (c *clustered) progress(ctx context.Context, z *Zone, asker string) (Reached, []string, error) {
-	marks, ready, err := c.marks(ctx)
+	watermarks, ready, err := c.watermarks(ctx)
 	if err == nil && !ready {
 		err = errors.New("a primary was restarted or has taken over, and is not ready yet: run the command again")
 	}
@@ -140,9 +139,9 @@ func (c *clustered) progress(ctx context.Context, z *Zone, asker string) (Reache
 		return nil, nil, z.wrapError(err)
 	}
 	at, told := Reached{}, []string(nil)
-	for name, id := range marks {
-		switch zone, _, two := strings.Cut(name, " "); {
-		case !two:
+	for name, id := range watermarks {
+		switch zone, _, reached := primaries.CutReachedMarker(name); {
+		case !reached:
 			at[name] = id
 		case zone == asker:
 			told = append(told, name, id.String())

@@ -87,10 +87,15 @@ func (w *world) bootstrap(from, to string) error {
 // awaitEqual waits until zones have all effects of each other, and hold the same.
 func (w *world) awaitEqual() {
 	w.t.Helper()
-	for name, z := range w.zones {
-		if w.clustered {
-			break // a comparison waits for effects that its keys lack
+	if w.clustered { // a comparison waits for effects that its two zones lack of each other
+		for i, name := range w.names {
+			for _, other := range w.names[i+1:] {
+				require.Empty(w.t, w.differences(name, other))
+			}
 		}
+		return
+	}
+	for name, z := range w.zones {
 		info, err := z.client.XInfoStream(w.t.Context(), z.out).Result()
 		require.NoError(w.t, err)
 		last, err := message.ParseID(info.LastGeneratedID)
@@ -110,9 +115,8 @@ func (w *world) awaitEqual() {
 func TestAnEmptiedZoneIsFilledWhileOthersWrite(t *testing.T) {
 	t.Parallel()
 	for name, names := range map[string][]string{
-		"three Redis": {"a", "b", "c"}, "from a cluster": {"a*", "b", "c"}, "a third zone has a cluster": {"a", "b", "c*"},
-		"a cluster from one Redis": {"a", "b*", "c"}, "a cluster from a cluster": {"a*", "b*", "c"},
-		"a cluster from one Redis, with another cluster": {"a", "b*", "c*"},
+		"three Redis": {"a", "b", "c"}, "a Redis from a cluster": {"a*", "b", "c"},
+		"a cluster from a cluster": {"a*", "b*", "c"}, "a cluster from one Redis, with another cluster": {"a", "b*", "c*"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -192,7 +196,7 @@ func TestWhatCannotBeFilled(t *testing.T) {
 // removals are among the versions.
 func TestAFilledZoneKnowsWhatWasRemoved(t *testing.T) {
 	t.Parallel()
-	for name, names := range map[string][]string{"from a Redis": {"a", "b", "c"}, "from a cluster": {"a*", "b", "c*"}, "a cluster": {"a", "b*", "c"}, "clusters": {"a*", "b*", "c*"}} {
+	for name, names := range map[string][]string{"Redis": {"a", "b", "c"}, "clusters": {"a*", "b*", "c*"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			filledKnowsWhatWasRemoved(t, names)

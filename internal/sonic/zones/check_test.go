@@ -83,7 +83,7 @@ func (w *world) drift() []string {
 // pairs are two zones, of which none, one or both have a Redis Cluster.
 func pairs() map[string][]string {
 	return map[string][]string{
-		"two Redis": {"a", "b"}, "a Redis and a cluster": {"a", "b*"}, "a cluster and a Redis": {"a*", "b"}, "two clusters": {"a*", "b*"},
+		"two Redis": {"a", "b"}, "a Redis and a cluster": {"a", "b*"}, "two clusters": {"a*", "b*"},
 	}
 }
 

@@ -70,7 +70,13 @@ func (c *RedisCluster) MoveKeys(t testing.TB, slot, count int) (moved int) {
 		for _, key := range keys {
 			command = append(command, key)
 		}
-		if err := source.Do(ctx, command...).Err(); err != nil {
+		if err := process.Poll(ctx, 20*time.Millisecond, func() (bool, error) {
+			err := source.Do(ctx, command...).Err()
+			if err != nil && strings.Contains(err.Error(), "CLUSTERDOWN") {
+				return false, nil // the target was restarted a moment ago
+			}
+			return true, err
+		}); err != nil {
 			t.Fatalf("cannot move keys of slot %d: %v", slot, err)
 		}
 		moved += len(keys)

@@ -294,8 +294,7 @@ func (d readOnlyHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.
 }
 
 func (d readOnlyHook) checkError(err error) {
-	var reply redis.Error
-	if errors.As(err, &reply) && strings.HasPrefix(reply.Error(), "READONLY ") {
+	if script.IsReply(err, "READONLY ") {
 		d.l.closeAll()
 	}
 }

@@ -51,9 +51,14 @@ func (w *whole) under(faults ...fault) func(*testing.T) {
 }
 
 // TestZonesWithRedisClusters: zones whose Redis Clusters have different sizes hold the same, and
-// each acknowledged write once, whatever happens while clients write in both.
+// each acknowledged write once, whatever happens while clients write in both. AVIARY_WHOLE_SECONDS
+// has everything happen at once for that long, by the seed.
 func TestZonesWithRedisClusters(t *testing.T) {
 	t.Parallel()
+	if seconds := number(t, wholeSeconds, 0); seconds > 0 {
+		clustersForLong(t, seconds)
+		return
+	}
 	w := newWhole(t, number(t, wholeSeed, shortSeed), []startRedis{clusterOf(3, 1), clusterOf(2, 0)}, 1, false)
 	defer func() { t.Logf("%s\n%s", strings.Join(w.events, "\n"), w.ledger) }()
 	for _, test := range []struct {
@@ -94,13 +99,8 @@ func (d *deck) fillClusters() {
 	r.Shuffle(len(d.cards), func(i, j int) { d.cards[i], d.cards[j] = d.cards[j], d.cards[i] })
 }
 
-// TestZonesWithRedisClustersForLong has everything happen at once, by the seed.
-func TestZonesWithRedisClustersForLong(t *testing.T) {
-	t.Parallel()
-	seconds := number(t, wholeSeconds, 0)
-	if seconds == 0 {
-		t.Skip(wholeSeconds + " asks for it")
-	}
+func clustersForLong(t *testing.T, seconds uint64) {
+	t.Helper()
 	seed := number(t, wholeSeed, rand.Uint64())
 	text := fmt.Sprintf("%s=%d %s=%d", wholeSeed, seed, wholeSeconds, seconds)
 	t.Log(text)

@@ -28,7 +28,7 @@ type ClusterApplier struct {
 	primaries *primaries.Primaries
 
 	// Only the consumer's handler uses these.
-	parts partJoiner
+	parts message.PartJoiner
 	chain chain
 
 	// The lock of progress is held for these.
@@ -66,7 +66,7 @@ func (a *ClusterApplier) apply(ctx context.Context, d *messaging.Delivery) error
 	}
 	err = a.applyNext(ctx, d, h, &a.parts, &a.chain)
 	gap := (*slotGap)(nil)
-	if !errors.Is(err, errPartsMissing) && !errors.As(err, &gap) {
+	if !errors.Is(err, message.ErrPartsMissing) && !errors.As(err, &gap) {
 		return err
 	}
 	if gap != nil && a.chain.known {
@@ -83,25 +83,18 @@ func (a *ClusterApplier) finalError(d *messaging.Delivery, h *message.Header, er
 	if gap := (*slotGap)(nil); errors.As(err, &gap) {
 		return a.reportGap(h, gap.at)
 	}
-	if errors.Is(err, errPartsMissing) {
+	if errors.Is(err, message.ErrPartsMissing) {
 		return cannotApply(d, h, err)
 	}
 	return err
 }
 
-// applyNext applies a message. Its error is errPartsMissing or a slotGap if something before it is
-// missing.
-func (a *ClusterApplier) applyNext(ctx context.Context, d *messaging.Delivery, h *message.Header, parts *partJoiner, c *chain) error {
-	payload, whole, err := parts.add(h, d.Payload)
-	switch {
-	case errors.Is(err, errPartsMissing):
+// applyNext applies a message. Its error is [message.ErrPartsMissing] or a slotGap if something
+// before it is missing.
+func (a *ClusterApplier) applyNext(ctx context.Context, d *messaging.Delivery, h *message.Header, parts *message.PartJoiner, c *chain) error {
+	payload, whole, err := nextPayload(d, h, parts, c)
+	if err != nil || !whole {
 		return err
-	case err != nil:
-		return cannotApply(d, h, err)
-	case !whole:
-		return nil
-	case !c.follows(h):
-		return &slotGap{c.last}
 	}
 	calls, split, err := slotCalls(h, payload, string(d.ID.Bytes()), false)
 	if err != nil {
@@ -133,6 +126,21 @@ func (a *ClusterApplier) applyNext(ctx context.Context, d *messaging.Delivery, h
 	a.recordApplied(d, h)
 	a.recordMarkers(d, h, split.Reached)
 	return nil
+}
+
+// nextPayload joins the parts of the message that comes next. whole is false for a part with others
+// behind it. The error is [message.ErrPartsMissing] or a slotGap if something before the message is
+// missing.
+func nextPayload(d *messaging.Delivery, h *message.Header, parts *message.PartJoiner, c *chain) (payload []byte, whole bool, err error) {
+	payload, whole, err = parts.Add(h, d.Payload)
+	switch {
+	case err != nil && !errors.Is(err, message.ErrPartsMissing):
+		return nil, false, cannotApply(d, h, err)
+	case whole && !c.follows(h):
+		return nil, false, &slotGap{c.last}
+	default:
+		return payload, whole, err
+	}
 }
 
 // recordOtherDatabases counts and logs effects that a Redis Cluster cannot apply, by database.
@@ -182,7 +190,7 @@ func (a *ClusterApplier) catchUp(ctx context.Context, d *messaging.Delivery) err
 	if err != nil {
 		return err
 	}
-	parts, c := partJoiner{}, chainFrom(marker)
+	parts, c := message.PartJoiner{}, chainFrom(marker)
 	if err := a.readAgain(ctx, d, string(marker.Message.Bytes()), func(ctx context.Context, missing *messaging.Delivery) error {
 		h, err := a.readHeader(ctx, missing)
 		if h == nil {

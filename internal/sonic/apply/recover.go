@@ -57,7 +57,7 @@ func (a *ClusterApplier) recoverPrimary(ctx context.Context, address string, slo
 		return err
 	}
 	began, n := time.Now(), 0
-	parts, c, elsewhere := partJoiner{}, chainFrom(marker), map[int]bool{}
+	parts, c, elsewhere := message.PartJoiner{}, chainFrom(marker), map[int]bool{}
 	if err := a.readToEnd(ctx, string(marker.Message.Bytes()), func(ctx context.Context, d *messaging.Delivery) error {
 		h, err := a.readHeader(ctx, d)
 		if h == nil {
@@ -79,15 +79,10 @@ func (a *ClusterApplier) recoverPrimary(ctx context.Context, address string, slo
 
 // applyTo applies to one primary those effects of a message that are of its slots. elsewhere are
 // slots of which the primary has said that another one has them; applyTo adds to it.
-func (a *ClusterApplier) applyTo(ctx context.Context, db *redis.Client, d *messaging.Delivery, h *message.Header, parts *partJoiner, c *chain, elsewhere map[int]bool) error {
-	payload, whole, err := parts.add(h, d.Payload)
-	switch {
-	case err != nil:
+func (a *ClusterApplier) applyTo(ctx context.Context, db *redis.Client, d *messaging.Delivery, h *message.Header, parts *message.PartJoiner, c *chain, elsewhere map[int]bool) error {
+	payload, whole, err := nextPayload(d, h, parts, c)
+	if err != nil || !whole {
 		return err
-	case !whole:
-		return nil
-	case !c.follows(h):
-		return &slotGap{c.last}
 	}
 	calls, _, err := slotCalls(h, payload, string(d.ID.Bytes()), true)
 	if err != nil {

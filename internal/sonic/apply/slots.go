@@ -16,7 +16,7 @@ const reachEvery = time.Second
 
 // slotState is the state of applying the messages of an origin that has a Redis Cluster.
 type slotState struct {
-	parts partJoiner
+	parts message.PartJoiner
 	// epoch is that of this Redis when the cursor was read. All messages behind the cursor are applied
 	// since. 0: some may be missing.
 	epoch   int64
@@ -34,7 +34,7 @@ func (a *Applier) applySlots(ctx context.Context, d *messaging.Delivery, h *mess
 		}
 	}
 	err := a.applySlotsAgain(ctx, d, h, &a.slots, false)
-	if gap := (*slotGap)(nil); errors.As(err, &gap) || errors.Is(err, errPartsMissing) {
+	if gap := (*slotGap)(nil); errors.As(err, &gap) || errors.Is(err, message.ErrPartsMissing) {
 		if gap != nil {
 			a.logGap(h, gap.at)
 		}
@@ -80,8 +80,8 @@ func (a *Applier) applySlotsAgain(ctx context.Context, d *messaging.Delivery, h 
 	if !h.Slots {
 		return errMixed
 	}
-	payload, whole, err := slots.parts.add(h, d.Payload)
-	if errors.Is(err, errPartsMissing) && !final {
+	payload, whole, err := slots.parts.Add(h, d.Payload)
+	if errors.Is(err, message.ErrPartsMissing) && !final {
 		return err
 	}
 	if err != nil {

@@ -16,36 +16,6 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-func TestPartsAreJoined(t *testing.T) {
-	t.Parallel()
-	part := func(position int64, n, parts int) *message.Header {
-		return &message.Header{Position: position, Part: n, Parts: parts}
-	}
-	var j partJoiner
-	add := func(h *message.Header, payload string) string {
-		whole, ok, err := j.add(h, []byte(payload))
-		if err != nil {
-			return err.Error()
-		}
-		return fmt.Sprint(string(whole), " ", ok)
-	}
-	assert.Equal(t, "whole true", add(part(1, 1, 1), "whole"))
-	assert.Equal(t, errPartsMissing.Error(), add(part(3, 2, 3), "b"))
-	for range 2 { // parts come again
-		assert.Equal(t, "a false", add(part(2, 1, 3), "a"))
-	}
-	assert.Equal(t, "ab false", add(part(3, 2, 3), "b"))
-	assert.Equal(t, "ab false", add(part(2, 1, 3), "a"))
-	for range 2 {
-		assert.Equal(t, "abc true", add(part(4, 3, 3), "c"))
-	}
-	assert.Equal(t, errPartsMissing.Error(), add(part(6, 2, 3), "b"), "of the message behind it")
-	assert.Equal(t, "d false", add(part(5, 1, 3), "d"))
-	assert.Equal(t, "e false", add(part(7, 1, 2), "e"), "another one")
-	assert.Equal(t, "whole true", add(part(9, 1, 1), "whole"))
-	assert.Empty(t, j.payload)
-}
-
 // A zone with one Redis applies the messages of a zone with a Redis Cluster once and in order, also
 // when its Redis comes back without the last of them, and its Sonic ends between parts.
 func TestMessagesOfSlotsToOneRedis(t *testing.T) {

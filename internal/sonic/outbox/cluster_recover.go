@@ -1,7 +1,6 @@
 package outbox
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -70,23 +69,20 @@ func (r *primaryReader) restore(ctx context.Context, from messaging.Position) er
 	if err != nil {
 		return fmt.Errorf("cannot look at its outbox: %w", err)
 	}
-	var parts bytes.Buffer
-	read, restored, effects := 0, map[int]message.ID{}, int64(0)
+	var parts message.PartJoiner
+	restored, effects := map[int]message.ID{}, int64(0)
 	err = topic.Read(ctx, r.client, r.writer.Topic(), from, r.cfg.Zone, 0, func(ctx context.Context, h *message.Header, d *messaging.Delivery, err error) error {
 		if err != nil || !h.Slots {
 			return err
 		}
-		if h.Part == 1 {
-			parts.Reset()
-			read = 0
+		payload, whole, err := parts.Add(h, d.Payload)
+		if errors.Is(err, message.ErrPartsMissing) || err == nil && !whole {
+			return nil // if its beginning is gone, or its end was not stored, its entries are in later messages
 		}
-		if read++; read != h.Part {
-			return nil // its beginning is gone, or its end was not stored: its entries are in later messages
+		var groups []message.PackedGroup
+		if err == nil {
+			groups, err = message.Groups(payload)
 		}
-		if parts.Write(d.Payload); h.Part < h.Parts {
-			return nil
-		}
-		groups, err := message.Groups(parts.Bytes())
 		if err != nil {
 			return fmt.Errorf("message %s of %s: %w", d.ID, d.Topic, err)
 		}

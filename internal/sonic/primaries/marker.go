@@ -35,16 +35,12 @@ func CutReachedMarker(name string) (zone, other string, ok bool) { return string
 // IsZero reports whether there is no marker.
 func (m Marker) IsZero() bool { return m.Message.IsZero() }
 
-func (m Marker) text() string {
-	return hex.EncodeToString(m.Message.Bytes()) + " " + strconv.FormatUint(m.Watermark, 10)
-}
-
 // Text returns the marker as Redis has it. It is empty if there is none.
 func (m Marker) Text() string {
 	if m.IsZero() {
 		return ""
 	}
-	return m.text()
+	return hex.EncodeToString(m.Message.Bytes()) + " " + strconv.FormatUint(m.Watermark, 10)
 }
 
 func parseMarker(text string) (m Marker, err error) {
@@ -85,7 +81,7 @@ func WriteMarker(ctx context.Context, db Pipeliner, slots []int, zone string, m 
 	}
 	commands, err := db.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, slot := range chosen {
-			p.Do(ctx, "FCALL", "sonic_marker", 1, script.SlotOutbox(slot), zone, m.text())
+			p.Do(ctx, "FCALL", "sonic_marker", 1, script.SlotOutbox(slot), zone, m.Text())
 		}
 		return nil
 	})
@@ -146,7 +142,7 @@ func eachMarker(ctx context.Context, db Pipeliner, slots []int, zone string, has
 		for _, c := range commands {
 			text, err := c.Result()
 			switch {
-			case errors.Is(err, redis.Nil) || isReply(err, "MOVED ", "ASK "):
+			case errors.Is(err, redis.Nil) || script.IsReply(err, "MOVED ", "ASK "):
 				continue
 			case err != nil:
 				return fmt.Errorf("cannot read the marker of zone %s: %w", zone, err)

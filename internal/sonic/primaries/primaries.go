@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -222,17 +221,11 @@ func executed(err error) bool {
 	if !errors.As(err, &reply) {
 		return false // of the connection
 	}
-	return !Moving(err) && !isReply(err, "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "BUSY ", "ERR max number of clients")
+	return !Moving(err) && !script.IsReply(err, "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "BUSY ", "ERR max number of clients")
 }
 
 // Moving reports whether a primary has refused a call because it does not have all of the slot.
-func Moving(err error) bool { return isReply(err, "MOVED ", "ASK ", "TRYAGAIN") }
-
-// isReply reports whether err is an error reply of Redis that begins with one of prefixes.
-func isReply(err error, prefixes ...string) bool {
-	var reply redis.Error
-	return errors.As(err, &reply) && slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(reply.Error(), prefix) })
-}
+func Moving(err error) bool { return script.IsReply(err, "MOVED ", "ASK ", "TRYAGAIN") }
 
 // unfinished returns the error for calls that were not executed when ctx ended.
 func unfinished(ctxErr error, blocked map[int]error) error {

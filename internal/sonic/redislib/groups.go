@@ -90,4 +90,4 @@ func Recovered(ctx context.Context, db script.Doer, zone, opening string) (ready
 }
 
 // Moved reports whether a primary refused a call because another one has the slot.
-func Moved(err error) bool { return isReply(err, "MOVED ") }
+func Moved(err error) bool { return script.IsReply(err, "MOVED ") }

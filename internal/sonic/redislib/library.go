@@ -121,7 +121,7 @@ func (l *Library) Open(ctx context.Context, before State, epoch int64, floor mes
 	if !before.Opened {
 		// A Redis at its memory limit refuses to load a library. Open goes on with the library that
 		// Redis has, which is not open.
-		if err := script.Replace(ctx, l.redis); err != nil && !isReply(err, "OOM") {
+		if err := script.Replace(ctx, l.redis); err != nil && !script.IsReply(err, "OOM") {
 			return State{}, err
 		}
 	}
@@ -250,17 +250,17 @@ func (l *Library) call(ctx context.Context, function string, args ...any) *redis
 
 // NotReady reports whether a function failed because no Sonic has opened this Redis since it
 // started, or because its data are older than they were.
-func NotReady(err error) bool { return isReply(err, "SONICNOTREADY") }
+func NotReady(err error) bool { return script.IsReply(err, "SONICNOTREADY") }
 
 // NoFunction reports whether Redis does not have the library, or one without this function.
-func NoFunction(err error) bool { return isReply(err, "ERR Function not found") }
+func NoFunction(err error) bool { return script.IsReply(err, "ERR Function not found") }
 
 // Older reports whether the caller has not the latest state: Open fails with it if the data of this
 // Redis are older than when the caller read its state, and Take if another one reads since.
-func Older(err error) bool { return isReply(err, "SONICOLDER") }
+func Older(err error) bool { return script.IsReply(err, "SONICOLDER") }
 
 // Unfilled reports whether Redis was not filled to the end by a bootstrap.
-func Unfilled(err error) bool { return isReply(err, "SONICBOOTSTRAP") }
+func Unfilled(err error) bool { return script.IsReply(err, "SONICBOOTSTRAP") }
 
 // Refused reports whether the library rejected its arguments: trying again does not help.
 func Refused(err error) bool {
@@ -276,11 +276,6 @@ func Refused(err error) bool {
 		}
 	}
 	return !strings.Contains(text, "Function not found")
-}
-
-func isReply(err error, prefix string) bool {
-	var reply redis.Error
-	return errors.As(err, &reply) && strings.HasPrefix(reply.Error(), prefix)
 }
 
 // stateOf reads the reply of sonic_look.

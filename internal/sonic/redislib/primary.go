@@ -240,7 +240,7 @@ func (p *Primary) Last(ctx context.Context, slots []int) (map[int]message.ID, er
 		for i, c := range commands {
 			info, err := c.Result()
 			switch {
-			case isReply(err, "ERR no such key") || isReply(err, "MOVED ") || isReply(err, "ASK "):
+			case script.IsReply(err, "ERR no such key", "MOVED ", "ASK "):
 				continue
 			case err != nil:
 				return nil, err

@@ -72,7 +72,7 @@ func (l *Library) Load(ctx context.Context) error { return script.Load(ctx, l.re
 
 // NoMemory reports whether Redis refused because it has reached its memory limit. It cannot load a
 // library then.
-func NoMemory(err error) bool { return isReply(err, "OOM") }
+func NoMemory(err error) bool { return script.IsReply(err, "OOM") }
 
 // SetDropping makes the library drop effects from now on, or stop dropping them, and sets the bound
 // of the stream. The library notes what dropped effects change, see [Library.Resend]. Open ends the

@@ -142,16 +142,17 @@ func (b *sonicBench) idle(ctx context.Context, sides []*side) error {
 
 // inFrontOf starts a Sonic in front of a cluster with so many primaries; of one Redis with 0.
 func (b *sonicBench) inFrontOf(ctx context.Context, primaries int, zones []string) (s *side, end func(), err error) {
-	s = &side{name: "one"}
+	started := &side{name: "one"} // not s: that is nil where an error is returned
+	s = started
 	cluster := "no"
 	if primaries > 0 {
 		s.name, cluster = fmt.Sprintf("cluster%d", primaries), "yes"
 	}
 	end = func() {
-		if s.endpoint != nil {
-			_ = s.endpoint.Stop()
+		if started.endpoint != nil {
+			_ = started.endpoint.Stop()
 		}
-		for _, redis := range s.redis {
+		for _, redis := range started.redis {
 			_ = redis.Stop()
 		}
 	}

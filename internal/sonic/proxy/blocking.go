@@ -158,9 +158,9 @@ func (w *blockedCommand) handleReply(reply []byte) {
 		w.retryTimer = c.loop.timers.Start(c.loop.now.Add(reopenInterval), w.track)
 		return
 	}
-	reply = replies.FromFunction(w.cmd, false, reply, c.proto)
 	// As in Redis, a command that already waits ignores a key of the wrong type.
-	wrongType := w.tracked && strings.HasPrefix(string(reply), "-WRONGTYPE")
+	wrongType := w.tracked && replies.IsWrongSource(reply)
+	reply = replies.FromFunction(w.cmd, false, reply, c.proto)
 	if !replies.IsNull(reply) && !wrongType {
 		w.end()
 		c.deliverPublished(id, reply)

@@ -77,6 +77,30 @@ func anys(words []string) []any {
 	return all
 }
 
+// A command that waits gets an error if its destination is of the wrong type, and takes nothing. A
+// source of the wrong type it ignores.
+func TestBlockedClientWithADestinationOfTheWrongType(t *testing.T) {
+	t.Parallel()
+	e := start(t, opened(t), nil)
+	pusher := e.client(t, 2)
+	for _, command := range [][]string{{"brpoplpush", "l", "text", "0"}, {"blmove", "l", "text", "left", "right", "0"}} {
+		require.NoError(t, pusher.Del(t.Context(), "l").Err())
+		require.NoError(t, pusher.Set(t.Context(), "text", "x", 0).Err())
+		c := dial(t, e.addr)
+		c.send(t, string(resp.AppendCommand(nil, command...)))
+		e.awaitBlocked(t, 1)
+		e.awaitTracked(t, 1)
+		require.NoError(t, pusher.Set(t.Context(), "l", "x", 0).Err())
+		require.NoError(t, pusher.Del(t.Context(), "l").Err())
+		require.NoError(t, pusher.RPush(t.Context(), "l", "a").Err())
+		got, err := c.reply()
+		require.NoError(t, err)
+		assert.Equal(t, "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n", got)
+		assert.Equal(t, []string{"a"}, pusher.LRange(t.Context(), "l", 0, -1).Val())
+		assert.Equal(t, "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n", c.ask(t, command...), "it need not wait")
+	}
+}
+
 // TestBlockedClientsAreServedInTurn has several clients wait; one push with an element for each of
 // them wakes all.
 func TestBlockedClientsAreServedInTurn(t *testing.T) {

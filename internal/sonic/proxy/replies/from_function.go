@@ -25,6 +25,9 @@ const (
 	NotOpenedError = "LOADING Sonic has not opened this Redis yet: the command was not run"
 )
 
+// ofDestination precedes the error of a blocking command whose destination is of the wrong type.
+const ofDestination = "-SONICDESTINATION "
+
 // FromFunction turns the reply of a function into the reply of the command itself.
 func FromFunction(cmd *command.Command, emptyArray bool, reply []byte, proto int) []byte {
 	switch reply[0] {
@@ -45,6 +48,9 @@ func FromFunction(cmd *command.Command, emptyArray bool, reply []byte, proto int
 	case '-':
 		if IsNotOpened(reply) {
 			return resp.AppendError(nil, NotOpenedError)
+		}
+		if wrong, ok := bytes.CutPrefix(reply, []byte(ofDestination)); ok {
+			return append([]byte("-"), wrong...)
 		}
 		if bytes.HasPrefix(reply, []byte("-OOM ")) || bytes.HasPrefix(reply, []byte("-READONLY ")) || bytes.HasPrefix(reply, []byte("-MISCONF ")) {
 			return resp.AppendError(nil, script.ErrorOf(string(resp.Text(reply))))
@@ -91,6 +97,10 @@ func RepliesNullArray(cmd *command.Command, arguments int) bool {
 		return false
 	}
 }
+
+// IsWrongSource reports whether a function found a key of the wrong type that it was to take an
+// element from.
+func IsWrongSource(reply []byte) bool { return bytes.HasPrefix(reply, []byte("-WRONGTYPE ")) }
 
 // IsNotOpened reports whether a function did not run, because it is missing or because no Sonic has
 // opened this Redis since it started.

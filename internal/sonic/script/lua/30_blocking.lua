@@ -54,13 +54,23 @@ each({{'BZPOPMIN', 'ZPOPMIN'}, {'BZPOPMAX', 'ZPOPMAX'}}, function(command, one)
 	end, {special = true, frees = true})
 end)
 
+-- move moves an element. Its error that the destination is of the wrong type differs from that of the source: a command that already waits ignores a
+-- source of the wrong type, as in Redis.
+local function move(name, command, args, db)
+	local reply, effects, notes = move_element(name, command, without_last(args), db)
+	if failed(reply) and string.find(reply.err, '^WRONGTYPE') and call('TYPE', args[2]).ok == 'list' then
+		return {err = 'SONICDESTINATION ' .. reply.err}
+	end
+	return reply, effects, notes
+end
+
 -- BLMOVE source destination LEFT|RIGHT LEFT|RIGHT timeout
 write('BLMOVE', function(args, db)
 	if #args ~= 6 then return try('LMOVE') end
 	local problem = try('LMOVE', state(outbox, 'none'), args[3], args[4], args[5]) -- checks the directions
 	if not problem then problem = timeout_error(args[6]) end
 	if problem then return problem end
-	return move_element('BLMOVE', 'LMOVE', without_last(args), db)
+	return move('BLMOVE', 'LMOVE', args, db)
 end, {special = true})
 
 -- BRPOPLPUSH source destination timeout
@@ -68,7 +78,7 @@ write('BRPOPLPUSH', function(args, db)
 	if #args ~= 4 then return try('RPOPLPUSH') end
 	local problem = timeout_error(args[4])
 	if problem then return problem end
-	return move_element('BRPOPLPUSH', 'RPOPLPUSH', without_last(args), db)
+	return move('BRPOPLPUSH', 'RPOPLPUSH', args, db)
 end, {special = true})
 
 end

@@ -266,13 +266,13 @@ shards.MOVING = {err = 'TRYAGAIN the slot is moving to another primary'}
 shards.LACKING = {err = 'TRYAGAIN the slot may lack effects'}
 
 -- use makes out the outbox of the function that runs. In a cluster it returns the error of a slot that is moving: other keys of it may be at
--- the other primary already. A key that does not exist cannot be read then; where the slot moves to, two of them cannot, also after ASKING.
--- Unless recovers, it also returns the error of a slot that may lack effects, see sonic_lack.
+-- the other primary already. A key that does not exist cannot be read then. Where the slot moves to, a command on two keys fails if one does not exist,
+-- even after ASKING. Unless recovers, it also returns the error of a slot that may lack effects, see sonic_lack.
 function shards.use(out, recovers)
 	outbox = out
 	if not shards.clustered then return nil end
 	top, versions.flushes['0'] = nil, nil
-	local found = try('EXISTS', state(out, 'none'), state(out, 'non2'), state(out, 'lacks'))
+	local found = try('EXISTS', state(out, 'none'), state(out, 'lacks'))
 	if found == 0 then return nil end
 	if failed(found) then return shards.MOVING end
 	if not recovers then return shards.LACKING end

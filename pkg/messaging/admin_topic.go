@@ -58,6 +58,16 @@ func (t Topic) Create(ctx context.Context, partitions int) error {
 	})
 }
 
+// SetPartitions adds partitions until the topic has that many. One that has more, one without
+// partitions, and one that does not exist are [ErrExists]. Publishers use the new partitions for
+// some of the keys: what is published for such a key from then on may be consumed before what was
+// published for it before.
+func (t Topic) SetPartitions(ctx context.Context, partitions int) error {
+	return t.manage(ctx, "set partitions of topic", func(ctx context.Context, a *admin.Client) error {
+		return a.SetPartitions(ctx, t.name, partitions)
+	})
+}
+
 // Delete deletes the topic with its messages and its subscriptions. While publishers or consumers
 // are connected to it that is [ErrBusy].
 func (t Topic) Delete(ctx context.Context) error {

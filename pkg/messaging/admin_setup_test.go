@@ -1,0 +1,111 @@
+package messaging_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+func TestTenantIsCreated(t *testing.T) {
+	t.Parallel()
+	m := newManaged(t, 0)
+	ctx := testContext(t)
+	clusters, err := m.client.Clusters(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []string{"standalone"}, clusters)
+
+	name := strings.TrimPrefix(m.ns, "public/")
+	tenant := m.client.Tenant(name)
+	_, err = tenant.AllowedClusters(ctx)
+	require.ErrorIs(t, err, messaging.ErrNotFound)
+	require.ErrorIs(t, m.client.Namespace(name+"/n").Create(ctx), messaging.ErrNotFound)
+	require.NoError(t, tenant.Create(ctx, clusters))
+	t.Cleanup(func() { assert.NoError(t, m.srv.Admin(context.Background(), http.MethodDelete, "/admin/v2/tenants/"+name, nil, nil)) })
+	require.ErrorIs(t, tenant.Create(ctx, clusters), messaging.ErrExists)
+	allowed, err := tenant.AllowedClusters(ctx)
+	require.NoError(t, err)
+	require.Equal(t, clusters, allowed)
+	require.ErrorContains(t, tenant.SetAllowedClusters(ctx, []string{"standalone", "elsewhere"}), "Clusters do not exist")
+	require.ErrorContains(t, m.client.Tenant("a/b").Create(ctx, clusters), "must be a tenant's")
+}
+
+// A cluster that a tenant gets does not take its admins away.
+func TestTenantKeepsItsAdmins(t *testing.T) {
+	t.Parallel()
+	geo := stack.Geo(t)
+	client := dialWith(t, messaging.Config{URL: geo.A.URL(), AdminURL: geo.A.AdminURL()})
+	ctx := testContext(t)
+	name := strings.ReplaceAll(geo.Namespace(t), "/", "-")
+	type info struct {
+		AdminRoles      []string `json:"adminRoles"`
+		AllowedClusters []string `json:"allowedClusters"`
+	}
+	require.NoError(t, geo.A.Admin(ctx, http.MethodPut, "/admin/v2/tenants/"+name, info{[]string{"owner"}, []string{"zone-a"}}, nil))
+	t.Cleanup(func() { assert.NoError(t, geo.A.Admin(context.Background(), http.MethodDelete, "/admin/v2/tenants/"+name, nil, nil)) })
+	require.NoError(t, client.Tenant(name).SetAllowedClusters(ctx, []string{"zone-a", "zone-b"}))
+	var now info
+	require.NoError(t, geo.A.Admin(ctx, http.MethodGet, "/admin/v2/tenants/"+name, nil, &now))
+	require.Equal(t, []string{"owner"}, now.AdminRoles)
+	require.ElementsMatch(t, []string{"zone-a", "zone-b"}, now.AllowedClusters)
+}
+
+func TestNamespaceIsCreatedWithPolicies(t *testing.T) {
+	t.Parallel()
+	m := newManaged(t, 0)
+	ctx := testContext(t)
+	require.ErrorIs(t, m.client.Namespace(m.ns).Create(ctx), messaging.ErrExists)
+	ns := m.client.Namespace(m.ns + "-created")
+	_, err := ns.ReplicationClusters(ctx)
+	require.ErrorIs(t, err, messaging.ErrNotFound)
+	require.NoError(t, ns.Create(ctx))
+	t.Cleanup(func() {
+		assert.NoError(t, m.srv.Admin(context.Background(), http.MethodDelete, "/admin/v2/namespaces/"+ns.Name(), nil, nil))
+	})
+	clusters, err := ns.ReplicationClusters(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []string{"standalone"}, clusters)
+	require.ErrorContains(t, ns.SetReplicationClusters(ctx, []string{"standalone", "elsewhere"}), "Invalid cluster id")
+	require.NoError(t, ns.SetReplicationClusters(ctx, clusters))
+
+	_, set, err := ns.BacklogQuota(ctx)
+	require.NoError(t, err)
+	require.False(t, set)
+	want := messaging.BacklogQuota{Bytes: 1 << 30, Policy: messaging.RefuseProducers}
+	require.NoError(t, ns.SetBacklogQuota(ctx, want))
+	quota, set, err := ns.BacklogQuota(ctx)
+	require.NoError(t, err)
+	require.True(t, set)
+	require.Equal(t, want, quota)
+	require.Error(t, ns.SetBacklogQuota(ctx, messaging.BacklogQuota{Bytes: -1}))
+
+	_, set, err = ns.SubscriptionExpiration(ctx)
+	require.NoError(t, err)
+	require.False(t, set)
+	require.NoError(t, ns.SetSubscriptionExpiration(ctx, 90*time.Second))
+	after, set, err := ns.SubscriptionExpiration(ctx)
+	require.NoError(t, err)
+	require.True(t, set)
+	require.Equal(t, 2*time.Minute, after)
+}
+
+func TestPartitionsAreAdded(t *testing.T) {
+	t.Parallel()
+	m := newManaged(t, 2)
+	ctx := testContext(t)
+	require.NoError(t, m.SetPartitions(ctx, 4))
+	require.NoError(t, m.SetPartitions(ctx, 4), "it has as many")
+	n, err := m.Partitions(ctx)
+	require.NoError(t, err)
+	require.Equal(t, 4, n)
+	require.ErrorIs(t, m.SetPartitions(ctx, 3), messaging.ErrExists)
+	require.ErrorIs(t, m.client.Topic(m.srv.Topic(t, m.ns, 0)).SetPartitions(ctx, 3), messaging.ErrExists)
+	require.ErrorIs(t, m.client.Topic("persistent://"+m.ns+"/missing").SetPartitions(ctx, 3), messaging.ErrExists)
+}

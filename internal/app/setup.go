@@ -28,8 +28,8 @@ func (p Program[T]) setup(proc process, cfg T, source string, apply bool) int {
 	case changes == 0:
 		return proc.print(p.Name + ": nothing to change\n")
 	case !apply:
-		return proc.print(fmt.Sprintf("%s: -setup would make %d changes\n", p.Name, changes))
+		return proc.print(fmt.Sprintf("%s: changes that -setup would make: %d\n", p.Name, changes))
 	default:
-		return proc.print(fmt.Sprintf("%s: %d changes made\n", p.Name, changes))
+		return proc.print(fmt.Sprintf("%s: changes made: %d\n", p.Name, changes))
 	}
 }

@@ -2,6 +2,7 @@ package pigeonhole
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -91,12 +92,15 @@ func (c RouteConfig) topic(ctx context.Context, path string, to SinkConfig, name
 	}
 	_, from := c.Source.section()
 	source, numbered := from.(partitionedSource)
-	if !numbered || len(source.Names()) == 0 || strings.Contains(name, "{") {
+	if !numbered || strings.Contains(name, "{") {
 		return t, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, sourceTimeout)
 	defer cancel()
 	_, widest, err := widestTopic(ctx, source)
+	if len(source.Names()) == 0 {
+		err = errors.New("its topics are those of a pattern")
+	}
 	if err != nil && wanted.Partitions == 0 {
 		return t, config.Fault(path, "as many partitions as the source has, which is not known (%s): set setup.partitions", trial.Plain(err))
 	}

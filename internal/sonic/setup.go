@@ -27,6 +27,9 @@ func Setup(_ context.Context, cfg Config) ([]setup.Cluster, error) {
 	c.AddNamespace(setup.Namespace{
 		Name: namespace, Policies: cfg.Setup.Policies, Clusters: cfg.Setup.Clusters, Deduplication: true, KeepSubscriptions: true,
 	})
+	if !cfg.isAlone() && len(cfg.Setup.Clusters) == 0 {
+		c.Notes = append(c.Notes, "setup.clusters is empty: whether the namespace is replicated is not looked at")
+	}
 	for _, zone := range cfg.zones() {
 		t := setup.Topic{Path: "topic", Name: cfg.topicOf(zone), Fixed: "the effects of a zone have one order"}
 		if zone != cfg.Zone {

@@ -13,7 +13,7 @@ import (
 // Topic manages one topic over the brokers' admin API ([Config].AdminURL), with the client's
 // credentials. [Client.Topic] makes one. It is a plain value, and it is safe for concurrent use.
 //
-// What its methods, and those of [Subscription] and [Namespace], have in common:
+// What its methods, and those of [Subscription], [Namespace] and [Tenant], have in common:
 // they try once; each request may take 5 seconds, one that changes something 30, and all end with
 // ctx and with the client's Close. A request that was given up may have been carried out.
 // The errors: [ErrNoAdminURL] without an AdminURL, [ErrClosed] after the client was closed,

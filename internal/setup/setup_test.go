@@ -261,7 +261,7 @@ func TestSeveralAtOnce(t *testing.T) {
 	}
 }
 
-// Clusters are added to the tenant and to the namespace, and none is removed.
+// Clusters are added to the tenant, which keeps its admins, and to the namespace. None is removed.
 func TestClusters(t *testing.T) {
 	t.Parallel()
 	geo := stack.Geo(t)
@@ -271,6 +271,11 @@ func TestClusters(t *testing.T) {
 		w.admin(http.MethodPost, "namespaces/"+w.tenant+"/n/replication", []string{"zone-a"})
 	})
 	require.Contains(t, w.apply(), "+ tenant TENANT: clusters: zone-a\n+ namespace TENANT/n\n+ namespace TENANT/n: clusters: zone-a\n")
+	type info struct {
+		AdminRoles      []string `json:"adminRoles"`
+		AllowedClusters []string `json:"allowedClusters"`
+	}
+	w.admin(http.MethodPost, "tenants/"+w.tenant, info{[]string{"owner"}, []string{"zone-a"}})
 	w.Namespaces[0].Clusters = []string{"zone-b", "zone-a"}
 	require.Equal(t, `  pulsar.admin_url ADMIN
   namespace TENANT/n
@@ -279,6 +284,9 @@ func TestClusters(t *testing.T) {
 - namespace TENANT/n: clusters: zone-a
 + namespace TENANT/n: clusters: zone-a, zone-b
 `, w.apply())
+	var tenant info
+	require.NoError(t, geo.A.Admin(t.Context(), http.MethodGet, "/admin/v2/tenants/"+w.tenant, nil, &tenant))
+	require.Equal(t, []string{"owner"}, tenant.AdminRoles)
 	w.Namespaces[0].Clusters = []string{"zone-a"}
 	w.nothingToChange()
 }

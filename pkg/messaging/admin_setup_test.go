@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/stack"
 )
 
 func TestTenantIsCreated(t *testing.T) {
@@ -35,26 +34,6 @@ func TestTenantIsCreated(t *testing.T) {
 	require.Equal(t, clusters, allowed)
 	require.ErrorContains(t, tenant.SetAllowedClusters(ctx, []string{"standalone", "elsewhere"}), "Clusters do not exist")
 	require.ErrorContains(t, m.client.Tenant("a/b").Create(ctx, clusters), "must be a tenant's")
-}
-
-// A cluster that a tenant gets does not take its admins away.
-func TestTenantKeepsItsAdmins(t *testing.T) {
-	t.Parallel()
-	geo := stack.Geo(t)
-	client := dialWith(t, messaging.Config{URL: geo.A.URL(), AdminURL: geo.A.AdminURL()})
-	ctx := testContext(t)
-	name := strings.ReplaceAll(geo.Namespace(t), "/", "-")
-	type info struct {
-		AdminRoles      []string `json:"adminRoles"`
-		AllowedClusters []string `json:"allowedClusters"`
-	}
-	require.NoError(t, geo.A.Admin(ctx, http.MethodPut, "/admin/v2/tenants/"+name, info{[]string{"owner"}, []string{"zone-a"}}, nil))
-	t.Cleanup(func() { assert.NoError(t, geo.A.Admin(context.Background(), http.MethodDelete, "/admin/v2/tenants/"+name, nil, nil)) })
-	require.NoError(t, client.Tenant(name).SetAllowedClusters(ctx, []string{"zone-a", "zone-b"}))
-	var now info
-	require.NoError(t, geo.A.Admin(ctx, http.MethodGet, "/admin/v2/tenants/"+name, nil, &now))
-	require.Equal(t, []string{"owner"}, now.AdminRoles)
-	require.ElementsMatch(t, []string{"zone-a", "zone-b"}, now.AllowedClusters)
 }
 
 func TestNamespaceIsCreatedWithPolicies(t *testing.T) {

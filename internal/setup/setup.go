@@ -170,7 +170,7 @@ func (p *plan) apply(ctx context.Context, c Cluster) error {
 		select {
 		case <-time.After(settlePause):
 		case <-ctx.Done():
-			return fmt.Errorf("%s: changes were accepted and are not visible: %s", c.Path, strings.Join(now.texts(), "; "))
+			return fmt.Errorf("%s: changes were accepted and are not visible: %s: %w", c.Path, strings.Join(now.texts(), "; "), ctx.Err())
 		}
 	}
 }

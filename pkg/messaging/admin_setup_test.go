@@ -27,7 +27,9 @@ func TestTenantIsCreated(t *testing.T) {
 	require.ErrorIs(t, err, messaging.ErrNotFound)
 	require.ErrorIs(t, m.client.Namespace(name+"/n").Create(ctx), messaging.ErrNotFound)
 	require.NoError(t, tenant.Create(ctx, clusters))
-	t.Cleanup(func() { assert.NoError(t, m.srv.Admin(context.Background(), http.MethodDelete, "/admin/v2/tenants/"+name, nil, nil)) })
+	t.Cleanup(func() {
+		assert.NoError(t, m.srv.Admin(context.Background(), http.MethodDelete, "/admin/v2/tenants/"+name, nil, nil))
+	})
 	require.ErrorIs(t, tenant.Create(ctx, clusters), messaging.ErrExists)
 	allowed, err := tenant.AllowedClusters(ctx)
 	require.NoError(t, err)

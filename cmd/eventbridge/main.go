@@ -17,5 +17,6 @@ func main() {
 		Flags:    eventbridge.Flags,
 		Build:    eventbridge.Build,
 		Connect:  eventbridge.Connect,
+		Setup:    eventbridge.Setup,
 	}))
 }

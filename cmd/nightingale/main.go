@@ -17,5 +17,6 @@ func main() {
 		Flags:    nightingale.Flags,
 		Build:    nightingale.Build,
 		Connect:  nightingale.Connect,
+		Setup:    nightingale.Setup,
 	}))
 }

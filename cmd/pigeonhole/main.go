@@ -15,5 +15,6 @@ func main() {
 		Defaults: pigeonhole.DefaultConfig,
 		Build:    pigeonhole.Build,
 		Connect:  pigeonhole.Connect,
+		Setup:    pigeonhole.Setup,
 	}))
 }

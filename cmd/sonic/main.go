@@ -16,5 +16,6 @@ func main() {
 		Flags:    sonic.Flags,
 		Build:    sonic.Build,
 		Connect:  sonic.Connect,
+		Setup:    sonic.Setup,
 	}))
 }

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/setup"
 	"github.com/aviaryhq/aviary/internal/stdlog"
 	"github.com/aviaryhq/aviary/internal/trial"
 )
@@ -45,6 +46,8 @@ type Program[T Configuration] struct {
 	// Connect returns what -config.connect tries: what the service would use. end is called after
 	// the last trial. May be nil: then there is nothing to try.
 	Connect func(cfg T) (trials []trial.Trial, end func())
+	// Setup returns what -setup creates at Pulsar. May be nil: then there is nothing to create.
+	Setup func(ctx context.Context, cfg T) ([]setup.Cluster, error)
 }
 
 // Main runs a program as this process, from the command line to the exit status: 0 after an orderly
@@ -100,6 +103,9 @@ func (p Program[T]) main(proc process) int {
 	case config.Connect:
 		proc.warn(p.Name, loaded.Warnings)
 		return p.connect(proc, loaded.Config, loaded.Source)
+	case config.Setup, config.SetupPlan:
+		proc.warn(p.Name, loaded.Warnings)
+		return p.setup(proc, loaded.Config, loaded.Source, loaded.Action == config.Setup)
 	case config.Print:
 		proc.warn(p.Name, loaded.Warnings)
 		text, err := config.YAML(loaded.Config)

@@ -29,6 +29,7 @@ import (
 	"github.com/aviaryhq/aviary/test/leak"
 
 	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/internal/setup"
 	"github.com/aviaryhq/aviary/internal/trial"
 	"github.com/aviaryhq/aviary/pkg/secret"
 	"github.com/aviaryhq/aviary/test/await"
@@ -65,6 +66,12 @@ func program() app.Program[config] {
 				}
 				return nil
 			}}}, func() {}
+		},
+		Setup: func(_ context.Context, c config) ([]setup.Cluster, error) {
+			if c.Behaviour != "good" {
+				return nil, errors.New("it is bad")
+			}
+			return nil, nil
 		},
 		Flags: func(fs *flag.FlagSet, c *config) { fs.BoolVar(&c.Extra, "extra", c.Extra, "shut down at once") },
 		Build: func(ctx context.Context, rt *app.Runtime, c config) error {
@@ -367,7 +374,10 @@ func TestExitStatusAndOutput(t *testing.T) {
 		}},
 		"connect": {nil, []string{"-config.connect"}, 0,
 			"bird: the configuration is valid (defaults), trying what it names:\n  behaviour good: ok\nbird: nothing of 1 is missing\n", nil},
-		"connect, bad":      {[]string{"BIRD_BEHAVIOUR=failing"}, []string{"-config.connect"}, 1, "  behaviour failing: it is bad\nbird: 1 of 1 failed\n", nil},
+		"connect, bad": {[]string{"BIRD_BEHAVIOUR=failing"}, []string{"-config.connect"}, 1, "  behaviour failing: it is bad\nbird: 1 of 1 failed\n", nil},
+		"setup": {[]string{"BIRD_TOKN=1"}, []string{"-setup"}, 0, "bird: what it needs at Pulsar (defaults), + missing, - replaced:\nbird: nothing to change\n",
+			[]string{"did you mean BIRD_TOKEN?"}},
+		"plan, bad":         {[]string{"BIRD_BEHAVIOUR=failing"}, []string{"-setup", "-setup.plan"}, 1, "", []string{"bird: it is bad\n"}},
 		"start with faults": {[]string{"BIRD_LOG_LEVEL=x"}, nil, 1, "", []string{"bird: 1 fault in the configuration (environment)\n  log.level: must be one of"}},
 		"not running":       {[]string{"BIRD_ADMIN_LISTEN=127.0.0.1:1"}, []string{"-ready"}, 1, "", []string{"bird: not ready: dial tcp 127.0.0.1:1"}},
 		"any port":          {[]string{"BIRD_ADMIN_LISTEN=127.0.0.1:0"}, []string{"-ready"}, 1, "", []string{"bird: admin.listen has port 0"}},

@@ -9,15 +9,8 @@ import (
 
 // connect tries what the service would use, and returns the exit status.
 func (p Program[T]) connect(proc process, cfg T, source string) int {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := proc.untilSignal()
 	defer cancel()
-	go func() {
-		select {
-		case <-proc.signals:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	if proc.print(fmt.Sprintf("%s: the configuration is valid (%s), trying what it names:\n", p.Name, source)) != exitOK {
 		return exitFailed
 	}
@@ -33,4 +26,17 @@ func (p Program[T]) connect(proc process, cfg T, source string) int {
 		return exitFailed
 	}
 	return proc.print(fmt.Sprintf("%s: nothing of %d is missing\n", p.Name, tried))
+}
+
+// untilSignal returns a context that ends at the first signal.
+func (proc process) untilSignal() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		select {
+		case <-proc.signals:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
 }

@@ -54,13 +54,15 @@ type Action int
 
 // The actions.
 const (
-	Run      Action = iota // run the service
-	Check                  // -config.check: validate only
-	Connect                // -config.connect: validate, and try what the configuration names
-	Print                  // -config.print: print the effective configuration
-	ListKeys               // -config.keys: print every key with its default; nothing is loaded
-	Version                // -version: print the version; nothing is loaded
-	Ready                  // -ready: ask the service that runs with this configuration whether it is ready
+	Run       Action = iota // run the service
+	Check                   // -config.check: validate only
+	Connect                 // -config.connect: validate, and try what the configuration names
+	Setup                   // -setup: create what the service needs at Pulsar
+	SetupPlan               // -setup.plan: print what -setup would change
+	Print                   // -config.print: print the effective configuration
+	ListKeys                // -config.keys: print every key with its default; nothing is loaded
+	Version                 // -version: print the version; nothing is loaded
+	Ready                   // -ready: ask the service that runs with this configuration whether it is ready
 )
 
 // Warner is a configuration that can be valid and still not be what was meant.
@@ -162,6 +164,7 @@ func (d *decoder) validate(root reflect.Value) []*FieldError {
 type commonFlags struct {
 	file, level                 string
 	check, connect, print, keys bool
+	setup, setupPlan            bool
 	ready, version              bool
 	given                       bool // some flag other than these was given, or -log.level
 }
@@ -178,6 +181,10 @@ func (c commonFlags) action() Action {
 		return Connect
 	case c.check:
 		return Check
+	case c.setupPlan:
+		return SetupPlan
+	case c.setup:
+		return Setup
 	case c.ready:
 		return Ready
 	}
@@ -194,6 +201,8 @@ func (s Spec[T]) parse(common *commonFlags, cfg *T) error {
 	fs.BoolVar(&common.print, "config.print", false, "print the effective configuration as YAML, secrets redacted, and exit")
 	fs.BoolVar(&common.keys, "config.keys", false, "print every key as YAML, those of every system, with meaning, default and environment variable, and exit")
 	fs.StringVar(&common.level, "log.level", "", "least `level` logged: debug, info, warn or error; overrides log.level")
+	fs.BoolVar(&common.setup, "setup", false, "create what the service needs at Pulsar, as -setup.plan prints it, and exit")
+	fs.BoolVar(&common.setupPlan, "setup.plan", false, "print what -setup would change at Pulsar, as a diff, and exit")
 	fs.BoolVar(&common.ready, "ready", false, "ask the service that runs with this configuration, at admin.listen, whether it is ready, and exit with 0 if so")
 	fs.BoolVar(&common.version, "version", false, "print the version and exit")
 	if s.Flags != nil {
@@ -222,7 +231,7 @@ func (s Spec[T]) parse(common *commonFlags, cfg *T) error {
 		return err
 	}
 	fs.Visit(func(f *flag.Flag) {
-		others := []string{"config.file", "config.check", "config.connect", "config.print", "config.keys", "ready", "version"}
+		others := []string{"config.file", "config.check", "config.connect", "config.print", "config.keys", "setup", "setup.plan", "ready", "version"}
 		if f.Name == "log.level" || !slices.Contains(others, f.Name) {
 			common.given = true
 		}

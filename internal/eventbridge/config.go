@@ -23,6 +23,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 	"github.com/aviaryhq/aviary/internal/httpserver/bearer"
+	"github.com/aviaryhq/aviary/internal/setup"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
@@ -54,6 +55,9 @@ type Config struct {
 	// use.
 	Targets     target.Config      `yaml:"targets"`
 	Connections target.Connections `yaml:"connections"`
+
+	// Setup says what -setup creates at Pulsar. Nothing else uses it.
+	Setup setup.Policies `yaml:"setup"`
 
 	// These are only on the command line, see Flags.
 	Export, Import string `yaml:"-"`
@@ -163,6 +167,7 @@ func DefaultConfig() Config {
 		Engine:    engine.DefaultConfig(),
 		Processor: processor.DefaultConfig(),
 		Targets:   target.DefaultConfig(),
+		Setup:     setup.Defaults(),
 		Timeout:   30 * time.Second,
 	}
 }
@@ -223,7 +228,7 @@ func (c Config) Validate() error {
 	if name := c.instance(); len(name) > maxInstance || strings.Contains(name, "/") {
 		errs = append(errs, config.Fault("instance", "must have at most %d bytes and no /, got %q", maxInstance, name))
 	}
-	return errors.Join(append(errs, c.checkFlags(), c.checkFiles())...)
+	return errors.Join(append(errs, c.checkFlags(), c.checkFiles(), c.Setup.CheckKeepsBacklog("setup"))...)
 }
 
 // checkFiles returns what is wrong with the files that the configuration names, even if the

@@ -11,6 +11,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/nightingale/publish"
 	"github.com/aviaryhq/aviary/internal/nightingale/remotewrite"
 	"github.com/aviaryhq/aviary/internal/nightingale/rules"
+	"github.com/aviaryhq/aviary/internal/setup"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
@@ -65,6 +66,9 @@ type Config struct {
 	// Profile says how messages are published. Default: the library's profile "ops".
 	Profile messaging.Profile `yaml:"profile"`
 
+	// Setup says what -setup creates at Pulsar. Nothing else uses it.
+	Setup setup.Topics `yaml:"setup"`
+
 	// Tail and TailTopic come from the command line only, see Flags.
 	Tail      bool   `yaml:"-"`
 	TailTopic string `yaml:"-"`
@@ -110,6 +114,7 @@ func DefaultConfig() Config {
 		RequestTimeout: 10 * time.Second,
 		Limits:         remotewrite.DefaultLimits(),
 		Profile:        messaging.Ops(),
+		Setup:          setup.Topics{Policies: setup.Defaults()},
 	}
 }
 

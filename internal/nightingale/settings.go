@@ -47,6 +47,7 @@ func (v *receiver) take(cfg Config) error {
 func (v *receiver) change(before, after Config) error {
 	kept := after
 	kept.Tenants, kept.Filter, kept.RelabelConfigs = before.Tenants, before.Filter, before.RelabelConfigs
+	kept.Setup = before.Setup // only -setup uses it
 	kept.HTTP.BearerTokens, kept.HTTP.BearerTokenFile, kept.HTTP.Senders = before.HTTP.BearerTokens, before.HTTP.BearerTokenFile, before.HTTP.Senders
 	var keys []string
 	was, is := reflect.ValueOf(before), reflect.ValueOf(kept)

@@ -52,6 +52,7 @@ func TestSettingsChangeWhileTheServiceRuns(t *testing.T) {
 	more.Tenants.Default = Quota{}
 	more.HTTP.BearerTokens = nil
 	more.KeyLabels = []string{} // as good as none
+	more.Setup.Partitions = 7   // only -setup uses it
 	require.NoError(t, s.receiver.change(after, more))
 	require.NoError(t, s.receiver.change(more, after))
 	more.Format, more.HTTP.Listen = "packed", "127.0.0.1:1"

@@ -9,6 +9,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/pigeonhole/transform"
+	"github.com/aviaryhq/aviary/internal/setup"
 )
 
 // Config is the configuration of pigeonhole.
@@ -21,6 +22,8 @@ type Config struct {
 	InFlight InFlight `yaml:"in_flight"`
 	// Routes to run. Default: none.
 	Routes []RouteConfig `yaml:"routes"`
+	// Setup says what -setup creates at Pulsar for the routes. Nothing else uses it.
+	Setup setup.Topics `yaml:"setup"`
 }
 
 // InFlight is a bound on what is held in memory.
@@ -103,6 +106,7 @@ func DefaultConfig() Config {
 		Common:   app.DefaultCommon("127.0.0.1:9302"),
 		Name:     "pigeonhole",
 		InFlight: InFlight{Messages: 20_000, Bytes: 128 * config.MiB},
+		Setup:    setup.Topics{Policies: setup.Defaults()},
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/setup"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
@@ -62,6 +63,8 @@ type Config struct {
 	// MaxClockSkew is how far another zone's clock may be ahead of this zone's before Sonic logs a
 	// warning. Default 500ms.
 	MaxClockSkew time.Duration `yaml:"max_clock_skew"`
+	// Setup says what -setup creates at Pulsar. Nothing else uses it.
+	Setup SetupConfig `yaml:"setup"`
 	// Command comes from the command line only, see Flags.
 	Command Command `yaml:"-"`
 }
@@ -190,6 +193,7 @@ func DefaultConfig() Config {
 		Flush:        flushRefuse,
 		Outbox:       OutboxConfig{Mode: outboxStream, Bytes: 256 * config.MiB, Full: fullBlock},
 		MaxClockSkew: 500 * time.Millisecond,
+		Setup:        SetupConfig{Policies: setup.Defaults()},
 	}
 }
 
@@ -207,6 +211,7 @@ func (c Config) Validate() error {
 		config.CheckOneOf("flush", c.Flush, flushRefuse, flushZone, flushReplicate),
 		checkUsers(c.Users),
 		c.checkCluster(),
+		c.Setup.CheckKeepsBacklog("setup"),
 	}
 	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
 	if !validZone(c.Zone) {

@@ -32,14 +32,14 @@ func (s *service) change(_ context.Context, cfg Config) error {
 }
 
 // onlyAtStart returns a fault for each key that differs and takes effect only at a start. It
-// ignores the common part, which package app handles, and peers, which only the commands use.
+// ignores the common part, which package app handles, peers and setup, which only the commands use.
 func onlyAtStart(was, is Config) error {
 	var errs []error
 	if is.Redis.isCluster() && !is.isAlone() && was.Outbox.Bytes != is.Outbox.Bytes {
 		errs = append(errs, config.Fault("outbox.bytes", "takes effect at the next start, in front of a Redis Cluster"))
 	}
 	for _, c := range []*Config{&was, &is} {
-		c.Users, c.Outbox, c.MaxClockSkew, c.Peers, c.Command = nil, OutboxConfig{Mode: c.Outbox.Mode}, 0, nil, Command{}
+		c.Users, c.Outbox, c.MaxClockSkew, c.Peers, c.Setup, c.Command = nil, OutboxConfig{Mode: c.Outbox.Mode}, 0, nil, SetupConfig{}, Command{}
 		c.Common = DefaultConfig().Common
 	}
 	before, after := reflect.ValueOf(was), reflect.ValueOf(is)

@@ -44,6 +44,30 @@ func (n Namespace) Topics(ctx context.Context) (topics []TopicInfo, err error) {
 	return topics, err
 }
 
+// Create creates the namespace, in this cluster only. Its tenant must exist. One that exists is
+// [ErrExists] and stays as it is.
+func (n Namespace) Create(ctx context.Context) error {
+	return n.manage(ctx, "create", func(ctx context.Context, a *admin.Client) error { return a.CreateNamespace(ctx, n.name) })
+}
+
+// ReplicationClusters returns the clusters that have the namespace, this one too. Messages that are
+// published in one of them are replicated to all others.
+func (n Namespace) ReplicationClusters(ctx context.Context) (clusters []string, err error) {
+	err = n.manage(ctx, "replication clusters of", func(ctx context.Context, a *admin.Client) (err error) {
+		clusters, err = a.ReplicationClusters(ctx, n.name)
+		return err
+	})
+	return clusters, err
+}
+
+// SetReplicationClusters changes the clusters that have the namespace. The clusters must know each
+// other, and the tenant must allow them. A cluster that is left out may delete its topics.
+func (n Namespace) SetReplicationClusters(ctx context.Context, clusters []string) error {
+	return n.manage(ctx, "set replication clusters of", func(ctx context.Context, a *admin.Client) error {
+		return a.SetReplicationClusters(ctx, n.name, clusters)
+	})
+}
+
 // Unlimited is a bound of a [Retention] that bounds nothing.
 const Unlimited = -1
 
@@ -112,6 +136,28 @@ func (n Namespace) Deduplication(ctx context.Context) (on, set bool, err error) 
 func (n Namespace) SetDeduplication(ctx context.Context, on bool) error {
 	return n.manage(ctx, "set deduplication of", func(ctx context.Context, a *admin.Client) error {
 		return a.SetDeduplication(ctx, n.name, on)
+	})
+}
+
+// SubscriptionExpiration returns after what time without consumers a subscription of the namespace
+// is deleted; 0: never. When the namespace has no setting of its own, set is false and the brokers'
+// default applies.
+func (n Namespace) SubscriptionExpiration(ctx context.Context) (after time.Duration, set bool, err error) {
+	err = n.manage(ctx, "subscription expiration of", func(ctx context.Context, a *admin.Client) error {
+		own, err := a.SubscriptionExpiration(ctx, n.name)
+		if own != nil {
+			after, set = time.Duration(*own)*time.Minute, true
+		}
+		return err
+	})
+	return after, set, err
+}
+
+// SetSubscriptionExpiration gives the namespace a setting of its own. The time is rounded up to
+// whole minutes.
+func (n Namespace) SetSubscriptionExpiration(ctx context.Context, after time.Duration) error {
+	return n.manage(ctx, "set subscription expiration of", func(ctx context.Context, a *admin.Client) error {
+		return a.SetSubscriptionExpiration(ctx, n.name, int((after+time.Minute-1)/time.Minute))
 	})
 }
 

@@ -42,6 +42,13 @@ func managingAll(topic messaging.Topic, ns messaging.Namespace) []managing {
 		{"set retention", admin, func(ctx context.Context) error { return ns.SetRetention(ctx, messaging.Retention{}) }},
 		{"deduplication", admin, func(ctx context.Context) error { _, _, err := ns.Deduplication(ctx); return err }},
 		{"set deduplication", admin, func(ctx context.Context) error { return ns.SetDeduplication(ctx, true) }},
+		{"clusters of a namespace", admin, func(ctx context.Context) error { _, err := ns.ReplicationClusters(ctx); return err }},
+		{"backlog quota", admin, func(ctx context.Context) error { _, _, err := ns.BacklogQuota(ctx); return err }},
+		{"set backlog quota", admin, func(ctx context.Context) error {
+			return ns.SetBacklogQuota(ctx, messaging.BacklogQuota{Bytes: 1 << 30, Policy: messaging.HoldProducers})
+		}},
+		{"subscription expiration", admin, func(ctx context.Context) error { _, _, err := ns.SubscriptionExpiration(ctx); return err }},
+		{"set subscription expiration", admin, func(ctx context.Context) error { return ns.SetSubscriptionExpiration(ctx, 0) }},
 		{"delete topic", admin, func(ctx context.Context) error { return topic.Delete(ctx) }},
 	}
 }

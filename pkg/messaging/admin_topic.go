@@ -13,7 +13,7 @@ import (
 // Topic manages one topic over the brokers' admin API ([Config].AdminURL), with the client's
 // credentials. [Client.Topic] makes one. It is a plain value, and it is safe for concurrent use.
 //
-// What its methods, and those of [Subscription] and [Namespace], have in common:
+// What its methods, and those of [Subscription], [Namespace] and [Tenant], have in common:
 // they try once; each request may take 5 seconds, one that changes something 30, and all end with
 // ctx and with the client's Close. A request that was given up may have been carried out.
 // The errors: [ErrNoAdminURL] without an AdminURL, [ErrClosed] after the client was closed,
@@ -55,6 +55,16 @@ func (t Topic) Create(ctx context.Context, partitions int) error {
 			return fmt.Errorf("partitions must be >= 0, got %d", partitions)
 		}
 		return a.CreateTopic(ctx, t.name, partitions)
+	})
+}
+
+// SetPartitions adds partitions until the topic has that many. One that has more, one without
+// partitions, and one that does not exist are [ErrExists]. Publishers use the new partitions for
+// some of the keys: what is published for such a key from then on may be consumed before what was
+// published for it before.
+func (t Topic) SetPartitions(ctx context.Context, partitions int) error {
+	return t.manage(ctx, "set partitions of topic", func(ctx context.Context, a *admin.Client) error {
+		return a.SetPartitions(ctx, t.name, partitions)
 	})
 }
 

@@ -25,8 +25,8 @@ type Config struct {
 	// AdminURL is the address of the brokers' admin API, http://host:port or
 	// https://host:port, of one broker or, needed with several brokers that want
 	// credentials, of a Pulsar proxy. It gets the credentials of Auth. Only
-	// [Consumer.Backlog] and the methods of [Topic], [Subscription] and [Namespace] ask
-	// it. Default: not asked.
+	// [Consumer.Backlog], [Client.Clusters] and the methods of [Topic], [Subscription],
+	// [Namespace] and [Tenant] ask it. Default: not asked.
 	AdminURL string `yaml:"admin_url"`
 	// ConnectTimeout bounds one TCP and TLS connection attempt. Default 5s.
 	ConnectTimeout time.Duration `yaml:"connect_timeout"`

@@ -38,26 +38,31 @@ func TestMain(m *testing.M) {
 	systems.Main(m, func() int {
 		switch os.Getenv(theService) {
 		case "nightingale":
-			return app.Main(app.Program[nightingale.Config]{Name: "nightingale", Defaults: nightingale.DefaultConfig, Flags: nightingale.Flags, Build: nightingale.Build})
+			return app.Main(app.Program[nightingale.Config]{Name: "nightingale", Defaults: nightingale.DefaultConfig, Flags: nightingale.Flags, Build: nightingale.Build, Setup: nightingale.Setup})
 		case "pigeonhole":
-			return app.Main(app.Program[pigeonhole.Config]{Name: "pigeonhole", Defaults: pigeonhole.DefaultConfig, Build: pigeonhole.Build})
+			return app.Main(app.Program[pigeonhole.Config]{Name: "pigeonhole", Defaults: pigeonhole.DefaultConfig, Build: pigeonhole.Build, Setup: pigeonhole.Setup})
 		case "sonic":
-			return app.Main(app.Program[sonic.Config]{Name: "sonic", Defaults: sonic.DefaultConfig, Flags: sonic.Flags, Build: sonic.Build})
+			return app.Main(app.Program[sonic.Config]{Name: "sonic", Defaults: sonic.DefaultConfig, Flags: sonic.Flags, Build: sonic.Build, Setup: sonic.Setup})
 		default:
-			return app.Main(app.Program[eventbridge.Config]{Name: "eventbridge", Defaults: eventbridge.DefaultConfig, Flags: eventbridge.Flags, Build: eventbridge.Build})
+			return app.Main(app.Program[eventbridge.Config]{Name: "eventbridge", Defaults: eventbridge.DefaultConfig, Flags: eventbridge.Flags, Build: eventbridge.Build, Setup: eventbridge.Setup})
 		}
 	})
+}
+
+// environment has the keys as variables.
+func environment(service string, keys map[string]string) []string {
+	env := []string{theService + "=" + service}
+	for key, value := range keys {
+		env = append(env, strings.ToUpper(service+"_"+strings.ReplaceAll(key, ".", "_"))+"="+value)
+	}
+	return env
 }
 
 // run starts a service by its environment, and waits until it is ready.
 func run(t *testing.T, service string, keys map[string]string) *systems.Process {
 	t.Helper()
-	env := []string{theService + "=" + service}
 	keys["admin.listen"] = "127.0.0.1:0"
-	for key, value := range keys {
-		env = append(env, strings.ToUpper(service+"_"+strings.ReplaceAll(key, ".", "_"))+"="+value)
-	}
-	p := systems.Run(t, nil, env)
+	p := systems.Run(t, nil, environment(service, keys))
 	require.Eventually(t, func() bool {
 		status, _ := p.Ask(http.MethodGet, "/-/ready")
 		return status == http.StatusOK

@@ -142,12 +142,12 @@ func (s *Store) load(ctx context.Context) error {
 	return nil
 }
 
-// keepSubscription is a subscription that nobody consumes. It makes the broker keep the topic's
+// KeepSubscription is a subscription that nobody consumes. It makes the broker keep the topic's
 // messages: a broker deletes messages that no subscription waits for. After a compaction it keeps
 // only the messages that came later.
-const keepSubscription = "keep"
+const KeepSubscription = "keep"
 
-// makeTopic creates the topic and its keepSubscription. It retries until ctx ends.
+// makeTopic creates the topic and its KeepSubscription. It retries until ctx ends.
 func (s *Store) makeTopic(ctx context.Context) error {
 	return retryForever(ctx, s.log, "make the registry's topic", s.opts.Waiting, func() error {
 		err := s.client.Topic(s.topic).Create(ctx, 0)
@@ -161,7 +161,7 @@ func (s *Store) makeTopic(ctx context.Context) error {
 		if len(parts) > 1 {
 			return fmt.Errorf("%w: it has %d partitions and must have none, or one", errFinal, len(parts))
 		}
-		return s.client.EnsureSubscription(ctx, s.topic, keepSubscription, messaging.StartEarliest)
+		return s.client.EnsureSubscription(ctx, s.topic, KeepSubscription, messaging.StartEarliest)
 	})
 }
 

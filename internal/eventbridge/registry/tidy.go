@@ -227,8 +227,8 @@ func (s *Store) compact(ctx context.Context) error {
 			return fmt.Errorf("the registry's topic could not be compacted: %s", reason)
 		case state == messaging.CompactionDone:
 			// Compaction has a subscription of its own, which keeps the messages that it has not
-			// read. keepSubscription need not keep the others.
-			return topic.Subscription(keepSubscription).Reset(ctx, messaging.Latest())
+			// read. KeepSubscription need not keep the others.
+			return topic.Subscription(KeepSubscription).Reset(ctx, messaging.Latest())
 		}
 		if !sleep(ctx, time.Second) {
 			return ctx.Err()

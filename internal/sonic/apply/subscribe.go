@@ -13,13 +13,16 @@ import (
 // subscription if it does not exist, at the earliest message of the topic.
 func (c Config) consumer() messaging.ConsumerConfig {
 	cfg := messaging.DefaultConsumerConfig()
-	cfg.Topics, cfg.Subscription = []string{c.Topic}, "sonic-"+c.Zone
+	cfg.Topics, cfg.Subscription = []string{c.Topic}, c.Subscription()
 	cfg.Type, cfg.Order, cfg.StartAt = messaging.Failover, messaging.OrderTotal, messaging.StartEarliest
 	cfg.PrefetchBytes, cfg.MaxMessageBytes = 16<<20, 64<<10
 	cfg.Retry.MaxAttempts, cfg.Retry.MinDelay, cfg.Retry.MaxDelay = 0, 50*time.Millisecond, 2*time.Second
 	cfg.StopTimeout, cfg.StuckAfter = 5*time.Second, 24*time.Hour // the applier itself reports why a message waits
 	return cfg
 }
+
+// Subscription returns the name of the zone's subscription to another zone's topic.
+func (c Config) Subscription() string { return "sonic-" + c.Zone }
 
 // Subscribe creates the zone's subscription to another zone's topic: from then on Pulsar keeps the
 // topic's messages for the zone's applier. An existing subscription stays as it is. If the applier

@@ -43,6 +43,13 @@ func (c *Client) CreateTopic(ctx context.Context, topic string, partitions int) 
 	return nil
 }
 
+// SetPartitions adds partitions to a topic that has some, until it has that many. A topic without
+// partitions, and one with more, is an [ErrExists].
+func (c *Client) SetPartitions(ctx context.Context, topic string, partitions int) error {
+	err := c.do(ctx, http.MethodPost, topicPath(topic)+"/partitions", partitions, nil)
+	return as(ErrExists, err, http.StatusConflict, http.StatusUnprocessableEntity)
+}
+
 func partitionCount(n int) string {
 	if n == 0 {
 		return "no partitions"

@@ -1,0 +1,30 @@
+package eventbridge
+
+import (
+	"context"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/setup"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// Setup returns what -setup creates: the namespace, and the topics that all instances have in
+// common. Topics of buses and subscribers are created by whoever creates these.
+func Setup(_ context.Context, cfg Config) ([]setup.Cluster, error) {
+	topics := model.Topics{Namespace: cfg.Topics.Namespace}
+	return []setup.Cluster{{
+		Path: "pulsar", Pulsar: cfg.Pulsar,
+		Namespaces: []setup.Namespace{{
+			Name: cfg.Topics.Namespace, Policies: cfg.Setup, Deduplication: true, KeepSubscriptions: true,
+		}},
+		Topics: []setup.Topic{
+			{
+				Path: "topics.namespace", Name: topics.Registry(), Fixed: "changes of the registry have one order",
+				Subscription: registry.KeepSubscription, From: messaging.Earliest(),
+			},
+			{Path: "topics.namespace", Name: topics.Status()},
+		},
+		Notes: []string{"topics of buses and subscribers: created with them, see the API"},
+	}}, nil
+}

@@ -1,0 +1,60 @@
+package messaging
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
+)
+
+// Tenant manages one tenant over the brokers' admin API. [Client.Tenant] makes one. It is a plain
+// value, and it is safe for concurrent use. [Topic] says what limits and errors the methods have in
+// common. All of them need a superuser.
+type Tenant struct {
+	client *Client
+	name   string
+}
+
+// Tenant returns the tenant of that name, to manage it. It asks nothing: the tenant need not exist.
+func (c *Client) Tenant(name string) Tenant { return Tenant{client: c, name: name} }
+
+// Create creates the tenant, whose namespaces may be in these clusters. The tenant has no admin:
+// superusers manage its namespaces. One that exists is [ErrExists] and stays as it is.
+func (t Tenant) Create(ctx context.Context, clusters []string) error {
+	return t.manage(ctx, "create", func(ctx context.Context, a *admin.Client) error { return a.CreateTenant(ctx, t.name, clusters) })
+}
+
+// AllowedClusters returns the clusters that the tenant's namespaces may be in.
+func (t Tenant) AllowedClusters(ctx context.Context) (clusters []string, err error) {
+	err = t.manage(ctx, "clusters of", func(ctx context.Context, a *admin.Client) (err error) {
+		clusters, err = a.AllowedClusters(ctx, t.name)
+		return err
+	})
+	return clusters, err
+}
+
+// SetAllowedClusters changes the clusters that the tenant's namespaces may be in.
+func (t Tenant) SetAllowedClusters(ctx context.Context, clusters []string) error {
+	return t.manage(ctx, "set clusters of", func(ctx context.Context, a *admin.Client) error {
+		return a.SetAllowedClusters(ctx, t.name, clusters)
+	})
+}
+
+func (t Tenant) manage(ctx context.Context, what string, do func(context.Context, *admin.Client) error) error {
+	return t.client.manage(ctx, what+" tenant "+t.name, func(ctx context.Context, a *admin.Client) error {
+		if t.name == "" || strings.Contains(t.name, "/") {
+			return errors.New("the name must be a tenant's")
+		}
+		return do(ctx, a)
+	})
+}
+
+// Clusters lists the names of the clusters that this one knows, its own too.
+func (c *Client) Clusters(ctx context.Context) (names []string, err error) {
+	err = c.manage(ctx, "clusters", func(ctx context.Context, a *admin.Client) (err error) {
+		names, err = a.Clusters(ctx)
+		return err
+	})
+	return names, err
+}

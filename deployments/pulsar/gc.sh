@@ -3,12 +3,12 @@
 # generation of fixed size): gc.sh PULSAR-HOME. It starts a Pulsar standalone of the unpacked distribution with each in turn, ROUNDS times, publishes with
 # pulsar-perf, and prints the collector's pauses and the publish latencies. It needs curl and ports 16650, 18080 and 13181 of this machine.
 #
-# Variables: ROUNDS (2), SECONDS_EACH (60, after half as long to warm up), RATE (messages of 1 KiB a second: 10000), HEAP_MB (2048).
+# Variables: ROUNDS (2), SECONDS_EACH (60, after half as long to warm up), RATE (messages of 1 KiB a second, without batches: 5000), HEAP_MB (1024).
 set -euo pipefail
 
 [[ $# == 1 && -x "$1/bin/pulsar" ]] || { echo "usage: $0 PULSAR-HOME" >&2; exit 2; }
 home=$(cd "$1" && pwd)
-rounds=${ROUNDS:-2} seconds=${SECONDS_EACH:-60} rate=${RATE:-10000} heap=${HEAP_MB:-2048}
+rounds=${ROUNDS:-2} seconds=${SECONDS_EACH:-60} rate=${RATE:-5000} heap=${HEAP_MB:-1024}
 unset PULSAR_GC BOOKIE_GC PULSAR_MEM BOOKIE_MEM
 # shellcheck source=/dev/null
 . "$(dirname "$0")/../../configs/pulsar/business/jvm.env"
@@ -28,7 +28,7 @@ export PULSAR_LOG_DIR=$dir/logs
 
 produce() { # SECONDS
   PULSAR_MEM=-Xmx256m PULSAR_GC=-XX:+UseSerialGC PULSAR_GC_LOG='-Xlog:disable' "$home/bin/pulsar-perf" produce -u pulsar://127.0.0.1:16650 \
-    -r "$rate" -s 1024 -time "$1" persistent://public/default/gc 2>&1
+    -db -r "$rate" -s 1024 -time "$1" persistent://public/default/gc 2>&1
 }
 
 # percentile prints the value at a share of the sorted numbers in a file.
@@ -69,6 +69,6 @@ awk '
   { for (i = 3; i <= NF; i++) sum[$1, i] += $i }
   END {
     printf "%-8s %7s", "ratio", ""
-    for (i = 3; i <= 8; i++) printf " %9.2f", sum["before", i] ? sum["after", i] / sum["before", i] : 0
+    for (i = 3; i <= 8; i++) printf " %9s", sum["before", i] ? sprintf("%.2f", sum["after", i] / sum["before", i]) : "-"
     print "   (after / before, means of the rounds)"
   }' "$dir/results"

@@ -20,13 +20,14 @@ func onDisk(t *testing.T) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()
 	require.NoError(t, err)
-	dir, err := os.MkdirTemp(cache, "aviary-fio-")
+	dir, err := os.MkdirTemp(cache, "aviary-fio-") //nolint:usetesting // TempDir may be in memory
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
 	return dir
 }
 
 func TestDiskIsJudged(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	for _, program := range []string{"fio", "jq"} {

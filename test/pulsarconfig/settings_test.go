@@ -124,6 +124,7 @@ func TestJVMTakesTheOptions(t *testing.T) {
 }
 
 func TestServersHaveTheSettings(t *testing.T) {
+	t.Parallel()
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()

@@ -3,12 +3,12 @@
 # generation of fixed size): gc.sh PULSAR-HOME. It starts a Pulsar standalone of the unpacked distribution with each in turn, ROUNDS times, publishes with
 # pulsar-perf, and prints the collector's pauses and the publish latencies. It needs curl and ports 16650, 18080 and 13181 of this machine.
 #
-# Variables: ROUNDS (2), SECONDS_EACH (60, after half as long to warm up), RATE (messages of 1 KiB a second, without batches: 5000), HEAP_MB (1024).
+# Variables: ROUNDS (2), SECONDS_EACH (60, after half as long to warm up), RATE (messages of 1 KiB a second, without batches: 5000), HEAP_MB (512).
 set -euo pipefail
 
 [[ $# == 1 && -x "$1/bin/pulsar" ]] || { echo "usage: $0 PULSAR-HOME" >&2; exit 2; }
 home=$(cd "$1" && pwd)
-rounds=${ROUNDS:-2} seconds=${SECONDS_EACH:-60} rate=${RATE:-5000} heap=${HEAP_MB:-1024}
+rounds=${ROUNDS:-2} seconds=${SECONDS_EACH:-60} rate=${RATE:-5000} heap=${HEAP_MB:-512}
 unset PULSAR_GC BOOKIE_GC PULSAR_MEM BOOKIE_MEM
 # shellcheck source=/dev/null
 . "$(dirname "$0")/../../configs/pulsar/business/jvm.env"

@@ -32,6 +32,7 @@ func TestTheConfigurationFileHoldsTheDefaults(t *testing.T) {
 	want.HTTP.BearerTokens, want.HTTP.Senders, want.KeyLabels = []secret.String{}, []SenderConfig{}, []string{}
 	want.Filter = rules.FilterConfig{Keep: []rules.Selector{}, Drop: []rules.Selector{}}
 	want.RelabelConfigs, want.Tenants.Overrides = []rules.RelabelConfig{}, map[string]Quota{}
+	want.Setup.Clusters = []string{}
 	assert.Equal(t, want, loaded.Config)
 }
 

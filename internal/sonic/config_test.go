@@ -37,6 +37,7 @@ func TestTheExampleHoldsEveryDefault(t *testing.T) {
 	want := sonic.DefaultConfig()
 	want.Redis.Sentinel.Addresses = []string{}
 	want.Zones, want.Peers, want.Users = []string{}, []sonic.Peer{}, []sonic.User{}
+	want.Setup.Clusters = []string{}
 	want.Conflicts = []sonic.Conflict{{Policy: "lww"}}
 	assert.Equal(t, want, cfg)
 

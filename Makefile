@@ -20,6 +20,8 @@ DEMO     := $(MODULES); CGO_ENABLED=0 go build -gcflags='all=-N -l -dwarf=false'
 BIN      ?= bin
 FUZZTIME ?= 20s
 SEEDS    ?= 5000
+# How long make zones cuts a zone off.
+ZONES_SECONDS ?= 60
 
 # golangci-lint is built by the Go in use into the user's cache. It is not in go.mod.
 GOLANGCI_VERSION    := v2.15.0
@@ -78,7 +80,12 @@ else
 	@AVIARY_MODEL_SEEDS='$(SEEDS)' AVIARY_MODEL_BROKER_SEEDS=20 AVIARY_MESSAGING_SOAK=1 go test -count 1 -timeout 120m -v \
 	  -run '^(TestModel|TestModelOnTheBroker|TestBacklogOfLargeMessagesFitsTheBudget|TestReaderFromATimeMissesNothing)$$' ./pkg/messaging
 	@AVIARY_MATCH_SEEDS='$(SEEDS)' go test -count 1 -timeout 60m -run '^TestDifferential$$' ./pkg/match
+	@$(MAKE) zones ZONES_SECONDS=10
 endif
+
+.PHONY: zones
+zones: need-go ## Run four zones: one is cut off for ZONES_SECONDS=60, all are upgraded, also from UPGRADE_FROM=revision, and one is lost and replaced
+	@AVIARY_ZONES_SECONDS='$(ZONES_SECONDS)' AVIARY_ZONES_FROM='$(UPGRADE_FROM)' go test -count 1 -timeout "$$(( $(ZONES_SECONDS) / 60 + 60 ))m" -v ./test/zones
 
 # The seeds of every target run in its package's tests as well. A number of runs ends without the "context deadline exceeded" of a time.
 .PHONY: fuzz

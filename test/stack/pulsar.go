@@ -95,6 +95,17 @@ type PulsarServer struct {
 	admin *pulsaradmin.Client
 }
 
+// Anew deletes all data of a private server that was killed or stopped. The next Start has a new
+// cluster of that name, at the same addresses.
+func (s *PulsarServer) Anew(cluster string) error {
+	b, ok := s.Daemon.(*broker)
+	if !ok {
+		return process.ErrNotOwned
+	}
+	b.cluster = cluster
+	return errors.Join(os.RemoveAll(filepath.Join(b.dir, "metadata")), os.RemoveAll(filepath.Join(b.dir, "bookkeeper")))
+}
+
 // URL returns the service URL, pulsar://host:port.
 func (s *PulsarServer) URL() string { return s.url }
 

@@ -47,11 +47,12 @@ func Command(ctx context.Context, args, env []string) *exec.Cmd {
 // A Process is a service that can be started again after it ended. Log, AddressNow and Running may
 // be called from any goroutine, the other methods from that of the test.
 type Process struct {
-	t    testing.TB
-	args []string
-	env  []string
-	log  *text
-	from int // where this process began to write
+	t       testing.TB
+	program string // empty: the test binary, as Command has it
+	args    []string
+	env     []string
+	log     *text
+	from    int // where this process began to write
 
 	mu      sync.Mutex
 	process *owned.Process // nil when none runs
@@ -79,7 +80,13 @@ func (l *text) String() string {
 // shown.
 func Run(t testing.TB, args, env []string) *Process {
 	t.Helper()
-	p := &Process{t: t, args: args, env: env, log: new(text)}
+	return RunProgram(t, "", args, env)
+}
+
+// RunProgram is Run of a service's own binary, whose path is program.
+func RunProgram(t testing.TB, program string, args, env []string) *Process {
+	t.Helper()
+	p := &Process{t: t, program: program, args: args, env: env, log: new(text)}
 	p.Start()
 	t.Cleanup(func() {
 		defer func() {
@@ -116,10 +123,17 @@ func (p *Process) take() *owned.Process {
 	return process
 }
 
+// Replace has the next Start run another binary.
+func (p *Process) Replace(program string) { p.program = program }
+
 // Start starts the service again, after Stop, Kill or Ended.
 func (p *Process) Start() {
 	p.t.Helper()
 	cmd := Command(context.Background(), p.args, p.env)
+	if p.program != "" {
+		cmd = exec.Command(p.program, p.args...)
+		cmd.Env = append(os.Environ(), p.env...)
+	}
 	cmd.Stderr, p.from = p.log, len(p.Log())
 	process, err := owned.Start(cmd, nil)
 	require.NoError(p.t, err)

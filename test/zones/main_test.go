@@ -1,0 +1,52 @@
+// Package zones runs four zones and what happens to them: each with a Pulsar cluster, a Redis and a
+// Sonic, one of them with Pigeonhole and Eventbridge. All are the real binaries and servers. What was
+// acknowledged is counted in each zone after each step.
+//
+// "make zones" runs it; without its variable the package has no tests.
+package zones
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// secondsVariable asks for the run: for how many seconds a zone is cut off. fromVariable is a
+// revision of the repository from which the first version is built; empty: that of the work tree.
+const (
+	secondsVariable = "AVIARY_ZONES_SECONDS"
+	fromVariable    = "AVIARY_ZONES_FROM"
+)
+
+// settleLimit is how long zones may take to become equal. A replicator of Pulsar waits up to a
+// minute between two attempts to connect.
+const settleLimit = 5 * time.Minute
+
+// silent is a logger of clients: that nobody listens while a zone is lost is no news.
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
+func TestMain(m *testing.M) {
+	redis.SetLogger(silent{})
+	if os.Getenv(secondsVariable) == "" {
+		fmt.Fprintln(os.Stderr, "four zones: make zones runs them")
+		return
+	}
+	m.Run()
+}
+
+// cutLasts is how long a zone is cut off.
+func cutLasts(t *testing.T) time.Duration {
+	t.Helper()
+	n, err := strconv.ParseUint(os.Getenv(secondsVariable), 10, 32)
+	if err != nil {
+		t.Fatalf("%s: %v", secondsVariable, err)
+	}
+	return time.Duration(n) * time.Second
+}

@@ -1,0 +1,209 @@
+package zones
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/test/await"
+)
+
+// sonicEvery is the time between two writes of a client. There are two for each zone.
+const sonicEvery = 40 * time.Millisecond
+
+// counters are how many counters all zones increment.
+const counters = 3
+
+// A sonicLedger is what clients of Sonic were told. It is safe for concurrent use.
+type sonicLedger struct {
+	mu sync.Mutex
+	// once are keys that were written once, and the zone that has acknowledged it.
+	once map[string]string
+	// sure and doubt are what was added to counters, and what may have been, in all.
+	sure, doubt int64
+	generation  int
+	// lost are acknowledged keys, and increments, that only a lost zone may have had.
+	lost     map[string]bool
+	lostSure int64
+	added    map[string]int64 // what each zone has added to counters and was acknowledged
+}
+
+func newSonicLedger() *sonicLedger {
+	return &sonicLedger{once: map[string]string{}, lost: map[string]bool{}, added: map[string]int64{}}
+}
+
+// client is one of a zone's Sonic, wherever that listens now. It sends nothing twice.
+func (z *zone) client() *redis.Client {
+	return redis.NewClient(&redis.Options{
+		Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, z.sonic.AddressNow("redis"))
+		},
+		PoolSize: 1, MaxRetries: -1, DialerRetries: 1, ReadTimeout: await.Patience, WriteTimeout: await.Patience,
+	})
+}
+
+// write is one client of a zone.
+func (l *sonicLedger) write(w *world, z *zone, client int) {
+	c := z.client()
+	defer c.Close()
+	l.mu.Lock()
+	l.generation++
+	generation := l.generation
+	l.mu.Unlock()
+	ctx := context.Background()
+	w.tick(sonicEvery, func(n int) bool {
+		if z.down.Load() {
+			return true
+		}
+		value := fmt.Sprintf("%s-%d-%d-%d", z.name, client, generation, n)
+		var err error
+		key, by := "", int64(0)
+		switch n % 5 {
+		case 0, 1:
+			key = "once:" + value
+			err = c.Set(ctx, key, value, 0).Err()
+		case 2:
+			by = int64(n%7 + 1)
+			err = c.IncrBy(ctx, "count:"+strconv.Itoa(n%counters), by).Err()
+		case 3:
+			err = c.Set(ctx, "shared:"+strconv.Itoa(n%50), value, 0).Err()
+		default:
+			err = c.HSet(ctx, "shared:hash", strconv.Itoa(n%20), value).Err()
+		}
+		l.note(z, key, by, err)
+		return true
+	})
+}
+
+func (l *sonicLedger) note(z *zone, key string, by int64, err error) {
+	var said redis.Error
+	refused := errors.As(err, &said) && !strings.Contains(err.Error(), "is unknown")
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case err == nil:
+		l.sure += by
+		l.added[z.name] += by
+		if key != "" {
+			l.once[key] = z.name
+		}
+	case !refused:
+		l.doubt += by
+	}
+}
+
+// zoneIsLost is called when a zone is lost: what it has acknowledged, and not shipped, is lost, too.
+func (l *sonicLedger) zoneIsLost(z *zone) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for key, zone := range l.once {
+		if zone == z.name {
+			l.lost[key] = true
+		}
+	}
+	l.lostSure += l.added[z.name]
+}
+
+// settle waits until each of the zones has all that the others wrote.
+func (w *world) settle(zones ...*zone) {
+	w.t.Helper()
+	for range 2 { // an effect may have a zone ask another one
+		mark := strconv.FormatInt(time.Now().UnixNano(), 10)
+		for _, z := range zones {
+			c := z.client()
+			var err error
+			w.await("zone "+z.name+" takes writes", func() bool {
+				err = c.Set(context.Background(), "mark:"+z.name, mark, 0).Err()
+				return err == nil
+			})
+			_ = c.Close()
+		}
+		for _, at := range zones {
+			for _, of := range zones {
+				w.await(fmt.Sprintf("zone %s has what zone %s wrote", at.name, of.name), func() bool {
+					return at.past.Get(context.Background(), "mark:"+of.name).Val() == mark
+				})
+			}
+		}
+	}
+}
+
+// held reads what a zone holds, but for Sonic's own keys.
+func (w *world) held(z *zone) map[string]string {
+	w.t.Helper()
+	ctx, c, all := context.Background(), z.past, map[string]string{}
+	keys := c.Scan(ctx, 0, "*", 1000).Iterator()
+	for keys.Next(ctx) {
+		switch key := keys.Val(); {
+		case key == "shared:hash":
+			fields, err := c.HGetAll(ctx, key).Result()
+			require.NoError(w.t, err)
+			for field, value := range fields {
+				all[key+"/"+field] = value
+			}
+		case strings.HasPrefix(key, "once:"), strings.HasPrefix(key, "shared:"), strings.HasPrefix(key, "count:"):
+			value, err := c.Get(ctx, key).Result()
+			require.NoError(w.t, err)
+			all[key] = value
+		}
+	}
+	require.NoError(w.t, keys.Err())
+	return all
+}
+
+// countSonic makes a line for each zone: the keys that were written once, in all zones, those that the
+// zone has, whether sums are too small or too large, and how it differs from the first of zones.
+func (w *world) countSonic(zones []*zone) (lines []line) {
+	w.t.Helper()
+	first := w.held(zones[0])
+	l := w.sonics
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, z := range zones {
+		mine := w.held(z)
+		n := line{flow: "Sonic", zone: z.name, acknowledged: len(l.once)}
+		for key := range l.once {
+			switch {
+			case mine[key] != "":
+				n.received++
+			case l.lost[key]:
+				n.lost++
+			default:
+				n.missing++
+			}
+		}
+		var sum int64
+		for i := range counters {
+			value, _ := strconv.ParseInt(mine["count:"+strconv.Itoa(i)], 10, 64)
+			sum += value
+		}
+		if sum < l.sure-l.lostSure {
+			n.missing++
+		}
+		if sum > l.sure+l.doubt {
+			n.doubled++
+		}
+		for _, key := range slices.Sorted(maps.Keys(first)) {
+			if mine[key] != first[key] {
+				n.differences++
+			}
+		}
+		for key := range mine {
+			if _, in := first[key]; !in {
+				n.differences++
+			}
+		}
+		lines = append(lines, n)
+	}
+	return lines
+}

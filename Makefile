@@ -106,14 +106,18 @@ lint: need-go ## Check style, imports between parts, go.mod and scripts
 	@git ls-files .ci '*.sh' | xargs -n 1 bash -n
 	@if command -v shellcheck >/dev/null; then git ls-files .ci '*.sh' | xargs shellcheck; fi
 
+.PHONY: helm-test
+helm-test: build ## Render the Helm chart, have the services check their configurations, and test what the chart promises
+	@go -C test/helm mod tidy -diff
+	@go -C test/helm test .
+
 .PHONY: helm-check
-helm-check: build ## Render the Helm chart, and have Kubernetes' schemas and the services check the result
+helm-check: build ## As helm-test, and have Kubernetes' schemas check the objects (kubectl-validate, which is built once)
 	@tools="$(HELM_TOOLS)"; \
 	if [ ! -x "$$tools/kubectl-validate" ]; then \
 	  echo "building kubectl-validate $(KUBECTL_VALIDATE_VERSION), once" >&2; \
 	  CGO_ENABLED=0 GOBIN="$$tools" go install -ldflags '-s -w' sigs.k8s.io/kubectl-validate@$(KUBECTL_VALIDATE_VERSION); \
 	fi; \
-	go -C test/helm mod tidy -diff; \
 	AVIARY_KUBECTL_VALIDATE="$$tools/kubectl-validate" go -C test/helm test .
 
 .PHONY: helm-apply

@@ -20,7 +20,7 @@ livenessProbe:
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
-{{- if .port }}
+{{- if and .port (not (get .v "sidecar")) }}
 {{- /* The pod leaves its Service before the service closes its port. */}}
 lifecycle:
   preStop: {sleep: {seconds: 5}}

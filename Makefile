@@ -28,6 +28,11 @@ GOLANGCI_VERSION    := v2.15.0
 GOVULNCHECK_VERSION := v1.9.0
 TOOLS = $${XDG_CACHE_HOME:-$$HOME/.cache}/aviary/tools/golangci-lint-$(GOLANGCI_VERSION)-$$(go env GOVERSION)
 
+# kubectl-validate is built likewise: its Kubernetes is not that of test/helm. The API server is that of test/helm/apiserver.
+KUBECTL_VALIDATE_VERSION := v0.0.4
+HELM_TOOLS = $${XDG_CACHE_HOME:-$$HOME/.cache}/aviary/tools/kubectl-validate-$(KUBECTL_VALIDATE_VERSION)-$$(go env GOVERSION)
+KUBERNETES = $${XDG_CACHE_HOME:-$$HOME/.cache}/aviary/tools/kubernetes
+
 .PHONY: help
 help: ## List the targets
 	@awk -F ':[^#]*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -107,6 +112,26 @@ lint: need-go ## Check style, imports between parts, go.mod and scripts
 	@.ci/comments
 	@git ls-files .ci '*.sh' | xargs -n 1 bash -n
 	@if command -v shellcheck >/dev/null; then git ls-files .ci '*.sh' | xargs shellcheck; fi
+
+.PHONY: helm-test
+helm-test: build ## Render the Helm chart, have the services check their configurations, and test what the chart promises
+	@go -C test/helm mod tidy -diff
+	@go -C test/helm test .
+
+.PHONY: helm-check
+helm-check: build ## As helm-test, and have Kubernetes' schemas check the objects (kubectl-validate, which is built once)
+	@tools="$(HELM_TOOLS)"; \
+	if [ ! -x "$$tools/kubectl-validate" ]; then \
+	  echo "building kubectl-validate $(KUBECTL_VALIDATE_VERSION), once" >&2; \
+	  CGO_ENABLED=0 GOBIN="$$tools" go install -ldflags '-s -w' sigs.k8s.io/kubectl-validate@$(KUBECTL_VALIDATE_VERSION); \
+	fi; \
+	AVIARY_KUBECTL_VALIDATE="$$tools/kubectl-validate" go -C test/helm test .
+
+.PHONY: helm-apply
+helm-apply: need-go ## Build Kubernetes' API server, which takes minutes, and install, upgrade and remove the Helm chart there
+	@go -C test/helm/apiserver build -ldflags '-s -w' -o "$(KUBERNETES)/kube-apiserver" k8s.io/kubernetes/cmd/kube-apiserver
+	@go -C test/helm/apiserver build -ldflags '-s -w' -o "$(KUBERNETES)/etcd" go.etcd.io/etcd/server/v3
+	@AVIARY_KUBERNETES="$(KUBERNETES)" go -C test/helm test -count 1 -v -run '^TestAPIServer' .
 
 .PHONY: vuln
 vuln: need-go ## Look for known vulnerabilities (needs the Go vulnerability database)

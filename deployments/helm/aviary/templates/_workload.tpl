@@ -1,0 +1,172 @@
+{{- /* aviary.container is the container of a service, without a field that a sidecar has in another way. */ -}}
+{{- define "aviary.container" -}}
+image: {{ include "aviary.image" . }}
+imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+args: [-config.file, /etc/aviary/{{ .service }}.yaml]
+env:
+  {{- include "aviary.env" . | nindent 2 }}
+ports:
+  {{- range $name, $port := .ports }}
+  - {name: {{ $name }}, containerPort: {{ $port }}}
+  {{- end }}
+{{- /* The admin port answers from the start, before Pulsar is there: no startup probe is needed. */}}
+readinessProbe:
+  httpGet: {path: /-/ready, port: admin}
+  periodSeconds: 5
+  timeoutSeconds: 3
+  failureThreshold: 2
+livenessProbe:
+  httpGet: {path: /-/healthy, port: admin}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+{{- if and .port (not (get .v "sidecar")) }}
+{{- /* The pod leaves its Service before the service closes its port. */}}
+lifecycle:
+  preStop: {sleep: {seconds: 5}}
+{{- end }}
+securityContext:
+  {{- include "aviary.securityContext" . | nindent 2 }}
+{{- with .v.resources }}
+resources:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+volumeMounts:
+  {{- include "aviary.volumeMounts" . | nindent 2 }}
+{{- end -}}
+
+{{- define "aviary.image" -}}
+{{ .root.Values.image.repository }}/{{ .service }}:{{ .root.Values.image.tag | default .root.Chart.AppVersion }}
+{{- end -}}
+
+{{- define "aviary.env" -}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+{{- if eq .service "eventbridge" }}
+- name: EVENTBRIDGE_INSTANCE
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+{{- end }}
+{{- if get .v "sidecar" }}
+- name: SONIC_LISTEN
+  value: 127.0.0.1:6380
+{{- end }}
+{{- range $name, $ref := .v.secretEnv }}
+- name: {{ $name }}
+  valueFrom: {secretKeyRef: {name: {{ $ref.name }}, key: {{ $ref.key }}}}
+{{- end }}
+{{- end -}}
+
+{{- define "aviary.securityContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- /* A folder of its own for Secrets: nothing can be mounted below a ConfigMap. */ -}}
+{{- define "aviary.volumeMounts" -}}
+- {name: {{ .component }}-config, mountPath: /etc/aviary, readOnly: true}
+{{- range .v.secretFiles }}
+- {name: secret-{{ . }}, mountPath: /etc/aviary-secrets/{{ . }}, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{- define "aviary.volumes" -}}
+- name: {{ .component }}-config
+  configMap: {name: {{ .name }}}
+{{- range .v.secretFiles }}
+- name: secret-{{ . }}
+  secret: {secretName: {{ . }}}
+{{- end }}
+{{- end -}}
+
+{{- define "aviary.workload" }}
+---
+apiVersion: apps/v1
+kind: {{ .stateful | ternary "StatefulSet" "Deployment" }}
+metadata:
+  {{- include "aviary.metadata" . | nindent 2 }}
+spec:
+  {{- if not (dig "autoscaling" "enabled" false .v) }}
+  replicas: {{ .v.replicas }}
+  {{- end }}
+  selector:
+    matchLabels:
+      {{- include "aviary.selector" . | nindent 6 }}
+  {{- if .stateful }}
+  serviceName: {{ .name }}-admin
+  podManagementPolicy: Parallel
+  {{- else }}
+  strategy:
+    rollingUpdate: {maxUnavailable: 0, maxSurge: 1}
+  {{- end }}
+  template:
+    metadata:
+      labels:
+        {{- include "aviary.labels" . | nindent 8 }}
+        {{- with .v.podLabels }}{{ toYaml . | nindent 8 }}{{ end }}
+      annotations:
+        checksum/config: {{ toYaml .v.config | sha256sum }}
+        {{- with .v.podAnnotations }}{{ toYaml . | nindent 8 }}{{ end }}
+    spec:
+      automountServiceAccountToken: false
+      {{- /* Variables that Kubernetes makes of Services may look like those of a service's keys: SONIC_… */}}
+      enableServiceLinks: false
+      securityContext:
+        fsGroup: 65532
+      terminationGracePeriodSeconds: {{ include "aviary.graceSeconds" . }}
+      {{- with .root.Values.image.pullSecrets }}
+      imagePullSecrets:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- if .v.setup.enabled }}
+      initContainers:
+        - name: setup
+          image: {{ include "aviary.image" . }}
+          imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+          args: [-config.file, /etc/aviary/{{ .service }}.yaml, -setup]
+          env:
+            {{- include "aviary.env" . | nindent 12 }}
+          securityContext:
+            {{- include "aviary.securityContext" . | nindent 12 }}
+          {{- with .v.resources }}
+          resources:
+            {{- toYaml . | nindent 12 }}
+          {{- end }}
+          volumeMounts:
+            {{- include "aviary.volumeMounts" . | nindent 12 }}
+      {{- end }}
+      containers:
+        - name: {{ .service }}
+          {{- include "aviary.container" . | nindent 10 }}
+      volumes:
+        {{- include "aviary.volumes" . | nindent 8 }}
+      topologySpreadConstraints:
+        {{- $ctx := . }}
+        {{- range .v.topologyKeys }}
+        - topologyKey: {{ . }}
+          maxSkew: 1
+          whenUnsatisfiable: ScheduleAnyway
+          labelSelector:
+            matchLabels:
+              {{- include "aviary.selector" $ctx | nindent 14 }}
+        {{- end }}
+      {{- with .v.nodeSelector }}
+      nodeSelector:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with .v.tolerations }}
+      tolerations:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with .v.affinity }}
+      affinity:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with .v.priorityClassName }}
+      priorityClassName: {{ . }}
+      {{- end }}
+{{- end -}}

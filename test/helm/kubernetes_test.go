@@ -27,6 +27,7 @@ func TestKubernetesKnowsEachField(t *testing.T) {
 		return err
 	}
 	each(t, func(t *testing.T, objects []object) {
+		t.Helper()
 		for _, o := range objects {
 			if !strings.HasPrefix(o.text("apiVersion"), "monitoring.coreos.com/") {
 				assert.NoError(t, decode(t, o), o)
@@ -90,6 +91,7 @@ func validate(t *testing.T, objects []object) (string, error) {
 func TestKubernetesAcceptsTheObjects(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, objects []object) {
+		t.Helper()
 		said, err := validate(t, objects)
 		assert.NoError(t, err, said)
 	})

@@ -41,6 +41,7 @@ func TestNothingIsInstalledByDefault(t *testing.T) {
 func TestPods(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, objects []object) {
+		t.Helper()
 		for _, workload := range workloads(t, objects) {
 			pod := object(workload.at("spec", "template", "spec").(map[string]any))
 			assert.Equal(t, false, pod.at("automountServiceAccountToken"))
@@ -72,6 +73,7 @@ func TestPortsAreThoseOfTheImages(t *testing.T) {
 	dockerfile, err := os.ReadFile(root + "/deployments/docker/Dockerfile")
 	require.NoError(t, err)
 	each(t, func(t *testing.T, objects []object) {
+		t.Helper()
 		for _, workload := range workloads(t, objects) {
 			service := workload.text("metadata", "labels", "app.kubernetes.io/name")
 			_, stage, _ := strings.Cut(string(dockerfile), "FROM scratch AS "+service+"\n")
@@ -109,6 +111,7 @@ func TestPodsEndInTime(t *testing.T) {
 func TestSelectors(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, objects []object) {
+		t.Helper()
 		all, selected := workloads(t, objects), map[string]int{}
 		for _, o := range slices.Concat(all, kind(objects, "Service", "PodDisruptionBudget", "NetworkPolicy")) {
 			path := map[string][]string{"Service": {"spec", "selector"}, "NetworkPolicy": {"spec", "podSelector", "matchLabels"}}[o.text("kind")]
@@ -155,6 +158,7 @@ func TestSelectors(t *testing.T) {
 func TestNetworkPolicies(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, objects []object) {
+		t.Helper()
 		for _, workload := range workloads(t, objects) {
 			_, text := configuration(t, objects, workload)
 			var policy object
@@ -192,6 +196,7 @@ func TestNetworkPolicies(t *testing.T) {
 func TestSecretsAreReferences(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, objects []object) {
+		t.Helper()
 		assert.Empty(t, kind(objects, "Secret"))
 		for _, workload := range workloads(t, objects) {
 			for _, c := range containers(workload) {

@@ -5,6 +5,7 @@
 package helm
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -101,7 +102,7 @@ func rendered(path string, values map[string]any, dependencies ...string) ([]obj
 	if err != nil {
 		return nil, err
 	}
-	files, err := engine.Engine{Strict: true}.Render(c, all)
+	files, err := engine.Engine{Strict: true}.RenderWithContext(context.Background(), c, all)
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 func TestServicesAcceptTheirConfigurations(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, objects []object) {
+		t.Helper()
 		for _, workload := range workloads(t, objects) {
 			service, text := configuration(t, objects, workload)
 			// Secrets are files of the pod, which are not here.
@@ -32,7 +33,7 @@ func TestServicesAcceptTheirConfigurations(t *testing.T) {
 		}
 	})
 	// A fault is found.
-	assert.Contains(t, check(t, object{}, "sonic", "redis: {adress: x}"), "adress")
+	assert.Contains(t, check(t, object{}, "sonic", "redis: {uri: x}"), "uri")
 }
 
 const mounted = "/etc/aviary-secrets/"
@@ -66,7 +67,8 @@ func check(t *testing.T, container object, service, text string) string {
 	}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		require.IsType(t, &exec.ExitError{}, err)
+		var status *exec.ExitError
+		require.ErrorAs(t, err, &status)
 	}
 	return string(out)
 }

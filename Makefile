@@ -109,6 +109,10 @@ vuln: need-go ## Look for known vulnerabilities (needs the Go vulnerability data
 bench: need-go ## Run a benchmark: make bench SCENARIO=name
 	@go run ./test/bench -scenario '$(SCENARIO)'
 
+.PHONY: dashboards
+dashboards: need-go ## Generate the dashboards of Grafana from deployments/grafana/source
+	@go -C deployments/grafana/source run . -to ..
+
 .PHONY: stack-up
 stack-up: need-go ## Start real servers: make stack-up SERVICES="pulsar"
 	@$(STACK) up $(SERVICES)

@@ -2,9 +2,9 @@
 // alerts of the folder deployments: every metric is there, every query gives data, and every alert
 // fires when its cause is provoked. It has tests only.
 //
-//	AVIARY_MONITORING_PICTURES=1 go test -run TestMonitoring ./test/monitoring
-//
-// makes the pictures of docs/img again.
+// In the tests of all (make test) only some alerts fire. AVIARY_MONITORING_FAULTS=1 (make soak
+// MONITORING=1) provokes all of them. With AVIARY_MONITORING_PICTURES=1 as well the pictures of
+// docs/img are made again.
 package monitoring
 
 import (
@@ -19,6 +19,12 @@ import (
 	"github.com/aviaryhq/aviary/internal/pigeonhole"
 	"github.com/aviaryhq/aviary/internal/sonic"
 	"github.com/aviaryhq/aviary/test/systems"
+)
+
+// The variables of the long form.
+const (
+	long     = "AVIARY_MONITORING_FAULTS"
+	pictures = "AVIARY_MONITORING_PICTURES"
 )
 
 // service is the variable that says which service a process is.

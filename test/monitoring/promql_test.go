@@ -108,6 +108,8 @@ type panel struct {
 	Targets []struct {
 		Expr string `json:"expr"`
 	} `json:"targets"`
+
+	row string
 }
 
 // dashboards returns the panels of each dashboard by its name, rows excluded. The variables of
@@ -127,10 +129,13 @@ func dashboards(t testing.TB) map[string][]panel {
 		}
 		require.NoError(t, json.Unmarshal(text, &d))
 		name := strings.TrimSuffix(filepath.Base(path), ".json")
+		row := ""
 		for _, p := range d.Panels {
 			if p.Type == "row" {
+				row = p.Title
 				continue
 			}
+			p.row = row
 			for i := range p.Targets {
 				p.Targets[i].Expr = values.Replace(p.Targets[i].Expr)
 			}

@@ -74,10 +74,11 @@ func (w *world) write(ctx context.Context, to *systems.Process, series int) {
 	_, _ = remotewrite.Send(ctx, "http://"+to.AddressNow("http")+"/api/v1/write", req, nil)
 }
 
-// writeInvalid sends a series with a repeated label, while such are to be sent.
+// writeInvalid sends a series with a repeated label, while such are to be sent. Each is another one:
+// what is sent again is not counted again.
 func (w *world) writeInvalid(ctx context.Context) {
 	if w.invalid.Load() {
-		_, _ = remotewrite.Send(ctx, "http://"+w.nightingale.AddressNow("http")+"/api/v1/write", writetest.OneSeries("__name__", "x", "a", "1", "a", "2"), nil)
+		_, _ = remotewrite.Send(ctx, "http://"+w.nightingale.AddressNow("http")+"/api/v1/write", writetest.OneSeries("__name__", fmt.Sprint("x", numbers.Add(1)), "a", "1", "a", "2"), nil)
 	}
 }
 

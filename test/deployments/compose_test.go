@@ -1,7 +1,7 @@
 package deployments
 
 import (
-		"maps"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"

@@ -2,9 +2,8 @@
 // alerts of the folder deployments: every metric is there, every query gives data, and every alert
 // fires when its cause is provoked. It has tests only.
 //
-// In the tests of all (make test) only some alerts fire. AVIARY_MONITORING_FAULTS=1 (make soak
-// MONITORING=1) provokes all of them. With AVIARY_MONITORING_PICTURES=1 as well the pictures of
-// docs/img are made again.
+// In make test only some alerts fire. AVIARY_MONITORING_FAULTS=1 (make soak MONITORING=1) provokes
+// all of them. AVIARY_MONITORING_PICTURES=1 makes the pictures of docs/img again.
 package monitoring
 
 import (
@@ -21,7 +20,7 @@ import (
 	"github.com/aviaryhq/aviary/test/systems"
 )
 
-// The variables of the long form.
+// The variables that ask for more.
 const (
 	long     = "AVIARY_MONITORING_FAULTS"
 	pictures = "AVIARY_MONITORING_PICTURES"

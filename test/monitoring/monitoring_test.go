@@ -29,6 +29,9 @@ func TestMonitoring(t *testing.T) {
 	fault.ofSingleMessages()
 	queriesGiveData(t, p)
 	stage("all queries have data")
+	if os.Getenv(pictures) != "" {
+		makePictures(t, p)
+	}
 	if os.Getenv(long) == "" {
 		return
 	}
@@ -38,9 +41,6 @@ func TestMonitoring(t *testing.T) {
 	fault.ofTheEngine()
 	fault.ofTheBroker()
 	stage("all has failed")
-	if os.Getenv(pictures) != "" {
-		makePictures(t, p)
-	}
 	fired := map[string]bool{}
 	for _, series := range p.query(`last_over_time(ALERTS{alertstate="firing"}[1h])`) {
 		fired[series["alertname"]] = true

@@ -43,7 +43,7 @@ func makePictures(t *testing.T, p *prometheus) {
 					continue
 				}
 				row = panel.row
-				for key, value := range map[string]string{"expr": panel.Targets[0].Expr, "tab": "0", "range_input": "4m"} {
+				for key, value := range map[string]string{"expr": panel.Targets[0].Expr, "tab": "0", "range_input": "2m"} {
 					page.Set(fmt.Sprintf("g%d.%s", graphs, key), value)
 				}
 				graphs++
@@ -53,11 +53,11 @@ func makePictures(t *testing.T, p *prometheus) {
 			tab, stop := context.WithTimeout(tab, 2*await.Patience)
 			defer stop()
 			shown := fmt.Sprintf(`new Promise((resolve) => {
-				const look = () => document.querySelectorAll('.graph-chart canvas, .graph canvas').length >= %d && !document.body.innerText.includes('Loading')
-					? setTimeout(() => resolve(true), 1000) : setTimeout(look, 100);
+				const look = () => [...document.querySelectorAll('.eval_stats')].filter((e) => e.innerText.includes('Load time')).length >= %d
+					? (document.querySelector('nav').remove(), setTimeout(() => resolve(true), 1000)) : setTimeout(look, 100);
 				look();
 			})`, graphs)
-			require.NoError(t, chromedp.Do(tab, chromedp.EmulateViewport(900, 800), chromedp.Navigate(p.url+"/graph?"+page.Encode())))
+			require.NoError(t, chromedp.Do(tab, chromedp.EmulateViewport(900, 800, chromedp.EmulateScale(0.6)), chromedp.Navigate(p.url+"/graph?"+page.Encode())))
 			_, err := chromedp.Run(tab, chromedp.Evaluate[bool](shown, chromedp.EvalAwaitPromise))
 			require.NoError(t, err, "the graphs do not appear")
 			picture, err := chromedp.Run(tab, chromedp.FullScreenshot(100))

@@ -120,7 +120,7 @@ func dashboards(t testing.TB) map[string][]panel {
 	require.NoError(t, err)
 	require.NotEmpty(t, paths)
 	all := map[string][]panel{}
-	values := strings.NewReplacer("$job", ".+", "$__rate_interval", "10s", "$__range", "1m")
+	values := strings.NewReplacer("$job", ".+", "$__rate_interval", "1m", "$__range", "1m")
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)

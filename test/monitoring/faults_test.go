@@ -165,7 +165,7 @@ func (f faults) ofTheEngine() {
 func (f faults) ofTheBroker() {
 	f.t.Helper()
 	slow := func() bool {
-		return len(f.prometheus.query(`last_over_time(ALERTS{alertstate="firing", alertname=~"PulsarSlow|NightingaleSlow"}[20s])`)) >= 2
+		return len(f.prometheus.query(`count by (alertname) (last_over_time(ALERTS{alertstate="firing", alertname=~"PulsarSlow|NightingaleSlow"}[20s]))`)) == 2
 	}
 	systems.Await(f.t, patience, "the alerts on slowness fire", func() bool {
 		require.NoError(f.t, f.pulsar.Pause())

@@ -71,7 +71,7 @@ fresh: need-go ## Run the first commands of the README in a fresh clone, with em
 	@.ci/fresh
 
 .PHONY: soak
-soak: need-go ## Run randomised tests and faults for long, with fresh seeds: SEEDS=5000, SECONDS=600, EVENTBRIDGE_SECONDS=600 or PIGEONHOLE_SECONDS=600
+soak: need-go ## Run randomised tests and faults for long, with fresh seeds: SEEDS=5000, SECONDS=600, EVENTBRIDGE_SECONDS=600, PIGEONHOLE_SECONDS=600 or MONITORING=1
 ifeq ($(origin SECONDS),command line)
 	@AVIARY_WHOLE_SECONDS='$(SECONDS)' go test -count 1 -timeout "$$(( $(SECONDS) / 30 + 90 ))m" -v ./test/sonic
 	@AVIARY_TEST_STEPS="$$(( $(SECONDS) * 100 ))" go test -count 1 -timeout 120m -p 1 ./internal/sonic/script ./internal/sonic/proxy ./internal/sonic/message
@@ -81,6 +81,8 @@ else ifeq ($(origin EVENTBRIDGE_SECONDS),command line)
 else ifeq ($(origin PIGEONHOLE_SECONDS),command line)
 	@AVIARY_PIGEONHOLE_SECONDS='$(PIGEONHOLE_SECONDS)' go test -count 1 -timeout "$$(( $(PIGEONHOLE_SECONDS) / 5 + 60 ))m" -p 1 -v \
 	  ./test/pigeonhole ./internal/connector/pulsar ./internal/connector/lane
+else ifeq ($(origin MONITORING),command line)
+	@AVIARY_MONITORING_FAULTS=1 go test -count 1 -timeout 20m -v ./test/monitoring
 else
 	@AVIARY_MODEL_SEEDS='$(SEEDS)' AVIARY_MODEL_BROKER_SEEDS=20 AVIARY_MESSAGING_SOAK=1 go test -count 1 -timeout 120m -v \
 	  -run '^(TestModel|TestModelOnTheBroker|TestBacklogOfLargeMessagesFitsTheBudget|TestReaderFromATimeMissesNothing)$$' ./pkg/messaging
@@ -140,6 +142,10 @@ vuln: need-go ## Look for known vulnerabilities (needs the Go vulnerability data
 .PHONY: bench
 bench: need-go ## Run a benchmark: make bench SCENARIO=name
 	@go run ./test/bench -scenario '$(SCENARIO)'
+
+.PHONY: dashboards
+dashboards: need-go ## Generate the dashboards of Grafana from deployments/grafana/source
+	@go -C deployments/grafana/source run . -to ..
 
 .PHONY: stack-up
 stack-up: need-go ## Start real servers: make stack-up SERVICES="pulsar"

@@ -75,6 +75,18 @@ func (r *Runtime) adminHandler() http.Handler {
 	return mux
 }
 
+// readyGauge is what /-/ready says, as a metric.
+func readyGauge(checks *checkSet) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "aviary_ready", Help: "1 while /-/ready is 200: the process has started and all its checks pass.",
+	}, func() float64 {
+		if checks.read(context.Background()).Status == ready {
+			return 1
+		}
+		return 0
+	})
+}
+
 // newRegistry returns a registry with the metrics of the process itself.
 func newRegistry(name string) *prometheus.Registry {
 	build := ThisBuild()

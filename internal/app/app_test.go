@@ -511,9 +511,13 @@ func TestAdminServerFromStartToEnd(t *testing.T) {
 	status, body := get(t, admin, "/-/ready")
 	assert.Equal(t, http.StatusServiceUnavailable, status)
 	assert.JSONEq(t, `{"status":"starting","checks":{"pulsar":{"ok":true}}}`, body)
+	_, metrics := get(t, admin, "/metrics")
+	assert.Contains(t, metrics, "\naviary_ready 0\n")
 
 	close(building)
 	require.Eventually(t, func() bool { status, _ := get(t, admin, "/-/ready"); return status == http.StatusOK }, await.Patience, time.Millisecond)
+	_, metrics = get(t, admin, "/metrics")
+	assert.Contains(t, metrics, "\naviary_ready 1\n")
 	for path, want := range map[string][]string{
 		"/-/healthy":                     {"healthy"},
 		"/-/config":                      {"token: <redacted>", "shutdown_timeout: 30s", "behaviour: good"},

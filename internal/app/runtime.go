@@ -74,10 +74,12 @@ func (e *PanicError) Unwrap() error {
 var errEarly = errors.New("ended without having been asked to stop")
 
 func newRuntime(name string, log *zap.Logger, shutdownTimeout time.Duration) *Runtime {
-	return &Runtime{
+	r := &Runtime{
 		Name: name, Log: log, Metrics: newRegistry(name), shutdownTimeout: shutdownTimeout, health: &checkSet{phase: starting}, admin: http.NewServeMux(),
 		built: make(chan struct{}), reloading: make(chan struct{}, 1),
 	}
+	r.Metrics.MustRegister(readyGauge(r.health))
+	return r
 }
 
 // Go starts an actor. run works until its ctx is cancelled, when it is the actor's turn to stop.

@@ -39,6 +39,31 @@ func (s *Stack) fetchPrometheus(ctx context.Context) error {
 	return nil
 }
 
+// Prometheus returns the paths of Debian's prometheus and promtool, installed if need be.
+//
+// If they cannot be had, the test fails when the environment variable CI is set and is skipped
+// elsewhere.
+func Prometheus(t testing.TB) (server, promtool string) {
+	t.Helper()
+	s, err := New(Config{Log: os.Stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), setupTimeout)
+	defer cancel()
+	err = s.fetchPrometheus(ctx)
+	if err == nil {
+		server, err = exec.LookPath("prometheus")
+	}
+	if err == nil {
+		promtool, err = exec.LookPath("promtool")
+	}
+	if err != nil {
+		Unavailable(t, "prometheus", err)
+	}
+	return server, promtool
+}
+
 // victoriaMetricsService installs Debian's victoria-metrics for its vmagent, which benchmarks
 // compare with.
 func (s *Stack) victoriaMetricsService() service {

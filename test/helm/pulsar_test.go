@@ -53,12 +53,8 @@ func TestValuesForPulsarAreItsSettings(t *testing.T) {
 		for part, of := range map[string]struct{ file, prefix string }{"broker": {"broker.conf", "PULSAR"}, "bookkeeper": {"bookkeeper.conf", "BOOKIE"}} {
 			want := settings(t, cluster+"/"+of.file)
 			want["PULSAR_MEM"], want["PULSAR_GC"] = variables[of.prefix+"_MEM"], variables[of.prefix+"_GC"]
-			if part == "bookkeeper" { // the chart's own
-				delete(want, "journalDirectories")
-				delete(want, "ledgerDirectories")
-				if values.at("components", "autorecovery") != false {
-					delete(want, "autoRecoveryDaemonEnabled")
-				}
+			if part == "bookkeeper" && values.at("components", "autorecovery") != false { // the chart's own
+				delete(want, "autoRecoveryDaemonEnabled")
 			}
 			have := map[string]string{}
 			config, _ := values.at(part, "configData").(map[string]any)

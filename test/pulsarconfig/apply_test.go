@@ -3,6 +3,7 @@ package pulsarconfig
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -33,4 +34,39 @@ func TestApply(t *testing.T) {
 	write(filepath.Join(dir, "broker.conf"), "key=1\n")
 	require.ErrorContains(t, apply(t.Context(), dir, conf), "has no broker.conf")
 	require.ErrorContains(t, apply(t.Context(), dir, filepath.Join(conf, "none")), "usage")
+}
+
+// A folder conf that lacks a file stays as it is.
+func TestApplyChangesAllOrNothing(t *testing.T) {
+	const before = "maxMessageSize=1\n"
+	conf := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(conf, "broker.conf"), []byte(before), 0o600))
+	require.ErrorContains(t, apply(t.Context(), files("business"), conf), "has no bookkeeper.conf")
+	after, err := os.ReadFile(filepath.Join(conf, "broker.conf"))
+	require.NoError(t, err)
+	assert.Equal(t, before, string(after))
+}
+
+// A run with new files keeps the settings of the machine, and links stay links.
+func TestApplyKeepsTheMachinesSettings(t *testing.T) {
+	machine := map[string]string{
+		"broker.conf":     "clusterName=zone-a\nmetadataStoreUrl=zk:zk1:2181\nadvertisedAddress=broker1\n",
+		"bookkeeper.conf": "metadataServiceUri=metadata-store:zk:zk1:2181\nadvertisedAddress=bookie1\njournalDirectories=/mnt/ssd\nledgerDirectories=/mnt/a,/mnt/b\n",
+		"pulsar_env.sh":   "#!/bin/sh\n",
+		"bkenv.sh":        "#!/bin/sh\n",
+	}
+	for _, kind := range kinds {
+		conf, elsewhere := t.TempDir(), t.TempDir()
+		for name, text := range machine {
+			require.NoError(t, os.WriteFile(filepath.Join(elsewhere, name), []byte(text), 0o600))
+			require.NoError(t, os.Symlink(filepath.Join(elsewhere, name), filepath.Join(conf, name)))
+		}
+		require.NoError(t, apply(t.Context(), files(kind), conf))
+		for name, text := range machine {
+			got, err := os.ReadFile(filepath.Join(elsewhere, name))
+			require.NoError(t, err)
+			assert.True(t, strings.HasPrefix(string(got), text), "%s: %s: %s", kind, name, got)
+			assert.Greater(t, len(got), len(text), "%s: %s has none of the settings, or is no link any more", kind, name)
+		}
+	}
 }

@@ -9,13 +9,20 @@ set -euo pipefail
 use=both
 case "${1:-}" in -j) use=journal; shift ;; -l) use=ledgers; shift ;; esac
 case "${1:-}" in
-  # A publish waits for a sync on two of three bookies. 5 ms was the worst that the original saw on a local SSD of the journal's own.
+  # A publish waits for a sync on two of three bookies. 5 ms was the worst write on a journal's own SSD in the system that Aviary follows.
   business) limits=(2 5 100 100 20) ;;
   # No publish waits for a sync: only how much goes through matters.
   ops) limits=(1000 5000 100 100 50) ;;
   *) limits=() ;;
 esac
 [[ $# == 2 && ${#limits[@]} != 0 && -d "$2" ]] || { echo "usage: $0 [-j | -l] business|ops DIR" >&2; exit 2; }
+if [[ "$(stat -f -c %T "$2")" =~ ^(tmpfs|ramfs)$ ]]; then
+  echo "$2 is not fit for $1: it is memory (${BASH_REMATCH[1]}), and a machine that restarts loses it"
+  exit 1
+fi
+for limit in SYNC_P99_MS SYNC_P999_MS JOURNAL_MBS WRITE_MBS READ_P99_MS; do
+  [[ "${!limit:-0}" =~ ^[0-9]+(\.[0-9]+)?(e[0-9]+)?$ ]] || { echo "$0: $limit=${!limit} is not a number" >&2; exit 2; }
+done
 for program in fio jq; do command -v "$program" >/dev/null || { echo "$0: $program is not installed" >&2; exit 2; }; done
 
 here=$(cd "$(dirname "$0")" && pwd)

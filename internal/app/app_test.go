@@ -377,17 +377,18 @@ func TestExitStatusAndOutput(t *testing.T) {
 		"connect, bad": {[]string{"BIRD_BEHAVIOUR=failing"}, []string{"-config.connect"}, 1, "  behaviour failing: it is bad\nbird: 1 of 1 failed\n", nil},
 		"setup": {[]string{"BIRD_TOKN=1"}, []string{"-setup"}, 0, "bird: what it needs at Pulsar (defaults), + missing, - replaced:\nbird: nothing to change\n",
 			[]string{"did you mean BIRD_TOKEN?"}},
-		"plan, bad":         {[]string{"BIRD_BEHAVIOUR=failing"}, []string{"-setup", "-setup.plan"}, 1, "", []string{"bird: it is bad\n"}},
+		"plan, bad":         {[]string{"BIRD_BEHAVIOUR=failing"}, []string{"-setup.plan"}, 1, "", []string{"bird: it is bad\n"}},
 		"start with faults": {[]string{"BIRD_LOG_LEVEL=x"}, nil, 1, "", []string{"bird: 1 fault in the configuration (environment)\n  log.level: must be one of"}},
 		"not running":       {[]string{"BIRD_ADMIN_LISTEN=127.0.0.1:1"}, []string{"-ready"}, 1, "", []string{"bird: not ready: dial tcp 127.0.0.1:1"}},
 		"any port":          {[]string{"BIRD_ADMIN_LISTEN=127.0.0.1:0"}, []string{"-ready"}, 1, "", []string{"bird: admin.listen has port 0"}},
 		"faults, and a variable that sets nothing": {[]string{"BIRD_LOG_LEVEL=x", "BIRD_ADMIN_LISTN=y"}, nil, 1, "", []string{
 			"bird: warning: the environment variable BIRD_ADMIN_LISTN sets no key; did you mean BIRD_ADMIN_LISTEN?\nbird: 1 fault in the configuration (environment)\n",
 		}},
-		"keys":  {[]string{"BIRD_TOKEN=hunter2"}, []string{"-config.keys", "-config.file", "missing"}, 0, "# BIRD_TOKEN\n", nil},
-		"print": {[]string{"BIRD_TOKEN=hunter2", "BIRD_TOKN=1"}, []string{"-config.print"}, 0, "token: <redacted>\n", []string{"did you mean BIRD_TOKEN?"}},
-		"usage": {nil, []string{"-nonsense"}, 2, "", []string{"flag provided but not defined: -nonsense", "usage: bird [flags]"}},
-		"help":  {nil, []string{"-help"}, 0, "", []string{"A bird.", "-config.file file", "-extra", "BIRD_LOG_LEVEL"}},
+		"keys":             {[]string{"BIRD_TOKEN=hunter2"}, []string{"-config.keys", "-config.file", "missing"}, 0, "# BIRD_TOKEN\n", nil},
+		"print":            {[]string{"BIRD_TOKEN=hunter2", "BIRD_TOKN=1"}, []string{"-config.print"}, 0, "token: <redacted>\n", []string{"did you mean BIRD_TOKEN?"}},
+		"set up and check": {nil, []string{"-setup", "-config.check"}, 2, "", []string{"-setup together with a flag that does something else", "usage: bird [flags]"}},
+		"usage":            {nil, []string{"-nonsense"}, 2, "", []string{"flag provided but not defined: -nonsense", "usage: bird [flags]"}},
+		"help":             {nil, []string{"-help"}, 0, "", []string{"A bird.", "-config.file file", "-extra", "BIRD_LOG_LEVEL"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := command(t, test.environ, test.args...)

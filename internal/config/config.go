@@ -224,8 +224,14 @@ func (s Spec[T]) parse(common *commonFlags, cfg *T) error {
 		}
 		return fmt.Errorf("%w: %w", ErrUsage, err)
 	}
-	if fs.NArg() > 0 {
-		err := fmt.Errorf("%w: unexpected argument %q", ErrUsage, fs.Arg(0))
+	var err error
+	switch {
+	case fs.NArg() > 0:
+		err = fmt.Errorf("%w: unexpected argument %q", ErrUsage, fs.Arg(0))
+	case common.setup && common.action() != Setup:
+		err = fmt.Errorf("%w: -setup together with a flag that does something else", ErrUsage)
+	}
+	if err != nil {
 		_, _ = fmt.Fprintln(s.Usage, err)
 		fs.Usage()
 		return err

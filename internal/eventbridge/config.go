@@ -228,7 +228,7 @@ func (c Config) Validate() error {
 	if name := c.instance(); len(name) > maxInstance || strings.Contains(name, "/") {
 		errs = append(errs, config.Fault("instance", "must have at most %d bytes and no /, got %q", maxInstance, name))
 	}
-	return errors.Join(append(errs, c.checkFlags(), c.checkFiles(), c.Setup.CheckKeepsBacklog("setup"))...)
+	return errors.Join(append(errs, c.checkFlags(), c.checkFiles(), c.Setup.RefuseEviction("setup"))...)
 }
 
 // checkFiles returns what is wrong with the files that the configuration names, even if the

@@ -16,12 +16,13 @@ func Setup(_ context.Context, cfg Config) ([]setup.Cluster, error) {
 	return []setup.Cluster{{
 		Path: "pulsar", Pulsar: cfg.Pulsar,
 		Namespaces: []setup.Namespace{{
-			Name: cfg.Topics.Namespace, Policies: cfg.Setup, Deduplication: true, KeepSubscriptions: true,
+			Path: "topics.namespace", Name: cfg.Topics.Namespace, Policies: cfg.Setup,
+			Deduplication: true, KeepSubscriptions: true, NeedsRetention: true,
 		}},
 		Topics: []setup.Topic{
 			{
-				Path: "topics.namespace", Name: topics.Registry(), Fixed: "changes of the registry have one order",
-				Subscription: registry.KeepSubscription, From: messaging.Earliest(),
+				Path: "topics.namespace", Name: topics.Registry(), WhyNoPartitions: "changes of the registry have one order",
+				Subscriptions: map[string]messaging.Position{registry.KeepSubscription: messaging.Earliest()},
 			},
 			{Path: "topics.namespace", Name: topics.Status()},
 		},

@@ -67,7 +67,7 @@ type Config struct {
 	Profile messaging.Profile `yaml:"profile"`
 
 	// Setup says what -setup creates at Pulsar. Nothing else uses it.
-	Setup setup.Topics `yaml:"setup"`
+	Setup setup.Section `yaml:"setup"`
 
 	// Tail and TailTopic come from the command line only, see Flags.
 	Tail      bool   `yaml:"-"`
@@ -114,7 +114,7 @@ func DefaultConfig() Config {
 		RequestTimeout: 10 * time.Second,
 		Limits:         remotewrite.DefaultLimits(),
 		Profile:        messaging.Ops(),
-		Setup:          setup.Topics{Policies: setup.Defaults()},
+		Setup:          setup.Section{Policies: setup.Defaults()},
 	}
 }
 

@@ -12,7 +12,7 @@ func Setup(_ context.Context, cfg Config) ([]setup.Cluster, error) {
 	c := setup.Cluster{Path: "pulsar", Pulsar: cfg.Pulsar}
 	topic := setup.Topic{
 		Path: "topic", Name: cfg.Topic, Partitions: cfg.Setup.Partitions,
-		Fixed: "a series would move to another partition, and its samples would lose their order",
+		WhyNoGrowth: "a series would move to another partition, and its samples would lose their order",
 	}
 	c.AddTopic(topic, cfg.Setup)
 	if cfg.Topics.OverflowTopic != "" {

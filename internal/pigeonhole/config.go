@@ -23,7 +23,7 @@ type Config struct {
 	// Routes to run. Default: none.
 	Routes []RouteConfig `yaml:"routes"`
 	// Setup says what -setup creates at Pulsar for the routes. Nothing else uses it.
-	Setup setup.Topics `yaml:"setup"`
+	Setup setup.Section `yaml:"setup"`
 }
 
 // InFlight is a bound on what is held in memory.
@@ -106,7 +106,7 @@ func DefaultConfig() Config {
 		Common:   app.DefaultCommon("127.0.0.1:9302"),
 		Name:     "pigeonhole",
 		InFlight: InFlight{Messages: 20_000, Bytes: 128 * config.MiB},
-		Setup:    setup.Topics{Policies: setup.Defaults()},
+		Setup:    setup.Section{Policies: setup.Defaults()},
 	}
 }
 

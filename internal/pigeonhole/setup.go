@@ -36,91 +36,88 @@ func (all *clusters) at(path string, cfg messaging.Config) *setup.Cluster {
 // set up.
 func Setup(ctx context.Context, cfg Config) ([]setup.Cluster, error) {
 	var all clusters
+	var errs []error
 	for i, route := range cfg.Routes {
-		if err := route.addTo(ctx, &all, fmt.Sprintf("routes[%d]", i), cfg.Setup); err != nil {
-			return nil, err
-		}
+		errs = append(errs, route.addTo(ctx, &all, fmt.Sprintf("routes[%d]", i), cfg.Setup))
 	}
-	return all, nil
+	return all, errors.Join(errs...)
 }
 
-func (c RouteConfig) addTo(ctx context.Context, all *clusters, path string, wanted setup.Topics) error {
+func (c RouteConfig) addTo(ctx context.Context, all *clusters, path string, wanted setup.Section) (err error) {
 	if source := c.Source.Pulsar; source != nil {
 		addSource(all.at(path+".source.pulsar", source.Config), path+".source.pulsar", source)
 	}
-	into := c.Sink
 	if sink := c.Sink.Pulsar; sink != nil {
-		cluster := all.at(path+".sink.pulsar", sink.Config)
-		to, fixed := c.destination()
+		name, fixed := c.destination()
 		if !fixed {
-			to = c.To
-		}
-		topic, err := c.topic(ctx, path+".to", into, to, wanted)
-		if err != nil {
-			return err
+			name = c.To
 		}
 		policies := wanted
 		policies.Deduplication = wanted.Deduplication || c.Guarantee == EffectivelyOnce
-		cluster.AddTopic(topic, policies)
+		err = c.addDestination(ctx, all.at(path+".sink.pulsar", sink.Config), path+".to", c.Sink, name, policies)
 	}
 	if !c.deadLetters() {
-		return nil
+		return err
 	}
 	path += ".dead_letter"
-	topic := setup.Topic{Path: path + ".to", Name: c.DeadLetter.To} // of any number of partitions
-	if own := c.DeadLetter.Sink; own != nil && own.Pulsar != nil {
-		if own.Pulsar.FollowsSource() {
-			var err error
-			if topic, err = c.topic(ctx, topic.Path, *own, topic.Name, wanted); err != nil {
-				return err
-			}
-		}
-		all.at(path+".sink.pulsar", own.Pulsar.Config).AddTopic(topic, wanted)
-	} else if own == nil && into.Pulsar != nil {
-		all.at(path, into.Pulsar.Config).AddTopic(topic, wanted)
+	sink, sinkPath := c.Sink, path
+	if c.DeadLetter.Sink != nil {
+		sink, sinkPath = *c.DeadLetter.Sink, path+".sink.pulsar"
 	}
-	return nil
+	if sink.Pulsar == nil {
+		return err
+	}
+	cluster := all.at(sinkPath, sink.Pulsar.Config)
+	if c.DeadLetter.Sink != nil && sink.Pulsar.FollowsSource() {
+		return errors.Join(err, c.addDestination(ctx, cluster, path+".to", sink, c.DeadLetter.To, wanted))
+	}
+	cluster.AddTopic(setup.Topic{Path: path + ".to", Name: c.DeadLetter.To}, wanted) // of any number of partitions
+	return err
 }
 
-// topic returns a destination. If messages keep the number of their partition, it has at least as
-// many partitions as the source.
-func (c RouteConfig) topic(ctx context.Context, path string, to SinkConfig, name string, wanted setup.Topics) (setup.Topic, error) {
+// addDestination adds a topic that is published to. If messages keep the number of their partition,
+// it has at least as many partitions as the source.
+func (c RouteConfig) addDestination(ctx context.Context, cluster *setup.Cluster, path string, sink SinkConfig, name string, wanted setup.Section) error {
 	t := setup.Topic{Path: path, Name: name, Partitions: wanted.Partitions}
-	if !to.Pulsar.FollowsSource() {
-		t.Fixed = "a key would move to another partition, and its messages would lose their order"
-		return t, nil
-	}
 	_, from := c.Source.section()
 	source, numbered := from.(partitionedSource)
-	if !numbered || strings.Contains(name, "{") {
-		return t, nil
+	switch {
+	case !sink.Pulsar.FollowsSource():
+		t.WhyNoGrowth = "a key would move to another partition, and its messages would lose their order"
+	case numbered && !strings.Contains(name, "{"):
+		ctx, cancel := context.WithTimeout(ctx, sourceTimeout)
+		defer cancel()
+		_, widest, err := widestTopic(ctx, source)
+		if len(source.Names()) == 0 {
+			err = errors.New("its topics are those of a pattern")
+		}
+		if err != nil && wanted.Partitions == 0 {
+			return config.Fault(path, "as many partitions as the source has, which is not known (%s): set setup.partitions", trial.Plain(err))
+		}
+		if err != nil {
+			cluster.Notes = append(cluster.Notes, fmt.Sprintf("%s: setup.partitions is used: it is not known how many the source has (%s)", path, trial.Plain(err)))
+		}
+		if widest > 1 || wanted.Partitions > 0 {
+			t.Partitions = max(wanted.Partitions, widest)
+		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, sourceTimeout)
-	defer cancel()
-	_, widest, err := widestTopic(ctx, source)
-	if len(source.Names()) == 0 {
-		err = errors.New("its topics are those of a pattern")
-	}
-	if err != nil && wanted.Partitions == 0 {
-		return t, config.Fault(path, "as many partitions as the source has, which is not known (%s): set setup.partitions", trial.Plain(err))
-	}
-	if widest > 1 || wanted.Partitions > 0 {
-		t.Partitions = max(wanted.Partitions, widest)
-	}
-	return t, nil
+	cluster.AddTopic(t, wanted)
+	return nil
 }
 
 // addSource adds the subscription of a source: what is published before the first start waits in it.
 // Its topics belong to others.
-func addSource(to *setup.Cluster, path string, source *pulsar.SourceConfig) {
+func addSource(cluster *setup.Cluster, path string, source *pulsar.SourceConfig) {
 	from := messaging.Earliest()
 	if source.StartAt == messaging.StartLatest {
 		from = messaging.Latest()
 	}
 	for _, topic := range source.Topics {
-		to.Topics = append(to.Topics, setup.Topic{Path: path + ".topics", Name: topic, Foreign: true, Subscription: source.Subscription, From: from})
+		cluster.Topics = append(cluster.Topics, setup.Topic{
+			Path: path + ".topics", Name: topic, OthersCreateIt: true, Subscriptions: map[string]messaging.Position{source.Subscription: from},
+		})
 	}
 	if source.Pattern != "" {
-		to.Notes = append(to.Notes, path+".pattern "+source.Pattern+": its subscriptions are created when the service runs")
+		cluster.Notes = append(cluster.Notes, path+".pattern "+source.Pattern+": its subscriptions are created when the service runs")
 	}
 }

@@ -38,8 +38,8 @@ type BacklogQuota struct {
 	Policy messaging.BacklogPolicy `yaml:"policy"`
 }
 
-// Topics is the section of a service that publishes to topics of its configuration.
-type Topics struct {
+// Section is the section of a service that publishes to topics of its configuration.
+type Section struct {
 	Policies `yaml:",inline"`
 	// Clusters are the Pulsar clusters that the namespaces are replicated between, this one too.
 	// They must know each other. Default: not changed.
@@ -73,15 +73,15 @@ func (p Policies) Validate() error {
 }
 
 // Validate returns every fault of the section.
-func (t Topics) Validate() error {
-	if t.Partitions < 0 {
-		return config.Fault("partitions", "must be >= 0, got %d", t.Partitions)
+func (s Section) Validate() error {
+	if s.Partitions < 0 {
+		return config.Fault("partitions", "must be >= 0, got %d", s.Partitions)
 	}
 	return nil
 }
 
-// CheckKeepsBacklog returns a fault for a quota that loses messages. path is the section's.
-func (p Policies) CheckKeepsBacklog(path string) error {
+// RefuseEviction returns a fault for a quota that loses messages. path is the section's.
+func (p Policies) RefuseEviction(path string) error {
 	if p.BacklogQuota.Policy == messaging.EvictBacklog {
 		return config.Fault(path+".backlog_quota.policy", "must not be %s: what it removes is lost", messaging.EvictBacklog)
 	}

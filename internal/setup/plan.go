@@ -20,52 +20,45 @@ type plan struct {
 	tenants []string // that the plan has looked at
 }
 
-// line is a line of the diff. Lines of changes have do, which makes the change.
+// line is a line of the diff. Lines of changes have change, which makes it.
 type line struct {
 	sign, text string
-	do         func(context.Context) error
+	change     func(context.Context) error
 }
 
 // Signs of lines.
 const (
-	stays = "  "
-	added = "+ "
-	gone  = "- "
+	stays    = "  "
+	added    = "+ "
+	replaced = "- "
 )
 
 func (p *plan) same(format string, args ...any) {
 	p.lines = append(p.lines, line{sign: stays, text: fmt.Sprintf(format, args...)})
 }
 
-func (p *plan) add(text string, do func(context.Context) error) {
-	p.lines = append(p.lines, line{sign: added, text: text, do: do})
+func (p *plan) add(text string, change func(context.Context) error) {
+	p.lines = append(p.lines, line{sign: added, text: text, change: change})
 }
 
 // policy compares a policy of an object. have is empty if the object has none.
-func (p *plan) policy(object, have, want string, do func(context.Context) error) {
+func (p *plan) policy(object, have, want string, change func(context.Context) error) {
 	if have == want {
 		p.same("%s: %s", object, have)
 		return
 	}
 	if have != "" {
-		p.lines = append(p.lines, line{sign: gone, text: object + ": " + have})
+		p.lines = append(p.lines, line{sign: replaced, text: object + ": " + have})
 	}
-	p.add(object+": "+want, do)
+	p.add(object+": "+want, change)
 }
 
-func (p *plan) changes() (n int) {
-	for _, l := range p.lines {
-		if l.do != nil {
-			n++
-		}
-	}
-	return n
-}
+func (p *plan) changes() int { return len(p.changeTexts()) }
 
-// texts returns the changes.
-func (p *plan) texts() (all []string) {
+// changeTexts returns what the changes are.
+func (p *plan) changeTexts() (all []string) {
 	for _, l := range p.lines {
-		if l.do != nil {
+		if l.change != nil {
 			all = append(all, l.text)
 		}
 	}
@@ -82,14 +75,16 @@ func (p *plan) write(out io.Writer) error {
 	return nil
 }
 
-// make looks at the cluster. It goes on after an error, and returns all of them.
-func (p *plan) make(ctx context.Context, c Cluster) error {
+// compare looks at the cluster. It goes on after an error, and returns all of them.
+func (p *plan) compare(ctx context.Context, c Cluster) error {
 	p.same("%s.admin_url %s", c.Path, c.Pulsar.AdminURL)
 	var errs []error
 	for _, n := range c.Namespaces {
-		errs = append(errs, p.namespace(ctx, n))
+		if err := p.namespace(ctx, n); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", n.Path, err))
+		}
 	}
-	for _, t := range c.Topics {
+	for _, t := range p.mergeTopics(c.Topics) {
 		if err := p.topic(ctx, t); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", t.Path, err))
 		}
@@ -102,30 +97,51 @@ func (p *plan) make(ctx context.Context, c Cluster) error {
 
 func (p *plan) namespace(ctx context.Context, want Namespace) error {
 	n, object := p.client.Namespace(want.Name), "namespace "+want.Name
-	have, err := n.ReplicationClusters(ctx)
-	switch exists := !errors.Is(err, messaging.ErrNotFound); {
-	case err != nil && exists:
+	if err := p.ownCluster(ctx, want.Clusters); err != nil {
 		return err
-	case !exists:
+	}
+	have, err := n.ReplicationClusters(ctx)
+	if ignoreNotFound(err) != nil {
+		return err
+	}
+	more, missing := lacking(want.Clusters, have), err != nil
+	if missing || len(more) > 0 {
 		if err := p.tenant(ctx, want.Name, want.Clusters); err != nil {
 			return err
 		}
+	}
+	if missing {
 		p.add(object, n.Create)
-	default:
+	} else {
 		p.same("%s", object)
 	}
-	if more := lacking(want.Clusters, have); len(more) > 0 {
-		if err := p.tenant(ctx, want.Name, want.Clusters); err != nil {
-			return err
-		}
-		clusters := slices.Concat(have, more)
-		p.policy(object+": clusters", names(have), names(clusters), func(ctx context.Context) error {
-			return n.SetReplicationClusters(ctx, clusters)
+	if len(want.Clusters) > 0 {
+		p.policy(object+": clusters", names(have), names(slices.Concat(have, more)), func(ctx context.Context) error {
+			now, err := n.ReplicationClusters(ctx) // a new namespace has this cluster
+			if err != nil {
+				return err
+			}
+			return n.SetReplicationClusters(ctx, slices.Concat(now, lacking(want.Clusters, now)))
 		})
-	} else if len(want.Clusters) > 0 {
-		p.same("%s: clusters: %s", object, names(have))
 	}
-	return errors.Join(p.deduplication(ctx, n, object, want), p.subscriptions(ctx, n, object, want), p.bounds(ctx, n, object, want))
+	return errors.Join(p.deduplication(ctx, n, object, want), p.subscriptions(ctx, n, object, want), p.retentionAndQuota(ctx, n, object, want))
+}
+
+// ownCluster returns an error if clusters lacks this one: the namespace would leave it. Only a
+// superuser may ask for its name.
+func (p *plan) ownCluster(ctx context.Context, clusters []string) error {
+	if len(clusters) == 0 {
+		return nil
+	}
+	own, err := p.client.ClusterName(ctx)
+	switch {
+	case errors.Is(err, messaging.ErrAuthorization):
+		return nil
+	case err == nil && !slices.Contains(clusters, own):
+		return fmt.Errorf("setup.clusters lacks %s, the cluster of this admin_url", own)
+	default:
+		return err
+	}
 }
 
 // tenant compares the tenant of a namespace. A role that may not look at it goes on as if the tenant
@@ -157,8 +173,8 @@ func (p *plan) tenant(ctx context.Context, namespace string, want []string) erro
 	return nil
 }
 
-// unset makes no error of a namespace that does not exist yet: it has no policies.
-func unset(err error) error {
+// ignoreNotFound makes no error of a namespace that does not exist yet: it has no policies.
+func ignoreNotFound(err error) error {
 	if errors.Is(err, messaging.ErrNotFound) {
 		return nil
 	}
@@ -170,7 +186,7 @@ func (p *plan) deduplication(ctx context.Context, n messaging.Namespace, object 
 		return nil
 	}
 	on, set, err := n.Deduplication(ctx)
-	if unset(err) != nil {
+	if ignoreNotFound(err) != nil {
 		return err
 	}
 	have := ""
@@ -186,7 +202,7 @@ func (p *plan) subscriptions(ctx context.Context, n messaging.Namespace, object 
 		return nil
 	}
 	after, set, err := n.SubscriptionExpiration(ctx)
-	if unset(err) != nil {
+	if ignoreNotFound(err) != nil {
 		return err
 	}
 	have := ""
@@ -197,111 +213,57 @@ func (p *plan) subscriptions(ctx context.Context, n messaging.Namespace, object 
 	return nil
 }
 
-// bounds compares retention and backlog quota. Pulsar refuses a quota that is not below the
-// retention: a quota that becomes smaller is set first, another one last.
-func (p *plan) bounds(ctx context.Context, n messaging.Namespace, object string, want Namespace) error {
-	wanted, change := want.retention()
-	kept, set, err := n.Retention(ctx)
-	retention := func() {
-		if change {
-			p.policy(object+": retention", retentionText(kept, set), retentionText(wanted, true), func(ctx context.Context) error {
-				return n.SetRetention(ctx, wanted)
-			})
+// retentionAndQuota compares both. Pulsar refuses a quota that is not below the retention: a quota
+// that becomes smaller is set first, another one last.
+func (p *plan) retentionAndQuota(ctx context.Context, n messaging.Namespace, object string, want Namespace) error {
+	kept, keptSet, err := n.Retention(ctx)
+	if ignoreNotFound(err) != nil {
+		return err
+	}
+	held, heldSet, err := n.BacklogQuota(ctx)
+	if ignoreNotFound(err) != nil {
+		return err
+	}
+	retention, setRetention := want.retention()
+	if !setRetention {
+		retention = kept
+	}
+	quota, setQuota := messaging.BacklogQuota{Bytes: int64(want.BacklogQuota.Bytes), Policy: want.BacklogQuota.Policy}, want.BacklogQuota.Bytes > 0
+	if !setQuota {
+		quota = held
+	}
+	wantedRetention, wantedQuota := retentionText(retention, true), quotaText(quota, true)
+	if (setRetention || setQuota) && retention.Time > 0 && retention.Size > 0 && quota.Bytes >= retention.Size {
+		return fmt.Errorf("setup: %s would have retention %s and backlog quota %s: Pulsar wants a quota below the size", object, wantedRetention, wantedQuota)
+	}
+	compareQuota := func() {
+		if setQuota {
+			p.policy(object+": backlog quota", quotaText(held, heldSet), wantedQuota, func(ctx context.Context) error { return n.SetBacklogQuota(ctx, quota) })
+		} else if held.Policy == messaging.EvictBacklog {
+			p.same("%s: backlog quota: %s: messages can be lost", object, wantedQuota)
 		}
 	}
-	if unset(err) != nil {
-		return err
+	smaller := quota.Bytes < held.Bytes
+	if smaller {
+		compareQuota()
 	}
-	quota := messaging.BacklogQuota{Bytes: int64(want.BacklogQuota.Bytes), Policy: want.BacklogQuota.Policy}
-	if quota.Bytes == 0 {
-		retention()
-		return nil
+	if setRetention {
+		if keptSet && (below(int64(retention.Time), int64(kept.Time)) || below(retention.Size, kept.Size)) {
+			wantedRetention += " (smaller: brokers delete what is older)"
+		}
+		p.policy(object+": retention", retentionText(kept, keptSet), wantedRetention, func(ctx context.Context) error { return n.SetRetention(ctx, retention) })
+	} else if want.NeedsRetention && kept == (messaging.Retention{}) {
+		p.same("%s: retention: not set, and the service needs it: set setup.retention", object)
 	}
-	held, quotaSet, err := n.BacklogQuota(ctx)
-	if unset(err) != nil {
-		return err
-	}
-	first := quotaSet && quota.Bytes < held.Bytes
-	if !first {
-		retention()
-	}
-	p.policy(object+": backlog quota", quotaText(held, quotaSet), quotaText(quota, true), func(ctx context.Context) error {
-		return n.SetBacklogQuota(ctx, quota)
-	})
-	if first {
-		retention()
+	if !smaller {
+		compareQuota()
 	}
 	return nil
 }
 
-func (p *plan) topic(ctx context.Context, want Topic) error {
-	t, object := p.client.Topic(want.Name), "topic "+want.Name
-	if strings.HasPrefix(want.Name, "non-persistent://") {
-		p.same("%s: not created, because it is not persistent", object)
-		return nil
-	}
-	have, err := t.Partitions(ctx)
-	switch missing := errors.Is(err, messaging.ErrNotFound); {
-	case err != nil && !missing:
-		return err
-	case missing && want.Foreign:
-		p.same("%s: does not exist: whoever publishes to it creates it", object)
-		return nil
-	case missing:
-		p.add(object+": "+partitions(want.Partitions), func(ctx context.Context) error { return t.Create(ctx, want.Partitions) })
-	case want.Foreign:
-	default:
-		if err := p.partitions(t, object, have, want); err != nil {
-			return err
-		}
-	}
-	if want.Subscription == "" {
-		return nil
-	}
-	var there []string
-	if err == nil {
-		if there, err = t.Subscriptions(ctx); err != nil {
-			return err
-		}
-	}
-	object += ": subscription " + want.Subscription
-	if slices.Contains(there, want.Subscription) {
-		p.same("%s", object)
-		return nil
-	}
-	p.add(object, func(ctx context.Context) error { return t.Subscription(want.Subscription).Create(ctx, want.From) })
-	return nil
-}
-
-// partitions compares the partitions of a topic that exists.
-func (p *plan) partitions(t messaging.Topic, object string, have int, want Topic) error {
-	needed := max(want.Partitions, 1)
-	switch count := max(have, 1); {
-	case count == needed:
-		p.same("%s: %s", object, partitions(have))
-	case count > needed && (want.Partitions > 0 || want.Fixed == ""):
-		p.same("%s: %s, which stay: %s would do", object, partitions(have), partitions(want.Partitions))
-	case count > needed:
-		return fmt.Errorf("%s has %s and must have none: %s: delete it", object, partitions(have), want.Fixed)
-	case have == 0:
-		return fmt.Errorf("%s has no partitions and must have %d: partitions cannot be added to such a topic: delete it, or name another one", object, want.Partitions)
-	case want.Fixed != "":
-		return fmt.Errorf("%s has %s and must have %d: partitions cannot be added: %s: name another topic, or keep %d", object, partitions(have), want.Partitions, want.Fixed, have)
-	default:
-		p.policy(object, partitions(have), partitions(want.Partitions), func(ctx context.Context) error { return t.SetPartitions(ctx, want.Partitions) })
-	}
-	return nil
-}
-
-func partitions(n int) string {
-	switch n {
-	case 0:
-		return "no partitions"
-	case 1:
-		return "1 partition"
-	default:
-		return fmt.Sprintf("%d partitions", n)
-	}
+// below compares bounds that may be unlimited.
+func below(a, b int64) bool {
+	return a != messaging.Unlimited && (a < b || b == messaging.Unlimited)
 }
 
 func names(all []string) string { return strings.Join(all, ", ") }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/setup"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -50,4 +51,14 @@ func TestWithoutSuperuser(t *testing.T) {
 	require.ErrorIs(t, err, messaging.ErrAuthorization)
 	as("owner")
 	require.Contains(t, w.apply(), "  pulsar.admin_url ADMIN\n+ namespace TENANT/n\n")
+
+	// The role may not ask for the cluster's name: a new namespace stays in its cluster.
+	w.admin(http.MethodPut, "clusters/elsewhere", map[string]any{"serviceUrl": srv.AdminURL(), "brokerServiceUrl": srv.URL()})
+	w.admin(http.MethodPost, "tenants/"+w.tenant, map[string]any{"allowedClusters": []string{"standalone", "elsewhere"}, "adminRoles": []string{"owner"}})
+	w.Namespaces, w.Topics = []setup.Namespace{{Name: w.tenant + "/two", Clusters: []string{"elsewhere"}}}, nil
+	require.Contains(t, w.apply(), "+ namespace TENANT/two: clusters: elsewhere\n")
+	var clusters []string
+	require.NoError(t, srv.Admin(t.Context(), http.MethodGet, "/admin/v2/namespaces/"+w.tenant+"/two/replication", nil, &clusters))
+	require.ElementsMatch(t, []string{"standalone", "elsewhere"}, clusters)
+	w.admin(http.MethodPost, "namespaces/"+w.tenant+"/two/replication", []string{"standalone"}) // without it the tenant cannot be deleted
 }

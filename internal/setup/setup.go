@@ -27,23 +27,26 @@ type Cluster struct {
 
 // Namespace is a namespace that must exist, with its policies.
 type Namespace struct {
+	Path string // of the key that leads to it
 	Name string // tenant/namespace
 	Policies
 	Clusters          []string // empty: not changed
 	Deduplication     bool     // false: not changed
 	KeepSubscriptions bool     // subscriptions do not expire
+	NeedsRetention    bool     // the service reads what is acknowledged
 }
 
 // Topic is a topic that must exist.
 type Topic struct {
 	Path       string // of the key that leads to it
 	Name       string
-	Partitions int    // at least; 0: it is created without partitions
-	Fixed      string // why the number of partitions cannot be changed; empty: partitions can be added
-	Foreign    bool   // others create the topic: only the subscription is created
-	// Subscription is created at From, unless it is empty.
-	Subscription string
-	From         messaging.Position
+	Partitions int // at least; 0: it is created without partitions
+	// WhyNoGrowth says why partitions cannot be added; empty: they can.
+	WhyNoGrowth string
+	// WhyNoPartitions says why the topic must have none; empty: more than wanted may stay.
+	WhyNoPartitions string
+	OthersCreateIt  bool                          // only the subscriptions are created
+	Subscriptions   map[string]messaging.Position // by name: where they begin
 }
 
 // AddNamespace adds a namespace. Its deduplication is on if it is on in one of the namespaces of
@@ -60,10 +63,10 @@ func (c *Cluster) AddNamespace(n Namespace) {
 
 // AddTopic adds a topic with its namespace, which gets the policies of s. If the topic's name has
 // placeholders in braces, it adds only the namespace, and that only if it has none.
-func (c *Cluster) AddTopic(t Topic, s Topics) {
+func (c *Cluster) AddTopic(t Topic, s Section) {
 	namespace, fixed := NamespaceOf(t.Name)
 	if fixed {
-		c.AddNamespace(Namespace{Name: namespace, Policies: s.Policies, Clusters: s.Clusters, Deduplication: s.Deduplication})
+		c.AddNamespace(Namespace{Path: t.Path, Name: namespace, Policies: s.Policies, Clusters: s.Clusters, Deduplication: s.Deduplication})
 	}
 	switch {
 	case !strings.Contains(t.Name, "{"):
@@ -113,7 +116,7 @@ func Run(ctx context.Context, clusters []Cluster, apply bool, out io.Writer) (ch
 			continue
 		}
 		defer closeClient()
-		if err := p.make(ctx, c); err != nil {
+		if err := p.compare(ctx, c); err != nil {
 			errs = append(errs, err)
 		}
 		if err := p.write(out); err != nil {
@@ -148,41 +151,39 @@ func (c Cluster) open() (p *plan, closeClient func(), err error) {
 	}, nil
 }
 
-// apply makes the changes, and looks until nothing is left to change. It tries a change that failed
-// again, for another process may have made the same change at the same time.
+// apply makes the changes, looks what is left, and makes that, until nothing is. Another process may
+// have made the same change at the same time, and a change may take some time to become visible.
 func (p *plan) apply(ctx context.Context, c Cluster) error {
-	failed := p.do(ctx)
+	failed := p.makeChanges(ctx)
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	for attempt := 1; ; {
+	for attempt := 1; ; attempt++ {
 		now := &plan{client: p.client}
-		switch err := now.make(ctx, c); {
+		switch err := now.compare(ctx, c); {
 		case err != nil:
 			return errors.Join(failed, err)
 		case now.changes() == 0:
 			return nil
-		case failed != nil && attempt == attempts:
+		case failed != nil && attempt >= attempts:
 			return failed
-		case failed != nil:
-			attempt++
-			failed = now.do(ctx)
 		}
 		select {
 		case <-time.After(settlePause):
 		case <-ctx.Done():
-			return fmt.Errorf("%s: changes were accepted and are not visible: %s: %w", c.Path, strings.Join(now.texts(), "; "), ctx.Err())
+			return fmt.Errorf("%s: changes were accepted and are not visible: %s: %w", c.Path, strings.Join(now.changeTexts(), "; "), ctx.Err())
 		}
+		failed = now.makeChanges(ctx)
 	}
 }
 
-// do makes the changes in their order, up to the first that fails. What exists already was created
-// since the plan was made.
-func (p *plan) do(ctx context.Context) error {
+// makeChanges makes the changes in their order, up to the first that fails. What exists already was
+// created since the plan was made.
+func (p *plan) makeChanges(ctx context.Context) error {
 	for _, l := range p.lines {
-		if l.do == nil {
+		if l.change == nil {
 			continue
 		}
-		if err := l.do(ctx); err != nil && !errors.Is(err, messaging.ErrExists) {
+		if err := l.change(ctx); err != nil && !errors.Is(err, messaging.ErrExists) {
 			return err
 		}
 	}

@@ -48,7 +48,7 @@ func full(t *testing.T, srv *stack.PulsarServer) *world {
 		},
 	}}
 	w.Topics = []setup.Topic{
-		{Path: "topic", Name: w.topic("plain"), Subscription: "keep"},
+		{Path: "topic", Name: w.topic("plain"), Subscriptions: map[string]messaging.Position{"keep": {}}},
 		{Path: "topic", Name: w.topic("wide"), Partitions: 4},
 	}
 	w.Notes = []string{"a note"}
@@ -169,7 +169,7 @@ func TestDifferent(t *testing.T) {
 - namespace TENANT/n: subscriptions expire: after 1h30m0s
 + namespace TENANT/n: subscriptions expire: never
 - namespace TENANT/n: retention: 24h0m0s, 1GiB
-+ namespace TENANT/n: retention: 1h0m0s, any size
++ namespace TENANT/n: retention: 1h0m0s, any size (smaller: brokers delete what is older)
 - namespace TENANT/n: backlog quota: 512MiB, producer_request_hold
 + namespace TENANT/n: backlog quota: 1TiB, producer_exception
   topic persistent://TENANT/n/plain: no partitions
@@ -186,11 +186,11 @@ func TestDifferent(t *testing.T) {
 
 	// What is not wanted stays as it is.
 	w.Namespaces[0] = setup.Namespace{Name: w.Namespaces[0].Name}
-	w.Topics = []setup.Topic{{Path: "topic", Name: w.topic("wide"), Partitions: 2, Fixed: "of the order"}, {Path: "topic", Name: w.topic("plain")}}
+	w.Topics = []setup.Topic{{Path: "topic", Name: w.topic("wide"), Partitions: 2, WhyNoGrowth: "of the order"}, {Path: "topic", Name: w.topic("plain")}}
 	text, changes, err := w.run(true)
 	require.NoError(t, err)
 	require.Zero(t, changes)
-	require.Contains(t, text, "  topic persistent://TENANT/n/wide: 6 partitions, which stay: 2 partitions would do\n")
+	require.Contains(t, text, "  topic persistent://TENANT/n/wide: 6 partitions, more than wanted, not changed\n")
 }
 
 // What cannot be is an error, and nothing is changed then.
@@ -200,8 +200,8 @@ func TestImpossible(t *testing.T) {
 	w.apply()
 	ways := map[string]setup.Topic{
 		"has no partitions and must have 2: partitions cannot be added to such a topic": {Name: w.topic("plain"), Partitions: 2},
-		"has 4 partitions and must have 6: partitions cannot be added: of the order":    {Name: w.topic("wide"), Partitions: 6, Fixed: "of the order"},
-		"has 4 partitions and must have none: of the order":                             {Name: w.topic("wide"), Fixed: "of the order"},
+		"has 4 partitions and must have 6: partitions cannot be added: of the order":    {Name: w.topic("wide"), Partitions: 6, WhyNoGrowth: "of the order"},
+		"has 4 partitions and must have none: of the order":                             {Name: w.topic("wide"), WhyNoPartitions: "of the order"},
 	}
 	w.Namespaces[0].Retention.Time = time.Hour
 	for want, topic := range ways {
@@ -211,12 +211,12 @@ func TestImpossible(t *testing.T) {
 			text, changes, err := w.run(apply)
 			require.ErrorContains(t, err, "some.key: topic "+topic.Name+" "+want)
 			require.Equal(t, 1, changes, "of the retention, which is not made")
-			require.Contains(t, text, "+ namespace TENANT/n: retention: 1h0m0s, 1GiB\n")
+			require.Contains(t, text, "+ namespace TENANT/n: retention: 1h0m0s, 1GiB (smaller: brokers delete what is older)\n")
 		}
 	}
 
 	w.Topics = nil
-	w.Namespaces[0].Clusters = []string{"elsewhere"}
+	w.Namespaces[0].Clusters = []string{"standalone", "elsewhere"}
 	_, _, err := w.run(true)
 	require.ErrorContains(t, err, "lusters do not exist", "of Pulsar")
 
@@ -226,18 +226,18 @@ func TestImpossible(t *testing.T) {
 }
 
 // A topic of others gets a subscription once it is there.
-func TestForeignTopic(t *testing.T) {
+func TestTopicOfOthers(t *testing.T) {
 	t.Parallel()
 	w := full(t, stack.Pulsar(t))
 	w.apply()
 	w.Namespaces = nil
 	w.Topics = []setup.Topic{
-		{Path: "topics", Name: w.topic("missing"), Foreign: true, Subscription: "ours"},
-		{Path: "topics", Name: w.topic("wide"), Foreign: true, Subscription: "ours", From: messaging.Latest()},
+		{Path: "topics", Name: w.topic("missing"), OthersCreateIt: true, Subscriptions: map[string]messaging.Position{"ours": {}}},
+		{Path: "topics", Name: w.topic("wide"), OthersCreateIt: true, Subscriptions: map[string]messaging.Position{"ours": messaging.Latest()}},
 		{Path: "topics", Name: strings.Replace(w.topic("passing"), "persistent", "non-persistent", 1)},
 	}
 	text := w.apply()
-	require.Contains(t, text, "  topic persistent://TENANT/n/missing: does not exist: whoever publishes to it creates it\n")
+	require.Contains(t, text, "  topic persistent://TENANT/n/missing: not there yet: no subscription is created\n")
 	require.Contains(t, text, "+ topic persistent://TENANT/n/wide: subscription ours\n")
 	require.Contains(t, text, "  topic non-persistent://TENANT/n/passing: not created, because it is not persistent\n")
 }
@@ -278,9 +278,9 @@ func TestClusters(t *testing.T) {
 	w.admin(http.MethodPost, "tenants/"+w.tenant, info{[]string{"owner"}, []string{"zone-a"}})
 	w.Namespaces[0].Clusters = []string{"zone-b", "zone-a"}
 	require.Equal(t, `  pulsar.admin_url ADMIN
-  namespace TENANT/n
 - tenant TENANT: clusters: zone-a
 + tenant TENANT: clusters: zone-a, zone-b
+  namespace TENANT/n
 - namespace TENANT/n: clusters: zone-a
 + namespace TENANT/n: clusters: zone-a, zone-b
 `, w.apply())

@@ -211,7 +211,7 @@ func (c Config) Validate() error {
 		config.CheckOneOf("flush", c.Flush, flushRefuse, flushZone, flushReplicate),
 		checkUsers(c.Users),
 		c.checkCluster(),
-		c.Setup.CheckKeepsBacklog("setup"),
+		c.Setup.RefuseEviction("setup"),
 	}
 	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
 	if !validZone(c.Zone) {

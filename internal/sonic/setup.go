@@ -25,15 +25,16 @@ func Setup(_ context.Context, cfg Config) ([]setup.Cluster, error) {
 	c := setup.Cluster{Path: "pulsar", Pulsar: cfg.Pulsar}
 	namespace, _ := setup.NamespaceOf(cfg.Topic)
 	c.AddNamespace(setup.Namespace{
-		Name: namespace, Policies: cfg.Setup.Policies, Clusters: cfg.Setup.Clusters, Deduplication: true, KeepSubscriptions: true,
+		Path: "topic", Name: namespace, Policies: cfg.Setup.Policies, Clusters: cfg.Setup.Clusters,
+		Deduplication: true, KeepSubscriptions: true, NeedsRetention: true,
 	})
 	if !cfg.isAlone() && len(cfg.Setup.Clusters) == 0 {
 		c.Notes = append(c.Notes, "setup.clusters is empty: whether the namespace is replicated is not looked at")
 	}
 	for _, zone := range cfg.zones() {
-		t := setup.Topic{Path: "topic", Name: cfg.topicOf(zone), Fixed: "the effects of a zone have one order"}
+		t := setup.Topic{Path: "topic", Name: cfg.topicOf(zone), WhyNoPartitions: "the effects of a zone have one order"}
 		if zone != cfg.Zone {
-			t.Subscription, t.From = cfg.applier(zone, "").Subscription(), messaging.Earliest()
+			t.Subscriptions = map[string]messaging.Position{cfg.applier(zone, "").Subscription(): messaging.Earliest()}
 		}
 		c.Topics = append(c.Topics, t)
 	}

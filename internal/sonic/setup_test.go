@@ -17,7 +17,7 @@ func TestSetupOfOneZone(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, all, 1)
 	assert.Equal(t, "public/default", all[0].Namespaces[0].Name)
-	assert.Equal(t, []setup.Topic{{Path: "topic", Name: "persistent://public/default/sonic-default-0", Fixed: "the effects of a zone have one order"}}, all[0].Topics)
+	assert.Equal(t, []setup.Topic{{Path: "topic", Name: "persistent://public/default/sonic-default-0", WhyNoPartitions: "the effects of a zone have one order"}}, all[0].Topics)
 	assert.Empty(t, all[0].Notes)
 
 	cfg.Redis.Cluster = true

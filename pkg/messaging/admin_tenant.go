@@ -50,6 +50,15 @@ func (t Tenant) manage(ctx context.Context, what string, do func(context.Context
 	})
 }
 
+// ClusterName returns the name of this cluster. That needs a superuser.
+func (c *Client) ClusterName(ctx context.Context) (name string, err error) {
+	err = c.manage(ctx, "name of the cluster", func(ctx context.Context, a *admin.Client) (err error) {
+		name, err = a.ClusterName(ctx)
+		return err
+	})
+	return name, err
+}
+
 // Clusters lists the names of the clusters that this one knows, its own too.
 func (c *Client) Clusters(ctx context.Context) (names []string, err error) {
 	err = c.manage(ctx, "clusters", func(ctx context.Context, a *admin.Client) (err error) {

@@ -135,7 +135,7 @@ func TestNightingaleRunsOnItsSetup(t *testing.T) {
 	c.refuses("nightingale", with(keys, "pulsar.admin_url", ""), "nightingale: pulsar.admin_url: must be set for -setup and -setup.plan")
 	text, problem, err := c.once("nightingale", "-setup.plan", with(with(keys, "topic", "persistent://"+c.ns+"/{tenant}"), "setup.partitions", "2"))
 	require.NoError(t, err, problem)
-	require.Contains(t, text, "  topic persistent://NS/rest: 3 partitions, which stay: 2 partitions would do\n")
+	require.Contains(t, text, "  topic persistent://NS/rest: 3 partitions, more than wanted, not changed\n")
 	require.Contains(t, text, "  topic persistent://NS/{tenant}: its topics depend on what is sent, and are not created\n")
 
 	p := run(t, "nightingale", keys)
@@ -259,6 +259,7 @@ func TestEventbridgeRunsOnItsSetup(t *testing.T) {
 + namespace NS
 + namespace NS: deduplication: on
 + namespace NS: subscriptions expire: never
+  namespace NS: retention: not set, and the service needs it: set setup.retention
 + topic persistent://NS/eventbridge-registry: no partitions
 + topic persistent://NS/eventbridge-registry: subscription keep
 + topic persistent://NS/eventbridge-status: no partitions

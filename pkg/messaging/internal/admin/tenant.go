@@ -6,6 +6,15 @@ import (
 	"net/url"
 )
 
+// ClusterName returns the name of this cluster.
+func (c *Client) ClusterName(ctx context.Context) (string, error) {
+	var broker struct {
+		ClusterName string `json:"clusterName"`
+	}
+	err := c.get(ctx, "/admin/v2/brokers/configuration/runtime", &broker)
+	return broker.ClusterName, err
+}
+
 // Clusters lists the clusters that this one knows, itself too.
 func (c *Client) Clusters(ctx context.Context) ([]string, error) {
 	var names []string

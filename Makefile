@@ -118,7 +118,7 @@ lint: need-go ## Check style, imports between parts, go.mod and scripts
 .PHONY: helm-test
 helm-test: build ## Render the Helm chart, have the services check their configurations, and test what the chart promises
 	@go -C test/helm mod tidy -diff
-	@go -C test/helm test .
+	@go -C test/helm test -count 1 .
 
 .PHONY: helm-check
 helm-check: build ## As helm-test, and have Kubernetes' schemas check the objects (kubectl-validate, which is built once)
@@ -127,7 +127,7 @@ helm-check: build ## As helm-test, and have Kubernetes' schemas check the object
 	  echo "building kubectl-validate $(KUBECTL_VALIDATE_VERSION), once" >&2; \
 	  CGO_ENABLED=0 GOBIN="$$tools" go install -ldflags '-s -w' sigs.k8s.io/kubectl-validate@$(KUBECTL_VALIDATE_VERSION); \
 	fi; \
-	AVIARY_KUBECTL_VALIDATE="$$tools/kubectl-validate" go -C test/helm test .
+	AVIARY_KUBECTL_VALIDATE="$$tools/kubectl-validate" go -C test/helm test -count 1 .
 
 .PHONY: helm-apply
 helm-apply: need-go ## Build Kubernetes' API server, which takes minutes, and install, upgrade and remove the Helm chart there

@@ -132,6 +132,7 @@ func (s *apiServer) must(t *testing.T, method, path string, body object) object 
 func pathOf(o object) string {
 	api, plural := "apis/"+o.text("apiVersion"), map[string]string{
 		"ConfigMap": "configmaps", "Deployment": "deployments", "HorizontalPodAutoscaler": "horizontalpodautoscalers",
+		"Job":           "jobs",
 		"NetworkPolicy": "networkpolicies", "PodDisruptionBudget": "poddisruptionbudgets", "PrometheusRule": "prometheusrules",
 		"Service": "services", "ServiceMonitor": "servicemonitors", "StatefulSet": "statefulsets",
 	}[o.text("kind")]

@@ -17,6 +17,9 @@ import (
 // ones.
 const apply = "?fieldManager=helm&fieldValidation=Strict&force=true"
 
+// remove is how they delete an object: what it owns goes with it.
+const remove = "?propagationPolicy=Background"
+
 // A real API server takes every object of each example: installed, read back, upgraded and removed.
 // `make helm-apply` runs it.
 func TestAPIServerTakesTheObjects(t *testing.T) {
@@ -51,7 +54,7 @@ func TestAPIServerTakesTheObjects(t *testing.T) {
 				server.must(t, http.MethodPatch, pathOf(o)+apply, o)
 			}
 			server.mustHave(t, first)
-			for _, workload := range workloads(t, first) {
+			for _, workload := range append(workloads(t, first), kind(first, "Job")...) {
 				server.must(t, http.MethodPost, "/api/v1/namespaces/"+space+"/pods?fieldValidation=Strict&dryRun=All", podOf(workload))
 			}
 
@@ -61,13 +64,16 @@ func TestAPIServerTakesTheObjects(t *testing.T) {
 			second, err := rendered(chart, values)
 			require.NoError(t, err)
 			require.NotEqual(t, first, second)
+			for _, o := range hooks(first) { // before-hook-creation
+				server.must(t, http.MethodDelete, pathOf(o)+remove, nil)
+			}
 			for _, o := range second {
 				server.must(t, http.MethodPatch, pathOf(o)+apply, o)
 			}
 			server.mustHave(t, second)
 
 			for _, o := range second {
-				server.must(t, http.MethodDelete, pathOf(o), nil)
+				server.must(t, http.MethodDelete, pathOf(o)+remove, nil)
 				status, _, err := server.do(t.Context(), http.MethodGet, pathOf(o), nil)
 				require.NoError(t, err)
 				assert.Equal(t, http.StatusNotFound, status, o)

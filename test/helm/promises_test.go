@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"sigs.k8s.io/yaml"
 )
 
 // containers are those of a workload, the init containers among them, that run one of our images.
@@ -42,7 +41,7 @@ func TestPods(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, objects []object) {
 		t.Helper()
-		for _, workload := range workloads(t, objects) {
+		for _, workload := range append(workloads(t, objects), kind(objects, "Job")...) {
 			pod := object(workload.at("spec", "template", "spec").(map[string]any))
 			assert.Equal(t, false, pod.at("automountServiceAccountToken"))
 			assert.Equal(t, false, pod.at("enableServiceLinks"), "its variables may be taken for keys of a configuration")
@@ -58,10 +57,23 @@ func TestPods(t *testing.T) {
 				assert.Nil(t, c.at("resources", "limits", "cpu"), "a limit of the processor makes pauses")
 			}
 			require.Len(t, pod.list("containers"), 1)
-			c := pod.list("containers")[0]
-			for probe, path := range map[string]string{"readinessProbe": "/-/ready", "livenessProbe": "/-/healthy"} {
-				assert.Equal(t, path, c.at(probe, "httpGet", "path"))
-				assert.Equal(t, "admin", c.at(probe, "httpGet", "port"))
+		}
+	})
+}
+
+// Sonic serves reads while /-/ready is 503: docs/operations-sonic.md. Its pods stay in their Service.
+func TestProbes(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, objects []object) {
+		t.Helper()
+		for _, workload := range workloads(t, objects) {
+			c := workload.list("spec", "template", "spec", "containers")[0]
+			assert.Equal(t, map[string]any{"path": "/-/healthy", "port": "admin"}, c.at("livenessProbe", "httpGet"))
+			if c.at("name") == "sonic" {
+				assert.Equal(t, "redis", c.at("readinessProbe", "tcpSocket", "port"))
+				assert.Nil(t, c.at("readinessProbe", "httpGet"))
+			} else {
+				assert.Equal(t, map[string]any{"path": "/-/ready", "port": "admin"}, c.at("readinessProbe", "httpGet"))
 			}
 		}
 	})
@@ -187,6 +199,21 @@ func TestNetworkPolicies(t *testing.T) {
 			}
 		}
 	})
+	opens := func(values string, port float64) bool {
+		policy := kind(render(t, values), "NetworkPolicy")[0]
+		return slices.ContainsFunc(policy.list("spec", "egress")[0].list("ports"), func(p object) bool { return p.number("port") == port })
+	}
+	for values, port := range map[string]float64{
+		`nightingale: {enabled: true, config: {pulsar: {admin_url: "https://pulsar.example.com"}}}`:                                          443,
+		`sonic: {enabled: true, config: {pulsar: {auth: {oauth2: {issuer_url: "https://issuer.example.com/a", audience: "x"}}}}}`:            443,
+		`pigeonhole: {enabled: true, config: {a: "http://pulsar.example.com"}}`:                                                              80,
+		"common: {networkPolicy: {egressPorts: [7777]}}\nsonic: {enabled: true}":                                                             7777,
+		"common: {networkPolicy: {egressPorts: [7777]}}\nsonic: {enabled: true, networkPolicy: {egressPorts: [7778]}, deployments: {a: {}}}": 7778,
+		"common: {networkPolicy: {egressPorts: [7777]}}\nsonic: {enabled: true, networkPolicy: {monitoring: []}}":                            6379,
+	} {
+		assert.True(t, opens(values, port), values)
+	}
+	assert.False(t, opens("sonic: {enabled: true, config: {a: \"https://b:8443/c\", d: [http://e:8080]}}", 443))
 	closed := kind(render(t, "pigeonhole: {enabled: true, networkPolicy: {monitoring: []}}"), "NetworkPolicy")
 	require.Len(t, closed, 1)
 	assert.Empty(t, closed[0].at("spec", "ingress"))
@@ -214,9 +241,11 @@ func TestSecretsAreReferences(t *testing.T) {
 		`nightingale: {enabled: true, config: {http: {bearer_tokens: ["secret"]}}}`:                                  "nightingale.config.http.bearer_tokens[0]",
 		`eventbridge: {enabled: true, config: {ingest: {tenants: [{name: a, api_keys: ["secret"], buses: ["*"]}]}}}`: "eventbridge.config.ingest.tenants[0].api_keys[0]",
 	} {
-		_, err := rendered(chart, parse(t, values))
-		require.ErrorContains(t, err, path+": a", values)
-		_, err = rendered(chart, parse(t, strings.ReplaceAll(values, "secret", "${SECRET}")))
+		for _, plain := range []string{"secret", "${SECRET:-secret}", "$ecret", "secret${SECRET}"} {
+			_, err := rendered(chart, parse(t, strings.ReplaceAll(values, "secret", plain)))
+			require.ErrorContains(t, err, path+": a", "%s with %s", values, plain)
+		}
+		_, err := rendered(chart, parse(t, strings.ReplaceAll(values, "secret", "${SECRET}")))
 		assert.NoError(t, err, values)
 	}
 }
@@ -255,59 +284,4 @@ func TestWhatScales(t *testing.T) {
 	assert.Equal(t, 1, scaled("eventbridge: {enabled: true, autoscaling: {enabled: true}, config: {roles: [preprocessor]}}"))
 	_, err := rendered(chart, parse(t, "eventbridge: {enabled: true, autoscaling: {enabled: true}}"))
 	assert.ErrorContains(t, err, "only a deployment with config.roles [preprocessor]")
-}
-
-func TestSetupRunsTheServiceItself(t *testing.T) {
-	t.Parallel()
-	workload := workloads(t, render(t, "sonic: {enabled: true, setup: {enabled: true}, secretFiles: [pulsar]}"))[0]
-	first, second := workload.list("spec", "template", "spec", "initContainers"), workload.list("spec", "template", "spec", "containers")
-	require.Len(t, first, 1)
-	assert.Equal(t, append(slices.Clone(second[0].at("args").([]any)), "-setup"), first[0].at("args"))
-	for _, same := range []string{"image", "env", "volumeMounts"} {
-		assert.Equal(t, second[0].at(same), first[0].at(same))
-	}
-	assert.Nil(t, workloads(t, render(t, "sonic: {enabled: true}"))[0].at("spec", "template", "spec", "initContainers"))
-}
-
-// The alerts are the files of deployments/prometheus as they stand, those of the services that are
-// installed and of Pulsar.
-func TestMonitoring(t *testing.T) {
-	t.Parallel()
-	objects := render(t, "serviceMonitor: {enabled: true}\nprometheusRule: {enabled: true, labels: {release: x}}\nsonic: {enabled: true}")
-	require.Len(t, kind(objects, "ServiceMonitor"), 1)
-	monitor := kind(objects, "ServiceMonitor")[0]
-	found := 0
-	for _, service := range kind(objects, "Service") {
-		labels := service.labels("metadata", "labels")
-		for key, value := range monitor.labels("spec", "selector", "matchLabels") {
-			assert.Equal(t, value, labels[key])
-		}
-		for _, port := range service.list("spec", "ports") {
-			if port.at("name") == monitor.list("spec", "endpoints")[0].at("port") {
-				found++
-			}
-		}
-	}
-	assert.Equal(t, 1, found, "each process is read once")
-
-	var want []object
-	for _, name := range []string{"sonic", "pulsar"} {
-		text, err := os.ReadFile(root + "/deployments/prometheus/" + name + ".rules.yaml")
-		if os.IsNotExist(err) {
-			continue
-		}
-		require.NoError(t, err)
-		var spec object
-		require.NoError(t, yaml.Unmarshal(text, &spec))
-		want = append(want, spec)
-	}
-	var have []object
-	for _, rule := range kind(objects, "PrometheusRule") {
-		assert.Equal(t, "x", rule.text("metadata", "labels", "release"))
-		have = append(have, rule.at("spec").(map[string]any))
-	}
-	assert.ElementsMatch(t, want, have)
-	for _, o := range render(t, "sonic: {enabled: true}") {
-		assert.NotContains(t, []string{"ServiceMonitor", "PrometheusRule"}, o.text("kind"), "off by default")
-	}
 }

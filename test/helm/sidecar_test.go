@@ -18,7 +18,7 @@ func TestSidecar(t *testing.T) {
 	sonic := pod.list("initContainers")[0]
 	assert.Equal(t, "Always", sonic.at("restartPolicy"), "it runs beside the application, and ends after it")
 	assert.Equal(t, "/-/ready", sonic.at("startupProbe", "httpGet", "path"))
-	assert.Equal(t, "/-/ready", sonic.at("readinessProbe", "httpGet", "path"))
+	assert.Nil(t, sonic.at("readinessProbe"), "the pod of an application stays ready: Sonic serves reads all the same")
 	assert.InDelta(t, 30+45, pod.number("terminationGracePeriodSeconds"), 0)
 	listen := ""
 	for _, variable := range sonic.list("env") {

@@ -1,39 +1,50 @@
 {{- /*
-aviary.resolve completes the context of a deployment, {root, service, key}, by its values (v), its name, and the ports of its service.
+aviary.resolve completes the context of a deployment, {root, service, key}, by its values, its name, and the ports of its service.
 The values are those of `common`, of the service's section and of the deployment, in this order.
 */ -}}
 {{- define "aviary.resolve" -}}
 {{- $section := index .root.Values .service -}}
-{{- $own := dict -}}
-{{- if .key }}{{ $own = index $section.deployments .key }}{{ end -}}
-{{- $v := mergeOverwrite (deepCopy .root.Values.common) (deepCopy (omit $section "deployments")) (deepCopy ($own | default dict)) -}}
+{{- $overrides := dict -}}
+{{- if .key }}{{ $overrides = index $section.deployments .key }}{{ end -}}
+{{- $values := mergeOverwrite (deepCopy .root.Values.common) (deepCopy (omit $section "deployments")) (deepCopy ($overrides | default dict)) -}}
+{{- $_ := set $values "config" (get $values "config" | default dict) -}}
 {{- $component := .service -}}
 {{- if .key }}{{ $component = printf "%s-%s" .service .key }}{{ end -}}
 {{- $name := printf "%s-%s" .root.Release.Name $component -}}
-{{- if gt (len $name) 52 }}{{ fail (printf "%s: a name of more than 52 characters: Kubernetes makes longer ones of it" $name) }}{{ end -}}
+{{- if gt (len $name) 52 }}{{ fail (printf "%s: a name of more than 52 characters: Kubernetes adds suffixes" $name) }}{{ end -}}
 {{- $ports := index (dict
   "nightingale" (dict "http" 9201 "admin" 9202)
   "pigeonhole" (dict "admin" 9302)
   "sonic" (dict "redis" 6380 "admin" 9303)
   "eventbridge" (dict "http" 9601 "admin" 9602)) .service -}}
-{{- $_ := set . "v" $v -}}
+{{- $_ := set . "values" $values -}}
 {{- $_ := set . "name" $name -}}
 {{- $_ := set . "component" $component -}}
 {{- $_ := set . "ports" $ports -}}
 {{- $_ := set . "port" (omit $ports "admin" | keys | first) -}}
 {{- $_ := set . "stateful" (has .service (list "pigeonhole" "eventbridge")) -}}
-{{- include "aviary.refuseSecrets" (dict "path" (printf "%s.config" $component) "key" "" "value" $v.config) -}}
-{{- if and (eq .service "eventbridge") $v.autoscaling.enabled (ne (get $v.config "roles" | toString) "[preprocessor]") -}}
+{{- include "aviary.refuseSecrets" (dict "path" (printf "%s.config" $component) "key" "" "value" $values.config) -}}
+{{- if and (eq .service "eventbridge") $values.autoscaling.enabled (ne (get $values.config "roles" | toString) "[preprocessor]") -}}
 {{- fail (printf "%s.autoscaling: only a deployment with config.roles [preprocessor] can have it: engines and ordered subscribers share partitions" $component) -}}
 {{- end -}}
 {{- end -}}
 
 {{- define "aviary.labels" -}}
+{{ include "aviary.podLabels" . }}
+app.kubernetes.io/version: {{ include "aviary.label" (.root.Values.image.tag | default .root.Chart.AppVersion) }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ include "aviary.label" (printf "%s-%s" .root.Chart.Name .root.Chart.Version) }}
+{{- end -}}
+
+{{- /* aviary.label makes a valid value of a label. */ -}}
+{{- define "aviary.label" -}}
+{{ regexReplaceAll "[^A-Za-z0-9._-]" . "_" | trunc 63 | trimAll "-_." | quote }}
+{{- end -}}
+
+{{- /* Labels of pods have no version: a changed one would replace them. */ -}}
+{{- define "aviary.podLabels" -}}
 {{ include "aviary.selector" . }}
 app.kubernetes.io/part-of: aviary
-app.kubernetes.io/version: {{ .root.Values.image.tag | default .root.Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .root.Release.Service }}
-helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- end -}}
 
 {{- define "aviary.selector" -}}
@@ -47,6 +58,12 @@ name: {{ .name }}
 namespace: {{ .root.Release.Namespace }}
 labels:
   {{- include "aviary.labels" . | nindent 2 }}
+{{- with get . "hookWeight" }}
+annotations:
+  helm.sh/hook: pre-install,pre-upgrade
+  helm.sh/hook-weight: {{ . | quote }}
+  helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
 {{- end -}}
 
 {{- /* aviary.refuseSecrets fails where a configuration has a secret in plain text, which would be in a ConfigMap and in the release. */ -}}
@@ -57,9 +74,9 @@ labels:
 {{- $path := kindIs "string" $key | ternary (printf "%s.%v" $.path $key) (printf "%s[%v]" $.path $key) -}}
 {{- if or (kindIs "map" $value) (kindIs "slice" $value) -}}
 {{- include "aviary.refuseSecrets" (dict "path" $path "key" $name "value" $value) -}}
-{{- else if and (has $name $names) $value (not (hasPrefix "${" (toString $value))) -}}
+{{- else if and (has $name $names) $value (not (regexMatch "^[$][{][A-Za-z0-9_]+[}]$" (toString $value))) -}}
 {{- fail (printf "%s: a secret in plain text: say ${NAME} and set NAME in secretEnv, or use the key that names a file, and secretFiles" $path) -}}
-{{- else if regexMatch "://[^/@]*:[^$/@][^/@]*@" (toString $value) -}}
+{{- else if regexMatch "://[^/@]*:[^/@]+@" (regexReplaceAll "://[^/@]*:[$][{][A-Za-z0-9_]+[}]@" (toString $value) "://") -}}
 {{- fail (printf "%s: a URL with a password in plain text: say ${NAME} and set NAME in secretEnv" $path) -}}
 {{- end -}}
 {{- end -}}
@@ -67,7 +84,7 @@ labels:
 
 {{- /* aviary.graceSeconds is how long a pod may take to end: shutdown_timeout of its configuration, the wait before, and a margin. */ -}}
 {{- define "aviary.graceSeconds" -}}
-{{- $timeout := get .v.config "shutdown_timeout" | default "30s" | toString -}}
+{{- $timeout := get .values.config "shutdown_timeout" | default "30s" | toString -}}
 {{- if not (regexMatch "^([0-9.]+(h|m|s|ms))+$" $timeout) -}}
 {{- fail (printf "%s.config.shutdown_timeout: %s is no duration such as 30s or 1m30s" .component $timeout) -}}
 {{- end -}}

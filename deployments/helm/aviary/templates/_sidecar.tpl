@@ -9,7 +9,7 @@ application has to be longer than its own time by aviary.sonic.graceSeconds. App
 - name: sonic
   restartPolicy: Always
   {{- include "aviary.container" $ctx | nindent 2 }}
-  {{- /* The containers beside it start once it takes writes. */}}
+  {{- /* The containers beside it start once it takes writes. Later they read from it all the same: there is no readiness probe. */}}
   startupProbe:
     httpGet: {path: /-/ready, port: admin}
     periodSeconds: 1

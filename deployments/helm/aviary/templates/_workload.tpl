@@ -9,25 +9,32 @@ ports:
   {{- range $name, $port := .ports }}
   - {name: {{ $name }}, containerPort: {{ $port }}}
   {{- end }}
+{{- if not (get .values "sidecar") }}
 {{- /* The admin port answers from the start, before Pulsar is there: no startup probe is needed. */}}
 readinessProbe:
+  {{- if eq .service "sonic" }}
+  {{- /* Sonic listens once Redis answers. It serves reads from then on, even while it takes no writes and /-/ready is 503. */}}
+  tcpSocket: {port: redis}
+  {{- else }}
   httpGet: {path: /-/ready, port: admin}
+  {{- end }}
   periodSeconds: 5
   timeoutSeconds: 3
   failureThreshold: 2
+{{- end }}
 livenessProbe:
   httpGet: {path: /-/healthy, port: admin}
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
-{{- if and .port (not (get .v "sidecar")) }}
+{{- if and .port (not (get .values "sidecar")) }}
 {{- /* The pod leaves its Service before the service closes its port. */}}
 lifecycle:
   preStop: {sleep: {seconds: 5}}
 {{- end }}
 securityContext:
   {{- include "aviary.securityContext" . | nindent 2 }}
-{{- with .v.resources }}
+{{- with .values.resources }}
 resources:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -46,11 +53,11 @@ volumeMounts:
 - name: EVENTBRIDGE_INSTANCE
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 {{- end }}
-{{- if get .v "sidecar" }}
+{{- if get .values "sidecar" }}
 - name: SONIC_LISTEN
   value: 127.0.0.1:6380
 {{- end }}
-{{- range $name, $ref := .v.secretEnv }}
+{{- range $name, $ref := .values.secretEnv }}
 - name: {{ $name }}
   valueFrom: {secretKeyRef: {name: {{ $ref.name }}, key: {{ $ref.key }}}}
 {{- end }}
@@ -69,18 +76,38 @@ seccompProfile: {type: RuntimeDefault}
 {{- /* A folder of its own for Secrets: nothing can be mounted below a ConfigMap. */ -}}
 {{- define "aviary.volumeMounts" -}}
 - {name: {{ .component }}-config, mountPath: /etc/aviary, readOnly: true}
-{{- range .v.secretFiles }}
-- {name: secret-{{ . }}, mountPath: /etc/aviary-secrets/{{ . }}, readOnly: true}
+{{- range $i, $secret := .values.secretFiles }}
+- {name: {{ $.component }}-secret-{{ $i }}, mountPath: /etc/aviary-secrets/{{ $secret }}, readOnly: true}
 {{- end }}
 {{- end -}}
 
 {{- define "aviary.volumes" -}}
 - name: {{ .component }}-config
   configMap: {name: {{ .name }}}
-{{- range .v.secretFiles }}
-- name: secret-{{ . }}
-  secret: {secretName: {{ . }}}
+{{- range $i, $secret := .values.secretFiles }}
+- name: {{ $.component }}-secret-{{ $i }}
+  secret: {secretName: {{ $secret }}}
 {{- end }}
+{{- end -}}
+
+{{- /* aviary.pod is what the pods of a service and of its set-up have alike. */ -}}
+{{- define "aviary.pod" -}}
+automountServiceAccountToken: false
+{{- /* Variables that Kubernetes makes of Services may look like those of a service's keys: SONIC_… */}}
+enableServiceLinks: false
+securityContext:
+  fsGroup: 65532
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- range $key, $value := pick .values "nodeSelector" "tolerations" "affinity" "priorityClassName" }}
+{{- with $value }}
+{{ toYaml (dict $key .) }}
+{{- end }}
+{{- end }}
+volumes:
+  {{- include "aviary.volumes" . | nindent 2 }}
 {{- end -}}
 
 {{- define "aviary.workload" }}
@@ -90,8 +117,8 @@ kind: {{ .stateful | ternary "StatefulSet" "Deployment" }}
 metadata:
   {{- include "aviary.metadata" . | nindent 2 }}
 spec:
-  {{- if not (dig "autoscaling" "enabled" false .v) }}
-  replicas: {{ .v.replicas }}
+  {{- if not (dig "autoscaling" "enabled" false .values) }}
+  replicas: {{ .values.replicas }}
   {{- end }}
   selector:
     matchLabels:
@@ -106,47 +133,20 @@ spec:
   template:
     metadata:
       labels:
-        {{- include "aviary.labels" . | nindent 8 }}
-        {{- with .v.podLabels }}{{ toYaml . | nindent 8 }}{{ end }}
+        {{- include "aviary.podLabels" . | nindent 8 }}
+        {{- with .values.podLabels }}{{ toYaml . | nindent 8 }}{{ end }}
       annotations:
-        checksum/config: {{ toYaml .v.config | sha256sum }}
-        {{- with .v.podAnnotations }}{{ toYaml . | nindent 8 }}{{ end }}
+        checksum/config: {{ toYaml .values.config | sha256sum }}
+        {{- with .values.podAnnotations }}{{ toYaml . | nindent 8 }}{{ end }}
     spec:
-      automountServiceAccountToken: false
-      {{- /* Variables that Kubernetes makes of Services may look like those of a service's keys: SONIC_… */}}
-      enableServiceLinks: false
-      securityContext:
-        fsGroup: 65532
+      {{- include "aviary.pod" . | nindent 6 }}
       terminationGracePeriodSeconds: {{ include "aviary.graceSeconds" . }}
-      {{- with .root.Values.image.pullSecrets }}
-      imagePullSecrets:
-        {{- toYaml . | nindent 8 }}
-      {{- end }}
-      {{- if .v.setup.enabled }}
-      initContainers:
-        - name: setup
-          image: {{ include "aviary.image" . }}
-          imagePullPolicy: {{ .root.Values.image.pullPolicy }}
-          args: [-config.file, /etc/aviary/{{ .service }}.yaml, -setup]
-          env:
-            {{- include "aviary.env" . | nindent 12 }}
-          securityContext:
-            {{- include "aviary.securityContext" . | nindent 12 }}
-          {{- with .v.resources }}
-          resources:
-            {{- toYaml . | nindent 12 }}
-          {{- end }}
-          volumeMounts:
-            {{- include "aviary.volumeMounts" . | nindent 12 }}
-      {{- end }}
       containers:
         - name: {{ .service }}
           {{- include "aviary.container" . | nindent 10 }}
-      volumes:
-        {{- include "aviary.volumes" . | nindent 8 }}
       topologySpreadConstraints:
         {{- $ctx := . }}
-        {{- range .v.topologyKeys }}
+        {{- range .values.topologyKeys }}
         - topologyKey: {{ . }}
           maxSkew: 1
           whenUnsatisfiable: ScheduleAnyway
@@ -154,19 +154,4 @@ spec:
             matchLabels:
               {{- include "aviary.selector" $ctx | nindent 14 }}
         {{- end }}
-      {{- with .v.nodeSelector }}
-      nodeSelector:
-        {{- toYaml . | nindent 8 }}
-      {{- end }}
-      {{- with .v.tolerations }}
-      tolerations:
-        {{- toYaml . | nindent 8 }}
-      {{- end }}
-      {{- with .v.affinity }}
-      affinity:
-        {{- toYaml . | nindent 8 }}
-      {{- end }}
-      {{- with .v.priorityClassName }}
-      priorityClassName: {{ . }}
-      {{- end }}
 {{- end -}}

@@ -189,25 +189,23 @@ func (e *events) restarted() {
 	}
 }
 
-// zoneIsLost is called when the zone of Eventbridge is lost. It goes to another zone, which has what
-// that stores.
-func (e *events) zoneIsLost(w *world, to *zone) {
-	w.t.Helper()
+// zoneIsLost is called when the zone of Eventbridge is lost. It goes to another zone, which delivers
+// what is stored there. zoneIsLost returns how many of these events were not delivered before.
+func (e *events) zoneIsLost(stored map[string]bool) (waiting int) {
 	e.sending.Lock() // until the last answer is there
 	defer e.sending.Unlock()
-	stored, waiting := e.stored(w, to), 0
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for id, of := range e.all {
 		of.mayBeLost = of.accepted && !stored[id]
-		// The zone delivers each copy that it stores, one for each refused attempt more, and matches
+		// That zone delivers the copy that it stores and one for each attempt that has failed, and matches
 		// all events again.
 		of.mayRepeat += 2 + max(0, of.refused-1)
 		if of.accepted && stored[id] && of.delivered == 0 {
 			waiting++
 		}
 	}
-	w.say("zone %s stores %d accepted events that were not delivered", to.name, waiting)
+	return waiting
 }
 
 // undelivered counts what was accepted, and not delivered.

@@ -131,18 +131,23 @@ func (o *orders) settle(w *world, zones []*zone) {
 // countIn makes the line of a zone.
 func (o *orders) countIn(w *world, z *zone) line {
 	w.t.Helper()
-	stored, known := o.stored(w, z), o.known()
+	return o.count(z, o.stored(w, z), z != w.zones[second])
+}
+
+// count makes the line of a zone that stores those records. repeats: it may have some twice.
+func (o *orders) count(z *zone, stored map[string]int, repeats bool) line {
+	known := o.known()
 	n := line{flow: ordersFlow, zone: z.name, acknowledged: len(known)}
 	for value := range known {
 		switch {
 		case stored[value] > 0:
 			n.received++
 			n.doubled += stored[value] - 1
-			once := 1
-			if o.mayRepeat[value] && z != w.zones[second] {
-				once = 2
+			may := 1
+			if repeats && o.mayRepeat[value] {
+				may = 2
 			}
-			n.tooOften += max(0, stored[value]-once)
+			n.tooOften += max(0, stored[value]-may)
 		case z.beforeCluster[value]:
 			n.lost++
 		default:

@@ -33,7 +33,7 @@ func (w *world) table(step string, zones []*zone) {
 	w.say("%s", step)
 	acknowledged := w.acknowledged()
 	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(out, "\tflow\tzone\tacknowledged\tof these here in this step\treceived\tmissing\tlost or earlier\tdoubled\tdifferences")
+	fmt.Fprintln(out, "\tflow\tzone\tacknowledged\tin this step\treceived\tmissing\tlost or earlier\tdoubled\tdifferences")
 	for _, n := range lines {
 		source := n.flow
 		if n.flow == sonicFlow {

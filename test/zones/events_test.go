@@ -198,8 +198,8 @@ func (e *events) zoneIsLost(stored map[string]bool) (waiting int) {
 	defer e.mu.Unlock()
 	for id, of := range e.all {
 		of.mayBeLost = of.accepted && !stored[id]
-		// That zone delivers the copy that it stores and one for each attempt that has failed, and matches
-		// all events again.
+		// That zone delivers the copy that it stores and one for each attempt that has failed, and
+		// matches all events again.
 		of.mayRepeat += 2 + max(0, of.refused-1)
 		if of.accepted && stored[id] && of.delivered == 0 {
 			waiting++

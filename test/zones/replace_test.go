@@ -11,8 +11,8 @@ import (
 )
 
 // replace starts the zone again, empty. Its Pulsar cluster has a new name: brokers tell apart what a
-// cluster replicates by the ids of its ledgers, which start at 0 again. Under the former name they would
-// take it for what they have, and drop it.
+// cluster replicates by the ids of its ledgers, which start at 0 again. Under the former name they
+// would take it for what they have, and drop it.
 func (w *world) replace() {
 	w.t.Helper()
 	z := w.zones[first]

@@ -95,9 +95,9 @@ type PulsarServer struct {
 	admin *pulsaradmin.Client
 }
 
-// Anew deletes all data of a private server that was killed or stopped. The next Start has a new
+// Erase deletes all data of a private server that was killed or stopped. The next Start has a new
 // cluster of that name, at the same addresses.
-func (s *PulsarServer) Anew(cluster string) error {
+func (s *PulsarServer) Erase(cluster string) error {
 	b, ok := s.Daemon.(*broker)
 	if !ok {
 		return process.ErrNotOwned

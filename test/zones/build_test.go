@@ -14,6 +14,12 @@ import (
 // services are the binaries that zones run.
 const services = "sonic pigeonhole eventbridge"
 
+// These are what the two versions of an upgrade say that they are.
+const (
+	formerVersion = "former"
+	newVersion    = "new"
+)
+
 // command runs a program in a folder, and returns what it has written to its standard output.
 func command(t testing.TB, dir, name string, args ...string) string {
 	t.Helper()
@@ -43,7 +49,7 @@ func build(t testing.TB, root, version string) (dir string) {
 }
 
 // versions builds the two versions of an upgrade.
-func versions(t testing.TB) (before, after string) {
+func versions(t testing.TB) (former, current string) {
 	t.Helper()
 	root := command(t, ".", "go", "list", "-m", "-f", "{{.Dir}}")
 	from := root
@@ -54,5 +60,5 @@ func versions(t testing.TB) (before, after string) {
 			_ = exec.CommandContext(context.Background(), "git", "-C", root, "worktree", "remove", "--force", from).Run()
 		})
 	}
-	return build(t, from, "before"), build(t, root, "after")
+	return build(t, from, formerVersion), build(t, root, newVersion)
 }

@@ -2,11 +2,12 @@
 // Sonic, one of them with Pigeonhole and Eventbridge. All are the real binaries and servers. What was
 // acknowledged is counted in each zone after each step.
 //
-// "make zones" runs it; without its variable the package has no tests.
+// "make zones" runs it; without its variable only the counts are tested.
 package zones
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"strconv"
@@ -36,7 +37,10 @@ func TestMain(m *testing.M) {
 	redis.SetLogger(silent{})
 	if os.Getenv(secondsVariable) == "" {
 		fmt.Fprintln(os.Stderr, "four zones: make zones runs them")
-		return
+		flag.Parse()
+		if err := flag.Set("test.skip", "^TestFourZones$"); err != nil {
+			panic(err)
+		}
 	}
 	m.Run()
 }

@@ -57,7 +57,7 @@ func lastLines(out string, err error) string {
 func (w *world) replicate(i int, commands []string, to string) {
 	w.t.Helper()
 	namespaces := []string{sonicNamespace}
-	if i == next {
+	if i == second {
 		namespaces = append(namespaces, ordersNamespace, eventsNamespace)
 	}
 	for _, ns := range namespaces {

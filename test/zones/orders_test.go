@@ -21,6 +21,8 @@ import (
 // ordersEvery is the time between two records.
 const ordersEvery = 20 * time.Millisecond
 
+const ordersFlow = "Kafka to Pulsar"
+
 // orderPartitions are those of the topics at both ends of Pigeonhole's route.
 const orderPartitions = 2
 
@@ -29,11 +31,11 @@ type orders struct {
 	source, topic string
 
 	mu           sync.Mutex
-	next         int
+	sent         int
 	acknowledged map[string]bool
-	// again are the records that Pigeonhole sends again in its next zone: the lost one had not
+	// mayRepeat are the records that Pigeonhole sends again in its second zone: the lost one had not
 	// replicated them there. Others may have got them.
-	again map[string]bool
+	mayRepeat map[string]bool
 }
 
 // newOrders makes the topics: in Kafka, and in the cluster of each zone.
@@ -56,8 +58,10 @@ func (o *orders) produce(w *world) {
 		return
 	}
 	w.tick(ordersEvery, func(int) bool {
-		value := strconv.Itoa(o.next)
-		o.next++
+		o.mu.Lock()
+		value := strconv.Itoa(o.sent)
+		o.sent++
+		o.mu.Unlock()
 		_, _, err := producer.SendMessage(&sarama.ProducerMessage{Topic: o.source, Key: sarama.StringEncoder(value), Value: sarama.StringEncoder(value)})
 		if err != nil {
 			w.t.Errorf("Kafka: %v", err)
@@ -76,11 +80,17 @@ func (o *orders) produce(w *world) {
 // stored counts how often each record is in the cluster of a zone.
 func (o *orders) stored(w *world, z *zone) map[string]int {
 	w.t.Helper()
+	return w.read(z, o.topic)
+}
+
+// read counts how often the cluster of a zone holds each message of a topic.
+func (w *world) read(z *zone, topic string) map[string]int {
+	w.t.Helper()
 	var mu sync.Mutex
 	counts := map[string]int{}
 	ctx, cancel := context.WithTimeout(context.Background(), settleLimit)
 	defer cancel()
-	cfg := messaging.ReaderConfig{Topic: o.topic, Name: "orders", PrefetchBytes: 4 << 20, MaxMessageBytes: 4 << 10}
+	cfg := messaging.ReaderConfig{Topic: topic, Name: "zones", PrefetchBytes: 4 << 20, MaxMessageBytes: 4 << 10}
 	require.NoError(w.t, pulsar.ReadStored(ctx, z.pulsar.URL(), cfg, func(d *messaging.Delivery) error {
 		mu.Lock()
 		defer mu.Unlock()
@@ -99,9 +109,14 @@ func (o *orders) known() map[string]bool {
 
 // zoneIsLost is called when the zone of Pigeonhole is lost.
 func (o *orders) zoneIsLost(w *world) {
-	o.again = o.known()
-	for value := range o.stored(w, w.zones[next]) {
-		delete(o.again, value)
+	stored := o.stored(w, w.zones[second])
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.mayRepeat = map[string]bool{}
+	for i := range o.sent {
+		if value := strconv.Itoa(i); stored[value] == 0 {
+			o.mayRepeat[value] = true
+		}
 	}
 }
 
@@ -116,17 +131,24 @@ func (o *orders) settle(w *world, zones []*zone) {
 // countIn makes the line of a zone.
 func (o *orders) countIn(w *world, z *zone) line {
 	w.t.Helper()
-	stored, known := o.stored(w, z), o.known()
-	n := line{flow: "Kafka to Pulsar", zone: z.name, acknowledged: len(known)}
+	return o.count(z, o.stored(w, z), z != w.zones[second])
+}
+
+// count makes the line of a zone that stores those records. repeats: it may have some twice.
+func (o *orders) count(z *zone, stored map[string]int, repeats bool) line {
+	known := o.known()
+	n := line{flow: ordersFlow, zone: z.name, acknowledged: len(known)}
 	for value := range known {
 		switch {
 		case stored[value] > 0:
 			n.received++
 			n.doubled += stored[value] - 1
-			if o.again[value] {
-				n.mayDouble++
+			may := 1
+			if repeats && o.mayRepeat[value] {
+				may = 2
 			}
-		case z.earlier[value]:
+			n.tooOften += max(0, stored[value]-may)
+		case z.beforeCluster[value]:
 			n.lost++
 		default:
 			n.missing++

@@ -24,22 +24,25 @@ const sonicEvery = 40 * time.Millisecond
 // counters are how many counters all zones increment.
 const counters = 3
 
+const sonicFlow = "Sonic"
+
 // A sonicLedger is what clients of Sonic were told. It is safe for concurrent use.
 type sonicLedger struct {
 	mu sync.Mutex
 	// once are keys that were written once, and the zone that has acknowledged it.
 	once map[string]string
-	// sure and doubt are what was added to counters, and what may have been, in all.
-	sure, doubt int64
-	generation  int
-	// lost are acknowledged keys, and increments, that only a lost zone may have had.
-	lost     map[string]bool
-	lostSure int64
-	added    map[string]int64 // what each zone has added to counters and was acknowledged
+	// acknowledged and unknown are what was added to counters, and what may have been, in all.
+	acknowledged, unknown int64
+	generation            int
+	writes                map[string]int   // that each zone has acknowledged
+	added                 map[string]int64 // what each zone has acknowledged for counters
+	// mayBeLost are acknowledged keys that only a lost zone had, mayLack what counters may lack of it.
+	mayBeLost map[string]bool
+	mayLack   int64
 }
 
 func newSonicLedger() *sonicLedger {
-	return &sonicLedger{once: map[string]string{}, lost: map[string]bool{}, added: map[string]int64{}}
+	return &sonicLedger{once: map[string]string{}, writes: map[string]int{}, added: map[string]int64{}, mayBeLost: map[string]bool{}}
 }
 
 // client is one of a zone's Sonic, wherever that listens now. It sends nothing twice.
@@ -62,6 +65,8 @@ func (l *sonicLedger) write(w *world, z *zone, client int) {
 	l.mu.Unlock()
 	ctx := context.Background()
 	w.tick(sonicEvery, func(n int) bool {
+		z.writing.RLock()
+		defer z.writing.RUnlock()
 		if z.down.Load() {
 			return true
 		}
@@ -92,34 +97,69 @@ func (l *sonicLedger) note(z *zone, key string, by int64, err error) {
 	defer l.mu.Unlock()
 	switch {
 	case err == nil:
-		l.sure += by
+		l.acknowledged += by
 		l.added[z.name] += by
+		l.writes[z.name]++
 		if key != "" {
 			l.once[key] = z.name
 		}
 	case !refused:
-		l.doubt += by
+		l.unknown += by
 	}
 }
 
-// zoneIsLost is called when a zone is lost: what it has acknowledged, and not shipped, is lost, too.
-func (l *sonicLedger) zoneIsLost(z *zone) {
+// A shipment is what a zone had acknowledged before other zones had all of that.
+type shipment struct {
+	keys  map[string]bool
+	added int64
+}
+
+// acknowledgedBy is what a zone has acknowledged so far.
+func (l *sonicLedger) acknowledgedBy(z *zone) shipment {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := shipment{map[string]bool{}, l.added[z.name]}
+	for key, zone := range l.once {
+		if zone == z.name {
+			s.keys[key] = true
+		}
+	}
+	return s
+}
+
+// zoneIsLost is called when a zone is lost. What may be lost with it is what it has acknowledged since
+// the others have what was shipped, and none of rest holds.
+func (l *sonicLedger) zoneIsLost(w *world, z *zone, shipped shipment, rest []*zone) {
+	w.t.Helper()
+	z.writing.Lock() // until the last answer is there
+	defer z.writing.Unlock()
+	held := map[string]string{}
+	for _, other := range rest {
+		maps.Copy(held, w.held(other))
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for key, zone := range l.once {
-		if zone == z.name {
-			l.lost[key] = true
+		if zone == z.name && !shipped.keys[key] && held[key] == "" {
+			l.mayBeLost[key] = true
 		}
 	}
-	l.lostSure += l.added[z.name]
+	l.mayLack = l.added[z.name] - shipped.added
+	w.say("zone %s: at most %d keys are lost", z.name, len(l.mayBeLost))
 }
 
 // settle waits until each of the zones has all that the others wrote.
 func (w *world) settle(zones ...*zone) {
 	w.t.Helper()
+	w.settleFrom(zones, zones)
+}
+
+// settleFrom waits until each of the zones to has all that those of from wrote.
+func (w *world) settleFrom(from, to []*zone) {
+	w.t.Helper()
 	for range 2 { // an effect may have a zone ask another one
 		mark := strconv.FormatInt(time.Now().UnixNano(), 10)
-		for _, z := range zones {
+		for _, z := range from {
 			c := z.client()
 			var err error
 			w.await("zone "+z.name+" takes writes", func() bool {
@@ -128,10 +168,10 @@ func (w *world) settle(zones ...*zone) {
 			})
 			_ = c.Close()
 		}
-		for _, at := range zones {
-			for _, of := range zones {
+		for _, at := range to {
+			for _, of := range from {
 				w.await(fmt.Sprintf("zone %s has what zone %s wrote", at.name, of.name), func() bool {
-					return at.past.Get(context.Background(), "mark:"+of.name).Val() == mark
+					return at.direct.Get(context.Background(), "mark:"+of.name).Val() == mark
 				})
 			}
 		}
@@ -141,7 +181,7 @@ func (w *world) settle(zones ...*zone) {
 // held reads what a zone holds, but for Sonic's own keys.
 func (w *world) held(z *zone) map[string]string {
 	w.t.Helper()
-	ctx, c, all := context.Background(), z.past, map[string]string{}
+	ctx, c, all := context.Background(), z.direct, map[string]string{}
 	keys := c.Scan(ctx, 0, "*", 1000).Iterator()
 	for keys.Next(ctx) {
 		switch key := keys.Val(); {
@@ -165,18 +205,18 @@ func (w *world) held(z *zone) map[string]string {
 // zone has, whether sums are too small or too large, and how it differs from the first of zones.
 func (w *world) countSonic(zones []*zone) (lines []line) {
 	w.t.Helper()
-	first := w.held(zones[0])
+	reference := w.held(zones[0])
 	l := w.sonics
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, z := range zones {
 		mine := w.held(z)
-		n := line{flow: "Sonic", zone: z.name, acknowledged: len(l.once)}
+		n := line{flow: sonicFlow, zone: z.name, acknowledged: len(l.once)}
 		for key := range l.once {
 			switch {
 			case mine[key] != "":
 				n.received++
-			case l.lost[key]:
+			case l.mayBeLost[key]:
 				n.lost++
 			default:
 				n.missing++
@@ -187,19 +227,19 @@ func (w *world) countSonic(zones []*zone) (lines []line) {
 			value, _ := strconv.ParseInt(mine["count:"+strconv.Itoa(i)], 10, 64)
 			sum += value
 		}
-		if sum < l.sure-l.lostSure {
+		if sum < l.acknowledged-l.mayLack {
 			n.missing++
 		}
-		if sum > l.sure+l.doubt {
+		if sum > l.acknowledged+l.unknown {
 			n.doubled++
 		}
-		for _, key := range slices.Sorted(maps.Keys(first)) {
-			if mine[key] != first[key] {
+		for _, key := range slices.Sorted(maps.Keys(reference)) {
+			if mine[key] != reference[key] {
 				n.differences++
 			}
 		}
 		for key := range mine {
-			if _, in := first[key]; !in {
+			if _, in := reference[key]; !in {
 				n.differences++
 			}
 		}

@@ -17,23 +17,24 @@ import (
 	"github.com/aviaryhq/aviary/test/systems"
 )
 
-// home is the zone that has Pigeonhole and Eventbridge at the beginning; next is where they go when
+// first is the zone that has Pigeonhole and Eventbridge at the beginning; second is where they go when
 // it is lost.
 const (
-	home = 0
-	next = 1
+	first  = 0
+	second = 1
 )
 
 // A zone is a Pulsar cluster, a Redis and a Sonic.
 type zone struct {
-	name    string // as Sonic knows it
-	cluster string // as Pulsar does
-	pulsar  *stack.PulsarServer
-	redis   *stack.RedisServer
-	past    *redis.Client // of its Redis, past Sonic
-	sonic   *systems.Process
-	down    atomic.Bool     // its clients wait
-	earlier map[string]bool // orders from before its cluster
+	name          string // as Sonic knows it
+	cluster       string // as Pulsar does
+	pulsar        *stack.PulsarServer
+	redis         *stack.RedisServer
+	direct        *redis.Client // of its Redis, without Sonic
+	sonic         *systems.Process
+	down          atomic.Bool     // its clients wait
+	writing       sync.RWMutex    // held, shared, by a client that writes
+	beforeCluster map[string]bool // orders from before its cluster
 }
 
 // world is all zones, what writes to them, and what was acknowledged.
@@ -50,6 +51,7 @@ type world struct {
 	sonics      *sonicLedger
 	orders      *orders
 	events      *events
+	counted     map[string]int // acknowledged at the last table
 
 	stop    chan struct{} // closed when clients are to end
 	clients sync.WaitGroup
@@ -76,12 +78,12 @@ func newWorld(t *testing.T, binaries string) *world {
 		})
 	}
 	for i, z := range w.zones {
-		z.past = z.redis.Client(t)
+		z.direct = z.redis.Client(t)
 		// Each zone's Sonic writes to its cluster. Pigeonhole and the registry of Eventbridge have
 		// exclusive producers, which let no replication in: only their own zone replicates.
 		w.namespace(z, sonicNamespace, w.clusters(0, 1, 2, 3))
 		for _, ns := range []string{ordersNamespace, eventsNamespace} {
-			if i == home {
+			if i == first {
 				w.namespace(z, ns, w.clusters(0, 1, 2, 3))
 			} else {
 				w.namespace(z, ns, w.clusters(i))
@@ -93,8 +95,8 @@ func newWorld(t *testing.T, binaries string) *world {
 	for i, z := range w.zones {
 		z.sonic = systems.RunProgram(t, w.binary("sonic"), nil, w.sonicEnv(i))
 	}
-	w.pigeonhole = w.startPigeonhole(home, "orders")
-	w.eventbridge.Store(w.startEventbridge(home))
+	w.pigeonhole = w.startPigeonhole(first, "orders")
+	w.eventbridge.Store(w.startEventbridge(first))
 	for _, z := range w.zones {
 		w.awaitReady(z.sonic)
 	}
@@ -163,8 +165,8 @@ func (w *world) cut(i int) (restore func()) {
 	}
 }
 
-// load lets clients write for a while.
-func (w *world) load(d time.Duration) { time.Sleep(d) } // the load between faults
+// keepWriting lets clients write for a while.
+func (w *world) keepWriting(d time.Duration) { time.Sleep(d) } // the load between faults
 
 // begin starts all clients.
 func (w *world) begin() {

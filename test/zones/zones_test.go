@@ -1,7 +1,6 @@
 package zones
 
 import (
-	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -12,19 +11,19 @@ import (
 	"github.com/aviaryhq/aviary/test/systems"
 )
 
-// loadLasts is how long clients write before, between and behind faults.
-const loadLasts = 10 * time.Second
+// writingLasts is how long clients write before, between and behind faults.
+const writingLasts = 10 * time.Second
 
 // TestFourZones cuts a zone off, upgrades all zones one by one, loses a zone and replaces it.
 func TestFourZones(t *testing.T) {
-	before, after := versions(t)
-	w := newWorld(t, before)
+	former, current := versions(t)
+	w := newWorld(t, former)
 	t.Cleanup(w.ended)
 	w.begin()
-	w.load(loadLasts)
+	w.keepWriting(writingLasts)
 	w.compare("load in all zones")
 	w.cutOff(cutLasts(t))
-	w.upgrade(after)
+	w.upgrade(current)
 	w.lose()
 }
 
@@ -49,12 +48,13 @@ func (w *world) compareIn(step string, zones []*zone) {
 // cutOff cuts a zone off, the one that has Pigeonhole and Eventbridge.
 func (w *world) cutOff(d time.Duration) {
 	w.t.Helper()
-	restore := w.cut(home)
-	w.say("zone %s is cut off from the others, for %s", w.zones[home].name, d)
-	w.load(d)
+	restore := w.cut(first)
+	w.say("zone %s is cut off from the others, for %s", w.zones[first].name, d)
+	w.keepWriting(d)
+	w.awaitAcknowledgements() // by the zone that is cut off, and by the others
 	restore()
-	w.say("zone %s is back", w.zones[home].name)
-	w.load(loadLasts)
+	w.say("zone %s is back", w.zones[first].name)
+	w.keepWriting(writingLasts)
 	w.compare("a zone was cut off")
 }
 
@@ -70,26 +70,36 @@ func (w *world) upgrade(binaries string) {
 	}
 	for i, z := range w.zones {
 		replace(z.sonic, "sonic")
-		if i == home {
+		if i == first {
 			replace(w.pigeonhole, "pigeonhole")
 			replace(w.eventbridge.Load(), "eventbridge")
+			w.events.restarted()
 		}
-		w.say("versions: %s", w.versions())
-		w.load(loadLasts / 2)
+		w.requireVersions(i)
+		w.keepWriting(writingLasts / 2)
 	}
 	w.compare("all zones were upgraded")
 }
 
-// versions is what runs now.
-func (w *world) versions() string {
+// requireVersions requires that the zones up to last run the new version, and the others the former.
+func (w *world) requireVersions(last int) {
+	w.t.Helper()
 	starting := regexp.MustCompile(`"msg":"starting"[^\n]*"version":"([^"]*)"`)
-	of := func(p *systems.Process) string {
-		all := starting.FindAllStringSubmatch(p.Log(), -1)
-		return all[len(all)-1][1]
-	}
 	var list []string
-	for _, z := range w.zones {
-		list = append(list, fmt.Sprintf("Sonic %s %s", z.name, of(z.sonic)))
+	check := func(name, want string, p *systems.Process) {
+		all := starting.FindAllStringSubmatch(p.Log(), -1)
+		got := all[len(all)-1][1]
+		require.Equal(w.t, want, got, "%s", name)
+		list = append(list, name+" "+got)
 	}
-	return strings.Join(append(list, "Pigeonhole "+of(w.pigeonhole), "Eventbridge "+of(w.eventbridge.Load())), ", ")
+	for i, z := range w.zones {
+		want := newVersion
+		if i > last {
+			want = formerVersion
+		}
+		check("Sonic "+z.name, want, z.sonic)
+	}
+	check("Pigeonhole", newVersion, w.pigeonhole)
+	check("Eventbridge", newVersion, w.eventbridge.Load())
+	w.say("versions: %s", strings.Join(list, ", "))
 }

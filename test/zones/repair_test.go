@@ -11,10 +11,10 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 )
 
-// equalise makes zones equal that differ in what they have of the lost one.
-func (w *world) equalise(rest []*zone) {
+// repairZones makes zones equal that differ in what they have of the lost one.
+func (w *world) repairZones(rest []*zone) {
 	w.t.Helper()
-	lost := w.zones[home].name
+	lost := w.zones[first].name
 	has, most := map[*zone]message.ID{}, message.ID{}
 	for _, z := range rest {
 		has[z] = w.cursor(z, lost)
@@ -24,13 +24,13 @@ func (w *world) equalise(rest []*zone) {
 	for _, z := range rest {
 		if has[z] != most {
 			w.say("zone %s: redis-cli FCALL sonic_cursors 1 '{sonic:0}out' %s %s '' 0", z.name, lost, most)
-			require.NoError(w.t, z.past.Do(w.t.Context(), "FCALL", "sonic_cursors", 1, "{sonic:0}out", lost, most.String(), "", 0).Err())
+			require.NoError(w.t, z.direct.Do(w.t.Context(), "FCALL", "sonic_cursors", 1, "{sonic:0}out", lost, most.String(), "", 0).Err())
 		}
 	}
-	out, err := w.runSonic(next, w.peers(2, 3), "-repair")
+	out, err := w.runSonic(second, w.peers(2, 3), "-repair")
 	w.say("%s", lastLines(out, err))
-	w.mendCounters(rest)
-	out, err = w.runSonic(next, w.peers(2, 3), "-check")
+	w.addMissing(rest)
+	out, err = w.runSonic(second, w.peers(2, 3), "-check")
 	w.say("%s", lastLines(out, err))
 	require.NoError(w.t, err, "%s", out)
 }
@@ -51,22 +51,22 @@ func (w *world) cursor(z *zone, origin string) (id message.ID) {
 	return id
 }
 
-// mendCounters adds to each counter what a zone lacks, which -repair only lists: zones share the
+// addMissing adds to each counter what a zone lacks, which -repair only lists: zones share the
 // changes of counters, and these only grow.
-func (w *world) mendCounters(rest []*zone) {
+func (w *world) addMissing(rest []*zone) {
 	w.t.Helper()
 	for i := range counters {
 		key, values, most := fmt.Sprintf("count:%d", i), map[*zone]int64{}, int64(0)
 		for _, z := range rest {
 			var err error
-			values[z], err = z.past.Get(w.t.Context(), key).Int64()
+			values[z], err = z.direct.Get(w.t.Context(), key).Int64()
 			require.NoError(w.t, err)
 			most = max(most, values[z])
 		}
 		for _, z := range rest {
 			if by := most - values[z]; by > 0 {
 				w.say("zone %s: redis-cli INCRBY %s %d", z.name, key, by)
-				require.NoError(w.t, z.past.IncrBy(w.t.Context(), key, by).Err())
+				require.NoError(w.t, z.direct.IncrBy(w.t.Context(), key, by).Err())
 			}
 		}
 	}

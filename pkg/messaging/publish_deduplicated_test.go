@@ -76,7 +76,6 @@ func TestNothingAcknowledgedIsDroppedAsADuplicate(t *testing.T) {
 // a name that others may use nobody can tell that from a loss.
 func TestDeduplicatedOutcome(t *testing.T) {
 	t.Parallel()
-	ctx := testContext(t)
 	for name, c := range map[string]struct {
 		name    string
 		id      *int64
@@ -88,6 +87,7 @@ func TestDeduplicatedOutcome(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			ctx := testContext(t) // not before: it would end while other tests run
 			s := wire.Start(t, wire.WithDeduplication())
 			p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.ProducerName = c.name })
 			drop := s.DropReceipts(topic, 1)

@@ -29,9 +29,10 @@ const topic = "persistent://public/default/t"
 // for those that it does not lose.
 const ackTimeout = 5 * time.Second
 
+// testContext lasts for all that a test does.
 func testContext(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*await.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }

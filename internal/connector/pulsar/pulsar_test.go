@@ -21,9 +21,10 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
+// testContext lasts for all that a test does.
 func testContext(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*await.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -127,13 +127,13 @@ helm-check: build ## As helm-test, and have Kubernetes' schemas check the object
 	  echo "building kubectl-validate $(KUBECTL_VALIDATE_VERSION), once" >&2; \
 	  CGO_ENABLED=0 GOBIN="$$tools" go install -ldflags '-s -w' sigs.k8s.io/kubectl-validate@$(KUBECTL_VALIDATE_VERSION); \
 	fi; \
-	AVIARY_KUBECTL_VALIDATE="$$tools/kubectl-validate" go -C test/helm test -count 1 .
+	AVIARY_KUBECTL_VALIDATE="$$tools/kubectl-validate" go -C test/helm test -tags kubectl -count 1 .
 
 .PHONY: helm-apply
 helm-apply: need-go ## Build Kubernetes' API server, which takes minutes, and install, upgrade and remove the Helm chart there
 	@go -C test/helm/apiserver build -ldflags '-s -w' -o "$(KUBERNETES)/kube-apiserver" k8s.io/kubernetes/cmd/kube-apiserver
 	@go -C test/helm/apiserver build -ldflags '-s -w' -o "$(KUBERNETES)/etcd" go.etcd.io/etcd/server/v3
-	@AVIARY_KUBERNETES="$(KUBERNETES)" go -C test/helm test -count 1 -v -run '^TestAPIServer' .
+	@AVIARY_KUBERNETES="$(KUBERNETES)" go -C test/helm test -tags apiserver -count 1 -v -run '^TestAPIServer' .
 
 .PHONY: vuln
 vuln: need-go ## Look for known vulnerabilities (needs the Go vulnerability database)

@@ -1,3 +1,5 @@
+//go:build apiserver
+
 package helm
 
 import (
@@ -23,9 +25,6 @@ const remove = "?propagationPolicy=Background"
 // A real API server takes every object of each example: installed, read back, upgraded and removed.
 // `make helm-apply` runs it.
 func TestAPIServerTakesTheObjects(t *testing.T) {
-	if os.Getenv("AVIARY_KUBERNETES") == "" {
-		t.Skip("run by make helm-apply: it builds Kubernetes' API server")
-	}
 	server := startAPIServer(t)
 	// The strictest of Kubernetes' own standards for pods.
 	server.must(t, http.MethodPost, "/api/v1/namespaces", object{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{

@@ -45,23 +45,31 @@ func (s *Stack) fetchPrometheus(ctx context.Context) error {
 // elsewhere.
 func Prometheus(t testing.TB) (server, promtool string) {
 	t.Helper()
+	obtain(t, "prometheus", func(ctx context.Context, s *Stack) (err error) {
+		if err = s.fetchPrometheus(ctx); err == nil {
+			server, err = exec.LookPath("prometheus")
+		}
+		if err == nil {
+			promtool, err = exec.LookPath("promtool")
+		}
+		return err
+	})
+	return server, promtool
+}
+
+// obtain has get install a program. If that fails the test fails or is skipped, as [Unavailable]
+// says.
+func obtain(t testing.TB, name string, get func(context.Context, *Stack) error) {
+	t.Helper()
 	s, err := New(Config{Log: os.Stderr})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), setupTimeout)
 	defer cancel()
-	err = s.fetchPrometheus(ctx)
-	if err == nil {
-		server, err = exec.LookPath("prometheus")
+	if err := get(ctx, s); err != nil {
+		Unavailable(t, name, err)
 	}
-	if err == nil {
-		promtool, err = exec.LookPath("promtool")
-	}
-	if err != nil {
-		Unavailable(t, "prometheus", err)
-	}
-	return server, promtool
 }
 
 // victoriaMetricsService installs Debian's victoria-metrics for its vmagent, which benchmarks
@@ -139,16 +147,11 @@ func chromiums() []string { return []string{"chromium-headless-shell", "chromium
 // elsewhere.
 func Chromium(t testing.TB) string {
 	t.Helper()
-	s, err := New(Config{Log: os.Stderr})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), setupTimeout)
-	defer cancel()
-	path, err := s.chromium(ctx)
-	if err != nil {
-		Unavailable(t, "chromium", err)
-	}
+	var path string
+	obtain(t, "chromium", func(ctx context.Context, s *Stack) (err error) {
+		path, err = s.chromium(ctx)
+		return err
+	})
 	return path
 }
 

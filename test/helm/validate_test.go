@@ -26,8 +26,8 @@ func validate(t *testing.T, objects []object) (string, error) {
 	return string(out), err
 }
 
-// kubectl-validate, which has Kubernetes' own schemas, accepts each object. `make helm-check` installs it
-// and runs this.
+// kubectl-validate, which has Kubernetes' own schemas, accepts each object. `make helm-check`
+// installs it and runs this.
 func TestKubernetesAcceptsTheObjects(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, objects []object) {

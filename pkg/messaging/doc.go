@@ -3,8 +3,8 @@
 //
 // [Dial] makes a [Client], one for each cluster. From it come:
 //
-//   - [Client.Publisher] writes records to one topic. Begin with the profile [Durable] or
-//     [Throughput].
+//   - [Client.Publisher] writes records to one topic. Begin with the profile [Business] or
+//     [Ops].
 //   - [Client.Consumer] reads a subscription. Begin with [DefaultConsumerConfig].
 //   - [Client.Reader] reads a topic from a position that the caller keeps.
 //   - [Client.EntryWriter] stores what a source numbers, each number once.

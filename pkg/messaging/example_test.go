@@ -86,21 +86,3 @@ func ExamplePublisher_PublishAsync() {
 	// close: <nil>
 	// stored: 1000
 }
-
-// A frame carries many small records in one message.
-func ExampleFrameWriter() {
-	var w messaging.FrameWriter
-	w.Add(&messaging.Record{Key: "cpu", Payload: []byte("0.7")})
-	w.Add(&messaging.Record{Key: "mem", Payload: []byte("0.4")})
-	payload := w.Bytes() // the payload of one Record to publish
-
-	err := messaging.ReadFrame(payload, func(r *messaging.Record) error {
-		fmt.Printf("%s=%s\n", r.Key, r.Payload)
-		return nil
-	})
-	fmt.Println(err)
-	// Output:
-	// cpu=0.7
-	// mem=0.4
-	// <nil>
-}

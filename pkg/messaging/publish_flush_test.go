@@ -130,7 +130,7 @@ func (o *published) send(p *Publisher, partition int, payload string) {
 // A lone record is sent at once, whatever the linger; what comes while it is under way gathers,
 // and is sent when it is acknowledged, or when it has gathered for the linger.
 func TestRecordsGatherWhileOneIsInFlight(t *testing.T) {
-	for _, profile := range []Profile{Durable(), Throughput()} {
+	for _, profile := range []Profile{Business(), Ops()} {
 		for linger, want := range map[time.Duration]time.Duration{time.Hour: 40 * time.Millisecond, 5 * time.Millisecond: 26 * time.Millisecond} {
 			t.Run(profile.Name+"/"+linger.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -168,7 +168,7 @@ func TestEntriesDoNotGrowWithPartitions(t *testing.T) {
 	for _, n := range []int{16, 64} {
 		synctest.Test(t, func(t *testing.T) {
 			raw := &fakeClient{roundTrip: 3 * time.Millisecond}
-			p := publishing(t, raw, n, Throughput())
+			p := publishing(t, raw, n, Ops())
 			o := &published{t: t}
 			next := 0
 			for range rounds {
@@ -208,7 +208,7 @@ func TestLostCallbackBehindOthersProgress(t *testing.T) {
 		raw := &fakeClient{roundTrip: 10 * time.Millisecond}
 		var lost atomic.Bool
 		raw.lose = func(payload string) bool { return payload == "lost" && lost.CompareAndSwap(false, true) }
-		profile := Durable()
+		profile := Business()
 		profile.AckTimeout = 10 * time.Second
 		p := publishing(t, raw, 1, profile)
 		began := time.Now()
@@ -240,7 +240,7 @@ func TestLostCallbackBehindOthersProgress(t *testing.T) {
 func TestIdlePartitionsAreNotWatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		raw := &fakeClient{roundTrip: time.Millisecond}
-		p := publishing(t, raw, 100, Throughput())
+		p := publishing(t, raw, 100, Ops())
 		o := &published{t: t}
 		for i := range 100 {
 			o.send(p, i, "x")

@@ -93,7 +93,7 @@ func TestWaitForOwnership(t *testing.T) {
 	wait := func(p *messaging.Profile) { p.Ownership = messaging.WaitForOwnership }
 	first := open(t, dial(t, s.URL()), topic, wait)
 	opened := make(chan *messaging.Publisher, 2)
-	profile := messaging.Throughput()
+	profile := messaging.Ops()
 	wait(&profile)
 	for range 2 {
 		client, ctx := dial(t, s.URL()), testContext(t)
@@ -156,7 +156,7 @@ func TestOpeningFailsAtOnce(t *testing.T) {
 			if c.prepare != nil {
 				c.prepare(t, s)
 			}
-			profile := messaging.Durable()
+			profile := messaging.Business()
 			if c.profile != nil {
 				c.profile(&profile)
 			}
@@ -176,7 +176,7 @@ func TestSharedPublisherWaitsForAnOwnerToLeave(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	asked, opened := s.Received(wire.CommandProducer), make(chan error, 1)
 	go func() {
-		_, err := client.Publisher(ctx, topic, messaging.Throughput())
+		_, err := client.Publisher(ctx, topic, messaging.Ops())
 		opened <- err
 	}()
 	require.NoError(t, s.WaitReceived(testContext(t), wire.CommandProducer, asked+2), "it asks again")
@@ -206,7 +206,7 @@ func TestOwnershipOnBroker(t *testing.T) {
 	near := dial(t, srv.URL())
 	ns := srv.Namespace(t)
 	topic := srv.Topic(t, ns, 0)
-	profile := messaging.Durable()
+	profile := messaging.Business()
 	profile.Ownership = messaging.ExclusiveOwnership
 
 	owner, err := far.Publisher(testContext(t), topic, profile)
@@ -299,7 +299,7 @@ func TestNamedOwnershipOnBroker(t *testing.T) {
 	for _, p := range []*messaging.Publisher{first, other} {
 		require.NoError(t, p.Publish(testContext(t), record(0)))
 	}
-	profile := messaging.Durable()
+	profile := messaging.Business()
 	named("one")(&profile)
 	_, err := dial(t, srv.URL()).Publisher(testContext(t), name, profile)
 	require.ErrorIs(t, err, messaging.ErrOwned)

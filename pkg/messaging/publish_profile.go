@@ -68,8 +68,8 @@ const (
 	NamedOwnership Ownership = "named"
 )
 
-// Profile is how a publisher trades latency for throughput. Start from [Durable] or
-// [Throughput] and change single fields: the zero value of a field is not its default.
+// Profile is how a publisher trades latency for throughput. Start from [Business] or
+// [Ops] and change single fields: the zero value of a field is not its default.
 type Profile struct {
 	// Name is the label "profile" of the metrics. Keep the set of names small. Must be set.
 	Name string `yaml:"name"`
@@ -116,13 +116,13 @@ type Profile struct {
 	Ownership Ownership `yaml:"-"`
 }
 
-// Durable is the profile for callers that wait for each record to be stored: group commit, so
+// Business is the profile for callers that wait for each record to be stored: group commit, so
 // that a lone record is sent at once and concurrent callers share entries. Linger 1 ms, entries of
 // up to 1000 records and 128 KiB, LZ4, up to 10,000 records and 64 MiB pending, Block,
 // RouteKeyHash, AckTimeout 60 s, SharedOwnership.
-func Durable() Profile {
+func Business() Profile {
 	return Profile{
-		Name:              "durable",
+		Name:              "business",
 		Linger:            time.Millisecond,
 		GroupCommit:       true,
 		BatchRecords:      1000,
@@ -137,26 +137,12 @@ func Durable() Profile {
 	}
 }
 
-// Throughput is the profile for many records by [Publisher.PublishAsync]: it is Durable without
-// group commit, with entries of up to 10,000 records and up to 100,000 records pending.
-func Throughput() Profile {
-	p := Durable()
-	p.Name, p.GroupCommit = "throughput", false
-	p.BatchRecords, p.MaxPendingRecords = 10_000, 100_000
-	return p
-}
-
-// Business is [Durable] under the house's name for core business data.
-func Business() Profile {
-	p := Durable()
-	p.Name = "business"
-	return p
-}
-
-// Ops is [Throughput] under the house's name for monitoring data.
+// Ops is the profile for many records by [Publisher.PublishAsync]: it is Business without group
+// commit, with entries of up to 10,000 records and up to 100,000 records pending.
 func Ops() Profile {
-	p := Throughput()
-	p.Name = "ops"
+	p := Business()
+	p.Name, p.GroupCommit = "ops", false
+	p.BatchRecords, p.MaxPendingRecords = 10_000, 100_000
 	return p
 }
 

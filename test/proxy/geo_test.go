@@ -27,7 +27,7 @@ func TestPulsarZones(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
-	publisher, err := clients[0].Publisher(ctx, topic, messaging.Durable())
+	publisher, err := clients[0].Publisher(ctx, topic, messaging.Business())
 	require.NoError(t, err)
 	send := func(text string) {
 		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)

@@ -45,7 +45,7 @@ func withOthers(t testing.TB, names ...string) (zone, []*other) {
 	t.Cleanup(func() { _ = client.Close(context.Background()) })
 	var others []*other
 	for _, name := range names {
-		publisher, err := client.Publisher(ctx, topic+"-"+name+"-0", messaging.Durable())
+		publisher, err := client.Publisher(ctx, topic+"-"+name+"-0", messaging.Business())
 		require.NoError(t, err)
 		others = append(others, &other{t: t, name: name, publisher: publisher})
 	}
@@ -322,7 +322,7 @@ func TestForeignMessagesInTheOwnTopic(t *testing.T) {
 	client, err := messaging.Dial(ctx, messaging.Config{URL: url})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close(context.Background()) })
-	publisher, err := client.Publisher(ctx, topic+"-a-0", messaging.Durable())
+	publisher, err := client.Publisher(ctx, topic+"-a-0", messaging.Business())
 	require.NoError(t, err)
 	stray := func() {
 		t.Helper()

@@ -34,7 +34,7 @@ const ownedFor = time.Second
 
 // changes is the profile of the publisher. Each change is a message of its own.
 func changes() messaging.Profile {
-	p := messaging.Durable()
+	p := messaging.Business()
 	p.Name, p.BatchRecords, p.Ownership, p.AckTimeout = "registry", 1, messaging.WaitForOwnership, 5*time.Second
 	return p
 }

@@ -214,7 +214,7 @@ func TestForeignMessageInTheHistory(t *testing.T) {
 			payload, _ := message.Payload([]message.Entry{{ID: w.owner.packer.Tail.Last, Effects: "x"}})
 			w.s.releaseTopic(w.owner.writer)
 			w.owner = nil
-			p, err := w.s.client.Publisher(ctx, w.s.cfg.Topic, messaging.Durable())
+			p, err := w.s.client.Publisher(ctx, w.s.cfg.Topic, messaging.Business())
 			require.NoError(t, err)
 			require.NoError(t, p.Publish(ctx, &messaging.Record{Payload: payload, Properties: properties}))
 			require.NoError(t, p.Close(ctx))

@@ -54,7 +54,7 @@ func growthOurs(ctx context.Context, p measure.Piece, m *measure.Meter) error {
 	defer func() { _ = client.Close(ctx) }()
 	var all []*messaging.Publisher
 	for _, topic := range p.TopicsOf() {
-		publisher, err := client.Publisher(ctx, topic, messaging.Throughput())
+		publisher, err := client.Publisher(ctx, topic, messaging.Ops())
 		if err != nil {
 			return err
 		}

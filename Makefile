@@ -80,7 +80,7 @@ else ifeq ($(origin EVENTBRIDGE_SECONDS),command line)
 	  ./test/eventbridge/whole ./internal/eventbridge/preprocessor ./internal/eventbridge/processor ./internal/eventbridge/engine ./internal/eventbridge/registry
 else ifeq ($(origin PIGEONHOLE_SECONDS),command line)
 	@AVIARY_PIGEONHOLE_SECONDS='$(PIGEONHOLE_SECONDS)' go test -count 1 -timeout "$$(( $(PIGEONHOLE_SECONDS) / 5 + 60 ))m" -p 1 -v \
-	  ./test/pigeonhole ./internal/connector/pulsar ./internal/connector/lane
+	  ./test/pigeonhole ./internal/connector/pulsar ./internal/connector/pipeline
 else ifeq ($(origin MONITORING),command line)
 	@AVIARY_MONITORING_FAULTS=1 go test -count 1 -timeout 20m -v ./test/monitoring
 else

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/connector/lane"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/internal/trial"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 )
@@ -52,9 +52,9 @@ type NameRules struct {
 
 // Source is where messages come from.
 type Source interface {
-	// Run reads until ctx ends, offers the messages to lanes, and returns when the lanes are
+	// Run reads until ctx ends, offers the messages to pipelines, and returns when the pipelines are
 	// closed. An error is final: the route stops.
-	Run(ctx context.Context, lanes *lane.Set) error
+	Run(ctx context.Context, pipelines *pipeline.Set) error
 	// Lag returns how many messages are behind the committed position. It is safe for concurrent
 	// use.
 	Lag(ctx context.Context) (int64, error)
@@ -62,7 +62,7 @@ type Source interface {
 
 // Sink is where messages go.
 type Sink interface {
-	lane.Sink
+	pipeline.Sink
 	// PlaceName returns the name of the destination to in the hops of messages.
 	PlaceName(to string) string
 	// Run keeps the connection until ctx ends. It returns when every message given to Send has its

@@ -4,14 +4,14 @@ import (
 	"context"
 	"strconv"
 
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/internal/truncate"
 )
 
 // Headers of dead letters.
 const (
-	deadLetterReason  = "dead-letter-reason"  // a short word, see lane.Refuse
+	deadLetterReason  = "dead-letter-reason"  // a short word, see pipeline.Refuse
 	deadLetterError   = "dead-letter-error"   // the error as text
 	deadLetterRoute   = "dead-letter-route"   // the route's name
 	deadLetterTo      = "dead-letter-to"      // the message's destination
@@ -24,7 +24,7 @@ const (
 // key, value and headers is stored: the origin says where to find the message.
 func (r *route) storeDeadLetter(ctx context.Context, to string, m *message.Message, reason error, done func(error)) {
 	reasonHeaders := []message.Header{
-		{Name: deadLetterReason, Value: []byte(lane.Reason(reason))}, {Name: deadLetterError, Value: []byte(truncate.Text(reason.Error(), maxDeadLetterText))},
+		{Name: deadLetterReason, Value: []byte(pipeline.Reason(reason))}, {Name: deadLetterError, Value: []byte(truncate.Text(reason.Error(), maxDeadLetterText))},
 		{Name: deadLetterRoute, Value: []byte(r.cfg.Name)}, {Name: deadLetterTo, Value: []byte(truncate.Text(to, maxDeadLetterText))},
 	}
 	deadLetter := *m
@@ -33,7 +33,7 @@ func (r *route) storeDeadLetter(ctx context.Context, to string, m *message.Messa
 	deadLetter.Hop = r.deadLetterSink.PlaceName(r.cfg.DeadLetter.To)
 	deadLetter.Headers = append(append([]message.Header(nil), m.Headers...), reasonHeaders...)
 	r.deadLetterSink.Send(ctx, r.cfg.DeadLetter.To, &deadLetter, func(err error) {
-		if _, refused := lane.Refused(err); !refused || !r.mayStub(m) {
+		if _, refused := pipeline.Refused(err); !refused || !r.mayStub(m) {
 			done(err)
 			return
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 )
 
 // narrow is a sink that takes stubs only.
@@ -17,7 +17,7 @@ type stubOnlySink struct{ lastMessageSink }
 
 func (n *stubOnlySink) Send(ctx context.Context, to string, m *message.Message, done func(error)) {
 	if len(m.Value) > 0 {
-		done(lane.Refuse("too_large", errors.New("too large")))
+		done(pipeline.Refuse("too_large", errors.New("too large")))
 		return
 	}
 	n.lastMessageSink.Send(ctx, to, m, done)
@@ -43,10 +43,10 @@ func TestDeadLetterThatIsRefusedToo(t *testing.T) {
 			r.deadLetterSink = sink
 			m := &message.Message{Key: []byte("k"), Value: []byte("large"), From: message.From{Topic: "a", Partition: -1, Offset: test.offset}}
 			outcome := make(chan error, 1)
-			r.storeDeadLetter(t.Context(), "b", m, lane.Refuse("too_large", errors.New("too large")), func(err error) { outcome <- err })
+			r.storeDeadLetter(t.Context(), "b", m, pipeline.Refuse("too_large", errors.New("too large")), func(err error) { outcome <- err })
 			err := <-outcome
 			if !test.stub {
-				_, refused := lane.Refused(err)
+				_, refused := pipeline.Refused(err)
 				assert.True(t, refused, "which stops the route")
 				assert.Nil(t, sink.m)
 				return

@@ -14,15 +14,15 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 )
 
 // idle is a source from which nothing comes.
 type idleSource struct{}
 
-func (idleSource) Run(ctx context.Context, _ *lane.Set) error { <-ctx.Done(); return nil }
-func (idleSource) Lag(context.Context) (int64, error)         { return 0, nil }
+func (idleSource) Run(ctx context.Context, _ *pipeline.Set) error { <-ctx.Done(); return nil }
+func (idleSource) Lag(context.Context) (int64, error)             { return 0, nil }
 
 // patient is a sink, and one of dead letters, that takes its time for what is well.
 type slowSink struct {
@@ -38,27 +38,27 @@ func (p *slowSink) Send(_ context.Context, _ string, m *message.Message, done fu
 	time.AfterFunc(time.Second, func() { done(nil) })
 }
 
-// TestWhatIsTheMatterEndsWithItsLane: a route whose partition went to another process while it
+// TestWhatIsTheMatterEndsWithItsPipeline: a route whose partition went to another process while it
 // tried to send is ready, whether anything comes from another one or not.
-func TestWhatIsTheMatterEndsWithItsLane(t *testing.T) {
+func TestWhatIsTheMatterEndsWithItsPipeline(t *testing.T) {
 	for name, busy := range map[string]bool{"nothing else": false, "another partition": true} {
-		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { endsWithItsLane(t, busy) }) })
+		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { endsWithItsPipeline(t, busy) }) })
 	}
 }
 
-func endsWithItsLane(t *testing.T, busy bool) {
+func endsWithItsPipeline(t *testing.T, busy bool) {
 	t.Helper()
 	core, logs := observer.New(zap.InfoLevel)
 	r := leading(t, "b")
 	r.log, r.source, r.phase = zap.New(core), idleSource{}, running
 	r.cfg.CommitEvery, r.cfg.MinBackoff, r.cfg.MaxBackoff = time.Second, time.Second, time.Second
 	r.sink, r.deadLetterSink = &slowSink{err: errors.New("it takes nothing")}, &slowSink{err: errors.New("they neither")}
-	r.lanes = r.newLanes(InFlight{Messages: 10, Bytes: 1 << 20}, newMetrics(prometheus.NewRegistry()))
+	r.pipelines = r.newPipelines(InFlight{Messages: 10, Bytes: 1 << 20}, newMetrics(prometheus.NewRegistry()))
 	watching, end := context.WithCancel(t.Context())
 	defer end()
 	go r.watchLag(watching)
 
-	well := r.lanes.Open("well", func(int64) error { return nil })
+	well := r.pipelines.Open("well", func(int64) error { return nil })
 	defer well.Abandon()
 	var offers sync.WaitGroup
 	offering, enough := context.WithCancel(t.Context())
@@ -72,7 +72,7 @@ func endsWithItsLane(t *testing.T, busy bool) {
 		})
 	}
 	time.Sleep(5 * time.Second) // it is well before the other is ill
-	ill := r.lanes.Open("ill", func(int64) error { return nil })
+	ill := r.pipelines.Open("ill", func(int64) error { return nil })
 	defer ill.Abandon()
 	offered, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -87,7 +87,7 @@ func endsWithItsLane(t *testing.T, busy bool) {
 
 	r.report("sink.pulsar", errors.New("unavailable"))
 	time.Sleep(2 * lagInterval)
-	assert.Equal(t, busy, r.lanes.State().InFlight > 0)
+	assert.Equal(t, busy, r.pipelines.State().InFlight > 0)
 	assert.Equal(t, "sink.pulsar: unavailable", r.unhealthyReason(), "it is not about messages")
 	enough()
 	offers.Wait()

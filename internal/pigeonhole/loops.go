@@ -1,15 +1,15 @@
 package pigeonhole
 
 import (
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 )
 
 // How loops are prevented: a message carries the topics and queues from which routes have taken it,
 // its hops. A route drops a message whose destination is one of them. So topics can be replicated
 // both ways, and any number of routes can follow each other.
 
-// hopCheck finds loops among the messages of one lane and sets their hops. It caches the last
+// hopCheck finds loops among the messages of one pipeline and sets their hops. It caches the last
 // names: they seldom change.
 type hopCheck struct {
 	placeName func(to string) string // of the sink
@@ -22,7 +22,7 @@ type hopCheck struct {
 // checkCount returns an error for a message that has passed too many routes.
 func (h *hopCheck) checkCount(m *message.Message) error {
 	if err := m.CheckHops(h.maxHops); err != nil {
-		return lane.Refuse("hops", err)
+		return pipeline.Refuse("hops", err)
 	}
 	return nil
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/internal/connector/pulsar"
 	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/internal/pigeonhole/transform"
@@ -27,7 +27,7 @@ func (*lastMessageSink) Run(context.Context) error { return nil }
 
 func (*lastMessageSink) PlaceName(to string) string { return message.PlaceName("pulsar", "main", to) }
 
-// leading makes a route to a topic, without source and lanes.
+// leading makes a route to a topic, without source and pipelines.
 func leading(t *testing.T, to string) *route {
 	t.Helper()
 	rc := RouteConfig{Config: transform.Config{To: to}, MaxHops: 8, DeadLetter: DeadLetter{To: "dead"}}
@@ -53,7 +53,7 @@ func through(t *testing.T, r *route, m *message.Message) *message.Message {
 	t.Helper()
 	prepare, _ := r.newPrepare()
 	_, keep, err := prepare(t.Context(), m)
-	if errors.Is(err, lane.ErrLoop) {
+	if errors.Is(err, pipeline.ErrLoop) {
 		return nil
 	}
 	require.NoError(t, err)
@@ -99,7 +99,7 @@ func TestCirclesAreCut(t *testing.T) {
 func TestDeadLettersCanBePutBack(t *testing.T) {
 	r := leading(t, "b")
 	m := through(t, r, at("a", fresh()))
-	r.storeDeadLetter(t.Context(), "b", m, lane.Refuse("unroutable", errors.New("no queue")), func(err error) { require.NoError(t, err) })
+	r.storeDeadLetter(t.Context(), "b", m, pipeline.Refuse("unroutable", errors.New("no queue")), func(err error) { require.NoError(t, err) })
 	deadLetters, ok := r.deadLetterSink.(*lastMessageSink)
 	require.True(t, ok)
 	assert.Equal(t, "persistent://public/default/a", at("dead", deadLetters.m).Origin.Topic)
@@ -120,7 +120,7 @@ func TestHopsHaveALimit(t *testing.T) {
 	prepare, _ := r.newPrepare()
 	_, _, err := prepare(t.Context(), at("c", m))
 	require.ErrorIs(t, err, message.ErrHops)
-	reason, refused := lane.Refused(err)
+	reason, refused := pipeline.Refused(err)
 	assert.True(t, refused)
 	assert.Equal(t, "hops", reason)
 }

@@ -4,24 +4,24 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/aviaryhq/aviary/internal/connector"
-	"github.com/aviaryhq/aviary/internal/connector/lane"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 )
 
 // metrics are the metrics of all routes.
 type metrics struct {
-	lanes *lane.Metrics
-	parts *connector.Metrics    // the metrics of sources and sinks
-	reg   prometheus.Registerer // for the metrics of the Pulsar client, which have no label route
+	pipelines *pipeline.Metrics
+	parts     *connector.Metrics    // the metrics of sources and sinks
+	reg       prometheus.Registerer // for the metrics of the Pulsar client, which have no label route
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	named := prometheus.WrapRegistererWithPrefix("pigeonhole_", reg)
-	return &metrics{lanes: lane.NewMetrics(named), parts: connector.NewMetrics(named), reg: reg}
+	return &metrics{pipelines: pipeline.NewMetrics(named), parts: connector.NewMetrics(named), reg: reg}
 }
 
 // forget removes the series of a route that was removed.
 func (m *metrics) forget(route string) {
-	m.lanes.Forget(route)
+	m.pipelines.Forget(route)
 	m.parts.Forget(route)
 }
 

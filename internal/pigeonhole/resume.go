@@ -4,8 +4,8 @@ import (
 	"context"
 	"sync"
 
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
@@ -13,7 +13,7 @@ import (
 type resumableSink interface {
 	// Resume returns the highest offset of from's topic that is stored on the partition of topic
 	// with from's partition number; ok is false if there is none. Until Release no other process
-	// writes to that partition. An error made by lane.Refuse is final.
+	// writes to that partition. An error made by pipeline.Refuse is final.
 	Resume(ctx context.Context, topic string, from *message.From) (offset int64, ok bool, err error)
 	// Oversized reports whether the sink refuses m because of its size.
 	Oversized(m *message.Message) bool
@@ -21,12 +21,12 @@ type resumableSink interface {
 	Release(topic string, partition int32)
 }
 
-// newSkip returns two functions for one lane: skip reports whether a message is stored already, and
+// newSkip returns two functions for one pipeline: skip reports whether a message is stored already, and
 // release gives up the partitions of the destinations. The source's position is committed after the
 // sink has stored, so after a restart or a rebalance the first messages come again. Both are nil
 // for routes that store them again.
 //
-// A lane has one partition, its offsets ascend, and the sink stores in order: every message up to
+// A pipeline has one partition, its offsets ascend, and the sink stores in order: every message up to
 // the last stored offset is stored.
 func (r *route) newSkip() (skip func(ctx context.Context, to string, m *message.Message) (bool, error), release func()) {
 	if r.resumableSink == nil {
@@ -42,7 +42,7 @@ func (r *route) newSkip() (skip func(ctx context.Context, to string, m *message.
 		mu.Unlock()
 		defer func() {
 			if err != nil && ctx.Err() != nil {
-				r.clearHealth(partResuming) // another failing lane reports its error again
+				r.clearHealth(partResuming) // another failing pipeline reports its error again
 			}
 		}()
 		wait := backoff.Backoff{Min: r.cfg.MinBackoff, Max: r.cfg.MaxBackoff}
@@ -61,7 +61,7 @@ func (r *route) newSkip() (skip func(ctx context.Context, to string, m *message.
 			if ctx.Err() != nil {
 				return false, ctx.Err()
 			}
-			if _, final := lane.Refused(err); final {
+			if _, final := pipeline.Refused(err); final {
 				r.report(partResuming, nil) // it is not retried
 				return false, err
 			}

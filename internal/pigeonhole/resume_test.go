@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 )
 
 // resumes is a sink whose answers are the test's.
@@ -34,12 +34,12 @@ func TestRefusalWhileResumingIsFinal(t *testing.T) {
 			if asked++; asked < 5 {
 				return 0, false, errors.New("unavailable")
 			}
-			return 0, false, lane.Refuse("no_partition", errors.New("it has 2 partitions"))
+			return 0, false, pipeline.Refuse("no_partition", errors.New("it has 2 partitions"))
 		})
 		prepare, _ := r.newPrepare()
 		for n := range 2 {
 			_, _, err := prepare(t.Context(), &message.Message{From: message.From{Topic: "a", Partition: 7, Offset: int64(n)}})
-			reason, refused := lane.Refused(err)
+			reason, refused := pipeline.Refused(err)
 			require.True(t, refused, "%v", err)
 			assert.Equal(t, "no_partition", reason)
 		}

@@ -15,8 +15,8 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/connector"
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/internal/pigeonhole/transform"
 )
@@ -28,7 +28,7 @@ const (
 	roleDeadLetter = "dead_letter"
 )
 
-// route is a running route. The path of a message: source -> lane -> prepare (hops, filter,
+// route is a running route. The path of a message: source -> pipeline -> prepare (hops, filter,
 // changes, destination) -> sink or dead-letter sink.
 //
 // Routes are independent: each has its own connections, memory bounds and errors.
@@ -36,7 +36,7 @@ type route struct {
 	cfg               RouteConfig
 	log               *zap.Logger
 	transform         *transform.Transform
-	lanes             *lane.Set
+	pipelines         *pipeline.Set
 	source            connector.Source
 	sink              connector.Sink
 	deadLetterSink    connector.Sink // nil: a refused message stops the route
@@ -129,29 +129,29 @@ func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, m *metrics) (*route, 
 	if rc.Guarantee == EffectivelyOnce {
 		r.resumableSink, _ = r.sink.(resumableSink)
 	}
-	r.lanes = r.newLanes(bounds, m)
+	r.pipelines = r.newPipelines(bounds, m)
 	return r, nil
 }
 
-// newLanes makes the lanes between the route's source and its sinks.
-func (r *route) newLanes(bounds InFlight, m *metrics) *lane.Set {
-	laneRoute := lane.Route{
+// newPipelines makes the pipelines between the route's source and its sinks.
+func (r *route) newPipelines(bounds InFlight, m *metrics) *pipeline.Set {
+	pipelineRoute := pipeline.Route{
 		Sink: r.sink, Prepare: r.newPrepare, Stop: r.fail, Report: r.reporter(partSending), ReportDeadLetters: r.reporter(partDeadLetters),
-		Log: r.log, Metrics: m.lanes.Route(r.cfg.Name),
+		Log: r.log, Metrics: m.pipelines.Route(r.cfg.Name),
 	}
 	if r.deadLetterSink != nil {
-		laneRoute.DeadLetter = r.storeDeadLetter
+		pipelineRoute.DeadLetter = r.storeDeadLetter
 	}
-	return lane.NewSet(lane.Config{
+	return pipeline.NewSet(pipeline.Config{
 		Messages: bounds.Messages, Bytes: int64(bounds.Bytes),
 		CommitEvery: r.cfg.CommitEvery, MinBackoff: r.cfg.MinBackoff, MaxBackoff: r.cfg.MaxBackoff,
-	}, laneRoute)
+	}, pipelineRoute)
 }
 
-// reporter returns the function with which lanes report the health of a part.
+// reporter returns the function with which pipelines report the health of a part.
 func (r *route) reporter(part string) func(error) {
 	return func(err error) {
-		if errors.Is(err, lane.ErrClosed) {
+		if errors.Is(err, pipeline.ErrClosed) {
 			r.clearHealth(part)
 			return
 		}
@@ -182,7 +182,7 @@ func (r *route) options(role, prefix, system string, bounds InFlight, m *metrics
 // setBounds sets the bounds that the route has among the routes of cfg.
 func (r *route) setBounds(cfg Config) {
 	bounds := cfg.bounds(r.cfg)
-	r.lanes.SetBounds(bounds.Messages, int64(bounds.Bytes))
+	r.pipelines.SetBounds(bounds.Messages, int64(bounds.Bytes))
 	r.memory.Store(r.cfg.memory(bounds))
 }
 
@@ -207,7 +207,7 @@ func (r *route) run(ctx context.Context) {
 	}
 	watching, unwatch := context.WithCancel(ctx)
 	watchers.Go(func() { r.watchLag(watching) })
-	if err := app.Protect(func() error { return r.source.Run(ctx, r.lanes) }); err != nil && ctx.Err() == nil {
+	if err := app.Protect(func() error { return r.source.Run(ctx, r.pipelines) }); err != nil && ctx.Err() == nil {
 		r.fail(fmt.Errorf("source: %w", err))
 	}
 	unwatch()
@@ -303,7 +303,7 @@ func (r *route) unhealthyParts() (texts []string) {
 
 // unhealthyReason returns why the route is unhealthy; "" if it is healthy, paused or stopping.
 func (r *route) unhealthyReason() string {
-	paused := r.lanes.State().Paused
+	paused := r.pipelines.State().Paused
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch unhealthyParts := r.unhealthyParts(); {
@@ -316,16 +316,16 @@ func (r *route) unhealthyReason() string {
 	}
 }
 
-// newPrepare returns the function prepare of one lane, and one that is called when the lane is
+// newPrepare returns the function prepare of one pipeline, and one that is called when the pipeline is
 // closed.
-func (r *route) newPrepare() (prepare lane.Prepare, closed func()) {
+func (r *route) newPrepare() (prepare pipeline.Prepare, closed func()) {
 	skip, release := r.newSkip()
 	hops := &hopCheck{placeName: r.sink.PlaceName, maxHops: r.cfg.MaxHops}
 	only, one := r.transform.Destination()
 	prepare = func(ctx context.Context, m *message.Message) (string, bool, error) {
 		// First: a loop is dropped even at max_hops, and even if an expression fails on it.
 		if one && hops.loops(m, only) {
-			return "", false, lane.ErrLoop
+			return "", false, pipeline.ErrLoop
 		}
 		if err := hops.checkCount(m); err != nil {
 			return "", false, err
@@ -335,7 +335,7 @@ func (r *route) newPrepare() (prepare lane.Prepare, closed func()) {
 			return "", false, err
 		}
 		if !one && hops.loops(m, to) {
-			return "", false, lane.ErrLoop
+			return "", false, pipeline.ErrLoop
 		}
 		hops.setHop(m)
 		m.OmitOrigin = r.cfg.Provenance == provenanceHops
@@ -359,7 +359,7 @@ func (r *route) watchLag(ctx context.Context) {
 		if err != nil {
 			n = -1
 		}
-		held := r.lanes.State()
+		held := r.pipelines.State()
 		r.mu.Lock()
 		r.lag = n
 		for _, state := range r.health {

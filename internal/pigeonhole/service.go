@@ -112,8 +112,8 @@ func (s *service) apply(ctx context.Context, cfg Config) error {
 		}
 	}
 	for name, r := range made {
-		if before := old[name]; before != nil && before.lanes.Paused() {
-			r.lanes.Pause() // a changed route stays paused until it is resumed
+		if before := old[name]; before != nil && before.pipelines.Paused() {
+			r.pipelines.Pause() // a changed route stays paused until it is resumed
 		}
 		s.routes[name] = r
 	}
@@ -181,7 +181,7 @@ func (s *service) resume(r *route) error {
 	r.mu.Unlock()
 	switch phase {
 	case running:
-		r.lanes.Resume()
+		r.pipelines.Resume()
 		return nil
 	case stopping:
 		return errStopped

@@ -17,7 +17,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
-	"github.com/aviaryhq/aviary/internal/connector/lane"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/test/await"
 )
 
@@ -67,7 +67,7 @@ func TestRoutesEndOnlyWhereTheFileSaysSo(t *testing.T) {
 // breaking is a source that panics when it runs, or when it is told to stop.
 type breaking struct{ atOnce bool }
 
-func (b breaking) Run(ctx context.Context, _ *lane.Set) error {
+func (b breaking) Run(ctx context.Context, _ *pipeline.Set) error {
 	if !b.atOnce {
 		<-ctx.Done()
 	}
@@ -102,7 +102,7 @@ func TestStopDuringAChangeWaitsForTheRoutes(t *testing.T) {
 	s := serve(t, "routes:\n"+routeTo("a", "x")+routeTo("b", "x"))
 	a := s.find("a")
 	release := make(chan struct{})
-	held := &route{cfg: RouteConfig{Name: "held"}, phase: running, cancel: func() {}, done: release, lanes: a.lanes}
+	held := &route{cfg: RouteConfig{Name: "held"}, phase: running, cancel: func() {}, done: release, pipelines: a.pipelines}
 	s.mu.Lock()
 	s.routes["held"] = held
 	s.mu.Unlock()
@@ -119,7 +119,7 @@ func TestPanicWhileRoutesLeaveIsAnError(t *testing.T) {
 	done := make(chan struct{})
 	close(done)
 	broken := true
-	odd := &route{cfg: RouteConfig{Name: "odd"}, phase: running, done: done, lanes: s.find("a").lanes, cancel: func() {
+	odd := &route{cfg: RouteConfig{Name: "odd"}, phase: running, done: done, pipelines: s.find("a").pipelines, cancel: func() {
 		if broken {
 			panic("broken")
 		}
@@ -142,7 +142,7 @@ func TestReadinessSaysThatNothingIsReplicated(t *testing.T) {
 		return err != nil && strings.HasPrefix(err.Error(), "nothing is replicated: a: sink.rabbitmq: ") && strings.Contains(err.Error(), "; b: sink.rabbitmq: ")
 	}, await.Patience, 10*time.Millisecond)
 	require.ErrorContains(t, s.check(t.Context()), "connection refused")
-	s.find("b").lanes.Pause()
+	s.find("b").pipelines.Pause()
 	require.NoError(t, s.check(t.Context()), "as somebody wants it")
 }
 
@@ -210,16 +210,16 @@ func TestPauseSurvivesAReload(t *testing.T) {
 		require.NoError(t, s.apply(t.Context(), cfg))
 	}
 	reload(8)
-	s.find("paused").lanes.Pause()
+	s.find("paused").pipelines.Pause()
 	for _, hops := range []int{8, 9} {
 		reload(hops)
-		assert.True(t, s.find("paused").lanes.Paused())
-		assert.False(t, s.find("other").lanes.Paused())
+		assert.True(t, s.find("paused").pipelines.Paused())
+		assert.False(t, s.find("other").pipelines.Paused())
 		assert.Equal(t, hops, s.find("paused").cfg.MaxHops)
 	}
 	require.NoError(t, s.resume(s.find("paused")))
 	reload(10)
-	assert.False(t, s.find("paused").lanes.Paused())
+	assert.False(t, s.find("paused").pipelines.Paused())
 }
 
 // TestSharesFollowTheRoutes: those of routes that did not change, too, which go on undisturbed.

@@ -26,7 +26,7 @@ type Status struct {
 	LastError   string     `json:"last_error,omitempty"`
 	LastErrorAt *time.Time `json:"last_error_at,omitempty"`
 
-	Lanes         int   `json:"lanes"`
+	Pipelines     int   `json:"pipelines"`
 	InFlight      int   `json:"in_flight"`
 	InFlightBytes int64 `json:"in_flight_bytes"`
 	// MaxInFlight and MaxInFlightBytes are the route's bounds: its own, or its share of the
@@ -49,12 +49,12 @@ type Status struct {
 
 // status returns the current state of the route.
 func (r *route) status() Status {
-	held := r.lanes.State()
+	held := r.pipelines.State()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := Status{
 		Name: r.cfg.Name, Source: r.cfg.Source.system(), Sink: r.cfg.Sink.system(), Guarantee: r.cfg.Guarantee,
-		State: string(r.phase), Since: r.phaseSince, Lanes: held.Lanes, InFlight: held.InFlight, InFlightBytes: held.Bytes,
+		State: string(r.phase), Since: r.phaseSince, Pipelines: held.Pipelines, InFlight: held.InFlight, InFlightBytes: held.Bytes,
 		MaxInFlight: held.MaxInFlight, MaxInFlightBytes: held.MaxBytes,
 		Unhealthy: r.unhealthyParts(), LagMessages: r.lag, InFlightSeconds: held.Oldest.Seconds(),
 		Stored: held.Stored, Filtered: held.Filtered, Refused: held.Refused, Resent: held.Resent, Rate: r.rate.update(held.Stored, time.Now()),
@@ -110,7 +110,7 @@ func (s *service) handler() http.Handler {
 		writeJSON(w, map[string]any{"name": s.current().Name, "routes": all})
 	})
 	mux.HandleFunc("GET /routes/{name}", s.withRoute(func(r *route) error { return nil }))
-	mux.HandleFunc("POST /routes/{name}/pause", s.withRoute(func(r *route) error { r.lanes.Pause(); return nil }))
+	mux.HandleFunc("POST /routes/{name}/pause", s.withRoute(func(r *route) error { r.pipelines.Pause(); return nil }))
 	mux.HandleFunc("POST /routes/{name}/resume", s.withRoute(s.resume))
 	return mux
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 )
 
 // stubborn is a source and a sink of a route whose messages are not stored. Both wait at a
@@ -34,8 +34,8 @@ func (s *stubborn) Send(_ context.Context, _ string, _ *message.Message, done fu
 
 type stubbornSource struct{ *stubborn }
 
-func (s stubbornSource) Run(ctx context.Context, lanes *lane.Set) error {
-	l := lanes.Open("one", func(int64) error { return nil })
+func (s stubbornSource) Run(ctx context.Context, pipelines *pipeline.Set) error {
+	l := pipelines.Open("one", func(int64) error { return nil })
 	if err := l.Offer(ctx, &message.Message{}, 1); err != nil {
 		return err
 	}
@@ -63,10 +63,10 @@ func newStubborn(t *testing.T, unavailable chan struct{}) *stubborn {
 	require.NoError(t, err)
 	s := &stubborn{route: r, unavailable: unavailable, sent: make(chan func(error), 10)}
 	r.source, r.sink = stubbornSource{s}, s
-	r.lanes = lane.NewSet(lane.Config{Messages: 10, Bytes: 1 << 20, CommitEvery: time.Second, MinBackoff: time.Second, MaxBackoff: time.Second}, lane.Route{
-		Sink: s, Prepare: func() (lane.Prepare, func()) {
+	r.pipelines = pipeline.NewSet(pipeline.Config{Messages: 10, Bytes: 1 << 20, CommitEvery: time.Second, MinBackoff: time.Second, MaxBackoff: time.Second}, pipeline.Route{
+		Sink: s, Prepare: func() (pipeline.Prepare, func()) {
 			return func(context.Context, *message.Message) (string, bool, error) { return "x", true, nil }, nil
-		}, Stop: r.fail, Report: func(error) {}, Log: r.log, Metrics: newMetrics(prometheus.NewRegistry()).lanes.Route("a"),
+		}, Stop: r.fail, Report: func(error) {}, Log: r.log, Metrics: newMetrics(prometheus.NewRegistry()).pipelines.Route("a"),
 	})
 	return s
 }

@@ -9,8 +9,8 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/internal/connector/pulsar"
 	"github.com/aviaryhq/aviary/internal/connector/rabbitmq"
 	"github.com/aviaryhq/aviary/internal/pigeonhole/transform"
@@ -70,7 +70,7 @@ func TestRoutesHaveTheRulesOfTheirSink(t *testing.T) {
 		changes, err := RouteConfig{Sink: sink, Config: transform.Config{To: "{key}"}}.newTransform()
 		require.NoError(t, err)
 		_, _, err = changes.Apply(&message.Message{Key: []byte(name)})
-		reason, _ := lane.Refused(err)
+		reason, _ := pipeline.Refused(err)
 		assert.Equal(t, "template", reason, name)
 	}
 }

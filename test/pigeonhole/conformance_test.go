@@ -156,7 +156,7 @@ func TestEveryPairIsBounded(t *testing.T) {
 		defer cancel()
 		go func() {
 			for ; ctx.Err() == nil; time.Sleep(time.Millisecond) { // sampling
-				if now := s.route("pair"); now.InFlight > 50+3 { // a lane that holds nothing may take one
+				if now := s.route("pair"); now.InFlight > 50+3 { // a pipeline that holds nothing may take one
 					t.Errorf("%d in flight", now.InFlight)
 					return
 				}

@@ -285,9 +285,9 @@ func TestRebalances(t *testing.T) {
 			first.moved(100, "group")
 			second := run(t, config)
 			rounds(t, 3, func(int) {
-				second.await("group", func(st pigeonhole.Status) bool { return st.Lanes > 0 && st.Stored > 0 })
+				second.await("group", func(st pigeonhole.Status) bool { return st.Pipelines > 0 && st.Stored > 0 })
 				second.Stop()
-				first.await("group", func(st pigeonhole.Status) bool { return st.Lanes == 3 })
+				first.await("group", func(st pigeonhole.Status) bool { return st.Pipelines == 3 })
 				second.Start()
 			})
 			got.all(f.stop())
@@ -332,7 +332,7 @@ func TestPartitionsAdded(t *testing.T) {
 	require.NoError(t, err)
 	defer admin.Close()
 	require.NoError(t, admin.CreatePartitions(source, 6, nil, false))
-	s.await("grows", func(st pigeonhole.Status) bool { return st.Lanes == 6 })
+	s.await("grows", func(st pigeonhole.Status) bool { return st.Pipelines == 6 })
 	kafka.put(t, source, 200, 1000)
 	got.some(1000)
 }
@@ -366,7 +366,7 @@ func TestReload(t *testing.T) {
 	stays, goes, target := kafka.place(t), kafka.place(t), pulsar.place(t)
 	staying := route("stays", kafka.source(stays), pulsar.sink(), target)
 	s := run(t, "routes:\n"+staying+route("goes", kafka.source(goes), pulsar.sink(), target))
-	s.await("stays", func(st pigeonhole.Status) bool { return st.Lanes == 3 })
+	s.await("stays", func(st pigeonhole.Status) bool { return st.Pipelines == 3 })
 	since := s.route("stays").Since
 
 	s.reload("routes:\n" + staying + "- name: broken\n  source: {kafka: {brokrs: [x]}}\n")
@@ -376,7 +376,7 @@ func TestReload(t *testing.T) {
 
 	comes := pulsar.place(t)
 	s.reload("routes:\n" + staying + route("comes", kafka.source(goes), pulsar.sink(), comes))
-	s.await("comes", func(st pigeonhole.Status) bool { return st.Lanes == 3 })
+	s.await("comes", func(st pigeonhole.Status) bool { return st.Pipelines == 3 })
 	require.Empty(t, s.route("goes").Name)
 	require.True(t, s.route("stays").Since.Equal(since), "undisturbed")
 	kafka.put(t, stays, 0, 50)

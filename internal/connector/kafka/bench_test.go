@@ -13,8 +13,8 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -44,7 +44,7 @@ func cpu(b *testing.B) time.Duration {
 }
 
 // BenchmarkSinkAndSource writes b.N messages of 512 bytes to four partitions, then reads them
-// through lanes.
+// through pipelines.
 func BenchmarkSinkAndSource(b *testing.B) {
 	srv := stack.Kafka(b)
 	topic := srv.Topic(b, 4)
@@ -80,13 +80,13 @@ func BenchmarkSinkAndSource(b *testing.B) {
 	to := &counter{want: int64(b.N), first: make(chan struct{}), all: make(chan struct{})}
 	source, err := kafka.NewSource(sourceConfig(srv, topic+"-g", topic), connector.Options{})
 	require.NoError(b, err)
-	lanes := lane.NewSet(lane.Config{Messages: 10_000, Bytes: 32 << 20, CommitEvery: time.Second, MinBackoff: time.Second, MaxBackoff: time.Second}, lane.Route{
-		Sink: to, Log: zap.NewNop(), Metrics: lane.NewMetrics(prometheus.NewRegistry()).Route("bench"), Report: func(error) {}, Stop: func(error) {},
-		Prepare: func() (lane.Prepare, func()) {
+	pipelines := pipeline.NewSet(pipeline.Config{Messages: 10_000, Bytes: 32 << 20, CommitEvery: time.Second, MinBackoff: time.Second, MaxBackoff: time.Second}, pipeline.Route{
+		Sink: to, Log: zap.NewNop(), Metrics: pipeline.NewMetrics(prometheus.NewRegistry()).Route("bench"), Report: func(error) {}, Stop: func(error) {},
+		Prepare: func() (pipeline.Prepare, func()) {
 			return func(context.Context, *message.Message) (string, bool, error) { return "", true, nil }, nil
 		},
 	})
-	go func() { ended <- source.Run(ctx, lanes) }()
+	go func() { ended <- source.Run(ctx, pipelines) }()
 	<-to.first
 	began, spent = time.Now(), cpu(b)
 	<-to.all

@@ -12,8 +12,8 @@ import (
 	"github.com/IBM/sarama"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 )
 
 // member is this process in the consumer group. Rebalancing is cooperative: it does not interrupt
@@ -22,7 +22,7 @@ type member struct {
 	source     *Source
 	client     sarama.Client
 	group      sarama.ConsumerGroup
-	lanes      *lane.Set
+	pipelines  *pipeline.Set
 	endSession context.CancelCauseFunc
 }
 
@@ -39,16 +39,16 @@ func (m *member) Cleanup(sarama.ConsumerGroupSession) error { return nil }
 type claimedPartition struct {
 	topic      string
 	partition  int32
-	nextOffset atomic.Int64 // the offset behind the last message that the lane has committed
-	offered    atomic.Int64 // the offset behind the last message that was offered to the lane
+	nextOffset atomic.Int64 // the offset behind the last message that the pipeline has committed
+	offered    atomic.Int64 // the offset behind the last message that was offered to the pipeline
 }
 
 // ConsumeClaim reads one partition until it is taken away or the session ends, in three steps that
 // never overlap:
 //
-//  1. Messages go into the fetchBuffer, from there into the lane. The lane's watermark becomes the marked offset.
-//  2. The lane takes no more messages. It has DrainTimeout to finish those that it has.
-//  3. The lane is closed, so that nothing more is marked, and the marked offset is committed. Then ConsumeClaim returns, and the group may
+//  1. Messages go into the fetchBuffer, from there into the pipeline. The pipeline's watermark becomes the marked offset.
+//  2. The pipeline takes no more messages. It has DrainTimeout to finish those that it has.
+//  3. The pipeline is closed, so that nothing more is marked, and the marked offset is committed. Then ConsumeClaim returns, and the group may
 //     give the partition to another member.
 func (m *member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
 	s := m.source
@@ -68,14 +68,14 @@ func (m *member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.
 		s.mu.Unlock()
 	}()
 
-	l := m.lanes.Open(fmt.Sprintf("%s-%d", c.topic, c.partition), func(position int64) error {
+	l := m.pipelines.Open(fmt.Sprintf("%s-%d", c.topic, c.partition), func(position int64) error {
 		session.MarkOffset(c.topic, c.partition, position+1, id)
 		c.nextOffset.Store(position + 1)
 		return nil
 	})
 	partition := map[string][]int32{c.topic: {c.partition}}
 	share := func() int64 {
-		_, inFlight := m.lanes.Bounds()
+		_, inFlight := m.pipelines.Bounds()
 		return max(s.cfg.bufferSize(inFlight)/max(s.claimCount.Load(), 1), 64<<10)
 	}
 	q := newFetchBuffer(share, func() { m.group.Pause(partition) }, func() { m.group.Resume(partition) })
@@ -133,9 +133,9 @@ func fillBuffer(ctx context.Context, messages <-chan *sarama.ConsumerMessage, q 
 	}
 }
 
-// offerMessages takes messages from q and offers them to the lane, in order, until ctx ends or the
-// lane is closed.
-func (s *Source) offerMessages(ctx context.Context, q *fetchBuffer, l *lane.Lane, setting topicSetting, c *claimedPartition) {
+// offerMessages takes messages from q and offers them to the pipeline, in order, until ctx ends or the
+// pipeline is closed.
+func (s *Source) offerMessages(ctx context.Context, q *fetchBuffer, l *pipeline.Pipeline, setting topicSetting, c *claimedPartition) {
 	batch := make([]*sarama.ConsumerMessage, 0, 256)
 	for {
 		batch = q.take(ctx, batch)

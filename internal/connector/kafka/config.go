@@ -183,7 +183,7 @@ func (c SourceConfig) settings(inFlight int64) (*sarama.Config, error) {
 		conf.Consumer.IsolationLevel = sarama.ReadCommitted
 	}
 	conf.Consumer.Offsets.Initial = sarama.OffsetOldest
-	// What is committed are the marks, and those follow the lanes' watermarks only. The library
+	// What is committed are the marks, and those follow the pipelines' watermarks only. The library
 	// commits them for all partitions in one request, and tries again when it fails.
 	conf.Consumer.Offsets.AutoCommit.Enable = true
 	conf.Consumer.Offsets.AutoCommit.Interval = c.CommitInterval

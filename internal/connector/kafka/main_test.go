@@ -17,8 +17,8 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/leak"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -87,13 +87,13 @@ func (s *shelf) deny() {
 	}
 }
 
-func lanesTo(t *testing.T, sink lane.Sink) *lane.Set {
+func pipelinesTo(t *testing.T, sink pipeline.Sink) *pipeline.Set {
 	t.Helper()
-	return lanesWithDead(t, sink, nil)
+	return pipelinesWithDead(t, sink, nil)
 }
 
-// lanesWithDead hands what is refused to dead; without it that is a failure.
-func lanesWithDead(t *testing.T, sink lane.Sink, dead func(m *message.Message, reason error)) *lane.Set {
+// pipelinesWithDead hands what is refused to dead; without it that is a failure.
+func pipelinesWithDead(t *testing.T, sink pipeline.Sink, dead func(m *message.Message, reason error)) *pipeline.Set {
 	t.Helper()
 	var store func(context.Context, string, *message.Message, error, func(error))
 	if dead != nil {
@@ -102,17 +102,17 @@ func lanesWithDead(t *testing.T, sink lane.Sink, dead func(m *message.Message, r
 			done(nil)
 		}
 	}
-	return lane.NewSet(lane.Config{Messages: 10_000, Bytes: 32 << 20, CommitEvery: 50 * time.Millisecond, MinBackoff: 50 * time.Millisecond, MaxBackoff: time.Second},
-		lane.Route{
+	return pipeline.NewSet(pipeline.Config{Messages: 10_000, Bytes: 32 << 20, CommitEvery: 50 * time.Millisecond, MinBackoff: 50 * time.Millisecond, MaxBackoff: time.Second},
+		pipeline.Route{
 			Sink:       sink,
 			DeadLetter: store,
-			Prepare: func() (lane.Prepare, func()) {
+			Prepare: func() (pipeline.Prepare, func()) {
 				return func(context.Context, *message.Message) (string, bool, error) { return "", true, nil }, nil
 			},
 			Stop:    func(err error) { t.Errorf("stopped: %v", err) },
 			Report:  func(error) {},
 			Log:     zaptest.NewLogger(t),
-			Metrics: lane.NewMetrics(prometheus.NewRegistry()).Route("test"),
+			Metrics: pipeline.NewMetrics(prometheus.NewRegistry()).Route("test"),
 		})
 }
 
@@ -194,7 +194,7 @@ func run(t *testing.T, r *running, do func(context.Context) error) *running {
 	return r
 }
 
-func runSource(t *testing.T, cfg kafka.SourceConfig, to lane.Sink) *running {
+func runSource(t *testing.T, cfg kafka.SourceConfig, to pipeline.Sink) *running {
 	t.Helper()
 	r := &running{reports: new(reports), metrics: prometheus.NewRegistry()}
 	source, err := kafka.NewSource(cfg, connector.Options{
@@ -202,8 +202,8 @@ func runSource(t *testing.T, cfg kafka.SourceConfig, to lane.Sink) *running {
 	})
 	require.NoError(t, err)
 	r.source = source
-	lanes := lanesTo(t, to)
-	return run(t, r, func(ctx context.Context) error { return source.Run(ctx, lanes) })
+	pipelines := pipelinesTo(t, to)
+	return run(t, r, func(ctx context.Context) error { return source.Run(ctx, pipelines) })
 }
 
 // counted is the sum of a counter's series.

@@ -24,7 +24,7 @@ const (
 )
 
 // passMarkers moves the committed offset of a claim behind offsets at which no message comes, until
-// ctx ends. It looks only when the lane has no message of the claim.
+// ctx ends. It looks only when the pipeline has no message of the claim.
 func (m *member) passMarkers(ctx context.Context, session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim, c *claimedPartition, id string) {
 	ticker := time.NewTicker(markersEvery)
 	defer ticker.Stop()

@@ -7,7 +7,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/connector"
 )
 
-// noMetrics turns the library's metrics off: they are expensive, and the lanes count already. The
+// noMetrics turns the library's metrics off: they are expensive, and the pipelines count already. The
 // library's own switch, metrics.UseNilMetrics, is a variable of the whole process.
 type noMetrics struct{ metrics.Registry }
 

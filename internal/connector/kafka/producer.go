@@ -13,7 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/aviaryhq/aviary/internal/connector"
-	"github.com/aviaryhq/aviary/internal/connector/lane"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 )
 
 const (
@@ -51,7 +51,7 @@ func (s *Sink) newClient() (*kgo.Client, error) {
 		kgo.ProducerBatchCompression(codec),
 		kgo.ProducerLinger(s.cfg.Linger),
 		kgo.ProducerBatchMaxBytes(int32(s.cfg.MaxMessageBytes)),
-		kgo.MaxBufferedRecords(math.MaxInt32), // the lanes bound the records in flight
+		kgo.MaxBufferedRecords(math.MaxInt32), // the pipelines bound the records in flight
 		kgo.RecordRetries(s.cfg.Retries),
 		kgo.UnknownTopicRetries(unknownRetries),
 		kgo.RecordPartitioner(s.cfg.partitioner()),
@@ -183,5 +183,5 @@ func (s *Sink) checkPartition(o *outgoing) error {
 		client.ForceMetadataRefresh()
 		return err
 	}
-	return lane.Refuse(invalidPartition, err)
+	return pipeline.Refuse(invalidPartition, err)
 }

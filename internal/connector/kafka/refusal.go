@@ -5,7 +5,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
-	"github.com/aviaryhq/aviary/internal/connector/lane"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 )
 
 // Reasons of refusals.
@@ -36,18 +36,18 @@ func refusal(err error) (reason string) {
 	return ""
 }
 
-// classify returns a failed message's outcome for the lane. suspect is true when some message of its
-// batch is invalid: the outcome is not final, and the message should be sent again alone.
+// classify returns a failed message's outcome for the pipeline. suspect is true when some message
+// of its batch is invalid: the outcome is not final, and the message should be sent again alone.
 func classify(err error, alone bool) (suspect bool, outcome error) {
 	if errors.Is(err, kerr.InvalidTopicException) {
-		return false, lane.Refuse(invalidTopic, err)
+		return false, pipeline.Refuse(invalidTopic, err)
 	}
 	reason := refusal(err)
 	switch {
 	case reason == "":
 		return false, err
 	case alone:
-		return false, lane.Refuse(reason, err)
+		return false, pipeline.Refuse(reason, err)
 	}
 	return true, err
 }

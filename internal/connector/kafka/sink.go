@@ -14,16 +14,16 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/connector"
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 )
 
 // Sink writes messages through one idempotent producer. Its methods are safe for concurrent use.
 //
-// The library keeps the order that lanes rely on. When it fails a batch, it fails every later batch
+// The library keeps the order that pipelines rely on. When it fails a batch, it fails every later batch
 // of the partition as well. It reuses a sequence number only once the broker cannot have stored the
-// failed batch under it. Messages that a lane sends before it learns of the failure may be stored
-// first; the lane sends them again behind the failed ones.
+// failed batch under it. Messages that a pipeline sends before it learns of the failure may be stored
+// first; the pipeline sends them again behind the failed ones.
 type Sink struct {
 	cfg      SinkConfig
 	log      *zap.Logger
@@ -82,7 +82,7 @@ func (s *Sink) PlaceName(to string) string {
 	return message.PlaceName(system, s.cfg.Cluster, to)
 }
 
-// Send hands m over, see lane.Sink. A message is refused that is too large, or whose topic, time or
+// Send hands m over, see pipeline.Sink. A message is refused that is too large, or whose topic, time or
 // partition Kafka cannot take.
 func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done func(error)) {
 	if to == "" {
@@ -103,7 +103,7 @@ func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done fun
 	}
 	o := s.outgoing(to, m, done)
 	if size := sizeOf(&o.record); size > int64(s.cfg.MaxMessageBytes) {
-		s.complete(o, lane.Refuse(tooLarge, fmt.Errorf("the message has %d bytes, max_message_bytes is %d", size, int64(s.cfg.MaxMessageBytes))))
+		s.complete(o, pipeline.Refuse(tooLarge, fmt.Errorf("the message has %d bytes, max_message_bytes is %d", size, int64(s.cfg.MaxMessageBytes))))
 		return
 	}
 	if until := s.aloneUntil.Load(); until > 0 && time.Now().UnixNano() < until {
@@ -162,13 +162,13 @@ func (s *Sink) flush(ctx context.Context) error {
 // needs.
 func (s *Sink) check(to string, m *message.Message) error {
 	if to == "" {
-		return lane.Refuse(noTopic, errors.New("the route names no topic, and the sink has none"))
+		return pipeline.Refuse(noTopic, errors.New("the route names no topic, and the sink has none"))
 	}
 	if err := checkTopic(to); err != nil {
-		return lane.Refuse(invalidTopic, fmt.Errorf("topic %q: %w", to, err))
+		return pipeline.Refuse(invalidTopic, fmt.Errorf("topic %q: %w", to, err))
 	}
 	if s.cfg.Partition == partitionSource && m.From.Partition < 0 {
-		return lane.Refuse(invalidPartition, errors.New("the message comes from no partition, and partition is source"))
+		return pipeline.Refuse(invalidPartition, errors.New("the message comes from no partition, and partition is source"))
 	}
 	return nil
 }
@@ -306,11 +306,11 @@ func (s *Sink) onResult(o *outgoing, err error) {
 	s.complete(o, err)
 }
 
-// classifyFailure returns the error for the lane: a refusal, if no repetition would help. Otherwise
+// classifyFailure returns the error for the pipeline: a refusal, if no repetition would help. Otherwise
 // it reports the failure, creates a missing topic, or has messages sent one by one.
 func (s *Sink) classifyFailure(o *outgoing, err error) error {
 	suspect, outcome := classify(err, o.alone)
-	if _, refused := lane.Refused(outcome); refused {
+	if _, refused := pipeline.Refused(outcome); refused {
 		return outcome
 	}
 	if suspect {

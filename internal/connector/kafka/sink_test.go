@@ -17,8 +17,8 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -26,7 +26,7 @@ import (
 func assertRefused(t *testing.T, reason string, err error) {
 	t.Helper()
 	require.Error(t, err)
-	got, refused := lane.Refused(err)
+	got, refused := pipeline.Refused(err)
 	assert.True(t, refused, "%v", err)
 	assert.Equal(t, reason, got)
 }
@@ -86,13 +86,13 @@ func TestOnlyTheMessageThatIsTooLargeForTheTopicIsRefused(t *testing.T) {
 	sink := runSink(t, cfg)
 	var refused []int64
 	dead := make(chan int64, 10)
-	lanes := lanesWithDead(t, sink.sink, func(m *message.Message, reason error) {
-		name, _ := lane.Refused(reason)
+	pipelines := pipelinesWithDead(t, sink.sink, func(m *message.Message, reason error) {
+		name, _ := pipeline.Refused(reason)
 		assert.Equal(t, "too_large", name)
 		dead <- m.From.Offset
 	})
 	const count = 300
-	l, committed := open(t, lanes)
+	l, committed := open(t, pipelines)
 	for i := range int64(count) {
 		size := 200
 		if i == 100 || i == 250 {
@@ -133,11 +133,11 @@ func lasts(t *testing.T, list []*sarama.ConsumerMessage) []int64 {
 	return numbers
 }
 
-func open(t *testing.T, lanes *lane.Set) (*lane.Lane, *atomic.Int64) {
+func open(t *testing.T, pipelines *pipeline.Set) (*pipeline.Pipeline, *atomic.Int64) {
 	t.Helper()
 	committed := new(atomic.Int64)
 	committed.Store(-1)
-	l := lanes.Open("test", func(position int64) error { committed.Store(position); return nil })
+	l := pipelines.Open("test", func(position int64) error { committed.Store(position); return nil })
 	t.Cleanup(l.Abandon)
 	return l, committed
 }
@@ -156,7 +156,7 @@ func TestMissingTopic(t *testing.T) {
 	sink := runSink(t, cfg)
 	err = sink.send(t, "", m)
 	require.ErrorIs(t, err, kerr.UnknownTopicOrPartition)
-	_, refused := lane.Refused(err)
+	_, refused := pipeline.Refused(err)
 	assert.False(t, refused)
 	sink.awaitError(t, topic)
 
@@ -237,7 +237,7 @@ func TestBrokerRestartLosesNothing(t *testing.T) {
 	sink := runSink(t, sinkConfig(srv, topic))
 	to := new(shelf)
 	source := runSource(t, sourceConfig(srv, topic+"-g", topic), to)
-	l, committed := open(t, lanesTo(t, sink.sink))
+	l, committed := open(t, pipelinesTo(t, sink.sink))
 	var restarted atomic.Bool // until then messages come as fast as the sink takes them
 	offered := make(chan int64, 1)
 	go func() {

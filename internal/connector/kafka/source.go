@@ -15,7 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/connector"
-	"github.com/aviaryhq/aviary/internal/connector/lane"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 )
 
 // Source reads topics as a member of a consumer group.
@@ -56,14 +56,14 @@ func NewSource(cfg SourceConfig, o connector.Options) (*Source, error) {
 
 var errTopicsChanged = errors.New("the topics to read have changed")
 
-// Run reads until ctx ends, then drains its lanes, leaves the group and returns nil. It connects
+// Run reads until ctx ends, then drains its pipelines, leaves the group and returns nil. It connects
 // again, for ever, when the connection is lost. It returns an error only with on_gap fail: a
 // *GapError. It is called once.
-func (s *Source) Run(ctx context.Context, lanes *lane.Set) error {
+func (s *Source) Run(ctx context.Context, pipelines *pipeline.Set) error {
 	pause := connector.Reconnect()
 	for {
 		began := time.Now()
-		err := s.connect(ctx, lanes)
+		err := s.connect(ctx, pipelines)
 		var gap *GapError
 		if errors.As(err, &gap) {
 			s.health.Set(connector.Connection, s.cfg.withBrokers(err))
@@ -80,8 +80,8 @@ func (s *Source) Run(ctx context.Context, lanes *lane.Set) error {
 }
 
 // connect reads over one connection.
-func (s *Source) connect(ctx context.Context, lanes *lane.Set) (err error) {
-	_, inFlight := lanes.Bounds()
+func (s *Source) connect(ctx context.Context, pipelines *pipeline.Set) (err error) {
+	_, inFlight := pipelines.Bounds()
 	conf, err := s.cfg.settings(inFlight)
 	if err != nil {
 		return err
@@ -110,7 +110,7 @@ func (s *Source) connect(ctx context.Context, lanes *lane.Set) (err error) {
 		s.mu.Unlock()
 	}()
 	for ctx.Err() == nil {
-		if err := s.join(ctx, client, group, lanes); err != nil {
+		if err := s.join(ctx, client, group, pipelines); err != nil {
 			return err
 		}
 	}
@@ -118,7 +118,7 @@ func (s *Source) connect(ctx context.Context, lanes *lane.Set) (err error) {
 }
 
 // join consumes the topics that exist now, until they change or the session ends otherwise.
-func (s *Source) join(ctx context.Context, client sarama.Client, group sarama.ConsumerGroup, lanes *lane.Set) error {
+func (s *Source) join(ctx context.Context, client sarama.Client, group sarama.ConsumerGroup, pipelines *pipeline.Set) error {
 	topics, err := s.discover(client)
 	if err != nil {
 		return err
@@ -131,7 +131,7 @@ func (s *Source) join(ctx context.Context, client sarama.Client, group sarama.Co
 	}
 	var watch sync.WaitGroup
 	watch.Go(func() { s.watchTopics(session, client, topics, end) })
-	err = group.Consume(session, names(topics), &member{source: s, client: client, group: group, lanes: lanes, endSession: end})
+	err = group.Consume(session, names(topics), &member{source: s, client: client, group: group, pipelines: pipelines, endSession: end})
 	cause := context.Cause(session)
 	end(nil)
 	watch.Wait()

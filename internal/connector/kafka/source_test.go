@@ -235,7 +235,7 @@ func TestAStuckPartitionHoldsUpNoOther(t *testing.T) {
 	cfg.BufferBytes = 1 << 20
 	cfg.DrainTimeout = 500 * time.Millisecond
 	source := runSource(t, cfg, to)
-	require.Eventually(t, func() bool { return to.withheld() == 5_000 }, await.Patience, 10*time.Millisecond, "the lane is full")
+	require.Eventually(t, func() bool { return to.withheld() == 5_000 }, await.Patience, 10*time.Millisecond, "the pipeline is full")
 	for i := range 5 {
 		put(t, c, topic, 1, i, 1)
 		require.Eventually(t, func() bool { return to.count() == i+1 }, await.Patience, time.Millisecond)

@@ -47,11 +47,11 @@ type SourceConfig struct {
 	// ReadCompacted takes only the latest message of each key of a compacted topic; exclusive and
 	// failover only. Default false.
 	ReadCompacted bool `yaml:"read_compacted"`
-	// Lanes is how many lanes the one consumer of a shared or key_shared subscription fills, from 1
-	// to 64 (RabbitMQ has parallel_consumers, a lane for each). The others
-	// have one for each partition. Default 4.
-	Lanes int `yaml:"lanes"`
-	// Concurrency bounds the partitions of an exclusive or failover subscription whose lanes may be
+	// Pipelines is how many pipelines the one consumer of a shared or key_shared subscription
+	// fills, from 1 to 64 (RabbitMQ has parallel_consumers, a pipeline for each). The others have
+	// one for each partition. Default 4.
+	Pipelines int `yaml:"pipelines"`
+	// Concurrency bounds the partitions of an exclusive or failover subscription whose pipelines may be
 	// full while others go on. From 1 to 256. Default 32.
 	Concurrency int `yaml:"concurrency"`
 	// PrefetchMessages and PrefetchBytes bound what is received and not passed on yet, over all
@@ -82,7 +82,7 @@ func DefaultSourceConfig() SourceConfig {
 		DiscoverEvery:    time.Minute,
 		Type:             messaging.Failover,
 		StartAt:          messaging.StartEarliest,
-		Lanes:            4,
+		Pipelines:        4,
 		Concurrency:      32,
 		PrefetchMessages: 20_000,
 		PrefetchBytes:    64 * config.MiB,
@@ -101,7 +101,7 @@ func (c SourceConfig) Validate() error {
 	if c.Cluster == "" {
 		fault("cluster", "must not be empty")
 	}
-	errs = append(errs, config.CheckRange("lanes", c.Lanes, 1, 64))
+	errs = append(errs, config.CheckRange("pipelines", c.Pipelines, 1, 64))
 	if c.Concurrency > 256 {
 		fault("concurrency", "must be from 1 to 256, got %d", c.Concurrency)
 	}
@@ -111,7 +111,7 @@ func (c SourceConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// partitioned reports whether order is kept by partition, with a lane for each.
+// partitioned reports whether order is kept by partition, with a pipeline for each.
 func (c SourceConfig) partitioned() bool {
 	return c.Type == messaging.Exclusive || c.Type == messaging.Failover
 }
@@ -127,15 +127,15 @@ func (c SourceConfig) consumer() messaging.ConsumerConfig {
 	if c.DrainTimeout <= 0 {
 		cc.StopTimeout = stopGrace // a fault of its own
 	}
-	// A message that is handed over is never given back with an error: lanes repeat, and have dead
+	// A message that is handed over is never given back with an error: pipelines repeat, and have dead
 	// letters of their own.
 	cc.Retry.InPlace, cc.Retry.MaxAttempts = true, 0
 	cc.Retry.DeadLetterTopic, cc.Retry.DeadLetterSubscription = "non-persistent://unused/unused/dead-letters", "-"
-	cc.StuckAfter = time.Hour // a lane that is full is no stuck handler
+	cc.StuckAfter = time.Hour // a pipeline that is full is no stuck handler
 	if c.partitioned() {
 		cc.Order, cc.Concurrency = messaging.OrderPartition, c.Concurrency
 	} else {
-		// One worker hands messages over as they came, to several lanes.
+		// One worker hands messages over as they came, to several pipelines.
 		cc.Order, cc.Concurrency = messaging.OrderNone, 1
 	}
 	return cc

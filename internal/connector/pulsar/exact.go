@@ -8,8 +8,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -76,7 +76,7 @@ func (s *Sink) Resume(ctx context.Context, topic string, from *message.From) (of
 }
 
 // Release closes the unused producers of topic's partition, "" for all topics, instead of once they
-// are idle. Then another process that takes the partition over need not wait. Call it when the lane
+// are idle. Then another process that takes the partition over need not wait. Call it when the pipeline
 // that sent to the partition is closed.
 func (s *Sink) Release(topic string, partition int32) {
 	s.mu.Lock()
@@ -129,14 +129,15 @@ func largestEntry(m *message.Message) int64 {
 // process would take it for stored.
 var errBrokersLimit = errors.New("max_message_bytes is more than the brokers' maxMessageSize: lower it")
 
-// sendExactly is Send under effectively_once. It does not block: lanes bound the messages in flight.
+// sendExactly is Send under effectively_once. It does not block: pipelines bound the messages in
+// flight.
 func (s *Sink) sendExactly(to string, m *message.Message, done func(error)) {
 	switch {
 	case m.From.Offset < 0 || m.From.Partition < 0:
-		done(lane.Refuse("no_offset", errors.New("effectively_once needs a source with partitions and offsets")))
+		done(pipeline.Refuse("no_offset", errors.New("effectively_once needs a source with partitions and offsets")))
 		return
 	case s.Oversized(m):
-		done(lane.Refuse("too_large", fmt.Errorf("up to %d bytes are more than max_message_bytes (%s)", largestEntry(m), s.cfg.MaxMessageBytes)))
+		done(pipeline.Refuse("too_large", fmt.Errorf("up to %d bytes are more than max_message_bytes (%s)", largestEntry(m), s.cfg.MaxMessageBytes)))
 		return
 	}
 	w, err := s.writer(exactKey{to, m.From.Partition}, sourceOf(&m.From))
@@ -165,7 +166,7 @@ func (s *Sink) writer(key exactKey, source sourceTopic) (*writer, error) {
 	case w != nil:
 		return w, nil
 	case !messaging.ValidTopic(key.topic):
-		return nil, lane.Refuse("bad_topic", fmt.Errorf("%q cannot be a topic of Pulsar", key.topic))
+		return nil, pipeline.Refuse("bad_topic", fmt.Errorf("%q cannot be a topic of Pulsar", key.topic))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

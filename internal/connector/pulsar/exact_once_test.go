@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/connector"
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/proxy"
@@ -25,11 +25,11 @@ import (
 // bridge is a process that replicates the partitions of a topic of Kafka, as far as
 // the sink can see.
 type bridge struct {
-	sink    *Sink
-	sinking *running
-	lanes   []*lane.Lane
-	stop    context.CancelFunc
-	fed     sync.WaitGroup
+	sink      *Sink
+	sinking   *running
+	pipelines []*pipeline.Pipeline
+	stop      context.CancelFunc
+	fed       sync.WaitGroup
 }
 
 // begin offers each partition's messages from its committed offset on.
@@ -45,16 +45,16 @@ func begin(t *testing.T, random *rand.Rand, url, topic string, committed []atomi
 	b.sink, err = NewSink(cfg, connector.Options{})
 	require.NoError(t, err)
 	b.sinking = start(t, b.sink.Run)
-	lanes := lanesTo(b.sink, topic)
+	pipelines := pipelinesTo(b.sink, topic)
 	var ctx context.Context
 	ctx, b.stop = context.WithCancel(context.Background())
 	t.Cleanup(b.stop)
 	for p := range committed {
-		l := lanes.Open(fmt.Sprintf("orders/%d", p), func(position int64) error {
+		l := pipelines.Open(fmt.Sprintf("orders/%d", p), func(position int64) error {
 			stored.Add(position - committed[p].Swap(position))
 			return nil
 		})
-		b.lanes = append(b.lanes, l)
+		b.pipelines = append(b.pipelines, l)
 		// A group's committed offset lags behind the watermark.
 		lag := random.Int64N(500)
 		b.fed.Go(func() {
@@ -75,7 +75,7 @@ func begin(t *testing.T, random *rand.Rand, url, topic string, committed []atomi
 // kill ends it in the middle of everything.
 func (b *bridge) kill(t *testing.T) {
 	t.Helper()
-	for _, l := range b.lanes {
+	for _, l := range b.pipelines {
 		l.Abandon()
 	}
 	b.stop()
@@ -95,7 +95,7 @@ func (b *bridge) opening() bool {
 			return false
 		}
 	}
-	return len(b.sink.writers) == len(b.lanes)
+	return len(b.sink.writers) == len(b.pipelines)
 }
 
 // AVIARY_PIGEONHOLE_SECONDS asks for the long form of TestEffectivelyOnce. AVIARY_PIGEONHOLE_SEED

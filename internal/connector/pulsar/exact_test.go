@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -77,7 +77,7 @@ func TestResumeKnowsWhatIsStored(t *testing.T) {
 		{&message.Message{From: message.From{Partition: 1, Offset: -1}}, "no_offset"},
 		{&message.Message{From: message.From{Topic: "others", Partition: 1, Offset: 100}}, "other_source"},
 	} {
-		reason, _ := lane.Refused(send(t, sink, topic, bad.m))
+		reason, _ := pipeline.Refused(send(t, sink, topic, bad.m))
 		require.Equal(t, bad.reason, reason)
 	}
 	sinking.stop(t)
@@ -143,7 +143,7 @@ func TestDeduplicationKnowsWhatIsStored(t *testing.T) {
 	}
 }
 
-// A lane that is opened anew sends what the one before had in flight. That is not
+// A pipeline that is opened anew sends what the one before had in flight. That is not
 // stored before it is.
 func TestTheSameAgainWaitsForItsOutcome(t *testing.T) {
 	t.Parallel()
@@ -161,7 +161,7 @@ func TestTheSameAgainWaitsForItsOutcome(t *testing.T) {
 	require.NoError(t, send(t, sink, topic, numbered(0, 0)), "it is stored")
 	m := numbered(0, 4)
 	m.Value = make([]byte, 6<<20)
-	reason, _ := lane.Refused(send(t, sink, topic, m))
+	reason, _ := pipeline.Refused(send(t, sink, topic, m))
 	require.Equal(t, "too_large", reason)
 	require.Never(t, func() bool { return len(outcomes) > 0 }, 300*time.Millisecond, 10*time.Millisecond)
 	require.NoError(t, srv.Resume())
@@ -201,7 +201,7 @@ func TestBrokersWithALowerLimit(t *testing.T) {
 	}
 
 	sink, sinking = startSink(t, srv.URL(), exactly(srv.URL()))
-	reason, _ := lane.Refused(send(t, sink, topic, large))
+	reason, _ := pipeline.Refused(send(t, sink, topic, large))
 	require.Equal(t, "too_large", reason)
 	require.NoError(t, send(t, sink, topic, numbered(0, 2)))
 	for name, fill := range map[string]func(m *message.Message, b []byte){
@@ -245,18 +245,18 @@ func TestRecreatedSourceIsNotTakenForStored(t *testing.T) {
 	}
 	_, err := resume(sink, of("new", 0))
 	require.ErrorContains(t, err, "still takes messages")
-	_, refused := lane.Refused(err)
+	_, refused := pipeline.Refused(err)
 	require.False(t, refused, "it is released when nothing is left of it")
 	other := of("new", 0)
 	other.From.Topic = "others"
 	_, err = resume(sink, other)
-	reason, _ := lane.Refused(err)
+	reason, _ := pipeline.Refused(err)
 	require.Equal(t, "other_source", reason)
 	sinking.stop(t)
 
 	sink, sinking = startSink(t, srv.URL(), exactly(srv.URL()))
 	_, err = resume(sink, of("new", 0))
-	reason, _ = lane.Refused(err)
+	reason, _ = pipeline.Refused(err)
 	require.Equal(t, "other_source", reason)
 	require.ErrorContains(t, err, "kafka;main;orders (id former)")
 	require.ErrorContains(t, err, "kafka;main;orders (id new)")

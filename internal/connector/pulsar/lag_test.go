@@ -27,7 +27,7 @@ func newSource(t *testing.T, url, adminURL, topic string, o connector.Options) *
 	return s
 }
 
-// The lag counts what the lanes hold, and falls as they commit.
+// The lag counts what the pipelines hold, and falls as they commit.
 func TestLag(t *testing.T) {
 	t.Parallel()
 	srv := stack.Pulsar(t)
@@ -44,8 +44,8 @@ func TestLag(t *testing.T) {
 			require.EqualValues(t, -1, lag)
 
 			var h holding
-			lanes := lanesTo(&h, "to")
-			source := start(t, func(ctx context.Context) error { return s.Run(ctx, lanes) })
+			pipelines := pipelinesTo(&h, "to")
+			source := start(t, func(ctx context.Context) error { return s.Run(ctx, pipelines) })
 			waits := func(want int64) {
 				waitFor(t, "lag", func() bool { got, err := s.Lag(context.Background()); return err == nil && got == want })
 			}
@@ -53,7 +53,7 @@ func TestLag(t *testing.T) {
 			waitFor(t, "all are under way", func() bool { return len(h.all()) == 60 })
 			all := h.all()
 			for _, c := range all[:25] {
-				c.done(nil) // the first of each partition: each lane sends in order
+				c.done(nil) // the first of each partition: each pipeline sends in order
 			}
 			waits(35)
 			for _, c := range all[25:] {
@@ -86,8 +86,8 @@ func TestLagIsNotKnown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			core, logged := observer.New(zapcore.WarnLevel)
 			s := newSource(t, srv.URL(), test.adminURL, topic, connector.Options{Log: zap.New(core)})
-			lanes := lanesTo(&holding{}, "to")
-			source := start(t, func(ctx context.Context) error { return s.Run(ctx, lanes) })
+			pipelines := pipelinesTo(&holding{}, "to")
+			source := start(t, func(ctx context.Context) error { return s.Run(ctx, pipelines) })
 			// Subscribed, that is: the client library leaves a connection behind that is being made
 			// when it closes.
 			waitFor(t, "it runs", func() bool { return len(srv.Stats(t, topic).Subscriptions["bridge"].Consumers) == 1 })

@@ -5,18 +5,18 @@ import (
 	"sort"
 	"sync"
 
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/internal/ring"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// partition acknowledges the deliveries of one lane. The lane's positions count the messages that
-// were offered to it.
+// partition acknowledges the deliveries of one pipeline. The pipeline's positions count the
+// messages that were offered to it.
 type partition struct {
-	source  partitionName
-	ordered bool // its messages come in the order of their ids
-	lane    *lane.Lane
+	source   partitionName
+	ordered  bool // its messages come in the order of their ids
+	pipeline *pipeline.Pipeline
 
 	mu          sync.Mutex
 	waiting     ring.Ring[waitingDelivery] // the deliveries at the positions from watermark+1 on
@@ -30,8 +30,8 @@ type waitingDelivery struct {
 	id      messaging.MessageID
 }
 
-// offer offers m to the lane, unless the lane has it already. The broker delivers a message again
-// after a session ended; then offer only replaces its delivery.
+// offer offers m to the pipeline, unless the pipeline has it already. The broker delivers a message
+// again after a session ended; then offer only replaces its delivery.
 func (p *partition) offer(ctx context.Context, m *message.Message, id messaging.MessageID, pending messaging.PendingDelivery) {
 	p.mu.Lock()
 	if p.ordered && p.replaceDelivery(id, pending) {
@@ -47,8 +47,8 @@ func (p *partition) offer(ctx context.Context, m *message.Message, id messaging.
 		p.last = id
 	}
 	p.mu.Unlock()
-	if err := p.lane.Offer(ctx, m, position); err != nil {
-		// The lane did not take m, because the source stops. So no later delivery is waiting.
+	if err := p.pipeline.Offer(ctx, m, position); err != nil {
+		// The pipeline did not take m, because the source stops. So no later delivery is waiting.
 		p.mu.Lock()
 		if p.waiting.Len() > 0 {
 			p.waiting.DropLast()

@@ -11,13 +11,13 @@ import (
 )
 
 // TestBrokerThatGoesBackIsFollowed: a broker that has lost its position delivers older messages
-// again, and then those that the lane still has. They are passed on again, too: the newest comes
+// again, and then those that the pipeline still has. They are passed on again, too: the newest comes
 // last. What a session's end brings again after that is not.
 func TestBrokerThatGoesBackIsFollowed(t *testing.T) {
 	var h holding
 	p := &partition{ordered: true}
-	p.lane = lanesTo(&h, "to").Open("test", p.commit)
-	t.Cleanup(p.lane.Abandon)
+	p.pipeline = pipelinesTo(&h, "to").Open("test", p.commit)
+	t.Cleanup(p.pipeline.Abandon)
 	deliver := func(from, to int) {
 		for i := from; i <= to; i++ {
 			id, err := messaging.ParseMessageID([]byte{1 << 3, 1, 2 << 3, byte(i)}) // MessageIdData: ledger 1, entry i

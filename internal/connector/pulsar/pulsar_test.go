@@ -14,8 +14,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/connector"
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -67,29 +67,29 @@ func startSink(t *testing.T, url string, change func(*SinkConfig)) (*Sink, *runn
 	return s, start(t, s.Run)
 }
 
-// lanesTo makes the lanes of a route to one topic.
-func lanesTo(sink lane.Sink, to string) *lane.Set {
-	return lane.NewSet(lane.Config{
+// pipelinesTo makes the pipelines of a route to one topic.
+func pipelinesTo(sink pipeline.Sink, to string) *pipeline.Set {
+	return pipeline.NewSet(pipeline.Config{
 		Messages: 50_000, Bytes: 64 << 20, CommitEvery: 20 * time.Millisecond, MinBackoff: 10 * time.Millisecond, MaxBackoff: 100 * time.Millisecond,
-	}, lane.Route{
+	}, pipeline.Route{
 		Sink: sink,
-		Prepare: func() (lane.Prepare, func()) {
+		Prepare: func() (pipeline.Prepare, func()) {
 			return func(context.Context, *message.Message) (string, bool, error) { return to, true, nil }, nil
 		},
 		Stop:   func(error) {},
 		Report: func(error) {},
-		Log:    zap.NewNop(), Metrics: lane.NewMetrics(prometheus.NewRegistry()).Route("test"),
+		Log:    zap.NewNop(), Metrics: pipeline.NewMetrics(prometheus.NewRegistry()).Route("test"),
 	})
 }
 
-func startSource(t *testing.T, url string, lanes *lane.Set, change func(*SourceConfig)) *running {
+func startSource(t *testing.T, url string, pipelines *pipeline.Set, change func(*SourceConfig)) *running {
 	t.Helper()
 	cfg := DefaultSourceConfig()
 	cfg.URL, cfg.Subscription = url, "bridge"
 	change(&cfg)
 	s, err := NewSource(cfg, connector.Options{})
 	require.NoError(t, err)
-	return start(t, func(ctx context.Context) error { return s.Run(ctx, lanes) })
+	return start(t, func(ctx context.Context) error { return s.Run(ctx, pipelines) })
 }
 
 // send sends one message and waits for its outcome.
@@ -188,13 +188,13 @@ func TestEveryKindOfSubscriptionArrivesWhole(t *testing.T) {
 			const n = 2000
 			publish(t, client, from, 0, n, kind != messaging.KeyShared)
 			sink, sinking := startSink(t, srv.URL(), nil)
-			lanes := lanesTo(sink, to)
-			source := startSource(t, srv.URL(), lanes, func(c *SourceConfig) { c.Topics, c.Type = []string{from}, kind })
-			waitFor(t, "all are stored", func() bool { return lanes.State().Stored >= n })
+			pipelines := pipelinesTo(sink, to)
+			source := startSource(t, srv.URL(), pipelines, func(c *SourceConfig) { c.Topics, c.Type = []string{from}, kind })
+			waitFor(t, "all are stored", func() bool { return pipelines.State().Stored >= n })
 			waitFor(t, "all are acknowledged", func() bool { return srv.Stats(t, from).Subscriptions["bridge"].MsgBacklog == 0 })
 			source.stop(t)
 			sinking.stop(t)
-			require.EqualValues(t, n, lanes.State().Stored, "each once")
+			require.EqualValues(t, n, pipelines.State().Stored, "each once")
 			got := read(t, client, to)
 			requireEach(t, got, n, kind != messaging.Shared)
 			for _, d := range got {
@@ -224,11 +224,11 @@ func TestPatternFindsItsTopics(t *testing.T) {
 	publish(t, client, base+"b", 50, 50, true)
 	sink, sinking := startSink(t, srv.URL(), nil)
 	to := srv.Topic(t, ns, 0)
-	lanes := lanesTo(sink, to)
-	source := startSource(t, srv.URL(), lanes, func(c *SourceConfig) { c.Pattern, c.DiscoverEvery = base+".*", 200*time.Millisecond })
-	waitFor(t, "two topics", func() bool { return lanes.State().Stored >= 100 })
+	pipelines := pipelinesTo(sink, to)
+	source := startSource(t, srv.URL(), pipelines, func(c *SourceConfig) { c.Pattern, c.DiscoverEvery = base+".*", 200*time.Millisecond })
+	waitFor(t, "two topics", func() bool { return pipelines.State().Stored >= 100 })
 	publish(t, client, base+"c", 100, 50, true)
-	waitFor(t, "one more", func() bool { return lanes.State().Stored >= 150 })
+	waitFor(t, "one more", func() bool { return pipelines.State().Stored >= 150 })
 	source.stop(t)
 	sinking.stop(t)
 	requireEach(t, read(t, client, to), 150, false)
@@ -248,16 +248,16 @@ func TestMessagesAreMapped(t *testing.T) {
 	require.NoError(t, send(t, sink, topic, &message.Message{Key: []byte("gone"), From: message.From{Partition: 1}}))
 	require.NoError(t, send(t, sink, topic, &message.Message{Value: []byte{}, Time: time.UnixMilli(-5), From: message.From{Partition: 0}}))
 	err := send(t, sink, topic, &message.Message{Value: []byte("v"), From: message.From{Partition: 3}})
-	reason, _ := lane.Refused(err)
+	reason, _ := pipeline.Refused(err)
 	require.Equal(t, "no_partition", reason, err)
 	err = send(t, sink, topic, &message.Message{Value: []byte("v"), From: message.From{Partition: -1}})
-	reason, _ = lane.Refused(err)
+	reason, _ = pipeline.Refused(err)
 	require.Equal(t, "no_partition", reason, err)
 	err = send(t, sink, topic, &message.Message{Value: []byte(strings.Repeat("x", 6<<20))})
-	reason, _ = lane.Refused(err)
+	reason, _ = pipeline.Refused(err)
 	require.Equal(t, "too_large", reason)
 	err = send(t, sink, "a://b", &message.Message{})
-	reason, _ = lane.Refused(err)
+	reason, _ = pipeline.Refused(err)
 	require.Equal(t, "bad_topic", reason)
 	sinking.stop(t)
 	require.ErrorIs(t, send(t, sink, topic, &message.Message{}), ErrStopped)
@@ -334,11 +334,11 @@ func TestRestartBeginsAtTheWatermark(t *testing.T) {
 	topic := srv.Topic(t, srv.Namespace(t), 0)
 	publish(t, client, topic, 0, 300, false) // an entry each: acknowledged one by one
 	var h holding
-	lanes := lanesTo(&h, "to")
+	pipelines := pipelinesTo(&h, "to")
 	settings := func(c *SourceConfig) {
 		c.Topics, c.Type, c.DrainTimeout, c.AckEvery = []string{topic}, messaging.Exclusive, 100*time.Millisecond, 10*time.Millisecond
 	}
-	source := startSource(t, srv.URL(), lanes, settings)
+	source := startSource(t, srv.URL(), pipelines, settings)
 	waitFor(t, "all are under way", func() bool { return len(h.all()) == 300 })
 	for i, c := range h.all() {
 		require.Equal(t, strconv.Itoa(i), c.value)
@@ -347,7 +347,7 @@ func TestRestartBeginsAtTheWatermark(t *testing.T) {
 		}
 	}
 	waitFor(t, "acknowledged", func() bool { return srv.Stats(t, topic).Subscriptions["bridge"].MsgBacklog == 200 })
-	// The session ends, as a broker ends it: what is in the lanes is not sent twice.
+	// The session ends, as a broker ends it: what is in the pipelines is not sent twice.
 	srv.Unload(t, topic)
 	require.Never(t, func() bool { return len(h.all()) > 300 }, time.Second, 50*time.Millisecond)
 	for _, c := range h.all()[100:150] {
@@ -357,8 +357,8 @@ func TestRestartBeginsAtTheWatermark(t *testing.T) {
 	source.stop(t)
 
 	var next holding
-	lanes = lanesTo(&next, "to")
-	source = startSource(t, srv.URL(), lanes, settings)
+	pipelines = pipelinesTo(&next, "to")
+	source = startSource(t, srv.URL(), pipelines, settings)
 	waitFor(t, "the rest", func() bool { return len(next.all()) == 150 })
 	for i, c := range next.all() {
 		require.Equal(t, strconv.Itoa(150+i), c.value)

@@ -26,7 +26,7 @@ func (p *pendingMessage) setRecord(m *message.Message) {
 	p.record = messaging.Record{
 		Key: key, OrderingKey: m.OrderingKey, Payload: payload, Properties: properties, EventTime: eventTime(m),
 		// Partition counts where the destination's partition is the source's. Else SpreadHint does:
-		// messages without a key from different lanes go to different partitions.
+		// messages without a key from different pipelines go to different partitions.
 		Partition: partition, SpreadHint: partition,
 	}
 }
@@ -45,7 +45,7 @@ func (p *pendingMessage) finish(_ messaging.MessageID, err error) {
 	p.record, p.sink, p.users, p.done = messaging.Record{}, nil, nil, nil
 	s.pendingMessages.put(p)
 	u.release()
-	done(laneOutcome(err))
+	done(pipelineOutcome(err))
 }
 
 // pendingPool keeps pendingMessages for reuse.

@@ -12,12 +12,12 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/connector"
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// Sink publishes what lanes send it. A message's way: the publisher of its destination,
+// Sink publishes what pipelines send it. A message's way: the publisher of its destination,
 // opened when first needed -> mapped -> published -> the broker's receipt -> done.
 //
 // Publishers send unacknowledged messages again by themselves, in order, after a connection or
@@ -146,7 +146,7 @@ func (s *Sink) closeAll(ctx context.Context, end context.CancelFunc) {
 	end()
 }
 
-// Send publishes m to the topic to. See [lane.Sink].
+// Send publishes m to the topic to. See [pipeline.Sink].
 func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done func(error)) {
 	if err := s.await(ctx); err != nil {
 		done(err)
@@ -231,7 +231,7 @@ func (s *Sink) destination(ctx context.Context, topic string) (*destination, err
 // longest, or waits.
 func (s *Sink) openTopic(ctx context.Context, topic string) error {
 	if !messaging.ValidTopic(topic) {
-		return lane.Refuse("bad_topic", fmt.Errorf("%q cannot be a topic of Pulsar", topic))
+		return pipeline.Refuse("bad_topic", fmt.Errorf("%q cannot be a topic of Pulsar", topic))
 	}
 	s.mu.Lock()
 	if s.destinations[topic] != nil || s.closed {
@@ -280,7 +280,7 @@ func (d *destination) open(ctx context.Context) {
 		}
 		if errors.Is(err, messaging.ErrTopicTerminated) {
 			cancel()
-			d.refusal = lane.Refuse("terminated", err)
+			d.refusal = pipeline.Refuse("terminated", err)
 			return
 		}
 		d.setOpenError(err)
@@ -384,17 +384,17 @@ func (s *Sink) healthError() error {
 	return nil
 }
 
-// laneOutcome turns an error of the library into the outcome for a lane.
-func laneOutcome(err error) error {
+// pipelineOutcome turns an error of the library into the outcome for a pipeline.
+func pipelineOutcome(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, messaging.ErrTooLarge):
-		return lane.Refuse("too_large", err)
+		return pipeline.Refuse("too_large", err)
 	case errors.Is(err, messaging.ErrBadPartition):
-		return lane.Refuse("no_partition", err)
+		return pipeline.Refuse("no_partition", err)
 	case errors.Is(err, messaging.ErrTopicTerminated):
-		return lane.Refuse("terminated", err)
+		return pipeline.Refuse("terminated", err)
 	default:
 		return err
 	}

@@ -15,18 +15,18 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/connector"
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// Source passes the messages of a subscription on to lanes. A message's way: the
-// consumer hands it over -> the lane of its partition (of a shared subscription: of its
-// key, or the next one) -> later the lane commits a position, and everything up to it is
+// Source passes the messages of a subscription on to pipelines. A message's way: the
+// consumer hands it over -> the pipeline of its partition (of a shared subscription: of its
+// key, or the next one) -> later the pipeline commits a position, and everything up to it is
 // acknowledged.
 //
 // After a process was killed, the broker delivers the uncommitted messages again. After a connection
-// or session was lost it does the same, although the lanes still hold the messages. With exclusive
+// or session was lost it does the same, although the pipelines still hold the messages. With exclusive
 // and failover subscriptions the source recognises those, does not offer them twice, and
 // acknowledges the new deliveries.
 type Source struct {
@@ -56,7 +56,7 @@ func NewSource(cfg SourceConfig, o connector.Options) (*Source, error) {
 	return s, nil
 }
 
-// Lag is how many messages the subscription has not acknowledged, those in our lanes included; a
+// Lag is how many messages the subscription has not acknowledged, those in our pipelines included; a
 // batch counts as one. It asks the brokers' admin API, which needs admin_url, and is for all
 // processes of the subscription together. While Run does not consume, and with any other error, it
 // is -1. It is safe for concurrent use.
@@ -78,11 +78,11 @@ func (s *Source) Lag(ctx context.Context) (messages int64, err error) {
 
 var errNotRunning = errors.New("the source does not run")
 
-// Run consumes until ctx ends, then waits DrainTimeout for what the lanes hold and returns nil.
+// Run consumes until ctx ends, then waits DrainTimeout for what the pipelines hold and returns nil.
 // It reports unreachable brokers, refused credentials and missing topics, and tries again for ever.
 // It returns only errors that no repetition mends, such as a subscription that exists with another
 // type.
-func (s *Source) Run(ctx context.Context, lanes *lane.Set) error {
+func (s *Source) Run(ctx context.Context, pipelines *pipeline.Set) error {
 	if !s.running.TryLock() {
 		return errors.New("the source is running already")
 	}
@@ -104,7 +104,7 @@ func (s *Source) Run(ctx context.Context, lanes *lane.Set) error {
 	}
 	s.consumer.Store(consumer)
 	defer s.consumer.Store(nil)
-	f := &sourceRun{source: s, ctx: ctx, lanes: lanes, partitions: make(map[string]*partition), shared: sharedLanes(s.cfg.Lanes)}
+	f := &sourceRun{source: s, ctx: ctx, pipelines: pipelines, partitions: make(map[string]*partition), shared: sharedPipelines(s.cfg.Pipelines)}
 	ended := make(chan error, 1)
 	go func() { ended <- consumer.RunAsync(ctx, f.onMessage) }()
 
@@ -130,17 +130,17 @@ const reportEvery = time.Second
 
 // sourceRun is the state of one Run.
 type sourceRun struct {
-	source *Source
-	ctx    context.Context // Run's: offers end with it
-	lanes  *lane.Set
+	source    *Source
+	ctx       context.Context // Run's: offers end with it
+	pipelines *pipeline.Set
 
 	mu         sync.RWMutex
 	partitions map[string]*partition // by topic, or by number for shared subscriptions
 	closed     bool
 
-	shared   []string                 // names of lanes
-	names    map[string]partitionName // of shared subscriptions, whose one worker uses it
-	nextLane int
+	shared       []string                 // names of pipelines
+	names        map[string]partitionName // of shared subscriptions, whose one worker uses it
+	nextPipeline int
 }
 
 // partitionName is the name of a partition, parsed.
@@ -168,7 +168,7 @@ func (r *sourceRun) onMessage(_ context.Context, d *messaging.Delivery, pending 
 		}
 	} else {
 		source = r.partitionName(d.Topic)
-		p = r.partition(r.laneOf(d))
+		p = r.partition(r.pipelineOf(d))
 	}
 	if p == nil {
 		pending.Complete(errStopping)
@@ -180,22 +180,23 @@ func (r *sourceRun) onMessage(_ context.Context, d *messaging.Delivery, pending 
 // errStopping leaves a message unacknowledged for the next consumer of the subscription.
 var errStopping = errors.New("stopping")
 
-// laneOf chooses among the lanes of a shared subscription: one key's messages have one lane.
-func (r *sourceRun) laneOf(d *messaging.Delivery) string {
-	n := r.nextLane
+// pipelineOf chooses among the pipelines of a shared subscription: one key's messages have one
+// pipeline.
+func (r *sourceRun) pipelineOf(d *messaging.Delivery) string {
+	n := r.nextPipeline
 	if key := cmp.Or(d.OrderingKey, d.Key); key != "" {
-		n = int(maphash.String(r.source.seed, key) % uint64(r.source.cfg.Lanes))
+		n = int(maphash.String(r.source.seed, key) % uint64(r.source.cfg.Pipelines))
 	} else {
-		r.nextLane = (r.nextLane + 1) % r.source.cfg.Lanes
+		r.nextPipeline = (r.nextPipeline + 1) % r.source.cfg.Pipelines
 	}
 	return r.shared[n]
 }
 
-// sharedLanes are the names of a shared subscription's lanes.
-func sharedLanes(n int) []string {
+// sharedPipelines are the names of a shared subscription's pipelines.
+func sharedPipelines(n int) []string {
 	names := make([]string, n)
 	for i := range names {
-		names[i] = "lane-" + strconv.Itoa(i)
+		names[i] = "pipeline-" + strconv.Itoa(i)
 	}
 	return names
 }
@@ -230,7 +231,7 @@ func (r *sourceRun) message(d *messaging.Delivery, at partitionName) *message.Me
 	return m
 }
 
-// partition returns the partition of that name, and opens its lane when needed; nil while stopping.
+// partition returns the partition of that name, and opens its pipeline when needed; nil while stopping.
 func (r *sourceRun) partition(name string) *partition {
 	r.mu.RLock()
 	p := r.partitions[name]
@@ -246,7 +247,7 @@ func (r *sourceRun) partition(name string) *partition {
 	}
 	if p = r.partitions[name]; p == nil {
 		p = &partition{source: parsePartitionName(name), ordered: r.source.cfg.partitioned()}
-		p.lane = r.lanes.Open(fmt.Sprintf("%s/%s", r.source.cfg.Subscription, name), p.commit, lane.CommitEach(r.source.cfg.commitEach()))
+		p.pipeline = r.pipelines.Open(fmt.Sprintf("%s/%s", r.source.cfg.Subscription, name), p.commit, pipeline.CommitEach(r.source.cfg.commitEach()))
 		r.partitions[name] = p
 	}
 	return p
@@ -255,7 +256,7 @@ func (r *sourceRun) partition(name string) *partition {
 // commitEach bounds how much of the prefetch waits for the commit interval.
 func (c SourceConfig) commitEach() int { return max(c.PrefetchMessages/8, 1) }
 
-// close drains every lane for DrainTimeout at most, and leaves the rest unacknowledged for the next
+// close drains every pipeline for DrainTimeout at most, and leaves the rest unacknowledged for the next
 // consumer.
 func (r *sourceRun) close(ctx context.Context) {
 	r.mu.Lock()
@@ -267,8 +268,8 @@ func (r *sourceRun) close(ctx context.Context) {
 	var wg sync.WaitGroup
 	for name, p := range parts {
 		wg.Go(func() {
-			if err := p.lane.Close(ctx); err != nil {
-				r.source.options.Log.Warn("stopped with messages in flight, they will be delivered again", zap.String("lane", name), zap.Error(err))
+			if err := p.pipeline.Close(ctx); err != nil {
+				r.source.options.Log.Warn("stopped with messages in flight, they will be delivered again", zap.String("pipeline", name), zap.Error(err))
 			}
 			p.failWaiting()
 		})

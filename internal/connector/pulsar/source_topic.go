@@ -3,8 +3,8 @@ package pulsar
 import (
 	"fmt"
 
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 )
 
 // sourceTopic is the topic that a writer's messages come from. Its offsets cannot be compared with
@@ -62,7 +62,7 @@ func (w *writer) refuseOtherSource(holds sourceTopic) error {
 	if holds.id != "" && w.source.id != "" {
 		text += "; to go on behind them, list the former id in former_sources"
 	}
-	return lane.Refuse("other_source", fmt.Errorf(text, w.key.partition, w.key.topic, holds, w.source))
+	return pipeline.Refuse("other_source", fmt.Errorf(text, w.key.partition, w.key.topic, holds, w.source))
 }
 
 // otherSourceError is the outcome of another topic's messages while the writer is open. It is not
@@ -72,6 +72,6 @@ func (w *writer) otherSourceError(other sourceTopic) error {
 	if w.source.topic == other.topic {
 		return fmt.Errorf("partition %d of %s still takes messages of %s: %s waits", w.key.partition, w.key.topic, w.source, other)
 	}
-	return lane.Refuse("other_source", fmt.Errorf("partition %d of %s takes messages of %s, effectively_once allows no others: %s",
+	return pipeline.Refuse("other_source", fmt.Errorf("partition %d of %s takes messages of %s, effectively_once allows no others: %s",
 		w.key.partition, w.key.topic, w.source, other))
 }

@@ -11,8 +11,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/internal/ring"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -24,7 +24,7 @@ const (
 	maxWriterPause = 2 * time.Second
 )
 
-// writer writes one partition of one topic. Lanes add messages; its goroutine (run) stores them.
+// writer writes one partition of one topic. Pipelines add messages; its goroutine (run) stores them.
 type writer struct {
 	sink   *Sink
 	key    exactKey
@@ -109,12 +109,12 @@ func (w *writer) accept(m *message.Message, done func(error)) (err error, known 
 	return nil, false
 }
 
-// addWaiter has done called with the outcome of a pending offset, which a lane that has been closed
+// addWaiter has done called with the outcome of a pending offset, which a pipeline that has been closed
 // since has sent. w.mu is held.
 func (w *writer) addWaiter(offset int64, done func(error)) (err error, known bool) { //nolint:revive // as in accept
 	i := sort.Search(w.pending.Len(), func(i int) bool { return (*w.pending.At(i)).offset >= offset })
 	if i == w.pending.Len() || (*w.pending.At(i)).offset != offset {
-		return lane.Refuse("out_of_order", fmt.Errorf("offset %d comes after %d", offset, w.highestTaken)), true
+		return pipeline.Refuse("out_of_order", fmt.Errorf("offset %d comes after %d", offset, w.highestTaken)), true
 	}
 	e := *w.pending.At(i)
 	before := e.done
@@ -140,7 +140,7 @@ func (w *writer) run() {
 		}
 		advanced := err == nil && pub.Stored() > opened
 		w.closeProducer(pub)
-		switch _, final := lane.Refused(err); {
+		switch _, final := pipeline.Refused(err); {
 		case advanced:
 			wait.Reset()
 		case err == nil: // nothing was stored: pause, because each attempt can end a shared connection
@@ -182,7 +182,7 @@ func (w *writer) open() (*messaging.EntryWriter, error) {
 	pub, err := w.sink.client.EntryWriter(w.ctx, topic, w.config())
 	late.Stop()
 	if errors.Is(err, messaging.ErrTopicTerminated) {
-		return nil, lane.Refuse("terminated", err)
+		return nil, pipeline.Refuse("terminated", err)
 	}
 	if err != nil {
 		return nil, err
@@ -223,7 +223,7 @@ func (w *writer) position(d *messaging.Delivery) (int64, error) {
 		w.log.Info("continuing after the messages of a former source topic", zap.String("holds", sourceOfLast(&at).String()), zap.Stringer("source", w.source))
 		return -1, nil
 	case at.Partition != w.key.partition:
-		return 0, lane.Refuse("other_source", fmt.Errorf("partition %d of %s holds messages of partition %d of %s",
+		return 0, pipeline.Refuse("other_source", fmt.Errorf("partition %d of %s holds messages of partition %d of %s",
 			w.key.partition, w.key.topic, at.Partition, at.Topic))
 	case !w.source.same(sourceOfLast(&at)):
 		return 0, w.refuseOtherSource(sourceOfLast(&at))
@@ -241,7 +241,7 @@ func (w *writer) topic() (string, error) {
 	case err != nil:
 		return "", err
 	case int(w.key.partition) >= len(topics):
-		return "", lane.Refuse("no_partition", fmt.Errorf("%s has %d partitions, the message is of number %d", w.key.topic, len(topics), w.key.partition))
+		return "", pipeline.Refuse("no_partition", fmt.Errorf("%s has %d partitions, the message is of number %d", w.key.topic, len(topics), w.key.partition))
 	default:
 		return topics[w.key.partition], nil
 	}

@@ -52,7 +52,7 @@ func benchQueue(b *testing.B, srv *stack.RabbitMQServer, n int) (name string, co
 	return name, conn
 }
 
-// BenchmarkSource compares the source and its lanes with a bare consumer that acknowledges every
+// BenchmarkSource compares the source and its pipelines with a bare consumer that acknowledges every
 // 250 messages.
 func BenchmarkSource(b *testing.B) {
 	srv := stack.RabbitMQ(b)

@@ -62,14 +62,14 @@ type SourceConfig struct {
 	Connection `yaml:",inline"`
 	// Cluster is the name of the cluster in the provenance of its messages. Default rabbitmq.
 	Cluster string `yaml:"cluster"`
-	// Queues to take from, each with its own lanes.
+	// Queues to take from, each with its own pipelines.
 	Queues []Queue `yaml:"queues"`
 	// Prefetch bounds how many messages of one channel may be delivered and not yet acknowledged,
 	// from 1 to 65535. Default 2000.
 	Prefetch int `yaml:"prefetch"`
 	// PrefetchBytes bounds their bytes, of all channels together, each with an equal share. AMQP
 	// counts messages, so a channel begins with as many as fit if each has 1MiB (at least one), and
-	// has more or fewer once their size was seen: then deliveries that no lane has taken yet go
+	// has more or fewer once their size was seen: then deliveries that no pipeline has taken yet go
 	// back to the queue, and are delivered again. When messages suddenly grow, the bytes may exceed
 	// the bound for a moment. At least 1MiB. Default 32MiB.
 	PrefetchBytes config.Bytes `yaml:"prefetch_bytes"`

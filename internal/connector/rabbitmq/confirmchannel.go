@@ -11,7 +11,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/aviaryhq/aviary/internal/connector/lane"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/internal/ring"
 )
 
@@ -189,7 +189,7 @@ func (c *confirmChannel) unroutable(m *pendingMessage) error {
 	r := c.returned[index]
 	c.returned = slices.Delete(c.returned, index, index+1)
 	c.metrics.unroutable.Inc()
-	return lane.Refuse(refusedUnroutable, fmt.Errorf("no queue takes a message with the routing key %q at exchange %q: %s", m.key, c.cfg.Exchange, r.ReplyText))
+	return pipeline.Refuse(refusedUnroutable, fmt.Errorf("no queue takes a message with the routing key %q at exchange %q: %s", m.key, c.cfg.Exchange, r.ReplyText))
 }
 
 // anyAfterFirst reports whether any unconfirmed message after the first matches.
@@ -227,7 +227,7 @@ func (c *confirmChannel) finish(reason *amqp.Error) error {
 		return plainError(nil)
 	case reason.Server && reason.Code == amqp.PreconditionFailed && left == 1:
 		c.exclusiveLeft.Add(-1)
-		c.completeFirstWith(lane.Refuse(refusedByBroker, fmt.Errorf("RabbitMQ refuses the message: %w", plainError(reason))))
+		c.completeFirstWith(pipeline.Refuse(refusedByBroker, fmt.Errorf("RabbitMQ refuses the message: %w", plainError(reason))))
 		return errAmbiguous // the message was at fault, not the connection: run reports nothing
 	case reason.Server && reason.Code == amqp.PreconditionFailed:
 		c.exclusiveLeft.Store(int64(left))
@@ -237,7 +237,7 @@ func (c *confirmChannel) finish(reason *amqp.Error) error {
 }
 
 // failUnconfirmed fails the messages that finish has left, in order. It also fails confirmed
-// messages behind an unconfirmed one: the lane would send them again anyway, to keep the order.
+// messages behind an unconfirmed one: the pipeline would send them again anyway, to keep the order.
 func (c *confirmChannel) failUnconfirmed() {
 	for c.unconfirmed.Len() > 0 {
 		c.completeFirstWith(errLost)

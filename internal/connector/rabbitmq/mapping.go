@@ -9,8 +9,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 )
 
 const (
@@ -125,7 +125,7 @@ func fromField(v any) any {
 func (c *SinkConfig) toPublishing(to string, m *message.Message) (pub amqp.Publishing, size int64, err error) {
 	value, a, headers, t := m.ToAMQP()
 	refuse := func(reason, format string, args ...any) (amqp.Publishing, int64, error) {
-		return amqp.Publishing{}, 0, lane.Refuse(reason, fmt.Errorf(format, args...))
+		return amqp.Publishing{}, 0, pipeline.Refuse(reason, fmt.Errorf(format, args...))
 	}
 	if int64(len(value)) > int64(c.MaxMessageBytes) {
 		return refuse(refusedTooLarge, "the message has %d bytes, max_message_bytes is %s", len(value), c.MaxMessageBytes)

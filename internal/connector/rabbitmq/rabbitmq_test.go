@@ -21,8 +21,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/connector"
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/test/leak"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -330,7 +330,7 @@ func send(t *testing.T, s *Sink, to string, m *message.Message) error {
 
 func text(s string) *message.Message { return &message.Message{Value: []byte(s)} }
 
-// route joins a source and a sink, with real lanes.
+// route joins a source and a sink, with real pipelines.
 func (b *broker) route(sc SourceConfig, kc SinkConfig, to string) (*Source, *Sink, func()) {
 	b.t.Helper()
 	sink, kr, _ := b.sink(kc)
@@ -346,12 +346,12 @@ func (b *broker) route(sc SourceConfig, kc SinkConfig, to string) (*Source, *Sin
 	return source, sink, background(b.t, func(ctx context.Context) error { return source.Run(ctx, set) })
 }
 
-func newSet(t testing.TB, sink lane.Sink, to string) *lane.Set {
+func newSet(t testing.TB, sink pipeline.Sink, to string) *pipeline.Set {
 	t.Helper()
-	return lane.NewSet(lane.Config{Messages: 10_000, Bytes: 64 << 20, CommitEvery: 50 * time.Millisecond, MinBackoff: 10 * time.Millisecond, MaxBackoff: time.Second},
-		lane.Route{
-			Sink: sink, Log: zap.NewNop(), Metrics: lane.NewMetrics(prometheus.NewRegistry()).Route("test"),
-			Prepare: func() (lane.Prepare, func()) {
+	return pipeline.NewSet(pipeline.Config{Messages: 10_000, Bytes: 64 << 20, CommitEvery: 50 * time.Millisecond, MinBackoff: 10 * time.Millisecond, MaxBackoff: time.Second},
+		pipeline.Route{
+			Sink: sink, Log: zap.NewNop(), Metrics: pipeline.NewMetrics(prometheus.NewRegistry()).Route("test"),
+			Prepare: func() (pipeline.Prepare, func()) {
 				return func(context.Context, *message.Message) (string, bool, error) { return to, true, nil }, nil
 			},
 			Stop: func(err error) { t.Logf("the route stops: %v", err) }, Report: func(error) {},
@@ -398,8 +398,8 @@ func TestRoundTrip(t *testing.T) {
 	require.Eventually(t, func() bool { return b.ready(in) == 0 }, waitTimeout, 5*time.Millisecond)
 }
 
-// manualLane is a lane that keeps the offered messages and commits when the test says so.
-type manualLane struct {
+// manualPipeline is a pipeline that keeps the offered messages and commits when the test says so.
+type manualPipeline struct {
 	mu        sync.Mutex
 	ms        []*message.Message
 	at        []int64
@@ -408,32 +408,32 @@ type manualLane struct {
 	closed    bool
 }
 
-func (l *manualLane) Offer(ctx context.Context, m *message.Message, position int64) error {
+func (l *manualPipeline) Offer(ctx context.Context, m *message.Message, position int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ms, l.at = append(l.ms, m), append(l.at, position)
 	return ctx.Err()
 }
 
-func (l *manualLane) Drain(context.Context) error { return nil }
+func (l *manualPipeline) Drain(context.Context) error { return nil }
 
-func (l *manualLane) Close(context.Context) error {
+func (l *manualPipeline) Close(context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
 	return nil
 }
-func (l *manualLane) Abandon()          { l.mu.Lock(); defer l.mu.Unlock(); l.abandoned = true }
-func (l *manualLane) count() int        { l.mu.Lock(); defer l.mu.Unlock(); return len(l.ms) }
-func (l *manualLane) isAbandoned() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.abandoned }
+func (l *manualPipeline) Abandon()          { l.mu.Lock(); defer l.mu.Unlock(); l.abandoned = true }
+func (l *manualPipeline) count() int        { l.mu.Lock(); defer l.mu.Unlock(); return len(l.ms) }
+func (l *manualPipeline) isAbandoned() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.abandoned }
 
-func (l *manualLane) messages() []*message.Message {
+func (l *manualPipeline) messages() []*message.Message {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.ms)
 }
 
-func (l *manualLane) texts() (ts []string) {
+func (l *manualPipeline) texts() (ts []string) {
 	for _, m := range l.messages() {
 		ts = append(ts, string(m.Value))
 	}
@@ -441,52 +441,52 @@ func (l *manualLane) texts() (ts []string) {
 }
 
 // commitTo commits up to the i-th message.
-func (l *manualLane) commitTo(i int) error {
+func (l *manualPipeline) commitTo(i int) error {
 	l.mu.Lock()
 	position := l.at[i]
 	l.mu.Unlock()
 	return l.commit(position)
 }
 
-// openedLanes are the lanes of a source, in the order of opening.
-type openedLanes struct {
-	mu    sync.Mutex
-	lanes []*manualLane
-	names []string
+// openedPipelines are the pipelines of a source, in the order of opening.
+type openedPipelines struct {
+	mu        sync.Mutex
+	pipelines []*manualPipeline
+	names     []string
 }
 
-func (o *openedLanes) open(name string, _ int, commit func(int64) error) sourceLane {
+func (o *openedPipelines) open(name string, _ int, commit func(int64) error) sourcePipeline {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	l := &manualLane{commit: commit}
-	o.lanes, o.names = append(o.lanes, l), append(o.names, name)
+	l := &manualPipeline{commit: commit}
+	o.pipelines, o.names = append(o.pipelines, l), append(o.names, name)
 	return l
 }
 
-func (o *openedLanes) await(t *testing.T, lane, messages int) *manualLane {
+func (o *openedPipelines) await(t *testing.T, pipeline, messages int) *manualPipeline {
 	t.Helper()
-	var l *manualLane
+	var l *manualPipeline
 	require.Eventually(t, func() bool {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		if len(o.lanes) > lane {
-			l = o.lanes[lane]
+		if len(o.pipelines) > pipeline {
+			l = o.pipelines[pipeline]
 		}
 		return l != nil && l.count() >= messages
-	}, waitTimeout, time.Millisecond, "lane %d with %d messages", lane, messages)
+	}, waitTimeout, time.Millisecond, "pipeline %d with %d messages", pipeline, messages)
 	return l
 }
 
-func (b *broker) source(cfg SourceConfig) (*Source, *openedLanes, *reports, func()) {
+func (b *broker) source(cfg SourceConfig) (*Source, *openedPipelines, *reports, func()) {
 	b.t.Helper()
-	o, r := &openedLanes{}, &reports{}
+	o, r := &openedPipelines{}, &reports{}
 	s, err := NewSource(cfg, connector.Options{Report: r.report})
 	require.NoError(b.t, err)
 	s.takeMoreAtOnce()
 	return s, o, r, background(b.t, func(ctx context.Context) error { return s.run(ctx, o.open) })
 }
 
-// takeMoreAtOnce has channels begin with several messages, for tests whose lanes store none.
+// takeMoreAtOnce has channels begin with several messages, for tests whose pipelines store none.
 func (s *Source) takeMoreAtOnce() {
 	for _, c := range s.consumers {
 		c.prefetch.first = c.prefetch.countFor(assumedSize)
@@ -523,15 +523,15 @@ func TestOnlyTheWatermarkIsAcknowledged(t *testing.T) {
 	b.publish(q, numberedMessages(0, 10)...)
 	cfg := b.sourceConfig(q)
 	cfg.Name = q
-	s, lanes, r, stop := b.source(cfg)
-	first := lanes.await(t, 0, 10)
+	s, pipelines, r, stop := b.source(cfg)
+	first := pipelines.await(t, 0, 10)
 	require.NoError(t, first.commitTo(3))
 	lag, err := s.Lag(t.Context())
 	require.NoError(t, err)
 	assert.EqualValues(t, 6, lag)
 
 	b.kill(q)
-	second := lanes.await(t, 1, 6)
+	second := pipelines.await(t, 1, 6)
 	assert.True(t, first.isAbandoned())
 	assert.Equal(t, numberedTexts(4, 10), second.texts())
 	assert.Equal(t, 6, int(testutil.ToFloat64(s.metrics.redelivered)))

@@ -25,11 +25,11 @@ func TestStartsWhileTheSinkIsUnavailable(t *testing.T) {
 	cfg := b.sourceConfig(q)
 	cfg.Name = q
 	for range 2 {
-		l := new(unavailableLane)
+		l := new(unavailablePipeline)
 		s, err := NewSource(cfg, connector.Options{})
 		require.NoError(t, err)
 		stop := background(t, func(ctx context.Context) error {
-			return s.run(ctx, func(string, int, func(int64) error) sourceLane { return l })
+			return s.run(ctx, func(string, int, func(int64) error) sourcePipeline { return l })
 		})
 		require.Eventually(t, func() bool { return l.waited.Load() == 1 }, waitTimeout, time.Millisecond)
 		b.kill(q)
@@ -45,14 +45,14 @@ func TestStartsWhileTheSinkIsUnavailable(t *testing.T) {
 	}
 }
 
-// unavailableLane is a lane whose sink is unavailable: it is never drained.
-type unavailableLane struct {
-	manualLane
+// unavailablePipeline is a pipeline whose sink is unavailable: it is never drained.
+type unavailablePipeline struct {
+	manualPipeline
 
 	waited atomic.Int64 // calls of Drain that have ended
 }
 
-func (l *unavailableLane) Drain(ctx context.Context) error {
+func (l *unavailablePipeline) Drain(ctx context.Context) error {
 	defer l.waited.Add(1)
 	<-ctx.Done()
 	return ctx.Err()

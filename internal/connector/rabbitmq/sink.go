@@ -155,7 +155,7 @@ func (s *Sink) PlaceName(to string) string {
 	return message.PlaceName(system, s.cfg.Cluster, to)
 }
 
-// Send publishes m with the routing key to; see lane.Sink. Messages of one destination are
+// Send publishes m with the routing key to; see pipeline.Sink. Messages of one destination are
 // published in the order of the calls. It blocks while there is no connection, while the broker has
 // an alarm, and while the window is full, until ctx ends.
 func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done func(error)) {

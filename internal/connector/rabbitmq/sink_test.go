@@ -17,14 +17,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/connector"
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
 func requireRefused(t *testing.T, err error, reason, text string) {
 	t.Helper()
-	got, refused := lane.Refused(err)
+	got, refused := pipeline.Refused(err)
 	require.True(t, refused, "%v", err)
 	require.Equal(t, reason, got)
 	require.ErrorContains(t, err, text)
@@ -156,7 +156,7 @@ func TestBrokerRefusesAMessage(t *testing.T) {
 		all := pending
 		pending = nil
 		for _, i := range all {
-			switch _, refused := lane.Refused(o.outcome(i)); {
+			switch _, refused := pipeline.Refused(o.outcome(i)); {
 			case refused:
 				require.Equal(t, 50, i)
 				requireRefused(t, o.outcome(i), refusedByBroker, "user_id")
@@ -284,7 +284,7 @@ func TestBrokerIsKilled(t *testing.T) {
 	t.Run("through a restart", func(t *testing.T) { throughRestart(t, newBroker(t, srv)) })
 }
 
-// nothingConfirmedIsLost: each message arrives, those of one lane in order.
+// nothingConfirmedIsLost: each message arrives, those of one pipeline in order.
 func nothingConfirmedIsLost(t *testing.T, b *broker) {
 	t.Helper()
 	const n = 20_000

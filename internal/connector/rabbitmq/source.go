@@ -14,8 +14,8 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/connector"
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 )
 
 // Source takes messages from queues. Run may be called once; Lag at any time, from any goroutine.
@@ -44,16 +44,16 @@ type queueConsumer struct {
 	lastLimitWarning     time.Time // only the present channel's goroutine uses it
 }
 
-// sourceLane is what a source needs of a lane.
-type sourceLane interface {
+// sourcePipeline is what a source needs of a pipeline.
+type sourcePipeline interface {
 	Offer(ctx context.Context, m *message.Message, position int64) error
 	Drain(ctx context.Context) error
 	Close(ctx context.Context) error
 	Abandon()
 }
 
-// opener opens the lane of a channel whose prefetch is ahead.
-type opener func(name string, ahead int, commit func(position int64) error) sourceLane
+// opener opens the pipeline of a channel whose prefetch is ahead.
+type opener func(name string, ahead int, commit func(position int64) error) sourcePipeline
 
 // NewSource checks the configuration. It does not connect.
 func NewSource(cfg SourceConfig, o connector.Options) (*Source, error) {
@@ -84,13 +84,13 @@ func faults(cfg any) error {
 	return errors.Join(errs...)
 }
 
-// Run takes messages until ctx ends, and returns nil. Each queue has one lane (mode ordered) or
+// Run takes messages until ctx ends, and returns nil. Each queue has one pipeline (mode ordered) or
 // several. Run reports failures, and tries again for ever.
-func (s *Source) Run(ctx context.Context, lanes *lane.Set) error {
-	return s.run(ctx, func(name string, ahead int, commit func(int64) error) sourceLane {
+func (s *Source) Run(ctx context.Context, pipelines *pipeline.Set) error {
+	return s.run(ctx, func(name string, ahead int, commit func(int64) error) sourcePipeline {
 		// The broker sends no more than that many messages ahead of the acknowledgements: these
 		// must not wait for the commit interval.
-		return lanes.Open(name, commit, lane.CommitEach(max(ahead/8, 1)))
+		return pipelines.Open(name, commit, pipeline.CommitEach(max(ahead/8, 1)))
 	})
 }
 
@@ -111,7 +111,7 @@ func (s *Source) run(ctx context.Context, open opener) error {
 	return nil
 }
 
-// serve takes messages through one connection until it or ctx ends. All lanes that were opened are
+// serve takes messages through one connection until it or ctx ends. All pipelines that were opened are
 // closed when it returns.
 func (s *Source) serve(ctx context.Context, conn *brokerConnection, open opener) error {
 	lost := conn.NotifyClose(make(chan *amqp.Error, 1))
@@ -131,7 +131,7 @@ func (s *Source) serve(ctx context.Context, conn *brokerConnection, open opener)
 	select {
 	case <-ctx.Done():
 		// The library's calls take no context. Dropping the connection ends them, so that a broker
-		// that does not answer cannot keep the lanes open.
+		// that does not answer cannot keep the pipelines open.
 		drain, cancel := context.WithTimeout(s.drainCtx, s.cfg.DrainTimeout)
 		defer cancel()
 		stopDropping := context.AfterFunc(drain, func() { time.AfterFunc(closeTimeout, conn.drop) })
@@ -197,8 +197,8 @@ func (c *queueConsumer) prepareAndConsume(ctx context.Context, conn *brokerConne
 	return c.consume(ctx, ch, deliveries, ended, cancelled, open)
 }
 
-// consume offers the deliveries of one channel to one lane until either ends. The lane's positions
-// are delivery tags, which are valid on this channel only.
+// consume offers the deliveries of one channel to one pipeline until either ends. The pipeline's
+// positions are delivery tags, which are valid on this channel only.
 func (c *queueConsumer) consume(ctx context.Context, ch *amqp.Channel, deliveries <-chan amqp.Delivery, ended <-chan *amqp.Error, cancelled <-chan string, open opener) error {
 	c.health.Set(c.name, nil)
 	c.committed.Store(0) // first, for Lag
@@ -219,26 +219,26 @@ func (c *queueConsumer) consume(ctx context.Context, ch *amqp.Channel, deliverie
 		}
 	}()
 
-	lane := open(c.name, c.prefetch.count, func(position int64) error { return c.commit(channelCtx, ch, position) })
-	err := c.forward(channelCtx, deliveries, lane)
+	pipeline := open(c.name, c.prefetch.count, func(position int64) error { return c.commit(channelCtx, ch, position) })
+	err := c.forward(channelCtx, deliveries, pipeline)
 	if errors.Is(err, errResize) {
-		c.closeLane(lane)
+		c.closePipeline(pipeline)
 		return err
 	}
 	if ctx.Err() == nil {
-		lane.Abandon()
+		pipeline.Abandon()
 		if cause := context.Cause(channelCtx); cause != nil {
 			err = cause
 		}
 		return err
 	}
-	return c.drain(ch, lane)
+	return c.drain(ch, pipeline)
 }
 
 const consumerTag = "source"
 
-// forward offers deliveries to the lane until channelCtx ends.
-func (c *queueConsumer) forward(channelCtx context.Context, deliveries <-chan amqp.Delivery, l sourceLane) error {
+// forward offers deliveries to the pipeline until channelCtx ends.
+func (c *queueConsumer) forward(channelCtx context.Context, deliveries <-chan amqp.Delivery, l sourcePipeline) error {
 	stream := c.queue.Type == typeStream
 	for {
 		select {
@@ -290,8 +290,8 @@ func (c *queueConsumer) warnOfLimit(d *amqp.Delivery) {
 // warnDeliveries is the x-delivery-count from which warnOfLimit warns.
 const warnDeliveries = 3
 
-// waitDrained waits up to resizeTimeout for the lane's messages, and reports whether all are done.
-func waitDrained(ctx context.Context, l sourceLane) bool {
+// waitDrained waits up to resizeTimeout for the pipeline's messages, and reports whether all are done.
+func waitDrained(ctx context.Context, l sourcePipeline) bool {
 	ctx, cancel := context.WithTimeout(ctx, resizeTimeout)
 	defer cancel()
 	return l.Drain(ctx) == nil
@@ -315,17 +315,17 @@ func (c *queueConsumer) commit(channelCtx context.Context, ch *amqp.Channel, pos
 
 // drain cancels the consumer, waits until the offered messages are stored, and commits them. The
 // broker puts other deliveries back into the queue when the channel closes.
-func (c *queueConsumer) drain(ch *amqp.Channel, l sourceLane) error {
+func (c *queueConsumer) drain(ch *amqp.Channel, l sourcePipeline) error {
 	if err := ch.Cancel(consumerTag, false); err != nil {
 		l.Abandon()
 		return plainErrorOf(err)
 	}
-	c.closeLane(l)
+	c.closePipeline(l)
 	return nil
 }
 
-// closeLane waits up to DrainTimeout until the offered messages are stored, and commits them.
-func (c *queueConsumer) closeLane(l sourceLane) {
+// closePipeline waits up to DrainTimeout until the offered messages are stored, and commits them.
+func (c *queueConsumer) closePipeline(l sourcePipeline) {
 	ctx, cancel := context.WithTimeout(c.drainCtx, c.cfg.DrainTimeout)
 	defer cancel()
 	if err := l.Close(ctx); err != nil {

@@ -27,8 +27,8 @@ func TestConsumerCancelled(t *testing.T) {
 			args := amqp.Table{argQueueType: kind}
 			q := b.queue(args)
 			b.publish(q, numberedMessages(0, 3)...)
-			_, lanes, r, _ := b.source(b.sourceConfig(q))
-			first := lanes.await(t, 0, 3)
+			_, pipelines, r, _ := b.source(b.sourceConfig(q))
+			first := pipelines.await(t, 0, 3)
 			_, err := b.ch.QueueDelete(q, false, false, false)
 			require.NoError(t, err)
 			r.await(t, fmt.Sprintf("queue %q does not exist", q))
@@ -36,7 +36,7 @@ func TestConsumerCancelled(t *testing.T) {
 			_, err = b.ch.QueueDeclare(q, true, false, false, false, args)
 			require.NoError(t, err)
 			b.publish(q, numberedMessages(3, 5)...)
-			assert.Equal(t, numberedTexts(3, 5), lanes.await(t, 1, 2).texts())
+			assert.Equal(t, numberedTexts(3, 5), pipelines.await(t, 1, 2).texts())
 			assert.Equal(t, "<nil>", r.last())
 		})
 	}
@@ -49,14 +49,14 @@ func TestChannelError(t *testing.T) {
 	q, other := b.queue(nil), b.queue(nil)
 	b.publish(q, numberedMessages(0, 3)...)
 	b.publish(other, numberedMessages(0, 3)...)
-	_, lanes, r, _ := b.source(b.sourceConfig(q, other))
-	lanes.await(t, 1, 3)
-	first, second := lanes.lanes[0], lanes.lanes[1]
+	_, pipelines, r, _ := b.source(b.sourceConfig(q, other))
+	pipelines.await(t, 1, 3)
+	first, second := pipelines.pipelines[0], pipelines.pipelines[1]
 	first.await(t, 3)
 	require.NoError(t, first.commit(99), "no such delivery: the broker refuses it")
-	third := lanes.await(t, 2, 3)
+	third := pipelines.await(t, 2, 3)
 	assert.Equal(t, numberedTexts(0, 3), third.texts())
-	assert.Equal(t, lanes.names[0], lanes.names[2])
+	assert.Equal(t, pipelines.names[0], pipelines.names[2])
 	assert.False(t, second.isAbandoned())
 	r.await(t, "<nil>")
 	assert.Contains(t, fmt.Sprint(r.texts()), "PRECONDITION_FAILED")
@@ -72,8 +72,8 @@ func TestDeclare(t *testing.T) {
 		cfg := b.sourceConfig()
 		cfg.Declare = declareCreate
 		cfg.Queues = []Queue{q}
-		_, lanes, _, stop := b.source(cfg)
-		lanes.await(t, 0, 0)
+		_, pipelines, _, stop := b.source(cfg)
+		pipelines.await(t, 0, 0)
 		stop()
 		b.t.Cleanup(func() { b.remove(q.Name) })
 		return q
@@ -110,13 +110,13 @@ func TestDeclare(t *testing.T) {
 			cfg := b.sourceConfig()
 			cfg.Declare = c.declare
 			cfg.Queues = []Queue{c.queue}
-			_, lanes, r, stop := b.source(cfg)
+			_, pipelines, r, stop := b.source(cfg)
 			if c.want == "" {
-				lanes.await(t, 0, 0)
+				pipelines.await(t, 0, 0)
 				assert.Equal(t, "<nil>", r.last())
 			} else {
 				r.await(t, c.want)
-				assert.Empty(t, lanes.lanes)
+				assert.Empty(t, pipelines.pipelines)
 			}
 			stop()
 		})
@@ -131,16 +131,16 @@ func TestStream(t *testing.T) {
 	for i := 0; i < 100; i += 10 { // a chunk each, at least
 		b.publish(q, numberedMessages(i, i+10)...)
 	}
-	start := func(offset string) (*Source, *openedLanes, string, func()) {
+	start := func(offset string) (*Source, *openedPipelines, string, func()) {
 		cfg := b.sourceConfig()
 		cfg.Prefetch = 10
 		cfg.Name = b.Name(t)
 		cfg.Queues = []Queue{{Name: q, Type: typeStream, Offset: offset}}
-		s, lanes, _, stop := b.source(cfg)
-		return s, lanes, cfg.Name, stop
+		s, pipelines, _, stop := b.source(cfg)
+		return s, pipelines, cfg.Name, stop
 	}
-	s, lanes, name, stop := start("")
-	first := lanes.await(t, 0, 10)
+	s, pipelines, name, stop := start("")
+	first := pipelines.await(t, 0, 10)
 	chunk := len(first.texts())
 	assert.Less(t, chunk, 100, "prefetch is kept by chunks of the stream")
 	require.NoError(t, first.commitTo(9))
@@ -153,20 +153,20 @@ func TestStream(t *testing.T) {
 	assert.GreaterOrEqual(t, lag, int64(chunk-10))
 
 	b.kill(name)
-	second := lanes.await(t, 1, 10)
+	second := pipelines.await(t, 1, 10)
 	assert.Equal(t, numberedTexts(10, 20), second.texts()[:10], "goes on behind what was committed")
 	stop()
 
-	_, lanes, _, stop = start("95")
-	assert.Equal(t, numberedTexts(95, 100), lanes.await(t, 0, 5).texts())
+	_, pipelines, _, stop = start("95")
+	assert.Equal(t, numberedTexts(95, 100), pipelines.await(t, 0, 5).texts())
 	stop()
-	_, lanes, _, stop = start("next")
-	lanes.await(t, 0, 0) // opened once the broker has confirmed the consumer
+	_, pipelines, _, stop = start("next")
+	pipelines.await(t, 0, 0) // opened once the broker has confirmed the consumer
 	b.publish(q, numberedMessages(100, 102)...)
-	assert.Equal(t, numberedTexts(100, 102), lanes.await(t, 0, 2).texts())
+	assert.Equal(t, numberedTexts(100, 102), pipelines.await(t, 0, 2).texts())
 	stop()
-	_, lanes, _, _ = start("last")
-	l := lanes.await(t, 0, 1)
+	_, pipelines, _, _ = start("last")
+	l := pipelines.await(t, 0, 1)
 	// The last chunk has one message or both, which come one by one.
 	assert.Eventually(t, func() bool { return slices.Contains(l.texts(), "101") }, waitTimeout, 5*time.Millisecond)
 }
@@ -181,14 +181,14 @@ func TestStreamThatWasEmptyWhenTheConnectionEnded(t *testing.T) {
 			q := b.queue(amqp.Table{argQueueType: typeStream})
 			cfg := b.sourceConfig()
 			cfg.Name, cfg.Queues = b.Name(t), []Queue{{Name: q, Type: typeStream, Offset: offset}}
-			_, lanes, _, stop := b.source(cfg)
+			_, pipelines, _, stop := b.source(cfg)
 			defer stop()
-			lanes.await(t, 0, 0)
+			pipelines.await(t, 0, 0)
 			b.kill(cfg.Name)
 			for i := range 20 { // a chunk each
 				b.publish(q, numberedMessages(i, i+1)...)
 			}
-			assert.Equal(t, numberedTexts(0, 20), lanes.await(t, 1, 20).texts())
+			assert.Equal(t, numberedTexts(0, 20), pipelines.await(t, 1, 20).texts())
 		})
 	}
 }
@@ -199,24 +199,24 @@ func (b *broker) consumers(queue string) int {
 	return q.Consumers
 }
 
-func (l *manualLane) await(t *testing.T, n int) {
+func (l *manualPipeline) await(t *testing.T, n int) {
 	t.Helper()
 	require.Eventually(t, func() bool { return l.count() >= n }, waitTimeout, time.Millisecond)
 }
 
-// TestParallel: several lanes of one queue, each with its own acknowledgements.
+// TestParallel: several pipelines of one queue, each with its own acknowledgements.
 func TestParallel(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t, stack.RabbitMQ(t))
 	q := b.queue(nil)
 	cfg := b.sourceConfig(q)
 	cfg.Mode, cfg.ParallelConsumers, cfg.Prefetch = modeParallel, 3, 10
-	s, lanes, _, stop := b.source(cfg)
-	lanes.await(t, 2, 0)
+	s, pipelines, _, stop := b.source(cfg)
+	pipelines.await(t, 2, 0)
 	require.Eventually(t, func() bool { return b.consumers(q) == 3 }, waitTimeout, time.Millisecond)
 	b.publish(q, numberedMessages(0, 30)...)
 	for i := range 3 {
-		l := lanes.await(t, i, 10)
+		l := pipelines.await(t, i, 10)
 		assert.Len(t, l.texts(), 10)
 		require.NoError(t, l.commitTo(i))
 	}
@@ -248,7 +248,7 @@ func TestSingleActiveConsumer(t *testing.T) {
 	assert.Equal(t, "<nil>", r.last())
 }
 
-// TestBackPressure: a lane that takes nothing keeps the rest in the queue, and its connection alive
+// TestBackPressure: a pipeline that takes nothing keeps the rest in the queue, and its connection alive
 // and quick to stop.
 func TestBackPressure(t *testing.T) {
 	t.Parallel()
@@ -260,10 +260,10 @@ func TestBackPressure(t *testing.T) {
 	s, err := NewSource(cfg, connector.Options{})
 	require.NoError(t, err)
 	s.takeMoreAtOnce()
-	stuck := make(chan *blockedLane, 10)
+	stuck := make(chan *blockedPipeline, 10)
 	stop := background(t, func(ctx context.Context) error {
-		return s.run(ctx, func(string, int, func(int64) error) sourceLane {
-			l := &blockedLane{offered: make(chan struct{}, 1)}
+		return s.run(ctx, func(string, int, func(int64) error) sourcePipeline {
+			l := &blockedPipeline{offered: make(chan struct{}, 1)}
 			stuck <- l
 			return l
 		})
@@ -308,7 +308,7 @@ func TestPrefetchFollowsSizes(t *testing.T) {
 	}), "")
 	var counts []int
 	background(t, func(ctx context.Context) error {
-		return s.run(ctx, func(name string, ahead int, commit func(int64) error) sourceLane {
+		return s.run(ctx, func(name string, ahead int, commit func(int64) error) sourcePipeline {
 			mu.Lock()
 			defer mu.Unlock()
 			counts = append(counts, ahead)
@@ -329,16 +329,16 @@ type sinkOf func(m *message.Message, done func(error))
 
 func (f sinkOf) Send(_ context.Context, _ string, m *message.Message, done func(error)) { f(m, done) }
 
-type blockedLane struct{ offered chan struct{} }
+type blockedPipeline struct{ offered chan struct{} }
 
-func (l *blockedLane) Offer(ctx context.Context, _ *message.Message, _ int64) error {
+func (l *blockedPipeline) Offer(ctx context.Context, _ *message.Message, _ int64) error {
 	l.offered <- struct{}{}
 	<-ctx.Done()
 	return ctx.Err()
 }
-func (l *blockedLane) Drain(context.Context) error { return nil }
-func (l *blockedLane) Close(context.Context) error { return nil }
-func (l *blockedLane) Abandon()                    {}
+func (l *blockedPipeline) Drain(context.Context) error { return nil }
+func (l *blockedPipeline) Close(context.Context) error { return nil }
+func (l *blockedPipeline) Abandon()                    {}
 
 // throughRestart: a route from queue to queue, the broker killed under it: nothing is lost, order
 // holds.

@@ -19,7 +19,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
-	"github.com/aviaryhq/aviary/internal/connector/lane"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/internal/connector/pulsar"
 	"github.com/aviaryhq/aviary/internal/connector/rabbitmq"
 	"github.com/aviaryhq/aviary/internal/eventbridge/model"
@@ -154,7 +154,7 @@ var errClosed = errors.New("the targets are closed")
 
 // runner is a sink of internal/connector.
 type runner interface {
-	lane.Sink
+	pipeline.Sink
 	Run(ctx context.Context) error
 }
 
@@ -162,8 +162,8 @@ type runner interface {
 type sharedSink struct {
 	factory *Factory
 	key     sinkKey
-	present atomic.Pointer[lane.Sink] // replaced after Run has failed
-	users   int                       // guarded by the factory's lock
+	present atomic.Pointer[pipeline.Sink] // replaced after Run has failed
+	users   int                           // guarded by the factory's lock
 	health  *health.State
 
 	end         context.CancelFunc // ends Run
@@ -203,7 +203,7 @@ func (f *Factory) use(key sinkKey, begin func(drain context.Context, report func
 	return s, nil
 }
 
-func (s *sharedSink) set(sink lane.Sink) { s.present.Store(&sink) }
+func (s *sharedSink) set(sink pipeline.Sink) { s.present.Store(&sink) }
 
 const (
 	restartPause    = time.Second

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
@@ -110,7 +110,7 @@ func (t *sinkTarget) result(ctx context.Context, err error) Result {
 	if err == nil {
 		return Result{Verdict: Delivered}
 	}
-	if reason, refused := lane.Refused(err); refused {
+	if reason, refused := pipeline.Refused(err); refused {
 		if t.aboutEvent(reason) {
 			return Result{Verdict: Refused, Reason: reason, Err: err}
 		}

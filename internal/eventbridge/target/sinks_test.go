@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/health"
 )
@@ -51,7 +51,7 @@ func (s *shelf) answer(err error) {
 	s.held, s.hold = nil, false
 }
 
-func newSharedSink(s lane.Sink) *sharedSink {
+func newSharedSink(s pipeline.Sink) *sharedSink {
 	shared := &sharedSink{health: health.New(zap.NewNop())}
 	shared.present.Store(&s)
 	return shared
@@ -110,7 +110,7 @@ func TestSinksThatEndAreMadeAgain(t *testing.T) {
 }
 
 // onShelf is a target whose sink is s.
-func onShelf(s lane.Sink) *sinkTarget {
+func onShelf(s pipeline.Sink) *sinkTarget {
 	return newSinkTarget(newSharedSink(s), time.Second, func(d *Delivery) (string, *message.Message, error) {
 		return "", &message.Message{Value: d.Body}, nil
 	})
@@ -126,8 +126,8 @@ func bodies(texts ...string) []Delivery {
 
 func TestOutcomesOfSinks(t *testing.T) {
 	s := &shelf{outcomes: map[string]error{
-		"large":   lane.Refuse("too_large", errors.New("it is too large")),
-		"nowhere": lane.Refuse("unroutable", errors.New("no queue takes it")),
+		"large":   pipeline.Refuse("too_large", errors.New("it is too large")),
+		"nowhere": pipeline.Refuse("unroutable", errors.New("no queue takes it")),
 		"lost":    errors.New("the connection broke"),
 	}}
 	results := onShelf(s).Deliver(context.Background(), bodies("a", "large", "b", "nowhere", "lost", "c"))
@@ -157,7 +157,7 @@ func TestUnroutableEvents(t *testing.T) {
 		"orders": {Verdict: Retry, Reason: "unroutable", Unavailable: true},
 	} {
 		target := h.target(&model.Subscriber{Target: model.Target{RabbitMQ: &model.RabbitMQTarget{Connection: "main", Exchange: "e", RoutingKey: key}}})
-		result := target.(*sinkTarget).result(t.Context(), lane.Refuse("unroutable", errors.New("no queue takes it")))
+		result := target.(*sinkTarget).result(t.Context(), pipeline.Refuse("unroutable", errors.New("no queue takes it")))
 		require.Error(t, result.Err)
 		result.Err = nil
 		assert.Equal(t, want, result)

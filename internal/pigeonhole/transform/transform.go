@@ -10,8 +10,8 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/connector"
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/internal/expression"
 )
 
@@ -70,7 +70,7 @@ func New(cfg Config, rules connector.NameRules) (*Transform, error) {
 }
 
 // Apply filters and changes m and returns its destination; "" is the sink's default. keep is false
-// for a message that the filter drops. An error is made by lane.Refuse: its reason is "expression"
+// for a message that the filter drops. An error is made by pipeline.Refuse: its reason is "expression"
 // if an expression fails on m, "template" if m lacks a value that the destination needs or
 // connector.NameRules forbid the value or what it makes of the name. After an error m is unchanged,
 // for the dead letter.
@@ -107,7 +107,7 @@ func (t *Transform) Destination() (to string, ok bool) {
 func (t *Transform) destination(m *message.Message) (string, error) {
 	to, err := t.to.destination(m)
 	if err != nil {
-		return "", lane.Refuse("template", err)
+		return "", pipeline.Refuse("template", err)
 	}
 	return to, nil
 }
@@ -123,7 +123,7 @@ func (t *Transform) passesFilter(v *view) (bool, error) {
 		}
 		err = fmt.Errorf("%w, got %s", errNotBool, out.Type().TypeName())
 	}
-	return false, lane.Refuse("expression", fmt.Errorf("filter: %s", expression.OneLine(err)))
+	return false, pipeline.Refuse("expression", fmt.Errorf("filter: %s", expression.OneLine(err)))
 }
 
 // change evaluates all expressions of set before it changes m: each sees the original message.
@@ -137,7 +137,7 @@ func (t *Transform) change(m *message.Message, v *view) error {
 			result, err = setResult(out)
 		}
 		if err != nil {
-			return lane.Refuse("expression", fmt.Errorf("set.%s: %s", t.set[i].name(), expression.OneLine(err)))
+			return pipeline.Refuse("expression", fmt.Errorf("set.%s: %s", t.set[i].name(), expression.OneLine(err)))
 		}
 		results = append(results, result)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
-	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/internal/connector/pulsar"
 	"github.com/aviaryhq/aviary/internal/connector/rabbitmq"
 )
@@ -201,7 +201,7 @@ func TestDestination(t *testing.T) {
 		_, keep, err := compiled(t, Config{To: template}).Apply(bare)
 		assert.False(t, keep)
 		require.ErrorContains(t, err, says)
-		reason, ok := lane.Refused(err)
+		reason, ok := pipeline.Refused(err)
 		assert.True(t, ok)
 		assert.Equal(t, "template", reason)
 	}
@@ -299,7 +299,7 @@ func TestValuesDoNotMakeStructure(t *testing.T) {
 		}
 		assert.False(t, keep, name)
 		if assert.ErrorContains(t, err, test.refused, name) {
-			reason, _ := lane.Refused(err)
+			reason, _ := pipeline.Refused(err)
 			assert.Equal(t, "template", reason, name)
 		}
 	}
@@ -346,7 +346,7 @@ func TestExpressionsThatFailOnAMessage(t *testing.T) {
 			assert.False(t, keep)
 			require.ErrorContains(t, err, test.says)
 			assert.NotContains(t, err.Error(), "\n")
-			reason, ok := lane.Refused(err)
+			reason, ok := pipeline.Refused(err)
 			assert.True(t, ok)
 			assert.Equal(t, "expression", reason)
 		})

@@ -1,10 +1,10 @@
-package lane
+package pipeline
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are the metrics of the lanes of all routes.
+// Metrics are the metrics of the pipelines of all routes.
 type Metrics struct {
 	messages *prometheus.CounterVec // route, result
 	bytes    *prometheus.CounterVec // route

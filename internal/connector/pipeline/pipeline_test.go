@@ -1,4 +1,4 @@
-package lane
+package pipeline
 
 import (
 	"context"
@@ -71,7 +71,7 @@ func prepareWith(f func(*message.Message) (string, bool, error)) func() (Prepare
 	}
 }
 
-// harness is a set of lanes, with what the lanes reported, committed and stored.
+// harness is a set of pipelines, with what the pipelines reported, committed and stored.
 type harness struct {
 	*Set
 	sink              *manualSink
@@ -130,14 +130,14 @@ func (b *harness) committed() []int64 {
 	return append([]int64(nil), b.commits...)
 }
 
-func (b *harness) open(options ...Option) *Lane {
-	return b.Open("lane", func(p int64) error {
+func (b *harness) open(options ...Option) *Pipeline {
+	return b.Open("pipeline", func(p int64) error {
 		b.locked(func() { b.commits = append(b.commits, p) })
 		return nil
 	}, options...)
 }
 
-func offer(t *testing.T, l *Lane, n int) {
+func offer(t *testing.T, l *Pipeline, n int) {
 	t.Helper()
 	require.NoError(t, l.Offer(t.Context(), numbered(n), int64(n)))
 }
@@ -170,7 +170,7 @@ func TestCommitsFollowTheWatermark(t *testing.T) {
 	})
 }
 
-// TestCommitEach: the lane commits after that many messages, before the interval ends.
+// TestCommitEach: the pipeline commits after that many messages, before the interval ends.
 func TestCommitEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, Config{}, nil)
@@ -253,7 +253,7 @@ func TestFailureDuringResend(t *testing.T) {
 	})
 }
 
-// TestBounds: bounds in messages and in bytes are divided among the lanes, and outcomes free room.
+// TestBounds: bounds in messages and in bytes are divided among the pipelines, and outcomes free room.
 func TestBounds(t *testing.T) {
 	for name, cfg := range map[string]Config{"messages": {Messages: 6}, "bytes": {Bytes: 6 * numbered(0).Size()}} {
 		t.Run(name, func(t *testing.T) {
@@ -273,7 +273,7 @@ func TestBounds(t *testing.T) {
 				two.Abandon()
 				synctest.Wait()
 				for n := range 3 {
-					offer(t, one, 3+n) // the only lane has all of the bounds
+					offer(t, one, 3+n) // the only pipeline has all of the bounds
 				}
 				go func() {
 					time.Sleep(time.Second)
@@ -295,7 +295,7 @@ func TestMessageLargerThanTheBounds(t *testing.T) {
 		offer(t, l, 0)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		require.Error(t, l.Offer(ctx, numbered(1), 1), "only an empty lane may take it")
+		require.Error(t, l.Offer(ctx, numbered(1), 1), "only an empty pipeline may take it")
 		b.sink.call(0).done(nil)
 		offer(t, l, 1)
 	})
@@ -357,7 +357,7 @@ func TestDeadLettersRecoverTogether(t *testing.T) {
 	})
 }
 
-// TestBlockedDeadLetterSink: while the dead-letter sink gives no outcome, the lane commits up to
+// TestBlockedDeadLetterSink: while the dead-letter sink gives no outcome, the pipeline commits up to
 // the dead letter and resends failed messages.
 func TestBlockedDeadLetterSink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -408,7 +408,7 @@ func TestRefusalStopsTheRouteWithoutDeadLetters(t *testing.T) {
 		offer(t, l, 1)
 		synctest.Wait()
 		require.Len(t, b.stopped, 1)
-		assert.ErrorContains(t, b.stopped[0], "lane at 1")
+		assert.ErrorContains(t, b.stopped[0], "pipeline at 1")
 		assert.InDelta(t, 1, testutil.ToFloat64(b.route.Metrics.refused.WithLabelValues("expression")), 0)
 		assert.ErrorIs(t, l.Close(t.Context()), ErrClosed)
 		assert.Equal(t, []int64{0}, b.committed())
@@ -457,11 +457,11 @@ func TestNoCommitAfterTheEnd(t *testing.T) {
 		time.Sleep(time.Minute)
 		assert.Equal(t, []int64{1}, b.committed())
 		assert.ErrorIs(t, closed.Offer(t.Context(), numbered(3), 3), ErrClosed)
-		assert.Zero(t, b.State().Lanes)
+		assert.Zero(t, b.State().Pipelines)
 	})
 }
 
-// TestCanceledSendIsResent: the source's context ends while the sink has no room. The lane has
+// TestCanceledSendIsResent: the source's context ends while the sink has no room. The pipeline has
 // taken the message.
 func TestCanceledSendIsResent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -503,10 +503,10 @@ func TestPause(t *testing.T) {
 	})
 }
 
-// TestManyLanes runs lanes with outcomes from other goroutines, out of order and with failures, and
-// checks what the destination stored.
-func TestManyLanes(t *testing.T) {
-	const lanes, each = 8, 3000
+// TestManyPipelines runs pipelines with outcomes from other goroutines, out of order and with
+// failures, and checks what the destination stored.
+func TestManyPipelines(t *testing.T) {
+	const pipelines, each = 8, 3000
 	outcomes := make(chan func(), 1000)
 	var workers sync.WaitGroup
 	for range 3 {
@@ -542,7 +542,7 @@ func TestManyLanes(t *testing.T) {
 	}
 	b.cfg.MinBackoff = time.Millisecond
 	var wg sync.WaitGroup
-	for i := range lanes {
+	for i := range pipelines {
 		wg.Go(func() {
 			last := int64(-1)
 			l := b.Open(strconv.Itoa(i), func(p int64) error {
@@ -562,7 +562,7 @@ func TestManyLanes(t *testing.T) {
 	wg.Wait()
 	close(outcomes)
 	workers.Wait()
-	for i := range lanes {
+	for i := range pipelines {
 		next := 0
 		for _, v := range stored[strconv.Itoa(i)] {
 			if v == next { // messages stored behind a failure come again after the failed one
@@ -574,14 +574,14 @@ func TestManyLanes(t *testing.T) {
 	assert.Positive(t, failures)
 }
 
-func BenchmarkLane(b *testing.B) {
+func BenchmarkPipeline(b *testing.B) {
 	now := time.Now()
 	s := NewSet(Config{Messages: 10_000, Bytes: 64 << 20, CommitEvery: 100 * time.Millisecond}, Route{
 		Sink: sinkFunc(func(done func(error)) { done(nil) }), Log: zap.NewNop(),
 		Metrics: NewMetrics(prometheus.NewRegistry()).Route("bench"),
 		Prepare: func() (Prepare, func()) { return passAll, nil },
 	})
-	l := s.Open("lane", func(int64) error { return nil })
+	l := s.Open("pipeline", func(int64) error { return nil })
 	defer l.Abandon()
 	m := &message.Message{Value: make([]byte, 512), From: message.From{Received: now}}
 	b.ReportAllocs()
@@ -596,16 +596,16 @@ type sinkFunc func(done func(error))
 
 func (f sinkFunc) Send(_ context.Context, _ string, _ *message.Message, done func(error)) { f(done) }
 
-// TestNoSendAfterTheEnd: a resend of a closed lane does not come after what the next lane of the
-// partition has sent.
+// TestNoSendAfterTheEnd: a resend of a closed pipeline does not come after what the next pipeline
+// of the partition has sent.
 func TestNoSendAfterTheEnd(t *testing.T) {
-	for name, end := range map[string]func(*Lane){
-		"closed": func(l *Lane) {
+	for name, end := range map[string]func(*Pipeline){
+		"closed": func(l *Pipeline) {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 			defer cancel()
 			_ = l.Close(ctx)
 		},
-		"abandoned": (*Lane).Abandon,
+		"abandoned": (*Pipeline).Abandon,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -1,4 +1,4 @@
-package lane
+package pipeline
 
 import (
 	"sync"
@@ -8,16 +8,16 @@ import (
 // amount is a number of messages and of their bytes.
 type amount struct{ messages, bytes int64 }
 
-// pool is what lanes borrow from when they need more than their own share. A lane may borrow at
-// most as much as it leaves free, so that the next lane can borrow, too. It is safe for concurrent
-// use, also with the lock of a lane held.
+// pool is what pipelines borrow from when they need more than their own share. A pipeline may borrow at
+// most as much as it leaves free, so that the next pipeline can borrow, too. It is safe for concurrent
+// use, also with the lock of a pipeline held.
 type pool struct {
 	messages, bytes                 atomic.Int64 // the pool's size
 	borrowedMessages, borrowedBytes atomic.Int64
 
 	hasWaiting atomic.Bool // waiting is not empty
 	mu         sync.Mutex
-	waiting    map[*Lane]struct{}
+	waiting    map[*Pipeline]struct{}
 }
 
 func (p *pool) resize(a amount) {
@@ -25,18 +25,18 @@ func (p *pool) resize(a amount) {
 	p.bytes.Store(a.bytes)
 }
 
-// allows reports whether a lane that has borrowed current may change that to wanted.
+// allows reports whether a pipeline that has borrowed current may change that to wanted.
 func (p *pool) allows(current, wanted amount) bool {
 	return within(wanted.messages, p.messages.Load(), p.borrowedMessages.Load()-current.messages) &&
 		within(wanted.bytes, p.bytes.Load(), p.borrowedBytes.Load()-current.bytes)
 }
 
-// within reports whether wanted is at most half of what the other lanes leave of total.
+// within reports whether wanted is at most half of what the other pipelines leave of total.
 func within(wanted, total, others int64) bool {
 	return wanted <= 0 || 2*wanted <= total-others
 }
 
-// update changes what a lane has borrowed from before to after.
+// update changes what a pipeline has borrowed from before to after.
 func (p *pool) update(before, after amount) {
 	if before.messages != after.messages {
 		p.borrowedMessages.Add(after.messages - before.messages)
@@ -48,17 +48,17 @@ func (p *pool) update(before, after amount) {
 
 // addWaiter registers l to be woken by wakeWaiters. The caller must check again afterwards: room
 // may have become free before.
-func (p *pool) addWaiter(l *Lane) {
+func (p *pool) addWaiter(l *Pipeline) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.waiting == nil {
-		p.waiting = map[*Lane]struct{}{}
+		p.waiting = map[*Pipeline]struct{}{}
 	}
 	p.waiting[l] = struct{}{}
 	p.hasWaiting.Store(true)
 }
 
-// wakeWaiters wakes the lanes that wait for room, after a lane has given some back.
+// wakeWaiters wakes the pipelines that wait for room, after a pipeline has given some back.
 func (p *pool) wakeWaiters() {
 	if !p.hasWaiting.Load() {
 		return
@@ -72,22 +72,22 @@ func (p *pool) wakeWaiters() {
 	clear(p.waiting)
 }
 
-func (p *pool) removeWaiter(l *Lane) {
+func (p *pool) removeWaiter(l *Pipeline) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.waiting, l)
 }
 
-// hasRoom reports whether the lane may take a message of size bytes. An empty lane may take any.
-// l.mu is held.
-func (l *Lane) hasRoom(size int64) bool {
+// hasRoom reports whether the pipeline may take a message of size bytes. An empty pipeline may take
+// any. l.mu is held.
+func (l *Pipeline) hasRoom(size int64) bool {
 	return l.window.Len() == 0 ||
 		l.set.fits(size) && l.set.pool.allows(l.borrowed, l.excess(amount{int64(l.window.Len()) + 1, l.bytes + size}))
 }
 
-// hasRoomOrWaits is hasRoom, and registers a lane without room to be woken when other lanes give
-// some back. l.mu is held.
-func (l *Lane) hasRoomOrWaits(size int64) bool {
+// hasRoomOrWaits is hasRoom, and registers a pipeline without room to be woken when other pipelines
+// give some back. l.mu is held.
+func (l *Pipeline) hasRoomOrWaits(size int64) bool {
 	if l.hasRoom(size) {
 		return true
 	}
@@ -95,21 +95,21 @@ func (l *Lane) hasRoomOrWaits(size int64) bool {
 	return l.hasRoom(size)
 }
 
-// excess returns how much of held is more than the lane's own share.
-func (l *Lane) excess(held amount) amount {
+// excess returns how much of held is more than the pipeline's own share.
+func (l *Pipeline) excess(held amount) amount {
 	return amount{max(held.messages-l.own.messages, 0), max(held.bytes-l.own.bytes, 0)}
 }
 
-// updateBorrowed updates what the lane has borrowed, after a change of what it holds or of its own
+// updateBorrowed updates what the pipeline has borrowed, after a change of what it holds or of its own
 // share. l.mu is held.
-func (l *Lane) updateBorrowed() {
+func (l *Pipeline) updateBorrowed() {
 	now := l.excess(amount{int64(l.window.Len()), l.bytes})
 	l.set.pool.update(l.borrowed, now)
 	l.borrowed = now
 }
 
-// setOwn sets the lane's own share: what it may hold whatever other lanes hold.
-func (l *Lane) setOwn(own amount) {
+// setOwn sets the pipeline's own share: what it may hold whatever other pipelines hold.
+func (l *Pipeline) setOwn(own amount) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.own = own

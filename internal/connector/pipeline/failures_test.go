@@ -1,4 +1,4 @@
-package lane
+package pipeline
 
 import (
 	"context"
@@ -65,31 +65,31 @@ func (in *failingHarness) lastReport() (err error) {
 	return err
 }
 
-// TestFailureEndsWithItsLane: another process has the partition, for example. It ends also beside a
-// lane that was always healthy.
-func TestFailureEndsWithItsLane(t *testing.T) {
+// TestFailureEndsWithItsPipeline: another process has the partition, for example. It ends also beside a
+// pipeline that was always healthy.
+func TestFailureEndsWithItsPipeline(t *testing.T) {
 	eachKindOfFailure(t, func(t *testing.T, in *failingHarness) {
 		t.Helper()
 		in.failing["1"] = true
-		failingLane, healthy := in.open(), in.open()
-		defer failingLane.Abandon()
+		failingPipeline, healthy := in.open(), in.open()
+		defer failingPipeline.Abandon()
 		defer healthy.Abandon()
-		offer(t, failingLane, 1)
+		offer(t, failingPipeline, 1)
 		offer(t, healthy, 2)
 		require.ErrorIs(t, in.lastReport(), errDown)
 		offer(t, healthy, 3)
-		require.ErrorIs(t, in.lastReport(), errDown, "another lane's success does not end it")
-		failingLane.Abandon()
+		require.ErrorIs(t, in.lastReport(), errDown, "another pipeline's success does not end it")
+		failingPipeline.Abandon()
 		require.ErrorIs(t, (*in.reports)[len(*in.reports)-1], ErrClosed)
 		offer(t, healthy, 4)
 		require.NoError(t, healthy.Close(t.Context()))
-		require.ErrorIs(t, in.lastReport(), ErrClosed, "no other lane reports")
+		require.ErrorIs(t, in.lastReport(), ErrClosed, "no other pipeline reports")
 	})
 }
 
-// TestFailureEndsWithTheLastLane: the first lane that recovers does not end the failure of the
+// TestFailureEndsWithTheLastPipeline: the first pipeline that recovers does not end the failure of the
 // other.
-func TestFailureEndsWithTheLastLane(t *testing.T) {
+func TestFailureEndsWithTheLastPipeline(t *testing.T) {
 	eachKindOfFailure(t, func(t *testing.T, in *failingHarness) {
 		t.Helper()
 		in.failing["1"], in.failing["2"] = true, true
@@ -132,7 +132,7 @@ func TestFailureEndsWithARefusal(t *testing.T) {
 	})
 }
 
-// TestNoFailureAfterTheEnd: a dead letter's outcome comes after its lane was closed, and another's
+// TestNoFailureAfterTheEnd: a dead letter's outcome comes after its pipeline was closed, and another's
 // outcome is still pending.
 func TestNoFailureAfterTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

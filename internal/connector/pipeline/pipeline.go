@@ -1,13 +1,13 @@
-// Package lane moves the messages of one partition of a source to a sink. It keeps their order,
+// Package pipeline moves the messages of one partition of a source to a sink. It keeps their order,
 // bounds how many are in flight, and commits at the source what is stored.
 //
-// The path of a message: Offer -> the route's Prepare -> the lane's window -> the sink -> the
+// The path of a message: Offer -> the route's Prepare -> the pipeline's window -> the sink -> the
 // sink's outcome -> the watermark -> the source's commit. The watermark is the position up to which
 // every message is complete: stored by the sink, dropped by the route, or stored as a dead letter.
-// After a failure the lane sends the failed message again, and every message that the sink has
+// After a failure the pipeline sends the failed message again, and every message that the sink has
 // stored behind it. A message that the sink refuses for good becomes a dead letter, or stops the
 // route if it has no dead-letter sink.
-package lane
+package pipeline
 
 import (
 	"context"
@@ -21,25 +21,25 @@ import (
 	"github.com/aviaryhq/aviary/internal/ring"
 )
 
-// ErrClosed is the error of Offer after the lane is closed.
-var ErrClosed = errors.New("the lane is closed")
+// ErrClosed is the error of Offer after the pipeline is closed.
+var ErrClosed = errors.New("the pipeline is closed")
 
 // ErrLoop is the error of a route's Prepare for a message that has been at its destination before.
 var ErrLoop = errors.New("the message has passed here before")
 
-// Lane moves the messages of one partition. One goroutine at a time calls Offer. Any goroutine may
+// Pipeline moves the messages of one partition. One goroutine at a time calls Offer. Any goroutine may
 // call Close and Abandon at any time.
 //
 // Goroutines: the source's goroutine offers and sends. The sink's goroutines record outcomes. The
-// lane has a goroutine (run) that commits and resends. A second one stores dead letters while there
+// pipeline has a goroutine (run) that commits and resends. A second one stores dead letters while there
 // are any.
-type Lane struct {
+type Pipeline struct {
 	set        *Set
 	name       string
 	commitEach int
 	log        *zap.Logger
 
-	ctx       context.Context // ends when the lane is closed
+	ctx       context.Context // ends when the pipeline is closed
 	cancel    context.CancelCauseFunc
 	wakeRun   chan struct{} // run has something to resend or to commit
 	wakeOffer chan struct{} // Offer may find that it can continue
@@ -47,10 +47,10 @@ type Lane struct {
 
 	mu                   sync.Mutex
 	window               ring.Ring[*entry] // in the order of Offer; complete messages leave at the head
-	popped               int               // messages that have left the window since the lane was opened
+	popped               int               // messages that have left the window since the pipeline was opened
 	bytes                int64
-	own                  amount        // what this lane may hold whatever other lanes hold
-	borrowed             amount        // what this lane holds beyond own
+	own                  amount        // what this pipeline may hold whatever other pipelines hold
+	borrowed             amount        // what this pipeline holds beyond own
 	pending              int           // messages that the sink has and whose outcome is not known
 	firstFailure         error         // the first failed send since the last resend; nil: none
 	resending            bool          // resend runs
@@ -98,9 +98,9 @@ const (
 // sampleEvery is how many messages there are for each one whose stages are timed.
 const sampleEvery = 64
 
-func newLane(s *Set, name string, commit func(int64) error) *Lane {
-	l := &Lane{
-		set: s, name: name, commit: commit, log: s.route.Log.With(zap.String("lane", name)),
+func newPipeline(s *Set, name string, commit func(int64) error) *Pipeline {
+	l := &Pipeline{
+		set: s, name: name, commit: commit, log: s.route.Log.With(zap.String("pipeline", name)),
 		wakeRun: make(chan struct{}, 1), wakeOffer: make(chan struct{}, 1), ended: make(chan struct{}), watermark: -1, committed: -1,
 	}
 	l.prepare, l.onClose = s.route.Prepare()
@@ -109,11 +109,11 @@ func newLane(s *Set, name string, commit func(int64) error) *Lane {
 }
 
 // Offer takes m, whose position in the source is position. Positions ascend and may have gaps.
-// Offer blocks while the lane is full, while the route is paused and while a failure is not resent.
-// It returns an error when ctx ends or the lane is closed; then the lane has not taken m.
+// Offer blocks while the pipeline is full, while the route is paused and while a failure is not resent.
+// It returns an error when ctx ends or the pipeline is closed; then the pipeline has not taken m.
 //
 // While Offer blocks the source should stop fetching for this partition, and for no other.
-func (l *Lane) Offer(ctx context.Context, m *message.Message, position int64) error {
+func (l *Pipeline) Offer(ctx context.Context, m *message.Message, position int64) error {
 	to, keep, err := l.prepare(ctx, m)
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return err
@@ -140,9 +140,9 @@ func preparedState(keep bool, err error) state {
 	}
 }
 
-// admit waits until the lane has room and puts the message into the window. It returns the entry if
+// admit waits until the pipeline has room and puts the message into the window. It returns the entry if
 // the message is to be sent, else nil.
-func (l *Lane) admit(ctx context.Context, m *message.Message, to string, position int64, initial state, reason error) (*entry, error) {
+func (l *Pipeline) admit(ctx context.Context, m *message.Message, to string, position int64, initial state, reason error) (*entry, error) {
 	size := m.Size()
 	for {
 		if paused := l.set.paused.Load(); paused != nil {
@@ -189,8 +189,8 @@ func (l *Lane) admit(ctx context.Context, m *message.Message, to string, positio
 	return nil, nil //nolint:nilnil // nothing to send is no error
 }
 
-// await waits for c, until ctx ends or the lane is closed.
-func (l *Lane) await(ctx context.Context, c <-chan struct{}) error {
+// await waits for c, until ctx ends or the pipeline is closed.
+func (l *Pipeline) await(ctx context.Context, c <-chan struct{}) error {
 	select {
 	case <-c:
 		return nil
@@ -202,7 +202,7 @@ func (l *Lane) await(ctx context.Context, c <-chan struct{}) error {
 }
 
 // countSkipped counts a message that the route drops: as a loop if reason is set, else as filtered.
-func (l *Lane) countSkipped(reason error) {
+func (l *Pipeline) countSkipped(reason error) {
 	l.set.filtered.Add(1)
 	if reason != nil {
 		l.set.route.Metrics.looped.Inc()
@@ -212,7 +212,7 @@ func (l *Lane) countSkipped(reason error) {
 }
 
 // observeArrival measures the stages before the message goes to the sink.
-func (l *Lane) observeArrival(e *entry) {
+func (l *Pipeline) observeArrival(e *entry) {
 	from, metrics := e.m.From, l.set.route.Metrics
 	e.sent = time.Now()
 	if stored := from.Stored; !stored.IsZero() {
@@ -224,7 +224,7 @@ func (l *Lane) observeArrival(e *entry) {
 }
 
 // send gives an entry to the sink, which calls recordOutcome with the outcome.
-func (l *Lane) send(ctx context.Context, e *entry) {
+func (l *Pipeline) send(ctx context.Context, e *entry) {
 	sampled, began := e.sampled, e.sent // when Send returns, e may hold another message
 	l.set.route.Sink.Send(ctx, e.to, e.m, e.done)
 	if sampled {
@@ -233,7 +233,7 @@ func (l *Lane) send(ctx context.Context, e *entry) {
 }
 
 // recordOutcome records what the sink did with the message of e.
-func (l *Lane) recordOutcome(e *entry, err error) {
+func (l *Pipeline) recordOutcome(e *entry, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pending--
@@ -265,7 +265,7 @@ func (l *Lane) recordOutcome(e *entry, err error) {
 // advance removes the complete messages at the window's head and raises the watermark to the last
 // of them. A message that is stored behind a failed one stays in the window: it is resent after the
 // failed one. l.mu is held.
-func (l *Lane) advance() {
+func (l *Pipeline) advance() {
 	completed, freed := 0, int64(0)
 	for l.window.Len() > 0 {
 		e := *l.window.Head()
@@ -296,15 +296,15 @@ func (l *Lane) advance() {
 	}
 }
 
-func (l *Lane) signal(c chan struct{}) {
+func (l *Pipeline) signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
 	}
 }
 
-// run commits and resends until the lane is closed.
-func (l *Lane) run() {
+// run commits and resends until the pipeline is closed.
+func (l *Pipeline) run() {
 	defer close(l.ended)
 	defer l.set.remove(l)
 	defer l.set.sinkFailures.remove(l, ErrClosed)
@@ -339,7 +339,7 @@ func (l *Lane) run() {
 }
 
 // failureToResend returns the first failure once every outcome is known, else nil.
-func (l *Lane) failureToResend() error {
+func (l *Pipeline) failureToResend() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.pending > 0 {
@@ -350,7 +350,7 @@ func (l *Lane) failureToResend() error {
 
 // recovered reports whether the sink has stored a message since the last resend began, or no
 // outcome is pending without a new failure: the sink then refused what had failed.
-func (l *Lane) recovered() bool {
+func (l *Pipeline) recovered() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.firstFailure == nil && (l.storedSince || l.pending == 0)
@@ -358,7 +358,7 @@ func (l *Lane) recovered() bool {
 
 // resend sends the failed messages again, and those that the sink has stored behind the first of
 // them, in order. It skips messages that do not go to the sink. It ends early when a send fails.
-func (l *Lane) resend() {
+func (l *Pipeline) resend() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.firstFailure, l.storedSince, l.resending = nil, false, true
@@ -394,15 +394,15 @@ func (l *Lane) resend() {
 	}
 }
 
-// stop ends the route, and this lane at once: a message in its window can never be completed.
-func (l *Lane) stop(cause error) {
+// stop ends the route, and this pipeline at once: a message in its window can never be completed.
+func (l *Pipeline) stop(cause error) {
 	l.set.route.Stop(cause)
 	l.cancel(cause)
 }
 
 // commitWatermark commits the watermark if it is above the committed position. run and Close may
 // call it at once: the one that read the watermark first may be the last to get commitMu.
-func (l *Lane) commitWatermark() {
+func (l *Pipeline) commitWatermark() {
 	l.mu.Lock()
 	watermark := l.watermark
 	l.sinceCommit = 0
@@ -420,8 +420,8 @@ func (l *Lane) commitWatermark() {
 }
 
 // Drain waits until every message in the window is complete. It returns an error when ctx ends or
-// the lane is closed. The source should not call Offer meanwhile.
-func (l *Lane) Drain(ctx context.Context) error {
+// the pipeline is closed. The source should not call Offer meanwhile.
+func (l *Pipeline) Drain(ctx context.Context) error {
 	l.mu.Lock()
 	if l.window.Len() == 0 {
 		l.mu.Unlock()
@@ -435,10 +435,11 @@ func (l *Lane) Drain(ctx context.Context) error {
 	return l.await(ctx, drained)
 }
 
-// Close waits until every message in the window is complete or ctx ends, closes the lane, and
-// commits the watermark. Afterwards the lane commits and sends nothing: another lane may have the
-// partition, in this process or in another. Close returns an error when messages were left.
-func (l *Lane) Close(ctx context.Context) error {
+// Close waits until every message in the window is complete or ctx ends, closes the pipeline, and
+// commits the watermark. Afterwards the pipeline commits and sends nothing: another pipeline may
+// have the partition, in this process or in another. Close returns an error when messages were
+// left.
+func (l *Pipeline) Close(ctx context.Context) error {
 	err := l.Drain(ctx)
 	l.cancel(ErrClosed)
 	<-l.ended
@@ -447,16 +448,16 @@ func (l *Lane) Close(ctx context.Context) error {
 	return err
 }
 
-// Abandon closes the lane without waiting for outcomes and without committing: the connection to
-// which its positions belong is lost, for example. The lane sends nothing afterwards.
-func (l *Lane) Abandon() {
+// Abandon closes the pipeline without waiting for outcomes and without committing: the connection to
+// which its positions belong is lost, for example. The pipeline sends nothing afterwards.
+func (l *Pipeline) Abandon() {
 	l.cancel(ErrClosed)
 	<-l.ended
 	l.finish()
 }
 
 // finish prevents further commits, calls onClose, and empties the window.
-func (l *Lane) finish() {
+func (l *Pipeline) finish() {
 	l.commitMu.Lock()
 	defer l.commitMu.Unlock()
 	if l.finished {
@@ -470,7 +471,7 @@ func (l *Lane) finish() {
 }
 
 // discardWindow empties the window. The sink may still store messages that it has.
-func (l *Lane) discardWindow() {
+func (l *Pipeline) discardWindow() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n, bytes := l.window.Len(), l.bytes
@@ -482,7 +483,7 @@ func (l *Lane) discardWindow() {
 
 // inFlight returns how many messages and bytes the window holds, and the time of the first message:
 // when the source's broker stored it, or when this process received it.
-func (l *Lane) inFlight() (n int, bytes int64, since time.Time) {
+func (l *Pipeline) inFlight() (n int, bytes int64, since time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.window.Len() > 0 {
@@ -495,7 +496,7 @@ func (l *Lane) inFlight() (n int, bytes int64, since time.Time) {
 }
 
 // newEntry returns an entry, one of freeEntries if there is any. l.mu is held.
-func (l *Lane) newEntry() *entry {
+func (l *Pipeline) newEntry() *entry {
 	e := l.freeEntries
 	if e == nil {
 		e = new(entry)
@@ -507,7 +508,7 @@ func (l *Lane) newEntry() *entry {
 }
 
 // recycle puts an entry into freeEntries. l.mu is held.
-func (l *Lane) recycle(e *entry) {
+func (l *Pipeline) recycle(e *entry) {
 	e.m, e.to, e.err = nil, "", nil
 	e.next, l.freeEntries = l.freeEntries, e
 }

@@ -1,4 +1,4 @@
-package lane
+package pipeline
 
 import (
 	"context"
@@ -12,40 +12,40 @@ import (
 	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
-// Config bounds a route's lanes.
+// Config bounds a route's pipelines.
 type Config struct {
 	// Messages and Bytes bound what a route has in flight: taken from its source and not complete.
-	// One half of each is divided among the lanes: a lane may hold its own share whatever other
-	// lanes hold. The other half is a pool: a lane borrows from it at most as much as it leaves
-	// free. So a busy lane gets much of what idle lanes do not need, and a stuck lane leaves some
-	// for others. A lane alone may hold all. An empty lane may always take one message, however
-	// large. See [Set.SetBounds].
+	// One half of each is divided among the pipelines: a pipeline may hold its own share whatever other
+	// pipelines hold. The other half is a pool: a pipeline borrows from it at most as much as it leaves
+	// free. So a busy pipeline gets much of what idle pipelines do not need, and a stuck pipeline
+	// leaves some for others. A pipeline alone may hold all. An empty pipeline may always take one
+	// message, however large. See [Set.SetBounds].
 	Messages int
 	Bytes    int64
-	// CommitEvery is the interval at which a lane commits its watermark.
+	// CommitEvery is the interval at which a pipeline commits its watermark.
 	CommitEvery time.Duration
 	// MinBackoff and MaxBackoff bound the wait before a resend. The wait doubles from one failure
 	// to the next. Jitter adds up to 20 %.
 	MinBackoff, MaxBackoff time.Duration
 }
 
-// backoff returns the waits between the attempts of one lane.
+// backoff returns the waits between the attempts of one pipeline.
 func (c *Config) backoff() backoff.Backoff {
 	return backoff.Backoff{Min: c.MinBackoff, Max: c.MaxBackoff}
 }
 
-// Route is what lanes need of their route. All functions are safe for concurrent use.
+// Route is what pipelines need of their route. All functions are safe for concurrent use.
 type Route struct {
 	Sink Sink
-	// Prepare returns two functions for a new lane: prepare, which the lane calls for each message
-	// in order, and closed, which it calls when it is closed (nil: none).
+	// Prepare returns two functions for a new pipeline: prepare, which the pipeline calls for each
+	// message in order, and closed, which it calls when it is closed (nil: none).
 	Prepare func() (prepare Prepare, closed func())
 	// DeadLetter stores a refused message as a dead letter. nil: the first refusal stops the route.
 	// It calls done as Sink.Send does. Calls may overlap, and their order does not matter.
 	DeadLetter func(ctx context.Context, to string, m *message.Message, reason error, done func(error))
 	// Stop stops the route for good, because of err.
 	Stop func(err error)
-	// Report is called with each error of the sink, and when no lane has an error any more: with
+	// Report is called with each error of the sink, and when no pipeline has an error any more: with
 	// nil when the last of them has recovered, with ErrClosed when it was closed before.
 	Report func(err error)
 	// ReportDeadLetters is the same for dead letters. nil: no reports.
@@ -59,17 +59,17 @@ type Route struct {
 // ctx's, or ErrLoop; any other error refuses the message.
 type Prepare func(ctx context.Context, m *message.Message) (to string, keep bool, err error)
 
-// Set holds the lanes of one route. It is safe for concurrent use.
+// Set holds the pipelines of one route. It is safe for concurrent use.
 type Set struct {
 	cfg   Config
 	route Route
 
-	mu     sync.Mutex
-	lanes  map[*Lane]struct{}
-	paused atomic.Pointer[chan struct{}] // closed by Resume; nil while not paused
+	mu        sync.Mutex
+	pipelines map[*Pipeline]struct{}
+	paused    atomic.Pointer[chan struct{}] // closed by Resume; nil while not paused
 
-	// The bounds, and what all lanes hold together. A lane's own share changes when lanes are
-	// opened and closed: a lane may hold more than its share for a while.
+	// The bounds, and what all pipelines hold together. A pipeline's own share changes when
+	// pipelines are opened and closed: a pipeline may hold more than its share for a while.
 	maxMessages, maxBytes atomic.Int64
 	messages, bytes       atomic.Int64
 	pool                  pool
@@ -79,20 +79,20 @@ type Set struct {
 	stored, filtered, refused, resent atomic.Int64
 }
 
-// NewSet makes a set without lanes.
+// NewSet makes a set without pipelines.
 func NewSet(cfg Config, route Route) *Set {
 	s := &Set{
-		cfg: cfg, route: route, lanes: map[*Lane]struct{}{},
-		sinkFailures:       failures{report: route.Report, lanes: map[*Lane]struct{}{}},
-		deadLetterFailures: failures{report: route.ReportDeadLetters, lanes: map[*Lane]struct{}{}},
+		cfg: cfg, route: route, pipelines: map[*Pipeline]struct{}{},
+		sinkFailures:       failures{report: route.Report, pipelines: map[*Pipeline]struct{}{}},
+		deadLetterFailures: failures{report: route.ReportDeadLetters, pipelines: map[*Pipeline]struct{}{}},
 	}
 	s.maxMessages.Store(int64(cfg.Messages))
 	s.maxBytes.Store(cfg.Bytes)
 	return s
 }
 
-// SetBounds replaces Messages and Bytes of Config, also for open lanes. Lanes that hold more than
-// smaller bounds allow keep it until it is complete.
+// SetBounds replaces Messages and Bytes of Config, also for open pipelines. Pipelines that hold
+// more than smaller bounds allow keep it until it is complete.
 func (s *Set) SetBounds(messages int, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,54 +101,54 @@ func (s *Set) SetBounds(messages int, bytes int64) {
 	s.divideBounds()
 }
 
-// Bounds returns how many messages and bytes the lanes may hold together.
+// Bounds returns how many messages and bytes the pipelines may hold together.
 func (s *Set) Bounds() (messages int, bytes int64) {
 	return int(s.maxMessages.Load()), s.maxBytes.Load()
 }
 
-// Option changes one lane.
-type Option func(*Lane)
+// Option changes one pipeline.
+type Option func(*Pipeline)
 
-// CommitEach makes the lane commit after n complete messages, too, not only at the interval. It is
+// CommitEach makes the pipeline commit after n complete messages, too, not only at the interval. It is
 // for sources whose broker bounds how many messages are not acknowledged.
-func CommitEach(n int) Option { return func(l *Lane) { l.commitEach = n } }
+func CommitEach(n int) Option { return func(l *Pipeline) { l.commitEach = n } }
 
-// Open starts a lane for one partition of the source, or for one consumer of a queue. The lane
+// Open starts a pipeline for one partition of the source, or for one consumer of a queue. The pipeline
 // calls commit with its watermark: the position, as given to Offer, up to which every message is
-// complete. Positions ascend. The lane calls commit from one goroutine at a time, about once in a
+// complete. Positions ascend. The pipeline calls commit from one goroutine at a time, about once in a
 // commit interval, and never after Close or Abandon has returned. It logs an error of commit and
 // calls it again with the same position or a higher one.
-func (s *Set) Open(name string, commit func(position int64) error, options ...Option) *Lane {
-	l := newLane(s, name, commit)
+func (s *Set) Open(name string, commit func(position int64) error, options ...Option) *Pipeline {
+	l := newPipeline(s, name, commit)
 	for _, o := range options {
 		o(l)
 	}
 	s.mu.Lock()
-	s.lanes[l] = struct{}{}
+	s.pipelines[l] = struct{}{}
 	s.divideBounds()
 	s.mu.Unlock()
 	go l.run()
 	return l
 }
 
-// divideBounds gives each lane its own share and the rest to the pool. s.mu is held.
+// divideBounds gives each pipeline its own share and the rest to the pool. s.mu is held.
 func (s *Set) divideBounds() {
-	n := int64(max(len(s.lanes), 1))
+	n := int64(max(len(s.pipelines), 1))
 	all := amount{s.maxMessages.Load(), s.maxBytes.Load()}
 	own := all
 	if n > 1 {
 		own = amount{max(all.messages/(2*n), 1), max(all.bytes/(2*n), 1)}
 	}
 	s.pool.resize(amount{all.messages - n*own.messages, all.bytes - n*own.bytes})
-	for l := range s.lanes {
+	for l := range s.pipelines {
 		l.setOwn(own)
 	}
 }
 
-func (s *Set) remove(l *Lane) {
+func (s *Set) remove(l *Pipeline) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.lanes, l)
+	delete(s.pipelines, l)
 	s.pool.removeWaiter(l)
 	s.divideBounds()
 }
@@ -158,14 +158,14 @@ func (s *Set) fits(size int64) bool {
 	return s.messages.Load() < s.maxMessages.Load() && s.bytes.Load()+size <= s.maxBytes.Load()
 }
 
-// release subtracts n messages that have left a lane, and wakes the lanes that wait for room.
+// release subtracts n messages that have left a pipeline, and wakes the pipelines that wait for room.
 func (s *Set) release(n int, bytes int64) {
 	s.messages.Add(-int64(n))
 	s.bytes.Add(-bytes)
 	s.pool.wakeWaiters()
 }
 
-// Pause makes Offer of every lane wait for Resume. Messages that the lanes have taken are not
+// Pause makes Offer of every pipeline wait for Resume. Messages that the pipelines have taken are not
 // affected.
 func (s *Set) Pause() {
 	s.mu.Lock()
@@ -188,11 +188,11 @@ func (s *Set) Resume() {
 	}
 }
 
-// State is what the lanes of a route hold, and what they have done.
+// State is what the pipelines of a route hold, and what they have done.
 type State struct {
-	Lanes    int
-	InFlight int   // messages taken and not complete
-	Bytes    int64 // of the messages in flight
+	Pipelines int
+	InFlight  int   // messages taken and not complete
+	Bytes     int64 // of the messages in flight
 	// MaxInFlight and MaxBytes are the bounds of InFlight and Bytes.
 	MaxInFlight int
 	MaxBytes    int64
@@ -203,16 +203,16 @@ type State struct {
 	Paused                            bool
 }
 
-// State returns the state of all lanes together.
+// State returns the state of all pipelines together.
 func (s *Set) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := State{
-		Lanes: len(s.lanes), Paused: s.Paused(), MaxInFlight: int(s.maxMessages.Load()), MaxBytes: s.maxBytes.Load(),
+		Pipelines: len(s.pipelines), Paused: s.Paused(), MaxInFlight: int(s.maxMessages.Load()), MaxBytes: s.maxBytes.Load(),
 		Stored: s.stored.Load(), Filtered: s.filtered.Load(), Refused: s.refused.Load(), Resent: s.resent.Load(),
 	}
 	now := time.Now()
-	for l := range s.lanes {
+	for l := range s.pipelines {
 		n, bytes, since := l.inFlight()
 		st.InFlight += n
 		st.Bytes += bytes

@@ -1,4 +1,4 @@
-package lane
+package pipeline
 
 import (
 	"fmt"
@@ -7,7 +7,7 @@ import (
 
 // refuse counts a message that the sink or the route's rules refused, and queues it for the
 // dead-letter sink. l.mu is held.
-func (l *Lane) refuse(e *entry, reason error) {
+func (l *Pipeline) refuse(e *entry, reason error) {
 	l.set.route.Metrics.refused.WithLabelValues(Reason(reason)).Inc()
 	e.state, e.err = stateRefused, reason
 	l.refused = append(l.refused, e)
@@ -17,9 +17,9 @@ func (l *Lane) refuse(e *entry, reason error) {
 	}
 }
 
-// storeDeadLetters stores the dead letters until none is left or the lane is closed. It has its own
-// goroutine: while the dead-letter sink is unavailable, the lane sends and commits other messages.
-func (l *Lane) storeDeadLetters() {
+// storeDeadLetters stores the dead letters until none is left or the pipeline is closed. It has its own
+// goroutine: while the dead-letter sink is unavailable, the pipeline sends and commits other messages.
+func (l *Pipeline) storeDeadLetters() {
 	wait := l.set.cfg.backoff()
 	for refused := l.takeRefused(); len(refused) > 0; refused = l.takeRefused() {
 		if l.set.route.DeadLetter == nil {
@@ -48,7 +48,7 @@ func (l *Lane) storeDeadLetters() {
 
 // takeRefused returns the messages that wait to be stored as dead letters. When there are none,
 // storeDeadLetters ends and the next refusal starts it again.
-func (l *Lane) takeRefused() []*entry {
+func (l *Pipeline) takeRefused() []*entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ctx.Err() != nil {
@@ -62,7 +62,7 @@ func (l *Lane) takeRefused() []*entry {
 
 // storeAll gives all of refused to the dead-letter sink, then waits for all outcomes. It returns
 // those that failed, in their order, and an error when the dead-letter sink refused one for good.
-func (l *Lane) storeAll(refused []*entry) (failed []*entry, final error) {
+func (l *Pipeline) storeAll(refused []*entry) (failed []*entry, final error) {
 	outcomes := make([]error, len(refused))
 	var waiting sync.WaitGroup
 	waiting.Add(len(refused))
@@ -89,7 +89,7 @@ func (l *Lane) storeAll(refused []*entry) (failed []*entry, final error) {
 }
 
 // deadLetterStored completes a message whose dead letter is stored.
-func (l *Lane) deadLetterStored(e *entry) {
+func (l *Pipeline) deadLetterStored(e *entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e.state = stateDone

@@ -1,4 +1,4 @@
-package lane
+package pipeline
 
 import (
 	"context"
@@ -10,9 +10,9 @@ import (
 // Sink is where messages go.
 type Sink interface {
 	// Send sends m to the destination to: a topic, a queue or a routing key, as the route's
-	// template says; empty where the sink has only one. A lane calls Send in order, from one
-	// goroutine at a time. Of two messages of one lane and one destination the sink must not
-	// store the second before the first, unless the first's outcome is an error. Several lanes
+	// template says; empty where the sink has only one. A pipeline calls Send in order, from one
+	// goroutine at a time. Of two messages of one pipeline and one destination the sink must not
+	// store the second before the first, unless the first's outcome is an error. Several pipelines
 	// call Send at once.
 	//
 	// The sink calls done exactly once, from any goroutine, also after ctx has ended: with nil

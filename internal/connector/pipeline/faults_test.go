@@ -1,4 +1,4 @@
-package lane
+package pipeline
 
 import (
 	"context"
@@ -68,8 +68,8 @@ const (
 )
 
 // simulation is a source, a sink and a dead-letter sink in memory that fail at random, and checks
-// what must be true of them. Every lane that it opens begins behind the last commit. Fields that mu
-// guards are read with mu held, also between lanes: synctest.Wait does not order reads after the
+// what must be true of them. Every pipeline that it opens begins behind the last commit. Fields that mu
+// guards are read with mu held, also between pipelines: synctest.Wait does not order reads after the
 // writes of a goroutine that has ended.
 type simulation struct {
 	t            *testing.T
@@ -84,8 +84,8 @@ type simulation struct {
 	deadLetters          storedOrder
 	committed            int64
 	commitsSucceed       bool        // commits no longer fail
-	laneNumber           int         // counts lanes
-	deadLetterLane       map[int]int // message -> number of the lane that stored its dead letter
+	pipelineNumber       int         // counts pipelines
+	deadLetterPipeline   map[int]int // message -> number of the pipeline that stored its dead letter
 }
 
 // storedOrder lists messages in the order in which they were stored.
@@ -138,8 +138,8 @@ func (w *simulation) Send(_ context.Context, to string, m *message.Message, done
 	if assert.Contains(w.t, []fate{passes, isRefusedBySink}, w.fates[n], "%d must never reach the sink", n) {
 		assert.Equal(w.t, w.destinations[n], to)
 	}
-	if life, there := w.deadLetterLane[n]; there {
-		assert.NotEqual(w.t, w.laneNumber, life, "%d is a dead letter already", n)
+	if life, there := w.deadLetterPipeline[n]; there {
+		assert.NotEqual(w.t, w.pipelineNumber, life, "%d is a dead letter already", n)
 	}
 	failed := errors.New("down")
 	switch {
@@ -174,11 +174,11 @@ func (w *simulation) storeDeadLetter(_ context.Context, _ string, m *message.Mes
 		w.outcome(done, errors.New("down"))
 		return
 	}
-	if life, there := w.deadLetterLane[n]; there {
-		assert.NotEqual(w.t, w.laneNumber, life, "%d is stored once by one lane", n)
+	if life, there := w.deadLetterPipeline[n]; there {
+		assert.NotEqual(w.t, w.pipelineNumber, life, "%d is stored once by one pipeline", n)
 	}
 	w.deadLetters = append(w.deadLetters, n)
-	w.deadLetterLane[n] = w.laneNumber
+	w.deadLetterPipeline[n] = w.pipelineNumber
 	w.outcome(done, nil)
 }
 
@@ -202,16 +202,16 @@ func (w *simulation) commit(position int64) error {
 	return nil
 }
 
-// runLane opens a lane, offers it the messages behind the last commit up to end, and closes or
+// runPipeline opens a pipeline, offers it the messages behind the last commit up to end, and closes or
 // abandons it.
-func (w *simulation) runLane(s *Set, end int) {
+func (w *simulation) runPipeline(s *Set, end int) {
 	w.mu.Lock()
-	w.laneNumber++
+	w.pipelineNumber++
 	from := int(w.committed) + 1
 	w.commitsSucceed = end == len(w.fates)
 	abandon := w.happens(50)
 	w.mu.Unlock()
-	l := s.Open("lane", w.commit, CommitEach(16))
+	l := s.Open("pipeline", w.commit, CommitEach(16))
 	for n := from; n < end; n++ {
 		require.NoError(w.t, l.Offer(w.t.Context(), numbered(n), int64(n)))
 	}
@@ -231,7 +231,7 @@ func (w *simulation) runLane(s *Set, end int) {
 	time.Sleep(time.Second)
 }
 
-// TestRandomFailures: the sink and the dead-letter sink fail at random and recover, and lanes end
+// TestRandomFailures: the sink and the dead-letter sink fail at random and recover, and pipelines end
 // at random, with filters, loops, refusals and two destinations. AVIARY_LANE_SEED repeats a run.
 // Where AVIARY_PIGEONHOLE_SECONDS asks for long forms, the seeds are new ones.
 func TestRandomFailures(t *testing.T) {
@@ -256,7 +256,7 @@ func TestRandomFailures(t *testing.T) {
 func failAtRandom(t *testing.T, seed uint64) {
 	t.Helper()
 	const messages = 2000
-	w := &simulation{t: t, rand: rand.New(rand.NewPCG(seed, 0)), stored: map[string]storedOrder{}, deadLetterLane: map[int]int{}, committed: -1}
+	w := &simulation{t: t, rand: rand.New(rand.NewPCG(seed, 0)), stored: map[string]storedOrder{}, deadLetterPipeline: map[int]int{}, committed: -1}
 	for range messages {
 		f := passes
 		if w.happens(40) {
@@ -270,9 +270,9 @@ func failAtRandom(t *testing.T, seed uint64) {
 		r.Prepare = func() (Prepare, func()) { return w.prepare, nil }
 	})
 	for range 5 {
-		w.runLane(b.Set, w.randomPosition())
+		w.runPipeline(b.Set, w.randomPosition())
 	}
-	w.runLane(b.Set, messages)
+	w.runPipeline(b.Set, messages)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	assert.EqualValues(t, messages-1, w.committed)

@@ -1,4 +1,4 @@
-package lane
+package pipeline
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 	"github.com/aviaryhq/aviary/internal/connector/message"
 )
 
-// fill offers messages until the lane takes no more for a second, and returns how many it took.
-func fill(t *testing.T, l *Lane) (taken int) {
+// fill offers messages until the pipeline takes no more for a second, and returns how many it took.
+func fill(t *testing.T, l *Pipeline) (taken int) {
 	t.Helper()
 	for {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -30,8 +30,8 @@ func fill(t *testing.T, l *Lane) (taken int) {
 	}
 }
 
-// TestBusyLaneBorrowsFromIdleOnes: 999 idle partitions do not slow down a busy one.
-func TestBusyLaneBorrowsFromIdleOnes(t *testing.T) {
+// TestBusyPipelineBorrowsFromIdleOnes: 999 idle partitions do not slow down a busy one.
+func TestBusyPipelineBorrowsFromIdleOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, Config{Messages: 4000, Bytes: 12 << 20}, nil)
 		b.sink.immediate = func(_ int, s sent) bool {
@@ -52,31 +52,31 @@ func TestBusyLaneBorrowsFromIdleOnes(t *testing.T) {
 	})
 }
 
-// TestStuckLanesLeaveOthersTheirShare: each stuck lane borrows half of what is left in the pool,
-// and nothing of another lane's own share.
-func TestStuckLanesLeaveOthersTheirShare(t *testing.T) {
+// TestStuckPipelinesLeaveOthersTheirShare: each stuck pipeline borrows half of what is left in the
+// pool, and nothing of another pipeline's own share.
+func TestStuckPipelinesLeaveOthersTheirShare(t *testing.T) {
 	for name, cfg := range map[string]Config{"messages": {Messages: 800}, "bytes": {Messages: 10_000, Bytes: 800 * numbered(100).Size()}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newHarness(t, cfg, nil)
-				var lanes []*Lane
+				var pipelines []*Pipeline
 				for range 4 {
 					l := b.open()
 					defer l.Abandon()
-					lanes = append(lanes, l)
+					pipelines = append(pipelines, l)
 				}
 				var took []int
-				for _, l := range lanes {
+				for _, l := range pipelines {
 					took = append(took, fill(t, l))
 				}
 				for i, want := range []int{100 + 200, 100 + 100, 100 + 50, 100 + 25} {
 					assert.InDelta(t, want, took[i], 8, "%v", took)
 				}
-				// Another lane may take what a lane gives back.
+				// Another pipeline may take what a pipeline gives back.
 				waited := make(chan time.Duration, 1)
 				go func() {
 					began := time.Now()
-					assert.NoError(t, lanes[3].Offer(t.Context(), numbered(1000), 1000))
+					assert.NoError(t, pipelines[3].Offer(t.Context(), numbered(1000), 1000))
 					waited <- time.Since(began)
 				}()
 				time.Sleep(time.Second)
@@ -89,10 +89,10 @@ func TestStuckLanesLeaveOthersTheirShare(t *testing.T) {
 	}
 }
 
-// TestBoundsWhileLanesOpenAndClose: all lanes together exceed the bound by at most one message
+// TestBoundsWhilePipelinesOpenAndClose: all pipelines together exceed the bound by at most one message
 // each.
-func TestBoundsWhileLanesOpenAndClose(t *testing.T) {
-	const lanes, rounds, each, bound = 12, 4, 400, 100
+func TestBoundsWhilePipelinesOpenAndClose(t *testing.T) {
+	const pipelines, rounds, each, bound = 12, 4, 400, 100
 	outcomes := make(chan func(error), 10_000)
 	var out, most atomic.Int64
 	b := newHarness(t, Config{Messages: bound}, func(r *Route) {
@@ -110,7 +110,7 @@ func TestBoundsWhileLanesOpenAndClose(t *testing.T) {
 			done(nil)
 		}
 	})
-	for i := range lanes {
+	for i := range pipelines {
 		offering.Go(func() {
 			for range rounds {
 				l := b.Open(strconv.Itoa(i), func(int64) error { return nil })
@@ -124,7 +124,7 @@ func TestBoundsWhileLanesOpenAndClose(t *testing.T) {
 	offering.Wait()
 	close(outcomes)
 	workers.Wait()
-	assert.LessOrEqual(t, most.Load(), int64(bound+lanes))
+	assert.LessOrEqual(t, most.Load(), int64(bound+pipelines))
 	assert.Zero(t, b.messages.Load())
 	assert.Zero(t, b.bytes.Load())
 	assert.Zero(t, b.pool.borrowedMessages.Load())

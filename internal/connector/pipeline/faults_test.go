@@ -232,7 +232,7 @@ func (w *simulation) runPipeline(s *Set, end int) {
 }
 
 // TestRandomFailures: the sink and the dead-letter sink fail at random and recover, and pipelines end
-// at random, with filters, loops, refusals and two destinations. AVIARY_LANE_SEED repeats a run.
+// at random, with filters, loops, refusals and two destinations. AVIARY_PIPELINE_SEED repeats a run.
 // Where AVIARY_PIGEONHOLE_SECONDS asks for long forms, the seeds are new ones.
 func TestRandomFailures(t *testing.T) {
 	seeds := []uint64{1, 2, 3, 4, 5, 6}
@@ -241,7 +241,7 @@ func TestRandomFailures(t *testing.T) {
 			seeds[i] = rand.Uint64()
 		}
 	}
-	if text := os.Getenv("AVIARY_LANE_SEED"); text != "" {
+	if text := os.Getenv("AVIARY_PIPELINE_SEED"); text != "" {
 		seed, err := strconv.ParseUint(text, 10, 64)
 		require.NoError(t, err)
 		seeds = []uint64{seed}

@@ -27,6 +27,22 @@ var (
 	ErrBusy = admin.ErrBusy
 )
 
+// API is the brokers' admin API. It is safe for concurrent use.
+type API struct {
+	*Cluster
+
+	http *admin.Client // nil: no address
+}
+
+// NewAPI asks nothing. Without an AdminURL all calls return ErrNoAdminURL.
+func NewAPI(c *Cluster, cfg Config) (*API, error) {
+	http, err := newAdmin(cfg, c.log)
+	if err != nil {
+		return nil, err
+	}
+	return &API{Cluster: c, http: http}, nil
+}
+
 // newAdmin returns nil when cfg has no AdminURL.
 func newAdmin(cfg Config, log *zap.Logger) (*admin.Client, error) {
 	if cfg.AdminURL == "" {
@@ -63,8 +79,8 @@ func rootCAs(file string) (*x509.CertPool, error) {
 
 // manage calls do with the admin API, until ctx ends or the client is closed. what says
 // what do does, in errors.
-func (c *Client) manage(ctx context.Context, what string, do func(context.Context, *admin.Client) error) error {
-	if c.admin == nil {
+func (c *API) manage(ctx context.Context, what string, do func(context.Context, *admin.Client) error) error {
+	if c.http == nil {
 		return ErrNoAdminURL
 	}
 	if err := c.enter(); err != nil {
@@ -73,8 +89,8 @@ func (c *Client) manage(ctx context.Context, what string, do func(context.Contex
 	defer c.leave()
 	ctx, end := eitherEnds(ctx, c.life) // Close does not wait for brokers that answer nothing
 	defer end()
-	defer c.admin.Use()()
-	err := do(ctx, c.admin)
+	defer c.http.Use()()
+	err := do(ctx, c.http)
 	switch {
 	case err == nil:
 		return nil

@@ -26,7 +26,7 @@ import (
 // It may be called from any goroutine, inside Run and outside of it, and does not need
 // the consumer to be connected.
 func (c *Consumer) Backlog(ctx context.Context) (messages int64, err error) {
-	err = c.client.manage(ctx, "backlog of subscription "+c.cfg.Subscription, func(ctx context.Context, a *admin.Client) error {
+	err = c.parent.api.manage(ctx, "backlog of subscription "+c.cfg.Subscription, func(ctx context.Context, a *admin.Client) error {
 		topics := make(map[string]bool) // to whether it may lack the subscription
 		for _, src := range c.cfg.sources() {
 			if src.pattern == "" {

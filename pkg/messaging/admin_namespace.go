@@ -14,13 +14,13 @@ import (
 // a plain value, and it is safe for concurrent use. [Topic] says what limits and errors the methods
 // have in common.
 type Namespace struct {
-	client *Client
-	name   string
+	api  *API
+	name string
 }
 
 // Namespace returns the namespace of that name, tenant/namespace, to manage it. It asks nothing:
 // the namespace need not exist.
-func (c *Client) Namespace(name string) Namespace { return Namespace{client: c, name: name} }
+func (c *API) Namespace(name string) Namespace { return Namespace{api: c, name: name} }
 
 // Name is the namespace's name: tenant/namespace.
 func (n Namespace) Name() string { return n.name }
@@ -162,7 +162,7 @@ func (n Namespace) SetSubscriptionExpiration(ctx context.Context, after time.Dur
 }
 
 func (n Namespace) manage(ctx context.Context, what string, do func(context.Context, *admin.Client) error) error {
-	return n.client.manage(ctx, what+" namespace "+n.name, func(ctx context.Context, a *admin.Client) error {
+	return n.api.manage(ctx, what+" namespace "+n.name, func(ctx context.Context, a *admin.Client) error {
 		if tenant, name, _ := strings.Cut(n.name, "/"); tenant == "" || name == "" || strings.Contains(name, "/") {
 			return fmt.Errorf("the name must be tenant/namespace, got %q", n.name)
 		}

@@ -12,12 +12,12 @@ import (
 // value, and it is safe for concurrent use. [Topic] says what limits and errors the methods have in
 // common. All of them need a superuser.
 type Tenant struct {
-	client *Client
-	name   string
+	api  *API
+	name string
 }
 
 // Tenant returns the tenant of that name, to manage it. It asks nothing: the tenant need not exist.
-func (c *Client) Tenant(name string) Tenant { return Tenant{client: c, name: name} }
+func (c *API) Tenant(name string) Tenant { return Tenant{api: c, name: name} }
 
 // Create creates the tenant, whose namespaces may be in these clusters. The tenant has no admin:
 // superusers manage its namespaces. One that exists is [ErrExists] and stays as it is.
@@ -42,7 +42,7 @@ func (t Tenant) SetAllowedClusters(ctx context.Context, clusters []string) error
 }
 
 func (t Tenant) manage(ctx context.Context, what string, do func(context.Context, *admin.Client) error) error {
-	return t.client.manage(ctx, what+" tenant "+t.name, func(ctx context.Context, a *admin.Client) error {
+	return t.api.manage(ctx, what+" tenant "+t.name, func(ctx context.Context, a *admin.Client) error {
 		if t.name == "" || strings.Contains(t.name, "/") {
 			return errors.New("the name must be a tenant's")
 		}
@@ -51,7 +51,7 @@ func (t Tenant) manage(ctx context.Context, what string, do func(context.Context
 }
 
 // ClusterName returns the name of this cluster. That needs a superuser.
-func (c *Client) ClusterName(ctx context.Context) (name string, err error) {
+func (c *API) ClusterName(ctx context.Context) (name string, err error) {
 	err = c.manage(ctx, "name of the cluster", func(ctx context.Context, a *admin.Client) (err error) {
 		name, err = a.ClusterName(ctx)
 		return err
@@ -60,7 +60,7 @@ func (c *Client) ClusterName(ctx context.Context) (name string, err error) {
 }
 
 // Clusters lists the names of the clusters that this one knows, its own too.
-func (c *Client) Clusters(ctx context.Context) (names []string, err error) {
+func (c *API) Clusters(ctx context.Context) (names []string, err error) {
 	err = c.manage(ctx, "clusters", func(ctx context.Context, a *admin.Client) (err error) {
 		names, err = a.Clusters(ctx)
 		return err

@@ -20,14 +20,14 @@ import (
 // [ErrAuthentication] for refused credentials, [ErrAuthorization] for a lack of permission,
 // [ErrTLS] for certificates that were not accepted, and [ErrNotFound] for what does not exist.
 type Topic struct {
-	client *Client
-	name   string
+	api  *API
+	name string
 }
 
 // Topic returns the topic of that name, to manage it: a bare name, tenant/namespace/name, or
 // the same behind persistent://. One partition is a topic, too: name-partition-3. It asks
 // nothing: the topic need not exist.
-func (c *Client) Topic(name string) Topic { return Topic{client: c, name: fullTopicName(name)} }
+func (c *API) Topic(name string) Topic { return Topic{api: c, name: fullTopicName(name)} }
 
 // Name is the full name: persistent://tenant/namespace/name.
 func (t Topic) Name() string { return t.name }
@@ -37,14 +37,14 @@ func (t Topic) Namespace() Namespace {
 	_, rest, _ := strings.Cut(t.name, "://")
 	tenant, rest, _ := strings.Cut(rest, "/")
 	name, _, _ := strings.Cut(rest, "/")
-	return t.client.Namespace(tenant + "/" + name)
+	return t.api.Namespace(tenant + "/" + name)
 }
 
 // Partition is the topic's partition with that index, as a topic of its own: what only works on one
 // partition needs it, [Subscription.Skip] for instance. It asks nothing: the partition need not
 // exist.
 func (t Topic) Partition(index int) Topic {
-	return Topic{client: t.client, name: topicname.Partition(t.name, index)}
+	return Topic{api: t.api, name: topicname.Partition(t.name, index)}
 }
 
 // Create creates the topic: with partitions, or without any when partitions is 0. It is no error
@@ -167,7 +167,7 @@ func (t Topic) Subscription(name string) Subscription { return Subscription{topi
 
 // manage calls do when the topic's name is one that the admin API can have.
 func (t Topic) manage(ctx context.Context, what string, do func(context.Context, *admin.Client) error) error {
-	return t.client.manage(ctx, what+" "+t.name, func(ctx context.Context, a *admin.Client) error {
+	return t.api.manage(ctx, what+" "+t.name, func(ctx context.Context, a *admin.Client) error {
 		if !persistentTopic(t.name) {
 			return errors.New("the name must be a persistent topic's")
 		}

@@ -59,14 +59,14 @@ func callUntil[T any](ctx context.Context, f func() (T, error), undo func(T)) (T
 
 // callWithTimeout is callUntil that also gives up after several operation timeouts, with
 // errSubscribeHangs.
-func callWithTimeout[T any](ctx context.Context, c *Client, f func() (T, error), undo func(T)) (T, error) {
+func callWithTimeout[T any](ctx context.Context, c *Cluster, f func() (T, error), undo func(T)) (T, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.callTimeout(), errSubscribeHangs)
 	defer cancel()
 	return callUntil(ctx, f, undo)
 }
 
 // callTimeout is how long a call of the underlying client may take before it counts as hanging.
-func (c *Client) callTimeout() time.Duration { return callTimeouts * c.operationTimeout }
+func (c *Cluster) callTimeout() time.Duration { return callTimeouts * c.operationTimeout }
 
 // insist calls try until it succeeds, fails for good, or ctx ends.
 func insist(ctx context.Context, log *zap.Logger, try func() error) error {

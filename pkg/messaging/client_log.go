@@ -17,17 +17,15 @@ import (
 // and a corrupted message. rawLogger passes them to the consumer's session.
 type rawLogger struct {
 	s        *zap.SugaredLogger
-	sessions *sync.Map // consumer name -> *session
-	session  *session  // that the lines are from; nil for others
+	watched  *Watched
+	consumer LogWatcher // that the lines are from; nil for others
 }
 
 var _ log.Logger = rawLogger{}
 var _ log.Entry = rawLogger{}
 
 func (l rawLogger) SubLogger(f log.Fields) log.Logger {
-	if s, ok := l.sessions.Load(f["name"]); ok {
-		l.session, _ = s.(*session)
-	}
+	l.consumer = l.watched.of(f["name"])
 	return l.with(pairs(f)...)
 }
 
@@ -46,8 +44,8 @@ func (l rawLogger) Info(args ...any)      { l.s.Debug(args...) }
 
 // Infof looks for what consumer_partition.go (pulsar-client-go v0.21.0) says of chunks.
 func (l rawLogger) Infof(f string, a ...any) {
-	if l.session != nil && strings.HasPrefix(f, "Chunked message [%s] has been removed") {
-		l.session.noteChunksGivenUp()
+	if l.consumer != nil && strings.HasPrefix(f, "Chunked message [%s] has been removed") {
+		l.consumer.NoteChunksGivenUp()
 	}
 	l.s.Debugf(f, a...)
 }
@@ -58,8 +56,8 @@ func (l rawLogger) Errorf(f string, a ...any) { l.s.Debugf(f, a...) }
 
 // Error looks for what discardCorruptedMessage of the same file says.
 func (l rawLogger) Error(args ...any) {
-	if l.session != nil && len(args) > 0 && args[0] == "Discarding corrupted message" {
-		l.session.noteCorrupted(l.s.Desugar())
+	if l.consumer != nil && len(args) > 0 && args[0] == "Discarding corrupted message" {
+		l.consumer.NoteCorrupted(l.s.Desugar())
 	}
 	l.s.Debug(args...)
 }
@@ -70,4 +68,26 @@ func pairs(f log.Fields) []any {
 		kv = append(kv, k, v)
 	}
 	return kv
+}
+
+// LogWatcher is a consumer that needs to know what the underlying client says by log line only. It
+// is called with locks of the underlying client held.
+type LogWatcher interface {
+	NoteChunksGivenUp()
+	NoteCorrupted(log *zap.Logger)
+}
+
+// Watched finds the watcher of a log line by the consumer's name. It is safe for concurrent use.
+type Watched struct{ byName sync.Map }
+
+// Store makes w the watcher of the lines of the consumers of that name.
+func (w *Watched) Store(name string, to LogWatcher) { w.byName.Store(name, to) }
+
+// Delete ends what Store began.
+func (w *Watched) Delete(name string) { w.byName.Delete(name) }
+
+func (w *Watched) of(name any) LogWatcher {
+	found, _ := w.byName.Load(name)
+	to, _ := found.(LogWatcher)
+	return to
 }

@@ -6,20 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are the package's own. Labels are names that a service gives: the profile's for
-// publishers, the subscription's for consumers, a reader's own. They are never a topic or a key.
-type metrics struct {
-	publisher publisherMetrics
-	consumer  consumerMetrics
-	reader    readerMetrics
-}
-
-func newMetrics(reg prometheus.Registerer) *metrics {
-	return &metrics{
-		publisher: newPublisherMetrics(reg), consumer: newConsumerMetrics(reg), reader: newReaderMetrics(reg),
-	}
-}
-
 // counters makes what registers counters of a label, and of more where there are kinds.
 func counters(reg prometheus.Registerer, label string) func(name, help string, kinds ...string) *prometheus.CounterVec {
 	return func(name, help string, kinds ...string) *prometheus.CounterVec {

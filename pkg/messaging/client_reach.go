@@ -17,10 +17,10 @@ const reachTopic = "persistent://public/default/aviary-reach-partition-0"
 // such topic, or that this client may not know: that the cluster is there and has let the client
 // in is what it says, not what the client may do. It is safe for concurrent use.
 func (c *Client) Reach(ctx context.Context) error {
-	ctx, done := eitherEnds(ctx, c.life)
+	ctx, done := eitherEnds(ctx, c.cluster.life)
 	defer done()
-	err := insist(ctx, c.log, func() error {
-		_, err := callWithTimeout(ctx, c, func() ([]string, error) { return c.producers.TopicPartitions(reachTopic) }, nil)
+	err := insist(ctx, c.cluster.log, func() error {
+		_, err := callWithTimeout(ctx, c.cluster, func() ([]string, error) { return c.cluster.producers.TopicPartitions(reachTopic) }, nil)
 		if err != nil && (permanent(err) || openingFailure(err, SharedOwnership) != nil) {
 			err = nil // an answer all the same
 		}
@@ -37,7 +37,7 @@ func (c *Client) Reach(ctx context.Context) error {
 // next ones. The text has no addresses: it is fit for those who may not know them. It is safe for
 // concurrent use, and does not wait.
 func (c *Client) Unreachable() error {
-	return withoutAddresses(c.reach.Err())
+	return withoutAddresses(c.cluster.reach.Err())
 }
 
 // withoutAddresses says what a failure to connect is, without the names and addresses in its text.

@@ -17,7 +17,7 @@ import (
 //
 // It tries once, until ctx ends or the client is closed. After an error some of the partitions may
 // have the subscription.
-func (c *Client) EnsureSubscription(ctx context.Context, topic, subscription string, at StartAt) error {
+func (c *Cluster) EnsureSubscription(ctx context.Context, topic, subscription string, at StartAt) error {
 	if err := c.enter(); err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func (c *Client) EnsureSubscription(ctx context.Context, topic, subscription str
 // whose connection reads no further then. The underlying client fills that queue beyond its size
 // when a batch comes again of which a part was acknowledged: it grants permits anew for that part,
 // for which the broker has taken none (consumer_partition.go, skippedMessages).
-func (c *Client) ensureSubscription(ctx context.Context, topic, subscription string, at pulsar.SubscriptionInitialPosition) error {
+func (c *Cluster) ensureSubscription(ctx context.Context, topic, subscription string, at pulsar.SubscriptionInitialPosition) error {
 	partitions, err := callWithTimeout(ctx, c, func() ([]string, error) {
 		return c.producers.TopicPartitions(topic)
 	}, nil)
@@ -68,7 +68,7 @@ func (c *Client) ensureSubscription(ctx context.Context, topic, subscription str
 }
 
 // ensureSubscriptionOf is for one partition. The consumer is closed, whenever it comes.
-func (c *Client) ensureSubscriptionOf(ctx context.Context, partition, subscription string, at pulsar.SubscriptionInitialPosition) error {
+func (c *Cluster) ensureSubscriptionOf(ctx context.Context, partition, subscription string, at pulsar.SubscriptionInitialPosition) error {
 	_, err := callWithTimeout(ctx, c, func() (none struct{}, err error) {
 		ch := make(chan pulsar.ConsumerMessage)
 		raw, err := c.producers.Subscribe(pulsar.ConsumerOptions{
@@ -90,4 +90,22 @@ func (c *Client) ensureSubscriptionOf(ctx context.Context, partition, subscripti
 // have the subscription.
 func subscriptionExists(err error) bool {
 	return closeReason(err) == "busy" || strings.Contains(err.Error(), "Subscription is of different type")
+}
+
+// Partitions returns the names of the topics that make up topic: its own for one without
+// partitions, which a broker that may creates when it is missing. It tries once, until
+// ctx ends.
+func (c *Cluster) Partitions(ctx context.Context, topic string) ([]string, error) {
+	if err := c.enter(); err != nil {
+		return nil, err
+	}
+	var topics []string
+	err := errors.New("no answer")
+	if !within(ctx, func() { defer c.leave(); topics, err = c.producers.TopicPartitions(topic) }) {
+		return nil, fmt.Errorf("messaging: partitions of %s: %w", topic, ctx.Err())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("messaging: partitions of %s: %w", topic, err)
+	}
+	return topics, nil
 }

@@ -9,27 +9,9 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 )
 
-// Partitions returns the names of the topics that make up topic: its own for one without
-// partitions, which a broker that may creates when it is missing. It tries once, until
-// ctx ends.
-func (c *Client) Partitions(ctx context.Context, topic string) ([]string, error) {
-	if err := c.enter(); err != nil {
-		return nil, err
-	}
-	var topics []string
-	err := errors.New("no answer")
-	if !within(ctx, func() { defer c.leave(); topics, err = c.producers.TopicPartitions(topic) }) {
-		return nil, fmt.Errorf("messaging: partitions of %s: %w", topic, ctx.Err())
-	}
-	if err != nil {
-		return nil, fmt.Errorf("messaging: partitions of %s: %w", topic, err)
-	}
-	return topics, nil
-}
-
 // onlyPartition is the name of topic's only partition. It asks until ctx ends, or until an answer
 // says that a publisher that owns topic cannot be opened.
-func (c *Client) onlyPartition(ctx context.Context, topic string) (string, error) {
+func (c *Readers) onlyPartition(ctx context.Context, topic string) (string, error) {
 	if err := keeps(topic); err != nil {
 		return "", err
 	}
@@ -37,7 +19,7 @@ func (c *Client) onlyPartition(ctx context.Context, topic string) (string, error
 	asking, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	err := insist(asking, c.log, func() (err error) {
-		topics, err = callWithTimeout(asking, c, func() ([]string, error) { return c.producers.TopicPartitions(topic) }, nil)
+		topics, err = callWithTimeout(asking, c.Cluster, func() ([]string, error) { return c.producers.TopicPartitions(topic) }, nil)
 		if err != nil {
 			if final := openingFailure(err, ExclusiveOwnership); final != nil {
 				giveUp(final) // as a publisher's opening does
@@ -73,7 +55,7 @@ func theOnly(topics []string) (string, error) {
 //
 // Only what the broker had acknowledged counts as the last: what another producer has
 // under way may be stored behind it while Last returns.
-func (c *Client) Last(ctx context.Context, topic string) (*Delivery, error) {
+func (c *Readers) Last(ctx context.Context, topic string) (*Delivery, error) {
 	if err := c.enter(); err != nil {
 		return nil, err
 	}
@@ -92,7 +74,7 @@ func (c *Client) Last(ctx context.Context, topic string) (*Delivery, error) {
 	return d, nil
 }
 
-func (c *Client) last(ctx context.Context, topic string) (*Delivery, error) {
+func (c *Readers) last(ctx context.Context, topic string) (*Delivery, error) {
 	if err := keeps(topic); err != nil {
 		return nil, err
 	}
@@ -123,7 +105,7 @@ func (c *Client) last(ctx context.Context, topic string) (*Delivery, error) {
 }
 
 // lastOf reads the last entries, up to end, and returns the message that ends there.
-func (c *Client) lastOf(ctx context.Context, topic string, end pulsar.MessageID, entries int64) (*Delivery, error) {
+func (c *Readers) lastOf(ctx context.Context, topic string, end pulsar.MessageID, entries int64) (*Delivery, error) {
 	r, err := c.consumers.CreateReader(pulsar.ReaderOptions{
 		Topic: topic,
 		// Behind the entry before: the id of a whole entry leaves no question of
@@ -159,7 +141,7 @@ func (c *Client) lastOf(ctx context.Context, topic string, end pulsar.MessageID,
 
 // lastID is the id of topic's last message, of those that compaction has left if compacted is
 // set; its entry is -1 when there is none.
-func (c *Client) lastID(topic string, compacted bool) (pulsar.MessageID, error) {
+func (c *Readers) lastID(topic string, compacted bool) (pulsar.MessageID, error) {
 	r, err := c.consumers.CreateReader(pulsar.ReaderOptions{
 		Topic: topic, StartMessageID: pulsar.LatestMessageID(), ReadCompacted: compacted,
 		ReceiverQueueSize: 1, BackoffPolicyFunc: newBackoff,

@@ -34,7 +34,7 @@ func (c *Client) TryConnect(ctx context.Context) error {
 // whether the topic exists.
 func (c *Client) TryPublish(ctx context.Context, topic string) error {
 	return c.tryTopic(ctx, "publish to "+topic, topic, func(partition string) error {
-		raw, err := c.producers.CreateProducer(pulsar.ProducerOptions{
+		raw, err := c.cluster.producers.CreateProducer(pulsar.ProducerOptions{
 			Topic: partition, DisableBatching: true, MaxReconnectToBroker: new(uint), SendTimeout: -1,
 		})
 		if err == nil {
@@ -57,7 +57,7 @@ func (c *Client) TryPublish(ctx context.Context, topic string) error {
 // is touched. The errors are those of [Client.TryPublish].
 func (c *Client) TryConsume(ctx context.Context, topic string) error {
 	return c.tryTopic(ctx, "consume from "+topic, topic, func(partition string) error {
-		raw, err := c.consumers.CreateReader(pulsar.ReaderOptions{
+		raw, err := c.cluster.consumers.CreateReader(pulsar.ReaderOptions{
 			Topic: partition, StartMessageID: pulsar.LatestMessageID(), ReceiverQueueSize: 1, BackoffPolicyFunc: newBackoff,
 		})
 		if err == nil {
@@ -104,7 +104,7 @@ func (c *Client) tryExisting(
 		name := fullTopicName(topic)
 		partitions, err := b.Partitions(ctx, name)
 		if errors.Is(err, ask.ErrOld) {
-			if partitions, err = c.Topic(topic).Partitions(ctx); errors.Is(err, ErrNoAdminURL) {
+			if partitions, err = c.admin.Topic(topic).Partitions(ctx); errors.Is(err, ErrNoAdminURL) {
 				err = fmt.Errorf("%w: %w", ask.ErrOld, err)
 			}
 		}
@@ -135,11 +135,11 @@ func tryMissing(ctx context.Context, b ask.Broker, name string, missing error) e
 }
 
 func (c *Client) try(ctx context.Context, what string, try func(context.Context, ask.Broker) error) error {
-	if err := c.enter(); err != nil {
+	if err := c.cluster.enter(); err != nil {
 		return err
 	}
-	defer c.leave()
-	ctx, end := eitherEnds(ctx, c.life)
+	defer c.cluster.leave()
+	ctx, end := eitherEnds(ctx, c.cluster.life)
 	defer end()
 	b, err := c.broker()
 	if err == nil {

@@ -78,7 +78,7 @@ func (r *run) do(ctx context.Context) error {
 	grace, cancelHandlers := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelHandlers()
 	r.grace = grace
-	forget := context.AfterFunc(r.c.client.life, func() { r.halt(ErrClosed) })
+	forget := context.AfterFunc(r.c.parent.life, func() { r.halt(ErrClosed) })
 	defer forget()
 
 	var receivers, workers, watchers sync.WaitGroup
@@ -491,7 +491,7 @@ func (r *run) handlerContext(d *task) context.Context {
 // waiting, and nothing else. Their messages are delivered again. One that we end ourselves waits
 // longer, but no longer than for a handler that is not stuck.
 func (r *run) close(s *session) {
-	defer r.c.client.sessions.Delete(s.name)
+	defer r.c.parent.watched.Delete(s.name)
 	s.end()
 	if s.closedByBroker() != nil {
 		s.owned.end(ErrOwnershipLost)
@@ -531,7 +531,7 @@ func (r *run) briefly(f func(ctx context.Context)) {
 
 // giveUp ends a session that has received nothing.
 func (r *run) giveUp(s *session) {
-	defer r.c.client.sessions.Delete(s.name)
+	defer r.c.parent.watched.Delete(s.name)
 	s.owned.end(ErrOwnershipLost)
 	r.briefly(s.owned.awaitCalls)
 	closeReceiving(s.raw, s.ch)

@@ -163,7 +163,7 @@ func (r *run) subscribeAll(s *session, c *partitionConsumers, topics []string) e
 		// which may have all of the budget.
 		_, all := r.partitions(s.src)
 		options.ReceiverQueueSize = min(s.queue, r.queueLength(s.src, all))
-		return r.c.client.consumers.Subscribe(options)
+		return r.c.parent.consumers.Subscribe(options)
 	})
 	return c.add(topics)
 }
@@ -207,8 +207,8 @@ func (r *run) findPartitions(ctx context.Context, s *session) {
 // subscribeNew subscribes to the partitions that s's topic has gained.
 func (r *run) subscribeNew(ctx context.Context, s *session, consumers *partitionConsumers) {
 	before := len(consumers.all())
-	_, err := callWithTimeout(ctx, r.c.client, func() (none struct{}, err error) {
-		topics, err := r.c.client.consumers.TopicPartitions(s.src.topic)
+	_, err := callWithTimeout(ctx, r.c.parent.Cluster, func() (none struct{}, err error) {
+		topics, err := r.c.parent.consumers.TopicPartitions(s.src.topic)
 		if err == nil {
 			r.notePartitions(s.src, max(len(topics), before))
 			err = consumers.add(topics)
@@ -238,8 +238,8 @@ func (r *run) lookAtPattern(s *session) func(ctx context.Context) {
 	known := make(map[string]int)
 	return func(ctx context.Context) {
 		for _, topic := range s.arrivals.topics() {
-			partitions, err := callWithTimeout(ctx, r.c.client, func() ([]string, error) {
-				return r.c.client.consumers.TopicPartitions(topic)
+			partitions, err := callWithTimeout(ctx, r.c.parent.Cluster, func() ([]string, error) {
+				return r.c.parent.consumers.TopicPartitions(topic)
 			}, nil)
 			if err != nil {
 				continue

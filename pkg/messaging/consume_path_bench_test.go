@@ -19,7 +19,7 @@ func BenchmarkPathOfAMessage(b *testing.B) {
 			client, err := Dial(context.Background(), Config{URL: "pulsar://127.0.0.1:1"})
 			require.NoError(b, err)
 			defer func() { require.NoError(b, client.Close(context.Background())) }()
-			client.consumers = &feedingClient{Client: client.consumers, messages: b.N}
+			client.cluster.consumers = &feedingClient{Client: client.cluster.consumers, messages: b.N}
 			cfg := DefaultConsumerConfig()
 			cfg.Topics, cfg.Subscription, cfg.Type, cfg.Order = []string{"t"}, "sub", Exclusive, order
 			c, err := client.Consumer(cfg)

@@ -219,7 +219,7 @@ func (s *session) OnConsumerClose(_ pulsar.Consumer, err error) {
 // several operation timeouts, and a consumer that comes later is closed behind.
 func (r *run) subscribe(src source) (*session, error) {
 	consumers := new(partitionConsumers)
-	s, err := callWithTimeout(r.stop, r.c.client, func() (*session, error) { return r.newSession(src, consumers) }, r.giveUp)
+	s, err := callWithTimeout(r.stop, r.c.parent.Cluster, func() (*session, error) { return r.newSession(src, consumers) }, r.giveUp)
 	if err != nil {
 		r.abandon(consumers)
 	}
@@ -238,7 +238,7 @@ func (r *run) newSession(src source, consumers *partitionConsumers) (*session, e
 	var topics []string
 	if src.pattern == "" {
 		var err error
-		if topics, err = r.c.client.consumers.TopicPartitions(src.topic); err != nil {
+		if topics, err = r.c.parent.consumers.TopicPartitions(src.topic); err != nil {
 			return nil, err
 		}
 		r.notePartitions(src, len(topics))
@@ -254,7 +254,7 @@ func (r *run) newSession(src source, consumers *partitionConsumers) (*session, e
 		heavy:    make(chan struct{}, 1), quiet: make(chan struct{}, 1), gone: make(chan struct{}),
 		wake: r.sched.Wake, completions: r.completions,
 		perMessage: r.cfg.AckBatchIndex, ackEvery: r.cfg.AckEvery, ackMessages: r.cfg.AckMessages,
-		ackFailed: r.metrics.ackFailed, unreadable: r.metrics.unreadable, resubscribeForChunks: r.c.client.waits.resubscribeForChunks,
+		ackFailed: r.metrics.ackFailed, unreadable: r.metrics.unreadable, resubscribeForChunks: r.c.parent.resubscribeForChunks,
 		parts: make(map[string]*partition),
 		tasks: spareTasks{pool: &r.tasks},
 	}
@@ -278,9 +278,9 @@ func (r *run) newSession(src source, consumers *partitionConsumers) (*session, e
 	if err := r.createSubscription(src); err != nil {
 		return nil, err
 	}
-	r.c.client.sessions.Store(s.name, s)
+	r.c.parent.watched.Store(s.name, s)
 	if err := r.subscribeTo(s, consumers, topics); err != nil {
-		r.c.client.sessions.Delete(s.name)
+		r.c.parent.watched.Delete(s.name)
 		return nil, err
 	}
 	r.begun.Store(src, true)
@@ -298,7 +298,7 @@ func (r *run) subscribeTo(s *session, consumers *partitionConsumers, topics []st
 		s.raw = consumers
 		return r.subscribeAll(s, consumers, topics)
 	}
-	if s.raw, err = r.c.client.consumers.Subscribe(r.rawOptions(s)); err != nil {
+	if s.raw, err = r.c.parent.consumers.Subscribe(r.rawOptions(s)); err != nil {
 		s.owned.end(ErrOwnershipLost)
 		r.briefly(s.owned.awaitCalls)
 	}
@@ -314,7 +314,7 @@ func (r *run) createSubscription(src source) error {
 	if _, subscribed := r.begun.Load(src); subscribed {
 		return nil
 	}
-	err := r.c.client.Topic(src.topic).Subscription(r.cfg.Subscription).Create(r.stop, *r.cfg.From)
+	err := r.c.parent.api.Topic(src.topic).Subscription(r.cfg.Subscription).Create(r.stop, *r.cfg.From)
 	if errors.Is(err, ErrExists) || errors.Is(err, ErrNotFound) {
 		return nil // without a topic there is no message to begin at: subscribing may create it
 	}
@@ -348,7 +348,7 @@ func (r *run) countPartitions(sources []source) {
 			continue
 		}
 		wg.Go(func() {
-			if topics, err := r.c.client.consumers.TopicPartitions(src.topic); err == nil {
+			if topics, err := r.c.parent.consumers.TopicPartitions(src.topic); err == nil {
 				r.notePartitions(src, len(topics))
 			}
 		})

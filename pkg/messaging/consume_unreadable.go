@@ -46,8 +46,8 @@ func (s *session) noteEncrypted(p *partition, m *pulsar.ConsumerMessage) {
 	}
 }
 
-// noteChunksGivenUp is called with locks of the underlying client held.
-func (s *session) noteChunksGivenUp() {
+// NoteChunksGivenUp is called with locks of the underlying client held.
+func (s *session) NoteChunksGivenUp() {
 	s.unreadable.WithLabelValues("chunks").Inc()
 	if s.chunksLost.CompareAndSwap(false, true) {
 		s.log.Error("a message in chunks was given up: subscribing again soon", zap.Stringer("source", s.src), zap.Duration("after", s.resubscribeForChunks))
@@ -55,9 +55,9 @@ func (s *session) noteChunksGivenUp() {
 	}
 }
 
-// noteCorrupted is called when the underlying client acknowledges a message that it cannot read.
+// NoteCorrupted is called when the underlying client acknowledges a message that it cannot read.
 // The logger has its topic and id.
-func (s *session) noteCorrupted(log *zap.Logger) {
+func (s *session) NoteCorrupted(log *zap.Logger) {
 	s.unreadable.WithLabelValues("corrupted").Inc()
 	if _, ok := s.lines.Allow(); ok {
 		log.Error("a corrupted message was acknowledged: it is lost to the subscription")

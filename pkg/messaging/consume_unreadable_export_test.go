@@ -4,4 +4,4 @@ import "time"
 
 // SetResubscribeForChunks sets how soon c's sessions begin again after a message in chunks was
 // given up.
-func SetResubscribeForChunks(c *Client, d time.Duration) { c.waits.resubscribeForChunks = d }
+func SetResubscribeForChunks(c *Client, d time.Duration) { c.consumers.resubscribeForChunks = d }

@@ -17,7 +17,7 @@ import (
 // [Consumer.Drain], one of them at a time, and has no connection and holds no message outside
 // them. [Client.Consumer] makes one. It needs no closing. It is safe for concurrent use.
 type Consumer struct {
-	client *Client
+	parent *Consumers
 	cfg    ConsumerConfig
 	log    *zap.Logger
 	busy   atomic.Bool
@@ -61,18 +61,18 @@ var ErrRunning = errors.New("messaging: consumer is running already")
 
 var errNilHandler = errors.New("messaging: nil handler")
 
-// Consumer prepares a consumer. It fails on a bad configuration only; nothing is
+// New prepares a consumer. It fails on a bad configuration only; nothing is
 // connected before Run, RunAsync or Drain.
-func (c *Client) Consumer(cfg ConsumerConfig, opts ...ConsumerOption) (*Consumer, error) {
+func (c *Consumers) New(cfg ConsumerConfig, opts ...ConsumerOption) (*Consumer, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("messaging: consumer: %w", err)
 	}
 	cfg = cfg.derived()
-	if cfg.From != nil && c.admin == nil {
+	if cfg.From != nil && c.api.http == nil {
 		return nil, fmt.Errorf("messaging: consumer: from: %w", ErrNoAdminURL)
 	}
 	consumer := &Consumer{
-		client: c, cfg: cfg,
+		parent: c, cfg: cfg,
 		log: c.log.Named("consumer").With(zap.String("subscription", cfg.Subscription)),
 	}
 	for _, opt := range opts {
@@ -116,13 +116,13 @@ func (c *Consumer) begin(h Handler, async bool) (*run, error) {
 	if !c.busy.CompareAndSwap(false, true) {
 		return nil, ErrRunning
 	}
-	if err := c.client.enter(); err != nil {
+	if err := c.parent.enter(); err != nil {
 		c.busy.Store(false)
 		return nil, err
 	}
 	r := &run{
 		c: c, cfg: c.cfg, handler: h, log: c.log,
-		metrics: c.client.metrics.consumer.of(c.cfg.Subscription),
+		metrics: c.parent.metrics.of(c.cfg.Subscription),
 		budget: budget.New(budget.Config{
 			Messages: c.cfg.PrefetchMessages, Bytes: c.cfg.PrefetchBytes, MaxMessage: c.cfg.MaxMessageBytes,
 			Failover: c.cfg.Type == Failover && c.cfg.Durable, Fixed: !c.cfg.Durable,
@@ -152,7 +152,7 @@ func (c ConsumerConfig) scheduler(async bool, ended func([]*schedule.Item)) *sch
 }
 
 func (c *Consumer) end() {
-	c.client.leave()
+	c.parent.leave()
 	c.mu.Lock()
 	c.unhealthy = nil
 	c.mu.Unlock()

@@ -152,7 +152,7 @@ func EntryBytes(r *Record) int {
 //
 // Its methods may be called from any goroutine; calls of Store take turns.
 type EntryWriter struct {
-	client *Client
+	parent *Publishers
 	topic  string
 	cfg    EntryWriterConfig
 	pub    *Publisher
@@ -177,7 +177,7 @@ var ErrNotOrdered = errors.New("messaging: records without ascending positions")
 // lookTimeout is how long reading the last message, and closing after it failed, may take.
 const lookTimeout = 10 * time.Second
 
-// EntryWriter takes topic, one without partitions or a single partition of one
+// OpenWriter takes topic, one without partitions or a single partition of one
 // (name-partition-3), for itself and finds out what it holds. It tries to open a producer until
 // ctx ends or the client closes, also while another writer has the topic: every 2 seconds at
 // least. Then it reads the last message once, which may take 10 seconds. ctx bounds opening only.
@@ -186,7 +186,7 @@ const lookTimeout = 10 * time.Second
 // It fails at once when waiting does not help: without Name or Position, for a topic with several
 // partitions, with an error of Position, and with the errors of [Client.Publisher] but [ErrOwned].
 // When the last message cannot be read, another call may succeed.
-func (c *Client) EntryWriter(ctx context.Context, topic string, cfg EntryWriterConfig) (*EntryWriter, error) {
+func (c *Publishers) OpenWriter(ctx context.Context, topic string, cfg EntryWriterConfig) (*EntryWriter, error) {
 	cfg = cfg.withDefaults()
 	if cfg.Name == "" || cfg.Position == nil {
 		return nil, errors.New("messaging: entry writer: Name and Position must be set")
@@ -196,7 +196,7 @@ func (c *Client) EntryWriter(ctx context.Context, topic string, cfg EntryWriterC
 	}
 	ctx, forget := eitherEnds(ctx, c.life)
 	defer forget()
-	name, err := c.onlyPartition(ctx, topic)
+	name, err := c.readers.onlyPartition(ctx, topic)
 	if err != nil {
 		return nil, fmt.Errorf("messaging: open entry writer for %s: %w", topic, err)
 	}
@@ -204,7 +204,7 @@ func (c *Client) EntryWriter(ctx context.Context, topic string, cfg EntryWriterC
 	if err != nil {
 		return nil, err
 	}
-	w := &EntryWriter{client: c, topic: name, cfg: cfg, pub: pub, stored: -1, used: -1}
+	w := &EntryWriter{parent: c, topic: name, cfg: cfg, pub: pub, stored: -1, used: -1}
 	w.owned, w.lose = context.WithCancelCause(context.Background())
 	if _, err := w.look(ctx); err != nil {
 		closing, cancel := context.WithTimeout(ctx, lookTimeout)
@@ -217,10 +217,10 @@ func (c *Client) EntryWriter(ctx context.Context, topic string, cfg EntryWriterC
 }
 
 // ownerOf opens a publisher that owns topic, and waits until no other does.
-func (c *Client) ownerOf(ctx context.Context, topic string, p Profile) (*Publisher, error) {
+func (c *Publishers) ownerOf(ctx context.Context, topic string, p Profile) (*Publisher, error) {
 	var pause backoff.Backoff
 	for {
-		pub, err := c.Publisher(ctx, topic, p)
+		pub, err := c.Open(ctx, topic, p)
 		if !errors.Is(err, ErrOwned) {
 			return pub, err
 		}
@@ -234,7 +234,7 @@ func (c *Client) ownerOf(ctx context.Context, topic string, p Profile) (*Publish
 func (w *EntryWriter) watch() {
 	select {
 	case <-w.owned.Done():
-	case <-w.client.life.Done():
+	case <-w.parent.life.Done():
 		w.lose(ErrClosed)
 	case <-w.pub.Owned().Done():
 		w.lose(context.Cause(w.pub.Owned()))
@@ -245,7 +245,7 @@ func (w *EntryWriter) watch() {
 func (w *EntryWriter) look(ctx context.Context) (position int64, err error) {
 	reading, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	last, err := w.client.Last(reading, w.topic)
+	last, err := w.parent.readers.Last(reading, w.topic)
 	if err != nil {
 		return 0, fmt.Errorf("what is stored cannot be read, so nothing is written: %w", err)
 	}

@@ -13,10 +13,9 @@ import (
 // 0, which rate() and increase() see.
 func TestCountersAreThereFromTheStart(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	m := newMetrics(reg)
-	m.consumer.of("s")
-	m.publisher.of("p")
-	m.reader.of("r")
+	newConsumerMetrics(reg).of("s")
+	newPublisherMetrics(reg).of("p")
+	newReaderMetrics(reg).of("r")
 	for name, reasons := range map[string]int{
 		"aviary_messaging_failed_copies_total": 5, "aviary_messaging_resubscribes_total": 11, "aviary_messaging_producers_recreated_total": 9,
 		"aviary_messaging_unreadable_messages_total": 3,
@@ -31,10 +30,9 @@ func TestCountersAreThereFromTheStart(t *testing.T) {
 // The names and help texts are as Prometheus wants them (promtool check metrics).
 func TestMetricsAreWellNamed(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	m := newMetrics(reg)
-	m.consumer.of("s")
-	m.publisher.of("p")
-	m.reader.of("r")
+	newConsumerMetrics(reg).of("s")
+	newPublisherMetrics(reg).of("p")
+	newReaderMetrics(reg).of("r")
 	problems, err := testutil.GatherAndLint(reg)
 	require.NoError(t, err)
 	assert.Empty(t, problems)

@@ -16,7 +16,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/reach"
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/watch"
 )
 
 // fakeClient stands for the underlying client: its producers gather what they are sent until
@@ -102,13 +101,13 @@ func publishing(t *testing.T, raw *fakeClient, n int, profile Profile) *Publishe
 	for i := range n {
 		raw.topics = append(raw.topics, "persistent://public/default/t-partition-"+strconv.Itoa(i))
 	}
-	c := &Client{
-		log: zap.NewNop(), metrics: newMetrics(prometheus.NewRegistry()), producers: raw, watcher: watch.New(),
-		operationTimeout: time.Second, life: context.Background(), publishers: make(map[*Publisher]struct{}),
+	cluster := &Cluster{
+		log: zap.NewNop(), producers: raw, operationTimeout: time.Second, life: context.Background(),
 		reach: reach.New(context.Background(), nil, time.Second),
 	}
+	c := NewPublishers(cluster, nil, prometheus.NewRegistry())
 	profile.Routing = RouteExplicit
-	p, err := c.Publisher(t.Context(), "t", profile)
+	p, err := c.Open(t.Context(), "t", profile)
 	require.NoError(t, err)
 	return p
 }
@@ -246,9 +245,9 @@ func TestIdlePartitionsAreNotWatched(t *testing.T) {
 			o.send(p, i, "x")
 		}
 		o.wg.Wait()
-		require.Equal(t, 100, p.client.watcher.Count())
+		require.Equal(t, 100, p.parent.watcher.Count())
 		time.Sleep(time.Minute)
-		require.Zero(t, p.client.watcher.Count())
+		require.Zero(t, p.parent.watcher.Count())
 		require.NoError(t, p.Close(context.Background()))
 	})
 }

@@ -166,7 +166,7 @@ func newPartitionPublisher(p *Publisher, topic string, index int) *partitionPubl
 
 // askBroker asks the broker something.
 func (pp *partitionPublisher) askBroker(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, pp.p.client.operationTimeout)
+	ctx, cancel := context.WithTimeout(ctx, pp.p.parent.operationTimeout)
 	defer cancel()
 	_, err := pp.p.lookUpPartitions(ctx)
 	return err
@@ -248,7 +248,7 @@ func (pp *partitionPublisher) enter(r *Record, size int64, done func(MessageID, 
 			pp.headSince = now
 			if !pp.watched {
 				pp.watched = true
-				pp.p.client.watcher.Add(pp.check)
+				pp.p.parent.watcher.Add(pp.check)
 			}
 		}
 	}
@@ -531,11 +531,11 @@ func (pp *partitionPublisher) watch(ctx context.Context, now time.Time) (broken 
 	if !waiting && age > stallAfter {
 		pp.free = nil // a burst's memory is not kept for ever
 		pp.watched = false
-		pp.p.client.watcher.Remove(pp.check)
+		pp.p.parent.watcher.Remove(pp.check)
 	}
 	pp.mu.Unlock()
 	if waiting && age > watch.Every {
-		_ = pp.p.client.reach.Err() // looks, for those who ask why
+		_ = pp.p.parent.reach.Err() // looks, for those who ask why
 	}
 	if waiting && raw != nil {
 		switch {

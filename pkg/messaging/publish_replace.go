@@ -82,7 +82,7 @@ func (pp *partitionPublisher) replace(ctx context.Context, cause error) {
 // first the producer, should it still come, is closed behind.
 func (pp *partitionPublisher) create(ctx context.Context) (pulsar.Producer, error) {
 	return callUntil(ctx, func() (pulsar.Producer, error) {
-		return pp.p.client.producers.CreateProducer(pp.rawOptions())
+		return pp.p.parent.producers.CreateProducer(pp.rawOptions())
 	}, shutProducer)
 }
 
@@ -154,7 +154,7 @@ func (pp *partitionPublisher) abandon() {
 	raw := pp.retireProducer()
 	pp.p.noteUnacknowledged(pp.dropAll(ErrUnacknowledged))
 	pp.report(0, 0)
-	pp.p.client.watcher.Remove(pp.check)
+	pp.p.parent.watcher.Remove(pp.check)
 	pp.p.flusher.Forget(&pp.flush)
 	pp.markReady()
 	if raw != nil {

@@ -23,7 +23,7 @@ import (
 // the list, and the caller gets the outcome. [Ownership] says what happens when the broker closes
 // the producer meanwhile.
 type Publisher struct {
-	client  *Client
+	parent  *Publishers
 	topic   string
 	profile Profile
 	log     *zap.Logger
@@ -52,12 +52,12 @@ type Publisher struct {
 // discoverEvery is the interval at which a publisher looks for new partitions.
 const discoverEvery = time.Minute
 
-// Publisher opens a publisher for topic. It returns once every partition has a
+// Open opens a publisher for topic. It returns once every partition has a
 // producer, retrying while the cluster is unavailable until ctx ends, or the client closes
 // ([ErrClosed]); ctx bounds opening only. It fails at once when waiting does not help:
 // [ErrInvalidTopic], [ErrAuthorization], [ErrTopicNotFound], [ErrTopicTerminated], and
 // [ErrOwned] with [ExclusiveOwnership]. Close the publisher when done.
-func (c *Client) Publisher(ctx context.Context, topic string, profile Profile) (*Publisher, error) {
+func (c *Publishers) Open(ctx context.Context, topic string, profile Profile) (*Publisher, error) {
 	if err := profile.Validate(); err != nil {
 		return nil, fmt.Errorf("messaging: profile: %w", err)
 	}
@@ -65,9 +65,9 @@ func (c *Client) Publisher(ctx context.Context, topic string, profile Profile) (
 		return nil, fmt.Errorf("%w: %q", ErrInvalidTopic, topic)
 	}
 	p := &Publisher{
-		client: c, topic: topic, profile: profile,
+		parent: c, topic: topic, profile: profile,
 		log:     c.log.Named("publisher").With(zap.String("profile", profile.Name)),
-		metrics: c.metrics.publisher.of(profile.Name),
+		metrics: c.metrics.of(profile.Name),
 		router:  router{routing: profile.Routing},
 		flusher: c.flushers.Of(flush.Config{Linger: profile.Linger, GroupCommit: profile.GroupCommit}, c.watcher.Count),
 	}
@@ -79,7 +79,7 @@ func (c *Client) Publisher(ctx context.Context, topic string, profile Profile) (
 		c.mu.Unlock()
 		return nil, ErrClosed
 	}
-	c.publishers[p] = struct{}{}
+	c.open[p] = struct{}{}
 	c.mu.Unlock()
 
 	if err := p.open(ctx); err != nil {
@@ -100,7 +100,7 @@ func canceled() context.Context {
 
 // open finds the topic's partitions and waits for a producer on each, until ctx or the client ends.
 func (p *Publisher) open(ctx context.Context) error {
-	ctx, forget := eitherEnds(ctx, p.client.life)
+	ctx, forget := eitherEnds(ctx, p.parent.life)
 	defer forget()
 	var b backoff.Backoff
 	for {
@@ -144,7 +144,7 @@ func (p *Publisher) open(ctx context.Context) error {
 // explain adds to err why the cluster cannot be reached, or else the latest failure to
 // connect, so that a bare "deadline exceeded" says what was in the way.
 func (p *Publisher) explain(err error) error {
-	if cause := p.client.reach.Err(); cause != nil {
+	if cause := p.parent.reach.Err(); cause != nil {
 		return fmt.Errorf("%w (%w)", err, cause)
 	}
 	if cause := p.connectErr.Load(); cause != nil {
@@ -159,7 +159,7 @@ func (p *Publisher) noteConnectError(err error) { p.connectErr.Store(&err) }
 func (p *Publisher) lookUpPartitions(ctx context.Context) ([]string, error) {
 	var topics []string
 	err := errors.New("no answer")
-	if !within(ctx, func() { topics, err = p.client.producers.TopicPartitions(p.topic) }) {
+	if !within(ctx, func() { topics, err = p.parent.producers.TopicPartitions(p.topic) }) {
 		return nil, ctx.Err()
 	}
 	return topics, err
@@ -251,7 +251,7 @@ func (p *Publisher) Unhealthy() error {
 		case refusal != nil:
 		case disconnected:
 			return p.explain(fmt.Errorf("messaging: %s: no producer", pp.topic))
-		case stalled, late && p.client.reach.Err() != nil:
+		case stalled, late && p.parent.reach.Err() != nil:
 			return p.explain(fmt.Errorf("messaging: %s: no acknowledgement for %s", pp.topic, age.Round(time.Second)))
 		}
 	}
@@ -414,9 +414,9 @@ func (p *Publisher) Close(ctx context.Context) error {
 func (p *Publisher) close(ctx context.Context) error {
 	p.cancel()
 	defer func() {
-		p.client.mu.Lock()
-		delete(p.client.publishers, p)
-		p.client.mu.Unlock()
+		p.parent.mu.Lock()
+		delete(p.parent.open, p)
+		p.parent.mu.Unlock()
 	}()
 	// Behind this lock no partition is added any more: background has ended.
 	p.grow.Lock()

@@ -19,7 +19,7 @@ import (
 //
 // Next and ReadToEnd are for one goroutine at a time; the other methods may be called from any.
 type Reader struct {
-	client  *Client
+	parent  *Readers
 	cfg     ReaderConfig
 	log     *zap.Logger
 	metrics namedReaderMetrics
@@ -46,11 +46,11 @@ type readMessage struct {
 	d  *Delivery
 }
 
-// Reader opens a reader. It returns when it knows where each partition ends at present, and
+// Open opens a reader. It returns when it knows where each partition ends at present, and
 // tries to find that out until ctx ends; ctx bounds opening only. A configuration or a
 // topic's name that can never be right is an error at once. Close the reader when done;
 // closing the client ends it, too.
-func (c *Client) Reader(ctx context.Context, cfg ReaderConfig) (*Reader, error) {
+func (c *Readers) Open(ctx context.Context, cfg ReaderConfig) (*Reader, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("messaging: reader: %w", err)
 	}
@@ -59,8 +59,8 @@ func (c *Client) Reader(ctx context.Context, cfg ReaderConfig) (*Reader, error) 
 	}
 	cfg = cfg.withDefaults()
 	r := &Reader{
-		client: c, cfg: cfg, log: c.log.Named("reader").With(zap.String("topic", cfg.Topic)),
-		metrics: c.metrics.reader.of(cfg.Name), ended: make(chan struct{}), read: make(chan readMessage),
+		parent: c, cfg: cfg, log: c.log.Named("reader").With(zap.String("topic", cfg.Topic)),
+		metrics: c.metrics.of(cfg.Name), ended: make(chan struct{}), read: make(chan readMessage),
 		partitions: make(map[int]*readerPartition), caughtUp: make(chan struct{}),
 		unshown: make(map[int]MessageID),
 	}
@@ -106,7 +106,7 @@ func (r *Reader) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.opening = newReaderGoal(ends, r.client.waits.ask)
+	r.opening = newReaderGoal(ends, r.parent.waits.ask)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, p := range found {
@@ -126,7 +126,7 @@ func (r *Reader) partition(topic string, i int) *readerPartition {
 	i = partitionIndex(topic, i)
 	p := &readerPartition{
 		r: r, topic: topic, index: i, log: r.log.With(zap.Int("partition", i)),
-		quiet: readerQuiet{waits: r.client.waits},
+		quiet: readerQuiet{waits: r.parent.waits},
 	}
 	p.begin(r.cfg.after(i))
 	return p
@@ -141,8 +141,8 @@ func (r *Reader) start(p *readerPartition, n int) {
 
 // topics asks once for the names of the partitions.
 func (r *Reader) topics(ctx context.Context) ([]string, error) {
-	return callWithTimeout(ctx, r.client, func() ([]string, error) {
-		return r.client.consumers.TopicPartitions(r.cfg.Topic)
+	return callWithTimeout(ctx, r.parent.Cluster, func() ([]string, error) {
+		return r.parent.consumers.TopicPartitions(r.cfg.Topic)
 	}, nil)
 }
 
@@ -223,7 +223,7 @@ func (r *Reader) ReadToEnd(ctx context.Context, h func(context.Context, *Deliver
 			delete(ends, partition)
 		}
 	}
-	goal := newReaderGoal(ends, r.client.waits.ask)
+	goal := newReaderGoal(ends, r.parent.waits.ask)
 	for _, id := range r.Positions() {
 		goal.note(id)
 	}

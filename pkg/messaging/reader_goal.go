@@ -150,8 +150,8 @@ func (r *Reader) ends(ctx context.Context, partitions []*readerPartition, compac
 
 // end asks once for the end of p, or of what compaction has left of it.
 func (p *readerPartition) end(ctx context.Context, compacted bool) (readerEnd, error) {
-	c := p.r.client
-	return callWithTimeout(ctx, c, func() (readerEnd, error) {
+	c := p.r.parent
+	return callWithTimeout(ctx, c.Cluster, func() (readerEnd, error) {
 		raw, err := c.lastID(p.topic, compacted)
 		if err != nil {
 			return readerEnd{}, err

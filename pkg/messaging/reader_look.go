@@ -25,7 +25,7 @@ func (p *readerPartition) nothingBehind(ctx context.Context, position MessageID)
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookBehindTimeout)
 	defer cancel()
-	waits := p.r.client.waits
+	waits := p.r.parent.waits
 	before := position.start()
 	before.number = max(before.number-lookEntries, 0)
 	behind, _ := placeBehind(position)
@@ -54,7 +54,7 @@ func (p *readerPartition) nothingBehind(ctx context.Context, position MessageID)
 func (p *readerPartition) shows(
 	ctx context.Context, begin entryPlace, after MessageID, wait time.Duration,
 ) (bool, error) {
-	r, err := p.r.client.consumers.CreateReader(pulsar.ReaderOptions{
+	r, err := p.r.parent.consumers.CreateReader(pulsar.ReaderOptions{
 		Topic:          p.topic,
 		StartMessageID: pulsar.NewMessageID(begin.ledger, begin.entry(), -1, 0),
 		ReadCompacted:  p.r.cfg.ReadCompacted,

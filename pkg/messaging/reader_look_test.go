@@ -19,7 +19,7 @@ func WrongChecksum() []byte { return []byte{0x0e, 0x01, 0, 0, 0, 0, 0, 0, 0, 2, 
 // HurryReaders divides the time for which the client's readers, and Last, wait. It is called before
 // there are any.
 func (c *Client) HurryReaders(by time.Duration) {
-	w := &c.waits
+	w := &c.readers.waits
 	for _, d := range []*time.Duration{&w.ask, &w.prompt, &w.nothing, &w.quiet, &w.unshown} {
 		*d /= by
 	}
@@ -80,7 +80,7 @@ func TestReadToEndWaitsForLateMessages(t *testing.T) {
 			until := make(chan struct{})
 			left := new(atomic.Int32)
 			left.Store(shown)
-			client.consumers = lateClient{client.consumers, left, until}
+			client.cluster.consumers = lateClient{client.cluster.consumers, left, until}
 			time.AfterFunc(late, func() { close(until) })
 			r, err := client.Reader(t.Context(), ReaderConfig{Topic: topic})
 			require.NoError(t, err)

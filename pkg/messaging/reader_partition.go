@@ -71,7 +71,7 @@ func (p *readerPartition) run() {
 	var b backoff.Backoff
 	defer p.note(nil)
 	for p.r.ctx.Err() == nil {
-		s, err := callWithTimeout(p.r.ctx, p.r.client, p.subscribe, (*readerSession).close)
+		s, err := callWithTimeout(p.r.ctx, p.r.parent.Cluster, p.subscribe, (*readerSession).close)
 		if err == nil {
 			p.note(nil)
 			var n int
@@ -251,7 +251,7 @@ func (p *readerPartition) subscribe() (*readerSession, error) {
 		queue = 1 // see beginsOlder
 		s.reconnects.Store(1)
 	}
-	raw, err := p.r.client.consumers.CreateReader(pulsar.ReaderOptions{
+	raw, err := p.r.parent.consumers.CreateReader(pulsar.ReaderOptions{
 		Topic:             p.topic,
 		StartMessageID:    p.start(),
 		ReadCompacted:     p.r.cfg.ReadCompacted,

@@ -86,8 +86,8 @@ func (p *readerPartition) starved() bool {
 		q.tried = q.tried && !q.came // what came before needs no longer queue, and there may be another gap
 		return true
 	}
-	raw, err := callWithTimeout(p.r.ctx, p.r.client, func() (pulsar.MessageID, error) {
-		return p.r.client.lastID(p.topic, p.r.cfg.ReadCompacted)
+	raw, err := callWithTimeout(p.r.ctx, p.r.parent.Cluster, func() (pulsar.MessageID, error) {
+		return p.r.parent.lastID(p.topic, p.r.cfg.ReadCompacted)
 	}, nil)
 	if err == nil {
 		q.end = messageID(raw, p.index)

@@ -18,7 +18,7 @@ var errSought = errors.New("found where to begin")
 // behind that. So whoever seeks asks for one message only, the partition's first one. When that is
 // older nothing is missed behind it. When it is to be read itself there is nothing to seek.
 func (p *readerPartition) beginsOlder(ctx context.Context) (bool, error) {
-	r, err := p.r.client.consumers.CreateReader(pulsar.ReaderOptions{
+	r, err := p.r.parent.consumers.CreateReader(pulsar.ReaderOptions{
 		Topic:             p.topic,
 		StartMessageID:    pulsar.EarliestMessageID(),
 		ReadCompacted:     p.r.cfg.ReadCompacted,
@@ -29,7 +29,7 @@ func (p *readerPartition) beginsOlder(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	defer r.Close()
-	waiting, cancel := context.WithTimeoutCause(ctx, p.r.client.waits.nothing, errUnshown)
+	waiting, cancel := context.WithTimeoutCause(ctx, p.r.parent.waits.nothing, errUnshown)
 	defer cancel()
 	m, err := r.Next(waiting)
 	switch {

@@ -15,15 +15,11 @@ type waits struct {
 	quiet, quietAtMost time.Duration
 	// unshown is how long Last is shown nothing until that counts as all there is.
 	unshown time.Duration
-	// resubscribeForChunks is the delay from the loss of an incomplete chunked message to the new
-	// session. Other chunked messages complete meanwhile, so that the new session has room for it.
-	resubscribeForChunks time.Duration
 }
 
 func defaultWaits() waits {
 	return waits{
 		ask: time.Second, prompt: 2 * time.Second, nothing: 5 * time.Second,
 		quiet: 3 * time.Second, quietAtMost: 5 * time.Minute, unshown: time.Second,
-		resubscribeForChunks: time.Minute,
 	}
 }

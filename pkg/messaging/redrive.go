@@ -93,7 +93,7 @@ var ErrSubscriptionBusy = errors.New("messaging: subscription has a consumer")
 //
 // It may be called from any goroutine; a second call for the same subscription, meanwhile, is
 // ErrSubscriptionBusy. It does not use the admin API.
-func (c *Client) Redrive(ctx context.Context, cfg RedriveConfig) (RedriveResult, error) {
+func Redrive(ctx context.Context, c *Publishers, cfg RedriveConfig) (RedriveResult, error) {
 	if err := cfg.validate(); err != nil {
 		return RedriveResult{}, fmt.Errorf("messaging: redrive: %w", err)
 	}
@@ -162,7 +162,7 @@ const (
 // redrive is one call of Redrive. All of it runs on the caller's goroutine. It takes a batch of
 // dead letters, publishes them, waits until they are stored, and acknowledges them.
 type redrive struct {
-	client *Client
+	from   *Publishers
 	cfg    RedriveConfig
 	topic  string
 	log    *zap.Logger
@@ -174,9 +174,9 @@ type redrive struct {
 	missing    map[string]bool       // topics that do not exist
 }
 
-func newRedrive(c *Client, cfg RedriveConfig) *redrive {
+func newRedrive(c *Publishers, cfg RedriveConfig) *redrive {
 	v := &redrive{
-		client: c, cfg: cfg, topic: fullTopicName(cfg.Topic),
+		from: c, cfg: cfg, topic: fullTopicName(cfg.Topic),
 		log:        c.log.Named("redrive").With(zap.String("topic", cfg.Topic)),
 		limit:      rate.NewLimiter(rate.Inf, 1),
 		publishers: make(map[string]*Publisher), missing: make(map[string]bool),
@@ -188,7 +188,7 @@ func newRedrive(c *Client, cfg RedriveConfig) *redrive {
 }
 
 func (v *redrive) run(ctx context.Context) (err error) {
-	if v.source, err = openRedriveSource(ctx, v.client, v.topic, v.cfg.Subscription, v.cfg.Idle); err != nil {
+	if v.source, err = openRedriveSource(ctx, v.from.Cluster, v.topic, v.cfg.Subscription, v.cfg.Idle); err != nil {
 		return err
 	}
 	for !v.full() {
@@ -370,7 +370,7 @@ func (v *redrive) discard(ctx context.Context, batch []*letter) error {
 func (v *redrive) outlast(ctx context.Context) (context.Context, context.CancelFunc) {
 	long, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	unhook := context.AfterFunc(ctx, func() {
-		time.AfterFunc(v.client.callTimeout(), cancel)
+		time.AfterFunc(v.from.callTimeout(), cancel)
 	})
 	return long, func() {
 		unhook()
@@ -397,7 +397,7 @@ func (v *redrive) publisher(ctx context.Context, topic string) (*Publisher, erro
 	}
 	var pause backoff.Backoff
 	for {
-		p, err := v.client.tryPublisher(ctx, topic, profile)
+		p, err := v.from.tryOpen(ctx, topic, profile)
 		switch {
 		case err == nil:
 			v.publishers[topic] = p
@@ -423,7 +423,7 @@ func (v *redrive) closePublishers(ctx context.Context) error {
 
 // close leaves the subscription. Nothing is under way any more, or the call has failed.
 func (v *redrive) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), v.client.callTimeout())
+	ctx, cancel := context.WithTimeout(context.Background(), v.from.callTimeout())
 	defer cancel()
 	if err := v.closePublishers(ctx); err != nil && !errors.Is(err, ErrUnacknowledged) {
 		v.log.Warn("cannot close publishers", zap.Error(err))

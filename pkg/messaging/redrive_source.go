@@ -15,7 +15,7 @@ import (
 // redriveSource receives what a subscription has not acknowledged, up to the ends that its
 // partitions had at the beginning.
 type redriveSource struct {
-	client              *Client
+	cluster             *Cluster
 	topic, subscription string
 	raw                 pulsar.Consumer
 	ch                  chan pulsar.ConsumerMessage
@@ -28,7 +28,7 @@ type redriveSource struct {
 }
 
 // openRedriveSource subscribes, trying until ctx ends while the brokers are unavailable.
-func openRedriveSource(ctx context.Context, c *Client, topic, subscription string, idle time.Duration) (*redriveSource, error) {
+func openRedriveSource(ctx context.Context, c *Cluster, topic, subscription string, idle time.Duration) (*redriveSource, error) {
 	var pause backoff.Backoff
 	for {
 		s, err := newRedriveSource(ctx, c, topic, subscription)
@@ -52,19 +52,19 @@ func openRedriveSource(ctx context.Context, c *Client, topic, subscription strin
 
 // newRedriveSource subscribes once and asks for the ends. Exclusive, so that a partition's dead
 // letters come in their order and as many may stay unacknowledged as there are.
-func newRedriveSource(ctx context.Context, c *Client, topic, subscription string) (*redriveSource, error) {
+func newRedriveSource(ctx context.Context, c *Cluster, topic, subscription string) (*redriveSource, error) {
 	return callWithTimeout(ctx, c, func() (*redriveSource, error) { return subscribeForRedrive(c, topic, subscription) },
 		func(s *redriveSource) { closeReceiving(s.raw, s.ch) })
 }
 
-func subscribeForRedrive(c *Client, topic, subscription string) (*redriveSource, error) {
+func subscribeForRedrive(c *Cluster, topic, subscription string) (*redriveSource, error) {
 	topics, err := c.consumers.TopicPartitions(topic)
 	if err != nil {
 		return nil, err
 	}
 	queue := max(redriveBytes/(5<<20)/max(len(topics), 1), 1)
 	s := &redriveSource{
-		client: c, topic: topic, subscription: subscription, ch: make(chan pulsar.ConsumerMessage), gone: newCloseWatch(),
+		cluster: c, topic: topic, subscription: subscription, ch: make(chan pulsar.ConsumerMessage), gone: newCloseWatch(),
 		ends: make(map[string]position), high: make(map[string]position),
 	}
 	s.raw, err = c.consumers.Subscribe(pulsar.ConsumerOptions{
@@ -135,10 +135,10 @@ func (s *redriveSource) next(ctx context.Context) (*pulsar.ConsumerMessage, erro
 // subscription had closed, although a message was not acknowledged. The ends stay as they are.
 func (s *redriveSource) subscribeAgain(ctx context.Context) error {
 	s.subscribedAgain = true
-	closing, cancel := context.WithTimeout(ctx, s.client.callTimeout())
+	closing, cancel := context.WithTimeout(ctx, s.cluster.callTimeout())
 	defer cancel()
 	s.close(closing)
-	next, err := openRedriveSource(ctx, s.client, s.topic, s.subscription, s.idle)
+	next, err := openRedriveSource(ctx, s.cluster, s.topic, s.subscription, s.idle)
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (s *redriveSource) fresh(m *pulsar.ConsumerMessage) bool {
 
 // answers reports whether the brokers of all partitions answer in time.
 func (s *redriveSource) answers(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, s.client.callTimeout())
+	ctx, cancel := context.WithTimeout(ctx, s.cluster.callTimeout())
 	defer cancel()
 	var err error
 	return within(ctx, func() { _, err = s.raw.GetLastMessageIDs() }) && err == nil
@@ -219,7 +219,7 @@ func (s *redriveSource) ack(ctx context.Context, ids []pulsar.MessageID) error {
 }
 
 func (s *redriveSource) tryAck(ctx context.Context, ids []pulsar.MessageID) bool {
-	ctx, cancel := context.WithTimeout(ctx, s.client.callTimeout())
+	ctx, cancel := context.WithTimeout(ctx, s.cluster.callTimeout())
 	defer cancel()
 	var err error
 	return within(ctx, func() { err = s.raw.AckIDList(ids) }) && err == nil

@@ -24,7 +24,7 @@ type copier struct {
 // subscription keeps what is published there: brokers delete at once what no subscription waits
 // for.
 type copyTarget struct {
-	client       *Client
+	publishers   *Publishers
 	topic        string
 	retry        bool
 	subscription string // whose consumer copies
@@ -59,7 +59,7 @@ func newCopier(r *run) *copier {
 		p.BatchRecords, p.Admission, p.GroupCommit = 1, FailFast, false
 		p.MaxPendingRecords, p.MaxPendingBytes = 1000, c.PrefetchBytes
 		return &copyTarget{
-			client: r.c.client, topic: fullTopicName(topic), subscription: c.Subscription,
+			publishers: r.c.parent.publishers, topic: fullTopicName(topic), subscription: c.Subscription,
 			profile: p, log: r.log,
 			until: func() context.Context { return r.stop }, subscribed: make(chan struct{}),
 		}
@@ -127,7 +127,7 @@ func (t *copyTarget) prepare() {
 		err := t.awaitSubscription(ctx)
 		var p *Publisher
 		if err == nil {
-			p, err = t.client.tryPublisher(ctx, t.topic, t.profile)
+			p, err = t.publishers.tryOpen(ctx, t.topic, t.profile)
 		}
 		if ctx.Err() != nil && err != nil {
 			break
@@ -154,12 +154,12 @@ func (t *copyTarget) prepare() {
 	t.mu.Unlock()
 }
 
-// tryPublisher opens a publisher, or gives up after several operation timeouts: the underlying
+// tryOpen opens a publisher, or gives up after several operation timeouts: the underlying
 // call can hang for good. What comes later is closed.
-func (c *Client) tryPublisher(ctx context.Context, topic string, profile Profile) (*Publisher, error) {
+func (c *Publishers) tryOpen(ctx context.Context, topic string, profile Profile) (*Publisher, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.callTimeout())
 	defer cancel()
-	return c.Publisher(ctx, topic, profile)
+	return c.Open(ctx, topic, profile)
 }
 
 func (t *copyTarget) fail(err error) {
@@ -199,7 +199,7 @@ func (t *copyTarget) awaitSubscription(ctx context.Context) error {
 
 // subscribe creates the subscription that keeps dead letters, and leaves it without a consumer.
 func (t *copyTarget) subscribe(ctx context.Context) error {
-	if err := t.client.ensureSubscription(ctx, t.topic, t.keepFor, pulsar.SubscriptionPositionEarliest); err != nil {
+	if err := t.publishers.ensureSubscription(ctx, t.topic, t.keepFor, pulsar.SubscriptionPositionEarliest); err != nil {
 		return fmt.Errorf("%w %s: %w", errNotKept, t.keepFor, err)
 	}
 	return nil

@@ -1,0 +1,51 @@
+package messaging
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/flush"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/watch"
+)
+
+// Publishers are the open publishers of a client, and what they share.
+type Publishers struct {
+	*Cluster
+
+	readers  *Readers // for entry writers, which read what is stored
+	metrics  publisherMetrics
+	watcher  *watch.Watcher // of the partitions
+	flushers flush.Flushers
+
+	mu     sync.Mutex
+	closed bool
+	open   map[*Publisher]struct{}
+}
+
+// NewPublishers makes none yet: see Open and OpenWriter.
+func NewPublishers(c *Cluster, readers *Readers, reg prometheus.Registerer) *Publishers {
+	return &Publishers{
+		Cluster: c, readers: readers, metrics: newPublisherMetrics(reg), watcher: watch.New(), open: make(map[*Publisher]struct{}),
+	}
+}
+
+// Close closes all publishers side by side. None is opened from then on.
+func (c *Publishers) Close(ctx context.Context) error {
+	c.mu.Lock()
+	c.closed = true
+	open := make([]*Publisher, 0, len(c.open))
+	for p := range c.open {
+		open = append(open, p)
+	}
+	c.mu.Unlock()
+	errs := make([]error, len(open))
+	var wg sync.WaitGroup
+	for i, p := range open {
+		wg.Go(func() { errs[i] = p.Close(ctx) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}

@@ -2,14 +2,10 @@ package messaging
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 
-	"go.uber.org/zap"
-
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/auth"
 )
 
 var (
@@ -41,40 +37,6 @@ func NewAPI(c *Cluster, cfg Config) (*API, error) {
 		return nil, err
 	}
 	return &API{Cluster: c, http: http}, nil
-}
-
-// newAdmin returns nil when cfg has no AdminURL.
-func newAdmin(cfg Config, log *zap.Logger) (*admin.Client, error) {
-	if cfg.AdminURL == "" {
-		return nil, nil
-	}
-	faults := auth.NewFaults(log)
-	credentials, err := cfg.Auth.method().Provider(cfg.ConnectTimeout, faults)
-	if err != nil {
-		return nil, fmt.Errorf("messaging: auth: %w", err)
-	}
-	options := admin.Options{
-		URL: cfg.AdminURL, ConnectTimeout: cfg.ConnectTimeout, Insecure: cfg.TLS.Insecure, Refused: faults.Refused,
-	}
-	if credentials != nil { // an interface that holds nil is not nil
-		options.Credentials = credentials
-	}
-	if options.RootCAs, err = rootCAs(cfg.TLS.CAFile); err != nil {
-		return nil, fmt.Errorf("messaging: tls.ca_file: %w", err)
-	}
-	c, err := admin.New(options)
-	if err != nil {
-		return nil, fmt.Errorf("messaging: auth: %w", err)
-	}
-	return c, nil
-}
-
-// rootCAs is nil, which stands for the system's, without a file.
-func rootCAs(file string) (*x509.CertPool, error) {
-	if file == "" {
-		return nil, nil
-	}
-	return auth.ReadCA(file)
 }
 
 // manage calls do with the admin API, until ctx ends or the client is closed. what says

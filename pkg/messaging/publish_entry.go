@@ -179,6 +179,7 @@ type entryOutcome struct {
 func (o *entryOutcome) done(id MessageID, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	index, size := batchOf(id)
 	switch {
 	case err != nil:
 		if o.err == nil {
@@ -189,9 +190,9 @@ func (o *entryOutcome) done(id MessageID, err error) {
 		}
 	case id.IsZero():
 		o.mixed = true
-	case o.stored > 0 && !o.last.IsZero() && !id.sameEntry(o.last):
+	case o.stored > 0 && !o.last.IsZero() && !sameEntry(id, o.last):
 		o.mixed = true
-	case int(id.batch) != o.stored || int(id.batchSize) != o.want:
+	case int(index) != o.stored || int(size) != o.want:
 		o.mixed = true
 	}
 	if err == nil {

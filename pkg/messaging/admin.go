@@ -2,7 +2,6 @@ package messaging
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 
@@ -49,32 +48,18 @@ func newAdmin(cfg Config, log *zap.Logger) (*admin.Client, error) {
 		return nil, nil
 	}
 	faults := auth.NewFaults(log)
-	credentials, err := cfg.Auth.method().Provider(cfg.ConnectTimeout, faults)
+	credentials, trusted, err := cfg.access(faults)
 	if err != nil {
-		return nil, fmt.Errorf("messaging: auth: %w", err)
+		return nil, err
 	}
-	options := admin.Options{
-		URL: cfg.AdminURL, ConnectTimeout: cfg.ConnectTimeout, Insecure: cfg.TLS.Insecure, Refused: faults.Refused,
-	}
-	if credentials != nil { // an interface that holds nil is not nil
-		options.Credentials = credentials
-	}
-	if options.RootCAs, err = rootCAs(cfg.TLS.CAFile); err != nil {
-		return nil, fmt.Errorf("messaging: tls.ca_file: %w", err)
-	}
-	c, err := admin.New(options)
+	c, err := admin.New(admin.Options{
+		URL: cfg.AdminURL, ConnectTimeout: cfg.ConnectTimeout, Insecure: cfg.TLS.Insecure, RootCAs: trusted,
+		Credentials: credentials, Refused: faults.Refused,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("messaging: auth: %w", err)
 	}
 	return c, nil
-}
-
-// rootCAs is nil, which stands for the system's, without a file.
-func rootCAs(file string) (*x509.CertPool, error) {
-	if file == "" {
-		return nil, nil
-	}
-	return auth.ReadCA(file)
 }
 
 // manage calls do with the admin API, until ctx ends or the client is closed. what says
@@ -99,4 +84,15 @@ func (c *API) manage(ctx context.Context, what string, do func(context.Context, 
 	default:
 		return fmt.Errorf("messaging: %s: %w", what, err)
 	}
+}
+
+// fetch is manage of m for a call that returns something.
+func fetch[T any](ctx context.Context, m interface {
+	manage(ctx context.Context, what string, do func(context.Context, *admin.Client) error) error
+}, what string, ask func(context.Context, *admin.Client) (T, error)) (v T, err error) {
+	err = m.manage(ctx, what, func(ctx context.Context, a *admin.Client) (err error) {
+		v, err = ask(ctx, a)
+		return err
+	})
+	return v, err
 }

@@ -153,23 +153,18 @@ func (c *Client) try(ctx context.Context, what string, try func(context.Context,
 
 // newBroker is whom the methods Try… ask.
 func newBroker(cfg Config, faults *auth.Faults) (ask.Broker, error) {
-	b := ask.Broker{Addresses: addressesOf(cfg.URL), Listener: cfg.ListenerName}
-	credentials, err := cfg.Auth.method().Provider(cfg.ConnectTimeout, faults)
+	credentials, trusted, err := cfg.access(faults)
 	if err != nil {
-		return b, fmt.Errorf("messaging: auth: %w", err)
+		return ask.Broker{}, err
 	}
-	if credentials != nil { // an interface that holds nil is not nil
-		b.Credentials = credentials
-	}
+	b := ask.Broker{Addresses: addressesOf(cfg.URL), Listener: cfg.ListenerName, Credentials: credentials}
 	if !strings.HasPrefix(cfg.URL, "pulsar+ssl://") {
 		return b, nil
 	}
 	b.TLS = &tls.Config{
 		MinVersion:         tls.VersionTLS12,
+		RootCAs:            trusted,
 		InsecureSkipVerify: cfg.TLS.Insecure, //nolint:gosec // as the configuration says
-	}
-	if b.TLS.RootCAs, err = rootCAs(cfg.TLS.CAFile); err != nil {
-		return b, fmt.Errorf("messaging: tls.ca_file: %w", err)
 	}
 	if cfg.Auth.CertFile != "" {
 		b.TLS.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {

@@ -49,18 +49,15 @@ func messageID(raw pulsar.MessageID, partition int) MessageID {
 	return id
 }
 
-// ErrBadMessageID is returned for bytes that are no message id.
-var ErrBadMessageID = errors.New("messaging: not a message id")
-
 // ParseMessageID reads an id that [MessageID.Bytes] or another client of Pulsar wrote. No
-// bytes are the zero MessageID. The error is ErrBadMessageID.
+// bytes are the zero MessageID.
 func ParseMessageID(b []byte) (MessageID, error) {
 	if len(b) == 0 {
 		return MessageID{}, nil
 	}
 	raw, err := pulsar.DeserializeMessageID(b)
 	if err != nil {
-		return MessageID{}, fmt.Errorf("%w: %w", ErrBadMessageID, err)
+		return MessageID{}, fmt.Errorf("messaging: not a message id: %w", err)
 	}
 	id := messageID(raw, max(int(raw.PartitionIdx()), 0))
 	id.first = firstChunk(b)

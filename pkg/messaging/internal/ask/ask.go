@@ -52,20 +52,12 @@ var (
 	ErrOld = errors.New("this broker is too old to tell whether a topic exists")
 )
 
-// Credentials are what the client proves itself with.
-type Credentials interface {
-	Init() error
-	Name() string
-	GetData() ([]byte, error)
-	GetTLSCertificate() (*tls.Certificate, error)
-}
-
 // Broker is whom to ask.
 type Broker struct {
-	Addresses   []string    // one after the other is tried, until one can be connected to
-	TLS         *tls.Config // nil: plain
-	Credentials Credentials // nil: none
-	Listener    string      // of the brokers' listeners, by name; empty: their default
+	Addresses   []string         // one after the other is tried, until one can be connected to
+	TLS         *tls.Config      // nil: plain
+	Credentials auth.Credentials // nil: none
+	Listener    string           // of the brokers' listeners, by name; empty: their default
 }
 
 // Connect connects and logs in, and no more.

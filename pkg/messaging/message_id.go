@@ -1,6 +1,7 @@
 package messaging
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -143,20 +144,12 @@ func (m MessageID) String() string {
 // partitions have no order; Compare then orders them by partition. An id that names nothing
 // comes first.
 func (m MessageID) Compare(o MessageID) int {
-	for _, d := range [...]int64{
-		int64(m.partition) - int64(o.partition),
-		m.ledger - o.ledger,
-		m.entry - o.entry,
-		int64(m.batch) - int64(o.batch),
-	} {
-		if d < 0 {
-			return -1
-		}
-		if d > 0 {
-			return 1
-		}
-	}
-	return 0
+	return cmp.Or(
+		cmp.Compare(m.partition, o.partition),
+		cmp.Compare(m.ledger, o.ledger),
+		cmp.Compare(m.entry, o.entry),
+		cmp.Compare(m.batch, o.batch),
+	)
 }
 
 // sameEntry reports whether m and o are messages of one entry.

@@ -62,3 +62,14 @@ func (c *API) manage(ctx context.Context, what string, do func(context.Context, 
 		return fmt.Errorf("messaging: %s: %w", what, err)
 	}
 }
+
+// fetch is manage of m for a call that returns something.
+func fetch[T any](ctx context.Context, m interface {
+	manage(ctx context.Context, what string, do func(context.Context, *admin.Client) error) error
+}, what string, ask func(context.Context, *admin.Client) (T, error)) (v T, err error) {
+	err = m.manage(ctx, what, func(ctx context.Context, a *admin.Client) (err error) {
+		v, err = ask(ctx, a)
+		return err
+	})
+	return v, err
+}

@@ -25,25 +25,6 @@ func (c *API) Namespace(name string) Namespace { return Namespace{api: c, name: 
 // Name is the namespace's name: tenant/namespace.
 func (n Namespace) Name() string { return n.name }
 
-// TopicInfo is a topic of a namespace.
-type TopicInfo struct {
-	Name       string // persistent://tenant/namespace/name
-	Partitions int    // 0: without partitions
-}
-
-// Topics lists the persistent topics of the namespace by name, without those that Pulsar keeps for
-// itself. A topic with partitions is there once. The list is bounded by 4 MiB of names.
-func (n Namespace) Topics(ctx context.Context) (topics []TopicInfo, err error) {
-	err = n.manage(ctx, "topics of", func(ctx context.Context, a *admin.Client) error {
-		found, err := a.Topics(ctx, n.name)
-		for _, t := range found {
-			topics = append(topics, TopicInfo(t))
-		}
-		return err
-	})
-	return topics, err
-}
-
 // Create creates the namespace, in this cluster only. Its tenant must exist. One that exists is
 // [ErrExists] and stays as it is.
 func (n Namespace) Create(ctx context.Context) error {
@@ -52,20 +33,15 @@ func (n Namespace) Create(ctx context.Context) error {
 
 // ReplicationClusters returns the clusters that have the namespace, this one too. Messages that are
 // published in one of them are replicated to all others.
-func (n Namespace) ReplicationClusters(ctx context.Context) (clusters []string, err error) {
-	err = n.manage(ctx, "replication clusters of", func(ctx context.Context, a *admin.Client) (err error) {
-		clusters, err = a.ReplicationClusters(ctx, n.name)
-		return err
-	})
+func (n Namespace) ReplicationClusters(ctx context.Context) ([]string, error) {
+	clusters, _, err := policy[[]string](ctx, n, "replication clusters", "replication")
 	return clusters, err
 }
 
 // SetReplicationClusters changes the clusters that have the namespace. The clusters must know each
 // other, and the tenant must allow them. A cluster that is left out may delete its topics.
 func (n Namespace) SetReplicationClusters(ctx context.Context, clusters []string) error {
-	return n.manage(ctx, "set replication clusters of", func(ctx context.Context, a *admin.Client) error {
-		return a.SetReplicationClusters(ctx, n.name, clusters)
-	})
+	return n.setPolicy(ctx, "replication clusters", "replication", clusters)
 }
 
 // Unlimited is a bound of a [Retention] that bounds nothing.
@@ -78,24 +54,27 @@ type Retention struct {
 	Size int64         // of each partition in bytes, in whole MiB; [Unlimited]: as much as Time allows
 }
 
+// adminRetention is a [Retention] in the admin API. -1 means no limit.
+type adminRetention struct {
+	Minutes   int `json:"retentionTimeInMinutes"`
+	Megabytes int `json:"retentionSizeInMB"`
+}
+
 // Retention returns the namespace's own retention. When it has none, set is false and the brokers'
 // default applies.
 func (n Namespace) Retention(ctx context.Context) (r Retention, set bool, err error) {
-	err = n.manage(ctx, "retention of", func(ctx context.Context, a *admin.Client) error {
-		own, err := a.Retention(ctx, n.name)
-		if err != nil || own == nil {
-			return err
-		}
-		r, set = Retention{Time: Unlimited, Size: Unlimited}, true
-		if own.Minutes >= 0 {
-			r.Time = time.Duration(own.Minutes) * time.Minute
-		}
-		if own.Megabytes >= 0 {
-			r.Size = int64(own.Megabytes) << 20
-		}
-		return nil
-	})
-	return r, set, err
+	own, set, err := policy[adminRetention](ctx, n, "retention", "retention")
+	if !set {
+		return Retention{}, false, err
+	}
+	r = Retention{Time: Unlimited, Size: Unlimited}
+	if own.Minutes >= 0 {
+		r.Time = time.Duration(own.Minutes) * time.Minute
+	}
+	if own.Megabytes >= 0 {
+		r.Size = int64(own.Megabytes) << 20
+	}
+	return r, true, nil
 }
 
 // SetRetention gives the namespace a retention of its own. Bounds are rounded up to whole minutes
@@ -108,56 +87,99 @@ func (n Namespace) SetRetention(ctx context.Context, r Retention) error {
 		if (r.Time == 0) != (r.Size == 0) {
 			return errors.New("either both bounds must be 0, or none")
 		}
-		own := admin.Retention{Minutes: Unlimited, Megabytes: Unlimited}
+		own := adminRetention{Minutes: Unlimited, Megabytes: Unlimited}
 		if r.Time != Unlimited {
-			own.Minutes = int((r.Time + time.Minute - 1) / time.Minute)
+			own.Minutes = wholeMinutes(r.Time)
 		}
 		if r.Size != Unlimited {
 			own.Megabytes = int((r.Size + 1<<20 - 1) >> 20)
 		}
-		return a.SetRetention(ctx, n.name, own)
+		return a.SetPolicy(ctx, n.name, "retention", own)
 	})
 }
+
+func wholeMinutes(d time.Duration) int { return int((d + time.Minute - 1) / time.Minute) }
 
 // Deduplication returns whether brokers deduplicate what publishers send to the namespace's topics.
 // When the namespace has no setting of its own, set is false and the brokers' default applies.
 func (n Namespace) Deduplication(ctx context.Context) (on, set bool, err error) {
-	err = n.manage(ctx, "deduplication of", func(ctx context.Context, a *admin.Client) error {
-		own, err := a.Deduplication(ctx, n.name)
-		if own != nil {
-			on, set = *own, true
-		}
-		return err
-	})
-	return on, set, err
+	return policy[bool](ctx, n, "deduplication", "deduplication")
 }
 
 // SetDeduplication gives the namespace a setting of its own. Topics take it over shortly after.
 func (n Namespace) SetDeduplication(ctx context.Context, on bool) error {
-	return n.manage(ctx, "set deduplication of", func(ctx context.Context, a *admin.Client) error {
-		return a.SetDeduplication(ctx, n.name, on)
-	})
+	return n.setPolicy(ctx, "deduplication", "deduplication", on)
 }
 
 // SubscriptionExpiration returns after what time without consumers a subscription of the namespace
 // is deleted; 0: never. When the namespace has no setting of its own, set is false and the brokers'
 // default applies.
 func (n Namespace) SubscriptionExpiration(ctx context.Context) (after time.Duration, set bool, err error) {
-	err = n.manage(ctx, "subscription expiration of", func(ctx context.Context, a *admin.Client) error {
-		own, err := a.SubscriptionExpiration(ctx, n.name)
-		if own != nil {
-			after, set = time.Duration(*own)*time.Minute, true
-		}
-		return err
-	})
-	return after, set, err
+	minutes, set, err := policy[int](ctx, n, "subscription expiration", "subscriptionExpirationTime")
+	return time.Duration(minutes) * time.Minute, set, err
 }
 
 // SetSubscriptionExpiration gives the namespace a setting of its own. The time is rounded up to
 // whole minutes.
 func (n Namespace) SetSubscriptionExpiration(ctx context.Context, after time.Duration) error {
-	return n.manage(ctx, "set subscription expiration of", func(ctx context.Context, a *admin.Client) error {
-		return a.SetSubscriptionExpiration(ctx, n.name, int((after+time.Minute-1)/time.Minute))
+	return n.setPolicy(ctx, "subscription expiration", "subscriptionExpirationTime", wholeMinutes(after))
+}
+
+// BacklogPolicy is what brokers do about a topic whose backlog has reached its quota.
+type BacklogPolicy string
+
+const (
+	// HoldProducers has publishing wait.
+	HoldProducers BacklogPolicy = "producer_request_hold"
+	// RefuseProducers has publishers get an error.
+	RefuseProducers BacklogPolicy = "producer_exception"
+	// EvictBacklog has the slowest subscriptions lose their oldest messages.
+	EvictBacklog BacklogPolicy = "consumer_backlog_eviction"
+)
+
+// BacklogQuota bounds what the subscriptions of a topic have not acknowledged.
+type BacklogQuota struct {
+	Bytes  int64         `json:"limitSize"` // of each partition
+	Policy BacklogPolicy `json:"policy"`
+}
+
+// storageQuota is the type of quota that counts bytes.
+const storageQuota = "destination_storage"
+
+// BacklogQuota returns the namespace's own quota. When it has none, set is false and the brokers'
+// default applies.
+func (n Namespace) BacklogQuota(ctx context.Context) (q BacklogQuota, set bool, err error) {
+	quotas, _, err := policy[map[string]*BacklogQuota](ctx, n, "backlog quota", "backlogQuotaMap")
+	if own := quotas[storageQuota]; own != nil {
+		return *own, true, nil
+	}
+	return BacklogQuota{}, false, err
+}
+
+// SetBacklogQuota gives the namespace a quota of its own. Pulsar wants it to be below the size of
+// the namespace's [Retention], when that bounds both time and size.
+func (n Namespace) SetBacklogQuota(ctx context.Context, q BacklogQuota) error {
+	if q.Bytes < 0 {
+		return fmt.Errorf("messaging: set backlog quota of namespace %s: the size must be >= 0, got %d", n.name, q.Bytes)
+	}
+	return n.setPolicy(ctx, "backlog quota", "backlogQuota?backlogQuotaType="+storageQuota, q)
+}
+
+// policy returns a policy of n and whether n has one of its own. name is the admin API's.
+func policy[T any](ctx context.Context, n Namespace, what, name string) (own T, set bool, err error) {
+	v, err := fetch(ctx, n, what+" of", func(ctx context.Context, a *admin.Client) (v *T, err error) {
+		err = a.Policy(ctx, n.name, name, &v)
+		return v, err
+	})
+	if err != nil || v == nil {
+		return own, false, err
+	}
+	return *v, true, nil
+}
+
+func (n Namespace) setPolicy(ctx context.Context, what, name string, v any) error {
+	return n.manage(ctx, "set "+what+" of", func(ctx context.Context, a *admin.Client) error {
+		return a.SetPolicy(ctx, n.name, name, v)
 	})
 }
 

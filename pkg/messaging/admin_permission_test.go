@@ -37,7 +37,6 @@ func managingAll(topic messaging.Topic, ns messaging.Namespace) []managing {
 		{"delete subscription", consume, func(ctx context.Context) error { return sub.Delete(ctx) }},
 		{"compact", admin, func(ctx context.Context) error { return topic.Compact(ctx) }},
 		{"compaction", admin, func(ctx context.Context) error { _, _, err := topic.Compaction(ctx); return err }},
-		{"topics", either, func(ctx context.Context) error { _, err := ns.Topics(ctx); return err }},
 		{"retention", admin, func(ctx context.Context) error { _, _, err := ns.Retention(ctx); return err }},
 		{"set retention", admin, func(ctx context.Context) error { return ns.SetRetention(ctx, messaging.Retention{}) }},
 		{"deduplication", admin, func(ctx context.Context) error { _, _, err := ns.Deduplication(ctx); return err }},

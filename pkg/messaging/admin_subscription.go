@@ -147,11 +147,9 @@ func (s Subscription) Peek(ctx context.Context, n int) (messages []PeekedMessage
 // Backlog returns how many messages the subscription has not acknowledged, all partitions together,
 // as [Consumer.Backlog] counts them. A topic that does not have the subscription is [ErrNotFound].
 func (s Subscription) Backlog(ctx context.Context) (messages int64, err error) {
-	err = s.manage(ctx, "backlog of", func(ctx context.Context, a *admin.Client) (err error) {
-		messages, err = a.Backlog(ctx, s.topic.name, s.name)
-		return err
+	return fetch(ctx, s, "backlog of", func(ctx context.Context, a *admin.Client) (int64, error) {
+		return a.Backlog(ctx, s.topic.name, s.name)
 	})
-	return messages, err
 }
 
 func (s Subscription) manage(ctx context.Context, what string, do func(context.Context, *admin.Client) error) error {

@@ -26,12 +26,10 @@ func (t Tenant) Create(ctx context.Context, clusters []string) error {
 }
 
 // AllowedClusters returns the clusters that the tenant's namespaces may be in.
-func (t Tenant) AllowedClusters(ctx context.Context) (clusters []string, err error) {
-	err = t.manage(ctx, "clusters of", func(ctx context.Context, a *admin.Client) (err error) {
-		clusters, err = a.AllowedClusters(ctx, t.name)
-		return err
+func (t Tenant) AllowedClusters(ctx context.Context) ([]string, error) {
+	return fetch(ctx, t, "clusters of", func(ctx context.Context, a *admin.Client) ([]string, error) {
+		return a.AllowedClusters(ctx, t.name)
 	})
-	return clusters, err
 }
 
 // SetAllowedClusters changes the clusters that the tenant's namespaces may be in.
@@ -51,19 +49,15 @@ func (t Tenant) manage(ctx context.Context, what string, do func(context.Context
 }
 
 // ClusterName returns the name of this cluster. That needs a superuser.
-func (c *API) ClusterName(ctx context.Context) (name string, err error) {
-	err = c.manage(ctx, "name of the cluster", func(ctx context.Context, a *admin.Client) (err error) {
-		name, err = a.ClusterName(ctx)
-		return err
+func (c *API) ClusterName(ctx context.Context) (string, error) {
+	return fetch(ctx, c, "name of the cluster", func(ctx context.Context, a *admin.Client) (string, error) {
+		return a.ClusterName(ctx)
 	})
-	return name, err
 }
 
 // Clusters lists the names of the clusters that this one knows, its own too.
-func (c *API) Clusters(ctx context.Context) (names []string, err error) {
-	err = c.manage(ctx, "clusters", func(ctx context.Context, a *admin.Client) (err error) {
-		names, err = a.Clusters(ctx)
-		return err
+func (c *API) Clusters(ctx context.Context) ([]string, error) {
+	return fetch(ctx, c, "clusters", func(ctx context.Context, a *admin.Client) ([]string, error) {
+		return a.Clusters(ctx)
 	})
-	return names, err
 }

@@ -149,7 +149,7 @@ func TestWrongNamesAreNotAskedFor(t *testing.T) {
 		require.ErrorContains(t, client.Topic(name).Delete(testContext(t)), "persistent topic", name)
 	}
 	for _, name := range []string{"", "a", "a/", "/b", "a/b/c"} {
-		_, err := client.Namespace(name).Topics(testContext(t))
+		_, _, err := client.Namespace(name).Retention(testContext(t))
 		require.ErrorContains(t, err, "tenant/namespace", name)
 	}
 	require.ErrorContains(t, client.Topic(topic).Subscription("").Delete(testContext(t)), "must have a name")

@@ -87,12 +87,10 @@ func (t Topic) Exists(ctx context.Context) (bool, error) {
 
 // Partitions returns how many partitions the topic has: 0 for a topic without partitions. Unlike
 // [Client.Partitions] it never creates the topic.
-func (t Topic) Partitions(ctx context.Context) (n int, err error) {
-	err = t.manage(ctx, "partitions of topic", func(ctx context.Context, a *admin.Client) (err error) {
-		n, err = a.Partitions(ctx, t.name)
-		return err
+func (t Topic) Partitions(ctx context.Context) (int, error) {
+	return fetch(ctx, t, "partitions of topic", func(ctx context.Context, a *admin.Client) (int, error) {
+		return a.Partitions(ctx, t.name)
 	})
-	return n, err
 }
 
 // Compact starts a compaction of the topic, of each partition where it has some, and does not wait
@@ -153,12 +151,10 @@ func compactionState(all []admin.Compaction) (state CompactionState, reason stri
 }
 
 // Subscriptions lists the names of the topic's subscriptions.
-func (t Topic) Subscriptions(ctx context.Context) (names []string, err error) {
-	err = t.manage(ctx, "subscriptions of topic", func(ctx context.Context, a *admin.Client) (err error) {
-		names, err = a.Subscriptions(ctx, t.name)
-		return err
+func (t Topic) Subscriptions(ctx context.Context) ([]string, error) {
+	return fetch(ctx, t, "subscriptions of topic", func(ctx context.Context, a *admin.Client) ([]string, error) {
+		return a.Subscriptions(ctx, t.name)
 	})
-	return names, err
 }
 
 // Subscription returns the topic's subscription of that name, to manage it. It asks nothing: the

@@ -53,31 +53,6 @@ func TestTopicIsCreatedAndDeleted(t *testing.T) {
 	require.Equal(t, "persistent://public/default/x", m.client.Topic("x").Name())
 }
 
-// A partition is a topic of its own, and belongs to one.
-func TestTopicsOfANamespace(t *testing.T) {
-	t.Parallel()
-	m := newManaged(t, 0)
-	ctx := testContext(t)
-	full := func(name string) string { return "persistent://" + m.ns + "/" + name }
-	require.NoError(t, m.Delete(ctx))
-	topics, err := m.client.Namespace(m.ns).Topics(ctx)
-	require.NoError(t, err)
-	require.Empty(t, topics)
-	for name, partitions := range map[string]int{"b": 3, "a": 0, "c-partition-x": 0, "d=e.f": 1} {
-		require.NoError(t, m.client.Topic(full(name)).Create(ctx, partitions))
-	}
-	topics, err = m.client.Namespace(m.ns).Topics(ctx)
-	require.NoError(t, err)
-	require.Equal(t, []messaging.TopicInfo{
-		{Name: full("a")}, {Name: full("b"), Partitions: 3}, {Name: full("c-partition-x")}, {Name: full("d=e.f"), Partitions: 1},
-	}, topics)
-
-	_, err = m.client.Namespace("public/no-such-namespace").Topics(ctx)
-	require.ErrorIs(t, err, messaging.ErrNotFound)
-	_, err = m.client.Namespace("public").Topics(ctx)
-	require.ErrorContains(t, err, "must be tenant/namespace")
-}
-
 func TestCompactionLeavesTheNewestOfEachKey(t *testing.T) {
 	t.Parallel()
 	for name, partitions := range map[string]int{"plain": 0, "partitioned": 2} {

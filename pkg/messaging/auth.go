@@ -2,6 +2,7 @@ package messaging
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -46,6 +47,22 @@ func (c Config) dialRaw(options pulsar.ClientOptions, f *auth.Faults) (pulsar.Cl
 		return nil, err
 	}
 	return f.Explain(raw), nil
+}
+
+// access returns the credentials (nil: none) and the certificates to trust (nil: the system's).
+func (c Config) access(f *auth.Faults) (auth.Credentials, *x509.CertPool, error) {
+	credentials, err := c.Auth.method().Provider(c.ConnectTimeout, f)
+	if err != nil {
+		return nil, nil, fmt.Errorf("messaging: auth: %w", err)
+	}
+	if c.TLS.CAFile == "" {
+		return credentials, nil, nil
+	}
+	trusted, err := auth.ReadCA(c.TLS.CAFile)
+	if err != nil {
+		return nil, nil, fmt.Errorf("messaging: tls.ca_file: %w", err)
+	}
+	return credentials, trusted, nil
 }
 
 func (a Auth) method() auth.Method {

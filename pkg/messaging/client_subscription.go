@@ -99,11 +99,10 @@ func (c *Cluster) Partitions(ctx context.Context, topic string) ([]string, error
 	if err := c.enter(); err != nil {
 		return nil, err
 	}
-	var topics []string
-	err := errors.New("no answer")
-	if !within(ctx, func() { defer c.leave(); topics, err = c.producers.TopicPartitions(topic) }) {
-		return nil, fmt.Errorf("messaging: partitions of %s: %w", topic, ctx.Err())
-	}
+	topics, err := callUntil(ctx, func() ([]string, error) {
+		defer c.leave()
+		return c.producers.TopicPartitions(topic)
+	}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("messaging: partitions of %s: %w", topic, err)
 	}

@@ -96,21 +96,11 @@ type OAuth2 struct {
 func DefaultConfig() Config { return Config{}.withDefaults() }
 
 func (c Config) withDefaults() Config {
-	if c.URL == "" {
-		c.URL = "pulsar://127.0.0.1:6650"
-	}
-	if c.ConnectTimeout == 0 {
-		c.ConnectTimeout = 5 * time.Second
-	}
-	if c.OperationTimeout == 0 {
-		c.OperationTimeout = 10 * time.Second
-	}
-	if c.KeepAlive == 0 {
-		c.KeepAlive = 10 * time.Second
-	}
-	if c.ConnectionsPerBroker == 0 {
-		c.ConnectionsPerBroker = 1
-	}
+	c.URL = cmp.Or(c.URL, "pulsar://127.0.0.1:6650")
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, 5*time.Second)
+	c.OperationTimeout = cmp.Or(c.OperationTimeout, 10*time.Second)
+	c.KeepAlive = cmp.Or(c.KeepAlive, 10*time.Second)
+	c.ConnectionsPerBroker = cmp.Or(c.ConnectionsPerBroker, 1)
 	return c
 }
 

@@ -1,6 +1,7 @@
 package messaging
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,18 +41,10 @@ type EntryWriterConfig struct {
 
 func (c EntryWriterConfig) withDefaults() EntryWriterConfig {
 	ops := Ops()
-	if c.Label == "" {
-		c.Label = "entries"
-	}
-	if c.Compression == "" {
-		c.Compression = ops.Compression
-	}
-	if c.MaxRecords == 0 {
-		c.MaxRecords = ops.BatchRecords
-	}
-	if c.AckTimeout == 0 {
-		c.AckTimeout = ops.AckTimeout
-	}
+	c.Label = cmp.Or(c.Label, "entries")
+	c.Compression = cmp.Or(c.Compression, ops.Compression)
+	c.MaxRecords = cmp.Or(c.MaxRecords, ops.BatchRecords)
+	c.AckTimeout = cmp.Or(c.AckTimeout, ops.AckTimeout)
 	return c
 }
 

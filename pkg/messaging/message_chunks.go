@@ -4,7 +4,6 @@ import (
 	"reflect"
 
 	"github.com/apache/pulsar-client-go/pulsar"
-	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/protofield"
 )
@@ -33,26 +32,15 @@ func startOf(m MessageID) entryPlace {
 // firstChunk finds the first chunk of a message in chunks in the serialised form of its id, which
 // is the last chunk's otherwise. It is zero for all others. What is not well formed ends the
 // search.
-func firstChunk(serialised []byte) (first entryPlace) {
-	const firstChunkMessageID = 7
-	_ = protofield.Each(serialised, func(number protowire.Number, _ uint64, inner []byte) error {
-		if number != firstChunkMessageID {
-			return nil
-		}
-		var ledger, entry uint64
-		_ = protofield.Each(inner, func(number protowire.Number, v uint64, _ []byte) error {
-			switch number {
-			case 1:
-				ledger = v
-			case 2:
-				entry = v
-			}
-			return nil
-		})
-		first = entryPlaceOf(int64(ledger), int64(entry))
-		return nil
-	})
-	return first
+func firstChunk(serialised []byte) entryPlace {
+	const firstChunkMessageID, ledger, entry = 7, 1, 2
+	outer, _ := protofield.Fields(serialised)
+	id, found := outer[firstChunkMessageID]
+	if !found {
+		return entryPlace{}
+	}
+	f, _ := protofield.Fields(id.Text)
+	return entryPlaceOf(int64(f[ledger].Number), int64(f[entry].Number))
 }
 
 // receivedID is messageID for ids of received messages, which says where the chunks of a message

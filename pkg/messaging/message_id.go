@@ -1,6 +1,7 @@
 package messaging
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -49,18 +50,15 @@ func messageID(raw pulsar.MessageID, partition int) MessageID {
 	return id
 }
 
-// ErrBadMessageID is returned for bytes that are no message id.
-var ErrBadMessageID = errors.New("messaging: not a message id")
-
 // ParseMessageID reads an id that [MessageID.Bytes] or another client of Pulsar wrote. No
-// bytes are the zero MessageID. The error is ErrBadMessageID.
+// bytes are the zero MessageID.
 func ParseMessageID(b []byte) (MessageID, error) {
 	if len(b) == 0 {
 		return MessageID{}, nil
 	}
 	raw, err := pulsar.DeserializeMessageID(b)
 	if err != nil {
-		return MessageID{}, fmt.Errorf("%w: %w", ErrBadMessageID, err)
+		return MessageID{}, fmt.Errorf("messaging: not a message id: %w", err)
 	}
 	id := messageID(raw, max(int(raw.PartitionIdx()), 0))
 	id.first = firstChunk(b)
@@ -146,20 +144,12 @@ func (m MessageID) String() string {
 // partitions have no order; Compare then orders them by partition. An id that names nothing
 // comes first.
 func (m MessageID) Compare(o MessageID) int {
-	for _, d := range [...]int64{
-		int64(m.partition) - int64(o.partition),
-		m.ledger - o.ledger,
-		m.entry - o.entry,
-		int64(m.batch) - int64(o.batch),
-	} {
-		if d < 0 {
-			return -1
-		}
-		if d > 0 {
-			return 1
-		}
-	}
-	return 0
+	return cmp.Or(
+		cmp.Compare(m.partition, o.partition),
+		cmp.Compare(m.ledger, o.ledger),
+		cmp.Compare(m.entry, o.entry),
+		cmp.Compare(m.batch, o.batch),
+	)
 }
 
 // sameEntry reports whether m and o are messages of one entry.

@@ -150,12 +150,7 @@ func (p *Publisher) noteConnectError(err error) { p.connectErr.Store(&err) }
 
 // lookUpPartitions asks the broker for the topics that make up this one.
 func (p *Publisher) lookUpPartitions(ctx context.Context) ([]string, error) {
-	var topics []string
-	err := errors.New("no answer")
-	if !within(ctx, func() { topics, err = p.parent.producers.TopicPartitions(p.topic) }) {
-		return nil, ctx.Err()
-	}
-	return topics, err
+	return callUntil(ctx, func() ([]string, error) { return p.parent.producers.TopicPartitions(p.topic) }, nil)
 }
 
 // addPartitions starts a partition for each topic that has none, and divides the bounds

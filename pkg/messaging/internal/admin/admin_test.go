@@ -2,7 +2,6 @@ package admin
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"io"
 	"net/http"
@@ -33,22 +32,6 @@ func asking(t *testing.T, byPath map[string]string) *Client {
 	require.NoError(t, err)
 	t.Cleanup(c.Use())
 	return c
-}
-
-// What only looks like a partition is a topic, and what was deleted meanwhile is none.
-func TestTopicsOnceEach(t *testing.T) {
-	c := asking(t, map[string]string{
-		"persistent/a/b/partitioned": `["persistent://a/b/gone","persistent://a/b/p"]`,
-		"persistent/a/b": `["persistent://a/b/q-partition-1","persistent://a/b/p-partition-0",
-			"persistent://a/b/p-partition-1","persistent://a/b/a","persistent://a/b/p-partition-x"]`,
-		"persistent/a/b/p/partitions": `{"partitions":2}`,
-	})
-	topics, err := c.Topics(context.Background(), "a/b")
-	require.NoError(t, err)
-	require.Equal(t, []Topic{
-		{Name: "persistent://a/b/a"}, {Name: "persistent://a/b/p", Partitions: 2},
-		{Name: "persistent://a/b/p-partition-x"}, {Name: "persistent://a/b/q-partition-1"},
-	}, topics)
 }
 
 // Calls that end close no connection of those that go on.

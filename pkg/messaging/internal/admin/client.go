@@ -36,29 +36,21 @@ const (
 	concurrency = 4
 )
 
-// Credentials are what the client proves itself with. Tokens and certificates are asked for at
-// every request and connection.
-type Credentials interface {
-	Init() error
-	GetData() ([]byte, error)
-	GetTLSCertificate() (*tls.Certificate, error)
-}
-
 // Options are the settings of a [Client].
 type Options struct {
 	URL            string // http or https, a host, and a port or not
 	ConnectTimeout time.Duration
-	RootCAs        *x509.CertPool // nil: the system's
-	Insecure       bool           // accepts every certificate
-	Credentials    Credentials    // nil: none
-	Refused        func()         // is called when the credentials are refused
+	RootCAs        *x509.CertPool   // nil: the system's
+	Insecure       bool             // accepts every certificate
+	Credentials    auth.Credentials // nil: none
+	Refused        func()           // is called when the credentials are refused
 }
 
 // Client asks the admin API of one cluster.
 type Client struct {
 	base        string // without a slash at the end
 	http        *http.Client
-	credentials Credentials
+	credentials auth.Credentials
 	refused     func()
 
 	mu   sync.Mutex

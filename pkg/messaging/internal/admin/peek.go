@@ -171,20 +171,11 @@ func (m *Message) decodeSingle(meta []byte) (length uint64, dropped bool, err er
 }
 
 func (m *Message) decodeProperty(data []byte) error {
-	var key, value string
-	err := protofield.Each(data, func(number protowire.Number, _ uint64, text []byte) error {
-		switch number {
-		case 1:
-			key = string(text)
-		case 2:
-			value = string(text)
-		}
-		return nil
-	})
+	f, err := protofield.Fields(data)
 	if m.Properties == nil {
 		m.Properties = make(map[string]string)
 	}
-	m.Properties[key] = value
+	m.Properties[string(f[1].Text)] = string(f[2].Text)
 	return err
 }
 

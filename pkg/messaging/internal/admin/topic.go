@@ -2,11 +2,9 @@ package admin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -14,12 +12,6 @@ import (
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
-
-// Topic is a topic of a namespace.
-type Topic struct {
-	Name       string // the full one
-	Partitions int    // 0: without partitions
-}
 
 // CreateTopic creates a topic, without partitions when partitions is 0. A topic that exists as
 // asked for is no error; one that differs is an [ErrExists].
@@ -87,44 +79,6 @@ func (c *Client) wholePath(ctx context.Context, topic string) (string, error) {
 		return topicPath(topic), nil
 	}
 	return topicPath(topic) + "/partitions", nil
-}
-
-// Topics lists the persistent topics of a namespace by their names.
-func (c *Client) Topics(ctx context.Context, namespace string) ([]Topic, error) {
-	var partitioned, all []string
-	if err := c.get(ctx, namespacePath("persistent", namespace)+"/partitioned", &partitioned); err != nil {
-		return nil, err
-	}
-	if err := c.get(ctx, namespacePath("persistent", namespace), &all); err != nil {
-		return nil, err
-	}
-	topics := make([]Topic, len(partitioned), len(partitioned)+len(all))
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(concurrency)
-	whole := make(map[string]bool, len(partitioned))
-	for i, name := range partitioned {
-		whole[name] = true
-		group.Go(func() error {
-			n, err := c.Partitions(ctx, name)
-			if err != nil && !errors.Is(err, ErrNotFound) {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-			topics[i] = Topic{Name: name, Partitions: n}
-			return nil
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return nil, err
-	}
-	// Deleted between the two questions.
-	topics = slices.DeleteFunc(topics, func(t Topic) bool { return t.Partitions == 0 })
-	for _, name := range all {
-		if !whole[topicname.WithoutPartition(name)] {
-			topics = append(topics, Topic{Name: name})
-		}
-	}
-	slices.SortFunc(topics, func(a, b Topic) int { return strings.Compare(a.Name, b.Name) })
-	return topics, nil
 }
 
 // Compact starts a compaction of a topic, or of all its partitions. One that runs is an [ErrBusy].

@@ -52,20 +52,12 @@ var (
 	ErrOld = errors.New("this broker is too old to tell whether a topic exists")
 )
 
-// Credentials are what the client proves itself with.
-type Credentials interface {
-	Init() error
-	Name() string
-	GetData() ([]byte, error)
-	GetTLSCertificate() (*tls.Certificate, error)
-}
-
 // Broker is whom to ask.
 type Broker struct {
-	Addresses   []string    // one after the other is tried, until one can be connected to
-	TLS         *tls.Config // nil: plain
-	Credentials Credentials // nil: none
-	Listener    string      // of the brokers' listeners, by name; empty: their default
+	Addresses   []string         // one after the other is tried, until one can be connected to
+	TLS         *tls.Config      // nil: plain
+	Credentials auth.Credentials // nil: none
+	Listener    string           // of the brokers' listeners, by name; empty: their default
 }
 
 // Connect connects and logs in, and no more.
@@ -99,25 +91,12 @@ func (b Broker) Partitions(ctx context.Context, topic string) (int, error) {
 	if kind != metadataResponse {
 		return 0, refusal(answer)
 	}
-	var partitions, failed, code uint64
-	var message string
-	err = protofield.Each(answer, func(field protowire.Number, v uint64, s []byte) error {
-		switch field {
-		case 1:
-			partitions = v
-		case 3:
-			failed = v
-		case 4:
-			code = v
-		case 5:
-			message = string(s)
-		}
-		return nil
-	})
-	if err == nil && failed != 0 {
-		err = explain(code, message)
+	const partitions, failed, code, message = 1, 3, 4, 5
+	f, err := protofield.Fields(answer)
+	if err == nil && f[failed].Number != 0 {
+		err = explain(f[code].Number, f[message].Text)
 	}
-	return int(partitions), err
+	return int(f[partitions].Number), err
 }
 
 // conn is a connection that is logged in.
@@ -205,15 +184,13 @@ func (b Broker) logIn(c *conn) error {
 		return refusal(answer)
 	}
 	const flags, tells = 4, 5
-	return protofield.Each(answer, func(field protowire.Number, _ uint64, s []byte) error {
-		if field != flags {
-			return nil
-		}
-		return protofield.Each(s, func(flag protowire.Number, v uint64, _ []byte) error {
-			c.tells = c.tells || flag == tells && v != 0
-			return nil
-		})
-	})
+	f, err := protofield.Fields(answer)
+	if err != nil {
+		return err
+	}
+	f, err = protofield.Fields(f[flags].Text)
+	c.tells = f[tells].Number != 0
+	return err
 }
 
 // ask sends a command and returns the kind and the body of the answer.
@@ -260,39 +237,23 @@ func (c *conn) receive() (kind int, body []byte, err error) {
 	if _, err := io.ReadFull(c, command); err != nil {
 		return 0, nil, err
 	}
-	bodies := map[int][]byte{}
-	err = protofield.Each(command, func(field protowire.Number, v uint64, s []byte) error {
-		if field == 1 {
-			kind = int(v)
-		} else {
-			bodies[int(field)] = s
-		}
-		return nil
-	})
-	return kind, bodies[kind], err
+	f, err := protofield.Fields(command)
+	kind = int(f[1].Number)
+	return kind, f[protowire.Number(kind)].Text, err
 }
 
 // refusal is what a command Error says.
 func refusal(body []byte) error {
-	var code uint64
-	var message string
-	err := protofield.Each(body, func(field protowire.Number, v uint64, s []byte) error {
-		switch field {
-		case 2:
-			code = v
-		case 3:
-			message = string(s)
-		}
-		return nil
-	})
+	const code, message = 2, 3
+	f, err := protofield.Fields(body)
 	if err != nil {
 		return err
 	}
-	return explain(code, message)
+	return explain(f[code].Number, f[message].Text)
 }
 
 // explain gives an error of the protocol its kind.
-func explain(code uint64, message string) error {
+func explain(code uint64, message []byte) error {
 	err := fmt.Errorf("the broker says %q", message)
 	switch code {
 	case authenticationError:

@@ -8,8 +8,6 @@ import (
 	"net/url"
 	"strings"
 
-	"google.golang.org/protobuf/encoding/protowire"
-
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/protofield"
 )
 
@@ -88,45 +86,30 @@ func (b Broker) lookup(ctx context.Context, topic string, sure bool) (place, err
 }
 
 func readPlace(answer []byte, secured bool) (place, error) {
+	const plain, overTLS, response, authoritative, code, message, proxied = 1, 2, 3, 5, 6, 7, 8
 	const redirect, failed = 0, 2
-	var found place
-	var plain, overTLS, message string
-	var response, code uint64
-	err := protofield.Each(answer, func(field protowire.Number, v uint64, s []byte) error {
-		switch field {
-		case 1:
-			plain = string(s)
-		case 2:
-			overTLS = string(s)
-		case 3:
-			response = v
-		case 5:
-			found.sure = v != 0
-		case 6:
-			code = v
-		case 7:
-			message = string(s)
-		case 8:
-			found.through = v != 0
-		}
-		return nil
-	})
-	switch {
-	case err != nil:
+	f, err := protofield.Fields(answer)
+	if err != nil {
 		return place{}, err
-	case response == failed && (strings.Contains(message, "Namespace not found") || strings.Contains(message, "Policies not found")):
-		return place{}, ErrNoNamespace
-	case response == failed:
-		return place{}, explain(code, message)
 	}
-	found.another = response == redirect
+	if f[response].Number == failed {
+		text := string(f[message].Text)
+		if strings.Contains(text, "Namespace not found") || strings.Contains(text, "Policies not found") {
+			return place{}, ErrNoNamespace
+		}
+		return place{}, explain(f[code].Number, f[message].Text)
+	}
+	found := place{
+		another: f[response].Number == redirect, through: f[proxied].Number != 0, sure: f[authoritative].Number != 0,
+	}
+	address := string(f[plain].Text)
 	if secured {
-		plain = overTLS
+		address = string(f[overTLS].Text)
 	}
-	if u, err := url.Parse(plain); err == nil && u.Port() != "" {
+	if u, err := url.Parse(address); err == nil && u.Port() != "" {
 		found.address = net.JoinHostPort(u.Hostname(), u.Port())
 	} else if !found.through {
-		return place{}, fmt.Errorf("the broker that serves the topic has no address to connect to, %q", plain)
+		return place{}, fmt.Errorf("the broker that serves the topic has no address to connect to, %q", address)
 	}
 	return found, nil
 }

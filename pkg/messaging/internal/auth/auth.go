@@ -19,6 +19,10 @@ var (
 	ErrTLS            = errors.New("messaging: TLS failed")
 )
 
+// Credentials are what the client proves itself with. Tokens and certificates are asked for at
+// every request and connection.
+type Credentials = auth.Provider
+
 // Method is at most one way of authenticating. The fields mean what those of messaging.Auth mean.
 type Method struct {
 	Token             secret.String
@@ -30,7 +34,7 @@ type Method struct {
 // Provider makes the underlying client's provider of credentials, nil for none. timeout bounds each
 // request to an issuer of tokens. A token that faults hears to be refused is not used again where
 // tokens are issued.
-func (m Method) Provider(timeout time.Duration, faults *Faults) (auth.Provider, error) {
+func (m Method) Provider(timeout time.Duration, faults *Faults) (Credentials, error) {
 	switch {
 	case m.Token != "":
 		return auth.NewAuthenticationToken(strings.TrimSpace(m.Token.Reveal())), nil

@@ -32,3 +32,19 @@ func Each(data []byte, use func(protowire.Number, uint64, []byte) error) error {
 	}
 	return nil
 }
+
+// Value is a field's number or text.
+type Value struct {
+	Number uint64
+	Text   []byte
+}
+
+// Fields returns the last value of each field. With an error it holds those before the fault.
+func Fields(data []byte) (map[protowire.Number]Value, error) {
+	fields := make(map[protowire.Number]Value)
+	err := Each(data, func(field protowire.Number, v uint64, text []byte) error {
+		fields[field] = Value{v, text}
+		return nil
+	})
+	return fields, err
+}

@@ -5,11 +5,10 @@ import (
 	"sync"
 )
 
-// MaxSubjects bounds what [Changes] remembers: subjects may come and go under new names.
-const MaxSubjects = 256
+const maxSubjects = 256
 
 // Changes lets a line about a subject pass when it differs from the line before it. It remembers
-// [MaxSubjects] subjects and forgets the oldest: a line about that one passes again. The zero
+// 256 subjects and forgets the oldest: a line about that one passes again. The zero
 // Changes is ready to use. It is safe for concurrent use.
 type Changes struct {
 	mu    sync.Mutex
@@ -32,7 +31,7 @@ func (c *Changes) Allow(subject, text string) bool {
 	if known {
 		return true
 	}
-	if len(c.order) == MaxSubjects {
+	if len(c.order) == maxSubjects {
 		delete(c.said, c.order[0])
 		c.order = slices.Delete(c.order, 0, 1)
 	}

@@ -23,7 +23,7 @@ func TestChangesPassALineThatSaysSomethingElse(t *testing.T) {
 
 func TestChangesForgetTheOldestSubject(t *testing.T) {
 	var lines throttle.Changes
-	for i := range throttle.MaxSubjects + 1 {
+	for i := range 256 + 1 {
 		require.True(t, lines.Allow(strconv.Itoa(i), "down"))
 	}
 	require.False(t, lines.Allow("1", "down"), "remembered")

@@ -6,10 +6,9 @@ import (
 	"time"
 )
 
-// Every is the interval in which one line passes.
-const Every = time.Second
+const every = time.Second
 
-// Throttle lets one line pass per [Every] and counts those that it suppressed. The zero Throttle
+// Throttle lets one line pass per second and counts those that it suppressed. The zero Throttle
 // is ready to use. It is safe for concurrent use.
 type Throttle struct {
 	mu         sync.Mutex
@@ -23,7 +22,7 @@ func (t *Throttle) Allow() (suppressed int, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	if now.Sub(t.last) < Every {
+	if now.Sub(t.last) < every {
 		t.suppressed++
 		return 0, false
 	}

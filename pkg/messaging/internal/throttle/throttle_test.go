@@ -20,7 +20,7 @@ func TestOneLinePassesPerInterval(t *testing.T) {
 			_, ok = lines.Allow()
 			require.False(t, ok)
 		}
-		time.Sleep(throttle.Every)
+		time.Sleep(time.Second)
 		suppressed, ok = lines.Allow()
 		require.True(t, ok)
 		require.Equal(t, 3, suppressed)

@@ -457,13 +457,6 @@ func (t SubscriptionType) raw() pulsar.SubscriptionType {
 	}
 }
 
-func (a StartAt) raw() pulsar.SubscriptionInitialPosition {
-	if a == StartLatest {
-		return pulsar.SubscriptionPositionLatest
-	}
-	return pulsar.SubscriptionPositionEarliest
-}
-
 // logEnd says once why a session ended, when that was not asked for.
 func (r *run) logEnd(s *session, reason string) {
 	if cause := s.closedByBroker(); cause != nil {

@@ -2,6 +2,8 @@ package messaging
 
 import (
 	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
 )
 
 // Position is a place in a topic, from which a subscription or a [Reader] goes on. The zero
@@ -48,3 +50,10 @@ const (
 	// StartLatest begins with what is published after subscribing, or opening.
 	StartLatest StartAt = "latest"
 )
+
+func (a StartAt) raw() pulsar.SubscriptionInitialPosition {
+	if a == StartLatest {
+		return pulsar.SubscriptionPositionLatest
+	}
+	return pulsar.SubscriptionPositionEarliest
+}

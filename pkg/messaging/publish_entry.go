@@ -21,7 +21,7 @@ type entryIDs struct {
 	rest int64
 }
 
-// publishEntry stores rs as one entry, so that all of them are stored or none, and waits
+// StoreEntry stores rs as one entry, so that all of them are stored or none, and waits
 // for that. The id is the last record's; if it is [MessageID.Deduplicated] the broker
 // has an entry of the same sequence id already, and dropped this one. Without ids the records
 // have their own.
@@ -42,7 +42,7 @@ type entryIDs struct {
 // when a connection breaks and another takes its place at the same time: its handler of
 // receipts looks at the head of its queue and removes the head in two steps, and the
 // requests that both then answer come from a pool and may be other messages' already.
-func (p *Publisher) publishEntry(ctx context.Context, ids *entryIDs, rs ...*Record) (MessageID, error) {
+func StoreEntry(ctx context.Context, p *Publisher, ids *entryIDs, rs ...*Record) (MessageID, error) {
 	if len(rs) == 0 {
 		return MessageID{}, nil
 	}

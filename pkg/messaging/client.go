@@ -8,19 +8,24 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/adminapi"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/ask"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/auth"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/cluster"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/consume"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/read"
 )
 
 // Client is the connection to one Pulsar cluster. It keeps separate connections for
 // publishing and for consuming, so that neither can hold up the other. It is safe for concurrent
 // use.
 type Client struct {
-	cluster    *Cluster
-	admin      *API
-	readers    *Readers
-	publishers *Publishers
-	consumers  *Consumers
+	cluster    *cluster.Cluster
+	admin      *adminapi.API
+	readers    *read.Readers
+	publishers *publish.Publishers
+	consumers  *consume.Consumers
 
 	broker func() (ask.Broker, error) // whom Try… asks
 }
@@ -43,11 +48,11 @@ func WithRegisterer(reg prometheus.Registerer) Option { return func(o *options) 
 // Dial prepares a client. It fails on a bad configuration only: connections are
 // made when first needed, and made again whenever they break, so a cluster that
 // is unavailable is not an error here. Close the client when done.
-func Dial(ctx context.Context, cfg Config, opts ...Option) (*Client, error) {
+func Dial(ctx context.Context, cfg cluster.Config, opts ...Option) (*Client, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	cfg = cfg.withDefaults()
+	cfg = cfg.WithDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("messaging: %w", err)
 	}
@@ -56,18 +61,18 @@ func Dial(ctx context.Context, cfg Config, opts ...Option) (*Client, error) {
 		opt(&o)
 	}
 	log := o.log.Named("messaging")
-	cluster, err := OpenCluster(cfg, log, o.reg)
+	cluster, err := cluster.OpenCluster(cfg, log, o.reg)
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{cluster: cluster, broker: func() (ask.Broker, error) { return newBroker(cfg, auth.NewFaults(log)) }}
-	if c.admin, err = NewAPI(cluster, cfg); err != nil {
+	c := &Client{cluster: cluster, broker: func() (ask.Broker, error) { return cluster.NewBroker(cfg, auth.NewFaults(log)) }}
+	if c.admin, err = adminapi.NewAPI(cluster, cfg); err != nil {
 		_ = cluster.Disconnect(ctx)
 		return nil, err
 	}
-	c.readers = NewReaders(cluster, o.reg)
-	c.publishers = NewPublishers(cluster, c.readers, o.reg)
-	c.consumers = NewConsumers(cluster, c.admin, c.publishers, o.reg)
+	c.readers = read.NewReaders(cluster, o.reg)
+	c.publishers = publish.NewPublishers(cluster, c.readers, o.reg)
+	c.consumers = consume.NewConsumers(cluster, c.admin, c.publishers, o.reg)
 	return c, nil
 }
 

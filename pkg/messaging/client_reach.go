@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"net"
 	"os"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/cluster"
 )
 
 // reachTopic is a partition's name: a broker that creates missing topics does not create one
@@ -17,11 +20,11 @@ const reachTopic = "persistent://public/default/aviary-reach-partition-0"
 // such topic, or that this client may not know: that the cluster is there and has let the client
 // in is what it says, not what the client may do. It is safe for concurrent use.
 func (c *Client) Reach(ctx context.Context) error {
-	ctx, done := eitherEnds(ctx, c.cluster.life)
+	ctx, done := clientquirks.EitherEnds(ctx, c.cluster.Life)
 	defer done()
-	err := insist(ctx, c.cluster.log, func() error {
-		_, err := callWithTimeout(ctx, c.cluster, func() ([]string, error) { return c.cluster.producers.TopicPartitions(reachTopic) }, nil)
-		if err != nil && (permanent(err) || openingFailure(err, false) != nil) {
+	err := cluster.Insist(ctx, c.cluster.Log, func() error {
+		_, err := cluster.CallWithTimeout(ctx, c.cluster, func() ([]string, error) { return c.cluster.Producers.TopicPartitions(reachTopic) }, nil)
+		if err != nil && (clientquirks.Permanent(err) || cluster.OpeningFailure(err, false) != nil) {
 			err = nil // an answer all the same
 		}
 		return err
@@ -37,7 +40,7 @@ func (c *Client) Reach(ctx context.Context) error {
 // next ones. The text has no addresses: it is fit for those who may not know them. It is safe for
 // concurrent use, and does not wait.
 func (c *Client) Unreachable() error {
-	return withoutAddresses(c.cluster.reach.Err())
+	return withoutAddresses(c.cluster.Reach.Err())
 }
 
 // withoutAddresses says what a failure to connect is, without the names and addresses in its text.

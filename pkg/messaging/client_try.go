@@ -7,7 +7,11 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/adminapi"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/ask"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/cluster"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
 
@@ -31,18 +35,18 @@ func (c *Client) TryConnect(ctx context.Context) error {
 // whether the topic exists.
 func (c *Client) TryPublish(ctx context.Context, topic string) error {
 	return c.tryTopic(ctx, "publish to "+topic, topic, func(partition string) error {
-		raw, err := c.cluster.producers.CreateProducer(pulsar.ProducerOptions{
+		raw, err := c.cluster.Producers.CreateProducer(pulsar.ProducerOptions{
 			Topic: partition, DisableBatching: true, MaxReconnectToBroker: new(uint), SendTimeout: -1,
 		})
 		if err == nil {
 			raw.Close()
 			return nil
 		}
-		switch final := openingFailure(err, true); {
+		switch final := cluster.OpeningFailure(err, true); {
 		case final != nil:
 			return final
-		case classify(err) == terminated:
-			return fmt.Errorf("%w: %w", ErrTopicTerminated, err)
+		case clientquirks.Classify(err) == clientquirks.Terminated:
+			return fmt.Errorf("%w: %w", record.ErrTopicTerminated, err)
 		default:
 			return err
 		}
@@ -54,14 +58,14 @@ func (c *Client) TryPublish(ctx context.Context, topic string) error {
 // is touched. The errors are those of [Client.TryPublish].
 func (c *Client) TryConsume(ctx context.Context, topic string) error {
 	return c.tryTopic(ctx, "consume from "+topic, topic, func(partition string) error {
-		raw, err := c.cluster.consumers.CreateReader(pulsar.ReaderOptions{
-			Topic: partition, StartMessageID: pulsar.LatestMessageID(), ReceiverQueueSize: 1, BackoffPolicyFunc: newBackoff,
+		raw, err := c.cluster.Consumers.CreateReader(pulsar.ReaderOptions{
+			Topic: partition, StartMessageID: pulsar.LatestMessageID(), ReceiverQueueSize: 1, BackoffPolicyFunc: clientquirks.NewBackoff,
 		})
 		if err == nil {
 			raw.Close()
 			return nil
 		}
-		if final := openingFailure(err, false); final != nil {
+		if final := cluster.OpeningFailure(err, false); final != nil {
 			return final
 		}
 		return err
@@ -84,7 +88,7 @@ func (c *Client) tryTopic(ctx context.Context, what, topic string, try func(part
 		if partitions > 0 {
 			name = topicname.Partition(name, 0)
 		}
-		_, err := callUntil(ctx, func() (none struct{}, err error) { return none, try(name) }, nil)
+		_, err := clientquirks.CallUntil(ctx, func() (none struct{}, err error) { return none, try(name) }, nil)
 		return err
 	})
 }
@@ -95,21 +99,21 @@ func (c *Client) tryExisting(
 	ctx context.Context, what, topic string, try func(ctx context.Context, name string, partitions int) error,
 ) error {
 	return c.try(ctx, what, func(ctx context.Context, b ask.Broker) error {
-		if !ValidTopic(topic) {
-			return fmt.Errorf("%w: %q", ErrInvalidTopic, topic)
+		if !record.ValidTopic(topic) {
+			return fmt.Errorf("%w: %q", record.ErrInvalidTopic, topic)
 		}
-		name := fullTopicName(topic)
+		name := record.FullTopicName(topic)
 		partitions, err := b.Partitions(ctx, name)
 		if errors.Is(err, ask.ErrOld) {
-			if partitions, err = c.admin.Topic(topic).Partitions(ctx); errors.Is(err, ErrNoAdminURL) {
+			if partitions, err = c.admin.Topic(topic).Partitions(ctx); errors.Is(err, adminapi.ErrNoAdminURL) {
 				err = fmt.Errorf("%w: %w", ask.ErrOld, err)
 			}
 		}
 		switch {
 		case errors.Is(err, ask.ErrNotFound):
 			return tryMissing(ctx, b, name, err)
-		case errors.Is(err, ErrNotFound):
-			return fmt.Errorf("%w: %w", ErrTopicNotFound, err)
+		case errors.Is(err, adminapi.ErrNotFound):
+			return fmt.Errorf("%w: %w", record.ErrTopicNotFound, err)
 		case err != nil:
 			return err
 		}
@@ -123,20 +127,20 @@ func (c *Client) tryExisting(
 func tryMissing(ctx context.Context, b ask.Broker, name string, missing error) error {
 	switch err := b.Serving(ctx, name); {
 	case errors.Is(err, ask.ErrNoNamespace):
-		return fmt.Errorf("%w: %w", ErrTopicNotFound, ErrNamespaceNotFound)
+		return fmt.Errorf("%w: %w", record.ErrTopicNotFound, record.ErrNamespaceNotFound)
 	case err != nil:
 		return err
 	default:
-		return fmt.Errorf("%w: %w", ErrTopicNotFound, missing)
+		return fmt.Errorf("%w: %w", record.ErrTopicNotFound, missing)
 	}
 }
 
 func (c *Client) try(ctx context.Context, what string, try func(context.Context, ask.Broker) error) error {
-	if err := c.cluster.enter(); err != nil {
+	if err := c.cluster.Enter(); err != nil {
 		return err
 	}
-	defer c.cluster.leave()
-	ctx, end := eitherEnds(ctx, c.cluster.life)
+	defer c.cluster.Leave()
+	ctx, end := clientquirks.EitherEnds(ctx, c.cluster.Life)
 	defer end()
 	b, err := c.broker()
 	if err == nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
 	"github.com/aviaryhq/aviary/test/wire"
 )
 

@@ -8,12 +8,12 @@ func WrongChecksum() []byte { return []byte{0x0e, 0x01, 0, 0, 0, 0, 0, 0, 0, 2, 
 // HurryReaders divides the time for which the client's readers, and Last, wait. It is called before
 // there are any.
 func (c *Client) HurryReaders(by time.Duration) {
-	w := &c.readers.waits
-	for _, d := range []*time.Duration{&w.ask, &w.prompt, &w.nothing, &w.quiet, &w.unshown} {
+	w := &c.readers.Waits
+	for _, d := range []*time.Duration{&w.Ask, &w.Prompt, &w.Nothing, &w.Quiet, &w.Unshown} {
 		*d /= by
 	}
 }
 
 // SetResubscribeForChunks sets how soon c's sessions begin again after a message in chunks was
 // given up.
-func SetResubscribeForChunks(c *Client, d time.Duration) { c.consumers.resubscribeForChunks = d }
+func SetResubscribeForChunks(c *Client, d time.Duration) { c.consumers.ResubscribeForChunks = d }

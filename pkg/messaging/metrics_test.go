@@ -7,15 +7,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/consume"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/read"
 )
 
 // Counters that alerts watch are there before they count anything: the first failure is a rise from
 // 0, which rate() and increase() see.
 func TestCountersAreThereFromTheStart(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	newConsumerMetrics(reg).of("s")
-	newPublisherMetrics(reg).of("p")
-	newReaderMetrics(reg).of("r")
+	consume.NewMetrics(reg).Of("s")
+	publish.NewMetrics(reg).Of("p")
+	read.NewMetrics(reg).Of("r")
 	for name, reasons := range map[string]int{
 		"aviary_messaging_failed_copies_total": 5, "aviary_messaging_resubscribes_total": 11, "aviary_messaging_producers_recreated_total": 9,
 		"aviary_messaging_unreadable_messages_total": 3,
@@ -30,9 +34,9 @@ func TestCountersAreThereFromTheStart(t *testing.T) {
 // The names and help texts are as Prometheus wants them (promtool check metrics).
 func TestMetricsAreWellNamed(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	newConsumerMetrics(reg).of("s")
-	newPublisherMetrics(reg).of("p")
-	newReaderMetrics(reg).of("r")
+	consume.NewMetrics(reg).Of("s")
+	publish.NewMetrics(reg).Of("p")
+	read.NewMetrics(reg).Of("r")
 	problems, err := testutil.GatherAndLint(reg)
 	require.NoError(t, err)
 	assert.Empty(t, problems)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
 	"github.com/aviaryhq/aviary/test/stack"
 	"github.com/aviaryhq/aviary/test/wire"
 )

@@ -10,6 +10,9 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/cluster"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/read"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 	"github.com/aviaryhq/aviary/test/wire"
 )
 
@@ -61,18 +64,18 @@ func TestReadToEndWaitsForLateMessages(t *testing.T) {
 				s.Publish(topic, wire.Message{Payload: []byte(strconv.Itoa(i))})
 			}
 			s.PublishRaw(topic, WrongChecksum(), 1)
-			client, err := Dial(t.Context(), Config{URL: s.URL()})
+			client, err := Dial(t.Context(), cluster.Config{URL: s.URL()})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, client.Close(context.Background())) }()
 			client.HurryReaders(hurry)
 			until := make(chan struct{})
 			left := new(atomic.Int32)
 			left.Store(shown)
-			client.cluster.consumers = lateClient{client.cluster.consumers, left, until}
+			client.cluster.Consumers = lateClient{client.cluster.Consumers, left, until}
 			time.AfterFunc(late, func() { close(until) })
-			r, err := client.Reader(t.Context(), ReaderConfig{Topic: topic})
+			r, err := client.Reader(t.Context(), read.ReaderConfig{Topic: topic})
 			require.NoError(t, err)
-			n, err := r.ReadToEnd(t.Context(), func(context.Context, *Delivery) error { return nil })
+			n, err := r.ReadToEnd(t.Context(), func(context.Context, *record.Delivery) error { return nil })
 			require.NoError(t, err)
 			require.Equal(t, 50, n)
 			select {

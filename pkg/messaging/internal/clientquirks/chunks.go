@@ -1,0 +1,9 @@
+package clientquirks
+
+import "time"
+
+// ChunksExpire is how long the underlying client waits for the rest of a chunked message, whose
+// chunks it then forgets, and a consumer's acknowledges. Of each chunked message it keeps a
+// goroutine as long, and with it what the consumer had received, also behind its end: nothing
+// stops that.
+const ChunksExpire = 10 * time.Minute

@@ -1,0 +1,73 @@
+package cluster
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/auth"
+)
+
+var (
+	// ErrAuthentication is in the reason of a failure when a broker, or the issuer of
+	// tokens, refused the client's credentials, or they could not be read. Publishers
+	// and consumers keep trying: credentials are rotated.
+	ErrAuthentication = auth.ErrAuthentication
+	// ErrAuthorization is in the reason of a failure when the broker knows who the
+	// client is and does not permit what it asks for.
+	ErrAuthorization = auth.ErrAuthorization
+	// ErrTLS is in the reason of a failure when client and broker did not accept one
+	// another's certificates.
+	ErrTLS = auth.ErrTLS
+)
+
+// dialRaw makes the underlying client with the transport and the authentication
+// that cfg asks for; options holds the rest. Credentials are read here once, so
+// that broken files are found now, and again at every connection.
+func (c Config) dialRaw(options pulsar.ClientOptions, f *auth.Faults) (pulsar.Client, error) {
+	if p, err := c.Auth.method().Provider(c.ConnectTimeout, f); err != nil {
+		return nil, fmt.Errorf("auth: %w", err)
+	} else if p != nil {
+		options.Authentication = p
+	}
+	options.TLSTrustCertsFilePath = c.TLS.CAFile
+	options.TLSAllowInsecureConnection = c.TLS.Insecure
+	options.TLSMinVersion = tls.VersionTLS12
+	// Not the switch it seems to be: set, every broker's certificate must be for the
+	// first host of the URL (pulsar-client-go v0.21.0 client_impl.go, ServerName:
+	// hostName), which refuses the other hosts and the brokers that lookups lead to,
+	// and accepts the first host's certificate from each of them. Unset, crypto/tls
+	// verifies the name of the host that is dialed.
+	options.TLSValidateHostname = false
+	options.Logger = f.Logger(options.Logger)
+	raw, err := pulsar.NewClient(options)
+	if err != nil {
+		return nil, err
+	}
+	return f.Explain(raw), nil
+}
+
+// access returns the credentials (nil: none) and the certificates to trust (nil: the system's).
+func (c Config) access(f *auth.Faults) (auth.Credentials, *x509.CertPool, error) {
+	credentials, err := c.Auth.method().Provider(c.ConnectTimeout, f)
+	if err != nil {
+		return nil, nil, fmt.Errorf("messaging: auth: %w", err)
+	}
+	if c.TLS.CAFile == "" {
+		return credentials, nil, nil
+	}
+	trusted, err := auth.ReadCA(c.TLS.CAFile)
+	if err != nil {
+		return nil, nil, fmt.Errorf("messaging: tls.ca_file: %w", err)
+	}
+	return credentials, trusted, nil
+}
+
+func (a Auth) method() auth.Method {
+	return auth.Method{
+		Token: a.Token, TokenFile: a.TokenFile, CertFile: a.CertFile, KeyFile: a.KeyFile,
+		OAuth2: auth.OAuth2(a.OAuth2),
+	}
+}

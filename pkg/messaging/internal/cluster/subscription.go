@@ -1,0 +1,113 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
+)
+
+// EnsureSubscription sees to it that topic has the durable subscription of that name, on each of
+// its partitions: what is published from at on waits for its consumers. A topic that is missing is
+// created by brokers that do so. A subscription that exists stays as it is. It is for what
+// [Subscription.Create] does where the admin API cannot be reached: it connects a consumer to each
+// partition and closes it at once, without receiving anything.
+//
+// It tries once, until ctx ends or the client is closed. After an error some of the partitions may
+// have the subscription.
+func (c *Cluster) EnsureSubscription(ctx context.Context, topic, subscription string, at record.StartAt) error {
+	if err := c.Enter(); err != nil {
+		return err
+	}
+	defer c.Leave()
+	ctx, done := clientquirks.EitherEnds(ctx, c.Life)
+	defer done()
+	err := func() error {
+		if subscription == "" {
+			return errors.New("the subscription must have a name")
+		}
+		if !record.ValidTopic(topic) {
+			return fmt.Errorf("%w: %q", record.ErrInvalidTopic, topic)
+		}
+		if err := record.Keeps(topic); err != nil {
+			return err
+		}
+		position := pulsar.SubscriptionPositionEarliest
+		switch at {
+		case record.StartEarliest, "":
+		case record.StartLatest:
+			position = pulsar.SubscriptionPositionLatest
+		default:
+			return fmt.Errorf("it must begin at %s or %s, got %q", record.StartEarliest, record.StartLatest, at)
+		}
+		return c.CreateSubscription(ctx, topic, subscription, position)
+	}()
+	if err != nil {
+		return fmt.Errorf("messaging: subscription %s of %s: %w", subscription, topic, err)
+	}
+	return nil
+}
+
+// CreateSubscription goes through the partitions one after the other, by the connections of
+// publishers: a copy waits for it, and what waits for the copy may keep a consumer's queue full,
+// whose connection reads no further then. The underlying client fills that queue beyond its size
+// when a batch comes again of which a part was acknowledged: it grants permits anew for that part,
+// for which the broker has taken none (consumer_partition.go, skippedMessages).
+func (c *Cluster) CreateSubscription(ctx context.Context, topic, subscription string, at pulsar.SubscriptionInitialPosition) error {
+	partitions, err := CallWithTimeout(ctx, c, func() ([]string, error) {
+		return c.Producers.TopicPartitions(topic)
+	}, nil)
+	for _, partition := range partitions {
+		if err == nil {
+			err = c.ensureSubscriptionOf(ctx, partition, subscription, at)
+		}
+	}
+	return err
+}
+
+// ensureSubscriptionOf is for one partition. The consumer is closed, whenever it comes.
+func (c *Cluster) ensureSubscriptionOf(ctx context.Context, partition, subscription string, at pulsar.SubscriptionInitialPosition) error {
+	_, err := CallWithTimeout(ctx, c, func() (none struct{}, err error) {
+		ch := make(chan pulsar.ConsumerMessage)
+		raw, err := c.Producers.Subscribe(pulsar.ConsumerOptions{
+			Topic: partition, SubscriptionName: subscription, Type: pulsar.Shared, ReceiverQueueSize: 1,
+			SubscriptionInitialPosition: at, BackOffPolicyFunc: clientquirks.NewBackoff, MessageChannel: ch,
+		})
+		if err == nil {
+			clientquirks.CloseReceiving(raw, ch)
+		}
+		return none, err
+	}, nil)
+	if err != nil && subscriptionExists(err) {
+		return nil
+	}
+	return err
+}
+
+// subscriptionExists reports whether a broker refused a consumer because others of another kind
+// have the subscription.
+func subscriptionExists(err error) bool {
+	return clientquirks.CloseReason(err) == "busy" || strings.Contains(err.Error(), "Subscription is of different type")
+}
+
+// Partitions returns the names of the topics that make up topic: its own for one without
+// partitions, which a broker that may creates when it is missing. It tries once, until
+// ctx ends.
+func (c *Cluster) Partitions(ctx context.Context, topic string) ([]string, error) {
+	if err := c.Enter(); err != nil {
+		return nil, err
+	}
+	topics, err := clientquirks.CallUntil(ctx, func() ([]string, error) {
+		defer c.Leave()
+		return c.Producers.TopicPartitions(topic)
+	}, nil)
+	if err != nil {
+		return nil, fmt.Errorf("messaging: partitions of %s: %w", topic, err)
+	}
+	return topics, nil
+}

@@ -1,0 +1,218 @@
+package consume
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/retry"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/schedule"
+)
+
+// AsyncHandler takes one message over. Its verdict is given later, by [PendingDelivery.Complete],
+// from any goroutine. Calls follow [ConsumerConfig].Order: the next message of a key or a
+// partition, or of all, is handed over as soon as the call for the one before has returned, whether
+// that has its verdict or not. The AsyncHandler may block: then its key, its partition, or all
+// wait, and further messages are received up to the configured bounds only. Up to Concurrency calls
+// run at once.
+//
+// ctx is as with [Handler]. A panic counts as an error given as the verdict, unless a verdict was
+// given before.
+type AsyncHandler func(ctx context.Context, d *record.Delivery, p PendingDelivery)
+
+// PendingDelivery is one attempt at a message whose verdict is not given yet. It is a value:
+// thousands of them cost no goroutine and no allocation. The zero PendingDelivery is of no message.
+type PendingDelivery struct {
+	t       *task
+	attempt uint32
+}
+
+// Complete gives the verdict, as a [Handler] does by what it returns. It may be called from any
+// goroutine, also before the AsyncHandler returned, and never blocks. It must be called once for
+// each call of the AsyncHandler. Further calls have no effect, also when the message has been
+// handed over again meanwhile. Calls after the delivery became void (the subscription's session
+// ended, or RunAsync returned) have no effect either.
+//
+// After an error the message is handed over again, or goes where the verdict says, as with
+// [Consumer.Run], but those behind it have been handed over meanwhile: whoever needs order repeats
+// by itself. An error that is no [Reject] while the consumer stops leaves the message to the next
+// consumer.
+func (p PendingDelivery) Complete(err error) {
+	if p.t == nil || !p.t.claim(p.attempt) {
+		return
+	}
+	p.t.verdict = err
+	if p.t.pending.Or(pendingCompleted)&pendingReturned != 0 {
+		p.t.session.completions.add(p.t)
+	}
+}
+
+// The states of an attempt that was handed over, in the low bits of task.pending; the attempt's
+// number is above them. Whoever sets pendingClaimed is the one who ends the attempt. It goes to the
+// run's completionQueue once it has both a verdict and no AsyncHandler inside it any more, so that
+// nothing else need know of the difference.
+const (
+	pendingClaimed   = 1 << iota // somebody gives the verdict, or has made it void
+	pendingCompleted             // the verdict is there
+	pendingReturned              // the AsyncHandler returned
+
+	pendingBits = iota
+)
+
+// beginAttempt makes earlier attempts' verdicts have no effect, and returns the attempt's number.
+func (d *task) beginAttempt() uint32 {
+	attempt := d.pending.Load()>>pendingBits + 1
+	d.verdict = nil
+	d.pending.Store(attempt << pendingBits)
+	return attempt & (1<<(32-pendingBits) - 1)
+}
+
+// claim makes the caller the one who ends an attempt; false when somebody else is, or the attempt
+// has ended.
+func (d *task) claim(attempt uint32) bool {
+	for {
+		state := d.pending.Load()
+		if state>>pendingBits != attempt || state&pendingClaimed != 0 {
+			return false
+		}
+		if d.pending.CompareAndSwap(state, state|pendingClaimed) {
+			return true
+		}
+	}
+}
+
+// RunAsync is [Consumer.Run] for verdicts that are given later: see [AsyncHandler].
+// What has no verdict counts against PrefetchMessages and PrefetchBytes, and is logged and counted
+// as stuck after StuckAfter. Errors are those of Run.
+//
+// When ctx ends nothing more is handed over, and RunAsync returns once all that was
+// has its verdict, or StopTimeout has passed: the rest is left unacknowledged. When
+// the broker ends the session, what has no verdict is void at once, and is delivered
+// again by the next session.
+func (c *Consumer) RunAsync(ctx context.Context, h AsyncHandler) error {
+	if h == nil {
+		return errNilHandler
+	}
+	r, err := c.begin(func(context.Context, *record.Delivery) error { return nil }, true)
+	if err != nil {
+		return err
+	}
+	defer c.end()
+	r.async = h
+	r.completions = &completionQueue{wake: make(chan struct{}, 1)}
+	return r.do(ctx)
+}
+
+// completionQueue takes verdicts from whoever gives them to the goroutine that carries
+// them out. It is bounded by what is unfinished.
+type completionQueue struct {
+	mu    sync.Mutex
+	list  []*task
+	spare []*task
+	wake  chan struct{}
+}
+
+func (q *completionQueue) add(t *task) {
+	q.mu.Lock()
+	first := len(q.list) == 0
+	q.list = append(q.list, t)
+	q.mu.Unlock()
+	if first {
+		select {
+		case q.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// take returns all that came since the last call. It is valid until the next one.
+func (q *completionQueue) take() []*task {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	got := q.list
+	clear(q.spare)
+	q.list, q.spare = q.spare[:0], got
+	return got
+}
+
+// hand hands d over and notes that the AsyncHandler has returned, so that the next
+// delivery of its order may start.
+func (r *run) hand(w *worker, d *task) {
+	attempt := d.beginAttempt()
+	d.handed.Store(time.Now().UnixNano())
+	r.callAsync(d, PendingDelivery{d, attempt})
+	w.HandlerReturned(&d.Item)
+	switch {
+	case d.pending.Or(pendingReturned)&pendingCompleted != 0:
+		d.session.completions.add(d)
+	case d.session.over() && !r.stopping() && d.claim(attempt):
+		r.failed.note(d)
+		w.finish(d) // its session ended meanwhile: see voidPending
+	}
+}
+
+func (r *run) callAsync(d *task, p PendingDelivery) {
+	defer func() {
+		if v := recover(); v != nil {
+			p.Complete(r.panicked(d, v))
+		}
+	}()
+	r.async(r.handlerContext(d), d.Delivery, p)
+}
+
+// completeRun is how many completions are carried out before their room is given to others.
+const completeRun = 256
+
+// completeLate carries out the verdicts of the completionQueue until ended is closed and none
+// is left.
+func (r *run) completeLate(ended <-chan struct{}) {
+	w := new(worker) // none of the scheduler's: it only ends deliveries
+	for over := false; !over; {
+		select {
+		case <-r.completions.wake:
+		case <-ended:
+			over = true
+		}
+		for i, d := range r.completions.take() {
+			switch {
+			case d.verdict == nil:
+				r.complete(w, d, nil)
+			case r.stopping() && !r.rejected(d):
+				w.finish(d)
+			default:
+				r.sched.EndReturned(r.schedulerWorkers())
+				r.complete(w, d, d.verdict)
+			}
+			if i%completeRun == completeRun-1 {
+				r.sched.EndFinished(&w.Worker)
+			}
+		}
+		r.sched.EndFinished(&w.Worker)
+		r.count(w)
+	}
+}
+
+// rejected reports whether d's verdict is a Reject. A verdict whose own methods panic is not.
+func (r *run) rejected(d *task) (yes bool) {
+	defer func() {
+		if v := recover(); v != nil {
+			_ = r.panicked(d, v)
+		}
+	}()
+	return retry.IsReject(d.verdict)
+}
+
+// voidPending makes void what was handed over in a session that is over and has no
+// verdict. What an AsyncHandler is still inside of, hand looks after.
+func (r *run) voidPending(s *session) {
+	r.sched.Void(&s.Group, func(it *schedule.Item) bool {
+		d := taskOf(it)
+		state := d.pending.Load()
+		if state&pendingReturned == 0 || !d.claim(state>>pendingBits) {
+			return false
+		}
+		r.failed.note(d)
+		return true
+	})
+}

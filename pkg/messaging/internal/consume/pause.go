@@ -1,0 +1,81 @@
+package consume
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
+)
+
+// pauses are the sources that a consumer does not receive from at present.
+type pauses struct {
+	begun atomic.Uint64 // calls of Pause
+
+	mu sync.Mutex
+	by map[string]chan struct{} // by source; closed by resume
+}
+
+// Pause stops receiving from topics, each one of [ConsumerConfig].Topics, or Pattern itself; from
+// all of them and from the retry topic when none is named. Single topics of a pattern cannot be
+// paused, and other names have no effect. With a name the retry topic goes on: name Retry.Topic,
+// too, to pause further attempts.
+//
+// Messages that were taken over before are still handled, and those held for another attempt get
+// it. The subscriptions stay, with their partitions: what is published meanwhile waits at the
+// brokers, and up to PrefetchMessages more wait here, received and not handled. On a Shared or
+// Key_Shared subscription no other consumer gets these; end Run to give them back.
+//
+// A pause lasts over further calls of Run, until Resume. Drain does not get what is paused: it ends
+// after DrainIdle. Pausing twice is as pausing once. Pause may be called from any goroutine, at any
+// time.
+func (c *Consumer) Pause(topics ...string) {
+	c.pauses.mu.Lock()
+	defer c.pauses.mu.Unlock()
+	if c.pauses.by == nil {
+		c.pauses.by = make(map[string]chan struct{})
+	}
+	for _, name := range c.sourceNames(topics) {
+		if c.pauses.by[name] == nil {
+			c.pauses.by[name] = make(chan struct{})
+		}
+	}
+	c.pauses.begun.Add(1)
+}
+
+// Resume ends what Pause began, for the topics named, or for all and the retry topic. It may be
+// called from any goroutine, at any time.
+func (c *Consumer) Resume(topics ...string) {
+	c.pauses.mu.Lock()
+	defer c.pauses.mu.Unlock()
+	for _, name := range c.sourceNames(topics) {
+		if resumed := c.pauses.by[name]; resumed != nil {
+			close(resumed)
+			delete(c.pauses.by, name)
+		}
+	}
+}
+
+// Paused reports whether Pause was called for topic (a name as Pause takes it), and Resume was not
+// called since.
+func (c *Consumer) Paused(topic string) bool { return c.pauses.of(record.FullTopicName(topic)) != nil }
+
+// of returns a channel that is closed when the source is resumed, nil when it is not paused.
+func (p *pauses) of(source string) <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.by[source]
+}
+
+// sourceNames completes the names of topics; all sources when there are none.
+func (c *Consumer) sourceNames(topics []string) []string {
+	var names []string
+	for _, topic := range topics {
+		names = append(names, record.FullTopicName(topic))
+	}
+	if len(topics) == 0 {
+		for _, src := range c.cfg.sources() {
+			names = append(names, src.String())
+		}
+	}
+	return names
+}

@@ -1,0 +1,39 @@
+package consume
+
+import (
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/schedule"
+)
+
+// What waits for use again keeps nothing in memory but itself, and there is a bound to it.
+func TestTaskPoolKeepsNoMessages(t *testing.T) {
+	var p taskPool
+	var ended []*schedule.Item
+	for i := range 2 * maxPooled {
+		d := &task{Delivery: &record.Delivery{Payload: make([]byte, 10)}, entry: new(entry), simple: i%4 != 0}
+		d.Owner, d.Group = d, new(schedule.Group)
+		ended = append(ended, &d.Item)
+	}
+	p.give(ended)
+	require.Len(t, p.free, maxPooled)
+	spare := spareTasks{pool: &p}
+	for range maxPooled + 10 {
+		d := spare.next()
+		require.Nil(t, d.Delivery)
+		require.Nil(t, d.entry)
+		require.Nil(t, d.Group)
+		require.False(t, d.simple)
+	}
+	require.Empty(t, p.free)
+}
+
+func TestSlabsFillTheAllocatorsClass(t *testing.T) {
+	const class = 8 << 10
+	require.LessOrEqual(t, record.SlabDeliveries*unsafe.Sizeof(record.Delivery{}), uintptr(class-8), "a header of 8 bytes stands before it")
+	require.Greater(t, (record.SlabDeliveries+1)*unsafe.Sizeof(record.Delivery{}), uintptr(class-8))
+}

@@ -1,0 +1,488 @@
+package consume
+
+import (
+	"crypto/rand"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/adminapi"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/budget"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/cluster"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/schedule"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/throttle"
+)
+
+// source is something to subscribe to: one topic, or one pattern.
+type source struct {
+	topic   string
+	pattern string
+	retry   bool // our own retry topic
+}
+
+func (s source) String() string {
+	if s.pattern != "" {
+		return s.pattern
+	}
+	return s.topic
+}
+
+// session is one life of an underlying consumer: from subscribing until it is
+// closed, by us or by the broker. Deliveries know their session, because they can
+// be acknowledged by it only, and are void (delivered again) once it is over.
+type session struct {
+	schedule.Group
+
+	src        source
+	name       string // of all its underlying consumers: brokers divide a topic's partitions by it
+	raw        rawConsumer
+	ch         chan pulsar.ConsumerMessage
+	partitions int
+	queue      int // receive queue length per partition
+	failover   bool
+	sole       bool // the subscription delivers a partition to one consumer at a time
+	ordered    bool // order is kept
+	log        *zap.Logger
+	lines      throttle.Throttle
+
+	// What the underlying consumer holds. Counted where messages arrive, on the
+	// connection's reader goroutine: those in its queue are invisible otherwise.
+	held  atomic.Int64 // messages << heldShift | bytes
+	limit int64
+	heavy chan struct{} // more than limit was held, for a receiver that waits
+	quiet chan struct{} // nothing has arrived for a time, for the same
+
+	gone     chan struct{} // closed when the broker's side ended it
+	goneOnce atomic.Bool
+	cause    error  // set before gone is closed
+	wake     func() // after the group has ended, or is pressed
+
+	arrivals   arrivalLog
+	activities activities
+	owned      ownership
+	dropBefore func(topic string, losses uint32) // gives up what waits from before a loss
+
+	perMessage  bool // messages of a batch are acknowledged one by one
+	ackEvery    time.Duration
+	ackMessages int
+	ackFailed   prometheus.Counter
+
+	unreadable           *prometheus.CounterVec // reason
+	resubscribeForChunks time.Duration          // see waits
+	chunksLost           atomic.Bool            // a message in chunks was given up
+
+	acks struct {
+		mu     sync.Mutex
+		dirty  map[*partition]struct{} // have something to acknowledge
+		timer  *time.Timer
+		closed bool
+		latest atomic.Int64 // when an entry was acknowledged by itself last, Unix nanoseconds; 0: none was
+	}
+
+	completions *completionQueue // the run's
+
+	// The receiving goroutine's own.
+	parts    map[string]*partition // by topic
+	current  *partition            // of the latest message
+	open     int                   // batches received in part
+	dropped  bool                  // take no more: the broker delivers it to the next session
+	slab     record.Slab
+	tasks    spareTasks
+	weights  budget.Weigher
+	pressure budget.Pressure
+	stays    time.Time // until when no longer queue is thought of
+}
+
+// closedByBroker is why the broker ended the session, nil when it did not.
+func (s *session) closedByBroker() error {
+	select {
+	case <-s.gone:
+		return s.cause
+	default:
+		return nil
+	}
+}
+
+// over reports whether deliveries of the session are void.
+func (s *session) over() bool { return s.Over() }
+
+// end makes the session's deliveries void.
+func (s *session) end() {
+	s.Group.End()
+	s.wake()
+}
+
+// partition returns what the session knows of the partition that a message is from.
+func (s *session) partition(topic string) *partition {
+	if s.current != nil && s.current.topic == topic {
+		return s.current
+	}
+	p := s.parts[topic]
+	if p == nil {
+		p = newPartition(s, topic)
+		if s.listens() {
+			p.activity = s.activities.find(topic)
+		}
+		s.parts[topic] = p
+	}
+	s.current = p
+	return p
+}
+
+// leaveToNext ends the session: from the present message on the broker delivers to the next.
+func (s *session) leaveToNext(cause error) {
+	s.dropped = true
+	s.OnConsumerClose(nil, cause)
+}
+
+// leaveLast is called when nothing has arrived for a time.
+func (s *session) leaveLast() {
+	if len(s.ch) > 0 {
+		return
+	}
+	for _, p := range s.parts {
+		p.leaveLast()
+	}
+}
+
+// The underlying client calls these as an interceptor.
+var (
+	_ pulsar.ConsumerInterceptor      = (*session)(nil)
+	_ pulsar.ConsumerCloseInterceptor = (*session)(nil)
+	_ pulsar.ConsumerEventListener    = (*session)(nil)
+)
+
+// BeforeConsume weighs a message that arrives. It runs on the connection's reader
+// goroutine and must not block.
+func (s *session) BeforeConsume(m pulsar.ConsumerMessage) {
+	s.arrivals.note(m.Message)
+	if s.activities.awaited.Load() {
+		s.activities.noteFirst(m.Message)
+	}
+	held := s.held.Add(1<<heldShift + int64(len(m.Payload())+deliveryOverhead))
+	if held&(1<<heldShift-1) > s.limit && s.queue > 1 && s.Press() {
+		select {
+		case s.heavy <- struct{}{}:
+		default:
+		}
+		go s.wake() // takes a lock
+	}
+}
+
+// heldShift leaves a terabyte for the bytes. Both counts are in one word because
+// two goroutines share it for every message.
+const heldShift = 40
+
+// holding is what the underlying consumer holds.
+func (s *session) holding() (messages, bytes int64) {
+	held := s.held.Load()
+	return held >> heldShift, held & (1<<heldShift - 1)
+}
+
+// forget sets the counts to nothing held. The underlying client empties its queue
+// when it reconnects and does not say so, so the counts can only be trusted upwards:
+// they are corrected whenever the queue is known to be empty.
+func (s *session) forget() { s.held.Store(0) }
+
+// taken notes messages that were taken over from the underlying consumer. More may
+// be taken than is counted after a forget.
+func (s *session) taken(messages, bytes int64) {
+	delta := messages<<heldShift + bytes
+	if s.held.Add(-delta) < 0 {
+		s.forget()
+	}
+}
+
+func (s *session) OnAcknowledge(pulsar.Consumer, pulsar.MessageID)        {}
+func (s *session) OnNegativeAcksSend(pulsar.Consumer, []pulsar.MessageID) {}
+
+// OnConsumerClose is called when the underlying consumer gave up: since v0.20 it
+// closes itself when a broker refuses it for good on reconnecting, as with
+// ConsumerBusy, AuthorizationError or TopicNotFound.
+func (s *session) OnConsumerClose(_ pulsar.Consumer, err error) {
+	if err != nil && s.goneOnce.CompareAndSwap(false, true) {
+		s.cause = err
+		close(s.gone)
+		go s.end()
+	}
+}
+
+// subscribe begins a session on src. It returns when subscribed, when that failed,
+// or when the run stops. The underlying call has no context, and a pattern's can hang
+// for good: when a connection breaks while the partitions of a topic are subscribing,
+// those already subscribed wait for a reader that starts only when all are
+// (consumer_impl.go, internalTopicSubscribeToPartitions). So it is given up after
+// several operation timeouts, and a consumer that comes later is closed behind.
+func (r *run) subscribe(src source) (*session, error) {
+	consumers := new(partitionConsumers)
+	s, err := cluster.CallWithTimeout(r.stop, r.c.parent.Cluster, func() (*session, error) { return r.newSession(src, consumers) }, r.giveUp)
+	if err != nil {
+		r.abandon(consumers)
+	}
+	return s, err
+}
+
+// newSession subscribes with a receive queue of the length that the budget allows, to a topic by
+// consumers.
+func (r *run) newSession(src source, consumers *partitionConsumers) (*session, error) {
+	var topics []string
+	if src.pattern == "" {
+		var err error
+		if topics, err = r.c.parent.Consumers.TopicPartitions(src.topic); err != nil {
+			return nil, err
+		}
+		r.notePartitions(src, len(topics))
+	}
+	n, all := r.partitions(src)
+	s := &session{
+		src: src, partitions: n, name: strings.ToLower(rand.Text()),
+		queue: r.queueLength(src, all),
+		limit: r.budget.Limit(n, all),
+		sole:  !src.retry && (r.cfg.Type == Exclusive || r.cfg.Type == Failover), ordered: !src.retry && r.cfg.Order != OrderNone,
+		failover: !src.retry && r.cfg.Type == Failover,
+		log:      r.log,
+		heavy:    make(chan struct{}, 1), quiet: make(chan struct{}, 1), gone: make(chan struct{}),
+		wake: r.sched.Wake, completions: r.completions,
+		perMessage: r.cfg.AckBatchIndex, ackEvery: r.cfg.AckEvery, ackMessages: r.cfg.AckMessages,
+		ackFailed: r.metrics.ackFailed, unreadable: r.metrics.unreadable, resubscribeForChunks: r.c.parent.ResubscribeForChunks,
+		parts: make(map[string]*partition),
+		tasks: spareTasks{pool: &r.tasks},
+	}
+	s.arrivals.connections.Current.Store(1)
+	s.arrivals.channel = budget.ChannelLength(s.queue)
+	s.arrivals.connections.Broken = func() { s.OnConsumerClose(nil, errDropped) }
+	s.ch = make(chan pulsar.ConsumerMessage, s.arrivals.channel)
+	s.dropBefore = func(topic string, losses uint32) {
+		r.sched.Drop(func(it *schedule.Item) bool {
+			d := taskOf(it)
+			if d.session != s || d.entry.partition.topic != topic || d.entry.losses >= losses || d.copyStored() {
+				return false
+			}
+			r.failed.note(d)
+			return true
+		})
+	}
+	if s.sole {
+		s.owned.f, s.owned.parent, s.owned.byBroker = r.c.onOwned, r.grace, s.failover
+	}
+	if err := r.createSubscription(src); err != nil {
+		return nil, err
+	}
+	r.c.parent.Watched.Store(s.name, s)
+	if err := r.subscribeTo(s, consumers, topics); err != nil {
+		r.c.parent.Watched.Delete(s.name)
+		return nil, err
+	}
+	r.begun.Store(src, true)
+	if s.sole && !s.listens() {
+		for i, topic := range topics {
+			s.owned.gain(topic, i)
+		}
+	}
+	return s, nil
+}
+
+// subscribeTo makes the underlying consumers.
+func (r *run) subscribeTo(s *session, consumers *partitionConsumers, topics []string) (err error) {
+	if s.src.pattern == "" {
+		s.raw = consumers
+		return r.subscribeAll(s, consumers, topics)
+	}
+	if s.raw, err = r.c.parent.Consumers.Subscribe(r.rawOptions(s)); err != nil {
+		s.owned.end(ErrOwnershipLost)
+		r.briefly(s.owned.awaitCalls)
+	}
+	return err
+}
+
+// createSubscription makes the subscription begin where the configuration says, if it does not
+// exist yet. A run that was subscribed needs the admin API no more.
+func (r *run) createSubscription(src source) error {
+	if r.cfg.From == nil || src.retry {
+		return nil
+	}
+	if _, subscribed := r.begun.Load(src); subscribed {
+		return nil
+	}
+	err := r.c.parent.api.Topic(src.topic).Subscription(r.cfg.Subscription).Create(r.stop, *r.cfg.From)
+	if errors.Is(err, adminapi.ErrExists) || errors.Is(err, adminapi.ErrNotFound) {
+		return nil // without a topic there is no message to begin at: subscribing may create it
+	}
+	return err
+}
+
+// listens reports whether the broker says which of several consumers has a partition.
+func (s *session) listens() bool { return s.failover }
+
+// queueLength is the receive queue of each partition of src, out of all.
+func (r *run) queueLength(src source, all int) int {
+	n := r.budget.QueueLength(all, r.weightOf(src))
+	if src.retry { // few, and not worth a share
+		n = min(n, retryQueue)
+	}
+	return n
+}
+
+// retryQueue is the receive queue of a retry topic.
+const retryQueue = 16
+
+// countPartitions finds out how many partitions there are over all sources, so
+// that the first to subscribe does not take it all. Failures show when subscribing.
+func (r *run) countPartitions(sources []source) {
+	if len(sources) == 1 {
+		return // subscribing counts its own
+	}
+	var wg sync.WaitGroup
+	for _, src := range sources {
+		if src.pattern != "" || src.retry {
+			continue
+		}
+		wg.Go(func() {
+			if topics, err := r.c.parent.Consumers.TopicPartitions(src.topic); err == nil {
+				r.notePartitions(src, len(topics))
+			}
+		})
+	}
+	clientquirks.Within(r.stop, wg.Wait)
+}
+
+func (r *run) notePartitions(src source, n int) {
+	r.mu.Lock()
+	r.parts[src] = max(n, 1)
+	r.mu.Unlock()
+}
+
+// partitions is how many src has, and how many there are over all sources but the
+// retry topic.
+func (r *run) partitions(src source) (n, all int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for s, n := range r.parts {
+		if !s.retry {
+			all += n
+		}
+	}
+	return max(r.parts[src], 1), max(all, 1)
+}
+
+// weightOf is what a message of src is taken to weigh.
+func (r *run) weightOf(src source) int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if w, ok := r.weights[src]; ok {
+		return w.weight
+	}
+	return r.budget.Assumed()
+}
+
+// noteWeight sets what messages of src are taken to weigh. The queue does not grow
+// again before growAfter.
+func (r *run) noteWeight(src source, weight int64, growAfter time.Time) {
+	r.mu.Lock()
+	r.weights[src] = sourceWeight{weight, growAfter}
+	r.mu.Unlock()
+}
+
+func (r *run) mayGrow(src source, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return now.After(r.weights[src].growAfter)
+}
+
+// sourceWeight is what messages of a source are taken to weigh.
+type sourceWeight struct {
+	weight    int64
+	growAfter time.Time
+}
+
+// rawOptions are the underlying consumer's options. Its negative acknowledgements, retry and
+// dead-letter routing are never used: see consume_verdict.go and retry_copy.go.
+func (r *run) rawOptions(s *session) pulsar.ConsumerOptions {
+	c := r.cfg
+	o := pulsar.ConsumerOptions{
+		Topic:                          s.src.topic,
+		Name:                           s.name,
+		ExpireTimeOfIncompleteChunk:    clientquirks.ChunksExpire,
+		AutoDiscoveryPeriod:            c.DiscoverEvery,
+		SubscriptionName:               c.Subscription,
+		Type:                           c.Type.raw(),
+		SubscriptionInitialPosition:    c.StartAt.Raw(),
+		SubscriptionMode:               pulsar.Durable,
+		ReadCompacted:                  c.ReadCompacted,
+		ReceiverQueueSize:              s.queue,
+		MessageChannel:                 s.ch,
+		Interceptors:                   pulsar.ConsumerInterceptors{s},
+		EnableBatchIndexAcknowledgment: c.AckBatchIndex,
+		AckGroupingOptions:             &pulsar.AckGroupingOptions{MaxSize: uint32(c.AckMessages), MaxTime: c.AckEvery},
+		BackOffPolicyFunc:              s.arrivals.connections.Policy,
+		Decryption:                     clientquirks.ShowEncrypted(),
+	}
+	if s.src.pattern != "" {
+		o.TopicsPattern = anchored(s.src.pattern)
+	}
+	if s.sole { // gathered by us: see consume_acks.go
+		o.AckGroupingOptions = &pulsar.AckGroupingOptions{MaxSize: 1}
+	}
+	if s.listens() {
+		o.EventListener = s
+	}
+	if !c.Durable {
+		o.SubscriptionMode = pulsar.NonDurable
+	}
+	if s.src.retry {
+		o.Type, o.SubscriptionInitialPosition = pulsar.Shared, pulsar.SubscriptionPositionEarliest
+	}
+	if r.drain != nil && s.src.pattern != "" {
+		// The underlying pattern consumer reads its map of topics without a lock
+		// when it is asked for the last message ids: nothing may write it then.
+		o.AutoDiscoveryPeriod = 1000 * time.Hour
+	}
+	return o
+}
+
+func (t SubscriptionType) raw() pulsar.SubscriptionType {
+	switch t {
+	case Exclusive:
+		return pulsar.Exclusive
+	case Failover:
+		return pulsar.Failover
+	case KeyShared:
+		return pulsar.KeyShared
+	default:
+		return pulsar.Shared
+	}
+}
+
+// logEnd says once why a session ended, when that was not asked for.
+func (r *run) logEnd(s *session, reason string) {
+	if cause := s.closedByBroker(); cause != nil {
+		r.log.Warn("subscription closed by the broker, subscribing again",
+			zap.Stringer("source", s.src), zap.String("reason", reason), zap.Error(cause))
+		return
+	}
+	r.log.Info("subscribing again", zap.Stringer("source", s.src), zap.String("reason", reason),
+		zap.Int("receive_queue", s.queue))
+}
+
+// endReason is a short, bounded word for why a broker ended a session.
+func endReason(err error) string {
+	switch {
+	case errors.Is(err, errDropped):
+		return "dropped"
+	case errors.Is(err, errRewound):
+		return "rewound"
+	case errors.Is(err, errPartitions):
+		return "partitions"
+	case errors.Is(err, errChunks):
+		return "chunks"
+	}
+	return clientquirks.CloseReason(err)
+}

@@ -1,0 +1,163 @@
+package consume
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/schedule"
+)
+
+const (
+	// stealAfter is how long a worker may be at one message before others take
+	// what it had taken along.
+	stealAfter = 10 * time.Millisecond
+	gaugeEvery = time.Second
+	// sessionsEvery is how often sessions are looked at for messages that were dropped.
+	sessionsEvery = time.Second
+	// maxReported bounds how many deliveries are reported as stuck at a time.
+	maxReported = 100
+)
+
+// stuck is a delivery that is reported as stuck.
+type stuck struct {
+	topic string
+	id    record.MessageID
+	since time.Time
+}
+
+// watchdog looks after the workers, and reports what takes too long: a handler that does not
+// return, and, with RunAsync, a message without a verdict.
+type watchdog struct {
+	r        *run
+	workers  []*schedule.Worker
+	reported map[*record.Delivery]stuck
+	gauged   time.Time
+	looked   time.Time
+	sessions time.Time
+}
+
+// watch runs until the last handler has finished.
+func (r *run) watch() {
+	every := min(max(r.cfg.StuckAfter/4, time.Millisecond), time.Second)
+	look := every
+	if len(r.workers) > 1 {
+		every = min(every, stealAfter)
+	}
+	t := time.NewTicker(every)
+	defer t.Stop()
+	workers := r.schedulerWorkers()
+	dog := watchdog{r: r, workers: workers, reported: make(map[*record.Delivery]stuck)}
+	for now := range t.C {
+		if len(workers) > 1 {
+			r.sched.Steal(workers, now.Add(-stealAfter))
+		}
+		if now.Sub(dog.looked) >= look {
+			dog.looked = now
+			dog.look(now)
+		}
+		if now.Sub(dog.sessions) >= sessionsEvery {
+			dog.sessions = now
+			r.lookAtSessions()
+		}
+		if now.Sub(dog.gauged) >= gaugeEvery {
+			dog.gauged = now
+			r.metrics.gauge(r.sched, r.workers)
+		}
+		if r.sched.Abandoned() {
+			dog.look(time.Now())
+			return
+		}
+	}
+}
+
+// lookAtSessions ends those whose underlying consumers have dropped messages, and tells receivers
+// when nothing waits for them.
+func (r *run) lookAtSessions() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for s := range r.sessions {
+		if len(s.ch) > 0 || r.c.pauses.of(s.src.String()) != nil {
+			continue
+		}
+		if s.arrivals.droppedAtTheEnd() {
+			s.OnConsumerClose(nil, errDropped)
+		}
+		select {
+		case s.quiet <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// anySessionOver reports whether a session has ended and its receiver has not noticed.
+func (r *run) anySessionOver() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for s := range r.sessions {
+		if s.over() || s.closedByBroker() != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// schedulerWorkers are the workers as the scheduler knows them.
+func (r *run) schedulerWorkers() []*schedule.Worker {
+	all := make([]*schedule.Worker, len(r.workers))
+	for i, w := range r.workers {
+		all[i] = &w.Worker
+	}
+	return all
+}
+
+// look reports what has become stuck, and what no longer is.
+func (g *watchdog) look(now time.Time) {
+	found := make(map[*record.Delivery]stuck)
+	g.r.sched.Running(g.workers, func(it *schedule.Item, since time.Time) {
+		if now.Sub(since) >= g.r.cfg.StuckAfter {
+			d := taskOf(it)
+			found[d.Delivery] = stuck{d.Topic, d.ID, since}
+		}
+	})
+	if g.r.completions != nil {
+		g.r.sched.Oldest(func(it *schedule.Item) bool {
+			d := taskOf(it)
+			if handed := d.handed.Load(); handed != 0 && d.pending.Load()&pendingClaimed == 0 {
+				since := time.Unix(0, handed)
+				if now.Sub(since) < g.r.cfg.StuckAfter {
+					return false // those behind it came later
+				}
+				found[d.Delivery] = stuck{d.Topic, d.ID, since}
+			}
+			return len(found) < maxReported
+		})
+	}
+	g.report(found, now)
+}
+
+func (g *watchdog) report(found map[*record.Delivery]stuck, now time.Time) {
+	for d, was := range g.reported {
+		if is, still := found[d]; still && is.since.Equal(was.since) {
+			continue
+		}
+		delete(g.reported, d)
+		g.r.metrics.stuck.Dec()
+		g.r.log.Warn("stuck message finished", zap.String("topic", was.topic),
+			zap.Stringer("message_id", was.id), zap.Duration("elapsed", now.Sub(was.since)))
+	}
+	for d, is := range found {
+		if _, known := g.reported[d]; known {
+			continue
+		}
+		g.reported[d] = is
+		g.r.metrics.stuck.Inc()
+		what := "handler is stuck"
+		if g.r.completions != nil {
+			what = "message has no verdict"
+		}
+		g.r.log.Warn(what, zap.String("topic", is.topic),
+			zap.Stringer("message_id", is.id), zap.Duration("elapsed", now.Sub(is.since)))
+	}
+}

@@ -1,0 +1,227 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
+)
+
+// ErrInDoubt is the error of [EntryWriter.Store] when it is not known whether
+// the entry was stored.
+var ErrInDoubt = errors.New("messaging: it is not known what was stored")
+
+// entryIDs are the sequence ids of one entry. A broker knows an entry by its first record's id.
+type entryIDs struct {
+	first int64
+	// rest is the id of all further records. When the client cuts the entry, its later parts begin
+	// with it: an id that the broker has stored makes it drop them.
+	rest int64
+}
+
+// StoreEntry stores rs as one entry, so that all of them are stored or none, and waits
+// for that. The id is the last record's; if it is [MessageID.Deduplicated] the broker
+// has an entry of the same sequence id already, and dropped this one. Without ids the records
+// have their own.
+//
+// It needs an owner of one partition that publishes nothing by other methods, bounds that rs
+// fits in, and one caller at a time.
+//
+// All of rs is handed over, or nothing: the publisher closes before or after it, and ctx has no
+// effect on it. It is flushed once, behind the last record. A broker whose maximum message size
+// is less than the batch makes the client cut it all the same. That shows in the receipts, or in
+// a record that the client refuses. Then nothing further is sent: the producer is given up.
+//
+// [ErrInDoubt] says that something was handed over, and that it is not known what was stored:
+// close the publisher, and find out by [Client.Last]. With any other error nothing was stored:
+// [ErrTooLarge], ctx's when it had ended before the call, and why the publisher takes nothing.
+//
+// The receipts are looked at closely because pulsar-client-go v0.21.0 gives wrong ones
+// when a connection breaks and another takes its place at the same time: its handler of
+// receipts looks at the head of its queue and removes the head in two steps, and the
+// requests that both then answer come from a pool and may be other messages' already.
+func StoreEntry(ctx context.Context, p *Publisher, ids *entryIDs, rs ...*record.Record) (record.MessageID, error) {
+	if len(rs) == 0 {
+		return record.MessageID{}, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return record.MessageID{}, fmt.Errorf("messaging: nothing published: %w", err)
+	}
+	o := &entryOutcome{left: len(rs), want: len(rs), complete: make(chan struct{})}
+	pp := (*p.partitions.Load())[0]
+	if err := pp.handOver(ids, rs, o.done); err != nil {
+		return record.MessageID{}, err
+	}
+	select {
+	case <-o.complete:
+	case <-ctx.Done():
+		return record.MessageID{}, fmt.Errorf("%w: %w", ErrInDoubt, p.explain(ctx.Err()))
+	}
+	id, err := o.result()
+	if errors.Is(err, ErrInDoubt) {
+		pp.endWithEntry(errEntryInDoubt) // what the client still has is not sent
+	}
+	return id, err
+}
+
+// Why a producer is given up.
+var (
+	errEntryCut     = errors.New("the client took only a part of an entry")
+	errEntryInDoubt = errors.New("the receipts do not say that an entry was stored whole")
+)
+
+// handOver gives the producer all of rs, and flushes it. An error says that it has none of it.
+func (pp *partitionPublisher) handOver(ids *entryIDs, rs []*record.Record, done func(record.MessageID, error)) error {
+	entry, raw, generation, err := pp.admitEntry(ids, rs, done)
+	if err != nil {
+		return err
+	}
+	if refused := pp.sendEntry(raw, entry); refused >= 0 {
+		// Nothing has been flushed, and is not from now on.
+		if refused > 0 || clientquirks.Classify(*pp.failure.Load()) != clientquirks.TooLarge {
+			pp.endWithEntry(errEntryCut)
+		} else { // the producer has nothing, and goes on
+			pp.endHandOver()
+		}
+		pp.sends.Done()
+		return nil
+	}
+	pp.endHandOver()
+	go func() {
+		defer pp.sends.Done()
+		flushOnce(generation, raw)
+	}()
+	return nil
+}
+
+// endWithEntry has the producer given up, and no entry admitted any more.
+func (pp *partitionPublisher) endWithEntry(cause error) {
+	pp.shut(fmt.Errorf("%w: %w", record.ErrProducerLost, cause))
+	pp.giveUp(cause)
+}
+
+// sendEntry gives entry to raw, up to the first record that raw refuses: what is behind it must not
+// be stored without it. Those behind it get the same outcome. It returns the index of that record,
+// or -1.
+func (pp *partitionPublisher) sendEntry(raw pulsar.Producer, entry []*pending) int {
+	failures := pp.failures.Load() // an outcome before the flush is a refusal
+	for i, e := range entry {
+		pp.send(raw, e)
+		if pp.failures.Load() == failures {
+			continue
+		}
+		refusal := *pp.failure.Load()
+		for _, later := range entry[i+1:] {
+			later.receipt(nil, nil, refusal)
+		}
+		return i
+	}
+	return -1
+}
+
+// endHandOver lets others flush again.
+func (pp *partitionPublisher) endHandOver() {
+	pp.mu.Lock()
+	pp.handing = false
+	pp.mu.Unlock()
+}
+
+// admitEntry puts all of rs on the list, or nothing, and keeps everybody from flushing until it
+// is handed over. sends.Done must be called then.
+func (pp *partitionPublisher) admitEntry(ids *entryIDs, rs []*record.Record, done func(record.MessageID, error)) (entry []*pending, raw pulsar.Producer, generation context.Context, err error) {
+	pp.mu.Lock()
+	defer pp.mu.Unlock()
+	switch {
+	case pp.refusal != nil:
+		return nil, nil, nil, pp.refusal
+	case pp.producer == nil:
+		return nil, nil, nil, record.ErrProducerLost
+	case pp.count > 0 || len(rs) > pp.maxCount:
+		return nil, nil, nil, record.ErrQueueFull
+	}
+	entry = make([]*pending, len(rs))
+	for i, r := range rs {
+		size := r.Size()
+		pp.count++
+		pp.bytes += size
+		e := pp.enter(r, size, done)
+		if ids != nil {
+			e.number(ids.rest)
+		}
+		e.sent = true
+		entry[i] = e
+	}
+	if ids != nil {
+		entry[0].number(ids.first)
+	}
+	pp.handing = true
+	pp.sends.Add(1)
+	return entry, pp.producer, pp.generation, nil
+}
+
+// entryOutcome gathers the receipts of one entry.
+type entryOutcome struct {
+	want     int
+	complete chan struct{}
+
+	mu       sync.Mutex
+	left     int
+	stored   int // receipts without an error
+	tooLarge int
+	last     record.MessageID
+	err      error // the first one
+	mixed    bool  // the receipts are not of one entry
+	reported bool  // complete is closed
+}
+
+func (o *entryOutcome) done(id record.MessageID, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	index, size := record.BatchOf(id)
+	switch {
+	case err != nil:
+		if o.err == nil {
+			o.err = err
+		}
+		if errors.Is(err, record.ErrTooLarge) {
+			o.tooLarge++
+		}
+	case id.IsZero():
+		o.mixed = true
+	case o.stored > 0 && !o.last.IsZero() && !record.SameEntry(id, o.last):
+		o.mixed = true
+	case int(index) != o.stored || int(size) != o.want:
+		o.mixed = true
+	}
+	if err == nil {
+		o.stored++
+		o.last = id
+	}
+	o.left--
+	// A part of an entry that was cut may have no receipt: brokers answer a duplicate before what
+	// is in front of it, and the client takes no receipt out of turn.
+	if (o.left == 0 || o.mixed) && !o.reported {
+		o.reported = true
+		close(o.complete)
+	}
+}
+
+func (o *entryOutcome) result() (record.MessageID, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.tooLarge == o.want:
+		return record.MessageID{}, o.err
+	case o.err != nil:
+		return record.MessageID{}, fmt.Errorf("%w: %w", ErrInDoubt, o.err)
+	case o.mixed:
+		return record.MessageID{}, fmt.Errorf("%w: the receipts are not of one entry", ErrInDoubt)
+	default:
+		return o.last, nil
+	}
+}

@@ -1,0 +1,439 @@
+package publish
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"sync"
+	"time"
+
+	"github.com/aviaryhq/aviary/pkg/backoff"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
+)
+
+// EntryWriterConfig says how to write. Name and Position must be set.
+type EntryWriterConfig struct {
+	// Name is the producer's name, by which brokers deduplicate. All writers of
+	// one source have the same name, on whatever machine, and others have another.
+	Name string
+	// Position returns the source position that a message of the topic was stored under, 0 or
+	// more, and a negative number when the message has none. Consumers are not told a message's
+	// SequenceID, so the caller of Store also keeps the position in a property (or the payload).
+	// An error refuses the topic: opening fails with it. It is called with the topic's last
+	// message: at opening, and again during Store.
+	Position func(*record.Delivery) (int64, error)
+	// Replicated says that the topic is replicated to this cluster as well, and that nobody writes
+	// it in the others. Then the writer is the only one of its Name ([NamedOwnership]) and lets the
+	// other clusters' replicators in, which an exclusive one cannot. Default false: the writer is
+	// exclusive.
+	Replicated bool
+	// Label is the label "profile" of the publishing metrics. Default "entries".
+	Label string
+	// Compression of each entry. Default LZ4.
+	Compression Compression
+	// MaxRecords is the largest number of records in one entry. Default 10,000.
+	MaxRecords int
+	// AckTimeout is how long an entry may take at a broker that answers before its producer
+	// counts as lost. Default 1m.
+	AckTimeout time.Duration
+}
+
+func (c EntryWriterConfig) withDefaults() EntryWriterConfig {
+	ops := Ops()
+	c.Label = cmp.Or(c.Label, "entries")
+	c.Compression = cmp.Or(c.Compression, ops.Compression)
+	c.MaxRecords = cmp.Or(c.MaxRecords, ops.BatchRecords)
+	c.AckTimeout = cmp.Or(c.AckTimeout, ops.AckTimeout)
+	return c
+}
+
+// profile is what one entry at a time needs, see publishEntry.
+func (c EntryWriterConfig) profile() Profile {
+	p := Ops()
+	p.Name, p.Compression, p.AckTimeout, p.ProducerName = c.Label, c.Compression, c.AckTimeout, c.Name
+	p.GroupCommit, p.Linger = true, time.Hour // an entry ends where Store says
+	p.BatchRecords, p.BatchBytes = c.MaxRecords, 1<<20
+	p.MaxPendingRecords = c.MaxRecords
+	p.MaxPendingBytes = 4*MaxEntryBytes + int64(c.MaxRecords)*record.RecordOverhead
+	p.Admission, p.Routing = Block, RouteKeyHash
+	// Not WaitForOwnership: a producer that is closed while it waits in the broker's queue has its
+	// turn all the same, and blocks the topic until its connection ends. A writer tries again.
+	p.Ownership = ExclusiveOwnership
+	if c.Replicated {
+		p.Ownership = NamedOwnership
+	}
+	return p
+}
+
+// MaxEntryBytes is how large an entry of several records may be, by [EntryBytes]: half of
+// what the library batches. A single record may be as large as the broker takes.
+const MaxEntryBytes = 512 << 10
+
+// EntryBytes is at least what r takes in an entry before compression.
+func EntryBytes(r *record.Record) int {
+	const message, property = 64, 12 // beyond their own bytes
+	n := len(r.Key) + len(r.OrderingKey) + len(r.Payload) + message
+	for k, v := range r.Properties {
+		n += len(k) + len(v) + property
+	}
+	return n
+}
+
+// EntryWriter stores what comes from a source that numbers it, so that each position of the
+// source is stored once in one partition, whatever ends in between: the process, the
+// broker, connections. [Client.EntryWriter] opens one.
+//
+// The topic needs deduplication on the broker: see [Namespace.SetDeduplication].
+//
+// The partition itself says what is stored: a writer owns it alone and writes in the order of
+// positions, so the position of the last message says that all up to it is stored and
+// nothing behind it. What has to hold for that, and what makes it hold:
+//
+//  1. Nobody else writes between reading the last message and writing. The producer is
+//     exclusive and is open before the reading: a broker has no other then, and refuses to
+//     let one back in that had the topic before. Of a topic that is replicated to this cluster it
+//     is the only one of its name, and one that has lost its connection does not come back.
+//
+//  2. What is stored has no gaps. Brokers take whatever sequence id is above the last one,
+//     and clients send again, in their own time, what a broken connection left: with several
+//     entries in flight a later one can be taken where an earlier one was not, and the
+//     earlier one is then dropped as a duplicate (pulsar-client-go v0.21.0 does that: a
+//     producer that is closed while it connects anew withdraws what waits to be written, one
+//     by one, while the rest is being written; and the request to open a producer again
+//     overtakes what waits for the same connection). So one entry is under way at a time: it
+//     is stored whole or not at all. It is handed to the client whole, whatever ends meanwhile,
+//     and flushed once, behind its last record. A broker whose maximum message size is below
+//     the entry's makes the client cut it. Then its beginning is stored, or nothing: the
+//     parts behind it begin with a sequence id that is stored already, and the broker drops
+//     them; and once the client refuses a record, nothing of the entry is sent.
+//
+//  3. Nothing that was sent before is stored after the reading. When a process is killed the
+//     broker drops its producer and lets the next one in while an entry of the old one may
+//     still be on its way to the bookies: it is not the last message yet, and will be stored
+//     after the reading. Deduplication makes up for that: all writers have the same name, and
+//     an entry's sequence id is its highest position, so the broker knows the highest
+//     position that it has pushed towards the bookies, and the highest that is stored. The
+//     record of a writer's first position goes alone. If a predecessor's entry with it was
+//     pushed and is not stored, the broker answers that it does not know yet, for which the
+//     client gives up the connection, and the next writer asks again; if it is stored, that it
+//     is a duplicate, and the last message is read again. Once the answer is a place of its own,
+//     nothing older comes any more: what is pushed later is stored later.
+//
+//     A duplicate is stored, unless the last message is of a lower position: then the id was
+//     used up by the beginning of an entry that was cut (or by a version before, which could
+//     cut one in other ways). The record goes again, alone, under a higher id, until it has a
+//     place of its own, or the reading finds it. These ids are sums of the last position and a
+//     power of two. All writers that read the same last position take the same ones, none
+//     left out, and no entry has an id below the first of them that is not used up: so none
+//     of these steps passes over an entry of a predecessor that is still on its way. While the
+//     ids in use are above the positions, entries go on by the same rule. See sequenceID.
+//
+//  4. Nothing is sent again by itself: a producer whose connection ends is lost for good, and the
+//     next writer finds out what is stored. Brokers recover deduplication's state with the
+//     topic, before producers connect.
+//
+//  5. A receipt that names no place behind the last one is not believed.
+//
+// Without deduplication on the broker 3 and 4 do not hold: a connection that breaks can store
+// what was in flight twice, and nothing here can see it. When retention has removed the last
+// message, or a message of another producer is behind it, only deduplication's state is left: a
+// duplicate counts as stored then. After an entry that was cut, that can be wrong for up to twice
+// as many positions as the entry had, also long after: ids stay ahead of the positions. Brokers
+// forget that state after hours without a producer
+// (brokerDeduplicationProducerInactivityTimeoutMinutes).
+//
+// Its methods may be called from any goroutine; calls of Store take turns.
+type EntryWriter struct {
+	parent *Publishers
+	topic  string
+	cfg    EntryWriterConfig
+	pub    *Publisher
+
+	owned context.Context
+	lose  context.CancelCauseFunc
+
+	storing sync.Mutex // one entry at a time
+	proven  bool       // nothing older comes any more
+	used    int64      // the highest sequence id that is known to be stored, if above the last position
+
+	mu     sync.Mutex
+	last   *record.Delivery // when it was last read
+	at     record.MessageID // of the last message
+	stored int64
+}
+
+// ErrNotOrdered is the error of [EntryWriter.Store] for records without a position, with a negative
+// one, or whose positions do not rise.
+var ErrNotOrdered = errors.New("messaging: records without ascending positions")
+
+// lookTimeout is how long reading the last message, and closing after it failed, may take.
+const lookTimeout = 10 * time.Second
+
+// OpenWriter takes topic, one without partitions or a single partition of one
+// (name-partition-3), for itself and finds out what it holds. It tries to open a producer until
+// ctx ends or the client closes, also while another writer has the topic: every 2 seconds at
+// least. Then it reads the last message once, which may take 10 seconds. ctx bounds opening only.
+// Close the writer when done.
+//
+// It fails at once when waiting does not help: without Name or Position, for a topic with several
+// partitions, with an error of Position, and with the errors of [Client.Publisher] but [ErrOwned].
+// When the last message cannot be read, another call may succeed.
+func (c *Publishers) OpenWriter(ctx context.Context, topic string, cfg EntryWriterConfig) (*EntryWriter, error) {
+	cfg = cfg.withDefaults()
+	if cfg.Name == "" || cfg.Position == nil {
+		return nil, errors.New("messaging: entry writer: Name and Position must be set")
+	}
+	if !record.ValidTopic(topic) {
+		return nil, fmt.Errorf("%w: %q", record.ErrInvalidTopic, topic)
+	}
+	ctx, forget := clientquirks.EitherEnds(ctx, c.Life)
+	defer forget()
+	name, err := c.readers.OnlyPartition(ctx, topic)
+	if err != nil {
+		return nil, fmt.Errorf("messaging: open entry writer for %s: %w", topic, err)
+	}
+	pub, err := c.ownerOf(ctx, name, cfg.profile())
+	if err != nil {
+		return nil, err
+	}
+	w := &EntryWriter{parent: c, topic: name, cfg: cfg, pub: pub, stored: -1, used: -1}
+	w.owned, w.lose = context.WithCancelCause(context.Background())
+	if _, err := w.look(ctx); err != nil {
+		closing, cancel := context.WithTimeout(ctx, lookTimeout)
+		defer cancel()
+		_ = w.Close(closing)
+		return nil, fmt.Errorf("messaging: open entry writer for %s: %w", topic, err)
+	}
+	go w.watch()
+	return w, nil
+}
+
+// ownerOf opens a publisher that owns topic, and waits until no other does.
+func (c *Publishers) ownerOf(ctx context.Context, topic string, p Profile) (*Publisher, error) {
+	var pause backoff.Backoff
+	for {
+		pub, err := c.Open(ctx, topic, p)
+		if !errors.Is(err, record.ErrOwned) {
+			return pub, err
+		}
+		if !backoff.Sleep(ctx, pause.Next()) {
+			return nil, fmt.Errorf("messaging: open entry writer for %s: %w (%w)", topic, context.Cause(ctx), err)
+		}
+	}
+}
+
+// watch ends the ownership when the producer is lost.
+func (w *EntryWriter) watch() {
+	select {
+	case <-w.owned.Done():
+	case <-w.parent.Life.Done():
+		w.lose(record.ErrClosed)
+	case <-w.pub.Owned().Done():
+		w.lose(context.Cause(w.pub.Owned()))
+	}
+}
+
+// look reads the last message and returns its position, negative for none.
+func (w *EntryWriter) look(ctx context.Context) (position int64, err error) {
+	reading, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	last, err := w.parent.readers.Last(reading, w.topic)
+	if err != nil {
+		return 0, fmt.Errorf("what is stored cannot be read, so nothing is written: %w", err)
+	}
+	position = -1
+	var at record.MessageID
+	if last != nil {
+		at = last.ID
+		if position, err = w.cfg.Position(last); err != nil {
+			return 0, err
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last, w.at, w.stored = last, at, max(w.stored, position)
+	return position, nil
+}
+
+// Last returns the topic's last message as it was when the writer found out what is stored;
+// nil when there was none.
+func (w *EntryWriter) Last() *record.Delivery {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.last
+}
+
+// Stored returns the highest position that is known to be stored, -1 for none. Go on behind
+// it.
+func (w *EntryWriter) Stored() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.stored
+}
+
+// LastID is the id of the topic's last message: the one that Store has stored, or that of Last if
+// the writer has read it since. It is zero if there was none.
+func (w *EntryWriter) LastID() record.MessageID {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.at
+}
+
+// Context ends when the writer is closed, is in doubt, or has lost its topic; context.Cause
+// says which. Whoever keeps something that only the topic's owner may do gives it up then. A
+// broker that cannot be reached may have let another writer in before this one hears of it;
+// what this one sends is then refused.
+func (w *EntryWriter) Context() context.Context { return w.owned }
+
+// Topic is the name of the topic, or partition, that is written.
+func (w *EntryWriter) Topic() string { return w.topic }
+
+// Unhealthy returns why nothing is being stored at present, see [Publisher.Unhealthy].
+func (w *EntryWriter) Unhealthy() error { return w.pub.Unhealthy() }
+
+// Store stores rs as one entry: all of them or none, and returns nil when they are stored. Each
+// record's SequenceID is its position in the source, 0 or more; positions must rise, and may
+// have gaps: else the error is [ErrNotOrdered], and nothing is stored. Records up to Stored are
+// not stored again. A writer's first position is stored as an entry of its own. The records must
+// not be changed before Store returns, and after ErrInDoubt not before Close has returned nil: the
+// client may still read them.
+//
+// ErrTooLarge says that the broker does not take the entry, or that several records are more
+// than MaxRecords or [MaxEntryBytes]; then those that Stored does not name are not stored,
+// and the writer goes on. So it is when ctx has ended before anything was sent. ErrInDoubt says
+// that it is not known what is stored, also when ctx ended meanwhile: where the broker's maximum
+// message size is below the entry's, the beginning of it can be. ErrProducerLost says that another
+// writer has, or had, the topic. With either the writer is at its end: close it and open
+// another, which finds out what is stored. Errors may be both, and ErrTooLarge as well: try fewer
+// records at a time then.
+func (w *EntryWriter) Store(ctx context.Context, rs ...*record.Record) error {
+	for i, r := range rs {
+		if r.SequenceID == nil || *r.SequenceID < 0 || i > 0 && *r.SequenceID <= *rs[i-1].SequenceID {
+			return ErrNotOrdered
+		}
+	}
+	w.storing.Lock()
+	defer w.storing.Unlock()
+	for {
+		if rs = w.missing(rs); len(rs) == 0 {
+			return nil
+		}
+		if w.owned.Err() != nil {
+			return context.Cause(w.owned)
+		}
+		n := len(rs)
+		if !w.proven {
+			n = 1
+		}
+		if err := w.store(ctx, rs[:n]); err != nil {
+			return err
+		}
+	}
+}
+
+// missing are the records of rs that are not stored.
+func (w *EntryWriter) missing(rs []*record.Record) []*record.Record {
+	stored := w.Stored()
+	for len(rs) > 0 && *rs[0].SequenceID <= stored {
+		rs = rs[1:]
+	}
+	return rs
+}
+
+// store stores one entry, or finds out why a broker takes it for a duplicate.
+func (w *EntryWriter) store(ctx context.Context, rs []*record.Record) error {
+	if err := w.fits(rs); err != nil {
+		return err
+	}
+	position := *rs[len(rs)-1].SequenceID
+	w.mu.Lock()
+	at, ids := w.at, entryIDs{first: SequenceID(w.stored, w.used, position), rest: w.used}
+	w.mu.Unlock()
+	id, err := StoreEntry(ctx, w.pub, &ids, rs...)
+	switch {
+	case errors.Is(err, ErrInDoubt):
+		return w.end(err)
+	case errors.Is(err, record.ErrTooLarge) || err != nil && ctx.Err() != nil:
+		return err
+	case err != nil: // the publisher takes nothing any more
+		return w.end(err)
+	case id.Deduplicated() && w.proven: // the client has sent it again
+		return w.end(fmt.Errorf("%w: an entry was answered as a duplicate", ErrInDoubt))
+	case id.Deduplicated():
+		return w.duplicate(ctx, position, ids.first)
+	case !at.IsZero() && id.Compare(at) <= 0:
+		return w.end(fmt.Errorf("%w: the receipt names %s, and %s is stored", ErrInDoubt, id, at))
+	}
+	w.proven, w.used = true, ids.first
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stored, w.at = max(w.stored, position), id
+	return nil
+}
+
+// maxSequenceID is the highest id behind which there is another.
+const maxSequenceID = 1 << 61
+
+// SequenceID is the id of an entry up to position, when the last stored position is stored, and
+// used is the highest id that is known to be used up: position, or if that is used up, the lowest
+// sum of stored and a power of two that is not. See 3.
+func SequenceID(stored, used, position int64) int64 {
+	if used <= stored {
+		return position
+	}
+	return max(position, stored+1<<bits.Len64(uint64(used-stored)))
+}
+
+// duplicate finds out what it means that the broker took position, under an id, for a duplicate: it
+// is stored, and what is behind it may be, or only the id is used up. See 3.
+func (w *EntryWriter) duplicate(ctx context.Context, position, id int64) error {
+	w.used = max(w.used, id)
+	found, err := w.look(ctx)
+	if err == nil && found < position && found >= 0 && w.used >= maxSequenceID {
+		err = fmt.Errorf("%d and the sequence ids up to %d are used up", position, w.used)
+	}
+	if err != nil {
+		return w.end(fmt.Errorf("%w: %w", ErrInDoubt, err))
+	}
+	if found < 0 {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.stored = max(w.stored, position)
+	}
+	return nil
+}
+
+// fits reports what is wrong with an entry of several records.
+func (w *EntryWriter) fits(rs []*record.Record) error {
+	if len(rs) == 1 {
+		return nil
+	}
+	bytes := 0
+	for _, r := range rs {
+		bytes += EntryBytes(r)
+	}
+	if len(rs) > w.cfg.MaxRecords || bytes > MaxEntryBytes {
+		return fmt.Errorf("%w: %d records of %d bytes in one entry", record.ErrTooLarge, len(rs), bytes)
+	}
+	return nil
+}
+
+// end ends the writer.
+func (w *EntryWriter) end(err error) error {
+	w.lose(err)
+	return err
+}
+
+// Close gives the topic up. It waits for an entry in flight, and for the broker's answer, until
+// ctx ends. Store has said what is stored.
+func (w *EntryWriter) Close(ctx context.Context) error {
+	err := w.pub.Close(ctx)
+	w.lose(record.ErrClosed)
+	if errors.Is(err, record.ErrUnacknowledged) {
+		return nil
+	}
+	return err
+}

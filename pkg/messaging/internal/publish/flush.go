@@ -1,0 +1,77 @@
+package publish
+
+import (
+	"context"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+)
+
+// How a partition's records leave: when is internal/flush's to say, in place of the underlying
+// client, whose producers look every millisecond for something to send, idle or not.
+
+// flushAll makes what is not acknowledged leave now.
+func (pp *partitionPublisher) flushAll() {
+	pp.mu.Lock()
+	empty := pp.list.Head() == nil
+	pp.mu.Unlock()
+	if !empty && !pp.p.profile.unbatched() {
+		pp.p.flusher.Hurry(&pp.flush)
+	}
+}
+
+// requestFlush makes what was sent to the producer before the call leave it soon.
+func (pp *partitionPublisher) requestFlush() {
+	if !pp.p.profile.unbatched() {
+		pp.p.flusher.Request(&pp.flush)
+	}
+}
+
+// gathers reports whether a record that enters now stays in the list until the next flush. Given
+// to the producer at once, each record would wake the producer's goroutine, and with many
+// partitions there is seldom a second one for it to take on. With few partitions there is, and
+// callers and producers work side by side. pp.mu is held.
+func (pp *partitionPublisher) gathers() bool {
+	if pp.unsent != nil || pp.handing {
+		return true // order
+	}
+	return !pp.p.profile.unbatched() && pp.p.flusher.Gathers()
+}
+
+// fullBatch reports whether what gathers fills an entry.
+func (pp *partitionPublisher) fullBatch() bool {
+	return pp.unsentCount >= pp.p.profile.BatchRecords || pp.unsentBytes >= pp.p.profile.BatchBytes
+}
+
+// flushNow sends what has gathered in the producer and returns when that is acknowledged or the
+// producer is retired.
+func (pp *partitionPublisher) flushNow() {
+	pp.mu.Lock()
+	raw, generation := pp.producer, pp.generation
+	if raw == nil || pp.handing { // whoever is handing over flushes behind this, too
+		pp.mu.Unlock()
+		return
+	}
+	pp.sends.Add(1)
+	defer pp.sends.Done()
+	pp.handing = true
+	for pp.unsent != nil && pp.producer == raw {
+		e := pp.unsent
+		pp.unsent = pp.list.Next(e)
+		pp.unsentCount--
+		pp.unsentBytes -= int(e.size)
+		e.sent = true
+		pp.mu.Unlock()
+		pp.send(raw, e)
+		pp.mu.Lock()
+	}
+	pp.handing = false
+	pp.mu.Unlock()
+	flushOnce(generation, raw)
+}
+
+// flushOnce flushes raw. Its failures show in the records' own outcomes; flushing a producer
+// that closes itself in the same moment panics, as send does.
+func flushOnce(ctx context.Context, raw pulsar.Producer) {
+	defer func() { _ = recover() }()
+	_ = raw.FlushWithCtx(ctx)
+}

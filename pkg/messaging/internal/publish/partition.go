@@ -1,0 +1,660 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/pkg/backoff"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/ackprobe"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/flush"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/list"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/watch"
+)
+
+// partitionPublisher publishes to one partition. It owns the partition's share of the queue and
+// the only list of what was accepted and not yet acknowledged; the producer underneath is
+// replaceable, and is replaced when the broker closes or fences it, unless the publisher is the
+// topic's owner.
+//
+// Order: a record enters the list before it goes to the producer, and callers that publish one
+// after the other enter in that order. When the producer is replaced the whole list is sent again
+// in its order before anything newer.
+//
+// Goroutines: callers admit, and send or leave that to the flusher. The connection's reader
+// goroutine only appends to outcomes. The partition's own goroutine (run) takes those, calls the
+// done functions and replaces the producer. The flusher's goroutines send what has gathered.
+type partitionPublisher struct {
+	p     *Publisher
+	topic string
+	index int
+	// partition is what ids name: not index where the publisher's topic is one partition.
+	partition int
+	log       *zap.Logger
+
+	mu        sync.Mutex
+	list      list.List[pending, *pending] // in order of admission
+	headSince time.Time                    // since when the list's head is its head
+	admitted  uint64                       // sequence of the last record that entered the list
+	count     int                          // admitted records, waiters with room included
+	bytes     int64                        // and their bytes
+	maxCount  int
+	maxBytes  int64
+	waiters   []*waiter // blocked callers, oldest first
+	refusal   error     // why nothing is admitted any more, or nil
+
+	unsent      *pending // the first record of the list that gathers, see gathers
+	unsentCount int
+	unsentBytes int
+	handing     bool // flushNow hands over what has gathered, or handOver an entry
+	producer    pulsar.Producer
+	generation  context.Context // ends with the present producer
+	retire      context.CancelFunc
+
+	drained   []drainWaiter
+	reporting bool       // outcomes have left the list and are being reported
+	free      []*pending // recycled; dropped when the partition is idle
+	watched   bool       // the watcher knows of this partition
+
+	outcomesMu sync.Mutex
+	outcomes   []outcome
+	spare      []outcome
+	wake       chan struct{}
+	failures   atomic.Int64          // outcomes that are errors
+	failure    atomic.Pointer[error] // the latest
+
+	lost  chan error      // what says that an owner has lost its producer
+	after <-chan struct{} // the producer is made once this is closed; nil: at once
+	check chan struct{}   // the watcher asks for a look
+	stop  context.CancelFunc
+	ended chan struct{} // run has returned
+
+	sending sync.Mutex     // serialises unbatched sends, see send
+	sends   sync.WaitGroup // callers and flushes that hold the producer, see retireProducer
+
+	flush flush.Partition
+
+	// disconnectedSince is since when the producer's connection is lost, in ns since 1970; 0: it is
+	// there.
+	disconnectedSince atomic.Int64
+
+	ready    chan struct{}   // closed once the first producer exists or the partition failed
+	backoff  backoff.Backoff // of replacements; the partition's goroutine only
+	stalled  bool
+	ackProbe ackprobe.Probe // the partition's goroutine only
+	opening  bool           // part of opening the publisher, and without a producer so far
+	failed   bool
+	reported struct { // what the gauges hold of this partition
+		count int
+		bytes int64
+	}
+}
+
+// pending is a record from admission to outcome. What its outcome touches comes first,
+// to share a cache line: a hundred thousand of these are cold when their outcomes
+// arrive.
+type pending struct {
+	links      list.Links[pending]
+	size       int64
+	seq        uint64
+	at         int64 // of admission, Unix nanoseconds; 0 when this record is not sampled
+	done       func(record.MessageID, error)
+	sent       bool
+	again      bool // sent to more than one producer
+	stale      bool // replaced by a copy in a later generation: outcomes no longer count
+	sequenceID int64
+	receipt    func(pulsar.MessageID, *pulsar.ProducerMessage, error)
+	msg        pulsar.ProducerMessage
+}
+
+// Links makes pending an element of a list.
+func (e *pending) Links() *list.Links[pending] { return &e.links }
+
+type outcome struct {
+	e   *pending
+	id  pulsar.MessageID
+	err error
+}
+
+type waiter struct {
+	size    int64
+	granted chan struct{}
+	err     error // set before granted is closed when nothing is admitted any more
+}
+
+type drainWaiter struct {
+	seq  uint64 // waits until every record up to seq has its outcome
+	done chan struct{}
+}
+
+const (
+	stallAfter = 5 * time.Second
+	// sampleEvery is the share of records whose latency is observed; every record
+	// that finds its partition idle is observed too.
+	sampleEvery = 64
+	// outcomeRun is how many outcomes are taken before callers get the lock.
+	outcomeRun = 256
+	// smallRecord is the size up to which a recycled record may keep its contents.
+	smallRecord = 512
+	// slabSize is how many pending records are allocated together.
+	slabSize = 32
+)
+
+var errAckTimeout = errors.New("no acknowledgement within ack_timeout")
+
+func newPartitionPublisher(p *Publisher, topic string, index int) *partitionPublisher {
+	pp := &partitionPublisher{
+		p: p, topic: topic, index: index, partition: record.PartitionIndex(topic, index),
+		log:   p.log.With(zap.String("topic", topic)),
+		wake:  make(chan struct{}, 1),
+		check: make(chan struct{}, 1),
+		lost:  make(chan error, 1),
+		ended: make(chan struct{}),
+		ready: make(chan struct{}),
+	}
+	pp.flush.Flush = pp.flushNow
+	pp.ackProbe = ackprobe.Probe{Ask: pp.askBroker, Grace: min(ackprobe.MaxGrace, p.profile.AckTimeout)}
+	pp.generation, pp.retire = context.WithCancel(context.Background())
+	return pp
+}
+
+// askBroker asks the broker something.
+func (pp *partitionPublisher) askBroker(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, pp.p.parent.OperationTimeout)
+	defer cancel()
+	_, err := pp.p.lookUpPartitions(ctx)
+	return err
+}
+
+// start runs the partition's goroutine; its first act is to create the producer.
+func (pp *partitionPublisher) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	pp.stop = cancel
+	go pp.run(ctx)
+}
+
+// admit waits for room for r, puts it on the list and returns it with the
+// producer to send it to: nil when the partition will send it itself, for which a
+// gathered record needs a flush. After sending, sends.Done must be called.
+func (pp *partitionPublisher) admit(ctx context.Context, r *record.Record, done func(record.MessageID, error)) (e *pending, raw pulsar.Producer, gathered bool, err error) {
+	size := r.Size()
+	pp.mu.Lock()
+	if pp.refusal != nil {
+		defer pp.mu.Unlock()
+		return nil, nil, false, pp.refusal
+	}
+	if len(pp.waiters) > 0 || !pp.fits(size) {
+		if pp.p.profile.Admission == FailFast {
+			pp.mu.Unlock()
+			return nil, nil, false, record.ErrQueueFull
+		}
+		if err := pp.waitForRoom(ctx, size); err != nil {
+			return nil, nil, false, err
+		}
+		pp.mu.Lock()
+		if pp.refusal != nil { // refused between the grant and now
+			pp.count--
+			pp.bytes -= size
+			defer pp.mu.Unlock()
+			return nil, nil, false, pp.refusal
+		}
+	} else {
+		pp.count++
+		pp.bytes += size
+	}
+	e = pp.enter(r, size, done)
+	raw = pp.producer
+	switch {
+	case raw == nil: // resume sends it
+	case pp.gathers():
+		if pp.unsent == nil {
+			pp.unsent = e
+		}
+		was := pp.fullBatch()
+		pp.unsentCount++
+		pp.unsentBytes += int(size)
+		raw, gathered = nil, true
+		if !was && pp.fullBatch() {
+			defer pp.p.flusher.Hurry(&pp.flush)
+		}
+	default:
+		e.sent = true
+		pp.sends.Add(1)
+	}
+	pp.mu.Unlock()
+	return e, raw, gathered, nil
+}
+
+// enter puts r, which is admitted, on the list. pp.mu is held.
+func (pp *partitionPublisher) enter(r *record.Record, size int64, done func(record.MessageID, error)) *pending {
+	e := pp.newPending()
+	e.fill(r, size, done)
+	if pp.p.profile.unbatched() {
+		e.markEmpty()
+	}
+	pp.admitted++
+	e.seq = pp.admitted
+	idle := pp.list.Head() == nil
+	if idle || e.seq%sampleEvery == 0 {
+		now := time.Now()
+		e.at = now.UnixNano()
+		if idle {
+			pp.headSince = now
+			if !pp.watched {
+				pp.watched = true
+				pp.p.parent.watcher.Add(pp.check)
+			}
+		}
+	}
+	pp.list.Push(e)
+	return e
+}
+
+// fits reports whether a record of size may be admitted now. A record larger than
+// the whole share is admitted when nothing else is.
+func (pp *partitionPublisher) fits(size int64) bool {
+	return pp.count == 0 || (pp.count < pp.maxCount && pp.bytes+size <= pp.maxBytes)
+}
+
+// full reports whether a record would have to wait now.
+func (pp *partitionPublisher) full() bool {
+	pp.mu.Lock()
+	defer pp.mu.Unlock()
+	return len(pp.waiters) > 0 || pp.count >= pp.maxCount || pp.bytes >= pp.maxBytes
+}
+
+// waitForRoom queues the caller and waits until it is granted room. It is called
+// with pp.mu held and returns with it released.
+func (pp *partitionPublisher) waitForRoom(ctx context.Context, size int64) error {
+	w := &waiter{size: size, granted: make(chan struct{})}
+	pp.waiters = append(pp.waiters, w)
+	pp.mu.Unlock()
+	pp.requestFlush() // there is no room before what has gathered is acknowledged
+	select {
+	case <-w.granted:
+		return w.err
+	case <-ctx.Done():
+	}
+	pp.mu.Lock()
+	defer pp.mu.Unlock()
+	for i := range pp.waiters {
+		if pp.waiters[i] == w {
+			pp.waiters = append(pp.waiters[:i], pp.waiters[i+1:]...)
+			pp.grant() // those behind may fit where w did not
+			return ctx.Err()
+		}
+	}
+	if w.err == nil { // granted in the same moment: give it back
+		pp.count--
+		pp.bytes -= size
+		pp.grant()
+	}
+	return ctx.Err()
+}
+
+// grant gives room to blocked callers, oldest first. pp.mu is held.
+func (pp *partitionPublisher) grant() {
+	n := 0
+	for n < len(pp.waiters) && pp.fits(pp.waiters[n].size) {
+		pp.count++
+		pp.bytes += pp.waiters[n].size
+		close(pp.waiters[n].granted)
+		n++
+	}
+	pp.waiters = append(pp.waiters[:0], pp.waiters[n:]...)
+}
+
+// shut admits nothing any more: blocked and later callers get err.
+func (pp *partitionPublisher) shut(err error) {
+	pp.mu.Lock()
+	defer pp.mu.Unlock()
+	if pp.refusal != nil {
+		return
+	}
+	pp.refusal = err
+	for _, w := range pp.waiters {
+		w.err = err
+		close(w.granted)
+	}
+	pp.waiters = nil
+}
+
+// setShare sets the partition's part of the publisher's bounds.
+func (pp *partitionPublisher) setShare(records int, bytes int64) {
+	pp.mu.Lock()
+	defer pp.mu.Unlock()
+	pp.maxCount, pp.maxBytes = records, bytes
+	pp.grant()
+}
+
+// send hands e to the producer. The underlying client panics when it closes itself
+// in the same moment ("send on closed channel": producer_partition.go, doClose
+// closes dataChan while internalSendAsync selects on it): that is one more way of
+// saying that the producer is closed.
+//
+// Sequence ids of batched records are given in the producer's own goroutine, but
+// those of unbatched ones in the caller's: two callers could put them on the wire
+// out of order, and a broker with deduplication would drop the lower. So unbatched
+// sends take turns.
+func (pp *partitionPublisher) send(raw pulsar.Producer, e *pending) {
+	if pp.p.profile.unbatched() {
+		pp.sending.Lock()
+		defer pp.sending.Unlock()
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			e.receipt(nil, nil, fmt.Errorf("%w: %v", pulsar.ErrProducerClosed, v))
+		}
+	}()
+	raw.SendAsync(context.Background(), &e.msg, e.receipt)
+}
+
+// noteOutcome notes an outcome. It runs on the connection's reader goroutine, which
+// serves every topic of the connection, so it must not block.
+func (pp *partitionPublisher) noteOutcome(e *pending, id pulsar.MessageID, err error) {
+	if err != nil {
+		failed := err // err itself stays off the heap
+		pp.failure.Store(&failed)
+		pp.failures.Add(1)
+	}
+	pp.outcomesMu.Lock()
+	first := len(pp.outcomes) == 0
+	pp.outcomes = append(pp.outcomes, outcome{e, id, err})
+	pp.outcomesMu.Unlock()
+	if first {
+		select {
+		case pp.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// run takes outcomes and replaces broken producers until ctx ends.
+func (pp *partitionPublisher) run(ctx context.Context) {
+	defer close(pp.ended)
+	if pp.after != nil {
+		select {
+		case <-pp.after:
+		case <-ctx.Done():
+		}
+	}
+	pp.replace(ctx, nil)
+	for {
+		var broken error
+		select {
+		case <-ctx.Done():
+			pp.abandon()
+			return
+		case <-pp.wake:
+			broken = pp.takeOutcomes()
+		case broken = <-pp.lost:
+		case <-pp.check:
+			broken = pp.watch(ctx, time.Now())
+		}
+		if broken != nil {
+			pp.replace(ctx, broken)
+		}
+	}
+}
+
+// retireProducer takes the producer from everybody and returns it once nobody uses
+// it: closing it closes channels that senders and the flusher write to. None of
+// them can be held up: the queue underneath has room for all that is admitted, and
+// a flush ends with the generation.
+func (pp *partitionPublisher) retireProducer() pulsar.Producer {
+	pp.mu.Lock()
+	raw := pp.producer
+	pp.producer = nil // from now on callers only enter the list
+	pp.retire()
+	pp.mu.Unlock()
+	pp.sends.Wait()
+	return raw
+}
+
+// giveUp has an owner's producer retired for cause. What is in it and was not flushed is not sent.
+func (pp *partitionPublisher) giveUp(cause error) {
+	select {
+	case pp.lost <- cause:
+	default: // it is lost already
+	}
+}
+
+// takeOutcomes gives every record with a known outcome that outcome, and returns what
+// broke the producer if something did.
+func (pp *partitionPublisher) takeOutcomes() (broken error) {
+	pp.outcomesMu.Lock()
+	batch := pp.outcomes
+	pp.outcomes = pp.spare[:0]
+	pp.outcomesMu.Unlock()
+
+	var acked, failed, ackedBytes int64
+	pp.mu.Lock()
+	pp.reporting = true
+	head := pp.list.Head()
+	live := batch[:0]
+	for i, c := range batch {
+		if i%outcomeRun == outcomeRun-1 { // callers wait for the lock
+			pp.grant()
+			pp.mu.Unlock()
+			pp.mu.Lock()
+		}
+		if c.e.stale {
+			continue
+		}
+		if c.err != nil {
+			switch clientquirks.Classify(c.err) {
+			case clientquirks.TooLarge:
+				c.err = &record.TooLargeError{Payload: c.e.msg.Payload, Err: c.err}
+			case clientquirks.Terminated:
+				broken = record.ErrTopicTerminated
+				continue
+			case clientquirks.Retriable:
+				if broken == nil {
+					broken = c.err
+				}
+				continue
+			}
+			failed++
+		} else if pp.p.profile.ProducerName != "" && c.e.msg.SequenceID == nil && record.IDOf(c.id, pp.partition).Deduplicated() {
+			// This producer's sequence ids are below the broker's last id for its name. A new producer
+			// starts behind that.
+			c.err, broken = record.ErrDeduplicated, record.ErrDeduplicated
+			failed++
+		} else {
+			acked++
+			ackedBytes += c.e.size
+		}
+		pp.list.Remove(c.e)
+		pp.count--
+		pp.bytes -= c.e.size
+		live = append(live, c)
+	}
+	var now time.Time
+	if len(live) > 0 {
+		now = time.Now()
+	}
+	if acked > 0 {
+		pp.backoff.Reset()
+	}
+	resumed := false
+	if pp.list.Head() != head {
+		pp.headSince = now
+		resumed, pp.stalled = pp.stalled, false
+	}
+	pp.grant()
+	drained := pp.takeDrained()
+	pp.mu.Unlock()
+
+	m := pp.p.metrics
+	if resumed {
+		m.stalled.Dec()
+		pp.log.Info("publishing resumed")
+	}
+	for i := range live {
+		c := &live[i]
+		if c.err == nil && c.e.at != 0 {
+			m.ack.Observe(float64(now.UnixNano()-c.e.at) / 1e9)
+		}
+		id := record.IDOf(c.id, pp.partition)
+		if c.e.again {
+			id = record.MarkSentAgain(id)
+		}
+		c.e.done(id, c.err)
+	}
+	m.acked.Add(float64(acked))
+	m.failed.Add(float64(failed))
+	m.ackedBytes.Add(float64(ackedBytes))
+	pp.finishReport(drained, live)
+	clear(batch)
+	pp.spare = batch
+	return broken
+}
+
+// watch notices an oldest record that is not acknowledged: it says so once, and gives up on
+// the producer when that has closed itself or AckTimeout has passed. What becomes of later
+// records does not matter: the client can lose one record's callback and go on with others.
+func (pp *partitionPublisher) watch(ctx context.Context, now time.Time) (broken error) {
+	pp.mu.Lock()
+	since := pp.headSince
+	age := now.Sub(since)
+	waiting := pp.list.Head() != nil
+	stalled := waiting && age > stallAfter && !pp.stalled
+	if stalled {
+		pp.stalled = true
+	}
+	raw := pp.producer
+	count, bytes := pp.count, pp.bytes
+	if !waiting && age > stallAfter {
+		pp.free = nil // a burst's memory is not kept for ever
+		pp.watched = false
+		pp.p.parent.watcher.Remove(pp.check)
+	}
+	pp.mu.Unlock()
+	if waiting && age > watch.Every {
+		_ = pp.p.parent.Reach.Err() // looks, for those who ask why
+	}
+	if waiting && raw != nil {
+		switch {
+		case age > pp.p.profile.AckTimeout:
+			if pp.ackProbe.Lost(ctx, since, now) {
+				broken = errAckTimeout
+			}
+		case age > watch.Every && clientquirks.IsClosed(raw):
+			broken = pulsar.ErrProducerClosed
+		}
+	}
+	if stalled {
+		pp.p.metrics.stalled.Inc()
+		pp.log.Warn("publishing stalled: no acknowledgement from the broker, records wait",
+			zap.Int("pending_records", count), zap.Duration("since", age.Round(time.Millisecond)))
+	}
+	pp.report(count, bytes)
+	return broken
+}
+
+// report brings the pending gauges up to date.
+func (pp *partitionPublisher) report(count int, bytes int64) {
+	pp.p.metrics.pending.Add(float64(count - pp.reported.count))
+	pp.p.metrics.pendingBytes.Add(float64(bytes - pp.reported.bytes))
+	pp.reported.count, pp.reported.bytes = count, bytes
+}
+
+// wait returns when the outcome of every record admitted so far has been reported.
+func (pp *partitionPublisher) wait(ctx context.Context) error {
+	pp.mu.Lock()
+	if pp.list.Head() == nil && !pp.reporting {
+		pp.mu.Unlock()
+		return nil
+	}
+	w := drainWaiter{seq: pp.admitted, done: make(chan struct{})}
+	pp.drained = append(pp.drained, w)
+	pp.mu.Unlock()
+	select {
+	case <-w.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// takeDrained returns those whose records all have an outcome. pp.mu is held; they
+// are released when the outcomes have been reported.
+func (pp *partitionPublisher) takeDrained() (out []drainWaiter) {
+	kept := pp.drained[:0]
+	for _, w := range pp.drained {
+		if head := pp.list.Head(); head == nil || head.seq > w.seq {
+			out = append(out, w)
+		} else {
+			kept = append(kept, w)
+		}
+	}
+	pp.drained = kept
+	return out
+}
+
+// finishReport releases those that waited for outcomes which have now been reported, and those
+// that came while they were being reported and found the list empty.
+//
+// The records of outcomes are recycled.
+func (pp *partitionPublisher) finishReport(drained []drainWaiter, outcomes []outcome) {
+	pp.mu.Lock()
+	pp.reporting = false
+	for i := range outcomes {
+		pp.recycle(outcomes[i].e)
+	}
+	drained = append(drained, pp.takeDrained()...)
+	pp.mu.Unlock()
+	for _, w := range drained {
+		close(w.done)
+	}
+}
+
+// newPending returns a pending record, recycled where possible. pp.mu is held.
+func (pp *partitionPublisher) newPending() *pending {
+	if len(pp.free) == 0 {
+		slab := make([]pending, slabSize)
+		for i := range slab {
+			e := &slab[i]
+			e.receipt = func(id pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { pp.noteOutcome(e, id, err) }
+			pp.free = append(pp.free, e)
+		}
+	}
+	e := pp.free[len(pp.free)-1]
+	pp.free = pp.free[:len(pp.free)-1]
+	return e
+}
+
+// recycle takes back a pending record that had its outcome. Stale ones are never
+// recycled: a late receipt may still arrive for them. pp.mu is held.
+func (pp *partitionPublisher) recycle(e *pending) {
+	if e.size > smallRecord { // else not worth the cache miss: fill overwrites it
+		e.msg.Payload, e.msg.Key, e.msg.OrderingKey, e.msg.Properties = nil, "", "", nil
+	}
+	e.done = nil
+	pp.free = append(pp.free, e)
+}
+
+// fill makes e carry r. The message's other fields are never set.
+func (e *pending) fill(r *record.Record, size int64, done func(record.MessageID, error)) {
+	e.msg.Payload, e.msg.Key, e.msg.OrderingKey, e.msg.Properties = r.Payload, r.Key, r.OrderingKey, r.Properties
+	e.msg.EventTime, e.msg.DeliverAt, e.msg.SequenceID = r.EventTime, r.DeliverAt, nil
+	if r.SequenceID != nil {
+		e.number(*r.SequenceID)
+	}
+	e.size, e.done = size, done
+	e.at, e.sent, e.again, e.stale = 0, false, false, false
+}
+
+// number gives e its sequence id.
+func (e *pending) number(id int64) {
+	e.sequenceID = id
+	e.msg.SequenceID = &e.sequenceID
+}

@@ -1,0 +1,195 @@
+package publish
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/cluster"
+)
+
+// Compression is how a publisher compresses its batches.
+type Compression string
+
+// The compressions. LZ4 costs little and is what the profiles use.
+const (
+	LZ4           Compression = "lz4"
+	ZSTD          Compression = "zstd"
+	NoCompression Compression = "none"
+)
+
+// Routing picks the partition of a record.
+type Routing string
+
+const (
+	// RouteKeyHash sends a key's records to one partition by Java's String hash,
+	// as Pulsar's other clients do, and records without a key round robin.
+	RouteKeyHash Routing = "key_hash"
+	// RouteRoundRobin spreads records evenly in runs long enough to batch well,
+	// and passes over a partition whose queue is full.
+	RouteRoundRobin Routing = "round_robin"
+	// RouteExplicit sends a record to its Partition.
+	RouteExplicit Routing = "explicit"
+)
+
+// Admission is what happens to a record when the queue is full.
+type Admission string
+
+const (
+	// Block waits for room until the caller's context ends.
+	Block Admission = "block"
+	// FailFast fails the record with ErrQueueFull.
+	FailFast Admission = "fail_fast"
+)
+
+// Ownership says whether a publisher shares its topic with others, and so what becomes of it when
+// it loses a producer. A producer is lost when the broker closes or fences it, when it has no
+// acknowledgement within AckTimeout, and with [ErrDeduplicated]; an owner's also when its
+// connection breaks.
+type Ownership string
+
+const (
+	// SharedOwnership lets many publishers write. A lost producer is replaced, and what is not
+	// acknowledged is sent again: what the broker stored without saying so is stored twice.
+	SharedOwnership Ownership = "shared"
+	// ExclusiveOwnership makes the publisher the only one. Opening fails with ErrOwned while
+	// another publisher has the topic. A lost producer is final: the partition's records that
+	// are not acknowledged fail with ErrProducerLost, nothing is sent again, and all later
+	// records fail, because another publisher may have written in the meantime. Find out by
+	// [Client.Last] what is stored, and open another publisher. See [Publisher.Owned].
+	ExclusiveOwnership Ownership = "exclusive"
+	// WaitForOwnership is ExclusiveOwnership whose opening waits until the topic has no other
+	// publisher. When the context of the opening ends first, the broker keeps the place in the
+	// queue, and the publisher gives it up as soon as its turn comes.
+	WaitForOwnership Ownership = "wait"
+	// NamedOwnership makes the publisher the only one of its ProducerName, which must be set;
+	// others may write, too. In all else it is ExclusiveOwnership. It is for topics that two
+	// clusters replicate to each other: a broker (Pulsar 4.0) refuses another cluster's replicator
+	// where a producer is exclusive, and an exclusive producer where the replicator was first, also
+	// when the replicator has nothing to write.
+	NamedOwnership Ownership = "named"
+)
+
+// Profile is how a publisher trades latency for throughput. Start from [Business] or
+// [Ops] and change single fields: the zero value of a field is not its default.
+type Profile struct {
+	// Name is the label "profile" of the metrics. Keep the set of names small. Must be set.
+	Name string `yaml:"name"`
+	// Linger is the longest time that records gather. A partition's records are sent at
+	// once while nothing is in flight, and gather into the next entry while something
+	// is: until that is acknowledged, the entry is full, or Linger has passed. With more
+	// than eight partitions that have published in the last seconds, the client's other
+	// publishers included, Linger is multiplied by an eighth of their number, so that
+	// entries per second do not grow with partitions. At least 1 ms is used.
+	Linger time.Duration `yaml:"linger"`
+	// GroupCommit looks at a partition's own records to tell whether something is in
+	// flight. Without it records also gather while four other partitions have
+	// something in flight, which makes larger entries and longer waits.
+	GroupCommit bool `yaml:"group_commit"`
+	// BatchRecords and BatchBytes (before compression) close a batch. BatchBytes
+	// is at most 1 MiB: near the broker's limit a batch would fail whole.
+	// BatchRecords 1 switches batching off, which topics with Key_Shared
+	// subscribers need (a batch is dispatched by its first record's key), and
+	// records with DeliverAt.
+	BatchRecords int `yaml:"batch_records"`
+	BatchBytes   int `yaml:"batch_bytes"`
+	// Compression of each batch.
+	Compression Compression `yaml:"compression"`
+	// MaxPendingRecords and MaxPendingBytes bound what is accepted and not yet
+	// acknowledged. Each partition has an equal share, so that one that is stuck
+	// leaves the others theirs; a record larger than a share is admitted alone.
+	MaxPendingRecords int   `yaml:"max_pending_records"`
+	MaxPendingBytes   int64 `yaml:"max_pending_bytes"`
+	// Admission is what happens to a record that finds the queue full.
+	Admission Admission `yaml:"admission"`
+	// Routing picks partitions.
+	Routing Routing `yaml:"routing"`
+	// AckTimeout is how long one record may be a partition's oldest without an
+	// acknowledgement, at a broker that answers, before the producer counts as lost.
+	// At least 1 s. It guards against a receipt that never comes; during an outage
+	// records simply wait, and when it ends the producer has five seconds more (or
+	// AckTimeout, if that is less).
+	AckTimeout time.Duration `yaml:"ack_timeout"`
+	// ProducerName is the broker-visible name; on a partitioned topic the
+	// partition's index is appended. Default: the broker chooses one.
+	ProducerName string `yaml:"producer_name"`
+	// Ownership says whether others may write to the topic, too. There is no configuration key:
+	// after a loss the program must open another publisher.
+	Ownership Ownership `yaml:"-"`
+}
+
+// Business is the profile for callers that wait for each record to be stored: group commit, so
+// that a lone record is sent at once and concurrent callers share entries. Linger 1 ms, entries of
+// up to 1000 records and 128 KiB, LZ4, up to 10,000 records and 64 MiB pending, Block,
+// RouteKeyHash, AckTimeout 60 s, SharedOwnership.
+func Business() Profile {
+	return Profile{
+		Name:              "business",
+		Linger:            time.Millisecond,
+		GroupCommit:       true,
+		BatchRecords:      1000,
+		BatchBytes:        128 << 10,
+		Compression:       LZ4,
+		MaxPendingRecords: 10_000,
+		MaxPendingBytes:   64 << 20,
+		Admission:         Block,
+		Routing:           RouteKeyHash,
+		AckTimeout:        60 * time.Second,
+		Ownership:         SharedOwnership,
+	}
+}
+
+// Ops is the profile for many records by [Publisher.PublishAsync]: it is Business without group
+// commit, with entries of up to 10,000 records and up to 100,000 records pending.
+func Ops() Profile {
+	p := Business()
+	p.Name, p.GroupCommit = "ops", false
+	p.BatchRecords, p.MaxPendingRecords = 10_000, 100_000
+	return p
+}
+
+// Validate reports every fault at once, each as "path: what would be right".
+func (p Profile) Validate() error {
+	var errs []error
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if p.Name == "" {
+		fault("name: must be set")
+	}
+	if p.Linger < 0 {
+		fault("linger: must be >= 0, got %s", p.Linger)
+	}
+	if p.BatchRecords < 1 {
+		fault("batch_records: must be > 0, got %d", p.BatchRecords)
+	}
+	if p.BatchBytes < 1 || p.BatchBytes > 1<<20 {
+		fault("batch_bytes: must be from 1 to 1048576, got %d", p.BatchBytes)
+	}
+	if p.MaxPendingRecords < 1 {
+		fault("max_pending_records: must be > 0, got %d", p.MaxPendingRecords)
+	}
+	if p.MaxPendingBytes < 1 {
+		fault("max_pending_bytes: must be > 0, got %d", p.MaxPendingBytes)
+	}
+	if p.AckTimeout < time.Second {
+		fault("ack_timeout: must be at least 1s, got %s", p.AckTimeout)
+	}
+	cluster.OneOf(fault, "compression", p.Compression, LZ4, ZSTD, NoCompression)
+	cluster.OneOf(fault, "admission", p.Admission, Block, FailFast)
+	cluster.OneOf(fault, "routing", p.Routing, RouteKeyHash, RouteRoundRobin, RouteExplicit)
+	cluster.OneOf(fault, "ownership", p.Ownership, SharedOwnership, ExclusiveOwnership, WaitForOwnership, NamedOwnership)
+	if p.Ownership == NamedOwnership && p.ProducerName == "" {
+		fault("producer_name: must be set with ownership: named")
+	}
+	return errors.Join(errs...)
+}
+
+// owns reports whether no other publisher, or none of the same name, may write while this one does.
+func (p Profile) owns() bool { return p.Ownership != SharedOwnership }
+
+// refusedWhileOwned reports whether opening fails while another publisher has the topic.
+func (p Profile) refusedWhileOwned() bool {
+	return p.Ownership == ExclusiveOwnership || p.Ownership == NamedOwnership
+}
+
+// unbatched reports whether every record is a message of its own.
+func (p Profile) unbatched() bool { return p.BatchRecords == 1 }

@@ -1,0 +1,479 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/pkg/backoff"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/cluster"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/flush"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/watch"
+)
+
+// Publisher publishes to one topic. [Client.Publisher] opens one. It is safe for concurrent use.
+//
+// A record's way: it is routed to a partition, waits for room there, and enters that partition's
+// list of pending records. The producer batches and sends it. With the broker's receipt it leaves
+// the list, and the caller gets the outcome. [Ownership] says what happens when the broker closes
+// the producer meanwhile.
+type Publisher struct {
+	parent  *Publishers
+	topic   string
+	profile Profile
+	log     *zap.Logger
+	metrics profileMetrics
+	router  router
+	flusher *flush.Flusher
+
+	partitions atomic.Pointer[[]*partitionPublisher]
+	grow       sync.Mutex // one change of partitions at a time
+
+	background context.Context // ends when Close begins: discovery
+	cancel     context.CancelFunc
+
+	closeOnce sync.Once
+	closeErr  error
+	closing   atomic.Pointer[context.Context] // Close's context, for the partitions
+	lost      atomic.Int64                    // records not acknowledged at close
+
+	owned        context.Context // ends when ownership does
+	endOwnership context.CancelCauseFunc
+
+	connectErr     atomic.Pointer[error] // the latest failure to create a producer
+	lastDisconnect atomic.Int64          // when a partition was unavailable last, in ns since 1970; 0: never
+}
+
+// discoverEvery is the interval at which a publisher looks for new partitions.
+const discoverEvery = time.Minute
+
+// Open opens a publisher for topic. It returns once every partition has a
+// producer, retrying while the cluster is unavailable until ctx ends, or the client closes
+// ([ErrClosed]); ctx bounds opening only. It fails at once when waiting does not help:
+// [ErrInvalidTopic], [ErrAuthorization], [ErrTopicNotFound], [ErrTopicTerminated], and
+// [ErrOwned] with [ExclusiveOwnership]. Close the publisher when done.
+func (c *Publishers) Open(ctx context.Context, topic string, profile Profile) (*Publisher, error) {
+	if err := profile.Validate(); err != nil {
+		return nil, fmt.Errorf("messaging: profile: %w", err)
+	}
+	if !record.ValidTopic(topic) {
+		return nil, fmt.Errorf("%w: %q", record.ErrInvalidTopic, topic)
+	}
+	p := &Publisher{
+		parent: c, topic: topic, profile: profile,
+		log:     c.Log.Named("publisher").With(zap.String("profile", profile.Name)),
+		metrics: c.metrics.Of(profile.Name),
+		router:  router{routing: profile.Routing},
+		flusher: c.flushers.Of(flush.Config{Linger: profile.Linger, GroupCommit: profile.GroupCommit}, c.watcher.Count),
+	}
+	p.background, p.cancel = context.WithCancel(context.Background())
+	p.owned, p.endOwnership = context.WithCancelCause(context.Background())
+
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil, record.ErrClosed
+	}
+	c.open[p] = struct{}{}
+	c.mu.Unlock()
+
+	if err := p.open(ctx); err != nil {
+		// Nothing was published, so nothing can be lost by closing at once.
+		_ = p.Close(clientquirks.Canceled())
+		return nil, fmt.Errorf("messaging: open publisher for %s: %w", topic, err)
+	}
+	go p.discover()
+	return p, nil
+}
+
+// open finds the topic's partitions and waits for a producer on each, until ctx or the client ends.
+func (p *Publisher) open(ctx context.Context) error {
+	ctx, forget := clientquirks.EitherEnds(ctx, p.parent.Life)
+	defer forget()
+	var b backoff.Backoff
+	for {
+		topics, err := p.lookUpPartitions(ctx)
+		if err == nil {
+			p.addPartitions(topics)
+			break
+		}
+		if final := cluster.OpeningFailure(err, p.profile.refusedWhileOwned()); final != nil {
+			return final
+		}
+		if ctx.Err() == nil {
+			p.noteConnectError(err)
+		}
+		if !backoff.Sleep(ctx, b.Next()) {
+			return p.explain(context.Cause(ctx))
+		}
+	}
+	partitions := p.partitions.Load()
+	if partitions == nil { // closed while the broker answered
+		return record.ErrClosed
+	}
+	for _, pp := range *partitions {
+		select {
+		case <-pp.ready:
+			pp.mu.Lock()
+			refusal := pp.refusal
+			pp.mu.Unlock()
+			if refusal != nil {
+				return refusal
+			}
+		case <-ctx.Done():
+			return p.explain(context.Cause(ctx))
+		case <-p.background.Done():
+			return record.ErrClosed
+		}
+	}
+	return nil
+}
+
+// explain adds to err why the cluster cannot be reached, or else the latest failure to
+// connect, so that a bare "deadline exceeded" says what was in the way.
+func (p *Publisher) explain(err error) error {
+	if cause := p.parent.Reach.Err(); cause != nil {
+		return fmt.Errorf("%w (%w)", err, cause)
+	}
+	if cause := p.connectErr.Load(); cause != nil {
+		return fmt.Errorf("%w (last failure: %w)", err, *cause)
+	}
+	return err
+}
+
+func (p *Publisher) noteConnectError(err error) { p.connectErr.Store(&err) }
+
+// lookUpPartitions asks the broker for the topics that make up this one.
+func (p *Publisher) lookUpPartitions(ctx context.Context) ([]string, error) {
+	return clientquirks.CallUntil(ctx, func() ([]string, error) { return p.parent.Producers.TopicPartitions(p.topic) }, nil)
+}
+
+// addPartitions starts a partition for each topic that has none, and divides the bounds
+// anew.
+func (p *Publisher) addPartitions(topics []string) {
+	p.grow.Lock()
+	defer p.grow.Unlock()
+	var partitions []*partitionPublisher
+	if have := p.partitions.Load(); have != nil {
+		partitions = append(partitions, *have...)
+	}
+	old := len(partitions)
+	if len(topics) <= old || p.background.Err() != nil {
+		return
+	}
+	for i := old; i < len(topics); i++ {
+		pp := newPartitionPublisher(p, topics[i], i)
+		pp.opening = old == 0
+		if i > 0 && p.profile.owns() {
+			// One after the other, so that two publishers cannot wait for each other.
+			pp.after = partitions[i-1].ready
+		}
+		partitions = append(partitions, pp)
+	}
+	for _, pp := range partitions {
+		pp.setShare(max(p.profile.MaxPendingRecords/len(partitions), 1), max(p.profile.MaxPendingBytes/int64(len(partitions)), 1))
+	}
+	p.partitions.Store(&partitions)
+	for _, pp := range partitions[old:] {
+		pp.start()
+	}
+	if old > 0 {
+		p.log.Info("topic has more partitions", zap.String("topic", p.topic),
+			zap.Int("from", old), zap.Int("to", len(partitions)))
+	}
+}
+
+// discover adds the partitions that the topic gains.
+func (p *Publisher) discover() {
+	t := time.NewTicker(discoverEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-p.background.Done():
+			return
+		case <-t.C:
+			if topics, err := p.lookUpPartitions(p.background); err == nil {
+				p.addPartitions(topics)
+			}
+		}
+	}
+}
+
+// partitioned reports whether the topic has partitions of its own.
+func (p *Publisher) partitioned() bool {
+	partitions := *p.partitions.Load()
+	return len(partitions) > 1 || partitions[0].topic != p.topic && partitions[0].topic == topicname.Partition(p.topic, 0)
+}
+
+// Owned returns a context that ends when the publisher no longer owns its topic: when a
+// partition's producer is lost, and when Close is about to give the topic up. Its cause
+// wraps [ErrProducerLost], [ErrTopicTerminated] or [ErrClosed]. Keep state that needs the
+// ownership only while the context lives. The broker may let another publisher in before
+// the context ends here. With [SharedOwnership] it ends with Close only.
+func (p *Publisher) Owned() context.Context { return p.owned }
+
+// Topic is the topic's name as it was given.
+func (p *Publisher) Topic() string { return p.topic }
+
+// Partitions is the present number of partitions, 1 for a topic without.
+func (p *Publisher) Partitions() int { return len(*p.partitions.Load()) }
+
+// Unhealthy returns why records are not being stored at present: a partition without a
+// producer, or without an acknowledgement for five seconds though records wait, or for
+// one where the cluster cannot be connected to; nil when there is none. It may be called
+// from any goroutine.
+func (p *Publisher) Unhealthy() error {
+	for _, pp := range *p.partitions.Load() {
+		pp.mu.Lock()
+		disconnected, stalled, refusal, age := pp.producer == nil, pp.stalled, pp.refusal, time.Since(pp.headSince)
+		late := pp.list.Head() != nil && age > watch.Every
+		pp.mu.Unlock()
+		switch {
+		case refusal != nil && !errors.Is(refusal, record.ErrClosed):
+			return fmt.Errorf("%s: %w", pp.topic, refusal)
+		case refusal != nil:
+		case disconnected:
+			return p.explain(fmt.Errorf("messaging: %s: no producer", pp.topic))
+		case stalled, late && p.parent.Reach.Err() != nil:
+			return p.explain(fmt.Errorf("messaging: %s: no acknowledgement for %s", pp.topic, age.Round(time.Second)))
+		}
+	}
+	return nil
+}
+
+// LastDisconnect is when a partition of the publisher was unavailable last: its producer was lost,
+// or its connection for two seconds; zero when none was. connecting says that one is connecting
+// again and has been for less: whether that is a cut is not known yet. The client itself ends
+// connections, those of all topics of a broker, when one topic is not served. [Publisher.Unhealthy]
+// says nothing of a lost connection while no record waits: a producer connects again by itself. It
+// may be called from any goroutine.
+func (p *Publisher) LastDisconnect() (at time.Time, connecting bool) {
+	now := time.Now()
+	var disconnected bool
+	for _, pp := range *p.partitions.Load() {
+		if lost := pp.disconnectedSince.Load(); lost != 0 {
+			long := now.Sub(time.Unix(0, lost)) >= briefDisconnect
+			disconnected, connecting = disconnected || long, connecting || !long
+		}
+	}
+	if disconnected {
+		return now, connecting
+	}
+	// Behind the look at the partitions: what comes back meanwhile is noted first.
+	if noted := p.lastDisconnect.Load(); noted != 0 {
+		at = time.Unix(0, noted)
+	}
+	return at, connecting
+}
+
+func (p *Publisher) recordDisconnect() { p.lastDisconnect.Store(time.Now().UnixNano()) }
+
+// Publish publishes rs and returns nil only when the broker has acknowledged every
+// one of them. Records of one partition keep their order, within rs and between
+// calls that follow one another.
+//
+// An error says how many records failed and wraps the first one's reason. When ctx
+// ends first, records that had been accepted may still be stored, and the
+// publisher goes on reading them: do not reuse their payloads. With a ctx that has
+// ended already nothing is published. Reasons are [ErrQueueFull], [ErrTooLarge],
+// [ErrDeduplicated], [ErrBadPartition], [ErrDeliverAt], [ErrTopicTerminated], [ErrProducerLost],
+// [ErrUnacknowledged], [ErrClosed], and ctx's error.
+func (p *Publisher) Publish(ctx context.Context, rs ...*record.Record) error {
+	if len(rs) == 0 {
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("messaging: nothing published: %w", err)
+	}
+	b := &batchOutcome{complete: make(chan struct{})}
+	b.left.Store(int64(len(rs)))
+	p.publishAll(ctx, rs, b.done)
+	select {
+	case <-b.complete:
+	case <-ctx.Done():
+		if b.left.Load() > 0 {
+			return fmt.Errorf("messaging: %d of %d records not acknowledged in time: %w", b.left.Load(), len(rs), p.explain(ctx.Err()))
+		}
+	}
+	return b.err(len(rs))
+}
+
+// PublishAsync publishes r and calls done with the outcome, exactly once, before
+// Close returns. It waits, at most until ctx ends, for room in the queue; after
+// that ctx has no effect. With a ctx that has ended already r is not published.
+//
+// done runs on the partition's own goroutine: while it blocks, further outcomes
+// and room of that partition wait, other partitions do not. It must not publish to
+// the same publisher in the blocking mode, nor wait for it in Publish, Flush or Close: these
+// wait for done. A record that is not accepted (queue
+// full, closed, ctx ended) gets its outcome in the caller's goroutine.
+//
+// The payload and the key belong to the publisher until done is called, and may be
+// used again afterwards if the outcome is no error and not [MessageID.SentAgain].
+func (p *Publisher) PublishAsync(ctx context.Context, r *record.Record, done func(record.MessageID, error)) {
+	pp, err := p.publish(ctx, r, nil, done)
+	if err != nil {
+		done(record.MessageID{}, err)
+		return
+	}
+	if pp != nil {
+		pp.requestFlush()
+	}
+}
+
+// publishAll publishes rs and calls done for each record. A run of records of one partition is
+// flushed once, behind its last record.
+func (p *Publisher) publishAll(ctx context.Context, rs []*record.Record, done func(record.MessageID, error)) {
+	var touched *partitionPublisher
+	for _, r := range rs {
+		pp, err := p.publish(ctx, r, touched, done)
+		if err != nil {
+			done(record.MessageID{}, err)
+			continue
+		}
+		touched = pp
+	}
+	if touched != nil {
+		touched.requestFlush()
+	}
+}
+
+// publish routes r, admits it and sends it. When it goes to another partition than before, the
+// partition of the last record, that one is flushed first: r may have to wait for room. It returns
+// the partition that has to be flushed for r, nil for none.
+func (p *Publisher) publish(ctx context.Context, r *record.Record, before *partitionPublisher, done func(record.MessageID, error)) (*partitionPublisher, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if !r.DeliverAt.IsZero() && !p.profile.unbatched() {
+		return nil, record.ErrDeliverAt
+	}
+	partitions := *p.partitions.Load()
+	i := p.router.route(r, len(partitions), func(i int) bool { return partitions[i].full() })
+	if i < 0 {
+		return nil, fmt.Errorf("%w: %d of %d", record.ErrBadPartition, r.Partition, len(partitions))
+	}
+	pp := partitions[i]
+	if before != nil && before != pp {
+		before.requestFlush()
+	}
+	e, raw, gathered, err := pp.admit(ctx, r, done)
+	switch {
+	case err != nil:
+		return nil, err
+	case gathered:
+		return pp, nil
+	case raw == nil:
+		return nil, nil
+	}
+	pp.send(raw, e)
+	pp.sends.Done()
+	return pp, nil
+}
+
+// Flush returns when every record accepted before the call has its outcome, or ctx
+// ends.
+func (p *Publisher) Flush(ctx context.Context) error {
+	for _, pp := range *p.partitions.Load() {
+		pp.flushAll()
+	}
+	for _, pp := range *p.partitions.Load() {
+		if err := pp.wait(ctx); err != nil {
+			return fmt.Errorf("messaging: flush: %w", err)
+		}
+	}
+	return nil
+}
+
+// Close refuses new records with [ErrClosed], waits until ctx ends for those accepted
+// to be acknowledged, and closes the producers. Records that remain get
+// [ErrUnacknowledged] as their outcome, and Close returns an [*UnacknowledgedError]
+// that counts them. Closing again returns the same error without doing anything.
+func (p *Publisher) Close(ctx context.Context) error {
+	p.closeOnce.Do(func() { p.closeErr = p.close(ctx) })
+	return p.closeErr
+}
+
+func (p *Publisher) close(ctx context.Context) error {
+	p.cancel()
+	defer func() {
+		p.parent.mu.Lock()
+		delete(p.parent.open, p)
+		p.parent.mu.Unlock()
+	}()
+	// Behind this lock no partition is added any more: background has ended.
+	p.grow.Lock()
+	var partitions []*partitionPublisher
+	if have := p.partitions.Load(); have != nil {
+		partitions = *have
+	}
+	p.grow.Unlock()
+
+	for _, pp := range partitions {
+		pp.shut(record.ErrClosed)
+	}
+	for _, pp := range partitions {
+		pp.flushAll()
+	}
+	for _, pp := range partitions {
+		if pp.wait(ctx) != nil {
+			break // the context ended: the partitions say what is left
+		}
+	}
+	p.endOwnership(record.ErrClosed)
+	p.closing.Store(&ctx)
+	for _, pp := range partitions {
+		pp.stop()
+	}
+	for _, pp := range partitions {
+		<-pp.ended
+	}
+	if n := p.lost.Load(); n > 0 {
+		p.log.Error("closed with records not acknowledged", zap.String("topic", p.topic), zap.Int64("records", n))
+		return &record.UnacknowledgedError{Count: int(n)}
+	}
+	return nil
+}
+
+// closeCtx is the context of the Close that is under way.
+func (p *Publisher) closeCtx() context.Context { return *p.closing.Load() }
+
+func (p *Publisher) noteUnacknowledged(n int) { p.lost.Add(int64(n)) }
+
+// batchOutcome gathers the outcomes of one Publish call.
+type batchOutcome struct {
+	left     atomic.Int64
+	failed   atomic.Int64
+	first    atomic.Pointer[error]
+	complete chan struct{}
+}
+
+func (b *batchOutcome) done(_ record.MessageID, err error) {
+	if err != nil {
+		b.failed.Add(1)
+		b.first.CompareAndSwap(nil, &err)
+	}
+	if b.left.Add(-1) == 0 {
+		close(b.complete)
+	}
+}
+
+func (b *batchOutcome) err(total int) error {
+	first := b.first.Load()
+	switch {
+	case first == nil:
+		return nil
+	case total == 1:
+		return *first
+	default:
+		return fmt.Errorf("messaging: %d of %d records failed: %w", b.failed.Load(), total, *first)
+	}
+}

@@ -1,0 +1,327 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/cluster"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
+
+	rawbackoff "github.com/apache/pulsar-client-go/pulsar/backoff"
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/pkg/backoff"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/list"
+)
+
+// replace retires the partition's producer, makes another, and sends again all that is
+// not acknowledged, in order, before anything newer. It tries until it succeeds,
+// the topic turns out to be terminated, or ctx ends. cause is nil for the partition's
+// first producer.
+func (pp *partitionPublisher) replace(ctx context.Context, cause error) {
+	if pp.failed {
+		return
+	}
+	old := pp.retireProducer()
+	if cause != nil {
+		pp.p.recordDisconnect()
+		pp.p.metrics.recreated.WithLabelValues(reason(cause)).Inc()
+		if !pp.backoff.Started() {
+			pp.log.Warn("producer lost", zap.Error(cause))
+		}
+	}
+	if errors.Is(cause, record.ErrTopicTerminated) {
+		closeProducer(ctx, old)
+		pp.fail(record.ErrTopicTerminated)
+		return
+	}
+	// The old producer is closed, and the close answered, before another one
+	// writes: what it still had on the wire cannot then be stored behind the
+	// copies that are sent again.
+	closeProducer(ctx, old)
+	if cause != nil && pp.p.profile.owns() {
+		_ = pp.takeOutcomes() // outcomes that have arrived still count
+		pp.fail(fmt.Errorf("%w: %w", record.ErrProducerLost, cause))
+		return
+	}
+
+	for attempt := 0; ; attempt++ {
+		// The backoff starts over with an acknowledgement, not with a producer: one
+		// that is made and breaks at once must not become a busy loop.
+		if pp.backoff.Started() && !backoff.Sleep(ctx, pp.backoff.Current()) {
+			return
+		}
+		pp.backoff.Next()
+		raw, err := pp.create(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			pp.resume(raw)
+			if cause != nil || attempt > 0 {
+				pp.log.Info("producer connected", zap.Int("attempt", attempt+1))
+			}
+			return
+		}
+		if clientquirks.Classify(err) == clientquirks.Terminated {
+			pp.fail(record.ErrTopicTerminated)
+			return
+		}
+		if final := cluster.OpeningFailure(err, pp.p.profile.refusedWhileOwned()); final != nil && pp.opening {
+			pp.fail(final)
+			return
+		}
+		pp.p.noteConnectError(err)
+		if attempt == 0 {
+			pp.log.Warn("cannot create producer, will keep trying", zap.Error(err))
+		}
+	}
+}
+
+// create makes a producer. The underlying call has no context: when ours ends
+// first the producer, should it still come, is closed behind.
+func (pp *partitionPublisher) create(ctx context.Context) (pulsar.Producer, error) {
+	return clientquirks.CallUntil(ctx, func() (pulsar.Producer, error) {
+		return pp.p.parent.Producers.CreateProducer(pp.rawOptions())
+	}, shutProducer)
+}
+
+// resume sends the whole list to raw in order, then lets callers send to it
+// themselves. Each record is sent as a copy, so that late outcomes from the
+// previous producer find a stale original and change nothing.
+func (pp *partitionPublisher) resume(raw pulsar.Producer) {
+	pp.disconnectedSince.Store(0)
+	pp.mu.Lock()
+	for e := pp.list.Head(); e != nil; {
+		next := pp.list.Next(e)
+		if e.sent {
+			n := pp.newPending()
+			n.msg, n.size, n.seq, n.at, n.done = e.msg, e.size, e.seq, e.at, e.done
+			n.sent, n.again, n.stale = false, true, false
+			e.stale = true
+			pp.list.Swap(e, n)
+		}
+		e = next
+	}
+	pp.headSince = time.Now()
+	pp.opening = false
+	// Only this goroutine removes from the list, so the cursor stays valid while
+	// the lock is released; callers append behind it.
+	var last *pending
+	for {
+		next := pp.list.Head()
+		if last != nil {
+			next = pp.list.Next(last)
+		}
+		if next == nil {
+			break
+		}
+		next.sent = true
+		last = next
+		pp.mu.Unlock()
+		pp.send(raw, next)
+		pp.mu.Lock()
+	}
+	pp.unsent, pp.unsentCount, pp.unsentBytes = nil, 0, 0
+	pp.producer = raw
+	pp.generation, pp.retire = context.WithCancel(context.Background())
+	pp.mu.Unlock()
+	if last != nil {
+		pp.requestFlush()
+	}
+	pp.markReady()
+}
+
+// fail ends the partition for good: every record, waiting caller and later caller gets
+// err.
+func (pp *partitionPublisher) fail(err error) {
+	pp.failed = true
+	pp.shut(err)
+	if pp.p.profile.owns() {
+		pp.p.endOwnership(fmt.Errorf("%s: %w", pp.topic, err))
+	}
+	pp.dropAll(err)
+	if !pp.opening { // else the error is returned
+		pp.log.Error("publishing ended", zap.Error(err))
+	}
+	pp.markReady()
+}
+
+// abandon ends the partition when the publisher closes: what is still on the list gets
+// ErrUnacknowledged, and the producer is closed.
+func (pp *partitionPublisher) abandon() {
+	_ = pp.takeOutcomes() // outcomes that have arrived still count; what broke no longer matters
+	raw := pp.retireProducer()
+	pp.p.noteUnacknowledged(pp.dropAll(record.ErrUnacknowledged))
+	pp.report(0, 0)
+	pp.p.parent.watcher.Remove(pp.check)
+	pp.p.flusher.Forget(&pp.flush)
+	pp.markReady()
+	if raw != nil {
+		clientquirks.Within(pp.p.closeCtx(), func() { shutProducer(raw) })
+	}
+}
+
+// dropAll gives every record on the list the outcome err and returns their number.
+func (pp *partitionPublisher) dropAll(err error) int {
+	pp.mu.Lock()
+	dropped := pp.list
+	pp.list = list.List[pending, *pending]{}
+	pp.unsent, pp.unsentCount, pp.unsentBytes = nil, 0, 0
+	n := 0
+	for e := dropped.Head(); e != nil; e = dropped.Next(e) {
+		e.stale = true
+		pp.count--
+		pp.bytes -= e.size
+		n++
+	}
+	if pp.stalled {
+		pp.stalled = false
+		pp.p.metrics.stalled.Dec()
+	}
+	drained := pp.takeDrained()
+	pp.reporting = true
+	pp.mu.Unlock()
+	for e := dropped.Head(); e != nil; e = dropped.Next(e) {
+		e.done(record.MessageID{}, err)
+	}
+	pp.finishReport(drained, nil)
+	pp.p.metrics.failed.Add(float64(n))
+	return n
+}
+
+// markReady says that the partition has had its first producer, or failed. Only the
+// partition's goroutine calls it.
+func (pp *partitionPublisher) markReady() {
+	select {
+	case <-pp.ready:
+	default:
+		close(pp.ready)
+	}
+}
+
+// closeProducer closes raw and waits for that until ctx ends. The close request
+// itself is bounded by the client's operation timeout.
+func closeProducer(ctx context.Context, raw pulsar.Producer) {
+	if raw != nil {
+		clientquirks.Within(ctx, func() { shutProducer(raw) })
+	}
+}
+
+// shutProducer closes raw. A producer that closes itself in the same moment can
+// panic on its closed command channel.
+func shutProducer(raw pulsar.Producer) {
+	defer func() { _ = recover() }()
+	raw.Close()
+}
+
+// reason is a short, bounded word for a cause, for the metric's label.
+func reason(cause error) string {
+	switch {
+	case errors.Is(cause, errAckTimeout):
+		return "ack_timeout"
+	case errors.Is(cause, errConnectionLost):
+		return "connection"
+	case errors.Is(cause, record.ErrDeduplicated):
+		return "deduplicated"
+	case errors.Is(cause, record.ErrTopicTerminated):
+		return "terminated"
+	case errors.Is(cause, pulsar.ErrProducerFenced):
+		return "fenced"
+	case errors.Is(cause, pulsar.ErrTopicNotfound):
+		return "topic_not_found"
+	case errors.Is(cause, pulsar.ErrProducerBlockedQuotaExceeded):
+		return "quota_exceeded"
+	case errors.Is(cause, pulsar.ErrProducerClosed):
+		return "closed"
+	default:
+		return "other"
+	}
+}
+
+// rawOptions are the underlying producer's options.
+func (pp *partitionPublisher) rawOptions() pulsar.ProducerOptions {
+	p := pp.p.profile
+	name := p.ProducerName
+	if name != "" && pp.p.partitioned() {
+		name = fmt.Sprintf("%s-%d", name, pp.index)
+	}
+	pp.mu.Lock()
+	depth := pp.maxCount
+	for e := pp.list.Head(); e != nil; e = pp.list.Next(e) {
+		depth++ // the share may have shrunk since these were admitted
+	}
+	pp.mu.Unlock()
+	options := pulsar.ProducerOptions{
+		Topic: pp.topic,
+		Name:  name,
+		// Bounds are ours: the client's queue is as deep as the partition admits and so
+		// is never full, and its semaphore, whose Release can block the reader
+		// goroutine, is never waited on.
+		MaxPendingMessages:      depth,
+		DisableBlockIfQueueFull: true,
+		// A send timeout fails the oldest records and lets later ones through.
+		// AckTimeout replaces the producer instead, which keeps order.
+		SendTimeout:     -1,
+		DisableBatching: p.unbatched(),
+		// The flusher sends batches. The client's timer, which runs at this rate for every
+		// partition whether it has something to send or not, never fires.
+		BatchingMaxPublishDelay: clientquirks.Never,
+		BatchingMaxMessages:     uint(p.BatchRecords),
+		BatchingMaxSize:         uint(p.BatchBytes),
+		CompressionType:         p.Compression.raw(),
+		ProducerAccessMode:      p.Ownership.raw(),
+		BackOffPolicyFunc: func() rawbackoff.Policy {
+			pp.disconnectedSince.CompareAndSwap(0, time.Now().UnixNano())
+			return awayBackoff{clientquirks.NewBackoff(), pp.back}
+		},
+		// Partitions are found by the publisher: each partition's topic is one partition.
+		PartitionsAutoDiscoveryInterval: clientquirks.Never,
+	}
+	if p.owns() {
+		pp.noReconnect(&options)
+	}
+	return options
+}
+
+// awayBackoff is the policy of a producer that connects again by itself. The client makes one when
+// a connection has ended, and resets it when the producer is there again (pulsar-client-go v0.21.0
+// producer_partition.go, reconnectToBroker).
+type awayBackoff struct {
+	rawbackoff.Policy
+
+	back func()
+}
+
+func (b awayBackoff) Reset() {
+	b.back()
+	b.Policy.Reset()
+}
+
+// briefDisconnect is how long a connection may be lost without counting as a disconnect. The client
+// itself ends connections, those of all topics of a broker, when one topic is not served.
+const briefDisconnect = 2 * time.Second
+
+// back notes that the partition's producer is connected again.
+func (pp *partitionPublisher) back() {
+	if lost := pp.disconnectedSince.Load(); lost != 0 && time.Since(time.Unix(0, lost)) >= briefDisconnect {
+		pp.p.recordDisconnect()
+	}
+	pp.disconnectedSince.Store(0)
+}
+
+func (c Compression) raw() pulsar.CompressionType {
+	switch c {
+	case LZ4:
+		return pulsar.LZ4
+	case ZSTD:
+		return pulsar.ZSTD
+	default:
+		return pulsar.NoCompression
+	}
+}

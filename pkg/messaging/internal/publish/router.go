@@ -1,0 +1,78 @@
+package publish
+
+import (
+	"sync/atomic"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
+)
+
+// A run of records without a key stays on one partition for runRecords or
+// runBytes, so that spreading them does not shrink batches to nothing.
+const (
+	runRecords = 256
+	runBytes   = 128 << 10
+)
+
+// runsAtOnce is how many runs a publisher has under way, for callers that do not
+// wait for one another: see Record.SpreadHint.
+const runsAtOnce = 8
+
+// router picks partitions for records. It is safe for concurrent use.
+type router struct {
+	routing Routing
+	runs    [runsAtOnce]partitionRun
+}
+
+// partitionRun is where a run has got to.
+type partitionRun struct {
+	current atomic.Uint32 // its partition, counted from the run's own index
+	records atomic.Int64  // routed in it
+	bytes   atomic.Int64
+	_       [40]byte // the next one has a cache line of its own
+}
+
+// route returns the partition index of r among n, or -1 for none. full tells of a
+// partition whether its queue is full now.
+func (rt *router) route(r *record.Record, n int, full func(int) bool) int {
+	switch {
+	case rt.routing == RouteExplicit:
+		if r.Partition < 0 || r.Partition >= n {
+			return -1
+		}
+		return r.Partition
+	case n == 1:
+		return 0
+	case rt.routing == RouteKeyHash && r.Key != "":
+		return int(javaStringHash(r.Key) % uint32(n))
+	case rt.routing == RouteKeyHash && r.OrderingKey != "":
+		return int(javaStringHash(r.OrderingKey) % uint32(n))
+	}
+	own := uint32(r.SpreadHint) % runsAtOnce
+	run := &rt.runs[own]
+	i := int((run.current.Load() + own) % uint32(n))
+	if run.records.Add(1) < runRecords && run.bytes.Add(r.Size()) < runBytes && !full(i) {
+		return i
+	}
+	// Racing callers may end one run twice, which costs evenness, not order.
+	run.records.Store(0)
+	run.bytes.Store(0)
+	steps := uint32(1)
+	for ; steps < uint32(n); steps++ {
+		if !full((i + int(steps)) % n) {
+			break
+		}
+	}
+	run.current.Add(steps)
+	return (i + int(steps)) % n
+}
+
+// javaStringHash is Java's String.hashCode over the key's bytes, the default
+// hashing scheme of Pulsar's clients; pulsar-client-go computes it the same way
+// (internal/hash.go), so both put a key on the same partition.
+func javaStringHash(s string) uint32 {
+	var h uint32
+	for i := range len(s) {
+		h = 31*h + uint32(s[i])
+	}
+	return h
+}

@@ -1,0 +1,78 @@
+package read
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/cluster"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
+)
+
+// readerMetrics are labelled by the reader's name and, where there are kinds, by a bounded word.
+type readerMetrics struct {
+	messages     *prometheus.CounterVec
+	bytes        *prometheus.CounterVec
+	age          *prometheus.GaugeVec
+	interrupted  *prometheus.GaugeVec
+	resubscribes *prometheus.CounterVec // reason
+}
+
+func NewMetrics(reg prometheus.Registerer) readerMetrics {
+	counter, gauge := cluster.Counters(reg, "reader"), cluster.Gauges(reg, "reader")
+	return readerMetrics{
+		messages: counter("aviary_messaging_reader_messages_total", "Messages that readers returned."),
+		bytes:    counter("aviary_messaging_reader_bytes_total", "Bytes of the messages that readers returned: keys and payloads."),
+		age: gauge("aviary_messaging_reader_age_seconds",
+			"Time from the publishing of the latest message that a reader returned to its return."),
+		interrupted: gauge("aviary_messaging_reader_interrupted_partitions", "Partitions that are not read at present."),
+		resubscribes: counter("aviary_messaging_reader_resubscribes_total",
+			"Subscriptions made again, or tried again, because a connection was lost or the broker ended or refused them.", "reason"),
+	}
+}
+
+// namedReaderMetrics are readerMetrics with the reader's label applied.
+type namedReaderMetrics struct {
+	messages, bytes  prometheus.Counter
+	age, interrupted prometheus.Gauge
+	resubscribes     *prometheus.CounterVec // reason
+}
+
+func (m readerMetrics) Of(reader string) namedReaderMetrics {
+	for _, reason := range []string{
+		"connection", "silent", "no_answer", "busy", "unauthorized", "topic_not_found", "terminated", "closed",
+	} {
+		m.resubscribes.WithLabelValues(reader, reason) // from the start, so that an alert sees the first one
+	}
+	return namedReaderMetrics{
+		messages:     m.messages.WithLabelValues(reader),
+		bytes:        m.bytes.WithLabelValues(reader),
+		age:          m.age.WithLabelValues(reader),
+		interrupted:  m.interrupted.WithLabelValues(reader),
+		resubscribes: m.resubscribes.MustCurryWith(prometheus.Labels{"reader": reader}),
+	}
+}
+
+// returned counts a message. Readers of one name in one process share the gauge of the age, and
+// show one of theirs.
+func (m namedReaderMetrics) returned(d *record.Delivery) {
+	m.messages.Inc()
+	m.bytes.Add(float64(len(d.Payload) + len(d.Key)))
+	m.age.Set(max(time.Since(d.PublishTime), 0).Seconds())
+}
+
+// resubscribe counts another try, by a short, bounded word for why.
+func (m namedReaderMetrics) resubscribe(err error) {
+	reason := clientquirks.CloseReason(err)
+	switch {
+	case errors.Is(err, errReaderReconnects):
+		reason = "connection"
+	case errors.Is(err, cluster.ErrSubscribeHangs):
+		reason = "no_answer"
+	case errors.Is(err, errSilent):
+		reason = "silent"
+	}
+	m.resubscribes.WithLabelValues(reason).Inc()
+}

@@ -1,0 +1,57 @@
+package record
+
+import (
+	"reflect"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/protofield"
+)
+
+// EntryPlace is an entry of a partition. The zero entryPlace is none.
+type EntryPlace struct {
+	Ledger int64
+	Number int64 // the entry's plus one
+}
+
+func EntryPlaceOf(ledger, entry int64) EntryPlace {
+	return EntryPlace{Ledger: ledger, Number: entry + 1}
+}
+
+func (p EntryPlace) IsZero() bool { return p == EntryPlace{} }
+func (p EntryPlace) Entry() int64 { return p.Number - 1 }
+
+// StartOf is where reading begins to have all of the message.
+func StartOf(m MessageID) EntryPlace {
+	if m.first.IsZero() {
+		return EntryPlaceOf(m.ledger, m.Entry)
+	}
+	return m.first
+}
+
+// firstChunk finds the first chunk of a message in chunks in the serialised form of its id, which
+// is the last chunk's otherwise. It is zero for all others. What is not well formed ends the
+// search.
+func firstChunk(serialised []byte) EntryPlace {
+	const firstChunkMessageID, ledger, entry = 7, 1, 2
+	outer, _ := protofield.Fields(serialised)
+	id, found := outer[firstChunkMessageID]
+	if !found {
+		return EntryPlace{}
+	}
+	f, _ := protofield.Fields(id.Text)
+	return EntryPlaceOf(int64(f[ledger].Number), int64(f[entry].Number))
+}
+
+// ReceivedID is messageID for ids of received messages, which says where the chunks of a message
+// begin. plain is the type of ids of messages that are whole entries, as far as it is known. Chunks
+// are not batched.
+func ReceivedID(raw pulsar.MessageID, partition int, plain *reflect.Type) MessageID {
+	id := IDOf(raw, partition)
+	if kind := reflect.TypeOf(raw); id.batchSize == 1 && kind != *plain {
+		if id.first = firstChunk(raw.Serialize()); id.first.IsZero() {
+			*plain = kind
+		}
+	}
+	return id
+}

@@ -1,0 +1,193 @@
+package record
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
+)
+
+// MessageID names a stored message: partition, ledger, entry and index in its batch. It is a
+// plain value: ids of the same message are equal by == and serve as keys of a map. The zero
+// MessageID names nothing.
+//
+// There are exceptions, which [MessageID.Compare] makes equal. The outcome of a record that was
+// sent again differs in that: see [MessageID.SentAgain]. An id that another client wrote can lack
+// the size of the batch or the first chunk. A position of
+// [Reader.Positions] can say where to begin.
+type MessageID struct {
+	ledger, Entry int64
+	// first is where reading begins to have all of the message. It is set when that is before the
+	// entry: the message is in chunks, and the entry is its last one.
+	first EntryPlace
+	// A message outside batches is number 0 of 1.
+	batch, batchSize int32
+	// partition is the index plus one; 0 for an id that names nothing.
+	partition int32
+	// again: the record was sent again by another producer than its first.
+	again bool
+}
+
+// IDOf is raw's value. The partition is given because the underlying client does not
+// know it when it has opened a single partition.
+func IDOf(raw pulsar.MessageID, partition int) MessageID {
+	if raw == nil {
+		return MessageID{}
+	}
+	id := MessageID{
+		ledger: raw.LedgerID(), Entry: raw.EntryID(),
+		batch: raw.BatchIdx(), batchSize: raw.BatchSize(), partition: int32(partition) + 1,
+	}
+	if id.batch < 0 || id.batch == 0 && id.batchSize <= 1 {
+		id.batch, id.batchSize = 0, 1
+	}
+	return id
+}
+
+// ParseMessageID reads an id that [MessageID.Bytes] or another client of Pulsar wrote. No
+// bytes are the zero MessageID.
+func ParseMessageID(b []byte) (MessageID, error) {
+	if len(b) == 0 {
+		return MessageID{}, nil
+	}
+	raw, err := pulsar.DeserializeMessageID(b)
+	if err != nil {
+		return MessageID{}, fmt.Errorf("messaging: not a message id: %w", err)
+	}
+	id := IDOf(raw, max(int(raw.PartitionIdx()), 0))
+	id.first = firstChunk(b)
+	return id, nil
+}
+
+// IsZero reports whether the id names nothing.
+func (m MessageID) IsZero() bool { return m.partition == 0 }
+
+// SentAgain reports whether the record was handed to more than one producer, because
+// the first was lost. Until then nothing but that producer has read its payload, and
+// it no longer does when the outcome is known; the lost one may.
+func (m MessageID) SentAgain() bool { return m.again }
+
+// Deduplicated reports whether the broker, deduplicating, took the record for one that
+// it has and dropped it. The id then does not say where that one is.
+func (m MessageID) Deduplicated() bool { return !m.IsZero() && m.ledger < 0 }
+
+// Partition is the index of the partition that holds the message, 0 on a topic
+// without partitions, -1 when the id names nothing.
+func (m MessageID) Partition() int { return int(m.partition) - 1 }
+
+// Place returns where the message is stored in its partition: the ledger, the entry in it, and the
+// index in the entry's batch, 0 for a message outside batches. All three ascend from one message of
+// a partition to the next, compared in this order. For an id that names nothing, and for a record
+// that the broker took for a duplicate, ledger is less than 1.
+func (m MessageID) Place() (ledger, entry int64, index int) {
+	return m.ledger, m.Entry, int(m.batch)
+}
+
+// errNoMessage: an id that names nothing, or a message that the broker has dropped.
+var errNoMessage = errors.New("the id names no message")
+
+// InTopic is nil when the id says where in a topic a message is.
+func InTopic(m MessageID) error {
+	if m.IsZero() || m.Deduplicated() {
+		return errNoMessage
+	}
+	return nil
+}
+
+// Bytes is the id in Pulsar's own serialised form (MessageIdData), nil when it names nothing.
+func (m MessageID) Bytes() []byte {
+	if m.IsZero() {
+		return nil
+	}
+	// Fields of MessageIdData: ledgerId = 1, entryId = 2, partition = 3, batch_index = 4,
+	// batch_size = 6, all of them varints, and first_chunk_message_id = 7.
+	b := make([]byte, 0, 40)
+	field := func(number byte, v int64) {
+		b = binary.AppendUvarint(append(b, number<<3), uint64(v))
+	}
+	field(1, m.ledger)
+	field(2, m.Entry)
+	field(3, int64(m.Partition()))
+	if m.batchSize != 1 {
+		field(4, int64(m.batch))
+		field(6, int64(m.batchSize))
+	}
+	if !m.first.IsZero() {
+		first := binary.AppendUvarint([]byte{1 << 3}, uint64(m.first.Ledger))
+		first = binary.AppendUvarint(append(first, 2<<3), uint64(m.first.Entry()))
+		b = protowire.AppendBytes(append(b, 7<<3|byte(protowire.BytesType)), first)
+	}
+	return b
+}
+
+// String writes the id as ledger:entry:partition:batch-index, Pulsar's notation.
+func (m MessageID) String() string {
+	if m.IsZero() {
+		return "none"
+	}
+	b := strconv.AppendInt(nil, m.ledger, 10)
+	b = append(b, ':')
+	b = strconv.AppendInt(b, m.Entry, 10)
+	b = append(b, ':')
+	b = strconv.AppendInt(b, int64(m.Partition()), 10)
+	b = append(b, ':')
+	return string(strconv.AppendInt(b, int64(m.batch), 10))
+}
+
+// Compare orders two ids of the same partition: -1, 0 or +1. Ids of different
+// partitions have no order; Compare then orders them by partition. An id that names nothing
+// comes first.
+func (m MessageID) Compare(o MessageID) int {
+	return cmp.Or(
+		cmp.Compare(m.partition, o.partition),
+		cmp.Compare(m.ledger, o.ledger),
+		cmp.Compare(m.Entry, o.Entry),
+		cmp.Compare(m.batch, o.batch),
+	)
+}
+
+// SameEntry reports whether m and o are messages of one entry.
+func SameEntry(m, o MessageID) bool {
+	return m.partition == o.partition && m.ledger == o.ledger && m.Entry == o.Entry
+}
+
+// PartitionIndex is the index of the partition that topic names (name-partition-3), else
+// index: the underlying client numbers a partition that is opened by its own name 0.
+func PartitionIndex(topic string, index int) int {
+	if _, own, ok := topicname.SplitPartition(topic); ok {
+		return own
+	}
+	return max(index, 0)
+}
+
+// NewMessageID is the id of a message of an entry, the batch-th of batchSize.
+func NewMessageID(at EntryPlace, partition int, batch, batchSize int32) MessageID {
+	return MessageID{ledger: at.Ledger, Entry: at.Entry(), batch: batch, batchSize: batchSize, partition: int32(partition) + 1}
+}
+
+// EntryOf is the entry that m is in.
+func EntryOf(m MessageID) EntryPlace { return EntryPlaceOf(m.ledger, m.Entry) }
+
+// BatchOf is the message's index in its batch, and the batch's size: 0 of 1 outside batches.
+func BatchOf(m MessageID) (index, size int32) { return m.batch, m.batchSize }
+
+// StartingAt is m with another place where reading begins to have all of the message.
+func StartingAt(m MessageID, first EntryPlace) MessageID {
+	m.first = first
+	return m
+}
+
+// MarkSentAgain makes [MessageID.SentAgain] true.
+func MarkSentAgain(m MessageID) MessageID {
+	m.again = true
+	return m
+}
+
+// FirstOf is where reading begins, when that is before m's entry, and zero otherwise.
+func FirstOf(m MessageID) EntryPlace { return m.first }

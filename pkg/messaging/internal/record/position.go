@@ -1,0 +1,59 @@
+package record
+
+import (
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+)
+
+// Position is a place in a topic, from which a subscription or a [Reader] goes on. The zero
+// Position is [Earliest]. It is a plain value.
+type Position struct {
+	Kind positionKind
+	Id   MessageID
+	Time time.Time
+}
+
+type positionKind int
+
+const (
+	EarliestKind positionKind = iota
+	LatestKind
+	MessageKind
+	TimeKind
+)
+
+// Earliest is the first message that the topic still has.
+func Earliest() Position { return Position{} }
+
+// Latest is behind the last message that the topic has when it is asked.
+func Latest() Position { return Position{Kind: LatestKind} }
+
+// AtMessage is the message that id names: it is the next one. Where it no longer is, the
+// next one is the first behind it. The place is an entry's: from the middle of a batch, the
+// whole batch comes. That of a message in chunks is its first chunk: a subscription gets what
+// stands between its chunks, too.
+func AtMessage(id MessageID) Position { return Position{Kind: MessageKind, Id: id} }
+
+// AtTime is the first message that was published at t or later, by the clock of its
+// publisher, to the millisecond. A [Reader] begins behind a partition's last message when that is
+// older, whatever stands before it.
+func AtTime(t time.Time) Position { return Position{Kind: TimeKind, Time: t} }
+
+// StartAt is where a subscription that does not exist yet, or a [Reader], begins. To begin at a
+// message or a time, set [ConsumerConfig].From or [ReaderConfig].From.
+type StartAt string
+
+const (
+	// StartEarliest begins with the oldest message that the topic still has.
+	StartEarliest StartAt = "earliest"
+	// StartLatest begins with what is published after subscribing, or opening.
+	StartLatest StartAt = "latest"
+)
+
+func (a StartAt) Raw() pulsar.SubscriptionInitialPosition {
+	if a == StartLatest {
+		return pulsar.SubscriptionPositionLatest
+	}
+	return pulsar.SubscriptionPositionEarliest
+}

@@ -1,0 +1,202 @@
+package record
+
+import (
+	"encoding/hex"
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Properties that copies on retry and dead-letter topics carry besides the original's own. Times
+// are RFC 3339 in UTC, with nanoseconds.
+//
+// The original's own properties are kept under their names, except those that begin with
+// "aviary_": these are kept under their name behind [PropertyEscape], so that they can always be
+// told from the copy's. [Delivery.DeadLetter] gives the original's back.
+const (
+	// PropertyReason is why the last attempt failed.
+	PropertyReason = "aviary_reason"
+	// PropertyAttempts is how many attempts were made.
+	PropertyAttempts = "aviary_attempts"
+	// PropertyFirstFailedAt is when the first attempt failed.
+	PropertyFirstFailedAt = "aviary_first_failed_at"
+	// PropertyOriginTopic is the topic (partition) of the original message.
+	PropertyOriginTopic = "aviary_origin_topic"
+	// PropertyOriginID is the original's message id, as hexadecimal MessageIdData.
+	PropertyOriginID = "aviary_origin_id"
+	// PropertyOriginPublishedAt is when the original was published.
+	PropertyOriginPublishedAt = "aviary_origin_published_at"
+	// PropertyOriginProducer is the name of the original's producer.
+	PropertyOriginProducer = "aviary_origin_producer"
+	// PropertyOriginReplicatedFrom is the cluster that the original came from.
+	PropertyOriginReplicatedFrom = "aviary_origin_replicated_from"
+	// PropertyDueAt is the time before which no further attempt is to be made.
+	PropertyDueAt = "aviary_due_at"
+	// PropertySubscription is the subscription whose consumer made the copy.
+	PropertySubscription = "aviary_subscription"
+	// PropertyTruncated is the size of the original's payload in bytes. Only a dead letter whose
+	// payload was cut has it: see [TruncateUnstorable].
+	PropertyTruncated = "aviary_truncated"
+	// PropertyEmpty is "true" on every message that this library publishes outside batches, a copy
+	// or not, and whose payload is empty and not null. Deliveries do not show it. Other consumers
+	// on pulsar-client-go v0.21.0 see some bytes in place of a compressed empty payload: it does
+	// not decompress what was empty (consumer_partition.go, MessageReceived).
+	PropertyEmpty = "aviary_empty"
+	// PropertyEscape stands in front of the names of the original's own properties that begin
+	// with "aviary_".
+	PropertyEscape = "aviary_user."
+)
+
+const propertyPrefix = "aviary_"
+
+const (
+	// ReasonBytes bounds PropertyReason.
+	ReasonBytes = 1 << 10
+	// BareReasonBytes bounds it where the copy was too large.
+	BareReasonBytes = 64
+)
+
+// Provenance is what a copy says about its original and about the attempts at it.
+type Provenance struct {
+	Attempts     int
+	Reason       string
+	FirstFailed  time.Time
+	Due          time.Time // zero on dead letters
+	Subscription string
+	Truncated    int  // size of the original's payload, 0 when the copy has all of it
+	Empty        bool // the copy's payload is empty and not null
+
+	Topic          string
+	id             MessageID
+	PublishTime    time.Time
+	Producer       string
+	ReplicatedFrom string
+}
+
+// ProvenanceOf is what copies of d say.
+func ProvenanceOf(d *Delivery, subscription, reason string) Provenance {
+	return Provenance{
+		Attempts: d.Attempt, Reason: reason, FirstFailed: d.FirstFailed, Subscription: subscription,
+		Topic: d.Topic, id: d.ID, PublishTime: d.PublishTime, Producer: d.ProducerName,
+		ReplicatedFrom: d.ReplicatedFrom,
+	}
+}
+
+// Marks are the provenance as properties. bare leaves out what no further attempt needs.
+func (p Provenance) Marks(bare bool) map[string]string {
+	m := map[string]string{
+		PropertyReason:        cut(p.Reason, ReasonBytes),
+		PropertyAttempts:      strconv.Itoa(p.Attempts),
+		PropertyFirstFailedAt: formatTime(p.FirstFailed),
+		PropertyOriginTopic:   p.Topic,
+		PropertyOriginID:      hex.EncodeToString(p.id.Bytes()),
+		PropertySubscription:  p.Subscription,
+	}
+	if !p.Due.IsZero() {
+		m[PropertyDueAt] = formatTime(p.Due)
+	}
+	if p.Truncated > 0 {
+		m[PropertyTruncated] = strconv.Itoa(p.Truncated)
+	}
+	if p.Empty {
+		m[PropertyEmpty] = "true"
+	}
+	if bare {
+		m[PropertyReason] = cut(p.Reason, BareReasonBytes)
+		return m
+	}
+	m[PropertyOriginPublishedAt] = formatTime(p.PublishTime)
+	m[PropertyOriginProducer] = p.Producer
+	if p.ReplicatedFrom != "" {
+		m[PropertyOriginReplicatedFrom] = p.ReplicatedFrom
+	}
+	return m
+}
+
+// ReadProvenance reads the properties of a copy. ok is false for a message that is no copy.
+func ReadProvenance(properties map[string]string) (p Provenance, ok bool) {
+	attempts, err := strconv.Atoi(properties[PropertyAttempts])
+	topic := properties[PropertyOriginTopic]
+	if err != nil || topic == "" {
+		return Provenance{}, false
+	}
+	p = Provenance{
+		Attempts: attempts, Reason: properties[PropertyReason], Topic: topic,
+		FirstFailed:    parseTime(properties[PropertyFirstFailedAt]),
+		Due:            parseTime(properties[PropertyDueAt]),
+		Subscription:   properties[PropertySubscription],
+		PublishTime:    parseTime(properties[PropertyOriginPublishedAt]),
+		Producer:       properties[PropertyOriginProducer],
+		ReplicatedFrom: properties[PropertyOriginReplicatedFrom],
+	}
+	p.Empty = properties[PropertyEmpty] == "true"
+	p.Truncated, _ = strconv.Atoi(properties[PropertyTruncated])
+	if b, err := hex.DecodeString(properties[PropertyOriginID]); err == nil {
+		if id, err := ParseMessageID(b); err == nil {
+			p.id = id
+		}
+	}
+	return p, true
+}
+
+// Restore makes the delivery of a copy look like its original.
+func (p Provenance) Restore(d *Delivery) {
+	d.Topic, d.FirstFailed = p.Topic, p.FirstFailed
+	d.ProducerName, d.ReplicatedFrom = p.Producer, p.ReplicatedFrom
+	if !p.PublishTime.IsZero() {
+		d.PublishTime = p.PublishTime
+	}
+	if !p.id.IsZero() {
+		d.ID, d.Partition = p.id, p.id.Partition()
+	}
+	if p.Empty {
+		d.Payload = []byte{}
+	}
+	d.Properties = Unescape(d.Properties)
+}
+
+// Escape adds to marks the original's own properties.
+func Escape(own, marks map[string]string) map[string]string {
+	all := make(map[string]string, len(own)+len(marks))
+	maps.Copy(all, marks)
+	for name, value := range own {
+		if strings.HasPrefix(name, propertyPrefix) {
+			name = PropertyEscape + name
+		}
+		all[name] = value
+	}
+	return all
+}
+
+// Unescape takes the original's own properties out of a copy's: nil when there are none.
+func Unescape(all map[string]string) map[string]string {
+	own := make(map[string]string, len(all))
+	for name, value := range all {
+		original, escaped := strings.CutPrefix(name, PropertyEscape)
+		if escaped || !strings.HasPrefix(name, propertyPrefix) {
+			own[original] = value
+		}
+	}
+	if len(own) == 0 {
+		return nil
+	}
+	return own
+}
+
+// cut makes text valid UTF-8 of at most n bytes.
+func cut(text string, n int) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	if len(text) > n {
+		text = strings.ToValidUTF8(text[:n], "")
+	}
+	return text
+}
+
+func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
+
+// parseTime is the zero time for what is no time.
+func parseTime(text string) time.Time {
+	t, _ := time.Parse(time.RFC3339Nano, text)
+	return t
+}

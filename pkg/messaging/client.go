@@ -48,7 +48,7 @@ func WithRegisterer(reg prometheus.Registerer) Option { return func(o *options) 
 // Dial prepares a client. It fails on a bad configuration only: connections are
 // made when first needed, and made again whenever they break, so a cluster that
 // is unavailable is not an error here. Close the client when done.
-func Dial(ctx context.Context, cfg cluster.Config, opts ...Option) (*Client, error) {
+func Dial(ctx context.Context, cfg Config, opts ...Option) (*Client, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -61,18 +61,18 @@ func Dial(ctx context.Context, cfg cluster.Config, opts ...Option) (*Client, err
 		opt(&o)
 	}
 	log := o.log.Named("messaging")
-	cluster, err := cluster.OpenCluster(cfg, log, o.reg)
+	shared, err := cluster.Open(cfg, log, o.reg)
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{cluster: cluster, broker: func() (ask.Broker, error) { return cluster.NewBroker(cfg, auth.NewFaults(log)) }}
-	if c.admin, err = adminapi.NewAPI(cluster, cfg); err != nil {
-		_ = cluster.Disconnect(ctx)
+	c := &Client{cluster: shared, broker: func() (ask.Broker, error) { return cluster.NewBroker(cfg, auth.NewFaults(log)) }}
+	if c.admin, err = adminapi.New(shared, cfg); err != nil {
+		_ = shared.Disconnect(ctx)
 		return nil, err
 	}
-	c.readers = read.NewReaders(cluster, o.reg)
-	c.publishers = publish.NewPublishers(cluster, c.readers, o.reg)
-	c.consumers = consume.NewConsumers(cluster, c.admin, c.publishers, o.reg)
+	c.readers = read.NewReaders(shared, o.reg)
+	c.publishers = publish.NewPublishers(shared, c.readers, o.reg)
+	c.consumers = consume.NewConsumers(shared, c.admin, c.publishers, o.reg)
 	return c, nil
 }
 

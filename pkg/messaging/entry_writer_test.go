@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
+	inside "github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
 	"github.com/aviaryhq/aviary/test/wire"
 )
 
@@ -357,7 +357,7 @@ func TestEntryWriterGoesOnBehindIDsThatAreUsedUp(t *testing.T) {
 		p := open(t, client, topic, func(p *messaging.Profile) { entries(p); p.ProducerName = "source" })
 		beginning := positioned(0, 8)
 		beginning[0].SequenceID = &used
-		_, err := publish.StoreEntry(testContext(t), p, nil, beginning...)
+		_, err := inside.StoreEntry(testContext(t), p, nil, beginning...)
 		require.NoError(t, err)
 		require.NoError(t, p.Close(testContext(t)))
 		for next := int64(9); next < 30; next += 3 {
@@ -374,13 +374,13 @@ func TestSequenceIDsPassOverNothing(t *testing.T) {
 		stored := random.Int64N(100)
 		used := stored + random.Int64N(1<<random.Int64N(20)) // what is stored, and so known to a writer
 		first := stored + 1 + random.Int64N(3)
-		inFlight := publish.SequenceID(stored, used, first+random.Int64N(1<<random.Int64N(20)))
+		inFlight := inside.SequenceID(stored, used, first+random.Int64N(1<<random.Int64N(20)))
 		require.Greater(t, inFlight, used)
 		steps, known := 0, int64(-1)
-		id := publish.SequenceID(stored, known, first)
+		id := inside.SequenceID(stored, known, first)
 		for ; id <= used; steps++ {
 			known = id
-			id = publish.SequenceID(stored, known, first)
+			id = inside.SequenceID(stored, known, first)
 			require.Greater(t, id, known)
 		}
 		require.LessOrEqual(t, steps, 24)

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/consume"
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
+	inside "github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/read"
 )
 
@@ -18,7 +18,7 @@ import (
 func TestCountersAreThereFromTheStart(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	consume.NewMetrics(reg).Of("s")
-	publish.NewMetrics(reg).Of("p")
+	inside.NewMetrics(reg).Of("p")
 	read.NewMetrics(reg).Of("r")
 	for name, reasons := range map[string]int{
 		"aviary_messaging_failed_copies_total": 5, "aviary_messaging_resubscribes_total": 11, "aviary_messaging_producers_recreated_total": 9,
@@ -35,7 +35,7 @@ func TestCountersAreThereFromTheStart(t *testing.T) {
 func TestMetricsAreWellNamed(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	consume.NewMetrics(reg).Of("s")
-	publish.NewMetrics(reg).Of("p")
+	inside.NewMetrics(reg).Of("p")
 	read.NewMetrics(reg).Of("r")
 	problems, err := testutil.GatherAndLint(reg)
 	require.NoError(t, err)

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
+	inside "github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
 	"github.com/aviaryhq/aviary/test/stack"
 	"github.com/aviaryhq/aviary/test/wire"
 )
@@ -38,7 +38,7 @@ func TestStoreEntryIsOneEntry(t *testing.T) {
 	p := open(t, dial(t, srv.URL()), topic, entries)
 	var last messaging.MessageID
 	for i := range int64(5) {
-		id, err := publish.StoreEntry(testContext(t), p, nil, numbers(100*i, 100*i+99)...)
+		id, err := inside.StoreEntry(testContext(t), p, nil, numbers(100*i, 100*i+99)...)
 		require.NoError(t, err)
 		require.Positive(t, id.Compare(last))
 		require.False(t, id.Deduplicated())
@@ -48,10 +48,10 @@ func TestStoreEntryIsOneEntry(t *testing.T) {
 
 	// Whoever has the name next begins where he likes: the broker knows the ids.
 	p = open(t, dial(t, srv.URL()), topic, entries)
-	id, err := publish.StoreEntry(testContext(t), p, nil, numbers(450, 499)...)
+	id, err := inside.StoreEntry(testContext(t), p, nil, numbers(450, 499)...)
 	require.NoError(t, err)
 	require.True(t, id.Deduplicated())
-	id, err = publish.StoreEntry(testContext(t), p, nil, numbers(500, 500)...)
+	id, err = inside.StoreEntry(testContext(t), p, nil, numbers(500, 500)...)
 	require.NoError(t, err)
 	require.False(t, id.Deduplicated())
 	all := readTopic(t, srv.URL(), topic)
@@ -76,27 +76,27 @@ func TestStoreEntryKnowsWhenItIsNotOne(t *testing.T) {
 		"two entries":             sized(600, 600),
 	} {
 		p := open(t, client, topic, entries)
-		_, err := publish.StoreEntry(testContext(t), p, nil, rs...)
+		_, err := inside.StoreEntry(testContext(t), p, nil, rs...)
 		require.ErrorIs(t, err, messaging.ErrInDoubt, name)
-		_, err = publish.StoreEntry(testContext(t), p, nil, record(0))
+		_, err = inside.StoreEntry(testContext(t), p, nil, record(0))
 		require.ErrorIs(t, err, messaging.ErrProducerLost, name)
 		require.NoError(t, p.Close(testContext(t)))
 	}
 	p := open(t, client, topic, entries)
 	for _, rs := range [][]*messaging.Record{sized(5000), sized(5000, 1), sized(5000, 5000)} {
-		_, err := publish.StoreEntry(testContext(t), p, nil, rs...)
+		_, err := inside.StoreEntry(testContext(t), p, nil, rs...)
 		require.ErrorIs(t, err, messaging.ErrTooLarge)
 		require.NotErrorIs(t, err, messaging.ErrInDoubt, "nothing was sent")
 	}
-	_, err := publish.StoreEntry(testContext(t), p, nil)
+	_, err := inside.StoreEntry(testContext(t), p, nil)
 	require.NoError(t, err)
-	_, err = publish.StoreEntry(testContext(t), p, nil, record(1), record(2))
+	_, err = inside.StoreEntry(testContext(t), p, nil, record(1), record(2))
 	require.NoError(t, err)
 
 	s.DropReceipts(topic, 1)
 	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	_, err = publish.StoreEntry(short, p, nil, record(3))
+	_, err = inside.StoreEntry(short, p, nil, record(3))
 	require.ErrorIs(t, err, messaging.ErrInDoubt)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorIs(t, p.Close(canceledContext()), messaging.ErrUnacknowledged)

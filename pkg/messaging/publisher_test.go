@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
+	inside "github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/history"
 	"github.com/aviaryhq/aviary/test/wire"
@@ -598,7 +598,7 @@ func TestPublishWithAnEndedContext(t *testing.T) {
 	cancel()
 	for i := range 20 {
 		require.ErrorIs(t, p.Publish(ctx, record(i)), context.Canceled)
-		_, err := publish.StoreEntry(ctx, p, nil, record(i))
+		_, err := inside.StoreEntry(ctx, p, nil, record(i))
 		require.ErrorIs(t, err, context.Canceled)
 		require.NotErrorIs(t, err, messaging.ErrInDoubt)
 		p.PublishAsync(ctx, record(i), func(_ messaging.MessageID, err error) { assert.ErrorIs(t, err, context.Canceled) })

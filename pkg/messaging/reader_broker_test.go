@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
+	inside "github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/proxy"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -52,7 +52,7 @@ func TestReaderOfACompactedTopic(t *testing.T) {
 			}
 			rs = append(rs, r)
 		}
-		_, err := publish.StoreEntry(testContext(t), p, nil, rs...)
+		_, err := inside.StoreEntry(testContext(t), p, nil, rs...)
 		require.NoError(t, err)
 	}
 	compacted := func(c *messaging.ReaderConfig) { c.Topic, c.ReadCompacted = topic, true }

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
+	inside "github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/wire"
 )
@@ -337,7 +337,7 @@ func TestMessageIDsAreEqual(t *testing.T) {
 	p := open(t, client, one, entries)
 	published := make(map[messaging.MessageID]bool)
 	for _, rs := range [][]*messaging.Record{{record(0)}, {record(1), record(2), record(3)}} {
-		id, err := publish.StoreEntry(testContext(t), p, nil, rs...)
+		id, err := inside.StoreEntry(testContext(t), p, nil, rs...)
 		require.NoError(t, err)
 		published[id] = true
 	}

@@ -33,8 +33,8 @@ type API struct {
 	Http *admin.Client // nil: no address
 }
 
-// NewAPI asks nothing. Without an AdminURL all calls return ErrNoAdminURL.
-func NewAPI(c *cluster.Cluster, cfg cluster.Config) (*API, error) {
+// New asks nothing. Without an AdminURL all calls return ErrNoAdminURL.
+func New(c *cluster.Cluster, cfg cluster.Config) (*API, error) {
 	http, err := cluster.NewAdmin(cfg, c.Log)
 	if err != nil {
 		return nil, err

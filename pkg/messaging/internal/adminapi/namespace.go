@@ -18,8 +18,7 @@ type Namespace struct {
 	name string
 }
 
-// Namespace returns the namespace of that name, tenant/namespace, to manage it. It asks nothing:
-// the namespace need not exist.
+// Namespace is the client's method of that name.
 func (c *API) Namespace(name string) Namespace { return Namespace{api: c, name: name} }
 
 // Name is the namespace's name: tenant/namespace.

@@ -16,7 +16,7 @@ type Tenant struct {
 	name string
 }
 
-// Tenant returns the tenant of that name, to manage it. It asks nothing: the tenant need not exist.
+// Tenant is the client's method of that name.
 func (c *API) Tenant(name string) Tenant { return Tenant{api: c, name: name} }
 
 // Create creates the tenant, whose namespaces may be in these clusters. The tenant has no admin:
@@ -48,14 +48,14 @@ func (t Tenant) manage(ctx context.Context, what string, do func(context.Context
 	})
 }
 
-// ClusterName returns the name of this cluster. That needs a superuser.
+// ClusterName is the client's method of that name.
 func (c *API) ClusterName(ctx context.Context) (string, error) {
 	return fetch(ctx, c, "name of the cluster", func(ctx context.Context, a *admin.Client) (string, error) {
 		return a.ClusterName(ctx)
 	})
 }
 
-// Clusters lists the names of the clusters that this one knows, its own too.
+// Clusters is the client's method of that name.
 func (c *API) Clusters(ctx context.Context) ([]string, error) {
 	return fetch(ctx, c, "clusters", func(ctx context.Context, a *admin.Client) ([]string, error) {
 		return a.Clusters(ctx)

@@ -25,9 +25,7 @@ type Topic struct {
 	name string
 }
 
-// Topic returns the topic of that name, to manage it: a bare name, tenant/namespace/name, or
-// the same behind persistent://. One partition is a topic, too: name-partition-3. It asks
-// nothing: the topic need not exist.
+// Topic is the client's method of that name.
 func (c *API) Topic(name string) Topic { return Topic{api: c, name: record.FullTopicName(name)} }
 
 // Name is the full name: persistent://tenant/namespace/name.

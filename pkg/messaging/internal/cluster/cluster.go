@@ -35,8 +35,8 @@ type Cluster struct {
 	running sync.WaitGroup // between Enter and Leave
 }
 
-// OpenCluster prepares the connections. It connects to nothing.
-func OpenCluster(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Cluster, error) {
+// Open prepares the connections. It connects to nothing.
+func Open(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Cluster, error) {
 	c := &Cluster{Log: log, Watched: new(clientquirks.Watched), OperationTimeout: cfg.OperationTimeout}
 	var err error
 	if c.Producers, err = c.connect(cfg, reg, "producer"); err != nil {

@@ -12,14 +12,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
-// EnsureSubscription sees to it that topic has the durable subscription of that name, on each of
-// its partitions: what is published from at on waits for its consumers. A topic that is missing is
-// created by brokers that do so. A subscription that exists stays as it is. It is for what
-// [Subscription.Create] does where the admin API cannot be reached: it connects a consumer to each
-// partition and closes it at once, without receiving anything.
-//
-// It tries once, until ctx ends or the client is closed. After an error some of the partitions may
-// have the subscription.
+// EnsureSubscription is the client's method of that name.
 func (c *Cluster) EnsureSubscription(ctx context.Context, topic, subscription string, at record.StartAt) error {
 	if err := c.Enter(); err != nil {
 		return err
@@ -95,9 +88,7 @@ func subscriptionExists(err error) bool {
 	return clientquirks.CloseReason(err) == "busy" || strings.Contains(err.Error(), "Subscription is of different type")
 }
 
-// Partitions returns the names of the topics that make up topic: its own for one without
-// partitions, which a broker that may creates when it is missing. It tries once, until
-// ctx ends.
+// Partitions is the client's method of that name.
 func (c *Cluster) Partitions(ctx context.Context, topic string) ([]string, error) {
 	if err := c.Enter(); err != nil {
 		return nil, err

@@ -104,7 +104,7 @@ func TestAcknowledgementThatHangsKeepsNoOtherPartitionWaiting(t *testing.T) {
 			others[i] = newPartition(p.session, topic)
 			p.session.parts[topic] = others[i]
 			consumers[i] = &ackedConsumer{}
-			e := others[i].add(record.Place{1, 1, 0}, 1, &pulsar.ConsumerMessage{Consumer: consumers[i], Message: stored(1, 0, 1)})
+			e := others[i].add(record.Place{Ledger: 1, Entry: 1}, 1, &pulsar.ConsumerMessage{Consumer: consumers[i], Message: stored(1, 0, 1)})
 			others[i].complete(e, 1)
 		}
 		time.Sleep(time.Second)

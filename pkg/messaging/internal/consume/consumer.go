@@ -63,8 +63,7 @@ var ErrRunning = errors.New("messaging: consumer is running already")
 
 var errNilHandler = errors.New("messaging: nil handler")
 
-// New prepares a consumer. It fails on a bad configuration only; nothing is
-// connected before Run, RunAsync or Drain.
+// New is what the client's Consumer does.
 func (c *Consumers) New(cfg ConsumerConfig, opts ...ConsumerOption) (*Consumer, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("messaging: consumer: %w", err)

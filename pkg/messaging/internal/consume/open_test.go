@@ -19,7 +19,7 @@ func openConsumers(t testing.TB, url string) *Consumers {
 	t.Helper()
 	cfg := cluster.DefaultConfig()
 	cfg.URL = url
-	c, err := cluster.OpenCluster(cfg, zap.NewNop(), prometheus.NewRegistry())
+	c, err := cluster.Open(cfg, zap.NewNop(), prometheus.NewRegistry())
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		c.End()
@@ -27,7 +27,7 @@ func openConsumers(t testing.TB, url string) *Consumers {
 		require.NoError(t, c.Disconnect(context.Background()))
 	})
 	reg := prometheus.NewRegistry()
-	api, err := adminapi.NewAPI(c, cfg)
+	api, err := adminapi.New(c, cfg)
 	require.NoError(t, err)
 	return NewConsumers(c, api, publish.NewPublishers(c, read.NewReaders(c, reg), reg), reg)
 }

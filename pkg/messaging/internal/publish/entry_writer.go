@@ -172,15 +172,7 @@ var ErrNotOrdered = errors.New("messaging: records without ascending positions")
 // lookTimeout is how long reading the last message, and closing after it failed, may take.
 const lookTimeout = 10 * time.Second
 
-// OpenWriter takes topic, one without partitions or a single partition of one
-// (name-partition-3), for itself and finds out what it holds. It tries to open a producer until
-// ctx ends or the client closes, also while another writer has the topic: every 2 seconds at
-// least. Then it reads the last message once, which may take 10 seconds. ctx bounds opening only.
-// Close the writer when done.
-//
-// It fails at once when waiting does not help: without Name or Position, for a topic with several
-// partitions, with an error of Position, and with the errors of [Client.Publisher] but [ErrOwned].
-// When the last message cannot be read, another call may succeed.
+// OpenWriter is what the client's EntryWriter does.
 func (c *Publishers) OpenWriter(ctx context.Context, topic string, cfg EntryWriterConfig) (*EntryWriter, error) {
 	cfg = cfg.withDefaults()
 	if cfg.Name == "" || cfg.Position == nil {

@@ -55,11 +55,7 @@ type Publisher struct {
 // discoverEvery is the interval at which a publisher looks for new partitions.
 const discoverEvery = time.Minute
 
-// Open opens a publisher for topic. It returns once every partition has a
-// producer, retrying while the cluster is unavailable until ctx ends, or the client closes
-// ([ErrClosed]); ctx bounds opening only. It fails at once when waiting does not help:
-// [ErrInvalidTopic], [ErrAuthorization], [ErrTopicNotFound], [ErrTopicTerminated], and
-// [ErrOwned] with [ExclusiveOwnership]. Close the publisher when done.
+// Open is what the client's Publisher does.
 func (c *Publishers) Open(ctx context.Context, topic string, profile Profile) (*Publisher, error) {
 	if err := profile.Validate(); err != nil {
 		return nil, fmt.Errorf("messaging: profile: %w", err)

@@ -44,20 +44,7 @@ func theOnly(topics []string) (string, error) {
 	return topics[0], nil
 }
 
-// Last returns the last message that topic, a topic without partitions or a single
-// partition of one (name-partition-3), holds; nil when it holds none. It reads as an
-// independent reader and changes nothing. It tries once, until ctx ends or the client is
-// closed; it also ends so when retention has removed the message whose id the topic still
-// gives as its last.
-//
-// When the topic's last entry brings no message, that is an error some seconds later, for what is
-// last then nobody knows: the beginning of a message in chunks whose publisher is gone, a message
-// whose checksum is wrong, a transaction's marker, or a message whose first chunk stands more than
-// 1,000 entries, or a ledger, before. A topic that is not persistent is an error, for it keeps
-// nothing.
-//
-// Only what the broker had acknowledged counts as the last: what another producer has
-// under way may be stored behind it while Last returns.
+// Last is the client's method of that name.
 func (c *Readers) Last(ctx context.Context, topic string) (*record.Delivery, error) {
 	if err := c.Enter(); err != nil {
 		return nil, err

@@ -50,10 +50,7 @@ type readMessage struct {
 	d  *record.Delivery
 }
 
-// Open opens a reader. It returns when it knows where each partition ends at present, and
-// tries to find that out until ctx ends; ctx bounds opening only. A configuration or a
-// topic's name that can never be right is an error at once. Close the reader when done;
-// closing the client ends it, too.
+// Open is what the client's Reader does.
 func (c *Readers) Open(ctx context.Context, cfg ReaderConfig) (*Reader, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("messaging: reader: %w", err)

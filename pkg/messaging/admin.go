@@ -1,0 +1,84 @@
+package messaging
+
+import (
+	"context"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/adminapi"
+)
+
+// Topic returns the topic of that name, to manage it: a bare name, tenant/namespace/name, or
+// the same behind persistent://. One partition is a topic, too: name-partition-3. It asks
+// nothing: the topic need not exist.
+func (c *Client) Topic(name string) Topic { return c.admin.Topic(name) }
+
+// Topic manages one topic over the brokers' admin API ([Config].AdminURL), with the client's
+// credentials.
+type Topic = adminapi.Topic
+
+// CompactionState is how far the last compaction of a topic is.
+type CompactionState = adminapi.CompactionState
+
+const (
+	// CompactionNotRun is a topic's of whose compactions the broker that serves it knows nothing.
+	CompactionNotRun = adminapi.CompactionNotRun
+	// CompactionRunning is under way.
+	CompactionRunning = adminapi.CompactionRunning
+	// CompactionDone has succeeded.
+	CompactionDone = adminapi.CompactionDone
+	// CompactionFailed has failed.
+	CompactionFailed = adminapi.CompactionFailed
+)
+
+// Subscription manages one subscription of a topic over the brokers' admin API.
+type Subscription = adminapi.Subscription
+
+// PeekedMessage is a message that waits in a subscription, as far as the admin API gives it.
+type PeekedMessage = adminapi.PeekedMessage
+
+const (
+	// MaxPeek is the greatest number of messages that one Subscription.Peek returns.
+	MaxPeek = adminapi.MaxPeek
+)
+
+// Namespace returns the namespace of that name, tenant/namespace, to manage it. It asks nothing:
+// the namespace need not exist.
+func (c *Client) Namespace(name string) Namespace { return c.admin.Namespace(name) }
+
+// Namespace manages one namespace over the brokers' admin API.
+type Namespace = adminapi.Namespace
+
+// Retention is how much of what is acknowledged a namespace keeps: what either bound wants removed
+// is removed.
+type Retention = adminapi.Retention
+
+const (
+	// Unlimited is a bound of a Retention that bounds nothing.
+	Unlimited = adminapi.Unlimited
+)
+
+// BacklogQuota bounds what the subscriptions of a topic have not acknowledged.
+type BacklogQuota = adminapi.BacklogQuota
+
+// BacklogPolicy is what brokers do about a topic whose backlog has reached its quota.
+type BacklogPolicy = adminapi.BacklogPolicy
+
+const (
+	// HoldProducers has publishing wait.
+	HoldProducers = adminapi.HoldProducers
+	// RefuseProducers has publishers get an error.
+	RefuseProducers = adminapi.RefuseProducers
+	// EvictBacklog has the slowest subscriptions lose their oldest messages.
+	EvictBacklog = adminapi.EvictBacklog
+)
+
+// Tenant returns the tenant of that name, to manage it. It asks nothing: the tenant need not exist.
+func (c *Client) Tenant(name string) Tenant { return c.admin.Tenant(name) }
+
+// Tenant manages one tenant over the brokers' admin API.
+type Tenant = adminapi.Tenant
+
+// ClusterName returns the name of this cluster. That needs a superuser.
+func (c *Client) ClusterName(ctx context.Context) (string, error) { return c.admin.ClusterName(ctx) }
+
+// Clusters lists the names of the clusters that this one knows, its own too.
+func (c *Client) Clusters(ctx context.Context) ([]string, error) { return c.admin.Clusters(ctx) }

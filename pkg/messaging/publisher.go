@@ -1,0 +1,81 @@
+package messaging
+
+import (
+	"context"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
+)
+
+// Publisher opens a publisher for topic. It returns once every partition has a
+// producer, retrying while the cluster is unavailable until ctx ends, or the client closes
+// ([ErrClosed]); ctx bounds opening only. It fails at once when waiting does not help:
+// [ErrInvalidTopic], [ErrAuthorization], [ErrTopicNotFound], [ErrTopicTerminated], and
+// [ErrOwned] with [ExclusiveOwnership]. Close the publisher when done.
+func (c *Client) Publisher(ctx context.Context, topic string, profile Profile) (*Publisher, error) {
+	return c.publishers.Open(ctx, topic, profile)
+}
+
+// Publisher publishes to one topic.
+type Publisher = publish.Publisher
+
+// Profile is how a publisher trades latency for throughput.
+type Profile = publish.Profile
+
+// Business is the profile for callers that wait for each record to be stored: group commit, so
+// that a lone record is sent at once and concurrent callers share entries.
+func Business() Profile { return publish.Business() }
+
+// Ops is the profile for many records by Publisher.PublishAsync: it is Business without group
+// commit, with entries of up to 10,000 records and up to 100,000 records pending.
+func Ops() Profile { return publish.Ops() }
+
+// Compression is how a publisher compresses its batches.
+type Compression = publish.Compression
+
+// LZ4 costs little and is what the profiles use.
+const (
+	LZ4           = publish.LZ4
+	ZSTD          = publish.ZSTD
+	NoCompression = publish.NoCompression
+)
+
+// Routing picks the partition of a record.
+type Routing = publish.Routing
+
+const (
+	// RouteKeyHash sends a key's records to one partition by Java's String hash, as Pulsar's other
+	// clients do, and records without a key round robin.
+	RouteKeyHash = publish.RouteKeyHash
+	// RouteRoundRobin spreads records evenly in runs long enough to batch well, and passes over a
+	// partition whose queue is full.
+	RouteRoundRobin = publish.RouteRoundRobin
+	// RouteExplicit sends a record to its Partition.
+	RouteExplicit = publish.RouteExplicit
+)
+
+// Admission is what happens to a record when the queue is full.
+type Admission = publish.Admission
+
+const (
+	// Block waits for room until the caller's context ends.
+	Block = publish.Block
+	// FailFast fails the record with ErrQueueFull.
+	FailFast = publish.FailFast
+)
+
+// Ownership says whether a publisher shares its topic with others, and so what becomes of it when
+// it loses a producer.
+type Ownership = publish.Ownership
+
+const (
+	// SharedOwnership lets many publishers write.
+	SharedOwnership = publish.SharedOwnership
+	// ExclusiveOwnership makes the publisher the only one.
+	ExclusiveOwnership = publish.ExclusiveOwnership
+	// WaitForOwnership is ExclusiveOwnership whose opening waits until the topic has no other
+	// publisher.
+	WaitForOwnership = publish.WaitForOwnership
+	// NamedOwnership makes the publisher the only one of its ProducerName, which must be set; others
+	// may write, too.
+	NamedOwnership = publish.NamedOwnership
+)

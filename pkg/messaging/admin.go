@@ -5,10 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"go.uber.org/zap"
-
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/auth"
 )
 
 var (
@@ -40,26 +37,6 @@ func NewAPI(c *Cluster, cfg Config) (*API, error) {
 		return nil, err
 	}
 	return &API{Cluster: c, http: http}, nil
-}
-
-// newAdmin returns nil when cfg has no AdminURL.
-func newAdmin(cfg Config, log *zap.Logger) (*admin.Client, error) {
-	if cfg.AdminURL == "" {
-		return nil, nil
-	}
-	faults := auth.NewFaults(log)
-	credentials, trusted, err := cfg.access(faults)
-	if err != nil {
-		return nil, err
-	}
-	c, err := admin.New(admin.Options{
-		URL: cfg.AdminURL, ConnectTimeout: cfg.ConnectTimeout, Insecure: cfg.TLS.Insecure, RootCAs: trusted,
-		Credentials: credentials, Refused: faults.Refused,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("messaging: auth: %w", err)
-	}
-	return c, nil
 }
 
 // manage calls do with the admin API, until ctx ends or the client is closed. what says

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 
-	rawbackoff "github.com/apache/pulsar-client-go/pulsar/backoff"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/ask"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/auth"
 )
@@ -83,6 +81,3 @@ func (c *Client) Close(ctx context.Context) error {
 	// The connections close after everything on them.
 	return errors.Join(c.publishers.Close(ctx), c.cluster.Await(ctx), c.cluster.Disconnect(ctx))
 }
-
-// newBackoff makes the policy by which the underlying client reconnects.
-func newBackoff() rawbackoff.Policy { return new(backoff.Backoff) }

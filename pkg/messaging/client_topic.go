@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 )
@@ -21,7 +20,7 @@ func (c *Readers) onlyPartition(ctx context.Context, topic string) (string, erro
 	err := insist(asking, c.log, func() (err error) {
 		topics, err = callWithTimeout(asking, c.Cluster, func() ([]string, error) { return c.producers.TopicPartitions(topic) }, nil)
 		if err != nil {
-			if final := openingFailure(err, ExclusiveOwnership); final != nil {
+			if final := openingFailure(err, true); final != nil {
 				giveUp(final) // as a publisher's opening does
 			}
 		}
@@ -158,13 +157,3 @@ var errPassed = errors.New("it was removed while being read")
 
 // errUnshown: the underlying client shows nothing of the last entry.
 var errUnshown = errors.New("its last entry brings no message")
-
-// keeps is nil for a topic that stores messages.
-func keeps(topic string) error {
-	if strings.HasPrefix(topic, "non-persistent://") {
-		return errKeepsNothing
-	}
-	return nil
-}
-
-var errKeepsNothing = errors.New("a topic that is not persistent keeps nothing to read")

@@ -2,15 +2,12 @@ package messaging
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/ask"
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/auth"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
 
@@ -41,7 +38,7 @@ func (c *Client) TryPublish(ctx context.Context, topic string) error {
 			raw.Close()
 			return nil
 		}
-		switch final := openingFailure(err, ExclusiveOwnership); {
+		switch final := openingFailure(err, true); {
 		case final != nil:
 			return final
 		case classify(err) == terminated:
@@ -64,7 +61,7 @@ func (c *Client) TryConsume(ctx context.Context, topic string) error {
 			raw.Close()
 			return nil
 		}
-		if final := openingFailure(err, SharedOwnership); final != nil {
+		if final := openingFailure(err, false); final != nil {
 			return final
 		}
 		return err
@@ -149,27 +146,4 @@ func (c *Client) try(ctx context.Context, what string, try func(context.Context,
 		return fmt.Errorf("messaging: %s: %w", what, err)
 	}
 	return nil
-}
-
-// newBroker is whom the methods Try… ask.
-func newBroker(cfg Config, faults *auth.Faults) (ask.Broker, error) {
-	credentials, trusted, err := cfg.access(faults)
-	if err != nil {
-		return ask.Broker{}, err
-	}
-	b := ask.Broker{Addresses: addressesOf(cfg.URL), Listener: cfg.ListenerName, Credentials: credentials}
-	if !strings.HasPrefix(cfg.URL, "pulsar+ssl://") {
-		return b, nil
-	}
-	b.TLS = &tls.Config{
-		MinVersion:         tls.VersionTLS12,
-		RootCAs:            trusted,
-		InsecureSkipVerify: cfg.TLS.Insecure, //nolint:gosec // as the configuration says
-	}
-	if cfg.Auth.CertFile != "" {
-		b.TLS.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			return credentials.GetTLSCertificate()
-		}
-	}
-	return b, nil
 }

@@ -160,7 +160,9 @@ func (r *run) receiveFrom(src source) {
 			return
 		}
 		r.c.note(src, err)
-		r.copies.note(src, err)
+		if src.retry {
+			r.copies.note(err)
+		}
 		if err != nil {
 			if permanent(err) {
 				r.halt(fmt.Errorf("messaging: subscribe to %s: %w", src, err))
@@ -291,7 +293,7 @@ func (in *inlet) next(stop context.Context) (m pulsar.ConsumerMessage, received 
 		case <-stop.Done():
 			return m, false, reasonStop
 		case <-s.gone:
-			return m, false, closeReason(s.cause)
+			return m, false, endReason(s.cause)
 		case <-s.heavy:
 			return m, false, ""
 		case <-s.quiet:

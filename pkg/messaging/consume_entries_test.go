@@ -518,12 +518,9 @@ func TestDrainThatAsksForEndsIsNotConnecting(t *testing.T) {
 	t.Parallel()
 	s := wire.Start(t)
 	s.CreateTopic("orders", 3)
-	client, err := Dial(t.Context(), Config{URL: s.URL()})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, client.Close(context.Background())) }()
 	cfg := DefaultConsumerConfig()
 	cfg.Topics, cfg.Subscription = []string{"orders"}, "sub"
-	c, err := client.Consumer(cfg)
+	c, err := openConsumers(t, s.URL()).New(cfg)
 	require.NoError(t, err)
 	r, err := c.begin(func(context.Context, *Delivery) error { return nil }, false)
 	require.NoError(t, err)

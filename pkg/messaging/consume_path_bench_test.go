@@ -16,13 +16,11 @@ import (
 func BenchmarkPathOfAMessage(b *testing.B) {
 	for _, order := range []Order{OrderKey, OrderPartition, OrderTotal} {
 		b.Run(string(order), func(b *testing.B) {
-			client, err := Dial(context.Background(), Config{URL: "pulsar://127.0.0.1:1"})
-			require.NoError(b, err)
-			defer func() { require.NoError(b, client.Close(context.Background())) }()
-			client.cluster.consumers = &feedingClient{Client: client.cluster.consumers, messages: b.N}
+			all := openConsumers(b, "pulsar://127.0.0.1:1")
+			all.consumers = &feedingClient{Client: all.consumers, messages: b.N}
 			cfg := DefaultConsumerConfig()
 			cfg.Topics, cfg.Subscription, cfg.Type, cfg.Order = []string{"t"}, "sub", Exclusive, order
-			c, err := client.Consumer(cfg)
+			c, err := all.New(cfg)
 			require.NoError(b, err)
 			ctx, stop := context.WithCancel(context.Background())
 			var handled atomic.Int64

@@ -226,12 +226,6 @@ func (r *run) subscribe(src source) (*session, error) {
 	return s, err
 }
 
-// callTimeouts is how many operation timeouts subscribing may take: one each
-// for the partitions, the lookups and the subscriptions, which go side by side.
-const callTimeouts = 3
-
-var errSubscribeHangs = errors.New("no answer in time")
-
 // newSession subscribes with a receive queue of the length that the budget allows, to a topic by
 // consumers.
 func (r *run) newSession(src source, consumers *partitionConsumers) (*session, error) {
@@ -405,12 +399,6 @@ type sourceWeight struct {
 	growAfter time.Time
 }
 
-// chunksExpire is how long the underlying client waits for the rest of a chunked message, whose
-// chunks it then forgets, and a consumer's acknowledges. Of each chunked message it keeps a
-// goroutine as long, and with it what the consumer had received, also behind its end: nothing
-// stops that.
-const chunksExpire = 10 * time.Minute
-
 // rawOptions are the underlying consumer's options. Its negative acknowledgements, retry and
 // dead-letter routing are never used: see consume_verdict.go and retry_copy.go.
 func (r *run) rawOptions(s *session) pulsar.ConsumerOptions {
@@ -456,51 +444,6 @@ func (r *run) rawOptions(s *session) pulsar.ConsumerOptions {
 	return o
 }
 
-// permanent reports whether subscribing can never succeed as configured.
-func permanent(err error) bool {
-	var e *pulsar.Error
-	if errors.As(err, &e) {
-		switch e.Result() {
-		case pulsar.InvalidTopicName, pulsar.InvalidConfiguration:
-			return true
-		default:
-		}
-	}
-	msg := err.Error()
-	for _, s := range []string{
-		"InvalidTopicName", "Invalid topic name", "IncompatibleSchema", "NotAllowedError",
-		"Subscription is of different type",
-	} {
-		if strings.Contains(msg, s) {
-			return true
-		}
-	}
-	return false
-}
-
-// closeReason is a short, bounded word for why a broker ended a session.
-func closeReason(err error) string {
-	switch {
-	case errors.Is(err, errDropped):
-		return "dropped"
-	case errors.Is(err, errRewound):
-		return "rewound"
-	case errors.Is(err, errPartitions):
-		return "partitions"
-	case errors.Is(err, errChunks):
-		return "chunks"
-	}
-	for _, s := range []struct{ in, out string }{
-		{"ConsumerBusy", "busy"}, {"AuthorizationError", "unauthorized"},
-		{"TopicNotFound", "topic_not_found"}, {"TopicTerminated", "terminated"},
-	} {
-		if strings.Contains(err.Error(), s.in) {
-			return s.out
-		}
-	}
-	return "closed"
-}
-
 func (t SubscriptionType) raw() pulsar.SubscriptionType {
 	switch t {
 	case Exclusive:
@@ -514,13 +457,6 @@ func (t SubscriptionType) raw() pulsar.SubscriptionType {
 	}
 }
 
-func (a StartAt) raw() pulsar.SubscriptionInitialPosition {
-	if a == StartLatest {
-		return pulsar.SubscriptionPositionLatest
-	}
-	return pulsar.SubscriptionPositionEarliest
-}
-
 // logEnd says once why a session ended, when that was not asked for.
 func (r *run) logEnd(s *session, reason string) {
 	if cause := s.closedByBroker(); cause != nil {
@@ -530,4 +466,19 @@ func (r *run) logEnd(s *session, reason string) {
 	}
 	r.log.Info("subscribing again", zap.Stringer("source", s.src), zap.String("reason", reason),
 		zap.Int("receive_queue", s.queue))
+}
+
+// endReason is a short, bounded word for why a broker ended a session.
+func endReason(err error) string {
+	switch {
+	case errors.Is(err, errDropped):
+		return "dropped"
+	case errors.Is(err, errRewound):
+		return "rewound"
+	case errors.Is(err, errPartitions):
+		return "partitions"
+	case errors.Is(err, errChunks):
+		return "chunks"
+	}
+	return closeReason(err)
 }

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
-	"github.com/apache/pulsar-client-go/pulsar/crypto"
 	"go.uber.org/zap"
 )
 
@@ -21,18 +20,8 @@ import (
 //   - corrupted: a checksum is wrong, or what was compressed or batched cannot be taken apart. The
 //     underlying client acknowledges the message before it says so: it is lost to the subscription.
 
-// ErrEncrypted ends a [Reader] at an encrypted message: the library has no keys. The error's text
-// has the message's id. A consumer does not return it: it leaves the message in the subscription.
-var ErrEncrypted = errors.New("messaging: the message is encrypted")
-
 // errChunks ends a session whose underlying consumer gave up a message in chunks.
 var errChunks = errors.New("a message in chunks was given up")
-
-// showEncrypted has the underlying client hand over what it has no key for. By default it drops
-// that without a word.
-func showEncrypted() *pulsar.MessageDecryptionInfo {
-	return &pulsar.MessageDecryptionInfo{ConsumerCryptoFailureAction: crypto.ConsumerCryptoFailureActionConsume}
-}
 
 // noteEncrypted leaves an encrypted message of p in the subscription. The underlying client has not
 // told BeforeConsume of it.

@@ -2,7 +2,6 @@ package messaging
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"go.uber.org/zap"
@@ -54,34 +53,12 @@ func (r *run) nextAttempt(d *task, err error) (delay time.Duration, dead, failur
 			plain := r.cfg.Retry
 			plain.Delay = nil
 			failure = r.panicked(d, v)
-			delay, dead = plain.next(d, failure)
+			delay, dead = plain.next(d.Delivery, failure)
 		}
 	}()
 	_ = err.Error() // the copy and the log have it
-	delay, dead = r.cfg.Retry.next(d, err)
+	delay, dead = r.cfg.Retry.next(d.Delivery, err)
 	return delay, dead, err
-}
-
-// next is the delay before another attempt at d, which failed with err, or the reason why there
-// is none.
-func (c Retry) next(d *task, err error) (delay time.Duration, dead error) {
-	var v *verdict
-	named := errors.As(err, &v)
-	if named && v.reject {
-		return 0, err
-	}
-	if c.MaxAttempts > 0 && d.Attempt >= c.MaxAttempts {
-		return 0, fmt.Errorf("gave up after %d attempts: %w", d.Attempt, err)
-	}
-	if named {
-		delay = max(min(v.after, c.MaxRetryAfter), 0)
-	} else {
-		delay = c.delay(d.Attempt)
-	}
-	if age := time.Since(d.FirstFailed); c.MaxAge > 0 && age+delay > c.MaxAge {
-		return 0, fmt.Errorf("gave up after %s: %w", age.Round(time.Second), err)
-	}
-	return delay, nil
 }
 
 // again arranges for another attempt after delay.
@@ -104,7 +81,7 @@ func (r *run) againInPlace(d *task, due time.Time) {
 // copyTo gives d the verdict that a copy of it goes to another topic. From now on
 // it comes back to a worker for that only, however often it takes.
 func (r *run) copyTo(w *worker, d *task, to *copyTarget, reason error, delay time.Duration) {
-	d.copying = newCopyJob(d, to, reason, delay)
+	d.copying = newCopyJob(d.Delivery, to, reason, delay)
 	r.sendCopy(w, d)
 }
 
@@ -181,7 +158,7 @@ func (r *run) copyFailed(w *worker, d *task, err error) {
 	final := tooLarge || terminated
 	pause := time.Now().Add(job.backoff.Next())
 	switch {
-	case tooLarge && job.strip(d):
+	case tooLarge && job.strip(d.Delivery):
 		r.sendCopy(w, d)
 	case job.to.retry && (final || job.late()):
 		r.logCopy(d, zap.WarnLevel, "cannot store a copy, the next attempt is made in place", zap.Error(err))
@@ -205,7 +182,7 @@ func later(a, b time.Time) time.Time {
 func (r *run) unstorable(w *worker, d *task, tooLarge bool, err error) {
 	job := d.copying
 	switch policy := r.cfg.Retry.Unstorable; {
-	case policy == TruncateUnstorable && tooLarge && job.truncate(d):
+	case policy == TruncateUnstorable && tooLarge && job.truncate(d.Delivery):
 		r.sendCopy(w, d)
 	case policy == DropUnstorable:
 		r.metrics.dropped.Inc()
@@ -217,7 +194,7 @@ func (r *run) unstorable(w *worker, d *task, tooLarge bool, err error) {
 			r.metrics.parked.Inc()
 		}
 		r.logCopy(d, zap.ErrorLevel, "dead letter parked: it cannot be stored, and is not acknowledged", zap.Error(err))
-		job.reset(d)
+		job.reset(d.Delivery)
 		r.hold(d, time.Now().Add(parkFor), false)
 	}
 }
@@ -229,10 +206,6 @@ func (r *run) logCopy(d *task, level zapcore.Level, message string, fields ...za
 			zap.String("topic", d.Topic), zap.Stringer("message_id", d.ID))...)
 	}
 }
-
-// parkFor is how long a parked dead letter waits before it is tried again: an operator may have
-// raised the brokers' limit, or made the topic anew.
-const parkFor = time.Minute
 
 // hold keeps d until due. requeue says that d has left its key's queue, as what is completed late
 // has.

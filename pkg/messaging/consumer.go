@@ -134,7 +134,10 @@ func (c *Consumer) begin(h Handler, async bool) (*run, error) {
 	for range c.cfg.Concurrency {
 		r.workers = append(r.workers, new(worker))
 	}
-	r.copies = newCopier(r)
+	r.copies = newCopier(copierConfig{
+		publishers: c.parent.publishers, log: r.log, retry: c.cfg.Retry, subscription: c.cfg.Subscription,
+		retryTopic: c.cfg.usesRetryTopic(), pendingBytes: c.cfg.PrefetchBytes, until: func() context.Context { return r.stop },
+	})
 	return r, nil
 }
 

@@ -38,17 +38,6 @@ const (
 	OrderTotal Order = "total"
 )
 
-// StartAt is where a subscription that does not exist yet, or a [Reader], begins. To begin at a
-// message or a time, set [ConsumerConfig].From or [ReaderConfig].From.
-type StartAt string
-
-const (
-	// StartEarliest begins with the oldest message that the topic still has.
-	StartEarliest StartAt = "earliest"
-	// StartLatest begins with what is published after subscribing, or opening.
-	StartLatest StartAt = "latest"
-)
-
 // ConsumerConfig says what to consume and how. Start from
 // [DefaultConsumerConfig] and set Topics (or Pattern) and Subscription.
 type ConsumerConfig struct {
@@ -284,4 +273,12 @@ func (c ConsumerConfig) validateTopics(fault func(string, ...any)) {
 func anchored(pattern string) string {
 	i := strings.LastIndexByte(pattern, '/') + 1
 	return pattern[:i] + "(?:" + pattern[i:] + ")$"
+}
+
+// usesRetryTopic reports whether failed messages wait on a topic rather than in this process.
+// Exclusive and failover subscriptions do not: a consumer that waits for its turn there would
+// receive from the retry topic.
+func (c ConsumerConfig) usesRetryTopic() bool {
+	shared := c.Type == Shared || c.Type == KeyShared
+	return shared && c.Order == OrderNone && c.Durable && !c.Retry.InPlace
 }

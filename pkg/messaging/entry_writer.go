@@ -330,9 +330,9 @@ func (w *EntryWriter) store(ctx context.Context, rs []*Record) error {
 	}
 	position := *rs[len(rs)-1].SequenceID
 	w.mu.Lock()
-	at, ids := w.at, entryIDs{first: sequenceID(w.stored, w.used, position), rest: w.used}
+	at, ids := w.at, entryIDs{first: SequenceID(w.stored, w.used, position), rest: w.used}
 	w.mu.Unlock()
-	id, err := w.pub.publishEntry(ctx, &ids, rs...)
+	id, err := StoreEntry(ctx, w.pub, &ids, rs...)
 	switch {
 	case errors.Is(err, ErrInDoubt):
 		return w.end(err)
@@ -357,10 +357,10 @@ func (w *EntryWriter) store(ctx context.Context, rs []*Record) error {
 // maxSequenceID is the highest id behind which there is another.
 const maxSequenceID = 1 << 61
 
-// sequenceID is the id of an entry up to position, when the last stored position is stored, and
+// SequenceID is the id of an entry up to position, when the last stored position is stored, and
 // used is the highest id that is known to be used up: position, or if that is used up, the lowest
 // sum of stored and a power of two that is not. See 3.
-func sequenceID(stored, used, position int64) int64 {
+func SequenceID(stored, used, position int64) int64 {
 	if used <= stored {
 		return position
 	}

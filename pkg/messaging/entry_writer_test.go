@@ -356,7 +356,7 @@ func TestEntryWriterGoesOnBehindIDsThatAreUsedUp(t *testing.T) {
 		p := open(t, client, topic, func(p *messaging.Profile) { entries(p); p.ProducerName = "source" })
 		beginning := positioned(0, 8)
 		beginning[0].SequenceID = &used
-		_, err := p.PublishEntry(testContext(t), beginning...)
+		_, err := publish.StoreEntry(testContext(t), p, nil, beginning...)
 		require.NoError(t, err)
 		require.NoError(t, p.Close(testContext(t)))
 		for next := int64(9); next < 30; next += 3 {
@@ -373,13 +373,13 @@ func TestSequenceIDsPassOverNothing(t *testing.T) {
 		stored := random.Int64N(100)
 		used := stored + random.Int64N(1<<random.Int64N(20)) // what is stored, and so known to a writer
 		first := stored + 1 + random.Int64N(3)
-		inFlight := messaging.SequenceID(stored, used, first+random.Int64N(1<<random.Int64N(20)))
+		inFlight := publish.SequenceID(stored, used, first+random.Int64N(1<<random.Int64N(20)))
 		require.Greater(t, inFlight, used)
 		steps, known := 0, int64(-1)
-		id := messaging.SequenceID(stored, known, first)
+		id := publish.SequenceID(stored, known, first)
 		for ; id <= used; steps++ {
 			known = id
-			id = messaging.SequenceID(stored, known, first)
+			id = publish.SequenceID(stored, known, first)
 			require.Greater(t, id, known)
 		}
 		require.LessOrEqual(t, steps, 24)

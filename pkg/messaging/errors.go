@@ -3,10 +3,6 @@ package messaging
 import (
 	"errors"
 	"fmt"
-	"strings"
-	"time"
-
-	"github.com/apache/pulsar-client-go/pulsar"
 )
 
 var (
@@ -69,41 +65,6 @@ func (e *UnacknowledgedError) Error() string {
 // Is makes errors.Is(err, ErrUnacknowledged) hold.
 func (e *UnacknowledgedError) Is(target error) bool { return target == ErrUnacknowledged }
 
-// verdict is what a handler's error asks for.
-type verdict struct {
-	err    error
-	after  time.Duration
-	reject bool
-}
-
-func (v *verdict) Error() string { return v.err.Error() }
-func (v *verdict) Unwrap() error { return v.err }
-
-// RetryAfter makes a handler's error ask for another attempt no sooner than d
-// from now, in place of the consumer's own backoff. A nil err is nil: there is
-// nothing to retry.
-func RetryAfter(err error, d time.Duration) error {
-	if err == nil {
-		return nil
-	}
-	return &verdict{err: err, after: d}
-}
-
-// Reject makes a handler's error final: the message goes to the dead-letter topic
-// with err as its reason and is then acknowledged. A nil err is nil.
-func Reject(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &verdict{err: err, reject: true}
-}
-
-// isReject reports whether err was made by Reject.
-func isReject(err error) bool {
-	var v *verdict
-	return errors.As(err, &v) && v.reject
-}
-
 // TooLargeError is the outcome of a record that the broker refuses for its size. errors.Is finds
 // [ErrTooLarge] in it.
 type TooLargeError struct {
@@ -117,27 +78,6 @@ func (e *TooLargeError) Error() string { return ErrTooLarge.Error() + ": " + e.E
 // Unwrap makes errors.Is find [ErrTooLarge] and the reason.
 func (e *TooLargeError) Unwrap() []error { return []error{ErrTooLarge, e.Err} }
 
-// class is what the library does about an error of the underlying producer.
-type class int
-
-const (
-	retriable  class = iota // recreate the producer and send again
-	tooLarge                // this record only, final
-	terminated              // the topic, final
-)
-
-// classify sorts an error of the underlying client. Server errors reach us as
-// text (pulsar-client-go v0.21.0 error.go, getErrorFromServerError), so names of
-// the protocol's ServerError are matched as it does itself.
-func classify(err error) class {
-	switch {
-	case errors.Is(err, pulsar.ErrMessageTooLarge), errors.Is(err, pulsar.ErrMetaTooLarge),
-		errors.Is(err, pulsar.ErrFailAddToBatch),
-		strings.Contains(err.Error(), "encryptedPayload exceeds MaxMessageSize"):
-		return tooLarge
-	case errors.Is(err, pulsar.ErrTopicTerminated), strings.Contains(err.Error(), "TopicTerminated"):
-		return terminated
-	default:
-		return retriable
-	}
-}
+// ErrEncrypted ends a [Reader] at an encrypted message: the library has no keys. The error's text
+// has the message's id. A consumer does not return it: it leaves the message in the subscription.
+var ErrEncrypted = errors.New("messaging: the message is encrypted")

@@ -21,8 +21,8 @@ func entryPlaceOf(ledger, entry int64) entryPlace {
 func (p entryPlace) isZero() bool { return p == entryPlace{} }
 func (p entryPlace) entry() int64 { return p.number - 1 }
 
-// start is where reading begins to have all of the message.
-func (m MessageID) start() entryPlace {
+// startOf is where reading begins to have all of the message.
+func startOf(m MessageID) entryPlace {
 	if m.first.isZero() {
 		return entryPlaceOf(m.ledger, m.entry)
 	}

@@ -93,7 +93,7 @@ func (m MessageID) Place() (ledger, entry int64, index int) {
 var errNoMessage = errors.New("the id names no message")
 
 // inTopic is nil when the id says where in a topic a message is.
-func (m MessageID) inTopic() error {
+func inTopic(m MessageID) error {
 	if m.IsZero() || m.Deduplicated() {
 		return errNoMessage
 	}
@@ -153,7 +153,7 @@ func (m MessageID) Compare(o MessageID) int {
 }
 
 // sameEntry reports whether m and o are messages of one entry.
-func (m MessageID) sameEntry(o MessageID) bool {
+func sameEntry(m, o MessageID) bool {
 	return m.partition == o.partition && m.ledger == o.ledger && m.entry == o.entry
 }
 
@@ -165,3 +165,29 @@ func partitionIndex(topic string, index int) int {
 	}
 	return max(index, 0)
 }
+
+// newMessageID is the id of a message of an entry, the batch-th of batchSize.
+func newMessageID(at entryPlace, partition int, batch, batchSize int32) MessageID {
+	return MessageID{ledger: at.ledger, entry: at.entry(), batch: batch, batchSize: batchSize, partition: int32(partition) + 1}
+}
+
+// entryOf is the entry that m is in.
+func entryOf(m MessageID) entryPlace { return entryPlaceOf(m.ledger, m.entry) }
+
+// batchOf is the message's index in its batch, and the batch's size: 0 of 1 outside batches.
+func batchOf(m MessageID) (index, size int32) { return m.batch, m.batchSize }
+
+// startingAt is m with another place where reading begins to have all of the message.
+func startingAt(m MessageID, first entryPlace) MessageID {
+	m.first = first
+	return m
+}
+
+// markSentAgain makes [MessageID.SentAgain] true.
+func markSentAgain(m MessageID) MessageID {
+	m.again = true
+	return m
+}
+
+// firstOf is where reading begins, when that is before m's entry, and zero otherwise.
+func firstOf(m MessageID) entryPlace { return m.first }

@@ -5,8 +5,6 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/stretchr/testify/require"
-
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
 )
 
 func TestMessageIDFromItsBytes(t *testing.T) {
@@ -50,13 +48,6 @@ func TestMessageIDIsPulsars(t *testing.T) {
 	alone, err := ParseMessageID(pulsar.NewMessageID(7, 9, -1, -1).Serialize())
 	require.NoError(t, err)
 	require.Equal(t, messageID(pulsar.NewMessageID(7, 9, 0, 0), 0), alone, "a topic without partitions")
-}
-
-// A subscription that is to begin at a message in chunks begins at its first chunk.
-func TestPositionOfAMessageInChunks(t *testing.T) {
-	at, err := adminID(MessageID{ledger: 7, entry: 9, batchSize: 1, partition: 3, first: entryPlaceOf(6, 300)})
-	require.NoError(t, err)
-	require.Equal(t, admin.MessageID{Ledger: 6, Entry: 300, Partition: 2, Batch: -1}, at)
 }
 
 // Bytes that are no message id do not become a first chunk.

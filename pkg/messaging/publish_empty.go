@@ -1,7 +1,6 @@
 package messaging
 
 import (
-	"bytes"
 	"maps"
 )
 
@@ -18,21 +17,4 @@ func (e *pending) markEmpty() {
 	maps.Copy(marked, e.msg.Properties)
 	marked[PropertyEmpty] = "true"
 	e.msg.Properties = marked
-}
-
-// unmarkEmpty makes d as it was published. A service that copies properties can put the mark on
-// another payload, which stays.
-func (d *Delivery) unmarkEmpty() {
-	if d.Properties[PropertyEmpty] == "true" && d.ID.batchSize == 1 && compressedNothing(d.Payload) {
-		delete(d.Properties, PropertyEmpty)
-		d.Payload = []byte{}
-	}
-}
-
-// compressedNothing reports whether b is what compression makes of nothing: nothing without
-// compression, a token without literals (LZ4), or a frame without content (ZSTD, 9 bytes).
-func compressedNothing(b []byte) bool {
-	const frame = 9
-	return len(b) == 0 || len(b) == 1 && b[0] == 0 ||
-		len(b) <= frame && bytes.HasPrefix(b, []byte{0x28, 0xb5, 0x2f, 0xfd})
 }

@@ -21,7 +21,7 @@ type entryIDs struct {
 	rest int64
 }
 
-// publishEntry stores rs as one entry, all or none, and waits for that. The id is the last record's;
+// StoreEntry stores rs as one entry, all or none, and waits for that. The id is the last record's;
 // if it is [MessageID.Deduplicated] the broker dropped the entry as a duplicate. Without ids the
 // records have their own.
 //
@@ -37,7 +37,7 @@ type entryIDs struct {
 // The receipts are checked because pulsar-client-go v0.21.0 gives wrong ones when one connection
 // replaces another: its handler looks at the head of its queue and removes it in two steps, and
 // the requests that both then answer come from a pool.
-func (p *Publisher) publishEntry(ctx context.Context, ids *entryIDs, rs ...*Record) (MessageID, error) {
+func StoreEntry(ctx context.Context, p *Publisher, ids *entryIDs, rs ...*Record) (MessageID, error) {
 	if len(rs) == 0 {
 		return MessageID{}, nil
 	}
@@ -174,6 +174,7 @@ type entryOutcome struct {
 func (o *entryOutcome) done(id MessageID, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	index, size := batchOf(id)
 	switch {
 	case err != nil:
 		if o.err == nil {
@@ -184,9 +185,9 @@ func (o *entryOutcome) done(id MessageID, err error) {
 		}
 	case id.IsZero():
 		o.mixed = true
-	case o.stored > 0 && !o.last.IsZero() && !id.sameEntry(o.last):
+	case o.stored > 0 && !o.last.IsZero() && !sameEntry(id, o.last):
 		o.mixed = true
-	case int(id.batch) != o.stored || int(id.batchSize) != o.want:
+	case int(index) != o.stored || int(size) != o.want:
 		o.mixed = true
 	}
 	if err == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/aviaryhq/aviary/test/wire"
 )
 
-// entries is a profile for PublishEntry.
+// entries is a profile for StoreEntry.
 func entries(p *messaging.Profile) {
 	p.GroupCommit, p.Linger = true, time.Hour
 	p.ProducerName, p.Ownership = "one", messaging.ExclusiveOwnership
@@ -28,7 +28,7 @@ func numbers(from, to int64) []*messaging.Record {
 	return rs
 }
 
-func TestPublishEntryIsOneEntry(t *testing.T) {
+func TestStoreEntryIsOneEntry(t *testing.T) {
 	t.Parallel()
 	srv := stack.Pulsar(t)
 	ns := srv.Namespace(t)
@@ -37,7 +37,7 @@ func TestPublishEntryIsOneEntry(t *testing.T) {
 	p := open(t, dial(t, srv.URL()), topic, entries)
 	var last messaging.MessageID
 	for i := range int64(5) {
-		id, err := p.PublishEntry(testContext(t), numbers(100*i, 100*i+99)...)
+		id, err := publish.StoreEntry(testContext(t), p, nil, numbers(100*i, 100*i+99)...)
 		require.NoError(t, err)
 		require.Positive(t, id.Compare(last))
 		require.False(t, id.Deduplicated())
@@ -47,10 +47,10 @@ func TestPublishEntryIsOneEntry(t *testing.T) {
 
 	// Whoever has the name next begins where he likes: the broker knows the ids.
 	p = open(t, dial(t, srv.URL()), topic, entries)
-	id, err := p.PublishEntry(testContext(t), numbers(450, 499)...)
+	id, err := publish.StoreEntry(testContext(t), p, nil, numbers(450, 499)...)
 	require.NoError(t, err)
 	require.True(t, id.Deduplicated())
-	id, err = p.PublishEntry(testContext(t), numbers(500, 500)...)
+	id, err = publish.StoreEntry(testContext(t), p, nil, numbers(500, 500)...)
 	require.NoError(t, err)
 	require.False(t, id.Deduplicated())
 	all := readTopic(t, srv.URL(), topic)
@@ -60,7 +60,7 @@ func TestPublishEntryIsOneEntry(t *testing.T) {
 	}
 }
 
-func TestPublishEntryKnowsWhenItIsNotOne(t *testing.T) {
+func TestStoreEntryKnowsWhenItIsNotOne(t *testing.T) {
 	t.Parallel()
 	s := wire.Start(t, wire.WithMaxMessageSize(1000))
 	client := dial(t, s.URL())
@@ -75,27 +75,27 @@ func TestPublishEntryKnowsWhenItIsNotOne(t *testing.T) {
 		"two entries":             sized(600, 600),
 	} {
 		p := open(t, client, topic, entries)
-		_, err := p.PublishEntry(testContext(t), rs...)
+		_, err := publish.StoreEntry(testContext(t), p, nil, rs...)
 		require.ErrorIs(t, err, messaging.ErrInDoubt, name)
-		_, err = p.PublishEntry(testContext(t), record(0))
+		_, err = publish.StoreEntry(testContext(t), p, nil, record(0))
 		require.ErrorIs(t, err, messaging.ErrProducerLost, name)
 		require.NoError(t, p.Close(testContext(t)))
 	}
 	p := open(t, client, topic, entries)
 	for _, rs := range [][]*messaging.Record{sized(5000), sized(5000, 1), sized(5000, 5000)} {
-		_, err := p.PublishEntry(testContext(t), rs...)
+		_, err := publish.StoreEntry(testContext(t), p, nil, rs...)
 		require.ErrorIs(t, err, messaging.ErrTooLarge)
 		require.NotErrorIs(t, err, messaging.ErrInDoubt, "nothing was sent")
 	}
-	_, err := p.PublishEntry(testContext(t))
+	_, err := publish.StoreEntry(testContext(t), p, nil)
 	require.NoError(t, err)
-	_, err = p.PublishEntry(testContext(t), record(1), record(2))
+	_, err = publish.StoreEntry(testContext(t), p, nil, record(1), record(2))
 	require.NoError(t, err)
 
 	s.DropReceipts(topic, 1)
 	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	_, err = p.PublishEntry(short, record(3))
+	_, err = publish.StoreEntry(short, p, nil, record(3))
 	require.ErrorIs(t, err, messaging.ErrInDoubt)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorIs(t, p.Close(canceledContext()), messaging.ErrUnacknowledged)

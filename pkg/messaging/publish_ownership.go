@@ -2,8 +2,6 @@ package messaging
 
 import (
 	"errors"
-	"fmt"
-	"strings"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	rawbackoff "github.com/apache/pulsar-client-go/pulsar/backoff"
@@ -35,25 +33,5 @@ func (pp *partitionPublisher) noReconnect(options *pulsar.ProducerOptions) {
 		pp.p.recordDisconnect()
 		pp.giveUp(errConnectionLost)
 		return newBackoff()
-	}
-}
-
-// openingFailure returns what err means when a publisher that opens cannot be helped by waiting,
-// otherwise nil.
-func openingFailure(err error, o Ownership) error {
-	is := func(code string) bool { return strings.Contains(err.Error(), code) }
-	switch {
-	case errors.Is(err, ErrAuthorization):
-		return err
-	case is("AuthorizationError"):
-		return fmt.Errorf("%w: %w", ErrAuthorization, err)
-	case is("TopicNotFound"):
-		return fmt.Errorf("%w: %w", ErrTopicNotFound, err)
-	case is("InvalidTopicName"):
-		return fmt.Errorf("%w: %w", ErrInvalidTopic, err)
-	case (o == ExclusiveOwnership || o == NamedOwnership) && (is("ProducerFenced") || is("ProducerBusy")):
-		return fmt.Errorf("%w: %w", ErrOwned, err)
-	default:
-		return nil
 	}
 }

@@ -498,7 +498,9 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 			m.ack.Observe(float64(now.UnixNano()-c.e.at) / 1e9)
 		}
 		id := messageID(c.id, pp.partition)
-		id.again = c.e.again
+		if c.e.again {
+			id = markSentAgain(id)
+		}
 		c.e.done(id, c.err)
 	}
 	m.acked.Add(float64(acked))
@@ -550,17 +552,6 @@ func (pp *partitionPublisher) watch(ctx context.Context, now time.Time) (broken 
 	}
 	pp.report(count, bytes)
 	return broken
-}
-
-// isClosed reports whether the producer has closed itself, as it does when it is
-// fenced on reconnecting. What sits in its batch builder then gets no outcome at
-// all (doClose, producer_partition.go), so outcomes alone do not tell. A send whose
-// context has ended goes no further than the check of the producer's state.
-func isClosed(raw pulsar.Producer) (closed bool) {
-	raw.SendAsync(canceled(), &pulsar.ProducerMessage{}, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
-		closed = errors.Is(err, pulsar.ErrProducerClosed)
-	})
-	return closed
 }
 
 // report brings the pending gauges up to date.

@@ -184,15 +184,10 @@ func (p Profile) Validate() error {
 // owns reports whether no other publisher, or none of the same name, may write while this one does.
 func (p Profile) owns() bool { return p.Ownership != SharedOwnership }
 
+// refusedWhileOwned reports whether opening fails while another publisher has the topic.
+func (p Profile) refusedWhileOwned() bool {
+	return p.Ownership == ExclusiveOwnership || p.Ownership == NamedOwnership
+}
+
 // unbatched reports whether every record is a message of its own.
 func (p Profile) unbatched() bool { return p.BatchRecords == 1 }
-
-// oneOf reports a fault unless got is one of want.
-func oneOf[T ~string](fault func(string, ...any), path string, got T, want ...T) {
-	for _, w := range want {
-		if got == w {
-			return
-		}
-	}
-	fault("%s: must be one of %v, got %q", path, want, string(got))
-}

@@ -67,7 +67,7 @@ func (pp *partitionPublisher) replace(ctx context.Context, cause error) {
 			pp.fail(ErrTopicTerminated)
 			return
 		}
-		if final := openingFailure(err, pp.p.profile.Ownership); final != nil && pp.opening {
+		if final := openingFailure(err, pp.p.profile.refusedWhileOwned()); final != nil && pp.opening {
 			pp.fail(final)
 			return
 		}
@@ -238,9 +238,6 @@ func reason(cause error) string {
 		return "other"
 	}
 }
-
-// never is an interval of the client's that does not pass.
-const never = 1000 * 24 * time.Hour
 
 // rawOptions are the underlying producer's options.
 func (pp *partitionPublisher) rawOptions() pulsar.ProducerOptions {

@@ -91,13 +91,6 @@ func (c *Publishers) Open(ctx context.Context, topic string, profile Profile) (*
 	return p, nil
 }
 
-// canceled is a context that has ended.
-func canceled() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}
-
 // open finds the topic's partitions and waits for a producer on each, until ctx or the client ends.
 func (p *Publisher) open(ctx context.Context) error {
 	ctx, forget := eitherEnds(ctx, p.parent.life)
@@ -109,7 +102,7 @@ func (p *Publisher) open(ctx context.Context) error {
 			p.addPartitions(topics)
 			break
 		}
-		if final := openingFailure(err, p.profile.Ownership); final != nil {
+		if final := openingFailure(err, p.profile.refusedWhileOwned()); final != nil {
 			return final
 		}
 		if ctx.Err() == nil {

@@ -597,7 +597,7 @@ func TestPublishWithAnEndedContext(t *testing.T) {
 	cancel()
 	for i := range 20 {
 		require.ErrorIs(t, p.Publish(ctx, record(i)), context.Canceled)
-		_, err := p.PublishEntry(ctx, record(i))
+		_, err := publish.StoreEntry(ctx, p, nil, record(i))
 		require.ErrorIs(t, err, context.Canceled)
 		require.NotErrorIs(t, err, messaging.ErrInDoubt)
 		p.PublishAsync(ctx, record(i), func(_ messaging.MessageID, err error) { assert.ErrorIs(t, err, context.Canceled) })

@@ -49,3 +49,11 @@ func (c *Publishers) Close(ctx context.Context) error {
 	wg.Wait()
 	return errors.Join(errs...)
 }
+
+// tryOpen opens a publisher, or gives up after several operation timeouts: the underlying
+// call can hang for good. What comes later is closed.
+func (c *Publishers) tryOpen(ctx context.Context, topic string, profile Profile) (*Publisher, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.callTimeout())
+	defer cancel()
+	return c.Open(ctx, topic, profile)
+}

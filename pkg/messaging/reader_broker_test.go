@@ -51,7 +51,7 @@ func TestReaderOfACompactedTopic(t *testing.T) {
 			}
 			rs = append(rs, r)
 		}
-		_, err := p.PublishEntry(testContext(t), rs...)
+		_, err := publish.StoreEntry(testContext(t), p, nil, rs...)
 		require.NoError(t, err)
 	}
 	compacted := func(c *messaging.ReaderConfig) { c.Topic, c.ReadCompacted = topic, true }

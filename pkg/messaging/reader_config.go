@@ -74,7 +74,7 @@ func (c ReaderConfig) Validate() error {
 	}
 	oneOf(fault, "start_at", c.StartAt, StartEarliest, StartLatest)
 	if from := c.from(); from.kind == atMessage {
-		if err := from.id.inTopic(); err != nil {
+		if err := inTopic(from.id); err != nil {
 			fault("from: %w", err)
 		}
 	}

@@ -37,9 +37,9 @@ func (g *readerGaps) beginBehind(last entryPlace, known bool) {
 // note takes notice of a message. Those of one entry, and what comes again, are no matter.
 func (g *readerGaps) note(id MessageID) {
 	if !g.known { // the topic's beginning is that of a ledger
-		g.beginBehind(entryPlace{id.ledger, 0}, true)
+		g.beginBehind(entryPlace{entryOf(id).ledger, 0}, true)
 	}
-	at, last := entryPlaceOf(id.ledger, id.entry), g.last
+	at, last := entryOf(id), g.last
 	if at.ledger < last.ledger || at.ledger == last.ledger && at.number <= last.number {
 		return
 	}
@@ -62,7 +62,7 @@ func (g *readerGaps) note(id MessageID) {
 // position is the position of a reader that has read id: it begins with the oldest gap.
 func (g *readerGaps) position(id MessageID) MessageID {
 	if len(g.gaps) > 0 {
-		id.first = g.gaps[0].from
+		return startingAt(id, g.gaps[0].from)
 	}
 	return id
 }

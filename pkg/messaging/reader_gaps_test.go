@@ -9,13 +9,13 @@ import (
 // readEntries notes single messages of a ledger.
 func (g *readerGaps) readEntries(ledger int64, entries ...int64) {
 	for _, entry := range entries {
-		g.note(MessageID{ledger: ledger, entry: entry, batchSize: 1, partition: 1})
+		g.note(newMessageID(entryPlaceOf(ledger, entry), 0, 0, 1))
 	}
 }
 
 func TestReaderGoesOnBeforeTheOldestGap(t *testing.T) {
-	message := MessageID{ledger: 9, entry: 9, batchSize: 1, partition: 1}
-	at := func(g *readerGaps) entryPlace { return g.position(message).first }
+	message := newMessageID(entryPlaceOf(9, 9), 0, 0, 1)
+	at := func(g *readerGaps) entryPlace { return firstOf(g.position(message)) }
 	var g readerGaps
 	g.readEntries(1, 0, 1, 1, 2)
 	require.Zero(t, at(&g))

@@ -42,7 +42,7 @@ func newReaderGoal(ends map[int]readerEnd, ask time.Duration) *readerGoal {
 		ask: ask, timer: time.NewTimer(ask), answers: make(chan map[int]readerEnd, 1),
 	}
 	for partition, end := range ends {
-		if end.id.entry >= 0 {
+		if entryOf(end.id).entry() >= 0 {
 			g.left[partition] = end.id
 		}
 	}
@@ -122,9 +122,6 @@ func (g *readerGoal) waits(partition int) bool {
 	return left && g.silence[partition].times == sameEnds+1
 }
 
-// readerAsks is how many partitions are asked for their ends at a time.
-const readerAsks = 16
-
 // ends asks for the end of each partition until it is known, or ctx ends.
 func (r *Reader) ends(ctx context.Context, partitions []*readerPartition, compacted bool) (map[int]readerEnd, error) {
 	found := make([]readerEnd, len(partitions))
@@ -157,7 +154,7 @@ func (p *readerPartition) end(ctx context.Context, compacted bool) (readerEnd, e
 			return readerEnd{}, err
 		}
 		end := readerEnd{id: messageID(raw, p.index)}
-		if !p.r.cfg.since().IsZero() && end.id.entry >= 0 {
+		if !p.r.cfg.since().IsZero() && entryOf(end.id).entry() >= 0 {
 			reading, cancel := context.WithTimeout(ctx, c.callTimeout())
 			defer cancel()
 			switch last, err := c.last(reading, p.topic); {

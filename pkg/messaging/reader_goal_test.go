@@ -10,13 +10,13 @@ import (
 // A last entry that brings no message counts as read only when the partition delivered nothing all
 // along, and had the same end.
 func TestReaderGoalWhoseLastEntryBringsNoMessage(t *testing.T) {
-	end := MessageID{ledger: 1, entry: 5, batchSize: 1, partition: 1}
-	further := MessageID{ledger: 1, entry: 6, batchSize: 1, partition: 1}
+	end := newMessageID(entryPlaceOf(1, 5), 0, 0, 1)
+	further := newMessageID(entryPlaceOf(1, 6), 0, 0, 1)
 	unshown := map[int]readerEnd{0: {id: end, unshown: true}}
 	for name, disturb := range map[string]func(*readerGoal) map[int]MessageID{
 		"nothing": nil,
 		"a message": func(g *readerGoal) map[int]MessageID {
-			g.note(MessageID{ledger: 1, entry: 4, batchSize: 1, partition: 1})
+			g.note(newMessageID(entryPlaceOf(1, 4), 0, 0, 1))
 			return g.lower(unshown, nil)
 		},
 		"messages stand before it": func(g *readerGoal) map[int]MessageID {

@@ -20,13 +20,13 @@ const (
 // from its store. So separate readers must be shown a message before position at once, then
 // nothing behind it for some seconds, and again one before it at once.
 func (p *readerPartition) nothingBehind(ctx context.Context, position MessageID) bool {
-	if position.IsZero() || position.ledger < 0 {
+	if position.IsZero() || position.Deduplicated() {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookBehindTimeout)
 	defer cancel()
 	waits := p.r.parent.waits
-	before := position.start()
+	before := startOf(position)
 	before.number = max(before.number-lookEntries, 0)
 	behind, _ := placeBehind(position)
 	for _, look := range []struct {

@@ -56,7 +56,9 @@ func (p *readerPartition) beginFrom(from Position, end readerEnd) {
 		p.begin(end.id)
 	case atMessage:
 		id := from.id
-		p.begin(MessageID{ledger: id.ledger, entry: id.entry - 1, first: id.first, batchSize: 1, partition: int32(p.index) + 1})
+		before := entryOf(id)
+		before.number--
+		p.begin(startingAt(newMessageID(before, p.index, 0, 1), firstOf(id)))
 	case atTime:
 		p.since = p.r.cfg.since()
 		if end.published.Before(p.since) {
@@ -181,26 +183,20 @@ func (p *readerPartition) readFrom(s *readerSession) (n int, err error) {
 	}
 }
 
-// leftByCompaction reports whether m is what compaction leaves of a removed message when it
-// keeps others of its batch. The broker marks these (compacted_out), which the underlying
-// client does not look at.
-func leftByCompaction(m pulsar.Message) bool {
-	return m.ID().BatchSize() > 1 && m.Key() == "" && len(m.Payload()) == 0 && len(m.Properties()) == 0
-}
-
 // behind is the entry to begin behind; known is false when that is the beginning. The rest of a
 // batch that was read in part comes with the whole batch.
 func (p *readerPartition) behind() (at entryPlace, known bool) { return placeBehind(p.after) }
 
 func placeBehind(id MessageID) (at entryPlace, known bool) {
-	if id.IsZero() || id.ledger < 0 {
+	if id.IsZero() || id.Deduplicated() {
 		return entryPlace{}, false
 	}
-	at = entryPlaceOf(id.ledger, id.entry)
-	switch {
-	case !id.first.isZero():
-		at = entryPlace{id.first.ledger, id.first.number - 1}
-	case id.entry >= 0 && id.batch != id.batchSize-1:
+	at = entryOf(id)
+	index, size := batchOf(id)
+	switch first := firstOf(id); {
+	case !first.isZero():
+		at = entryPlace{first.ledger, first.number - 1}
+	case at.number > 0 && index != size-1:
 		at.number--
 	}
 	return at, true

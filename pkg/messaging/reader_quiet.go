@@ -78,7 +78,7 @@ func (p *readerPartition) starved() bool {
 	}
 	more := func() bool {
 		return q.end.entry >= 0 && !q.end.IsZero() &&
-			(q.last.IsZero() || q.end.Compare(q.last) > 0 && !q.end.sameEntry(q.last))
+			(q.last.IsZero() || q.end.Compare(q.last) > 0 && !sameEntry(q.end, q.last))
 	}
 	if more() {
 		q.wait = min(2*q.wait, q.waits.quietAtMost)

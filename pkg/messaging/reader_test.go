@@ -336,7 +336,7 @@ func TestMessageIDsAreEqual(t *testing.T) {
 	p := open(t, client, one, entries)
 	published := make(map[messaging.MessageID]bool)
 	for _, rs := range [][]*messaging.Record{{record(0)}, {record(1), record(2), record(3)}} {
-		id, err := p.PublishEntry(testContext(t), rs...)
+		id, err := publish.StoreEntry(testContext(t), p, nil, rs...)
 		require.NoError(t, err)
 		published[id] = true
 	}

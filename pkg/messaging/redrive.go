@@ -325,7 +325,7 @@ func (v *redrive) send(ctx context.Context, batch []*letter) (err error) {
 		select {
 		case l := <-outcomes:
 			waiting--
-			if l.err == nil && l.copyID.inTopic() != nil { // taken for a duplicate: it may not be stored
+			if l.err == nil && inTopic(l.copyID) != nil { // taken for a duplicate: it may not be stored
 				var p *Publisher
 				if p, l.err = v.publisher(ctx, l.to); l.err == nil {
 					publish(p, l)

@@ -3,7 +3,6 @@ package messaging
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -224,34 +223,3 @@ func (s *redriveSource) tryAck(ctx context.Context, ids []pulsar.MessageID) bool
 	var err error
 	return within(ctx, func() { err = s.raw.AckIDList(ids) }) && err == nil
 }
-
-// closeWatch is told when the broker refuses an underlying consumer for good.
-type closeWatch struct {
-	once   sync.Once
-	closed chan struct{}
-	cause  error // set before closed is
-}
-
-// The underlying client calls it as an interceptor.
-var (
-	_ pulsar.ConsumerInterceptor      = (*closeWatch)(nil)
-	_ pulsar.ConsumerCloseInterceptor = (*closeWatch)(nil)
-)
-
-func newCloseWatch() *closeWatch { return &closeWatch{closed: make(chan struct{})} }
-
-func (w *closeWatch) BeforeConsume(pulsar.ConsumerMessage)                   {}
-func (w *closeWatch) OnAcknowledge(pulsar.Consumer, pulsar.MessageID)        {}
-func (w *closeWatch) OnNegativeAcksSend(pulsar.Consumer, []pulsar.MessageID) {}
-
-// OnConsumerClose is told why the underlying consumer closed itself, nil when we closed it.
-func (w *closeWatch) OnConsumerClose(_ pulsar.Consumer, err error) {
-	if err != nil {
-		w.once.Do(func() {
-			w.cause = err
-			close(w.closed)
-		})
-	}
-}
-
-func (w *closeWatch) err() error { return fmt.Errorf("subscription closed by the broker: %w", w.cause) }

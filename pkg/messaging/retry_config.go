@@ -1,6 +1,8 @@
 package messaging
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -87,14 +89,6 @@ const (
 // noSubscription as DeadLetterSubscription creates none.
 const noSubscription = "-"
 
-// usesRetryTopic reports whether failed messages wait on a topic rather than in this process.
-// Exclusive and failover subscriptions do not: a consumer that waits for its turn there would
-// receive from the retry topic.
-func (c ConsumerConfig) usesRetryTopic() bool {
-	shared := c.Type == Shared || c.Type == KeyShared
-	return shared && c.Order == OrderNone && c.Durable && !c.Retry.InPlace
-}
-
 // derived fills in what has a default besides DefaultConsumerConfig's.
 func (r Retry) derived(subscription string) Retry {
 	if r.DeadLetterSubscription == "" {
@@ -153,4 +147,26 @@ func (r Retry) delay(attempt int) time.Duration {
 		d *= 2
 	}
 	return d + backoff.Jitter(d/5)
+}
+
+// next is the delay before another attempt at d, which failed with err, or the reason why there
+// is none.
+func (c Retry) next(d *Delivery, err error) (delay time.Duration, dead error) {
+	var v *verdict
+	named := errors.As(err, &v)
+	if named && v.reject {
+		return 0, err
+	}
+	if c.MaxAttempts > 0 && d.Attempt >= c.MaxAttempts {
+		return 0, fmt.Errorf("gave up after %d attempts: %w", d.Attempt, err)
+	}
+	if named {
+		delay = max(min(v.after, c.MaxRetryAfter), 0)
+	} else {
+		delay = c.delay(d.Attempt)
+	}
+	if age := time.Since(d.FirstFailed); c.MaxAge > 0 && age+delay > c.MaxAge {
+		return 0, fmt.Errorf("gave up after %s: %w", age.Round(time.Second), err)
+	}
+	return delay, nil
 }

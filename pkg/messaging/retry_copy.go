@@ -23,8 +23,8 @@ type copyJob struct {
 	backoff backoff.Backoff
 }
 
-func newCopyJob(d *task, to *copyTarget, reason error, delay time.Duration) *copyJob {
-	job := &copyJob{to: to, from: provenanceOf(d.Delivery, to.subscription, reason.Error())}
+func newCopyJob(d *Delivery, to *copyTarget, reason error, delay time.Duration) *copyJob {
+	job := &copyJob{to: to, from: provenanceOf(d, to.subscription, reason.Error())}
 	if to.retry {
 		job.from.due = time.Now().Add(delay)
 	}
@@ -33,7 +33,7 @@ func newCopyJob(d *task, to *copyTarget, reason error, delay time.Duration) *cop
 }
 
 // build makes the record of what d is and how much of it the copy is to have.
-func (j *copyJob) build(d *task) {
+func (j *copyJob) build(d *Delivery) {
 	payload := d.Payload
 	if j.from.truncated > 0 {
 		payload = payload[:j.kept:j.kept]
@@ -50,7 +50,7 @@ func (j *copyJob) build(d *task) {
 
 // strip leaves out of a copy that is too large what is not needed. It reports whether that makes
 // a difference.
-func (j *copyJob) strip(d *task) bool {
+func (j *copyJob) strip(d *Delivery) bool {
 	if j.bare {
 		return false
 	}
@@ -65,7 +65,7 @@ const truncateSlack = 512
 // truncate cuts the payload of a copy that is too large. It reports whether that makes a
 // difference. The first cut makes the copy smaller than the original was. Where the original was
 // compressed better that is not enough: the next ones halve what is left.
-func (j *copyJob) truncate(d *task) bool {
+func (j *copyJob) truncate(d *Delivery) bool {
 	if len(j.record.Payload) == 0 {
 		return false
 	}
@@ -83,31 +83,10 @@ func (j *copyJob) truncate(d *task) bool {
 }
 
 // reset makes the copy whole again.
-func (j *copyJob) reset(d *task) {
+func (j *copyJob) reset(d *Delivery) {
 	j.bare, j.kept, j.from.truncated, j.err = false, 0, 0, nil
 	j.build(d)
 }
 
 // late reports whether the time of the next attempt has come and the copy still is not stored.
 func (j *copyJob) late() bool { return j.to.retry && !time.Now().Before(j.from.due) }
-
-// restore makes a delivery from a retry topic look like its original. One that another
-// subscription's consumer made is to be acknowledged and no more: several subscriptions may share
-// a retry topic.
-func (d *task) restore(subscription string) {
-	p, ok := readProvenance(d.Properties)
-	if !ok {
-		return
-	}
-	if p.subscription != "" && p.subscription != subscription {
-		d.copying = &copyJob{stored: true}
-		return
-	}
-	p.restore(d.Delivery)
-	d.Attempt = p.attempts + 1
-	// Brokers deliver up to a tick (1 s) early unless they are told to be strict, and at once
-	// where delayed delivery is switched off: the rest is waited for here.
-	if time.Until(p.due) > 0 {
-		d.Due = p.due
-	}
-}

@@ -48,38 +48,48 @@ type copyTarget struct {
 // errNotKept: no subscription keeps what is published to the topic.
 var errNotKept = errors.New("no subscription")
 
-func newCopier(r *run) *copier {
-	c := r.cfg
+// copierConfig says what a run's copies are to be like.
+type copierConfig struct {
+	publishers   *Publishers
+	log          *zap.Logger
+	retry        Retry
+	subscription string // whose consumer copies
+	retryTopic   bool   // messages wait for another attempt on a topic
+	pendingBytes int64  // of copies to a topic that are not stored yet, at most
+
+	until func() context.Context // ends when opening makes no more sense
+}
+
+func newCopier(cfg copierConfig) *copier {
 	target := func(name, topic string) *copyTarget {
 		p := Business()
-		p.Name, p.Compression = name, c.Retry.Compression
+		p.Name, p.Compression = name, cfg.retry.Compression
 		// Unbatched: copies with a delivery time travel alone anyway, and
 		// Key_Shared readers of dead letters need it. A full queue must not block
 		// a worker.
 		p.BatchRecords, p.Admission, p.GroupCommit = 1, FailFast, false
-		p.MaxPendingRecords, p.MaxPendingBytes = 1000, c.PrefetchBytes
+		p.MaxPendingRecords, p.MaxPendingBytes = 1000, cfg.pendingBytes
 		return &copyTarget{
-			publishers: r.c.parent.publishers, topic: fullTopicName(topic), subscription: c.Subscription,
-			profile: p, log: r.log,
-			until: func() context.Context { return r.stop }, subscribed: make(chan struct{}),
+			publishers: cfg.publishers, topic: fullTopicName(topic), subscription: cfg.subscription,
+			profile: p, log: cfg.log, until: cfg.until, subscribed: make(chan struct{}),
 		}
 	}
-	all := &copier{dead: target("dead_letter", c.Retry.DeadLetterTopic)}
-	if c.Retry.DeadLetterSubscription != noSubscription {
-		all.dead.keepFor = c.Retry.DeadLetterSubscription
+	all := &copier{dead: target("dead_letter", cfg.retry.DeadLetterTopic)}
+	if cfg.retry.DeadLetterSubscription != noSubscription {
+		all.dead.keepFor = cfg.retry.DeadLetterSubscription
 	}
-	if c.usesRetryTopic() {
-		all.retry = target("retry", c.Retry.Topic)
+	if cfg.retryTopic {
+		all.retry = target("retry", cfg.retry.Topic)
 		all.retry.retry = true
 	}
 	return all
 }
 
-// note takes the result of subscribing to src. The subscription of a retry topic is durable: it
+// note takes the result of subscribing to the retry topic. The subscription of a retry topic is durable: it
 // keeps copies from then on, also while the run is not connected to it.
-func (c *copier) note(src source, err error) {
+func (c *copier) note(err error) {
 	t := c.retry
-	if !src.retry || t == nil || t.isSubscribed() {
+	if t == nil || t.isSubscribed() {
 		return
 	}
 	if err == nil {
@@ -154,14 +164,6 @@ func (t *copyTarget) prepare() {
 	t.mu.Unlock()
 }
 
-// tryOpen opens a publisher, or gives up after several operation timeouts: the underlying
-// call can hang for good. What comes later is closed.
-func (c *Publishers) tryOpen(ctx context.Context, topic string, profile Profile) (*Publisher, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.callTimeout())
-	defer cancel()
-	return c.Open(ctx, topic, profile)
-}
-
 func (t *copyTarget) fail(err error) {
 	t.mu.Lock()
 	t.unhealthy = err
@@ -226,3 +228,7 @@ func (c *copier) close(ctx context.Context) {
 		}
 	}
 }
+
+// parkFor is how long a parked dead letter waits before it is tried again: an operator may have
+// raised the brokers' limit, or made the topic anew.
+const parkFor = time.Minute

@@ -63,7 +63,7 @@ func TestRetriesHaveAnEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failed := errors.New("failed")
 		c := Retry{MaxAttempts: 3, MinDelay: time.Minute, MaxDelay: time.Hour, MaxAge: 10 * time.Hour, MaxRetryAfter: 2 * time.Hour}
-		d := &task{Delivery: &Delivery{Attempt: 1, FirstFailed: time.Now()}}
+		d := &Delivery{Attempt: 1, FirstFailed: time.Now()}
 		delay, dead := c.next(d, failed)
 		require.NoError(t, dead)
 		require.InDelta(t, time.Minute, delay, float64(12*time.Second))
@@ -95,7 +95,7 @@ func TestRetriesHaveAnEnd(t *testing.T) {
 }
 
 func TestTruncatedCopies(t *testing.T) {
-	d := &task{Delivery: &Delivery{Topic: "t", Attempt: 1, Payload: make([]byte, 5000), Properties: map[string]string{"a": "b"}}}
+	d := &Delivery{Topic: "t", Attempt: 1, Payload: make([]byte, 5000), Properties: map[string]string{"a": "b"}}
 	job := newCopyJob(d, &copyTarget{subscription: "s"}, errors.New("no"), 0)
 	size := func(r *Record) int64 { return r.size() }
 	original := size(&Record{Payload: d.Payload, Properties: d.Properties})

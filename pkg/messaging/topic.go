@@ -1,6 +1,7 @@
 package messaging
 
 import (
+	"errors"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -42,3 +43,13 @@ func hasTopicParts(t string) bool {
 func persistentTopic(name string) bool {
 	return strings.HasPrefix(name, "persistent://") && hasTopicParts(name)
 }
+
+// keeps is nil for a topic that stores messages.
+func keeps(topic string) error {
+	if strings.HasPrefix(topic, "non-persistent://") {
+		return errKeepsNothing
+	}
+	return nil
+}
+
+var errKeepsNothing = errors.New("a topic that is not persistent keeps nothing to read")

@@ -97,7 +97,10 @@ func (r *reconnect) Reset() {
 func (c *connections) lost(sent time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ended.Sub(later(sent, c.stood)) < ackLanding
+	if c.stood.After(sent) {
+		sent = c.stood
+	}
+	return c.ended.Sub(sent) < ackLanding
 }
 
 // redelivering reports whether brokers have begun to deliver again what they are going to.

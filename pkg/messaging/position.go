@@ -3,7 +3,7 @@ package messaging
 import (
 	"time"
 
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
+	"github.com/apache/pulsar-client-go/pulsar"
 )
 
 // Position is a place in a topic, from which a subscription or a [Reader] goes on. The zero
@@ -40,16 +40,20 @@ func AtMessage(id MessageID) Position { return Position{kind: atMessage, id: id}
 // older, whatever stands before it.
 func AtTime(t time.Time) Position { return Position{kind: atTime, time: t} }
 
-// adminID is an id as the admin API takes it.
-func adminID(id MessageID) (admin.MessageID, error) {
-	if err := id.inTopic(); err != nil {
-		return admin.MessageID{}, err
-	}
-	from := id.start()
-	return admin.MessageID{Ledger: from.ledger, Entry: from.entry(), Partition: int32(id.Partition()), Batch: -1}, nil
-}
+// StartAt is where a subscription that does not exist yet, or a [Reader], begins. To begin at a
+// message or a time, set [ConsumerConfig].From or [ReaderConfig].From.
+type StartAt string
 
-// peekedID is the id of a message that the admin API gave.
-func peekedID(m admin.Message) MessageID {
-	return MessageID{ledger: m.ID.Ledger, entry: m.ID.Entry, batch: m.ID.Batch, batchSize: m.BatchSize, partition: m.ID.Partition + 1}
+const (
+	// StartEarliest begins with the oldest message that the topic still has.
+	StartEarliest StartAt = "earliest"
+	// StartLatest begins with what is published after subscribing, or opening.
+	StartLatest StartAt = "latest"
+)
+
+func (a StartAt) raw() pulsar.SubscriptionInitialPosition {
+	if a == StartLatest {
+		return pulsar.SubscriptionPositionLatest
+	}
+	return pulsar.SubscriptionPositionEarliest
 }

@@ -13,18 +13,6 @@ import (
 	"github.com/aviaryhq/aviary/test/wire"
 )
 
-// WrongChecksum is an entry whose checksum is wrong.
-func WrongChecksum() []byte { return []byte{0x0e, 0x01, 0, 0, 0, 0, 0, 0, 0, 2, 1, 2} }
-
-// HurryReaders divides the time for which the client's readers, and Last, wait. It is called before
-// there are any.
-func (c *Client) HurryReaders(by time.Duration) {
-	w := &c.readers.waits
-	for _, d := range []*time.Duration{&w.ask, &w.prompt, &w.nothing, &w.quiet, &w.unshown} {
-		*d /= by
-	}
-}
-
 // lateClient has readers that are shown some messages, all of them together, and nothing more until
 // a time, as a broker does that limits a topic's rate, or cannot read from its store for a while.
 type lateClient struct {

@@ -1,0 +1,127 @@
+package messaging
+
+import (
+	"reflect"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+)
+
+// Delivery is one attempt at one message, or a message that a [Reader] or
+// [Client.Last] returns. It belongs to the handler and may be
+// kept after the handler returned; note that the payloads of a batch share one
+// buffer, so a kept Payload keeps its batch in memory. It must not be changed
+// unless the verdict is nil: retries and dead letters are made of it.
+//
+// A message's sequence id is not here: pulsar-client-go v0.21.0 does not give it to
+// consumers. A publisher whose readers need it stores it as a property.
+type Delivery struct {
+	// Topic is the topic (of a partitioned one: the partition) that the message was
+	// published to, Partition its partition's index, 0 without partitions. On a
+	// retry they are those of the original message, as are all other fields.
+	Topic     string
+	Partition int
+	// ID is the message's place in its topic. It stays the same over all attempts.
+	ID MessageID
+	// Key is empty for a message without one.
+	Key string
+	// OrderingKey takes the place of Key where order is kept. Empty for a message without one.
+	OrderingKey string
+	// Payload is nil for a null value (a tombstone), and empty but not nil for an
+	// empty one.
+	Payload []byte
+	// Properties may be nil.
+	Properties map[string]string
+	// EventTime is zero when the producer set none.
+	EventTime time.Time
+	// PublishTime is the time at which the producer sent the message, by its own clock.
+	PublishTime time.Time
+	// ProducerName is the producer's, ReplicatedFrom the cluster that the message
+	// was replicated from, empty when it was published to this one.
+	ProducerName   string
+	ReplicatedFrom string
+	// RedeliveryCount is how often the broker delivered the message before, as far
+	// as it remembers: always 0 on exclusive and failover subscriptions.
+	RedeliveryCount int
+	// Attempt counts from 1. On retry topics it survives restarts. A Reader's is always 1.
+	Attempt int
+	// FirstFailed is when the first attempt failed, zero on the first attempt.
+	FirstFailed time.Time
+}
+
+// slab allocates the deliveries of small messages several at a time. Those of one slab live as long
+// as the last of them, as the payloads of one batch do.
+type slab struct {
+	free      []Delivery
+	topic     string // of the latest message
+	partition int
+	plain     reflect.Type // see receivedID
+}
+
+const (
+	slabDeliveries = 31 // of 256 bytes each: as many as the allocator's class of 8 KiB holds
+	slabPayload    = 4 << 10
+)
+
+func (l *slab) next(payload int) *Delivery {
+	if payload > slabPayload {
+		return new(Delivery)
+	}
+	if len(l.free) == 0 {
+		l.free = make([]Delivery, slabDeliveries)
+	}
+	d := &l.free[0]
+	l.free = l.free[1:]
+	return d
+}
+
+// delivery makes a delivery of a received message.
+func (l *slab) delivery(raw pulsar.Message) *Delivery {
+	id := raw.ID()
+	payload := raw.Payload()
+	d := l.next(len(payload))
+	// Field by field: this is where the time goes, and d is zero.
+	d.Topic = raw.Topic()
+	if d.Topic != l.topic { // seldom: strings of one place in memory are equal at once
+		l.topic, l.partition = d.Topic, partitionIndex(d.Topic, int(id.PartitionIdx()))
+	}
+	d.Partition = l.partition
+	d.ID = receivedID(id, l.partition, &l.plain)
+	d.Key = raw.Key()
+	d.OrderingKey = raw.OrderingKey()
+	d.Payload = payload
+	d.Properties = raw.Properties()
+	d.PublishTime = raw.PublishTime()
+	d.ProducerName = raw.ProducerName()
+	d.ReplicatedFrom = raw.GetReplicatedFrom()
+	d.RedeliveryCount = int(raw.RedeliveryCount())
+	d.Attempt = 1
+	if t := raw.EventTime(); t.UnixMilli() > 0 { // the client makes unset the epoch
+		d.EventTime = t
+	}
+	switch {
+	case raw.IsNullValue():
+		d.Payload = nil
+	case d.Payload == nil:
+		d.Payload = []byte{}
+	default:
+		d.unmarkEmpty()
+	}
+	return d
+}
+
+// unmarkEmpty makes d as it was published. A service that copies properties can put the mark on
+// another payload, which stays.
+func (d *Delivery) unmarkEmpty() {
+	if d.Properties[PropertyEmpty] == "true" && d.ID.batchSize == 1 && compressedNothing(d.Payload) {
+		delete(d.Properties, PropertyEmpty)
+		d.Payload = []byte{}
+	}
+}
+
+// leftByCompaction reports whether m is what compaction leaves of a removed message when it
+// keeps others of its batch. The broker marks these (compacted_out), which the underlying
+// client does not look at.
+func leftByCompaction(m pulsar.Message) bool {
+	return m.ID().BatchSize() > 1 && m.Key() == "" && len(m.Payload()) == 0 && len(m.Properties()) == 0
+}

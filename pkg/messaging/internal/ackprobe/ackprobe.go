@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Probe asks whether the receipt of a partition's oldest record will never come. In an outage none
-// comes either, but then the producer sends everything again by itself once it is connected, and a
-// second producer that does so, too, would store it twice. So the broker is asked something first:
-// while it does not answer it is unavailable, and when it does the producer has a little longer.
+// Probe asks whether the receipt of a partition's oldest record will never come. In an outage the
+// producer sends everything again by itself once it is connected; a second producer would store it
+// twice. So the broker is asked first: while it does not answer, nothing is lost, and once it does
+// the producer has Grace.
 //
 // Ask and Grace must be set. A Probe is not safe for concurrent use.
 type Probe struct {

@@ -38,14 +38,10 @@ type OAuth2 struct {
 // oauth2Provider gets tokens by the client credentials flow with the secret in the form, as
 // Pulsar's own clients do. It finds the address that gives tokens by OpenID Connect discovery.
 //
-// The underlying client has its own (oauth2 folder of pulsar-client-go v0.21.0). Its requests have
-// no timeout: an issuer that accepts connections and answers nothing holds up every connection to
-// Pulsar for good. It takes an error page for a discovery document, fetches a token per connection
-// when the issuer tells no lifetime, uses a token that a broker refused until it expires, and
-// leaves connections open behind.
-//
-// Package x/oauth2 asks for the token. It does not keep it: its token sources use a token without a
-// lifetime for ever, cannot forget one that was refused, and would not read the key file again.
+// The underlying client's own (pulsar-client-go v0.21.0, oauth2) has no timeout, takes an error page
+// for a discovery document, and uses a token that a broker refused until it expires. The token
+// sources of x/oauth2 use a token without a lifetime for ever, cannot forget one that was refused,
+// and do not read the key file again: only its request is used.
 type oauth2Provider struct {
 	auth.Provider // what only lookups over HTTP need
 	cfg           OAuth2

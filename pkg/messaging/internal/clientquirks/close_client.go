@@ -11,11 +11,9 @@ import (
 // readers that are being opened.
 const openingTimeout = time.Second
 
-// RawClient is an underlying client whose Close waits for what is being opened. The client closes
-// its connections at any moment, and each tells those that are registered with it, also a producer
-// whose fields are still being set (producer_partition.go, newPartitionProducer and
-// ConnectionClosed): a data race. Without a broker's answer an opening lasts for the operation
-// timeout. Closing the connections ends it.
+// RawClient is an underlying client whose Close waits for what is being opened. The client's Close
+// notifies producers whose fields are still being set (producer_partition.go, newPartitionProducer
+// and ConnectionClosed): a data race.
 type RawClient struct {
 	pulsar.Client
 

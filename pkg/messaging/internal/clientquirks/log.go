@@ -8,13 +8,11 @@ import (
 	"go.uber.org/zap"
 )
 
-// RawLogger carries the underlying client's log lines to zap. Its info lines tell
-// of every connection and producer; they are debug lines here, since this package
-// logs what matters of them once. Its debug calls stand on the hot path and are
-// dropped unread.
+// RawLogger writes the underlying client's log lines to zap, all on debug level: this package logs
+// once what matters of them. It drops debug lines, which stand on the hot path.
 //
-// The client reports two things by log line only: an incomplete chunked message that it gave up,
-// and a corrupted message. rawLogger passes them to the consumer's session.
+// The client reports an incomplete chunked message that it gave up, and a corrupted message, by log
+// line only. RawLogger passes both to the consumer's session.
 type RawLogger struct {
 	S        *zap.SugaredLogger
 	Watched  *Watched

@@ -10,15 +10,13 @@ import (
 )
 
 // Flusher decides when the records that gather for a partition are sent, in place of the
-// underlying client, whose producers look every millisecond for something to send, idle or not.
-// Publishers of one client whose profiles agree share one, so that many topics cost what many
-// partitions do.
+// underlying client, whose producers look every millisecond, idle or not. Publishers of one client
+// whose profiles agree share one.
 //
-// A partition's records are sent at once when nothing of the partition is in flight and fewer
-// than partitionsAtOnce partitions have something in flight. Otherwise they gather, and are sent
-// when an acknowledgement makes room, the oldest first, or when they fill an entry or have
-// gathered for the linger. So entries grow with what is in flight, and a lone record does not
-// wait. Under group commit the number of partitions with something in flight has no bound.
+// A partition's records are sent at once when nothing of the partition is in flight and fewer than
+// partitionsAtOnce partitions (any number under group commit) have something in flight. Otherwise
+// they gather, and are sent when an acknowledgement makes room, the oldest first, when they fill an
+// entry, or when they have gathered for the linger.
 //
 // Its methods may be called from any goroutine, and do not block.
 type Flusher struct {

@@ -6,10 +6,9 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
-// An empty payload that is not null, in a message outside batches, does not arrive as it was at
-// consumers of pulsar-client-go v0.21.0 (consumer_partition.go, MessageReceived): compressed it is
-// some bytes, because what was empty is not decompressed, and otherwise such a message without
-// properties is acknowledged and never shown. So a property says that the payload is empty.
+// An empty payload outside batches does not arrive as it was at consumers of pulsar-client-go
+// v0.21.0 (consumer_partition.go, MessageReceived): compressed it is not decompressed, and without
+// compression and properties it is acknowledged and never shown. A property marks it.
 
 // markEmpty adds PropertyEmpty to an unbatched message that needs it.
 func (e *pending) markEmpty() {

@@ -24,27 +24,22 @@ type entryIDs struct {
 	rest int64
 }
 
-// StoreEntry stores rs as one entry, so that all of them are stored or none, and waits
-// for that. The id is the last record's; if it is [MessageID.Deduplicated] the broker
-// has an entry of the same sequence id already, and dropped this one. Without ids the records
-// have their own.
+// StoreEntry stores rs as one entry, all or none, and waits for that. The id is the last record's;
+// if it is [MessageID.Deduplicated] the broker dropped the entry as a duplicate. Without ids the
+// records have their own.
 //
-// It needs an owner of one partition that publishes nothing by other methods, bounds that rs
-// fits in, and one caller at a time.
+// It needs an owner of one partition that publishes nothing by other methods, bounds that rs fits
+// in, and one caller at a time. All of rs is handed over, or nothing, and is flushed once. When the
+// client cuts the entry all the same, for the broker's maximum message size, the receipts show it,
+// or the client refuses a record. Then nothing further is sent: the producer is given up.
 //
-// All of rs is handed over, or nothing: the publisher closes before or after it, and ctx has no
-// effect on it. It is flushed once, behind the last record. A broker whose maximum message size
-// is less than the batch makes the client cut it all the same. That shows in the receipts, or in
-// a record that the client refuses. Then nothing further is sent: the producer is given up.
+// [ErrInDoubt] says that it is not known what was stored: close the publisher, and find out by
+// [Client.Last]. With any other error nothing was stored: [ErrTooLarge], ctx's when it had ended
+// before the call, and why the publisher takes nothing.
 //
-// [ErrInDoubt] says that something was handed over, and that it is not known what was stored:
-// close the publisher, and find out by [Client.Last]. With any other error nothing was stored:
-// [ErrTooLarge], ctx's when it had ended before the call, and why the publisher takes nothing.
-//
-// The receipts are looked at closely because pulsar-client-go v0.21.0 gives wrong ones
-// when a connection breaks and another takes its place at the same time: its handler of
-// receipts looks at the head of its queue and removes the head in two steps, and the
-// requests that both then answer come from a pool and may be other messages' already.
+// The receipts are checked because pulsar-client-go v0.21.0 gives wrong ones when one connection
+// replaces another: its handler looks at the head of its queue and removes it in two steps, and
+// the requests that both then answer come from a pool.
 func StoreEntry(ctx context.Context, p *Publisher, ids *entryIDs, rs ...*record.Record) (record.MessageID, error) {
 	if len(rs) == 0 {
 		return record.MessageID{}, nil

@@ -82,68 +82,50 @@ func EntryBytes(r *record.Record) int {
 	return n
 }
 
-// EntryWriter stores what comes from a source that numbers it, so that each position of the
-// source is stored once in one partition, whatever ends in between: the process, the
-// broker, connections. [Client.EntryWriter] opens one.
-//
+// EntryWriter stores each position of a source that numbers its records once in one partition,
+// whatever ends in between: the process, the broker, connections. [Client.EntryWriter] opens one.
 // The topic needs deduplication on the broker: see [Namespace.SetDeduplication].
 //
-// The partition itself says what is stored: a writer owns it alone and writes in the order of
-// positions, so the position of the last message says that all up to it is stored and
-// nothing behind it. What has to hold for that, and what makes it hold:
+// The position of the partition's last message says what is stored: all up to it, and nothing
+// behind it. That holds because:
 //
-//  1. Nobody else writes between reading the last message and writing. The producer is
-//     exclusive and is open before the reading: a broker has no other then, and refuses to
-//     let one back in that had the topic before. Of a topic that is replicated to this cluster it
-//     is the only one of its name, and one that has lost its connection does not come back.
+//  1. Nobody else writes between the reading of the last message and writing. The exclusive
+//     producer is open before the reading. On a topic that is replicated to this cluster it is the
+//     only one of its name instead, and does not come back after it has lost its connection.
 //
-//  2. What is stored has no gaps. Brokers take whatever sequence id is above the last one,
-//     and clients send again, in their own time, what a broken connection left: with several
-//     entries in flight a later one can be taken where an earlier one was not, and the
-//     earlier one is then dropped as a duplicate (pulsar-client-go v0.21.0 does that: a
-//     producer that is closed while it connects anew withdraws what waits to be written, one
-//     by one, while the rest is being written; and the request to open a producer again
-//     overtakes what waits for the same connection). So one entry is under way at a time: it
-//     is stored whole or not at all. It is handed to the client whole, whatever ends meanwhile,
-//     and flushed once, behind its last record. A broker whose maximum message size is below
-//     the entry's makes the client cut it. Then its beginning is stored, or nothing: the
-//     parts behind it begin with a sequence id that is stored already, and the broker drops
-//     them; and once the client refuses a record, nothing of the entry is sent.
+//  2. What is stored has no gaps. With several entries in flight a broken connection can leave a
+//     later one stored without an earlier one, which the broker then drops as a duplicate
+//     (pulsar-client-go v0.21.0: a producer that is closed while it connects withdraws what waits,
+//     one by one, while the rest is written). So one entry is in flight at a time. It is handed to
+//     the client whole and flushed once, behind its last record. Where the broker's maximum message
+//     size is below the entry's, the client cuts it: the parts behind the first begin with a
+//     sequence id that is stored already, and the broker drops them.
 //
-//  3. Nothing that was sent before is stored after the reading. When a process is killed the
-//     broker drops its producer and lets the next one in while an entry of the old one may
-//     still be on its way to the bookies: it is not the last message yet, and will be stored
-//     after the reading. Deduplication makes up for that: all writers have the same name, and
-//     an entry's sequence id is its highest position, so the broker knows the highest
-//     position that it has pushed towards the bookies, and the highest that is stored. The
-//     record of a writer's first position goes alone. If a predecessor's entry with it was
-//     pushed and is not stored, the broker answers that it does not know yet, for which the
-//     client gives up the connection, and the next writer asks again; if it is stored, that it
-//     is a duplicate, and the last message is read again. Once the answer is a place of its own,
-//     nothing older comes any more: what is pushed later is stored later.
+//  3. Nothing that was sent before is stored after the reading. An entry of a killed process may
+//     still be on its way to the bookies. All writers have the same name, and an entry's sequence
+//     id is its highest position, so the broker knows which entries it has pushed and stored. The
+//     record of a writer's first position goes alone. If a predecessor's entry with it is pushed
+//     and not stored, the client gives up the connection, and the next writer asks again. If it is
+//     stored, the broker says so, and the last message is read again. Once the record has a place
+//     of its own, nothing older comes any more.
 //
-//     A duplicate is stored, unless the last message is of a lower position: then the id was
-//     used up by the beginning of an entry that was cut (or by a version before, which could
-//     cut one in other ways). The record goes again, alone, under a higher id, until it has a
-//     place of its own, or the reading finds it. These ids are sums of the last position and a
-//     power of two. All writers that read the same last position take the same ones, none
-//     left out, and no entry has an id below the first of them that is not used up: so none
-//     of these steps passes over an entry of a predecessor that is still on its way. While the
-//     ids in use are above the positions, entries go on by the same rule. See sequenceID.
+//     A duplicate whose position is above the last message's is not stored: its id was used up by
+//     the beginning of an entry that was cut. The record goes again, alone, under a higher id, the
+//     sum of the last position and a power of two, until it has a place of its own or the reading
+//     finds it. All writers that read the same last position take the same ids, none left out, so
+//     they pass over no entry of a predecessor. While the ids in use are above the positions,
+//     entries go on by the same rule. See SequenceID.
 //
 //  4. Nothing is sent again by itself: a producer whose connection ends is lost for good, and the
-//     next writer finds out what is stored. Brokers recover deduplication's state with the
-//     topic, before producers connect.
+//     next writer finds out what is stored. Brokers recover deduplication's state with the topic.
 //
 //  5. A receipt that names no place behind the last one is not believed.
 //
-// Without deduplication on the broker 3 and 4 do not hold: a connection that breaks can store
-// what was in flight twice, and nothing here can see it. When retention has removed the last
-// message, or a message of another producer is behind it, only deduplication's state is left: a
-// duplicate counts as stored then. After an entry that was cut, that can be wrong for up to twice
-// as many positions as the entry had, also long after: ids stay ahead of the positions. Brokers
-// forget that state after hours without a producer
-// (brokerDeduplicationProducerInactivityTimeoutMinutes).
+// Without deduplication 3 and 4 do not hold: a broken connection can store twice what was in
+// flight, unseen. When retention has removed the last message, or a message of another producer is
+// behind it, a duplicate counts as stored. After an entry that was cut, that can be wrong for up to
+// twice as many positions as the entry had, also long after. Brokers forget deduplication's state
+// after hours without a producer (brokerDeduplicationProducerInactivityTimeoutMinutes).
 //
 // Its methods may be called from any goroutine; calls of Store take turns.
 type EntryWriter struct {

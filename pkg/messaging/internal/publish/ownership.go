@@ -23,14 +23,13 @@ func (o Ownership) raw() pulsar.ProducerAccessMode {
 	}
 }
 
-// noReconnect keeps the producer from connecting again when its connection ends, and tells the
-// partition that it is lost. By itself the client connects again and sends all that it holds again,
-// which can be behind what another publisher has written in the meantime. The broker prevents that
-// only in part: it fences a producer whose topic epoch is old, but a shared producer does not raise
-// the epoch, and one that waits for exclusive access is let in whatever its epoch.
+// noReconnect makes the end of the producer's connection its loss. By itself the client connects
+// again and sends all that it holds again, perhaps behind what another publisher has written. The
+// broker prevents that only in part: a shared producer does not raise the topic epoch, and one that
+// waits for exclusive access is let in whatever its epoch.
 //
 // The client asks for its back-off policy when, and only when, a connection has ended
-// (pulsar-client-go v0.21.0 producer_partition.go, reconnectToBroker), which is how we learn of it.
+// (pulsar-client-go v0.21.0 producer_partition.go, reconnectToBroker).
 func (pp *partitionPublisher) noReconnect(options *pulsar.ProducerOptions) {
 	options.MaxReconnectToBroker = new(uint)
 	options.BackOffPolicyFunc = func() rawbackoff.Policy {

@@ -335,15 +335,12 @@ func (pp *partitionPublisher) setShare(records int, bytes int64) {
 	pp.grant()
 }
 
-// send hands e to the producer. The underlying client panics when it closes itself
-// in the same moment ("send on closed channel": producer_partition.go, doClose
-// closes dataChan while internalSendAsync selects on it): that is one more way of
-// saying that the producer is closed.
+// send hands e to the producer. A client that closes itself in the same moment panics
+// (producer_partition.go, doClose closes dataChan while internalSendAsync selects on it): that
+// counts as a closed producer.
 //
-// Sequence ids of batched records are given in the producer's own goroutine, but
-// those of unbatched ones in the caller's: two callers could put them on the wire
-// out of order, and a broker with deduplication would drop the lower. So unbatched
-// sends take turns.
+// The client numbers unbatched records in the caller's goroutine. Two callers could send them out of
+// order, and a broker with deduplication would drop the lower. So unbatched sends take turns.
 func (pp *partitionPublisher) send(raw pulsar.Producer, e *pending) {
 	if pp.p.profile.unbatched() {
 		pp.sending.Lock()
@@ -405,10 +402,9 @@ func (pp *partitionPublisher) run(ctx context.Context) {
 	}
 }
 
-// retireProducer takes the producer from everybody and returns it once nobody uses
-// it: closing it closes channels that senders and the flusher write to. None of
-// them can be held up: the queue underneath has room for all that is admitted, and
-// a flush ends with the generation.
+// retireProducer takes the producer from everybody and returns it once nobody uses it: closing it
+// closes channels that senders and the flusher write to. They end soon: the client's queue has room
+// for all that is admitted, and a flush ends with the generation.
 func (pp *partitionPublisher) retireProducer() pulsar.Producer {
 	pp.mu.Lock()
 	raw := pp.producer
@@ -518,9 +514,9 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 	return broken
 }
 
-// watch notices an oldest record that is not acknowledged: it says so once, and gives up on
-// the producer when that has closed itself or AckTimeout has passed. What becomes of later
-// records does not matter: the client can lose one record's callback and go on with others.
+// watch reports an oldest record that is not acknowledged, once, and gives up on a producer that has
+// closed itself or has exceeded AckTimeout. Later records do not matter: the client can lose one
+// record's callback and go on with others.
 func (pp *partitionPublisher) watch(ctx context.Context, now time.Time) (broken error) {
 	pp.mu.Lock()
 	since := pp.headSince
@@ -600,10 +596,8 @@ func (pp *partitionPublisher) takeDrained() (out []drainWaiter) {
 	return out
 }
 
-// finishReport releases those that waited for outcomes which have now been reported, and those
-// that came while they were being reported and found the list empty.
-//
-// The records of outcomes are recycled.
+// finishReport recycles the records of reported outcomes and releases those that waited for them,
+// also those that came during the report and found the list empty.
 func (pp *partitionPublisher) finishReport(drained []drainWaiter, outcomes []outcome) {
 	pp.mu.Lock()
 	pp.reporting = false

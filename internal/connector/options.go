@@ -1,6 +1,7 @@
 package connector
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,20 +31,12 @@ type Options struct {
 
 // WithDefaults returns the options with defaults for the missing ones.
 func (o Options) WithDefaults() Options {
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
+	o.Log = cmp.Or(o.Log, zap.NewNop())
 	if o.Report == nil {
 		o.Report = func(error) {}
 	}
-	if o.Metrics == nil {
-		o.Metrics = NewMetrics(prometheus.NewRegistry()).Part("", "", "")
-	}
-	if o.Registerer == nil {
-		o.Registerer = prometheus.NewRegistry()
-	}
-	if o.DrainContext == nil {
-		o.DrainContext = context.Background()
-	}
+	o.Metrics = cmp.Or(o.Metrics, NewMetrics(prometheus.NewRegistry()).Part("", "", ""))
+	o.Registerer = cmp.Or[prometheus.Registerer](o.Registerer, prometheus.NewRegistry())
+	o.DrainContext = cmp.Or(o.DrainContext, context.Background())
 	return o
 }

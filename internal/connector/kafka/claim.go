@@ -38,12 +38,19 @@ func (m *member) Cleanup(sarama.ConsumerGroupSession) error { return nil }
 
 // claimedPartition is a partition that the group has assigned to this process.
 type claimedPartition struct {
+	session       sarama.ConsumerGroupSession
+	claim         sarama.ConsumerGroupClaim
 	topic         string
 	partition     int32
 	metadata      string       // of committed offsets: the topic's id, see gap.go
 	logAppendTime bool         // the broker sets the timestamps
 	nextOffset    atomic.Int64 // the offset behind the last message that the pipeline has committed
 	offered       atomic.Int64 // the offset behind the last message that was offered to the pipeline
+}
+
+// mark sets the offset that the session commits next. It never lowers it.
+func (c *claimedPartition) mark(offset int64) {
+	c.session.MarkOffset(c.topic, c.partition, offset, c.metadata)
 }
 
 // fields name the partition in log lines.
@@ -61,8 +68,8 @@ func (c *claimedPartition) fields(err error) []zap.Field {
 //     Then the group may give the partition to another member.
 func (m *member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
 	s := m.source
-	c := &claimedPartition{topic: claim.Topic(), partition: claim.Partition()}
-	if restart, err := m.checkGap(session, claim, c); err != nil || restart {
+	c := &claimedPartition{session: session, claim: claim, topic: claim.Topic(), partition: claim.Partition()}
+	if restart, err := m.checkGap(c); err != nil || restart {
 		return err
 	}
 	c.logAppendTime = s.logAppendTime(m.client, c.topic)
@@ -76,7 +83,7 @@ func (m *member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.
 	}()
 
 	l := m.pipelines.Open(fmt.Sprintf("%s-%d", c.topic, c.partition), func(position int64) error {
-		session.MarkOffset(c.topic, c.partition, position+1, c.metadata)
+		c.mark(position + 1)
 		c.nextOffset.Store(position + 1)
 		return nil
 	})
@@ -91,7 +98,7 @@ func (m *member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.
 	offering, stop := context.WithCancel(session.Context())
 	var offerer, markers sync.WaitGroup
 	offerer.Go(func() { s.offerMessages(offering, q, l, c) })
-	markers.Go(func() { m.passMarkers(offering, session, claim, c) })
+	markers.Go(func() { m.passMarkers(offering, c) })
 
 	fillBuffer(session.Context(), claim.Messages(), q)
 	stop()
@@ -179,17 +186,16 @@ func (s *Source) logAppendTime(client sarama.Client, topic string) bool {
 	if ok {
 		return known
 	}
+	const key = "message.timestamp.type"
 	admin, err := sarama.NewClusterAdminFromClient(client)
 	if err != nil {
 		return false
 	}
-	entries, err := admin.DescribeConfig(sarama.ConfigResource{Type: sarama.TopicResource, Name: topic, ConfigNames: []string{"message.timestamp.type"}})
+	entries, err := admin.DescribeConfig(sarama.ConfigResource{Type: sarama.TopicResource, Name: topic, ConfigNames: []string{key}})
 	if err != nil {
 		return false
 	}
-	found := slices.ContainsFunc(entries, func(e sarama.ConfigEntry) bool {
-		return e.Name == "message.timestamp.type" && e.Value == "LogAppendTime"
-	})
+	found := slices.ContainsFunc(entries, func(e sarama.ConfigEntry) bool { return e.Name == key && e.Value == "LogAppendTime" })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.logAppendTimes[topic] = found

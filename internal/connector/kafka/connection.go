@@ -72,13 +72,11 @@ func (c Connection) validate() error {
 	if c.ConnectTimeout <= 0 {
 		fault("connect_timeout", "must be > 0, got %s", c.ConnectTimeout)
 	}
-	errs = append(errs, config.CheckAtLeast("request_timeout", c.RequestTimeout, 10*time.Second))
-	errs = append(errs, c.TLS.Check("tls"))
+	errs = append(errs, config.CheckAtLeast("request_timeout", c.RequestTimeout, 10*time.Second), c.TLS.Check("tls"))
 	if !c.TLS.Enabled && c.TLS != (TLS{}) {
 		fault("tls.enabled", "must be true for the other keys of tls to have an effect")
 	}
-	errs = append(errs, c.SASL.faults()...)
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.SASL.faults()...)...)
 }
 
 // settings are sarama's for one connection. Files are read here, so each connection uses their
@@ -163,17 +161,10 @@ func (noMetrics) GetOrRegister(_ string, create any) any {
 		return metrics.NilCounter{}
 	case func() metrics.Meter:
 		return metrics.NilMeter{}
-	case func() metrics.Timer:
-		return metrics.NilTimer{}
-	case func() metrics.Gauge:
-		return metrics.NilGauge{}
 	case func() metrics.Histogram:
 		return metrics.NilHistogram{}
 	}
 	return create
 }
 
-func (noMetrics) Register(string, any) error { return nil }
-func (noMetrics) Get(string) any             { return nil }
-func (noMetrics) Unregister(string)          {}
-func (noMetrics) Each(func(string, any))     {}
+func (noMetrics) Unregister(string) {}

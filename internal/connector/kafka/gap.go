@@ -35,7 +35,7 @@ const topicIDPrefix = "topic_id="
 // checkGap checks, before anything is read, whether the claim continues at the committed offset. It
 // sets c.metadata and c.nextOffset. restart is true when it has set another offset, from which the
 // session has to start again.
-func (m *member) checkGap(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim, c *claimedPartition) (restart bool, err error) {
+func (m *member) checkGap(c *claimedPartition) (restart bool, err error) {
 	s := m.source
 	topics, err := describe(m.client, []string{c.topic})
 	if err != nil {
@@ -73,25 +73,25 @@ func (m *member) checkGap(session sarama.ConsumerGroupSession, claim sarama.Cons
 		}
 		return false, nil
 	case committed >= oldest && committed <= newest && !gap.Recreated:
-		if claim.InitialOffset() < 0 {
+		if c.claim.InitialOffset() < 0 {
 			// The library found it outside the log, as happens while a leader takes over.
-			return false, fmt.Errorf("topic %s, partition %d: the committed offset %d was outside the log for a moment", c.topic, c.partition, committed)
+			return false, fmt.Errorf("topic %s, partition %d: the committed offset %d was outside the log for a moment",
+				c.topic, c.partition, committed)
 		}
 		return false, nil
 	case s.cfg.OnGap == gapFail:
 		m.endSession(gap)
-		<-session.Context().Done()
+		<-c.session.Context().Done()
 		return false, errors.New("stopped at a gap")
 	}
 	gaps.Inc()
 	s.log.Error("messages were deleted before they were read, continuing with the oldest one", c.fields(gap)...)
 	c.nextOffset.Store(oldest)
-	// MarkOffset never lowers an offset, and the deleted topic's may be higher than oldest. So
-	// ResetOffset comes first.
-	session.ResetOffset(c.topic, c.partition, oldest, c.metadata)
-	session.MarkOffset(c.topic, c.partition, oldest, c.metadata)
-	session.Commit()
-	return claim.InitialOffset() >= 0, nil
+	// mark alone would keep the offset of a deleted topic that is higher than oldest.
+	c.session.ResetOffset(c.topic, c.partition, oldest, c.metadata)
+	c.mark(oldest)
+	c.session.Commit()
+	return c.claim.InitialOffset() >= 0, nil
 }
 
 // committed asks the group's coordinator for the committed offset, -1 for none, and its metadata.
@@ -101,7 +101,8 @@ func (m *member) committed(topic string, partition int32) (int64, string, error)
 	if err != nil {
 		return 0, "", err
 	}
-	response, err := coordinator.FetchOffset(sarama.NewOffsetFetchRequest(m.client.Config().Version, group, map[string][]int32{topic: {partition}}))
+	partitions := map[string][]int32{topic: {partition}}
+	response, err := coordinator.FetchOffset(sarama.NewOffsetFetchRequest(m.client.Config().Version, group, partitions))
 	if err != nil {
 		return 0, "", err
 	}

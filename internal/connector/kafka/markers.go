@@ -16,7 +16,7 @@ import (
 // Transactions leave such offsets: the markers that end them, and with read_committed their aborted
 // messages. Sarama skips them silently. At the end of a partition the committed offset must pass
 // them: else the lag never gets to 0, and once retention has deleted them that looks like a gap.
-func (m *member) passMarkers(ctx context.Context, session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim, c *claimedPartition) {
+func (m *member) passMarkers(ctx context.Context, c *claimedPartition) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for {
@@ -25,7 +25,7 @@ func (m *member) passMarkers(ctx context.Context, session sarama.ConsumerGroupSe
 			return
 		case <-ticker.C:
 		}
-		for from := c.nextOffset.Load(); from >= c.offered.Load() && from < claim.HighWaterMarkOffset(); {
+		for from := c.nextOffset.Load(); from >= c.offered.Load() && from < c.claim.HighWaterMarkOffset(); {
 			end, err := m.endOfMarkers(c, from)
 			if err != nil {
 				m.source.log.Debug("cannot look for transaction markers", c.fields(err)...)
@@ -33,7 +33,7 @@ func (m *member) passMarkers(ctx context.Context, session sarama.ConsumerGroupSe
 			if end <= from || ctx.Err() != nil {
 				break
 			}
-			session.MarkOffset(c.topic, c.partition, end, c.metadata)
+			c.mark(end)
 			c.nextOffset.CompareAndSwap(from, end)
 			from = end
 		}

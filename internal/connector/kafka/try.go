@@ -136,7 +136,12 @@ func (c SinkConfig) tryTopic(ctx context.Context, client *kgo.Client, topic stri
 	return trial.Note("does not exist yet; the first use creates it")
 }
 
-// tryTopic returns why a topic cannot be used; operation 0 needs no permission.
+// denied reports whether an operation is not among those that a broker says are allowed.
+func denied(allowed, operation int32) bool {
+	return allowed != unknownOperations && allowed&operation == 0
+}
+
+// tryTopic returns why a topic cannot be used.
 func tryTopic(ctx context.Context, client *kgo.Client, topic string, operation int32, verb string) error {
 	topics, err := metadata(ctx, client, topic)
 	if err != nil {
@@ -148,7 +153,7 @@ func tryTopic(ctx context.Context, client *kgo.Client, topic string, operation i
 			return fmt.Errorf("this user may not see it: %w", err)
 		case err != nil && !errors.Is(err, kerr.LeaderNotAvailable):
 			return err
-		case operation != 0 && t.AuthorizedOperations != unknownOperations && t.AuthorizedOperations&operation == 0:
+		case denied(t.AuthorizedOperations, operation):
 			return fmt.Errorf("this user may not %s it", verb)
 		}
 	}
@@ -186,7 +191,7 @@ func (c SourceConfig) tryPattern(ctx context.Context, client *kgo.Client) error 
 			continue
 		}
 		matches++
-		if t.AuthorizedOperations != unknownOperations && t.AuthorizedOperations&mayRead == 0 {
+		if denied(t.AuthorizedOperations, mayRead) {
 			return fmt.Errorf("this user may not read topic %s", *t.Topic)
 		}
 	}
@@ -199,7 +204,7 @@ func (c SourceConfig) tryPattern(ctx context.Context, client *kgo.Client) error 
 // tryGroup returns why the group cannot be used.
 func tryGroup(ctx context.Context, client *kgo.Client, group string) error {
 	// Brokers create this topic at the first request for a group.
-	if err := tryTopic(ctx, client, "__consumer_offsets", 0, ""); errors.Is(err, kerr.UnknownTopicOrPartition) {
+	if _, err := countPartitions(ctx, client, "__consumer_offsets"); errors.Is(err, kerr.UnknownTopicOrPartition) {
 		return trial.Note("not known: this cluster has had no group yet")
 	}
 	request := kmsg.NewPtrDescribeGroupsRequest()
@@ -215,7 +220,7 @@ func tryGroup(ctx context.Context, client *kgo.Client, group string) error {
 			return fmt.Errorf("this user may not use it: %w", err)
 		case err != nil:
 			return err
-		case g.AuthorizedOperations != unknownOperations && g.AuthorizedOperations&mayRead == 0:
+		case denied(g.AuthorizedOperations, mayRead):
 			return errors.New("this user may not use it")
 		}
 	}

@@ -191,11 +191,12 @@ func (s *Source) logAppendTime(client sarama.Client, topic string) bool {
 	if err != nil {
 		return false
 	}
-	entries, err := admin.DescribeConfig(sarama.ConfigResource{Type: sarama.TopicResource, Name: topic, ConfigNames: []string{key}})
-	if err != nil {
+	resource := sarama.ConfigResource{Type: sarama.TopicResource, Name: topic, ConfigNames: []string{key}}
+	results, err := admin.DescribeConfigs([]*sarama.ConfigResource{&resource}, sarama.DescribeConfigsOptions{})
+	if err != nil || len(results) != 1 || results[0].ErrorCode != 0 {
 		return false
 	}
-	found := slices.ContainsFunc(entries, func(e sarama.ConfigEntry) bool { return e.Name == key && e.Value == "LogAppendTime" })
+	found := slices.ContainsFunc(results[0].Configs, func(e sarama.ConfigEntry) bool { return e.Name == key && e.Value == "LogAppendTime" })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.logAppendTimes[topic] = found

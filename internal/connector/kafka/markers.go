@@ -48,7 +48,8 @@ func (m *member) endOfMarkers(c *claimedPartition, from int64) (int64, error) {
 	if err != nil {
 		return from, err
 	}
-	request := &sarama.FetchRequest{Version: 4, MinBytes: 1, MaxBytes: maxBytes, Isolation: m.client.Config().Consumer.IsolationLevel}
+	isolation := m.client.Config().Consumer.IsolationLevel
+	request := &sarama.FetchRequest{Version: 4, MinBytes: 1, MaxBytes: maxBytes, Isolation: isolation}
 	request.AddBlock(c.topic, c.partition, from, maxBytes, -1)
 	response, err := broker.Fetch(request)
 	if err != nil {

@@ -192,7 +192,9 @@ func (s *Sink) outgoing(to string, m *message.Message, done func(error)) *outgoi
 	for i := range headers {
 		kept = append(kept, kgo.RecordHeader{Key: headers[i].Name, Value: headers[i].Value})
 	}
-	o.record = kgo.Record{Topic: to, Key: key, Value: value, Headers: kept, Timestamp: timestamp(m.Time), Partition: m.From.Partition}
+	o.record = kgo.Record{
+		Topic: to, Key: key, Value: value, Headers: kept, Timestamp: timestamp(m.Time), Partition: m.From.Partition,
+	}
 	o.partition, o.alone, o.done = m.From.Partition, false, done
 	return o
 }

@@ -56,6 +56,9 @@ func NewSource(cfg SourceConfig, o connector.Options) (*Source, error) {
 // report reports the state of the source: nil is healthy.
 func (s *Source) report(err error) { s.health.Set(connector.Connection, s.cfg.withBrokers(err)) }
 
+// topicIDs are the ids of topics by name.
+type topicIDs map[string]sarama.Uuid
+
 var errTopicsChanged = errors.New("the topics to read have changed")
 
 // Run reads until ctx ends, then drains its pipelines, leaves the group and returns nil. It
@@ -154,7 +157,7 @@ func (s *Source) join(ctx context.Context, client sarama.Client, group sarama.Co
 
 // watchTopics ends the session when the topics have changed. It also reports when the source is
 // healthy again.
-func (s *Source) watchTopics(ctx context.Context, client sarama.Client, topics map[string]sarama.Uuid, end context.CancelCauseFunc) {
+func (s *Source) watchTopics(ctx context.Context, client sarama.Client, topics topicIDs, end context.CancelCauseFunc) {
 	const quiet = 3 * time.Second
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -208,7 +211,7 @@ func describe(client sarama.Client, topics []string) ([]*sarama.TopicMetadata, e
 
 // discover returns the topics to read that exist, with their ids. It reports and returns as missing
 // which do not.
-func (s *Source) discover(client sarama.Client) (found map[string]sarama.Uuid, missing, err error) {
+func (s *Source) discover(client sarama.Client) (found topicIDs, missing, err error) {
 	pattern, err := compilePattern(s.cfg.Pattern)
 	if err != nil {
 		return nil, nil, err
@@ -218,7 +221,7 @@ func (s *Source) discover(client sarama.Client) (found map[string]sarama.Uuid, m
 		_ = client.RefreshBrokers(s.cfg.Brokers)
 		return nil, nil, err
 	}
-	found = make(map[string]sarama.Uuid)
+	found = make(topicIDs)
 	var absent []string
 	var cause error
 	for _, topic := range topics {

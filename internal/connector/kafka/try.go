@@ -62,7 +62,8 @@ func reachable(ctx context.Context, client *kgo.Client) error {
 	for i, b := range response.Brokers {
 		all.Go(func() {
 			if _, err := client.Broker(int(b.NodeID)).Request(ctx, kmsg.NewPtrApiVersionsRequest()); err != nil {
-				unreachable[i] = fmt.Errorf("broker %d says that it is at %s:%d (advertised.listeners): %w", b.NodeID, b.Host, b.Port, explainEOF(err))
+				unreachable[i] = fmt.Errorf("broker %d says that it is at %s:%d (advertised.listeners): %w",
+					b.NodeID, b.Host, b.Port, explainEOF(err))
 			}
 		})
 	}
@@ -72,7 +73,8 @@ func reachable(ctx context.Context, client *kgo.Client) error {
 	case len(unreachable) == 0:
 		return nil
 	case len(unreachable) < len(response.Brokers):
-		return trial.Notef("%d of %d brokers cannot be connected to: %s", len(unreachable), len(response.Brokers), trial.Plain(unreachable[0]))
+		return trial.Notef("%d of %d brokers cannot be connected to: %s",
+			len(unreachable), len(response.Brokers), trial.Plain(unreachable[0]))
 	default:
 		return unreachable[0]
 	}

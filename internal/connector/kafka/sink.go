@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,18 +92,13 @@ var errStopped = errors.New("the Kafka sink has stopped")
 
 // PlaceName implements [connector.Sink].
 func (s *Sink) PlaceName(to string) string {
-	if to == "" {
-		to = s.cfg.Topic
-	}
-	return message.PlaceName(system, s.cfg.Cluster, to)
+	return message.PlaceName(system, s.cfg.Cluster, cmp.Or(to, s.cfg.Topic))
 }
 
 // Send implements [pipeline.Sink]. It refuses a message that is too large, or whose topic, time or
 // partition Kafka cannot take.
 func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done func(error)) {
-	if to == "" {
-		to = s.cfg.Topic
-	}
+	to = cmp.Or(to, s.cfg.Topic)
 	if err := s.check(to, m); err != nil {
 		done(err)
 		return

@@ -18,11 +18,10 @@ type Health struct {
 	report    func(error)
 	unhealthy atomic.Bool
 
-	mu           sync.Mutex // held while reporting: the last report is the current state
-	faults       map[string]error
-	failedAt     time.Time // time of the last Set with an error
-	reported     bool      // report was called
-	reportedText string    // of the last reported error, empty for healthy
+	mu       sync.Mutex // held while reporting: the last report is the current state
+	faults   map[string]error
+	failedAt time.Time // time of the last Set with an error
+	reported *string   // text of the last reported error, empty for healthy; nil before the first report
 }
 
 // NewHealth returns a Health that calls report, see [Options.Report]. The first Set reports.
@@ -46,11 +45,10 @@ func (h *Health) Set(part string, err error) {
 		first = h.faults[names[0]]
 		text = first.Error()
 	}
-	if h.reported && text == h.reportedText {
-		return
+	if h.reported == nil || text != *h.reported {
+		h.reported = &text
+		h.report(first)
 	}
-	h.reported, h.reportedText = true, text
-	h.report(first)
 }
 
 // Unhealthy reports whether a part is unhealthy. It takes no lock.

@@ -13,8 +13,8 @@ const (
 	labelRole  = "role"
 )
 
-// Metrics registers the metrics of all routes' sources and sinks, each at its first use, and
-// removes the series of routes that were removed. It is safe for concurrent use.
+// Metrics registers the metrics of all routes' sources and sinks, each at its first use. It is safe
+// for concurrent use.
 type Metrics struct {
 	reg prometheus.Registerer
 
@@ -24,9 +24,13 @@ type Metrics struct {
 
 // vector is one metric with the series of all routes.
 type vector struct {
-	prometheus.Collector
+	series
 	system string
-	remove func(prometheus.Labels) int
+}
+
+type series interface {
+	prometheus.Collector
+	DeletePartialMatch(labels prometheus.Labels) int
 }
 
 // NewMetrics returns metrics that register at reg. Names like kafka_gaps_total have no prefix of the
@@ -50,7 +54,7 @@ func (m *Metrics) Part(route, role, system string) *PartMetrics {
 // Counter returns a counter with the label route and those of labels. The values of route and role
 // are set; the caller gives the others.
 func (p *PartMetrics) Counter(name, help string, labels ...string) *prometheus.CounterVec {
-	v := shared(p, name, labels, func(name string, labels []string) *prometheus.CounterVec {
+	v := shared(p, name, labels, func(labels []string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	})
 	return v.MustCurryWith(p.values(labels))
@@ -58,7 +62,7 @@ func (p *PartMetrics) Counter(name, help string, labels ...string) *prometheus.C
 
 // Gauge is [PartMetrics.Counter] for gauges.
 func (p *PartMetrics) Gauge(name, help string, labels ...string) *prometheus.GaugeVec {
-	v := shared(p, name, labels, func(name string, labels []string) *prometheus.GaugeVec {
+	v := shared(p, name, labels, func(labels []string) *prometheus.GaugeVec {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
 	})
 	return v.MustCurryWith(p.values(labels))
@@ -72,40 +76,38 @@ func (p *PartMetrics) values(labels []string) prometheus.Labels {
 	return values
 }
 
-// shared returns the vector of that name. It registers a new one.
-func shared[V interface {
-	prometheus.Collector
-	DeletePartialMatch(labels prometheus.Labels) int
-}](p *PartMetrics, name string, labels []string, create func(name string, labels []string) V) V {
+// shared returns the vector of that name. It creates and registers a new one.
+func shared[V series](p *PartMetrics, name string, labels []string, create func(labels []string) V) V {
 	m := p.metrics
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if known, ok := m.vectors[name].Collector.(V); ok {
+	if known, ok := m.vectors[name].series.(V); ok {
 		return known
 	}
-	v := create(name, append([]string{labelRoute}, labels...))
+	v := create(append([]string{labelRoute}, labels...))
 	m.reg.MustRegister(v)
-	m.vectors[name] = vector{Collector: v, system: p.system, remove: v.DeletePartialMatch}
+	m.vectors[name] = vector{series: v, system: p.system}
 	return v
 }
 
 // Forget removes the series of a route that was removed.
 func (m *Metrics) Forget(route string) {
-	m.remove(prometheus.Labels{labelRoute: route}, func(string) bool { return true })
+	m.remove(prometheus.Labels{labelRoute: route}, "")
 }
 
 // ForgetOthers removes the series of a part in the metrics of all systems but this one. It is for a
 // part that was changed to another system, or removed (system is empty).
 func (m *Metrics) ForgetOthers(route, role, system string) {
-	m.remove(prometheus.Labels{labelRoute: route, labelRole: role}, func(of string) bool { return of != system })
+	m.remove(prometheus.Labels{labelRoute: route, labelRole: role}, system)
 }
 
-func (m *Metrics) remove(labels prometheus.Labels, of func(system string) bool) {
+// remove removes series in the metrics of all systems but one.
+func (m *Metrics) remove(labels prometheus.Labels, exceptSystem string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, v := range m.vectors {
-		if of(v.system) {
-			v.remove(labels)
+		if v.system != exceptSystem {
+			v.DeletePartialMatch(labels)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package connector
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -9,16 +10,16 @@ import (
 
 // Options are what a source or sink needs besides its configuration. The zero value works.
 type Options struct {
-	// Log takes log lines about what Report does not cover. Default: nothing is logged.
+	// Default: nothing is logged.
 	Log *zap.Logger
 	// Report is called with an error when the source or sink becomes unhealthy or its error
-	// changes, and with nil when it is healthy again. The error names the server, the topic or the
-	// queue. Calls come one at a time and must not block. Default: nothing is reported.
+	// changes, and with nil when it is healthy again. Calls come one at a time and must not block.
+	// Default: nothing is reported.
 	Report func(error)
-	// Metrics are the metrics of this source or sink. Default: they are not exported.
+	// Default: metrics are not exported.
 	Metrics *PartMetrics
-	// Registerer registers the metrics of the Pulsar client, which have no label route. Default:
-	// they are not exported.
+	// Registerer is for the metrics of the Pulsar client, which have no label route. Default: they
+	// are not exported.
 	Registerer prometheus.Registerer
 	// DrainContext ends when a stop must not wait any longer for messages in flight, whatever the
 	// section's timeouts say. Default: never.
@@ -30,20 +31,12 @@ type Options struct {
 
 // WithDefaults returns the options with defaults for the missing ones.
 func (o Options) WithDefaults() Options {
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
+	o.Log = cmp.Or(o.Log, zap.NewNop())
 	if o.Report == nil {
 		o.Report = func(error) {}
 	}
-	if o.Metrics == nil {
-		o.Metrics = NewMetrics(prometheus.NewRegistry()).Part("", "", "")
-	}
-	if o.Registerer == nil {
-		o.Registerer = prometheus.NewRegistry()
-	}
-	if o.DrainContext == nil {
-		o.DrainContext = context.Background()
-	}
+	o.Metrics = cmp.Or(o.Metrics, NewMetrics(prometheus.NewRegistry()).Part("", "", ""))
+	o.Registerer = cmp.Or[prometheus.Registerer](o.Registerer, prometheus.NewRegistry())
+	o.DrainContext = cmp.Or(o.DrainContext, context.Background())
 	return o
 }

@@ -11,11 +11,10 @@ import (
 
 // SourceConfig is the section of the configuration for a source of one system. It makes the source.
 type SourceConfig interface {
-	// NewSource makes the source. It connects when it runs. The error is that of the section's
-	// Validate.
+	// NewSource validates the section and makes the source, which connects when it runs.
 	NewSource(o Options) (Source, error)
-	// Memory returns how many bytes the source may hold besides the messages in flight. messages
-	// and bytes are the route's bounds of these.
+	// Memory returns how many bytes the source may hold besides the messages in flight, whose
+	// bounds are messages and bytes.
 	Memory(messages int, bytes int64) int64
 	// Try returns the trial of -config.connect, which checks that the source can read. path is the
 	// path of the section in the configuration; end closes the connections.
@@ -24,11 +23,10 @@ type SourceConfig interface {
 
 // SinkConfig is the section of the configuration for a sink of one system. It makes the sink.
 type SinkConfig interface {
-	// NewSink makes the sink. It connects when it runs. The error is that of the section's
-	// Validate.
+	// NewSink validates the section and makes the sink, which connects when it runs.
 	NewSink(o Options) (Sink, error)
-	// Memory returns how many bytes the sink may hold besides the messages in flight. messages and
-	// bytes are the route's bounds of these.
+	// Memory returns how many bytes the sink may hold besides the messages in flight, whose bounds
+	// are messages and bytes.
 	Memory(messages int, bytes int64) int64
 	// Try returns the trial of -config.connect, which checks that the sink can write to the
 	// destinations to. path is the path of the section in the configuration; end closes the
@@ -70,8 +68,5 @@ type Sink interface {
 	Run(ctx context.Context) error
 }
 
-// maxReconnectPause is the longest pause between two attempts to connect, without jitter.
-const maxReconnectPause = 5 * time.Second
-
-// Reconnect returns the pauses between attempts to connect.
-func Reconnect() backoff.Backoff { return backoff.Backoff{Max: maxReconnectPause} }
+// Reconnect returns the pauses between attempts to connect: at most 5s, without jitter.
+func Reconnect() backoff.Backoff { return backoff.Backoff{Max: 5 * time.Second} }

@@ -35,7 +35,7 @@ func TestFaultsAreFoundAtOnceAndByPath(t *testing.T) {
 	source.BufferBytes = 1
 	assert.Equal(t, []string{
 		"brokers[0]", "brokers[1]", "tls.ca_file", "tls.cert_file", "tls.enabled", "sasl.username", "sasl.password", "topics", "topics[0]", "pattern",
-		"isolation_level", "on_gap", "drain_timeout", "rebalance_timeout", "buffer_bytes",
+		"isolation_level", "on_gap", "drain_timeout", "buffer_bytes",
 	}, paths(source))
 
 	sink := kafka.DefaultSinkConfig()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/rcrowley/go-metrics"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/aviaryhq/aviary/internal/config"
@@ -19,8 +20,8 @@ import (
 
 // Connection says how to reach one Kafka cluster.
 type Connection struct {
-	// Brokers are addresses, host:port, of some of the cluster's brokers; the others are found
-	// through them. Default 127.0.0.1:9092.
+	// Brokers are addresses, host:port, of some of the cluster's brokers, which name the others.
+	// Default 127.0.0.1:9092.
 	Brokers []string `yaml:"brokers"`
 	// ClientID names this client in the brokers' logs, metrics and quotas. Default pigeonhole.
 	ClientID string `yaml:"client_id"`
@@ -71,22 +72,18 @@ func (c Connection) validate() error {
 	if c.ConnectTimeout <= 0 {
 		fault("connect_timeout", "must be > 0, got %s", c.ConnectTimeout)
 	}
-	errs = append(errs, config.CheckAtLeast("request_timeout", c.RequestTimeout, 10*time.Second))
-	errs = append(errs, c.TLS.Check("tls"))
+	errs = append(errs, config.CheckAtLeast("request_timeout", c.RequestTimeout, 10*time.Second), c.TLS.Check("tls"))
 	if !c.TLS.Enabled && c.TLS != (TLS{}) {
 		fault("tls.enabled", "must be true for the other keys of tls to have an effect")
 	}
-	errs = append(errs, c.SASL.faults()...)
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.SASL.faults()...)...)
 }
 
-// settings are the connection's for sarama. Files are read here, so that a changed one is noticed
-// when the connection is made again.
+// settings are sarama's for one connection. Files are read here, so each connection uses their
+// current content.
 func (c Connection) settings() (*sarama.Config, error) {
 	conf := sarama.NewConfig()
-	// Requests are made in the newest version that both sides know: the broker's are asked for at
-	// connecting.
-	conf.Version = sarama.V4_1_0_0
+	conf.Version = sarama.V4_1_0_0 // the newest; the library uses older requests with older brokers
 	conf.ClientID = c.ClientID
 	conf.MetricRegistry = noMetrics{}
 	conf.Net.DialTimeout = c.ConnectTimeout
@@ -111,7 +108,20 @@ func (c Connection) settings() (*sarama.Config, error) {
 	return conf, nil
 }
 
-// dial connects franz-go. Files are read at every connection anew.
+// client makes a franz-go client that connects when it is used.
+func (c Connection) client(more ...kgo.Opt) (*kgo.Client, error) {
+	options := []kgo.Opt{kgo.SeedBrokers(c.Brokers...), kgo.ClientID(c.ClientID), kgo.Dialer(c.dial), kgo.DisableClientMetrics()}
+	mechanism, err := c.SASL.mechanism()
+	if err != nil {
+		return nil, err
+	}
+	if mechanism != nil {
+		options = append(options, kgo.SASL(mechanism))
+	}
+	return kgo.NewClient(append(options, more...)...)
+}
+
+// dial connects franz-go. It reads files at each connection.
 func (c Connection) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := &net.Dialer{Timeout: c.ConnectTimeout, KeepAlive: keepAlive}
 	if !c.TLS.Enabled {
@@ -124,16 +134,37 @@ func (c Connection) dial(ctx context.Context, network, address string) (net.Conn
 	return (&tls.Dialer{NetDialer: dialer, Config: settings}).DialContext(ctx, network, address)
 }
 
-// withBrokers returns err with the addresses of the cluster.
+// withBrokers returns err with the addresses of the cluster; nil for nil.
 func (c Connection) withBrokers(err error) error {
+	if err == nil {
+		return nil
+	}
 	return fmt.Errorf("kafka %s: %w", strings.Join(c.Brokers, ","), explainEOF(err))
 }
 
 // explainEOF adds the likely cause to the error of a connection that the broker closed.
 func explainEOF(err error) error {
-	var told *kgo.ErrFirstReadEOF
-	if (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)) && !errors.As(err, &told) {
+	var explained *kgo.ErrFirstReadEOF
+	if (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)) && !errors.As(err, &explained) {
 		return fmt.Errorf("%w (the broker closed the connection: check whether it expects TLS and SASL)", err)
 	}
 	return err
 }
+
+// noMetrics turns sarama's metrics off: they are expensive, and the pipelines count already. The
+// library's own switch, metrics.UseNilMetrics, is a variable of the whole process.
+type noMetrics struct{ metrics.Registry }
+
+func (noMetrics) GetOrRegister(_ string, create any) any {
+	switch create.(type) {
+	case func() metrics.Counter:
+		return metrics.NilCounter{}
+	case func() metrics.Meter:
+		return metrics.NilMeter{}
+	case func() metrics.Histogram:
+		return metrics.NilHistogram{}
+	}
+	return create
+}
+
+func (noMetrics) Unregister(string) {}

@@ -57,8 +57,7 @@ func (b *fetchBuffer) add(batch []*sarama.ConsumerMessage) {
 	}
 }
 
-// take returns the next messages in batch's memory, as many as it has room for; none once ctx has
-// ended.
+// take returns the next messages in batch's memory, up to its capacity; none once ctx has ended.
 func (b *fetchBuffer) take(ctx context.Context, batch []*sarama.ConsumerMessage) []*sarama.ConsumerMessage {
 	for ctx.Err() == nil {
 		b.mu.Lock()

@@ -6,10 +6,9 @@ import (
 	"strings"
 
 	"github.com/IBM/sarama"
-	"go.uber.org/zap"
 )
 
-// GapError says that messages were deleted from a partition before the group has read them.
+// GapError says that messages were deleted from a partition before the group read them.
 type GapError struct {
 	Topic     string
 	Partition int32
@@ -20,14 +19,13 @@ type GapError struct {
 	Recreated bool
 }
 
-// Error says what happened, for people.
 func (e *GapError) Error() string {
 	what := "is outside the log"
 	if e.Recreated {
-		what = "is of a topic that was deleted and made again"
+		what = "is of a topic that was deleted and created again"
 	}
-	return fmt.Sprintf("messages of topic %s, partition %d, were deleted before they were read: the committed offset %d %s, whose messages are %d up to %d",
-		e.Topic, e.Partition, e.Committed, what, e.Oldest, e.Newest)
+	return fmt.Sprintf("messages of topic %s, partition %d, were deleted before they were read: "+
+		"the committed offset %d %s, whose messages are %d up to %d", e.Topic, e.Partition, e.Committed, what, e.Oldest, e.Newest)
 }
 
 // topicIDPrefix comes before a topic's id in the metadata of a committed offset. A topic that was
@@ -35,66 +33,65 @@ func (e *GapError) Error() string {
 const topicIDPrefix = "topic_id="
 
 // checkGap checks, before anything is read, whether the claim continues at the committed offset. It
-// returns the metadata to commit with offsets. restart is true when checkGap has set another offset,
-// from which the session has to start again.
-func (m *member) checkGap(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim, c *claimedPartition) (id string, restart bool, err error) {
+// sets c.metadata and c.nextOffset. restart is true when it has set another offset, from which the
+// session has to start again.
+func (m *member) checkGap(c *claimedPartition) (restart bool, err error) {
 	s := m.source
-	id, err = m.topicID(c.topic)
+	topics, err := describe(m.client, []string{c.topic})
 	if err != nil {
-		return "", false, err
+		return false, err
+	}
+	for _, t := range topics {
+		if t.Uuid != (sarama.Uuid{}) { // old brokers give topics no ids
+			c.metadata = topicIDPrefix + t.Uuid.String()
+		}
 	}
 	committed, former, err := m.committed(c.topic, c.partition)
 	if err != nil {
-		return "", false, err
+		return false, err
 	}
 	oldest, err := m.client.GetOffset(c.topic, c.partition, sarama.OffsetOldest)
 	if err != nil {
-		return "", false, err
+		return false, err
 	}
 	newest, err := m.client.GetOffset(c.topic, c.partition, sarama.OffsetNewest)
 	if err != nil {
-		return "", false, err
+		return false, err
 	}
 	c.nextOffset.Store(max(committed, oldest))
 	gaps := s.gaps.WithLabelValues(c.topic) // the series exists from the start, so that an alert sees the first gap
 	s.starts.WithLabelValues(c.topic)
 	gap := &GapError{Topic: c.topic, Partition: c.partition, Committed: committed, Oldest: oldest, Newest: newest,
-		Recreated: id != "" && strings.HasPrefix(former, topicIDPrefix) && former != id}
+		Recreated: c.metadata != "" && strings.HasPrefix(former, topicIDPrefix) && former != c.metadata}
 	switch {
 	case committed < 0:
 		if newest > oldest {
-			s.noteStart(c)
+			// Nothing tells a new group from one whose offsets Kafka has deleted.
+			s.starts.WithLabelValues(c.topic).Inc()
+			s.log.Warn("the group has no committed offset and begins at the oldest message: it is new, "+
+				"or its offsets have expired (offsets.retention.minutes), and messages come again", c.fields(nil)...)
 		}
-		return id, false, nil
+		return false, nil
 	case committed >= oldest && committed <= newest && !gap.Recreated:
-		if claim.InitialOffset() < 0 {
+		if c.claim.InitialOffset() < 0 {
 			// The library found it outside the log, as happens while a leader takes over.
-			return "", false, fmt.Errorf("topic %s, partition %d: the committed offset %d was outside the log for a moment", c.topic, c.partition, committed)
+			return false, fmt.Errorf("topic %s, partition %d: the committed offset %d was outside the log for a moment",
+				c.topic, c.partition, committed)
 		}
-		return id, false, nil
+		return false, nil
 	case s.cfg.OnGap == gapFail:
 		m.endSession(gap)
-		<-session.Context().Done()
-		return "", false, errors.New("stopped at a gap")
+		<-c.session.Context().Done()
+		return false, errors.New("stopped at a gap")
 	}
 	gaps.Inc()
-	s.log.Error("messages were deleted before they were read, continuing with the oldest one", zap.Error(gap), zap.String("topic", c.topic), zap.Int32("partition", c.partition))
+	s.log.Error("messages were deleted before they were read, continuing with the oldest one", c.fields(gap)...)
 	c.nextOffset.Store(oldest)
-	// MarkOffset never lowers an offset, and the deleted topic's may be higher than oldest. So
-	// ResetOffset comes first.
-	session.ResetOffset(c.topic, c.partition, oldest, id)
-	session.MarkOffset(c.topic, c.partition, oldest, id)
-	session.Commit()
-	return id, claim.InitialOffset() >= 0, nil
-}
-
-// noteStart counts that the group has no committed offset of a partition with messages: the group is
-// new, or Kafka has deleted its offsets. Nothing tells one from the other, and after a deletion
-// messages come again.
-func (s *Source) noteStart(c *claimedPartition) {
-	s.starts.WithLabelValues(c.topic).Inc()
-	s.log.Warn("the group has no committed offset and begins at the oldest message: it is new, or its offsets have expired (offsets.retention.minutes), and messages come again",
-		zap.String("topic", c.topic), zap.Int32("partition", c.partition))
+	// mark alone would keep the offset of a deleted topic that is higher than oldest.
+	c.session.ResetOffset(c.topic, c.partition, oldest, c.metadata)
+	c.mark(oldest)
+	c.session.Commit()
+	return c.claim.InitialOffset() >= 0, nil
 }
 
 // committed asks the group's coordinator for the committed offset, -1 for none, and its metadata.
@@ -104,7 +101,8 @@ func (m *member) committed(topic string, partition int32) (int64, string, error)
 	if err != nil {
 		return 0, "", err
 	}
-	response, err := coordinator.FetchOffset(sarama.NewOffsetFetchRequest(m.client.Config().Version, group, map[string][]int32{topic: {partition}}))
+	partitions := map[string][]int32{topic: {partition}}
+	response, err := coordinator.FetchOffset(sarama.NewOffsetFetchRequest(m.client.Config().Version, group, partitions))
 	if err != nil {
 		return 0, "", err
 	}
@@ -116,22 +114,4 @@ func (m *member) committed(topic string, partition int32) (int64, string, error)
 		return 0, "", block.Err
 	}
 	return block.Offset, block.Metadata, nil
-}
-
-// topicID is empty where brokers give topics no ids.
-func (m *member) topicID(topic string) (string, error) {
-	broker := m.client.LeastLoadedBroker()
-	if broker == nil {
-		return "", sarama.ErrOutOfBrokers
-	}
-	response, err := broker.GetMetadata(sarama.NewMetadataRequest(m.client.Config().Version, []string{topic}))
-	if err != nil {
-		return "", err
-	}
-	for _, t := range response.Topics {
-		if t.Name == topic && t.Uuid != (sarama.Uuid{}) {
-			return topicIDPrefix + t.Uuid.String(), nil
-		}
-	}
-	return "", nil
 }

@@ -8,25 +8,16 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
-	"go.uber.org/zap"
-)
-
-// Transactions leave offsets at which no message comes: the markers that end them, and with
-// read_committed the messages of those that were aborted. Sarama skips them silently. Where they
-// are the end of a partition, the committed offset must pass them as well: else the lag never gets
-// to 0, and once retention has deleted them that looks like a gap.
-
-const (
-	// markersEvery is how often a partition whose messages are all stored is looked at.
-	markersEvery = time.Second
-	// markersBytes is how much is fetched for that. One batch comes whole, whatever its size.
-	markersBytes = 16 << 10
 )
 
 // passMarkers moves the committed offset of a claim behind offsets at which no message comes, until
 // ctx ends. It looks only when the pipeline has no message of the claim.
-func (m *member) passMarkers(ctx context.Context, session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim, c *claimedPartition, id string) {
-	ticker := time.NewTicker(markersEvery)
+//
+// Transactions leave such offsets: the markers that end them, and with read_committed their aborted
+// messages. Sarama skips them silently. At the end of a partition the committed offset must pass
+// them: else the lag never gets to 0, and once retention has deleted them that looks like a gap.
+func (m *member) passMarkers(ctx context.Context, c *claimedPartition) {
+	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for {
 		select {
@@ -34,15 +25,15 @@ func (m *member) passMarkers(ctx context.Context, session sarama.ConsumerGroupSe
 			return
 		case <-ticker.C:
 		}
-		for from := c.nextOffset.Load(); from >= c.offered.Load() && from < claim.HighWaterMarkOffset(); {
+		for from := c.nextOffset.Load(); from >= c.offered.Load() && from < c.claim.HighWaterMarkOffset(); {
 			end, err := m.endOfMarkers(c, from)
 			if err != nil {
-				m.source.log.Debug("cannot look for transaction markers", zap.String("topic", c.topic), zap.Int32("partition", c.partition), zap.Error(err))
+				m.source.log.Debug("cannot look for transaction markers", c.fields(err)...)
 			}
 			if end <= from || ctx.Err() != nil {
 				break
 			}
-			session.MarkOffset(c.topic, c.partition, end, id)
+			c.mark(end)
 			c.nextOffset.CompareAndSwap(from, end)
 			from = end
 		}
@@ -52,12 +43,14 @@ func (m *member) passMarkers(ctx context.Context, session sarama.ConsumerGroupSe
 // endOfMarkers reads a partition from an offset on, and returns the offset of the first message
 // there, or else the end of what it has read.
 func (m *member) endOfMarkers(c *claimedPartition, from int64) (int64, error) {
+	const maxBytes = 16 << 10 // the first batch comes whole even if it is larger
 	broker, err := m.client.Leader(c.topic, c.partition)
 	if err != nil {
 		return from, err
 	}
-	request := &sarama.FetchRequest{Version: 4, MinBytes: 1, MaxBytes: markersBytes, Isolation: m.client.Config().Consumer.IsolationLevel}
-	request.AddBlock(c.topic, c.partition, from, markersBytes, -1)
+	isolation := m.client.Config().Consumer.IsolationLevel
+	request := &sarama.FetchRequest{Version: 4, MinBytes: 1, MaxBytes: maxBytes, Isolation: isolation}
+	request.AddBlock(c.topic, c.partition, from, maxBytes, -1)
 	response, err := broker.Fetch(request)
 	if err != nil {
 		return from, err

@@ -12,74 +12,38 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/pipeline"
-)
-
-const (
-	// metadataMaxAge is how old the library's metadata may get: the sink uses new partitions after
-	// that time.
-	metadataMaxAge = 30 * time.Second
-	// metadataMinAge is the pause between two requests for metadata.
-	metadataMinAge = 250 * time.Millisecond
-	// unknownRetries is how often the library asks again for an unknown topic before records fail.
-	unknownRetries = 2
 )
 
 // newClient makes a client that connects when it is used.
 func (s *Sink) newClient() (*kgo.Client, error) {
-	codec, err := s.cfg.codec()
-	if err != nil {
-		return nil, err
-	}
-	options := []kgo.Opt{
-		kgo.SeedBrokers(s.cfg.Brokers...),
-		kgo.ClientID(s.cfg.ClientID),
-		kgo.Dialer(s.cfg.dial),
+	return s.cfg.client(
 		// RequestTimeout bounds a request with its answer. After a third of it the broker itself
 		// answers that the request timed out.
-		kgo.ProduceRequestTimeout(s.cfg.RequestTimeout / 3),
-		kgo.RequestTimeoutOverhead(s.cfg.RequestTimeout - s.cfg.RequestTimeout/3),
-		kgo.ConnIdleTimeout(5 * time.Minute),
-		kgo.MetadataMaxAge(metadataMaxAge),
-		kgo.MetadataMinAge(metadataMinAge),
-		kgo.DisableClientMetrics(),
+		kgo.ProduceRequestTimeout(s.cfg.RequestTimeout/3),
+		kgo.RequestTimeoutOverhead(s.cfg.RequestTimeout-s.cfg.RequestTimeout/3),
+		kgo.ConnIdleTimeout(5*time.Minute),
+		kgo.MetadataMaxAge(30*time.Second), // the sink uses new partitions after that time
+		kgo.MetadataMinAge(250*time.Millisecond),
 		kgo.WithHooks(connectionHook{s}),
 
 		// Idempotent with acknowledgements of all in-sync replicas, as the library is by itself.
 		kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.ProducerBatchCompression(codec),
+		kgo.ProducerBatchCompression(codecs()[s.cfg.Compression]),
 		kgo.ProducerLinger(s.cfg.Linger),
 		kgo.ProducerBatchMaxBytes(int32(s.cfg.MaxMessageBytes)),
 		kgo.MaxBufferedRecords(math.MaxInt32), // the pipelines bound the records in flight
 		kgo.RecordRetries(s.cfg.Retries),
-		kgo.UnknownTopicRetries(unknownRetries),
+		kgo.UnknownTopicRetries(2), // then records fail
 		kgo.RecordPartitioner(s.cfg.partitioner()),
-	}
-	mechanism, err := s.cfg.SASL.mechanism()
-	if err != nil {
-		return nil, err
-	}
-	if mechanism != nil {
-		options = append(options, kgo.SASL(mechanism))
-	}
-	return kgo.NewClient(options...)
+	)
 }
 
-func (c SinkConfig) codec() (kgo.CompressionCodec, error) {
-	switch c.Compression {
-	case "none":
-		return kgo.NoCompression(), nil
-	case "gzip":
-		return kgo.GzipCompression(), nil
-	case "snappy":
-		return kgo.SnappyCompression(), nil
-	case "lz4":
-		return kgo.Lz4Compression(), nil
-	case "zstd":
-		return kgo.ZstdCompression(), nil
+func codecs() map[string]kgo.CompressionCodec {
+	return map[string]kgo.CompressionCodec{
+		"none": kgo.NoCompression(), "gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(),
+		"lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression(),
 	}
-	return kgo.CompressionCodec{}, fmt.Errorf("compression: unknown: %s", c.Compression)
 }
 
 // partitioner chooses as Kafka's Java client does: by the key's murmur2 hash, and for messages
@@ -107,7 +71,7 @@ func (c connectionHook) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, kgo.ErrClientClosed) {
 		return
 	}
-	c.sink.health.Set(connector.Connection, c.sink.cfg.withBrokers(err))
+	c.sink.report(err)
 	select {
 	case c.sink.connectionFailed <- struct{}{}:
 	default:
@@ -128,12 +92,14 @@ func sizeOf(r *kgo.Record) int64 {
 	return int64(n)
 }
 
-func (s *Sink) create(ctx context.Context, client *kgo.Client, topic string) error {
+// create creates a topic unless it exists. With validateOnly the brokers only check whether they
+// could.
+func (c SinkConfig) create(ctx context.Context, client *kgo.Client, topic string, validateOnly bool) error {
 	wanted := kmsg.NewCreateTopicsRequestTopic()
-	wanted.Topic, wanted.NumPartitions, wanted.ReplicationFactor = topic, s.cfg.CreatePartitions, s.cfg.CreateReplication
+	wanted.Topic, wanted.NumPartitions, wanted.ReplicationFactor = topic, c.CreatePartitions, c.CreateReplication
 	request := kmsg.NewPtrCreateTopicsRequest()
-	request.Topics = append(request.Topics, wanted)
-	request.TimeoutMillis = int32(s.cfg.RequestTimeout.Milliseconds())
+	request.Topics, request.ValidateOnly = append(request.Topics, wanted), validateOnly
+	request.TimeoutMillis = int32(c.RequestTimeout.Milliseconds())
 	response, err := request.RequestWith(ctx, client)
 	if err != nil {
 		return err
@@ -148,7 +114,6 @@ func (s *Sink) create(ctx context.Context, client *kgo.Client, topic string) err
 			return err
 		}
 	}
-	client.ForceMetadataRefresh()
 	return nil
 }
 
@@ -163,21 +128,10 @@ func (s *Sink) checkPartition(o *outgoing) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.RequestTimeout)
 	defer cancel()
-	wanted := kmsg.NewMetadataRequestTopic()
-	wanted.Topic = kmsg.StringPtr(o.record.Topic)
-	request := kmsg.NewPtrMetadataRequest()
-	request.Topics = append(request.Topics, wanted)
-	response, err := request.RequestWith(ctx, client)
+	partitions, err := countPartitions(ctx, client, o.record.Topic)
 	if err != nil {
 		return err
 	}
-	if len(response.Topics) != 1 {
-		return fmt.Errorf("topic %s: the broker did not return its partitions", o.record.Topic)
-	}
-	if err := kerr.ErrorForCode(response.Topics[0].ErrorCode); err != nil {
-		return fmt.Errorf("topic %s: %w", o.record.Topic, err)
-	}
-	partitions := len(response.Topics[0].Partitions)
 	err = fmt.Errorf("topic %s has %d partitions, the message comes from partition %d", o.record.Topic, partitions, o.partition)
 	if int(o.partition) < partitions {
 		client.ForceMetadataRefresh()

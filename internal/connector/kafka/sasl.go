@@ -3,7 +3,6 @@ package kafka
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -27,13 +26,12 @@ type SASL struct {
 	// Mechanism is PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER. PLAIN and OAUTHBEARER show
 	// the secret to whoever can read the connection: use them with TLS. Default: none.
 	Mechanism string `yaml:"mechanism"`
-	// User and Password are those of PLAIN and SCRAM. PasswordFile holds the password instead; it
-	// is read at every connecting anew.
+	// Username and Password are those of PLAIN and SCRAM. PasswordFile holds the password instead;
+	// it is read at each connection.
 	Username     string        `yaml:"username"`
 	Password     secret.String `yaml:"password"`
 	PasswordFile string        `yaml:"password_file"`
-	// TokenFile holds the token of OAUTHBEARER; it is read again at every connection, so that it
-	// can be rotated.
+	// TokenFile holds the token of OAUTHBEARER; it is read at each connection.
 	TokenFile string `yaml:"token_file"`
 	// OAuth2 gets the token of OAUTHBEARER from an authorization server.
 	OAuth2 OAuth2 `yaml:"oauth2"`
@@ -96,10 +94,7 @@ func (o OAuth2) faults() []error {
 	if (o.ClientSecret == "") == (o.ClientSecretFile == "") {
 		errs = append(errs, config.Fault("sasl.oauth2.client_secret", "must be given, either here or by client_secret_file"))
 	}
-	if err := config.CheckAuthorities("sasl.oauth2.ca_file", o.CAFile); err != nil {
-		errs = append(errs, err)
-	}
-	return errs
+	return append(errs, config.CheckAuthorities("sasl.oauth2.ca_file", o.CAFile))
 }
 
 // apply sets up the mechanism for sarama.
@@ -128,10 +123,11 @@ func (s SASL) apply(conf *sarama.Config) error {
 	return nil
 }
 
-// scramClient is one SCRAM exchange (RFC 5802).
+// scramClient is one SCRAM exchange (RFC 5802). Step fails for a broker that does not prove that it
+// knows the password.
 type scramClient struct {
-	hash         xdg.HashGeneratorFcn
-	conversation *xdg.ClientConversation
+	hash xdg.HashGeneratorFcn
+	*xdg.ClientConversation
 }
 
 func (c *scramClient) Begin(user, password, authzID string) error {
@@ -139,17 +135,11 @@ func (c *scramClient) Begin(user, password, authzID string) error {
 	if err != nil {
 		return err
 	}
-	c.conversation = client.NewConversation()
+	c.ClientConversation = client.NewConversation()
 	return nil
 }
 
-func (c *scramClient) Step(challenge string) (string, error) { return c.conversation.Step(challenge) }
-
-// Done reports whether the exchange is over. A broker that did not prove that it knows the password
-// fails in Step before.
-func (c *scramClient) Done() bool { return c.conversation.Done() }
-
-// password is that of PLAIN and SCRAM, read from its file where it has one.
+// password is that of PLAIN and SCRAM.
 func (s SASL) password() (string, error) {
 	password, err := secret.Resolve(s.Password, s.PasswordFile)
 	if err != nil {
@@ -180,7 +170,7 @@ func (s SASL) token() (func() (string, error), error) {
 	}, nil
 }
 
-// mechanism is what franz-go needs; nil for none. Files are read at every connection anew.
+// mechanism is what franz-go needs; nil for none. It reads files at each connection.
 func (s SASL) mechanism() (sasl.Mechanism, error) {
 	hashed := func(context.Context) (scram.Auth, error) {
 		password, err := s.password()
@@ -223,11 +213,7 @@ func (o OAuth2) source() (oauth2.TokenSource, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sasl.oauth2.client_secret: %w", err)
 	}
-	transport, ok := http.DefaultTransport.(*http.Transport)
-	if !ok {
-		return nil, errors.New("sasl.oauth2: the process has replaced its HTTP transport")
-	}
-	transport = transport.Clone()
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true} // one request in an hour
 	if o.CAFile != "" {
 		pool, err := config.ReadAuthorities(o.CAFile)
 		if err != nil {
@@ -235,9 +221,7 @@ func (o OAuth2) source() (oauth2.TokenSource, error) {
 		}
 		transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}
 	}
-	transport.DisableKeepAlives = true // one request in an hour needs no connection kept
 	flow := clientcredentials.Config{ClientID: o.ClientID, ClientSecret: key.Reveal(), TokenURL: o.TokenURL, Scopes: o.Scopes}
 	client := &http.Client{Transport: transport, Timeout: 10 * time.Second}
-	// The context only carries the client; each request is bounded by its timeout.
 	return flow.TokenSource(context.WithValue(context.Background(), oauth2.HTTPClient, client)), nil
 }

@@ -20,7 +20,7 @@ func (c SourceConfig) NewSource(o connector.Options) (connector.Source, error) {
 // NewSink implements [connector.SinkConfig].
 func (c SinkConfig) NewSink(o connector.Options) (connector.Sink, error) { return NewSink(c, o) }
 
-// Offsets says that each partition's messages have ascending numbers, by which a sink can tell what
+// Offsets reports that each partition's messages have ascending numbers, by which a sink knows what
 // it has stored.
 func (c SourceConfig) Offsets() bool { return true }
 
@@ -31,16 +31,12 @@ func (c SinkConfig) ForDeadLetters() connector.SinkConfig {
 	return &c
 }
 
-// NameRules implements [connector.SinkConfig]. checkTopic refuses the names . and .. and every
-// other that cannot be a topic's.
+// NameRules implements [connector.SinkConfig]. checkName refuses names that no topic can have.
 func (c SinkConfig) NameRules() connector.NameRules {
-	return connector.NameRules{Reserved: reserved}
-}
-
-// reserved is NameRules.Reserved for Kafka.
-func reserved(topic string) string {
-	if strings.HasPrefix(topic, "__") {
-		return `it begins with "__", which Kafka reserves for its own topics`
-	}
-	return ""
+	return connector.NameRules{Reserved: func(topic string) string {
+		if strings.HasPrefix(topic, "__") {
+			return `it begins with "__", which Kafka reserves for its own topics`
+		}
+		return ""
+	}}
 }

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,12 +19,22 @@ import (
 	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 )
 
+// Reasons of refusals.
+const (
+	tooLarge         = "too_large"
+	invalidTopic     = "invalid_topic"
+	invalidTimestamp = "invalid_timestamp"
+	invalidPartition = "invalid_partition"
+	invalidRecord    = "invalid_record"
+	noTopic          = "no_topic"
+)
+
 // Sink writes messages through one idempotent producer. Its methods are safe for concurrent use.
 //
-// The library keeps the order that pipelines rely on. When it fails a batch, it fails every later batch
-// of the partition as well. It reuses a sequence number only once the broker cannot have stored the
-// failed batch under it. Messages that a pipeline sends before it learns of the failure may be stored
-// first; the pipeline sends them again behind the failed ones.
+// The library keeps the order that pipelines rely on. When it fails a batch, it fails every later
+// batch of the partition as well. It reuses a sequence number only once the broker cannot have
+// stored the failed batch under it. Messages that a pipeline sends before it learns of the failure
+// may be stored first; the pipeline sends them again behind the failed ones.
 type Sink struct {
 	cfg      SinkConfig
 	log      *zap.Logger
@@ -31,8 +42,9 @@ type Sink struct {
 	drainCtx context.Context // ends when a stop must not wait any longer
 	messages sync.Pool       // of *outgoing
 
-	started          chan struct{} // closed when there is a client
-	stopping         chan struct{} // closed when Run's context has ended
+	started          chan struct{}   // closed when there is a client
+	stopping         context.Context // ends when Run's context has ended
+	stop             context.CancelFunc
 	missing          chan string   // topics that do not exist and are to be created
 	connectionFailed chan struct{} // holds one token after a connection has failed
 
@@ -54,7 +66,7 @@ type outgoing struct {
 	onResult  func(*kgo.Record, error)
 }
 
-// NewSink makes a sink. It connects to nothing: see Run. Its error is that of Validate.
+// NewSink makes a sink, which connects in Run. Its error is that of Validate.
 func NewSink(cfg SinkConfig, o connector.Options) (*Sink, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -62,8 +74,9 @@ func NewSink(cfg SinkConfig, o connector.Options) (*Sink, error) {
 	o = o.WithDefaults()
 	s := &Sink{
 		cfg: cfg, log: o.Log, health: connector.NewHealth(o.Report), drainCtx: o.DrainContext,
-		started: make(chan struct{}), stopping: make(chan struct{}), missing: make(chan string, 16), connectionFailed: make(chan struct{}, 1),
+		started: make(chan struct{}), missing: make(chan string, 16), connectionFailed: make(chan struct{}, 1),
 	}
+	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.messages.New = func() any {
 		m := new(outgoing)
 		m.onResult = func(_ *kgo.Record, err error) { s.onResult(m, err) }
@@ -72,29 +85,27 @@ func NewSink(cfg SinkConfig, o connector.Options) (*Sink, error) {
 	return s, nil
 }
 
+// report reports the state of the sink: nil is healthy.
+func (s *Sink) report(err error) { s.health.Set(connector.Connection, s.cfg.withBrokers(err)) }
+
 var errStopped = errors.New("the Kafka sink has stopped")
 
-// PlaceName names the topic to in the hops of messages.
+// PlaceName implements [connector.Sink].
 func (s *Sink) PlaceName(to string) string {
-	if to == "" {
-		to = s.cfg.Topic
-	}
-	return message.PlaceName(system, s.cfg.Cluster, to)
+	return message.PlaceName(system, s.cfg.Cluster, cmp.Or(to, s.cfg.Topic))
 }
 
-// Send hands m over, see pipeline.Sink. A message is refused that is too large, or whose topic, time or
+// Send implements [pipeline.Sink]. It refuses a message that is too large, or whose topic, time or
 // partition Kafka cannot take.
 func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done func(error)) {
-	if to == "" {
-		to = s.cfg.Topic
-	}
+	to = cmp.Or(to, s.cfg.Topic)
 	if err := s.check(to, m); err != nil {
 		done(err)
 		return
 	}
 	select {
 	case <-s.started:
-	case <-s.stopping:
+	case <-s.stopping.Done():
 		done(errStopped)
 		return
 	case <-ctx.Done():
@@ -102,8 +113,8 @@ func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done fun
 		return
 	}
 	o := s.outgoing(to, m, done)
-	if size := sizeOf(&o.record); size > int64(s.cfg.MaxMessageBytes) {
-		s.complete(o, pipeline.Refuse(tooLarge, fmt.Errorf("the message has %d bytes, max_message_bytes is %d", size, int64(s.cfg.MaxMessageBytes))))
+	if size, most := sizeOf(&o.record), int64(s.cfg.MaxMessageBytes); size > most {
+		s.complete(o, pipeline.Refuse(tooLarge, fmt.Errorf("the message has %d bytes, max_message_bytes is %d", size, most)))
 		return
 	}
 	if until := s.aloneUntil.Load(); until > 0 && time.Now().UnixNano() < until {
@@ -148,13 +159,7 @@ func (s *Sink) flush(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() {
-		select {
-		case <-s.stopping:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
+	defer context.AfterFunc(s.stopping, cancel)()
 	return s.client.Flush(ctx)
 }
 
@@ -164,7 +169,7 @@ func (s *Sink) check(to string, m *message.Message) error {
 	if to == "" {
 		return pipeline.Refuse(noTopic, errors.New("the route names no topic, and the sink has none"))
 	}
-	if err := checkTopic(to); err != nil {
+	if err := checkName(to); err != nil {
 		return pipeline.Refuse(invalidTopic, fmt.Errorf("topic %q: %w", to, err))
 	}
 	if s.cfg.Partition == partitionSource && m.From.Partition < 0 {
@@ -183,7 +188,9 @@ func (s *Sink) outgoing(to string, m *message.Message, done func(error)) *outgoi
 	for i := range headers {
 		kept = append(kept, kgo.RecordHeader{Key: headers[i].Name, Value: headers[i].Value})
 	}
-	o.record = kgo.Record{Topic: to, Key: key, Value: value, Headers: kept, Timestamp: timestamp(m.Time), Partition: m.From.Partition}
+	o.record = kgo.Record{
+		Topic: to, Key: key, Value: value, Headers: kept, Timestamp: timestamp(m.Time), Partition: m.From.Partition,
+	}
 	o.partition, o.alone, o.done = m.From.Partition, false, done
 	return o
 }
@@ -209,36 +216,26 @@ func (s *Sink) complete(o *outgoing, outcome error) {
 	done(outcome)
 }
 
-const (
-	// aloneDuration is how long messages are sent one by one after a batch was refused.
-	aloneDuration = 5 * time.Second
-	// flushTimeout is how long a stop waits for the brokers' answers.
-	flushTimeout = 10 * time.Second
-)
+// flushTimeout is how long a stop waits for the brokers' answers.
+const flushTimeout = 10 * time.Second
 
-// Run connects, and connects again for ever, until ctx ends. Then it flushes the messages that it
+// Run connects, and reconnects without end, until ctx ends. Then it flushes the messages that it
 // has, for flushTimeout at most. When it returns nil, every done has been called. It is called once.
 func (s *Sink) Run(ctx context.Context) error {
-	context.AfterFunc(ctx, func() { close(s.stopping) })
+	context.AfterFunc(ctx, s.stop)
 	pause := connector.Reconnect()
 	client, err := s.newClient()
 	for err != nil { // a file that has become unreadable
-		s.health.Set(connector.Connection, s.cfg.withBrokers(err))
+		s.report(err)
 		if !pause.Wait(ctx) {
 			return nil
 		}
 		client, err = s.newClient()
 	}
-	s.sendLock.Lock()
-	s.client = client
-	s.sendLock.Unlock()
+	s.setClient(client)
 	close(s.started)
-
 	s.superviseConnection(ctx, client)
-
-	s.sendLock.Lock()
-	s.client = nil
-	s.sendLock.Unlock()
+	s.setClient(nil)
 	drain, cancel := context.WithTimeout(s.drainCtx, flushTimeout)
 	defer cancel()
 	_ = client.Flush(drain) // what is left fails when the client is closed
@@ -247,18 +244,24 @@ func (s *Sink) Run(ctx context.Context) error {
 	return nil
 }
 
+func (s *Sink) setClient(client *kgo.Client) {
+	s.sendLock.Lock()
+	defer s.sendLock.Unlock()
+	s.client = client
+}
+
 // superviseConnection checks the connection and creates missing topics until ctx ends.
 func (s *Sink) superviseConnection(ctx context.Context, client *kgo.Client) {
 	pause := connector.Reconnect()
 	for {
 		began := time.Now()
-		if err := client.Ping(ctx); err == nil {
-			s.health.Set(connector.Connection, nil)
-			if !s.createTopicsUntilLost(ctx, client) {
-				return
-			}
-		} else if ctx.Err() == nil {
-			s.health.Set(connector.Connection, s.cfg.withBrokers(err))
+		err := client.Ping(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		s.report(err)
+		if err == nil {
+			s.createTopics(ctx, client)
 		}
 		pause.Held(time.Since(began))
 		if !pause.Wait(ctx) {
@@ -267,18 +270,19 @@ func (s *Sink) superviseConnection(ctx context.Context, client *kgo.Client) {
 	}
 }
 
-// createTopicsUntilLost creates missing topics until a connection fails. It returns false when ctx
-// ended.
-func (s *Sink) createTopicsUntilLost(ctx context.Context, client *kgo.Client) bool {
+// createTopics creates missing topics until a connection fails or ctx ends.
+func (s *Sink) createTopics(ctx context.Context, client *kgo.Client) {
 	for {
 		select {
 		case <-ctx.Done():
-			return false
+			return
 		case <-s.connectionFailed:
-			return true
+			return
 		case topic := <-s.missing:
-			if err := s.create(ctx, client, topic); err != nil {
-				s.health.Set(connector.Connection, s.cfg.withBrokers(fmt.Errorf("cannot create topic %s: %w", topic, err)))
+			if err := s.cfg.create(ctx, client, topic, false); err != nil {
+				s.report(fmt.Errorf("cannot create topic %s: %w", topic, err))
+			} else {
+				client.ForceMetadataRefresh()
 			}
 		}
 	}
@@ -291,7 +295,7 @@ func (s *Sink) onResult(o *outgoing, err error) {
 	switch {
 	case err == nil:
 		if s.health.Unhealthy() {
-			s.health.Set(connector.Connection, nil)
+			s.report(nil)
 		}
 	case errors.Is(err, kgo.ErrClientClosed):
 		err = errStopped
@@ -306,25 +310,38 @@ func (s *Sink) onResult(o *outgoing, err error) {
 	s.complete(o, err)
 }
 
-// classifyFailure returns the error for the pipeline: a refusal, if no repetition would help. Otherwise
-// it reports the failure, creates a missing topic, or has messages sent one by one.
+// classifyFailure returns the error for the pipeline: a refusal, if sending again would not help.
+// Otherwise it reports the failure, creates a missing topic, or has messages sent one by one.
+//
+// Brokers accept or refuse whole batches: one invalid message fails the others of its batch, and the
+// library does not say which one it was. So only a message that was sent alone is refused for it.
 func (s *Sink) classifyFailure(o *outgoing, err error) error {
-	suspect, outcome := classify(err, o.alone)
-	if _, refused := pipeline.Refused(outcome); refused {
-		return outcome
-	}
-	if suspect {
-		if s.aloneUntil.Swap(time.Now().Add(aloneDuration).UnixNano()) < time.Now().UnixNano() {
-			s.log.Warn("messages are sent one by one for a while, because a batch was refused", zap.Error(err))
+	var reason string
+	switch {
+	case errors.Is(err, kerr.InvalidTopicException):
+		return pipeline.Refuse(invalidTopic, err)
+	case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.RecordListTooLarge):
+		reason = tooLarge
+	case errors.Is(err, kerr.InvalidTimestamp):
+		reason = invalidTimestamp
+	case errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.UnsupportedForMessageFormat), errors.Is(err, kerr.PolicyViolation):
+		reason = invalidRecord
+	default: // the connection, or the state of the brokers
+		s.report(err)
+		if s.cfg.MissingTopic == missingCreate && errors.Is(err, kerr.UnknownTopicOrPartition) {
+			select {
+			case s.missing <- o.record.Topic:
+			default: // it is being created, or will fail again
+			}
 		}
-		return outcome
+		return err
 	}
-	s.health.Set(connector.Connection, s.cfg.withBrokers(err))
-	if s.cfg.MissingTopic == missingCreate && errors.Is(err, kerr.UnknownTopicOrPartition) {
-		select {
-		case s.missing <- o.record.Topic:
-		default: // it is being created, or will fail again
-		}
+	if o.alone {
+		return pipeline.Refuse(reason, err)
 	}
-	return outcome
+	now := time.Now()
+	if s.aloneUntil.Swap(now.Add(5*time.Second).UnixNano()) < now.UnixNano() {
+		s.log.Warn("messages are sent one by one for a while, because a batch was refused", zap.Error(err))
+	}
+	return err
 }

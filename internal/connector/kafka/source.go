@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -20,57 +20,61 @@ import (
 
 // Source reads topics as a member of a consumer group.
 type Source struct {
-	cfg    SourceConfig
-	log    *zap.Logger
-	health *connector.Health
-	gaps   *prometheus.CounterVec
-	starts *prometheus.CounterVec
-	// drainCtx ends when a stop must not wait any longer.
-	drainCtx context.Context
+	cfg      SourceConfig
+	log      *zap.Logger
+	health   *connector.Health
+	gaps     *prometheus.CounterVec // by topic
+	starts   *prometheus.CounterVec // by topic
+	drainCtx context.Context        // ends when a stop must not wait any longer
 
-	mu            sync.Mutex
-	client        sarama.Client                  // nil while there is no connection
-	missing       error                          // topics that do not exist
-	claims        map[*claimedPartition]struct{} // the partitions that this process has at present
-	claimCount    atomic.Int64                   // len(claims)
-	topicSettings map[string]topicSetting        // settings that settingOf has read
+	mu             sync.Mutex
+	client         sarama.Client                  // nil while there is no connection
+	claims         map[*claimedPartition]struct{} // the partitions that this process has now
+	logAppendTimes map[string]bool                // by topic
 }
 
-// NewSource makes a source. It connects to nothing: see Run. Its error is that of Validate.
+// NewSource makes a source, which connects in Run. Its error is that of Validate.
 func NewSource(cfg SourceConfig, o connector.Options) (*Source, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	o = o.WithDefaults()
 	return &Source{
-		cfg:           cfg,
-		log:           o.Log,
-		health:        connector.NewHealth(o.Report),
-		gaps:          gapsCounter(o.Metrics),
-		starts:        startsCounter(o.Metrics),
-		drainCtx:      o.DrainContext,
-		claims:        make(map[*claimedPartition]struct{}),
-		topicSettings: make(map[string]topicSetting),
+		cfg:    cfg,
+		log:    o.Log,
+		health: connector.NewHealth(o.Report),
+		gaps: o.Metrics.Counter("kafka_gaps_total",
+			"Times that a partition went on from its oldest message because those after the committed offset are gone.", "topic"),
+		starts: o.Metrics.Counter("kafka_starts_total", "Times that a partition with messages was read from its oldest one "+
+			"because the group had no committed offset: the group is new, or its offsets have expired.", "topic"),
+		drainCtx:       o.DrainContext,
+		claims:         make(map[*claimedPartition]struct{}),
+		logAppendTimes: make(map[string]bool),
 	}, nil
 }
 
+// report reports the state of the source: nil is healthy.
+func (s *Source) report(err error) { s.health.Set(connector.Connection, s.cfg.withBrokers(err)) }
+
+// topicIDs are the ids of topics by name.
+type topicIDs map[string]sarama.Uuid
+
 var errTopicsChanged = errors.New("the topics to read have changed")
 
-// Run reads until ctx ends, then drains its pipelines, leaves the group and returns nil. It connects
-// again, for ever, when the connection is lost. It returns an error only with on_gap fail: a
-// *GapError. It is called once.
+// Run reads until ctx ends, then drains its pipelines, leaves the group and returns nil. It
+// reconnects without end. It returns an error only with on_gap fail: a *GapError. It is called once.
 func (s *Source) Run(ctx context.Context, pipelines *pipeline.Set) error {
 	pause := connector.Reconnect()
 	for {
 		began := time.Now()
 		err := s.connect(ctx, pipelines)
 		var gap *GapError
-		if errors.As(err, &gap) {
-			s.health.Set(connector.Connection, s.cfg.withBrokers(err))
-			return err
+		isGap := errors.As(err, &gap)
+		if isGap || (ctx.Err() == nil && err != nil) {
+			s.report(err)
 		}
-		if ctx.Err() == nil && err != nil {
-			s.health.Set(connector.Connection, s.cfg.withBrokers(err))
+		if isGap {
+			return err
 		}
 		pause.Held(time.Since(began))
 		if !pause.Wait(ctx) {
@@ -80,7 +84,7 @@ func (s *Source) Run(ctx context.Context, pipelines *pipeline.Set) error {
 }
 
 // connect reads over one connection.
-func (s *Source) connect(ctx context.Context, pipelines *pipeline.Set) (err error) {
+func (s *Source) connect(ctx context.Context, pipelines *pipeline.Set) error {
 	_, inFlight := pipelines.Bounds()
 	conf, err := s.cfg.settings(inFlight)
 	if err != nil {
@@ -101,14 +105,8 @@ func (s *Source) connect(ctx context.Context, pipelines *pipeline.Set) (err erro
 		_ = group.Close() // leaving the group fails when the broker is unavailable; the group then notices by itself
 		listeners.Wait()
 	}()
-	s.mu.Lock()
-	s.client = client
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		s.client = nil
-		s.mu.Unlock()
-	}()
+	s.setClient(client)
+	defer s.setClient(nil)
 	for ctx.Err() == nil {
 		if err := s.join(ctx, client, group, pipelines); err != nil {
 			return err
@@ -117,9 +115,15 @@ func (s *Source) connect(ctx context.Context, pipelines *pipeline.Set) (err erro
 	return nil
 }
 
+func (s *Source) setClient(client sarama.Client) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.client = client
+}
+
 // join consumes the topics that exist now, until they change or the session ends otherwise.
 func (s *Source) join(ctx context.Context, client sarama.Client, group sarama.ConsumerGroup, pipelines *pipeline.Set) error {
-	topics, err := s.discover(client)
+	topics, missing, err := s.discover(client)
 	if err != nil {
 		return err
 	}
@@ -131,7 +135,8 @@ func (s *Source) join(ctx context.Context, client sarama.Client, group sarama.Co
 	}
 	var watch sync.WaitGroup
 	watch.Go(func() { s.watchTopics(session, client, topics, end) })
-	err = group.Consume(session, names(topics), &member{source: s, client: client, group: group, pipelines: pipelines, endSession: end})
+	err = group.Consume(session, slices.Sorted(maps.Keys(topics)),
+		&member{source: s, client: client, group: group, pipelines: pipelines, missing: missing, endSession: end})
 	cause := context.Cause(session)
 	end(nil)
 	watch.Wait()
@@ -152,7 +157,8 @@ func (s *Source) join(ctx context.Context, client sarama.Client, group sarama.Co
 
 // watchTopics ends the session when the topics have changed. It also reports when the source is
 // healthy again.
-func (s *Source) watchTopics(ctx context.Context, client sarama.Client, topics map[string]sarama.Uuid, end context.CancelCauseFunc) {
+func (s *Source) watchTopics(ctx context.Context, client sarama.Client, topics topicIDs, end context.CancelCauseFunc) {
+	const quiet = 3 * time.Second
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	last := time.Now()
@@ -162,35 +168,21 @@ func (s *Source) watchTopics(ctx context.Context, client sarama.Client, topics m
 			return
 		case <-ticker.C:
 		}
-		if failing := s.health.QuietFor(3 * time.Second); !failing && time.Since(last) < s.cfg.DiscoverEvery {
+		if !s.health.QuietFor(quiet) && time.Since(last) < s.cfg.DiscoverEvery {
 			continue
 		}
 		last = time.Now()
-		now, err := s.discover(client)
-		if err != nil {
-			s.health.Set(connector.Connection, s.cfg.withBrokers(err))
-			continue
-		}
-		if !sameTopics(topics, now) {
+		now, _, err := s.discover(client)
+		switch {
+		case err != nil:
+			s.report(err)
+		case !maps.Equal(topics, now): // a topic that was deleted and created again has another id
 			end(errTopicsChanged)
 			return
-		}
-		if s.health.QuietFor(3 * time.Second) {
-			s.reportHealthy()
+		case s.health.QuietFor(quiet): // no topic is missing: discover would just have reported it
+			s.report(nil)
 		}
 	}
-}
-
-// reportHealthy reports that the source is healthy unless topics are missing.
-func (s *Source) reportHealthy() {
-	s.mu.Lock()
-	missing := s.missing
-	s.mu.Unlock()
-	if missing != nil {
-		s.health.Set(connector.Connection, s.cfg.withBrokers(missing))
-		return
-	}
-	s.health.Set(connector.Connection, nil)
 }
 
 // reportErrors reports the errors of a session.
@@ -199,74 +191,81 @@ func (s *Source) reportErrors(errs <-chan error) {
 		if errors.Is(err, sarama.ErrOffsetOutOfRange) || errors.Is(err, context.Canceled) {
 			continue // checkGap handles an offset out of range at the next claim; Canceled is a stop
 		}
-		s.health.Set(connector.Connection, s.cfg.withBrokers(err))
+		s.report(err)
 	}
 }
 
-// discover returns the topics to read that exist, with their ids, and reports those that do not.
-func (s *Source) discover(client sarama.Client) (map[string]sarama.Uuid, error) {
+// describe asks a broker about topics: none means all of them.
+func describe(client sarama.Client, topics []string) ([]*sarama.TopicMetadata, error) {
 	broker := client.LeastLoadedBroker()
 	if broker == nil {
 		return nil, sarama.ErrOutOfBrokers
 	}
-	pattern, err := compilePattern(s.cfg.Pattern)
-	if err != nil {
-		return nil, err
-	}
-	// Without topics the request is for all of them.
-	response, err := broker.GetMetadata(sarama.NewMetadataRequest(client.Config().Version, s.cfg.Topics))
+	response, err := broker.GetMetadata(sarama.NewMetadataRequest(client.Config().Version, topics))
 	if err != nil {
 		_ = broker.Close() // a broken connection stays with the broker until it is closed; the next use opens it again
-		_ = client.RefreshBrokers(s.cfg.Brokers)
 		return nil, err
 	}
-	found := make(map[string]sarama.Uuid)
-	var missing []string
+	return response.Topics, nil
+}
+
+// discover returns the topics to read that exist, with their ids. It reports and returns as missing
+// which do not.
+func (s *Source) discover(client sarama.Client) (found topicIDs, missing, err error) {
+	pattern, err := compilePattern(s.cfg.Pattern)
+	if err != nil {
+		return nil, nil, err
+	}
+	topics, err := describe(client, s.cfg.Topics)
+	if err != nil {
+		_ = client.RefreshBrokers(s.cfg.Brokers)
+		return nil, nil, err
+	}
+	found = make(topicIDs)
+	var absent []string
 	var cause error
-	for _, topic := range response.Topics {
+	for _, topic := range topics {
 		switch {
 		case pattern != nil && (topic.IsInternal || !pattern.MatchString(topic.Name)):
 		case topic.Err == sarama.ErrNoError || errors.Is(topic.Err, sarama.ErrLeaderNotAvailable):
 			found[topic.Name] = topic.Uuid
 		default:
-			missing, cause = append(missing, topic.Name), topic.Err
+			absent, cause = append(absent, topic.Name), topic.Err
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	switch {
-	case len(missing) > 0:
-		slices.Sort(missing)
-		s.missing = fmt.Errorf("cannot read topic %s: %w", strings.Join(missing, ", "), cause)
+	case len(absent) > 0:
+		slices.Sort(absent)
+		missing = fmt.Errorf("cannot read topic %s: %w", strings.Join(absent, ", "), cause)
 	case len(found) == 0:
-		s.missing = fmt.Errorf("no topic matches %s", s.cfg.Pattern)
-	default:
-		s.missing = nil
+		missing = fmt.Errorf("no topic matches %s", s.cfg.Pattern)
 	}
-	if s.missing != nil {
-		s.health.Set(connector.Connection, s.cfg.withBrokers(s.missing))
+	if missing != nil {
+		s.report(missing)
 	}
-	return found, nil
+	return found, missing, nil
 }
 
-func names(topics map[string]sarama.Uuid) []string {
-	var list []string
-	for name := range topics {
-		list = append(list, name)
+// Lag returns how many messages follow the committed offsets in the partitions that this process
+// has now. The sum over all members is the group's lag. Lag asks the brokers. Transaction markers
+// at the end of a partition count for up to a second. It is safe for concurrent use.
+func (s *Source) Lag(ctx context.Context) (int64, error) {
+	s.mu.Lock()
+	client, claims := s.client, slices.Collect(maps.Keys(s.claims))
+	s.mu.Unlock()
+	if client == nil {
+		return 0, s.cfg.withBrokers(errors.New("not connected"))
 	}
-	slices.Sort(list)
-	return list
-}
-
-// sameTopics compares names and ids: a topic that was deleted and created again is another topic.
-func sameTopics(a, b map[string]sarama.Uuid) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for name, id := range a {
-		if other, ok := b[name]; !ok || other != id {
-			return false
+	var lag int64
+	for _, c := range claims {
+		if err := ctx.Err(); err != nil {
+			return 0, err
 		}
+		newest, err := client.GetOffset(c.topic, c.partition, sarama.OffsetNewest)
+		if err != nil {
+			return 0, s.cfg.withBrokers(err)
+		}
+		lag += max(0, newest-c.nextOffset.Load())
 	}
-	return true
+	return lag, nil
 }

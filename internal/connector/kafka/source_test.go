@@ -269,7 +269,11 @@ func TestGap(t *testing.T) {
 		require.Eventually(t, func() bool {
 			return admin.CreateTopic(topic, &sarama.TopicDetail{NumPartitions: 1, ReplicationFactor: 1}, false) == nil
 		}, await.Patience, 50*time.Millisecond)
-		require.Eventually(t, func() bool { return c.RefreshMetadata(topic) == nil }, await.Patience, 20*time.Millisecond)
+		// The broker may still have the old log for a while, and would take messages for it.
+		require.Eventually(t, func() bool {
+			newest, err := c.GetOffset(topic, 0, sarama.OffsetNewest)
+			return c.RefreshMetadata(topic) == nil && err == nil && newest == 0
+		}, await.Patience, 20*time.Millisecond)
 	}
 
 	t.Run("trimmed, alarm", func(t *testing.T) {

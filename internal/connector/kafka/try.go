@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,19 +21,16 @@ import (
 const (
 	mayRead  = 1 << 3
 	mayWrite = 1 << 4
-	// unknownOperations is what a broker answers that does not list the allowed operations.
+	// unknownOperations is the answer of a broker that does not list the allowed operations.
 	unknownOperations = math.MinInt32
 )
 
-// offsetsTopic stores the offsets of groups. Brokers create it at the first request for a group.
-const offsetsTopic = "__consumer_offsets"
-
-// Try finds out whether the cluster can be connected to; path is the section's. then has what is
-// tried behind it.
+// Try returns the trial of the connection, see [connector.SourceConfig]. If then is given, it
+// returns the trials to run after that.
 func (c Connection) Try(path string, then func(*kgo.Client) []trial.Trial) (t trial.Trial, end func()) {
 	t.Name = path + ".brokers " + strings.Join(c.Brokers, ",")
 	c.ConnectTimeout = min(c.ConnectTimeout, trial.Timeout)
-	client, err := c.plainClient()
+	client, err := c.client(kgo.RequestRetries(1))
 	if err != nil {
 		return trial.Of(t.Name, err), func() {}
 	}
@@ -48,11 +46,7 @@ func (c Connection) Try(path string, then func(*kgo.Client) []trial.Trial) (t tr
 	return t, client.Close
 }
 
-// lookTime bounds how long brokers are waited for: less than a trial, which has to say which of
-// them do not answer.
-const lookTime = trial.Timeout * 3 / 5
-
-// reachable returns why the brokers cannot be connected to where they say that they are. It is a
+// reachable returns why the brokers cannot be connected to at their advertised addresses. It is a
 // note when some can.
 func reachable(ctx context.Context, client *kgo.Client) error {
 	request := kmsg.NewPtrMetadataRequest()
@@ -61,14 +55,15 @@ func reachable(ctx context.Context, client *kgo.Client) error {
 	if err != nil {
 		return explainEOF(err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	ctx, cancel := context.WithTimeout(ctx, trial.Timeout*3/5) // leaves time to report which do not answer
 	defer cancel()
 	unreachable := make([]error, len(response.Brokers))
 	var all sync.WaitGroup
 	for i, b := range response.Brokers {
 		all.Go(func() {
 			if _, err := client.Broker(int(b.NodeID)).Request(ctx, kmsg.NewPtrApiVersionsRequest()); err != nil {
-				unreachable[i] = fmt.Errorf("broker %d says that it is at %s:%d (advertised.listeners): %w", b.NodeID, b.Host, b.Port, explainEOF(err))
+				unreachable[i] = fmt.Errorf("broker %d says that it is at %s:%d (advertised.listeners): %w",
+					b.NodeID, b.Host, b.Port, explainEOF(err))
 			}
 		})
 	}
@@ -78,52 +73,37 @@ func reachable(ctx context.Context, client *kgo.Client) error {
 	case len(unreachable) == 0:
 		return nil
 	case len(unreachable) < len(response.Brokers):
-		return trial.Notef("%d of %d brokers cannot be connected to: %s", len(unreachable), len(response.Brokers), trial.Plain(unreachable[0]))
+		return trial.Notef("%d of %d brokers cannot be connected to: %s",
+			len(unreachable), len(response.Brokers), trial.Plain(unreachable[0]))
 	default:
 		return unreachable[0]
 	}
 }
 
-// plainClient is one that only asks. What it asks fails when it fails.
-func (c Connection) plainClient() (*kgo.Client, error) {
-	options := []kgo.Opt{
-		kgo.SeedBrokers(c.Brokers...), kgo.ClientID(c.ClientID), kgo.Dialer(c.dial), kgo.DisableClientMetrics(), kgo.RequestRetries(1),
-	}
-	mechanism, err := c.SASL.mechanism()
-	if err != nil {
-		return nil, err
-	}
-	if mechanism != nil {
-		options = append(options, kgo.SASL(mechanism))
-	}
-	return kgo.NewClient(options...)
-}
-
-// Try finds out whether the source can read; path is its section's.
+// Try implements [connector.SourceConfig].
 func (c SourceConfig) Try(path string) (t trial.Trial, end func()) {
-	return c.Connection.Try(path, func(client *kgo.Client) []trial.Trial {
-		var all []trial.Trial
+	return c.Connection.Try(path, func(client *kgo.Client) (all []trial.Trial) {
+		add := func(name string, try func(context.Context) error) {
+			all = append(all, trial.Trial{Name: path + name, Try: try})
+		}
 		for _, topic := range c.Topics {
-			all = append(all, trial.Trial{Name: path + ": topic " + topic, Try: func(ctx context.Context) error {
-				return readable(ctx, client, topic)
-			}})
+			add(": topic "+topic, func(ctx context.Context) error {
+				err := tryTopic(ctx, client, topic, mayRead, "read")
+				if errors.Is(err, kerr.UnknownTopicOrPartition) {
+					return errors.New("does not exist; it is read once it does")
+				}
+				return err
+			})
 		}
 		if c.Pattern != "" {
-			all = append(all, trial.Trial{Name: path + ".pattern " + c.Pattern, Try: func(ctx context.Context) error { return c.tryPattern(ctx, client) }})
+			add(".pattern "+c.Pattern, func(ctx context.Context) error { return c.tryPattern(ctx, client) })
 		}
-		return append(all, trial.Trial{Name: path + ".group " + c.Group, Try: func(ctx context.Context) error { return tryGroup(ctx, client, c.Group) }})
+		add(".group "+c.Group, func(ctx context.Context) error { return tryGroup(ctx, client, c.Group) })
+		return all
 	})
 }
 
-func readable(ctx context.Context, client *kgo.Client, topic string) error {
-	err := tryTopic(ctx, client, topic, mayRead, "read")
-	if errors.Is(err, kerr.UnknownTopicOrPartition) {
-		return errors.New("does not exist; it is read once it does")
-	}
-	return err
-}
-
-// Try finds out whether the sink can write to the places that are known; path is its section's.
+// Try implements [connector.SinkConfig].
 func (c SinkConfig) Try(path string, to []trial.Place) (t trial.Trial, end func()) {
 	return c.Connection.Try(path, func(client *kgo.Client) []trial.Trial {
 		var all []trial.Trial
@@ -133,7 +113,7 @@ func (c SinkConfig) Try(path string, to []trial.Place) (t trial.Trial, end func(
 				topic, place.Path = c.Topic, path+".topic"
 			}
 			if topic == "" {
-				all = append(all, trial.Of(place.Path, errNoTopic))
+				all = append(all, trial.Of(place.Path, errors.New("no topic is named: each message would be refused")))
 				continue
 			}
 			all = append(all, trial.Trial{Name: place.Path + ": topic " + topic, Try: func(ctx context.Context) error {
@@ -144,8 +124,6 @@ func (c SinkConfig) Try(path string, to []trial.Place) (t trial.Trial, end func(
 	})
 }
 
-var errNoTopic = errors.New("no topic is named: each message would be refused")
-
 func (c SinkConfig) tryTopic(ctx context.Context, client *kgo.Client, topic string) error {
 	err := tryTopic(ctx, client, topic, mayWrite, "write")
 	switch {
@@ -154,57 +132,50 @@ func (c SinkConfig) tryTopic(ctx context.Context, client *kgo.Client, topic stri
 	case c.MissingTopic != missingCreate:
 		return errors.New("does not exist")
 	}
-	if err := c.creatable(ctx, client, topic); err != nil {
-		return fmt.Errorf("does not exist, and cannot be created: %w", err)
+	if err := c.create(ctx, client, topic, true); err != nil {
+		return fmt.Errorf("does not exist, and cannot be created: %w", explainEOF(err))
 	}
 	return trial.Note("does not exist yet; the first use creates it")
 }
 
-// creatable has the brokers say whether the topic could be created.
-func (c SinkConfig) creatable(ctx context.Context, client *kgo.Client, topic string) error {
-	wanted := kmsg.NewCreateTopicsRequestTopic()
-	wanted.Topic, wanted.NumPartitions, wanted.ReplicationFactor = topic, c.CreatePartitions, c.CreateReplication
-	request := kmsg.NewPtrCreateTopicsRequest()
-	request.Topics, request.ValidateOnly = append(request.Topics, wanted), true
-	response, err := request.RequestWith(ctx, client)
-	if err != nil {
-		return explainEOF(err)
-	}
-	for _, topic := range response.Topics {
-		if err := kerr.ErrorForCode(topic.ErrorCode); err != nil {
-			return err
-		}
-	}
-	return nil
+// denied reports whether an operation is not among those that a broker says are allowed.
+func denied(allowed, operation int32) bool {
+	return allowed != unknownOperations && allowed&operation == 0
 }
 
-// tryTopic returns why a topic cannot be used. It does not create the topic.
+// tryTopic returns why a topic cannot be used.
 func tryTopic(ctx context.Context, client *kgo.Client, topic string, operation int32, verb string) error {
-	wanted := kmsg.NewMetadataRequestTopic()
-	wanted.Topic = kmsg.StringPtr(topic)
-	response, err := metadata(ctx, client, wanted)
+	topics, err := metadata(ctx, client, topic)
 	if err != nil {
 		return err
 	}
-	for _, t := range response.Topics {
+	for _, t := range topics {
 		switch err := kerr.ErrorForCode(t.ErrorCode); {
 		case errors.Is(err, kerr.TopicAuthorizationFailed):
 			return fmt.Errorf("this user may not see it: %w", err)
 		case err != nil && !errors.Is(err, kerr.LeaderNotAvailable):
 			return err
-		case operation != 0 && t.AuthorizedOperations != unknownOperations && t.AuthorizedOperations&operation == 0:
+		case denied(t.AuthorizedOperations, operation):
 			return fmt.Errorf("this user may not %s it", verb)
 		}
 	}
 	return nil
 }
 
-// metadata asks about topics; about all without any.
-func metadata(ctx context.Context, client *kgo.Client, topics ...kmsg.MetadataRequestTopic) (*kmsg.MetadataResponse, error) {
+// metadata asks about topics; about all without any. It creates none.
+func metadata(ctx context.Context, client *kgo.Client, topics ...string) ([]kmsg.MetadataResponseTopic, error) {
 	request := kmsg.NewPtrMetadataRequest()
-	request.Topics, request.AllowAutoTopicCreation, request.IncludeTopicAuthorizedOperations = topics, false, true
+	request.IncludeTopicAuthorizedOperations = true
+	for _, topic := range topics {
+		wanted := kmsg.NewMetadataRequestTopic()
+		wanted.Topic = &topic
+		request.Topics = append(request.Topics, wanted)
+	}
 	response, err := request.RequestWith(ctx, client)
-	return response, explainEOF(err)
+	if err != nil {
+		return nil, explainEOF(err)
+	}
+	return response.Topics, nil
 }
 
 func (c SourceConfig) tryPattern(ctx context.Context, client *kgo.Client) error {
@@ -212,17 +183,17 @@ func (c SourceConfig) tryPattern(ctx context.Context, client *kgo.Client) error 
 	if err != nil {
 		return err
 	}
-	response, err := metadata(ctx, client)
+	topics, err := metadata(ctx, client)
 	if err != nil {
 		return err
 	}
 	matches := 0
-	for _, t := range response.Topics {
+	for _, t := range topics {
 		if t.Topic == nil || t.IsInternal || !pattern.MatchString(*t.Topic) {
 			continue
 		}
 		matches++
-		if t.AuthorizedOperations != unknownOperations && t.AuthorizedOperations&mayRead == 0 {
+		if denied(t.AuthorizedOperations, mayRead) {
 			return fmt.Errorf("this user may not read topic %s", *t.Topic)
 		}
 	}
@@ -232,9 +203,10 @@ func (c SourceConfig) tryPattern(ctx context.Context, client *kgo.Client) error 
 	return nil
 }
 
-// tryGroup returns why the group cannot be used, as far as brokers tell.
+// tryGroup returns why the group cannot be used.
 func tryGroup(ctx context.Context, client *kgo.Client, group string) error {
-	if err := tryTopic(ctx, client, offsetsTopic, 0, ""); errors.Is(err, kerr.UnknownTopicOrPartition) {
+	// Brokers create this topic at the first request for a group.
+	if _, err := countPartitions(ctx, client, "__consumer_offsets"); errors.Is(err, kerr.UnknownTopicOrPartition) {
 		return trial.Note("not known: this cluster has had no group yet")
 	}
 	request := kmsg.NewPtrDescribeGroupsRequest()
@@ -250,54 +222,49 @@ func tryGroup(ctx context.Context, client *kgo.Client, group string) error {
 			return fmt.Errorf("this user may not use it: %w", err)
 		case err != nil:
 			return err
-		case g.AuthorizedOperations != unknownOperations && g.AuthorizedOperations&mayRead == 0:
+		case denied(g.AuthorizedOperations, mayRead):
 			return errors.New("this user may not use it")
 		}
 	}
 	return nil
 }
 
-// FollowsSource says that a message goes to the partition of the number that it had at its source.
+// FollowsSource reports whether messages keep the number of their partition.
 func (c SinkConfig) FollowsSource() bool { return c.Partition == partitionSource }
 
-// Names are the topics that the configuration names.
+// Names returns the configured topics.
 func (c SourceConfig) Names() []string { return c.Topics }
 
-// Partitions is how many a topic has.
-func (c SourceConfig) Partitions(ctx context.Context, topic string) (int, error) {
-	return c.partitionsOf(ctx, topic)
+// Partitions returns how many partitions a topic has.
+func (c Connection) Partitions(ctx context.Context, topic string) (int, error) {
+	client, err := c.client(kgo.RequestRetries(1))
+	if err != nil {
+		return 0, err
+	}
+	defer client.Close()
+	return countPartitions(ctx, client, topic)
 }
 
-// Partitions is how many the topic has, or is made with: none when that is not known before.
+// Partitions returns how many partitions the topic has or would be created with; 0 when the brokers'
+// default decides.
 func (c SinkConfig) Partitions(ctx context.Context, topic string) (int, error) {
-	if topic == "" {
-		topic = c.Topic
-	}
-	n, err := c.partitionsOf(ctx, topic)
+	n, err := c.Connection.Partitions(ctx, cmp.Or(topic, c.Topic))
 	if errors.Is(err, kerr.UnknownTopicOrPartition) && c.MissingTopic == missingCreate {
 		return max(0, int(c.CreatePartitions)), nil
 	}
 	return n, err
 }
 
-func (c Connection) partitionsOf(ctx context.Context, topic string) (int, error) {
-	client, err := c.plainClient()
+func countPartitions(ctx context.Context, client *kgo.Client, topic string) (int, error) {
+	topics, err := metadata(ctx, client, topic)
 	if err != nil {
 		return 0, err
 	}
-	defer client.Close()
-	wanted := kmsg.NewMetadataRequestTopic()
-	wanted.Topic = kmsg.StringPtr(topic)
-	response, err := metadata(ctx, client, wanted)
-	if err != nil {
-		return 0, err
+	if len(topics) != 1 {
+		return 0, fmt.Errorf("topic %s: the broker did not return its partitions", topic)
 	}
-	partitions := 0
-	for _, t := range response.Topics {
-		if err := kerr.ErrorForCode(t.ErrorCode); err != nil {
-			return 0, fmt.Errorf("topic %s: %w", topic, err)
-		}
-		partitions = len(t.Partitions)
+	if err := kerr.ErrorForCode(topics[0].ErrorCode); err != nil {
+		return 0, fmt.Errorf("topic %s: %w", topic, err)
 	}
-	return partitions, nil
+	return len(topics[0].Partitions), nil
 }

@@ -1,8 +1,10 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,6 +16,9 @@ import (
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
+// system is the name of RabbitMQ in the provenance of messages.
+const system = "rabbitmq"
+
 // Values of keys.
 const (
 	authPlain    = "plain"
@@ -24,7 +29,6 @@ const (
 
 	declareVerify = "verify"
 	declareCreate = "create"
-	declareNone   = "none"
 
 	typeClassic = "classic"
 	typeQuorum  = "quorum"
@@ -81,9 +85,8 @@ type SourceConfig struct {
 	// parallel, from 1 to 64. Default 4.
 	ParallelConsumers int `yaml:"parallel_consumers"`
 	// Declare is verify (a queue must exist, and be as its keys type, durable and arguments say if
-	// any of them is given), create (it is made, with its bindings, if it does not exist, and else
-	// verified) or none. AMQP can verify that an exchange exists, but not a binding. Default
-	// verify.
+	// any of them is given) or create (it is made, with its bindings, if it does not exist, and
+	// else verified). AMQP can verify that an exchange exists, but not a binding. Default verify.
 	Declare string `yaml:"declare"`
 	// DrainTimeout bounds how long a stop waits until the taken messages are stored. What is not
 	// stored by then stays in the queue. Default 10s.
@@ -100,8 +103,8 @@ type Queue struct {
 	// Durable says whether it survives the broker's restart. Default true; quorum queues and
 	// streams always are.
 	Durable *bool `yaml:"durable"`
-	// Arguments of the declaration, such as x-max-length. All of them must be given for a queue to
-	// be verified. Default: none.
+	// Arguments of the declaration, such as x-max-length: texts, numbers, booleans and times. All
+	// of them must be given for a queue to be verified. Default: none.
 	Arguments map[string]any `yaml:"arguments"`
 	// Bindings to exchanges, which must exist. Default: none.
 	Bindings []Binding `yaml:"bindings"`
@@ -137,9 +140,6 @@ type SinkConfig struct {
 	// Mandatory has the broker give back messages that no queue takes: they are refused as
 	// unroutable. Without it such messages vanish, as they do for any publisher. Default true.
 	Mandatory bool `yaml:"mandatory"`
-	// Persistent is the delivery mode of messages that come without one, from Kafka or Pulsar.
-	// Those from RabbitMQ keep theirs. Default true.
-	Persistent bool `yaml:"persistent"`
 	// Window bounds the messages published on one channel and not yet confirmed, from 1 to 65535.
 	// RabbitMQ confirms in batches, the later the busier it is. Default 8000.
 	Window int `yaml:"window"`
@@ -168,130 +168,127 @@ func defaultConnection() Connection {
 // DefaultSourceConfig returns the defaults; queues are missing.
 func DefaultSourceConfig() SourceConfig {
 	return SourceConfig{
-		Connection: defaultConnection(), Cluster: system, Prefetch: 2000, PrefetchBytes: 32 * config.MiB, Mode: modeOrdered, ParallelConsumers: 4, Declare: declareVerify, DrainTimeout: 10 * time.Second,
+		Connection: defaultConnection(), Cluster: system, Prefetch: 2000, PrefetchBytes: 32 * config.MiB,
+		Mode: modeOrdered, ParallelConsumers: 4, Declare: declareVerify, DrainTimeout: 10 * time.Second,
 	}
 }
 
-// channels is how many there are.
-func (c SourceConfig) channels() int {
+// SetDefaults is called before the section is decoded.
+func (c *SourceConfig) SetDefaults() { *c = DefaultSourceConfig() }
+
+func (c SourceConfig) consumersPerQueue() int {
 	if c.Mode == modeParallel {
-		return max(len(c.Queues)*c.ParallelConsumers, 1)
+		return c.ParallelConsumers
 	}
-	return max(len(c.Queues), 1)
+	return 1
 }
+
+// channels is how many there are.
+func (c SourceConfig) channels() int { return max(len(c.Queues)*c.consumersPerQueue(), 1) }
 
 // DefaultSinkConfig returns the defaults.
 func DefaultSinkConfig() SinkConfig {
 	return SinkConfig{
-		Connection: defaultConnection(), Cluster: system, Mandatory: true, Persistent: true, Window: 8000, WindowBytes: 16 * config.MiB, Channels: 4,
+		Connection: defaultConnection(), Cluster: system, Mandatory: true, Window: 8000, WindowBytes: 16 * config.MiB, Channels: 4,
 		MaxMessageBytes: 16 * config.MiB,
 	}
 }
 
+// SetDefaults is called before the section is decoded.
+func (c *SinkConfig) SetDefaults() { *c = DefaultSinkConfig() }
+
+// check returns a fault at path unless ok.
+func check(ok bool, path, format string, args ...any) error {
+	if ok {
+		return nil
+	}
+	return config.Fault(path, format, args...)
+}
+
+func checkPositive[T cmp.Ordered](path string, value T) error {
+	var zero T
+	return check(value > zero, path, "must be > 0, got %v", value)
+}
+
+func checkArguments(path string, arguments map[string]any) error {
+	for name, v := range argumentTable(arguments) {
+		switch v.(type) {
+		case nil, bool, string, int64, float64, time.Time:
+		default:
+			return config.Fault(path, "%s: must be a text, a number, a boolean or a time", name)
+		}
+	}
+	return nil
+}
+
 // Validate returns every fault of the connection's keys.
 func (c Connection) Validate() error {
-	errs := []error{config.CheckOneOf("auth", c.Auth, authPlain, authExternal)}
-	if _, err := amqp.ParseURI(c.URL); err != nil {
-		errs = append(errs, config.Fault("url", "must be amqp://host:port/vhost or amqps://host:port/vhost")) // the library's text may hold a password
-	} else {
-		if strings.Contains(c.URL, "@") {
-			errs = append(errs, config.Fault("url", "must not hold a user name or password: use username and password"))
-		}
-		if strings.Contains(c.URL, "?") {
-			errs = append(errs, config.Fault("url", "must not hold parameters: use the keys beside it"))
-		}
-		if c.TLS != (connector.TLS{}) && !strings.HasPrefix(c.URL, "amqps:") {
-			errs = append(errs, config.Fault("tls", "is of no use without amqps:// in url"))
-		}
+	errs := []error{
+		config.CheckOneOf("auth", c.Auth, authPlain, authExternal),
+		check(c.Auth != authPlain || c.Username != "", "username", "must not be empty"),
+		check(c.Auth != authExternal || c.TLS.CertFile != "", "auth", "external needs tls.cert_file and tls.key_file"),
+		check(c.PasswordFile == "" || c.Password == "" || c.Password == defaultConnection().Password,
+			"password_file", "give password or password_file, not both"),
+		config.CheckFile("password_file", c.PasswordFile), c.TLS.Check("tls"),
+		check(c.Heartbeat >= time.Second && c.Heartbeat <= 18*time.Hour && c.Heartbeat%time.Second == 0,
+			"heartbeat", "must be whole seconds, at least 1s, got %s", c.Heartbeat),
+		checkPositive("connect_timeout", c.ConnectTimeout),
 	}
-	if c.Auth == authPlain && c.Username == "" {
-		errs = append(errs, config.Fault("username", "must not be empty"))
+	if _, err := amqp.ParseURI(c.URL); err != nil { // the library's text may hold a password
+		return errors.Join(append(errs, config.Fault("url", "must be amqp://host:port/vhost or amqps://host:port/vhost"))...)
 	}
-	if c.Auth == authExternal && c.TLS.CertFile == "" {
-		errs = append(errs, config.Fault("auth", "external needs tls.cert_file and tls.key_file"))
-	}
-	if c.PasswordFile != "" && c.Password != "" && c.Password != defaultConnection().Password {
-		errs = append(errs, config.Fault("password_file", "give password or password_file, not both"))
-	}
-	errs = append(errs, config.CheckFile("password_file", c.PasswordFile), c.TLS.Check("tls"))
-	if c.Heartbeat < time.Second || c.Heartbeat > 18*time.Hour || c.Heartbeat%time.Second != 0 {
-		errs = append(errs, config.Fault("heartbeat", "must be whole seconds, at least 1s, got %s", c.Heartbeat))
-	}
-	if c.ConnectTimeout <= 0 {
-		errs = append(errs, config.Fault("connect_timeout", "must be > 0, got %s", c.ConnectTimeout))
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs,
+		check(!strings.Contains(c.URL, "@"), "url", "must not hold a user name or password: use username and password"),
+		check(!strings.Contains(c.URL, "?"), "url", "must not hold parameters: use the keys beside it"),
+		check(c.TLS == connector.TLS{} || strings.HasPrefix(c.URL, "amqps:"), "tls", "is of no use without amqps:// in url"))...)
 }
 
 // Validate returns every fault of the keys besides the connection's.
 func (c SourceConfig) Validate() error {
 	errs := []error{
 		config.CheckOneOf("mode", c.Mode, modeOrdered, modeParallel),
-		config.CheckOneOf("declare", c.Declare, declareVerify, declareCreate, declareNone),
+		config.CheckOneOf("declare", c.Declare, declareVerify, declareCreate),
 		config.CheckRange("prefetch", c.Prefetch, 1, 65535),
 		config.CheckAtLeast("prefetch_bytes", c.PrefetchBytes, config.MiB),
 		config.CheckRange("parallel_consumers", c.ParallelConsumers, 1, 64),
-	}
-	if c.Cluster == "" {
-		errs = append(errs, config.Fault("cluster", "must not be empty"))
-	}
-	if len(c.Queues) == 0 {
-		errs = append(errs, config.Fault("queues", "must name at least one queue"))
+		check(c.Cluster != "", "cluster", "must not be empty"),
+		check(len(c.Queues) > 0, "queues", "must name at least one queue"),
+		checkPositive("drain_timeout", c.DrainTimeout),
 	}
 	seen := map[string]bool{}
 	for i, q := range c.Queues {
 		at := fmt.Sprintf("queues[%d]", i)
-		if seen[q.Name] {
-			errs = append(errs, config.Fault(at+".name", "%q occurs twice", q.Name))
-		}
+		errs = append(errs, check(!seen[q.Name], at+".name", "%q occurs twice", q.Name),
+			check(q.Type != typeStream || c.Mode != modeParallel,
+				at+".type", "a stream cannot be read with mode parallel: each channel would read all of it"))
 		seen[q.Name] = true
-		if q.Type == typeStream && c.Mode == modeParallel {
-			errs = append(errs, config.Fault(at+".type", "a stream cannot be read with mode parallel: each channel would read all of it"))
-		}
-		if len(q.Bindings) > 0 && c.Declare == declareNone {
-			errs = append(errs, config.Fault(at+".bindings", "are of no use with declare none"))
-		}
-	}
-	if c.DrainTimeout <= 0 {
-		errs = append(errs, config.Fault("drain_timeout", "must be > 0, got %s", c.DrainTimeout))
 	}
 	return errors.Join(errs...)
 }
 
 // Validate returns every fault of the queue's keys.
 func (q Queue) Validate() error {
-	var errs []error
-	if q.Name == "" || len(q.Name) > maxShort {
-		errs = append(errs, config.Fault("name", "must have 1 to %d bytes", maxShort))
+	errs := []error{
+		check(q.Name != "" && len(q.Name) <= maxShort, "name", "must have 1 to %d bytes", maxShort),
+		check(q.Durable == nil || *q.Durable || q.Type != typeQuorum && q.Type != typeStream, "durable", "must be true for type %s", q.Type),
+		check(q.Arguments[argQueueType] == nil, "arguments", "use type instead of %s", argQueueType),
+		checkArguments("arguments", q.Arguments),
 	}
 	if q.Type != "" {
 		errs = append(errs, config.CheckOneOf("type", q.Type, typeClassic, typeQuorum, typeStream))
 	}
-	if q.Durable != nil && !*q.Durable && (q.Type == typeQuorum || q.Type == typeStream) {
-		errs = append(errs, config.Fault("durable", "must be true for type %s", q.Type))
-	}
-	if _, err := argumentTable(q.Arguments); err != nil {
-		errs = append(errs, config.Fault("arguments", "%s", err))
-	}
-	if _, ok := q.Arguments[argQueueType]; ok {
-		errs = append(errs, config.Fault("arguments", "use type instead of %s", argQueueType))
-	}
 	for i, b := range q.Bindings {
 		at := fmt.Sprintf("bindings[%d]", i)
-		if b.Exchange == "" || len(b.Exchange) > maxShort {
-			errs = append(errs, config.Fault(at+".exchange", "must have 1 to %d bytes: every queue is bound to the default exchange by its name", maxShort))
-		}
-		if len(b.Key) > maxShort {
-			errs = append(errs, config.Fault(at+".key", "must have at most %d bytes", maxShort))
-		}
-		if _, err := argumentTable(b.Arguments); err != nil {
-			errs = append(errs, config.Fault(at+".arguments", "%s", err))
-		}
+		errs = append(errs,
+			check(b.Exchange != "" && len(b.Exchange) <= maxShort, at+".exchange",
+				"must have 1 to %d bytes: every queue is bound to the default exchange by its name", maxShort),
+			check(len(b.Key) <= maxShort, at+".key", "must have at most %d bytes", maxShort),
+			checkArguments(at+".arguments", b.Arguments))
 	}
 	switch _, err := strconv.ParseUint(q.Offset, 10, 63); {
 	case q.Offset != "" && q.Type != typeStream:
 		errs = append(errs, config.Fault("offset", "is of no use without type stream"))
-	case err != nil && q.Offset != "" && q.Offset != "first" && q.Offset != "last" && q.Offset != "next":
+	case err != nil && !slices.Contains([]string{"", "first", "last", "next"}, q.Offset):
 		errs = append(errs, config.Fault("offset", "must be first, last, next or a number, got %q", q.Offset))
 	}
 	return errors.Join(errs...)
@@ -299,18 +296,12 @@ func (q Queue) Validate() error {
 
 // Validate returns every fault of the keys besides the connection's.
 func (c SinkConfig) Validate() error {
-	errs := []error{config.CheckRange("window", c.Window, 1, 65535), config.CheckRange("channels", c.Channels, 1, 64)}
-	if c.Cluster == "" {
-		errs = append(errs, config.Fault("cluster", "must not be empty"))
-	}
-	if len(c.Exchange) > maxShort {
-		errs = append(errs, config.Fault("exchange", "must have at most %d bytes", maxShort))
-	}
-	if c.WindowBytes <= 0 {
-		errs = append(errs, config.Fault("window_bytes", "must be > 0"))
-	}
-	if c.MaxMessageBytes <= 0 {
-		errs = append(errs, config.Fault("max_message_bytes", "must be > 0"))
-	}
-	return errors.Join(errs...)
+	return errors.Join(
+		config.CheckRange("window", c.Window, 1, 65535),
+		config.CheckRange("channels", c.Channels, 1, 64),
+		check(c.Cluster != "", "cluster", "must not be empty"),
+		check(len(c.Exchange) <= maxShort, "exchange", "must have at most %d bytes", maxShort),
+		checkPositive("window_bytes", c.WindowBytes),
+		checkPositive("max_message_bytes", c.MaxMessageBytes),
+	)
 }

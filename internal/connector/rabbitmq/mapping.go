@@ -135,22 +135,29 @@ func (c *SinkConfig) toPublishing(to string, m *message.Message) (pub amqp.Publi
 		CorrelationId: a.CorrelationID, ReplyTo: a.ReplyTo, Expiration: a.Expiration, MessageId: a.MessageID, Timestamp: t, Type: a.Type,
 		UserId: a.UserID, AppId: a.AppID, Body: value,
 	}
-	if m.AMQP == nil && c.Persistent {
+	if m.AMQP == nil {
 		pub.DeliveryMode = amqp.Persistent
 	}
 	foreign := a.UserID != "" && a.UserID != c.Username && !c.Impersonate
 	if foreign {
 		pub.UserId = ""
 	}
-	if name := tooLongProperty(&pub, to); name != "" {
-		return refuse(refusedProperty, "the %s has more than %d bytes", name, maxShort)
+	properties := 1024 // the others, the frame's header and a foreign user-id
+	for _, p := range [...]struct{ name, value string }{
+		{"routing key", to}, {"content type", pub.ContentType}, {"content encoding", pub.ContentEncoding},
+		{"correlation id", pub.CorrelationId}, {"reply-to", pub.ReplyTo}, {"expiration", pub.Expiration},
+		{"message id", pub.MessageId}, {"type", pub.Type}, {"user id", pub.UserId}, {"app id", pub.AppId},
+	} {
+		if len(p.value) > maxShort {
+			return refuse(refusedProperty, "the %s has more than %d bytes", p.name, maxShort)
+		}
+		properties += len(p.value)
 	}
 	if pub.Expiration != "" {
 		if n, err := strconv.ParseUint(pub.Expiration, 10, 64); err != nil || n > maxExpiration {
 			return refuse(refusedProperty, "the expiration %q is not a number of milliseconds", pub.Expiration)
 		}
 	}
-	properties := 0
 	if len(headers) > 0 || foreign {
 		if len(headers) >= maxFields {
 			return refuse(refusedHeader, "the message has %d headers, at most %d are allowed", len(headers), maxFields-1)
@@ -159,7 +166,7 @@ func (c *SinkConfig) toPublishing(to string, m *message.Message) (pub amqp.Publi
 		for i := range headers {
 			v, n, err := toHeader(&headers[i])
 			if err != nil {
-				return refuse(refusedHeader, "header %q: %w", truncatedName(headers[i].Name), err)
+				return refuse(refusedHeader, "header %.64q: %w", headers[i].Name, err)
 			}
 			pub.Headers[headers[i].Name] = v
 			properties += 1 + len(headers[i].Name) + n
@@ -168,42 +175,11 @@ func (c *SinkConfig) toPublishing(to string, m *message.Message) (pub amqp.Publi
 			pub.Headers[headerUserID] = a.UserID
 		}
 	}
-	properties += 512 + len(pub.ReplyTo) + len(pub.CorrelationId) + len(pub.MessageId) + len(pub.Type) + len(pub.AppId) + len(pub.ContentType) +
-		len(pub.ContentEncoding) + len(pub.Expiration) + 2*maxShort
 	if properties > frameMax-1024 {
 		// The broker takes them in one frame.
 		return refuse(refusedTooLarge, "the headers have %d bytes, RabbitMQ takes %d", properties, frameMax-1024)
 	}
 	return pub, int64(properties + len(value)), nil
-}
-
-func truncatedName(name string) string { return name[:min(len(name), 64)] }
-
-// tooLongProperty names a property that is too long for a short string; empty for none.
-func tooLongProperty(p *amqp.Publishing, to string) string {
-	switch {
-	case len(to) > maxShort:
-		return "routing key"
-	case len(p.ContentType) > maxShort:
-		return "content type"
-	case len(p.ContentEncoding) > maxShort:
-		return "content encoding"
-	case len(p.CorrelationId) > maxShort:
-		return "correlation id"
-	case len(p.ReplyTo) > maxShort:
-		return "reply-to"
-	case len(p.Expiration) > maxShort:
-		return "expiration"
-	case len(p.MessageId) > maxShort:
-		return "message id"
-	case len(p.Type) > maxShort:
-		return "type"
-	case len(p.UserId) > maxShort:
-		return "user id"
-	case len(p.AppId) > maxShort:
-		return "app id"
-	}
-	return ""
 }
 
 // toHeader makes a table's value of a header, and its size on the wire.
@@ -221,15 +197,8 @@ func toHeader(h *message.Header) (v any, size int, err error) {
 	}
 }
 
-// toFloat refuses values over which RabbitMQ closes the connection: it has no NaN and no infinity.
-func toFloat(v any, value float64) (any, int, error) {
-	if math.IsNaN(value) || math.IsInf(value, 0) {
-		return nil, 0, fmt.Errorf("RabbitMQ does not accept the number %g", value)
-	}
-	return v, 9, nil
-}
-
-func toField(v any, depth int) (any, int, error) {
+// toField makes a table's value of one of message.Header.Typed, and its size on the wire.
+func toField(v any, depth int) (field any, size int, err error) {
 	if depth > maxDepth {
 		return nil, 0, fmt.Errorf("tables and arrays are nested more than %d deep", maxDepth)
 	}
@@ -237,9 +206,9 @@ func toField(v any, depth int) (any, int, error) {
 	case message.Null, nil:
 		return nil, 1, nil
 	case float32:
-		return toFloat(v, float64(v))
+		return v, 9, checkFinite(float64(v))
 	case float64:
-		return toFloat(v, v)
+		return v, 9, checkFinite(v)
 	case bool, int8, uint8, int16, uint16, int32, uint32, int64, time.Time:
 		return v, 9, nil
 	case string:
@@ -283,40 +252,10 @@ func toField(v any, depth int) (any, int, error) {
 	return nil, 0, fmt.Errorf("AMQP has no type for %T", v)
 }
 
-// argumentTable makes the arguments of a declaration of what YAML gave.
-func argumentTable(m map[string]any) (amqp.Table, error) {
-	if len(m) == 0 {
-		return nil, nil //nolint:nilnil // no arguments are no error
+// checkFinite refuses numbers over which RabbitMQ closes the connection.
+func checkFinite(f float64) error {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return fmt.Errorf("RabbitMQ does not accept the number %g", f)
 	}
-	t := make(amqp.Table, len(m))
-	for name, v := range m {
-		value, err := argument(v)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-		t[name] = value
-	}
-	return t, nil
-}
-
-func argument(v any) (any, error) {
-	switch v := v.(type) {
-	case nil, bool, string, int64, float64, time.Time:
-		return v, nil
-	case int:
-		return int64(v), nil
-	case map[string]any:
-		return argumentTable(v)
-	case []any:
-		list := make([]any, len(v))
-		for i := range v {
-			element, err := argument(v[i])
-			if err != nil {
-				return nil, err
-			}
-			list[i] = element
-		}
-		return list, nil
-	}
-	return nil, fmt.Errorf("AMQP has no type for %T", v)
+	return nil
 }

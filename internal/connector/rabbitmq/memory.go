@@ -21,10 +21,11 @@ func (c SourceConfig) Memory(int, int64) int64 {
 }
 
 // Memory is what the sink may hold of inFlight bytes in messages that the route has given it: a
-// second copy of its window, as under an alarm of the broker, what the library keeps of each
-// message, and the slots of the window, which are allocated at the start.
+// second copy of its window, as under an alarm of the broker, what it keeps of each message (in a
+// ring of up to twice as many), and room for returns, which is allocated at the start.
 func (c SinkConfig) Memory(messages int, inFlight int64) int64 {
-	slot := int64(reflect.TypeFor[pendingMessage]().Size() + reflect.TypeFor[amqp.Return]().Size() + reflect.TypeFor[chan struct{}]().Size())
+	perMessage := tableMemory + 2*int64(reflect.TypeFor[pendingMessage]().Size())
 	slots := int64(c.Channels) * int64(c.Window)
-	return connectionMemory + min(int64(c.WindowBytes), inFlight) + tableMemory*min(slots, int64(messages)) + slot*slots
+	return connectionMemory + min(int64(c.WindowBytes), inFlight) + perMessage*min(slots, int64(messages)) +
+		int64(reflect.TypeFor[amqp.Return]().Size())*slots
 }

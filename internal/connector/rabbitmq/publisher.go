@@ -2,15 +2,9 @@ package rabbitmq
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"sync/atomic"
-	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/aviaryhq/aviary/internal/connector"
 )
 
 // publisher has one confirmChannel open at a time, and opens another when it ends.
@@ -18,56 +12,41 @@ type publisher struct {
 	*Sink
 	part string // of health
 
-	ready   *gate // open while current is usable
-	current atomic.Pointer[confirmChannel]
-	// epoch changes before and after run fails a channel's unconfirmed messages. A Send that began
+	current chan *confirmChannel // holds the channel while it is open and nobody publishes
+	slots   *window              // of the unconfirmed messages
+	// epoch changes after the unconfirmed messages of a channel have failed. A Send that began
 	// before must not publish on the next channel: its message would overtake those that failed.
 	epoch atomic.Uint64
 	// exclusiveLeft is how many messages are still to be published one at a time. The broker closed
 	// a channel with several unconfirmed messages, and did not say which one was the reason.
 	exclusiveLeft atomic.Int64
-	exclusive     chan struct{} // held while one message is published exclusively
 }
 
 func newPublisher(s *Sink, i int) *publisher {
-	return &publisher{Sink: s, part: "channel " + strconv.Itoa(i), ready: newGate(false), exclusive: make(chan struct{}, 1)}
+	return &publisher{
+		Sink: s, part: "channel " + strconv.Itoa(i), current: make(chan *confirmChannel, 1), slots: newWindow(int64(s.cfg.Window)),
+	}
 }
 
 // run opens one confirmChannel after another until ctx or the connection ends. It completes every
 // message that was published on them.
 func (p *publisher) run(ctx context.Context, conn *brokerConnection) {
-	pause := connector.Reconnect()
-	for ctx.Err() == nil && !conn.IsClosed() {
-		began := time.Now()
+	p.repeat(ctx, conn, p.part, func() error {
 		c, err := p.openChannel(conn)
-		if err == nil {
-			p.health.Set(p.part, nil)
-			p.current.Store(c)
-			p.ready.open()
-			err = c.run()
-			p.ready.close()
-			p.epoch.Add(1)
-			c.failUnconfirmed()
-			p.epoch.Add(1)
+		if err != nil {
+			return err
 		}
-		if ctx.Err() == nil && !conn.IsClosed() {
-			if !errors.Is(err, errAmbiguous) {
-				p.health.Set(p.part, err)
-			}
-			pause.Held(time.Since(began))
-			pause.Wait(ctx)
-		}
-	}
+		p.health.Set(p.part, nil)
+		p.current <- c
+		return c.run()
+	})
 }
 
 func (p *publisher) openChannel(conn *brokerConnection) (c *confirmChannel, err error) {
 	err = conn.withTimeout(func() error {
 		if p.cfg.Exchange != "" {
-			// A passive declaration looks at the name only.
-			if err := onChannel(conn.Connection, func(ch *amqp.Channel) error {
-				return ch.ExchangeDeclarePassive(p.cfg.Exchange, amqp.ExchangeDirect, true, false, false, false, nil)
-			}); err != nil {
-				return fmt.Errorf("exchange %q: %w", p.cfg.Exchange, plainErrorOf(err))
+			if err := findExchange(conn.Connection, p.cfg.Exchange); err != nil {
+				return fmt.Errorf("exchange %q: %w", p.cfg.Exchange, err)
 			}
 		}
 		ch, err := conn.Channel()
@@ -75,7 +54,7 @@ func (p *publisher) openChannel(conn *brokerConnection) (c *confirmChannel, err 
 			c, err = newConfirmChannel(p, ch), ch.Confirm(false)
 		}
 		if err != nil {
-			return fmt.Errorf("cannot open a channel: %w", plainErrorOf(err))
+			return fmt.Errorf("cannot open a channel: %w", plainError(err))
 		}
 		return nil
 	})
@@ -84,42 +63,55 @@ func (p *publisher) openChannel(conn *brokerConnection) (c *confirmChannel, err 
 
 // publish publishes m on the current channel, or waits for the next one. After an error m was not
 // published, and the caller calls its done.
-func (p *publisher) publish(ctx context.Context, epoch uint64, m pendingMessage) error {
+func (p *publisher) publish(ctx context.Context, m pendingMessage) error {
+	epoch := p.epoch.Load()
+	m.slots = 1
 	if p.exclusiveLeft.Load() > 0 {
-		select {
-		case p.exclusive <- struct{}{}:
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-p.running.Done():
-			return errStopped
-		}
-		defer func() { <-p.exclusive }()
-		m.completed = make(chan struct{})
+		m.slots = p.slots.size
 	}
-	if err := await(ctx, p.running.Done(), p.alarm.opened()); err != nil {
+	if err := p.inFlight.acquire(ctx, m.size); err != nil {
 		return err
 	}
-	if err := await(ctx, p.running.Done(), p.ready.opened()); err != nil {
+	if err := p.slots.acquire(ctx, m.slots); err != nil {
+		p.inFlight.release(m.size)
 		return err
 	}
-	c := p.current.Load()
+	err := p.publishAcquired(ctx, epoch, m)
+	if err != nil {
+		p.release(&m)
+	}
+	return err
+}
+
+func (p *publisher) publishAcquired(ctx context.Context, epoch uint64, m pendingMessage) error {
+	if _, err := receive(ctx, p.Sink, p.alarm.opened()); err != nil {
+		return err
+	}
+	c, err := receive(ctx, p.Sink, p.current)
+	if err != nil {
+		return err
+	}
+	defer func() { p.current <- c }()
 	if p.epoch.Load() != epoch {
 		return errLost
 	}
+	return c.publish(m)
+}
+
+// release gives back what publish has acquired for m.
+func (p *publisher) release(m *pendingMessage) {
+	p.inFlight.release(m.size)
+	p.slots.release(m.slots)
+}
+
+// receive receives from c until ctx or the sink ends.
+func receive[T any](ctx context.Context, s *Sink, c <-chan T) (v T, err error) {
 	select {
-	case c.slots <- struct{}{}:
-	case <-c.closed:
-		return errLost
+	case v = <-c:
+		return v, nil
 	case <-ctx.Done():
-		return ctx.Err()
-	case <-p.running.Done():
-		return errStopped
+		return v, ctx.Err()
+	case <-s.running.Done():
+		return v, errStopped
 	}
-	if err := c.publish(&m); err != nil {
-		return err
-	}
-	if m.completed != nil {
-		_ = await(ctx, p.running.Done(), m.completed) // its outcome goes to done
-	}
-	return nil
 }

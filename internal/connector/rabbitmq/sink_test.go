@@ -109,15 +109,16 @@ func TestReturnThatTheBrokerChanged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, err := NewSink(DefaultSinkConfig(), connector.Options{})
 			require.NoError(t, err)
-			channel := &confirmChannel{publisher: newPublisher(s, 0), returns: make(chan amqp.Return, 1), pending: make(chan pendingMessage)}
+			channel := &confirmChannel{publisher: newPublisher(s, 0)}
 			channel.unconfirmed.Push(c.unconfirmed...)
-			channel.returns <- returned
-			err = channel.unroutable(channel.unconfirmed.Head())
+			err = channel.assignReturn(returned)
 			if c.ambiguous {
 				assert.ErrorIs(t, err, errAmbiguous)
 				return
 			}
-			requireRefused(t, err, refusedUnroutable, "")
+			require.NoError(t, err)
+			requireRefused(t, channel.unconfirmed.At(0).refusal, refusedUnroutable, "")
+			assert.NoError(t, channel.unconfirmed.At(1).refusal)
 		})
 	}
 }
@@ -326,7 +327,7 @@ func TestMissingExchange(t *testing.T) {
 	cfg.Exchange = b.Name(t)
 	cfg.Channels = 1
 	s, r, _ := b.sink(cfg)
-	r.await(t, fmt.Sprintf("exchange %q: NOT_FOUND", cfg.Exchange))
+	r.await(t, fmt.Sprintf("exchange %q: does not exist", cfg.Exchange))
 	require.NoError(t, b.ch.ExchangeDeclare(cfg.Exchange, amqp.ExchangeFanout, false, true, false, false, nil))
 	q := b.queue(nil)
 	require.NoError(t, b.ch.QueueBind(q, "", cfg.Exchange, false, nil))

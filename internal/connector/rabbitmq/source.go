@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,16 +21,10 @@ import (
 
 // Source takes messages from queues. Run may be called once; Lag at any time, from any goroutine.
 type Source struct {
+	*client
 	cfg       SourceConfig
-	health    *connector.Health
-	metrics   *metrics
-	log       *zap.Logger
 	consumers []*queueConsumer
-	// drainCtx ends when a stop must not wait any longer.
-	drainCtx context.Context
-
-	conn     atomic.Pointer[amqp.Connection] // for Lag; nil while there is none
-	lagQuery chan struct{}                   // held while Lag asks the broker
+	conn      atomic.Pointer[brokerConnection] // for Lag; nil while there is none
 }
 
 // queueConsumer consumes one queue, on one channel at a time.
@@ -60,19 +55,23 @@ func NewSource(cfg SourceConfig, o connector.Options) (*Source, error) {
 	if err := faults(&cfg); err != nil {
 		return nil, err
 	}
-	o = o.WithDefaults()
-	s := &Source{cfg: cfg, health: connector.NewHealth(o.Report), metrics: newMetrics(o.Metrics), log: o.Log.Named("rabbitmq"), drainCtx: o.DrainContext, lagQuery: make(chan struct{}, 1)}
+	s := &Source{client: newClient(cfg.Connection, "source", o), cfg: cfg}
 	for _, q := range cfg.Queues {
-		ahead := newPrefetch(q, cfg.Prefetch, int64(cfg.PrefetchBytes)/int64(cfg.channels()))
-		if cfg.Mode == modeOrdered {
-			s.consumers = append(s.consumers, &queueConsumer{Source: s, queue: q, name: q.Name, prefetch: ahead})
-			continue
-		}
-		for i := range cfg.ParallelConsumers {
-			s.consumers = append(s.consumers, &queueConsumer{Source: s, queue: q, name: q.Name + "#" + strconv.Itoa(i), prefetch: ahead})
+		for i := range cfg.consumersPerQueue() {
+			name := q.Name
+			if cfg.Mode == modeParallel {
+				name += "#" + strconv.Itoa(i)
+			}
+			ahead := newPrefetch(q, cfg.Prefetch, int64(cfg.PrefetchBytes)/int64(cfg.channels()))
+			s.consumers = append(s.consumers, &queueConsumer{Source: s, queue: q, name: name, prefetch: ahead})
 		}
 	}
 	return s, nil
+}
+
+// NewSource implements [connector.SourceConfig].
+func (c SourceConfig) NewSource(o connector.Options) (connector.Source, error) {
+	return NewSource(c, o)
 }
 
 // faults validates a configuration with all its parts.
@@ -95,39 +94,23 @@ func (s *Source) Run(ctx context.Context, pipelines *pipeline.Set) error {
 }
 
 func (s *Source) run(ctx context.Context, open opener) error {
-	pause := connector.Reconnect()
-	for ctx.Err() == nil {
-		began := time.Now()
-		conn, err := s.cfg.dial(ctx, "source")
-		if err == nil {
-			err = s.serve(ctx, conn, open)
-		}
-		if ctx.Err() == nil {
-			s.health.Set(connector.Connection, err)
-			pause.Held(time.Since(began))
-			pause.Wait(ctx)
-		}
-	}
+	s.connect(ctx, func(conn *brokerConnection) error { return s.serve(ctx, conn, open) })
 	return nil
 }
 
-// serve takes messages through one connection until it or ctx ends. All pipelines that were opened are
-// closed when it returns.
-func (s *Source) serve(ctx context.Context, conn *brokerConnection, open opener) error {
-	lost := conn.NotifyClose(make(chan *amqp.Error, 1))
-	s.metrics.connections.Inc()
-	s.metrics.connected.Set(1)
-	defer s.metrics.connected.Set(0)
-	s.conn.Store(conn.Connection)
+// serve takes messages through one connection until it or ctx ends. It closes the pipelines that
+// were opened.
+func (s *Source) serve(ctx context.Context, conn *brokerConnection, open opener) (err error) {
+	s.conn.Store(conn)
 	defer s.conn.Store(nil)
-	s.health.Set(connector.Connection, nil)
 	consuming, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup
 	for _, c := range s.consumers {
-		wg.Go(func() { c.run(consuming, conn, open) })
+		wg.Go(func() {
+			c.repeat(consuming, conn, c.name, func() error { return c.consume(consuming, conn, open) })
+		})
 	}
-	var err error
 	select {
 	case <-ctx.Done():
 		// The library's calls take no context. Dropping the connection ends them, so that a broker
@@ -136,8 +119,8 @@ func (s *Source) serve(ctx context.Context, conn *brokerConnection, open opener)
 		defer cancel()
 		stopDropping := context.AfterFunc(drain, func() { time.AfterFunc(closeTimeout, conn.drop) })
 		defer stopDropping()
-	case reason := <-lost:
-		err = conn.lostError(s.cfg.address(), reason)
+	case reason := <-conn.lost:
+		err = conn.lostError(reason)
 		stop()
 	}
 	wg.Wait()
@@ -145,94 +128,82 @@ func (s *Source) serve(ctx context.Context, conn *brokerConnection, open opener)
 	return err
 }
 
-// run consumes through one channel after another until ctx or the connection ends.
-func (c *queueConsumer) run(ctx context.Context, conn *brokerConnection, open opener) {
-	pause := connector.Reconnect()
-	for ctx.Err() == nil && !conn.IsClosed() {
-		began := time.Now()
-		err := c.prepareAndConsume(ctx, conn, open)
-		if errors.Is(err, errResize) {
-			continue
-		}
-		if ctx.Err() == nil && !conn.IsClosed() {
-			c.health.Set(c.name, err)
-			pause.Held(time.Since(began))
-			pause.Wait(ctx)
-		}
-	}
+// consumerChannel is a channel with a consumer.
+type consumerChannel struct {
+	*amqp.Channel
+	deliveries <-chan amqp.Delivery
+	ended      <-chan *amqp.Error
+	cancelled  <-chan string
 }
 
-func (c *queueConsumer) prepareAndConsume(ctx context.Context, conn *brokerConnection, open opener) error {
-	var ch *amqp.Channel
-	var deliveries <-chan amqp.Delivery
-	var ended chan *amqp.Error
-	var cancelled chan string
-	err := conn.withTimeout(func() error {
-		err := c.queue.prepare(conn.Connection, c.cfg.Declare)
-		if err != nil {
+// openChannel opens a channel with a consumer on it. The caller closes the channel, also after an
+// error, if there is one.
+func (c *queueConsumer) openChannel(conn *brokerConnection) (ch consumerChannel, err error) {
+	err = conn.withTimeout(func() (err error) {
+		if err = c.queue.prepare(conn.Connection, c.cfg.Declare == declareCreate); err != nil {
 			return err
 		}
-		if ch, err = conn.Channel(); err != nil {
-			return fmt.Errorf("queue %q: %w", c.queue.Name, plainErrorOf(err))
+		if ch.Channel, err = conn.Channel(); err == nil {
+			ch.ended = ch.NotifyClose(make(chan *amqp.Error, 1))
+			ch.cancelled = ch.NotifyCancel(make(chan string, 1))
+			err = ch.Qos(c.prefetch.beginChannel(), 0, false)
 		}
-		ended = ch.NotifyClose(make(chan *amqp.Error, 1))
-		cancelled = ch.NotifyCancel(make(chan string, 1))
-		if err = ch.Qos(c.prefetch.beginChannel(), 0, false); err == nil {
-			asked := time.Now()
-			if deliveries, err = ch.Consume(c.queue.Name, consumerTag, false, false, false, false, c.arguments()); err == nil {
-				c.position.started(asked)
-			}
+		asked := time.Now()
+		if err == nil {
+			ch.deliveries, err = ch.Consume(c.queue.Name, consumerTag, false, false, false, false, c.arguments())
 		}
 		if err != nil {
-			return fmt.Errorf("cannot consume from queue %q: %w", c.queue.Name, plainErrorOf(err))
+			return fmt.Errorf("cannot consume from queue %q: %w", c.queue.Name, plainError(err))
 		}
+		c.position.started(asked)
 		return nil
 	})
-	if ch != nil {
+	return ch, err
+}
+
+// consume offers the deliveries of one channel to one pipeline until either ends. The pipeline's
+// positions are delivery tags, which are valid on this channel only.
+func (c *queueConsumer) consume(ctx context.Context, conn *brokerConnection, open opener) error {
+	ch, err := c.openChannel(conn)
+	if ch.Channel != nil {
 		defer func() { _ = ch.Close() }()
 	}
 	if err != nil {
 		return err
 	}
-	return c.consume(ctx, ch, deliveries, ended, cancelled, open)
-}
-
-// consume offers the deliveries of one channel to one pipeline until either ends. The pipeline's
-// positions are delivery tags, which are valid on this channel only.
-func (c *queueConsumer) consume(ctx context.Context, ch *amqp.Channel, deliveries <-chan amqp.Delivery, ended <-chan *amqp.Error, cancelled <-chan string, open opener) error {
 	c.health.Set(c.name, nil)
 	c.committed.Store(0) // first, for Lag
 	c.delivered.Store(0)
 
-	// channelCtx ends with the channel or the consumer, so that Offer stops waiting for room then.
+	// channelCtx ends with the channel or the consumer: Offer stops waiting then.
 	channelCtx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	consumed := make(chan struct{})
-	defer close(consumed)
 	go func() {
 		select {
-		case reason := <-ended:
+		case reason := <-ch.ended:
 			end(fmt.Errorf("the channel of queue %q ended: %w", c.queue.Name, plainError(reason)))
-		case <-cancelled:
+		case <-ch.cancelled:
 			end(fmt.Errorf("RabbitMQ cancelled the consumer of queue %q: it was deleted, or is moving", c.queue.Name))
-		case <-consumed:
 		}
 	}()
 
-	pipeline := open(c.name, c.prefetch.count, func(position int64) error { return c.commit(channelCtx, ch, position) })
-	err := c.forward(channelCtx, deliveries, pipeline)
-	if errors.Is(err, errResize) {
+	pipeline := open(c.name, c.prefetch.count, func(position int64) error { return c.commit(channelCtx, ch.Channel, position) })
+	err = c.forward(channelCtx, ch.deliveries, pipeline)
+	switch {
+	case errors.Is(err, errResize):
 		c.closePipeline(pipeline)
 		return err
-	}
-	if ctx.Err() == nil {
+	case ctx.Err() == nil:
 		pipeline.Abandon()
-		if cause := context.Cause(channelCtx); cause != nil {
-			err = cause
-		}
-		return err
+		return cmp.Or(context.Cause(channelCtx), err)
 	}
-	return c.drain(ch, pipeline)
+	// The broker puts other deliveries back into the queue when the channel closes.
+	if err := ch.Cancel(consumerTag, false); err != nil {
+		pipeline.Abandon()
+		return plainError(err)
+	}
+	c.closePipeline(pipeline)
+	return nil
 }
 
 const consumerTag = "source"
@@ -275,7 +246,7 @@ func (c *queueConsumer) forward(channelCtx context.Context, deliveries <-chan am
 }
 
 // warnOfLimit warns when a message of a quorum queue was returned so often that the queue's delivery
-// limit may be near. The limit may be a policy, of which AMQP tells nothing.
+// limit may be near. AMQP does not tell the limit.
 func (c *queueConsumer) warnOfLimit(d *amqp.Delivery) {
 	count, _ := d.Headers[headerDeliveryCount].(int64)
 	if count < warnDeliveries || time.Since(c.lastLimitWarning) < time.Minute {
@@ -304,23 +275,12 @@ func (c *queueConsumer) commit(channelCtx context.Context, ch *amqp.Channel, pos
 		return cause
 	}
 	if err := ch.Ack(uint64(position), true); err != nil {
-		return plainErrorOf(err)
+		return plainError(err)
 	}
 	c.committed.Store(uint64(position))
 	if c.queue.Type == typeStream {
 		c.position.committed(uint64(position))
 	}
-	return nil
-}
-
-// drain cancels the consumer, waits until the offered messages are stored, and commits them. The
-// broker puts other deliveries back into the queue when the channel closes.
-func (c *queueConsumer) drain(ch *amqp.Channel, l sourcePipeline) error {
-	if err := ch.Cancel(consumerTag, false); err != nil {
-		l.Abandon()
-		return plainErrorOf(err)
-	}
-	c.closePipeline(l)
 	return nil
 }
 
@@ -335,52 +295,29 @@ func (c *queueConsumer) closePipeline(l sourcePipeline) {
 
 // Lag is how many messages wait in the queues: those that were not delivered, and those that this
 // source was given and has not committed. Of a stream it counts the latter only: AMQP 0-9-1 does
-// not tell how many messages it has.
-func (s *Source) Lag(ctx context.Context) (int64, error) {
+// not tell how many messages it has. When the broker does not answer within connect_timeout, Lag
+// drops the connection.
+func (s *Source) Lag(context.Context) (sum int64, err error) {
 	conn := s.conn.Load()
 	if conn == nil {
 		return 0, fmt.Errorf("no connection to RabbitMQ at %s", s.cfg.address())
 	}
-	select {
-	case s.lagQuery <- struct{}{}: // released when the query ends
-	case <-ctx.Done():
-		return 0, ctx.Err()
-	}
-	type answer struct {
-		n   int64
-		err error
-	}
-	// The library's calls take no context. A call that hangs ends with the connection. Until then
-	// lagQuery keeps other calls from starting.
-	answers := make(chan answer, 1)
-	go func() {
-		defer func() { <-s.lagQuery }()
-		n, err := s.count(conn)
-		answers <- answer{n, err}
-	}()
-	select {
-	case a := <-answers:
-		return a.n, a.err
-	case <-ctx.Done():
-		return 0, ctx.Err()
-	}
-}
-
-func (s *Source) count(conn *amqp.Connection) (int64, error) {
-	var sum int64
-	for _, q := range s.cfg.Queues {
-		err := onChannel(conn, func(ch *amqp.Channel) error {
-			state, err := ch.QueueDeclarePassive(q.Name, true, false, false, false, nil)
+	err = conn.withTimeout(func() error {
+		for _, q := range s.cfg.Queues {
+			state, err := queueState(conn.Connection, q.Name)
+			if err != nil {
+				return fmt.Errorf("queue %q: %w", q.Name, err)
+			}
 			sum += int64(state.Messages)
-			return err
-		})
-		if err != nil {
-			return 0, fmt.Errorf("queue %q: %w", q.Name, plainErrorOf(err))
 		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
 	}
-	for _, t := range s.consumers {
-		committed := t.committed.Load() // first: it is never ahead of what was delivered later
-		sum += int64(t.delivered.Load() - committed)
+	for _, c := range s.consumers {
+		committed := c.committed.Load() // first: it is never ahead of what was delivered later
+		sum += int64(c.delivered.Load() - committed)
 	}
 	return sum, nil
 }

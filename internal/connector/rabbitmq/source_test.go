@@ -102,7 +102,6 @@ func TestDeclare(t *testing.T) {
 		"wrong argument":         {Queue{Name: classic.Name, Arguments: map[string]any{"x-max-length": 1}}, declareVerify, "inequivalent arg 'x-max-length'"},
 		"wrong when created":     {Queue{Name: classic.Name, Type: typeQuorum}, declareCreate, "is not as configured"},
 		"missing":                {Queue{Name: exchange + "-missing"}, declareVerify, "-missing\" does not exist"},
-		"missing, not looked at": {Queue{Name: exchange + "-missing"}, declareNone, "cannot consume from queue"},
 		"missing exchange":       {Queue{Name: classic.Name, Bindings: []Binding{{Exchange: exchange + "-no"}}}, declareVerify, "binding to exchange"},
 		"impossible":             {Queue{Name: exchange + "-bad", Arguments: map[string]any{"x-max-length": "many"}}, declareCreate, "cannot declare queue"},
 	} {

@@ -2,43 +2,62 @@ package rabbitmq
 
 import (
 	"context"
+	"sync"
 
 	"golang.org/x/sync/semaphore"
 )
 
-// byteWindow bounds the bytes in use. A message larger than the bound takes all of it: it is
-// admitted when nothing else is in use.
-type byteWindow struct {
+// window bounds how much is in use. Who needs more than the bound takes all of it.
+type window struct {
 	size int64
 	free *semaphore.Weighted
 }
 
-func newByteWindow(size int64) *byteWindow {
-	return &byteWindow{size: size, free: semaphore.NewWeighted(size)}
+func newWindow(size int64) *window { return &window{size: size, free: semaphore.NewWeighted(size)} }
+
+// acquire waits for n, behind those who wait already, until ctx ends.
+func (w *window) acquire(ctx context.Context, n int64) error {
+	return w.free.Acquire(ctx, min(n, w.size))
 }
 
-// acquire waits for n bytes, after those who wait already, until ctx or running ends.
-func (w *byteWindow) acquire(ctx, running context.Context, n int64) error {
-	n = min(n, w.size)
-	if w.free.TryAcquire(n) {
-		return nil
-	}
-	waiting, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(running, cancel)()
-	switch err := w.free.Acquire(waiting, n); {
-	case err == nil || ctx.Err() != nil:
-		return err
-	default:
-		return errStopped
+func (w *window) release(n int64) { w.free.Release(min(n, w.size)) }
+
+// waitEmpty waits until nothing is in use, at most until ctx ends.
+func (w *window) waitEmpty(ctx context.Context) {
+	if w.acquire(ctx, w.size) == nil {
+		w.release(w.size)
 	}
 }
 
-func (w *byteWindow) release(n int64) { w.free.Release(min(n, w.size)) }
+// gate is open or closed.
+type gate struct {
+	mu     sync.Mutex
+	closed bool
+	c      chan struct{} // closed while the gate is open
+}
 
-// waitEmpty waits until no bytes are in use, at most until ctx ends.
-func (w *byteWindow) waitEmpty(ctx context.Context) {
-	if w.free.Acquire(ctx, w.size) == nil {
-		w.free.Release(w.size)
+// newGate returns an open gate.
+func newGate() *gate {
+	g := &gate{c: make(chan struct{})}
+	close(g.c)
+	return g
+}
+
+func (g *gate) set(open bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case open && g.closed:
+		close(g.c)
+	case !open && !g.closed:
+		g.c = make(chan struct{})
 	}
+	g.closed = !open
+}
+
+// opened returns a channel that is closed when the gate is open.
+func (g *gate) opened() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.c
 }

@@ -151,8 +151,6 @@ func (c Connection) dial(ctx context.Context, role string) (*brokerConnection, e
 			return nil, fmt.Errorf("RabbitMQ at %s: TLS: %w", address, err)
 		}
 	}
-	deadline, _ := ctx.Deadline()
-	_ = socket.SetDeadline(deadline) // of the handshake; the library takes it away afterwards
 	w := newAsyncSocket(socket)
 	unwatch := context.AfterFunc(ctx, func() { _ = w.Close() })
 	properties := amqp.Table{"product": "Aviary", "platform": "Go"}
@@ -160,7 +158,7 @@ func (c Connection) dial(ctx context.Context, role string) (*brokerConnection, e
 	conn, err := amqp.Open(w, amqp.Config{
 		SASL: sasl, Vhost: uri.Vhost, FrameSize: frameMax, Heartbeat: c.Heartbeat, Properties: properties, Locale: "en_US",
 	})
-	if !unwatch() && err == nil {
+	if !unwatch() {
 		err = ctx.Err()
 	}
 	if err != nil {

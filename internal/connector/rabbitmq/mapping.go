@@ -209,8 +209,10 @@ func toField(v any, depth int) (field any, size int, err error) {
 		return v, 9, checkFinite(float64(v))
 	case float64:
 		return v, 9, checkFinite(v)
-	case bool, int8, uint8, int16, uint16, int32, uint32, int64, time.Time:
+	case bool, int8, uint8, int16, uint16, int32, uint32, int64:
 		return v, 9, nil
+	case time.Time:
+		return time.Unix(v.Unix(), 0), 9, nil // as the library reads it, see matchesReturn
 	case string:
 		return v, 5 + len(v), nil
 	case []byte:
@@ -238,13 +240,13 @@ func toField(v any, depth int) (field any, size int, err error) {
 		if len(v) > maxFields {
 			return nil, 0, fmt.Errorf("an array has more than %d elements", maxFields)
 		}
-		a, size := make([]any, len(v)), 5
-		for i := range v {
-			value, n, err := toField(v[i], depth+1)
+		a, size := []any(nil), 5 // nil if empty, as the library reads it
+		for _, element := range v {
+			value, n, err := toField(element, depth+1)
 			if err != nil {
 				return nil, 0, err
 			}
-			a[i] = value
+			a = append(a, value)
 			size += n
 		}
 		return a, size, nil

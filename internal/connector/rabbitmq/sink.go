@@ -31,8 +31,8 @@ type Sink struct {
 
 	publishers []*publisher // a destination has always the same one
 	seed       maphash.Seed
-	inFlight   *window // of bytes
-	alarm      *gate   // closed while the broker has a memory or disk alarm
+	inFlight   *window       // of bytes
+	noAlarm    chan struct{} // holds a token unless the broker has a memory or disk alarm
 
 	running     context.Context // until Run has ended
 	stop        context.CancelFunc
@@ -46,8 +46,9 @@ func NewSink(cfg SinkConfig, o connector.Options) (*Sink, error) {
 	}
 	s := &Sink{
 		client: newClient(cfg.Connection, "sink", o), cfg: cfg,
-		seed: maphash.MakeSeed(), inFlight: newWindow(int64(cfg.WindowBytes)), alarm: newGate(),
+		seed: maphash.MakeSeed(), inFlight: newWindow(int64(cfg.WindowBytes)), noAlarm: make(chan struct{}, 1),
 	}
+	s.noAlarm <- struct{}{}
 	s.running, s.stop = context.WithCancel(context.Background())
 	for i := range cfg.Channels {
 		s.publishers = append(s.publishers, newPublisher(s, i))
@@ -93,12 +94,7 @@ func (s *Sink) serve(ctx context.Context, conn *brokerConnection) (err error) {
 	for _, p := range s.publishers {
 		wg.Go(func() { p.run(publishing, conn) })
 	}
-	wg.Go(func() {
-		for b := range blocked {
-			s.setAlarm(b)
-		}
-		s.setAlarm(amqp.Blocking{})
-	})
+	wg.Go(func() { s.watchAlarms(blocked) })
 	select {
 	case reason := <-conn.lost:
 		err = conn.lostError(reason)
@@ -113,15 +109,26 @@ func (s *Sink) serve(ctx context.Context, conn *brokerConnection) (err error) {
 	return err
 }
 
-func (s *Sink) setAlarm(b amqp.Blocking) {
-	s.alarm.set(!b.Active)
-	var err error
-	s.metrics.blocked.Set(0)
-	if b.Active {
-		s.metrics.blocked.Set(1)
-		err = fmt.Errorf("RabbitMQ at %s accepts no messages at present: %s", s.cfg.address(), b.Reason)
+// watchAlarms stops Send while the broker has an alarm. It returns when the connection has ended.
+func (s *Sink) watchAlarms(blocked <-chan amqp.Blocking) {
+	const part = " alarm"
+	alarm := false
+	for open := true; open; {
+		var b amqp.Blocking // the end of the connection ends an alarm
+		b, open = <-blocked
+		if b.Active == alarm {
+			continue
+		}
+		if alarm = b.Active; alarm {
+			<-s.noAlarm
+			s.metrics.blocked.Set(1)
+			s.health.Set(part, fmt.Errorf("RabbitMQ at %s accepts no messages at present: %s", s.cfg.address(), b.Reason))
+		} else {
+			s.noAlarm <- struct{}{}
+			s.metrics.blocked.Set(0)
+			s.health.Set(part, nil)
+		}
 	}
-	s.health.Set(" alarm", err)
 }
 
 // PlaceName names the queue to in the hops of messages, or with an exchange that and the routing

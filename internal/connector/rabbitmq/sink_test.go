@@ -109,16 +109,16 @@ func TestReturnThatTheBrokerChanged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, err := NewSink(DefaultSinkConfig(), connector.Options{})
 			require.NoError(t, err)
-			channel := &confirmChannel{publisher: newPublisher(s, 0)}
-			channel.unconfirmed.Push(c.unconfirmed...)
-			err = channel.assignReturn(returned)
+			p := newPublisher(s, 0)
+			p.unconfirmed.Push(c.unconfirmed...)
+			err = p.assignReturn(returned)
 			if c.ambiguous {
 				assert.ErrorIs(t, err, errAmbiguous)
 				return
 			}
 			require.NoError(t, err)
-			requireRefused(t, channel.unconfirmed.At(0).refusal, refusedUnroutable, "")
-			assert.NoError(t, channel.unconfirmed.At(1).refusal)
+			requireRefused(t, p.unconfirmed.At(0).refusal, refusedUnroutable, "")
+			assert.NoError(t, p.unconfirmed.At(1).refusal)
 		})
 	}
 }

@@ -231,15 +231,18 @@ func (c *queueConsumer) forward(channelCtx context.Context, deliveries <-chan am
 			if stream {
 				c.position.delivered(d.DeliveryTag, m.From.Offset)
 			}
-			size := m.Size()
+			size := m.Size() // before the pipeline has the message
 			if err := l.Offer(channelCtx, m, int64(d.DeliveryTag)); err != nil {
 				return fmt.Errorf("queue %q: %w", c.queue.Name, err)
 			}
 			if c.prefetch.observe(size) {
-				if waitDrained(channelCtx, l) {
+				storing, cancel := context.WithTimeout(channelCtx, resizeTimeout)
+				err := l.Drain(storing)
+				cancel()
+				if err == nil {
 					return errResize
 				}
-				c.prefetch.cancelResize()
+				c.prefetch.next = 0
 			}
 		}
 	}
@@ -248,6 +251,7 @@ func (c *queueConsumer) forward(channelCtx context.Context, deliveries <-chan am
 // warnOfLimit warns when a message of a quorum queue was returned so often that the queue's delivery
 // limit may be near. AMQP does not tell the limit.
 func (c *queueConsumer) warnOfLimit(d *amqp.Delivery) {
+	const warnDeliveries = 3
 	count, _ := d.Headers[headerDeliveryCount].(int64)
 	if count < warnDeliveries || time.Since(c.lastLimitWarning) < time.Minute {
 		return
@@ -256,16 +260,6 @@ func (c *queueConsumer) warnOfLimit(d *amqp.Delivery) {
 	c.log.Warn("a message was returned to its queue several times; at the queue's delivery limit (20 by default from RabbitMQ 4.0) "+
 		"the broker drops or dead-letters it: set a dead-letter exchange, or the policy delivery-limit -1",
 		zap.String("queue", c.queue.Name), zap.Int64("delivery_count", count))
-}
-
-// warnDeliveries is the x-delivery-count from which warnOfLimit warns.
-const warnDeliveries = 3
-
-// waitDrained waits up to resizeTimeout for the pipeline's messages, and reports whether all are done.
-func waitDrained(ctx context.Context, l sourcePipeline) bool {
-	ctx, cancel := context.WithTimeout(ctx, resizeTimeout)
-	defer cancel()
-	return l.Drain(ctx) == nil
 }
 
 // commit acknowledges everything up to a delivery tag. On a channel that has ended, whose tags are

@@ -2,7 +2,6 @@ package rabbitmq
 
 import (
 	"context"
-	"sync"
 
 	"golang.org/x/sync/semaphore"
 )
@@ -27,37 +26,4 @@ func (w *window) waitEmpty(ctx context.Context) {
 	if w.acquire(ctx, w.size) == nil {
 		w.release(w.size)
 	}
-}
-
-// gate is open or closed.
-type gate struct {
-	mu     sync.Mutex
-	closed bool
-	c      chan struct{} // closed while the gate is open
-}
-
-// newGate returns an open gate.
-func newGate() *gate {
-	g := &gate{c: make(chan struct{})}
-	close(g.c)
-	return g
-}
-
-func (g *gate) set(open bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	switch {
-	case open && g.closed:
-		close(g.c)
-	case !open && !g.closed:
-		g.c = make(chan struct{})
-	}
-	g.closed = !open
-}
-
-// opened returns a channel that is closed when the gate is open.
-func (g *gate) opened() <-chan struct{} {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.c
 }

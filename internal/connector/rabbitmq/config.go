@@ -72,10 +72,10 @@ type SourceConfig struct {
 	// from 1 to 65535. Default 2000.
 	Prefetch int `yaml:"prefetch"`
 	// PrefetchBytes bounds their bytes, of all channels together, each with an equal share. AMQP
-	// counts messages, so a channel begins with as many as fit if each has 1MiB (at least one), and
-	// has more or fewer once their size was seen: then deliveries that no pipeline has taken yet go
-	// back to the queue, and are delivered again. When messages suddenly grow, the bytes may exceed
-	// the bound for a moment. At least 1MiB. Default 32MiB.
+	// counts messages: a channel begins with as many as fit if each has 1MiB (at least one), and
+	// changes that once it knows their size. Deliveries that no pipeline has taken then go back to
+	// the queue, and are delivered again. When messages suddenly grow, the bytes may exceed the
+	// bound for a moment. At least 1MiB. Default 32MiB.
 	PrefetchBytes config.Bytes `yaml:"prefetch_bytes"`
 	// Mode is ordered (one consumer of each queue: the queue's order is kept while nobody else
 	// consumes from it, or when it has x-single-active-consumer) or parallel (several channels of
@@ -109,12 +109,10 @@ type Queue struct {
 	// Bindings to exchanges, which must exist. Default: none.
 	Bindings []Binding `yaml:"bindings"`
 	// Offset is where a stream is read from: first, last (the last chunk), next (what comes from
-	// now on) or the number of a message. RabbitMQ keeps no position for AMQP 0-9-1 consumers of a
-	// stream. While the process runs, a connection that was lost goes on behind the last committed
-	// message, or where it began; but a new process starts at this place again, and so does a route
-	// that was changed, or resumed after it had failed: with first or a number everything from
-	// there is replicated once more, with last or next what came meanwhile is missed. Default
-	// first.
+	// now on) or the number of a message. RabbitMQ keeps no position of AMQP 0-9-1 consumers. After
+	// a lost connection the source goes on behind the last committed message. A new process, and a
+	// route that was changed or resumed, start at this place again: first and a number replicate
+	// everything from there once more, last and next miss what came meanwhile. Default first.
 	Offset string `yaml:"offset"`
 }
 

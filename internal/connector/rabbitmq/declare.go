@@ -3,7 +3,6 @@ package rabbitmq
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -78,14 +77,12 @@ func (q *Queue) declare(conn *amqp.Connection, missing bool) error {
 
 // argumentTable makes the arguments of a declaration of what YAML gave.
 func argumentTable(m map[string]any) amqp.Table {
-	t := amqp.Table(maps.Clone(m))
-	if t == nil {
-		t = amqp.Table{}
-	}
-	for name, v := range t {
+	t := amqp.Table{}
+	for name, v := range m {
 		if n, ok := v.(int); ok {
-			t[name] = int64(n) // the library cuts an int to 32 bits
+			v = int64(n) // the library cuts an int to 32 bits
 		}
+		t[name] = v
 	}
 	return t
 }

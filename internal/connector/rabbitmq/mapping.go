@@ -54,22 +54,16 @@ func fromDelivery(d *amqp.Delivery, queue string, stream bool, now time.Time) *m
 	}
 	for name, v := range d.Headers {
 		name, ok := headerName(name, d.Headers)
-		if !ok {
-			continue
-		}
-		switch v := v.(type) {
-		case string:
-			if name == headerUserID && a.UserID == "" {
-				a.UserID = v
-				continue
-			}
-			headers = append(headers, message.Header{Name: name, Value: []byte(v)})
-		case int64:
-			if stream && name == headerStreamOffset {
-				offset = v
-				continue
-			}
-			headers = append(headers, message.Header{Name: name, Typed: v})
+		text, isText := v.(string)
+		number, isNumber := v.(int64)
+		switch {
+		case !ok:
+		case isText && name == headerUserID && a.UserID == "":
+			a.UserID = text
+		case isText:
+			headers = append(headers, message.Header{Name: name, Value: []byte(text)})
+		case isNumber && name == headerStreamOffset && stream:
+			offset = number
 		default:
 			headers = append(headers, message.Header{Name: name, Typed: fromField(v)})
 		}
@@ -164,12 +158,17 @@ func (c *SinkConfig) toPublishing(to string, m *message.Message) (pub amqp.Publi
 		}
 		pub.Headers = make(amqp.Table, len(headers)+1)
 		for i := range headers {
-			v, n, err := toHeader(&headers[i])
-			if err != nil {
-				return refuse(refusedHeader, "header %.64q: %w", headers[i].Name, err)
+			h := &headers[i]
+			v := h.Typed
+			if v == nil && h.Value != nil {
+				v = string(h.Value)
 			}
-			pub.Headers[headers[i].Name] = v
-			properties += 1 + len(headers[i].Name) + n
+			field, n, err := toField(h.Name, v, 1)
+			if err != nil {
+				return refuse(refusedHeader, "header %.64q: %w", h.Name, err)
+			}
+			pub.Headers[h.Name] = field
+			properties += n
 		}
 		if foreign {
 			pub.Headers[headerUserID] = a.UserID
@@ -182,74 +181,61 @@ func (c *SinkConfig) toPublishing(to string, m *message.Message) (pub amqp.Publi
 	return pub, int64(properties + len(value)), nil
 }
 
-// toHeader makes a table's value of a header, and its size on the wire.
-func toHeader(h *message.Header) (v any, size int, err error) {
-	if len(h.Name) > maxShort {
-		return nil, 0, fmt.Errorf("the name has more than %d bytes", maxShort)
-	}
-	switch {
-	case h.Typed != nil:
-		return toField(h.Typed, 1)
-	case h.Value == nil:
-		return nil, 1, nil
-	default:
-		return string(h.Value), 5 + len(h.Value), nil
-	}
-}
-
-// toField makes a table's value of one of message.Header.Typed, and its size on the wire.
-func toField(v any, depth int) (field any, size int, err error) {
+// toField makes a table's value of one of message.Header.Typed, and its size on the wire with its
+// name. Elements of arrays have no name.
+func toField(name string, v any, depth int) (field any, size int, err error) {
 	if depth > maxDepth {
 		return nil, 0, fmt.Errorf("tables and arrays are nested more than %d deep", maxDepth)
 	}
+	if len(name) > maxShort {
+		return nil, 0, fmt.Errorf("a name has more than %d bytes", maxShort)
+	}
+	size = 1 + len(name)
 	switch v := v.(type) {
 	case message.Null, nil:
-		return nil, 1, nil
+		return nil, size + 1, nil
 	case float32:
-		return v, 9, checkFinite(float64(v))
+		return v, size + 9, checkFinite(float64(v))
 	case float64:
-		return v, 9, checkFinite(v)
+		return v, size + 9, checkFinite(v)
 	case bool, int8, uint8, int16, uint16, int32, uint32, int64:
-		return v, 9, nil
+		return v, size + 9, nil
 	case time.Time:
-		return time.Unix(v.Unix(), 0), 9, nil // as the library reads it, see matchesReturn
+		return time.Unix(v.Unix(), 0), size + 9, nil // as the library reads it, see matchesReturn
 	case string:
-		return v, 5 + len(v), nil
+		return v, size + 5 + len(v), nil
 	case []byte:
-		return v, 5 + len(v), nil
+		return v, size + 5 + len(v), nil
 	case message.Decimal:
-		return amqp.Decimal{Scale: v.Scale, Value: v.Value}, 6, nil
+		return amqp.Decimal{Scale: v.Scale, Value: v.Value}, size + 6, nil
 	case message.Table:
 		if len(v) > maxFields {
 			return nil, 0, fmt.Errorf("a table has more than %d entries", maxFields)
 		}
-		t, size := make(amqp.Table, len(v)), 5
+		t := make(amqp.Table, len(v))
 		for name, element := range v {
-			if len(name) > maxShort {
-				return nil, 0, fmt.Errorf("a name in it has more than %d bytes", maxShort)
-			}
-			value, n, err := toField(element, depth+1)
+			value, n, err := toField(name, element, depth+1)
 			if err != nil {
 				return nil, 0, err
 			}
 			t[name] = value
-			size += 1 + len(name) + n
+			size += n
 		}
-		return t, size, nil
+		return t, size + 5, nil
 	case []any:
 		if len(v) > maxFields {
 			return nil, 0, fmt.Errorf("an array has more than %d elements", maxFields)
 		}
-		a, size := []any(nil), 5 // nil if empty, as the library reads it
+		var a []any // nil if empty, as the library reads it
 		for _, element := range v {
-			value, n, err := toField(element, depth+1)
+			value, n, err := toField("", element, depth+1)
 			if err != nil {
 				return nil, 0, err
 			}
 			a = append(a, value)
 			size += n
 		}
-		return a, size, nil
+		return a, size + 5, nil
 	}
 	return nil, 0, fmt.Errorf("AMQP has no type for %T", v)
 }

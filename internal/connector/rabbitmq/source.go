@@ -272,9 +272,7 @@ func (c *queueConsumer) commit(channelCtx context.Context, ch *amqp.Channel, pos
 		return plainError(err)
 	}
 	c.committed.Store(uint64(position))
-	if c.queue.Type == typeStream {
-		c.position.committed(uint64(position))
-	}
+	c.position.committed(uint64(position))
 	return nil
 }
 

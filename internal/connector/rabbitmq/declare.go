@@ -45,12 +45,12 @@ func (q *Queue) prepare(conn *amqp.Connection, create bool) error {
 func (q *Queue) declare(conn *amqp.Connection, missing bool) error {
 	// To the broker a classic queue that was declared with its type differs from one that was
 	// declared without.
-	kinds := []string{q.Type}
-	if q.Type == typeClassic || q.Type == "" && !missing {
-		kinds = []string{"", typeClassic}
-		if q.Type == "" {
-			kinds = append(kinds, typeQuorum)
-		}
+	kinds := []string{"", typeClassic, typeQuorum}
+	switch q.Type {
+	case typeClassic:
+		kinds = kinds[:2]
+	case typeQuorum, typeStream:
+		kinds = []string{q.Type}
 	}
 	var err error
 	for _, kind := range kinds {

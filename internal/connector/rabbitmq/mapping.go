@@ -45,8 +45,8 @@ func fromDelivery(d *amqp.Delivery, queue string, stream bool, now time.Time) *m
 	offset := int64(-1)
 	a := message.AMQP{
 		Exchange: d.Exchange, RoutingKey: d.RoutingKey, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding,
-		DeliveryMode: d.DeliveryMode, Priority: d.Priority, CorrelationID: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration,
-		MessageID: d.MessageId, Type: d.Type, UserID: d.UserId, AppID: d.AppId,
+		DeliveryMode: d.DeliveryMode, Priority: d.Priority, CorrelationID: d.CorrelationId, ReplyTo: d.ReplyTo,
+		Expiration: d.Expiration, MessageID: d.MessageId, Type: d.Type, UserID: d.UserId, AppID: d.AppId,
 	}
 	var headers []message.Header
 	if len(d.Headers) > 0 {
@@ -126,8 +126,8 @@ func (c *SinkConfig) toPublishing(to string, m *message.Message) (pub amqp.Publi
 	}
 	pub = amqp.Publishing{
 		ContentType: a.ContentType, ContentEncoding: a.ContentEncoding, DeliveryMode: a.DeliveryMode, Priority: a.Priority,
-		CorrelationId: a.CorrelationID, ReplyTo: a.ReplyTo, Expiration: a.Expiration, MessageId: a.MessageID, Timestamp: t, Type: a.Type,
-		UserId: a.UserID, AppId: a.AppID, Body: value,
+		CorrelationId: a.CorrelationID, ReplyTo: a.ReplyTo, Expiration: a.Expiration, MessageId: a.MessageID, Timestamp: t,
+		Type: a.Type, UserId: a.UserID, AppId: a.AppID, Body: value,
 	}
 	if m.AMQP == nil {
 		pub.DeliveryMode = amqp.Persistent

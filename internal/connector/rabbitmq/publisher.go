@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/internal/ring"
@@ -24,16 +25,13 @@ var errAmbiguous = errors.New("it is not known which message could not be routed
 // (run) waits for the confirms in the order of publishing.
 //
 // RabbitMQ returns a message that no queue takes with basic.return, and then confirms it like any
-// other. The library puts the return into returns before it resolves the confirm: once a message is
-// confirmed, its return is in returns or does not exist.
+// other. The library puts the return into returns before it resolves the confirm.
 //
-// A return has no delivery tag, only the content. It belongs to the first unconfirmed message with
-// the same content, routing key and properties. If one of two equal messages was routed, this may be
-// the wrong one. That does no harm: one copy is in the queue, one is refused.
-//
-// A return that equals no unconfirmed message was changed by a plugin of the broker. It belongs to
-// the only unconfirmed message with its routing key. If several have that key, all unconfirmed
-// messages are sent again, one at a time.
+// A return has no delivery tag. It belongs to the first unconfirmed message that equals it. Of two
+// equal messages this may be the wrong one, which does no harm: one copy is in the queue, one is
+// refused. A return that equals no message was changed by a plugin of the broker. It belongs to the
+// only unconfirmed message with its routing key. If several have that key, all unconfirmed messages
+// are sent again, one at a time.
 type publisher struct {
 	*Sink
 	part string // of health
@@ -177,7 +175,9 @@ func (p *publisher) openChannel(conn *brokerConnection) (ch *amqp.Channel, err e
 
 // awaitConfirms completes messages until the channel ends. It returns the reason of the broker, or
 // errAmbiguous.
-func (p *publisher) awaitConfirms(ch *amqp.Channel, closed <-chan *amqp.Error, returns <-chan amqp.Return) (reason *amqp.Error, err error) {
+func (p *publisher) awaitConfirms(
+	ch *amqp.Channel, closed <-chan *amqp.Error, returns <-chan amqp.Return,
+) (reason *amqp.Error, err error) {
 	for {
 		confirm := p.firstConfirm()
 		if confirm == nil {
@@ -302,7 +302,29 @@ func (p *publisher) finish(reason *amqp.Error, err error, returns <-chan amqp.Re
 // matchesReturn reports whether r has the same properties and body as p.
 func matchesReturn(p *amqp.Publishing, r *amqp.Return) bool {
 	return r.MessageId == p.MessageId && r.CorrelationId == p.CorrelationId && bytes.Equal(r.Body, p.Body) &&
-		r.ContentType == p.ContentType && r.ContentEncoding == p.ContentEncoding && r.DeliveryMode == p.DeliveryMode && r.Priority == p.Priority &&
-		r.ReplyTo == p.ReplyTo && r.Expiration == p.Expiration && r.Type == p.Type && r.UserId == p.UserId && r.AppId == p.AppId &&
-		r.Timestamp.Unix() == p.Timestamp.Unix() && reflect.DeepEqual(r.Headers, p.Headers)
+		r.ContentType == p.ContentType && r.ContentEncoding == p.ContentEncoding && r.DeliveryMode == p.DeliveryMode &&
+		r.Priority == p.Priority && r.ReplyTo == p.ReplyTo && r.Expiration == p.Expiration && r.Type == p.Type &&
+		r.UserId == p.UserId && r.AppId == p.AppId && r.Timestamp.Unix() == p.Timestamp.Unix() && reflect.DeepEqual(r.Headers, p.Headers)
+}
+
+// window bounds how much is in use. Who needs more than the bound takes all of it.
+type window struct {
+	size int64
+	free *semaphore.Weighted
+}
+
+func newWindow(size int64) *window { return &window{size: size, free: semaphore.NewWeighted(size)} }
+
+// acquire waits for n, behind those who wait already, until ctx ends.
+func (w *window) acquire(ctx context.Context, n int64) error {
+	return w.free.Acquire(ctx, min(n, w.size))
+}
+
+func (w *window) release(n int64) { w.free.Release(min(n, w.size)) }
+
+// waitEmpty waits until nothing is in use, at most until ctx ends.
+func (w *window) waitEmpty(ctx context.Context) {
+	if w.acquire(ctx, w.size) == nil {
+		w.release(w.size)
+	}
 }

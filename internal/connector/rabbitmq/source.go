@@ -24,7 +24,8 @@ type Source struct {
 	*client
 	cfg       SourceConfig
 	consumers []*queueConsumer
-	conn      atomic.Pointer[brokerConnection] // for Lag; nil while there is none
+	conn      atomic.Pointer[amqp.Connection] // for Lag; nil while there is none
+	lagQuery  chan struct{}                   // held while Lag asks the broker
 }
 
 // queueConsumer consumes one queue, on one channel at a time.
@@ -55,7 +56,7 @@ func NewSource(cfg SourceConfig, o connector.Options) (*Source, error) {
 	if err := faults(&cfg); err != nil {
 		return nil, err
 	}
-	s := &Source{client: newClient(cfg.Connection, "source", o), cfg: cfg}
+	s := &Source{client: newClient(cfg.Connection, "source", o), cfg: cfg, lagQuery: make(chan struct{}, 1)}
 	for _, q := range cfg.Queues {
 		for i := range cfg.consumersPerQueue() {
 			name := q.Name
@@ -101,7 +102,7 @@ func (s *Source) run(ctx context.Context, open opener) error {
 // serve takes messages through one connection until it or ctx ends. It closes the pipelines that
 // were opened.
 func (s *Source) serve(ctx context.Context, conn *brokerConnection, open opener) (err error) {
-	s.conn.Store(conn)
+	s.conn.Store(conn.Connection)
 	defer s.conn.Store(nil)
 	consuming, stop := context.WithCancel(ctx)
 	defer stop()
@@ -128,29 +129,22 @@ func (s *Source) serve(ctx context.Context, conn *brokerConnection, open opener)
 	return err
 }
 
-// consumerChannel is a channel with a consumer.
-type consumerChannel struct {
-	*amqp.Channel
-	deliveries <-chan amqp.Delivery
-	ended      <-chan *amqp.Error
-	cancelled  <-chan string
-}
-
-// openChannel opens a channel with a consumer on it. The caller closes the channel, also after an
-// error, if there is one.
-func (c *queueConsumer) openChannel(conn *brokerConnection) (ch consumerChannel, err error) {
+// openChannel opens a channel with a consumer on it, and calls end when either ends. The caller
+// closes the channel, also after an error, unless it is nil.
+func (c *queueConsumer) openChannel(
+	conn *brokerConnection, end context.CancelCauseFunc,
+) (ch *amqp.Channel, deliveries <-chan amqp.Delivery, err error) {
 	err = conn.withTimeout(func() (err error) {
 		if err = c.queue.prepare(conn.Connection, c.cfg.Declare == declareCreate); err != nil {
 			return err
 		}
-		if ch.Channel, err = conn.Channel(); err == nil {
-			ch.ended = ch.NotifyClose(make(chan *amqp.Error, 1))
-			ch.cancelled = ch.NotifyCancel(make(chan string, 1))
+		if ch, err = conn.Channel(); err == nil {
+			go c.awaitEnd(ch.NotifyClose(make(chan *amqp.Error, 1)), ch.NotifyCancel(make(chan string, 1)), end)
 			err = ch.Qos(c.prefetch.beginChannel(), 0, false)
 		}
 		asked := time.Now()
 		if err == nil {
-			ch.deliveries, err = ch.Consume(c.queue.Name, consumerTag, false, false, false, false, c.arguments())
+			deliveries, err = ch.Consume(c.queue.Name, consumerTag, false, false, false, false, c.arguments())
 		}
 		if err != nil {
 			return fmt.Errorf("cannot consume from queue %q: %w", c.queue.Name, plainError(err))
@@ -158,14 +152,26 @@ func (c *queueConsumer) openChannel(conn *brokerConnection) (ch consumerChannel,
 		c.position.started(asked)
 		return nil
 	})
-	return ch, err
+	return ch, deliveries, err
+}
+
+func (c *queueConsumer) awaitEnd(closed <-chan *amqp.Error, cancelled <-chan string, end context.CancelCauseFunc) {
+	select {
+	case reason := <-closed:
+		end(fmt.Errorf("the channel of queue %q ended: %w", c.queue.Name, plainError(reason)))
+	case <-cancelled:
+		end(fmt.Errorf("RabbitMQ cancelled the consumer of queue %q: it was deleted, or is moving", c.queue.Name))
+	}
 }
 
 // consume offers the deliveries of one channel to one pipeline until either ends. The pipeline's
 // positions are delivery tags, which are valid on this channel only.
 func (c *queueConsumer) consume(ctx context.Context, conn *brokerConnection, open opener) error {
-	ch, err := c.openChannel(conn)
-	if ch.Channel != nil {
+	// channelCtx ends with the channel or the consumer: Offer stops waiting then.
+	channelCtx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	ch, deliveries, err := c.openChannel(conn, end)
+	if ch != nil {
 		defer func() { _ = ch.Close() }()
 	}
 	if err != nil {
@@ -174,21 +180,8 @@ func (c *queueConsumer) consume(ctx context.Context, conn *brokerConnection, ope
 	c.health.Set(c.name, nil)
 	c.committed.Store(0) // first, for Lag
 	c.delivered.Store(0)
-
-	// channelCtx ends with the channel or the consumer: Offer stops waiting then.
-	channelCtx, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	go func() {
-		select {
-		case reason := <-ch.ended:
-			end(fmt.Errorf("the channel of queue %q ended: %w", c.queue.Name, plainError(reason)))
-		case <-ch.cancelled:
-			end(fmt.Errorf("RabbitMQ cancelled the consumer of queue %q: it was deleted, or is moving", c.queue.Name))
-		}
-	}()
-
-	pipeline := open(c.name, c.prefetch.count, func(position int64) error { return c.commit(channelCtx, ch.Channel, position) })
-	err = c.forward(channelCtx, ch.deliveries, pipeline)
+	pipeline := open(c.name, c.prefetch.count, func(position int64) error { return c.commit(channelCtx, ch, position) })
+	err = c.forward(channelCtx, deliveries, pipeline)
 	switch {
 	case errors.Is(err, errResize):
 		c.closePipeline(pipeline)
@@ -287,25 +280,42 @@ func (c *queueConsumer) closePipeline(l sourcePipeline) {
 
 // Lag is how many messages wait in the queues: those that were not delivered, and those that this
 // source was given and has not committed. Of a stream it counts the latter only: AMQP 0-9-1 does
-// not tell how many messages it has. When the broker does not answer within connect_timeout, Lag
-// drops the connection.
-func (s *Source) Lag(context.Context) (sum int64, err error) {
+// not tell how many messages it has.
+func (s *Source) Lag(ctx context.Context) (int64, error) {
 	conn := s.conn.Load()
 	if conn == nil {
 		return 0, fmt.Errorf("no connection to RabbitMQ at %s", s.cfg.address())
 	}
-	err = conn.withTimeout(func() error {
-		for _, q := range s.cfg.Queues {
-			state, err := queueState(conn.Connection, q.Name)
-			if err != nil {
-				return fmt.Errorf("queue %q: %w", q.Name, err)
-			}
-			sum += int64(state.Messages)
+	// The library's calls take no context. A query that hangs ends with the connection; until then
+	// there is no other.
+	select {
+	case s.lagQuery <- struct{}{}:
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	var n int64
+	var err error
+	answered := make(chan struct{})
+	go func() {
+		n, err = s.count(conn)
+		<-s.lagQuery
+		close(answered)
+	}()
+	select {
+	case <-answered:
+		return n, err
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+func (s *Source) count(conn *amqp.Connection) (sum int64, err error) {
+	for _, q := range s.cfg.Queues {
+		state, err := queueState(conn, q.Name)
+		if err != nil {
+			return 0, fmt.Errorf("queue %q: %w", q.Name, err)
 		}
-		return nil
-	})
-	if err != nil {
-		return 0, err
+		sum += int64(state.Messages)
 	}
 	for _, c := range s.consumers {
 		committed := c.committed.Load() // first: it is never ahead of what was delivered later

@@ -132,7 +132,8 @@ func checkRoutingPermission(conn *amqp.Connection, exchange string, keys []trial
 func checkWritePermission(conn *amqp.Connection, exchange, key string) error {
 	return checkPermission(conn, "publish there", func(ch *amqp.Channel) error {
 		refused := ch.NotifyClose(make(chan *amqp.Error, 1))
-		if err := ch.PublishWithContext(context.Background(), exchange, key, false, false, amqp.Publishing{Expiration: "none"}); err != nil {
+		invalid := amqp.Publishing{Expiration: "none"}
+		if err := ch.PublishWithContext(context.Background(), exchange, key, false, false, invalid); err != nil {
 			return err
 		}
 		// The broker does not answer a publish. It answers this request after it has handled it.

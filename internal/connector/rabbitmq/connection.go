@@ -81,8 +81,7 @@ func (c *client) connect(ctx context.Context, serve func(*brokerConnection) erro
 	})
 }
 
-// repeat calls attempt until ctx or conn ends, with pauses. Its error is the health of part. conn
-// may be nil.
+// repeat calls attempt until ctx or conn, if there is one, ends. Its error is the health of part.
 func (c *client) repeat(ctx context.Context, conn *brokerConnection, part string, attempt func() error) {
 	pause := connector.Reconnect()
 	ended := func() bool { return ctx.Err() != nil || conn != nil && conn.IsClosed() }
@@ -110,7 +109,6 @@ type brokerConnection struct {
 	answerTimeout time.Duration
 }
 
-// drop closes the socket at once.
 func (c *brokerConnection) drop() { _ = c.socket.Conn.Close() }
 
 // withTimeout calls f, which sends requests to the broker, and drops the connection when f takes
@@ -150,7 +148,7 @@ func (c Connection) dial(ctx context.Context, role string) (*brokerConnection, e
 	if err != nil {
 		return nil, err
 	}
-	address := c.address()
+	address := net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
 	sasl, user, err := c.login()
 	if err != nil {
 		return nil, fmt.Errorf("RabbitMQ at %s: %w", address, err)
@@ -192,12 +190,6 @@ func (c Connection) dial(ctx context.Context, role string) (*brokerConnection, e
 		Connection: conn, lost: conn.NotifyClose(make(chan *amqp.Error, 1)), socket: w, address: address,
 		answerTimeout: c.ConnectTimeout,
 	}, nil
-}
-
-// address is host:port of a valid URL.
-func (c Connection) address() string {
-	uri, _ := amqp.ParseURI(c.URL)
-	return net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
 }
 
 func (c Connection) login() (sasl []amqp.Authentication, user string, err error) {
@@ -255,7 +247,6 @@ func plainError(err error) error {
 	return brokerError{a}
 }
 
-// hasCode reports whether the broker refused a request with this code.
 func hasCode(err error, code int) bool {
 	var a *amqp.Error
 	return errors.As(err, &a) && a.Server && a.Code == code

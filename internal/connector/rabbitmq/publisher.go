@@ -117,7 +117,6 @@ func (p *publisher) publishAcquired(ctx context.Context, epoch uint64, m pending
 	return nil
 }
 
-// release gives back what publish has acquired for m.
 func (p *publisher) release(m *pendingMessage) {
 	p.inFlight.release(m.size)
 	p.slots.release(m.slots)
@@ -179,7 +178,12 @@ func (p *publisher) awaitConfirms(
 	ch *amqp.Channel, closed <-chan *amqp.Error, returns <-chan amqp.Return,
 ) (reason *amqp.Error, err error) {
 	for {
-		confirm := p.firstConfirm()
+		var confirm *amqp.DeferredConfirmation
+		p.mu.Lock()
+		if p.unconfirmed.Len() > 0 {
+			confirm = p.unconfirmed.Head().confirm
+		}
+		p.mu.Unlock()
 		if confirm == nil {
 			select {
 			case <-p.published:
@@ -200,16 +204,6 @@ func (p *publisher) awaitConfirms(
 			return nil, err
 		}
 	}
-}
-
-// firstConfirm returns the confirm of the first unconfirmed message, nil if there is none.
-func (p *publisher) firstConfirm() *amqp.DeferredConfirmation {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.unconfirmed.Len() == 0 {
-		return nil
-	}
-	return p.unconfirmed.Head().confirm
 }
 
 // completeFirst completes the first unconfirmed message according to its confirm. The error is

@@ -94,7 +94,7 @@ func (s *Sink) serve(ctx context.Context, conn *brokerConnection) (err error) {
 	for _, p := range s.publishers {
 		wg.Go(func() { p.run(publishing, conn) })
 	}
-	wg.Go(func() { s.watchAlarms(blocked) })
+	wg.Go(func() { s.watchAlarms(blocked, conn.address) })
 	select {
 	case reason := <-conn.lost:
 		err = conn.lostError(reason)
@@ -110,7 +110,7 @@ func (s *Sink) serve(ctx context.Context, conn *brokerConnection) (err error) {
 }
 
 // watchAlarms stops Send while the broker has an alarm. It returns when the connection has ended.
-func (s *Sink) watchAlarms(blocked <-chan amqp.Blocking) {
+func (s *Sink) watchAlarms(blocked <-chan amqp.Blocking, address string) {
 	const part = " alarm"
 	alarm := false
 	for open := true; open; {
@@ -122,7 +122,7 @@ func (s *Sink) watchAlarms(blocked <-chan amqp.Blocking) {
 		if alarm = b.Active; alarm {
 			<-s.noAlarm
 			s.metrics.blocked.Set(1)
-			s.health.Set(part, fmt.Errorf("RabbitMQ at %s accepts no messages at present: %s", s.cfg.address(), b.Reason))
+			s.health.Set(part, fmt.Errorf("RabbitMQ at %s accepts no messages at present: %s", address, b.Reason))
 		} else {
 			s.noAlarm <- struct{}{}
 			s.metrics.blocked.Set(0)

@@ -69,27 +69,24 @@ func newPublisher(s *Sink, i int) *publisher {
 
 // publish publishes m on the current channel, or waits for the next one. After an error m was not
 // published, and the caller calls its done.
-func (p *publisher) publish(ctx context.Context, m pendingMessage) error {
+func (p *publisher) publish(ctx context.Context, m pendingMessage) (err error) {
 	epoch := p.epoch.Load()
 	m.slots = 1
 	if p.exclusiveLeft.Load() > 0 {
 		m.slots = p.slots.size
 	}
-	if err := p.inFlight.acquire(ctx, m.size); err != nil {
+	if err = p.inFlight.acquire(ctx, m.size); err != nil {
 		return err
 	}
-	if err := p.slots.acquire(ctx, m.slots); err != nil {
+	if err = p.slots.acquire(ctx, m.slots); err != nil {
 		p.inFlight.release(m.size)
 		return err
 	}
-	err := p.publishAcquired(ctx, epoch, m)
-	if err != nil {
-		p.release(&m)
-	}
-	return err
-}
-
-func (p *publisher) publishAcquired(ctx context.Context, epoch uint64, m pendingMessage) error {
+	defer func() {
+		if err != nil {
+			p.release(&m)
+		}
+	}()
 	token, err := receive(ctx, p.Sink, p.noAlarm)
 	if err != nil {
 		return err

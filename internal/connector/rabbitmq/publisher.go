@@ -295,7 +295,8 @@ func matchesReturn(p *amqp.Publishing, r *amqp.Return) bool {
 	return r.MessageId == p.MessageId && r.CorrelationId == p.CorrelationId && bytes.Equal(r.Body, p.Body) &&
 		r.ContentType == p.ContentType && r.ContentEncoding == p.ContentEncoding && r.DeliveryMode == p.DeliveryMode &&
 		r.Priority == p.Priority && r.ReplyTo == p.ReplyTo && r.Expiration == p.Expiration && r.Type == p.Type &&
-		r.UserId == p.UserId && r.AppId == p.AppId && r.Timestamp.Unix() == p.Timestamp.Unix() && reflect.DeepEqual(r.Headers, p.Headers)
+		r.UserId == p.UserId && r.AppId == p.AppId && r.Timestamp.Unix() == p.Timestamp.Unix() &&
+		reflect.DeepEqual(r.Headers, p.Headers)
 }
 
 // window bounds how much is in use. Who needs more than the bound takes all of it.

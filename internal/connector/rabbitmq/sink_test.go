@@ -123,6 +123,23 @@ func TestReturnThatTheBrokerChanged(t *testing.T) {
 	}
 }
 
+// TestReturnsOfEqualMessages: each return belongs to the first message that equals it and has none.
+func TestReturnsOfEqualMessages(t *testing.T) {
+	s, err := NewSink(DefaultSinkConfig(), connector.Options{})
+	require.NoError(t, err)
+	p := newPublisher(s, 0)
+	for _, body := range []string{"other", "same", "same", "same"} {
+		p.unconfirmed.Push(pendingMessage{key: "a", pub: amqp.Publishing{Body: []byte(body)}})
+	}
+	for range 2 {
+		require.NoError(t, p.assignReturn(amqp.Return{RoutingKey: "a", Body: []byte("same")}))
+	}
+	for i, refused := range []bool{false, true, true, false} {
+		assert.Equal(t, refused, p.unconfirmed.At(i).refusal != nil, i)
+	}
+	require.NoError(t, p.assignReturn(amqp.Return{RoutingKey: "b"}), "of no message")
+}
+
 // TestBrokerRefusesAMessage: RabbitMQ closes the channel over a user-id that is not the user's.
 // Only that message is refused, the others arrive.
 func TestBrokerRefusesAMessage(t *testing.T) {

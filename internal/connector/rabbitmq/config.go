@@ -1,8 +1,11 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,6 +17,9 @@ import (
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
+// system is the name of RabbitMQ in the provenance of messages.
+const system = "rabbitmq"
+
 // Values of keys.
 const (
 	authPlain    = "plain"
@@ -24,7 +30,6 @@ const (
 
 	declareVerify = "verify"
 	declareCreate = "create"
-	declareNone   = "none"
 
 	typeClassic = "classic"
 	typeQuorum  = "quorum"
@@ -68,10 +73,10 @@ type SourceConfig struct {
 	// from 1 to 65535. Default 2000.
 	Prefetch int `yaml:"prefetch"`
 	// PrefetchBytes bounds their bytes, of all channels together, each with an equal share. AMQP
-	// counts messages, so a channel begins with as many as fit if each has 1MiB (at least one), and
-	// has more or fewer once their size was seen: then deliveries that no pipeline has taken yet go
-	// back to the queue, and are delivered again. When messages suddenly grow, the bytes may exceed
-	// the bound for a moment. At least 1MiB. Default 32MiB.
+	// counts messages: a channel begins with as many as fit if each has 1MiB (at least one), and
+	// changes that once it knows their size. Deliveries that no pipeline has taken then go back to
+	// the queue, and are delivered again. When messages suddenly grow, the bytes may exceed the
+	// bound for a moment. At least 1MiB. Default 32MiB.
 	PrefetchBytes config.Bytes `yaml:"prefetch_bytes"`
 	// Mode is ordered (one consumer of each queue: the queue's order is kept while nobody else
 	// consumes from it, or when it has x-single-active-consumer) or parallel (several channels of
@@ -81,9 +86,8 @@ type SourceConfig struct {
 	// parallel, from 1 to 64. Default 4.
 	ParallelConsumers int `yaml:"parallel_consumers"`
 	// Declare is verify (a queue must exist, and be as its keys type, durable and arguments say if
-	// any of them is given), create (it is made, with its bindings, if it does not exist, and else
-	// verified) or none. AMQP can verify that an exchange exists, but not a binding. Default
-	// verify.
+	// any of them is given) or create (it is made, with its bindings, if it does not exist, and
+	// else verified). AMQP can verify that an exchange exists, but not a binding. Default verify.
 	Declare string `yaml:"declare"`
 	// DrainTimeout bounds how long a stop waits until the taken messages are stored. What is not
 	// stored by then stays in the queue. Default 10s.
@@ -100,18 +104,16 @@ type Queue struct {
 	// Durable says whether it survives the broker's restart. Default true; quorum queues and
 	// streams always are.
 	Durable *bool `yaml:"durable"`
-	// Arguments of the declaration, such as x-max-length. All of them must be given for a queue to
-	// be verified. Default: none.
+	// Arguments of the declaration, such as x-max-length: texts, numbers, booleans and times. All
+	// of them must be given for a queue to be verified. Default: none.
 	Arguments map[string]any `yaml:"arguments"`
 	// Bindings to exchanges, which must exist. Default: none.
 	Bindings []Binding `yaml:"bindings"`
 	// Offset is where a stream is read from: first, last (the last chunk), next (what comes from
-	// now on) or the number of a message. RabbitMQ keeps no position for AMQP 0-9-1 consumers of a
-	// stream. While the process runs, a connection that was lost goes on behind the last committed
-	// message, or where it began; but a new process starts at this place again, and so does a route
-	// that was changed, or resumed after it had failed: with first or a number everything from
-	// there is replicated once more, with last or next what came meanwhile is missed. Default
-	// first.
+	// now on) or the number of a message. RabbitMQ keeps no position of AMQP 0-9-1 consumers. After
+	// a lost connection the source goes on behind the last committed message. A new process, and a
+	// route that was changed or resumed, start at this place again: first and a number replicate
+	// everything from there once more, last and next miss what came meanwhile. Default first.
 	Offset string `yaml:"offset"`
 }
 
@@ -137,9 +139,6 @@ type SinkConfig struct {
 	// Mandatory has the broker give back messages that no queue takes: they are refused as
 	// unroutable. Without it such messages vanish, as they do for any publisher. Default true.
 	Mandatory bool `yaml:"mandatory"`
-	// Persistent is the delivery mode of messages that come without one, from Kafka or Pulsar.
-	// Those from RabbitMQ keep theirs. Default true.
-	Persistent bool `yaml:"persistent"`
 	// Window bounds the messages published on one channel and not yet confirmed, from 1 to 65535.
 	// RabbitMQ confirms in batches, the later the busier it is. Default 8000.
 	Window int `yaml:"window"`
@@ -168,130 +167,128 @@ func defaultConnection() Connection {
 // DefaultSourceConfig returns the defaults; queues are missing.
 func DefaultSourceConfig() SourceConfig {
 	return SourceConfig{
-		Connection: defaultConnection(), Cluster: system, Prefetch: 2000, PrefetchBytes: 32 * config.MiB, Mode: modeOrdered, ParallelConsumers: 4, Declare: declareVerify, DrainTimeout: 10 * time.Second,
+		Connection: defaultConnection(), Cluster: system, Prefetch: 2000, PrefetchBytes: 32 * config.MiB,
+		Mode: modeOrdered, ParallelConsumers: 4, Declare: declareVerify, DrainTimeout: 10 * time.Second,
 	}
 }
 
-// channels is how many there are.
-func (c SourceConfig) channels() int {
+// SetDefaults is called before the section is decoded.
+func (c *SourceConfig) SetDefaults() { *c = DefaultSourceConfig() }
+
+func (c SourceConfig) consumersPerQueue() int {
 	if c.Mode == modeParallel {
-		return max(len(c.Queues)*c.ParallelConsumers, 1)
+		return c.ParallelConsumers
 	}
-	return max(len(c.Queues), 1)
+	return 1
 }
+
+// channels is how many there are.
+func (c SourceConfig) channels() int { return max(len(c.Queues)*c.consumersPerQueue(), 1) }
 
 // DefaultSinkConfig returns the defaults.
 func DefaultSinkConfig() SinkConfig {
 	return SinkConfig{
-		Connection: defaultConnection(), Cluster: system, Mandatory: true, Persistent: true, Window: 8000, WindowBytes: 16 * config.MiB, Channels: 4,
+		Connection: defaultConnection(), Cluster: system, Mandatory: true, Window: 8000, WindowBytes: 16 * config.MiB, Channels: 4,
 		MaxMessageBytes: 16 * config.MiB,
 	}
 }
 
+// SetDefaults is called before the section is decoded.
+func (c *SinkConfig) SetDefaults() { *c = DefaultSinkConfig() }
+
+// check returns a fault at path unless ok.
+func check(ok bool, path, format string, args ...any) error {
+	if ok {
+		return nil
+	}
+	return config.Fault(path, format, args...)
+}
+
+func checkPositive[T cmp.Ordered](path string, value T) error {
+	var zero T
+	return check(value > zero, path, "must be > 0, got %v", value)
+}
+
+func checkArguments(path string, arguments map[string]any) error {
+	for name, v := range argumentTable(arguments) {
+		switch v.(type) {
+		case nil, bool, string, int64, float64, time.Time:
+		default:
+			return config.Fault(path, "%s: must be a text, a number, a boolean or a time", name)
+		}
+	}
+	return nil
+}
+
 // Validate returns every fault of the connection's keys.
 func (c Connection) Validate() error {
-	errs := []error{config.CheckOneOf("auth", c.Auth, authPlain, authExternal)}
-	if _, err := amqp.ParseURI(c.URL); err != nil {
-		errs = append(errs, config.Fault("url", "must be amqp://host:port/vhost or amqps://host:port/vhost")) // the library's text may hold a password
-	} else {
-		if strings.Contains(c.URL, "@") {
-			errs = append(errs, config.Fault("url", "must not hold a user name or password: use username and password"))
-		}
-		if strings.Contains(c.URL, "?") {
-			errs = append(errs, config.Fault("url", "must not hold parameters: use the keys beside it"))
-		}
-		if c.TLS != (connector.TLS{}) && !strings.HasPrefix(c.URL, "amqps:") {
-			errs = append(errs, config.Fault("tls", "is of no use without amqps:// in url"))
-		}
+	errs := []error{
+		config.CheckOneOf("auth", c.Auth, authPlain, authExternal),
+		check(c.Auth != authPlain || c.Username != "", "username", "must not be empty"),
+		check(c.Auth != authExternal || c.TLS.CertFile != "", "auth", "external needs tls.cert_file and tls.key_file"),
+		check(c.PasswordFile == "" || c.Password == "" || c.Password == defaultConnection().Password,
+			"password_file", "give password or password_file, not both"),
+		config.CheckFile("password_file", c.PasswordFile), c.TLS.Check("tls"),
+		check(c.Heartbeat >= time.Second && c.Heartbeat <= 18*time.Hour && c.Heartbeat%time.Second == 0,
+			"heartbeat", "must be whole seconds, at least 1s, got %s", c.Heartbeat),
+		checkPositive("connect_timeout", c.ConnectTimeout),
 	}
-	if c.Auth == authPlain && c.Username == "" {
-		errs = append(errs, config.Fault("username", "must not be empty"))
+	if _, err := amqp.ParseURI(c.URL); err != nil { // the library's text may hold a password
+		return errors.Join(append(errs, config.Fault("url", "must be amqp://host:port/vhost or amqps://host:port/vhost"))...)
 	}
-	if c.Auth == authExternal && c.TLS.CertFile == "" {
-		errs = append(errs, config.Fault("auth", "external needs tls.cert_file and tls.key_file"))
-	}
-	if c.PasswordFile != "" && c.Password != "" && c.Password != defaultConnection().Password {
-		errs = append(errs, config.Fault("password_file", "give password or password_file, not both"))
-	}
-	errs = append(errs, config.CheckFile("password_file", c.PasswordFile), c.TLS.Check("tls"))
-	if c.Heartbeat < time.Second || c.Heartbeat > 18*time.Hour || c.Heartbeat%time.Second != 0 {
-		errs = append(errs, config.Fault("heartbeat", "must be whole seconds, at least 1s, got %s", c.Heartbeat))
-	}
-	if c.ConnectTimeout <= 0 {
-		errs = append(errs, config.Fault("connect_timeout", "must be > 0, got %s", c.ConnectTimeout))
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs,
+		check(!strings.Contains(c.URL, "@"), "url", "must not hold a user name or password: use username and password"),
+		check(!strings.Contains(c.URL, "?"), "url", "must not hold parameters: use the keys beside it"),
+		check(c.TLS == connector.TLS{} || strings.HasPrefix(c.URL, "amqps:"), "tls", "is of no use without amqps:// in url"))...)
 }
 
 // Validate returns every fault of the keys besides the connection's.
 func (c SourceConfig) Validate() error {
 	errs := []error{
 		config.CheckOneOf("mode", c.Mode, modeOrdered, modeParallel),
-		config.CheckOneOf("declare", c.Declare, declareVerify, declareCreate, declareNone),
+		config.CheckOneOf("declare", c.Declare, declareVerify, declareCreate),
 		config.CheckRange("prefetch", c.Prefetch, 1, 65535),
 		config.CheckAtLeast("prefetch_bytes", c.PrefetchBytes, config.MiB),
 		config.CheckRange("parallel_consumers", c.ParallelConsumers, 1, 64),
-	}
-	if c.Cluster == "" {
-		errs = append(errs, config.Fault("cluster", "must not be empty"))
-	}
-	if len(c.Queues) == 0 {
-		errs = append(errs, config.Fault("queues", "must name at least one queue"))
+		check(c.Cluster != "", "cluster", "must not be empty"),
+		check(len(c.Queues) > 0, "queues", "must name at least one queue"),
+		checkPositive("drain_timeout", c.DrainTimeout),
 	}
 	seen := map[string]bool{}
 	for i, q := range c.Queues {
 		at := fmt.Sprintf("queues[%d]", i)
-		if seen[q.Name] {
-			errs = append(errs, config.Fault(at+".name", "%q occurs twice", q.Name))
-		}
+		errs = append(errs, check(!seen[q.Name], at+".name", "%q occurs twice", q.Name),
+			check(q.Type != typeStream || c.Mode != modeParallel,
+				at+".type", "a stream cannot be read with mode parallel: each channel would read all of it"))
 		seen[q.Name] = true
-		if q.Type == typeStream && c.Mode == modeParallel {
-			errs = append(errs, config.Fault(at+".type", "a stream cannot be read with mode parallel: each channel would read all of it"))
-		}
-		if len(q.Bindings) > 0 && c.Declare == declareNone {
-			errs = append(errs, config.Fault(at+".bindings", "are of no use with declare none"))
-		}
-	}
-	if c.DrainTimeout <= 0 {
-		errs = append(errs, config.Fault("drain_timeout", "must be > 0, got %s", c.DrainTimeout))
 	}
 	return errors.Join(errs...)
 }
 
 // Validate returns every fault of the queue's keys.
 func (q Queue) Validate() error {
-	var errs []error
-	if q.Name == "" || len(q.Name) > maxShort {
-		errs = append(errs, config.Fault("name", "must have 1 to %d bytes", maxShort))
+	errs := []error{
+		check(q.Name != "" && len(q.Name) <= maxShort, "name", "must have 1 to %d bytes", maxShort),
+		check(q.Durable == nil || *q.Durable || q.Type != typeQuorum && q.Type != typeStream,
+			"durable", "must be true for type %s", q.Type),
+		check(q.Arguments[argQueueType] == nil, "arguments", "use type instead of %s", argQueueType),
+		checkArguments("arguments", q.Arguments),
 	}
 	if q.Type != "" {
 		errs = append(errs, config.CheckOneOf("type", q.Type, typeClassic, typeQuorum, typeStream))
 	}
-	if q.Durable != nil && !*q.Durable && (q.Type == typeQuorum || q.Type == typeStream) {
-		errs = append(errs, config.Fault("durable", "must be true for type %s", q.Type))
-	}
-	if _, err := argumentTable(q.Arguments); err != nil {
-		errs = append(errs, config.Fault("arguments", "%s", err))
-	}
-	if _, ok := q.Arguments[argQueueType]; ok {
-		errs = append(errs, config.Fault("arguments", "use type instead of %s", argQueueType))
-	}
 	for i, b := range q.Bindings {
 		at := fmt.Sprintf("bindings[%d]", i)
-		if b.Exchange == "" || len(b.Exchange) > maxShort {
-			errs = append(errs, config.Fault(at+".exchange", "must have 1 to %d bytes: every queue is bound to the default exchange by its name", maxShort))
-		}
-		if len(b.Key) > maxShort {
-			errs = append(errs, config.Fault(at+".key", "must have at most %d bytes", maxShort))
-		}
-		if _, err := argumentTable(b.Arguments); err != nil {
-			errs = append(errs, config.Fault(at+".arguments", "%s", err))
-		}
+		errs = append(errs,
+			check(b.Exchange != "" && len(b.Exchange) <= maxShort, at+".exchange",
+				"must have 1 to %d bytes: every queue is bound to the default exchange by its name", maxShort),
+			check(len(b.Key) <= maxShort, at+".key", "must have at most %d bytes", maxShort),
+			checkArguments(at+".arguments", b.Arguments))
 	}
 	switch _, err := strconv.ParseUint(q.Offset, 10, 63); {
 	case q.Offset != "" && q.Type != typeStream:
 		errs = append(errs, config.Fault("offset", "is of no use without type stream"))
-	case err != nil && q.Offset != "" && q.Offset != "first" && q.Offset != "last" && q.Offset != "next":
+	case err != nil && !slices.Contains([]string{"", "first", "last", "next"}, q.Offset):
 		errs = append(errs, config.Fault("offset", "must be first, last, next or a number, got %q", q.Offset))
 	}
 	return errors.Join(errs...)
@@ -299,18 +296,36 @@ func (q Queue) Validate() error {
 
 // Validate returns every fault of the keys besides the connection's.
 func (c SinkConfig) Validate() error {
-	errs := []error{config.CheckRange("window", c.Window, 1, 65535), config.CheckRange("channels", c.Channels, 1, 64)}
-	if c.Cluster == "" {
-		errs = append(errs, config.Fault("cluster", "must not be empty"))
-	}
-	if len(c.Exchange) > maxShort {
-		errs = append(errs, config.Fault("exchange", "must have at most %d bytes", maxShort))
-	}
-	if c.WindowBytes <= 0 {
-		errs = append(errs, config.Fault("window_bytes", "must be > 0"))
-	}
-	if c.MaxMessageBytes <= 0 {
-		errs = append(errs, config.Fault("max_message_bytes", "must be > 0"))
-	}
-	return errors.Join(errs...)
+	return errors.Join(
+		config.CheckRange("window", c.Window, 1, 65535),
+		config.CheckRange("channels", c.Channels, 1, 64),
+		check(c.Cluster != "", "cluster", "must not be empty"),
+		check(len(c.Exchange) <= maxShort, "exchange", "must have at most %d bytes", maxShort),
+		checkPositive("window_bytes", c.WindowBytes),
+		checkPositive("max_message_bytes", c.MaxMessageBytes),
+	)
+}
+
+const (
+	// connectionMemory is a connection's buffers: those of frames and of the socket.
+	connectionMemory = 2*frameMax + readBuffer + 2*maxReusedBuffer
+	// tableMemory is a message's table of headers, with what the library keeps of its delivery or
+	// confirm.
+	tableMemory = 1 << 10
+)
+
+// Memory is what the source may hold besides the messages that the route has taken: the messages
+// that the broker has delivered ahead to its channels.
+func (c SourceConfig) Memory(int, int64) int64 {
+	return connectionMemory + int64(c.PrefetchBytes) + tableMemory*int64(c.channels())*int64(c.Prefetch)
+}
+
+// Memory is what the sink may hold of inFlight bytes in messages that the route has given it: a
+// second copy of its window, as under an alarm of the broker, what it keeps of each message (in a
+// ring of up to twice as many), and room for returns, which is allocated at the start.
+func (c SinkConfig) Memory(messages int, inFlight int64) int64 {
+	perMessage := tableMemory + 2*int64(reflect.TypeFor[pendingMessage]().Size())
+	slots := int64(c.Channels) * int64(c.Window)
+	return connectionMemory + min(int64(c.WindowBytes), inFlight) + perMessage*min(slots, int64(messages)) +
+		int64(reflect.TypeFor[amqp.Return]().Size())*slots
 }

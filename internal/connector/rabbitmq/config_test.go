@@ -59,8 +59,8 @@ func TestFaults(t *testing.T) {
 		"queues[0].offset: is of no use":             source(func(c *SourceConfig) { c.Queues[0].Offset = "first" }),
 		"queues[0].offset: must be first":            source(func(c *SourceConfig) { c.Queues[0].Type, c.Queues[0].Offset = typeStream, "-1" }),
 		"queues[0].arguments: use type":              source(func(c *SourceConfig) { c.Queues[0].Arguments = map[string]any{argQueueType: typeQuorum} }),
-		"queues[0].bindings: are of no use": source(func(c *SourceConfig) {
-			c.Declare, c.Queues[0].Bindings = declareNone, []Binding{{Exchange: "e"}}
+		"queues[0].arguments: a: must be a text": source(func(c *SourceConfig) {
+			c.Queues[0].Arguments = map[string]any{"a": []any{"b"}}
 		}),
 		"queues[0].bindings[0].exchange": source(func(c *SourceConfig) { c.Queues[0].Bindings = []Binding{{Key: "k"}} }),
 		"mode: must be one of":           source(func(c *SourceConfig) { c.Mode = "fast" }),

@@ -10,8 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
@@ -22,15 +25,90 @@ const (
 	closeTimeout = time.Second
 )
 
+// client is what a source and a sink have in common: it has one connection at a time.
+type client struct {
+	connection Connection
+	role       string
+	health     *connector.Health
+	metrics    *metrics
+	log        *zap.Logger
+	// drainCtx ends when a stop must not wait any longer.
+	drainCtx context.Context
+}
+
+func newClient(c Connection, role string, o connector.Options) *client {
+	o = o.WithDefaults()
+	return &client{
+		connection: c, role: role, health: connector.NewHealth(o.Report), metrics: newMetrics(o.Metrics),
+		log: o.Log.Named("rabbitmq"), drainCtx: o.DrainContext,
+	}
+}
+
+// metrics are those of one source or sink.
+type metrics struct {
+	connections, redelivered, unroutable prometheus.Counter
+	connected, blocked                   prometheus.Gauge
+}
+
+func newMetrics(m *connector.PartMetrics) *metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return m.Counter("rabbitmq_"+name, help, "role").WithLabelValues()
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return m.Gauge("rabbitmq_"+name, help, "role").WithLabelValues()
+	}
+	return &metrics{
+		connections: counter("connections_total", "Connections made to RabbitMQ."),
+		redelivered: counter("redelivered_total", "Messages that RabbitMQ had delivered before, to this or another consumer."),
+		unroutable:  counter("unroutable_total", "Messages that RabbitMQ returned because no queue takes them."),
+		connected:   gauge("connected", "1 while there is a connection to RabbitMQ."),
+		blocked:     gauge("blocked", "1 while RabbitMQ does not take messages because it is short of memory or disk."),
+	}
+}
+
+// connect calls serve with one connection after another until ctx ends.
+func (c *client) connect(ctx context.Context, serve func(*brokerConnection) error) {
+	c.repeat(ctx, nil, connector.Connection, func() error {
+		conn, err := c.connection.dial(ctx, c.role)
+		if err != nil {
+			return err
+		}
+		c.metrics.connections.Inc()
+		c.metrics.connected.Set(1)
+		defer c.metrics.connected.Set(0)
+		c.health.Set(connector.Connection, nil)
+		return serve(conn)
+	})
+}
+
+// repeat calls attempt until ctx or conn, if there is one, ends. Its error is the health of part.
+func (c *client) repeat(ctx context.Context, conn *brokerConnection, part string, attempt func() error) {
+	pause := connector.Reconnect()
+	ended := func() bool { return ctx.Err() != nil || conn != nil && conn.IsClosed() }
+	for !ended() {
+		began := time.Now()
+		err := attempt()
+		if errors.Is(err, errResize) || ended() {
+			continue
+		}
+		if !errors.Is(err, errAmbiguous) { // a message was at fault, not the broker
+			c.health.Set(part, err)
+		}
+		pause.Held(time.Since(began))
+		pause.Wait(ctx)
+	}
+}
+
 // brokerConnection is one connection to the broker.
 type brokerConnection struct {
 	*amqp.Connection
+	lost          <-chan *amqp.Error
 	socket        *asyncSocket
+	address       string
 	timedOut      atomic.Bool // withTimeout has dropped it
 	answerTimeout time.Duration
 }
 
-// drop closes the socket at once.
 func (c *brokerConnection) drop() { _ = c.socket.Conn.Close() }
 
 // withTimeout calls f, which sends requests to the broker, and drops the connection when f takes
@@ -47,24 +125,24 @@ func (c *brokerConnection) withTimeout(f func() error) error {
 }
 
 // lostError says why the connection ended.
-func (c *brokerConnection) lostError(address string, reason *amqp.Error) error {
+func (c *brokerConnection) lostError(reason *amqp.Error) error {
 	err := plainError(reason)
 	if c.timedOut.Load() {
 		err = fmt.Errorf("no answer within %s", c.answerTimeout)
 	}
-	return fmt.Errorf("lost the connection to RabbitMQ at %s: %w", address, err)
+	return fmt.Errorf("lost the connection to RabbitMQ at %s: %w", c.address, err)
 }
 
 // close closes the connection by AMQP's handshake, or drops it when the broker does not answer in
-// time, as under an alarm, when it reads nothing.
+// time: under an alarm it reads nothing.
 func (c *brokerConnection) close() {
 	t := time.AfterFunc(closeTimeout, c.drop)
 	defer t.Stop()
 	_ = c.Close()
 }
 
-// dial makes one connection. Channels and delivery tags end with it. Errors are for people and hold
-// no password. dial reads credentials and certificates anew each time, because they are rotated.
+// dial makes one connection. Errors hold no password. dial reads credentials and certificates anew
+// each time, because they are rotated.
 func (c Connection) dial(ctx context.Context, role string) (*brokerConnection, error) {
 	uri, err := amqp.ParseURI(c.URL)
 	if err != nil {
@@ -86,7 +164,7 @@ func (c Connection) dial(ctx context.Context, role string) (*brokerConnection, e
 		if err == nil {
 			secured := tls.Client(socket, cfg)
 			if err = secured.HandshakeContext(ctx); err == nil {
-				socket, err = secured, nil
+				socket = secured
 			}
 		}
 		if err != nil {
@@ -94,8 +172,6 @@ func (c Connection) dial(ctx context.Context, role string) (*brokerConnection, e
 			return nil, fmt.Errorf("RabbitMQ at %s: TLS: %w", address, err)
 		}
 	}
-	deadline, _ := ctx.Deadline()
-	_ = socket.SetDeadline(deadline) // of the handshake; the library takes it away afterwards
 	w := newAsyncSocket(socket)
 	unwatch := context.AfterFunc(ctx, func() { _ = w.Close() })
 	properties := amqp.Table{"product": "Aviary", "platform": "Go"}
@@ -103,23 +179,17 @@ func (c Connection) dial(ctx context.Context, role string) (*brokerConnection, e
 	conn, err := amqp.Open(w, amqp.Config{
 		SASL: sasl, Vhost: uri.Vhost, FrameSize: frameMax, Heartbeat: c.Heartbeat, Properties: properties, Locale: "en_US",
 	})
-	if !unwatch() && err == nil {
+	if !unwatch() {
 		err = ctx.Err()
 	}
 	if err != nil {
 		_ = w.Close()
 		return nil, fmt.Errorf("RabbitMQ at %s: %w", address, explainLogin(err, user, uri.Vhost))
 	}
-	return &brokerConnection{Connection: conn, socket: w, answerTimeout: c.ConnectTimeout}, nil
-}
-
-// address is host:port, without credentials.
-func (c Connection) address() string {
-	uri, err := amqp.ParseURI(c.URL)
-	if err != nil {
-		return "an address that cannot be read"
-	}
-	return net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
+	return &brokerConnection{
+		Connection: conn, lost: conn.NotifyClose(make(chan *amqp.Error, 1)), socket: w, address: address,
+		answerTimeout: c.ConnectTimeout,
+	}, nil
 }
 
 func (c Connection) login() (sasl []amqp.Authentication, user string, err error) {
@@ -136,9 +206,9 @@ func (c Connection) login() (sasl []amqp.Authentication, user string, err error)
 }
 
 // explainLogin says what the library's errors of the handshake mean. A broker that refuses a user
-// just closes the connection, as it would when it is shutting down, so the sentence leaves room for
-// that.
+// only closes the connection, as it does when it stops.
 func explainLogin(err error, user, vhost string) error {
+	var refused *amqp.Error
 	switch {
 	case errors.Is(err, amqp.ErrCredentials):
 		return fmt.Errorf("closed the connection while user %s logged in: wrong user name or password, or it is stopping", user)
@@ -146,31 +216,52 @@ func explainLogin(err error, user, vhost string) error {
 		return errors.New("does not offer the mechanism of key auth")
 	case errors.Is(err, amqp.ErrVhost):
 		return fmt.Errorf("closed the connection when user %s opened virtual host %q", user, vhost)
-	}
-	var refused *amqp.Error
-	if errors.As(err, &refused) && refused.Server {
+	case errors.As(err, &refused) && refused.Server:
 		return fmt.Errorf("user %s, virtual host %q: %w", user, vhost, plainError(refused))
 	}
 	return err
 }
 
-// plainError is an error of the library's without its prefix; nil means that the other side closed
-// without giving a reason.
-func plainError(err *amqp.Error) error {
-	if err == nil {
-		return errors.New("closed without a reason")
+// brokerError is an error of the library's with a text that has no prefix.
+type brokerError struct{ cause *amqp.Error }
+
+func (e brokerError) Error() string {
+	if e.cause.Server {
+		return fmt.Sprintf("%s (%d)", e.cause.Reason, e.cause.Code)
 	}
-	if err.Server {
-		return fmt.Errorf("%s (%d)", err.Reason, err.Code)
-	}
-	return errors.New(err.Reason)
+	return e.cause.Reason
 }
 
-// plainErrorOf is plainError for errors of any type.
-func plainErrorOf(err error) error {
+func (e brokerError) Unwrap() error { return e.cause }
+
+// plainError makes a brokerError of an error of the library's. A nil *amqp.Error means that the
+// other side closed without giving a reason.
+func plainError(err error) error {
 	var a *amqp.Error
-	if errors.As(err, &a) {
-		return plainError(a)
+	switch {
+	case !errors.As(err, &a):
+		return err
+	case a == nil:
+		return errors.New("closed without a reason")
 	}
-	return err
+	return brokerError{a}
+}
+
+func hasCode(err error, code int) bool {
+	var a *amqp.Error
+	return errors.As(err, &a) && a.Server && a.Code == code
+}
+
+// onChannel calls f with a channel of its own: the broker answers what it refuses by closing it.
+// The error is errMissing when a queue or an exchange does not exist.
+func onChannel(conn *amqp.Connection, f func(*amqp.Channel) error) error {
+	ch, err := conn.Channel()
+	if err != nil {
+		return plainError(err)
+	}
+	defer func() { _ = ch.Close() }()
+	if err = f(ch); hasCode(err, amqp.NotFound) {
+		return errMissing
+	}
+	return plainError(err)
 }

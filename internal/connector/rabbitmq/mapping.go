@@ -45,8 +45,8 @@ func fromDelivery(d *amqp.Delivery, queue string, stream bool, now time.Time) *m
 	offset := int64(-1)
 	a := message.AMQP{
 		Exchange: d.Exchange, RoutingKey: d.RoutingKey, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding,
-		DeliveryMode: d.DeliveryMode, Priority: d.Priority, CorrelationID: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration,
-		MessageID: d.MessageId, Type: d.Type, UserID: d.UserId, AppID: d.AppId,
+		DeliveryMode: d.DeliveryMode, Priority: d.Priority, CorrelationID: d.CorrelationId, ReplyTo: d.ReplyTo,
+		Expiration: d.Expiration, MessageID: d.MessageId, Type: d.Type, UserID: d.UserId, AppID: d.AppId,
 	}
 	var headers []message.Header
 	if len(d.Headers) > 0 {
@@ -54,22 +54,16 @@ func fromDelivery(d *amqp.Delivery, queue string, stream bool, now time.Time) *m
 	}
 	for name, v := range d.Headers {
 		name, ok := headerName(name, d.Headers)
-		if !ok {
-			continue
-		}
-		switch v := v.(type) {
-		case string:
-			if name == headerUserID && a.UserID == "" {
-				a.UserID = v
-				continue
-			}
-			headers = append(headers, message.Header{Name: name, Value: []byte(v)})
-		case int64:
-			if stream && name == headerStreamOffset {
-				offset = v
-				continue
-			}
-			headers = append(headers, message.Header{Name: name, Typed: v})
+		text, isText := v.(string)
+		number, isNumber := v.(int64)
+		switch {
+		case !ok:
+		case isText && name == headerUserID && a.UserID == "":
+			a.UserID = text
+		case isText:
+			headers = append(headers, message.Header{Name: name, Value: []byte(text)})
+		case isNumber && name == headerStreamOffset && stream:
+			offset = number
 		default:
 			headers = append(headers, message.Header{Name: name, Typed: fromField(v)})
 		}
@@ -132,44 +126,54 @@ func (c *SinkConfig) toPublishing(to string, m *message.Message) (pub amqp.Publi
 	}
 	pub = amqp.Publishing{
 		ContentType: a.ContentType, ContentEncoding: a.ContentEncoding, DeliveryMode: a.DeliveryMode, Priority: a.Priority,
-		CorrelationId: a.CorrelationID, ReplyTo: a.ReplyTo, Expiration: a.Expiration, MessageId: a.MessageID, Timestamp: t, Type: a.Type,
-		UserId: a.UserID, AppId: a.AppID, Body: value,
+		CorrelationId: a.CorrelationID, ReplyTo: a.ReplyTo, Expiration: a.Expiration, MessageId: a.MessageID, Timestamp: t,
+		Type: a.Type, UserId: a.UserID, AppId: a.AppID, Body: value,
 	}
-	if m.AMQP == nil && c.Persistent {
+	if m.AMQP == nil {
 		pub.DeliveryMode = amqp.Persistent
 	}
 	foreign := a.UserID != "" && a.UserID != c.Username && !c.Impersonate
 	if foreign {
 		pub.UserId = ""
 	}
-	if name := tooLongProperty(&pub, to); name != "" {
-		return refuse(refusedProperty, "the %s has more than %d bytes", name, maxShort)
+	properties := 1024 // the others, the frame's header and a foreign user-id
+	for _, p := range [...]struct{ name, value string }{
+		{"routing key", to}, {"content type", pub.ContentType}, {"content encoding", pub.ContentEncoding},
+		{"correlation id", pub.CorrelationId}, {"reply-to", pub.ReplyTo}, {"expiration", pub.Expiration},
+		{"message id", pub.MessageId}, {"type", pub.Type}, {"user id", pub.UserId}, {"app id", pub.AppId},
+	} {
+		if len(p.value) > maxShort {
+			return refuse(refusedProperty, "the %s has more than %d bytes", p.name, maxShort)
+		}
+		properties += len(p.value)
 	}
 	if pub.Expiration != "" {
 		if n, err := strconv.ParseUint(pub.Expiration, 10, 64); err != nil || n > maxExpiration {
 			return refuse(refusedProperty, "the expiration %q is not a number of milliseconds", pub.Expiration)
 		}
 	}
-	properties := 0
 	if len(headers) > 0 || foreign {
 		if len(headers) >= maxFields {
 			return refuse(refusedHeader, "the message has %d headers, at most %d are allowed", len(headers), maxFields-1)
 		}
 		pub.Headers = make(amqp.Table, len(headers)+1)
 		for i := range headers {
-			v, n, err := toHeader(&headers[i])
-			if err != nil {
-				return refuse(refusedHeader, "header %q: %w", truncatedName(headers[i].Name), err)
+			h := &headers[i]
+			v := h.Typed
+			if v == nil && h.Value != nil {
+				v = string(h.Value)
 			}
-			pub.Headers[headers[i].Name] = v
-			properties += 1 + len(headers[i].Name) + n
+			field, n, err := toField(h.Name, v, 1)
+			if err != nil {
+				return refuse(refusedHeader, "header %.64q: %w", h.Name, err)
+			}
+			pub.Headers[h.Name] = field
+			properties += n
 		}
 		if foreign {
 			pub.Headers[headerUserID] = a.UserID
 		}
 	}
-	properties += 512 + len(pub.ReplyTo) + len(pub.CorrelationId) + len(pub.MessageId) + len(pub.Type) + len(pub.AppId) + len(pub.ContentType) +
-		len(pub.ContentEncoding) + len(pub.Expiration) + 2*maxShort
 	if properties > frameMax-1024 {
 		// The broker takes them in one frame.
 		return refuse(refusedTooLarge, "the headers have %d bytes, RabbitMQ takes %d", properties, frameMax-1024)
@@ -177,146 +181,69 @@ func (c *SinkConfig) toPublishing(to string, m *message.Message) (pub amqp.Publi
 	return pub, int64(properties + len(value)), nil
 }
 
-func truncatedName(name string) string { return name[:min(len(name), 64)] }
-
-// tooLongProperty names a property that is too long for a short string; empty for none.
-func tooLongProperty(p *amqp.Publishing, to string) string {
-	switch {
-	case len(to) > maxShort:
-		return "routing key"
-	case len(p.ContentType) > maxShort:
-		return "content type"
-	case len(p.ContentEncoding) > maxShort:
-		return "content encoding"
-	case len(p.CorrelationId) > maxShort:
-		return "correlation id"
-	case len(p.ReplyTo) > maxShort:
-		return "reply-to"
-	case len(p.Expiration) > maxShort:
-		return "expiration"
-	case len(p.MessageId) > maxShort:
-		return "message id"
-	case len(p.Type) > maxShort:
-		return "type"
-	case len(p.UserId) > maxShort:
-		return "user id"
-	case len(p.AppId) > maxShort:
-		return "app id"
-	}
-	return ""
-}
-
-// toHeader makes a table's value of a header, and its size on the wire.
-func toHeader(h *message.Header) (v any, size int, err error) {
-	if len(h.Name) > maxShort {
-		return nil, 0, fmt.Errorf("the name has more than %d bytes", maxShort)
-	}
-	switch {
-	case h.Typed != nil:
-		return toField(h.Typed, 1)
-	case h.Value == nil:
-		return nil, 1, nil
-	default:
-		return string(h.Value), 5 + len(h.Value), nil
-	}
-}
-
-// toFloat refuses values over which RabbitMQ closes the connection: it has no NaN and no infinity.
-func toFloat(v any, value float64) (any, int, error) {
-	if math.IsNaN(value) || math.IsInf(value, 0) {
-		return nil, 0, fmt.Errorf("RabbitMQ does not accept the number %g", value)
-	}
-	return v, 9, nil
-}
-
-func toField(v any, depth int) (any, int, error) {
+// toField makes a table's value of one of message.Header.Typed, and its size on the wire with its
+// name. Elements of arrays have no name.
+func toField(name string, v any, depth int) (field any, size int, err error) {
 	if depth > maxDepth {
 		return nil, 0, fmt.Errorf("tables and arrays are nested more than %d deep", maxDepth)
 	}
+	if len(name) > maxShort {
+		return nil, 0, fmt.Errorf("a name has more than %d bytes", maxShort)
+	}
+	size = 1 + len(name)
 	switch v := v.(type) {
 	case message.Null, nil:
-		return nil, 1, nil
+		return nil, size + 1, nil
 	case float32:
-		return toFloat(v, float64(v))
+		return v, size + 9, checkFinite(float64(v))
 	case float64:
-		return toFloat(v, v)
-	case bool, int8, uint8, int16, uint16, int32, uint32, int64, time.Time:
-		return v, 9, nil
+		return v, size + 9, checkFinite(v)
+	case bool, int8, uint8, int16, uint16, int32, uint32, int64:
+		return v, size + 9, nil
+	case time.Time:
+		return time.Unix(v.Unix(), 0), size + 9, nil // as the library reads it, see matchesReturn
 	case string:
-		return v, 5 + len(v), nil
+		return v, size + 5 + len(v), nil
 	case []byte:
-		return v, 5 + len(v), nil
+		return v, size + 5 + len(v), nil
 	case message.Decimal:
-		return amqp.Decimal{Scale: v.Scale, Value: v.Value}, 6, nil
+		return amqp.Decimal{Scale: v.Scale, Value: v.Value}, size + 6, nil
 	case message.Table:
 		if len(v) > maxFields {
 			return nil, 0, fmt.Errorf("a table has more than %d entries", maxFields)
 		}
-		t, size := make(amqp.Table, len(v)), 5
+		t := make(amqp.Table, len(v))
 		for name, element := range v {
-			if len(name) > maxShort {
-				return nil, 0, fmt.Errorf("a name in it has more than %d bytes", maxShort)
-			}
-			value, n, err := toField(element, depth+1)
+			value, n, err := toField(name, element, depth+1)
 			if err != nil {
 				return nil, 0, err
 			}
 			t[name] = value
-			size += 1 + len(name) + n
+			size += n
 		}
-		return t, size, nil
+		return t, size + 5, nil
 	case []any:
 		if len(v) > maxFields {
 			return nil, 0, fmt.Errorf("an array has more than %d elements", maxFields)
 		}
-		a, size := make([]any, len(v)), 5
-		for i := range v {
-			value, n, err := toField(v[i], depth+1)
+		var a []any // nil if empty, as the library reads it
+		for _, element := range v {
+			value, n, err := toField("", element, depth+1)
 			if err != nil {
 				return nil, 0, err
 			}
-			a[i] = value
+			a = append(a, value)
 			size += n
 		}
-		return a, size, nil
+		return a, size + 5, nil
 	}
 	return nil, 0, fmt.Errorf("AMQP has no type for %T", v)
 }
 
-// argumentTable makes the arguments of a declaration of what YAML gave.
-func argumentTable(m map[string]any) (amqp.Table, error) {
-	if len(m) == 0 {
-		return nil, nil //nolint:nilnil // no arguments are no error
+// checkFinite refuses numbers over which RabbitMQ closes the connection.
+func checkFinite(f float64) error {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return fmt.Errorf("RabbitMQ does not accept the number %g", f)
 	}
-	t := make(amqp.Table, len(m))
-	for name, v := range m {
-		value, err := argument(v)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-		t[name] = value
-	}
-	return t, nil
-}
-
-func argument(v any) (any, error) {
-	switch v := v.(type) {
-	case nil, bool, string, int64, float64, time.Time:
-		return v, nil
-	case int:
-		return int64(v), nil
-	case map[string]any:
-		return argumentTable(v)
-	case []any:
-		list := make([]any, len(v))
-		for i := range v {
-			element, err := argument(v[i])
-			if err != nil {
-				return nil, err
-			}
-			list[i] = element
-		}
-		return list, nil
-	}
-	return nil, fmt.Errorf("AMQP has no type for %T", v)
+	return nil
 }

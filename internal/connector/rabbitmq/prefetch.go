@@ -6,14 +6,28 @@ import (
 	"time"
 )
 
+const (
+	// assumedSize is the size that messages are assumed to have before any was seen.
+	assumedSize = 1 << 20
+	// minSamples is how many messages observe averages over, or the count if that is smaller.
+	minSamples = 128
+	// resizeTimeout is how long a change of the count waits for the offered messages to be stored.
+	resizeTimeout = 2 * time.Second
+)
+
+// errResize ends a channel so that the next one has another prefetch: RabbitMQ applies another count
+// to new consumers only. The source first waits until the offered messages are stored, so that none
+// is stored twice; if that takes longer than resizeTimeout, the prefetch stays. The other deliveries
+// return to their places in the queue, also with x-single-active-consumer.
+var errResize = errors.New("the prefetch follows the size of messages")
+
 // prefetch chooses how many messages of one channel may be delivered and not acknowledged. AMQP
-// counts messages (RabbitMQ does not support prefetch-size), so the count follows their size. It is
-// small until some messages were seen, and changes when they become larger or smaller. RabbitMQ
-// applies another count to new consumers only; see errResize. One goroutine uses it.
+// counts messages (RabbitMQ does not support prefetch-size), so the count follows their size. One
+// goroutine uses it.
 type prefetch struct {
 	maxMessages int
-	maxBytes    int64 // that they may have
-	first       int   // the count of a channel that was opened for any reason but a resize
+	maxBytes    int64
+	first       int // the count of a channel that was opened for any reason but a resize
 
 	count        int // in force
 	next         int // the count after a resize; 0: first
@@ -33,29 +47,11 @@ func newPrefetch(q Queue, maxMessages int, maxBytes int64) prefetch {
 	return p
 }
 
-const (
-	// assumedSize is the size that messages are assumed to have before any was seen.
-	assumedSize = 1 << 20
-	// minSamples is how many messages observe averages over, or the count if that is smaller.
-	minSamples = 128
-	// resizeTimeout is how long a change of the count waits for the offered messages to be stored.
-	resizeTimeout = 2 * time.Second
-)
-
-// errResize ends a channel so that the next one has another prefetch. The source first waits until
-// the offered messages are stored, so that none is stored twice. The other deliveries return to
-// their places in the queue, so that their order is kept, also with x-single-active-consumer. If the
-// offered messages take longer than resizeTimeout, as when the sink is unavailable, the prefetch stays.
-var errResize = errors.New("the prefetch follows the size of messages")
-
 // beginChannel returns the count of a new channel.
 func (p *prefetch) beginChannel() int {
 	p.count, p.next = cmp.Or(p.next, p.first), 0
 	return p.count
 }
-
-// cancelResize discards the change that observe asked for.
-func (p *prefetch) cancelResize() { p.next = 0 }
 
 // countFor is how many messages of size fit into maxBytes, within 1 and maxMessages.
 func (p *prefetch) countFor(size int64) int {
@@ -63,8 +59,7 @@ func (p *prefetch) countFor(size int64) int {
 }
 
 // observe records the size of a message, and reports whether the count is to change: when it is at
-// most half, or at least twice, of what it should be. If the channel goes on nevertheless, observe
-// reports that again after further messages.
+// most half, or at least twice, of what it should be.
 func (p *prefetch) observe(size int64) (resize bool) {
 	p.samples++
 	p.sampledBytes += size
@@ -72,7 +67,6 @@ func (p *prefetch) observe(size int64) (resize bool) {
 		return false
 	}
 	want := p.countFor(max(p.sampledBytes/int64(p.samples), 1))
-	p.next = 0
 	p.samples, p.sampledBytes = p.samples/2, p.sampledBytes/2
 	if 2*want > p.count && want < 2*p.count {
 		return false

@@ -552,7 +552,7 @@ func TestUnreachable(t *testing.T) {
 	address := l.Addr().String()
 	require.NoError(t, l.Close())
 	cfg := DefaultSinkConfig()
-	cfg.URL = "amqp://" + address
+	cfg.URL, cfg.WindowBytes = "amqp://"+address, 1
 	r := &reports{}
 	s, err := NewSink(cfg, connector.Options{Report: r.report})
 	require.NoError(t, err)
@@ -560,12 +560,16 @@ func TestUnreachable(t *testing.T) {
 	r.await(t, "cannot reach RabbitMQ at "+address)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	outcome := make(chan error, 2)
+	outcome := make(chan error, 4)
 	s.Send(ctx, "q", text("x"), func(err error) { outcome <- err })
 	require.ErrorIs(t, <-outcome, context.DeadlineExceeded)
-	go s.Send(context.Background(), "q", text("x"), func(err error) { outcome <- err })
+	for range 4 { // one waits for the connection, the others for the window
+		go s.Send(context.Background(), "q", text("x"), func(err error) { outcome <- err })
+	}
 	stop()
-	require.ErrorIs(t, <-outcome, errStopped)
+	for range 4 {
+		require.ErrorIs(t, <-outcome, errStopped)
+	}
 }
 
 type atomicInt struct{ n atomic.Int64 }

@@ -5,12 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/message"
@@ -27,22 +26,17 @@ const confirmTimeout = 2 * time.Second
 // Sink publishes messages and has them confirmed. Run is called once; Send at any time, from any
 // goroutine.
 type Sink struct {
-	cfg     SinkConfig
-	health  *connector.Health
-	metrics *metrics
-	log     *zap.Logger
-	// drainCtx ends when a stop must not wait any longer.
-	drainCtx context.Context
+	*client
+	cfg SinkConfig
 
 	publishers []*publisher // a destination has always the same one
 	seed       maphash.Seed
-	inFlight   *byteWindow
-	alarm      *gate // closed while the broker has a memory or disk alarm
+	inFlight   *window       // of bytes
+	noAlarm    chan struct{} // holds a token unless the broker has a memory or disk alarm
 
 	running     context.Context // until Run has ended
 	stop        context.CancelFunc
 	activeSends sync.RWMutex // read-held by each Send; taken by Run's end
-	started     atomic.Bool
 }
 
 // NewSink checks the configuration. It does not connect.
@@ -50,11 +44,11 @@ func NewSink(cfg SinkConfig, o connector.Options) (*Sink, error) {
 	if err := faults(&cfg); err != nil {
 		return nil, err
 	}
-	o = o.WithDefaults()
 	s := &Sink{
-		cfg: cfg, health: connector.NewHealth(o.Report), metrics: newMetrics(o.Metrics), log: o.Log.Named("rabbitmq"), drainCtx: o.DrainContext,
-		seed: maphash.MakeSeed(), inFlight: newByteWindow(int64(cfg.WindowBytes)), alarm: newGate(true),
+		client: newClient(cfg.Connection, "sink", o), cfg: cfg,
+		seed: maphash.MakeSeed(), inFlight: newWindow(int64(cfg.WindowBytes)), noAlarm: make(chan struct{}, 1),
 	}
+	s.noAlarm <- struct{}{}
 	s.running, s.stop = context.WithCancel(context.Background())
 	for i := range cfg.Channels {
 		s.publishers = append(s.publishers, newPublisher(s, i))
@@ -62,25 +56,27 @@ func NewSink(cfg SinkConfig, o connector.Options) (*Sink, error) {
 	return s, nil
 }
 
+// NewSink implements [connector.SinkConfig].
+func (c SinkConfig) NewSink(o connector.Options) (connector.Sink, error) { return NewSink(c, o) }
+
+// NameRules implements [connector.SinkConfig]. With an exchange the destination is a routing key,
+// and nothing is reserved about it.
+func (c SinkConfig) NameRules() connector.NameRules {
+	if c.Exchange != "" {
+		return connector.NameRules{}
+	}
+	return connector.NameRules{Reserved: func(queue string) string {
+		if strings.HasPrefix(queue, "amq.") {
+			return `it begins with "amq.", which RabbitMQ reserves for its own queues`
+		}
+		return ""
+	}}
+}
+
 // Run keeps the connection until ctx ends; then it waits a moment for confirms. When it returns,
 // done has been called for every message.
 func (s *Sink) Run(ctx context.Context) error {
-	if s.started.Swap(true) {
-		return errors.New("rabbitmq: Run was called before")
-	}
-	pause := connector.Reconnect()
-	for ctx.Err() == nil {
-		began := time.Now()
-		conn, err := s.cfg.dial(ctx, "sink")
-		if err == nil {
-			err = s.serve(ctx, conn)
-		}
-		if ctx.Err() == nil {
-			s.health.Set(connector.Connection, err)
-			pause.Held(time.Since(began))
-			pause.Wait(ctx)
-		}
-	}
+	s.connect(ctx, func(conn *brokerConnection) error { return s.serve(ctx, conn) })
 	s.stop()
 	s.activeSends.Lock() // until each Send that was waiting has returned
 	defer s.activeSends.Unlock()
@@ -89,42 +85,23 @@ func (s *Sink) Run(ctx context.Context) error {
 
 // serve publishes through one connection until it or ctx ends. Every message that was published on
 // it has its outcome when it returns.
-func (s *Sink) serve(ctx context.Context, conn *brokerConnection) error {
-	lost := conn.NotifyClose(make(chan *amqp.Error, 1))
-	// The library gives up a notification that is not taken within five seconds. Alarms come in
-	// pairs and are taken at once.
+func (s *Sink) serve(ctx context.Context, conn *brokerConnection) (err error) {
+	// The library gives up a notification that is not taken within five seconds.
 	blocked := conn.NotifyBlocked(make(chan amqp.Blocking, 64))
-	s.metrics.connections.Inc()
-	s.metrics.connected.Set(1)
-	defer s.metrics.connected.Set(0)
-	defer s.unblock()
-	s.health.Set(connector.Connection, nil)
 	publishing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var wg sync.WaitGroup
 	for _, p := range s.publishers {
 		wg.Go(func() { p.run(publishing, conn) })
 	}
-	var err error
-	for ended := false; !ended; {
-		select {
-		case b, ok := <-blocked:
-			switch {
-			case !ok:
-				blocked = nil
-			case b.Active:
-				s.block(b.Reason)
-			default:
-				s.unblock()
-			}
-		case reason := <-lost:
-			err, ended = conn.lostError(s.cfg.address(), reason), true
-		case <-ctx.Done():
-			confirms, cancel := context.WithTimeout(s.drainCtx, confirmTimeout)
-			s.inFlight.waitEmpty(confirms)
-			cancel()
-			ended = true
-		}
+	wg.Go(func() { s.watchAlarms(blocked, conn.address) })
+	select {
+	case reason := <-conn.lost:
+		err = conn.lostError(reason)
+	case <-ctx.Done():
+		confirms, cancel := context.WithTimeout(s.drainCtx, confirmTimeout)
+		defer cancel()
+		s.inFlight.waitEmpty(confirms)
 	}
 	stop()
 	conn.close()
@@ -132,18 +109,26 @@ func (s *Sink) serve(ctx context.Context, conn *brokerConnection) error {
 	return err
 }
 
-const partAlarm = " alarm"
-
-func (s *Sink) block(reason string) {
-	s.alarm.close()
-	s.metrics.blocked.Set(1)
-	s.health.Set(partAlarm, fmt.Errorf("RabbitMQ at %s accepts no messages at present: %s", s.cfg.address(), reason))
-}
-
-func (s *Sink) unblock() {
-	s.alarm.open()
-	s.metrics.blocked.Set(0)
-	s.health.Set(partAlarm, nil)
+// watchAlarms stops Send while the broker has an alarm. It returns when the connection has ended.
+func (s *Sink) watchAlarms(blocked <-chan amqp.Blocking, address string) {
+	const part = " alarm"
+	alarm := false
+	for open := true; open; {
+		var b amqp.Blocking // the end of the connection ends an alarm
+		b, open = <-blocked
+		if b.Active == alarm {
+			continue
+		}
+		if alarm = b.Active; alarm {
+			<-s.noAlarm
+			s.metrics.blocked.Set(1)
+			s.health.Set(part, fmt.Errorf("RabbitMQ at %s accepts no messages at present: %s", address, b.Reason))
+		} else {
+			s.noAlarm <- struct{}{}
+			s.metrics.blocked.Set(0)
+			s.health.Set(part, nil)
+		}
+	}
 }
 
 // PlaceName names the queue to in the hops of messages, or with an exchange that and the routing
@@ -162,21 +147,11 @@ func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done fun
 	s.activeSends.RLock()
 	defer s.activeSends.RUnlock()
 	pub, size, err := s.cfg.toPublishing(to, m)
+	if err == nil {
+		p := s.publishers[maphash.String(s.seed, to)%uint64(len(s.publishers))]
+		err = p.publish(ctx, pendingMessage{key: to, pub: pub, size: size, done: done})
+	}
 	if err != nil {
-		done(err)
-		return
-	}
-	p := s.publishers[0]
-	if len(s.publishers) > 1 {
-		p = s.publishers[maphash.String(s.seed, to)%uint64(len(s.publishers))]
-	}
-	epoch := p.epoch.Load()
-	if err := s.inFlight.acquire(ctx, s.running, size); err != nil {
-		done(err)
-		return
-	}
-	if err := p.publish(ctx, epoch, pendingMessage{key: to, pub: pub, size: size, done: done}); err != nil {
-		s.inFlight.release(size)
 		done(err)
 	}
 }

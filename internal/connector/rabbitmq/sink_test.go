@@ -109,17 +109,35 @@ func TestReturnThatTheBrokerChanged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, err := NewSink(DefaultSinkConfig(), connector.Options{})
 			require.NoError(t, err)
-			channel := &confirmChannel{publisher: newPublisher(s, 0), returns: make(chan amqp.Return, 1), pending: make(chan pendingMessage)}
-			channel.unconfirmed.Push(c.unconfirmed...)
-			channel.returns <- returned
-			err = channel.unroutable(channel.unconfirmed.Head())
+			p := newPublisher(s, 0)
+			p.unconfirmed.Push(c.unconfirmed...)
+			err = p.assignReturn(returned)
 			if c.ambiguous {
 				assert.ErrorIs(t, err, errAmbiguous)
 				return
 			}
-			requireRefused(t, err, refusedUnroutable, "")
+			require.NoError(t, err)
+			requireRefused(t, p.unconfirmed.At(0).refusal, refusedUnroutable, "")
+			assert.NoError(t, p.unconfirmed.At(1).refusal)
 		})
 	}
+}
+
+// TestReturnsOfEqualMessages: each return belongs to the first message that equals it and has none.
+func TestReturnsOfEqualMessages(t *testing.T) {
+	s, err := NewSink(DefaultSinkConfig(), connector.Options{})
+	require.NoError(t, err)
+	p := newPublisher(s, 0)
+	for _, body := range []string{"other", "same", "same", "same"} {
+		p.unconfirmed.Push(pendingMessage{key: "a", pub: amqp.Publishing{Body: []byte(body)}})
+	}
+	for range 2 {
+		require.NoError(t, p.assignReturn(amqp.Return{RoutingKey: "a", Body: []byte("same")}))
+	}
+	for i, refused := range []bool{false, true, true, false} {
+		assert.Equal(t, refused, p.unconfirmed.At(i).refusal != nil, i)
+	}
+	require.NoError(t, p.assignReturn(amqp.Return{RoutingKey: "b"}), "of no message")
 }
 
 // TestBrokerRefusesAMessage: RabbitMQ closes the channel over a user-id that is not the user's.
@@ -326,7 +344,7 @@ func TestMissingExchange(t *testing.T) {
 	cfg.Exchange = b.Name(t)
 	cfg.Channels = 1
 	s, r, _ := b.sink(cfg)
-	r.await(t, fmt.Sprintf("exchange %q: NOT_FOUND", cfg.Exchange))
+	r.await(t, fmt.Sprintf("exchange %q: does not exist", cfg.Exchange))
 	require.NoError(t, b.ch.ExchangeDeclare(cfg.Exchange, amqp.ExchangeFanout, false, true, false, false, nil))
 	q := b.queue(nil)
 	require.NoError(t, b.ch.QueueBind(q, "", cfg.Exchange, false, nil))

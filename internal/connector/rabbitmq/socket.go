@@ -15,34 +15,31 @@ const (
 	closeWriteTimeout = 500 * time.Millisecond
 )
 
-// asyncSocket is the socket under the library's connection. It batches writes, and Write never
-// blocks.
+// asyncSocket is the socket under the library's connection. Write never blocks: writeLoop writes
+// everything that has gathered since its last write. The library flushes after every message, with
+// one system call each, and reads 4 KiB at a time.
 //
-// The library flushes after every message, with one system call each, and reads 4 KiB at a time.
-// Here a goroutine (writeLoop) writes everything that has gathered since its last write, and reads
-// are larger.
-//
-// When the broker does not read, as under a memory alarm, the library's publishing blocks without
-// regard for contexts, and holds a lock that acknowledgements and heartbeats need. Write never
-// blocks, so that cannot happen. The publisher bounds the buffered bytes: a sink keeps unconfirmed
-// bytes within window_bytes, and everything else on a connection is small.
+// When the broker does not read, as under a memory alarm, the library's publishing would block
+// without regard for contexts, and hold a lock that acknowledgements and heartbeats need. A sink
+// bounds the buffered bytes by window_bytes; everything else on a connection is small.
 type asyncSocket struct {
 	net.Conn
 	reader *bufio.Reader
 
 	mu          sync.Mutex
+	wakeup      *sync.Cond // writeBuffer is not empty, or closed is set
 	writeBuffer []byte
 	err         error // of the socket; nothing is written after it
 	closed      bool
 
-	wakeup chan struct{} // holds one token when writeBuffer is not empty, or closed is set
-	done   chan struct{} // closed when writeLoop has returned
+	done chan struct{} // closed when writeLoop has returned
 }
 
 func newAsyncSocket(conn net.Conn) *asyncSocket {
-	w := &asyncSocket{Conn: conn, reader: bufio.NewReaderSize(conn, readBuffer), wakeup: make(chan struct{}, 1), done: make(chan struct{})}
-	go w.writeLoop()
-	return w
+	s := &asyncSocket{Conn: conn, reader: bufio.NewReaderSize(conn, readBuffer), done: make(chan struct{})}
+	s.wakeup = sync.NewCond(&s.mu)
+	go s.writeLoop()
+	return s
 }
 
 func (s *asyncSocket) Read(p []byte) (int, error) { return s.reader.Read(p) }
@@ -50,46 +47,37 @@ func (s *asyncSocket) Read(p []byte) (int, error) { return s.reader.Read(p) }
 // Write buffers p. Its error is that of an earlier write to the socket.
 func (s *asyncSocket) Write(p []byte) (int, error) {
 	s.mu.Lock()
-	err := s.err
-	if err == nil && s.closed {
-		err = net.ErrClosed
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return 0, s.err
 	}
-	if err == nil {
-		s.writeBuffer = append(s.writeBuffer, p...)
+	if s.closed {
+		return 0, net.ErrClosed
 	}
-	s.mu.Unlock()
-	if err != nil {
-		return 0, err
-	}
-	s.wake()
+	s.writeBuffer = append(s.writeBuffer, p...)
+	s.wakeup.Signal()
 	return len(p), nil
-}
-
-func (s *asyncSocket) wake() {
-	select {
-	case s.wakeup <- struct{}{}:
-	default:
-	}
 }
 
 func (s *asyncSocket) writeLoop() {
 	defer close(s.done)
 	var spare []byte
-	for range s.wakeup {
+	for {
 		s.mu.Lock()
-		batch, closed := s.writeBuffer, s.closed
+		for len(s.writeBuffer) == 0 && !s.closed {
+			s.wakeup.Wait()
+		}
+		batch := s.writeBuffer
 		s.writeBuffer = spare[:0]
 		s.mu.Unlock()
-		if len(batch) > 0 {
-			if _, err := s.Conn.Write(batch); err != nil {
-				s.mu.Lock()
-				s.err, s.writeBuffer = err, nil
-				s.mu.Unlock()
-				_ = s.Conn.Close() // so that Read fails, too
-				return
-			}
+		if len(batch) == 0 {
+			return // closed
 		}
-		if closed {
+		if _, err := s.Conn.Write(batch); err != nil {
+			s.mu.Lock()
+			s.err, s.writeBuffer = err, nil
+			s.mu.Unlock()
+			_ = s.Conn.Close() // so that Read fails, too
 			return
 		}
 		if spare = batch; cap(spare) > maxReusedBuffer {
@@ -105,7 +93,7 @@ func (s *asyncSocket) Close() error {
 	s.closed = true
 	s.mu.Unlock()
 	_ = s.SetWriteDeadline(time.Now().Add(closeWriteTimeout))
-	s.wake()
+	s.wakeup.Signal()
 	<-s.done
 	return s.Conn.Close()
 }

@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,16 +21,11 @@ import (
 
 // Source takes messages from queues. Run may be called once; Lag at any time, from any goroutine.
 type Source struct {
+	*client
 	cfg       SourceConfig
-	health    *connector.Health
-	metrics   *metrics
-	log       *zap.Logger
 	consumers []*queueConsumer
-	// drainCtx ends when a stop must not wait any longer.
-	drainCtx context.Context
-
-	conn     atomic.Pointer[amqp.Connection] // for Lag; nil while there is none
-	lagQuery chan struct{}                   // held while Lag asks the broker
+	conn      atomic.Pointer[amqp.Connection] // for Lag; nil while there is none
+	lagQuery  chan struct{}                   // held while Lag asks the broker
 }
 
 // queueConsumer consumes one queue, on one channel at a time.
@@ -60,19 +56,23 @@ func NewSource(cfg SourceConfig, o connector.Options) (*Source, error) {
 	if err := faults(&cfg); err != nil {
 		return nil, err
 	}
-	o = o.WithDefaults()
-	s := &Source{cfg: cfg, health: connector.NewHealth(o.Report), metrics: newMetrics(o.Metrics), log: o.Log.Named("rabbitmq"), drainCtx: o.DrainContext, lagQuery: make(chan struct{}, 1)}
+	s := &Source{client: newClient(cfg.Connection, "source", o), cfg: cfg, lagQuery: make(chan struct{}, 1)}
 	for _, q := range cfg.Queues {
-		ahead := newPrefetch(q, cfg.Prefetch, int64(cfg.PrefetchBytes)/int64(cfg.channels()))
-		if cfg.Mode == modeOrdered {
-			s.consumers = append(s.consumers, &queueConsumer{Source: s, queue: q, name: q.Name, prefetch: ahead})
-			continue
-		}
-		for i := range cfg.ParallelConsumers {
-			s.consumers = append(s.consumers, &queueConsumer{Source: s, queue: q, name: q.Name + "#" + strconv.Itoa(i), prefetch: ahead})
+		for i := range cfg.consumersPerQueue() {
+			name := q.Name
+			if cfg.Mode == modeParallel {
+				name += "#" + strconv.Itoa(i)
+			}
+			ahead := newPrefetch(q, cfg.Prefetch, int64(cfg.PrefetchBytes)/int64(cfg.channels()))
+			s.consumers = append(s.consumers, &queueConsumer{Source: s, queue: q, name: name, prefetch: ahead})
 		}
 	}
 	return s, nil
+}
+
+// NewSource implements [connector.SourceConfig].
+func (c SourceConfig) NewSource(o connector.Options) (connector.Source, error) {
+	return NewSource(c, o)
 }
 
 // faults validates a configuration with all its parts.
@@ -95,39 +95,23 @@ func (s *Source) Run(ctx context.Context, pipelines *pipeline.Set) error {
 }
 
 func (s *Source) run(ctx context.Context, open opener) error {
-	pause := connector.Reconnect()
-	for ctx.Err() == nil {
-		began := time.Now()
-		conn, err := s.cfg.dial(ctx, "source")
-		if err == nil {
-			err = s.serve(ctx, conn, open)
-		}
-		if ctx.Err() == nil {
-			s.health.Set(connector.Connection, err)
-			pause.Held(time.Since(began))
-			pause.Wait(ctx)
-		}
-	}
+	s.connect(ctx, func(conn *brokerConnection) error { return s.serve(ctx, conn, open) })
 	return nil
 }
 
-// serve takes messages through one connection until it or ctx ends. All pipelines that were opened are
-// closed when it returns.
-func (s *Source) serve(ctx context.Context, conn *brokerConnection, open opener) error {
-	lost := conn.NotifyClose(make(chan *amqp.Error, 1))
-	s.metrics.connections.Inc()
-	s.metrics.connected.Set(1)
-	defer s.metrics.connected.Set(0)
+// serve takes messages through one connection until it or ctx ends. It closes the pipelines that
+// were opened.
+func (s *Source) serve(ctx context.Context, conn *brokerConnection, open opener) (err error) {
 	s.conn.Store(conn.Connection)
 	defer s.conn.Store(nil)
-	s.health.Set(connector.Connection, nil)
 	consuming, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup
 	for _, c := range s.consumers {
-		wg.Go(func() { c.run(consuming, conn, open) })
+		wg.Go(func() {
+			c.repeat(consuming, conn, c.name, func() error { return c.consume(consuming, conn, open) })
+		})
 	}
-	var err error
 	select {
 	case <-ctx.Done():
 		// The library's calls take no context. Dropping the connection ends them, so that a broker
@@ -136,8 +120,8 @@ func (s *Source) serve(ctx context.Context, conn *brokerConnection, open opener)
 		defer cancel()
 		stopDropping := context.AfterFunc(drain, func() { time.AfterFunc(closeTimeout, conn.drop) })
 		defer stopDropping()
-	case reason := <-lost:
-		err = conn.lostError(s.cfg.address(), reason)
+	case reason := <-conn.lost:
+		err = conn.lostError(reason)
 		stop()
 	}
 	wg.Wait()
@@ -145,94 +129,74 @@ func (s *Source) serve(ctx context.Context, conn *brokerConnection, open opener)
 	return err
 }
 
-// run consumes through one channel after another until ctx or the connection ends.
-func (c *queueConsumer) run(ctx context.Context, conn *brokerConnection, open opener) {
-	pause := connector.Reconnect()
-	for ctx.Err() == nil && !conn.IsClosed() {
-		began := time.Now()
-		err := c.prepareAndConsume(ctx, conn, open)
-		if errors.Is(err, errResize) {
-			continue
+// openChannel opens a channel with a consumer on it, and calls end when either ends. The caller
+// closes the channel, also after an error, unless it is nil.
+func (c *queueConsumer) openChannel(
+	conn *brokerConnection, end context.CancelCauseFunc,
+) (ch *amqp.Channel, deliveries <-chan amqp.Delivery, err error) {
+	err = conn.withTimeout(func() (err error) {
+		if err = c.queue.prepare(conn.Connection, c.cfg.Declare == declareCreate); err != nil {
+			return err
 		}
-		if ctx.Err() == nil && !conn.IsClosed() {
-			c.health.Set(c.name, err)
-			pause.Held(time.Since(began))
-			pause.Wait(ctx)
+		if ch, err = conn.Channel(); err == nil {
+			go c.awaitEnd(ch.NotifyClose(make(chan *amqp.Error, 1)), ch.NotifyCancel(make(chan string, 1)), end)
+			err = ch.Qos(c.prefetch.beginChannel(), 0, false)
 		}
+		asked := time.Now()
+		if err == nil {
+			deliveries, err = ch.Consume(c.queue.Name, consumerTag, false, false, false, false, c.arguments())
+		}
+		if err != nil {
+			return fmt.Errorf("cannot consume from queue %q: %w", c.queue.Name, plainError(err))
+		}
+		c.position.started(asked)
+		return nil
+	})
+	return ch, deliveries, err
+}
+
+func (c *queueConsumer) awaitEnd(closed <-chan *amqp.Error, cancelled <-chan string, end context.CancelCauseFunc) {
+	select {
+	case reason := <-closed:
+		end(fmt.Errorf("the channel of queue %q ended: %w", c.queue.Name, plainError(reason)))
+	case <-cancelled:
+		end(fmt.Errorf("RabbitMQ cancelled the consumer of queue %q: it was deleted, or is moving", c.queue.Name))
 	}
 }
 
-func (c *queueConsumer) prepareAndConsume(ctx context.Context, conn *brokerConnection, open opener) error {
-	var ch *amqp.Channel
-	var deliveries <-chan amqp.Delivery
-	var ended chan *amqp.Error
-	var cancelled chan string
-	err := conn.withTimeout(func() error {
-		err := c.queue.prepare(conn.Connection, c.cfg.Declare)
-		if err != nil {
-			return err
-		}
-		if ch, err = conn.Channel(); err != nil {
-			return fmt.Errorf("queue %q: %w", c.queue.Name, plainErrorOf(err))
-		}
-		ended = ch.NotifyClose(make(chan *amqp.Error, 1))
-		cancelled = ch.NotifyCancel(make(chan string, 1))
-		if err = ch.Qos(c.prefetch.beginChannel(), 0, false); err == nil {
-			asked := time.Now()
-			if deliveries, err = ch.Consume(c.queue.Name, consumerTag, false, false, false, false, c.arguments()); err == nil {
-				c.position.started(asked)
-			}
-		}
-		if err != nil {
-			return fmt.Errorf("cannot consume from queue %q: %w", c.queue.Name, plainErrorOf(err))
-		}
-		return nil
-	})
+// consume offers the deliveries of one channel to one pipeline until either ends. The pipeline's
+// positions are delivery tags, which are valid on this channel only.
+func (c *queueConsumer) consume(ctx context.Context, conn *brokerConnection, open opener) error {
+	// channelCtx ends with the channel or the consumer: Offer stops waiting then.
+	channelCtx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	ch, deliveries, err := c.openChannel(conn, end)
 	if ch != nil {
 		defer func() { _ = ch.Close() }()
 	}
 	if err != nil {
 		return err
 	}
-	return c.consume(ctx, ch, deliveries, ended, cancelled, open)
-}
-
-// consume offers the deliveries of one channel to one pipeline until either ends. The pipeline's
-// positions are delivery tags, which are valid on this channel only.
-func (c *queueConsumer) consume(ctx context.Context, ch *amqp.Channel, deliveries <-chan amqp.Delivery, ended <-chan *amqp.Error, cancelled <-chan string, open opener) error {
 	c.health.Set(c.name, nil)
 	c.committed.Store(0) // first, for Lag
 	c.delivered.Store(0)
-
-	// channelCtx ends with the channel or the consumer, so that Offer stops waiting for room then.
-	channelCtx, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	consumed := make(chan struct{})
-	defer close(consumed)
-	go func() {
-		select {
-		case reason := <-ended:
-			end(fmt.Errorf("the channel of queue %q ended: %w", c.queue.Name, plainError(reason)))
-		case <-cancelled:
-			end(fmt.Errorf("RabbitMQ cancelled the consumer of queue %q: it was deleted, or is moving", c.queue.Name))
-		case <-consumed:
-		}
-	}()
-
 	pipeline := open(c.name, c.prefetch.count, func(position int64) error { return c.commit(channelCtx, ch, position) })
-	err := c.forward(channelCtx, deliveries, pipeline)
-	if errors.Is(err, errResize) {
+	err = c.forward(channelCtx, deliveries, pipeline)
+	switch {
+	case errors.Is(err, errResize):
 		c.closePipeline(pipeline)
 		return err
-	}
-	if ctx.Err() == nil {
+	case ctx.Err() == nil:
 		pipeline.Abandon()
-		if cause := context.Cause(channelCtx); cause != nil {
-			err = cause
-		}
-		return err
+		return cmp.Or(context.Cause(channelCtx), err)
 	}
-	return c.drain(ch, pipeline)
+	// The broker puts other deliveries back into the queue when the channel closes.
+	if err := ch.Cancel(consumerTag, false); err != nil {
+		pipeline.Abandon()
+		return plainError(err)
+	}
+	c.closePipeline(pipeline)
+	return nil
 }
 
 const consumerTag = "source"
@@ -260,23 +224,27 @@ func (c *queueConsumer) forward(channelCtx context.Context, deliveries <-chan am
 			if stream {
 				c.position.delivered(d.DeliveryTag, m.From.Offset)
 			}
-			size := m.Size()
+			size := m.Size() // before the pipeline has the message
 			if err := l.Offer(channelCtx, m, int64(d.DeliveryTag)); err != nil {
 				return fmt.Errorf("queue %q: %w", c.queue.Name, err)
 			}
 			if c.prefetch.observe(size) {
-				if waitDrained(channelCtx, l) {
+				storing, cancel := context.WithTimeout(channelCtx, resizeTimeout)
+				err := l.Drain(storing)
+				cancel()
+				if err == nil {
 					return errResize
 				}
-				c.prefetch.cancelResize()
+				c.prefetch.next = 0
 			}
 		}
 	}
 }
 
 // warnOfLimit warns when a message of a quorum queue was returned so often that the queue's delivery
-// limit may be near. The limit may be a policy, of which AMQP tells nothing.
+// limit may be near. AMQP does not tell the limit.
 func (c *queueConsumer) warnOfLimit(d *amqp.Delivery) {
+	const warnDeliveries = 3
 	count, _ := d.Headers[headerDeliveryCount].(int64)
 	if count < warnDeliveries || time.Since(c.lastLimitWarning) < time.Minute {
 		return
@@ -287,16 +255,6 @@ func (c *queueConsumer) warnOfLimit(d *amqp.Delivery) {
 		zap.String("queue", c.queue.Name), zap.Int64("delivery_count", count))
 }
 
-// warnDeliveries is the x-delivery-count from which warnOfLimit warns.
-const warnDeliveries = 3
-
-// waitDrained waits up to resizeTimeout for the pipeline's messages, and reports whether all are done.
-func waitDrained(ctx context.Context, l sourcePipeline) bool {
-	ctx, cancel := context.WithTimeout(ctx, resizeTimeout)
-	defer cancel()
-	return l.Drain(ctx) == nil
-}
-
 // commit acknowledges everything up to a delivery tag. On a channel that has ended, whose tags are
 // not valid any more, it acknowledges nothing and returns why the channel ended.
 func (c *queueConsumer) commit(channelCtx context.Context, ch *amqp.Channel, position int64) error {
@@ -304,23 +262,10 @@ func (c *queueConsumer) commit(channelCtx context.Context, ch *amqp.Channel, pos
 		return cause
 	}
 	if err := ch.Ack(uint64(position), true); err != nil {
-		return plainErrorOf(err)
+		return plainError(err)
 	}
 	c.committed.Store(uint64(position))
-	if c.queue.Type == typeStream {
-		c.position.committed(uint64(position))
-	}
-	return nil
-}
-
-// drain cancels the consumer, waits until the offered messages are stored, and commits them. The
-// broker puts other deliveries back into the queue when the channel closes.
-func (c *queueConsumer) drain(ch *amqp.Channel, l sourcePipeline) error {
-	if err := ch.Cancel(consumerTag, false); err != nil {
-		l.Abandon()
-		return plainErrorOf(err)
-	}
-	c.closePipeline(l)
+	c.position.committed(uint64(position))
 	return nil
 }
 
@@ -339,48 +284,42 @@ func (c *queueConsumer) closePipeline(l sourcePipeline) {
 func (s *Source) Lag(ctx context.Context) (int64, error) {
 	conn := s.conn.Load()
 	if conn == nil {
-		return 0, fmt.Errorf("no connection to RabbitMQ at %s", s.cfg.address())
+		return 0, errors.New("no connection to RabbitMQ")
 	}
+	// The library's calls take no context. A query that hangs ends with the connection; until then
+	// there is no other.
 	select {
-	case s.lagQuery <- struct{}{}: // released when the query ends
+	case s.lagQuery <- struct{}{}:
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
-	type answer struct {
-		n   int64
-		err error
-	}
-	// The library's calls take no context. A call that hangs ends with the connection. Until then
-	// lagQuery keeps other calls from starting.
-	answers := make(chan answer, 1)
+	var n int64
+	var err error
+	answered := make(chan struct{})
 	go func() {
-		defer func() { <-s.lagQuery }()
-		n, err := s.count(conn)
-		answers <- answer{n, err}
+		n, err = s.count(conn)
+		<-s.lagQuery
+		close(answered)
 	}()
 	select {
-	case a := <-answers:
-		return a.n, a.err
+	case <-answered:
+		return n, err
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
 }
 
-func (s *Source) count(conn *amqp.Connection) (int64, error) {
-	var sum int64
+func (s *Source) count(conn *amqp.Connection) (sum int64, err error) {
 	for _, q := range s.cfg.Queues {
-		err := onChannel(conn, func(ch *amqp.Channel) error {
-			state, err := ch.QueueDeclarePassive(q.Name, true, false, false, false, nil)
-			sum += int64(state.Messages)
-			return err
-		})
+		state, err := queueState(conn, q.Name)
 		if err != nil {
-			return 0, fmt.Errorf("queue %q: %w", q.Name, plainErrorOf(err))
+			return 0, fmt.Errorf("queue %q: %w", q.Name, err)
 		}
+		sum += int64(state.Messages)
 	}
-	for _, t := range s.consumers {
-		committed := t.committed.Load() // first: it is never ahead of what was delivered later
-		sum += int64(t.delivered.Load() - committed)
+	for _, c := range s.consumers {
+		committed := c.committed.Load() // first: it is never ahead of what was delivered later
+		sum += int64(c.delivered.Load() - committed)
 	}
 	return sum, nil
 }

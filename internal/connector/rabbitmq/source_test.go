@@ -90,21 +90,20 @@ func TestDeclare(t *testing.T) {
 		declare string
 		want    string
 	}{
-		"verified":               {classic, declareVerify, ""},
-		"verified, named type":   {Queue{Name: classic.Name, Type: typeClassic, Arguments: classic.Arguments}, declareVerify, ""},
-		"verified, any type":     {Queue{Name: quorum.Name, Durable: new(bool)}, declareVerify, "durable"},
-		"verified quorum":        {quorum, declareVerify, ""},
-		"created again":          {classic, declareCreate, ""},
-		"not durable":            {brief, declareVerify, ""},
-		"only a name":            {Queue{Name: brief.Name}, declareVerify, ""},
-		"wrong type":             {Queue{Name: quorum.Name, Type: typeClassic}, declareVerify, "is not as configured: PRECONDITION_FAILED - inequivalent arg 'x-queue-type'"},
-		"wrong durable":          {Queue{Name: brief.Name, Type: typeClassic}, declareVerify, "inequivalent arg 'durable'"},
-		"wrong argument":         {Queue{Name: classic.Name, Arguments: map[string]any{"x-max-length": 1}}, declareVerify, "inequivalent arg 'x-max-length'"},
-		"wrong when created":     {Queue{Name: classic.Name, Type: typeQuorum}, declareCreate, "is not as configured"},
-		"missing":                {Queue{Name: exchange + "-missing"}, declareVerify, "-missing\" does not exist"},
-		"missing, not looked at": {Queue{Name: exchange + "-missing"}, declareNone, "cannot consume from queue"},
-		"missing exchange":       {Queue{Name: classic.Name, Bindings: []Binding{{Exchange: exchange + "-no"}}}, declareVerify, "binding to exchange"},
-		"impossible":             {Queue{Name: exchange + "-bad", Arguments: map[string]any{"x-max-length": "many"}}, declareCreate, "cannot declare queue"},
+		"verified":             {classic, declareVerify, ""},
+		"verified, named type": {Queue{Name: classic.Name, Type: typeClassic, Arguments: classic.Arguments}, declareVerify, ""},
+		"verified, any type":   {Queue{Name: quorum.Name, Durable: new(bool)}, declareVerify, "durable"},
+		"verified quorum":      {quorum, declareVerify, ""},
+		"created again":        {classic, declareCreate, ""},
+		"not durable":          {brief, declareVerify, ""},
+		"only a name":          {Queue{Name: brief.Name}, declareVerify, ""},
+		"wrong type":           {Queue{Name: quorum.Name, Type: typeClassic}, declareVerify, "is not as configured: PRECONDITION_FAILED - inequivalent arg 'x-queue-type'"},
+		"wrong durable":        {Queue{Name: brief.Name, Type: typeClassic}, declareVerify, "inequivalent arg 'durable'"},
+		"wrong argument":       {Queue{Name: classic.Name, Arguments: map[string]any{"x-max-length": 1}}, declareVerify, "inequivalent arg 'x-max-length'"},
+		"wrong when created":   {Queue{Name: classic.Name, Type: typeQuorum}, declareCreate, "is not as configured"},
+		"missing":              {Queue{Name: exchange + "-missing"}, declareVerify, "-missing\" does not exist"},
+		"missing exchange":     {Queue{Name: classic.Name, Bindings: []Binding{{Exchange: exchange + "-no"}}}, declareVerify, "binding to exchange"},
+		"impossible":           {Queue{Name: exchange + "-bad", Arguments: map[string]any{"x-max-length": "many"}}, declareCreate, "cannot declare queue"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := b.sourceConfig()

@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"strconv"
 	"sync"
 	"time"
@@ -10,26 +11,17 @@ import (
 	"github.com/aviaryhq/aviary/internal/ring"
 )
 
-// streamPosition is how far a stream has been replicated. RabbitMQ stores no offsets for AMQP 0-9-1
-// consumers, so the position lasts only as long as the process.
-type streamPosition struct {
-	mu         sync.Mutex
-	pending    ring.Ring[deliveredOffset] // delivered and not committed, ascending
-	nextOffset int64                      // the offset behind the last committed message, or of the first that was delivered
-	hasOffset  bool
-	firstStart time.Time // when the first consumer was asked for; what is stored from then on is wanted
-}
-
-// clockSkew is how far the broker's clock may be behind ours without a loss, see arguments.
+// clockSkew is how far the broker's clock may be behind ours without a loss.
 const clockSkew = time.Minute
 
-// started records that a consumer was requested at that time. Only the first one counts.
-func (p *streamPosition) started(at time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.firstStart.IsZero() {
-		p.firstStart = at
-	}
+// streamPosition is where a stream is read from on the next channel. RabbitMQ stores no offsets for
+// AMQP 0-9-1 consumers, so it lasts only as long as the process.
+type streamPosition struct {
+	mu      sync.Mutex
+	pending ring.Ring[deliveredOffset] // delivered and not committed, ascending
+	// from is the argument of the consumer: the configured place, then a time, then the offset of
+	// the first delivered message or the one behind the last committed message.
+	from any
 }
 
 type deliveredOffset struct {
@@ -37,12 +29,22 @@ type deliveredOffset struct {
 	offset int64
 }
 
+// started records that a consumer was requested at that time. The places next and last depend on
+// when they are asked for, so the next channel asks for what was stored since then. RabbitMQ begins
+// at or before that time by its own clock.
+func (p *streamPosition) started(at time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.from == "next" || p.from == "last" {
+		p.from = at.Add(-clockSkew)
+	}
+}
+
 func (p *streamPosition) delivered(tag uint64, offset int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.hasOffset {
-		// The configured offsets next and last may select another message the next time.
-		p.nextOffset, p.hasOffset = offset, true
+	if _, known := p.from.(int64); !known {
+		p.from = offset
 	}
 	p.pending.Push(deliveredOffset{tag, offset})
 }
@@ -51,40 +53,24 @@ func (p *streamPosition) committed(tag uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for p.pending.Len() > 0 && p.pending.Head().tag <= tag {
-		p.nextOffset, p.hasOffset = p.pending.Pop().offset+1, true
+		p.from = p.pending.Pop().offset + 1
 	}
 }
 
-// restart forgets the delivered messages, because a new channel has new delivery tags. It returns
-// the offset to continue from, if it is known, and when the first consumer was requested, zero for
-// never.
-func (p *streamPosition) restart() (after int64, known bool, began time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.pending.Clear()
-	return p.nextOffset, p.hasOffset, p.firstStart
-}
-
-// arguments are those of the consumer. The offsets next and last depend on when they are used. If
-// nothing was delivered before a channel ended, the next channel therefore asks by time for what
-// was stored since the first consumer was requested. RabbitMQ then begins at or before that time by
-// its own clock, hence clockSkew.
+// arguments are those of the consumer of a new channel, which has new delivery tags.
 func (c *queueConsumer) arguments() amqp.Table {
 	if c.queue.Type != typeStream {
 		return nil
 	}
-	after, known, began := c.position.restart()
-	if known {
-		return amqp.Table{headerStreamOffset: after}
+	p := &c.position
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pending.Clear()
+	if p.from == nil {
+		p.from = cmp.Or(c.queue.Offset, "first")
+		if n, err := strconv.ParseInt(c.queue.Offset, 10, 64); err == nil {
+			p.from = n
+		}
 	}
-	if moves := c.queue.Offset == "next" || c.queue.Offset == "last"; moves && !began.IsZero() {
-		return amqp.Table{headerStreamOffset: began.Add(-clockSkew)}
-	}
-	if n, err := strconv.ParseInt(c.queue.Offset, 10, 64); err == nil {
-		return amqp.Table{headerStreamOffset: n}
-	}
-	if c.queue.Offset == "" {
-		return amqp.Table{headerStreamOffset: "first"}
-	}
-	return amqp.Table{headerStreamOffset: c.queue.Offset}
+	return amqp.Table{headerStreamOffset: p.from}
 }

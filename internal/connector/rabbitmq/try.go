@@ -5,177 +5,106 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
+	"sync/atomic"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/aviaryhq/aviary/internal/trial"
 )
 
-// tryConnection is a connection that reads the broker's state and changes nothing.
-type tryConnection struct {
-	mu     sync.Mutex
-	broker *brokerConnection
-	closed bool
-}
-
 // Try finds out whether the virtual host can be connected to; path is the section's.
 func (c Connection) Try(path string) (t trial.Trial, end func()) {
-	return c.try(path, func(*tryConnection) []trial.Trial { return nil })
+	t, _, end = c.try(path)
+	return t, end
 }
 
-func (c Connection) try(path string, then func(*tryConnection) []trial.Trial) (t trial.Trial, end func()) {
+// try returns the trial of a connection. conn returns the connection once the trial has succeeded.
+func (c Connection) try(path string) (t trial.Trial, conn func() *amqp.Connection, end func()) {
 	c.ConnectTimeout = min(c.ConnectTimeout, trial.Timeout)
-	v := new(tryConnection)
-	return trial.Trial{
-		Name: path + ".url " + c.URL,
-		Try: func(ctx context.Context) error {
-			conn, err := c.dial(ctx, "check")
-			if err != nil {
-				return err
-			}
-			v.set(conn)
-			return nil
-		},
-		Then: then(v),
-	}, v.close
-}
-
-func (c *tryConnection) set(conn *brokerConnection) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed { // close was called while dial was under way
-		conn.close()
-		return
+	var made atomic.Pointer[brokerConnection]
+	t = trial.Trial{Name: path + ".url " + c.URL, Try: func(ctx context.Context) error {
+		conn, err := c.dial(ctx, "check")
+		if err == nil {
+			made.Store(conn)
+		}
+		return err
+	}}
+	end = func() {
+		if conn := made.Load(); conn != nil {
+			conn.close()
+		}
 	}
-	c.broker = conn
-}
-
-func (c *tryConnection) close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
-	if c.broker != nil {
-		c.broker.close()
-	}
-}
-
-func (c *tryConnection) conn() *amqp.Connection {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.broker.Connection
+	return t, func() *amqp.Connection { return made.Load().Connection }, end
 }
 
 // Try finds out whether the source can take from its queues; path is its section's.
 func (c SourceConfig) Try(path string) (t trial.Trial, end func()) {
-	return c.try(path, func(v *tryConnection) []trial.Trial {
-		var all []trial.Trial
-		for i, q := range c.Queues {
-			name := fmt.Sprintf("%s.queues[%d] %s", path, i, q.Name)
-			all = append(all, trial.Trial{Name: name, Try: func(context.Context) error {
-				if err := v.tryQueue(q, c.Declare); err != nil {
-					return err
-				}
-				if err := checkReadPermission(v.conn(), q.Name); err != nil {
-					return err
-				}
-				if len(q.Bindings) > 0 && c.Declare == declareCreate {
-					return trial.Note("the start binds it, if this user may do that")
-				}
-				return nil
-			}})
-		}
-		return all
-	})
+	t, conn, end := c.try(path)
+	for i, q := range c.Queues {
+		t.Then = append(t.Then, trial.Trial{Name: fmt.Sprintf("%s.queues[%d] %s", path, i, q.Name), Try: func(context.Context) error {
+			return tryQueue(conn(), q, c.Declare == declareCreate)
+		}})
+	}
+	return t, end
 }
 
 // tryQueue checks a queue as the start does, but declares nothing.
-func (c *tryConnection) tryQueue(q Queue, how string) error {
-	conn := c.conn()
-	err := findQueue(conn, q.Name)
+func tryQueue(conn *amqp.Connection, q Queue, create bool) error {
+	_, err := queueState(conn, q.Name)
 	switch {
-	case errors.Is(err, errMissing) && how == declareCreate:
+	case errors.Is(err, errMissing) && create:
 		for _, b := range q.Bindings {
 			if err := findExchange(conn, b.Exchange); err != nil {
 				return fmt.Errorf("does not exist yet; the start creates it, but its binding to exchange %q fails: %w", b.Exchange, err)
 			}
 		}
-		return trial.Note("does not exist yet; the start creates it, if this user may do that")
-	case err != nil:
-		return err
-	case how == declareNone:
-		return nil
+		err = trial.Note("does not exist yet; the start creates it, if this user may do that")
+	case err == nil:
+		err = q.prepare(conn, false)
 	}
-	return q.prepare(conn, declareVerify)
+	if err == nil {
+		err = checkReadPermission(conn, q.Name)
+	}
+	if err == nil && len(q.Bindings) > 0 && create {
+		err = trial.Note("the start binds it, if this user may do that")
+	}
+	return err
 }
 
 // Try finds out whether the sink can publish to the places that are known; path is its section's.
 func (c SinkConfig) Try(path string, to []trial.Place) (t trial.Trial, end func()) {
-	return c.try(path, func(v *tryConnection) []trial.Trial {
-		if c.Exchange != "" {
-			return []trial.Trial{{Name: path + ".exchange " + c.Exchange, Try: func(context.Context) error {
-				if err := findExchange(v.conn(), c.Exchange); err != nil {
-					return err
-				}
-				return checkRoutingPermission(v.conn(), c.Exchange, to)
-			}}}
-		}
-		var all []trial.Trial
-		for _, place := range to {
-			if place.Name == "" {
-				all = append(all, trial.Of(place.Path, errors.New("no queue is named: no message would get to one")))
-				continue
+	t, conn, end := c.try(path)
+	if c.Exchange != "" {
+		t.Then = []trial.Trial{{Name: path + ".exchange " + c.Exchange, Try: func(context.Context) error {
+			if err := findExchange(conn(), c.Exchange); err != nil {
+				return err
 			}
-			all = append(all, trial.Trial{Name: place.Path + ": queue " + place.Name, Try: func(context.Context) error {
-				if err := findQueue(v.conn(), place.Name); err != nil {
-					return err
-				}
-				return checkWritePermission(v.conn(), "", place.Name)
-			}})
-		}
-		return all
-	})
-}
-
-var errMissing = errors.New("does not exist")
-
-// findQueue returns nil for a queue that exists, else errMissing or the broker's error.
-func findQueue(conn *amqp.Connection, queue string) error {
-	return notFound(onChannel(conn, func(ch *amqp.Channel) error {
-		_, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-		return err
-	}))
-}
-
-// findExchange returns nil for an exchange that exists, else errMissing or the broker's error.
-func findExchange(conn *amqp.Connection, name string) error {
-	return notFound(onChannel(conn, func(ch *amqp.Channel) error {
-		return ch.ExchangeDeclarePassive(name, amqp.ExchangeDirect, true, false, false, false, nil)
-	}))
-}
-
-func notFound(err error) error {
-	var refused *amqp.Error
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &refused) && refused.Code == amqp.NotFound:
-		return errMissing
-	default:
-		return plainErrorOf(err)
+			return checkRoutingPermission(conn(), c.Exchange, to)
+		}}}
+		return t, end
 	}
+	for _, place := range to {
+		if place.Name == "" {
+			t.Then = append(t.Then, trial.Of(place.Path, errors.New("no queue is named: no message would get to one")))
+			continue
+		}
+		t.Then = append(t.Then, trial.Trial{Name: place.Path + ": queue " + place.Name, Try: func(context.Context) error {
+			if _, err := queueState(conn(), place.Name); err != nil {
+				return err
+			}
+			return checkWritePermission(conn(), "", place.Name)
+		}})
+	}
+	return t, end
 }
 
 // checkReadPermission returns why this user may not consume from the queue. It asks for a consumer
 // whose priority is not a number: RabbitMQ checks the permission before it refuses that.
 func checkReadPermission(conn *amqp.Connection, queue string) error {
-	if !isRabbitMQ(conn) {
-		return nil
-	}
-	return permissionError("take from it", onChannel(conn, func(ch *amqp.Channel) error {
+	return checkPermission(conn, "take from it", func(ch *amqp.Channel) error {
 		_, err := ch.Consume(queue, "", false, false, false, false, amqp.Table{"x-priority": "none"})
 		return err
-	}))
+	})
 }
 
 // checkRoutingPermission returns why this user may not publish to the exchange with the known
@@ -201,12 +130,10 @@ func checkRoutingPermission(conn *amqp.Connection, exchange string, keys []trial
 // publishes a message whose expiration is not a number: RabbitMQ checks the permission before it
 // refuses that.
 func checkWritePermission(conn *amqp.Connection, exchange, key string) error {
-	if !isRabbitMQ(conn) {
-		return nil
-	}
-	return permissionError("publish there", onChannel(conn, func(ch *amqp.Channel) error {
+	return checkPermission(conn, "publish there", func(ch *amqp.Channel) error {
 		refused := ch.NotifyClose(make(chan *amqp.Error, 1))
-		if err := ch.PublishWithContext(context.Background(), exchange, key, false, false, amqp.Publishing{Expiration: "none"}); err != nil {
+		invalid := amqp.Publishing{Expiration: "none"}
+		if err := ch.PublishWithContext(context.Background(), exchange, key, false, false, invalid); err != nil {
 			return err
 		}
 		// The broker does not answer a publish. It answers this request after it has handled it.
@@ -217,16 +144,17 @@ func checkWritePermission(conn *amqp.Connection, exchange, key string) error {
 			return reason
 		}
 		return nil
-	}))
+	})
 }
 
-// isRabbitMQ is false for other brokers: they may accept the invalid requests that RabbitMQ refuses.
-func isRabbitMQ(conn *amqp.Connection) bool { return conn.Properties["product"] == "RabbitMQ" }
-
-func permissionError(what string, err error) error {
-	var refused *amqp.Error
-	if errors.As(err, &refused) && refused.Code == amqp.AccessRefused {
-		return fmt.Errorf("this user may not %s: %w", what, plainErrorOf(err))
+// checkPermission makes an invalid request, which RabbitMQ refuses after it has checked the
+// permission. Other brokers may accept it, so they are not asked.
+func checkPermission(conn *amqp.Connection, what string, request func(*amqp.Channel) error) error {
+	if conn.Properties["product"] != "RabbitMQ" {
+		return nil
 	}
-	return nil // the broker refused the invalid value, after it had checked the permission
+	if err := onChannel(conn, request); hasCode(err, amqp.AccessRefused) {
+		return fmt.Errorf("this user may not %s: %w", what, err)
+	}
+	return nil
 }

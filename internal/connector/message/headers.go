@@ -1,7 +1,6 @@
 package message
 
 import (
-	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,34 +32,30 @@ const (
 // EntryHeaders. Both are nil when the system stores all headers as they are. An ordered system keeps
 // order and repeated names. The others store each name once: the last header of that name.
 func arrange(headers []Header, ordered bool, holds func(*Header) storage) (plain []bool, entry []byte) {
+	asTheyAre := true
 	for i := range headers {
-		if holds(&headers[i]) != storedAsIs || !ordered && i > 0 && headers[i-1].Name >= headers[i].Name {
-			return arrangeWithEntry(headers, ordered, holds)
-		}
+		inOrder := ordered || i == 0 || headers[i-1].Name < headers[i].Name
+		asTheyAre = asTheyAre && inOrder && holds(&headers[i]) == storedAsIs
 	}
-	return nil, nil
-}
-
-func arrangeWithEntry(headers []Header, ordered bool, holds func(*Header) storage) (plain []bool, entry []byte) {
+	if asTheyAre {
+		return nil, nil
+	}
 	plain = make([]bool, len(headers))
 	byRank := make([]int, 0, len(headers))
-	if ordered {
-		for i := range headers {
-			if plain[i] = holds(&headers[i]) != notStored; plain[i] {
-				byRank = append(byRank, i)
-			}
+	taken := make(map[string]bool, len(headers))
+	for i := range slices.Backward(headers) {
+		h := &headers[i]
+		if (ordered || !taken[h.Name]) && holds(h) != notStored {
+			plain[i], taken[h.Name] = true, true
+			byRank = append(byRank, i)
 		}
-	} else {
-		taken := make(map[string]struct{}, len(headers))
-		for i := range slices.Backward(headers) {
-			if _, twice := taken[headers[i].Name]; !twice && holds(&headers[i]) != notStored {
-				taken[headers[i].Name] = struct{}{}
-				plain[i] = true
-				byRank = append(byRank, i)
-			}
-		}
-		slices.SortFunc(byRank, func(a, b int) int { return cmp.Compare(headers[a].Name, headers[b].Name) })
 	}
+	slices.SortFunc(byRank, func(a, b int) int {
+		if ordered {
+			return a - b
+		}
+		return strings.Compare(headers[a].Name, headers[b].Name)
+	})
 	rank := make([]int, len(headers))
 	for r, i := range byRank {
 		rank[i] = r
@@ -123,7 +118,7 @@ func typedHeader(name string, v any) Header {
 // restore returns all headers in their order; plain are those that the system stores. It reports
 // false for an entry that arrange has not made.
 func restore(plain []Header, entry string) ([]Header, bool) {
-	all := make([]Header, 0, len(plain)+4)
+	var all []Header
 	used := make([]bool, len(plain))
 	for more := entry != ""; more; {
 		end := strings.IndexAny(entry, ",=")
@@ -178,21 +173,13 @@ func restorePlain(all, plain []Header, used []bool, item string) ([]Header, bool
 		used[i] = true
 		h := plain[i]
 		if withKind && h.Value != nil {
-			if v, ok := parseStored(kind[0], h.Value); ok {
-				h = Header{Name: h.Name, Value: textOf(v), Typed: v}
+			if v, ok := parseText(kind[0], h.Value); ok {
+				h = typedHeader(h.Name, v)
 			}
 		}
 		all = append(all, h)
 	}
 	return all, true
-}
-
-// parseStored reads the typed value of a header that is stored as text.
-func parseStored(kind byte, value []byte) (any, bool) {
-	if kind == kindBytes {
-		return value, true
-	}
-	return parseScalar(kind, string(value))
 }
 
 // validName reports whether every system can have a header of that name.

@@ -23,8 +23,8 @@ type Message struct {
 	// system; else nil.
 	AMQP *AMQP
 	// Origin is where the first route took the message from. Hops are the topics and queues that
-	// earlier routes took it from, in order (see [PlaceName]; older versions named the process).
-	// Hop is added behind them when the message is sent; empty for none.
+	// earlier routes took it from, in order (see [PlaceName]). Hop is added behind them when the
+	// message is sent; empty for none.
 	Origin Origin
 	Hops   []string
 	Hop    string
@@ -110,8 +110,32 @@ func (m *Message) Size() int64 {
 	return int64(n)
 }
 
+// entrySize is roughly the length of all entries, without EntryHeaders.
+func (m *Message) entrySize() int {
+	n := len(m.Hop) + len(m.OrderingKey)
+	for _, place := range m.Hops {
+		n += len(place) + 1
+	}
+	if o := &m.Origin; !o.IsZero() {
+		n += len(o.System) + len(o.Cluster) + len(o.Topic) + len(o.ID) + 28
+	}
+	if f := &m.From; m.hasFrom() {
+		n += len(f.System) + len(f.Cluster) + len(f.Topic) + len(f.TopicID) + 27
+	}
+	if m.AMQP != nil {
+		n += 32
+		for _, f := range m.AMQP.fields() {
+			if *f.value != "" {
+				n += len(f.name) + len(*f.value) + 2
+			}
+		}
+	}
+	return n
+}
+
 // typedSize is roughly the memory of a value of Header.Typed.
 func typedSize(v any) int {
+	n := 8
 	switch v := v.(type) {
 	case nil:
 		return 0
@@ -120,18 +144,13 @@ func typedSize(v any) int {
 	case []byte:
 		return len(v)
 	case []any:
-		n := 0
 		for _, element := range v {
 			n += 16 + typedSize(element)
 		}
-		return n
 	case Table:
-		n := 0
 		for name, element := range v {
 			n += 48 + len(name) + typedSize(element)
 		}
-		return n
-	default:
-		return 8
 	}
+	return n
 }

@@ -142,22 +142,8 @@ func appendScalar(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case string:
 		return append(b, v...)
-	case bool:
-		return strconv.AppendBool(b, v)
-	case int8:
-		return strconv.AppendInt(b, int64(v), 10)
-	case uint8:
-		return strconv.AppendUint(b, uint64(v), 10)
-	case int16:
-		return strconv.AppendInt(b, int64(v), 10)
-	case uint16:
-		return strconv.AppendUint(b, uint64(v), 10)
-	case int32:
-		return strconv.AppendInt(b, int64(v), 10)
-	case uint32:
-		return strconv.AppendUint(b, uint64(v), 10)
-	case int64:
-		return strconv.AppendInt(b, v, 10)
+	case bool, int8, uint8, int16, uint16, int32, uint32, int64:
+		return fmt.Append(b, v)
 	case float32:
 		if math.IsNaN(float64(v)) { // there are many NaNs, which differ in their bits
 			return fmt.Appendf(b, "NaN%08x", math.Float32bits(v))
@@ -204,26 +190,19 @@ func parseScalar(kind byte, s string) (any, bool) {
 	case kindBool:
 		return s == "true", s == "true" || s == "false"
 	case kindInt8:
-		n, err := strconv.ParseInt(s, 10, 8)
-		return int8(n), err == nil
+		return parseInt[int8](s)
 	case kindUint8:
-		n, err := strconv.ParseUint(s, 10, 8)
-		return uint8(n), err == nil
+		return parseInt[uint8](s)
 	case kindInt16:
-		n, err := strconv.ParseInt(s, 10, 16)
-		return int16(n), err == nil
+		return parseInt[int16](s)
 	case kindUint16:
-		n, err := strconv.ParseUint(s, 10, 16)
-		return uint16(n), err == nil
+		return parseInt[uint16](s)
 	case kindInt32:
-		n, err := strconv.ParseInt(s, 10, 32)
-		return int32(n), err == nil
+		return parseInt[int32](s)
 	case kindUint32:
-		n, err := strconv.ParseUint(s, 10, 32)
-		return uint32(n), err == nil
+		return parseInt[uint32](s)
 	case kindInt64:
-		n, err := strconv.ParseInt(s, 10, 64)
-		return n, err == nil
+		return parseInt[int64](s)
 	case kindFloat32:
 		if bits, ok := strings.CutPrefix(s, "NaN"); ok {
 			n, err := strconv.ParseUint(bits, 16, 32)
@@ -255,6 +234,19 @@ func parseScalar(kind byte, s string) (any, bool) {
 		return string(v), err == nil
 	}
 	return nil, false
+}
+
+func parseInt[T int8 | uint8 | int16 | uint16 | int32 | uint32 | int64](s string) (any, bool) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	return T(n), err == nil && int64(T(n)) == n
+}
+
+// parseText reads the typed value of a header that is stored as text.
+func parseText(kind byte, text []byte) (any, bool) {
+	if kind == kindBytes {
+		return text, true
+	}
+	return parseScalar(kind, string(text))
 }
 
 func parseDecimal(s string) (any, bool) {
@@ -308,119 +300,98 @@ func parseTyped(s string, depth int) (v any, rest string, ok bool) {
 		return nil, "", false
 	}
 	kind := s[0]
-	s = s[1:]
-	switch kind {
-	case kindArray:
-		return parseArray(s, depth)
-	case kindTable:
-		return parseTable(s, depth)
-	}
 	end := strings.IndexAny(s, special)
 	if end < 0 {
 		end = len(s)
 	}
-	s, rest = s[:end], s[end:]
+	text, rest := s[1:max(end, 1)], s[max(end, 1):]
 	switch kind {
+	case kindArray:
+		array := []any{}
+		rest, ok = parseElements(s[1:], "()", depth, func(_ string, v any) { array = append(array, v) })
+		return array, rest, ok
+	case kindTable:
+		table := Table{}
+		rest, ok = parseElements(s[1:], "{}", depth, func(name string, v any) { table[name] = v })
+		return table, rest, ok
 	case kindNull:
-		return Null{}, rest, s == ""
+		return Null{}, rest, text == ""
 	case kindString:
-		v, ok := unescape(s)
+		v, ok := unescape(text)
 		return v, rest, ok
 	}
-	v, ok = parseScalar(kind, s)
+	v, ok = parseScalar(kind, text)
 	return v, rest, ok
 }
 
-func parseArray(s string, depth int) (any, string, bool) {
-	array := []any{}
-	if !strings.HasPrefix(s, "(") {
-		return nil, "", false
+// parseElements reads the elements of an array, or of a table, whose elements have names. brackets are
+// those around them.
+func parseElements(s, brackets string, depth int, add func(name string, v any)) (rest string, ok bool) {
+	if rest, empty := strings.CutPrefix(s, brackets); empty {
+		return rest, true
 	}
-	if strings.HasPrefix(s, "()") {
-		return array, s[2:], true
+	if s == "" || s[0] != brackets[0] {
+		return "", false
 	}
-	for closing := false; !closing; {
-		v, rest, ok := parseTyped(s[1:], depth+1)
-		if !ok || rest == "" || rest[0] != ',' && rest[0] != ')' {
-			return nil, "", false
+	for s[0] != brackets[1] {
+		s = s[1:]
+		name := ""
+		if brackets == "{}" {
+			end := strings.IndexAny(s, special)
+			if end < 0 || s[end] != '=' {
+				return "", false
+			}
+			if name, ok = unescape(s[:end]); !ok {
+				return "", false
+			}
+			s = s[end+1:]
 		}
-		array = append(array, v)
-		s, closing = rest, rest[0] == ')'
-	}
-	return array, s[1:], true
-}
-
-func parseTable(s string, depth int) (any, string, bool) {
-	table := Table{}
-	if !strings.HasPrefix(s, "{") {
-		return nil, "", false
-	}
-	if strings.HasPrefix(s, "{}") {
-		return table, s[2:], true
-	}
-	for closing := false; !closing; {
-		end := strings.IndexAny(s[1:], special) + 1
-		if end < 1 || s[end] != '=' {
-			return nil, "", false
+		v, rest, ok := parseTyped(s, depth+1)
+		if !ok || rest == "" || rest[0] != ',' && rest[0] != brackets[1] {
+			return "", false
 		}
-		name, ok := unescape(s[1:end])
-		if !ok {
-			return nil, "", false
-		}
-		v, rest, ok := parseTyped(s[end+1:], depth+1)
-		if !ok || rest == "" || rest[0] != ',' && rest[0] != '}' {
-			return nil, "", false
-		}
-		table[name] = v
-		s, closing = rest, rest[0] == '}'
+		add(name, v)
+		s = rest
 	}
-	return table, s[1:], true
+	return s[1:], true
 }
 
 // appendJSON appends a typed value as JSON. Numbers that JSON does not have, times and
 // decimals are strings, bytes base64.
 func appendJSON(b []byte, v any) []byte {
-	switch v := v.(type) {
-	case Null, nil:
-		return append(b, "null"...)
-	case bool, int8, uint8, int16, uint16, int32, uint32, int64:
-		return appendScalar(b, v)
-	case float32:
-		return appendJSON(b, float64(v))
-	case float64:
-		if math.IsNaN(v) {
-			return append(b, `"NaN"`...)
-		}
-		if !math.IsInf(v, 0) {
-			return strconv.AppendFloat(b, v, 'g', -1, 64)
-		}
-	case []any:
-		b = append(b, '[')
-		for i := range v {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = appendJSON(b, v[i])
-		}
-		return append(b, ']')
-	case Table:
-		b = append(b, '{')
-		for i, name := range slices.Sorted(maps.Keys(v)) {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = append(appendJSONString(b, name), ':')
-			b = appendJSON(b, v[name])
-		}
-		return append(b, '}')
+	text, err := json.Marshal(jsonValue(v))
+	if err != nil {
+		return b // cannot happen: see jsonValue
 	}
-	return appendJSONString(b, string(appendScalar(nil, v)))
+	return append(b, text...)
 }
 
-func appendJSONString(b []byte, s string) []byte {
-	quoted, err := json.Marshal(s)
-	if err != nil {
-		return append(b, `""`...) // a string can always be marshalled
+// jsonValue replaces what JSON does not have in a typed value.
+func jsonValue(v any) any {
+	switch v := v.(type) {
+	case Null, nil:
+		return nil
+	case bool, int8, uint8, int16, uint16, int32, uint32, int64:
+		return v
+	case float32:
+		return jsonValue(float64(v))
+	case float64:
+		if !math.IsNaN(v) && !math.IsInf(v, 0) {
+			return v
+		}
+		return strconv.FormatFloat(v, 'g', -1, 64)
+	case []any:
+		array := make([]any, len(v))
+		for i := range v {
+			array[i] = jsonValue(v[i])
+		}
+		return array
+	case Table:
+		table := make(map[string]any, len(v))
+		for name := range v {
+			table[name] = jsonValue(v[name])
+		}
+		return table
 	}
-	return append(b, quoted...)
+	return string(appendScalar(nil, v))
 }

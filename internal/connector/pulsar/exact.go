@@ -37,12 +37,10 @@ type exactKey struct {
 // Resume returns the highest stored offset of from's topic in the partition of topic that has from's
 // number; ok is false if none is stored. It waits until this sink is the partition's only producer.
 // A source may continue behind the offset: the sink completes messages up to it with nil. Resume
-// returns an error when the partition holds messages of another topic.
+// returns an error when the partition holds messages of another topic. The guarantee must be
+// effectively_once.
 func (s *Sink) Resume(ctx context.Context, topic string, from *message.From) (offset int64, ok bool, err error) {
-	if s.cfg.Guarantee != effectivelyOnce {
-		return 0, false, errors.New("the guarantee is not effectively_once")
-	}
-	if err := s.await(ctx); err != nil {
+	if err := s.await(ctx, s.ready); err != nil {
 		return 0, false, err
 	}
 	source := sourceOf(from)
@@ -70,32 +68,29 @@ func (s *Sink) Resume(ctx context.Context, topic string, from *message.From) (of
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return 0, false, w.withOpenError(ctx.Err())
+			if why := w.healthError(); why != nil {
+				return 0, false, fmt.Errorf("%w (%w)", ctx.Err(), why)
+			}
+			return 0, false, ctx.Err()
 		}
 	}
 }
 
-// Release closes the unused producers of topic's partition, "" for all topics, instead of once they
-// are idle. Then another process that takes the partition over need not wait. Call it when the pipeline
-// that sent to the partition is closed.
+// Release closes the unused producer of topic's partition, instead of once it is idle. Then another
+// process that takes the partition over need not wait. Call it when the pipeline that sent to the
+// partition is closed.
 func (s *Sink) Release(topic string, partition int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for key, w := range s.writers {
-		if key.partition == partition && (topic == "" || key.topic == topic) && w.users.free() {
-			s.closeExactWriter(w)
-		}
+	if w := s.writers[exactKey{topic, partition}]; w != nil && w.users.free() {
+		s.closeExactWriter(w)
 	}
 }
 
 // closeExactWriter closes a writer without users, in a goroutine. s.mu is held.
 func (s *Sink) closeExactWriter(w *writer) {
 	delete(s.writers, w.key)
-	s.closers.Go(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.openCtx), s.cfg.CloseTimeout)
-		defer cancel()
-		w.close(ctx)
-	})
+	s.closeLater(w.close)
 }
 
 // Oversized reports whether m may be larger than max_message_bytes as it is sent. The sink refuses
@@ -152,17 +147,12 @@ func (s *Sink) sendExactly(to string, m *message.Message, done func(error)) {
 // caller as a user.
 func (s *Sink) writer(key exactKey, source sourceTopic) (*writer, error) {
 	s.mu.RLock()
-	w, closed := s.writers[key], s.closed
+	w := s.writers[key]
 	if w != nil {
 		w.users.acquire()
 	}
 	s.mu.RUnlock()
 	switch {
-	case closed:
-		if w != nil {
-			w.users.release()
-		}
-		return nil, ErrStopped
 	case w != nil:
 		return w, nil
 	case !messaging.ValidTopic(key.topic):
@@ -170,7 +160,7 @@ func (s *Sink) writer(key exactKey, source sourceTopic) (*writer, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.stopped() {
 		return nil, ErrStopped
 	}
 	w = s.writers[key]
@@ -182,10 +172,45 @@ func (s *Sink) writer(key exactKey, source sourceTopic) (*writer, error) {
 		}
 		w.killCtx, w.kill = context.WithCancel(s.openCtx)
 		w.ctx, w.cancel = context.WithCancel(w.killCtx)
-		w.users.markUsed(time.Now())
 		s.writers[key] = w
 		go w.run()
 	}
 	w.users.acquire()
 	return w, nil
+}
+
+// sourceTopic is the topic that a writer's messages come from. Its offsets cannot be compared with
+// those of another topic, not even of one with the same name that was created again or is in another
+// cluster.
+type sourceTopic struct {
+	system, cluster, topic string
+	id                     string // empty where the brokers have none, or it was not known when a message was stored
+}
+
+func sourceOf(f *message.From) sourceTopic {
+	return sourceTopic{f.System, f.Cluster, f.Topic, f.TopicID}
+}
+
+// same reports whether both are one topic, as far as their fields tell. The id comes before the
+// cluster's name, which is only a configured name and may change.
+func (s sourceTopic) same(other sourceTopic) bool {
+	switch {
+	case s.topic != other.topic:
+		return false
+	case s.id != "" && other.id != "":
+		return s.id == other.id
+	case s.cluster != "" && other.cluster != "":
+		return s.system == other.system && s.cluster == other.cluster
+	default:
+		return true
+	}
+}
+
+// String is the topic for people.
+func (s sourceTopic) String() string {
+	name := message.PlaceName(s.system, s.cluster, s.topic)
+	if s.id != "" {
+		name += " (id " + s.id + ")"
+	}
+	return name
 }

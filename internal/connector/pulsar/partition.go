@@ -14,7 +14,6 @@ import (
 // partition acknowledges the deliveries of one pipeline. The pipeline's positions count the
 // messages that were offered to it.
 type partition struct {
-	source   partitionName
 	ordered  bool // its messages come in the order of their ids
 	pipeline *pipeline.Pipeline
 

@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -14,6 +13,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/internal/connector/pipeline"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -27,21 +27,17 @@ type Sink struct {
 	cfg      SinkConfig
 	options  connector.Options
 	ready    chan struct{} // closed once Run has a client
-	stopping chan struct{} // closed once Run accepts no more messages
+	stopping chan struct{} // closed, with mu, once Run accepts no more messages
 	runOnce  sync.Once
 
-	client          *messaging.Client
-	openCtx         context.Context // of open publishers and writers: ends once Run has closed them
-	pendingMessages pendingPool
-	exactMessages   exactMessagePool
+	client  *messaging.Client
+	openCtx context.Context // of open publishers and writers: ends once Run has closed them
 
 	closers sync.WaitGroup // goroutines that close idle publishers and writers
 
 	mu           sync.RWMutex
 	destinations map[string]*destination
 	writers      map[exactKey]*writer
-	closed       bool
-	topicClosed  chan struct{} // closed and replaced when a destination is closed
 }
 
 // PlaceName names the topic to in the hops of messages.
@@ -58,8 +54,7 @@ type destination struct {
 	refusal error
 	cancel  context.CancelFunc
 
-	mu        sync.Mutex
-	openError error // why it is not open yet
+	openError atomic.Pointer[error] // why it is not open yet
 }
 
 // NewSink prepares a sink. Nothing is connected to before Run.
@@ -77,8 +72,7 @@ func NewSink(cfg SinkConfig, o connector.Options) (*Sink, error) {
 		cfg.Profile.Routing = messaging.RouteExplicit
 	}
 	return &Sink{
-		cfg: cfg, options: o,
-		ready: make(chan struct{}), stopping: make(chan struct{}), topicClosed: make(chan struct{}),
+		cfg: cfg, options: o, ready: make(chan struct{}), stopping: make(chan struct{}),
 		destinations: make(map[string]*destination), writers: make(map[exactKey]*writer),
 	}, nil
 }
@@ -117,12 +111,12 @@ func (s *Sink) run(ctx context.Context) error {
 		}
 	}
 	s.mu.Lock()
-	s.closed = true
-	s.mu.Unlock()
 	close(s.stopping)
+	s.mu.Unlock()
 	closing, done := context.WithTimeout(s.options.DrainContext, s.cfg.CloseTimeout)
 	defer done()
-	s.closeAll(closing, cancel)
+	s.closeAll(closing)
+	cancel()
 	if err := client.Close(closing); err != nil {
 		s.options.Log.Warn("cannot close the client", zap.Error(err))
 	}
@@ -130,25 +124,23 @@ func (s *Sink) run(ctx context.Context) error {
 }
 
 // closeAll closes all publishers and writers. It waits for unacknowledged messages until ctx ends.
-func (s *Sink) closeAll(ctx context.Context, end context.CancelFunc) {
-	s.mu.RLock()
-	open, exact := slices.Collect(maps.Values(s.destinations)), slices.Collect(maps.Values(s.writers))
-	s.mu.RUnlock()
+func (s *Sink) closeAll(ctx context.Context) {
 	var wg sync.WaitGroup
-	for _, d := range open {
+	s.mu.RLock()
+	for _, d := range s.destinations {
 		wg.Go(func() { d.close(ctx) })
 	}
-	for _, w := range exact {
+	for _, w := range s.writers {
 		wg.Go(func() { w.close(ctx) })
 	}
+	s.mu.RUnlock()
 	wg.Wait()
 	s.closers.Wait()
-	end()
 }
 
 // Send publishes m to the topic to. See [pipeline.Sink].
 func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done func(error)) {
-	if err := s.await(ctx); err != nil {
+	if err := s.await(ctx, s.ready); err != nil {
 		done(err)
 		return
 	}
@@ -161,21 +153,38 @@ func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done fun
 		done(err)
 		return
 	}
-	p := s.pendingMessages.get()
-	p.sink, p.users, p.done = s, &d.users, done
-	p.setRecord(m)
-	d.pub.PublishAsync(ctx, &p.record, p.onReceipt)
+	record := recordOf(m)
+	d.pub.PublishAsync(ctx, &record, func(_ messaging.MessageID, err error) {
+		d.users.release()
+		done(pipelineOutcome(err))
+	})
 }
 
-// await waits for the client.
-func (s *Sink) await(ctx context.Context) error {
+// recordOf maps m to a record.
+func recordOf(m *message.Message) messaging.Record {
+	key, payload, properties := m.Pulsar()
+	partition := int(m.From.Partition)
+	r := messaging.Record{
+		Key: key, OrderingKey: m.OrderingKey, Payload: payload, Properties: properties,
+		// Partition counts where the destination's partition is the source's. Else SpreadHint does:
+		// messages without a key from different pipelines go to different partitions.
+		Partition: partition, SpreadHint: partition,
+	}
+	if m.Time.UnixMilli() > 0 { // Pulsar's event time cannot hold others
+		r.EventTime = m.Time
+	}
+	return r
+}
+
+// await waits for c, until ctx ends or the sink stops.
+func (s *Sink) await(ctx context.Context, c <-chan struct{}) error {
 	select {
-	case <-s.ready:
+	case <-c:
 		return nil
 	default:
 	}
 	select {
-	case <-s.ready:
+	case <-c:
 		return nil
 	case <-s.stopping:
 		return ErrStopped
@@ -184,85 +193,74 @@ func (s *Sink) await(ctx context.Context) error {
 	}
 }
 
-// destination returns the open publisher of topic, and counts the caller as one of its
-// users until the message's receipt.
-func (s *Sink) destination(ctx context.Context, topic string) (*destination, error) {
-	for {
-		s.mu.RLock()
-		d, closed := s.destinations[topic], s.closed
-		if d != nil {
-			d.users.acquire()
-		}
-		s.mu.RUnlock()
-		if closed {
-			if d != nil {
-				d.users.release()
-			}
-			return nil, ErrStopped
-		}
-		if d == nil {
-			if err := s.openTopic(ctx, topic); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		select {
-		case <-d.opened:
-		default:
-			select {
-			case <-d.opened:
-			case <-ctx.Done():
-				d.users.release()
-				return nil, ctx.Err()
-			case <-s.stopping:
-				d.users.release()
-				return nil, ErrStopped
-			}
-		}
-		if d.refusal != nil {
-			d.users.release()
-			return nil, d.refusal
-		}
-		return d, nil
+func (s *Sink) stopped() bool {
+	select {
+	case <-s.stopping:
+		return true
+	default:
+		return false
 	}
 }
 
-// openTopic starts to open topic. With MaxTopics open it first closes the one that has been idle
-// longest, or waits.
-func (s *Sink) openTopic(ctx context.Context, topic string) error {
+// destination returns the open publisher of topic. The caller releases its use of it.
+func (s *Sink) destination(ctx context.Context, topic string) (*destination, error) {
+	s.mu.RLock()
+	d := s.destinations[topic]
+	if d != nil {
+		d.users.acquire()
+	}
+	s.mu.RUnlock()
+	for d == nil {
+		var err error
+		if d, err = s.openTopic(topic); err != nil {
+			return nil, err
+		}
+		if d == nil && !backoff.Sleep(ctx, busyPause) {
+			return nil, ctx.Err()
+		}
+	}
+	err := s.await(ctx, d.opened)
+	if err == nil {
+		err = d.refusal
+	}
+	if err != nil {
+		d.users.release()
+		return nil, err
+	}
+	return d, nil
+}
+
+// busyPause is how long a message for another topic waits while MaxTopics are in use.
+const busyPause = 20 * time.Millisecond
+
+// openTopic starts to open topic, unless it is open, and counts the caller as a user. With MaxTopics
+// open it first closes the one that has been idle longest. It returns nil when all are in use.
+func (s *Sink) openTopic(topic string) (*destination, error) {
 	if !messaging.ValidTopic(topic) {
-		return pipeline.Refuse("bad_topic", fmt.Errorf("%q cannot be a topic of Pulsar", topic))
+		return nil, pipeline.Refuse("bad_topic", fmt.Errorf("%q cannot be a topic of Pulsar", topic))
 	}
 	s.mu.Lock()
-	if s.destinations[topic] != nil || s.closed {
-		s.mu.Unlock()
-		return nil
+	defer s.mu.Unlock()
+	if s.stopped() {
+		return nil, ErrStopped
 	}
-	if len(s.destinations) >= s.cfg.MaxTopics {
-		idle := s.longestIdle()
-		if idle == nil {
-			closed := s.topicClosed
-			s.mu.Unlock()
-			select {
-			case <-closed:
-				return nil
-			case <-time.After(reportEvery): // another may be idle now
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-s.stopping:
-				return ErrStopped
+	d := s.destinations[topic]
+	if d == nil {
+		if len(s.destinations) >= s.cfg.MaxTopics {
+			idle := s.longestIdle()
+			if idle == nil {
+				return nil, nil //nolint:nilnil // it is no error to wait
 			}
+			s.closeDestination(idle)
 		}
-		s.closeDestination(idle)
+		d = &destination{topic: topic, sink: s, opened: make(chan struct{})}
+		var opening context.Context
+		opening, d.cancel = context.WithCancel(s.openCtx)
+		s.destinations[topic] = d
+		go d.open(opening)
 	}
-	opening, cancel := context.WithCancel(s.openCtx)
-	d := &destination{topic: topic, sink: s, opened: make(chan struct{}), cancel: cancel}
-	d.users.markUsed(time.Now())
-	s.destinations[topic] = d
-	s.mu.Unlock()
-	go d.open(opening)
-	return nil
+	d.users.acquire()
+	return d, nil
 }
 
 // open opens the publisher, and tries again until ctx ends.
@@ -272,20 +270,19 @@ func (d *destination) open(ctx context.Context) {
 	for ctx.Err() == nil {
 		attempt, cancel := context.WithTimeout(ctx, openTimeout)
 		pub, err := d.sink.client.Publisher(attempt, d.topic, d.sink.cfg.Profile)
-		if err == nil {
-			cancel()
+		switch {
+		case err == nil:
 			d.pub, d.refusal = pub, nil
-			d.setOpenError(nil)
-			return
-		}
-		if errors.Is(err, messaging.ErrTopicTerminated) {
-			cancel()
+		case errors.Is(err, messaging.ErrTopicTerminated):
 			d.refusal = pipeline.Refuse("terminated", err)
-			return
+		default:
+			d.openError.Store(&err)
+			<-attempt.Done() // also after an error that came at once: one attempt in openTimeout
+			cancel()
+			continue
 		}
-		d.setOpenError(err)
-		<-attempt.Done() // also after an error that came at once: one attempt in openTimeout
 		cancel()
+		return
 	}
 }
 
@@ -293,24 +290,18 @@ func (d *destination) open(ctx context.Context) {
 // that is not open after this time reports that, and goes on waiting.
 const openTimeout = 5 * time.Second
 
-func (d *destination) setOpenError(err error) {
-	d.mu.Lock()
-	d.openError = err
-	d.mu.Unlock()
-}
-
 func (d *destination) healthError() error {
 	select {
 	case <-d.opened:
 		if d.pub != nil {
 			return d.pub.Unhealthy()
 		}
-		return nil
 	default:
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		return d.openError
+		if err := d.openError.Load(); err != nil {
+			return *err
+		}
 	}
+	return nil
 }
 
 // close waits until ctx ends for unacknowledged messages, then completes the rest with an error.
@@ -358,12 +349,15 @@ func (s *Sink) longestIdle() *destination {
 // closeDestination closes a topic without users, in a goroutine. s.mu is held, so that it gets none.
 func (s *Sink) closeDestination(d *destination) {
 	delete(s.destinations, d.topic)
-	close(s.topicClosed)
-	s.topicClosed = make(chan struct{})
+	s.closeLater(d.close)
+}
+
+// closeLater calls end with CloseTimeout, in a goroutine.
+func (s *Sink) closeLater(end func(context.Context)) {
 	s.closers.Go(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.openCtx), s.cfg.CloseTimeout)
 		defer cancel()
-		d.close(ctx)
+		end(ctx)
 	})
 }
 
@@ -387,8 +381,6 @@ func (s *Sink) healthError() error {
 // pipelineOutcome turns an error of the library into the outcome for a pipeline.
 func pipelineOutcome(err error) error {
 	switch {
-	case err == nil:
-		return nil
 	case errors.Is(err, messaging.ErrTooLarge):
 		return pipeline.Refuse("too_large", err)
 	case errors.Is(err, messaging.ErrBadPartition):
@@ -398,4 +390,29 @@ func pipelineOutcome(err error) error {
 	default:
 		return err
 	}
+}
+
+// usage counts the users of a topic or writer, and knows since when there are none. acquire is called
+// while a lock keeps the topic or writer from being closed.
+type usage struct {
+	count    atomic.Int64
+	lastUsed atomic.Int64 // UnixNano
+}
+
+func (u *usage) acquire() { u.count.Add(1) }
+
+func (u *usage) release() {
+	u.lastUsed.Store(time.Now().UnixNano())
+	u.count.Add(-1)
+}
+
+// free reports whether there are no users.
+func (u *usage) free() bool { return u.count.Load() == 0 }
+
+// idle is how long there have been no users; 0 while there are some.
+func (u *usage) idle(now time.Time) time.Duration {
+	if !u.free() {
+		return 0
+	}
+	return now.Sub(time.Unix(0, u.lastUsed.Load()))
 }

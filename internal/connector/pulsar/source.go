@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"hash/maphash"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -104,7 +102,7 @@ func (s *Source) Run(ctx context.Context, pipelines *pipeline.Set) error {
 	}
 	s.consumer.Store(consumer)
 	defer s.consumer.Store(nil)
-	f := &sourceRun{source: s, ctx: ctx, pipelines: pipelines, partitions: make(map[string]*partition), shared: sharedPipelines(s.cfg.Pipelines)}
+	f := &sourceRun{source: s, ctx: ctx, pipelines: pipelines, partitions: make(map[string]*partition)}
 	ended := make(chan error, 1)
 	go func() { ended <- consumer.RunAsync(ctx, f.onMessage) }()
 
@@ -135,99 +133,52 @@ type sourceRun struct {
 	pipelines *pipeline.Set
 
 	mu         sync.RWMutex
-	partitions map[string]*partition // by topic, or by number for shared subscriptions
+	partitions map[string]*partition // by topic; of shared subscriptions by the pipeline's name
 	closed     bool
 
-	shared       []string                 // names of pipelines
-	names        map[string]partitionName // of shared subscriptions, whose one worker uses it
-	nextPipeline int
-}
-
-// partitionName is the name of a partition, parsed.
-type partitionName struct {
-	topic string
-	index int32 // -1 without partitions
-}
-
-func parsePartitionName(topic string) partitionName {
-	if i := strings.LastIndex(topic, "-partition-"); i >= 0 {
-		if n, err := strconv.ParseInt(topic[i+len("-partition-"):], 10, 32); err == nil {
-			return partitionName{topic[:i], int32(n)}
-		}
-	}
-	return partitionName{topic, -1}
+	messages int // without a key: the one worker of a shared subscription counts them
 }
 
 // onMessage handles one message of the consumer. For one partition one goroutine calls it at a time.
 func (r *sourceRun) onMessage(_ context.Context, d *messaging.Delivery, pending messaging.PendingDelivery) {
-	var p *partition
-	var source partitionName
-	if r.source.cfg.partitioned() {
-		if p = r.partition(d.Topic); p != nil {
-			source = p.source
-		}
-	} else {
-		source = r.partitionName(d.Topic)
-		p = r.partition(r.pipelineOf(d))
+	name := d.Topic
+	if !r.source.cfg.partitioned() {
+		name = r.sharedPipeline(d)
 	}
+	p := r.partition(name)
 	if p == nil {
 		pending.Complete(errStopping)
 		return
 	}
-	p.offer(r.ctx, r.message(d, source), d.ID, pending)
+	p.offer(r.ctx, r.message(d), d.ID, pending)
 }
 
 // errStopping leaves a message unacknowledged for the next consumer of the subscription.
 var errStopping = errors.New("stopping")
 
-// pipelineOf chooses among the pipelines of a shared subscription: one key's messages have one
-// pipeline.
-func (r *sourceRun) pipelineOf(d *messaging.Delivery) string {
-	n := r.nextPipeline
+// sharedPipeline chooses the pipeline of a message of a shared subscription: one key's messages have
+// one pipeline.
+func (r *sourceRun) sharedPipeline(d *messaging.Delivery) string {
+	n := uint64(r.messages)
 	if key := cmp.Or(d.OrderingKey, d.Key); key != "" {
-		n = int(maphash.String(r.source.seed, key) % uint64(r.source.cfg.Pipelines))
+		n = maphash.String(r.source.seed, key)
 	} else {
-		r.nextPipeline = (r.nextPipeline + 1) % r.source.cfg.Pipelines
+		r.messages++
 	}
-	return r.shared[n]
+	return "pipeline-" + strconv.FormatUint(n%sharedPipelines, 10)
 }
-
-// sharedPipelines are the names of a shared subscription's pipelines.
-func sharedPipelines(n int) []string {
-	names := make([]string, n)
-	for i := range names {
-		names[i] = "pipeline-" + strconv.Itoa(i)
-	}
-	return names
-}
-
-// partitionName is parsePartitionName with a cache.
-func (r *sourceRun) partitionName(topic string) partitionName {
-	at, ok := r.names[topic]
-	if !ok {
-		if r.names == nil || len(r.names) >= maxNames {
-			r.names = make(map[string]partitionName)
-		}
-		at = parsePartitionName(topic)
-		r.names[topic] = at
-	}
-	return at
-}
-
-const maxNames = 10_000
 
 // message makes Pigeonhole's message of a delivery. The delivery is not used afterwards.
-func (r *sourceRun) message(d *messaging.Delivery, at partitionName) *message.Message {
+func (r *sourceRun) message(d *messaging.Delivery) *message.Message {
 	m := message.FromPulsar(d.Key, d.Payload, d.Properties, d.EventTime)
 	m.OrderingKey = d.OrderingKey
+	topic, index := message.SplitPartition(d.Topic)
 	m.From = message.From{
-		System: system, Cluster: r.source.cfg.Cluster, Topic: at.topic, Partition: at.index, Offset: -1, Stored: d.PublishTime, Received: time.Now(),
+		System: system, Cluster: r.source.cfg.Cluster, Topic: topic, Partition: index, Offset: -1, Stored: d.PublishTime, Received: time.Now(),
 	}
-	id := ""
 	if m.NeedsOrigin() {
-		id = d.ID.String()
+		m.SetOrigin(d.ID.String())
 	}
-	m.SetOrigin(id)
 	return m
 }
 
@@ -246,8 +197,8 @@ func (r *sourceRun) partition(name string) *partition {
 		return nil
 	}
 	if p = r.partitions[name]; p == nil {
-		p = &partition{source: parsePartitionName(name), ordered: r.source.cfg.partitioned()}
-		p.pipeline = r.pipelines.Open(fmt.Sprintf("%s/%s", r.source.cfg.Subscription, name), p.commit, pipeline.CommitEach(r.source.cfg.commitEach()))
+		p = &partition{ordered: r.source.cfg.partitioned()}
+		p.pipeline = r.pipelines.Open(r.source.cfg.Subscription+"/"+name, p.commit, pipeline.CommitEach(r.source.cfg.commitEach()))
 		r.partitions[name] = p
 	}
 	return p

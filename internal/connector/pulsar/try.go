@@ -64,13 +64,10 @@ func (c SinkConfig) Try(path string, to []trial.Place) (t trial.Trial, end func(
 // TryDeduplication asks the admin API whether the brokers keep a topic from storing a message twice.
 // The topic's own policy, which overrides the namespace's, is not asked for.
 func (c SinkConfig) TryDeduplication(ctx context.Context, topic string) error {
-	client, err := messaging.Dial(ctx, c.Config)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = client.Close(ctx) }() // nothing was published
-	return trial.TryDeduplication(ctx, client.Topic(topic).Namespace(), false,
-		"a connection that breaks may store messages twice, unless the topic's own policy has it on")
+	return withClient(ctx, c.Config, func(client *messaging.Client) error {
+		return trial.TryDeduplication(ctx, client.Topic(topic).Namespace(), false,
+			"a connection that breaks may store messages twice, unless the topic's own policy has it on")
+	})
 }
 
 // FollowsSource says that a message goes to the partition of the number that it had at its source.
@@ -93,15 +90,22 @@ func (c SinkConfig) Partitions(ctx context.Context, topic string) (int, error) {
 	return n, err
 }
 
-func partitionsOf(ctx context.Context, cfg messaging.Config, topic string) (int, error) {
-	client, err := messaging.Dial(ctx, cfg)
+func partitionsOf(ctx context.Context, cfg messaging.Config, topic string) (n int, err error) {
+	err = withClient(ctx, cfg, func(client *messaging.Client) error {
+		n, err = client.TryPartitions(ctx, topic)
+		return err
+	})
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = client.Close(ctx) }() // nothing was published
-	n, err := client.TryPartitions(ctx, topic)
-	if err == nil {
-		n = max(n, 1) // without partitions it is one
+	return max(n, 1), nil // a topic without partitions is one
+}
+
+func withClient(ctx context.Context, cfg messaging.Config, f func(*messaging.Client) error) error {
+	client, err := messaging.Dial(ctx, cfg)
+	if err != nil {
+		return err
 	}
-	return n, err
+	defer func() { _ = client.Close(ctx) }() // nothing was published
+	return f(client)
 }

@@ -1,6 +1,7 @@
 package pulsar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,7 +65,7 @@ const (
 	phaseEnded
 )
 
-// exactMessage is one message until it is stored. The sink reuses them.
+// exactMessage is one message until it is stored.
 type exactMessage struct {
 	record messaging.Record
 	offset int64
@@ -100,12 +101,8 @@ func (w *writer) accept(m *message.Message, done func(error)) (err error, known 
 	case offset <= w.highestTaken:
 		return w.addWaiter(offset, done)
 	}
-	e := w.sink.exactMessages.get()
-	e.offset, e.done = offset, done
-	key, payload, properties := m.Pulsar()
-	e.record = messaging.Record{Key: key, OrderingKey: m.OrderingKey, Payload: payload, Properties: properties, EventTime: eventTime(m)}
 	w.highestTaken = offset
-	w.pending.Push(e)
+	w.pending.Push(&exactMessage{record: recordOf(m), offset: offset, done: done})
 	return nil, false
 }
 
@@ -129,7 +126,8 @@ func (w *writer) addWaiter(offset int64, done func(error)) (err error, known boo
 // run stores what is pending until the writer is closed.
 func (w *writer) run() {
 	defer close(w.ended)
-	defer w.failPending()
+	defer w.kill()
+	defer w.completeAll(phaseEnded, messaging.ErrUnacknowledged)
 	wait := backoff.Backoff{Min: minWriterPause, Max: maxWriterPause}
 	for w.ctx.Err() == nil {
 		pub, err := w.open()
@@ -146,23 +144,14 @@ func (w *writer) run() {
 		case err == nil: // nothing was stored: pause, because each attempt can end a shared connection
 			wait.Wait(w.ctx)
 		case final:
-			w.refuseAll(err)
+			// The topic takes none of this partition's messages.
+			w.completeAll(phaseRefusing, err)
 			<-w.ctx.Done()
 		default:
 			w.setOpenError(err)
 			wait.Wait(w.ctx)
 		}
 	}
-}
-
-// refuseAll completes pending and later messages with why: the topic takes none of this partition.
-func (w *writer) refuseAll(why error) {
-	w.mu.Lock()
-	w.refusal = why
-	w.setPhase(phaseRefusing)
-	taken := w.takeAll()
-	w.mu.Unlock()
-	w.complete(taken, why)
 }
 
 // open opens the EntryWriter, which finds out which offsets are stored.
@@ -197,17 +186,16 @@ func (w *writer) open() (*messaging.EntryWriter, error) {
 	return pub, nil
 }
 
-// config is the EntryWriter's configuration. Each source topic has a producer name of its own,
-// because the broker stores the last offset per producer name.
+// config is the EntryWriter's configuration. Brokers deduplicate by producer name and sequence id,
+// which is the offset, so each source topic has a producer name of its own.
 func (w *writer) config() messaging.EntryWriterConfig {
 	p := w.sink.cfg.Profile
-	name := p.ProducerName
-	if name == "" {
-		name = "pigeonhole"
+	name := cmp.Or(p.ProducerName, "pigeonhole") + "-" + w.source.topic
+	if w.source.id != "" {
+		name += "-" + w.source.id
 	}
 	return messaging.EntryWriterConfig{
-		Name: w.source.producerName(name), Position: w.position,
-		Label: p.Name, Compression: p.Compression, MaxRecords: p.BatchRecords, AckTimeout: p.AckTimeout,
+		Name: name, Position: w.position, Label: p.Name, Compression: p.Compression, MaxRecords: p.BatchRecords, AckTimeout: p.AckTimeout,
 	}
 }
 
@@ -215,21 +203,38 @@ func (w *writer) config() messaging.EntryWriterConfig {
 // counts.
 func (w *writer) position(d *messaging.Delivery) (int64, error) {
 	at, ok := message.Place(d.Properties)
-	switch {
-	case !ok || at.Offset < 0:
+	if !ok || at.Offset < 0 {
 		w.log.Warn("the last message was not written by Pigeonhole: only the broker's deduplication tells what is stored", zap.Stringer("message_id", d.ID))
 		return -1, nil
+	}
+	holds := sourceTopic{at.System, at.Cluster, at.Topic, at.ID}
+	switch {
 	case at.ID != "" && slices.Contains(w.sink.cfg.FormerSources, at.ID) && at.ID != w.source.id:
-		w.log.Info("continuing after the messages of a former source topic", zap.String("holds", sourceOfLast(&at).String()), zap.Stringer("source", w.source))
+		w.log.Info("continuing after the messages of a former source topic", zap.Stringer("holds", holds), zap.Stringer("source", w.source))
 		return -1, nil
 	case at.Partition != w.key.partition:
 		return 0, pipeline.Refuse("other_source", fmt.Errorf("partition %d of %s holds messages of partition %d of %s",
 			w.key.partition, w.key.topic, at.Partition, at.Topic))
-	case !w.source.same(sourceOfLast(&at)):
-		return 0, w.refuseOtherSource(sourceOfLast(&at))
+	case !w.source.same(holds):
+		text := "partition %d of %s holds messages of %s, and is to take those of %s: effectively_once allows no others"
+		if holds.id != "" && w.source.id != "" {
+			text += "; to go on behind them, list the former id in former_sources"
+		}
+		return 0, pipeline.Refuse("other_source", fmt.Errorf(text, w.key.partition, w.key.topic, holds, w.source))
 	default:
 		return at.Offset, nil
 	}
+}
+
+// otherSourceError is the outcome of another topic's messages while the writer is open. It is not
+// final for a topic that was created again: its messages wait until the writer has stored those of
+// the former topic.
+func (w *writer) otherSourceError(other sourceTopic) error {
+	if w.source.topic == other.topic {
+		return fmt.Errorf("partition %d of %s still takes messages of %s: %s waits", w.key.partition, w.key.topic, w.source, other)
+	}
+	return pipeline.Refuse("other_source", fmt.Errorf("partition %d of %s takes messages of %s, effectively_once allows no others: %s",
+		w.key.partition, w.key.topic, w.source, other))
 }
 
 // topic is the name of the topic that is the partition.
@@ -301,7 +306,10 @@ func (w *writer) collectEntry() bool {
 		select {
 		case <-w.wake:
 		case <-w.ctx.Done():
-			if w.empty() {
+			w.mu.Lock()
+			empty := w.pending.Len() == 0
+			w.mu.Unlock()
+			if empty {
 				return false
 			}
 		}
@@ -338,16 +346,6 @@ func (w *writer) closeProducer(pub *messaging.EntryWriter) {
 	}
 }
 
-// failPending ends the writer and completes the pending messages with an error.
-func (w *writer) failPending() {
-	w.mu.Lock()
-	w.setPhase(phaseEnded)
-	taken := w.takeAll()
-	w.mu.Unlock()
-	w.complete(taken, messaging.ErrUnacknowledged)
-	w.kill()
-}
-
 // close waits until ctx ends for pending messages to be stored. The rest fails: it is not known to be
 // stored.
 func (w *writer) close(ctx context.Context) {
@@ -366,17 +364,20 @@ func (w *writer) takeFirst(n int) []func(error) {
 	for i := range taken {
 		e := w.pending.Pop()
 		taken[i], w.stored = e.done, e.offset
-		w.sink.exactMessages.put(e)
 	}
 	return taken
 }
 
-// takeAll removes all pending messages, and returns their done functions. w.mu is held.
-func (w *writer) takeAll() []func(error) {
+// completeAll changes the phase and completes all pending messages with err: none of them is stored.
+func (w *writer) completeAll(p phase, err error) {
+	w.mu.Lock()
+	w.refusal = err
+	w.setPhase(p)
 	stored := w.stored
 	taken := w.takeFirst(w.pending.Len())
 	w.stored, w.highestTaken = stored, stored
-	return taken
+	w.mu.Unlock()
+	w.complete(taken, err)
 }
 
 // complete calls the done functions with err.
@@ -385,12 +386,6 @@ func (w *writer) complete(waiting []func(error), err error) {
 		w.users.release()
 		done(err)
 	}
-}
-
-func (w *writer) empty() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.pending.Len() == 0
 }
 
 // setPhase changes the phase and wakes Resume. w.mu is held.
@@ -424,29 +419,4 @@ func (w *writer) healthError() error {
 		return err
 	}
 	return nil // run opens it again
-}
-
-// withOpenError adds to err why the writer is not open.
-func (w *writer) withOpenError(err error) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.openError != nil {
-		return fmt.Errorf("%w (%w)", err, w.openError)
-	}
-	return err
-}
-
-// exactMessagePool keeps exactMessages for reuse.
-type exactMessagePool struct{ p sync.Pool }
-
-func (l *exactMessagePool) get() *exactMessage {
-	if e, ok := l.p.Get().(*exactMessage); ok {
-		return e
-	}
-	return new(exactMessage)
-}
-
-func (l *exactMessagePool) put(e *exactMessage) {
-	e.record, e.done = messaging.Record{}, nil
-	l.p.Put(e)
 }

@@ -68,11 +68,7 @@ type Set struct {
 	pipelines map[*Pipeline]struct{}
 	paused    atomic.Pointer[chan struct{}] // closed by Resume; nil while not paused
 
-	// The bounds, and what all pipelines hold together. A pipeline's own share changes when
-	// pipelines are opened and closed: a pipeline may hold more than its share for a while.
-	maxMessages, maxBytes atomic.Int64
-	messages, bytes       atomic.Int64
-	pool                  pool
+	pool pool // bounds what all pipelines hold
 
 	sinkFailures, deadLetterFailures failures
 
@@ -82,12 +78,11 @@ type Set struct {
 // NewSet makes a set without pipelines.
 func NewSet(cfg Config, route Route) *Set {
 	s := &Set{
-		cfg: cfg, route: route, pipelines: map[*Pipeline]struct{}{},
+		cfg: cfg, route: route, pipelines: map[*Pipeline]struct{}{}, pool: pool{waiting: map[*Pipeline]struct{}{}},
 		sinkFailures:       failures{report: route.Report, pipelines: map[*Pipeline]struct{}{}},
 		deadLetterFailures: failures{report: route.ReportDeadLetters, pipelines: map[*Pipeline]struct{}{}},
 	}
-	s.maxMessages.Store(int64(cfg.Messages))
-	s.maxBytes.Store(cfg.Bytes)
+	s.SetBounds(cfg.Messages, cfg.Bytes)
 	return s
 }
 
@@ -96,14 +91,14 @@ func NewSet(cfg Config, route Route) *Set {
 func (s *Set) SetBounds(messages int, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.maxMessages.Store(int64(messages))
-	s.maxBytes.Store(bytes)
-	s.divideBounds()
+	s.pool.divide(amount{int64(messages), bytes}, s.pipelines)
 }
 
 // Bounds returns how many messages and bytes the pipelines may hold together.
 func (s *Set) Bounds() (messages int, bytes int64) {
-	return int(s.maxMessages.Load()), s.maxBytes.Load()
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	return int(s.pool.bounds.messages), s.pool.bounds.bytes
 }
 
 // Option changes one pipeline.
@@ -125,44 +120,18 @@ func (s *Set) Open(name string, commit func(position int64) error, options ...Op
 	}
 	s.mu.Lock()
 	s.pipelines[l] = struct{}{}
-	s.divideBounds()
+	s.pool.divide(s.pool.bounds, s.pipelines)
 	s.mu.Unlock()
 	go l.run()
 	return l
 }
 
-// divideBounds gives each pipeline its own share and the rest to the pool. s.mu is held.
-func (s *Set) divideBounds() {
-	n := int64(max(len(s.pipelines), 1))
-	all := amount{s.maxMessages.Load(), s.maxBytes.Load()}
-	own := all
-	if n > 1 {
-		own = amount{max(all.messages/(2*n), 1), max(all.bytes/(2*n), 1)}
-	}
-	s.pool.resize(amount{all.messages - n*own.messages, all.bytes - n*own.bytes})
-	for l := range s.pipelines {
-		l.setOwn(own)
-	}
-}
-
+// remove removes a closed pipeline, which holds nothing.
 func (s *Set) remove(l *Pipeline) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.pipelines, l)
-	s.pool.removeWaiter(l)
-	s.divideBounds()
-}
-
-// fits reports whether the bounds of the set allow one more message of size bytes.
-func (s *Set) fits(size int64) bool {
-	return s.messages.Load() < s.maxMessages.Load() && s.bytes.Load()+size <= s.maxBytes.Load()
-}
-
-// release subtracts n messages that have left a pipeline, and wakes the pipelines that wait for room.
-func (s *Set) release(n int, bytes int64) {
-	s.messages.Add(-int64(n))
-	s.bytes.Add(-bytes)
-	s.pool.wakeWaiters()
+	s.pool.divide(s.pool.bounds, s.pipelines)
 }
 
 // Pause makes Offer of every pipeline wait for Resume. Messages that the pipelines have taken are not
@@ -208,14 +177,15 @@ func (s *Set) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := State{
-		Pipelines: len(s.pipelines), Paused: s.Paused(), MaxInFlight: int(s.maxMessages.Load()), MaxBytes: s.maxBytes.Load(),
+		Pipelines: len(s.pipelines), Paused: s.Paused(),
 		Stored: s.stored.Load(), Filtered: s.filtered.Load(), Refused: s.refused.Load(), Resent: s.resent.Load(),
 	}
+	st.MaxInFlight, st.MaxBytes = s.Bounds()
 	now := time.Now()
 	for l := range s.pipelines {
-		n, bytes, since := l.inFlight()
-		st.InFlight += n
-		st.Bytes += bytes
+		held, since := l.inFlight()
+		st.InFlight += int(held.messages)
+		st.Bytes += held.bytes
 		if !since.IsZero() {
 			st.Oldest = max(st.Oldest, now.Sub(since))
 		}

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -41,10 +42,8 @@ func Refuse(reason string, err error) error { return &refusal{reason, err} }
 // Reason returns the reason of an error made by Refuse, and "refused" for any other error. It is
 // for metrics and dead letters.
 func Reason(err error) string {
-	if reason, ok := Refused(err); ok {
-		return reason
-	}
-	return "refused"
+	reason, _ := Refused(err)
+	return cmp.Or(reason, "refused")
 }
 
 // Refused returns the reason of an error made by Refuse.

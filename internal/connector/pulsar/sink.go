@@ -140,7 +140,11 @@ func (s *Sink) closeAll(ctx context.Context) {
 
 // Send publishes m to the topic to. See [pipeline.Sink].
 func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done func(error)) {
-	if err := s.await(ctx, s.ready); err != nil {
+	err := s.await(ctx, s.ready)
+	if err == nil && s.stopped() {
+		err = ErrStopped
+	}
+	if err != nil {
 		done(err)
 		return
 	}

@@ -14,25 +14,13 @@ import (
 )
 
 // The kinds of typed values are the letters that AMQP 0-9-1 gives to the types of a
-// table's fields, as RabbitMQ uses them.
+// table's fields, as RabbitMQ uses them: see kindOf.
 const (
-	kindString  = 'S'
-	kindBytes   = 'x'
-	kindNull    = 'V'
-	kindBool    = 't'
-	kindInt8    = 'b'
-	kindUint8   = 'B'
-	kindInt16   = 's'
-	kindUint16  = 'u'
-	kindInt32   = 'I'
-	kindUint32  = 'i'
-	kindInt64   = 'l'
-	kindFloat32 = 'f'
-	kindFloat64 = 'd'
-	kindDecimal = 'D'
-	kindTime    = 'T'
-	kindArray   = 'A'
-	kindTable   = 'F'
+	kindString = 'S'
+	kindBytes  = 'x'
+	kindNull   = 'V'
+	kindArray  = 'A'
+	kindTable  = 'F'
 	// kindBinary is not AMQP's: a string that is not valid UTF-8.
 	kindBinary = 'y'
 )
@@ -44,29 +32,29 @@ const maxDepth = 1 << 16
 func kindOf(v any) byte {
 	switch v.(type) {
 	case bool:
-		return kindBool
+		return 't'
 	case int8:
-		return kindInt8
+		return 'b'
 	case uint8:
-		return kindUint8
+		return 'B'
 	case int16:
-		return kindInt16
+		return 's'
 	case uint16:
-		return kindUint16
+		return 'u'
 	case int32:
-		return kindInt32
+		return 'I'
 	case uint32:
-		return kindUint32
+		return 'i'
 	case int64:
-		return kindInt64
+		return 'l'
 	case float32:
-		return kindFloat32
+		return 'f'
 	case float64:
-		return kindFloat64
+		return 'd'
 	case Decimal:
-		return kindDecimal
+		return 'D'
 	case time.Time:
-		return kindTime
+		return 'T'
 	case []byte:
 		return kindBytes
 	case []any:
@@ -132,7 +120,8 @@ func textOf(v any) []byte {
 	case []byte:
 		return v
 	case []any, Table:
-		return appendJSON(nil, v)
+		text, _ := json.Marshal(jsonValue(v)) // JSON has all values of jsonValue
+		return text
 	}
 	return appendScalar(nil, v)
 }
@@ -140,20 +129,14 @@ func textOf(v any) []byte {
 // appendScalar appends the text that parseScalar reads.
 func appendScalar(b []byte, v any) []byte {
 	switch v := v.(type) {
-	case string:
-		return append(b, v...)
-	case bool, int8, uint8, int16, uint16, int32, uint32, int64:
-		return fmt.Append(b, v)
 	case float32:
 		if math.IsNaN(float64(v)) { // there are many NaNs, which differ in their bits
 			return fmt.Appendf(b, "NaN%08x", math.Float32bits(v))
 		}
-		return strconv.AppendFloat(b, float64(v), 'g', -1, 32)
 	case float64:
 		if math.IsNaN(v) {
 			return fmt.Appendf(b, "NaN%016x", math.Float64bits(v))
 		}
-		return strconv.AppendFloat(b, v, 'g', -1, 64)
 	case Decimal:
 		return appendDecimal(b, v)
 	case time.Time:
@@ -163,8 +146,10 @@ func appendScalar(b []byte, v any) []byte {
 		return v.UTC().AppendFormat(b, time.RFC3339)
 	case []byte:
 		return base64.RawURLEncoding.AppendEncode(b, v)
+	case Null, nil:
+		return b
 	}
-	return b
+	return fmt.Append(b, v)
 }
 
 func appendDecimal(b []byte, d Decimal) []byte {
@@ -187,39 +172,39 @@ func appendDecimal(b []byte, d Decimal) []byte {
 // parseScalar reads what appendScalar has written.
 func parseScalar(kind byte, s string) (any, bool) {
 	switch kind {
-	case kindBool:
+	case 't':
 		return s == "true", s == "true" || s == "false"
-	case kindInt8:
+	case 'b':
 		return parseInt[int8](s)
-	case kindUint8:
+	case 'B':
 		return parseInt[uint8](s)
-	case kindInt16:
+	case 's':
 		return parseInt[int16](s)
-	case kindUint16:
+	case 'u':
 		return parseInt[uint16](s)
-	case kindInt32:
+	case 'I':
 		return parseInt[int32](s)
-	case kindUint32:
+	case 'i':
 		return parseInt[uint32](s)
-	case kindInt64:
+	case 'l':
 		return parseInt[int64](s)
-	case kindFloat32:
+	case 'f':
 		if bits, ok := strings.CutPrefix(s, "NaN"); ok {
 			n, err := strconv.ParseUint(bits, 16, 32)
 			return math.Float32frombits(uint32(n)), err == nil
 		}
 		n, err := strconv.ParseFloat(s, 32)
 		return float32(n), err == nil
-	case kindFloat64:
+	case 'd':
 		if bits, ok := strings.CutPrefix(s, "NaN"); ok {
 			n, err := strconv.ParseUint(bits, 16, 64)
 			return math.Float64frombits(n), err == nil
 		}
 		n, err := strconv.ParseFloat(s, 64)
 		return n, err == nil
-	case kindDecimal:
+	case 'D':
 		return parseDecimal(s)
-	case kindTime:
+	case 'T':
 		if seconds, ok := strings.CutPrefix(s, "@"); ok {
 			n, err := strconv.ParseInt(seconds, 10, 64)
 			return time.Unix(n, 0).UTC(), err == nil
@@ -356,17 +341,8 @@ func parseElements(s, brackets string, depth int, add func(name string, v any)) 
 	return s[1:], true
 }
 
-// appendJSON appends a typed value as JSON. Numbers that JSON does not have, times and
-// decimals are strings, bytes base64.
-func appendJSON(b []byte, v any) []byte {
-	text, err := json.Marshal(jsonValue(v))
-	if err != nil {
-		return b // cannot happen: see jsonValue
-	}
-	return append(b, text...)
-}
-
-// jsonValue replaces what JSON does not have in a typed value.
+// jsonValue replaces what JSON does not have in a typed value: special numbers, times and decimals
+// become strings, bytes base64.
 func jsonValue(v any) any {
 	switch v := v.(type) {
 	case Null, nil:

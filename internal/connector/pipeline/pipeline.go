@@ -293,7 +293,7 @@ func (l *Pipeline) run() {
 		case <-ticker.C:
 		}
 		l.commitWatermark()
-		err, recovered := l.progress()
+		recovered, err := l.progress()
 		switch {
 		case err != nil:
 			failing = true
@@ -315,13 +315,13 @@ func (l *Pipeline) run() {
 // progress returns the first failure, which is to be resent, once every outcome is known. recovered
 // reports whether there is no failure and the sink has stored a message since the last resend began, or
 // no outcome is pending: the sink then refused what had failed.
-func (l *Pipeline) progress() (failure error, recovered bool) { //nolint:revive // a failure of the sink, not of progress
+func (l *Pipeline) progress() (recovered bool, failure error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.pending == 0 {
 		failure = l.firstFailure
 	}
-	return failure, l.firstFailure == nil && (l.storedSince || l.pending == 0)
+	return l.firstFailure == nil && (l.storedSince || l.pending == 0), failure
 }
 
 // resend sends the failed messages again, and those that the sink has stored behind the first of

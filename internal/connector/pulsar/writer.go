@@ -51,9 +51,8 @@ type writer struct {
 	pending      ring.Ring[*exactMessage] // accepted and not known to be stored, in order
 
 	// Only run uses what follows.
-	maxRecords int // of an entry: lower after an error, then doubled with each stored entry
-	entry      []*exactMessage
-	records    []*messaging.Record
+	maxRecords int                 // of an entry: lower after an error, then doubled with each stored entry
+	records    []*messaging.Record // of the next entry
 }
 
 type phase int
@@ -75,43 +74,47 @@ type exactMessage struct {
 // send accepts m, or completes it at once when its outcome is known. The writer counts a user until
 // it calls done.
 func (w *writer) send(m *message.Message, done func(error)) {
-	err, known := w.accept(m, done)
-	if known {
+	if known, err := w.accept(m, done); known {
 		w.users.release()
 		done(err)
 		return
 	}
-	w.signal()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
 }
 
 // accept adds m to pending, unless its outcome is known.
-func (w *writer) accept(m *message.Message, done func(error)) (err error, known bool) { //nolint:revive // an outcome, not a failure
+func (w *writer) accept(m *message.Message, done func(error)) (known bool, outcome error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	offset := m.From.Offset
 	switch {
 	case w.phase == phaseEnded:
-		return ErrStopped, true
+		return true, ErrStopped
 	case w.phase == phaseRefusing:
-		return w.refusal, true
+		return true, w.refusal
 	case w.source != sourceOf(&m.From):
-		return w.otherSourceError(sourceOf(&m.From)), true
+		return true, w.otherSourceError(sourceOf(&m.From))
 	case offset <= w.stored:
-		return nil, true
+		return true, nil
 	case offset <= w.highestTaken:
 		return w.addWaiter(offset, done)
 	}
 	w.highestTaken = offset
-	w.pending.Push(&exactMessage{record: recordOf(m), offset: offset, done: done})
-	return nil, false
+	e := &exactMessage{record: recordOf(m), offset: offset, done: done}
+	e.record.SequenceID = &e.offset
+	w.pending.Push(e)
+	return false, nil
 }
 
 // addWaiter has done called with the outcome of a pending offset, which a pipeline that has been closed
 // since has sent. w.mu is held.
-func (w *writer) addWaiter(offset int64, done func(error)) (err error, known bool) { //nolint:revive // as in accept
-	i := sort.Search(w.pending.Len(), func(i int) bool { return (*w.pending.At(i)).offset >= offset })
+func (w *writer) addWaiter(offset int64, done func(error)) (known bool, outcome error) {
+	i := w.pendingAfter(offset - 1)
 	if i == w.pending.Len() || (*w.pending.At(i)).offset != offset {
-		return pipeline.Refuse("out_of_order", fmt.Errorf("offset %d comes after %d", offset, w.highestTaken)), true
+		return true, pipeline.Refuse("out_of_order", fmt.Errorf("offset %d comes after %d", offset, w.highestTaken))
 	}
 	e := *w.pending.At(i)
 	before := e.done
@@ -120,7 +123,12 @@ func (w *writer) addWaiter(offset int64, done func(error)) (err error, known boo
 		w.users.release()
 		done(err)
 	}
-	return nil, false
+	return false, nil
+}
+
+// pendingAfter returns the index of the first pending message after offset. w.mu is held.
+func (w *writer) pendingAfter(offset int64) int {
+	return sort.Search(w.pending.Len(), func(i int) bool { return (*w.pending.At(i)).offset > offset })
 }
 
 // run stores what is pending until the writer is closed.
@@ -131,26 +139,23 @@ func (w *writer) run() {
 	wait := backoff.Backoff{Min: minWriterPause, Max: maxWriterPause}
 	for w.ctx.Err() == nil {
 		pub, err := w.open()
-		var opened int64
 		if err == nil {
-			opened = pub.Stored()
+			opened := pub.Stored()
 			w.write(pub)
-		}
-		advanced := err == nil && pub.Stored() > opened
-		w.closeProducer(pub)
-		switch _, final := pipeline.Refused(err); {
-		case advanced:
-			wait.Reset()
-		case err == nil: // nothing was stored: pause, because each attempt can end a shared connection
-			wait.Wait(w.ctx)
-		case final:
+			w.closeProducer(pub)
+			if pub.Stored() > opened {
+				wait.Reset()
+				continue
+			}
+		} else if _, final := pipeline.Refused(err); final {
 			// The topic takes none of this partition's messages.
 			w.completeAll(phaseRefusing, err)
 			<-w.ctx.Done()
-		default:
+			return
+		} else {
 			w.setOpenError(err)
-			wait.Wait(w.ctx)
 		}
+		wait.Wait(w.ctx) // nothing was stored: each attempt can end a shared connection
 	}
 }
 
@@ -176,13 +181,11 @@ func (w *writer) open() (*messaging.EntryWriter, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.mu.Lock()
-	w.pub, w.openError = pub, nil
-	w.mu.Unlock()
 	w.advance(pub.Stored())
 	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pub, w.openError = pub, nil
 	w.setPhase(phaseOpen)
-	w.mu.Unlock()
 	return pub, nil
 }
 
@@ -242,21 +245,19 @@ func (w *writer) topic() (string, error) {
 	asking, cancel := context.WithTimeout(w.ctx, openTimeout)
 	defer cancel()
 	topics, err := w.sink.client.Partitions(asking, w.key.topic)
-	switch {
-	case err != nil:
+	if err != nil {
 		return "", err
-	case int(w.key.partition) >= len(topics):
-		return "", pipeline.Refuse("no_partition", fmt.Errorf("%s has %d partitions, the message is of number %d", w.key.topic, len(topics), w.key.partition))
-	default:
-		return topics[w.key.partition], nil
 	}
+	if int(w.key.partition) >= len(topics) {
+		return "", pipeline.Refuse("no_partition", fmt.Errorf("%s has %d partitions, the message is of number %d", w.key.topic, len(topics), w.key.partition))
+	}
+	return topics[w.key.partition], nil
 }
 
 // advance completes every pending message up to offset: they are stored.
 func (w *writer) advance(offset int64) {
 	w.mu.Lock()
-	n := sort.Search(w.pending.Len(), func(i int) bool { return (*w.pending.At(i)).offset > offset })
-	stored := w.takeFirst(n)
+	stored := w.takeFirst(w.pendingAfter(offset))
 	w.stored = max(w.stored, offset)
 	w.highestTaken = max(w.highestTaken, offset)
 	w.mu.Unlock()
@@ -274,70 +275,51 @@ func (w *writer) write(pub *messaging.EntryWriter) {
 		case err == nil:
 			w.maxRecords = min(2*w.maxRecords, w.sink.cfg.Profile.BatchRecords)
 		case errors.Is(err, messaging.ErrInDoubt) || !errors.Is(err, messaging.ErrTooLarge):
-			w.noteInDoubt(err)
+			w.maxRecords = max(len(w.records)/2, 1)
+			w.log.Info("it is not known whether an entry was stored, reading the last message again", zap.Error(err))
 			return
-		case len(w.entry) == 1:
+		case len(w.records) == 1:
 			w.setOpenError(fmt.Errorf("%s: %w (%w)", w.key.topic, errBrokersLimit, err))
 			return
 		default: // the messages are too large together
-			w.maxRecords = max(len(w.entry)/2, 1)
+			w.maxRecords = max(len(w.records)/2, 1)
 		}
 	}
 }
 
-// collectEntry copies the next pending messages into w.entry, and waits for some. It returns false
-// when the writer closes and none is left.
+// collectEntry sets w.records to the next pending messages, and waits for some. It returns false when
+// the writer closes and none is left.
 func (w *writer) collectEntry() bool {
 	for {
 		w.mu.Lock()
-		w.entry = w.entry[:0]
-		for bytes := 0; len(w.entry) < min(w.pending.Len(), w.maxRecords); {
-			e := *w.pending.At(len(w.entry))
-			bytes += messaging.EntryBytes(&e.record)
-			if len(w.entry) > 0 && bytes > messaging.MaxEntryBytes {
+		w.records = w.records[:0]
+		for bytes := 0; len(w.records) < min(w.pending.Len(), w.maxRecords); {
+			r := &(*w.pending.At(len(w.records))).record
+			bytes += messaging.EntryBytes(r)
+			if len(w.records) > 0 && bytes > messaging.MaxEntryBytes {
 				break
 			}
-			w.entry = append(w.entry, e)
+			w.records = append(w.records, r)
 		}
 		w.mu.Unlock()
-		if len(w.entry) > 0 {
-			break
+		if len(w.records) > 0 {
+			return true
+		}
+		if w.ctx.Err() != nil {
+			return false
 		}
 		select {
 		case <-w.wake:
 		case <-w.ctx.Done():
-			w.mu.Lock()
-			empty := w.pending.Len() == 0
-			w.mu.Unlock()
-			if empty {
-				return false
-			}
 		}
 	}
-	w.records = w.records[:0]
-	for _, e := range w.entry {
-		e.record.SequenceID = &e.offset
-		w.records = append(w.records, &e.record)
-	}
-	return true
-}
-
-// noteInDoubt records that it is not known whether the entry was stored.
-func (w *writer) noteInDoubt(err error) {
-	w.maxRecords = max(len(w.entry)/2, 1)
-	w.mu.Lock()
-	w.setPhase(phaseOpening)
-	w.mu.Unlock()
-	w.log.Info("it is not known whether an entry was stored, reading the last message again", zap.Error(err))
 }
 
 // closeProducer closes the EntryWriter: afterwards it cannot send the entry any more.
 func (w *writer) closeProducer(pub *messaging.EntryWriter) {
-	if pub == nil {
-		return
-	}
 	w.mu.Lock()
 	w.pub = nil
+	w.setPhase(phaseOpening)
 	w.mu.Unlock()
 	closing, cancel := context.WithTimeout(w.killCtx, w.sink.cfg.CloseTimeout)
 	defer cancel()
@@ -393,13 +375,6 @@ func (w *writer) setPhase(p phase) {
 	w.phase = p
 	close(w.changed)
 	w.changed = make(chan struct{})
-}
-
-func (w *writer) signal() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
 }
 
 func (w *writer) setOpenError(err error) {

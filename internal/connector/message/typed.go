@@ -70,44 +70,20 @@ func kindOf(v any) byte {
 // scalar reports whether the text of a value of this kind is enough to restore it.
 func scalar(kind byte) bool { return kind != kindArray && kind != kindTable && kind != kindNull }
 
-// canonical brings a typed value to one of the types that Header.Typed names. It
-// changes arrays and tables in place.
+// canonical replaces nil by Null and times by those in UTC. It changes arrays and tables in place.
 func canonical(v any) any {
 	switch v := v.(type) {
 	case nil:
 		return Null{}
-	case int:
-		return int64(v)
-	case uint:
-		return strconv.FormatUint(uint64(v), 10)
-	case uint64:
-		return strconv.FormatUint(v, 10)
 	case time.Time:
 		return time.Unix(v.Unix(), 0).UTC()
-	case []byte:
-		if v == nil {
-			return []byte{}
-		}
 	case []any:
-		if v == nil {
-			return []any{}
-		}
 		for i := range v {
 			v[i] = canonical(v[i])
 		}
-	case map[string]any:
-		return canonical(Table(v))
 	case Table:
-		if v == nil {
-			return Table{}
-		}
 		for name := range v {
 			v[name] = canonical(v[name])
-		}
-	case string:
-	default:
-		if kindOf(v) == kindString {
-			return fmt.Sprint(v)
 		}
 	}
 	return v

@@ -30,9 +30,8 @@ var ErrLoop = errors.New("the message has passed here before")
 // Pipeline moves the messages of one partition. One goroutine at a time calls Offer. Any goroutine may
 // call Close and Abandon at any time.
 //
-// Goroutines: the source's goroutine offers and sends. The sink's goroutines record outcomes. The
-// pipeline has a goroutine (run) that commits and resends. A second one stores dead letters while there
-// are any.
+// The source's goroutine offers and sends, and the sink's goroutines record outcomes. Own goroutines
+// commit and resend (run), and store dead letters while there are any.
 type Pipeline struct {
 	set        *Set
 	name       string
@@ -92,16 +91,6 @@ const (
 // sampleEvery is how many messages there are for each one whose stages are timed.
 const sampleEvery = 64
 
-func newPipeline(s *Set, name string, commit func(int64) error) *Pipeline {
-	l := &Pipeline{
-		set: s, name: name, commit: commit, log: s.route.Log.With(zap.String("pipeline", name)),
-		wakeRun: make(chan struct{}, 1), wakeOffer: make(chan struct{}, 1), ended: make(chan struct{}), watermark: -1, committed: -1,
-	}
-	l.prepare, l.onClose = s.route.Prepare()
-	l.ctx, l.cancel = context.WithCancelCause(context.Background())
-	return l
-}
-
 // Offer takes m, whose position in the source is position. Positions ascend and may have gaps.
 // Offer blocks while the pipeline is full, while the route is paused and while a failure is not resent.
 // It returns an error when ctx ends or the pipeline is closed; then the pipeline has not taken m.
@@ -132,26 +121,24 @@ func (l *Pipeline) Offer(ctx context.Context, m *message.Message, position int64
 // admit waits until the pipeline has room and puts e into the window.
 func (l *Pipeline) admit(ctx context.Context, e *entry) error {
 	for {
-		wake := (<-chan struct{})(l.wakeOffer)
-		if paused := l.set.paused.Load(); paused != nil {
-			wake = *paused
-		} else if taken, err := l.tryAdmit(e); taken || err != nil {
+		if taken, err := l.tryAdmit(e); taken || err != nil {
 			return err
 		}
-		if err := l.await(ctx, wake); err != nil {
+		if err := l.await(ctx, l.wakeOffer); err != nil {
 			return err
 		}
 	}
 }
 
-// tryAdmit puts e into the window, if there is room and no failure that is not resent.
+// tryAdmit puts e into the window, unless the route is paused, a failure is not resent, or there is no
+// room.
 func (l *Pipeline) tryAdmit(e *entry) (taken bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ctx.Err() != nil {
 		return false, ErrClosed
 	}
-	if l.firstFailure != nil || l.resending || !l.set.pool.take(l, e.size) {
+	if l.set.paused.Load() || l.firstFailure != nil || l.resending || !l.set.pool.take(l, e.size) {
 		return false, nil
 	}
 	l.window.Push(e)

@@ -66,7 +66,7 @@ type Set struct {
 
 	mu        sync.Mutex
 	pipelines map[*Pipeline]struct{}
-	paused    atomic.Pointer[chan struct{}] // closed by Resume; nil while not paused
+	paused    atomic.Bool
 
 	pool pool // bounds what all pipelines hold
 
@@ -114,7 +114,12 @@ func CommitEach(n int) Option { return func(l *Pipeline) { l.commitEach = n } }
 // commit interval, and never after Close or Abandon has returned. It logs an error of commit and
 // calls it again with the same position or a higher one.
 func (s *Set) Open(name string, commit func(position int64) error, options ...Option) *Pipeline {
-	l := newPipeline(s, name, commit)
+	l := &Pipeline{
+		set: s, name: name, commit: commit, log: s.route.Log.With(zap.String("pipeline", name)),
+		wakeRun: make(chan struct{}, 1), wakeOffer: make(chan struct{}, 1), ended: make(chan struct{}), watermark: -1, committed: -1,
+	}
+	l.prepare, l.onClose = s.route.Prepare()
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	for _, o := range options {
 		o(l)
 	}
@@ -136,24 +141,18 @@ func (s *Set) remove(l *Pipeline) {
 
 // Pause makes Offer of every pipeline wait for Resume. Messages that the pipelines have taken are not
 // affected.
-func (s *Set) Pause() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.paused.Load() == nil {
-		c := make(chan struct{})
-		s.paused.Store(&c)
-	}
-}
+func (s *Set) Pause() { s.paused.Store(true) }
 
 // Paused reports whether Offer waits for Resume.
-func (s *Set) Paused() bool { return s.paused.Load() != nil }
+func (s *Set) Paused() bool { return s.paused.Load() }
 
 // Resume ends Pause.
 func (s *Set) Resume() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c := s.paused.Swap(nil); c != nil {
-		close(*c)
+	s.paused.Store(false)
+	for l := range s.pipelines {
+		signal(l.wakeOffer)
 	}
 }
 

@@ -28,7 +28,6 @@ type Sink struct {
 	options  connector.Options
 	ready    chan struct{} // closed once Run has a client
 	stopping chan struct{} // closed, with mu, once Run accepts no more messages
-	runOnce  sync.Once
 
 	client  *messaging.Client
 	openCtx context.Context // of open publishers and writers: ends once Run has closed them
@@ -83,12 +82,6 @@ var ErrStopped = errors.New("the pulsar sink has stopped")
 // Run publishes until ctx ends, then waits CloseTimeout for unacknowledged messages. When it
 // returns, every done has been called. It may be called once.
 func (s *Sink) Run(ctx context.Context) error {
-	err := errors.New("the sink has run already")
-	s.runOnce.Do(func() { err = s.run(ctx) })
-	return err
-}
-
-func (s *Sink) run(ctx context.Context) error {
 	client, err := messaging.Dial(context.WithoutCancel(ctx), s.cfg.Config, messaging.WithLogger(s.options.Log), messaging.WithRegisterer(s.options.Registerer))
 	if err != nil {
 		close(s.stopping)

@@ -31,7 +31,6 @@ type Source struct {
 	cfg     SourceConfig
 	options connector.Options
 	seed    maphash.Seed
-	running sync.Mutex
 
 	consumer atomic.Pointer[messaging.Consumer] // of Run
 
@@ -81,10 +80,6 @@ var errNotRunning = errors.New("the source does not run")
 // It returns only errors that no repetition mends, such as a subscription that exists with another
 // type.
 func (s *Source) Run(ctx context.Context, pipelines *pipeline.Set) error {
-	if !s.running.TryLock() {
-		return errors.New("the source is running already")
-	}
-	defer s.running.Unlock()
 	client, err := messaging.Dial(context.WithoutCancel(ctx), s.cfg.Config, messaging.WithLogger(s.options.Log), messaging.WithRegisterer(s.options.Registerer))
 	if err != nil {
 		return err
@@ -132,7 +127,7 @@ type sourceRun struct {
 	ctx       context.Context // Run's: offers end with it
 	pipelines *pipeline.Set
 
-	mu         sync.RWMutex
+	mu         sync.Mutex
 	partitions map[string]*partition // by topic; of shared subscriptions by the pipeline's name
 	closed     bool
 
@@ -184,40 +179,29 @@ func (r *sourceRun) message(d *messaging.Delivery) *message.Message {
 
 // partition returns the partition of that name, and opens its pipeline when needed; nil while stopping.
 func (r *sourceRun) partition(name string) *partition {
-	r.mu.RLock()
-	p := r.partitions[name]
-	closed := r.closed
-	r.mu.RUnlock()
-	if p != nil || closed {
-		return p
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed {
-		return nil
-	}
-	if p = r.partitions[name]; p == nil {
+	p := r.partitions[name]
+	if p == nil && !r.closed {
 		p = &partition{ordered: r.source.cfg.partitioned()}
-		p.pipeline = r.pipelines.Open(r.source.cfg.Subscription+"/"+name, p.commit, pipeline.CommitEach(r.source.cfg.commitEach()))
+		// An eighth of the prefetch at most waits for the commit interval.
+		each := pipeline.CommitEach(max(r.source.cfg.PrefetchMessages/8, 1))
+		p.pipeline = r.pipelines.Open(r.source.cfg.Subscription+"/"+name, p.commit, each)
 		r.partitions[name] = p
 	}
 	return p
 }
 
-// commitEach bounds how much of the prefetch waits for the commit interval.
-func (c SourceConfig) commitEach() int { return max(c.PrefetchMessages/8, 1) }
-
 // close drains every pipeline for DrainTimeout at most, and leaves the rest unacknowledged for the next
 // consumer.
 func (r *sourceRun) close(ctx context.Context) {
 	r.mu.Lock()
-	r.closed = true
-	parts := r.partitions
+	r.closed = true // partitions does not change any more
 	r.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, r.source.cfg.DrainTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
-	for name, p := range parts {
+	for name, p := range r.partitions {
 		wg.Go(func() {
 			if err := p.pipeline.Close(ctx); err != nil {
 				r.source.options.Log.Warn("stopped with messages in flight, they will be delivered again", zap.String("pipeline", name), zap.Error(err))

@@ -1,7 +1,6 @@
 package message
 
 import (
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,18 +38,14 @@ func (m *Message) ToAMQP() (value []byte, a AMQP, headers []Header, t time.Time)
 	if !m.Time.IsZero() {
 		t = time.Unix(m.Time.Unix(), 0).UTC()
 	}
-	plain, odd := arrange(m.Headers, false, amqpStorage)
+	stored, odd := arrange(m.Headers, inAMQP)
 	b := make([]byte, 0, m.entrySize()+len(odd))
 	texts, e := m.entries(b, odd, inAMQP, !m.Time.IsZero() && (t.IsZero() || !t.Equal(m.Time)))
-	headers = make([]Header, 0, len(m.Headers)+e.n+2)
-	for i, h := range m.Headers {
-		if plain != nil && !plain[i] {
-			continue
-		}
+	headers = append(make([]Header, 0, len(stored)+e.n+2), stored...)
+	for i, h := range headers {
 		if h.Typed == nil && h.Value == nil {
-			h.Typed = Null{}
+			headers[i].Typed = Null{}
 		}
-		headers = append(headers, h)
 	}
 	if m.Key != nil {
 		key := Header{Name: EntryKey, Value: m.Key}
@@ -76,13 +71,6 @@ func IsBrokerHeader(name string) bool {
 		return true
 	}
 	return strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-")
-}
-
-func amqpStorage(h *Header) storage {
-	if !validName(h.Name) || len(h.Name) > math.MaxUint8 || IsBrokerHeader(h.Name) {
-		return notStored
-	}
-	return storedAsIs
 }
 
 // field is one of AMQP's texts and its name in EntryAMQP.

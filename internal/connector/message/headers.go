@@ -1,6 +1,7 @@
 package message
 
 import (
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,60 +29,83 @@ const (
 	storedAsText         // name and text; its type is in EntryHeaders
 )
 
-// arrange returns which headers a system stores, as holds says for each, and the value of
-// EntryHeaders. Both are nil when the system stores all headers as they are. An ordered system keeps
-// order and repeated names. The others store each name once: the last header of that name.
-func arrange(headers []Header, ordered bool, holds func(*Header) storage) (plain []bool, entry []byte) {
+// stores returns how the system stores h.
+func (in system) stores(h *Header) storage {
+	binary, _ := h.Typed.([]byte)
+	switch {
+	case isEntry(h.Name), in != inKafka && (h.Name == "" || !utf8.ValidString(h.Name)),
+		in == inAMQP && (len(h.Name) > math.MaxUint8 || IsBrokerHeader(h.Name)):
+		return notStored
+	case in == inAMQP, h.Typed == nil && (in == inKafka || h.Value != nil && utf8.Valid(h.Value)):
+		return storedAsIs
+	case h.Typed == nil, !scalar(kindOf(h.Typed)), in == inPulsar && !utf8.Valid(binary):
+		return notStored
+	default:
+		return storedAsText
+	}
+}
+
+// arrange returns the headers that a system stores, and the text of EntryHeaders; nil when the system
+// stores all headers as they are. Kafka keeps order and repeated names. The others store each name
+// once: the last header of that name.
+func arrange(headers []Header, in system) (stored []Header, entry []byte) {
 	asTheyAre := true
 	for i := range headers {
-		inOrder := ordered || i == 0 || headers[i-1].Name < headers[i].Name
-		asTheyAre = asTheyAre && inOrder && holds(&headers[i]) == storedAsIs
+		inOrder := in == inKafka || i == 0 || headers[i-1].Name < headers[i].Name
+		asTheyAre = asTheyAre && inOrder && in.stores(&headers[i]) == storedAsIs
 	}
 	if asTheyAre {
-		return nil, nil
+		return headers, nil
 	}
-	plain = make([]bool, len(headers))
-	byRank := make([]int, 0, len(headers))
+	how := make([]storage, len(headers))
 	taken := make(map[string]bool, len(headers))
+	var byRank []int
 	for i := range slices.Backward(headers) {
 		h := &headers[i]
-		if (ordered || !taken[h.Name]) && holds(h) != notStored {
-			plain[i], taken[h.Name] = true, true
+		if in == inKafka || !taken[h.Name] {
+			how[i] = in.stores(h)
+		}
+		if how[i] != notStored {
+			taken[h.Name] = true
 			byRank = append(byRank, i)
 		}
 	}
-	slices.SortFunc(byRank, func(a, b int) int {
-		if ordered {
-			return a - b
+	slices.Reverse(byRank)
+	for _, i := range byRank {
+		h := headers[i]
+		if how[i] == storedAsText {
+			h = Header{Name: h.Name, Value: textOf(h.Typed)}
 		}
-		return strings.Compare(headers[a].Name, headers[b].Name)
-	})
+		stored = append(stored, h)
+	}
+	if in != inKafka {
+		slices.SortFunc(byRank, func(a, b int) int { return strings.Compare(headers[a].Name, headers[b].Name) })
+	}
 	rank := make([]int, len(headers))
 	for r, i := range byRank {
 		rank[i] = r
 	}
-	return plain, appendEntry(make([]byte, 0, 64), headers, plain, rank, holds)
+	return stored, appendEntry(make([]byte, 0, 64), headers, how, rank)
 }
 
-func appendEntry(b []byte, headers []Header, plain []bool, rank []int, holds func(*Header) storage) []byte {
-	simple := func(i int) bool { return plain[i] && holds(&headers[i]) == storedAsIs }
+func appendEntry(b []byte, headers []Header, how []storage, rank []int) []byte {
 	for i := 0; i < len(headers); i++ {
 		if i > 0 {
 			b = append(b, ',')
 		}
 		h := &headers[i]
-		if !plain[i] {
+		if how[i] == notStored {
 			b = append(appendEscaped(b, h.Name, special), '=')
 			b = appendTyped(b, h.any())
 			continue
 		}
 		b = strconv.AppendInt(b, int64(rank[i]), 10)
-		if !simple(i) {
+		if how[i] == storedAsText {
 			b = append(b, ':', kindOf(h.Typed))
 			continue
 		}
 		last := i
-		for last+1 < len(headers) && simple(last+1) && rank[last+1] == rank[last]+1 {
+		for last+1 < len(headers) && how[last+1] == storedAsIs && rank[last+1] == rank[last]+1 {
 			last++
 		}
 		if last > i {
@@ -181,9 +205,6 @@ func restorePlain(all, plain []Header, used []bool, item string) ([]Header, bool
 	}
 	return all, true
 }
-
-// validName reports whether every system can have a header of that name.
-func validName(name string) bool { return name != "" && utf8.ValidString(name) && !isEntry(name) }
 
 // Header returns the value of the last header of that name.
 func (m *Message) Header(name string) (value []byte, ok bool) {

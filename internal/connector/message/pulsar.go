@@ -58,7 +58,7 @@ func (m *Message) decodeKey(encoding string) bool {
 // whose ordering key is m.OrderingKey. payload, which shares memory with the message, is nil for a
 // null value.
 func (m *Message) Pulsar() (key string, payload []byte, properties map[string]string) {
-	plain, odd := arrange(m.Headers, false, pulsarStorage)
+	stored, odd := arrange(m.Headers, inPulsar)
 	var scratch [256]byte
 	texts, e := m.entries(scratch[:0], odd, inPulsar, !m.Time.IsZero() && !fitsMillis(m.Time, 1))
 	encoding := ""
@@ -69,15 +69,12 @@ func (m *Message) Pulsar() (key string, payload []byte, properties map[string]st
 	case !utf8.Valid(m.Key):
 		encoding = keyBase64
 	}
-	count, size := e.n, len(texts)+base64.StdEncoding.EncodedLen(len(m.Key))
+	count, size := len(stored)+e.n, len(texts)+base64.StdEncoding.EncodedLen(len(m.Key))
+	for i := range stored {
+		size += len(stored[i].Value)
+	}
 	if encoding != "" {
 		count++
-	}
-	for i := range m.Headers {
-		if plain == nil || plain[i] {
-			count++
-			size += len(m.Headers[i].Value)
-		}
 	}
 	if count > 0 {
 		properties = make(map[string]string, count)
@@ -91,15 +88,8 @@ func (m *Message) Pulsar() (key string, payload []byte, properties map[string]st
 	} else {
 		key = t.add(m.Key)
 	}
-	for i := range m.Headers {
-		h := &m.Headers[i]
-		switch {
-		case plain != nil && !plain[i]:
-		case h.Typed != nil:
-			properties[h.Name] = t.add(textOf(h.Typed))
-		default:
-			properties[h.Name] = t.add(h.Value)
-		}
+	for i := range stored {
+		properties[stored[i].Name] = t.add(stored[i].Value)
 	}
 	if encoding != "" {
 		properties[EntryKeyEncoding] = encoding
@@ -108,24 +98,6 @@ func (m *Message) Pulsar() (key string, payload []byte, properties map[string]st
 		properties[name] = t.add(e.of(texts, i))
 	}
 	return key, m.Value, properties
-}
-
-func pulsarStorage(h *Header) storage {
-	switch v := h.Typed.(type) {
-	case nil:
-		if validName(h.Name) && h.Value != nil && utf8.Valid(h.Value) {
-			return storedAsIs
-		}
-	case []byte:
-		if validName(h.Name) && utf8.Valid(v) {
-			return storedAsText
-		}
-	default:
-		if validName(h.Name) && scalar(kindOf(v)) {
-			return storedAsText
-		}
-	}
-	return notStored
 }
 
 // sharedText builds many strings in one allocation.

@@ -163,7 +163,6 @@ func (l *Pipeline) tryAdmit(e *entry) (taken bool, err error) {
 	return true, nil
 }
 
-// await waits for c, until ctx ends or the pipeline is closed.
 func (l *Pipeline) await(ctx context.Context, c <-chan struct{}) error {
 	select {
 	case <-c:
@@ -179,10 +178,12 @@ func (l *Pipeline) await(ctx context.Context, c <-chan struct{}) error {
 func (l *Pipeline) observeArrival(e *entry) {
 	from, metrics := e.m.From, l.set.route.Metrics
 	e.sent = time.Now()
-	if stored := from.Stored; !stored.IsZero() {
+	stored := from.Stored
+	if stored.IsZero() {
+		stored = e.m.Time
+	}
+	if !stored.IsZero() {
 		metrics.pull.Observe(max(from.Received.Sub(stored).Seconds(), 0))
-	} else if !e.m.Time.IsZero() {
-		metrics.pull.Observe(max(from.Received.Sub(e.m.Time).Seconds(), 0))
 	}
 	metrics.queue.Observe(e.sent.Sub(from.Received).Seconds())
 }

@@ -15,11 +15,9 @@ import (
 // Config bounds a route's pipelines.
 type Config struct {
 	// Messages and Bytes bound what a route has in flight: taken from its source and not complete.
-	// One half of each is divided among the pipelines: a pipeline may hold its own share whatever other
-	// pipelines hold. The other half is a pool: a pipeline borrows from it at most as much as it leaves
-	// free. So a busy pipeline gets much of what idle pipelines do not need, and a stuck pipeline
-	// leaves some for others. A pipeline alone may hold all. An empty pipeline may always take one
-	// message, however large. See [Set.SetBounds].
+	// One half of each is divided among the pipelines. From the other half a pipeline borrows at most
+	// as much as it leaves free, so that a stuck pipeline leaves some for others. A pipeline alone
+	// may hold all. An empty pipeline may always take one message, however large.
 	Messages int
 	Bytes    int64
 	// CommitEvery is the interval at which a pipeline commits its watermark.
@@ -109,10 +107,9 @@ type Option func(*Pipeline)
 func CommitEach(n int) Option { return func(l *Pipeline) { l.commitEach = n } }
 
 // Open starts a pipeline for one partition of the source, or for one consumer of a queue. The pipeline
-// calls commit with its watermark: the position, as given to Offer, up to which every message is
-// complete. Positions ascend. The pipeline calls commit from one goroutine at a time, about once in a
-// commit interval, and never after Close or Abandon has returned. It logs an error of commit and
-// calls it again with the same position or a higher one.
+// calls commit with the position, as given to Offer, up to which every message is complete. Positions
+// ascend. Calls come one at a time, about once in a commit interval, and never after Close or Abandon
+// has returned. An error of commit is logged and commit is called again.
 func (s *Set) Open(name string, commit func(position int64) error, options ...Option) *Pipeline {
 	l := &Pipeline{
 		set: s, name: name, commit: commit, log: s.route.Log.With(zap.String("pipeline", name)),

@@ -46,16 +46,14 @@ type SourceConfig struct {
 	// keeps that of each key, and needs producers that do not batch, or batch by key; shared keeps
 	// none. Default failover.
 	Type messaging.SubscriptionType `yaml:"type"`
-	// StartAt is where a subscription begins that does not exist yet: earliest or latest. Default
-	// earliest.
+	// StartAt is where a new subscription begins: earliest or latest. Default earliest.
 	StartAt messaging.StartAt `yaml:"start_at"`
 	// ReadCompacted takes only the latest message of each key of a compacted topic; exclusive and
 	// failover only. Default false.
 	ReadCompacted bool `yaml:"read_compacted"`
 	// PrefetchMessages and PrefetchBytes bound what is received and not passed on yet, over all
-	// partitions; see the library's keys of these names. Few messages that are passed on slowly
-	// limit the rate: at 100,000 messages a second and 100 ms until they are acknowledged, 10,000
-	// are under way. Defaults 20000 and 64MiB.
+	// partitions. Few messages that are passed on slowly limit the rate: at 100,000 messages a second
+	// and 100 ms until they are acknowledged, 10,000 are under way. Defaults 20000 and 64MiB.
 	PrefetchMessages int          `yaml:"prefetch_messages"`
 	PrefetchBytes    config.Bytes `yaml:"prefetch_bytes"`
 	// AckEvery is how often acknowledgements are sent. Default 100ms.
@@ -143,22 +141,22 @@ const stopGrace = 5 * time.Second
 // SinkConfig says how to publish.
 type SinkConfig struct {
 	messaging.Config `yaml:",inline"`
-	// Cluster is the name of the cluster in the hops of messages: the one that sources of the same
-	// cluster have. Default pulsar.
+	// Cluster is the name of the cluster in the hops of messages, as in sources of the same cluster.
+	// Default pulsar.
 	Cluster string `yaml:"cluster"`
 	// Guarantee is at_least_once or effectively_once. The latter is for sources that number a
 	// partition's messages (Kafka) and for topics that nobody else writes to, each partition from
-	// one partition of one source topic; and it needs deduplication enabled on the topics, or their
+	// one partition of one source topic. It needs deduplication enabled on the topics or their
 	// namespace (pulsar-admin namespaces set-deduplication --enable, or topicPolicies
-	// set-deduplication): this client cannot see whether it is, and without it a connection that
-	// breaks may store what was in flight twice. A topic must keep its last message: give it
-	// retention, or a subscription that lags. Default at_least_once.
+	// set-deduplication): without it, which this client cannot see, a connection that breaks may
+	// store messages twice. A topic must keep its last message: give it retention, or a subscription
+	// that lags. Default at_least_once.
 	Guarantee string `yaml:"guarantee"`
-	// FormerSources are ids of source topics that others have taken the place of, because they were
-	// deleted and made anew, or the route reads another cluster. Under effectively_once a partition
-	// that holds messages of one topic refuses those of another (other_source, which names both).
-	// Of a topic that is listed here the messages stay, and the new topic's are stored behind them,
-	// from where its consumer group stands. Default: none.
+	// FormerSources are ids of source topics that others have taken the place of: they were deleted
+	// and made anew, or the route reads another cluster. Under effectively_once a partition that
+	// holds messages of one topic refuses those of another (other_source, which names both). Behind
+	// the messages of a topic listed here those of the new topic are stored, from where its consumer
+	// group stands. Default: none.
 	FormerSources []string `yaml:"former_sources"`
 	// Partition chooses a message's partition: key, by the key's hash as Pulsar's other clients do
 	// it, messages without one in turn; or source, the one of the same number as at the source. A

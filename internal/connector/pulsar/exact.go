@@ -17,14 +17,9 @@ import (
 // destination, even if this process, the broker or connections fail.
 //
 // A [messaging.EntryWriter] is the only producer of a partition of the destination. It knows from
-// the provenance of the partition's last message which offsets are stored. A writer drops messages
-// up to that offset, and stores those behind it. New messages gather while one entry is being
-// stored. When it is not known whether an entry was stored, the writer closes the EntryWriter and
-// opens another, which reads the last message again. EntryWriter and ADR 8 say what this relies on.
-//
-// Offsets are compared only within one topic. A source topic that was deleted and created again
-// begins at 0, and a topic of another cluster has its own offsets. The topic's id tells them apart,
-// and a writer refuses messages of another topic. See sourceTopic.
+// the provenance of the partition's last message which offsets are stored: the writer drops messages
+// up to there and stores those behind. When it is not known whether an entry was stored, the writer
+// opens another EntryWriter, which reads the last message again. See EntryWriter and ADR 8.
 
 // maxExactIdle is the longest idle_timeout under effectively_once.
 const maxExactIdle = 5 * time.Second
@@ -36,9 +31,8 @@ type exactKey struct {
 
 // Resume returns the highest stored offset of from's topic in the partition of topic that has from's
 // number; ok is false if none is stored. It waits until this sink is the partition's only producer.
-// A source may continue behind the offset: the sink completes messages up to it with nil. Resume
-// returns an error when the partition holds messages of another topic. The guarantee must be
-// effectively_once.
+// The sink completes messages up to the offset with nil. Resume returns an error when the partition
+// holds messages of another topic. The guarantee must be effectively_once.
 func (s *Sink) Resume(ctx context.Context, topic string, from *message.From) (offset int64, ok bool, err error) {
 	if err := s.await(ctx, s.ready); err != nil {
 		return 0, false, err
@@ -59,10 +53,8 @@ func (s *Sink) Resume(ctx context.Context, topic string, from *message.From) (of
 		switch phase {
 		case phaseOpen:
 			return stored, stored >= 0, nil
-		case phaseRefusing:
+		case phaseRefusing, phaseEnded:
 			return 0, false, refuse
-		case phaseEnded:
-			return 0, false, ErrStopped
 		case phaseOpening:
 		}
 		select {
@@ -94,8 +86,7 @@ func (s *Sink) closeExactWriter(w *writer) {
 }
 
 // Oversized reports whether m may be larger than max_message_bytes as it is sent. The sink refuses
-// such a message even when a later offset is stored: the process that refused it before may have
-// ended before it stored the dead letter.
+// such a message even when a later offset is stored: its dead letter may not be stored yet.
 func (s *Sink) Oversized(m *message.Message) bool {
 	limit := int64(s.cfg.MaxMessageBytes)
 	return m.Size() > limit/maxGrowth && largestEntry(m) > limit
@@ -120,8 +111,8 @@ func largestEntry(m *message.Message) int64 {
 }
 
 // errBrokersLimit is why a writer waits: the brokers refuse a message that is not Oversized for its
-// size. A dead letter for it could be lost: the messages behind it would be stored, and a later
-// process would take it for stored.
+// size. As a dead letter it could be lost: a later process takes what is before the last message for
+// stored.
 var errBrokersLimit = errors.New("max_message_bytes is more than the brokers' maxMessageSize: lower it")
 
 // sendExactly is Send under effectively_once. It does not block: pipelines bound the messages in

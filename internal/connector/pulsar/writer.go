@@ -43,7 +43,7 @@ type writer struct {
 	mu           sync.Mutex
 	phase        phase
 	changed      chan struct{} // closed and replaced when phase changes
-	refusal      error         // with phaseRefusing
+	refusal      error         // with phaseRefusing and phaseEnded
 	openError    error         // while opening
 	pub          *messaging.EntryWriter
 	stored       int64                    // the highest offset known to be stored, or refused; -1 for none
@@ -91,9 +91,7 @@ func (w *writer) accept(m *message.Message, done func(error)) (known bool, outco
 	defer w.mu.Unlock()
 	offset := m.From.Offset
 	switch {
-	case w.phase == phaseEnded:
-		return true, ErrStopped
-	case w.phase == phaseRefusing:
+	case w.phase == phaseRefusing || w.phase == phaseEnded:
 		return true, w.refusal
 	case w.source != sourceOf(&m.From):
 		return true, w.otherSourceError(sourceOf(&m.From))
@@ -135,7 +133,7 @@ func (w *writer) pendingAfter(offset int64) int {
 func (w *writer) run() {
 	defer close(w.ended)
 	defer w.kill()
-	defer w.completeAll(phaseEnded, messaging.ErrUnacknowledged)
+	defer w.completeAll(phaseEnded, ErrStopped)
 	wait := backoff.Backoff{Min: minWriterPause, Max: maxWriterPause}
 	for w.ctx.Err() == nil {
 		pub, err := w.open()

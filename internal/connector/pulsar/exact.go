@@ -137,25 +137,16 @@ func (s *Sink) sendExactly(to string, m *message.Message, done func(error)) {
 // writer returns the writer of a partition, opening it when needed, and counts the
 // caller as a user.
 func (s *Sink) writer(key exactKey, source sourceTopic) (*writer, error) {
-	s.mu.RLock()
-	w := s.writers[key]
-	if w != nil {
-		w.users.acquire()
-	}
-	s.mu.RUnlock()
-	switch {
-	case w != nil:
-		return w, nil
-	case !messaging.ValidTopic(key.topic):
-		return nil, pipeline.Refuse("bad_topic", fmt.Errorf("%q cannot be a topic of Pulsar", key.topic))
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopped() {
-		return nil, ErrStopped
-	}
-	w = s.writers[key]
+	w := s.writers[key]
 	if w == nil {
+		if s.stopped() {
+			return nil, ErrStopped
+		}
+		if !messaging.ValidTopic(key.topic) {
+			return nil, badTopic(key.topic)
+		}
 		w = &writer{
 			sink: s, key: key, source: source, stored: -1, highestTaken: -1, maxRecords: s.cfg.Profile.BatchRecords,
 			log:   s.options.Log.With(zap.String("topic", key.topic), zap.Int32("partition", key.partition)),

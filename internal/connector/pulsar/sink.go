@@ -199,25 +199,20 @@ func (s *Sink) stopped() bool {
 	}
 }
 
-// destination returns the open publisher of topic. The caller releases its use of it.
+// destination returns the open publisher of topic. The caller releases its use of it. While MaxTopics
+// are in use, it waits.
 func (s *Sink) destination(ctx context.Context, topic string) (*destination, error) {
-	s.mu.RLock()
-	d := s.destinations[topic]
-	if d != nil {
-		d.users.acquire()
-	}
-	s.mu.RUnlock()
-	for d == nil {
-		var err error
-		if d, err = s.openTopic(topic); err != nil {
-			return nil, err
-		}
-		if d == nil && !backoff.Sleep(ctx, busyPause) {
+	d, err := s.openTopic(topic)
+	for d == nil && err == nil {
+		if !backoff.Sleep(ctx, busyPause) {
 			return nil, ctx.Err()
 		}
+		d, err = s.openTopic(topic)
 	}
-	err := s.await(ctx, d.opened)
-	if err == nil {
+	if err != nil {
+		return nil, err
+	}
+	if err = s.await(ctx, d.opened); err == nil {
 		err = d.refusal
 	}
 	if err != nil {
@@ -227,28 +222,23 @@ func (s *Sink) destination(ctx context.Context, topic string) (*destination, err
 	return d, nil
 }
 
-// busyPause is how long a message for another topic waits while MaxTopics are in use.
+// busyPause is the pause between two looks for a topic that is not in use.
 const busyPause = 20 * time.Millisecond
 
 // openTopic starts to open topic, unless it is open, and counts the caller as a user. With MaxTopics
 // open it first closes the one that has been idle longest. It returns nil when all are in use.
 func (s *Sink) openTopic(topic string) (*destination, error) {
-	if !messaging.ValidTopic(topic) {
-		return nil, pipeline.Refuse("bad_topic", fmt.Errorf("%q cannot be a topic of Pulsar", topic))
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopped() {
-		return nil, ErrStopped
-	}
 	d := s.destinations[topic]
 	if d == nil {
-		if len(s.destinations) >= s.cfg.MaxTopics {
-			idle := s.longestIdle()
-			if idle == nil {
-				return nil, nil //nolint:nilnil // it is no error to wait
-			}
-			s.closeDestination(idle)
+		switch {
+		case s.stopped():
+			return nil, ErrStopped
+		case !messaging.ValidTopic(topic):
+			return nil, badTopic(topic)
+		case len(s.destinations) >= s.cfg.MaxTopics && !s.closeLongestIdle():
+			return nil, nil //nolint:nilnil // it is no error to wait
 		}
 		d = &destination{topic: topic, sink: s, opened: make(chan struct{})}
 		var opening context.Context
@@ -258,6 +248,10 @@ func (s *Sink) openTopic(topic string) (*destination, error) {
 	}
 	d.users.acquire()
 	return d, nil
+}
+
+func badTopic(topic string) error {
+	return pipeline.Refuse("bad_topic", fmt.Errorf("%q cannot be a topic of Pulsar", topic))
 }
 
 // open opens the publisher, and tries again until ctx ends.
@@ -305,11 +299,10 @@ func (d *destination) healthError() error {
 func (d *destination) close(ctx context.Context) {
 	d.cancel()
 	<-d.opened
-	if d.pub == nil {
-		return
-	}
-	if err := d.pub.Close(ctx); err != nil {
-		d.sink.options.Log.Warn("cannot close a publisher cleanly", zap.String("topic", d.topic), zap.Error(err))
+	if d.pub != nil {
+		if err := d.pub.Close(ctx); err != nil {
+			d.sink.options.Log.Warn("cannot close a publisher cleanly", zap.String("topic", d.topic), zap.Error(err))
+		}
 	}
 }
 
@@ -330,8 +323,9 @@ func (s *Sink) closeIdle(now time.Time) {
 	}
 }
 
-// longestIdle is the open topic that has had no users for the longest time. s.mu is held.
-func (s *Sink) longestIdle() *destination {
+// closeLongestIdle closes the topic that has had no users for the longest time. It reports whether there
+// was one. s.mu is held.
+func (s *Sink) closeLongestIdle() bool {
 	var found *destination
 	var most time.Duration
 	now := time.Now()
@@ -340,7 +334,10 @@ func (s *Sink) longestIdle() *destination {
 			found, most = d, idle
 		}
 	}
-	return found
+	if found != nil {
+		s.closeDestination(found)
+	}
+	return found != nil
 }
 
 // closeDestination closes a topic without users, in a goroutine. s.mu is held, so that it gets none.

@@ -73,13 +73,14 @@ func IsBrokerHeader(name string) bool {
 	return strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-")
 }
 
-// field is one of AMQP's texts and its name in EntryAMQP.
+// field is one of AMQP's properties and its name in EntryAMQP.
 type field struct {
 	name  string
 	value *string
 }
 
-func (a *AMQP) fields() [11]field {
+// fields returns all properties. Those that are numbers are in deliveryMode and priority.
+func (a *AMQP) fields(deliveryMode, priority *string) [13]field {
 	return [...]field{
 		{"exchange", &a.Exchange},
 		{"routing_key", &a.RoutingKey},
@@ -92,28 +93,29 @@ func (a *AMQP) fields() [11]field {
 		{"type", &a.Type},
 		{"user_id", &a.UserID},
 		{"app_id", &a.AppID},
+		{"delivery_mode", deliveryMode},
+		{"priority", priority},
 	}
 }
 
 // append appends EntryAMQP.
 func (a *AMQP) append(b []byte) []byte {
+	text := func(n uint8) string {
+		if n == 0 {
+			return ""
+		}
+		return strconv.Itoa(int(n))
+	}
+	deliveryMode, priority := text(a.DeliveryMode), text(a.Priority)
 	start := len(b)
-	add := func(name, value string) {
+	for _, f := range a.fields(&deliveryMode, &priority) {
+		if *f.value == "" {
+			continue
+		}
 		if len(b) > start {
 			b = append(b, '&')
 		}
-		b = appendEscaped(append(append(b, name...), '='), value, "&=")
-	}
-	for _, f := range a.fields() {
-		if *f.value != "" {
-			add(f.name, *f.value)
-		}
-	}
-	if a.DeliveryMode != 0 {
-		add("delivery_mode", strconv.Itoa(int(a.DeliveryMode)))
-	}
-	if a.Priority != 0 {
-		add("priority", strconv.Itoa(int(a.Priority)))
+		b = appendEscaped(append(append(b, f.name...), '='), *f.value, "&=")
 	}
 	return b
 }
@@ -122,31 +124,20 @@ func parseAMQP(entry string) (a AMQP, ok bool) {
 	if entry == "" {
 		return a, true
 	}
-	fields := a.fields()
+	deliveryMode, priority := "0", "0"
+	fields := a.fields(&deliveryMode, &priority)
 	for part := range strings.SplitSeq(entry, "&") {
 		name, value, ok := strings.Cut(part, "=")
-		if !ok {
+		i := slices.IndexFunc(fields[:], func(f field) bool { return f.name == name })
+		if !ok || i < 0 {
 			return AMQP{}, false
 		}
-		switch name {
-		case "delivery_mode":
-			a.DeliveryMode, ok = parseUint8(value)
-		case "priority":
-			a.Priority, ok = parseUint8(value)
-		default:
-			i := slices.IndexFunc(fields[:], func(f field) bool { return f.name == name })
-			if ok = i >= 0; ok {
-				*fields[i].value, ok = unescape(value)
-			}
-		}
-		if !ok {
+		if *fields[i].value, ok = unescape(value); !ok {
 			return AMQP{}, false
 		}
 	}
-	return a, true
-}
-
-func parseUint8(s string) (uint8, bool) {
-	n, err := strconv.ParseUint(s, 10, 8)
-	return uint8(n), err == nil
+	mode, err := strconv.ParseUint(deliveryMode, 10, 8)
+	level, err2 := strconv.ParseUint(priority, 10, 8)
+	a.DeliveryMode, a.Priority = uint8(mode), uint8(level)
+	return a, err == nil && err2 == nil
 }

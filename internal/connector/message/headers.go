@@ -16,9 +16,8 @@ import (
 //	4:I          the fifth, whose text is an AMQP int32 (see typed.go)
 //	name=Svalue  one that the system does not hold
 //
-// It is left out when the system holds all of them, in this order, without types. A
-// reader passes over numbers that are too high, and puts at the end what is not listed:
-// somebody has taken properties away, or added some.
+// It is left out when the system holds all of them, in this order, without types. A reader ignores
+// numbers that are too high, and puts what is not listed at the end: others may change properties.
 
 // storage is how a system stores a header.
 type storage byte
@@ -45,9 +44,8 @@ func (in system) stores(h *Header) storage {
 	}
 }
 
-// arrange returns the headers that a system stores, and the text of EntryHeaders; nil when the system
-// stores all headers as they are. Kafka keeps order and repeated names. The others store each name
-// once: the last header of that name.
+// arrange returns the headers that a system stores, and the text of EntryHeaders, nil for none. Kafka
+// keeps order and repeated names. The others store the last header of each name.
 func arrange(headers []Header, in system) (stored []Header, entry []byte) {
 	asTheyAre := true
 	for i := range headers {

@@ -4,23 +4,20 @@ package message
 
 import "time"
 
-// Message is one message that a route moves from a source to a sink. The source makes it and does
-// not use it afterwards. The route may change it before it is sent. The sink only reads it.
+// Message is one message that a route moves from a source to a sink. Only the route may change it,
+// before it is sent.
 type Message struct {
 	// Key is nil for a message without one.
 	Key []byte
-	// OrderingKey is Pulsar's ordering key, which decides about order instead of Key. Empty for
-	// none.
+	// OrderingKey is Pulsar's ordering key, which decides about order instead of Key; empty: none.
 	OrderingKey string
-	// Value is nil for a null value (a tombstone), and empty but not nil for an
-	// empty one.
+	// Value is nil for a null value (a tombstone), and not nil for an empty one.
 	Value []byte
 	// Headers in their order; names may repeat.
 	Headers []Header
 	// Time is the producer's timestamp, to the millisecond; zero when there is none.
 	Time time.Time
-	// AMQP holds the properties of a message that came from RabbitMQ, directly or through another
-	// system; else nil.
+	// AMQP is set for a message that came from RabbitMQ, directly or through another system.
 	AMQP *AMQP
 	// Origin is where the first route took the message from. Hops are the topics and queues that
 	// earlier routes took it from, in order (see [PlaceName]). Hop is added behind them when the
@@ -39,9 +36,9 @@ type Header struct {
 	Name string
 	// Value is nil for a null value. If Typed is set, Value is the value as text.
 	Value []byte
-	// Typed is the value of an AMQP header that is not a string; else nil. It is
-	// one of bool, int8, uint8, int16, int32, int64, float32, float64, []byte,
-	// Decimal, time.Time, []any and Table, and Null for AMQP's void.
+	// Typed is the value of an AMQP header that is not a string; else nil: a bool, int8, uint8,
+	// int16, uint16, int32, uint32, int64, float32, float64, []byte, Decimal, time.Time, []any,
+	// Table, or Null for AMQP's void.
 	Typed any
 }
 
@@ -54,8 +51,7 @@ type Decimal struct {
 	Value int32
 }
 
-// Table is an AMQP table within a header. Its values are those of Header.Typed, or
-// strings.
+// Table is an AMQP table within a header. Its values are those of Header.Typed, or strings.
 type Table map[string]any
 
 // AMQP holds the basic properties of an AMQP 0-9-1 message, except for the headers and the
@@ -123,8 +119,8 @@ func (m *Message) entrySize() int {
 		n += len(f.System) + len(f.Cluster) + len(f.Topic) + len(f.TopicID) + 27
 	}
 	if m.AMQP != nil {
-		n += 32
-		for _, f := range m.AMQP.fields() {
+		number := "255"
+		for _, f := range m.AMQP.fields(&number, &number) {
 			if *f.value != "" {
 				n += len(f.name) + len(*f.value) + 2
 			}

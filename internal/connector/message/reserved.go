@@ -9,10 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// Prefix begins the names of the entries that Pigeonhole adds to a message: headers of
-// Kafka and AMQP, properties of Pulsar. All of them are text. Headers of the
-// application that have one of the names below travel inside EntryHeaders; others with
-// this prefix travel as they are.
+// Prefix begins the names of the entries that Pigeonhole adds to a message: headers of Kafka and
+// AMQP, properties of Pulsar. All of them are text. An application's headers that have one of the
+// names below travel inside EntryHeaders; others with this prefix travel as they are.
 const Prefix = "pigeonhole."
 
 // The entries.
@@ -22,12 +21,10 @@ const (
 	// EntryHops is Message.Hops and Message.Hop, separated by commas. Every route writes
 	// it: without it EntryOrigin and EntryFrom are an application's own headers.
 	EntryHops = Prefix + "hops"
-	// EntryFrom is where the last Pigeonhole took the message from, in the form of EntryOrigin. Only
-	// messages that have passed several Pigeonholes have it: for others the origin says the same.
-	// See [Place].
+	// EntryFrom is where the last of several Pigeonholes took the message from, in the form of
+	// EntryOrigin. See [Place].
 	EntryFrom = Prefix + "from"
-	// EntryHeaders holds the headers that the system cannot store, the types of those that it
-	// stores as text, and the order of all if the system does not keep it: see headers.go.
+	// EntryHeaders holds what the system cannot store of the headers: see headers.go.
 	EntryHeaders = Prefix + "headers"
 	// EntryAMQP is Message.AMQP, as name=value&name=value, without what is empty.
 	EntryAMQP = Prefix + "amqp"
@@ -243,8 +240,7 @@ func appendEscaped(b []byte, s, special string) []byte {
 	return b
 }
 
-// plainPrefix is how many bytes at the beginning of s are ASCII and need no escape: nearly always
-// all of them.
+// plainPrefix is how many bytes at the beginning of s are ASCII and need no escape.
 func plainPrefix(s, special string) int {
 	for i := range len(s) {
 		c := s[i]

@@ -4,9 +4,7 @@
 // The path of a message: Offer -> the route's Prepare -> the pipeline's window -> the sink -> the
 // sink's outcome -> the watermark -> the source's commit. The watermark is the position up to which
 // every message is complete: stored by the sink, dropped by the route, or stored as a dead letter.
-// After a failure the pipeline sends the failed message again, and every message that the sink has
-// stored behind it. A message that the sink refuses for good becomes a dead letter, or stops the
-// route if it has no dead-letter sink.
+// After a failure the pipeline resends the failed message and all that the sink has stored behind it.
 package pipeline
 
 import (
@@ -108,26 +106,21 @@ func (l *Pipeline) Offer(ctx context.Context, m *message.Message, position int64
 	case err != nil || !keep:
 		e.state = stateDone
 	}
-	toSink := e.state == stateSent // admit shares e
-	if err := l.admit(ctx, e); err != nil {
-		return err
-	}
-	if toSink {
-		l.send(ctx, e)
-	}
-	return nil
-}
-
-// admit waits until the pipeline has room and puts e into the window.
-func (l *Pipeline) admit(ctx context.Context, e *entry) error {
+	toSink := e.state == stateSent // tryAdmit shares e
 	for {
-		if taken, err := l.tryAdmit(e); taken || err != nil {
+		if taken, err := l.tryAdmit(e); err != nil {
 			return err
+		} else if taken {
+			break
 		}
 		if err := l.await(ctx, l.wakeOffer); err != nil {
 			return err
 		}
 	}
+	if toSink {
+		l.send(ctx, e)
+	}
+	return nil
 }
 
 // tryAdmit puts e into the window, unless the route is paused, a failure is not resent, or there is no
@@ -300,9 +293,8 @@ func (l *Pipeline) run() {
 	}
 }
 
-// progress returns the first failure, which is to be resent, once every outcome is known. recovered
-// reports whether there is no failure and the sink has stored a message since the last resend began, or
-// no outcome is pending: the sink then refused what had failed.
+// progress returns the first failure once every outcome is known. recovered reports whether there is
+// none, and the sink has stored a message since the last resend began, or refused what had failed.
 func (l *Pipeline) progress() (recovered bool, failure error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -313,7 +305,7 @@ func (l *Pipeline) progress() (recovered bool, failure error) {
 }
 
 // resend sends the failed messages again, and those that the sink has stored behind the first of
-// them, in order. It skips messages that do not go to the sink. It ends early when a send fails.
+// them, in order. It ends early when a send fails.
 func (l *Pipeline) resend() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -324,7 +316,7 @@ func (l *Pipeline) resend() {
 		e := *l.window.At(i)
 		behindFailure = behindFailure || e.state == stateFailed
 		if behindFailure && e.state == stateStored {
-			e.state = stateFailed // it must be stored after the failed message
+			e.state = stateFailed
 		}
 	}
 	for i := 0; i < l.window.Len() && l.firstFailure == nil && l.ctx.Err() == nil; i++ {
@@ -339,8 +331,7 @@ func (l *Pipeline) resend() {
 		l.mu.Unlock()
 		l.send(l.ctx, e)
 		l.mu.Lock()
-		// Messages have left the window's head meanwhile, perhaps that at i and skipped ones
-		// behind it.
+		// Messages have left the window's head meanwhile, perhaps also that at i.
 		i = max(i-(l.popped-poppedBefore), -1)
 	}
 	if l.firstFailure == nil {
@@ -350,14 +341,14 @@ func (l *Pipeline) resend() {
 	}
 }
 
-// stop ends the route, and this pipeline at once: a message in its window can never be completed.
+// stop ends the route, and this pipeline at once.
 func (l *Pipeline) stop(cause error) {
 	l.set.route.Stop(cause)
 	l.cancel(cause)
 }
 
 // commitWatermark commits the watermark if it is above the committed position. run and Close may
-// call it at once: the one that read the watermark first may be the last to get commitMu.
+// call it at once.
 func (l *Pipeline) commitWatermark() {
 	l.mu.Lock()
 	watermark := l.watermark
@@ -392,9 +383,8 @@ func (l *Pipeline) Drain(ctx context.Context) error {
 }
 
 // Close waits until every message in the window is complete or ctx ends, closes the pipeline, and
-// commits the watermark. Afterwards the pipeline commits and sends nothing: another pipeline may
-// have the partition, in this process or in another. Close returns an error when messages were
-// left.
+// commits the watermark. Afterwards the pipeline commits and sends nothing: another may have the
+// partition. Close returns an error when messages were left.
 func (l *Pipeline) Close(ctx context.Context) error {
 	err := l.Drain(ctx)
 	l.cancel(ErrClosed)
@@ -404,8 +394,8 @@ func (l *Pipeline) Close(ctx context.Context) error {
 	return err
 }
 
-// Abandon closes the pipeline without waiting for outcomes and without committing: the connection to
-// which its positions belong is lost, for example. The pipeline sends nothing afterwards.
+// Abandon closes the pipeline without waiting for outcomes and without committing, such as when the
+// connection to which its positions belong is lost. The pipeline sends nothing afterwards.
 func (l *Pipeline) Abandon() {
 	l.cancel(ErrClosed)
 	<-l.ended

@@ -11,9 +11,7 @@ func (a amount) minus(b amount) amount { return amount{a.messages - b.messages, 
 
 func (a amount) atMost(b amount) bool { return a.messages <= b.messages && a.bytes <= b.bytes }
 
-// pool bounds what the pipelines of a route hold. A pipeline may hold its own share whatever others
-// hold. Beyond that it borrows at most as much as it leaves free, so that the next pipeline can borrow,
-// too.
+// pool bounds what the pipelines of a route hold: see [Config].
 type pool struct {
 	mu       sync.Mutex // taken after Set.mu and Pipeline.mu
 	bounds   amount     // of all pipelines together
@@ -24,8 +22,7 @@ type pool struct {
 	waiting  map[*Pipeline]struct{}
 }
 
-// divide gives each pipeline its own share of bounds: together a half, and all to a single one. A
-// pipeline may hold more than smaller bounds allow for a while.
+// divide gives each pipeline its own share of bounds. A pipeline may hold more for a while.
 func (p *pool) divide(bounds amount, pipelines map[*Pipeline]struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -72,8 +69,7 @@ func (p *pool) change(l *Pipeline, now amount) {
 	l.held = now
 }
 
-// lends reports whether a pipeline may hold after in place of before: it borrows at most a half of what
-// others leave. p.mu is held.
+// lends reports whether a pipeline may hold after in place of before. p.mu is held.
 func (p *pool) lends(before, after amount) bool {
 	wanted := p.excess(after)
 	free := p.lendable.minus(p.borrowed).plus(p.excess(before))

@@ -136,8 +136,7 @@ func (s *Set) remove(l *Pipeline) {
 	s.pool.divide(s.pool.bounds, s.pipelines)
 }
 
-// Pause makes Offer of every pipeline wait for Resume. Messages that the pipelines have taken are not
-// affected.
+// Pause makes Offer of every pipeline wait for Resume.
 func (s *Set) Pause() { s.paused.Store(true) }
 
 // Paused reports whether Offer waits for Resume.
@@ -158,7 +157,7 @@ type State struct {
 	Pipelines int
 	InFlight  int   // messages taken and not complete
 	Bytes     int64 // of the messages in flight
-	// MaxInFlight and MaxBytes are the bounds of InFlight and Bytes.
+
 	MaxInFlight int
 	MaxBytes    int64
 	// Oldest is how long ago the source's broker stored the oldest message in flight; if the broker
@@ -189,8 +188,7 @@ func (s *Set) State() State {
 	return st
 }
 
-// failures are the pipelines of a route to which one sink gives errors. The route is healthy again when
-// no pipeline is left.
+// failures are the pipelines of a route to which one sink gives errors.
 type failures struct {
 	report func(error) // see Route.Report; nil: no reports
 
@@ -209,8 +207,8 @@ func (f *failures) add(l *Pipeline, err error) {
 	f.report(err)
 }
 
-// remove ends the failure of pipeline l, if it has one: result is nil when l has recovered, and
-// ErrClosed when it was closed. The last pipeline's result is reported.
+// remove ends the failure of pipeline l: result is nil when l has recovered, and ErrClosed when it was
+// closed. The last pipeline's result is reported.
 func (f *failures) remove(l *Pipeline, result error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

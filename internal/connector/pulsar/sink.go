@@ -1,6 +1,7 @@
 package pulsar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,9 +21,8 @@ import (
 // Sink publishes what pipelines send it. A message's way: the publisher of its destination,
 // opened when first needed -> mapped -> published -> the broker's receipt -> done.
 //
-// Publishers send unacknowledged messages again by themselves, in order, after a connection or
-// producer was lost. So an outage fails no message here: messages wait, and when a publisher's
-// bounds are reached, Send blocks.
+// Publishers send unacknowledged messages again by themselves, in order. So an outage fails no message
+// here: messages wait, and when a publisher's bounds are reached, Send blocks.
 type Sink struct {
 	cfg      SinkConfig
 	options  connector.Options
@@ -278,7 +278,7 @@ func (d *destination) open(ctx context.Context) {
 }
 
 // openTimeout bounds one attempt to open a destination, and one request for partitions. A writer
-// that is not open after this time reports that, and goes on waiting.
+// that is not open after this time reports that.
 const openTimeout = 5 * time.Second
 
 func (d *destination) healthError() error {
@@ -306,8 +306,7 @@ func (d *destination) close(ctx context.Context) {
 	}
 }
 
-// closeIdle closes publishers that have been idle for IdleTimeout, and writers that have been idle
-// for IdleTimeout or maxExactIdle, whichever is shorter.
+// closeIdle closes publishers and writers that have been idle for long.
 func (s *Sink) closeIdle(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -359,17 +358,14 @@ func (s *Sink) closeLater(end func(context.Context)) {
 func (s *Sink) healthError() error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
+	var errs []error
 	for _, d := range s.destinations {
-		if err := d.healthError(); err != nil {
-			return err
-		}
+		errs = append(errs, d.healthError())
 	}
 	for _, w := range s.writers {
-		if err := w.healthError(); err != nil {
-			return err
-		}
+		errs = append(errs, w.healthError())
 	}
-	return nil
+	return cmp.Or(errs...)
 }
 
 // pipelineOutcome turns an error of the library into the outcome for a pipeline.

@@ -18,15 +18,13 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// Source passes the messages of a subscription on to pipelines. A message's way: the
-// consumer hands it over -> the pipeline of its partition (of a shared subscription: of its
-// key, or the next one) -> later the pipeline commits a position, and everything up to it is
-// acknowledged.
+// Source passes the messages of a subscription on to pipelines. A message's way: the consumer ->
+// the pipeline of its partition (of a shared subscription: of its key, or the next one) -> later the
+// pipeline commits a position, and everything up to it is acknowledged.
 //
-// After a process was killed, the broker delivers the uncommitted messages again. After a connection
-// or session was lost it does the same, although the pipelines still hold the messages. With exclusive
-// and failover subscriptions the source recognises those, does not offer them twice, and
-// acknowledges the new deliveries.
+// After a lost connection the broker delivers unacknowledged messages again, although the pipelines
+// still hold them. With exclusive and failover subscriptions the source recognises those, does not
+// offer them twice, and acknowledges the new deliveries.
 type Source struct {
 	cfg     SourceConfig
 	options connector.Options
@@ -53,10 +51,9 @@ func NewSource(cfg SourceConfig, o connector.Options) (*Source, error) {
 	return s, nil
 }
 
-// Lag is how many messages the subscription has not acknowledged, those in our pipelines included; a
-// batch counts as one. It asks the brokers' admin API, which needs admin_url, and is for all
-// processes of the subscription together. While Run does not consume, and with any other error, it
-// is -1. It is safe for concurrent use.
+// Lag is how many messages the subscription has not acknowledged, over all its processes; a batch
+// counts as one. It asks the brokers' admin API, which needs admin_url. With an error, as while Run
+// does not consume, it is -1. It is safe for concurrent use.
 func (s *Source) Lag(ctx context.Context) (messages int64, err error) {
 	consumer := s.consumer.Load()
 	if consumer == nil {
@@ -76,9 +73,8 @@ func (s *Source) Lag(ctx context.Context) (messages int64, err error) {
 var errNotRunning = errors.New("the source does not run")
 
 // Run consumes until ctx ends, then waits DrainTimeout for what the pipelines hold and returns nil.
-// It reports unreachable brokers, refused credentials and missing topics, and tries again for ever.
-// It returns only errors that no repetition mends, such as a subscription that exists with another
-// type.
+// It reports unreachable brokers, refused credentials and missing topics, and tries again. It returns
+// only errors that a retry cannot help, such as a subscription that exists with another type.
 func (s *Source) Run(ctx context.Context, pipelines *pipeline.Set) error {
 	client, err := messaging.Dial(context.WithoutCancel(ctx), s.cfg.Config, messaging.WithLogger(s.options.Log), messaging.WithRegisterer(s.options.Registerer))
 	if err != nil {

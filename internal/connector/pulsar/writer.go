@@ -227,9 +227,8 @@ func (w *writer) position(d *messaging.Delivery) (int64, error) {
 	}
 }
 
-// otherSourceError is the outcome of another topic's messages while the writer is open. It is not
-// final for a topic that was created again: its messages wait until the writer has stored those of
-// the former topic.
+// otherSourceError is the outcome of another topic's messages while the writer is open. Those of a
+// topic that was created again wait until the writer has stored the former topic's.
 func (w *writer) otherSourceError(other sourceTopic) error {
 	if w.source.topic == other.topic {
 		return fmt.Errorf("partition %d of %s still takes messages of %s: %s waits", w.key.partition, w.key.topic, w.source, other)
@@ -263,8 +262,7 @@ func (w *writer) advance(offset int64) {
 }
 
 // write stores the pending messages, entry after entry. It returns when it is not known whether an
-// entry was stored, when the brokers take less than max_message_bytes, or when the writer closes and
-// none is left.
+// entry was stored, when the brokers take less than max_message_bytes, or when the writer closes.
 func (w *writer) write(pub *messaging.EntryWriter) {
 	for w.collectEntry() {
 		err := pub.Store(w.killCtx, w.records...)
@@ -326,8 +324,7 @@ func (w *writer) closeProducer(pub *messaging.EntryWriter) {
 	}
 }
 
-// close waits until ctx ends for pending messages to be stored. The rest fails: it is not known to be
-// stored.
+// close waits until ctx ends for pending messages to be stored. The rest fails.
 func (w *writer) close(ctx context.Context) {
 	w.cancel()
 	select {

@@ -110,11 +110,6 @@ func largestEntry(m *message.Message) int64 {
 	return size + size/255
 }
 
-// errBrokersLimit is why a writer waits: the brokers refuse a message that is not Oversized for its
-// size. As a dead letter it could be lost: a later process takes what is before the last message for
-// stored.
-var errBrokersLimit = errors.New("max_message_bytes is more than the brokers' maxMessageSize: lower it")
-
 // sendExactly is Send under effectively_once. It does not block: pipelines bound the messages in
 // flight.
 func (s *Sink) sendExactly(to string, m *message.Message, done func(error)) {

@@ -275,7 +275,9 @@ func (w *writer) write(pub *messaging.EntryWriter) {
 			w.log.Info("it is not known whether an entry was stored, reading the last message again", zap.Error(err))
 			return
 		case len(w.records) == 1:
-			w.setOpenError(fmt.Errorf("%s: %w (%w)", w.key.topic, errBrokersLimit, err))
+			// It is not Oversized, and would be lost as a dead letter: a later process takes all before
+			// the last stored message for stored.
+			w.setOpenError(fmt.Errorf("%s: max_message_bytes is more than the brokers' maxMessageSize: lower it (%w)", w.key.topic, err))
 			return
 		default: // the messages are too large together
 			w.maxRecords = max(len(w.records)/2, 1)

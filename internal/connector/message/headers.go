@@ -139,32 +139,28 @@ func typedHeader(name string, v any) Header {
 
 // restore returns all headers in their order; plain are those that the system stores. It reports
 // false for an entry that arrange has not made.
-func restore(plain []Header, entry string) ([]Header, bool) {
-	var all []Header
+func restore(plain []Header, entry string) (all []Header, ok bool) {
 	used := make([]bool, len(plain))
 	for more := entry != ""; more; {
 		end := strings.IndexAny(entry, ",=")
-		if end >= 0 && entry[end] == '=' {
-			name, ok := unescape(entry[:end])
-			if !ok {
+		if end < 0 || entry[end] == ',' {
+			var item string
+			item, entry, more = strings.Cut(entry, ",")
+			if all, ok = restorePlain(all, plain, used, item); !ok {
 				return nil, false
-			}
-			v, rest, ok := parseTyped(entry[end+1:], 0)
-			if !ok || rest != "" && rest[0] != ',' {
-				return nil, false
-			}
-			all = append(all, typedHeader(name, v))
-			if more = rest != ""; more {
-				entry = rest[1:]
 			}
 			continue
 		}
-		var item string
-		item, entry, more = strings.Cut(entry, ",")
-		var ok bool
-		if all, ok = restorePlain(all, plain, used, item); !ok {
+		name, ok := unescape(entry[:end])
+		if !ok {
 			return nil, false
 		}
+		v, rest, ok := parseTyped(entry[end+1:], 0)
+		if !ok || rest != "" && rest[0] != ',' {
+			return nil, false
+		}
+		all = append(all, typedHeader(name, v))
+		_, entry, more = strings.Cut(rest, ",")
 	}
 	for i := range plain {
 		if !used[i] {
@@ -174,18 +170,16 @@ func restore(plain []Header, entry string) ([]Header, bool) {
 	return all, true
 }
 
+// restorePlain appends the stored headers that item names: a number with or without a kind, or a run.
 func restorePlain(all, plain []Header, used []bool, item string) ([]Header, bool) {
 	number, kind, withKind := strings.Cut(item, ":")
-	if withKind && (len(kind) != 1 || !scalar(kind[0])) {
-		return nil, false
-	}
 	from, to, isRun := strings.Cut(number, "-")
-	first, err := strconv.ParseUint(from, 10, 31)
-	last := first
-	if err == nil && isRun {
-		last, err = strconv.ParseUint(to, 10, 31)
+	if !isRun {
+		to = from
 	}
-	if err != nil || last < first || withKind && isRun {
+	first, err := strconv.ParseUint(from, 10, 31)
+	last, err2 := strconv.ParseUint(to, 10, 31)
+	if err != nil || err2 != nil || last < first || withKind && (isRun || len(kind) != 1 || !scalar(kind[0])) {
 		return nil, false
 	}
 	for i := first; i <= last && i < uint64(len(plain)); i++ {

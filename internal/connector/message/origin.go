@@ -62,9 +62,7 @@ func (m *Message) CheckHops(limit int) error {
 
 // HasPassed reports whether a route has taken the message from place before. Sending it there would
 // make a loop.
-func (m *Message) HasPassed(place string) bool {
-	return slices.Contains(m.Hops, place)
-}
+func (m *Message) HasPassed(place string) bool { return slices.Contains(m.Hops, place) }
 
 // Place is where the last Pigeonhole took a message with these properties from. Effectively once
 // resumes behind it. ok is false for a message that no Pigeonhole has sent.

@@ -63,7 +63,7 @@ type SourceConfig struct {
 	// middle of a batch passes its first part on again. Default false.
 	AckBatchIndex bool `yaml:"ack_batch_index"`
 	// DrainTimeout is how long messages in flight are waited for at a stop. What is not stored then
-	// is delivered again to whoever subscribes next. Default 20s.
+	// is delivered again to whoever subscribes next. From 1ms. Default 20s.
 	DrainTimeout time.Duration `yaml:"drain_timeout"`
 }
 
@@ -84,11 +84,7 @@ func DefaultSourceConfig() SourceConfig {
 
 // Validate returns the faults of the section, except those of Config.
 func (c SourceConfig) Validate() error {
-	errs := []error{c.consumer().Validate(), checkCluster(c.Cluster)}
-	if c.DrainTimeout <= 0 {
-		errs = append(errs, config.Fault("drain_timeout", "must be > 0, got %s", c.DrainTimeout))
-	}
-	return errors.Join(errs...)
+	return errors.Join(c.consumer().Validate(), checkCluster(c.Cluster), config.CheckAtLeast("drain_timeout", c.DrainTimeout, time.Millisecond))
 }
 
 func checkCluster(name string) error {
@@ -176,7 +172,7 @@ type SinkConfig struct {
 	// properties twice, 1KiB, and 0.4% of that. at_least_once leaves it to the broker. From 4KiB.
 	// Default 5MiB, as Pulsar's.
 	MaxMessageBytes config.Bytes `yaml:"max_message_bytes"`
-	// CloseTimeout is how long messages in flight are waited for at a stop. Default 10s.
+	// CloseTimeout is how long messages in flight are waited for at a stop. From 1ms. Default 10s.
 	CloseTimeout time.Duration `yaml:"close_timeout"`
 	// Profile is how messages are published. Its name labels metrics. routing follows from
 	// partition. Default: the library's "ops".
@@ -204,18 +200,13 @@ func (c SinkConfig) Validate() error {
 		config.CheckOneOf("guarantee", c.Guarantee, atLeastOnce, effectivelyOnce),
 		config.CheckOneOf("partition", c.Partition, partitionKey, partitionSource),
 		checkCluster(c.Cluster),
+		config.CheckAtLeast("max_topics", c.MaxTopics, 1),
 		config.CheckAtLeast("idle_timeout", c.IdleTimeout, time.Second),
 		config.CheckAtLeast("max_message_bytes", c.MaxMessageBytes, 4*config.KiB),
+		config.CheckAtLeast("close_timeout", c.CloseTimeout, time.Millisecond),
 	}
-	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
 	if c.Guarantee == effectivelyOnce && c.Partition != partitionSource {
-		fault("partition", "must be source with guarantee effectively_once, got %q", c.Partition)
-	}
-	if c.MaxTopics < 1 {
-		fault("max_topics", "must be > 0, got %d", c.MaxTopics)
-	}
-	if c.CloseTimeout <= 0 {
-		fault("close_timeout", "must be > 0, got %s", c.CloseTimeout)
+		errs = append(errs, config.Fault("partition", "must be source with guarantee effectively_once, got %q", c.Partition))
 	}
 	return errors.Join(errs...)
 }

@@ -50,7 +50,8 @@ func isEntry(name string) bool {
 		return false
 	}
 	switch name {
-	case EntryOrigin, EntryHops, EntryFrom, EntryHeaders, EntryAMQP, EntryKey, EntryKeyEncoding, EntryOrderingKey, EntryValue, EntryTime:
+	case EntryOrigin, EntryHops, EntryFrom, EntryHeaders, EntryAMQP,
+		EntryKey, EntryKeyEncoding, EntryOrderingKey, EntryValue, EntryTime:
 		return true
 	}
 	return false

@@ -84,7 +84,8 @@ func DefaultSourceConfig() SourceConfig {
 
 // Validate returns the faults of the section, except those of Config.
 func (c SourceConfig) Validate() error {
-	return errors.Join(c.consumer().Validate(), checkCluster(c.Cluster), config.CheckAtLeast("drain_timeout", c.DrainTimeout, time.Millisecond))
+	return errors.Join(c.consumer().Validate(), checkCluster(c.Cluster),
+		config.CheckAtLeast("drain_timeout", c.DrainTimeout, time.Millisecond))
 }
 
 func checkCluster(name string) error {

@@ -118,7 +118,8 @@ func (s *Sink) sendExactly(to string, m *message.Message, done func(error)) {
 		done(pipeline.Refuse("no_offset", errors.New("effectively_once needs a source with partitions and offsets")))
 		return
 	case s.Oversized(m):
-		done(pipeline.Refuse("too_large", fmt.Errorf("up to %d bytes are more than max_message_bytes (%s)", largestEntry(m), s.cfg.MaxMessageBytes)))
+		done(pipeline.Refuse("too_large",
+			fmt.Errorf("up to %d bytes are more than max_message_bytes (%s)", largestEntry(m), s.cfg.MaxMessageBytes)))
 		return
 	}
 	w, err := s.writer(exactKey{to, m.From.Partition}, sourceOf(&m.From))

@@ -82,7 +82,7 @@ var ErrStopped = errors.New("the pulsar sink has stopped")
 // Run publishes until ctx ends, then waits CloseTimeout for unacknowledged messages. When it
 // returns, every done has been called. It may be called once.
 func (s *Sink) Run(ctx context.Context) error {
-	client, err := messaging.Dial(context.WithoutCancel(ctx), s.cfg.Config, messaging.WithLogger(s.options.Log), messaging.WithRegisterer(s.options.Registerer))
+	client, err := newClient(ctx, s.cfg.Config, s.options)
 	if err != nil {
 		close(s.stopping)
 		return err
@@ -114,6 +114,11 @@ func (s *Sink) Run(ctx context.Context) error {
 		s.options.Log.Warn("cannot close the client", zap.Error(err))
 	}
 	return nil
+}
+
+// newClient returns a client that outlives ctx.
+func newClient(ctx context.Context, cfg messaging.Config, o connector.Options) (*messaging.Client, error) {
+	return messaging.Dial(context.WithoutCancel(ctx), cfg, messaging.WithLogger(o.Log), messaging.WithRegisterer(o.Registerer))
 }
 
 // closeAll closes all publishers and writers. It waits for unacknowledged messages until ctx ends.

@@ -76,7 +76,7 @@ var errNotRunning = errors.New("the source does not run")
 // It reports unreachable brokers, refused credentials and missing topics, and tries again. It returns
 // only errors that a retry cannot help, such as a subscription that exists with another type.
 func (s *Source) Run(ctx context.Context, pipelines *pipeline.Set) error {
-	client, err := messaging.Dial(context.WithoutCancel(ctx), s.cfg.Config, messaging.WithLogger(s.options.Log), messaging.WithRegisterer(s.options.Registerer))
+	client, err := newClient(ctx, s.cfg.Config, s.options)
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,8 @@ func (r *sourceRun) message(d *messaging.Delivery) *message.Message {
 	m.OrderingKey = d.OrderingKey
 	topic, index := message.SplitPartition(d.Topic)
 	m.From = message.From{
-		System: system, Cluster: r.source.cfg.Cluster, Topic: topic, Partition: index, Offset: -1, Stored: d.PublishTime, Received: time.Now(),
+		System: system, Cluster: r.source.cfg.Cluster, Topic: topic, Partition: index, Offset: -1,
+		Stored: d.PublishTime, Received: time.Now(),
 	}
 	if m.NeedsOrigin() {
 		m.SetOrigin(d.ID.String())
@@ -200,7 +201,8 @@ func (r *sourceRun) close(ctx context.Context) {
 	for name, p := range r.partitions {
 		wg.Go(func() {
 			if err := p.pipeline.Close(ctx); err != nil {
-				r.source.options.Log.Warn("stopped with messages in flight, they will be delivered again", zap.String("pipeline", name), zap.Error(err))
+				r.source.options.Log.Warn("stopped with messages in flight, they will be delivered again",
+					zap.String("pipeline", name), zap.Error(err))
 			}
 			p.failWaiting()
 		})

@@ -196,7 +196,8 @@ func (w *writer) config() messaging.EntryWriterConfig {
 		name += "-" + w.source.id
 	}
 	return messaging.EntryWriterConfig{
-		Name: name, Position: w.position, Label: p.Name, Compression: p.Compression, MaxRecords: p.BatchRecords, AckTimeout: p.AckTimeout,
+		Name: name, Position: w.position,
+		Label: p.Name, Compression: p.Compression, MaxRecords: p.BatchRecords, AckTimeout: p.AckTimeout,
 	}
 }
 
@@ -205,13 +206,15 @@ func (w *writer) config() messaging.EntryWriterConfig {
 func (w *writer) position(d *messaging.Delivery) (int64, error) {
 	at, ok := message.Place(d.Properties)
 	if !ok || at.Offset < 0 {
-		w.log.Warn("the last message was not written by Pigeonhole: only the broker's deduplication tells what is stored", zap.Stringer("message_id", d.ID))
+		w.log.Warn("the last message was not written by Pigeonhole: only the broker's deduplication tells what is stored",
+			zap.Stringer("message_id", d.ID))
 		return -1, nil
 	}
 	holds := sourceTopic{at.System, at.Cluster, at.Topic, at.ID}
 	switch {
 	case at.ID != "" && slices.Contains(w.sink.cfg.FormerSources, at.ID) && at.ID != w.source.id:
-		w.log.Info("continuing after the messages of a former source topic", zap.Stringer("holds", holds), zap.Stringer("source", w.source))
+		w.log.Info("continuing after the messages of a former source topic",
+			zap.Stringer("holds", holds), zap.Stringer("source", w.source))
 		return -1, nil
 	case at.Partition != w.key.partition:
 		return 0, pipeline.Refuse("other_source", fmt.Errorf("partition %d of %s holds messages of partition %d of %s",
@@ -233,8 +236,8 @@ func (w *writer) otherSourceError(other sourceTopic) error {
 	if w.source.topic == other.topic {
 		return fmt.Errorf("partition %d of %s still takes messages of %s: %s waits", w.key.partition, w.key.topic, w.source, other)
 	}
-	return pipeline.Refuse("other_source", fmt.Errorf("partition %d of %s takes messages of %s, effectively_once allows no others: %s",
-		w.key.partition, w.key.topic, w.source, other))
+	return pipeline.Refuse("other_source", fmt.Errorf(
+		"partition %d of %s takes messages of %s, effectively_once allows no others: %s", w.key.partition, w.key.topic, w.source, other))
 }
 
 // topic is the name of the topic that is the partition.
@@ -246,7 +249,8 @@ func (w *writer) topic() (string, error) {
 		return "", err
 	}
 	if int(w.key.partition) >= len(topics) {
-		return "", pipeline.Refuse("no_partition", fmt.Errorf("%s has %d partitions, the message is of number %d", w.key.topic, len(topics), w.key.partition))
+		return "", pipeline.Refuse("no_partition", fmt.Errorf("%s has %d partitions, the message is of number %d",
+			w.key.topic, len(topics), w.key.partition))
 	}
 	return topics[w.key.partition], nil
 }

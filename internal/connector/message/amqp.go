@@ -1,7 +1,6 @@
 package message
 
 import (
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,83 +11,19 @@ import (
 // FromAMQP makes a message of a delivery. headers are its table in any order: a string
 // has a Value, anything else is Typed and needs no Value, void is Null or neither. t is
 // zero for a delivery without a timestamp. The message takes value and headers over, and
-// the tables in them. From is the caller's to fill in; then it calls Begin.
+// the tables in them. The caller sets From.
 func FromAMQP(value []byte, a AMQP, headers []Header, t time.Time) *Message {
 	m := &Message{Value: value, AMQP: &a, Time: truncateTime(t)}
 	if value == nil {
 		m.Value = []byte{}
 	}
-	plain, odd := make([]Header, 0, len(headers)), ""
-	hasOdd := false
-	for i := range headers {
-		if h := fromField(headers[i]); h.Name == EntryHops && h.Typed == nil {
-			m.readHops(string(h.Value))
+	for i, h := range headers {
+		if h.Typed != nil {
+			headers[i] = typedHeader(h.Name, canonical(h.Typed))
 		}
 	}
-	for _, h := range headers {
-		h = fromField(h)
-		if h.Name == EntryHeaders && h.Typed == nil && h.Value != nil {
-			odd, hasOdd = string(h.Value), true
-		} else if !isEntry(h.Name) || !m.fromAMQP(&h) {
-			plain = append(plain, h)
-		}
-	}
-	slices.SortStableFunc(plain, func(a, b Header) int { return strings.Compare(a.Name, b.Name) })
-	if hasOdd {
-		all, ok := restore(plain, odd)
-		if !ok {
-			all = append(plain, Header{Name: EntryHeaders, Value: []byte(odd)})
-		}
-		plain = all
-	}
-	if len(plain) > 0 {
-		m.Headers = plain
-	}
+	m.readHeaders(headers, inAMQP)
 	return m
-}
-
-// fromField brings a field of a table to the form of a Header.
-func fromField(h Header) Header {
-	if h.Typed == nil {
-		return h
-	}
-	switch v := canonical(h.Typed).(type) {
-	case Null:
-		return Header{Name: h.Name}
-	case string:
-		return Header{Name: h.Name, Value: []byte(v)}
-	default:
-		return Header{Name: h.Name, Value: textOf(v), Typed: v}
-	}
-}
-
-func (m *Message) fromAMQP(h *Header) bool {
-	if h.Value == nil {
-		return false
-	}
-	switch h.Name {
-	case EntryKey:
-		if _, ok := h.Typed.([]byte); !ok && h.Typed != nil {
-			return false
-		}
-		m.Key = h.Value
-		return true
-	case EntryValue:
-		if string(h.Value) != "null" || len(m.Value) > 0 {
-			return false
-		}
-		m.Value = nil
-		return true
-	case EntryTime:
-		t, ok := parseTime(string(h.Value))
-		// If the second differs, somebody has changed the timestamp since, and EntryTime is stale.
-		if !ok || !m.Time.IsZero() && t.Unix() != m.Time.Unix() {
-			return false
-		}
-		m.Time = t
-		return true
-	}
-	return h.Typed == nil && m.readCommonEntry(h.Name, string(h.Value))
 }
 
 // ToAMQP is the message as one of AMQP's: a are the properties that it had in RabbitMQ
@@ -97,65 +32,33 @@ func (m *Message) fromAMQP(h *Header) bool {
 // at most 255 bytes; one with Typed is to be sent as that type (Null as void), any other
 // as a string. The result shares memory with the message.
 func (m *Message) ToAMQP() (value []byte, a AMQP, headers []Header, t time.Time) {
-	plain, odd := arrange(m.Headers, false, amqpStorage)
-	needTime := !m.Time.IsZero()
-	if needTime {
-		t = time.Unix(m.Time.Unix(), 0).UTC()
-		needTime = t.IsZero() || !t.Equal(m.Time)
-	}
-	n := len(m.Headers)
-	for _, there := range [...]bool{
-		odd != nil, m.Key != nil, m.OrderingKey != "", m.Value == nil, needTime, m.sendsOrigin(), m.hasFrom(), m.hopCount() > 0,
-	} {
-		if there {
-			n++
-		}
-	}
-	if n > 0 {
-		headers = make([]Header, 0, n)
-	}
-	for i, h := range m.Headers {
-		if plain != nil && !plain[i] {
-			continue
-		}
-		if h.Typed == nil && h.Value == nil {
-			h.Typed = Null{}
-		}
-		headers = append(headers, h)
-	}
-	add := func(name string, text []byte) { headers = append(headers, Header{Name: name, Value: text}) }
-	if odd != nil {
-		add(EntryHeaders, odd)
-	}
-	if m.Key != nil {
-		add(EntryKey, m.Key)
-		if !utf8.Valid(m.Key) {
-			headers[len(headers)-1].Typed = m.Key
-		}
-	}
-	if m.OrderingKey != "" {
-		add(EntryOrderingKey, appendEscaped(nil, m.OrderingKey, ""))
-	}
-	if value = m.Value; value == nil {
-		value = []byte{}
-		add(EntryValue, []byte("null"))
-	}
-	if needTime {
-		add(EntryTime, appendTime(nil, m.Time))
-	}
 	if m.AMQP != nil {
 		a = *m.AMQP
 	}
-	if m.sendsOrigin() {
-		add(EntryOrigin, m.Origin.append(make([]byte, 0, m.entrySize())))
+	if !m.Time.IsZero() {
+		t = time.Unix(m.Time.Unix(), 0).UTC()
 	}
-	if m.hasFrom() {
-		add(EntryFrom, m.appendFrom(nil))
+	stored, odd := arrange(m.Headers, inAMQP)
+	b := make([]byte, 0, m.entrySize()+len(odd))
+	texts, e := m.entries(b, odd, inAMQP, !m.Time.IsZero() && (t.IsZero() || !t.Equal(m.Time)))
+	headers = append(make([]Header, 0, len(stored)+e.n+2), stored...)
+	for i, h := range headers {
+		if h.Typed == nil && h.Value == nil {
+			headers[i].Typed = Null{}
+		}
 	}
-	if m.hopCount() > 0 {
-		add(EntryHops, m.appendHops(nil))
+	if m.Key != nil {
+		key := Header{Name: EntryKey, Value: m.Key}
+		if !utf8.Valid(m.Key) {
+			key.Typed = m.Key
+		}
+		headers = append(headers, key)
 	}
-	return value, a, headers, t
+	if value = m.Value; value == nil {
+		value = []byte{}
+		headers = append(headers, Header{Name: EntryValue, Value: []byte("null")})
+	}
+	return value, a, e.addTo(headers, texts), t
 }
 
 // IsBrokerHeader reports whether RabbitMQ acts on a header of that name, or sets it itself. A sink
@@ -170,20 +73,14 @@ func IsBrokerHeader(name string) bool {
 	return strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-")
 }
 
-func amqpStorage(h *Header) storage {
-	if !validName(h.Name) || len(h.Name) > math.MaxUint8 || IsBrokerHeader(h.Name) {
-		return notStored
-	}
-	return storedAsIs
-}
-
-// field is one of AMQP's texts and its name in EntryAMQP.
+// field is one of AMQP's properties and its name in EntryAMQP.
 type field struct {
 	name  string
 	value *string
 }
 
-func (a *AMQP) fields() [11]field {
+// fields returns all properties. Those that are numbers are in deliveryMode and priority.
+func (a *AMQP) fields(deliveryMode, priority *string) [13]field {
 	return [...]field{
 		{"exchange", &a.Exchange},
 		{"routing_key", &a.RoutingKey},
@@ -196,76 +93,51 @@ func (a *AMQP) fields() [11]field {
 		{"type", &a.Type},
 		{"user_id", &a.UserID},
 		{"app_id", &a.AppID},
+		{"delivery_mode", deliveryMode},
+		{"priority", priority},
 	}
 }
 
 // append appends EntryAMQP.
 func (a *AMQP) append(b []byte) []byte {
+	text := func(n uint8) string {
+		if n == 0 {
+			return ""
+		}
+		return strconv.Itoa(int(n))
+	}
+	deliveryMode, priority := text(a.DeliveryMode), text(a.Priority)
 	start := len(b)
-	next := func(name string) {
+	for _, f := range a.fields(&deliveryMode, &priority) {
+		if *f.value == "" {
+			continue
+		}
 		if len(b) > start {
 			b = append(b, '&')
 		}
-		b = append(append(b, name...), '=')
-	}
-	for _, f := range a.fields() {
-		if *f.value != "" {
-			next(f.name)
-			b = appendEscaped(b, *f.value, "&=")
-		}
-	}
-	if a.DeliveryMode != 0 {
-		next("delivery_mode")
-		b = strconv.AppendUint(b, uint64(a.DeliveryMode), 10)
-	}
-	if a.Priority != 0 {
-		next("priority")
-		b = strconv.AppendUint(b, uint64(a.Priority), 10)
+		b = appendEscaped(append(append(b, f.name...), '='), *f.value, "&=")
 	}
 	return b
-}
-
-// size is roughly the length of EntryAMQP.
-func (a *AMQP) size() int {
-	n := 32
-	for _, f := range a.fields() {
-		if *f.value != "" {
-			n += len(f.name) + len(*f.value) + 2
-		}
-	}
-	return n
 }
 
 func parseAMQP(entry string) (a AMQP, ok bool) {
 	if entry == "" {
 		return a, true
 	}
-	fields := a.fields()
+	deliveryMode, priority := "0", "0"
+	fields := a.fields(&deliveryMode, &priority)
 	for part := range strings.SplitSeq(entry, "&") {
 		name, value, ok := strings.Cut(part, "=")
-		if !ok {
-			return AMQP{}, false
-		}
-		switch name {
-		case "delivery_mode", "priority":
-			n, err := strconv.ParseUint(value, 10, 8)
-			if err != nil {
-				return AMQP{}, false
-			}
-			if name == "priority" {
-				a.Priority = uint8(n)
-			} else {
-				a.DeliveryMode = uint8(n)
-			}
-			continue
-		}
 		i := slices.IndexFunc(fields[:], func(f field) bool { return f.name == name })
-		if i < 0 {
+		if !ok || i < 0 {
 			return AMQP{}, false
 		}
 		if *fields[i].value, ok = unescape(value); !ok {
 			return AMQP{}, false
 		}
 	}
-	return a, true
+	mode, err := strconv.ParseUint(deliveryMode, 10, 8)
+	level, err2 := strconv.ParseUint(priority, 10, 8)
+	a.DeliveryMode, a.Priority = uint8(mode), uint8(level)
+	return a, err == nil && err2 == nil
 }

@@ -1,7 +1,7 @@
 package message
 
 import (
-	"cmp"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,9 +16,8 @@ import (
 //	4:I          the fifth, whose text is an AMQP int32 (see typed.go)
 //	name=Svalue  one that the system does not hold
 //
-// It is left out when the system holds all of them, in this order, without types. A
-// reader passes over numbers that are too high, and puts at the end what is not listed:
-// somebody has taken properties away, or added some.
+// It is left out when the system holds all of them, in this order, without types. A reader ignores
+// numbers that are too high, and puts what is not listed at the end: others may change properties.
 
 // storage is how a system stores a header.
 type storage byte
@@ -29,64 +28,82 @@ const (
 	storedAsText         // name and text; its type is in EntryHeaders
 )
 
-// arrange returns which headers a system stores, as holds says for each, and the value of
-// EntryHeaders. Both are nil when the system stores all headers as they are. An ordered system keeps
-// order and repeated names. The others store each name once: the last header of that name.
-func arrange(headers []Header, ordered bool, holds func(*Header) storage) (plain []bool, entry []byte) {
-	for i := range headers {
-		if holds(&headers[i]) != storedAsIs || !ordered && i > 0 && headers[i-1].Name >= headers[i].Name {
-			return arrangeWithEntry(headers, ordered, holds)
-		}
+// stores returns how the system stores h.
+func (in system) stores(h *Header) storage {
+	binary, _ := h.Typed.([]byte)
+	switch {
+	case isEntry(h.Name), in != inKafka && (h.Name == "" || !utf8.ValidString(h.Name)),
+		in == inAMQP && (len(h.Name) > math.MaxUint8 || IsBrokerHeader(h.Name)):
+		return notStored
+	case in == inAMQP, h.Typed == nil && (in == inKafka || h.Value != nil && utf8.Valid(h.Value)):
+		return storedAsIs
+	case h.Typed == nil, !scalar(kindOf(h.Typed)), in == inPulsar && !utf8.Valid(binary):
+		return notStored
+	default:
+		return storedAsText
 	}
-	return nil, nil
 }
 
-func arrangeWithEntry(headers []Header, ordered bool, holds func(*Header) storage) (plain []bool, entry []byte) {
-	plain = make([]bool, len(headers))
-	byRank := make([]int, 0, len(headers))
-	if ordered {
-		for i := range headers {
-			if plain[i] = holds(&headers[i]) != notStored; plain[i] {
-				byRank = append(byRank, i)
-			}
+// arrange returns the headers that a system stores, and the text of EntryHeaders, nil for none. Kafka
+// keeps order and repeated names. The others store the last header of each name.
+func arrange(headers []Header, in system) (stored []Header, entry []byte) {
+	asTheyAre := true
+	for i := range headers {
+		inOrder := in == inKafka || i == 0 || headers[i-1].Name < headers[i].Name
+		asTheyAre = asTheyAre && inOrder && in.stores(&headers[i]) == storedAsIs
+	}
+	if asTheyAre {
+		return headers, nil
+	}
+	how := make([]storage, len(headers))
+	taken := make(map[string]bool, len(headers))
+	var byRank []int
+	for i := range slices.Backward(headers) {
+		h := &headers[i]
+		if in == inKafka || !taken[h.Name] {
+			how[i] = in.stores(h)
 		}
-	} else {
-		taken := make(map[string]struct{}, len(headers))
-		for i := range slices.Backward(headers) {
-			if _, twice := taken[headers[i].Name]; !twice && holds(&headers[i]) != notStored {
-				taken[headers[i].Name] = struct{}{}
-				plain[i] = true
-				byRank = append(byRank, i)
-			}
+		if how[i] != notStored {
+			taken[h.Name] = true
+			byRank = append(byRank, i)
 		}
-		slices.SortFunc(byRank, func(a, b int) int { return cmp.Compare(headers[a].Name, headers[b].Name) })
+	}
+	slices.Reverse(byRank)
+	for _, i := range byRank {
+		h := headers[i]
+		if how[i] == storedAsText {
+			h = Header{Name: h.Name, Value: textOf(h.Typed)}
+		}
+		stored = append(stored, h)
+	}
+	if in != inKafka {
+		slices.SortFunc(byRank, func(a, b int) int { return strings.Compare(headers[a].Name, headers[b].Name) })
 	}
 	rank := make([]int, len(headers))
 	for r, i := range byRank {
 		rank[i] = r
 	}
-	return plain, appendEntry(make([]byte, 0, 64), headers, plain, rank, holds)
+	return stored, appendEntry(make([]byte, 0, 64), headers, how, rank)
 }
 
-func appendEntry(b []byte, headers []Header, plain []bool, rank []int, holds func(*Header) storage) []byte {
-	simple := func(i int) bool { return plain[i] && holds(&headers[i]) == storedAsIs }
+func appendEntry(b []byte, headers []Header, how []storage, rank []int) []byte {
 	for i := 0; i < len(headers); i++ {
 		if i > 0 {
 			b = append(b, ',')
 		}
 		h := &headers[i]
-		if !plain[i] {
+		if how[i] == notStored {
 			b = append(appendEscaped(b, h.Name, special), '=')
 			b = appendTyped(b, h.any())
 			continue
 		}
 		b = strconv.AppendInt(b, int64(rank[i]), 10)
-		if !simple(i) {
+		if how[i] == storedAsText {
 			b = append(b, ':', kindOf(h.Typed))
 			continue
 		}
 		last := i
-		for last+1 < len(headers) && simple(last+1) && rank[last+1] == rank[last]+1 {
+		for last+1 < len(headers) && how[last+1] == storedAsIs && rank[last+1] == rank[last]+1 {
 			last++
 		}
 		if last > i {
@@ -122,32 +139,28 @@ func typedHeader(name string, v any) Header {
 
 // restore returns all headers in their order; plain are those that the system stores. It reports
 // false for an entry that arrange has not made.
-func restore(plain []Header, entry string) ([]Header, bool) {
-	all := make([]Header, 0, len(plain)+4)
+func restore(plain []Header, entry string) (all []Header, ok bool) {
 	used := make([]bool, len(plain))
 	for more := entry != ""; more; {
 		end := strings.IndexAny(entry, ",=")
-		if end >= 0 && entry[end] == '=' {
-			name, ok := unescape(entry[:end])
-			if !ok {
+		if end < 0 || entry[end] == ',' {
+			var item string
+			item, entry, more = strings.Cut(entry, ",")
+			if all, ok = restorePlain(all, plain, used, item); !ok {
 				return nil, false
-			}
-			v, rest, ok := parseTyped(entry[end+1:], 0)
-			if !ok || rest != "" && rest[0] != ',' {
-				return nil, false
-			}
-			all = append(all, typedHeader(name, v))
-			if more = rest != ""; more {
-				entry = rest[1:]
 			}
 			continue
 		}
-		var item string
-		item, entry, more = strings.Cut(entry, ",")
-		var ok bool
-		if all, ok = restorePlain(all, plain, used, item); !ok {
+		name, ok := unescape(entry[:end])
+		if !ok {
 			return nil, false
 		}
+		v, rest, ok := parseTyped(entry[end+1:], 0)
+		if !ok || rest != "" && rest[0] != ',' {
+			return nil, false
+		}
+		all = append(all, typedHeader(name, v))
+		_, entry, more = strings.Cut(rest, ",")
 	}
 	for i := range plain {
 		if !used[i] {
@@ -157,18 +170,16 @@ func restore(plain []Header, entry string) ([]Header, bool) {
 	return all, true
 }
 
+// restorePlain appends the stored headers that item names: a number with or without a kind, or a run.
 func restorePlain(all, plain []Header, used []bool, item string) ([]Header, bool) {
 	number, kind, withKind := strings.Cut(item, ":")
-	if withKind && (len(kind) != 1 || !scalar(kind[0])) {
-		return nil, false
-	}
 	from, to, isRun := strings.Cut(number, "-")
-	first, err := strconv.ParseUint(from, 10, 31)
-	last := first
-	if err == nil && isRun {
-		last, err = strconv.ParseUint(to, 10, 31)
+	if !isRun {
+		to = from
 	}
-	if err != nil || last < first || withKind && isRun {
+	first, err := strconv.ParseUint(from, 10, 31)
+	last, err2 := strconv.ParseUint(to, 10, 31)
+	if err != nil || err2 != nil || last < first || withKind && (isRun || len(kind) != 1 || !scalar(kind[0])) {
 		return nil, false
 	}
 	for i := first; i <= last && i < uint64(len(plain)); i++ {
@@ -178,25 +189,14 @@ func restorePlain(all, plain []Header, used []bool, item string) ([]Header, bool
 		used[i] = true
 		h := plain[i]
 		if withKind && h.Value != nil {
-			if v, ok := parseStored(kind[0], h.Value); ok {
-				h = Header{Name: h.Name, Value: textOf(v), Typed: v}
+			if v, ok := parseText(kind[0], h.Value); ok {
+				h = typedHeader(h.Name, v)
 			}
 		}
 		all = append(all, h)
 	}
 	return all, true
 }
-
-// parseStored reads the typed value of a header that is stored as text.
-func parseStored(kind byte, value []byte) (any, bool) {
-	if kind == kindBytes {
-		return value, true
-	}
-	return parseScalar(kind, string(value))
-}
-
-// validName reports whether every system can have a header of that name.
-func validName(name string) bool { return name != "" && utf8.ValidString(name) && !isEntry(name) }
 
 // Header returns the value of the last header of that name.
 func (m *Message) Header(name string) (value []byte, ok bool) {

@@ -270,14 +270,6 @@ func TestPlaceNames(t *testing.T) {
 	assert.Equal(t, "kafka;k;orders-partition-3", PlaceName("kafka", "k", "orders-partition-3"))
 }
 
-// TestHopsOfBefore named the process: the first one's place is the origin.
-func TestHopsOfBefore(t *testing.T) {
-	m := FromPulsar("", nil, map[string]string{EntryOrigin: "kafka;main;orders;3;1042", EntryHops: "pigeonhole"}, time.Time{})
-	assert.True(t, m.HasPassed(PlaceName("kafka", "main", "orders")))
-	assert.False(t, m.HasPassed(PlaceName("kafka", "main", "others")))
-	assert.Equal(t, []string{"pigeonhole"}, m.Hops)
-}
-
 // TestThePlainWayIsCheap: a message of Kafka without headers costs itself, a
 // map (two allocations) and one text for all of key and entries.
 func TestThePlainWayIsCheap(t *testing.T) {

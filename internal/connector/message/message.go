@@ -4,27 +4,24 @@ package message
 
 import "time"
 
-// Message is one message that a route moves from a source to a sink. The source makes it and does
-// not use it afterwards. The route may change it before it is sent. The sink only reads it.
+// Message is one message that a route moves from a source to a sink. Only the route may change it,
+// before it is sent.
 type Message struct {
 	// Key is nil for a message without one.
 	Key []byte
-	// OrderingKey is Pulsar's ordering key, which decides about order instead of Key. Empty for
-	// none.
+	// OrderingKey is Pulsar's ordering key, which decides about order instead of Key; empty: none.
 	OrderingKey string
-	// Value is nil for a null value (a tombstone), and empty but not nil for an
-	// empty one.
+	// Value is nil for a null value (a tombstone), and not nil for an empty one.
 	Value []byte
 	// Headers in their order; names may repeat.
 	Headers []Header
 	// Time is the producer's timestamp, to the millisecond; zero when there is none.
 	Time time.Time
-	// AMQP holds the properties of a message that came from RabbitMQ, directly or through another
-	// system; else nil.
+	// AMQP is set for a message that came from RabbitMQ, directly or through another system.
 	AMQP *AMQP
 	// Origin is where the first route took the message from. Hops are the topics and queues that
-	// earlier routes took it from, in order (see [PlaceName]; older versions named the process).
-	// Hop is added behind them when the message is sent; empty for none.
+	// earlier routes took it from, in order (see [PlaceName]). Hop is added behind them when the
+	// message is sent; empty for none.
 	Origin Origin
 	Hops   []string
 	Hop    string
@@ -39,9 +36,9 @@ type Header struct {
 	Name string
 	// Value is nil for a null value. If Typed is set, Value is the value as text.
 	Value []byte
-	// Typed is the value of an AMQP header that is not a string; else nil. It is
-	// one of bool, int8, uint8, int16, int32, int64, float32, float64, []byte,
-	// Decimal, time.Time, []any and Table, and Null for AMQP's void.
+	// Typed is the value of an AMQP header that is not a string; else nil: a bool, int8, uint8,
+	// int16, uint16, int32, uint32, int64, float32, float64, []byte, Decimal, time.Time, []any,
+	// Table, or Null for AMQP's void.
 	Typed any
 }
 
@@ -54,8 +51,7 @@ type Decimal struct {
 	Value int32
 }
 
-// Table is an AMQP table within a header. Its values are those of Header.Typed, or
-// strings.
+// Table is an AMQP table within a header. Its values are those of Header.Typed, or strings.
 type Table map[string]any
 
 // AMQP holds the basic properties of an AMQP 0-9-1 message, except for the headers and the
@@ -110,8 +106,32 @@ func (m *Message) Size() int64 {
 	return int64(n)
 }
 
+// entrySize is roughly the length of all entries, without EntryHeaders.
+func (m *Message) entrySize() int {
+	n := len(m.Hop) + len(m.OrderingKey)
+	for _, place := range m.Hops {
+		n += len(place) + 1
+	}
+	if o := &m.Origin; !o.IsZero() {
+		n += len(o.System) + len(o.Cluster) + len(o.Topic) + len(o.ID) + 28
+	}
+	if f := &m.From; m.hasFrom() {
+		n += len(f.System) + len(f.Cluster) + len(f.Topic) + len(f.TopicID) + 27
+	}
+	if m.AMQP != nil {
+		number := "255"
+		for _, f := range m.AMQP.fields(&number, &number) {
+			if *f.value != "" {
+				n += len(f.name) + len(*f.value) + 2
+			}
+		}
+	}
+	return n
+}
+
 // typedSize is roughly the memory of a value of Header.Typed.
 func typedSize(v any) int {
+	n := 8
 	switch v := v.(type) {
 	case nil:
 		return 0
@@ -120,18 +140,13 @@ func typedSize(v any) int {
 	case []byte:
 		return len(v)
 	case []any:
-		n := 0
 		for _, element := range v {
 			n += 16 + typedSize(element)
 		}
-		return n
 	case Table:
-		n := 0
 		for name, element := range v {
 			n += 48 + len(name) + typedSize(element)
 		}
-		return n
-	default:
-		return 8
 	}
+	return n
 }

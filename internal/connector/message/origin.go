@@ -15,9 +15,13 @@ var ErrHops = errors.New("too many hops")
 // message's id at the source; it may be empty.
 func (m *Message) SetOrigin(id string) {
 	if m.NeedsOrigin() {
-		f := &m.From
-		m.Origin = Origin{System: f.System, Cluster: f.Cluster, Topic: f.Topic, Partition: f.Partition, Offset: f.Offset, ID: id}
+		m.Origin = m.From.origin(id)
 	}
+}
+
+// origin is the position in the form of an Origin.
+func (f *From) origin(id string) Origin {
+	return Origin{System: f.System, Cluster: f.Cluster, Topic: f.Topic, Partition: f.Partition, Offset: f.Offset, ID: id}
 }
 
 // NeedsOrigin reports whether the message has no origin from an earlier route.
@@ -27,17 +31,25 @@ func (m *Message) NeedsOrigin() bool { return m.Origin.IsZero() || len(m.Hops) =
 // full names of one topic, and its partitions, have the same name.
 func PlaceName(system, cluster, topic string) string {
 	if system == "pulsar" {
-		topic = strings.TrimPrefix(strings.TrimPrefix(topic, "persistent://"), "public/default/")
-		if at := strings.LastIndex(topic, "-partition-"); at > 0 {
-			if _, err := strconv.ParseUint(topic[at+len("-partition-"):], 10, 31); err == nil {
-				topic = topic[:at]
-			}
+		topic, _ = SplitPartition(strings.TrimPrefix(strings.TrimPrefix(topic, "persistent://"), "public/default/"))
+	}
+	var b []byte
+	for _, s := range [...]string{system, cluster, topic} {
+		b = append(appendEscaped(b, s, ";"), ';')
+	}
+	return string(b[:len(b)-1])
+}
+
+// SplitPartition splits the name of a partition of Pulsar into the topic and its number, -1 for a name
+// without one.
+func SplitPartition(name string) (topic string, partition int32) {
+	const mark = "-partition-"
+	if at := strings.LastIndex(name, mark); at > 0 {
+		if n, err := strconv.ParseUint(name[at+len(mark):], 10, 31); err == nil {
+			return name[:at], int32(n)
 		}
 	}
-	b := make([]byte, 0, len(system)+len(cluster)+len(topic)+2)
-	b = append(appendEscaped(b, system, ";"), ';')
-	b = append(appendEscaped(b, cluster, ";"), ';')
-	return string(appendEscaped(b, topic, ";"))
+	return name, -1
 }
 
 // CheckHops returns an error that wraps [ErrHops] when the message already has limit hops.
@@ -50,37 +62,19 @@ func (m *Message) CheckHops(limit int) error {
 
 // HasPassed reports whether a route has taken the message from place before. Sending it there would
 // make a loop.
-func (m *Message) HasPassed(place string) bool {
-	if slices.Contains(m.Hops, place) {
-		return true
-	}
-	// Older versions wrote the process as a hop, not the place. The first hop's place is the origin.
-	first := len(m.Hops) > 0 && !strings.Contains(m.Hops[0], ";")
-	return first && place == PlaceName(m.Origin.System, m.Origin.Cluster, m.Origin.Topic)
-}
-
-// hopCount is how many hops are sent.
-func (m *Message) hopCount() int {
-	if m.Hop == "" {
-		return len(m.Hops)
-	}
-	return len(m.Hops) + 1
-}
+func (m *Message) HasPassed(place string) bool { return slices.Contains(m.Hops, place) }
 
 // Place is where the last Pigeonhole took a message with these properties from. Effectively once
-// resumes behind it. System and Cluster may be empty for a message that has passed several
-// Pigeonholes, the last of an older version. ok is false for a message that no Pigeonhole has sent.
+// resumes behind it. ok is false for a message that no Pigeonhole has sent.
 func Place(properties map[string]string) (o Origin, ok bool) {
+	text, there := properties[EntryFrom]
+	if !there {
+		text = properties[EntryOrigin]
+	}
 	if properties[EntryHops] == "" {
 		return Origin{}, false
 	}
-	if text, there := properties[EntryFrom]; there {
-		return ParseOrigin(text)
-	}
-	if text, there := properties[EntryOrigin]; there {
-		return ParseOrigin(text)
-	}
-	return Origin{}, false
+	return ParseOrigin(text)
 }
 
 // String returns the origin as system;cluster;topic;partition;offset, and ;id if there is one:
@@ -105,52 +99,34 @@ func (o Origin) append(b []byte) []byte {
 }
 
 // ParseOrigin parses the text of [Origin.String]. It does not allocate unless something is escaped.
-func ParseOrigin(text string) (o Origin, ok bool) {
-	names := [...]*string{&o.System, &o.Cluster, &o.Topic}
-	for _, name := range names {
-		var field string
-		if field, text, ok = strings.Cut(text, ";"); !ok {
+func ParseOrigin(text string) (Origin, bool) {
+	var fields [6]string
+	n := 0
+	for more := true; more; n++ {
+		if n == len(fields) {
 			return Origin{}, false
 		}
-		if *name, ok = unescape(field); !ok {
+		var ok bool
+		fields[n], text, more = strings.Cut(text, ";")
+		if fields[n], ok = unescape(fields[n]); !ok {
 			return Origin{}, false
 		}
 	}
-	partition, text, ok := strings.Cut(text, ";")
-	if !ok {
+	partition, err := parseOptional(fields[3], 32)
+	offset, err2 := parseOptional(fields[4], 64)
+	if n < 5 || err != nil || err2 != nil {
 		return Origin{}, false
 	}
-	offset, id, _ := strings.Cut(text, ";")
-	if o.ID, ok = unescape(id); !ok || strings.IndexByte(id, ';') >= 0 {
-		return Origin{}, false
-	}
-	o.Partition, o.Offset = -1, -1
-	if partition != "" {
-		n, err := strconv.ParseInt(partition, 10, 32)
-		if err != nil {
-			return Origin{}, false
-		}
-		o.Partition = int32(n)
-	}
-	if offset != "" {
-		n, err := strconv.ParseInt(offset, 10, 64)
-		if err != nil {
-			return Origin{}, false
-		}
-		o.Offset = n
-	}
+	o := Origin{System: fields[0], Cluster: fields[1], Topic: fields[2], Partition: int32(partition), Offset: offset, ID: fields[5]}
 	return o, !o.IsZero()
 }
 
-func (m *Message) sendsOrigin() bool { return !m.Origin.IsZero() && !m.OmitOrigin }
-
-// appendFrom appends EntryFrom, or nothing if hasFrom is false.
-func (m *Message) appendFrom(b []byte) []byte {
-	if !m.hasFrom() {
-		return b
+// parseOptional parses a number; an empty text is -1.
+func parseOptional(text string, bits int) (int64, error) {
+	if text == "" {
+		return -1, nil
 	}
-	f := &m.From
-	return Origin{System: f.System, Cluster: f.Cluster, Topic: f.Topic, Partition: f.Partition, Offset: f.Offset, ID: f.TopicID}.append(b)
+	return strconv.ParseInt(text, 10, bits)
 }
 
 func (m *Message) hasFrom() bool {
@@ -168,13 +144,14 @@ func (m *Message) appendHops(b []byte) []byte {
 	return appendEscaped(b, m.Hop, ",")
 }
 
-func parseHops(text string) ([]string, bool) {
+// parseHops returns nil for a text that is not one of EntryHops.
+func parseHops(text string) []string {
 	hops := strings.Split(text, ",")
 	for i := range hops {
 		var ok bool
 		if hops[i], ok = unescape(hops[i]); !ok || hops[i] == "" {
-			return nil, false
+			return nil
 		}
 	}
-	return hops, true
+	return hops
 }

@@ -14,25 +14,13 @@ import (
 )
 
 // The kinds of typed values are the letters that AMQP 0-9-1 gives to the types of a
-// table's fields, as RabbitMQ uses them.
+// table's fields, as RabbitMQ uses them: see kindOf.
 const (
-	kindString  = 'S'
-	kindBytes   = 'x'
-	kindNull    = 'V'
-	kindBool    = 't'
-	kindInt8    = 'b'
-	kindUint8   = 'B'
-	kindInt16   = 's'
-	kindUint16  = 'u'
-	kindInt32   = 'I'
-	kindUint32  = 'i'
-	kindInt64   = 'l'
-	kindFloat32 = 'f'
-	kindFloat64 = 'd'
-	kindDecimal = 'D'
-	kindTime    = 'T'
-	kindArray   = 'A'
-	kindTable   = 'F'
+	kindString = 'S'
+	kindBytes  = 'x'
+	kindNull   = 'V'
+	kindArray  = 'A'
+	kindTable  = 'F'
 	// kindBinary is not AMQP's: a string that is not valid UTF-8.
 	kindBinary = 'y'
 )
@@ -44,29 +32,29 @@ const maxDepth = 1 << 16
 func kindOf(v any) byte {
 	switch v.(type) {
 	case bool:
-		return kindBool
+		return 't'
 	case int8:
-		return kindInt8
+		return 'b'
 	case uint8:
-		return kindUint8
+		return 'B'
 	case int16:
-		return kindInt16
+		return 's'
 	case uint16:
-		return kindUint16
+		return 'u'
 	case int32:
-		return kindInt32
+		return 'I'
 	case uint32:
-		return kindUint32
+		return 'i'
 	case int64:
-		return kindInt64
+		return 'l'
 	case float32:
-		return kindFloat32
+		return 'f'
 	case float64:
-		return kindFloat64
+		return 'd'
 	case Decimal:
-		return kindDecimal
+		return 'D'
 	case time.Time:
-		return kindTime
+		return 'T'
 	case []byte:
 		return kindBytes
 	case []any:
@@ -82,44 +70,20 @@ func kindOf(v any) byte {
 // scalar reports whether the text of a value of this kind is enough to restore it.
 func scalar(kind byte) bool { return kind != kindArray && kind != kindTable && kind != kindNull }
 
-// canonical brings a typed value to one of the types that Header.Typed names. It
-// changes arrays and tables in place.
+// canonical replaces nil by Null and times by those in UTC. It changes arrays and tables in place.
 func canonical(v any) any {
 	switch v := v.(type) {
 	case nil:
 		return Null{}
-	case int:
-		return int64(v)
-	case uint:
-		return strconv.FormatUint(uint64(v), 10)
-	case uint64:
-		return strconv.FormatUint(v, 10)
 	case time.Time:
 		return time.Unix(v.Unix(), 0).UTC()
-	case []byte:
-		if v == nil {
-			return []byte{}
-		}
 	case []any:
-		if v == nil {
-			return []any{}
-		}
 		for i := range v {
 			v[i] = canonical(v[i])
 		}
-	case map[string]any:
-		return canonical(Table(v))
 	case Table:
-		if v == nil {
-			return Table{}
-		}
 		for name := range v {
 			v[name] = canonical(v[name])
-		}
-	case string:
-	default:
-		if kindOf(v) == kindString {
-			return fmt.Sprint(v)
 		}
 	}
 	return v
@@ -132,7 +96,8 @@ func textOf(v any) []byte {
 	case []byte:
 		return v
 	case []any, Table:
-		return appendJSON(nil, v)
+		text, _ := json.Marshal(jsonValue(v)) // JSON has all values of jsonValue
+		return text
 	}
 	return appendScalar(nil, v)
 }
@@ -140,34 +105,14 @@ func textOf(v any) []byte {
 // appendScalar appends the text that parseScalar reads.
 func appendScalar(b []byte, v any) []byte {
 	switch v := v.(type) {
-	case string:
-		return append(b, v...)
-	case bool:
-		return strconv.AppendBool(b, v)
-	case int8:
-		return strconv.AppendInt(b, int64(v), 10)
-	case uint8:
-		return strconv.AppendUint(b, uint64(v), 10)
-	case int16:
-		return strconv.AppendInt(b, int64(v), 10)
-	case uint16:
-		return strconv.AppendUint(b, uint64(v), 10)
-	case int32:
-		return strconv.AppendInt(b, int64(v), 10)
-	case uint32:
-		return strconv.AppendUint(b, uint64(v), 10)
-	case int64:
-		return strconv.AppendInt(b, v, 10)
 	case float32:
 		if math.IsNaN(float64(v)) { // there are many NaNs, which differ in their bits
 			return fmt.Appendf(b, "NaN%08x", math.Float32bits(v))
 		}
-		return strconv.AppendFloat(b, float64(v), 'g', -1, 32)
 	case float64:
 		if math.IsNaN(v) {
 			return fmt.Appendf(b, "NaN%016x", math.Float64bits(v))
 		}
-		return strconv.AppendFloat(b, v, 'g', -1, 64)
 	case Decimal:
 		return appendDecimal(b, v)
 	case time.Time:
@@ -177,8 +122,10 @@ func appendScalar(b []byte, v any) []byte {
 		return v.UTC().AppendFormat(b, time.RFC3339)
 	case []byte:
 		return base64.RawURLEncoding.AppendEncode(b, v)
+	case Null, nil:
+		return b
 	}
-	return b
+	return fmt.Append(b, v)
 }
 
 func appendDecimal(b []byte, d Decimal) []byte {
@@ -201,46 +148,39 @@ func appendDecimal(b []byte, d Decimal) []byte {
 // parseScalar reads what appendScalar has written.
 func parseScalar(kind byte, s string) (any, bool) {
 	switch kind {
-	case kindBool:
+	case 't':
 		return s == "true", s == "true" || s == "false"
-	case kindInt8:
-		n, err := strconv.ParseInt(s, 10, 8)
-		return int8(n), err == nil
-	case kindUint8:
-		n, err := strconv.ParseUint(s, 10, 8)
-		return uint8(n), err == nil
-	case kindInt16:
-		n, err := strconv.ParseInt(s, 10, 16)
-		return int16(n), err == nil
-	case kindUint16:
-		n, err := strconv.ParseUint(s, 10, 16)
-		return uint16(n), err == nil
-	case kindInt32:
-		n, err := strconv.ParseInt(s, 10, 32)
-		return int32(n), err == nil
-	case kindUint32:
-		n, err := strconv.ParseUint(s, 10, 32)
-		return uint32(n), err == nil
-	case kindInt64:
-		n, err := strconv.ParseInt(s, 10, 64)
-		return n, err == nil
-	case kindFloat32:
+	case 'b':
+		return parseInt[int8](s)
+	case 'B':
+		return parseInt[uint8](s)
+	case 's':
+		return parseInt[int16](s)
+	case 'u':
+		return parseInt[uint16](s)
+	case 'I':
+		return parseInt[int32](s)
+	case 'i':
+		return parseInt[uint32](s)
+	case 'l':
+		return parseInt[int64](s)
+	case 'f':
 		if bits, ok := strings.CutPrefix(s, "NaN"); ok {
 			n, err := strconv.ParseUint(bits, 16, 32)
 			return math.Float32frombits(uint32(n)), err == nil
 		}
 		n, err := strconv.ParseFloat(s, 32)
 		return float32(n), err == nil
-	case kindFloat64:
+	case 'd':
 		if bits, ok := strings.CutPrefix(s, "NaN"); ok {
 			n, err := strconv.ParseUint(bits, 16, 64)
 			return math.Float64frombits(n), err == nil
 		}
 		n, err := strconv.ParseFloat(s, 64)
 		return n, err == nil
-	case kindDecimal:
+	case 'D':
 		return parseDecimal(s)
-	case kindTime:
+	case 'T':
 		if seconds, ok := strings.CutPrefix(s, "@"); ok {
 			n, err := strconv.ParseInt(seconds, 10, 64)
 			return time.Unix(n, 0).UTC(), err == nil
@@ -255,6 +195,19 @@ func parseScalar(kind byte, s string) (any, bool) {
 		return string(v), err == nil
 	}
 	return nil, false
+}
+
+func parseInt[T int8 | uint8 | int16 | uint16 | int32 | uint32 | int64](s string) (any, bool) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	return T(n), err == nil && int64(T(n)) == n
+}
+
+// parseText reads the typed value of a header that is stored as text.
+func parseText(kind byte, text []byte) (any, bool) {
+	if kind == kindBytes {
+		return text, true
+	}
+	return parseScalar(kind, string(text))
 }
 
 func parseDecimal(s string) (any, bool) {
@@ -308,119 +261,89 @@ func parseTyped(s string, depth int) (v any, rest string, ok bool) {
 		return nil, "", false
 	}
 	kind := s[0]
-	s = s[1:]
-	switch kind {
-	case kindArray:
-		return parseArray(s, depth)
-	case kindTable:
-		return parseTable(s, depth)
-	}
 	end := strings.IndexAny(s, special)
 	if end < 0 {
 		end = len(s)
 	}
-	s, rest = s[:end], s[end:]
+	text, rest := s[1:max(end, 1)], s[max(end, 1):]
 	switch kind {
+	case kindArray:
+		array := []any{}
+		rest, ok = parseElements(s[1:], "()", depth, func(_ string, v any) { array = append(array, v) })
+		return array, rest, ok
+	case kindTable:
+		table := Table{}
+		rest, ok = parseElements(s[1:], "{}", depth, func(name string, v any) { table[name] = v })
+		return table, rest, ok
 	case kindNull:
-		return Null{}, rest, s == ""
+		return Null{}, rest, text == ""
 	case kindString:
-		v, ok := unescape(s)
+		v, ok := unescape(text)
 		return v, rest, ok
 	}
-	v, ok = parseScalar(kind, s)
+	v, ok = parseScalar(kind, text)
 	return v, rest, ok
 }
 
-func parseArray(s string, depth int) (any, string, bool) {
-	array := []any{}
-	if !strings.HasPrefix(s, "(") {
-		return nil, "", false
+// parseElements reads the elements of an array, or of a table, whose elements have names. brackets are
+// those around them.
+func parseElements(s, brackets string, depth int, add func(name string, v any)) (rest string, ok bool) {
+	if rest, empty := strings.CutPrefix(s, brackets); empty {
+		return rest, true
 	}
-	if strings.HasPrefix(s, "()") {
-		return array, s[2:], true
+	if s == "" || s[0] != brackets[0] {
+		return "", false
 	}
-	for closing := false; !closing; {
-		v, rest, ok := parseTyped(s[1:], depth+1)
-		if !ok || rest == "" || rest[0] != ',' && rest[0] != ')' {
-			return nil, "", false
+	for s[0] != brackets[1] {
+		s = s[1:]
+		name := ""
+		if brackets == "{}" {
+			end := strings.IndexAny(s, special)
+			if end < 0 || s[end] != '=' {
+				return "", false
+			}
+			if name, ok = unescape(s[:end]); !ok {
+				return "", false
+			}
+			s = s[end+1:]
 		}
-		array = append(array, v)
-		s, closing = rest, rest[0] == ')'
+		v, rest, ok := parseTyped(s, depth+1)
+		if !ok || rest == "" || rest[0] != ',' && rest[0] != brackets[1] {
+			return "", false
+		}
+		add(name, v)
+		s = rest
 	}
-	return array, s[1:], true
+	return s[1:], true
 }
 
-func parseTable(s string, depth int) (any, string, bool) {
-	table := Table{}
-	if !strings.HasPrefix(s, "{") {
-		return nil, "", false
-	}
-	if strings.HasPrefix(s, "{}") {
-		return table, s[2:], true
-	}
-	for closing := false; !closing; {
-		end := strings.IndexAny(s[1:], special) + 1
-		if end < 1 || s[end] != '=' {
-			return nil, "", false
-		}
-		name, ok := unescape(s[1:end])
-		if !ok {
-			return nil, "", false
-		}
-		v, rest, ok := parseTyped(s[end+1:], depth+1)
-		if !ok || rest == "" || rest[0] != ',' && rest[0] != '}' {
-			return nil, "", false
-		}
-		table[name] = v
-		s, closing = rest, rest[0] == '}'
-	}
-	return table, s[1:], true
-}
-
-// appendJSON appends a typed value as JSON. Numbers that JSON does not have, times and
-// decimals are strings, bytes base64.
-func appendJSON(b []byte, v any) []byte {
+// jsonValue replaces what JSON does not have in a typed value: special numbers, times and decimals
+// become strings, bytes base64.
+func jsonValue(v any) any {
 	switch v := v.(type) {
 	case Null, nil:
-		return append(b, "null"...)
+		return nil
 	case bool, int8, uint8, int16, uint16, int32, uint32, int64:
-		return appendScalar(b, v)
+		return v
 	case float32:
-		return appendJSON(b, float64(v))
+		return jsonValue(float64(v))
 	case float64:
-		if math.IsNaN(v) {
-			return append(b, `"NaN"`...)
+		if !math.IsNaN(v) && !math.IsInf(v, 0) {
+			return v
 		}
-		if !math.IsInf(v, 0) {
-			return strconv.AppendFloat(b, v, 'g', -1, 64)
-		}
+		return strconv.FormatFloat(v, 'g', -1, 64)
 	case []any:
-		b = append(b, '[')
+		array := make([]any, len(v))
 		for i := range v {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = appendJSON(b, v[i])
+			array[i] = jsonValue(v[i])
 		}
-		return append(b, ']')
+		return array
 	case Table:
-		b = append(b, '{')
-		for i, name := range slices.Sorted(maps.Keys(v)) {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = append(appendJSONString(b, name), ':')
-			b = appendJSON(b, v[name])
+		table := make(map[string]any, len(v))
+		for name := range v {
+			table[name] = jsonValue(v[name])
 		}
-		return append(b, '}')
+		return table
 	}
-	return appendJSONString(b, string(appendScalar(nil, v)))
-}
-
-func appendJSONString(b []byte, s string) []byte {
-	quoted, err := json.Marshal(s)
-	if err != nil {
-		return append(b, `""`...) // a string can always be marshalled
-	}
-	return append(b, quoted...)
+	return string(appendScalar(nil, v))
 }

@@ -21,40 +21,40 @@ func (l *Pipeline) refuse(e *entry, reason error) {
 // goroutine: while the dead-letter sink is unavailable, the pipeline sends and commits other messages.
 func (l *Pipeline) storeDeadLetters() {
 	wait := l.set.cfg.backoff()
-	for refused := l.takeRefused(); len(refused) > 0; refused = l.takeRefused() {
-		if l.set.route.DeadLetter == nil {
-			first := refused[0]
-			l.stop(fmt.Errorf("a message was refused (%s at %d): %w", l.name, first.position, first.err))
+	var failed []*entry
+	for {
+		refused := l.takeRefused(failed)
+		if len(refused) == 0 {
 			return
 		}
-		failed, final := l.storeAll(refused)
-		if final != nil {
+		if l.set.route.DeadLetter == nil {
+			l.stop(fmt.Errorf("a message was refused (%s at %d): %w", l.name, refused[0].position, refused[0].err))
+			return
+		}
+		var final error
+		failed, final = l.storeAll(refused)
+		switch {
+		case final != nil:
 			l.stop(final)
 			return
-		}
-		if len(failed) == 0 {
+		case len(failed) == 0:
 			l.set.deadLetterFailures.remove(l, nil)
 			wait.Reset()
-			continue
-		}
-		l.mu.Lock()
-		l.refused = append(failed, l.refused...)
-		l.mu.Unlock()
-		if !wait.Wait(l.ctx) {
+		case !wait.Wait(l.ctx):
 			return
 		}
 	}
 }
 
-// takeRefused returns the messages that wait to be stored as dead letters. When there are none,
+// takeRefused returns failed and the messages that were refused since. When there are none,
 // storeDeadLetters ends and the next refusal starts it again.
-func (l *Pipeline) takeRefused() []*entry {
+func (l *Pipeline) takeRefused(failed []*entry) []*entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ctx.Err() != nil {
 		return nil
 	}
-	refused := l.refused
+	refused := append(failed, l.refused...)
 	l.refused = nil
 	l.storingDeadLetters = len(refused) > 0
 	return refused
@@ -69,7 +69,12 @@ func (l *Pipeline) storeAll(refused []*entry) (failed []*entry, final error) {
 	for i, e := range refused {
 		l.set.route.DeadLetter(l.ctx, e.to, e.m, e.err, func(err error) {
 			if outcomes[i] = err; err == nil {
-				l.deadLetterStored(e)
+				l.mu.Lock()
+				e.state = stateDone
+				l.set.refused.Add(1)
+				l.set.route.Metrics.deadLettered.Inc()
+				l.advance()
+				l.mu.Unlock()
 			} else {
 				l.set.deadLetterFailures.add(l, err)
 			}
@@ -86,14 +91,4 @@ func (l *Pipeline) storeAll(refused []*entry) (failed []*entry, final error) {
 		}
 	}
 	return failed, final
-}
-
-// deadLetterStored completes a message whose dead letter is stored.
-func (l *Pipeline) deadLetterStored(e *entry) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	e.state = stateDone
-	l.set.refused.Add(1)
-	l.set.route.Metrics.deadLettered.Inc()
-	l.advance()
 }

@@ -1,28 +1,16 @@
 package pipeline
 
-import (
-	"github.com/prometheus/client_golang/prometheus"
-)
+import "github.com/prometheus/client_golang/prometheus"
 
 // Metrics are the metrics of the pipelines of all routes.
 type Metrics struct {
-	messages *prometheus.CounterVec // route, result
-	bytes    *prometheus.CounterVec // route
-	refused  *prometheus.CounterVec // route, reason
-	stage    *prometheus.HistogramVec
+	messages *prometheus.CounterVec   // route, result
+	bytes    *prometheus.CounterVec   // route
+	refused  *prometheus.CounterVec   // route, reason
+	stage    *prometheus.HistogramVec // route, stage
 }
 
-// The stages of a message. pull, queue and write add up to the time from storing at the source to
-// the destination's acknowledgement; send is the first part of write.
-const (
-	stagePull  = "pull"  // from stored at the source (or produced, if its broker does not say when) to received here
-	stageQueue = "queue" // from received to given to the sink
-	stageSend  = "send"  // until the sink's client has taken it, which waits while the client's queue is full
-	stageWrite = "write" // from given to the sink to acknowledged by the destination
-)
-
-// NewMetrics registers the metrics. Names like messages_total have no prefix of the program: reg adds
-// it.
+// NewMetrics registers the metrics. reg adds the prefix of the program to their names.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		messages: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -47,28 +35,33 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 
 // Route returns the metrics of one route.
 func (m *Metrics) Route(name string) *RouteMetrics {
+	count := func(result string) prometheus.Counter { return m.messages.WithLabelValues(name, result) }
+	stage := func(stage string) prometheus.Observer { return m.stage.WithLabelValues(name, stage) }
 	return &RouteMetrics{
-		stored: m.messages.WithLabelValues(name, "stored"), filtered: m.messages.WithLabelValues(name, "filtered"),
-		looped: m.messages.WithLabelValues(name, "looped"), deadLettered: m.messages.WithLabelValues(name, "dead_lettered"),
+		stored: count("stored"), filtered: count("filtered"), looped: count("looped"), deadLettered: count("dead_lettered"),
 		bytes: m.bytes.WithLabelValues(name), refused: m.refused.MustCurryWith(prometheus.Labels{"route": name}),
-		pull: m.stage.WithLabelValues(name, stagePull), queue: m.stage.WithLabelValues(name, stageQueue),
-		send: m.stage.WithLabelValues(name, stageSend), write: m.stage.WithLabelValues(name, stageWrite),
+		pull: stage("pull"), queue: stage("queue"), send: stage("send"), write: stage("write"),
 	}
 }
 
 // Forget removes the metrics of a route that was removed.
 func (m *Metrics) Forget(name string) {
 	labels := prometheus.Labels{"route": name}
-	for _, v := range []interface {
-		DeletePartialMatch(prometheus.Labels) int
-	}{m.messages, m.bytes, m.refused, m.stage} {
-		v.DeletePartialMatch(labels)
-	}
+	m.messages.DeletePartialMatch(labels)
+	m.bytes.DeletePartialMatch(labels)
+	m.refused.DeletePartialMatch(labels)
+	m.stage.DeletePartialMatch(labels)
 }
 
 // RouteMetrics are the metrics of one route.
 type RouteMetrics struct {
 	stored, filtered, looped, deadLettered, bytes prometheus.Counter
 	refused                                       *prometheus.CounterVec
-	pull, queue, send, write                      prometheus.Observer
+
+	// The stages of a message. pull, queue and write add up to the time from storing at the source to
+	// the destination's acknowledgement.
+	pull  prometheus.Observer // from stored at the source (or produced, if its broker does not say when) to received here
+	queue prometheus.Observer // from received to given to the sink
+	send  prometheus.Observer // until the sink's client has taken it: the first part of write
+	write prometheus.Observer // from given to the sink to acknowledged by the destination
 }

@@ -4,9 +4,7 @@
 // The path of a message: Offer -> the route's Prepare -> the pipeline's window -> the sink -> the
 // sink's outcome -> the watermark -> the source's commit. The watermark is the position up to which
 // every message is complete: stored by the sink, dropped by the route, or stored as a dead letter.
-// After a failure the pipeline sends the failed message again, and every message that the sink has
-// stored behind it. A message that the sink refuses for good becomes a dead letter, or stops the
-// route if it has no dead-letter sink.
+// After a failure the pipeline resends the failed message and all that the sink has stored behind it.
 package pipeline
 
 import (
@@ -30,9 +28,8 @@ var ErrLoop = errors.New("the message has passed here before")
 // Pipeline moves the messages of one partition. One goroutine at a time calls Offer. Any goroutine may
 // call Close and Abandon at any time.
 //
-// Goroutines: the source's goroutine offers and sends. The sink's goroutines record outcomes. The
-// pipeline has a goroutine (run) that commits and resends. A second one stores dead letters while there
-// are any.
+// The source's goroutine offers and sends, and the sink's goroutines record outcomes. Own goroutines
+// commit and resend (run), and store dead letters while there are any.
 type Pipeline struct {
 	set        *Set
 	name       string
@@ -48,20 +45,17 @@ type Pipeline struct {
 	mu                   sync.Mutex
 	window               ring.Ring[*entry] // in the order of Offer; complete messages leave at the head
 	popped               int               // messages that have left the window since the pipeline was opened
-	bytes                int64
-	own                  amount        // what this pipeline may hold whatever other pipelines hold
-	borrowed             amount        // what this pipeline holds beyond own
-	pending              int           // messages that the sink has and whose outcome is not known
-	firstFailure         error         // the first failed send since the last resend; nil: none
-	resending            bool          // resend runs
-	storedSince          bool          // the sink has stored a message since the last resend began
-	refused              []*entry      // to be stored as dead letters
-	storingDeadLetters   bool          // storeDeadLetters runs
-	watermark, committed int64         // the last complete position, and the last committed one (guarded by commitMu); -1: none
-	sinceCommit          int           // messages that left the window since the last commitWatermark, for CommitEach
-	drained              chan struct{} // closed when the window is empty; nil unless Drain waits
-	freeEntries          *entry
-	seq                  uint64
+	held                 amount            // what the window holds; see pool
+	pending              int               // messages that the sink has and whose outcome is not known
+	firstFailure         error             // the first failed send since the last resend; nil: none
+	resending            bool              // resend runs
+	storedSince          bool              // the sink has stored a message since the last resend began
+	refused              []*entry          // to be stored as dead letters
+	storingDeadLetters   bool              // storeDeadLetters runs
+	watermark, committed int64             // the last complete position, and the last committed one (guarded by commitMu); -1: none
+	sinceCommit          int               // messages that left the window since the last commitWatermark, for CommitEach
+	drained              chan struct{}     // closed when the window is empty; nil unless Drain waits
+	offered              uint64
 
 	commitMu sync.Mutex // held while the source commits
 	finished bool
@@ -78,11 +72,8 @@ type entry struct {
 	position int64
 	size     int64
 	state    state
-	sampled  bool
-	sent     time.Time // set for sampled entries
-	err      error     // why the message was refused
-	done     func(error)
-	next     *entry // in the list freeEntries
+	sent     time.Time // set for those whose stages are timed
+	err      error     // why the message was refused or is dropped
 }
 
 type state uint8
@@ -98,16 +89,6 @@ const (
 // sampleEvery is how many messages there are for each one whose stages are timed.
 const sampleEvery = 64
 
-func newPipeline(s *Set, name string, commit func(int64) error) *Pipeline {
-	l := &Pipeline{
-		set: s, name: name, commit: commit, log: s.route.Log.With(zap.String("pipeline", name)),
-		wakeRun: make(chan struct{}, 1), wakeOffer: make(chan struct{}, 1), ended: make(chan struct{}), watermark: -1, committed: -1,
-	}
-	l.prepare, l.onClose = s.route.Prepare()
-	l.ctx, l.cancel = context.WithCancelCause(context.Background())
-	return l
-}
-
 // Offer takes m, whose position in the source is position. Positions ascend and may have gaps.
 // Offer blocks while the pipeline is full, while the route is paused and while a failure is not resent.
 // It returns an error when ctx ends or the pipeline is closed; then the pipeline has not taken m.
@@ -118,78 +99,63 @@ func (l *Pipeline) Offer(ctx context.Context, m *message.Message, position int64
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return err
 	}
-	e, err := l.admit(ctx, m, to, position, preparedState(keep, err), err)
-	if err != nil {
-		return err
+	e := &entry{m: m, to: to, position: position, size: m.Size(), err: err}
+	switch {
+	case err != nil && !errors.Is(err, ErrLoop):
+		e.state = stateRefused
+	case err != nil || !keep:
+		e.state = stateDone
 	}
-	if e != nil {
+	toSink := e.state == stateSent // tryAdmit shares e
+	for {
+		if taken, err := l.tryAdmit(e); err != nil {
+			return err
+		} else if taken {
+			break
+		}
+		if err := l.await(ctx, l.wakeOffer); err != nil {
+			return err
+		}
+	}
+	if toSink {
 		l.send(ctx, e)
 	}
 	return nil
 }
 
-// preparedState returns the state in which a prepared message enters the window.
-func preparedState(keep bool, err error) state {
-	switch {
-	case err != nil && !errors.Is(err, ErrLoop):
-		return stateRefused
-	case err != nil || !keep:
-		return stateDone
-	default:
-		return stateSent
-	}
-}
-
-// admit waits until the pipeline has room and puts the message into the window. It returns the entry if
-// the message is to be sent, else nil.
-func (l *Pipeline) admit(ctx context.Context, m *message.Message, to string, position int64, initial state, reason error) (*entry, error) {
-	size := m.Size()
-	for {
-		if paused := l.set.paused.Load(); paused != nil {
-			if err := l.await(ctx, *paused); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		l.mu.Lock()
-		if l.ctx.Err() != nil {
-			l.mu.Unlock()
-			return nil, ErrClosed
-		}
-		if l.firstFailure == nil && !l.resending && l.hasRoomOrWaits(size) {
-			break
-		}
-		l.mu.Unlock()
-		if err := l.await(ctx, l.wakeOffer); err != nil {
-			return nil, err
-		}
-	}
+// tryAdmit puts e into the window, unless the route is paused, a failure is not resent, or there is no
+// room.
+func (l *Pipeline) tryAdmit(e *entry) (taken bool, err error) {
+	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := l.newEntry()
-	e.m, e.to, e.position, e.size, e.state = m, to, position, size, initial
-	l.bytes += size
-	l.set.messages.Add(1)
-	l.set.bytes.Add(size)
+	if l.ctx.Err() != nil {
+		return false, ErrClosed
+	}
+	if l.set.paused.Load() || l.firstFailure != nil || l.resending || !l.set.pool.take(l, e.size) {
+		return false, nil
+	}
 	l.window.Push(e)
-	l.updateBorrowed()
-	l.seq++
-	if e.sampled = l.seq%sampleEvery == 0; e.sampled && initial == stateSent {
-		l.observeArrival(e)
-	}
-	switch initial {
-	case stateSent:
-		l.pending++
-		return e, nil
+	l.offered++
+	switch e.state {
 	case stateRefused:
-		l.refuse(e, reason)
-	default:
-		l.countSkipped(reason)
+		l.refuse(e, e.err)
+	case stateDone:
+		l.set.filtered.Add(1)
+		if e.err != nil {
+			l.set.route.Metrics.looped.Inc()
+		} else {
+			l.set.route.Metrics.filtered.Inc()
+		}
 		l.advance()
+	default:
+		l.pending++
+		if l.offered%sampleEvery == 0 {
+			l.observeArrival(e)
+		}
 	}
-	return nil, nil //nolint:nilnil // nothing to send is no error
+	return true, nil
 }
 
-// await waits for c, until ctx ends or the pipeline is closed.
 func (l *Pipeline) await(ctx context.Context, c <-chan struct{}) error {
 	select {
 	case <-c:
@@ -201,33 +167,25 @@ func (l *Pipeline) await(ctx context.Context, c <-chan struct{}) error {
 	}
 }
 
-// countSkipped counts a message that the route drops: as a loop if reason is set, else as filtered.
-func (l *Pipeline) countSkipped(reason error) {
-	l.set.filtered.Add(1)
-	if reason != nil {
-		l.set.route.Metrics.looped.Inc()
-	} else {
-		l.set.route.Metrics.filtered.Inc()
-	}
-}
-
 // observeArrival measures the stages before the message goes to the sink.
 func (l *Pipeline) observeArrival(e *entry) {
 	from, metrics := e.m.From, l.set.route.Metrics
 	e.sent = time.Now()
-	if stored := from.Stored; !stored.IsZero() {
+	stored := from.Stored
+	if stored.IsZero() {
+		stored = e.m.Time
+	}
+	if !stored.IsZero() {
 		metrics.pull.Observe(max(from.Received.Sub(stored).Seconds(), 0))
-	} else if !e.m.Time.IsZero() {
-		metrics.pull.Observe(max(from.Received.Sub(e.m.Time).Seconds(), 0))
 	}
 	metrics.queue.Observe(e.sent.Sub(from.Received).Seconds())
 }
 
-// send gives an entry to the sink, which calls recordOutcome with the outcome.
+// send gives an entry to the sink.
 func (l *Pipeline) send(ctx context.Context, e *entry) {
-	sampled, began := e.sampled, e.sent // when Send returns, e may hold another message
-	l.set.route.Sink.Send(ctx, e.to, e.m, e.done)
-	if sampled {
+	began := e.sent
+	l.set.route.Sink.Send(ctx, e.to, e.m, func(err error) { l.recordOutcome(e, err) })
+	if !began.IsZero() {
 		l.set.route.Metrics.send.Observe(time.Since(began).Seconds())
 	}
 }
@@ -245,7 +203,7 @@ func (l *Pipeline) recordOutcome(e *entry, err error) {
 		metrics := l.set.route.Metrics
 		metrics.stored.Inc()
 		metrics.bytes.Add(float64(e.size))
-		if e.sampled {
+		if !e.sent.IsZero() {
 			metrics.write.Observe(time.Since(e.sent).Seconds())
 		}
 		l.advance()
@@ -258,7 +216,7 @@ func (l *Pipeline) recordOutcome(e *entry, err error) {
 		}
 	}
 	if l.firstFailure != nil && l.pending == 0 {
-		l.signal(l.wakeRun)
+		signal(l.wakeRun)
 	}
 }
 
@@ -266,7 +224,7 @@ func (l *Pipeline) recordOutcome(e *entry, err error) {
 // of them. A message that is stored behind a failed one stays in the window: it is resent after the
 // failed one. l.mu is held.
 func (l *Pipeline) advance() {
-	completed, freed := 0, int64(0)
+	var done amount
 	for l.window.Len() > 0 {
 		e := *l.window.Head()
 		if e.state != stateStored && e.state != stateDone {
@@ -274,21 +232,17 @@ func (l *Pipeline) advance() {
 		}
 		l.window.Pop()
 		l.popped++
-		l.bytes -= e.size
-		freed += e.size
+		l.sinceCommit++
 		l.watermark = e.position
-		l.recycle(e)
-		completed++
+		done = done.plus(amount{1, e.size})
 	}
-	if completed == 0 {
+	if done.messages == 0 {
 		return
 	}
-	l.sinceCommit += completed
-	l.updateBorrowed()
-	l.set.release(completed, freed)
-	l.signal(l.wakeOffer)
+	l.set.pool.release(l, done)
+	signal(l.wakeOffer)
 	if l.commitEach > 0 && l.sinceCommit >= l.commitEach {
-		l.signal(l.wakeRun)
+		signal(l.wakeRun)
 	}
 	if l.window.Len() == 0 && l.drained != nil {
 		close(l.drained)
@@ -296,7 +250,7 @@ func (l *Pipeline) advance() {
 	}
 }
 
-func (l *Pipeline) signal(c chan struct{}) {
+func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -306,7 +260,6 @@ func (l *Pipeline) signal(c chan struct{}) {
 // run commits and resends until the pipeline is closed.
 func (l *Pipeline) run() {
 	defer close(l.ended)
-	defer l.set.remove(l)
 	defer l.set.sinkFailures.remove(l, ErrClosed)
 	defer l.set.deadLetterFailures.remove(l, ErrClosed)
 	ticker := time.NewTicker(l.set.cfg.CommitEvery)
@@ -321,7 +274,9 @@ func (l *Pipeline) run() {
 		case <-ticker.C:
 		}
 		l.commitWatermark()
-		if err := l.failureToResend(); err != nil {
+		recovered, err := l.progress()
+		switch {
+		case err != nil:
 			failing = true
 			// A canceled send is no failure of the sink: the source's context ended during Offer.
 			if !errors.Is(err, context.Canceled) {
@@ -330,7 +285,7 @@ func (l *Pipeline) run() {
 			if wait.Wait(l.ctx) {
 				l.resend()
 			}
-		} else if failing && l.recovered() {
+		case failing && recovered:
 			l.set.sinkFailures.remove(l, nil)
 			wait.Reset()
 			failing = false
@@ -338,26 +293,19 @@ func (l *Pipeline) run() {
 	}
 }
 
-// failureToResend returns the first failure once every outcome is known, else nil.
-func (l *Pipeline) failureToResend() error {
+// progress returns the first failure once every outcome is known. recovered reports whether there is
+// none, and the sink has stored a message since the last resend began, or refused what had failed.
+func (l *Pipeline) progress() (recovered bool, failure error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.pending > 0 {
-		return nil
+	if l.pending == 0 {
+		failure = l.firstFailure
 	}
-	return l.firstFailure
-}
-
-// recovered reports whether the sink has stored a message since the last resend began, or no
-// outcome is pending without a new failure: the sink then refused what had failed.
-func (l *Pipeline) recovered() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.firstFailure == nil && (l.storedSince || l.pending == 0)
+	return l.firstFailure == nil && (l.storedSince || l.pending == 0), failure
 }
 
 // resend sends the failed messages again, and those that the sink has stored behind the first of
-// them, in order. It skips messages that do not go to the sink. It ends early when a send fails.
+// them, in order. It ends early when a send fails.
 func (l *Pipeline) resend() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -368,7 +316,7 @@ func (l *Pipeline) resend() {
 		e := *l.window.At(i)
 		behindFailure = behindFailure || e.state == stateFailed
 		if behindFailure && e.state == stateStored {
-			e.state = stateFailed // it must be stored after the failed message
+			e.state = stateFailed
 		}
 	}
 	for i := 0; i < l.window.Len() && l.firstFailure == nil && l.ctx.Err() == nil; i++ {
@@ -376,32 +324,31 @@ func (l *Pipeline) resend() {
 		if e.state != stateFailed {
 			continue
 		}
-		e.state, e.sampled = stateSent, false
+		e.state, e.sent = stateSent, time.Time{}
 		l.pending++
 		l.set.resent.Add(1)
 		poppedBefore := l.popped
 		l.mu.Unlock()
 		l.send(l.ctx, e)
 		l.mu.Lock()
-		// Messages have left the window's head meanwhile, perhaps that at i and skipped ones
-		// behind it.
+		// Messages have left the window's head meanwhile, perhaps also that at i.
 		i = max(i-(l.popped-poppedBefore), -1)
 	}
 	if l.firstFailure == nil {
-		l.signal(l.wakeOffer)
+		signal(l.wakeOffer)
 	} else if l.pending == 0 {
-		l.signal(l.wakeRun)
+		signal(l.wakeRun)
 	}
 }
 
-// stop ends the route, and this pipeline at once: a message in its window can never be completed.
+// stop ends the route, and this pipeline at once.
 func (l *Pipeline) stop(cause error) {
 	l.set.route.Stop(cause)
 	l.cancel(cause)
 }
 
 // commitWatermark commits the watermark if it is above the committed position. run and Close may
-// call it at once: the one that read the watermark first may be the last to get commitMu.
+// call it at once.
 func (l *Pipeline) commitWatermark() {
 	l.mu.Lock()
 	watermark := l.watermark
@@ -436,9 +383,8 @@ func (l *Pipeline) Drain(ctx context.Context) error {
 }
 
 // Close waits until every message in the window is complete or ctx ends, closes the pipeline, and
-// commits the watermark. Afterwards the pipeline commits and sends nothing: another pipeline may
-// have the partition, in this process or in another. Close returns an error when messages were
-// left.
+// commits the watermark. Afterwards the pipeline commits and sends nothing: another may have the
+// partition. Close returns an error when messages were left.
 func (l *Pipeline) Close(ctx context.Context) error {
 	err := l.Drain(ctx)
 	l.cancel(ErrClosed)
@@ -448,15 +394,16 @@ func (l *Pipeline) Close(ctx context.Context) error {
 	return err
 }
 
-// Abandon closes the pipeline without waiting for outcomes and without committing: the connection to
-// which its positions belong is lost, for example. The pipeline sends nothing afterwards.
+// Abandon closes the pipeline without waiting for outcomes and without committing, such as when the
+// connection to which its positions belong is lost. The pipeline sends nothing afterwards.
 func (l *Pipeline) Abandon() {
 	l.cancel(ErrClosed)
 	<-l.ended
 	l.finish()
 }
 
-// finish prevents further commits, calls onClose, and empties the window.
+// finish prevents further commits, calls onClose, empties the window and removes the pipeline from its
+// set. The sink may still store messages that it has.
 func (l *Pipeline) finish() {
 	l.commitMu.Lock()
 	defer l.commitMu.Unlock()
@@ -467,23 +414,16 @@ func (l *Pipeline) finish() {
 	if l.onClose != nil {
 		l.onClose()
 	}
-	l.discardWindow()
-}
-
-// discardWindow empties the window. The sink may still store messages that it has.
-func (l *Pipeline) discardWindow() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	n, bytes := l.window.Len(), l.bytes
 	l.window.Clear()
-	l.bytes = 0
-	l.updateBorrowed()
-	l.set.release(n, bytes)
+	l.set.pool.release(l, l.held)
+	l.mu.Unlock()
+	l.set.remove(l)
 }
 
-// inFlight returns how many messages and bytes the window holds, and the time of the first message:
-// when the source's broker stored it, or when this process received it.
-func (l *Pipeline) inFlight() (n int, bytes int64, since time.Time) {
+// inFlight returns what the window holds, and the time of the first message: when the source's broker
+// stored it, or when this process received it.
+func (l *Pipeline) inFlight() (held amount, since time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.window.Len() > 0 {
@@ -492,23 +432,5 @@ func (l *Pipeline) inFlight() (n int, bytes int64, since time.Time) {
 			since = from.Received
 		}
 	}
-	return l.window.Len(), l.bytes, since
-}
-
-// newEntry returns an entry, one of freeEntries if there is any. l.mu is held.
-func (l *Pipeline) newEntry() *entry {
-	e := l.freeEntries
-	if e == nil {
-		e = new(entry)
-		e.done = func(err error) { l.recordOutcome(e, err) }
-		return e
-	}
-	l.freeEntries, e.next = e.next, nil
-	return e
-}
-
-// recycle puts an entry into freeEntries. l.mu is held.
-func (l *Pipeline) recycle(e *entry) {
-	e.m, e.to, e.err = nil, "", nil
-	e.next, l.freeEntries = l.freeEntries, e
+	return l.held, since
 }

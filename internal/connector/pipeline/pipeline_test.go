@@ -269,7 +269,7 @@ func TestBounds(t *testing.T) {
 				require.ErrorIs(t, one.Offer(full, numbered(3), 3), context.DeadlineExceeded)
 				offer(t, two, 0)
 				assert.Equal(t, 4, b.State().InFlight, "a message that was not taken does not count")
-				assert.EqualValues(t, 4, b.messages.Load())
+				assert.EqualValues(t, 4, b.pool.held.messages)
 				two.Abandon()
 				synctest.Wait()
 				for n := range 3 {

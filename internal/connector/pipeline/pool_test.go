@@ -125,10 +125,8 @@ func TestBoundsWhilePipelinesOpenAndClose(t *testing.T) {
 	close(outcomes)
 	workers.Wait()
 	assert.LessOrEqual(t, most.Load(), int64(bound+pipelines))
-	assert.Zero(t, b.messages.Load())
-	assert.Zero(t, b.bytes.Load())
-	assert.Zero(t, b.pool.borrowedMessages.Load())
-	assert.Zero(t, b.pool.borrowedBytes.Load())
+	assert.Zero(t, b.pool.held)
+	assert.Zero(t, b.pool.borrowed)
 }
 
 // TestSetBounds: new bounds apply at once to new messages. Messages in flight stay.

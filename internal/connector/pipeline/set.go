@@ -15,11 +15,9 @@ import (
 // Config bounds a route's pipelines.
 type Config struct {
 	// Messages and Bytes bound what a route has in flight: taken from its source and not complete.
-	// One half of each is divided among the pipelines: a pipeline may hold its own share whatever other
-	// pipelines hold. The other half is a pool: a pipeline borrows from it at most as much as it leaves
-	// free. So a busy pipeline gets much of what idle pipelines do not need, and a stuck pipeline
-	// leaves some for others. A pipeline alone may hold all. An empty pipeline may always take one
-	// message, however large. See [Set.SetBounds].
+	// One half of each is divided among the pipelines. From the other half a pipeline borrows at most
+	// as much as it leaves free, so that a stuck pipeline leaves some for others. A pipeline alone
+	// may hold all. An empty pipeline may always take one message, however large.
 	Messages int
 	Bytes    int64
 	// CommitEvery is the interval at which a pipeline commits its watermark.
@@ -66,13 +64,9 @@ type Set struct {
 
 	mu        sync.Mutex
 	pipelines map[*Pipeline]struct{}
-	paused    atomic.Pointer[chan struct{}] // closed by Resume; nil while not paused
+	paused    atomic.Bool
 
-	// The bounds, and what all pipelines hold together. A pipeline's own share changes when
-	// pipelines are opened and closed: a pipeline may hold more than its share for a while.
-	maxMessages, maxBytes atomic.Int64
-	messages, bytes       atomic.Int64
-	pool                  pool
+	pool pool // bounds what all pipelines hold
 
 	sinkFailures, deadLetterFailures failures
 
@@ -82,12 +76,11 @@ type Set struct {
 // NewSet makes a set without pipelines.
 func NewSet(cfg Config, route Route) *Set {
 	s := &Set{
-		cfg: cfg, route: route, pipelines: map[*Pipeline]struct{}{},
+		cfg: cfg, route: route, pipelines: map[*Pipeline]struct{}{}, pool: pool{waiting: map[*Pipeline]struct{}{}},
 		sinkFailures:       failures{report: route.Report, pipelines: map[*Pipeline]struct{}{}},
 		deadLetterFailures: failures{report: route.ReportDeadLetters, pipelines: map[*Pipeline]struct{}{}},
 	}
-	s.maxMessages.Store(int64(cfg.Messages))
-	s.maxBytes.Store(cfg.Bytes)
+	s.SetBounds(cfg.Messages, cfg.Bytes)
 	return s
 }
 
@@ -96,14 +89,14 @@ func NewSet(cfg Config, route Route) *Set {
 func (s *Set) SetBounds(messages int, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.maxMessages.Store(int64(messages))
-	s.maxBytes.Store(bytes)
-	s.divideBounds()
+	s.pool.divide(amount{int64(messages), bytes}, s.pipelines)
 }
 
 // Bounds returns how many messages and bytes the pipelines may hold together.
 func (s *Set) Bounds() (messages int, bytes int64) {
-	return int(s.maxMessages.Load()), s.maxBytes.Load()
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	return int(s.pool.bounds.messages), s.pool.bounds.bytes
 }
 
 // Option changes one pipeline.
@@ -114,77 +107,48 @@ type Option func(*Pipeline)
 func CommitEach(n int) Option { return func(l *Pipeline) { l.commitEach = n } }
 
 // Open starts a pipeline for one partition of the source, or for one consumer of a queue. The pipeline
-// calls commit with its watermark: the position, as given to Offer, up to which every message is
-// complete. Positions ascend. The pipeline calls commit from one goroutine at a time, about once in a
-// commit interval, and never after Close or Abandon has returned. It logs an error of commit and
-// calls it again with the same position or a higher one.
+// calls commit with the position, as given to Offer, up to which every message is complete. Positions
+// ascend. Calls come one at a time, about once in a commit interval, and never after Close or Abandon
+// has returned. An error of commit is logged and commit is called again.
 func (s *Set) Open(name string, commit func(position int64) error, options ...Option) *Pipeline {
-	l := newPipeline(s, name, commit)
+	l := &Pipeline{
+		set: s, name: name, commit: commit, log: s.route.Log.With(zap.String("pipeline", name)),
+		wakeRun: make(chan struct{}, 1), wakeOffer: make(chan struct{}, 1), ended: make(chan struct{}), watermark: -1, committed: -1,
+	}
+	l.prepare, l.onClose = s.route.Prepare()
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	for _, o := range options {
 		o(l)
 	}
 	s.mu.Lock()
 	s.pipelines[l] = struct{}{}
-	s.divideBounds()
+	s.pool.divide(s.pool.bounds, s.pipelines)
 	s.mu.Unlock()
 	go l.run()
 	return l
 }
 
-// divideBounds gives each pipeline its own share and the rest to the pool. s.mu is held.
-func (s *Set) divideBounds() {
-	n := int64(max(len(s.pipelines), 1))
-	all := amount{s.maxMessages.Load(), s.maxBytes.Load()}
-	own := all
-	if n > 1 {
-		own = amount{max(all.messages/(2*n), 1), max(all.bytes/(2*n), 1)}
-	}
-	s.pool.resize(amount{all.messages - n*own.messages, all.bytes - n*own.bytes})
-	for l := range s.pipelines {
-		l.setOwn(own)
-	}
-}
-
+// remove removes a closed pipeline, which holds nothing.
 func (s *Set) remove(l *Pipeline) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.pipelines, l)
-	s.pool.removeWaiter(l)
-	s.divideBounds()
+	s.pool.divide(s.pool.bounds, s.pipelines)
 }
 
-// fits reports whether the bounds of the set allow one more message of size bytes.
-func (s *Set) fits(size int64) bool {
-	return s.messages.Load() < s.maxMessages.Load() && s.bytes.Load()+size <= s.maxBytes.Load()
-}
-
-// release subtracts n messages that have left a pipeline, and wakes the pipelines that wait for room.
-func (s *Set) release(n int, bytes int64) {
-	s.messages.Add(-int64(n))
-	s.bytes.Add(-bytes)
-	s.pool.wakeWaiters()
-}
-
-// Pause makes Offer of every pipeline wait for Resume. Messages that the pipelines have taken are not
-// affected.
-func (s *Set) Pause() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.paused.Load() == nil {
-		c := make(chan struct{})
-		s.paused.Store(&c)
-	}
-}
+// Pause makes Offer of every pipeline wait for Resume.
+func (s *Set) Pause() { s.paused.Store(true) }
 
 // Paused reports whether Offer waits for Resume.
-func (s *Set) Paused() bool { return s.paused.Load() != nil }
+func (s *Set) Paused() bool { return s.paused.Load() }
 
 // Resume ends Pause.
 func (s *Set) Resume() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c := s.paused.Swap(nil); c != nil {
-		close(*c)
+	s.paused.Store(false)
+	for l := range s.pipelines {
+		signal(l.wakeOffer)
 	}
 }
 
@@ -193,7 +157,7 @@ type State struct {
 	Pipelines int
 	InFlight  int   // messages taken and not complete
 	Bytes     int64 // of the messages in flight
-	// MaxInFlight and MaxBytes are the bounds of InFlight and Bytes.
+
 	MaxInFlight int
 	MaxBytes    int64
 	// Oldest is how long ago the source's broker stored the oldest message in flight; if the broker
@@ -208,17 +172,50 @@ func (s *Set) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := State{
-		Pipelines: len(s.pipelines), Paused: s.Paused(), MaxInFlight: int(s.maxMessages.Load()), MaxBytes: s.maxBytes.Load(),
+		Pipelines: len(s.pipelines), Paused: s.Paused(),
 		Stored: s.stored.Load(), Filtered: s.filtered.Load(), Refused: s.refused.Load(), Resent: s.resent.Load(),
 	}
+	st.MaxInFlight, st.MaxBytes = s.Bounds()
 	now := time.Now()
 	for l := range s.pipelines {
-		n, bytes, since := l.inFlight()
-		st.InFlight += n
-		st.Bytes += bytes
+		held, since := l.inFlight()
+		st.InFlight += int(held.messages)
+		st.Bytes += held.bytes
 		if !since.IsZero() {
 			st.Oldest = max(st.Oldest, now.Sub(since))
 		}
 	}
 	return st
+}
+
+// failures are the pipelines of a route to which one sink gives errors.
+type failures struct {
+	report func(error) // see Route.Report; nil: no reports
+
+	mu        sync.Mutex // held while reporting: the last report is the current state
+	pipelines map[*Pipeline]struct{}
+}
+
+// add reports an error of pipeline l, unless l is closed.
+func (f *failures) add(l *Pipeline, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.report == nil || l.ctx.Err() != nil { // remove is called after the end of l.ctx
+		return
+	}
+	f.pipelines[l] = struct{}{}
+	f.report(err)
+}
+
+// remove ends the failure of pipeline l: result is nil when l has recovered, and ErrClosed when it was
+// closed. The last pipeline's result is reported.
+func (f *failures) remove(l *Pipeline, result error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, failing := f.pipelines[l]; !failing {
+		return
+	}
+	if delete(f.pipelines, l); len(f.pipelines) == 0 {
+		f.report(result)
+	}
 }

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -9,18 +10,15 @@ import (
 
 // Sink is where messages go.
 type Sink interface {
-	// Send sends m to the destination to: a topic, a queue or a routing key, as the route's
-	// template says; empty where the sink has only one. A pipeline calls Send in order, from one
-	// goroutine at a time. Of two messages of one pipeline and one destination the sink must not
-	// store the second before the first, unless the first's outcome is an error. Several pipelines
-	// call Send at once.
+	// Send sends m to a topic, a queue or a routing key; to is empty where the sink has only one. A
+	// pipeline calls Send in order, from one goroutine at a time; several pipelines call it at once.
+	// Of two messages of one pipeline and one destination the sink must not store the second before
+	// the first, unless the first's outcome is an error. Send may block while the sink's queue is
+	// full, until ctx ends.
 	//
-	// The sink calls done exactly once, from any goroutine, also after ctx has ended: with nil
-	// when the destination has stored the message durably; with an error made by Refuse when a
-	// retry cannot help; with any other error when the message was not stored, or may not have
-	// been, and is to be resent. done does not block.
-	//
-	// Send may block while the sink's queue is full, until ctx ends.
+	// The sink calls done exactly once, from any goroutine, also after ctx has ended: with nil when
+	// the destination has stored the message durably; with an error made by Refuse when a retry
+	// cannot help; with any other error when the message is to be resent. done does not block.
 	Send(ctx context.Context, to string, m *message.Message, done func(error))
 }
 
@@ -38,13 +36,10 @@ func (r *refusal) Unwrap() error { return r.err }
 // is a label of a metric and a header of the dead letter.
 func Refuse(reason string, err error) error { return &refusal{reason, err} }
 
-// Reason returns the reason of an error made by Refuse, and "refused" for any other error. It is
-// for metrics and dead letters.
+// Reason returns the reason of an error made by Refuse, and "refused" for any other error.
 func Reason(err error) string {
-	if reason, ok := Refused(err); ok {
-		return reason
-	}
-	return "refused"
+	reason, _ := Refused(err)
+	return cmp.Or(reason, "refused")
 }
 
 // Refused returns the reason of an error made by Refuse.

@@ -1,8 +1,13 @@
+// Package pulsar is the source and the sink for Apache Pulsar, on pkg/messaging. Pigeonhole uses
+// both, Eventbridge the sink.
+//
+// source.go takes messages from a subscription to pipelines, and partition.go acknowledges them
+// once the pipelines have stored them. sink.go publishes messages of pipelines to topics. exact.go
+// and writer.go do that under effectively_once.
 package pulsar
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/config"
@@ -41,36 +46,24 @@ type SourceConfig struct {
 	// keeps that of each key, and needs producers that do not batch, or batch by key; shared keeps
 	// none. Default failover.
 	Type messaging.SubscriptionType `yaml:"type"`
-	// StartAt is where a subscription begins that does not exist yet: earliest or latest. Default
-	// earliest.
+	// StartAt is where a new subscription begins: earliest or latest. Default earliest.
 	StartAt messaging.StartAt `yaml:"start_at"`
 	// ReadCompacted takes only the latest message of each key of a compacted topic; exclusive and
 	// failover only. Default false.
 	ReadCompacted bool `yaml:"read_compacted"`
-	// Pipelines is how many pipelines the one consumer of a shared or key_shared subscription
-	// fills, from 1 to 64 (RabbitMQ has parallel_consumers, a pipeline for each). The others have
-	// one for each partition. Default 4.
-	Pipelines int `yaml:"pipelines"`
-	// Concurrency bounds the partitions of an exclusive or failover subscription whose pipelines may be
-	// full while others go on. From 1 to 256. Default 32.
-	Concurrency int `yaml:"concurrency"`
 	// PrefetchMessages and PrefetchBytes bound what is received and not passed on yet, over all
-	// partitions; see the library's keys of these names. Few messages that are passed on slowly
-	// limit the rate: at 100,000 messages a second and 100 ms until they are acknowledged, 10,000
-	// are under way. Defaults 20000 and 64MiB.
+	// partitions. Few messages that are passed on slowly limit the rate: at 100,000 messages a second
+	// and 100 ms until they are acknowledged, 10,000 are under way. Defaults 20000 and 64MiB.
 	PrefetchMessages int          `yaml:"prefetch_messages"`
 	PrefetchBytes    config.Bytes `yaml:"prefetch_bytes"`
-	// MaxMessageBytes is how large messages are taken to be before any was seen. Default 64KiB.
-	MaxMessageBytes config.Bytes `yaml:"max_message_bytes"`
-	// AckEvery and AckMessages group acknowledgements. Defaults 100ms and 1000.
-	AckEvery    time.Duration `yaml:"ack_every"`
-	AckMessages int           `yaml:"ack_messages"`
+	// AckEvery is how often acknowledgements are sent. Default 100ms.
+	AckEvery time.Duration `yaml:"ack_every"`
 	// AckBatchIndex acknowledges the messages of a batch one by one; it needs
 	// acknowledgmentAtBatchIndexLevelEnabled=true on the brokers. Without it a restart in the
 	// middle of a batch passes its first part on again. Default false.
 	AckBatchIndex bool `yaml:"ack_batch_index"`
 	// DrainTimeout is how long messages in flight are waited for at a stop. What is not stored then
-	// is delivered again to whoever subscribes next. Default 20s.
+	// is delivered again to whoever subscribes next. From 1ms. Default 20s.
 	DrainTimeout time.Duration `yaml:"drain_timeout"`
 }
 
@@ -82,33 +75,24 @@ func DefaultSourceConfig() SourceConfig {
 		DiscoverEvery:    time.Minute,
 		Type:             messaging.Failover,
 		StartAt:          messaging.StartEarliest,
-		Pipelines:        4,
-		Concurrency:      32,
 		PrefetchMessages: 20_000,
 		PrefetchBytes:    64 * config.MiB,
-		MaxMessageBytes:  64 * config.KiB,
 		AckEvery:         100 * time.Millisecond,
-		AckMessages:      1000,
 		DrainTimeout:     20 * time.Second,
 	}
 }
 
-// Validate returns every fault at once, each by its path below this section. Nothing is connected
-// to.
+// Validate returns the faults of the section, except those of Config.
 func (c SourceConfig) Validate() error {
-	errs := []error{c.Config.Validate(), c.consumer().Validate()}
-	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
-	if c.Cluster == "" {
-		fault("cluster", "must not be empty")
+	return errors.Join(c.consumer().Validate(), checkCluster(c.Cluster),
+		config.CheckAtLeast("drain_timeout", c.DrainTimeout, time.Millisecond))
+}
+
+func checkCluster(name string) error {
+	if name == "" {
+		return config.Fault("cluster", "must not be empty")
 	}
-	errs = append(errs, config.CheckRange("pipelines", c.Pipelines, 1, 64))
-	if c.Concurrency > 256 {
-		fault("concurrency", "must be from 1 to 256, got %d", c.Concurrency)
-	}
-	if c.DrainTimeout <= 0 {
-		fault("drain_timeout", "must be > 0, got %s", c.DrainTimeout)
-	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // partitioned reports whether order is kept by partition, with a pipeline for each.
@@ -121,25 +105,32 @@ func (c SourceConfig) consumer() messaging.ConsumerConfig {
 	cc := messaging.DefaultConsumerConfig()
 	cc.Topics, cc.Pattern, cc.DiscoverEvery = c.Topics, c.Pattern, c.DiscoverEvery
 	cc.Subscription, cc.Type, cc.StartAt, cc.ReadCompacted = c.Subscription, c.Type, c.StartAt, c.ReadCompacted
-	cc.PrefetchMessages, cc.PrefetchBytes, cc.MaxMessageBytes = c.PrefetchMessages, int64(c.PrefetchBytes), int64(c.MaxMessageBytes)
-	cc.AckEvery, cc.AckMessages, cc.AckBatchIndex = c.AckEvery, c.AckMessages, c.AckBatchIndex
-	cc.StopTimeout = c.DrainTimeout + stopGrace
-	if c.DrainTimeout <= 0 {
-		cc.StopTimeout = stopGrace // a fault of its own
-	}
+	cc.PrefetchMessages, cc.PrefetchBytes = c.PrefetchMessages, int64(c.PrefetchBytes)
+	cc.MaxMessageBytes = firstMessageBytes
+	cc.AckEvery, cc.AckBatchIndex = c.AckEvery, c.AckBatchIndex
+	cc.StopTimeout = max(c.DrainTimeout, 0) + stopGrace
 	// A message that is handed over is never given back with an error: pipelines repeat, and have dead
 	// letters of their own.
 	cc.Retry.InPlace, cc.Retry.MaxAttempts = true, 0
 	cc.Retry.DeadLetterTopic, cc.Retry.DeadLetterSubscription = "non-persistent://unused/unused/dead-letters", "-"
-	cc.StuckAfter = time.Hour // a pipeline that is full is no stuck handler
+	cc.StuckAfter = time.Hour // a full pipeline is not a stuck handler
+	// The one worker of a shared subscription hands messages over in the order of delivery.
+	cc.Order, cc.Concurrency = messaging.OrderNone, 1
 	if c.partitioned() {
-		cc.Order, cc.Concurrency = messaging.OrderPartition, c.Concurrency
-	} else {
-		// One worker hands messages over as they came, to several pipelines.
-		cc.Order, cc.Concurrency = messaging.OrderNone, 1
+		cc.Order, cc.Concurrency = messaging.OrderPartition, partitionsAtOnce
 	}
 	return cc
 }
+
+const (
+	// sharedPipelines is the number of pipelines of a shared or key_shared subscription. The others
+	// have one for each partition.
+	sharedPipelines = 4
+	// partitionsAtOnce bounds the partitions whose pipelines may be full while others go on.
+	partitionsAtOnce = 32
+	// firstMessageBytes is how large messages are taken to be before any was seen.
+	firstMessageBytes = 64 << 10
+)
 
 // stopGrace is how long after drain_timeout the consumer is left to acknowledge what was drained.
 const stopGrace = 5 * time.Second
@@ -147,22 +138,22 @@ const stopGrace = 5 * time.Second
 // SinkConfig says how to publish.
 type SinkConfig struct {
 	messaging.Config `yaml:",inline"`
-	// Cluster is the name of the cluster in the hops of messages: the one that sources of the same
-	// cluster have. Default pulsar.
+	// Cluster is the name of the cluster in the hops of messages, as in sources of the same cluster.
+	// Default pulsar.
 	Cluster string `yaml:"cluster"`
 	// Guarantee is at_least_once or effectively_once. The latter is for sources that number a
 	// partition's messages (Kafka) and for topics that nobody else writes to, each partition from
-	// one partition of one source topic; and it needs deduplication enabled on the topics, or their
+	// one partition of one source topic. It needs deduplication enabled on the topics or their
 	// namespace (pulsar-admin namespaces set-deduplication --enable, or topicPolicies
-	// set-deduplication): this client cannot see whether it is, and without it a connection that
-	// breaks may store what was in flight twice. A topic must keep its last message: give it
-	// retention, or a subscription that lags. Default at_least_once.
+	// set-deduplication): without it, which this client cannot see, a connection that breaks may
+	// store messages twice. A topic must keep its last message: give it retention, or a subscription
+	// that lags. Default at_least_once.
 	Guarantee string `yaml:"guarantee"`
-	// FormerSources are ids of source topics that others have taken the place of, because they were
-	// deleted and made anew, or the route reads another cluster. Under effectively_once a partition
-	// that holds messages of one topic refuses those of another (other_source, which names both).
-	// Of a topic that is listed here the messages stay, and the new topic's are stored behind them,
-	// from where its consumer group stands. Default: none.
+	// FormerSources are ids of source topics that others have taken the place of: they were deleted
+	// and made anew, or the route reads another cluster. Under effectively_once a partition that
+	// holds messages of one topic refuses those of another (other_source, which names both). Behind
+	// the messages of a topic listed here those of the new topic are stored, from where its consumer
+	// group stands. Default: none.
 	FormerSources []string `yaml:"former_sources"`
 	// Partition chooses a message's partition: key, by the key's hash as Pulsar's other clients do
 	// it, messages without one in turn; or source, the one of the same number as at the source. A
@@ -182,7 +173,7 @@ type SinkConfig struct {
 	// properties twice, 1KiB, and 0.4% of that. at_least_once leaves it to the broker. From 4KiB.
 	// Default 5MiB, as Pulsar's.
 	MaxMessageBytes config.Bytes `yaml:"max_message_bytes"`
-	// CloseTimeout is how long messages in flight are waited for at a stop. Default 10s.
+	// CloseTimeout is how long messages in flight are waited for at a stop. From 1ms. Default 10s.
 	CloseTimeout time.Duration `yaml:"close_timeout"`
 	// Profile is how messages are published. Its name labels metrics. routing follows from
 	// partition. Default: the library's "ops".
@@ -204,39 +195,19 @@ func DefaultSinkConfig() SinkConfig {
 	}
 }
 
-// Validate returns every fault at once, each by its path below this section. Nothing is connected
-// to.
+// Validate returns the faults of the section, except those of Config and Profile.
 func (c SinkConfig) Validate() error {
 	errs := []error{
-		c.Config.Validate(),
 		config.CheckOneOf("guarantee", c.Guarantee, atLeastOnce, effectivelyOnce),
 		config.CheckOneOf("partition", c.Partition, partitionKey, partitionSource),
-	}
-	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
-	if c.Guarantee == effectivelyOnce && c.Partition != partitionSource {
-		fault("partition", "must be source with guarantee effectively_once, got %q", c.Partition)
-	}
-	if c.Cluster == "" {
-		fault("cluster", "must not be empty")
-	}
-	if c.MaxTopics < 1 {
-		fault("max_topics", "must be > 0, got %d", c.MaxTopics)
-	}
-	errs = append(errs,
+		checkCluster(c.Cluster),
+		config.CheckAtLeast("max_topics", c.MaxTopics, 1),
 		config.CheckAtLeast("idle_timeout", c.IdleTimeout, time.Second),
-		config.CheckAtLeast("max_message_bytes", c.MaxMessageBytes, 4*config.KiB))
-	if c.CloseTimeout <= 0 {
-		fault("close_timeout", "must be > 0, got %s", c.CloseTimeout)
+		config.CheckAtLeast("max_message_bytes", c.MaxMessageBytes, 4*config.KiB),
+		config.CheckAtLeast("close_timeout", c.CloseTimeout, time.Millisecond),
 	}
-	for _, err := range unjoin(c.Profile.Validate()) {
-		errs = append(errs, fmt.Errorf("profile.%w", err))
+	if c.Guarantee == effectivelyOnce && c.Partition != partitionSource {
+		errs = append(errs, config.Fault("partition", "must be source with guarantee effectively_once, got %q", c.Partition))
 	}
 	return errors.Join(errs...)
-}
-
-func unjoin(err error) []error {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		return joined.Unwrap()
-	}
-	return nil
 }

@@ -17,14 +17,9 @@ import (
 // destination, even if this process, the broker or connections fail.
 //
 // A [messaging.EntryWriter] is the only producer of a partition of the destination. It knows from
-// the provenance of the partition's last message which offsets are stored. A writer drops messages
-// up to that offset, and stores those behind it. New messages gather while one entry is being
-// stored. When it is not known whether an entry was stored, the writer closes the EntryWriter and
-// opens another, which reads the last message again. EntryWriter and ADR 8 say what this relies on.
-//
-// Offsets are compared only within one topic. A source topic that was deleted and created again
-// begins at 0, and a topic of another cluster has its own offsets. The topic's id tells them apart,
-// and a writer refuses messages of another topic. See sourceTopic.
+// the provenance of the partition's last message which offsets are stored: the writer drops messages
+// up to there and stores those behind. When it is not known whether an entry was stored, the writer
+// opens another EntryWriter, which reads the last message again. See EntryWriter and ADR 8.
 
 // maxExactIdle is the longest idle_timeout under effectively_once.
 const maxExactIdle = 5 * time.Second
@@ -36,13 +31,10 @@ type exactKey struct {
 
 // Resume returns the highest stored offset of from's topic in the partition of topic that has from's
 // number; ok is false if none is stored. It waits until this sink is the partition's only producer.
-// A source may continue behind the offset: the sink completes messages up to it with nil. Resume
-// returns an error when the partition holds messages of another topic.
+// The sink completes messages up to the offset with nil. Resume returns an error when the partition
+// holds messages of another topic. The guarantee must be effectively_once.
 func (s *Sink) Resume(ctx context.Context, topic string, from *message.From) (offset int64, ok bool, err error) {
-	if s.cfg.Guarantee != effectivelyOnce {
-		return 0, false, errors.New("the guarantee is not effectively_once")
-	}
-	if err := s.await(ctx); err != nil {
+	if err := s.await(ctx, s.ready); err != nil {
 		return 0, false, err
 	}
 	source := sourceOf(from)
@@ -61,46 +53,40 @@ func (s *Sink) Resume(ctx context.Context, topic string, from *message.From) (of
 		switch phase {
 		case phaseOpen:
 			return stored, stored >= 0, nil
-		case phaseRefusing:
+		case phaseRefusing, phaseEnded:
 			return 0, false, refuse
-		case phaseEnded:
-			return 0, false, ErrStopped
 		case phaseOpening:
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return 0, false, w.withOpenError(ctx.Err())
+			if why := w.healthError(); why != nil {
+				return 0, false, fmt.Errorf("%w (%w)", ctx.Err(), why)
+			}
+			return 0, false, ctx.Err()
 		}
 	}
 }
 
-// Release closes the unused producers of topic's partition, "" for all topics, instead of once they
-// are idle. Then another process that takes the partition over need not wait. Call it when the pipeline
-// that sent to the partition is closed.
+// Release closes the unused producer of topic's partition, instead of once it is idle. Then another
+// process that takes the partition over need not wait. Call it when the pipeline that sent to the
+// partition is closed.
 func (s *Sink) Release(topic string, partition int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for key, w := range s.writers {
-		if key.partition == partition && (topic == "" || key.topic == topic) && w.users.free() {
-			s.closeExactWriter(w)
-		}
+	if w := s.writers[exactKey{topic, partition}]; w != nil && w.users.free() {
+		s.closeExactWriter(w)
 	}
 }
 
 // closeExactWriter closes a writer without users, in a goroutine. s.mu is held.
 func (s *Sink) closeExactWriter(w *writer) {
 	delete(s.writers, w.key)
-	s.closers.Go(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.openCtx), s.cfg.CloseTimeout)
-		defer cancel()
-		w.close(ctx)
-	})
+	s.closeLater(w.close)
 }
 
 // Oversized reports whether m may be larger than max_message_bytes as it is sent. The sink refuses
-// such a message even when a later offset is stored: the process that refused it before may have
-// ended before it stored the dead letter.
+// such a message even when a later offset is stored: its dead letter may not be stored yet.
 func (s *Sink) Oversized(m *message.Message) bool {
 	limit := int64(s.cfg.MaxMessageBytes)
 	return m.Size() > limit/maxGrowth && largestEntry(m) > limit
@@ -124,11 +110,6 @@ func largestEntry(m *message.Message) int64 {
 	return size + size/255
 }
 
-// errBrokersLimit is why a writer waits: the brokers refuse a message that is not Oversized for its
-// size. A dead letter for it could be lost: the messages behind it would be stored, and a later
-// process would take it for stored.
-var errBrokersLimit = errors.New("max_message_bytes is more than the brokers' maxMessageSize: lower it")
-
 // sendExactly is Send under effectively_once. It does not block: pipelines bound the messages in
 // flight.
 func (s *Sink) sendExactly(to string, m *message.Message, done func(error)) {
@@ -137,7 +118,8 @@ func (s *Sink) sendExactly(to string, m *message.Message, done func(error)) {
 		done(pipeline.Refuse("no_offset", errors.New("effectively_once needs a source with partitions and offsets")))
 		return
 	case s.Oversized(m):
-		done(pipeline.Refuse("too_large", fmt.Errorf("up to %d bytes are more than max_message_bytes (%s)", largestEntry(m), s.cfg.MaxMessageBytes)))
+		done(pipeline.Refuse("too_large",
+			fmt.Errorf("up to %d bytes are more than max_message_bytes (%s)", largestEntry(m), s.cfg.MaxMessageBytes)))
 		return
 	}
 	w, err := s.writer(exactKey{to, m.From.Partition}, sourceOf(&m.From))
@@ -151,30 +133,16 @@ func (s *Sink) sendExactly(to string, m *message.Message, done func(error)) {
 // writer returns the writer of a partition, opening it when needed, and counts the
 // caller as a user.
 func (s *Sink) writer(key exactKey, source sourceTopic) (*writer, error) {
-	s.mu.RLock()
-	w, closed := s.writers[key], s.closed
-	if w != nil {
-		w.users.acquire()
-	}
-	s.mu.RUnlock()
-	switch {
-	case closed:
-		if w != nil {
-			w.users.release()
-		}
-		return nil, ErrStopped
-	case w != nil:
-		return w, nil
-	case !messaging.ValidTopic(key.topic):
-		return nil, pipeline.Refuse("bad_topic", fmt.Errorf("%q cannot be a topic of Pulsar", key.topic))
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return nil, ErrStopped
-	}
-	w = s.writers[key]
+	w := s.writers[key]
 	if w == nil {
+		if s.stopped() {
+			return nil, ErrStopped
+		}
+		if !messaging.ValidTopic(key.topic) {
+			return nil, badTopic(key.topic)
+		}
 		w = &writer{
 			sink: s, key: key, source: source, stored: -1, highestTaken: -1, maxRecords: s.cfg.Profile.BatchRecords,
 			log:   s.options.Log.With(zap.String("topic", key.topic), zap.Int32("partition", key.partition)),
@@ -182,10 +150,45 @@ func (s *Sink) writer(key exactKey, source sourceTopic) (*writer, error) {
 		}
 		w.killCtx, w.kill = context.WithCancel(s.openCtx)
 		w.ctx, w.cancel = context.WithCancel(w.killCtx)
-		w.users.markUsed(time.Now())
 		s.writers[key] = w
 		go w.run()
 	}
 	w.users.acquire()
 	return w, nil
+}
+
+// sourceTopic is the topic that a writer's messages come from. Its offsets cannot be compared with
+// those of another topic, not even of one with the same name that was created again or is in another
+// cluster.
+type sourceTopic struct {
+	system, cluster, topic string
+	id                     string // empty where the brokers have none, or it was not known when a message was stored
+}
+
+func sourceOf(f *message.From) sourceTopic {
+	return sourceTopic{f.System, f.Cluster, f.Topic, f.TopicID}
+}
+
+// same reports whether both are one topic, as far as their fields tell. The id comes before the
+// cluster's name, which is only a configured name and may change.
+func (s sourceTopic) same(other sourceTopic) bool {
+	switch {
+	case s.topic != other.topic:
+		return false
+	case s.id != "" && other.id != "":
+		return s.id == other.id
+	case s.cluster != "" && other.cluster != "":
+		return s.system == other.system && s.cluster == other.cluster
+	default:
+		return true
+	}
+}
+
+// String is the topic for people.
+func (s sourceTopic) String() string {
+	name := message.PlaceName(s.system, s.cluster, s.topic)
+	if s.id != "" {
+		name += " (id " + s.id + ")"
+	}
+	return name
 }

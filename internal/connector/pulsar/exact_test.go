@@ -99,8 +99,7 @@ func TestReleaseHandsOver(t *testing.T) {
 	// The first does not become idle.
 	one.mu.RLock()
 	for _, w := range one.writers {
-		w.users.idle(time.Now()) // has counted them
-		w.users.markUsed(time.Now().Add(time.Hour))
+		w.users.lastUsed.Store(time.Now().Add(time.Hour).UnixNano())
 	}
 	one.mu.RUnlock()
 	one.Release(topic, 0)

@@ -14,7 +14,6 @@ import (
 // partition acknowledges the deliveries of one pipeline. The pipeline's positions count the
 // messages that were offered to it.
 type partition struct {
-	source   partitionName
 	ordered  bool // its messages come in the order of their ids
 	pipeline *pipeline.Pipeline
 
@@ -59,8 +58,8 @@ func (p *partition) offer(ctx context.Context, m *message.Message, id messaging.
 }
 
 // replaceDelivery replaces the delivery of a waiting message by the new one, and reports whether the
-// message is waiting. It ignores deliveries before ascendsFrom: the broker has delivered earlier
-// messages again since, and this one must follow them. p.mu is held.
+// message is waiting. It ignores deliveries before ascendsFrom: this one must follow what the broker
+// has delivered again since. p.mu is held.
 func (p *partition) replaceDelivery(id messaging.MessageID, pending messaging.PendingDelivery) bool {
 	if p.last.IsZero() || id.Compare(p.last) > 0 {
 		return false

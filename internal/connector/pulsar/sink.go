@@ -1,12 +1,12 @@
 package pulsar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -14,34 +14,29 @@ import (
 	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/internal/connector/pipeline"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 // Sink publishes what pipelines send it. A message's way: the publisher of its destination,
 // opened when first needed -> mapped -> published -> the broker's receipt -> done.
 //
-// Publishers send unacknowledged messages again by themselves, in order, after a connection or
-// producer was lost. So an outage fails no message here: messages wait, and when a publisher's
-// bounds are reached, Send blocks.
+// Publishers send unacknowledged messages again by themselves, in order. So an outage fails no message
+// here: messages wait, and when a publisher's bounds are reached, Send blocks.
 type Sink struct {
 	cfg      SinkConfig
 	options  connector.Options
 	ready    chan struct{} // closed once Run has a client
-	stopping chan struct{} // closed once Run accepts no more messages
-	runOnce  sync.Once
+	stopping chan struct{} // closed, with mu, once Run accepts no more messages
 
-	client          *messaging.Client
-	openCtx         context.Context // of open publishers and writers: ends once Run has closed them
-	pendingMessages pendingPool
-	exactMessages   exactMessagePool
+	client  *messaging.Client
+	openCtx context.Context // of open publishers and writers: ends once Run has closed them
 
 	closers sync.WaitGroup // goroutines that close idle publishers and writers
 
 	mu           sync.RWMutex
 	destinations map[string]*destination
 	writers      map[exactKey]*writer
-	closed       bool
-	topicClosed  chan struct{} // closed and replaced when a destination is closed
 }
 
 // PlaceName names the topic to in the hops of messages.
@@ -58,8 +53,7 @@ type destination struct {
 	refusal error
 	cancel  context.CancelFunc
 
-	mu        sync.Mutex
-	openError error // why it is not open yet
+	openError atomic.Pointer[error] // why it is not open yet
 }
 
 // NewSink prepares a sink. Nothing is connected to before Run.
@@ -77,8 +71,7 @@ func NewSink(cfg SinkConfig, o connector.Options) (*Sink, error) {
 		cfg.Profile.Routing = messaging.RouteExplicit
 	}
 	return &Sink{
-		cfg: cfg, options: o,
-		ready: make(chan struct{}), stopping: make(chan struct{}), topicClosed: make(chan struct{}),
+		cfg: cfg, options: o, ready: make(chan struct{}), stopping: make(chan struct{}),
 		destinations: make(map[string]*destination), writers: make(map[exactKey]*writer),
 	}, nil
 }
@@ -89,13 +82,7 @@ var ErrStopped = errors.New("the pulsar sink has stopped")
 // Run publishes until ctx ends, then waits CloseTimeout for unacknowledged messages. When it
 // returns, every done has been called. It may be called once.
 func (s *Sink) Run(ctx context.Context) error {
-	err := errors.New("the sink has run already")
-	s.runOnce.Do(func() { err = s.run(ctx) })
-	return err
-}
-
-func (s *Sink) run(ctx context.Context) error {
-	client, err := messaging.Dial(context.WithoutCancel(ctx), s.cfg.Config, messaging.WithLogger(s.options.Log), messaging.WithRegisterer(s.options.Registerer))
+	client, err := newClient(ctx, s.cfg.Config, s.options)
 	if err != nil {
 		close(s.stopping)
 		return err
@@ -117,38 +104,45 @@ func (s *Sink) run(ctx context.Context) error {
 		}
 	}
 	s.mu.Lock()
-	s.closed = true
-	s.mu.Unlock()
 	close(s.stopping)
+	s.mu.Unlock()
 	closing, done := context.WithTimeout(s.options.DrainContext, s.cfg.CloseTimeout)
 	defer done()
-	s.closeAll(closing, cancel)
+	s.closeAll(closing)
+	cancel()
 	if err := client.Close(closing); err != nil {
 		s.options.Log.Warn("cannot close the client", zap.Error(err))
 	}
 	return nil
 }
 
+// newClient returns a client that outlives ctx.
+func newClient(ctx context.Context, cfg messaging.Config, o connector.Options) (*messaging.Client, error) {
+	return messaging.Dial(context.WithoutCancel(ctx), cfg, messaging.WithLogger(o.Log), messaging.WithRegisterer(o.Registerer))
+}
+
 // closeAll closes all publishers and writers. It waits for unacknowledged messages until ctx ends.
-func (s *Sink) closeAll(ctx context.Context, end context.CancelFunc) {
-	s.mu.RLock()
-	open, exact := slices.Collect(maps.Values(s.destinations)), slices.Collect(maps.Values(s.writers))
-	s.mu.RUnlock()
+func (s *Sink) closeAll(ctx context.Context) {
 	var wg sync.WaitGroup
-	for _, d := range open {
+	s.mu.RLock()
+	for _, d := range s.destinations {
 		wg.Go(func() { d.close(ctx) })
 	}
-	for _, w := range exact {
+	for _, w := range s.writers {
 		wg.Go(func() { w.close(ctx) })
 	}
+	s.mu.RUnlock()
 	wg.Wait()
 	s.closers.Wait()
-	end()
 }
 
 // Send publishes m to the topic to. See [pipeline.Sink].
 func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done func(error)) {
-	if err := s.await(ctx); err != nil {
+	err := s.await(ctx, s.ready)
+	if err == nil && s.stopped() {
+		err = ErrStopped
+	}
+	if err != nil {
 		done(err)
 		return
 	}
@@ -161,21 +155,38 @@ func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done fun
 		done(err)
 		return
 	}
-	p := s.pendingMessages.get()
-	p.sink, p.users, p.done = s, &d.users, done
-	p.setRecord(m)
-	d.pub.PublishAsync(ctx, &p.record, p.onReceipt)
+	record := recordOf(m)
+	d.pub.PublishAsync(ctx, &record, func(_ messaging.MessageID, err error) {
+		d.users.release()
+		done(pipelineOutcome(err))
+	})
 }
 
-// await waits for the client.
-func (s *Sink) await(ctx context.Context) error {
+// recordOf maps m to a record.
+func recordOf(m *message.Message) messaging.Record {
+	key, payload, properties := m.Pulsar()
+	partition := int(m.From.Partition)
+	r := messaging.Record{
+		Key: key, OrderingKey: m.OrderingKey, Payload: payload, Properties: properties,
+		// Partition counts where the destination's partition is the source's. Else SpreadHint does:
+		// messages without a key from different pipelines go to different partitions.
+		Partition: partition, SpreadHint: partition,
+	}
+	if m.Time.UnixMilli() > 0 { // Pulsar's event time cannot hold others
+		r.EventTime = m.Time
+	}
+	return r
+}
+
+// await waits for c, until ctx ends or the sink stops.
+func (s *Sink) await(ctx context.Context, c <-chan struct{}) error {
 	select {
-	case <-s.ready:
+	case <-c:
 		return nil
 	default:
 	}
 	select {
-	case <-s.ready:
+	case <-c:
 		return nil
 	case <-s.stopping:
 		return ErrStopped
@@ -184,85 +195,68 @@ func (s *Sink) await(ctx context.Context) error {
 	}
 }
 
-// destination returns the open publisher of topic, and counts the caller as one of its
-// users until the message's receipt.
-func (s *Sink) destination(ctx context.Context, topic string) (*destination, error) {
-	for {
-		s.mu.RLock()
-		d, closed := s.destinations[topic], s.closed
-		if d != nil {
-			d.users.acquire()
-		}
-		s.mu.RUnlock()
-		if closed {
-			if d != nil {
-				d.users.release()
-			}
-			return nil, ErrStopped
-		}
-		if d == nil {
-			if err := s.openTopic(ctx, topic); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		select {
-		case <-d.opened:
-		default:
-			select {
-			case <-d.opened:
-			case <-ctx.Done():
-				d.users.release()
-				return nil, ctx.Err()
-			case <-s.stopping:
-				d.users.release()
-				return nil, ErrStopped
-			}
-		}
-		if d.refusal != nil {
-			d.users.release()
-			return nil, d.refusal
-		}
-		return d, nil
+func (s *Sink) stopped() bool {
+	select {
+	case <-s.stopping:
+		return true
+	default:
+		return false
 	}
 }
 
-// openTopic starts to open topic. With MaxTopics open it first closes the one that has been idle
-// longest, or waits.
-func (s *Sink) openTopic(ctx context.Context, topic string) error {
-	if !messaging.ValidTopic(topic) {
-		return pipeline.Refuse("bad_topic", fmt.Errorf("%q cannot be a topic of Pulsar", topic))
-	}
-	s.mu.Lock()
-	if s.destinations[topic] != nil || s.closed {
-		s.mu.Unlock()
-		return nil
-	}
-	if len(s.destinations) >= s.cfg.MaxTopics {
-		idle := s.longestIdle()
-		if idle == nil {
-			closed := s.topicClosed
-			s.mu.Unlock()
-			select {
-			case <-closed:
-				return nil
-			case <-time.After(reportEvery): // another may be idle now
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-s.stopping:
-				return ErrStopped
-			}
+// destination returns the open publisher of topic. The caller releases its use of it. While MaxTopics
+// are in use, it waits.
+func (s *Sink) destination(ctx context.Context, topic string) (*destination, error) {
+	d, err := s.openTopic(topic)
+	for d == nil && err == nil {
+		if !backoff.Sleep(ctx, busyPause) {
+			return nil, ctx.Err()
 		}
-		s.closeDestination(idle)
+		d, err = s.openTopic(topic)
 	}
-	opening, cancel := context.WithCancel(s.openCtx)
-	d := &destination{topic: topic, sink: s, opened: make(chan struct{}), cancel: cancel}
-	d.users.markUsed(time.Now())
-	s.destinations[topic] = d
-	s.mu.Unlock()
-	go d.open(opening)
-	return nil
+	if err != nil {
+		return nil, err
+	}
+	if err = s.await(ctx, d.opened); err == nil {
+		err = d.refusal
+	}
+	if err != nil {
+		d.users.release()
+		return nil, err
+	}
+	return d, nil
+}
+
+// busyPause is the pause between two looks for a topic that is not in use.
+const busyPause = 20 * time.Millisecond
+
+// openTopic starts to open topic, unless it is open, and counts the caller as a user. With MaxTopics
+// open it first closes the one that has been idle longest. It returns nil when all are in use.
+func (s *Sink) openTopic(topic string) (*destination, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.destinations[topic]
+	if d == nil {
+		switch {
+		case s.stopped():
+			return nil, ErrStopped
+		case !messaging.ValidTopic(topic):
+			return nil, badTopic(topic)
+		case len(s.destinations) >= s.cfg.MaxTopics && !s.closeLongestIdle():
+			return nil, nil //nolint:nilnil // it is no error to wait
+		}
+		d = &destination{topic: topic, sink: s, opened: make(chan struct{})}
+		var opening context.Context
+		opening, d.cancel = context.WithCancel(s.openCtx)
+		s.destinations[topic] = d
+		go d.open(opening)
+	}
+	d.users.acquire()
+	return d, nil
+}
+
+func badTopic(topic string) error {
+	return pipeline.Refuse("bad_topic", fmt.Errorf("%q cannot be a topic of Pulsar", topic))
 }
 
 // open opens the publisher, and tries again until ctx ends.
@@ -272,32 +266,25 @@ func (d *destination) open(ctx context.Context) {
 	for ctx.Err() == nil {
 		attempt, cancel := context.WithTimeout(ctx, openTimeout)
 		pub, err := d.sink.client.Publisher(attempt, d.topic, d.sink.cfg.Profile)
-		if err == nil {
-			cancel()
+		switch {
+		case err == nil:
 			d.pub, d.refusal = pub, nil
-			d.setOpenError(nil)
-			return
-		}
-		if errors.Is(err, messaging.ErrTopicTerminated) {
-			cancel()
+		case errors.Is(err, messaging.ErrTopicTerminated):
 			d.refusal = pipeline.Refuse("terminated", err)
-			return
+		default:
+			d.openError.Store(&err)
+			<-attempt.Done() // also after an error that came at once: one attempt in openTimeout
+			cancel()
+			continue
 		}
-		d.setOpenError(err)
-		<-attempt.Done() // also after an error that came at once: one attempt in openTimeout
 		cancel()
+		return
 	}
 }
 
 // openTimeout bounds one attempt to open a destination, and one request for partitions. A writer
-// that is not open after this time reports that, and goes on waiting.
+// that is not open after this time reports that.
 const openTimeout = 5 * time.Second
-
-func (d *destination) setOpenError(err error) {
-	d.mu.Lock()
-	d.openError = err
-	d.mu.Unlock()
-}
 
 func (d *destination) healthError() error {
 	select {
@@ -305,28 +292,26 @@ func (d *destination) healthError() error {
 		if d.pub != nil {
 			return d.pub.Unhealthy()
 		}
-		return nil
 	default:
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		return d.openError
+		if err := d.openError.Load(); err != nil {
+			return *err
+		}
 	}
+	return nil
 }
 
 // close waits until ctx ends for unacknowledged messages, then completes the rest with an error.
 func (d *destination) close(ctx context.Context) {
 	d.cancel()
 	<-d.opened
-	if d.pub == nil {
-		return
-	}
-	if err := d.pub.Close(ctx); err != nil {
-		d.sink.options.Log.Warn("cannot close a publisher cleanly", zap.String("topic", d.topic), zap.Error(err))
+	if d.pub != nil {
+		if err := d.pub.Close(ctx); err != nil {
+			d.sink.options.Log.Warn("cannot close a publisher cleanly", zap.String("topic", d.topic), zap.Error(err))
+		}
 	}
 }
 
-// closeIdle closes publishers that have been idle for IdleTimeout, and writers that have been idle
-// for IdleTimeout or maxExactIdle, whichever is shorter.
+// closeIdle closes publishers and writers that have been idle for long.
 func (s *Sink) closeIdle(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -342,8 +327,9 @@ func (s *Sink) closeIdle(now time.Time) {
 	}
 }
 
-// longestIdle is the open topic that has had no users for the longest time. s.mu is held.
-func (s *Sink) longestIdle() *destination {
+// closeLongestIdle closes the topic that has had no users for the longest time. It reports whether there
+// was one. s.mu is held.
+func (s *Sink) closeLongestIdle() bool {
 	var found *destination
 	var most time.Duration
 	now := time.Now()
@@ -352,18 +338,24 @@ func (s *Sink) longestIdle() *destination {
 			found, most = d, idle
 		}
 	}
-	return found
+	if found != nil {
+		s.closeDestination(found)
+	}
+	return found != nil
 }
 
 // closeDestination closes a topic without users, in a goroutine. s.mu is held, so that it gets none.
 func (s *Sink) closeDestination(d *destination) {
 	delete(s.destinations, d.topic)
-	close(s.topicClosed)
-	s.topicClosed = make(chan struct{})
+	s.closeLater(d.close)
+}
+
+// closeLater calls end with CloseTimeout, in a goroutine.
+func (s *Sink) closeLater(end func(context.Context)) {
 	s.closers.Go(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.openCtx), s.cfg.CloseTimeout)
 		defer cancel()
-		d.close(ctx)
+		end(ctx)
 	})
 }
 
@@ -371,24 +363,19 @@ func (s *Sink) closeDestination(d *destination) {
 func (s *Sink) healthError() error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
+	var errs []error
 	for _, d := range s.destinations {
-		if err := d.healthError(); err != nil {
-			return err
-		}
+		errs = append(errs, d.healthError())
 	}
 	for _, w := range s.writers {
-		if err := w.healthError(); err != nil {
-			return err
-		}
+		errs = append(errs, w.healthError())
 	}
-	return nil
+	return cmp.Or(errs...)
 }
 
 // pipelineOutcome turns an error of the library into the outcome for a pipeline.
 func pipelineOutcome(err error) error {
 	switch {
-	case err == nil:
-		return nil
 	case errors.Is(err, messaging.ErrTooLarge):
 		return pipeline.Refuse("too_large", err)
 	case errors.Is(err, messaging.ErrBadPartition):
@@ -398,4 +385,29 @@ func pipelineOutcome(err error) error {
 	default:
 		return err
 	}
+}
+
+// usage counts the users of a topic or writer, and knows since when there are none. acquire is called
+// while a lock keeps the topic or writer from being closed.
+type usage struct {
+	count    atomic.Int64
+	lastUsed atomic.Int64 // UnixNano
+}
+
+func (u *usage) acquire() { u.count.Add(1) }
+
+func (u *usage) release() {
+	u.lastUsed.Store(time.Now().UnixNano())
+	u.count.Add(-1)
+}
+
+// free reports whether there are no users.
+func (u *usage) free() bool { return u.count.Load() == 0 }
+
+// idle is how long there have been no users; 0 while there are some.
+func (u *usage) idle(now time.Time) time.Duration {
+	if !u.free() {
+		return 0
+	}
+	return now.Sub(time.Unix(0, u.lastUsed.Load()))
 }

@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"hash/maphash"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,20 +18,17 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// Source passes the messages of a subscription on to pipelines. A message's way: the
-// consumer hands it over -> the pipeline of its partition (of a shared subscription: of its
-// key, or the next one) -> later the pipeline commits a position, and everything up to it is
-// acknowledged.
+// Source passes the messages of a subscription on to pipelines. A message's way: the consumer ->
+// the pipeline of its partition (of a shared subscription: of its key, or the next one) -> later the
+// pipeline commits a position, and everything up to it is acknowledged.
 //
-// After a process was killed, the broker delivers the uncommitted messages again. After a connection
-// or session was lost it does the same, although the pipelines still hold the messages. With exclusive
-// and failover subscriptions the source recognises those, does not offer them twice, and
-// acknowledges the new deliveries.
+// After a lost connection the broker delivers unacknowledged messages again, although the pipelines
+// still hold them. With exclusive and failover subscriptions the source recognises those, does not
+// offer them twice, and acknowledges the new deliveries.
 type Source struct {
 	cfg     SourceConfig
 	options connector.Options
 	seed    maphash.Seed
-	running sync.Mutex
 
 	consumer atomic.Pointer[messaging.Consumer] // of Run
 
@@ -56,10 +51,9 @@ func NewSource(cfg SourceConfig, o connector.Options) (*Source, error) {
 	return s, nil
 }
 
-// Lag is how many messages the subscription has not acknowledged, those in our pipelines included; a
-// batch counts as one. It asks the brokers' admin API, which needs admin_url, and is for all
-// processes of the subscription together. While Run does not consume, and with any other error, it
-// is -1. It is safe for concurrent use.
+// Lag is how many messages the subscription has not acknowledged, over all its processes; a batch
+// counts as one. It asks the brokers' admin API, which needs admin_url. With an error, as while Run
+// does not consume, it is -1. It is safe for concurrent use.
 func (s *Source) Lag(ctx context.Context) (messages int64, err error) {
 	consumer := s.consumer.Load()
 	if consumer == nil {
@@ -79,15 +73,10 @@ func (s *Source) Lag(ctx context.Context) (messages int64, err error) {
 var errNotRunning = errors.New("the source does not run")
 
 // Run consumes until ctx ends, then waits DrainTimeout for what the pipelines hold and returns nil.
-// It reports unreachable brokers, refused credentials and missing topics, and tries again for ever.
-// It returns only errors that no repetition mends, such as a subscription that exists with another
-// type.
+// It reports unreachable brokers, refused credentials and missing topics, and tries again. It returns
+// only errors that a retry cannot help, such as a subscription that exists with another type.
 func (s *Source) Run(ctx context.Context, pipelines *pipeline.Set) error {
-	if !s.running.TryLock() {
-		return errors.New("the source is running already")
-	}
-	defer s.running.Unlock()
-	client, err := messaging.Dial(context.WithoutCancel(ctx), s.cfg.Config, messaging.WithLogger(s.options.Log), messaging.WithRegisterer(s.options.Registerer))
+	client, err := newClient(ctx, s.cfg.Config, s.options)
 	if err != nil {
 		return err
 	}
@@ -104,7 +93,7 @@ func (s *Source) Run(ctx context.Context, pipelines *pipeline.Set) error {
 	}
 	s.consumer.Store(consumer)
 	defer s.consumer.Store(nil)
-	f := &sourceRun{source: s, ctx: ctx, pipelines: pipelines, partitions: make(map[string]*partition), shared: sharedPipelines(s.cfg.Pipelines)}
+	f := &sourceRun{source: s, ctx: ctx, pipelines: pipelines, partitions: make(map[string]*partition)}
 	ended := make(chan error, 1)
 	go func() { ended <- consumer.RunAsync(ctx, f.onMessage) }()
 
@@ -134,142 +123,86 @@ type sourceRun struct {
 	ctx       context.Context // Run's: offers end with it
 	pipelines *pipeline.Set
 
-	mu         sync.RWMutex
-	partitions map[string]*partition // by topic, or by number for shared subscriptions
+	mu         sync.Mutex
+	partitions map[string]*partition // by topic; of shared subscriptions by the pipeline's name
 	closed     bool
 
-	shared       []string                 // names of pipelines
-	names        map[string]partitionName // of shared subscriptions, whose one worker uses it
-	nextPipeline int
-}
-
-// partitionName is the name of a partition, parsed.
-type partitionName struct {
-	topic string
-	index int32 // -1 without partitions
-}
-
-func parsePartitionName(topic string) partitionName {
-	if i := strings.LastIndex(topic, "-partition-"); i >= 0 {
-		if n, err := strconv.ParseInt(topic[i+len("-partition-"):], 10, 32); err == nil {
-			return partitionName{topic[:i], int32(n)}
-		}
-	}
-	return partitionName{topic, -1}
+	messages int // without a key: the one worker of a shared subscription counts them
 }
 
 // onMessage handles one message of the consumer. For one partition one goroutine calls it at a time.
 func (r *sourceRun) onMessage(_ context.Context, d *messaging.Delivery, pending messaging.PendingDelivery) {
-	var p *partition
-	var source partitionName
-	if r.source.cfg.partitioned() {
-		if p = r.partition(d.Topic); p != nil {
-			source = p.source
-		}
-	} else {
-		source = r.partitionName(d.Topic)
-		p = r.partition(r.pipelineOf(d))
+	name := d.Topic
+	if !r.source.cfg.partitioned() {
+		name = r.sharedPipeline(d)
 	}
+	p := r.partition(name)
 	if p == nil {
 		pending.Complete(errStopping)
 		return
 	}
-	p.offer(r.ctx, r.message(d, source), d.ID, pending)
+	p.offer(r.ctx, r.message(d), d.ID, pending)
 }
 
 // errStopping leaves a message unacknowledged for the next consumer of the subscription.
 var errStopping = errors.New("stopping")
 
-// pipelineOf chooses among the pipelines of a shared subscription: one key's messages have one
-// pipeline.
-func (r *sourceRun) pipelineOf(d *messaging.Delivery) string {
-	n := r.nextPipeline
+// sharedPipeline chooses the pipeline of a message of a shared subscription: one key's messages have
+// one pipeline.
+func (r *sourceRun) sharedPipeline(d *messaging.Delivery) string {
+	n := uint64(r.messages)
 	if key := cmp.Or(d.OrderingKey, d.Key); key != "" {
-		n = int(maphash.String(r.source.seed, key) % uint64(r.source.cfg.Pipelines))
+		n = maphash.String(r.source.seed, key)
 	} else {
-		r.nextPipeline = (r.nextPipeline + 1) % r.source.cfg.Pipelines
+		r.messages++
 	}
-	return r.shared[n]
+	return "pipeline-" + strconv.FormatUint(n%sharedPipelines, 10)
 }
-
-// sharedPipelines are the names of a shared subscription's pipelines.
-func sharedPipelines(n int) []string {
-	names := make([]string, n)
-	for i := range names {
-		names[i] = "pipeline-" + strconv.Itoa(i)
-	}
-	return names
-}
-
-// partitionName is parsePartitionName with a cache.
-func (r *sourceRun) partitionName(topic string) partitionName {
-	at, ok := r.names[topic]
-	if !ok {
-		if r.names == nil || len(r.names) >= maxNames {
-			r.names = make(map[string]partitionName)
-		}
-		at = parsePartitionName(topic)
-		r.names[topic] = at
-	}
-	return at
-}
-
-const maxNames = 10_000
 
 // message makes Pigeonhole's message of a delivery. The delivery is not used afterwards.
-func (r *sourceRun) message(d *messaging.Delivery, at partitionName) *message.Message {
+func (r *sourceRun) message(d *messaging.Delivery) *message.Message {
 	m := message.FromPulsar(d.Key, d.Payload, d.Properties, d.EventTime)
 	m.OrderingKey = d.OrderingKey
+	topic, index := message.SplitPartition(d.Topic)
 	m.From = message.From{
-		System: system, Cluster: r.source.cfg.Cluster, Topic: at.topic, Partition: at.index, Offset: -1, Stored: d.PublishTime, Received: time.Now(),
+		System: system, Cluster: r.source.cfg.Cluster, Topic: topic, Partition: index, Offset: -1,
+		Stored: d.PublishTime, Received: time.Now(),
 	}
-	id := ""
 	if m.NeedsOrigin() {
-		id = d.ID.String()
+		m.SetOrigin(d.ID.String())
 	}
-	m.SetOrigin(id)
 	return m
 }
 
 // partition returns the partition of that name, and opens its pipeline when needed; nil while stopping.
 func (r *sourceRun) partition(name string) *partition {
-	r.mu.RLock()
-	p := r.partitions[name]
-	closed := r.closed
-	r.mu.RUnlock()
-	if p != nil || closed {
-		return p
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed {
-		return nil
-	}
-	if p = r.partitions[name]; p == nil {
-		p = &partition{source: parsePartitionName(name), ordered: r.source.cfg.partitioned()}
-		p.pipeline = r.pipelines.Open(fmt.Sprintf("%s/%s", r.source.cfg.Subscription, name), p.commit, pipeline.CommitEach(r.source.cfg.commitEach()))
+	p := r.partitions[name]
+	if p == nil && !r.closed {
+		p = &partition{ordered: r.source.cfg.partitioned()}
+		// An eighth of the prefetch at most waits for the commit interval.
+		each := pipeline.CommitEach(max(r.source.cfg.PrefetchMessages/8, 1))
+		p.pipeline = r.pipelines.Open(r.source.cfg.Subscription+"/"+name, p.commit, each)
 		r.partitions[name] = p
 	}
 	return p
 }
 
-// commitEach bounds how much of the prefetch waits for the commit interval.
-func (c SourceConfig) commitEach() int { return max(c.PrefetchMessages/8, 1) }
-
 // close drains every pipeline for DrainTimeout at most, and leaves the rest unacknowledged for the next
 // consumer.
 func (r *sourceRun) close(ctx context.Context) {
 	r.mu.Lock()
-	r.closed = true
-	parts := r.partitions
+	r.closed = true // partitions does not change any more
 	r.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, r.source.cfg.DrainTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
-	for name, p := range parts {
+	for name, p := range r.partitions {
 		wg.Go(func() {
 			if err := p.pipeline.Close(ctx); err != nil {
-				r.source.options.Log.Warn("stopped with messages in flight, they will be delivered again", zap.String("pipeline", name), zap.Error(err))
+				r.source.options.Log.Warn("stopped with messages in flight, they will be delivered again",
+					zap.String("pipeline", name), zap.Error(err))
 			}
 			p.failWaiting()
 		})

@@ -1,6 +1,7 @@
 package pulsar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,7 +43,7 @@ type writer struct {
 	mu           sync.Mutex
 	phase        phase
 	changed      chan struct{} // closed and replaced when phase changes
-	refusal      error         // with phaseRefusing
+	refusal      error         // with phaseRefusing and phaseEnded
 	openError    error         // while opening
 	pub          *messaging.EntryWriter
 	stored       int64                    // the highest offset known to be stored, or refused; -1 for none
@@ -50,9 +51,8 @@ type writer struct {
 	pending      ring.Ring[*exactMessage] // accepted and not known to be stored, in order
 
 	// Only run uses what follows.
-	maxRecords int // of an entry: lower after an error, then doubled with each stored entry
-	entry      []*exactMessage
-	records    []*messaging.Record
+	maxRecords int                 // of an entry: lower after an error, then doubled with each stored entry
+	records    []*messaging.Record // of the next entry
 }
 
 type phase int
@@ -64,7 +64,7 @@ const (
 	phaseEnded
 )
 
-// exactMessage is one message until it is stored. The sink reuses them.
+// exactMessage is one message until it is stored.
 type exactMessage struct {
 	record messaging.Record
 	offset int64
@@ -74,47 +74,45 @@ type exactMessage struct {
 // send accepts m, or completes it at once when its outcome is known. The writer counts a user until
 // it calls done.
 func (w *writer) send(m *message.Message, done func(error)) {
-	err, known := w.accept(m, done)
-	if known {
+	if known, err := w.accept(m, done); known {
 		w.users.release()
 		done(err)
 		return
 	}
-	w.signal()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
 }
 
 // accept adds m to pending, unless its outcome is known.
-func (w *writer) accept(m *message.Message, done func(error)) (err error, known bool) { //nolint:revive // an outcome, not a failure
+func (w *writer) accept(m *message.Message, done func(error)) (known bool, outcome error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	offset := m.From.Offset
 	switch {
-	case w.phase == phaseEnded:
-		return ErrStopped, true
-	case w.phase == phaseRefusing:
-		return w.refusal, true
+	case w.phase == phaseRefusing || w.phase == phaseEnded:
+		return true, w.refusal
 	case w.source != sourceOf(&m.From):
-		return w.otherSourceError(sourceOf(&m.From)), true
+		return true, w.otherSourceError(sourceOf(&m.From))
 	case offset <= w.stored:
-		return nil, true
+		return true, nil
 	case offset <= w.highestTaken:
 		return w.addWaiter(offset, done)
 	}
-	e := w.sink.exactMessages.get()
-	e.offset, e.done = offset, done
-	key, payload, properties := m.Pulsar()
-	e.record = messaging.Record{Key: key, OrderingKey: m.OrderingKey, Payload: payload, Properties: properties, EventTime: eventTime(m)}
 	w.highestTaken = offset
+	e := &exactMessage{record: recordOf(m), offset: offset, done: done}
+	e.record.SequenceID = &e.offset
 	w.pending.Push(e)
-	return nil, false
+	return false, nil
 }
 
 // addWaiter has done called with the outcome of a pending offset, which a pipeline that has been closed
 // since has sent. w.mu is held.
-func (w *writer) addWaiter(offset int64, done func(error)) (err error, known bool) { //nolint:revive // as in accept
-	i := sort.Search(w.pending.Len(), func(i int) bool { return (*w.pending.At(i)).offset >= offset })
+func (w *writer) addWaiter(offset int64, done func(error)) (known bool, outcome error) {
+	i := w.pendingAfter(offset - 1)
 	if i == w.pending.Len() || (*w.pending.At(i)).offset != offset {
-		return pipeline.Refuse("out_of_order", fmt.Errorf("offset %d comes after %d", offset, w.highestTaken)), true
+		return true, pipeline.Refuse("out_of_order", fmt.Errorf("offset %d comes after %d", offset, w.highestTaken))
 	}
 	e := *w.pending.At(i)
 	before := e.done
@@ -123,46 +121,40 @@ func (w *writer) addWaiter(offset int64, done func(error)) (err error, known boo
 		w.users.release()
 		done(err)
 	}
-	return nil, false
+	return false, nil
+}
+
+// pendingAfter returns the index of the first pending message after offset. w.mu is held.
+func (w *writer) pendingAfter(offset int64) int {
+	return sort.Search(w.pending.Len(), func(i int) bool { return (*w.pending.At(i)).offset > offset })
 }
 
 // run stores what is pending until the writer is closed.
 func (w *writer) run() {
 	defer close(w.ended)
-	defer w.failPending()
+	defer w.kill()
+	defer w.completeAll(phaseEnded, ErrStopped)
 	wait := backoff.Backoff{Min: minWriterPause, Max: maxWriterPause}
 	for w.ctx.Err() == nil {
 		pub, err := w.open()
-		var opened int64
 		if err == nil {
-			opened = pub.Stored()
+			opened := pub.Stored()
 			w.write(pub)
-		}
-		advanced := err == nil && pub.Stored() > opened
-		w.closeProducer(pub)
-		switch _, final := pipeline.Refused(err); {
-		case advanced:
-			wait.Reset()
-		case err == nil: // nothing was stored: pause, because each attempt can end a shared connection
-			wait.Wait(w.ctx)
-		case final:
-			w.refuseAll(err)
+			w.closeProducer(pub)
+			if pub.Stored() > opened {
+				wait.Reset()
+				continue
+			}
+		} else if _, final := pipeline.Refused(err); final {
+			// The topic takes none of this partition's messages.
+			w.completeAll(phaseRefusing, err)
 			<-w.ctx.Done()
-		default:
+			return
+		} else {
 			w.setOpenError(err)
-			wait.Wait(w.ctx)
 		}
+		wait.Wait(w.ctx) // nothing was stored: each attempt can end a shared connection
 	}
-}
-
-// refuseAll completes pending and later messages with why: the topic takes none of this partition.
-func (w *writer) refuseAll(why error) {
-	w.mu.Lock()
-	w.refusal = why
-	w.setPhase(phaseRefusing)
-	taken := w.takeAll()
-	w.mu.Unlock()
-	w.complete(taken, why)
 }
 
 // open opens the EntryWriter, which finds out which offsets are stored.
@@ -187,26 +179,24 @@ func (w *writer) open() (*messaging.EntryWriter, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.mu.Lock()
-	w.pub, w.openError = pub, nil
-	w.mu.Unlock()
 	w.advance(pub.Stored())
 	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pub, w.openError = pub, nil
 	w.setPhase(phaseOpen)
-	w.mu.Unlock()
 	return pub, nil
 }
 
-// config is the EntryWriter's configuration. Each source topic has a producer name of its own,
-// because the broker stores the last offset per producer name.
+// config is the EntryWriter's configuration. Brokers deduplicate by producer name and sequence id,
+// which is the offset, so each source topic has a producer name of its own.
 func (w *writer) config() messaging.EntryWriterConfig {
 	p := w.sink.cfg.Profile
-	name := p.ProducerName
-	if name == "" {
-		name = "pigeonhole"
+	name := cmp.Or(p.ProducerName, "pigeonhole") + "-" + w.source.topic
+	if w.source.id != "" {
+		name += "-" + w.source.id
 	}
 	return messaging.EntryWriterConfig{
-		Name: w.source.producerName(name), Position: w.position,
+		Name: name, Position: w.position,
 		Label: p.Name, Compression: p.Compression, MaxRecords: p.BatchRecords, AckTimeout: p.AckTimeout,
 	}
 }
@@ -215,21 +205,39 @@ func (w *writer) config() messaging.EntryWriterConfig {
 // counts.
 func (w *writer) position(d *messaging.Delivery) (int64, error) {
 	at, ok := message.Place(d.Properties)
-	switch {
-	case !ok || at.Offset < 0:
-		w.log.Warn("the last message was not written by Pigeonhole: only the broker's deduplication tells what is stored", zap.Stringer("message_id", d.ID))
+	if !ok || at.Offset < 0 {
+		w.log.Warn("the last message was not written by Pigeonhole: only the broker's deduplication tells what is stored",
+			zap.Stringer("message_id", d.ID))
 		return -1, nil
+	}
+	holds := sourceTopic{at.System, at.Cluster, at.Topic, at.ID}
+	switch {
 	case at.ID != "" && slices.Contains(w.sink.cfg.FormerSources, at.ID) && at.ID != w.source.id:
-		w.log.Info("continuing after the messages of a former source topic", zap.String("holds", sourceOfLast(&at).String()), zap.Stringer("source", w.source))
+		w.log.Info("continuing after the messages of a former source topic",
+			zap.Stringer("holds", holds), zap.Stringer("source", w.source))
 		return -1, nil
 	case at.Partition != w.key.partition:
 		return 0, pipeline.Refuse("other_source", fmt.Errorf("partition %d of %s holds messages of partition %d of %s",
 			w.key.partition, w.key.topic, at.Partition, at.Topic))
-	case !w.source.same(sourceOfLast(&at)):
-		return 0, w.refuseOtherSource(sourceOfLast(&at))
+	case !w.source.same(holds):
+		text := "partition %d of %s holds messages of %s, and is to take those of %s: effectively_once allows no others"
+		if holds.id != "" && w.source.id != "" {
+			text += "; to go on behind them, list the former id in former_sources"
+		}
+		return 0, pipeline.Refuse("other_source", fmt.Errorf(text, w.key.partition, w.key.topic, holds, w.source))
 	default:
 		return at.Offset, nil
 	}
+}
+
+// otherSourceError is the outcome of another topic's messages while the writer is open. Those of a
+// topic that was created again wait until the writer has stored the former topic's.
+func (w *writer) otherSourceError(other sourceTopic) error {
+	if w.source.topic == other.topic {
+		return fmt.Errorf("partition %d of %s still takes messages of %s: %s waits", w.key.partition, w.key.topic, w.source, other)
+	}
+	return pipeline.Refuse("other_source", fmt.Errorf(
+		"partition %d of %s takes messages of %s, effectively_once allows no others: %s", w.key.partition, w.key.topic, w.source, other))
 }
 
 // topic is the name of the topic that is the partition.
@@ -237,21 +245,20 @@ func (w *writer) topic() (string, error) {
 	asking, cancel := context.WithTimeout(w.ctx, openTimeout)
 	defer cancel()
 	topics, err := w.sink.client.Partitions(asking, w.key.topic)
-	switch {
-	case err != nil:
+	if err != nil {
 		return "", err
-	case int(w.key.partition) >= len(topics):
-		return "", pipeline.Refuse("no_partition", fmt.Errorf("%s has %d partitions, the message is of number %d", w.key.topic, len(topics), w.key.partition))
-	default:
-		return topics[w.key.partition], nil
 	}
+	if int(w.key.partition) >= len(topics) {
+		return "", pipeline.Refuse("no_partition", fmt.Errorf("%s has %d partitions, the message is of number %d",
+			w.key.topic, len(topics), w.key.partition))
+	}
+	return topics[w.key.partition], nil
 }
 
 // advance completes every pending message up to offset: they are stored.
 func (w *writer) advance(offset int64) {
 	w.mu.Lock()
-	n := sort.Search(w.pending.Len(), func(i int) bool { return (*w.pending.At(i)).offset > offset })
-	stored := w.takeFirst(n)
+	stored := w.takeFirst(w.pendingAfter(offset))
 	w.stored = max(w.stored, offset)
 	w.highestTaken = max(w.highestTaken, offset)
 	w.mu.Unlock()
@@ -259,8 +266,7 @@ func (w *writer) advance(offset int64) {
 }
 
 // write stores the pending messages, entry after entry. It returns when it is not known whether an
-// entry was stored, when the brokers take less than max_message_bytes, or when the writer closes and
-// none is left.
+// entry was stored, when the brokers take less than max_message_bytes, or when the writer closes.
 func (w *writer) write(pub *messaging.EntryWriter) {
 	for w.collectEntry() {
 		err := pub.Store(w.killCtx, w.records...)
@@ -269,67 +275,53 @@ func (w *writer) write(pub *messaging.EntryWriter) {
 		case err == nil:
 			w.maxRecords = min(2*w.maxRecords, w.sink.cfg.Profile.BatchRecords)
 		case errors.Is(err, messaging.ErrInDoubt) || !errors.Is(err, messaging.ErrTooLarge):
-			w.noteInDoubt(err)
+			w.maxRecords = max(len(w.records)/2, 1)
+			w.log.Info("it is not known whether an entry was stored, reading the last message again", zap.Error(err))
 			return
-		case len(w.entry) == 1:
-			w.setOpenError(fmt.Errorf("%s: %w (%w)", w.key.topic, errBrokersLimit, err))
+		case len(w.records) == 1:
+			// It is not Oversized, and would be lost as a dead letter: a later process takes all before
+			// the last stored message for stored.
+			w.setOpenError(fmt.Errorf("%s: max_message_bytes is more than the brokers' maxMessageSize: lower it (%w)", w.key.topic, err))
 			return
 		default: // the messages are too large together
-			w.maxRecords = max(len(w.entry)/2, 1)
+			w.maxRecords = max(len(w.records)/2, 1)
 		}
 	}
 }
 
-// collectEntry copies the next pending messages into w.entry, and waits for some. It returns false
-// when the writer closes and none is left.
+// collectEntry sets w.records to the next pending messages, and waits for some. It returns false when
+// the writer closes and none is left.
 func (w *writer) collectEntry() bool {
 	for {
 		w.mu.Lock()
-		w.entry = w.entry[:0]
-		for bytes := 0; len(w.entry) < min(w.pending.Len(), w.maxRecords); {
-			e := *w.pending.At(len(w.entry))
-			bytes += messaging.EntryBytes(&e.record)
-			if len(w.entry) > 0 && bytes > messaging.MaxEntryBytes {
+		w.records = w.records[:0]
+		for bytes := 0; len(w.records) < min(w.pending.Len(), w.maxRecords); {
+			r := &(*w.pending.At(len(w.records))).record
+			bytes += messaging.EntryBytes(r)
+			if len(w.records) > 0 && bytes > messaging.MaxEntryBytes {
 				break
 			}
-			w.entry = append(w.entry, e)
+			w.records = append(w.records, r)
 		}
 		w.mu.Unlock()
-		if len(w.entry) > 0 {
-			break
+		if len(w.records) > 0 {
+			return true
+		}
+		if w.ctx.Err() != nil {
+			return false
 		}
 		select {
 		case <-w.wake:
 		case <-w.ctx.Done():
-			if w.empty() {
-				return false
-			}
 		}
 	}
-	w.records = w.records[:0]
-	for _, e := range w.entry {
-		e.record.SequenceID = &e.offset
-		w.records = append(w.records, &e.record)
-	}
-	return true
-}
-
-// noteInDoubt records that it is not known whether the entry was stored.
-func (w *writer) noteInDoubt(err error) {
-	w.maxRecords = max(len(w.entry)/2, 1)
-	w.mu.Lock()
-	w.setPhase(phaseOpening)
-	w.mu.Unlock()
-	w.log.Info("it is not known whether an entry was stored, reading the last message again", zap.Error(err))
 }
 
 // closeProducer closes the EntryWriter: afterwards it cannot send the entry any more.
 func (w *writer) closeProducer(pub *messaging.EntryWriter) {
-	if pub == nil {
-		return
-	}
 	w.mu.Lock()
 	w.pub = nil
+	w.setPhase(phaseOpening)
 	w.mu.Unlock()
 	closing, cancel := context.WithTimeout(w.killCtx, w.sink.cfg.CloseTimeout)
 	defer cancel()
@@ -338,18 +330,7 @@ func (w *writer) closeProducer(pub *messaging.EntryWriter) {
 	}
 }
 
-// failPending ends the writer and completes the pending messages with an error.
-func (w *writer) failPending() {
-	w.mu.Lock()
-	w.setPhase(phaseEnded)
-	taken := w.takeAll()
-	w.mu.Unlock()
-	w.complete(taken, messaging.ErrUnacknowledged)
-	w.kill()
-}
-
-// close waits until ctx ends for pending messages to be stored. The rest fails: it is not known to be
-// stored.
+// close waits until ctx ends for pending messages to be stored. The rest fails.
 func (w *writer) close(ctx context.Context) {
 	w.cancel()
 	select {
@@ -366,17 +347,20 @@ func (w *writer) takeFirst(n int) []func(error) {
 	for i := range taken {
 		e := w.pending.Pop()
 		taken[i], w.stored = e.done, e.offset
-		w.sink.exactMessages.put(e)
 	}
 	return taken
 }
 
-// takeAll removes all pending messages, and returns their done functions. w.mu is held.
-func (w *writer) takeAll() []func(error) {
+// completeAll changes the phase and completes all pending messages with err: none of them is stored.
+func (w *writer) completeAll(p phase, err error) {
+	w.mu.Lock()
+	w.refusal = err
+	w.setPhase(p)
 	stored := w.stored
 	taken := w.takeFirst(w.pending.Len())
 	w.stored, w.highestTaken = stored, stored
-	return taken
+	w.mu.Unlock()
+	w.complete(taken, err)
 }
 
 // complete calls the done functions with err.
@@ -387,24 +371,11 @@ func (w *writer) complete(waiting []func(error), err error) {
 	}
 }
 
-func (w *writer) empty() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.pending.Len() == 0
-}
-
 // setPhase changes the phase and wakes Resume. w.mu is held.
 func (w *writer) setPhase(p phase) {
 	w.phase = p
 	close(w.changed)
 	w.changed = make(chan struct{})
-}
-
-func (w *writer) signal() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
 }
 
 func (w *writer) setOpenError(err error) {
@@ -424,29 +395,4 @@ func (w *writer) healthError() error {
 		return err
 	}
 	return nil // run opens it again
-}
-
-// withOpenError adds to err why the writer is not open.
-func (w *writer) withOpenError(err error) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.openError != nil {
-		return fmt.Errorf("%w (%w)", err, w.openError)
-	}
-	return err
-}
-
-// exactMessagePool keeps exactMessages for reuse.
-type exactMessagePool struct{ p sync.Pool }
-
-func (l *exactMessagePool) get() *exactMessage {
-	if e, ok := l.p.Get().(*exactMessage); ok {
-		return e
-	}
-	return new(exactMessage)
-}
-
-func (l *exactMessagePool) put(e *exactMessage) {
-	e.record, e.done = messaging.Record{}, nil
-	l.p.Put(e)
 }

@@ -21,11 +21,18 @@ import (
 // names are the topics of a world's namespace, by partitions.
 func (w world) names(t testing.TB, client *messaging.Client) map[string]int {
 	t.Helper()
-	found, err := client.Namespace(w.topics.Namespace).Topics(testContext(t))
-	require.NoError(t, err)
 	all := make(map[string]int)
-	for _, topic := range found {
-		all[topic.Name] = topic.Partitions
+	for _, kind := range []string{"", "/partitioned"} {
+		var found []string
+		require.NoError(t, w.pulsar.Admin(testContext(t), http.MethodGet, "/admin/v2/persistent/"+w.topics.Namespace+kind, nil, &found))
+		for _, topic := range found {
+			if kind == "" && strings.Contains(topic, "-partition-") {
+				continue
+			}
+			n, err := client.Topic(topic).Partitions(testContext(t))
+			require.NoError(t, err)
+			all[topic] = n
+		}
 	}
 	return all
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // testsPerProcessor is how many tests run at a time on each processor: they wait most of the time.
-const testsPerProcessor = 8
+const testsPerProcessor = 16
 
 // soakVariable set to anything makes tests run in their long forms.
 const soakVariable = "AVIARY_MESSAGING_SOAK"

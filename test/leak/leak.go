@@ -13,8 +13,7 @@ import (
 
 // Main calls run, which is the Run of a [testing.M], and exits: with 1 if a goroutine is left that is
 // neither a known leak of a library nor among ignored. Goroutines may take a while to end after the
-// last test: a cancelled request to Pulsar continues in the background until its operation timeout,
-// and sarama's breakers sleep for ten seconds.
+// last test: sarama's breakers sleep for ten seconds.
 func Main(run func() int, ignored ...goleak.Option) {
 	code := run()
 	options := append(known(), ignored...)
@@ -52,6 +51,10 @@ func known() []goleak.Option {
 		// A connection that closes reports this to a cancelled request. Nobody receives the report,
 		// so the goroutine blocks.
 		goleak.IgnoreTopFunction(client + "/internal.(*rpcClient).RequestOnCnx.func1"),
+		// A lookup that was given up: the client tries it again until its operation timeout.
+		goleak.IgnoreAnyFunction(client + "/internal.(*rpcClient).requestToHost"),
+		// A closed producer's check of its send timeout, which wakes up once more.
+		goleak.IgnoreTopFunction(client + ".(*partitionProducer).failTimeoutMessages"),
 		// A producer that was closed while it connects anew, and whose broker never answers.
 		goleak.IgnoreAnyFunction(client + ".(*partitionProducer).reconnectToBroker"),
 		// The links of a proxy that was cut while data was in them: each stage waits for a

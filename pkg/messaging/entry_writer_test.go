@@ -413,11 +413,15 @@ func TestEntryWriterBesideManyPartitions(t *testing.T) {
 // Connections break, receipts are lost, entries are cut and writers end in the middle of entries.
 // What has no outcome is sent again by the next writer: each position is there once.
 func TestEntryWriterStoresEachPositionOnce(t *testing.T) {
+	t.Parallel()
 	for name, options := range map[string][]wire.Option{
 		"whole entries": {wire.WithDeduplication()},
 		"some are cut":  {wire.WithDeduplication(), wire.WithMaxMessageSize(600)},
 	} {
-		t.Run(name, func(t *testing.T) { storesEachPositionOnce(t, options...) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			storesEachPositionOnce(t, options...)
+		})
 	}
 }
 

@@ -404,7 +404,7 @@ type sourceWeight struct {
 }
 
 // rawOptions are the underlying consumer's options. Its negative acknowledgements, retry and
-// dead-letter routing are never used: see consume_verdict.go and retry_copy.go.
+// dead-letter routing are never used: see verdict.go and package retry.
 func (r *run) rawOptions(s *session) pulsar.ConsumerOptions {
 	c := r.cfg
 	o := pulsar.ConsumerOptions{
@@ -428,7 +428,7 @@ func (r *run) rawOptions(s *session) pulsar.ConsumerOptions {
 	if s.src.pattern != "" {
 		o.TopicsPattern = anchored(s.src.pattern)
 	}
-	if s.sole { // gathered by us: see consume_acks.go
+	if s.sole { // gathered by us: see acks.go
 		o.AckGroupingOptions = &pulsar.AckGroupingOptions{MaxSize: 1}
 	}
 	if s.listens() {

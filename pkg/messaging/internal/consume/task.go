@@ -39,7 +39,7 @@ type task struct {
 	copying *retry.CopyJob // non-nil once the verdict is a copy to another topic
 	simple  bool           // handled at the first attempt: nobody knows of the task once it has ended
 
-	// In RunAsync: see consume_async.go.
+	// In RunAsync: see async.go.
 	pending atomic.Uint32
 	handed  atomic.Int64 // when, Unix nanoseconds
 	verdict error        // set before pendingCompleted is

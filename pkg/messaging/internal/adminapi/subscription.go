@@ -31,20 +31,20 @@ func (s Subscription) Create(ctx context.Context, at record.Position) error {
 		if err != nil {
 			return err
 		}
-		switch at.Kind {
+		switch kind, id, when := record.KindOf(at); kind {
 		case record.LatestKind:
 			return a.CreateSubscription(ctx, s.topic.name, s.name, admin.Latest())
 		case record.MessageKind:
 			if n > 0 {
 				return fmt.Errorf("the topic has %d partitions: name the one that has the message", n)
 			}
-			id, err := adminID(at.Id)
+			id, err := adminID(id)
 			if err != nil {
 				return err
 			}
 			return a.CreateSubscription(ctx, s.topic.name, s.name, id)
 		case record.TimeKind:
-			return s.createAtTime(ctx, a, at.Time)
+			return s.createAtTime(ctx, a, when)
 		default:
 			return a.CreateSubscription(ctx, s.topic.name, s.name, admin.Earliest())
 		}
@@ -79,17 +79,17 @@ func (s Subscription) Delete(ctx context.Context) error {
 // may still handle what they had received.
 func (s Subscription) Reset(ctx context.Context, to record.Position) error {
 	return s.manage(ctx, "reset", func(ctx context.Context, a *admin.Client) error {
-		switch to.Kind {
+		switch kind, id, when := record.KindOf(to); kind {
 		case record.LatestKind:
 			return a.SkipAll(ctx, s.topic.name, s.name)
 		case record.MessageKind:
-			id, err := adminID(to.Id)
+			id, err := adminID(id)
 			if err != nil {
 				return err
 			}
 			return a.ResetToID(ctx, s.topic.name, s.name, id)
 		case record.TimeKind:
-			return a.ResetToTime(ctx, s.topic.name, s.name, to.Time)
+			return a.ResetToTime(ctx, s.topic.name, s.name, when)
 		default:
 			return a.ResetToTime(ctx, s.topic.name, s.name, time.UnixMilli(0))
 		}

@@ -93,9 +93,10 @@ type OAuth2 struct {
 }
 
 // DefaultConfig is the configuration of a broker on this machine.
-func DefaultConfig() Config { return Config{}.WithDefaults() }
+func DefaultConfig() Config { return WithDefaults(Config{}) }
 
-func (c Config) WithDefaults() Config {
+// WithDefaults is c with the default of each field that is zero.
+func WithDefaults(c Config) Config {
 	c.URL = cmp.Or(c.URL, "pulsar://127.0.0.1:6650")
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, 5*time.Second)
 	c.OperationTimeout = cmp.Or(c.OperationTimeout, 10*time.Second)
@@ -107,7 +108,7 @@ func (c Config) WithDefaults() Config {
 // Validate reports every fault at once, each as "path: what would be right", the
 // path being the YAML path below this section. Nothing is connected to.
 func (c Config) Validate() error {
-	c = c.WithDefaults()
+	c = WithDefaults(c)
 	var errs []error
 	fault := func(path, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%s: "+format, append([]any{path}, args...)...))

@@ -185,7 +185,7 @@ func (pp *partitionPublisher) start() {
 // producer to send it to: nil when the partition will send it itself, for which a
 // gathered record needs a flush. After sending, sends.Done must be called.
 func (pp *partitionPublisher) admit(ctx context.Context, r *record.Record, done func(record.MessageID, error)) (e *pending, raw pulsar.Producer, gathered bool, err error) {
-	size := r.Size()
+	size := record.SizeOf(r)
 	pp.mu.Lock()
 	if pp.refusal != nil {
 		defer pp.mu.Unlock()

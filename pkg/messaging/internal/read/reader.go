@@ -96,7 +96,7 @@ func (r *Reader) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if r.cfg.from().Kind == record.MessageKind && len(topics) > 1 {
+	if kind, _, _ := record.KindOf(r.cfg.from()); kind == record.MessageKind && len(topics) > 1 {
 		return fmt.Errorf("from: the topic has %d partitions: name the one that has the message", len(topics))
 	}
 	found := make([]*readerPartition, len(topics))

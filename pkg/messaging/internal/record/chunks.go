@@ -24,7 +24,7 @@ func (p EntryPlace) Entry() int64 { return p.Number - 1 }
 // StartOf is where reading begins to have all of the message.
 func StartOf(m MessageID) EntryPlace {
 	if m.first.IsZero() {
-		return EntryPlaceOf(m.ledger, m.Entry)
+		return EntryPlaceOf(m.ledger, m.entry)
 	}
 	return m.first
 }

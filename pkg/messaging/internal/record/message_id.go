@@ -22,7 +22,7 @@ import (
 // the size of the batch or the first chunk. A position of
 // [Reader.Positions] can say where to begin.
 type MessageID struct {
-	ledger, Entry int64
+	ledger, entry int64
 	// first is where reading begins to have all of the message. It is set when that is before the
 	// entry: the message is in chunks, and the entry is its last one.
 	first EntryPlace
@@ -41,7 +41,7 @@ func IDOf(raw pulsar.MessageID, partition int) MessageID {
 		return MessageID{}
 	}
 	id := MessageID{
-		ledger: raw.LedgerID(), Entry: raw.EntryID(),
+		ledger: raw.LedgerID(), entry: raw.EntryID(),
 		batch: raw.BatchIdx(), batchSize: raw.BatchSize(), partition: int32(partition) + 1,
 	}
 	if id.batch < 0 || id.batch == 0 && id.batchSize <= 1 {
@@ -86,7 +86,7 @@ func (m MessageID) Partition() int { return int(m.partition) - 1 }
 // a partition to the next, compared in this order. For an id that names nothing, and for a record
 // that the broker took for a duplicate, ledger is less than 1.
 func (m MessageID) Place() (ledger, entry int64, index int) {
-	return m.ledger, m.Entry, int(m.batch)
+	return m.ledger, m.entry, int(m.batch)
 }
 
 // errNoMessage: an id that names nothing, or a message that the broker has dropped.
@@ -112,7 +112,7 @@ func (m MessageID) Bytes() []byte {
 		b = binary.AppendUvarint(append(b, number<<3), uint64(v))
 	}
 	field(1, m.ledger)
-	field(2, m.Entry)
+	field(2, m.entry)
 	field(3, int64(m.Partition()))
 	if m.batchSize != 1 {
 		field(4, int64(m.batch))
@@ -133,7 +133,7 @@ func (m MessageID) String() string {
 	}
 	b := strconv.AppendInt(nil, m.ledger, 10)
 	b = append(b, ':')
-	b = strconv.AppendInt(b, m.Entry, 10)
+	b = strconv.AppendInt(b, m.entry, 10)
 	b = append(b, ':')
 	b = strconv.AppendInt(b, int64(m.Partition()), 10)
 	b = append(b, ':')
@@ -147,14 +147,14 @@ func (m MessageID) Compare(o MessageID) int {
 	return cmp.Or(
 		cmp.Compare(m.partition, o.partition),
 		cmp.Compare(m.ledger, o.ledger),
-		cmp.Compare(m.Entry, o.Entry),
+		cmp.Compare(m.entry, o.entry),
 		cmp.Compare(m.batch, o.batch),
 	)
 }
 
 // SameEntry reports whether m and o are messages of one entry.
 func SameEntry(m, o MessageID) bool {
-	return m.partition == o.partition && m.ledger == o.ledger && m.Entry == o.Entry
+	return m.partition == o.partition && m.ledger == o.ledger && m.entry == o.entry
 }
 
 // PartitionIndex is the index of the partition that topic names (name-partition-3), else
@@ -168,11 +168,11 @@ func PartitionIndex(topic string, index int) int {
 
 // NewMessageID is the id of a message of an entry, the batch-th of batchSize.
 func NewMessageID(at EntryPlace, partition int, batch, batchSize int32) MessageID {
-	return MessageID{ledger: at.Ledger, Entry: at.Entry(), batch: batch, batchSize: batchSize, partition: int32(partition) + 1}
+	return MessageID{ledger: at.Ledger, entry: at.Entry(), batch: batch, batchSize: batchSize, partition: int32(partition) + 1}
 }
 
 // EntryOf is the entry that m is in.
-func EntryOf(m MessageID) EntryPlace { return EntryPlaceOf(m.ledger, m.Entry) }
+func EntryOf(m MessageID) EntryPlace { return EntryPlaceOf(m.ledger, m.entry) }
 
 // BatchOf is the message's index in its batch, and the batch's size: 0 of 1 outside batches.
 func BatchOf(m MessageID) (index, size int32) { return m.batch, m.batchSize }

@@ -3,10 +3,8 @@ package admin
 import (
 	"bytes"
 	"encoding/binary"
-	"io"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync"
 	"testing"
 
@@ -16,23 +14,6 @@ import (
 
 	"github.com/aviaryhq/aviary/test/await"
 )
-
-// asking returns a client of a server that answers paths as given.
-func asking(t *testing.T, byPath map[string]string) *Client {
-	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answer, known := byPath[strings.TrimPrefix(r.URL.Path, "/admin/v2/")]
-		if !known {
-			w.WriteHeader(http.StatusNotFound)
-		}
-		_, _ = io.WriteString(w, answer)
-	}))
-	t.Cleanup(s.Close)
-	c, err := New(Options{URL: s.URL + "/", ConnectTimeout: await.Patience})
-	require.NoError(t, err)
-	t.Cleanup(c.Use())
-	return c
-}
 
 // Calls that end close no connection of those that go on.
 func TestCallsSideBySide(t *testing.T) {

@@ -50,4 +50,5 @@ const ReaderAsks = 16
 // for the partitions, the lookups and the subscriptions, which go side by side.
 const callTimeouts = 3
 
+// ErrSubscribeHangs ends a call that takes longer than CallTimeout.
 var ErrSubscribeHangs = errors.New("no answer in time")

@@ -119,4 +119,5 @@ func (c *Cluster) Enter() error {
 	return nil
 }
 
+// Leave ends what Enter began.
 func (c *Cluster) Leave() { c.running.Done() }

@@ -20,7 +20,7 @@ import (
 func TestWatchdogNamesAStuckHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zapcore.WarnLevel)
-		m := NewMetrics(prometheus.NewRegistry())
+		m := newMetrics(prometheus.NewRegistry())
 		r := &run{
 			cfg: DefaultConsumerConfig(), log: zap.New(core), metrics: m.Of("sub"),
 			sched: DefaultConsumerConfig().derived().scheduler(false, nil), workers: []*worker{{}},
@@ -65,7 +65,7 @@ func TestWatchdogNamesAStuckHandler(t *testing.T) {
 func TestWatchdogNamesAMessageWithoutAVerdict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zapcore.WarnLevel)
-		m := NewMetrics(prometheus.NewRegistry())
+		m := newMetrics(prometheus.NewRegistry())
 		r := &run{
 			cfg: DefaultConsumerConfig(), log: zap.New(core), metrics: m.Of("sub"),
 			sched: DefaultConsumerConfig().derived().scheduler(true, nil), workers: []*worker{{}},

@@ -30,7 +30,7 @@ type Publishers struct {
 // NewPublishers makes none yet: see Open and OpenWriter.
 func NewPublishers(c *cluster.Cluster, readers *read.Readers, reg prometheus.Registerer) *Publishers {
 	return &Publishers{
-		Cluster: c, readers: readers, metrics: NewMetrics(reg), watcher: watch.New(), open: make(map[*Publisher]struct{}),
+		Cluster: c, readers: readers, metrics: newMetrics(reg), watcher: watch.New(), open: make(map[*Publisher]struct{}),
 	}
 }
 

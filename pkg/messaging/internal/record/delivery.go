@@ -60,6 +60,7 @@ type Slab struct {
 	plain     reflect.Type // see receivedID
 }
 
+// SlabDeliveries are allocated together.
 const (
 	SlabDeliveries = 31 // of 256 bytes each: as many as the allocator's class of 8 KiB holds
 	slabPayload    = 4 << 10

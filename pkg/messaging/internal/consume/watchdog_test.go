@@ -22,7 +22,7 @@ func TestWatchdogNamesAStuckHandler(t *testing.T) {
 		core, logs := observer.New(zapcore.WarnLevel)
 		m := newMetrics(prometheus.NewRegistry())
 		r := &run{
-			cfg: DefaultConsumerConfig(), log: zap.New(core), metrics: m.Of("sub"),
+			cfg: DefaultConsumerConfig(), log: zap.New(core), metrics: m.of("sub"),
 			sched: DefaultConsumerConfig().derived().scheduler(false, nil), workers: []*worker{{}},
 		}
 		ended := make(chan struct{})
@@ -67,7 +67,7 @@ func TestWatchdogNamesAMessageWithoutAVerdict(t *testing.T) {
 		core, logs := observer.New(zapcore.WarnLevel)
 		m := newMetrics(prometheus.NewRegistry())
 		r := &run{
-			cfg: DefaultConsumerConfig(), log: zap.New(core), metrics: m.Of("sub"),
+			cfg: DefaultConsumerConfig(), log: zap.New(core), metrics: m.of("sub"),
 			sched: DefaultConsumerConfig().derived().scheduler(true, nil), workers: []*worker{{}},
 			completions: &completionQueue{wake: make(chan struct{}, 1)},
 		}

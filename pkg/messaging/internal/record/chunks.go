@@ -21,6 +21,7 @@ func EntryPlaceOf(ledger, entry int64) EntryPlace {
 
 // IsZero reports whether p is none.
 func (p EntryPlace) IsZero() bool { return p == EntryPlace{} }
+
 // Entry is its number in the ledger.
 func (p EntryPlace) Entry() int64 { return p.Number - 1 }
 

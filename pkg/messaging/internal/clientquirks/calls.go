@@ -3,11 +3,11 @@ package clientquirks
 import "context"
 
 // Most calls of the client have no context, and some hang for good (consumer_impl.go,
-// internalTopicSubscribeToPartitions; producer and reader wait for the operation timeout at least).
-// The functions here bound them. A call that was given up goes on in its goroutine.
+// internalTopicSubscribeToPartitions; producer and reader wait for the operation timeout at
+// least). The functions here bound them. A call that was given up goes on in its goroutine.
 
-// Within runs f in a goroutine and reports whether f returned before ctx ended. The result of f must
-// need no undoing: see CallUntil.
+// Within runs f in a goroutine and reports whether f returned before ctx ended. The result of f
+// must need no undoing: see CallUntil.
 func Within(ctx context.Context, f func()) bool {
 	done := make(chan struct{})
 	go func() {
@@ -22,7 +22,8 @@ func Within(ctx context.Context, f func()) bool {
 	}
 }
 
-// CallUntil calls f. When ctx ends first, it returns ctx's cause, and passes a later result to undo.
+// CallUntil calls f. When ctx ends first, it returns ctx's cause, and passes a later result to
+// undo.
 func CallUntil[T any](ctx context.Context, f func() (T, error), undo func(T)) (T, error) {
 	type result struct {
 		v   T

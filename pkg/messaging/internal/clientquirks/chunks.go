@@ -9,16 +9,17 @@ import (
 )
 
 // ChunksExpire is how long the client waits for the rest of a chunked message. Then it drops the
-// chunks, and a consumer acknowledges them (consumer_partition.go, discardChunkIfExpire). For each
-// chunked message a goroutine sleeps that long, also after the message is whole or the consumer is
-// closed, and keeps the consumer's memory.
+// chunks, and a consumer acknowledges them (consumer_partition.go, discardChunkIfExpire). For
+// each chunked message a goroutine sleeps that long, also after the message is whole or the
+// consumer is closed, and keeps the consumer's memory.
 const ChunksExpire = 10 * time.Minute
 
-// ChunkedIDs recognises ids of chunked messages. An id has no method for that: a chunked message's id
-// is of its own type, whose text is "first chunk;last chunk" (impl_message.go, chunkMessageID). Making
-// the text costs, so the type of other ids is remembered. If the client changes the text, chunked
-// messages are read from their last chunk, and a cumulative acknowledgement includes foreign chunks.
-// The zero value is ready; it is not safe for concurrent use.
+// ChunkedIDs recognises ids of chunked messages. An id has no method for that: a chunked
+// message's id is of its own type, whose text is "first chunk;last chunk" (impl_message.go,
+// chunkMessageID). Making the text costs, so the type of other ids is remembered. If the client
+// changes the text, chunked messages are read from their last chunk, and a cumulative
+// acknowledgement includes foreign chunks. The zero value is ready; it is not safe for concurrent
+// use.
 type ChunkedIDs struct{ plain reflect.Type }
 
 // Has reports whether id, which is not of a batch, is of a chunked message.

@@ -11,11 +11,11 @@ import (
 // opened.
 const openingTimeout = time.Second
 
-// RawClient is a client whose Close waits for what is being opened. The client's own Close notifies
-// producers whose fields are still being set (producer_partition.go, newPartitionProducer and
-// ConnectionClosed): a data race. A lookup that is under way makes a connection that nobody closes
-// (internal/connection_pool.go, GetConnection after Close). When the client does both safely, this
-// file may go.
+// RawClient is a client whose Close waits for what is being opened. The client's own Close
+// notifies producers whose fields are still being set (producer_partition.go,
+// newPartitionProducer and ConnectionClosed): a data race. A lookup that is under way makes a
+// connection that nobody closes (internal/connection_pool.go, GetConnection after Close). When
+// the client does both safely, this file may go.
 type RawClient struct {
 	pulsar.Client
 

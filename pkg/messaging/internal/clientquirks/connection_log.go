@@ -17,16 +17,17 @@ const (
 	StepRefused                        // the broker's answer to the handshake is an error
 )
 
-// ConnectionObserver learns how connections to brokers fare. The client calls it from its goroutines.
+// ConnectionObserver learns how connections to brokers fare. The client calls it from its
+// goroutines.
 type ConnectionObserver interface {
 	Connected(broker string)
 	ConnectFailed(broker string, step ConnectStep, err error)
 }
 
-// ObserveConnections returns a logger for a client that reports to o and passes its lines on to to.
-// The client's callers see "connection error" only; the cause is in log lines (connection.go, connect
-// and doHandshake). If the client changes their texts, causes are missing from errors and the log,
-// and a refused OAuth2 token stays in use.
+// ObserveConnections returns a logger for a client that reports to o and passes its lines on to
+// to. The client's callers see "connection error" only; the cause is in log lines (connection.go,
+// connect and doHandshake). If the client changes their texts, causes are missing from errors and
+// the log, and a refused OAuth2 token stays in use.
 func ObserveConnections(to log.Logger, o ConnectionObserver) log.Logger {
 	return connectionLogger{Logger: to, observer: o}
 }

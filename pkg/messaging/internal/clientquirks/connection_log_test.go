@@ -85,6 +85,8 @@ func TestFailedConnectionsAreObserved(t *testing.T) {
 		}
 		return "", errors.New("no token")
 	})
+	withoutToken := func(o *pulsar.ClientOptions) { o.Authentication = noToken }
+	withoutCA := func(o *pulsar.ClientOptions) { o.TLSTrustCertsFilePath = "none" }
 	// BaseCommand: type ERROR (14), error (14): request_id 0, AuthenticationError, message.
 	refusal := "\x00\x00\x00\x15\x00\x00\x00\x11\x08\x0e\x72\x0d\x08\x00\x10\x03\x1a\x07refused"
 	for name, c := range map[string]struct {
@@ -96,8 +98,8 @@ func TestFailedConnectionsAreObserved(t *testing.T) {
 		"nobody listens":  {"pulsar://127.0.0.1:1", nil, clientquirks.StepConnect, "refused"},
 		"no answer":       {answering(t, ""), nil, clientquirks.StepConnect, ""},
 		"an error":        {answering(t, refusal), nil, clientquirks.StepRefused, `the broker says "refused"`},
-		"no credentials":  {answering(t, ""), func(o *pulsar.ClientOptions) { o.Authentication = noToken }, clientquirks.StepCredentials, "no token"},
-		"no certificates": {"pulsar+ssl://127.0.0.1:1", func(o *pulsar.ClientOptions) { o.TLSTrustCertsFilePath = "none" }, clientquirks.StepTLSFiles, "none"},
+		"no credentials":  {answering(t, ""), withoutToken, clientquirks.StepCredentials, "no token"},
+		"no certificates": {"pulsar+ssl://127.0.0.1:1", withoutCA, clientquirks.StepTLSFiles, "none"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := newObserver()

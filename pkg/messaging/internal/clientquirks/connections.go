@@ -10,14 +10,14 @@ import (
 	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
-// Connections follows the reconnections of a session's consumers. A consumer reconnects by itself and
-// reports nothing. It asks for a back-off policy when its connection has ended, and resets the policy
-// when it is connected again (consumer_partition.go, reconnectToBroker). If the client changes, lost
-// acknowledgements and dropped messages go unnoticed until the next session.
+// Connections follows the reconnections of a session's consumers. A consumer reconnects by itself
+// and reports nothing. It asks for a back-off policy when its connection has ended, and resets
+// the policy when it is connected again (consumer_partition.go, reconnectToBroker). If the client
+// changes, lost acknowledgements and dropped messages go unnoticed until the next session.
 //
-// When a connection breaks while the client subscribes by it, the client subscribes by the next one
-// and then, for the break, a second time by the same one. Before that it empties its queue, and the
-// broker, which sees one connected consumer, delivers nothing again: Broken is called.
+// When a connection breaks while the client subscribes by it, the client subscribes by the next
+// one and then, for the break, a second time by the same one. Before that it empties its queue,
+// and the broker, which sees one connected consumer, delivers nothing again: Broken is called.
 type Connections struct {
 	Current atomic.Uint32 // counts connections
 	Broken  func()        // called when a consumer may have lost messages
@@ -36,12 +36,13 @@ const (
 	// RedeliveryBegins is how long after connecting a broker has begun to deliver again what it
 	// has no acknowledgement for.
 	RedeliveryBegins = 2 * time.Second
-	// doubleConnect bounds the time between the two subscriptions of a client that subscribes twice.
+	// doubleConnect bounds the time between the two subscriptions of a client that subscribes
+	// twice.
 	doubleConnect = time.Second
 )
 
-// Policy is the client's BackOffPolicyFunc. It notes that a connection has ended. See Asked for the
-// other calls.
+// Policy is the client's BackOffPolicyFunc. It notes that a connection has ended. See Asked for
+// the other calls.
 func (c *Connections) Policy() rawbackoff.Policy {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -54,8 +55,8 @@ func (c *Connections) Policy() rawbackoff.Policy {
 	return &reconnect{of: c}
 }
 
-// Asked must be called after n answers to where a partition ends: each question asks for a policy, too
-// (consumer_partition.go, getLastMessageIDAndMarkDeletePosition).
+// Asked must be called after n answers to where a partition ends: each question asks for a
+// policy, too (consumer_partition.go, getLastMessageIDAndMarkDeletePosition).
 func (c *Connections) Asked(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -92,8 +93,8 @@ func (r *reconnect) Reset() {
 }
 
 // Lost reports whether an acknowledgement that was sent at a time may have been lost with the
-// connection that ended last. The broker has it when that connection lasted AckLanding longer. One
-// sent before that connection was made waited in the client for it.
+// connection that ended last. The broker has it when that connection lasted AckLanding longer.
+// One sent before that connection was made waited in the client for it.
 func (c *Connections) Lost(sent time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,10 +7,10 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 )
 
-// CloseWatch is an interceptor that reports that the broker refused a consumer for good. The client
-// then closes the consumer and calls its interceptor with the cause (consumer_partition.go,
-// reconnectToBroker, isNonRetriableSubscribeError). Receiving just gets nothing more. If the client
-// does not call the interceptor, a consumer waits for ever.
+// CloseWatch is an interceptor that reports that the broker refused a consumer for good. The
+// client then closes the consumer and calls its interceptor with the cause
+// (consumer_partition.go, reconnectToBroker, isNonRetriableSubscribeError). Receiving just gets
+// nothing more. If the client does not call the interceptor, a consumer waits for ever.
 type CloseWatch struct {
 	once   sync.Once
 	Closed chan struct{}

@@ -10,10 +10,17 @@ import (
 	"github.com/aviaryhq/aviary/test/wire"
 )
 
+func watched(t *testing.T, s *wire.Server, w *clientquirks.CloseWatch) pulsar.Consumer {
+	t.Helper()
+	return subscribe(t, connect(t, s.URL(), nil), func(o *pulsar.ConsumerOptions) {
+		o.Interceptors = pulsar.ConsumerInterceptors{w}
+	})
+}
+
 func TestWatchKnowsWhyTheBrokerClosedAConsumer(t *testing.T) {
 	s := start(t)
 	w := clientquirks.NewCloseWatch()
-	consumer := subscribe(t, connect(t, s.URL(), nil), func(o *pulsar.ConsumerOptions) { o.Interceptors = pulsar.ConsumerInterceptors{w} })
+	consumer := watched(t, s, w)
 	_, err := consumer.GetLastMessageIDs() // Subscribe still sets fields when the broker knows the consumer
 	require.NoError(t, err)
 	require.False(t, closed(w.Closed))
@@ -26,6 +33,6 @@ func TestWatchKnowsWhyTheBrokerClosedAConsumer(t *testing.T) {
 func TestWatchDoesNotReportOurOwnClose(t *testing.T) {
 	s := start(t)
 	w := clientquirks.NewCloseWatch()
-	subscribe(t, connect(t, s.URL(), nil), func(o *pulsar.ConsumerOptions) { o.Interceptors = pulsar.ConsumerInterceptors{w} }).Close()
+	watched(t, s, w).Close()
 	require.False(t, closed(w.Closed))
 }

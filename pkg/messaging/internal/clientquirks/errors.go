@@ -16,9 +16,9 @@ const (
 	Terminated              // the topic, final
 )
 
-// Errors of the broker arrive as text, "server error: <ServerError>: <message>" (internal/connection.go,
-// handleResponseError). The functions here look for names in it, as the client itself does. If the text
-// changes, final errors are retried for ever.
+// Errors of the broker arrive as text, "server error: <ServerError>: <message>"
+// (internal/connection.go, handleResponseError). The functions here look for names in it, as the
+// client itself does. If the text changes, final errors are retried for ever.
 
 // Classify sorts an error of a producer.
 func Classify(err error) Class {
@@ -41,7 +41,7 @@ func Permanent(err error) bool {
 	}
 	msg := err.Error()
 	for _, s := range []string{
-		"InvalidTopicName", "Invalid topic name", "IncompatibleSchema", "NotAllowedError",
+		"InvalidTopicName", "nvalid topic name", "IncompatibleSchema", "NotAllowedError",
 		"Subscription is of different type",
 	} {
 		if strings.Contains(msg, s) {
@@ -51,8 +51,8 @@ func Permanent(err error) bool {
 	return false
 }
 
-// CloseReason is why a broker closed a consumer or refused one: busy, unauthorized, topic_not_found,
-// terminated, or closed for all else.
+// CloseReason is why a broker closed a consumer or refused one: busy, unauthorized,
+// topic_not_found, terminated, or closed for all else.
 func CloseReason(err error) string {
 	for _, s := range []struct{ in, out string }{
 		{"ConsumerBusy", "busy"}, {"AuthorizationError", "unauthorized"},

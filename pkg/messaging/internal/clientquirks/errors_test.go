@@ -55,8 +55,10 @@ func TestErrorsOfConsumers(t *testing.T) {
 		require.Equal(t, want.permanent, clientquirks.Permanent(err), err)
 		require.Equal(t, want.reason, clientquirks.CloseReason(err), err)
 	}
-	_, err := c.Subscribe(pulsar.ConsumerOptions{Topic: "a/b", SubscriptionName: "sub"})
-	require.True(t, clientquirks.Permanent(err), err)
-	_, err = c.CreateReader(pulsar.ReaderOptions{Topic: topic})
+	for _, name := range []string{"a/b", "a://b/c/d", "persistent://a"} {
+		_, err := c.Subscribe(pulsar.ConsumerOptions{Topic: name, SubscriptionName: "sub"})
+		require.True(t, clientquirks.Permanent(err), err)
+	}
+	_, err := c.CreateReader(pulsar.ReaderOptions{Topic: topic})
 	require.True(t, clientquirks.Permanent(err), err)
 }

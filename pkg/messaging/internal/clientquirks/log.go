@@ -8,13 +8,14 @@ import (
 	"go.uber.org/zap"
 )
 
-// RawLogger writes the client's log lines to zap on debug level; the library logs what matters of them
-// itself. It drops the client's debug lines, which it writes for every message.
+// RawLogger writes the client's log lines to zap on debug level; the library logs what matters of
+// them itself. It drops the client's debug lines, which it writes for every message.
 //
 // The client reports only by log line that it gave up an incomplete chunked message and that it
 // acknowledged a corrupted message (consumer_partition.go, chunkedMsgCtxMap and
-// discardCorruptedMessage). RawLogger passes both to the consumer's LogWatcher. If the client changes
-// the texts, such messages are lost without a metric, and consumers do not resubscribe for chunks.
+// discardCorruptedMessage). RawLogger passes both to the consumer's LogWatcher. If the client
+// changes the texts, such messages are lost without a metric, and consumers do not resubscribe
+// for chunks.
 type RawLogger struct {
 	S        *zap.SugaredLogger
 	Watched  *Watched

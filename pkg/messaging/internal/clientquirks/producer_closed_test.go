@@ -22,7 +22,8 @@ func (closing) Close()                             { panic("send on closed chann
 
 func TestCallsOfAProducerThatClosesItselfDoNotPanic(t *testing.T) {
 	var outcome error
-	clientquirks.Send(closing{}, &pulsar.ProducerMessage{}, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { outcome = err })
+	clientquirks.Send(closing{}, &pulsar.ProducerMessage{},
+		func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { outcome = err })
 	require.ErrorIs(t, outcome, pulsar.ErrProducerClosed)
 	clientquirks.Flush(t.Context(), closing{})
 	clientquirks.CloseProducer(closing{})

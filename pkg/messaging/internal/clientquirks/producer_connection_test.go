@@ -27,7 +27,8 @@ func TestReconnectsOfAProducerAreObserved(t *testing.T) {
 func TestProducerEndsWithItsConnection(t *testing.T) {
 	s := start(t)
 	var lost atomic.Int32
-	produce(t, connect(t, s.URL(), func(o *pulsar.ClientOptions) { o.OperationTimeout = time.Second }), func(o *pulsar.ProducerOptions) {
+	c := connect(t, s.URL(), func(o *pulsar.ClientOptions) { o.OperationTimeout = time.Second })
+	produce(t, c, func(o *pulsar.ProducerOptions) {
 		clientquirks.NoReconnect(o, func() { lost.Add(1) })
 	})
 	s.CutConnections()

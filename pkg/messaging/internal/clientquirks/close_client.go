@@ -43,21 +43,25 @@ func (c *RawClient) Close() {
 	c.Client.Close()
 }
 
+// CreateProducer delays Close.
 func (c *RawClient) CreateProducer(o pulsar.ProducerOptions) (pulsar.Producer, error) {
 	defer c.begin()()
 	return c.Client.CreateProducer(o)
 }
 
+// Subscribe delays Close.
 func (c *RawClient) Subscribe(o pulsar.ConsumerOptions) (pulsar.Consumer, error) {
 	defer c.begin()()
 	return c.Client.Subscribe(o)
 }
 
+// CreateReader delays Close.
 func (c *RawClient) CreateReader(o pulsar.ReaderOptions) (pulsar.Reader, error) {
 	defer c.begin()()
 	return c.Client.CreateReader(o)
 }
 
+// TopicPartitions delays Close.
 func (c *RawClient) TopicPartitions(topic string) ([]string, error) {
 	defer c.begin()()
 	return c.Client.TopicPartitions(topic)

@@ -24,7 +24,7 @@ func TestLogLinesReachTheConsumersWatcher(t *testing.T) {
 	watched.Store("mine", mine)
 	watched.Store("other", other)
 	c := connect(t, s.URL(), func(o *pulsar.ClientOptions) {
-		o.Logger = clientquirks.RawLogger{S: zap.NewNop().Sugar(), Watched: &watched}
+		o.Logger = clientquirks.NewLogger(zap.NewNop(), &watched)
 	})
 	corrupt := s.CorruptDispatch(topic, 1)
 	s.Publish(topic, wire.Message{Payload: []byte("corrupted")})

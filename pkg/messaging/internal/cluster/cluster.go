@@ -60,7 +60,7 @@ func (c *Cluster) connect(cfg Config, reg prometheus.Registerer, role string) (p
 		KeepAliveInterval:       cfg.KeepAlive,
 		MaxConnectionsPerBroker: cfg.ConnectionsPerBroker,
 		ListenerName:            cfg.ListenerName,
-		Logger:                  clientquirks.RawLogger{S: c.Log.Named("pulsar").Sugar(), Watched: c.Watched},
+		Logger:                  clientquirks.NewLogger(c.Log.Named("pulsar"), c.Watched),
 		MetricsRegisterer:       prometheus.WrapRegistererWith(prometheus.Labels{"role": role}, reg),
 	}, auth.NewFaults(c.Log.With(zap.String("role", role))))
 	if err != nil {

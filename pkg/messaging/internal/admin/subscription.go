@@ -7,7 +7,6 @@ import (
 	"math"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
 
@@ -141,14 +141,13 @@ func (c *Client) TotalBacklog(ctx context.Context, topics map[string]bool, subsc
 }
 
 // Matching lists the topics of a namespace that match a pattern, with one name for all partitions
-// of a topic, as the underlying client matches it (pulsar-client-go v0.21.0 consumer_regex.go):
-// persistent ones only, by the name without -partition-N, and from the tenant on.
+// of a topic. A pattern is of persistent topics.
 func (c *Client) Matching(ctx context.Context, pattern string) ([]string, error) {
-	_, name, _ := strings.Cut(pattern, "://")
-	re, err := regexp.Compile(name)
+	matches, err := clientquirks.PatternMatcher(pattern)
 	if err != nil {
 		return nil, err
 	}
+	_, name, _ := strings.Cut(pattern, "://")
 	parts := strings.SplitN(name, "/", 3) // three: the configuration was validated
 	var all []string
 	if err := c.get(ctx, namespacePath("persistent", parts[0]+"/"+parts[1]), &all); err != nil {
@@ -156,8 +155,7 @@ func (c *Client) Matching(ctx context.Context, pattern string) ([]string, error)
 	}
 	var found []string
 	for _, topic := range all {
-		topic = topicname.WithoutPartition(topic)
-		if _, name, ok := strings.Cut(topic, "://"); ok && re.MatchString(name) {
+		if topic = topicname.WithoutPartition(topic); matches(topic) {
 			found = append(found, topic) // a topic as often as it has partitions
 		}
 	}

@@ -8,14 +8,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/apache/pulsar-client-go/pulsar/log"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/throttle"
 )
 
-// Faults remembers why connections to brokers failed. The underlying client tells its log only
-// (pulsar-client-go v0.21.0 connection.go: callers hear "connection error"), so its log is where
-// they are taken from. It is safe for concurrent use.
+// Faults remembers why connections to brokers failed, from what the underlying client logs. It is
+// safe for concurrent use.
 type Faults struct {
 	log   *zap.Logger
 	lines throttle.Changes // about brokers
@@ -40,6 +41,46 @@ func NewFaults(log *zap.Logger) *Faults {
 	return &Faults{log: log, changed: make(chan struct{}), refused: func() {}}
 }
 
+// Logger returns a logger for an underlying client that passes its lines on to to and reads them
+// for faults.
+func (f *Faults) Logger(to log.Logger) log.Logger { return clientquirks.ObserveConnections(to, f) }
+
+// Connected records that broker was connected to.
+func (f *Faults) Connected(broker string) {
+	f.mu.Lock()
+	f.present = slices.DeleteFunc(f.present, func(have fault) bool { return have.broker == broker })
+	f.mu.Unlock()
+	if f.lines.Forget(broker) {
+		f.log.Debug("connected to broker", zap.String("broker", broker))
+	}
+}
+
+// ConnectFailed records why a connection to broker failed.
+func (f *Faults) ConnectFailed(broker string, step clientquirks.ConnectStep, err error) {
+	var kind error
+	switch text := err.Error(); step {
+	case clientquirks.StepRefused:
+		if strings.Contains(text, "uthenticat") || strings.HasSuffix(text, ` ""`) {
+			kind = ErrAuthentication
+			f.Refused()
+		}
+	case clientquirks.StepCredentials:
+		if !errors.Is(err, ErrIssuerUnavailable) {
+			kind = ErrAuthentication
+		}
+	case clientquirks.StepTLSFiles:
+		kind = ErrTLS
+	case clientquirks.StepConnect:
+		if strings.Contains(text, "tls: ") {
+			kind = ErrTLS
+		}
+	}
+	if kind != nil {
+		err = fmt.Errorf("%w: %w", kind, err)
+	}
+	f.note(broker, err)
+}
+
 // onRefused sets what to do when a broker refused the credentials. It is called before f is in use.
 func (f *Faults) onRefused(do func()) { f.refused = do }
 
@@ -61,16 +102,6 @@ func (f *Faults) note(broker string, err error) {
 	f.mu.Unlock()
 	if f.lines.Allow(broker, err.Error()) && lasting(err) {
 		f.log.Warn("cannot connect to broker, will keep trying", zap.String("broker", broker), zap.Error(err))
-	}
-}
-
-// clear records that broker was connected to.
-func (f *Faults) clear(broker string) {
-	f.mu.Lock()
-	f.present = slices.DeleteFunc(f.present, func(have fault) bool { return have.broker == broker })
-	f.mu.Unlock()
-	if f.lines.Forget(broker) {
-		f.log.Debug("connected to broker", zap.String("broker", broker))
 	}
 }
 

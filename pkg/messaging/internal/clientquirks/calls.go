@@ -2,8 +2,12 @@ package clientquirks
 
 import "context"
 
-// Within runs f in a goroutine and reports whether it returned before ctx ended. What f brings
-// must need no undoing: callUntil is for that.
+// Most calls of the client have no context, and some hang for good (consumer_impl.go,
+// internalTopicSubscribeToPartitions; producer and reader wait for the operation timeout at
+// least). The functions here bound them. A call that was given up goes on in its goroutine.
+
+// Within runs f in a goroutine and reports whether f returned before ctx ended. The result of f
+// must need no undoing: see CallUntil.
 func Within(ctx context.Context, f func()) bool {
 	done := make(chan struct{})
 	go func() {
@@ -18,14 +22,14 @@ func Within(ctx context.Context, f func()) bool {
 	}
 }
 
-// CallUntil calls f and gives it up when ctx ends: the error is ctx's cause then. What f brings
-// later goes to undo.
+// CallUntil calls f. When ctx ends first, it returns ctx's cause, and passes a later result to
+// undo.
 func CallUntil[T any](ctx context.Context, f func() (T, error), undo func(T)) (T, error) {
 	type result struct {
 		v   T
 		err error
 	}
-	made := make(chan result) // unbuffered: a result is handed over or undone
+	made := make(chan result) // unbuffered: the caller receives the result, or undo does
 	go func() {
 		v, err := f()
 		select {
@@ -45,7 +49,7 @@ func CallUntil[T any](ctx context.Context, f func() (T, error), undo func(T)) (T
 	}
 }
 
-// EitherEnds is ctx that ends also when other does, with other's cause then.
+// EitherEnds returns a context that ends with ctx or, with its cause, with other.
 func EitherEnds(ctx, other context.Context) (context.Context, context.CancelFunc) {
 	ctx, end := context.WithCancelCause(ctx)
 	forget := context.AfterFunc(other, func() { end(context.Cause(other)) })
@@ -55,7 +59,7 @@ func EitherEnds(ctx, other context.Context) (context.Context, context.CancelFunc
 	}
 }
 
-// Canceled is a context that has ended.
+// Canceled returns a context that has ended.
 func Canceled() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

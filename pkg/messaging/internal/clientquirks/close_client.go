@@ -7,13 +7,15 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 )
 
-// openingTimeout is how long closing an underlying client waits for producers, consumers and
-// readers that are being opened.
+// openingTimeout bounds how long Close waits for producers, consumers and readers that are being
+// opened.
 const openingTimeout = time.Second
 
-// RawClient is an underlying client whose Close waits for what is being opened. The client's Close
-// notifies producers whose fields are still being set (producer_partition.go, newPartitionProducer
-// and ConnectionClosed): a data race.
+// RawClient is a client whose Close waits for what is being opened. The client's own Close
+// notifies producers whose fields are still being set (producer_partition.go,
+// newPartitionProducer and ConnectionClosed): a data race. A lookup that is under way makes a
+// connection that nobody closes (internal/connection_pool.go, GetConnection after Close). When
+// the client does both safely, this file may go.
 type RawClient struct {
 	pulsar.Client
 
@@ -41,26 +43,25 @@ func (c *RawClient) Close() {
 	c.Client.Close()
 }
 
-// CreateProducer is the underlying client's.
+// CreateProducer delays Close.
 func (c *RawClient) CreateProducer(o pulsar.ProducerOptions) (pulsar.Producer, error) {
 	defer c.begin()()
 	return c.Client.CreateProducer(o)
 }
 
-// Subscribe is the underlying client's.
+// Subscribe delays Close.
 func (c *RawClient) Subscribe(o pulsar.ConsumerOptions) (pulsar.Consumer, error) {
 	defer c.begin()()
 	return c.Client.Subscribe(o)
 }
 
-// CreateReader is the underlying client's.
+// CreateReader delays Close.
 func (c *RawClient) CreateReader(o pulsar.ReaderOptions) (pulsar.Reader, error) {
 	defer c.begin()()
 	return c.Client.CreateReader(o)
 }
 
-// TopicPartitions is the underlying client's. One that is under way when the connections are closed
-// makes a connection that nobody closes.
+// TopicPartitions delays Close.
 func (c *RawClient) TopicPartitions(topic string) ([]string, error) {
 	defer c.begin()()
 	return c.Client.TopicPartitions(topic)

@@ -1,16 +1,13 @@
 package clientquirks
 
-import (
-	"fmt"
-	"sync"
+import "github.com/apache/pulsar-client-go/pulsar"
 
-	"github.com/apache/pulsar-client-go/pulsar"
-)
-
-// CloseReceiving closes a consumer, and meanwhile takes what it delivers to ch: the broker's answer
-// to the closing comes behind the messages that are on their way, and when the underlying queue is
-// full the connection reads no further (consumer_partition.go, MessageReceived). With it every
-// consumer and publisher of the connection would stand still.
+// CloseReceiving closes a consumer and meanwhile discards what it delivers to ch; the broker
+// delivers that again. The broker's answer to the close comes behind messages that are on their
+// way, and a connection stops reading when a consumer's queue is full (consumer_partition.go,
+// MessageReceived blocks on queueCh). Without this, Close and every other user of the connection
+// would hang until the operation timeout. When the client closes without the answer, raw.Close
+// does.
 func CloseReceiving(raw interface{ Close() }, ch <-chan pulsar.ConsumerMessage) {
 	closed := make(chan struct{})
 	go func() {
@@ -19,40 +16,9 @@ func CloseReceiving(raw interface{ Close() }, ch <-chan pulsar.ConsumerMessage) 
 	}()
 	for {
 		select {
-		case <-ch: // the broker delivers it again
+		case <-ch:
 		case <-closed:
 			return
 		}
 	}
 }
-
-// CloseWatch is told when the broker refuses an underlying consumer for good.
-type CloseWatch struct {
-	once   sync.Once
-	Closed chan struct{}
-	cause  error // set before closed is
-}
-
-// The underlying client calls it as an interceptor.
-var (
-	_ pulsar.ConsumerInterceptor      = (*CloseWatch)(nil)
-	_ pulsar.ConsumerCloseInterceptor = (*CloseWatch)(nil)
-)
-
-func NewCloseWatch() *CloseWatch { return &CloseWatch{Closed: make(chan struct{})} }
-
-func (w *CloseWatch) BeforeConsume(pulsar.ConsumerMessage)                   {}
-func (w *CloseWatch) OnAcknowledge(pulsar.Consumer, pulsar.MessageID)        {}
-func (w *CloseWatch) OnNegativeAcksSend(pulsar.Consumer, []pulsar.MessageID) {}
-
-// OnConsumerClose is told why the underlying consumer closed itself, nil when we closed it.
-func (w *CloseWatch) OnConsumerClose(_ pulsar.Consumer, err error) {
-	if err != nil {
-		w.once.Do(func() {
-			w.cause = err
-			close(w.Closed)
-		})
-	}
-}
-
-func (w *CloseWatch) Err() error { return fmt.Errorf("subscription closed by the broker: %w", w.cause) }

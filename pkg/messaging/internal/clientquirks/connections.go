@@ -10,18 +10,24 @@ import (
 	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
-// Connections follows how the underlying consumers of a session connect again, which they do by
-// themselves and without a word.
+// Connections follows the reconnections of a session's consumers. A consumer reconnects by itself
+// and reports nothing. It asks for a back-off policy when its connection has ended, and resets
+// the policy when it is connected again (consumer_partition.go, reconnectToBroker). If the client
+// changes, lost acknowledgements and dropped messages go unnoticed until the next session.
+//
+// When a connection breaks while the client subscribes by it, the client subscribes by the next
+// one and then, for the break, a second time by the same one. Before that it empties its queue,
+// and the broker, which sees one connected consumer, delivers nothing again: Broken is called.
 type Connections struct {
-	Current atomic.Uint32 // counts them
-	Broken  func()        // called when an underlying consumer may have lost messages
+	Current atomic.Uint32 // counts connections
+	Broken  func()        // called when a consumer may have lost messages
 
 	mu    sync.Mutex
 	open  int       // being made
-	ended time.Time // when the latest one was known to have ended
+	ended time.Time // when the latest one ended
 	made  time.Time // when the latest one was made
 	stood time.Time // when the one that ended was made
-	shaky bool      // it was made behind one that broke while it was being made
+	shaky bool      // the latest one needed more than one attempt
 }
 
 const (
@@ -30,17 +36,13 @@ const (
 	// RedeliveryBegins is how long after connecting a broker has begun to deliver again what it
 	// has no acknowledgement for.
 	RedeliveryBegins = 2 * time.Second
-	// doubleConnect is how soon the client connects twice when it does so by mistake.
+	// doubleConnect bounds the time between the two subscriptions of a client that subscribes
+	// twice.
 	doubleConnect = time.Second
 )
 
-// Policy notes that a connection has ended: the underlying client asks for a back-off policy then,
-// before it makes the next, and resets it when that is made (pulsar-client-go v0.21.0
-// consumer_partition.go, reconnectToBroker). See asked for when it asks besides.
-//
-// When a connection breaks while the client subscribes by it, the client subscribes by the next one
-// and then, for the break, a second time by the same one. It empties its queue before, and the
-// broker, for which it is connected, delivers nothing again.
+// Policy is the client's BackOffPolicyFunc. It notes that a connection has ended. See Asked for
+// the other calls.
 func (c *Connections) Policy() rawbackoff.Policy {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -53,16 +55,15 @@ func (c *Connections) Policy() rawbackoff.Policy {
 	return &reconnect{of: c}
 }
 
-// Asked is called when underlying consumers have answered n times where their partitions end. They
-// have asked for a back-off policy each time, and were not connecting (consumer_partition.go,
-// getLastMessageIDAndMarkDeletePosition).
+// Asked must be called after n answers to where a partition ends: each question asks for a
+// policy, too (consumer_partition.go, getLastMessageIDAndMarkDeletePosition).
 func (c *Connections) Asked(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.open -= n
 }
 
-// reconnect is the back-off of one connection being made.
+// reconnect is the back-off policy of one reconnection.
 type reconnect struct {
 	backoff.Backoff
 
@@ -92,8 +93,8 @@ func (r *reconnect) Reset() {
 }
 
 // Lost reports whether an acknowledgement that was sent at a time may have been lost with the
-// latest connection. On one that stood for longer the broker had it. What was sent before that
-// connection was made waited for it in the underlying client.
+// connection that ended last. The broker has it when that connection lasted AckLanding longer.
+// One sent before that connection was made waited in the client for it.
 func (c *Connections) Lost(sent time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,56 +8,58 @@ import (
 	"go.uber.org/zap"
 )
 
-// RawLogger writes the underlying client's log lines to zap, all on debug level: this package logs
-// once what matters of them. It drops debug lines, which stand on the hot path.
+// NewLogger returns a logger that writes the client's log lines to zap on debug level; the library
+// logs what matters of them itself. It drops the client's debug lines, which it writes for every message.
 //
-// The client reports an incomplete chunked message that it gave up, and a corrupted message, by log
-// line only. RawLogger passes both to the consumer's session.
-type RawLogger struct {
-	S        *zap.SugaredLogger
-	Watched  *Watched
-	consumer LogWatcher // that the lines are from; nil for others
+// The client reports only by log line that it gave up an incomplete chunked message and that it
+// acknowledged a corrupted message (consumer_partition.go, chunkedMsgCtxMap and
+// discardCorruptedMessage). The logger passes both to the consumer's LogWatcher. If the client
+// changes the texts, such messages are lost without a metric, and consumers do not resubscribe
+// for chunks.
+func NewLogger(to *zap.Logger, watched *Watched) log.Logger {
+	return rawLogger{s: to.Sugar(), watched: watched}
 }
 
-var _ log.Logger = RawLogger{}
-var _ log.Entry = RawLogger{}
+type rawLogger struct {
+	s        *zap.SugaredLogger
+	watched  *Watched
+	consumer LogWatcher // whose lines these are, or nil
+}
 
-func (l RawLogger) SubLogger(f log.Fields) log.Logger {
-	l.consumer = l.Watched.of(f["name"])
+func (l rawLogger) SubLogger(f log.Fields) log.Logger {
+	l.consumer = l.watched.of(f["name"])
 	return l.with(pairs(f)...)
 }
 
-func (l RawLogger) WithFields(f log.Fields) log.Entry      { return l.with(pairs(f)...) }
-func (l RawLogger) WithError(err error) log.Entry          { return l.with(zap.Error(err)) }
-func (l RawLogger) WithField(name string, v any) log.Entry { return l.with(name, v) }
+func (l rawLogger) WithFields(f log.Fields) log.Entry      { return l.with(pairs(f)...) }
+func (l rawLogger) WithError(err error) log.Entry          { return l.with(zap.Error(err)) }
+func (l rawLogger) WithField(name string, v any) log.Entry { return l.with(name, v) }
 
-func (l RawLogger) with(fields ...any) RawLogger {
-	l.S = l.S.With(fields...)
+func (l rawLogger) with(fields ...any) rawLogger {
+	l.s = l.s.With(fields...)
 	return l
 }
 
-func (l RawLogger) Debug(...any)          {}
-func (l RawLogger) Debugf(string, ...any) {}
-func (l RawLogger) Info(args ...any)      { l.S.Debug(args...) }
+func (l rawLogger) Debug(...any)          {}
+func (l rawLogger) Debugf(string, ...any) {}
+func (l rawLogger) Info(args ...any)      { l.s.Debug(args...) }
 
-// Infof looks for what consumer_partition.go (pulsar-client-go v0.21.0) says of chunks.
-func (l RawLogger) Infof(f string, a ...any) {
+func (l rawLogger) Infof(f string, a ...any) {
 	if l.consumer != nil && strings.HasPrefix(f, "Chunked message [%s] has been removed") {
 		l.consumer.NoteChunksGivenUp()
 	}
-	l.S.Debugf(f, a...)
+	l.s.Debugf(f, a...)
 }
 
-func (l RawLogger) Warn(args ...any)          { l.S.Debug(args...) }
-func (l RawLogger) Warnf(f string, a ...any)  { l.S.Debugf(f, a...) }
-func (l RawLogger) Errorf(f string, a ...any) { l.S.Debugf(f, a...) }
+func (l rawLogger) Warn(args ...any)          { l.s.Debug(args...) }
+func (l rawLogger) Warnf(f string, a ...any)  { l.s.Debugf(f, a...) }
+func (l rawLogger) Errorf(f string, a ...any) { l.s.Debugf(f, a...) }
 
-// Error looks for what discardCorruptedMessage of the same file says.
-func (l RawLogger) Error(args ...any) {
+func (l rawLogger) Error(args ...any) {
 	if l.consumer != nil && len(args) > 0 && args[0] == "Discarding corrupted message" {
-		l.consumer.NoteCorrupted(l.S.Desugar())
+		l.consumer.NoteCorrupted(l.s.Desugar())
 	}
-	l.S.Debug(args...)
+	l.s.Debug(args...)
 }
 
 func pairs(f log.Fields) []any {
@@ -68,20 +70,19 @@ func pairs(f log.Fields) []any {
 	return kv
 }
 
-// LogWatcher is a consumer that needs to know what the underlying client says by log line only. It
-// is called with locks of the underlying client held.
+// LogWatcher gets what the client reports by log line only. The client calls it with locks held.
 type LogWatcher interface {
 	NoteChunksGivenUp()
 	NoteCorrupted(log *zap.Logger)
 }
 
-// Watched finds the watcher of a log line by the consumer's name. It is safe for concurrent use.
+// Watched maps names of consumers to their watchers. It is safe for concurrent use.
 type Watched struct{ byName sync.Map }
 
-// Store makes w the watcher of the lines of the consumers of that name.
+// Store makes to the watcher of the consumers of that name.
 func (w *Watched) Store(name string, to LogWatcher) { w.byName.Store(name, to) }
 
-// Delete ends what Store began.
+// Delete removes the watcher of the consumers of that name.
 func (w *Watched) Delete(name string) { w.byName.Delete(name) }
 
 func (w *Watched) of(name any) LogWatcher {

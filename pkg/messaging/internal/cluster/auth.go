@@ -8,6 +8,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/auth"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
 )
 
 var (
@@ -35,12 +36,7 @@ func (c Config) dialRaw(options pulsar.ClientOptions, f *auth.Faults) (pulsar.Cl
 	options.TLSTrustCertsFilePath = c.TLS.CAFile
 	options.TLSAllowInsecureConnection = c.TLS.Insecure
 	options.TLSMinVersion = tls.VersionTLS12
-	// Not the switch it seems to be: set, every broker's certificate must be for the
-	// first host of the URL (pulsar-client-go v0.21.0 client_impl.go, ServerName:
-	// hostName), which refuses the other hosts and the brokers that lookups lead to,
-	// and accepts the first host's certificate from each of them. Unset, crypto/tls
-	// verifies the name of the host that is dialed.
-	options.TLSValidateHostname = false
+	clientquirks.SetClientOptions(&options)
 	options.Logger = f.Logger(options.Logger)
 	raw, err := pulsar.NewClient(options)
 	if err != nil {

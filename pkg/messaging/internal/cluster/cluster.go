@@ -60,12 +60,8 @@ func (c *Cluster) connect(cfg Config, reg prometheus.Registerer, role string) (p
 		KeepAliveInterval:       cfg.KeepAlive,
 		MaxConnectionsPerBroker: cfg.ConnectionsPerBroker,
 		ListenerName:            cfg.ListenerName,
-		// The client's own memory limiter can lose a wake-up
-		// (memory_limit_controller.go, ReleaseMemory broadcasts without the
-		// lock), and producers would share it with consumers: ours replaces it.
-		MemoryLimitBytes:  -1,
-		Logger:            clientquirks.RawLogger{S: c.Log.Named("pulsar").Sugar(), Watched: c.Watched},
-		MetricsRegisterer: prometheus.WrapRegistererWith(prometheus.Labels{"role": role}, reg),
+		Logger:                  clientquirks.NewLogger(c.Log.Named("pulsar"), c.Watched),
+		MetricsRegisterer:       prometheus.WrapRegistererWith(prometheus.Labels{"role": role}, reg),
 	}, auth.NewFaults(c.Log.With(zap.String("role", role))))
 	if err != nil {
 		return nil, fmt.Errorf("messaging: %w", err)

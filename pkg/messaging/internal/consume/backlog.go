@@ -1,6 +1,10 @@
 package consume
 
-import "context"
+import (
+	"context"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
+)
 
 // Backlog returns how many messages the subscription has not acknowledged, over all of
 // its topics and its retry topic: those that wait at the brokers and those that were
@@ -25,7 +29,7 @@ func (c *Consumer) Backlog(ctx context.Context) (messages int64, err error) {
 	pattern := ""
 	for _, src := range c.cfg.sources() {
 		if src.pattern != "" {
-			pattern = anchored(src.pattern)
+			pattern = clientquirks.Anchored(src.pattern)
 			continue
 		}
 		topics[src.topic] = src.retry

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"strings"
 	"time"
 
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/cluster"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/retry"
@@ -260,7 +260,7 @@ func (c ConsumerConfig) validateTopics(fault func(string, ...any)) {
 	if c.Pattern == "" {
 		return
 	}
-	re, err := regexp.Compile(anchored(record.FullTopicName(c.Pattern)))
+	re, err := regexp.Compile(clientquirks.Anchored(record.FullTopicName(c.Pattern)))
 	if err != nil || !record.HasTopicParts(c.Pattern) || !retry.Persistent(c.Pattern) {
 		fault("pattern: must be a regular expression for persistent topics of one namespace, got %q", c.Pattern)
 		return
@@ -270,13 +270,6 @@ func (c ConsumerConfig) validateTopics(fault func(string, ...any)) {
 			fault("pattern: must not match %s, got %q", path, c.Pattern)
 		}
 	}
-}
-
-// anchored is a pattern of full topic names for the underlying client, which is content with a
-// match anywhere in a name.
-func anchored(pattern string) string {
-	i := strings.LastIndexByte(pattern, '/') + 1
-	return pattern[:i] + "(?:" + pattern[i:] + ")$"
 }
 
 // usesRetryTopic reports whether failed messages wait on a topic rather than in this process.

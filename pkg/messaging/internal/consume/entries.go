@@ -1,9 +1,7 @@
 package consume
 
 import (
-	"reflect"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,7 +37,7 @@ type partition struct {
 	current  *entry       // of the latest message
 	known    record.Place // up to there the broker had the acknowledgement when that connection began
 	rewound  bool         // the broker delivers again what it had the acknowledgement for
-	idKind   reflect.Type // of the latest unbatched entry's id: ids of chunked messages are of another type
+	chunked  clientquirks.ChunkedIDs
 	slab     []entry
 	losses   uint32    // of activity, as far as the receiver has got
 	activity *activity // of a Failover subscription's partition, else nil
@@ -328,11 +326,8 @@ func (p *partition) add(at record.Place, size int32, m *pulsar.ConsumerMessage) 
 	e.partition, e.at, e.size, e.untaken, e.source, e.id = p, at, size, size, m.Consumer, id
 	e.losses = p.losses
 	e.left.Store(size)
-	if kind := reflect.TypeOf(id); size == 1 && kind != p.idKind && p.session.sole { // chunks are not batched
-		p.idKind = kind
-		if isChunked(id) {
-			p.switchToIndividual(at)
-		}
+	if size == 1 && p.session.sole && p.chunked.Has(id) { // chunks are not batched
+		p.switchToIndividual(at)
 	}
 	if p.high != nowhere() && p.high.GapBefore(at) {
 		p.switchToIndividual(at)
@@ -350,12 +345,6 @@ func (p *partition) add(at record.Place, size int32, m *pulsar.ConsumerMessage) 
 		p.sweep()
 	}
 	return e
-}
-
-// isChunked reports whether an id is of a message in chunks. The underlying client has no other way
-// to tell than the id's text, "first chunk;last chunk".
-func isChunked(id pulsar.MessageID) bool {
-	return strings.Contains(id.String(), ";")
 }
 
 // sweep forgets the entries whose acknowledgement the broker has by now, and, when that is not

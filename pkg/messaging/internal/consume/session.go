@@ -426,7 +426,7 @@ func (r *run) rawOptions(s *session) pulsar.ConsumerOptions {
 		Decryption:                     clientquirks.ShowEncrypted(),
 	}
 	if s.src.pattern != "" {
-		o.TopicsPattern = anchored(s.src.pattern)
+		o.TopicsPattern = clientquirks.Anchored(s.src.pattern)
 	}
 	if s.sole { // gathered by us: see acks.go
 		o.AckGroupingOptions = &pulsar.AckGroupingOptions{MaxSize: 1}

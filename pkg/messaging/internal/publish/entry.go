@@ -89,7 +89,7 @@ func (pp *partitionPublisher) handOver(ids *entryIDs, rs []*record.Record, done 
 	pp.endHandOver()
 	go func() {
 		defer pp.sends.Done()
-		flushOnce(generation, raw)
+		clientquirks.Flush(generation, raw)
 	}()
 	return nil
 }

@@ -1,10 +1,6 @@
 package publish
 
-import (
-	"context"
-
-	"github.com/apache/pulsar-client-go/pulsar"
-)
+import "github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
 
 // How a partition's records leave: when is internal/flush's to say, in place of the underlying
 // client, whose producers look every millisecond for something to send, idle or not.
@@ -66,12 +62,5 @@ func (pp *partitionPublisher) flushNow() {
 	}
 	pp.handing = false
 	pp.mu.Unlock()
-	flushOnce(generation, raw)
-}
-
-// flushOnce flushes raw. Its failures show in the records' own outcomes; flushing a producer
-// that closes itself in the same moment panics, as send does.
-func flushOnce(ctx context.Context, raw pulsar.Producer) {
-	defer func() { _ = recover() }()
-	_ = raw.FlushWithCtx(ctx)
+	clientquirks.Flush(generation, raw)
 }

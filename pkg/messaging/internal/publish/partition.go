@@ -3,7 +3,6 @@ package publish
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -335,9 +334,7 @@ func (pp *partitionPublisher) setShare(records int, bytes int64) {
 	pp.grant()
 }
 
-// send hands e to the producer. A client that closes itself in the same moment panics
-// (producer_partition.go, doClose closes dataChan while internalSendAsync selects on it): that
-// counts as a closed producer.
+// send hands e to the producer.
 //
 // The client numbers unbatched records in the caller's goroutine. Two callers could send them out of
 // order, and a broker with deduplication would drop the lower. So unbatched sends take turns.
@@ -346,12 +343,7 @@ func (pp *partitionPublisher) send(raw pulsar.Producer, e *pending) {
 		pp.sending.Lock()
 		defer pp.sending.Unlock()
 	}
-	defer func() {
-		if v := recover(); v != nil {
-			e.receipt(nil, nil, fmt.Errorf("%w: %v", pulsar.ErrProducerClosed, v))
-		}
-	}()
-	raw.SendAsync(context.Background(), &e.msg, e.receipt)
+	clientquirks.Send(raw, &e.msg, e.receipt)
 }
 
 // noteOutcome notes an outcome. It runs on the connection's reader goroutine, which

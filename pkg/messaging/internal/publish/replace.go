@@ -12,7 +12,6 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/cluster"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 
-	rawbackoff "github.com/apache/pulsar-client-go/pulsar/backoff"
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/pkg/backoff"
@@ -88,7 +87,7 @@ func (pp *partitionPublisher) replace(ctx context.Context, cause error) {
 func (pp *partitionPublisher) create(ctx context.Context) (pulsar.Producer, error) {
 	return clientquirks.CallUntil(ctx, func() (pulsar.Producer, error) {
 		return pp.p.parent.Producers.CreateProducer(pp.rawOptions())
-	}, shutProducer)
+	}, clientquirks.CloseProducer)
 }
 
 // resume sends the whole list to raw in order, then lets callers send to it
@@ -163,7 +162,7 @@ func (pp *partitionPublisher) abandon() {
 	pp.p.flusher.Forget(&pp.flush)
 	pp.markReady()
 	if raw != nil {
-		clientquirks.Within(pp.p.closeCtx(), func() { shutProducer(raw) })
+		clientquirks.Within(pp.p.closeCtx(), func() { clientquirks.CloseProducer(raw) })
 	}
 }
 
@@ -205,19 +204,11 @@ func (pp *partitionPublisher) markReady() {
 	}
 }
 
-// closeProducer closes raw and waits for that until ctx ends. The close request
-// itself is bounded by the client's operation timeout.
+// closeProducer closes raw and waits for that until ctx ends.
 func closeProducer(ctx context.Context, raw pulsar.Producer) {
 	if raw != nil {
-		clientquirks.Within(ctx, func() { shutProducer(raw) })
+		clientquirks.Within(ctx, func() { clientquirks.CloseProducer(raw) })
 	}
-}
-
-// shutProducer closes raw. A producer that closes itself in the same moment can
-// panic on its closed command channel.
-func shutProducer(raw pulsar.Producer) {
-	defer func() { _ = recover() }()
-	raw.Close()
 }
 
 // reason is a short, bounded word for a cause, for the metric's label.
@@ -276,36 +267,26 @@ func (pp *partitionPublisher) rawOptions() pulsar.ProducerOptions {
 		BatchingMaxSize:         uint(p.BatchBytes),
 		CompressionType:         p.Compression.raw(),
 		ProducerAccessMode:      p.Ownership.raw(),
-		BackOffPolicyFunc: func() rawbackoff.Policy {
-			pp.disconnectedSince.CompareAndSwap(0, time.Now().UnixNano())
-			return awayBackoff{clientquirks.NewBackoff(), pp.back}
-		},
 		// Partitions are found by the publisher: each partition's topic is one partition.
 		PartitionsAutoDiscoveryInterval: clientquirks.Never,
 	}
 	if p.owns() {
-		pp.noReconnect(&options)
+		clientquirks.NoReconnect(&options, func() {
+			pp.p.recordDisconnect()
+			pp.giveUp(errConnectionLost)
+		})
+	} else {
+		clientquirks.ObserveReconnects(&options, pp.away, pp.back)
 	}
 	return options
-}
-
-// awayBackoff is the policy of a producer that connects again by itself. The client makes one when
-// a connection has ended, and resets it when the producer is there again (pulsar-client-go v0.21.0
-// producer_partition.go, reconnectToBroker).
-type awayBackoff struct {
-	rawbackoff.Policy
-
-	back func()
-}
-
-func (b awayBackoff) Reset() {
-	b.back()
-	b.Policy.Reset()
 }
 
 // briefDisconnect is how long a connection may be lost without counting as a disconnect. The client
 // itself ends connections, those of all topics of a broker, when one topic is not served.
 const briefDisconnect = 2 * time.Second
+
+// away notes that the partition's producer has lost its connection.
+func (pp *partitionPublisher) away() { pp.disconnectedSince.CompareAndSwap(0, time.Now().UnixNano()) }
 
 // back notes that the partition's producer is connected again.
 func (pp *partitionPublisher) back() {

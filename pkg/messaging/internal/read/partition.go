@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,13 +41,13 @@ type readerPartition struct {
 	unhealthy error            // why it is not read
 
 	// Only run uses what follows, once it has begun.
-	after record.MessageID // what was handed to Next, or passed over
-	since time.Time        // what is older is passed over
-	begun bool             // something was not older: nothing is passed over any more
-	gaps  readerGaps
-	slab  record.Slab
-	plain reflect.Type // see receivedID
-	quiet readerQuiet
+	after   record.MessageID // what was handed to Next, or passed over
+	since   time.Time        // what is older is passed over
+	begun   bool             // something was not older: nothing is passed over any more
+	gaps    readerGaps
+	slab    record.Slab
+	chunked clientquirks.ChunkedIDs
+	quiet   readerQuiet
 }
 
 // begin sets the position to begin behind.
@@ -141,7 +140,7 @@ func (p *readerPartition) readFrom(s *readerSession) (n int, err error) {
 		if err != nil {
 			return n, err
 		}
-		id := record.ReceivedID(m.ID(), p.index, &p.plain)
+		id := record.ReceivedID(m.ID(), p.index, &p.chunked)
 		if m.GetEncryptionContext() != nil {
 			return n, fmt.Errorf("%w: %s", record.ErrEncrypted, id)
 		}

@@ -1,10 +1,9 @@
 package record
 
 import (
-	"reflect"
-
 	"github.com/apache/pulsar-client-go/pulsar"
 
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/protofield"
 )
 
@@ -48,14 +47,11 @@ func firstChunk(serialised []byte) EntryPlace {
 }
 
 // ReceivedID is messageID for ids of received messages, which says where the chunks of a message
-// begin. plain is the type of ids of messages that are whole entries, as far as it is known. Chunks
-// are not batched.
-func ReceivedID(raw pulsar.MessageID, partition int, plain *reflect.Type) MessageID {
+// begin. Chunks are not batched.
+func ReceivedID(raw pulsar.MessageID, partition int, chunked *clientquirks.ChunkedIDs) MessageID {
 	id := IDOf(raw, partition)
-	if kind := reflect.TypeOf(raw); id.batchSize == 1 && kind != *plain {
-		if id.first = firstChunk(raw.Serialize()); id.first.IsZero() {
-			*plain = kind
-		}
+	if id.batchSize == 1 && chunked.Has(raw) {
+		id.first = firstChunk(raw.Serialize())
 	}
 	return id
 }

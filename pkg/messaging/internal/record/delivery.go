@@ -1,7 +1,6 @@
 package record
 
 import (
-	"reflect"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -57,7 +56,7 @@ type Slab struct {
 	free      []Delivery
 	topic     string // of the latest message
 	partition int
-	plain     reflect.Type // see receivedID
+	chunked   clientquirks.ChunkedIDs
 }
 
 // slabDeliveries are allocated together.
@@ -89,7 +88,7 @@ func (l *Slab) Delivery(raw pulsar.Message) *Delivery {
 		l.topic, l.partition = d.Topic, PartitionIndex(d.Topic, int(id.PartitionIdx()))
 	}
 	d.Partition = l.partition
-	d.ID = ReceivedID(id, l.partition, &l.plain)
+	d.ID = ReceivedID(id, l.partition, &l.chunked)
 	d.Key = raw.Key()
 	d.OrderingKey = raw.OrderingKey()
 	d.Payload = payload

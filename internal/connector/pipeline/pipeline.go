@@ -92,6 +92,10 @@ const (
 // sampleEvery is how many messages there are for each one whose stages are timed.
 const sampleEvery = 64
 
+// CommitEach makes the pipeline commit after n complete messages, too, not only at the interval. It is
+// for sources whose broker bounds how many messages are not acknowledged. It is called before Offer.
+func (l *Pipeline) CommitEach(n int) { l.commitEach = n }
+
 // Offer takes m, whose position in the source is position. Positions ascend and may have gaps.
 // Offer blocks while the pipeline is full, while the route is paused and while a failure is not resent.
 // It returns an error when ctx ends or the pipeline is closed; then the pipeline has not taken m.

@@ -63,9 +63,6 @@ func NewSink(cfg SinkConfig, o connector.Options) (*Sink, error) {
 	}
 	o = o.WithDefaults()
 	o.Log = o.Log.Named("pulsar")
-	if o.MaxPending > 0 {
-		cfg.Profile.MaxPendingRecords = min(cfg.Profile.MaxPendingRecords, o.MaxPending)
-	}
 	cfg.Profile.Routing = messaging.RouteKeyHash
 	if cfg.Partition == partitionSource {
 		cfg.Profile.Routing = messaging.RouteExplicit

@@ -24,9 +24,6 @@ type Options struct {
 	// DrainContext ends when a stop must not wait any longer for messages in flight, whatever the
 	// section's timeouts say. Default: never.
 	DrainContext context.Context
-	// MaxPending is the largest number of messages that a sink has at once, 0 when it is not known.
-	// It bounds what a sink allocates in advance for each message.
-	MaxPending int
 }
 
 // WithDefaults returns the options with defaults for the missing ones.

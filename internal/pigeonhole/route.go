@@ -106,11 +106,11 @@ func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, m *metrics) (*route, 
 		return nil, err
 	}
 	system, source := rc.Source.section()
-	if r.source, err = source.NewSource(r.options(roleSource, "source.", system, bounds, m)); err != nil {
+	if r.source, err = source.NewSource(r.options(roleSource, "source.", system, m)); err != nil {
 		return nil, fmt.Errorf("source: %w", err)
 	}
 	system, sink := rc.sink()
-	if r.sink, err = sink.NewSink(r.options(roleSink, "sink.", system, bounds, m)); err != nil {
+	if r.sink, err = sink.NewSink(r.options(roleSink, "sink.", system, m)); err != nil {
 		return nil, fmt.Errorf("sink: %w", err)
 	}
 	if rc.deadLetters() {
@@ -122,7 +122,7 @@ func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, m *metrics) (*route, 
 		if rc.DeadLetter.Sink == nil {
 			section = "dead letters to sink."
 		}
-		if r.deadLetterSink, err = deadLetters.NewSink(r.options(roleDeadLetter, section, system, bounds, m)); err != nil {
+		if r.deadLetterSink, err = deadLetters.NewSink(r.options(roleDeadLetter, section, system, m)); err != nil {
 			return nil, fmt.Errorf("%s%s: %w", section, system, err)
 		}
 	}
@@ -159,14 +159,10 @@ func (r *route) reporter(part string) func(error) {
 	}
 }
 
-// minPending is the least MaxPending of a sink: the route's share of in_flight may grow later, when
-// other routes are removed.
-const minPending = 4000
-
 // options returns the options of a source or sink. Its name in logs and reports is prefix and
 // system: the path of its section below the route's. A second sink for dead letters that is made
 // from the route's sink has no section.
-func (r *route) options(role, prefix, system string, bounds InFlight, m *metrics) connector.Options {
+func (r *route) options(role, prefix, system string, m *metrics) connector.Options {
 	name := prefix + system
 	drain := r.sinkStop.ctx
 	if role == roleSource {
@@ -175,7 +171,7 @@ func (r *route) options(role, prefix, system string, bounds InFlight, m *metrics
 	return connector.Options{
 		Log: r.log.Named(name), Report: func(err error) { r.report(name, err) },
 		Metrics: m.parts.Part(r.cfg.Name, role, system), Registerer: m.reg,
-		DrainContext: drain, MaxPending: max(bounds.Messages, minPending),
+		DrainContext: drain,
 	}
 }
 

@@ -22,7 +22,7 @@ func FromAMQP(value []byte, a AMQP, headers []Header, t time.Time) *Message {
 			headers[i] = typedHeader(h.Name, canonical(h.Typed))
 		}
 	}
-	m.readHeaders(headers, inAMQP)
+	m.readHeaders(headers, inAMQP, nil)
 	return m
 }
 

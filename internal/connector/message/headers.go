@@ -57,7 +57,7 @@ func arrange(headers []Header, in system) (stored []Header, entry []byte) {
 	}
 	how := make([]storage, len(headers))
 	taken := make(map[string]bool, len(headers))
-	var byRank []int
+	byRank := make([]int, 0, len(headers))
 	for i := range slices.Backward(headers) {
 		h := &headers[i]
 		if in == inKafka || !taken[h.Name] {
@@ -69,6 +69,7 @@ func arrange(headers []Header, in system) (stored []Header, entry []byte) {
 		}
 	}
 	slices.Reverse(byRank)
+	stored = make([]Header, 0, len(byRank))
 	for _, i := range byRank {
 		h := headers[i]
 		if how[i] == storedAsText {

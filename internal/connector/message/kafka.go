@@ -10,7 +10,7 @@ func FromKafka(key, value []byte, headers []Header, t time.Time) *Message {
 	if t.Unix() == -1 && t.UnixMilli() == -1 {
 		m.Time = time.Time{}
 	}
-	m.readHeaders(headers, inKafka)
+	m.readHeaders(headers, inKafka, nil)
 	return m
 }
 

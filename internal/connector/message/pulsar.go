@@ -33,7 +33,7 @@ func FromPulsar(key string, payload []byte, properties map[string]string, eventT
 		values = append(values, value...)
 		headers = append(headers, Header{Name: name, Value: values[from:len(values):len(values)]})
 	}
-	m.readHeaders(headers, inPulsar)
+	m.readHeaders(headers, inPulsar, properties)
 	return m
 }
 

@@ -131,50 +131,58 @@ func (m *Message) entries(b, odd []byte, in system, needTime bool) (texts []byte
 }
 
 // readHeaders sets Headers, and the fields that the entries among headers hold. An entry that cannot
-// be read is an ordinary header. The message takes headers over.
-func (m *Message) readHeaders(headers []Header, in system) {
-	if len(headers) == 0 {
-		return
-	}
-	if in != inKafka {
-		slices.SortStableFunc(headers, func(a, b Header) int { return strings.Compare(a.Name, b.Name) })
-	}
-	if !slices.ContainsFunc(headers, func(h Header) bool { return IsReserved(h.Name) }) {
-		m.Headers = headers
-		return
-	}
+// be read is an ordinary header. The message takes headers over. texts, nil for none, has the values as
+// strings.
+func (m *Message) readHeaders(headers []Header, in system, texts map[string]string) {
 	// Without hops, other entries are an application's own headers.
 	for i := range headers {
 		if h := &headers[i]; h.Name == EntryHops && h.Typed == nil {
-			m.Hops = parseHops(string(h.Value))
+			m.Hops = parseHops(h.text(texts))
 		}
 	}
-	var plain []Header
-	var arranged *Header
+	plain := headers[:0]
+	var arranged []Header // none or one
 	for i := range headers {
 		h := &headers[i]
 		switch {
 		case !isEntry(h.Name) || h.Value == nil:
 			plain = append(plain, *h)
 		case h.Name == EntryHeaders && h.Typed == nil && arranged == nil:
-			arranged = h
-		case !m.readEntry(h, in):
+			arranged = []Header{*h}
+		case !m.readEntry(h, in, texts):
 			plain = append(plain, *h)
 		}
 	}
-	m.Headers = plain
-	if arranged != nil {
-		var ok bool
-		if m.Headers, ok = restore(plain, string(arranged.Value)); !ok {
-			m.Headers = append(plain, *arranged)
-		}
+	if in != inKafka {
+		slices.SortStableFunc(plain, func(a, b Header) int { return strings.Compare(a.Name, b.Name) })
 	}
+	if arranged != nil {
+		all, ok := restore(plain, string(arranged[0].Value))
+		if !ok {
+			all = append(plain, arranged...)
+		}
+		plain = all
+	}
+	if len(plain) > 0 {
+		m.Headers = plain
+	}
+}
+
+// text returns the value as a string, without a copy if texts has it.
+func (h *Header) text(texts map[string]string) string {
+	if text, there := texts[h.Name]; there {
+		return text
+	}
+	return string(h.Value)
 }
 
 // readEntry reads an entry other than EntryHeaders. It reports false for one that the system does not
 // have, or that cannot be read.
-func (m *Message) readEntry(h *Header, in system) (ok bool) {
-	text := string(h.Value)
+func (m *Message) readEntry(h *Header, in system, texts map[string]string) (ok bool) {
+	if h.Name == EntryHops && h.Typed == nil {
+		return len(m.Hops) > 0 // readHeaders has read it
+	}
+	text := h.text(texts)
 	if h.Typed != nil {
 		_, binary := h.Typed.([]byte)
 		if h.Name != EntryKey || !binary {
@@ -186,8 +194,6 @@ func (m *Message) readEntry(h *Header, in system) (ok bool) {
 		if len(m.Hops) > 0 {
 			m.Origin, ok = ParseOrigin(text)
 		}
-	case EntryHops:
-		ok = len(m.Hops) > 0 // readHeaders has read it
 	case EntryFrom:
 		if len(m.Hops) > 0 {
 			_, ok = ParseOrigin(text) // only Place uses it
@@ -245,8 +251,13 @@ func appendEscaped(b []byte, s, special string) []byte {
 func plainPrefix(s, special string) int {
 	for i := range len(s) {
 		c := s[i]
-		if c < ' ' || c >= 0x7f || c == '%' || strings.IndexByte(special, c) >= 0 {
+		if c < ' ' || c >= 0x7f || c == '%' {
 			return i
+		}
+		for j := range len(special) { // quicker than strings.IndexByte for the one or two that there are
+			if c == special[j] {
+				return i
+			}
 		}
 	}
 	return len(s)

@@ -211,7 +211,8 @@ func (w *simulation) runPipeline(s *Set, end int) {
 	w.commitsSucceed = end == len(w.fates)
 	abandon := w.happens(50)
 	w.mu.Unlock()
-	l := s.Open("pipeline", w.commit, CommitEach(16))
+	l := s.Open("pipeline", w.commit)
+	l.CommitEach(16)
 	for n := from; n < end; n++ {
 		require.NoError(w.t, l.Offer(w.t.Context(), numbered(n), int64(n)))
 	}

@@ -56,6 +56,7 @@ type Pipeline struct {
 	sinceCommit          int               // messages that left the window since the last commitWatermark, for CommitEach
 	drained              chan struct{}     // closed when the window is empty; nil unless Drain waits
 	offered              uint64
+	free                 *entry // entries to reuse, linked by next
 
 	commitMu sync.Mutex // held while the source commits
 	finished bool
@@ -74,6 +75,8 @@ type entry struct {
 	state    state
 	sent     time.Time // set for those whose stages are timed
 	err      error     // why the message was refused or is dropped
+	done     func(error)
+	next     *entry // in the list free
 }
 
 type state uint8
@@ -89,6 +92,10 @@ const (
 // sampleEvery is how many messages there are for each one whose stages are timed.
 const sampleEvery = 64
 
+// CommitEach makes the pipeline commit after n complete messages, too, not only at the interval. It is
+// for sources whose broker bounds how many messages are not acknowledged. It is called before Offer.
+func (l *Pipeline) CommitEach(n int) { l.commitEach = n }
+
 // Offer takes m, whose position in the source is position. Positions ascend and may have gaps.
 // Offer blocks while the pipeline is full, while the route is paused and while a failure is not resent.
 // It returns an error when ctx ends or the pipeline is closed; then the pipeline has not taken m.
@@ -99,41 +106,44 @@ func (l *Pipeline) Offer(ctx context.Context, m *message.Message, position int64
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return err
 	}
-	e := &entry{m: m, to: to, position: position, size: m.Size(), err: err}
+	offered := entry{m: m, to: to, position: position, size: m.Size(), err: err}
 	switch {
 	case err != nil && !errors.Is(err, ErrLoop):
-		e.state = stateRefused
+		offered.state = stateRefused
 	case err != nil || !keep:
-		e.state = stateDone
+		offered.state = stateDone
 	}
-	toSink := e.state == stateSent // tryAdmit shares e
 	for {
-		if taken, err := l.tryAdmit(e); err != nil {
+		e, err := l.tryAdmit(&offered)
+		if err != nil {
 			return err
-		} else if taken {
-			break
+		}
+		if e != nil {
+			if offered.state == stateSent {
+				l.send(ctx, e)
+			}
+			return nil
 		}
 		if err := l.await(ctx, l.wakeOffer); err != nil {
 			return err
 		}
 	}
-	if toSink {
-		l.send(ctx, e)
-	}
-	return nil
 }
 
-// tryAdmit puts e into the window, unless the route is paused, a failure is not resent, or there is no
-// room.
-func (l *Pipeline) tryAdmit(e *entry) (taken bool, err error) {
+// tryAdmit puts a copy of offered into the window and returns it. It returns nil if the route is
+// paused, a failure is not resent, or there is no room. Only the state stateSent leaves the copy with
+// the caller; in others it may hold another message already.
+func (l *Pipeline) tryAdmit(offered *entry) (*entry, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ctx.Err() != nil {
-		return false, ErrClosed
+		return nil, ErrClosed
 	}
-	if l.set.paused.Load() || l.firstFailure != nil || l.resending || !l.set.pool.take(l, e.size) {
-		return false, nil
+	if l.set.paused.Load() || l.firstFailure != nil || l.resending || !l.set.pool.take(l, offered.size) {
+		return nil, nil //nolint:nilnil // it is no error to wait
 	}
+	e := l.newEntry()
+	e.m, e.to, e.position, e.size, e.state, e.err = offered.m, offered.to, offered.position, offered.size, offered.state, offered.err
 	l.window.Push(e)
 	l.offered++
 	switch e.state {
@@ -153,7 +163,19 @@ func (l *Pipeline) tryAdmit(e *entry) (taken bool, err error) {
 			l.observeArrival(e)
 		}
 	}
-	return true, nil
+	return e, nil
+}
+
+// newEntry returns an entry, one of free if there is any. l.mu is held.
+func (l *Pipeline) newEntry() *entry {
+	e := l.free
+	if e == nil {
+		e = new(entry)
+		e.done = func(err error) { l.recordOutcome(e, err) }
+		return e
+	}
+	l.free = e.next
+	return e
 }
 
 func (l *Pipeline) await(ctx context.Context, c <-chan struct{}) error {
@@ -183,8 +205,8 @@ func (l *Pipeline) observeArrival(e *entry) {
 
 // send gives an entry to the sink.
 func (l *Pipeline) send(ctx context.Context, e *entry) {
-	began := e.sent
-	l.set.route.Sink.Send(ctx, e.to, e.m, func(err error) { l.recordOutcome(e, err) })
+	began := e.sent // when Send returns, e may hold another message
+	l.set.route.Sink.Send(ctx, e.to, e.m, e.done)
 	if !began.IsZero() {
 		l.set.route.Metrics.send.Observe(time.Since(began).Seconds())
 	}
@@ -235,6 +257,7 @@ func (l *Pipeline) advance() {
 		l.sinceCommit++
 		l.watermark = e.position
 		done = done.plus(amount{1, e.size})
+		e.m, e.sent, e.err, e.next, l.free = nil, time.Time{}, nil, l.free, e
 	}
 	if done.messages == 0 {
 		return

@@ -130,11 +130,11 @@ func (b *harness) committed() []int64 {
 	return append([]int64(nil), b.commits...)
 }
 
-func (b *harness) open(options ...Option) *Pipeline {
+func (b *harness) open() *Pipeline {
 	return b.Open("pipeline", func(p int64) error {
 		b.locked(func() { b.commits = append(b.commits, p) })
 		return nil
-	}, options...)
+	})
 }
 
 func offer(t *testing.T, l *Pipeline, n int) {
@@ -175,7 +175,8 @@ func TestCommitEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, Config{}, nil)
 		b.sink.immediate = func(_ int, s sent) bool { s.done(nil); return true }
-		l := b.open(CommitEach(5))
+		l := b.open()
+		l.CommitEach(5)
 		defer l.Abandon()
 		began := time.Now()
 		for n := range 10 {
@@ -549,7 +550,8 @@ func TestManyPipelines(t *testing.T) {
 				assert.Greater(t, p, last)
 				last = p
 				return nil
-			}, CommitEach(100))
+			})
+			l.CommitEach(100)
 			for n := range each {
 				m := numbered(n)
 				m.Key = strconv.AppendInt(nil, int64(i), 10)

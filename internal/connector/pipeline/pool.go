@@ -58,8 +58,8 @@ func (p *pool) release(l *Pipeline, done amount) {
 	p.change(l, l.held.minus(done))
 	for waiting := range p.waiting {
 		signal(waiting.wakeOffer)
+		delete(p.waiting, waiting)
 	}
-	clear(p.waiting)
 }
 
 // change sets what l holds. p.mu is held.
@@ -71,6 +71,9 @@ func (p *pool) change(l *Pipeline, now amount) {
 
 // lends reports whether a pipeline may hold after in place of before. p.mu is held.
 func (p *pool) lends(before, after amount) bool {
+	if after.atMost(p.own) {
+		return true
+	}
 	wanted := p.excess(after)
 	free := p.lendable.minus(p.borrowed).plus(p.excess(before))
 	return (wanted.messages == 0 || 2*wanted.messages <= free.messages) && (wanted.bytes == 0 || 2*wanted.bytes <= free.bytes)

@@ -99,27 +99,17 @@ func (s *Set) Bounds() (messages int, bytes int64) {
 	return int(s.pool.bounds.messages), s.pool.bounds.bytes
 }
 
-// Option changes one pipeline.
-type Option func(*Pipeline)
-
-// CommitEach makes the pipeline commit after n complete messages, too, not only at the interval. It is
-// for sources whose broker bounds how many messages are not acknowledged.
-func CommitEach(n int) Option { return func(l *Pipeline) { l.commitEach = n } }
-
 // Open starts a pipeline for one partition of the source, or for one consumer of a queue. The pipeline
 // calls commit with the position, as given to Offer, up to which every message is complete. Positions
 // ascend. Calls come one at a time, about once in a commit interval, and never after Close or Abandon
 // has returned. An error of commit is logged and commit is called again.
-func (s *Set) Open(name string, commit func(position int64) error, options ...Option) *Pipeline {
+func (s *Set) Open(name string, commit func(position int64) error) *Pipeline {
 	l := &Pipeline{
 		set: s, name: name, commit: commit, log: s.route.Log.With(zap.String("pipeline", name)),
 		wakeRun: make(chan struct{}, 1), wakeOffer: make(chan struct{}, 1), ended: make(chan struct{}), watermark: -1, committed: -1,
 	}
 	l.prepare, l.onClose = s.route.Prepare()
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
-	for _, o := range options {
-		o(l)
-	}
 	s.mu.Lock()
 	s.pipelines[l] = struct{}{}
 	s.pool.divide(s.pool.bounds, s.pipelines)

@@ -44,6 +44,9 @@ func Reason(err error) string {
 
 // Refused returns the reason of an error made by Refuse.
 func Refused(err error) (reason string, ok bool) {
+	if err == nil { // saves the allocation of r
+		return "", false
+	}
 	var r *refusal
 	if errors.As(err, &r) {
 		return r.reason, true

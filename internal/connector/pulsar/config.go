@@ -176,12 +176,14 @@ type SinkConfig struct {
 	// CloseTimeout is how long messages in flight are waited for at a stop. From 1ms. Default 10s.
 	CloseTimeout time.Duration `yaml:"close_timeout"`
 	// Profile is how messages are published. Its name labels metrics. routing follows from
-	// partition. Default: the library's "ops".
+	// partition. Default: the library's "ops", with max_pending_records 10000.
 	Profile messaging.Profile `yaml:"profile"`
 }
 
 // DefaultSinkConfig returns the defaults.
 func DefaultSinkConfig() SinkConfig {
+	profile := messaging.Ops()
+	profile.MaxPendingRecords = 10_000 // each open topic allocates for them in advance
 	return SinkConfig{
 		Config:          messaging.DefaultConfig(),
 		Cluster:         system,
@@ -191,7 +193,7 @@ func DefaultSinkConfig() SinkConfig {
 		IdleTimeout:     time.Minute,
 		MaxMessageBytes: 5 * config.MiB,
 		CloseTimeout:    10 * time.Second,
-		Profile:         messaging.Ops(),
+		Profile:         profile,
 	}
 }
 

@@ -29,7 +29,9 @@ type Sink struct {
 	ready    chan struct{} // closed once Run has a client
 	stopping chan struct{} // closed, with mu, once Run accepts no more messages
 
-	client  *messaging.Client
+	client   *messaging.Client
+	messages sync.Pool // of *outgoing
+
 	openCtx context.Context // of open publishers and writers: ends once Run has closed them
 
 	closers sync.WaitGroup // goroutines that close idle publishers and writers
@@ -63,17 +65,16 @@ func NewSink(cfg SinkConfig, o connector.Options) (*Sink, error) {
 	}
 	o = o.WithDefaults()
 	o.Log = o.Log.Named("pulsar")
-	if o.MaxPending > 0 {
-		cfg.Profile.MaxPendingRecords = min(cfg.Profile.MaxPendingRecords, o.MaxPending)
-	}
 	cfg.Profile.Routing = messaging.RouteKeyHash
 	if cfg.Partition == partitionSource {
 		cfg.Profile.Routing = messaging.RouteExplicit
 	}
-	return &Sink{
+	s := &Sink{
 		cfg: cfg, options: o, ready: make(chan struct{}), stopping: make(chan struct{}),
 		destinations: make(map[string]*destination), writers: make(map[exactKey]*writer),
-	}, nil
+	}
+	s.messages.New = s.newOutgoing
+	return s, nil
 }
 
 // ErrStopped is the outcome of messages that are sent after the sink has stopped.
@@ -155,11 +156,29 @@ func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done fun
 		done(err)
 		return
 	}
-	record := recordOf(m)
-	d.pub.PublishAsync(ctx, &record, func(_ messaging.MessageID, err error) {
-		d.users.release()
+	o, _ := s.messages.Get().(*outgoing)
+	o.record, o.users, o.done = recordOf(m), &d.users, done
+	d.pub.PublishAsync(ctx, &o.record, o.onReceipt)
+}
+
+// outgoing is a message until its receipt. They are reused: a message costs no allocation here.
+type outgoing struct {
+	record    messaging.Record
+	users     *usage
+	done      func(error)
+	onReceipt func(messaging.MessageID, error)
+}
+
+func (s *Sink) newOutgoing() any {
+	o := new(outgoing)
+	o.onReceipt = func(_ messaging.MessageID, err error) {
+		users, done := o.users, o.done
+		o.record, o.users, o.done = messaging.Record{}, nil, nil
+		s.messages.Put(o)
+		users.release()
 		done(pipelineOutcome(err))
-	})
+	}
+	return o
 }
 
 // recordOf maps m to a record.

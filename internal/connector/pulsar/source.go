@@ -181,9 +181,9 @@ func (r *sourceRun) partition(name string) *partition {
 	p := r.partitions[name]
 	if p == nil && !r.closed {
 		p = &partition{ordered: r.source.cfg.partitioned()}
+		p.pipeline = r.pipelines.Open(r.source.cfg.Subscription+"/"+name, p.commit)
 		// An eighth of the prefetch at most waits for the commit interval.
-		each := pipeline.CommitEach(max(r.source.cfg.PrefetchMessages/8, 1))
-		p.pipeline = r.pipelines.Open(r.source.cfg.Subscription+"/"+name, p.commit, each)
+		p.pipeline.CommitEach(max(r.source.cfg.PrefetchMessages/8, 1))
 		r.partitions[name] = p
 	}
 	return p

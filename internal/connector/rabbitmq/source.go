@@ -88,9 +88,11 @@ func faults(cfg any) error {
 // several. Run reports failures, and tries again for ever.
 func (s *Source) Run(ctx context.Context, pipelines *pipeline.Set) error {
 	return s.run(ctx, func(name string, ahead int, commit func(int64) error) sourcePipeline {
+		l := pipelines.Open(name, commit)
 		// The broker sends no more than that many messages ahead of the acknowledgements: these
 		// must not wait for the commit interval.
-		return pipelines.Open(name, commit, pipeline.CommitEach(max(ahead/8, 1)))
+		l.CommitEach(max(ahead/8, 1))
+		return l
 	})
 }
 

@@ -132,7 +132,7 @@ func (c Pulsar) Validate() error { return c.sink().Validate() }
 func (c Pulsar) sink() pulsar.SinkConfig {
 	s := pulsar.DefaultSinkConfig()
 	s.Config, s.MaxMessageBytes, s.Profile = c.Config, c.MaxMessageBytes, messaging.Business()
-	s.Profile.Name = "target"
+	s.Profile.Name, s.Profile.MaxPendingRecords = "target", pendingEvents
 	s.MaxTopics = 100_000 // as many as subscribers name
 	return s
 }

@@ -279,7 +279,7 @@ func (f *Factory) pulsarSink(connection string) (*sharedSink, error) {
 	}
 	return f.use(sinkKey{"pulsar", connection, ""}, func(drain context.Context, report func(error)) (runner, error) {
 		return pulsar.NewSink(c.sink(), connector.Options{
-			Log: f.log, Report: report, Registerer: f.registerer, DrainContext: drain, MaxPending: pendingEvents,
+			Log: f.log, Report: report, Registerer: f.registerer, DrainContext: drain,
 		})
 	})
 }

@@ -58,7 +58,7 @@ type RedriveResult struct {
 	Redriven int
 	// Filtered were left by Filter.
 	Filtered int
-	// Truncated were left because they lack a part of their payload: see [TruncateUnstorable]. With
+	// Truncated were left because they lack a part of their payload: see [PropertyTruncated]. With
 	// Discard they are gone like others.
 	Truncated int
 	// Encrypted were left because the library has no key to read them.

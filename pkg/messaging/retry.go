@@ -39,7 +39,7 @@ func Reject(err error) error { return retry.Reject(err) }
 // It may be called from any goroutine; a second call for the same subscription, meanwhile, is
 // ErrSubscriptionBusy. It does not use the admin API.
 func (c *Client) Redrive(ctx context.Context, cfg RedriveConfig) (RedriveResult, error) {
-	return redrive.Redrive(ctx, c.publishers, cfg)
+	return redrive.Redrive(ctx, c.publishers, cfg, c.redriveIdle)
 }
 
 // RedriveConfig says which dead letters go back, and where to.

@@ -359,7 +359,8 @@ func TestEmptyPayloadsGoBackEmpty(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
-	result, err := client.Redrive(testContext(t), messaging.RedriveConfig{Topic: deadLetters, Subscription: "sub", Idle: 100 * time.Millisecond})
+	messaging.SetRedriveIdle(client, 100*time.Millisecond)
+	result, err := client.Redrive(testContext(t), messaging.RedriveConfig{Topic: deadLetters, Subscription: "sub"})
 	require.NoError(t, err)
 	require.Equal(t, 1, result.Redriven)
 	all := drain(t, client, topic)

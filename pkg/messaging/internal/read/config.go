@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/cluster"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
@@ -15,11 +14,8 @@ type ReaderConfig struct {
 	Topic string `yaml:"topic"`
 	// Name is the label "reader" of the metrics. Keep the set of names small. Default "reader".
 	Name string `yaml:"name"`
-	// StartAt is where a partition begins that After does not name. Default earliest.
-	StartAt record.StartAt `yaml:"start_at"`
-	// From is where it begins in place of StartAt: at a message or a time, for instance.
-	// AtMessage needs a topic without partitions, or a single partition of one. Nil, the
-	// default: StartAt. It is what [ConsumerConfig].From is to a subscription.
+	// From is where a partition begins that After does not name. AtMessage needs a topic without
+	// partitions, or a single partition of one. Nil, the default: earliest.
 	From *record.Position `yaml:"-"`
 	// After holds the last message that was read, at most one per partition: reading goes
 	// on behind it. It is what [Reader.Positions] returns.
@@ -38,9 +34,6 @@ type ReaderConfig struct {
 	// top. Defaults 64 MiB and 5 MiB, the brokers' own limit.
 	PrefetchBytes   int64 `yaml:"prefetch_bytes"`
 	MaxMessageBytes int64 `yaml:"max_message_bytes"`
-	// DiscoverEvery is the interval of looking for new partitions. Those are read from their
-	// beginning. Default 1m.
-	DiscoverEvery time.Duration `yaml:"discover_every"`
 }
 
 const readerMaxQueue = 1000
@@ -49,17 +42,11 @@ func (c ReaderConfig) withDefaults() ReaderConfig {
 	if c.Name == "" {
 		c.Name = "reader"
 	}
-	if c.StartAt == "" {
-		c.StartAt = record.StartEarliest
-	}
 	if c.PrefetchBytes == 0 {
 		c.PrefetchBytes = 64 << 20
 	}
 	if c.MaxMessageBytes == 0 {
 		c.MaxMessageBytes = 5 << 20
-	}
-	if c.DiscoverEvery == 0 {
-		c.DiscoverEvery = time.Minute
 	}
 	return c
 }
@@ -75,7 +62,6 @@ func (c ReaderConfig) Validate() error {
 	if err := record.Keeps(c.Topic); err != nil {
 		fault("topic: must be persistent, got %q: %w", c.Topic, err)
 	}
-	cluster.OneOf(fault, "start_at", c.StartAt, record.StartEarliest, record.StartLatest)
 	if from := c.from(); from.Kind == record.MessageKind {
 		if err := record.InTopic(from.Id); err != nil {
 			fault("from: %w", err)
@@ -98,22 +84,15 @@ func (c ReaderConfig) Validate() error {
 	if c.MaxMessageBytes < 1 {
 		fault("max_message_bytes: must be > 0, got %d", c.MaxMessageBytes)
 	}
-	if c.DiscoverEvery < 0 {
-		fault("discover_every: must be > 0, got %s", c.DiscoverEvery)
-	}
 	return errors.Join(errs...)
 }
 
 // from is where a partition begins that After does not name.
 func (c ReaderConfig) from() record.Position {
-	switch {
-	case c.From != nil:
-		return *c.From
-	case c.StartAt == record.StartLatest:
-		return record.Latest()
-	default:
+	if c.From == nil {
 		return record.Earliest()
 	}
+	return *c.From
 }
 
 // since is the time to begin at, zero when that is somewhere else. Publish times have

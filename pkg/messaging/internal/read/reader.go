@@ -147,9 +147,9 @@ func (r *Reader) topics(ctx context.Context) ([]string, error) {
 	}, nil)
 }
 
-// discover finds new partitions.
+// discover finds new partitions. They are read from their beginning.
 func (r *Reader) discover() {
-	t := time.NewTicker(r.cfg.DiscoverEvery)
+	t := time.NewTicker(r.parent.Waits.Discover)
 	defer t.Stop()
 	for {
 		select {

@@ -45,9 +45,6 @@ type RedriveConfig struct {
 	Discard bool
 	// DryRun only counts: nothing is published or acknowledged.
 	DryRun bool
-	// Idle is how long partitions may deliver nothing, while the brokers answer, before the rest
-	// of them is taken to have been acknowledged earlier. Default 2s.
-	Idle time.Duration
 }
 
 // RedriveResult counts messages of the dead-letter topic. Only Redriven are gone from it. In a dry
@@ -77,13 +74,14 @@ type RedriveResult struct {
 // admin API's is [ErrBusy].
 var ErrSubscriptionBusy = errors.New("messaging: subscription has a consumer")
 
-// Redrive is what the client's Redrive does, with publishers that c opens.
-func Redrive(ctx context.Context, c *publish.Publishers, cfg RedriveConfig) (RedriveResult, error) {
+// Idle is how long partitions may deliver nothing, while the brokers answer, before the rest of
+// them counts as acknowledged earlier.
+const Idle = 2 * time.Second
+
+// Redrive publishes dead letters through c. Tests set another idle than Idle.
+func Redrive(ctx context.Context, c *publish.Publishers, cfg RedriveConfig, idle time.Duration) (RedriveResult, error) {
 	if err := cfg.validate(); err != nil {
 		return RedriveResult{}, fmt.Errorf("messaging: redrive: %w", err)
-	}
-	if cfg.Idle == 0 {
-		cfg.Idle = 2 * time.Second
 	}
 	if err := c.Enter(); err != nil {
 		return RedriveResult{}, err
@@ -91,7 +89,7 @@ func Redrive(ctx context.Context, c *publish.Publishers, cfg RedriveConfig) (Red
 	defer c.Leave()
 	ctx, end := clientquirks.EitherEnds(ctx, c.Life)
 	defer end()
-	v := newRedrive(c, cfg)
+	v := newRedrive(c, cfg, idle)
 	defer v.close()
 	err := v.run(ctx)
 	if err != nil && ctx.Err() != nil {
@@ -129,9 +127,6 @@ func (cfg RedriveConfig) validate() error {
 	if cfg.Max < 0 {
 		fault("max: must be >= 0, got %d", cfg.Max)
 	}
-	if cfg.Idle < 0 {
-		fault("idle: must be >= 0, got %s", cfg.Idle)
-	}
 	return errors.Join(errs...)
 }
 
@@ -149,6 +144,7 @@ const (
 type redrive struct {
 	from   *publish.Publishers
 	cfg    RedriveConfig
+	idle   time.Duration
 	topic  string
 	log    *zap.Logger
 	limit  *rate.Limiter
@@ -159,9 +155,9 @@ type redrive struct {
 	missing    map[string]bool               // topics that do not exist
 }
 
-func newRedrive(c *publish.Publishers, cfg RedriveConfig) *redrive {
+func newRedrive(c *publish.Publishers, cfg RedriveConfig, idle time.Duration) *redrive {
 	v := &redrive{
-		from: c, cfg: cfg, topic: record.FullTopicName(cfg.Topic),
+		from: c, cfg: cfg, idle: idle, topic: record.FullTopicName(cfg.Topic),
 		log:        c.Log.Named("redrive").With(zap.String("topic", cfg.Topic)),
 		limit:      rate.NewLimiter(rate.Inf, 1),
 		publishers: make(map[string]*publish.Publisher), missing: make(map[string]bool),
@@ -173,7 +169,7 @@ func newRedrive(c *publish.Publishers, cfg RedriveConfig) *redrive {
 }
 
 func (v *redrive) run(ctx context.Context) (err error) {
-	if v.source, err = openRedriveSource(ctx, v.from.Cluster, v.topic, v.cfg.Subscription, v.cfg.Idle); err != nil {
+	if v.source, err = openRedriveSource(ctx, v.from.Cluster, v.topic, v.cfg.Subscription, v.idle); err != nil {
 		return err
 	}
 	for !v.full() {

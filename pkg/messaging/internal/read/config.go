@@ -36,7 +36,7 @@ type ReaderConfig struct {
 	MaxMessageBytes int64 `yaml:"max_message_bytes"`
 }
 
-const readerMaxQueue = 1000
+const maxQueue = 1000
 
 func (c ReaderConfig) withDefaults() ReaderConfig {
 	if c.Name == "" {
@@ -101,7 +101,7 @@ func (c ReaderConfig) since() time.Time { return c.from().Time.Truncate(time.Mil
 
 // queueLength is the receive queue of each of n partitions.
 func (c ReaderConfig) queueLength(n int) int {
-	return int(min(max(c.PrefetchBytes/int64(n)/c.MaxMessageBytes, 1), readerMaxQueue))
+	return int(min(max(c.PrefetchBytes/int64(n)/c.MaxMessageBytes, 1), maxQueue))
 }
 
 // after is the id of After that is of partition, else the zero MessageID.

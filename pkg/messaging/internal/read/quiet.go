@@ -10,12 +10,12 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
-// readerQuiet finds a session that is sent nothing any more though the partition has more. A broker
+// quiet finds a session that is sent nothing any more though the partition has more. A broker
 // counts a batch as its messages. When its checksum is wrong, the underlying client gives back
 // one (pulsar-client-go v0.21.0 consumer_partition.go, discardCorruptedMessage), and never comes to
 // asking for more. Then the session ends, and the next one has a longer queue. A session that was
 // only slow loses nothing by it.
-type readerQuiet struct {
+type quiet struct {
 	waits waits
 	wait  time.Duration
 	last  record.MessageID // received
@@ -39,15 +39,15 @@ const (
 )
 
 // begin takes notice of a session that begins behind position.
-func (q *readerQuiet) begin(position record.MessageID) {
+func (q *quiet) begin(position record.MessageID) {
 	q.wait = max(q.wait, q.waits.Quiet)
 	q.last, q.heard, q.came = position, false, false
 }
 
-func (q *readerQuiet) received(id record.MessageID) { q.last, q.heard = id, true }
+func (q *quiet) received(id record.MessageID) { q.last, q.heard = id, true }
 
 // queueLength is the length of the next session's queue, which is usual at first.
-func (q *readerQuiet) queueLength(usual int) int {
+func (q *quiet) queueLength(usual int) int {
 	for range q.again {
 		usual = min(4*usual, max(quietQueue, usual))
 	}
@@ -60,7 +60,7 @@ func (q *readerQuiet) queueLength(usual int) int {
 // is quiet also behind other entries that bring no message, for as long as nothing is published,
 // and the queue is as long as that took. So the usual queue is tried again once, and what is
 // too short for the batch is found out with messages behind it.
-func (q *readerQuiet) shortens(gap bool) bool {
+func (q *quiet) shortens(gap bool) bool {
 	q.came = true
 	keep := gap && (q.tried || q.again < quietLong)
 	q.tried = gap && (q.tried || q.again >= quietLong)
@@ -73,7 +73,7 @@ func (q *readerQuiet) shortens(gap bool) bool {
 
 // starved reports, when a wait is over, whether the session is to end: what stood behind the latest
 // message when the wait began has not come.
-func (p *readerPartition) starved() bool {
+func (p *partition) starved() bool {
 	q := &p.quiet
 	if q.heard {
 		q.wait, q.heard, q.end = q.waits.Quiet, false, record.MessageID{}

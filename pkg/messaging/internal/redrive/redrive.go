@@ -131,12 +131,12 @@ func (cfg RedriveConfig) validate() error {
 }
 
 const (
-	// redriveBatch bounds how many dead letters are under way before they are acknowledged.
-	redriveBatch = 100
-	// redriveBytes bounds the bytes of those, and of what is received ahead with 5 MiB each.
-	redriveBytes = 64 << 20
-	// redriveTopics bounds the publishers open at once.
-	redriveTopics = 50
+	// batchLetters bounds how many dead letters are under way before they are acknowledged.
+	batchLetters = 100
+	// batchBytes bounds the bytes of those, and of what is received ahead with 5 MiB each.
+	batchBytes = 64 << 20
+	// openTopics bounds the publishers open at once.
+	openTopics = 50
 )
 
 // redrive is one call of Redrive. All of it runs on the caller's goroutine. It takes a batch of
@@ -150,7 +150,7 @@ type redrive struct {
 	limit  *rate.Limiter
 	result RedriveResult
 
-	source     *redriveSource
+	source     *source
 	publishers map[string]*publish.Publisher // by topic
 	missing    map[string]bool               // topics that do not exist
 }
@@ -169,7 +169,7 @@ func newRedrive(c *publish.Publishers, cfg RedriveConfig, idle time.Duration) *r
 }
 
 func (v *redrive) run(ctx context.Context) (err error) {
-	if v.source, err = openRedriveSource(ctx, v.from.Cluster, v.topic, v.cfg.Subscription, v.idle); err != nil {
+	if v.source, err = openSource(ctx, v.from.Cluster, v.topic, v.cfg.Subscription, v.idle); err != nil {
 		return err
 	}
 	for !v.full() {
@@ -202,7 +202,7 @@ type letter struct {
 
 // gather takes m and what else has been received, as far as it is to go back.
 func (v *redrive) gather(m *pulsar.ConsumerMessage) []*letter {
-	most := redriveBatch
+	most := batchLetters
 	if v.cfg.Max > 0 {
 		most = min(most, v.cfg.Max-v.result.Redriven)
 	}
@@ -216,7 +216,7 @@ func (v *redrive) gather(m *pulsar.ConsumerMessage) []*letter {
 			batch = append(batch, l)
 			bytes += l.record.Size()
 		}
-		if len(batch) == most || bytes >= redriveBytes {
+		if len(batch) == most || bytes >= batchBytes {
 			break
 		}
 	}
@@ -364,7 +364,7 @@ func (v *redrive) publisher(ctx context.Context, topic string) (*publish.Publish
 	if p := v.publishers[topic]; p != nil {
 		return p, nil
 	}
-	if len(v.publishers) >= redriveTopics {
+	if len(v.publishers) >= openTopics {
 		if err := v.closePublishers(ctx); err != nil {
 			return nil, err
 		}

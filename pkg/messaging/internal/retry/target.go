@@ -187,23 +187,18 @@ func (t *CopyTarget) Discard(p *publish.Publisher) {
 // awaitSubscription returns nil once a subscription keeps what is published. That of the retry
 // topic is the run's own; it logs when it cannot subscribe.
 func (t *CopyTarget) awaitSubscription(ctx context.Context) error {
-	switch {
-	case t.Retry:
+	if t.Retry {
 		select {
 		case <-t.subscribed:
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-	case t.keepFor != "":
-		return t.subscribe(ctx)
-	default:
+	}
+	if t.keepFor == "" {
 		return nil
 	}
-}
-
-// subscribe creates the subscription that keeps dead letters, and leaves it without a consumer.
-func (t *CopyTarget) subscribe(ctx context.Context) error {
+	// The subscription is left without a consumer.
 	if err := t.publishers.CreateSubscription(ctx, t.Topic, t.keepFor, pulsar.SubscriptionPositionEarliest); err != nil {
 		return fmt.Errorf("%w %s: %w", ErrNotKept, t.keepFor, err)
 	}

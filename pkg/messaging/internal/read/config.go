@@ -1,6 +1,7 @@
 package read
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -20,18 +21,16 @@ type ReaderConfig struct {
 	// After holds the last message that was read, at most one per partition: reading goes
 	// on behind it. It is what [Reader.Positions] returns.
 	After []record.MessageID `yaml:"-"`
-	// ReadCompacted reads only the latest message of each key of what was compacted. Messages
-	// without a key, a payload and properties are then passed over: they are what compaction
-	// leaves of a batch's other messages. A key that was deleted and compacted away between
-	// two messages that are read leaves no trace: whoever keeps a state reads it from the
-	// beginning after a long time away, not from After. Default false.
+	// ReadCompacted reads only the latest message of each key of what was compacted. It passes over
+	// messages without a key, a payload and properties: compaction leaves them of a batch. A key
+	// that was deleted and compacted away between two messages leaves no trace: whoever keeps a
+	// state reads from the beginning after a long time away, not from After. Default false.
 	ReadCompacted bool `yaml:"read_compacted"`
-	// PrefetchBytes bounds what brokers send ahead, and MaxMessageBytes is how large messages are
-	// taken to be: as many messages of that size are sent ahead as fit, at least one and at most
-	// 1000 for each partition. Brokers count a batch as its messages, and send the last batch
-	// whole. Lower MaxMessageBytes when messages are known to be small: the rate of unbatched
-	// messages grows with their number. Partitions that are added while the reader is open come on
-	// top. Defaults 64 MiB and 5 MiB, the brokers' own limit.
+	// PrefetchBytes bounds what brokers send ahead. As many messages of MaxMessageBytes are sent
+	// ahead as fit, at least one and at most 1000 for each partition. Brokers count the messages in
+	// batches, and send the last batch whole. Unbatched messages come faster with a lower
+	// MaxMessageBytes. Partitions that are added later come on top. Defaults 64 MiB and 5 MiB, the
+	// brokers' own limit.
 	PrefetchBytes   int64 `yaml:"prefetch_bytes"`
 	MaxMessageBytes int64 `yaml:"max_message_bytes"`
 }
@@ -39,15 +38,9 @@ type ReaderConfig struct {
 const maxQueue = 1000
 
 func (c ReaderConfig) withDefaults() ReaderConfig {
-	if c.Name == "" {
-		c.Name = "reader"
-	}
-	if c.PrefetchBytes == 0 {
-		c.PrefetchBytes = 64 << 20
-	}
-	if c.MaxMessageBytes == 0 {
-		c.MaxMessageBytes = 5 << 20
-	}
+	c.Name = cmp.Or(c.Name, "reader")
+	c.PrefetchBytes = cmp.Or(c.PrefetchBytes, 64<<20)
+	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, 5<<20)
 	return c
 }
 

@@ -33,12 +33,12 @@ const (
 	maxGapAge = 2000
 )
 
-// beginBehind forgets all: what follows is behind last.
+// beginBehind begins anew behind last.
 func (g *gaps) beginBehind(last record.EntryPlace, known bool) {
 	*g = gaps{known: known, last: last}
 }
 
-// note takes notice of a message. Those of one entry, and what comes again, are no matter.
+// note records a message. More of the same entry, and repeated ones, change nothing.
 func (g *gaps) note(id record.MessageID) {
 	if !g.known { // the topic's beginning is that of a ledger
 		g.beginBehind(record.EntryPlace{Ledger: record.EntryOf(id).Ledger, Number: 0}, true)
@@ -54,7 +54,8 @@ func (g *gaps) note(id record.MessageID) {
 	g.last = at
 	g.read += missing + 1
 	if missing > 0 {
-		g.gaps = append(g.gaps, gap{from: record.EntryPlace{Ledger: last.Ledger, Number: last.Number + 1}, entries: missing, at: g.read})
+		last.Number++
+		g.gaps = append(g.gaps, gap{from: last, entries: missing, at: g.read})
 		g.unshown += missing
 	}
 	for len(g.gaps) > 0 && (g.unshown > maxUnshown || g.read-g.gaps[0].at > maxGapAge) {

@@ -54,7 +54,7 @@ func newGoal(ends map[int]partitionEnd, ask time.Duration) *goal {
 
 func (g *goal) reached() bool { return len(g.left) == 0 }
 
-// note takes notice of a position.
+// note records a position.
 func (g *goal) note(id record.MessageID) {
 	partition := id.Partition()
 	end, ok := g.left[partition]
@@ -116,7 +116,7 @@ func (g *goal) lower(ends map[int]partitionEnd, positions []record.MessageID) (u
 	return unshown
 }
 
-// doubtful reports whether it is to be looked at what stands before a partition's end.
+// doubtful reports whether to look at what stands before a partition's end.
 func (g *goal) doubtful(partition int) bool { return g.silence[partition].times >= sameEnds }
 
 // waits reports whether a partition's end was just looked at for the first time, and is still left.

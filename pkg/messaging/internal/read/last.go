@@ -22,7 +22,9 @@ func (c *Readers) OnlyPartition(ctx context.Context, topic string) (string, erro
 	asking, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	err := cluster.Insist(asking, c.Log, func() (err error) {
-		topics, err = cluster.CallWithTimeout(asking, c.Cluster, func() ([]string, error) { return c.Producers.TopicPartitions(topic) }, nil)
+		topics, err = cluster.CallWithTimeout(asking, c.Cluster, func() ([]string, error) {
+			return c.Producers.TopicPartitions(topic)
+		}, nil)
 		if err != nil {
 			if final := cluster.OpeningFailure(err, true); final != nil {
 				giveUp(final) // as a publisher's opening does

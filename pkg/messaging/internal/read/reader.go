@@ -50,7 +50,7 @@ type readMessage struct {
 	d  *record.Delivery
 }
 
-// Open is what the client's Reader does.
+// Open opens a reader: see the client's Reader.
 func (c *Readers) Open(ctx context.Context, cfg ReaderConfig) (*Reader, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("messaging: reader: %w", err)
@@ -190,6 +190,12 @@ func (r *Reader) Next(ctx context.Context) (*record.Delivery, error) {
 // noteCaughtUp closes caughtUp when the end at opening was reached.
 func (r *Reader) noteCaughtUp() {
 	if r.opening != nil && r.opening.reached() {
+		r.setCaughtUp()
+	}
+}
+
+func (r *Reader) setCaughtUp() {
+	if r.opening != nil {
 		r.opening = nil
 		close(r.caughtUp)
 	}
@@ -232,10 +238,7 @@ func (r *Reader) ReadToEnd(ctx context.Context, h func(context.Context, *record.
 		r.noteCaughtUp()
 		d, err := r.next(ctx, goal)
 		if errors.Is(err, errReadToEnd) {
-			if r.opening != nil { // it was no further
-				r.opening = nil
-				close(r.caughtUp)
-			}
+			r.setCaughtUp() // the end at opening was no further
 			return n, nil
 		}
 		if err != nil {

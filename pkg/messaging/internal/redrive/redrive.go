@@ -98,10 +98,10 @@ func Redrive(ctx context.Context, c *publish.Publishers, cfg RedriveConfig, idle
 	if err != nil && !errors.Is(err, record.ErrClosed) {
 		err = fmt.Errorf("messaging: redrive %s: %w", cfg.Topic, err)
 	}
-	v.log.Info("dead letters redriven", zap.Bool("dry_run", cfg.DryRun), zap.Bool("discard", cfg.Discard), zap.Int("redriven", v.result.Redriven),
-		zap.Int("filtered", v.result.Filtered), zap.Int("truncated", v.result.Truncated),
-		zap.Int("encrypted", v.result.Encrypted), zap.Int("too_large", v.result.TooLarge), zap.Int("no_topic", v.result.NoTopic),
-		zap.Int("foreign", v.result.Foreign), zap.Error(err))
+	n := v.result
+	v.log.Info("dead letters redriven", zap.Bool("dry_run", cfg.DryRun), zap.Bool("discard", cfg.Discard),
+		zap.Int("redriven", n.Redriven), zap.Int("filtered", n.Filtered), zap.Int("truncated", n.Truncated),
+		zap.Int("encrypted", n.Encrypted), zap.Int("too_large", n.TooLarge), zap.Int("no_topic", n.NoTopic), zap.Int("foreign", n.Foreign), zap.Error(err))
 	return v.result, err
 }
 
@@ -383,7 +383,8 @@ func (v *redrive) publisher(ctx context.Context, topic string) (*publish.Publish
 		case err == nil:
 			v.publishers[topic] = p
 			return p, nil
-		case errors.Is(err, record.ErrTopicTerminated), errors.Is(err, record.ErrTopicNotFound), errors.Is(err, record.ErrClosed), clientquirks.Permanent(err), clientquirks.CloseReason(err) == "unauthorized":
+		case errors.Is(err, record.ErrTopicTerminated), errors.Is(err, record.ErrTopicNotFound), errors.Is(err, record.ErrClosed),
+			clientquirks.Permanent(err), clientquirks.CloseReason(err) == "unauthorized":
 			return nil, err
 		}
 		v.log.Warn("cannot open topic, will keep trying", zap.String("to", topic), zap.Error(err))

@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -16,14 +17,18 @@ import (
 //
 // On a durable Shared or Key_Shared subscription with order none, a copy is published to the
 // retry topic for delivery after the delay, and the original is acknowledged once the brokers
-// have stored the copy: attempts survive a restart, and delays may be hours. The copy waits at the
-// brokers and takes no place in this process. Its next attempt may be made by another consumer of
-// the subscription, also with Key_Shared. Nothing is copied before the retry topic's subscription
-// exists. While the topic cannot be opened, is terminated, or the copy is too large, the message
-// is held in this process.
+// have stored the copy: attempts survive a restart, and delays may be hours. Another consumer of
+// the subscription may make the next attempt, also with Key_Shared. Nothing is copied before the
+// retry topic's subscription exists. While the topic cannot be opened, is terminated, or the copy
+// is too large, the message is held in this process.
 //
 // In every other case the message is held in this process, because a copy would lose its place in
 // the order, and a restart begins with attempt 1 again.
+//
+// A dead letter that is larger than the brokers accept is stored with the beginning of its payload
+// and [PropertyTruncated]. One that cannot be stored even so, in a terminated topic for instance,
+// is parked: it is held unacknowledged, takes one place of PrefetchMessages, keeps its key or
+// partition waiting where there is an order, and is tried again every minute.
 type Retry struct {
 	// MaxAttempts is how often a message is handled before it goes to the
 	// dead-letter topic. 0: for ever. Default 16.
@@ -63,12 +68,8 @@ const noSubscription = "-"
 
 // Derived fills in what has a default besides DefaultConsumerConfig's.
 func (r Retry) Derived(subscription string) Retry {
-	if r.DeadLetterSubscription == "" {
-		r.DeadLetterSubscription = subscription
-	}
-	if r.Compression == "" {
-		r.Compression = publish.LZ4
-	}
+	r.DeadLetterSubscription = cmp.Or(r.DeadLetterSubscription, subscription)
+	r.Compression = cmp.Or(r.Compression, publish.LZ4)
 	return r
 }
 

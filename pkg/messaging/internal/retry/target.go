@@ -23,9 +23,7 @@ type Copier struct {
 }
 
 // CopyTarget is a topic that copies go to. Its publisher is opened when first needed, in the
-// background: a topic that cannot be opened must not occupy a worker. It is opened once a
-// subscription keeps what is published there: brokers delete at once what no subscription waits
-// for.
+// background: a topic that cannot be opened must not occupy a worker.
 type CopyTarget struct {
 	publishers   *publish.Publishers
 	Topic        string
@@ -88,8 +86,8 @@ func NewCopier(cfg CopierConfig) *Copier {
 	return all
 }
 
-// Note takes the result of subscribing to the retry topic. The subscription of a retry topic is durable: it
-// keeps copies from then on, also while the run is not connected to it.
+// Note takes the result of subscribing to the retry topic. That subscription is durable: it keeps
+// copies from then on, also while the run is not connected to it.
 func (c *Copier) Note(err error) {
 	t := c.Retry
 	if t == nil || t.isSubscribed() {

@@ -11,8 +11,8 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
-// metrics are labelled by the reader's name and, where there are kinds, by a bounded word.
-type metrics struct {
+// Metrics are labelled by the reader's name and, where there are kinds, by a bounded word.
+type Metrics struct {
 	messages     *prometheus.CounterVec
 	bytes        *prometheus.CounterVec
 	age          *prometheus.GaugeVec
@@ -20,9 +20,10 @@ type metrics struct {
 	resubscribes *prometheus.CounterVec // reason
 }
 
-func NewMetrics(reg prometheus.Registerer) metrics {
+// NewMetrics registers the metrics of readers.
+func NewMetrics(reg prometheus.Registerer) Metrics {
 	counter, gauge := cluster.Counters(reg, "reader"), cluster.Gauges(reg, "reader")
-	return metrics{
+	return Metrics{
 		messages: counter("aviary_messaging_reader_messages_total", "Messages that readers returned."),
 		bytes:    counter("aviary_messaging_reader_bytes_total", "Bytes of the messages that readers returned: keys and payloads."),
 		age: gauge("aviary_messaging_reader_age_seconds",
@@ -33,14 +34,15 @@ func NewMetrics(reg prometheus.Registerer) metrics {
 	}
 }
 
-// namedMetrics are metrics with the reader's label applied.
+// namedMetrics are Metrics with the reader's label applied.
 type namedMetrics struct {
 	messages, bytes  prometheus.Counter
 	age, interrupted prometheus.Gauge
 	resubscribes     *prometheus.CounterVec // reason
 }
 
-func (m metrics) Of(reader string) namedMetrics {
+// Of are the metrics of the readers with a name.
+func (m Metrics) Of(reader string) namedMetrics {
 	for _, reason := range []string{
 		"connection", "silent", "no_answer", "busy", "unauthorized", "topic_not_found", "terminated", "closed",
 	} {

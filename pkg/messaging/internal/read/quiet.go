@@ -12,8 +12,8 @@ import (
 
 // quiet finds a session to which the broker sends nothing though the partition has more. A broker
 // counts a batch as its messages. For one with a wrong checksum the underlying client gives back a
-// single permit (pulsar-client-go v0.21.0 consumer_partition.go, discardCorruptedMessage), and never
-// asks for more. Then the session ends, and the next one has a longer queue.
+// single permit (pulsar-client-go v0.21.0 consumer_partition.go, discardCorruptedMessage), and
+// never asks for more. Then the session ends, and the next one has a longer queue.
 type quiet struct {
 	waits waits
 	wait  time.Duration

@@ -1,3 +1,4 @@
+// Package read reads topics without a subscription, and looks at their ends.
 package read
 
 import (

@@ -10,7 +10,7 @@ import (
 type Readers struct {
 	*cluster.Cluster
 
-	metrics metrics
+	metrics Metrics
 	Waits   waits
 }
 

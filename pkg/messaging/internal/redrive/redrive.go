@@ -1,3 +1,4 @@
+// Package redrive publishes dead letters to the topics that they came from.
 package redrive
 
 import (
@@ -101,7 +102,8 @@ func Redrive(ctx context.Context, c *publish.Publishers, cfg RedriveConfig, idle
 	n := v.result
 	v.log.Info("dead letters redriven", zap.Bool("dry_run", cfg.DryRun), zap.Bool("discard", cfg.Discard),
 		zap.Int("redriven", n.Redriven), zap.Int("filtered", n.Filtered), zap.Int("truncated", n.Truncated),
-		zap.Int("encrypted", n.Encrypted), zap.Int("too_large", n.TooLarge), zap.Int("no_topic", n.NoTopic), zap.Int("foreign", n.Foreign), zap.Error(err))
+		zap.Int("encrypted", n.Encrypted), zap.Int("too_large", n.TooLarge), zap.Int("no_topic", n.NoTopic),
+		zap.Int("foreign", n.Foreign), zap.Error(err))
 	return v.result, err
 }
 

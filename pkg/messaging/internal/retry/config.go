@@ -1,3 +1,4 @@
+// Package retry decides about further attempts, and copies messages to other topics for them.
 package retry
 
 import (

@@ -46,7 +46,7 @@ type CopyTarget struct {
 	waited    int
 }
 
-// ErrNotKept: no subscription keeps what is published to the topic.
+// ErrNotKept says that no subscription keeps what is published to the topic.
 var ErrNotKept = errors.New("no subscription")
 
 // CopierConfig says what a run's copies are to be like.
@@ -61,6 +61,7 @@ type CopierConfig struct {
 	Until func() context.Context // ends when opening makes no more sense
 }
 
+// NewCopier makes the targets, whose publishers are opened when first needed.
 func NewCopier(cfg CopierConfig) *Copier {
 	target := func(name, topic string) *CopyTarget {
 		p := publish.Business()

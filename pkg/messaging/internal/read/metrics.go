@@ -34,21 +34,21 @@ func NewMetrics(reg prometheus.Registerer) Metrics {
 	}
 }
 
-// namedMetrics are Metrics with the reader's label applied.
-type namedMetrics struct {
+// NamedMetrics are Metrics with the reader's label applied.
+type NamedMetrics struct {
 	messages, bytes  prometheus.Counter
 	age, interrupted prometheus.Gauge
 	resubscribes     *prometheus.CounterVec // reason
 }
 
 // Of are the metrics of the readers with a name.
-func (m Metrics) Of(reader string) namedMetrics {
+func (m Metrics) Of(reader string) NamedMetrics {
 	for _, reason := range []string{
 		"connection", "silent", "no_answer", "busy", "unauthorized", "topic_not_found", "terminated", "closed",
 	} {
 		m.resubscribes.WithLabelValues(reader, reason) // from the start, so that an alert sees the first one
 	}
-	return namedMetrics{
+	return NamedMetrics{
 		messages:     m.messages.WithLabelValues(reader),
 		bytes:        m.bytes.WithLabelValues(reader),
 		age:          m.age.WithLabelValues(reader),
@@ -59,14 +59,14 @@ func (m Metrics) Of(reader string) namedMetrics {
 
 // returned counts a message. Readers of one name in one process share the gauge of the age, and
 // show one of theirs.
-func (m namedMetrics) returned(d *record.Delivery) {
+func (m NamedMetrics) returned(d *record.Delivery) {
 	m.messages.Inc()
 	m.bytes.Add(float64(len(d.Payload) + len(d.Key)))
 	m.age.Set(max(time.Since(d.PublishTime), 0).Seconds())
 }
 
 // resubscribe counts another try, by a short, bounded word for why.
-func (m namedMetrics) resubscribe(err error) {
+func (m NamedMetrics) resubscribe(err error) {
 	reason := clientquirks.CloseReason(err)
 	switch {
 	case errors.Is(err, errReconnects):

@@ -27,7 +27,7 @@ type Reader struct {
 	parent  *Readers
 	cfg     ReaderConfig
 	log     *zap.Logger
-	metrics namedMetrics
+	metrics NamedMetrics
 
 	ctx     context.Context // ends with Close
 	stop    context.CancelCauseFunc

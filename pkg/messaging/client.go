@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
@@ -15,6 +16,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/consume"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/read"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/redrive"
 )
 
 // Client is the connection to one Pulsar cluster. It keeps separate connections for
@@ -26,6 +28,8 @@ type Client struct {
 	readers    *read.Readers
 	publishers *publish.Publishers
 	consumers  *consume.Consumers
+
+	redriveIdle time.Duration
 
 	broker func() (ask.Broker, error) // whom Try… asks
 }
@@ -65,7 +69,10 @@ func Dial(ctx context.Context, cfg Config, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{cluster: shared, broker: func() (ask.Broker, error) { return cluster.NewBroker(cfg, auth.NewFaults(log)) }}
+	c := &Client{
+		cluster: shared, redriveIdle: redrive.Idle,
+		broker: func() (ask.Broker, error) { return cluster.NewBroker(cfg, auth.NewFaults(log)) },
+	}
 	if c.admin, err = adminapi.New(shared, cfg); err != nil {
 		_ = shared.Disconnect(ctx)
 		return nil, err

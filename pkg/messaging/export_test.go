@@ -17,3 +17,9 @@ func (c *Client) HurryReaders(by time.Duration) {
 // SetResubscribeForChunks sets how soon c's sessions begin again after a message in chunks was
 // given up.
 func SetResubscribeForChunks(c *Client, d time.Duration) { c.consumers.ResubscribeForChunks = d }
+
+// SetReadersDiscoverEvery sets how often readers look for new partitions.
+func (c *Client) SetReadersDiscoverEvery(d time.Duration) { c.readers.Waits.Discover = d }
+
+// SetRedriveIdle sets for how long a redrive waits for partitions that deliver nothing.
+func SetRedriveIdle(c *Client, d time.Duration) { c.redriveIdle = d }

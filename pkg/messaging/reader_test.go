@@ -142,7 +142,7 @@ func TestReaderOfNothingIsCaughtUp(t *testing.T) {
 	require.True(t, caughtUp(openReader(t, client, nil)), "an empty topic")
 	one := topic + "-partition-3"
 	s.PublishBatch(one, wire.None, batch(0, 3)...)
-	r := openReader(t, client, func(c *messaging.ReaderConfig) { c.StartAt = messaging.StartLatest })
+	r := openReader(t, client, from(messaging.Latest()))
 	require.True(t, caughtUp(r), "from the end")
 	require.Empty(t, toEnd(t, r))
 
@@ -315,9 +315,8 @@ func TestReaderFindsNewPartitions(t *testing.T) {
 	s := wire.Start(t)
 	s.CreateTopic(topic, 1)
 	client := dial(t, s.URL())
-	r := openReader(t, client, func(c *messaging.ReaderConfig) {
-		c.StartAt, c.DiscoverEvery = messaging.StartLatest, time.Millisecond
-	})
+	client.SetReadersDiscoverEvery(time.Millisecond)
+	r := openReader(t, client, from(messaging.Latest()))
 	s.CreateTopic(topic, 3)
 	s.PublishBatch(topic+"-partition-2", wire.None, batch(0, 2)...)
 	for i := range 2 {
@@ -377,9 +376,8 @@ func TestReaderEnds(t *testing.T) {
 	require.NoError(t, err)
 	for name, cfg := range map[string]messaging.ReaderConfig{
 		"no topic":     {},
-		"bad start":    {Topic: topic, StartAt: "middle"},
 		"zero id":      {Topic: topic, After: []messaging.MessageID{{}}},
-		"negative":     {Topic: topic, PrefetchBytes: -1, MaxMessageBytes: -1, DiscoverEvery: -1},
+		"negative":     {Topic: topic, PrefetchBytes: -1, MaxMessageBytes: -1},
 		"tenant alone": {Topic: "persistent://public/"},
 	} {
 		_, err := client.Reader(testContext(t), cfg)

@@ -34,14 +34,22 @@ func deaden(t *testing.T, s *wire.Server, client *messaging.Client, n int) {
 	require.Equal(t, n, s.Backlog(deadLetters, "sub"))
 }
 
+// dialToRedrive makes a client whose redrives wait only briefly.
+func dialToRedrive(t *testing.T, url string, opts ...messaging.Option) *messaging.Client {
+	t.Helper()
+	client := dial(t, url, opts...)
+	messaging.SetRedriveIdle(client, 50*time.Millisecond)
+	return client
+}
+
 func redriveConfig() messaging.RedriveConfig {
-	return messaging.RedriveConfig{Topic: deadLetters, Subscription: "sub", Idle: 50 * time.Millisecond}
+	return messaging.RedriveConfig{Topic: deadLetters, Subscription: "sub"}
 }
 
 func TestRedrivePutsLettersBackAsTheyWere(t *testing.T) {
 	t.Parallel()
 	s := wire.Start(t)
-	client := dial(t, s.URL())
+	client := dialToRedrive(t, s.URL())
 	s.CreateTopic(topic, 3)
 	deaden(t, s, client, 50)
 	was := s.Entries(topic)
@@ -90,7 +98,7 @@ func TestRedrivePutsLettersBackAsTheyWere(t *testing.T) {
 func TestRedriveLeavesWhatIsNotChosen(t *testing.T) {
 	t.Parallel()
 	s := wire.Start(t)
-	client := dial(t, s.URL())
+	client := dialToRedrive(t, s.URL())
 	deaden(t, s, client, 20)
 	s.Publish(deadLetters, wire.Message{Payload: []byte("no letter")})
 	cfg := redriveConfig()
@@ -122,7 +130,7 @@ func TestRedriveLeavesWhatIsNotChosen(t *testing.T) {
 func TestDiscardedLettersAreGone(t *testing.T) {
 	t.Parallel()
 	s := wire.Start(t)
-	client := dial(t, s.URL())
+	client := dialToRedrive(t, s.URL())
 	deaden(t, s, client, 20)
 	cfg := redriveConfig()
 	cfg.Discard, cfg.DryRun = true, true
@@ -150,7 +158,7 @@ func TestDiscardedLettersAreGone(t *testing.T) {
 func TestRedriveToATopicThatIsGone(t *testing.T) {
 	t.Parallel()
 	s := wire.Start(t, wire.WithAutoCreate(false, 0))
-	client := dial(t, s.URL())
+	client := dialToRedrive(t, s.URL())
 	cfg := redriveConfig()
 	_, err := client.Redrive(testContext(t), cfg)
 	require.ErrorIs(t, err, messaging.ErrTopicNotFound, "no dead letters")
@@ -184,7 +192,7 @@ func TestRedriveToATopicThatIsGone(t *testing.T) {
 func TestRedriveDoesNotCircle(t *testing.T) {
 	t.Parallel()
 	s := wire.Start(t)
-	client := dial(t, s.URL())
+	client := dialToRedrive(t, s.URL())
 	const n = 300 // several batches
 	deaden(t, s, client, n)
 	r := start(t, client, consumerConfig(topic, messaging.Exclusive), func(context.Context, *messaging.Delivery) error {
@@ -215,7 +223,7 @@ func TestRedriveSurvivesBrokerFaults(t *testing.T) {
 	client := dialImpatient(t, s.URL(), time.Second) // an answer that a closing consumer loses is asked for again
 	deaden(t, s, client, 300)
 	cfg := redriveConfig()
-	cfg.Idle = 500 * time.Millisecond
+	messaging.SetRedriveIdle(client, 500*time.Millisecond)
 	n := 0
 	cfg.Filter = func(l *messaging.DeadLetter) bool {
 		if n++; n%70 == 0 {
@@ -238,7 +246,7 @@ func TestRedriveSurvivesBrokerFaults(t *testing.T) {
 func TestRedriveRefusals(t *testing.T) {
 	t.Parallel()
 	s := wire.Start(t)
-	client := dial(t, s.URL())
+	client := dialToRedrive(t, s.URL())
 	for want, change := range map[string]func(*messaging.RedriveConfig){
 		"topic: must be":        func(c *messaging.RedriveConfig) { c.Topic = "a/b" },
 		"subscription: must be": func(c *messaging.RedriveConfig) { c.Subscription = "" },
@@ -246,7 +254,6 @@ func TestRedriveRefusals(t *testing.T) {
 		"to: must not be":       func(c *messaging.RedriveConfig) { c.To = "t-sub-DLQ" },
 		"rate: must be":         func(c *messaging.RedriveConfig) { c.Rate = -1 },
 		"max: must be":          func(c *messaging.RedriveConfig) { c.Max = -1 },
-		"idle: must be":         func(c *messaging.RedriveConfig) { c.Idle = -1 },
 	} {
 		cfg := redriveConfig()
 		change(&cfg)
@@ -285,7 +292,7 @@ func TestRedriveRefusals(t *testing.T) {
 func TestRedriveToAPartitionThatIsGone(t *testing.T) {
 	t.Parallel()
 	s := wire.Start(t, wire.WithAutoCreate(false, 0))
-	client := dial(t, s.URL())
+	client := dialToRedrive(t, s.URL())
 	s.CreateTopic(topic, 2)
 	s.CreateTopic(deadLetters, 0)
 	cfg := redriveConfig()
@@ -306,7 +313,7 @@ func TestRedriveToAPartitionThatIsGone(t *testing.T) {
 func TestRedriveSubscribesAgain(t *testing.T) {
 	t.Parallel()
 	s := wire.Start(t)
-	client := dial(t, s.URL())
+	client := dialToRedrive(t, s.URL())
 	deaden(t, s, client, 5)
 	s.Ignore(wire.OpDispatch, deadLetters, 5)
 	result, err := client.Redrive(testContext(t), redriveConfig())
@@ -319,7 +326,7 @@ func TestRedriveSubscribesAgain(t *testing.T) {
 func TestRedriveCopyTakenForADuplicateIsSentAgain(t *testing.T) {
 	t.Parallel()
 	s := wire.Start(t, wire.WithDeduplication())
-	client := dial(t, s.URL())
+	client := dialToRedrive(t, s.URL())
 	deaden(t, s, client, 1)
 	lost := s.DropReceipts(topic, 1)
 	cfg := redriveConfig()
@@ -345,7 +352,7 @@ func TestRedriveCopyTakenForADuplicateIsSentAgain(t *testing.T) {
 func TestRedriveCountsWhatStays(t *testing.T) {
 	t.Parallel()
 	s := wire.Start(t, wire.WithMaxMessageSize(1000))
-	client := dial(t, s.URL())
+	client := dialToRedrive(t, s.URL())
 	deaden(t, s, client, 3)
 	letter := func(payload int, truncated, reason string) wire.Message {
 		properties := map[string]string{

@@ -19,21 +19,6 @@ func RetryAfter(err error, d time.Duration) error { return retry.RetryAfter(err,
 // reason and is then acknowledged.
 func Reject(err error) error { return retry.Reject(err) }
 
-// UnstorablePolicy is what becomes of a dead letter that its topic refuses for good: it is larger
-// than the brokers accept even with a short reason and without optional properties, or the dead-
-// letter topic is terminated.
-type UnstorablePolicy = retry.UnstorablePolicy
-
-const (
-	// TruncateUnstorable stores as much of the payload as fits and marks the dead letter with
-	// [PropertyTruncated].
-	TruncateUnstorable = retry.TruncateUnstorable
-	// ParkUnstorable holds the message in this process, unacknowledged, and tries again every minute.
-	ParkUnstorable = retry.ParkUnstorable
-	// DropUnstorable acknowledges the message: it is lost.
-	DropUnstorable = retry.DropUnstorable
-)
-
 // Redrive publishes dead letters to the topic that they came from, as they were: with their key,
 // ordering key, payload, event time and own properties, and without what this library added.
 // Attempts begin with 1 again. Every subscription of that topic receives them, not only the one
@@ -54,7 +39,7 @@ const (
 // It may be called from any goroutine; a second call for the same subscription, meanwhile, is
 // ErrSubscriptionBusy. It does not use the admin API.
 func (c *Client) Redrive(ctx context.Context, cfg RedriveConfig) (RedriveResult, error) {
-	return redrive.Redrive(ctx, c.publishers, cfg)
+	return redrive.Redrive(ctx, c.publishers, cfg, c.redriveIdle)
 }
 
 // RedriveConfig says which dead letters go back, and where to.

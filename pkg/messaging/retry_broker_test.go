@@ -29,12 +29,11 @@ func TestRetriesOfHoursWaitAtTheBroker(t *testing.T) {
 			publish(t, client, topic, n, false)
 			cfg := consumerConfig(topic, kind)
 			cfg.Order, cfg.PrefetchMessages = messaging.OrderNone, 20 // far fewer than are parked
-			cfg.Retry.Topic, cfg.Retry.MaxAttempts, cfg.Retry.MaxAge = retries, 0, 24*time.Hour
-			cfg.Retry.Delay = func(attempt int) time.Duration { return time.Duration(attempt) * 2 * time.Hour }
+			cfg.Retry.Topic, cfg.Retry.MaxAttempts = retries, 0
 			var got consumed
 			down := func(_ context.Context, d *messaging.Delivery) error {
 				got.add(d)
-				return errors.New("down")
+				return messaging.RetryAfter(errors.New("down"), time.Duration(d.Attempt)*2*time.Hour)
 			}
 			r := start(t, client, cfg, down)
 			eventually(t, "all are parked", func() bool {

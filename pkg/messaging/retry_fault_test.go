@@ -152,17 +152,13 @@ func TestUnstorableDeadLetters(t *testing.T) {
 	_, _ = rand.Read(large)
 	for _, c := range []struct {
 		name       string
-		policy     messaging.UnstorablePolicy
 		terminated bool
 		result     string
 		acked      int
 		goesOn     bool // the key
 	}{
-		{"too large, truncated by default", "", false, "dead_letter_truncated", 3, true},
-		{"too large, parked", messaging.ParkUnstorable, false, "dead_letter_parked", 1, false},
-		{"too large, dropped", messaging.DropUnstorable, false, "dead_letter_dropped", 3, true},
-		{"terminated, parked by default", "", true, "dead_letter_parked", 1, false},
-		{"terminated, dropped", messaging.DropUnstorable, true, "dead_letter_dropped", 3, true},
+		{"too large, truncated", false, "dead_letter_truncated", 3, true},
+		{"terminated, parked", true, "dead_letter_parked", 1, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -178,7 +174,6 @@ func TestUnstorableDeadLetters(t *testing.T) {
 				wire.Message{Key: "a", Payload: []byte("next")}, wire.Message{Key: "b", Payload: []byte("other")})
 			cfg := consumerConfig(topic, messaging.KeyShared)
 			cfg.MaxMessageBytes = 4 << 10
-			cfg.Retry.Unstorable = c.policy
 			var next atomic.Int32
 			r := start(t, client, cfg, func(_ context.Context, d *messaging.Delivery) error {
 				switch len(d.Payload) {
@@ -364,7 +359,8 @@ func TestEmptyPayloadsGoBackEmpty(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
-	result, err := client.Redrive(testContext(t), messaging.RedriveConfig{Topic: deadLetters, Subscription: "sub", Idle: 100 * time.Millisecond})
+	messaging.SetRedriveIdle(client, 100*time.Millisecond)
+	result, err := client.Redrive(testContext(t), messaging.RedriveConfig{Topic: deadLetters, Subscription: "sub"})
 	require.NoError(t, err)
 	require.Equal(t, 1, result.Redriven)
 	all := drain(t, client, topic)
@@ -405,24 +401,20 @@ func (panicking) Error() string { panic("no text") }
 // the dead-letter topic in the end.
 func TestPanicsBesideTheHandlerAreVerdicts(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		err   error
-		delay func(int) time.Duration
-	}{
-		"text of an error": {err: panicking{}},
-		"of a rejection":   {err: messaging.Reject(panicking{})},
-		"delay":            {err: errors.New("again"), delay: func(int) time.Duration { panic("no delay") }},
+	for name, failure := range map[string]error{
+		"text of an error": panicking{},
+		"of a rejection":   messaging.Reject(panicking{}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := wire.Start(t)
 			reg := prometheus.NewRegistry()
 			s.Publish(topic, wire.Message{Payload: []byte("x")})
 			cfg := quickConfig(messaging.Exclusive, "")
-			cfg.Retry.MaxAttempts, cfg.Retry.Delay = 2, c.delay
+			cfg.Retry.MaxAttempts = 2
 			var attempts atomic.Int32
 			r := start(t, dial(t, s.URL(), messaging.WithRegisterer(reg)), cfg, func(context.Context, *messaging.Delivery) error {
 				attempts.Add(1)
-				return c.err
+				return failure
 			})
 			require.NoError(t, s.WaitAcked(testContext(t), topic, "sub", 1))
 			r.stop(t)

@@ -53,7 +53,7 @@ func (s schedule) next(attempt int, firstFailed, now time.Time, jitter float64) 
 // count attempts, because waiting for the breaker is not an attempt.
 func libraryRetry(retryTopic, deadLetters string, inPlace bool) messaging.Retry {
 	return messaging.Retry{
-		MinDelay: time.Second, MaxDelay: time.Minute, MaxRetryAfter: 30 * 24 * time.Hour, InPlace: inPlace,
+		MinDelay: time.Second, MaxDelay: time.Minute, InPlace: inPlace,
 		Compression: messaging.NoCompression, // keeps many subscribers cheap
 		Topic:       retryTopic, DeadLetterTopic: deadLetters, DeadLetterSubscription: model.DeliverSubscription,
 	}

@@ -2,11 +2,8 @@ package consume
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/retry"
 )
 
 func TestConsumerConfigDerivesTopics(t *testing.T) {
@@ -20,9 +17,6 @@ func TestConsumerConfigDerivesTopics(t *testing.T) {
 	require.Equal(t, OrderNone, d.Order)
 	require.Equal(t, 16, d.Concurrency)
 	require.True(t, d.usesRetryTopic())
-
-	require.Equal(t, 24*time.Hour, d.Retry.MaxRetryAfter)
-	require.Equal(t, retry.TruncateUnstorable, d.Retry.Unstorable)
 
 	c.Type, c.Order = KeyShared, OrderNone
 	require.True(t, c.derived().usesRetryTopic())
@@ -62,9 +56,6 @@ func TestConsumerConfigFaults(t *testing.T) {
 		"prefetch_bytes: must be > 0":       func(c *ConsumerConfig) { c.PrefetchBytes = 0 },
 		"max_message_bytes: must be > 0":    func(c *ConsumerConfig) { c.MaxMessageBytes = -1 },
 		"retry.max_attempts: must be >= 0":  func(c *ConsumerConfig) { c.Retry.MaxAttempts = -1 },
-		"retry.max_age: must be >= 0":       func(c *ConsumerConfig) { c.Retry.MaxAge = -1 },
-		"retry.max_retry_after: must be":    func(c *ConsumerConfig) { c.Retry.MaxRetryAfter = -1 },
-		"retry.unstorable: must be one of":  func(c *ConsumerConfig) { c.Retry.Unstorable = "keep" },
 		"retry.topic: must be persistent":   func(c *ConsumerConfig) { c.Retry.Topic = "non-persistent://a/b/c" },
 		"retry.dead_letter_topic: must be persistent": func(c *ConsumerConfig) {
 			c.Retry.DeadLetterTopic = "non-persistent://a/b/c"

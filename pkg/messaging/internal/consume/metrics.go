@@ -35,9 +35,9 @@ func newMetrics(reg prometheus.Registerer) consumerMetrics {
 		received: counter("aviary_messaging_received_messages_total", "Messages received."),
 		handled: counter("aviary_messaging_handled_messages_total",
 			"Verdicts carried out: acknowledged, arranged for another attempt, stored as dead letter (truncated: its beginning); "+
-				"dead letters that cannot be stored and were parked or dropped; retries of another subscription, left to it; and panics, which also lead to one of these.", "result"),
+				"dead letters that cannot be stored and were parked; retries of another subscription, left to it; and panics, which also lead to one of these.", "result"),
 		failedCopies: counter("aviary_messaging_failed_copies_total",
-			"Tries to store a copy on a retry or dead-letter topic that failed. What cannot be stored is not acknowledged, unless it is dropped by choice.", "reason"),
+			"Tries to store a copy on a retry or dead-letter topic that failed. What cannot be stored is not acknowledged.", "reason"),
 		seconds: cluster.Register(reg, prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "aviary_messaging_handler_duration_seconds",
 			Help:    "Time a handler takes, sampled where handlers are quick.",
@@ -65,9 +65,9 @@ type subscriptionMetrics struct {
 	inFlight, queued, queuedBytes, held, stuck    prometheus.Gauge
 	resubscribes                                  *prometheus.CounterVec
 
-	truncated, parked, dropped prometheus.Counter // dead letters
-	otherSubscription          prometheus.Counter
-	failedCopies, unreadable   *prometheus.CounterVec // reason
+	truncated, parked        prometheus.Counter // dead letters
+	otherSubscription        prometheus.Counter
+	failedCopies, unreadable *prometheus.CounterVec // reason
 }
 
 func (m consumerMetrics) of(subscription string) subscriptionMetrics {
@@ -101,7 +101,6 @@ func (m consumerMetrics) of(subscription string) subscriptionMetrics {
 
 		truncated:         handled("dead_letter_truncated"),
 		parked:            handled("dead_letter_parked"),
-		dropped:           handled("dead_letter_dropped"),
 		otherSubscription: handled("other_subscription"),
 		failedCopies:      m.failedCopies.MustCurryWith(prometheus.Labels{"subscription": subscription}),
 		unreadable:        m.unreadable.MustCurryWith(prometheus.Labels{"subscription": subscription}),

@@ -47,15 +47,13 @@ func (r *run) complete(w *worker, d *task, err error) {
 	}
 }
 
-// nextAttempt is Retry.next where the service's own code panics, too: Retry.Delay, or a method of
-// err. The message is handled as if its handler had panicked, with the delays that are configured.
+// nextAttempt is Retry.Next where a method of err may panic. The message is then handled as if its
+// handler had panicked.
 func (r *run) nextAttempt(d *task, err error) (delay time.Duration, dead, failure error) {
 	defer func() {
 		if v := recover(); v != nil {
-			plain := r.cfg.Retry
-			plain.Delay = nil
 			failure = r.panicked(d, v)
-			delay, dead = plain.Next(d.Delivery, failure)
+			delay, dead = r.cfg.Retry.Next(d.Delivery, failure)
 		}
 	}()
 	_ = err.Error() // the copy and the log have it
@@ -180,25 +178,21 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// unstorable does what the policy says about a dead letter that is refused for good.
+// unstorable truncates a dead letter that is refused for good because it is too large. What
+// cannot be stored even so is parked.
 func (r *run) unstorable(w *worker, d *task, tooLarge bool, err error) {
 	job := d.copying
-	switch policy := r.cfg.Retry.Unstorable; {
-	case policy == retry.TruncateUnstorable && tooLarge && job.Truncate(d.Delivery):
+	if tooLarge && job.Truncate(d.Delivery) {
 		r.sendCopy(w, d)
-	case policy == retry.DropUnstorable:
-		r.metrics.dropped.Inc()
-		r.logCopy(d, zap.ErrorLevel, "dead letter dropped: it cannot be stored", zap.Error(err))
-		r.ack(w, d)
-	default:
-		if !job.Parked {
-			job.Parked = true
-			r.metrics.parked.Inc()
-		}
-		r.logCopy(d, zap.ErrorLevel, "dead letter parked: it cannot be stored, and is not acknowledged", zap.Error(err))
-		job.Reset(d.Delivery)
-		r.hold(d, time.Now().Add(retry.ParkFor), false)
+		return
 	}
+	if !job.Parked {
+		job.Parked = true
+		r.metrics.parked.Inc()
+	}
+	r.logCopy(d, zap.ErrorLevel, "dead letter parked: it cannot be stored, and is not acknowledged", zap.Error(err))
+	job.Reset(d.Delivery)
+	r.hold(d, time.Now().Add(retry.ParkFor), false)
 }
 
 // logCopy logs what became of a copy of d, unless there are too many such lines.

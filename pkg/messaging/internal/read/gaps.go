@@ -4,23 +4,23 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
-// readerGaps remembers the entries between messages that brought none. They may be chunks of a
+// gaps remembers the entries between messages that brought none. They may be chunks of a
 // message that is not whole yet: the underlying client keeps chunks until their message is whole,
 // shows nothing of them, and forgets them with its connection. Whoever goes on begins with the
 // first of them again, so that the message comes when its last chunk does.
 //
 // Other entries bring no message either: transactions' markers, messages whose checksum is wrong.
 // So only the latest entries are remembered.
-type readerGaps struct {
+type gaps struct {
 	known bool              // last is
 	last  record.EntryPlace // the entry that was read last
 	read  int64             // entries up to last
 
-	gaps    []readerGap
+	gaps    []gap
 	unshown int64 // entries in gaps
 }
 
-type readerGap struct {
+type gap struct {
 	from    record.EntryPlace // its first entry
 	entries int64
 	at      int64 // entries read up to its end
@@ -33,13 +33,13 @@ const (
 	maxGapAge = 2000
 )
 
-// beginBehind forgets all: what follows is behind last.
-func (g *readerGaps) beginBehind(last record.EntryPlace, known bool) {
-	*g = readerGaps{known: known, last: last}
+// beginBehind begins anew behind last.
+func (g *gaps) beginBehind(last record.EntryPlace, known bool) {
+	*g = gaps{known: known, last: last}
 }
 
-// note takes notice of a message. Those of one entry, and what comes again, are no matter.
-func (g *readerGaps) note(id record.MessageID) {
+// note records a message. More of the same entry, and repeated ones, change nothing.
+func (g *gaps) note(id record.MessageID) {
 	if !g.known { // the topic's beginning is that of a ledger
 		g.beginBehind(record.EntryPlace{Ledger: record.EntryOf(id).Ledger, Number: 0}, true)
 	}
@@ -54,7 +54,8 @@ func (g *readerGaps) note(id record.MessageID) {
 	g.last = at
 	g.read += missing + 1
 	if missing > 0 {
-		g.gaps = append(g.gaps, readerGap{from: record.EntryPlace{Ledger: last.Ledger, Number: last.Number + 1}, entries: missing, at: g.read})
+		last.Number++
+		g.gaps = append(g.gaps, gap{from: last, entries: missing, at: g.read})
 		g.unshown += missing
 	}
 	for len(g.gaps) > 0 && (g.unshown > maxUnshown || g.read-g.gaps[0].at > maxGapAge) {
@@ -64,7 +65,7 @@ func (g *readerGaps) note(id record.MessageID) {
 }
 
 // position is the position of a reader that has read id: it begins with the oldest gap.
-func (g *readerGaps) position(id record.MessageID) record.MessageID {
+func (g *gaps) position(id record.MessageID) record.MessageID {
 	if len(g.gaps) > 0 {
 		return record.StartingAt(id, g.gaps[0].from)
 	}

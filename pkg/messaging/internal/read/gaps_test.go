@@ -9,7 +9,7 @@ import (
 )
 
 // readEntries notes single messages of a ledger.
-func (g *readerGaps) readEntries(ledger int64, entries ...int64) {
+func (g *gaps) readEntries(ledger int64, entries ...int64) {
 	for _, entry := range entries {
 		g.note(record.NewMessageID(record.EntryPlaceOf(ledger, entry), 0, 0, 1))
 	}
@@ -17,14 +17,14 @@ func (g *readerGaps) readEntries(ledger int64, entries ...int64) {
 
 func TestReaderGoesOnBeforeTheOldestGap(t *testing.T) {
 	message := record.NewMessageID(record.EntryPlaceOf(9, 9), 0, 0, 1)
-	at := func(g *readerGaps) record.EntryPlace { return record.FirstOf(g.position(message)) }
-	var g readerGaps
+	at := func(g *gaps) record.EntryPlace { return record.FirstOf(g.position(message)) }
+	var g gaps
 	g.readEntries(1, 0, 1, 1, 2)
 	require.Zero(t, at(&g))
 	g.readEntries(1, 5, 7, 3)
 	require.Equal(t, record.EntryPlaceOf(1, 3), at(&g))
 
-	g = readerGaps{}
+	g = gaps{}
 	g.readEntries(1, 1)
 	require.Equal(t, record.EntryPlaceOf(1, 0), at(&g), "the topic's first entries")
 
@@ -39,7 +39,7 @@ func TestReaderGoesOnBeforeTheOldestGap(t *testing.T) {
 }
 
 func TestReaderForgetsOldGaps(t *testing.T) {
-	var g readerGaps
+	var g gaps
 	g.readEntries(1, 1, 3)
 	for i := range int64(maxGapAge) - 2 {
 		g.readEntries(1, 4+i)

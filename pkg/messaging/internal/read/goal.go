@@ -11,26 +11,26 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
-// readerEnd is where a partition ends.
-type readerEnd struct {
+// partitionEnd is where a partition ends.
+type partitionEnd struct {
 	id        record.MessageID // its entry is -1 when there is nothing
 	published time.Time        // known where reading begins at a time
 	unshown   bool             // no message stands between the position and it
 }
 
-// readerGoal is an end of all partitions that a reader is to reach. Only the goroutine that
+// goal is an end of all partitions that a reader is to reach. Only the goroutine that
 // reads uses it.
-type readerGoal struct {
+type goal struct {
 	left    map[int]record.MessageID // the ends that are not reached
 	heard   map[int]bool             // partitions that have delivered since the last look
-	silence map[int]readerSilence
+	silence map[int]silence
 	ask     time.Duration // how long a partition is silent until it is asked for its end
 	timer   *time.Timer   // fires when it is time to look
-	answers chan map[int]readerEnd
+	answers chan map[int]partitionEnd
 }
 
-// readerSilence is what was answered while a partition delivered nothing.
-type readerSilence struct {
+// silence is what was answered while a partition delivered nothing.
+type silence struct {
 	end   record.MessageID
 	times int // it was answered so
 }
@@ -39,10 +39,10 @@ type readerSilence struct {
 // is looked at.
 const sameEnds = 3
 
-func newReaderGoal(ends map[int]readerEnd, ask time.Duration) *readerGoal {
-	g := &readerGoal{
-		left: make(map[int]record.MessageID), heard: make(map[int]bool), silence: make(map[int]readerSilence),
-		ask: ask, timer: time.NewTimer(ask), answers: make(chan map[int]readerEnd, 1),
+func newGoal(ends map[int]partitionEnd, ask time.Duration) *goal {
+	g := &goal{
+		left: make(map[int]record.MessageID), heard: make(map[int]bool), silence: make(map[int]silence),
+		ask: ask, timer: time.NewTimer(ask), answers: make(chan map[int]partitionEnd, 1),
 	}
 	for partition, end := range ends {
 		if record.EntryOf(end.id).Entry() >= 0 {
@@ -52,10 +52,10 @@ func newReaderGoal(ends map[int]readerEnd, ask time.Duration) *readerGoal {
 	return g
 }
 
-func (g *readerGoal) reached() bool { return len(g.left) == 0 }
+func (g *goal) reached() bool { return len(g.left) == 0 }
 
-// note takes notice of a position.
-func (g *readerGoal) note(id record.MessageID) {
+// note records a position.
+func (g *goal) note(id record.MessageID) {
 	partition := id.Partition()
 	end, ok := g.left[partition]
 	if !ok {
@@ -70,8 +70,8 @@ func (g *readerGoal) note(id record.MessageID) {
 
 // silent are those of all that have an end left and have delivered nothing since the last
 // call.
-func (g *readerGoal) silent(all []*readerPartition) []*readerPartition {
-	var out []*readerPartition
+func (g *goal) silent(all []*partition) []*partition {
+	var out []*partition
 	for _, p := range all {
 		if _, ok := g.left[p.index]; ok && !g.heard[p.index] {
 			out = append(out, p)
@@ -83,7 +83,7 @@ func (g *readerGoal) silent(all []*readerPartition) []*readerPartition {
 
 // lower takes over ends that are nearer than they were. A position may be behind one already. It
 // returns the ends before which no message is left: they count as reached.
-func (g *readerGoal) lower(ends map[int]readerEnd, positions []record.MessageID) (unshown map[int]record.MessageID) {
+func (g *goal) lower(ends map[int]partitionEnd, positions []record.MessageID) (unshown map[int]record.MessageID) {
 	unshown = make(map[int]record.MessageID)
 	for partition, end := range ends {
 		was, ok := g.left[partition]
@@ -94,7 +94,7 @@ func (g *readerGoal) lower(ends map[int]readerEnd, positions []record.MessageID)
 			g.left[partition] = end.id
 		}
 		was = g.left[partition]
-		answered := readerSilence{end: was, times: 1}
+		answered := silence{end: was, times: 1}
 		if last := g.silence[partition]; last.end == was {
 			answered.times += last.times
 		}
@@ -116,18 +116,18 @@ func (g *readerGoal) lower(ends map[int]readerEnd, positions []record.MessageID)
 	return unshown
 }
 
-// doubtful reports whether it is to be looked at what stands before a partition's end.
-func (g *readerGoal) doubtful(partition int) bool { return g.silence[partition].times >= sameEnds }
+// doubtful reports whether to look at what stands before a partition's end.
+func (g *goal) doubtful(partition int) bool { return g.silence[partition].times >= sameEnds }
 
 // waits reports whether a partition's end was just looked at for the first time, and is still left.
-func (g *readerGoal) waits(partition int) bool {
+func (g *goal) waits(partition int) bool {
 	_, left := g.left[partition]
 	return left && g.silence[partition].times == sameEnds+1
 }
 
 // ends asks for the end of each partition until it is known, or ctx ends.
-func (r *Reader) ends(ctx context.Context, partitions []*readerPartition, compacted bool) (map[int]readerEnd, error) {
-	found := make([]readerEnd, len(partitions))
+func (r *Reader) ends(ctx context.Context, partitions []*partition, compacted bool) (map[int]partitionEnd, error) {
+	found := make([]partitionEnd, len(partitions))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(cluster.ReaderAsks)
 	for i, p := range partitions {
@@ -141,7 +141,7 @@ func (r *Reader) ends(ctx context.Context, partitions []*readerPartition, compac
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	ends := make(map[int]readerEnd, len(partitions))
+	ends := make(map[int]partitionEnd, len(partitions))
 	for i, p := range partitions {
 		ends[p.index] = found[i]
 	}
@@ -149,14 +149,14 @@ func (r *Reader) ends(ctx context.Context, partitions []*readerPartition, compac
 }
 
 // end asks once for the end of p, or of what compaction has left of it.
-func (p *readerPartition) end(ctx context.Context, compacted bool) (readerEnd, error) {
+func (p *partition) end(ctx context.Context, compacted bool) (partitionEnd, error) {
 	c := p.r.parent
-	return cluster.CallWithTimeout(ctx, c.Cluster, func() (readerEnd, error) {
+	return cluster.CallWithTimeout(ctx, c.Cluster, func() (partitionEnd, error) {
 		raw, err := c.lastID(p.topic, compacted)
 		if err != nil {
-			return readerEnd{}, err
+			return partitionEnd{}, err
 		}
-		end := readerEnd{id: record.IDOf(raw, p.index)}
+		end := partitionEnd{id: record.IDOf(raw, p.index)}
 		if !p.r.cfg.since().IsZero() && record.EntryOf(end.id).Entry() >= 0 {
 			reading, cancel := context.WithTimeout(ctx, c.CallTimeout())
 			defer cancel()
@@ -164,7 +164,7 @@ func (p *readerPartition) end(ctx context.Context, compacted bool) (readerEnd, e
 			case errors.Is(err, errUnshown):
 				end.published = p.r.cfg.since() // younger ones may stand before it
 			case err != nil:
-				return readerEnd{}, err
+				return partitionEnd{}, err
 			case last != nil:
 				end.published = last.PublishTime
 			}

@@ -14,22 +14,22 @@ import (
 func TestReaderGoalWhoseLastEntryBringsNoMessage(t *testing.T) {
 	end := record.NewMessageID(record.EntryPlaceOf(1, 5), 0, 0, 1)
 	further := record.NewMessageID(record.EntryPlaceOf(1, 6), 0, 0, 1)
-	unshown := map[int]readerEnd{0: {id: end, unshown: true}}
-	for name, disturb := range map[string]func(*readerGoal) map[int]record.MessageID{
+	unshown := map[int]partitionEnd{0: {id: end, unshown: true}}
+	for name, disturb := range map[string]func(*goal) map[int]record.MessageID{
 		"nothing": nil,
-		"a message": func(g *readerGoal) map[int]record.MessageID {
+		"a message": func(g *goal) map[int]record.MessageID {
 			g.note(record.NewMessageID(record.EntryPlaceOf(1, 4), 0, 0, 1))
 			return g.lower(unshown, nil)
 		},
-		"messages stand before it": func(g *readerGoal) map[int]record.MessageID {
-			return g.lower(map[int]readerEnd{0: {id: end}}, nil)
+		"messages stand before it": func(g *goal) map[int]record.MessageID {
+			return g.lower(map[int]partitionEnd{0: {id: end}}, nil)
 		},
-		"another end by now": func(g *readerGoal) map[int]record.MessageID {
-			return g.lower(map[int]readerEnd{0: {id: further, unshown: true}}, nil)
+		"another end by now": func(g *goal) map[int]record.MessageID {
+			return g.lower(map[int]partitionEnd{0: {id: further, unshown: true}}, nil)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := newReaderGoal(map[int]readerEnd{0: {id: end}}, time.Second)
+			g := newGoal(map[int]partitionEnd{0: {id: end}}, time.Second)
 			for range sameEnds {
 				require.Empty(t, g.lower(unshown, nil))
 			}

@@ -22,7 +22,9 @@ func (c *Readers) OnlyPartition(ctx context.Context, topic string) (string, erro
 	asking, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	err := cluster.Insist(asking, c.Log, func() (err error) {
-		topics, err = cluster.CallWithTimeout(asking, c.Cluster, func() ([]string, error) { return c.Producers.TopicPartitions(topic) }, nil)
+		topics, err = cluster.CallWithTimeout(asking, c.Cluster, func() ([]string, error) {
+			return c.Producers.TopicPartitions(topic)
+		}, nil)
 		if err != nil {
 			if final := cluster.OpeningFailure(err, true); final != nil {
 				giveUp(final) // as a publisher's opening does
@@ -96,25 +98,15 @@ func (c *Readers) last(ctx context.Context, topic string) (*record.Delivery, err
 
 // lastOf reads the last entries, up to end, and returns the message that ends there.
 func (c *Readers) lastOf(ctx context.Context, topic string, end pulsar.MessageID, entries int64) (*record.Delivery, error) {
-	r, err := c.Consumers.CreateReader(pulsar.ReaderOptions{
-		Topic: topic,
-		// Behind the entry before: the id of a whole entry leaves no question of
-		// where in its batch to begin.
-		StartMessageID:    pulsar.NewMessageID(end.LedgerID(), max(end.EntryID()-entries, -1), -1, end.PartitionIdx()),
-		ReceiverQueueSize: 1,
-		BackoffPolicyFunc: clientquirks.NewBackoff,
-	})
+	// The id of a whole entry, the one before, leaves open no place in a batch.
+	start := pulsar.NewMessageID(end.LedgerID(), max(end.EntryID()-entries, -1), -1, end.PartitionIdx())
+	r, err := c.look(topic, start, false, 1)
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
 	for {
-		waiting, cancel := context.WithTimeoutCause(ctx, c.Waits.Unshown, errUnshown)
-		m, err := r.Next(waiting)
-		if err != nil && waiting.Err() != nil {
-			err = context.Cause(waiting)
-		}
-		cancel()
+		m, err := nextWithin(ctx, r, c.Waits.Unshown)
 		if err != nil {
 			return nil, err
 		}
@@ -132,10 +124,7 @@ func (c *Readers) lastOf(ctx context.Context, topic string, end pulsar.MessageID
 // lastID is the id of topic's last message, of those that compaction has left if compacted is
 // set; its entry is -1 when there is none.
 func (c *Readers) lastID(topic string, compacted bool) (pulsar.MessageID, error) {
-	r, err := c.Consumers.CreateReader(pulsar.ReaderOptions{
-		Topic: topic, StartMessageID: pulsar.LatestMessageID(), ReadCompacted: compacted,
-		ReceiverQueueSize: 1, BackoffPolicyFunc: clientquirks.NewBackoff,
-	})
+	r, err := c.look(topic, pulsar.LatestMessageID(), compacted, 1)
 	if err != nil {
 		return nil, err
 	}

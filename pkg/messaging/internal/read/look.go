@@ -12,17 +12,15 @@ import (
 )
 
 const (
-	// lookEntries is how many entries before a position are enough to see one of them.
-	lookEntries = 10
-	// lookBehindTimeout bounds all that a decision takes.
+	lookEntries       = 10 // before a position: one of them has a message
 	lookBehindTimeout = 30 * time.Second
 )
 
 // nothingBehind reports whether no message is stored behind position, though entries are. Silence
-// alone does not say so, for a broker may dispatch late: its rate is limited, or it cannot read
-// from its store. So separate readers must be shown a message before position at once, then
-// nothing behind it for some seconds, and again one before it at once.
-func (p *readerPartition) nothingBehind(ctx context.Context, position record.MessageID) bool {
+// does not prove that: a broker with a limited rate or a slow store dispatches late. So separate
+// readers must get a message before position at once, nothing behind it for some seconds, and
+// again one before it at once.
+func (p *partition) nothingBehind(ctx context.Context, position record.MessageID) bool {
 	if position.IsZero() || position.Deduplicated() {
 		return false
 	}
@@ -54,28 +52,20 @@ func (p *readerPartition) nothingBehind(ctx context.Context, position record.Mes
 
 // shows reports whether a reader that begins behind begin is shown a message behind after, until
 // nothing has come for as long as wait.
-func (p *readerPartition) shows(
+func (p *partition) shows(
 	ctx context.Context, begin record.EntryPlace, after record.MessageID, wait time.Duration,
 ) (bool, error) {
-	r, err := p.r.parent.Consumers.CreateReader(pulsar.ReaderOptions{
-		Topic:          p.topic,
-		StartMessageID: pulsar.NewMessageID(begin.Ledger, begin.Entry(), -1, 0),
-		ReadCompacted:  p.r.cfg.ReadCompacted,
-		// Long, for a batch whose checksum is wrong takes as much of it as it has messages.
-		ReceiverQueueSize: readerMaxQueue,
-		BackoffPolicyFunc: clientquirks.NewBackoff,
-	})
+	start := pulsar.NewMessageID(begin.Ledger, begin.Entry(), -1, 0)
+	// The queue is long: a batch with a wrong checksum takes as much of it as it has messages.
+	r, err := p.r.parent.look(p.topic, start, p.r.cfg.ReadCompacted, maxQueue)
 	if err != nil {
 		return false, err
 	}
 	defer r.Close()
 	for {
-		waiting, cancel := context.WithTimeoutCause(ctx, wait, errUnshown)
-		m, err := r.Next(waiting)
-		cause := context.Cause(waiting)
-		cancel()
+		m, err := nextWithin(ctx, r, wait)
 		switch {
-		case err != nil && errors.Is(cause, errUnshown):
+		case errors.Is(err, errUnshown):
 			return false, nil
 		case err != nil:
 			return false, err
@@ -83,4 +73,23 @@ func (p *readerPartition) shows(
 			return true, nil
 		}
 	}
+}
+
+// look opens an underlying reader that shows what is stored, beside those that read for a caller.
+func (c *Readers) look(topic string, start pulsar.MessageID, compacted bool, queue int) (pulsar.Reader, error) {
+	return c.Consumers.CreateReader(pulsar.ReaderOptions{
+		Topic: topic, StartMessageID: start, ReadCompacted: compacted,
+		ReceiverQueueSize: queue, BackoffPolicyFunc: clientquirks.NewBackoff,
+	})
+}
+
+// nextWithin returns r's next message, or errUnshown when none has come for as long as wait.
+func nextWithin(ctx context.Context, r pulsar.Reader, wait time.Duration) (pulsar.Message, error) {
+	waiting, cancel := context.WithTimeoutCause(ctx, wait, errUnshown)
+	defer cancel()
+	m, err := r.Next(waiting)
+	if err != nil && waiting.Err() != nil {
+		err = context.Cause(waiting)
+	}
+	return m, err
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
-// readerMetrics are labelled by the reader's name and, where there are kinds, by a bounded word.
-type readerMetrics struct {
+// Metrics are labelled by the reader's name and, where there are kinds, by a bounded word.
+type Metrics struct {
 	messages     *prometheus.CounterVec
 	bytes        *prometheus.CounterVec
 	age          *prometheus.GaugeVec
@@ -20,9 +20,9 @@ type readerMetrics struct {
 	resubscribes *prometheus.CounterVec // reason
 }
 
-func newMetrics(reg prometheus.Registerer) readerMetrics {
+func newMetrics(reg prometheus.Registerer) Metrics {
 	counter, gauge := cluster.Counters(reg, "reader"), cluster.Gauges(reg, "reader")
-	return readerMetrics{
+	return Metrics{
 		messages: counter("aviary_messaging_reader_messages_total", "Messages that readers returned."),
 		bytes:    counter("aviary_messaging_reader_bytes_total", "Bytes of the messages that readers returned: keys and payloads."),
 		age: gauge("aviary_messaging_reader_age_seconds",
@@ -33,20 +33,20 @@ func newMetrics(reg prometheus.Registerer) readerMetrics {
 	}
 }
 
-// namedReaderMetrics are readerMetrics with the reader's label applied.
-type namedReaderMetrics struct {
+// NamedMetrics are Metrics with the reader's label applied.
+type NamedMetrics struct {
 	messages, bytes  prometheus.Counter
 	age, interrupted prometheus.Gauge
 	resubscribes     *prometheus.CounterVec // reason
 }
 
-func (m readerMetrics) of(reader string) namedReaderMetrics {
+func (m Metrics) of(reader string) NamedMetrics {
 	for _, reason := range []string{
 		"connection", "silent", "no_answer", "busy", "unauthorized", "topic_not_found", "terminated", "closed",
 	} {
 		m.resubscribes.WithLabelValues(reader, reason) // from the start, so that an alert sees the first one
 	}
-	return namedReaderMetrics{
+	return NamedMetrics{
 		messages:     m.messages.WithLabelValues(reader),
 		bytes:        m.bytes.WithLabelValues(reader),
 		age:          m.age.WithLabelValues(reader),
@@ -57,17 +57,17 @@ func (m readerMetrics) of(reader string) namedReaderMetrics {
 
 // returned counts a message. Readers of one name in one process share the gauge of the age, and
 // show one of theirs.
-func (m namedReaderMetrics) returned(d *record.Delivery) {
+func (m NamedMetrics) returned(d *record.Delivery) {
 	m.messages.Inc()
 	m.bytes.Add(float64(len(d.Payload) + len(d.Key)))
 	m.age.Set(max(time.Since(d.PublishTime), 0).Seconds())
 }
 
 // resubscribe counts another try, by a short, bounded word for why.
-func (m namedReaderMetrics) resubscribe(err error) {
+func (m NamedMetrics) resubscribe(err error) {
 	reason := clientquirks.CloseReason(err)
 	switch {
-	case errors.Is(err, errReaderReconnects):
+	case errors.Is(err, errReconnects):
 		reason = "connection"
 	case errors.Is(err, cluster.ErrSubscribeHangs):
 		reason = "no_answer"

@@ -20,16 +20,14 @@ import (
 	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
-// readerPartition reads one partition by underlying readers, one after the other.
+// partition reads one partition by underlying readers, one after the other.
 //
-// An underlying reader lives as long as its connection. The client would connect it again
-// by itself, but in the middle of a batch it goes on behind the batch: it tells the broker
-// the entry and not the index in it, and the broker begins behind the entry
-// (pulsar-client-go v0.21.0 consumer_partition.go, getPreviousMessage and
-// convertToMessageIDData). So a reader that is about to connect again is closed, and
-// another is made that begins at the position kept here. What one reader delivers is
-// therefore without gaps, and what the next one repeats is passed over.
-type readerPartition struct {
+// An underlying reader lives as long as its connection. When the client connects it again in the
+// middle of a batch, it goes on behind the batch: it sends the broker the entry without the index
+// in it (pulsar-client-go v0.21.0 consumer_partition.go, getPreviousMessage and
+// convertToMessageIDData). So a reader that is about to connect again is closed, and another begins
+// at the position kept here. What the next one repeats is passed over.
+type partition struct {
 	r     *Reader
 	topic string
 	index int
@@ -44,17 +42,17 @@ type readerPartition struct {
 	after   record.MessageID // what was handed to Next, or passed over
 	since   time.Time        // what is older is passed over
 	begun   bool             // something was not older: nothing is passed over any more
-	gaps    readerGaps
+	gaps    gaps
 	slab    record.Slab
 	chunked clientquirks.ChunkedIDs
-	quiet   readerQuiet
+	quiet   quiet
 }
 
 // begin sets the position to begin behind.
-func (p *readerPartition) begin(after record.MessageID) { p.position, p.after = after, after }
+func (p *partition) begin(after record.MessageID) { p.position, p.after = after, after }
 
 // beginFrom sets the position to begin at. The partition ends at end.
-func (p *readerPartition) beginFrom(from record.Position, end readerEnd) {
+func (p *partition) beginFrom(from record.Position, end partitionEnd) {
 	switch kind, id, _ := record.KindOf(from); kind {
 	case record.LatestKind:
 		p.begin(end.id)
@@ -72,11 +70,11 @@ func (p *readerPartition) beginFrom(from record.Position, end readerEnd) {
 }
 
 // run reads until the reader ends.
-func (p *readerPartition) run() {
+func (p *partition) run() {
 	var b backoff.Backoff
 	defer p.note(nil)
 	for p.r.ctx.Err() == nil {
-		s, err := cluster.CallWithTimeout(p.r.ctx, p.r.parent.Cluster, p.subscribe, (*readerSession).close)
+		s, err := cluster.CallWithTimeout(p.r.ctx, p.r.parent.Cluster, p.subscribe, (*session).close)
 		if err == nil {
 			p.note(nil)
 			var n int
@@ -111,7 +109,7 @@ func (p *readerPartition) run() {
 }
 
 // note keeps err as the unhealthy of p; nil ends it.
-func (p *readerPartition) note(err error) {
+func (p *partition) note(err error) {
 	p.r.mu.Lock()
 	defer p.r.mu.Unlock()
 	switch {
@@ -124,8 +122,8 @@ func (p *readerPartition) note(err error) {
 }
 
 // readFrom hands on what s delivers, and returns how much that was and why s ended.
-func (p *readerPartition) readFrom(s *readerSession) (n int, err error) {
-	p.gaps.beginBehind(p.behind())
+func (p *partition) readFrom(s *session) (n int, err error) {
+	p.gaps.beginBehind(placeBehind(p.after))
 	p.quiet.begin(p.after)
 	s.waitFor(p.quiet.wait)
 	for {
@@ -186,10 +184,8 @@ func (p *readerPartition) readFrom(s *readerSession) (n int, err error) {
 	}
 }
 
-// behind is the entry to begin behind; known is false when that is the beginning. The rest of a
-// batch that was read in part comes with the whole batch.
-func (p *readerPartition) behind() (at record.EntryPlace, known bool) { return placeBehind(p.after) }
-
+// placeBehind is the entry to begin behind; known is false when that is the beginning. The rest of
+// a batch that was read in part comes with the whole batch.
 func placeBehind(id record.MessageID) (at record.EntryPlace, known bool) {
 	if id.IsZero() || id.Deduplicated() {
 		return record.EntryPlace{}, false
@@ -205,17 +201,17 @@ func placeBehind(id record.MessageID) (at record.EntryPlace, known bool) {
 	return at, true
 }
 
-func (p *readerPartition) start() pulsar.MessageID {
-	at, known := p.behind()
+func (p *partition) start() pulsar.MessageID {
+	at, known := placeBehind(p.after)
 	if !known {
 		return pulsar.EarliestMessageID()
 	}
 	return pulsar.NewMessageID(at.Ledger, at.Entry(), -1, 0)
 }
 
-// readerSession is one underlying reader, from its making until it is closed, or about to
+// session is one underlying reader, from its making until it is closed, or about to
 // connect again.
-type readerSession struct {
+type session struct {
 	raw  pulsar.Reader
 	ctx  context.Context // ends with it
 	end  context.CancelFunc
@@ -230,11 +226,11 @@ type readerSession struct {
 	stopWaiting context.CancelFunc
 }
 
-var errReaderReconnects = errors.New("connection lost")
+var errReconnects = errors.New("connection lost")
 
 // subscribe makes an underlying reader at the position. It can hang.
-func (p *readerPartition) subscribe() (*readerSession, error) {
-	s := &readerSession{reading: make(chan struct{}, 1)}
+func (p *partition) subscribe() (*session, error) {
+	s := &session{reading: make(chan struct{}, 1)}
 	s.ctx, s.end = context.WithCancel(p.r.ctx)
 	queue := p.queue
 	// After silent sessions the queue is longer than a seek allows: it reads from the beginning.
@@ -282,7 +278,7 @@ func (p *readerPartition) subscribe() (*readerSession, error) {
 // reconnecting is called by the underlying client when it begins to connect again, before it
 // asks for messages. It waits for a next in progress, which touches what connecting looks
 // at; not for long, since that may itself wait for the goroutine that we are called in.
-func (s *readerSession) reconnecting() {
+func (s *session) reconnecting() {
 	if s.reconnects.Add(-1) >= 0 {
 		return
 	}
@@ -298,7 +294,7 @@ func (s *readerSession) reconnecting() {
 }
 
 // waitFor has next wait no longer than until d from now. It is for the goroutine that calls next.
-func (s *readerSession) waitFor(d time.Duration) {
+func (s *session) waitFor(d time.Duration) {
 	if s.stopWaiting != nil {
 		s.stopWaiting()
 	}
@@ -307,20 +303,20 @@ func (s *readerSession) waitFor(d time.Duration) {
 
 // next returns the next message, or context.DeadlineExceeded when it waited for long. What comes
 // when the reader is about to connect again does not count: it may be behind a gap.
-func (s *readerSession) next() (pulsar.Message, error) {
+func (s *session) next() (pulsar.Message, error) {
 	s.reading <- struct{}{}
 	defer func() { <-s.reading }()
 	if s.over.Load() {
-		return nil, errReaderReconnects
+		return nil, errReconnects
 	}
 	m, err := s.raw.Next(s.waiting)
 	if s.over.Load() {
-		return nil, errReaderReconnects
+		return nil, errReconnects
 	}
 	return m, err
 }
 
-func (s *readerSession) close() {
+func (s *session) close() {
 	s.end()
 	s.closing.Do(s.raw.Close)
 }

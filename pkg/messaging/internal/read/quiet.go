@@ -10,12 +10,11 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
-// readerQuiet finds a session that is sent nothing any more though the partition has more. A broker
-// counts a batch as its messages. When its checksum is wrong, the underlying client gives back
-// one (pulsar-client-go v0.21.0 consumer_partition.go, discardCorruptedMessage), and never comes to
-// asking for more. Then the session ends, and the next one has a longer queue. A session that was
-// only slow loses nothing by it.
-type readerQuiet struct {
+// quiet finds a session to which the broker sends nothing though the partition has more. A broker
+// counts a batch as its messages. For one with a wrong checksum the underlying client gives back a
+// single permit (pulsar-client-go v0.21.0 consumer_partition.go, discardCorruptedMessage), and
+// never asks for more. Then the session ends, and the next one has a longer queue.
+type quiet struct {
 	waits waits
 	wait  time.Duration
 	last  record.MessageID // received
@@ -39,15 +38,15 @@ const (
 )
 
 // begin takes notice of a session that begins behind position.
-func (q *readerQuiet) begin(position record.MessageID) {
+func (q *quiet) begin(position record.MessageID) {
 	q.wait = max(q.wait, q.waits.Quiet)
 	q.last, q.heard, q.came = position, false, false
 }
 
-func (q *readerQuiet) received(id record.MessageID) { q.last, q.heard = id, true }
+func (q *quiet) received(id record.MessageID) { q.last, q.heard = id, true }
 
 // queueLength is the length of the next session's queue, which is usual at first.
-func (q *readerQuiet) queueLength(usual int) int {
+func (q *quiet) queueLength(usual int) int {
 	for range q.again {
 		usual = min(4*usual, max(quietQueue, usual))
 	}
@@ -55,12 +54,11 @@ func (q *readerQuiet) queueLength(usual int) int {
 }
 
 // shortens is called when something new comes, and reports whether the session is to end for one
-// with the usual queue: the broker is to send no more than usual ahead. A queue stays long as long
-// as reading may begin with a batch again (gap) that needs it. Whether one does is not known: there
-// is quiet also behind other entries that bring no message, for as long as nothing is published,
-// and the queue is as long as that took. So the usual queue is tried again once, and what is
-// too short for the batch is found out with messages behind it.
-func (q *readerQuiet) shortens(gap bool) bool {
+// with the usual queue, so that the broker sends no more than usual ahead. The queue stays long
+// while reading may begin again with a batch (gap) that needs it. Whether one does is not known:
+// the queue also grows behind other entries that bring no message. So the usual queue is tried
+// again once, and messages behind the batch show whether it is too short.
+func (q *quiet) shortens(gap bool) bool {
 	q.came = true
 	keep := gap && (q.tried || q.again < quietLong)
 	q.tried = gap && (q.tried || q.again >= quietLong)
@@ -71,19 +69,21 @@ func (q *readerQuiet) shortens(gap bool) bool {
 	return true
 }
 
+// more reports whether the partition's end is known to be behind what was received.
+func (q *quiet) more() bool {
+	return record.EntryOf(q.end).Entry() >= 0 && !q.end.IsZero() &&
+		(q.last.IsZero() || q.end.Compare(q.last) > 0 && !record.SameEntry(q.end, q.last))
+}
+
 // starved reports, when a wait is over, whether the session is to end: what stood behind the latest
 // message when the wait began has not come.
-func (p *readerPartition) starved() bool {
+func (p *partition) starved() bool {
 	q := &p.quiet
 	if q.heard {
 		q.wait, q.heard, q.end = q.waits.Quiet, false, record.MessageID{}
 		return false
 	}
-	more := func() bool {
-		return record.EntryOf(q.end).Entry() >= 0 && !q.end.IsZero() &&
-			(q.last.IsZero() || q.end.Compare(q.last) > 0 && !record.SameEntry(q.end, q.last))
-	}
-	if more() {
+	if q.more() {
 		q.wait = min(2*q.wait, q.waits.quietAtMost)
 		q.again++
 		q.tried = q.tried && !q.came // what came before needs no longer queue, and there may be another gap
@@ -95,7 +95,7 @@ func (p *readerPartition) starved() bool {
 	if err == nil {
 		q.end = record.IDOf(raw, p.index)
 	}
-	if !more() {
+	if !q.more() {
 		q.wait = min(2*q.wait, q.waits.quietAtMost)
 	}
 	return false

@@ -26,7 +26,7 @@ type Reader struct {
 	parent  *Readers
 	cfg     ReaderConfig
 	log     *zap.Logger
-	metrics namedReaderMetrics
+	metrics NamedMetrics
 
 	ctx     context.Context // ends with Close
 	stop    context.CancelCauseFunc
@@ -36,21 +36,21 @@ type Reader struct {
 	read chan readMessage // from the partitions, in no order among them
 
 	mu         sync.Mutex
-	partitions map[int]*readerPartition
+	partitions map[int]*partition
 
-	opening  *readerGoal // the end when the reader was opened; nil when it was reached
+	opening  *goal // the end when the reader was opened; nil when it was reached
 	caughtUp chan struct{}
 	unshown  map[int]record.MessageID // ends that bring no message, of partitions that were silent since
 }
 
 // readMessage is what a partition has read. A nil delivery only moves the position.
 type readMessage struct {
-	p  *readerPartition
+	p  *partition
 	id record.MessageID
 	d  *record.Delivery
 }
 
-// Open is what the client's Reader does.
+// Open opens a reader: see the client's Reader.
 func (c *Readers) Open(ctx context.Context, cfg ReaderConfig) (*Reader, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("messaging: reader: %w", err)
@@ -62,7 +62,7 @@ func (c *Readers) Open(ctx context.Context, cfg ReaderConfig) (*Reader, error) {
 	r := &Reader{
 		parent: c, cfg: cfg, log: c.Log.Named("reader").With(zap.String("topic", cfg.Topic)),
 		metrics: c.metrics.of(cfg.Name), ended: make(chan struct{}), read: make(chan readMessage),
-		partitions: make(map[int]*readerPartition), caughtUp: make(chan struct{}),
+		partitions: make(map[int]*partition), caughtUp: make(chan struct{}),
 		unshown: make(map[int]record.MessageID),
 	}
 	r.ctx, r.stop = context.WithCancelCause(context.Background())
@@ -99,7 +99,7 @@ func (r *Reader) open(ctx context.Context) error {
 	if kind, _, _ := record.KindOf(r.cfg.from()); kind == record.MessageKind && len(topics) > 1 {
 		return fmt.Errorf("from: the topic has %d partitions: name the one that has the message", len(topics))
 	}
-	found := make([]*readerPartition, len(topics))
+	found := make([]*partition, len(topics))
 	for i, topic := range topics {
 		found[i] = r.partition(topic, i)
 	}
@@ -107,7 +107,7 @@ func (r *Reader) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.opening = newReaderGoal(ends, r.parent.Waits.Ask)
+	r.opening = newGoal(ends, r.parent.Waits.Ask)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, p := range found {
@@ -123,18 +123,18 @@ func (r *Reader) open(ctx context.Context) error {
 }
 
 // partition makes the topic's ith partition.
-func (r *Reader) partition(topic string, i int) *readerPartition {
+func (r *Reader) partition(topic string, i int) *partition {
 	i = record.PartitionIndex(topic, i)
-	p := &readerPartition{
+	p := &partition{
 		r: r, topic: topic, index: i, log: r.log.With(zap.Int("partition", i)),
-		quiet: readerQuiet{waits: r.parent.Waits},
+		quiet: quiet{waits: r.parent.Waits},
 	}
 	p.begin(r.cfg.after(i))
 	return p
 }
 
 // start begins to read p, one of n. r.mu is held.
-func (r *Reader) start(p *readerPartition, n int) {
+func (r *Reader) start(p *partition, n int) {
 	p.queue = r.cfg.queueLength(n)
 	r.partitions[p.index] = p
 	r.running.Go(p.run)
@@ -147,9 +147,9 @@ func (r *Reader) topics(ctx context.Context) ([]string, error) {
 	}, nil)
 }
 
-// discover finds new partitions.
+// discover finds new partitions. They are read from their beginning.
 func (r *Reader) discover() {
-	t := time.NewTicker(r.cfg.DiscoverEvery)
+	t := time.NewTicker(r.parent.Waits.Discover)
 	defer t.Stop()
 	for {
 		select {
@@ -190,6 +190,12 @@ func (r *Reader) Next(ctx context.Context) (*record.Delivery, error) {
 // noteCaughtUp closes caughtUp when the end at opening was reached.
 func (r *Reader) noteCaughtUp() {
 	if r.opening != nil && r.opening.reached() {
+		r.setCaughtUp()
+	}
+}
+
+func (r *Reader) setCaughtUp() {
+	if r.opening != nil {
 		r.opening = nil
 		close(r.caughtUp)
 	}
@@ -224,7 +230,7 @@ func (r *Reader) ReadToEnd(ctx context.Context, h func(context.Context, *record.
 			delete(ends, partition)
 		}
 	}
-	goal := newReaderGoal(ends, r.parent.Waits.Ask)
+	goal := newGoal(ends, r.parent.Waits.Ask)
 	for _, id := range r.Positions() {
 		goal.note(id)
 	}
@@ -232,10 +238,7 @@ func (r *Reader) ReadToEnd(ctx context.Context, h func(context.Context, *record.
 		r.noteCaughtUp()
 		d, err := r.next(ctx, goal)
 		if errors.Is(err, errReadToEnd) {
-			if r.opening != nil { // it was no further
-				r.opening = nil
-				close(r.caughtUp)
-			}
+			r.setCaughtUp() // the end at opening was no further
 			return n, nil
 		}
 		if err != nil {
@@ -252,9 +255,9 @@ func (r *Reader) ReadToEnd(ctx context.Context, h func(context.Context, *record.
 var errReadToEnd = errors.New("read to the end")
 
 // next returns the next message, or errReadToEnd once goal, if there is one, is reached.
-func (r *Reader) next(ctx context.Context, goal *readerGoal) (*record.Delivery, error) {
+func (r *Reader) next(ctx context.Context, goal *goal) (*record.Delivery, error) {
 	var silence <-chan time.Time
-	var answers <-chan map[int]readerEnd
+	var answers <-chan map[int]partitionEnd
 	if goal != nil {
 		silence, answers = goal.timer.C, goal.answers
 	}
@@ -294,7 +297,7 @@ func (r *Reader) next(ctx context.Context, goal *readerGoal) (*record.Delivery, 
 // removed after the goal was set, by compaction for instance, never comes. Nor does one that the
 // underlying client does not show; where the end stays the same, a separate look says whether
 // messages stand before it.
-func (r *Reader) askAgain(goal *readerGoal) {
+func (r *Reader) askAgain(goal *goal) {
 	silent := goal.silent(r.all())
 	if len(silent) == 0 {
 		goal.timer.Reset(goal.ask)
@@ -315,7 +318,7 @@ func (r *Reader) askAgain(goal *readerGoal) {
 	}
 	r.running.Go(func() {
 		var mu sync.Mutex
-		ends := make(map[int]readerEnd)
+		ends := make(map[int]partitionEnd)
 		var asking errgroup.Group
 		asking.SetLimit(cluster.ReaderAsks)
 		for _, p := range silent {
@@ -339,7 +342,7 @@ func (r *Reader) askAgain(goal *readerGoal) {
 }
 
 // lower has goal take over what was answered about the ends.
-func (r *Reader) lower(goal *readerGoal, ends map[int]readerEnd) {
+func (r *Reader) lower(goal *goal, ends map[int]partitionEnd) {
 	for partition, end := range goal.lower(ends, r.Positions()) {
 		r.unshown[partition] = end
 		r.log.Warn("the last entry of a partition brings no message: it counts as read",
@@ -393,7 +396,7 @@ func (r *Reader) Unhealthy() error {
 }
 
 // all are the partitions.
-func (r *Reader) all() []*readerPartition {
+func (r *Reader) all() []*partition {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Collect(maps.Values(r.partitions))

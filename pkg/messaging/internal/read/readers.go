@@ -10,7 +10,7 @@ import (
 type Readers struct {
 	*cluster.Cluster
 
-	metrics readerMetrics
+	metrics Metrics
 	Waits   waits
 }
 

@@ -15,11 +15,13 @@ type waits struct {
 	Quiet, quietAtMost time.Duration
 	// Unshown is how long Last is shown nothing until that counts as all there is.
 	Unshown time.Duration
+	// Discover is the interval of looking for new partitions.
+	Discover time.Duration
 }
 
 func defaultWaits() waits {
 	return waits{
 		Ask: time.Second, Prompt: 2 * time.Second, Nothing: 5 * time.Second,
-		Quiet: 3 * time.Second, quietAtMost: 5 * time.Minute, Unshown: time.Second,
+		Quiet: 3 * time.Second, quietAtMost: 5 * time.Minute, Unshown: time.Second, Discover: time.Minute,
 	}
 }

@@ -10,7 +10,7 @@ type DeadLetter struct {
 	// Subscription is the one whose consumer gave the message up.
 	Subscription string
 	// Truncated is the size of the original's payload in bytes when Payload is only the beginning
-	// of it, else 0. See [TruncateUnstorable].
+	// of it, because the whole was too large for the brokers; else 0.
 	Truncated int
 }
 

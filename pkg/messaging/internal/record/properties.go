@@ -35,8 +35,8 @@ const (
 	PropertyDueAt = "aviary_due_at"
 	// PropertySubscription is the subscription whose consumer made the copy.
 	PropertySubscription = "aviary_subscription"
-	// PropertyTruncated is the size of the original's payload in bytes. Only a dead letter whose
-	// payload was cut has it: see [TruncateUnstorable].
+	// PropertyTruncated is the size of the original's payload in bytes. Only a dead letter has
+	// it, whose whole payload was too large for the brokers.
 	PropertyTruncated = "aviary_truncated"
 	// PropertyEmpty is "true" on every message that this library publishes outside batches, a copy
 	// or not, and whose payload is empty and not null. Deliveries do not show it. Other consumers

@@ -45,9 +45,6 @@ type RedriveConfig struct {
 	Discard bool
 	// DryRun only counts: nothing is published or acknowledged.
 	DryRun bool
-	// Idle is how long partitions may deliver nothing, while the brokers answer, before the rest
-	// of them is taken to have been acknowledged earlier. Default 2s.
-	Idle time.Duration
 }
 
 // RedriveResult counts messages of the dead-letter topic. Only Redriven are gone from it. In a dry
@@ -58,7 +55,7 @@ type RedriveResult struct {
 	Redriven int
 	// Filtered were left by Filter.
 	Filtered int
-	// Truncated were left because they lack a part of their payload: see [TruncateUnstorable]. With
+	// Truncated were left because they lack a part of their payload: see [PropertyTruncated]. With
 	// Discard they are gone like others.
 	Truncated int
 	// Encrypted were left because the library has no key to read them.
@@ -77,13 +74,14 @@ type RedriveResult struct {
 // admin API's is [ErrBusy].
 var ErrSubscriptionBusy = errors.New("messaging: subscription has a consumer")
 
-// Redrive is what the client's Redrive does, with publishers that c opens.
-func Redrive(ctx context.Context, c *publish.Publishers, cfg RedriveConfig) (RedriveResult, error) {
+// Idle is how long partitions may deliver nothing, while the brokers answer, before the rest of
+// them counts as acknowledged earlier.
+const Idle = 2 * time.Second
+
+// Redrive publishes dead letters through c. Tests set another idle than Idle.
+func Redrive(ctx context.Context, c *publish.Publishers, cfg RedriveConfig, idle time.Duration) (RedriveResult, error) {
 	if err := cfg.validate(); err != nil {
 		return RedriveResult{}, fmt.Errorf("messaging: redrive: %w", err)
-	}
-	if cfg.Idle == 0 {
-		cfg.Idle = 2 * time.Second
 	}
 	if err := c.Enter(); err != nil {
 		return RedriveResult{}, err
@@ -91,7 +89,7 @@ func Redrive(ctx context.Context, c *publish.Publishers, cfg RedriveConfig) (Red
 	defer c.Leave()
 	ctx, end := clientquirks.EitherEnds(ctx, c.Life)
 	defer end()
-	v := newRedrive(c, cfg)
+	v := newRedrive(c, cfg, idle)
 	defer v.close()
 	err := v.run(ctx)
 	if err != nil && ctx.Err() != nil {
@@ -100,10 +98,11 @@ func Redrive(ctx context.Context, c *publish.Publishers, cfg RedriveConfig) (Red
 	if err != nil && !errors.Is(err, record.ErrClosed) {
 		err = fmt.Errorf("messaging: redrive %s: %w", cfg.Topic, err)
 	}
-	v.log.Info("dead letters redriven", zap.Bool("dry_run", cfg.DryRun), zap.Bool("discard", cfg.Discard), zap.Int("redriven", v.result.Redriven),
-		zap.Int("filtered", v.result.Filtered), zap.Int("truncated", v.result.Truncated),
-		zap.Int("encrypted", v.result.Encrypted), zap.Int("too_large", v.result.TooLarge), zap.Int("no_topic", v.result.NoTopic),
-		zap.Int("foreign", v.result.Foreign), zap.Error(err))
+	n := v.result
+	v.log.Info("dead letters redriven", zap.Bool("dry_run", cfg.DryRun), zap.Bool("discard", cfg.Discard),
+		zap.Int("redriven", n.Redriven), zap.Int("filtered", n.Filtered), zap.Int("truncated", n.Truncated),
+		zap.Int("encrypted", n.Encrypted), zap.Int("too_large", n.TooLarge), zap.Int("no_topic", n.NoTopic),
+		zap.Int("foreign", n.Foreign), zap.Error(err))
 	return v.result, err
 }
 
@@ -129,19 +128,16 @@ func (cfg RedriveConfig) validate() error {
 	if cfg.Max < 0 {
 		fault("max: must be >= 0, got %d", cfg.Max)
 	}
-	if cfg.Idle < 0 {
-		fault("idle: must be >= 0, got %s", cfg.Idle)
-	}
 	return errors.Join(errs...)
 }
 
 const (
-	// redriveBatch bounds how many dead letters are under way before they are acknowledged.
-	redriveBatch = 100
-	// redriveBytes bounds the bytes of those, and of what is received ahead with 5 MiB each.
-	redriveBytes = 64 << 20
-	// redriveTopics bounds the publishers open at once.
-	redriveTopics = 50
+	// batchLetters bounds how many dead letters are under way before they are acknowledged.
+	batchLetters = 100
+	// batchBytes bounds the bytes of those, and of what is received ahead with 5 MiB each.
+	batchBytes = 64 << 20
+	// openTopics bounds the publishers open at once.
+	openTopics = 50
 )
 
 // redrive is one call of Redrive. All of it runs on the caller's goroutine. It takes a batch of
@@ -149,19 +145,20 @@ const (
 type redrive struct {
 	from   *publish.Publishers
 	cfg    RedriveConfig
+	idle   time.Duration
 	topic  string
 	log    *zap.Logger
 	limit  *rate.Limiter
 	result RedriveResult
 
-	source     *redriveSource
+	source     *source
 	publishers map[string]*publish.Publisher // by topic
 	missing    map[string]bool               // topics that do not exist
 }
 
-func newRedrive(c *publish.Publishers, cfg RedriveConfig) *redrive {
+func newRedrive(c *publish.Publishers, cfg RedriveConfig, idle time.Duration) *redrive {
 	v := &redrive{
-		from: c, cfg: cfg, topic: record.FullTopicName(cfg.Topic),
+		from: c, cfg: cfg, idle: idle, topic: record.FullTopicName(cfg.Topic),
 		log:        c.Log.Named("redrive").With(zap.String("topic", cfg.Topic)),
 		limit:      rate.NewLimiter(rate.Inf, 1),
 		publishers: make(map[string]*publish.Publisher), missing: make(map[string]bool),
@@ -173,7 +170,7 @@ func newRedrive(c *publish.Publishers, cfg RedriveConfig) *redrive {
 }
 
 func (v *redrive) run(ctx context.Context) (err error) {
-	if v.source, err = openRedriveSource(ctx, v.from.Cluster, v.topic, v.cfg.Subscription, v.cfg.Idle); err != nil {
+	if v.source, err = openSource(ctx, v.from.Cluster, v.topic, v.cfg.Subscription, v.idle); err != nil {
 		return err
 	}
 	for !v.full() {
@@ -206,7 +203,7 @@ type letter struct {
 
 // gather takes m and what else has been received, as far as it is to go back.
 func (v *redrive) gather(m *pulsar.ConsumerMessage) []*letter {
-	most := redriveBatch
+	most := batchLetters
 	if v.cfg.Max > 0 {
 		most = min(most, v.cfg.Max-v.result.Redriven)
 	}
@@ -220,7 +217,7 @@ func (v *redrive) gather(m *pulsar.ConsumerMessage) []*letter {
 			batch = append(batch, l)
 			bytes += record.SizeOf(l.record)
 		}
-		if len(batch) == most || bytes >= redriveBytes {
+		if len(batch) == most || bytes >= batchBytes {
 			break
 		}
 	}
@@ -368,7 +365,7 @@ func (v *redrive) publisher(ctx context.Context, topic string) (*publish.Publish
 	if p := v.publishers[topic]; p != nil {
 		return p, nil
 	}
-	if len(v.publishers) >= redriveTopics {
+	if len(v.publishers) >= openTopics {
 		if err := v.closePublishers(ctx); err != nil {
 			return nil, err
 		}
@@ -387,7 +384,8 @@ func (v *redrive) publisher(ctx context.Context, topic string) (*publish.Publish
 		case err == nil:
 			v.publishers[topic] = p
 			return p, nil
-		case errors.Is(err, record.ErrTopicTerminated), errors.Is(err, record.ErrTopicNotFound), errors.Is(err, record.ErrClosed), clientquirks.Permanent(err), clientquirks.CloseReason(err) == "unauthorized":
+		case errors.Is(err, record.ErrTopicTerminated), errors.Is(err, record.ErrTopicNotFound), errors.Is(err, record.ErrClosed),
+			clientquirks.Permanent(err), clientquirks.CloseReason(err) == "unauthorized":
 			return nil, err
 		}
 		v.log.Warn("cannot open topic, will keep trying", zap.String("to", topic), zap.Error(err))

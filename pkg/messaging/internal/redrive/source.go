@@ -14,9 +14,9 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
-// redriveSource receives what a subscription has not acknowledged, up to the ends that its
+// source receives what a subscription has not acknowledged, up to the ends that its
 // partitions had at the beginning.
-type redriveSource struct {
+type source struct {
 	cluster             *cluster.Cluster
 	topic, subscription string
 	raw                 pulsar.Consumer
@@ -29,11 +29,12 @@ type redriveSource struct {
 	high map[string]record.Place // the last one received
 }
 
-// openRedriveSource subscribes, trying until ctx ends while the brokers are unavailable.
-func openRedriveSource(ctx context.Context, c *cluster.Cluster, topic, subscription string, idle time.Duration) (*redriveSource, error) {
+// openSource subscribes, trying until ctx ends while the brokers are unavailable.
+func openSource(ctx context.Context, c *cluster.Cluster, topic, subscription string, idle time.Duration) (*source, error) {
 	var pause backoff.Backoff
 	for {
-		s, err := newRedriveSource(ctx, c, topic, subscription)
+		s, err := cluster.CallWithTimeout(ctx, c, func() (*source, error) { return subscribe(c, topic, subscription) },
+			func(s *source) { clientquirks.CloseReceiving(s.raw, s.ch) })
 		switch {
 		case err == nil:
 			s.idle = idle
@@ -52,20 +53,15 @@ func openRedriveSource(ctx context.Context, c *cluster.Cluster, topic, subscript
 	}
 }
 
-// newRedriveSource subscribes once and asks for the ends. Exclusive, so that a partition's dead
-// letters come in their order and as many may stay unacknowledged as there are.
-func newRedriveSource(ctx context.Context, c *cluster.Cluster, topic, subscription string) (*redriveSource, error) {
-	return cluster.CallWithTimeout(ctx, c, func() (*redriveSource, error) { return subscribeForRedrive(c, topic, subscription) },
-		func(s *redriveSource) { clientquirks.CloseReceiving(s.raw, s.ch) })
-}
-
-func subscribeForRedrive(c *cluster.Cluster, topic, subscription string) (*redriveSource, error) {
+// subscribe subscribes once and asks for the ends. Exclusive, so that a partition's dead letters
+// come in their order and as many may stay unacknowledged as there are.
+func subscribe(c *cluster.Cluster, topic, subscription string) (*source, error) {
 	topics, err := c.Consumers.TopicPartitions(topic)
 	if err != nil {
 		return nil, err
 	}
-	queue := max(redriveBytes/(5<<20)/max(len(topics), 1), 1)
-	s := &redriveSource{
+	queue := max(batchBytes/(5<<20)/max(len(topics), 1), 1)
+	s := &source{
 		cluster: c, topic: topic, subscription: subscription, ch: make(chan pulsar.ConsumerMessage), gone: clientquirks.NewCloseWatch(),
 		ends: make(map[string]record.Place), high: make(map[string]record.Place),
 	}
@@ -97,7 +93,7 @@ func subscribeForRedrive(c *cluster.Cluster, topic, subscription string) (*redri
 }
 
 // next waits for the next message; nil when there is none any more.
-func (s *redriveSource) next(ctx context.Context) (*pulsar.ConsumerMessage, error) {
+func (s *source) next(ctx context.Context) (*pulsar.ConsumerMessage, error) {
 	idle := time.NewTimer(s.idle)
 	defer idle.Stop()
 	answered := false // the brokers did, and nothing was received since
@@ -135,12 +131,12 @@ func (s *redriveSource) next(ctx context.Context) (*pulsar.ConsumerMessage, erro
 // subscribeAgain replaces the underlying consumer, which has received nothing. On a busy machine a
 // broker was seen to send nothing to a consumer that subscribed right after another one of the
 // subscription had closed, although a message was not acknowledged. The ends stay as they are.
-func (s *redriveSource) subscribeAgain(ctx context.Context) error {
+func (s *source) subscribeAgain(ctx context.Context) error {
 	s.subscribedAgain = true
 	closing, cancel := context.WithTimeout(ctx, s.cluster.CallTimeout())
 	defer cancel()
 	s.close(closing)
-	next, err := openRedriveSource(ctx, s.cluster, s.topic, s.subscription, s.idle)
+	next, err := openSource(ctx, s.cluster, s.topic, s.subscription, s.idle)
 	if err != nil {
 		return err
 	}
@@ -149,7 +145,7 @@ func (s *redriveSource) subscribeAgain(ctx context.Context) error {
 }
 
 // close leaves the subscription, and waits for it until ctx ends at most.
-func (s *redriveSource) close(ctx context.Context) {
+func (s *source) close(ctx context.Context) {
 	if s.raw == nil {
 		return
 	}
@@ -159,7 +155,7 @@ func (s *redriveSource) close(ctx context.Context) {
 }
 
 // ready is the next message if one has been received already, else nil.
-func (s *redriveSource) ready() *pulsar.ConsumerMessage {
+func (s *source) ready() *pulsar.ConsumerMessage {
 	for len(s.ends) > 0 {
 		select {
 		case m := <-s.ch:
@@ -176,7 +172,7 @@ func (s *redriveSource) ready() *pulsar.ConsumerMessage {
 // fresh reports whether m was there at the beginning and is received for the first time. After a
 // reconnect the broker begins with the first message that is not acknowledged: one that stayed,
 // or one whose acknowledgement was lost with the connection.
-func (s *redriveSource) fresh(m *pulsar.ConsumerMessage) bool {
+func (s *source) fresh(m *pulsar.ConsumerMessage) bool {
 	topic, at := m.Topic(), record.PlaceOf(m.ID())
 	end, open := s.ends[topic]
 	high, known := s.high[topic]
@@ -193,7 +189,7 @@ func (s *redriveSource) fresh(m *pulsar.ConsumerMessage) bool {
 }
 
 // answers reports whether the brokers of all partitions answer in time.
-func (s *redriveSource) answers(ctx context.Context) bool {
+func (s *source) answers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, s.cluster.CallTimeout())
 	defer cancel()
 	var err error
@@ -202,7 +198,7 @@ func (s *redriveSource) answers(ctx context.Context) bool {
 
 // ack acknowledges dead letters whose copies are stored, and returns when the brokers have
 // confirmed that: until then each of them could be received again, and go back again.
-func (s *redriveSource) ack(ctx context.Context, ids []pulsar.MessageID) error {
+func (s *source) ack(ctx context.Context, ids []pulsar.MessageID) error {
 	var pause backoff.Backoff
 	for len(ids) > 0 {
 		if s.tryAck(ctx, ids) {
@@ -220,7 +216,7 @@ func (s *redriveSource) ack(ctx context.Context, ids []pulsar.MessageID) error {
 	return nil
 }
 
-func (s *redriveSource) tryAck(ctx context.Context, ids []pulsar.MessageID) bool {
+func (s *source) tryAck(ctx context.Context, ids []pulsar.MessageID) bool {
 	ctx, cancel := context.WithTimeout(ctx, s.cluster.CallTimeout())
 	defer cancel()
 	var err error

@@ -25,6 +25,7 @@ type CopyJob struct {
 	Backoff backoff.Backoff
 }
 
+// NewCopyJob makes the copy of d for to, which is due after delay on a retry topic.
 func NewCopyJob(d *record.Delivery, to *CopyTarget, reason error, delay time.Duration) *CopyJob {
 	job := &CopyJob{To: to, From: record.ProvenanceOf(d, to.subscription, reason.Error())}
 	if to.Retry {

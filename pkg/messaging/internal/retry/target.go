@@ -23,9 +23,7 @@ type Copier struct {
 }
 
 // CopyTarget is a topic that copies go to. Its publisher is opened when first needed, in the
-// background: a topic that cannot be opened must not occupy a worker. It is opened once a
-// subscription keeps what is published there: brokers delete at once what no subscription waits
-// for.
+// background: a topic that cannot be opened must not occupy a worker.
 type CopyTarget struct {
 	publishers   *publish.Publishers
 	Topic        string
@@ -48,7 +46,7 @@ type CopyTarget struct {
 	waited    int
 }
 
-// ErrNotKept: no subscription keeps what is published to the topic.
+// ErrNotKept says that no subscription keeps what is published to the topic.
 var ErrNotKept = errors.New("no subscription")
 
 // CopierConfig says what a run's copies are to be like.
@@ -63,6 +61,7 @@ type CopierConfig struct {
 	Until func() context.Context // ends when opening makes no more sense
 }
 
+// NewCopier makes the targets, whose publishers are opened when first needed.
 func NewCopier(cfg CopierConfig) *Copier {
 	target := func(name, topic string) *CopyTarget {
 		p := publish.Business()
@@ -88,8 +87,8 @@ func NewCopier(cfg CopierConfig) *Copier {
 	return all
 }
 
-// Note takes the result of subscribing to the retry topic. The subscription of a retry topic is durable: it
-// keeps copies from then on, also while the run is not connected to it.
+// Note takes the result of subscribing to the retry topic. That subscription is durable: it keeps
+// copies from then on, also while the run is not connected to it.
 func (c *Copier) Note(err error) {
 	t := c.Retry
 	if t == nil || t.isSubscribed() {
@@ -187,23 +186,18 @@ func (t *CopyTarget) Discard(p *publish.Publisher) {
 // awaitSubscription returns nil once a subscription keeps what is published. That of the retry
 // topic is the run's own; it logs when it cannot subscribe.
 func (t *CopyTarget) awaitSubscription(ctx context.Context) error {
-	switch {
-	case t.Retry:
+	if t.Retry {
 		select {
 		case <-t.subscribed:
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-	case t.keepFor != "":
-		return t.subscribe(ctx)
-	default:
+	}
+	if t.keepFor == "" {
 		return nil
 	}
-}
-
-// subscribe creates the subscription that keeps dead letters, and leaves it without a consumer.
-func (t *CopyTarget) subscribe(ctx context.Context) error {
+	// The subscription is left without a consumer.
 	if err := t.publishers.CreateSubscription(ctx, t.Topic, t.keepFor, pulsar.SubscriptionPositionEarliest); err != nil {
 		return fmt.Errorf("%w %s: %w", ErrNotKept, t.keepFor, err)
 	}

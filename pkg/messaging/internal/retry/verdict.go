@@ -13,6 +13,7 @@ type verdict struct {
 }
 
 func (v *verdict) Error() string { return v.err.Error() }
+func (v *verdict) Unwrap() error { return v.err }
 
 // RetryAfter makes a handler's error ask for another attempt no sooner than d
 // from now, in place of the consumer's own backoff. A nil err is nil: there is
@@ -38,5 +39,3 @@ func IsReject(err error) bool {
 	var v *verdict
 	return errors.As(err, &v) && v.reject
 }
-
-func (v *verdict) Unwrap() error { return v.err }

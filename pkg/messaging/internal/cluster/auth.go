@@ -49,8 +49,8 @@ func (c Config) dialRaw(options pulsar.ClientOptions, f *auth.Faults) (pulsar.Cl
 	return f.Explain(raw), nil
 }
 
-// access returns the credentials (nil: none) and the certificates to trust (nil: the system's).
-func (c Config) access(f *auth.Faults) (auth.Credentials, *x509.CertPool, error) {
+// Credentials returns the credentials (nil: none) and the certificates to trust (nil: the system's).
+func Credentials(c Config, f *auth.Faults) (auth.Credentials, *x509.CertPool, error) {
 	credentials, err := c.Auth.method().Provider(c.ConnectTimeout, f)
 	if err != nil {
 		return nil, nil, fmt.Errorf("messaging: auth: %w", err)

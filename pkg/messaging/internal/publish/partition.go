@@ -12,12 +12,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/pkg/backoff"
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/ackprobe"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/flush"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/list"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/watch"
 )
 
 // partitionPublisher publishes to one partition. It owns the partition's share of the queue and
@@ -89,8 +87,8 @@ type partitionPublisher struct {
 	ready    chan struct{}   // closed once the first producer exists or the partition failed
 	backoff  backoff.Backoff // of replacements; the partition's goroutine only
 	stalled  bool
-	ackProbe ackprobe.Probe // the partition's goroutine only
-	opening  bool           // part of opening the publisher, and without a producer so far
+	ackProbe ackProbe // the partition's goroutine only
+	opening  bool     // part of opening the publisher, and without a producer so far
 	failed   bool
 	reported struct { // what the gauges hold of this partition
 		count int
@@ -161,7 +159,7 @@ func newPartitionPublisher(p *Publisher, topic string, index int) *partitionPubl
 		ready: make(chan struct{}),
 	}
 	pp.flush.Flush = pp.flushNow
-	pp.ackProbe = ackprobe.Probe{Ask: pp.askBroker, Grace: min(ackprobe.MaxGrace, p.profile.AckTimeout)}
+	pp.ackProbe = ackProbe{query: pp.askBroker, grace: min(maxGrace, p.profile.AckTimeout)}
 	pp.generation, pp.retire = context.WithCancel(context.Background())
 	return pp
 }
@@ -250,7 +248,7 @@ func (pp *partitionPublisher) enter(r *record.Record, size int64, done func(reco
 			pp.headSince = now
 			if !pp.watched {
 				pp.watched = true
-				pp.p.parent.watcher.Add(pp.check)
+				pp.p.parent.watcher.add(pp.check)
 			}
 		}
 	}
@@ -531,19 +529,19 @@ func (pp *partitionPublisher) watch(ctx context.Context, now time.Time) (broken 
 	if !waiting && age > stallAfter {
 		pp.free = nil // a burst's memory is not kept for ever
 		pp.watched = false
-		pp.p.parent.watcher.Remove(pp.check)
+		pp.p.parent.watcher.remove(pp.check)
 	}
 	pp.mu.Unlock()
-	if waiting && age > watch.Every {
+	if waiting && age > watchEvery {
 		_ = pp.p.parent.Reach.Err() // looks, for those who ask why
 	}
 	if waiting && raw != nil {
 		switch {
 		case age > pp.p.profile.AckTimeout:
-			if pp.ackProbe.Lost(ctx, since, now) {
+			if pp.ackProbe.lost(ctx, since, now) {
 				broken = errAckTimeout
 			}
-		case age > watch.Every && clientquirks.IsClosed(raw):
+		case age > watchEvery && clientquirks.IsClosed(raw):
 			broken = pulsar.ErrProducerClosed
 		}
 	}

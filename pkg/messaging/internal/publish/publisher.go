@@ -16,7 +16,6 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/flush"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/watch"
 )
 
 // Publisher publishes to one topic. [Client.Publisher] opens one. It is safe for concurrent use.
@@ -68,7 +67,7 @@ func (c *Publishers) Open(ctx context.Context, topic string, profile Profile) (*
 		log:     c.Log.Named("publisher").With(zap.String("profile", profile.Name)),
 		metrics: c.metrics.Of(profile.Name),
 		router:  router{routing: profile.Routing},
-		flusher: c.flushers.Of(flush.Config{Linger: profile.Linger, GroupCommit: profile.GroupCommit}, c.watcher.Count),
+		flusher: c.flushers.Of(flush.Config{Linger: profile.Linger, GroupCommit: profile.GroupCommit}, c.watcher.count),
 	}
 	p.background, p.cancel = context.WithCancel(context.Background())
 	p.owned, p.endOwnership = context.WithCancelCause(context.Background())
@@ -230,7 +229,7 @@ func (p *Publisher) Unhealthy() error {
 	for _, pp := range *p.partitions.Load() {
 		pp.mu.Lock()
 		disconnected, stalled, refusal, age := pp.producer == nil, pp.stalled, pp.refusal, time.Since(pp.headSince)
-		late := pp.list.Head() != nil && age > watch.Every
+		late := pp.list.Head() != nil && age > watchEvery
 		pp.mu.Unlock()
 		switch {
 		case refusal != nil && !errors.Is(refusal, record.ErrClosed):

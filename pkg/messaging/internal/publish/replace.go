@@ -159,7 +159,7 @@ func (pp *partitionPublisher) abandon() {
 	raw := pp.retireProducer()
 	pp.p.noteUnacknowledged(pp.dropAll(record.ErrUnacknowledged))
 	pp.report(0, 0)
-	pp.p.parent.watcher.Remove(pp.check)
+	pp.p.parent.watcher.remove(pp.check)
 	pp.p.flusher.Forget(&pp.flush)
 	pp.markReady()
 	if raw != nil {

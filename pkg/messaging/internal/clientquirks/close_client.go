@@ -3,71 +3,23 @@ package clientquirks
 import (
 	"sync"
 	"time"
-
-	"github.com/apache/pulsar-client-go/pulsar"
 )
 
-// openingTimeout is how long closing an underlying client waits for producers, consumers and
-// readers that are being opened.
+// openingTimeout is how long Openings.Wait waits.
 const openingTimeout = time.Second
 
-// RawClient is an underlying client whose Close waits for what is being opened. The client's Close
-// notifies producers whose fields are still being set (producer_partition.go, newPartitionProducer
-// and ConnectionClosed): a data race.
-type RawClient struct {
-	pulsar.Client
-
+// Openings counts the producers, consumers and readers that an underlying client opens, and its
+// lookups. Its Close must wait for them: it notifies producers whose fields are still being set
+// (producer_partition.go, newPartitionProducer and ConnectionClosed), which is a data race, and a
+// lookup makes a connection that nobody closes.
+type Openings struct {
 	mu      sync.Mutex
 	opening int
 	opened  chan struct{} // closed when nothing is being opened; nil while nobody waits
 }
 
-// Close closes the connections.
-func (c *RawClient) Close() {
-	c.mu.Lock()
-	if c.opening > 0 && c.opened == nil {
-		c.opened = make(chan struct{})
-	}
-	opened := c.opened
-	c.mu.Unlock()
-	if opened != nil {
-		timeout := time.NewTimer(openingTimeout)
-		defer timeout.Stop()
-		select {
-		case <-opened:
-		case <-timeout.C:
-		}
-	}
-	c.Client.Close()
-}
-
-// CreateProducer is the underlying client's.
-func (c *RawClient) CreateProducer(o pulsar.ProducerOptions) (pulsar.Producer, error) {
-	defer c.begin()()
-	return c.Client.CreateProducer(o)
-}
-
-// Subscribe is the underlying client's.
-func (c *RawClient) Subscribe(o pulsar.ConsumerOptions) (pulsar.Consumer, error) {
-	defer c.begin()()
-	return c.Client.Subscribe(o)
-}
-
-// CreateReader is the underlying client's.
-func (c *RawClient) CreateReader(o pulsar.ReaderOptions) (pulsar.Reader, error) {
-	defer c.begin()()
-	return c.Client.CreateReader(o)
-}
-
-// TopicPartitions is the underlying client's. One that is under way when the connections are closed
-// makes a connection that nobody closes.
-func (c *RawClient) TopicPartitions(topic string) ([]string, error) {
-	defer c.begin()()
-	return c.Client.TopicPartitions(topic)
-}
-
-// begin counts an opening until end is called.
-func (c *RawClient) begin() (end func()) {
+// Begin counts an opening until end is called.
+func (c *Openings) Begin() (end func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.opening++
@@ -78,5 +30,24 @@ func (c *RawClient) begin() (end func()) {
 			close(c.opened)
 			c.opened = nil
 		}
+	}
+}
+
+// Wait returns when nothing is being opened, or after a second.
+func (c *Openings) Wait() {
+	c.mu.Lock()
+	if c.opening > 0 && c.opened == nil {
+		c.opened = make(chan struct{})
+	}
+	opened := c.opened
+	c.mu.Unlock()
+	if opened == nil {
+		return
+	}
+	timeout := time.NewTimer(openingTimeout)
+	defer timeout.Stop()
+	select {
+	case <-opened:
+	case <-timeout.C:
 	}
 }

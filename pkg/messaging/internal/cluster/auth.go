@@ -46,7 +46,7 @@ func (c Config) dialRaw(options pulsar.ClientOptions, f *auth.Faults) (pulsar.Cl
 	if err != nil {
 		return nil, err
 	}
-	return f.Explain(raw), nil
+	return f.Wrap(raw), nil
 }
 
 // Credentials returns the credentials (nil: none) and the certificates to trust (nil: the system's).

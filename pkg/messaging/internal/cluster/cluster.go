@@ -69,7 +69,7 @@ func (c *Cluster) connect(cfg Config, reg prometheus.Registerer, role string) (p
 	if err != nil {
 		return nil, fmt.Errorf("messaging: %w", err)
 	}
-	return &clientquirks.RawClient{Client: raw}, nil
+	return raw, nil
 }
 
 // End ends the life of all that is open. It reports whether this call did.

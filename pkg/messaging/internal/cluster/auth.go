@@ -27,7 +27,7 @@ var (
 // that cfg asks for; options holds the rest. Credentials are read here once, so
 // that broken files are found now, and again at every connection.
 func (c Config) dialRaw(options pulsar.ClientOptions, f *auth.Faults) (pulsar.Client, error) {
-	if p, err := c.Auth.method().Provider(c.ConnectTimeout, f); err != nil {
+	if p, err := auth.NewProvider(c.Auth, c.ConnectTimeout, f); err != nil {
 		return nil, fmt.Errorf("auth: %w", err)
 	} else if p != nil {
 		options.Authentication = p
@@ -51,7 +51,7 @@ func (c Config) dialRaw(options pulsar.ClientOptions, f *auth.Faults) (pulsar.Cl
 
 // Credentials returns the credentials (nil: none) and the certificates to trust (nil: the system's).
 func Credentials(c Config, f *auth.Faults) (auth.Credentials, *x509.CertPool, error) {
-	credentials, err := c.Auth.method().Provider(c.ConnectTimeout, f)
+	credentials, err := auth.NewProvider(c.Auth, c.ConnectTimeout, f)
 	if err != nil {
 		return nil, nil, fmt.Errorf("messaging: auth: %w", err)
 	}
@@ -63,11 +63,4 @@ func Credentials(c Config, f *auth.Faults) (auth.Credentials, *x509.CertPool, er
 		return nil, nil, fmt.Errorf("messaging: tls.ca_file: %w", err)
 	}
 	return credentials, trusted, nil
-}
-
-func (a Auth) method() auth.Method {
-	return auth.Method{
-		Token: a.Token, TokenFile: a.TokenFile, CertFile: a.CertFile, KeyFile: a.KeyFile,
-		OAuth2: auth.OAuth2(a.OAuth2),
-	}
 }

@@ -23,9 +23,8 @@ var (
 	ErrTLS = auth.ErrTLS
 )
 
-// dialRaw makes the underlying client with the transport and the authentication
-// that cfg asks for; options holds the rest. Credentials are read here once, so
-// that broken files are found now, and again at every connection.
+// dialRaw makes the underlying client. It adds transport and authentication to options. Credentials
+// are read here, so that broken files are found early, and again at every connection.
 func (c Config) dialRaw(options pulsar.ClientOptions, f *auth.Faults) (pulsar.Client, error) {
 	if p, err := auth.NewProvider(c.Auth, c.ConnectTimeout, f); err != nil {
 		return nil, fmt.Errorf("auth: %w", err)
@@ -35,10 +34,8 @@ func (c Config) dialRaw(options pulsar.ClientOptions, f *auth.Faults) (pulsar.Cl
 	options.TLSTrustCertsFilePath = c.TLS.CAFile
 	options.TLSAllowInsecureConnection = c.TLS.Insecure
 	options.TLSMinVersion = tls.VersionTLS12
-	// Not the switch it seems to be: set, every broker's certificate must be for the
-	// first host of the URL (pulsar-client-go v0.21.0 client_impl.go, ServerName:
-	// hostName), which refuses the other hosts and the brokers that lookups lead to,
-	// and accepts the first host's certificate from each of them. Unset, crypto/tls
+	// Set, every broker's certificate must be for the first host of the URL (pulsar-client-go
+	// v0.21.0 client_impl.go, ServerName: hostName), whatever broker is dialed. Unset, crypto/tls
 	// verifies the name of the host that is dialed.
 	options.TLSValidateHostname = false
 	options.Logger = f.Logger(options.Logger)

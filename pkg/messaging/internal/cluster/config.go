@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,8 +17,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
-// Config says how to reach one Pulsar cluster. Keep one Config (and one Client)
-// per cluster. The zero value of each field means its default.
+// Config says how to reach one Pulsar cluster. The zero value of each field means its default.
 type Config struct {
 	// URL of the brokers: pulsar://host:port[,host:port] or pulsar+ssl://...
 	// Default pulsar://127.0.0.1:6650.
@@ -49,9 +49,8 @@ type Config struct {
 	Auth Auth `yaml:"auth"`
 }
 
-// TLS configures the transport of pulsar+ssl and https URLs, version 1.2 or newer. A
-// server's certificate must be for the host that is connected to, be it one of the
-// URL or one that a lookup led to, unless Insecure is set.
+// TLS configures the transport of pulsar+ssl and https URLs, version 1.2 or newer. A server's
+// certificate must be for the host that is connected to, unless Insecure is set.
 type TLS struct {
 	// CAFile holds the PEM certificates to trust. Default: the system's.
 	CAFile string `yaml:"ca_file"`
@@ -78,8 +77,7 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Validate reports every fault at once, each as "path: what would be right", the
-// path being the YAML path below this section. Nothing is connected to.
+// Validate reports every fault at once, each as "path: what would be right". It connects to nothing.
 func (c Config) Validate() error {
 	c = c.WithDefaults()
 	var errs []error
@@ -237,4 +235,11 @@ func readable(file string) error {
 		return err
 	}
 	return f.Close()
+}
+
+// OneOf reports a fault unless got is one of want.
+func OneOf[T ~string](fault func(string, ...any), path string, got T, want ...T) {
+	if !slices.Contains(want, got) {
+		fault("%s: must be one of %v, got %q", path, want, string(got))
+	}
 }

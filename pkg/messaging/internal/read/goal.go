@@ -100,7 +100,7 @@ func (g *readerGoal) lower(ends map[int]readerEnd, positions []record.MessageID)
 		}
 		g.silence[partition] = answered
 		switch {
-		case was.Entry < 0:
+		case record.EntryOf(was).Entry() < 0:
 			delete(g.left, partition)
 		case end.unshown && end.id == was && answered.times > sameEnds:
 			delete(g.left, partition)

@@ -80,7 +80,7 @@ func (p *readerPartition) starved() bool {
 		return false
 	}
 	more := func() bool {
-		return q.end.Entry >= 0 && !q.end.IsZero() &&
+		return record.EntryOf(q.end).Entry() >= 0 && !q.end.IsZero() &&
 			(q.last.IsZero() || q.end.Compare(q.last) > 0 && !record.SameEntry(q.end, q.last))
 	}
 	if more() {

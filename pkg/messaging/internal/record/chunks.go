@@ -8,7 +8,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/protofield"
 )
 
-// EntryPlace is an entry of a partition. The zero entryPlace is none.
+// EntryPlace is an entry of a partition. The zero EntryPlace is none.
 type EntryPlace struct {
 	Ledger int64
 	Number int64 // the entry's plus one
@@ -24,14 +24,12 @@ func (p EntryPlace) Entry() int64 { return p.Number - 1 }
 // StartOf is where reading begins to have all of the message.
 func StartOf(m MessageID) EntryPlace {
 	if m.first.IsZero() {
-		return EntryPlaceOf(m.ledger, m.Entry)
+		return EntryPlaceOf(m.ledger, m.entry)
 	}
 	return m.first
 }
 
-// firstChunk finds the first chunk of a message in chunks in the serialised form of its id, which
-// is the last chunk's otherwise. It is zero for all others. What is not well formed ends the
-// search.
+// firstChunk finds the first chunk in a serialised id; zero for a message that is not in chunks.
 func firstChunk(serialised []byte) EntryPlace {
 	const firstChunkMessageID, ledger, entry = 7, 1, 2
 	outer, _ := protofield.Fields(serialised)
@@ -43,9 +41,8 @@ func firstChunk(serialised []byte) EntryPlace {
 	return EntryPlaceOf(int64(f[ledger].Number), int64(f[entry].Number))
 }
 
-// ReceivedID is messageID for ids of received messages, which says where the chunks of a message
-// begin. plain is the type of ids of messages that are whole entries, as far as it is known. Chunks
-// are not batched.
+// ReceivedID is IDOf for received messages, with the first chunk. Chunks are not batched. plain
+// remembers the type of ids of messages that are not in chunks, so that those are not serialised.
 func ReceivedID(raw pulsar.MessageID, partition int, plain *reflect.Type) MessageID {
 	id := IDOf(raw, partition)
 	if kind := reflect.TypeOf(raw); id.batchSize == 1 && kind != *plain {

@@ -11,11 +11,11 @@ func TestMessageIDFromItsBytes(t *testing.T) {
 	for name, id := range map[string]MessageID{
 		"nothing":         {},
 		"single message":  IDOf(pulsar.NewMessageID(7, 9, -1, 2), 2),
-		"in a batch":      {ledger: 7, Entry: 9, batch: 3, batchSize: 10, partition: 1},
-		"first of many":   {ledger: 7, Entry: 9, batchSize: 10, partition: 1},
-		"before an entry": {ledger: 7, Entry: -1, batchSize: 1, partition: 1},
-		"in chunks":       {ledger: 7, Entry: 9, batchSize: 1, partition: 1, first: EntryPlaceOf(6, 0)},
-		"deduplicated":    {ledger: -1, Entry: -1, batchSize: 1, partition: 4},
+		"in a batch":      {ledger: 7, entry: 9, batch: 3, batchSize: 10, partition: 1},
+		"first of many":   {ledger: 7, entry: 9, batchSize: 10, partition: 1},
+		"before an entry": {ledger: 7, entry: -1, batchSize: 1, partition: 1},
+		"in chunks":       {ledger: 7, entry: 9, batchSize: 1, partition: 1, first: EntryPlaceOf(6, 0)},
+		"deduplicated":    {ledger: -1, entry: -1, batchSize: 1, partition: 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			again, err := ParseMessageID(id.Bytes())
@@ -34,7 +34,7 @@ func TestMessageIDFromItsBytes(t *testing.T) {
 
 // The underlying client understands the bytes, and we understand its.
 func TestMessageIDIsPulsars(t *testing.T) {
-	id := MessageID{ledger: 7, Entry: 9, batch: 3, batchSize: 10, partition: 3}
+	id := MessageID{ledger: 7, entry: 9, batch: 3, batchSize: 10, partition: 3}
 	raw, err := pulsar.DeserializeMessageID(id.Bytes())
 	require.NoError(t, err)
 	require.Equal(t, []int64{7, 9, 3, 10, 2}, []int64{
@@ -52,7 +52,7 @@ func TestMessageIDIsPulsars(t *testing.T) {
 
 // Bytes that are no message id do not become a first chunk.
 func TestFirstChunkOfDamagedBytes(t *testing.T) {
-	whole := MessageID{ledger: 7, Entry: 9, batchSize: 1, partition: 1, first: EntryPlaceOf(6, 300)}.Bytes()
+	whole := MessageID{ledger: 7, entry: 9, batchSize: 1, partition: 1, first: EntryPlaceOf(6, 300)}.Bytes()
 	require.Equal(t, EntryPlaceOf(6, 300), firstChunk(whole))
 	for n := range whole {
 		require.Zero(t, firstChunk(whole[:n]), n)

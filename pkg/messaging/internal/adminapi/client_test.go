@@ -3,10 +3,8 @@ package adminapi
 import (
 	"bytes"
 	"encoding/binary"
-	"io"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync"
 	"testing"
 
@@ -20,23 +18,6 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 	"github.com/aviaryhq/aviary/test/await"
 )
-
-// asking returns a client of a server that answers paths as given.
-func asking(t *testing.T, byPath map[string]string) *client {
-	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answer, known := byPath[strings.TrimPrefix(r.URL.Path, "/admin/v2/")]
-		if !known {
-			w.WriteHeader(http.StatusNotFound)
-		}
-		_, _ = io.WriteString(w, answer)
-	}))
-	t.Cleanup(s.Close)
-	c, err := newClient(cluster.Config{AdminURL: s.URL + "/", ConnectTimeout: await.Patience}, auth.NewFaults(zap.NewNop()))
-	require.NoError(t, err)
-	t.Cleanup(c.use())
-	return c
-}
 
 // Calls that end close no connection of those that go on.
 func TestCallsSideBySide(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 )
 
 var (
-	// ErrNoAdminURL: the call needs the admin API and no [Config].AdminURL is set.
+	// ErrNoAdminURL says that the call needs the admin API and no [Config].AdminURL is set.
 	ErrNoAdminURL = errors.New("messaging: no admin_url is set, the address of the brokers' admin API")
 	// ErrNotFound is in the error of a call of the admin API about a topic, a subscription
 	// or a namespace that does not exist. Publishers have [ErrTopicNotFound].

@@ -29,10 +29,10 @@ var ErrIssuerUnavailable = errors.New("the issuer of tokens does not answer")
 // oauth2Provider gets tokens by the client credentials flow with the secret in the form, as
 // Pulsar's own clients do. It finds the address that gives tokens by OpenID Connect discovery.
 //
-// The underlying client's own (pulsar-client-go v0.21.0, oauth2) has no timeout, takes an error page
-// for a discovery document, and uses a token that a broker refused until it expires. The token
-// sources of x/oauth2 use a token without a lifetime for ever, cannot forget one that was refused,
-// and do not read the key file again: only its request is used.
+// The underlying client's own (pulsar-client-go v0.21.0, oauth2) has no timeout, takes an error
+// page for a discovery document, and uses a token that a broker refused until it expires. The
+// token sources of x/oauth2 use a token without a lifetime for ever, cannot forget one that was
+// refused, and do not read the key file again: only its request is used.
 type oauth2Provider struct {
 	auth.Provider // what only lookups over HTTP need
 	cfg           OAuth2
@@ -83,7 +83,8 @@ func newOAuth2Provider(cfg OAuth2, timeout time.Duration) (*oauth2Provider, erro
 	}, nil
 }
 
-// Init reads the key file, so that a broken one is found early. The first connection asks the issuer.
+// Init reads the key file, so that a broken one is found early. The first connection asks the
+// issuer.
 func (p *oauth2Provider) Init() error { return CheckKeyFile(p.cfg) }
 
 // Name is that of the method which brokers see: the token is all they get.

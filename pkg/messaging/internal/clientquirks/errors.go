@@ -54,8 +54,8 @@ func Permanent(err error) bool {
 	return false
 }
 
-// CloseReason is why a broker closed a consumer or refused one: busy, unauthorized, topic_not_found,
-// terminated, or closed for all else.
+// CloseReason is why a broker closed a consumer or refused one: busy, unauthorized,
+// topic_not_found, terminated, or closed for all else.
 func CloseReason(err error) string {
 	for _, s := range []struct{ in, out string }{
 		{"ConsumerBusy", "busy"}, {"AuthorizationError", "unauthorized"},

@@ -46,7 +46,8 @@ func (c Config) dialRaw(options pulsar.ClientOptions, f *auth.Faults) (pulsar.Cl
 	return f.Wrap(raw), nil
 }
 
-// Credentials returns the credentials (nil: none) and the certificates to trust (nil: the system's).
+// Credentials returns the credentials (nil: none) and the certificates to trust (nil: the
+// system's).
 func Credentials(c Config, f *auth.Faults) (auth.Credentials, *x509.CertPool, error) {
 	credentials, err := auth.NewProvider(c.Auth, c.ConnectTimeout, f)
 	if err != nil {

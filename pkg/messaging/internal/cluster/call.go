@@ -43,8 +43,8 @@ func Insist(ctx context.Context, log *zap.Logger, try func() error) error {
 // ReaderAsks is how many partitions are asked for their ends at a time.
 const ReaderAsks = 16
 
-// callTimeouts is how many operation timeouts subscribing may take: one each for the partitions, the
-// lookups and the subscriptions.
+// callTimeouts is how many operation timeouts subscribing may take: one each for the partitions,
+// the lookups and the subscriptions.
 const callTimeouts = 3
 
 var ErrSubscribeHangs = errors.New("no answer in time")

@@ -77,7 +77,8 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Validate reports every fault at once, each as "path: what would be right". It connects to nothing.
+// Validate reports every fault at once, each as "path: what would be right". It connects to
+// nothing.
 func (c Config) Validate() error {
 	c = c.WithDefaults()
 	var errs []error

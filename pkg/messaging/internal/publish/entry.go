@@ -29,9 +29,9 @@ type entryIDs struct {
 // records have their own.
 //
 // It needs an owner of one partition that publishes nothing by other methods, bounds that rs fits
-// in, and one caller at a time. All of rs is handed over, and flushed once. When the client cuts the
-// entry all the same, for the broker's maximum message size, the receipts or a refused record show
-// it, and the producer is given up.
+// in, and one caller at a time. All of rs is handed over, and flushed once. When the client cuts
+// the entry all the same, for the broker's maximum message size, the receipts or a refused record
+// show it, and the producer is given up.
 //
 // [ErrInDoubt] says that it is not known what was stored. With any other error nothing was stored.
 //

@@ -503,9 +503,9 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 	return broken
 }
 
-// watch reports an oldest record that is not acknowledged, once, and gives up on a producer that has
-// closed itself or has exceeded AckTimeout. Later records do not matter: the client can lose one
-// record's callback and go on with others.
+// watch reports an oldest record that is not acknowledged, once, and gives up on a producer that
+// has closed itself or has exceeded AckTimeout. Later records do not matter: the client can lose
+// one record's callback and go on with others.
 func (pp *partitionPublisher) watch(ctx context.Context, now time.Time) (broken error) {
 	pp.mu.Lock()
 	since := pp.headSince

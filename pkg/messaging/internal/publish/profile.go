@@ -11,6 +11,7 @@ import (
 // Compression is how a publisher compresses its batches.
 type Compression string
 
+// LZ4 costs little and is the default.
 const (
 	LZ4           Compression = "lz4"
 	ZSTD          Compression = "zstd"

@@ -211,6 +211,7 @@ func (p *Publisher) partitioned() bool {
 // ends here. With [SharedOwnership] it ends with Close only.
 func (p *Publisher) Owned() context.Context { return p.owned }
 
+// Topic is the topic's name as it was given.
 func (p *Publisher) Topic() string { return p.topic }
 
 // Partitions is the present number of partitions, 1 for a topic without.
@@ -240,8 +241,8 @@ func (p *Publisher) Unhealthy() error {
 
 // LastDisconnect is when a partition of the publisher was unavailable last: its producer was lost,
 // or its connection for two seconds; zero when none was. connecting says that one has been
-// connecting again for less. [Publisher.Unhealthy] does not report a lost connection while no record
-// waits.
+// connecting again for less. [Publisher.Unhealthy] does not report a lost connection while no
+// record waits.
 func (p *Publisher) LastDisconnect() (at time.Time, connecting bool) {
 	now := time.Now()
 	var disconnected bool
@@ -263,14 +264,14 @@ func (p *Publisher) LastDisconnect() (at time.Time, connecting bool) {
 
 func (p *Publisher) recordDisconnect() { p.lastDisconnect.Store(time.Now().UnixNano()) }
 
-// Publish publishes rs and returns nil only when the broker has acknowledged all of them. Records of
-// one partition keep their order, within rs and between calls that follow one another.
+// Publish publishes rs and returns nil only when the broker has acknowledged all of them. Records
+// of one partition keep their order, within rs and between calls that follow one another.
 //
 // An error says how many records failed and wraps the first reason. When ctx ends first, accepted
-// records may still be stored, and the publisher goes on reading them: do not reuse their payloads.
-// With a ctx that has ended already nothing is published. Reasons are [ErrQueueFull], [ErrTooLarge],
-// [ErrDeduplicated], [ErrBadPartition], [ErrDeliverAt], [ErrTopicTerminated], [ErrProducerLost],
-// [ErrUnacknowledged], [ErrClosed], and ctx's error.
+// records may still be stored, and the publisher goes on reading them: do not reuse their
+// payloads. With a ctx that has ended already nothing is published. Reasons are [ErrQueueFull],
+// [ErrTooLarge], [ErrDeduplicated], [ErrBadPartition], [ErrDeliverAt], [ErrTopicTerminated],
+// [ErrProducerLost], [ErrUnacknowledged], [ErrClosed], and ctx's error.
 func (p *Publisher) Publish(ctx context.Context, rs ...*record.Record) error {
 	if len(rs) == 0 {
 		return nil
@@ -329,9 +330,9 @@ func (p *Publisher) publishAll(ctx context.Context, rs []*record.Record, done fu
 	}
 }
 
-// publish routes, admits and sends r. It returns the partition that has to be flushed for r, nil for
-// none. before is the partition of the last record: if r goes to another, that one is flushed first,
-// because r may have to wait.
+// publish routes, admits and sends r. It returns the partition that has to be flushed for r, nil
+// for none. before is the partition of the last record: if r goes to another, that one is flushed
+// first, because r may have to wait.
 func (p *Publisher) publish(ctx context.Context, r *record.Record, before *partitionPublisher, done func(record.MessageID, error)) (*partitionPublisher, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

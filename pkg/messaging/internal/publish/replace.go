@@ -87,8 +87,9 @@ func (pp *partitionPublisher) create(ctx context.Context) (pulsar.Producer, erro
 	}, shutProducer)
 }
 
-// resume sends the whole list to raw in order, then lets callers send to it. Each record is sent as a
-// copy, so that late outcomes of the previous producer find a stale original and change nothing.
+// resume sends the whole list to raw in order, then lets callers send to it. Each record is sent
+// as a copy, so that late outcomes of the previous producer find a stale original and change
+// nothing.
 func (pp *partitionPublisher) resume(raw pulsar.Producer) {
 	pp.disconnectedSince.Store(0)
 	pp.mu.Lock()

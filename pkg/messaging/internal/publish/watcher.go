@@ -8,8 +8,8 @@ import (
 
 const watchEvery = time.Second
 
-// watcher wakes the partitions' goroutines: it sends to each added channel once every watchEvery. Its
-// timer runs only while channels are added. Its methods may be called from any goroutine.
+// watcher wakes the partitions' goroutines: it sends to each added channel once every watchEvery.
+// Its timer runs only while channels are added. Its methods may be called from any goroutine.
 type watcher struct {
 	mu     sync.Mutex
 	wakes  map[chan struct{}]struct{}

@@ -9,9 +9,9 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
 )
 
-// Delivery is one attempt at one message, or a message that a [Reader] or [Client.Last] returns. The
-// handler may keep it; a kept Payload keeps its whole batch in memory. It must not be changed unless
-// the verdict is nil: retries and dead letters are made of it.
+// Delivery is one attempt at one message, or a message that a [Reader] or [Client.Last] returns.
+// The handler may keep it; a kept Payload keeps its whole batch in memory. It must not be changed
+// unless the verdict is nil: retries and dead letters are made of it.
 //
 // It lacks the message's sequence id, which pulsar-client-go v0.21.0 does not give to consumers.
 type Delivery struct {

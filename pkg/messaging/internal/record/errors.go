@@ -59,6 +59,7 @@ func (e *UnacknowledgedError) Error() string {
 	return fmt.Sprintf("messaging: closed with %d records not acknowledged", e.Count)
 }
 
+// Is makes errors.Is(err, ErrUnacknowledged) hold.
 func (e *UnacknowledgedError) Is(target error) bool { return target == ErrUnacknowledged }
 
 // TooLargeError is the outcome of a record that the broker refuses for its size. errors.Is finds

@@ -2,8 +2,8 @@ package record
 
 import "time"
 
-// Record is one message to publish. Payload and Properties must not be changed before the outcome is
-// known: Publish returned nil, or done was called.
+// Record is one message to publish. Payload and Properties must not be changed before the outcome
+// is known: Publish returned nil, or done was called.
 type Record struct {
 	// Key routes the record (records of one key keep their order) and is what
 	// Key_Shared subscriptions and compaction look at. Empty means no key.

@@ -52,7 +52,7 @@ func Dial(ctx context.Context, cfg Config, opts ...Option) (*Client, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	cfg = cfg.WithDefaults()
+	cfg = cluster.WithDefaults(cfg)
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("messaging: %w", err)
 	}

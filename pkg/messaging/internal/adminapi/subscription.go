@@ -50,24 +50,25 @@ func (s Subscription) Create(ctx context.Context, at record.Position) error {
 		if err != nil {
 			return err
 		}
+		kind, message, when := record.KindOf(at)
 		id := wireID{Ledger: -1, Entry: -1, Partition: -1, Batch: -1} // the earliest message
 		switch {
-		case at.Kind == record.LatestKind:
+		case kind == record.LatestKind:
 			id.Ledger, id.Entry = math.MaxInt64, math.MaxInt64
-		case at.Kind == record.MessageKind && n > 0:
+		case kind == record.MessageKind && n > 0:
 			return fmt.Errorf("the topic has %d partitions: name the one that has the message", n)
-		case at.Kind == record.MessageKind:
-			if id, err = wireIDOf(at.Id); err != nil {
+		case kind == record.MessageKind:
+			if id, err = wireIDOf(message); err != nil {
 				return err
 			}
 		}
 		err = as(ErrExists, a.do(ctx, http.MethodPut, s.path(), id, nil), http.StatusConflict)
-		if err != nil || at.Kind != record.TimeKind {
+		if err != nil || kind != record.TimeKind {
 			return err
 		}
 		// The API has no request for a time. The subscription begins at the earliest message, so
 		// that a failure between the two requests loses nothing.
-		if err := s.resetToTime(ctx, a, at.Time); err != nil {
+		if err := s.resetToTime(ctx, a, when); err != nil {
 			return fmt.Errorf("it is created and stands at the earliest message: %w", err)
 		}
 		return nil
@@ -91,17 +92,17 @@ func (s Subscription) Delete(ctx context.Context) error {
 // may still handle what they had received.
 func (s Subscription) Reset(ctx context.Context, to record.Position) error {
 	return s.manage(ctx, "reset", func(ctx context.Context, a *client) error {
-		switch to.Kind {
+		switch kind, message, when := record.KindOf(to); kind {
 		case record.LatestKind:
 			return a.do(ctx, http.MethodPost, s.path()+"/skip_all", nil, nil)
 		case record.MessageKind:
-			id, err := wireIDOf(to.Id)
+			id, err := wireIDOf(message)
 			if err != nil {
 				return err
 			}
 			return as(ErrBusy, a.do(ctx, http.MethodPost, s.path()+"/resetcursor", id, nil), http.StatusConflict)
 		case record.TimeKind:
-			return s.resetToTime(ctx, a, to.Time)
+			return s.resetToTime(ctx, a, when)
 		default:
 			return s.resetToTime(ctx, a, time.UnixMilli(0))
 		}

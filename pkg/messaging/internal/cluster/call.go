@@ -47,4 +47,5 @@ const ReaderAsks = 16
 // the lookups and the subscriptions.
 const callTimeouts = 3
 
+// ErrSubscribeHangs ends a call that takes longer than CallTimeout.
 var ErrSubscribeHangs = errors.New("no answer in time")

@@ -118,4 +118,5 @@ func (c *Cluster) Enter() error {
 	return nil
 }
 
+// Leave ends what Enter began.
 func (c *Cluster) Leave() { c.running.Done() }

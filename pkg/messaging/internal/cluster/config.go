@@ -66,9 +66,10 @@ type Auth = auth.Config
 type OAuth2 = auth.OAuth2
 
 // DefaultConfig is the configuration of a broker on this machine.
-func DefaultConfig() Config { return Config{}.WithDefaults() }
+func DefaultConfig() Config { return WithDefaults(Config{}) }
 
-func (c Config) WithDefaults() Config {
+// WithDefaults is c with the default of each field that is zero.
+func WithDefaults(c Config) Config {
 	c.URL = cmp.Or(c.URL, "pulsar://127.0.0.1:6650")
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, 5*time.Second)
 	c.OperationTimeout = cmp.Or(c.OperationTimeout, 10*time.Second)
@@ -80,7 +81,7 @@ func (c Config) WithDefaults() Config {
 // Validate reports every fault at once, each as "path: what would be right". It connects to
 // nothing.
 func (c Config) Validate() error {
-	c = c.WithDefaults()
+	c = WithDefaults(c)
 	var errs []error
 	fault := func(path, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%s: "+format, append([]any{path}, args...)...))

@@ -33,7 +33,7 @@ func (c *Cluster) EnsureSubscription(ctx context.Context, topic, subscription st
 		if at != record.StartEarliest && at != record.StartLatest && at != "" {
 			return fmt.Errorf("it must begin at %s or %s, got %q", record.StartEarliest, record.StartLatest, at)
 		}
-		return c.CreateSubscription(ctx, topic, subscription, at.Raw())
+		return c.CreateSubscription(ctx, topic, subscription, record.InitialPosition(at))
 	}()
 	if err != nil {
 		return fmt.Errorf("messaging: subscription %s of %s: %w", subscription, topic, err)

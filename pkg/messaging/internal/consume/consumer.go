@@ -123,7 +123,7 @@ func (c *Consumer) begin(h Handler, async bool) (*run, error) {
 	}
 	r := &run{
 		c: c, cfg: c.cfg, handler: h, log: c.log,
-		metrics: c.parent.metrics.Of(c.cfg.Subscription),
+		metrics: c.parent.metrics.of(c.cfg.Subscription),
 		budget: budget.New(budget.Config{
 			Messages: c.cfg.PrefetchMessages, Bytes: c.cfg.PrefetchBytes, MaxMessage: c.cfg.MaxMessageBytes,
 			Failover: c.cfg.Type == Failover && c.cfg.Durable, Fixed: !c.cfg.Durable,

@@ -26,6 +26,6 @@ type Consumers struct {
 // NewConsumers makes none yet: see New.
 func NewConsumers(c *cluster.Cluster, api *adminapi.API, publishers *publish.Publishers, reg prometheus.Registerer) *Consumers {
 	return &Consumers{
-		Cluster: c, api: api, publishers: publishers, metrics: NewMetrics(reg), ResubscribeForChunks: time.Minute,
+		Cluster: c, api: api, publishers: publishers, metrics: newMetrics(reg), ResubscribeForChunks: time.Minute,
 	}
 }

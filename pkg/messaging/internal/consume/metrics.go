@@ -29,7 +29,7 @@ type consumerMetrics struct {
 	unreadable   *prometheus.CounterVec // reason
 }
 
-func NewMetrics(reg prometheus.Registerer) consumerMetrics {
+func newMetrics(reg prometheus.Registerer) consumerMetrics {
 	counter, gauge := cluster.Counters(reg, "subscription"), cluster.Gauges(reg, "subscription")
 	return consumerMetrics{
 		received: counter("aviary_messaging_received_messages_total", "Messages received."),
@@ -70,7 +70,7 @@ type subscriptionMetrics struct {
 	failedCopies, unreadable   *prometheus.CounterVec // reason
 }
 
-func (m consumerMetrics) Of(subscription string) subscriptionMetrics {
+func (m consumerMetrics) of(subscription string) subscriptionMetrics {
 	handled := func(result string) prometheus.Counter { return m.handled.WithLabelValues(subscription, result) }
 	for _, reason := range []string{"other", "too_large", "terminated", "queue_full", "no_subscription"} {
 		m.failedCopies.WithLabelValues(subscription, reason) // from the start, so that an alert sees the first one

@@ -2,7 +2,6 @@ package consume
 
 import (
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -30,10 +29,4 @@ func TestTaskPoolKeepsNoMessages(t *testing.T) {
 		require.False(t, d.simple)
 	}
 	require.Empty(t, p.free)
-}
-
-func TestSlabsFillTheAllocatorsClass(t *testing.T) {
-	const class = 8 << 10
-	require.LessOrEqual(t, record.SlabDeliveries*unsafe.Sizeof(record.Delivery{}), uintptr(class-8), "a header of 8 bytes stands before it")
-	require.Greater(t, (record.SlabDeliveries+1)*unsafe.Sizeof(record.Delivery{}), uintptr(class-8))
 }

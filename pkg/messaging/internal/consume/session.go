@@ -414,7 +414,7 @@ func (r *run) rawOptions(s *session) pulsar.ConsumerOptions {
 		AutoDiscoveryPeriod:            c.DiscoverEvery,
 		SubscriptionName:               c.Subscription,
 		Type:                           c.Type.raw(),
-		SubscriptionInitialPosition:    c.StartAt.Raw(),
+		SubscriptionInitialPosition:    record.InitialPosition(c.StartAt),
 		SubscriptionMode:               pulsar.Durable,
 		ReadCompacted:                  c.ReadCompacted,
 		ReceiverQueueSize:              s.queue,

@@ -42,7 +42,7 @@ func TestVerdictWhoseMethodsPanicWhileStopping(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	stop()
 	r := &run{
-		stop: ctx, log: zap.NewNop(), metrics: NewMetrics(prometheus.NewRegistry()).Of("sub"),
+		stop: ctx, log: zap.NewNop(), metrics: newMetrics(prometheus.NewRegistry()).of("sub"),
 		completions: &completionQueue{wake: make(chan struct{}, 1)},
 	}
 	r.sched = schedule.New(schedule.Config{Workers: 1, MaxCount: 10, MaxBytes: 10, Async: true})

@@ -20,9 +20,9 @@ import (
 func TestWatchdogNamesAStuckHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zapcore.WarnLevel)
-		m := NewMetrics(prometheus.NewRegistry())
+		m := newMetrics(prometheus.NewRegistry())
 		r := &run{
-			cfg: DefaultConsumerConfig(), log: zap.New(core), metrics: m.Of("sub"),
+			cfg: DefaultConsumerConfig(), log: zap.New(core), metrics: m.of("sub"),
 			sched: DefaultConsumerConfig().derived().scheduler(false, nil), workers: []*worker{{}},
 		}
 		ended := make(chan struct{})
@@ -65,9 +65,9 @@ func TestWatchdogNamesAStuckHandler(t *testing.T) {
 func TestWatchdogNamesAMessageWithoutAVerdict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zapcore.WarnLevel)
-		m := NewMetrics(prometheus.NewRegistry())
+		m := newMetrics(prometheus.NewRegistry())
 		r := &run{
-			cfg: DefaultConsumerConfig(), log: zap.New(core), metrics: m.Of("sub"),
+			cfg: DefaultConsumerConfig(), log: zap.New(core), metrics: m.of("sub"),
 			sched: DefaultConsumerConfig().derived().scheduler(true, nil), workers: []*worker{{}},
 			completions: &completionQueue{wake: make(chan struct{}, 1)},
 		}

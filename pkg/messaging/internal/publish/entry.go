@@ -138,7 +138,7 @@ func (pp *partitionPublisher) admitEntry(ids *entryIDs, rs []*record.Record, don
 	}
 	entry = make([]*pending, len(rs))
 	for i, r := range rs {
-		size := r.Size()
+		size := record.SizeOf(r)
 		pp.count++
 		pp.bytes += size
 		e := pp.enter(r, size, done)

@@ -22,7 +22,7 @@ func latencyBuckets() []float64 {
 	return []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 }
 
-func NewMetrics(reg prometheus.Registerer) publisherMetrics {
+func newMetrics(reg prometheus.Registerer) publisherMetrics {
 	counter, gauge := cluster.Counters(reg, "profile"), cluster.Gauges(reg, "profile")
 	return publisherMetrics{
 		published: counter("aviary_messaging_published_records_total", "Records whose outcome is known, by result.", "result"),
@@ -51,7 +51,7 @@ type profileMetrics struct {
 	recreated                      *prometheus.CounterVec // reason
 }
 
-func (m publisherMetrics) Of(profile string) profileMetrics {
+func (m publisherMetrics) of(profile string) profileMetrics {
 	for _, reason := range []string{
 		"ack_timeout", "connection", "terminated", "fenced", "topic_not_found", "quota_exceeded", "closed", "deduplicated", "other",
 	} {

@@ -179,7 +179,7 @@ func (pp *partitionPublisher) start() {
 // producer is nil when the partition sends r itself; a gathered r needs a flush for that. After
 // sending, sends.Done must be called.
 func (pp *partitionPublisher) admit(ctx context.Context, r *record.Record, done func(record.MessageID, error)) (e *pending, raw pulsar.Producer, gathered bool, err error) {
-	size := r.Size()
+	size := record.SizeOf(r)
 	pp.mu.Lock()
 	if pp.refusal != nil {
 		defer pp.mu.Unlock()

@@ -64,7 +64,7 @@ func (c *Publishers) Open(ctx context.Context, topic string, profile Profile) (*
 	p := &Publisher{
 		parent: c, topic: topic, profile: profile,
 		log:     c.Log.Named("publisher").With(zap.String("profile", profile.Name)),
-		metrics: c.metrics.Of(profile.Name),
+		metrics: c.metrics.of(profile.Name),
 		router:  router{routing: profile.Routing},
 		flusher: c.flushers.Of(flush.Config{Linger: profile.Linger, GroupCommit: profile.GroupCommit}, c.watcher.count),
 	}

@@ -29,7 +29,7 @@ type Publishers struct {
 // NewPublishers makes none yet: see Open and OpenWriter.
 func NewPublishers(c *cluster.Cluster, readers *read.Readers, reg prometheus.Registerer) *Publishers {
 	return &Publishers{
-		Cluster: c, readers: readers, metrics: NewMetrics(reg), watcher: newWatcher(), open: make(map[*Publisher]struct{}),
+		Cluster: c, readers: readers, metrics: newMetrics(reg), watcher: newWatcher(), open: make(map[*Publisher]struct{}),
 	}
 }
 

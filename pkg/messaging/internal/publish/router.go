@@ -50,7 +50,7 @@ func (rt *router) route(r *record.Record, n int, full func(int) bool) int {
 	own := uint32(r.SpreadHint) % runsAtOnce
 	run := &rt.runs[own]
 	i := int((run.current.Load() + own) % uint32(n))
-	if run.records.Add(1) < runRecords && run.bytes.Add(r.Size()) < runBytes && !full(i) {
+	if run.records.Add(1) < runRecords && run.bytes.Add(record.SizeOf(r)) < runBytes && !full(i) {
 		return i
 	}
 	// Racing callers may end one run twice, which costs evenness, not order.

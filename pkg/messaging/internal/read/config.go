@@ -76,8 +76,8 @@ func (c ReaderConfig) Validate() error {
 		fault("topic: must be persistent, got %q: %w", c.Topic, err)
 	}
 	cluster.OneOf(fault, "start_at", c.StartAt, record.StartEarliest, record.StartLatest)
-	if from := c.from(); from.Kind == record.MessageKind {
-		if err := record.InTopic(from.Id); err != nil {
+	if kind, id, _ := record.KindOf(c.from()); kind == record.MessageKind {
+		if err := record.InTopic(id); err != nil {
 			fault("from: %w", err)
 		}
 	}
@@ -118,7 +118,10 @@ func (c ReaderConfig) from() record.Position {
 
 // since is the time to begin at, zero when that is somewhere else. Publish times have
 // milliseconds.
-func (c ReaderConfig) since() time.Time { return c.from().Time.Truncate(time.Millisecond) }
+func (c ReaderConfig) since() time.Time {
+	_, _, at := record.KindOf(c.from())
+	return at.Truncate(time.Millisecond)
+}
 
 // queueLength is the receive queue of each of n partitions.
 func (c ReaderConfig) queueLength(n int) int {

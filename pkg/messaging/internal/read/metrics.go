@@ -20,7 +20,7 @@ type readerMetrics struct {
 	resubscribes *prometheus.CounterVec // reason
 }
 
-func NewMetrics(reg prometheus.Registerer) readerMetrics {
+func newMetrics(reg prometheus.Registerer) readerMetrics {
 	counter, gauge := cluster.Counters(reg, "reader"), cluster.Gauges(reg, "reader")
 	return readerMetrics{
 		messages: counter("aviary_messaging_reader_messages_total", "Messages that readers returned."),
@@ -40,7 +40,7 @@ type namedReaderMetrics struct {
 	resubscribes     *prometheus.CounterVec // reason
 }
 
-func (m readerMetrics) Of(reader string) namedReaderMetrics {
+func (m readerMetrics) of(reader string) namedReaderMetrics {
 	for _, reason := range []string{
 		"connection", "silent", "no_answer", "busy", "unauthorized", "topic_not_found", "terminated", "closed",
 	} {

@@ -56,11 +56,10 @@ func (p *readerPartition) begin(after record.MessageID) { p.position, p.after = 
 
 // beginFrom sets the position to begin at. The partition ends at end.
 func (p *readerPartition) beginFrom(from record.Position, end readerEnd) {
-	switch from.Kind {
+	switch kind, id, _ := record.KindOf(from); kind {
 	case record.LatestKind:
 		p.begin(end.id)
 	case record.MessageKind:
-		id := from.Id
 		before := record.EntryOf(id)
 		before.Number--
 		p.begin(record.StartingAt(record.NewMessageID(before, p.index, 0, 1), record.FirstOf(id)))

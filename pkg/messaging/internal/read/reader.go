@@ -61,7 +61,7 @@ func (c *Readers) Open(ctx context.Context, cfg ReaderConfig) (*Reader, error) {
 	cfg = cfg.withDefaults()
 	r := &Reader{
 		parent: c, cfg: cfg, log: c.Log.Named("reader").With(zap.String("topic", cfg.Topic)),
-		metrics: c.metrics.Of(cfg.Name), ended: make(chan struct{}), read: make(chan readMessage),
+		metrics: c.metrics.of(cfg.Name), ended: make(chan struct{}), read: make(chan readMessage),
 		partitions: make(map[int]*readerPartition), caughtUp: make(chan struct{}),
 		unshown: make(map[int]record.MessageID),
 	}
@@ -96,7 +96,7 @@ func (r *Reader) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if r.cfg.from().Kind == record.MessageKind && len(topics) > 1 {
+	if kind, _, _ := record.KindOf(r.cfg.from()); kind == record.MessageKind && len(topics) > 1 {
 		return fmt.Errorf("from: the topic has %d partitions: name the one that has the message", len(topics))
 	}
 	found := make([]*readerPartition, len(topics))

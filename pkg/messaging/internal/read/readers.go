@@ -16,5 +16,5 @@ type Readers struct {
 
 // NewReaders opens none yet: see Open.
 func NewReaders(c *cluster.Cluster, reg prometheus.Registerer) *Readers {
-	return &Readers{Cluster: c, metrics: NewMetrics(reg), Waits: defaultWaits()}
+	return &Readers{Cluster: c, metrics: newMetrics(reg), Waits: defaultWaits()}
 }

@@ -14,11 +14,15 @@ type EntryPlace struct {
 	Number int64 // the entry's plus one
 }
 
+// EntryPlaceOf is an entry of a ledger.
 func EntryPlaceOf(ledger, entry int64) EntryPlace {
 	return EntryPlace{Ledger: ledger, Number: entry + 1}
 }
 
+// IsZero reports whether p is none.
 func (p EntryPlace) IsZero() bool { return p == EntryPlace{} }
+
+// Entry is its number in the ledger.
 func (p EntryPlace) Entry() int64 { return p.Number - 1 }
 
 // StartOf is where reading begins to have all of the message.

@@ -55,8 +55,9 @@ type Slab struct {
 	plain     reflect.Type // see receivedID
 }
 
+// slabDeliveries are allocated together.
 const (
-	SlabDeliveries = 31 // of 256 bytes each: as many as the allocator's class of 8 KiB holds
+	slabDeliveries = 31 // of 256 bytes each: as many as the allocator's class of 8 KiB holds
 	slabPayload    = 4 << 10
 )
 
@@ -65,7 +66,7 @@ func (l *Slab) next(payload int) *Delivery {
 		return new(Delivery)
 	}
 	if len(l.free) == 0 {
-		l.free = make([]Delivery, SlabDeliveries)
+		l.free = make([]Delivery, slabDeliveries)
 	}
 	d := &l.free[0]
 	l.free = l.free[1:]

@@ -14,6 +14,7 @@ func PlaceOf(id pulsar.MessageID) Place {
 	return Place{id.LedgerID(), id.EntryID(), id.BatchIdx()}
 }
 
+// Less reports whether p is before o.
 func (p Place) Less(o Place) bool {
 	if p.Ledger != o.Ledger {
 		return p.Ledger < o.Ledger

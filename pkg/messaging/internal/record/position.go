@@ -9,36 +9,41 @@ import (
 // Position is a place in a topic, from which a subscription or a [Reader] goes on. The zero
 // Position is [Earliest]. It is a plain value.
 type Position struct {
-	Kind positionKind
-	Id   MessageID
-	Time time.Time
+	kind PositionKind
+	id   MessageID
+	time time.Time
 }
 
-type positionKind int
+// PositionKind says what a Position is given by.
+type PositionKind int
 
+// The kinds of positions.
 const (
-	EarliestKind positionKind = iota
+	EarliestKind PositionKind = iota
 	LatestKind
 	MessageKind
 	TimeKind
 )
 
+// KindOf returns what p is given by, and its id or time where that is the kind.
+func KindOf(p Position) (kind PositionKind, id MessageID, at time.Time) { return p.kind, p.id, p.time }
+
 // Earliest is the first message that the topic still has.
 func Earliest() Position { return Position{} }
 
 // Latest is behind the last message that the topic has when it is asked.
-func Latest() Position { return Position{Kind: LatestKind} }
+func Latest() Position { return Position{kind: LatestKind} }
 
 // AtMessage is the message that id names: it is the next one. Where it no longer is, the
 // next one is the first behind it. The place is an entry's: from the middle of a batch, the
 // whole batch comes. That of a message in chunks is its first chunk: a subscription gets what
 // stands between its chunks, too.
-func AtMessage(id MessageID) Position { return Position{Kind: MessageKind, Id: id} }
+func AtMessage(id MessageID) Position { return Position{kind: MessageKind, id: id} }
 
 // AtTime is the first message that was published at t or later, by the clock of its
 // publisher, to the millisecond. A [Reader] begins behind a partition's last message when that is
 // older, whatever stands before it.
-func AtTime(t time.Time) Position { return Position{Kind: TimeKind, Time: t} }
+func AtTime(t time.Time) Position { return Position{kind: TimeKind, time: t} }
 
 // StartAt is where a subscription that does not exist yet, or a [Reader], begins. To begin at a
 // message or a time, set [ConsumerConfig].From or [ReaderConfig].From.
@@ -51,7 +56,8 @@ const (
 	StartLatest StartAt = "latest"
 )
 
-func (a StartAt) Raw() pulsar.SubscriptionInitialPosition {
+// InitialPosition is a as the underlying client has it.
+func InitialPosition(a StartAt) pulsar.SubscriptionInitialPosition {
 	if a == StartLatest {
 		return pulsar.SubscriptionPositionLatest
 	}

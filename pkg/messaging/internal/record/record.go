@@ -36,8 +36,8 @@ type Record struct {
 // bounds tiny records too.
 const RecordOverhead = 64
 
-// Size is the number of bytes a pending record is charged for.
-func (r *Record) Size() int64 {
+// SizeOf is the number of bytes a pending record is charged for.
+func SizeOf(r *Record) int64 {
 	n := len(r.Payload) + len(r.Key) + len(r.OrderingKey) + RecordOverhead
 	for k, v := range r.Properties {
 		n += len(k) + len(v)

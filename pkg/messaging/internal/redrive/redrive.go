@@ -218,7 +218,7 @@ func (v *redrive) gather(m *pulsar.ConsumerMessage) []*letter {
 	for ; m != nil; m = v.source.ready() {
 		if l := v.choose(m); l != nil {
 			batch = append(batch, l)
-			bytes += l.record.Size()
+			bytes += record.SizeOf(l.record)
 		}
 		if len(batch) == most || bytes >= redriveBytes {
 			break

@@ -99,7 +99,7 @@ func TestRetriesHaveAnEnd(t *testing.T) {
 func TestTruncatedCopies(t *testing.T) {
 	d := &record.Delivery{Topic: "t", Attempt: 1, Payload: make([]byte, 5000), Properties: map[string]string{"a": "b"}}
 	job := NewCopyJob(d, &CopyTarget{subscription: "s"}, errors.New("no"), 0)
-	size := func(r *record.Record) int64 { return r.Size() }
+	size := record.SizeOf
 	original := size(&record.Record{Payload: d.Payload, Properties: d.Properties})
 	require.Greater(t, size(job.Record), original)
 	require.True(t, job.Strip(d))

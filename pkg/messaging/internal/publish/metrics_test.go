@@ -1,0 +1,28 @@
+package publish
+
+import (
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Counters that alerts watch are there before they count anything: the first failure is a rise from
+// 0, which rate() and increase() see. Names and help texts are as promtool wants them.
+func TestMetricsAreThereFromTheStart(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	newMetrics(reg).of("x")
+	for name, reasons := range map[string]int{
+		"aviary_messaging_producers_recreated_total": 9,
+		"aviary_messaging_published_records_total":   2,
+	} {
+		n, err := testutil.GatherAndCount(reg, name)
+		require.NoError(t, err)
+		assert.Equal(t, reasons, n, name)
+	}
+	problems, err := testutil.GatherAndLint(reg)
+	require.NoError(t, err)
+	assert.Empty(t, problems)
+}

@@ -1,0 +1,2 @@
+// Package read reads topics without a subscription: readers, and the last message of a topic.
+package read

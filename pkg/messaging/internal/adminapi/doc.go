@@ -1,2 +1,3 @@
-// Package adminapi manages tenants, namespaces, topics and subscriptions over the brokers' admin API.
+// Package adminapi manages tenants, namespaces, topics and subscriptions by the brokers' admin
+// API.
 package adminapi

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
 	"strings"
 	"time"
-
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
 )
 
 // Namespace manages one namespace over the brokers' admin API. [Client.Namespace] makes one. It is
@@ -27,7 +27,9 @@ func (n Namespace) Name() string { return n.name }
 // Create creates the namespace, in this cluster only. Its tenant must exist. One that exists is
 // [ErrExists] and stays as it is.
 func (n Namespace) Create(ctx context.Context) error {
-	return n.manage(ctx, "create", func(ctx context.Context, a *admin.Client) error { return a.CreateNamespace(ctx, n.name) })
+	return n.manage(ctx, "create", func(ctx context.Context, a *client) error {
+		return as(ErrExists, a.do(ctx, http.MethodPut, namespacePath("namespaces", n.name), nil, nil), http.StatusConflict)
+	})
 }
 
 // ReplicationClusters returns the clusters that have the namespace, this one too. Messages that are
@@ -79,21 +81,21 @@ func (n Namespace) Retention(ctx context.Context) (r Retention, set bool, err er
 // SetRetention gives the namespace a retention of its own. Bounds are rounded up to whole minutes
 // and MiB. Pulsar wants both to be zero, or none.
 func (n Namespace) SetRetention(ctx context.Context, r Retention) error {
-	return n.manage(ctx, "set retention of", func(ctx context.Context, a *admin.Client) error {
+	own := adminRetention{Minutes: Unlimited, Megabytes: Unlimited}
+	if r.Time != Unlimited {
+		own.Minutes = wholeMinutes(r.Time)
+	}
+	if r.Size != Unlimited {
+		own.Megabytes = int((r.Size + 1<<20 - 1) >> 20)
+	}
+	return n.manage(ctx, "set retention of", func(ctx context.Context, a *client) error {
 		if r.Time < Unlimited || r.Size < Unlimited {
 			return errors.New("a bound must be >= 0, or Unlimited")
 		}
 		if (r.Time == 0) != (r.Size == 0) {
 			return errors.New("either both bounds must be 0, or none")
 		}
-		own := adminRetention{Minutes: Unlimited, Megabytes: Unlimited}
-		if r.Time != Unlimited {
-			own.Minutes = wholeMinutes(r.Time)
-		}
-		if r.Size != Unlimited {
-			own.Megabytes = int((r.Size + 1<<20 - 1) >> 20)
-		}
-		return a.SetPolicy(ctx, n.name, "retention", own)
+		return a.setPolicy(ctx, n.name, "retention", own)
 	})
 }
 
@@ -164,10 +166,14 @@ func (n Namespace) SetBacklogQuota(ctx context.Context, q BacklogQuota) error {
 	return n.setPolicy(ctx, "backlog quota", "backlogQuota?backlogQuotaType="+storageQuota, q)
 }
 
-// policy returns a policy of n and whether n has one of its own. name is the admin API's.
+// policy returns a policy of n, and whether n has one of its own: the answer is empty otherwise.
+// name is the admin API's.
 func policy[T any](ctx context.Context, n Namespace, what, name string) (own T, set bool, err error) {
-	v, err := fetch(ctx, n, what+" of", func(ctx context.Context, a *admin.Client) (v *T, err error) {
-		err = a.Policy(ctx, n.name, name, &v)
+	v, err := fetch(ctx, n, what+" of", func(ctx context.Context, a *client) (v *T, err error) {
+		_, data, err := a.ask(ctx, http.MethodGet, namespacePath("namespaces", n.name)+"/"+name, nil, maxAnswer)
+		if err == nil && len(data) > 0 {
+			err = a.decode(data, &v)
+		}
 		return v, err
 	})
 	if err != nil || v == nil {
@@ -177,13 +183,23 @@ func policy[T any](ctx context.Context, n Namespace, what, name string) (own T, 
 }
 
 func (n Namespace) setPolicy(ctx context.Context, what, name string, v any) error {
-	return n.manage(ctx, "set "+what+" of", func(ctx context.Context, a *admin.Client) error {
-		return a.SetPolicy(ctx, n.name, name, v)
+	return n.manage(ctx, "set "+what+" of", func(ctx context.Context, a *client) error {
+		return a.setPolicy(ctx, n.name, name, v)
 	})
 }
 
-func (n Namespace) manage(ctx context.Context, what string, do func(context.Context, *admin.Client) error) error {
-	return n.api.manage(ctx, what+" namespace "+n.name, func(ctx context.Context, a *admin.Client) error {
+func (c *client) setPolicy(ctx context.Context, namespace, name string, v any) error {
+	return c.do(ctx, http.MethodPost, namespacePath("namespaces", namespace)+"/"+name, v, nil)
+}
+
+// namespacePath is where the admin API has a kind of things of a namespace, tenant/namespace.
+func namespacePath(kind, namespace string) string {
+	tenant, name, _ := strings.Cut(namespace, "/")
+	return "/admin/v2/" + kind + "/" + url.PathEscape(tenant) + "/" + url.PathEscape(name)
+}
+
+func (n Namespace) manage(ctx context.Context, what string, do func(context.Context, *client) error) error {
+	return n.api.manage(ctx, what+" namespace "+n.name, func(ctx context.Context, a *client) error {
 		if tenant, name, _ := strings.Cut(n.name, "/"); tenant == "" || name == "" || strings.Contains(name, "/") {
 			return fmt.Errorf("the name must be tenant/namespace, got %q", n.name)
 		}

@@ -4,9 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
+	"golang.org/x/sync/errgroup"
+
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
@@ -49,11 +54,24 @@ func (t Topic) Partition(index int) Topic {
 // Create creates the topic: with partitions, or without any when partitions is 0. It is no error
 // that the topic exists with the same number; with another it is [ErrExists].
 func (t Topic) Create(ctx context.Context, partitions int) error {
-	return t.manage(ctx, "create topic", func(ctx context.Context, a *admin.Client) error {
+	return t.manage(ctx, "create topic", func(ctx context.Context, a *client) error {
 		if partitions < 0 {
 			return fmt.Errorf("partitions must be >= 0, got %d", partitions)
 		}
-		return a.CreateTopic(ctx, t.name, partitions)
+		var err error
+		if partitions == 0 {
+			err = a.do(ctx, http.MethodPut, topicPath(t.name), nil, nil)
+		} else {
+			err = a.do(ctx, http.MethodPut, topicPath(t.name)+"/partitions", partitions, nil)
+		}
+		if !refusedWith(err, http.StatusConflict) {
+			return err
+		}
+		have, err := a.partitions(ctx, t.name)
+		if err == nil && have != partitions {
+			err = fmt.Errorf("%w with %s, not %s", ErrExists, partitionCount(have), partitionCount(partitions))
+		}
+		return err
 	})
 }
 
@@ -62,16 +80,33 @@ func (t Topic) Create(ctx context.Context, partitions int) error {
 // some of the keys: what is published for such a key from then on may be consumed before what was
 // published for it before.
 func (t Topic) SetPartitions(ctx context.Context, partitions int) error {
-	return t.manage(ctx, "set partitions of topic", func(ctx context.Context, a *admin.Client) error {
-		return a.SetPartitions(ctx, t.name, partitions)
+	return t.manage(ctx, "set partitions of topic", func(ctx context.Context, a *client) error {
+		err := a.do(ctx, http.MethodPost, topicPath(t.name)+"/partitions", partitions, nil)
+		return as(ErrExists, err, http.StatusConflict, http.StatusUnprocessableEntity)
 	})
+}
+
+func partitionCount(n int) string {
+	if n == 0 {
+		return "no partitions"
+	}
+	return strconv.Itoa(n) + " partitions"
 }
 
 // Delete deletes the topic with its messages and its subscriptions. While publishers or consumers
 // are connected to it that is [ErrBusy].
 func (t Topic) Delete(ctx context.Context) error {
-	return t.manage(ctx, "delete topic", func(ctx context.Context, a *admin.Client) error {
-		return a.DeleteTopic(ctx, t.name)
+	return t.manage(ctx, "delete topic", func(ctx context.Context, a *client) error {
+		n, err := a.partitions(ctx, t.name)
+		if err != nil {
+			return err
+		}
+		path := topicPath(t.name)
+		if n > 0 {
+			path += "/partitions"
+		}
+		err = a.do(ctx, http.MethodDelete, path, nil, nil)
+		return as(ErrBusy, err, http.StatusPreconditionFailed, http.StatusConflict)
 	})
 }
 
@@ -87,16 +122,24 @@ func (t Topic) Exists(ctx context.Context) (bool, error) {
 // Partitions returns how many partitions the topic has: 0 for a topic without partitions. Unlike
 // [Client.Partitions] it never creates the topic.
 func (t Topic) Partitions(ctx context.Context) (int, error) {
-	return fetch(ctx, t, "partitions of topic", func(ctx context.Context, a *admin.Client) (int, error) {
-		return a.Partitions(ctx, t.name)
+	return fetch(ctx, t, "partitions of topic", func(ctx context.Context, a *client) (int, error) {
+		return a.partitions(ctx, t.name)
 	})
+}
+
+func (c *client) partitions(ctx context.Context, topic string) (int, error) {
+	type metadata struct {
+		Partitions int `json:"partitions"`
+	}
+	m, err := get[metadata](ctx, c, topicPath(topic)+"/partitions?checkAllowAutoCreation=false")
+	return m.Partitions, err
 }
 
 // Compact starts a compaction of the topic, of each partition where it has some, and does not wait
 // for its end: [Topic.Compaction] tells. While one runs it is [ErrBusy].
 func (t Topic) Compact(ctx context.Context) error {
-	return t.manage(ctx, "compact topic", func(ctx context.Context, a *admin.Client) error {
-		return a.Compact(ctx, t.name)
+	return t.manage(ctx, "compact topic", func(ctx context.Context, a *client) error {
+		return as(ErrBusy, a.do(ctx, http.MethodPut, topicPath(t.name)+"/compaction", nil, nil), http.StatusConflict)
 	})
 }
 
@@ -119,8 +162,8 @@ const (
 // failed, else running while one runs, else not run when one did not run. reason is the broker's
 // text about a failure.
 func (t Topic) Compaction(ctx context.Context) (state CompactionState, reason string, err error) {
-	err = t.manage(ctx, "compaction of topic", func(ctx context.Context, a *admin.Client) error {
-		all, err := a.Compaction(ctx, t.name)
+	err = t.manage(ctx, "compaction of topic", func(ctx context.Context, a *client) error {
+		all, err := a.compactions(ctx, t.name)
 		if err == nil {
 			state, reason, err = compactionState(all)
 		}
@@ -129,7 +172,35 @@ func (t Topic) Compaction(ctx context.Context) (state CompactionState, reason st
 	return state, reason, err
 }
 
-func compactionState(all []admin.Compaction) (state CompactionState, reason string, err error) {
+// compaction is the broker's answer about the last compaction of a partition.
+type compaction struct {
+	Status    string `json:"status"` // NOT_RUN, RUNNING, SUCCESS or ERROR
+	LastError string `json:"lastError"`
+}
+
+// compactions asks about each partition of a topic, about the topic itself when it has none.
+func (c *client) compactions(ctx context.Context, topic string) ([]compaction, error) {
+	n, err := c.partitions(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	of := make([]compaction, max(n, 1))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(concurrency)
+	for i := range of {
+		name := topic
+		if n > 0 {
+			name = topicname.Partition(topic, i)
+		}
+		group.Go(func() (err error) {
+			of[i], err = get[compaction](ctx, c, topicPath(name)+"/compaction")
+			return err
+		})
+	}
+	return of, group.Wait()
+}
+
+func compactionState(all []compaction) (state CompactionState, reason string, err error) {
 	state = CompactionDone
 	for _, one := range all {
 		switch one.Status {
@@ -151,9 +222,15 @@ func compactionState(all []admin.Compaction) (state CompactionState, reason stri
 
 // Subscriptions lists the names of the topic's subscriptions.
 func (t Topic) Subscriptions(ctx context.Context) ([]string, error) {
-	return fetch(ctx, t, "subscriptions of topic", func(ctx context.Context, a *admin.Client) ([]string, error) {
-		return a.Subscriptions(ctx, t.name)
+	return fetch(ctx, t, "subscriptions of topic", func(ctx context.Context, a *client) ([]string, error) {
+		return a.subscriptions(ctx, t.name)
 	})
+}
+
+func (c *client) subscriptions(ctx context.Context, topic string) ([]string, error) {
+	names, err := get[[]string](ctx, c, topicPath(topic)+"/subscriptions")
+	slices.Sort(names)
+	return names, err
 }
 
 // Subscription returns the topic's subscription of that name, to manage it. It asks nothing: the
@@ -161,11 +238,21 @@ func (t Topic) Subscriptions(ctx context.Context) ([]string, error) {
 func (t Topic) Subscription(name string) Subscription { return Subscription{topic: t, name: name} }
 
 // manage calls do when the topic's name is one that the admin API can have.
-func (t Topic) manage(ctx context.Context, what string, do func(context.Context, *admin.Client) error) error {
-	return t.api.manage(ctx, what+" "+t.name, func(ctx context.Context, a *admin.Client) error {
+func (t Topic) manage(ctx context.Context, what string, do func(context.Context, *client) error) error {
+	return t.api.manage(ctx, what+" "+t.name, func(ctx context.Context, a *client) error {
 		if !record.PersistentTopic(t.name) {
 			return errors.New("the name must be a persistent topic's")
 		}
 		return do(ctx, a)
 	})
+}
+
+// topicPath is where the admin API has a topic, whose name is a full one.
+func topicPath(topic string) string {
+	domain, rest, _ := strings.Cut(topic, "://")
+	parts := strings.SplitN(rest, "/", 3)
+	for i, part := range parts {
+		parts[i] = url.PathEscape(part)
+	}
+	return "/admin/v2/" + domain + "/" + strings.Join(parts, "/")
 }

@@ -23,30 +23,72 @@ var (
 // every request and connection.
 type Credentials = auth.Provider
 
-// Method is at most one way of authenticating. The fields mean what those of messaging.Auth mean.
-type Method struct {
-	Token             secret.String
-	TokenFile         string
-	CertFile, KeyFile string
-	OAuth2            OAuth2
+// Config holds at most one way of authenticating.
+type Config struct {
+	// Token is a bearer token (JWT).
+	Token secret.String `yaml:"token"`
+	// TokenFile holds the token; it is read again at every connection, and when a
+	// broker finds the present one expired, so that it can be rotated.
+	TokenFile string `yaml:"token_file"`
+	// CertFile and KeyFile are the PEM client certificate and key of mutual TLS,
+	// read again at every connection.
+	CertFile string `yaml:"cert_file"`
+	KeyFile  string `yaml:"key_file"`
+	// OAuth2 is the client credentials flow.
+	OAuth2 OAuth2 `yaml:"oauth2"`
 }
 
-// Provider makes the underlying client's provider of credentials, nil for none. timeout bounds each
-// request to an issuer of tokens. A token that faults hears to be refused is not used again where
-// tokens are issued.
-func (m Method) Provider(timeout time.Duration, faults *Faults) (Credentials, error) {
+// OAuth2 configures the client credentials flow (RFC 6749, section 4.4).
+type OAuth2 struct {
+	// IssuerURL is the authorization server, with OpenID Connect discovery: an https
+	// URL, or http to this machine. Default: the key file's.
+	IssuerURL string `yaml:"issuer_url"`
+	// Audience names the Pulsar cluster to the issuer.
+	Audience string `yaml:"audience"`
+	// Scope is a space-separated list. Optional.
+	Scope string `yaml:"scope"`
+	// KeyFile is the JSON file with client_id, client_secret and issuer_url that
+	// Pulsar's own clients use. It is read again for every token.
+	KeyFile string `yaml:"key_file"`
+	// CAFile holds the PEM certificates to trust for the issuer. Default: the
+	// system's.
+	CAFile string `yaml:"ca_file"`
+}
+
+// Methods names the ways of authenticating that are set.
+func Methods(c Config) (set []string) {
+	for _, m := range []struct {
+		name string
+		set  bool
+	}{
+		{"token", c.Token != ""},
+		{"token_file", c.TokenFile != ""},
+		{"cert_file/key_file", c.CertFile != "" || c.KeyFile != ""},
+		{"oauth2", c.OAuth2 != (OAuth2{})},
+	} {
+		if m.set {
+			set = append(set, m.name)
+		}
+	}
+	return set
+}
+
+// NewProvider makes the underlying client's provider of credentials, nil for none. timeout bounds
+// each request to an issuer of tokens. A token that a broker refused, as faults hears, is not used
+// again where tokens are issued.
+func NewProvider(c Config, timeout time.Duration, faults *Faults) (Credentials, error) {
 	switch {
-	case m.Token != "":
-		return auth.NewAuthenticationToken(strings.TrimSpace(m.Token.Reveal())), nil
-	case m.TokenFile != "":
+	case c.Token != "":
+		return auth.NewAuthenticationToken(strings.TrimSpace(c.Token.Reveal())), nil
+	case c.TokenFile != "":
 		return auth.NewAuthenticationTokenFromSupplier(func() (string, error) {
-			token, err := secret.ReadFile(m.TokenFile)
+			token, err := secret.ReadFile(c.TokenFile)
 			return token.Reveal(), err
 		}), nil
-	case m.CertFile != "":
-		return auth.NewAuthenticationTLS(m.CertFile, m.KeyFile), nil
-	case m.OAuth2 != (OAuth2{}):
-		p, err := newOAuth2Provider(m.OAuth2, timeout)
+	case c.CertFile != "":
+		return auth.NewAuthenticationTLS(c.CertFile, c.KeyFile), nil
+	case c.OAuth2 != (OAuth2{}):
+		p, err := newOAuth2Provider(c.OAuth2, timeout)
 		if err != nil {
 			return nil, err
 		}

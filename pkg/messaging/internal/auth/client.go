@@ -8,6 +8,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/throttle"
 )
 
@@ -19,20 +20,28 @@ const (
 	lookupKept = 5 * time.Second
 )
 
-// explainedClient is an underlying client whose errors say what was in the way.
-type explainedClient struct {
+// client is an underlying client whose errors say why a connection failed, and whose Close waits
+// for what is being opened.
+type client struct {
 	pulsar.Client
-	faults *Faults
-	lines  throttle.Changes // about topics whose lookup fails
+	faults   *Faults
+	lines    throttle.Changes // about topics whose lookup fails
+	openings clientquirks.Openings
 
 	mu      sync.Mutex
 	lookups map[string]*lookup
 }
 
-// Explain returns a client whose errors say what was in the way. f reads raw's log
-// ([Faults.Logger]).
-func (f *Faults) Explain(raw pulsar.Client) pulsar.Client {
-	return &explainedClient{Client: raw, faults: f, lookups: make(map[string]*lookup)}
+// Wrap returns a client whose errors say why a connection failed, and whose Close waits for what is
+// being opened. f reads raw's log ([Faults.Logger]).
+func (f *Faults) Wrap(raw pulsar.Client) pulsar.Client {
+	return &client{Client: raw, faults: f, lookups: make(map[string]*lookup)}
+}
+
+// Close closes the connections.
+func (c *client) Close() {
+	c.openings.Wait()
+	c.Client.Close()
 }
 
 // lookup is a request for a topic's partitions that goes on after its caller.
@@ -44,10 +53,10 @@ type lookup struct {
 	ended  time.Time // valid, as the two above, once done is closed
 }
 
-// TopicPartitions returns, after a moment, as soon as it is known what is in the
-// way. The request goes on behind until the operation timeout, and calls after
-// that one join it: a broker that refuses us is not asked more often.
-func (c *explainedClient) TopicPartitions(topic string) ([]string, error) {
+// TopicPartitions returns, after faultGrace, as soon as a fault is known. The lookup goes on until
+// the operation timeout, and later calls join it: a broker that refuses us is not asked more often.
+func (c *client) TopicPartitions(topic string) ([]string, error) {
+	defer c.openings.Begin()()
 	l := c.lookup(topic)
 	grace := time.NewTimer(time.Until(l.began.Add(faultGrace)))
 	defer grace.Stop()
@@ -73,7 +82,7 @@ func (c *explainedClient) TopicPartitions(topic string) ([]string, error) {
 	}
 }
 
-func (c *explainedClient) lookup(topic string) *lookup {
+func (c *client) lookup(topic string) *lookup {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if l := c.lookups[topic]; l != nil {
@@ -97,9 +106,8 @@ func (c *explainedClient) lookup(topic string) *lookup {
 	return l
 }
 
-// say logs the first of several failures in a row, unless the broker's fault was
-// logged.
-func (c *explainedClient) say(topic string, err error) {
+// say logs the first of several failures in a row, unless the broker's fault was logged.
+func (c *client) say(topic string, err error) {
 	if err == nil {
 		c.lines.Forget(topic)
 		return
@@ -111,7 +119,7 @@ func (c *explainedClient) say(topic string, err error) {
 }
 
 // result is the lookup's, for those who waited and for nobody after them.
-func (c *explainedClient) result(topic string, l *lookup) ([]string, error) {
+func (c *client) result(topic string, l *lookup) ([]string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.lookups[topic] == l {
@@ -120,22 +128,22 @@ func (c *explainedClient) result(topic string, l *lookup) ([]string, error) {
 	return slices.Clone(l.topics), l.err
 }
 
-// CreateProducer is the underlying client's, with the reason in its error.
-func (c *explainedClient) CreateProducer(o pulsar.ProducerOptions) (pulsar.Producer, error) {
+func (c *client) CreateProducer(o pulsar.ProducerOptions) (pulsar.Producer, error) {
+	defer c.openings.Begin()()
 	began := time.Now()
 	p, err := c.Client.CreateProducer(o)
 	return p, c.faults.explain(began, err)
 }
 
-// Subscribe is the underlying client's, with the reason in its error.
-func (c *explainedClient) Subscribe(o pulsar.ConsumerOptions) (pulsar.Consumer, error) {
+func (c *client) Subscribe(o pulsar.ConsumerOptions) (pulsar.Consumer, error) {
+	defer c.openings.Begin()()
 	began := time.Now()
 	s, err := c.Client.Subscribe(o)
 	return s, c.faults.explain(began, err)
 }
 
-// CreateReader is the underlying client's, with the reason in its error.
-func (c *explainedClient) CreateReader(o pulsar.ReaderOptions) (pulsar.Reader, error) {
+func (c *client) CreateReader(o pulsar.ReaderOptions) (pulsar.Reader, error) {
+	defer c.openings.Begin()()
 	began := time.Now()
 	r, err := c.Client.CreateReader(o)
 	return r, c.faults.explain(began, err)

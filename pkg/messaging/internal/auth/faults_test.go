@@ -85,7 +85,7 @@ func TestLookupEndsAsSoonAsItIsKnownWhatIsInTheWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, logs := observed()
 		under := raw{asked: make(chan struct{}, 10), let: make(chan error)}
-		client := f.Explain(under)
+		client := f.Wrap(under)
 		ended := make(chan error, 1)
 		began := time.Now()
 		go func() { _, err := client.TopicPartitions("t"); ended <- err }()
@@ -125,7 +125,7 @@ func TestLookupEndsAsSoonAsItIsKnownWhatIsInTheWay(t *testing.T) {
 
 func TestErrorsSayWhatTheyHide(t *testing.T) {
 	f, _ := observed()
-	client := f.Explain(raw{})
+	client := f.Wrap(raw{})
 	_, err := client.Subscribe(pulsar.ConsumerOptions{})
 	require.ErrorIs(t, err, auth.ErrAuthorization)
 	_, err = client.CreateProducer(pulsar.ProducerOptions{})

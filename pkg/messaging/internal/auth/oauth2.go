@@ -2,6 +2,7 @@ package auth
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -25,23 +26,13 @@ import (
 // ErrIssuerUnavailable marks failures of an issuer that may pass by themselves.
 var ErrIssuerUnavailable = errors.New("the issuer of tokens does not answer")
 
-// OAuth2 is the client credentials flow (RFC 6749, section 4.4). The fields mean what those of
-// messaging.OAuth2 mean.
-type OAuth2 struct {
-	IssuerURL string
-	Audience  string
-	Scope     string
-	KeyFile   string
-	CAFile    string
-}
-
 // oauth2Provider gets tokens by the client credentials flow with the secret in the form, as
 // Pulsar's own clients do. It finds the address that gives tokens by OpenID Connect discovery.
 //
-// The underlying client's own (pulsar-client-go v0.21.0, oauth2) has no timeout, takes an error page
-// for a discovery document, and uses a token that a broker refused until it expires. The token
-// sources of x/oauth2 use a token without a lifetime for ever, cannot forget one that was refused,
-// and do not read the key file again: only its request is used.
+// The underlying client's own (pulsar-client-go v0.21.0, oauth2) has no timeout, takes an error
+// page for a discovery document, and uses a token that a broker refused until it expires. The
+// token sources of x/oauth2 use a token without a lifetime for ever, cannot forget one that was
+// refused, and do not read the key file again: only its request is used.
 type oauth2Provider struct {
 	auth.Provider // what only lookups over HTTP need
 	cfg           OAuth2
@@ -92,11 +83,9 @@ func newOAuth2Provider(cfg OAuth2, timeout time.Duration) (*oauth2Provider, erro
 	}, nil
 }
 
-// Init reads the key file, so that a broken one is found early. The issuer is
-// asked when the first connection is made.
-func (p *oauth2Provider) Init() error {
-	return p.cfg.CheckKeyFile()
-}
+// Init reads the key file, so that a broken one is found early. The first connection asks the
+// issuer.
+func (p *oauth2Provider) Init() error { return CheckKeyFile(p.cfg) }
 
 // Name is that of the method which brokers see: the token is all they get.
 func (p *oauth2Provider) Name() string { return "token" }
@@ -121,7 +110,7 @@ func (p *oauth2Provider) forget() {
 }
 
 func (p *oauth2Provider) renew() error {
-	key, err := p.cfg.key()
+	key, err := readKey(p.cfg)
 	if err != nil {
 		return err
 	}
@@ -228,13 +217,12 @@ func answerError(method, at string, resp *http.Response, code, description strin
 }
 
 // CheckKeyFile reads the key file and reports what is wrong with it.
-func (o OAuth2) CheckKeyFile() error {
-	_, err := o.key()
+func CheckKeyFile(o OAuth2) error {
+	_, err := readKey(o)
 	return err
 }
 
-// key reads the key file.
-func (o OAuth2) key() (oauth2Key, error) {
+func readKey(o OAuth2) (oauth2Key, error) {
 	var key oauth2Key
 	data, err := os.ReadFile(o.KeyFile)
 	if err != nil {
@@ -243,9 +231,7 @@ func (o OAuth2) key() (oauth2Key, error) {
 	if err := json.Unmarshal(bytes.TrimSpace(data), &key); err != nil {
 		return key, errors.New("key_file must be JSON with strings client_id, client_secret and issuer_url")
 	}
-	if o.IssuerURL != "" {
-		key.IssuerURL = o.IssuerURL
-	}
+	key.IssuerURL = cmp.Or(o.IssuerURL, key.IssuerURL)
 	if key.ClientID == "" || key.ClientSecret == "" {
 		return key, errors.New("key_file must hold client_id and client_secret")
 	}
@@ -262,10 +248,7 @@ func CheckIssuer(s string) error {
 	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		return errors.New("must be an https URL of a host, without user, query or fragment")
 	}
-	if u.Scheme == "https" {
-		return nil
-	}
-	if u.Scheme == "http" && Local(u.Hostname()) {
+	if u.Scheme == "https" || u.Scheme == "http" && Local(u.Hostname()) {
 		return nil
 	}
 	return fmt.Errorf("must be an https URL, or http to this machine, got %q", s)

@@ -84,7 +84,7 @@ func writeKey(t *testing.T, file, issuer, secret string) {
 func provider(t *testing.T, cfg auth.OAuth2, timeout time.Duration) (rawauth.Provider, *auth.Faults) {
 	t.Helper()
 	faults := auth.NewFaults(zap.NewNop())
-	p, err := auth.Method{OAuth2: cfg}.Provider(timeout, faults)
+	p, err := auth.NewProvider(auth.Config{OAuth2: cfg}, timeout, faults)
 	require.NoError(t, err)
 	require.NoError(t, p.Init())
 	return p, faults
@@ -240,7 +240,7 @@ func TestKeyFileIsChecked(t *testing.T) {
 			if content != "" {
 				require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
 			}
-			err := auth.OAuth2{KeyFile: file}.CheckKeyFile()
+			err := auth.CheckKeyFile(auth.OAuth2{KeyFile: file})
 			require.ErrorContains(t, err, name)
 			require.NotContains(t, err.Error(), "s3cret")
 		})

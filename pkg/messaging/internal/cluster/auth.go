@@ -24,11 +24,10 @@ var (
 	ErrTLS = auth.ErrTLS
 )
 
-// dialRaw makes the underlying client with the transport and the authentication
-// that cfg asks for; options holds the rest. Credentials are read here once, so
-// that broken files are found now, and again at every connection.
+// dialRaw makes the underlying client. It adds transport and authentication to options. Credentials
+// are read here, so that broken files are found early, and again at every connection.
 func (c Config) dialRaw(options pulsar.ClientOptions, f *auth.Faults) (pulsar.Client, error) {
-	if p, err := c.Auth.method().Provider(c.ConnectTimeout, f); err != nil {
+	if p, err := auth.NewProvider(c.Auth, c.ConnectTimeout, f); err != nil {
 		return nil, fmt.Errorf("auth: %w", err)
 	} else if p != nil {
 		options.Authentication = p
@@ -42,12 +41,13 @@ func (c Config) dialRaw(options pulsar.ClientOptions, f *auth.Faults) (pulsar.Cl
 	if err != nil {
 		return nil, err
 	}
-	return f.Explain(raw), nil
+	return f.Wrap(raw), nil
 }
 
-// access returns the credentials (nil: none) and the certificates to trust (nil: the system's).
-func (c Config) access(f *auth.Faults) (auth.Credentials, *x509.CertPool, error) {
-	credentials, err := c.Auth.method().Provider(c.ConnectTimeout, f)
+// Credentials returns the credentials (nil: none) and the certificates to trust (nil: the
+// system's).
+func Credentials(c Config, f *auth.Faults) (auth.Credentials, *x509.CertPool, error) {
+	credentials, err := auth.NewProvider(c.Auth, c.ConnectTimeout, f)
 	if err != nil {
 		return nil, nil, fmt.Errorf("messaging: auth: %w", err)
 	}
@@ -59,11 +59,4 @@ func (c Config) access(f *auth.Faults) (auth.Credentials, *x509.CertPool, error)
 		return nil, nil, fmt.Errorf("messaging: tls.ca_file: %w", err)
 	}
 	return credentials, trusted, nil
-}
-
-func (a Auth) method() auth.Method {
-	return auth.Method{
-		Token: a.Token, TokenFile: a.TokenFile, CertFile: a.CertFile, KeyFile: a.KeyFile,
-		OAuth2: auth.OAuth2(a.OAuth2),
-	}
 }

@@ -12,11 +12,8 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
 )
 
-// The underlying client's calls have no context, and some can hang for good. What follows calls
-// them all the same: a call that is given up goes on in its goroutine.
-
-// CallWithTimeout is callUntil that also gives up after several operation timeouts, with
-// errSubscribeHangs.
+// CallWithTimeout calls f, which has no context and can hang for good. It gives f up when ctx ends
+// and, with ErrSubscribeHangs, after several operation timeouts. f goes on in its goroutine then.
 func CallWithTimeout[T any](ctx context.Context, c *Cluster, f func() (T, error), undo func(T)) (T, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.CallTimeout(), ErrSubscribeHangs)
 	defer cancel()
@@ -34,7 +31,7 @@ func Insist(ctx context.Context, log *zap.Logger, try func() error) error {
 		if err == nil || clientquirks.Permanent(err) {
 			return err
 		}
-		if ctx.Err() == nil && !b.Started() { // else the caller only stops waiting
+		if ctx.Err() == nil && !b.Started() {
 			log.Warn("no answer about a topic yet, will keep trying", zap.Error(err))
 		}
 		if !backoff.Sleep(ctx, b.Next()) {
@@ -46,8 +43,8 @@ func Insist(ctx context.Context, log *zap.Logger, try func() error) error {
 // ReaderAsks is how many partitions are asked for their ends at a time.
 const ReaderAsks = 16
 
-// callTimeouts is how many operation timeouts subscribing may take: one each
-// for the partitions, the lookups and the subscriptions, which go side by side.
+// callTimeouts is how many operation timeouts subscribing may take: one each for the partitions,
+// the lookups and the subscriptions.
 const callTimeouts = 3
 
 // ErrSubscribeHangs ends a call that takes longer than CallTimeout.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/auth"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/reach"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
@@ -23,7 +22,7 @@ type Cluster struct {
 	Producers pulsar.Client
 	Consumers pulsar.Client
 	Watched   *clientquirks.Watched // consumers whose log lines are read
-	Reach     *reach.Checker        // says why nothing answers
+	Reach     *Connectivity         // says why nothing answers
 
 	OperationTimeout time.Duration
 
@@ -47,7 +46,7 @@ func Open(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Cluster, err
 		return nil, err
 	}
 	c.Life, c.endLife = context.WithCancelCause(context.Background())
-	c.Reach = reach.New(c.Life, addressesOf(cfg.URL), cfg.ConnectTimeout)
+	c.Reach = NewConnectivity(c.Life, addressesOf(cfg.URL), cfg.ConnectTimeout)
 	return c, nil
 }
 
@@ -66,7 +65,7 @@ func (c *Cluster) connect(cfg Config, reg prometheus.Registerer, role string) (p
 	if err != nil {
 		return nil, fmt.Errorf("messaging: %w", err)
 	}
-	return &clientquirks.RawClient{Client: raw}, nil
+	return raw, nil
 }
 
 // End ends the life of all that is open. It reports whether this call did.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,8 +17,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
-// Config says how to reach one Pulsar cluster. Keep one Config (and one Client)
-// per cluster. The zero value of each field means its default.
+// Config says how to reach one Pulsar cluster. The zero value of each field means its default.
 type Config struct {
 	// URL of the brokers: pulsar://host:port[,host:port] or pulsar+ssl://...
 	// Default pulsar://127.0.0.1:6650.
@@ -49,9 +49,8 @@ type Config struct {
 	Auth Auth `yaml:"auth"`
 }
 
-// TLS configures the transport of pulsar+ssl and https URLs, version 1.2 or newer. A
-// server's certificate must be for the host that is connected to, be it one of the
-// URL or one that a lookup led to, unless Insecure is set.
+// TLS configures the transport of pulsar+ssl and https URLs, version 1.2 or newer. A server's
+// certificate must be for the host that is connected to, unless Insecure is set.
 type TLS struct {
 	// CAFile holds the PEM certificates to trust. Default: the system's.
 	CAFile string `yaml:"ca_file"`
@@ -61,36 +60,10 @@ type TLS struct {
 }
 
 // Auth holds at most one way of authenticating.
-type Auth struct {
-	// Token is a bearer token (JWT).
-	Token secret.String `yaml:"token"`
-	// TokenFile holds the token; it is read again at every connection, and when a
-	// broker finds the present one expired, so that it can be rotated.
-	TokenFile string `yaml:"token_file"`
-	// CertFile and KeyFile are the PEM client certificate and key of mutual TLS,
-	// read again at every connection.
-	CertFile string `yaml:"cert_file"`
-	KeyFile  string `yaml:"key_file"`
-	// OAuth2 is the client credentials flow.
-	OAuth2 OAuth2 `yaml:"oauth2"`
-}
+type Auth = auth.Config
 
 // OAuth2 configures the client credentials flow (RFC 6749, section 4.4).
-type OAuth2 struct {
-	// IssuerURL is the authorization server, with OpenID Connect discovery: an https
-	// URL, or http to this machine. Default: the key file's.
-	IssuerURL string `yaml:"issuer_url"`
-	// Audience names the Pulsar cluster to the issuer.
-	Audience string `yaml:"audience"`
-	// Scope is a space-separated list. Optional.
-	Scope string `yaml:"scope"`
-	// KeyFile is the JSON file with client_id, client_secret and issuer_url that
-	// Pulsar's own clients use. It is read again for every token.
-	KeyFile string `yaml:"key_file"`
-	// CAFile holds the PEM certificates to trust for the issuer. Default: the
-	// system's.
-	CAFile string `yaml:"ca_file"`
-}
+type OAuth2 = auth.OAuth2
 
 // DefaultConfig is the configuration of a broker on this machine.
 func DefaultConfig() Config { return WithDefaults(Config{}) }
@@ -105,8 +78,8 @@ func WithDefaults(c Config) Config {
 	return c
 }
 
-// Validate reports every fault at once, each as "path: what would be right", the
-// path being the YAML path below this section. Nothing is connected to.
+// Validate reports every fault at once, each as "path: what would be right". It connects to
+// nothing.
 func (c Config) Validate() error {
 	c = WithDefaults(c)
 	var errs []error
@@ -139,13 +112,14 @@ func (c Config) Validate() error {
 			fault(path, "must name a readable file: %w", auth.Bare(err))
 		}
 	}
-	check("tls.ca_file", c.TLS.CAFile, func(file string) error { _, err := auth.ReadCA(file); return err })
+	readCA := func(file string) error { _, err := auth.ReadCA(file); return err }
+	check("tls.ca_file", c.TLS.CAFile, readCA)
 	check("auth.token_file", c.Auth.TokenFile, func(file string) error { _, err := secret.ReadFile(file); return err })
 	check("auth.cert_file", c.Auth.CertFile, readable)
 	check("auth.key_file", c.Auth.KeyFile, readable)
-	check("auth.oauth2.ca_file", c.Auth.OAuth2.CAFile, func(file string) error { _, err := auth.ReadCA(file); return err })
-	if n := len(c.Auth.methods()); n > 1 {
-		fault("auth", "must hold one method, got %s", strings.Join(c.Auth.methods(), " and "))
+	check("auth.oauth2.ca_file", c.Auth.OAuth2.CAFile, readCA)
+	if methods := auth.Methods(c.Auth); len(methods) > 1 {
+		fault("auth", "must hold one method, got %s", strings.Join(methods, " and "))
 	}
 	if (c.Auth.CertFile == "") != (c.Auth.KeyFile == "") {
 		fault("auth", "cert_file and key_file go together")
@@ -159,16 +133,16 @@ func (c Config) Validate() error {
 		fault("auth.cert_file", "needs a pulsar+ssl url")
 	}
 	if o := c.Auth.OAuth2; o != (OAuth2{}) {
-		issuer := auth.CheckIssuer(o.IssuerURL)
-		if o.IssuerURL == "" {
-			issuer = nil // the key file's
+		var issuer error
+		if o.IssuerURL != "" { // else the key file's
+			issuer = auth.CheckIssuer(o.IssuerURL)
 		}
 		if issuer != nil {
 			fault("auth.oauth2.issuer_url", "%w", issuer)
 		}
 		if o.KeyFile == "" {
 			fault("auth.oauth2.key_file", "must be set")
-		} else if err := auth.OAuth2(o).CheckKeyFile(); err != nil && issuer == nil {
+		} else if err := auth.CheckKeyFile(o); err != nil && issuer == nil {
 			fault("auth.oauth2", "%w", err)
 		}
 	}
@@ -194,29 +168,11 @@ func (c Config) checkAdmin(secure bool, fault func(path, format string, args ...
 		return true
 	case c.Auth.CertFile != "":
 		fault("admin_url", "must be https with auth.cert_file, got %q", c.AdminURL)
-	case secure && len(c.Auth.methods()) > 0 && !auth.Local(u.Hostname()):
+	case secure && len(auth.Methods(c.Auth)) > 0 && !auth.Local(u.Hostname()):
 		// Otherwise what url protects would be sent for everybody to read.
 		fault("admin_url", "must be https, or http to this machine, with credentials and a pulsar+ssl url, got %q", c.AdminURL)
 	}
 	return false
-}
-
-// methods names the ways of authenticating that are set.
-func (a Auth) methods() []string {
-	var m []string
-	if a.Token != "" {
-		m = append(m, "token")
-	}
-	if a.TokenFile != "" {
-		m = append(m, "token_file")
-	}
-	if a.CertFile != "" || a.KeyFile != "" {
-		m = append(m, "cert_file/key_file")
-	}
-	if a.OAuth2 != (OAuth2{}) {
-		m = append(m, "oauth2")
-	}
-	return m
 }
 
 // checkURL reports whether a service URL asks for TLS, or what is wrong with it.
@@ -281,4 +237,11 @@ func readable(file string) error {
 		return err
 	}
 	return f.Close()
+}
+
+// OneOf reports a fault unless got is one of want.
+func OneOf[T ~string](fault func(string, ...any), path string, got T, want ...T) {
+	if !slices.Contains(want, got) {
+		fault("%s: must be one of %v, got %q", path, want, string(got))
+	}
 }

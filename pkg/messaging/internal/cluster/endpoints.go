@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"go.uber.org/zap"
-
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/ask"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/auth"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
@@ -34,29 +31,9 @@ func OpeningFailure(err error, owns bool) error {
 	}
 }
 
-// NewAdmin returns nil when cfg has no AdminURL.
-func NewAdmin(cfg Config, log *zap.Logger) (*admin.Client, error) {
-	if cfg.AdminURL == "" {
-		return nil, nil
-	}
-	faults := auth.NewFaults(log)
-	credentials, trusted, err := cfg.access(faults)
-	if err != nil {
-		return nil, err
-	}
-	c, err := admin.New(admin.Options{
-		URL: cfg.AdminURL, ConnectTimeout: cfg.ConnectTimeout, Insecure: cfg.TLS.Insecure, RootCAs: trusted,
-		Credentials: credentials, Refused: faults.Refused,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("messaging: auth: %w", err)
-	}
-	return c, nil
-}
-
-// NewBroker is whom the methods Try… ask.
+// NewBroker returns the broker that the client's Try… methods ask.
 func NewBroker(cfg Config, faults *auth.Faults) (ask.Broker, error) {
-	credentials, trusted, err := cfg.access(faults)
+	credentials, trusted, err := Credentials(cfg, faults)
 	if err != nil {
 		return ask.Broker{}, err
 	}

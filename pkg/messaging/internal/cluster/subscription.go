@@ -30,15 +30,10 @@ func (c *Cluster) EnsureSubscription(ctx context.Context, topic, subscription st
 		if err := record.Keeps(topic); err != nil {
 			return err
 		}
-		position := pulsar.SubscriptionPositionEarliest
-		switch at {
-		case record.StartEarliest, "":
-		case record.StartLatest:
-			position = pulsar.SubscriptionPositionLatest
-		default:
+		if at != record.StartEarliest && at != record.StartLatest && at != "" {
 			return fmt.Errorf("it must begin at %s or %s, got %q", record.StartEarliest, record.StartLatest, at)
 		}
-		return c.CreateSubscription(ctx, topic, subscription, position)
+		return c.CreateSubscription(ctx, topic, subscription, record.InitialPosition(at))
 	}()
 	if err != nil {
 		return fmt.Errorf("messaging: subscription %s of %s: %w", subscription, topic, err)
@@ -63,7 +58,7 @@ func (c *Cluster) CreateSubscription(ctx context.Context, topic, subscription st
 	return err
 }
 
-// ensureSubscriptionOf is for one partition. The consumer is closed, whenever it comes.
+// ensureSubscriptionOf subscribes to one partition and closes the consumer.
 func (c *Cluster) ensureSubscriptionOf(ctx context.Context, partition, subscription string, at pulsar.SubscriptionInitialPosition) error {
 	_, err := CallWithTimeout(ctx, c, func() (none struct{}, err error) {
 		ch := make(chan pulsar.ConsumerMessage)

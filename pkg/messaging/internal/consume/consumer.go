@@ -69,7 +69,7 @@ func (c *Consumers) New(cfg ConsumerConfig, opts ...ConsumerOption) (*Consumer, 
 		return nil, fmt.Errorf("messaging: consumer: %w", err)
 	}
 	cfg = cfg.derived()
-	if cfg.From != nil && c.api.Http == nil {
+	if cfg.From != nil && !c.api.HasURL() {
 		return nil, fmt.Errorf("messaging: consumer: from: %w", adminapi.ErrNoAdminURL)
 	}
 	consumer := &Consumer{

@@ -29,13 +29,11 @@ type entryIDs struct {
 // records have their own.
 //
 // It needs an owner of one partition that publishes nothing by other methods, bounds that rs fits
-// in, and one caller at a time. All of rs is handed over, or nothing, and is flushed once. When the
-// client cuts the entry all the same, for the broker's maximum message size, the receipts show it,
-// or the client refuses a record. Then nothing further is sent: the producer is given up.
+// in, and one caller at a time. All of rs is handed over, and flushed once. When the client cuts
+// the entry all the same, for the broker's maximum message size, the receipts or a refused record
+// show it, and the producer is given up.
 //
-// [ErrInDoubt] says that it is not known what was stored: close the publisher, and find out by
-// [Client.Last]. With any other error nothing was stored: [ErrTooLarge], ctx's when it had ended
-// before the call, and why the publisher takes nothing.
+// [ErrInDoubt] says that it is not known what was stored. With any other error nothing was stored.
 //
 // The receipts are checked because pulsar-client-go v0.21.0 gives wrong ones when one connection
 // replaces another: its handler looks at the head of its queue and removes it in two steps, and
@@ -119,7 +117,6 @@ func (pp *partitionPublisher) sendEntry(raw pulsar.Producer, entry []*pending) i
 	return -1
 }
 
-// endHandOver lets others flush again.
 func (pp *partitionPublisher) endHandOver() {
 	pp.mu.Lock()
 	pp.handing = false

@@ -16,7 +16,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/cluster"
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/reach"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
@@ -103,11 +102,11 @@ func publishing(t *testing.T, raw *fakeClient, n int, profile Profile) *Publishe
 	for i := range n {
 		raw.topics = append(raw.topics, "persistent://public/default/t-partition-"+strconv.Itoa(i))
 	}
-	cluster := &cluster.Cluster{
+	shared := &cluster.Cluster{
 		Log: zap.NewNop(), Producers: raw, OperationTimeout: time.Second, Life: context.Background(),
-		Reach: reach.New(context.Background(), nil, time.Second),
+		Reach: cluster.NewConnectivity(context.Background(), nil, time.Second),
 	}
-	c := NewPublishers(cluster, nil, prometheus.NewRegistry())
+	c := NewPublishers(shared, nil, prometheus.NewRegistry())
 	profile.Routing = RouteExplicit
 	p, err := c.Open(t.Context(), "t", profile)
 	require.NoError(t, err)
@@ -247,9 +246,9 @@ func TestIdlePartitionsAreNotWatched(t *testing.T) {
 			o.send(p, i, "x")
 		}
 		o.wg.Wait()
-		require.Equal(t, 100, p.parent.watcher.Count())
+		require.Equal(t, 100, p.parent.watcher.count())
 		time.Sleep(time.Minute)
-		require.Zero(t, p.parent.watcher.Count())
+		require.Zero(t, p.parent.watcher.count())
 		require.NoError(t, p.Close(context.Background()))
 	})
 }

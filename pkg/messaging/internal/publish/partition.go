@@ -11,18 +11,15 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/pkg/backoff"
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/ackprobe"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/flush"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/list"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/watch"
 )
 
-// partitionPublisher publishes to one partition. It owns the partition's share of the queue and
-// the only list of what was accepted and not yet acknowledged; the producer underneath is
-// replaceable, and is replaced when the broker closes or fences it, unless the publisher is the
-// topic's owner.
+// partitionPublisher publishes to one partition. It owns the list of what was accepted and not yet
+// acknowledged, and replaces a producer that the broker closes or fences, unless the publisher is
+// the topic's owner.
 //
 // Order: a record enters the list before it goes to the producer, and callers that publish one
 // after the other enter in that order. When the producer is replaced the whole list is sent again
@@ -88,8 +85,8 @@ type partitionPublisher struct {
 	ready    chan struct{}   // closed once the first producer exists or the partition failed
 	backoff  backoff.Backoff // of replacements; the partition's goroutine only
 	stalled  bool
-	ackProbe ackprobe.Probe // the partition's goroutine only
-	opening  bool           // part of opening the publisher, and without a producer so far
+	ackProbe ackProbe // the partition's goroutine only
+	opening  bool     // part of opening the publisher, and without a producer so far
 	failed   bool
 	reported struct { // what the gauges hold of this partition
 		count int
@@ -97,9 +94,8 @@ type partitionPublisher struct {
 	}
 }
 
-// pending is a record from admission to outcome. What its outcome touches comes first,
-// to share a cache line: a hundred thousand of these are cold when their outcomes
-// arrive.
+// pending is a record from admission to outcome. What its outcome touches comes first, to share a
+// cache line: a hundred thousand of these are cold when their outcomes arrive.
 type pending struct {
 	links      list.Links[pending]
 	size       int64
@@ -160,12 +156,11 @@ func newPartitionPublisher(p *Publisher, topic string, index int) *partitionPubl
 		ready: make(chan struct{}),
 	}
 	pp.flush.Flush = pp.flushNow
-	pp.ackProbe = ackprobe.Probe{Ask: pp.askBroker, Grace: min(ackprobe.MaxGrace, p.profile.AckTimeout)}
+	pp.ackProbe = ackProbe{query: pp.askBroker, grace: min(maxGrace, p.profile.AckTimeout)}
 	pp.generation, pp.retire = context.WithCancel(context.Background())
 	return pp
 }
 
-// askBroker asks the broker something.
 func (pp *partitionPublisher) askBroker(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pp.p.parent.OperationTimeout)
 	defer cancel()
@@ -173,16 +168,15 @@ func (pp *partitionPublisher) askBroker(ctx context.Context) error {
 	return err
 }
 
-// start runs the partition's goroutine; its first act is to create the producer.
 func (pp *partitionPublisher) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	pp.stop = cancel
 	go pp.run(ctx)
 }
 
-// admit waits for room for r, puts it on the list and returns it with the
-// producer to send it to: nil when the partition will send it itself, for which a
-// gathered record needs a flush. After sending, sends.Done must be called.
+// admit waits for space, puts r on the list and returns it with the producer to send it to. The
+// producer is nil when the partition sends r itself; a gathered r needs a flush for that. After
+// sending, sends.Done must be called.
 func (pp *partitionPublisher) admit(ctx context.Context, r *record.Record, done func(record.MessageID, error)) (e *pending, raw pulsar.Producer, gathered bool, err error) {
 	size := record.SizeOf(r)
 	pp.mu.Lock()
@@ -249,7 +243,7 @@ func (pp *partitionPublisher) enter(r *record.Record, size int64, done func(reco
 			pp.headSince = now
 			if !pp.watched {
 				pp.watched = true
-				pp.p.parent.watcher.Add(pp.check)
+				pp.p.parent.watcher.add(pp.check)
 			}
 		}
 	}
@@ -257,8 +251,7 @@ func (pp *partitionPublisher) enter(r *record.Record, size int64, done func(reco
 	return e
 }
 
-// fits reports whether a record of size may be admitted now. A record larger than
-// the whole share is admitted when nothing else is.
+// fits reports whether a record may be admitted now; one larger than the whole share, alone.
 func (pp *partitionPublisher) fits(size int64) bool {
 	return pp.count == 0 || (pp.count < pp.maxCount && pp.bytes+size <= pp.maxBytes)
 }
@@ -270,8 +263,7 @@ func (pp *partitionPublisher) full() bool {
 	return len(pp.waiters) > 0 || pp.count >= pp.maxCount || pp.bytes >= pp.maxBytes
 }
 
-// waitForRoom queues the caller and waits until it is granted room. It is called
-// with pp.mu held and returns with it released.
+// waitForRoom waits until the caller is granted space. It releases pp.mu, which is held.
 func (pp *partitionPublisher) waitForRoom(ctx context.Context, size int64) error {
 	w := &waiter{size: size, granted: make(chan struct{})}
 	pp.waiters = append(pp.waiters, w)
@@ -326,7 +318,6 @@ func (pp *partitionPublisher) shut(err error) {
 	pp.waiters = nil
 }
 
-// setShare sets the partition's part of the publisher's bounds.
 func (pp *partitionPublisher) setShare(records int, bytes int64) {
 	pp.mu.Lock()
 	defer pp.mu.Unlock()
@@ -334,10 +325,9 @@ func (pp *partitionPublisher) setShare(records int, bytes int64) {
 	pp.grant()
 }
 
-// send hands e to the producer.
-//
-// The client numbers unbatched records in the caller's goroutine. Two callers could send them out of
-// order, and a broker with deduplication would drop the lower. So unbatched sends take turns.
+// send hands e to the producer. Unbatched sends take turns: the client numbers them in the caller's
+// goroutine, and a broker with deduplication would drop the lower number of two that are out of
+// order.
 func (pp *partitionPublisher) send(raw pulsar.Producer, e *pending) {
 	if pp.p.profile.unbatched() {
 		pp.sending.Lock()
@@ -346,8 +336,8 @@ func (pp *partitionPublisher) send(raw pulsar.Producer, e *pending) {
 	clientquirks.Send(raw, &e.msg, e.receipt)
 }
 
-// noteOutcome notes an outcome. It runs on the connection's reader goroutine, which
-// serves every topic of the connection, so it must not block.
+// noteOutcome runs on the connection's reader goroutine, which serves all its topics: it must not
+// block.
 func (pp *partitionPublisher) noteOutcome(e *pending, id pulsar.MessageID, err error) {
 	if err != nil {
 		failed := err // err itself stays off the heap
@@ -415,8 +405,8 @@ func (pp *partitionPublisher) giveUp(cause error) {
 	}
 }
 
-// takeOutcomes gives every record with a known outcome that outcome, and returns what
-// broke the producer if something did.
+// takeOutcomes reports the outcomes that have arrived, and returns what broke the producer, if
+// something did.
 func (pp *partitionPublisher) takeOutcomes() (broken error) {
 	pp.outcomesMu.Lock()
 	batch := pp.outcomes
@@ -506,9 +496,9 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 	return broken
 }
 
-// watch reports an oldest record that is not acknowledged, once, and gives up on a producer that has
-// closed itself or has exceeded AckTimeout. Later records do not matter: the client can lose one
-// record's callback and go on with others.
+// watch reports an oldest record that is not acknowledged, once, and gives up on a producer that
+// has closed itself or has exceeded AckTimeout. Later records do not matter: the client can lose
+// one record's callback and go on with others.
 func (pp *partitionPublisher) watch(ctx context.Context, now time.Time) (broken error) {
 	pp.mu.Lock()
 	since := pp.headSince
@@ -523,19 +513,19 @@ func (pp *partitionPublisher) watch(ctx context.Context, now time.Time) (broken 
 	if !waiting && age > stallAfter {
 		pp.free = nil // a burst's memory is not kept for ever
 		pp.watched = false
-		pp.p.parent.watcher.Remove(pp.check)
+		pp.p.parent.watcher.remove(pp.check)
 	}
 	pp.mu.Unlock()
-	if waiting && age > watch.Every {
+	if waiting && age > watchEvery {
 		_ = pp.p.parent.Reach.Err() // looks, for those who ask why
 	}
 	if waiting && raw != nil {
 		switch {
 		case age > pp.p.profile.AckTimeout:
-			if pp.ackProbe.Lost(ctx, since, now) {
+			if pp.ackProbe.lost(ctx, since, now) {
 				broken = errAckTimeout
 			}
-		case age > watch.Every && clientquirks.IsClosed(raw):
+		case age > watchEvery && clientquirks.IsClosed(raw):
 			broken = pulsar.ErrProducerClosed
 		}
 	}
@@ -548,7 +538,6 @@ func (pp *partitionPublisher) watch(ctx context.Context, now time.Time) (broken 
 	return broken
 }
 
-// report brings the pending gauges up to date.
 func (pp *partitionPublisher) report(count int, bytes int64) {
 	pp.p.metrics.pending.Add(float64(count - pp.reported.count))
 	pp.p.metrics.pendingBytes.Add(float64(bytes - pp.reported.bytes))
@@ -639,7 +628,6 @@ func (e *pending) fill(r *record.Record, size int64, done func(record.MessageID,
 	e.at, e.sent, e.again, e.stale = 0, false, false, false
 }
 
-// number gives e its sequence id.
 func (e *pending) number(id int64) {
 	e.sequenceID = id
 	e.msg.SequenceID = &e.sequenceID

@@ -11,7 +11,7 @@ import (
 // Compression is how a publisher compresses its batches.
 type Compression string
 
-// The compressions. LZ4 costs little and is what the profiles use.
+// LZ4 costs little and is the default.
 const (
 	LZ4           Compression = "lz4"
 	ZSTD          Compression = "zstd"
@@ -53,20 +53,18 @@ const (
 	// acknowledged is sent again: what the broker stored without saying so is stored twice.
 	SharedOwnership Ownership = "shared"
 	// ExclusiveOwnership makes the publisher the only one. Opening fails with ErrOwned while
-	// another publisher has the topic. A lost producer is final: the partition's records that
-	// are not acknowledged fail with ErrProducerLost, nothing is sent again, and all later
-	// records fail, because another publisher may have written in the meantime. Find out by
-	// [Client.Last] what is stored, and open another publisher. See [Publisher.Owned].
+	// another publisher has the topic. A lost producer is final, because another publisher may have
+	// written since: unacknowledged and later records of the partition fail with ErrProducerLost.
+	// Find out by [Client.Last] what is stored, and open another publisher. See [Publisher.Owned].
 	ExclusiveOwnership Ownership = "exclusive"
 	// WaitForOwnership is ExclusiveOwnership whose opening waits until the topic has no other
-	// publisher. When the context of the opening ends first, the broker keeps the place in the
-	// queue, and the publisher gives it up as soon as its turn comes.
+	// publisher. When the opening's context ends first, the broker keeps the place in the queue
+	// until its turn comes.
 	WaitForOwnership Ownership = "wait"
 	// NamedOwnership makes the publisher the only one of its ProducerName, which must be set;
 	// others may write, too. In all else it is ExclusiveOwnership. It is for topics that two
-	// clusters replicate to each other: a broker (Pulsar 4.0) refuses another cluster's replicator
-	// where a producer is exclusive, and an exclusive producer where the replicator was first, also
-	// when the replicator has nothing to write.
+	// clusters replicate to each other: a broker (Pulsar 4.0) admits either an exclusive producer
+	// or another cluster's replicator.
 	NamedOwnership Ownership = "named"
 )
 
@@ -75,53 +73,44 @@ const (
 type Profile struct {
 	// Name is the label "profile" of the metrics. Keep the set of names small. Must be set.
 	Name string `yaml:"name"`
-	// Linger is the longest time that records gather. A partition's records are sent at
-	// once while nothing is in flight, and gather into the next entry while something
-	// is: until that is acknowledged, the entry is full, or Linger has passed. With more
-	// than eight partitions that have published in the last seconds, the client's other
-	// publishers included, Linger is multiplied by an eighth of their number, so that
-	// entries per second do not grow with partitions. At least 1 ms is used.
+	// Linger is the longest time that records gather while an entry of their partition is in
+	// flight. They are sent earlier when that is acknowledged or the next entry is full, and at
+	// once while nothing is in flight. When more than eight partitions of the client have published
+	// in the last seconds, Linger is multiplied by an eighth of their number. At least 1 ms is used.
 	Linger time.Duration `yaml:"linger"`
-	// GroupCommit looks at a partition's own records to tell whether something is in
-	// flight. Without it records also gather while four other partitions have
-	// something in flight, which makes larger entries and longer waits.
+	// GroupCommit looks at a partition's own entries only. Without it records also gather while
+	// four other partitions have entries in flight: entries are larger and waits longer.
 	GroupCommit bool `yaml:"group_commit"`
-	// BatchRecords and BatchBytes (before compression) close a batch. BatchBytes
-	// is at most 1 MiB: near the broker's limit a batch would fail whole.
-	// BatchRecords 1 switches batching off, which topics with Key_Shared
-	// subscribers need (a batch is dispatched by its first record's key), and
-	// records with DeliverAt.
+	// BatchRecords and BatchBytes (before compression) close a batch. BatchBytes is at most 1 MiB:
+	// near the broker's limit a batch would fail whole. BatchRecords 1 switches batching off, for
+	// records with DeliverAt, and for topics with Key_Shared subscribers: a batch is dispatched by
+	// its first record's key.
 	BatchRecords int `yaml:"batch_records"`
 	BatchBytes   int `yaml:"batch_bytes"`
 	// Compression of each batch.
 	Compression Compression `yaml:"compression"`
-	// MaxPendingRecords and MaxPendingBytes bound what is accepted and not yet
-	// acknowledged. Each partition has an equal share, so that one that is stuck
-	// leaves the others theirs; a record larger than a share is admitted alone.
+	// MaxPendingRecords and MaxPendingBytes bound what is accepted and not yet acknowledged. Each
+	// partition has an equal share; a record larger than a share is admitted alone.
 	MaxPendingRecords int   `yaml:"max_pending_records"`
 	MaxPendingBytes   int64 `yaml:"max_pending_bytes"`
 	// Admission is what happens to a record that finds the queue full.
 	Admission Admission `yaml:"admission"`
 	// Routing picks partitions.
 	Routing Routing `yaml:"routing"`
-	// AckTimeout is how long one record may be a partition's oldest without an
-	// acknowledgement, at a broker that answers, before the producer counts as lost.
-	// At least 1 s. It guards against a receipt that never comes; during an outage
-	// records simply wait, and when it ends the producer has five seconds more (or
-	// AckTimeout, if that is less).
+	// AckTimeout is how long one record may be a partition's oldest without an acknowledgement, at
+	// a broker that answers, before the producer counts as lost. At least 1 s. During an outage
+	// records wait, and when it ends the producer has five seconds more (or AckTimeout, if less).
 	AckTimeout time.Duration `yaml:"ack_timeout"`
-	// ProducerName is the broker-visible name; on a partitioned topic the
-	// partition's index is appended. Default: the broker chooses one.
+	// ProducerName is the broker-visible name; on a partitioned topic the partition's index is
+	// appended. Default: the broker chooses one.
 	ProducerName string `yaml:"producer_name"`
 	// Ownership says whether others may write to the topic, too. There is no configuration key:
 	// after a loss the program must open another publisher.
 	Ownership Ownership `yaml:"-"`
 }
 
-// Business is the profile for callers that wait for each record to be stored: group commit, so
-// that a lone record is sent at once and concurrent callers share entries. Linger 1 ms, entries of
-// up to 1000 records and 128 KiB, LZ4, up to 10,000 records and 64 MiB pending, Block,
-// RouteKeyHash, AckTimeout 60 s, SharedOwnership.
+// Business is the profile for callers that wait for each record to be stored: with group commit a
+// lone record is sent at once, and concurrent callers share entries.
 func Business() Profile {
 	return Profile{
 		Name:              "business",

@@ -16,15 +16,13 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/flush"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/watch"
 )
 
 // Publisher publishes to one topic. [Client.Publisher] opens one. It is safe for concurrent use.
 //
-// A record's way: it is routed to a partition, waits for room there, and enters that partition's
-// list of pending records. The producer batches and sends it. With the broker's receipt it leaves
-// the list, and the caller gets the outcome. [Ownership] says what happens when the broker closes
-// the producer meanwhile.
+// A record is routed to a partition, waits for space there, and enters the partition's list of
+// pending records. The producer batches and sends it. With the broker's receipt it leaves the list,
+// and the caller gets the outcome. See [Ownership] for a producer that the broker closes meanwhile.
 type Publisher struct {
 	parent  *Publishers
 	topic   string
@@ -68,7 +66,7 @@ func (c *Publishers) Open(ctx context.Context, topic string, profile Profile) (*
 		log:     c.Log.Named("publisher").With(zap.String("profile", profile.Name)),
 		metrics: c.metrics.of(profile.Name),
 		router:  router{routing: profile.Routing},
-		flusher: c.flushers.Of(flush.Config{Linger: profile.Linger, GroupCommit: profile.GroupCommit}, c.watcher.Count),
+		flusher: c.flushers.Of(flush.Config{Linger: profile.Linger, GroupCommit: profile.GroupCommit}, c.watcher.count),
 	}
 	p.background, p.cancel = context.WithCancel(context.Background())
 	p.owned, p.endOwnership = context.WithCancelCause(context.Background())
@@ -147,13 +145,11 @@ func (p *Publisher) explain(err error) error {
 
 func (p *Publisher) noteConnectError(err error) { p.connectErr.Store(&err) }
 
-// lookUpPartitions asks the broker for the topics that make up this one.
 func (p *Publisher) lookUpPartitions(ctx context.Context) ([]string, error) {
 	return clientquirks.CallUntil(ctx, func() ([]string, error) { return p.parent.Producers.TopicPartitions(p.topic) }, nil)
 }
 
-// addPartitions starts a partition for each topic that has none, and divides the bounds
-// anew.
+// addPartitions starts a partition for each new topic, and divides the bounds anew.
 func (p *Publisher) addPartitions(topics []string) {
 	p.grow.Lock()
 	defer p.grow.Unlock()
@@ -209,11 +205,10 @@ func (p *Publisher) partitioned() bool {
 	return len(partitions) > 1 || partitions[0].topic != p.topic && partitions[0].topic == topicname.Partition(p.topic, 0)
 }
 
-// Owned returns a context that ends when the publisher no longer owns its topic: when a
-// partition's producer is lost, and when Close is about to give the topic up. Its cause
-// wraps [ErrProducerLost], [ErrTopicTerminated] or [ErrClosed]. Keep state that needs the
-// ownership only while the context lives. The broker may let another publisher in before
-// the context ends here. With [SharedOwnership] it ends with Close only.
+// Owned returns a context that ends when the publisher no longer owns its topic: a partition's
+// producer is lost, or Close gives the topic up. Its cause wraps [ErrProducerLost],
+// [ErrTopicTerminated] or [ErrClosed]. The broker may let another publisher in before the context
+// ends here. With [SharedOwnership] it ends with Close only.
 func (p *Publisher) Owned() context.Context { return p.owned }
 
 // Topic is the topic's name as it was given.
@@ -222,15 +217,14 @@ func (p *Publisher) Topic() string { return p.topic }
 // Partitions is the present number of partitions, 1 for a topic without.
 func (p *Publisher) Partitions() int { return len(*p.partitions.Load()) }
 
-// Unhealthy returns why records are not being stored at present: a partition without a
-// producer, or without an acknowledgement for five seconds though records wait, or for
-// one where the cluster cannot be connected to; nil when there is none. It may be called
-// from any goroutine.
+// Unhealthy returns why records are not being stored at present, nil when they are: a partition has
+// no producer, or records wait without an acknowledgement for five seconds, or for one second while
+// the cluster cannot be connected to.
 func (p *Publisher) Unhealthy() error {
 	for _, pp := range *p.partitions.Load() {
 		pp.mu.Lock()
 		disconnected, stalled, refusal, age := pp.producer == nil, pp.stalled, pp.refusal, time.Since(pp.headSince)
-		late := pp.list.Head() != nil && age > watch.Every
+		late := pp.list.Head() != nil && age > watchEvery
 		pp.mu.Unlock()
 		switch {
 		case refusal != nil && !errors.Is(refusal, record.ErrClosed):
@@ -246,11 +240,9 @@ func (p *Publisher) Unhealthy() error {
 }
 
 // LastDisconnect is when a partition of the publisher was unavailable last: its producer was lost,
-// or its connection for two seconds; zero when none was. connecting says that one is connecting
-// again and has been for less: whether that is a cut is not known yet. The client itself ends
-// connections, those of all topics of a broker, when one topic is not served. [Publisher.Unhealthy]
-// says nothing of a lost connection while no record waits: a producer connects again by itself. It
-// may be called from any goroutine.
+// or its connection for two seconds; zero when none was. connecting says that one has been
+// connecting again for less. [Publisher.Unhealthy] does not report a lost connection while no
+// record waits.
 func (p *Publisher) LastDisconnect() (at time.Time, connecting bool) {
 	now := time.Now()
 	var disconnected bool
@@ -263,7 +255,7 @@ func (p *Publisher) LastDisconnect() (at time.Time, connecting bool) {
 	if disconnected {
 		return now, connecting
 	}
-	// Behind the look at the partitions: what comes back meanwhile is noted first.
+	// After the partitions: one that reconnects meanwhile has recorded its time first.
 	if noted := p.lastDisconnect.Load(); noted != 0 {
 		at = time.Unix(0, noted)
 	}
@@ -272,16 +264,14 @@ func (p *Publisher) LastDisconnect() (at time.Time, connecting bool) {
 
 func (p *Publisher) recordDisconnect() { p.lastDisconnect.Store(time.Now().UnixNano()) }
 
-// Publish publishes rs and returns nil only when the broker has acknowledged every
-// one of them. Records of one partition keep their order, within rs and between
-// calls that follow one another.
+// Publish publishes rs and returns nil only when the broker has acknowledged all of them. Records
+// of one partition keep their order, within rs and between calls that follow one another.
 //
-// An error says how many records failed and wraps the first one's reason. When ctx
-// ends first, records that had been accepted may still be stored, and the
-// publisher goes on reading them: do not reuse their payloads. With a ctx that has
-// ended already nothing is published. Reasons are [ErrQueueFull], [ErrTooLarge],
-// [ErrDeduplicated], [ErrBadPartition], [ErrDeliverAt], [ErrTopicTerminated], [ErrProducerLost],
-// [ErrUnacknowledged], [ErrClosed], and ctx's error.
+// An error says how many records failed and wraps the first reason. When ctx ends first, accepted
+// records may still be stored, and the publisher goes on reading them: do not reuse their
+// payloads. With a ctx that has ended already nothing is published. Reasons are [ErrQueueFull],
+// [ErrTooLarge], [ErrDeduplicated], [ErrBadPartition], [ErrDeliverAt], [ErrTopicTerminated],
+// [ErrProducerLost], [ErrUnacknowledged], [ErrClosed], and ctx's error.
 func (p *Publisher) Publish(ctx context.Context, rs ...*record.Record) error {
 	if len(rs) == 0 {
 		return nil
@@ -302,18 +292,16 @@ func (p *Publisher) Publish(ctx context.Context, rs ...*record.Record) error {
 	return b.err(len(rs))
 }
 
-// PublishAsync publishes r and calls done with the outcome, exactly once, before
-// Close returns. It waits, at most until ctx ends, for room in the queue; after
-// that ctx has no effect. With a ctx that has ended already r is not published.
+// PublishAsync publishes r and calls done with the outcome, exactly once, before Close returns. It
+// waits for space in the queue until ctx ends; after that ctx has no effect. With a ctx that has
+// ended already r is not published.
 //
-// done runs on the partition's own goroutine: while it blocks, further outcomes
-// and room of that partition wait, other partitions do not. It must not publish to
-// the same publisher in the blocking mode, nor wait for it in Publish, Flush or Close: these
-// wait for done. A record that is not accepted (queue
-// full, closed, ctx ended) gets its outcome in the caller's goroutine.
+// done runs on the partition's goroutine: while it blocks, further outcomes of that partition wait.
+// It must not publish to the same publisher in the blocking mode, nor call Publish, Flush or Close:
+// these wait for done. A record that is not accepted gets its outcome in the caller's goroutine.
 //
-// The payload and the key belong to the publisher until done is called, and may be
-// used again afterwards if the outcome is no error and not [MessageID.SentAgain].
+// The payload and the key may be used again after done, if the outcome is no error and not
+// [MessageID.SentAgain].
 func (p *Publisher) PublishAsync(ctx context.Context, r *record.Record, done func(record.MessageID, error)) {
 	pp, err := p.publish(ctx, r, nil, done)
 	if err != nil {
@@ -342,9 +330,9 @@ func (p *Publisher) publishAll(ctx context.Context, rs []*record.Record, done fu
 	}
 }
 
-// publish routes r, admits it and sends it. When it goes to another partition than before, the
-// partition of the last record, that one is flushed first: r may have to wait for room. It returns
-// the partition that has to be flushed for r, nil for none.
+// publish routes, admits and sends r. It returns the partition that has to be flushed for r, nil
+// for none. before is the partition of the last record: if r goes to another, that one is flushed
+// first, because r may have to wait.
 func (p *Publisher) publish(ctx context.Context, r *record.Record, before *partitionPublisher, done func(record.MessageID, error)) (*partitionPublisher, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -375,8 +363,7 @@ func (p *Publisher) publish(ctx context.Context, r *record.Record, before *parti
 	return pp, nil
 }
 
-// Flush returns when every record accepted before the call has its outcome, or ctx
-// ends.
+// Flush returns when every record accepted before the call has its outcome, or ctx ends.
 func (p *Publisher) Flush(ctx context.Context) error {
 	for _, pp := range *p.partitions.Load() {
 		pp.flushAll()
@@ -389,10 +376,9 @@ func (p *Publisher) Flush(ctx context.Context) error {
 	return nil
 }
 
-// Close refuses new records with [ErrClosed], waits until ctx ends for those accepted
-// to be acknowledged, and closes the producers. Records that remain get
-// [ErrUnacknowledged] as their outcome, and Close returns an [*UnacknowledgedError]
-// that counts them. Closing again returns the same error without doing anything.
+// Close refuses new records with [ErrClosed], waits until ctx ends for accepted ones to be
+// acknowledged, and closes the producers. Records that remain get [ErrUnacknowledged], and Close
+// returns an [*UnacknowledgedError] that counts them. Closing again returns the same error.
 func (p *Publisher) Close(ctx context.Context) error {
 	p.closeOnce.Do(func() { p.closeErr = p.close(ctx) })
 	return p.closeErr
@@ -438,11 +424,6 @@ func (p *Publisher) close(ctx context.Context) error {
 	}
 	return nil
 }
-
-// closeCtx is the context of the Close that is under way.
-func (p *Publisher) closeCtx() context.Context { return *p.closing.Load() }
-
-func (p *Publisher) noteUnacknowledged(n int) { p.lost.Add(int64(n)) }
 
 // batchOutcome gathers the outcomes of one Publish call.
 type batchOutcome struct {

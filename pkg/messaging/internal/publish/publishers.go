@@ -10,7 +10,6 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/cluster"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/flush"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/read"
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/watch"
 )
 
 // Publishers are the open publishers of a client, and what they share.
@@ -19,7 +18,7 @@ type Publishers struct {
 
 	readers  *read.Readers // for entry writers, which read what is stored
 	metrics  publisherMetrics
-	watcher  *watch.Watcher // of the partitions
+	watcher  *watcher // of the partitions
 	flushers flush.Flushers
 
 	mu     sync.Mutex
@@ -30,7 +29,7 @@ type Publishers struct {
 // NewPublishers makes none yet: see Open and OpenWriter.
 func NewPublishers(c *cluster.Cluster, readers *read.Readers, reg prometheus.Registerer) *Publishers {
 	return &Publishers{
-		Cluster: c, readers: readers, metrics: newMetrics(reg), watcher: watch.New(), open: make(map[*Publisher]struct{}),
+		Cluster: c, readers: readers, metrics: newMetrics(reg), watcher: newWatcher(), open: make(map[*Publisher]struct{}),
 	}
 }
 

@@ -7,21 +7,18 @@ import (
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
-
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/cluster"
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
-
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/pkg/backoff"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/cluster"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/list"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
-// replace retires the partition's producer, makes another, and sends again all that is
-// not acknowledged, in order, before anything newer. It tries until it succeeds,
-// the topic turns out to be terminated, or ctx ends. cause is nil for the partition's
-// first producer.
+// replace makes another producer, and sends again all that is not acknowledged, in order, before
+// anything newer. It tries until it succeeds, fails for good, or ctx ends. cause is nil for the
+// partition's first producer.
 func (pp *partitionPublisher) replace(ctx context.Context, cause error) {
 	if pp.failed {
 		return
@@ -34,15 +31,16 @@ func (pp *partitionPublisher) replace(ctx context.Context, cause error) {
 			pp.log.Warn("producer lost", zap.Error(cause))
 		}
 	}
+	// The broker answers the close before another producer writes: otherwise what the old one had
+	// on the wire could be stored behind the copies that are sent again. The client's operation
+	// timeout bounds the close.
+	if old != nil {
+		clientquirks.Within(ctx, func() { clientquirks.CloseProducer(old) })
+	}
 	if errors.Is(cause, record.ErrTopicTerminated) {
-		closeProducer(ctx, old)
 		pp.fail(record.ErrTopicTerminated)
 		return
 	}
-	// The old producer is closed, and the close answered, before another one
-	// writes: what it still had on the wire cannot then be stored behind the
-	// copies that are sent again.
-	closeProducer(ctx, old)
 	if cause != nil && pp.p.profile.owns() {
 		_ = pp.takeOutcomes() // outcomes that have arrived still count
 		pp.fail(fmt.Errorf("%w: %w", record.ErrProducerLost, cause))
@@ -50,8 +48,7 @@ func (pp *partitionPublisher) replace(ctx context.Context, cause error) {
 	}
 
 	for attempt := 0; ; attempt++ {
-		// The backoff starts over with an acknowledgement, not with a producer: one
-		// that is made and breaks at once must not become a busy loop.
+		// An acknowledgement resets the backoff, a producer does not: it may break at once.
 		if pp.backoff.Started() && !backoff.Sleep(ctx, pp.backoff.Current()) {
 			return
 		}
@@ -82,17 +79,16 @@ func (pp *partitionPublisher) replace(ctx context.Context, cause error) {
 	}
 }
 
-// create makes a producer. The underlying call has no context: when ours ends
-// first the producer, should it still come, is closed behind.
+// create makes a producer. One that comes after ctx has ended is closed.
 func (pp *partitionPublisher) create(ctx context.Context) (pulsar.Producer, error) {
 	return clientquirks.CallUntil(ctx, func() (pulsar.Producer, error) {
 		return pp.p.parent.Producers.CreateProducer(pp.rawOptions())
 	}, clientquirks.CloseProducer)
 }
 
-// resume sends the whole list to raw in order, then lets callers send to it
-// themselves. Each record is sent as a copy, so that late outcomes from the
-// previous producer find a stale original and change nothing.
+// resume sends the whole list to raw in order, then lets callers send to it. Each record is sent
+// as a copy, so that late outcomes of the previous producer find a stale original and change
+// nothing.
 func (pp *partitionPublisher) resume(raw pulsar.Producer) {
 	pp.disconnectedSince.Store(0)
 	pp.mu.Lock()
@@ -136,8 +132,7 @@ func (pp *partitionPublisher) resume(raw pulsar.Producer) {
 	pp.markReady()
 }
 
-// fail ends the partition for good: every record, waiting caller and later caller gets
-// err.
+// fail ends the partition for good: every record and every caller gets err.
 func (pp *partitionPublisher) fail(err error) {
 	pp.failed = true
 	pp.shut(err)
@@ -151,18 +146,17 @@ func (pp *partitionPublisher) fail(err error) {
 	pp.markReady()
 }
 
-// abandon ends the partition when the publisher closes: what is still on the list gets
-// ErrUnacknowledged, and the producer is closed.
+// abandon ends the partition when the publisher closes.
 func (pp *partitionPublisher) abandon() {
 	_ = pp.takeOutcomes() // outcomes that have arrived still count; what broke no longer matters
 	raw := pp.retireProducer()
-	pp.p.noteUnacknowledged(pp.dropAll(record.ErrUnacknowledged))
+	pp.p.lost.Add(int64(pp.dropAll(record.ErrUnacknowledged)))
 	pp.report(0, 0)
-	pp.p.parent.watcher.Remove(pp.check)
+	pp.p.parent.watcher.remove(pp.check)
 	pp.p.flusher.Forget(&pp.flush)
 	pp.markReady()
 	if raw != nil {
-		clientquirks.Within(pp.p.closeCtx(), func() { clientquirks.CloseProducer(raw) })
+		clientquirks.Within(*pp.p.closing.Load(), func() { clientquirks.CloseProducer(raw) })
 	}
 }
 
@@ -194,8 +188,7 @@ func (pp *partitionPublisher) dropAll(err error) int {
 	return n
 }
 
-// markReady says that the partition has had its first producer, or failed. Only the
-// partition's goroutine calls it.
+// markReady is for the partition's goroutine only.
 func (pp *partitionPublisher) markReady() {
 	select {
 	case <-pp.ready:
@@ -204,14 +197,7 @@ func (pp *partitionPublisher) markReady() {
 	}
 }
 
-// closeProducer closes raw and waits for that until ctx ends.
-func closeProducer(ctx context.Context, raw pulsar.Producer) {
-	if raw != nil {
-		clientquirks.Within(ctx, func() { clientquirks.CloseProducer(raw) })
-	}
-}
-
-// reason is a short, bounded word for a cause, for the metric's label.
+// reason is the metric's label for a cause.
 func reason(cause error) string {
 	switch {
 	case errors.Is(cause, errAckTimeout):
@@ -251,17 +237,14 @@ func (pp *partitionPublisher) rawOptions() pulsar.ProducerOptions {
 	options := pulsar.ProducerOptions{
 		Topic: pp.topic,
 		Name:  name,
-		// Bounds are ours: the client's queue is as deep as the partition admits and so
-		// is never full, and its semaphore, whose Release can block the reader
-		// goroutine, is never waited on.
+		// The client's queue is as deep as the partition admits, so it is never full, and nobody
+		// waits for its semaphore, whose Release can block the reader goroutine.
 		MaxPendingMessages:      depth,
 		DisableBlockIfQueueFull: true,
-		// A send timeout fails the oldest records and lets later ones through.
-		// AckTimeout replaces the producer instead, which keeps order.
+		// A send timeout would fail the oldest records and let later ones through.
 		SendTimeout:     -1,
 		DisableBatching: p.unbatched(),
-		// The flusher sends batches. The client's timer, which runs at this rate for every
-		// partition whether it has something to send or not, never fires.
+		// The flusher sends batches: the client's timer would fire for idle partitions too.
 		BatchingMaxPublishDelay: clientquirks.Never,
 		BatchingMaxMessages:     uint(p.BatchRecords),
 		BatchingMaxSize:         uint(p.BatchBytes),

@@ -7,7 +7,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/protofield"
 )
 
-// EntryPlace is an entry of a partition. The zero entryPlace is none.
+// EntryPlace is an entry of a partition. The zero EntryPlace is none.
 type EntryPlace struct {
 	Ledger int64
 	Number int64 // the entry's plus one
@@ -32,9 +32,7 @@ func StartOf(m MessageID) EntryPlace {
 	return m.first
 }
 
-// firstChunk finds the first chunk of a message in chunks in the serialised form of its id, which
-// is the last chunk's otherwise. It is zero for all others. What is not well formed ends the
-// search.
+// firstChunk finds the first chunk in a serialised id; zero for a message that is not in chunks.
 func firstChunk(serialised []byte) EntryPlace {
 	const firstChunkMessageID, ledger, entry = 7, 1, 2
 	outer, _ := protofield.Fields(serialised)

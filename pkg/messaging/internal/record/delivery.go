@@ -8,18 +8,14 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
 )
 
-// Delivery is one attempt at one message, or a message that a [Reader] or
-// [Client.Last] returns. It belongs to the handler and may be
-// kept after the handler returned; note that the payloads of a batch share one
-// buffer, so a kept Payload keeps its batch in memory. It must not be changed
+// Delivery is one attempt at one message, or a message that a [Reader] or [Client.Last] returns.
+// The handler may keep it; a kept Payload keeps its whole batch in memory. It must not be changed
 // unless the verdict is nil: retries and dead letters are made of it.
 //
-// A message's sequence id is not here: pulsar-client-go v0.21.0 does not give it to
-// consumers. A publisher whose readers need it stores it as a property.
+// It lacks the message's sequence id, which pulsar-client-go v0.21.0 does not give to consumers.
 type Delivery struct {
-	// Topic is the topic (of a partitioned one: the partition) that the message was
-	// published to, Partition its partition's index, 0 without partitions. On a
-	// retry they are those of the original message, as are all other fields.
+	// Topic is the topic, or partition, that the message was published to, and Partition its
+	// index, 0 without partitions. On a retry all fields are those of the original message.
 	Topic     string
 	Partition int
 	// ID is the message's place in its topic. It stays the same over all attempts.
@@ -28,8 +24,7 @@ type Delivery struct {
 	Key string
 	// OrderingKey takes the place of Key where order is kept. Empty for a message without one.
 	OrderingKey string
-	// Payload is nil for a null value (a tombstone), and empty but not nil for an
-	// empty one.
+	// Payload is nil for a null value (a tombstone) only.
 	Payload []byte
 	// Properties may be nil.
 	Properties map[string]string
@@ -37,12 +32,12 @@ type Delivery struct {
 	EventTime time.Time
 	// PublishTime is the time at which the producer sent the message, by its own clock.
 	PublishTime time.Time
-	// ProducerName is the producer's, ReplicatedFrom the cluster that the message
-	// was replicated from, empty when it was published to this one.
+	// ReplicatedFrom is the cluster that the message was replicated from, empty when it was
+	// published to this one.
 	ProducerName   string
 	ReplicatedFrom string
-	// RedeliveryCount is how often the broker delivered the message before, as far
-	// as it remembers: always 0 on exclusive and failover subscriptions.
+	// RedeliveryCount is how often the broker remembers to have delivered the message before:
+	// always 0 on exclusive and failover subscriptions.
 	RedeliveryCount int
 	// Attempt counts from 1. On retry topics it survives restarts. A Reader's is always 1.
 	Attempt int

@@ -14,23 +14,20 @@ var (
 	// ErrTooLarge is the outcome of a record that is larger than the broker takes. From
 	// [Publisher.PublishAsync] it comes in a [TooLargeError].
 	ErrTooLarge = errors.New("messaging: record larger than the broker accepts")
-	// ErrTopicTerminated is the outcome of records for a terminated topic. It is
-	// final: a terminated topic takes no record again.
+	// ErrTopicTerminated is the final outcome of records for a terminated topic.
 	ErrTopicTerminated = errors.New("messaging: topic terminated")
 	// ErrDeduplicated is the outcome of a record without a SequenceID that a broker with
 	// deduplication took for a duplicate, at a publisher with a ProducerName. It is stored if the
-	// client sent it twice after a reconnection. It is not stored if another process used the name
-	// in the meantime. Publish it again: then it is stored, once or twice. A name that the broker
-	// chose is one producer's only: there a duplicate is stored, and is no error. A record with a
-	// SequenceID gets no error: [MessageID.Deduplicated] tells.
+	// client sent it twice after a reconnection, and not if another process used the name
+	// meanwhile. Publish it again: then it is stored, once or twice. For a record with a
+	// SequenceID see [MessageID.Deduplicated].
 	ErrDeduplicated = errors.New("messaging: the broker took the record for a duplicate and may not have stored it")
 	// ErrBadPartition is the outcome of a record whose explicit partition the
 	// topic does not have.
 	ErrBadPartition = errors.New("messaging: no such partition")
-	// ErrDeliverAt is the outcome of a record with DeliverAt given to a publisher
-	// that batches. Delayed messages bypass batches and overtake them, and take
-	// their sequence id earlier than records that are sent before them, which a
-	// broker with deduplication answers by dropping those.
+	// ErrDeliverAt is the outcome of a record with DeliverAt given to a publisher that batches.
+	// Delayed messages overtake batches, with a lower sequence id, and a broker with
+	// deduplication would drop the records of those.
 	ErrDeliverAt = errors.New("messaging: DeliverAt needs a profile with batch_records: 1")
 	// ErrProducerLost is the outcome of records that were not acknowledged when an owner (a
 	// publisher without [SharedOwnership]) lost its producer, and of all that come later. Each
@@ -72,10 +69,8 @@ type TooLargeError struct {
 	Err     error  // the client's reason
 }
 
-// Error returns the text of [ErrTooLarge] and the reason.
 func (e *TooLargeError) Error() string { return ErrTooLarge.Error() + ": " + e.Err.Error() }
 
-// Unwrap makes errors.Is find [ErrTooLarge] and the reason.
 func (e *TooLargeError) Unwrap() []error { return []error{ErrTooLarge, e.Err} }
 
 // ErrEncrypted ends a [Reader] at an encrypted message: the library has no keys. The error's text

@@ -13,29 +13,24 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
 
-// MessageID names a stored message: partition, ledger, entry and index in its batch. It is a
-// plain value: ids of the same message are equal by == and serve as keys of a map. The zero
-// MessageID names nothing.
-//
-// There are exceptions, which [MessageID.Compare] makes equal. The outcome of a record that was
-// sent again differs in that: see [MessageID.SentAgain]. An id that another client wrote can lack
-// the size of the batch or the first chunk. A position of
-// [Reader.Positions] can say where to begin.
+// MessageID names a stored message: partition, ledger, entry and index in its batch. It is a plain
+// value; the zero MessageID names nothing. Ids of the same message are equal by ==, except the
+// outcome of a record that was sent again ([MessageID.SentAgain]), an id that another client wrote
+// without the size of the batch or the first chunk, and a position of [Reader.Positions].
+// [MessageID.Compare] makes all of these equal.
 type MessageID struct {
 	ledger, entry int64
-	// first is where reading begins to have all of the message. It is set when that is before the
-	// entry: the message is in chunks, and the entry is its last one.
+	// first is the first chunk of a message in chunks, whose entry is the last one.
 	first EntryPlace
 	// A message outside batches is number 0 of 1.
 	batch, batchSize int32
 	// partition is the index plus one; 0 for an id that names nothing.
 	partition int32
-	// again: the record was sent again by another producer than its first.
-	again bool
+	again     bool // sent again by another producer than its first
 }
 
-// IDOf is raw's value. The partition is given because the underlying client does not
-// know it when it has opened a single partition.
+// IDOf converts raw. The underlying client does not know the partition when it has opened a single
+// one.
 func IDOf(raw pulsar.MessageID, partition int) MessageID {
 	if raw == nil {
 		return MessageID{}
@@ -68,9 +63,8 @@ func ParseMessageID(b []byte) (MessageID, error) {
 // IsZero reports whether the id names nothing.
 func (m MessageID) IsZero() bool { return m.partition == 0 }
 
-// SentAgain reports whether the record was handed to more than one producer, because
-// the first was lost. Until then nothing but that producer has read its payload, and
-// it no longer does when the outcome is known; the lost one may.
+// SentAgain reports whether the record was handed to more than one producer, because the first was
+// lost. The lost one may go on reading the payload after the outcome is known.
 func (m MessageID) SentAgain() bool { return m.again }
 
 // Deduplicated reports whether the broker, deduplicating, took the record for one that
@@ -81,15 +75,13 @@ func (m MessageID) Deduplicated() bool { return !m.IsZero() && m.ledger < 0 }
 // without partitions, -1 when the id names nothing.
 func (m MessageID) Partition() int { return int(m.partition) - 1 }
 
-// Place returns where the message is stored in its partition: the ledger, the entry in it, and the
-// index in the entry's batch, 0 for a message outside batches. All three ascend from one message of
-// a partition to the next, compared in this order. For an id that names nothing, and for a record
-// that the broker took for a duplicate, ledger is less than 1.
+// Place returns the ledger, the entry in it, and the index in the entry's batch, 0 outside batches.
+// Compared in this order they ascend within a partition. For an id that names nothing, and for a
+// record that the broker took for a duplicate, ledger is less than 1.
 func (m MessageID) Place() (ledger, entry int64, index int) {
 	return m.ledger, m.entry, int(m.batch)
 }
 
-// errNoMessage: an id that names nothing, or a message that the broker has dropped.
 var errNoMessage = errors.New("the id names no message")
 
 // InTopic is nil when the id says where in a topic a message is.
@@ -140,9 +132,8 @@ func (m MessageID) String() string {
 	return string(strconv.AppendInt(b, int64(m.batch), 10))
 }
 
-// Compare orders two ids of the same partition: -1, 0 or +1. Ids of different
-// partitions have no order; Compare then orders them by partition. An id that names nothing
-// comes first.
+// Compare orders two ids of the same partition: -1, 0 or +1, and ids of different partitions by
+// partition. An id that names nothing comes first.
 func (m MessageID) Compare(o MessageID) int {
 	return cmp.Or(
 		cmp.Compare(m.partition, o.partition),
@@ -157,8 +148,8 @@ func SameEntry(m, o MessageID) bool {
 	return m.partition == o.partition && m.ledger == o.ledger && m.entry == o.entry
 }
 
-// PartitionIndex is the index of the partition that topic names (name-partition-3), else
-// index: the underlying client numbers a partition that is opened by its own name 0.
+// PartitionIndex is the index in topic's name (name-partition-3), else index: the underlying client
+// numbers a partition that is opened by its own name 0.
 func PartitionIndex(topic string, index int) int {
 	if _, own, ok := topicname.SplitPartition(topic); ok {
 		return own

@@ -2,9 +2,8 @@ package record
 
 import "time"
 
-// Record is one message to publish. The publisher reads it until its outcome is
-// known (Publish returned nil, or done was called): neither the record's Payload
-// nor its Properties may be changed before that.
+// Record is one message to publish. Payload and Properties must not be changed before the outcome
+// is known: Publish returned nil, or done was called.
 type Record struct {
 	// Key routes the record (records of one key keep their order) and is what
 	// Key_Shared subscriptions and compaction look at. Empty means no key.
@@ -19,9 +18,8 @@ type Record struct {
 	// EventTime is when the event happened, kept with millisecond precision.
 	// The zero time means unset.
 	EventTime time.Time
-	// DeliverAt asks the broker to hold the message back until then for Shared
-	// and Key_Shared subscriptions. Such a message travels outside batches. The
-	// zero time means at once.
+	// DeliverAt asks the broker to hold the message back until then for Shared and Key_Shared
+	// subscriptions. It needs a publisher without batches. The zero time means at once.
 	DeliverAt time.Time
 	// SequenceID is what a broker with deduplication knows the record by: it drops one
 	// whose id is not above the highest it has seen of the producer's name, and knows a
@@ -29,14 +27,13 @@ type Record struct {
 	SequenceID *int64
 	// Partition is the target partition under [RouteExplicit]. Other routings ignore it.
 	Partition int
-	// SpreadHint divides records without a key: those of one number are spread over the
-	// partitions in runs of their own, so that concurrent callers with different numbers do
-	// not wait for one another. [RouteExplicit] ignores it. Any number is valid. Default: 0.
+	// SpreadHint divides records without a key: each number has its own runs over the partitions,
+	// so that concurrent callers with different numbers do not wait for one another. Default: 0.
 	SpreadHint int
 }
 
-// RecordOverhead is what one pending record costs beyond its own bytes, counted
-// so that a flood of tiny records is bounded by bytes too.
+// RecordOverhead is what one pending record costs beyond its own bytes, so that MaxPendingBytes
+// bounds tiny records too.
 const RecordOverhead = 64
 
 // SizeOf is the number of bytes a pending record is charged for.

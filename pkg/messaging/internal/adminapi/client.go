@@ -1,12 +1,9 @@
-// Package admin asks the brokers' admin API. Every request is bounded in time, every answer in
-// size. Nothing is tried twice. Its types are safe for concurrent use.
-package admin
+package adminapi
 
 import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,66 +16,60 @@ import (
 	"time"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/auth"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/cluster"
 )
 
 const (
 	// readTimeout bounds a request that changes nothing, with its redirects.
 	readTimeout = 5 * time.Second
-	// changeTimeout bounds a request that changes something, with its redirects. The creation of
-	// many partitions takes a while, and whoever gives up does not know whether it was done.
+	// changeTimeout bounds a request that changes something, with its redirects: creating many
+	// partitions takes a while.
 	changeTimeout = 30 * time.Second
 	// maxAnswer bounds one answer, unpacked, other than a message.
 	maxAnswer = 4 << 20
-	// maxRedirects is how often one request may be sent on: a broker names the topic's owner, which
-	// may have changed meanwhile.
+	// maxRedirects: a broker redirects to the topic's owner, which may have changed meanwhile.
 	maxRedirects = 3
 	// concurrency is how many requests one call has under way at once.
 	concurrency = 4
 )
 
-// Options are the settings of a [Client].
-type Options struct {
-	URL            string // http or https, a host, and a port or not
-	ConnectTimeout time.Duration
-	RootCAs        *x509.CertPool   // nil: the system's
-	Insecure       bool             // accepts every certificate
-	Credentials    auth.Credentials // nil: none
-	Refused        func()           // is called when the credentials are refused
-}
-
-// Client asks the admin API of one cluster.
-type Client struct {
+// client sends requests to the admin API of one cluster. It tries each request once.
+type client struct {
 	base        string // without a slash at the end
 	http        *http.Client
-	credentials auth.Credentials
-	refused     func()
+	credentials auth.Credentials // nil: none
+	refused     func()           // is called when the credentials are refused
 
 	mu   sync.Mutex
 	uses int // that have not ended
 }
 
-// New prepares a client. It connects to nothing.
-func New(o Options) (*Client, error) {
-	if o.Credentials != nil {
-		if err := o.Credentials.Init(); err != nil {
-			return nil, err
+// newClient connects to nothing.
+func newClient(cfg cluster.Config, faults *auth.Faults) (*client, error) {
+	credentials, trusted, err := cluster.Credentials(cfg, faults)
+	if err != nil {
+		return nil, err
+	}
+	if credentials != nil {
+		if err := credentials.Init(); err != nil {
+			return nil, fmt.Errorf("messaging: auth: %w", err)
 		}
 	}
-	c := &Client{base: strings.TrimRight(o.URL, "/"), credentials: o.Credentials, refused: o.Refused}
+	c := &client{base: strings.TrimRight(cfg.AdminURL, "/"), credentials: credentials, refused: faults.Refused}
 	c.http = &http.Client{
 		CheckRedirect: c.mayFollow,
 		Transport: &http.Transport{
-			// Not the environment's: it was meant for the way out, and a proxy of plain http would
-			// see the credentials.
+			// Not the environment's proxy: a proxy of plain http would see the credentials.
 			Proxy:               nil,
-			DialContext:         (&net.Dialer{Timeout: o.ConnectTimeout}).DialContext,
-			TLSHandshakeTimeout: o.ConnectTimeout,
+			DialContext:         (&net.Dialer{Timeout: cfg.ConnectTimeout}).DialContext,
+			TLSHandshakeTimeout: cfg.ConnectTimeout,
 			MaxIdleConnsPerHost: concurrency,
 			IdleConnTimeout:     readTimeout,
 			TLSClientConfig: &tls.Config{
 				MinVersion:           tls.VersionTLS12,
-				RootCAs:              o.RootCAs,
-				InsecureSkipVerify:   o.Insecure, //nolint:gosec // as the configuration says, which calls it by its name
+				RootCAs:              trusted,
+				InsecureSkipVerify:   cfg.TLS.Insecure, //nolint:gosec // the operator asked for it
 				GetClientCertificate: c.certificate,
 			},
 		},
@@ -86,12 +77,11 @@ func New(o Options) (*Client, error) {
 	return c, nil
 }
 
-// Use begins a use of the client; done ends it. The end of the last use closes the connections:
-// the next one sees rotated certificates, and a client without uses leaves no connection behind.
-// It must not happen while a request is under way: net/http (Go 1.26) puts the connection of an
-// answer without a body among the idle ones before it hands the answer on, and the request fails
-// then with "CloseIdleConnections called" though the server has answered it.
-func (c *Client) Use() (done func()) {
+// use begins a use; done ends it. The end of the last use closes the connections, so that the next
+// use sees rotated certificates. While a request is under way they must stay open: net/http (Go
+// 1.26) counts the connection of an answer without a body as idle before the request returns, and
+// the request would fail with "CloseIdleConnections called".
+func (c *client) use() (done func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.uses++
@@ -105,7 +95,7 @@ func (c *Client) Use() (done func()) {
 }
 
 // certificate is the client's, read again at every connection; an empty one for none.
-func (c *Client) certificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+func (c *client) certificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	if c.credentials == nil {
 		return &tls.Certificate{}, nil
 	}
@@ -119,10 +109,9 @@ func (c *Client) certificate(*tls.CertificateRequestInfo) (*tls.Certificate, err
 	return cert, nil
 }
 
-// mayFollow decides about redirects. A broker sends those who ask about a topic that it does not
-// serve to the one that does. Credentials stay with the host that was configured: where an answer
-// points to is not a matter of trust.
-func (c *Client) mayFollow(req *http.Request, via []*http.Request) error {
+// mayFollow decides about redirects: a broker redirects to the broker that serves the topic.
+// Credentials go to the configured host only.
+func (c *client) mayFollow(req *http.Request, via []*http.Request) error {
 	from, to := via[0].URL, req.URL
 	switch {
 	case len(via) > maxRedirects:
@@ -130,21 +119,23 @@ func (c *Client) mayFollow(req *http.Request, via []*http.Request) error {
 	case from.Scheme == "https" && to.Scheme != "https":
 		return fmt.Errorf("redirected to %s, which is not https", to.Host)
 	case c.credentials != nil && (from.Scheme != to.Scheme || !strings.EqualFold(from.Host, to.Host)):
-		return fmt.Errorf("redirected to %s, and credentials go to admin_url only: with several brokers and authentication it must be a Pulsar proxy's", to.Host)
+		return fmt.Errorf("redirected to %s, and credentials go to admin_url only: "+
+			"with several brokers and authentication it must be a Pulsar proxy's", to.Host)
 	case req.Method != via[0].Method: // http turns a POST into a GET at some of them
 		return fmt.Errorf("redirected to %s, with another request", to.Host)
 	}
 	return nil
 }
 
-// get decodes the answer to a GET into out.
-func (c *Client) get(ctx context.Context, path string, out any) error {
-	return c.do(ctx, http.MethodGet, path, nil, out)
+// get decodes the answer to a GET.
+func get[T any](ctx context.Context, c *client, path string) (answer T, err error) {
+	err = c.do(ctx, http.MethodGet, path, nil, &answer)
+	return answer, err
 }
 
 // do sends in as JSON, unless it is nil, and decodes the answer into out, unless that is nil. path
 // begins with a slash.
-func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
+func (c *client) do(ctx context.Context, method, path string, in, out any) error {
 	var body []byte
 	if in != nil {
 		var err error
@@ -160,19 +151,20 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 }
 
 // decode takes an answer apart.
-func (c *Client) decode(data []byte, out any) error {
+func (c *client) decode(data []byte, out any) error {
 	if json.Unmarshal(data, out) != nil { // the error would quote what may be anything
 		return fmt.Errorf("%s: %w", c.base, errNotTheAPI)
 	}
 	return nil
 }
 
-var errTooLarge = errors.New("larger")
-
-var errNotTheAPI = errors.New("the answer is not the JSON of Pulsar's admin API")
+var (
+	errTooLarge  = errors.New("larger")
+	errNotTheAPI = errors.New("the answer is not the JSON of Pulsar's admin API")
+)
 
 // ask returns the answer to one request, which has at most limit bytes.
-func (c *Client) ask(ctx context.Context, method, path string, body []byte, limit int64) (http.Header, []byte, error) {
+func (c *client) ask(ctx context.Context, method, path string, body []byte, limit int64) (http.Header, []byte, error) {
 	timeout := changeTimeout
 	if method == http.MethodGet {
 		timeout = readTimeout
@@ -189,7 +181,7 @@ func (c *Client) ask(ctx context.Context, method, path string, body []byte, limi
 	return header, data, nil
 }
 
-func (c *Client) try(ctx context.Context, method, path string, body []byte, limit int64) (http.Header, []byte, error) {
+func (c *client) try(ctx context.Context, method, path string, body []byte, limit int64) (http.Header, []byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, nil, err
@@ -231,7 +223,7 @@ func (c *Client) try(ctx context.Context, method, path string, body []byte, limi
 
 // refusal is the error of an answer other than 2xx. Pulsar gives its reason in JSON, but for
 // credentials that it refuses: filters in front of the API do that.
-func (c *Client) refusal(status int, body []byte) error {
+func (c *client) refusal(status int, body []byte) error {
 	text := fmt.Sprintf("%d %s", status, http.StatusText(status))
 	var why struct {
 		Reason string `json:"reason"`
@@ -254,28 +246,14 @@ func (c *Client) refusal(status int, body []byte) error {
 	return &statusError{code: status, text: text}
 }
 
-// token is the bearer token for a request, empty for none. The provider has no context: an issuer
-// that answers late is left to its own timeout.
-func (c *Client) token(ctx context.Context) (string, error) {
+// token returns the bearer token for a request, empty for none.
+func (c *client) token(ctx context.Context) (string, error) {
 	if c.credentials == nil {
 		return "", nil
 	}
-	type result struct {
-		token []byte
-		err   error
+	token, err := clientquirks.CallUntil(ctx, c.credentials.GetData, nil)
+	if err != nil && ctx.Err() == nil && !errors.Is(err, auth.ErrIssuerUnavailable) {
+		err = fmt.Errorf("%w: %w", auth.ErrAuthentication, err)
 	}
-	got := make(chan result, 1)
-	go func() {
-		token, err := c.credentials.GetData()
-		got <- result{token, err}
-	}()
-	select {
-	case <-ctx.Done():
-		return "", context.Cause(ctx)
-	case r := <-got:
-		if r.err != nil && !errors.Is(r.err, auth.ErrIssuerUnavailable) {
-			return "", fmt.Errorf("%w: %w", auth.ErrAuthentication, r.err)
-		}
-		return string(r.token), r.err
-	}
+	return string(token), err
 }

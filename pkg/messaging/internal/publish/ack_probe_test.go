@@ -1,4 +1,4 @@
-package ackprobe
+package publish
 
 import (
 	"context"
@@ -11,10 +11,10 @@ import (
 )
 
 // lostAfter asks once a second, and returns when the receipt counts as lost.
-func lostAfter(t *testing.T, p *Probe, since time.Time) time.Duration {
+func lostAfter(t *testing.T, p *ackProbe, since time.Time) time.Duration {
 	t.Helper()
 	began := time.Now()
-	for !p.Lost(t.Context(), since, time.Now()) {
+	for !p.lost(t.Context(), since, time.Now()) {
 		time.Sleep(time.Second)
 		require.Less(t, time.Since(began), time.Hour)
 	}
@@ -24,7 +24,7 @@ func lostAfter(t *testing.T, p *Probe, since time.Time) time.Duration {
 func TestReceiptIsLostOnlyWhenTheBrokerAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		back := time.Now().Add(time.Minute)
-		p := Probe{Grace: 5 * time.Second, Ask: func(ctx context.Context) error {
+		p := ackProbe{grace: 5 * time.Second, query: func(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 			defer cancel()
 			if time.Now().Before(back) {
@@ -34,9 +34,9 @@ func TestReceiptIsLostOnlyWhenTheBrokerAnswers(t *testing.T) {
 			return nil
 		}}
 		lost := lostAfter(t, &p, time.Now())
-		require.GreaterOrEqual(t, lost, time.Minute+p.Grace)
-		require.Less(t, lost, time.Minute+p.Grace+6*time.Second)
-		require.False(t, p.Lost(t.Context(), back, time.Now()), "it begins anew")
+		require.GreaterOrEqual(t, lost, time.Minute+p.grace)
+		require.Less(t, lost, time.Minute+p.grace+6*time.Second)
+		require.False(t, p.lost(t.Context(), back, time.Now()), "it begins anew")
 	})
 }
 
@@ -44,17 +44,17 @@ func TestReceiptIsLostOnlyWhenTheBrokerAnswers(t *testing.T) {
 func TestAnotherRecordBeginsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
-		p := Probe{Grace: 5 * time.Second, Ask: func(context.Context) error {
+		p := ackProbe{grace: 5 * time.Second, query: func(context.Context) error {
 			asked++
 			return nil
 		}}
 		first := time.Now()
 		for range 4 {
-			require.False(t, p.Lost(t.Context(), first, time.Now()))
+			require.False(t, p.lost(t.Context(), first, time.Now()))
 			time.Sleep(time.Second)
 		}
 		second := first.Add(time.Second)
-		require.GreaterOrEqual(t, lostAfter(t, &p, second), p.Grace)
+		require.GreaterOrEqual(t, lostAfter(t, &p, second), p.grace)
 		require.Equal(t, 2, asked)
 	})
 }
@@ -62,7 +62,7 @@ func TestAnotherRecordBeginsAnew(t *testing.T) {
 func TestNoAnswerIsAskedForAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
-		p := Probe{Ask: func(context.Context) error {
+		p := ackProbe{query: func(context.Context) error {
 			if asked++; asked < 5 {
 				return errors.New("unavailable")
 			}

@@ -1,4 +1,4 @@
-package admin
+package adminapi
 
 import (
 	"context"
@@ -14,37 +14,29 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/protofield"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
 
 // maxPeeked bounds the payloads of one call of Peek, as the broker sends them.
 const maxPeeked = 16 << 20
 
-// Message is a message as the API gives it.
-type Message struct {
-	ID          MessageID
-	BatchSize   int32 // 1 for a message outside batches
-	Payload     []byte
-	Properties  map[string]string
-	Key         string
-	PublishTime time.Time
-	EventTime   time.Time // zero: none
-	Producer    string
-}
-
-// Peek returns the first n messages of a topic without partitions that a subscription has not
-// acknowledged, or fewer: those there are, and those whose payloads have 16 MiB together.
-func (c *Client) Peek(ctx context.Context, topic, name string, n int) ([]Message, error) {
+// peek is [Subscription.Peek].
+func (c *client) peek(ctx context.Context, s Subscription, n int) ([]PeekedMessage, error) {
 	// A broker creates a subscription that it is to look into (Pulsar 4.0.8), which then keeps
 	// messages for ever.
-	if err := c.requireSubscription(ctx, topic, name); err != nil {
+	names, err := c.subscriptions(ctx, s.topic.name)
+	if err != nil {
 		return nil, err
 	}
-	var found []Message
-	_, index, _ := topicname.SplitPartition(topic)
+	if !slices.Contains(names, s.name) {
+		return nil, fmt.Errorf("%s: %w", c.base, notSubscribed())
+	}
+	var found []PeekedMessage
+	_, index, _ := topicname.SplitPartition(s.topic.name)
 	left := int64(maxPeeked)
 	for position := 1; len(found) < n; position++ {
-		header, data, err := c.ask(ctx, http.MethodGet, subscriptionPath(topic, name)+"/position/"+strconv.Itoa(position), nil, left)
+		header, data, err := c.ask(ctx, http.MethodGet, s.path()+"/position/"+strconv.Itoa(position), nil, left)
 		switch {
 		case errors.Is(err, ErrNotFound): // fewer messages than n
 			return found, nil
@@ -54,7 +46,7 @@ func (c *Client) Peek(ctx context.Context, topic, name string, n int) ([]Message
 			return nil, err
 		}
 		left -= int64(len(data))
-		entry, err := decodeEntry(header, data, int32(index), n-len(found))
+		entry, err := decodeEntry(header, data, index, n-len(found))
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", c.base, err)
 		}
@@ -63,25 +55,18 @@ func (c *Client) Peek(ctx context.Context, topic, name string, n int) ([]Message
 	return found, nil
 }
 
-// requireSubscription returns an [ErrNotFound] when a topic lacks a subscription.
-func (c *Client) requireSubscription(ctx context.Context, topic, name string) error {
-	names, err := c.Subscriptions(ctx, topic)
-	if err != nil || slices.Contains(names, name) {
-		return err
-	}
-	return fmt.Errorf("%s: %w", c.base, notSubscribed())
-}
-
 // decodeEntry returns the first messages of an entry, which is one message or a batch: most of them
 // at most.
-func decodeEntry(header http.Header, data []byte, partition int32, most int) ([]Message, error) {
-	first := Message{
-		ID: MessageID{Partition: partition}, Payload: data, BatchSize: 1,
+func decodeEntry(header http.Header, data []byte, partition, most int) ([]PeekedMessage, error) {
+	var ledger, entry int64
+	if _, err := fmt.Sscanf(header.Get("X-Pulsar-Message-Id"), "%d:%d", &ledger, &entry); err != nil {
+		return nil, errNotTheAPI
+	}
+	first := PeekedMessage{
+		ID:       record.NewMessageID(record.EntryPlaceOf(ledger, entry), partition, 0, 1),
+		Payload:  data,
 		Producer: header.Get("X-Pulsar-Producer-Name"),
 		Key:      header.Get("X-Pulsar-Partition-Key"),
-	}
-	if _, err := fmt.Sscanf(header.Get("X-Pulsar-Message-Id"), "%d:%d", &first.ID.Ledger, &first.ID.Entry); err != nil {
-		return nil, errNotTheAPI
 	}
 	var err error
 	if first.PublishTime, err = headerTime(header, "X-Pulsar-Publish-Time"); err != nil {
@@ -97,7 +82,7 @@ func decodeEntry(header http.Header, data []byte, partition int32, most int) ([]
 	}
 	batch := header.Get("X-Pulsar-Num-Batch-Message")
 	if batch == "" {
-		return []Message{first}, nil
+		return []PeekedMessage{first}, nil
 	}
 	n, err := strconv.Atoi(batch)
 	if err != nil {
@@ -121,9 +106,9 @@ func headerTime(header http.Header, name string) (time.Time, error) {
 // decodeBatch splits the payload of an entry of n messages: each has the length of its metadata,
 // its metadata and its payload. It stops when it has most: an empty message takes a few bytes
 // there, and forty times as many here.
-func decodeBatch(entry Message, n, most int) ([]Message, error) {
+func decodeBatch(entry PeekedMessage, n, most int) ([]PeekedMessage, error) {
 	data := entry.Payload
-	var messages []Message
+	var messages []PeekedMessage
 	for i := 0; i < n && len(messages) < most; i++ {
 		if len(data) < 4 {
 			return nil, errNotTheAPI
@@ -134,7 +119,7 @@ func decodeBatch(entry Message, n, most int) ([]Message, error) {
 			return nil, errNotTheAPI
 		}
 		m := entry
-		m.ID.Batch, m.BatchSize = int32(i), int32(n)
+		m.ID = record.NewMessageID(record.EntryOf(entry.ID), entry.ID.Partition(), int32(i), int32(n))
 		length, dropped, err := m.decodeSingle(data[:size])
 		data = data[size:]
 		if err != nil || length > uint64(len(data)) {
@@ -150,7 +135,7 @@ func decodeBatch(entry Message, n, most int) ([]Message, error) {
 
 // decodeSingle takes from a message's own metadata (SingleMessageMetadata) what differs within a
 // batch. It returns the length of the payload, and whether a compaction dropped the message.
-func (m *Message) decodeSingle(meta []byte) (length uint64, dropped bool, err error) {
+func (m *PeekedMessage) decodeSingle(meta []byte) (length uint64, dropped bool, err error) {
 	m.Key, m.Properties = "", nil
 	err = protofield.Each(meta, func(number protowire.Number, v uint64, text []byte) error {
 		switch number {
@@ -163,25 +148,21 @@ func (m *Message) decodeSingle(meta []byte) (length uint64, dropped bool, err er
 		case 4:
 			dropped = v != 0
 		case 5:
-			m.EventTime = eventTime(v)
+			m.EventTime = time.Time{}
+			if v != 0 {
+				m.EventTime = time.UnixMilli(int64(v))
+			}
 		}
 		return nil
 	})
 	return length, dropped, err
 }
 
-func (m *Message) decodeProperty(data []byte) error {
+func (m *PeekedMessage) decodeProperty(data []byte) error {
 	f, err := protofield.Fields(data)
 	if m.Properties == nil {
 		m.Properties = make(map[string]string)
 	}
 	m.Properties[string(f[1].Text)] = string(f[2].Text)
 	return err
-}
-
-func eventTime(ms uint64) time.Time {
-	if ms == 0 {
-		return time.Time{}
-	}
-	return time.UnixMilli(int64(ms))
 }

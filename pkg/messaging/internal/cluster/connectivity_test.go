@@ -1,4 +1,4 @@
-package reach
+package cluster
 
 import (
 	"context"
@@ -19,7 +19,7 @@ func TestWhyTheClusterDoesNotAnswer(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, free.Close()) // nobody listens there
 	life, end := context.WithCancel(t.Context())
-	c := New(life, []string{free.Addr().String(), ln.Addr().String()}, await.Patience)
+	c := NewConnectivity(life, []string{free.Addr().String(), ln.Addr().String()}, await.Patience)
 	idle := func() { // no look is under way, which could have begun before what the test has done
 		require.Eventually(t, func() bool {
 			c.mu.Lock()
@@ -48,8 +48,8 @@ func TestWhyTheClusterDoesNotAnswer(t *testing.T) {
 		c.mu.Unlock()
 		return c.Err()
 	}
-	require.Error(t, seen(c.timeout+fresh/2), "a look that takes its whole time ends then at the earliest")
-	require.NoError(t, seen(c.timeout+fresh+time.Second), "what was seen long ago says nothing")
+	require.Error(t, seen(c.timeout+checkFresh/2), "a look that takes its whole time ends then at the earliest")
+	require.NoError(t, seen(c.timeout+checkFresh+time.Second), "what was seen long ago says nothing")
 	end()
-	require.NoError(t, New(life, []string{"127.0.0.1:1"}, await.Patience).Err())
+	require.NoError(t, NewConnectivity(life, []string{"127.0.0.1:1"}, await.Patience).Err())
 }

@@ -1,4 +1,4 @@
-package admin
+package adminapi
 
 import (
 	"bytes"
@@ -10,8 +10,12 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/auth"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/cluster"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 	"github.com/aviaryhq/aviary/test/await"
 )
 
@@ -21,13 +25,13 @@ func TestCallsSideBySide(t *testing.T) {
 		w.WriteHeader(http.StatusNoContent) // as the broker answers who makes a subscription
 	}))
 	t.Cleanup(s.Close)
-	c, err := New(Options{URL: s.URL, ConnectTimeout: await.Patience})
+	c, err := newClient(cluster.Config{AdminURL: s.URL, ConnectTimeout: await.Patience}, auth.NewFaults(zap.NewNop()))
 	require.NoError(t, err)
 	var calls sync.WaitGroup
 	for range 8 {
 		calls.Go(func() {
 			for range 1000 {
-				done := c.Use()
+				done := c.use()
 				err := c.do(t.Context(), http.MethodPut, "/", nil, nil)
 				done()
 				if !assert.NoError(t, err) {
@@ -49,11 +53,11 @@ func single(payload string, more ...byte) []byte {
 func TestBatchWithoutWhatCompactionDropped(t *testing.T) {
 	dropped := protowire.AppendVarint(protowire.AppendTag(nil, 4, protowire.VarintType), 1)
 	data := append(append(single("one"), single("", dropped...)...), single("three")...)
-	got, err := decodeBatch(Message{Payload: data, Producer: "p"}, 3, 3)
+	got, err := decodeBatch(PeekedMessage{ID: record.NewMessageID(record.EntryPlaceOf(7, 9), 2, 0, 1), Payload: data, Producer: "p"}, 3, 3)
 	require.NoError(t, err)
-	require.Equal(t, []Message{
-		{ID: MessageID{Batch: 0}, BatchSize: 3, Payload: []byte("one"), Producer: "p"},
-		{ID: MessageID{Batch: 2}, BatchSize: 3, Payload: []byte("three"), Producer: "p"},
+	require.Equal(t, []PeekedMessage{
+		{ID: record.NewMessageID(record.EntryPlaceOf(7, 9), 2, 0, 3), Payload: []byte("one"), Producer: "p"},
+		{ID: record.NewMessageID(record.EntryPlaceOf(7, 9), 2, 2, 3), Payload: []byte("three"), Producer: "p"},
 	}, got)
 }
 
@@ -61,14 +65,14 @@ func TestBatchWithoutWhatCompactionDropped(t *testing.T) {
 func TestBatchIsDecodedAsFarAsWanted(t *testing.T) {
 	const messages = 100_000
 	data := bytes.Repeat(single(""), messages)
-	got, err := decodeBatch(Message{Payload: data}, messages, 2)
+	got, err := decodeBatch(PeekedMessage{ID: record.NewMessageID(record.EntryPlaceOf(7, 9), 2, 0, 1), Payload: data}, messages, 2)
 	require.NoError(t, err)
-	require.Equal(t, []Message{
-		{ID: MessageID{Batch: 0}, BatchSize: messages, Payload: []byte{}},
-		{ID: MessageID{Batch: 1}, BatchSize: messages, Payload: []byte{}},
+	require.Equal(t, []PeekedMessage{
+		{ID: record.NewMessageID(record.EntryPlaceOf(7, 9), 2, 0, messages), Payload: []byte{}},
+		{ID: record.NewMessageID(record.EntryPlaceOf(7, 9), 2, 1, messages), Payload: []byte{}},
 	}, got)
 	require.LessOrEqual(t, testing.AllocsPerRun(1, func() {
-		_, err = decodeBatch(Message{Payload: data}, messages, 2)
+		_, err = decodeBatch(PeekedMessage{ID: record.NewMessageID(record.EntryPlaceOf(7, 9), 2, 0, 1), Payload: data}, messages, 2)
 	}), 10.0)
 	require.NoError(t, err)
 }
@@ -79,7 +83,7 @@ func FuzzDecodeBatch(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 2, 24, 200}, 1)
 	f.Add([]byte{255, 255, 255, 255}, 1)
 	f.Fuzz(func(t *testing.T, data []byte, n int) {
-		got, err := decodeBatch(Message{Payload: data}, n, maxDecoded)
+		got, err := decodeBatch(PeekedMessage{ID: record.NewMessageID(record.EntryPlaceOf(7, 9), 2, 0, 1), Payload: data}, n, maxDecoded)
 		if err != nil {
 			require.Empty(t, got)
 		}
@@ -90,4 +94,11 @@ func FuzzDecodeBatch(f *testing.F) {
 		}
 		require.LessOrEqual(t, size, len(data))
 	})
+}
+
+// A subscription that is to begin at a message in chunks begins at its first chunk.
+func TestPositionOfAMessageInChunks(t *testing.T) {
+	at, err := wireIDOf(record.StartingAt(record.NewMessageID(record.EntryPlaceOf(7, 9), 2, 0, 1), record.EntryPlaceOf(6, 300)))
+	require.NoError(t, err)
+	require.Equal(t, wireID{Ledger: 6, Entry: 300, Partition: 2, Batch: -1}, at)
 }

@@ -1,19 +1,27 @@
-package admin
+package adminapi
 
 import (
 	"errors"
 	"net/http"
+	"slices"
 )
 
-// The kinds of refusal. Package messaging gives them to its callers.
 var (
+	// ErrNoAdminURL says that the call needs the admin API and no [Config].AdminURL is set.
+	ErrNoAdminURL = errors.New("messaging: no admin_url is set, the address of the brokers' admin API")
+	// ErrNotFound is in the error of a call of the admin API about a topic, a subscription
+	// or a namespace that does not exist. Publishers have [ErrTopicNotFound].
 	ErrNotFound = errors.New("messaging: not found")
-	ErrExists   = errors.New("messaging: exists already")
-	ErrBusy     = errors.New("messaging: in use")
+	// ErrExists is in the error of a call that creates what exists already, otherwise than
+	// it was asked for.
+	ErrExists = errors.New("messaging: exists already")
+	// ErrBusy is in the error of a call of the admin API that has to wait for others:
+	// clients use the topic or the subscription, or the same operation runs.
+	ErrBusy = errors.New("messaging: in use")
 )
 
-// notSubscribed is an [ErrNotFound]: there is no figure, as opposed to none waiting. It also is
-// what is heard of a topic none of whose partitions is served.
+// notSubscribed is an [ErrNotFound]. Brokers also answer so when they serve none of the topic's
+// partitions.
 func notSubscribed() error {
 	return &kindError{kind: ErrNotFound, err: errors.New("no such subscription at present")}
 }
@@ -34,15 +42,7 @@ func (e *statusError) Is(target error) bool {
 // refusedWith reports whether the API answered with one of the codes.
 func refusedWith(err error, codes ...int) bool {
 	var status *statusError
-	if !errors.As(err, &status) {
-		return false
-	}
-	for _, code := range codes {
-		if status.code == code {
-			return true
-		}
-	}
-	return false
+	return errors.As(err, &status) && slices.Contains(codes, status.code)
 }
 
 // as makes err one of a kind when the API answered with one of the codes.

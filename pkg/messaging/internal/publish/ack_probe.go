@@ -1,0 +1,71 @@
+package publish
+
+import (
+	"context"
+	"time"
+)
+
+// ackProbe finds out whether the receipt of a partition's oldest record will never come. After an
+// outage the connected producer sends everything again by itself, and a second producer would store
+// it twice. So the probe asks the broker first: while it does not answer, nothing is lost, and once
+// it does the producer has grace. An ackProbe is not safe for concurrent use.
+type ackProbe struct {
+	// query asks the broker anything and returns an error when there is no answer, at the latest
+	// when ctx ends. It runs on a goroutine of its own.
+	query func(ctx context.Context) error
+	grace time.Duration
+
+	oldest time.Time      // since when the record in question is the oldest
+	answer chan time.Time // when the broker answered, zero when it did not; nil: not asked
+	since  time.Time      // the broker answers; zero: not known to
+}
+
+// maxGrace is how long a producer needs, once its broker answers, to connect and to be given the
+// receipts of what it sends again.
+const maxGrace = 5 * time.Second
+
+// lost reports whether the receipt of the record that has been the oldest since a time will not
+// come. The caller asks every second while it waits. ctx ends with the partition.
+func (p *ackProbe) lost(ctx context.Context, since, now time.Time) bool {
+	if !since.Equal(p.oldest) {
+		p.reset()
+		p.oldest = since
+	}
+	switch {
+	case p.answer == nil:
+		p.ask(ctx)
+		return false
+	case p.since.IsZero():
+		p.hear()
+		return false
+	case now.Sub(p.since) < p.grace:
+		return false
+	}
+	p.reset()
+	return true
+}
+
+func (p *ackProbe) reset() { p.oldest, p.answer, p.since = time.Time{}, nil, time.Time{} }
+
+func (p *ackProbe) ask(ctx context.Context) {
+	answer := make(chan time.Time, 1)
+	p.answer = answer
+	go func() {
+		var at time.Time
+		if p.query(ctx) == nil {
+			at = time.Now()
+		}
+		answer <- at
+	}()
+}
+
+// hear takes the answer, if there is one.
+func (p *ackProbe) hear() {
+	select {
+	case p.since = <-p.answer:
+		if p.since.IsZero() {
+			p.answer = nil // no answer: it is asked again
+		}
+	default:
+	}
+}

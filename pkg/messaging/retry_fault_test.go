@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -152,13 +153,16 @@ func TestUnstorableDeadLetters(t *testing.T) {
 	_, _ = rand.Read(large)
 	for _, c := range []struct {
 		name       string
+		payload    []byte
+		property   string
 		terminated bool
 		result     string
 		acked      int
 		goesOn     bool // the key
 	}{
-		{"too large, truncated", false, "dead_letter_truncated", 3, true},
-		{"terminated, parked", true, "dead_letter_parked", 1, false},
+		{"too large, truncated", large, "q", false, "dead_letter_truncated", 3, true},
+		{"properties too large, parked", large[:100], strings.Repeat("q", 2*limit), false, "dead_letter_parked", 1, false},
+		{"terminated, parked", large, "q", true, "dead_letter_parked", 1, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -170,14 +174,14 @@ func TestUnstorableDeadLetters(t *testing.T) {
 				reason = "terminated"
 				s.FailProducerCreate(deadLetters, wire.TopicTerminatedError, wire.Always)
 			}
-			s.Publish(topic, wire.Message{Key: "a", Payload: large, Properties: map[string]string{"p": "q"}},
+			s.Publish(topic, wire.Message{Key: "a", Payload: c.payload, Properties: map[string]string{"p": c.property}},
 				wire.Message{Key: "a", Payload: []byte("next")}, wire.Message{Key: "b", Payload: []byte("other")})
 			cfg := consumerConfig(topic, messaging.KeyShared)
 			cfg.MaxMessageBytes = 4 << 10
 			var next atomic.Int32
 			r := start(t, client, cfg, func(_ context.Context, d *messaging.Delivery) error {
 				switch len(d.Payload) {
-				case len(large):
+				case len(c.payload):
 					return messaging.Reject(errors.New("never"))
 				case len("next"):
 					next.Add(1)

@@ -10,6 +10,7 @@ import (
 // ConnectStep is the step in which a connection to a broker failed.
 type ConnectStep int
 
+// The steps of a connection.
 const (
 	StepConnect     ConnectStep = iota // TCP, TLS, or no answer to the handshake
 	StepTLSFiles                       // reading certificates and keys

@@ -22,10 +22,16 @@ var (
 	_ pulsar.ConsumerCloseInterceptor = (*CloseWatch)(nil)
 )
 
+// NewCloseWatch returns an interceptor for one consumer.
 func NewCloseWatch() *CloseWatch { return &CloseWatch{Closed: make(chan struct{})} }
 
-func (w *CloseWatch) BeforeConsume(pulsar.ConsumerMessage)                   {}
-func (w *CloseWatch) OnAcknowledge(pulsar.Consumer, pulsar.MessageID)        {}
+// BeforeConsume does nothing.
+func (w *CloseWatch) BeforeConsume(pulsar.ConsumerMessage) {}
+
+// OnAcknowledge does nothing.
+func (w *CloseWatch) OnAcknowledge(pulsar.Consumer, pulsar.MessageID) {}
+
+// OnNegativeAcksSend does nothing.
 func (w *CloseWatch) OnNegativeAcksSend(pulsar.Consumer, []pulsar.MessageID) {}
 
 // OnConsumerClose gets the cause, nil when we closed the consumer.

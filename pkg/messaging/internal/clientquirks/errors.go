@@ -10,6 +10,7 @@ import (
 // Class is what the library does about an error of a producer.
 type Class int
 
+// The classes of errors.
 const (
 	Retriable  Class = iota // recreate the producer and send again
 	TooLarge                // this record only, final

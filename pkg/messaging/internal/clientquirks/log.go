@@ -9,7 +9,8 @@ import (
 )
 
 // NewLogger returns a logger that writes the client's log lines to zap on debug level; the library
-// logs what matters of them itself. It drops the client's debug lines, which it writes for every message.
+// logs what matters of them itself. It drops the client's debug lines, which it writes for every
+// message.
 //
 // The client reports only by log line that it gave up an incomplete chunked message and that it
 // acknowledged a corrupted message (consumer_partition.go, chunkedMsgCtxMap and

@@ -42,10 +42,10 @@ func (c *Cluster) EnsureSubscription(ctx context.Context, topic, subscription st
 }
 
 // CreateSubscription goes through the partitions one after the other. It uses the connections of
-// publishers: a consumer's connection stops reading while its queue is full, and the messages in that
-// queue may wait for this call. The queue can exceed its size: when part of a batch was acknowledged
-// and the batch comes again, the client grants permits for that part, for which the broker took none
-// (pulsar-client-go v0.21.0 consumer_partition.go, skippedMessages).
+// publishers: a consumer's connection stops reading while its queue is full, and the messages in
+// that queue may wait for this call. The queue can exceed its size: when part of a batch was
+// acknowledged and the batch comes again, the client grants permits for that part, for which the
+// broker took none (pulsar-client-go v0.21.0 consumer_partition.go, skippedMessages).
 func (c *Cluster) CreateSubscription(ctx context.Context, topic, subscription string, at pulsar.SubscriptionInitialPosition) error {
 	partitions, err := CallWithTimeout(ctx, c, func() ([]string, error) {
 		return c.Producers.TopicPartitions(topic)

@@ -173,7 +173,7 @@ func (c ConsumerConfig) derived() ConsumerConfig {
 			c.Retry.DeadLetterTopic = base + "-DLQ"
 		}
 	}
-	c.Retry = c.Retry.Derived(c.Subscription)
+	c.Retry = retry.Derived(c.Retry, c.Subscription)
 	return c
 }
 
@@ -207,7 +207,7 @@ func (c ConsumerConfig) Validate() error {
 	if c.Order == OrderTotal && c.Concurrency > 1 {
 		fault("concurrency: must be 1 with order total, got %d", c.Concurrency)
 	}
-	c.Retry.Validate(c.usesRetryTopic(), fault)
+	retry.Validate(c.Retry, c.usesRetryTopic(), fault)
 	positive := func(path string, n int64) {
 		if n < 1 {
 			fault("%s: must be > 0, got %d", path, n)

@@ -53,11 +53,11 @@ func (r *run) nextAttempt(d *task, err error) (delay time.Duration, dead, failur
 	defer func() {
 		if v := recover(); v != nil {
 			failure = r.panicked(d, v)
-			delay, dead = r.cfg.Retry.Next(d.Delivery, failure)
+			delay, dead = retry.Next(r.cfg.Retry, d.Delivery, failure)
 		}
 	}()
 	_ = err.Error() // the copy and the log have it
-	delay, dead = r.cfg.Retry.Next(d.Delivery, err)
+	delay, dead = retry.Next(r.cfg.Retry, d.Delivery, err)
 	return delay, dead, err
 }
 

@@ -67,14 +67,14 @@ type Retry struct {
 const noSubscription = "-"
 
 // Derived fills in what has a default besides DefaultConsumerConfig's.
-func (r Retry) Derived(subscription string) Retry {
+func Derived(r Retry, subscription string) Retry {
 	r.DeadLetterSubscription = cmp.Or(r.DeadLetterSubscription, subscription)
 	r.Compression = cmp.Or(r.Compression, publish.LZ4)
 	return r
 }
 
 // Validate checks what is not about names of topics.
-func (r Retry) Validate(retryTopic bool, fault func(string, ...any)) {
+func Validate(r Retry, retryTopic bool, fault func(string, ...any)) {
 	if r.MaxAttempts < 0 {
 		fault("retry.max_attempts: must be >= 0, got %d", r.MaxAttempts)
 	}
@@ -107,7 +107,7 @@ const maxRetryAfter = 30 * 24 * time.Hour
 
 // Next returns the delay before another attempt at d, which failed with err. dead is the reason
 // when there is none.
-func (r Retry) Next(d *record.Delivery, err error) (delay time.Duration, dead error) {
+func Next(r Retry, d *record.Delivery, err error) (delay time.Duration, dead error) {
 	var v *verdict
 	named := errors.As(err, &v)
 	switch {

@@ -66,24 +66,24 @@ func TestRetriesHaveAnEnd(t *testing.T) {
 		failed := errors.New("failed")
 		c := Retry{MaxAttempts: 3, MinDelay: time.Minute, MaxDelay: time.Hour}
 		d := &record.Delivery{Attempt: 1, FirstFailed: time.Now()}
-		delay, dead := c.Next(d, failed)
+		delay, dead := Next(c, d, failed)
 		require.NoError(t, dead)
 		require.InDelta(t, time.Minute, delay, float64(12*time.Second))
-		delay, dead = c.Next(d, RetryAfter(failed, 1000*time.Hour))
+		delay, dead = Next(c, d, RetryAfter(failed, 1000*time.Hour))
 		require.NoError(t, dead)
 		require.Equal(t, 720*time.Hour, delay, "30 days at most")
-		_, dead = c.Next(d, Reject(failed))
+		_, dead = Next(c, d, Reject(failed))
 		require.ErrorIs(t, dead, failed)
 
 		d.Attempt = 3
-		_, dead = c.Next(d, failed)
+		_, dead = Next(c, d, failed)
 		require.EqualError(t, dead, "gave up after 3 attempts: failed")
 
 		c.MaxAttempts = 0
-		delay, dead = c.Next(d, RetryAfter(failed, 5*time.Hour))
+		delay, dead = Next(c, d, RetryAfter(failed, 5*time.Hour))
 		require.NoError(t, dead)
 		require.Equal(t, 5*time.Hour, delay)
-		delay, dead = c.Next(d, RetryAfter(failed, -1))
+		delay, dead = Next(c, d, RetryAfter(failed, -1))
 		require.NoError(t, dead)
 		require.Zero(t, delay)
 	})

@@ -346,8 +346,8 @@ func (s *Sink) closeIdle(now time.Time) {
 	}
 }
 
-// closeLongestIdle closes the topic that has had no users for the longest time. It reports whether there
-// was one. s.mu is held.
+// closeLongestIdle closes the topic that has had no users for the longest time. It reports whether
+// there was one. s.mu is held.
 func (s *Sink) closeLongestIdle() bool {
 	var found *destination
 	var most time.Duration

@@ -22,7 +22,7 @@ func AtMessage(id MessageID) Position { return record.AtMessage(id) }
 // the millisecond.
 func AtTime(t time.Time) Position { return record.AtTime(t) }
 
-// StartAt is where a subscription that does not exist yet, or a [Reader], begins.
+// StartAt is where a subscription that does not exist yet begins.
 type StartAt = record.StartAt
 
 const (

@@ -428,5 +428,10 @@ func (u *usage) idle(now time.Time) time.Duration {
 	if !u.free() {
 		return 0
 	}
-	return now.Sub(time.Unix(0, u.lastUsed.Load()))
+	idle := now.Sub(time.Unix(0, u.lastUsed.Load()))
+	if idle < 0 { // the clock was set back
+		u.lastUsed.Store(now.UnixNano())
+		return 1
+	}
+	return idle
 }

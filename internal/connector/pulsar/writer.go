@@ -294,6 +294,7 @@ func (w *writer) write(pub *messaging.EntryWriter) {
 func (w *writer) collectEntry() bool {
 	for {
 		w.mu.Lock()
+		clear(w.records) // stored payloads are not kept while nothing comes
 		w.records = w.records[:0]
 		for bytes := 0; len(w.records) < min(w.pending.Len(), w.maxRecords); {
 			r := &(*w.pending.At(len(w.records))).record

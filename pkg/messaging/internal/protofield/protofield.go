@@ -39,11 +39,17 @@ type Value struct {
 	Text   []byte
 }
 
-// Fields returns the last value of each field. With an error it holds those before the fault.
+// maxField is the highest field that Fields returns, so that a sender's bytes do not grow a map.
+const maxField = 128
+
+// Fields returns the last value of each field up to the 128th. With an error it holds those before
+// the fault.
 func Fields(data []byte) (map[protowire.Number]Value, error) {
 	fields := make(map[protowire.Number]Value)
 	err := Each(data, func(field protowire.Number, v uint64, text []byte) error {
-		fields[field] = Value{v, text}
+		if field <= maxField {
+			fields[field] = Value{v, text}
+		}
 		return nil
 	})
 	return fields, err

@@ -45,7 +45,7 @@ func AtMessage(id MessageID) Position { return Position{kind: MessageKind, id: i
 // older, whatever stands before it.
 func AtTime(t time.Time) Position { return Position{kind: TimeKind, time: t} }
 
-// StartAt is where a subscription that does not exist yet, or a [Reader], begins. To begin at a
+// StartAt is where a subscription that does not exist yet begins. To begin at a
 // message or a time, set [ConsumerConfig].From or [ReaderConfig].From.
 type StartAt string
 

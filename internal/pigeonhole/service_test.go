@@ -82,7 +82,7 @@ func TestPanicOfARouteIsItsOwn(t *testing.T) {
 	for name, atOnce := range map[string]bool{"b": true, "c": false} {
 		r, err := newRoute(s.cfg, RouteConfig{Name: name, Source: s.find("a").cfg.Source, Sink: s.find("a").cfg.Sink, MaxHops: 1}, s.log, s.metrics)
 		require.NoError(t, err)
-		r.source = breaking{atOnce: atOnce}
+		r.source, r.sink = breaking{atOnce: atOnce}, &lastMessageSink{} // a sink without a server has errors of its own
 		s.mu.Lock()
 		s.routes[name] = r
 		s.mu.Unlock()

@@ -145,6 +145,7 @@ func (s *Sink) writer(key exactKey, source sourceTopic) (*writer, error) {
 		}
 		w = &writer{
 			sink: s, key: key, source: source, stored: -1, highestTaken: -1, maxRecords: s.cfg.Profile.BatchRecords,
+			users: usage{opened: time.Now()},
 			log:   s.options.Log.With(zap.String("topic", key.topic), zap.Int32("partition", key.partition)),
 			ended: make(chan struct{}), wake: make(chan struct{}, 1), changed: make(chan struct{}),
 		}

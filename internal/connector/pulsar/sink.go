@@ -264,7 +264,7 @@ func (s *Sink) openTopic(topic string) (*destination, error) {
 		case len(s.destinations) >= s.cfg.MaxTopics && !s.closeLongestIdle():
 			return nil, nil //nolint:nilnil // it is no error to wait
 		}
-		d = &destination{topic: topic, sink: s, opened: make(chan struct{})}
+		d = &destination{topic: topic, sink: s, opened: make(chan struct{}), users: usage{opened: time.Now()}}
 		var opening context.Context
 		opening, d.cancel = context.WithCancel(s.openCtx)
 		s.destinations[topic] = d
@@ -410,13 +410,14 @@ func pipelineOutcome(err error) error {
 // while a lock keeps the topic or writer from being closed.
 type usage struct {
 	count    atomic.Int64
-	lastUsed atomic.Int64 // UnixNano
+	opened   time.Time
+	lastUsed atomic.Int64 // nanoseconds after opened
 }
 
 func (u *usage) acquire() { u.count.Add(1) }
 
 func (u *usage) release() {
-	u.lastUsed.Store(time.Now().UnixNano())
+	u.lastUsed.Store(int64(time.Since(u.opened)))
 	u.count.Add(-1)
 }
 
@@ -428,10 +429,5 @@ func (u *usage) idle(now time.Time) time.Duration {
 	if !u.free() {
 		return 0
 	}
-	idle := now.Sub(time.Unix(0, u.lastUsed.Load()))
-	if idle < 0 { // the clock was set back
-		u.lastUsed.Store(now.UnixNano())
-		return 1
-	}
-	return idle
+	return now.Sub(u.opened) - time.Duration(u.lastUsed.Load())
 }

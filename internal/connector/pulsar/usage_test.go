@@ -2,17 +2,23 @@ package pulsar
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
-// A topic that is idle makes room for another also when the clock was set back after its last use.
-func TestIdleAfterTheClockWasSetBack(t *testing.T) {
-	var u usage
-	u.acquire()
-	u.release()
-	now := time.Now().Add(-time.Hour)
-	require.Positive(t, u.idle(now))
-	require.Equal(t, time.Minute, u.idle(now.Add(time.Minute)))
+func TestIdleTimeBeginsWithTheLastRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := usage{opened: time.Now()}
+		for range 2 {
+			u.acquire()
+		}
+		time.Sleep(time.Hour)
+		u.release()
+		require.Zero(t, u.idle(time.Now()), "it has a user")
+		u.release()
+		time.Sleep(time.Minute)
+		require.Equal(t, time.Minute, u.idle(time.Now()))
+	})
 }

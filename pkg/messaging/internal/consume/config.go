@@ -242,7 +242,7 @@ func (c ConsumerConfig) validateTopics(fault func(string, ...any)) {
 		if !record.ValidTopic(t) {
 			fault("topics[%d]: must be a name or persistent://tenant/namespace/name, got %q", i, t)
 		}
-		if !retry.Persistent(t) {
+		if record.Keeps(t) != nil {
 			fault("topics[%d]: must be persistent, got %q", i, t)
 		}
 		if n := record.FullTopicName(t); n == record.FullTopicName(c.Retry.Topic) || n == record.FullTopicName(c.Retry.DeadLetterTopic) {
@@ -261,7 +261,7 @@ func (c ConsumerConfig) validateTopics(fault func(string, ...any)) {
 		return
 	}
 	re, err := regexp.Compile(clientquirks.Anchored(record.FullTopicName(c.Pattern)))
-	if err != nil || !record.HasTopicParts(c.Pattern) || !retry.Persistent(c.Pattern) {
+	if err != nil || !record.HasTopicParts(c.Pattern) || record.Keeps(c.Pattern) != nil {
 		fault("pattern: must be a regular expression for persistent topics of one namespace, got %q", c.Pattern)
 		return
 	}

@@ -51,10 +51,10 @@ const (
 const propertyPrefix = "aviary_"
 
 const (
-	// ReasonBytes bounds PropertyReason.
-	ReasonBytes = 1 << 10
-	// BareReasonBytes bounds it where the copy was too large.
-	BareReasonBytes = 64
+	// reasonBytes bounds PropertyReason.
+	reasonBytes = 1 << 10
+	// bareReasonBytes bounds it where the copy was too large.
+	bareReasonBytes = 64
 )
 
 // Provenance is what a copy says about its original and about the attempts at it.
@@ -86,7 +86,7 @@ func ProvenanceOf(d *Delivery, subscription, reason string) Provenance {
 // Marks are the provenance as properties. bare leaves out what no further attempt needs.
 func (p Provenance) Marks(bare bool) map[string]string {
 	m := map[string]string{
-		PropertyReason:        cut(p.Reason, ReasonBytes),
+		PropertyReason:        cut(p.Reason, reasonBytes),
 		PropertyAttempts:      strconv.Itoa(p.Attempts),
 		PropertyFirstFailedAt: formatTime(p.FirstFailed),
 		PropertyOriginTopic:   p.Topic,
@@ -103,7 +103,7 @@ func (p Provenance) Marks(bare bool) map[string]string {
 		m[PropertyEmpty] = "true"
 	}
 	if bare {
-		m[PropertyReason] = cut(p.Reason, BareReasonBytes)
+		m[PropertyReason] = cut(p.Reason, bareReasonBytes)
 		return m
 	}
 	m[PropertyOriginPublishedAt] = formatTime(p.PublishTime)
@@ -153,7 +153,7 @@ func (p Provenance) Restore(d *Delivery) {
 	if p.Empty {
 		d.Payload = []byte{}
 	}
-	d.Properties = Unescape(d.Properties)
+	d.Properties = unescape(d.Properties)
 }
 
 // Escape adds to marks the original's own properties.
@@ -169,8 +169,8 @@ func Escape(own, marks map[string]string) map[string]string {
 	return all
 }
 
-// Unescape takes the original's own properties out of a copy's: nil when there are none.
-func Unescape(all map[string]string) map[string]string {
+// unescape takes the original's own properties out of a copy's: nil when there are none.
+func unescape(all map[string]string) map[string]string {
 	own := make(map[string]string, len(all))
 	for name, value := range all {
 		original, escaped := strings.CutPrefix(name, PropertyEscape)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/aviaryhq/aviary/pkg/backoff"
@@ -82,16 +81,13 @@ func Validate(r Retry, retryTopic bool, fault func(string, ...any)) {
 		fault("retry.max_delay: must be at least retry.min_delay, got %s", r.MaxDelay)
 	}
 	cluster.OneOf(fault, "retry.compression", r.Compression, publish.LZ4, publish.ZSTD, publish.NoCompression)
-	if retryTopic && !Persistent(r.Topic) {
+	if retryTopic && record.Keeps(r.Topic) != nil {
 		fault("retry.topic: must be persistent, others keep nothing, got %q", r.Topic)
 	}
-	if r.DeadLetterSubscription != noSubscription && !Persistent(r.DeadLetterTopic) {
+	if r.DeadLetterSubscription != noSubscription && record.Keeps(r.DeadLetterTopic) != nil {
 		fault(`retry.dead_letter_topic: must be persistent unless retry.dead_letter_subscription is "-", got %q`, r.DeadLetterTopic)
 	}
 }
-
-// Persistent reports whether a topic keeps what subscriptions wait for.
-func Persistent(topic string) bool { return !strings.HasPrefix(topic, "non-persistent://") }
 
 // delay is the pause after the given attempt failed.
 func (r Retry) delay(attempt int) time.Duration {

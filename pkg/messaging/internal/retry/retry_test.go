@@ -3,8 +3,6 @@ package retry
 import (
 	"errors"
 	"maps"
-	"math/rand/v2"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,53 +11,6 @@ import (
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
-
-// What a copy adds is taken out again, and nothing else is, however often a message is copied.
-func TestOwnPropertiesSurviveCopies(t *testing.T) {
-	names := []string{"a", "", record.PropertyReason, record.PropertyAttempts, record.PropertySubscription, "aviary_", "aviary_tenant", record.PropertyEscape,
-		record.PropertyEscape + record.PropertyReason, record.PropertyEscape + "a", record.PropertyEscape + record.PropertyEscape + "x"}
-	random := rand.New(rand.NewPCG(1, 2))
-	for range 1000 {
-		own := make(map[string]string)
-		for range random.IntN(len(names)) {
-			name := names[random.IntN(len(names))]
-			own[name] = name + "!"
-		}
-		marks := record.Provenance{Attempts: 3, Topic: "t", Reason: "because", Subscription: "s", Truncated: 7, Due: time.Now()}.Marks(random.IntN(2) == 0)
-		once := record.Escape(own, marks)
-		twice := record.Escape(once, marks)
-		p, ok := record.ReadProvenance(once)
-		require.True(t, ok)
-		require.Equal(t, "because", p.Reason)
-		require.Equal(t, once, record.Unescape(twice))
-		if len(own) == 0 {
-			require.Nil(t, record.Unescape(once))
-			continue
-		}
-		require.Equal(t, own, record.Unescape(once))
-	}
-}
-
-func TestProvenanceIsReadAsWritten(t *testing.T) {
-	at := time.Date(2030, 1, 2, 3, 4, 5, 6, time.UTC)
-	p := record.Provenance{
-		Attempts: 3, Reason: "because", FirstFailed: at, Due: at.Add(1), Subscription: "s", Truncated: 7, Empty: true,
-		Topic: "persistent://a/b/c-partition-1", PublishTime: at.Add(2), Producer: "p", ReplicatedFrom: "west",
-	}
-	got, ok := record.ReadProvenance(p.Marks(false))
-	require.True(t, ok)
-	require.Equal(t, p, got)
-
-	p.Reason = strings.Repeat("ä", 2*record.ReasonBytes)
-	whole, bare := p.Marks(false), p.Marks(true)
-	require.Len(t, whole[record.PropertyReason], record.ReasonBytes)
-	require.Len(t, bare[record.PropertyReason], record.BareReasonBytes)
-	require.NotContains(t, bare, record.PropertyOriginProducer)
-	for _, other := range []map[string]string{nil, {"a": "b"}, {record.PropertyAttempts: "3"}, {record.PropertyAttempts: "x", record.PropertyOriginTopic: "t"}} {
-		_, ok := record.ReadProvenance(other)
-		require.False(t, ok, other)
-	}
-}
 
 func TestRetriesHaveAnEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 )
 
 // OpeningFailure returns what err means when a publisher that opens cannot be helped by waiting,
-// otherwise nil.
+// otherwise nil. owns: opening fails while another publisher has the topic.
 func OpeningFailure(err error, owns bool) error {
 	is := func(code string) bool { return strings.Contains(err.Error(), code) }
 	switch {

@@ -213,7 +213,7 @@ func (r *run) receiveFrom(src source) {
 	}
 }
 
-// The reasons why we subscribe again by ourselves; closeReason has the broker's.
+// The reasons why we subscribe again by ourselves; clientquirks.CloseReason has the broker's.
 const (
 	reasonGrow   = "longer_queue"
 	reasonShrink = "shorter_queue"

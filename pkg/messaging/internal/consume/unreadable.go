@@ -16,8 +16,8 @@ import (
 //   - encrypted: the library has no keys. The message stays in the subscription, unacknowledged,
 //     for a consumer that has the key. Messages behind it go on.
 //   - chunks: the underlying client gave up a message in chunks, because too many were incomplete
-//     at a time, or because the rest did not come within chunksExpire. In the first case the broker
-//     delivers it to the next session, which begins after waits.resubscribeForChunks. In the second
+//     at a time, or because the rest did not come within ChunksExpire. In the first case the broker
+//     delivers it to the next session, which begins after resubscribeForChunks. In the second
 //     case the client has acknowledged the chunks.
 //   - corrupted: a checksum is wrong, or what was compressed or batched cannot be taken apart. The
 //     underlying client acknowledges the message before it says so: it is lost to the subscription.

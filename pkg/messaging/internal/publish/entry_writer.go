@@ -50,7 +50,7 @@ func (c EntryWriterConfig) withDefaults() EntryWriterConfig {
 	return c
 }
 
-// profile is what one entry at a time needs, see publishEntry.
+// profile is what one entry at a time needs, see StoreEntry.
 func (c EntryWriterConfig) profile() Profile {
 	p := Ops()
 	p.Name, p.Compression, p.AckTimeout, p.ProducerName = c.Label, c.Compression, c.AckTimeout, c.Name

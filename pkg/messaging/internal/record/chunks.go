@@ -44,7 +44,7 @@ func firstChunk(serialised []byte) EntryPlace {
 	return EntryPlaceOf(int64(f[ledger].Number), int64(f[entry].Number))
 }
 
-// ReceivedID is messageID for ids of received messages, which says where the chunks of a message
+// ReceivedID is IDOf for ids of received messages, which says where the chunks of a message
 // begin. Chunks are not batched.
 func ReceivedID(raw pulsar.MessageID, partition int, chunked *clientquirks.ChunkedIDs) MessageID {
 	id := IDOf(raw, partition)

@@ -146,7 +146,7 @@ func (r *run) hand(w *worker, d *task) {
 	switch {
 	case d.pending.Or(pendingReturned)&pendingCompleted != 0:
 		d.session.completions.add(d)
-	case d.session.over() && !r.stopping() && d.claim(attempt):
+	case d.session.Over() && !r.stopping() && d.claim(attempt):
 		r.failed.note(d)
 		w.finish(d) // its session ended meanwhile: see voidPending
 	}

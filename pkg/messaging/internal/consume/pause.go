@@ -55,10 +55,6 @@ func (c *Consumer) Resume(topics ...string) {
 	}
 }
 
-// Paused reports whether Pause was called for topic (a name as Pause takes it), and Resume was not
-// called since.
-func (c *Consumer) Paused(topic string) bool { return c.pauses.of(record.FullTopicName(topic)) != nil }
-
 // of returns a channel that is closed when the source is resumed, nil when it is not paused.
 func (p *pauses) of(source string) <-chan struct{} {
 	p.mu.Lock()

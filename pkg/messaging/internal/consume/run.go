@@ -88,7 +88,8 @@ func (r *run) do(ctx context.Context) error {
 	for _, w := range r.workers {
 		workers.Go(func() { r.work(w) })
 	}
-	watchers.Go(r.watch)
+	completed := make(chan struct{})
+	watchers.Go(func() { r.watch(completed) })
 	sources := r.cfg.sources()
 	r.countPartitions(sources)
 	for _, src := range sources {
@@ -97,7 +98,6 @@ func (r *run) do(ctx context.Context) error {
 	if r.drain != nil {
 		watchers.Go(r.drain.watch)
 	}
-	completed := make(chan struct{})
 	if r.completions != nil {
 		watchers.Go(func() { r.completeLate(completed) })
 	}
@@ -338,9 +338,6 @@ func (in *inlet) more() (m pulsar.ConsumerMessage, ok bool) {
 	return m, true
 }
 
-// weightOf is what a message counts for while the underlying consumer holds it.
-func weightOf(m *pulsar.ConsumerMessage) int64 { return int64(len(m.Payload()) + deliveryOverhead) }
-
 // take makes a delivery of a message, unless it is here already.
 func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*schedule.Item) []*schedule.Item {
 	id := m.ID()
@@ -486,138 +483,4 @@ func (r *run) handlerContext(d *task) context.Context {
 		return d.session.owned.current(d.owned, d.entry.partition.topic).ctx
 	}
 	return r.grace
-}
-
-// close ends a session: what has not started is dropped, what runs finishes, then
-// the last acknowledgements are sent and the underlying consumer closes. After that
-// the broker gives everything unacknowledged to whoever subscribes next.
-//
-// A session that the broker ended does not wait for handlers for long: they keep their keys
-// waiting, and nothing else. Their messages are delivered again. One that we end ourselves waits
-// longer, but no longer than for a handler that is not stuck.
-func (r *run) close(s *session) {
-	defer r.c.parent.Watched.Delete(s.name)
-	s.end()
-	if s.closedByBroker() != nil {
-		s.owned.end(ErrOwnershipLost)
-	}
-	r.sched.Drop(func(it *schedule.Item) bool {
-		d := taskOf(it)
-		if d.session != s || d.copyStored() {
-			return false
-		}
-		r.failed.note(d)
-		return true
-	})
-	if r.completions != nil && !r.stopping() {
-		r.voidPending(s)
-	}
-	r.awaitHandlers(s)
-	// With a broker that answers nothing, acknowledging and closing wait for their own timeouts:
-	// that must not keep Run.
-	r.briefly(func(ctx context.Context) {
-		clientquirks.Within(ctx, s.closeAcks)
-		// Behind the closing the broker may deliver the partitions to another consumer. Whoever
-		// keeps something for them has given it up by then.
-		s.owned.end(ErrOwnershipLost)
-		s.owned.awaitCalls(ctx)
-	})
-	r.briefly(func(ctx context.Context) {
-		clientquirks.Within(ctx, func() { clientquirks.CloseReceiving(s.raw, s.ch) })
-	})
-}
-
-// briefly calls f with a context that ends after StopTimeout.
-func (r *run) briefly(f func(ctx context.Context)) {
-	ctx, cancel := context.WithTimeout(context.Background(), r.cfg.StopTimeout)
-	defer cancel()
-	f(ctx)
-}
-
-// giveUp ends a session that has received nothing.
-func (r *run) giveUp(s *session) {
-	defer r.c.parent.Watched.Delete(s.name)
-	s.owned.end(ErrOwnershipLost)
-	r.briefly(s.owned.awaitCalls)
-	clientquirks.CloseReceiving(s.raw, s.ch)
-}
-
-// awaitHandlers waits for what a session that is over still has running: until the handlers'
-// context ends when the run stops, and for a time otherwise.
-func (r *run) awaitHandlers(s *session) {
-	unhook := context.AfterFunc(r.grace, r.sched.Wake)
-	defer unhook()
-	timeout := closeTimeout
-	if s.closedByBroker() == nil {
-		timeout = r.cfg.StuckAfter
-	}
-	began := time.Now()
-	wake := time.AfterFunc(timeout, r.sched.Wake)
-	defer wake.Stop()
-	r.sched.AwaitEnd(&s.Group, func() bool {
-		return r.grace.Err() != nil || !r.stopping() && time.Since(began) >= timeout
-	})
-}
-
-const (
-	// closeTimeout is how long a session that the broker ended waits for its handlers, so that
-	// what they are about to finish is not handled twice.
-	closeTimeout = 500 * time.Millisecond
-	// growTimeout is how long a receiver that is to subscribe again waits for what
-	// is in flight before it goes on instead.
-	growTimeout = 500 * time.Millisecond
-	// growRetry is how long it goes on as it is when that was in vain: verdicts may be
-	// given late, and nothing is received while it waits.
-	growRetry = 10 * time.Second
-	// growAgainAfter is how long after a shrink a queue may grow again.
-	growAgainAfter = 30 * time.Second
-)
-
-// mustShrink reports whether the underlying queue is too long for what arrives.
-func (r *run) mustShrink(s *session) bool {
-	held, bytes := s.holding()
-	weight := bytes / max(held, 1)
-	_, all := r.partitions(s.src)
-	if r.budget.Fixed() || !r.budget.WorthShrinking(s.queue, r.budget.QueueLength(all, weight)) {
-		s.forget() // counted wrongly: a reconnect emptied the queue
-		s.Release()
-		return false
-	}
-	r.noteWeight(s.src, weight*budget.Safety, time.Now().Add(growAgainAfter))
-	return true
-}
-
-// shouldGrow reports whether a longer queue would help. It is called when the
-// queue is empty.
-func (r *run) shouldGrow(s *session) bool {
-	now := time.Now()
-	if !s.pressure.Limited(now, s.queue*s.partitions) || r.budget.Fixed() || s.src.retry || now.Before(s.stays) {
-		return false
-	}
-	weight, known := s.weights.Weight()
-	if s.src.pattern != "" {
-		r.notePartitions(s.src, len(s.parts))
-	}
-	_, all := r.partitions(s.src)
-	if !known || !r.budget.WorthGrowing(s.queue, r.budget.QueueLength(all, weight)) || !r.mayGrow(s.src, now) {
-		s.pressure = budget.NewPressure(now)
-		return false
-	}
-	r.noteWeight(s.src, weight, time.Time{})
-	return true
-}
-
-// mayLeave waits until what was received is finished, so that nothing is handled
-// twice for the sake of a longer queue. With slow handlers it gives up: then the
-// queue is not what limits them.
-func (r *run) mayLeave(s *session) bool {
-	deadline := time.Now().Add(growTimeout)
-	t := time.AfterFunc(growTimeout, r.sched.Wake)
-	defer t.Stop()
-	if r.sched.AwaitEnd(&s.Group, func() bool { return r.ending.Load() || !time.Now().Before(deadline) }) {
-		return true
-	}
-	s.pressure = budget.NewPressure(time.Now())
-	s.stays = time.Now().Add(growRetry)
-	return false
 }

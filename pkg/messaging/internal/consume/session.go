@@ -46,8 +46,8 @@ type session struct {
 	raw        rawConsumer
 	ch         chan pulsar.ConsumerMessage
 	partitions int
-	queue      int // receive queue length per partition
-	failover   bool
+	queue      int  // receive queue length per partition
+	failover   bool // the broker says which of several consumers has a partition
 	sole       bool // the subscription delivers a partition to one consumer at a time
 	ordered    bool // order is kept
 	log        *zap.Logger
@@ -111,9 +111,6 @@ func (s *session) closedByBroker() error {
 	}
 }
 
-// over reports whether deliveries of the session are void.
-func (s *session) over() bool { return s.Over() }
-
 // end makes the session's deliveries void.
 func (s *session) end() {
 	s.Group.End()
@@ -128,7 +125,7 @@ func (s *session) partition(topic string) *partition {
 	p := s.parts[topic]
 	if p == nil {
 		p = newPartition(s, topic)
-		if s.listens() {
+		if s.failover {
 			p.activity = s.activities.find(topic)
 		}
 		s.parts[topic] = p
@@ -159,47 +156,6 @@ var (
 	_ pulsar.ConsumerCloseInterceptor = (*session)(nil)
 	_ pulsar.ConsumerEventListener    = (*session)(nil)
 )
-
-// BeforeConsume weighs a message that arrives. It runs on the connection's reader
-// goroutine and must not block.
-func (s *session) BeforeConsume(m pulsar.ConsumerMessage) {
-	s.arrivals.note(m.Message)
-	if s.activities.awaited.Load() {
-		s.activities.noteFirst(m.Message)
-	}
-	held := s.held.Add(1<<heldShift + int64(len(m.Payload())+deliveryOverhead))
-	if held&(1<<heldShift-1) > s.limit && s.queue > 1 && s.Press() {
-		select {
-		case s.heavy <- struct{}{}:
-		default:
-		}
-		go s.wake() // takes a lock
-	}
-}
-
-// heldShift leaves a terabyte for the bytes. Both counts are in one word because
-// two goroutines share it for every message.
-const heldShift = 40
-
-// holding is what the underlying consumer holds.
-func (s *session) holding() (messages, bytes int64) {
-	held := s.held.Load()
-	return held >> heldShift, held & (1<<heldShift - 1)
-}
-
-// forget sets the counts to nothing held. The underlying client empties its queue
-// when it reconnects and does not say so, so the counts can only be trusted upwards:
-// they are corrected whenever the queue is known to be empty.
-func (s *session) forget() { s.held.Store(0) }
-
-// taken notes messages that were taken over from the underlying consumer. More may
-// be taken than is counted after a forget.
-func (s *session) taken(messages, bytes int64) {
-	delta := messages<<heldShift + bytes
-	if s.held.Add(-delta) < 0 {
-		s.forget()
-	}
-}
 
 func (s *session) OnAcknowledge(pulsar.Consumer, pulsar.MessageID)        {}
 func (s *session) OnNegativeAcksSend(pulsar.Consumer, []pulsar.MessageID) {}
@@ -282,7 +238,7 @@ func (r *run) newSession(src source, consumers *partitionConsumers) (*session, e
 		return nil, err
 	}
 	r.begun.Store(src, true)
-	if s.sole && !s.listens() {
+	if s.sole && !s.failover {
 		for i, topic := range topics {
 			s.owned.gain(topic, i)
 		}
@@ -319,90 +275,6 @@ func (r *run) createSubscription(src source) error {
 	return err
 }
 
-// listens reports whether the broker says which of several consumers has a partition.
-func (s *session) listens() bool { return s.failover }
-
-// queueLength is the receive queue of each partition of src, out of all.
-func (r *run) queueLength(src source, all int) int {
-	n := r.budget.QueueLength(all, r.weightOf(src))
-	if src.retry { // few, and not worth a share
-		n = min(n, retryQueue)
-	}
-	return n
-}
-
-// retryQueue is the receive queue of a retry topic.
-const retryQueue = 16
-
-// countPartitions finds out how many partitions there are over all sources, so
-// that the first to subscribe does not take it all. Failures show when subscribing.
-func (r *run) countPartitions(sources []source) {
-	if len(sources) == 1 {
-		return // subscribing counts its own
-	}
-	var wg sync.WaitGroup
-	for _, src := range sources {
-		if src.pattern != "" || src.retry {
-			continue
-		}
-		wg.Go(func() {
-			if topics, err := r.c.parent.Consumers.TopicPartitions(src.topic); err == nil {
-				r.notePartitions(src, len(topics))
-			}
-		})
-	}
-	clientquirks.Within(r.stop, wg.Wait)
-}
-
-func (r *run) notePartitions(src source, n int) {
-	r.mu.Lock()
-	r.parts[src] = max(n, 1)
-	r.mu.Unlock()
-}
-
-// partitions is how many src has, and how many there are over all sources but the
-// retry topic.
-func (r *run) partitions(src source) (n, all int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for s, n := range r.parts {
-		if !s.retry {
-			all += n
-		}
-	}
-	return max(r.parts[src], 1), max(all, 1)
-}
-
-// weightOf is what a message of src is taken to weigh.
-func (r *run) weightOf(src source) int64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if w, ok := r.weights[src]; ok {
-		return w.weight
-	}
-	return r.budget.Assumed()
-}
-
-// noteWeight sets what messages of src are taken to weigh. The queue does not grow
-// again before growAfter.
-func (r *run) noteWeight(src source, weight int64, growAfter time.Time) {
-	r.mu.Lock()
-	r.weights[src] = sourceWeight{weight, growAfter}
-	r.mu.Unlock()
-}
-
-func (r *run) mayGrow(src source, now time.Time) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return now.After(r.weights[src].growAfter)
-}
-
-// sourceWeight is what messages of a source are taken to weigh.
-type sourceWeight struct {
-	weight    int64
-	growAfter time.Time
-}
-
 // rawOptions are the underlying consumer's options. Its negative acknowledgements, retry and
 // dead-letter routing are never used: see verdict.go and package retry.
 func (r *run) rawOptions(s *session) pulsar.ConsumerOptions {
@@ -431,7 +303,7 @@ func (r *run) rawOptions(s *session) pulsar.ConsumerOptions {
 	if s.sole { // gathered by us: see acks.go
 		o.AckGroupingOptions = &pulsar.AckGroupingOptions{MaxSize: 1}
 	}
-	if s.listens() {
+	if s.failover {
 		o.EventListener = s
 	}
 	if !c.Durable {

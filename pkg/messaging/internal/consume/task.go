@@ -53,7 +53,7 @@ func taskOf(it *schedule.Item) *task {
 
 // void reports whether the broker delivers the message again, or has it delivered to another
 // consumer: nothing is to be started for it any more.
-func (d *task) void() bool { return d.session.over() || d.entry.lost() }
+func (d *task) void() bool { return d.session.Over() || d.entry.lost() }
 
 // copyStored reports whether d's verdict is a copy that is stored: d is only to be acknowledged.
 func (d *task) copyStored() bool { return d.copying != nil && d.copying.Stored }

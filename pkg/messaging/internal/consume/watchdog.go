@@ -13,8 +13,8 @@ const (
 	// stealAfter is how long a worker may be at one message before others take
 	// what it had taken along.
 	stealAfter = 10 * time.Millisecond
-	gaugeEvery = time.Second
-	// sessionsEvery is how often sessions are looked at for messages that were dropped.
+	// sessionsEvery is how often sessions are looked at for messages that were dropped, and gauges
+	// are set.
 	sessionsEvery = time.Second
 	// maxReported bounds how many deliveries are reported as stuck at a time.
 	maxReported = 100
@@ -33,40 +33,31 @@ type watchdog struct {
 	r        *run
 	workers  []*schedule.Worker
 	reported map[*record.Delivery]stuck
-	gauged   time.Time
-	looked   time.Time
-	sessions time.Time
 }
 
-// watch runs until the last handler has finished.
-func (r *run) watch() {
-	every := min(max(r.cfg.StuckAfter/4, time.Millisecond), time.Second)
-	look := every
-	if len(r.workers) > 1 {
-		every = min(every, stealAfter)
-	}
-	t := time.NewTicker(every)
-	defer t.Stop()
+// watch runs until ended is closed, behind the last handler.
+func (r *run) watch(ended <-chan struct{}) {
 	workers := r.schedulerWorkers()
 	dog := watchdog{r: r, workers: workers, reported: make(map[*record.Delivery]stuck)}
-	for now := range t.C {
-		if len(workers) > 1 {
+	steal, look, sessions := time.NewTicker(stealAfter), time.NewTicker(min(max(r.cfg.StuckAfter/4, time.Millisecond), time.Second)), time.NewTicker(sessionsEvery)
+	defer steal.Stop()
+	defer look.Stop()
+	defer sessions.Stop()
+	if len(workers) == 1 {
+		steal.Stop() // there is nobody to take anything
+	}
+	for {
+		select {
+		case now := <-steal.C:
 			r.sched.Steal(workers, now.Add(-stealAfter))
-		}
-		if now.Sub(dog.looked) >= look {
-			dog.looked = now
+		case now := <-look.C:
 			dog.look(now)
-		}
-		if now.Sub(dog.sessions) >= sessionsEvery {
-			dog.sessions = now
+		case <-sessions.C:
 			r.lookAtSessions()
-		}
-		if now.Sub(dog.gauged) >= gaugeEvery {
-			dog.gauged = now
 			r.metrics.gauge(r.sched, r.workers)
-		}
-		if r.sched.Abandoned() {
+		case <-ended:
 			dog.look(time.Now())
+			r.metrics.stuck.Sub(float64(len(dog.reported))) // without a verdict, and void now
 			return
 		}
 	}
@@ -96,7 +87,7 @@ func (r *run) anySessionOver() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for s := range r.sessions {
-		if s.over() || s.closedByBroker() != nil {
+		if s.Over() || s.closedByBroker() != nil {
 			return true
 		}
 	}

@@ -652,13 +652,6 @@ func (s *Scheduler) Abandon() {
 	s.room.Broadcast()
 }
 
-// Abandoned reports whether Abandon was called.
-func (s *Scheduler) Abandoned() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state == stopped
-}
-
 // Wake makes those who wait in Push and AwaitEnd look at their group's state.
 func (s *Scheduler) Wake() {
 	s.mu.Lock()

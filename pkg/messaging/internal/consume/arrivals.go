@@ -17,6 +17,7 @@ import (
 // arrivals follows the messages of one partition on the connection's reader goroutine.
 type arrivals struct {
 	topic string
+	epoch atomic.Uint32 // of a Failover subscription's partition: see activity.go
 
 	mu      sync.Mutex
 	head    int       // of waiting
@@ -31,6 +32,7 @@ type arrival struct {
 	last       int32          // the batch index of the last of these
 	came       int32          // of these, to the receiver
 	connection uint32         // that it came by
+	epoch      uint32         // in which it came
 	batch      bool
 }
 
@@ -94,7 +96,7 @@ func (l *arrivalLog) note(m pulsar.Message) {
 		a.reconnected(at, l.channel)
 	}
 	a.waiting = append(a.waiting, arrival{
-		at: at, first: m, messages: 1, last: index, connection: connection, batch: id.BatchSize() > 1,
+		at: at, first: m, messages: 1, last: index, connection: connection, epoch: a.currentEpoch(), batch: id.BatchSize() > 1,
 	})
 }
 

@@ -32,15 +32,15 @@ type partition struct {
 	arrivals *arrivals
 
 	// The receiver's own.
-	high     record.Place // of the last new entry
-	highBy   uint32       // the connection that it came by
-	current  *entry       // of the latest message
-	known    record.Place // up to there the broker had the acknowledgement when that connection began
-	rewound  bool         // the broker delivers again what it had the acknowledgement for
-	chunked  clientquirks.ChunkedIDs
-	slab     []entry
-	losses   uint32    // of activity, as far as the receiver has got
-	activity *activity // of a Failover subscription's partition, else nil
+	high      record.Place // of the last new entry
+	highBy    uint32       // the connection that it came by
+	current   *entry       // of the latest message
+	known     record.Place // up to there the broker had the acknowledgement when that connection began
+	rewound   bool         // the broker delivers again what it had the acknowledgement for
+	chunked   clientquirks.ChunkedIDs
+	slab      []entry
+	epoch     uint32 // that the receiver has got to: see activity.go
+	arrivedIn uint32 // the epoch of the latest entry
 
 	connection atomic.Uint32 // that the latest entry came by; the receiver sets it
 	completed  atomic.Int64  // entries
@@ -59,7 +59,7 @@ type partition struct {
 }
 
 func newPartition(s *session, topic string) *partition {
-	p := &partition{session: s, topic: topic, arrivals: s.arrivals.find(topic), acking: make(chan struct{}, 1)}
+	p := &partition{session: s, topic: topic, arrivals: s.arrivals.find(topic), epoch: firstEpoch, acking: make(chan struct{}, 1)}
 	p.forget()
 	return p
 }
@@ -76,7 +76,7 @@ type entry struct {
 	taken     []uint64     // bit per message of a batch that was received; the receiver's own
 	left      atomic.Int32 // messages not completed
 	acked     atomic.Int64 // when it was acknowledged by itself, Unix nanoseconds; 0: it was not
-	losses    uint32       // of the partition, when it was received
+	epoch     uint32       // of the partition, when it was received
 	source    pulsar.Consumer
 	id        pulsar.MessageID // to acknowledge it by
 }
@@ -157,6 +157,7 @@ func (p *partition) arrive(m pulsar.Message) bool {
 	if !ok {
 		return true
 	}
+	p.arrivedIn = begun.epoch
 	for i, a := range passed {
 		if i == 0 {
 			if p.leave(a, at) {
@@ -324,7 +325,7 @@ func (p *partition) add(at record.Place, size int32, m *pulsar.ConsumerMessage) 
 		e.taken = make([]uint64, (size+63)/64)
 	}
 	e.partition, e.at, e.size, e.untaken, e.source, e.id = p, at, size, size, m.Consumer, id
-	e.losses = p.losses
+	e.epoch = p.epoch
 	e.left.Store(size)
 	if size == 1 && p.session.sole && p.chunked.Has(id) { // chunks are not batched
 		p.switchToIndividual(at)

@@ -97,9 +97,6 @@ type sourceWeight struct {
 // goroutine and must not block.
 func (s *session) BeforeConsume(m pulsar.ConsumerMessage) {
 	s.arrivals.note(m.Message)
-	if s.activities.awaited.Load() {
-		s.activities.noteFirst(m.Message)
-	}
 	held := s.held.Add(1<<heldShift + int64(len(m.Payload())+deliveryOverhead))
 	if held&(1<<heldShift-1) > s.limit && s.queue > 1 && s.Press() {
 		select {

@@ -363,7 +363,7 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*schedule.Item
 		s.noteEncrypted(p, m)
 		return batch
 	}
-	if p.stale(m.Message) || r.drain != nil && !r.drain.wants(m.Message) {
+	if p.stale() || r.drain != nil && !r.drain.wants(m.Message) {
 		return batch
 	}
 	owned, ok := s.owned.await(r.stop, p.topic, int(id.PartitionIdx()), s.gone)

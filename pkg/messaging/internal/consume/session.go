@@ -66,9 +66,8 @@ type session struct {
 	wake     func() // after the group has ended, or is pressed
 
 	arrivals   arrivalLog
-	activities activities
 	owned      ownership
-	dropBefore func(topic string, losses uint32) // gives up what waits from before a loss
+	dropBefore func(topic string, epoch uint32) // drops what waits of earlier epochs
 
 	perMessage  bool // messages of a batch are acknowledged one by one
 	ackEvery    time.Duration
@@ -125,9 +124,6 @@ func (s *session) partition(topic string) *partition {
 	p := s.parts[topic]
 	if p == nil {
 		p = newPartition(s, topic)
-		if s.failover {
-			p.activity = s.activities.find(topic)
-		}
 		s.parts[topic] = p
 	}
 	s.current = p
@@ -216,10 +212,10 @@ func (r *run) newSession(src source, consumers *partitionConsumers) (*session, e
 	s.arrivals.channel = budget.ChannelLength(s.queue)
 	s.arrivals.connections.Broken = func() { s.OnConsumerClose(nil, errDropped) }
 	s.ch = make(chan pulsar.ConsumerMessage, s.arrivals.channel)
-	s.dropBefore = func(topic string, losses uint32) {
+	s.dropBefore = func(topic string, epoch uint32) {
 		r.sched.Drop(func(it *schedule.Item) bool {
 			d := taskOf(it)
-			if d.session != s || d.entry.partition.topic != topic || d.entry.losses >= losses || d.copyStored() {
+			if d.session != s || d.entry.partition.topic != topic || d.entry.epoch >= epoch || d.copyStored() {
 				return false
 			}
 			r.failed.note(d)

@@ -193,7 +193,7 @@ func (s *session) closeAcks() {
 		return
 	}
 	var flushes sync.WaitGroup
-	all := s.closedByBroker() == nil
+	all := s.failure() == nil
 	for _, p := range s.parts {
 		flushes.Go(func() {
 			p.acking <- struct{}{}
@@ -223,8 +223,8 @@ const (
 // timer's acknowledgements are handed on, so this waits for the time that it takes. With an
 // ack_every of more than lastAcksTimeout it does not cover all of that.
 func (s *session) awaitGathered() {
-	if s.ackMessages <= 1 || s.closedByBroker() != nil {
-		return // nothing is gathered, or the broker takes no more
+	if s.ackMessages <= 1 {
+		return // nothing is gathered
 	}
 	timeout := min(s.ackEvery, lastAcksTimeout) + gatheredTimeout
 	left := time.Until(time.Unix(0, s.acks.latest.Load()).Add(timeout))

@@ -18,7 +18,7 @@ import (
 func (r *run) close(s *session) {
 	defer r.c.parent.Watched.Delete(s.name)
 	s.end()
-	if s.closedByBroker() != nil {
+	if s.failure() != nil {
 		s.owned.end(ErrOwnershipLost)
 	}
 	r.sched.Drop(func(it *schedule.Item) bool {
@@ -61,7 +61,7 @@ func (r *run) awaitHandlers(s *session) {
 	unhook := context.AfterFunc(r.grace, r.sched.Wake)
 	defer unhook()
 	timeout := closeTimeout
-	if s.closedByBroker() == nil {
+	if s.failure() == nil {
 		timeout = r.cfg.StuckAfter
 	}
 	began := time.Now()

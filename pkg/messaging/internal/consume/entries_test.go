@@ -71,8 +71,8 @@ func (chunkedID) String() string { return "first chunk;last chunk" }
 // Shared one.
 func newTestPartition(sole bool) (*partition, *ackedConsumer) {
 	s := &session{
-		ordered: sole, sole: sole, ackEvery: time.Hour, ackMessages: 1_000_000, gone: make(chan struct{}),
-		wake: func() {}, log: zap.NewNop(), ackFailed: prometheus.NewCounter(prometheus.CounterOpts{}),
+		ordered: sole, sole: sole, ackEvery: time.Hour, ackMessages: 1_000_000,
+		receiving: context.Background(), wake: func() {}, log: zap.NewNop(), ackFailed: prometheus.NewCounter(prometheus.CounterOpts{}),
 	}
 	p := newPartition(s, "t")
 	s.parts = map[string]*partition{p.topic: p}

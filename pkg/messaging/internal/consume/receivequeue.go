@@ -175,7 +175,7 @@ func (r *run) mayLeave(s *session) bool {
 	deadline := time.Now().Add(growTimeout)
 	t := time.AfterFunc(growTimeout, r.sched.Wake)
 	defer t.Stop()
-	if r.sched.AwaitEnd(&s.Group, func() bool { return r.ending.Load() || !time.Now().Before(deadline) }) {
+	if r.sched.AwaitEnd(&s.Group, func() bool { return r.stopping() || !time.Now().Before(deadline) }) {
 		return true
 	}
 	s.pressure = budget.NewPressure(time.Now())

@@ -59,7 +59,6 @@ type run struct {
 	stop    context.Context // ends when nothing more is to be started
 	halt    context.CancelCauseFunc
 	grace   context.Context // the handlers': ends StopTimeout after stop
-	ending  atomic.Bool     // stop has ended
 	handled atomic.Int64    // verdict nil
 
 	mu      sync.Mutex
@@ -103,7 +102,6 @@ func (r *run) do(ctx context.Context) error {
 	}
 
 	<-r.stop.Done()
-	r.ending.Store(true)
 	r.sched.Stop(func(it *schedule.Item) bool { return !taskOf(it).copyStored() }) // what runs may finish
 	limit := time.AfterFunc(r.cfg.StopTimeout, func() {
 		cancelHandlers()
@@ -120,9 +118,8 @@ func (r *run) do(ctx context.Context) error {
 	return r.outcome(ctx)
 }
 
-// stopping reports that the session ends because the run does: what was handed over
-// may still have its verdict. Unlike ending, which do sets a moment later, it is true
-// for whoever has seen stop end.
+// stopping reports that nothing more is to be started: what was handed over may still have its
+// verdict.
 func (r *run) stopping() bool { return r.stop.Err() != nil }
 
 // outcome is what Run returns.
@@ -204,7 +201,7 @@ func (r *run) receiveFrom(src source) {
 		r.logEnd(s, reason)
 		attempt = 0
 		// A session that the broker ends at once must not become a busy loop.
-		if s.closedByBroker() != nil {
+		if s.failure() != nil {
 			if time.Since(began) > backoff.Max {
 				pause.Reset()
 			}
@@ -295,8 +292,8 @@ func (in *inlet) next(stop context.Context) (m pulsar.ConsumerMessage, received 
 		select {
 		case <-stop.Done():
 			return m, false, reasonStop
-		case <-s.gone:
-			return m, false, endReason(s.cause)
+		case <-s.receiving.Done():
+			return m, false, endReason(s.failure())
 		case <-s.heavy:
 			return m, false, ""
 		case <-s.quiet:
@@ -366,7 +363,7 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*schedule.Item
 	if p.stale() || r.drain != nil && !r.drain.wants(m.Message) {
 		return batch
 	}
-	owned, ok := s.owned.await(r.stop, p.topic, int(id.PartitionIdx()), s.gone)
+	owned, ok := s.owned.await(r.stop, p.topic, int(id.PartitionIdx()), s.receiving.Done())
 	if !ok {
 		return batch
 	}
@@ -415,7 +412,7 @@ func (r *run) work(w *worker) {
 		t.begin()
 		for it := w.Claim(); it != nil; it = w.Claim() {
 			d := taskOf(it)
-			if d.copying == nil && (r.ending.Load() || d.void()) {
+			if d.copying == nil && (r.stopping() || d.void()) {
 				// Not started and not to be: dropped, so the broker delivers it again.
 				r.failed.note(d)
 				w.finish(d)

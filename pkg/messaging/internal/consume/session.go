@@ -1,6 +1,7 @@
 package consume
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"strings"
@@ -60,10 +61,9 @@ type session struct {
 	heavy chan struct{} // more than limit was held, for a receiver that waits
 	quiet chan struct{} // nothing has arrived for a time, for the same
 
-	gone     chan struct{} // closed when the broker's side ended it
-	goneOnce atomic.Bool
-	cause    error  // set before gone is closed
-	wake     func() // after the group has ended, or is pressed
+	receiving context.Context         // ends when the underlying consumers receive no more, with why
+	fail      context.CancelCauseFunc // ends receiving
+	wake      func()                  // after the group has ended, or is pressed
 
 	arrivals   arrivalLog
 	owned      ownership
@@ -100,15 +100,8 @@ type session struct {
 	stays    time.Time // until when no longer queue is thought of
 }
 
-// closedByBroker is why the broker ended the session, nil when it did not.
-func (s *session) closedByBroker() error {
-	select {
-	case <-s.gone:
-		return s.cause
-	default:
-		return nil
-	}
-}
+// failure is why the underlying consumers receive no more, nil while they do.
+func (s *session) failure() error { return context.Cause(s.receiving) }
 
 // end makes the session's deliveries void.
 func (s *session) end() {
@@ -160,9 +153,8 @@ func (s *session) OnNegativeAcksSend(pulsar.Consumer, []pulsar.MessageID) {}
 // closes itself when a broker refuses it for good on reconnecting, as with
 // ConsumerBusy, AuthorizationError or TopicNotFound.
 func (s *session) OnConsumerClose(_ pulsar.Consumer, err error) {
-	if err != nil && s.goneOnce.CompareAndSwap(false, true) {
-		s.cause = err
-		close(s.gone)
+	if err != nil {
+		s.fail(err)
 		go s.end()
 	}
 }
@@ -201,13 +193,14 @@ func (r *run) newSession(src source, consumers *partitionConsumers) (*session, e
 		sole:  !src.retry && (r.cfg.Type == Exclusive || r.cfg.Type == Failover), ordered: !src.retry && r.cfg.Order != OrderNone,
 		failover: !src.retry && r.cfg.Type == Failover,
 		log:      r.log,
-		heavy:    make(chan struct{}, 1), quiet: make(chan struct{}, 1), gone: make(chan struct{}),
+		heavy:    make(chan struct{}, 1), quiet: make(chan struct{}, 1),
 		wake: r.sched.Wake, completions: r.completions,
 		perMessage: r.cfg.AckBatchIndex, ackEvery: r.cfg.AckEvery, ackMessages: r.cfg.AckMessages,
 		ackFailed: r.metrics.ackFailed, unreadable: r.metrics.unreadable, resubscribeForChunks: r.c.parent.ResubscribeForChunks,
 		parts: make(map[string]*partition),
 		tasks: spareTasks{pool: &r.tasks},
 	}
+	s.receiving, s.fail = context.WithCancelCause(context.Background())
 	s.arrivals.connections.Current.Store(1)
 	s.arrivals.channel = budget.ChannelLength(s.queue)
 	s.arrivals.connections.Broken = func() { s.OnConsumerClose(nil, errDropped) }
@@ -331,7 +324,7 @@ func (t SubscriptionType) raw() pulsar.SubscriptionType {
 
 // logEnd says once why a session ended, when that was not asked for.
 func (r *run) logEnd(s *session, reason string) {
-	if cause := s.closedByBroker(); cause != nil {
+	if cause := s.failure(); cause != nil {
 		r.log.Warn("subscription closed by the broker, subscribing again",
 			zap.Stringer("source", s.src), zap.String("reason", reason), zap.Error(cause))
 		return

@@ -87,7 +87,7 @@ func (r *run) anySessionOver() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for s := range r.sessions {
-		if s.Over() || s.closedByBroker() != nil {
+		if s.Over() || s.failure() != nil {
 			return true
 		}
 	}

@@ -64,7 +64,7 @@ func (p *partition) stale() bool {
 		return true
 	}
 	p.epoch = epoch
-	p.forget()
+	p.startOver()
 	p.session.dropBefore(p.topic, epoch) // saves failed attempts before their messages are taken again
 	return false
 }

@@ -58,7 +58,7 @@ func (r *run) giveUp(s *session) {
 // awaitHandlers waits for what a session that is over still has running: until the handlers'
 // context ends when the run stops, and for a time otherwise.
 func (r *run) awaitHandlers(s *session) {
-	unhook := context.AfterFunc(r.grace, r.sched.Wake)
+	unhook := context.AfterFunc(r.handlerCtx, r.sched.Wake)
 	defer unhook()
 	timeout := closeTimeout
 	if s.failure() == nil {
@@ -68,7 +68,7 @@ func (r *run) awaitHandlers(s *session) {
 	wake := time.AfterFunc(timeout, r.sched.Wake)
 	defer wake.Stop()
 	r.sched.AwaitEnd(&s.Group, func() bool {
-		return r.grace.Err() != nil || !r.stopping() && time.Since(began) >= timeout
+		return r.handlerCtx.Err() != nil || !r.stopping() && time.Since(began) >= timeout
 	})
 }
 

@@ -97,37 +97,37 @@ type sourceWeight struct {
 // goroutine and must not block.
 func (s *session) BeforeConsume(m pulsar.ConsumerMessage) {
 	s.arrivals.note(m.Message)
-	held := s.held.Add(1<<heldShift + int64(len(m.Payload())+deliveryOverhead))
-	if held&(1<<heldShift-1) > s.limit && s.queue > 1 && s.Press() {
+	held := s.buffered.Add(1<<bufferedShift + int64(len(m.Payload())+deliveryOverhead))
+	if held&(1<<bufferedShift-1) > s.limit && s.queue > 1 && s.SetOverLimit() {
 		select {
-		case s.heavy <- struct{}{}:
+		case s.overLimit <- struct{}{}:
 		default:
 		}
 		go s.wake() // takes a lock
 	}
 }
 
-// heldShift leaves a terabyte for the bytes. Both counts are in one word because
+// bufferedShift leaves a terabyte for the bytes. Both counts are in one word because
 // two goroutines share it for every message.
-const heldShift = 40
+const bufferedShift = 40
 
-// holding is what the underlying consumer holds.
-func (s *session) holding() (messages, bytes int64) {
-	held := s.held.Load()
-	return held >> heldShift, held & (1<<heldShift - 1)
+// bufferedNow is what the underlying consumer holds.
+func (s *session) bufferedNow() (messages, bytes int64) {
+	held := s.buffered.Load()
+	return held >> bufferedShift, held & (1<<bufferedShift - 1)
 }
 
 // forget sets the counts to nothing held. The underlying client empties its queue
 // when it reconnects and does not say so, so the counts can only be trusted upwards:
 // they are corrected whenever the queue is known to be empty.
-func (s *session) forget() { s.held.Store(0) }
+func (s *session) resetBuffered() { s.buffered.Store(0) }
 
-// taken notes messages that were taken over from the underlying consumer. More may
+// tookOver notes messages that were taken over from the underlying consumer. More may
 // be taken than is counted after a forget.
-func (s *session) taken(messages, bytes int64) {
-	delta := messages<<heldShift + bytes
-	if s.held.Add(-delta) < 0 {
-		s.forget()
+func (s *session) tookOver(messages, bytes int64) {
+	delta := messages<<bufferedShift + bytes
+	if s.buffered.Add(-delta) < 0 {
+		s.resetBuffered()
 	}
 }
 
@@ -136,12 +136,12 @@ func weightOf(m *pulsar.ConsumerMessage) int64 { return int64(len(m.Payload()) +
 
 // mustShrink reports whether the underlying queue is too long for what arrives.
 func (r *run) mustShrink(s *session) bool {
-	held, bytes := s.holding()
+	held, bytes := s.bufferedNow()
 	weight := bytes / max(held, 1)
 	_, all := r.partitions(s.src)
 	if r.budget.Fixed() || !r.budget.WorthShrinking(s.queue, r.budget.QueueLength(all, weight)) {
-		s.forget() // counted wrongly: a reconnect emptied the queue
-		s.Release()
+		s.resetBuffered() // counted wrongly: a reconnect emptied the queue
+		s.ClearOverLimit()
 		return false
 	}
 	r.noteWeight(s.src, weight*budget.Safety, time.Now().Add(growAgainAfter))
@@ -152,7 +152,7 @@ func (r *run) mustShrink(s *session) bool {
 // queue is empty.
 func (r *run) shouldGrow(s *session) bool {
 	now := time.Now()
-	if !s.pressure.Limited(now, s.queue*s.partitions) || r.budget.Fixed() || s.src.retry || now.Before(s.stays) {
+	if !s.starvation.Limited(now, s.queue*s.partitions) || r.budget.Fixed() || s.src.retry || now.Before(s.noGrowBefore) {
 		return false
 	}
 	weight, known := s.weights.Weight()
@@ -161,25 +161,25 @@ func (r *run) shouldGrow(s *session) bool {
 	}
 	_, all := r.partitions(s.src)
 	if !known || !r.budget.WorthGrowing(s.queue, r.budget.QueueLength(all, weight)) || !r.mayGrow(s.src, now) {
-		s.pressure = budget.NewPressure(now)
+		s.starvation = budget.NewStarvation(now)
 		return false
 	}
 	r.noteWeight(s.src, weight, time.Time{})
 	return true
 }
 
-// mayLeave waits until what was received is finished, so that nothing is handled
+// finishBeforeGrowing waits until what was received is finished, so that nothing is handled
 // twice for the sake of a longer queue. With slow handlers it gives up: then the
 // queue is not what limits them.
-func (r *run) mayLeave(s *session) bool {
+func (r *run) finishBeforeGrowing(s *session) bool {
 	deadline := time.Now().Add(growTimeout)
 	t := time.AfterFunc(growTimeout, r.sched.Wake)
 	defer t.Stop()
 	if r.sched.AwaitEnd(&s.Group, func() bool { return r.stopping() || !time.Now().Before(deadline) }) {
 		return true
 	}
-	s.pressure = budget.NewPressure(time.Now())
-	s.stays = time.Now().Add(growRetry)
+	s.starvation = budget.NewStarvation(time.Now())
+	s.noGrowBefore = time.Now().Add(growRetry)
 	return false
 }
 

@@ -31,13 +31,14 @@ type worker struct {
 // finish notes that d has ended. The scheduler is told with the worker's next call.
 func (w *worker) finish(d *task) { w.Finish(&d.Item) }
 
-// run is one Run or Drain. This file is the way of a message through it, top to
-// bottom: subscribe -> receive -> (scheduler) -> work -> call -> complete, and
-// from there acknowledged, held for another attempt, or copied to the retry or
-// dead-letter topic and then acknowledged.
+// run is one Run, RunAsync or Drain. This file is the way of a message through it: receiveFrom
+// subscribes (session.go) -> receive -> take -> (package schedule) -> work -> call, or hand with
+// RunAsync (async.go) -> complete (verdict.go), and from there acknowledged (acks.go), held for
+// another attempt, or copied to the retry or dead-letter topic and then acknowledged.
 //
-// Goroutines: one per source receives, Concurrency work, one watches. Underneath,
-// the connection's reader goroutine parses and a goroutine per partition feeds the
+// Goroutines: one per source receives and one looks for its new partitions, Concurrency work, one
+// is the watchdog, one carries out late verdicts (RunAsync), one watches the backlog (Drain).
+// Underneath, the connection's reader goroutine parses and a goroutine per partition feeds the
 // session's channel; none of our work, and no acknowledgement, runs on those.
 type run struct {
 	c       *Consumer
@@ -56,10 +57,10 @@ type run struct {
 	async       AsyncHandler     // in RunAsync, in place of handler
 	completions *completionQueue // the same
 
-	stop    context.Context // ends when nothing more is to be started
-	halt    context.CancelCauseFunc
-	grace   context.Context // the handlers': ends StopTimeout after stop
-	handled atomic.Int64    // verdict nil
+	stop       context.Context // ends when nothing more is to be started
+	halt       context.CancelCauseFunc
+	handlerCtx context.Context // the handlers': ends StopTimeout after stop
+	handled    atomic.Int64    // verdict nil
 
 	mu      sync.Mutex
 	parts   map[source]int          // partitions of each source, as far as known
@@ -67,19 +68,18 @@ type run struct {
 
 	sessions map[*session]struct{}
 
-	begun sync.Map // sources whose subscriptions begin where From says
+	created sync.Map // sources whose subscriptions begin where From says
 
 	failed failedAttempts // of messages that a session's end took along
 }
 
-// do runs until ctx ends, the client closes, or h or the configuration makes going
-// on impossible.
+// do runs until ctx ends, the client closes, or a subscription can never succeed.
 func (r *run) do(ctx context.Context) error {
 	r.stop, r.halt = context.WithCancelCause(ctx)
 	defer r.halt(nil)
 	grace, cancelHandlers := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelHandlers()
-	r.grace = grace
+	r.handlerCtx = grace
 	forget := context.AfterFunc(r.c.parent.Life, func() { r.halt(record.ErrClosed) })
 	defer forget()
 
@@ -98,21 +98,21 @@ func (r *run) do(ctx context.Context) error {
 		watchers.Go(r.drain.watch)
 	}
 	if r.completions != nil {
-		watchers.Go(func() { r.completeLate(completed) })
+		watchers.Go(func() { r.runCompletions(completed) })
 	}
 
 	<-r.stop.Done()
 	r.sched.Stop(func(it *schedule.Item) bool { return !taskOf(it).copyStored() }) // what runs may finish
 	limit := time.AfterFunc(r.cfg.StopTimeout, func() {
 		cancelHandlers()
-		r.sched.Abandon()
+		r.sched.StopNow()
 	})
 	workers.Wait()
 	receivers.Wait() // each closes its session behind its last delivery
 	r.briefly(r.copies.Close)
 	close(completed)
 	limit.Stop()
-	r.sched.Abandon()
+	r.sched.StopNow()
 	watchers.Wait()
 	r.metrics.clear()
 	return r.outcome(ctx)
@@ -159,7 +159,7 @@ func (r *run) receiveFrom(src source) {
 		if r.stop.Err() != nil && s == nil {
 			return
 		}
-		r.c.note(src, err)
+		r.c.noteSubscribe(src, err)
 		if src.retry {
 			r.copies.Note(err)
 		}
@@ -223,7 +223,7 @@ const (
 func (r *run) receive(s *session) (reason string) {
 	batch := make([]*schedule.Item, 0, schedule.ChunkSize)
 	growing := false // to end once no batch is received in part
-	in := inlet{s: s, pauses: &r.c.pauses, name: s.src.String()}
+	in := sourceReader{s: s, pauses: &r.c.pauses, name: s.src.String()}
 	for {
 		var count, bytes int64
 		m, received, reason := in.next(r.stop)
@@ -234,12 +234,12 @@ func (r *run) receive(s *session) (reason string) {
 			batch = r.take(s, &m, batch)
 			count++
 			bytes += weightOf(&m)
-			if len(batch) == cap(batch) || bytes >= r.cfg.PrefetchBytes/8 || growing && s.open <= 0 {
+			if len(batch) == cap(batch) || bytes >= r.cfg.PrefetchBytes/8 || growing && s.partialBatches <= 0 {
 				break
 			}
 			m, received = in.more()
 		}
-		s.taken(count, bytes)
+		s.tookOver(count, bytes)
 		s.weights.Add(count, bytes)
 		r.metrics.received.Add(float64(len(batch)))
 		r.sched.Push(batch)
@@ -249,14 +249,14 @@ func (r *run) receive(s *session) (reason string) {
 		clear(batch)
 		batch = batch[:0]
 
-		if s.Pressed() && r.mustShrink(s) {
+		if s.OverLimit() && r.mustShrink(s) {
 			return reasonShrink
 		}
 		if len(s.ch) == 0 && !growing {
 			growing = r.shouldGrow(s)
 		}
-		if growing && s.open <= 0 {
-			if r.mayLeave(s) {
+		if growing && s.partialBatches <= 0 {
+			if r.finishBeforeGrowing(s) {
 				return reasonGrow
 			}
 			growing = false
@@ -264,44 +264,44 @@ func (r *run) receive(s *session) (reason string) {
 	}
 }
 
-// inlet takes messages from a session's channel. It belongs to the receiving goroutine.
-type inlet struct {
-	s      *session
-	pauses *pauses
-	name   string // of the source
-	begun  uint64 // pauses, when the source was last known not to be paused
+// sourceReader takes messages from a session's channel. It belongs to the receiving goroutine.
+type sourceReader struct {
+	s          *session
+	pauses     *pauses
+	name       string // of the source
+	pauseCount uint64 // pauses, when the source was last known not to be paused
 
-	early   pulsar.ConsumerMessage // taken when a pause had begun
-	isEarly bool
+	heldBack    pulsar.ConsumerMessage // taken when a pause had begun
+	hasHeldBack bool
 }
 
 // next waits for a message, or until the underlying consumer holds too much. A reason says why the
 // session is to end.
-func (in *inlet) next(stop context.Context) (m pulsar.ConsumerMessage, received bool, reason string) {
+func (in *sourceReader) next(stop context.Context) (m pulsar.ConsumerMessage, received bool, reason string) {
 	s, waited := in.s, time.Now()
 	for {
 		ch := s.ch
-		in.begun = in.pauses.begun.Load()
+		in.pauseCount = in.pauses.count.Load()
 		paused := in.pauses.of(in.name)
 		if paused != nil {
 			ch = nil // the underlying queue fills, and then the broker waits
-		} else if in.isEarly {
-			in.isEarly = false
-			return in.early, true, ""
+		} else if in.hasHeldBack {
+			in.hasHeldBack = false
+			return in.heldBack, true, ""
 		}
 		select {
 		case <-stop.Done():
 			return m, false, reasonStop
 		case <-s.receiving.Done():
 			return m, false, endReason(s.failure())
-		case <-s.heavy:
+		case <-s.overLimit:
 			return m, false, ""
-		case <-s.quiet:
+		case <-s.idle:
 			s.leaveLast()
 		case <-paused:
 		case m = <-ch:
 			if len(s.ch) == 0 && time.Since(waited) > budget.Window {
-				s.forget() // nothing came for long: the underlying queue was empty
+				s.resetBuffered() // nothing came for long: the underlying queue was empty
 			}
 			if !in.keep(m) {
 				return m, true, ""
@@ -311,17 +311,17 @@ func (in *inlet) next(stop context.Context) (m pulsar.ConsumerMessage, received 
 }
 
 // keep keeps a message that came when a pause had begun, for the time after it.
-func (in *inlet) keep(m pulsar.ConsumerMessage) bool {
-	if in.pauses.begun.Load() == in.begun || in.pauses.of(in.name) == nil {
+func (in *sourceReader) keep(m pulsar.ConsumerMessage) bool {
+	if in.pauses.count.Load() == in.pauseCount || in.pauses.of(in.name) == nil {
 		return false
 	}
-	in.early, in.isEarly = m, true
+	in.heldBack, in.hasHeldBack = m, true
 	return true
 }
 
 // more returns another message, if one waits and no pause has begun.
-func (in *inlet) more() (m pulsar.ConsumerMessage, ok bool) {
-	if in.pauses.begun.Load() != in.begun {
+func (in *sourceReader) more() (m pulsar.ConsumerMessage, ok bool) {
+	if in.pauses.count.Load() != in.pauseCount {
 		return m, false
 	}
 	select {
@@ -341,12 +341,12 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*schedule.Item
 	index, size := id.BatchIdx(), id.BatchSize()
 	switch {
 	case size <= 1:
-		s.pressure.Entry()
+		s.starvation.Entry()
 	case index == 0:
-		s.pressure.Entry()
-		s.open++
+		s.starvation.Entry()
+		s.partialBatches++
 	case index == size-1:
-		s.open--
+		s.partialBatches--
 	}
 	if s.dropped {
 		return batch // the broker delivers it again
@@ -422,7 +422,8 @@ func (r *run) work(w *worker) {
 				r.finishCopy(w, d)
 				continue
 			}
-			// Of an attempt that a session's end overtook, the failure may be known only now.
+			// A session may have ended while an earlier delivery of d was handled: that attempt
+			// may have failed since d was received.
 			if d.Attempt == 1 && r.failed.restore(d) && time.Until(d.Due) > 0 {
 				r.sched.GiveBack(&w.Worker)
 				r.hold(d, d.Due, false)
@@ -479,5 +480,5 @@ func (r *run) handlerContext(d *task) context.Context {
 	if d.owned != nil {
 		return d.session.owned.current(d.owned, d.entry.partition.topic).ctx
 	}
-	return r.grace
+	return r.handlerCtx
 }

@@ -42,28 +42,28 @@ func (s source) String() string {
 type session struct {
 	schedule.Group
 
-	src        source
-	name       string // of all its underlying consumers: brokers divide a topic's partitions by it
-	raw        rawConsumer
-	ch         chan pulsar.ConsumerMessage
-	partitions int
-	queue      int  // receive queue length per partition
-	failover   bool // the broker says which of several consumers has a partition
-	sole       bool // the subscription delivers a partition to one consumer at a time
-	ordered    bool // order is kept
-	log        *zap.Logger
-	lines      throttle.Throttle
+	src            source
+	name           string // of all its underlying consumers: brokers divide a topic's partitions by it
+	raw            rawConsumer
+	ch             chan pulsar.ConsumerMessage
+	partitions     int
+	queue          int  // receive queue length per partition
+	failover       bool // the broker says which of several consumers has a partition
+	singleConsumer bool // the subscription delivers a partition to one consumer at a time
+	ordered        bool // order is kept
+	log            *zap.Logger
+	lines          throttle.Throttle
 
 	// What the underlying consumer holds. Counted where messages arrive, on the
 	// connection's reader goroutine: those in its queue are invisible otherwise.
-	held  atomic.Int64 // messages << heldShift | bytes
-	limit int64
-	heavy chan struct{} // more than limit was held, for a receiver that waits
-	quiet chan struct{} // nothing has arrived for a time, for the same
+	buffered  atomic.Int64 // messages << bufferedShift | bytes
+	limit     int64
+	overLimit chan struct{} // more than limit is buffered, for a receiver that waits
+	idle      chan struct{} // nothing has arrived for a time, for the same
 
 	receiving context.Context         // ends when the underlying consumers receive no more, with why
 	fail      context.CancelCauseFunc // ends receiving
-	wake      func()                  // after the group has ended, or is pressed
+	wake      func()                  // after the group has ended, or is over its limit
 
 	arrivals   arrivalLog
 	owned      ownership
@@ -75,7 +75,7 @@ type session struct {
 	ackFailed   prometheus.Counter
 
 	unreadable           *prometheus.CounterVec // reason
-	resubscribeForChunks time.Duration          // see waits
+	resubscribeForChunks time.Duration          // see Consumers
 	chunksLost           atomic.Bool            // a message in chunks was given up
 
 	acks struct {
@@ -89,15 +89,15 @@ type session struct {
 	completions *completionQueue // the run's
 
 	// The receiving goroutine's own.
-	parts    map[string]*partition // by topic
-	current  *partition            // of the latest message
-	open     int                   // batches received in part
-	dropped  bool                  // take no more: the broker delivers it to the next session
-	slab     record.Slab
-	tasks    spareTasks
-	weights  budget.Weigher
-	pressure budget.Pressure
-	stays    time.Time // until when no longer queue is thought of
+	parts          map[string]*partition // by topic
+	current        *partition            // of the latest message
+	partialBatches int                   // batches received in part
+	dropped        bool                  // take no more: the broker delivers it to the next session
+	slab           record.Slab
+	tasks          spareTasks
+	weights        budget.Weigher
+	starvation     budget.Starvation
+	noGrowBefore   time.Time // until when the queue is not made longer
 }
 
 // failure is why the underlying consumers receive no more, nil while they do.
@@ -149,9 +149,8 @@ var (
 func (s *session) OnAcknowledge(pulsar.Consumer, pulsar.MessageID)        {}
 func (s *session) OnNegativeAcksSend(pulsar.Consumer, []pulsar.MessageID) {}
 
-// OnConsumerClose is called when the underlying consumer gave up: since v0.20 it
-// closes itself when a broker refuses it for good on reconnecting, as with
-// ConsumerBusy, AuthorizationError or TopicNotFound.
+// OnConsumerClose is called when the underlying consumer gave up: it closes itself when a broker
+// refuses it for good on reconnecting, as with ConsumerBusy, AuthorizationError or TopicNotFound.
 func (s *session) OnConsumerClose(_ pulsar.Consumer, err error) {
 	if err != nil {
 		s.fail(err)
@@ -188,12 +187,12 @@ func (r *run) newSession(src source, consumers *partitionConsumers) (*session, e
 	n, all := r.partitions(src)
 	s := &session{
 		src: src, partitions: n, name: strings.ToLower(rand.Text()),
-		queue: r.queueLength(src, all),
-		limit: r.budget.Limit(n, all),
-		sole:  !src.retry && (r.cfg.Type == Exclusive || r.cfg.Type == Failover), ordered: !src.retry && r.cfg.Order != OrderNone,
-		failover: !src.retry && r.cfg.Type == Failover,
-		log:      r.log,
-		heavy:    make(chan struct{}, 1), quiet: make(chan struct{}, 1),
+		queue:          r.queueLength(src, all),
+		limit:          r.budget.Limit(n, all),
+		singleConsumer: !src.retry && (r.cfg.Type == Exclusive || r.cfg.Type == Failover), ordered: !src.retry && r.cfg.Order != OrderNone,
+		failover:  !src.retry && r.cfg.Type == Failover,
+		log:       r.log,
+		overLimit: make(chan struct{}, 1), idle: make(chan struct{}, 1),
 		wake: r.sched.Wake, completions: r.completions,
 		perMessage: r.cfg.AckBatchIndex, ackEvery: r.cfg.AckEvery, ackMessages: r.cfg.AckMessages,
 		ackFailed: r.metrics.ackFailed, unreadable: r.metrics.unreadable, resubscribeForChunks: r.c.parent.ResubscribeForChunks,
@@ -215,8 +214,8 @@ func (r *run) newSession(src source, consumers *partitionConsumers) (*session, e
 			return true
 		})
 	}
-	if s.sole {
-		s.owned.f, s.owned.parent, s.owned.byBroker = r.c.onOwned, r.grace, s.failover
+	if s.singleConsumer {
+		s.owned.f, s.owned.parent, s.owned.byBroker = r.c.onOwned, r.handlerCtx, s.failover
 	}
 	if err := r.createSubscription(src); err != nil {
 		return nil, err
@@ -226,8 +225,8 @@ func (r *run) newSession(src source, consumers *partitionConsumers) (*session, e
 		r.c.parent.Watched.Delete(s.name)
 		return nil, err
 	}
-	r.begun.Store(src, true)
-	if s.sole && !s.failover {
+	r.created.Store(src, true)
+	if s.singleConsumer && !s.failover {
 		for i, topic := range topics {
 			s.owned.gain(topic, i)
 		}
@@ -254,7 +253,7 @@ func (r *run) createSubscription(src source) error {
 	if r.cfg.From == nil || src.retry {
 		return nil
 	}
-	if _, subscribed := r.begun.Load(src); subscribed {
+	if _, subscribed := r.created.Load(src); subscribed {
 		return nil
 	}
 	err := r.c.parent.api.Topic(src.topic).Subscription(r.cfg.Subscription).Create(r.stop, *r.cfg.From)
@@ -289,7 +288,7 @@ func (r *run) rawOptions(s *session) pulsar.ConsumerOptions {
 	if s.src.pattern != "" {
 		o.TopicsPattern = clientquirks.Anchored(s.src.pattern)
 	}
-	if s.sole { // gathered by us: see acks.go
+	if s.singleConsumer { // gathered by us: see acks.go
 		o.AckGroupingOptions = &pulsar.AckGroupingOptions{MaxSize: 1}
 	}
 	if s.failover {
@@ -322,10 +321,10 @@ func (t SubscriptionType) raw() pulsar.SubscriptionType {
 	}
 }
 
-// logEnd says once why a session ended, when that was not asked for.
+// logEnd logs why a session ended while the run goes on.
 func (r *run) logEnd(s *session, reason string) {
 	if cause := s.failure(); cause != nil {
-		r.log.Warn("subscription closed by the broker, subscribing again",
+		r.log.Warn("subscription ended, subscribing again",
 			zap.Stringer("source", s.src), zap.String("reason", reason), zap.Error(cause))
 		return
 	}
@@ -333,7 +332,7 @@ func (r *run) logEnd(s *session, reason string) {
 		zap.Int("receive_queue", s.queue))
 }
 
-// endReason is a short, bounded word for why a broker ended a session.
+// endReason is a short, bounded word for why a session failed.
 func endReason(err error) string {
 	switch {
 	case errors.Is(err, errDropped):

@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// stealAfter is how long a worker may be at one message before others take
+	// reclaimAfter is how long a worker may be at one message before others take
 	// what it had taken along.
-	stealAfter = 10 * time.Millisecond
+	reclaimAfter = 10 * time.Millisecond
 	// sessionsEvery is how often sessions are looked at for messages that were dropped, and gauges
 	// are set.
 	sessionsEvery = time.Second
@@ -39,17 +39,18 @@ type watchdog struct {
 func (r *run) watch(ended <-chan struct{}) {
 	workers := r.schedulerWorkers()
 	dog := watchdog{r: r, workers: workers, reported: make(map[*record.Delivery]stuck)}
-	steal, look, sessions := time.NewTicker(stealAfter), time.NewTicker(min(max(r.cfg.StuckAfter/4, time.Millisecond), time.Second)), time.NewTicker(sessionsEvery)
-	defer steal.Stop()
+	reclaim, sessions := time.NewTicker(reclaimAfter), time.NewTicker(sessionsEvery)
+	look := time.NewTicker(min(max(r.cfg.StuckAfter/4, time.Millisecond), time.Second))
+	defer reclaim.Stop()
 	defer look.Stop()
 	defer sessions.Stop()
 	if len(workers) == 1 {
-		steal.Stop() // there is nobody to take anything
+		reclaim.Stop() // no other worker takes anything
 	}
 	for {
 		select {
-		case now := <-steal.C:
-			r.sched.Steal(workers, now.Add(-stealAfter))
+		case now := <-reclaim.C:
+			r.sched.Reclaim(workers, now.Add(-reclaimAfter))
 		case now := <-look.C:
 			dog.look(now)
 		case <-sessions.C:
@@ -76,7 +77,7 @@ func (r *run) lookAtSessions() {
 			s.OnConsumerClose(nil, errDropped)
 		}
 		select {
-		case s.quiet <- struct{}{}:
+		case s.idle <- struct{}{}:
 		default:
 		}
 	}
@@ -115,7 +116,7 @@ func (g *watchdog) look(now time.Time) {
 	if g.r.completions != nil {
 		g.r.sched.Oldest(func(it *schedule.Item) bool {
 			d := taskOf(it)
-			if handed := d.handed.Load(); handed != 0 && d.pending.Load()&pendingClaimed == 0 {
+			if handed := d.handedAt.Load(); handed != 0 && d.pending.Load()&pendingClaimed == 0 {
 				since := time.Unix(0, handed)
 				if now.Sub(since) < g.r.cfg.StuckAfter {
 					return false // those behind it came later

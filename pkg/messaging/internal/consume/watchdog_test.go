@@ -57,7 +57,7 @@ func TestWatchdogNamesAStuckHandler(t *testing.T) {
 		require.Zero(t, testutil.ToFloat64(r.metrics.stuck))
 		require.Equal(t, "stuck message finished", logs.All()[1].Message)
 		require.GreaterOrEqual(t, logs.All()[1].ContextMap()["elapsed"], time.Hour)
-		r.sched.Abandon()
+		r.sched.StopNow()
 		close(stop)
 		<-ended
 	})
@@ -101,7 +101,7 @@ func TestWatchdogNamesAMessageWithoutAVerdict(t *testing.T) {
 		time.Sleep(time.Minute + 2*time.Second)
 		synctest.Wait()
 		require.Equal(t, 1, int(testutil.ToFloat64(r.metrics.stuck)))
-		r.sched.Abandon()
+		r.sched.StopNow()
 		close(stop)
 		<-ended
 		require.Zero(t, testutil.ToFloat64(r.metrics.stuck), "a run that has ended has nothing stuck")

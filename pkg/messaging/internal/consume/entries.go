@@ -159,7 +159,7 @@ func (p *partition) arrive(m pulsar.Message) bool {
 	p.arrivedIn = begun.epoch
 	for i, a := range passed {
 		if i == 0 {
-			if p.leave(a, at) {
+			if p.finishEntry(a, at) {
 				return false
 			}
 			continue
@@ -176,9 +176,9 @@ func (p *partition) arrive(m pulsar.Message) bool {
 	return true
 }
 
-// leave is called when the receiver goes on from an entry to the one at a position. It reports
+// finishEntry is called when the receiver goes on from an entry to the one at a position. It reports
 // whether some of the entry was dropped: it had arrived, and did not come.
-func (p *partition) leave(a arrival, next record.Place) (dropped bool) {
+func (p *partition) finishEntry(a arrival, next record.Place) (dropped bool) {
 	e := p.current
 	if e == nil || p.session.perMessage || e.unreceived == 0 || e.at != a.at || !e.at.Less(next) {
 		return false
@@ -201,9 +201,9 @@ func (p *partition) completeRest(e *entry) {
 	p.complete(e, left)
 }
 
-// leaveLast is called when nothing has arrived for a time: nothing more comes of the entry that the
+// completeLast is called when nothing has arrived for a time: nothing more comes of the entry that the
 // receiver is at.
-func (p *partition) leaveLast() {
+func (p *partition) completeLast() {
 	e := p.current
 	if e == nil || p.session.perMessage || e.unreceived == 0 {
 		return

@@ -287,18 +287,18 @@ func TestMessagesLeftOutOfTheLastEntryCountAsDone(t *testing.T) {
 	e, ok := come(p, c, first)
 	require.True(t, ok)
 	p.complete(e, 1)
-	p.leaveLast()
+	p.completeLast()
 	p.session.flushDue()
 	require.Empty(t, c.upTo, "the last has arrived, and is to come")
 	e, ok = come(p, c, last)
 	require.True(t, ok)
-	p.leaveLast()
+	p.completeLast()
 	p.session.flushDue()
 	require.Empty(t, c.upTo, "it is not completed")
 	p.complete(e, 1)
 	p.session.flushDue()
 	require.Equal(t, []int64{1}, c.upTo, "nothing follows")
-	p.leaveLast()
+	p.completeLast()
 	p.session.flushDue()
 	require.Equal(t, []int64{1}, c.upTo)
 }
@@ -308,7 +308,7 @@ func TestMessagesThatWereLeftOutAndComeAfterAllCountOnce(t *testing.T) {
 	p, c := newTestPartition(true)
 	e := deliver(t, p, c, 1, 2, 4) // 0 and 1 were acknowledged before
 	require.Same(t, e, deliver(t, p, c, 1, 3, 4))
-	p.leaveLast()
+	p.completeLast()
 	breakConnection(p)
 	for i := range int32(4) {
 		if again := deliver(t, p, c, 1, i, 4); again != nil {

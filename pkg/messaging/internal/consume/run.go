@@ -297,7 +297,7 @@ func (in *sourceReader) next(stop context.Context) (m pulsar.ConsumerMessage, re
 		case <-s.overLimit:
 			return m, false, ""
 		case <-s.idle:
-			s.leaveLast()
+			s.completeLast()
 		case <-paused:
 		case m = <-ch:
 			if len(s.ch) == 0 && time.Since(waited) > budget.Window {
@@ -353,7 +353,7 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*schedule.Item
 	}
 	p := s.partition(m.Topic())
 	if !p.arrive(m.Message) {
-		s.leaveToNext(errDropped)
+		s.dropFromHere(errDropped)
 		return batch
 	}
 	if m.GetEncryptionContext() != nil { // before stale, which never saw it arrive
@@ -369,7 +369,7 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*schedule.Item
 	}
 	e, again := p.receive(m, s.perMessage)
 	if p.rewound {
-		s.leaveToNext(errRewound)
+		s.dropFromHere(errRewound)
 		return batch
 	}
 	if again || m.RedeliveryCount() > 0 {

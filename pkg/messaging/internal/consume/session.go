@@ -62,7 +62,7 @@ type session struct {
 	idle      chan struct{} // nothing has arrived for a time, for the same
 
 	receiving context.Context         // ends when the underlying consumers receive no more, with why
-	fail      context.CancelCauseFunc // ends receiving
+	cancel    context.CancelCauseFunc // ends receiving
 	wake      func()                  // after the group has ended, or is over its limit
 
 	arrivals   arrivalLog
@@ -123,19 +123,19 @@ func (s *session) partition(topic string) *partition {
 	return p
 }
 
-// leaveToNext ends the session: from the present message on the broker delivers to the next.
-func (s *session) leaveToNext(cause error) {
+// dropFromHere ends the session: from the present message on the broker delivers to the next.
+func (s *session) dropFromHere(cause error) {
 	s.dropped = true
-	s.OnConsumerClose(nil, cause)
+	s.abort(cause)
 }
 
-// leaveLast is called when nothing has arrived for a time.
-func (s *session) leaveLast() {
+// completeLast is called when nothing has arrived for a time.
+func (s *session) completeLast() {
 	if len(s.ch) > 0 {
 		return
 	}
 	for _, p := range s.parts {
-		p.leaveLast()
+		p.completeLast()
 	}
 }
 
@@ -153,9 +153,15 @@ func (s *session) OnNegativeAcksSend(pulsar.Consumer, []pulsar.MessageID) {}
 // refuses it for good on reconnecting, as with ConsumerBusy, AuthorizationError or TopicNotFound.
 func (s *session) OnConsumerClose(_ pulsar.Consumer, err error) {
 	if err != nil {
-		s.fail(err)
-		go s.end()
+		s.abort(err)
 	}
+}
+
+// abort ends the session because it misses messages, or gets none any more. The broker delivers
+// what is unacknowledged to the next one. It does not block.
+func (s *session) abort(cause error) {
+	s.cancel(cause)
+	go s.end()
 }
 
 // subscribe begins a session on src. It returns when subscribed, when that failed,
@@ -199,10 +205,10 @@ func (r *run) newSession(src source, consumers *partitionConsumers) (*session, e
 		parts: make(map[string]*partition),
 		tasks: spareTasks{pool: &r.tasks},
 	}
-	s.receiving, s.fail = context.WithCancelCause(context.Background())
+	s.receiving, s.cancel = context.WithCancelCause(context.Background())
 	s.arrivals.connections.Current.Store(1)
 	s.arrivals.channel = budget.ChannelLength(s.queue)
-	s.arrivals.connections.Broken = func() { s.OnConsumerClose(nil, errDropped) }
+	s.arrivals.connections.Broken = func() { s.abort(errDropped) }
 	s.ch = make(chan pulsar.ConsumerMessage, s.arrivals.channel)
 	s.dropBefore = func(topic string, epoch uint32) {
 		r.sched.Drop(func(it *schedule.Item) bool {

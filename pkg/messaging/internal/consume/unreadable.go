@@ -42,7 +42,7 @@ func (s *session) NoteChunksGivenUp() {
 	s.unreadable.WithLabelValues("chunks").Inc()
 	if s.chunksLost.CompareAndSwap(false, true) {
 		s.log.Error("a message in chunks was given up: subscribing again soon", zap.Stringer("source", s.src), zap.Duration("after", s.resubscribeForChunks))
-		time.AfterFunc(s.resubscribeForChunks, func() { s.OnConsumerClose(nil, errChunks) })
+		time.AfterFunc(s.resubscribeForChunks, func() { s.abort(errChunks) })
 	}
 }
 

@@ -74,7 +74,7 @@ func (r *run) lookAtSessions() {
 			continue
 		}
 		if s.arrivals.droppedAtTheEnd() {
-			s.OnConsumerClose(nil, errDropped)
+			s.abort(errDropped)
 		}
 		select {
 		case s.idle <- struct{}{}:

@@ -234,8 +234,8 @@ func (s *Scheduler) queueOf(it *Item) *keyQueue {
 	return q
 }
 
-// leaveEmpty keeps a queue that has nothing unfinished, unless there are many: then all such go.
-func (s *Scheduler) leaveEmpty(q *keyQueue) {
+// keepEmpty keeps a queue that has nothing unfinished, unless there are many: then all such go.
+func (s *Scheduler) keepEmpty(q *keyQueue) {
 	q.empty = true
 	q.items.shrink()
 	if s.empty++; s.empty <= max(keptEmpty, len(s.keys)-s.empty) {
@@ -397,7 +397,7 @@ func (s *Scheduler) leaveQueue(it *Item) {
 	case q.items.len() > 0:
 		s.ready.push(q)
 	default:
-		s.leaveEmpty(q)
+		s.keepEmpty(q)
 	}
 }
 

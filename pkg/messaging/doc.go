@@ -25,7 +25,7 @@
 //     only. When they return it holds no message: another consumer of the subscription gets all
 //     that is not acknowledged.
 //   - Bounds count bytes as well as messages, so a backlog of large messages cannot exhaust the
-//     memory.
+//     memory. docs/guarantees.md says where the bound is exceeded for a time.
 //
 // Delivery is at least once: after a failure a record may be stored twice, and a message may be
 // handled twice. An [EntryWriter] stores each position of its source once. Order holds per

@@ -136,26 +136,26 @@ func (w *Weigher) Weight() (int64, bool) {
 	return h * Safety, h > 0
 }
 
-// Pressure tells whether a queue's length is what limits its consumer: it was
+// Starvation tells whether a queue's length is what limits its consumer: it was
 // emptied over and over within a short time.
-type Pressure struct {
+type Starvation struct {
 	start   time.Time // of the present window
 	entries int       // taken from the queue since
 }
 
-// NewPressure begins a window at now.
-func NewPressure(now time.Time) Pressure { return Pressure{start: now} }
+// NewStarvation begins a window at now.
+func NewStarvation(now time.Time) Starvation { return Starvation{start: now} }
 
 // Entry notes an entry that was taken from the queue.
-func (p *Pressure) Entry() { p.entries++ }
+func (p *Starvation) Entry() { p.entries++ }
 
 // Limited is called when the queue was found empty.
-func (p *Pressure) Limited(now time.Time, queue int) bool {
+func (p *Starvation) Limited(now time.Time, queue int) bool {
 	if p.entries >= limitedRate*queue && now.Sub(p.start) <= Window {
 		return true
 	}
 	if now.Sub(p.start) > Window {
-		*p = Pressure{start: now}
+		*p = Starvation{start: now}
 	}
 	return false
 }

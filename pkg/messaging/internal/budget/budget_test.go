@@ -50,11 +50,11 @@ func TestWeightFollowsRunsNotOutliers(t *testing.T) {
 }
 
 func TestPressure(t *testing.T) {
-	var p Pressure
+	var p Starvation
 	now := time.Unix(1000, 0)
 	require.False(t, p.Limited(now, 4))
 	p.entries = 8
 	require.True(t, p.Limited(now.Add(10*time.Millisecond), 4), "emptied twice within the window")
-	require.False(t, (&Pressure{start: now, entries: 8}).Limited(now.Add(time.Second), 4), "too slowly")
-	require.False(t, (&Pressure{start: now, entries: 7}).Limited(now.Add(time.Millisecond), 4))
+	require.False(t, (&Starvation{start: now, entries: 8}).Limited(now.Add(time.Second), 4), "too slowly")
+	require.False(t, (&Starvation{start: now, entries: 7}).Limited(now.Add(time.Millisecond), 4))
 }

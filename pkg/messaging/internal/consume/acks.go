@@ -53,7 +53,7 @@ func (s *session) acknowledge(e *entry) {
 	if e.lost() {
 		return // another consumer gets it
 	}
-	if s.sole {
+	if s.singleConsumer {
 		s.flushLater(e.partition)
 		return
 	}
@@ -168,19 +168,18 @@ func (s *session) acknowledgeCompleted(p *partition) {
 func (s *session) awaitsRedelivery(p *partition) bool {
 	connections := &s.arrivals.connections
 	if p.connection.Load() == connections.Current.Load() || connections.Redelivering() {
-		p.gated = time.Time{}
+		p.waitingSince = time.Time{}
 		return false
 	}
-	if p.gated.IsZero() {
-		p.gated = time.Now()
+	if p.waitingSince.IsZero() {
+		p.waitingSince = time.Now()
 	}
-	return time.Since(p.gated) < gateTimeout
+	return time.Since(p.waitingSince) < gateTimeout
 }
 
 // closeAcks sends the last acknowledgements, behind those under way. Nothing is acknowledged
-// afterwards. What would wait for a broker is acknowledged, too, unless the session has ended for
-// the broker's sake. A partition that is connecting has until closing the underlying consumer ends
-// that.
+// afterwards. What awaits a redelivery is acknowledged, too, unless the session failed. A partition
+// that is connecting acknowledges nothing more.
 func (s *session) closeAcks() {
 	s.acks.mu.Lock()
 	s.acks.closed = true
@@ -188,12 +187,12 @@ func (s *session) closeAcks() {
 		s.acks.timer.Stop()
 	}
 	s.acks.mu.Unlock()
-	if !s.sole {
+	if !s.singleConsumer {
 		s.awaitGathered()
 		return
 	}
 	var flushes sync.WaitGroup
-	all := s.closedByBroker() == nil
+	all := s.failure() == nil
 	for _, p := range s.parts {
 		flushes.Go(func() {
 			p.acking <- struct{}{}
@@ -223,8 +222,8 @@ const (
 // timer's acknowledgements are handed on, so this waits for the time that it takes. With an
 // ack_every of more than lastAcksTimeout it does not cover all of that.
 func (s *session) awaitGathered() {
-	if s.ackMessages <= 1 || s.closedByBroker() != nil {
-		return // nothing is gathered, or the broker takes no more
+	if s.ackMessages <= 1 {
+		return // nothing is gathered
 	}
 	timeout := min(s.ackEvery, lastAcksTimeout) + gatheredTimeout
 	left := time.Until(time.Unix(0, s.acks.latest.Load()).Add(timeout))
@@ -236,29 +235,29 @@ func (s *session) awaitGathered() {
 func (p *partition) advance() (last *entry, individually []*entry) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	individual, former, repeat := p.individual.Load(), p.last, p.again
-	if len(p.live) > maxUnacknowledged {
+	individual, former, repeat := p.individual.Load(), p.last, p.ackDue
+	if len(p.unacked) > maxUnacknowledged {
 		individually = p.completedBehind()
 	}
 	n := 0
-	for n < len(p.live) && p.live[n].left.Load() == 0 {
-		if e := p.live[n]; individual && e.acked.Load() == 0 {
+	for n < len(p.unacked) && p.unacked[n].uncompleted.Load() == 0 {
+		if e := p.unacked[n]; individual && e.acked.Load() == 0 {
 			e.acked.Store(time.Now().UnixNano())
 			individually = append(individually, e)
 		}
 		n++
 	}
 	if n > 0 {
-		p.last = p.live[n-1]
-		p.live = p.live[n:]
-		p.again = true
+		p.last = p.unacked[n-1]
+		p.unacked = p.unacked[n:]
+		p.ackDue = true
 	}
-	if p.again && p.last != nil {
-		p.again = false
+	if p.ackDue && p.last != nil {
+		p.ackDue = false
 		last = p.last
 		p.noteWatermark(watermark{last.at, time.Now()})
 	}
-	if len(p.live) > maxUnacknowledged {
+	if len(p.unacked) > maxUnacknowledged {
 		p.dropAcked()
 	}
 	if individual {
@@ -273,8 +272,8 @@ func (p *partition) advance() (last *entry, individually []*entry) {
 // completedBehind returns the completed entries behind one that is not. p.mu is held.
 func (p *partition) completedBehind() (behind []*entry) {
 	unfinished := false
-	for _, e := range p.live {
-		done := e.left.Load() == 0
+	for _, e := range p.unacked {
+		done := e.uncompleted.Load() == 0
 		if done && unfinished && e.acked.Load() == 0 {
 			e.acked.Store(time.Now().UnixNano())
 			behind = append(behind, e)

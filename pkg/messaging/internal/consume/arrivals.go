@@ -17,6 +17,7 @@ import (
 // arrivals follows the messages of one partition on the connection's reader goroutine.
 type arrivals struct {
 	topic string
+	epoch atomic.Uint32 // of a Failover subscription's partition: see activity.go
 
 	mu      sync.Mutex
 	head    int       // of waiting
@@ -29,8 +30,9 @@ type arrival struct {
 	first      pulsar.Message // nil once it cannot come to the receiver any more
 	messages   int32          // of it that arrived
 	last       int32          // the batch index of the last of these
-	came       int32          // of these, to the receiver
+	received   int32          // of these, to the receiver
 	connection uint32         // that it came by
+	epoch      uint32         // in which it came
 	batch      bool
 }
 
@@ -42,8 +44,8 @@ type arrivalLog struct {
 	channel int // how many messages wait for the receiver at most, outside the underlying queues
 
 	mu     sync.Mutex
-	of     map[string]*arrivals // by partition's topic
-	before map[string]looked    // the same
+	of     map[string]*arrivals     // by partition's topic
+	before map[string]missingBefore // the same
 }
 
 func (l *arrivalLog) find(topic string) *arrivals {
@@ -94,7 +96,7 @@ func (l *arrivalLog) note(m pulsar.Message) {
 		a.reconnected(at, l.channel)
 	}
 	a.waiting = append(a.waiting, arrival{
-		at: at, first: m, messages: 1, last: index, connection: connection, batch: id.BatchSize() > 1,
+		at: at, first: m, messages: 1, last: index, connection: connection, epoch: a.currentEpoch(), batch: id.BatchSize() > 1,
 	})
 }
 
@@ -126,7 +128,7 @@ func (a *arrivals) received(m pulsar.Message, at record.Place, index int32) (beg
 	defer a.mu.Unlock()
 	waiting := a.waiting[a.head:]
 	if index > 0 && len(waiting) > 0 && waiting[0].at == at && !a.copied(m) {
-		waiting[0].came++
+		waiting[0].received++
 		return arrival{}, nil, false
 	}
 	for i, p := range waiting {
@@ -134,7 +136,7 @@ func (a *arrivals) received(m pulsar.Message, at record.Place, index int32) (beg
 			if i > 1 || i == 1 && waiting[0].batch {
 				passed = append(passed, waiting[:i]...)
 			}
-			waiting[i].came = 1
+			waiting[i].received = 1
 			clear(waiting[:i])
 			a.head += i
 			a.trim()
@@ -170,14 +172,14 @@ func (a *arrivals) missing() (n int, last record.Place) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, p := range a.waiting[a.head:] {
-		n += int(p.messages - p.came)
+		n += int(p.messages - p.received)
 		last = p.at
 	}
 	return n, last
 }
 
-// looked is what was missing of a partition at the last look.
-type looked struct {
+// missingBefore is what was missing of a partition at the last look.
+type missingBefore struct {
 	n    int
 	last record.Place
 }
@@ -189,12 +191,12 @@ func (l *arrivalLog) droppedAtTheEnd() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.before == nil {
-		l.before = make(map[string]looked)
+		l.before = make(map[string]missingBefore)
 	}
 	dropped := false
 	for topic, a := range l.of {
 		n, last := a.missing()
-		now := looked{n, last}
+		now := missingBefore{n, last}
 		dropped = dropped || n > 0 && l.before[topic] == now && l.connections.Redelivering()
 		l.before[topic] = now
 	}

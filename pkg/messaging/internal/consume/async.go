@@ -140,13 +140,13 @@ func (q *completionQueue) take() []*task {
 // delivery of its order may start.
 func (r *run) hand(w *worker, d *task) {
 	attempt := d.beginAttempt()
-	d.handed.Store(time.Now().UnixNano())
+	d.handedAt.Store(time.Now().UnixNano())
 	r.callAsync(d, PendingDelivery{d, attempt})
 	w.HandlerReturned(&d.Item)
 	switch {
 	case d.pending.Or(pendingReturned)&pendingCompleted != 0:
 		d.session.completions.add(d)
-	case d.session.over() && !r.stopping() && d.claim(attempt):
+	case d.session.Over() && !r.stopping() && d.claim(attempt):
 		r.failed.note(d)
 		w.finish(d) // its session ended meanwhile: see voidPending
 	}
@@ -164,9 +164,9 @@ func (r *run) callAsync(d *task, p PendingDelivery) {
 // completeRun is how many completions are carried out before their room is given to others.
 const completeRun = 256
 
-// completeLate carries out the verdicts of the completionQueue until ended is closed and none
+// runCompletions carries out the verdicts of the completionQueue until ended is closed and none
 // is left.
-func (r *run) completeLate(ended <-chan struct{}) {
+func (r *run) runCompletions(ended <-chan struct{}) {
 	w := new(worker) // none of the scheduler's: it only ends deliveries
 	for over := false; !over; {
 		select {

@@ -14,10 +14,8 @@ import (
 type failedAttempts struct {
 	known atomic.Int64 // size of of
 
-	mu    sync.Mutex
-	of    map[messagePlace]failedAttempt
-	order []noted // oldest first; some may be gone from of
-	notes uint64
+	mu sync.Mutex
+	of map[messagePlace]failedAttempt
 }
 
 // messagePlace is where a message stands.
@@ -26,21 +24,14 @@ type messagePlace struct {
 	at    record.Place
 }
 
-// noted is a place with the number of its note.
-type noted struct {
-	at     messagePlace
-	number uint64
-}
-
 type failedAttempt struct {
-	number uint64
-	next   int // attempt
-	first  time.Time
-	due    time.Time
+	next  int // attempt
+	first time.Time
+	due   time.Time
 }
 
-// maxFailedAttempts bounds what is remembered: the oldest is forgotten, for messages may have gone
-// to another consumer.
+// maxFailedAttempts bounds what is remembered: of messages that have gone to another consumer,
+// nobody asks.
 const maxFailedAttempts = 16 << 10
 
 func placeOf(d *task) messagePlace {
@@ -57,17 +48,13 @@ func (f *failedAttempts) note(d *task) {
 	if f.of == nil {
 		f.of = make(map[messagePlace]failedAttempt)
 	}
-	at := placeOf(d)
-	f.notes++
-	f.order = append(f.order, noted{at, f.notes})
-	f.of[at] = failedAttempt{f.notes, d.Attempt, d.FirstFailed, d.Due}
-	for len(f.of) > maxFailedAttempts || len(f.order) > 2*maxFailedAttempts {
-		oldest := f.order[0]
-		f.order = f.order[1:]
-		if f.of[oldest.at].number == oldest.number {
-			delete(f.of, oldest.at)
+	if len(f.of) >= maxFailedAttempts {
+		for at := range f.of {
+			delete(f.of, at)
+			break
 		}
 	}
+	f.of[placeOf(d)] = failedAttempt{d.Attempt, d.FirstFailed, d.Due}
 	f.known.Store(int64(len(f.of)))
 }
 
@@ -85,9 +72,6 @@ func (f *failedAttempts) restore(d *task) bool {
 	}
 	delete(f.of, at)
 	f.known.Store(int64(len(f.of)))
-	if len(f.of) == 0 {
-		f.order = nil
-	}
 	d.Attempt, d.FirstFailed, d.Due = max(d.Attempt, was.next), was.first, was.due
 	return true
 }

@@ -25,7 +25,7 @@ import (
 // It may be called from any goroutine, inside Run and outside of it, and does not need
 // the consumer to be connected.
 func (c *Consumer) Backlog(ctx context.Context) (messages int64, err error) {
-	topics := make(map[string]bool) // to whether it may lack the subscription
+	topics := make(map[string]bool) // true: it may not have the subscription
 	pattern := ""
 	for _, src := range c.cfg.sources() {
 		if src.pattern != "" {

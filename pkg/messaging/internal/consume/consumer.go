@@ -17,7 +17,7 @@ import (
 
 // Consumer consumes a subscription while inside [Consumer.Run], [Consumer.RunAsync] or
 // [Consumer.Drain], one of them at a time, and has no connection and holds no message outside
-// them. [Client.Consumer] makes one. It needs no closing. It is safe for concurrent use.
+// them. [Consumers.New] makes one. It needs no closing. It is safe for concurrent use.
 type Consumer struct {
 	parent *Consumers
 	cfg    ConsumerConfig
@@ -27,34 +27,34 @@ type Consumer struct {
 
 	onOwned func(ctx context.Context, topic string, partition int)
 
-	mu        sync.Mutex
-	unhealthy map[source]error // why there is no session, by source
+	mu              sync.Mutex
+	subscribeErrors map[source]error // why there is no session, by source
 }
 
 // Unhealthy returns why the consumer, inside Run, cannot subscribe to all of its topics; nil
-// when it is subscribed, or has not tried yet. Connections that break afterwards are
-// mended underneath and do not show here. It may be called from any goroutine.
+// when it is subscribed, or has not tried yet. The client reconnects by itself afterwards: broken
+// connections do not show here. It may be called from any goroutine.
 func (c *Consumer) Unhealthy() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for src, err := range c.unhealthy {
+	for src, err := range c.subscribeErrors {
 		return fmt.Errorf("messaging: subscribe to %s: %w", src, err)
 	}
 	return nil
 }
 
-// note keeps err as the unhealthy of src; nil ends it.
-func (c *Consumer) note(src source, err error) {
+// noteSubscribe records why src has no session; nil: it has one.
+func (c *Consumer) noteSubscribe(src source, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err == nil {
-		delete(c.unhealthy, src)
+		delete(c.subscribeErrors, src)
 		return
 	}
-	if c.unhealthy == nil {
-		c.unhealthy = make(map[source]error)
+	if c.subscribeErrors == nil {
+		c.subscribeErrors = make(map[source]error)
 	}
-	c.unhealthy[src] = err
+	c.subscribeErrors[src] = err
 }
 
 // ErrRunning is returned by Run, RunAsync and Drain when the consumer is inside one of
@@ -63,7 +63,7 @@ var ErrRunning = errors.New("messaging: consumer is running already")
 
 var errNilHandler = errors.New("messaging: nil handler")
 
-// New is what the client's Consumer does.
+// New makes a consumer. Errors are those of the configuration.
 func (c *Consumers) New(cfg ConsumerConfig, opts ...ConsumerOption) (*Consumer, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("messaging: consumer: %w", err)
@@ -92,7 +92,7 @@ func (c *Consumers) New(cfg ConsumerConfig, opts ...ConsumerOption) (*Consumer, 
 // logs once and subscribes again, with delays from 0.1 to 2 s. The same holds while
 // another consumer has an Exclusive subscription: see [Consumer.Unhealthy].
 //
-// Run returns [ErrClosed] when the client closes, [ErrRunning] when the consumer
+// Run returns [record.ErrClosed] when the client closes, [ErrRunning] when the consumer
 // is running, and an error at once when the subscription can never succeed, for
 // instance because it exists with another type. It may be called again after it
 // has returned.
@@ -158,7 +158,7 @@ func (c ConsumerConfig) scheduler(async bool, ended func([]*schedule.Item)) *sch
 func (c *Consumer) end() {
 	c.parent.Leave()
 	c.mu.Lock()
-	c.unhealthy = nil
+	c.subscribeErrors = nil
 	c.mu.Unlock()
 	c.busy.Store(false)
 }

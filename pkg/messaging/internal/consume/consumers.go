@@ -23,7 +23,7 @@ type Consumers struct {
 	ResubscribeForChunks time.Duration
 }
 
-// NewConsumers makes none yet: see New.
+// NewConsumers prepares for New, and registers the metrics.
 func NewConsumers(c *cluster.Cluster, api *adminapi.API, publishers *publish.Publishers, reg prometheus.Registerer) *Consumers {
 	return &Consumers{
 		Cluster: c, api: api, publishers: publishers, metrics: newMetrics(reg), ResubscribeForChunks: time.Minute,

@@ -23,44 +23,43 @@ import (
 // An entry that the broker delivers again although it had the acknowledgement is another matter:
 // the subscription was reset, or the broker lost its position. Everything from there on is to be
 // handled again, in its order. Where the subscription delivers a partition to one consumer at a
-// time, the session ends for it (rewound): acknowledgements of later entries may be on their way,
-// behind which the broker would go on in the middle of what is handled again. The next session
-// begins where the broker then stands.
+// time, the session ends (rewound): acknowledgements of later entries may be on their way, and the
+// broker would skip what they cover. The next session begins where the broker then is.
 type partition struct {
 	session  *session
 	topic    string
 	arrivals *arrivals
 
 	// The receiver's own.
-	high     record.Place // of the last new entry
-	highBy   uint32       // the connection that it came by
-	current  *entry       // of the latest message
-	known    record.Place // up to there the broker had the acknowledgement when that connection began
-	rewound  bool         // the broker delivers again what it had the acknowledgement for
-	chunked  clientquirks.ChunkedIDs
-	slab     []entry
-	losses   uint32    // of activity, as far as the receiver has got
-	activity *activity // of a Failover subscription's partition, else nil
+	lastPlace      record.Place // of the last new entry
+	lastConnection uint32       // the connection that it came by
+	current        *entry       // of the latest message
+	ackedBefore    record.Place // up to there the broker had the acknowledgement when that connection began
+	rewound        bool         // the broker delivers again what it had the acknowledgement for
+	chunked        clientquirks.ChunkedIDs
+	slab           []entry
+	epoch          uint32 // that the receiver has got to: see activity.go
+	arrivedIn      uint32 // the epoch of the latest entry
 
-	connection atomic.Uint32 // that the latest entry came by; the receiver sets it
-	completed  atomic.Int64  // entries
-	dirty      atomic.Bool   // in the session's list of partitions to flush
-	individual atomic.Bool   // entries are acknowledged individually: some before them may not have come
-	acking     chan struct{} // holds one item while acknowledgements are sent
-	gated      time.Time     // since when acknowledgements wait for a redelivery; guarded by acking
+	connection   atomic.Uint32 // that the latest entry came by; the receiver sets it
+	completed    atomic.Int64  // entries
+	dirty        atomic.Bool   // in the session's list of partitions to flush
+	individual   atomic.Bool   // entries are acknowledged individually: some before them may not have come
+	acking       chan struct{} // holds one item while acknowledgements are sent
+	waitingSince time.Time     // since when acknowledgements wait for a redelivery; guarded by acking
 
 	mu             sync.Mutex
-	live           []*entry     // by position
+	unacked        []*entry     // by position
 	sweepAt        int          // so long live is swept
 	last           *entry       // up to which all is acknowledged
-	again          bool         // last is to be acknowledged (again)
+	ackDue         bool         // last is to be acknowledged (again)
 	individualFrom record.Place // the position of the switch to individual
 	watermarks     []watermark
 }
 
 func newPartition(s *session, topic string) *partition {
-	p := &partition{session: s, topic: topic, arrivals: s.arrivals.find(topic), acking: make(chan struct{}, 1)}
-	p.forget()
+	p := &partition{session: s, topic: topic, arrivals: s.arrivals.find(topic), epoch: firstEpoch, acking: make(chan struct{}, 1)}
+	p.startOver()
 	return p
 }
 
@@ -69,16 +68,16 @@ func nowhere() record.Place { return record.Place{Ledger: -1} }
 
 // entry is what the broker stores and acknowledges as one: a message, or a batch of messages.
 type entry struct {
-	partition *partition
-	at        record.Place
-	size      int32
-	untaken   int32        // messages not received; the receiver's own
-	taken     []uint64     // bit per message of a batch that was received; the receiver's own
-	left      atomic.Int32 // messages not completed
-	acked     atomic.Int64 // when it was acknowledged by itself, Unix nanoseconds; 0: it was not
-	losses    uint32       // of the partition, when it was received
-	source    pulsar.Consumer
-	id        pulsar.MessageID // to acknowledge it by
+	partition   *partition
+	at          record.Place
+	size        int32
+	unreceived  int32        // messages not received; the receiver's own
+	received    []uint64     // bit per message of a batch that was received; the receiver's own
+	uncompleted atomic.Int32 // messages not completed
+	acked       atomic.Int64 // when it was acknowledged by itself, Unix nanoseconds; 0: it was not
+	epoch       uint32       // of the partition, when it was received
+	source      pulsar.Consumer
+	id          pulsar.MessageID // to acknowledge it by
 }
 
 const (
@@ -117,7 +116,7 @@ func (p *partition) receive(m *pulsar.ConsumerMessage, perMessage bool) (e *entr
 		return e, again
 	}
 	// It is here unfinished, or completed.
-	if e.left.Load() == 0 {
+	if e.uncompleted.Load() == 0 {
 		p.acknowledgeAgain(e, m)
 	}
 	return nil, true
@@ -131,12 +130,12 @@ func (p *partition) acknowledgeAgain(e *entry, m *pulsar.ConsumerMessage) {
 	}
 	p.mu.Lock()
 	acked := e.acked.Load() != 0
-	if i, waits := p.search(e.at); waits && p.individual.Load() && !acked && p.live[i] == e {
+	if i, waits := p.search(e.at); waits && p.individual.Load() && !acked && p.unacked[i] == e {
 		e.id = id // advance takes it once its turn comes
 	}
-	p.again = p.again || p.last != nil && !p.last.at.Less(e.at)
+	p.ackDue = p.ackDue || p.last != nil && !p.last.at.Less(e.at)
 	p.mu.Unlock()
-	if !p.session.sole || !acked {
+	if !p.session.singleConsumer || !acked {
 		p.session.acknowledge(e)
 		return
 	}
@@ -157,33 +156,34 @@ func (p *partition) arrive(m pulsar.Message) bool {
 	if !ok {
 		return true
 	}
+	p.arrivedIn = begun.epoch
 	for i, a := range passed {
 		if i == 0 {
-			if p.leave(a, at) {
+			if p.finishEntry(a, at) {
 				return false
 			}
 			continue
 		}
-		if p.high.Less(a.at) && a.at.Less(at) {
+		if p.lastPlace.Less(a.at) && a.at.Less(at) {
 			return false
 		}
 	}
 	if begun.connection > p.connection.Load() {
-		p.known = p.acknowledged()
+		p.ackedBefore = p.acknowledged()
 		p.connection.Store(begun.connection)
 		p.current = nil // find says what to do with another copy of it
 	}
 	return true
 }
 
-// leave is called when the receiver goes on from an entry to the one at a position. It reports
+// finishEntry is called when the receiver goes on from an entry to the one at a position. It reports
 // whether some of the entry was dropped: it had arrived, and did not come.
-func (p *partition) leave(a arrival, next record.Place) (dropped bool) {
+func (p *partition) finishEntry(a arrival, next record.Place) (dropped bool) {
 	e := p.current
-	if e == nil || p.session.perMessage || e.untaken == 0 || e.at != a.at || !e.at.Less(next) {
+	if e == nil || p.session.perMessage || e.unreceived == 0 || e.at != a.at || !e.at.Less(next) {
 		return false
 	}
-	if a.messages > e.size-e.untaken {
+	if a.messages > e.size-e.unreceived {
 		return true
 	}
 	p.completeRest(e)
@@ -193,19 +193,19 @@ func (p *partition) leave(a arrival, next record.Place) (dropped bool) {
 // completeRest completes the messages of an entry that the broker has left out: they were
 // acknowledged one by one before.
 func (p *partition) completeRest(e *entry) {
-	left := e.untaken
-	e.untaken = 0
-	for i := range e.taken { // should they come after all
-		e.taken[i] = ^uint64(0)
+	left := e.unreceived
+	e.unreceived = 0
+	for i := range e.received { // should they come after all
+		e.received[i] = ^uint64(0)
 	}
 	p.complete(e, left)
 }
 
-// leaveLast is called when nothing has arrived for a time: nothing more comes of the entry that the
+// completeLast is called when nothing has arrived for a time: nothing more comes of the entry that the
 // receiver is at.
-func (p *partition) leaveLast() {
+func (p *partition) completeLast() {
 	e := p.current
-	if e == nil || p.session.perMessage || e.untaken == 0 {
+	if e == nil || p.session.perMessage || e.unreceived == 0 {
 		return
 	}
 	if n, last := p.arrivals.missing(); n == 0 && last == e.at {
@@ -229,36 +229,36 @@ func (p *partition) acknowledged() record.Place {
 // find returns the entry at a position, nil when it is to be handled. again reports whether the
 // broker went back, and done whether all of it is completed.
 func (p *partition) find(at record.Place) (e *entry, again, done bool) {
-	if p.high.Less(at) {
+	if p.lastPlace.Less(at) {
 		return nil, false, false
 	}
 	p.mu.Lock()
 	i, found := p.search(at)
 	if found {
-		e = p.live[i]
+		e = p.unacked[i]
 	}
 	passed := p.last != nil && !p.last.at.Less(at)
 	p.mu.Unlock()
 	switch sent := p.sent(e); {
 	case found && sent.IsZero(), found && p.session.arrivals.connections.Lost(sent):
 		return e, true, false
-	case !found && passed && p.known.Less(at):
+	case !found && passed && p.ackedBefore.Less(at):
 		p.mu.Lock()
-		p.again = true
+		p.ackDue = true
 		p.mu.Unlock()
 		p.session.flushLater(p)
 		return nil, true, true
-	case p.session.sole:
-		p.forget() // so that nothing of it is acknowledged any more
+	case p.session.singleConsumer:
+		p.startOver() // so that nothing of it is acknowledged any more
 		p.rewound = true
 		return nil, true, true
-	case p.session.ordered && (found || p.highBy != p.connection.Load()):
+	case p.session.ordered && (found || p.lastConnection != p.connection.Load()):
 		// What is not found may have been swept; without a new connection the broker has not gone
 		// back, and it is another consumer's that has left, or was delayed.
-		p.forget()
+		p.startOver()
 	case found:
 		p.mu.Lock()
-		p.live = slices.Delete(p.live, i, i+1) // nobody else takes from it without order
+		p.unacked = slices.Delete(p.unacked, i, i+1) // nobody else takes from it without order
 		p.mu.Unlock()
 	}
 	return nil, true, false
@@ -278,7 +278,7 @@ func (p *partition) sent(e *entry) time.Time {
 
 // search finds an entry of live. p.mu is held.
 func (p *partition) search(at record.Place) (int, bool) {
-	return slices.BinarySearchFunc(p.live, at, func(e *entry, at record.Place) int {
+	return slices.BinarySearchFunc(p.unacked, at, func(e *entry, at record.Place) int {
 		switch {
 		case e.at.Less(at):
 			return -1
@@ -291,16 +291,16 @@ func (p *partition) search(at record.Place) (int, bool) {
 }
 
 // forget makes the partition start over: what is delivered from now on is handled.
-func (p *partition) forget() {
+func (p *partition) startOver() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.live, p.last, p.again, p.watermarks, p.individualFrom = nil, nil, false, nil, nowhere()
-	p.current, p.high, p.known = nil, nowhere(), nowhere()
+	p.unacked, p.last, p.ackDue, p.watermarks, p.individualFrom = nil, nil, false, nil, nowhere()
+	p.current, p.lastPlace, p.ackedBefore = nil, nowhere(), nowhere()
 }
 
 // switchToIndividual ends cumulative acknowledgement: entries before at may not have been received.
 func (p *partition) switchToIndividual(at record.Place) {
-	if !p.session.sole || p.individual.Load() {
+	if !p.session.singleConsumer || p.individual.Load() {
 		return // without one consumer per partition they always are
 	}
 	p.mu.Lock()
@@ -321,27 +321,27 @@ func (p *partition) add(at record.Place, size int32, m *pulsar.ConsumerMessage) 
 		// The whole entry. The underlying client completes an entry by the copy of it that
 		// was received, so that one which came twice would never be complete.
 		id = pulsar.NewMessageID(at.Ledger, at.Entry, -1, id.PartitionIdx())
-		e.taken = make([]uint64, (size+63)/64)
+		e.received = make([]uint64, (size+63)/64)
 	}
-	e.partition, e.at, e.size, e.untaken, e.source, e.id = p, at, size, size, m.Consumer, id
-	e.losses = p.losses
-	e.left.Store(size)
-	if size == 1 && p.session.sole && p.chunked.Has(id) { // chunks are not batched
+	e.partition, e.at, e.size, e.unreceived, e.source, e.id = p, at, size, size, m.Consumer, id
+	e.epoch = p.epoch
+	e.uncompleted.Store(size)
+	if size == 1 && p.session.singleConsumer && p.chunked.Has(id) { // chunks are not batched
 		p.switchToIndividual(at)
 	}
-	if p.high != nowhere() && p.high.GapBefore(at) {
+	if p.lastPlace != nowhere() && p.lastPlace.GapBefore(at) {
 		p.switchToIndividual(at)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.high.Less(at) {
-		p.high, p.highBy = at, p.connection.Load()
-		p.live = append(p.live, e)
+	if p.lastPlace.Less(at) {
+		p.lastPlace, p.lastConnection = at, p.connection.Load()
+		p.unacked = append(p.unacked, e)
 	} else {
 		i, _ := p.search(at)
-		p.live = slices.Insert(p.live, i, e)
+		p.unacked = slices.Insert(p.unacked, i, e)
 	}
-	if !p.session.sole && len(p.live) > p.sweepAt {
+	if !p.session.singleConsumer && len(p.unacked) > p.sweepAt {
 		p.sweep()
 	}
 	return e
@@ -351,49 +351,49 @@ func (p *partition) add(at record.Place, size int32, m *pulsar.ConsumerMessage) 
 // enough, the older ones whose acknowledgement it may have. p.mu is held.
 func (p *partition) sweep() {
 	landed := time.Now().Add(-p.session.ackEvery - 2*clientquirks.AckLanding).UnixNano()
-	p.live = slices.DeleteFunc(p.live, func(e *entry) bool {
+	p.unacked = slices.DeleteFunc(p.unacked, func(e *entry) bool {
 		acked := e.acked.Load()
-		return e.left.Load() == 0 && acked != 0 && acked < landed
+		return e.uncompleted.Load() == 0 && acked != 0 && acked < landed
 	})
 	most := max(maxRemembered/max(p.session.partitions, len(p.session.parts), 1), minRemembered)
-	if len(p.live) > most {
+	if len(p.unacked) > most {
 		p.dropAcked()
 	}
-	p.sweepAt = max(2*len(p.live), minRemembered)
+	p.sweepAt = max(2*len(p.unacked), minRemembered)
 }
 
 // dropAcked forgets the older half of the entries that were acknowledged one by one. p.mu is held.
 func (p *partition) dropAcked() {
-	most := len(p.live) / 2
-	p.live = slices.DeleteFunc(p.live, func(e *entry) bool {
+	most := len(p.unacked) / 2
+	p.unacked = slices.DeleteFunc(p.unacked, func(e *entry) bool {
 		most--
-		return most >= 0 && e.left.Load() == 0 && e.acked.Load() != 0
+		return most >= 0 && e.uncompleted.Load() == 0 && e.acked.Load() != 0
 	})
 }
 
 // take notes that a message of the entry was received, and reports whether it was not before.
 func (e *entry) take(index int32) bool {
 	if e.size == 1 {
-		first := e.untaken > 0
-		e.untaken = 0
+		first := e.unreceived > 0
+		e.unreceived = 0
 		return first
 	}
 	if index >= e.size {
 		return false
 	}
-	word, bit := &e.taken[index/64], uint64(1)<<(index%64)
+	word, bit := &e.received[index/64], uint64(1)<<(index%64)
 	if *word&bit != 0 {
 		return false
 	}
 	*word |= bit
-	e.untaken--
+	e.unreceived--
 	return true
 }
 
 // complete notes that n messages of an entry need no more handling, and has the entry
 // acknowledged behind its last.
 func (p *partition) complete(e *entry, n int32) {
-	if e.left.Add(-n) == 0 {
+	if e.uncompleted.Add(-n) == 0 {
 		p.session.acknowledge(e)
 	}
 }

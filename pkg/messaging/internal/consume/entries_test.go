@@ -71,8 +71,8 @@ func (chunkedID) String() string { return "first chunk;last chunk" }
 // Shared one.
 func newTestPartition(sole bool) (*partition, *ackedConsumer) {
 	s := &session{
-		ordered: sole, sole: sole, ackEvery: time.Hour, ackMessages: 1_000_000, gone: make(chan struct{}),
-		wake: func() {}, log: zap.NewNop(), ackFailed: prometheus.NewCounter(prometheus.CounterOpts{}),
+		ordered: sole, singleConsumer: sole, ackEvery: time.Hour, ackMessages: 1_000_000,
+		receiving: context.Background(), wake: func() {}, log: zap.NewNop(), ackFailed: prometheus.NewCounter(prometheus.CounterOpts{}),
 	}
 	p := newPartition(s, "t")
 	s.parts = map[string]*partition{p.topic: p}
@@ -149,7 +149,7 @@ func TestOneMessageDoesNotKeepAllFromBeingAcknowledged(t *testing.T) {
 	}
 	require.Empty(t, c.upTo)
 	require.Greater(t, len(c.alone), maxUnacknowledged)
-	require.Less(t, len(p.live), 2*maxUnacknowledged, "what is acknowledged is not kept for ever")
+	require.Less(t, len(p.unacked), 2*maxUnacknowledged, "what is acknowledged is not kept for ever")
 	p.complete(held, 1)
 	p.session.flushDue()
 	require.Equal(t, []int64{3 * maxUnacknowledged}, c.upTo)
@@ -287,18 +287,18 @@ func TestMessagesLeftOutOfTheLastEntryCountAsDone(t *testing.T) {
 	e, ok := come(p, c, first)
 	require.True(t, ok)
 	p.complete(e, 1)
-	p.leaveLast()
+	p.completeLast()
 	p.session.flushDue()
 	require.Empty(t, c.upTo, "the last has arrived, and is to come")
 	e, ok = come(p, c, last)
 	require.True(t, ok)
-	p.leaveLast()
+	p.completeLast()
 	p.session.flushDue()
 	require.Empty(t, c.upTo, "it is not completed")
 	p.complete(e, 1)
 	p.session.flushDue()
 	require.Equal(t, []int64{1}, c.upTo, "nothing follows")
-	p.leaveLast()
+	p.completeLast()
 	p.session.flushDue()
 	require.Equal(t, []int64{1}, c.upTo)
 }
@@ -308,7 +308,7 @@ func TestMessagesThatWereLeftOutAndComeAfterAllCountOnce(t *testing.T) {
 	p, c := newTestPartition(true)
 	e := deliver(t, p, c, 1, 2, 4) // 0 and 1 were acknowledged before
 	require.Same(t, e, deliver(t, p, c, 1, 3, 4))
-	p.leaveLast()
+	p.completeLast()
 	breakConnection(p)
 	for i := range int32(4) {
 		if again := deliver(t, p, c, 1, i, 4); again != nil {
@@ -449,8 +449,8 @@ func TestAcknowledgedEntriesAreNotRememberedForEver(t *testing.T) {
 	for i := int64(1); i < 100_000; i++ {
 		p.complete(deliver(t, p, c, i, 0, 1), 1)
 	}
-	require.Less(t, len(p.live), 2*maxRemembered/100)
-	require.Same(t, held, p.live[0])
+	require.Less(t, len(p.unacked), 2*maxRemembered/100)
+	require.Same(t, held, p.unacked[0])
 	require.Nil(t, deliver(t, p, c, 0, 0, 1), "still known")
 }
 
@@ -488,7 +488,7 @@ func TestOlderMessagesAreNotRememberedForEver(t *testing.T) {
 			for i := range int64(200_000) {
 				p.complete(deliver(t, p, c, i, 0, 1), 1)
 			}
-			require.Less(t, len(p.live), 2*maxRemembered)
+			require.Less(t, len(p.unacked), 2*maxRemembered)
 		})
 	}
 }
@@ -530,7 +530,7 @@ func TestDrainThatAsksForEndsIsNotConnecting(t *testing.T) {
 	r.drain = newDrain(r)
 	r.stop, r.halt = context.WithCancelCause(t.Context())
 	defer r.halt(nil)
-	r.grace = r.stop
+	r.handlerCtx = r.stop
 	session, err := r.subscribe(r.cfg.sources()[0])
 	require.NoError(t, err)
 	defer r.giveUp(session)

@@ -48,7 +48,7 @@ func newMetrics(reg prometheus.Registerer) consumerMetrics {
 		queuedBytes: gauge("aviary_messaging_unfinished_bytes", "Bytes received and not finished."),
 		held:        gauge("aviary_messaging_held_messages", "Messages held in this process for another attempt."),
 		resubscribes: counter("aviary_messaging_resubscribes_total",
-			"Subscriptions made again, because the broker ended them or for a receive queue of another length.", "reason"),
+			"Subscriptions made again: because the broker ended them, messages are missing, or the receive queue gets another length.", "reason"),
 		redelivered: counter("aviary_messaging_redelivered_messages_total", "Messages that the broker delivered before."),
 		stuck:       gauge("aviary_messaging_stuck_handlers", "Handlers running, and with RunAsync messages without a verdict, for longer than stuck_after."),
 		failedAcks:  counter("aviary_messaging_failed_acks_total", "Acknowledgements that could not be sent; their messages are delivered again."),

@@ -248,7 +248,7 @@ func (r *run) lookAtPattern(s *session) func(ctx context.Context) {
 				continue
 			}
 			if was, seen := known[topic]; seen && was != len(partitions) {
-				s.OnConsumerClose(nil, errPartitions)
+				s.abort(errPartitions)
 				return
 			}
 			known[topic] = len(partitions)

@@ -9,7 +9,7 @@ import (
 
 // pauses are the sources that a consumer does not receive from at present.
 type pauses struct {
-	begun atomic.Uint64 // calls of Pause
+	count atomic.Uint64 // calls of Pause
 
 	mu sync.Mutex
 	by map[string]chan struct{} // by source; closed by resume
@@ -39,7 +39,7 @@ func (c *Consumer) Pause(topics ...string) {
 			c.pauses.by[name] = make(chan struct{})
 		}
 	}
-	c.pauses.begun.Add(1)
+	c.pauses.count.Add(1)
 }
 
 // Resume ends what Pause began, for the topics named, or for all and the retry topic. It may be
@@ -54,10 +54,6 @@ func (c *Consumer) Resume(topics ...string) {
 		}
 	}
 }
-
-// Paused reports whether Pause was called for topic (a name as Pause takes it), and Resume was not
-// called since.
-func (c *Consumer) Paused(topic string) bool { return c.pauses.of(record.FullTopicName(topic)) != nil }
 
 // of returns a channel that is closed when the source is resumed, nil when it is not paused.
 func (p *pauses) of(source string) <-chan struct{} {

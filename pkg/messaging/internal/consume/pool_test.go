@@ -14,7 +14,7 @@ func TestTaskPoolKeepsNoMessages(t *testing.T) {
 	var p taskPool
 	var ended []*schedule.Item
 	for i := range 2 * maxPooled {
-		d := &task{Delivery: &record.Delivery{Payload: make([]byte, 10)}, entry: new(entry), simple: i%4 != 0}
+		d := &task{Delivery: &record.Delivery{Payload: make([]byte, 10)}, entry: new(entry), reusable: i%4 != 0}
 		d.Owner, d.Group = d, new(schedule.Group)
 		ended = append(ended, &d.Item)
 	}
@@ -26,7 +26,7 @@ func TestTaskPoolKeepsNoMessages(t *testing.T) {
 		require.Nil(t, d.Delivery)
 		require.Nil(t, d.entry)
 		require.Nil(t, d.Group)
-		require.False(t, d.simple)
+		require.False(t, d.reusable)
 	}
 	require.Empty(t, p.free)
 }

@@ -31,13 +31,14 @@ type worker struct {
 // finish notes that d has ended. The scheduler is told with the worker's next call.
 func (w *worker) finish(d *task) { w.Finish(&d.Item) }
 
-// run is one Run or Drain. This file is the way of a message through it, top to
-// bottom: subscribe -> receive -> (scheduler) -> work -> call -> complete, and
-// from there acknowledged, held for another attempt, or copied to the retry or
-// dead-letter topic and then acknowledged.
+// run is one Run, RunAsync or Drain. This file is the way of a message through it: receiveFrom
+// subscribes (session.go) -> receive -> take -> (package schedule) -> work -> call, or hand with
+// RunAsync (async.go) -> complete (verdict.go), and from there acknowledged (acks.go), held for
+// another attempt, or copied to the retry or dead-letter topic and then acknowledged.
 //
-// Goroutines: one per source receives, Concurrency work, one watches. Underneath,
-// the connection's reader goroutine parses and a goroutine per partition feeds the
+// Goroutines: one per source receives and one looks for its new partitions, Concurrency work, one
+// is the watchdog, one carries out late verdicts (RunAsync), one watches the backlog (Drain).
+// Underneath, the connection's reader goroutine parses and a goroutine per partition feeds the
 // session's channel; none of our work, and no acknowledgement, runs on those.
 type run struct {
 	c       *Consumer
@@ -56,11 +57,10 @@ type run struct {
 	async       AsyncHandler     // in RunAsync, in place of handler
 	completions *completionQueue // the same
 
-	stop    context.Context // ends when nothing more is to be started
-	halt    context.CancelCauseFunc
-	grace   context.Context // the handlers': ends StopTimeout after stop
-	ending  atomic.Bool     // stop has ended
-	handled atomic.Int64    // verdict nil
+	stop       context.Context // ends when nothing more is to be started
+	halt       context.CancelCauseFunc
+	handlerCtx context.Context // the handlers': ends StopTimeout after stop
+	handled    atomic.Int64    // verdict nil
 
 	mu      sync.Mutex
 	parts   map[source]int          // partitions of each source, as far as known
@@ -68,19 +68,18 @@ type run struct {
 
 	sessions map[*session]struct{}
 
-	begun sync.Map // sources whose subscriptions begin where From says
+	created sync.Map // sources whose subscriptions begin where From says
 
 	failed failedAttempts // of messages that a session's end took along
 }
 
-// do runs until ctx ends, the client closes, or h or the configuration makes going
-// on impossible.
+// do runs until ctx ends, the client closes, or a subscription can never succeed.
 func (r *run) do(ctx context.Context) error {
 	r.stop, r.halt = context.WithCancelCause(ctx)
 	defer r.halt(nil)
 	grace, cancelHandlers := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelHandlers()
-	r.grace = grace
+	r.handlerCtx = grace
 	forget := context.AfterFunc(r.c.parent.Life, func() { r.halt(record.ErrClosed) })
 	defer forget()
 
@@ -88,7 +87,8 @@ func (r *run) do(ctx context.Context) error {
 	for _, w := range r.workers {
 		workers.Go(func() { r.work(w) })
 	}
-	watchers.Go(r.watch)
+	completed := make(chan struct{})
+	watchers.Go(func() { r.watch(completed) })
 	sources := r.cfg.sources()
 	r.countPartitions(sources)
 	for _, src := range sources {
@@ -97,32 +97,29 @@ func (r *run) do(ctx context.Context) error {
 	if r.drain != nil {
 		watchers.Go(r.drain.watch)
 	}
-	completed := make(chan struct{})
 	if r.completions != nil {
-		watchers.Go(func() { r.completeLate(completed) })
+		watchers.Go(func() { r.runCompletions(completed) })
 	}
 
 	<-r.stop.Done()
-	r.ending.Store(true)
 	r.sched.Stop(func(it *schedule.Item) bool { return !taskOf(it).copyStored() }) // what runs may finish
 	limit := time.AfterFunc(r.cfg.StopTimeout, func() {
 		cancelHandlers()
-		r.sched.Abandon()
+		r.sched.StopNow()
 	})
 	workers.Wait()
 	receivers.Wait() // each closes its session behind its last delivery
 	r.briefly(r.copies.Close)
 	close(completed)
 	limit.Stop()
-	r.sched.Abandon()
+	r.sched.StopNow()
 	watchers.Wait()
 	r.metrics.clear()
 	return r.outcome(ctx)
 }
 
-// stopping reports that the session ends because the run does: what was handed over
-// may still have its verdict. Unlike ending, which do sets a moment later, it is true
-// for whoever has seen stop end.
+// stopping reports that nothing more is to be started: what was handed over may still have its
+// verdict.
 func (r *run) stopping() bool { return r.stop.Err() != nil }
 
 // outcome is what Run returns.
@@ -162,7 +159,7 @@ func (r *run) receiveFrom(src source) {
 		if r.stop.Err() != nil && s == nil {
 			return
 		}
-		r.c.note(src, err)
+		r.c.noteSubscribe(src, err)
 		if src.retry {
 			r.copies.Note(err)
 		}
@@ -204,7 +201,7 @@ func (r *run) receiveFrom(src source) {
 		r.logEnd(s, reason)
 		attempt = 0
 		// A session that the broker ends at once must not become a busy loop.
-		if s.closedByBroker() != nil {
+		if s.failure() != nil {
 			if time.Since(began) > backoff.Max {
 				pause.Reset()
 			}
@@ -226,7 +223,7 @@ const (
 func (r *run) receive(s *session) (reason string) {
 	batch := make([]*schedule.Item, 0, schedule.ChunkSize)
 	growing := false // to end once no batch is received in part
-	in := inlet{s: s, pauses: &r.c.pauses, name: s.src.String()}
+	in := sourceReader{s: s, pauses: &r.c.pauses, name: s.src.String()}
 	for {
 		var count, bytes int64
 		m, received, reason := in.next(r.stop)
@@ -237,12 +234,12 @@ func (r *run) receive(s *session) (reason string) {
 			batch = r.take(s, &m, batch)
 			count++
 			bytes += weightOf(&m)
-			if len(batch) == cap(batch) || bytes >= r.cfg.PrefetchBytes/8 || growing && s.open <= 0 {
+			if len(batch) == cap(batch) || bytes >= r.cfg.PrefetchBytes/8 || growing && s.partialBatches <= 0 {
 				break
 			}
 			m, received = in.more()
 		}
-		s.taken(count, bytes)
+		s.tookOver(count, bytes)
 		s.weights.Add(count, bytes)
 		r.metrics.received.Add(float64(len(batch)))
 		r.sched.Push(batch)
@@ -252,14 +249,14 @@ func (r *run) receive(s *session) (reason string) {
 		clear(batch)
 		batch = batch[:0]
 
-		if s.Pressed() && r.mustShrink(s) {
+		if s.OverLimit() && r.mustShrink(s) {
 			return reasonShrink
 		}
 		if len(s.ch) == 0 && !growing {
 			growing = r.shouldGrow(s)
 		}
-		if growing && s.open <= 0 {
-			if r.mayLeave(s) {
+		if growing && s.partialBatches <= 0 {
+			if r.finishBeforeGrowing(s) {
 				return reasonGrow
 			}
 			growing = false
@@ -267,44 +264,44 @@ func (r *run) receive(s *session) (reason string) {
 	}
 }
 
-// inlet takes messages from a session's channel. It belongs to the receiving goroutine.
-type inlet struct {
-	s      *session
-	pauses *pauses
-	name   string // of the source
-	begun  uint64 // pauses, when the source was last known not to be paused
+// sourceReader takes messages from a session's channel. It belongs to the receiving goroutine.
+type sourceReader struct {
+	s          *session
+	pauses     *pauses
+	name       string // of the source
+	pauseCount uint64 // pauses, when the source was last known not to be paused
 
-	early   pulsar.ConsumerMessage // taken when a pause had begun
-	isEarly bool
+	heldBack    pulsar.ConsumerMessage // taken when a pause had begun
+	hasHeldBack bool
 }
 
 // next waits for a message, or until the underlying consumer holds too much. A reason says why the
 // session is to end.
-func (in *inlet) next(stop context.Context) (m pulsar.ConsumerMessage, received bool, reason string) {
+func (in *sourceReader) next(stop context.Context) (m pulsar.ConsumerMessage, received bool, reason string) {
 	s, waited := in.s, time.Now()
 	for {
 		ch := s.ch
-		in.begun = in.pauses.begun.Load()
+		in.pauseCount = in.pauses.count.Load()
 		paused := in.pauses.of(in.name)
 		if paused != nil {
 			ch = nil // the underlying queue fills, and then the broker waits
-		} else if in.isEarly {
-			in.isEarly = false
-			return in.early, true, ""
+		} else if in.hasHeldBack {
+			in.hasHeldBack = false
+			return in.heldBack, true, ""
 		}
 		select {
 		case <-stop.Done():
 			return m, false, reasonStop
-		case <-s.gone:
-			return m, false, endReason(s.cause)
-		case <-s.heavy:
+		case <-s.receiving.Done():
+			return m, false, endReason(s.failure())
+		case <-s.overLimit:
 			return m, false, ""
-		case <-s.quiet:
-			s.leaveLast()
+		case <-s.idle:
+			s.completeLast()
 		case <-paused:
 		case m = <-ch:
 			if len(s.ch) == 0 && time.Since(waited) > budget.Window {
-				s.forget() // nothing came for long: the underlying queue was empty
+				s.resetBuffered() // nothing came for long: the underlying queue was empty
 			}
 			if !in.keep(m) {
 				return m, true, ""
@@ -314,17 +311,17 @@ func (in *inlet) next(stop context.Context) (m pulsar.ConsumerMessage, received 
 }
 
 // keep keeps a message that came when a pause had begun, for the time after it.
-func (in *inlet) keep(m pulsar.ConsumerMessage) bool {
-	if in.pauses.begun.Load() == in.begun || in.pauses.of(in.name) == nil {
+func (in *sourceReader) keep(m pulsar.ConsumerMessage) bool {
+	if in.pauses.count.Load() == in.pauseCount || in.pauses.of(in.name) == nil {
 		return false
 	}
-	in.early, in.isEarly = m, true
+	in.heldBack, in.hasHeldBack = m, true
 	return true
 }
 
 // more returns another message, if one waits and no pause has begun.
-func (in *inlet) more() (m pulsar.ConsumerMessage, ok bool) {
-	if in.pauses.begun.Load() != in.begun {
+func (in *sourceReader) more() (m pulsar.ConsumerMessage, ok bool) {
+	if in.pauses.count.Load() != in.pauseCount {
 		return m, false
 	}
 	select {
@@ -338,44 +335,41 @@ func (in *inlet) more() (m pulsar.ConsumerMessage, ok bool) {
 	return m, true
 }
 
-// weightOf is what a message counts for while the underlying consumer holds it.
-func weightOf(m *pulsar.ConsumerMessage) int64 { return int64(len(m.Payload()) + deliveryOverhead) }
-
 // take makes a delivery of a message, unless it is here already.
 func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*schedule.Item) []*schedule.Item {
 	id := m.ID()
 	index, size := id.BatchIdx(), id.BatchSize()
 	switch {
 	case size <= 1:
-		s.pressure.Entry()
+		s.starvation.Entry()
 	case index == 0:
-		s.pressure.Entry()
-		s.open++
+		s.starvation.Entry()
+		s.partialBatches++
 	case index == size-1:
-		s.open--
+		s.partialBatches--
 	}
 	if s.dropped {
 		return batch // the broker delivers it again
 	}
 	p := s.partition(m.Topic())
 	if !p.arrive(m.Message) {
-		s.leaveToNext(errDropped)
+		s.dropFromHere(errDropped)
 		return batch
 	}
 	if m.GetEncryptionContext() != nil { // before stale, which never saw it arrive
 		s.noteEncrypted(p, m)
 		return batch
 	}
-	if p.stale(m.Message) || r.drain != nil && !r.drain.wants(m.Message) {
+	if p.stale() || r.drain != nil && !r.drain.wants(m.Message) {
 		return batch
 	}
-	owned, ok := s.owned.await(r.stop, p.topic, int(id.PartitionIdx()), s.gone)
+	owned, ok := s.owned.await(r.stop, p.topic, int(id.PartitionIdx()), s.receiving.Done())
 	if !ok {
 		return batch
 	}
 	e, again := p.receive(m, s.perMessage)
 	if p.rewound {
-		s.leaveToNext(errRewound)
+		s.dropFromHere(errRewound)
 		return batch
 	}
 	if again || m.RedeliveryCount() > 0 {
@@ -418,7 +412,7 @@ func (r *run) work(w *worker) {
 		t.begin()
 		for it := w.Claim(); it != nil; it = w.Claim() {
 			d := taskOf(it)
-			if d.copying == nil && (r.ending.Load() || d.void()) {
+			if d.copying == nil && (r.stopping() || d.void()) {
 				// Not started and not to be: dropped, so the broker delivers it again.
 				r.failed.note(d)
 				w.finish(d)
@@ -428,7 +422,8 @@ func (r *run) work(w *worker) {
 				r.finishCopy(w, d)
 				continue
 			}
-			// Of an attempt that a session's end overtook, the failure may be known only now.
+			// A session may have ended while an earlier delivery of d was handled: that attempt
+			// may have failed since d was received.
 			if d.Attempt == 1 && r.failed.restore(d) && time.Until(d.Due) > 0 {
 				r.sched.GiveBack(&w.Worker)
 				r.hold(d, d.Due, false)
@@ -485,139 +480,5 @@ func (r *run) handlerContext(d *task) context.Context {
 	if d.owned != nil {
 		return d.session.owned.current(d.owned, d.entry.partition.topic).ctx
 	}
-	return r.grace
-}
-
-// close ends a session: what has not started is dropped, what runs finishes, then
-// the last acknowledgements are sent and the underlying consumer closes. After that
-// the broker gives everything unacknowledged to whoever subscribes next.
-//
-// A session that the broker ended does not wait for handlers for long: they keep their keys
-// waiting, and nothing else. Their messages are delivered again. One that we end ourselves waits
-// longer, but no longer than for a handler that is not stuck.
-func (r *run) close(s *session) {
-	defer r.c.parent.Watched.Delete(s.name)
-	s.end()
-	if s.closedByBroker() != nil {
-		s.owned.end(ErrOwnershipLost)
-	}
-	r.sched.Drop(func(it *schedule.Item) bool {
-		d := taskOf(it)
-		if d.session != s || d.copyStored() {
-			return false
-		}
-		r.failed.note(d)
-		return true
-	})
-	if r.completions != nil && !r.stopping() {
-		r.voidPending(s)
-	}
-	r.awaitHandlers(s)
-	// With a broker that answers nothing, acknowledging and closing wait for their own timeouts:
-	// that must not keep Run.
-	r.briefly(func(ctx context.Context) {
-		clientquirks.Within(ctx, s.closeAcks)
-		// Behind the closing the broker may deliver the partitions to another consumer. Whoever
-		// keeps something for them has given it up by then.
-		s.owned.end(ErrOwnershipLost)
-		s.owned.awaitCalls(ctx)
-	})
-	r.briefly(func(ctx context.Context) {
-		clientquirks.Within(ctx, func() { clientquirks.CloseReceiving(s.raw, s.ch) })
-	})
-}
-
-// briefly calls f with a context that ends after StopTimeout.
-func (r *run) briefly(f func(ctx context.Context)) {
-	ctx, cancel := context.WithTimeout(context.Background(), r.cfg.StopTimeout)
-	defer cancel()
-	f(ctx)
-}
-
-// giveUp ends a session that has received nothing.
-func (r *run) giveUp(s *session) {
-	defer r.c.parent.Watched.Delete(s.name)
-	s.owned.end(ErrOwnershipLost)
-	r.briefly(s.owned.awaitCalls)
-	clientquirks.CloseReceiving(s.raw, s.ch)
-}
-
-// awaitHandlers waits for what a session that is over still has running: until the handlers'
-// context ends when the run stops, and for a time otherwise.
-func (r *run) awaitHandlers(s *session) {
-	unhook := context.AfterFunc(r.grace, r.sched.Wake)
-	defer unhook()
-	timeout := closeTimeout
-	if s.closedByBroker() == nil {
-		timeout = r.cfg.StuckAfter
-	}
-	began := time.Now()
-	wake := time.AfterFunc(timeout, r.sched.Wake)
-	defer wake.Stop()
-	r.sched.AwaitEnd(&s.Group, func() bool {
-		return r.grace.Err() != nil || !r.stopping() && time.Since(began) >= timeout
-	})
-}
-
-const (
-	// closeTimeout is how long a session that the broker ended waits for its handlers, so that
-	// what they are about to finish is not handled twice.
-	closeTimeout = 500 * time.Millisecond
-	// growTimeout is how long a receiver that is to subscribe again waits for what
-	// is in flight before it goes on instead.
-	growTimeout = 500 * time.Millisecond
-	// growRetry is how long it goes on as it is when that was in vain: verdicts may be
-	// given late, and nothing is received while it waits.
-	growRetry = 10 * time.Second
-	// growAgainAfter is how long after a shrink a queue may grow again.
-	growAgainAfter = 30 * time.Second
-)
-
-// mustShrink reports whether the underlying queue is too long for what arrives.
-func (r *run) mustShrink(s *session) bool {
-	held, bytes := s.holding()
-	weight := bytes / max(held, 1)
-	_, all := r.partitions(s.src)
-	if r.budget.Fixed() || !r.budget.WorthShrinking(s.queue, r.budget.QueueLength(all, weight)) {
-		s.forget() // counted wrongly: a reconnect emptied the queue
-		s.Release()
-		return false
-	}
-	r.noteWeight(s.src, weight*budget.Safety, time.Now().Add(growAgainAfter))
-	return true
-}
-
-// shouldGrow reports whether a longer queue would help. It is called when the
-// queue is empty.
-func (r *run) shouldGrow(s *session) bool {
-	now := time.Now()
-	if !s.pressure.Limited(now, s.queue*s.partitions) || r.budget.Fixed() || s.src.retry || now.Before(s.stays) {
-		return false
-	}
-	weight, known := s.weights.Weight()
-	if s.src.pattern != "" {
-		r.notePartitions(s.src, len(s.parts))
-	}
-	_, all := r.partitions(s.src)
-	if !known || !r.budget.WorthGrowing(s.queue, r.budget.QueueLength(all, weight)) || !r.mayGrow(s.src, now) {
-		s.pressure = budget.NewPressure(now)
-		return false
-	}
-	r.noteWeight(s.src, weight, time.Time{})
-	return true
-}
-
-// mayLeave waits until what was received is finished, so that nothing is handled
-// twice for the sake of a longer queue. With slow handlers it gives up: then the
-// queue is not what limits them.
-func (r *run) mayLeave(s *session) bool {
-	deadline := time.Now().Add(growTimeout)
-	t := time.AfterFunc(growTimeout, r.sched.Wake)
-	defer t.Stop()
-	if r.sched.AwaitEnd(&s.Group, func() bool { return r.ending.Load() || !time.Now().Before(deadline) }) {
-		return true
-	}
-	s.pressure = budget.NewPressure(time.Now())
-	s.stays = time.Now().Add(growRetry)
-	return false
+	return r.handlerCtx
 }

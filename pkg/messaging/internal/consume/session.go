@@ -1,6 +1,7 @@
 package consume
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"strings"
@@ -41,34 +42,32 @@ func (s source) String() string {
 type session struct {
 	schedule.Group
 
-	src        source
-	name       string // of all its underlying consumers: brokers divide a topic's partitions by it
-	raw        rawConsumer
-	ch         chan pulsar.ConsumerMessage
-	partitions int
-	queue      int // receive queue length per partition
-	failover   bool
-	sole       bool // the subscription delivers a partition to one consumer at a time
-	ordered    bool // order is kept
-	log        *zap.Logger
-	lines      throttle.Throttle
+	src            source
+	name           string // of all its underlying consumers: brokers divide a topic's partitions by it
+	raw            rawConsumer
+	ch             chan pulsar.ConsumerMessage
+	partitions     int
+	queue          int  // receive queue length per partition
+	failover       bool // the broker says which of several consumers has a partition
+	singleConsumer bool // the subscription delivers a partition to one consumer at a time
+	ordered        bool // order is kept
+	log            *zap.Logger
+	lines          throttle.Throttle
 
 	// What the underlying consumer holds. Counted where messages arrive, on the
 	// connection's reader goroutine: those in its queue are invisible otherwise.
-	held  atomic.Int64 // messages << heldShift | bytes
-	limit int64
-	heavy chan struct{} // more than limit was held, for a receiver that waits
-	quiet chan struct{} // nothing has arrived for a time, for the same
+	buffered  atomic.Int64 // messages << bufferedShift | bytes
+	limit     int64
+	overLimit chan struct{} // more than limit is buffered, for a receiver that waits
+	idle      chan struct{} // nothing has arrived for a time, for the same
 
-	gone     chan struct{} // closed when the broker's side ended it
-	goneOnce atomic.Bool
-	cause    error  // set before gone is closed
-	wake     func() // after the group has ended, or is pressed
+	receiving context.Context         // ends when the underlying consumers receive no more, with why
+	cancel    context.CancelCauseFunc // ends receiving
+	wake      func()                  // after the group has ended, or is over its limit
 
 	arrivals   arrivalLog
-	activities activities
 	owned      ownership
-	dropBefore func(topic string, losses uint32) // gives up what waits from before a loss
+	dropBefore func(topic string, epoch uint32) // drops what waits of earlier epochs
 
 	perMessage  bool // messages of a batch are acknowledged one by one
 	ackEvery    time.Duration
@@ -76,7 +75,7 @@ type session struct {
 	ackFailed   prometheus.Counter
 
 	unreadable           *prometheus.CounterVec // reason
-	resubscribeForChunks time.Duration          // see waits
+	resubscribeForChunks time.Duration          // see Consumers
 	chunksLost           atomic.Bool            // a message in chunks was given up
 
 	acks struct {
@@ -90,29 +89,19 @@ type session struct {
 	completions *completionQueue // the run's
 
 	// The receiving goroutine's own.
-	parts    map[string]*partition // by topic
-	current  *partition            // of the latest message
-	open     int                   // batches received in part
-	dropped  bool                  // take no more: the broker delivers it to the next session
-	slab     record.Slab
-	tasks    spareTasks
-	weights  budget.Weigher
-	pressure budget.Pressure
-	stays    time.Time // until when no longer queue is thought of
+	parts          map[string]*partition // by topic
+	current        *partition            // of the latest message
+	partialBatches int                   // batches received in part
+	dropped        bool                  // take no more: the broker delivers it to the next session
+	slab           record.Slab
+	tasks          spareTasks
+	weights        budget.Weigher
+	starvation     budget.Starvation
+	noGrowBefore   time.Time // until when the queue is not made longer
 }
 
-// closedByBroker is why the broker ended the session, nil when it did not.
-func (s *session) closedByBroker() error {
-	select {
-	case <-s.gone:
-		return s.cause
-	default:
-		return nil
-	}
-}
-
-// over reports whether deliveries of the session are void.
-func (s *session) over() bool { return s.Over() }
+// failure is why the underlying consumers receive no more, nil while they do.
+func (s *session) failure() error { return context.Cause(s.receiving) }
 
 // end makes the session's deliveries void.
 func (s *session) end() {
@@ -128,28 +117,25 @@ func (s *session) partition(topic string) *partition {
 	p := s.parts[topic]
 	if p == nil {
 		p = newPartition(s, topic)
-		if s.listens() {
-			p.activity = s.activities.find(topic)
-		}
 		s.parts[topic] = p
 	}
 	s.current = p
 	return p
 }
 
-// leaveToNext ends the session: from the present message on the broker delivers to the next.
-func (s *session) leaveToNext(cause error) {
+// dropFromHere ends the session: from the present message on the broker delivers to the next.
+func (s *session) dropFromHere(cause error) {
 	s.dropped = true
-	s.OnConsumerClose(nil, cause)
+	s.abort(cause)
 }
 
-// leaveLast is called when nothing has arrived for a time.
-func (s *session) leaveLast() {
+// completeLast is called when nothing has arrived for a time.
+func (s *session) completeLast() {
 	if len(s.ch) > 0 {
 		return
 	}
 	for _, p := range s.parts {
-		p.leaveLast()
+		p.completeLast()
 	}
 }
 
@@ -160,59 +146,22 @@ var (
 	_ pulsar.ConsumerEventListener    = (*session)(nil)
 )
 
-// BeforeConsume weighs a message that arrives. It runs on the connection's reader
-// goroutine and must not block.
-func (s *session) BeforeConsume(m pulsar.ConsumerMessage) {
-	s.arrivals.note(m.Message)
-	if s.activities.awaited.Load() {
-		s.activities.noteFirst(m.Message)
-	}
-	held := s.held.Add(1<<heldShift + int64(len(m.Payload())+deliveryOverhead))
-	if held&(1<<heldShift-1) > s.limit && s.queue > 1 && s.Press() {
-		select {
-		case s.heavy <- struct{}{}:
-		default:
-		}
-		go s.wake() // takes a lock
-	}
-}
-
-// heldShift leaves a terabyte for the bytes. Both counts are in one word because
-// two goroutines share it for every message.
-const heldShift = 40
-
-// holding is what the underlying consumer holds.
-func (s *session) holding() (messages, bytes int64) {
-	held := s.held.Load()
-	return held >> heldShift, held & (1<<heldShift - 1)
-}
-
-// forget sets the counts to nothing held. The underlying client empties its queue
-// when it reconnects and does not say so, so the counts can only be trusted upwards:
-// they are corrected whenever the queue is known to be empty.
-func (s *session) forget() { s.held.Store(0) }
-
-// taken notes messages that were taken over from the underlying consumer. More may
-// be taken than is counted after a forget.
-func (s *session) taken(messages, bytes int64) {
-	delta := messages<<heldShift + bytes
-	if s.held.Add(-delta) < 0 {
-		s.forget()
-	}
-}
-
 func (s *session) OnAcknowledge(pulsar.Consumer, pulsar.MessageID)        {}
 func (s *session) OnNegativeAcksSend(pulsar.Consumer, []pulsar.MessageID) {}
 
-// OnConsumerClose is called when the underlying consumer gave up: since v0.20 it
-// closes itself when a broker refuses it for good on reconnecting, as with
-// ConsumerBusy, AuthorizationError or TopicNotFound.
+// OnConsumerClose is called when the underlying consumer gave up: it closes itself when a broker
+// refuses it for good on reconnecting, as with ConsumerBusy, AuthorizationError or TopicNotFound.
 func (s *session) OnConsumerClose(_ pulsar.Consumer, err error) {
-	if err != nil && s.goneOnce.CompareAndSwap(false, true) {
-		s.cause = err
-		close(s.gone)
-		go s.end()
+	if err != nil {
+		s.abort(err)
 	}
+}
+
+// abort ends the session because it misses messages, or gets none any more. The broker delivers
+// what is unacknowledged to the next one. It does not block.
+func (s *session) abort(cause error) {
+	s.cancel(cause)
+	go s.end()
 }
 
 // subscribe begins a session on src. It returns when subscribed, when that failed,
@@ -244,34 +193,35 @@ func (r *run) newSession(src source, consumers *partitionConsumers) (*session, e
 	n, all := r.partitions(src)
 	s := &session{
 		src: src, partitions: n, name: strings.ToLower(rand.Text()),
-		queue: r.queueLength(src, all),
-		limit: r.budget.Limit(n, all),
-		sole:  !src.retry && (r.cfg.Type == Exclusive || r.cfg.Type == Failover), ordered: !src.retry && r.cfg.Order != OrderNone,
-		failover: !src.retry && r.cfg.Type == Failover,
-		log:      r.log,
-		heavy:    make(chan struct{}, 1), quiet: make(chan struct{}, 1), gone: make(chan struct{}),
+		queue:          r.queueLength(src, all),
+		limit:          r.budget.Limit(n, all),
+		singleConsumer: !src.retry && (r.cfg.Type == Exclusive || r.cfg.Type == Failover), ordered: !src.retry && r.cfg.Order != OrderNone,
+		failover:  !src.retry && r.cfg.Type == Failover,
+		log:       r.log,
+		overLimit: make(chan struct{}, 1), idle: make(chan struct{}, 1),
 		wake: r.sched.Wake, completions: r.completions,
 		perMessage: r.cfg.AckBatchIndex, ackEvery: r.cfg.AckEvery, ackMessages: r.cfg.AckMessages,
 		ackFailed: r.metrics.ackFailed, unreadable: r.metrics.unreadable, resubscribeForChunks: r.c.parent.ResubscribeForChunks,
 		parts: make(map[string]*partition),
 		tasks: spareTasks{pool: &r.tasks},
 	}
+	s.receiving, s.cancel = context.WithCancelCause(context.Background())
 	s.arrivals.connections.Current.Store(1)
 	s.arrivals.channel = budget.ChannelLength(s.queue)
-	s.arrivals.connections.Broken = func() { s.OnConsumerClose(nil, errDropped) }
+	s.arrivals.connections.Broken = func() { s.abort(errDropped) }
 	s.ch = make(chan pulsar.ConsumerMessage, s.arrivals.channel)
-	s.dropBefore = func(topic string, losses uint32) {
+	s.dropBefore = func(topic string, epoch uint32) {
 		r.sched.Drop(func(it *schedule.Item) bool {
 			d := taskOf(it)
-			if d.session != s || d.entry.partition.topic != topic || d.entry.losses >= losses || d.copyStored() {
+			if d.session != s || d.entry.partition.topic != topic || d.entry.epoch >= epoch || d.copyStored() {
 				return false
 			}
 			r.failed.note(d)
 			return true
 		})
 	}
-	if s.sole {
-		s.owned.f, s.owned.parent, s.owned.byBroker = r.c.onOwned, r.grace, s.failover
+	if s.singleConsumer {
+		s.owned.f, s.owned.parent, s.owned.byBroker = r.c.onOwned, r.handlerCtx, s.failover
 	}
 	if err := r.createSubscription(src); err != nil {
 		return nil, err
@@ -281,8 +231,8 @@ func (r *run) newSession(src source, consumers *partitionConsumers) (*session, e
 		r.c.parent.Watched.Delete(s.name)
 		return nil, err
 	}
-	r.begun.Store(src, true)
-	if s.sole && !s.listens() {
+	r.created.Store(src, true)
+	if s.singleConsumer && !s.failover {
 		for i, topic := range topics {
 			s.owned.gain(topic, i)
 		}
@@ -309,7 +259,7 @@ func (r *run) createSubscription(src source) error {
 	if r.cfg.From == nil || src.retry {
 		return nil
 	}
-	if _, subscribed := r.begun.Load(src); subscribed {
+	if _, subscribed := r.created.Load(src); subscribed {
 		return nil
 	}
 	err := r.c.parent.api.Topic(src.topic).Subscription(r.cfg.Subscription).Create(r.stop, *r.cfg.From)
@@ -317,90 +267,6 @@ func (r *run) createSubscription(src source) error {
 		return nil // without a topic there is no message to begin at: subscribing may create it
 	}
 	return err
-}
-
-// listens reports whether the broker says which of several consumers has a partition.
-func (s *session) listens() bool { return s.failover }
-
-// queueLength is the receive queue of each partition of src, out of all.
-func (r *run) queueLength(src source, all int) int {
-	n := r.budget.QueueLength(all, r.weightOf(src))
-	if src.retry { // few, and not worth a share
-		n = min(n, retryQueue)
-	}
-	return n
-}
-
-// retryQueue is the receive queue of a retry topic.
-const retryQueue = 16
-
-// countPartitions finds out how many partitions there are over all sources, so
-// that the first to subscribe does not take it all. Failures show when subscribing.
-func (r *run) countPartitions(sources []source) {
-	if len(sources) == 1 {
-		return // subscribing counts its own
-	}
-	var wg sync.WaitGroup
-	for _, src := range sources {
-		if src.pattern != "" || src.retry {
-			continue
-		}
-		wg.Go(func() {
-			if topics, err := r.c.parent.Consumers.TopicPartitions(src.topic); err == nil {
-				r.notePartitions(src, len(topics))
-			}
-		})
-	}
-	clientquirks.Within(r.stop, wg.Wait)
-}
-
-func (r *run) notePartitions(src source, n int) {
-	r.mu.Lock()
-	r.parts[src] = max(n, 1)
-	r.mu.Unlock()
-}
-
-// partitions is how many src has, and how many there are over all sources but the
-// retry topic.
-func (r *run) partitions(src source) (n, all int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for s, n := range r.parts {
-		if !s.retry {
-			all += n
-		}
-	}
-	return max(r.parts[src], 1), max(all, 1)
-}
-
-// weightOf is what a message of src is taken to weigh.
-func (r *run) weightOf(src source) int64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if w, ok := r.weights[src]; ok {
-		return w.weight
-	}
-	return r.budget.Assumed()
-}
-
-// noteWeight sets what messages of src are taken to weigh. The queue does not grow
-// again before growAfter.
-func (r *run) noteWeight(src source, weight int64, growAfter time.Time) {
-	r.mu.Lock()
-	r.weights[src] = sourceWeight{weight, growAfter}
-	r.mu.Unlock()
-}
-
-func (r *run) mayGrow(src source, now time.Time) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return now.After(r.weights[src].growAfter)
-}
-
-// sourceWeight is what messages of a source are taken to weigh.
-type sourceWeight struct {
-	weight    int64
-	growAfter time.Time
 }
 
 // rawOptions are the underlying consumer's options. Its negative acknowledgements, retry and
@@ -428,10 +294,10 @@ func (r *run) rawOptions(s *session) pulsar.ConsumerOptions {
 	if s.src.pattern != "" {
 		o.TopicsPattern = clientquirks.Anchored(s.src.pattern)
 	}
-	if s.sole { // gathered by us: see acks.go
+	if s.singleConsumer { // gathered by us: see acks.go
 		o.AckGroupingOptions = &pulsar.AckGroupingOptions{MaxSize: 1}
 	}
-	if s.listens() {
+	if s.failover {
 		o.EventListener = s
 	}
 	if !c.Durable {
@@ -461,10 +327,10 @@ func (t SubscriptionType) raw() pulsar.SubscriptionType {
 	}
 }
 
-// logEnd says once why a session ended, when that was not asked for.
+// logEnd logs why a session ended while the run goes on.
 func (r *run) logEnd(s *session, reason string) {
-	if cause := s.closedByBroker(); cause != nil {
-		r.log.Warn("subscription closed by the broker, subscribing again",
+	if cause := s.failure(); cause != nil {
+		r.log.Warn("subscription ended, subscribing again",
 			zap.Stringer("source", s.src), zap.String("reason", reason), zap.Error(cause))
 		return
 	}
@@ -472,7 +338,7 @@ func (r *run) logEnd(s *session, reason string) {
 		zap.Int("receive_queue", s.queue))
 }
 
-// endReason is a short, bounded word for why a broker ended a session.
+// endReason is a short, bounded word for why a session failed.
 func endReason(err error) string {
 	switch {
 	case errors.Is(err, errDropped):

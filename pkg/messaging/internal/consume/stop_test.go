@@ -52,5 +52,5 @@ func TestVerdictWhoseMethodsPanicWhileStopping(t *testing.T) {
 	r.completions.add(d)
 	ended := make(chan struct{})
 	close(ended)
-	require.NotPanics(t, func() { r.completeLate(ended) })
+	require.NotPanics(t, func() { r.runCompletions(ended) })
 }

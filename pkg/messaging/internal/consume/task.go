@@ -32,17 +32,17 @@ type task struct {
 	schedule.Item // QueueKey is what order is kept by
 	*record.Delivery
 
-	session *session
-	entry   *entry
-	at      record.Place   // where it was received: of a retry, the copy's place
-	owned   *ownedInterval // nil when nobody asked for it
-	copying *retry.CopyJob // non-nil once the verdict is a copy to another topic
-	simple  bool           // handled at the first attempt: nobody knows of the task once it has ended
+	session  *session
+	entry    *entry
+	at       record.Place   // where it was received: of a retry, the copy's place
+	owned    *ownedInterval // nil when nobody asked for it
+	copying  *retry.CopyJob // non-nil once the verdict is a copy to another topic
+	reusable bool           // handled at the first attempt: nothing refers to the task once it has ended
 
 	// In RunAsync: see async.go.
-	pending atomic.Uint32
-	handed  atomic.Int64 // when, Unix nanoseconds
-	verdict error        // set before pendingCompleted is
+	pending  atomic.Uint32
+	handedAt atomic.Int64 // when, Unix nanoseconds
+	verdict  error        // set before pendingCompleted is
 }
 
 // taskOf is the delivery of a scheduler's item.
@@ -53,7 +53,7 @@ func taskOf(it *schedule.Item) *task {
 
 // void reports whether the broker delivers the message again, or has it delivered to another
 // consumer: nothing is to be started for it any more.
-func (d *task) void() bool { return d.session.over() || d.entry.lost() }
+func (d *task) void() bool { return d.session.Over() || d.entry.lost() }
 
 // copyStored reports whether d's verdict is a copy that is stored: d is only to be acknowledged.
 func (d *task) copyStored() bool { return d.copying != nil && d.copying.Stored }
@@ -98,7 +98,7 @@ func (p *taskPool) give(ended []*schedule.Item) {
 		return
 	}
 	for i, it := range ended {
-		if d := taskOf(it); d.simple {
+		if d := taskOf(it); d.reusable {
 			*d = task{}
 			d.Owner = d
 		} else {

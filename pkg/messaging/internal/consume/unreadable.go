@@ -29,7 +29,7 @@ var errChunks = errors.New("a message in chunks was given up")
 // told BeforeConsume of it.
 func (s *session) noteEncrypted(p *partition, m *pulsar.ConsumerMessage) {
 	p.switchToIndividual(record.PlaceOf(m.ID()))
-	s.held.Add(1<<heldShift + weightOf(m))
+	s.buffered.Add(1<<bufferedShift + weightOf(m))
 	s.unreadable.WithLabelValues("encrypted").Inc()
 	if _, ok := s.lines.Allow(); ok {
 		s.log.Error("a message is encrypted: it stays in the subscription for a consumer that has the key",
@@ -42,7 +42,7 @@ func (s *session) NoteChunksGivenUp() {
 	s.unreadable.WithLabelValues("chunks").Inc()
 	if s.chunksLost.CompareAndSwap(false, true) {
 		s.log.Error("a message in chunks was given up: subscribing again soon", zap.Stringer("source", s.src), zap.Duration("after", s.resubscribeForChunks))
-		time.AfterFunc(s.resubscribeForChunks, func() { s.OnConsumerClose(nil, errChunks) })
+		time.AfterFunc(s.resubscribeForChunks, func() { s.abort(errChunks) })
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 func (r *run) complete(w *worker, d *task, err error) {
 	if err == nil {
 		w.handled++
-		d.simple = r.completions == nil && d.Attempt == 1
+		d.reusable = r.completions == nil && d.Attempt == 1
 		r.ack(w, d)
 		return
 	}
@@ -39,7 +39,7 @@ func (r *run) complete(w *worker, d *task, err error) {
 	if reason != nil {
 		r.copyTo(w, d, r.copies.Dead, reason, 0)
 	} else {
-		r.again(w, d, err, delay)
+		r.scheduleRetry(w, d, err, delay)
 	}
 	if _, ok := r.lines.Allow(); ok {
 		r.log.Warn("message not handled", zap.Error(err), zap.String("topic", d.Topic),
@@ -61,17 +61,17 @@ func (r *run) nextAttempt(d *task, err error) (delay time.Duration, dead, failur
 	return delay, dead, err
 }
 
-// again arranges for another attempt after delay.
-func (r *run) again(w *worker, d *task, err error, delay time.Duration) {
+// scheduleRetry arranges for another attempt after delay.
+func (r *run) scheduleRetry(w *worker, d *task, err error, delay time.Duration) {
 	if r.copies.Retry != nil {
 		r.copyTo(w, d, r.copies.Retry, err, delay)
 		return
 	}
-	r.againInPlace(d, time.Now().Add(delay))
+	r.retryInPlace(d, time.Now().Add(delay))
 }
 
-// againInPlace holds d in this process for another attempt.
-func (r *run) againInPlace(d *task, due time.Time) {
+// retryInPlace holds d in this process for another attempt.
+func (r *run) retryInPlace(d *task, due time.Time) {
 	r.metrics.retried.Inc()
 	d.copying = nil
 	d.Attempt++
@@ -93,7 +93,7 @@ func (r *run) sendCopy(w *worker, d *task) {
 	case p != nil:
 		r.sched.StartCopy()
 		job.Sent = p
-		p.PublishAsync(r.grace, job.Record, func(id record.MessageID, err error) {
+		p.PublishAsync(r.handlerCtx, job.Record, func(id record.MessageID, err error) {
 			if err == nil && id.Deduplicated() {
 				err = record.ErrDeduplicated // also when the client sent a copy with a delay before earlier ones
 			}
@@ -162,7 +162,7 @@ func (r *run) copyFailed(w *worker, d *task, err error) {
 		r.sendCopy(w, d)
 	case job.To.Retry && (final || job.Late()):
 		r.logCopy(d, zap.WarnLevel, "cannot store a copy, the next attempt is made in place", zap.Error(err))
-		r.againInPlace(d, later(job.From.Due, pause))
+		r.retryInPlace(d, later(job.From.Due, pause))
 	case final:
 		r.unstorable(w, d, tooLarge, err)
 	default:

@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// stealAfter is how long a worker may be at one message before others take
+	// reclaimAfter is how long a worker may be at one message before others take
 	// what it had taken along.
-	stealAfter = 10 * time.Millisecond
-	gaugeEvery = time.Second
-	// sessionsEvery is how often sessions are looked at for messages that were dropped.
+	reclaimAfter = 10 * time.Millisecond
+	// sessionsEvery is how often sessions are looked at for messages that were dropped, and gauges
+	// are set.
 	sessionsEvery = time.Second
 	// maxReported bounds how many deliveries are reported as stuck at a time.
 	maxReported = 100
@@ -33,40 +33,32 @@ type watchdog struct {
 	r        *run
 	workers  []*schedule.Worker
 	reported map[*record.Delivery]stuck
-	gauged   time.Time
-	looked   time.Time
-	sessions time.Time
 }
 
-// watch runs until the last handler has finished.
-func (r *run) watch() {
-	every := min(max(r.cfg.StuckAfter/4, time.Millisecond), time.Second)
-	look := every
-	if len(r.workers) > 1 {
-		every = min(every, stealAfter)
-	}
-	t := time.NewTicker(every)
-	defer t.Stop()
+// watch runs until ended is closed, behind the last handler.
+func (r *run) watch(ended <-chan struct{}) {
 	workers := r.schedulerWorkers()
 	dog := watchdog{r: r, workers: workers, reported: make(map[*record.Delivery]stuck)}
-	for now := range t.C {
-		if len(workers) > 1 {
-			r.sched.Steal(workers, now.Add(-stealAfter))
-		}
-		if now.Sub(dog.looked) >= look {
-			dog.looked = now
+	reclaim, sessions := time.NewTicker(reclaimAfter), time.NewTicker(sessionsEvery)
+	look := time.NewTicker(min(max(r.cfg.StuckAfter/4, time.Millisecond), time.Second))
+	defer reclaim.Stop()
+	defer look.Stop()
+	defer sessions.Stop()
+	if len(workers) == 1 {
+		reclaim.Stop() // no other worker takes anything
+	}
+	for {
+		select {
+		case now := <-reclaim.C:
+			r.sched.Reclaim(workers, now.Add(-reclaimAfter))
+		case now := <-look.C:
 			dog.look(now)
-		}
-		if now.Sub(dog.sessions) >= sessionsEvery {
-			dog.sessions = now
+		case <-sessions.C:
 			r.lookAtSessions()
-		}
-		if now.Sub(dog.gauged) >= gaugeEvery {
-			dog.gauged = now
 			r.metrics.gauge(r.sched, r.workers)
-		}
-		if r.sched.Abandoned() {
+		case <-ended:
 			dog.look(time.Now())
+			r.metrics.stuck.Sub(float64(len(dog.reported))) // without a verdict, and void now
 			return
 		}
 	}
@@ -82,10 +74,10 @@ func (r *run) lookAtSessions() {
 			continue
 		}
 		if s.arrivals.droppedAtTheEnd() {
-			s.OnConsumerClose(nil, errDropped)
+			s.abort(errDropped)
 		}
 		select {
-		case s.quiet <- struct{}{}:
+		case s.idle <- struct{}{}:
 		default:
 		}
 	}
@@ -96,7 +88,7 @@ func (r *run) anySessionOver() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for s := range r.sessions {
-		if s.over() || s.closedByBroker() != nil {
+		if s.Over() || s.failure() != nil {
 			return true
 		}
 	}
@@ -124,7 +116,7 @@ func (g *watchdog) look(now time.Time) {
 	if g.r.completions != nil {
 		g.r.sched.Oldest(func(it *schedule.Item) bool {
 			d := taskOf(it)
-			if handed := d.handed.Load(); handed != 0 && d.pending.Load()&pendingClaimed == 0 {
+			if handed := d.handedAt.Load(); handed != 0 && d.pending.Load()&pendingClaimed == 0 {
 				since := time.Unix(0, handed)
 				if now.Sub(since) < g.r.cfg.StuckAfter {
 					return false // those behind it came later

@@ -25,9 +25,9 @@ func TestWatchdogNamesAStuckHandler(t *testing.T) {
 			cfg: DefaultConsumerConfig(), log: zap.New(core), metrics: m.of("sub"),
 			sched: DefaultConsumerConfig().derived().scheduler(false, nil), workers: []*worker{{}},
 		}
-		ended := make(chan struct{})
+		stop, ended := make(chan struct{}), make(chan struct{})
 		go func() {
-			r.watch()
+			r.watch(stop)
 			close(ended)
 		}()
 		w := r.workers[0]
@@ -57,7 +57,8 @@ func TestWatchdogNamesAStuckHandler(t *testing.T) {
 		require.Zero(t, testutil.ToFloat64(r.metrics.stuck))
 		require.Equal(t, "stuck message finished", logs.All()[1].Message)
 		require.GreaterOrEqual(t, logs.All()[1].ContextMap()["elapsed"], time.Hour)
-		r.sched.Abandon()
+		r.sched.StopNow()
+		close(stop)
 		<-ended
 	})
 }
@@ -73,9 +74,9 @@ func TestWatchdogNamesAMessageWithoutAVerdict(t *testing.T) {
 		}
 		var pending PendingDelivery
 		r.async = func(_ context.Context, _ *record.Delivery, p PendingDelivery) { pending = p }
-		ended := make(chan struct{})
+		stop, ended := make(chan struct{}), make(chan struct{})
 		go func() {
-			r.watch()
+			r.watch(stop)
 			close(ended)
 		}()
 		s := &session{completions: r.completions}
@@ -95,7 +96,14 @@ func TestWatchdogNamesAMessageWithoutAVerdict(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		require.Zero(t, testutil.ToFloat64(r.metrics.stuck))
-		r.sched.Abandon()
+
+		r.hand(w, d) // gets no verdict until the end
+		time.Sleep(time.Minute + 2*time.Second)
+		synctest.Wait()
+		require.Equal(t, 1, int(testutil.ToFloat64(r.metrics.stuck)))
+		r.sched.StopNow()
+		close(stop)
 		<-ended
+		require.Zero(t, testutil.ToFloat64(r.metrics.stuck), "a run that has ended has nothing stuck")
 	})
 }

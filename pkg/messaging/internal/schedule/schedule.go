@@ -41,7 +41,7 @@ func (it *Item) Links() *list.Links[Item] { return &it.links }
 // Group is the items of one session.
 type Group struct {
 	over       atomic.Bool
-	pressed    atomic.Bool
+	overLimit  atomic.Bool
 	unfinished int // guarded by the scheduler's lock
 }
 
@@ -51,15 +51,15 @@ func (g *Group) Over() bool { return g.over.Load() }
 // End makes Over true. Wake tells those who wait.
 func (g *Group) End() { g.over.Store(true) }
 
-// Pressed reports whether Press was called.
-func (g *Group) Pressed() bool { return g.pressed.Load() }
+// OverLimit reports whether SetOverLimit was called.
+func (g *Group) OverLimit() bool { return g.overLimit.Load() }
 
-// Press makes Push of the group return without room, and reports whether it was the first to.
+// SetOverLimit makes Push of the group return without room, and reports whether it was the first to.
 // Wake tells those who wait.
-func (g *Group) Press() bool { return g.pressed.CompareAndSwap(false, true) }
+func (g *Group) SetOverLimit() bool { return g.overLimit.CompareAndSwap(false, true) }
 
-// Release ends what Press began.
-func (g *Group) Release() { g.pressed.Store(false) }
+// ClearOverLimit ends what SetOverLimit began.
+func (g *Group) ClearOverLimit() { g.overLimit.Store(false) }
 
 // Config is how a scheduler works.
 type Config struct {
@@ -91,16 +91,16 @@ type Config struct {
 type Scheduler struct {
 	cfg Config
 
-	mu    sync.Mutex
-	work  sync.Cond // workers wait for something to do
-	room  sync.Cond // receivers wait for room, closers for running items to end
-	loose queue[*Item]
-	ready queue[*keyQueue] // queues with waiting items and none running
-	again queue[*Item]
-	held  heldHeap
-	timer *time.Timer
-	keys  map[string]*keyQueue
-	empty int // queues of keys that have nothing unfinished
+	mu        sync.Mutex
+	work      sync.Cond // workers wait for something to do
+	freed     sync.Cond // receivers wait for room, closers for running items to end
+	unordered queue[*Item]
+	ready     queue[*keyQueue] // queues with waiting items and none running
+	resumed   queue[*Item]
+	held      heldHeap
+	timer     *time.Timer
+	keys      map[string]*keyQueue
+	empty     int // queues of keys that have nothing unfinished
 
 	unfinished list.List[Item, *Item] // oldest first; with Async
 	count      int
@@ -149,12 +149,12 @@ func New(cfg Config) *Scheduler {
 		cfg: cfg, keys: make(map[string]*keyQueue),
 		pace: time.Millisecond, // take single items until the handler's pace is known
 	}
-	s.work.L, s.room.L = &s.mu, &s.mu
+	s.work.L, s.freed.L = &s.mu, &s.mu
 	return s
 }
 
 // Push adds received items, which are of one group and in the order of receipt. It returns once
-// there is room for more, or the group is pressed or over, or the scheduler has stopped.
+// there is room for more, or the group is over its limit or has ended, or the scheduler has stopped.
 func (s *Scheduler) Push(items []*Item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,26 +174,26 @@ func (s *Scheduler) Push(items []*Item) {
 			s.holdUntilDue(it)
 			continue
 		}
-		s.wait(it)
+		s.enqueue(it)
 	}
 	s.wakeWorker()
 	s.blocked++
-	for s.full() && s.state == open && !group.Over() && !group.Pressed() {
-		s.room.Wait()
+	for s.full() && s.state == open && !group.Over() && !group.OverLimit() {
+		s.freed.Wait()
 	}
 	s.blocked--
 }
 
-// wait puts an item behind those that wait.
-func (s *Scheduler) wait(it *Item) { s.enqueue(it, (*queue[*Item]).push) }
+// enqueue puts an item behind those that wait.
+func (s *Scheduler) enqueue(it *Item) { s.enqueueBy(it, (*queue[*Item]).push) }
 
-// waitFirst puts an item in front of those that wait.
-func (s *Scheduler) waitFirst(it *Item) { s.enqueue(it, (*queue[*Item]).pushFront) }
+// enqueueFirst puts an item in front of those that wait.
+func (s *Scheduler) enqueueFirst(it *Item) { s.enqueueBy(it, (*queue[*Item]).pushFront) }
 
-func (s *Scheduler) enqueue(it *Item, push func(*queue[*Item], *Item)) {
+func (s *Scheduler) enqueueBy(it *Item, push func(*queue[*Item], *Item)) {
 	s.waiting++
 	if !it.Ordered {
-		push(&s.loose, it)
+		push(&s.unordered, it)
 		return
 	}
 	q := s.queueOf(it)
@@ -234,8 +234,8 @@ func (s *Scheduler) queueOf(it *Item) *keyQueue {
 	return q
 }
 
-// leaveEmpty keeps a queue that has nothing unfinished, unless there are many: then all such go.
-func (s *Scheduler) leaveEmpty(q *keyQueue) {
+// keepEmpty keeps a queue that has nothing unfinished, unless there are many: then all such go.
+func (s *Scheduler) keepEmpty(q *keyQueue) {
 	q.empty = true
 	q.items.shrink()
 	if s.empty++; s.empty <= max(keptEmpty, len(s.keys)-s.empty) {
@@ -269,7 +269,7 @@ func (s *Scheduler) Next(w *Worker, handled int, elapsed time.Duration) bool {
 		if s.state == stopped || s.state == stopping && s.copies == 0 && !(s.cfg.Async && s.count > 0) {
 			return false
 		}
-		s.maybeRoom()
+		s.wakeReceivers()
 		s.idle++
 		s.work.Wait()
 		s.idle--
@@ -300,8 +300,8 @@ func (s *Scheduler) refill(w *Worker, handled int, elapsed time.Duration) bool {
 
 // wakeOthers wakes those for whom there is something behind what a worker has taken.
 func (s *Scheduler) wakeOthers() {
-	s.maybeRoom()
-	if s.again.len() > 0 || s.loose.len() > 0 || s.ready.len() > 0 {
+	s.wakeReceivers()
+	if s.resumed.len() > 0 || s.unordered.len() > 0 || s.ready.len() > 0 {
 		s.wakeWorker()
 	}
 }
@@ -326,8 +326,8 @@ func (s *Scheduler) endFinished(w *Worker, empty []*Item) (done []*Item) {
 // fill takes what the worker may handle one after the other, and reports whether there was any.
 func (s *Scheduler) fill(w *Worker) bool {
 	w.chunk.reset()
-	if s.again.len() > 0 {
-		w.chunk.add(s.again.pop())
+	if s.resumed.len() > 0 {
+		w.chunk.add(s.resumed.pop())
 		return true
 	}
 	if s.state != open {
@@ -337,8 +337,8 @@ func (s *Scheduler) fill(w *Worker) bool {
 	if s.cfg.Workers == 1 || s.pace < Quick {
 		most = min(max(s.waiting/2, 1), ChunkSize)
 	}
-	for w.chunk.n < most && s.loose.len() > 0 {
-		w.chunk.add(s.loose.pop())
+	for w.chunk.n < most && s.unordered.len() > 0 {
+		w.chunk.add(s.unordered.pop())
 		s.waiting--
 	}
 	for w.chunk.n < most && s.ready.len() > 0 {
@@ -376,7 +376,7 @@ func (s *Scheduler) end(it *Item) {
 	s.bytes -= it.Size
 	it.Group.unfinished--
 	if it.Group.unfinished == 0 && s.awaiting > 0 {
-		s.room.Broadcast()
+		s.freed.Broadcast()
 	}
 	if s.count == 0 && s.state == stopping {
 		s.work.Broadcast()
@@ -397,20 +397,20 @@ func (s *Scheduler) leaveQueue(it *Item) {
 	case q.items.len() > 0:
 		s.ready.push(q)
 	default:
-		s.leaveEmpty(q)
+		s.keepEmpty(q)
 	}
 }
 
-// maybeRoom wakes receivers when there is room worth waking for: an eighth of the bounds, or any
+// wakeReceivers wakes receivers when there is room worth waking for: an eighth of the bounds, or any
 // at all when the workers have nothing else to do.
-func (s *Scheduler) maybeRoom() {
+func (s *Scheduler) wakeReceivers() {
 	if s.blocked == 0 || s.full() {
 		return
 	}
 	count, bytes := s.count-min(s.heldCount, s.cfg.HeldCount), s.bytes-min(s.heldBytes, s.cfg.HeldBytes)
-	if s.loose.len() == 0 && s.ready.len() == 0 ||
+	if s.unordered.len() == 0 && s.ready.len() == 0 ||
 		count <= s.cfg.MaxCount-s.cfg.MaxCount/8 && bytes <= s.cfg.MaxBytes-s.cfg.MaxBytes/8 {
-		s.room.Broadcast()
+		s.freed.Broadcast()
 	}
 }
 
@@ -440,7 +440,7 @@ func (s *Scheduler) holdUntilDue(it *Item) {
 		s.heldBytes += q.bytes
 	}
 	s.arm()
-	s.maybeRoom()
+	s.wakeReceivers()
 }
 
 // unhold ends the effects of holdUntilDue for an item that has left the heap.
@@ -477,9 +477,9 @@ func (s *Scheduler) wakeHeld() {
 		heap.Pop(&s.held)
 		s.unhold(it)
 		if it.requeue {
-			s.waitFirst(it)
+			s.enqueueFirst(it)
 		} else {
-			s.again.push(it)
+			s.resumed.push(it)
 		}
 		s.wakeWorker()
 	}
@@ -502,7 +502,7 @@ func (s *Scheduler) Resume(it *Item) {
 		s.end(it)
 		return
 	}
-	s.again.push(it)
+	s.resumed.push(it)
 	s.wakeWorker()
 	if s.state == stopping {
 		s.work.Broadcast() // workers wait for the last copy
@@ -526,15 +526,13 @@ func (s *Scheduler) returnWaiting(items []*Item) {
 			s.end(it)
 			continue
 		}
-		if it.queue != nil {
-			it.queue.running--
-		}
 		q := it.queue
 		s.waiting++
 		if q == nil {
-			s.loose.pushFront(it)
+			s.unordered.pushFront(it)
 			continue
 		}
+		q.running--
 		q.items.pushFront(it)
 		s.waitsIn(q, it, 1)
 		if q.running == 0 {
@@ -543,10 +541,10 @@ func (s *Scheduler) returnWaiting(items []*Item) {
 	}
 }
 
-// Steal takes from workers that have been at one item since before what they took along and have
+// Reclaim takes from workers that have been at one item since before what they took along and have
 // not started, and what they have finished: a slow item must hold up neither those behind it nor
 // the keys of those before it.
-func (s *Scheduler) Steal(workers []*Worker, before time.Time) {
+func (s *Scheduler) Reclaim(workers []*Worker, before time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, w := range workers {
@@ -556,7 +554,7 @@ func (s *Scheduler) Steal(workers []*Worker, before time.Time) {
 				s.returnWaiting(rest)
 				s.work.Broadcast()
 			}
-			s.maybeRoom()
+			s.wakeReceivers()
 			s.wakeWorker()
 		}
 	}
@@ -580,7 +578,7 @@ func (s *Scheduler) Drop(match func(*Item) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drop(match)
-	s.room.Broadcast()
+	s.freed.Broadcast()
 }
 
 func (s *Scheduler) drop(match func(*Item) bool) {
@@ -596,7 +594,7 @@ func (s *Scheduler) drop(match func(*Item) bool) {
 			return false
 		})
 	}
-	dropWaiting(&s.loose, func(*Item) {})
+	dropWaiting(&s.unordered, func(*Item) {})
 	for key, q := range s.keys {
 		dropWaiting(&q.items, func(it *Item) { s.waitsIn(q, it, -1) })
 		if q.running == 0 && q.items.len() == 0 {
@@ -607,7 +605,7 @@ func (s *Scheduler) drop(match func(*Item) bool) {
 		}
 	}
 	s.ready.filter(func(q *keyQueue) bool { return q.items.len() > 0 })
-	s.again.filter(func(it *Item) bool {
+	s.resumed.filter(func(it *Item) bool {
 		if !match(it) {
 			return true
 		}
@@ -637,11 +635,11 @@ func (s *Scheduler) Stop(match func(*Item) bool) {
 	}
 	s.drop(match)
 	s.work.Broadcast()
-	s.room.Broadcast()
+	s.freed.Broadcast()
 }
 
-// Abandon makes workers return without waiting for copies.
-func (s *Scheduler) Abandon() {
+// StopNow makes workers return without waiting for copies.
+func (s *Scheduler) StopNow() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state = stopped
@@ -649,20 +647,13 @@ func (s *Scheduler) Abandon() {
 		s.timer.Stop()
 	}
 	s.work.Broadcast()
-	s.room.Broadcast()
-}
-
-// Abandoned reports whether Abandon was called.
-func (s *Scheduler) Abandoned() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state == stopped
+	s.freed.Broadcast()
 }
 
 // Wake makes those who wait in Push and AwaitEnd look at their group's state.
 func (s *Scheduler) Wake() {
 	s.mu.Lock()
-	s.room.Broadcast()
+	s.freed.Broadcast()
 	s.mu.Unlock()
 }
 
@@ -673,15 +664,14 @@ func (s *Scheduler) AwaitEnd(g *Group, giveUp func() bool) bool {
 	defer s.mu.Unlock()
 	s.awaiting++
 	for g.unfinished > 0 && !giveUp() {
-		s.room.Wait()
+		s.freed.Wait()
 	}
 	s.awaiting--
 	return g.unfinished == 0
 }
 
-// Void ends what a handler has returned from and nobody has completed, of a group that is over. The
-// scheduler is one with Async.
-// claim makes the caller the one who ends an item; it is called under the scheduler's lock.
+// Void ends the items of g whose handlers have returned, that have no verdict, and that claim
+// returns true for. It calls claim under the scheduler's lock. The scheduler is one with Async.
 func (s *Scheduler) Void(g *Group, claim func(*Item) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -692,7 +682,7 @@ func (s *Scheduler) Void(g *Group, claim func(*Item) bool) {
 		}
 		it = next
 	}
-	s.maybeRoom()
+	s.wakeReceivers()
 }
 
 // EndFinished ends what w, which does not call Next, has finished.
@@ -702,8 +692,8 @@ func (s *Scheduler) EndFinished(w *Worker) {
 	done := s.endFinished(w, w.spare)
 	clear(done)
 	w.spare = done[:0]
-	s.maybeRoom()
-	if s.ready.len() > 0 || s.loose.len() > 0 {
+	s.wakeReceivers()
+	if s.ready.len() > 0 || s.unordered.len() > 0 {
 		s.wakeWorker()
 	}
 }

@@ -17,7 +17,7 @@ type message struct {
 	name string
 }
 
-const stealAfter = 10 * time.Millisecond
+const reclaimAfter = 10 * time.Millisecond
 
 func newScheduler(workers, count int, bytes int64) *Scheduler {
 	return New(Config{Workers: workers, MaxCount: count, MaxBytes: bytes, HeldCount: 100, HeldBytes: 1 << 20})
@@ -113,7 +113,7 @@ func TestHeldKeyOccupiesNoWorker(t *testing.T) {
 		require.Same(t, a, w.Claim())
 		w.Finish(a)
 		require.Equal(t, []string{"a1"}, names(takeAll(t, s, w)...))
-		s.Abandon()
+		s.StopNow()
 	})
 }
 
@@ -165,7 +165,7 @@ func TestPushWaitsForRoom(t *testing.T) {
 				require.True(t, s.Next(w, 0, 0))
 				synctest.Wait()
 				require.True(t, pushed)
-				s.Abandon()
+				s.StopNow()
 			})
 		})
 	}
@@ -186,8 +186,8 @@ func TestSlowMessageDoesNotHoldUpItsCompany(t *testing.T) {
 		require.Equal(t, "slow", slow.QueueKey)
 		s.Push(messages(sess, "done", "slow"))
 		w.Start(time.Now())
-		time.Sleep(stealAfter + 1)
-		s.Steal([]*Worker{w}, time.Now().Add(-stealAfter))
+		time.Sleep(reclaimAfter + 1)
+		s.Reclaim([]*Worker{w}, time.Now().Add(-reclaimAfter))
 		require.Nil(t, w.Claim(), "the rest is gone")
 		other := &Worker{}
 		var got []string
@@ -198,7 +198,7 @@ func TestSlowMessageDoesNotHoldUpItsCompany(t *testing.T) {
 			}
 		}
 		require.ElementsMatch(t, []string{"c2", "d3", "f5", "g6", "h7", "done0"}, got)
-		s.Abandon()
+		s.StopNow()
 	})
 }
 
@@ -242,7 +242,7 @@ func TestDropGivesUpWhatHasNotStarted(t *testing.T) {
 			require.Zero(t, one.unfinished)
 			require.Zero(t, s.heldCount)
 			require.Zero(t, s.heldBytes)
-			s.Abandon()
+			s.StopNow()
 		})
 	}
 }
@@ -332,7 +332,7 @@ func TestWhatIsHeldLeavesRoomForOthers(t *testing.T) {
 		require.True(t, s.Next(w, 0, 0))
 		require.Equal(t, time.Hour, time.Since(began))
 		require.Same(t, bad, w.Claim())
-		s.Abandon()
+		s.StopNow()
 		synctest.Wait()
 		require.True(t, *beyond)
 	})
@@ -353,7 +353,7 @@ func TestAnItemThatIsNotDueKeepsItsPlace(t *testing.T) {
 		require.Same(t, items[0], w.Claim())
 		w.Finish(items[0])
 		require.Equal(t, []string{"a1"}, names(takeAll(t, s, w)...))
-		s.Abandon()
+		s.StopNow()
 	})
 }
 
@@ -376,7 +376,7 @@ func TestAnItemThatIsNotDueStaysBehindThoseInFront(t *testing.T) {
 				w.Finish(it)
 			}
 		}
-		s.Abandon()
+		s.StopNow()
 		require.Equal(t, []string{"a0", "a1"}, order[2:])
 	})
 }

@@ -1,0 +1,84 @@
+package consume
+
+import (
+	"context"
+	"time"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/schedule"
+)
+
+// close ends a session: what has not started is dropped, what runs finishes, then
+// the last acknowledgements are sent and the underlying consumer closes. After that
+// the broker gives everything unacknowledged to whoever subscribes next.
+//
+// A session that the broker ended does not wait for handlers for long: they keep their keys
+// waiting, and nothing else. Their messages are delivered again. One that we end ourselves waits
+// longer, but no longer than for a handler that is not stuck.
+func (r *run) close(s *session) {
+	defer r.c.parent.Watched.Delete(s.name)
+	s.end()
+	if s.failure() != nil {
+		s.owned.end(ErrOwnershipLost)
+	}
+	r.sched.Drop(func(it *schedule.Item) bool {
+		d := taskOf(it)
+		if d.session != s || d.copyStored() {
+			return false
+		}
+		r.failed.note(d)
+		return true
+	})
+	if r.completions != nil && !r.stopping() {
+		r.voidPending(s)
+	}
+	r.awaitHandlers(s)
+	// With a broker that answers nothing, acknowledging and closing wait for their own timeouts:
+	// that must not keep Run.
+	r.briefly(func(ctx context.Context) {
+		clientquirks.Within(ctx, s.closeAcks)
+		// Behind the closing the broker may deliver the partitions to another consumer. Whoever
+		// keeps something for them has given it up by then.
+		s.owned.end(ErrOwnershipLost)
+		s.owned.awaitCalls(ctx)
+	})
+	r.briefly(func(ctx context.Context) {
+		clientquirks.Within(ctx, func() { clientquirks.CloseReceiving(s.raw, s.ch) })
+	})
+}
+
+// giveUp ends a session that has received nothing.
+func (r *run) giveUp(s *session) {
+	defer r.c.parent.Watched.Delete(s.name)
+	s.owned.end(ErrOwnershipLost)
+	r.briefly(s.owned.awaitCalls)
+	clientquirks.CloseReceiving(s.raw, s.ch)
+}
+
+// awaitHandlers waits for what a session that is over still has running: until the handlers'
+// context ends when the run stops, and for a time otherwise.
+func (r *run) awaitHandlers(s *session) {
+	unhook := context.AfterFunc(r.handlerCtx, r.sched.Wake)
+	defer unhook()
+	timeout := closeTimeout
+	if s.failure() == nil {
+		timeout = r.cfg.StuckAfter
+	}
+	began := time.Now()
+	wake := time.AfterFunc(timeout, r.sched.Wake)
+	defer wake.Stop()
+	r.sched.AwaitEnd(&s.Group, func() bool {
+		return r.handlerCtx.Err() != nil || !r.stopping() && time.Since(began) >= timeout
+	})
+}
+
+// briefly calls f with a context that ends after StopTimeout.
+func (r *run) briefly(f func(ctx context.Context)) {
+	ctx, cancel := context.WithTimeout(context.Background(), r.cfg.StopTimeout)
+	defer cancel()
+	f(ctx)
+}
+
+// closeTimeout is how long a session that the broker ended waits for its handlers, so that
+// what they are about to finish is not handled twice.
+const closeTimeout = 500 * time.Millisecond

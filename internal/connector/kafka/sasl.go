@@ -13,7 +13,6 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/oauth"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
-	xdg "github.com/xdg-go/scram"
 	"golang.org/x/oauth2"
 	"golang.org/x/oauth2/clientcredentials"
 
@@ -106,7 +105,7 @@ func (s SASL) apply(conf *sarama.Config) error {
 	conf.Net.SASL.Mechanism = sarama.SASLMechanism(s.Mechanism)
 	if s.Mechanism == sarama.SASLTypeOAuth {
 		token, err := s.token()
-		conf.Net.SASL.TokenProvider = tokenProvider(token)
+		conf.Net.SASL.TokenProvider = token
 		return err
 	}
 	password, err := s.password()
@@ -114,30 +113,35 @@ func (s SASL) apply(conf *sarama.Config) error {
 		return err
 	}
 	conf.Net.SASL.User, conf.Net.SASL.Password = s.Username, password
-	switch s.Mechanism {
-	case sarama.SASLTypeSCRAMSHA256:
-		conf.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: xdg.SHA256} }
-	case sarama.SASLTypeSCRAMSHA512:
-		conf.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: xdg.SHA512} }
-	}
-	return nil
+	mechanism, err := s.mechanism()
+	conf.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{mechanism: mechanism} }
+	return err
 }
 
-// scramClient is one SCRAM exchange (RFC 5802). Step fails for a broker that does not prove that it
-// knows the password.
+// scramClient is one SCRAM exchange (RFC 5802) of sarama, done by franz-go. Step fails for a broker
+// that does not prove that it knows the password.
 type scramClient struct {
-	hash xdg.HashGeneratorFcn
-	*xdg.ClientConversation
+	mechanism sasl.Mechanism
+	session   sasl.Session
+	first     []byte // the client's first message
+	done      bool
 }
 
-func (c *scramClient) Begin(user, password, authzID string) error {
-	client, err := c.hash.NewClient(user, password, authzID)
-	if err != nil {
-		return err
-	}
-	c.ClientConversation = client.NewConversation()
-	return nil
+func (c *scramClient) Begin(string, string, string) (err error) {
+	c.session, c.first, err = c.mechanism.Authenticate(context.Background(), "")
+	return err
 }
+
+func (c *scramClient) Step(challenge string) (answer string, err error) {
+	if challenge == "" {
+		return string(c.first), nil
+	}
+	var text []byte
+	c.done, text, err = c.session.Challenge([]byte(challenge))
+	return string(text), err
+}
+
+func (c *scramClient) Done() bool { return c.done }
 
 // password is that of PLAIN and SCRAM.
 func (s SASL) password() (string, error) {
@@ -148,9 +152,18 @@ func (s SASL) password() (string, error) {
 	return password.Reveal(), nil
 }
 
-// token returns a function that gets the token of OAUTHBEARER: from the file, which it reads each
-// time, or from the authorization server, whose token it keeps until shortly before it expires.
-func (s SASL) token() (func() (string, error), error) {
+// tokenProvider gets the token of OAUTHBEARER.
+type tokenProvider func() (string, error)
+
+// Token implements sarama.AccessTokenProvider.
+func (b tokenProvider) Token() (*sarama.AccessToken, error) {
+	token, err := b()
+	return &sarama.AccessToken{Token: token}, err
+}
+
+// token reads the token's file each time, or gets the token from the authorization server and keeps
+// it until shortly before it expires.
+func (s SASL) token() (tokenProvider, error) {
 	if s.TokenFile != "" {
 		return func() (string, error) {
 			token, err := secret.ReadFile(s.TokenFile)
@@ -172,40 +185,28 @@ func (s SASL) token() (func() (string, error), error) {
 
 // mechanism is what franz-go needs; nil for none. It reads files at each connection.
 func (s SASL) mechanism() (sasl.Mechanism, error) {
-	hashed := func(context.Context) (scram.Auth, error) {
+	login := func(context.Context) (scram.Auth, error) {
 		password, err := s.password()
 		return scram.Auth{User: s.Username, Pass: password}, err
 	}
 	switch s.Mechanism {
 	case sarama.SASLTypePlaintext:
-		return plain.Plain(func(context.Context) (plain.Auth, error) {
-			password, err := s.password()
-			return plain.Auth{User: s.Username, Pass: password}, err
+		return plain.Plain(func(ctx context.Context) (plain.Auth, error) {
+			auth, err := login(ctx)
+			return plain.Auth{User: auth.User, Pass: auth.Pass}, err
 		}), nil
 	case sarama.SASLTypeSCRAMSHA256:
-		return scram.Sha256(hashed), nil
+		return scram.Sha256(login), nil
 	case sarama.SASLTypeSCRAMSHA512:
-		return scram.Sha512(hashed), nil
+		return scram.Sha512(login), nil
 	case sarama.SASLTypeOAuth:
 		token, err := s.token()
-		if err != nil {
-			return nil, err
-		}
 		return oauth.Oauth(func(context.Context) (oauth.Auth, error) {
 			token, err := token()
 			return oauth.Auth{Token: token}, err
-		}), nil
+		}), err
 	}
 	return nil, nil //nolint:nilnil // no mechanism is no fault
-}
-
-// tokenProvider gives sarama its tokens.
-type tokenProvider func() (string, error)
-
-// Token implements sarama.AccessTokenProvider.
-func (b tokenProvider) Token() (*sarama.AccessToken, error) {
-	token, err := b()
-	return &sarama.AccessToken{Token: token}, err
 }
 
 func (o OAuth2) source() (oauth2.TokenSource, error) {

@@ -204,31 +204,28 @@ type SinkConfig struct {
 	// as a whole, and its messages are then sent one by one. Default 1000000.
 	MaxMessageBytes config.Bytes `yaml:"max_message_bytes"`
 	// Retries is how often a batch that the brokers cannot store for now is sent again before its
-	// messages fail; the route then pauses and sends them again. While no broker answers, messages
-	// wait here. Default 5.
-	Retries int `yaml:"retries"`
+	// messages fail. Pipelines send them again after a pause, so it is no key. Default 5.
+	Retries int `yaml:"-"`
 	// MissingTopic says what to do when a topic does not exist. wait: report it and try again until
-	// it does. create: create it. Default wait.
+	// it does. create: create it, with the brokers' default number of replicas. Default wait.
 	MissingTopic string `yaml:"missing_topic"`
-	// CreatePartitions and CreateReplication are those of a created topic; -1 is the brokers'
-	// default. Default -1 both.
-	CreatePartitions  int32 `yaml:"create_partitions"`
-	CreateReplication int16 `yaml:"create_replication"`
+	// CreatePartitions is the number of partitions of a created topic; -1 is the brokers' default.
+	// Default -1.
+	CreatePartitions int32 `yaml:"create_partitions"`
 }
 
 // DefaultSinkConfig returns the defaults.
 func DefaultSinkConfig() SinkConfig {
 	return SinkConfig{
-		Connection:        defaultConnection(),
-		Cluster:           system,
-		Partition:         partitionKey,
-		Compression:       "lz4",
-		Linger:            5 * time.Millisecond,
-		MaxMessageBytes:   1_000_000,
-		Retries:           5,
-		MissingTopic:      missingWait,
-		CreatePartitions:  -1,
-		CreateReplication: -1,
+		Connection:       defaultConnection(),
+		Cluster:          system,
+		Partition:        partitionKey,
+		Compression:      "lz4",
+		Linger:           5 * time.Millisecond,
+		MaxMessageBytes:  1_000_000,
+		Retries:          5,
+		MissingTopic:     missingWait,
+		CreatePartitions: -1,
 	}
 }
 
@@ -249,13 +246,9 @@ func (c SinkConfig) Validate() error {
 		config.CheckOneOf("compression", c.Compression, "none", "gzip", "snappy", "lz4", "zstd"),
 		config.CheckOneOf("missing_topic", c.MissingTopic, missingWait, missingCreate),
 		config.CheckRange("max_message_bytes", c.MaxMessageBytes, config.KiB, 64*config.MiB),
-		config.CheckRange("linger", c.Linger, 0, time.Minute),
-		config.CheckRange("retries", c.Retries, 0, 1000))
+		config.CheckRange("linger", c.Linger, 0, time.Minute))
 	if c.CreatePartitions == 0 || c.CreatePartitions < -1 {
 		fault("create_partitions", "must be > 0, or -1 for the brokers' default, got %d", c.CreatePartitions)
-	}
-	if c.CreateReplication == 0 || c.CreateReplication < -1 {
-		fault("create_replication", "must be > 0, or -1 for the brokers' default, got %d", c.CreateReplication)
 	}
 	return errors.Join(errs...)
 }

@@ -12,14 +12,6 @@ func (c *SourceConfig) SetDefaults() { *c = DefaultSourceConfig() }
 // SetDefaults is called before the section is decoded.
 func (c *SinkConfig) SetDefaults() { *c = DefaultSinkConfig() }
 
-// NewSource implements [connector.SourceConfig].
-func (c SourceConfig) NewSource(o connector.Options) (connector.Source, error) {
-	return NewSource(c, o)
-}
-
-// NewSink implements [connector.SinkConfig].
-func (c SinkConfig) NewSink(o connector.Options) (connector.Sink, error) { return NewSink(c, o) }
-
 // Offsets reports that each partition's messages have ascending numbers, by which a sink knows what
 // it has stored.
 func (c SourceConfig) Offsets() bool { return true }

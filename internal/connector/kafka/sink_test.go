@@ -188,8 +188,7 @@ func TestSendWithoutConnection(t *testing.T) {
 	sink.sink.Send(t.Context(), "", &message.Message{}, note)
 	require.Error(t, <-outcomes, "after Run")
 
-	idle, err := kafka.NewSink(cfg, connector.Options{})
-	require.NoError(t, err)
+	idle := cfg.NewSink(connector.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	idle.Send(ctx, "", &message.Message{}, note)

@@ -21,9 +21,6 @@ const system = "pulsar"
 const (
 	partitionKey    = "key"
 	partitionSource = "source"
-
-	atLeastOnce     = "at_least_once"
-	effectivelyOnce = "effectively_once"
 )
 
 // SourceConfig says what to consume.
@@ -141,14 +138,10 @@ type SinkConfig struct {
 	// Cluster is the name of the cluster in the hops of messages, as in sources of the same cluster.
 	// Default pulsar.
 	Cluster string `yaml:"cluster"`
-	// Guarantee is at_least_once or effectively_once. The latter is for sources that number a
-	// partition's messages (Kafka) and for topics that nobody else writes to, each partition from
-	// one partition of one source topic. It needs deduplication enabled on the topics or their
-	// namespace (pulsar-admin namespaces set-deduplication --enable, or topicPolicies
-	// set-deduplication): without it, which this client cannot see, a connection that breaks may
-	// store messages twice. A topic must keep its last message: give it retention, or a subscription
-	// that lags. Default at_least_once.
-	Guarantee string `yaml:"guarantee"`
+	// EffectivelyOnce is set by a route with that guarantee. It needs a source that numbers a
+	// partition's messages (Kafka), Partition source, and topics that nobody else writes to, each
+	// partition from one partition of one source topic.
+	EffectivelyOnce bool `yaml:"-"`
 	// FormerSources are ids of source topics that others have taken the place of: they were deleted
 	// and made anew, or the route reads another cluster. Under effectively_once a partition that
 	// holds messages of one topic refuses those of another (other_source, which names both). Behind
@@ -187,7 +180,6 @@ func DefaultSinkConfig() SinkConfig {
 	return SinkConfig{
 		Config:          messaging.DefaultConfig(),
 		Cluster:         system,
-		Guarantee:       atLeastOnce,
 		Partition:       partitionKey,
 		MaxTopics:       1000,
 		IdleTimeout:     time.Minute,
@@ -199,17 +191,11 @@ func DefaultSinkConfig() SinkConfig {
 
 // Validate returns the faults of the section, except those of Config and Profile.
 func (c SinkConfig) Validate() error {
-	errs := []error{
-		config.CheckOneOf("guarantee", c.Guarantee, atLeastOnce, effectivelyOnce),
+	return errors.Join(
 		config.CheckOneOf("partition", c.Partition, partitionKey, partitionSource),
 		checkCluster(c.Cluster),
 		config.CheckAtLeast("max_topics", c.MaxTopics, 1),
 		config.CheckAtLeast("idle_timeout", c.IdleTimeout, time.Second),
 		config.CheckAtLeast("max_message_bytes", c.MaxMessageBytes, 4*config.KiB),
-		config.CheckAtLeast("close_timeout", c.CloseTimeout, time.Millisecond),
-	}
-	if c.Guarantee == effectivelyOnce && c.Partition != partitionSource {
-		errs = append(errs, config.Fault("partition", "must be source with guarantee effectively_once, got %q", c.Partition))
-	}
-	return errors.Join(errs...)
+		config.CheckAtLeast("close_timeout", c.CloseTimeout, time.Millisecond))
 }

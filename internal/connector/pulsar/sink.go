@@ -58,23 +58,20 @@ type destination struct {
 	openError atomic.Pointer[error] // why it is not open yet
 }
 
-// NewSink prepares a sink. Nothing is connected to before Run.
-func NewSink(cfg SinkConfig, o connector.Options) (*Sink, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
+// NewSink implements [connector.SinkConfig].
+func (c SinkConfig) NewSink(o connector.Options) connector.Sink {
 	o = o.WithDefaults()
 	o.Log = o.Log.Named("pulsar")
-	cfg.Profile.Routing = messaging.RouteKeyHash
-	if cfg.Partition == partitionSource {
-		cfg.Profile.Routing = messaging.RouteExplicit
+	c.Profile.Routing = messaging.RouteKeyHash
+	if c.Partition == partitionSource {
+		c.Profile.Routing = messaging.RouteExplicit
 	}
 	s := &Sink{
-		cfg: cfg, options: o, ready: make(chan struct{}), stopping: make(chan struct{}),
+		cfg: c, options: o, ready: make(chan struct{}), stopping: make(chan struct{}),
 		destinations: make(map[string]*destination), writers: make(map[exactKey]*writer),
 	}
 	s.messages.New = s.newOutgoing
-	return s, nil
+	return s
 }
 
 // ErrStopped is the outcome of messages that are sent after the sink has stopped.
@@ -147,7 +144,7 @@ func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done fun
 		done(err)
 		return
 	}
-	if s.cfg.Guarantee == effectivelyOnce {
+	if s.cfg.EffectivelyOnce {
 		s.sendExactly(to, m, done)
 		return
 	}

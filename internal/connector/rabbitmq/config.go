@@ -25,9 +25,6 @@ const (
 	authPlain    = "plain"
 	authExternal = "external"
 
-	modeOrdered  = "ordered"
-	modeParallel = "parallel"
-
 	declareVerify = "verify"
 	declareCreate = "create"
 
@@ -78,15 +75,13 @@ type SourceConfig struct {
 	// the queue, and are delivered again. When messages suddenly grow, the bytes may exceed the
 	// bound for a moment. At least 1MiB. Default 32MiB.
 	PrefetchBytes config.Bytes `yaml:"prefetch_bytes"`
-	// Mode is ordered (one consumer of each queue: the queue's order is kept while nobody else
-	// consumes from it, or when it has x-single-active-consumer) or parallel (several channels of
-	// each queue: faster where the sink is slow, the queue's order is lost). Default ordered.
-	Mode string `yaml:"mode"`
-	// ParallelConsumers is the number of consumers, each with a channel, of each queue in mode
-	// parallel, from 1 to 64. Default 4.
+	// ParallelConsumers is the number of consumers of each queue, each with a channel, from 1 to 64.
+	// One keeps the queue's order while nobody else consumes from it, or when it has
+	// x-single-active-consumer. Several are faster where the sink is slow, and lose the order.
+	// Default 1.
 	ParallelConsumers int `yaml:"parallel_consumers"`
-	// Declare is verify (a queue must exist, and be as its keys type, durable and arguments say if
-	// any of them is given) or create (it is made, with its bindings, if it does not exist, and
+	// Declare is verify (a queue must exist, and if type or arguments are given it must have these
+	// and be durable) or create (it is made, durable, with its bindings, if it does not exist, and
 	// else verified). AMQP can verify that an exchange exists, but not a binding. Default verify.
 	Declare string `yaml:"declare"`
 	// DrainTimeout bounds how long a stop waits until the taken messages are stored. What is not
@@ -101,9 +96,6 @@ type Queue struct {
 	// Type is classic, quorum or stream. A stream must say so. Default: with declare create,
 	// classic; else any but stream.
 	Type string `yaml:"type"`
-	// Durable says whether it survives the broker's restart. Default true; quorum queues and
-	// streams always are.
-	Durable *bool `yaml:"durable"`
 	// Arguments of the declaration, such as x-max-length: texts, numbers, booleans and times. All
 	// of them must be given for a queue to be verified. Default: none.
 	Arguments map[string]any `yaml:"arguments"`
@@ -168,22 +160,15 @@ func defaultConnection() Connection {
 func DefaultSourceConfig() SourceConfig {
 	return SourceConfig{
 		Connection: defaultConnection(), Cluster: system, Prefetch: 2000, PrefetchBytes: 32 * config.MiB,
-		Mode: modeOrdered, ParallelConsumers: 4, Declare: declareVerify, DrainTimeout: 10 * time.Second,
+		ParallelConsumers: 1, Declare: declareVerify, DrainTimeout: 10 * time.Second,
 	}
 }
 
 // SetDefaults is called before the section is decoded.
 func (c *SourceConfig) SetDefaults() { *c = DefaultSourceConfig() }
 
-func (c SourceConfig) consumersPerQueue() int {
-	if c.Mode == modeParallel {
-		return c.ParallelConsumers
-	}
-	return 1
-}
-
-// channels is how many there are.
-func (c SourceConfig) channels() int { return max(len(c.Queues)*c.consumersPerQueue(), 1) }
+// channels returns how many channels the source has.
+func (c SourceConfig) channels() int { return max(len(c.Queues)*c.ParallelConsumers, 1) }
 
 // DefaultSinkConfig returns the defaults.
 func DefaultSinkConfig() SinkConfig {
@@ -245,7 +230,6 @@ func (c Connection) Validate() error {
 // Validate returns every fault of the keys besides the connection's.
 func (c SourceConfig) Validate() error {
 	errs := []error{
-		config.CheckOneOf("mode", c.Mode, modeOrdered, modeParallel),
 		config.CheckOneOf("declare", c.Declare, declareVerify, declareCreate),
 		config.CheckRange("prefetch", c.Prefetch, 1, 65535),
 		config.CheckAtLeast("prefetch_bytes", c.PrefetchBytes, config.MiB),
@@ -258,8 +242,8 @@ func (c SourceConfig) Validate() error {
 	for i, q := range c.Queues {
 		at := fmt.Sprintf("queues[%d]", i)
 		errs = append(errs, check(!seen[q.Name], at+".name", "%q occurs twice", q.Name),
-			check(q.Type != typeStream || c.Mode != modeParallel,
-				at+".type", "a stream cannot be read with mode parallel: each channel would read all of it"))
+			check(q.Type != typeStream || c.ParallelConsumers <= 1,
+				at+".type", "a stream allows parallel_consumers 1 only: each channel would read all of it"))
 		seen[q.Name] = true
 	}
 	return errors.Join(errs...)
@@ -269,8 +253,6 @@ func (c SourceConfig) Validate() error {
 func (q Queue) Validate() error {
 	errs := []error{
 		check(q.Name != "" && len(q.Name) <= maxShort, "name", "must have 1 to %d bytes", maxShort),
-		check(q.Durable == nil || *q.Durable || q.Type != typeQuorum && q.Type != typeStream,
-			"durable", "must be true for type %s", q.Type),
 		check(q.Arguments[argQueueType] == nil, "arguments", "use type instead of %s", argQueueType),
 		checkArguments("arguments", q.Arguments),
 	}

@@ -100,41 +100,32 @@ func DefaultSourceConfig() SourceConfig {
 
 // Validate returns every fault, by its path below this section. It connects to nothing.
 func (c SourceConfig) Validate() error {
-	errs := []error{c.Connection.validate()}
-	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
-	if c.Cluster == "" {
-		fault("cluster", "must not be empty")
+	errs := []error{
+		c.Connection.validate(),
+		config.Require(c.Cluster != "", "cluster", "must not be empty"),
+		config.Require(c.Group != "", "group", "must name the consumer group"),
+		config.Require((len(c.Topics) == 0) != (c.Pattern == ""), "topics", "must be given, either here or by pattern"),
 	}
-	if c.Group == "" {
-		fault("group", "must name the consumer group")
-	}
-	if err := checkName(c.InstanceID); err != nil && c.InstanceID != "" {
-		fault("instance_id", "must be the name of a member, got %q: %s", c.InstanceID, err)
-	}
-	if (len(c.Topics) == 0) == (c.Pattern == "") {
-		fault("topics", "must be given, either here or by pattern")
+	if c.InstanceID != "" {
+		err := checkName(c.InstanceID)
+		errs = append(errs, config.Require(err == nil, "instance_id", "must be the name of a member, got %q: %v", c.InstanceID, err))
 	}
 	for i, topic := range c.Topics {
-		if err := checkName(topic); err != nil {
-			fault(fmt.Sprintf("topics[%d]", i), "must be the name of a topic, got %q: %s", topic, err)
-		}
+		err := checkName(topic)
+		errs = append(errs, config.Require(err == nil, fmt.Sprintf("topics[%d]", i), "must be the name of a topic, got %q: %v", topic, err))
 	}
-	if _, err := compilePattern(c.Pattern); err != nil {
-		fault("pattern", "must be a regular expression: %s", err)
-	}
-	errs = append(errs,
+	_, err := compilePattern(c.Pattern)
+	return errors.Join(append(errs,
+		config.Require(err == nil, "pattern", "must be a regular expression: %v", err),
 		config.CheckAtLeast("discover_every", c.DiscoverEvery, time.Second),
 		config.CheckOneOf("isolation_level", c.IsolationLevel, readCommitted, readUncommitted),
 		config.CheckOneOf("on_gap", c.OnGap, gapAlarm, gapFail),
 		config.CheckAtLeast("commit_interval", c.CommitInterval, 10*time.Millisecond),
-		config.CheckAtLeast("session_timeout", c.SessionTimeout, 6*time.Second))
-	if c.DrainTimeout <= 0 || c.DrainTimeout >= c.RequestTimeout {
-		fault("drain_timeout", "must be > 0 and shorter than request_timeout (%s), got %s", c.RequestTimeout, c.DrainTimeout)
-	}
-	errs = append(errs,
+		config.CheckAtLeast("session_timeout", c.SessionTimeout, 6*time.Second),
+		config.Require(c.DrainTimeout > 0 && c.DrainTimeout < c.RequestTimeout,
+			"drain_timeout", "must be > 0 and shorter than request_timeout (%s), got %s", c.RequestTimeout, c.DrainTimeout),
 		config.CheckRange("fetch_bytes", c.FetchBytes, config.KiB, 64*config.MiB),
-		config.CheckRange("buffer_bytes", c.BufferBytes, config.MiB, 4096*config.MiB))
-	return errors.Join(errs...)
+		config.CheckRange("buffer_bytes", c.BufferBytes, config.MiB, 4096*config.MiB))...)
 }
 
 // compilePattern returns nil for an empty pattern.
@@ -231,26 +222,18 @@ func DefaultSinkConfig() SinkConfig {
 
 // Validate returns every fault, by its path below this section. It connects to nothing.
 func (c SinkConfig) Validate() error {
-	errs := []error{c.Connection.validate()}
-	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
-	if c.Cluster == "" {
-		fault("cluster", "must not be empty")
-	}
-	if c.Topic != "" {
-		if err := checkName(c.Topic); err != nil {
-			fault("topic", "must be the name of a topic, got %q: %s", c.Topic, err)
-		}
-	}
-	errs = append(errs,
+	err := checkName(c.Topic)
+	return errors.Join(
+		c.Connection.validate(),
+		config.Require(c.Cluster != "", "cluster", "must not be empty"),
+		config.Require(err == nil || c.Topic == "", "topic", "must be the name of a topic, got %q: %v", c.Topic, err),
 		config.CheckOneOf("partition", c.Partition, partitionKey, partitionSource),
 		config.CheckOneOf("compression", c.Compression, "none", "gzip", "snappy", "lz4", "zstd"),
 		config.CheckOneOf("missing_topic", c.MissingTopic, missingWait, missingCreate),
 		config.CheckRange("max_message_bytes", c.MaxMessageBytes, config.KiB, 64*config.MiB),
-		config.CheckRange("linger", c.Linger, 0, time.Minute))
-	if c.CreatePartitions == 0 || c.CreatePartitions < -1 {
-		fault("create_partitions", "must be > 0, or -1 for the brokers' default, got %d", c.CreatePartitions)
-	}
-	return errors.Join(errs...)
+		config.CheckRange("linger", c.Linger, 0, time.Minute),
+		config.Require(c.CreatePartitions > 0 || c.CreatePartitions == -1,
+			"create_partitions", "must be > 0, or -1 for the brokers' default, got %d", c.CreatePartitions))
 }
 
 // checkName returns what is wrong with the name of a topic, or of a member of a group, by Kafka's

@@ -286,11 +286,17 @@ func wanted(partition int32, from, count int) []string {
 	return values
 }
 
-// committed is what the group has committed; -1 for nothing.
-func committed(t *testing.T, c sarama.Client, group, topic string, partition int32) int64 {
+func clusterAdmin(t *testing.T, c sarama.Client) sarama.ClusterAdmin {
 	t.Helper()
 	admin, err := sarama.NewClusterAdminFromClient(c)
 	require.NoError(t, err)
+	return admin
+}
+
+// committed is what the group has committed; -1 for nothing.
+func committed(t *testing.T, c sarama.Client, group, topic string, partition int32) int64 {
+	t.Helper()
+	admin := clusterAdmin(t, c)
 	response, err := admin.ListConsumerGroupOffsets(group, map[string][]int32{topic: {partition}})
 	require.NoError(t, err)
 	return response.GetBlock(topic, partition).Offset

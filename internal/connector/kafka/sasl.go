@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -51,49 +52,41 @@ type OAuth2 struct {
 	CAFile string `yaml:"ca_file"`
 }
 
-func (s SASL) faults() []error {
-	var errs []error
-	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
+func (s SASL) validate() error {
+	errs := []error{
+		config.CheckFile("sasl.password_file", s.PasswordFile), config.CheckFile("sasl.token_file", s.TokenFile),
+		config.CheckFile("sasl.oauth2.client_secret_file", s.OAuth2.ClientSecretFile),
+	}
 	switch s.Mechanism {
 	case "":
-		if s.Username != "" || s.Password != "" || s.PasswordFile != "" || s.TokenFile != "" || s.OAuth2.TokenURL != "" {
-			fault("sasl.mechanism", "must be set for the other keys of sasl to have an effect")
-		}
+		unused := s.Username == "" && s.Password == "" && s.PasswordFile == "" && s.TokenFile == "" && s.OAuth2.TokenURL == ""
+		errs = append(errs, config.Require(unused, "sasl.mechanism", "must be set for the other keys of sasl to have an effect"))
 	case sarama.SASLTypePlaintext, sarama.SASLTypeSCRAMSHA256, sarama.SASLTypeSCRAMSHA512:
-		if s.Username == "" {
-			fault("sasl.username", "must not be empty with mechanism %s", s.Mechanism)
-		}
-		if (s.Password == "") == (s.PasswordFile == "") {
-			fault("sasl.password", "must be given with mechanism %s, either here or by password_file", s.Mechanism)
-		}
+		errs = append(errs,
+			config.Require(s.Username != "", "sasl.username", "must not be empty with mechanism %s", s.Mechanism),
+			config.Require((s.Password == "") != (s.PasswordFile == ""),
+				"sasl.password", "must be given with mechanism %s, either here or by password_file", s.Mechanism))
 	case sarama.SASLTypeOAuth:
-		if (s.TokenFile == "") == (s.OAuth2.TokenURL == "") {
-			fault("sasl", "must have token_file or oauth2.token_url, not both, with mechanism %s", s.Mechanism)
-		}
-		errs = append(errs, s.OAuth2.faults()...)
+		errs = append(errs, config.Require((s.TokenFile == "") != (s.OAuth2.TokenURL == ""),
+			"sasl", "must have token_file or oauth2.token_url, not both, with mechanism %s", s.Mechanism), s.OAuth2.validate())
 	default:
 		errs = append(errs, config.CheckOneOf("sasl.mechanism", s.Mechanism, "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"))
 	}
-	return append(errs,
-		config.CheckFile("sasl.password_file", s.PasswordFile), config.CheckFile("sasl.token_file", s.TokenFile),
-		config.CheckFile("sasl.oauth2.client_secret_file", s.OAuth2.ClientSecretFile))
+	return errors.Join(errs...)
 }
 
-func (o OAuth2) faults() []error {
+func (o OAuth2) validate() error {
 	if o.TokenURL == "" {
 		return nil
 	}
-	var errs []error
-	if u, err := url.Parse(o.TokenURL); err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") {
-		errs = append(errs, config.Fault("sasl.oauth2.token_url", "must be an https URL, got %q", o.TokenURL))
-	}
-	if o.ClientID == "" {
-		errs = append(errs, config.Fault("sasl.oauth2.client_id", "must not be empty"))
-	}
-	if (o.ClientSecret == "") == (o.ClientSecretFile == "") {
-		errs = append(errs, config.Fault("sasl.oauth2.client_secret", "must be given, either here or by client_secret_file"))
-	}
-	return append(errs, config.CheckAuthorities("sasl.oauth2.ca_file", o.CAFile))
+	u, err := url.Parse(o.TokenURL)
+	return errors.Join(
+		config.Require(err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http"),
+			"sasl.oauth2.token_url", "must be an https URL, got %q", o.TokenURL),
+		config.Require(o.ClientID != "", "sasl.oauth2.client_id", "must not be empty"),
+		config.Require((o.ClientSecret == "") != (o.ClientSecretFile == ""),
+			"sasl.oauth2.client_secret", "must be given, either here or by client_secret_file"),
+		config.CheckAuthorities("sasl.oauth2.ca_file", o.CAFile))
 }
 
 // apply sets up the mechanism for sarama.

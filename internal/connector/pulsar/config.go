@@ -81,15 +81,8 @@ func DefaultSourceConfig() SourceConfig {
 
 // Validate returns the faults of the section, except those of Config.
 func (c SourceConfig) Validate() error {
-	return errors.Join(c.consumer().Validate(), checkCluster(c.Cluster),
+	return errors.Join(c.consumer().Validate(), config.Require(c.Cluster != "", "cluster", "must not be empty"),
 		config.CheckAtLeast("drain_timeout", c.DrainTimeout, time.Millisecond))
-}
-
-func checkCluster(name string) error {
-	if name == "" {
-		return config.Fault("cluster", "must not be empty")
-	}
-	return nil
 }
 
 // partitioned reports whether order is kept by partition, with a pipeline for each.
@@ -193,7 +186,7 @@ func DefaultSinkConfig() SinkConfig {
 func (c SinkConfig) Validate() error {
 	return errors.Join(
 		config.CheckOneOf("partition", c.Partition, partitionKey, partitionSource),
-		checkCluster(c.Cluster),
+		config.Require(c.Cluster != "", "cluster", "must not be empty"),
 		config.CheckAtLeast("max_topics", c.MaxTopics, 1),
 		config.CheckAtLeast("idle_timeout", c.IdleTimeout, time.Second),
 		config.CheckAtLeast("max_message_bytes", c.MaxMessageBytes, 4*config.KiB),

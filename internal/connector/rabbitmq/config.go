@@ -181,17 +181,9 @@ func DefaultSinkConfig() SinkConfig {
 // SetDefaults is called before the section is decoded.
 func (c *SinkConfig) SetDefaults() { *c = DefaultSinkConfig() }
 
-// check returns a fault at path unless ok.
-func check(ok bool, path, format string, args ...any) error {
-	if ok {
-		return nil
-	}
-	return config.Fault(path, format, args...)
-}
-
 func checkPositive[T cmp.Ordered](path string, value T) error {
 	var zero T
-	return check(value > zero, path, "must be > 0, got %v", value)
+	return config.Require(value > zero, path, "must be > 0, got %v", value)
 }
 
 func checkArguments(path string, arguments map[string]any) error {
@@ -209,12 +201,12 @@ func checkArguments(path string, arguments map[string]any) error {
 func (c Connection) Validate() error {
 	errs := []error{
 		config.CheckOneOf("auth", c.Auth, authPlain, authExternal),
-		check(c.Auth != authPlain || c.Username != "", "username", "must not be empty"),
-		check(c.Auth != authExternal || c.TLS.CertFile != "", "auth", "external needs tls.cert_file and tls.key_file"),
-		check(c.PasswordFile == "" || c.Password == "" || c.Password == defaultConnection().Password,
+		config.Require(c.Auth != authPlain || c.Username != "", "username", "must not be empty"),
+		config.Require(c.Auth != authExternal || c.TLS.CertFile != "", "auth", "external needs tls.cert_file and tls.key_file"),
+		config.Require(c.PasswordFile == "" || c.Password == "" || c.Password == defaultConnection().Password,
 			"password_file", "give password or password_file, not both"),
 		config.CheckFile("password_file", c.PasswordFile), c.TLS.Check("tls"),
-		check(c.Heartbeat >= time.Second && c.Heartbeat <= 18*time.Hour && c.Heartbeat%time.Second == 0,
+		config.Require(c.Heartbeat >= time.Second && c.Heartbeat <= 18*time.Hour && c.Heartbeat%time.Second == 0,
 			"heartbeat", "must be whole seconds, at least 1s, got %s", c.Heartbeat),
 		checkPositive("connect_timeout", c.ConnectTimeout),
 	}
@@ -222,9 +214,9 @@ func (c Connection) Validate() error {
 		return errors.Join(append(errs, config.Fault("url", "must be amqp://host:port/vhost or amqps://host:port/vhost"))...)
 	}
 	return errors.Join(append(errs,
-		check(!strings.Contains(c.URL, "@"), "url", "must not hold a user name or password: use username and password"),
-		check(!strings.Contains(c.URL, "?"), "url", "must not hold parameters: use the keys beside it"),
-		check(c.TLS == connector.TLS{} || strings.HasPrefix(c.URL, "amqps:"), "tls", "is of no use without amqps:// in url"))...)
+		config.Require(!strings.Contains(c.URL, "@"), "url", "must not hold a user name or password: use username and password"),
+		config.Require(!strings.Contains(c.URL, "?"), "url", "must not hold parameters: use the keys beside it"),
+		config.Require(c.TLS == connector.TLS{} || strings.HasPrefix(c.URL, "amqps:"), "tls", "is of no use without amqps:// in url"))...)
 }
 
 // Validate returns every fault of the keys besides the connection's.
@@ -234,15 +226,15 @@ func (c SourceConfig) Validate() error {
 		config.CheckRange("prefetch", c.Prefetch, 1, 65535),
 		config.CheckAtLeast("prefetch_bytes", c.PrefetchBytes, config.MiB),
 		config.CheckRange("parallel_consumers", c.ParallelConsumers, 1, 64),
-		check(c.Cluster != "", "cluster", "must not be empty"),
-		check(len(c.Queues) > 0, "queues", "must name at least one queue"),
+		config.Require(c.Cluster != "", "cluster", "must not be empty"),
+		config.Require(len(c.Queues) > 0, "queues", "must name at least one queue"),
 		checkPositive("drain_timeout", c.DrainTimeout),
 	}
 	seen := map[string]bool{}
 	for i, q := range c.Queues {
 		at := fmt.Sprintf("queues[%d]", i)
-		errs = append(errs, check(!seen[q.Name], at+".name", "%q occurs twice", q.Name),
-			check(q.Type != typeStream || c.ParallelConsumers <= 1,
+		errs = append(errs, config.Require(!seen[q.Name], at+".name", "%q occurs twice", q.Name),
+			config.Require(q.Type != typeStream || c.ParallelConsumers <= 1,
 				at+".type", "a stream allows parallel_consumers 1 only: each channel would read all of it"))
 		seen[q.Name] = true
 	}
@@ -252,8 +244,8 @@ func (c SourceConfig) Validate() error {
 // Validate returns every fault of the queue's keys.
 func (q Queue) Validate() error {
 	errs := []error{
-		check(q.Name != "" && len(q.Name) <= maxShort, "name", "must have 1 to %d bytes", maxShort),
-		check(q.Arguments[argQueueType] == nil, "arguments", "use type instead of %s", argQueueType),
+		config.Require(q.Name != "" && len(q.Name) <= maxShort, "name", "must have 1 to %d bytes", maxShort),
+		config.Require(q.Arguments[argQueueType] == nil, "arguments", "use type instead of %s", argQueueType),
 		checkArguments("arguments", q.Arguments),
 	}
 	if q.Type != "" {
@@ -262,9 +254,9 @@ func (q Queue) Validate() error {
 	for i, b := range q.Bindings {
 		at := fmt.Sprintf("bindings[%d]", i)
 		errs = append(errs,
-			check(b.Exchange != "" && len(b.Exchange) <= maxShort, at+".exchange",
+			config.Require(b.Exchange != "" && len(b.Exchange) <= maxShort, at+".exchange",
 				"must have 1 to %d bytes: every queue is bound to the default exchange by its name", maxShort),
-			check(len(b.Key) <= maxShort, at+".key", "must have at most %d bytes", maxShort),
+			config.Require(len(b.Key) <= maxShort, at+".key", "must have at most %d bytes", maxShort),
 			checkArguments(at+".arguments", b.Arguments))
 	}
 	switch _, err := strconv.ParseUint(q.Offset, 10, 63); {
@@ -281,8 +273,8 @@ func (c SinkConfig) Validate() error {
 	return errors.Join(
 		config.CheckRange("window", c.Window, 1, 65535),
 		config.CheckRange("channels", c.Channels, 1, 64),
-		check(c.Cluster != "", "cluster", "must not be empty"),
-		check(len(c.Exchange) <= maxShort, "exchange", "must have at most %d bytes", maxShort),
+		config.Require(c.Cluster != "", "cluster", "must not be empty"),
+		config.Require(len(c.Exchange) <= maxShort, "exchange", "must have at most %d bytes", maxShort),
 		checkPositive("window_bytes", c.WindowBytes),
 		checkPositive("max_message_bytes", c.MaxMessageBytes),
 	)

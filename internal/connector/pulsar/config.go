@@ -45,9 +45,6 @@ type SourceConfig struct {
 	Type messaging.SubscriptionType `yaml:"type"`
 	// StartAt is where a new subscription begins: earliest or latest. Default earliest.
 	StartAt messaging.StartAt `yaml:"start_at"`
-	// ReadCompacted takes only the latest message of each key of a compacted topic; exclusive and
-	// failover only. Default false.
-	ReadCompacted bool `yaml:"read_compacted"`
 	// PrefetchMessages and PrefetchBytes bound what is received and not passed on yet, over all
 	// partitions. Few messages that are passed on slowly limit the rate: at 100,000 messages a second
 	// and 100 ms until they are acknowledged, 10,000 are under way. Defaults 20000 and 64MiB.
@@ -94,7 +91,7 @@ func (c SourceConfig) partitioned() bool {
 func (c SourceConfig) consumer() messaging.ConsumerConfig {
 	cc := messaging.DefaultConsumerConfig()
 	cc.Topics, cc.Pattern, cc.DiscoverEvery = c.Topics, c.Pattern, c.DiscoverEvery
-	cc.Subscription, cc.Type, cc.StartAt, cc.ReadCompacted = c.Subscription, c.Type, c.StartAt, c.ReadCompacted
+	cc.Subscription, cc.Type, cc.StartAt = c.Subscription, c.Type, c.StartAt
 	cc.PrefetchMessages, cc.PrefetchBytes = c.PrefetchMessages, int64(c.PrefetchBytes)
 	cc.MaxMessageBytes = firstMessageBytes
 	cc.AckEvery, cc.AckBatchIndex = c.AckEvery, c.AckBatchIndex

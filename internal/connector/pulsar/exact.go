@@ -138,7 +138,7 @@ func (s *Sink) writer(key exactKey, source sourceTopic) (*writer, error) {
 	w := s.writers[key]
 	if w == nil {
 		if s.stopped() {
-			return nil, ErrStopped
+			return nil, errStopped
 		}
 		if !messaging.ValidTopic(key.topic) {
 			return nil, badTopic(key.topic)

@@ -258,7 +258,7 @@ func TestMessagesAreMapped(t *testing.T) {
 	reason, _ = pipeline.Refused(err)
 	require.Equal(t, "bad_topic", reason)
 	sinking.stop(t)
-	require.ErrorIs(t, send(t, sink, topic, &message.Message{}), ErrStopped)
+	require.ErrorIs(t, send(t, sink, topic, &message.Message{}), errStopped)
 
 	got := read(t, client, topic)
 	require.Len(t, got, 3)

@@ -74,8 +74,8 @@ func (c SinkConfig) NewSink(o connector.Options) connector.Sink {
 	return s
 }
 
-// ErrStopped is the outcome of messages that are sent after the sink has stopped.
-var ErrStopped = errors.New("the pulsar sink has stopped")
+// errStopped is the outcome of messages that are sent after the sink has stopped.
+var errStopped = errors.New("the pulsar sink has stopped")
 
 // Run publishes until ctx ends, then waits CloseTimeout for unacknowledged messages. When it
 // returns, every done has been called. It may be called once.
@@ -138,7 +138,7 @@ func (s *Sink) closeAll(ctx context.Context) {
 func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done func(error)) {
 	err := s.await(ctx, s.ready)
 	if err == nil && s.stopped() {
-		err = ErrStopped
+		err = errStopped
 	}
 	if err != nil {
 		done(err)
@@ -205,7 +205,7 @@ func (s *Sink) await(ctx context.Context, c <-chan struct{}) error {
 	case <-c:
 		return nil
 	case <-s.stopping:
-		return ErrStopped
+		return errStopped
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -255,7 +255,7 @@ func (s *Sink) openTopic(topic string) (*destination, error) {
 	if d == nil {
 		switch {
 		case s.stopped():
-			return nil, ErrStopped
+			return nil, errStopped
 		case !messaging.ValidTopic(topic):
 			return nil, badTopic(topic)
 		case len(s.destinations) >= s.cfg.MaxTopics && !s.closeLongestIdle():
@@ -278,7 +278,7 @@ func badTopic(topic string) error {
 // open opens the publisher, and tries again until ctx ends.
 func (d *destination) open(ctx context.Context) {
 	defer close(d.opened)
-	d.refusal = ErrStopped
+	d.refusal = errStopped
 	for ctx.Err() == nil {
 		attempt, cancel := context.WithTimeout(ctx, openTimeout)
 		pub, err := d.sink.client.Publisher(attempt, d.topic, d.sink.cfg.Profile)

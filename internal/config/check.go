@@ -32,6 +32,14 @@ func CheckApart(path, address, otherPath, other string) error {
 	return nil
 }
 
+// Require returns a fault at path unless ok.
+func Require(ok bool, path, format string, args ...any) error {
+	if ok {
+		return nil
+	}
+	return Fault(path, format, args...)
+}
+
 // CheckOneOf returns a fault at path unless value is one of allowed.
 func CheckOneOf(path, value string, allowed ...string) error {
 	for _, a := range allowed {

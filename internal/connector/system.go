@@ -11,8 +11,9 @@ import (
 
 // SourceConfig is the section of the configuration for a source of one system. It makes the source.
 type SourceConfig interface {
-	// NewSource validates the section and makes the source, which connects when it runs.
-	NewSource(o Options) (Source, error)
+	// NewSource makes the source of a valid section; config.Load validates sections. The source
+	// connects when it runs.
+	NewSource(o Options) Source
 	// Memory returns how many bytes the source may hold besides the messages in flight, whose
 	// bounds are messages and bytes.
 	Memory(messages int, bytes int64) int64
@@ -23,8 +24,9 @@ type SourceConfig interface {
 
 // SinkConfig is the section of the configuration for a sink of one system. It makes the sink.
 type SinkConfig interface {
-	// NewSink validates the section and makes the sink, which connects when it runs.
-	NewSink(o Options) (Sink, error)
+	// NewSink makes the sink of a valid section; config.Load validates sections. The sink connects
+	// when it runs.
+	NewSink(o Options) Sink
 	// Memory returns how many bytes the sink may hold besides the messages in flight, whose bounds
 	// are messages and bytes.
 	Memory(messages int, bytes int64) int64

@@ -61,7 +61,13 @@ type RouteConfig struct {
 	Sink   SinkConfig   `yaml:"sink"`
 	// Filter, changes and the destination.
 	transform.Config `yaml:",inline"`
-	// Guarantee is at_least_once or effectively_once (Kafka to Pulsar only). Default at_least_once.
+	// Guarantee is at_least_once or effectively_once. The latter is from Kafka to Pulsar only, with
+	// sink.pulsar.partition source, for topics that nobody else writes to, each partition from one
+	// partition of one source topic. It needs deduplication enabled on the topics or their namespace
+	// (pulsar-admin namespaces set-deduplication --enable, or topicPolicies set-deduplication):
+	// without it, which this client cannot see, a connection that breaks may store messages twice. A
+	// topic must keep its last message: give it retention, or a subscription that lags. Default
+	// at_least_once.
 	Guarantee string `yaml:"guarantee"`
 	// Refused says what becomes of a message that can never be stored: dead_letter, or stop, which
 	// stops the route. Default stop, or dead_letter where dead_letter.to is set.
@@ -161,6 +167,9 @@ func (c RouteConfig) Validate() error {
 	errs = append(errs, config.CheckOneOf("guarantee", c.Guarantee, AtLeastOnce, EffectivelyOnce))
 	if c.Guarantee == EffectivelyOnce && !c.supportsEffectivelyOnce() {
 		fault("guarantee", "effectively_once needs source.kafka and sink.pulsar: the other systems have no positions to resume from")
+	}
+	if c.Guarantee == EffectivelyOnce && c.Sink.Pulsar != nil && !c.Sink.Pulsar.FollowsSource() {
+		fault("sink.pulsar.partition", "must be source with guarantee effectively_once, got %q", c.Sink.Pulsar.Partition)
 	}
 	errs = append(errs, config.CheckOneOf("provenance", c.Provenance, provenanceFull, provenanceHops))
 	if c.Guarantee == EffectivelyOnce && c.Provenance == provenanceHops {

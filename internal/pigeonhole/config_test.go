@@ -59,8 +59,7 @@ func TestTheConfigurationFileHoldsTheDefaultsOfRoutes(t *testing.T) {
 	} {
 		part.SetDefaults()
 	}
-	durable := true
-	want.Source.RabbitMQ.Queues = []rabbitmq.Queue{{Durable: &durable, Bindings: []rabbitmq.Binding{{}}}}
+	want.Source.RabbitMQ.Queues = []rabbitmq.Queue{{Bindings: []rabbitmq.Binding{{}}}}
 	asText := func(route RouteConfig) string {
 		text, err := config.YAML(route)
 		require.NoError(t, err)
@@ -106,6 +105,7 @@ routes:
 		`routes[1].name: must be unique, "one" is the name of routes[0] too`, "routes[1].source: must be one of kafka, rabbitmq and pulsar, got 2",
 		"routes[1].guarantee: must be one of at_least_once, effectively_once", "routes[1].dead_letter.to: must be set", "routes[1].to: ",
 		"routes[1].sink.rabbitmq.url: must not hold a user name", "routes[2].guarantee: effectively_once needs source.kafka and sink.pulsar",
+		"routes[2].sink.pulsar.partition: must be source with guarantee effectively_once",
 		"routes[2].dead_letter.to: must be set with dead_letter.sink", "routes[2].set.key: ", "routes[2].commit_every: must be > 0",
 	} {
 		assert.Contains(t, text, want)

@@ -106,13 +106,9 @@ func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, m *metrics) (*route, 
 		return nil, err
 	}
 	system, source := rc.Source.section()
-	if r.source, err = source.NewSource(r.options(roleSource, "source.", system, m)); err != nil {
-		return nil, fmt.Errorf("source: %w", err)
-	}
+	r.source = source.NewSource(r.options(roleSource, "source.", system, m))
 	system, sink := rc.sink()
-	if r.sink, err = sink.NewSink(r.options(roleSink, "sink.", system, m)); err != nil {
-		return nil, fmt.Errorf("sink: %w", err)
-	}
+	r.sink = sink.NewSink(r.options(roleSink, "sink.", system, m))
 	if rc.deadLetters() {
 		r.deadLetterSink = r.sink
 	}
@@ -122,9 +118,7 @@ func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, m *metrics) (*route, 
 		if rc.DeadLetter.Sink == nil {
 			section = "dead letters to sink."
 		}
-		if r.deadLetterSink, err = deadLetters.NewSink(r.options(roleDeadLetter, section, system, m)); err != nil {
-			return nil, fmt.Errorf("%s%s: %w", section, system, err)
-		}
+		r.deadLetterSink = deadLetters.NewSink(r.options(roleDeadLetter, section, system, m))
 	}
 	if rc.Guarantee == EffectivelyOnce {
 		r.resumableSink, _ = r.sink.(resumableSink)

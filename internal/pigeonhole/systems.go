@@ -99,7 +99,7 @@ type offsetSource interface {
 
 // exactSink is the section of a sink that can store each offset of a source exactly once.
 type exactSink interface {
-	ForGuarantee(guarantee string) connector.SinkConfig
+	ForEffectivelyOnce() connector.SinkConfig
 }
 
 // followingSink is the section of a sink that can keep the partition number of messages.
@@ -120,8 +120,8 @@ func (c RouteConfig) supportsEffectivelyOnce() bool {
 // sink returns the section of the route's sink, with the route's guarantee, and its system.
 func (c RouteConfig) sink() (system string, section connector.SinkConfig) {
 	system, section = c.Sink.section()
-	if exact, ok := section.(exactSink); ok {
-		section = exact.ForGuarantee(c.Guarantee)
+	if exact, ok := section.(exactSink); ok && c.Guarantee == EffectivelyOnce {
+		section = exact.ForEffectivelyOnce()
 	}
 	return system, section
 }
@@ -144,11 +144,7 @@ func (c RouteConfig) deadLetterSink() (system string, section connector.SinkConf
 		return "", nil
 	}
 	if own := c.DeadLetter.Sink; own != nil {
-		system, section = own.section()
-		if exact, ok := section.(exactSink); ok {
-			section = exact.ForGuarantee(AtLeastOnce)
-		}
-		return system, section
+		return own.section()
 	}
 	system, section = c.Sink.section()
 	if following, ok := section.(followingSink); ok && following.FollowsSource() {

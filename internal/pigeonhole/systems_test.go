@@ -42,18 +42,18 @@ func TestDeadLettersOfARouteThatKeepsPartitionsHaveASinkOfTheirOwn(t *testing.T)
 	assert.Equal(t, "pulsar", system)
 	own, ok := deadLetters.(*pulsar.SinkConfig)
 	assert.True(t, ok)
-	assert.Equal(t, []string{AtLeastOnce, "key"}, []string{own.Guarantee, own.Partition})
+	assert.Equal(t, []any{false, "key"}, []any{own.EffectivelyOnce, own.Partition})
 
 	_, section := c.sink()
 	own, ok = section.(*pulsar.SinkConfig)
 	assert.True(t, ok)
-	assert.Equal(t, []string{EffectivelyOnce, "source"}, []string{own.Guarantee, own.Partition})
+	assert.Equal(t, []any{true, "source"}, []any{own.EffectivelyOnce, own.Partition})
 
 	c.Guarantee = AtLeastOnce
 	_, deadLetters = c.deadLetterSink()
 	own, ok = deadLetters.(*pulsar.SinkConfig)
 	assert.True(t, ok)
-	assert.Equal(t, []string{AtLeastOnce, "key"}, []string{own.Guarantee, own.Partition})
+	assert.Equal(t, []any{false, "key"}, []any{own.EffectivelyOnce, own.Partition})
 
 	sink.Partition = "key"
 	_, deadLetters = c.deadLetterSink()

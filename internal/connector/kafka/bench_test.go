@@ -12,7 +12,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/connector"
-	"github.com/aviaryhq/aviary/internal/connector/kafka"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -49,8 +48,7 @@ func BenchmarkSinkAndSource(b *testing.B) {
 	srv := stack.Kafka(b)
 	topic := srv.Topic(b, 4)
 	out := sinkConfig(srv, topic)
-	sink, err := kafka.NewSink(out, connector.Options{})
-	require.NoError(b, err)
+	sink := out.NewSink(connector.Options{})
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan error, 2)
 	go func() { ended <- sink.Run(ctx) }()
@@ -78,8 +76,7 @@ func BenchmarkSinkAndSource(b *testing.B) {
 	b.ReportMetric(float64(b.N)/(cpu(b)-spent).Seconds(), "produced/cpu-s")
 
 	to := &counter{want: int64(b.N), first: make(chan struct{}), all: make(chan struct{})}
-	source, err := kafka.NewSource(sourceConfig(srv, topic+"-g", topic), connector.Options{})
-	require.NoError(b, err)
+	source := sourceConfig(srv, topic+"-g", topic).NewSource(connector.Options{})
 	pipelines := pipeline.NewSet(pipeline.Config{Messages: 10_000, Bytes: 32 << 20, CommitEvery: time.Second, MinBackoff: time.Second, MaxBackoff: time.Second}, pipeline.Route{
 		Sink: to, Log: zap.NewNop(), Metrics: pipeline.NewMetrics(prometheus.NewRegistry()).Route("bench"), Report: func(error) {}, Stop: func(error) {},
 		Prepare: func() (pipeline.Prepare, func()) {

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/IBM/sarama"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/connector"
 )
 
 // system is the name of Kafka in a message's origin.
@@ -100,41 +102,32 @@ func DefaultSourceConfig() SourceConfig {
 
 // Validate returns every fault, by its path below this section. It connects to nothing.
 func (c SourceConfig) Validate() error {
-	errs := []error{c.Connection.validate()}
-	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
-	if c.Cluster == "" {
-		fault("cluster", "must not be empty")
+	errs := []error{
+		c.Connection.validate(),
+		config.Require(c.Cluster != "", "cluster", "must not be empty"),
+		config.Require(c.Group != "", "group", "must name the consumer group"),
+		config.Require((len(c.Topics) == 0) != (c.Pattern == ""), "topics", "must be given, either here or by pattern"),
 	}
-	if c.Group == "" {
-		fault("group", "must name the consumer group")
-	}
-	if err := checkName(c.InstanceID); err != nil && c.InstanceID != "" {
-		fault("instance_id", "must be the name of a member, got %q: %s", c.InstanceID, err)
-	}
-	if (len(c.Topics) == 0) == (c.Pattern == "") {
-		fault("topics", "must be given, either here or by pattern")
+	if c.InstanceID != "" {
+		err := checkName(c.InstanceID)
+		errs = append(errs, config.Require(err == nil, "instance_id", "must be the name of a member, got %q: %v", c.InstanceID, err))
 	}
 	for i, topic := range c.Topics {
-		if err := checkName(topic); err != nil {
-			fault(fmt.Sprintf("topics[%d]", i), "must be the name of a topic, got %q: %s", topic, err)
-		}
+		err := checkName(topic)
+		errs = append(errs, config.Require(err == nil, fmt.Sprintf("topics[%d]", i), "must be the name of a topic, got %q: %v", topic, err))
 	}
-	if _, err := compilePattern(c.Pattern); err != nil {
-		fault("pattern", "must be a regular expression: %s", err)
-	}
-	errs = append(errs,
+	_, err := compilePattern(c.Pattern)
+	return errors.Join(append(errs,
+		config.Require(err == nil, "pattern", "must be a regular expression: %v", err),
 		config.CheckAtLeast("discover_every", c.DiscoverEvery, time.Second),
 		config.CheckOneOf("isolation_level", c.IsolationLevel, readCommitted, readUncommitted),
 		config.CheckOneOf("on_gap", c.OnGap, gapAlarm, gapFail),
 		config.CheckAtLeast("commit_interval", c.CommitInterval, 10*time.Millisecond),
-		config.CheckAtLeast("session_timeout", c.SessionTimeout, 6*time.Second))
-	if c.DrainTimeout <= 0 || c.DrainTimeout >= c.RequestTimeout {
-		fault("drain_timeout", "must be > 0 and shorter than request_timeout (%s), got %s", c.RequestTimeout, c.DrainTimeout)
-	}
-	errs = append(errs,
+		config.CheckAtLeast("session_timeout", c.SessionTimeout, 6*time.Second),
+		config.Require(c.DrainTimeout > 0 && c.DrainTimeout < c.RequestTimeout,
+			"drain_timeout", "must be > 0 and shorter than request_timeout (%s), got %s", c.RequestTimeout, c.DrainTimeout),
 		config.CheckRange("fetch_bytes", c.FetchBytes, config.KiB, 64*config.MiB),
-		config.CheckRange("buffer_bytes", c.BufferBytes, config.MiB, 4096*config.MiB))
-	return errors.Join(errs...)
+		config.CheckRange("buffer_bytes", c.BufferBytes, config.MiB, 4096*config.MiB))...)
 }
 
 // compilePattern returns nil for an empty pattern.
@@ -204,60 +197,45 @@ type SinkConfig struct {
 	// as a whole, and its messages are then sent one by one. Default 1000000.
 	MaxMessageBytes config.Bytes `yaml:"max_message_bytes"`
 	// Retries is how often a batch that the brokers cannot store for now is sent again before its
-	// messages fail; the route then pauses and sends them again. While no broker answers, messages
-	// wait here. Default 5.
-	Retries int `yaml:"retries"`
+	// messages fail. Pipelines send them again after a pause, so it is no key. Default 5.
+	Retries int `yaml:"-"`
 	// MissingTopic says what to do when a topic does not exist. wait: report it and try again until
-	// it does. create: create it. Default wait.
+	// it does. create: create it, with the brokers' default number of replicas. Default wait.
 	MissingTopic string `yaml:"missing_topic"`
-	// CreatePartitions and CreateReplication are those of a created topic; -1 is the brokers'
-	// default. Default -1 both.
-	CreatePartitions  int32 `yaml:"create_partitions"`
-	CreateReplication int16 `yaml:"create_replication"`
+	// CreatePartitions is the number of partitions of a created topic; -1 is the brokers' default.
+	// Default -1.
+	CreatePartitions int32 `yaml:"create_partitions"`
 }
 
 // DefaultSinkConfig returns the defaults.
 func DefaultSinkConfig() SinkConfig {
 	return SinkConfig{
-		Connection:        defaultConnection(),
-		Cluster:           system,
-		Partition:         partitionKey,
-		Compression:       "lz4",
-		Linger:            5 * time.Millisecond,
-		MaxMessageBytes:   1_000_000,
-		Retries:           5,
-		MissingTopic:      missingWait,
-		CreatePartitions:  -1,
-		CreateReplication: -1,
+		Connection:       defaultConnection(),
+		Cluster:          system,
+		Partition:        partitionKey,
+		Compression:      "lz4",
+		Linger:           5 * time.Millisecond,
+		MaxMessageBytes:  1_000_000,
+		Retries:          5,
+		MissingTopic:     missingWait,
+		CreatePartitions: -1,
 	}
 }
 
 // Validate returns every fault, by its path below this section. It connects to nothing.
 func (c SinkConfig) Validate() error {
-	errs := []error{c.Connection.validate()}
-	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
-	if c.Cluster == "" {
-		fault("cluster", "must not be empty")
-	}
-	if c.Topic != "" {
-		if err := checkName(c.Topic); err != nil {
-			fault("topic", "must be the name of a topic, got %q: %s", c.Topic, err)
-		}
-	}
-	errs = append(errs,
+	err := checkName(c.Topic)
+	return errors.Join(
+		c.Connection.validate(),
+		config.Require(c.Cluster != "", "cluster", "must not be empty"),
+		config.Require(err == nil || c.Topic == "", "topic", "must be the name of a topic, got %q: %v", c.Topic, err),
 		config.CheckOneOf("partition", c.Partition, partitionKey, partitionSource),
 		config.CheckOneOf("compression", c.Compression, "none", "gzip", "snappy", "lz4", "zstd"),
 		config.CheckOneOf("missing_topic", c.MissingTopic, missingWait, missingCreate),
 		config.CheckRange("max_message_bytes", c.MaxMessageBytes, config.KiB, 64*config.MiB),
 		config.CheckRange("linger", c.Linger, 0, time.Minute),
-		config.CheckRange("retries", c.Retries, 0, 1000))
-	if c.CreatePartitions == 0 || c.CreatePartitions < -1 {
-		fault("create_partitions", "must be > 0, or -1 for the brokers' default, got %d", c.CreatePartitions)
-	}
-	if c.CreateReplication == 0 || c.CreateReplication < -1 {
-		fault("create_replication", "must be > 0, or -1 for the brokers' default, got %d", c.CreateReplication)
-	}
-	return errors.Join(errs...)
+		config.Require(c.CreatePartitions > 0 || c.CreatePartitions == -1,
+			"create_partitions", "must be > 0, or -1 for the brokers' default, got %d", c.CreatePartitions))
 }
 
 // checkName returns what is wrong with the name of a topic, or of a member of a group, by Kafka's
@@ -310,4 +288,31 @@ func (c SourceConfig) Memory(_ int, inFlight int64) int64 {
 // compressed and sent.
 func (c SinkConfig) Memory(_ int, inFlight int64) int64 {
 	return min(16*int64(c.MaxMessageBytes), inFlight)
+}
+
+// SetDefaults is called before the section is decoded.
+func (c *SourceConfig) SetDefaults() { *c = DefaultSourceConfig() }
+
+// SetDefaults is called before the section is decoded.
+func (c *SinkConfig) SetDefaults() { *c = DefaultSinkConfig() }
+
+// Offsets reports that each partition's messages have ascending numbers, by which a sink knows what
+// it has stored.
+func (c SourceConfig) Offsets() bool { return true }
+
+// ForDeadLetters returns the section of a sink for the dead letters of a route whose messages keep
+// their partition: these have no order and no partition.
+func (c SinkConfig) ForDeadLetters() connector.SinkConfig {
+	c.Partition = partitionKey
+	return &c
+}
+
+// NameRules implements [connector.SinkConfig]. checkName refuses names that no topic can have.
+func (c SinkConfig) NameRules() connector.NameRules {
+	return connector.NameRules{Reserved: func(topic string) string {
+		if strings.HasPrefix(topic, "__") {
+			return `it begins with "__", which Kafka reserves for its own topics`
+		}
+		return ""
+	}}
 }

@@ -56,27 +56,17 @@ func defaultConnection() Connection {
 }
 
 func (c Connection) validate() error {
-	var errs []error
-	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
-	if len(c.Brokers) == 0 {
-		fault("brokers", "must name at least one broker, such as 127.0.0.1:9092")
-	}
+	errs := []error{config.Require(len(c.Brokers) > 0, "brokers", "must name at least one broker, such as 127.0.0.1:9092")}
 	for i, address := range c.Brokers {
-		if host, port, err := net.SplitHostPort(address); err != nil || host == "" || port == "" {
-			fault(fmt.Sprintf("brokers[%d]", i), "must be host:port, got %q", address)
-		}
+		host, port, err := net.SplitHostPort(address)
+		errs = append(errs, config.Require(err == nil && host != "" && port != "", fmt.Sprintf("brokers[%d]", i), "must be host:port, got %q", address))
 	}
-	if c.ClientID == "" {
-		fault("client_id", "must not be empty")
-	}
-	if c.ConnectTimeout <= 0 {
-		fault("connect_timeout", "must be > 0, got %s", c.ConnectTimeout)
-	}
-	errs = append(errs, config.CheckAtLeast("request_timeout", c.RequestTimeout, 10*time.Second), c.TLS.Check("tls"))
-	if !c.TLS.Enabled && c.TLS != (TLS{}) {
-		fault("tls.enabled", "must be true for the other keys of tls to have an effect")
-	}
-	return errors.Join(append(errs, c.SASL.faults()...)...)
+	return errors.Join(append(errs,
+		config.Require(c.ClientID != "", "client_id", "must not be empty"),
+		config.Require(c.ConnectTimeout > 0, "connect_timeout", "must be > 0, got %s", c.ConnectTimeout),
+		config.CheckAtLeast("request_timeout", c.RequestTimeout, 10*time.Second), c.TLS.Check("tls"),
+		config.Require(c.TLS.Enabled || c.TLS == TLS{}, "tls.enabled", "must be true for the other keys of tls to have an effect"),
+		c.SASL.validate())...)
 }
 
 // settings are sarama's for one connection. Files are read here, so each connection uses their

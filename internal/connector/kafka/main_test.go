@@ -197,11 +197,10 @@ func run(t *testing.T, r *running, do func(context.Context) error) *running {
 func runSource(t *testing.T, cfg kafka.SourceConfig, to pipeline.Sink) *running {
 	t.Helper()
 	r := &running{reports: new(reports), metrics: prometheus.NewRegistry()}
-	source, err := kafka.NewSource(cfg, connector.Options{
+	source := cfg.NewSource(connector.Options{
 		Log: zaptest.NewLogger(t), Report: r.add, Metrics: connector.NewMetrics(r.metrics).Part("test", "source", "kafka"),
 	})
-	require.NoError(t, err)
-	r.source = source
+	r.source = source.(*kafka.Source)
 	pipelines := pipelinesTo(t, to)
 	return run(t, r, func(ctx context.Context) error { return source.Run(ctx, pipelines) })
 }
@@ -230,9 +229,8 @@ func sinkConfig(srv *stack.KafkaServer, topic string) kafka.SinkConfig {
 func runSink(t *testing.T, cfg kafka.SinkConfig) *running {
 	t.Helper()
 	r := &running{reports: new(reports)}
-	sink, err := kafka.NewSink(cfg, connector.Options{Log: zaptest.NewLogger(t), Report: r.add})
-	require.NoError(t, err)
-	r.sink = sink
+	sink := cfg.NewSink(connector.Options{Log: zaptest.NewLogger(t), Report: r.add})
+	r.sink = sink.(*kafka.Sink)
 	return run(t, r, sink.Run)
 }
 
@@ -288,11 +286,17 @@ func wanted(partition int32, from, count int) []string {
 	return values
 }
 
-// committed is what the group has committed; -1 for nothing.
-func committed(t *testing.T, c sarama.Client, group, topic string, partition int32) int64 {
+func clusterAdmin(t *testing.T, c sarama.Client) sarama.ClusterAdmin {
 	t.Helper()
 	admin, err := sarama.NewClusterAdminFromClient(c)
 	require.NoError(t, err)
+	return admin
+}
+
+// committed is what the group has committed; -1 for nothing.
+func committed(t *testing.T, c sarama.Client, group, topic string, partition int32) int64 {
+	t.Helper()
+	admin := clusterAdmin(t, c)
 	response, err := admin.ListConsumerGroupOffsets(group, map[string][]int32{topic: {partition}})
 	require.NoError(t, err)
 	return response.GetBlock(topic, partition).Offset

@@ -44,8 +44,7 @@ func TestWhatTransactionsLeaveIsPassed(t *testing.T) {
 	t.Parallel()
 	srv := stack.Kafka(t)
 	c := client(t, srv)
-	admin, err := sarama.NewClusterAdminFromClient(c)
-	require.NoError(t, err)
+	admin := clusterAdmin(t, c)
 	type txn struct {
 		commit bool
 		values []string
@@ -116,8 +115,7 @@ func TestStartWithoutACommittedOffset(t *testing.T) {
 	t.Parallel()
 	srv := stack.Kafka(t)
 	c := client(t, srv)
-	admin, err := sarama.NewClusterAdminFromClient(c)
-	require.NoError(t, err)
+	admin := clusterAdmin(t, c)
 	topic := srv.Topic(t, 1)
 	put(t, c, topic, 0, 0, 10)
 	cfg := sourceConfig(srv, topic+"-g", topic)

@@ -96,7 +96,7 @@ func sizeOf(r *kgo.Record) int64 {
 // could.
 func (c SinkConfig) create(ctx context.Context, client *kgo.Client, topic string, validateOnly bool) error {
 	wanted := kmsg.NewCreateTopicsRequestTopic()
-	wanted.Topic, wanted.NumPartitions, wanted.ReplicationFactor = topic, c.CreatePartitions, c.CreateReplication
+	wanted.Topic, wanted.NumPartitions, wanted.ReplicationFactor = topic, c.CreatePartitions, -1 // the brokers' default
 	request := kmsg.NewPtrCreateTopicsRequest()
 	request.Topics, request.ValidateOnly = append(request.Topics, wanted), validateOnly
 	request.TimeoutMillis = int32(c.RequestTimeout.Milliseconds())

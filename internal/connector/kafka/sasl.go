@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -13,7 +14,6 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/oauth"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
-	xdg "github.com/xdg-go/scram"
 	"golang.org/x/oauth2"
 	"golang.org/x/oauth2/clientcredentials"
 
@@ -52,49 +52,41 @@ type OAuth2 struct {
 	CAFile string `yaml:"ca_file"`
 }
 
-func (s SASL) faults() []error {
-	var errs []error
-	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
+func (s SASL) validate() error {
+	errs := []error{
+		config.CheckFile("sasl.password_file", s.PasswordFile), config.CheckFile("sasl.token_file", s.TokenFile),
+		config.CheckFile("sasl.oauth2.client_secret_file", s.OAuth2.ClientSecretFile),
+	}
 	switch s.Mechanism {
 	case "":
-		if s.Username != "" || s.Password != "" || s.PasswordFile != "" || s.TokenFile != "" || s.OAuth2.TokenURL != "" {
-			fault("sasl.mechanism", "must be set for the other keys of sasl to have an effect")
-		}
+		unused := s.Username == "" && s.Password == "" && s.PasswordFile == "" && s.TokenFile == "" && s.OAuth2.TokenURL == ""
+		errs = append(errs, config.Require(unused, "sasl.mechanism", "must be set for the other keys of sasl to have an effect"))
 	case sarama.SASLTypePlaintext, sarama.SASLTypeSCRAMSHA256, sarama.SASLTypeSCRAMSHA512:
-		if s.Username == "" {
-			fault("sasl.username", "must not be empty with mechanism %s", s.Mechanism)
-		}
-		if (s.Password == "") == (s.PasswordFile == "") {
-			fault("sasl.password", "must be given with mechanism %s, either here or by password_file", s.Mechanism)
-		}
+		errs = append(errs,
+			config.Require(s.Username != "", "sasl.username", "must not be empty with mechanism %s", s.Mechanism),
+			config.Require((s.Password == "") != (s.PasswordFile == ""),
+				"sasl.password", "must be given with mechanism %s, either here or by password_file", s.Mechanism))
 	case sarama.SASLTypeOAuth:
-		if (s.TokenFile == "") == (s.OAuth2.TokenURL == "") {
-			fault("sasl", "must have token_file or oauth2.token_url, not both, with mechanism %s", s.Mechanism)
-		}
-		errs = append(errs, s.OAuth2.faults()...)
+		errs = append(errs, config.Require((s.TokenFile == "") != (s.OAuth2.TokenURL == ""),
+			"sasl", "must have token_file or oauth2.token_url, not both, with mechanism %s", s.Mechanism), s.OAuth2.validate())
 	default:
 		errs = append(errs, config.CheckOneOf("sasl.mechanism", s.Mechanism, "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"))
 	}
-	return append(errs,
-		config.CheckFile("sasl.password_file", s.PasswordFile), config.CheckFile("sasl.token_file", s.TokenFile),
-		config.CheckFile("sasl.oauth2.client_secret_file", s.OAuth2.ClientSecretFile))
+	return errors.Join(errs...)
 }
 
-func (o OAuth2) faults() []error {
+func (o OAuth2) validate() error {
 	if o.TokenURL == "" {
 		return nil
 	}
-	var errs []error
-	if u, err := url.Parse(o.TokenURL); err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") {
-		errs = append(errs, config.Fault("sasl.oauth2.token_url", "must be an https URL, got %q", o.TokenURL))
-	}
-	if o.ClientID == "" {
-		errs = append(errs, config.Fault("sasl.oauth2.client_id", "must not be empty"))
-	}
-	if (o.ClientSecret == "") == (o.ClientSecretFile == "") {
-		errs = append(errs, config.Fault("sasl.oauth2.client_secret", "must be given, either here or by client_secret_file"))
-	}
-	return append(errs, config.CheckAuthorities("sasl.oauth2.ca_file", o.CAFile))
+	u, err := url.Parse(o.TokenURL)
+	return errors.Join(
+		config.Require(err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http"),
+			"sasl.oauth2.token_url", "must be an https URL, got %q", o.TokenURL),
+		config.Require(o.ClientID != "", "sasl.oauth2.client_id", "must not be empty"),
+		config.Require((o.ClientSecret == "") != (o.ClientSecretFile == ""),
+			"sasl.oauth2.client_secret", "must be given, either here or by client_secret_file"),
+		config.CheckAuthorities("sasl.oauth2.ca_file", o.CAFile))
 }
 
 // apply sets up the mechanism for sarama.
@@ -106,7 +98,7 @@ func (s SASL) apply(conf *sarama.Config) error {
 	conf.Net.SASL.Mechanism = sarama.SASLMechanism(s.Mechanism)
 	if s.Mechanism == sarama.SASLTypeOAuth {
 		token, err := s.token()
-		conf.Net.SASL.TokenProvider = tokenProvider(token)
+		conf.Net.SASL.TokenProvider = token
 		return err
 	}
 	password, err := s.password()
@@ -114,30 +106,35 @@ func (s SASL) apply(conf *sarama.Config) error {
 		return err
 	}
 	conf.Net.SASL.User, conf.Net.SASL.Password = s.Username, password
-	switch s.Mechanism {
-	case sarama.SASLTypeSCRAMSHA256:
-		conf.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: xdg.SHA256} }
-	case sarama.SASLTypeSCRAMSHA512:
-		conf.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: xdg.SHA512} }
-	}
-	return nil
+	mechanism, err := s.mechanism()
+	conf.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{mechanism: mechanism} }
+	return err
 }
 
-// scramClient is one SCRAM exchange (RFC 5802). Step fails for a broker that does not prove that it
-// knows the password.
+// scramClient is one SCRAM exchange (RFC 5802) of sarama, done by franz-go. Step fails for a broker
+// that does not prove that it knows the password.
 type scramClient struct {
-	hash xdg.HashGeneratorFcn
-	*xdg.ClientConversation
+	mechanism sasl.Mechanism
+	session   sasl.Session
+	first     []byte // the client's first message
+	done      bool
 }
 
-func (c *scramClient) Begin(user, password, authzID string) error {
-	client, err := c.hash.NewClient(user, password, authzID)
-	if err != nil {
-		return err
-	}
-	c.ClientConversation = client.NewConversation()
-	return nil
+func (c *scramClient) Begin(string, string, string) (err error) {
+	c.session, c.first, err = c.mechanism.Authenticate(context.Background(), "")
+	return err
 }
+
+func (c *scramClient) Step(challenge string) (answer string, err error) {
+	if challenge == "" {
+		return string(c.first), nil
+	}
+	var text []byte
+	c.done, text, err = c.session.Challenge([]byte(challenge))
+	return string(text), err
+}
+
+func (c *scramClient) Done() bool { return c.done }
 
 // password is that of PLAIN and SCRAM.
 func (s SASL) password() (string, error) {
@@ -148,9 +145,18 @@ func (s SASL) password() (string, error) {
 	return password.Reveal(), nil
 }
 
-// token returns a function that gets the token of OAUTHBEARER: from the file, which it reads each
-// time, or from the authorization server, whose token it keeps until shortly before it expires.
-func (s SASL) token() (func() (string, error), error) {
+// tokenProvider gets the token of OAUTHBEARER.
+type tokenProvider func() (string, error)
+
+// Token implements sarama.AccessTokenProvider.
+func (b tokenProvider) Token() (*sarama.AccessToken, error) {
+	token, err := b()
+	return &sarama.AccessToken{Token: token}, err
+}
+
+// token reads the token's file each time, or gets the token from the authorization server and keeps
+// it until shortly before it expires.
+func (s SASL) token() (tokenProvider, error) {
 	if s.TokenFile != "" {
 		return func() (string, error) {
 			token, err := secret.ReadFile(s.TokenFile)
@@ -172,40 +178,28 @@ func (s SASL) token() (func() (string, error), error) {
 
 // mechanism is what franz-go needs; nil for none. It reads files at each connection.
 func (s SASL) mechanism() (sasl.Mechanism, error) {
-	hashed := func(context.Context) (scram.Auth, error) {
+	login := func(context.Context) (scram.Auth, error) {
 		password, err := s.password()
 		return scram.Auth{User: s.Username, Pass: password}, err
 	}
 	switch s.Mechanism {
 	case sarama.SASLTypePlaintext:
-		return plain.Plain(func(context.Context) (plain.Auth, error) {
-			password, err := s.password()
-			return plain.Auth{User: s.Username, Pass: password}, err
+		return plain.Plain(func(ctx context.Context) (plain.Auth, error) {
+			auth, err := login(ctx)
+			return plain.Auth{User: auth.User, Pass: auth.Pass}, err
 		}), nil
 	case sarama.SASLTypeSCRAMSHA256:
-		return scram.Sha256(hashed), nil
+		return scram.Sha256(login), nil
 	case sarama.SASLTypeSCRAMSHA512:
-		return scram.Sha512(hashed), nil
+		return scram.Sha512(login), nil
 	case sarama.SASLTypeOAuth:
 		token, err := s.token()
-		if err != nil {
-			return nil, err
-		}
 		return oauth.Oauth(func(context.Context) (oauth.Auth, error) {
 			token, err := token()
 			return oauth.Auth{Token: token}, err
-		}), nil
+		}), err
 	}
 	return nil, nil //nolint:nilnil // no mechanism is no fault
-}
-
-// tokenProvider gives sarama its tokens.
-type tokenProvider func() (string, error)
-
-// Token implements sarama.AccessTokenProvider.
-func (b tokenProvider) Token() (*sarama.AccessToken, error) {
-	token, err := b()
-	return &sarama.AccessToken{Token: token}, err
 }
 
 func (o OAuth2) source() (oauth2.TokenSource, error) {

@@ -66,14 +66,11 @@ type outgoing struct {
 	onResult  func(*kgo.Record, error)
 }
 
-// NewSink makes a sink, which connects in Run. Its error is that of Validate.
-func NewSink(cfg SinkConfig, o connector.Options) (*Sink, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
+// NewSink implements [connector.SinkConfig].
+func (c SinkConfig) NewSink(o connector.Options) connector.Sink {
 	o = o.WithDefaults()
 	s := &Sink{
-		cfg: cfg, log: o.Log, health: connector.NewHealth(o.Report), drainCtx: o.DrainContext,
+		cfg: c, log: o.Log, health: connector.NewHealth(o.Report), drainCtx: o.DrainContext,
 		started: make(chan struct{}), missing: make(chan string, 16), connectionFailed: make(chan struct{}, 1),
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
@@ -82,7 +79,7 @@ func NewSink(cfg SinkConfig, o connector.Options) (*Sink, error) {
 		m.onResult = func(_ *kgo.Record, err error) { s.onResult(m, err) }
 		return m
 	}
-	return s, nil
+	return s
 }
 
 // report reports the state of the sink: nil is healthy.

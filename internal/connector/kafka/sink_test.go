@@ -68,8 +68,7 @@ func TestPartitionAddedBehindTheSink(t *testing.T) {
 	second := &message.Message{Value: []byte("v"), From: message.From{Partition: 1}}
 	assertRefused(t, "invalid_partition", sink.send(t, "", second))
 	c := client(t, srv)
-	admin, err := sarama.NewClusterAdminFromClient(c)
-	require.NoError(t, err)
+	admin := clusterAdmin(t, c)
 	require.NoError(t, admin.CreatePartitions(topic, 2, nil, false))
 	require.Eventually(t, func() bool { return sink.send(t, "", second) == nil }, await.Patience, 100*time.Millisecond)
 	require.NoError(t, c.RefreshMetadata(topic))
@@ -147,14 +146,13 @@ func TestMissingTopic(t *testing.T) {
 	srv := stack.Kafka(t)
 	c := client(t, srv)
 	topic := srv.Topic(t, 1) + "-new"
-	admin, err := sarama.NewClusterAdminFromClient(c)
-	require.NoError(t, err)
+	admin := clusterAdmin(t, c)
 	t.Cleanup(func() { _ = admin.DeleteTopic(topic) })
 	m := &message.Message{Value: []byte("v")}
 
 	cfg := sinkConfig(srv, topic)
 	sink := runSink(t, cfg)
-	err = sink.send(t, "", m)
+	err := sink.send(t, "", m)
 	require.ErrorIs(t, err, kerr.UnknownTopicOrPartition)
 	_, refused := pipeline.Refused(err)
 	assert.False(t, refused)
@@ -188,8 +186,7 @@ func TestSendWithoutConnection(t *testing.T) {
 	sink.sink.Send(t.Context(), "", &message.Message{}, note)
 	require.Error(t, <-outcomes, "after Run")
 
-	idle, err := kafka.NewSink(cfg, connector.Options{})
-	require.NoError(t, err)
+	idle := cfg.NewSink(connector.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	idle.Send(ctx, "", &message.Message{}, note)

@@ -33,14 +33,11 @@ type Source struct {
 	logAppendTimes map[string]bool                // by topic
 }
 
-// NewSource makes a source, which connects in Run. Its error is that of Validate.
-func NewSource(cfg SourceConfig, o connector.Options) (*Source, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
+// NewSource implements [connector.SourceConfig].
+func (c SourceConfig) NewSource(o connector.Options) connector.Source {
 	o = o.WithDefaults()
 	return &Source{
-		cfg:    cfg,
+		cfg:    c,
 		log:    o.Log,
 		health: connector.NewHealth(o.Report),
 		gaps: o.Metrics.Counter("kafka_gaps_total",
@@ -50,7 +47,7 @@ func NewSource(cfg SourceConfig, o connector.Options) (*Source, error) {
 		drainCtx:       o.DrainContext,
 		claims:         make(map[*claimedPartition]struct{}),
 		logAppendTimes: make(map[string]bool),
-	}, nil
+	}
 }
 
 // report reports the state of the source: nil is healthy.

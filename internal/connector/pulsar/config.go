@@ -21,9 +21,6 @@ const system = "pulsar"
 const (
 	partitionKey    = "key"
 	partitionSource = "source"
-
-	atLeastOnce     = "at_least_once"
-	effectivelyOnce = "effectively_once"
 )
 
 // SourceConfig says what to consume.
@@ -48,9 +45,6 @@ type SourceConfig struct {
 	Type messaging.SubscriptionType `yaml:"type"`
 	// StartAt is where a new subscription begins: earliest or latest. Default earliest.
 	StartAt messaging.StartAt `yaml:"start_at"`
-	// ReadCompacted takes only the latest message of each key of a compacted topic; exclusive and
-	// failover only. Default false.
-	ReadCompacted bool `yaml:"read_compacted"`
 	// PrefetchMessages and PrefetchBytes bound what is received and not passed on yet, over all
 	// partitions. Few messages that are passed on slowly limit the rate: at 100,000 messages a second
 	// and 100 ms until they are acknowledged, 10,000 are under way. Defaults 20000 and 64MiB.
@@ -84,15 +78,8 @@ func DefaultSourceConfig() SourceConfig {
 
 // Validate returns the faults of the section, except those of Config.
 func (c SourceConfig) Validate() error {
-	return errors.Join(c.consumer().Validate(), checkCluster(c.Cluster),
+	return errors.Join(c.consumer().Validate(), config.Require(c.Cluster != "", "cluster", "must not be empty"),
 		config.CheckAtLeast("drain_timeout", c.DrainTimeout, time.Millisecond))
-}
-
-func checkCluster(name string) error {
-	if name == "" {
-		return config.Fault("cluster", "must not be empty")
-	}
-	return nil
 }
 
 // partitioned reports whether order is kept by partition, with a pipeline for each.
@@ -104,7 +91,7 @@ func (c SourceConfig) partitioned() bool {
 func (c SourceConfig) consumer() messaging.ConsumerConfig {
 	cc := messaging.DefaultConsumerConfig()
 	cc.Topics, cc.Pattern, cc.DiscoverEvery = c.Topics, c.Pattern, c.DiscoverEvery
-	cc.Subscription, cc.Type, cc.StartAt, cc.ReadCompacted = c.Subscription, c.Type, c.StartAt, c.ReadCompacted
+	cc.Subscription, cc.Type, cc.StartAt = c.Subscription, c.Type, c.StartAt
 	cc.PrefetchMessages, cc.PrefetchBytes = c.PrefetchMessages, int64(c.PrefetchBytes)
 	cc.MaxMessageBytes = firstMessageBytes
 	cc.AckEvery, cc.AckBatchIndex = c.AckEvery, c.AckBatchIndex
@@ -141,14 +128,10 @@ type SinkConfig struct {
 	// Cluster is the name of the cluster in the hops of messages, as in sources of the same cluster.
 	// Default pulsar.
 	Cluster string `yaml:"cluster"`
-	// Guarantee is at_least_once or effectively_once. The latter is for sources that number a
-	// partition's messages (Kafka) and for topics that nobody else writes to, each partition from
-	// one partition of one source topic. It needs deduplication enabled on the topics or their
-	// namespace (pulsar-admin namespaces set-deduplication --enable, or topicPolicies
-	// set-deduplication): without it, which this client cannot see, a connection that breaks may
-	// store messages twice. A topic must keep its last message: give it retention, or a subscription
-	// that lags. Default at_least_once.
-	Guarantee string `yaml:"guarantee"`
+	// EffectivelyOnce is set by a route with that guarantee. It needs a source that numbers a
+	// partition's messages (Kafka), Partition source, and topics that nobody else writes to, each
+	// partition from one partition of one source topic.
+	EffectivelyOnce bool `yaml:"-"`
 	// FormerSources are ids of source topics that others have taken the place of: they were deleted
 	// and made anew, or the route reads another cluster. Under effectively_once a partition that
 	// holds messages of one topic refuses those of another (other_source, which names both). Behind
@@ -187,7 +170,6 @@ func DefaultSinkConfig() SinkConfig {
 	return SinkConfig{
 		Config:          messaging.DefaultConfig(),
 		Cluster:         system,
-		Guarantee:       atLeastOnce,
 		Partition:       partitionKey,
 		MaxTopics:       1000,
 		IdleTimeout:     time.Minute,
@@ -199,17 +181,11 @@ func DefaultSinkConfig() SinkConfig {
 
 // Validate returns the faults of the section, except those of Config and Profile.
 func (c SinkConfig) Validate() error {
-	errs := []error{
-		config.CheckOneOf("guarantee", c.Guarantee, atLeastOnce, effectivelyOnce),
+	return errors.Join(
 		config.CheckOneOf("partition", c.Partition, partitionKey, partitionSource),
-		checkCluster(c.Cluster),
+		config.Require(c.Cluster != "", "cluster", "must not be empty"),
 		config.CheckAtLeast("max_topics", c.MaxTopics, 1),
 		config.CheckAtLeast("idle_timeout", c.IdleTimeout, time.Second),
 		config.CheckAtLeast("max_message_bytes", c.MaxMessageBytes, 4*config.KiB),
-		config.CheckAtLeast("close_timeout", c.CloseTimeout, time.Millisecond),
-	}
-	if c.Guarantee == effectivelyOnce && c.Partition != partitionSource {
-		errs = append(errs, config.Fault("partition", "must be source with guarantee effectively_once, got %q", c.Partition))
-	}
-	return errors.Join(errs...)
+		config.CheckAtLeast("close_timeout", c.CloseTimeout, time.Millisecond))
 }

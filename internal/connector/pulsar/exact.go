@@ -32,7 +32,7 @@ type exactKey struct {
 // Resume returns the highest stored offset of from's topic in the partition of topic that has from's
 // number; ok is false if none is stored. It waits until this sink is the partition's only producer.
 // The sink completes messages up to the offset with nil. Resume returns an error when the partition
-// holds messages of another topic. The guarantee must be effectively_once.
+// holds messages of another topic. EffectivelyOnce must be set.
 func (s *Sink) Resume(ctx context.Context, topic string, from *message.From) (offset int64, ok bool, err error) {
 	if err := s.await(ctx, s.ready); err != nil {
 		return 0, false, err
@@ -138,7 +138,7 @@ func (s *Sink) writer(key exactKey, source sourceTopic) (*writer, error) {
 	w := s.writers[key]
 	if w == nil {
 		if s.stopped() {
-			return nil, ErrStopped
+			return nil, errStopped
 		}
 		if !messaging.ValidTopic(key.topic) {
 			return nil, badTopic(key.topic)

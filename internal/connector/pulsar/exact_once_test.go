@@ -41,9 +41,7 @@ func begin(t *testing.T, random *rand.Rand, url, topic string, committed []atomi
 	cfg.ListenerName = proxy.Listener
 	cfg.CloseTimeout = time.Millisecond // it is killed: nothing is waited for
 	cfg.Profile.AckTimeout = 3 * time.Second
-	var err error
-	b.sink, err = NewSink(cfg, connector.Options{})
-	require.NoError(t, err)
+	b.sink = cfg.NewSink(connector.Options{}).(*Sink)
 	b.sinking = start(t, b.sink.Run)
 	pipelines := pipelinesTo(b.sink, topic)
 	var ctx context.Context

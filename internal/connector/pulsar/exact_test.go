@@ -29,7 +29,7 @@ func numbered(partition int32, offset int64) *message.Message {
 
 func exactly(url string) func(*SinkConfig) {
 	return func(c *SinkConfig) {
-		c.URL, c.Guarantee, c.Partition = url, effectivelyOnce, partitionSource
+		c.URL, c.EffectivelyOnce, c.Partition = url, true, partitionSource
 	}
 }
 

@@ -22,8 +22,7 @@ func newSource(t *testing.T, url, adminURL, topic string, o connector.Options) *
 	cfg := DefaultSourceConfig()
 	cfg.URL, cfg.AdminURL, cfg.Subscription, cfg.Topics = url, adminURL, "bridge", []string{topic}
 	cfg.AckEvery, cfg.DrainTimeout = 10*time.Millisecond, 100*time.Millisecond
-	s, err := NewSource(cfg, o)
-	require.NoError(t, err)
+	s := cfg.NewSource(o).(*Source)
 	return s
 }
 

@@ -62,8 +62,7 @@ func startSink(t *testing.T, url string, change func(*SinkConfig)) (*Sink, *runn
 	if change != nil {
 		change(&cfg)
 	}
-	s, err := NewSink(cfg, connector.Options{})
-	require.NoError(t, err)
+	s := cfg.NewSink(connector.Options{}).(*Sink)
 	return s, start(t, s.Run)
 }
 
@@ -87,8 +86,7 @@ func startSource(t *testing.T, url string, pipelines *pipeline.Set, change func(
 	cfg := DefaultSourceConfig()
 	cfg.URL, cfg.Subscription = url, "bridge"
 	change(&cfg)
-	s, err := NewSource(cfg, connector.Options{})
-	require.NoError(t, err)
+	s := cfg.NewSource(connector.Options{}).(*Source)
 	return start(t, func(ctx context.Context) error { return s.Run(ctx, pipelines) })
 }
 
@@ -260,7 +258,7 @@ func TestMessagesAreMapped(t *testing.T) {
 	reason, _ = pipeline.Refused(err)
 	require.Equal(t, "bad_topic", reason)
 	sinking.stop(t)
-	require.ErrorIs(t, send(t, sink, topic, &message.Message{}), ErrStopped)
+	require.ErrorIs(t, send(t, sink, topic, &message.Message{}), errStopped)
 
 	got := read(t, client, topic)
 	require.Len(t, got, 3)

@@ -58,27 +58,24 @@ type destination struct {
 	openError atomic.Pointer[error] // why it is not open yet
 }
 
-// NewSink prepares a sink. Nothing is connected to before Run.
-func NewSink(cfg SinkConfig, o connector.Options) (*Sink, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
+// NewSink implements [connector.SinkConfig].
+func (c SinkConfig) NewSink(o connector.Options) connector.Sink {
 	o = o.WithDefaults()
 	o.Log = o.Log.Named("pulsar")
-	cfg.Profile.Routing = messaging.RouteKeyHash
-	if cfg.Partition == partitionSource {
-		cfg.Profile.Routing = messaging.RouteExplicit
+	c.Profile.Routing = messaging.RouteKeyHash
+	if c.Partition == partitionSource {
+		c.Profile.Routing = messaging.RouteExplicit
 	}
 	s := &Sink{
-		cfg: cfg, options: o, ready: make(chan struct{}), stopping: make(chan struct{}),
+		cfg: c, options: o, ready: make(chan struct{}), stopping: make(chan struct{}),
 		destinations: make(map[string]*destination), writers: make(map[exactKey]*writer),
 	}
 	s.messages.New = s.newOutgoing
-	return s, nil
+	return s
 }
 
-// ErrStopped is the outcome of messages that are sent after the sink has stopped.
-var ErrStopped = errors.New("the pulsar sink has stopped")
+// errStopped is the outcome of messages that are sent after the sink has stopped.
+var errStopped = errors.New("the pulsar sink has stopped")
 
 // Run publishes until ctx ends, then waits CloseTimeout for unacknowledged messages. When it
 // returns, every done has been called. It may be called once.
@@ -141,13 +138,13 @@ func (s *Sink) closeAll(ctx context.Context) {
 func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done func(error)) {
 	err := s.await(ctx, s.ready)
 	if err == nil && s.stopped() {
-		err = ErrStopped
+		err = errStopped
 	}
 	if err != nil {
 		done(err)
 		return
 	}
-	if s.cfg.Guarantee == effectivelyOnce {
+	if s.cfg.EffectivelyOnce {
 		s.sendExactly(to, m, done)
 		return
 	}
@@ -208,7 +205,7 @@ func (s *Sink) await(ctx context.Context, c <-chan struct{}) error {
 	case <-c:
 		return nil
 	case <-s.stopping:
-		return ErrStopped
+		return errStopped
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -258,7 +255,7 @@ func (s *Sink) openTopic(topic string) (*destination, error) {
 	if d == nil {
 		switch {
 		case s.stopped():
-			return nil, ErrStopped
+			return nil, errStopped
 		case !messaging.ValidTopic(topic):
 			return nil, badTopic(topic)
 		case len(s.destinations) >= s.cfg.MaxTopics && !s.closeLongestIdle():
@@ -281,7 +278,7 @@ func badTopic(topic string) error {
 // open opens the publisher, and tries again until ctx ends.
 func (d *destination) open(ctx context.Context) {
 	defer close(d.opened)
-	d.refusal = ErrStopped
+	d.refusal = errStopped
 	for ctx.Err() == nil {
 		attempt, cancel := context.WithTimeout(ctx, openTimeout)
 		pub, err := d.sink.client.Publisher(attempt, d.topic, d.sink.cfg.Profile)

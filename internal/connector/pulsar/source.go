@@ -35,20 +35,17 @@ type Source struct {
 	lag *connector.Health // of Lag's requests, reported to the log
 }
 
-// NewSource prepares a source. Nothing is connected to before Run.
-func NewSource(cfg SourceConfig, o connector.Options) (*Source, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
+// NewSource implements [connector.SourceConfig].
+func (c SourceConfig) NewSource(o connector.Options) connector.Source {
 	o = o.WithDefaults()
 	o.Log = o.Log.Named("pulsar")
-	s := &Source{cfg: cfg, options: o, seed: maphash.MakeSeed()}
+	s := &Source{cfg: c, options: o, seed: maphash.MakeSeed()}
 	s.lag = connector.NewHealth(func(err error) {
 		if err != nil {
 			s.options.Log.Warn("cannot get the lag", zap.Error(err))
 		}
 	})
-	return s, nil
+	return s
 }
 
 // Lag is how many messages the subscription has not acknowledged, over all its processes; a batch

@@ -133,7 +133,7 @@ func (w *writer) pendingAfter(offset int64) int {
 func (w *writer) run() {
 	defer close(w.ended)
 	defer w.kill()
-	defer w.completeAll(phaseEnded, ErrStopped)
+	defer w.completeAll(phaseEnded, errStopped)
 	wait := backoff.Backoff{Min: minWriterPause, Max: maxWriterPause}
 	for w.ctx.Err() == nil {
 		pub, err := w.open()
@@ -206,7 +206,7 @@ func (w *writer) config() messaging.EntryWriterConfig {
 func (w *writer) position(d *messaging.Delivery) (int64, error) {
 	at, ok := message.Place(d.Properties)
 	if !ok || at.Offset < 0 {
-		w.log.Warn("the last message was not written by Pigeonhole: only the broker's deduplication tells what is stored",
+		w.log.Warn("last message was not written by Pigeonhole; resuming from broker deduplication only",
 			zap.Stringer("message_id", d.ID))
 		return -1, nil
 	}

@@ -76,8 +76,7 @@ func BenchmarkSource(b *testing.B) {
 		cfg := DefaultSourceConfig()
 		cfg.URL = "amqp://" + srv.Addr() + "/"
 		cfg.Queues = []Queue{{Name: q}}
-		s, err := NewSource(cfg, connector.Options{})
-		require.NoError(b, err)
+		s := cfg.NewSource(connector.Options{}).(*Source)
 		sink := &discardSink{}
 		set := newSet(b, sink, "")
 		ctx, cancel := context.WithCancel(context.Background())
@@ -125,8 +124,7 @@ func BenchmarkSink(b *testing.B) {
 		q, _ := benchQueue(b, srv, 0)
 		cfg := DefaultSinkConfig()
 		cfg.URL = "amqp://" + srv.Addr() + "/"
-		s, err := NewSink(cfg, connector.Options{})
-		require.NoError(b, err)
+		s := cfg.NewSink(connector.Options{}).(*Sink)
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		go func() { ended <- s.Run(ctx) }()

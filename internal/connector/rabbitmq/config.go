@@ -25,9 +25,6 @@ const (
 	authPlain    = "plain"
 	authExternal = "external"
 
-	modeOrdered  = "ordered"
-	modeParallel = "parallel"
-
 	declareVerify = "verify"
 	declareCreate = "create"
 
@@ -78,15 +75,13 @@ type SourceConfig struct {
 	// the queue, and are delivered again. When messages suddenly grow, the bytes may exceed the
 	// bound for a moment. At least 1MiB. Default 32MiB.
 	PrefetchBytes config.Bytes `yaml:"prefetch_bytes"`
-	// Mode is ordered (one consumer of each queue: the queue's order is kept while nobody else
-	// consumes from it, or when it has x-single-active-consumer) or parallel (several channels of
-	// each queue: faster where the sink is slow, the queue's order is lost). Default ordered.
-	Mode string `yaml:"mode"`
-	// ParallelConsumers is the number of consumers, each with a channel, of each queue in mode
-	// parallel, from 1 to 64. Default 4.
+	// ParallelConsumers is the number of consumers of each queue, each with a channel, from 1 to 64.
+	// One keeps the queue's order while nobody else consumes from it, or when it has
+	// x-single-active-consumer. Several are faster where the sink is slow, and lose the order.
+	// Default 1.
 	ParallelConsumers int `yaml:"parallel_consumers"`
-	// Declare is verify (a queue must exist, and be as its keys type, durable and arguments say if
-	// any of them is given) or create (it is made, with its bindings, if it does not exist, and
+	// Declare is verify (a queue must exist, and if type or arguments are given it must have these
+	// and be durable) or create (it is made, durable, with its bindings, if it does not exist, and
 	// else verified). AMQP can verify that an exchange exists, but not a binding. Default verify.
 	Declare string `yaml:"declare"`
 	// DrainTimeout bounds how long a stop waits until the taken messages are stored. What is not
@@ -101,9 +96,6 @@ type Queue struct {
 	// Type is classic, quorum or stream. A stream must say so. Default: with declare create,
 	// classic; else any but stream.
 	Type string `yaml:"type"`
-	// Durable says whether it survives the broker's restart. Default true; quorum queues and
-	// streams always are.
-	Durable *bool `yaml:"durable"`
 	// Arguments of the declaration, such as x-max-length: texts, numbers, booleans and times. All
 	// of them must be given for a queue to be verified. Default: none.
 	Arguments map[string]any `yaml:"arguments"`
@@ -168,22 +160,15 @@ func defaultConnection() Connection {
 func DefaultSourceConfig() SourceConfig {
 	return SourceConfig{
 		Connection: defaultConnection(), Cluster: system, Prefetch: 2000, PrefetchBytes: 32 * config.MiB,
-		Mode: modeOrdered, ParallelConsumers: 4, Declare: declareVerify, DrainTimeout: 10 * time.Second,
+		ParallelConsumers: 1, Declare: declareVerify, DrainTimeout: 10 * time.Second,
 	}
 }
 
 // SetDefaults is called before the section is decoded.
 func (c *SourceConfig) SetDefaults() { *c = DefaultSourceConfig() }
 
-func (c SourceConfig) consumersPerQueue() int {
-	if c.Mode == modeParallel {
-		return c.ParallelConsumers
-	}
-	return 1
-}
-
-// channels is how many there are.
-func (c SourceConfig) channels() int { return max(len(c.Queues)*c.consumersPerQueue(), 1) }
+// channels returns how many channels the source has.
+func (c SourceConfig) channels() int { return max(len(c.Queues)*c.ParallelConsumers, 1) }
 
 // DefaultSinkConfig returns the defaults.
 func DefaultSinkConfig() SinkConfig {
@@ -196,17 +181,9 @@ func DefaultSinkConfig() SinkConfig {
 // SetDefaults is called before the section is decoded.
 func (c *SinkConfig) SetDefaults() { *c = DefaultSinkConfig() }
 
-// check returns a fault at path unless ok.
-func check(ok bool, path, format string, args ...any) error {
-	if ok {
-		return nil
-	}
-	return config.Fault(path, format, args...)
-}
-
 func checkPositive[T cmp.Ordered](path string, value T) error {
 	var zero T
-	return check(value > zero, path, "must be > 0, got %v", value)
+	return config.Require(value > zero, path, "must be > 0, got %v", value)
 }
 
 func checkArguments(path string, arguments map[string]any) error {
@@ -224,12 +201,12 @@ func checkArguments(path string, arguments map[string]any) error {
 func (c Connection) Validate() error {
 	errs := []error{
 		config.CheckOneOf("auth", c.Auth, authPlain, authExternal),
-		check(c.Auth != authPlain || c.Username != "", "username", "must not be empty"),
-		check(c.Auth != authExternal || c.TLS.CertFile != "", "auth", "external needs tls.cert_file and tls.key_file"),
-		check(c.PasswordFile == "" || c.Password == "" || c.Password == defaultConnection().Password,
+		config.Require(c.Auth != authPlain || c.Username != "", "username", "must not be empty"),
+		config.Require(c.Auth != authExternal || c.TLS.CertFile != "", "auth", "external needs tls.cert_file and tls.key_file"),
+		config.Require(c.PasswordFile == "" || c.Password == "" || c.Password == defaultConnection().Password,
 			"password_file", "give password or password_file, not both"),
 		config.CheckFile("password_file", c.PasswordFile), c.TLS.Check("tls"),
-		check(c.Heartbeat >= time.Second && c.Heartbeat <= 18*time.Hour && c.Heartbeat%time.Second == 0,
+		config.Require(c.Heartbeat >= time.Second && c.Heartbeat <= 18*time.Hour && c.Heartbeat%time.Second == 0,
 			"heartbeat", "must be whole seconds, at least 1s, got %s", c.Heartbeat),
 		checkPositive("connect_timeout", c.ConnectTimeout),
 	}
@@ -237,29 +214,28 @@ func (c Connection) Validate() error {
 		return errors.Join(append(errs, config.Fault("url", "must be amqp://host:port/vhost or amqps://host:port/vhost"))...)
 	}
 	return errors.Join(append(errs,
-		check(!strings.Contains(c.URL, "@"), "url", "must not hold a user name or password: use username and password"),
-		check(!strings.Contains(c.URL, "?"), "url", "must not hold parameters: use the keys beside it"),
-		check(c.TLS == connector.TLS{} || strings.HasPrefix(c.URL, "amqps:"), "tls", "is of no use without amqps:// in url"))...)
+		config.Require(!strings.Contains(c.URL, "@"), "url", "must not hold a user name or password: use username and password"),
+		config.Require(!strings.Contains(c.URL, "?"), "url", "must not hold parameters: use the keys beside it"),
+		config.Require(c.TLS == connector.TLS{} || strings.HasPrefix(c.URL, "amqps:"), "tls", "is of no use without amqps:// in url"))...)
 }
 
 // Validate returns every fault of the keys besides the connection's.
 func (c SourceConfig) Validate() error {
 	errs := []error{
-		config.CheckOneOf("mode", c.Mode, modeOrdered, modeParallel),
 		config.CheckOneOf("declare", c.Declare, declareVerify, declareCreate),
 		config.CheckRange("prefetch", c.Prefetch, 1, 65535),
 		config.CheckAtLeast("prefetch_bytes", c.PrefetchBytes, config.MiB),
 		config.CheckRange("parallel_consumers", c.ParallelConsumers, 1, 64),
-		check(c.Cluster != "", "cluster", "must not be empty"),
-		check(len(c.Queues) > 0, "queues", "must name at least one queue"),
+		config.Require(c.Cluster != "", "cluster", "must not be empty"),
+		config.Require(len(c.Queues) > 0, "queues", "must name at least one queue"),
 		checkPositive("drain_timeout", c.DrainTimeout),
 	}
 	seen := map[string]bool{}
 	for i, q := range c.Queues {
 		at := fmt.Sprintf("queues[%d]", i)
-		errs = append(errs, check(!seen[q.Name], at+".name", "%q occurs twice", q.Name),
-			check(q.Type != typeStream || c.Mode != modeParallel,
-				at+".type", "a stream cannot be read with mode parallel: each channel would read all of it"))
+		errs = append(errs, config.Require(!seen[q.Name], at+".name", "%q occurs twice", q.Name),
+			config.Require(q.Type != typeStream || c.ParallelConsumers <= 1,
+				at+".type", "a stream allows parallel_consumers 1 only: each channel would read all of it"))
 		seen[q.Name] = true
 	}
 	return errors.Join(errs...)
@@ -268,10 +244,8 @@ func (c SourceConfig) Validate() error {
 // Validate returns every fault of the queue's keys.
 func (q Queue) Validate() error {
 	errs := []error{
-		check(q.Name != "" && len(q.Name) <= maxShort, "name", "must have 1 to %d bytes", maxShort),
-		check(q.Durable == nil || *q.Durable || q.Type != typeQuorum && q.Type != typeStream,
-			"durable", "must be true for type %s", q.Type),
-		check(q.Arguments[argQueueType] == nil, "arguments", "use type instead of %s", argQueueType),
+		config.Require(q.Name != "" && len(q.Name) <= maxShort, "name", "must have 1 to %d bytes", maxShort),
+		config.Require(q.Arguments[argQueueType] == nil, "arguments", "use type instead of %s", argQueueType),
 		checkArguments("arguments", q.Arguments),
 	}
 	if q.Type != "" {
@@ -280,9 +254,9 @@ func (q Queue) Validate() error {
 	for i, b := range q.Bindings {
 		at := fmt.Sprintf("bindings[%d]", i)
 		errs = append(errs,
-			check(b.Exchange != "" && len(b.Exchange) <= maxShort, at+".exchange",
+			config.Require(b.Exchange != "" && len(b.Exchange) <= maxShort, at+".exchange",
 				"must have 1 to %d bytes: every queue is bound to the default exchange by its name", maxShort),
-			check(len(b.Key) <= maxShort, at+".key", "must have at most %d bytes", maxShort),
+			config.Require(len(b.Key) <= maxShort, at+".key", "must have at most %d bytes", maxShort),
 			checkArguments(at+".arguments", b.Arguments))
 	}
 	switch _, err := strconv.ParseUint(q.Offset, 10, 63); {
@@ -299,8 +273,8 @@ func (c SinkConfig) Validate() error {
 	return errors.Join(
 		config.CheckRange("window", c.Window, 1, 65535),
 		config.CheckRange("channels", c.Channels, 1, 64),
-		check(c.Cluster != "", "cluster", "must not be empty"),
-		check(len(c.Exchange) <= maxShort, "exchange", "must have at most %d bytes", maxShort),
+		config.Require(c.Cluster != "", "cluster", "must not be empty"),
+		config.Require(len(c.Exchange) <= maxShort, "exchange", "must have at most %d bytes", maxShort),
 		checkPositive("window_bytes", c.WindowBytes),
 		checkPositive("max_message_bytes", c.MaxMessageBytes),
 	)

@@ -20,7 +20,6 @@ func TestDefaultsAreValid(t *testing.T) {
 }
 
 func TestFaults(t *testing.T) {
-	no := false
 	source := func(change func(*SourceConfig)) any {
 		c := DefaultSourceConfig()
 		c.Queues = []Queue{{Name: "q"}}
@@ -54,8 +53,7 @@ func TestFaults(t *testing.T) {
 		"queues[1].name: \"q\" occurs twice":         source(func(c *SourceConfig) { c.Queues = append(c.Queues, Queue{Name: "q"}) }),
 		"queues[0].name: must have 1":                source(func(c *SourceConfig) { c.Queues[0].Name = "" }),
 		"queues[0].type: must be one of":             source(func(c *SourceConfig) { c.Queues[0].Type = "lazy" }),
-		"queues[0].type: a stream cannot":            source(func(c *SourceConfig) { c.Queues[0].Type, c.Mode = typeStream, modeParallel }),
-		"queues[0].durable: must be true":            source(func(c *SourceConfig) { c.Queues[0].Type, c.Queues[0].Durable = typeQuorum, &no }),
+		"queues[0].type: a stream allows":            source(func(c *SourceConfig) { c.Queues[0].Type, c.ParallelConsumers = typeStream, 2 }),
 		"queues[0].offset: is of no use":             source(func(c *SourceConfig) { c.Queues[0].Offset = "first" }),
 		"queues[0].offset: must be first":            source(func(c *SourceConfig) { c.Queues[0].Type, c.Queues[0].Offset = typeStream, "-1" }),
 		"queues[0].arguments: use type":              source(func(c *SourceConfig) { c.Queues[0].Arguments = map[string]any{argQueueType: typeQuorum} }),
@@ -63,7 +61,7 @@ func TestFaults(t *testing.T) {
 			c.Queues[0].Arguments = map[string]any{"a": []any{"b"}}
 		}),
 		"queues[0].bindings[0].exchange": source(func(c *SourceConfig) { c.Queues[0].Bindings = []Binding{{Key: "k"}} }),
-		"mode: must be one of":           source(func(c *SourceConfig) { c.Mode = "fast" }),
+		"parallel_consumers: must be":    source(func(c *SourceConfig) { c.ParallelConsumers = 0 }),
 		"declare: must be one of":        source(func(c *SourceConfig) { c.Declare = "maybe" }),
 		"prefetch_bytes: must be at":     source(func(c *SourceConfig) { c.PrefetchBytes = 1 }),
 		"prefetch: must be from 1":       source(func(c *SourceConfig) { c.Prefetch = 65536 }),

@@ -21,7 +21,7 @@ func (q *Queue) prepare(conn *amqp.Connection, create bool) error {
 		return fmt.Errorf("queue %q %w", q.Name, errMissing)
 	case err != nil && !missing:
 		return fmt.Errorf("queue %q: %w", q.Name, err)
-	case missing || q.Type != "" || q.Durable != nil || len(q.Arguments) > 0:
+	case missing || q.Type != "" || len(q.Arguments) > 0:
 		if err := q.declare(conn, missing); err != nil {
 			return err
 		}
@@ -59,7 +59,7 @@ func (q *Queue) declare(conn *amqp.Connection, missing bool) error {
 			args[argQueueType] = kind
 		}
 		err = onChannel(conn, func(ch *amqp.Channel) error {
-			_, err := ch.QueueDeclare(q.Name, q.Durable == nil || *q.Durable, false, false, false, args)
+			_, err := ch.QueueDeclare(q.Name, true, false, false, false, args)
 			return err
 		})
 		if err == nil || !strings.Contains(err.Error(), argQueueType) {

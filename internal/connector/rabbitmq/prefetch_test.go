@@ -49,8 +49,7 @@ func TestPrefetchWaitsForTheSink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultSourceConfig()
 		cfg.Queues = []Queue{{Name: "q"}}
-		s, err := NewSource(cfg, connector.Options{})
-		require.NoError(t, err)
+		s := cfg.NewSource(connector.Options{}).(*Source)
 		consumer := s.consumers[0]
 		first := consumer.prefetch.beginChannel()
 		var mu sync.Mutex

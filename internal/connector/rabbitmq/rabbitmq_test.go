@@ -269,8 +269,7 @@ func background(t *testing.T, f func(context.Context) error) (stop func()) {
 func (b *broker) sink(cfg SinkConfig) (*Sink, *reports, func()) {
 	b.t.Helper()
 	r := &reports{}
-	s, err := NewSink(cfg, connector.Options{Report: r.report})
-	require.NoError(b.t, err)
+	s := cfg.NewSink(connector.Options{Report: r.report}).(*Sink)
 	return s, r, background(b.t, s.Run)
 }
 
@@ -335,13 +334,12 @@ func (b *broker) route(sc SourceConfig, kc SinkConfig, to string) (*Source, *Sin
 	b.t.Helper()
 	sink, kr, _ := b.sink(kc)
 	r := &reports{}
-	source, err := NewSource(sc, connector.Options{Report: r.report})
+	source := sc.NewSource(connector.Options{Report: r.report}).(*Source)
 	b.t.Cleanup(func() {
 		if b.t.Failed() {
 			b.t.Log("source:", r.texts(), "sink:", kr.texts())
 		}
 	})
-	require.NoError(b.t, err)
 	set := newSet(b.t, sink, to)
 	return source, sink, background(b.t, func(ctx context.Context) error { return source.Run(ctx, set) })
 }
@@ -480,8 +478,7 @@ func (o *openedPipelines) await(t *testing.T, pipeline, messages int) *manualPip
 func (b *broker) source(cfg SourceConfig) (*Source, *openedPipelines, *reports, func()) {
 	b.t.Helper()
 	o, r := &openedPipelines{}, &reports{}
-	s, err := NewSource(cfg, connector.Options{Report: r.report})
-	require.NoError(b.t, err)
+	s := cfg.NewSource(connector.Options{Report: r.report}).(*Source)
 	s.takeMoreAtOnce()
 	return s, o, r, background(b.t, func(ctx context.Context) error { return s.run(ctx, o.open) })
 }
@@ -554,8 +551,7 @@ func TestUnreachable(t *testing.T) {
 	cfg := DefaultSinkConfig()
 	cfg.URL, cfg.WindowBytes = "amqp://"+address, 1
 	r := &reports{}
-	s, err := NewSink(cfg, connector.Options{Report: r.report})
-	require.NoError(t, err)
+	s := cfg.NewSink(connector.Options{Report: r.report}).(*Sink)
 	stop := background(t, s.Run)
 	r.await(t, "cannot reach RabbitMQ at "+address)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)

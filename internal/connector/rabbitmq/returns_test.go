@@ -26,8 +26,7 @@ func TestStartsWhileTheSinkIsUnavailable(t *testing.T) {
 	cfg.Name = q
 	for range 2 {
 		l := new(unavailablePipeline)
-		s, err := NewSource(cfg, connector.Options{})
-		require.NoError(t, err)
+		s := cfg.NewSource(connector.Options{}).(*Source)
 		stop := background(t, func(ctx context.Context) error {
 			return s.run(ctx, func(string, int, func(int64) error) sourcePipeline { return l })
 		})

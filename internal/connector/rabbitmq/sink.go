@@ -39,25 +39,19 @@ type Sink struct {
 	activeSends sync.RWMutex // read-held by each Send; taken by Run's end
 }
 
-// NewSink checks the configuration. It does not connect.
-func NewSink(cfg SinkConfig, o connector.Options) (*Sink, error) {
-	if err := faults(&cfg); err != nil {
-		return nil, err
-	}
+// NewSink implements [connector.SinkConfig].
+func (c SinkConfig) NewSink(o connector.Options) connector.Sink {
 	s := &Sink{
-		client: newClient(cfg.Connection, "sink", o), cfg: cfg,
-		seed: maphash.MakeSeed(), inFlight: newWindow(int64(cfg.WindowBytes)), noAlarm: make(chan struct{}, 1),
+		client: newClient(c.Connection, "sink", o), cfg: c,
+		seed: maphash.MakeSeed(), inFlight: newWindow(int64(c.WindowBytes)), noAlarm: make(chan struct{}, 1),
 	}
 	s.noAlarm <- struct{}{}
 	s.running, s.stop = context.WithCancel(context.Background())
-	for i := range cfg.Channels {
+	for i := range c.Channels {
 		s.publishers = append(s.publishers, newPublisher(s, i))
 	}
-	return s, nil
+	return s
 }
-
-// NewSink implements [connector.SinkConfig].
-func (c SinkConfig) NewSink(o connector.Options) (connector.Sink, error) { return NewSink(c, o) }
 
 // NameRules implements [connector.SinkConfig]. With an exchange the destination is a routing key,
 // and nothing is reserved about it.

@@ -107,11 +107,10 @@ func TestReturnThatTheBrokerChanged(t *testing.T) {
 		"two with the key": {[]pendingMessage{pending("a", "1"), pending("b", "2"), pending("a", "3")}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := NewSink(DefaultSinkConfig(), connector.Options{})
-			require.NoError(t, err)
+			s := DefaultSinkConfig().NewSink(connector.Options{}).(*Sink)
 			p := newPublisher(s, 0)
 			p.unconfirmed.Push(c.unconfirmed...)
-			err = p.assignReturn(returned)
+			err := p.assignReturn(returned)
 			if c.ambiguous {
 				assert.ErrorIs(t, err, errAmbiguous)
 				return
@@ -125,8 +124,7 @@ func TestReturnThatTheBrokerChanged(t *testing.T) {
 
 // TestReturnsOfEqualMessages: each return belongs to the first message that equals it and has none.
 func TestReturnsOfEqualMessages(t *testing.T) {
-	s, err := NewSink(DefaultSinkConfig(), connector.Options{})
-	require.NoError(t, err)
+	s := DefaultSinkConfig().NewSink(connector.Options{}).(*Sink)
 	p := newPublisher(s, 0)
 	for _, body := range []string{"other", "same", "same", "same"} {
 		p.unconfirmed.Push(pendingMessage{key: "a", pub: amqp.Publishing{Body: []byte(body)}})

@@ -13,7 +13,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/internal/connector/pipeline"
@@ -51,41 +50,24 @@ type sourcePipeline interface {
 // opener opens the pipeline of a channel whose prefetch is ahead.
 type opener func(name string, ahead int, commit func(position int64) error) sourcePipeline
 
-// NewSource checks the configuration. It does not connect.
-func NewSource(cfg SourceConfig, o connector.Options) (*Source, error) {
-	if err := faults(&cfg); err != nil {
-		return nil, err
-	}
-	s := &Source{client: newClient(cfg.Connection, "source", o), cfg: cfg, lagQuery: make(chan struct{}, 1)}
-	for _, q := range cfg.Queues {
-		for i := range cfg.consumersPerQueue() {
+// NewSource implements [connector.SourceConfig].
+func (c SourceConfig) NewSource(o connector.Options) connector.Source {
+	s := &Source{client: newClient(c.Connection, "source", o), cfg: c, lagQuery: make(chan struct{}, 1)}
+	for _, q := range c.Queues {
+		for i := range c.ParallelConsumers {
 			name := q.Name
-			if cfg.Mode == modeParallel {
+			if c.ParallelConsumers > 1 {
 				name += "#" + strconv.Itoa(i)
 			}
-			ahead := newPrefetch(q, cfg.Prefetch, int64(cfg.PrefetchBytes)/int64(cfg.channels()))
+			ahead := newPrefetch(q, c.Prefetch, int64(c.PrefetchBytes)/int64(c.channels()))
 			s.consumers = append(s.consumers, &queueConsumer{Source: s, queue: q, name: name, prefetch: ahead})
 		}
 	}
-	return s, nil
+	return s
 }
 
-// NewSource implements [connector.SourceConfig].
-func (c SourceConfig) NewSource(o connector.Options) (connector.Source, error) {
-	return NewSource(c, o)
-}
-
-// faults validates a configuration with all its parts.
-func faults(cfg any) error {
-	var errs []error
-	for _, fault := range config.Validate(cfg) {
-		errs = append(errs, fault)
-	}
-	return errors.Join(errs...)
-}
-
-// Run takes messages until ctx ends, and returns nil. Each queue has one pipeline (mode ordered) or
-// several. Run reports failures, and tries again for ever.
+// Run takes messages until ctx ends, and returns nil. Each consumer has a pipeline. Run reports
+// failures, and tries again for ever.
 func (s *Source) Run(ctx context.Context, pipelines *pipeline.Set) error {
 	return s.run(ctx, func(name string, ahead int, commit func(int64) error) sourcePipeline {
 		l := pipelines.Open(name, commit)

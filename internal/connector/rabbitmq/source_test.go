@@ -67,7 +67,6 @@ func TestDeclare(t *testing.T) {
 	b := newBroker(t, stack.RabbitMQ(t))
 	exchange := b.Name(t)
 	require.NoError(t, b.ch.ExchangeDeclare(exchange, amqp.ExchangeTopic, false, true, false, false, nil))
-	no := false
 	create := func(q Queue) Queue {
 		cfg := b.sourceConfig()
 		cfg.Declare = declareCreate
@@ -81,7 +80,10 @@ func TestDeclare(t *testing.T) {
 	classic := create(Queue{Name: b.Name(t) + "-classic", Arguments: map[string]any{"x-max-length": 100, "x-single-active-consumer": true},
 		Bindings: []Binding{{Exchange: exchange, Key: "a.*"}}})
 	quorum := create(Queue{Name: b.Name(t) + "-quorum", Type: typeQuorum})
-	brief := create(Queue{Name: b.Name(t) + "-brief", Durable: &no})
+	brief := Queue{Name: b.Name(t) + "-brief"}
+	_, err := b.ch.QueueDeclare(brief.Name, false, false, false, false, nil)
+	require.NoError(t, err)
+	b.t.Cleanup(func() { b.remove(brief.Name) })
 	require.NoError(t, b.ch.Publish(exchange, "a.b", true, false, amqp.Publishing{}))
 	assert.Len(t, b.receive(classic.Name, 1), 1)
 
@@ -92,11 +94,9 @@ func TestDeclare(t *testing.T) {
 	}{
 		"verified":             {classic, declareVerify, ""},
 		"verified, named type": {Queue{Name: classic.Name, Type: typeClassic, Arguments: classic.Arguments}, declareVerify, ""},
-		"verified, any type":   {Queue{Name: quorum.Name, Durable: new(bool)}, declareVerify, "durable"},
 		"verified quorum":      {quorum, declareVerify, ""},
 		"created again":        {classic, declareCreate, ""},
-		"not durable":          {brief, declareVerify, ""},
-		"only a name":          {Queue{Name: brief.Name}, declareVerify, ""},
+		"only a name":          {brief, declareVerify, ""},
 		"wrong type":           {Queue{Name: quorum.Name, Type: typeClassic}, declareVerify, "is not as configured: PRECONDITION_FAILED - inequivalent arg 'x-queue-type'"},
 		"wrong durable":        {Queue{Name: brief.Name, Type: typeClassic}, declareVerify, "inequivalent arg 'durable'"},
 		"wrong argument":       {Queue{Name: classic.Name, Arguments: map[string]any{"x-max-length": 1}}, declareVerify, "inequivalent arg 'x-max-length'"},
@@ -209,7 +209,7 @@ func TestParallel(t *testing.T) {
 	b := newBroker(t, stack.RabbitMQ(t))
 	q := b.queue(nil)
 	cfg := b.sourceConfig(q)
-	cfg.Mode, cfg.ParallelConsumers, cfg.Prefetch = modeParallel, 3, 10
+	cfg.ParallelConsumers, cfg.Prefetch = 3, 10
 	s, pipelines, _, stop := b.source(cfg)
 	pipelines.await(t, 2, 0)
 	require.Eventually(t, func() bool { return b.consumers(q) == 3 }, waitTimeout, time.Millisecond)
@@ -256,8 +256,7 @@ func TestBackPressure(t *testing.T) {
 	b.publish(q, numberedMessages(0, 100)...)
 	cfg := b.sourceConfig(q)
 	cfg.Prefetch, cfg.DrainTimeout, cfg.Heartbeat, cfg.Name = 10, time.Second, time.Second, q
-	s, err := NewSource(cfg, connector.Options{})
-	require.NoError(t, err)
+	s := cfg.NewSource(connector.Options{}).(*Source)
 	s.takeMoreAtOnce()
 	stuck := make(chan *blockedPipeline, 10)
 	stop := background(t, func(ctx context.Context) error {
@@ -295,8 +294,7 @@ func TestPrefetchFollowsSizes(t *testing.T) {
 	}
 	cfg := b.sourceConfig(q)
 	cfg.Prefetch, cfg.PrefetchBytes = 100, 2<<20
-	s, err := NewSource(cfg, connector.Options{})
-	require.NoError(t, err)
+	s := cfg.NewSource(connector.Options{}).(*Source)
 	var mu sync.Mutex
 	var got []string
 	set := newSet(t, sinkOf(func(m *message.Message, done func(error)) {

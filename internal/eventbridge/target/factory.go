@@ -18,10 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/connector"
-	"github.com/aviaryhq/aviary/internal/connector/kafka"
 	"github.com/aviaryhq/aviary/internal/connector/pipeline"
-	"github.com/aviaryhq/aviary/internal/connector/pulsar"
-	"github.com/aviaryhq/aviary/internal/connector/rabbitmq"
 	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/pkg/backoff"
@@ -172,7 +169,7 @@ type sharedSink struct {
 }
 
 // use returns the sink of key. If there is none, begin makes it.
-func (f *Factory) use(key sinkKey, begin func(drain context.Context, report func(error)) (runner, error)) (*sharedSink, error) {
+func (f *Factory) use(key sinkKey, begin func(drain context.Context, report func(error)) runner) (*sharedSink, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
@@ -187,18 +184,14 @@ func (f *Factory) use(key sinkKey, begin func(drain context.Context, report func
 		factory: f, key: key, users: 1, cancelDrain: cancelDrain, finished: make(chan struct{}),
 		health: health.New(f.log.With(zap.String("system", key.system), zap.String("connection", key.connection), zap.String("destination", key.destination))),
 	}
-	sink, err := begin(drain, s.health.Set)
-	if err != nil {
-		cancelDrain()
-		return nil, err
-	}
+	sink := begin(drain, s.health.Set)
 	s.set(sink)
 	running, end := context.WithCancel(context.Background())
 	s.end = end
 	f.sinks[key] = s
 	go func() {
 		defer close(s.finished)
-		s.run(running, sink, func() (runner, error) { return begin(drain, s.health.Set) })
+		s.run(running, sink, func() runner { return begin(drain, s.health.Set) })
 	}()
 	return s, nil
 }
@@ -212,7 +205,7 @@ const (
 
 // run runs a sink until ctx ends. If a sink fails, for example because it cannot read a file, run
 // begins another one after a pause.
-func (s *sharedSink) run(ctx context.Context, sink runner, begin func() (runner, error)) {
+func (s *sharedSink) run(ctx context.Context, sink runner, begin func() runner) {
 	pause := backoff.Backoff{Min: restartPause, Max: maxRestartPause}
 	for {
 		err := sink.Run(ctx)
@@ -223,12 +216,8 @@ func (s *sharedSink) run(ctx context.Context, sink runner, begin func() (runner,
 		if !pause.Wait(ctx) {
 			return
 		}
-		if next, err := begin(); err != nil {
-			s.health.Set(err)
-		} else {
-			sink = next
-			s.set(sink)
-		}
+		sink = begin()
+		s.set(sink)
 	}
 }
 
@@ -260,15 +249,15 @@ func (s *sharedSink) stop(ctx context.Context) {
 
 func (f *Factory) kafkaSink(connection, topic string) (*sharedSink, error) {
 	c := f.connections.Kafka[connection]
-	return f.use(sinkKey{"kafka", connection, topic}, func(drain context.Context, report func(error)) (runner, error) {
-		return kafka.NewSink(c.sink(), connector.Options{Log: f.log, Report: report, DrainContext: drain})
+	return f.use(sinkKey{"kafka", connection, topic}, func(drain context.Context, report func(error)) runner {
+		return c.sink().NewSink(connector.Options{Log: f.log, Report: report, DrainContext: drain})
 	})
 }
 
 func (f *Factory) rabbitMQSink(connection, exchange string) (*sharedSink, error) {
 	c := f.connections.RabbitMQ[connection]
-	return f.use(sinkKey{"rabbitmq", connection, exchange}, func(drain context.Context, report func(error)) (runner, error) {
-		return rabbitmq.NewSink(c.sink(exchange), connector.Options{Log: f.log, Report: report, DrainContext: drain})
+	return f.use(sinkKey{"rabbitmq", connection, exchange}, func(drain context.Context, report func(error)) runner {
+		return c.sink(exchange).NewSink(connector.Options{Log: f.log, Report: report, DrainContext: drain})
 	})
 }
 
@@ -277,8 +266,8 @@ func (f *Factory) pulsarSink(connection string) (*sharedSink, error) {
 	if connection != "" {
 		c = f.connections.Pulsar[connection]
 	}
-	return f.use(sinkKey{"pulsar", connection, ""}, func(drain context.Context, report func(error)) (runner, error) {
-		return pulsar.NewSink(c.sink(), connector.Options{
+	return f.use(sinkKey{"pulsar", connection, ""}, func(drain context.Context, report func(error)) runner {
+		return c.sink().NewSink(connector.Options{
 			Log: f.log, Report: report, Registerer: f.registerer, DrainContext: drain,
 		})
 	})

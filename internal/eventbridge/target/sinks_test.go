@@ -88,7 +88,7 @@ func TestSinksThatEndAreMadeAgain(t *testing.T) {
 		require.NoError(t, err)
 		var failures atomic.Int64
 		failures.Store(3)
-		shared, err := f.use(sinkKey{"pulsar", "main", ""}, func(context.Context, func(error)) (runner, error) { return &frail{failures: &failures}, nil })
+		shared, err := f.use(sinkKey{"pulsar", "main", ""}, func(context.Context, func(error)) runner { return &frail{failures: &failures} })
 		require.NoError(t, err)
 		target := newSinkTarget(shared, time.Second, func(d *Delivery) (string, *message.Message, error) { return "", &message.Message{Value: d.Body}, nil })
 		synctest.Wait()
@@ -101,7 +101,7 @@ func TestSinksThatEndAreMadeAgain(t *testing.T) {
 		assert.Empty(t, f.sinks)
 
 		failures.Store(1_000_000) // one that never works ends, too
-		shared, err = f.use(sinkKey{"pulsar", "main", ""}, func(context.Context, func(error)) (runner, error) { return &frail{failures: &failures}, nil })
+		shared, err = f.use(sinkKey{"pulsar", "main", ""}, func(context.Context, func(error)) runner { return &frail{failures: &failures} })
 		require.NoError(t, err)
 		time.Sleep(time.Hour)
 		assert.Less(t, 1_000_000-failures.Load(), int64(200))

@@ -45,10 +45,8 @@ func (c *Openings) Wait() {
 	if opened == nil {
 		return
 	}
-	timeout := time.NewTimer(openingTimeout)
-	defer timeout.Stop()
 	select {
 	case <-opened:
-	case <-timeout.C:
+	case <-time.After(openingTimeout):
 	}
 }

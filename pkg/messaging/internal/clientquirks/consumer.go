@@ -7,6 +7,26 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 )
 
+// CloseReceiving closes a consumer and meanwhile discards what it delivers to ch; the broker
+// delivers that again. The broker's answer to the close comes behind messages that are on their
+// way, and a connection stops reading when a consumer's queue is full (consumer_partition.go,
+// MessageReceived blocks on queueCh): Close and every other user of the connection would hang
+// until the operation timeout.
+func CloseReceiving(raw interface{ Close() }, ch <-chan pulsar.ConsumerMessage) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		raw.Close()
+	}()
+	for {
+		select {
+		case <-ch:
+		case <-closed:
+			return
+		}
+	}
+}
+
 // CloseWatch is an interceptor that reports that the broker refused a consumer for good. The
 // client then closes the consumer and calls its interceptor with the cause
 // (consumer_partition.go, reconnectToBroker, isNonRetriableSubscribeError). Receiving just gets

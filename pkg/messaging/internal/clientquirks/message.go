@@ -1,0 +1,51 @@
+package clientquirks
+
+import (
+	"bytes"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+)
+
+// ChunksExpire is how long the client waits for the rest of a chunked message. Then it drops the
+// chunks, and a consumer acknowledges them (consumer_partition.go, discardChunkIfExpire). For
+// each chunked message a goroutine sleeps that long, also after the message is whole or the
+// consumer is closed, and keeps the consumer's memory.
+const ChunksExpire = 10 * time.Minute
+
+// ChunkedIDs recognises ids of chunked messages. They are of a type of their own, whose text is
+// "first chunk;last chunk" (impl_message.go, chunkMessageID). Making the text costs, so the type
+// of other ids is remembered. If the client changes the text, chunked messages are read from their
+// last chunk, and a cumulative acknowledgement includes foreign chunks. The zero value is ready;
+// it is not safe for concurrent use.
+type ChunkedIDs struct{ plain reflect.Type }
+
+// Has reports whether id, which is not of a batch, is of a chunked message.
+func (c *ChunkedIDs) Has(id pulsar.MessageID) bool {
+	kind := reflect.TypeOf(id)
+	if kind == c.plain {
+		return false
+	}
+	if strings.Contains(id.String(), ";") {
+		return true
+	}
+	c.plain = kind
+	return false
+}
+
+// CompressedNothing reports whether b is what compression makes of an empty payload: nothing
+// without compression, a token without literals (LZ4), or a frame without content (ZSTD, 9
+// bytes).
+//
+// Outside batches a consumer does not decompress an empty payload, and without compression and
+// properties it acknowledges the message and does not show it (consumer_partition.go,
+// MessageReceived; internal/commands.go, ReadMessage). So publishers mark it with a property
+// (publish, markEmpty), and deliveries undo the mark. When the client decompresses it, the
+// property may go.
+func CompressedNothing(b []byte) bool {
+	const frame = 9
+	return len(b) == 0 || len(b) == 1 && b[0] == 0 ||
+		len(b) <= frame && bytes.HasPrefix(b, []byte{0x28, 0xb5, 0x2f, 0xfd})
+}

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strconv"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -29,8 +28,7 @@ type MessageID struct {
 	again     bool // sent again by another producer than its first
 }
 
-// IDOf converts raw. The underlying client does not know the partition when it has opened a single
-// one.
+// IDOf converts raw. The client does not know the partition of a topic that is one partition.
 func IDOf(raw pulsar.MessageID, partition int) MessageID {
 	if raw == nil {
 		return MessageID{}
@@ -82,12 +80,10 @@ func (m MessageID) Place() (ledger, entry int64, index int) {
 	return m.ledger, m.entry, int(m.batch)
 }
 
-var errNoMessage = errors.New("the id names no message")
-
 // InTopic is nil when the id says where in a topic a message is.
 func InTopic(m MessageID) error {
 	if m.IsZero() || m.Deduplicated() {
-		return errNoMessage
+		return errors.New("the id names no message")
 	}
 	return nil
 }
@@ -123,13 +119,7 @@ func (m MessageID) String() string {
 	if m.IsZero() {
 		return "none"
 	}
-	b := strconv.AppendInt(nil, m.ledger, 10)
-	b = append(b, ':')
-	b = strconv.AppendInt(b, m.entry, 10)
-	b = append(b, ':')
-	b = strconv.AppendInt(b, int64(m.Partition()), 10)
-	b = append(b, ':')
-	return string(strconv.AppendInt(b, int64(m.batch), 10))
+	return fmt.Sprintf("%d:%d:%d:%d", m.ledger, m.entry, m.Partition(), m.batch)
 }
 
 // Compare orders two ids of the same partition: -1, 0 or +1, and ids of different partitions by
@@ -148,8 +138,8 @@ func SameEntry(m, o MessageID) bool {
 	return m.partition == o.partition && m.ledger == o.ledger && m.entry == o.entry
 }
 
-// PartitionIndex is the index in topic's name (name-partition-3), else index: the underlying client
-// numbers a partition that is opened by its own name 0.
+// PartitionIndex is the index in topic's name (name-partition-3), else index: the client numbers a
+// partition that is opened by its own name 0.
 func PartitionIndex(topic string, index int) int {
 	if _, own, ok := topicname.SplitPartition(topic); ok {
 		return own

@@ -12,8 +12,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
-// ErrInDoubt is the error of [EntryWriter.Store] when it is not known whether
-// the entry was stored.
+// ErrInDoubt is the error of [EntryWriter.Store] when it is not known whether the entry was stored.
 var ErrInDoubt = errors.New("messaging: it is not known what was stored")
 
 // entryIDs are the sequence ids of one entry. A broker knows an entry by its first record's id.
@@ -26,18 +25,13 @@ type entryIDs struct {
 
 // StoreEntry stores rs as one entry, all or none, and waits for that. The id is the last record's;
 // if it is [MessageID.Deduplicated] the broker dropped the entry as a duplicate. Without ids the
-// records have their own.
+// records have their own. [ErrInDoubt] says that it is not known what was stored. With any other
+// error nothing was stored.
 //
 // It needs an owner of one partition that publishes nothing by other methods, bounds that rs fits
-// in, and one caller at a time. All of rs is handed over, and flushed once. When the client cuts
-// the entry all the same, for the broker's maximum message size, the receipts or a refused record
-// show it, and the producer is given up.
-//
-// [ErrInDoubt] says that it is not known what was stored. With any other error nothing was stored.
-//
-// The receipts are checked because pulsar-client-go v0.21.0 gives wrong ones when one connection
-// replaces another: its handler looks at the head of its queue and removes it in two steps, and
-// the requests that both then answer come from a pool.
+// in, and one caller at a time. When the client cuts the entry, for the broker's maximum message
+// size, the receipts or a refused record show it, and the producer is given up. pulsar-client-go
+// v0.21.0 also gives wrong receipts when one connection replaces another.
 func StoreEntry(ctx context.Context, p *Publisher, ids *entryIDs, rs ...*record.Record) (record.MessageID, error) {
 	if len(rs) == 0 {
 		return record.MessageID{}, nil
@@ -74,17 +68,19 @@ func (pp *partitionPublisher) handOver(ids *entryIDs, rs []*record.Record, done 
 	if err != nil {
 		return err
 	}
-	if refused := pp.sendEntry(raw, entry); refused >= 0 {
-		// Nothing has been flushed, and is not from now on.
-		if refused > 0 || clientquirks.Classify(*pp.failure.Load()) != clientquirks.TooLarge {
-			pp.endWithEntry(errEntryCut)
-		} else { // the producer has nothing, and goes on
-			pp.endHandOver()
-		}
+	refused := pp.sendEntry(raw, entry)
+	if refused > 0 || refused == 0 && clientquirks.Classify(*pp.failure.Load()) != clientquirks.TooLarge {
+		pp.endWithEntry(errEntryCut) // before anything is flushed
 		pp.sends.Done()
 		return nil
 	}
-	pp.endHandOver()
+	pp.mu.Lock()
+	pp.handing = false
+	pp.mu.Unlock()
+	if refused == 0 { // the producer has nothing, and goes on
+		pp.sends.Done()
+		return nil
+	}
 	go func() {
 		defer pp.sends.Done()
 		clientquirks.Flush(generation, raw)
@@ -115,12 +111,6 @@ func (pp *partitionPublisher) sendEntry(raw pulsar.Producer, entry []*pending) i
 		return i
 	}
 	return -1
-}
-
-func (pp *partitionPublisher) endHandOver() {
-	pp.mu.Lock()
-	pp.handing = false
-	pp.mu.Unlock()
 }
 
 // admitEntry puts all of rs on the list, or nothing, and keeps everybody from flushing until it
@@ -174,23 +164,17 @@ type entryOutcome struct {
 func (o *entryOutcome) done(id record.MessageID, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	index, size := record.BatchOf(id)
-	switch {
-	case err != nil:
+	if err != nil {
 		if o.err == nil {
 			o.err = err
 		}
 		if errors.Is(err, record.ErrTooLarge) {
 			o.tooLarge++
 		}
-	case id.IsZero():
-		o.mixed = true
-	case o.stored > 0 && !o.last.IsZero() && !record.SameEntry(id, o.last):
-		o.mixed = true
-	case int(index) != o.stored || int(size) != o.want:
-		o.mixed = true
-	}
-	if err == nil {
+	} else {
+		index, size := record.BatchOf(id)
+		o.mixed = o.mixed || id.IsZero() || int(index) != o.stored || int(size) != o.want ||
+			o.stored > 0 && !record.SameEntry(id, o.last)
 		o.stored++
 		o.last = id
 	}

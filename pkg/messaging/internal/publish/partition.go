@@ -2,7 +2,8 @@ package publish
 
 import (
 	"context"
-	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,7 +51,7 @@ type partitionPublisher struct {
 	unsent      *pending // the first record of the list that gathers, see gathers
 	unsentCount int
 	unsentBytes int
-	handing     bool // flushNow hands over what has gathered, or handOver an entry
+	handing     bool // flushNow or handOver gives records to the producer
 	producer    pulsar.Producer
 	generation  context.Context // ends with the present producer
 	retire      context.CancelFunc
@@ -78,9 +79,7 @@ type partitionPublisher struct {
 
 	flush flush.Partition
 
-	// disconnectedSince is since when the producer's connection is lost, in ns since 1970; 0: it is
-	// there.
-	disconnectedSince atomic.Int64
+	disconnectedSince atomic.Int64 // when the producer's connection was lost, in ns since 1970; 0: connected
 
 	ready    chan struct{}   // closed once the first producer exists or the partition failed
 	backoff  backoff.Backoff // of replacements; the partition's goroutine only
@@ -88,10 +87,9 @@ type partitionPublisher struct {
 	ackProbe ackProbe // the partition's goroutine only
 	opening  bool     // part of opening the publisher, and without a producer so far
 	failed   bool
-	reported struct { // what the gauges hold of this partition
-		count int
-		bytes int64
-	}
+
+	reportedCount int // what the gauges hold of this partition
+	reportedBytes int64
 }
 
 // pending is a record from admission to outcome. What its outcome touches comes first, to share a
@@ -131,19 +129,12 @@ type drainWaiter struct {
 }
 
 const (
-	stallAfter = 5 * time.Second
-	// sampleEvery is the share of records whose latency is observed; every record
-	// that finds its partition idle is observed too.
-	sampleEvery = 64
-	// outcomeRun is how many outcomes are taken before callers get the lock.
-	outcomeRun = 256
-	// smallRecord is the size up to which a recycled record may keep its contents.
-	smallRecord = 512
-	// slabSize is how many pending records are allocated together.
-	slabSize = 32
+	stallAfter  = 5 * time.Second
+	sampleEvery = 64  // of so many records, and of those that find the partition idle, the latency is observed
+	outcomeRun  = 256 // outcomes are taken before callers get the lock
+	smallRecord = 512 // bytes; a recycled record of that size may keep its contents
+	slabSize    = 32  // pending records are allocated together
 )
-
-var errAckTimeout = errors.New("no acknowledgement within ack_timeout")
 
 func newPartitionPublisher(p *Publisher, topic string, index int) *partitionPublisher {
 	pp := &partitionPublisher{
@@ -156,16 +147,15 @@ func newPartitionPublisher(p *Publisher, topic string, index int) *partitionPubl
 		ready: make(chan struct{}),
 	}
 	pp.flush.Flush = pp.flushNow
-	pp.ackProbe = ackProbe{query: pp.askBroker, grace: min(maxGrace, p.profile.AckTimeout)}
+	pp.ackProbe.grace = min(maxGrace, p.profile.AckTimeout)
+	pp.ackProbe.query = func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, p.parent.OperationTimeout)
+		defer cancel()
+		_, err := p.lookUpPartitions(ctx)
+		return err
+	}
 	pp.generation, pp.retire = context.WithCancel(context.Background())
 	return pp
-}
-
-func (pp *partitionPublisher) askBroker(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, pp.p.parent.OperationTimeout)
-	defer cancel()
-	_, err := pp.p.lookUpPartitions(ctx)
-	return err
 }
 
 func (pp *partitionPublisher) start() {
@@ -256,7 +246,6 @@ func (pp *partitionPublisher) fits(size int64) bool {
 	return pp.count == 0 || (pp.count < pp.maxCount && pp.bytes+size <= pp.maxBytes)
 }
 
-// full reports whether a record would have to wait now.
 func (pp *partitionPublisher) full() bool {
 	pp.mu.Lock()
 	defer pp.mu.Unlock()
@@ -276,18 +265,13 @@ func (pp *partitionPublisher) waitForRoom(ctx context.Context, size int64) error
 	}
 	pp.mu.Lock()
 	defer pp.mu.Unlock()
-	for i := range pp.waiters {
-		if pp.waiters[i] == w {
-			pp.waiters = append(pp.waiters[:i], pp.waiters[i+1:]...)
-			pp.grant() // those behind may fit where w did not
-			return ctx.Err()
-		}
-	}
-	if w.err == nil { // granted in the same moment: give it back
+	if i := slices.Index(pp.waiters, w); i >= 0 {
+		pp.waiters = slices.Delete(pp.waiters, i, i+1)
+	} else if w.err == nil { // granted in the same moment: give it back
 		pp.count--
 		pp.bytes -= size
-		pp.grant()
 	}
+	pp.grant() // those behind may fit where w did not
 	return ctx.Err()
 }
 
@@ -300,7 +284,7 @@ func (pp *partitionPublisher) grant() {
 		close(pp.waiters[n].granted)
 		n++
 	}
-	pp.waiters = append(pp.waiters[:0], pp.waiters[n:]...)
+	pp.waiters = slices.Delete(pp.waiters, 0, n)
 }
 
 // shut admits nothing any more: blocked and later callers get err.
@@ -539,9 +523,9 @@ func (pp *partitionPublisher) watch(ctx context.Context, now time.Time) (broken 
 }
 
 func (pp *partitionPublisher) report(count int, bytes int64) {
-	pp.p.metrics.pending.Add(float64(count - pp.reported.count))
-	pp.p.metrics.pendingBytes.Add(float64(bytes - pp.reported.bytes))
-	pp.reported.count, pp.reported.bytes = count, bytes
+	pp.p.metrics.pending.Add(float64(count - pp.reportedCount))
+	pp.p.metrics.pendingBytes.Add(float64(bytes - pp.reportedBytes))
+	pp.reportedCount, pp.reportedBytes = count, bytes
 }
 
 // wait returns when the outcome of every record admitted so far has been reported.
@@ -631,4 +615,16 @@ func (e *pending) fill(r *record.Record, size int64, done func(record.MessageID,
 func (e *pending) number(id int64) {
 	e.sequenceID = id
 	e.msg.SequenceID = &e.sequenceID
+}
+
+// markEmpty adds PropertyEmpty to an unbatched message with an empty payload, which consumers of
+// pulsar-client-go v0.21.0 do not get as it was: see clientquirks.CompressedNothing.
+func (e *pending) markEmpty() {
+	if e.msg.Payload == nil || len(e.msg.Payload) > 0 || e.msg.Properties[record.PropertyEmpty] == "true" {
+		return
+	}
+	marked := make(map[string]string, len(e.msg.Properties)+1) // the record's own stay as they are
+	maps.Copy(marked, e.msg.Properties)
+	marked[record.PropertyEmpty] = "true"
+	e.msg.Properties = marked
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/apache/pulsar-client-go/pulsar"
+
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/cluster"
 )
 
@@ -182,3 +184,25 @@ func (p Profile) refusedWhileOwned() bool {
 
 // unbatched reports whether every record is a message of its own.
 func (p Profile) unbatched() bool { return p.BatchRecords == 1 }
+
+func (c Compression) raw() pulsar.CompressionType {
+	switch c {
+	case LZ4:
+		return pulsar.LZ4
+	case ZSTD:
+		return pulsar.ZSTD
+	default:
+		return pulsar.NoCompression
+	}
+}
+
+func (o Ownership) raw() pulsar.ProducerAccessMode {
+	switch o {
+	case ExclusiveOwnership:
+		return pulsar.ProducerAccessModeExclusive
+	case WaitForOwnership:
+		return pulsar.ProducerAccessModeWaitForExclusive
+	default:
+		return pulsar.ProducerAccessModeShared
+	}
+}

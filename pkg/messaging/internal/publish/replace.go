@@ -26,7 +26,7 @@ func (pp *partitionPublisher) replace(ctx context.Context, cause error) {
 	old := pp.retireProducer()
 	if cause != nil {
 		pp.p.recordDisconnect()
-		pp.p.metrics.recreated.WithLabelValues(reason(cause)).Inc()
+		pp.p.metrics.recreated.WithLabelValues(reasonOf(cause)).Inc()
 		if !pp.backoff.Started() {
 			pp.log.Warn("producer lost", zap.Error(cause))
 		}
@@ -92,41 +92,30 @@ func (pp *partitionPublisher) create(ctx context.Context) (pulsar.Producer, erro
 func (pp *partitionPublisher) resume(raw pulsar.Producer) {
 	pp.disconnectedSince.Store(0)
 	pp.mu.Lock()
-	for e := pp.list.Head(); e != nil; {
-		next := pp.list.Next(e)
+	pp.headSince = time.Now()
+	pp.opening = false
+	// Only this goroutine removes from the list, so e stays in it while the lock is released;
+	// callers append behind it.
+	resent := false
+	for e := pp.list.Head(); e != nil; e = pp.list.Next(e) {
 		if e.sent {
 			n := pp.newPending()
 			n.msg, n.size, n.seq, n.at, n.done = e.msg, e.size, e.seq, e.at, e.done
-			n.sent, n.again, n.stale = false, true, false
+			n.again, n.stale = true, false
 			e.stale = true
 			pp.list.Swap(e, n)
+			e = n
 		}
-		e = next
-	}
-	pp.headSince = time.Now()
-	pp.opening = false
-	// Only this goroutine removes from the list, so the cursor stays valid while
-	// the lock is released; callers append behind it.
-	var last *pending
-	for {
-		next := pp.list.Head()
-		if last != nil {
-			next = pp.list.Next(last)
-		}
-		if next == nil {
-			break
-		}
-		next.sent = true
-		last = next
+		e.sent, resent = true, true
 		pp.mu.Unlock()
-		pp.send(raw, next)
+		pp.send(raw, e)
 		pp.mu.Lock()
 	}
 	pp.unsent, pp.unsentCount, pp.unsentBytes = nil, 0, 0
 	pp.producer = raw
 	pp.generation, pp.retire = context.WithCancel(context.Background())
 	pp.mu.Unlock()
-	if last != nil {
+	if resent {
 		pp.requestFlush()
 	}
 	pp.markReady()
@@ -197,28 +186,33 @@ func (pp *partitionPublisher) markReady() {
 	}
 }
 
-// reason is the metric's label for a cause.
-func reason(cause error) string {
-	switch {
-	case errors.Is(cause, errAckTimeout):
-		return "ack_timeout"
-	case errors.Is(cause, errConnectionLost):
-		return "connection"
-	case errors.Is(cause, record.ErrDeduplicated):
-		return "deduplicated"
-	case errors.Is(cause, record.ErrTopicTerminated):
-		return "terminated"
-	case errors.Is(cause, pulsar.ErrProducerFenced):
-		return "fenced"
-	case errors.Is(cause, pulsar.ErrTopicNotfound):
-		return "topic_not_found"
-	case errors.Is(cause, pulsar.ErrProducerBlockedQuotaExceeded):
-		return "quota_exceeded"
-	case errors.Is(cause, pulsar.ErrProducerClosed):
-		return "closed"
-	default:
-		return "other"
+var (
+	errAckTimeout     = errors.New("no acknowledgement within ack_timeout")
+	errConnectionLost = errors.New("connection lost")
+)
+
+// reasons are the labels that the metric has for causes, besides "other".
+func reasons() []reason {
+	return []reason{
+		{errAckTimeout, "ack_timeout"}, {errConnectionLost, "connection"},
+		{record.ErrDeduplicated, "deduplicated"}, {record.ErrTopicTerminated, "terminated"},
+		{pulsar.ErrProducerFenced, "fenced"}, {pulsar.ErrTopicNotfound, "topic_not_found"},
+		{pulsar.ErrProducerBlockedQuotaExceeded, "quota_exceeded"}, {pulsar.ErrProducerClosed, "closed"},
 	}
+}
+
+type reason struct {
+	cause error
+	label string
+}
+
+func reasonOf(cause error) string {
+	for _, r := range reasons() {
+		if errors.Is(cause, r.cause) {
+			return r.label
+		}
+	}
+	return "other"
 }
 
 // rawOptions are the underlying producer's options.
@@ -277,15 +271,4 @@ func (pp *partitionPublisher) back() {
 		pp.p.recordDisconnect()
 	}
 	pp.disconnectedSince.Store(0)
-}
-
-func (c Compression) raw() pulsar.CompressionType {
-	switch c {
-	case LZ4:
-		return pulsar.LZ4
-	case ZSTD:
-		return pulsar.ZSTD
-	default:
-		return pulsar.NoCompression
-	}
 }

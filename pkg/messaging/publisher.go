@@ -43,11 +43,11 @@ const (
 type Routing = publish.Routing
 
 const (
-	// RouteKeyHash sends a key's records to one partition by Java's String hash, as Pulsar's other
-	// clients do, and records without a key round robin.
+	// RouteKeyHash sends a key's records to one partition by Java's String hash,
+	// as Pulsar's other clients do, and records without a key round robin.
 	RouteKeyHash = publish.RouteKeyHash
-	// RouteRoundRobin spreads records evenly in runs long enough to batch well, and passes over a
-	// partition whose queue is full.
+	// RouteRoundRobin spreads records evenly in runs long enough to batch well,
+	// and passes over a partition whose queue is full.
 	RouteRoundRobin = publish.RouteRoundRobin
 	// RouteExplicit sends a record to its Partition.
 	RouteExplicit = publish.RouteExplicit
@@ -64,18 +64,27 @@ const (
 )
 
 // Ownership says whether a publisher shares its topic with others, and so what becomes of it when
-// it loses a producer.
+// it loses a producer. A producer is lost when the broker closes or fences it, when it has no
+// acknowledgement within AckTimeout, and with [ErrDeduplicated]; an owner's also when its
+// connection breaks.
 type Ownership = publish.Ownership
 
 const (
-	// SharedOwnership lets many publishers write.
+	// SharedOwnership lets many publishers write. A lost producer is replaced, and what is not
+	// acknowledged is sent again: what the broker stored without saying so is stored twice.
 	SharedOwnership = publish.SharedOwnership
-	// ExclusiveOwnership makes the publisher the only one.
+	// ExclusiveOwnership makes the publisher the only one. Opening fails with ErrOwned while
+	// another publisher has the topic. A lost producer is final, because another publisher may have
+	// written since: unacknowledged and later records of the partition fail with ErrProducerLost.
+	// Find out by [Client.Last] what is stored, and open another publisher. See [Publisher.Owned].
 	ExclusiveOwnership = publish.ExclusiveOwnership
 	// WaitForOwnership is ExclusiveOwnership whose opening waits until the topic has no other
-	// publisher.
+	// publisher. When the opening's context ends first, the broker keeps the place in the queue
+	// until its turn comes.
 	WaitForOwnership = publish.WaitForOwnership
-	// NamedOwnership makes the publisher the only one of its ProducerName, which must be set; others
-	// may write, too.
+	// NamedOwnership makes the publisher the only one of its ProducerName, which must be set;
+	// others may write, too. In all else it is ExclusiveOwnership. It is for topics that two
+	// clusters replicate to each other: a broker (Pulsar 4.0) admits either an exclusive producer
+	// or another cluster's replicator.
 	NamedOwnership = publish.NamedOwnership
 )

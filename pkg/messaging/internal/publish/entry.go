@@ -40,7 +40,7 @@ func StoreEntry(ctx context.Context, p *Publisher, ids *entryIDs, rs ...*record.
 		return record.MessageID{}, fmt.Errorf("messaging: nothing published: %w", err)
 	}
 	o := &entryOutcome{left: len(rs), want: len(rs), complete: make(chan struct{})}
-	pp := (*p.partitions.Load())[0]
+	pp := p.all()[0]
 	if err := pp.handOver(ids, rs, o.done); err != nil {
 		return record.MessageID{}, err
 	}

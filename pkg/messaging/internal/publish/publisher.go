@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -109,11 +110,10 @@ func (p *Publisher) open(ctx context.Context) error {
 			return p.explain(context.Cause(ctx))
 		}
 	}
-	partitions := p.partitions.Load()
-	if partitions == nil { // closed while the broker answered
+	if len(p.all()) == 0 { // closed while the broker answered
 		return record.ErrClosed
 	}
-	for _, pp := range *partitions {
+	for _, pp := range p.all() {
 		select {
 		case <-pp.ready:
 			pp.mu.Lock()
@@ -153,10 +153,7 @@ func (p *Publisher) lookUpPartitions(ctx context.Context) ([]string, error) {
 func (p *Publisher) addPartitions(topics []string) {
 	p.grow.Lock()
 	defer p.grow.Unlock()
-	var partitions []*partitionPublisher
-	if have := p.partitions.Load(); have != nil {
-		partitions = append(partitions, *have...)
-	}
+	partitions := slices.Clone(p.all())
 	old := len(partitions)
 	if len(topics) <= old || p.background.Err() != nil {
 		return
@@ -183,6 +180,14 @@ func (p *Publisher) addPartitions(topics []string) {
 	}
 }
 
+// all are the partitions, none before the topic has been looked up.
+func (p *Publisher) all() []*partitionPublisher {
+	if partitions := p.partitions.Load(); partitions != nil {
+		return *partitions
+	}
+	return nil
+}
+
 // discover adds the partitions that the topic gains.
 func (p *Publisher) discover() {
 	t := time.NewTicker(discoverEvery)
@@ -201,7 +206,7 @@ func (p *Publisher) discover() {
 
 // partitioned reports whether the topic has partitions of its own.
 func (p *Publisher) partitioned() bool {
-	partitions := *p.partitions.Load()
+	partitions := p.all()
 	return len(partitions) > 1 || partitions[0].topic != p.topic && partitions[0].topic == topicname.Partition(p.topic, 0)
 }
 
@@ -215,13 +220,13 @@ func (p *Publisher) Owned() context.Context { return p.owned }
 func (p *Publisher) Topic() string { return p.topic }
 
 // Partitions is the present number of partitions, 1 for a topic without.
-func (p *Publisher) Partitions() int { return len(*p.partitions.Load()) }
+func (p *Publisher) Partitions() int { return len(p.all()) }
 
 // Unhealthy returns why records are not being stored at present, nil when they are: a partition has
 // no producer, or records wait without an acknowledgement for five seconds, or for one second while
 // the cluster cannot be connected to.
 func (p *Publisher) Unhealthy() error {
-	for _, pp := range *p.partitions.Load() {
+	for _, pp := range p.all() {
 		pp.mu.Lock()
 		disconnected, stalled, refusal, age := pp.producer == nil, pp.stalled, pp.refusal, time.Since(pp.headSince)
 		late := pp.list.Head() != nil && age > watchEvery
@@ -246,7 +251,7 @@ func (p *Publisher) Unhealthy() error {
 func (p *Publisher) LastDisconnect() (at time.Time, connecting bool) {
 	now := time.Now()
 	var disconnected bool
-	for _, pp := range *p.partitions.Load() {
+	for _, pp := range p.all() {
 		if lost := pp.disconnectedSince.Load(); lost != 0 {
 			long := now.Sub(time.Unix(0, lost)) >= briefDisconnect
 			disconnected, connecting = disconnected || long, connecting || !long
@@ -281,7 +286,19 @@ func (p *Publisher) Publish(ctx context.Context, rs ...*record.Record) error {
 	}
 	b := &batchOutcome{complete: make(chan struct{})}
 	b.left.Store(int64(len(rs)))
-	p.publishAll(ctx, rs, b.done)
+	// A run of records of one partition is flushed once, behind its last record.
+	var touched *partitionPublisher
+	for _, r := range rs {
+		pp, err := p.publish(ctx, r, touched, b.done)
+		if err != nil {
+			b.done(record.MessageID{}, err)
+			continue
+		}
+		touched = pp
+	}
+	if touched != nil {
+		touched.requestFlush()
+	}
 	select {
 	case <-b.complete:
 	case <-ctx.Done():
@@ -313,23 +330,6 @@ func (p *Publisher) PublishAsync(ctx context.Context, r *record.Record, done fun
 	}
 }
 
-// publishAll publishes rs and calls done for each record. A run of records of one partition is
-// flushed once, behind its last record.
-func (p *Publisher) publishAll(ctx context.Context, rs []*record.Record, done func(record.MessageID, error)) {
-	var touched *partitionPublisher
-	for _, r := range rs {
-		pp, err := p.publish(ctx, r, touched, done)
-		if err != nil {
-			done(record.MessageID{}, err)
-			continue
-		}
-		touched = pp
-	}
-	if touched != nil {
-		touched.requestFlush()
-	}
-}
-
 // publish routes, admits and sends r. It returns the partition that has to be flushed for r, nil
 // for none. before is the partition of the last record: if r goes to another, that one is flushed
 // first, because r may have to wait.
@@ -340,7 +340,7 @@ func (p *Publisher) publish(ctx context.Context, r *record.Record, before *parti
 	if !r.DeliverAt.IsZero() && !p.profile.unbatched() {
 		return nil, record.ErrDeliverAt
 	}
-	partitions := *p.partitions.Load()
+	partitions := p.all()
 	i := p.router.route(r, len(partitions), func(i int) bool { return partitions[i].full() })
 	if i < 0 {
 		return nil, fmt.Errorf("%w: %d of %d", record.ErrBadPartition, r.Partition, len(partitions))
@@ -365,10 +365,10 @@ func (p *Publisher) publish(ctx context.Context, r *record.Record, before *parti
 
 // Flush returns when every record accepted before the call has its outcome, or ctx ends.
 func (p *Publisher) Flush(ctx context.Context) error {
-	for _, pp := range *p.partitions.Load() {
+	for _, pp := range p.all() {
 		pp.flushAll()
 	}
-	for _, pp := range *p.partitions.Load() {
+	for _, pp := range p.all() {
 		if err := pp.wait(ctx); err != nil {
 			return fmt.Errorf("messaging: flush: %w", err)
 		}
@@ -393,10 +393,7 @@ func (p *Publisher) close(ctx context.Context) error {
 	}()
 	// Behind this lock no partition is added any more: background has ended.
 	p.grow.Lock()
-	var partitions []*partitionPublisher
-	if have := p.partitions.Load(); have != nil {
-		partitions = *have
-	}
+	partitions := p.all()
 	p.grow.Unlock()
 
 	for _, pp := range partitions {
@@ -407,7 +404,7 @@ func (p *Publisher) close(ctx context.Context) error {
 	}
 	for _, pp := range partitions {
 		if pp.wait(ctx) != nil {
-			break // the context ended: the partitions say what is left
+			break // abandon counts what is left
 		}
 	}
 	p.endOwnership(record.ErrClosed)

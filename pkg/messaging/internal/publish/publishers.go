@@ -3,6 +3,8 @@ package publish
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,10 +39,7 @@ func NewPublishers(c *cluster.Cluster, readers *read.Readers, reg prometheus.Reg
 func (c *Publishers) Close(ctx context.Context) error {
 	c.mu.Lock()
 	c.closed = true
-	open := make([]*Publisher, 0, len(c.open))
-	for p := range c.open {
-		open = append(open, p)
-	}
+	open := slices.Collect(maps.Keys(c.open))
 	c.mu.Unlock()
 	errs := make([]error, len(open))
 	var wg sync.WaitGroup

@@ -19,16 +19,14 @@ type EntryWriterConfig struct {
 	// Name is the producer's name, by which brokers deduplicate. All writers of
 	// one source have the same name, on whatever machine, and others have another.
 	Name string
-	// Position returns the source position that a message of the topic was stored under, 0 or
-	// more, and a negative number when the message has none. Consumers are not told a message's
-	// SequenceID, so the caller of Store also keeps the position in a property (or the payload).
-	// An error refuses the topic: opening fails with it. It is called with the topic's last
-	// message: at opening, and again during Store.
+	// Position returns the source position of a stored message, 0 or more, and a negative number
+	// when it has none. Consumers do not get a message's SequenceID, so the caller of Store also
+	// keeps the position in a property or the payload. It is called with the topic's last message,
+	// at opening and during Store. An error refuses the topic.
 	Position func(*record.Delivery) (int64, error)
 	// Replicated says that the topic is replicated to this cluster as well, and that nobody writes
-	// it in the others. Then the writer is the only one of its Name ([NamedOwnership]) and lets the
-	// other clusters' replicators in, which an exclusive one cannot. Default false: the writer is
-	// exclusive.
+	// it in the others. Then the writer is the only one of its Name ([NamedOwnership]): an
+	// exclusive one would keep the other clusters' replicators out.
 	Replicated bool
 	// Label is the label "profile" of the publishing metrics. Default "entries".
 	Label string
@@ -225,24 +223,21 @@ func (w *EntryWriter) look(ctx context.Context) (position int64, err error) {
 	return position, nil
 }
 
-// Last returns the topic's last message as it was when the writer found out what is stored;
-// nil when there was none.
+// Last returns the topic's last message when the writer found out what is stored, nil for none.
 func (w *EntryWriter) Last() *record.Delivery {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.last
 }
 
-// Stored returns the highest position that is known to be stored, -1 for none. Go on behind
-// it.
+// Stored returns the highest position that is known to be stored, -1 for none. Go on behind it.
 func (w *EntryWriter) Stored() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.stored
 }
 
-// LastID is the id of the topic's last message: the one that Store has stored, or that of Last if
-// the writer has read it since. It is zero if there was none.
+// LastID is the id of the topic's last message, stored or read by the writer; zero for none.
 func (w *EntryWriter) LastID() record.MessageID {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -352,8 +347,8 @@ func SequenceID(stored, used, position int64) int64 {
 	return max(position, stored+1<<bits.Len64(uint64(used-stored)))
 }
 
-// duplicate finds out what it means that the broker took position, under an id, for a duplicate: it
-// is stored, and what is behind it may be, or only the id is used up. See 3.
+// duplicate finds out whether a position that the broker took for a duplicate is stored, or only
+// its id is used up. See 3.
 func (w *EntryWriter) duplicate(ctx context.Context, position, id int64) error {
 	w.used = max(w.used, id)
 	found, err := w.look(ctx)

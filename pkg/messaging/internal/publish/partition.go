@@ -19,12 +19,8 @@ import (
 )
 
 // partitionPublisher publishes to one partition. It owns the list of what was accepted and not yet
-// acknowledged, and replaces a producer that the broker closes or fences, unless the publisher is
-// the topic's owner.
-//
-// Order: a record enters the list before it goes to the producer, and callers that publish one
-// after the other enter in that order. When the producer is replaced the whole list is sent again
-// in its order before anything newer.
+// acknowledged, in the order of admission. When the producer is replaced the whole list is sent
+// again in that order, before anything newer.
 //
 // Goroutines: callers admit, and send or leave that to the flusher. The connection's reader
 // goroutine only appends to outcomes. The partition's own goroutine (run) takes those, calls the
@@ -33,9 +29,8 @@ type partitionPublisher struct {
 	p     *Publisher
 	topic string
 	index int
-	// partition is what ids name: not index where the publisher's topic is one partition.
-	partition int
-	log       *zap.Logger
+	named int // the index in topic's name, which ids have: not index where the publisher's topic is one partition
+	log   *zap.Logger
 
 	mu        sync.Mutex
 	list      list.List[pending, *pending] // in order of admission
@@ -138,7 +133,7 @@ const (
 
 func newPartitionPublisher(p *Publisher, topic string, index int) *partitionPublisher {
 	pp := &partitionPublisher{
-		p: p, topic: topic, index: index, partition: record.PartitionIndex(topic, index),
+		p: p, topic: topic, index: index, named: record.PartitionIndex(topic, index),
 		log:   p.log.With(zap.String("topic", topic)),
 		wake:  make(chan struct{}, 1),
 		check: make(chan struct{}, 1),
@@ -164,9 +159,9 @@ func (pp *partitionPublisher) start() {
 	go pp.run(ctx)
 }
 
-// admit waits for space, puts r on the list and returns it with the producer to send it to. The
-// producer is nil when the partition sends r itself; a gathered r needs a flush for that. After
-// sending, sends.Done must be called.
+// admit waits for space, puts r on the list and returns it with the producer to send it to; then
+// sends.Done must be called. The producer is nil when the partition sends r itself, for which a
+// gathered r needs a flush.
 func (pp *partitionPublisher) admit(ctx context.Context, r *record.Record, done func(record.MessageID, error)) (e *pending, raw pulsar.Producer, gathered bool, err error) {
 	size := record.SizeOf(r)
 	pp.mu.Lock()
@@ -320,8 +315,7 @@ func (pp *partitionPublisher) send(raw pulsar.Producer, e *pending) {
 	clientquirks.Send(raw, &e.msg, e.receipt)
 }
 
-// noteOutcome runs on the connection's reader goroutine, which serves all its topics: it must not
-// block.
+// noteOutcome runs on the connection's reader goroutine, which serves all its topics: never block.
 func (pp *partitionPublisher) noteOutcome(e *pending, id pulsar.MessageID, err error) {
 	if err != nil {
 		failed := err // err itself stays off the heap
@@ -368,9 +362,9 @@ func (pp *partitionPublisher) run(ctx context.Context) {
 	}
 }
 
-// retireProducer takes the producer from everybody and returns it once nobody uses it: closing it
-// closes channels that senders and the flusher write to. They end soon: the client's queue has room
-// for all that is admitted, and a flush ends with the generation.
+// retireProducer returns the producer once nobody uses it: closing it closes channels that senders
+// and the flusher write to. They end soon: the client's queue has room for all that is admitted,
+// and a flush ends with the generation.
 func (pp *partitionPublisher) retireProducer() pulsar.Producer {
 	pp.mu.Lock()
 	raw := pp.producer
@@ -389,8 +383,7 @@ func (pp *partitionPublisher) giveUp(cause error) {
 	}
 }
 
-// takeOutcomes reports the outcomes that have arrived, and returns what broke the producer, if
-// something did.
+// takeOutcomes reports the outcomes that have arrived, and returns what broke the producer, or nil.
 func (pp *partitionPublisher) takeOutcomes() (broken error) {
 	pp.outcomesMu.Lock()
 	batch := pp.outcomes
@@ -425,9 +418,8 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 				continue
 			}
 			failed++
-		} else if pp.p.profile.ProducerName != "" && c.e.msg.SequenceID == nil && record.IDOf(c.id, pp.partition).Deduplicated() {
-			// This producer's sequence ids are below the broker's last id for its name. A new producer
-			// starts behind that.
+		} else if pp.p.profile.ProducerName != "" && c.e.msg.SequenceID == nil && record.IDOf(c.id, pp.named).Deduplicated() {
+			// The producer's ids are below the broker's last one for its name: a new one starts behind that.
 			c.err, broken = record.ErrDeduplicated, record.ErrDeduplicated
 			failed++
 		} else {
@@ -465,7 +457,7 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 		if c.err == nil && c.e.at != 0 {
 			m.ack.Observe(float64(now.UnixNano()-c.e.at) / 1e9)
 		}
-		id := record.IDOf(c.id, pp.partition)
+		id := record.IDOf(c.id, pp.named)
 		if c.e.again {
 			id = record.MarkSentAgain(id)
 		}
@@ -481,7 +473,7 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 }
 
 // watch reports an oldest record that is not acknowledged, once, and gives up on a producer that
-// has closed itself or has exceeded AckTimeout. Later records do not matter: the client can lose
+// has closed itself or has exceeded AckTimeout. Only the oldest record counts: the client can lose
 // one record's callback and go on with others.
 func (pp *partitionPublisher) watch(ctx context.Context, now time.Time) (broken error) {
 	pp.mu.Lock()
@@ -546,18 +538,17 @@ func (pp *partitionPublisher) wait(ctx context.Context) error {
 	}
 }
 
-// takeDrained returns those whose records all have an outcome. pp.mu is held; they
-// are released when the outcomes have been reported.
+// takeDrained returns those whose records all have an outcome. They are released when it has been
+// reported. pp.mu is held.
 func (pp *partitionPublisher) takeDrained() (out []drainWaiter) {
-	kept := pp.drained[:0]
-	for _, w := range pp.drained {
-		if head := pp.list.Head(); head == nil || head.seq > w.seq {
+	head := pp.list.Head()
+	pp.drained = slices.DeleteFunc(pp.drained, func(w drainWaiter) bool {
+		done := head == nil || head.seq > w.seq
+		if done {
 			out = append(out, w)
-		} else {
-			kept = append(kept, w)
 		}
-	}
-	pp.drained = kept
+		return done
+	})
 	return out
 }
 
@@ -591,8 +582,8 @@ func (pp *partitionPublisher) newPending() *pending {
 	return e
 }
 
-// recycle takes back a pending record that had its outcome. Stale ones are never
-// recycled: a late receipt may still arrive for them. pp.mu is held.
+// recycle takes back a record that had its outcome, but no stale one: a late receipt may still
+// arrive for it. pp.mu is held.
 func (pp *partitionPublisher) recycle(e *pending) {
 	if e.size > smallRecord { // else not worth the cache miss: fill overwrites it
 		e.msg.Payload, e.msg.Key, e.msg.OrderingKey, e.msg.Properties = nil, "", "", nil

@@ -22,8 +22,7 @@ import (
 // Publisher publishes to one topic. [Client.Publisher] opens one. It is safe for concurrent use.
 //
 // A record is routed to a partition, waits for space there, and enters the partition's list of
-// pending records. The producer batches and sends it. With the broker's receipt it leaves the list,
-// and the caller gets the outcome. See [Ownership] for a producer that the broker closes meanwhile.
+// pending records. With the broker's receipt it leaves the list, and the caller gets the outcome.
 type Publisher struct {
 	parent  *Publishers
 	topic   string
@@ -110,10 +109,11 @@ func (p *Publisher) open(ctx context.Context) error {
 			return p.explain(context.Cause(ctx))
 		}
 	}
-	if len(p.all()) == 0 { // closed while the broker answered
+	partitions := p.all()
+	if len(partitions) == 0 { // closed while the broker answered
 		return record.ErrClosed
 	}
-	for _, pp := range p.all() {
+	for _, pp := range partitions {
 		select {
 		case <-pp.ready:
 			pp.mu.Lock()
@@ -131,8 +131,8 @@ func (p *Publisher) open(ctx context.Context) error {
 	return nil
 }
 
-// explain adds to err why the cluster cannot be reached, or else the latest failure to
-// connect, so that a bare "deadline exceeded" says what was in the way.
+// explain adds to a bare "deadline exceeded" why the cluster cannot be reached, or else the latest
+// failure to connect.
 func (p *Publisher) explain(err error) error {
 	if cause := p.parent.Reach.Err(); cause != nil {
 		return fmt.Errorf("%w (%w)", err, cause)
@@ -246,8 +246,7 @@ func (p *Publisher) Unhealthy() error {
 
 // LastDisconnect is when a partition of the publisher was unavailable last: its producer was lost,
 // or its connection for two seconds; zero when none was. connecting says that one has been
-// connecting again for less. [Publisher.Unhealthy] does not report a lost connection while no
-// record waits.
+// connecting again for less.
 func (p *Publisher) LastDisconnect() (at time.Time, connecting bool) {
 	now := time.Now()
 	var disconnected bool

@@ -16,9 +16,8 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
-// replace makes another producer, and sends again all that is not acknowledged, in order, before
-// anything newer. It tries until it succeeds, fails for good, or ctx ends. cause is nil for the
-// partition's first producer.
+// replace makes another producer and sends again all that is not acknowledged. It tries until it
+// succeeds, fails for good, or ctx ends. cause is nil for the partition's first producer.
 func (pp *partitionPublisher) replace(ctx context.Context, cause error) {
 	if pp.failed {
 		return
@@ -32,8 +31,7 @@ func (pp *partitionPublisher) replace(ctx context.Context, cause error) {
 		}
 	}
 	// The broker answers the close before another producer writes: otherwise what the old one had
-	// on the wire could be stored behind the copies that are sent again. The client's operation
-	// timeout bounds the close.
+	// on the wire could be stored behind the copies that are sent again.
 	if old != nil {
 		clientquirks.Within(ctx, func() { clientquirks.CloseProducer(old) })
 	}
@@ -86,9 +84,8 @@ func (pp *partitionPublisher) create(ctx context.Context) (pulsar.Producer, erro
 	}, clientquirks.CloseProducer)
 }
 
-// resume sends the whole list to raw in order, then lets callers send to it. Each record is sent
-// as a copy, so that late outcomes of the previous producer find a stale original and change
-// nothing.
+// resume sends the whole list to raw in order, then lets callers send to it. What was sent before
+// goes as a copy, so that late outcomes of the previous producer find a stale original.
 func (pp *partitionPublisher) resume(raw pulsar.Producer) {
 	pp.disconnectedSince.Store(0)
 	pp.mu.Lock()
@@ -231,8 +228,7 @@ func (pp *partitionPublisher) rawOptions() pulsar.ProducerOptions {
 	options := pulsar.ProducerOptions{
 		Topic: pp.topic,
 		Name:  name,
-		// The client's queue is as deep as the partition admits, so it is never full, and nobody
-		// waits for its semaphore, whose Release can block the reader goroutine.
+		// The client's queue is never full: its semaphore's Release can block the reader goroutine.
 		MaxPendingMessages:      depth,
 		DisableBlockIfQueueFull: true,
 		// A send timeout would fail the oldest records and let later ones through.
@@ -244,7 +240,7 @@ func (pp *partitionPublisher) rawOptions() pulsar.ProducerOptions {
 		BatchingMaxSize:         uint(p.BatchBytes),
 		CompressionType:         p.Compression.raw(),
 		ProducerAccessMode:      p.Ownership.raw(),
-		// Partitions are found by the publisher: each partition's topic is one partition.
+		// The publisher finds new partitions itself.
 		PartitionsAutoDiscoveryInterval: clientquirks.Never,
 	}
 	if p.owns() {
@@ -258,14 +254,12 @@ func (pp *partitionPublisher) rawOptions() pulsar.ProducerOptions {
 	return options
 }
 
-// briefDisconnect is how long a connection may be lost without counting as a disconnect. The client
-// itself ends connections, those of all topics of a broker, when one topic is not served.
+// briefDisconnect is how long a connection may be lost without counting as a disconnect: the client
+// ends the connection of all topics of a broker when one topic is not served.
 const briefDisconnect = 2 * time.Second
 
-// away notes that the partition's producer has lost its connection.
 func (pp *partitionPublisher) away() { pp.disconnectedSince.CompareAndSwap(0, time.Now().UnixNano()) }
 
-// back notes that the partition's producer is connected again.
 func (pp *partitionPublisher) back() {
 	if lost := pp.disconnectedSince.Load(); lost != 0 && time.Since(time.Unix(0, lost)) >= briefDisconnect {
 		pp.p.recordDisconnect()

@@ -15,9 +15,8 @@ import (
 // the policy when it is connected again (consumer_partition.go, reconnectToBroker). If the client
 // changes, lost acknowledgements and dropped messages go unnoticed until the next session.
 //
-// When a connection breaks while the client subscribes by it, the client subscribes by the next
-// one and then, for the break, a second time by the same one. Before that it empties its queue,
-// and the broker, which sees one connected consumer, delivers nothing again: Broken is called.
+// When a connection breaks while the client subscribes, it subscribes by the next one twice and
+// empties its queue in between. The broker delivers nothing again: Broken is called.
 type Connections struct {
 	Current atomic.Uint32 // counts connections
 	Broken  func()        // called when a consumer may have lost messages

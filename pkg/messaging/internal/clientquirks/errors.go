@@ -2,6 +2,7 @@ package clientquirks
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -40,16 +41,10 @@ func Permanent(err error) bool {
 	if e := (*pulsar.Error)(nil); errors.As(err, &e) && e.Result() == pulsar.InvalidConfiguration {
 		return true
 	}
-	msg := err.Error()
-	for _, s := range []string{
+	return slices.ContainsFunc([]string{
 		"InvalidTopicName", "nvalid topic name", "IncompatibleSchema", "NotAllowedError",
 		"Subscription is of different type",
-	} {
-		if strings.Contains(msg, s) {
-			return true
-		}
-	}
-	return false
+	}, func(s string) bool { return strings.Contains(err.Error(), s) })
 }
 
 // CloseReason is why a broker closed a consumer or refused one: busy, unauthorized,

@@ -9,9 +9,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// NewLogger returns a logger that writes the client's log lines to zap on debug level; the library
-// logs what matters of them itself. It drops the client's debug lines, which it writes for every
-// message.
+// NewLogger returns a logger that writes the client's log lines to zap on debug level, without its
+// debug lines: there is one for every message. The library logs what matters itself.
 //
 // The client reports only by log line that it gave up an incomplete chunked message and that it
 // acknowledged a corrupted message (consumer_partition.go, chunkedMsgCtxMap and
@@ -161,17 +160,14 @@ type connectionEntry struct {
 
 func (e connectionEntry) Warn(args ...any) {
 	if e.l.broker != "" && len(args) == 1 {
-		for _, line := range []struct {
-			text string
-			step ConnectStep
-		}{
-			{"Failed to load auth credentials", StepCredentials},
-			{"Failed to configure TLS", StepTLSFiles},
-			{"Failed to connect to broker", StepConnect},
-			{"Failed to perform initial handshake", StepConnect},
+		for text, step := range map[string]ConnectStep{
+			"Failed to load auth credentials":     StepCredentials,
+			"Failed to configure TLS":             StepTLSFiles,
+			"Failed to connect to broker":         StepConnect,
+			"Failed to perform initial handshake": StepConnect,
 		} {
-			if strings.HasPrefix(fmt.Sprint(args[0]), line.text) {
-				e.l.observer.ConnectFailed(e.l.broker, line.step, e.err)
+			if strings.HasPrefix(fmt.Sprint(args[0]), text) {
+				e.l.observer.ConnectFailed(e.l.broker, step, e.err)
 			}
 		}
 	}

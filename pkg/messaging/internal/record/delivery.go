@@ -136,15 +136,13 @@ type DeadLetter struct {
 }
 
 // DeadLetter reads a delivery of a dead-letter topic. ok is false when no consumer of this library
-// made the message. d stays as it is: [Delivery.Properties] still has the marks of the dead letter.
+// made the message. d does not change.
 func (d *Delivery) DeadLetter() (letter DeadLetter, ok bool) {
 	p, ok := ReadProvenance(d.Properties)
 	if !ok {
 		return DeadLetter{}, false
 	}
-	letter = DeadLetter{
-		Delivery: *d, Reason: p.Reason, Subscription: p.Subscription, Truncated: p.Truncated,
-	}
+	letter = DeadLetter{Delivery: *d, Reason: p.Reason, Subscription: p.Subscription, Truncated: p.Truncated}
 	p.Restore(&letter.Delivery)
 	letter.Attempt = p.Attempts
 	return letter, true

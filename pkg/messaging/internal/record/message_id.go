@@ -10,6 +10,8 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/protofield"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
 
@@ -40,6 +42,27 @@ func IDOf(raw pulsar.MessageID, partition int) MessageID {
 	}
 	if id.batch < 0 || id.batch == 0 && id.batchSize <= 1 {
 		id.batch, id.batchSize = 0, 1
+	}
+	return id
+}
+
+// firstChunk finds the first chunk in a serialised id; zero for a message that is not in chunks.
+func firstChunk(serialised []byte) EntryPlace {
+	const firstChunkMessageID, ledger, entry = 7, 1, 2
+	outer, _ := protofield.Fields(serialised)
+	id, found := outer[firstChunkMessageID]
+	if !found {
+		return EntryPlace{}
+	}
+	f, _ := protofield.Fields(id.Text)
+	return EntryPlaceOf(int64(f[ledger].Number), int64(f[entry].Number))
+}
+
+// ReceivedID is IDOf for received messages: the id has the first chunk, too. Chunks are not batched.
+func ReceivedID(raw pulsar.MessageID, partition int, chunked *clientquirks.ChunkedIDs) MessageID {
+	id := IDOf(raw, partition)
+	if id.batchSize == 1 && chunked.Has(raw) {
+		id.first = firstChunk(raw.Serialize())
 	}
 	return id
 }
@@ -96,20 +119,16 @@ func (m MessageID) Bytes() []byte {
 	}
 	// Fields of MessageIdData: ledgerId = 1, entryId = 2, partition = 3, batch_index = 4,
 	// batch_size = 6, all of them varints, and first_chunk_message_id = 7.
-	b := make([]byte, 0, 40)
-	field := func(number byte, v int64) {
-		b = binary.AppendUvarint(append(b, number<<3), uint64(v))
+	field := func(b []byte, number byte, v int64) []byte {
+		return binary.AppendUvarint(append(b, number<<3), uint64(v))
 	}
-	field(1, m.ledger)
-	field(2, m.entry)
-	field(3, int64(m.Partition()))
+	b := field(field(make([]byte, 0, 40), 1, m.ledger), 2, m.entry)
+	b = field(b, 3, int64(m.Partition()))
 	if m.batchSize != 1 {
-		field(4, int64(m.batch))
-		field(6, int64(m.batchSize))
+		b = field(field(b, 4, int64(m.batch)), 6, int64(m.batchSize))
 	}
 	if !m.first.IsZero() {
-		first := binary.AppendUvarint([]byte{1 << 3}, uint64(m.first.Ledger))
-		first = binary.AppendUvarint(append(first, 2<<3), uint64(m.first.Entry()))
+		first := field(field(nil, 1, m.first.Ledger), 2, m.first.Entry())
 		b = protowire.AppendBytes(append(b, 7<<3|byte(protowire.BytesType)), first)
 	}
 	return b
@@ -180,3 +199,11 @@ func MarkSentAgain(m MessageID) MessageID {
 
 // FirstOf is where reading begins, when that is before m's entry, and zero otherwise.
 func FirstOf(m MessageID) EntryPlace { return m.first }
+
+// StartOf is where reading begins to have all of the message.
+func StartOf(m MessageID) EntryPlace {
+	if m.first.IsZero() {
+		return EntryPlaceOf(m.ledger, m.entry)
+	}
+	return m.first
+}

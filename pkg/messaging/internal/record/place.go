@@ -31,3 +31,20 @@ func (p Place) GapBefore(at Place) bool {
 	}
 	return p.Ledger < at.Ledger && at.Entry > 0
 }
+
+// EntryPlace is an entry of a partition. The zero EntryPlace is none.
+type EntryPlace struct {
+	Ledger int64
+	Number int64 // the entry's plus one
+}
+
+// EntryPlaceOf is an entry of a ledger.
+func EntryPlaceOf(ledger, entry int64) EntryPlace {
+	return EntryPlace{Ledger: ledger, Number: entry + 1}
+}
+
+// IsZero reports whether p is none.
+func (p EntryPlace) IsZero() bool { return p == EntryPlace{} }
+
+// Entry is its number in the ledger.
+func (p EntryPlace) Entry() int64 { return p.Number - 1 }

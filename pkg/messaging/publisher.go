@@ -6,11 +6,10 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
 )
 
-// Publisher opens a publisher for topic. It returns once every partition has a
-// producer, retrying while the cluster is unavailable until ctx ends, or the client closes
-// ([ErrClosed]); ctx bounds opening only. It fails at once when waiting does not help:
-// [ErrInvalidTopic], [ErrAuthorization], [ErrTopicNotFound], [ErrTopicTerminated], and
-// [ErrOwned] with [ExclusiveOwnership]. Close the publisher when done.
+// Publisher opens a publisher for topic. It returns once every partition has a producer, and tries
+// until ctx ends or the client closes ([ErrClosed]); ctx bounds opening only. It fails at once when
+// waiting does not help: [ErrInvalidTopic], [ErrAuthorization], [ErrTopicNotFound],
+// [ErrTopicTerminated], and [ErrOwned] with [ExclusiveOwnership]. Close the publisher when done.
 func (c *Client) Publisher(ctx context.Context, topic string, profile Profile) (*Publisher, error) {
 	return c.publishers.Open(ctx, topic, profile)
 }
@@ -91,9 +90,8 @@ const (
 
 // EntryWriter takes topic, one without partitions or a single partition of one
 // (name-partition-3), for itself and finds out what it holds. It tries to open a producer until
-// ctx ends or the client closes, also while another writer has the topic: every 2 seconds at
-// least. Then it reads the last message once, which may take 10 seconds. ctx bounds opening only.
-// Close the writer when done.
+// ctx ends or the client closes, also while another writer has the topic. Then it reads the last
+// message once, which may take 10 seconds. ctx bounds opening only. Close the writer when done.
 //
 // It fails at once when waiting does not help: without Name or Position, for a topic with several
 // partitions, with an error of Position, and with the errors of [Client.Publisher] but [ErrOwned].
@@ -109,11 +107,9 @@ type EntryWriter = publish.EntryWriter
 // EntryWriterConfig says how to write.
 type EntryWriterConfig = publish.EntryWriterConfig
 
-const (
-	// MaxEntryBytes is how large an entry of several records may be, by EntryBytes: half of what the
-	// library batches.
-	MaxEntryBytes = publish.MaxEntryBytes
-)
+// MaxEntryBytes is how large an entry of several records may be, by EntryBytes: half of what the
+// library batches.
+const MaxEntryBytes = publish.MaxEntryBytes
 
 // EntryBytes is at least what r takes in an entry before compression.
 func EntryBytes(r *Record) int { return publish.EntryBytes(r) }

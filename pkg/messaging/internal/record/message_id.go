@@ -58,7 +58,7 @@ func firstChunk(serialised []byte) EntryPlace {
 	return EntryPlaceOf(int64(f[ledger].Number), int64(f[entry].Number))
 }
 
-// ReceivedID is IDOf for received messages: the id has the first chunk, too. Chunks are not batched.
+// ReceivedID is IDOf for received messages: it has the first chunk, too. Chunks are not batched.
 func ReceivedID(raw pulsar.MessageID, partition int, chunked *clientquirks.ChunkedIDs) MessageID {
 	id := IDOf(raw, partition)
 	if id.batchSize == 1 && chunked.Has(raw) {

@@ -15,13 +15,10 @@ import (
 // ErrInDoubt is the error of [EntryWriter.Store] when it is not known whether the entry was stored.
 var ErrInDoubt = errors.New("messaging: it is not known what was stored")
 
-// entryIDs are the sequence ids of one entry. A broker knows an entry by its first record's id.
-type entryIDs struct {
-	first int64
-	// rest is the id of all further records. When the client cuts the entry, its later parts begin
-	// with it: an id that the broker has stored makes it drop them.
-	rest int64
-}
+// entryIDs are the sequence ids of one entry. A broker knows an entry by its first record's id. All
+// further records have rest, an id that is stored: if the client cuts the entry, the broker drops
+// the later parts.
+type entryIDs struct{ first, rest int64 }
 
 // StoreEntry stores rs as one entry, all or none, and waits for that. The id is the last record's;
 // if it is [MessageID.Deduplicated] the broker dropped the entry as a duplicate. Without ids the
@@ -94,9 +91,8 @@ func (pp *partitionPublisher) endWithEntry(cause error) {
 	pp.giveUp(cause)
 }
 
-// sendEntry gives entry to raw, up to the first record that raw refuses: what is behind it must not
-// be stored without it. Those behind it get the same outcome. It returns the index of that record,
-// or -1.
+// sendEntry gives entry to raw, up to the first record that raw refuses, and returns its index, or
+// -1. Those behind it must not be stored without it, and get the same outcome.
 func (pp *partitionPublisher) sendEntry(raw pulsar.Producer, entry []*pending) int {
 	failures := pp.failures.Load() // an outcome before the flush is a refusal
 	for i, e := range entry {
@@ -115,7 +111,9 @@ func (pp *partitionPublisher) sendEntry(raw pulsar.Producer, entry []*pending) i
 
 // admitEntry puts all of rs on the list, or nothing, and keeps everybody from flushing until it
 // is handed over. sends.Done must be called then.
-func (pp *partitionPublisher) admitEntry(ids *entryIDs, rs []*record.Record, done func(record.MessageID, error)) (entry []*pending, raw pulsar.Producer, generation context.Context, err error) {
+func (pp *partitionPublisher) admitEntry(
+	ids *entryIDs, rs []*record.Record, done func(record.MessageID, error),
+) (entry []*pending, raw pulsar.Producer, generation context.Context, err error) {
 	pp.mu.Lock()
 	defer pp.mu.Unlock()
 	switch {
@@ -131,12 +129,11 @@ func (pp *partitionPublisher) admitEntry(ids *entryIDs, rs []*record.Record, don
 		size := record.SizeOf(r)
 		pp.count++
 		pp.bytes += size
-		e := pp.enter(r, size, done)
+		entry[i] = pp.enter(r, size, done)
+		entry[i].sent = true
 		if ids != nil {
-			e.number(ids.rest)
+			entry[i].number(ids.rest)
 		}
-		e.sent = true
-		entry[i] = e
 	}
 	if ids != nil {
 		entry[0].number(ids.first)

@@ -263,14 +263,13 @@ func (w *EntryWriter) Unhealthy() error { return w.pub.Unhealthy() }
 // not be changed before Store returns, and after ErrInDoubt not before Close has returned nil: the
 // client may still read them.
 //
-// ErrTooLarge says that the broker does not take the entry, or that several records are more
-// than MaxRecords or [MaxEntryBytes]; then those that Stored does not name are not stored,
-// and the writer goes on. So it is when ctx has ended before anything was sent. ErrInDoubt says
-// that it is not known what is stored, also when ctx ended meanwhile: where the broker's maximum
-// message size is below the entry's, the beginning of it can be. ErrProducerLost says that another
-// writer has, or had, the topic. With either the writer is at its end: close it and open
-// another, which finds out what is stored. Errors may be both, and ErrTooLarge as well: try fewer
-// records at a time then.
+// ErrTooLarge says that the broker does not take the entry, or that several records are more than
+// MaxRecords or [MaxEntryBytes]: those behind Stored are not stored, and the writer goes on. So it
+// is when ctx has ended before anything was sent. ErrInDoubt says that it is not known what is
+// stored, also when ctx ended meanwhile: the beginning of an entry above the broker's maximum
+// message size can be. ErrProducerLost says that another writer has, or had, the topic. With
+// either the writer is at its end: close it and open another, which finds out what is stored.
+// Errors may be both, and ErrTooLarge as well: try fewer records at a time then.
 func (w *EntryWriter) Store(ctx context.Context, rs ...*record.Record) error {
 	for i, r := range rs {
 		if r.SequenceID == nil || *r.SequenceID < 0 || i > 0 && *r.SequenceID <= *rs[i-1].SequenceID {

@@ -236,7 +236,7 @@ func (pp *partitionPublisher) enter(r *record.Record, size int64, done func(reco
 	return e
 }
 
-// fits reports whether a record may be admitted now; one larger than the whole share, alone.
+// fits reports whether a record may be admitted now. One larger than the whole share goes alone.
 func (pp *partitionPublisher) fits(size int64) bool {
 	return pp.count == 0 || (pp.count < pp.maxCount && pp.bytes+size <= pp.maxBytes)
 }

@@ -312,12 +312,10 @@ func (p *Publisher) Publish(ctx context.Context, rs ...*record.Record) error {
 // waits for space in the queue until ctx ends; after that ctx has no effect. With a ctx that has
 // ended already r is not published.
 //
-// done runs on the partition's goroutine: while it blocks, further outcomes of that partition wait.
-// It must not publish to the same publisher in the blocking mode, nor call Publish, Flush or Close:
-// these wait for done. A record that is not accepted gets its outcome in the caller's goroutine.
-//
-// The payload and the key may be used again after done, if the outcome is no error and not
-// [MessageID.SentAgain].
+// done runs on the partition's goroutine, where further outcomes wait for it, or in the caller's
+// when the record is not accepted. It must not publish to the same publisher in the blocking mode,
+// nor call Publish, Flush or Close: these wait for done. The payload and the key may be used again
+// after done, if the outcome is no error and not [MessageID.SentAgain].
 func (p *Publisher) PublishAsync(ctx context.Context, r *record.Record, done func(record.MessageID, error)) {
 	pp, err := p.publish(ctx, r, nil, done)
 	if err != nil {

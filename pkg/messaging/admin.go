@@ -18,15 +18,12 @@ type Topic = adminapi.Topic
 // CompactionState is how far the last compaction of a topic is.
 type CompactionState = adminapi.CompactionState
 
+// The states of compaction.
 const (
-	// CompactionNotRun is a topic's of whose compactions the broker that serves it knows nothing.
-	CompactionNotRun = adminapi.CompactionNotRun
-	// CompactionRunning is under way.
+	CompactionNotRun  = adminapi.CompactionNotRun // the broker that serves the topic knows of none
 	CompactionRunning = adminapi.CompactionRunning
-	// CompactionDone has succeeded.
-	CompactionDone = adminapi.CompactionDone
-	// CompactionFailed has failed.
-	CompactionFailed = adminapi.CompactionFailed
+	CompactionDone    = adminapi.CompactionDone
+	CompactionFailed  = adminapi.CompactionFailed
 )
 
 // Subscription manages one subscription of a topic over the brokers' admin API.
@@ -35,10 +32,8 @@ type Subscription = adminapi.Subscription
 // PeekedMessage is a message that waits in a subscription, as far as the admin API gives it.
 type PeekedMessage = adminapi.PeekedMessage
 
-const (
-	// MaxPeek is the greatest number of messages that one Subscription.Peek returns.
-	MaxPeek = adminapi.MaxPeek
-)
+// MaxPeek is the greatest number of messages that one Subscription.Peek returns.
+const MaxPeek = adminapi.MaxPeek
 
 // Namespace returns the namespace of that name, tenant/namespace, to manage it. It asks nothing:
 // the namespace need not exist.
@@ -51,10 +46,8 @@ type Namespace = adminapi.Namespace
 // is removed.
 type Retention = adminapi.Retention
 
-const (
-	// Unlimited is a bound of a Retention that bounds nothing.
-	Unlimited = adminapi.Unlimited
-)
+// Unlimited is a bound of a Retention that bounds nothing.
+const Unlimited = adminapi.Unlimited
 
 // BacklogQuota bounds what the subscriptions of a topic have not acknowledged.
 type BacklogQuota = adminapi.BacklogQuota
@@ -62,13 +55,12 @@ type BacklogQuota = adminapi.BacklogQuota
 // BacklogPolicy is what brokers do about a topic whose backlog has reached its quota.
 type BacklogPolicy = adminapi.BacklogPolicy
 
+// What brokers do: publishing waits, publishers get an error, or the slowest subscriptions lose
+// their oldest messages.
 const (
-	// HoldProducers has publishing wait.
-	HoldProducers = adminapi.HoldProducers
-	// RefuseProducers has publishers get an error.
+	HoldProducers   = adminapi.HoldProducers
 	RefuseProducers = adminapi.RefuseProducers
-	// EvictBacklog has the slowest subscriptions lose their oldest messages.
-	EvictBacklog = adminapi.EvictBacklog
+	EvictBacklog    = adminapi.EvictBacklog
 )
 
 // Tenant returns the tenant of that name, to manage it. It asks nothing: the tenant need not exist.

@@ -35,30 +35,23 @@ func OnOwned(f func(ctx context.Context, topic string, partition int)) ConsumerO
 // SubscriptionType is how consumers of one subscription share its messages.
 type SubscriptionType = consume.SubscriptionType
 
+// The types of subscriptions.
 const (
-	// Shared spreads single messages over all consumers, without order.
-	Shared = consume.Shared
-	// KeyShared spreads keys over all consumers.
-	KeyShared = consume.KeyShared
-	// Failover delivers each partition to one consumer; others stand by.
-	Failover = consume.Failover
-	// Exclusive admits one consumer.
-	Exclusive = consume.Exclusive
+	Shared    = consume.Shared    // spreads single messages over all consumers, without order
+	KeyShared = consume.KeyShared // spreads keys over all consumers
+	Failover  = consume.Failover  // delivers each partition to one consumer; others stand by
+	Exclusive = consume.Exclusive // admits one consumer
 )
 
 // Order is what a consumer keeps in order while it handles messages concurrently.
 type Order = consume.Order
 
+// What is kept in order.
 const (
-	// OrderNone hands out any message at any time.
-	OrderNone = consume.OrderNone
-	// OrderKey hands out the messages of one key one after the other.
-	OrderKey = consume.OrderKey
-	// OrderPartition hands out the messages of one partition one after the other, and those of
-	// several partitions side by side.
-	OrderPartition = consume.OrderPartition
-	// OrderTotal hands out one message at a time, each partition in its order.
-	OrderTotal = consume.OrderTotal
+	OrderNone      = consume.OrderNone      // nothing: any message at any time
+	OrderKey       = consume.OrderKey       // the messages of one key
+	OrderPartition = consume.OrderPartition // the messages of one partition
+	OrderTotal     = consume.OrderTotal     // one message at a time, each partition in its order
 )
 
 // Handler handles one message.
@@ -70,10 +63,9 @@ type AsyncHandler = consume.AsyncHandler
 // PendingDelivery is one attempt at a message whose verdict is not given yet.
 type PendingDelivery = consume.PendingDelivery
 
-// EnsureSubscription sees to it that topic has the durable subscription of that name, on each of
-// its partitions: what is published from at on waits for its consumers. A topic that is missing is
-// created by brokers that do so. A subscription that exists stays as it is. It is for what
-// [Subscription.Create] does where the admin API cannot be reached: it connects a consumer to each
+// EnsureSubscription creates the durable subscription on each partition of topic, unless it exists:
+// what is published from at on waits for its consumers. Brokers that create missing topics create
+// this one. Unlike [Subscription.Create] it needs no admin API: it connects a consumer to each
 // partition and closes it at once, without receiving anything.
 //
 // It tries once, until ctx ends or the client is closed. After an error some of the partitions may

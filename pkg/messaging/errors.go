@@ -28,31 +28,39 @@ var (
 	// ErrInvalidTopic says that a name cannot be a topic's.
 	ErrInvalidTopic = record.ErrInvalidTopic
 	// ErrTopicNotFound says that a publisher cannot open: there is no such topic, or no such
-	// namespace, and the broker does not create it.
+	// namespace, and the broker does not create it. The admin API's is [ErrNotFound].
 	ErrTopicNotFound = record.ErrTopicNotFound
 	// ErrNamespaceNotFound says, with ErrTopicNotFound, that there is no such namespace either.
+	// Only [Client.TryPublish] and [Client.TryConsume] tell.
 	ErrNamespaceNotFound = record.ErrNamespaceNotFound
-	// ErrTopicTerminated is the outcome of records for a terminated topic.
+	// ErrTopicTerminated is the final outcome of records for a terminated topic.
 	ErrTopicTerminated = record.ErrTopicTerminated
-	// ErrTooLarge is the outcome of a record that is larger than the broker takes.
+	// ErrTooLarge is the outcome of a record that is larger than the broker takes. From
+	// [Publisher.PublishAsync] it comes in a [TooLargeError].
 	ErrTooLarge = record.ErrTooLarge
 	// ErrQueueFull is returned under [FailFast] when a bound of the queue is hit.
 	ErrQueueFull = record.ErrQueueFull
 	// ErrDeduplicated is the outcome of a record without a SequenceID that a broker with
-	// deduplication took for a duplicate, at a publisher with a ProducerName.
+	// deduplication took for a duplicate, at a publisher with a ProducerName. It is stored if the
+	// client sent it twice after a reconnection, and not if another process used the name
+	// meanwhile. Publish it again: then it is stored, once or twice. For a record with a
+	// SequenceID see [MessageID.Deduplicated].
 	ErrDeduplicated = record.ErrDeduplicated
 	// ErrBadPartition is the outcome of a record whose explicit partition the topic does not have.
 	ErrBadPartition = record.ErrBadPartition
 	// ErrDeliverAt is the outcome of a record with DeliverAt given to a publisher that batches.
+	// Delayed messages overtake batches, with a lower sequence id, and a broker with
+	// deduplication would drop the records of those.
 	ErrDeliverAt = record.ErrDeliverAt
-	// ErrUnacknowledged is the outcome of a record that was accepted and not acknowledged when the
-	// publisher closed.
+	// ErrUnacknowledged is the outcome of a record that was accepted and not
+	// acknowledged when the publisher closed. It may or may not be stored.
 	ErrUnacknowledged = record.ErrUnacknowledged
 	// ErrOwned says that a publisher with [ExclusiveOwnership] cannot open, or one with
 	// [NamedOwnership] whose name is in use: another publisher has the topic.
 	ErrOwned = record.ErrOwned
-	// ErrProducerLost is the outcome of records that were not acknowledged when an owner (a publisher
-	// without [SharedOwnership]) lost its producer, and of all that come later.
+	// ErrProducerLost is the outcome of records that were not acknowledged when an owner (a
+	// publisher without [SharedOwnership]) lost its producer, and of all that come later. Each
+	// of them may be stored or not. Close the publisher and open another.
 	ErrProducerLost = record.ErrProducerLost
 	// ErrNotOrdered is the error of EntryWriter.Store for records without a position, with a negative
 	// one, or whose positions do not rise.
@@ -65,7 +73,8 @@ var (
 	// ErrOwnershipLost is the cause of a partition's context that ended because the broker delivers
 	// the partition to another consumer, or may do so.
 	ErrOwnershipLost = consume.ErrOwnershipLost
-	// ErrEncrypted ends a [Reader] at an encrypted message: the library has no keys.
+	// ErrEncrypted ends a [Reader] at an encrypted message: the library has no keys. The error's text
+	// has the message's id. A consumer does not return it: it leaves the message in the subscription.
 	ErrEncrypted = record.ErrEncrypted
 	// ErrSubscriptionBusy is returned by [Client.Redrive] when the subscription has a consumer.
 	ErrSubscriptionBusy = redrive.ErrSubscriptionBusy
@@ -80,7 +89,8 @@ var (
 	ErrBusy = adminapi.ErrBusy
 )
 
-// TooLargeError is the outcome of a record that the broker refuses for its size.
+// TooLargeError is the outcome of a record that the broker refuses for its size. errors.Is finds
+// [ErrTooLarge] in it.
 type TooLargeError = record.TooLargeError
 
 // UnacknowledgedError is returned by [Publisher.Close] when its context ended before every

@@ -24,20 +24,17 @@ func Reject(err error) error { return retry.Reject(err) }
 // Attempts begin with 1 again. Every subscription of that topic receives them, not only the one
 // that gave them up.
 //
-// Only what the dead-letter topic holds at the beginning goes back: what comes meanwhile, what was
-// just redriven and failed again included, is left for the next call. A dead letter is acknowledged
-// once its copy is stored; a crash or an error in between can send it back twice, and so can a
-// connection that is lost. Dead letters of one partition go back in their order, except for one
-// that is sent again because brokers took its copy for a duplicate.
+// Only what the dead-letter topic holds at the beginning goes back; later ones, also those that
+// failed again, wait for the next call. A dead letter is acknowledged once its copy is stored; a
+// crash, an error or a lost connection in between can send it back twice. Dead letters of one
+// partition go back in their order, except for one that is sent again because brokers took its copy
+// for a duplicate.
 //
 // The result counts what was done, also with an error. Errors end the call: what is left stays on
-// the subscription, and another call goes on with it. It returns ErrSubscriptionBusy,
-// [ErrTopicNotFound] when the dead-letter topic or To does not exist, [ErrTopicTerminated],
-// [ErrClosed] when the client closes, and ctx's error when that ends first.
-// It waits for brokers that are unavailable, until ctx ends.
-//
-// It may be called from any goroutine; a second call for the same subscription, meanwhile, is
-// ErrSubscriptionBusy. It does not use the admin API.
+// the subscription, and another call goes on with it. It returns ErrSubscriptionBusy, also while
+// another call for the subscription runs, [ErrTopicNotFound] when the dead-letter topic or To does
+// not exist, [ErrTopicTerminated], [ErrClosed] when the client closes, and ctx's error. It waits
+// for brokers that are unavailable, until ctx ends. It does not use the admin API.
 func (c *Client) Redrive(ctx context.Context, cfg RedriveConfig) (RedriveResult, error) {
 	return redrive.Redrive(ctx, c.publishers, cfg, c.redriveIdle)
 }

@@ -9,16 +9,14 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/list"
 )
 
-// Flusher decides when the records that gather for a partition are sent, in place of the
-// underlying client, whose producers look every millisecond, idle or not. Publishers of one client
-// whose profiles agree share one.
+// Flusher decides when the records that gather for a partition are sent, in place of the client,
+// whose producers look every millisecond, idle or not. Publishers of one client whose profiles
+// agree share one.
 //
 // A partition's records are sent at once when nothing of the partition is in flight and fewer than
 // partitionsAtOnce partitions (any number under group commit) have something in flight. Otherwise
-// they gather, and are sent when an acknowledgement makes room, the oldest first, when they fill an
-// entry, or when they have gathered for the linger.
-//
-// Its methods may be called from any goroutine, and do not block.
+// they are sent after an acknowledgement, the oldest first, when they fill an entry, or when they
+// have gathered for the linger. Its methods may be called from any goroutine, and do not block.
 type Flusher struct {
 	cfg    Config
 	active func() int // partitions that have published lately
@@ -30,11 +28,10 @@ type Flusher struct {
 	armed     bool
 }
 
-// Partition is the Flusher's view of one partition, which belongs to one Flusher. Flush must be
-// set.
+// Partition is a Flusher's view of one partition.
 type Partition struct {
-	// Flush sends what has gathered and returns when that is acknowledged, or is known not to be
-	// any more. It is called on a goroutine of its own.
+	// Flush sends what has gathered and returns when that has its outcome. It is called on a
+	// goroutine of its own. It must be set.
 	Flush func()
 
 	requested atomic.Bool // a flush has been requested and not begun
@@ -50,15 +47,13 @@ type Partition struct {
 func (p *Partition) Links() *list.Links[Partition] { return &p.links }
 
 const (
-	// partitionsAtOnce is how many partitions have something in flight before others gather,
-	// without group commit: an entry costs as much as dozens of records.
+	// partitionsAtOnce have something in flight before others gather, without group commit: an
+	// entry costs as much as dozens of records.
 	partitionsAtOnce = 4
-	// manyPartitions is from how many active partitions on the library gathers the records in
-	// place of the producers. The linger grows with the active partitions beyond this number,
-	// so that entries per second do not.
+	// Beyond manyPartitions active ones the library gathers the records, not the producers, and
+	// the linger grows with the number of partitions, so that entries per second do not.
 	manyPartitions = 8
-	// flushesAtOnce is how many flushes of one partition are in flight at most: behind a slow
-	// broker one follows the other at the linger's pace.
+	// flushesAtOnce bounds the flushes of one partition behind a slow broker.
 	flushesAtOnce = 8
 	// minLinger is the shortest linger: below it, timers cost more than entries.
 	minLinger = time.Millisecond
@@ -86,19 +81,14 @@ func (fs *Flushers) Of(cfg Config, active func() int) *Flusher {
 	cfg.Linger = max(cfg.Linger, minLinger)
 	f := fs.made[cfg]
 	if f == nil {
-		f = newFlusher(cfg, active)
+		f = &Flusher{cfg: cfg, active: active}
+		f.timer = time.AfterFunc(time.Hour, f.lapse)
+		f.timer.Stop()
 		if fs.made == nil {
 			fs.made = make(map[Config]*Flusher)
 		}
 		fs.made[cfg] = f
 	}
-	return f
-}
-
-func newFlusher(cfg Config, active func() int) *Flusher {
-	f := &Flusher{cfg: cfg, active: active}
-	f.timer = time.AfterFunc(time.Hour, f.lapse)
-	f.timer.Stop()
 	return f
 }
 
@@ -111,11 +101,6 @@ func (f *Flusher) Request(p *Partition) {
 	if p.requested.Load() || !p.requested.CompareAndSwap(false, true) {
 		return // whoever set it flushes after this
 	}
-	f.add(p)
-}
-
-// add begins a flush, or has the records of p gather.
-func (f *Flusher) add(p *Partition) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.free(p) {
@@ -160,10 +145,7 @@ func (f *Flusher) begin(p *Partition) {
 
 // take notes that a flush of p is under way. f.mu is held.
 func (f *Flusher) take(p *Partition) {
-	if p.listed {
-		f.gathering.Remove(p)
-		p.listed = false
-	}
+	f.unlist(p)
 	if p.inFlight == 0 {
 		f.inFlight++
 	}
@@ -211,13 +193,9 @@ func (f *Flusher) next(done *Partition) *Partition {
 func (f *Flusher) lapse() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.armed = false
 	now, delay := time.Now(), f.delay()
-	var next *Partition
-	for p := f.gathering.Head(); p != nil; p = next {
-		next = f.gathering.Next(p)
+	for p := f.gathering.Head(); p != nil; p = f.gathering.Head() {
 		if wait := delay - now.Sub(p.since); wait > 0 {
-			f.armed = true
 			f.timer.Reset(wait)
 			return
 		}
@@ -227,18 +205,19 @@ func (f *Flusher) lapse() {
 			f.gathering.Remove(p)
 			p.since = now
 			f.gathering.Push(p)
-			f.armed = true
 		}
 	}
-	if f.armed {
-		f.timer.Reset(delay)
-	}
+	f.armed = false
 }
 
 // Forget takes p out: its partition is closed.
 func (f *Flusher) Forget(p *Partition) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.unlist(p)
+}
+
+func (f *Flusher) unlist(p *Partition) {
 	if p.listed {
 		f.gathering.Remove(p)
 		p.listed = false

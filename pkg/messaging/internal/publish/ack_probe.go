@@ -15,9 +15,9 @@ type ackProbe struct {
 	query func(ctx context.Context) error
 	grace time.Duration
 
-	oldest time.Time      // since when the record in question is the oldest
-	answer chan time.Time // when the broker answered, zero when it did not; nil: not asked
-	since  time.Time      // the broker answers; zero: not known to
+	oldest time.Time  // since when the record in question is the oldest
+	answer chan error // nil: not asked
+	since  time.Time  // the broker answers; zero: not known to
 }
 
 // maxGrace is how long a producer needs, once its broker answers, to connect and to be given the
@@ -28,44 +28,26 @@ const maxGrace = 5 * time.Second
 // come. The caller asks every second while it waits. ctx ends with the partition.
 func (p *ackProbe) lost(ctx context.Context, since, now time.Time) bool {
 	if !since.Equal(p.oldest) {
-		p.reset()
-		p.oldest = since
+		p.oldest, p.answer, p.since = since, nil, time.Time{}
 	}
 	switch {
 	case p.answer == nil:
-		p.ask(ctx)
-		return false
+		answer := make(chan error, 1)
+		p.answer = answer
+		go func() { answer <- p.query(ctx) }()
 	case p.since.IsZero():
-		p.hear()
-		return false
-	case now.Sub(p.since) < p.grace:
-		return false
-	}
-	p.reset()
-	return true
-}
-
-func (p *ackProbe) reset() { p.oldest, p.answer, p.since = time.Time{}, nil, time.Time{} }
-
-func (p *ackProbe) ask(ctx context.Context) {
-	answer := make(chan time.Time, 1)
-	p.answer = answer
-	go func() {
-		var at time.Time
-		if p.query(ctx) == nil {
-			at = time.Now()
+		select {
+		case err := <-p.answer:
+			if err == nil {
+				p.since = now
+			} else {
+				p.answer = nil // ask again
+			}
+		default:
 		}
-		answer <- at
-	}()
-}
-
-// hear takes the answer, if there is one.
-func (p *ackProbe) hear() {
-	select {
-	case p.since = <-p.answer:
-		if p.since.IsZero() {
-			p.answer = nil // no answer: it is asked again
-		}
-	default:
+	case now.Sub(p.since) >= p.grace:
+		p.oldest = time.Time{}
+		return true
 	}
+	return false
 }

@@ -12,32 +12,23 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
-// ErrInDoubt is the error of [EntryWriter.Store] when it is not known whether
-// the entry was stored.
+// ErrInDoubt is the error of [EntryWriter.Store] when it is not known whether the entry was stored.
 var ErrInDoubt = errors.New("messaging: it is not known what was stored")
 
-// entryIDs are the sequence ids of one entry. A broker knows an entry by its first record's id.
-type entryIDs struct {
-	first int64
-	// rest is the id of all further records. When the client cuts the entry, its later parts begin
-	// with it: an id that the broker has stored makes it drop them.
-	rest int64
-}
+// entryIDs are the sequence ids of one entry. A broker knows an entry by its first record's id. All
+// further records have rest, an id that is stored: if the client cuts the entry, the broker drops
+// the later parts.
+type entryIDs struct{ first, rest int64 }
 
 // StoreEntry stores rs as one entry, all or none, and waits for that. The id is the last record's;
 // if it is [MessageID.Deduplicated] the broker dropped the entry as a duplicate. Without ids the
-// records have their own.
+// records have their own. [ErrInDoubt] says that it is not known what was stored. With any other
+// error nothing was stored.
 //
 // It needs an owner of one partition that publishes nothing by other methods, bounds that rs fits
-// in, and one caller at a time. All of rs is handed over, and flushed once. When the client cuts
-// the entry all the same, for the broker's maximum message size, the receipts or a refused record
-// show it, and the producer is given up.
-//
-// [ErrInDoubt] says that it is not known what was stored. With any other error nothing was stored.
-//
-// The receipts are checked because pulsar-client-go v0.21.0 gives wrong ones when one connection
-// replaces another: its handler looks at the head of its queue and removes it in two steps, and
-// the requests that both then answer come from a pool.
+// in, and one caller at a time. When the client cuts the entry, for the broker's maximum message
+// size, the receipts or a refused record show it, and the producer is given up. pulsar-client-go
+// v0.21.0 also gives wrong receipts when one connection replaces another.
 func StoreEntry(ctx context.Context, p *Publisher, ids *entryIDs, rs ...*record.Record) (record.MessageID, error) {
 	if len(rs) == 0 {
 		return record.MessageID{}, nil
@@ -46,7 +37,7 @@ func StoreEntry(ctx context.Context, p *Publisher, ids *entryIDs, rs ...*record.
 		return record.MessageID{}, fmt.Errorf("messaging: nothing published: %w", err)
 	}
 	o := &entryOutcome{left: len(rs), want: len(rs), complete: make(chan struct{})}
-	pp := (*p.partitions.Load())[0]
+	pp := p.all()[0]
 	if err := pp.handOver(ids, rs, o.done); err != nil {
 		return record.MessageID{}, err
 	}
@@ -74,17 +65,19 @@ func (pp *partitionPublisher) handOver(ids *entryIDs, rs []*record.Record, done 
 	if err != nil {
 		return err
 	}
-	if refused := pp.sendEntry(raw, entry); refused >= 0 {
-		// Nothing has been flushed, and is not from now on.
-		if refused > 0 || clientquirks.Classify(*pp.failure.Load()) != clientquirks.TooLarge {
-			pp.endWithEntry(errEntryCut)
-		} else { // the producer has nothing, and goes on
-			pp.endHandOver()
-		}
+	refused := pp.sendEntry(raw, entry)
+	if refused > 0 || refused == 0 && clientquirks.Classify(*pp.failure.Load()) != clientquirks.TooLarge {
+		pp.endWithEntry(errEntryCut) // before anything is flushed
 		pp.sends.Done()
 		return nil
 	}
-	pp.endHandOver()
+	pp.mu.Lock()
+	pp.handing = false
+	pp.mu.Unlock()
+	if refused == 0 { // the producer has nothing, and goes on
+		pp.sends.Done()
+		return nil
+	}
 	go func() {
 		defer pp.sends.Done()
 		clientquirks.Flush(generation, raw)
@@ -98,9 +91,8 @@ func (pp *partitionPublisher) endWithEntry(cause error) {
 	pp.giveUp(cause)
 }
 
-// sendEntry gives entry to raw, up to the first record that raw refuses: what is behind it must not
-// be stored without it. Those behind it get the same outcome. It returns the index of that record,
-// or -1.
+// sendEntry gives entry to raw, up to the first record that raw refuses, and returns its index, or
+// -1. Those behind it must not be stored without it, and get the same outcome.
 func (pp *partitionPublisher) sendEntry(raw pulsar.Producer, entry []*pending) int {
 	failures := pp.failures.Load() // an outcome before the flush is a refusal
 	for i, e := range entry {
@@ -117,15 +109,11 @@ func (pp *partitionPublisher) sendEntry(raw pulsar.Producer, entry []*pending) i
 	return -1
 }
 
-func (pp *partitionPublisher) endHandOver() {
-	pp.mu.Lock()
-	pp.handing = false
-	pp.mu.Unlock()
-}
-
 // admitEntry puts all of rs on the list, or nothing, and keeps everybody from flushing until it
 // is handed over. sends.Done must be called then.
-func (pp *partitionPublisher) admitEntry(ids *entryIDs, rs []*record.Record, done func(record.MessageID, error)) (entry []*pending, raw pulsar.Producer, generation context.Context, err error) {
+func (pp *partitionPublisher) admitEntry(
+	ids *entryIDs, rs []*record.Record, done func(record.MessageID, error),
+) (entry []*pending, raw pulsar.Producer, generation context.Context, err error) {
 	pp.mu.Lock()
 	defer pp.mu.Unlock()
 	switch {
@@ -141,12 +129,11 @@ func (pp *partitionPublisher) admitEntry(ids *entryIDs, rs []*record.Record, don
 		size := record.SizeOf(r)
 		pp.count++
 		pp.bytes += size
-		e := pp.enter(r, size, done)
+		entry[i] = pp.enter(r, size, done)
+		entry[i].sent = true
 		if ids != nil {
-			e.number(ids.rest)
+			entry[i].number(ids.rest)
 		}
-		e.sent = true
-		entry[i] = e
 	}
 	if ids != nil {
 		entry[0].number(ids.first)
@@ -174,23 +161,17 @@ type entryOutcome struct {
 func (o *entryOutcome) done(id record.MessageID, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	index, size := record.BatchOf(id)
-	switch {
-	case err != nil:
+	if err != nil {
 		if o.err == nil {
 			o.err = err
 		}
 		if errors.Is(err, record.ErrTooLarge) {
 			o.tooLarge++
 		}
-	case id.IsZero():
-		o.mixed = true
-	case o.stored > 0 && !o.last.IsZero() && !record.SameEntry(id, o.last):
-		o.mixed = true
-	case int(index) != o.stored || int(size) != o.want:
-		o.mixed = true
-	}
-	if err == nil {
+	} else {
+		index, size := record.BatchOf(id)
+		o.mixed = o.mixed || id.IsZero() || int(index) != o.stored || int(size) != o.want ||
+			o.stored > 0 && !record.SameEntry(id, o.last)
 		o.stored++
 		o.last = id
 	}

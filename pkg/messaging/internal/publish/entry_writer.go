@@ -19,16 +19,14 @@ type EntryWriterConfig struct {
 	// Name is the producer's name, by which brokers deduplicate. All writers of
 	// one source have the same name, on whatever machine, and others have another.
 	Name string
-	// Position returns the source position that a message of the topic was stored under, 0 or
-	// more, and a negative number when the message has none. Consumers are not told a message's
-	// SequenceID, so the caller of Store also keeps the position in a property (or the payload).
-	// An error refuses the topic: opening fails with it. It is called with the topic's last
-	// message: at opening, and again during Store.
+	// Position returns the source position of a stored message, 0 or more, and a negative number
+	// when it has none. Consumers do not get a message's SequenceID, so the caller of Store also
+	// keeps the position in a property or the payload. It is called with the topic's last message,
+	// at opening and during Store. An error refuses the topic.
 	Position func(*record.Delivery) (int64, error)
 	// Replicated says that the topic is replicated to this cluster as well, and that nobody writes
-	// it in the others. Then the writer is the only one of its Name ([NamedOwnership]) and lets the
-	// other clusters' replicators in, which an exclusive one cannot. Default false: the writer is
-	// exclusive.
+	// it in the others. Then the writer is the only one of its Name ([NamedOwnership]): an
+	// exclusive one would keep the other clusters' replicators out.
 	Replicated bool
 	// Label is the label "profile" of the publishing metrics. Default "entries".
 	Label string
@@ -41,23 +39,16 @@ type EntryWriterConfig struct {
 	AckTimeout time.Duration
 }
 
-func (c EntryWriterConfig) withDefaults() EntryWriterConfig {
-	ops := Ops()
-	c.Label = cmp.Or(c.Label, "entries")
-	c.Compression = cmp.Or(c.Compression, ops.Compression)
-	c.MaxRecords = cmp.Or(c.MaxRecords, ops.BatchRecords)
-	c.AckTimeout = cmp.Or(c.AckTimeout, ops.AckTimeout)
-	return c
-}
-
 // profile is what one entry at a time needs, see StoreEntry.
 func (c EntryWriterConfig) profile() Profile {
 	p := Ops()
-	p.Name, p.Compression, p.AckTimeout, p.ProducerName = c.Label, c.Compression, c.AckTimeout, c.Name
+	p.Name, p.ProducerName = cmp.Or(c.Label, "entries"), c.Name
+	p.Compression = cmp.Or(c.Compression, p.Compression)
+	p.AckTimeout = cmp.Or(c.AckTimeout, p.AckTimeout)
 	p.GroupCommit, p.Linger = true, time.Hour // an entry ends where Store says
-	p.BatchRecords, p.BatchBytes = c.MaxRecords, 1<<20
-	p.MaxPendingRecords = c.MaxRecords
-	p.MaxPendingBytes = 4*MaxEntryBytes + int64(c.MaxRecords)*record.RecordOverhead
+	p.BatchRecords, p.BatchBytes = cmp.Or(c.MaxRecords, p.BatchRecords), 1<<20
+	p.MaxPendingRecords = p.BatchRecords
+	p.MaxPendingBytes = 4*MaxEntryBytes + int64(p.BatchRecords)*record.RecordOverhead
 	p.Admission, p.Routing = Block, RouteKeyHash
 	// Not WaitForOwnership: a producer that is closed while it waits in the broker's queue has its
 	// turn all the same, and blocks the topic until its connection ends. A writer tries again.
@@ -89,32 +80,29 @@ func EntryBytes(r *record.Record) int {
 // The position of the partition's last message says what is stored: all up to it, and nothing
 // behind it. That holds because:
 //
-//  1. Nobody else writes between the reading of the last message and writing. The exclusive
+//  1. Nobody else writes between the reading of the last message and writing: the exclusive
 //     producer is open before the reading. On a topic that is replicated to this cluster it is the
-//     only one of its name instead, and does not come back after it has lost its connection.
+//     only one of its name instead.
 //
 //  2. What is stored has no gaps. With several entries in flight a broken connection can leave a
-//     later one stored without an earlier one, which the broker then drops as a duplicate
-//     (pulsar-client-go v0.21.0: a producer that is closed while it connects withdraws what waits,
-//     one by one, while the rest is written). So one entry is in flight at a time. It is handed to
-//     the client whole and flushed once, behind its last record. Where the broker's maximum message
-//     size is below the entry's, the client cuts it: the parts behind the first begin with a
-//     sequence id that is stored already, and the broker drops them.
+//     later one stored without an earlier one, so one entry is in flight at a time, flushed once.
+//     Where the broker's maximum message size is below the entry's, the client cuts it: the parts
+//     behind the first begin with a sequence id that is stored already, and the broker drops them.
 //
 //  3. Nothing that was sent before is stored after the reading. An entry of a killed process may
 //     still be on its way to the bookies. All writers have the same name, and an entry's sequence
-//     id is its highest position, so the broker knows which entries it has pushed and stored. The
-//     record of a writer's first position goes alone. If a predecessor's entry with it is pushed
-//     and not stored, the client gives up the connection, and the next writer asks again. If it is
-//     stored, the broker says so, and the last message is read again. Once the record has a place
-//     of its own, nothing older comes any more.
+//     id is its highest position, so the broker knows which entries it has pushed and stored. A
+//     writer's first record goes alone. If a predecessor's entry with it is pushed and not stored,
+//     the client gives up the connection, and the next writer asks again. If it is stored, the
+//     broker says so, and the last message is read again. Once the record has a place of its own,
+//     nothing older comes any more.
 //
-//     A duplicate whose position is above the last message's is not stored: its id was used up by
-//     the beginning of an entry that was cut. The record goes again, alone, under a higher id, the
-//     sum of the last position and a power of two, until it has a place of its own or the reading
-//     finds it. All writers that read the same last position take the same ids, none left out, so
-//     they pass over no entry of a predecessor. While the ids in use are above the positions,
-//     entries go on by the same rule. See SequenceID.
+//     A duplicate whose position is above the last message's is not stored: the beginning of an
+//     entry that was cut used up its id. The record goes again, alone, under a higher id, the sum
+//     of the last position and a power of two, until it has a place of its own or the reading
+//     finds it. All writers that read the same last position take the same ids, so they pass over
+//     no entry of a predecessor. While the ids in use are above the positions, entries go on by
+//     the same rule. See SequenceID.
 //
 //  4. Nothing is sent again by itself: a producer whose connection ends is lost for good, and the
 //     next writer finds out what is stored. Brokers recover deduplication's state with the topic.
@@ -129,10 +117,11 @@ func EntryBytes(r *record.Record) int {
 //
 // Its methods may be called from any goroutine; calls of Store take turns.
 type EntryWriter struct {
-	parent *Publishers
-	topic  string
-	cfg    EntryWriterConfig
-	pub    *Publisher
+	parent     *Publishers
+	topic      string
+	position   func(*record.Delivery) (int64, error)
+	maxRecords int
+	pub        *Publisher
 
 	owned context.Context
 	lose  context.CancelCauseFunc
@@ -156,7 +145,6 @@ const lookTimeout = 10 * time.Second
 
 // OpenWriter is what the client's EntryWriter does.
 func (c *Publishers) OpenWriter(ctx context.Context, topic string, cfg EntryWriterConfig) (*EntryWriter, error) {
-	cfg = cfg.withDefaults()
 	if cfg.Name == "" || cfg.Position == nil {
 		return nil, errors.New("messaging: entry writer: Name and Position must be set")
 	}
@@ -169,11 +157,14 @@ func (c *Publishers) OpenWriter(ctx context.Context, topic string, cfg EntryWrit
 	if err != nil {
 		return nil, fmt.Errorf("messaging: open entry writer for %s: %w", topic, err)
 	}
-	pub, err := c.ownerOf(ctx, name, cfg.profile())
+	profile := cfg.profile()
+	pub, err := c.ownerOf(ctx, name, profile)
 	if err != nil {
 		return nil, err
 	}
-	w := &EntryWriter{parent: c, topic: name, cfg: cfg, pub: pub, stored: -1, used: -1}
+	w := &EntryWriter{
+		parent: c, topic: name, position: cfg.Position, maxRecords: profile.BatchRecords, pub: pub, stored: -1, used: -1,
+	}
 	w.owned, w.lose = context.WithCancelCause(context.Background())
 	if _, err := w.look(ctx); err != nil {
 		closing, cancel := context.WithTimeout(ctx, lookTimeout)
@@ -222,7 +213,7 @@ func (w *EntryWriter) look(ctx context.Context) (position int64, err error) {
 	var at record.MessageID
 	if last != nil {
 		at = last.ID
-		if position, err = w.cfg.Position(last); err != nil {
+		if position, err = w.position(last); err != nil {
 			return 0, err
 		}
 	}
@@ -232,24 +223,21 @@ func (w *EntryWriter) look(ctx context.Context) (position int64, err error) {
 	return position, nil
 }
 
-// Last returns the topic's last message as it was when the writer found out what is stored;
-// nil when there was none.
+// Last returns the topic's last message when the writer found out what is stored, nil for none.
 func (w *EntryWriter) Last() *record.Delivery {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.last
 }
 
-// Stored returns the highest position that is known to be stored, -1 for none. Go on behind
-// it.
+// Stored returns the highest position that is known to be stored, -1 for none. Go on behind it.
 func (w *EntryWriter) Stored() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.stored
 }
 
-// LastID is the id of the topic's last message: the one that Store has stored, or that of Last if
-// the writer has read it since. It is zero if there was none.
+// LastID is the id of the topic's last message, stored or read by the writer; zero for none.
 func (w *EntryWriter) LastID() record.MessageID {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -275,14 +263,13 @@ func (w *EntryWriter) Unhealthy() error { return w.pub.Unhealthy() }
 // not be changed before Store returns, and after ErrInDoubt not before Close has returned nil: the
 // client may still read them.
 //
-// ErrTooLarge says that the broker does not take the entry, or that several records are more
-// than MaxRecords or [MaxEntryBytes]; then those that Stored does not name are not stored,
-// and the writer goes on. So it is when ctx has ended before anything was sent. ErrInDoubt says
-// that it is not known what is stored, also when ctx ended meanwhile: where the broker's maximum
-// message size is below the entry's, the beginning of it can be. ErrProducerLost says that another
-// writer has, or had, the topic. With either the writer is at its end: close it and open
-// another, which finds out what is stored. Errors may be both, and ErrTooLarge as well: try fewer
-// records at a time then.
+// ErrTooLarge says that the broker does not take the entry, or that several records are more than
+// MaxRecords or [MaxEntryBytes]: those behind Stored are not stored, and the writer goes on. So it
+// is when ctx has ended before anything was sent. ErrInDoubt says that it is not known what is
+// stored, also when ctx ended meanwhile: the beginning of an entry above the broker's maximum
+// message size can be. ErrProducerLost says that another writer has, or had, the topic. With
+// either the writer is at its end: close it and open another, which finds out what is stored.
+// Errors may be both, and ErrTooLarge as well: try fewer records at a time then.
 func (w *EntryWriter) Store(ctx context.Context, rs ...*record.Record) error {
 	for i, r := range rs {
 		if r.SequenceID == nil || *r.SequenceID < 0 || i > 0 && *r.SequenceID <= *rs[i-1].SequenceID {
@@ -292,35 +279,33 @@ func (w *EntryWriter) Store(ctx context.Context, rs ...*record.Record) error {
 	w.storing.Lock()
 	defer w.storing.Unlock()
 	for {
-		if rs = w.missing(rs); len(rs) == 0 {
+		for stored := w.Stored(); len(rs) > 0 && *rs[0].SequenceID <= stored; {
+			rs = rs[1:]
+		}
+		if len(rs) == 0 {
 			return nil
 		}
 		if w.owned.Err() != nil {
 			return context.Cause(w.owned)
 		}
-		n := len(rs)
+		entry := rs
 		if !w.proven {
-			n = 1
+			entry = rs[:1]
 		}
-		if err := w.store(ctx, rs[:n]); err != nil {
+		if err := w.store(ctx, entry); err != nil {
 			return err
 		}
 	}
 }
 
-// missing are the records of rs that are not stored.
-func (w *EntryWriter) missing(rs []*record.Record) []*record.Record {
-	stored := w.Stored()
-	for len(rs) > 0 && *rs[0].SequenceID <= stored {
-		rs = rs[1:]
-	}
-	return rs
-}
-
 // store stores one entry, or finds out why a broker takes it for a duplicate.
 func (w *EntryWriter) store(ctx context.Context, rs []*record.Record) error {
-	if err := w.fits(rs); err != nil {
-		return err
+	bytes := 0
+	for _, r := range rs {
+		bytes += EntryBytes(r)
+	}
+	if len(rs) > 1 && (len(rs) > w.maxRecords || bytes > MaxEntryBytes) {
+		return fmt.Errorf("%w: %d records of %d bytes in one entry", record.ErrTooLarge, len(rs), bytes)
 	}
 	position := *rs[len(rs)-1].SequenceID
 	w.mu.Lock()
@@ -361,8 +346,8 @@ func SequenceID(stored, used, position int64) int64 {
 	return max(position, stored+1<<bits.Len64(uint64(used-stored)))
 }
 
-// duplicate finds out what it means that the broker took position, under an id, for a duplicate: it
-// is stored, and what is behind it may be, or only the id is used up. See 3.
+// duplicate finds out whether a position that the broker took for a duplicate is stored, or only
+// its id is used up. See 3.
 func (w *EntryWriter) duplicate(ctx context.Context, position, id int64) error {
 	w.used = max(w.used, id)
 	found, err := w.look(ctx)
@@ -376,21 +361,6 @@ func (w *EntryWriter) duplicate(ctx context.Context, position, id int64) error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.stored = max(w.stored, position)
-	}
-	return nil
-}
-
-// fits reports what is wrong with an entry of several records.
-func (w *EntryWriter) fits(rs []*record.Record) error {
-	if len(rs) == 1 {
-		return nil
-	}
-	bytes := 0
-	for _, r := range rs {
-		bytes += EntryBytes(r)
-	}
-	if len(rs) > w.cfg.MaxRecords || bytes > MaxEntryBytes {
-		return fmt.Errorf("%w: %d records of %d bytes in one entry", record.ErrTooLarge, len(rs), bytes)
 	}
 	return nil
 }

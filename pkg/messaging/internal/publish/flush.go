@@ -2,9 +2,6 @@ package publish
 
 import "github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
 
-// How a partition's records leave: when is internal/flush's to say, in place of the underlying
-// client, whose producers look every millisecond for something to send, idle or not.
-
 // flushAll makes what is not acknowledged leave now.
 func (pp *partitionPublisher) flushAll() {
 	pp.mu.Lock()
@@ -22,9 +19,8 @@ func (pp *partitionPublisher) requestFlush() {
 	}
 }
 
-// gathers reports whether a record that enters now stays in the list until the next flush. Given
-// to the producer at once, each record would wake the producer's goroutine, and with many
-// partitions there is seldom a second one for it to take on. With few partitions there is, and
+// gathers reports whether a record that enters now stays in the list until the next flush. With
+// many partitions, each record would wake a producer's goroutine for itself alone. With few,
 // callers and producers work side by side. pp.mu is held.
 func (pp *partitionPublisher) gathers() bool {
 	if pp.unsent != nil || pp.handing {

@@ -17,11 +17,6 @@ type publisherMetrics struct {
 	stalled        *prometheus.GaugeVec     // profile
 }
 
-// latencyBuckets run from a loopback acknowledgement to a long outage.
-func latencyBuckets() []float64 {
-	return []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
-}
-
 func newMetrics(reg prometheus.Registerer) publisherMetrics {
 	counter, gauge := cluster.Counters(reg, "profile"), cluster.Gauges(reg, "profile")
 	return publisherMetrics{
@@ -31,7 +26,7 @@ func newMetrics(reg prometheus.Registerer) publisherMetrics {
 		ackSeconds: cluster.Register(reg, prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "aviary_messaging_ack_duration_seconds",
 			Help:    "Time from a record's admission to its acknowledgement, sampled.",
-			Buckets: latencyBuckets(),
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 		}, []string{"profile"})),
 		pending:      gauge("aviary_messaging_pending_records", "Records accepted and not yet acknowledged."),
 		pendingBytes: gauge("aviary_messaging_pending_bytes", "Bytes accepted and not yet acknowledged."),
@@ -52,10 +47,8 @@ type profileMetrics struct {
 }
 
 func (m publisherMetrics) of(profile string) profileMetrics {
-	for _, reason := range []string{
-		"ack_timeout", "connection", "terminated", "fenced", "topic_not_found", "quota_exceeded", "closed", "deduplicated", "other",
-	} {
-		m.recreated.WithLabelValues(profile, reason) // from the start, so that an alert sees the first one
+	for _, r := range append(reasons(), reason{label: "other"}) {
+		m.recreated.WithLabelValues(profile, r.label) // from the start, so that an alert sees the first one
 	}
 	return profileMetrics{
 		acked:        m.published.WithLabelValues(profile, "ok"),

@@ -2,7 +2,8 @@ package publish
 
 import (
 	"context"
-	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,12 +19,8 @@ import (
 )
 
 // partitionPublisher publishes to one partition. It owns the list of what was accepted and not yet
-// acknowledged, and replaces a producer that the broker closes or fences, unless the publisher is
-// the topic's owner.
-//
-// Order: a record enters the list before it goes to the producer, and callers that publish one
-// after the other enter in that order. When the producer is replaced the whole list is sent again
-// in its order before anything newer.
+// acknowledged, in the order of admission. When the producer is replaced the whole list is sent
+// again in that order, before anything newer.
 //
 // Goroutines: callers admit, and send or leave that to the flusher. The connection's reader
 // goroutine only appends to outcomes. The partition's own goroutine (run) takes those, calls the
@@ -32,9 +29,8 @@ type partitionPublisher struct {
 	p     *Publisher
 	topic string
 	index int
-	// partition is what ids name: not index where the publisher's topic is one partition.
-	partition int
-	log       *zap.Logger
+	named int // the index in topic's name, which ids have: not index where the publisher's topic is one partition
+	log   *zap.Logger
 
 	mu        sync.Mutex
 	list      list.List[pending, *pending] // in order of admission
@@ -50,7 +46,7 @@ type partitionPublisher struct {
 	unsent      *pending // the first record of the list that gathers, see gathers
 	unsentCount int
 	unsentBytes int
-	handing     bool // flushNow hands over what has gathered, or handOver an entry
+	handing     bool // flushNow or handOver gives records to the producer
 	producer    pulsar.Producer
 	generation  context.Context // ends with the present producer
 	retire      context.CancelFunc
@@ -78,9 +74,7 @@ type partitionPublisher struct {
 
 	flush flush.Partition
 
-	// disconnectedSince is since when the producer's connection is lost, in ns since 1970; 0: it is
-	// there.
-	disconnectedSince atomic.Int64
+	disconnectedSince atomic.Int64 // when the producer's connection was lost, in ns since 1970; 0: connected
 
 	ready    chan struct{}   // closed once the first producer exists or the partition failed
 	backoff  backoff.Backoff // of replacements; the partition's goroutine only
@@ -88,10 +82,9 @@ type partitionPublisher struct {
 	ackProbe ackProbe // the partition's goroutine only
 	opening  bool     // part of opening the publisher, and without a producer so far
 	failed   bool
-	reported struct { // what the gauges hold of this partition
-		count int
-		bytes int64
-	}
+
+	reportedCount int // what the gauges hold of this partition
+	reportedBytes int64
 }
 
 // pending is a record from admission to outcome. What its outcome touches comes first, to share a
@@ -131,23 +124,16 @@ type drainWaiter struct {
 }
 
 const (
-	stallAfter = 5 * time.Second
-	// sampleEvery is the share of records whose latency is observed; every record
-	// that finds its partition idle is observed too.
-	sampleEvery = 64
-	// outcomeRun is how many outcomes are taken before callers get the lock.
-	outcomeRun = 256
-	// smallRecord is the size up to which a recycled record may keep its contents.
-	smallRecord = 512
-	// slabSize is how many pending records are allocated together.
-	slabSize = 32
+	stallAfter  = 5 * time.Second
+	sampleEvery = 64  // of so many records, and of those that find the partition idle, the latency is observed
+	outcomeRun  = 256 // outcomes are taken before callers get the lock
+	smallRecord = 512 // bytes; a recycled record of that size may keep its contents
+	slabSize    = 32  // pending records are allocated together
 )
-
-var errAckTimeout = errors.New("no acknowledgement within ack_timeout")
 
 func newPartitionPublisher(p *Publisher, topic string, index int) *partitionPublisher {
 	pp := &partitionPublisher{
-		p: p, topic: topic, index: index, partition: record.PartitionIndex(topic, index),
+		p: p, topic: topic, index: index, named: record.PartitionIndex(topic, index),
 		log:   p.log.With(zap.String("topic", topic)),
 		wake:  make(chan struct{}, 1),
 		check: make(chan struct{}, 1),
@@ -156,16 +142,15 @@ func newPartitionPublisher(p *Publisher, topic string, index int) *partitionPubl
 		ready: make(chan struct{}),
 	}
 	pp.flush.Flush = pp.flushNow
-	pp.ackProbe = ackProbe{query: pp.askBroker, grace: min(maxGrace, p.profile.AckTimeout)}
+	pp.ackProbe.grace = min(maxGrace, p.profile.AckTimeout)
+	pp.ackProbe.query = func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, p.parent.OperationTimeout)
+		defer cancel()
+		_, err := p.lookUpPartitions(ctx)
+		return err
+	}
 	pp.generation, pp.retire = context.WithCancel(context.Background())
 	return pp
-}
-
-func (pp *partitionPublisher) askBroker(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, pp.p.parent.OperationTimeout)
-	defer cancel()
-	_, err := pp.p.lookUpPartitions(ctx)
-	return err
 }
 
 func (pp *partitionPublisher) start() {
@@ -174,9 +159,9 @@ func (pp *partitionPublisher) start() {
 	go pp.run(ctx)
 }
 
-// admit waits for space, puts r on the list and returns it with the producer to send it to. The
-// producer is nil when the partition sends r itself; a gathered r needs a flush for that. After
-// sending, sends.Done must be called.
+// admit waits for space, puts r on the list and returns it with the producer to send it to; then
+// sends.Done must be called. The producer is nil when the partition sends r itself, for which a
+// gathered r needs a flush.
 func (pp *partitionPublisher) admit(ctx context.Context, r *record.Record, done func(record.MessageID, error)) (e *pending, raw pulsar.Producer, gathered bool, err error) {
 	size := record.SizeOf(r)
 	pp.mu.Lock()
@@ -251,12 +236,11 @@ func (pp *partitionPublisher) enter(r *record.Record, size int64, done func(reco
 	return e
 }
 
-// fits reports whether a record may be admitted now; one larger than the whole share, alone.
+// fits reports whether a record may be admitted now. One larger than the whole share goes alone.
 func (pp *partitionPublisher) fits(size int64) bool {
 	return pp.count == 0 || (pp.count < pp.maxCount && pp.bytes+size <= pp.maxBytes)
 }
 
-// full reports whether a record would have to wait now.
 func (pp *partitionPublisher) full() bool {
 	pp.mu.Lock()
 	defer pp.mu.Unlock()
@@ -276,18 +260,13 @@ func (pp *partitionPublisher) waitForRoom(ctx context.Context, size int64) error
 	}
 	pp.mu.Lock()
 	defer pp.mu.Unlock()
-	for i := range pp.waiters {
-		if pp.waiters[i] == w {
-			pp.waiters = append(pp.waiters[:i], pp.waiters[i+1:]...)
-			pp.grant() // those behind may fit where w did not
-			return ctx.Err()
-		}
-	}
-	if w.err == nil { // granted in the same moment: give it back
+	if i := slices.Index(pp.waiters, w); i >= 0 {
+		pp.waiters = slices.Delete(pp.waiters, i, i+1)
+	} else if w.err == nil { // granted in the same moment: give it back
 		pp.count--
 		pp.bytes -= size
-		pp.grant()
 	}
+	pp.grant() // those behind may fit where w did not
 	return ctx.Err()
 }
 
@@ -300,7 +279,7 @@ func (pp *partitionPublisher) grant() {
 		close(pp.waiters[n].granted)
 		n++
 	}
-	pp.waiters = append(pp.waiters[:0], pp.waiters[n:]...)
+	pp.waiters = slices.Delete(pp.waiters, 0, n)
 }
 
 // shut admits nothing any more: blocked and later callers get err.
@@ -336,8 +315,7 @@ func (pp *partitionPublisher) send(raw pulsar.Producer, e *pending) {
 	clientquirks.Send(raw, &e.msg, e.receipt)
 }
 
-// noteOutcome runs on the connection's reader goroutine, which serves all its topics: it must not
-// block.
+// noteOutcome runs on the connection's reader goroutine, which serves all its topics: never block.
 func (pp *partitionPublisher) noteOutcome(e *pending, id pulsar.MessageID, err error) {
 	if err != nil {
 		failed := err // err itself stays off the heap
@@ -384,9 +362,9 @@ func (pp *partitionPublisher) run(ctx context.Context) {
 	}
 }
 
-// retireProducer takes the producer from everybody and returns it once nobody uses it: closing it
-// closes channels that senders and the flusher write to. They end soon: the client's queue has room
-// for all that is admitted, and a flush ends with the generation.
+// retireProducer returns the producer once nobody uses it: closing it closes channels that senders
+// and the flusher write to. They end soon: the client's queue has room for all that is admitted,
+// and a flush ends with the generation.
 func (pp *partitionPublisher) retireProducer() pulsar.Producer {
 	pp.mu.Lock()
 	raw := pp.producer
@@ -405,8 +383,7 @@ func (pp *partitionPublisher) giveUp(cause error) {
 	}
 }
 
-// takeOutcomes reports the outcomes that have arrived, and returns what broke the producer, if
-// something did.
+// takeOutcomes reports the outcomes that have arrived, and returns what broke the producer, or nil.
 func (pp *partitionPublisher) takeOutcomes() (broken error) {
 	pp.outcomesMu.Lock()
 	batch := pp.outcomes
@@ -441,9 +418,8 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 				continue
 			}
 			failed++
-		} else if pp.p.profile.ProducerName != "" && c.e.msg.SequenceID == nil && record.IDOf(c.id, pp.partition).Deduplicated() {
-			// This producer's sequence ids are below the broker's last id for its name. A new producer
-			// starts behind that.
+		} else if pp.p.profile.ProducerName != "" && c.e.msg.SequenceID == nil && record.IDOf(c.id, pp.named).Deduplicated() {
+			// The producer's ids are below the broker's last one for its name: a new one starts behind that.
 			c.err, broken = record.ErrDeduplicated, record.ErrDeduplicated
 			failed++
 		} else {
@@ -481,7 +457,7 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 		if c.err == nil && c.e.at != 0 {
 			m.ack.Observe(float64(now.UnixNano()-c.e.at) / 1e9)
 		}
-		id := record.IDOf(c.id, pp.partition)
+		id := record.IDOf(c.id, pp.named)
 		if c.e.again {
 			id = record.MarkSentAgain(id)
 		}
@@ -497,7 +473,7 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 }
 
 // watch reports an oldest record that is not acknowledged, once, and gives up on a producer that
-// has closed itself or has exceeded AckTimeout. Later records do not matter: the client can lose
+// has closed itself or has exceeded AckTimeout. Only the oldest record counts: the client can lose
 // one record's callback and go on with others.
 func (pp *partitionPublisher) watch(ctx context.Context, now time.Time) (broken error) {
 	pp.mu.Lock()
@@ -539,9 +515,9 @@ func (pp *partitionPublisher) watch(ctx context.Context, now time.Time) (broken 
 }
 
 func (pp *partitionPublisher) report(count int, bytes int64) {
-	pp.p.metrics.pending.Add(float64(count - pp.reported.count))
-	pp.p.metrics.pendingBytes.Add(float64(bytes - pp.reported.bytes))
-	pp.reported.count, pp.reported.bytes = count, bytes
+	pp.p.metrics.pending.Add(float64(count - pp.reportedCount))
+	pp.p.metrics.pendingBytes.Add(float64(bytes - pp.reportedBytes))
+	pp.reportedCount, pp.reportedBytes = count, bytes
 }
 
 // wait returns when the outcome of every record admitted so far has been reported.
@@ -562,18 +538,17 @@ func (pp *partitionPublisher) wait(ctx context.Context) error {
 	}
 }
 
-// takeDrained returns those whose records all have an outcome. pp.mu is held; they
-// are released when the outcomes have been reported.
+// takeDrained returns those whose records all have an outcome. They are released when it has been
+// reported. pp.mu is held.
 func (pp *partitionPublisher) takeDrained() (out []drainWaiter) {
-	kept := pp.drained[:0]
-	for _, w := range pp.drained {
-		if head := pp.list.Head(); head == nil || head.seq > w.seq {
+	head := pp.list.Head()
+	pp.drained = slices.DeleteFunc(pp.drained, func(w drainWaiter) bool {
+		done := head == nil || head.seq > w.seq
+		if done {
 			out = append(out, w)
-		} else {
-			kept = append(kept, w)
 		}
-	}
-	pp.drained = kept
+		return done
+	})
 	return out
 }
 
@@ -607,8 +582,8 @@ func (pp *partitionPublisher) newPending() *pending {
 	return e
 }
 
-// recycle takes back a pending record that had its outcome. Stale ones are never
-// recycled: a late receipt may still arrive for them. pp.mu is held.
+// recycle takes back a record that had its outcome, but no stale one: a late receipt may still
+// arrive for it. pp.mu is held.
 func (pp *partitionPublisher) recycle(e *pending) {
 	if e.size > smallRecord { // else not worth the cache miss: fill overwrites it
 		e.msg.Payload, e.msg.Key, e.msg.OrderingKey, e.msg.Properties = nil, "", "", nil
@@ -631,4 +606,16 @@ func (e *pending) fill(r *record.Record, size int64, done func(record.MessageID,
 func (e *pending) number(id int64) {
 	e.sequenceID = id
 	e.msg.SequenceID = &e.sequenceID
+}
+
+// markEmpty adds PropertyEmpty to an unbatched message with an empty payload, which consumers of
+// pulsar-client-go v0.21.0 do not get as it was: see clientquirks.CompressedNothing.
+func (e *pending) markEmpty() {
+	if e.msg.Payload == nil || len(e.msg.Payload) > 0 || e.msg.Properties[record.PropertyEmpty] == "true" {
+		return
+	}
+	marked := make(map[string]string, len(e.msg.Properties)+1) // the record's own stay as they are
+	maps.Copy(marked, e.msg.Properties)
+	marked[record.PropertyEmpty] = "true"
+	e.msg.Properties = marked
 }

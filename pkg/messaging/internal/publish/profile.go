@@ -5,67 +5,39 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/apache/pulsar-client-go/pulsar"
+
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/cluster"
 )
 
-// Compression is how a publisher compresses its batches.
-type Compression string
+type (
+	// Compression is how a publisher compresses its batches.
+	Compression string
+	// Routing picks the partition of a record.
+	Routing string
+	// Admission is what happens to a record when the queue is full.
+	Admission string
+	// Ownership says whether a publisher shares its topic with others.
+	Ownership string
+)
 
-// LZ4 costs little and is the default.
+// What the values mean is written in package messaging, which exports them.
 const (
 	LZ4           Compression = "lz4"
 	ZSTD          Compression = "zstd"
 	NoCompression Compression = "none"
-)
 
-// Routing picks the partition of a record.
-type Routing string
-
-const (
-	// RouteKeyHash sends a key's records to one partition by Java's String hash,
-	// as Pulsar's other clients do, and records without a key round robin.
-	RouteKeyHash Routing = "key_hash"
-	// RouteRoundRobin spreads records evenly in runs long enough to batch well,
-	// and passes over a partition whose queue is full.
+	RouteKeyHash    Routing = "key_hash"
 	RouteRoundRobin Routing = "round_robin"
-	// RouteExplicit sends a record to its Partition.
-	RouteExplicit Routing = "explicit"
-)
+	RouteExplicit   Routing = "explicit"
 
-// Admission is what happens to a record when the queue is full.
-type Admission string
-
-const (
-	// Block waits for room until the caller's context ends.
-	Block Admission = "block"
-	// FailFast fails the record with ErrQueueFull.
+	Block    Admission = "block"
 	FailFast Admission = "fail_fast"
-)
 
-// Ownership says whether a publisher shares its topic with others, and so what becomes of it when
-// it loses a producer. A producer is lost when the broker closes or fences it, when it has no
-// acknowledgement within AckTimeout, and with [ErrDeduplicated]; an owner's also when its
-// connection breaks.
-type Ownership string
-
-const (
-	// SharedOwnership lets many publishers write. A lost producer is replaced, and what is not
-	// acknowledged is sent again: what the broker stored without saying so is stored twice.
-	SharedOwnership Ownership = "shared"
-	// ExclusiveOwnership makes the publisher the only one. Opening fails with ErrOwned while
-	// another publisher has the topic. A lost producer is final, because another publisher may have
-	// written since: unacknowledged and later records of the partition fail with ErrProducerLost.
-	// Find out by [Client.Last] what is stored, and open another publisher. See [Publisher.Owned].
+	SharedOwnership    Ownership = "shared"
 	ExclusiveOwnership Ownership = "exclusive"
-	// WaitForOwnership is ExclusiveOwnership whose opening waits until the topic has no other
-	// publisher. When the opening's context ends first, the broker keeps the place in the queue
-	// until its turn comes.
-	WaitForOwnership Ownership = "wait"
-	// NamedOwnership makes the publisher the only one of its ProducerName, which must be set;
-	// others may write, too. In all else it is ExclusiveOwnership. It is for topics that two
-	// clusters replicate to each other: a broker (Pulsar 4.0) admits either an exclusive producer
-	// or another cluster's replicator.
-	NamedOwnership Ownership = "named"
+	WaitForOwnership   Ownership = "wait"
+	NamedOwnership     Ownership = "named"
 )
 
 // Profile is how a publisher trades latency for throughput. Start from [Business] or
@@ -113,18 +85,10 @@ type Profile struct {
 // lone record is sent at once, and concurrent callers share entries.
 func Business() Profile {
 	return Profile{
-		Name:              "business",
-		Linger:            time.Millisecond,
-		GroupCommit:       true,
-		BatchRecords:      1000,
-		BatchBytes:        128 << 10,
-		Compression:       LZ4,
-		MaxPendingRecords: 10_000,
-		MaxPendingBytes:   64 << 20,
-		Admission:         Block,
-		Routing:           RouteKeyHash,
-		AckTimeout:        60 * time.Second,
-		Ownership:         SharedOwnership,
+		Name: "business", Linger: time.Millisecond, GroupCommit: true,
+		BatchRecords: 1000, BatchBytes: 128 << 10, Compression: LZ4,
+		MaxPendingRecords: 10_000, MaxPendingBytes: 64 << 20, Admission: Block,
+		Routing: RouteKeyHash, AckTimeout: 60 * time.Second, Ownership: SharedOwnership,
 	}
 }
 
@@ -147,18 +111,17 @@ func (p Profile) Validate() error {
 	if p.Linger < 0 {
 		fault("linger: must be >= 0, got %s", p.Linger)
 	}
-	if p.BatchRecords < 1 {
-		fault("batch_records: must be > 0, got %d", p.BatchRecords)
+	positive := func(key string, n int64) {
+		if n < 1 {
+			fault("%s: must be > 0, got %d", key, n)
+		}
 	}
+	positive("batch_records", int64(p.BatchRecords))
 	if p.BatchBytes < 1 || p.BatchBytes > 1<<20 {
 		fault("batch_bytes: must be from 1 to 1048576, got %d", p.BatchBytes)
 	}
-	if p.MaxPendingRecords < 1 {
-		fault("max_pending_records: must be > 0, got %d", p.MaxPendingRecords)
-	}
-	if p.MaxPendingBytes < 1 {
-		fault("max_pending_bytes: must be > 0, got %d", p.MaxPendingBytes)
-	}
+	positive("max_pending_records", int64(p.MaxPendingRecords))
+	positive("max_pending_bytes", p.MaxPendingBytes)
 	if p.AckTimeout < time.Second {
 		fault("ack_timeout: must be at least 1s, got %s", p.AckTimeout)
 	}
@@ -182,3 +145,25 @@ func (p Profile) refusedWhileOwned() bool {
 
 // unbatched reports whether every record is a message of its own.
 func (p Profile) unbatched() bool { return p.BatchRecords == 1 }
+
+func (c Compression) raw() pulsar.CompressionType {
+	switch c {
+	case LZ4:
+		return pulsar.LZ4
+	case ZSTD:
+		return pulsar.ZSTD
+	default:
+		return pulsar.NoCompression
+	}
+}
+
+func (o Ownership) raw() pulsar.ProducerAccessMode {
+	switch o {
+	case ExclusiveOwnership:
+		return pulsar.ProducerAccessModeExclusive
+	case WaitForOwnership:
+		return pulsar.ProducerAccessModeWaitForExclusive
+	default:
+		return pulsar.ProducerAccessModeShared
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,8 +22,7 @@ import (
 // Publisher publishes to one topic. [Client.Publisher] opens one. It is safe for concurrent use.
 //
 // A record is routed to a partition, waits for space there, and enters the partition's list of
-// pending records. The producer batches and sends it. With the broker's receipt it leaves the list,
-// and the caller gets the outcome. See [Ownership] for a producer that the broker closes meanwhile.
+// pending records. With the broker's receipt it leaves the list, and the caller gets the outcome.
 type Publisher struct {
 	parent  *Publishers
 	topic   string
@@ -109,11 +109,11 @@ func (p *Publisher) open(ctx context.Context) error {
 			return p.explain(context.Cause(ctx))
 		}
 	}
-	partitions := p.partitions.Load()
-	if partitions == nil { // closed while the broker answered
+	partitions := p.all()
+	if len(partitions) == 0 { // closed while the broker answered
 		return record.ErrClosed
 	}
-	for _, pp := range *partitions {
+	for _, pp := range partitions {
 		select {
 		case <-pp.ready:
 			pp.mu.Lock()
@@ -131,8 +131,8 @@ func (p *Publisher) open(ctx context.Context) error {
 	return nil
 }
 
-// explain adds to err why the cluster cannot be reached, or else the latest failure to
-// connect, so that a bare "deadline exceeded" says what was in the way.
+// explain adds to a bare "deadline exceeded" why the cluster cannot be reached, or else the latest
+// failure to connect.
 func (p *Publisher) explain(err error) error {
 	if cause := p.parent.Reach.Err(); cause != nil {
 		return fmt.Errorf("%w (%w)", err, cause)
@@ -153,10 +153,7 @@ func (p *Publisher) lookUpPartitions(ctx context.Context) ([]string, error) {
 func (p *Publisher) addPartitions(topics []string) {
 	p.grow.Lock()
 	defer p.grow.Unlock()
-	var partitions []*partitionPublisher
-	if have := p.partitions.Load(); have != nil {
-		partitions = append(partitions, *have...)
-	}
+	partitions := slices.Clone(p.all())
 	old := len(partitions)
 	if len(topics) <= old || p.background.Err() != nil {
 		return
@@ -183,6 +180,14 @@ func (p *Publisher) addPartitions(topics []string) {
 	}
 }
 
+// all are the partitions, none before the topic has been looked up.
+func (p *Publisher) all() []*partitionPublisher {
+	if partitions := p.partitions.Load(); partitions != nil {
+		return *partitions
+	}
+	return nil
+}
+
 // discover adds the partitions that the topic gains.
 func (p *Publisher) discover() {
 	t := time.NewTicker(discoverEvery)
@@ -201,7 +206,7 @@ func (p *Publisher) discover() {
 
 // partitioned reports whether the topic has partitions of its own.
 func (p *Publisher) partitioned() bool {
-	partitions := *p.partitions.Load()
+	partitions := p.all()
 	return len(partitions) > 1 || partitions[0].topic != p.topic && partitions[0].topic == topicname.Partition(p.topic, 0)
 }
 
@@ -215,13 +220,13 @@ func (p *Publisher) Owned() context.Context { return p.owned }
 func (p *Publisher) Topic() string { return p.topic }
 
 // Partitions is the present number of partitions, 1 for a topic without.
-func (p *Publisher) Partitions() int { return len(*p.partitions.Load()) }
+func (p *Publisher) Partitions() int { return len(p.all()) }
 
 // Unhealthy returns why records are not being stored at present, nil when they are: a partition has
 // no producer, or records wait without an acknowledgement for five seconds, or for one second while
 // the cluster cannot be connected to.
 func (p *Publisher) Unhealthy() error {
-	for _, pp := range *p.partitions.Load() {
+	for _, pp := range p.all() {
 		pp.mu.Lock()
 		disconnected, stalled, refusal, age := pp.producer == nil, pp.stalled, pp.refusal, time.Since(pp.headSince)
 		late := pp.list.Head() != nil && age > watchEvery
@@ -241,12 +246,11 @@ func (p *Publisher) Unhealthy() error {
 
 // LastDisconnect is when a partition of the publisher was unavailable last: its producer was lost,
 // or its connection for two seconds; zero when none was. connecting says that one has been
-// connecting again for less. [Publisher.Unhealthy] does not report a lost connection while no
-// record waits.
+// connecting again for less.
 func (p *Publisher) LastDisconnect() (at time.Time, connecting bool) {
 	now := time.Now()
 	var disconnected bool
-	for _, pp := range *p.partitions.Load() {
+	for _, pp := range p.all() {
 		if lost := pp.disconnectedSince.Load(); lost != 0 {
 			long := now.Sub(time.Unix(0, lost)) >= briefDisconnect
 			disconnected, connecting = disconnected || long, connecting || !long
@@ -281,7 +285,19 @@ func (p *Publisher) Publish(ctx context.Context, rs ...*record.Record) error {
 	}
 	b := &batchOutcome{complete: make(chan struct{})}
 	b.left.Store(int64(len(rs)))
-	p.publishAll(ctx, rs, b.done)
+	// A run of records of one partition is flushed once, behind its last record.
+	var touched *partitionPublisher
+	for _, r := range rs {
+		pp, err := p.publish(ctx, r, touched, b.done)
+		if err != nil {
+			b.done(record.MessageID{}, err)
+			continue
+		}
+		touched = pp
+	}
+	if touched != nil {
+		touched.requestFlush()
+	}
 	select {
 	case <-b.complete:
 	case <-ctx.Done():
@@ -296,12 +312,10 @@ func (p *Publisher) Publish(ctx context.Context, rs ...*record.Record) error {
 // waits for space in the queue until ctx ends; after that ctx has no effect. With a ctx that has
 // ended already r is not published.
 //
-// done runs on the partition's goroutine: while it blocks, further outcomes of that partition wait.
-// It must not publish to the same publisher in the blocking mode, nor call Publish, Flush or Close:
-// these wait for done. A record that is not accepted gets its outcome in the caller's goroutine.
-//
-// The payload and the key may be used again after done, if the outcome is no error and not
-// [MessageID.SentAgain].
+// done runs on the partition's goroutine, where further outcomes wait for it, or in the caller's
+// when the record is not accepted. It must not publish to the same publisher in the blocking mode,
+// nor call Publish, Flush or Close: these wait for done. The payload and the key may be used again
+// after done, if the outcome is no error and not [MessageID.SentAgain].
 func (p *Publisher) PublishAsync(ctx context.Context, r *record.Record, done func(record.MessageID, error)) {
 	pp, err := p.publish(ctx, r, nil, done)
 	if err != nil {
@@ -310,23 +324,6 @@ func (p *Publisher) PublishAsync(ctx context.Context, r *record.Record, done fun
 	}
 	if pp != nil {
 		pp.requestFlush()
-	}
-}
-
-// publishAll publishes rs and calls done for each record. A run of records of one partition is
-// flushed once, behind its last record.
-func (p *Publisher) publishAll(ctx context.Context, rs []*record.Record, done func(record.MessageID, error)) {
-	var touched *partitionPublisher
-	for _, r := range rs {
-		pp, err := p.publish(ctx, r, touched, done)
-		if err != nil {
-			done(record.MessageID{}, err)
-			continue
-		}
-		touched = pp
-	}
-	if touched != nil {
-		touched.requestFlush()
 	}
 }
 
@@ -340,7 +337,7 @@ func (p *Publisher) publish(ctx context.Context, r *record.Record, before *parti
 	if !r.DeliverAt.IsZero() && !p.profile.unbatched() {
 		return nil, record.ErrDeliverAt
 	}
-	partitions := *p.partitions.Load()
+	partitions := p.all()
 	i := p.router.route(r, len(partitions), func(i int) bool { return partitions[i].full() })
 	if i < 0 {
 		return nil, fmt.Errorf("%w: %d of %d", record.ErrBadPartition, r.Partition, len(partitions))
@@ -365,10 +362,10 @@ func (p *Publisher) publish(ctx context.Context, r *record.Record, before *parti
 
 // Flush returns when every record accepted before the call has its outcome, or ctx ends.
 func (p *Publisher) Flush(ctx context.Context) error {
-	for _, pp := range *p.partitions.Load() {
+	for _, pp := range p.all() {
 		pp.flushAll()
 	}
-	for _, pp := range *p.partitions.Load() {
+	for _, pp := range p.all() {
 		if err := pp.wait(ctx); err != nil {
 			return fmt.Errorf("messaging: flush: %w", err)
 		}
@@ -393,10 +390,7 @@ func (p *Publisher) close(ctx context.Context) error {
 	}()
 	// Behind this lock no partition is added any more: background has ended.
 	p.grow.Lock()
-	var partitions []*partitionPublisher
-	if have := p.partitions.Load(); have != nil {
-		partitions = *have
-	}
+	partitions := p.all()
 	p.grow.Unlock()
 
 	for _, pp := range partitions {
@@ -407,7 +401,7 @@ func (p *Publisher) close(ctx context.Context) error {
 	}
 	for _, pp := range partitions {
 		if pp.wait(ctx) != nil {
-			break // the context ended: the partitions say what is left
+			break // abandon counts what is left
 		}
 	}
 	p.endOwnership(record.ErrClosed)

@@ -16,9 +16,8 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
-// replace makes another producer, and sends again all that is not acknowledged, in order, before
-// anything newer. It tries until it succeeds, fails for good, or ctx ends. cause is nil for the
-// partition's first producer.
+// replace makes another producer and sends again all that is not acknowledged. It tries until it
+// succeeds, fails for good, or ctx ends. cause is nil for the partition's first producer.
 func (pp *partitionPublisher) replace(ctx context.Context, cause error) {
 	if pp.failed {
 		return
@@ -26,14 +25,13 @@ func (pp *partitionPublisher) replace(ctx context.Context, cause error) {
 	old := pp.retireProducer()
 	if cause != nil {
 		pp.p.recordDisconnect()
-		pp.p.metrics.recreated.WithLabelValues(reason(cause)).Inc()
+		pp.p.metrics.recreated.WithLabelValues(reasonOf(cause)).Inc()
 		if !pp.backoff.Started() {
 			pp.log.Warn("producer lost", zap.Error(cause))
 		}
 	}
 	// The broker answers the close before another producer writes: otherwise what the old one had
-	// on the wire could be stored behind the copies that are sent again. The client's operation
-	// timeout bounds the close.
+	// on the wire could be stored behind the copies that are sent again.
 	if old != nil {
 		clientquirks.Within(ctx, func() { clientquirks.CloseProducer(old) })
 	}
@@ -86,47 +84,35 @@ func (pp *partitionPublisher) create(ctx context.Context) (pulsar.Producer, erro
 	}, clientquirks.CloseProducer)
 }
 
-// resume sends the whole list to raw in order, then lets callers send to it. Each record is sent
-// as a copy, so that late outcomes of the previous producer find a stale original and change
-// nothing.
+// resume sends the whole list to raw in order, then lets callers send to it. What was sent before
+// goes as a copy, so that late outcomes of the previous producer find a stale original.
 func (pp *partitionPublisher) resume(raw pulsar.Producer) {
 	pp.disconnectedSince.Store(0)
 	pp.mu.Lock()
-	for e := pp.list.Head(); e != nil; {
-		next := pp.list.Next(e)
+	pp.headSince = time.Now()
+	pp.opening = false
+	// Only this goroutine removes from the list, so e stays in it while the lock is released;
+	// callers append behind it.
+	resent := false
+	for e := pp.list.Head(); e != nil; e = pp.list.Next(e) {
 		if e.sent {
 			n := pp.newPending()
 			n.msg, n.size, n.seq, n.at, n.done = e.msg, e.size, e.seq, e.at, e.done
-			n.sent, n.again, n.stale = false, true, false
+			n.again, n.stale = true, false
 			e.stale = true
 			pp.list.Swap(e, n)
+			e = n
 		}
-		e = next
-	}
-	pp.headSince = time.Now()
-	pp.opening = false
-	// Only this goroutine removes from the list, so the cursor stays valid while
-	// the lock is released; callers append behind it.
-	var last *pending
-	for {
-		next := pp.list.Head()
-		if last != nil {
-			next = pp.list.Next(last)
-		}
-		if next == nil {
-			break
-		}
-		next.sent = true
-		last = next
+		e.sent, resent = true, true
 		pp.mu.Unlock()
-		pp.send(raw, next)
+		pp.send(raw, e)
 		pp.mu.Lock()
 	}
 	pp.unsent, pp.unsentCount, pp.unsentBytes = nil, 0, 0
 	pp.producer = raw
 	pp.generation, pp.retire = context.WithCancel(context.Background())
 	pp.mu.Unlock()
-	if last != nil {
+	if resent {
 		pp.requestFlush()
 	}
 	pp.markReady()
@@ -197,28 +183,33 @@ func (pp *partitionPublisher) markReady() {
 	}
 }
 
-// reason is the metric's label for a cause.
-func reason(cause error) string {
-	switch {
-	case errors.Is(cause, errAckTimeout):
-		return "ack_timeout"
-	case errors.Is(cause, errConnectionLost):
-		return "connection"
-	case errors.Is(cause, record.ErrDeduplicated):
-		return "deduplicated"
-	case errors.Is(cause, record.ErrTopicTerminated):
-		return "terminated"
-	case errors.Is(cause, pulsar.ErrProducerFenced):
-		return "fenced"
-	case errors.Is(cause, pulsar.ErrTopicNotfound):
-		return "topic_not_found"
-	case errors.Is(cause, pulsar.ErrProducerBlockedQuotaExceeded):
-		return "quota_exceeded"
-	case errors.Is(cause, pulsar.ErrProducerClosed):
-		return "closed"
-	default:
-		return "other"
+var (
+	errAckTimeout     = errors.New("no acknowledgement within ack_timeout")
+	errConnectionLost = errors.New("connection lost")
+)
+
+// reasons are the labels that the metric has for causes, besides "other".
+func reasons() []reason {
+	return []reason{
+		{errAckTimeout, "ack_timeout"}, {errConnectionLost, "connection"},
+		{record.ErrDeduplicated, "deduplicated"}, {record.ErrTopicTerminated, "terminated"},
+		{pulsar.ErrProducerFenced, "fenced"}, {pulsar.ErrTopicNotfound, "topic_not_found"},
+		{pulsar.ErrProducerBlockedQuotaExceeded, "quota_exceeded"}, {pulsar.ErrProducerClosed, "closed"},
 	}
+}
+
+type reason struct {
+	cause error
+	label string
+}
+
+func reasonOf(cause error) string {
+	for _, r := range reasons() {
+		if errors.Is(cause, r.cause) {
+			return r.label
+		}
+	}
+	return "other"
 }
 
 // rawOptions are the underlying producer's options.
@@ -237,8 +228,7 @@ func (pp *partitionPublisher) rawOptions() pulsar.ProducerOptions {
 	options := pulsar.ProducerOptions{
 		Topic: pp.topic,
 		Name:  name,
-		// The client's queue is as deep as the partition admits, so it is never full, and nobody
-		// waits for its semaphore, whose Release can block the reader goroutine.
+		// The client's queue is never full: its semaphore's Release can block the reader goroutine.
 		MaxPendingMessages:      depth,
 		DisableBlockIfQueueFull: true,
 		// A send timeout would fail the oldest records and let later ones through.
@@ -250,7 +240,7 @@ func (pp *partitionPublisher) rawOptions() pulsar.ProducerOptions {
 		BatchingMaxSize:         uint(p.BatchBytes),
 		CompressionType:         p.Compression.raw(),
 		ProducerAccessMode:      p.Ownership.raw(),
-		// Partitions are found by the publisher: each partition's topic is one partition.
+		// The publisher finds new partitions itself.
 		PartitionsAutoDiscoveryInterval: clientquirks.Never,
 	}
 	if p.owns() {
@@ -264,28 +254,15 @@ func (pp *partitionPublisher) rawOptions() pulsar.ProducerOptions {
 	return options
 }
 
-// briefDisconnect is how long a connection may be lost without counting as a disconnect. The client
-// itself ends connections, those of all topics of a broker, when one topic is not served.
+// briefDisconnect is how long a connection may be lost without counting as a disconnect: the client
+// ends the connection of all topics of a broker when one topic is not served.
 const briefDisconnect = 2 * time.Second
 
-// away notes that the partition's producer has lost its connection.
 func (pp *partitionPublisher) away() { pp.disconnectedSince.CompareAndSwap(0, time.Now().UnixNano()) }
 
-// back notes that the partition's producer is connected again.
 func (pp *partitionPublisher) back() {
 	if lost := pp.disconnectedSince.Load(); lost != 0 && time.Since(time.Unix(0, lost)) >= briefDisconnect {
 		pp.p.recordDisconnect()
 	}
 	pp.disconnectedSince.Store(0)
-}
-
-func (c Compression) raw() pulsar.CompressionType {
-	switch c {
-	case LZ4:
-		return pulsar.LZ4
-	case ZSTD:
-		return pulsar.ZSTD
-	default:
-		return pulsar.NoCompression
-	}
 }

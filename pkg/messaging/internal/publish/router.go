@@ -1,21 +1,19 @@
 package publish
 
 import (
+	"cmp"
 	"sync/atomic"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
-// A run of records without a key stays on one partition for runRecords or
-// runBytes, so that spreading them does not shrink batches to nothing.
+// A run of records without a key stays on one partition, so that spreading them does not shrink
+// batches to nothing.
 const (
 	runRecords = 256
 	runBytes   = 128 << 10
+	runsAtOnce = 8 // see Record.SpreadHint
 )
-
-// runsAtOnce is how many runs a publisher has under way, for callers that do not
-// wait for one another: see Record.SpreadHint.
-const runsAtOnce = 8
 
 // router picks partitions for records. It is safe for concurrent use.
 type router struct {
@@ -31,9 +29,10 @@ type partitionRun struct {
 	_       [40]byte // the next one has a cache line of its own
 }
 
-// route returns the partition index of r among n, or -1 for none. full tells of a
-// partition whether its queue is full now.
+// route returns the partition index of r among n, or -1 for none. full reports whether a
+// partition's queue is full now.
 func (rt *router) route(r *record.Record, n int, full func(int) bool) int {
+	key := cmp.Or(r.Key, r.OrderingKey)
 	switch {
 	case rt.routing == RouteExplicit:
 		if r.Partition < 0 || r.Partition >= n {
@@ -42,10 +41,8 @@ func (rt *router) route(r *record.Record, n int, full func(int) bool) int {
 		return r.Partition
 	case n == 1:
 		return 0
-	case rt.routing == RouteKeyHash && r.Key != "":
-		return int(javaStringHash(r.Key) % uint32(n))
-	case rt.routing == RouteKeyHash && r.OrderingKey != "":
-		return int(javaStringHash(r.OrderingKey) % uint32(n))
+	case rt.routing == RouteKeyHash && key != "":
+		return int(javaStringHash(key) % uint32(n))
 	}
 	own := uint32(r.SpreadHint) % runsAtOnce
 	run := &rt.runs[own]
@@ -56,19 +53,16 @@ func (rt *router) route(r *record.Record, n int, full func(int) bool) int {
 	// Racing callers may end one run twice, which costs evenness, not order.
 	run.records.Store(0)
 	run.bytes.Store(0)
-	steps := uint32(1)
-	for ; steps < uint32(n); steps++ {
-		if !full((i + int(steps)) % n) {
-			break
-		}
+	steps := 1
+	for steps < n && full((i+steps)%n) {
+		steps++
 	}
-	run.current.Add(steps)
-	return (i + int(steps)) % n
+	run.current.Add(uint32(steps))
+	return (i + steps) % n
 }
 
-// javaStringHash is Java's String.hashCode over the key's bytes, the default
-// hashing scheme of Pulsar's clients; pulsar-client-go computes it the same way
-// (internal/hash.go), so both put a key on the same partition.
+// javaStringHash is Java's String.hashCode over the key's bytes, the default of Pulsar's clients,
+// pulsar-client-go included (internal/hash.go).
 func javaStringHash(s string) uint32 {
 	var h uint32
 	for i := range len(s) {

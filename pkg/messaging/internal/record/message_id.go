@@ -10,6 +10,8 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/protofield"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
 
@@ -29,8 +31,7 @@ type MessageID struct {
 	again     bool // sent again by another producer than its first
 }
 
-// IDOf converts raw. The underlying client does not know the partition when it has opened a single
-// one.
+// IDOf converts raw. The client does not know the partition of a topic that is one partition.
 func IDOf(raw pulsar.MessageID, partition int) MessageID {
 	if raw == nil {
 		return MessageID{}
@@ -41,6 +42,27 @@ func IDOf(raw pulsar.MessageID, partition int) MessageID {
 	}
 	if id.batch < 0 || id.batch == 0 && id.batchSize <= 1 {
 		id.batch, id.batchSize = 0, 1
+	}
+	return id
+}
+
+// firstChunk finds the first chunk in a serialised id; zero for a message that is not in chunks.
+func firstChunk(serialised []byte) EntryPlace {
+	const firstChunkMessageID, ledger, entry = 7, 1, 2
+	outer, _ := protofield.Fields(serialised)
+	id, found := outer[firstChunkMessageID]
+	if !found {
+		return EntryPlace{}
+	}
+	f, _ := protofield.Fields(id.Text)
+	return EntryPlaceOf(int64(f[ledger].Number), int64(f[entry].Number))
+}
+
+// ReceivedID is IDOf for received messages: it has the first chunk, too. Chunks are not batched.
+func ReceivedID(raw pulsar.MessageID, partition int, chunked *clientquirks.ChunkedIDs) MessageID {
+	id := IDOf(raw, partition)
+	if id.batchSize == 1 && chunked.Has(raw) {
+		id.first = firstChunk(raw.Serialize())
 	}
 	return id
 }
@@ -82,12 +104,10 @@ func (m MessageID) Place() (ledger, entry int64, index int) {
 	return m.ledger, m.entry, int(m.batch)
 }
 
-var errNoMessage = errors.New("the id names no message")
-
 // InTopic is nil when the id says where in a topic a message is.
 func InTopic(m MessageID) error {
 	if m.IsZero() || m.Deduplicated() {
-		return errNoMessage
+		return errors.New("the id names no message")
 	}
 	return nil
 }
@@ -99,20 +119,16 @@ func (m MessageID) Bytes() []byte {
 	}
 	// Fields of MessageIdData: ledgerId = 1, entryId = 2, partition = 3, batch_index = 4,
 	// batch_size = 6, all of them varints, and first_chunk_message_id = 7.
-	b := make([]byte, 0, 40)
-	field := func(number byte, v int64) {
-		b = binary.AppendUvarint(append(b, number<<3), uint64(v))
+	field := func(b []byte, number byte, v int64) []byte {
+		return binary.AppendUvarint(append(b, number<<3), uint64(v))
 	}
-	field(1, m.ledger)
-	field(2, m.entry)
-	field(3, int64(m.Partition()))
+	b := field(field(make([]byte, 0, 40), 1, m.ledger), 2, m.entry)
+	b = field(b, 3, int64(m.Partition()))
 	if m.batchSize != 1 {
-		field(4, int64(m.batch))
-		field(6, int64(m.batchSize))
+		b = field(field(b, 4, int64(m.batch)), 6, int64(m.batchSize))
 	}
 	if !m.first.IsZero() {
-		first := binary.AppendUvarint([]byte{1 << 3}, uint64(m.first.Ledger))
-		first = binary.AppendUvarint(append(first, 2<<3), uint64(m.first.Entry()))
+		first := field(field(nil, 1, m.first.Ledger), 2, m.first.Entry())
 		b = protowire.AppendBytes(append(b, 7<<3|byte(protowire.BytesType)), first)
 	}
 	return b
@@ -123,13 +139,14 @@ func (m MessageID) String() string {
 	if m.IsZero() {
 		return "none"
 	}
-	b := strconv.AppendInt(nil, m.ledger, 10)
-	b = append(b, ':')
-	b = strconv.AppendInt(b, m.entry, 10)
-	b = append(b, ':')
-	b = strconv.AppendInt(b, int64(m.Partition()), 10)
-	b = append(b, ':')
-	return string(strconv.AppendInt(b, int64(m.batch), 10))
+	b := make([]byte, 0, 64) // not by fmt: a source calls it for each message
+	for i, n := range [...]int64{m.ledger, m.entry, int64(m.Partition()), int64(m.batch)} {
+		if i > 0 {
+			b = append(b, ':')
+		}
+		b = strconv.AppendInt(b, n, 10)
+	}
+	return string(b)
 }
 
 // Compare orders two ids of the same partition: -1, 0 or +1, and ids of different partitions by
@@ -148,8 +165,8 @@ func SameEntry(m, o MessageID) bool {
 	return m.partition == o.partition && m.ledger == o.ledger && m.entry == o.entry
 }
 
-// PartitionIndex is the index in topic's name (name-partition-3), else index: the underlying client
-// numbers a partition that is opened by its own name 0.
+// PartitionIndex is the index in topic's name (name-partition-3), else index: the client numbers a
+// partition that is opened by its own name 0.
 func PartitionIndex(topic string, index int) int {
 	if _, own, ok := topicname.SplitPartition(topic); ok {
 		return own
@@ -182,3 +199,11 @@ func MarkSentAgain(m MessageID) MessageID {
 
 // FirstOf is where reading begins, when that is before m's entry, and zero otherwise.
 func FirstOf(m MessageID) EntryPlace { return m.first }
+
+// StartOf is where reading begins to have all of the message.
+func StartOf(m MessageID) EntryPlace {
+	if m.first.IsZero() {
+		return EntryPlaceOf(m.ledger, m.entry)
+	}
+	return m.first
+}

@@ -34,26 +34,19 @@ func Earliest() Position { return Position{} }
 // Latest is behind the last message that the topic has when it is asked.
 func Latest() Position { return Position{kind: LatestKind} }
 
-// AtMessage is the message that id names: it is the next one. Where it no longer is, the
-// next one is the first behind it. The place is an entry's: from the middle of a batch, the
-// whole batch comes. That of a message in chunks is its first chunk: a subscription gets what
-// stands between its chunks, too.
+// AtMessage is the message that id names, or the first behind it.
 func AtMessage(id MessageID) Position { return Position{kind: MessageKind, id: id} }
 
-// AtTime is the first message that was published at t or later, by the clock of its
-// publisher, to the millisecond. A [Reader] begins behind a partition's last message when that is
-// older, whatever stands before it.
+// AtTime is the first message that was published at t or later.
 func AtTime(t time.Time) Position { return Position{kind: TimeKind, time: t} }
 
-// StartAt is where a subscription that does not exist yet begins. To begin at a
-// message or a time, set [ConsumerConfig].From or [ReaderConfig].From.
+// StartAt is where a subscription that does not exist yet begins.
 type StartAt string
 
+// The places to begin at.
 const (
-	// StartEarliest begins with the oldest message that the topic still has.
 	StartEarliest StartAt = "earliest"
-	// StartLatest begins with what is published after subscribing, or opening.
-	StartLatest StartAt = "latest"
+	StartLatest   StartAt = "latest"
 )
 
 // InitialPosition is a as the underlying client has it.

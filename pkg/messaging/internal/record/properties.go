@@ -8,53 +8,28 @@ import (
 	"time"
 )
 
-// Properties that copies on retry and dead-letter topics carry besides the original's own. Times
-// are RFC 3339 in UTC, with nanoseconds.
-//
-// The original's own properties are kept under their names, except those that begin with
-// "aviary_": these are kept under their name behind [PropertyEscape], so that they can always be
-// told from the copy's. [Delivery.DeadLetter] gives the original's back.
+// What the properties mean is written in package messaging, which exports them.
 const (
-	// PropertyReason is why the last attempt failed.
-	PropertyReason = "aviary_reason"
-	// PropertyAttempts is how many attempts were made.
-	PropertyAttempts = "aviary_attempts"
-	// PropertyFirstFailedAt is when the first attempt failed.
-	PropertyFirstFailedAt = "aviary_first_failed_at"
-	// PropertyOriginTopic is the topic (partition) of the original message.
-	PropertyOriginTopic = "aviary_origin_topic"
-	// PropertyOriginID is the original's message id, as hexadecimal MessageIdData.
-	PropertyOriginID = "aviary_origin_id"
-	// PropertyOriginPublishedAt is when the original was published.
-	PropertyOriginPublishedAt = "aviary_origin_published_at"
-	// PropertyOriginProducer is the name of the original's producer.
-	PropertyOriginProducer = "aviary_origin_producer"
-	// PropertyOriginReplicatedFrom is the cluster that the original came from.
+	propertyPrefix = "aviary_"
+
+	PropertyReason               = "aviary_reason"
+	PropertyAttempts             = "aviary_attempts"
+	PropertyFirstFailedAt        = "aviary_first_failed_at"
+	PropertyOriginTopic          = "aviary_origin_topic"
+	PropertyOriginID             = "aviary_origin_id"
+	PropertyOriginPublishedAt    = "aviary_origin_published_at"
+	PropertyOriginProducer       = "aviary_origin_producer"
 	PropertyOriginReplicatedFrom = "aviary_origin_replicated_from"
-	// PropertyDueAt is the time before which no further attempt is to be made.
-	PropertyDueAt = "aviary_due_at"
-	// PropertySubscription is the subscription whose consumer made the copy.
-	PropertySubscription = "aviary_subscription"
-	// PropertyTruncated is the size of the original's payload in bytes. Only a dead letter has
-	// it, whose whole payload was too large for the brokers.
-	PropertyTruncated = "aviary_truncated"
-	// PropertyEmpty is "true" on every message that this library publishes outside batches, a copy
-	// or not, and whose payload is empty and not null. Deliveries do not show it. Other consumers
-	// on pulsar-client-go v0.21.0 see some bytes in place of a compressed empty payload: it does
-	// not decompress what was empty (consumer_partition.go, MessageReceived).
-	PropertyEmpty = "aviary_empty"
-	// PropertyEscape stands in front of the names of the original's own properties that begin
-	// with "aviary_".
-	PropertyEscape = "aviary_user."
+	PropertyDueAt                = "aviary_due_at"
+	PropertySubscription         = "aviary_subscription"
+	PropertyTruncated            = "aviary_truncated"
+	PropertyEmpty                = "aviary_empty"
+	PropertyEscape               = "aviary_user."
 )
 
-const propertyPrefix = "aviary_"
-
 const (
-	// reasonBytes bounds PropertyReason.
-	reasonBytes = 1 << 10
-	// bareReasonBytes bounds it where the copy was too large.
-	bareReasonBytes = 64
+	reasonBytes     = 1 << 10 // bounds PropertyReason
+	bareReasonBytes = 64      // bounds it where the copy was too large
 )
 
 // Provenance is what a copy says about its original and about the attempts at it.
@@ -129,13 +104,11 @@ func ReadProvenance(properties map[string]string) (p Provenance, ok bool) {
 		PublishTime:    parseTime(properties[PropertyOriginPublishedAt]),
 		Producer:       properties[PropertyOriginProducer],
 		ReplicatedFrom: properties[PropertyOriginReplicatedFrom],
+		Empty:          properties[PropertyEmpty] == "true",
 	}
-	p.Empty = properties[PropertyEmpty] == "true"
 	p.Truncated, _ = strconv.Atoi(properties[PropertyTruncated])
 	if b, err := hex.DecodeString(properties[PropertyOriginID]); err == nil {
-		if id, err := ParseMessageID(b); err == nil {
-			p.id = id
-		}
+		p.id, _ = ParseMessageID(b)
 	}
 	return p, true
 }

@@ -47,9 +47,7 @@ func PersistentTopic(name string) bool {
 // Keeps is nil for a topic that stores messages.
 func Keeps(topic string) error {
 	if strings.HasPrefix(topic, "non-persistent://") {
-		return errKeepsNothing
+		return errors.New("a topic that is not persistent keeps nothing to read")
 	}
 	return nil
 }
-
-var errKeepsNothing = errors.New("a topic that is not persistent keeps nothing to read")

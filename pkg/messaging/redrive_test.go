@@ -265,6 +265,7 @@ func TestRedriveRefusals(t *testing.T) {
 	require.NoError(t, s.WaitConsumers(testContext(t), deadLetters, "sub", 1))
 	_, err := client.Redrive(testContext(t), redriveConfig())
 	require.ErrorIs(t, err, messaging.ErrSubscriptionBusy)
+	require.NoError(t, s.WaitAcked(testContext(t), deadLetters, "sub", 2))
 	r.stop(t)
 
 	other := redriveConfig()

@@ -161,7 +161,7 @@ func (r *run) callAsync(d *task, p PendingDelivery) {
 	r.async(r.handlerContext(d), d.Delivery, p)
 }
 
-// completeRun is how many completions are carried out before their room is given to others.
+// completeRun is how many completions are carried out before receivers are woken.
 const completeRun = 256
 
 // runCompletions carries out the verdicts of the completionQueue until ended is closed and none

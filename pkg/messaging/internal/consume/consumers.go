@@ -19,7 +19,7 @@ type Consumers struct {
 	metrics    consumerMetrics
 
 	// ResubscribeForChunks is the delay from the loss of an incomplete chunked message to the new
-	// session. Other chunked messages complete meanwhile, so that the new session has room for it.
+	// session. Other chunked messages complete meanwhile, so that the new session can take it.
 	ResubscribeForChunks time.Duration
 }
 

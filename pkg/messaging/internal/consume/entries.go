@@ -176,7 +176,7 @@ func (p *partition) arrive(m pulsar.Message) bool {
 	return true
 }
 
-// finishEntry is called when the receiver goes on from an entry to the one at a position. It reports
+// finishEntry is called when the receiver goes on from an entry to the one at next. It reports
 // whether some of the entry was dropped: it had arrived, and did not come.
 func (p *partition) finishEntry(a arrival, next record.Place) (dropped bool) {
 	e := p.current
@@ -201,8 +201,8 @@ func (p *partition) completeRest(e *entry) {
 	p.complete(e, left)
 }
 
-// completeLast is called when nothing has arrived for a time: nothing more comes of the entry that the
-// receiver is at.
+// completeLast is called when nothing has arrived for a time: nothing more comes of the receiver's
+// present entry.
 func (p *partition) completeLast() {
 	e := p.current
 	if e == nil || p.session.perMessage || e.unreceived == 0 {

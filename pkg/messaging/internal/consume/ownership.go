@@ -133,8 +133,8 @@ func (o *ownership) end(cause error) {
 // awaitCalls waits until f has returned for all intervals, or ctx ends. end must have been called.
 func (o *ownership) awaitCalls(ctx context.Context) { clientquirks.Within(ctx, o.calls.Wait) }
 
-// await returns the present interval of a message's partition once f has returned for it: nil without
-// OnOwned. ok is false for a message of a partition that was lost, or is about
+// await returns the present interval of a message's partition once f has returned for it; nil
+// without OnOwned. ok is false for a message of a partition that was lost, or is about
 // to be: the session ends.
 func (o *ownership) await(
 	stop context.Context, topic string, partition int, gone <-chan struct{},

@@ -10,7 +10,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
 )
 
-// How long the receive queue of a session is, and what it holds: see docs/adr/0005-receive-budget.md.
+// How long the receive queue of a session is, and what it holds: see ADR 5.
 
 // queueLength is the receive queue of each partition of src, out of all.
 func (r *run) queueLength(src source, all int) int {

@@ -218,7 +218,7 @@ const (
 )
 
 // receive takes messages over from the session and hands them to the scheduler
-// until the session has to end. It takes no more than the scheduler has room for:
+// until the session has to end. It waits while the scheduler is full:
 // behind that the underlying queue fills, and then the broker waits.
 func (r *run) receive(s *session) (reason string) {
 	batch := make([]*schedule.Item, 0, schedule.ChunkSize)

@@ -54,7 +54,7 @@ func (g *Group) End() { g.over.Store(true) }
 // OverLimit reports whether SetOverLimit was called.
 func (g *Group) OverLimit() bool { return g.overLimit.Load() }
 
-// SetOverLimit makes Push of the group return without room, and reports whether it was the first to.
+// SetOverLimit makes Push of the group return at once, and reports whether it was the first to.
 // Wake tells those who wait.
 func (g *Group) SetOverLimit() bool { return g.overLimit.CompareAndSwap(false, true) }
 
@@ -93,7 +93,7 @@ type Scheduler struct {
 
 	mu        sync.Mutex
 	work      sync.Cond // workers wait for something to do
-	freed     sync.Cond // receivers wait for room, closers for running items to end
+	freed     sync.Cond // receivers wait to push more, closers for running items to end
 	unordered queue[*Item]
 	ready     queue[*keyQueue] // queues with waiting items and none running
 	resumed   queue[*Item]
@@ -110,7 +110,7 @@ type Scheduler struct {
 	waiting    int // in loose and in queues
 	copies     int // items whose copy is being stored
 	idle       int // workers in work.Wait
-	blocked    int // receivers waiting for room
+	blocked    int // receivers in freed.Wait
 	awaiting   int // callers of AwaitEnd
 	pace       time.Duration
 	state      state
@@ -154,7 +154,7 @@ func New(cfg Config) *Scheduler {
 }
 
 // Push adds received items, which are of one group and in the order of receipt. It returns once
-// there is room for more, or the group is over its limit or has ended, or the scheduler has stopped.
+// the bounds allow more, or the group is over its limit or has ended, or the scheduler has stopped.
 func (s *Scheduler) Push(items []*Item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -401,7 +401,7 @@ func (s *Scheduler) leaveQueue(it *Item) {
 	}
 }
 
-// wakeReceivers wakes receivers when there is room worth waking for: an eighth of the bounds, or any
+// wakeReceivers wakes receivers when enough is free: an eighth of the bounds, or anything
 // at all when the workers have nothing else to do.
 func (s *Scheduler) wakeReceivers() {
 	if s.blocked == 0 || s.full() {

@@ -419,7 +419,8 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 			}
 			failed++
 		} else if pp.p.profile.ProducerName != "" && c.e.msg.SequenceID == nil && record.IDOf(c.id, pp.named).Deduplicated() {
-			// The producer's ids are below the broker's last one for its name: a new one starts behind that.
+			// The producer's ids are below the broker's last one for its name: a new producer
+			// starts above it.
 			c.err, broken = record.ErrDeduplicated, record.ErrDeduplicated
 			failed++
 		} else {

@@ -150,7 +150,7 @@ func (a *arrivals) received(m pulsar.Message, at record.Place, index int32) (beg
 // that has come by another connection. a.mu is held.
 func (a *arrivals) copied(m pulsar.Message) bool {
 	waiting := a.waiting[a.head:]
-	if waiting[0].connection == waiting[len(waiting)-1].connection {
+	if last := waiting[len(waiting)-1]; waiting[0].connection == last.connection && waiting[0].epoch == last.epoch {
 		return false
 	}
 	return slices.ContainsFunc(waiting[1:], func(p arrival) bool { return p.first == m })

@@ -14,8 +14,8 @@ import (
 type failedAttempts struct {
 	known atomic.Int64 // size of of
 
-	mu sync.Mutex
-	of map[messagePlace]failedAttempt
+	mu         sync.Mutex
+	of, former map[messagePlace]failedAttempt // former was of until of had half of maxFailedAttempts
 }
 
 // messagePlace is where a message stands.
@@ -45,17 +45,11 @@ func (f *failedAttempts) note(d *task) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.of == nil {
-		f.of = make(map[messagePlace]failedAttempt)
-	}
-	if len(f.of) >= maxFailedAttempts {
-		for at := range f.of {
-			delete(f.of, at)
-			break
-		}
+	if f.of == nil || len(f.of) >= maxFailedAttempts/2 {
+		f.of, f.former = make(map[messagePlace]failedAttempt), f.of
 	}
 	f.of[placeOf(d)] = failedAttempt{d.Attempt, d.FirstFailed, d.Due}
-	f.known.Store(int64(len(f.of)))
+	f.known.Store(int64(len(f.of) + len(f.former)))
 }
 
 // restore gives a delivery what is remembered of its message, and reports whether that is anything.
@@ -68,10 +62,14 @@ func (f *failedAttempts) restore(d *task) bool {
 	at := placeOf(d)
 	was, known := f.of[at]
 	if !known {
+		was, known = f.former[at]
+	}
+	if !known {
 		return false
 	}
 	delete(f.of, at)
-	f.known.Store(int64(len(f.of)))
+	delete(f.former, at)
+	f.known.Store(int64(len(f.of) + len(f.former)))
 	d.Attempt, d.FirstFailed, d.Due = max(d.Attempt, was.next), was.first, was.due
 	return true
 }

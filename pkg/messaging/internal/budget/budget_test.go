@@ -49,7 +49,7 @@ func TestWeightFollowsRunsNotOutliers(t *testing.T) {
 	require.GreaterOrEqual(t, got, int64(1<<20), "a run of large ones")
 }
 
-func TestPressure(t *testing.T) {
+func TestStarvation(t *testing.T) {
 	var p Starvation
 	now := time.Unix(1000, 0)
 	require.False(t, p.Limited(now, 4))

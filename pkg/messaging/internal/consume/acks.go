@@ -230,7 +230,7 @@ func (s *session) awaitGathered() {
 	<-time.After(min(left, timeout)) // the clock may have been set back
 }
 
-// advance takes what is complete from the front of what is live. It returns the entry to
+// advance takes what is complete from the front of unacked. It returns the entry to
 // acknowledge up to, nil when that was done, and those to acknowledge one by one.
 func (p *partition) advance() (last *entry, individually []*entry) {
 	p.mu.Lock()

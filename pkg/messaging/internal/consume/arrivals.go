@@ -66,7 +66,7 @@ func (l *arrivalLog) find(topic string) *arrivals {
 	return a
 }
 
-// topics are those of which messages have arrived, without their partitions.
+// topics are those of which messages or events have arrived, without their partitions.
 func (l *arrivalLog) topics() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,9 +84,9 @@ func (l *arrivalLog) note(m pulsar.Message) {
 	a := l.find(m.Topic())
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	n, connection, index := len(a.waiting), l.connections.Current.Load(), id.BatchIdx()
+	n, connection, epoch, index := len(a.waiting), l.connections.Current.Load(), a.currentEpoch(), id.BatchIdx()
 	if n > a.head && index > 0 {
-		if latest := &a.waiting[n-1]; latest.at == at && latest.connection == connection && index > latest.last {
+		if latest := &a.waiting[n-1]; latest.at == at && latest.connection == connection && latest.epoch == epoch && index > latest.last {
 			latest.messages++
 			latest.last = index
 			return
@@ -96,7 +96,7 @@ func (l *arrivalLog) note(m pulsar.Message) {
 		a.reconnected(at, l.channel)
 	}
 	a.waiting = append(a.waiting, arrival{
-		at: at, first: m, messages: 1, last: index, connection: connection, epoch: a.currentEpoch(), batch: id.BatchSize() > 1,
+		at: at, first: m, messages: 1, last: index, connection: connection, epoch: epoch, batch: id.BatchSize() > 1,
 	})
 }
 
@@ -147,7 +147,7 @@ func (a *arrivals) received(m pulsar.Message, at record.Place, index int32) (beg
 }
 
 // copied reports whether a message begins another copy of the entry that the receiver is at: one
-// that has come by another connection. a.mu is held.
+// that has come by another connection, or in another epoch. a.mu is held.
 func (a *arrivals) copied(m pulsar.Message) bool {
 	waiting := a.waiting[a.head:]
 	if last := waiting[len(waiting)-1]; waiting[0].connection == last.connection && waiting[0].epoch == last.epoch {

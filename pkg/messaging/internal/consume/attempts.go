@@ -12,10 +12,11 @@ import (
 // along, so that their next delivery neither forgets the delay nor begins with attempt 1. The zero
 // failedAttempts is empty. It is safe for concurrent use.
 type failedAttempts struct {
-	known atomic.Int64 // size of of
+	known atomic.Int64 // size of both maps
 
-	mu         sync.Mutex
-	of, former map[messagePlace]failedAttempt // former was of until of had half of maxFailedAttempts
+	mu     sync.Mutex
+	of     map[messagePlace]failedAttempt // the latest, half of maxFailedAttempts at most
+	former map[messagePlace]failedAttempt // what of was before
 }
 
 // messagePlace is where a message stands.
@@ -30,8 +31,8 @@ type failedAttempt struct {
 	due   time.Time
 }
 
-// maxFailedAttempts bounds what is remembered: of messages that have gone to another consumer,
-// nobody asks.
+// maxFailedAttempts bounds what is remembered: nobody asks for messages that have gone to another
+// consumer. The oldest half is forgotten.
 const maxFailedAttempts = 16 << 10
 
 func placeOf(d *task) messagePlace {

@@ -50,7 +50,7 @@ type partition struct {
 
 	mu             sync.Mutex
 	unacked        []*entry     // by position
-	sweepAt        int          // so long live is swept
+	sweepAt        int          // so long unacked is swept
 	last           *entry       // up to which all is acknowledged
 	ackDue         bool         // last is to be acknowledged (again)
 	individualFrom record.Place // the position of the switch to individual
@@ -276,7 +276,7 @@ func (p *partition) sent(e *entry) time.Time {
 	return time.Unix(0, acked).Add(p.session.ackEvery)
 }
 
-// search finds an entry of live. p.mu is held.
+// search finds an entry of unacked. p.mu is held.
 func (p *partition) search(at record.Place) (int, bool) {
 	return slices.BinarySearchFunc(p.unacked, at, func(e *entry, at record.Place) int {
 		switch {
@@ -290,7 +290,7 @@ func (p *partition) search(at record.Place) (int, bool) {
 	})
 }
 
-// forget makes the partition start over: what is delivered from now on is handled.
+// startOver makes the partition begin anew: what is delivered from now on is handled.
 func (p *partition) startOver() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

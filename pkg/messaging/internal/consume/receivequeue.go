@@ -117,13 +117,13 @@ func (s *session) bufferedNow() (messages, bytes int64) {
 	return held >> bufferedShift, held & (1<<bufferedShift - 1)
 }
 
-// forget sets the counts to nothing held. The underlying client empties its queue
+// resetBuffered sets the counts to nothing. The underlying client empties its queue
 // when it reconnects and does not say so, so the counts can only be trusted upwards:
 // they are corrected whenever the queue is known to be empty.
 func (s *session) resetBuffered() { s.buffered.Store(0) }
 
 // tookOver notes messages that were taken over from the underlying consumer. More may
-// be taken than is counted after a forget.
+// be taken than is counted after resetBuffered.
 func (s *session) tookOver(messages, bytes int64) {
 	delta := messages<<bufferedShift + bytes
 	if s.buffered.Add(-delta) < 0 {

@@ -356,7 +356,7 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*schedule.Item
 		s.dropFromHere(errDropped)
 		return batch
 	}
-	if m.GetEncryptionContext() != nil { // before stale, which never saw it arrive
+	if m.GetEncryptionContext() != nil { // before stale: nothing noted its arrival
 		s.noteEncrypted(p, m)
 		return batch
 	}

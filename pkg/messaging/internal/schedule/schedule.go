@@ -82,7 +82,7 @@ type Config struct {
 
 // Scheduler hands out items. All methods may be called from any goroutine.
 //
-// An item is in exactly one place: waiting (in loose, or in its key's queue), running (a worker
+// An item is in exactly one place: waiting (in unordered, or in its key's queue), running (a worker
 // has it, or a copy of it is being stored), held until a time, or again (its time has come, and
 // the next worker takes it first). Running, held and again items keep their queue to themselves.
 //
@@ -107,7 +107,7 @@ type Scheduler struct {
 	bytes      int64
 	heldCount  int // held, or waiting behind a held item of the same queue
 	heldBytes  int64
-	waiting    int // in loose and in queues
+	waiting    int // in unordered and in queues
 	copies     int // items whose copy is being stored
 	idle       int // workers in work.Wait
 	blocked    int // receivers in freed.Wait

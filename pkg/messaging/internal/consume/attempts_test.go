@@ -9,8 +9,8 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
-// Failed attempts of partitions that went to another consumer fill the list. Those of a session
-// that ends now are known to the next one all the same.
+// Failed attempts of partitions that went to another consumer fill the map. Those of a session that
+// ends now are known to the next one all the same.
 func TestAttemptsOfLostPartitionsDisplaceNoOthers(t *testing.T) {
 	var f failedAttempts
 	at := func(n int) *task {

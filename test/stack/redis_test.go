@@ -57,7 +57,7 @@ func redisAnswers(t *testing.T, lines []string) {
 func TestPrivateRedisThroughFaults(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	srv := PrivateRedis(t, Conf(map[string]string{"appendonly": "yes"}))
+	srv := PrivateRedis(t, Conf(map[string]string{"appendonly": "yes", "appendfsync": "always"}))
 	client, key := srv.Client(t), srv.Name(t)
 	const writes = 1000
 	for i := range writes {

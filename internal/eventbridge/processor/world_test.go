@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
@@ -75,7 +76,9 @@ func newWorldOn(t testing.TB, server *stack.PulsarServer, partitions int, subs .
 	client := w.client
 	w.store = &store{registrytest.NewStore(registrytest.Snapshot(t, 0, []model.Bus{w.bus}, nil)), w}
 	maker := registry.NewPulsar(client, w.topics, true)
-	require.NoError(t, maker.MakeBus(t.Context(), &w.bus))
+	require.EventuallyWithT(t, func(c *assert.CollectT) { // a busy broker may lose its bookie for a moment
+		assert.NoError(c, maker.MakeBus(t.Context(), &w.bus))
+	}, await.Patience, 10*time.Millisecond)
 	for _, s := range subs {
 		w.put(s)
 	}

@@ -53,16 +53,18 @@ func IsStatus(err error, status int) bool {
 	return errors.As(err, &e) && e.Status == status
 }
 
-func avoidsBookie(err error) bool {
+// lacksBookie reports whether the broker has lost its connection to its only bookie, or avoids it.
+func lacksBookie(err error) bool {
 	e := (*StatusError)(nil)
-	return errors.As(err, &e) && e.Status == http.StatusInternalServerError && strings.Contains(e.body, "Not enough non-faulty bookies")
+	return errors.As(err, &e) && e.Status == http.StatusInternalServerError &&
+		(strings.Contains(e.body, "Not enough non-faulty bookies") || strings.Contains(e.body, "ClosedChannelException"))
 }
 
 // Do sends in as JSON unless nil and decodes the answer into out unless nil. A *string takes the
 // answer as it is.
 //
-// A busy machine's broker that has just started may avoid its only bookie for some seconds: do then
-// asks again, until ctx ends. A PUT that failed so may have made a part of what it makes, so a
+// A busy machine's broker may avoid its only bookie, or lose its connection to it, for some seconds:
+// Do then asks again, until ctx ends. A PUT that failed so may have made a part of what it makes, so a
 // later "exists already" is its success.
 func (a *Client) Do(ctx context.Context, method, path string, in, out any) error {
 	again := false
@@ -71,7 +73,7 @@ func (a *Client) Do(ctx context.Context, method, path string, in, out any) error
 		switch {
 		case err == nil, again && method == http.MethodPut && IsStatus(err, http.StatusConflict):
 			return nil
-		case !avoidsBookie(err):
+		case !lacksBookie(err):
 			return err
 		}
 		select {

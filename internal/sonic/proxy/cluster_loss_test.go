@@ -36,7 +36,7 @@ func (m *settableMap) serve(t *testing.T) *endpoint {
 // would see what that wrote.
 func TestReadsOfALostPrimary(t *testing.T) {
 	t.Parallel()
-	srv := stack.PrivateRedis(t, stack.Conf(map[string]string{"appendonly": "yes"}))
+	srv := stack.PrivateRedis(t, stack.Conf(map[string]string{"appendonly": "yes", "appendfsync": "always"}))
 	m := new(settableMap)
 	m.Store(cluster.NewMap([]cluster.Range{{First: 0, Last: cluster.Slots - 1, Primary: cluster.Primary{ID: "a", Address: srv.Addr()}}}))
 	addr := m.serve(t).addr

@@ -55,9 +55,7 @@ func (c Common) Validate() error {
 		config.CheckOneOf("log.level", c.Log.Level, "debug", "info", "warn", "error"),
 		config.CheckOneOf("log.format", c.Log.Format, formatAuto, formatJSON, formatConsole),
 		config.CheckListen("admin.listen", c.Admin.Listen))
-	if c.ShutdownTimeout <= 0 {
-		errs = append(errs, config.Fault("shutdown_timeout", "must be > 0, got %s", c.ShutdownTimeout))
-	}
+	errs = append(errs, config.CheckPositive("shutdown_timeout", c.ShutdownTimeout))
 	return errors.Join(errs...)
 }
 

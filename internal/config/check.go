@@ -40,6 +40,12 @@ func Require(ok bool, path, format string, args ...any) error {
 	return Fault(path, format, args...)
 }
 
+// CheckPositive returns a fault at path unless value is above zero.
+func CheckPositive[T cmp.Ordered](path string, value T) error {
+	var zero T
+	return Require(value > zero, path, "must be > 0, got %v", value)
+}
+
 // CheckOneOf returns a fault at path unless value is one of allowed.
 func CheckOneOf(path, value string, allowed ...string) error {
 	for _, a := range allowed {

@@ -140,9 +140,7 @@ func (c Config) Validate() error {
 			errs = append(errs, config.Fault(fmt.Sprintf("key_labels[%d]", i), "must be a label's name"))
 		}
 	}
-	if c.RequestTimeout <= 0 {
-		errs = append(errs, config.Fault("request_timeout", "must be > 0, got %s", c.RequestTimeout))
-	}
+	errs = append(errs, config.CheckPositive("request_timeout", c.RequestTimeout))
 	if c.Profile.Routing == messaging.RouteExplicit {
 		errs = append(errs, config.Fault("profile.routing", "must be key_hash or round_robin, got %q", c.Profile.Routing))
 	}

@@ -72,9 +72,7 @@ func (q Quota) bucket(now time.Time) *admission.Bucket {
 // Validate returns every fault of the tenants' quotas.
 func (t Tenants) Validate() error {
 	var errs []error
-	if t.Tracked < 1 {
-		errs = append(errs, config.Fault("tracked", "must be > 0, got %d", t.Tracked))
-	}
+	errs = append(errs, config.CheckPositive("tracked", t.Tracked))
 	if !(t.InFlightShare > 0 && t.InFlightShare <= 1) { // false for NaN, too
 		errs = append(errs, config.Fault("in_flight_share", "must be above 0 and at most 1, got %g", t.InFlightShare))
 	}

@@ -136,12 +136,9 @@ func (c Config) Validate() error {
 	if !validName(c.Name) {
 		errs = append(errs, config.Fault("name", "must be letters, digits, '-', '_' and '.', at most 64 of them, got %q", c.Name))
 	}
-	if c.InFlight.Messages < 1 {
-		errs = append(errs, config.Fault("in_flight.messages", "must be > 0, got %d", c.InFlight.Messages))
-	}
-	if c.InFlight.Bytes < 1 {
-		errs = append(errs, config.Fault("in_flight.bytes", "must be > 0, got %s", c.InFlight.Bytes))
-	}
+	errs = append(errs,
+		config.CheckPositive("in_flight.messages", c.InFlight.Messages),
+		config.CheckPositive("in_flight.bytes", c.InFlight.Bytes))
 	first := map[string]int{}
 	for i, r := range c.Routes {
 		if j, taken := first[r.Name]; taken {

@@ -66,9 +66,7 @@ func (l Limits) Validate() error {
 		config.CheckRange("auth_bulk_bytes", l.AuthBulkBytes, 64, max(l.BulkBytes, 64)),
 		config.CheckRange("auth_arguments", l.AuthArguments, 5, max(l.Arguments, 5)),
 	}
-	if l.AuthTimeout <= 0 {
-		errs = append(errs, config.Fault("auth_timeout", "must be > 0, got %s", l.AuthTimeout))
-	}
+	errs = append(errs, config.CheckPositive("auth_timeout", l.AuthTimeout))
 	if l.IdleTimeout < 0 {
 		errs = append(errs, config.Fault("idle_timeout", "must be >= 0, got %s", l.IdleTimeout))
 	}

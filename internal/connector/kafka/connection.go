@@ -63,7 +63,7 @@ func (c Connection) validate() error {
 	}
 	return errors.Join(append(errs,
 		config.Require(c.ClientID != "", "client_id", "must not be empty"),
-		config.Require(c.ConnectTimeout > 0, "connect_timeout", "must be > 0, got %s", c.ConnectTimeout),
+		config.CheckPositive("connect_timeout", c.ConnectTimeout),
 		config.CheckAtLeast("request_timeout", c.RequestTimeout, 10*time.Second), c.TLS.Check("tls"),
 		config.Require(c.TLS.Enabled || c.TLS == TLS{}, "tls.enabled", "must be true for the other keys of tls to have an effect"),
 		c.SASL.validate())...)

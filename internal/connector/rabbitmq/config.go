@@ -1,7 +1,6 @@
 package rabbitmq
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"reflect"
@@ -181,11 +180,6 @@ func DefaultSinkConfig() SinkConfig {
 // SetDefaults is called before the section is decoded.
 func (c *SinkConfig) SetDefaults() { *c = DefaultSinkConfig() }
 
-func checkPositive[T cmp.Ordered](path string, value T) error {
-	var zero T
-	return config.Require(value > zero, path, "must be > 0, got %v", value)
-}
-
 func checkArguments(path string, arguments map[string]any) error {
 	for name, v := range argumentTable(arguments) {
 		switch v.(type) {
@@ -208,7 +202,7 @@ func (c Connection) Validate() error {
 		config.CheckFile("password_file", c.PasswordFile), c.TLS.Check("tls"),
 		config.Require(c.Heartbeat >= time.Second && c.Heartbeat <= 18*time.Hour && c.Heartbeat%time.Second == 0,
 			"heartbeat", "must be whole seconds, at least 1s, got %s", c.Heartbeat),
-		checkPositive("connect_timeout", c.ConnectTimeout),
+		config.CheckPositive("connect_timeout", c.ConnectTimeout),
 	}
 	if _, err := amqp.ParseURI(c.URL); err != nil { // the library's text may hold a password
 		return errors.Join(append(errs, config.Fault("url", "must be amqp://host:port/vhost or amqps://host:port/vhost"))...)
@@ -228,7 +222,7 @@ func (c SourceConfig) Validate() error {
 		config.CheckRange("parallel_consumers", c.ParallelConsumers, 1, 64),
 		config.Require(c.Cluster != "", "cluster", "must not be empty"),
 		config.Require(len(c.Queues) > 0, "queues", "must name at least one queue"),
-		checkPositive("drain_timeout", c.DrainTimeout),
+		config.CheckPositive("drain_timeout", c.DrainTimeout),
 	}
 	seen := map[string]bool{}
 	for i, q := range c.Queues {
@@ -275,8 +269,8 @@ func (c SinkConfig) Validate() error {
 		config.CheckRange("channels", c.Channels, 1, 64),
 		config.Require(c.Cluster != "", "cluster", "must not be empty"),
 		config.Require(len(c.Exchange) <= maxShort, "exchange", "must have at most %d bytes", maxShort),
-		checkPositive("window_bytes", c.WindowBytes),
-		checkPositive("max_message_bytes", c.MaxMessageBytes),
+		config.CheckPositive("window_bytes", c.WindowBytes),
+		config.CheckPositive("max_message_bytes", c.MaxMessageBytes),
 	)
 }
 

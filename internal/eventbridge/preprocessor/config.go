@@ -81,9 +81,7 @@ const mostBatched = 2000
 // Validate returns every fault of the section's own keys.
 func (c Config) Validate() error {
 	var errs []error
-	if c.RequestTimeout <= 0 {
-		errs = append(errs, config.Fault("request_timeout", "must be > 0, got %s", c.RequestTimeout))
-	}
+	errs = append(errs, config.CheckPositive("request_timeout", c.RequestTimeout))
 	if c.Profile.BatchRecords > mostBatched {
 		errs = append(errs, config.Fault("profile.batch_records", "must be at most %d, got %d", mostBatched, c.Profile.BatchRecords))
 	}

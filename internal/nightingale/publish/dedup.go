@@ -33,9 +33,7 @@ func (d DedupConfig) Validate() error {
 	if d.Entries < 0 {
 		errs = append(errs, config.Fault("entries", "must be >= 0, got %d", d.Entries))
 	}
-	if d.Window <= 0 {
-		errs = append(errs, config.Fault("window", "must be > 0, got %s", d.Window))
-	}
+	errs = append(errs, config.CheckPositive("window", d.Window))
 	return errors.Join(errs...)
 }
 

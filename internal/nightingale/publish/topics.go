@@ -57,9 +57,7 @@ func (c TopicsConfig) Validate() error {
 	if CheckTenant(c.DefaultTenant) != nil {
 		errs = append(errs, config.Fault("default_tenant", "must be letters, digits, '_', '-' or '.', got %q", c.DefaultTenant))
 	}
-	if c.MaxTopics < 1 {
-		errs = append(errs, config.Fault("max_topics", "must be > 0, got %d", c.MaxTopics))
-	}
+	errs = append(errs, config.CheckPositive("max_topics", c.MaxTopics))
 	errs = append(errs, config.CheckAtLeast("idle_after", c.IdleAfter, time.Second))
 	if c.OverflowTopic != "" {
 		if t, err := ParseTemplate(c.OverflowTopic); err != nil {

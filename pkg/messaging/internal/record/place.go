@@ -1,10 +1,6 @@
 package record
 
-import (
-	"cmp"
-
-	"github.com/apache/pulsar-client-go/pulsar"
-)
+import "github.com/apache/pulsar-client-go/pulsar"
 
 // Place is where an entry stands in its partition. Where messages of a batch are acknowledged
 // one by one, each counts as an entry.
@@ -20,7 +16,14 @@ func PlaceOf(id pulsar.MessageID) Place {
 
 // Less reports whether p is before o.
 func (p Place) Less(o Place) bool {
-	return cmp.Or(cmp.Compare(p.Ledger, o.Ledger), cmp.Compare(p.Entry, o.Entry), cmp.Compare(p.Batch, o.Batch)) < 0
+	// Several times a message: cmp.Or, which compares all three, takes three times as long.
+	if p.Ledger != o.Ledger {
+		return p.Ledger < o.Ledger
+	}
+	if p.Entry != o.Entry {
+		return p.Entry < o.Entry
+	}
+	return p.Batch < o.Batch
 }
 
 // GapBefore reports whether the topic has entries between p and a later position. The last entries

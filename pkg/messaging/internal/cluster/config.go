@@ -245,3 +245,10 @@ func OneOf[T ~string](fault func(string, ...any), path string, got T, want ...T)
 		fault("%s: must be one of %v, got %q", path, want, string(got))
 	}
 }
+
+// Positive reports a fault unless got is above zero.
+func Positive[T int | int64 | time.Duration](fault func(string, ...any), path string, got T) {
+	if got <= 0 {
+		fault("%s: must be > 0, got %v", path, got)
+	}
+}

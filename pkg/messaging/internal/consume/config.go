@@ -201,36 +201,23 @@ func (c ConsumerConfig) Validate() error {
 	if c.Order == OrderKey && c.Type == Shared {
 		fault("order: key needs type exclusive, failover or key_shared: a shared subscription has no order to keep")
 	}
-	if c.Concurrency < 1 {
-		fault("concurrency: must be > 0, got %d", c.Concurrency)
-	}
+	cluster.Positive(fault, "concurrency", c.Concurrency)
 	if c.Order == OrderTotal && c.Concurrency > 1 {
 		fault("concurrency: must be 1 with order total, got %d", c.Concurrency)
 	}
 	retry.Validate(c.Retry, c.usesRetryTopic(), fault)
-	positive := func(path string, n int64) {
-		if n < 1 {
-			fault("%s: must be > 0, got %d", path, n)
-		}
-	}
-	positive("prefetch_messages", int64(c.PrefetchMessages))
-	positive("prefetch_bytes", c.PrefetchBytes)
-	positive("held_messages", int64(c.HeldMessages))
-	positive("held_bytes", c.HeldBytes)
-	positive("max_message_bytes", c.MaxMessageBytes)
-	positive("ack_messages", int64(c.AckMessages))
-	for _, d := range []struct {
-		path string
-		d    time.Duration
-	}{
-		{"discover_every", c.DiscoverEvery}, {"retry.min_delay", c.Retry.MinDelay},
-		{"stuck_after", c.StuckAfter}, {"stop_timeout", c.StopTimeout},
-		{"drain_idle", c.DrainIdle}, {"ack_every", c.AckEvery},
-	} {
-		if d.d <= 0 {
-			fault("%s: must be > 0, got %s", d.path, d.d)
-		}
-	}
+	cluster.Positive(fault, "prefetch_messages", c.PrefetchMessages)
+	cluster.Positive(fault, "prefetch_bytes", c.PrefetchBytes)
+	cluster.Positive(fault, "held_messages", c.HeldMessages)
+	cluster.Positive(fault, "held_bytes", c.HeldBytes)
+	cluster.Positive(fault, "max_message_bytes", c.MaxMessageBytes)
+	cluster.Positive(fault, "ack_messages", c.AckMessages)
+	cluster.Positive(fault, "discover_every", c.DiscoverEvery)
+	cluster.Positive(fault, "retry.min_delay", c.Retry.MinDelay)
+	cluster.Positive(fault, "stuck_after", c.StuckAfter)
+	cluster.Positive(fault, "stop_timeout", c.StopTimeout)
+	cluster.Positive(fault, "drain_idle", c.DrainIdle)
+	cluster.Positive(fault, "ack_every", c.AckEvery)
 	return errors.Join(errs...)
 }
 

@@ -111,17 +111,12 @@ func (p Profile) Validate() error {
 	if p.Linger < 0 {
 		fault("linger: must be >= 0, got %s", p.Linger)
 	}
-	positive := func(key string, n int64) {
-		if n < 1 {
-			fault("%s: must be > 0, got %d", key, n)
-		}
-	}
-	positive("batch_records", int64(p.BatchRecords))
+	cluster.Positive(fault, "batch_records", p.BatchRecords)
 	if p.BatchBytes < 1 || p.BatchBytes > 1<<20 {
 		fault("batch_bytes: must be from 1 to 1048576, got %d", p.BatchBytes)
 	}
-	positive("max_pending_records", int64(p.MaxPendingRecords))
-	positive("max_pending_bytes", p.MaxPendingBytes)
+	cluster.Positive(fault, "max_pending_records", p.MaxPendingRecords)
+	cluster.Positive(fault, "max_pending_bytes", p.MaxPendingBytes)
 	if p.AckTimeout < time.Second {
 		fault("ack_timeout: must be at least 1s, got %s", p.AckTimeout)
 	}

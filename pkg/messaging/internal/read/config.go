@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/cluster"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
@@ -71,12 +72,8 @@ func (c ReaderConfig) Validate() error {
 			named[p] = true
 		}
 	}
-	if c.PrefetchBytes < 1 {
-		fault("prefetch_bytes: must be > 0, got %d", c.PrefetchBytes)
-	}
-	if c.MaxMessageBytes < 1 {
-		fault("max_message_bytes: must be > 0, got %d", c.MaxMessageBytes)
-	}
+	cluster.Positive(fault, "prefetch_bytes", c.PrefetchBytes)
+	cluster.Positive(fault, "max_message_bytes", c.MaxMessageBytes)
 	return errors.Join(errs...)
 }
 

@@ -12,23 +12,16 @@ import (
 // the last acknowledgements are sent and the underlying consumer closes. After that
 // the broker gives everything unacknowledged to whoever subscribes next.
 //
-// A session that the broker ended does not wait for handlers for long: they keep their keys
-// waiting, and nothing else. Their messages are delivered again. One that we end ourselves waits
-// longer, but no longer than for a handler that is not stuck.
+// A session that failed does not wait for handlers for long: they keep their keys waiting, and
+// nothing else. Their messages are delivered again. Another one waits longer, but no longer than
+// for a handler that is not stuck.
 func (r *run) close(s *session) {
 	defer r.c.parent.Watched.Delete(s.name)
 	s.end()
 	if s.failure() != nil {
 		s.owned.end(ErrOwnershipLost)
 	}
-	r.sched.Drop(func(it *schedule.Item) bool {
-		d := taskOf(it)
-		if d.session != s || d.copyStored() {
-			return false
-		}
-		r.failed.note(d)
-		return true
-	})
+	r.drop(func(d *task) bool { return d.session == s && !d.copyStored() })
 	if r.completions != nil && !r.stopping() {
 		r.voidPending(s)
 	}
@@ -50,9 +43,27 @@ func (r *run) close(s *session) {
 // giveUp ends a session that has received nothing.
 func (r *run) giveUp(s *session) {
 	defer r.c.parent.Watched.Delete(s.name)
+	r.endOwnership(s)
+	clientquirks.CloseReceiving(s.raw, s.ch)
+}
+
+// drop drops the tasks that match and have not started, and keeps what is known of their failed
+// attempts. It calls match under the scheduler's lock.
+func (r *run) drop(match func(*task) bool) {
+	r.sched.Drop(func(it *schedule.Item) bool {
+		d := taskOf(it)
+		if !match(d) {
+			return false
+		}
+		r.failed.note(d)
+		return true
+	})
+}
+
+// endOwnership ends what a session that does not begin has of OnOwned.
+func (r *run) endOwnership(s *session) {
 	s.owned.end(ErrOwnershipLost)
 	r.briefly(s.owned.awaitCalls)
-	clientquirks.CloseReceiving(s.raw, s.ch)
 }
 
 // awaitHandlers waits for what a session that is over still has running: until the handlers'
@@ -79,6 +90,6 @@ func (r *run) briefly(f func(ctx context.Context)) {
 	f(ctx)
 }
 
-// closeTimeout is how long a session that the broker ended waits for its handlers, so that
-// what they are about to finish is not handled twice.
+// closeTimeout is how long a session that failed waits for its handlers, so that what they are
+// about to finish is not handled twice.
 const closeTimeout = 500 * time.Millisecond

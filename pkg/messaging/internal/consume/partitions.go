@@ -179,8 +179,7 @@ func (r *run) abandon(c *partitionConsumers) {
 	if s == nil {
 		return
 	}
-	s.owned.end(ErrOwnershipLost)
-	r.briefly(s.owned.awaitCalls)
+	r.endOwnership(s)
 	r.briefly(func(ctx context.Context) {
 		clientquirks.Within(ctx, func() { clientquirks.CloseReceiving(madeConsumers(c.all()), s.ch) })
 	})

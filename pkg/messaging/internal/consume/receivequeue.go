@@ -97,8 +97,8 @@ type sourceWeight struct {
 // goroutine and must not block.
 func (s *session) BeforeConsume(m pulsar.ConsumerMessage) {
 	s.arrivals.note(m.Message)
-	held := s.buffered.Add(1<<bufferedShift + int64(len(m.Payload())+deliveryOverhead))
-	if held&(1<<bufferedShift-1) > s.limit && s.queue > 1 && s.SetOverLimit() {
+	buffered := s.buffered.Add(1<<bufferedShift + weightOf(&m))
+	if buffered&(1<<bufferedShift-1) > s.limit && s.queue > 1 && s.SetOverLimit() {
 		select {
 		case s.overLimit <- struct{}{}:
 		default:
@@ -113,8 +113,8 @@ const bufferedShift = 40
 
 // bufferedNow is what the underlying consumer holds.
 func (s *session) bufferedNow() (messages, bytes int64) {
-	held := s.buffered.Load()
-	return held >> bufferedShift, held & (1<<bufferedShift - 1)
+	buffered := s.buffered.Load()
+	return buffered >> bufferedShift, buffered & (1<<bufferedShift - 1)
 }
 
 // resetBuffered sets the counts to nothing. The underlying client empties its queue
@@ -136,8 +136,8 @@ func weightOf(m *pulsar.ConsumerMessage) int64 { return int64(len(m.Payload()) +
 
 // mustShrink reports whether the underlying queue is too long for what arrives.
 func (r *run) mustShrink(s *session) bool {
-	held, bytes := s.bufferedNow()
-	weight := bytes / max(held, 1)
+	messages, bytes := s.bufferedNow()
+	weight := bytes / max(messages, 1)
 	_, all := r.partitions(s.src)
 	if r.budget.Fixed() || !r.budget.WorthShrinking(s.queue, r.budget.QueueLength(all, weight)) {
 		s.resetBuffered() // counted wrongly: a reconnect emptied the queue

@@ -211,13 +211,8 @@ func (r *run) newSession(src source, consumers *partitionConsumers) (*session, e
 	s.arrivals.connections.Broken = func() { s.abort(errDropped) }
 	s.ch = make(chan pulsar.ConsumerMessage, s.arrivals.channel)
 	s.dropBefore = func(topic string, epoch uint32) {
-		r.sched.Drop(func(it *schedule.Item) bool {
-			d := taskOf(it)
-			if d.session != s || d.entry.partition.topic != topic || d.entry.epoch >= epoch || d.copyStored() {
-				return false
-			}
-			r.failed.note(d)
-			return true
+		r.drop(func(d *task) bool {
+			return d.session == s && d.entry.partition.topic == topic && d.entry.epoch < epoch && !d.copyStored()
 		})
 	}
 	if s.singleConsumer {
@@ -247,8 +242,7 @@ func (r *run) subscribeTo(s *session, consumers *partitionConsumers, topics []st
 		return r.subscribeAll(s, consumers, topics)
 	}
 	if s.raw, err = r.c.parent.Consumers.Subscribe(r.rawOptions(s)); err != nil {
-		s.owned.end(ErrOwnershipLost)
-		r.briefly(s.owned.awaitCalls)
+		r.endOwnership(s)
 	}
 	return err
 }

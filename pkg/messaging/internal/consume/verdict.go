@@ -9,7 +9,6 @@ import (
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/retry"
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/schedule"
 )
 
 // complete carries out the verdict.
@@ -214,13 +213,7 @@ func (r *run) hold(d *task, due time.Time, requeue bool) {
 		return
 	}
 	if e.lost() { // perhaps before it was held
-		r.sched.Drop(func(it *schedule.Item) bool {
-			if it != &d.Item {
-				return false
-			}
-			r.failed.note(d)
-			return true
-		})
+		r.drop(func(other *task) bool { return other == d })
 	}
 }
 

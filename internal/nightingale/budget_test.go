@@ -157,7 +157,7 @@ func TestTheLargestRequestIsStored(t *testing.T) {
 			})
 			status, text, _ := d.post(t, writetest.Compress(body))
 			require.Equal(t, http.StatusNoContent, status, text)
-			if !strings.HasPrefix(name, "packed") {
+			if name != "packed" {
 				assert.Len(t, req.Timeseries, entries)
 			}
 			assert.LessOrEqual(t, most, int64(limits.DecodedBytes+limits.MemoryBytes)+16<<20)
@@ -237,7 +237,7 @@ func TestAPieceThatIsNotStoredEndsItsPart(t *testing.T) {
 // while it encodes.
 func TestWhatEncodingTakesIsReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, _ := newDoubleWithoutServer(t, func(cfg *Config) { cfg.Format = "packed-v2" })
+		d, _ := newDoubleWithoutServer(t, func(cfg *Config) { cfg.Format = "packed" })
 		acknowledge := make(chan struct{})
 		d.receiver.topics.Divert(func(context.Context, string, []messaging.Record) (bool, error) {
 			<-acknowledge

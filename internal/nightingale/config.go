@@ -29,7 +29,7 @@ type Config struct {
 	Topic string `yaml:"topic"`
 	// Topics bounds the topics that a topic with placeholders creates.
 	Topics publish.TopicsConfig `yaml:"topics"`
-	// Format of the messages: json, json-kafka-adapter, protobuf, packed or packed-v2. Default
+	// Format of the messages: json, json-kafka-adapter, protobuf or packed. Default
 	// json.
 	Format string `yaml:"format"`
 	// ExemplarSeries says how to treat a series of remote write 2.0 that has exemplars, but neither
@@ -37,7 +37,7 @@ type Config struct {
 	// them with send_exemplars. refuse: 400 for the series, the others are written. accept: its
 	// exemplars are written. Default refuse.
 	ExemplarSeries string `yaml:"exemplar_series"`
-	// MessageBytes is the maximum size of a message in the formats packed and packed-v2. A larger
+	// MessageBytes is the maximum size of a message in the format packed. A larger
 	// series gets a message of its own. From 1KiB to 1MiB. Default 256KiB.
 	MessageBytes config.Bytes `yaml:"message_bytes"`
 	// KeyLabels are the labels whose hash is the message key: series with equal values of these

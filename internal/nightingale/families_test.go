@@ -100,7 +100,7 @@ func TestMetadataThatIsNotUTF8(t *testing.T) {
 	second := writetest.V2Of("__name__", "m")
 	second.Symbols = append(second.Symbols, "\xff help")
 	second.Timeseries[0].Metadata.HelpRef = uint32(len(second.Symbols) - 1)
-	for _, format := range []string{"json", "packed", "packed-v2"} {
+	for _, format := range []string{"json", "packed"} {
 		for name, body := range map[string][]byte{"1.0": writetest.Marshal(t, first), "2.0": writetest.MarshalV2(t, second)} {
 			d := newDouble(t, func(cfg *Config) { cfg.Format = format })
 			var headers []string

@@ -18,10 +18,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPackedV2TellsOfFamilies: what 1.0 requests say of a family is put into its series,
+// TestPackedTellsOfFamilies: what 1.0 requests say of a family is put into its series,
 // and what 2.0 requests say is kept, too long texts but cut.
-func TestPackedV2TellsOfFamilies(t *testing.T) {
-	d := newDouble(t, func(c *Config) { c.Format = "packed-v2" })
+func TestPackedTellsOfFamilies(t *testing.T) {
+	d := newDouble(t, func(c *Config) { c.Format = "packed" })
 	about := &prompb.WriteRequest{Metadata: []prompb.MetricMetadata{{Type: prompb.MetricMetadata_GAUGE, MetricFamilyName: "up", Help: "Is it up?", Unit: "bool"}}}
 	require.Equal(t, 204, d.v1(t, about).status)
 	assert.Empty(t, d.published(), "a request has no place for it without a series")
@@ -32,7 +32,7 @@ func TestPackedV2TellsOfFamilies(t *testing.T) {
 	require.Equal(t, 204, d.v2(t, long).status)
 	var got []string
 	for _, payload := range d.payloadsBehind(2) {
-		lines, err := writetest.ReadPackedV2([]byte(payload))
+		lines, err := writetest.ReadPacked([]byte(payload))
 		require.NoError(t, err)
 		got = append(got, lines...)
 	}
@@ -42,9 +42,9 @@ func TestPackedV2TellsOfFamilies(t *testing.T) {
 	}, got)
 }
 
-// TestPackedV2BehindRules: filters and relabelling see the labels, and what they change
+// TestPackedBehindRules: filters and relabelling see the labels, and what they change
 // is in the messages; what they leave is as it was.
-func TestPackedV2BehindRules(t *testing.T) {
+func TestPackedBehindRules(t *testing.T) {
 	for version, request := range []func(*double) answer{
 		func(d *double) answer {
 			req := new(prompb.WriteRequest)
@@ -68,7 +68,7 @@ func TestPackedV2BehindRules(t *testing.T) {
 		drop, err := rules.ParseSelector("down")
 		require.NoError(t, err)
 		d := newDouble(t, func(c *Config) {
-			c.Format, c.Filter.Drop = "packed-v2", []rules.Selector{drop}
+			c.Format, c.Filter.Drop = "packed", []rules.Selector{drop}
 			rule := rules.RelabelConfig{}
 			rule.SetDefaults()
 			rule.SourceLabels, rule.Regex, rule.TargetLabel, rule.Replacement = []string{"job"}, "a", "job", "changed"
@@ -77,7 +77,7 @@ func TestPackedV2BehindRules(t *testing.T) {
 		require.Equal(t, 204, request(d).status)
 		var got []string
 		for _, payload := range d.payloadsBehind(2) {
-			lines, err := writetest.ReadPackedV2([]byte(payload))
+			lines, err := writetest.ReadPacked([]byte(payload))
 			require.NoError(t, err)
 			got = append(got, lines...)
 		}
@@ -103,7 +103,7 @@ func TestTextsOfMessagesAreBoundedInMemory(t *testing.T) {
 		req.Timeseries[0].Exemplars = append(req.Timeseries[0].Exemplars, prompb.Exemplar{Labels: []prompb.Label{{Name: "id", Value: strconv.Itoa(i)}}, Timestamp: 1})
 	}
 	d := newDouble(t, func(c *Config) {
-		c.Format, c.Limits.MemoryBytes = "packed-v2", 160<<10
+		c.Format, c.Limits.MemoryBytes = "packed", 160<<10
 	})
 	got := d.v1(t, req)
 	assert.Equal(t, 413, got.status, got.text)

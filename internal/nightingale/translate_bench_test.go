@@ -22,21 +22,19 @@ func BenchmarkTranslate(b *testing.B) {
 		for _, series := range []int{100, 2000, 10000} {
 			both := writetest.Bodies(b, series, labels)
 			for version, body := range both {
-				for _, format := range []string{"packed", "packed-v2"} {
-					for _, partitions := range []int{1, 16} {
-						b.Run(fmt.Sprintf("%s/%s/%d.0/%d/p%d", format, name, version+1, series, partitions), func(b *testing.B) {
-							benchmarkTranslate(b, body, version, format, series, partitions)
-						})
-					}
+				for _, partitions := range []int{1, 16} {
+					b.Run(fmt.Sprintf("%s/%d.0/%d/p%d", name, version+1, series, partitions), func(b *testing.B) {
+						benchmarkTranslate(b, body, version, series, partitions)
+					})
 				}
 			}
 		}
 	}
 }
 
-func benchmarkTranslate(b *testing.B, body []byte, version int, name string, series, partitions int) {
+func benchmarkTranslate(b *testing.B, body []byte, version, series, partitions int) {
 	b.Helper()
-	space, limits, f := new(batch.Batch), remotewrite.DefaultLimits(), format.Find(name)
+	space, limits, f := new(batch.Batch), remotewrite.DefaultLimits(), format.Find("packed")
 	out, p := format.Messages{}, format.Packing{Partitions: partitions, Limit: 256 << 10}
 	decode := remotewrite.Protocols()[version].Decode
 	var scratch []byte
@@ -47,8 +45,7 @@ func benchmarkTranslate(b *testing.B, body []byte, version int, name string, ser
 		space.Reset()
 		p.Reset()
 		out.Reset()
-		symbolic := f.Symbols || version == 1
-		space.Form = batch.Form{Symbolic: symbolic, Lean: symbolic, LateKeys: f.ByPartition}
+		space.References = true
 		require.NoError(b, decode(space, body, limits))
 		_, scratch = remotewrite.Validate(space, limits, scratch)
 		f.Encode(space, &p, &out)

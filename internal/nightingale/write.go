@@ -188,7 +188,7 @@ func (v *receiver) decompress(body []byte, held *admission.Hold, watch *stopwatc
 func (v *receiver) decode(space *requestSpace, protocol remotewrite.Protocol, tenant string, held *admission.Hold, watch *stopwatch) (c batch.Contents, err error) {
 	now := v.settings.Load()
 	b := &space.Batch
-	b.Elements.Held, b.ExemplarSeries, b.Form = held, v.exemplarSeries, v.form(protocol, now.rules)
+	b.Elements.Held, b.ExemplarSeries, b.References = held, v.exemplarSeries, v.references(now.rules)
 	if err := protocol.Decode(b, space.decoded, v.limits); err != nil {
 		return c, err
 	}
@@ -214,14 +214,10 @@ func (v *receiver) decode(space *requestSpace, protocol remotewrite.Protocol, te
 	return c, nil
 }
 
-// form returns the form of labels that the format prefers, if the stages before it allow that.
-func (v *receiver) form(protocol remotewrite.Protocol, r *rules.Rules) batch.Form {
-	symbolic := v.format.Symbols || v.format.References && protocol.Symbols
-	return batch.Form{
-		Symbolic: symbolic,
-		Lean:     symbolic && r == nil && !v.topics.Template.PerSeries,
-		LateKeys: v.format.ByPartition && r == nil,
-	}
+// references reports whether the series may hold their labels as references only: the format reads
+// references, and no stage before it needs texts or keys.
+func (v *receiver) references(r *rules.Rules) bool {
+	return v.format.ByPartition && r == nil && !v.topics.Template.PerSeries
 }
 
 // answer writes the response and returns its status. It counts and logs refused requests, see

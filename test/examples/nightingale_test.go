@@ -121,7 +121,7 @@ func TestNightingaleConsumers(t *testing.T) {
 	const rounds = 3
 	pulsar := stack.Pulsar(t)
 	namespace := pulsar.Namespace(t)
-	formats := []string{"json", "protobuf", "packed", "packed-v2"}
+	formats := []string{"json", "protobuf", "packed"}
 	topics, doors := map[string]string{}, map[string]string{}
 	want := map[string][]string{}
 	for round := range rounds {

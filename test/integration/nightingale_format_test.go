@@ -13,17 +13,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/nightingale"
 	"github.com/aviaryhq/aviary/test/stack"
 )
-
-// TestNightingalePackedIsCompleteAndInOrder: every sample is on the topic once, a
-// series is on one partition, and its samples are in order.
-func TestNightingalePackedIsCompleteAndInOrder(t *testing.T) {
-	t.Run("packed", func(t *testing.T) { packedIsCompleteAndInOrder(t, "packed", 4<<10, readPacked) })
-	t.Run("packed-v2", func(t *testing.T) { packedIsCompleteAndInOrder(t, "packed-v2", 2<<10, readPackedV2) })
-}
 
 // sampleOf is a sample, with the labels of its series as text.
 type sampleOf struct {
@@ -32,18 +24,6 @@ type sampleOf struct {
 }
 
 func readPacked(t *testing.T, payload []byte) (all []sampleOf) {
-	t.Helper()
-	var req prompb.WriteRequest
-	require.NoError(t, req.Unmarshal(payload))
-	for _, ts := range req.Timeseries {
-		for _, v := range ts.Samples {
-			all = append(all, sampleOf{fmt.Sprint(ts.Labels), v.Timestamp})
-		}
-	}
-	return all
-}
-
-func readPackedV2(t *testing.T, payload []byte) (all []sampleOf) {
 	t.Helper()
 	var req writev2.Request
 	require.NoError(t, req.Unmarshal(payload))
@@ -59,14 +39,15 @@ func readPackedV2(t *testing.T, payload []byte) (all []sampleOf) {
 	return all
 }
 
-func packedIsCompleteAndInOrder(t *testing.T, format string, limit int, read func(*testing.T, []byte) []sampleOf) {
-	t.Helper()
+// TestNightingalePackedIsCompleteAndInOrder: every sample is on the topic once, a series is on one
+// partition, and its samples are in order.
+func TestNightingalePackedIsCompleteAndInOrder(t *testing.T) {
 	t.Parallel()
 	pulsar := stack.Pulsar(t)
-	const partitions, senders, rounds, series = 4, 8, 30, 200
+	const partitions, senders, rounds, series, limit = 4, 8, 30, 200, 2 << 10
 	topic := pulsar.Topic(t, pulsar.Namespace(t), partitions)
 	s := startNightingale(t, pulsar.URL(), topic, func(c *nightingale.Config) {
-		c.Format, c.MessageBytes = format, config.Bytes(limit) // many messages for a request
+		c.Format, c.MessageBytes = "packed", limit // many messages for a request
 	})
 	s.awaitReady(t)
 	var wg sync.WaitGroup
@@ -89,7 +70,7 @@ func packedIsCompleteAndInOrder(t *testing.T, format string, limit int, read fun
 		assert.LessOrEqual(t, len(m.payload), limit)
 		used[m.key] = true
 		messages++
-		for _, v := range read(t, m.payload) {
+		for _, v := range readPacked(t, m.payload) {
 			require.Equal(t, next[v.series], v.timestamp, v.series)
 			next[v.series]++
 			samples++
@@ -128,7 +109,7 @@ func TestNightingaleProtobuf(t *testing.T) {
 // TestNightingaleTopicsByTemplate: series are on the topics that tenant and label
 // name, up to the bound, and nothing is lost beyond it.
 func TestNightingaleTopicsByTemplate(t *testing.T) {
-	for _, format := range []string{"json", "packed", "packed-v2"} {
+	for _, format := range []string{"json", "packed"} {
 		t.Run(format, func(t *testing.T) {
 			t.Parallel()
 			pulsar := stack.Pulsar(t)
@@ -149,8 +130,6 @@ func TestNightingaleTopicsByTemplate(t *testing.T) {
 					switch format {
 					case "packed":
 						n += len(readPacked(t, m.payload))
-					case "packed-v2":
-						n += len(readPackedV2(t, m.payload))
 					default:
 						n++
 					}

@@ -30,7 +30,7 @@ def main():
     args.add_argument("--url", default="pulsar://127.0.0.1:6650")
     args.add_argument("--topic", default="persistent://public/default/metrics")
     args.add_argument("--subscription", default="example", help="its place on the topic outlives the program")
-    args.add_argument("--format", default="json", choices=["json", "protobuf", "packed", "packed-v2"])
+    args.add_argument("--format", default="json", choices=["json", "protobuf", "packed"])
     args = args.parse_args()
 
     stopped = []
@@ -81,16 +81,12 @@ def read(format, payload):
     elif format == "protobuf":  # one series
         series = prometheus.TimeSeries.FromString(payload)
         yield from read_series([(label.name, label.value) for label in series.labels], series)
-    elif payload[:1] == b"\x22":  # many series. A topic may change from packed to packed-v2, which begins with its symbols
-        request = prometheus.RequestV2.FromString(payload)
+    else:  # packed: many series
+        request = prometheus.Request.FromString(payload)
         for series in request.timeseries:
             texts = [request.symbols[ref] for ref in series.labels_refs]
             # series.metadata has the type, and the symbols of help and unit.
             yield from read_series(list(zip(texts[::2], texts[1::2])), series)
-    else:
-        request = prometheus.WriteRequest.FromString(payload)
-        for series in request.timeseries:
-            yield from read_series([(label.name, label.value) for label in series.labels], series)
 
 
 def read_series(labels, series):

@@ -31,8 +31,9 @@ type Batch struct {
 	LastMetadata   MetadataRefs // references of the last element of SeriesMetadata
 	Expanded       int          // bytes that the references expand to
 
-	// Only in the symbolic form:
-	Form         Form
+	// References asks for series that hold their labels as references only, and for no keys: the
+	// format packed needs neither texts nor, mostly, keys. See symbols.go.
+	References   bool
 	Bounds       LabelBounds
 	Refs         []uint32 // labels of series: alternating references of names and values
 	Info         []uint32 // of each symbol
@@ -62,7 +63,7 @@ func Until[T any](from Extent, slice []T) Extent { return Extent{from.From, int3
 // Series is one time series of a request: its labels and its samples, exemplars and histograms.
 type Series struct {
 	Labels     Extent
-	Refs       Extent // the same labels in the symbolic form; empty if they are only texts
+	Refs       Extent // the same labels as references; empty if they are only texts
 	Samples    Extent
 	Exemplars  Extent
 	Histograms Extent
@@ -73,22 +74,16 @@ type Series struct {
 	Raw        Span  // the series in the body
 }
 
-// Span is the position of a series in the request's body, from its tag to its end. Head is the size
-// of its tag and length. Labels is the size from there to the end of the last label. PlainLabels says
-// that the labels come first, one after the other, each in the form that a protobuf encoder writes.
-// Copyable says that only samples follow, and that all of the series, its own tag and length too, is
-// in that form. Any other series may contain bytes that this decoder ignores and other decoders
-// refuse, such as a label's name that is given twice, the first time not in UTF-8. So it must not be
-// copied into a message.
+// Span is the position of a series in the request's body, without its tag and length. Labels is the
+// size from there to the end of the last label. PlainLabels says that the labels come first, one
+// after the other, each in the form that a protobuf encoder writes.
 //
 // A series has the zero Span if the body does not contain it in its present form: its labels were
 // sorted or changed, or the protocol is another one.
 type Span struct {
 	From, To    int32
 	Labels      int32
-	Head        uint8
 	PlainLabels bool
-	Copyable    bool
 }
 
 // Entries returns the number of samples, histograms and exemplars of the series.
@@ -245,7 +240,7 @@ func (b *Batch) Reset() {
 	b.Metadata = b.Metadata[:0]
 	b.Symbols, b.SeriesMetadata, b.Expanded = b.Symbols[:0], b.SeriesMetadata[:0], 0
 	b.Elements = Elements{}
-	b.Form, b.Ordered, b.OrderedRaw = Form{}, Extent{}, nil
+	b.References, b.Ordered, b.OrderedRaw = false, Extent{}, nil
 	b.Refs, b.Info, b.SymbolBytes = b.Refs[:0], b.Info[:0], 0
 	b.Table.reset()
 	k := &b.Buckets

@@ -67,18 +67,3 @@ func (b *Batch) ChargeMetadata(from int) error {
 	}
 	return b.Elements.Charge(n)
 }
-
-// LabelRoom returns how many labels may be appended, at least one. The caller then charges the
-// appended ones with UseLabels. That is faster than charging each label: most of a request is
-// labels.
-func (e *Elements) LabelRoom() (int, error) {
-	if e.Left < LabelBytes {
-		if err := e.reserve(LabelBytes - e.Left); err != nil {
-			return 0, err
-		}
-	}
-	return e.Left / LabelBytes, nil
-}
-
-// UseLabels accounts for n labels that LabelRoom has allowed.
-func (e *Elements) UseLabels(n int) { e.Left -= n * LabelBytes }

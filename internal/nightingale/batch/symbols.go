@@ -6,18 +6,10 @@ import (
 	"unicode/utf8"
 )
 
-// Form says in which form a batch holds the labels of its series, and when keys are computed. The
-// zero Form is texts, with keys.
-//
-// In the symbolic form labels are references to b.Symbols, in b.Refs. A 2.0 request contains the
-// references; for a 1.0 request Intern creates them. Only valid labels are in the symbolic form,
-// sorted and with different names. Labels of other series are texts, as in the zero Form. Each
-// symbol is checked only once, however often references use it.
-type Form struct {
-	Symbolic bool // references for series with valid labels
-	Lean     bool // and no texts for these series
-	LateKeys bool // keys are computed where they are needed, not by Validate
-}
+// Labels as references: a label is two indexes into b.Symbols, in b.Refs. A 2.0 request contains
+// the references; for a 1.0 request Intern creates them. Only valid labels stay references, sorted
+// and with different names. Labels of other series become texts. Each symbol is checked only once,
+// however often references use it.
 
 // Bits of a symbol's info: two flags, and above them its length.
 const (
@@ -27,7 +19,7 @@ const (
 	longSymbol  = 1 << 28 // length from which a symbol is never usable
 )
 
-// Memory of the symbolic form, in bytes.
+// Memory of references, in bytes.
 const (
 	RefBytes  = 4
 	SlotBytes = 8
@@ -272,14 +264,14 @@ func (b *Batch) EndRefs(s *Series) bool {
 	return true
 }
 
-// DropRefs removes the references of a series, so that it has only texts. They must be the last
-// references of the batch.
-func (b *Batch) DropRefs(s *Series) {
-	b.Refs = b.Refs[:s.Refs.From]
-	s.Refs = Extent{}
+// DropRefs removes the references from the given index on.
+func (b *Batch) DropRefs(from int32) {
+	b.Elements.Left += (len(b.Refs) - int(from)) * RefBytes
+	b.Refs = b.Refs[:from]
 }
 
-// ResolveLabels appends the texts of a series' references. All referenced symbols must exist.
+// ResolveLabels replaces the references of the last series by texts. All referenced symbols must
+// exist.
 func (b *Batch) ResolveLabels(s *Series) error {
 	refs := Slice(b.Refs, s.Refs)
 	if err := b.Elements.Charge(len(refs) / 2 * LabelBytes); err != nil {
@@ -288,6 +280,8 @@ func (b *Batch) ResolveLabels(s *Series) error {
 	s.Labels = Start(b.Labels)
 	b.Labels = b.appendTexts(b.Labels, refs)
 	s.Labels = Until(s.Labels, b.Labels)
+	b.DropRefs(s.Refs.From)
+	s.Refs = Extent{}
 	return nil
 }
 
@@ -298,7 +292,7 @@ func (b *Batch) appendTexts(dst []Label, refs []uint32) []Label {
 	return dst
 }
 
-// LabelsOf returns a series' labels as texts. In the lean form it allocates them.
+// LabelsOf returns a series' labels as texts. It allocates them if the series has references only.
 func (b *Batch) LabelsOf(s *Series) []Label {
 	if s.Labels.Len() == 0 && s.Refs.Len() > 0 {
 		return b.appendTexts(make([]Label, 0, s.Refs.Len()/2), Slice(b.Refs, s.Refs))

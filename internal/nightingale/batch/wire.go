@@ -5,23 +5,11 @@ import (
 	"math"
 )
 
-// RawField returns the series' field in the body, including tag and length, or nil if it must not be
-// copied: see Span.
-func (b *Batch) RawField(s *Series) []byte {
-	if !s.Raw.Copyable {
-		return nil
-	}
-	return b.Body[s.Raw.From:s.Raw.To:s.Raw.To]
-}
+// RawLabels returns the bytes of a series in the body up to the end of its last label.
+func (b *Batch) RawLabels(s *Series) []byte { return b.Body[s.Raw.From : s.Raw.From+s.Raw.Labels] }
 
-// RawLabels returns the field's contents up to the end of the last label.
-func (b *Batch) RawLabels(s *Series) []byte {
-	from := int(s.Raw.From) + int(s.Raw.Head)
-	return b.Body[from : from+int(s.Raw.Labels)]
-}
-
-// ReceivedSize returns the size of the series in the body, or an upper bound of its size as a field
-// of a WriteRequest if the body does not contain it.
+// ReceivedSize returns the size of the series in the body, or EncodedSize if the body does not
+// contain it.
 func (b *Batch) ReceivedSize(s *Series) int {
 	if s.Raw.To > 0 {
 		return int(s.Raw.To - s.Raw.From)
@@ -29,12 +17,8 @@ func (b *Batch) ReceivedSize(s *Series) int {
 	return b.EncodedSize(s)
 }
 
-// EncodedSize returns the size of the series as a field of a WriteRequest: the exact size for a
-// series that can be copied, otherwise an upper bound.
+// EncodedSize returns an upper bound of the size of the series as a field of a WriteRequest.
 func (b *Batch) EncodedSize(s *Series) int {
-	if s.Raw.Copyable {
-		return int(s.Raw.To - s.Raw.From)
-	}
 	size := 12 + 24*s.Samples.Len()
 	if s.Refs.Len() > 0 {
 		size += int(s.LabelBytes) + 10*s.Refs.Len()
@@ -240,14 +224,6 @@ func appendDoubles(dst []byte, field int, values []float64) []byte {
 		dst = binary.LittleEndian.AppendUint64(dst, math.Float64bits(v))
 	}
 	return dst
-}
-
-// MetadataSize returns an upper bound of the size of the metadata entries as fields.
-func (b *Batch) MetadataSize() (size int) {
-	for i := range b.Metadata {
-		size += b.Metadata[i].EncodedSize()
-	}
-	return size
 }
 
 // EncodedSize returns an upper bound of the size of the entry as a field.

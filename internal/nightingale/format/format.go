@@ -20,14 +20,9 @@ type Format struct {
 	Size func(b *batch.Batch, p *Packing) int
 	// SamplesOnly says that the format cannot contain histograms and exemplars.
 	SamplesOnly bool
-	// ByPartition says that the format groups series by partition, and each record names its
-	// partition.
+	// ByPartition says that a message holds many series of one partition, which its record names,
+	// and that the format reads labels as references, see batch.Batch.References.
 	ByPartition bool
-	// References says that the format can use labels as references if the body has them, see
-	// batch.Form.
-	References bool
-	// Symbols says that the messages contain symbols, so that references are useful for any body.
-	Symbols bool
 }
 
 // All lists the formats that the configuration key format can name.
@@ -35,9 +30,8 @@ func All() []Format {
 	return []Format{
 		{name: "json", Encode: EncodeJSON, Size: jsonSize},
 		{name: "json-kafka-adapter", Encode: encodeAdapter, Size: adapterSize, SamplesOnly: true},
-		{name: "protobuf", Encode: encodeProtobuf, Size: protobufSize, References: true},
-		{name: packedFormat, Encode: encodePacked, Size: packedSize, ByPartition: true, References: true},
-		{name: packedV2Format, Encode: encodePackedV2, Size: packedV2Size, ByPartition: true, References: true, Symbols: true},
+		{name: "protobuf", Encode: encodeProtobuf, Size: protobufSize},
+		{name: "packed", Encode: encodePacked, Size: packedSize, ByPartition: true},
 	}
 }
 

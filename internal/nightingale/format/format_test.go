@@ -73,24 +73,6 @@ func TestConsumeProtobuf(t *testing.T) {
 	}
 }
 
-// TestConsumePacked is how a consumer of the packed format reads.
-func TestConsumePacked(t *testing.T) {
-	for _, raw := range []bool{true, false} {
-		var got prompb.WriteRequest
-		for _, message := range encodeAs(decoded(t, writetest.Everything(), raw), packedFormat, Packing{}) {
-			var part prompb.WriteRequest
-			require.NoError(t, part.Unmarshal(message.Payload))
-			got.Timeseries = append(got.Timeseries, part.Timeseries...)
-			got.Metadata = append(got.Metadata, part.Metadata...)
-			assert.Equal(t, "0", message.Key)
-		}
-		sameSeries(t, writetest.Everything().Timeseries, got.Timeseries)
-		if raw {
-			assert.Equal(t, writetest.Everything().Metadata, got.Metadata)
-		}
-	}
-}
-
 // TestConsumeAdapter is how consumers of prometheus-kafka-adapter read, and that
 // each byte is as the adapter's own encoding/json would have written it.
 func TestConsumeAdapter(t *testing.T) {
@@ -162,63 +144,6 @@ func TestConsumeJSON(t *testing.T) {
 	}
 }
 
-// TestPackedPlacesSeriesByTheirKey: the partition is that to which the publisher
-// routes the key of the other formats, each series is there once, and the order of
-// the request is kept.
-func TestPackedPlacesSeriesByTheirKey(t *testing.T) {
-	const partitions, limit = 5, 4 << 10
-	req := writetest.Request(1000, 10)
-	for i := range 1000 { // every series twice
-		again := req.Timeseries[i]
-		again.Samples = []prompb.Sample{{Timestamp: 1_800_000_000_000, Value: 1}}
-		req.Timeseries = append(req.Timeseries, again)
-	}
-	for _, raw := range []bool{true, false} {
-		b := decoded(t, req, raw)
-		var want [partitions][]prompb.TimeSeries
-		for i, s := range b.Series {
-			key := string(batch.AppendKey(nil, s.Key))
-			h := uint32(0)
-			for j := range len(key) {
-				h = 31*h + uint32(key[j])
-			}
-			require.Equal(t, h, keyHash(s.Key))
-			want[h%partitions] = append(want[h%partitions], req.Timeseries[i])
-		}
-		var got [partitions][]prompb.TimeSeries
-		messages := encodeAs(b, packedFormat, Packing{Partitions: partitions, Limit: limit})
-		for _, m := range messages {
-			require.LessOrEqual(t, len(m.Payload), limit)
-			assert.Equal(t, strconv.Itoa(m.Partition), m.Key)
-			var part prompb.WriteRequest
-			require.NoError(t, part.Unmarshal(m.Payload))
-			got[m.Partition] = append(got[m.Partition], part.Timeseries...)
-		}
-		assert.Greater(t, len(messages), partitions)
-		for i := range got {
-			sameSeries(t, want[i], got[i])
-		}
-	}
-}
-
-// TestCopiedSeriesAreOnesThatStandSo: sorted labels are not what the body holds.
-func TestCopiedSeriesAreOnesThatStandSo(t *testing.T) {
-	req := writetest.OneSeries("zone", "a", "__name__", "up")
-	for _, format := range []string{"protobuf", packedFormat} {
-		messages := encodeAs(decoded(t, req, true), format, Packing{})
-		require.Len(t, messages, 1)
-		var ts prompb.TimeSeries
-		if format == packedFormat {
-			var part prompb.WriteRequest
-			require.NoError(t, part.Unmarshal(messages[0].Payload))
-			ts = part.Timeseries[0]
-		} else {
-			require.NoError(t, ts.Unmarshal(messages[0].Payload))
-		}
-		assert.Equal(t, []prompb.Label{{Name: "__name__", Value: "up"}, {Name: "zone", Value: "a"}}, ts.Labels)
-	}
-}
-
 func TestPackedSendsAlargeSeriesAlone(t *testing.T) {
 	req := writetest.Request(3, 200)
 	req.Timeseries[0].Labels = req.Timeseries[0].Labels[:2]
@@ -227,7 +152,7 @@ func TestPackedSendsAlargeSeriesAlone(t *testing.T) {
 	b := new(batch.Batch)
 	require.NoError(t, remotewrite.DecodeV1(b, writetest.Marshal(t, req), limits))
 	_, _ = remotewrite.Validate(b, limits, nil)
-	assert.Len(t, encodeAs(b, packedFormat, Packing{Limit: 1 << 10}), 3)
+	assert.Len(t, encodeAs(b, "packed", Packing{Limit: 1 << 10}), 3)
 }
 
 // FuzzProtobufEncoder: what the oracle decodes is what it decodes of our encoding.
@@ -258,7 +183,7 @@ func FuzzProtobufEncoder(f *testing.F) {
 func BenchmarkEncode(b *testing.B) {
 	for _, name := range Names() {
 		for _, raw := range []bool{true, false} {
-			if !raw && !slices.Contains([]string{"protobuf", packedFormat, packedV2Format}, name) {
+			if !raw && !slices.Contains([]string{"protobuf", "packed"}, name) {
 				continue
 			}
 			b.Run(fmt.Sprintf("%s/raw=%t", name, raw), func(b *testing.B) {
@@ -281,14 +206,13 @@ func TestNoAllocationPerSeries(t *testing.T) {
 	body, limits := writetest.Marshal(t, writetest.Request(2000, 10)), remotewrite.DefaultLimits()
 	for _, name := range Names() {
 		space, f := new(batch.Batch), Find(name)
-		usual := batch.Form{Symbolic: f.Symbols, Lean: f.Symbols, LateKeys: f.ByPartition}
 		out, p := Messages{}, Packing{Partitions: 4, Limit: 256 << 10}
 		var scratch []byte
 		allocations := testing.AllocsPerRun(5, func() {
 			space.Reset()
 			p.Reset()
 			out.Reset()
-			space.Form = usual
+			space.References = f.ByPartition
 			if remotewrite.DecodeV1(space, body, limits) != nil {
 				panic("decode")
 			}

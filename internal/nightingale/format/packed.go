@@ -2,17 +2,12 @@ package format
 
 import (
 	"slices"
-	"strconv"
-
-	"github.com/cespare/xxhash/v2"
 
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 )
 
-const packedFormat = "packed"
-
-// Packing holds the settings of the packed formats, which may differ between topics, and their
-// working memory.
+// Packing holds the settings of the packed format, which may differ between topics, and its working
+// memory.
 type Packing struct {
 	Partitions int // number of partitions of the topic; 0 means 1
 	Limit      int // maximum size of a message in bytes; 0: no limit
@@ -25,48 +20,32 @@ type Packing struct {
 }
 
 // The packed format: one message holds many series of one partition as a standard
-// prometheus.WriteRequest, so that software for remote write 1.0 can read the topic's messages
-// (without snappy, because the publisher compresses). Series of one partition keep the order of the
-// request, within a message and across messages. A message has at most message_bytes, or a single
-// series that is larger.
+// io.prometheus.write.v2.Request with a symbol table of its own, so that software for remote write
+// 2.0 can read the topic's messages (without snappy, because the publisher compresses). Series of
+// one partition keep the order of the request, within a message and across messages. A message has
+// at most message_bytes, or a single series that is larger.
 //
 // A series is on the partition to which its key in the other formats would route: Java's String
 // hash of the key's 16 hexadecimal digits, modulo the number of partitions. Consumers may rely only
 // on each series being on one partition. The message's key is the decimal number of the partition,
 // so that a Key_Shared subscription also keeps each series in order.
 //
-// Metadata of a 1.0 request is published, too, on the partition of the family's name.
+// The format keeps everything of remote write: type, unit and help of a series' family, start
+// timestamps, exemplars and native histograms. It adds the metadata of 1.0 requests to the series
+// of their families, as json does: a 2.0 request has no other place for it.
 //
-// The encoder copies the bytes of a series of a 1.0 request if they can be copied, see
-// batch.Span.
+// A message contains each text once, before the series, whose labels are numbers of texts. If the
+// batch has references, encoding a label takes two array accesses.
 func encodePacked(b *batch.Batch, p *Packing, out *Messages) {
 	partitions := max(p.Partitions, 1)
 	p.sort(b, partitions)
-	size := 0
-	for i := range b.Series {
-		size += b.EncodedSize(&b.Series[i])
-	}
-	out.growArena(size + b.MetadataSize() + 16*(partitions+size/max(p.Limit, 1<<10)))
+	out.growArena(p.symbols.estimate(b, partitions) + 16*partitions)
+	p.symbols.limit = p.Limit
 	from := int32(0)
 	for partition, to := range p.next {
-		begun := false
-		for _, i := range p.order[from:to] {
-			s := &b.Series[i]
-			if !p.begin(out, begun, partition, b.EncodedSize(s)) {
-				return
-			}
-			out.addSeries(b, s)
-			begun = true
-			if raw := b.RawField(s); len(raw) > 0 {
-				out.arena = append(out.arena, raw...)
-				continue
-			}
-			var at int
-			out.arena, at = batch.OpenField(out.arena, 1)
-			out.arena = b.AppendSeries(out.arena, s)
-			out.arena = batch.CloseField(out.arena, at)
+		if from < to && !p.symbols.pack(b, out, partition, p.order[from:to]) {
+			return
 		}
-		p.addMetadata(out, b, partition, partitions, begun)
 		from = to
 	}
 	out.finish()
@@ -88,7 +67,7 @@ func (p *Packing) sort(b *batch.Batch, partitions int) {
 		s := &b.Series[i]
 		at := int32(0)
 		if partitions > 1 {
-			if b.Form.LateKeys {
+			if b.References {
 				s.Key, p.scratch = b.SeriesKey(s, p.scratch)
 			}
 			at = int32(keyHash(s.Key) % uint32(partitions))
@@ -106,56 +85,45 @@ func (p *Packing) sort(b *batch.Batch, partitions int) {
 	}
 }
 
-// begin begins a message, unless the present one has room for size more bytes. Like
-// Messages.publishIfFull it returns false if encoding must stop.
-func (p *Packing) begin(o *Messages, begun bool, partition, size int) bool {
-	if begun {
-		have := len(o.arena) - o.cuts[len(o.cuts)-1].payload
-		if p.Limit == 0 || have+size <= p.Limit {
-			return o.fits()
-		}
-	}
-	if !o.publishIfFull() {
-		return false
-	}
-	o.beginPartition(partition)
-	return true
+// symbolFieldSize is how many bytes a symbol usually takes in a message besides its text.
+const symbolFieldSize = 2
+
+// packedSize estimates the size as if no two series shared a text: usually too high.
+func packedSize(b *batch.Batch, p *Packing) int {
+	series, labels := packedParts(b)
+	p.symbols.ofSeries, p.symbols.ofLabels = series/max(len(b.Series), 1)+1, labels/max(len(b.Series), 1)+1
+	return series + labels
 }
 
-// beginPartition begins a message whose key is the number of its partition.
-func (o *Messages) beginPartition(partition int) {
-	at := len(o.arena)
-	o.arena = strconv.AppendInt(o.arena, int64(partition), 10)
-	o.cuts = append(o.cuts, cutMark{key: at, payload: len(o.arena), partition: int32(partition)})
+// estimate returns about the size of the messages of the batch's series. If a topic gets only some
+// of the series that packedSize has seen, estimate assumes that they have average size.
+func (p *symbolPacker) estimate(b *batch.Batch, partitions int) int {
+	texts := b.SymbolBytes + symbolFieldSize*len(b.Symbols)
+	return len(b.Series)*p.ofSeries + min(len(b.Series)*p.ofLabels, texts*partitions)
 }
 
-// addMetadata adds the metadata entries of a version 1 request whose families belong to the
-// partition. It does not add metadata of version 2, which comes with every series and would be
-// repeated in every message.
-func (p *Packing) addMetadata(o *Messages, b *batch.Batch, partition, partitions int, begun bool) {
-	if b.Body == nil {
-		return
-	}
-	for i := range b.Metadata {
-		m := &b.Metadata[i]
-		if partitions > 1 && keyHash(xxhash.Sum64String(m.Family))%uint32(partitions) != uint32(partition) {
-			continue
+// packedParts estimates the size of the series without their texts, and the size of the texts of
+// all of their labels.
+func packedParts(b *batch.Batch) (series, labels int) {
+	for i := range b.Series {
+		s := &b.Series[i]
+		size := 12 + 32*s.Samples.Len() + b.PartsSize(s)
+		if s.Refs.Len() > 0 {
+			size += 3 * s.Refs.Len()
+			labels += int(s.LabelBytes) + symbolFieldSize*s.Refs.Len()
+		} else {
+			n := s.Labels.Len()
+			size += 6 * n
+			labels += batch.LabelsSize(batch.Slice(b.Labels, s.Labels))
 		}
-		if !p.begin(o, begun, partition, m.EncodedSize()) {
-			return
+		if m := s.Metadata; m != nil {
+			size += 16
+			labels += len(m.Help) + len(m.Unit)
 		}
-		begun = true
-		var at int
-		o.arena, at = batch.OpenField(o.arena, 3)
-		o.arena = batch.AppendVarint(o.arena, 1, uint64(batch.KindNumber(m.Kind)))
-		o.arena = batch.AppendText(o.arena, 2, m.Family)
-		o.arena = batch.AppendText(o.arena, 4, m.Help)
-		o.arena = batch.AppendText(o.arena, 5, m.Unit)
-		o.arena = batch.CloseField(o.arena, at)
+		series += size
 	}
+	return series, labels
 }
-
-func packedSize(b *batch.Batch, _ *Packing) int { return protobufSize(b, nil) + b.MetadataSize() }
 
 // keyHash returns Java's String hash of the key's 16 digits, by which the publisher routes keys. It
 // computes both halves independently, which is faster.

@@ -6,9 +6,6 @@ import "github.com/aviaryhq/aviary/internal/nightingale/batch"
 // prompb/types.proto: labels sorted by name, all samples of the request in their order, exemplars
 // and native histograms. The stale marker is a NaN, with the bits that the sender sent. The
 // message's key is the series' key, 16 hexadecimal digits.
-//
-// The encoder copies the bytes of a series of a remote write 1.0 request if they can be
-// copied, see batch.Span.
 func encodeProtobuf(b *batch.Batch, _ *Packing, out *Messages) {
 	out.growArena(protobufSize(b, nil))
 	for i := range b.Series {
@@ -18,11 +15,7 @@ func encodeProtobuf(b *batch.Batch, _ *Packing, out *Messages) {
 		if !out.begin(s.Key, b.Latest(s), c) {
 			return
 		}
-		if raw := b.RawField(s); len(raw) > 0 {
-			out.arena = append(out.arena, raw[s.Raw.Head:]...)
-		} else {
-			out.arena = b.AppendSeries(out.arena, s)
-		}
+		out.arena = b.AppendSeries(out.arena, s)
 	}
 	out.finish()
 }

@@ -100,9 +100,8 @@ func readable(t *testing.T, version int, body []byte, format Format) {
 	t.Helper()
 	limits := remotewrite.DefaultLimits()
 	protocol := remotewrite.Protocols()[version]
-	symbolic := format.Symbols || format.References && protocol.Symbols
-	for _, form := range []batch.Form{{Symbolic: symbolic}, {Symbolic: symbolic, Lean: symbolic}} {
-		b := &batch.Batch{Form: form}
+	for _, references := range []bool{false, format.ByPartition} {
+		b := &batch.Batch{References: references}
 		if protocol.Decode(b, body, limits) != nil {
 			return
 		}
@@ -118,20 +117,20 @@ func readable(t *testing.T, version int, body []byte, format Format) {
 	}
 }
 
-// lines returns a text for each sample, histogram, exemplar and metadata entry of a batch, with
+// lines returns a text for each sample, histogram, and exemplar of a batch, with
 // everything that the format keeps of it.
 func lines(b *batch.Batch, format Format) (all []string) {
 	for i := range b.Series {
 		s := &b.Series[i]
 		labels := labelText(b.LabelsOf(s))
 		start := func(v int64) string {
-			if format.name == "json" || format.name == packedV2Format {
+			if format.name == "json" || format.name == "packed" {
 				return strconv.FormatInt(v, 10)
 			}
 			return ""
 		}
 		about := ""
-		if m := s.Metadata; m != nil && (format.name == "json" || format.name == packedV2Format) && *m != (batch.Metadata{Kind: batch.KindUnknown}) {
+		if m := s.Metadata; m != nil && (format.name == "json" || format.name == "packed") && *m != (batch.Metadata{Kind: batch.KindUnknown}) {
 			about = m.Kind + " " + strconv.Quote(m.Help) + " " + strconv.Quote(m.Unit)
 		}
 		add := func(kind string, timestamp, start string, value ...string) {
@@ -153,11 +152,6 @@ func lines(b *batch.Batch, format Format) (all []string) {
 		}
 		for _, e := range batch.Slice(b.Exemplars, s.Exemplars) {
 			add("exemplar", strconv.FormatInt(e.Timestamp, 10), "", labelText(batch.Slice(b.ExemplarLabels, e.Labels)), floatText(e.Value))
-		}
-	}
-	if format.name == packedFormat && b.Body != nil {
-		for _, m := range b.Metadata {
-			all = append(all, strings.Join([]string{"metadata", m.Kind, strconv.Quote(m.Family), strconv.Quote(m.Help), strconv.Quote(m.Unit)}, " "))
 		}
 	}
 	return all
@@ -192,10 +186,7 @@ func readMessage(t *testing.T, format Format, payload []byte) []string {
 	case "protobuf":
 		strictly(t, "types.proto", "TimeSeries", payload)
 		require.NoError(t, remotewrite.DecodeV1(b, writetest.Field(1, payload), limits))
-	case packedFormat:
-		strictly(t, "remote.proto", "WriteRequest", payload)
-		require.NoError(t, remotewrite.DecodeV1(b, payload, limits))
-	case packedV2Format:
+	case "packed":
 		strictly(t, "io/prometheus/write/v2/types.proto", "Request", payload)
 		require.NoError(t, remotewrite.DecodeV2(b, payload, limits))
 	}

@@ -36,8 +36,8 @@ func DecodeV2(into *batch.Batch, body []byte, l Limits) error {
 	if len(b.Symbols) == 0 || b.Symbols[0] != "" {
 		return refusal.Invalid("first_symbol", "the first of the symbols must be the empty string")
 	}
-	if b.Form.Symbolic {
-		if err := b.lookAtSymbols(body[:len(body)-len(all.rest)], all.head, l); err != nil {
+	if b.References {
+		if err := b.checkSymbols(body[:len(body)-len(all.rest)], all.head, l); err != nil {
 			return err
 		}
 	}
@@ -124,80 +124,53 @@ const (
 	labelSize  = 6
 )
 
-// references converts references to symbols into labels. References come in pairs, but a pair may
-// be split between two pieces.
+// references resolves the references of a series and of its exemplars to labels.
 type references struct {
 	symbols  []string
 	elements *batch.Elements
-	name     string
-	half     bool // the value of the last name is still missing
 	beyond   bool // a reference was beyond the symbols
-	expanded int
-	limit    int // of expanded
+	odd      bool // the last label had no value
+	expanded int  // bytes
+	limit    int  // of expanded
 }
 
-// decode appends the labels of one occurrence of a repeated field: packed references in data, or
-// otherwise the single one in fc.
-func (r *references) decode(dst []batch.Label, data []byte, packed bool, fc *easyproto.FieldContext) ([]batch.Label, error) {
-	if !packed {
-		one, ok := fc.Uint32()
-		if !ok {
-			return dst, errReference
-		}
-		return r.add(dst, uint64(one))
+// resolve appends the labels of references.
+func (r *references) resolve(dst []batch.Label, refs []uint32) ([]batch.Label, error) {
+	if err := r.elements.Charge(len(refs) / 2 * batch.LabelBytes); err != nil {
+		return dst, err
 	}
-	if !r.half {
-		var err error
-		if dst, data, err = r.pairs(dst, data); err != nil {
-			return dst, err
-		}
-	}
-	for len(data) > 0 {
-		ref, n := binary.Uvarint(data)
-		if n <= 0 || ref > math.MaxUint32 {
-			return dst, errReference
-		}
-		data = data[n:]
-		var err error
-		if dst, err = r.add(dst, ref); err != nil {
-			return dst, err
-		}
-		if r.expanded > r.limit {
+	for len(refs) >= 2 {
+		l := batch.Label{Name: r.symbol(refs[0]), Value: r.symbol(refs[1])}
+		if r.expanded += len(l.Name) + len(l.Value) + labelSize; r.expanded > r.limit {
 			return dst, errExpanded
 		}
+		dst, refs = append(dst, l), refs[2:]
+	}
+	if r.odd = len(refs) > 0; r.odd {
+		r.symbol(refs[0])
 	}
 	return dst, nil
 }
 
-// pairs decodes pairs as long as they are of the usual form, which nearly all are, and returns the
-// rest.
-func (r *references) pairs(dst []batch.Label, data []byte) ([]batch.Label, []byte, error) {
-	room, err := r.elements.LabelRoom()
-	if err != nil {
-		return dst, data, err
+// symbol returns a symbol, or an empty one in place of one that does not exist.
+func (r *references) symbol(ref uint32) string {
+	if uint64(ref) >= uint64(len(r.symbols)) {
+		r.beyond = true
+		return ""
 	}
-	symbols, expanded, from := r.symbols, r.expanded, len(dst)
-	for len(data) >= 6 && expanded <= r.limit {
-		name, n := short(data)
-		value, m := short(data[n:])
-		if name >= uint(len(symbols)) || value >= uint(len(symbols)) {
-			break
-		}
-		if len(dst)-from == room {
-			r.elements.UseLabels(room)
-			if room, err = r.elements.LabelRoom(); err != nil {
-				return dst, data, err
-			}
-			from = len(dst)
-		}
-		l := batch.Label{Name: symbols[name], Value: symbols[value]}
-		expanded += len(l.Name) + len(l.Value) + labelSize
-		dst = append(dst, l)
-		data = data[n+m:]
+	return r.symbols[ref]
+}
+
+// err returns the error of the references that resolve has resolved.
+func (r *references) err() batch.SeriesError {
+	switch {
+	case r.beyond:
+		return batch.ReferenceOutOfBounds
+	case r.odd:
+		return batch.OddReferences
+	default:
+		return batch.NoError
 	}
-	r.elements.UseLabels(len(dst) - from)
-	r.expanded = expanded
-	return dst, data, nil
 }
 
 // short decodes a varint of at most 3 bytes. For a longer one it returns a number that is beyond
@@ -213,42 +186,6 @@ func short(p []byte) (v uint, n int) {
 		return uint(p[0])&0x7f | uint(p[1])&0x7f<<7 | uint(p[2])<<14, 3
 	default:
 		return math.MaxUint, 3
-	}
-}
-
-func (r *references) add(dst []batch.Label, ref uint64) ([]batch.Label, error) {
-	symbol := r.symbol(ref)
-	r.half = !r.half
-	if r.half {
-		r.name = symbol
-		return dst, nil
-	}
-	if err := r.elements.Charge(batch.LabelBytes); err != nil {
-		return dst, err
-	}
-	r.expanded += len(r.name) + len(symbol) + labelSize
-	return append(dst, batch.Label{Name: r.name, Value: symbol}), nil
-}
-
-func (r *references) symbol(ref uint64) string {
-	if ref >= uint64(len(r.symbols)) {
-		r.beyond = true
-		return ""
-	}
-	return r.symbols[ref]
-}
-
-// end ends a series of pairs, and returns its error.
-func (r *references) end() batch.SeriesError {
-	odd := r.half
-	r.half = false
-	switch {
-	case r.beyond:
-		return batch.ReferenceOutOfBounds
-	case odd:
-		return batch.OddReferences
-	default:
-		return batch.NoError
 	}
 }
 
@@ -283,12 +220,8 @@ func (b decoder) decodeSeriesV2(src []byte, limit int) (err error) {
 		}
 		switch number {
 		case 1:
-			if b.Form.Symbolic {
-				if known = ok && len(b.Refs) == int(s.Refs.From) && b.decodeUsualRefs(data, &s); !known {
-					b.Refs, err = b.decodeRefs(b.Refs, data, ok, &fc)
-				}
-			} else {
-				b.Labels, err = refs.decode(b.Labels, data, ok, &fc)
+			if known = ok && len(b.Refs) == int(s.Refs.From) && b.decodeUsualRefs(data, &s); !known {
+				err = b.decodeRefs(data, ok, &fc)
 			}
 		case 2:
 			err = b.decodeSample(data, true)
@@ -303,10 +236,8 @@ func (b decoder) decodeSeriesV2(src []byte, limit int) (err error) {
 			return err
 		}
 	}
-	if b.Form.Symbolic {
-		if err := b.endRefsV2(&s, &refs, known); err != nil {
-			return err
-		}
+	if err := b.endRefsV2(&s, &refs, known); err != nil {
+		return err
 	}
 	s.Labels, s.Samples = batch.Until(s.Labels, b.Labels), batch.Until(s.Samples, b.Samples)
 	s.Exemplars, s.Histograms = batch.Until(s.Exemplars, b.Exemplars), batch.Until(s.Histograms, b.Histograms)
@@ -318,7 +249,7 @@ func (b decoder) decodeSeriesV2(src []byte, limit int) (err error) {
 	if err := b.ChargeMetadata(made); err != nil {
 		return err
 	}
-	s.SetError(refs.end())
+	s.SetError(refs.err())
 	switch {
 	case s.Samples.Len() > 0 && s.Histograms.Len() > 0:
 		s.SetError(batch.SamplesAndHistograms)
@@ -347,14 +278,14 @@ func (b decoder) startAt(s *batch.Series, start int64) {
 	}
 }
 
-// decodeExemplarV2 decodes an exemplar of s. Its references must not mix with those of the series,
-// of which a pair may still be incomplete.
+// decodeExemplarV2 decodes an exemplar of s. Its references are at the end of b.Refs only until they
+// are resolved, because further references of the series may follow.
 func (b decoder) decodeExemplarV2(src []byte, of *references, s *batch.Series) (err error) {
 	if err := b.Elements.Charge(batch.ExemplarBytes); err != nil {
 		return err
 	}
 	refs := references{symbols: of.symbols, elements: of.elements, expanded: of.expanded, limit: of.limit}
-	e := batch.Exemplar{Labels: batch.Start(b.ExemplarLabels)}
+	e, from := batch.Exemplar{Labels: batch.Start(b.ExemplarLabels)}, int32(len(b.Refs))
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
 		if src, err = nextField(&fc, src); err != nil {
@@ -364,7 +295,7 @@ func (b decoder) decodeExemplarV2(src []byte, of *references, s *batch.Series) (
 		switch fc.FieldNum {
 		case 1:
 			data, packed := fc.MessageData()
-			if b.ExemplarLabels, err = refs.decode(b.ExemplarLabels, data, packed, &fc); err != nil {
+			if err = b.decodeRefs(data, packed, &fc); err != nil {
 				return err
 			}
 		case 2:
@@ -376,8 +307,12 @@ func (b decoder) decodeExemplarV2(src []byte, of *references, s *batch.Series) (
 			return errWireType
 		}
 	}
+	if b.ExemplarLabels, err = refs.resolve(b.ExemplarLabels, b.Refs[from:]); err != nil {
+		return err
+	}
+	b.DropRefs(from)
 	of.expanded = refs.expanded
-	s.SetError(refs.end())
+	s.SetError(refs.err())
 	e.Labels = batch.Until(e.Labels, b.ExemplarLabels)
 	b.Exemplars = append(b.Exemplars, e)
 	return nil
@@ -415,7 +350,7 @@ func (b decoder) describeV2(m batch.MetadataRefs, refs *references) *batch.Metad
 	if n := len(b.SeriesMetadata); n > 0 && m == b.LastMetadata { // neighbouring series usually belong to the same family
 		return &b.SeriesMetadata[n-1]
 	}
-	help, unit := refs.symbol(uint64(m.Help)), refs.symbol(uint64(m.Unit))
+	help, unit := refs.symbol(m.Help), refs.symbol(m.Unit)
 	if !utf8.ValidString(truncate.Prefix(help, batch.MaxFamilyHelp)) || !utf8.ValidString(truncate.Prefix(unit, batch.MaxFamilyUnit)) {
 		b.SeriesMetadata, b.LastMetadata = append(b.SeriesMetadata, batch.Metadata{Invalid: true}), m
 		return &b.SeriesMetadata[len(b.SeriesMetadata)-1]
@@ -434,9 +369,9 @@ func (b decoder) describeV2(m batch.MetadataRefs, refs *references) *batch.Metad
 	return &b.SeriesMetadata[len(b.SeriesMetadata)-1]
 }
 
-// lookAtSymbols computes the info of all symbols. head is the body up to the first series, which
+// checkSymbols computes the info of all symbols. head is the body up to the first series, which
 // contains the given number of symbols.
-func (b decoder) lookAtSymbols(head []byte, symbols int, l Limits) error {
+func (b decoder) checkSymbols(head []byte, symbols int, l Limits) error {
 	if err := b.Elements.Charge(len(b.Symbols) * batch.InfoBytes); err != nil {
 		return err
 	}
@@ -457,21 +392,22 @@ func (b decoder) lookAtSymbols(head []byte, symbols int, l Limits) error {
 	return nil
 }
 
-// decodeRefs decodes references as references.decode does, but does not check that the symbols
-// exist.
-func (b decoder) decodeRefs(dst []uint32, data []byte, packed bool, fc *easyproto.FieldContext) ([]uint32, error) {
+// decodeRefs appends the references of one occurrence of a repeated field: packed ones in data, or
+// otherwise the single one in fc. It does not check that the symbols exist.
+func (b decoder) decodeRefs(data []byte, packed bool, fc *easyproto.FieldContext) error {
 	if !packed {
 		one, ok := fc.Uint32()
 		if !ok {
-			return dst, errReference
+			return errReference
 		}
-		return append(dst, one), b.Elements.Charge(batch.RefBytes)
+		b.Refs = append(b.Refs, one)
+		return b.Elements.Charge(batch.RefBytes)
 	}
 	if err := b.Elements.Charge(len(data) * batch.RefBytes); err != nil { // at most: each reference has at least one byte
-		return dst, err
+		return err
 	}
-	from, size := len(dst), len(data)
-	dst = slices.Grow(dst, size)
+	from, size := len(b.Refs), len(data)
+	dst := slices.Grow(b.Refs, size)
 	for len(data) >= 3 {
 		ref, n := short(data)
 		if ref > math.MaxUint32 {
@@ -483,13 +419,14 @@ func (b decoder) decodeRefs(dst []uint32, data []byte, packed bool, fc *easyprot
 	for len(data) > 0 {
 		ref, n := binary.Uvarint(data)
 		if n <= 0 || ref > math.MaxUint32 {
-			return dst, errReference
+			return errReference
 		}
 		dst = append(dst, uint32(ref))
 		data = data[n:]
 	}
+	b.Refs = dst
 	b.Elements.Left += (size - (len(dst) - from)) * batch.RefBytes
-	return dst, nil
+	return nil
 }
 
 // decodeUsualRefs appends a series' references if all names are the same as in the previous series,
@@ -533,31 +470,22 @@ func (b decoder) decodeUsualRefs(data []byte, s *batch.Series) bool {
 	return true
 }
 
-// endRefsV2 ends the labels of a series. It counts their expanded size even if they do not become
-// texts.
+// endRefsV2 ends the labels of a series. They stay references if the batch asks for that and they
+// are usable, otherwise they become texts. It counts their expanded size in both cases.
 func (b decoder) endRefsV2(s *batch.Series, r *references, known bool) error {
 	if known {
 		s.Refs = batch.Until(s.Refs, b.Refs)
 		b.Ordered, b.OrderedBytes = s.Refs, s.LabelBytes
 	}
-	if known || b.EndRefs(s) {
+	if known || b.References && b.EndRefs(s) {
 		if r.expanded += int(s.LabelBytes) + s.Refs.Len()/2*labelSize; r.expanded > r.limit {
 			return errExpanded
 		}
-		if b.Form.Lean {
-			return nil
-		}
-		return b.ResolveLabels(s)
+		return nil
 	}
-	for _, ref := range batch.Slice(b.Refs, s.Refs) {
-		var err error
-		if b.Labels, err = r.add(b.Labels, uint64(ref)); err != nil {
-			return err
-		}
-		if r.expanded > r.limit {
-			return errExpanded
-		}
-	}
-	b.DropRefs(s)
-	return nil
+	var err error
+	b.Labels, err = r.resolve(b.Labels, b.Refs[s.Refs.From:])
+	b.DropRefs(s.Refs.From)
+	s.Refs = batch.Extent{}
+	return err
 }

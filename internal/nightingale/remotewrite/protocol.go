@@ -19,7 +19,6 @@ type Protocol struct {
 	Message string // the protobuf message that Content-Type names
 	Decode  func(b *batch.Batch, body []byte, l Limits) error
 	Written bool // answers say how many samples were written
-	Symbols bool // bodies have symbols, and series refer to them
 }
 
 // Protocols lists the supported protocols. The first one applies to a Content-Type without the
@@ -27,7 +26,7 @@ type Protocol struct {
 func Protocols() []Protocol {
 	return []Protocol{
 		{Message: "prometheus.WriteRequest", Decode: DecodeV1},
-		{Message: "io.prometheus.write.v2.Request", Decode: DecodeV2, Written: true, Symbols: true},
+		{Message: "io.prometheus.write.v2.Request", Decode: DecodeV2, Written: true},
 	}
 }
 

@@ -75,10 +75,11 @@ func TestHistogramsThatMakeNoSense(t *testing.T) {
 
 // TestSeriesBytesAreThoseOfTheBody: an estimate for histograms and long labels would be too high.
 func TestSeriesBytesAreThoseOfTheBody(t *testing.T) {
-	body := writetest.Marshal(t, &prompb.WriteRequest{Timeseries: writetest.Everything().Timeseries[1:]})
+	req := &prompb.WriteRequest{Timeseries: writetest.Everything().Timeseries[1:]}
+	body := writetest.Marshal(t, req)
 	for add, valid := range map[int]int{0: 1, -1: 0} {
 		limits := DefaultLimits()
-		limits.SeriesBytes = config.Bytes(len(body) + add)
+		limits.SeriesBytes = config.Bytes(req.Timeseries[0].Size() + add)
 		b := new(batch.Batch)
 		require.NoError(t, DecodeV1(b, body, limits))
 		Validate(b, limits, nil)

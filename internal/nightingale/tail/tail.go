@@ -102,12 +102,12 @@ func (p *tailPrinter) print(partition int, payload []byte) []byte {
 	if len(payload) > 0 && payload[0] == '{' {
 		return printJSON(nil, partition, payload)
 	}
-	// A WriteRequest (format packed), a Request of 2.0 (packed-v2), or a TimeSeries (protobuf),
-	// which becomes a WriteRequest with one series.
+	// A Request of 2.0 (packed), or a TimeSeries (protobuf), which becomes a WriteRequest with one
+	// series.
 	for _, as := range []struct {
 		decode func(*batch.Batch, []byte, remotewrite.Limits) error
 		body   []byte
-	}{{remotewrite.DecodeV1, payload}, {remotewrite.DecodeV2, payload}, {remotewrite.DecodeV1, wrapSeries(payload)}} {
+	}{{remotewrite.DecodeV2, payload}, {remotewrite.DecodeV1, wrapSeries(payload)}} {
 		p.batch.Reset()
 		if as.decode(&p.batch, as.body, tailLimits()) == nil && p.named() {
 			return p.printBatch(nil, partition)

@@ -52,11 +52,3 @@ func Bombs(n int) map[string]Bomb {
 		"2.0 exemplars":     series(2, 5, empty(4)),
 	}
 }
-
-// Forms are the forms in which packed-v2 gets a batch: the usual one, one with the texts that
-// filters and templates of topics need, and one without references.
-func Forms() map[string]batch.Form {
-	return map[string]batch.Form{
-		"lean": {Symbolic: true, Lean: true, LateKeys: true}, "with texts": {Symbolic: true}, "texts alone": {},
-	}
-}

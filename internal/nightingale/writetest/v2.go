@@ -279,9 +279,9 @@ func V2Of(labels ...string) *writev2.Request {
 	return &writev2.Request{Symbols: table.Symbols(), Timeseries: []writev2.TimeSeries{ts}}
 }
 
-// ReadPackedV2 is a consumer of packed-v2 that uses Prometheus' own types. It prints series in
+// ReadPacked is a consumer of packed that uses Prometheus' own types. It prints series in
 // Prometheus' text format, and their entries in Go's format.
-func ReadPackedV2(payload []byte) (lines []string, err error) {
+func ReadPacked(payload []byte) (lines []string, err error) {
 	var req writev2.Request
 	if err := req.Unmarshal(payload); err != nil {
 		return nil, err

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
-	"github.com/prometheus/prometheus/prompb"
 
 	"github.com/aviaryhq/aviary/test/bench/measure"
 
@@ -212,8 +211,6 @@ func checkRemote(ctx context.Context, p measure.Piece, m *measure.Meter) error {
 	switch p.Format {
 	case "packed":
 		decode = checkPacked
-	case "packed-v2":
-		decode = checkPackedV2
 	}
 	if err := m.Start(); err != nil {
 		return err
@@ -244,30 +241,6 @@ func checkJSON(payload []byte, count func(connection, series string, timestamp i
 }
 
 func checkPacked(payload []byte, count func(connection, series string, timestamp int64) error) error {
-	var req prompb.WriteRequest
-	if err := req.Unmarshal(payload); err != nil {
-		return err
-	}
-	for i := range req.Timeseries {
-		var connection, series string
-		for _, l := range req.Timeseries[i].Labels {
-			switch l.Name {
-			case "connection":
-				connection = l.Value
-			case "series":
-				series = l.Value
-			}
-		}
-		for _, sample := range req.Timeseries[i].Samples {
-			if err := count(connection, series, sample.Timestamp); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func checkPackedV2(payload []byte, count func(connection, series string, timestamp int64) error) error {
 	var req writev2.Request
 	if err := req.Unmarshal(payload); err != nil {
 		return err

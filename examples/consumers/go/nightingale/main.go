@@ -36,7 +36,7 @@ func main() {
 	url := flag.String("url", "pulsar://127.0.0.1:6650", "Pulsar")
 	topic := flag.String("topic", "persistent://public/default/metrics", "Nightingale's topic")
 	subscription := flag.String("subscription", "example", "name of the subscription: its place on the topic outlives the program")
-	format := flag.String("format", "json", "Nightingale's format: json, protobuf, packed or packed-v2")
+	format := flag.String("format", "json", "Nightingale's format: json, protobuf or packed")
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
@@ -114,22 +114,10 @@ func printMessage(out io.Writer, format string, payload []byte) error {
 		}
 		printSeries(out, &series)
 		return nil
-	case "packed", "packed-v2": // many series
-		// A topic may change from one to the other. The first byte tells: packed-v2 begins with its
-		// symbols.
-		if len(payload) > 0 && payload[0] == 0x22 {
-			return printPackedV2(out, payload)
-		}
-		var request prompb.WriteRequest
-		if err := request.Unmarshal(payload); err != nil {
-			return err
-		}
-		for i := range request.Timeseries {
-			printSeries(out, &request.Timeseries[i])
-		}
-		return nil
+	case "packed": // many series
+		return printPacked(out, payload)
 	}
-	return errors.New("there is no such format here")
+	return errors.New("unknown format")
 }
 
 func printSeries(out io.Writer, series *prompb.TimeSeries) {
@@ -149,9 +137,9 @@ func printSeries(out io.Writer, series *prompb.TimeSeries) {
 	// series.Exemplars: trace ids and the like.
 }
 
-// printPackedV2: in place of texts the series have numbers of symbols, and come with their type,
+// printPacked: in place of texts the series have numbers of symbols, and come with their type,
 // help and unit.
-func printPackedV2(out io.Writer, payload []byte) error {
+func printPacked(out io.Writer, payload []byte) error {
 	var request writev2.Request
 	if err := request.Unmarshal(payload); err != nil {
 		return err

@@ -4,11 +4,10 @@ import com.google.gson.JsonParser;
 import com.google.protobuf.InvalidProtocolBufferException;
 import consumer.Histogram;
 import consumer.Label;
-import consumer.RequestV2;
+import consumer.Request;
 import consumer.Sample;
 import consumer.TimeSeries;
-import consumer.TimeSeriesV2;
-import consumer.WriteRequest;
+import consumer.SymbolicSeries;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -42,7 +41,7 @@ public class Nightingale {
                 "--url", "pulsar://127.0.0.1:6650",
                 "--topic", "persistent://public/default/metrics",
                 "--subscription", "example", // its place on the topic outlives the program
-                "--format", "json")); // or protobuf, packed, packed-v2
+                "--format", "json")); // or protobuf, packed
         for (int i = 0; i < args.length; i += 2) {
             if (!options.containsKey(args[i]) || i + 1 == args.length) {
                 throw new IllegalArgumentException("options with values: " + options.keySet());
@@ -109,18 +108,11 @@ public class Nightingale {
             case "protobuf": // one series
                 readSeries(TimeSeries.parseFrom(payload), lines);
                 break;
-            case "packed", "packed-v2": // many series
-                // A topic may change from one to the other. The first byte tells: packed-v2 begins with its symbols.
-                if (payload.length > 0 && payload[0] == 0x22) {
-                    readPackedV2(RequestV2.parseFrom(payload), lines);
-                } else {
-                    for (TimeSeries series : WriteRequest.parseFrom(payload).getTimeseriesList()) {
-                        readSeries(series, lines);
-                    }
-                }
+            case "packed": // many series
+                readPacked(Request.parseFrom(payload), lines);
                 break;
             default:
-                throw new IllegalArgumentException("there is no such format here");
+                throw new IllegalArgumentException("unknown format");
         }
         return lines;
     }
@@ -136,8 +128,8 @@ public class Nightingale {
     }
 
     /** In place of texts the series have numbers of symbols, and come with their type, help and unit. */
-    static void readPackedV2(RequestV2 request, List<String> lines) {
-        for (TimeSeriesV2 series : request.getTimeseriesList()) {
+    static void readPacked(Request request, List<String> lines) {
+        for (SymbolicSeries series : request.getTimeseriesList()) {
             List<String> labels = new ArrayList<>();
             for (int ref : series.getLabelsRefsList()) {
                 labels.add(request.getSymbols(ref));

@@ -4,77 +4,10 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
+	"strconv"
 
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 )
-
-const packedV2Format = "packed-v2"
-
-// The packed-v2 format: one message holds many series of one partition as a standard
-// io.prometheus.write.v2.Request with a symbol table of its own, so that software for remote write
-// 2.0 can read the topic's messages (without snappy, because the publisher compresses). Partitions,
-// keys, order and message_bytes are as with packed.
-//
-// The format keeps everything of remote write: type, unit and help of a series' family, start
-// timestamps, exemplars and native histograms. It adds the metadata of 1.0 requests to the series
-// of their families, as json does: a 2.0 request has no other place for it.
-//
-// A message contains each text once, before the series, whose labels are numbers of texts. If a
-// request has references, or Intern has created them, encoding a label takes two array accesses.
-func encodePackedV2(b *batch.Batch, p *Packing, out *Messages) {
-	partitions := max(p.Partitions, 1)
-	p.sort(b, partitions)
-	out.growArena(p.symbols.estimate(b, partitions) + 16*partitions)
-	p.symbols.limit = p.Limit
-	from := int32(0)
-	for partition, to := range p.next {
-		if from < to && !p.symbols.pack(b, out, partition, p.order[from:to]) {
-			return
-		}
-		from = to
-	}
-	out.finish()
-}
-
-// symbolFieldSize is how many bytes a symbol usually takes in a message besides its text.
-const symbolFieldSize = 2
-
-// packedV2Size estimates the size as if no two series shared a text: usually too high.
-func packedV2Size(b *batch.Batch, p *Packing) int {
-	series, labels := packedV2Parts(b)
-	p.symbols.ofSeries, p.symbols.ofLabels = series/max(len(b.Series), 1)+1, labels/max(len(b.Series), 1)+1
-	return series + labels
-}
-
-// estimate returns about the size of the messages of the batch's series. If a topic gets only some
-// of the series that packedV2Size has seen, estimate assumes that they have average size.
-func (p *symbolPacker) estimate(b *batch.Batch, partitions int) int {
-	texts := b.SymbolBytes + symbolFieldSize*len(b.Symbols)
-	return len(b.Series)*p.ofSeries + min(len(b.Series)*p.ofLabels, texts*partitions)
-}
-
-// packedV2Parts estimates the size of the series without their texts, and the size of the texts of
-// all of their labels.
-func packedV2Parts(b *batch.Batch) (series, labels int) {
-	for i := range b.Series {
-		s := &b.Series[i]
-		size := 12 + 32*s.Samples.Len() + b.PartsSize(s)
-		if s.Refs.Len() > 0 {
-			size += 3 * s.Refs.Len()
-			labels += int(s.LabelBytes) + symbolFieldSize*s.Refs.Len()
-		} else {
-			n := s.Labels.Len()
-			size += 6 * n
-			labels += batch.LabelsSize(batch.Slice(b.Labels, s.Labels))
-		}
-		if m := s.Metadata; m != nil {
-			size += 16
-			labels += len(m.Help) + len(m.Unit)
-		}
-		series += size
-	}
-	return series, labels
-}
 
 // symbolPacker makes the messages of one request. It counts symbols over all messages. A symbol's
 // number in a message is its count minus the count at the beginning of the message. So nothing must
@@ -313,4 +246,11 @@ func (p *symbolPacker) aboutText(b *batch.Batch, out *Messages, text string, ref
 		return p.localText(b, out, text)
 	}
 	return p.local(b, out, ref)
+}
+
+// beginPartition begins a message whose key is the number of its partition.
+func (o *Messages) beginPartition(partition int) {
+	at := len(o.arena)
+	o.arena = strconv.AppendInt(o.arena, int64(partition), 10)
+	o.cuts = append(o.cuts, cutMark{key: at, payload: len(o.arena), partition: int32(partition)})
 }

@@ -21,25 +21,28 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
+// forms are the two forms in which the format gets the labels of a batch.
+func forms() map[string]bool { return map[string]bool{"references": true, "texts": false} }
+
 // decodedAs returns a valid batch of a body.
-func decodedAs(t testing.TB, version int, body []byte, f batch.Form) *batch.Batch {
+func decodedAs(t testing.TB, version int, body []byte, references bool) *batch.Batch {
 	t.Helper()
-	b := &batch.Batch{Form: f}
+	b := &batch.Batch{References: references}
 	require.NoError(t, remotewrite.Protocols()[version].Decode(b, body, remotewrite.DefaultLimits()))
 	bad, _ := remotewrite.Validate(b, remotewrite.DefaultLimits(), nil)
 	require.Empty(t, bad.First)
 	return b
 }
 
-// TestConsumePackedV2 is how a consumer of the packed-v2 format reads: a message is a
+// TestConsumePacked is how a consumer of the packed format reads: a message is a
 // whole request, with its symbols.
-func TestConsumePackedV2(t *testing.T) {
+func TestConsumePacked(t *testing.T) {
 	const series, about = `{__name__="latency",job="api"}`, ` (5 "seconds" "How long.")`
-	for name, f := range writetest.Forms() {
+	for name, references := range forms() {
 		t.Run(name, func(t *testing.T) {
 			var got []string
-			for _, message := range encodeAs(decodedAs(t, 1, writetest.MarshalV2(t, writetest.EverythingV2()), f), packedV2Format, Packing{}) {
-				lines, err := writetest.ReadPackedV2(message.Payload)
+			for _, message := range encodeAs(decodedAs(t, 1, writetest.MarshalV2(t, writetest.EverythingV2()), references), "packed", Packing{}) {
+				lines, err := writetest.ReadPacked(message.Payload)
 				require.NoError(t, err)
 				got = append(got, lines...)
 				assert.Equal(t, "0", message.Key, "the partition's number")
@@ -57,9 +60,9 @@ func TestConsumePackedV2(t *testing.T) {
 	}
 }
 
-// unpackV2 makes one request of the messages of a partition, and checks what each
+// unpack makes one request of the messages of a partition, and checks what each
 // message promises. Symbols are distinct where the sender's were.
-func unpackV2(t testing.TB, records []messaging.Record, limit int, distinct bool) *writev2.Request {
+func unpack(t testing.TB, records []messaging.Record, limit int, distinct bool) *writev2.Request {
 	t.Helper()
 	table, all := writev2.NewSymbolTable(), new(writev2.Request)
 	for _, r := range records {
@@ -111,10 +114,10 @@ func hasDuplicates(texts []string) bool {
 	return len(slices.Compact(sorted)) < len(texts)
 }
 
-// samePackedV2 compares what messages have with what the batch of the zero form has.
+// samePacked compares what messages have with what the batch of the zero form has.
 // Series with nothing to them are left out, and one with samples and histograms, which
 // only 1.0 has, is two.
-func samePackedV2(t testing.TB, want *batch.Batch, records []messaging.Record, limit int) {
+func samePacked(t testing.TB, want *batch.Batch, records []messaging.Record, limit int) {
 	t.Helper()
 	wanted := new(writev2.Request)
 	all := writetest.DecodedV2(t, want)
@@ -135,7 +138,7 @@ func samePackedV2(t testing.TB, want *batch.Batch, records []messaging.Record, l
 			wanted.Timeseries = append(wanted.Timeseries, ts)
 		}
 	}
-	got := unpackV2(t, records, limit, !hasDuplicates(want.Symbols))
+	got := unpack(t, records, limit, !hasDuplicates(want.Symbols))
 	require.True(t, string(writetest.MarshalV2(t, inOneOrder(wanted))) == string(writetest.MarshalV2(t, inOneOrder(got))), "the same series") //nolint:testifylint // it would look for the differences for minutes
 }
 
@@ -161,14 +164,6 @@ func inOneOrder(req *writev2.Request) *writev2.Request {
 	return out
 }
 
-// sameRecords compares without a look for the differences, which takes minutes.
-func sameRecords(t testing.TB, want, got []messaging.Record) {
-	t.Helper()
-	require.True(t, slices.EqualFunc(want, got, func(a, b messaging.Record) bool {
-		return a.Key == b.Key && string(a.Payload) == string(b.Payload) && a.Partition == b.Partition && a.EventTime.Equal(b.EventTime)
-	}))
-}
-
 // agrees checks that a body in any form is what it is in the zero form: the same is
 // accepted, the same series are valid, of the same keys, and all of it is in the messages.
 func agrees(t testing.TB, version int, body []byte, limit int) {
@@ -180,8 +175,8 @@ func agrees(t testing.TB, version int, body []byte, limit int) {
 	if want == nil {
 		rejectedThere, _ = remotewrite.Validate(plain, limits, nil)
 	}
-	for name, f := range writetest.Forms() {
-		b := &batch.Batch{Form: f}
+	for name, references := range forms() {
+		b := &batch.Batch{References: references}
 		err := decode(b, body, limits)
 		require.Equal(t, want, err, name)
 		if err != nil {
@@ -192,23 +187,18 @@ func agrees(t testing.TB, version int, body []byte, limit int) {
 		require.Len(t, b.Series, len(plain.Series), name)
 		for i := range b.Series {
 			key := b.Series[i].Key
-			if f.LateKeys {
+			if references {
 				key, scratch = b.SeriesKey(&b.Series[i], scratch)
 			}
 			require.Equal(t, plain.Series[i].Key, key, name)
-			require.Equal(t, f.Lean && b.Series[i].Refs.Len() > 0, b.Series[i].Labels.Len() == 0, name)
+			require.Equal(t, b.Series[i].Refs.Len() > 0, b.Series[i].Labels.Len() == 0, name)
 		}
-		samePackedV2(t, plain, encodeAs(b, packedV2Format, Packing{Limit: limit}), limit)
-		for _, format := range []string{packedFormat, "protobuf"} { // which write references as texts
-			if format == packedFormat || !f.LateKeys {
-				sameRecords(t, encodeAs(plain, format, Packing{Limit: limit}), encodeAs(b, format, Packing{Limit: limit}))
-			}
-		}
+		samePacked(t, plain, encodeAs(b, "packed", Packing{Limit: limit}), limit)
 	}
 }
 
-// TestPackedV2KeepsEverything, in messages of any size and from any form.
-func TestPackedV2KeepsEverything(t *testing.T) {
+// TestPackedKeepsEverything, in messages of any size and from any form.
+func TestPackedKeepsEverything(t *testing.T) {
 	scarce := writetest.Request(50, 4)
 	scarce.Timeseries = append(scarce.Timeseries, writetest.Everything().Timeseries...)
 	for _, labels := range [][]string{
@@ -265,14 +255,14 @@ func TestNothingIsPublishedAfterTheMemoryIsUsedUp(t *testing.T) {
 		out.NextPiece(true)
 		return nil
 	}
-	Find(packedV2Format).Encode(b, &Packing{Limit: 256 << 10}, out)
+	Find("packed").Encode(b, &Packing{Limit: 256 << 10}, out)
 	assert.Equal(t, http.StatusRequestEntityTooLarge, writetest.StatusOf(t, out.Err))
 	assert.Positive(t, series)
 	assert.Less(t, series, 20_000)
 }
 
-// FuzzPackedV2 checks bodies of both versions as agrees does.
-func FuzzPackedV2(f *testing.F) {
+// FuzzPacked checks bodies of both versions as agrees does.
+func FuzzPacked(f *testing.F) {
 	for _, body := range [][]byte{writetest.Marshal(f, writetest.Everything()), writetest.Marshal(f, writetest.Request(3, 3)), writetest.MarshalV2(f, writetest.EverythingV2()), writetest.MarshalV2(f, writetest.FlawedV2()), writetest.MarshalV2(f, writetest.RequestV2(3, 3))} {
 		f.Add(body, uint16(0))
 		f.Add(body, uint16(90))
@@ -284,9 +274,9 @@ func FuzzPackedV2(f *testing.F) {
 	})
 }
 
-// TestPackedV2PlacesSeriesByTheirKey: a series is on the partition where packed has it,
-// and each partition's series are in the order of the request.
-func TestPackedV2PlacesSeriesByTheirKey(t *testing.T) {
+// TestPackedPlacesSeriesByTheirKey: the partition is that to which the publisher routes the key of
+// the other formats, and each partition's series are in the order of the request.
+func TestPackedPlacesSeriesByTheirKey(t *testing.T) {
 	const partitions, limit = 5, 4 << 10
 	req := writetest.Request(1000, 10)
 	for i := range 1000 { // every series twice
@@ -296,19 +286,22 @@ func TestPackedV2PlacesSeriesByTheirKey(t *testing.T) {
 	}
 	p := Packing{Partitions: partitions, Limit: limit}
 	var want [partitions][]prompb.TimeSeries
-	for _, m := range encodeAs(decoded(t, req, true), packedFormat, p) {
-		var part prompb.WriteRequest
-		require.NoError(t, part.Unmarshal(m.Payload))
-		want[m.Partition] = append(want[m.Partition], part.Timeseries...)
+	for i, s := range decoded(t, req, true).Series {
+		h := uint32(0)
+		for _, c := range batch.AppendKey(nil, s.Key) {
+			h = 31*h + uint32(c)
+		}
+		require.Equal(t, h, keyHash(s.Key))
+		want[h%partitions] = append(want[h%partitions], req.Timeseries[i])
 	}
-	for name, f := range writetest.Forms() {
+	for name, references := range forms() {
 		t.Run(name, func(t *testing.T) {
 			var records [partitions][]messaging.Record
-			for _, m := range encodeAs(decodedAs(t, 0, writetest.Marshal(t, req), f), packedV2Format, p) {
+			for _, m := range encodeAs(decodedAs(t, 0, writetest.Marshal(t, req), references), "packed", p) {
 				records[m.Partition] = append(records[m.Partition], m)
 			}
 			for i := range records {
-				got := unpackV2(t, records[i], limit, true)
+				got := unpack(t, records[i], limit, true)
 				assert.Greater(t, len(records[i]), 1)
 				require.Len(t, got.Timeseries, len(want[i]))
 				for j, ts := range got.Timeseries {

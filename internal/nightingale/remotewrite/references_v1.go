@@ -95,18 +95,11 @@ func (b decoder) endRefsV1(s *batch.Series, src []byte, known bool) error {
 	if known {
 		s.Refs = batch.Until(s.Refs, b.Refs)
 		s.LabelBytes, b.Ordered = s.Raw.Labels, s.Refs
-	} else if known = b.EndRefs(s); !known {
-		if err := b.ResolveLabels(s); err != nil {
-			return err
-		}
-		b.DropRefs(s)
-		return nil
+	} else if !b.EndRefs(s) {
+		return b.ResolveLabels(s)
 	}
 	if b.OrderedRaw = nil; s.Raw.PlainLabels {
 		b.OrderedRaw = src[:s.Raw.Labels]
 	}
-	if b.Form.Lean {
-		return nil
-	}
-	return b.ResolveLabels(s)
+	return nil
 }

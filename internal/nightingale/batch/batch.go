@@ -41,7 +41,7 @@ type Batch struct {
 	Ordered      Extent   // extent in Refs of the last usable references
 	OrderedBytes int32    // bytes that these expand to
 	OrderedRaw   []byte   // the same labels in the body of a 1.0 request, if they are plain there
-	Table        symbolTable
+	recent       []uint32 // the latest reference of a text, by its hash: see Intern
 }
 
 // Extent is a part of one of the batch's slices.
@@ -242,7 +242,7 @@ func (b *Batch) Reset() {
 	b.Elements = Elements{}
 	b.References, b.Ordered, b.OrderedRaw = false, Extent{}, nil
 	b.Refs, b.Info, b.SymbolBytes = b.Refs[:0], b.Info[:0], 0
-	b.Table.reset()
+	b.recent = b.recent[:0]
 	k := &b.Buckets
 	*k = buckets{
 		k.PositiveSpans[:0], k.NegativeSpans[:0],
@@ -257,7 +257,7 @@ func (b *Batch) Size() int {
 	k := &b.Buckets
 	return cap(b.Series)*SeriesBytes + (cap(b.Labels)+cap(b.ExemplarLabels))*LabelBytes + cap(b.Samples)*SampleBytes +
 		cap(b.Exemplars)*ExemplarBytes + cap(b.Histograms)*HistogramBytes + (cap(b.Metadata)+cap(b.SeriesMetadata))*MetadataBytes +
-		cap(b.Symbols)*SymbolBytes + (cap(b.Refs)+cap(b.Info))*RefBytes + cap(b.Table.slots)*SlotBytes +
+		cap(b.Symbols)*SymbolBytes + (cap(b.Refs)+cap(b.Info))*RefBytes + cap(b.recent)*RefBytes +
 		(cap(k.PositiveSpans)+cap(k.NegativeSpans))*SpanBytes +
 		(cap(k.PositiveDeltas)+cap(k.NegativeDeltas)+cap(k.PositiveCounts)+cap(k.NegativeCounts)+cap(k.CustomValues))*BucketBytes
 }

@@ -1,9 +1,11 @@
 package batch
 
 import (
-	"hash/maphash"
 	"math"
+	"slices"
 	"unicode/utf8"
+
+	"github.com/cespare/xxhash/v2"
 )
 
 // Labels as references: a label is two indexes into b.Symbols, in b.Refs. A 2.0 request contains
@@ -22,139 +24,55 @@ const (
 // Memory of references, in bytes.
 const (
 	RefBytes  = 4
-	SlotBytes = 8
-	InfoBytes = 8                                   // per symbol: its info, and its number in a message
-	slotShare = SlotBytes * 8 / 3                   // per symbol, at most: the table is three eighths full after it has grown
-	internSum = SymbolBytes + InfoBytes + slotShare // per symbol in the table
+	InfoBytes = 8 // per symbol: its info, and its number in a message
 )
 
-// symbolTable is a hash table that finds a symbol by its text. The seed prevents senders from
-// choosing texts with the same hash.
-type symbolTable struct {
-	seed   maphash.Seed
-	seeded bool
-	slots  []slot // their number is a power of two
-	count  int    // slots in use
-	known  int    // number of indexed symbols, the first ones of the batch
+// Bounds of the length of Batch.recent.
+const (
+	LeastRecent = 1 << 8
+	mostRecent  = 1 << 16
+)
 
-	// Recent is a cache of references of values by their last bytes. It avoids computing the hash
-	// for labels with few values. A new entry replaces the old one.
-	Recent [1 << RecentBits]uint32
-}
-
-// RecentBits is the binary logarithm of the length of symbolTable.Recent.
-const RecentBits = 10
-
-type slot struct {
-	hash uint32
-	ref  uint32 // 0: the slot is free, because the empty symbol needs no slot
-}
-
-// LeastSlots is the initial size of a table.
-const LeastSlots = 1 << 10
-
-// reset empties the table. It shrinks the table to the size that the last request needed.
-func (t *symbolTable) reset() {
-	if t.known == 0 {
-		return
-	}
-	size := LeastSlots
-	for size*3 < t.count*4 {
+// BeginSymbols prepares for Intern. It adds the first symbol, the empty one, if there is none.
+// texts is about how many texts will follow.
+func (b *Batch) BeginSymbols(texts int) error {
+	size := LeastRecent
+	for size < min(texts, mostRecent) {
 		size *= 2
 	}
-	clear(t.Recent[:])
-	if t.count, t.known = 0, 0; cap(t.slots) < size {
-		t.slots = nil
-		return
+	if err := b.Elements.Charge(SymbolBytes + InfoBytes + size*RefBytes); err != nil {
+		return err
 	}
-	t.slots = t.slots[:size]
-	clear(t.slots)
+	if len(b.Symbols) == 0 {
+		b.addSymbol("")
+	}
+	b.recent = slices.Grow(b.recent[:0], size)[:size]
+	clear(b.recent)
+	return nil
 }
 
-// grow doubles the table.
-func (t *symbolTable) grow() {
-	old := t.slots
-	t.slots = make([]slot, max(2*len(old), LeastSlots))
-	mask := uint32(len(t.slots) - 1)
-	for _, s := range old {
-		if s.ref == 0 {
-			continue
-		}
-		at := s.hash & mask
-		for t.slots[at].ref != 0 {
-			at = (at + 1) & mask
-		}
-		t.slots[at] = s
-	}
-}
-
-// find returns the slot of a text, or a free slot for it.
-func (t *symbolTable) find(symbols []string, text string) (at, hash uint32) {
-	if t.count*4 >= len(t.slots)*3 {
-		if !t.seeded {
-			t.seed, t.seeded = maphash.MakeSeed(), true
-		}
-		t.grow()
-	}
-	hash = uint32(maphash.String(t.seed, text))
-	mask := uint32(len(t.slots) - 1)
-	for at = hash & mask; ; at = (at + 1) & mask {
-		if s := t.slots[at]; s.ref == 0 || s.hash == hash && symbols[s.ref] == text {
-			return at, hash
-		}
-	}
-}
-
-// Intern returns the reference of a text. It adds the text to the symbols if they do not contain
-// it.
+// Intern returns a reference of a text. It adds the text to the symbols if it does not find it
+// there. It finds only the latest of the texts whose hashes have the same place: so a text may be
+// there twice, and no choice of texts makes the search longer.
 func (b *Batch) Intern(text string) (uint32, error) {
 	if text == "" {
 		return 0, nil
 	}
-	if len(b.Symbols) == 0 {
-		if err := b.BeginSymbols(); err != nil {
+	if len(b.recent) == 0 {
+		if err := b.BeginSymbols(len(b.Labels)); err != nil {
 			return 0, err
 		}
 	}
-	t := &b.Table
-	if t.known < len(b.Symbols) {
-		if err := b.index(); err != nil {
-			return 0, err
-		}
-	}
-	at, hash := t.find(b.Symbols, text)
-	if ref := t.slots[at].ref; ref != 0 {
+	recent := &b.recent[xxhash.Sum64String(text)&uint64(len(b.recent)-1)]
+	if ref := *recent; ref != 0 && b.Symbols[ref] == text {
 		return ref, nil
 	}
-	if err := b.Elements.Charge(internSum); err != nil {
+	if err := b.Elements.Charge(SymbolBytes + InfoBytes); err != nil {
 		return 0, err
 	}
-	ref := uint32(len(b.Symbols))
+	*recent = uint32(len(b.Symbols))
 	b.addSymbol(text)
-	t.slots[at] = slot{hash, ref}
-	t.count++
-	t.known = len(b.Symbols)
-	return ref, nil
-}
-
-// index adds the symbols of a body to the table. A 2.0 request needs this only if it also has other
-// texts, for instance labels of exemplars.
-func (b *Batch) index() error {
-	t := &b.Table
-	if err := b.Elements.Charge((len(b.Symbols) - t.known) * slotShare); err != nil {
-		return err
-	}
-	for ref := t.known; ref < len(b.Symbols); ref++ {
-		if b.Symbols[ref] == "" {
-			continue
-		}
-		if at, hash := t.find(b.Symbols, b.Symbols[ref]); t.slots[at].ref == 0 {
-			t.slots[at] = slot{hash, uint32(ref)}
-			t.count++
-		}
-	}
-	t.known = len(b.Symbols)
-	return nil
+	return *recent, nil
 }
 
 func (b *Batch) addSymbol(text string) {
@@ -188,16 +106,6 @@ func (l LabelBounds) LengthInfo(text string) uint32 {
 		known |= UsableValue
 	}
 	return known
-}
-
-// BeginSymbols adds the first symbol, the empty one, for a body without symbols.
-func (b *Batch) BeginSymbols() error {
-	if err := b.Elements.Charge(SymbolBytes + InfoBytes); err != nil {
-		return err
-	}
-	b.addSymbol("")
-	b.Table.known = 1
-	return nil
 }
 
 // AddPair appends references for a label's name and value.

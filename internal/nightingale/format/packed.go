@@ -34,8 +34,8 @@ type Packing struct {
 // timestamps, exemplars and native histograms. It adds the metadata of 1.0 requests to the series
 // of their families, as json does: a 2.0 request has no other place for it.
 //
-// A message contains each text once, before the series, whose labels are numbers of texts. If the
-// batch has references, encoding a label takes two array accesses.
+// A message contains each text once, or seldom twice, before the series, whose labels are numbers of
+// texts. If the batch has references, encoding a label takes two array accesses.
 func encodePacked(b *batch.Batch, p *Packing, out *Messages) {
 	partitions := max(p.Partitions, 1)
 	p.sort(b, partitions)

@@ -11,6 +11,9 @@ import (
 
 var errForeign = errors.New("no field of prometheus.WriteRequest in it: is it a remote write 2.0 body?")
 
+// usualLabel is the size of a usual label in a body. Most labels are the same as in other series.
+const usualLabel = 16
+
 // DecodeV1 decodes a prometheus.WriteRequest. It ignores unknown fields, as protobuf requires, but
 // a body with only unknown fields is an error.
 func DecodeV1(into *batch.Batch, body []byte, l Limits) error {
@@ -19,7 +22,7 @@ func DecodeV1(into *batch.Batch, body []byte, l Limits) error {
 	known := len(body) == 0 // an empty request is valid
 	if b.References {
 		b.Bounds = boundsOf(&l)
-		if err := b.BeginSymbols(); err != nil {
+		if err := b.BeginSymbols(len(body) / usualLabel); err != nil {
 			return err
 		}
 	}

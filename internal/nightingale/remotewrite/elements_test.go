@@ -144,7 +144,7 @@ func TestSymbolsAreBoundedInMemory(t *testing.T) {
 				refused := (*refusal.Error)(nil)
 				require.ErrorAs(t, err, &refused)
 				assert.Equal(t, "memory_bytes", refused.Reason)
-				assert.Less(t, b.Size(), 3*bound/2+batch.LeastSlots*batch.SlotBytes)
+				assert.Less(t, b.Size(), 3*bound/2+batch.LeastRecent*batch.RefBytes)
 			})
 		}
 	}

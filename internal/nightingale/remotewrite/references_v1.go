@@ -1,8 +1,6 @@
 package remotewrite
 
 import (
-	"encoding/binary"
-
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 )
 
@@ -27,12 +25,13 @@ func (b decoder) plainRefsV1(src []byte) (rest []byte, known bool, err error) {
 		if len(before) >= 2 {
 			n, v, before = before[0], before[1], before[2:]
 			size := 2 + int(raw[1])
-			if size == end && sameEnd(raw[:size], field[:end]) && string(raw[2:size]) == string(field[2:end]) {
+			if size == end && string(raw[2:size]) == string(field[2:end]) {
 				b.Refs = append(b.Refs, n, v)
 				src, raw = src[end:], raw[size:]
 				continue
 			}
-			sameName = raw[3] == field[3] && 4+int(field[3]) <= end && sameBegin(raw[4:], field[4:], int(field[3]))
+			name := 4 + int(field[3])
+			sameName = raw[3] == field[3] && name <= end && string(raw[4:name]) == string(field[4:name])
 			raw = raw[size:]
 		} else {
 			known = false
@@ -47,7 +46,7 @@ func (b decoder) plainRefsV1(src []byte) (rest []byte, known bool, err error) {
 				return src, false, err
 			}
 		}
-		if v, err = b.internValue(field[:end], value+2); err != nil {
+		if v, err = b.Intern(text(field[value+2 : end])); err != nil {
 			return src, false, err
 		}
 		known = known && b.Info[v]&batch.UsableValue != 0
@@ -55,38 +54,6 @@ func (b decoder) plainRefsV1(src []byte) (rest []byte, known bool, err error) {
 		src = src[end:]
 	}
 	return src, known && len(before) == 0, nil
-}
-
-// sameEnd reports whether two labels of the same length may be equal. It compares their last bytes,
-// where most different labels differ.
-func sameEnd(a, b []byte) bool {
-	n := len(a)
-	return n < 8 || n != len(b) || binary.LittleEndian.Uint64(a[n-8:]) == binary.LittleEndian.Uint64(b[n-8:])
-}
-
-// sameBegin reports whether the first n bytes of a and b are equal. Both must have n bytes. It is
-// fast for short names, which are the most frequent.
-func sameBegin(a, b []byte, n int) bool {
-	if n <= 8 && len(a) >= 8 && len(b) >= 8 {
-		return (binary.LittleEndian.Uint64(a)^binary.LittleEndian.Uint64(b))<<(64-8*n) == 0
-	}
-	return string(a[:n]) == string(b[:n])
-}
-
-// internValue returns the reference of the value at the end of a label.
-func (b decoder) internValue(label []byte, from int) (uint32, error) {
-	value := text(label[from:])
-	if len(label) < 8 {
-		return b.Intern(value)
-	}
-	const mix = 0x9e3779b97f4a7c15 // spreads values that differ in few bits
-	recent := &b.Table.Recent[binary.LittleEndian.Uint64(label[len(label)-8:])*mix>>(64-batch.RecentBits)]
-	if ref := *recent; ref != 0 && b.Symbols[ref] == value {
-		return ref, nil
-	}
-	ref, err := b.Intern(value)
-	*recent = ref
-	return ref, err
 }
 
 // endRefsV1 ends the labels of a series of a 1.0 request. src begins with these labels. known says

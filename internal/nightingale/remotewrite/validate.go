@@ -23,8 +23,8 @@ func Validate(in *batch.Batch, l Limits, scratch []byte) (batch.Rejected, []byte
 	kept := 0
 	for i := range b.Series {
 		s := &b.Series[i]
-		if reason, text := b.judge(s, l); reason != "" {
-			r.Add(reason, s, text)
+		if f := b.check(s, l); f != nil {
+			r.Add(f.reason, s, func() string { return f.explain(b.LabelsOf(s)) })
 			continue
 		}
 		if s.Metadata != nil && s.Metadata.Invalid {
@@ -60,25 +60,22 @@ func (b validator) checkMetadata(l Limits, r *batch.Rejected) {
 	b.Metadata = kept
 }
 
-// judge sorts the labels of a series and checks it. reason is empty if the series is valid.
-func (b validator) judge(s *batch.Series, l Limits) (reason string, text func() string) {
-	if fault := b.ErrorOf(s); fault != batch.NoError {
-		reason, text := fault.Explain()
-		return reason, func() string { return batch.Display(b.LabelsOf(s)) + ": " + text }
+// check sorts the labels of a series and checks all of it. It returns nil if the series is valid.
+func (b validator) check(s *batch.Series, l Limits) *fault {
+	if err := b.ErrorOf(s); err != batch.NoError {
+		reason, text := err.Explain()
+		return &fault{reason, -1, text}
 	}
-	if f := b.checkLabels(s, l); f.reason != "" {
-		return f.reason, func() string { return f.explain(b.LabelsOf(s)) }
+	if f := b.checkLabels(s, l); f != nil {
+		return f
 	}
-	if reason, text := b.checkParts(s, l); reason != "" {
-		return reason, func() string { return batch.Display(b.LabelsOf(s)) + ": " + text }
-	}
-	return "", nil
+	return b.checkParts(s, l)
 }
 
 // checkLabels sorts the labels of a series, removes those without a value, and checks the others.
-func (b validator) checkLabels(s *batch.Series, l Limits) fault {
+func (b validator) checkLabels(s *batch.Series, l Limits) *fault {
 	if s.Refs.Len() > 0 {
-		return fault{label: -1} // the decoder has already checked them, see usable
+		return nil // the decoder has already checked them, see usable
 	}
 	labels := batch.Slice(b.Labels, s.Labels)
 	known := seen{ascending: ascending(labels)}
@@ -87,9 +84,9 @@ func (b validator) checkLabels(s *batch.Series, l Limits) fault {
 		s.Raw = batch.Span{}
 	}
 	known.ascii = b.plainLabels(s)
-	f := check(labels, l, known)
-	if f.reason == emptyValue {
-		return check(b.dropEmpty(s), l, known)
+	f := checkSorted(labels, l, known)
+	if f != nil && f.reason == emptyValue {
+		return checkSorted(b.dropEmpty(s), l, known)
 	}
 	return f
 }
@@ -129,14 +126,14 @@ func ascending(labels []batch.Label) bool {
 // seen holds facts about all labels of a series together.
 type seen struct{ ascending, ascii bool }
 
-// fault describes a fault of a series' labels.
+// fault is a fault of a series.
 type fault struct {
 	reason string
 	label  int // index of the label, -1 for none
 	text   string
 }
 
-func (f fault) explain(labels []batch.Label) string {
+func (f *fault) explain(labels []batch.Label) string {
 	if f.label < 0 {
 		return batch.Display(labels) + ": " + f.text
 	}
@@ -165,63 +162,63 @@ func isASCII(data []byte) bool {
 	return all < 0x80
 }
 
-// check checks sorted labels one by one, except for what known already says about all.
-func check(labels []batch.Label, l Limits, known seen) fault {
+// checkSorted checks sorted labels one by one, except for what known already says about all.
+func checkSorted(labels []batch.Label, l Limits, known seen) *fault {
 	if len(labels) > l.LabelsPerSeries {
-		return fault{"too_many_labels", -1, fmt.Sprintf("%d labels, at most %d are allowed", len(labels), l.LabelsPerSeries)}
+		return &fault{"too_many_labels", -1, fmt.Sprintf("%d labels, at most %d are allowed", len(labels), l.LabelsPerSeries)}
 	}
 	named := false
 	for i := range labels {
 		name, value := labels[i].Name, labels[i].Value
 		switch {
 		case name == "":
-			return fault{"empty_label_name", i, "empty name"}
+			return &fault{"empty_label_name", i, "empty name"}
 		case value == "" && name == batch.NameLabel:
-			return fault{"missing_name", -1, "no metric name (__name__)"}
+			return &fault{"missing_name", -1, "no metric name (__name__)"}
 		case value == "":
-			return fault{emptyValue, i, "empty value"}
+			return &fault{emptyValue, i, "empty value"}
 		case !known.ascending && i > 0 && labels[i-1].Name == name:
-			return fault{"duplicate_label", i, "given more than once"}
+			return &fault{"duplicate_label", i, "given more than once"}
 		case len(name) > int(l.LabelNameBytes):
-			return fault{"label_too_long", i, "name longer than " + l.LabelNameBytes.String()}
+			return &fault{"label_too_long", i, "name longer than " + l.LabelNameBytes.String()}
 		case len(value) > int(l.LabelValueBytes):
-			return fault{"label_too_long", i, "value longer than " + l.LabelValueBytes.String()}
+			return &fault{"label_too_long", i, "value longer than " + l.LabelValueBytes.String()}
 		case !known.ascii && (!utf8.ValidString(name) || !utf8.ValidString(value)):
-			return fault{"invalid_utf8", i, "not UTF-8"}
+			return &fault{"invalid_utf8", i, "not UTF-8"}
 		}
 		named = named || name == batch.NameLabel
 	}
 	if !named {
-		return fault{"missing_name", -1, "no metric name (__name__)"}
+		return &fault{"missing_name", -1, "no metric name (__name__)"}
 	}
-	return fault{label: -1}
+	return nil
 }
 
 // checkParts checks everything of a series except its labels.
-func (b validator) checkParts(s *batch.Series, l Limits) (reason, text string) {
+func (b validator) checkParts(s *batch.Series, l Limits) *fault {
 	if size := b.ReceivedSize(s); size > int(l.SeriesBytes) {
-		return "series_too_large", fmt.Sprintf("about %d bytes, at most %s are allowed", size, l.SeriesBytes)
+		return &fault{"series_too_large", -1, fmt.Sprintf("about %d bytes, at most %s are allowed", size, l.SeriesBytes)}
 	}
 	if !b.checkTimestamps(s) {
-		return "timestamp_out_of_range", "a timestamp that is not milliseconds of the years 1 to 9999"
+		return &fault{"timestamp_out_of_range", -1, "a timestamp that is not milliseconds of the years 1 to 9999"}
 	}
 	for _, e := range batch.Slice(b.Exemplars, s.Exemplars) {
-		if reason, text := checkExemplar(batch.Slice(b.ExemplarLabels, e.Labels), l); reason != "" {
-			return reason, text
+		if f := checkExemplar(batch.Slice(b.ExemplarLabels, e.Labels), l); f != nil {
+			return f
 		}
 	}
 	for i := range batch.Slice(b.Histograms, s.Histograms) {
 		if err := b.checkHistogram(&batch.Slice(b.Histograms, s.Histograms)[i]); err != nil {
-			return "invalid_histogram", err.Error()
+			return &fault{"invalid_histogram", -1, err.Error()}
 		}
 	}
-	return "", ""
+	return nil
 }
 
 // checkExemplar sorts and checks the labels of an exemplar.
-func checkExemplar(labels []batch.Label, l Limits) (reason, text string) {
+func checkExemplar(labels []batch.Label, l Limits) *fault {
 	if len(labels) > l.LabelsPerSeries {
-		return "too_many_labels", fmt.Sprintf("an exemplar of %d labels, at most %d are allowed", len(labels), l.LabelsPerSeries)
+		return &fault{"too_many_labels", -1, fmt.Sprintf("an exemplar of %d labels, at most %d are allowed", len(labels), l.LabelsPerSeries)}
 	}
 	if !ascending(labels) {
 		sortLabels(labels)
@@ -229,16 +226,16 @@ func checkExemplar(labels []batch.Label, l Limits) (reason, text string) {
 	for i, m := range labels {
 		switch {
 		case m.Name == "":
-			return "empty_label_name", "an exemplar's label has an empty name"
+			return &fault{"empty_label_name", -1, "an exemplar's label has an empty name"}
 		case i > 0 && labels[i-1].Name == m.Name:
-			return "duplicate_label", "an exemplar's label is given more than once"
+			return &fault{"duplicate_label", -1, "an exemplar's label is given more than once"}
 		case len(m.Name) > int(l.LabelNameBytes) || len(m.Value) > int(l.LabelValueBytes):
-			return "label_too_long", "an exemplar's label is too long"
+			return &fault{"label_too_long", -1, "an exemplar's label is too long"}
 		case !utf8.ValidString(m.Name) || !utf8.ValidString(m.Value):
-			return "invalid_utf8", "an exemplar's label is not UTF-8"
+			return &fault{"invalid_utf8", -1, "an exemplar's label is not UTF-8"}
 		}
 	}
-	return "", ""
+	return nil
 }
 
 func sortLabels(labels []batch.Label) {

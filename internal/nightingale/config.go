@@ -9,8 +9,8 @@ import (
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/nightingale/format"
 	"github.com/aviaryhq/aviary/internal/nightingale/publish"
+	"github.com/aviaryhq/aviary/internal/nightingale/relabel"
 	"github.com/aviaryhq/aviary/internal/nightingale/remotewrite"
-	"github.com/aviaryhq/aviary/internal/nightingale/rules"
 	"github.com/aviaryhq/aviary/internal/setup"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
@@ -43,11 +43,9 @@ type Config struct {
 	// KeyLabels are the labels whose hash is the message key: series with equal values of these
 	// labels are on the same partition. Default: all labels.
 	KeyLabels []string `yaml:"key_labels"`
-	// Filter selects the series that are published. Default: all series.
-	Filter rules.FilterConfig `yaml:"filter"`
-	// RelabelConfigs are Prometheus' relabelling rules. They apply in order to the series that the
-	// filter selects. Default: none.
-	RelabelConfigs []rules.RelabelConfig `yaml:"relabel_configs"`
+	// RelabelConfigs are Prometheus' relabelling rules, in order. Series that they drop count as
+	// written for the sender, and in nightingale_samples_filtered_total. Default: none.
+	RelabelConfigs []relabel.Config `yaml:"relabel_configs"`
 	// Ack says what an answer 204 guarantees. broker: the broker has acknowledged every message of
 	// the request. queued: every message is in the publish queue, in memory. A crash, or a stop
 	// while Pulsar is unreachable, loses the queue, up to profile.max_pending_records messages.

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/nightingale/rules"
+	"github.com/aviaryhq/aviary/internal/nightingale/relabel"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
@@ -30,8 +30,7 @@ func TestTheConfigurationFileHoldsTheDefaults(t *testing.T) {
 	want := DefaultConfig()
 	// What is empty is there, to be found.
 	want.HTTP.BearerTokens, want.HTTP.Senders, want.KeyLabels = []secret.String{}, []SenderConfig{}, []string{}
-	want.Filter = rules.FilterConfig{Keep: []rules.Selector{}, Drop: []rules.Selector{}}
-	want.RelabelConfigs, want.Tenants.Overrides = []rules.RelabelConfig{}, map[string]Quota{}
+	want.RelabelConfigs, want.Tenants.Overrides = []relabel.Config{}, map[string]Quota{}
 	want.Setup.Clusters = []string{}
 	assert.Equal(t, want, loaded.Config)
 }
@@ -80,16 +79,4 @@ func TestConfigurationFaults(t *testing.T) {
 			require.ErrorContains(t, err, test.says)
 		})
 	}
-}
-
-// TestExpressionsAreComparedByTheirText: a compiled one cannot be compared, and a SIGHUP that
-// changes nothing says so.
-func TestExpressionsAreComparedByTheirText(t *testing.T) {
-	filter := func(text string) Config {
-		loaded, err := load("NIGHTINGALE_FILTER_KEEP=['" + text + "']")
-		require.NoError(t, err)
-		return loaded.Config
-	}
-	assert.True(t, config.Same(filter(`{job=~"a.*|b[0-9]+c"}`), filter(`{job=~"a.*|b[0-9]+c"}`)))
-	assert.False(t, config.Same(filter(`{job=~"a.*|b[0-9]+c"}`), filter(`{job=~"a.*|b[0-9]+d"}`)))
 }

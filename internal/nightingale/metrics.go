@@ -48,7 +48,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"reason"}),
 		filtered: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "nightingale_samples_filtered_total",
-			Help: "Samples of all kinds that the configuration leaves out and senders are told are written, by reason: filter, relabel (dropped by relabel_configs), nameless (relabel_configs took the metric's name), format (which has no place for histograms and exemplars).",
+			Help: "Samples of all kinds that the configuration leaves out and senders are told are written, by reason: relabel (dropped by relabel_configs), nameless (relabel_configs took the metric's name), format (which has no place for histograms and exemplars).",
 		}, []string{"reason"}),
 		metadata: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "nightingale_metadata_total",

@@ -9,7 +9,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/httpserver/admission"
 	"github.com/aviaryhq/aviary/internal/nightingale/format"
-	"github.com/aviaryhq/aviary/internal/nightingale/rules"
+	"github.com/aviaryhq/aviary/internal/nightingale/relabel"
 )
 
 // settings are the settings that a SIGHUP can change. They change together. A request loads them
@@ -17,7 +17,7 @@ import (
 // these steps of a request may have different settings.
 type settings struct {
 	quotas  *quotas
-	rules   *rules.Rules // nil for none
+	rules   *relabel.Rules // nil for none
 	senders *senders
 }
 
@@ -31,7 +31,7 @@ func (v *receiver) take(cfg Config) error {
 	if err != nil {
 		return err
 	}
-	fresh := &settings{quotas: newQuotas(cfg.Tenants), rules: rules.New(cfg.Filter, cfg.RelabelConfigs, cfg.KeyLabels, format.Find(cfg.Format).SamplesOnly), senders: who}
+	fresh := &settings{quotas: newQuotas(cfg.Tenants), rules: relabel.New(cfg.RelabelConfigs, cfg.KeyLabels, format.Find(cfg.Format).SamplesOnly), senders: who}
 	if old := v.settings.Load(); old != nil {
 		fresh.quotas.inherit(old.quotas)
 	}
@@ -40,13 +40,13 @@ func (v *receiver) take(cfg Config) error {
 	return nil
 }
 
-// change applies the settings that can change while the service runs: tenants, filter,
+// change applies the settings that can change while the service runs: tenants,
 // relabel_configs, bearer tokens and senders. It refuses a configuration that changes any other
 // key, and applies none of it. So the configuration that the admin server shows is always in
 // effect.
 func (v *receiver) change(before, after Config) error {
 	kept := after
-	kept.Tenants, kept.Filter, kept.RelabelConfigs = before.Tenants, before.Filter, before.RelabelConfigs
+	kept.Tenants, kept.RelabelConfigs = before.Tenants, before.RelabelConfigs
 	kept.Setup = before.Setup // only -setup uses it
 	kept.HTTP.BearerTokens, kept.HTTP.BearerTokenFile, kept.HTTP.Senders = before.HTTP.BearerTokens, before.HTTP.BearerTokenFile, before.HTTP.Senders
 	var keys []string
@@ -58,7 +58,7 @@ func (v *receiver) change(before, after Config) error {
 		}
 	}
 	if len(keys) > 0 {
-		return fmt.Errorf("a restart is needed to change %s: without one only tenants, filter, relabel_configs, "+
+		return fmt.Errorf("a restart is needed to change %s: without one only tenants, relabel_configs, "+
 			"http.bearer_tokens, http.bearer_token_file and http.senders change", strings.Join(keys, ", "))
 	}
 	return v.take(after)

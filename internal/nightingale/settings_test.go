@@ -9,12 +9,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/nightingale/rules"
+	"github.com/aviaryhq/aviary/internal/nightingale/relabel"
 	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
-// TestSettingsChangeWhileTheServiceRuns: quotas, filters and tokens, and nothing of
+// TestSettingsChangeWhileTheServiceRuns: quotas, rules and tokens, and nothing of
 // a configuration with a fault.
 func TestSettingsChangeWhileTheServiceRuns(t *testing.T) {
 	var before Config
@@ -33,8 +33,7 @@ func TestSettingsChangeWhileTheServiceRuns(t *testing.T) {
 	after.HTTP.BearerTokens = []secret.String{"first"}
 	after.Tenants.Default = Quota{SamplesPerSecond: .001, Burst: 1}
 	after.Tenants.InFlightShare = .5
-	after.Filter.Drop = make([]rules.Selector, 1)
-	require.NoError(t, after.Filter.Drop[0].UnmarshalText([]byte(`{job="b"}`)))
+	after.RelabelConfigs = []relabel.Config{{Action: "drop", SourceLabels: []string{"job"}, Regex: "b", Separator: ";", Replacement: "$1"}}
 	require.NoError(t, s.receiver.change(before, after))
 	assert.Equal(t, http.StatusUnauthorized, send(""))
 	assert.Equal(t, http.StatusNoContent, send("first"), "the body is known")

@@ -18,8 +18,8 @@ import (
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 	"github.com/aviaryhq/aviary/internal/nightingale/format"
 	"github.com/aviaryhq/aviary/internal/nightingale/publish"
+	"github.com/aviaryhq/aviary/internal/nightingale/relabel"
 	"github.com/aviaryhq/aviary/internal/nightingale/remotewrite"
-	"github.com/aviaryhq/aviary/internal/nightingale/rules"
 	"github.com/aviaryhq/aviary/internal/truncate"
 )
 
@@ -215,7 +215,7 @@ func (v *receiver) decode(space *requestSpace, protocol remotewrite.Protocol, te
 }
 
 // form returns the form of labels that the format prefers, if the stages before it allow that.
-func (v *receiver) form(protocol remotewrite.Protocol, r *rules.Rules) batch.Form {
+func (v *receiver) form(protocol remotewrite.Protocol, r *relabel.Rules) batch.Form {
 	symbolic := v.format.Symbols || v.format.References && protocol.Symbols
 	return batch.Form{
 		Symbolic: symbolic,

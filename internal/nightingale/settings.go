@@ -4,10 +4,8 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
-	"time"
 
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/httpserver/admission"
 	"github.com/aviaryhq/aviary/internal/nightingale/format"
 	"github.com/aviaryhq/aviary/internal/nightingale/relabel"
 )
@@ -32,9 +30,6 @@ func (v *receiver) take(cfg Config) error {
 		return err
 	}
 	fresh := &settings{quotas: newQuotas(cfg.Tenants), rules: relabel.New(cfg.RelabelConfigs, cfg.KeyLabels, format.Find(cfg.Format).SamplesOnly), senders: who}
-	if old := v.settings.Load(); old != nil {
-		fresh.quotas.inherit(old.quotas)
-	}
 	v.budget.SetShare(cfg.Tenants.InFlightShare)
 	v.settings.Store(fresh)
 	return nil
@@ -62,25 +57,4 @@ func (v *receiver) change(before, after Config) error {
 			"http.bearer_tokens, http.bearer_token_file and http.senders change", strings.Join(keys, ", "))
 	}
 	return v.take(after)
-}
-
-// inherit limits each tenant's new quota to what was left of the former one.
-func (q *quotas) inherit(old *quotas) {
-	now := time.Now()
-	give := func(fresh, former *admission.Bucket) {
-		if fresh != nil && former != nil {
-			fresh.LowerTo(former.Available(now))
-		}
-	}
-	give(q.rest, old.rest)
-	for name, b := range old.overrides {
-		give(q.bucket(name, now), b)
-	}
-	old.mu.Lock()
-	defer old.mu.Unlock()
-	for name, b := range old.tracked {
-		if fresh := q.bucket(name, now); fresh != q.rest {
-			give(fresh, b)
-		}
-	}
 }

@@ -3,8 +3,6 @@ package nightingale
 import (
 	"net/http"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -68,26 +66,4 @@ func TestSettingsChangeWhileTheServiceRuns(t *testing.T) {
 	assert.Equal(t, http.StatusNoContent, send(""))
 	status, text, _ = s.post(t, writetest.Compress(writetest.Marshal(t, jobs("c"))))
 	assert.Equal(t, http.StatusNoContent, status, text)
-}
-
-// TestNewQuotasInheritWhatIsLeft: a change of the configuration is no way to a new
-// burst.
-func TestNewQuotasInheritWhatIsLeft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		cfg := Tenants{Default: Quota{SamplesPerSecond: 1, Burst: 10}, Overrides: map[string]Quota{"own": {SamplesPerSecond: 1, Burst: 10}}, Tracked: 2}
-		old := newQuotas(cfg)
-		for _, tenant := range []string{"a", "own", "b", "c"} { // c has the rest
-			require.NoError(t, spend(old, tenant, 10))
-		}
-		cfg.Default.Burst = 20
-		fresh := newQuotas(cfg)
-		fresh.inherit(old)
-		for _, tenant := range []string{"a", "own", "b", "c", "d"} {
-			require.Error(t, spend(fresh, tenant, 1), tenant)
-		}
-		<-time.After(10 * time.Second) // the bubble's clock
-		for _, tenant := range []string{"a", "own", "b", "c"} {
-			require.NoError(t, spend(fresh, tenant, 10), tenant)
-		}
-	})
 }

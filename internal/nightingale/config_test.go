@@ -12,6 +12,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/nightingale/relabel"
+	"github.com/aviaryhq/aviary/internal/nightingale/tenant"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
@@ -29,8 +30,8 @@ func TestTheConfigurationFileHoldsTheDefaults(t *testing.T) {
 	require.NoError(t, err)
 	want := DefaultConfig()
 	// What is empty is there, to be found.
-	want.HTTP.BearerTokens, want.HTTP.Senders, want.KeyLabels = []secret.String{}, []SenderConfig{}, []string{}
-	want.RelabelConfigs, want.Tenants.Overrides = []relabel.Config{}, map[string]Quota{}
+	want.HTTP.BearerTokens, want.HTTP.Senders, want.KeyLabels = []secret.String{}, []tenant.SenderConfig{}, []string{}
+	want.RelabelConfigs, want.Tenants.Overrides = []relabel.Config{}, map[string]tenant.Quota{}
 	want.Setup.Clusters = []string{}
 	assert.Equal(t, want, loaded.Config)
 }
@@ -60,7 +61,6 @@ func TestConfigurationFaults(t *testing.T) {
 		{"NIGHTINGALE_LIMITS_CONNECTIONS=-1", "limits.connections: must be >= 0"},
 		{"NIGHTINGALE_DEDUP_ENTRIES=-1", "dedup.entries: must be >= 0"},
 		{"NIGHTINGALE_DEDUP_WINDOW=0s", "dedup.window: must be > 0"},
-		{"NIGHTINGALE_TENANTS_TRACKED=0", "tenants.tracked: must be > 0"},
 		{"NIGHTINGALE_TENANTS_DEFAULT_BURST=-1", "tenants.default.burst: must be >= 0"},
 		{"NIGHTINGALE_TENANTS_OVERRIDES={a/b: {burst: 1}}", "tenants.overrides: "},
 		{"NIGHTINGALE_TENANTS_OVERRIDES={a: {samples_per_second: -1}}", "samples_per_second: must be >= 0"},

@@ -1,5 +1,12 @@
 package nightingale
 
+import (
+	"sync"
+
+	"github.com/aviaryhq/aviary/internal/nightingale/publish"
+	"github.com/aviaryhq/aviary/internal/nightingale/remotewrite"
+)
+
 const (
 	// memoryBase is the memory for everything except bodies and messages.
 	memoryBase = 64 << 20
@@ -15,4 +22,79 @@ const (
 func memoryLimit(cfg Config) int64 {
 	queue := max(cfg.Profile.MaxPendingBytes, int64(cfg.Profile.MaxPendingRecords)*pendingOverhead)
 	return int64(cfg.Limits.InFlightBytes) + queue + memoryBase
+}
+
+// pools keep the memory of requests for further requests.
+type pools struct {
+	bodies      sync.Pool // of *[]byte
+	spaces      sync.Pool // of *requestSpace
+	largeSpaces sync.Pool
+	messages    sync.Pool // of *publish.Outgoing
+}
+
+func (p *pools) newBody() *[]byte {
+	if body, ok := p.bodies.Get().(*[]byte); ok {
+		return body
+	}
+	return new([]byte)
+}
+
+// releaseBody does not keep a large body: small requests must not hold large buffers.
+func (p *pools) releaseBody(body *[]byte) {
+	if cap(*body) <= remotewrite.KeepBody {
+		p.bodies.Put(body)
+	}
+}
+
+// requestSpace is the memory for handling a request. A request gets one after its body was read, so
+// that slow senders use none. It releases it after encoding the last messages, before it waits for
+// their acknowledgement.
+type requestSpace struct {
+	decoded, scratch []byte
+	size             int // estimate of the messages
+	publish.Workspace
+}
+
+// Used spaces are kept for requests of the same kind, large or small. So there are never more large
+// ones than the bound of bytes in flight has allowed at one time.
+const (
+	largeBody = 192 << 10 // compressed
+	keepSmall = 4 << 20   // maximum size that is kept for small requests
+	keepLarge = 48 << 20  // maximum size that is kept for large requests
+)
+
+// newSpace returns the space for a compressed body of that many bytes.
+func (p *pools) newSpace(body int) *requestSpace {
+	pool := &p.spaces
+	if body > largeBody {
+		pool = &p.largeSpaces
+	}
+	if space, ok := pool.Get().(*requestSpace); ok {
+		return space
+	}
+	return new(requestSpace)
+}
+
+func (p *pools) releaseSpace(space *requestSpace) {
+	space.Reset()
+	switch size := cap(space.decoded) + cap(space.scratch) + space.Size(); {
+	case size <= keepSmall:
+		p.spaces.Put(space)
+	case size <= keepLarge:
+		p.largeSpaces.Put(space)
+	}
+}
+
+func (p *pools) newMessages() *publish.Outgoing {
+	if messages, ok := p.messages.Get().(*publish.Outgoing); ok {
+		messages.Reset()
+		return messages
+	}
+	return new(publish.Outgoing)
+}
+
+func (p *pools) releaseMessages(messages *publish.Outgoing) {
+	if messages.Capacity() <= 2*remotewrite.KeepBuffer {
+		p.messages.Put(messages)
+	}
 }

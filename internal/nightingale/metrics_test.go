@@ -15,7 +15,7 @@ import (
 // as Prometheus wants them (promtool check metrics).
 func TestMetricsAreWellNamedAndThereFromTheStart(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	m := newMetrics(reg)
+	m := newMetrics(reg, DefaultConfig())
 	publish.NewMetrics(reg)
 	for name, least := range map[string]int{
 		"nightingale_requests_total": 9, "nightingale_requests_refused_total": 14, "nightingale_samples_total": 15,
@@ -28,7 +28,6 @@ func TestMetricsAreWellNamedAndThereFromTheStart(t *testing.T) {
 	}
 	m.rejected.WithLabelValues("empty_label_name")
 	m.stages.WithLabelValues("read")
-	m.limits(DefaultConfig())
 	problems, err := testutil.GatherAndLint(reg)
 	require.NoError(t, err)
 	assert.Empty(t, problems)

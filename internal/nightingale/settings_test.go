@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/nightingale/relabel"
+	"github.com/aviaryhq/aviary/internal/nightingale/tenant"
 	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
@@ -29,10 +30,10 @@ func TestSettingsChangeWhileTheServiceRuns(t *testing.T) {
 	assert.Equal(t, http.StatusNoContent, send(""))
 	after := before
 	after.HTTP.BearerTokens = []secret.String{"first"}
-	after.Tenants.Default = Quota{SamplesPerSecond: .001, Burst: 1}
+	after.Tenants.Default = tenant.Quota{SamplesPerSecond: .001, Burst: 1}
 	after.Tenants.InFlightShare = .5
 	after.RelabelConfigs = []relabel.Config{{Action: "drop", SourceLabels: []string{"job"}, Regex: "b", Separator: ";", Replacement: "$1"}}
-	require.NoError(t, s.receiver.change(before, after))
+	require.NoError(t, s.receiver.reload(before, after))
 	assert.Equal(t, http.StatusUnauthorized, send(""))
 	assert.Equal(t, http.StatusNoContent, send("first"), "the body is known")
 	first, second := s.receiver.budget.Hold("a"), s.receiver.budget.Hold("a")
@@ -46,23 +47,23 @@ func TestSettingsChangeWhileTheServiceRuns(t *testing.T) {
 	assert.Equal(t, http.StatusTooManyRequests, status, text)
 
 	more := after
-	more.Tenants.Default = Quota{}
+	more.Tenants.Default = tenant.Quota{}
 	more.HTTP.BearerTokens = nil
 	more.KeyLabels = []string{} // as good as none
 	more.Setup.Partitions = 7   // only -setup uses it
-	require.NoError(t, s.receiver.change(after, more))
-	require.NoError(t, s.receiver.change(more, after))
+	require.NoError(t, s.receiver.reload(after, more))
+	require.NoError(t, s.receiver.reload(more, after))
 	more.Format, more.HTTP.Listen = "packed", "127.0.0.1:1"
-	err := s.receiver.change(after, more)
+	err := s.receiver.reload(after, more)
 	require.ErrorContains(t, err, "a restart is needed to change http, format:")
 	more.Format, more.HTTP.Listen = after.Format, after.HTTP.Listen
-	more.HTTP.Senders = []SenderConfig{{Tenant: "kitchen", BearerTokenFile: "/nowhere"}}
-	require.ErrorContains(t, s.receiver.change(after, more), "http.senders[0].bearer_token_file: ")
+	more.HTTP.Senders = []tenant.SenderConfig{{Tenant: "kitchen", BearerTokenFile: "/nowhere"}}
+	require.ErrorContains(t, s.receiver.reload(after, more), "http.senders[0].bearer_token_file: ")
 	more.HTTP.Senders, more.HTTP.BearerTokenFile = nil, "/nowhere"
-	require.Error(t, s.receiver.change(after, more))
+	require.Error(t, s.receiver.reload(after, more))
 	assert.Equal(t, http.StatusUnauthorized, send(""), "nothing has changed")
 	more.HTTP.BearerTokenFile = ""
-	require.NoError(t, s.receiver.change(after, more))
+	require.NoError(t, s.receiver.reload(after, more))
 	assert.Equal(t, http.StatusNoContent, send(""))
 	status, text, _ = s.post(t, writetest.Compress(writetest.Marshal(t, jobs("c"))))
 	assert.Equal(t, http.StatusNoContent, status, text)

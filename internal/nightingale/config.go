@@ -138,7 +138,7 @@ func (c Config) Validate() error {
 		errs = append(errs, config.Fault("profile.routing", "must be key_hash or round_robin, got %q", c.Profile.Routing))
 	}
 	if !c.Tail { // the tail does not use these files
-		errs = append(errs, c.HTTP.CheckFiles())
+		errs = append(errs, c.HTTP.Check())
 	}
 	return errors.Join(append(errs,
 		config.CheckListen("http.listen", c.HTTP.Listen),

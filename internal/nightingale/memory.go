@@ -24,19 +24,20 @@ func memoryLimit(cfg Config) int64 {
 	return int64(cfg.Limits.InFlightBytes) + queue + memoryBase
 }
 
-// pools keep the memory of requests for further requests.
-type pools struct {
-	bodies      sync.Pool // of *[]byte
-	spaces      sync.Pool // of *requestSpace
-	largeSpaces sync.Pool
-	messages    sync.Pool // of *publish.Outgoing
+// pool keeps memory of requests for further requests.
+type pool[T any] struct{ sync.Pool }
+
+func (p *pool[T]) get() *T {
+	if used, ok := p.Get().(*T); ok {
+		return used
+	}
+	return new(T)
 }
 
-func (p *pools) newBody() *[]byte {
-	if body, ok := p.bodies.Get().(*[]byte); ok {
-		return body
-	}
-	return new([]byte)
+type pools struct {
+	bodies              pool[[]byte]
+	spaces, largeSpaces pool[requestSpace]
+	messages            pool[publish.Outgoing]
 }
 
 // releaseBody does not keep a large body: small requests must not hold large buffers.
@@ -65,14 +66,10 @@ const (
 
 // newSpace returns the space for a compressed body of that many bytes.
 func (p *pools) newSpace(body int) *requestSpace {
-	pool := &p.spaces
 	if body > largeBody {
-		pool = &p.largeSpaces
+		return p.largeSpaces.get()
 	}
-	if space, ok := pool.Get().(*requestSpace); ok {
-		return space
-	}
-	return new(requestSpace)
+	return p.spaces.get()
 }
 
 func (p *pools) releaseSpace(space *requestSpace) {
@@ -85,16 +82,9 @@ func (p *pools) releaseSpace(space *requestSpace) {
 	}
 }
 
-func (p *pools) newMessages() *publish.Outgoing {
-	if messages, ok := p.messages.Get().(*publish.Outgoing); ok {
-		messages.Reset()
-		return messages
-	}
-	return new(publish.Outgoing)
-}
-
 func (p *pools) releaseMessages(messages *publish.Outgoing) {
 	if messages.Capacity() <= 2*remotewrite.KeepBuffer {
+		messages.Reset()
 		p.messages.Put(messages)
 	}
 }

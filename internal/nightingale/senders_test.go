@@ -123,7 +123,7 @@ func TestBindingsThatContradictOneAnother(t *testing.T) {
 			WebConfigFile: filepath.Join(dir, "web.yml"), Senders: []tenant.SenderConfig{of("a", "trout")},
 		},
 	} {
-		err := c.CheckFiles()
+		err := c.Check()
 		require.ErrorContains(t, err, want)
 		assert.NotContains(t, err.Error(), "swordfish")
 	}

@@ -257,7 +257,7 @@ func TestServerRefusesToStartUnguarded(t *testing.T) {
 		"no token file":    {BearerTokenFile: filepath.Join(dir, "none")},
 		"empty token file": {BearerTokenFile: filepath.Join(dir, "empty")},
 	} {
-		assert.ErrorContains(t, c.CheckFiles(), "http.", name)
+		assert.ErrorContains(t, c.Check(), "http.", name)
 
 		cfg := DefaultConfig()
 		cfg.HTTP.AccessConfig = c

@@ -73,19 +73,10 @@ func newReceiver(log *zap.Logger, cfg Config, m *metrics, topics *publish.Topics
 
 // close cancels the attempts in the background and waits until they have ended. The publisher must
 // be closed before, so that it completes its records.
-func (v *receiver) close(ctx context.Context) error {
+func (v *receiver) close(context.Context) error {
 	v.cancel()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		v.running.Wait()
-	}()
-	select {
-	case <-ended:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	v.running.Wait()
+	return nil
 }
 
 // handler authenticates the sender of a request before anything of the request's body is read.
@@ -140,7 +131,7 @@ func (v *receiver) handle(w http.ResponseWriter, r *http.Request) (err error) {
 	req.hold = v.budget.Hold(req.tenant)
 	defer req.hold.Release()
 
-	body := v.newBody()
+	body := v.bodies.get()
 	if *body, err = httpserver.ReadBody(w, r, *body, req.hold, v.limits.Body()); err != nil {
 		return err
 	}
@@ -208,13 +199,13 @@ func (v *receiver) decompress(req *request, body []byte) error {
 // decode decodes and checks the series of a decompressed body, and applies the tenant's quota and
 // the rules.
 func (v *receiver) decode(req *request) error {
-	now, space, c := v.settings.Load(), req.space, &req.contents
+	current, space, c := v.settings.Load(), req.space, &req.contents
 	b := &space.Batch
 	symbolic := v.format.Symbols || v.format.References && req.protocol.Symbols
 	b.Form = batch.Form{
 		Symbolic: symbolic,
-		Lean:     symbolic && now.rules == nil && !v.topics.Template.PerSeries,
-		LateKeys: v.format.ByPartition && now.rules == nil,
+		Lean:     symbolic && current.rules == nil && !v.topics.Template.PerSeries,
+		LateKeys: v.format.ByPartition && current.rules == nil,
 	}
 	b.Elements.Held, b.ExemplarSeries = req.hold, v.exemplarSeries
 	if err := req.protocol.Decode(b, space.decoded, v.limits); err != nil {
@@ -227,13 +218,13 @@ func (v *receiver) decode(req *request) error {
 	for i := range b.Series {
 		c.Valid.Add(&b.Series[i])
 	}
-	if err := now.quotas.Admit(req.tenant, c.Cost); err != nil {
+	if err := current.quotas.Admit(req.tenant, c.Cost); err != nil {
 		v.metrics.countSamples(c.Valid, "throttled")
 		return err
 	}
 	c.Metadata = v.families.learn(req.tenant, b.Metadata)
 	v.families.describe(req.tenant, b)
-	c.Filtered, space.scratch = now.rules.Apply(b, space.scratch)
+	c.Filtered, space.scratch = current.rules.Apply(b, space.scratch)
 	space.size = v.format.Size(b, &space.Packing)
 	if bound := v.limits.PublishedBytes; int64(space.size) > int64(bound) {
 		return refusal.TooLarge("published_bytes", "the messages of the request take about %d bytes, at most %s are allowed", space.size, bound)
@@ -272,7 +263,7 @@ func (v *receiver) submit(ctx context.Context, req *request) (batch.Contents, er
 // publish publishes a decoded request, completes its attempt, and counts it. It charges the tenant
 // only if the sender will not repeat the request, so that each body is charged once.
 func (v *receiver) publish(ctx context.Context, req *request) {
-	messages, hold, space := v.newMessages(), req.hold, req.space
+	messages, hold, space := v.messages.get(), req.hold, req.space
 	messages.Properties, space.Packing.Limit = tenant.Properties(req.tenant), v.messageBytes
 	delivered := v.topics.Publish(ctx, publish.Request{
 		Claim: &req.claim, Format: v.format, Contents: &req.contents, Space: &space.Workspace, Size: space.size, Out: messages, Held: hold,

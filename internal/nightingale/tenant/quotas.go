@@ -41,7 +41,7 @@ type Quota struct {
 // Validate returns every fault of the quota.
 func (q Quota) Validate() error {
 	var errs []error
-	if !(q.SamplesPerSecond >= 0) || math.IsInf(q.SamplesPerSecond, 0) { // true for NaN, too
+	if !(q.SamplesPerSecond >= 0) { // true for NaN, too
 		errs = append(errs, config.Fault("samples_per_second", "must be >= 0, got %g", q.SamplesPerSecond))
 	}
 	if q.Burst < 0 {
@@ -146,6 +146,6 @@ func (q *Quotas) bucket(tenant string, now time.Time) *admission.Bucket {
 		return q.shared
 	}
 	b := q.standard.bucket(now)
-	q.tracked[strings.Clone(tenant)] = b
+	q.tracked[tenant] = b
 	return b
 }

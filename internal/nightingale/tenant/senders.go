@@ -71,61 +71,59 @@ func (c SenderConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Validate returns every fault of the keys. CheckFiles returns those of the files.
+// Validate returns every fault of the keys of this level. Check returns those of all keys together.
 func (c AccessConfig) Validate() error {
-	var errs []error
 	if slices.ContainsFunc(c.BearerTokens, blank) {
-		errs = append(errs, config.Fault("bearer_tokens", "must not be empty"))
+		return config.Fault("bearer_tokens", "must not be empty")
 	}
+	return nil
+}
+
+func blank(token secret.String) bool { return strings.TrimSpace(token.Reveal()) == "" }
+
+// Check reads the files that the keys name. It returns their faults, and those of senders that are
+// bound to two tenants.
+func (c AccessConfig) Check() error {
+	_, err := NewSenders(zap.NewNop(), c)
+	users, webErr := c.webUsers()
+	if webErr == nil && len(users) > 0 && c.wantsTokens() {
+		webErr = config.Fault("http.web_config_file", "has basic_auth_users, which cannot be combined with bearer tokens: a request has one Authorization header")
+	}
+	errs := []error{err, webErr}
 	firstOf := map[string]int{} // index of the first sender with a user
 	for i, s := range c.Senders {
 		for j, user := range s.BasicAuthUsers {
+			key := fmt.Sprintf("http.senders[%d].basic_auth_users[%d]", i, j)
+			if _, known := users[user]; !known && webErr == nil {
+				errs = append(errs, config.Fault(key, "is not one of basic_auth_users in http.web_config_file"))
+			}
 			if first, bound := firstOf[user]; !bound {
 				firstOf[user] = i
 			} else if c.Senders[first].Tenant != s.Tenant {
-				errs = append(errs, config.Fault(fmt.Sprintf("senders[%d].basic_auth_users[%d]", i, j), "is bound to another tenant by senders[%d]", first))
+				errs = append(errs, config.Fault(key, "is bound to another tenant by senders[%d]", first))
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func blank(token secret.String) bool { return strings.TrimSpace(token.Reveal()) == "" }
-
-// CheckFiles returns the faults of the files that the keys name, and of tokens of two tenants.
-func (c AccessConfig) CheckFiles() error {
-	_, err := NewSenders(zap.NewNop(), c)
-	return errors.Join(c.checkWebConfig(), err)
-}
-
-// checkWebConfig returns faults of the web configuration file.
-func (c AccessConfig) checkWebConfig() error {
+// webUsers returns the users of the web configuration file.
+func (c AccessConfig) webUsers() (map[string]any, error) {
+	if c.WebConfigFile == "" {
+		return nil, nil
+	}
+	if err := web.Validate(c.WebConfigFile); err != nil {
+		return nil, config.Fault("http.web_config_file", "%s: %v", c.WebConfigFile, err)
+	}
+	text, err := os.ReadFile(c.WebConfigFile)
+	if err != nil {
+		return nil, err
+	}
 	var file struct {
 		Users map[string]any `yaml:"basic_auth_users"`
 	}
-	if c.WebConfigFile != "" {
-		if err := web.Validate(c.WebConfigFile); err != nil {
-			return config.Fault("http.web_config_file", "%s: %v", c.WebConfigFile, err)
-		}
-		text, err := os.ReadFile(c.WebConfigFile)
-		if err != nil {
-			return err
-		}
-		if err := yaml.Unmarshal(text, &file); err != nil {
-			return err
-		}
-	}
-	if len(file.Users) > 0 && c.wantsTokens() {
-		return config.Fault("http.web_config_file", "has basic_auth_users, which cannot be combined with bearer tokens: a request has one Authorization header")
-	}
-	for i, s := range c.Senders {
-		for j, user := range s.BasicAuthUsers {
-			if _, known := file.Users[user]; !known {
-				return config.Fault(fmt.Sprintf("http.senders[%d].basic_auth_users[%d]", i, j), "is not one of basic_auth_users in http.web_config_file")
-			}
-		}
-	}
-	return nil
+	err = yaml.Unmarshal(text, &file)
+	return file.Users, err
 }
 
 // wantsTokens reports whether senders need a bearer token.

@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -122,31 +123,14 @@ func (p *printer) named() bool {
 	return len(p.batch.Series) > 0
 }
 
-func (p *printer) printBatch(partition int) (dst []byte) {
-	b := &p.batch
-	for i := range b.Series {
-		s := &b.Series[i]
-		labels := make(map[string]string)
-		for _, l := range batch.Slice(b.Labels, s.Labels) {
-			labels[l.Name] = l.Value
-		}
-		add := func(ms int64, value string) { dst = appendLine(dst, timeText(ms), b.Name(s), labels, value, partition) }
-		for _, v := range batch.Slice(b.Samples, s.Samples) {
-			value := floatText(v.Value)
-			if batch.IsStale(v.Value) {
-				value = "stale"
-			}
-			add(v.Timestamp, value)
-		}
-		histograms := batch.Slice(b.Histograms, s.Histograms)
-		for j := range histograms {
-			add(histograms[j].Timestamp, string(format.AppendHistogram([]byte("histogram "), b, &histograms[j])))
-		}
-		for _, e := range batch.Slice(b.Exemplars, s.Exemplars) {
-			add(e.Timestamp, "exemplar "+floatText(e.Value)+" "+string(format.AppendLabels(nil, batch.Slice(b.ExemplarLabels, e.Labels), true)))
-		}
+// printBatch prints what the format json makes of the batch.
+func (p *printer) printBatch(partition int) (text []byte) {
+	var messages format.Messages
+	format.EncodeJSON(&p.batch, new(format.Packing), &messages)
+	for _, r := range messages.Records {
+		text = append(text, printJSON(partition, r.Payload)...)
 	}
-	return dst
+	return text
 }
 
 // printJSON prints a message of the formats json or json-kafka-adapter. Most of their fields have
@@ -175,32 +159,20 @@ func printJSON(partition int, payload []byte) []byte {
 	}
 	at := string(bytes.Trim(m.Timestamp, `"`))
 	if ms, err := strconv.ParseInt(string(m.Timestamp), 10, 64); err == nil {
-		at = timeText(ms)
+		at = time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z07:00")
 	}
-	return appendLine(nil, at, m.Name, m.Labels, value, partition)
-}
-
-func floatText(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
-
-func timeText(ms int64) string {
-	return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z07:00")
-}
-
-// appendLine appends one line. Names and values come from senders: it quotes control characters,
-// which could change the terminal.
-func appendLine(dst []byte, at, name string, labels map[string]string, value string, partition int) []byte {
-	dst = append(dst, printable(at)+"  "+printable(name)...)
-	separator := "{"
-	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		if key != batch.NameLabel {
-			dst = strconv.AppendQuote(append(dst, separator+printable(key)+"="...), labels[key])
-			separator = ","
+	// Names and values come from senders: control characters could change the terminal.
+	line := printable(at) + "  " + printable(m.Name)
+	var labels []string
+	for _, label := range slices.Sorted(maps.Keys(m.Labels)) {
+		if label != batch.NameLabel {
+			labels = append(labels, printable(label)+"="+strconv.Quote(m.Labels[label]))
 		}
 	}
-	if separator == "," {
-		dst = append(dst, '}')
+	if len(labels) > 0 {
+		line += "{" + strings.Join(labels, ",") + "}"
 	}
-	return fmt.Appendf(dst, "  %s  partition %d\n", printable(value), partition)
+	return fmt.Appendf(nil, "%s  %s  partition %d\n", line, printable(value), partition)
 }
 
 // printable quotes a text that contains unprintable characters.

@@ -12,7 +12,8 @@ import (
 
 // Flags registers the command line's own flags.
 func Flags(fs *flag.FlagSet, cfg *Config) {
-	fs.BoolFunc("tail", "print the samples of the topic as they arrive, until Ctrl-C, instead of receiving any", func(string) error {
+	const usage = "print the samples of the topic as they arrive, until Ctrl-C, instead of receiving any"
+	fs.BoolFunc("tail", usage, func(string) error {
 		cfg.Tail = true
 		// A tail often runs on a machine with a receiver, whose admin server has the default port.
 		// On a terminal its log lines appear between the samples.
@@ -64,7 +65,8 @@ func (c Config) tryTopics(client *messaging.Client) []trial.Trial {
 	case messaging.ValidTopic(asked):
 		return append(trial.Admin(client, "pulsar", c.Pulsar.AdminURL, asked), topics...)
 	case c.Pulsar.AdminURL != "": // the namespace also depends on the samples
-		topics = append(topics, trial.Of("pulsar.admin_url "+c.Pulsar.AdminURL, trial.Note("not tried: the topic's namespace depends on what is sent")))
+		note := trial.Note("not tried: the topic's namespace depends on what is sent")
+		topics = append(topics, trial.Of("pulsar.admin_url "+c.Pulsar.AdminURL, note))
 	}
 	return topics
 }

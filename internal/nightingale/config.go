@@ -123,19 +123,13 @@ func (c Config) Validate() error {
 	} else if t.Tenant {
 		for i, s := range c.HTTP.Senders {
 			if tenant.Check(s.Tenant) == nil && publish.CheckTenant(s.Tenant) != nil {
-				errs = append(errs, config.Fault(fmt.Sprintf("http.senders[%d].tenant", i), "cannot be part of the topic's name, see topic: got %q", s.Tenant))
+				key := fmt.Sprintf("http.senders[%d].tenant", i)
+				errs = append(errs, config.Fault(key, "cannot be part of the topic's name, see topic: got %q", s.Tenant))
 			}
 		}
 	}
-	errs = append(errs, config.CheckRange("message_bytes", c.MessageBytes, config.KiB, config.MiB))
 	for i, name := range c.KeyLabels {
-		if name == "" {
-			errs = append(errs, config.Fault(fmt.Sprintf("key_labels[%d]", i), "must be a label's name"))
-		}
-	}
-	errs = append(errs, config.CheckPositive("request_timeout", c.RequestTimeout))
-	if c.Profile.Routing == messaging.RouteExplicit {
-		errs = append(errs, config.Fault("profile.routing", "must be key_hash or round_robin, got %q", c.Profile.Routing))
+		errs = append(errs, config.Require(name != "", fmt.Sprintf("key_labels[%d]", i), "must be a label's name"))
 	}
 	if !c.Tail { // the tail does not use these files
 		errs = append(errs, c.HTTP.Check())
@@ -143,6 +137,10 @@ func (c Config) Validate() error {
 	return errors.Join(append(errs,
 		config.CheckListen("http.listen", c.HTTP.Listen),
 		config.CheckApart("http.listen", c.HTTP.Listen, "admin.listen", c.Admin.Listen),
+		config.CheckRange("message_bytes", c.MessageBytes, config.KiB, config.MiB),
+		config.CheckPositive("request_timeout", c.RequestTimeout),
+		config.Require(c.Profile.Routing != messaging.RouteExplicit,
+			"profile.routing", "must be key_hash or round_robin, got %q", c.Profile.Routing),
 		config.CheckOneOf("format", c.Format, format.Names()...),
 		config.CheckOneOf("exemplar_series", c.ExemplarSeries, refuseSeries, acceptSeries),
 		config.CheckOneOf("ack", c.Ack, publish.AckBroker, publish.AckQueued))...)

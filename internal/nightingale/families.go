@@ -42,8 +42,10 @@ func (f *families) learn(tenant string, entries []batch.Metadata) (r batch.Metad
 				r.Evicted += f.evictIfFull(tenant)
 			}
 			// Copies, because the entry's strings alias the request's body.
-			copied := &batch.Metadata{Family: strings.Clone(m.Family), Kind: m.Kind, Unit: strings.Clone(m.Unit), Help: strings.Clone(help)}
-			f.known[tenant][copied.Family] = copied
+			family := strings.Clone(m.Family)
+			f.known[tenant][family] = &batch.Metadata{
+				Family: family, Kind: m.Kind, Unit: strings.Clone(m.Unit), Help: strings.Clone(help),
+			}
 		}
 		r.Remembered++
 	}

@@ -36,21 +36,23 @@ func newMetrics(reg prometheus.Registerer, cfg Config) *metrics {
 		return create.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
 	m := &metrics{
-		requests: counter("nightingale_requests_total", "Write requests answered, by status code; 499 for senders that closed the connection.", "code"),
-		refused:  counter("nightingale_requests_refused_total", "Write requests not answered 204, by reason.", "reason"),
+		requests: counter("nightingale_requests_total",
+			"Write requests answered, by status code; 499 for senders that closed the connection.", "code"),
+		refused: counter("nightingale_requests_refused_total", "Write requests not answered 204, by reason.", "reason"),
 		samples: counter("nightingale_samples_total", "Samples by kind (sample, histogram, exemplar) and result: "+
-			"written (acknowledged by the broker; under ack: queued, taken into the publish queue), filtered (left out by the configuration), "+
-			"unwritten (the sender was asked to retry), rejected (invalid) or throttled (over the tenant's quota).", "kind", "result"),
+			"written (acknowledged by the broker; under ack: queued, in the publish queue), filtered (by the configuration), "+
+			"unwritten (the sender must repeat them), rejected (invalid) or throttled (over the quota).", "kind", "result"),
 		rejected: counter("nightingale_samples_rejected_total", "Samples of invalid series, of all kinds, by reason.", "reason"),
-		filtered: counter("nightingale_samples_filtered_total", "Samples of all kinds that the configuration leaves out and senders are told are written, "+
-			"by reason: relabel (dropped by relabel_configs), nameless (relabel_configs took the metric's name), "+
-			"format (which has no place for histograms and exemplars).", "reason"),
+		filtered: counter("nightingale_samples_filtered_total", "Samples of all kinds that the configuration filters out. "+
+			"They count as written for the sender. By reason: relabel (a rule drops them), "+
+			"nameless (a rule removes the metric's name) or format (it has no place for them).", "reason"),
 		metadata: counter("nightingale_metadata_total", "Metadata entries received, by result: remembered; "+
 			"ignored (no name, name or unit too long, or limits.metadata_families is 0); "+
 			"rejected (not UTF-8, or larger than limits.series_bytes); evicted (removed for another entry).", "result"),
-		bodyBytes: counter("nightingale_bytes_total", "Bytes of request bodies, compressed and decoded, and of the messages published for them.", "state"),
-		repeated: counter("nightingale_repeated_requests_total", "Requests with the body of an earlier one, which were not published again, "+
-			"by its state: joined (still under way) or answered (acknowledged before).", "state"),
+		bodyBytes: counter("nightingale_bytes_total",
+			"Bytes of request bodies, compressed and decoded, and of the messages published for them.", "state"),
+		repeated: counter("nightingale_repeated_requests_total", "Requests with the body of an earlier one, "+
+			"which were not published again, by its state: joined (still under way) or answered (acknowledged before).", "state"),
 		requestTime: create.NewHistogram(prometheus.HistogramOpts{
 			Name: "nightingale_request_duration_seconds", Help: "Time from a request's headers to its answer.", Buckets: buckets,
 			// Also a native histogram, for a Prometheus that requests it.
@@ -65,8 +67,10 @@ func newMetrics(reg prometheus.Registerer, cfg Config) *metrics {
 		connections: gauge("nightingale_connections", "Senders' open connections."),
 	}
 	gauge("nightingale_in_flight_limit_bytes", "The bound of nightingale_in_flight_bytes.").Set(float64(cfg.Limits.InFlightBytes))
-	queue := create.NewGaugeVec(prometheus.GaugeOpts{Name: "nightingale_queue_limit", Help: "Bounds of the publish queue, by unit: " +
-		"records or bytes. Its use is in aviary_messaging_pending_records and aviary_messaging_pending_bytes."}, []string{"unit"})
+	queue := create.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "nightingale_queue_limit", Help: "Bounds of the publish queue, by unit: " +
+			"records or bytes. Its use is in aviary_messaging_pending_records and aviary_messaging_pending_bytes.",
+	}, []string{"unit"})
 	queue.WithLabelValues("records").Set(float64(cfg.Profile.MaxPendingRecords))
 	queue.WithLabelValues("bytes").Set(float64(cfg.Profile.MaxPendingBytes))
 
@@ -80,8 +84,8 @@ func newMetrics(reg prometheus.Registerer, cfg Config) *metrics {
 	for counter, values := range map[*prometheus.CounterVec][]string{
 		m.requests: {"204", "400", "401", "403", "404", "413", "429", "500", "503"},
 		m.refused: {
-			"forbidden_tenant", "in_flight_bytes", "in_flight_share", "internal", "invalid_series", "publish", "pulsar_unavailable", "queue_full",
-			"slow_body", "tenant_quota", "timeout", "topic_unavailable", "unauthorized", "unknown_path",
+			"forbidden_tenant", "in_flight_bytes", "in_flight_share", "internal", "invalid_series", "publish",
+			"pulsar_unavailable", "queue_full", "slow_body", "tenant_quota", "timeout", "topic_unavailable", "unauthorized", "unknown_path",
 		},
 		m.metadata:  {"remembered", "ignored", "rejected", "evicted"},
 		m.bodyBytes: {"compressed", "decoded", "published"},
@@ -96,12 +100,10 @@ func newMetrics(reg prometheus.Registerer, cfg Config) *metrics {
 
 // connState counts connections.
 func (m *metrics) connState(_ net.Conn, state http.ConnState) {
-	switch state {
-	case http.StateNew:
+	if state == http.StateNew {
 		m.connections.Inc()
-	case http.StateClosed, http.StateHijacked:
+	} else if state == http.StateClosed || state == http.StateHijacked {
 		m.connections.Dec()
-	case http.StateActive, http.StateIdle:
 	}
 }
 

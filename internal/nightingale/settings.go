@@ -27,7 +27,8 @@ func (v *receiver) apply(cfg Config) error {
 	}
 	v.budget.SetShare(cfg.Tenants.InFlightShare)
 	v.settings.Store(&settings{
-		quotas: tenant.NewQuotas(cfg.Tenants), senders: senders, rules: relabel.New(cfg.RelabelConfigs, cfg.KeyLabels, v.format.SamplesOnly),
+		quotas: tenant.NewQuotas(cfg.Tenants), senders: senders,
+		rules: relabel.New(cfg.RelabelConfigs, cfg.KeyLabels, v.format.SamplesOnly),
 	})
 	return nil
 }
@@ -38,7 +39,8 @@ func (v *receiver) apply(cfg Config) error {
 func (v *receiver) reload(before, after Config) error {
 	kept := after
 	kept.Tenants, kept.RelabelConfigs = before.Tenants, before.RelabelConfigs
-	kept.HTTP.BearerTokens, kept.HTTP.BearerTokenFile, kept.HTTP.Senders = before.HTTP.BearerTokens, before.HTTP.BearerTokenFile, before.HTTP.Senders
+	kept.HTTP.AccessConfig = before.HTTP.AccessConfig
+	kept.HTTP.WebConfigFile = after.HTTP.WebConfigFile
 	kept.Setup = before.Setup // only -setup uses it
 	if keys := config.Changed(before, kept); len(keys) > 0 {
 		return fmt.Errorf("a restart is needed to change %s: without one only tenants, relabel_configs, "+

@@ -114,7 +114,9 @@ func (v *receiver) write(w http.ResponseWriter, r *http.Request) {
 }
 
 // errUnfinished is the result of attempts that ended in a panic.
-var errUnfinished = &refusal.Error{Status: http.StatusInternalServerError, Reason: "internal", Text: "the request could not be handled"}
+var errUnfinished = &refusal.Error{
+	Status: http.StatusInternalServerError, Reason: "internal", Text: "the request could not be handled",
+}
 
 // handle returns nil if the whole request is acknowledged as Ack says.
 func (v *receiver) handle(w http.ResponseWriter, r *http.Request) (err error) {
@@ -227,7 +229,8 @@ func (v *receiver) decode(req *request) error {
 	c.Filtered, space.scratch = current.rules.Apply(b, space.scratch)
 	space.size = v.format.Size(b, &space.Packing)
 	if bound := v.limits.PublishedBytes; int64(space.size) > int64(bound) {
-		return refusal.TooLarge("published_bytes", "the messages of the request take about %d bytes, at most %s are allowed", space.size, bound)
+		return refusal.TooLarge("published_bytes",
+			"the messages of the request take about %d bytes, at most %s are allowed", space.size, bound)
 	}
 	req.watch.lap("validate")
 	return nil
@@ -266,7 +269,8 @@ func (v *receiver) publish(ctx context.Context, req *request) {
 	messages, hold, space := v.messages.get(), req.hold, req.space
 	messages.Properties, space.Packing.Limit = tenant.Properties(req.tenant), v.messageBytes
 	delivered := v.topics.Publish(ctx, publish.Request{
-		Claim: &req.claim, Format: v.format, Contents: &req.contents, Space: &space.Workspace, Size: space.size, Out: messages, Held: hold,
+		Claim: &req.claim, Format: v.format, Contents: &req.contents,
+		Space: &space.Workspace, Size: space.size, Out: messages, Held: hold,
 		Encoded: func() {
 			req.watch.lap("encode")
 			v.releaseSpace(space)

@@ -63,7 +63,8 @@ func (c Config) compile() (*relabel.Config, error) {
 	for _, name := range c.SourceLabels {
 		rule.SourceLabels = append(rule.SourceLabels, model.LabelName(name))
 	}
-	if err := rule.Action.UnmarshalYAML(func(v any) error { *v.(*string) = c.Action; return nil }); err != nil { //nolint:errcheck // relabel gives a *string
+	setAction := func(v any) error { *v.(*string) = c.Action; return nil } //nolint:errcheck // relabel gives a *string
+	if err := rule.Action.UnmarshalYAML(setAction); err != nil {
 		return nil, config.Fault("action", "%s", err)
 	}
 	return rule, rule.Validate(model.UTF8Validation)

@@ -1,6 +1,7 @@
 package tenant
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"math"
@@ -40,22 +41,15 @@ type Quota struct {
 
 // Validate returns every fault of the quota.
 func (q Quota) Validate() error {
-	var errs []error
-	if !(q.SamplesPerSecond >= 0) { // true for NaN, too
-		errs = append(errs, config.Fault("samples_per_second", "must be >= 0, got %g", q.SamplesPerSecond))
-	}
-	if q.Burst < 0 {
-		errs = append(errs, config.Fault("burst", "must be >= 0, got %d", q.Burst))
-	}
-	return errors.Join(errs...)
+	return errors.Join(
+		config.Require(q.SamplesPerSecond >= 0, "samples_per_second", "must be >= 0, got %g", q.SamplesPerSecond),
+		config.Require(q.Burst >= 0, "burst", "must be >= 0, got %d", q.Burst))
 }
 
 // Validate returns every fault of the tenants' quotas.
 func (c Config) Validate() error {
-	var errs []error
-	if !(c.InFlightShare > 0 && c.InFlightShare <= 1) { // false for NaN, too
-		errs = append(errs, config.Fault("in_flight_share", "must be above 0 and at most 1, got %g", c.InFlightShare))
-	}
+	errs := []error{config.Require(c.InFlightShare > 0 && c.InFlightShare <= 1,
+		"in_flight_share", "must be above 0 and at most 1, got %g", c.InFlightShare)}
 	for name, quota := range c.Overrides {
 		if err := errors.Join(Check(name), quota.Validate()); err != nil {
 			errs = append(errs, config.Fault("overrides", "%q: %s", name, strings.ReplaceAll(err.Error(), "\n", "; ")))
@@ -68,10 +62,7 @@ func (q Quota) bucket(now time.Time) *admission.Bucket {
 	if q.SamplesPerSecond == 0 {
 		return nil
 	}
-	burst := q.Burst
-	if burst == 0 {
-		burst = int(min(math.Ceil(10*q.SamplesPerSecond), math.MaxInt32))
-	}
+	burst := cmp.Or(q.Burst, int(min(math.Ceil(10*q.SamplesPerSecond), math.MaxInt32)))
 	return admission.NewBucket(q.SamplesPerSecond, burst, now)
 }
 

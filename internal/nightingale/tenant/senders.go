@@ -49,34 +49,25 @@ type SenderConfig struct {
 
 // Validate returns every fault of a binding, without regard to other bindings.
 func (c SenderConfig) Validate() error {
-	var errs []error
-	if c.Tenant == "" {
-		errs = append(errs, config.Fault("tenant", "must name the tenant"))
-	} else if err := Check(c.Tenant); err != nil {
+	errs := []error{config.Require(c.Tenant != "", "tenant", "must name the tenant")}
+	if err := Check(c.Tenant); err != nil {
 		errs = append(errs, config.Fault("tenant", "%v", err))
 	}
 	if len(c.BearerTokens)+len(c.BasicAuthUsers) == 0 && c.BearerTokenFile == "" {
 		errs = append(errs, errors.New("must have bearer_tokens, bearer_token_file or basic_auth_users"))
 	}
 	for i, token := range c.BearerTokens {
-		if blank(token) {
-			errs = append(errs, config.Fault(fmt.Sprintf("bearer_tokens[%d]", i), "must not be empty"))
-		}
+		errs = append(errs, config.Require(!blank(token), fmt.Sprintf("bearer_tokens[%d]", i), "must not be empty"))
 	}
 	for i, user := range c.BasicAuthUsers {
-		if user == "" {
-			errs = append(errs, config.Fault(fmt.Sprintf("basic_auth_users[%d]", i), "must not be empty"))
-		}
+		errs = append(errs, config.Require(user != "", fmt.Sprintf("basic_auth_users[%d]", i), "must not be empty"))
 	}
 	return errors.Join(errs...)
 }
 
 // Validate returns every fault of the keys of this level. Check returns those of all keys together.
 func (c AccessConfig) Validate() error {
-	if slices.ContainsFunc(c.BearerTokens, blank) {
-		return config.Fault("bearer_tokens", "must not be empty")
-	}
-	return nil
+	return config.Require(!slices.ContainsFunc(c.BearerTokens, blank), "bearer_tokens", "must not be empty")
 }
 
 func blank(token secret.String) bool { return strings.TrimSpace(token.Reveal()) == "" }
@@ -87,16 +78,17 @@ func (c AccessConfig) Check() error {
 	_, err := NewSenders(zap.NewNop(), c)
 	users, webErr := c.webUsers()
 	if webErr == nil && len(users) > 0 && c.wantsTokens() {
-		webErr = config.Fault("http.web_config_file", "has basic_auth_users, which cannot be combined with bearer tokens: a request has one Authorization header")
+		webErr = config.Fault("http.web_config_file", "has basic_auth_users, which cannot be combined with bearer tokens: "+
+			"a request has one Authorization header")
 	}
 	errs := []error{err, webErr}
 	firstOf := map[string]int{} // index of the first sender with a user
 	for i, s := range c.Senders {
 		for j, user := range s.BasicAuthUsers {
 			key := fmt.Sprintf("http.senders[%d].basic_auth_users[%d]", i, j)
-			if _, known := users[user]; !known && webErr == nil {
-				errs = append(errs, config.Fault(key, "is not one of basic_auth_users in http.web_config_file"))
-			}
+			_, known := users[user]
+			known = known || webErr != nil
+			errs = append(errs, config.Require(known, key, "is not one of basic_auth_users in http.web_config_file"))
 			if first, bound := firstOf[user]; !bound {
 				firstOf[user] = i
 			} else if c.Senders[first].Tenant != s.Tenant {
@@ -139,7 +131,8 @@ func (c AccessConfig) tokenSources() []bearer.Source {
 	for i, s := range c.Senders {
 		key := fmt.Sprintf("http.senders[%d].", i)
 		all = append(all, bearer.Source{
-			Tenant: s.Tenant, Tokens: bearer.List(s.BearerTokens, key+"bearer_tokens"), File: s.BearerTokenFile, FileKey: key + "bearer_token_file",
+			Tenant: s.Tenant, Tokens: bearer.List(s.BearerTokens, key+"bearer_tokens"),
+			File: s.BearerTokenFile, FileKey: key + "bearer_token_file",
 		})
 	}
 	return all

@@ -85,7 +85,8 @@ func newMetrics(reg prometheus.Registerer, cfg Config) *metrics {
 		m.requests: {"204", "400", "401", "403", "404", "413", "429", "500", "503"},
 		m.refused: {
 			"forbidden_tenant", "in_flight_bytes", "in_flight_share", "internal", "invalid_series", "publish",
-			"pulsar_unavailable", "queue_full", "slow_body", "tenant_quota", "timeout", "topic_unavailable", "unauthorized", "unknown_path",
+			"pulsar_unavailable", "queue_full", "slow_body", "tenant_quota", "timeout", "topic_unavailable",
+			"unauthorized", "unknown_path",
 		},
 		m.metadata:  {"remembered", "ignored", "rejected", "evicted"},
 		m.bodyBytes: {"compressed", "decoded", "published"},

@@ -45,6 +45,9 @@ func TestSettingsChangeWhileTheServiceRuns(t *testing.T) {
 	assert.Len(t, s.published(), 1, "the second is dropped")
 	status, text, _ = s.post(t, writetest.Compress(writetest.Marshal(t, jobs("c"))))
 	assert.Equal(t, http.StatusTooManyRequests, status, text)
+	require.NoError(t, s.receiver.reload(after, after))
+	status, text, _ = s.post(t, writetest.Compress(writetest.Marshal(t, jobs("d"))))
+	assert.Equal(t, http.StatusNoContent, status, "the burst is full again: %s", text)
 
 	more := after
 	more.Tenants.Default = tenant.Quota{}

@@ -13,6 +13,18 @@ func Same[T any](a, b T) bool {
 	return same(reflect.ValueOf(&a).Elem(), reflect.ValueOf(&b).Elem())
 }
 
+// Changed returns the keys of the first level that have different values in two configurations of one
+// type.
+func Changed[T any](a, b T) (keys []string) {
+	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
+	for _, k := range keysOf(x.Type()) {
+		if !same(x.FieldByIndex(k.index), y.FieldByIndex(k.index)) {
+			keys = append(keys, k.name)
+		}
+	}
+	return keys
+}
+
 // SameValue is [Same] for two values of one type that is not known, such as that of a field.
 func SameValue(a, b any) bool {
 	return same(reflect.ValueOf(a), reflect.ValueOf(b))

@@ -48,3 +48,11 @@ func TestSame(t *testing.T) {
 		assert.False(t, config.Same(whole(change), whole(func(*outer) {})), name)
 	}
 }
+
+// TestChanged: keys of inlined structs are of the first level, fields without a key do not count.
+func TestChanged(t *testing.T) {
+	was, is := defaults(), defaults()
+	is.Log.Level, is.Topics, is.Tail, is.ByName = "debug", []string{"c"}, true, map[string]limits{}
+	assert.Equal(t, []string{"log", "topics"}, config.Changed(was, is))
+	assert.Empty(t, config.Changed(was, was))
+}

@@ -9,11 +9,11 @@ import (
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/nightingale/format"
 	"github.com/aviaryhq/aviary/internal/nightingale/publish"
+	"github.com/aviaryhq/aviary/internal/nightingale/relabel"
 	"github.com/aviaryhq/aviary/internal/nightingale/remotewrite"
-	"github.com/aviaryhq/aviary/internal/nightingale/rules"
+	"github.com/aviaryhq/aviary/internal/nightingale/tenant"
 	"github.com/aviaryhq/aviary/internal/setup"
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
 // Config is the configuration of nightingale.
@@ -43,11 +43,9 @@ type Config struct {
 	// KeyLabels are the labels whose hash is the message key: series with equal values of these
 	// labels are on the same partition. Default: all labels.
 	KeyLabels []string `yaml:"key_labels"`
-	// Filter selects the series that are published. Default: all series.
-	Filter rules.FilterConfig `yaml:"filter"`
-	// RelabelConfigs are Prometheus' relabelling rules. They apply in order to the series that the
-	// filter selects. Default: none.
-	RelabelConfigs []rules.RelabelConfig `yaml:"relabel_configs"`
+	// RelabelConfigs are Prometheus' relabelling rules, in order. Series that they drop count as
+	// written for the sender, and in nightingale_samples_filtered_total. Default: none.
+	RelabelConfigs []relabel.Config `yaml:"relabel_configs"`
 	// Ack says what an answer 204 guarantees. broker: the broker has acknowledged every message of
 	// the request. queued: every message is in the publish queue, in memory. A crash, or a stop
 	// while Pulsar is unreachable, loses the queue, up to profile.max_pending_records messages.
@@ -60,7 +58,7 @@ type Config struct {
 	// Dedup recognises requests that a sender repeats.
 	Dedup publish.DedupConfig `yaml:"dedup"`
 	// Tenants sets quotas of samples for tenants.
-	Tenants Tenants `yaml:"tenants"`
+	Tenants tenant.Config `yaml:"tenants"`
 	// Limits bound the size and the memory of one request, and of all requests together.
 	Limits remotewrite.Limits `yaml:"limits"`
 	// Profile says how messages are published. Default: the library's profile "ops".
@@ -78,17 +76,8 @@ type Config struct {
 type HTTPConfig struct {
 	// Listen is the address, host:port; port 0 lets the system choose. Default 127.0.0.1:9201.
 	Listen string `yaml:"listen"`
-	// WebConfigFile is a web configuration file of Prometheus' exporter-toolkit: TLS, client
-	// certificates, basic authentication. Default: none.
-	WebConfigFile string `yaml:"web_config_file"`
-	// BearerTokens are tokens with which senders may write. BearerTokenFile is a file with such
-	// tokens, one on each line; Nightingale reads it again every ten seconds. Default: senders need
-	// no token.
-	BearerTokens    []secret.String `yaml:"bearer_tokens"`
-	BearerTokenFile string          `yaml:"bearer_token_file"`
-	// Senders binds senders to tenants: a bound sender may write only as its tenant. Senders that
-	// are not bound may write as any tenant. Default: none.
-	Senders []SenderConfig `yaml:"senders"`
+
+	tenant.AccessConfig `yaml:",inline"`
 }
 
 // How to treat series that have only exemplars.
@@ -109,7 +98,7 @@ func DefaultConfig() Config {
 		Ack:            publish.AckBroker,
 		ExemplarSeries: refuseSeries,
 		Dedup:          publish.DedupConfig{Entries: 10_000, Window: 10 * time.Minute},
-		Tenants:        Tenants{Tracked: 10_000, InFlightShare: .75},
+		Tenants:        tenant.Config{InFlightShare: .75},
 		MessageBytes:   256 * config.KiB,
 		RequestTimeout: 10 * time.Second,
 		Limits:         remotewrite.DefaultLimits(),
@@ -132,24 +121,26 @@ func (c Config) Validate() error {
 	if t, err := publish.ParseTemplate(c.Topic); err != nil {
 		errs = append(errs, config.Fault("topic", "%s", err))
 	} else if t.Tenant {
-		errs = append(errs, c.HTTP.checkTopicTenants())
-	}
-	errs = append(errs, config.CheckRange("message_bytes", c.MessageBytes, config.KiB, config.MiB))
-	for i, name := range c.KeyLabels {
-		if name == "" {
-			errs = append(errs, config.Fault(fmt.Sprintf("key_labels[%d]", i), "must be a label's name"))
+		for i, s := range c.HTTP.Senders {
+			if tenant.Check(s.Tenant) == nil && publish.CheckTenant(s.Tenant) != nil {
+				key := fmt.Sprintf("http.senders[%d].tenant", i)
+				errs = append(errs, config.Fault(key, "cannot be part of the topic's name, see topic: got %q", s.Tenant))
+			}
 		}
 	}
-	errs = append(errs, config.CheckPositive("request_timeout", c.RequestTimeout))
-	if c.Profile.Routing == messaging.RouteExplicit {
-		errs = append(errs, config.Fault("profile.routing", "must be key_hash or round_robin, got %q", c.Profile.Routing))
+	for i, name := range c.KeyLabels {
+		errs = append(errs, config.Require(name != "", fmt.Sprintf("key_labels[%d]", i), "must be a label's name"))
 	}
 	if !c.Tail { // the tail does not use these files
-		errs = append(errs, c.HTTP.checkFiles())
+		errs = append(errs, c.HTTP.Check())
 	}
 	return errors.Join(append(errs,
 		config.CheckListen("http.listen", c.HTTP.Listen),
 		config.CheckApart("http.listen", c.HTTP.Listen, "admin.listen", c.Admin.Listen),
+		config.CheckRange("message_bytes", c.MessageBytes, config.KiB, config.MiB),
+		config.CheckPositive("request_timeout", c.RequestTimeout),
+		config.Require(c.Profile.Routing != messaging.RouteExplicit,
+			"profile.routing", "must be key_hash or round_robin, got %q", c.Profile.Routing),
 		config.CheckOneOf("format", c.Format, format.Names()...),
 		config.CheckOneOf("exemplar_series", c.ExemplarSeries, refuseSeries, acceptSeries),
 		config.CheckOneOf("ack", c.Ack, publish.AckBroker, publish.AckQueued))...)

@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/nightingale/rules"
+	"github.com/aviaryhq/aviary/internal/nightingale/relabel"
+	"github.com/aviaryhq/aviary/internal/nightingale/tenant"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
@@ -29,9 +30,8 @@ func TestTheConfigurationFileHoldsTheDefaults(t *testing.T) {
 	require.NoError(t, err)
 	want := DefaultConfig()
 	// What is empty is there, to be found.
-	want.HTTP.BearerTokens, want.HTTP.Senders, want.KeyLabels = []secret.String{}, []SenderConfig{}, []string{}
-	want.Filter = rules.FilterConfig{Keep: []rules.Selector{}, Drop: []rules.Selector{}}
-	want.RelabelConfigs, want.Tenants.Overrides = []rules.RelabelConfig{}, map[string]Quota{}
+	want.HTTP.BearerTokens, want.HTTP.Senders, want.KeyLabels = []secret.String{}, []tenant.SenderConfig{}, []string{}
+	want.RelabelConfigs, want.Tenants.Overrides = []relabel.Config{}, map[string]tenant.Quota{}
 	want.Setup.Clusters = []string{}
 	assert.Equal(t, want, loaded.Config)
 }
@@ -61,7 +61,6 @@ func TestConfigurationFaults(t *testing.T) {
 		{"NIGHTINGALE_LIMITS_CONNECTIONS=-1", "limits.connections: must be >= 0"},
 		{"NIGHTINGALE_DEDUP_ENTRIES=-1", "dedup.entries: must be >= 0"},
 		{"NIGHTINGALE_DEDUP_WINDOW=0s", "dedup.window: must be > 0"},
-		{"NIGHTINGALE_TENANTS_TRACKED=0", "tenants.tracked: must be > 0"},
 		{"NIGHTINGALE_TENANTS_DEFAULT_BURST=-1", "tenants.default.burst: must be >= 0"},
 		{"NIGHTINGALE_TENANTS_OVERRIDES={a/b: {burst: 1}}", "tenants.overrides: "},
 		{"NIGHTINGALE_TENANTS_OVERRIDES={a: {samples_per_second: -1}}", "samples_per_second: must be >= 0"},
@@ -80,16 +79,4 @@ func TestConfigurationFaults(t *testing.T) {
 			require.ErrorContains(t, err, test.says)
 		})
 	}
-}
-
-// TestExpressionsAreComparedByTheirText: a compiled one cannot be compared, and a SIGHUP that
-// changes nothing says so.
-func TestExpressionsAreComparedByTheirText(t *testing.T) {
-	filter := func(text string) Config {
-		loaded, err := load("NIGHTINGALE_FILTER_KEEP=['" + text + "']")
-		require.NoError(t, err)
-		return loaded.Config
-	}
-	assert.True(t, config.Same(filter(`{job=~"a.*|b[0-9]+c"}`), filter(`{job=~"a.*|b[0-9]+c"}`)))
-	assert.False(t, config.Same(filter(`{job=~"a.*|b[0-9]+c"}`), filter(`{job=~"a.*|b[0-9]+d"}`)))
 }

@@ -6,7 +6,7 @@
 //	admit -> read -> decompress -> decode -> validate -> choose -> encode -> publish -> answer
 //
 // Package remotewrite decodes a body into the neutral series of package batch and validates them.
-// Package rules filters and changes them, and package format encodes them into messages. To add a
+// Package relabel drops and changes them, and package format encodes them into messages. To add a
 // protocol or a format, add a file and a line in its list. Package publish publishes to Pulsar, and
 // package tail reads messages from there. Package batch imports none of the other packages, and none
 // of them imports this one.

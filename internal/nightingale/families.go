@@ -42,11 +42,10 @@ func (f *families) learn(tenant string, entries []batch.Metadata) (r batch.Metad
 				r.Evicted += f.evictIfFull(tenant)
 			}
 			// Copies, because the entry's strings alias the request's body.
-			fresh := &batch.Metadata{
-				Family: strings.Clone(m.Family), Kind: m.Kind,
-				Unit: strings.Clone(m.Unit), Help: strings.Clone(help),
+			family := strings.Clone(m.Family)
+			f.known[tenant][family] = &batch.Metadata{
+				Family: family, Kind: m.Kind, Unit: strings.Clone(m.Unit), Help: strings.Clone(help),
 			}
-			f.known[tenant][fresh.Family] = fresh
 		}
 		r.Remembered++
 	}
@@ -104,31 +103,29 @@ func familyOf(known map[string]*batch.Metadata, name string) *batch.Metadata {
 	if m := known[name]; m != nil {
 		return m
 	}
-	at := strings.LastIndexByte(name, '_')
-	if at <= 0 {
-		return nil
+	if at := strings.LastIndexByte(name, '_'); at > 0 {
+		if m := known[name[:at]]; m != nil && hasSuffix(m.Kind, name[at:]) {
+			return m
+		}
 	}
-	m := known[name[:at]]
-	if m == nil {
-		return nil
-	}
-	fits := false
-	switch name[at:] {
+	return nil
+}
+
+// hasSuffix reports whether series of a kind of family have names with a suffix.
+func hasSuffix(kind, suffix string) bool {
+	switch suffix {
 	case "_bucket":
-		fits = m.Kind == "histogram" || m.Kind == "gaugehistogram"
+		return kind == "histogram" || kind == "gaugehistogram"
 	case "_sum", "_count":
-		fits = m.Kind == "histogram" || m.Kind == "summary"
+		return kind == "histogram" || kind == "summary"
 	case "_gsum", "_gcount":
-		fits = m.Kind == "gaugehistogram"
+		return kind == "gaugehistogram"
 	case "_total":
-		fits = m.Kind == "counter"
+		return kind == "counter"
 	case "_created":
-		fits = m.Kind == "counter" || m.Kind == "histogram" || m.Kind == "summary"
+		return kind == "counter" || kind == "histogram" || kind == "summary"
 	case "_info":
-		fits = m.Kind == "info"
+		return kind == "info"
 	}
-	if !fits {
-		return nil
-	}
-	return m
+	return false
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
+	"github.com/aviaryhq/aviary/internal/nightingale/tenant"
 	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 )
 
@@ -126,12 +127,12 @@ func TestMetadataThatIsNotUTF8(t *testing.T) {
 // another's messages.
 func TestFamiliesAreTheTenantsOwn(t *testing.T) {
 	d := newDouble(t, nil)
-	for tenant, help := range map[string]string{"bar": "of the bar", "kitchen": "of the kitchen"} {
-		status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, &prompb.WriteRequest{Metadata: []prompb.MetricMetadata{{MetricFamilyName: "m", Help: help}}})), tenantHeader, tenant)
+	for name, help := range map[string]string{"bar": "of the bar", "kitchen": "of the kitchen"} {
+		status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, &prompb.WriteRequest{Metadata: []prompb.MetricMetadata{{MetricFamilyName: "m", Help: help}}})), tenant.Header, name)
 		require.Equal(t, http.StatusNoContent, status, text)
 	}
-	for _, tenant := range []string{"bar", "kitchen", ""} {
-		status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.OneSeries("__name__", "m"))), tenantHeader, tenant)
+	for _, name := range []string{"bar", "kitchen", ""} {
+		status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.OneSeries("__name__", "m"))), tenant.Header, name)
 		require.Equal(t, http.StatusNoContent, status, text)
 	}
 	published := d.published()

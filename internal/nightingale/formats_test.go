@@ -10,7 +10,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 	"github.com/aviaryhq/aviary/internal/nightingale/format"
-	"github.com/aviaryhq/aviary/internal/nightingale/rules"
+	"github.com/aviaryhq/aviary/internal/nightingale/relabel"
 	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 
 	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
@@ -42,7 +42,7 @@ func TestPackedTellsOfFamilies(t *testing.T) {
 	}, got)
 }
 
-// TestPackedBehindRules: filters and relabelling see the labels, and what they change
+// TestPackedBehindRules: relabelling rules see the labels, and what they change
 // is in the messages; what they leave is as it was.
 func TestPackedBehindRules(t *testing.T) {
 	for version, request := range []func(*double) answer{
@@ -65,14 +65,14 @@ func TestPackedBehindRules(t *testing.T) {
 			return d.v2(t, req)
 		},
 	} {
-		drop, err := rules.ParseSelector("down")
-		require.NoError(t, err)
 		d := newDouble(t, func(c *Config) {
-			c.Format, c.Filter.Drop = "packed", []rules.Selector{drop}
-			rule := rules.RelabelConfig{}
+			c.Format = "packed"
+			var drop, rule relabel.Config
+			drop.SetDefaults()
+			drop.SourceLabels, drop.Regex, drop.Action = []string{"__name__"}, "down", "drop"
 			rule.SetDefaults()
 			rule.SourceLabels, rule.Regex, rule.TargetLabel, rule.Replacement = []string{"job"}, "a", "job", "changed"
-			c.RelabelConfigs = []rules.RelabelConfig{rule}
+			c.RelabelConfigs = []relabel.Config{drop, rule}
 		})
 		require.Equal(t, 204, request(d).status)
 		var got []string

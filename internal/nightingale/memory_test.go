@@ -28,14 +28,14 @@ func TestTheMemoryLimitLeavesRoomForAnOutage(t *testing.T) {
 func TestWorkspacesAreKeptByTheirSize(t *testing.T) {
 	const small, large, beyond = 1 << 20, keepSmall + 1, keepLarge + 1
 	for _, size := range []int{small, large, beyond} {
-		v := new(receiver)
+		v := new(pools)
 		memory := make([]byte, 0, size)
 		kept := func(body int) (n int) {
 			for range 32 {
-				v.release(&requestSpace{decoded: memory}) // only its size matters
+				v.releaseSpace(&requestSpace{decoded: memory}) // only its size matters
 			}
 			for range 32 { // the race detector makes pools lose some
-				if cap(v.newWorkspace(body).decoded) == size {
+				if cap(v.newSpace(body).decoded) == size {
 					n++
 				}
 			}

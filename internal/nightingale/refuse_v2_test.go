@@ -63,7 +63,7 @@ func TestServerRefusesOversizedHeaders(t *testing.T) {
 	d := newDouble(t, nil)
 	cfg := DefaultConfig()
 	cfg.Limits = remotewrite.DefaultLimits()
-	server := newServer(cfg, d.metrics, d.receiver.handler())
+	server := newServer(cfg, d.metrics, d.receiver.route)
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	served := make(chan error, 1)

@@ -1,15 +1,14 @@
 package nightingale
 
 import (
-	"errors"
 	"net/http"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/nightingale/tenant"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
@@ -20,17 +19,16 @@ func TestSendersAreBoundToTenants(t *testing.T) {
 		"web.yml": "basic_auth_users: {waiter: '" + waiterPassword + "', cook: '" + waiterPassword + "'}\n",
 		"tokens":  "bar-1\nbar-2\n",
 	})
-	for name, config := range map[string]HTTPConfig{
+	for name, config := range map[string]tenant.AccessConfig{
 		"tokens": {
 			BearerTokens: []secret.String{"any"},
-			Senders:      []SenderConfig{{Tenant: "kitchen", BearerTokens: []secret.String{"k1", "k2"}}, {Tenant: "bar", BearerTokenFile: filepath.Join(dir, "tokens")}},
+			Senders:      []tenant.SenderConfig{{Tenant: "kitchen", BearerTokens: []secret.String{"k1", "k2"}}, {Tenant: "bar", BearerTokenFile: filepath.Join(dir, "tokens")}},
 		},
-		"users": {WebConfigFile: filepath.Join(dir, "web.yml"), Senders: []SenderConfig{{Tenant: "kitchen", BasicAuthUsers: []string{"cook"}}}},
+		"users": {WebConfigFile: filepath.Join(dir, "web.yml"), Senders: []tenant.SenderConfig{{Tenant: "kitchen", BasicAuthUsers: []string{"cook"}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serveDouble(t, func(c *Config) {
-				config.Listen = c.HTTP.Listen
-				c.HTTP, c.Dedup.Entries = config, 0 // each is published
+				c.HTTP.AccessConfig, c.Dedup.Entries = config, 0 // each is published
 			})
 			for _, test := range []struct {
 				config, who, tenant string
@@ -61,7 +59,7 @@ func TestSendersAreBoundToTenants(t *testing.T) {
 						r.SetBasicAuth(test.who, "fly")
 					}
 					if test.tenant != "" {
-						r.Header.Set(tenantHeader, test.tenant)
+						r.Header.Set(tenant.Header, test.tenant)
 					}
 				})
 				require.NoError(t, err)
@@ -72,7 +70,7 @@ func TestSendersAreBoundToTenants(t *testing.T) {
 					continue
 				}
 				s.mu.Lock()
-				assert.Equal(t, propertiesOf(test.as), s.records[len(s.records)-1].Properties, "%+v", test)
+				assert.Equal(t, tenant.Properties(test.as), s.records[len(s.records)-1].Properties, "%+v", test)
 				s.mu.Unlock()
 			}
 		})
@@ -82,11 +80,11 @@ func TestSendersAreBoundToTenants(t *testing.T) {
 // TestABoundSenderCannotNameTwoTenants: a proxy may take the one, and we the other.
 func TestABoundSenderCannotNameTwoTenants(t *testing.T) {
 	s := serveDouble(t, func(c *Config) {
-		c.HTTP.Senders = []SenderConfig{{Tenant: "kitchen", BearerTokens: []secret.String{"k"}}}
+		c.HTTP.Senders = []tenant.SenderConfig{{Tenant: "kitchen", BearerTokens: []secret.String{"k"}}}
 	})
 	status, _, err := s.send(t, new(http.Client), "http://", func(r *http.Request) {
 		r.Header.Set("Authorization", "Bearer k")
-		r.Header[http.CanonicalHeaderKey(tenantHeader)] = []string{"kitchen", "bar"}
+		r.Header[http.CanonicalHeaderKey(tenant.Header)] = []string{"kitchen", "bar"}
 	})
 	require.NoError(t, err)
 	assert.Equal(t, http.StatusBadRequest, status)
@@ -99,34 +97,33 @@ func TestBindingsThatContradictOneAnother(t *testing.T) {
 	dir := writeFiles(t, map[string]string{
 		"web.yml": "basic_auth_users: {cook: '" + waiterPassword + "'}\n", "a": "swordfish\n", "b": "trout\nswordfish\n", "open.yml": "{}\n",
 	})
-	of := func(tenant string, tokens ...secret.String) SenderConfig {
-		return SenderConfig{Tenant: tenant, BearerTokens: tokens}
+	of := func(name string, tokens ...secret.String) tenant.SenderConfig {
+		return tenant.SenderConfig{Tenant: name, BearerTokens: tokens}
 	}
-	for want, c := range map[string]HTTPConfig{
+	for want, c := range map[string]tenant.AccessConfig{
 		"http.senders[1].bearer_tokens[1]: is also a token of http.senders[0].bearer_tokens[0], for another tenant": {
-			Senders: []SenderConfig{of("a", "swordfish"), of("b", "trout", "swordfish")},
+			Senders: []tenant.SenderConfig{of("a", "swordfish"), of("b", "trout", "swordfish")},
 		},
 		"http.senders[0].bearer_tokens[0]: is also a token of http.bearer_tokens[1], for another tenant": {
-			BearerTokens: []secret.String{"trout", "swordfish"}, Senders: []SenderConfig{of("a", " swordfish ")},
+			BearerTokens: []secret.String{"trout", "swordfish"}, Senders: []tenant.SenderConfig{of("a", " swordfish ")},
 		},
 		"http.senders[1].bearer_token_file: is also a token of http.senders[0].bearer_token_file, for another tenant": {
-			Senders: []SenderConfig{{Tenant: "a", BearerTokenFile: filepath.Join(dir, "a")}, {Tenant: "b", BearerTokenFile: filepath.Join(dir, "b")}},
+			Senders: []tenant.SenderConfig{{Tenant: "a", BearerTokenFile: filepath.Join(dir, "a")}, {Tenant: "b", BearerTokenFile: filepath.Join(dir, "b")}},
 		},
 		"http.senders[1].bearer_token_file: cannot read a secret": {
-			Senders: []SenderConfig{of("a", "trout"), {Tenant: "b", BearerTokenFile: filepath.Join(dir, "none")}},
+			Senders: []tenant.SenderConfig{of("a", "trout"), {Tenant: "b", BearerTokenFile: filepath.Join(dir, "none")}},
 		},
 		"http.senders[0].basic_auth_users[1]: is not one of basic_auth_users in http.web_config_file": {
-			WebConfigFile: filepath.Join(dir, "web.yml"), Senders: []SenderConfig{{Tenant: "a", BasicAuthUsers: []string{"cook", "guest"}}},
+			WebConfigFile: filepath.Join(dir, "web.yml"), Senders: []tenant.SenderConfig{{Tenant: "a", BasicAuthUsers: []string{"cook", "guest"}}},
 		},
 		"http.senders[0].basic_auth_users[0]: is not one of": {
-			WebConfigFile: filepath.Join(dir, "open.yml"), Senders: []SenderConfig{{Tenant: "a", BasicAuthUsers: []string{"cook"}}},
+			WebConfigFile: filepath.Join(dir, "open.yml"), Senders: []tenant.SenderConfig{{Tenant: "a", BasicAuthUsers: []string{"cook"}}},
 		},
 		"http.web_config_file: has basic_auth_users, which cannot": {
-			WebConfigFile: filepath.Join(dir, "web.yml"), Senders: []SenderConfig{of("a", "trout")},
+			WebConfigFile: filepath.Join(dir, "web.yml"), Senders: []tenant.SenderConfig{of("a", "trout")},
 		},
 	} {
-		_, err := newSenders(zap.NewNop(), c)
-		err = errors.Join(c.check(), err)
+		err := c.Check()
 		require.ErrorContains(t, err, want)
 		assert.NotContains(t, err.Error(), "swordfish")
 	}

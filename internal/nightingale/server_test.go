@@ -10,7 +10,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"errors"
 	"io"
 	"math/big"
 	"net"
@@ -32,6 +31,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/httpserver"
+	"github.com/aviaryhq/aviary/internal/nightingale/tenant"
 	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/secret"
 	"github.com/aviaryhq/aviary/test/await"
@@ -56,7 +56,7 @@ func serveDouble(t *testing.T, change func(*Config)) *served {
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	s := &served{double: d, address: ln.Addr().String()}
-	server := newServer(cfg, d.metrics, d.receiver.guard(d.receiver.handler()))
+	server := newServer(cfg, d.metrics, d.receiver.handler)
 	server.ConnState = func(conn net.Conn, state http.ConnState) {
 		d.metrics.connState(conn, state)
 		if state == http.StateNew {
@@ -250,19 +250,17 @@ func TestServerRefusesToStartUnguarded(t *testing.T) {
 		"users.yml": "basic_auth_users: {waiter: '" + waiterPassword + "'}\n",
 		"empty":     "\n",
 	})
-	for name, c := range map[string]HTTPConfig{
+	for name, c := range map[string]tenant.AccessConfig{
 		"no file":          {WebConfigFile: filepath.Join(dir, "none.yml")},
 		"no certificate":   {WebConfigFile: filepath.Join(dir, "wrong.yml")},
 		"users and tokens": {WebConfigFile: filepath.Join(dir, "users.yml"), BearerTokens: []secret.String{"a"}},
 		"no token file":    {BearerTokenFile: filepath.Join(dir, "none")},
 		"empty token file": {BearerTokenFile: filepath.Join(dir, "empty")},
 	} {
-		_, err := newTokens(zap.NewNop(), c)
-		assert.ErrorContains(t, errors.Join(c.check(), err), "http.", name)
+		assert.ErrorContains(t, c.Check(), "http.", name)
 
 		cfg := DefaultConfig()
-		cfg.HTTP = c
-		cfg.HTTP.Listen = DefaultConfig().HTTP.Listen
+		cfg.HTTP.AccessConfig = c
 		faults := config.Validate(cfg) // by -config.check, too
 		require.Len(t, faults, 1, name)
 		assert.Contains(t, faults[0].Path, "http.", name)

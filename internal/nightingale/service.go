@@ -8,6 +8,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/httpserver"
 	"github.com/aviaryhq/aviary/internal/nightingale/format"
 	"github.com/aviaryhq/aviary/internal/nightingale/publish"
+	"github.com/aviaryhq/aviary/internal/nightingale/tail"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -16,10 +17,11 @@ import (
 // and closed.
 func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if cfg.Tail {
-		return buildTail(ctx, rt, cfg)
-	}
-	if err := cfg.HTTP.check(); err != nil {
-		return err
+		topic := cfg.Topic
+		if cfg.TailTopic != "" {
+			topic = cfg.TailTopic
+		}
+		return tail.Build(ctx, rt, cfg.Pulsar, topic)
 	}
 	client, err := messaging.Dial(ctx, cfg.Pulsar, messaging.WithLogger(rt.Log), messaging.WithRegisterer(rt.Metrics))
 	if err != nil {
@@ -35,36 +37,36 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	open := func(ctx context.Context, topic string) (publish.Publisher, error) {
 		return client.Publisher(ctx, topic, profile)
 	}
-	m := newMetrics(rt.Metrics)
-	m.limits(cfg)
-	out := publish.New(rt.Log, cfg.publishing(), publish.NewMetrics(rt.Metrics), client.Unreachable, open)
-	out.ReachFirst(client.Reach)
-	in := newReceiver(rt.Log.Named("receiver"), cfg, m, out)
-	if err := in.take(cfg); err != nil {
+	m := newMetrics(rt.Metrics, cfg)
+	topics := publish.New(rt.Log, cfg.publishing(), publish.NewMetrics(rt.Metrics), client.Unreachable, open)
+	topics.ReachFirst(client.Reach)
+	receiver, err := newReceiver(rt.Log.Named("receiver"), cfg, m, topics)
+	if err != nil {
 		return err
 	}
-	rt.OnStop("receiver", in.close)
-	rt.OnStop("publishers", out.Close)
-	rt.Go("topics", out.Run)
-	rt.Check("pulsar", out.Check)
+	rt.OnStop("receiver", receiver.close)
+	rt.OnStop("publishers", topics.Close)
+	rt.Go("topics", topics.Run)
+	rt.Check("pulsar", topics.Check)
 	ln, err := rt.Listen(ctx, "http", "http.listen", cfg.HTTP.Listen)
 	if err != nil {
 		return err
 	}
-	server := newServer(cfg, m, in.guard(in.handler()))
-	inForce := cfg
+	server := newServer(cfg, m, receiver.handler)
+	current := cfg
 	app.OnReload(rt, func(_ context.Context, changed Config) error {
-		if err := in.change(inForce, changed); err != nil {
+		if err := receiver.reload(current, changed); err != nil {
 			return err
 		}
-		inForce = changed
+		current = changed
 		return nil
 	})
-	rt.ServeWith("http", httpserver.LimitConnections(ln, cfg.Limits.Connections), server, httpserver.Serve(rt.Log.Named("http"), server, cfg.HTTP.WebConfigFile))
+	rt.ServeWith("http", httpserver.LimitConnections(ln, cfg.Limits.Connections), server,
+		httpserver.Serve(rt.Log.Named("http"), server, cfg.HTTP.WebConfigFile))
 	return nil
 }
 
 // newServer returns the HTTP server for senders.
-func newServer(cfg Config, m *metrics, handler http.Handler) *http.Server {
+func newServer(cfg Config, m *metrics, handler http.HandlerFunc) *http.Server {
 	return httpserver.NewServer(cfg.Limits.ReadTimeout, cfg.RequestTimeout, m.connState, handler)
 }

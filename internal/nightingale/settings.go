@@ -2,85 +2,49 @@ package nightingale
 
 import (
 	"fmt"
-	"reflect"
 	"strings"
-	"time"
 
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/httpserver/admission"
-	"github.com/aviaryhq/aviary/internal/nightingale/format"
-	"github.com/aviaryhq/aviary/internal/nightingale/rules"
+	"github.com/aviaryhq/aviary/internal/nightingale/relabel"
+	"github.com/aviaryhq/aviary/internal/nightingale/tenant"
 )
 
 // settings are the settings that a SIGHUP can change. They change together. A request loads them
 // more than once: to authenticate the sender, for quotas and rules, and to charge the tenant. So
 // these steps of a request may have different settings.
 type settings struct {
-	quotas  *quotas
-	rules   *rules.Rules // nil for none
-	senders *senders
+	quotas  *tenant.Quotas
+	rules   *relabel.Rules // nil for none
+	senders *tenant.Senders
 }
 
-// take puts the settings of a configuration into effect. If it returns an error, nothing has
+// apply puts the settings of a configuration into effect. If it returns an error, nothing has
 // changed.
-func (v *receiver) take(cfg Config) error {
-	if err := cfg.HTTP.check(); err != nil {
-		return err
-	}
-	who, err := newSenders(v.log, cfg.HTTP)
+func (v *receiver) apply(cfg Config) error {
+	senders, err := tenant.NewSenders(v.log, cfg.HTTP.AccessConfig)
 	if err != nil {
 		return err
 	}
-	fresh := &settings{quotas: newQuotas(cfg.Tenants), rules: rules.New(cfg.Filter, cfg.RelabelConfigs, cfg.KeyLabels, format.Find(cfg.Format).SamplesOnly), senders: who}
-	if old := v.settings.Load(); old != nil {
-		fresh.quotas.inherit(old.quotas)
-	}
 	v.budget.SetShare(cfg.Tenants.InFlightShare)
-	v.settings.Store(fresh)
+	v.settings.Store(&settings{
+		quotas: tenant.NewQuotas(cfg.Tenants), senders: senders,
+		rules: relabel.New(cfg.RelabelConfigs, cfg.KeyLabels, v.format.SamplesOnly),
+	})
 	return nil
 }
 
-// change applies the settings that can change while the service runs: tenants, filter,
-// relabel_configs, bearer tokens and senders. It refuses a configuration that changes any other
-// key, and applies none of it. So the configuration that the admin server shows is always in
-// effect.
-func (v *receiver) change(before, after Config) error {
+// reload applies a configuration while the service runs. It refuses a configuration that changes a
+// key that is not one of settings, and applies none of it. So the configuration that the admin
+// server shows is always in effect.
+func (v *receiver) reload(before, after Config) error {
 	kept := after
-	kept.Tenants, kept.Filter, kept.RelabelConfigs = before.Tenants, before.Filter, before.RelabelConfigs
+	kept.Tenants, kept.RelabelConfigs = before.Tenants, before.RelabelConfigs
+	kept.HTTP.AccessConfig = before.HTTP.AccessConfig
+	kept.HTTP.WebConfigFile = after.HTTP.WebConfigFile
 	kept.Setup = before.Setup // only -setup uses it
-	kept.HTTP.BearerTokens, kept.HTTP.BearerTokenFile, kept.HTTP.Senders = before.HTTP.BearerTokens, before.HTTP.BearerTokenFile, before.HTTP.Senders
-	var keys []string
-	was, is := reflect.ValueOf(before), reflect.ValueOf(kept)
-	for i := range was.NumField() {
-		key, _, _ := strings.Cut(was.Type().Field(i).Tag.Get("yaml"), ",")
-		if key != "" && key != "-" && !config.SameValue(was.Field(i).Interface(), is.Field(i).Interface()) {
-			keys = append(keys, key)
-		}
-	}
-	if len(keys) > 0 {
-		return fmt.Errorf("a restart is needed to change %s: without one only tenants, filter, relabel_configs, "+
+	if keys := config.Changed(before, kept); len(keys) > 0 {
+		return fmt.Errorf("a restart is needed to change %s: without one only tenants, relabel_configs, "+
 			"http.bearer_tokens, http.bearer_token_file and http.senders change", strings.Join(keys, ", "))
 	}
-	return v.take(after)
-}
-
-// inherit limits each tenant's new quota to what was left of the former one.
-func (q *quotas) inherit(old *quotas) {
-	now := time.Now()
-	give := func(fresh, former *admission.Bucket) {
-		if fresh != nil && former != nil {
-			fresh.LowerTo(former.Available(now))
-		}
-	}
-	give(q.rest, old.rest)
-	for name, b := range old.overrides {
-		give(q.bucket(name, now), b)
-	}
-	old.mu.Lock()
-	defer old.mu.Unlock()
-	for name, b := range old.tracked {
-		if fresh := q.bucket(name, now); fresh != q.rest {
-			give(fresh, b)
-		}
-	}
+	return v.apply(after)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/internal/nightingale/publish"
+	"github.com/aviaryhq/aviary/internal/nightingale/tenant"
 	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -103,8 +104,8 @@ func TestRetriedBodyIsPublishedOnce(t *testing.T) {
 	})
 	t.Run("of another tenant", func(t *testing.T) {
 		d := newDouble(t, nil)
-		for _, tenant := range []string{"a", "b", ""} {
-			status, text, _ := d.post(t, writetest.Compress(body), tenantHeader, tenant)
+		for _, name := range []string{"a", "b", ""} {
+			status, text, _ := d.post(t, writetest.Compress(body), tenant.Header, name)
 			assert.Equal(t, http.StatusNoContent, status, text)
 		}
 		assert.Len(t, d.published(), 9)
@@ -182,10 +183,11 @@ func TestMemoryIsBoundedWhileNothingIsAcknowledged(t *testing.T) {
 
 func TestClosingWaitsForDeliveries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDeliveries(publish.DedupConfig{Entries: 1, Window: time.Minute})
-		d.running.Go(func() { <-d.background.Done(); <-time.After(time.Second) })
+		v := new(receiver)
+		v.background, v.cancel = context.WithCancel(t.Context())
+		v.running.Go(func() { <-v.background.Done(); <-time.After(time.Second) })
 		began := time.Now()
-		require.NoError(t, d.close(t.Context()))
+		require.NoError(t, v.close(t.Context()))
 		assert.Equal(t, time.Second, time.Since(began))
 	})
 }

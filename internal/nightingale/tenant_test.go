@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/prometheus/prompb"
@@ -15,104 +13,28 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+	"github.com/aviaryhq/aviary/internal/nightingale/tenant"
 	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-func TestTenantNames(t *testing.T) {
-	for name, ok := range map[string]bool{
-		"": true, "a": true, "Kitchen-7_b.c!*'()": true, strings.Repeat("a", 150): true,
-		strings.Repeat("a", 151): false, ".": false, "..": false, "a/b": false, "a b": false, "a|b": false, "ä": false, "a\x00": false,
-	} {
-		tenant, err := tenantOf(http.Header{"X-Scope-Orgid": {name}})
-		if ok {
-			require.NoError(t, err, "%q", name)
-			assert.Equal(t, name, tenant)
-		} else {
-			assert.Equal(t, http.StatusBadRequest, writetest.StatusOf(t, err), "%q", name)
-		}
-	}
-	_, err := tenantOf(http.Header{"X-Scope-Orgid": {"a", "b"}})
-	assert.Equal(t, http.StatusBadRequest, writetest.StatusOf(t, err))
-}
-
-// spend admits samples and has them written.
-func spend(q *quotas, tenant string, n int) error {
-	if err := q.admit(tenant, n); err != nil {
-		return err
-	}
-	q.charge(tenant, n)
-	return nil
-}
-
-func TestQuotas(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newQuotas(Tenants{
-			Default:   Quota{SamplesPerSecond: 10, Burst: 20},
-			Overrides: map[string]Quota{"large": {SamplesPerSecond: 1000}, "free": {}},
-			Tracked:   100,
-		})
-		require.NoError(t, spend(q, "a", 20))
-		err := spend(q, "a", 10)
-		assert.Equal(t, http.StatusTooManyRequests, writetest.StatusOf(t, err))
-		assert.Contains(t, err.Error(), "10 samples per second")
-		refused := err.(*refusal.Error) //nolint:errorlint // statusOf has looked
-		assert.Equal(t, time.Second, refused.RetryAfter, "when it will fit")
-		require.NoError(t, spend(q, "b", 20), "others are not touched")
-		require.NoError(t, spend(q, "", 20), "nor are requests without a tenant")
-		<-time.After(time.Second) // the bubble's clock
-		require.NoError(t, spend(q, "a", 10))
-
-		require.NoError(t, spend(q, "c", 100), "more than the burst, when the burst is there")
-		<-time.After(9 * time.Second) // the bubble's clock
-		require.Error(t, spend(q, "c", 20), "the rest is owed")
-		<-time.After(time.Second) // the bubble's clock
-		require.NoError(t, spend(q, "c", 20))
-
-		require.NoError(t, spend(q, "large", 10_000), "the burst is that of ten seconds")
-		require.Error(t, spend(q, "large", 1))
-		for range 100 {
-			require.NoError(t, spend(q, "free", 1_000_000))
-		}
-	})
-}
-
-// TestQuotasTrackABoundedNumberOfTenants: names made up by a sender neither cost
-// memory nor give it more than a quota.
-func TestQuotasTrackABoundedNumberOfTenants(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newQuotas(Tenants{Default: Quota{SamplesPerSecond: 1, Burst: 5}, Tracked: 10})
-		admitted := 0
-		for i := range 1000 {
-			if spend(q, fmt.Sprint("tenant-", i), 5) == nil {
-				admitted++
-			}
-			assert.LessOrEqual(t, len(q.tracked), 10)
-		}
-		assert.Equal(t, 11, admitted, "ten tracked ones, and one for all the others")
-		<-time.After(10 * time.Second) // the bubble's clock
-		require.NoError(t, spend(q, "new", 5))
-		assert.Len(t, q.tracked, 1, "those that sent nothing meanwhile are forgotten")
-	})
-}
-
 func TestWriteHoldsTenantsToTheirQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := newDoubleWithoutServer(t, func(c *Config) {
-			c.Tenants.Overrides = map[string]Quota{"small": {SamplesPerSecond: .01, Burst: 3}}
+			c.Tenants.Overrides = map[string]tenant.Quota{"small": {SamplesPerSecond: .01, Burst: 3}}
 		})
-		status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 2))), tenantHeader, "small")
+		status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 2))), tenant.Header, "small")
 		assert.Equal(t, http.StatusNoContent, status, text)
-		status, text, _ = d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 2))), tenantHeader, "small")
+		status, text, _ = d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 2))), tenant.Header, "small")
 		assert.Equal(t, http.StatusNoContent, status, "a repeated body is free: %s", text)
-		status, text, header := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 3))), tenantHeader, "small")
+		status, text, header := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 3))), tenant.Header, "small")
 		assert.Equal(t, http.StatusTooManyRequests, status)
 		assert.Contains(t, text, "quota")
 		assert.Equal(t, "300", header.Get("Retry-After"))
 		assert.InDelta(t, 3, testutil.ToFloat64(d.metrics.samples.WithLabelValues("sample", "throttled")), 0)
 		status, text, _ = d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 3))))
 		assert.Equal(t, http.StatusNoContent, status, text)
-		status, _, _ = d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 3))), tenantHeader, "a/b")
+		status, _, _ = d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 3))), tenant.Header, "a/b")
 		assert.Equal(t, http.StatusBadRequest, status)
 		assert.Len(t, d.published(), 6)
 		assert.Zero(t, d.receiver.budget.Used())
@@ -125,7 +47,7 @@ func TestRepeatsDuringAnOutageAreFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, entries := range []int{0, 100} { // with and without the memory of bodies
 			d, _ := newDoubleWithoutServer(t, func(c *Config) {
-				c.Tenants.Default = Quota{SamplesPerSecond: .001, Burst: 5}
+				c.Tenants.Default = tenant.Quota{SamplesPerSecond: .001, Burst: 5}
 				c.Dedup.Entries = entries
 			})
 			d.publish = func(context.Context, []messaging.Record) (bool, error) {
@@ -157,7 +79,7 @@ func TestRepeatsDuringAnOutageAreFree(t *testing.T) {
 func TestABodyIsChargedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := newDoubleWithoutServer(t, func(c *Config) {
-			c.Tenants.Default = Quota{SamplesPerSecond: .0001, Burst: 6}
+			c.Tenants.Default = tenant.Quota{SamplesPerSecond: .0001, Burst: 6}
 		})
 		acknowledge := make(chan struct{})
 		d.publish = func(context.Context, []messaging.Record) (bool, error) {
@@ -191,7 +113,7 @@ func TestQuotasCountMetadataAndInvalidSamples(t *testing.T) {
 	for name, req := range map[string]*prompb.WriteRequest{"metadata": metadata, "invalid": invalid, "empty": empty} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d, _ := newDoubleWithoutServer(t, func(c *Config) { c.Tenants.Default = Quota{SamplesPerSecond: .0001, Burst: 6} })
+				d, _ := newDoubleWithoutServer(t, func(c *Config) { c.Tenants.Default = tenant.Quota{SamplesPerSecond: .0001, Burst: 6} })
 				d.post(t, writetest.Compress(writetest.Marshal(t, req)))
 				status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 2))))
 				assert.Equal(t, http.StatusTooManyRequests, status, "two are left: %s", text)
@@ -208,7 +130,7 @@ func TestMessagesTellTenantAndTime(t *testing.T) {
 		"json": {3000, 1000, 2000, 4000}, "json-kafka-adapter": {3000, 1000, 4000}, "protobuf": {3000, 4000}, "packed": {4000},
 	} {
 		for _, first := range []string{"a", "z"} { // labels in order, which are copied, and not
-			for _, tenant := range []string{"kitchen", ""} {
+			for _, name := range []string{"kitchen", ""} {
 				req := writetest.OneSeries("__name__", "m", first, "1", "b", "2")
 				req.Timeseries[0].Samples = []prompb.Sample{{Timestamp: 3000}, {Timestamp: 1000}}
 				req.Timeseries[0].Exemplars = []prompb.Exemplar{{Timestamp: 2000}}
@@ -216,16 +138,16 @@ func TestMessagesTellTenantAndTime(t *testing.T) {
 				late.Samples[0].Timestamp = 4000
 				req.Timeseries = append(req.Timeseries, late)
 				d := newDouble(t, func(c *Config) { c.Format = format })
-				status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, req)), tenantHeader, tenant)
+				status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, req)), tenant.Header, name)
 				require.Equal(t, http.StatusNoContent, status, text)
 				var times []int64
 				for _, r := range d.records {
 					times = append(times, r.EventTime.UnixMilli())
-					assert.Equal(t, propertiesOf(tenant), r.Properties, format)
+					assert.Equal(t, tenant.Properties(name), r.Properties, format)
 				}
 				assert.Equal(t, want, times, format)
 			}
 		}
 	}
-	assert.Equal(t, map[string]string{"tenant": "kitchen"}, propertiesOf("kitchen"))
+	assert.Equal(t, map[string]string{"tenant": "kitchen"}, tenant.Properties("kitchen"))
 }

@@ -41,7 +41,7 @@ import (
 // double is a receiver with a publishing stage that keeps what it is given.
 type double struct {
 	*httptest.Server // nil: post calls the handler, so that a test may use synctest
-	handler          http.Handler
+	handler          http.HandlerFunc
 	metrics          *metrics
 	topics           *prometheus.Registry // of topics by template
 	receiver         *receiver
@@ -77,7 +77,7 @@ func newDoubleWithoutServer(t testing.TB, change func(*Config)) (*double, Config
 		change(&cfg)
 	}
 	require.Empty(t, config.Validate(cfg))
-	d := &double{metrics: newMetrics(prometheus.NewRegistry())}
+	d := &double{metrics: newMetrics(prometheus.NewRegistry(), cfg)}
 	all := publish.New(zaptest.NewLogger(t), cfg.publishing(), publish.NewMetrics(prometheus.NewRegistry()), nil, opener(publishtest.NewCluster()))
 	all.Divert(func(ctx context.Context, _ string, records []messaging.Record) (bool, error) {
 		d.mu.Lock()
@@ -96,9 +96,10 @@ func newDoubleWithoutServer(t testing.TB, change func(*Config)) (*double, Config
 	if !strings.Contains(cfg.Topic, "{") {
 		awaitTopic(t, all)
 	}
-	d.receiver = newReceiver(zaptest.NewLogger(t), cfg, d.metrics, all)
-	require.NoError(t, d.receiver.take(cfg))
-	d.handler = d.receiver.handler()
+	var err error
+	d.receiver, err = newReceiver(zaptest.NewLogger(t), cfg, d.metrics, all)
+	require.NoError(t, err)
+	d.handler = d.receiver.route
 	t.Cleanup(func() {
 		assert.NoError(t, d.receiver.close(context.Background()))
 		assert.NoError(t, all.Close(context.Background()))

@@ -3,7 +3,6 @@ package sonic
 import (
 	"context"
 	"errors"
-	"reflect"
 
 	"github.com/aviaryhq/aviary/internal/config"
 )
@@ -42,12 +41,8 @@ func onlyAtStart(was, is Config) error {
 		c.Users, c.Outbox, c.MaxClockSkew, c.Peers, c.Setup, c.Command = nil, OutboxConfig{Mode: c.Outbox.Mode}, 0, nil, SetupConfig{}, Command{}
 		c.Common = DefaultConfig().Common
 	}
-	before, after := reflect.ValueOf(was), reflect.ValueOf(is)
-	for i := range before.NumField() {
-		if config.SameValue(before.Field(i).Interface(), after.Field(i).Interface()) {
-			continue
-		}
-		switch key := before.Type().Field(i).Tag.Get("yaml"); key {
+	for _, key := range config.Changed(was, is) {
+		switch key {
 		case "zones", "conflicts", "topic":
 			errs = append(errs, config.Fault(key, "takes effect at the next start: change it in all zones, and start their Sonics again"))
 		case "outbox":

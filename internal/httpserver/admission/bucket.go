@@ -107,10 +107,3 @@ func (b *Bucket) Available(now time.Time) float64 {
 	b.fill(now)
 	return b.left
 }
-
-// LowerTo lowers the units that are left to no more than left.
-func (b *Bucket) LowerTo(left float64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.left = min(b.left, left)
-}

@@ -26,16 +26,15 @@ func (c *Contents) Series() int { return c.Valid.Series + c.Invalid.Counts.Serie
 
 // Reasons for which valid samples are not published.
 const (
-	FilteredByFilter = iota
-	FilteredByRelabel
-	FilteredNameless // relabelling removed the metric's name
-	FilteredByFormat // the format cannot contain them
+	FilteredByRelabel = iota
+	FilteredNameless  // relabelling removed the metric's name
+	FilteredByFormat  // the format cannot contain them
 	FilterReasons
 )
 
 // FilterReason returns a reason's label value in the metric.
 func FilterReason(reason int) string {
-	return [FilterReasons]string{"filter", "relabel", "nameless", "format"}[reason]
+	return [FilterReasons]string{"relabel", "nameless", "format"}[reason]
 }
 
 // Filtered counts by reason.

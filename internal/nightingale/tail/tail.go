@@ -2,7 +2,6 @@
 package tail
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/binary"
@@ -14,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -23,6 +23,32 @@ import (
 	"github.com/aviaryhq/aviary/internal/nightingale/remotewrite"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
+
+// Build wires the tail of a topic to standard output.
+func Build(ctx context.Context, rt *app.Runtime, pulsar messaging.Config, topic string) error {
+	client, err := messaging.Dial(ctx, pulsar, messaging.WithLogger(rt.Log), messaging.WithRegisterer(rt.Metrics))
+	if err != nil {
+		return err
+	}
+	rt.OnStop("pulsar", client.Close)
+	consumer, err := client.Consumer(ConsumerConfig(topic))
+	if err != nil {
+		return err
+	}
+	Start(rt, os.Stdout, consumer.Run)
+	return nil
+}
+
+// ConsumerConfig returns a consumer of new messages. Its subscription is not durable: it does not
+// affect other consumers, and the tail leaves none behind.
+func ConsumerConfig(topic string) messaging.ConsumerConfig {
+	c := messaging.DefaultConsumerConfig()
+	c.Topics, c.Subscription = []string{topic}, fmt.Sprintf("nightingale-tail-%d-%d", os.Getpid(), time.Now().UnixNano())
+	c.Type, c.Order = messaging.Exclusive, messaging.OrderTotal
+	c.Durable, c.StartAt = false, messaging.StartLatest
+	c.PrefetchBytes = 16 << 20
+	return c
+}
 
 // Start prints the messages that run delivers until the process stops. If the reader of a pipe has
 // ended, for instance "| head", it stops the process with success.
@@ -38,142 +64,78 @@ func Start(rt *app.Runtime, w io.Writer, run func(context.Context, messaging.Han
 	})
 }
 
-// ConsumerConfig returns a consumer of new messages with a non-durable subscription.
-func ConsumerConfig(topic string) messaging.ConsumerConfig {
-	c := messaging.DefaultConsumerConfig()
-	c.Topics, c.Subscription = []string{topic}, fmt.Sprintf("nightingale-tail-%d-%d", os.Getpid(), time.Now().UnixNano())
-	c.Type, c.Order = messaging.Exclusive, messaging.OrderTotal
-	c.Durable, c.StartAt = false, messaging.StartLatest
-	c.PrefetchBytes = 16 << 20
-	return c
-}
-
-// tailTo prints the messages that run delivers. It buffers output only while further output follows
-// immediately.
+// tailTo prints the messages that run delivers until ctx ends or w fails.
 func tailTo(ctx context.Context, w io.Writer, run func(context.Context, messaging.Handler) error) error {
-	lines := make(chan []byte, 64)
-	printed := make(chan error, 1)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() {
-		printed <- printLines(w, lines)
-		cancel()
-	}()
-	var p tailPrinter
-	err := run(ctx, func(ctx context.Context, d *messaging.Delivery) error {
-		select {
-		case lines <- p.print(d.Partition, d.Payload):
-		case <-ctx.Done():
+	var p printer
+	var writeErr error
+	err := run(ctx, func(_ context.Context, d *messaging.Delivery) error { // one at a time: the order is total
+		if writeErr == nil {
+			if _, writeErr = w.Write(p.print(d.Partition, d.Payload)); writeErr != nil {
+				cancel()
+			}
 		}
 		return nil
 	})
-	close(lines)
-	return errors.Join(err, <-printed)
+	return errors.Join(err, writeErr)
 }
 
-// printLines writes until lines is closed.
-func printLines(w io.Writer, lines <-chan []byte) error {
-	out := bufio.NewWriterSize(w, 64<<10)
-	for text := range lines {
-		if _, err := out.Write(text); err != nil {
-			return err
-		}
-		if len(lines) == 0 {
-			if err := out.Flush(); err != nil {
-				return err
-			}
-		}
-	}
-	return out.Flush()
-}
-
-// tailPrinter converts messages of any format to lines:
+// printer converts messages of any format to lines:
 //
 //	2026-11-20T19:14:32.123Z  up{job="api"}  1  partition 0
 //
 // It recognises the format from the message, so that a tail needs only the topic's name. It is not
 // safe for concurrent use.
-type tailPrinter struct {
+type printer struct {
 	batch batch.Batch
 }
 
-func (p *tailPrinter) print(partition int, payload []byte) []byte {
+func (p *printer) print(partition int, payload []byte) []byte {
 	// A protobuf message may begin with a byte that is white space in JSON, but not with a brace.
 	if len(payload) > 0 && payload[0] == '{' {
-		return printJSON(nil, partition, payload)
+		return printJSON(partition, payload)
 	}
 	// A Request of 2.0 (packed), or a TimeSeries (protobuf), which becomes a WriteRequest with one
 	// series.
+	series := append(binary.AppendUvarint([]byte{1<<3 | 2}, uint64(len(payload))), payload...)
 	for _, as := range []struct {
 		decode func(*batch.Batch, []byte, remotewrite.Limits) error
 		body   []byte
-	}{{remotewrite.DecodeV2, payload}, {remotewrite.DecodeV1, wrapSeries(payload)}} {
+	}{{remotewrite.DecodeV2, payload}, {remotewrite.DecodeV1, series}} {
 		p.batch.Reset()
-		if as.decode(&p.batch, as.body, tailLimits()) == nil && p.named() {
-			return p.printBatch(nil, partition)
+		limits := remotewrite.Limits{Series: 1 << 20, DecodedBytes: 1 << 30, MemoryBytes: 1 << 30}
+		if as.decode(&p.batch, as.body, limits) == nil && p.named() {
+			return p.printBatch(partition)
 		}
 	}
 	return fmt.Appendf(nil, "partition %d: %d bytes in no known format\n", partition, len(payload))
 }
 
-func tailLimits() remotewrite.Limits {
-	return remotewrite.Limits{Series: 1 << 20, DecodedBytes: 1 << 30, MemoryBytes: 1 << 30}
-}
-
-// wrapSeries returns a WriteRequest that contains a TimeSeries.
-func wrapSeries(series []byte) []byte {
-	return append(binary.AppendUvarint([]byte{1<<3 | 2}, uint64(len(series))), series...)
-}
-
 // named reports whether every series has a name. Protobuf alone can decode a message of the wrong
 // type without an error.
-func (p *tailPrinter) named() bool {
+func (p *printer) named() bool {
 	for i := range p.batch.Series {
-		if !slices.ContainsFunc(batch.Slice(p.batch.Labels, p.batch.Series[i].Labels), func(l batch.Label) bool { return l.Name == batch.NameLabel && l.Value != "" }) {
+		if p.batch.Name(&p.batch.Series[i]) == "" {
 			return false
 		}
 	}
 	return len(p.batch.Series) > 0
 }
 
-func (p *tailPrinter) printBatch(dst []byte, partition int) []byte {
-	b := &p.batch
-	for i := range b.Series {
-		s := &b.Series[i]
-		var name string
-		labels := make(map[string]string)
-		for _, l := range batch.Slice(b.Labels, s.Labels) {
-			if l.Name == batch.NameLabel {
-				name = l.Value
-			} else {
-				labels[l.Name] = l.Value
-			}
-		}
-		for _, v := range batch.Slice(b.Samples, s.Samples) {
-			dst = appendLine(dst, v.Timestamp, name, labels, floatText(v.Value, batch.IsStale(v.Value)), partition)
-		}
-		for j := range batch.Slice(b.Histograms, s.Histograms) {
-			h := &batch.Slice(b.Histograms, s.Histograms)[j]
-			dst = appendLine(dst, h.Timestamp, name, labels, string(format.AppendHistogram([]byte("histogram "), b, h)), partition)
-		}
-		for _, e := range batch.Slice(b.Exemplars, s.Exemplars) {
-			text := "exemplar " + floatText(e.Value, false) + " " + string(format.AppendLabels(nil, batch.Slice(b.ExemplarLabels, e.Labels), true))
-			dst = appendLine(dst, e.Timestamp, name, labels, text, partition)
-		}
+// printBatch prints what the format json makes of the batch.
+func (p *printer) printBatch(partition int) (text []byte) {
+	var messages format.Messages
+	format.EncodeJSON(&p.batch, new(format.Packing), &messages)
+	for _, r := range messages.Records {
+		text = append(text, printJSON(partition, r.Payload)...)
 	}
-	return dst
-}
-
-func floatText(v float64, stale bool) string {
-	if stale {
-		return "stale"
-	}
-	return strconv.FormatFloat(v, 'g', -1, 64)
+	return text
 }
 
 // printJSON prints a message of the formats json or json-kafka-adapter. Most of their fields have
 // the same names, but some have different types.
-func printJSON(dst []byte, partition int, payload []byte) []byte {
+func printJSON(partition int, payload []byte) []byte {
 	var m struct {
 		Name      string            `json:"name"`
 		Labels    map[string]string `json:"labels"`
@@ -184,9 +146,8 @@ func printJSON(dst []byte, partition int, payload []byte) []byte {
 		Stale     bool              `json:"stale"`
 	}
 	if err := json.Unmarshal(payload, &m); err != nil {
-		return fmt.Appendf(dst, "partition %d: %d bytes of JSON that are no sample\n", partition, len(payload))
+		return fmt.Appendf(nil, "partition %d: %d bytes of JSON that are no sample\n", partition, len(payload))
 	}
-	delete(m.Labels, batch.NameLabel)
 	value := string(bytes.Trim(m.Value, `"`))
 	switch {
 	case m.Stale:
@@ -196,31 +157,22 @@ func printJSON(dst []byte, partition int, payload []byte) []byte {
 	case m.Exemplar != nil:
 		value = "exemplar " + string(m.Exemplar)
 	}
+	at := string(bytes.Trim(m.Timestamp, `"`))
 	if ms, err := strconv.ParseInt(string(m.Timestamp), 10, 64); err == nil {
-		return appendLine(dst, ms, m.Name, m.Labels, value, partition)
+		at = time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z07:00")
 	}
-	return appendTimed(dst, string(bytes.Trim(m.Timestamp, `"`)), m.Name, m.Labels, value, partition)
-}
-
-func appendLine(dst []byte, ms int64, name string, labels map[string]string, value string, partition int) []byte {
-	return appendTimed(dst, time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z07:00"), name, labels, value, partition)
-}
-
-// appendTimed appends one line. Names and values come from senders: it quotes control characters,
-// which could change the terminal.
-func appendTimed(dst []byte, at, name string, labels map[string]string, value string, partition int) []byte {
-	dst = append(dst, printable(at)...)
-	dst = append(append(dst, "  "...), printable(name)...)
-	for i, key := range slices.Sorted(maps.Keys(labels)) {
-		dst = append(dst, "{,"[min(i, 1)])
-		dst = append(append(dst, printable(key)...), '=')
-		dst = strconv.AppendQuote(dst, labels[key])
+	// Names and values come from senders: control characters could change the terminal.
+	line := printable(at) + "  " + printable(m.Name)
+	var labels []string
+	for _, label := range slices.Sorted(maps.Keys(m.Labels)) {
+		if label != batch.NameLabel {
+			labels = append(labels, printable(label)+"="+strconv.Quote(m.Labels[label]))
+		}
 	}
 	if len(labels) > 0 {
-		dst = append(dst, '}')
+		line += "{" + strings.Join(labels, ",") + "}"
 	}
-	dst = append(append(dst, "  "...), printable(value)...)
-	return fmt.Appendf(dst, "  partition %d\n", partition)
+	return fmt.Appendf(nil, "%s  %s  partition %d\n", line, printable(value), partition)
 }
 
 // printable quotes a text that contains unprintable characters.

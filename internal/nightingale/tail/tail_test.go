@@ -48,14 +48,14 @@ func TestTailRecognisesEveryFormat(t *testing.T) {
 		"a terminal's codes":     {[]byte(`{"name":"a\u001b[2J","labels":{"l":"\u0007"},"timestamp":0,"value":1}`), `1970-01-01T00:00:00.000Z  "a\x1b[2J"{l="\a"}  1  partition 3` + "\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			assert.Equal(t, test.want, string(new(tailPrinter).print(3, test.payload)))
+			assert.Equal(t, test.want, string(new(printer).print(3, test.payload)))
 		})
 	}
 }
 
 // TestTailPrintsAllKinds: what the other formats carry beside samples.
 func TestTailPrintsAllKinds(t *testing.T) {
-	text := string(new(tailPrinter).print(0, packedOf(t, remotewrite.DecodeV1, writetest.Marshal(t, writetest.Everything()))[0].Payload))
+	text := string(new(printer).print(0, packedOf(t, remotewrite.DecodeV1, writetest.Marshal(t, writetest.Everything()))[0].Payload))
 	assert.Contains(t, text, "histogram {")
 	assert.Contains(t, text, "exemplar ")
 	assert.Contains(t, text, "  stale  ")
@@ -63,7 +63,7 @@ func TestTailPrintsAllKinds(t *testing.T) {
 
 	messages := packedOf(t, remotewrite.DecodeV2, writetest.MarshalV2(t, writetest.EverythingV2()))
 	require.Len(t, messages, 1)
-	assert.Equal(t, text, string(new(tailPrinter).print(0, messages[0].Payload)), "2.0 has the same")
+	assert.Equal(t, text, string(new(printer).print(0, messages[0].Payload)), "2.0 has the same")
 }
 
 func TestTailPrintsUntilItIsAskedToStop(t *testing.T) {

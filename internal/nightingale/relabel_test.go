@@ -16,8 +16,8 @@ import (
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 	"github.com/aviaryhq/aviary/internal/nightingale/format"
+	"github.com/aviaryhq/aviary/internal/nightingale/relabel"
 	"github.com/aviaryhq/aviary/internal/nightingale/remotewrite"
-	"github.com/aviaryhq/aviary/internal/nightingale/rules"
 	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 )
 
@@ -33,10 +33,9 @@ func loadText(t *testing.T, text string, environ ...string) (Config, error) {
 }
 
 const rulesText = `
-filter:
-  keep: ['{job=~"api|web"}', up]
-  drop: ['up{instance="c"}']
 relabel_configs:
+  - {source_labels: [job, __name__], regex: '(api|web);.*|.*;up', action: keep}
+  - {source_labels: [__name__, instance], regex: up;c, action: drop}
   - {action: labeldrop, regex: replica}
   - source_labels: [job, instance]
     regex: '(.+);(.+)'
@@ -49,17 +48,13 @@ relabel_configs:
 func TestRulesFromTheFile(t *testing.T) {
 	cfg, err := loadText(t, rulesText)
 	require.NoError(t, err)
-	require.Len(t, cfg.RelabelConfigs, 4)
-	assert.Equal(t, ";", cfg.RelabelConfigs[0].Separator)
-	assert.Equal(t, "${1}@$2", cfg.RelabelConfigs[1].Replacement)
-	text, err := config.YAML(cfg)
-	require.NoError(t, err)
-	assert.Contains(t, string(text), "- up{instance=\"c\"}")
+	require.Len(t, cfg.RelabelConfigs, 6)
+	assert.Equal(t, ";", cfg.RelabelConfigs[2].Separator)
+	assert.Equal(t, "${1}@$2", cfg.RelabelConfigs[3].Replacement)
 
-	loaded, err := load(`NIGHTINGALE_FILTER_DROP=['up{a="b",c="d"}']`, "NIGHTINGALE_KEY_LABELS=job,instance",
+	loaded, err := load("NIGHTINGALE_KEY_LABELS=job,instance",
 		`NIGHTINGALE_RELABEL_CONFIGS=[{action: labelkeep, regex: "__name__|job"}]`)
 	require.NoError(t, err)
-	assert.Len(t, loaded.Config.Filter.Drop, 1)
 	assert.Equal(t, []string{"job", "instance"}, loaded.Config.KeyLabels)
 	assert.Equal(t, "labelkeep", loaded.Config.RelabelConfigs[0].Action)
 }
@@ -71,9 +66,6 @@ func TestRulesFaults(t *testing.T) {
 		"relabel_configs: [{action: hashmod, target_label: a}]":                       "relabel_configs[0]: relabel configuration for hashmod requires",
 		"relabel_configs: [{action: replace}]":                                        "relabel_configs[0]: relabel configuration for replace action requires",
 		"relabel_configs: [{sourcelabels: [a]}]":                                      "relabel_configs[0].sourcelabels: is not a known key; did you mean relabel_configs[0].source_labels",
-		"filter: {keep: ['{']}":                                                       "filter.keep[0]: must be a PromQL selector",
-		"filter: {keep: ['{}']}":                                                      "filter.keep[0]: must select something",
-		"filter: {drop: [up, 'up{a=~\"(\"}']}":                                        "filter.drop[1]: must be a PromQL selector such as up{job=~\"api|web\"}: the regular expression \"(\" of a: ",
 		"key_labels: ['']":                                                            "key_labels[0]: must be a label's name",
 		"message_bytes: 2MiB":                                                         "message_bytes: must be from 1KiB to 1MiB",
 		"topic: 'persistent://public/{tenant/x'":                                      "topic: must close the brace",
@@ -129,7 +121,7 @@ func TestFilteredSamplesCountAsWritten(t *testing.T) {
 	}
 	assert.InDelta(t, 3, value("sample", "written"), 0)
 	assert.InDelta(t, 4, value("sample", "filtered"), 0)
-	for reason, n := range map[string]float64{"filter": 2, "relabel": 1, "nameless": 1} {
+	for reason, n := range map[string]float64{"relabel": 3, "nameless": 1} {
 		assert.InDelta(t, n, testutil.ToFloat64(d.metrics.filtered.WithLabelValues(reason)), 0, reason)
 	}
 }
@@ -146,11 +138,11 @@ func TestAdapterFormatCountsWhatItHasNoPlaceFor(t *testing.T) {
 // TestRelabelledSeriesAreEncodedAnew: the body's bytes hold the old labels.
 func TestRelabelledSeriesAreEncodedAnew(t *testing.T) {
 	cfg := DefaultConfig()
-	cfg.RelabelConfigs = []rules.RelabelConfig{{Action: "labeldrop", Regex: "job", Separator: ";", Replacement: "$1"}}
+	cfg.RelabelConfigs = []relabel.Config{{Action: "labeldrop", Regex: "job", Separator: ";", Replacement: "$1"}}
 	for _, name := range []string{"packed", "protobuf"} {
 		b := decodedSeries(t, writetest.OneSeries("__name__", "up", "job", "x"))
 		old := b.Series[0].Key
-		_, _ = rules.New(cfg.Filter, cfg.RelabelConfigs, cfg.KeyLabels, format.Find(cfg.Format).SamplesOnly).Apply(b, nil)
+		_, _ = relabel.New(cfg.RelabelConfigs, cfg.KeyLabels, format.Find(cfg.Format).SamplesOnly).Apply(b, nil)
 		assert.NotEqual(t, old, b.Series[0].Key)
 		var part prompb.WriteRequest
 		var out format.Messages
@@ -173,7 +165,7 @@ func TestKeyLabelsChooseTheKey(t *testing.T) {
 	cfg.KeyLabels = []string{"job", "__name__"}
 	keys := func(labels ...string) uint64 {
 		b := decodedSeries(t, writetest.OneSeries(labels...))
-		_, _ = rules.New(cfg.Filter, cfg.RelabelConfigs, cfg.KeyLabels, format.Find(cfg.Format).SamplesOnly).Apply(b, nil)
+		_, _ = relabel.New(cfg.RelabelConfigs, cfg.KeyLabels, format.Find(cfg.Format).SamplesOnly).Apply(b, nil)
 		return b.Series[0].Key
 	}
 	same := keys("__name__", "up", "instance", "a", "job", "x")
@@ -184,8 +176,8 @@ func TestKeyLabelsChooseTheKey(t *testing.T) {
 
 func BenchmarkRelabel(b *testing.B) {
 	cfg := DefaultConfig()
-	cfg.RelabelConfigs = []rules.RelabelConfig{{Action: "labeldrop", Regex: "label_09", Separator: ";", Replacement: "$1"}}
-	r := rules.New(cfg.Filter, cfg.RelabelConfigs, cfg.KeyLabels, format.Find(cfg.Format).SamplesOnly)
+	cfg.RelabelConfigs = []relabel.Config{{Action: "labeldrop", Regex: "label_09", Separator: ";", Replacement: "$1"}}
+	r := relabel.New(cfg.RelabelConfigs, cfg.KeyLabels, format.Find(cfg.Format).SamplesOnly)
 	body, limits := writetest.Marshal(b, writetest.Request(2000, 10)), remotewrite.DefaultLimits()
 	space := new(batch.Batch)
 	var scratch []byte

@@ -33,7 +33,7 @@ func (f *families) learn(tenant string, entries []batch.Metadata) (r batch.Metad
 	for _, m := range entries {
 		old, help := f.known[tenant][m.Family], truncate.Text(m.Help, batch.MaxFamilyHelp)
 		switch {
-		case old != nil && old.Kind == m.Kind && old.Unit == m.Unit && old.Help == help:
+		case old != nil && old.Type == m.Type && old.Unit == m.Unit && old.Help == help:
 		case m.Family == "" || len(m.Family) > batch.MaxFamilyName || len(m.Unit) > batch.MaxFamilyUnit || f.limit == 0:
 			r.Ignored++
 			continue
@@ -44,7 +44,7 @@ func (f *families) learn(tenant string, entries []batch.Metadata) (r batch.Metad
 			// Copies, because the entry's strings alias the request's body.
 			family := strings.Clone(m.Family)
 			f.known[tenant][family] = &batch.Metadata{
-				Family: family, Kind: m.Kind, Unit: strings.Clone(m.Unit), Help: strings.Clone(help),
+				Family: family, Type: m.Type, Unit: strings.Clone(m.Unit), Help: strings.Clone(help),
 			}
 		}
 		r.Remembered++
@@ -104,28 +104,28 @@ func familyOf(known map[string]*batch.Metadata, name string) *batch.Metadata {
 		return m
 	}
 	if at := strings.LastIndexByte(name, '_'); at > 0 {
-		if m := known[name[:at]]; m != nil && hasSuffix(m.Kind, name[at:]) {
+		if m := known[name[:at]]; m != nil && hasSuffix(m.Type, name[at:]) {
 			return m
 		}
 	}
 	return nil
 }
 
-// hasSuffix reports whether series of a kind of family have names with a suffix.
-func hasSuffix(kind, suffix string) bool {
+// hasSuffix reports whether series of a family of this type have names with a suffix.
+func hasSuffix(t batch.MetricType, suffix string) bool {
 	switch suffix {
 	case "_bucket":
-		return kind == "histogram" || kind == "gaugehistogram"
+		return t == batch.TypeHistogram || t == batch.TypeGaugeHistogram
 	case "_sum", "_count":
-		return kind == "histogram" || kind == "summary"
+		return t == batch.TypeHistogram || t == batch.TypeSummary
 	case "_gsum", "_gcount":
-		return kind == "gaugehistogram"
+		return t == batch.TypeGaugeHistogram
 	case "_total":
-		return kind == "counter"
+		return t == batch.TypeCounter
 	case "_created":
-		return kind == "counter" || kind == "histogram" || kind == "summary"
+		return t == batch.TypeCounter || t == batch.TypeHistogram || t == batch.TypeSummary
 	case "_info":
-		return kind == "info"
+		return t == batch.TypeInfo
 	}
 	return false
 }

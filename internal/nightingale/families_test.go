@@ -28,7 +28,7 @@ func TestFamiliesFindBySeriesName(t *testing.T) {
 	} {
 		got := ""
 		if m := familyOf(f.known[""], name); m != nil {
-			got = m.Kind
+			got = m.Type.String()
 		}
 		assert.Equal(t, want, got, name)
 	}

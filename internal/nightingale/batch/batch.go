@@ -164,18 +164,18 @@ type Exemplar struct {
 	Value     float64
 }
 
-// Metadata describes a metric family. Kind is "unknown" or Prometheus' name of a metric type.
-// Family is empty if the metadata came with a series.
+// Metadata describes a metric family. Family is empty if the metadata came with a series.
 type Metadata struct {
-	Family, Kind, Help, Unit string
-	Invalid                  bool   // the texts are not UTF-8: Validate removes it
-	HelpRef, UnitRef         uint32 // references of Help and Unit, if they are complete symbols; otherwise 0
+	Family, Help, Unit string
+	Type               MetricType
+	Invalid            bool   // the texts are not UTF-8: Validate removes it
+	HelpRef, UnitRef   uint32 // references of Help and Unit, if they are complete symbols; otherwise 0
 }
 
 // MetadataRefs is a series' metadata in version 2, with references to symbols. Several pieces of
 // metadata for a series are merged.
 type MetadataRefs struct {
-	Kind       int32
+	Type       int32
 	Help, Unit uint32
 }
 

@@ -1,50 +1,31 @@
 package batch
 
-// KindUnknown is the type of a metric of unknown type.
-const KindUnknown = "unknown"
+// MetricType is the type of a metric family. The numbers are those of both versions of remote write.
+type MetricType int32
 
-// KindName names a metric type as Prometheus' text formats do.
-func KindName(kind int32) string {
-	switch kind {
-	case 1:
-		return "counter"
-	case 2:
-		return "gauge"
-	case 3:
-		return "histogram"
-	case 4:
-		return "gaugehistogram"
-	case 5:
-		return "summary"
-	case 6:
-		return "info"
-	case 7:
-		return "stateset"
-	default:
-		return KindUnknown
+// The types of metrics.
+const (
+	TypeUnknown MetricType = iota
+	TypeCounter
+	TypeGauge
+	TypeHistogram
+	TypeGaugeHistogram
+	TypeSummary
+	TypeInfo
+	TypeStateSet
+)
+
+// TypeOf returns the type with a number from a request, TypeUnknown if there is none.
+func TypeOf(number int32) MetricType {
+	if number < 0 || number > int32(TypeStateSet) {
+		return TypeUnknown
 	}
+	return MetricType(number)
 }
 
-// KindNumber is the inverse of KindName.
-func KindNumber(kind string) int32 {
-	switch kind {
-	case "counter":
-		return 1
-	case "gauge":
-		return 2
-	case "histogram":
-		return 3
-	case "gaugehistogram":
-		return 4
-	case "summary":
-		return 5
-	case "info":
-		return 6
-	case "stateset":
-		return 7
-	default:
-		return 0
-	}
+// String returns the name of the type in Prometheus' text formats.
+func (t MetricType) String() string {
+	return [...]string{"unknown", "counter", "gauge", "histogram", "gaugehistogram", "summary", "info", "stateset"}[t]
 }
 
 // Bounds of the remembered metadata of one family, in bytes.

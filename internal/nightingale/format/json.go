@@ -127,9 +127,9 @@ func appendHead(dst []byte, labels []batch.Label, about *batch.Metadata) []byte 
 	dst = append(dst, `,"labels":`...)
 	dst = AppendLabels(dst, labels, false)
 	if about != nil {
-		if about.Kind != batch.KindUnknown {
+		if about.Type != batch.TypeUnknown {
 			dst = append(dst, `,"type":`...)
-			dst = appendString(dst, about.Kind)
+			dst = appendString(dst, about.Type.String())
 		}
 		if about.Unit != "" {
 			dst = append(dst, `,"unit":`...)

@@ -130,8 +130,8 @@ func lines(b *batch.Batch, format Format) (all []string) {
 			return ""
 		}
 		about := ""
-		if m := s.Metadata; m != nil && (format.name == "json" || format.name == "packed") && *m != (batch.Metadata{Kind: batch.KindUnknown}) {
-			about = m.Kind + " " + strconv.Quote(m.Help) + " " + strconv.Quote(m.Unit)
+		if m := s.Metadata; m != nil && (format.name == "json" || format.name == "packed") && *m != (batch.Metadata{}) {
+			about = m.Type.String() + " " + strconv.Quote(m.Help) + " " + strconv.Quote(m.Unit)
 		}
 		add := func(kind string, timestamp, start string, value ...string) {
 			all = append(all, strings.Join(append([]string{labels, about, kind, timestamp, start}, value...), " "))
@@ -294,7 +294,7 @@ func readJSON(t *testing.T, payload []byte) string {
 	about := ""
 	if m.Type+m.Unit+m.Help != "" {
 		if m.Type == "" {
-			m.Type = batch.KindUnknown
+			m.Type = "unknown"
 		}
 		about = m.Type + " " + strconv.Quote(m.Help) + " " + strconv.Quote(m.Unit)
 	}

@@ -235,7 +235,7 @@ func (p *symbolPacker) addLabels(dst []byte, b *batch.Batch, out *Messages, labe
 func (p *symbolPacker) addAbout(dst []byte, b *batch.Batch, out *Messages, m *batch.Metadata) []byte {
 	help, unit := p.aboutText(b, out, m.Help, m.HelpRef), p.aboutText(b, out, m.Unit, m.UnitRef)
 	dst, at := batch.OpenField(dst, 5)
-	dst = batch.AppendVarint(dst, 1, uint64(batch.KindNumber(m.Kind)))
+	dst = batch.AppendVarint(dst, 1, uint64(m.Type))
 	dst = batch.AppendVarint(dst, 3, uint64(help))
 	dst = batch.AppendVarint(dst, 4, uint64(unit))
 	return batch.CloseField(dst, at)

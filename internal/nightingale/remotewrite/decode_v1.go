@@ -230,7 +230,7 @@ func (b decoder) decodeExemplarV1(src []byte) (err error) {
 
 func (b decoder) decodeMetadataV1(src []byte) (err error) {
 	var m batch.Metadata
-	var kind int32
+	var number int32
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
 		if src, err = nextField(&fc, src); err != nil {
@@ -239,7 +239,7 @@ func (b decoder) decodeMetadataV1(src []byte) (err error) {
 		ok := true
 		switch fc.FieldNum {
 		case 1:
-			kind, ok = enum(&fc)
+			number, ok = enum(&fc)
 		case 2:
 			m.Family, ok = fc.String()
 		case 4:
@@ -251,7 +251,7 @@ func (b decoder) decodeMetadataV1(src []byte) (err error) {
 			return errWireType
 		}
 	}
-	m.Kind = batch.KindName(kind)
+	m.Type = batch.TypeOf(number)
 	b.Metadata = append(b.Metadata, m)
 	return nil
 }

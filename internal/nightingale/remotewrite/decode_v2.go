@@ -328,7 +328,7 @@ func decodeMetadataRefs(m *batch.MetadataRefs, src []byte) (err error) {
 		ok := true
 		switch fc.FieldNum {
 		case 1:
-			m.Kind, ok = enum(&fc)
+			m.Type, ok = enum(&fc)
 		case 3:
 			m.Help, ok = fc.Uint32()
 		case 4:
@@ -355,14 +355,14 @@ func (b decoder) describeV2(m batch.MetadataRefs, refs *references) *batch.Metad
 		b.SeriesMetadata, b.LastMetadata = append(b.SeriesMetadata, batch.Metadata{Invalid: true}), m
 		return &b.SeriesMetadata[len(b.SeriesMetadata)-1]
 	}
-	metadata := batch.Metadata{Kind: batch.KindName(m.Kind), Help: truncate.Text(help, batch.MaxFamilyHelp), Unit: truncate.Text(unit, batch.MaxFamilyUnit)}
+	metadata := batch.Metadata{Type: batch.TypeOf(m.Type), Help: truncate.Text(help, batch.MaxFamilyHelp), Unit: truncate.Text(unit, batch.MaxFamilyUnit)}
 	if metadata.Help == help {
 		metadata.HelpRef = m.Help
 	}
 	if metadata.Unit == unit {
 		metadata.UnitRef = m.Unit
 	}
-	if refs.beyond || metadata.Kind == batch.KindUnknown && metadata.Help == "" && metadata.Unit == "" {
+	if refs.beyond || metadata.Type == batch.TypeUnknown && metadata.Help == "" && metadata.Unit == "" {
 		return nil
 	}
 	b.SeriesMetadata, b.LastMetadata = append(b.SeriesMetadata, metadata), m

@@ -135,13 +135,7 @@ func AsPrompb(b *batch.Batch) *prompb.WriteRequest {
 		req.Timeseries = append(req.Timeseries, ts)
 	}
 	for _, m := range b.Metadata {
-		kind := prompb.MetricMetadata_MetricType(0)
-		for k := range prompb.MetricMetadata_MetricType_name {
-			if batch.KindName(k) == m.Kind {
-				kind = prompb.MetricMetadata_MetricType(k)
-			}
-		}
-		req.Metadata = append(req.Metadata, prompb.MetricMetadata{Type: kind, MetricFamilyName: m.Family, Help: m.Help, Unit: m.Unit})
+		req.Metadata = append(req.Metadata, prompb.MetricMetadata{Type: prompb.MetricMetadata_MetricType(m.Type), MetricFamilyName: m.Family, Help: m.Help, Unit: m.Unit})
 	}
 	return req
 }

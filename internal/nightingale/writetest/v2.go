@@ -216,14 +216,7 @@ func DecodedV2(t testing.TB, b *batch.Batch) *Canonical {
 		case s.Metadata.Invalid:
 			one.Metadata = c.metadata(0, "not UTF-8", "")
 		default:
-			kind := int32(0)
-			for batch.KindName(kind) != s.Metadata.Kind && kind < 7 {
-				kind++
-			}
-			if s.Metadata.Kind == batch.KindUnknown {
-				kind = 0
-			}
-			one.Metadata = c.metadata(kind, s.Metadata.Help, s.Metadata.Unit)
+			one.Metadata = c.metadata(int32(s.Metadata.Type), s.Metadata.Help, s.Metadata.Unit)
 		}
 		c.Req.Timeseries = append(c.Req.Timeseries, one)
 	}

@@ -19,7 +19,7 @@ import (
 func TestFamiliesFindBySeriesName(t *testing.T) {
 	f := newFamilies(10)
 	require.Equal(t, batch.MetadataCounts{Remembered: 4}, f.learn("", []batch.Metadata{
-		{Family: "requests", Kind: "counter"}, {Family: "latency", Kind: "histogram"}, {Family: "temperature", Kind: "gauge"}, {Family: "quantiles", Kind: "summary"},
+		{Family: "requests", Type: batch.TypeCounter}, {Family: "latency", Type: batch.TypeHistogram}, {Family: "temperature", Type: batch.TypeGauge}, {Family: "quantiles", Type: batch.TypeSummary},
 	}))
 	for name, want := range map[string]string{
 		"requests": "counter", "requests_total": "counter", "latency_bucket": "histogram", "latency_sum": "histogram", "latency_count": "histogram",

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/nightingale/rules"
-	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/secret"
+	"github.com/aviaryhq/aviary/test/nightingale/writetest"
 )
 
 // TestSettingsChangeWhileTheServiceRuns: quotas, filters and tokens, and nothing of

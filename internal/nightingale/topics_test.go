@@ -21,10 +21,10 @@ import (
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/internal/nightingale/format"
 	"github.com/aviaryhq/aviary/internal/nightingale/publish"
-	"github.com/aviaryhq/aviary/internal/nightingale/publishtest"
-	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
+	"github.com/aviaryhq/aviary/test/nightingale/publishtest"
+	"github.com/aviaryhq/aviary/test/nightingale/writetest"
 )
 
 // templated is a receiver without sockets, with topics by template on a cluster. Its tests use

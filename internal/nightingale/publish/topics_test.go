@@ -16,9 +16,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
-	"github.com/aviaryhq/aviary/internal/nightingale/publishtest"
-	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/nightingale/publishtest"
+	"github.com/aviaryhq/aviary/test/nightingale/writetest"
 )
 
 func TestTemplates(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/nightingale/publish"
 	"github.com/aviaryhq/aviary/internal/nightingale/remotewrite"
 	"github.com/aviaryhq/aviary/internal/nightingale/rules"
+	"github.com/aviaryhq/aviary/internal/nightingale/topic"
 	"github.com/aviaryhq/aviary/internal/setup"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
@@ -129,7 +130,7 @@ func (c Config) publishing() publish.Config {
 // Validate returns every fault of the keys of this level.
 func (c Config) Validate() error {
 	var errs []error
-	if t, err := publish.ParseTemplate(c.Topic); err != nil {
+	if t, err := topic.Parse(c.Topic); err != nil {
 		errs = append(errs, config.Fault("topic", "%s", err))
 	} else if t.Tenant {
 		errs = append(errs, c.HTTP.checkTopicTenants())

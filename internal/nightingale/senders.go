@@ -15,7 +15,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/httpserver/bearer"
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
-	"github.com/aviaryhq/aviary/internal/nightingale/publish"
+	"github.com/aviaryhq/aviary/internal/nightingale/topic"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
@@ -80,7 +80,7 @@ func (c HTTPConfig) Validate() error {
 func (c HTTPConfig) checkTopicTenants() error {
 	var errs []error
 	for i, s := range c.Senders {
-		if checkTenant(s.Tenant) == nil && publish.CheckTenant(s.Tenant) != nil {
+		if checkTenant(s.Tenant) == nil && topic.CheckTenant(s.Tenant) != nil {
 			errs = append(errs, config.Fault(fmt.Sprintf("http.senders[%d].tenant", i), "cannot be part of the topic's name, see topic: got %q", s.Tenant))
 		}
 	}

@@ -61,13 +61,14 @@ func (p *publication) split(ctx context.Context) ([]batch.Extent, error) {
 	for !p.assign(tenant) || !p.awaitTopics(ctx) {
 		p.releaseAll()
 	}
-	if p.ctx.Err() != nil { // a topic may be missing only because of that
-		return nil, refusal.Unavailable("stopping", refusal.RetryUnavailable, "the service is stopping")
-	}
 	for i, part := range s.parts {
-		if part < 0 {
-			p.reject(&b.Series[i], part)
+		if part >= 0 {
+			continue
 		}
+		if p.ctx.Err() != nil { // the topic may be missing only because of that
+			return nil, refusal.Unavailable("stopping", refusal.RetryUnavailable, "the service is stopping")
+		}
+		p.reject(&b.Series[i], part)
 	}
 	for i := range p.Out.parts {
 		p.metrics.overflow.Add(float64(p.Out.parts[i].overflowed))

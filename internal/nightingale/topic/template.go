@@ -38,45 +38,36 @@ type templatePart struct {
 
 // Parse reads a topic of the configuration.
 func Parse(text string) (Template, error) {
-	var t Template
-	shape := ""
-	for rest := text; rest != ""; {
-		before, after, found := strings.Cut(rest, "{")
-		if before != "" {
-			t.parts = append(t.parts, templatePart{text: before})
-			shape += before
-		}
-		if !found {
-			break
-		}
-		name, after, closed := strings.Cut(after, "}")
-		label, isLabel := strings.CutPrefix(name, "label.")
+	t := Template{nameVaries: strings.Contains(text[strings.LastIndexByte(text, '/')+1:], "{")}
+	for _, token := range regexp.MustCompile(`[^{]+|\{[^}]*\}?`).FindAllString(text, -1) {
+		var p templatePart
 		switch {
-		case !closed:
-			return t, fmt.Errorf("must close the brace after %q, got %q", before, text)
-		case name == "tenant":
-			t.parts = append(t.parts, templatePart{tenant: true})
-			t.Tenant = true
-		case name == "name":
-			t.parts = append(t.parts, templatePart{label: batch.NameLabel})
-			t.PerSeries = true
-		case isLabel && label != "":
-			t.parts = append(t.parts, templatePart{label: label})
-			t.PerSeries = true
+		case token[0] != '{':
+			p.text = token
+		case token[len(token)-1] != '}':
+			return t, fmt.Errorf("must close the brace of %q, got %q", token, text)
+		case token == "{tenant}":
+			p.tenant = true
+		case token == "{name}":
+			p.label = batch.NameLabel
+		case strings.HasPrefix(token, "{label.") && token != "{label.}":
+			p.label = token[len("{label.") : len(token)-1]
 		default:
-			return t, fmt.Errorf("may contain only {tenant}, {name} and {label.NAME}, not {%s}", name)
+			return t, fmt.Errorf("may contain only {tenant}, {name} and {label.NAME}, not %s", token)
 		}
-		shape += "x"
-		rest = after
+		t.parts = append(t.parts, p)
+		t.Tenant = t.Tenant || p.tenant
+		t.PerSeries = t.PerSeries || p.label != ""
 	}
-	t.nameVaries = strings.Contains(text[strings.LastIndexByte(text, '/')+1:], "{")
 	if regexp.MustCompile(`\{tenant\}[^/]*\{|\{[^/]*\{tenant\}`).MatchString(text) {
-		return t, fmt.Errorf("must not have {tenant} and another placeholder in one part of the name: values of two tenants could give the same topic, got %q", text)
+		return t, fmt.Errorf("must not have {tenant} and another placeholder in one part of the name: "+
+			"values of two tenants could give the same topic, got %q", text)
 	}
 	if namesPartitions(text) {
 		return t, fmt.Errorf("must not have {tenant} at the end of a name after %q, a part of it, or numbers of it: "+
 			"the topic of tenant 3 would be a partition of another one, got %q", partitionInfix, text)
 	}
+	shape := regexp.MustCompile(`\{[^}]*\}`).ReplaceAllString(text, "x")
 	if !regexp.MustCompile(`^(non-)?persistent://[^/]+/[^/]+/[^/]+$`).MatchString(shape) {
 		return t, fmt.Errorf("must be persistent://tenant/namespace/name, got %q", text)
 	}

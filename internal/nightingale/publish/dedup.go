@@ -58,7 +58,9 @@ type Attempt struct {
 }
 
 // Wait returns the attempt's result, or the error of ctx if ctx ends first.
-func (a *Attempt) Wait(ctx context.Context) (c batch.Contents, err error, complete bool) { //nolint:revive // err is a result here, not a failure of waiting
+//
+//nolint:revive // err is a result here, not a failure of waiting
+func (a *Attempt) Wait(ctx context.Context) (c batch.Contents, err error, complete bool) {
 	select {
 	case <-a.done:
 	case <-ctx.Done():
@@ -147,7 +149,8 @@ func (c *DedupCache) Complete(a *Attempt, contents batch.Contents, d Delivered) 
 func (c *DedupCache) add(a *Attempt) {
 	tenant := a.key.Tenant
 	if c.shares.Full() {
-		c.remove(c.completed[c.shares.EvictFrom(tenant)].Front().Value.(*Attempt)) //nolint:errcheck,forcetypeassert // the list holds nothing else
+		oldest := c.completed[c.shares.EvictFrom(tenant)].Front()
+		c.remove(oldest.Value.(*Attempt)) //nolint:errcheck // the list holds nothing else
 	}
 	own := c.completed[tenant]
 	if own == nil {

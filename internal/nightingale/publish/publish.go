@@ -239,8 +239,8 @@ func (p *publication) releaseAll() {
 	p.Out.parts = p.Out.parts[:0]
 }
 
+type deliverer = func(ctx context.Context, topic string, records []messaging.Record) (free bool, err error)
+
 // Divert makes Publish call deliver instead of publishing, for tests of earlier stages. It must be
 // called before the first request.
-func (t *Topics) Divert(deliver func(ctx context.Context, topic string, records []messaging.Record) (free bool, err error)) {
-	t.divert = deliver
-}
+func (t *Topics) Divert(deliver deliverer) { t.divert = deliver }

@@ -103,7 +103,8 @@ func (p *topicPublisher) await(ctx context.Context) error {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	return refusal.Unavailable("topic_unavailable", refusal.RetryUnavailable, "Pulsar is unavailable: %s: %v", p.name, p.suspended.Err())
+	err := p.suspended.Err()
+	return refusal.Unavailable("topic_unavailable", refusal.RetryUnavailable, "Pulsar is unavailable: %s: %v", p.name, err)
 }
 
 // refused returns why the topic takes no records: it cannot be opened, or was terminated. It
@@ -201,7 +202,8 @@ func (p *topicPublisher) answer(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return refusal.ErrDisconnected
 	default:
-		return refusal.Unavailable("publish", refusal.RetryUnavailable, "cannot publish: %s", truncate.Text(err.Error(), refusal.MaxReason))
+		text := truncate.Text(err.Error(), refusal.MaxReason)
+		return refusal.Unavailable("publish", refusal.RetryUnavailable, "cannot publish: %s", text)
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/httpserver/admission"
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/internal/nightingale/topic"
-	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 // TopicsConfig configures the topics that a topic with placeholders creates. Values are sanitised:
@@ -93,7 +92,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}),
 		overflow: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "nightingale_topic_overflow_samples_total",
-			Help: "Samples of all kinds that went to topics.overflow_topic: topics.max_topics left no topic for them, or theirs did not open.",
+			Help: "Samples of all kinds that went to topics.overflow_topic: " +
+				"topics.max_topics left no topic for them, or theirs did not open.",
 		}),
 		dropped: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "nightingale_dropped_messages_total",
@@ -103,6 +103,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	reg.MustRegister(m.open, m.overflow, m.dropped)
 	return m
 }
+
+// opener opens the publisher of a topic.
+type opener = func(ctx context.Context, topic string) (Publisher, error)
 
 // Topics holds a publisher for each topic of a template. The first record of a topic makes it open
 // in the background. Idle topics are closed.
@@ -115,10 +118,10 @@ type Topics struct {
 	cfg      Config
 	Template topic.Template
 	why      func() error // returns why connecting to Pulsar fails, nil if unknown; may be nil
-	open     func(ctx context.Context, topic string) (Publisher, error)
+	open     opener
 	bytes    *sharedBytes
-	dropped  func(error)                                                                                // see topicPublisher
-	divert   func(ctx context.Context, topic string, records []messaging.Record) (free bool, err error) // see Divert; may be nil
+	dropped  func(error) // see topicPublisher
+	divert   deliverer   // see Divert; may be nil
 
 	unreached atomic.Bool     // Pulsar has not answered yet, see ReachFirst
 	failed    chan error      // gets the error of a pinned topic that takes no records
@@ -132,8 +135,8 @@ type Topics struct {
 }
 
 // New returns the topics of a valid configuration. why returns why connecting to Pulsar fails; it
-// may be nil. open opens a publisher.
-func New(log *zap.Logger, cfg Config, m *Metrics, why func() error, open func(context.Context, string) (Publisher, error)) *Topics {
+// may be nil.
+func New(log *zap.Logger, cfg Config, m *Metrics, why func() error, open opener) *Topics {
 	template, err := topic.Parse(cfg.Topic)
 	if err != nil {
 		panic("nightingale: " + err.Error()) // Validate has checked it
@@ -222,12 +225,12 @@ func (t *Topics) release(p *topicPublisher) {
 func (t *Topics) begin(name, tenant string, pinned bool) *topicPublisher {
 	p := newTopicPublisher(t.log, name, t.why, t.cfg.RequestTimeout)
 	p.tenant, p.pinned, p.dropped = tenant, pinned, t.dropped
-	p.openUntil = time.Now().Add(t.cfg.RequestTimeout / 2) // the rest of the requests' time is for the acknowledgement
 	var ctx context.Context
 	ctx, p.stop = context.WithCancel(t.ctx)
 	before := t.closing[name]
 	t.known[name] = p
-	if !pinned {
+	if !pinned { // without a pinned topic the service is not ready, and no request waits for it
+		p.openUntil = time.Now().Add(t.cfg.RequestTimeout / 2) // the rest of the time is for the acknowledgement
 		t.shares.Add(tenant, 1)
 	}
 	t.metrics.open.Set(float64(len(t.known)))

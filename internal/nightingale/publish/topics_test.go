@@ -65,6 +65,23 @@ func TestATopicOfTheConfigurationThatCannotBeOpenedEndsTheService(t *testing.T) 
 	}
 }
 
+// TestNoRequestWaitsForATopicOfTheConfiguration: the service is not ready before it is open.
+func TestNoRequestWaitsForATopicOfTheConfiguration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := publishtest.NewCluster()
+		c.Opening = map[string]<-chan struct{}{pinnedName: make(chan struct{})}
+		cfg := defaultPublishing()
+		cfg.Topic = pinnedName
+		all := New(zap.NewNop(), cfg, NewMetrics(prometheus.NewRegistry()), nil, clusterOpener(c))
+		began := time.Now()
+		topic := all.acquire("", []byte(pinnedName), true)
+		assert.ErrorContains(t, topic.await(t.Context()), "not open yet")
+		assert.Zero(t, time.Since(began))
+		all.release(topic)
+		assert.NoError(t, all.Close(t.Context()))
+	})
+}
+
 func TestIdleTopicsAreClosedAndMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := publishtest.NewCluster()

@@ -173,7 +173,8 @@ func CheckTenant(tenant string) error {
 	if tenant == "" || len(tenant) > maxPart || strings.Trim(tenant, ".") == "" || strings.HasPrefix(tenant, "__") ||
 		strings.HasSuffix(strings.TrimRight(tenant, partitionDigits), "partition-") ||
 		strings.ContainsFunc(tenant, func(c rune) bool { return !allowed(c) }) {
-		return refusal.Invalid("tenant", "X-Scope-OrgID must be 1 to %d letters, digits, '_', '-' or '.', got %q", maxPart, truncate.Text(tenant, maxPart))
+		return refusal.Invalid("tenant", "X-Scope-OrgID must be 1 to %d letters, digits, '_', '-' or '.', got %q",
+			maxPart, truncate.Text(tenant, maxPart))
 	}
 	return nil
 }

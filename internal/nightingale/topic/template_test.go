@@ -11,7 +11,11 @@ import (
 )
 
 func TestTemplates(t *testing.T) {
-	labels := []batch.Label{{Name: "__name__", Value: "up"}, {Name: "empty", Value: ""}, {Name: "job", Value: "a/b c{é}"}, {Name: "long", Value: strings.Repeat("x", 100)}, {Name: "part", Value: "x-partition-12"}, {Name: "sys", Value: "__change_events"}, {Name: "up", Value: ".."}}
+	labels := []batch.Label{
+		{Name: "__name__", Value: "up"}, {Name: "empty", Value: ""}, {Name: "job", Value: "a/b c{é}"},
+		{Name: "long", Value: strings.Repeat("x", 100)}, {Name: "part", Value: "x-partition-12"},
+		{Name: "sys", Value: "__change_events"}, {Name: "up", Value: ".."},
+	}
 	for text, want := range map[string]string{
 		"persistent://public/default/metrics":              "persistent://public/default/metrics",
 		"persistent://public/{tenant}/metrics-{label.job}": "persistent://public/acme/metrics-a_b_c____",

@@ -142,7 +142,7 @@ func (p *publication) encode(ctx context.Context, extents []batch.Extent) error 
 		part.from = len(out.Records)
 		if part.topic != nil && part.err == nil {
 			b.Series = batch.Slice(all, extents[i])
-			space.Packing.Partitions = part.topic.partitions()
+			space.Packing.Partitions = part.topic.publisher.Partitions()
 			if p.Format.Encode(b, &space.Packing, &out.Messages); out.Err != nil && part.err == nil {
 				return out.Err // the memory is used up
 			}
@@ -186,7 +186,15 @@ func (p *publication) publishPart(ctx context.Context, part *part, last bool) (f
 	free = true
 	records := p.Out.Records[part.from:part.to]
 	if part.err == nil && (len(records) > 0 || last && !part.begun) {
-		free, part.err = p.deliver(ctx, part, records)
+		switch {
+		case p.divert != nil:
+			free, part.err = p.divert(ctx, part.name, records)
+		case part.begun: // the topic may refuse requests by now, but not the rest of this one
+			free, part.err = part.topic.send(ctx, records)
+		default:
+			free, part.err = part.topic.publish(ctx, records)
+		}
+		part.begun = true
 	}
 	if tooLarge := (TooLarge)(nil); errors.As(part.err, &tooLarge) {
 		part.err = nil
@@ -203,21 +211,6 @@ func (p *publication) publishPart(ctx context.Context, part *part, last bool) (f
 	}
 	p.release(part.topic)
 	return free
-}
-
-// deliver publishes records of a part. Only the first piece is refused by a topic that accepts no
-// further requests.
-func (p *publication) deliver(ctx context.Context, part *part, records []messaging.Record) (free bool, err error) {
-	begun := part.begun
-	part.begun = true
-	switch {
-	case p.divert != nil:
-		return p.divert(ctx, part.name, records)
-	case begun:
-		return part.topic.send(ctx, records)
-	default:
-		return part.topic.publish(ctx, records)
-	}
 }
 
 // clearRecords releases records, and returns the bytes that they took.

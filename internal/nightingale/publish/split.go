@@ -58,7 +58,7 @@ func (p *publication) split(ctx context.Context) ([]batch.Extent, error) {
 	if p.Template.PerSeries {
 		b.Metadata = b.Metadata[:0] // its topic would be a guess
 	}
-	for !p.assign(tenant) || !p.awaitTopics(ctx) {
+	for p.assign(tenant); !p.awaitParts(ctx); p.assign(tenant) {
 		p.releaseAll()
 	}
 	for i, part := range s.parts {
@@ -77,16 +77,14 @@ func (p *publication) split(ctx context.Context) ([]batch.Extent, error) {
 	return s.extents, nil
 }
 
-// assign assigns each series to a part, and acquires the topics. If a stored part has other series
-// than would go to its topic now, assign forgets that it is stored and returns false: the caller
-// must try again.
-func (p *publication) assign(tenant string) bool {
+// assign assigns each series to a part, and acquires the topics.
+func (p *publication) assign(tenant string) {
 	b, s := &p.Space.Batch, &p.Space.grouping
 	s.parts, p.last, p.full = s.parts[:0], -1, false
 	if !p.Template.PerSeries {
 		s.name = p.Template.Render(s.name, tenant, nil)
 		if p.addPart(s.name) >= 0 {
-			return true // one topic for all series, and for metadata
+			return // one topic for all series, and for metadata
 		}
 	}
 	p.byTopic = make(map[string]int)
@@ -109,15 +107,6 @@ func (p *publication) assign(tenant string) bool {
 		}
 		s.parts = append(s.parts, int32(n))
 	}
-	unchanged := true
-	for i := range p.Out.parts {
-		part := &p.Out.parts[i]
-		if part.topic == nil && part.series != p.stored[part.name].series {
-			delete(p.stored, part.name)
-			unchanged = false
-		}
-	}
-	return unchanged
 }
 
 // partOf returns the part of a topic, or why the topic has none.
@@ -153,14 +142,20 @@ func (p *publication) addPart(name []byte) int {
 	return len(p.Out.parts) - 1
 }
 
-// awaitTopics waits until the topics of all parts are open. It returns false if the series of a part
-// need another topic. A part whose topic is only late gets an error.
-func (p *publication) awaitTopics(ctx context.Context) (ok bool) {
+// awaitParts waits until the topics of all parts are open. A part whose topic is only late gets an
+// error. awaitParts returns false if the series must be assigned again: a topic cannot be opened, or
+// a stored part has other series than would go to its topic now.
+func (p *publication) awaitParts(ctx context.Context) (ok bool) {
 	ok = true
 	for i := range p.Out.parts {
-		if part := &p.Out.parts[i]; part.topic != nil {
-			part.err = part.topic.await(ctx)
-			ok = ok && (part.err == nil || p.usable(part.topic))
+		part := &p.Out.parts[i]
+		if part.topic == nil {
+			if part.series != p.stored[part.name].series {
+				delete(p.stored, part.name)
+				ok = false
+			}
+		} else if part.err = part.topic.await(ctx); part.err != nil && !p.usable(part.topic) {
+			ok = false
 		}
 	}
 	return ok

@@ -116,14 +116,6 @@ func (p *topicPublisher) refused() error {
 	return nil
 }
 
-// partitions returns the number of the topic's partitions, 0 while it is not open.
-func (p *topicPublisher) partitions() int {
-	if isClosed(p.opened) {
-		return p.publisher.Partitions()
-	}
-	return 0
-}
-
 // close flushes and closes the publisher.
 func (p *topicPublisher) close(ctx context.Context) error {
 	if isClosed(p.opened) {

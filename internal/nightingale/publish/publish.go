@@ -103,23 +103,16 @@ func (t *Topics) Publish(ctx context.Context, r Request) Delivered {
 			d.Err = part.err
 		}
 	}
-	if d.Err != nil {
-		p.rememberStored()
+	for _, part := range r.Out.parts {
+		if d.Err != nil && part.err == nil { // the next attempt at this body must not publish the part again
+			if r.stored == nil {
+				r.stored = make(map[string]storedPart)
+			}
+			r.stored[part.name] = part.storedPart
+		}
 	}
 	r.Out.parts = r.Out.parts[:0]
 	return d
-}
-
-// rememberStored notes the stored parts for the next attempt at the same body.
-func (p *publication) rememberStored() {
-	for _, part := range p.Out.parts {
-		if part.err == nil {
-			if p.stored == nil {
-				p.stored = make(map[string]storedPart)
-			}
-			p.stored[part.name] = part.storedPart
-		}
-	}
 }
 
 // encode encodes the messages of each part, and publishes all pieces but the last.

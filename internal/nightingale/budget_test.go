@@ -17,10 +17,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
-	"github.com/aviaryhq/aviary/internal/nightingale/publishtest"
-	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
+	"github.com/aviaryhq/aviary/test/nightingale/publishtest"
+	"github.com/aviaryhq/aviary/test/nightingale/writetest"
 
 	encoding "github.com/aviaryhq/aviary/internal/nightingale/format"
 )

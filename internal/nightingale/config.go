@@ -12,6 +12,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/nightingale/relabel"
 	"github.com/aviaryhq/aviary/internal/nightingale/remotewrite"
 	"github.com/aviaryhq/aviary/internal/nightingale/tenant"
+	"github.com/aviaryhq/aviary/internal/nightingale/topic"
 	"github.com/aviaryhq/aviary/internal/setup"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -118,11 +119,11 @@ func (c Config) publishing() publish.Config {
 // Validate returns every fault of the keys of this level.
 func (c Config) Validate() error {
 	var errs []error
-	if t, err := publish.ParseTemplate(c.Topic); err != nil {
+	if t, err := topic.Parse(c.Topic); err != nil {
 		errs = append(errs, config.Fault("topic", "%s", err))
 	} else if t.Tenant {
 		for i, s := range c.HTTP.Senders {
-			if tenant.Check(s.Tenant) == nil && publish.CheckTenant(s.Tenant) != nil {
+			if tenant.Check(s.Tenant) == nil && topic.CheckTenant(s.Tenant) != nil {
 				key := fmt.Sprintf("http.senders[%d].tenant", i)
 				errs = append(errs, config.Fault(key, "cannot be part of the topic's name, see topic: got %q", s.Tenant))
 			}

@@ -32,9 +32,9 @@ import (
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/httpserver"
 	"github.com/aviaryhq/aviary/internal/nightingale/tenant"
-	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/secret"
 	"github.com/aviaryhq/aviary/test/await"
+	"github.com/aviaryhq/aviary/test/nightingale/writetest"
 )
 
 // served is a receiver behind the real server, with all that guards it.

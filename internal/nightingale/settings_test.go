@@ -9,8 +9,8 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/nightingale/relabel"
 	"github.com/aviaryhq/aviary/internal/nightingale/tenant"
-	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/secret"
+	"github.com/aviaryhq/aviary/test/nightingale/writetest"
 )
 
 // TestSettingsChangeWhileTheServiceRuns: quotas, rules and tokens, and nothing of

@@ -17,8 +17,8 @@ import (
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/internal/nightingale/publish"
 	"github.com/aviaryhq/aviary/internal/nightingale/tenant"
-	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/nightingale/writetest"
 )
 
 // TestRetriedBodyIsPublishedOnce: one body in each state that its first request may

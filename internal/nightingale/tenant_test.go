@@ -14,8 +14,8 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/internal/nightingale/tenant"
-	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/nightingale/writetest"
 )
 
 func TestWriteHoldsTenantsToTheirQuota(t *testing.T) {

@@ -21,10 +21,11 @@ import (
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/internal/nightingale/format"
 	"github.com/aviaryhq/aviary/internal/nightingale/publish"
-	"github.com/aviaryhq/aviary/internal/nightingale/publishtest"
-	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
+	"github.com/aviaryhq/aviary/internal/nightingale/topic"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
+	"github.com/aviaryhq/aviary/test/nightingale/publishtest"
+	"github.com/aviaryhq/aviary/test/nightingale/writetest"
 )
 
 // templated is a receiver without sockets, with topics by template on a cluster. Its tests use
@@ -115,7 +116,7 @@ func TestTopicsTellTenantsApart(t *testing.T) {
 		"persistent://public/default/m-{tenant}":             true,
 		"persistent://{tenant}/{label.job}/m":                true,
 	} {
-		_, err := publish.ParseTemplate(text)
+		_, err := topic.Parse(text)
 		if good {
 			assert.NoError(t, err, text)
 		} else {

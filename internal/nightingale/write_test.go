@@ -32,10 +32,10 @@ import (
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 	"github.com/aviaryhq/aviary/internal/nightingale/publish"
-	"github.com/aviaryhq/aviary/internal/nightingale/publishtest"
-	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
+	"github.com/aviaryhq/aviary/test/nightingale/publishtest"
+	"github.com/aviaryhq/aviary/test/nightingale/writetest"
 )
 
 // double is a receiver with a publishing stage that keeps what it is given.

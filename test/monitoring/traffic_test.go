@@ -13,8 +13,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/nightingale/writetest"
 	"github.com/aviaryhq/aviary/test/systems"
 	"github.com/aviaryhq/aviary/test/systems/kafka"
 	"github.com/aviaryhq/aviary/test/systems/pulsar"

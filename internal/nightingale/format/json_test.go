@@ -12,8 +12,8 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 	"github.com/aviaryhq/aviary/internal/nightingale/remotewrite"
-	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/internal/truncate"
+	"github.com/aviaryhq/aviary/test/nightingale/writetest"
 )
 
 func encoded(t testing.TB, b *batch.Batch) []string {

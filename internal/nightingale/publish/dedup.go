@@ -48,40 +48,35 @@ type BodyKey struct {
 // Attempt is an attempt to publish a body. Requests with the same body wait for the same attempt.
 type Attempt struct {
 	key    BodyKey
-	place  *list.Element // in the list of completed attempts; nil while in flight
-	own    *list.Element // in that of the tenant
-	ended  time.Time     // when it was completed
-	failed bool          // it is completed, and the sender must repeat the body
-	stored storedParts   // what earlier attempts at this body have stored and, once completed, this one
-	done   chan struct{} // closed when contents and err are final
+	place  *list.Element         // in the tenant's list of completed attempts; nil while in flight
+	expiry *time.Timer           // removes a completed attempt
+	stored map[string]storedPart // by topic, what attempts at this body have stored while it is incomplete
+	done   chan struct{}         // closed when contents and err are final
 
 	contents batch.Contents
-	err      error
+	err      error // not nil: the sender must repeat the body
 }
 
 // Wait returns the attempt's result, or the error of ctx if ctx ends first.
-func (a *Attempt) Wait(ctx context.Context) (c batch.Contents, err error, complete bool) { //nolint:revive // err is a result here, not a failure of waiting
+//
+//nolint:revive // err is a result here, not a failure of waiting
+func (a *Attempt) Wait(ctx context.Context) (c batch.Contents, err error, complete bool) {
 	select {
 	case <-a.done:
-		return a.contents, a.err, true
-	default:
-	}
-	select {
-	case <-a.done:
-		return a.contents, a.err, true
 	case <-ctx.Done():
-		return c, ctx.Err(), false
+		if !isClosed(a.done) {
+			return c, ctx.Err(), false
+		}
 	}
+	return a.contents, a.err, true
 }
 
 // State returns the state of the attempt for the metrics of repeated requests.
 func (a *Attempt) State() string {
-	select {
-	case <-a.done:
+	if isClosed(a.done) {
 		return "answered"
-	default:
-		return "joined"
 	}
+	return "joined"
 }
 
 // DedupCache remembers attempts in flight and recent completed ones, so that a repeated body is not
@@ -95,118 +90,94 @@ type DedupCache struct {
 	Entries int
 	window  time.Duration
 
-	mu      sync.Mutex
-	known   map[BodyKey]*Attempt
-	order   list.List             // of completed *Attempt, the oldest first
-	tenants map[string]*list.List // the same by tenant
-	shares  *admission.Shares     // of completed attempts
+	mu        sync.Mutex
+	known     map[BodyKey]*Attempt
+	completed map[string]*list.List // completed *Attempt by tenant, the oldest first
+	shares    *admission.Shares     // of completed attempts
 }
 
 // NewDedupCache returns an empty cache.
 func NewDedupCache(cfg DedupConfig) *DedupCache {
 	return &DedupCache{
 		Entries: cfg.Entries, window: cfg.Window, known: make(map[BodyKey]*Attempt),
-		tenants: make(map[string]*list.List), shares: admission.NewShares(cfg.Entries),
+		completed: make(map[string]*list.List), shares: admission.NewShares(cfg.Entries),
 	}
 }
 
 // claim returns the attempt at a body. If first is true, the caller must publish and complete it.
 // Otherwise another request does.
-func (cache *DedupCache) claim(key BodyKey, body []byte) (a *Attempt, first bool) {
-	if cache.Entries == 0 {
-		return &Attempt{done: make(chan struct{})}, true
+func (c *DedupCache) claim(key BodyKey, body []byte) (a *Attempt, first bool) {
+	a = &Attempt{done: make(chan struct{})}
+	if c.Entries == 0 {
+		return a, true
 	}
 	key.hash, key.length = xxhash.Sum64(body), len(body)
-	now := time.Now()
-	cache.mu.Lock()
-	defer cache.mu.Unlock()
-	var stored storedParts
-	if a, ok := cache.known[key]; ok {
-		switch {
-		case cache.stale(a, now):
-		case a.failed:
-			stored = a.stored
-		default:
-			return a, false
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if earlier, ok := c.known[key]; ok {
+		if earlier.place == nil || earlier.err == nil {
+			return earlier, false
 		}
-		cache.remove(a)
+		a.stored = earlier.stored
+		c.remove(earlier)
 	}
-	cache.removeStale(now)
-	a = &Attempt{key: key, stored: stored, done: make(chan struct{})}
-	cache.known[key] = a
+	a.key = key
+	c.known[key] = a
 	return a, true
-}
-
-// removeStale removes completed attempts that are too old. The caller holds cache.mu.
-func (cache *DedupCache) removeStale(now time.Time) {
-	for old := oldest(&cache.order); old != nil && cache.stale(old, now); old = oldest(&cache.order) {
-		cache.remove(old)
-	}
-}
-
-// oldest returns the first attempt of a list, nil if the list is empty.
-func oldest(l *list.List) *Attempt {
-	first := l.Front()
-	if first == nil {
-		return nil
-	}
-	return first.Value.(*Attempt) //nolint:errcheck,forcetypeassert // the list holds nothing else
-}
-
-// stale reports whether a completed attempt is too old. An attempt in flight never is.
-func (cache *DedupCache) stale(a *Attempt, now time.Time) bool {
-	return a.place != nil && now.Sub(a.ended) > cache.window
-}
-
-// remove removes an attempt. The caller holds cache.mu.
-func (cache *DedupCache) remove(a *Attempt) {
-	if a.place != nil {
-		cache.order.Remove(a.place)
-		own := cache.tenants[a.key.Tenant]
-		if own.Remove(a.own); own.Len() == 0 {
-			delete(cache.tenants, a.key.Tenant)
-		}
-		cache.shares.Add(a.key.Tenant, -1)
-		a.place, a.own = nil, nil
-	}
-	delete(cache.known, a.key)
-}
-
-// push adds a completed attempt. If there are too many, it evicts one. The caller holds cache.mu.
-func (cache *DedupCache) push(a *Attempt) {
-	tenant := a.key.Tenant
-	if cache.removeStale(a.ended); cache.shares.Full() {
-		cache.remove(oldest(cache.tenants[cache.shares.EvictFrom(tenant)]))
-	}
-	own := cache.tenants[tenant]
-	if own == nil {
-		own = list.New()
-		cache.tenants[tenant] = own
-	}
-	a.place, a.own = cache.order.PushBack(a), own.PushBack(a)
-	cache.shares.Add(tenant, 1)
 }
 
 // Complete ends an attempt. If the sender must repeat the body, the cache remembers the stored
 // parts, if there are any.
-func (cache *DedupCache) Complete(a *Attempt, c batch.Contents, d Delivered) {
-	if cache.Entries > 0 {
-		cache.keep(a, d)
+func (c *DedupCache) Complete(a *Attempt, contents batch.Contents, d Delivered) {
+	a.contents, a.err = contents, d.Err
+	if d.Err == nil {
+		a.stored = nil
 	}
-	a.contents, a.err = c, d.Err
+	if c.Entries > 0 {
+		c.mu.Lock()
+		if a.err != nil && len(a.stored) == 0 {
+			delete(c.known, a.key)
+		} else {
+			c.add(a)
+		}
+		c.mu.Unlock()
+	}
 	close(a.done)
 }
 
-func (cache *DedupCache) keep(a *Attempt, d Delivered) {
-	cache.mu.Lock()
-	defer cache.mu.Unlock()
-	a.failed = d.Err != nil
-	if a.failed && len(d.stored) == 0 {
-		cache.remove(a)
-		return
+// add adds a completed attempt. If there are too many, it removes one. The caller holds c.mu.
+func (c *DedupCache) add(a *Attempt) {
+	tenant := a.key.Tenant
+	if c.shares.Full() {
+		oldest := c.completed[c.shares.EvictFrom(tenant)].Front()
+		c.remove(oldest.Value.(*Attempt)) //nolint:errcheck // the list holds nothing else
 	}
-	a.stored, a.ended = d.stored, time.Now()
-	cache.push(a)
+	own := c.completed[tenant]
+	if own == nil {
+		own = list.New()
+		c.completed[tenant] = own
+	}
+	a.place = own.PushBack(a)
+	c.shares.Add(tenant, 1)
+	a.expiry = time.AfterFunc(c.window, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if a.place != nil {
+			c.remove(a)
+		}
+	})
+}
+
+// remove removes a completed attempt. The caller holds c.mu.
+func (c *DedupCache) remove(a *Attempt) {
+	a.expiry.Stop()
+	own := c.completed[a.key.Tenant]
+	if own.Remove(a.place); own.Len() == 0 {
+		delete(c.completed, a.key.Tenant)
+	}
+	c.shares.Add(a.key.Tenant, -1)
+	a.place = nil
+	delete(c.known, a.key)
 }
 
 // Claim is a request's claim to an attempt, until the publishing stage takes it over.
@@ -227,6 +198,6 @@ func (c *Claim) Acquire(body []byte) bool {
 func (c *Claim) Abort(err error) {
 	if c.Owned {
 		c.Owned = false
-		c.Cache.Complete(c.Attempt, batch.Contents{}, Delivered{Err: err, stored: c.stored})
+		c.Cache.Complete(c.Attempt, batch.Contents{}, Delivered{Err: err})
 	}
 }

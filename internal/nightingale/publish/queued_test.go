@@ -11,18 +11,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/nightingale/writetest"
 )
 
-// queuedSink is a running sink under ack: queued.
-func queuedSink(t *testing.T, p *scripted) (*sink, prometheus.Counter) {
+// queuedSink is a running topicPublisher under ack: queued.
+func queuedSink(t *testing.T, p *scripted) (*topicPublisher, prometheus.Counter) {
 	t.Helper()
 	s := opened(t, p)
 	dropped := prometheus.NewCounter(prometheus.CounterOpts{Name: "dropped"})
-	s.ack.queued = &dropCounter{log: zap.NewNop(), dropped: dropped}
+	s.dropped = func(error) { dropped.Inc() }
 	return s, dropped
 }
 
@@ -59,9 +58,9 @@ func TestQueuedTellsWhatTheQueueRefused(t *testing.T) {
 	})
 }
 
-// TestSinkIsUnavailableWhenAnAttemptIsLate: attempts have no deadline of their own, they
+// TestTopicIsUnavailableWhenAnAttemptIsLate: attempts have no deadline of their own, they
 // outlive the requests.
-func TestSinkIsUnavailableWhenAnAttemptIsLate(t *testing.T) {
+func TestTopicIsUnavailableWhenAnAttemptIsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var late []func(messaging.MessageID, error)
 		p := &scripted{
@@ -69,7 +68,7 @@ func TestSinkIsUnavailableWhenAnAttemptIsLate(t *testing.T) {
 			flushed: make(chan struct{}),
 		}
 		s := opened(t, p)
-		s.ack.late = time.Second
+		s.late = time.Second
 		ended := make(chan error, 1)
 		go func() {
 			_, err := s.publish(context.Background(), three())
@@ -77,7 +76,7 @@ func TestSinkIsUnavailableWhenAnAttemptIsLate(t *testing.T) {
 		}()
 		<-time.After(2 * time.Second) // the bubble's clock
 		synctest.Wait()
-		require.Error(t, s.check(t.Context()))
+		require.Error(t, s.suspended.Err())
 		_, err := s.publish(t.Context(), three())
 		assert.Equal(t, http.StatusServiceUnavailable, writetest.StatusOf(t, err))
 		for _, done := range late {
@@ -86,6 +85,6 @@ func TestSinkIsUnavailableWhenAnAttemptIsLate(t *testing.T) {
 		require.NoError(t, <-ended)
 		close(p.flushed)
 		synctest.Wait()
-		require.NoError(t, s.check(t.Context()))
+		require.NoError(t, s.suspended.Err())
 	})
 }

@@ -1,9 +1,3 @@
-// Package publish is the publishing stage: it sorts the series of a request by topic, opens the
-// topics, publishes the messages, and waits for the acknowledgements.
-//
-// publication.go encodes and publishes a request, topics.go manages the topics, groups.go sorts
-// series by topic, sink.go publishes to one topic, queued.go is for ack: queued, dedup.go
-// recognises repeated requests, and byte_semaphore.go bounds the bytes that all topics hold.
 package publish
 
 import (
@@ -16,12 +10,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/httpserver/admission"
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
-	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/internal/nightingale/topic"
 )
 
 // TopicsConfig configures the topics that a topic with placeholders creates. Values are sanitised:
@@ -54,15 +49,15 @@ func DefaultTopics() TopicsConfig {
 // Validate returns every fault.
 func (c TopicsConfig) Validate() error {
 	var errs []error
-	if CheckTenant(c.DefaultTenant) != nil {
+	if topic.CheckTenant(c.DefaultTenant) != nil {
 		errs = append(errs, config.Fault("default_tenant", "must be letters, digits, '_', '-' or '.', got %q", c.DefaultTenant))
 	}
 	errs = append(errs, config.CheckPositive("max_topics", c.MaxTopics))
 	errs = append(errs, config.CheckAtLeast("idle_after", c.IdleAfter, time.Second))
 	if c.OverflowTopic != "" {
-		if t, err := ParseTemplate(c.OverflowTopic); err != nil {
+		if t, err := topic.Parse(c.OverflowTopic); err != nil {
 			errs = append(errs, config.Fault("overflow_topic", "%s", err))
-		} else if !t.static() {
+		} else if !t.Static() {
 			errs = append(errs, config.Fault("overflow_topic", "must not have placeholders, got %q", c.OverflowTopic))
 		}
 	}
@@ -81,99 +76,111 @@ type Config struct {
 	PendingRecords int
 }
 
-// Topics holds a sink for each topic of a template; a template without placeholders has one topic.
-// The first record of a topic makes it open in the background. Idle topics are closed. All topics
-// together have the bound of one publisher.
-//
-// The topic of a template without placeholders, and the overflow topic, are opened immediately and
-// stay open.
-type Topics struct {
-	log         *zap.Logger
-	metrics     *Metrics
-	cfg         TopicsConfig
-	Template    Template
-	why         func() error // returns why connecting to Pulsar fails, nil if unknown; may be nil
-	open        func(ctx context.Context, topic string) (Publisher, error)
-	reach       func(ctx context.Context) error // see ReachFirst; may be nil
-	unknown     atomic.Bool                     // Pulsar has not answered yet
-	bytes       *byteSemaphore
-	least       int64 // how many bytes a record takes of it at least
-	ack         ackMode
-	openTimeout time.Duration // how long requests wait for a topic to open; the rest of their time is for the acknowledgement
-
-	divert func(ctx context.Context, topic string, records []messaging.Record) (free bool, err error) // see Divert; may be nil
-	failed chan error                                                                                 // gets the error of a pinned topic that cannot be opened, or takes no records any more
-
-	background   context.Context // context of the sinks
-	cancel       context.CancelFunc
-	closeContext context.Context // context for closing idle topics
-	cancelClose  context.CancelFunc
-
-	mu      sync.Mutex
-	known   map[string]*topic
-	shares  *admission.Shares // of known, by the tenant that has opened a topic
-	closing map[string]*topic // topics that are being flushed and closed
+// Metrics are the metrics of topics. None has the topic as a label, because senders choose the
+// topics.
+type Metrics struct {
+	open     prometheus.Gauge
+	overflow prometheus.Counter
+	dropped  prometheus.Counter
 }
 
-// topic is one topic with its sink.
-type topic struct {
-	name   string
-	tenant string // that has opened it
-	sink   *sink
-	until  time.Time // until when requests wait for the opening
-	stop   context.CancelFunc
-	ended  chan struct{} // the sink's run has returned
-	closed chan struct{} // the publisher is closed
-	fault  error         // why it takes no records; valid once ended is closed
+// NewMetrics registers the metrics of topics.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		open: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "nightingale_topics", Help: "Topics that are open or being opened: one, or those that a topic with placeholders makes.",
+		}),
+		overflow: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "nightingale_topic_overflow_samples_total",
+			Help: "Samples of all kinds that went to topics.overflow_topic: " +
+				"topics.max_topics left no topic for them, or theirs did not open.",
+		}),
+		dropped: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "nightingale_dropped_messages_total",
+			Help: "Messages that were answered 204 under ack: queued and could not be stored afterwards.",
+		}),
+	}
+	reg.MustRegister(m.open, m.overflow, m.dropped)
+	return m
+}
 
-	pinned bool // the configuration names it in full: it stays open
+// opener opens the publisher of a topic.
+type opener = func(ctx context.Context, topic string) (Publisher, error)
 
-	// Guarded by Topics.mu.
-	users int
-	used  time.Time
+// Topics holds a publisher for each topic of a template. The first record of a topic makes it open
+// in the background. Idle topics are closed.
+//
+// The topic of a template without placeholders, and the overflow topic, are pinned: they are opened
+// immediately and stay open.
+type Topics struct {
+	log      *zap.Logger
+	metrics  *Metrics
+	cfg      Config
+	Template topic.Template
+	why      func() error // returns why connecting to Pulsar fails, nil if unknown; may be nil
+	open     opener
+	bytes    *sharedBytes
+	dropped  func(error) // see topicPublisher
+	divert   deliverer   // see Divert; may be nil
+
+	unreached atomic.Bool     // Pulsar has not answered yet, see ReachFirst
+	failed    chan error      // gets the error of a pinned topic that takes no records
+	ctx       context.Context // of the publishers
+	cancel    context.CancelFunc
+
+	mu      sync.Mutex
+	known   map[string]*topicPublisher
+	shares  *admission.Shares          // of known, by the tenant that has opened a topic
+	closing map[string]*topicPublisher // topics that are being flushed and closed
 }
 
 // New returns the topics of a valid configuration. why returns why connecting to Pulsar fails; it
-// may be nil. open opens a publisher.
-func New(log *zap.Logger, cfg Config, m *Metrics, why func() error, open func(context.Context, string) (Publisher, error)) *Topics {
-	parsed, err := ParseTemplate(cfg.Topic)
+// may be nil.
+func New(log *zap.Logger, cfg Config, m *Metrics, why func() error, open opener) *Topics {
+	template, err := topic.Parse(cfg.Topic)
 	if err != nil {
 		panic("nightingale: " + err.Error()) // Validate has checked it
 	}
 	t := &Topics{
-		log: log.Named("topics"), metrics: m, cfg: cfg.Topics, Template: parsed, why: why, open: open, ack: newAckMode(cfg, log, m), openTimeout: cfg.RequestTimeout / 2,
-		bytes:  newByteSemaphore(cfg.PendingBytes),
-		least:  max(cfg.PendingBytes/int64(cfg.PendingRecords), 1),
+		log: log.Named("topics"), metrics: m, cfg: cfg, Template: template, why: why, open: open,
+		bytes:  &sharedBytes{limit: cfg.PendingBytes, least: max(cfg.PendingBytes/int64(cfg.PendingRecords), 1)},
 		failed: make(chan error, 1),
-		known:  map[string]*topic{}, closing: map[string]*topic{}, shares: admission.NewShares(cfg.Topics.MaxTopics),
+		known:  map[string]*topicPublisher{}, closing: map[string]*topicPublisher{}, shares: admission.NewShares(cfg.Topics.MaxTopics),
 	}
-	t.background, t.cancel = context.WithCancel(context.Background())
-	t.closeContext, t.cancelClose = context.WithCancel(context.Background())
-	if t.Template.static() {
-		t.pin(cfg.Topic)
-	} else if t.cfg.OverflowTopic != "" {
-		t.pin(t.cfg.OverflowTopic)
+	t.ctx, t.cancel = context.WithCancel(context.Background())
+	if cfg.Ack == AckQueued {
+		t.dropped = func(err error) {
+			m.dropped.Inc()
+			t.log.Error("lost a message that was already acknowledged to its sender (ack: queued)", zap.Error(err))
+		}
+	}
+	pinned := cfg.Topics.OverflowTopic
+	if template.Static() {
+		pinned = cfg.Topic
+	}
+	if pinned != "" {
+		t.begin(pinned, "", true)
 	}
 	return t
 }
 
-// pin opens a topic that stays open. No request waits for it: the service is not ready without it.
-func (t *Topics) pin(name string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.begin(&topic{name: name, pinned: true, users: 1}, nil)
+// ReachFirst makes the readiness check fail until reach, which waits for an answer of Pulsar, has
+// returned nil. It is needed if senders name all topics: then no topic is opened before the first
+// series, and the service would be ready with a wrong address or an unreachable cluster. With a
+// pinned topic, opening it has the same effect, and ReachFirst does nothing.
+func (t *Topics) ReachFirst(reach func(ctx context.Context) error) {
+	if t.Template.Static() || t.cfg.Topics.OverflowTopic != "" {
+		return
+	}
+	t.unreached.Store(true)
+	go func() { t.unreached.Store(reach(t.ctx) != nil) }()
 }
 
 // Run closes idle topics until ctx ends. It fails if a pinned topic cannot be opened, or takes no
 // records any more.
 func (t *Topics) Run(ctx context.Context) error {
 	defer t.cancel()
-	var reaching sync.WaitGroup
-	defer reaching.Wait()
-	if t.reach != nil {
-		reaching.Go(func() { t.unknown.Store(t.reach(ctx) != nil) })
-	}
-	tick := time.NewTicker(max(t.cfg.IdleAfter/4, time.Second))
+	tick := time.NewTicker(max(t.cfg.Topics.IdleAfter/4, time.Second))
 	defer tick.Stop()
 	for {
 		select {
@@ -189,168 +196,147 @@ func (t *Topics) Run(ctx context.Context) error {
 
 // acquire returns the topic of that name for use until release, or nil if there would be too many
 // topics. replace says whether another topic may be closed for it. It copies name.
-func (t *Topics) acquire(tenant string, name []byte, replace bool) *topic {
+func (t *Topics) acquire(tenant string, name []byte, replace bool) *topicPublisher {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	e := t.known[string(name)]
-	if e == nil {
-		// One place is always reserved for the overflow topic.
-		others := len(t.known) + len(t.closing)
-		limit := t.cfg.MaxTopics
-		if o := t.cfg.OverflowTopic; o != "" && t.known[o] == nil && string(name) != o {
-			limit--
+	p := t.known[string(name)]
+	if p == nil {
+		count := len(t.known) + len(t.closing)
+		if t.closing[string(name)] != nil {
+			count-- // the new one takes its place
 		}
-		before := t.closing[string(name)]
-		if before != nil {
-			others-- // the new one takes its place
-		}
-		full := others >= limit && string(name) != t.cfg.OverflowTopic
-		if t.background.Err() != nil || full && !(replace && t.evictUnused(tenant)) {
+		if t.ctx.Err() != nil || count >= t.cfg.Topics.MaxTopics && !(replace && t.closeUnused(tenant)) {
 			return nil
 		}
-		e = &topic{name: string(name), tenant: tenant, until: time.Now().Add(t.openTimeout)}
-		t.begin(e, before)
+		p = t.begin(string(name), tenant, false)
 	}
-	e.users++
-	return e
+	p.users++
+	return p
 }
 
-// begin opens a topic in the background, after its predecessor of the same name is closed. The
-// caller holds t.mu.
-func (t *Topics) begin(e *topic, before *topic) {
-	e.ended, e.closed = make(chan struct{}), make(chan struct{})
-	e.sink = newSink(t.log, e.name, t.why, func(ctx context.Context) (Publisher, error) {
-		if before != nil { // otherwise newer records could overtake those that it still holds
-			select {
-			case <-before.closed:
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			}
-		}
-		p, err := t.open(ctx, e.name)
-		if err != nil || t.Template.static() { // a single publisher has its own bounds
-			return p, err
-		}
-		return &boundedPublisher{Publisher: p, share: &byteShare{semaphore: t.bytes}, least: t.least}, nil
-	})
-	e.sink.ack = t.ack
+func (t *Topics) release(p *topicPublisher) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p.users--
+	p.lastUsed = time.Now()
+}
+
+// begin opens a topic in the background. The caller holds t.mu.
+func (t *Topics) begin(name, tenant string, pinned bool) *topicPublisher {
+	p := newTopicPublisher(t.log, name, t.why, t.cfg.RequestTimeout)
+	p.tenant, p.pinned, p.dropped = tenant, pinned, t.dropped
 	var ctx context.Context
-	ctx, e.stop = context.WithCancel(t.background)
-	t.known[e.name] = e
-	if !e.pinned {
-		t.shares.Add(e.tenant, 1)
+	ctx, p.stop = context.WithCancel(t.ctx)
+	before := t.closing[name]
+	t.known[name] = p
+	if !pinned { // without a pinned topic the service is not ready, and no request waits for it
+		p.openUntil = time.Now().Add(t.cfg.RequestTimeout / 2) // the rest of the time is for the acknowledgement
+		t.shares.Add(tenant, 1)
 	}
 	t.metrics.open.Set(float64(len(t.known)))
 	go func() {
-		defer close(e.ended)
-		err := e.sink.run(ctx)
+		defer close(p.ended)
+		err := p.run(ctx, func(ctx context.Context) (Publisher, error) { return t.openPublisher(ctx, name, before) })
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		e.sink.suspended.Begin(err)
-		if e.pinned {
-			t.failed <- fmt.Errorf("%s: %w", e.name, err)
+		p.suspended.Begin(err)
+		if pinned {
+			t.failed <- fmt.Errorf("%s: %w", name, err)
 			return
 		}
 		// Senders choose the name: a topic that takes no records must not stop the service.
-		e.fault = err
-		t.log.Error("a topic accepts no records", zap.String("topic", e.name), zap.Error(err))
+		p.err = err
+		t.log.Error("a topic accepts no records", zap.String("topic", name), zap.Error(err))
 	}()
+	return p
 }
 
-func (t *Topics) release(e *topic) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	e.users--
-	e.used = time.Now()
+// openPublisher opens the publisher of a topic after its predecessor of the same name is closed:
+// newer records must not overtake those that it still holds. before may be nil.
+func (t *Topics) openPublisher(ctx context.Context, name string, before *topicPublisher) (Publisher, error) {
+	if before != nil {
+		select {
+		case <-before.closed:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	p, err := t.open(ctx, name)
+	if err != nil || t.Template.Static() { // a single publisher has its own bounds
+		return p, err
+	}
+	return t.bytes.bound(p), nil
 }
 
-// Sweep closes idle topics. It also removes topics that take no records, so that the next series of
-// such a topic makes it open again.
+// usable reports whether series may go to a topic, or wait for it. If there is an overflow topic,
+// they do not wait for one that takes long to open.
+func (t *Topics) usable(p *topicPublisher) bool {
+	if p.pinned {
+		return true // if it cannot be opened, the service ends: see Run
+	}
+	return p.refused() == nil && (t.cfg.Topics.OverflowTopic == "" || isClosed(p.opened) || time.Now().Before(p.openUntil))
+}
+
+// Sweep closes idle topics. It also removes topics that take no records, so that the next series
+// of such a topic makes it open again.
 func (t *Topics) Sweep(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, e := range t.known {
-		if t.unused(e) && (e.hasEnded() || now.Sub(e.used) >= t.cfg.IdleAfter) {
-			t.shut(e)
+	for _, p := range t.known {
+		if t.unused(p) && (isClosed(p.ended) || now.Sub(p.lastUsed) >= t.cfg.Topics.IdleAfter) {
+			t.close(p)
 		}
 	}
 }
 
 // unused reports whether a topic may be closed now. The caller holds t.mu.
-func (t *Topics) unused(e *topic) bool {
-	if e.users > 0 || t.closing[e.name] != nil {
-		return false // in the second case its successor would have to wait for two others
+func (t *Topics) unused(p *topicPublisher) bool {
+	if p.pinned || p.users > 0 || t.closing[p.name] != nil {
+		return false // in the last case its successor would have to wait for two others
 	}
 	// An open topic that is unavailable holds records that are not acknowledged.
-	return e.hasEnded() || e.sink.opened.Load() == nil || e.sink.unavailable() == nil
+	return isClosed(p.ended) || !isClosed(p.opened) || p.suspended.Err() == nil
 }
 
-// hasEnded reports whether the topic takes no records any more.
-func (e *topic) hasEnded() bool {
-	select {
-	case <-e.ended:
-		return true
-	default:
-		return false
-	}
-}
-
-// shut removes a topic, and closes it in the background. The caller holds t.mu.
-func (t *Topics) shut(e *topic) {
-	delete(t.known, e.name)
-	t.shares.Add(e.tenant, -1)
-	t.closing[e.name] = e
-	t.metrics.open.Set(float64(len(t.known)))
-	go t.retire(e)
-}
-
-// evictUnused closes an unused topic of the tenant with the most topics for a new one of the given
+// closeUnused closes an unused topic of the tenant with the most topics for a new one of the given
 // tenant. It reports whether it closes one. Until that is done there is one topic more than
 // allowed, so at most a tenth of max_topics may be closing. The caller holds t.mu.
-func (t *Topics) evictUnused(tenant string) bool {
+func (t *Topics) closeUnused(tenant string) bool {
 	from := t.shares.EvictFrom(tenant)
-	if from == tenant || len(t.closing) > t.cfg.MaxTopics/10 {
+	if from == tenant || len(t.closing) > t.cfg.Topics.MaxTopics/10 {
 		return false
 	}
-	var oldest *topic
-	for _, e := range t.known {
-		if e.tenant == from && t.unused(e) && (oldest == nil || e.used.Before(oldest.used)) {
-			oldest = e
+	var oldest *topicPublisher
+	for _, p := range t.known {
+		if p.tenant == from && t.unused(p) && (oldest == nil || p.lastUsed.Before(oldest.lastUsed)) {
+			oldest = p
 		}
 	}
 	if oldest != nil {
-		t.shut(oldest)
+		t.close(oldest)
 	}
 	return oldest != nil
 }
 
-// retire closes an unused topic. It waits as long as that takes, because a successor must not
-// overtake it.
-func (t *Topics) retire(e *topic) {
-	e.stop()
-	<-e.ended
-	if err := e.sink.close(t.closeContext); err != nil {
-		t.log.Error("cannot close an idle topic", zap.String("topic", e.name), zap.Error(err))
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.closing, e.name)
-	close(e.closed)
-}
-
-// ReachFirst makes the readiness check fail until reach, which waits for an answer of Pulsar, has
-// returned nil. Callers call it before Run. It is needed if senders name all topics: then no topic
-// is opened before the first series, and the service would be ready with a wrong address or an
-// unreachable cluster. With a pinned topic, opening it has the same effect, and ReachFirst does
-// nothing.
-func (t *Topics) ReachFirst(reach func(ctx context.Context) error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.known) == 0 {
-		t.reach = reach
-		t.unknown.Store(true)
-	}
+// close removes an unused topic, and closes it in the background. That takes as long as it takes,
+// because a successor must not overtake it. The caller holds t.mu.
+func (t *Topics) close(p *topicPublisher) {
+	delete(t.known, p.name)
+	t.shares.Add(p.tenant, -1)
+	t.closing[p.name] = p
+	t.metrics.open.Set(float64(len(t.known)))
+	go func() {
+		p.stop()
+		<-p.ended
+		if err := p.close(context.Background()); err != nil {
+			t.log.Error("cannot close an idle topic", zap.String("topic", p.name), zap.Error(err))
+		}
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.closing, p.name)
+		close(p.closed)
+	}()
 }
 
 var errNotReached = errors.New("no answer of Pulsar yet")
@@ -361,15 +347,15 @@ func (t *Topics) Check(context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var unavailable error
-	for _, e := range t.known {
-		if e.refused() != nil {
+	for _, p := range t.known {
+		if p.refused() != nil {
 			continue
 		}
-		if unavailable = e.sink.unavailable(); unavailable == nil {
+		if unavailable = p.suspended.Err(); unavailable == nil {
 			return nil
 		}
 	}
-	if unavailable == nil && t.unknown.Load() {
+	if unavailable == nil && t.unreached.Load() {
 		return refusal.WithCause(errNotReached, t.why)
 	}
 	return unavailable
@@ -378,96 +364,17 @@ func (t *Topics) Check(context.Context) error {
 // Close flushes and closes all publishers concurrently.
 func (t *Topics) Close(ctx context.Context) error {
 	t.cancel()
-	defer t.cancelClose()
-	defer context.AfterFunc(ctx, t.cancelClose)()
 	t.mu.Lock()
 	all := slices.Concat(slices.Collect(maps.Values(t.known)), slices.Collect(maps.Values(t.closing)))
 	t.mu.Unlock()
 	errs := make([]error, len(all))
 	var wg sync.WaitGroup
-	for i, e := range all {
+	for i, p := range all {
 		wg.Go(func() {
-			<-e.ended
-			errs[i] = e.sink.close(ctx)
+			<-p.ended
+			errs[i] = p.close(ctx)
 		})
 	}
 	wg.Wait()
 	return errors.Join(errs...)
-}
-
-// refused returns why the topic takes no records: it cannot be opened, or was terminated. It
-// returns nil if the topic may take records.
-func (e *topic) refused() error {
-	if e.hasEnded() {
-		return e.fault
-	}
-	return nil
-}
-
-// open reports whether the topic is open.
-func (e *topic) open() bool {
-	select {
-	case <-e.sink.ready:
-		return true
-	default:
-		return false
-	}
-}
-
-// await waits until the topic is open, but no longer than e.until. All requests share this
-// deadline, so a topic that does not open delays each of them by at most openTimeout.
-func (t *Topics) await(ctx context.Context, e *topic) error {
-	if e.open() {
-		return nil
-	}
-	timer := time.NewTimer(time.Until(e.until))
-	defer timer.Stop()
-	select {
-	case <-e.sink.ready:
-		return nil
-	case <-e.ended:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-	return refusal.Unavailable("topic_unavailable", refusal.RetryUnavailable, "Pulsar is unavailable: %s: %v", e.name, e.sink.unavailable())
-}
-
-// boundedPublisher is a publisher that shares the bounds of pending bytes and records with others.
-type boundedPublisher struct {
-	Publisher
-	share *byteShare
-	least int64
-}
-
-// PublishAsync waits for free bytes, as the publisher itself does with Block.
-func (p *boundedPublisher) PublishAsync(ctx context.Context, r *messaging.Record, done func(messaging.MessageID, error)) {
-	const overhead = 64
-	size := min(max(int64(len(r.Payload)+len(r.Key)+overhead), p.least), p.share.semaphore.limit)
-	if err := p.share.acquire(ctx, size); err != nil {
-		done(messaging.MessageID{}, err)
-		return
-	}
-	p.Publisher.PublishAsync(ctx, r, func(id messaging.MessageID, err error) {
-		p.share.release(size)
-		done(id, err)
-	})
-}
-
-// Partitions returns the number of the topic's partitions.
-func (p *boundedPublisher) Partitions() int { return partitionsOf(p.Publisher) }
-
-// partitionsOf returns the number of a publisher's partitions, 1 if the publisher does not tell it.
-func partitionsOf(p Publisher) int {
-	if counter, ok := p.(interface{ Partitions() int }); ok {
-		return counter.Partitions()
-	}
-	return 1
-}
-
-// partitions returns the number of the topic's partitions, 0 while it is not open.
-func (s *sink) partitions() int {
-	if p := s.opened.Load(); p != nil {
-		return partitionsOf(*p)
-	}
-	return 0
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,35 +14,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/nightingale/batch"
-	"github.com/aviaryhq/aviary/internal/nightingale/publishtest"
-	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/nightingale/publishtest"
+	"github.com/aviaryhq/aviary/test/nightingale/writetest"
 )
-
-func TestTemplates(t *testing.T) {
-	labels := []batch.Label{{Name: "__name__", Value: "up"}, {Name: "empty", Value: ""}, {Name: "job", Value: "a/b c{é}"}, {Name: "long", Value: strings.Repeat("x", 100)}, {Name: "part", Value: "x-partition-12"}, {Name: "sys", Value: "__change_events"}, {Name: "up", Value: ".."}}
-	for text, want := range map[string]string{
-		"persistent://public/default/metrics":              "persistent://public/default/metrics",
-		"persistent://public/{tenant}/metrics-{label.job}": "persistent://public/acme/metrics-a_b_c____",
-		"persistent://{tenant}/{label.zone}/{name}":        "persistent://acme/none/up",
-		"non-persistent://a/b/{label.sys}":                 "non-persistent://a/b/x_change_events",
-		"persistent://a/b/{label.part}":                    "persistent://a/b/x-partition-12_",
-		"persistent://a/{label.up}/{label.up}":             "persistent://a/__/x_",
-		"persistent://a/b/c-{label.up}":                    "persistent://a/b/c-..",
-	} {
-		parsed, err := ParseTemplate(text)
-		require.NoError(t, err, text)
-		assert.Equal(t, want, string(parsed.render(nil, "acme", labels)), text)
-	}
-	parsed, err := ParseTemplate("persistent://a/b/{label.long}")
-	require.NoError(t, err)
-	one := string(parsed.render(nil, "", labels))
-	labels[3].Value += "y"
-	other := string(parsed.render(nil, "", labels))
-	assert.NotEqual(t, one, other, "long values stay apart")
-	assert.Len(t, one, len("persistent://a/b/")+maxTopicPart)
-}
 
 // TestATopicOfTheConfigurationThatIsTerminatedEndsTheService: as it does at the start.
 func TestATopicOfTheConfigurationThatIsTerminatedEndsTheService(t *testing.T) {
@@ -58,7 +32,7 @@ func TestATopicOfTheConfigurationThatIsTerminatedEndsTheService(t *testing.T) {
 		go func() { ended <- all.Run(t.Context()) }()
 		awaitOpen(t, all)
 		topic := all.acquire("", []byte(pinnedName), true)
-		_, err := topic.sink.publish(t.Context(), three())
+		_, err := topic.publish(t.Context(), three())
 		all.release(topic)
 		assert.Equal(t, http.StatusServiceUnavailable, writetest.StatusOf(t, err))
 		err = <-ended
@@ -91,6 +65,23 @@ func TestATopicOfTheConfigurationThatCannotBeOpenedEndsTheService(t *testing.T) 
 	}
 }
 
+// TestNoRequestWaitsForATopicOfTheConfiguration: the service is not ready before it is open.
+func TestNoRequestWaitsForATopicOfTheConfiguration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := publishtest.NewCluster()
+		c.Opening = map[string]<-chan struct{}{pinnedName: make(chan struct{})}
+		cfg := defaultPublishing()
+		cfg.Topic = pinnedName
+		all := New(zap.NewNop(), cfg, NewMetrics(prometheus.NewRegistry()), nil, clusterOpener(c))
+		began := time.Now()
+		topic := all.acquire("", []byte(pinnedName), true)
+		assert.ErrorContains(t, topic.await(t.Context()), "not open yet")
+		assert.Zero(t, time.Since(began))
+		all.release(topic)
+		assert.NoError(t, all.Close(t.Context()))
+	})
+}
+
 func TestIdleTopicsAreClosedAndMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := publishtest.NewCluster()
@@ -103,7 +94,7 @@ func TestIdleTopicsAreClosedAndMakeRoom(t *testing.T) {
 		go func() { ended <- all.Run(ctx) }()
 		first := all.acquire("", []byte("one"), true)
 		require.NotNil(t, first)
-		require.NoError(t, all.await(ctx, first))
+		require.NoError(t, first.await(ctx))
 		time.AfterFunc(10*time.Minute, func() { all.release(first) })
 		assert.Nil(t, all.acquire("", []byte("two"), true))
 		after := time.NewTimer(10*time.Minute + 59*time.Second)
@@ -115,7 +106,7 @@ func TestIdleTopicsAreClosedAndMakeRoom(t *testing.T) {
 		synctest.Wait()
 		second := all.acquire("", []byte("two"), true)
 		require.NotNil(t, second)
-		require.NoError(t, all.await(ctx, second))
+		require.NoError(t, second.await(ctx))
 		c.Mu.Lock()
 		assert.Equal(t, map[string]int{"one": 1}, c.Closes)
 		c.Mu.Unlock()
@@ -141,7 +132,7 @@ func TestATenantCannotTakeTheTopicsOfOthers(t *testing.T) {
 			if e == nil {
 				return false
 			}
-			require.NoError(t, all.await(t.Context(), e))
+			require.NoError(t, e.await(t.Context()))
 			all.release(e)
 			<-time.After(time.Millisecond) // the bubble's clock
 			return true
@@ -316,6 +307,6 @@ func awaitOpen(t *testing.T, all *Topics) {
 	known := maps.Clone(all.known)
 	all.mu.Unlock()
 	for _, e := range known {
-		<-e.sink.ready
+		<-e.opened
 	}
 }

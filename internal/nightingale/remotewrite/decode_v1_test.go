@@ -11,7 +11,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 	"github.com/aviaryhq/aviary/internal/nightingale/format"
-	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
+	"github.com/aviaryhq/aviary/test/nightingale/writetest"
 )
 
 func TestDecodeV1AgreesWithPrompb(t *testing.T) {

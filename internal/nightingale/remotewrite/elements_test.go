@@ -17,7 +17,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/httpserver/admission"
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
-	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
+	"github.com/aviaryhq/aviary/test/nightingale/writetest"
 )
 
 // decode is the decoder of a version.

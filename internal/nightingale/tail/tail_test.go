@@ -14,8 +14,8 @@ import (
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 	"github.com/aviaryhq/aviary/internal/nightingale/format"
 	"github.com/aviaryhq/aviary/internal/nightingale/remotewrite"
-	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/nightingale/writetest"
 )
 
 func TestTailRecognisesEveryFormat(t *testing.T) {

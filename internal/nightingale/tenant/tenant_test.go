@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
-	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
+	"github.com/aviaryhq/aviary/test/nightingale/writetest"
 )
 
 func TestTenantNames(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
-	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/nightingale/writetest"
 )
 
 // scripted is a publisher whose outcomes a test decides.
@@ -40,13 +40,15 @@ func (p *scripted) Flush(ctx context.Context) error {
 
 func (p *scripted) Close(context.Context) error { return nil }
 
-// opened returns a running sink.
-func opened(t *testing.T, p *scripted) *sink {
+func (p *scripted) Partitions() int { return 1 }
+
+// opened returns a running topicPublisher.
+func opened(t *testing.T, p *scripted) *topicPublisher {
 	t.Helper()
-	s := newSink(zap.NewNop(), "topic", nil, func(context.Context) (Publisher, error) { return p, nil })
+	s := newTopicPublisher(zap.NewNop(), "topic", nil, time.Minute)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- s.run(ctx) }()
+	go func() { ended <- s.run(ctx, func(context.Context) (Publisher, error) { return p, nil }) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -54,7 +56,7 @@ func opened(t *testing.T, p *scripted) *sink {
 		}
 	})
 	synctest.Wait()
-	require.NoError(t, s.check(t.Context()))
+	require.NoError(t, s.suspended.Err())
 	return s
 }
 
@@ -70,9 +72,9 @@ func tooLarge(n int) error {
 	return &messaging.TooLargeError{Payload: payloads[n], Err: errors.New("more than the broker's bound")}
 }
 
-func TestSinkIsUnavailableUntilTheTopicIsOpen(t *testing.T) {
-	s := newSink(zap.NewNop(), "topic", func() error { return errors.New("connection refused") }, nil)
-	require.EqualError(t, s.check(t.Context()), "the topic is not open yet: connection refused")
+func TestTopicIsUnavailableUntilTheTopicIsOpen(t *testing.T) {
+	s := newTopicPublisher(zap.NewNop(), "topic", func() error { return errors.New("connection refused") }, time.Minute)
+	require.EqualError(t, s.suspended.Err(), "the topic is not open yet: connection refused")
 	free, err := s.publish(t.Context(), three())
 	assert.True(t, free)
 	assert.ErrorContains(t, err, "Pulsar is unavailable: the topic is not open yet: connection refused")
@@ -80,14 +82,15 @@ func TestSinkIsUnavailableUntilTheTopicIsOpen(t *testing.T) {
 	assert.NoError(t, s.close(t.Context()))
 }
 
-func TestSinkFailsWithATopicThatCanNeverOpen(t *testing.T) {
-	s := newSink(zap.NewNop(), "topic", nil, func(context.Context) (Publisher, error) { return nil, messaging.ErrTopicTerminated })
-	assert.ErrorIs(t, s.run(t.Context()), messaging.ErrTopicTerminated)
+func TestTopicFailsWithATopicThatCanNeverOpen(t *testing.T) {
+	s := newTopicPublisher(zap.NewNop(), "topic", nil, time.Minute)
+	err := s.run(t.Context(), func(context.Context) (Publisher, error) { return nil, messaging.ErrTopicTerminated })
+	assert.ErrorIs(t, err, messaging.ErrTopicTerminated)
 }
 
-// TestSinkPublishesNothingBehindARefusedRecord: the sender repeats the request, and
+// TestTopicPublishesNothingBehindARefusedRecord: the sender repeats the request, and
 // a later sample of a series must not be on the topic before an earlier one.
-func TestSinkPublishesNothingBehindARefusedRecord(t *testing.T) {
+func TestTopicPublishesNothingBehindARefusedRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &scripted{outcome: func(n int, done func(messaging.MessageID, error)) {
 			if n == 1 {
@@ -103,9 +106,9 @@ func TestSinkPublishesNothingBehindARefusedRecord(t *testing.T) {
 	})
 }
 
-// TestSinkPublishesBehindARecordTooLarge: repeating it would not help, so the
+// TestTopicPublishesBehindARecordTooLarge: repeating it would not help, so the
 // others must be written now.
-func TestSinkPublishesBehindARecordTooLarge(t *testing.T) {
+func TestTopicPublishesBehindARecordTooLarge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &scripted{outcome: func(n int, done func(messaging.MessageID, error)) {
 			if n == 1 {
@@ -121,9 +124,9 @@ func TestSinkPublishesBehindARecordTooLarge(t *testing.T) {
 	})
 }
 
-// TestSinkPrefersTheErrorThatPasses: answered 400, the sender would never repeat
+// TestTopicPrefersTheErrorThatPasses: answered 400, the sender would never repeat
 // what it should.
-func TestSinkPrefersTheErrorThatPasses(t *testing.T) {
+func TestTopicPrefersTheErrorThatPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &scripted{outcome: func(n int, done func(messaging.MessageID, error)) {
 			done(messaging.MessageID{}, []error{tooLarge(0), errors.New("closed"), nil}[n])
@@ -133,7 +136,7 @@ func TestSinkPrefersTheErrorThatPasses(t *testing.T) {
 	})
 }
 
-func TestSinkIsUnavailableUntilAllIsAcknowledged(t *testing.T) {
+func TestTopicIsUnavailableUntilAllIsAcknowledged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var late []func(messaging.MessageID, error)
 		p := &scripted{
@@ -146,7 +149,7 @@ func TestSinkIsUnavailableUntilAllIsAcknowledged(t *testing.T) {
 		free, err := s.publish(ctx, three())
 		assert.False(t, free, "the publisher still reads the records")
 		assert.Equal(t, http.StatusServiceUnavailable, writetest.StatusOf(t, err))
-		require.Error(t, s.check(t.Context()))
+		require.Error(t, s.suspended.Err())
 
 		free, err = s.publish(t.Context(), three())
 		assert.True(t, free)
@@ -158,7 +161,7 @@ func TestSinkIsUnavailableUntilAllIsAcknowledged(t *testing.T) {
 		}
 		close(p.flushed)
 		synctest.Wait()
-		require.NoError(t, s.check(t.Context()))
+		require.NoError(t, s.suspended.Err())
 		p.outcome = func(_ int, done func(messaging.MessageID, error)) { done(messaging.MessageID{}, nil) }
 		free, err = s.publish(t.Context(), three())
 		assert.True(t, free)
@@ -166,7 +169,7 @@ func TestSinkIsUnavailableUntilAllIsAcknowledged(t *testing.T) {
 	})
 }
 
-func TestSinkIsNotUnavailableForASenderThatHungUp(t *testing.T) {
+func TestTopicIsNotUnavailableForASenderThatHungUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &scripted{outcome: func(int, func(messaging.MessageID, error)) {}}
 		s := opened(t, p)
@@ -175,6 +178,6 @@ func TestSinkIsNotUnavailableForASenderThatHungUp(t *testing.T) {
 		free, err := s.publish(ctx, three())
 		assert.False(t, free)
 		assert.Equal(t, refusal.StatusClientClosed, writetest.StatusOf(t, err))
-		assert.NoError(t, s.check(t.Context()))
+		assert.NoError(t, s.suspended.Err())
 	})
 }

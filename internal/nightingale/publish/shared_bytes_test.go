@@ -13,9 +13,9 @@ import (
 // TestRoomIsShared: who is stuck leaves the others as much as it has.
 func TestRoomIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newByteSemaphore(120)
-		a, b, c := &byteShare{semaphore: r}, &byteShare{semaphore: r}, &byteShare{semaphore: r}
-		fill := func(s *byteShare) (n int64) {
+		r := &sharedBytes{limit: 120}
+		a, b, c := r.bound(nil), r.bound(nil), r.bound(nil)
+		fill := func(s *boundedPublisher) (n int64) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			for s.acquire(ctx, 10) == nil {
@@ -26,8 +26,8 @@ func TestRoomIsShared(t *testing.T) {
 		assert.Equal(t, int64(60), fill(a))
 		assert.Equal(t, int64(30), fill(b))
 		assert.Equal(t, int64(20), fill(c), "there is always some left")
-		assert.Empty(t, r.waiting, "who gave up waits no more")
-		require.NoError(t, (&byteShare{semaphore: r}).acquire(t.Context(), 10), "more than a share, for who has nothing")
+		assert.Empty(t, c.turn, "who gave up waits no more")
+		require.NoError(t, r.bound(nil).acquire(t.Context(), 10), "more than a share, for who has nothing")
 		assert.Equal(t, int64(120), r.used)
 		a.release(60)
 		assert.Equal(t, int64(20), fill(b))
@@ -37,8 +37,8 @@ func TestRoomIsShared(t *testing.T) {
 // TestRoomLetsInInOrder: those of one topic one after the other, whatever their size.
 func TestRoomLetsInInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newByteSemaphore(100)
-		a, b := &byteShare{semaphore: r}, &byteShare{semaphore: r}
+		r := &sharedBytes{limit: 100}
+		a, b := r.bound(nil), r.bound(nil)
 		require.NoError(t, a.acquire(t.Context(), 50))
 		in := make(chan int64, 3)
 		for _, n := range []int64{45, 10, 5} {
@@ -59,6 +59,7 @@ func TestRoomLetsInInOrder(t *testing.T) {
 		synctest.Wait()
 		assert.Len(t, in, 2)
 		assert.Equal(t, int64(25), r.used)
-		assert.Empty(t, r.waiting)
+		assert.Empty(t, a.turn)
+		assert.Nil(t, r.freed)
 	})
 }

@@ -214,7 +214,7 @@ func (v *receiver) decode(req *request) error {
 
 	c.Invalid, space.scratch = remotewrite.Validate(b, v.limits, space.scratch)
 	for i := range b.Series {
-		c.Valid.Add(&b.Series[i])
+		c.Valid.Add(b.Series[i].Counts())
 	}
 	if err := current.quotas.Admit(req.tenant, c.Cost); err != nil {
 		v.metrics.countSamples(c.Valid, "throttled")

@@ -57,13 +57,3 @@ func (e *Elements) reserve(need int) error {
 	e.Left += step
 	return nil
 }
-
-// ChargeMetadata charges the texts of the metadata from the given index on. They are copies if they
-// were cut.
-func (b *Batch) ChargeMetadata(from int) error {
-	n := 0
-	for _, m := range b.SeriesMetadata[from:] {
-		n += len(m.Help) + len(m.Unit)
-	}
-	return b.Elements.Charge(n)
-}

@@ -7,7 +7,7 @@ import "github.com/aviaryhq/aviary/internal/nightingale/batch"
 // and native histograms. The stale marker is a NaN, with the bits that the sender sent. The
 // message's key is the series' key, 16 hexadecimal digits.
 func encodeProtobuf(b *batch.Batch, _ *Packing, out *Messages) {
-	out.growArena(protobufSize(b, nil))
+	out.newArena(protobufSize(b, nil))
 	for i := range b.Series {
 		s := &b.Series[i]
 		var c contents
@@ -17,7 +17,7 @@ func encodeProtobuf(b *batch.Batch, _ *Packing, out *Messages) {
 		}
 		out.arena = b.AppendSeries(out.arena, s)
 	}
-	out.finish()
+	out.makeRecords()
 }
 
 func protobufSize(b *batch.Batch, _ *Packing) (size int) {

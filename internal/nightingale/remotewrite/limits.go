@@ -7,7 +7,6 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/httpserver"
-	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 )
 
 // Limits bound requests.
@@ -113,8 +112,4 @@ func (l Limits) Validate() error {
 // Body returns the limits of compressed bodies.
 func (l Limits) Body() httpserver.BodyLimits {
 	return httpserver.BodyLimits{Bytes: int64(l.CompressedBytes), Reason: "compressed_bytes", Timeout: l.ReadTimeout}
-}
-
-func boundsOf(l *Limits) batch.LabelBounds {
-	return batch.LabelBounds{Name: int(l.LabelNameBytes), Value: int(l.LabelValueBytes), Labels: l.LabelsPerSeries}
 }

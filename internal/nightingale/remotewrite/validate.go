@@ -51,7 +51,7 @@ func (b validator) checkMetadata(l Limits, r *batch.Rejected) {
 		switch m := &b.Metadata[i]; {
 		case !utf8.ValidString(m.Family) || !utf8.ValidString(m.Help) || !utf8.ValidString(m.Unit):
 			r.AddMetadata(m.Family, "is not UTF-8")
-		case m.EncodedSize() > int(l.SeriesBytes):
+		case 40+len(m.Family)+len(m.Help)+len(m.Unit) > int(l.SeriesBytes):
 			r.AddMetadata(m.Family, fmt.Sprintf("takes more than %s", l.SeriesBytes))
 		default:
 			kept = append(kept, *m)
@@ -62,8 +62,8 @@ func (b validator) checkMetadata(l Limits, r *batch.Rejected) {
 
 // check sorts the labels of a series and checks all of it. It returns nil if the series is valid.
 func (b validator) check(s *batch.Series, l Limits) *fault {
-	if err := b.ErrorOf(s); err != batch.NoError {
-		reason, text := err.Explain()
+	if s.Err != batch.NoError {
+		reason, text := s.Err.Explain()
 		return &fault{reason, -1, text}
 	}
 	if f := b.checkLabels(s, l); f != nil {
@@ -75,7 +75,7 @@ func (b validator) check(s *batch.Series, l Limits) *fault {
 // checkLabels sorts the labels of a series, removes those without a value, and checks the others.
 func (b validator) checkLabels(s *batch.Series, l Limits) *fault {
 	if s.Refs.Len() > 0 {
-		return nil // the decoder has already checked them, see usable
+		return nil // the decoder has already checked them, see Batch.EndRefs
 	}
 	labels := batch.Slice(b.Labels, s.Labels)
 	known := seen{ascending: ascending(labels)}

@@ -165,7 +165,7 @@ func (b *Batch) EndRefs(s *Series, valid bool) bool {
 
 // DropRefs removes the references from the given index on.
 func (b *Batch) DropRefs(from int32) {
-	b.Elements.Left += (len(b.Refs) - int(from)) * RefBytes
+	b.Elements.Free += (len(b.Refs) - int(from)) * RefBytes
 	b.Refs = b.Refs[:from]
 }
 

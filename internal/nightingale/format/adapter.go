@@ -9,20 +9,11 @@ import (
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 )
 
-// The json-kafka-adapter format: exactly the bytes that Telefonica's prometheus-kafka-adapter (1.9)
-// writes with SERIALIZATION_FORMAT=json, so that its consumers need no change. One message per
-// sample, a JSON object of
-//
-//	labels     object  all labels, __name__ among them
-//	name       string  the metric's name
-//	timestamp  string  RFC 3339 in UTC, cut to whole seconds
-//	value      string  the value in decimal notation without an exponent; "NaN" (a
-//	                   stale marker too, which cannot be told apart), "+Inf", "-Inf"
-//
-// As with the adapter there are no histograms, exemplars, types, units or help, and samples of the
-// same second have the same timestamp: prefer json for new consumers. Samples that the format
-// cannot contain are counted as filtered. The message's key is the series' key, 16 hexadecimal
-// digits.
+// encodeAdapter writes the json-kafka-adapter format: exactly the bytes that Telefonica's
+// prometheus-kafka-adapter (1.9) writes with SERIALIZATION_FORMAT=json, so that its consumers need
+// no change. A message is one sample: labels (an object with __name__), name, timestamp (RFC 3339 in
+// UTC, in whole seconds) and value (a string in decimal notation without an exponent; "NaN" for a
+// stale marker, too; "+Inf", "-Inf").
 func encodeAdapter(b *batch.Batch, _ *Packing, out *Messages) {
 	out.newArena(adapterSize(b, nil))
 	for i := range b.Series {

@@ -76,7 +76,7 @@ type Messages struct {
 	Publish func() error
 
 	held     *admission.Hold // reserves further memory from the bytes in flight; nil: no bound
-	reserved int             // how much of held is reserved for the messages
+	reserved int             // bytes of held that are reserved for the messages
 }
 
 // PieceBytes is the size from which messages are published before further ones are encoded. Most

@@ -30,23 +30,14 @@ type Packing struct {
 	series []byte // encoded series of the message; they follow its symbols
 }
 
-// The packed format: one message holds many series of one partition as a standard
-// io.prometheus.write.v2.Request with a symbol table of its own, so that software for remote write
-// 2.0 can read the topic's messages (without snappy, because the publisher compresses). Series of
-// one partition keep the order of the request, within a message and across messages. A message has
-// at most message_bytes, or a single series that is larger.
+// encodePacked writes the packed format: a message holds many series of one partition as a standard
+// io.prometheus.write.v2.Request with a symbol table of its own, without snappy, because the
+// publisher compresses. Series of one partition keep the order of the request, within a message and
+// across messages. A message has at most Limit bytes, or a single series that is larger.
 //
-// A series is on the partition to which its key in the other formats would route: Java's String
-// hash of the key's 16 hexadecimal digits, modulo the number of partitions. Consumers may rely only
-// on each series being on one partition. The message's key is the decimal number of the partition,
-// so that a Key_Shared subscription also keeps each series in order.
-//
-// The format keeps everything of remote write: type, unit and help of a series' family, start
-// timestamps, exemplars and native histograms. It adds the metadata of 1.0 requests to the series
-// of their families, as json does: a 2.0 request has no other place for it.
-//
-// A message contains each text once, or seldom twice, before the series, whose labels are numbers of
-// texts. If the batch has references, encoding a label takes two array accesses.
+// A series is on the partition to which its key in the other formats would route. The message's key
+// is the decimal number of the partition, so that a Key_Shared subscription also keeps each series
+// in order. Metadata of 1.0 requests is added to the series of their families.
 func encodePacked(b *batch.Batch, p *Packing, out *Messages) {
 	partitions := max(p.Partitions, 1)
 	p.sort(b, partitions)

@@ -2,7 +2,7 @@ package format
 
 import "github.com/aviaryhq/aviary/internal/nightingale/batch"
 
-// The protobuf format: one message per series of a request, a prometheus.TimeSeries of Prometheus'
+// encodeProtobuf writes the protobuf format: one message per series of a request, a prometheus.TimeSeries of Prometheus'
 // prompb/types.proto: labels sorted by name, all samples of the request in their order, exemplars
 // and native histograms. The stale marker is a NaN, with the bits that the sender sent. The
 // message's key is the series' key, 16 hexadecimal digits.

@@ -367,7 +367,7 @@ func (b decoder) decodeRefs(fc *easyproto.FieldContext, data []byte) error {
 		data = data[n:]
 	}
 	b.Refs = dst
-	b.Elements.Left += (size - (len(dst) - from)) * batch.RefBytes
+	b.Elements.Free += (size - (len(dst) - from)) * batch.RefBytes
 	return nil
 }
 
@@ -379,7 +379,7 @@ func (b decoder) decodeSameNames(data []byte, s *batch.Series) bool {
 	if len(before) == 0 || len(data) < len(before) || cap(data) < len(data)+pair {
 		return false
 	}
-	left := b.Elements.Left - len(before)*batch.RefBytes
+	left := b.Elements.Free - len(before)*batch.RefBytes
 	if left < 0 {
 		return false
 	}
@@ -407,6 +407,6 @@ func (b decoder) decodeSameNames(data []byte, s *batch.Series) bool {
 	if at != len(data) || size > math.MaxInt32 {
 		return false
 	}
-	b.Refs, b.Elements.Left, s.LabelBytes = dst[:len(dst)+len(before)], left, int32(size)
+	b.Refs, b.Elements.Free, s.LabelBytes = dst[:len(dst)+len(before)], left, int32(size)
 	return true
 }

@@ -78,15 +78,15 @@ func (b validator) checkLabels(s *batch.Series, l Limits) *fault {
 		return nil // the decoder has already checked them, see Batch.EndRefs
 	}
 	labels := batch.Slice(b.Labels, s.Labels)
-	known := seen{ascending: ascending(labels)}
-	if !known.ascending && len(labels) <= l.LabelsPerSeries {
+	facts := labelFacts{ascending: ascending(labels)}
+	if !facts.ascending && len(labels) <= l.LabelsPerSeries {
 		sortLabels(labels)
 		s.Raw = batch.Span{}
 	}
-	known.ascii = b.plainLabels(s)
-	f := checkSorted(labels, l, known)
+	facts.ascii = b.asciiLabels(s)
+	f := checkSorted(labels, l, facts)
 	if f != nil && f.reason == emptyValue {
-		return checkSorted(b.dropEmpty(s), l, known)
+		return checkSorted(b.dropEmpty(s), l, facts)
 	}
 	return f
 }
@@ -123,8 +123,8 @@ func ascending(labels []batch.Label) bool {
 	return true
 }
 
-// seen holds facts about all labels of a series together.
-type seen struct{ ascending, ascii bool }
+// labelFacts holds facts about all labels of a series together.
+type labelFacts struct{ ascending, ascii bool }
 
 // fault is a fault of a series.
 type fault struct {
@@ -140,9 +140,9 @@ func (f *fault) explain(labels []batch.Label) string {
 	return fmt.Sprintf("%s: label %q: %s", batch.Display(labels), truncate.Text(labels[f.label].Name, 64), f.text)
 }
 
-// plainLabels reports whether all labels of a series are ASCII, by one check of the series' bytes
+// asciiLabels reports whether all labels of a series are ASCII, by one check of the series' bytes
 // in the body. Checking each string would take much longer. False means unknown.
-func (b validator) plainLabels(s *batch.Series) bool {
+func (b validator) asciiLabels(s *batch.Series) bool {
 	return s.Raw.To > 0 && isASCII(b.RawLabels(s))
 }
 
@@ -162,8 +162,8 @@ func isASCII(data []byte) bool {
 	return all < 0x80
 }
 
-// checkSorted checks sorted labels one by one, except for what known already says about all.
-func checkSorted(labels []batch.Label, l Limits, known seen) *fault {
+// checkSorted checks sorted labels one by one, except for what facts says about all.
+func checkSorted(labels []batch.Label, l Limits, facts labelFacts) *fault {
 	if len(labels) > l.LabelsPerSeries {
 		return &fault{"too_many_labels", -1, fmt.Sprintf("%d labels, at most %d are allowed", len(labels), l.LabelsPerSeries)}
 	}
@@ -177,13 +177,13 @@ func checkSorted(labels []batch.Label, l Limits, known seen) *fault {
 			return &fault{"missing_name", -1, "no metric name (__name__)"}
 		case value == "":
 			return &fault{emptyValue, i, "empty value"}
-		case !known.ascending && i > 0 && labels[i-1].Name == name:
+		case !facts.ascending && i > 0 && labels[i-1].Name == name:
 			return &fault{"duplicate_label", i, "given more than once"}
 		case len(name) > int(l.LabelNameBytes):
 			return &fault{"label_too_long", i, "name longer than " + l.LabelNameBytes.String()}
 		case len(value) > int(l.LabelValueBytes):
 			return &fault{"label_too_long", i, "value longer than " + l.LabelValueBytes.String()}
-		case !known.ascii && (!utf8.ValidString(name) || !utf8.ValidString(value)):
+		case !facts.ascii && (!utf8.ValidString(name) || !utf8.ValidString(value)):
 			return &fault{"invalid_utf8", i, "not UTF-8"}
 		}
 		named = named || name == batch.NameLabel

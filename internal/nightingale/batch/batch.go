@@ -8,9 +8,8 @@ package batch
 
 import "math"
 
-// Batch is a decoded request, independent of protocol. All elements of one kind are in one slice,
-// and series refer to their elements by extent, so that a reused batch needs no allocation. Strings
-// alias the request's body.
+// Batch is a decoded request. All elements of one kind are in one slice, and series refer to their
+// elements by extent, so that a reused batch needs no allocation.
 type Batch struct {
 	Body           []byte // body of a version 1 request, to which the series' Raw spans refer
 	Series         []Series
@@ -25,16 +24,15 @@ type Batch struct {
 
 	ExemplarSeries bool // series with exemplars only are valid
 
-	// Only in version 2:
-	Symbols        []string
-	SeriesMetadata []Metadata   // of series
+	SeriesMetadata []Metadata   // of series, as in version 2
 	LastMetadata   MetadataRefs // references of the last element of SeriesMetadata
-	Expanded       int          // bytes that the references expand to
+	Expanded       int          // bytes that the references expand to; bounded in version 2
 
 	// References asks for series that hold their labels as references only, and for no keys: the
 	// format packed needs neither texts nor, mostly, keys. See symbols.go.
 	References    bool
 	Bounds        LabelBounds
+	Symbols       []string
 	Refs          []uint32 // labels of series: alternating references of names and values
 	Info          []uint32 // of each symbol
 	SymbolBytes   int      // of their texts

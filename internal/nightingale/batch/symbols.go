@@ -99,22 +99,6 @@ func (l LabelBounds) Info(text string) uint32 {
 	return info
 }
 
-// AddPair appends references for a label's name and value.
-func (b *Batch) AddPair(name, value string) error {
-	if err := b.Elements.Charge(2 * RefBytes); err != nil {
-		return err
-	}
-	n, err := b.Intern(name)
-	if err != nil {
-		return err
-	}
-	v, err := b.Intern(value)
-	if err == nil {
-		b.Refs = append(b.Refs, n, v)
-	}
-	return err
-}
-
 // validLabels reports whether a series' references are valid labels: known symbols, in pairs, sorted,
 // with different names, with a metric's name, and within the limits. It sets LabelBytes to the
 // length of their texts, which must fit in 31 bits.
@@ -169,19 +153,17 @@ func (b *Batch) DropRefs(from int32) {
 	b.Refs = b.Refs[:from]
 }
 
-func (b *Batch) appendTexts(dst []Label, refs []uint32) []Label {
-	for i := 0; i+1 < len(refs); i += 2 {
-		dst = append(dst, Label{b.Symbols[refs[i]], b.Symbols[refs[i+1]]})
-	}
-	return dst
-}
-
 // LabelsOf returns a series' labels as texts. It allocates them if the series has references only.
 func (b *Batch) LabelsOf(s *Series) []Label {
-	if s.Labels.Len() == 0 && s.Refs.Len() > 0 {
-		return b.appendTexts(make([]Label, 0, s.Refs.Len()/2), Slice(b.Refs, s.Refs))
+	refs := Slice(b.Refs, s.Refs)
+	if len(refs) == 0 {
+		return Slice(b.Labels, s.Labels)
 	}
-	return Slice(b.Labels, s.Labels)
+	labels := make([]Label, 0, len(refs)/2)
+	for ; len(refs) >= 2; refs = refs[2:] {
+		labels = append(labels, Label{b.Symbols[refs[0]], b.Symbols[refs[1]]})
+	}
+	return labels
 }
 
 // appendRefFields is appendLabelFields for references.

@@ -16,7 +16,7 @@ type Format struct {
 	name   string
 	Encode func(b *batch.Batch, p *Packing, out *Messages)
 	// Size estimates the size of the messages in bytes. If they become larger, Encode reserves more
-	// memory, see Messages.reserve.
+	// memory, see Messages.reserveMore.
 	Size func(b *batch.Batch, p *Packing) int
 	// SamplesOnly says that the format cannot contain histograms and exemplars.
 	SamplesOnly bool
@@ -123,10 +123,10 @@ func (o *Messages) Size() int {
 // reserveStep is how much additional memory is reserved at once beyond the estimate.
 const reserveStep = 64 << 10
 
-// reserve reports whether the encoded messages are within the reserved memory, after reserving more if
-// needed. Formats call it before each message, and for each series of a message: their estimates
+// reserveMore reserves memory for the encoded messages beyond the estimate. It returns false if there
+// is none. Formats call it before each message, and for each series of a message: their estimates
 // may be far too low, for instance for strings with many escapes.
-func (o *Messages) reserve() bool {
+func (o *Messages) reserveMore() bool {
 	if o.held == nil || o.Err != nil {
 		return o.Err == nil
 	}
@@ -184,7 +184,7 @@ func (o *Messages) publishIfFull() bool {
 			o.Err = o.Publish()
 		}
 	}
-	return o.reserve()
+	return o.reserveMore()
 }
 
 // begin starts a message with the series' key, its latest timestamp and what it contains. It
@@ -238,7 +238,7 @@ func (o *Messages) makeRecords() {
 	}
 	o.Bytes += len(o.arena)
 	o.Total += len(o.arena)
-	o.reserve()
+	o.reserveMore()
 }
 
 // eventTime returns the event time of a message. Messages from before 1970 have none.

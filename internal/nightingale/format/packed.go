@@ -133,7 +133,7 @@ func (p *Packing) pack(b *batch.Batch, out *Messages, partition int, order []int
 		if s.Entries() == 0 {
 			continue // possible in a 1.0 request; there is nothing to publish
 		}
-		if out.pending = len(p.series); !out.reserve() {
+		if out.pending = len(p.series); !out.reserveMore() {
 			return false
 		}
 		if begun {

@@ -220,11 +220,17 @@ func (b decoder) appendLabelV1(dst []batch.Label, src []byte) ([]batch.Label, er
 
 // appendPairV1 decodes a Label into references.
 func (b decoder) appendPairV1(src []byte) error {
-	l, err := decodeLabelV1(src)
-	if err == nil {
-		err = b.AddPair(l.Name, l.Value)
+	if err := b.Elements.Charge(2 * batch.RefBytes); err != nil {
+		return err
 	}
-	return err
+	l, err := decodeLabelV1(src)
+	if err != nil {
+		return err
+	}
+	name, nameErr := b.Intern(l.Name)
+	value, valueErr := b.Intern(l.Value)
+	b.Refs = append(b.Refs, name, value)
+	return errors.Join(nameErr, valueErr)
 }
 
 func decodeLabelV1(src []byte) (l batch.Label, err error) {

@@ -99,9 +99,9 @@ func (l LabelBounds) Info(text string) uint32 {
 	return info
 }
 
-// validLabels reports whether a series' references are valid labels: known symbols, in pairs, sorted,
-// with different names, with a metric's name, and within the limits. It sets LabelBytes to the
-// length of their texts, which must fit in 31 bits.
+// validLabels reports whether a series' references are valid labels: known symbols, in pairs,
+// sorted, with different names, with a metric's name, and within the limits. It sets LabelBytes to
+// the length of their texts, which must fit in 31 bits.
 func (b *Batch) validLabels(s *Series) bool {
 	refs, info, previous := Slice(b.Refs, s.Refs), b.Info, Slice(b.Refs, b.PreviousRefs)
 	if len(refs) == 0 || len(refs)%2 != 0 || len(refs)/2 > b.Bounds.Labels {

@@ -61,7 +61,8 @@ func appendAdapterHead(dst []byte, labels []batch.Label, _ *batch.Metadata) []by
 // appendHTMLString appends a JSON string as encoding/json does, which also escapes characters with
 // a special meaning in HTML or JavaScript.
 func appendHTMLString(dst []byte, s string) []byte {
-	if plainString(s) && !strings.ContainsAny(s, "<>&") && !strings.Contains(s, "\xe2\x80") { // U+2028 and U+2029 begin with these bytes
+	const separators = "\xe2\x80" // the first bytes of U+2028 and U+2029
+	if plainString(s) && !strings.ContainsAny(s, "<>&") && !strings.Contains(s, separators) {
 		dst = append(append(dst, '"'), s...)
 		return append(dst, '"')
 	}

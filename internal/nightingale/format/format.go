@@ -123,8 +123,8 @@ func (o *Messages) Size() int {
 // reserveStep is how much additional memory is reserved at once beyond the estimate.
 const reserveStep = 64 << 10
 
-// reserveMore reserves memory for the encoded messages beyond the estimate. It returns false if there
-// is none. Formats call it before each message, and for each series of a message: their estimates
+// reserveMore reserves memory for the encoded messages beyond the estimate. It returns false if
+// there is none. Formats call it before each message, and for each series of a message: their estimates
 // may be far too low, for instance for strings with many escapes.
 func (o *Messages) reserveMore() bool {
 	if o.held == nil || o.Err != nil {

@@ -11,7 +11,8 @@ func (b decoder) decodeHistogram(src []byte, starts bool) error {
 	k := &b.Buckets
 	h := batch.Histogram{CustomValues: batch.Start(k.CustomValues)}
 	for side := range h.Spans {
-		h.Spans[side], h.Deltas[side], h.Counts[side] = batch.Start(k.Spans[side]), batch.Start(k.Deltas[side]), batch.Start(k.Counts[side])
+		h.Spans[side], h.Deltas[side] = batch.Start(k.Spans[side]), batch.Start(k.Deltas[side])
+		h.Counts[side] = batch.Start(k.Counts[side])
 	}
 	f := readFields(src)
 	for f.next() {

@@ -299,9 +299,11 @@ func (b decoder) describe(s *batch.Series, refs batch.MetadataRefs) error {
 		return nil
 	}
 	help, unit := b.symbol(refs.Help, s), b.symbol(refs.Unit, s)
-	m := batch.Metadata{Type: batch.TypeOf(refs.Type), Help: truncate.Text(help, batch.MaxFamilyHelp), Unit: truncate.Text(unit, batch.MaxFamilyUnit)}
+	m := batch.Metadata{Type: batch.TypeOf(refs.Type)}
+	m.Help, m.Unit = truncate.Text(help, batch.MaxFamilyHelp), truncate.Text(unit, batch.MaxFamilyUnit)
 	switch {
-	case !utf8.ValidString(truncate.Prefix(help, batch.MaxFamilyHelp)) || !utf8.ValidString(truncate.Prefix(unit, batch.MaxFamilyUnit)):
+	case !utf8.ValidString(truncate.Prefix(help, batch.MaxFamilyHelp)),
+		!utf8.ValidString(truncate.Prefix(unit, batch.MaxFamilyUnit)):
 		m = batch.Metadata{Invalid: true}
 	case s.Err == batch.ReferenceOutOfBounds || m == (batch.Metadata{}):
 		return nil
@@ -318,8 +320,8 @@ func (b decoder) describe(s *batch.Series, refs batch.MetadataRefs) error {
 	return b.Elements.Charge(len(m.Help) + len(m.Unit)) // they are copies if they were cut
 }
 
-// shortVarint decodes a varint of at most 3 bytes. For a longer one it returns a number that is beyond
-// any symbol.
+// shortVarint decodes a varint of at most 3 bytes. For a longer one it returns a number that no
+// symbol has.
 func shortVarint(p []byte) (v uint, n int) {
 	_ = p[2]
 	switch {

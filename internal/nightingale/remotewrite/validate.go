@@ -199,18 +199,25 @@ func (b validator) checkParts(s *batch.Series, l Limits) *fault {
 	if size := b.ReceivedSize(s); size > int(l.SeriesBytes) {
 		return &fault{"series_too_large", -1, fmt.Sprintf("about %d bytes, at most %s are allowed", size, l.SeriesBytes)}
 	}
-	if !b.checkTimestamps(s) {
-		return &fault{"timestamp_out_of_range", -1, "a timestamp that is not milliseconds of the years 1 to 9999"}
+	inRange := true
+	for _, v := range batch.Slice(b.Samples, s.Samples) {
+		inRange = inRange && isTimestamp(v.Timestamp) && isTimestamp(v.Start)
 	}
 	for _, e := range batch.Slice(b.Exemplars, s.Exemplars) {
+		inRange = inRange && isTimestamp(e.Timestamp)
 		if f := checkExemplar(batch.Slice(b.ExemplarLabels, e.Labels), l); f != nil {
 			return f
 		}
 	}
 	for i := range batch.Slice(b.Histograms, s.Histograms) {
-		if err := b.checkHistogram(&batch.Slice(b.Histograms, s.Histograms)[i]); err != nil {
+		h := &batch.Slice(b.Histograms, s.Histograms)[i]
+		inRange = inRange && isTimestamp(h.Timestamp) && isTimestamp(h.Start)
+		if err := b.checkHistogram(h); err != nil {
 			return &fault{"invalid_histogram", -1, err.Error()}
 		}
+	}
+	if !inRange {
+		return &fault{"timestamp_out_of_range", -1, "a timestamp that is not milliseconds of the years 1 to 9999"}
 	}
 	return nil
 }
@@ -218,7 +225,8 @@ func (b validator) checkParts(s *batch.Series, l Limits) *fault {
 // checkExemplar sorts and checks the labels of an exemplar.
 func checkExemplar(labels []batch.Label, l Limits) *fault {
 	if len(labels) > l.LabelsPerSeries {
-		return &fault{"too_many_labels", -1, fmt.Sprintf("an exemplar of %d labels, at most %d are allowed", len(labels), l.LabelsPerSeries)}
+		text := fmt.Sprintf("an exemplar of %d labels, at most %d are allowed", len(labels), l.LabelsPerSeries)
+		return &fault{"too_many_labels", -1, text}
 	}
 	if !ascending(labels) {
 		sortLabels(labels)
@@ -242,35 +250,7 @@ func sortLabels(labels []batch.Label) {
 	slices.SortStableFunc(labels, func(a, b batch.Label) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// Timestamps must be milliseconds in the years 1 to 9999, which the usual notations of dates can
-// express. Very old timestamps, and zero, are allowed: backfills and tests use them. Other values
-// are mistakes, most often microseconds or nanoseconds. Consumers would fail on them, far from the
-// cause.
-const (
-	minTimestamp = -62_135_596_800_000
-	maxTimestamp = 253_402_300_799_999
-)
-
-func inRange(timestamp int64) bool { return timestamp >= minTimestamp && timestamp <= maxTimestamp }
-
-// checkTimestamps checks all timestamps of a series, including start timestamps; a start of 0 means
-// none.
-func (b validator) checkTimestamps(s *batch.Series) bool {
-	samples, histograms, exemplars := batch.Slice(b.Samples, s.Samples), batch.Slice(b.Histograms, s.Histograms), batch.Slice(b.Exemplars, s.Exemplars)
-	for i := range samples {
-		if !inRange(samples[i].Timestamp) || !inRange(samples[i].Start) {
-			return false
-		}
-	}
-	for i := range histograms {
-		if !inRange(histograms[i].Timestamp) || !inRange(histograms[i].Start) {
-			return false
-		}
-	}
-	for i := range exemplars {
-		if !inRange(exemplars[i].Timestamp) {
-			return false
-		}
-	}
-	return true
-}
+// isTimestamp reports whether a timestamp is milliseconds in the years 1 to 9999, which the usual
+// notations of dates can express. Zero and very old timestamps are allowed: backfills and tests use
+// them. Other values are mistakes, most often microseconds, on which consumers would fail.
+func isTimestamp(t int64) bool { return t >= -62_135_596_800_000 && t <= 253_402_300_799_999 }

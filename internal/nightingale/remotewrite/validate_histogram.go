@@ -64,7 +64,8 @@ func (b validator) checkCustom(h *batch.Histogram) error {
 	if h.Spans[batch.Negative].Len()+h.Deltas[batch.Negative].Len()+h.Counts[batch.Negative].Len() > 0 {
 		return errors.New("histogram with custom buckets has negative buckets")
 	}
-	if h.ZeroThreshold != 0 || h.ZeroKind == batch.IntCount && h.ZeroCount != 0 || h.ZeroKind == batch.FloatCount && h.ZeroFloat != 0 {
+	if h.ZeroThreshold != 0 || h.ZeroKind == batch.IntCount && h.ZeroCount != 0 ||
+		h.ZeroKind == batch.FloatCount && h.ZeroFloat != 0 {
 		return errors.New("histogram with custom buckets has a zero bucket")
 	}
 	bounds := batch.Slice(b.Buckets.CustomValues, h.CustomValues)

@@ -3,7 +3,6 @@ package format
 import (
 	"encoding/json"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
@@ -61,10 +60,13 @@ func appendAdapterHead(dst []byte, labels []batch.Label, _ *batch.Metadata) []by
 // appendHTMLString appends a JSON string as encoding/json does, which also escapes characters with
 // a special meaning in HTML or JavaScript.
 func appendHTMLString(dst []byte, s string) []byte {
-	const separators = "\xe2\x80" // the first bytes of U+2028 and U+2029
-	if plainString(s) && !strings.ContainsAny(s, "<>&") && !strings.Contains(s, separators) {
-		dst = append(append(dst, '"'), s...)
-		return append(dst, '"')
+	special := false
+	for i := range len(s) {
+		c := s[i]
+		special = special || c < ' ' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' || c == 0xe2 // begins U+2028
+	}
+	if !special {
+		return append(append(append(dst, '"'), s...), '"')
 	}
 	encoded, err := json.Marshal(s)
 	if err != nil {

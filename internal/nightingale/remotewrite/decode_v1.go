@@ -69,11 +69,12 @@ func (b decoder) decodeSeriesV1(src []byte, end int) (err error) {
 	if err := b.Elements.Charge(batch.SeriesBytes); err != nil {
 		return err
 	}
-	s, rest, valid := b.beginSeries(), src, false
+	s, valid := b.beginSeries(), false
+	var rest []byte
 	if b.References {
 		rest, valid, err = b.plainRefsV1(src)
 	} else {
-		rest, err = b.plainLabelsV1(src)
+		b.Labels, rest, err = b.plainLabelsV1(b.Labels, src)
 	}
 	if err != nil {
 		return err
@@ -143,16 +144,16 @@ func plainLabel(src []byte) (tag, size int) {
 
 // plainLabelsV1 decodes the plain labels at the beginning of src, and returns the rest. It decodes
 // most of a request.
-func (b decoder) plainLabelsV1(src []byte) ([]byte, error) {
+func (b decoder) plainLabelsV1(dst []batch.Label, src []byte) ([]batch.Label, []byte, error) {
 	for {
 		tag, size := plainLabel(src)
 		if size == 0 {
-			return src, nil
+			return dst, src, nil
 		}
 		if err := b.Elements.Charge(batch.LabelBytes); err != nil {
-			return src, err
+			return dst, src, err
 		}
-		b.Labels = append(b.Labels, batch.Label{Name: text(src[4:tag]), Value: text(src[tag+2 : size])})
+		dst = append(dst, batch.Label{Name: text(src[4:tag]), Value: text(src[tag+2 : size])})
 		src = src[size:]
 	}
 }

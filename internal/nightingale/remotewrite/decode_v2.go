@@ -135,18 +135,17 @@ func (b decoder) resolve(dst []batch.Label, refs []uint32, s *batch.Series) ([]b
 	if err := b.Elements.Charge(len(refs) / 2 * batch.LabelBytes); err != nil {
 		return dst, err
 	}
+	expanded := 0
 	for ; len(refs) >= 2; refs = refs[2:] {
 		l := batch.Label{Name: b.symbol(refs[0], s), Value: b.symbol(refs[1], s)}
-		if err := b.expand(len(l.Name) + len(l.Value) + labelSize); err != nil {
-			return dst, err
-		}
+		expanded += len(l.Name) + len(l.Value) + labelSize
 		dst = append(dst, l)
 	}
 	if len(refs) > 0 {
 		b.symbol(refs[0], s)
 		s.SetError(batch.OddReferences)
 	}
-	return dst, nil
+	return dst, b.expand(expanded)
 }
 
 // symbol returns a symbol of s, or an empty one in place of one that does not exist.

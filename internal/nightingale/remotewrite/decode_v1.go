@@ -1,7 +1,6 @@
 package remotewrite
 
 import (
-	"encoding/binary"
 	"errors"
 	"math"
 
@@ -127,35 +126,25 @@ func (b decoder) decodeSeriesV1(src []byte, end int) (err error) {
 	return nil
 }
 
-// plainLabel returns the size of the label at the beginning of src, and the position of its value's
-// tag, if the label has the form that an encoder writes for a name and a value with together less
-// than 124 bytes. Otherwise it returns 0. All lengths then take one byte: the name begins at 4.
-func plainLabel(src []byte) (tag, size int) {
-	const tags, mask = 1<<3 | 2 | (1<<3|2)<<16, 0x80ff80ff // two tags, and lengths below 128
-	if len(src) < 6 || binary.LittleEndian.Uint32(src)&mask != tags {
-		return 0, 0
-	}
-	tag, size = 4+int(src[3]), 2+int(src[1])
-	if tag+2 > size || size > len(src) || src[tag] != 2<<3|2 || tag+2+int(src[tag+1]) != size {
-		return 0, 0
-	}
-	return tag, size
-}
-
-// plainLabelsV1 decodes the plain labels at the beginning of src, and returns the rest. It decodes
-// most of a request.
+// plainLabelsV1 decodes the labels at the beginning of src that are plain: in the form that an
+// encoder writes for a name and a value with together less than 124 bytes. It returns the rest.
 func (b decoder) plainLabelsV1(dst []batch.Label, src []byte) ([]batch.Label, []byte, error) {
-	for {
-		tag, size := plainLabel(src)
-		if size == 0 {
-			return dst, src, nil
+	for len(src) >= 6 && src[0] == 1<<3|2 && src[1] < 0x80 {
+		field, end := src, 2+int(src[1])
+		if len(src) < end || end < 6 || field[2] != 1<<3|2 || field[3] >= 0x80 {
+			break
+		}
+		tag := 4 + int(field[3])
+		if tag+2 > end || field[tag] != 2<<3|2 || tag+2+int(field[tag+1]) != end {
+			break
 		}
 		if err := b.Elements.Charge(batch.LabelBytes); err != nil {
 			return dst, src, err
 		}
-		dst = append(dst, batch.Label{Name: text(src[4:tag]), Value: text(src[tag+2 : size])})
-		src = src[size:]
+		dst = append(dst, batch.Label{Name: text(field[4:tag]), Value: text(field[tag+2 : end])})
+		src = src[end:]
 	}
+	return dst, src, nil
 }
 
 // plainRefsV1 is plainLabelsV1 with references. Most labels are the same as in the previous series,

@@ -135,26 +135,26 @@ func (b decoder) resolve(dst []batch.Label, refs []uint32, s *batch.Series) ([]b
 	if err := b.Elements.Charge(len(refs) / 2 * batch.LabelBytes); err != nil {
 		return dst, err
 	}
-	expanded := 0
+	symbols, expanded := b.Symbols, 0
 	for ; len(refs) >= 2; refs = refs[2:] {
-		l := batch.Label{Name: b.symbol(refs[0], s), Value: b.symbol(refs[1], s)}
+		l := batch.Label{Name: symbolOf(symbols, refs[0], s), Value: symbolOf(symbols, refs[1], s)}
 		expanded += len(l.Name) + len(l.Value) + labelSize
 		dst = append(dst, l)
 	}
 	if len(refs) > 0 {
-		b.symbol(refs[0], s)
+		symbolOf(symbols, refs[0], s)
 		s.SetError(batch.OddReferences)
 	}
 	return dst, b.expand(expanded)
 }
 
-// symbol returns a symbol of s, or an empty one in place of one that does not exist.
-func (b decoder) symbol(ref uint32, s *batch.Series) string {
-	if uint64(ref) >= uint64(len(b.Symbols)) {
+// symbolOf returns a symbol of s, or an empty one in place of one that does not exist.
+func symbolOf(symbols []string, ref uint32, s *batch.Series) string {
+	if uint64(ref) >= uint64(len(symbols)) {
 		s.SetError(batch.ReferenceOutOfBounds)
 		return ""
 	}
-	return b.Symbols[ref]
+	return symbols[ref]
 }
 
 // decodeSeriesV2 decodes a TimeSeries.
@@ -297,7 +297,7 @@ func (b decoder) describe(s *batch.Series, refs batch.MetadataRefs) error {
 		s.Metadata = &b.SeriesMetadata[n-1]
 		return nil
 	}
-	help, unit := b.symbol(refs.Help, s), b.symbol(refs.Unit, s)
+	help, unit := symbolOf(b.Symbols, refs.Help, s), symbolOf(b.Symbols, refs.Unit, s)
 	m := batch.Metadata{Type: batch.TypeOf(refs.Type)}
 	m.Help, m.Unit = truncate.Text(help, batch.MaxFamilyHelp), truncate.Text(unit, batch.MaxFamilyUnit)
 	switch {

@@ -137,7 +137,12 @@ func (b decoder) resolve(dst []batch.Label, refs []uint32, s *batch.Series) ([]b
 	}
 	symbols, expanded := b.Symbols, 0
 	for ; len(refs) >= 2; refs = refs[2:] {
-		l := batch.Label{Name: symbolOf(symbols, refs[0], s), Value: symbolOf(symbols, refs[1], s)}
+		name, value := uint(refs[0]), uint(refs[1])
+		if max(name, value) >= uint(len(symbols)) {
+			s.SetError(batch.ReferenceOutOfBounds)
+			name, value = 0, 0 // the empty symbol: the series is invalid
+		}
+		l := batch.Label{Name: symbols[name], Value: symbols[value]}
 		expanded += len(l.Name) + len(l.Value) + labelSize
 		dst = append(dst, l)
 	}

@@ -51,12 +51,11 @@ func endsWithItsPipeline(t *testing.T, busy bool) {
 	core, logs := observer.New(zap.InfoLevel)
 	r := leading(t, "b")
 	r.log, r.source, r.phase = zap.New(core), idleSource{}, running
-	r.cfg.CommitEvery, r.cfg.MinBackoff, r.cfg.MaxBackoff = time.Second, time.Second, time.Second
 	r.sink, r.deadLetterSink = &slowSink{err: errors.New("it takes nothing")}, &slowSink{err: errors.New("they neither")}
 	r.pipelines = r.newPipelines(InFlight{Messages: 10, Bytes: 1 << 20}, newMetrics(prometheus.NewRegistry()))
 	watching, end := context.WithCancel(t.Context())
 	defer end()
-	go r.watchLag(watching)
+	go r.watch(watching)
 
 	well := r.pipelines.Open("well", func(int64) error { return nil })
 	defer well.Abandon()
@@ -76,7 +75,7 @@ func endsWithItsPipeline(t *testing.T, busy bool) {
 	defer ill.Abandon()
 	offered, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	for n, hops := range [][]string{make([]string, r.cfg.MaxHops), nil} { // the first is refused
+	for n, hops := range [][]string{make([]string, maxHops), nil} { // the first is refused
 		require.NoError(t, ill.Offer(offered, &message.Message{Value: []byte("ill"), Hops: hops}, int64(n)))
 	}
 	time.Sleep(time.Minute)
@@ -98,7 +97,6 @@ func endsWithItsPipeline(t *testing.T, busy bool) {
 func TestResumingThatIsGivenUpIsHealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := leading(t, "b")
-		r.cfg.MinBackoff, r.cfg.MaxBackoff = 100*time.Millisecond, time.Second
 		r.resumableSink = resumes(func() (int64, bool, error) { return 0, false, errors.New("unavailable") })
 		prepare, _ := r.newPrepare()
 		ctx, giveUp := context.WithCancel(t.Context())

@@ -21,10 +21,10 @@ import (
 // at a reload.
 func Build(_ context.Context, rt *app.Runtime, cfg Config) error {
 	rt.SpareMemory(typicalMemory)
-	rt.TuneMemory(memoryNeed(nil)) // first, so that the limit holds until the routes have stopped
 	s := &service{
 		log: rt.Log, metrics: newMetrics(rt.Metrics), setMemoryNeed: rt.TuneMemory, routes: map[string]*route{},
 	}
+	s.setMemoryNeed(s.memoryNeed()) // first, so that the limit holds until the routes have stopped
 	if err := rt.Metrics.Register(newCollector(s)); err != nil {
 		return err
 	}
@@ -54,124 +54,22 @@ type service struct {
 	closed bool
 }
 
-// apply changes the running routes to those of cfg. Routes that did not change go on, with their
-// new share of the bounds. Others stop, start or are replaced. If a route cannot be made, nothing
-// changes. If ctx ends while routes stop, the new configuration is not applied, and routes that
-// have stopped stay stopped.
+var (
+	// errNoRoutes rejects a configuration without the key routes while routes run: the file may
+	// have been cut off.
+	errNoRoutes = config.Fault("routes", "must be given: to stop every route write routes: []")
+	// errStopped is the error of requests for a route that is stopping.
+	errStopped = errors.New("the route is stopping")
+)
+
+// apply changes the running routes to those of cfg.
 func (s *service) apply(ctx context.Context, cfg Config) error {
 	s.applying.Lock()
 	defer s.applying.Unlock()
-	s.mu.Lock()
-	old := maps.Clone(s.routes)
-	s.mu.Unlock()
-	if cfg.Routes == nil && len(old) > 0 {
+	if cfg.Routes == nil && len(s.all()) > 0 {
 		return errNoRoutes
 	}
-
-	defer s.forgetMetrics(old, cfg)
-	made := map[string]*route{}
-	var errs []error
-	for i, rc := range cfg.Routes {
-		if r := old[rc.Name]; r != nil && config.Same(r.cfg, rc) {
-			continue
-		}
-		r, err := newRoute(cfg, rc, s.log, s.metrics)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("routes[%d]: %w", i, err))
-			continue
-		}
-		made[rc.Name] = r
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-
-	wanted := map[string]bool{}
-	for _, rc := range cfg.Routes {
-		wanted[rc.Name] = true
-	}
-	var removed []*route
-	for name, r := range old {
-		if made[name] != nil || !wanted[name] {
-			removed = append(removed, r)
-		}
-	}
-	if err := s.stopRoutes(ctx, removed...); err != nil {
-		return err
-	}
-
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return errStopped
-	}
-	s.cfg = cfg
-	for name := range old {
-		if !wanted[name] {
-			delete(s.routes, name)
-		}
-	}
-	for name, r := range made {
-		if before := old[name]; before != nil && before.pipelines.Paused() {
-			r.pipelines.Pause() // a changed route stays paused until it is resumed
-		}
-		s.routes[name] = r
-	}
-	for _, r := range s.routes {
-		r.setBounds(cfg) // also of unchanged routes: the number of routes may have changed
-	}
-	s.setMemoryNeed(memoryNeed(slices.Collect(maps.Values(s.routes))))
-	for _, r := range made {
-		r.start()
-	}
-	return nil
-}
-
-// forgetMetrics removes the series of routes and parts that do not exist after a change: those that
-// it removed, and after a rejected change those that it would have added.
-func (s *service) forgetMetrics(old map[string]*route, cfg Config) {
-	names := slices.Collect(maps.Keys(old))
-	for _, rc := range cfg.Routes {
-		names = append(names, rc.Name)
-	}
-	for _, name := range names {
-		if r := s.find(name); r != nil {
-			s.metrics.forgetParts(r.cfg)
-		} else {
-			s.metrics.forget(name)
-		}
-	}
-}
-
-// errNoRoutes rejects a configuration without the key routes while routes run: the file may have
-// been cut off.
-var errNoRoutes = config.Fault("routes", "must be given: to stop every route write routes: []")
-
-// stopRoutes stops routes that are removed or replaced. It returns an error for a panic, and when
-// ctx ends: then the process stops, and waits for the same routes. A route that has not stopped
-// after stopTimeout is only logged.
-func (s *service) stopRoutes(ctx context.Context, routes ...*route) error {
-	stopping, cancel := context.WithTimeout(ctx, stopTimeout)
-	defer cancel()
-	return forEach(routes, func(r *route) error {
-		err := r.stop(stopping)
-		if err != nil && ctx.Err() == nil {
-			s.log.Error("a route has not stopped in time, not waiting for it any longer", zap.Error(err))
-			return nil
-		}
-		return err
-	})
-}
-
-// forEach calls f for all routes concurrently. A panic of f becomes an error.
-func forEach(routes []*route, f func(r *route) error) error {
-	errs := make([]error, len(routes))
-	var wg sync.WaitGroup
-	for i, r := range routes {
-		wg.Go(func() { errs[i] = app.Protect(func() error { return f(r) }) })
-	}
-	wg.Wait()
-	return errors.Join(errs...)
+	return s.change(ctx, cfg, nil)
 }
 
 // resume continues a paused route, and starts a failed one again.
@@ -191,21 +89,126 @@ func (s *service) resume(r *route) error {
 	if s.find(r.cfg.Name) != r {
 		return errStopped
 	}
-	again, err := newRoute(s.current(), r.cfg, s.log, s.metrics) // first: with an error r stays as it is
-	if err != nil {
+	return s.change(context.Background(), s.current(), r)
+}
+
+// change changes the running routes to those of cfg. Routes that did not change go on, with their
+// new share of the bounds; restart does not. Others stop, start or are replaced. If a route cannot
+// be made, nothing changes. If ctx ends while routes stop, the new configuration is not applied,
+// and routes that have stopped stay stopped. s.applying is held.
+func (s *service) change(ctx context.Context, cfg Config, restart *route) error {
+	s.mu.Lock()
+	old := maps.Clone(s.routes)
+	s.mu.Unlock()
+	defer s.forgetMetrics(old, cfg)
+
+	next := map[string]*route{}
+	var errs []error
+	for i, rc := range cfg.Routes {
+		if r := old[rc.Name]; r != nil && r != restart && config.Same(r.cfg, rc) {
+			next[rc.Name] = r
+			continue
+		}
+		r, err := newRoute(cfg, rc, s.log, s.metrics)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("routes[%d]: %w", i, err))
+		}
+		next[rc.Name] = r
+	}
+	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	if err := s.stopRoutes(context.Background(), r); err != nil {
+	var removed []*route
+	for name, r := range old {
+		if next[name] != r {
+			removed = append(removed, r)
+		}
+	}
+	if err := s.stopRoutes(ctx, removed); err != nil {
 		return err
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return errStopped
 	}
-	s.routes[r.cfg.Name] = again
-	again.start()
+	s.cfg, s.routes = cfg, next
+	for _, r := range next {
+		r.setBounds(cfg) // also of unchanged routes: the number of routes may have changed
+	}
+	s.setMemoryNeed(s.memoryNeed())
+	for name, r := range next {
+		before := old[name]
+		if before == r {
+			continue
+		}
+		if before != nil && before != restart && before.pipelines.Paused() {
+			r.pipelines.Pause() // a changed route stays paused until it is resumed
+		}
+		r.start()
+	}
 	return nil
+}
+
+// memoryNeed returns how many bytes the process needs for its routes: what they may hold, and a
+// quarter more for the garbage collector.
+func (s *service) memoryNeed() int64 {
+	held := int64(memoryBase)
+	for _, r := range s.routes {
+		held += r.memory.Load()
+	}
+	return held + held/4
+}
+
+// forgetMetrics removes the series of routes and parts that do not exist after a change: those that
+// it removed, and after a rejected change those that it would have added.
+func (s *service) forgetMetrics(old map[string]*route, cfg Config) {
+	names := slices.Collect(maps.Keys(old))
+	for _, rc := range cfg.Routes {
+		names = append(names, rc.Name)
+	}
+	for _, name := range names {
+		r := s.find(name)
+		if r == nil {
+			s.metrics.pipelines.Forget(name)
+			s.metrics.parts.Forget(name)
+			continue
+		}
+		source, _ := only(r.cfg.Source)
+		sink, _ := only(r.cfg.Sink)
+		deadLetters, _ := r.cfg.deadLetterSink()
+		s.metrics.parts.ForgetOthers(name, roleSource, source)
+		s.metrics.parts.ForgetOthers(name, roleSink, sink)
+		s.metrics.parts.ForgetOthers(name, roleDeadLetter, deadLetters)
+	}
+}
+
+// stopRoutes stops routes that are removed or replaced. It returns an error for a panic, and when
+// ctx ends: then the process stops, and waits for the same routes. A route that has not stopped
+// after stopTimeout is only logged.
+func (s *service) stopRoutes(ctx context.Context, routes []*route) error {
+	stopping, cancel := context.WithTimeout(ctx, stopTimeout)
+	defer cancel()
+	return forEach(routes, func(r *route) error {
+		err := r.stop(stopping)
+		if err != nil && ctx.Err() == nil {
+			s.log.Error("route has not stopped in time, not waiting any longer", zap.Error(err))
+			return nil
+		}
+		return err
+	})
+}
+
+// forEach calls f for all routes concurrently. A panic of f becomes an error.
+func forEach(routes []*route, f func(r *route) error) error {
+	errs := make([]error, len(routes))
+	var wg sync.WaitGroup
+	for i, r := range routes {
+		wg.Go(func() { errs[i] = app.Protect(func() error { return f(r) }) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 // stop ends all routes.
@@ -215,6 +218,9 @@ func (s *service) stop(ctx context.Context) error {
 	s.mu.Unlock()
 	return forEach(s.all(), func(r *route) error { return r.stop(ctx) })
 }
+
+// maxNamedRoutes is how many routes the error of check names.
+const maxNamedRoutes = 3
 
 // check is the readiness check. It fails when every route is unhealthy. One route that is healthy
 // or paused keeps the process ready: /routes shows the errors of the others.
@@ -231,15 +237,11 @@ func (s *service) check(context.Context) error {
 		return nil
 	}
 	slices.Sort(causes)
-	text := "nothing is replicated: " + strings.Join(causes[:min(len(causes), maxNamedRoutes)], "; ")
 	if more := len(causes) - maxNamedRoutes; more > 0 {
-		text += fmt.Sprintf("; and %d more, see /routes", more)
+		causes = append(causes[:maxNamedRoutes], fmt.Sprintf("and %d more, see /routes", more))
 	}
-	return errors.New(text)
+	return errors.New("nothing is replicated: " + strings.Join(causes, "; "))
 }
-
-// maxNamedRoutes is how many routes the error of check names.
-const maxNamedRoutes = 3
 
 func (s *service) all() []*route {
 	s.mu.Lock()

@@ -8,10 +8,9 @@ import (
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/connector/pulsar"
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/setup"
 	"github.com/aviaryhq/aviary/internal/trial"
-	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 // sourceTimeout bounds how long a source is asked for its partitions.
@@ -21,7 +20,8 @@ const sourceTimeout = 20 * time.Second
 type clusters []setup.Cluster
 
 // at returns the cluster of a section. Sections that are equal have one.
-func (all *clusters) at(path string, cfg messaging.Config) *setup.Cluster {
+func (all *clusters) at(path string, section connector.SetupSection) *setup.Cluster {
+	cfg := section.SetupCluster()
 	for i, c := range *all {
 		if c.Pulsar == cfg {
 			return &(*all)[i]
@@ -44,31 +44,35 @@ func Setup(ctx context.Context, cfg Config) ([]setup.Cluster, error) {
 }
 
 func (c RouteConfig) addTo(ctx context.Context, all *clusters, path string, wanted setup.Section) (err error) {
-	if source := c.Source.Pulsar; source != nil {
-		addSource(all.at(path+".source.pulsar", source.Config), path+".source.pulsar", source)
+	system, source := only(c.Source)
+	if section, ok := source.(connector.SetupSource); ok {
+		at := path + ".source." + system
+		section.AddTo(all.at(at, section), at)
 	}
-	if sink := c.Sink.Pulsar; sink != nil {
+	system, sink := only(c.Sink)
+	if section, ok := sink.(connector.SetupSection); ok {
 		name, fixed := c.destination()
 		if !fixed {
 			name = c.To
 		}
 		policies := wanted
 		policies.Deduplication = wanted.Deduplication || c.Guarantee == EffectivelyOnce
-		err = c.addDestination(ctx, all.at(path+".sink.pulsar", sink.Config), path+".to", c.Sink, name, policies)
+		err = c.addDestination(ctx, all.at(path+".sink."+system, section), path+".to", sink, name, policies)
 	}
-	if !c.deadLetters() {
+	if c.DeadLetter.To == "" {
 		return err
 	}
 	path += ".dead_letter"
-	sink, sinkPath := c.Sink, path
-	if c.DeadLetter.Sink != nil {
-		sink, sinkPath = *c.DeadLetter.Sink, path+".sink.pulsar"
+	own := c.DeadLetter.Sink != nil
+	if own {
+		system, sink = only(*c.DeadLetter.Sink)
 	}
-	if sink.Pulsar == nil {
+	section, ok := sink.(connector.SetupSection)
+	if !ok {
 		return err
 	}
-	cluster := all.at(sinkPath, sink.Pulsar.Config)
-	if c.DeadLetter.Sink != nil && sink.Pulsar.FollowsSource() {
+	cluster := all.at(path+".sink."+system, section)
+	if own && followsSource(sink) {
 		return errors.Join(err, c.addDestination(ctx, cluster, path+".to", sink, c.DeadLetter.To, wanted))
 	}
 	cluster.AddTopic(setup.Topic{Path: path + ".to", Name: c.DeadLetter.To}, wanted) // of any number of partitions
@@ -77,47 +81,26 @@ func (c RouteConfig) addTo(ctx context.Context, all *clusters, path string, want
 
 // addDestination adds a topic that is published to. If messages keep the number of their partition,
 // it has at least as many partitions as the source.
-func (c RouteConfig) addDestination(ctx context.Context, cluster *setup.Cluster, path string, sink SinkConfig, name string, wanted setup.Section) error {
+func (c RouteConfig) addDestination(ctx context.Context, cluster *setup.Cluster, path string, sink connector.SinkConfig, name string, wanted setup.Section) error {
 	t := setup.Topic{Path: path, Name: name, Partitions: wanted.Partitions}
-	_, from := c.Source.section()
-	source, numbered := from.(partitionedSource)
+	_, from := only(c.Source)
+	source, numbered := from.(connector.PartitionedSource)
 	switch {
-	case !sink.Pulsar.FollowsSource():
+	case !followsSource(sink):
 		t.WhyNoGrowth = "a key would move to another partition, and its messages would lose their order"
 	case numbered && !strings.Contains(name, "{"):
 		ctx, cancel := context.WithTimeout(ctx, sourceTimeout)
 		defer cancel()
 		_, widest, err := widestTopic(ctx, source)
-		if len(source.Names()) == 0 {
-			err = errors.New("its topics are those of a pattern")
-		}
-		if err != nil && wanted.Partitions == 0 {
+		switch {
+		case err != nil && wanted.Partitions == 0:
 			return config.Fault(path, "as many partitions as the source has, which is not known (%s): set setup.partitions", trial.Plain(err))
-		}
-		if err != nil {
+		case err != nil:
 			cluster.Notes = append(cluster.Notes, fmt.Sprintf("%s: setup.partitions is used: it is not known how many the source has (%s)", path, trial.Plain(err)))
-		}
-		if widest > 1 || wanted.Partitions > 0 {
+		case widest > 1 || wanted.Partitions > 0:
 			t.Partitions = max(wanted.Partitions, widest)
 		}
 	}
 	cluster.AddTopic(t, wanted)
 	return nil
-}
-
-// addSource adds the subscription of a source: what is published before the first start waits in it.
-// Its topics belong to others.
-func addSource(cluster *setup.Cluster, path string, source *pulsar.SourceConfig) {
-	from := messaging.Earliest()
-	if source.StartAt == messaging.StartLatest {
-		from = messaging.Latest()
-	}
-	for _, topic := range source.Topics {
-		cluster.Topics = append(cluster.Topics, setup.Topic{
-			Path: path + ".topics", Name: topic, OthersCreateIt: true, Subscriptions: map[string]messaging.Position{source.Subscription: from},
-		})
-	}
-	if source.Pattern != "" {
-		cluster.Notes = append(cluster.Notes, path+".pattern "+source.Pattern+": its subscriptions are created when the service runs")
-	}
 }

@@ -8,12 +8,15 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/aviaryhq/aviary/internal/connector"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 )
 
 // Status is a route as GET /routes shows it.
 type Status struct {
 	Name      string `json:"name"`
-	Source    string `json:"source"` // kafka, rabbitmq or pulsar
+	Source    string `json:"source"` // the system
 	Sink      string `json:"sink"`
 	Guarantee string `json:"guarantee"`
 	// State is running, paused, unhealthy (running, and a part is unhealthy), failed (stopped until
@@ -39,7 +42,7 @@ type Status struct {
 	LagMessages     int64   `json:"lag_messages"`
 	InFlightSeconds float64 `json:"in_flight_seconds"`
 	// Stored, Filtered, Refused and Resent count since the route started. Rate is how many messages
-	// were stored per second, over the last seconds.
+	// were stored per second, over the last ten seconds.
 	Stored   int64   `json:"stored"`
 	Filtered int64   `json:"filtered"`
 	Refused  int64   `json:"refused"`
@@ -50,14 +53,16 @@ type Status struct {
 // status returns the current state of the route.
 func (r *route) status() Status {
 	held := r.pipelines.State()
+	source, _ := only(r.cfg.Source)
+	sink, _ := only(r.cfg.Sink)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := Status{
-		Name: r.cfg.Name, Source: r.cfg.Source.system(), Sink: r.cfg.Sink.system(), Guarantee: r.cfg.Guarantee,
+		Name: r.cfg.Name, Source: source, Sink: sink, Guarantee: r.cfg.Guarantee,
 		State: string(r.phase), Since: r.phaseSince, Pipelines: held.Pipelines, InFlight: held.InFlight, InFlightBytes: held.Bytes,
 		MaxInFlight: held.MaxInFlight, MaxInFlightBytes: held.MaxBytes,
 		Unhealthy: r.unhealthyParts(), LagMessages: r.lag, InFlightSeconds: held.Oldest.Seconds(),
-		Stored: held.Stored, Filtered: held.Filtered, Refused: held.Refused, Resent: held.Resent, Rate: r.rate.update(held.Stored, time.Now()),
+		Stored: held.Stored, Filtered: held.Filtered, Refused: held.Refused, Resent: held.Resent, Rate: r.rate,
 	}
 	switch {
 	case r.phase != running:
@@ -73,30 +78,6 @@ func (r *route) status() Status {
 	return s
 }
 
-// rate measures how fast a count grows, over intervals of at least rateWindow.
-type rate struct {
-	count int64
-	at    time.Time
-	last  float64
-}
-
-const rateWindow = 5 * time.Second
-
-func (r *rate) update(count int64, now time.Time) float64 {
-	passed := now.Sub(r.at)
-	if !r.at.IsZero() && passed < rateWindow {
-		if r.last > 0 || passed < time.Second {
-			return r.last
-		}
-		return float64(count-r.count) / passed.Seconds()
-	}
-	if !r.at.IsZero() {
-		r.last = float64(count-r.count) / passed.Seconds()
-	}
-	r.count, r.at = count, now
-	return r.last
-}
-
 // handler answers GET /routes, GET /routes/{name} and POST /routes/{name}/pause and
 // /resume.
 func (s *service) handler() http.Handler {
@@ -109,7 +90,7 @@ func (s *service) handler() http.Handler {
 		slices.SortFunc(all, func(a, b Status) int { return strings.Compare(a.Name, b.Name) })
 		writeJSON(w, map[string]any{"name": s.current().Name, "routes": all})
 	})
-	mux.HandleFunc("GET /routes/{name}", s.withRoute(func(r *route) error { return nil }))
+	mux.HandleFunc("GET /routes/{name}", s.withRoute(func(*route) error { return nil }))
 	mux.HandleFunc("POST /routes/{name}/pause", s.withRoute(func(r *route) error { r.pipelines.Pause(); return nil }))
 	mux.HandleFunc("POST /routes/{name}/resume", s.withRoute(s.resume))
 	return mux
@@ -121,7 +102,7 @@ func (s *service) withRoute(do func(*route) error) http.HandlerFunc {
 		name := req.PathValue("name")
 		r := s.find(name)
 		if r == nil {
-			http.Error(w, "there is no route "+name, http.StatusNotFound)
+			http.Error(w, "no route has the name "+name, http.StatusNotFound)
 			return
 		}
 		if err := do(r); err != nil {
@@ -142,31 +123,57 @@ func writeJSON(w http.ResponseWriter, body any) {
 	_ = out.Encode(body) // fails only when the client has disconnected
 }
 
+// metrics are the metrics of all routes.
+type metrics struct {
+	pipelines *pipeline.Metrics
+	parts     *connector.Metrics    // the metrics of sources and sinks
+	reg       prometheus.Registerer // for the metrics of the Pulsar client, which have no label route
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	named := prometheus.WrapRegistererWithPrefix("pigeonhole_", reg)
+	return &metrics{pipelines: pipeline.NewMetrics(named), parts: connector.NewMetrics(named), reg: reg}
+}
+
 // collector exports the state of the routes as metrics.
 type collector struct {
-	service                               *service
-	inFlight, bytes, lag, age, up, resent *prometheus.Desc
+	service *service
+	metrics []stateMetric
+}
+
+// stateMetric is a metric of each route. A negative value is not exported.
+type stateMetric struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(Status) float64
 }
 
 func newCollector(s *service) *collector {
-	desc := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc("pigeonhole_"+name, help, []string{"route"}, nil)
+	c := &collector{service: s}
+	add := func(name, help string, kind prometheus.ValueType, value func(Status) float64) {
+		c.metrics = append(c.metrics, stateMetric{prometheus.NewDesc("pigeonhole_"+name, help, []string{"route"}, nil), kind, value})
 	}
-	return &collector{
-		service:  s,
-		inFlight: desc("in_flight_messages", "Messages taken from the source and not stored yet."),
-		bytes:    desc("in_flight_bytes", "Bytes of the messages in flight."),
-		lag:      desc("lag_messages", "Messages that wait at the source, as of some seconds ago; absent where it cannot tell."),
-		age:      desc("in_flight_age_seconds", "Age of the oldest message in flight, since its broker stored it or, where that is not known, since it was received here; 0 without one."),
-		up:       desc("route_up", "1 while the route runs without a current error, 0 while it is paused, unhealthy or failed."),
-		resent:   desc("resent_total", "Messages sent again because the sink failed."),
-	}
+	gauge := prometheus.GaugeValue
+	add("in_flight_messages", "Messages taken from the source and not stored yet.", gauge, func(s Status) float64 { return float64(s.InFlight) })
+	add("in_flight_bytes", "Bytes of the messages in flight.", gauge, func(s Status) float64 { return float64(s.InFlightBytes) })
+	add("lag_messages", "Messages that wait at the source, as of some seconds ago; absent where it cannot tell.", gauge,
+		func(s Status) float64 { return float64(s.LagMessages) })
+	add("in_flight_age_seconds", "Age of the oldest message in flight, since its broker stored it or, where that is not known, since it was received here; 0 without one.",
+		gauge, func(s Status) float64 { return s.InFlightSeconds })
+	add("route_up", "1 while the route runs without a current error, 0 while it is paused, unhealthy or failed.", gauge, func(s Status) float64 {
+		if s.State == string(running) {
+			return 1
+		}
+		return 0
+	})
+	add("resent_total", "Messages sent again because the sink failed.", prometheus.CounterValue, func(s Status) float64 { return float64(s.Resent) })
+	return c
 }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.inFlight, c.bytes, c.lag, c.age, c.up, c.resent} {
-		out <- d
+	for _, m := range c.metrics {
+		out <- m.desc
 	}
 }
 
@@ -174,20 +181,10 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	for _, r := range c.service.all() {
 		s := r.status()
-		gauge := func(d *prometheus.Desc, v float64) {
-			out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, s.Name)
+		for _, m := range c.metrics {
+			if v := m.value(s); v >= 0 {
+				out <- prometheus.MustNewConstMetric(m.desc, m.kind, v, s.Name)
+			}
 		}
-		gauge(c.inFlight, float64(s.InFlight))
-		gauge(c.bytes, float64(s.InFlightBytes))
-		gauge(c.age, s.InFlightSeconds)
-		if s.LagMessages >= 0 {
-			gauge(c.lag, float64(s.LagMessages))
-		}
-		up := 0.0
-		if s.State == string(running) {
-			up = 1
-		}
-		gauge(c.up, up)
-		out <- prometheus.MustNewConstMetric(c.resent, prometheus.CounterValue, float64(s.Resent), s.Name)
 	}
 }

@@ -163,9 +163,6 @@ func DefaultSourceConfig() SourceConfig {
 	}
 }
 
-// SetDefaults is called before the section is decoded.
-func (c *SourceConfig) SetDefaults() { *c = DefaultSourceConfig() }
-
 // channels returns how many channels the source has.
 func (c SourceConfig) channels() int { return max(len(c.Queues)*c.ParallelConsumers, 1) }
 
@@ -177,8 +174,14 @@ func DefaultSinkConfig() SinkConfig {
 	}
 }
 
-// SetDefaults is called before the section is decoded.
-func (c *SinkConfig) SetDefaults() { *c = DefaultSinkConfig() }
+// System returns RabbitMQ for Pigeonhole's table of systems.
+func System() connector.System {
+	return connector.System{
+		Name:   system,
+		Source: func() connector.SourceConfig { c := DefaultSourceConfig(); return &c },
+		Sink:   func() connector.SinkConfig { c := DefaultSinkConfig(); return &c },
+	}
+}
 
 func checkArguments(path string, arguments map[string]any) error {
 	for name, v := range argumentTable(arguments) {

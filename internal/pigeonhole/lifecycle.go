@@ -1,0 +1,215 @@
+package pigeonhole
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/internal/connector"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
+	"github.com/aviaryhq/aviary/internal/health"
+)
+
+// phase is a phase of a route's life cycle.
+type phase string
+
+const (
+	running  phase = "running"
+	failed   phase = "failed" // stopped until it is changed or resumed
+	stopping phase = "stopping"
+)
+
+const (
+	// stopTimeout bounds the stop of a route while the process goes on.
+	stopTimeout = 30 * time.Second
+	// lagInterval is the interval at which the route asks the source for its lag.
+	lagInterval = 10 * time.Second
+)
+
+// The time for a stop is divided. Until drainShare of it the source waits for messages in flight:
+// the sinks store them and the source commits. Then the source disconnects, and the sinks may wait
+// until closeShare. In the rest they disconnect. By default, with 30s in all, the source has 20s.
+const (
+	drainShare = 2. / 3
+	closeShare = 9. / 10
+)
+
+// stopLimit is a context that ends when a part of the route must not wait any longer.
+type stopLimit struct {
+	ctx context.Context
+	end context.CancelFunc
+}
+
+func newStopLimit() (p stopLimit) {
+	p.ctx, p.end = context.WithCancel(context.Background())
+	return p
+}
+
+// setBounds sets the bounds that the route has among the routes of cfg.
+func (r *route) setBounds(cfg Config) {
+	bounds := cfg.bounds(r.cfg)
+	r.pipelines.SetBounds(bounds.Messages, int64(bounds.Bytes))
+	r.memory.Store(r.cfg.memory(bounds))
+}
+
+// start runs the route until stop.
+func (r *route) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
+	go func() {
+		defer close(r.done)
+		r.run(ctx)
+	}()
+}
+
+// run runs the source and the sinks. The sinks end after the source: they still store the messages
+// in flight.
+func (r *route) run(ctx context.Context) {
+	sinks, closeSinks := context.WithCancel(context.Background())
+	watching, unwatch := context.WithCancel(ctx)
+	var parts sync.WaitGroup
+	parts.Go(func() { r.runSink(sinks, roleSink, r.sink) })
+	if r.ownDeadLetterSink {
+		parts.Go(func() { r.runSink(sinks, roleDeadLetter, r.deadLetterSink) })
+	}
+	parts.Go(func() { r.watch(watching) })
+	if err := app.Protect(func() error { return r.source.Run(ctx, r.pipelines) }); err != nil && ctx.Err() == nil {
+		r.fail(fmt.Errorf("source: %w", err))
+	}
+	unwatch()
+	closeSinks()
+	parts.Wait()
+}
+
+// runSink runs a sink until ctx ends. Its error stops the route.
+func (r *route) runSink(ctx context.Context, role string, s connector.Sink) {
+	if err := app.Protect(func() error { return s.Run(ctx) }); err != nil && ctx.Err() == nil {
+		r.fail(fmt.Errorf("%s: %w", role, err))
+	}
+}
+
+// watch asks the source for its lag, measures the rate, and logs lasting errors, until ctx ends.
+func (r *route) watch(ctx context.Context) {
+	ticker := time.NewTicker(lagInterval)
+	defer ticker.Stop()
+	stored, measured := int64(0), time.Now()
+	for {
+		asking, cancel := context.WithTimeout(ctx, lagInterval)
+		n, err := r.source.Lag(asking)
+		cancel()
+		if err != nil {
+			n = -1
+		}
+		held, now := r.pipelines.State(), time.Now()
+		r.mu.Lock()
+		r.lag = n
+		if passed := now.Sub(measured); passed >= time.Second {
+			r.rate = float64(held.Stored-stored) / passed.Seconds()
+			stored, measured = held.Stored, now
+		}
+		for _, state := range r.health {
+			state.Remind(zap.Int64("lag_messages", n), zap.Int("in_flight", held.InFlight))
+		}
+		r.mu.Unlock()
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// stop ends the route and waits for it until ctx ends. drainShare and closeShare divide the time.
+func (r *route) stop(ctx context.Context) error {
+	r.mu.Lock()
+	if r.phase == running {
+		r.phase, r.phaseSince = stopping, time.Now()
+	}
+	r.mu.Unlock()
+	if deadline, bounded := ctx.Deadline(); bounded {
+		left := float64(time.Until(deadline))
+		defer time.AfterFunc(time.Duration(left*drainShare), r.sourceStop.end).Stop()
+		defer time.AfterFunc(time.Duration(left*closeShare), r.sinkStop.end).Stop()
+	}
+	r.cancel()
+	select {
+	case <-r.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("route %s has not stopped: %w", r.cfg.Name, ctx.Err())
+	}
+}
+
+// fail stops the route until it is changed or resumed.
+func (r *route) fail(err error) {
+	r.mu.Lock()
+	first := r.phase == running
+	if first {
+		r.phase, r.phaseSince = failed, time.Now()
+		r.lastErr, r.lastErrAt = err, r.phaseSince
+	}
+	r.mu.Unlock()
+	if first {
+		r.log.Error("route stopped", zap.Error(err), app.Stack(err))
+		r.cancel()
+	}
+}
+
+// The parts that report errors about messages. The others are sources and sinks, see options.
+const (
+	partSending     = "sending"
+	partDeadLetters = "dead letters"
+	partResuming    = "resuming"
+)
+
+// report sets the health of a part of the route; nil: healthy. pipeline.ErrClosed ends an error
+// without a log line: the operation is not retried any more, as when another process has taken the
+// partition.
+func (r *route) report(part string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	state := r.health[part]
+	if state == nil {
+		state = health.New(r.log.With(zap.String("part", part)))
+		r.health[part] = state
+	}
+	if errors.Is(err, pipeline.ErrClosed) {
+		state.Forget()
+		return
+	}
+	state.Set(err)
+	if err != nil {
+		r.lastErr, r.lastErrAt = err, time.Now()
+	}
+}
+
+// unhealthyParts returns the current errors, one text per unhealthy part. r.mu is held.
+func (r *route) unhealthyParts() (texts []string) {
+	for _, part := range slices.Sorted(maps.Keys(r.health)) {
+		if err := r.health[part].Current(); err != nil {
+			texts = append(texts, part+": "+err.Error())
+		}
+	}
+	return texts
+}
+
+// unhealthyReason returns why the route is unhealthy; "" if it is healthy, paused or stopping.
+func (r *route) unhealthyReason() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.phase == failed:
+		return "failed: " + r.lastErr.Error()
+	case r.phase != running || r.pipelines.Paused():
+		return ""
+	}
+	return strings.Join(r.unhealthyParts(), ", ")
+}

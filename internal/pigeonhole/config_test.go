@@ -137,7 +137,7 @@ func TestDeadLettersDoNotKeepTheirPartition(t *testing.T) {
 	assert.Nil(t, into(toKafka), "the route's own")
 	assert.Nil(t, into(toPulsar), "the route's own")
 	intoKafka.Partition, intoPulsar.Partition = "source", "source"
-	assert.Equal(t, "key", into(toKafka).(*kafka.SinkConfig).Partition)    //nolint:forcetypeassert // it fails otherwise
+	assert.Equal(t, "key", into(toKafka).(*kafka.SinkConfig).Partition)   //nolint:forcetypeassert // it fails otherwise
 	assert.Equal(t, "key", into(toPulsar).(*pulsar.SinkConfig).Partition) //nolint:forcetypeassert // it fails otherwise
 	assert.Equal(t, "source", intoPulsar.Partition, "the route's sink stays as it is")
 }

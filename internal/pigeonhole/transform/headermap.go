@@ -14,18 +14,11 @@ import (
 const maxScannedHeaders = 16
 
 func headersOf(headers []message.Header) traits.Mapper {
+	h := &headerMap{headers: headers}
 	if len(headers) <= maxScannedHeaders {
-		return &headerMap{headers: headers}
+		return h
 	}
-	return mapOf(headers)
-}
-
-func mapOf(headers []message.Header) traits.Mapper {
-	values := make(map[string]string, len(headers))
-	for i := range headers {
-		values[headers[i].Name] = string(headers[i].Value)
-	}
-	return types.NewStringStringMap(types.DefaultTypeAdapter, values)
+	return h.all()
 }
 
 // headerMap presents a few headers as a map of CEL. It makes the map only for operations other than
@@ -37,7 +30,11 @@ type headerMap struct {
 
 func (h *headerMap) all() traits.Mapper {
 	if h.full == nil {
-		h.full = mapOf(h.headers)
+		values := make(map[string]string, len(h.headers))
+		for i := range h.headers {
+			values[h.headers[i].Name] = string(h.headers[i].Value)
+		}
+		h.full = types.NewStringStringMap(types.DefaultTypeAdapter, values)
 	}
 	return h.full
 }
@@ -75,23 +72,10 @@ func (h *headerMap) Get(key ref.Val) ref.Val {
 
 // The other methods are those of the map.
 
-// ConvertToNative is a method of ref.Val.
 func (h *headerMap) ConvertToNative(t reflect.Type) (any, error) { return h.all().ConvertToNative(t) }
-
-// ConvertToType is a method of ref.Val.
-func (h *headerMap) ConvertToType(t ref.Type) ref.Val { return h.all().ConvertToType(t) }
-
-// Equal is a method of ref.Val.
-func (h *headerMap) Equal(other ref.Val) ref.Val { return h.all().Equal(other) }
-
-// Type is a method of ref.Val.
-func (h *headerMap) Type() ref.Type { return types.MapType }
-
-// Value is a method of ref.Val.
-func (h *headerMap) Value() any { return h.all().Value() }
-
-// Iterator is a method of traits.Iterable.
-func (h *headerMap) Iterator() traits.Iterator { return h.all().Iterator() }
-
-// Size is a method of traits.Sizer.
-func (h *headerMap) Size() ref.Val { return h.all().Size() }
+func (h *headerMap) ConvertToType(t ref.Type) ref.Val            { return h.all().ConvertToType(t) }
+func (h *headerMap) Equal(other ref.Val) ref.Val                 { return h.all().Equal(other) }
+func (h *headerMap) Type() ref.Type                              { return types.MapType }
+func (h *headerMap) Value() any                                  { return h.all().Value() }
+func (h *headerMap) Iterator() traits.Iterator                   { return h.all().Iterator() }
+func (h *headerMap) Size() ref.Val                               { return h.all().Size() }

@@ -3,12 +3,14 @@ package transform
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 )
 
 // template is a parsed destination: alternating texts and placeholders.
@@ -22,73 +24,67 @@ type template struct {
 type part struct {
 	text         string
 	name, header string
-	fallback     string
-	hasFallback  bool
+	fallback     string // "": none
 }
 
 func parseTemplate(text string, rules connector.NameRules) (*template, error) {
 	t := &template{rules: rules}
-	var literal strings.Builder
-	for rest := text; ; {
-		at := strings.IndexAny(rest, "{}")
-		if at < 0 {
-			literal.WriteString(rest)
-			break
-		}
-		literal.WriteString(rest[:at])
-		brace := rest[at]
-		rest = rest[at+1:]
-		if rest != "" && rest[0] == brace { // doubled
-			literal.WriteByte(brace)
-			rest = rest[1:]
-			continue
-		}
-		if brace == '}' {
-			return nil, errors.New("has a '}' without its '{'; write }} for the character")
-		}
-		end := strings.IndexByte(rest, '}')
-		if end < 0 {
+	literal := ""
+	for _, token := range regexp.MustCompile(`\{\{|\}\}|\{[^}]*\}|[{}]|[^{}]+`).FindAllString(text, -1) {
+		switch {
+		case token == "{":
 			return nil, errors.New("has a '{' without its '}'; write {{ for the character")
+		case token == "}":
+			return nil, errors.New("has a '}' without its '{'; write }} for the character")
+		case token == "{{" || token == "}}":
+			literal += token[:1]
+		case token[0] == '{':
+			p, err := parsePlaceholder(token[1 : len(token)-1])
+			if err != nil {
+				return nil, err
+			}
+			p.text, literal = literal, ""
+			t.parts = append(t.parts, p)
+		default:
+			literal += token
 		}
-		p, err := parsePlaceholder(rest[:end])
-		if err != nil {
-			return nil, err
-		}
-		p.text = literal.String()
-		literal.Reset()
-		t.parts = append(t.parts, p)
-		rest = rest[end+1:]
 	}
 	if len(t.parts) == 0 {
-		t.static = literal.String()
-	} else if literal.Len() > 0 {
-		t.parts = append(t.parts, part{text: literal.String()})
+		t.static = literal
+	} else if literal != "" {
+		t.parts = append(t.parts, part{text: literal})
 	}
 	return t, nil
 }
 
 func parsePlaceholder(inside string) (part, error) {
-	var p part
-	p.name, p.fallback, p.hasFallback = strings.Cut(inside, ":-")
-	if p.hasFallback && p.fallback == "" {
-		return part{}, fmt.Errorf("gives {%s} an empty default", p.name)
+	name, fallback, hasFallback := strings.Cut(inside, ":-")
+	if hasFallback && fallback == "" {
+		return part{}, fmt.Errorf("gives {%s} an empty default", name)
 	}
-	if name, ok := strings.CutPrefix(p.name, "header."); ok && name != "" {
-		p.name, p.header = "header", name
-		return p, nil
+	if header, ok := strings.CutPrefix(name, "header."); ok && header != "" {
+		return part{name: "header", header: header, fallback: fallback}, nil
 	}
-	switch p.name {
+	switch name {
 	case "topic", "topic_name", "partition", "key", "routing_key", "exchange":
-		return p, nil
+		return part{name: name, fallback: fallback}, nil
 	}
 	return part{}, fmt.Errorf("may contain only {topic}, {topic_name}, {partition}, {key}, {routing_key}, {exchange} and {header.NAME}, each with a default as in {key:-other}, not {%s}", inside)
 }
 
-// destination returns the destination of m.
+// destination returns the destination of m, or an error made by pipeline.Refuse.
 func (t *template) destination(m *message.Message) (string, error) {
 	if len(t.parts) == 0 {
 		return t.static, nil
 	}
+	to, err := t.fill(m)
+	if err != nil {
+		return "", pipeline.Refuse("template", err)
+	}
+	return to, nil
+}
+
+func (t *template) fill(m *message.Message) (string, error) {
 	var buffer, bufferFixed [128]byte
 	b := buffer[:0]
 	fixed := bufferFixed[:0] // b with a zero byte, which no value has, for each value that a sender may choose
@@ -102,7 +98,7 @@ func (t *template) destination(m *message.Message) (string, error) {
 		b = p.appendValue(b, m)
 		value := b[from:]
 		switch {
-		case len(value) == 0 && !p.hasFallback:
+		case len(value) == 0 && p.fallback == "":
 			return "", fmt.Errorf("the destination needs %s, which the message does not have", p)
 		case len(value) == 0:
 			b, fixed = append(b, p.fallback...), append(fixed, p.fallback...)

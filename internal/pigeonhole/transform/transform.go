@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/types"
 
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/connector"
@@ -26,47 +28,63 @@ type Transform struct {
 
 // assignment is one entry of Config.Set.
 type assignment struct {
-	key, header string
-	program     cel.Program
+	key     string // in Config.Set
+	header  string // NAME of header.NAME
+	program cel.Program
 }
 
 // New compiles cfg. rules are the rules for destinations that hold values of messages. The error
 // holds every fault with its path in cfg; those of expressions have the compiler's message.
 func New(cfg Config, rules connector.NameRules) (*Transform, error) {
 	errs := []error{cfg.Headers.validate()}
-	t := &Transform{headers: cfg.Headers}
+	check := func(path string, err error) {
+		errs = append(errs, config.Require(err == nil, path, "%v", err))
+	}
+	t := &Transform{headers: cfg.Headers, changes: !cfg.Headers.isZero() || len(cfg.Set) > 0}
 	var err error
 	if t.to, err = parseTemplate(cfg.To, rules); err != nil {
-		errs = append(errs, config.Fault("to", "%s, got %q", err, cfg.To))
+		check("to", fmt.Errorf("%w, got %q", err, cfg.To))
 	}
+	var env *cel.Env
 	if cfg.Filter != "" || len(cfg.Set) > 0 {
-		env, err := expression.NewEnv(variables()...)
-		if err != nil {
+		if env, err = expression.NewEnv(variables()...); err != nil {
 			return nil, fmt.Errorf("making the environment of expressions: %w", err)
 		}
-		if cfg.Filter != "" {
-			if t.filter, err = compileFilter(env, cfg.Filter); err != nil {
-				errs = append(errs, config.Fault("filter", "%s", err))
-			}
+	}
+	if cfg.Filter != "" {
+		t.filter, err = expression.Compile(env, cfg.Filter, "true or false", nil, cel.BoolType)
+		check("filter", err)
+	}
+	for _, key := range slices.Sorted(maps.Keys(cfg.Set)) {
+		header, err := parseSetKey(key)
+		var program cel.Program
+		if err == nil {
+			program, err = expression.Compile(env, cfg.Set[key], "a string, bytes or null (string(...) makes a string of other types)", nil,
+				cel.StringType, cel.BytesType, cel.NullType, cel.NullableType(cel.StringType), cel.NullableType(cel.BytesType))
 		}
-		for _, key := range slices.Sorted(maps.Keys(cfg.Set)) {
-			target, header, err := parseSetKey(key)
-			if err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			program, err := compileSet(env, cfg.Set[key])
-			if err != nil {
-				errs = append(errs, config.Fault("set."+key, "%s", err))
-			}
-			t.set = append(t.set, assignment{key: target, header: header, program: program})
-		}
+		check("set."+key, err)
+		t.set = append(t.set, assignment{key, header, program})
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	t.changes = !t.headers.isZero() || len(t.set) > 0
 	return t, nil
+}
+
+// parseSetKey returns the header that a key of Config.Set names.
+func parseSetKey(key string) (header string, err error) {
+	header, isHeader := strings.CutPrefix(key, "header.")
+	switch {
+	case !isHeader && key != "key" && key != "value":
+		return "", fmt.Errorf("must be key, value or header.NAME, got %q", key)
+	case !isHeader:
+		return "", nil
+	case header == "":
+		return "", errors.New("must name a header: header.NAME")
+	case message.IsReserved(header):
+		return "", fmt.Errorf("must not begin with %s, which is for Pigeonhole's own", message.Prefix)
+	}
+	return header, nil
 }
 
 // Apply filters and changes m and returns its destination; "" is the sink's default. keep is false
@@ -78,7 +96,7 @@ func New(cfg Config, rules connector.NameRules) (*Transform, error) {
 // If nothing but a fixed destination is configured, Apply does not allocate.
 func (t *Transform) Apply(m *message.Message) (to string, keep bool, err error) {
 	if t.filter == nil && !t.changes {
-		to, err = t.destination(m)
+		to, err = t.to.destination(m)
 		return to, err == nil, err
 	}
 	var v *view
@@ -92,7 +110,7 @@ func (t *Transform) Apply(m *message.Message) (to string, keep bool, err error) 
 	if err := t.change(m, v); err != nil {
 		return "", false, err
 	}
-	if to, err = t.destination(m); err != nil {
+	if to, err = t.to.destination(m); err != nil {
 		*m = before
 		return "", false, err
 	}
@@ -104,26 +122,24 @@ func (t *Transform) Destination() (to string, ok bool) {
 	return t.to.static, len(t.to.parts) == 0
 }
 
-func (t *Transform) destination(m *message.Message) (string, error) {
-	to, err := t.to.destination(m)
-	if err != nil {
-		return "", pipeline.Refuse("template", err)
-	}
-	return to, nil
-}
-
 func (t *Transform) passesFilter(v *view) (bool, error) {
 	if t.filter == nil {
 		return true, nil
 	}
 	out, err := expression.Evaluate(t.filter, v)
-	if err == nil {
-		if keep, ok := out.Value().(bool); ok {
-			return keep, nil
-		}
-		err = fmt.Errorf("%w, got %s", errNotBool, out.Type().TypeName())
+	if err != nil {
+		return false, failed("filter", err)
 	}
-	return false, pipeline.Refuse("expression", fmt.Errorf("filter: %s", expression.OneLine(err)))
+	keep, ok := out.Value().(bool)
+	if !ok {
+		return false, failed("filter", fmt.Errorf("the result must be true or false, got %s", out.Type().TypeName()))
+	}
+	return keep, nil
+}
+
+// failed makes the error of a message on which the expression under key fails.
+func failed(key string, err error) error {
+	return pipeline.Refuse("expression", fmt.Errorf("%s: %s", key, expression.OneLine(err)))
 }
 
 // change evaluates all expressions of set before it changes m: each sees the original message.
@@ -131,21 +147,13 @@ func (t *Transform) change(m *message.Message, v *view) error {
 	var buffer [8][]byte
 	results := buffer[:0]
 	for i := range t.set {
-		out, err := expression.Evaluate(t.set[i].program, v)
-		var result []byte
-		if err == nil {
-			result, err = setResult(out)
-		}
+		result, err := evaluate(t.set[i].program, v)
 		if err != nil {
-			return pipeline.Refuse("expression", fmt.Errorf("set.%s: %s", t.set[i].name(), expression.OneLine(err)))
+			return failed("set."+t.set[i].key, err)
 		}
 		results = append(results, result)
 	}
-	if !t.changes {
-		return nil
-	}
-	before := m.Headers
-	m.Headers = t.headers.apply(before)
+	m.Headers = t.headers.apply(m.Headers)
 	own := !t.headers.isZero() // apply has made a new list, which may be changed
 	for i, s := range t.set {
 		switch s.key {
@@ -155,7 +163,7 @@ func (t *Transform) change(m *message.Message, v *view) error {
 			m.Value = results[i]
 		default:
 			if !own {
-				m.Headers, own = slices.Clone(before), true
+				m.Headers, own = slices.Clone(m.Headers), true
 			}
 			m.Headers = setHeader(m.Headers, s.header, results[i])
 		}
@@ -163,31 +171,46 @@ func (t *Transform) change(m *message.Message, v *view) error {
 	return nil
 }
 
-// name returns the key of the assignment in the configuration.
-func (s *assignment) name() string {
-	if s.header != "" {
-		return "header." + s.header
+// evaluate returns the result of an expression of Set; nil is null.
+func evaluate(program cel.Program, v *view) ([]byte, error) {
+	out, err := expression.Evaluate(program, v)
+	if err != nil {
+		return nil, err
 	}
-	return s.key
+	switch out := out.(type) {
+	case types.String:
+		return []byte(out), nil
+	case types.Bytes:
+		if out == nil {
+			return []byte{}, nil
+		}
+		return out, nil
+	case types.Null:
+		return nil, nil
+	}
+	return nil, fmt.Errorf("the result must be a string, bytes or null, got %s", out.Type().TypeName())
 }
 
 // setHeader changes headers in place. The last header of the name, which readers use, gets the
 // value; the others are removed. A nil value removes all.
 func setHeader(headers []message.Header, name string, value []byte) []message.Header {
-	at := len(headers) // index of the header to keep
-	if value != nil {
-		for at--; at >= 0 && headers[at].Name != name; at-- {
-		}
-		if at < 0 {
-			return append(headers, message.Header{Name: name, Value: value})
-		}
-		headers[at] = message.Header{Name: name, Value: value}
-	}
-	kept := headers[:0]
+	last := -1
 	for i := range headers {
-		if i == at || headers[i].Name != name {
-			kept = append(kept, headers[i])
+		if headers[i].Name == name {
+			last = i
 		}
 	}
-	return kept
+	if last < 0 && value != nil {
+		return append(headers, message.Header{Name: name, Value: value})
+	}
+	left := headers[:0]
+	for i, h := range headers {
+		switch {
+		case h.Name != name:
+			left = append(left, h)
+		case i == last && value != nil:
+			left = append(left, message.Header{Name: name, Value: value})
+		}
+	}
+	return left
 }

@@ -96,11 +96,10 @@ func (r *route) runSink(ctx context.Context, role string, s connector.Sink) {
 	}
 }
 
-// watch asks the source for its lag, measures the rate, and logs lasting errors, until ctx ends.
+// watch asks the source for its lag, and logs lasting errors with it, until ctx ends.
 func (r *route) watch(ctx context.Context) {
 	ticker := time.NewTicker(lagInterval)
 	defer ticker.Stop()
-	stored, measured := int64(0), time.Now()
 	for {
 		asking, cancel := context.WithTimeout(ctx, lagInterval)
 		n, err := r.source.Lag(asking)
@@ -108,13 +107,9 @@ func (r *route) watch(ctx context.Context) {
 		if err != nil {
 			n = -1
 		}
-		held, now := r.pipelines.State(), time.Now()
+		held := r.pipelines.State()
 		r.mu.Lock()
 		r.lag = n
-		if passed := now.Sub(measured); passed >= time.Second {
-			r.rate = float64(held.Stored-stored) / passed.Seconds()
-			stored, measured = held.Stored, now
-		}
 		for _, state := range r.health {
 			state.Remind(zap.Int64("lag_messages", n), zap.Int("in_flight", held.InFlight))
 		}

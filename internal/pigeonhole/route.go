@@ -46,8 +46,7 @@ type route struct {
 	phaseSince time.Time                // when the phase began
 	lastErr    error
 	lastErrAt  time.Time
-	lag        int64   // -1 when not known
-	rate       float64 // messages stored per second in the last lagInterval
+	lag        int64 // -1 when not known
 }
 
 // The roles of a route's parts.
@@ -66,47 +65,39 @@ const (
 )
 
 // newRoute makes a route that does not run yet.
-func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, m *metrics) (*route, error) {
+func newRoute(cfg Config, rc RouteConfig, changes *transform.Transform, log *zap.Logger, m *metrics) *route {
 	r := &route{
-		cfg: rc, log: log.Named("route").With(zap.String("route", rc.Name)), done: make(chan struct{}),
+		cfg: rc, log: log.Named("route").With(zap.String("route", rc.Name)), transform: changes, done: make(chan struct{}),
 		sourceStop: newStopLimit(), sinkStop: newStopLimit(), phase: running, phaseSince: time.Now(), health: map[string]*health.State{}, lag: -1,
 	}
 	bounds := cfg.bounds(rc)
 	r.memory.Store(rc.memory(bounds))
-	var err error
-	if r.transform, err = rc.newTransform(); err != nil {
-		return nil, err
-	}
 	system, source := only(rc.Source)
-	r.source = source.NewSource(r.options(roleSource, "source."+system, system, m))
+	r.source = source.NewSource(r.options(roleSource, "source."+system, m))
 	system, sink := rc.sink()
-	r.sink = sink.NewSink(r.options(roleSink, "sink."+system, system, m))
+	r.sink = sink.NewSink(r.options(roleSink, "sink."+system, m))
 	if rc.DeadLetter.To != "" {
 		r.deadLetterSink = r.sink
 	}
 	if system, deadLetters := rc.deadLetterSink(); deadLetters != nil {
 		r.ownDeadLetterSink = true
-		part := "dead_letter.sink." + system
-		if rc.DeadLetter.Sink == nil { // it has no section
-			part = "dead letters to sink." + system
-		}
-		r.deadLetterSink = deadLetters.NewSink(r.options(roleDeadLetter, part, system, m))
+		r.deadLetterSink = deadLetters.NewSink(r.options(roleDeadLetter, "dead_letter.sink."+system, m))
 	}
 	if rc.Guarantee == EffectivelyOnce {
 		r.resumableSink, _ = r.sink.(resumableSink)
 	}
 	r.pipelines = r.newPipelines(bounds, m)
-	return r, nil
+	return r
 }
 
 // options returns the options of a source or sink. part is its name in logs and on /routes.
-func (r *route) options(role, part, system string, m *metrics) connector.Options {
+func (r *route) options(role, part string, m *metrics) connector.Options {
 	drain := r.sinkStop.ctx
 	if role == roleSource {
 		drain = r.sourceStop.ctx
 	}
 	return connector.Options{
-		Log: r.log.Named(part), Report: func(err error) { r.report(part, err) }, Metrics: m.parts.Part(r.cfg.Name, role, system),
+		Log: r.log.Named(part), Report: func(err error) { r.report(part, err) }, Metrics: m.parts.Part(r.cfg.Name, role),
 		Registerer: m.reg, DrainContext: drain,
 	}
 }

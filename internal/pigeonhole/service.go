@@ -15,6 +15,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/pigeonhole/transform"
 )
 
 // Build builds the service: its routes, their pages on the admin server, and the change of routes
@@ -93,34 +94,29 @@ func (s *service) resume(r *route) error {
 }
 
 // change changes the running routes to those of cfg. Routes that did not change go on, with their
-// new share of the bounds; restart does not. Others stop, start or are replaced. If a route cannot
-// be made, nothing changes. If ctx ends while routes stop, the new configuration is not applied,
-// and routes that have stopped stay stopped. s.applying is held.
+// new share of the bounds; restart does not. Others stop, start or are replaced. If cfg has a fault,
+// nothing changes. If ctx ends while routes stop, cfg is not applied, and routes that have stopped
+// stay stopped. s.applying is held.
 func (s *service) change(ctx context.Context, cfg Config, restart *route) error {
 	s.mu.Lock()
 	old := maps.Clone(s.routes)
 	s.mu.Unlock()
-	defer s.forgetMetrics(old, cfg)
-
-	next := map[string]*route{}
-	var errs []error
+	next := map[string]*route{} // those that go on; then all
+	transforms := make([]*transform.Transform, len(cfg.Routes))
+	errs := make([]error, len(cfg.Routes))
 	for i, rc := range cfg.Routes {
 		if r := old[rc.Name]; r != nil && r != restart && config.Same(r.cfg, rc) {
 			next[rc.Name] = r
-			continue
+		} else if transforms[i], errs[i] = rc.newTransform(); errs[i] != nil {
+			errs[i] = fmt.Errorf("routes[%d]: %w", i, errs[i])
 		}
-		r, err := newRoute(cfg, rc, s.log, s.metrics)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("routes[%d]: %w", i, err))
-		}
-		next[rc.Name] = r
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	var removed []*route
 	for name, r := range old {
-		if next[name] != r {
+		if next[name] == nil {
 			removed = append(removed, r)
 		}
 	}
@@ -133,21 +129,24 @@ func (s *service) change(ctx context.Context, cfg Config, restart *route) error 
 	if s.closed {
 		return errStopped
 	}
-	s.cfg, s.routes = cfg, next
-	for _, r := range next {
-		r.setBounds(cfg) // also of unchanged routes: the number of routes may have changed
+	for _, r := range removed {
+		s.metrics.pipelines.Forget(r.cfg.Name)
+		s.metrics.parts.Forget(r.cfg.Name)
 	}
-	s.setMemoryNeed(s.memoryNeed())
-	for name, r := range next {
-		before := old[name]
-		if before == r {
+	for i, rc := range cfg.Routes {
+		if r := next[rc.Name]; r != nil {
+			r.setBounds(cfg) // the number of routes may have changed
 			continue
 		}
-		if before != nil && before != restart && before.pipelines.Paused() {
+		r := newRoute(cfg, rc, transforms[i], s.log, s.metrics)
+		if before := old[rc.Name]; before != nil && before != restart && before.pipelines.Paused() {
 			r.pipelines.Pause() // a changed route stays paused until it is resumed
 		}
+		next[rc.Name] = r
 		r.start()
 	}
+	s.cfg, s.routes = cfg, next
+	s.setMemoryNeed(s.memoryNeed())
 	return nil
 }
 
@@ -159,29 +158,6 @@ func (s *service) memoryNeed() int64 {
 		held += r.memory.Load()
 	}
 	return held + held/4
-}
-
-// forgetMetrics removes the series of routes and parts that do not exist after a change: those that
-// it removed, and after a rejected change those that it would have added.
-func (s *service) forgetMetrics(old map[string]*route, cfg Config) {
-	names := slices.Collect(maps.Keys(old))
-	for _, rc := range cfg.Routes {
-		names = append(names, rc.Name)
-	}
-	for _, name := range names {
-		r := s.find(name)
-		if r == nil {
-			s.metrics.pipelines.Forget(name)
-			s.metrics.parts.Forget(name)
-			continue
-		}
-		source, _ := only(r.cfg.Source)
-		sink, _ := only(r.cfg.Sink)
-		deadLetters, _ := r.cfg.deadLetterSink()
-		s.metrics.parts.ForgetOthers(name, roleSource, source)
-		s.metrics.parts.ForgetOthers(name, roleSink, sink)
-		s.metrics.parts.ForgetOthers(name, roleDeadLetter, deadLetters)
-	}
 }
 
 // stopRoutes stops routes that are removed or replaced. It returns an error for a panic, and when

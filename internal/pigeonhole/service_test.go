@@ -82,8 +82,9 @@ func (breaking) Lag(context.Context) (int64, error) { return 0, nil }
 func TestPanicOfARouteIsItsOwn(t *testing.T) {
 	s := serve(t, "routes:\n"+routeTo("a", "x"))
 	for name, atOnce := range map[string]bool{"b": true, "c": false} {
-		r, err := newRoute(s.cfg, RouteConfig{Name: name, Source: s.find("a").cfg.Source, Sink: s.find("a").cfg.Sink}, s.log, s.metrics)
-		require.NoError(t, err)
+		rc := s.find("a").cfg
+		rc.Name = name
+		r := newRoute(s.cfg, rc, s.find("a").transform, s.log, s.metrics)
 		r.source, r.sink = breaking{atOnce: atOnce}, &lastMessageSink{} // a sink without a server has errors of its own
 		s.mu.Lock()
 		s.routes[name] = r

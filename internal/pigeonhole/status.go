@@ -41,13 +41,11 @@ type Status struct {
 	// broker does not say when, since this process received it.
 	LagMessages     int64   `json:"lag_messages"`
 	InFlightSeconds float64 `json:"in_flight_seconds"`
-	// Stored, Filtered, Refused and Resent count since the route started. Rate is how many messages
-	// were stored per second, over the last ten seconds.
-	Stored   int64   `json:"stored"`
-	Filtered int64   `json:"filtered"`
-	Refused  int64   `json:"refused"`
-	Resent   int64   `json:"resent"`
-	Rate     float64 `json:"rate"`
+	// Stored, Filtered, Refused and Resent count since the route started.
+	Stored   int64 `json:"stored"`
+	Filtered int64 `json:"filtered"`
+	Refused  int64 `json:"refused"`
+	Resent   int64 `json:"resent"`
 }
 
 // status returns the current state of the route.
@@ -62,7 +60,7 @@ func (r *route) status() Status {
 		State: string(r.phase), Since: r.phaseSince, Pipelines: held.Pipelines, InFlight: held.InFlight, InFlightBytes: held.Bytes,
 		MaxInFlight: held.MaxInFlight, MaxInFlightBytes: held.MaxBytes,
 		Unhealthy: r.unhealthyParts(), LagMessages: r.lag, InFlightSeconds: held.Oldest.Seconds(),
-		Stored: held.Stored, Filtered: held.Filtered, Refused: held.Refused, Resent: held.Resent, Rate: r.rate,
+		Stored: held.Stored, Filtered: held.Filtered, Refused: held.Refused, Resent: held.Resent,
 	}
 	switch {
 	case r.phase != running:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/internal/setup"
 	"github.com/aviaryhq/aviary/internal/trial"
@@ -119,6 +120,18 @@ type Sink interface {
 	// Run keeps the connection until ctx ends. It returns when every message given to Send has its
 	// outcome.
 	Run(ctx context.Context) error
+}
+
+// ResumableSink is a sink of an [ExactSink] section: it can tell what it has stored.
+type ResumableSink interface {
+	// Resume returns the highest offset of from's topic that is stored on the partition of topic
+	// with from's partition number; ok is false if there is none. Until Release no other process
+	// writes to that partition. An error made by pipeline.Refuse is final.
+	Resume(ctx context.Context, topic string, from *message.From) (offset int64, ok bool, err error)
+	// Oversized reports whether the sink refuses m because of its size.
+	Oversized(m *message.Message) bool
+	// Release allows another process to write to the partition.
+	Release(topic string, partition int32)
 }
 
 // Reconnect returns the pauses between attempts to connect: at most 5s, without jitter.

@@ -3,6 +3,7 @@ package pigeonhole
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -79,15 +80,15 @@ func endsWithItsPipeline(t *testing.T, busy bool) {
 		require.NoError(t, ill.Offer(offered, &message.Message{Value: []byte("ill"), Hops: hops}, int64(n)))
 	}
 	time.Sleep(time.Minute)
-	assert.Equal(t, "dead letters: they neither, sending: it takes nothing", r.unhealthyReason())
+	assert.Equal(t, "dead letters: they neither, sending: it takes nothing", strings.Join(r.status().Unhealthy, ", "))
 	ill.Abandon()
-	assert.Empty(t, r.unhealthyReason())
+	assert.Empty(t, r.status().Unhealthy)
 	assert.Zero(t, logs.FilterMessage("recovered").Len(), "nobody knows")
 
 	r.report("sink.pulsar", errors.New("unavailable"))
 	time.Sleep(2 * lagInterval)
 	assert.Equal(t, busy, r.pipelines.State().InFlight > 0)
-	assert.Equal(t, "sink.pulsar: unavailable", r.unhealthyReason(), "it is not about messages")
+	assert.Equal(t, "sink.pulsar: unavailable", strings.Join(r.status().Unhealthy, ", "), "it is not about messages")
 	enough()
 	offers.Wait()
 	require.NoError(t, well.Close(t.Context()))

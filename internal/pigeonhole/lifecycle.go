@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -41,17 +40,6 @@ const (
 	drainShare = 2. / 3
 	closeShare = 9. / 10
 )
-
-// stopLimit is a context that ends when a part of the route must not wait any longer.
-type stopLimit struct {
-	ctx context.Context
-	end context.CancelFunc
-}
-
-func newStopLimit() (p stopLimit) {
-	p.ctx, p.end = context.WithCancel(context.Background())
-	return p
-}
 
 // setBounds sets the bounds that the route has among the routes of cfg.
 func (r *route) setBounds(cfg Config) {
@@ -131,8 +119,8 @@ func (r *route) stop(ctx context.Context) error {
 	r.mu.Unlock()
 	if deadline, bounded := ctx.Deadline(); bounded {
 		left := float64(time.Until(deadline))
-		defer time.AfterFunc(time.Duration(left*drainShare), r.sourceStop.end).Stop()
-		defer time.AfterFunc(time.Duration(left*closeShare), r.sinkStop.end).Stop()
+		defer time.AfterFunc(time.Duration(left*drainShare), r.endSourceLimit).Stop()
+		defer time.AfterFunc(time.Duration(left*closeShare), r.endSinkLimit).Stop()
 	}
 	r.cancel()
 	select {
@@ -194,17 +182,4 @@ func (r *route) unhealthyParts() (texts []string) {
 		}
 	}
 	return texts
-}
-
-// unhealthyReason returns why the route is unhealthy; "" if it is healthy, paused or stopping.
-func (r *route) unhealthyReason() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch {
-	case r.phase == failed:
-		return "failed: " + r.lastErr.Error()
-	case r.phase != running || r.pipelines.Paused():
-		return ""
-	}
-	return strings.Join(r.unhealthyParts(), ", ")
 }

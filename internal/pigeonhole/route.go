@@ -30,15 +30,16 @@ type route struct {
 	pipelines         *pipeline.Set
 	source            connector.Source
 	sink              connector.Sink
-	deadLetterSink    connector.Sink // nil: a refused message stops the route
-	ownDeadLetterSink bool           // deadLetterSink is not sink
-	resumableSink     resumableSink  // nil: what comes again is stored again
-	memory            atomic.Int64   // bytes that the route may hold
+	deadLetterSink    connector.Sink          // nil: a refused message stops the route
+	ownDeadLetterSink bool                    // deadLetterSink is not sink
+	resumableSink     connector.ResumableSink // nil: what comes again is stored again
+	memory            atomic.Int64            // bytes that the route may hold
 
-	cancel     context.CancelFunc
-	done       chan struct{}
-	sourceStop stopLimit // ends when the source must not wait any longer for messages in flight
-	sinkStop   stopLimit // ends when the sinks must not wait any longer
+	cancel context.CancelFunc
+	done   chan struct{}
+	// These end when the source, and the sinks, must not wait any longer for messages in flight.
+	sourceLimit, sinkLimit       context.Context
+	endSourceLimit, endSinkLimit context.CancelFunc
 
 	mu         sync.Mutex
 	phase      phase
@@ -68,37 +69,35 @@ const (
 func newRoute(cfg Config, rc RouteConfig, changes *transform.Transform, log *zap.Logger, m *metrics) *route {
 	r := &route{
 		cfg: rc, log: log.Named("route").With(zap.String("route", rc.Name)), transform: changes, done: make(chan struct{}),
-		sourceStop: newStopLimit(), sinkStop: newStopLimit(), phase: running, phaseSince: time.Now(), health: map[string]*health.State{}, lag: -1,
+		phase: running, phaseSince: time.Now(), health: map[string]*health.State{}, lag: -1,
 	}
+	r.sourceLimit, r.endSourceLimit = context.WithCancel(context.Background())
+	r.sinkLimit, r.endSinkLimit = context.WithCancel(context.Background())
 	bounds := cfg.bounds(rc)
 	r.memory.Store(rc.memory(bounds))
 	system, source := only(rc.Source)
-	r.source = source.NewSource(r.options(roleSource, "source."+system, m))
+	r.source = source.NewSource(r.options(r.sourceLimit, roleSource, "source."+system, m))
 	system, sink := rc.sink()
-	r.sink = sink.NewSink(r.options(roleSink, "sink."+system, m))
+	r.sink = sink.NewSink(r.options(r.sinkLimit, roleSink, "sink."+system, m))
 	if rc.DeadLetter.To != "" {
 		r.deadLetterSink = r.sink
 	}
 	if system, deadLetters := rc.deadLetterSink(); deadLetters != nil {
 		r.ownDeadLetterSink = true
-		r.deadLetterSink = deadLetters.NewSink(r.options(roleDeadLetter, "dead_letter.sink."+system, m))
+		r.deadLetterSink = deadLetters.NewSink(r.options(r.sinkLimit, roleDeadLetter, "dead_letter.sink."+system, m))
 	}
 	if rc.Guarantee == EffectivelyOnce {
-		r.resumableSink, _ = r.sink.(resumableSink)
+		r.resumableSink, _ = r.sink.(connector.ResumableSink)
 	}
 	r.pipelines = r.newPipelines(bounds, m)
 	return r
 }
 
 // options returns the options of a source or sink. part is its name in logs and on /routes.
-func (r *route) options(role, part string, m *metrics) connector.Options {
-	drain := r.sinkStop.ctx
-	if role == roleSource {
-		drain = r.sourceStop.ctx
-	}
+func (r *route) options(limit context.Context, role, part string, m *metrics) connector.Options {
 	return connector.Options{
 		Log: r.log.Named(part), Report: func(err error) { r.report(part, err) }, Metrics: m.parts.Part(r.cfg.Name, role),
-		Registerer: m.reg, DrainContext: drain,
+		Registerer: m.reg, DrainContext: limit,
 	}
 }
 
@@ -181,18 +180,6 @@ func (p *preparer) loops(m *message.Message, to string) bool {
 		p.lastTo, p.lastPlace = to, p.sink.PlaceName(to)
 	}
 	return m.HasPassed(p.lastPlace)
-}
-
-// resumableSink is a sink that can tell what it has stored.
-type resumableSink interface {
-	// Resume returns the highest offset of from's topic that is stored on the partition of topic
-	// with from's partition number; ok is false if there is none. Until Release no other process
-	// writes to that partition. An error made by pipeline.Refuse is final.
-	Resume(ctx context.Context, topic string, from *message.From) (offset int64, ok bool, err error)
-	// Oversized reports whether the sink refuses m because of its size.
-	Oversized(m *message.Message) bool
-	// Release allows another process to write to the partition.
-	Release(topic string, partition int32)
 }
 
 // isStored reports whether the destination has m already. The source's position is committed after

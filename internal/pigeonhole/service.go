@@ -203,26 +203,29 @@ const maxNamedRoutes = 3
 func (s *service) check(context.Context) error {
 	var causes []string
 	for _, r := range s.all() {
-		cause := r.unhealthyReason()
-		if cause == "" {
+		switch now := r.status(); now.State {
+		case "failed":
+			causes = append(causes, now.Name+": failed: "+now.LastError)
+		case "unhealthy":
+			causes = append(causes, now.Name+": "+strings.Join(now.Unhealthy, ", "))
+		default:
 			return nil
 		}
-		causes = append(causes, r.cfg.Name+": "+cause)
 	}
 	if len(causes) == 0 {
 		return nil
 	}
-	slices.Sort(causes)
 	if more := len(causes) - maxNamedRoutes; more > 0 {
 		causes = append(causes[:maxNamedRoutes], fmt.Sprintf("and %d more, see /routes", more))
 	}
 	return errors.New("nothing is replicated: " + strings.Join(causes, "; "))
 }
 
+// all returns the routes in the order of their names.
 func (s *service) all() []*route {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Collect(maps.Values(s.routes))
+	return slices.SortedFunc(maps.Values(s.routes), func(a, b *route) int { return strings.Compare(a.cfg.Name, b.cfg.Name) })
 }
 
 func (s *service) find(name string) *route {

@@ -3,8 +3,6 @@ package pigeonhole
 import (
 	"encoding/json"
 	"net/http"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -85,7 +83,6 @@ func (s *service) handler() http.Handler {
 		for _, r := range s.all() {
 			all = append(all, r.status())
 		}
-		slices.SortFunc(all, func(a, b Status) int { return strings.Compare(a.Name, b.Name) })
 		writeJSON(w, map[string]any{"name": s.current().Name, "routes": all})
 	})
 	mux.HandleFunc("GET /routes/{name}", s.withRoute(func(*route) error { return nil }))

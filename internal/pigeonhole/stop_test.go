@@ -41,7 +41,7 @@ func (s stubbornSource) Run(ctx context.Context, pipelines *pipeline.Set) error 
 	}
 	<-ctx.Done()
 	s.began = time.Now()
-	_ = l.Close(s.route.sourceStop.ctx)
+	_ = l.Close(s.route.sourceLimit)
 	s.drained = time.Since(s.began)
 	return nil
 }
@@ -50,7 +50,7 @@ func (s *stubborn) Run(ctx context.Context) error {
 	<-ctx.Done()
 	select {
 	case <-s.unavailable:
-	case <-s.route.sinkStop.ctx.Done():
+	case <-s.route.sinkLimit.Done():
 	}
 	s.closed = time.Since(s.began)
 	return nil

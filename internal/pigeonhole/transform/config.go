@@ -34,7 +34,6 @@ type Config struct {
 	// without -partition-N), {partition}, {key}, {routing_key}, {exchange} and
 	// {header.NAME}. A message for which a placeholder has no value, or an empty one, is refused
 	// with the reason "template", unless the placeholder has a default: {header.NAME:-other}.
-	// {{ and }} stand for the characters { and }.
 	//
 	// A message is also refused with this reason if a value changes the structure of the name. With a
 	// sink of Pulsar, that is a value with '/', or a name that has a part "." or "..", or whose

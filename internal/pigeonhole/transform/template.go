@@ -13,46 +13,38 @@ import (
 	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 )
 
-// template is a parsed destination: alternating texts and placeholders.
+// template is a parsed destination.
 type template struct {
 	parts  []part
 	static string // the destination, if there are no placeholders
+	fixed  bool   // there are none
 	rules  connector.NameRules
 }
 
-// part is a text, followed by a placeholder unless name is empty.
+// part is a text, or a placeholder.
 type part struct {
 	text         string
-	name, header string
+	name, header string // "" of a text
 	fallback     string // "": none
 }
 
 func parseTemplate(text string, rules connector.NameRules) (*template, error) {
-	t := &template{rules: rules}
-	literal := ""
-	for _, token := range regexp.MustCompile(`\{\{|\}\}|\{[^}]*\}|[{}]|[^{}]+`).FindAllString(text, -1) {
+	t := &template{rules: rules, fixed: true}
+	for _, token := range regexp.MustCompile(`\{[^}]*\}|[{}]|[^{}]+`).FindAllString(text, -1) {
+		p := part{text: token}
 		switch {
 		case token == "{":
-			return nil, errors.New("has a '{' without its '}'; write {{ for the character")
+			return nil, errors.New("has a '{' without its '}'")
 		case token == "}":
-			return nil, errors.New("has a '}' without its '{'; write }} for the character")
-		case token == "{{" || token == "}}":
-			literal += token[:1]
+			return nil, errors.New("has a '}' without its '{'")
 		case token[0] == '{':
-			p, err := parsePlaceholder(token[1 : len(token)-1])
-			if err != nil {
+			var err error
+			if p, err = parsePlaceholder(token[1 : len(token)-1]); err != nil {
 				return nil, err
 			}
-			p.text, literal = literal, ""
-			t.parts = append(t.parts, p)
-		default:
-			literal += token
+			t.fixed = false
 		}
-	}
-	if len(t.parts) == 0 {
-		t.static = literal
-	} else if literal != "" {
-		t.parts = append(t.parts, part{text: literal})
+		t.parts, t.static = append(t.parts, p), t.static+p.text
 	}
 	return t, nil
 }
@@ -74,7 +66,7 @@ func parsePlaceholder(inside string) (part, error) {
 
 // destination returns the destination of m, or an error made by pipeline.Refuse.
 func (t *template) destination(m *message.Message) (string, error) {
-	if len(t.parts) == 0 {
+	if t.fixed {
 		return t.static, nil
 	}
 	to, err := t.fill(m)
@@ -90,8 +82,8 @@ func (t *template) fill(m *message.Message) (string, error) {
 	fixed := bufferFixed[:0] // b with a zero byte, which no value has, for each value that a sender may choose
 	for i := range t.parts {
 		p := &t.parts[i]
-		b, fixed = append(b, p.text...), append(fixed, p.text...)
 		if p.name == "" {
+			b, fixed = append(b, p.text...), append(fixed, p.text...)
 			continue
 		}
 		from := len(b)

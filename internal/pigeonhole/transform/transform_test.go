@@ -174,7 +174,7 @@ func TestDestination(t *testing.T) {
 		"{topic}": "persistent://public/default/orders-partition-3",
 		"{exchange}.{routing_key}.{key}.{partition}": "shop.orders.new.k7.3",
 		"t-{header.type}-{header.none:-other}":       "t-order-other",
-		"{header.none:-a:-b}{{x}}":                   "a:-b{x}",
+		"{header.none:-a:-b}":                        "a:-b",
 		"{header.tries}":                             "3",
 	} {
 		to, keep, err := compiled(t, Config{To: template}).Apply(order())

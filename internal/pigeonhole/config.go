@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/config"
@@ -33,14 +34,11 @@ type InFlight struct {
 	Bytes    config.Bytes `yaml:"bytes"`
 }
 
-// Guarantees of a route.
+// Values of keys of a route.
 const (
 	AtLeastOnce     = "at_least_once"    // nothing is lost; after a failure some messages are stored twice
 	EffectivelyOnce = "effectively_once" // Kafka to Pulsar: nothing is stored twice either
-)
 
-// Values of provenance: what messages carry of their path.
-const (
 	provenanceFull = "full"
 	provenanceHops = "hops"
 )
@@ -110,13 +108,9 @@ func (c Config) Validate() error {
 		config.CheckPositive("in_flight.messages", c.InFlight.Messages),
 		config.CheckPositive("in_flight.bytes", c.InFlight.Bytes),
 	}
-	first := map[string]int{}
 	for i, r := range c.Routes {
-		if j, taken := first[r.Name]; taken {
-			errs = append(errs, config.Fault(fmt.Sprintf("routes[%d].name", i), "must be unique, %q is the name of routes[%d] too", r.Name, j))
-			continue
-		}
-		first[r.Name] = i
+		first := slices.IndexFunc(c.Routes, func(other RouteConfig) bool { return other.Name == r.Name })
+		errs = append(errs, config.Require(first == i, fmt.Sprintf("routes[%d].name", i), "must be unique, %q is the name of routes[%d] too", r.Name, first))
 	}
 	return errors.Join(errs...)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/trial"
@@ -23,16 +24,13 @@ func (c RouteConfig) addTrials(path string, all *trial.List) {
 	all.Add(source.Try(path + ".source." + system))
 
 	system, sink := c.sink()
-	var to []trial.Place
-	var more []trial.Trial
-	if name, fixed := c.destination(); !fixed {
-		more = []trial.Trial{trial.Of(path+".to "+c.To, trial.Note("not tried: it depends on the message"))}
-	} else {
-		to = []trial.Place{{Path: path + ".to", Name: name}}
-		more = c.tryPartitions(path+".to", sink, name)
-		if exact, ok := sink.(connector.ExactSink); ok && c.Guarantee == EffectivelyOnce {
-			more = append(more, exact.TryEffectivelyOnce(path+".to", name)...)
-		}
+	to := []trial.Place{{Path: path + ".to", Name: c.To}}
+	more := c.tryPartitions(path+".to", sink, c.To)
+	if exact, ok := sink.(connector.ExactSink); ok && c.Guarantee == EffectivelyOnce {
+		more = append(more, exact.TryEffectivelyOnce(path+".to", c.To)...)
+	}
+	if strings.Contains(c.To, "{") {
+		to, more = nil, []trial.Trial{trial.Of(path+".to "+c.To, trial.Note("not tried: it depends on the message"))}
 	}
 	deadLetters := []trial.Place{{Path: path + ".dead_letter.to", Name: c.DeadLetter.To}}
 	if c.DeadLetter.To != "" && c.DeadLetter.Sink == nil {
@@ -51,7 +49,7 @@ func addSinkTrial(all *trial.List, path string, sink connector.SinkConfig, to []
 	all.Add(t, end)
 }
 
-// tryPartitions returns a trial that checks that the destination has at least as many partitions as
+// tryPartitions returns the trial that the destination has at least as many partitions as
 // the source, if messages keep their partition number.
 func (c RouteConfig) tryPartitions(path string, into connector.SinkConfig, topic string) []trial.Trial {
 	_, from := only(c.Source)

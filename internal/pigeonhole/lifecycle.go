@@ -12,7 +12,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/app"
-	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/internal/health"
 )
@@ -41,13 +40,6 @@ const (
 	closeShare = 9. / 10
 )
 
-// setBounds sets the bounds that the route has among the routes of cfg.
-func (r *route) setBounds(cfg Config) {
-	bounds := cfg.bounds(r.cfg)
-	r.pipelines.SetBounds(bounds.Messages, int64(bounds.Bytes))
-	r.memory.Store(r.cfg.memory(bounds))
-}
-
 // start runs the route until stop.
 func (r *route) start() {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -62,24 +54,20 @@ func (r *route) start() {
 // in flight.
 func (r *route) run(ctx context.Context) {
 	sinks, closeSinks := context.WithCancel(context.Background())
-	watching, unwatch := context.WithCancel(ctx)
-	var parts sync.WaitGroup
-	parts.Go(func() { r.runSink(sinks, roleSink, r.sink) })
+	var others sync.WaitGroup
+	others.Go(func() { r.runPart(sinks, roleSink, r.sink.Run) })
 	if r.ownDeadLetterSink {
-		parts.Go(func() { r.runSink(sinks, roleDeadLetter, r.deadLetterSink) })
+		others.Go(func() { r.runPart(sinks, roleDeadLetter, r.deadLetterSink.Run) })
 	}
-	parts.Go(func() { r.watch(watching) })
-	if err := app.Protect(func() error { return r.source.Run(ctx, r.pipelines) }); err != nil && ctx.Err() == nil {
-		r.fail(fmt.Errorf("source: %w", err))
-	}
-	unwatch()
+	others.Go(func() { r.watch(sinks) })
+	r.runPart(ctx, roleSource, func(ctx context.Context) error { return r.source.Run(ctx, r.pipelines) })
 	closeSinks()
-	parts.Wait()
+	others.Wait()
 }
 
-// runSink runs a sink until ctx ends. Its error stops the route.
-func (r *route) runSink(ctx context.Context, role string, s connector.Sink) {
-	if err := app.Protect(func() error { return s.Run(ctx) }); err != nil && ctx.Err() == nil {
+// runPart runs a source or sink until ctx ends. Its error stops the route.
+func (r *route) runPart(ctx context.Context, role string, run func(context.Context) error) {
+	if err := app.Protect(func() error { return run(ctx) }); err != nil && ctx.Err() == nil {
 		r.fail(fmt.Errorf("%s: %w", role, err))
 	}
 }

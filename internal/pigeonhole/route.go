@@ -4,7 +4,6 @@ import (
 	"context"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -33,7 +32,6 @@ type route struct {
 	deadLetterSink    connector.Sink          // nil: a refused message stops the route
 	ownDeadLetterSink bool                    // deadLetterSink is not sink
 	resumableSink     connector.ResumableSink // nil: what comes again is stored again
-	memory            atomic.Int64            // bytes that the route may hold
 
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -74,7 +72,6 @@ func newRoute(cfg Config, rc RouteConfig, changes *transform.Transform, log *zap
 	r.sourceLimit, r.endSourceLimit = context.WithCancel(context.Background())
 	r.sinkLimit, r.endSinkLimit = context.WithCancel(context.Background())
 	bounds := cfg.bounds(rc)
-	r.memory.Store(rc.memory(bounds))
 	system, source := only(rc.Source)
 	r.source = source.NewSource(r.options(r.sourceLimit, roleSource, "source."+system, m))
 	system, sink := rc.sink()

@@ -22,10 +22,8 @@ import (
 // at a reload.
 func Build(_ context.Context, rt *app.Runtime, cfg Config) error {
 	rt.SpareMemory(typicalMemory)
-	s := &service{
-		log: rt.Log, metrics: newMetrics(rt.Metrics), setMemoryNeed: rt.TuneMemory, routes: map[string]*route{},
-	}
-	s.setMemoryNeed(s.memoryNeed()) // first, so that the limit holds until the routes have stopped
+	rt.TuneMemory(Config{}.memoryNeed()) // first, so that the limit holds until the routes have stopped
+	s := &service{log: rt.Log, metrics: newMetrics(rt.Metrics), setMemoryNeed: rt.TuneMemory, routes: map[string]*route{}}
 	if err := rt.Metrics.Register(newCollector(s)); err != nil {
 		return err
 	}
@@ -135,7 +133,8 @@ func (s *service) change(ctx context.Context, cfg Config, restart *route) error 
 	}
 	for i, rc := range cfg.Routes {
 		if r := next[rc.Name]; r != nil {
-			r.setBounds(cfg) // the number of routes may have changed
+			bounds := cfg.bounds(rc) // the number of routes may have changed
+			r.pipelines.SetBounds(bounds.Messages, int64(bounds.Bytes))
 			continue
 		}
 		r := newRoute(cfg, rc, transforms[i], s.log, s.metrics)
@@ -146,18 +145,8 @@ func (s *service) change(ctx context.Context, cfg Config, restart *route) error 
 		r.start()
 	}
 	s.cfg, s.routes = cfg, next
-	s.setMemoryNeed(s.memoryNeed())
+	s.setMemoryNeed(cfg.memoryNeed())
 	return nil
-}
-
-// memoryNeed returns how many bytes the process needs for its routes: what they may hold, and a
-// quarter more for the garbage collector.
-func (s *service) memoryNeed() int64 {
-	held := int64(memoryBase)
-	for _, r := range s.routes {
-		held += r.memory.Load()
-	}
-	return held + held/4
 }
 
 // stopRoutes stops routes that are removed or replaced. It returns an error for a panic, and when

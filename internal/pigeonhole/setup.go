@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,13 +23,12 @@ type clusters []setup.Cluster
 // at returns the cluster of a section. Sections that are equal have one.
 func (all *clusters) at(path string, section connector.SetupSection) *setup.Cluster {
 	cfg := section.SetupCluster()
-	for i, c := range *all {
-		if c.Pulsar == cfg {
-			return &(*all)[i]
-		}
+	i := slices.IndexFunc(*all, func(c setup.Cluster) bool { return c.Pulsar == cfg })
+	if i < 0 {
+		i = len(*all)
+		*all = append(*all, setup.Cluster{Path: path, Pulsar: cfg})
 	}
-	*all = append(*all, setup.Cluster{Path: path, Pulsar: cfg})
-	return &(*all)[len(*all)-1]
+	return &(*all)[i]
 }
 
 // Setup returns what -setup creates in each Pulsar cluster of the routes: destinations and topics of
@@ -51,52 +51,46 @@ func (c RouteConfig) addTo(ctx context.Context, all *clusters, path string, want
 	}
 	system, sink := only(c.Sink)
 	if section, ok := sink.(connector.SetupSection); ok {
-		name, fixed := c.destination()
-		if !fixed {
-			name = c.To
-		}
 		policies := wanted
 		policies.Deduplication = wanted.Deduplication || c.Guarantee == EffectivelyOnce
-		err = c.addDestination(ctx, all.at(path+".sink."+system, section), path+".to", sink, name, policies)
+		err = c.addDestination(ctx, all.at(path+".sink."+system, section), setup.Topic{Path: path + ".to", Name: c.To}, sink, policies)
 	}
 	if c.DeadLetter.To == "" {
 		return err
 	}
-	path += ".dead_letter"
 	own := c.DeadLetter.Sink != nil
 	if own {
 		system, sink = only(*c.DeadLetter.Sink)
 	}
-	section, ok := sink.(connector.SetupSection)
-	if !ok {
-		return err
+	if section, ok := sink.(connector.SetupSection); ok {
+		cluster := all.at(path+".dead_letter.sink."+system, section)
+		topic := setup.Topic{Path: path + ".dead_letter.to", Name: c.DeadLetter.To}
+		if own && followsSource(sink) {
+			return errors.Join(err, c.addDestination(ctx, cluster, topic, sink, wanted))
+		}
+		cluster.AddTopic(topic, wanted) // of any number of partitions
 	}
-	cluster := all.at(path+".sink."+system, section)
-	if own && followsSource(sink) {
-		return errors.Join(err, c.addDestination(ctx, cluster, path+".to", sink, c.DeadLetter.To, wanted))
-	}
-	cluster.AddTopic(setup.Topic{Path: path + ".to", Name: c.DeadLetter.To}, wanted) // of any number of partitions
 	return err
 }
 
 // addDestination adds a topic that is published to. If messages keep the number of their partition,
 // it has at least as many partitions as the source.
-func (c RouteConfig) addDestination(ctx context.Context, cluster *setup.Cluster, path string, sink connector.SinkConfig, name string, wanted setup.Section) error {
-	t := setup.Topic{Path: path, Name: name, Partitions: wanted.Partitions}
+func (c RouteConfig) addDestination(ctx context.Context, cluster *setup.Cluster, t setup.Topic, sink connector.SinkConfig, wanted setup.Section) error {
+	t.Partitions = wanted.Partitions
 	_, from := only(c.Source)
 	source, numbered := from.(connector.PartitionedSource)
 	switch {
 	case !followsSource(sink):
 		t.WhyNoGrowth = "a key would move to another partition, and its messages would lose their order"
-	case numbered && !strings.Contains(name, "{"):
+	case numbered && !strings.Contains(t.Name, "{"):
 		ctx, cancel := context.WithTimeout(ctx, sourceTimeout)
 		defer cancel()
 		_, widest, err := widestTopic(ctx, source)
 		switch {
 		case err != nil && wanted.Partitions == 0:
-			return config.Fault(path, "as many partitions as the source has, which is not known (%s): set setup.partitions", trial.Plain(err))
+			return config.Fault(t.Path, "as many partitions as the source has, which is not known (%s): set setup.partitions", trial.Plain(err))
 		case err != nil:
-			cluster.Notes = append(cluster.Notes, fmt.Sprintf("%s: setup.partitions is used: it is not known how many the source has (%s)", path, trial.Plain(err)))
+			cluster.Notes = append(cluster.Notes, fmt.Sprintf("%s: setup.partitions is used: it is not known how many the source has (%s)", t.Path, trial.Plain(err)))
 		case widest > 1 || wanted.Partitions > 0:
 			t.Partitions = max(wanted.Partitions, widest)
 		}

@@ -29,18 +29,18 @@ type SinkConfig map[string]connector.SinkConfig
 
 // Kinds implements [config.Kinds].
 func (SourceConfig) Kinds() map[string]any {
-	return kinds(func(s connector.System) any { return s.Source() })
+	all := map[string]any{}
+	for _, s := range systems() {
+		all[s.Name] = s.Source()
+	}
+	return all
 }
 
 // Kinds implements [config.Kinds].
 func (SinkConfig) Kinds() map[string]any {
-	return kinds(func(s connector.System) any { return s.Sink() })
-}
-
-func kinds(section func(connector.System) any) map[string]any {
 	all := map[string]any{}
 	for _, s := range systems() {
-		all[s.Name] = section(s)
+		all[s.Name] = s.Sink()
 	}
 	return all
 }
@@ -111,28 +111,23 @@ func (c RouteConfig) newTransform() (*transform.Transform, error) {
 	return transform.New(c.Config, rules)
 }
 
-// destination returns the destination of all messages; fixed is false if it depends on the message.
-func (c RouteConfig) destination() (to string, fixed bool) {
-	changes, err := c.newTransform()
-	if err != nil { // cannot happen after Validate
-		return "", false
-	}
-	return changes.Destination()
-}
-
 // Estimates of what a process of Pigeonhole holds, in bytes.
 const (
-	// typicalMemory is what a process needs while its sinks keep up. With its program code it is
-	// about 240 MiB resident.
-	typicalMemory = 220 << 20
-	// memoryBase is what a process without routes holds.
-	memoryBase = 32 << 20
-	// memoryPerRoute is for connections, their buffers and the metadata of topics.
-	memoryPerRoute = 4 << 20
-	// memoryPerMessage is what a message in flight needs besides its bytes, here and in the sink's
-	// client: 2.5 KiB from Kafka to Pulsar.
-	memoryPerMessage = 5 << 9
+	typicalMemory    = 220 << 20 // while its sinks keep up; about 240 MiB resident with its program code
+	memoryBase       = 32 << 20  // without routes
+	memoryPerRoute   = 4 << 20   // connections, their buffers and the metadata of topics
+	memoryPerMessage = 5 << 9    // besides its bytes, here and in the sink's client
 )
+
+// memoryNeed returns how many bytes the process needs for its routes: what they may hold, and a
+// quarter more for the garbage collector.
+func (c Config) memoryNeed() int64 {
+	held := int64(memoryBase)
+	for _, rc := range c.Routes {
+		held += rc.memory(c.bounds(rc))
+	}
+	return held + held/4
+}
 
 // memory returns how many bytes a route with these bounds may hold: the messages in flight, and
 // what the source, the sink and the dead-letter sink buffer.

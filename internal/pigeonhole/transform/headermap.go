@@ -13,16 +13,8 @@ import (
 // maxScannedHeaders is up to how many headers a linear search is faster than making a map.
 const maxScannedHeaders = 16
 
-func headersOf(headers []message.Header) traits.Mapper {
-	h := &headerMap{headers: headers}
-	if len(headers) <= maxScannedHeaders {
-		return h
-	}
-	return h.all()
-}
-
-// headerMap presents a few headers as a map of CEL. It makes the map only for operations other than
-// the lookup of one name.
+// headerMap presents headers as a map of CEL. It makes the map only if there are many, or for
+// operations other than the lookup of one name.
 type headerMap struct {
 	headers []message.Header
 	full    traits.Mapper // nil until it is needed
@@ -42,7 +34,7 @@ func (h *headerMap) all() traits.Mapper {
 // Find implements has() and the index operator with a constant name.
 func (h *headerMap) Find(key ref.Val) (ref.Val, bool) {
 	name, ok := key.(types.String)
-	if !ok {
+	if !ok || len(h.headers) > maxScannedHeaders {
 		return h.all().Find(key)
 	}
 	for i := len(h.headers) - 1; i >= 0; i-- {
@@ -55,9 +47,6 @@ func (h *headerMap) Find(key ref.Val) (ref.Val, bool) {
 
 // Contains implements the operator in.
 func (h *headerMap) Contains(key ref.Val) ref.Val {
-	if _, ok := key.(types.String); !ok {
-		return h.all().Contains(key)
-	}
 	_, found := h.Find(key)
 	return types.Bool(found)
 }
@@ -69,8 +58,6 @@ func (h *headerMap) Get(key ref.Val) ref.Val {
 	}
 	return h.all().Get(key) // its error
 }
-
-// The other methods are those of the map.
 
 func (h *headerMap) ConvertToNative(t reflect.Type) (any, error) { return h.all().ConvertToNative(t) }
 func (h *headerMap) ConvertToType(t ref.Type) ref.Val            { return h.all().ConvertToType(t) }

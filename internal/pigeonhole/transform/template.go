@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -117,19 +118,15 @@ func (t *template) fill(m *message.Message) (string, error) {
 const maxValue = 1024
 
 func checkValue(value []byte, separator byte) error {
-	if len(value) > maxValue {
+	switch {
+	case len(value) > maxValue:
 		return fmt.Errorf("it has %d bytes, more than %d", len(value), maxValue)
-	}
-	if !utf8.Valid(value) {
+	case !utf8.Valid(value):
 		return errors.New("it is not valid UTF-8")
-	}
-	for _, c := range value {
-		if c < ' ' || c == 0x7f {
-			return errors.New("it has control characters")
-		}
-		if c == separator { // 0, for none, is a control character
-			return fmt.Errorf("it contains %q, which would select a topic of another namespace", c)
-		}
+	case slices.ContainsFunc(value, func(c byte) bool { return c < ' ' || c == 0x7f }):
+		return errors.New("it has control characters")
+	case separator != 0 && slices.Contains(value, separator):
+		return fmt.Errorf("it contains %q, which would select a topic of another namespace", separator)
 	}
 	return nil
 }
@@ -156,13 +153,9 @@ func (p *part) appendValue(b []byte, m *message.Message) []byte {
 	case "key":
 		return append(b, m.Key...)
 	case "routing_key":
-		if m.AMQP != nil {
-			return append(b, m.AMQP.RoutingKey...)
-		}
+		return append(b, amqpProperties(m).RoutingKey...)
 	case "exchange":
-		if m.AMQP != nil {
-			return append(b, m.AMQP.Exchange...)
-		}
+		return append(b, amqpProperties(m).Exchange...)
 	case "header":
 		value, _ := m.Header(p.header)
 		return append(b, value...)

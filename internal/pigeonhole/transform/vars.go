@@ -61,7 +61,7 @@ func (v *view) ResolveName(name string) (any, bool) {
 		return v.json, true
 	case "headers":
 		if v.headers == nil {
-			v.headers = headersOf(m.Headers)
+			v.headers = &headerMap{headers: m.Headers}
 		}
 		return v.headers, true
 	case "topic":

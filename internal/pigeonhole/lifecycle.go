@@ -16,7 +16,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/health"
 )
 
-// phase is a phase of a route's life cycle.
 type phase string
 
 const (
@@ -26,10 +25,8 @@ const (
 )
 
 const (
-	// stopTimeout bounds the stop of a route while the process goes on.
-	stopTimeout = 30 * time.Second
-	// lagInterval is the interval at which the route asks the source for its lag.
-	lagInterval = 10 * time.Second
+	stopTimeout = 30 * time.Second // of a route while the process goes on
+	lagInterval = 10 * time.Second // between two questions for the source's lag
 )
 
 // The time for a stop is divided. Until drainShare of it the source waits for messages in flight:
@@ -44,19 +41,17 @@ const (
 func (r *route) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
-	go func() {
-		defer close(r.done)
-		r.run(ctx)
-	}()
+	go r.run(ctx)
 }
 
 // run runs the source and the sinks. The sinks end after the source: they still store the messages
 // in flight.
 func (r *route) run(ctx context.Context) {
+	defer close(r.done)
 	sinks, closeSinks := context.WithCancel(context.Background())
 	var others sync.WaitGroup
 	others.Go(func() { r.runPart(sinks, roleSink, r.sink.Run) })
-	if r.ownDeadLetterSink {
+	if r.deadLetterSink != nil && r.deadLetterSink != r.sink {
 		others.Go(func() { r.runPart(sinks, roleDeadLetter, r.deadLetterSink.Run) })
 	}
 	others.Go(func() { r.watch(sinks) })

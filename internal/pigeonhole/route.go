@@ -23,15 +23,14 @@ import (
 //
 // Routes are independent: each has its own connections, memory bounds and errors.
 type route struct {
-	cfg               RouteConfig
-	log               *zap.Logger
-	transform         *transform.Transform
-	pipelines         *pipeline.Set
-	source            connector.Source
-	sink              connector.Sink
-	deadLetterSink    connector.Sink          // nil: a refused message stops the route
-	ownDeadLetterSink bool                    // deadLetterSink is not sink
-	resumableSink     connector.ResumableSink // nil: what comes again is stored again
+	cfg            RouteConfig
+	log            *zap.Logger
+	transform      *transform.Transform
+	pipelines      *pipeline.Set
+	source         connector.Source
+	sink           connector.Sink
+	deadLetterSink connector.Sink          // may be sink; nil: a refused message stops the route
+	resumableSink  connector.ResumableSink // nil: what comes again is stored again
 
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -39,13 +38,12 @@ type route struct {
 	sourceLimit, sinkLimit       context.Context
 	endSourceLimit, endSinkLimit context.CancelFunc
 
-	mu         sync.Mutex
-	phase      phase
-	health     map[string]*health.State // by part
-	phaseSince time.Time                // when the phase began
-	lastErr    error
-	lastErrAt  time.Time
-	lag        int64 // -1 when not known
+	mu                    sync.Mutex
+	phase                 phase
+	phaseSince, lastErrAt time.Time
+	lastErr               error
+	health                map[string]*health.State // by part
+	lag                   int64                    // -1 when not known
 }
 
 // The roles of a route's parts.
@@ -56,14 +54,11 @@ const (
 )
 
 const (
-	// commitEvery is the interval at which pipelines commit at the source what is stored.
-	commitEvery = 100 * time.Millisecond
-	// minBackoff and maxBackoff bound the wait before failed messages are sent again.
-	minBackoff = 100 * time.Millisecond
-	maxBackoff = 10 * time.Second
+	commitEvery            = 100 * time.Millisecond                   // how often pipelines commit at the source what is stored
+	minBackoff, maxBackoff = 100 * time.Millisecond, 10 * time.Second // before failed messages are sent again
 )
 
-// newRoute makes a route that does not run yet.
+// newRoute makes a route; start runs it.
 func newRoute(cfg Config, rc RouteConfig, changes *transform.Transform, log *zap.Logger, m *metrics) *route {
 	r := &route{
 		cfg: rc, log: log.Named("route").With(zap.String("route", rc.Name)), transform: changes, done: make(chan struct{}),
@@ -71,7 +66,6 @@ func newRoute(cfg Config, rc RouteConfig, changes *transform.Transform, log *zap
 	}
 	r.sourceLimit, r.endSourceLimit = context.WithCancel(context.Background())
 	r.sinkLimit, r.endSinkLimit = context.WithCancel(context.Background())
-	bounds := cfg.bounds(rc)
 	system, source := only(rc.Source)
 	r.source = source.NewSource(r.options(r.sourceLimit, roleSource, "source."+system, m))
 	system, sink := rc.sink()
@@ -80,13 +74,12 @@ func newRoute(cfg Config, rc RouteConfig, changes *transform.Transform, log *zap
 		r.deadLetterSink = r.sink
 	}
 	if system, deadLetters := rc.deadLetterSink(); deadLetters != nil {
-		r.ownDeadLetterSink = true
 		r.deadLetterSink = deadLetters.NewSink(r.options(r.sinkLimit, roleDeadLetter, "dead_letter.sink."+system, m))
 	}
 	if rc.Guarantee == EffectivelyOnce {
 		r.resumableSink, _ = r.sink.(connector.ResumableSink)
 	}
-	r.pipelines = r.newPipelines(bounds, m)
+	r.pipelines = r.newPipelines(cfg.bounds(rc), m)
 	return r
 }
 
@@ -98,7 +91,6 @@ func (r *route) options(limit context.Context, role, part string, m *metrics) co
 	}
 }
 
-// newPipelines makes the pipelines between the route's source and its sinks.
 func (r *route) newPipelines(bounds InFlight, m *metrics) *pipeline.Set {
 	way := pipeline.Route{
 		Sink: r.sink, Prepare: r.newPrepare, Stop: r.fail, Log: r.log, Metrics: m.pipelines.Route(r.cfg.Name),
@@ -223,7 +215,6 @@ func (p *preparer) resume(ctx context.Context, to string, from *message.From) (i
 	}
 }
 
-// release gives up the partitions of the destinations.
 func (p *preparer) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -46,7 +46,6 @@ type Status struct {
 	Resent   int64 `json:"resent"`
 }
 
-// status returns the current state of the route.
 func (r *route) status() Status {
 	held := r.pipelines.State()
 	source, _ := only(r.cfg.Source)
@@ -74,8 +73,7 @@ func (r *route) status() Status {
 	return s
 }
 
-// handler answers GET /routes, GET /routes/{name} and POST /routes/{name}/pause and
-// /resume.
+// handler serves /routes.
 func (s *service) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /routes", func(w http.ResponseWriter, _ *http.Request) {
@@ -121,7 +119,7 @@ func writeJSON(w http.ResponseWriter, body any) {
 // metrics are the metrics of all routes.
 type metrics struct {
 	pipelines *pipeline.Metrics
-	parts     *connector.Metrics    // the metrics of sources and sinks
+	parts     *connector.Metrics    // of sources and sinks
 	reg       prometheus.Registerer // for the metrics of the Pulsar client, which have no label route
 }
 

@@ -35,9 +35,9 @@ func parseTemplate(text string, rules connector.NameRules) (*template, error) {
 		p := part{text: token}
 		switch {
 		case token == "{":
-			return nil, errors.New("has a '{' without its '}'")
+			return nil, fmt.Errorf("has a '{' without its '}', got %q", text)
 		case token == "}":
-			return nil, errors.New("has a '}' without its '{'")
+			return nil, fmt.Errorf("has a '}' without its '{', got %q", text)
 		case token[0] == '{':
 			var err error
 			if p, err = parsePlaceholder(token[1 : len(token)-1]); err != nil {

@@ -37,14 +37,11 @@ type assignment struct {
 // holds every fault with its path in cfg; those of expressions have the compiler's message.
 func New(cfg Config, rules connector.NameRules) (*Transform, error) {
 	errs := []error{cfg.Headers.validate()}
-	check := func(path string, err error) {
-		errs = append(errs, config.Require(err == nil, path, "%v", err))
-	}
+	check := func(path string, err error) { errs = append(errs, config.Require(err == nil, path, "%v", err)) }
 	t := &Transform{headers: cfg.Headers, changes: !cfg.Headers.isZero() || len(cfg.Set) > 0}
 	var err error
-	if t.to, err = parseTemplate(cfg.To, rules); err != nil {
-		check("to", fmt.Errorf("%w, got %q", err, cfg.To))
-	}
+	t.to, err = parseTemplate(cfg.To, rules)
+	check("to", err)
 	var env *cel.Env
 	if cfg.Filter != "" || len(cfg.Set) > 0 {
 		if env, err = expression.NewEnv(variables()...); err != nil {
@@ -65,10 +62,7 @@ func New(cfg Config, rules connector.NameRules) (*Transform, error) {
 		check("set."+key, err)
 		t.set = append(t.set, assignment{key, header, program})
 	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	return t, nil
+	return t, errors.Join(errs...)
 }
 
 // parseSetKey returns the header that a key of Config.Set names.
@@ -103,8 +97,10 @@ func (t *Transform) Apply(m *message.Message) (to string, keep bool, err error) 
 	if t.filter != nil || len(t.set) > 0 {
 		v = &view{m: m}
 	}
-	if keep, err := t.passesFilter(v); err != nil || !keep {
-		return "", false, err
+	if t.filter != nil {
+		if keep, err := t.passesFilter(v); err != nil || !keep {
+			return "", false, err
+		}
 	}
 	before := *m // change never modifies its lists in place
 	if err := t.change(m, v); err != nil {
@@ -123,9 +119,6 @@ func (t *Transform) Destination() (to string, ok bool) {
 }
 
 func (t *Transform) passesFilter(v *view) (bool, error) {
-	if t.filter == nil {
-		return true, nil
-	}
 	out, err := expression.Evaluate(t.filter, v)
 	if err != nil {
 		return false, failed("filter", err)

@@ -17,11 +17,10 @@ import (
 	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
-// route is a running route. This file is the path of a message: the source offers it to a pipeline,
-// which calls prepare (loops, hops, transformation, what is stored already) and gives it to the
-// sink. A refused message goes to storeDeadLetter. lifecycle.go starts and stops routes.
-//
-// Routes are independent: each has its own connections, memory bounds and errors.
+// route is a running route, with its own connections, memory bounds and errors. This file is the
+// path of a message: the source offers it to a pipeline, which calls prepare (loops, hops,
+// transformation, what is stored already) and gives it to the sink. A refused message goes to
+// storeDeadLetter. lifecycle.go starts and stops routes.
 type route struct {
 	cfg            RouteConfig
 	log            *zap.Logger

@@ -54,14 +54,11 @@ type service struct {
 }
 
 var (
-	// errNoRoutes rejects a configuration without the key routes while routes run: the file may
-	// have been cut off.
 	errNoRoutes = config.Fault("routes", "must be given: to stop every route write routes: []")
-	// errStopped is the error of requests for a route that is stopping.
-	errStopped = errors.New("the route is stopping")
+	errStopped  = errors.New("the route is stopping")
 )
 
-// apply changes the running routes to those of cfg.
+// apply changes the running routes to those of cfg. Without the key routes the file may be cut off.
 func (s *service) apply(ctx context.Context, cfg Config) error {
 	s.applying.Lock()
 	defer s.applying.Unlock()
@@ -184,11 +181,8 @@ func (s *service) stop(ctx context.Context) error {
 	return forEach(s.all(), func(r *route) error { return r.stop(ctx) })
 }
 
-// maxNamedRoutes is how many routes the error of check names.
-const maxNamedRoutes = 3
-
-// check is the readiness check. It fails when every route is unhealthy. One route that is healthy
-// or paused keeps the process ready: /routes shows the errors of the others.
+// check is the readiness check. It fails when every route is unhealthy, and names three. One route
+// that is healthy or paused keeps the process ready: /routes shows the errors of the others.
 func (s *service) check(context.Context) error {
 	var causes []string
 	for _, r := range s.all() {
@@ -201,11 +195,11 @@ func (s *service) check(context.Context) error {
 			return nil
 		}
 	}
-	if len(causes) == 0 {
+	if causes == nil {
 		return nil
 	}
-	if more := len(causes) - maxNamedRoutes; more > 0 {
-		causes = append(causes[:maxNamedRoutes], fmt.Sprintf("and %d more, see /routes", more))
+	if more := len(causes) - 3; more > 0 {
+		causes = append(causes[:3], fmt.Sprintf("and %d more, see /routes", more))
 	}
 	return errors.New("nothing is replicated: " + strings.Join(causes, "; "))
 }

@@ -14,9 +14,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/trial"
 )
 
-// sourceTimeout bounds how long a source is asked for its partitions.
-const sourceTimeout = 20 * time.Second
-
 // clusters are the Pulsar clusters of all routes.
 type clusters []setup.Cluster
 
@@ -83,7 +80,7 @@ func (c RouteConfig) addDestination(ctx context.Context, cluster *setup.Cluster,
 	case !followsSource(sink):
 		t.WhyNoGrowth = "a key would move to another partition, and its messages would lose their order"
 	case numbered && !strings.Contains(t.Name, "{"):
-		ctx, cancel := context.WithTimeout(ctx, sourceTimeout)
+		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 		defer cancel()
 		_, widest, err := widestTopic(ctx, source)
 		switch {

@@ -23,9 +23,9 @@ type Status struct {
 	State string    `json:"state"`
 	Since time.Time `json:"since"`
 	// Unhealthy lists the current errors, LastError is the latest error ever.
-	Unhealthy   []string   `json:"unhealthy,omitempty"`
-	LastError   string     `json:"last_error,omitempty"`
-	LastErrorAt *time.Time `json:"last_error_at,omitempty"`
+	Unhealthy   []string  `json:"unhealthy,omitempty"`
+	LastError   string    `json:"last_error,omitempty"`
+	LastErrorAt time.Time `json:"last_error_at,omitzero"`
 
 	Pipelines     int   `json:"pipelines"`
 	InFlight      int   `json:"in_flight"`
@@ -67,8 +67,7 @@ func (r *route) status() Status {
 		s.State = "unhealthy"
 	}
 	if r.lastErr != nil {
-		at := r.lastErrAt
-		s.LastError, s.LastErrorAt = r.lastErr.Error(), &at
+		s.LastError, s.LastErrorAt = r.lastErr.Error(), r.lastErrAt
 	}
 	return s
 }

@@ -21,47 +21,40 @@ func systems() []connector.System {
 	}
 }
 
-// SourceConfig is a source: the section of one system under the system's name.
-type SourceConfig map[string]connector.SourceConfig
+// Sections holds the section of one system under the system's name.
+type Sections[S any] map[string]S
 
-// SinkConfig is a sink: the section of one system under the system's name.
-type SinkConfig map[string]connector.SinkConfig
-
-// Kinds implements [config.Kinds].
-func (SourceConfig) Kinds() map[string]any {
-	all := map[string]any{}
-	for _, s := range systems() {
-		all[s.Name] = s.Source()
-	}
-	return all
-}
+// SourceConfig and SinkConfig are a source and a sink: kafka: {...}, for example.
+type (
+	SourceConfig = Sections[connector.SourceConfig]
+	SinkConfig   = Sections[connector.SinkConfig]
+)
 
 // Kinds implements [config.Kinds].
-func (SinkConfig) Kinds() map[string]any {
+func (Sections[S]) Kinds() map[string]any {
 	all := map[string]any{}
 	for _, s := range systems() {
-		all[s.Name] = s.Sink()
+		for _, section := range []any{s.Source(), s.Sink()} {
+			if _, ok := section.(S); ok {
+				all[s.Name] = section
+			}
+		}
 	}
 	return all
 }
 
 // Validate returns a fault unless there is exactly one system.
-func (c SourceConfig) Validate() error { return exactlyOne(len(c)) }
-
-// Validate returns a fault unless there is exactly one system.
-func (c SinkConfig) Validate() error { return exactlyOne(len(c)) }
-
-func exactlyOne(n int) error {
+func (c Sections[S]) Validate() error {
 	var names []string
 	for _, s := range systems() {
 		names = append(names, s.Name)
 	}
 	last := len(names) - 1
-	return config.Require(n == 1, "", "must be one of %s and %s, got %d of them", strings.Join(names[:last], ", "), names[last], n)
+	return config.Require(len(c) == 1, "", "must be one of %s and %s, got %d of them", strings.Join(names[:last], ", "), names[last], len(c))
 }
 
 // only returns the system of a valid source or sink, and its section.
-func only[S any](sections map[string]S) (system string, section S) {
+func only[S any](sections Sections[S]) (system string, section S) {
 	for system, section = range sections {
 		break
 	}

@@ -35,13 +35,10 @@ type Config struct {
 	// {header.NAME}. A message for which a placeholder has no value, or an empty one, is refused
 	// with the reason "template", unless the placeholder has a default: {header.NAME:-other}.
 	//
-	// A message is also refused with this reason if a value changes the structure of the name. With a
-	// sink of Pulsar, that is a value with '/', or a name that has a part "." or "..", or whose
-	// last part begins with "__", ends in "__transaction_pending_ack", or contains "-partition-".
-	// With Kafka it is a name that begins with "__". With RabbitMQ it is a queue whose name begins
-	// with "amq.". The text between placeholders, the partition and defaults may do all of this,
-	// and so may {topic} alone from a topic to one of the same system. Default: the destination in
-	// the sink's configuration.
+	// A message is also refused with this reason if a value changes the structure of the name: a
+	// namespace, a partition, or a name that the system has for itself (docs/pigeonhole.md has them).
+	// The text between placeholders, {partition} and defaults may do that, and so may {topic} alone
+	// within one system. Default: the destination in the sink's configuration.
 	To string `yaml:"to"`
 }
 

@@ -53,11 +53,16 @@ func New(cfg Config, rules connector.NameRules) (*Transform, error) {
 		check("filter", err)
 	}
 	for _, key := range slices.Sorted(maps.Keys(cfg.Set)) {
-		header, err := parseSetKey(key)
-		var program cel.Program
-		if err == nil {
-			program, err = expression.Compile(env, cfg.Set[key], "a string, bytes or null (string(...) makes a string of other types)", nil,
-				cel.StringType, cel.BytesType, cel.NullType, cel.NullableType(cel.StringType), cel.NullableType(cel.BytesType))
+		program, err := expression.Compile(env, cfg.Set[key], "a string, bytes or null (string(...) makes a string of other types)", nil,
+			cel.StringType, cel.BytesType, cel.NullType, cel.NullableType(cel.StringType), cel.NullableType(cel.BytesType))
+		header, isHeader := strings.CutPrefix(key, "header.")
+		switch {
+		case !isHeader && key != "key" && key != "value":
+			err = fmt.Errorf("must be key, value or header.NAME, got %q", key)
+		case header == "":
+			err = errors.New("must name a header: header.NAME")
+		case message.IsReserved(header):
+			err = fmt.Errorf("must not begin with %s, which is for Pigeonhole's own", message.Prefix)
 		}
 		check("set."+key, err)
 		t.set = append(t.set, assignment{key, header, program})
@@ -65,29 +70,10 @@ func New(cfg Config, rules connector.NameRules) (*Transform, error) {
 	return t, errors.Join(errs...)
 }
 
-// parseSetKey returns the header that a key of Config.Set names.
-func parseSetKey(key string) (header string, err error) {
-	header, isHeader := strings.CutPrefix(key, "header.")
-	switch {
-	case !isHeader && key != "key" && key != "value":
-		return "", fmt.Errorf("must be key, value or header.NAME, got %q", key)
-	case !isHeader:
-		return "", nil
-	case header == "":
-		return "", errors.New("must name a header: header.NAME")
-	case message.IsReserved(header):
-		return "", fmt.Errorf("must not begin with %s, which is for Pigeonhole's own", message.Prefix)
-	}
-	return header, nil
-}
-
 // Apply filters and changes m and returns its destination; "" is the sink's default. keep is false
-// for a message that the filter drops. An error is made by pipeline.Refuse: its reason is "expression"
-// if an expression fails on m, "template" if m lacks a value that the destination needs or
-// connector.NameRules forbid the value or what it makes of the name. After an error m is unchanged,
-// for the dead letter.
-//
-// If nothing but a fixed destination is configured, Apply does not allocate.
+// for a message that the filter drops. An error is made by pipeline.Refuse, with the reason
+// "expression" or "template". Then m is unchanged, for the dead letter. If nothing but a fixed
+// destination is configured, Apply does not allocate.
 func (t *Transform) Apply(m *message.Message) (to string, keep bool, err error) {
 	if t.filter == nil && !t.changes {
 		to, err = t.to.destination(m)
@@ -184,8 +170,8 @@ func evaluate(program cel.Program, v *view) ([]byte, error) {
 	return nil, fmt.Errorf("the result must be a string, bytes or null, got %s", out.Type().TypeName())
 }
 
-// setHeader changes headers in place. The last header of the name, which readers use, gets the
-// value; the others are removed. A nil value removes all.
+// setHeader changes headers in place. The last header of the name gets the value; the others are
+// removed, and with a nil value all.
 func setHeader(headers []message.Header, name string, value []byte) []message.Header {
 	last := -1
 	for i := range headers {

@@ -1,6 +1,7 @@
 package pigeonhole
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -141,12 +142,8 @@ func (c RouteConfig) Validate() error {
 
 // bounds returns the bounds of a route: its own, or its share of the process's bounds.
 func (c Config) bounds(r RouteConfig) InFlight {
-	b := r.InFlight
-	if b.Messages == 0 {
-		b.Messages = max(c.InFlight.Messages/len(c.Routes), 1)
+	return InFlight{
+		Messages: cmp.Or(r.InFlight.Messages, c.InFlight.Messages/len(c.Routes), 1),
+		Bytes:    cmp.Or(r.InFlight.Bytes, c.InFlight.Bytes/config.Bytes(len(c.Routes)), 1),
 	}
-	if b.Bytes == 0 {
-		b.Bytes = max(c.InFlight.Bytes/config.Bytes(len(c.Routes)), 1)
-	}
-	return b
 }

@@ -137,8 +137,7 @@ const (
 )
 
 // report sets the health of a part of the route; nil: healthy. pipeline.ErrClosed ends an error
-// without a log line: the operation is not retried any more, as when another process has taken the
-// partition.
+// without a log line: it is not known whether the cause is gone.
 func (r *route) report(part string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -18,8 +18,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/pigeonhole/transform"
 )
 
-// Build builds the service: its routes, their pages on the admin server, and the change of routes
-// at a reload.
+// Build makes the service: its routes, and their pages on the admin server.
 func Build(_ context.Context, rt *app.Runtime, cfg Config) error {
 	rt.SpareMemory(typicalMemory)
 	rt.TuneMemory(Config{}.memoryNeed()) // first, so that the limit holds until the routes have stopped
@@ -43,9 +42,8 @@ func Build(_ context.Context, rt *app.Runtime, cfg Config) error {
 type service struct {
 	log           *zap.Logger
 	metrics       *metrics
-	setMemoryNeed func(need int64) // called with the memory that the routes need
-
-	applying sync.Mutex // held by apply and resume: one change at a time
+	setMemoryNeed func(need int64)
+	applying      sync.Mutex // held by apply and resume: one change at a time
 
 	mu     sync.Mutex
 	cfg    Config
@@ -147,8 +145,7 @@ func (s *service) change(ctx context.Context, cfg Config, restart *route) error 
 }
 
 // stopRoutes stops routes that are removed or replaced. It returns an error for a panic, and when
-// ctx ends: then the process stops, and waits for the same routes. A route that has not stopped
-// after stopTimeout is only logged.
+// ctx ends with the process. A route that has not stopped after stopTimeout is only logged.
 func (s *service) stopRoutes(ctx context.Context, routes []*route) error {
 	stopping, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()

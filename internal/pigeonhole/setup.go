@@ -29,8 +29,7 @@ func (all *clusters) at(path string, section connector.SetupSection) *setup.Clus
 }
 
 // Setup returns what -setup creates in each Pulsar cluster of the routes: destinations and topics of
-// dead letters with their namespaces, and the subscriptions of sources. Kafka and RabbitMQ are not
-// set up.
+// dead letters with their namespaces, and the subscriptions of sources.
 func Setup(ctx context.Context, cfg Config) ([]setup.Cluster, error) {
 	var all clusters
 	var errs []error

@@ -17,9 +17,8 @@ type Status struct {
 	Source    string `json:"source"` // the system
 	Sink      string `json:"sink"`
 	Guarantee string `json:"guarantee"`
-	// State is running, paused, unhealthy (running, and a part is unhealthy), failed (stopped until
-	// it is changed or resumed) or stopping. Since is when the route began to run, failed or began
-	// to stop.
+	// State is running, paused, unhealthy (running with an error), failed (stopped until it is
+	// changed or resumed) or stopping. Since is when it began to run, failed or began to stop.
 	State string    `json:"state"`
 	Since time.Time `json:"since"`
 	// Unhealthy lists the current errors, LastError is the latest error ever.
@@ -30,13 +29,11 @@ type Status struct {
 	Pipelines     int   `json:"pipelines"`
 	InFlight      int   `json:"in_flight"`
 	InFlightBytes int64 `json:"in_flight_bytes"`
-	// MaxInFlight and MaxInFlightBytes are the route's bounds: its own, or its share of the
-	// process's bounds.
+	// MaxInFlight and MaxInFlightBytes are the route's own bounds, or its share of the process'.
 	MaxInFlight      int   `json:"max_in_flight"`
 	MaxInFlightBytes int64 `json:"max_in_flight_bytes"`
 	// LagMessages is how many messages wait at the source, -1 when it is not known. InFlightSeconds
-	// is the age of the oldest message in flight, since the source's broker stored it or, if the
-	// broker does not say when, since this process received it.
+	// is the age of the oldest message in flight, see pipeline.State.
 	LagMessages     int64   `json:"lag_messages"`
 	InFlightSeconds float64 `json:"in_flight_seconds"`
 	// Stored, Filtered, Refused and Resent count since the route started.

@@ -70,9 +70,8 @@ func (c RouteConfig) sink() (system string, section connector.SinkConfig) {
 	return system, section
 }
 
-// deadLetterSink returns the system and the section of the sink for dead letters. The section is
-// nil if there are none, or the route's own sink stores them. It does not if messages keep their
-// partition: the topic of dead letters may have fewer.
+// deadLetterSink returns the system and the section of the sink for dead letters, nil if there are
+// none or the route's own sink stores them. Theirs may have fewer partitions than the source.
 func (c RouteConfig) deadLetterSink() (system string, section connector.SinkConfig) {
 	system, section = only(c.Sink)
 	partitioned, ok := section.(connector.PartitionedSink)
@@ -112,18 +111,16 @@ const (
 	memoryPerMessage = 5 << 9    // besides its bytes, here and in the sink's client
 )
 
-// memoryNeed returns how many bytes the process needs for its routes: what they may hold, and a
-// quarter more for the garbage collector.
+// memoryNeed returns how many bytes the process needs for its routes.
 func (c Config) memoryNeed() int64 {
 	held := int64(memoryBase)
 	for _, rc := range c.Routes {
 		held += rc.memory(c.bounds(rc))
 	}
-	return held + held/4
+	return held + held/4 // for the garbage collector
 }
 
-// memory returns how many bytes a route with these bounds may hold: the messages in flight, and
-// what the source, the sink and the dead-letter sink buffer.
+// memory returns how many bytes a route with these bounds may hold.
 func (c RouteConfig) memory(bounds InFlight) int64 {
 	_, source := only(c.Source)
 	_, sink := c.sink()

@@ -70,14 +70,6 @@ func (t *template) destination(m *message.Message) (string, error) {
 	if t.fixed {
 		return t.static, nil
 	}
-	to, err := t.fill(m)
-	if err != nil {
-		return "", pipeline.Refuse("template", err)
-	}
-	return to, nil
-}
-
-func (t *template) fill(m *message.Message) (string, error) {
 	var buffer, bufferFixed [128]byte
 	b := buffer[:0]
 	fixed := bufferFixed[:0] // b with a zero byte, which no value has, for each value that a sender may choose
@@ -92,7 +84,7 @@ func (t *template) fill(m *message.Message) (string, error) {
 		value := b[from:]
 		switch {
 		case len(value) == 0 && p.fallback == "":
-			return "", fmt.Errorf("the destination needs %s, which the message does not have", p)
+			return "", refuse("the destination needs %s, which the message does not have", p)
 		case len(value) == 0:
 			b, fixed = append(b, p.fallback...), append(fixed, p.fallback...)
 			continue
@@ -102,16 +94,20 @@ func (t *template) fill(m *message.Message) (string, error) {
 			fixed = append(fixed, 0)
 		}
 		if err := checkValue(value, t.rules.Separator); err != nil {
-			return "", fmt.Errorf("%s cannot be part of the destination: %w", p, err)
+			return "", refuse("%s cannot be part of the destination: %w", p, err)
 		}
 	}
 	to := string(b)
 	if t.rules.Reserved != nil {
 		if clause := t.rules.Reserved(to); clause != "" && clause != t.rules.Reserved(string(fixed)) {
-			return "", fmt.Errorf("the destination %q is not allowed: %s; only the template may make such a name, not a value of a message", to, clause)
+			return "", refuse("the destination %q is not allowed: %s; only the template may make such a name, not a value of a message", to, clause)
 		}
 	}
 	return to, nil
+}
+
+func refuse(format string, args ...any) error {
+	return pipeline.Refuse("template", fmt.Errorf(format, args...))
 }
 
 // maxValue bounds the bytes of a placeholder's value. No system has longer names.

@@ -26,11 +26,9 @@ type Transform struct {
 	changes bool // headers or set is configured
 }
 
-// assignment is one entry of Config.Set.
 type assignment struct {
-	key     string // in Config.Set
-	header  string // NAME of header.NAME
-	program cel.Program
+	key, header string // of Config.Set, and the NAME in it
+	program     cel.Program
 }
 
 // New compiles cfg. rules are the rules for destinations that hold values of messages. The error
@@ -173,23 +171,16 @@ func evaluate(program cel.Program, v *view) ([]byte, error) {
 // setHeader changes headers in place. The last header of the name gets the value; the others are
 // removed, and with a nil value all.
 func setHeader(headers []message.Header, name string, value []byte) []message.Header {
-	last := -1
-	for i := range headers {
-		if headers[i].Name == name {
-			last = i
-		}
-	}
-	if last < 0 && value != nil {
-		return append(headers, message.Header{Name: name, Value: value})
-	}
-	left := headers[:0]
-	for i, h := range headers {
-		switch {
-		case h.Name != name:
+	left, at := headers[:0], len(headers)
+	for _, h := range headers {
+		if h.Name == name {
+			at = len(left)
+		} else {
 			left = append(left, h)
-		case i == last && value != nil:
-			left = append(left, message.Header{Name: name, Value: value})
 		}
 	}
-	return left
+	if value == nil {
+		return left
+	}
+	return slices.Insert(left, at, message.Header{Name: name, Value: value})
 }

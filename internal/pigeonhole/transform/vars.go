@@ -31,11 +31,10 @@ func variables() []cel.EnvOption {
 	}
 }
 
-// view is a message as expressions see it. Expensive values are made once per message, when an
-// expression uses them.
+// view is a message as expressions see it.
 type view struct {
 	m                   *message.Message
-	text, json, headers ref.Val // made so far, or nil
+	text, json, headers ref.Val // nil until an expression uses them
 }
 
 // Parent is a method of CEL's Activation.

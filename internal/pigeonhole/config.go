@@ -95,11 +95,11 @@ func DefaultConfig() Config {
 func (c *RouteConfig) SetDefaults() { c.Guarantee, c.Provenance = AtLeastOnce, provenanceFull }
 
 // Warnings warns if there are no routes. The process runs without routes: a reload can add some.
-func (c Config) Warnings() []string {
-	if len(c.Routes) > 0 {
-		return nil
+func (c Config) Warnings() (warnings []string) {
+	if len(c.Routes) == 0 {
+		warnings = []string{"routes: there are none, and so nothing is replicated"}
 	}
-	return []string{"routes: there are none, and so nothing is replicated"}
+	return warnings
 }
 
 // Validate returns the faults that are not of a single route.

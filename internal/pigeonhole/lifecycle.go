@@ -58,6 +58,8 @@ func (r *route) run(ctx context.Context) {
 	r.runPart(ctx, roleSource, func(ctx context.Context) error { return r.source.Run(ctx, r.pipelines) })
 	closeSinks()
 	others.Wait()
+	r.endSourceLimit()
+	r.endSinkLimit()
 }
 
 // runPart runs a source or sink until ctx ends. Its error stops the route.
@@ -129,7 +131,7 @@ func (r *route) fail(err error) {
 	}
 }
 
-// The parts that report errors about messages. The others are sources and sinks, see options.
+// Parts with a health besides sources and sinks.
 const (
 	partSending     = "sending"
 	partDeadLetters = "dead letters"
@@ -156,7 +158,7 @@ func (r *route) report(part string, err error) {
 	}
 }
 
-// unhealthyParts returns the current errors, one text per unhealthy part. r.mu is held.
+// unhealthyParts returns one text per unhealthy part. r.mu is held.
 func (r *route) unhealthyParts() (texts []string) {
 	for _, part := range slices.Sorted(maps.Keys(r.health)) {
 		if err := r.health[part].Current(); err != nil {

@@ -24,11 +24,11 @@ func systems() []connector.System {
 // Sections holds the section of one system under the system's name.
 type Sections[S any] map[string]S
 
-// SourceConfig and SinkConfig are a source and a sink: kafka: {...}, for example.
-type (
-	SourceConfig = Sections[connector.SourceConfig]
-	SinkConfig   = Sections[connector.SinkConfig]
-)
+// SourceConfig is a source.
+type SourceConfig = Sections[connector.SourceConfig]
+
+// SinkConfig is a sink.
+type SinkConfig = Sections[connector.SinkConfig]
 
 // Kinds implements [config.Kinds].
 func (Sections[S]) Kinds() map[string]any {

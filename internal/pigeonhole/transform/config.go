@@ -51,20 +51,17 @@ type HeadersConfig struct {
 	Exclude []string `yaml:"exclude"`
 }
 
-// Validate returns every fault, those of expressions and of the template included.
+// Validate returns every fault of the expressions and of the template.
 func (c Config) Validate() error {
 	_, err := New(c, connector.NameRules{}) // the rules are for values, which it does not have
 	return err
 }
 
-func (c HeadersConfig) validate() error {
-	var errs []error
-	for key, patterns := range map[string][]string{"include": c.Include, "exclude": c.Exclude} {
-		for i, pattern := range patterns {
-			errs = append(errs, config.Require(pattern != "", fmt.Sprintf("headers.%s[%d]", key, i), "must be a header's name or a pattern such as x-*"))
-		}
-	}
-	return errors.Join(errs...)
+// Validate returns every fault.
+func (c HeadersConfig) Validate() error {
+	const right = "must be a header's name or a pattern such as x-*"
+	in, out := slices.Index(c.Include, ""), slices.Index(c.Exclude, "")
+	return errors.Join(config.Require(in < 0, fmt.Sprintf("include[%d]", in), right), config.Require(out < 0, fmt.Sprintf("exclude[%d]", out), right))
 }
 
 func (c *HeadersConfig) isZero() bool { return len(c.Include)+len(c.Exclude) == 0 }

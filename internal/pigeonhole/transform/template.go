@@ -17,8 +17,8 @@ import (
 // template is a parsed destination.
 type template struct {
 	parts  []part
-	static string // the destination, if there are no placeholders
-	fixed  bool   // there are none
+	fixed  bool   // there are no placeholders
+	static string // the destination then
 	rules  connector.NameRules
 }
 
@@ -110,10 +110,8 @@ func refuse(format string, args ...any) error {
 	return pipeline.Refuse("template", fmt.Errorf(format, args...))
 }
 
-// maxValue bounds the bytes of a placeholder's value. No system has longer names.
-const maxValue = 1024
-
 func checkValue(value []byte, separator byte) error {
+	const maxValue = 1024 // no system has longer names
 	switch {
 	case len(value) > maxValue:
 		return fmt.Errorf("it has %d bytes, more than %d", len(value), maxValue)

@@ -34,7 +34,7 @@ type assignment struct {
 // New compiles cfg. rules are the rules for destinations that hold values of messages. The error
 // holds every fault with its path in cfg; those of expressions have the compiler's message.
 func New(cfg Config, rules connector.NameRules) (*Transform, error) {
-	errs := []error{cfg.Headers.validate()}
+	var errs []error
 	check := func(path string, err error) { errs = append(errs, config.Require(err == nil, path, "%v", err)) }
 	t := &Transform{headers: cfg.Headers, changes: !cfg.Headers.isZero() || len(cfg.Set) > 0}
 	var err error
@@ -81,10 +81,8 @@ func (t *Transform) Apply(m *message.Message) (to string, keep bool, err error) 
 	if t.filter != nil || len(t.set) > 0 {
 		v = &view{m: m}
 	}
-	if t.filter != nil {
-		if keep, err := t.passesFilter(v); err != nil || !keep {
-			return "", false, err
-		}
+	if keep, err := t.passesFilter(v); err != nil || !keep {
+		return "", false, err
 	}
 	before := *m // change never modifies its lists in place
 	if err := t.change(m, v); err != nil {
@@ -103,15 +101,17 @@ func (t *Transform) Destination() (to string, ok bool) {
 }
 
 func (t *Transform) passesFilter(v *view) (bool, error) {
+	if t.filter == nil {
+		return true, nil
+	}
 	out, err := expression.Evaluate(t.filter, v)
 	if err != nil {
 		return false, failed("filter", err)
 	}
-	keep, ok := out.Value().(bool)
-	if !ok {
-		return false, failed("filter", fmt.Errorf("the result must be true or false, got %s", out.Type().TypeName()))
+	if keep, ok := out.Value().(bool); ok {
+		return keep, nil
 	}
-	return keep, nil
+	return false, failed("filter", fmt.Errorf("the result must be true or false, got %s", out.Type().TypeName()))
 }
 
 // failed makes the error of a message on which the expression under key fails.

@@ -111,7 +111,8 @@ func (c Config) Validate() error {
 	}
 	for i, r := range c.Routes {
 		first := slices.IndexFunc(c.Routes, func(other RouteConfig) bool { return other.Name == r.Name })
-		errs = append(errs, config.Require(first == i, fmt.Sprintf("routes[%d].name", i), "must be unique, %q is the name of routes[%d] too", r.Name, first))
+		errs = append(errs, config.Require(first == i, fmt.Sprintf("routes[%d].name", i),
+			"must be unique, %q is the name of routes[%d] too", r.Name, first))
 	}
 	return errors.Join(errs...)
 }
@@ -133,9 +134,11 @@ func (c RouteConfig) Validate() error {
 		config.CheckOneOf("guarantee", c.Guarantee, AtLeastOnce, EffectivelyOnce),
 		config.Require(!once || numbered && source.Offsets() && exact,
 			"guarantee", "effectively_once needs source.kafka and sink.pulsar: the other systems have no positions to resume from"),
-		config.Require(!once || !exact || followsSource(into), "sink."+system+".partition", "must be source with guarantee effectively_once"),
+		config.Require(!once || !exact || followsSource(into), "sink."+system+".partition",
+			"must be source with guarantee effectively_once"),
 		config.CheckOneOf("provenance", c.Provenance, provenanceFull, provenanceHops),
-		config.Require(!once || c.Provenance != provenanceHops, "provenance", "must be full with guarantee effectively_once, which resumes by it"),
+		config.Require(!once || c.Provenance != provenanceHops, "provenance",
+			"must be full with guarantee effectively_once, which resumes by it"),
 		config.Require(c.DeadLetter.Sink == nil || c.DeadLetter.To != "", "dead_letter.to", "must be set with dead_letter.sink"),
 		config.CheckAtLeast("in_flight.messages", c.InFlight.Messages, 0))
 }

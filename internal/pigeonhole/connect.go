@@ -39,7 +39,8 @@ func (c RouteConfig) addTrials(path string, all *trial.List) {
 	addSinkTrial(all, path+".sink."+system, sink, to, more)
 	if c.DeadLetter.Sink != nil {
 		system, sink = only(*c.DeadLetter.Sink)
-		addSinkTrial(all, path+".dead_letter.sink."+system, sink, deadLetters, c.tryPartitions(path+".dead_letter.to", sink, c.DeadLetter.To))
+		more = c.tryPartitions(path+".dead_letter.to", sink, c.DeadLetter.To)
+		addSinkTrial(all, path+".dead_letter.sink."+system, sink, deadLetters, more)
 	}
 }
 
@@ -68,8 +69,8 @@ func (c RouteConfig) tryPartitions(path string, into connector.SinkConfig, topic
 		case err != nil:
 			return err
 		case have == 0 && need > 1:
-			return fmt.Errorf("create it with %d partitions, as many as %s has: a topic that the broker creates has one, or the broker's default number,"+
-				" and messages from partitions that it does not have are refused", need, widest)
+			return fmt.Errorf("create it with %d partitions, as many as %s has: a topic that the broker creates has one, or the broker's"+
+				" default number, and messages from partitions that it does not have are refused", need, widest)
 		case have > 0 && have < need:
 			return fmt.Errorf("it has %d, and %s has %d: messages from partitions that it does not have are refused", have, widest, need)
 		}

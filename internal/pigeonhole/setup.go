@@ -71,7 +71,9 @@ func (c RouteConfig) addTo(ctx context.Context, all *clusters, path string, want
 
 // addDestination adds a topic that is published to. If messages keep the number of their partition,
 // it has at least as many partitions as the source.
-func (c RouteConfig) addDestination(ctx context.Context, cluster *setup.Cluster, t setup.Topic, sink connector.SinkConfig, wanted setup.Section) error {
+func (c RouteConfig) addDestination(
+	ctx context.Context, cluster *setup.Cluster, t setup.Topic, sink connector.SinkConfig, wanted setup.Section,
+) error {
 	t.Partitions = wanted.Partitions
 	_, from := only(c.Source)
 	source, numbered := from.(connector.PartitionedSource)
@@ -84,9 +86,11 @@ func (c RouteConfig) addDestination(ctx context.Context, cluster *setup.Cluster,
 		_, widest, err := widestTopic(ctx, source)
 		switch {
 		case err != nil && wanted.Partitions == 0:
-			return config.Fault(t.Path, "as many partitions as the source has, which is not known (%s): set setup.partitions", trial.Plain(err))
+			return config.Fault(t.Path, "as many partitions as the source has, which is not known (%s): set setup.partitions",
+				trial.Plain(err))
 		case err != nil:
-			cluster.Notes = append(cluster.Notes, fmt.Sprintf("%s: setup.partitions is used: it is not known how many the source has (%s)", t.Path, trial.Plain(err)))
+			cluster.Notes = append(cluster.Notes, fmt.Sprintf(
+				"%s: setup.partitions is used: it is not known how many the source has (%s)", t.Path, trial.Plain(err)))
 		case widest > 1 || wanted.Partitions > 0:
 			t.Partitions = max(wanted.Partitions, widest)
 		}

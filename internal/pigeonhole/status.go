@@ -127,53 +127,44 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 // collector exports the state of the routes as metrics.
 type collector struct {
 	service *service
-	metrics []stateMetric
-}
-
-// stateMetric is a metric of each route. A negative value is not exported.
-type stateMetric struct {
-	desc  *prometheus.Desc
-	kind  prometheus.ValueType
-	value func(Status) float64
+	descs   []*prometheus.Desc // in the order of the values in Collect
 }
 
 func newCollector(s *service) *collector {
 	c := &collector{service: s}
-	add := func(name, help string, kind prometheus.ValueType, value func(Status) float64) {
-		c.metrics = append(c.metrics, stateMetric{prometheus.NewDesc("pigeonhole_"+name, help, []string{"route"}, nil), kind, value})
+	for _, metric := range [][2]string{
+		{"resent_total", "Messages sent again because the sink failed."},
+		{"in_flight_messages", "Messages taken from the source and not stored yet."},
+		{"in_flight_bytes", "Bytes of the messages in flight."},
+		{"lag_messages", "Messages that wait at the source, as of some seconds ago; absent where it cannot tell."},
+		{"in_flight_age_seconds", "Age of the oldest message in flight, since its broker stored it or, where that is not known," +
+			" since it was received here; 0 without one."},
+		{"route_up", "1 while the route runs without a current error, 0 while it is paused, unhealthy or failed."},
+	} {
+		c.descs = append(c.descs, prometheus.NewDesc("pigeonhole_"+metric[0], metric[1], []string{"route"}, nil))
 	}
-	gauge := prometheus.GaugeValue
-	add("in_flight_messages", "Messages taken from the source and not stored yet.", gauge, func(s Status) float64 { return float64(s.InFlight) })
-	add("in_flight_bytes", "Bytes of the messages in flight.", gauge, func(s Status) float64 { return float64(s.InFlightBytes) })
-	add("lag_messages", "Messages that wait at the source, as of some seconds ago; absent where it cannot tell.", gauge,
-		func(s Status) float64 { return float64(s.LagMessages) })
-	add("in_flight_age_seconds", "Age of the oldest message in flight, since its broker stored it or, where that is not known, since it was received here; 0 without one.",
-		gauge, func(s Status) float64 { return s.InFlightSeconds })
-	add("route_up", "1 while the route runs without a current error, 0 while it is paused, unhealthy or failed.", gauge, func(s Status) float64 {
-		if s.State == string(running) {
-			return 1
-		}
-		return 0
-	})
-	add("resent_total", "Messages sent again because the sink failed.", prometheus.CounterValue, func(s Status) float64 { return float64(s.Resent) })
 	return c
 }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, m := range c.metrics {
-		out <- m.desc
+	for _, d := range c.descs {
+		out <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	for _, r := range c.service.all() {
-		s := r.status()
-		for _, m := range c.metrics {
-			if v := m.value(s); v >= 0 {
-				out <- prometheus.MustNewConstMetric(m.desc, m.kind, v, s.Name)
+		s, up, kind := r.status(), 0., prometheus.CounterValue
+		if s.State == string(running) {
+			up = 1
+		}
+		for i, v := range []float64{float64(s.Resent), float64(s.InFlight), float64(s.InFlightBytes), float64(s.LagMessages), s.InFlightSeconds, up} {
+			if v >= 0 { // an unknown lag is absent
+				out <- prometheus.MustNewConstMetric(c.descs[i], kind, v, s.Name)
 			}
+			kind = prometheus.GaugeValue // all but the first
 		}
 	}
 }

@@ -61,7 +61,8 @@ func (c Config) Validate() error {
 func (c HeadersConfig) Validate() error {
 	const right = "must be a header's name or a pattern such as x-*"
 	in, out := slices.Index(c.Include, ""), slices.Index(c.Exclude, "")
-	return errors.Join(config.Require(in < 0, fmt.Sprintf("include[%d]", in), right), config.Require(out < 0, fmt.Sprintf("exclude[%d]", out), right))
+	return errors.Join(config.Require(in < 0, fmt.Sprintf("include[%d]", in), right),
+		config.Require(out < 0, fmt.Sprintf("exclude[%d]", out), right))
 }
 
 func (c *HeadersConfig) isZero() bool { return len(c.Include)+len(c.Exclude) == 0 }

@@ -62,7 +62,8 @@ func parsePlaceholder(inside string) (part, error) {
 	case "topic", "topic_name", "partition", "key", "routing_key", "exchange":
 		return part{name: name, fallback: fallback}, nil
 	}
-	return part{}, fmt.Errorf("may contain only {topic}, {topic_name}, {partition}, {key}, {routing_key}, {exchange} and {header.NAME}, each with a default as in {key:-other}, not {%s}", inside)
+	return part{}, fmt.Errorf("may contain only {topic}, {topic_name}, {partition}, {key}, {routing_key}, {exchange} and"+
+		" {header.NAME}, each with a default as in {key:-other}, not {%s}", inside)
 }
 
 // destination returns the destination of m, or an error made by pipeline.Refuse.
@@ -100,7 +101,8 @@ func (t *template) destination(m *message.Message) (string, error) {
 	to := string(b)
 	if t.rules.Reserved != nil {
 		if clause := t.rules.Reserved(to); clause != "" && clause != t.rules.Reserved(string(fixed)) {
-			return "", refuse("the destination %q is not allowed: %s; only the template may make such a name, not a value of a message", to, clause)
+			return "", refuse("the destination %q is not allowed: %s; only the template may make such a name,"+
+				" not a value of a message", to, clause)
 		}
 	}
 	return to, nil

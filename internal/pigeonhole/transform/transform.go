@@ -51,7 +51,8 @@ func New(cfg Config, rules connector.NameRules) (*Transform, error) {
 		check("filter", err)
 	}
 	for _, key := range slices.Sorted(maps.Keys(cfg.Set)) {
-		program, err := expression.Compile(env, cfg.Set[key], "a string, bytes or null (string(...) makes a string of other types)", nil,
+		const want = "a string, bytes or null (string(...) makes a string of other types)"
+		program, err := expression.Compile(env, cfg.Set[key], want, nil,
 			cel.StringType, cel.BytesType, cel.NullType, cel.NullableType(cel.StringType), cel.NullableType(cel.BytesType))
 		header, isHeader := strings.CutPrefix(key, "header.")
 		switch {

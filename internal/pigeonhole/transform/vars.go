@@ -19,7 +19,7 @@ func variables() []cel.EnvOption {
 		cel.Variable("key", nullableBytes),          // null if there is none: key == b"7", string(key)
 		cel.Variable("value", nullableBytes),        // null for a tombstone
 		cel.Variable("text", cel.StringType),        // the value, "" for a tombstone; an error if it is not valid UTF-8
-		cel.Variable("json", cel.DynType),           // the value, null for a tombstone: json.order.total > 100; an error if it is not JSON
+		cel.Variable("json", cel.DynType),           // the value, null for a tombstone; an error if it is not JSON
 		cel.Variable("headers", texts),              // null is ""; of several headers of one name the last one counts
 		cel.Variable("topic", cel.StringType),       // at the source, or the queue
 		cel.Variable("partition", cel.IntType),      // -1 if the source has none

@@ -100,8 +100,8 @@ routes:
 	text := err.Error()
 	for _, want := range []string{
 		"name: must be letters", "in_flight.messages: must be > 0", "routes[0].source.kafka.colour: is not a known key", "routes[0].source.kafka.brokers",
-		"routes[0].sink: must be one of kafka, rabbitmq and pulsar, got 0", "routes[0].filter: ",
-		`routes[1].name: must be unique, "one" is the name of routes[0] too`, "routes[1].source: must be one of kafka, rabbitmq and pulsar, got 2",
+		"routes[0].sink: must be one of kafka, rabbitmq, pulsar, got 0", "routes[0].filter: ",
+		`routes[1].name: must be unique, "one" is the name of routes[0] too`, "routes[1].source: must be one of kafka, rabbitmq, pulsar, got 2",
 		"routes[1].guarantee: must be one of at_least_once, effectively_once", "routes[1].dead_letter.to: must be set", "routes[1].to: ",
 		"routes[1].sink.rabbitmq.url: must not hold a user name", "routes[2].guarantee: effectively_once needs source.kafka and sink.pulsar",
 		"routes[2].sink.pulsar.partition: must be source with guarantee effectively_once",

@@ -44,8 +44,7 @@ func (r *route) start() {
 	go r.run(ctx)
 }
 
-// run runs the source and the sinks. The sinks end after the source: they still store the messages
-// in flight.
+// run runs the source, and the sinks until it has ended: they still store what is in flight.
 func (r *route) run(ctx context.Context) {
 	defer close(r.done)
 	sinks, closeSinks := context.WithCancel(context.Background())
@@ -130,13 +129,6 @@ func (r *route) fail(err error) {
 		r.cancel()
 	}
 }
-
-// Parts with a health besides sources and sinks.
-const (
-	partSending     = "sending"
-	partDeadLetters = "dead letters"
-	partResuming    = "resuming"
-)
 
 // report sets the health of a part of the route; nil: healthy. pipeline.ErrClosed ends an error
 // without a log line: it is not known whether the cause is gone.

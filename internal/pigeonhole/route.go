@@ -45,14 +45,9 @@ type route struct {
 	lag                   int64                    // -1 when not known
 }
 
-// The roles of a route's parts.
 const (
-	roleSource     = "source"
-	roleSink       = "sink"
-	roleDeadLetter = "dead_letter"
-)
+	roleSource, roleSink, roleDeadLetter = "source", "sink", "dead_letter" // of a route's parts
 
-const (
 	commitEvery            = 100 * time.Millisecond                   // how often pipelines commit at the source what is stored
 	minBackoff, maxBackoff = 100 * time.Millisecond, 10 * time.Second // before failed messages are sent again
 )
@@ -93,8 +88,8 @@ func (r *route) options(limit context.Context, role, part string, m *metrics) co
 func (r *route) newPipelines(bounds InFlight, m *metrics) *pipeline.Set {
 	way := pipeline.Route{
 		Sink: r.sink, Prepare: r.newPrepare, Stop: r.fail, Log: r.log, Metrics: m.pipelines.Route(r.cfg.Name),
-		Report:            func(err error) { r.report(partSending, err) },
-		ReportDeadLetters: func(err error) { r.report(partDeadLetters, err) },
+		Report:            func(err error) { r.report("sending", err) },
+		ReportDeadLetters: func(err error) { r.report("dead letters", err) },
 	}
 	if r.deadLetterSink != nil {
 		way.DeadLetter = r.storeDeadLetter
@@ -192,6 +187,7 @@ func (p *preparer) isStored(ctx context.Context, to string, m *message.Message) 
 
 // resume asks the sink for the last stored offset, until it answers or ctx ends; -1 is none.
 func (p *preparer) resume(ctx context.Context, to string, from *message.From) (int64, error) {
+	const part = "resuming"
 	wait := backoff.Backoff{Min: minBackoff, Max: maxBackoff}
 	for {
 		offset, ok, err := p.resumableSink.Resume(ctx, to, from)
@@ -199,16 +195,16 @@ func (p *preparer) resume(ctx context.Context, to string, from *message.From) (i
 		switch {
 		case err != nil && ctx.Err() != nil:
 		case err == nil || final:
-			p.report(partResuming, nil)
+			p.report(part, nil)
 			if !ok {
 				offset = -1
 			}
 			return offset, err
 		default:
-			p.report(partResuming, err)
+			p.report(part, err)
 		}
 		if !wait.Wait(ctx) {
-			p.report(partResuming, pipeline.ErrClosed) // another failing pipeline reports its error again
+			p.report(part, pipeline.ErrClosed) // another failing pipeline reports its error again
 			return 0, ctx.Err()
 		}
 	}

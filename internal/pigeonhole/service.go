@@ -96,16 +96,13 @@ func (s *service) change(ctx context.Context, cfg Config, restart *route) error 
 	s.mu.Unlock()
 	next := map[string]*route{} // those that go on; then all
 	transforms := make([]*transform.Transform, len(cfg.Routes))
-	errs := make([]error, len(cfg.Routes))
 	for i, rc := range cfg.Routes {
+		var err error
 		if r := old[rc.Name]; r != nil && r != restart && config.Same(r.cfg, rc) {
 			next[rc.Name] = r
-		} else if transforms[i], errs[i] = rc.newTransform(); errs[i] != nil {
-			errs[i] = fmt.Errorf("routes[%d]: %w", i, errs[i])
+		} else if transforms[i], err = rc.newTransform(); err != nil {
+			return fmt.Errorf("routes[%d]: %w", i, err)
 		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err
 	}
 	var removed []*route
 	for name, r := range old {

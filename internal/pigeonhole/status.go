@@ -160,7 +160,10 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		if s.State == string(running) {
 			up = 1
 		}
-		for i, v := range []float64{float64(s.Resent), float64(s.InFlight), float64(s.InFlightBytes), float64(s.LagMessages), s.InFlightSeconds, up} {
+		values := []float64{
+			float64(s.Resent), float64(s.InFlight), float64(s.InFlightBytes), float64(s.LagMessages), s.InFlightSeconds, up,
+		}
+		for i, v := range values {
 			if v >= 0 { // an unknown lag is absent
 				out <- prometheus.MustNewConstMetric(c.descs[i], kind, v, s.Name)
 			}

@@ -49,9 +49,7 @@ func (c Sections[S]) Validate() error {
 	for _, s := range systems() {
 		names = append(names, s.Name)
 	}
-	last := len(names) - 1
-	return config.Require(len(c) == 1, "", "must be one of %s and %s, got %d of them",
-		strings.Join(names[:last], ", "), names[last], len(c))
+	return config.Require(len(c) == 1, "", "must be one of %s, got %d of them", strings.Join(names, ", "), len(c))
 }
 
 // only returns the system of a valid source or sink, and its section.

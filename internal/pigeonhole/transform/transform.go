@@ -97,9 +97,7 @@ func (t *Transform) Apply(m *message.Message) (to string, keep bool, err error) 
 }
 
 // Destination returns the destination of all messages; ok is false if it depends on the message.
-func (t *Transform) Destination() (to string, ok bool) {
-	return t.to.static, t.to.fixed
-}
+func (t *Transform) Destination() (to string, ok bool) { return t.to.static, t.to.fixed }
 
 func (t *Transform) passesFilter(v *view) (bool, error) {
 	if t.filter == nil {

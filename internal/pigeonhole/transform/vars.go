@@ -1,6 +1,7 @@
 package transform
 
 import (
+	"maps"
 	"unicode/utf8"
 
 	"github.com/google/cel-go/cel"
@@ -31,16 +32,14 @@ func variables() []cel.EnvOption {
 	}
 }
 
-// view is a message as expressions see it.
+// view is a message as expressions see it: an Activation of CEL.
 type view struct {
 	m                   *message.Message
 	text, json, headers ref.Val // nil until an expression uses them
 }
 
-// Parent is a method of CEL's Activation.
 func (*view) Parent() cel.Activation { return nil }
 
-// ResolveName is a method of CEL's Activation.
 func (v *view) ResolveName(name string) (any, bool) {
 	m := v.m
 	switch name {
@@ -118,14 +117,10 @@ func amqpProperties(m *message.Message) (a message.AMQP) {
 }
 
 func amqpOf(a message.AMQP) ref.Val {
-	values := map[string]string{}
-	for name, value := range map[string]string{
+	values := map[string]string{
 		"content_type": a.ContentType, "content_encoding": a.ContentEncoding, "correlation_id": a.CorrelationID, "reply_to": a.ReplyTo,
 		"expiration": a.Expiration, "message_id": a.MessageID, "type": a.Type, "user_id": a.UserID, "app_id": a.AppID,
-	} {
-		if value != "" {
-			values[name] = value
-		}
 	}
+	maps.DeleteFunc(values, func(_, value string) bool { return value == "" })
 	return types.NewStringStringMap(types.DefaultTypeAdapter, values)
 }

@@ -29,7 +29,6 @@ const (
 // returns the trials to run after that.
 func (c Connection) Try(path string, then func(*kgo.Client) []trial.Trial) (t trial.Trial, end func()) {
 	t.Name = path + ".brokers " + strings.Join(c.Brokers, ",")
-	c.ConnectTimeout = min(c.ConnectTimeout, trial.Timeout)
 	client, err := c.client(kgo.RequestRetries(1))
 	if err != nil {
 		return trial.Of(t.Name, err), func() {}

@@ -19,6 +19,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/pigeonhole"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
+	"github.com/aviaryhq/aviary/test/systems/rabbitmq"
 	"github.com/aviaryhq/aviary/test/systems"
 )
 
@@ -68,7 +69,17 @@ func TestTooLarge(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			queue, dead, noise := rabbit.place(t), test.to.place(t), random(t)
-			s := run(t, one("large", rabbit.source(queue), test.sink, test.target, "set: {key: \"text.split(':')[0]\"}", fmt.Sprintf("dead_letter: {to: %q, refused: stub}", dead)))
+			source := rabbit.source(queue)
+			if test.stub { // of a stream, which keeps the message
+				queue = rabbit.server.Name(t)
+				require.NoError(t, rabbit.with(func(c *amqp.Channel) error {
+					_, err := c.QueueDeclare(queue, true, false, false, false, amqp.Table{"x-queue-type": "stream"})
+					return err
+				}))
+				t.Cleanup(func() { _ = rabbitmq.Delete(rabbit.server.URL(), queue) })
+				source = fmt.Sprintf("rabbitmq: {url: %q, queues: [{name: %q, type: stream}]}", rabbit.url, queue)
+			}
+			s := run(t, one("large", source, test.sink, test.target, "set: {key: \"text.split(':')[0]\"}", fmt.Sprintf("dead_letter: {to: %q}", dead)))
 			large := make([]byte, test.size) // not to be compressed
 			for i := range large {
 				large[i] = byte(' ' + noise.IntN(95))
@@ -91,6 +102,25 @@ func TestTooLarge(t *testing.T) {
 			s.await("large", func(st pigeonhole.Status) bool { return st.Refused == 1 && st.InFlight == 0 })
 		})
 	}
+}
+
+// TestTooLargeForDeadLetters: a queue does not keep a message that is acknowledged, so the route
+// stops, and the message stays where it is.
+func TestTooLargeForDeadLetters(t *testing.T) {
+	t.Parallel()
+	rabbit := newRabbit(stack.RabbitMQ(t))
+	queue, target, dead := rabbit.place(t), rabbit.place(t), rabbit.place(t)
+	sink := fmt.Sprintf("rabbitmq: {url: %q, max_message_bytes: 10KiB}", rabbit.url)
+	s := run(t, one("large", rabbit.source(queue), sink, target, fmt.Sprintf("dead_letter: {to: %q}", dead)))
+	rabbit.publish(t, queue, amqp.Publishing{Body: make([]byte, 20<<10)})
+	st := s.await("large", func(st pigeonhole.Status) bool { return st.State == "failed" })
+	assert.Contains(t, st.LastError, "a refused message cannot be stored as a dead letter")
+	s.Stop()
+	require.NoError(t, rabbit.with(func(c *amqp.Channel) error {
+		left, err := c.QueueDeclarePassive(queue, true, false, false, false, nil)
+		assert.Equal(t, 1, left.Messages)
+		return err
+	}))
 }
 
 // TestTenThousandHeaders: Kafka and Pulsar hold them, RabbitMQ does not.
@@ -287,7 +317,6 @@ routes:
   filter: "1"
   headers: {include: [""]}
   provenance: some
-  commit_every: 0s
 `), 0o600))
 	out, err := systems.Command(t.Context(), []string{"-config.file", file, "-config.check"}, nil).CombinedOutput()
 	var exit *exec.ExitError
@@ -300,7 +329,7 @@ routes:
 		"routes[0].source.kafka.on_gap", "routes[0].sink.pulsar.url", "routes[0].to", "routes[0].filter", "routes[0].set.value", "routes[0].set.colour",
 		"routes[1].name", "routes[1].source.rabbitmq.queues", "routes[1].sink.kafka.compression", "routes[1].guarantee", "routes[1].dead_letter.to",
 		"routes[2].source", "routes[2].source.kafka.instance_id", "routes[2].sink", "routes[2].filter", "routes[2].headers.include[0]",
-		"routes[2].provenance", "routes[2].commit_every",
+		"routes[2].provenance",
 	} {
 		assert.Contains(t, text, "\n  "+path+": ")
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/aviaryhq/aviary/internal/pigeonhole"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
-	"github.com/aviaryhq/aviary/test/systems/rabbitmq"
 	"github.com/aviaryhq/aviary/test/systems"
+	"github.com/aviaryhq/aviary/test/systems/rabbitmq"
 )
 
 // publish puts one message into a queue.

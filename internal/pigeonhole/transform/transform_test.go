@@ -152,6 +152,21 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
+// TestRenameBySet: what the documentation says in place of an option to rename headers.
+func TestRenameBySet(t *testing.T) {
+	tr := compiled(t, Config{Set: map[string]string{"header.new": `has(headers.old) ? dyn(headers.old) : null`}, Headers: HeadersConfig{Exclude: []string{"old"}}})
+	for _, test := range []struct{ from, to []message.Header }{
+		{[]message.Header{h("a", "1"), h("old", "2")}, []message.Header{h("a", "1"), h("new", "2")}},
+		{[]message.Header{h("a", "1")}, []message.Header{h("a", "1")}},
+	} {
+		m := &message.Message{Headers: test.from}
+		_, keep, err := tr.Apply(m)
+		require.NoError(t, err)
+		assert.True(t, keep)
+		assert.Equal(t, test.to, m.Headers)
+	}
+}
+
 func TestPatterns(t *testing.T) {
 	for _, test := range []struct {
 		pattern, name string

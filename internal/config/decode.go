@@ -179,6 +179,11 @@ func (d *decoder) decode(n *yaml.Node, v reflect.Value, path, origin string) {
 			return
 		}
 		m := reflect.MakeMapWithSize(t, len(n.Content)/2)
+		if kinds := kindsOf(t); kinds != nil {
+			d.kinds(n, m, kinds, path, origin)
+			v.Set(m)
+			return
+		}
 		d.pairs(n, path, origin, func(name, value *yaml.Node) {
 			element := fresh(t.Elem()).Elem()
 			d.decode(value, element, join(path, name.Value), origin)
@@ -188,6 +193,23 @@ func (d *decoder) decode(n *yaml.Node, v reflect.Value, path, origin string) {
 	default:
 		d.scalar(n, v, path, origin)
 	}
+}
+
+// kinds decodes the elements of a map whose keys name types. A key without a value adds none.
+func (d *decoder) kinds(n *yaml.Node, m reflect.Value, kinds map[string]any, path, origin string) {
+	d.pairs(n, path, origin, func(name, value *yaml.Node) {
+		element, known := kinds[name.Value]
+		if !known {
+			d.unknown(name, m.Type(), path, origin)
+			return
+		}
+		if value.ShortTag() == "!!null" {
+			return
+		}
+		// A key that "<<" merges in has the same element, so that the keys below it are merged, too.
+		d.decode(value, reflect.ValueOf(element).Elem(), join(path, name.Value), origin)
+		m.SetMapIndex(reflect.ValueOf(name.Value), reflect.ValueOf(element))
+	})
 }
 
 // follow calls then for what an alias stands for, unless that contains the alias itself.
@@ -268,12 +290,8 @@ func (d *decoder) unknown(name *yaml.Node, t reflect.Type, path, origin string) 
 	if l := line(name); l != "" {
 		origin = l
 	}
-	keys := keysOf(t)
-	var names []string
-	for _, k := range keys {
-		names = append(names, k.name)
-	}
-	if _, near := nearest(name.Value, names); !near && strings.HasSuffix(path, "]") && slices.ContainsFunc(keys, func(k key) bool {
+	names := keyNames(t)
+	if _, near := nearest(name.Value, names); !near && t.Kind() == reflect.Struct && strings.HasSuffix(path, "]") && slices.ContainsFunc(keysOf(t), func(k key) bool {
 		field := t.FieldByIndex(k.index).Type
 		return holdsSecret(field) && !isSection(field)
 	}) {

@@ -180,8 +180,10 @@ func (d *decoder) decode(n *yaml.Node, v reflect.Value, path, origin string) {
 		}
 		m := reflect.MakeMapWithSize(t, len(n.Content)/2)
 		if kinds := kindsOf(t); kinds != nil {
-			d.kinds(n, m, kinds, path, origin)
-			v.Set(m)
+			if v.IsNil() {
+				v.Set(m)
+			}
+			d.kinds(n, v, kinds, path, origin)
 			return
 		}
 		d.pairs(n, path, origin, func(name, value *yaml.Node) {
@@ -195,20 +197,25 @@ func (d *decoder) decode(n *yaml.Node, v reflect.Value, path, origin string) {
 	}
 }
 
-// kinds decodes the elements of a map whose keys name types. A key without a value adds none.
+// kinds decodes the elements of a map whose keys name types. Like sections, and unlike other maps,
+// they are merged into the elements that the map has, as from a "<<". A key without a value adds
+// none.
 func (d *decoder) kinds(n *yaml.Node, m reflect.Value, kinds map[string]any, path, origin string) {
 	d.pairs(n, path, origin, func(name, value *yaml.Node) {
-		element, known := kinds[name.Value]
-		if !known {
+		element := reflect.ValueOf(kinds[name.Value])
+		if !element.IsValid() {
 			d.unknown(name, m.Type(), path, origin)
 			return
 		}
 		if value.ShortTag() == "!!null" {
 			return
 		}
-		// A key that "<<" merges in has the same element, so that the keys below it are merged, too.
-		d.decode(value, reflect.ValueOf(element).Elem(), join(path, name.Value), origin)
-		m.SetMapIndex(reflect.ValueOf(name.Value), reflect.ValueOf(element))
+		key := reflect.ValueOf(name.Value)
+		if before := m.MapIndex(key); before.IsValid() {
+			element = before.Elem()
+		}
+		d.decode(value, element.Elem(), join(path, name.Value), origin)
+		m.SetMapIndex(key, element)
 	})
 }
 
@@ -293,7 +300,7 @@ func (d *decoder) unknown(name *yaml.Node, t reflect.Type, path, origin string) 
 	names := keyNames(t)
 	if _, near := nearest(name.Value, names); !near && t.Kind() == reflect.Struct && strings.HasSuffix(path, "]") && slices.ContainsFunc(keysOf(t), func(k key) bool {
 		field := t.FieldByIndex(k.index).Type
-		return holdsSecret(field) && !isSection(field)
+		return holdsSecret(field) && !isSection(field) && kindsOf(field) == nil
 	}) {
 		// In a list of sections with secrets, such as tokens of tenants, people write {token:
 		// tenant}: the unknown key may be a secret.

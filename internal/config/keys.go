@@ -72,7 +72,7 @@ func (w *keyWriter) section(v reflect.Value, p keyPlace) {
 
 func (w *keyWriter) key(name string, v reflect.Value, p keyPlace) {
 	t := v.Type()
-	kinds := kindsOf(indirect(t))
+	kinds := kindsOf(t)
 	switch {
 	case kinds != nil:
 		w.line(p, name+":")

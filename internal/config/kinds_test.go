@@ -34,6 +34,14 @@ func (shapes) Kinds() map[string]any {
 type drawing struct {
 	Shape shapes   `yaml:"shape"`
 	More  []shapes `yaml:"more"`
+	Pages []page   `yaml:"pages"`
+}
+
+type page struct {
+	Shape  shapes `yaml:"shape"`
+	Border struct {
+		Shape *shapes `yaml:"shape"`
+	} `yaml:"border"`
 }
 
 func loadDrawing(t *testing.T, text string) (drawing, error) {
@@ -73,6 +81,39 @@ more: [{square: {side: 0}}, {circle: {side: 3}}, secret]
 	} {
 		assert.ErrorContains(t, err, want)
 	}
+}
+
+// TestKindsAreMerged as sections are: "<<" of what holds them gives the keys that are not overridden.
+func TestKindsAreMerged(t *testing.T) {
+	got, err := loadDrawing(t, `
+pages:
+- &base {shape: {square: {side: 3, key: k}}}
+- {<<: *base, shape: {square: {side: 4}}}
+- {<<: *base, shape: {circle: {}}}
+`)
+	require.NoError(t, err)
+	want := []shapes{
+		{"square": &square{Side: 3, Key: "k"}}, {"square": &square{Side: 4, Key: "k"}}, {"square": &square{Side: 3, Key: "k"}, "circle": &circle{Radius: 2}},
+	}
+	for i, page := range got.Pages {
+		assert.Equal(t, want[i], page.Shape)
+	}
+}
+
+// TestFaultsBesideKinds name the key, and say nothing of a value where kinds may hold secrets.
+func TestFaultsBesideKinds(t *testing.T) {
+	_, err := loadDrawing(t, `
+pages: [{maximum: 3}, {border: hunter2}, {border: {shape: "${HUNTER"}}]
+`)
+	require.Error(t, err)
+	for _, want := range []string{
+		"pages[0].maximum: is not a known key; known here: shape, border", "pages[1].border: must be a mapping of keys, got a single value, which is not shown",
+		"pages[2].border.shape: must refer to the environment",
+	} {
+		assert.ErrorContains(t, err, want)
+	}
+	assert.NotContains(t, err.Error(), "hunter2")
+	assert.NotContains(t, err.Error(), "HUNTER")
 }
 
 // TestSameComparesKinds: by type and by keys.

@@ -77,10 +77,10 @@ func shorthandOf(t reflect.Type) (key string, ok bool) {
 	return "", false
 }
 
-// kindsOf returns a new element for each key of a map of type t whose keys name types, see [Kinds];
-// nil for any other type.
+// kindsOf returns a new element for each key of a map whose keys name types, see [Kinds]. t is its
+// type or a pointer to that; nil for any other type.
 func kindsOf(t reflect.Type) map[string]any {
-	if kinds, ok := reflect.Zero(t).Interface().(Kinds); ok {
+	if kinds, ok := reflect.Zero(indirect(t)).Interface().(Kinds); ok {
 		return kinds.Kinds()
 	}
 	return nil

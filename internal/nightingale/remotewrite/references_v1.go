@@ -17,7 +17,7 @@ func (b decoder) plainRefsV1(src []byte) (rest []byte, known bool, err error) {
 		if len(src) < end || end < 6 || field[2] != 1<<3|2 || field[3] >= 0x80 {
 			break
 		}
-		if err = b.Elements.Charge(2 * batch.RefBytes); err != nil {
+		if err = b.GrowRefs(2); err != nil {
 			return src, false, err
 		}
 		var n, v uint32

@@ -127,7 +127,7 @@ type Topics struct {
 	failed    chan error      // gets the error of a pinned topic that takes no records
 	ctx       context.Context // of the publishers
 	cancel    context.CancelFunc
-	flushing  context.Context // of closing idle topics; ends with the context of Close
+	flushing  context.Context // of closing idle topics; ends with Close
 	abandon   context.CancelFunc
 
 	mu      sync.Mutex
@@ -367,6 +367,7 @@ func (t *Topics) Check(context.Context) error {
 // Close flushes and closes all publishers concurrently.
 func (t *Topics) Close(ctx context.Context) error {
 	t.cancel()
+	defer t.abandon()
 	defer context.AfterFunc(ctx, t.abandon)()
 	t.mu.Lock()
 	all := slices.Concat(slices.Collect(maps.Values(t.known)), slices.Collect(maps.Values(t.closing)))

@@ -175,13 +175,18 @@ func (b *Batch) EndRefs(s *Series) bool {
 // GrowRefs provides memory for n more references. It charges only memory that it has not charged
 // before: removed references leave theirs to the next ones.
 func (b *Batch) GrowRefs(n int) error {
-	if more := len(b.Refs) + n - b.chargedRefs; more > 0 {
-		if err := b.Elements.Charge(more * RefBytes); err != nil {
-			return err
-		}
-		b.chargedRefs += more
+	if len(b.Refs)+n <= b.chargedRefs {
+		return nil
+	}
+	return b.chargeRefs(n)
+}
+
+func (b *Batch) chargeRefs(n int) error {
+	if err := b.Elements.Charge((len(b.Refs) + n - b.chargedRefs) * RefBytes); err != nil {
+		return err
 	}
 	b.Refs = slices.Grow(b.Refs, n)
+	b.chargedRefs = len(b.Refs) + n
 	return nil
 }
 

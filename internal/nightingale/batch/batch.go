@@ -36,6 +36,7 @@ type Batch struct {
 	References   bool
 	Bounds       LabelBounds
 	Refs         []uint32 // labels of series: alternating references of names and values
+	chargedRefs  int      // how many Refs are charged, see GrowRefs
 	Info         []uint32 // of each symbol
 	SymbolBytes  int      // of their texts
 	Ordered      Extent   // extent in Refs of the last usable references
@@ -241,7 +242,7 @@ func (b *Batch) Reset() {
 	b.Symbols, b.SeriesMetadata, b.Expanded = b.Symbols[:0], b.SeriesMetadata[:0], 0
 	b.Elements = Elements{}
 	b.References, b.Ordered, b.OrderedRaw = false, Extent{}, nil
-	b.Refs, b.Info, b.SymbolBytes = b.Refs[:0], b.Info[:0], 0
+	b.Refs, b.chargedRefs, b.Info, b.SymbolBytes = b.Refs[:0], 0, b.Info[:0], 0
 	b.recent = b.recent[:0]
 	k := &b.Buckets
 	*k = buckets{

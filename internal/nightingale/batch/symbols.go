@@ -110,7 +110,7 @@ func (l LabelBounds) LengthInfo(text string) uint32 {
 
 // AddPair appends references for a label's name and value.
 func (b *Batch) AddPair(name, value string) error {
-	if err := b.Elements.Charge(2 * RefBytes); err != nil {
+	if err := b.GrowRefs(2); err != nil {
 		return err
 	}
 	n, err := b.Intern(name)
@@ -172,10 +172,22 @@ func (b *Batch) EndRefs(s *Series) bool {
 	return true
 }
 
-// DropRefs removes the references from the given index on.
-func (b *Batch) DropRefs(from int32) {
-	b.Elements.Left += (len(b.Refs) - int(from)) * RefBytes
-	b.Refs = b.Refs[:from]
+// GrowRefs provides memory for n more references. It charges only memory that it has not charged
+// before: removed references leave theirs to the next ones.
+func (b *Batch) GrowRefs(n int) error {
+	if len(b.Refs)+n <= b.chargedRefs {
+		return nil
+	}
+	return b.chargeRefs(n)
+}
+
+func (b *Batch) chargeRefs(n int) error {
+	if err := b.Elements.Charge((len(b.Refs) + n - b.chargedRefs) * RefBytes); err != nil {
+		return err
+	}
+	b.Refs = slices.Grow(b.Refs, n)
+	b.chargedRefs = len(b.Refs) + n
+	return nil
 }
 
 // ResolveLabels replaces the references of the last series by texts. All referenced symbols must
@@ -188,7 +200,7 @@ func (b *Batch) ResolveLabels(s *Series) error {
 	s.Labels = Start(b.Labels)
 	b.Labels = b.appendTexts(b.Labels, refs)
 	s.Labels = Until(s.Labels, b.Labels)
-	b.DropRefs(s.Refs.From)
+	b.Refs = b.Refs[:s.Refs.From]
 	s.Refs = Extent{}
 	return nil
 }

@@ -98,7 +98,7 @@ func (p *publication) assign(tenant string) {
 		if n >= 0 {
 			part := &p.Out.parts[n]
 			part.series.add(one)
-			if overflows {
+			if overflows && part.topic != nil {
 				part.overflowed += one.Entries()
 			}
 		}

@@ -310,7 +310,7 @@ func (b decoder) decodeExemplarV2(src []byte, of *references, s *batch.Series) (
 	if b.ExemplarLabels, err = refs.resolve(b.ExemplarLabels, b.Refs[from:]); err != nil {
 		return err
 	}
-	b.DropRefs(from)
+	b.Refs = b.Refs[:from]
 	of.expanded = refs.expanded
 	s.SetError(refs.err())
 	e.Labels = batch.Until(e.Labels, b.ExemplarLabels)
@@ -400,14 +400,14 @@ func (b decoder) decodeRefs(data []byte, packed bool, fc *easyproto.FieldContext
 		if !ok {
 			return errReference
 		}
+		err := b.GrowRefs(1)
 		b.Refs = append(b.Refs, one)
-		return b.Elements.Charge(batch.RefBytes)
-	}
-	if err := b.Elements.Charge(len(data) * batch.RefBytes); err != nil { // at most: each reference has at least one byte
 		return err
 	}
-	from, size := len(b.Refs), len(data)
-	dst := slices.Grow(b.Refs, size)
+	if err := b.GrowRefs(len(data)); err != nil { // at most: each reference has at least one byte
+		return err
+	}
+	dst := b.Refs
 	for len(data) >= 3 {
 		ref, n := short(data)
 		if ref > math.MaxUint32 {
@@ -425,7 +425,6 @@ func (b decoder) decodeRefs(data []byte, packed bool, fc *easyproto.FieldContext
 		data = data[n:]
 	}
 	b.Refs = dst
-	b.Elements.Left += (size - (len(dst) - from)) * batch.RefBytes
 	return nil
 }
 
@@ -437,12 +436,10 @@ func (b decoder) decodeUsualRefs(data []byte, s *batch.Series) bool {
 	if len(before) == 0 || len(data) < len(before) || cap(data) < len(data)+pair {
 		return false
 	}
-	left := b.Elements.Left - len(before)*batch.RefBytes
-	if left < 0 {
-		return false
+	if b.GrowRefs(len(before)) != nil {
+		return false // decodeRefs returns the error
 	}
-	size, info := int(b.OrderedBytes), b.Info
-	dst := slices.Grow(b.Refs, len(before))
+	size, info, dst := int(b.OrderedBytes), b.Info, b.Refs
 	refs := dst[len(dst) : len(dst)+len(before)]
 	src, at := data[:len(data)+pair], 0
 	for i := 0; i+1 < len(before) && i+1 < len(refs); i += 2 {
@@ -466,7 +463,7 @@ func (b decoder) decodeUsualRefs(data []byte, s *batch.Series) bool {
 	if at != len(data) || size > math.MaxInt32 {
 		return false
 	}
-	b.Refs, b.Elements.Left, s.LabelBytes = dst[:len(dst)+len(before)], left, int32(size)
+	b.Refs, s.LabelBytes = dst[:len(dst)+len(before)], int32(size)
 	return true
 }
 
@@ -485,7 +482,7 @@ func (b decoder) endRefsV2(s *batch.Series, r *references, known bool) error {
 	}
 	var err error
 	b.Labels, err = r.resolve(b.Labels, b.Refs[s.Refs.From:])
-	b.DropRefs(s.Refs.From)
+	b.Refs = b.Refs[:s.Refs.From]
 	s.Refs = batch.Extent{}
 	return err
 }

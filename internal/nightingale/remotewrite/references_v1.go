@@ -12,12 +12,15 @@ func (b decoder) plainRefsV1(src []byte) (rest []byte, known bool, err error) {
 	if known = len(raw) > 0; !known {
 		before = nil
 	}
+	if err = b.GrowRefs(len(before)); err != nil { // at once, because that is faster
+		return src, false, err
+	}
 	for len(src) >= 6 && src[0] == 1<<3|2 && src[1] < 0x80 {
 		field, end := src, 2+int(src[1])
 		if len(src) < end || end < 6 || field[2] != 1<<3|2 || field[3] >= 0x80 {
 			break
 		}
-		if err = b.Elements.Charge(2 * batch.RefBytes); err != nil {
+		if err = b.GrowRefs(2); err != nil {
 			return src, false, err
 		}
 		var n, v uint32

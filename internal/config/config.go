@@ -30,6 +30,10 @@ const maxFileSize = 8 << 20
 // they are decoded. The configuration as a whole has its defaults from Spec.Defaults.
 type Defaulter interface{ SetDefaults() }
 
+// Kinds is a map whose keys name the types of its elements, as in source: {kafka: {...}}. The method
+// returns a new element, a pointer to a section with its defaults, for each key that may be given.
+type Kinds interface{ Kinds() map[string]any }
+
 // A Shorthand is a section that may be written as a single word: the value of one of its keys,
 // which it names. The section's own environment variable sets that key, too.
 type Shorthand interface{ Shorthand() (key string) }

@@ -179,6 +179,13 @@ func (d *decoder) decode(n *yaml.Node, v reflect.Value, path, origin string) {
 			return
 		}
 		m := reflect.MakeMapWithSize(t, len(n.Content)/2)
+		if kinds := kindsOf(t); kinds != nil {
+			if v.IsNil() {
+				v.Set(m)
+			}
+			d.kinds(n, v, kinds, path, origin)
+			return
+		}
 		d.pairs(n, path, origin, func(name, value *yaml.Node) {
 			element := fresh(t.Elem()).Elem()
 			d.decode(value, element, join(path, name.Value), origin)
@@ -188,6 +195,28 @@ func (d *decoder) decode(n *yaml.Node, v reflect.Value, path, origin string) {
 	default:
 		d.scalar(n, v, path, origin)
 	}
+}
+
+// kinds decodes the elements of a map whose keys name types. Like sections, and unlike other maps,
+// they are merged into the elements that the map has, as from a "<<". A key without a value adds
+// none.
+func (d *decoder) kinds(n *yaml.Node, m reflect.Value, kinds map[string]any, path, origin string) {
+	d.pairs(n, path, origin, func(name, value *yaml.Node) {
+		element := reflect.ValueOf(kinds[name.Value])
+		if !element.IsValid() {
+			d.unknown(name, m.Type(), path, origin)
+			return
+		}
+		if value.ShortTag() == "!!null" {
+			return
+		}
+		key := reflect.ValueOf(name.Value)
+		if before := m.MapIndex(key); before.IsValid() {
+			element = before.Elem()
+		}
+		d.decode(value, element.Elem(), join(path, name.Value), origin)
+		m.SetMapIndex(key, element)
+	})
 }
 
 // follow calls then for what an alias stands for, unless that contains the alias itself.
@@ -268,14 +297,10 @@ func (d *decoder) unknown(name *yaml.Node, t reflect.Type, path, origin string) 
 	if l := line(name); l != "" {
 		origin = l
 	}
-	keys := keysOf(t)
-	var names []string
-	for _, k := range keys {
-		names = append(names, k.name)
-	}
-	if _, near := nearest(name.Value, names); !near && strings.HasSuffix(path, "]") && slices.ContainsFunc(keys, func(k key) bool {
+	names := keyNames(t)
+	if _, near := nearest(name.Value, names); !near && t.Kind() == reflect.Struct && strings.HasSuffix(path, "]") && slices.ContainsFunc(keysOf(t), func(k key) bool {
 		field := t.FieldByIndex(k.index).Type
-		return holdsSecret(field) && !isSection(field)
+		return holdsSecret(field) && !isSection(field) && kindsOf(field) == nil
 	}) {
 		// In a list of sections with secrets, such as tokens of tenants, people write {token:
 		// tenant}: the unknown key may be a secret.

@@ -4,7 +4,9 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -70,7 +72,14 @@ func (w *keyWriter) section(v reflect.Value, p keyPlace) {
 
 func (w *keyWriter) key(name string, v reflect.Value, p keyPlace) {
 	t := v.Type()
+	kinds := kindsOf(t)
 	switch {
+	case kinds != nil:
+		w.line(p, name+":")
+		for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+			w.line(p.below(name, "  "), "#"+kind+":")
+			w.section(reflect.ValueOf(kinds[kind]).Elem(), p.below(name, "  ").below(kind, "#  "))
+		}
 	case isSection(t) && t.Kind() == reflect.Pointer && v.IsNil():
 		w.line(p, "#"+name+":")
 		w.section(fresh(t.Elem()).Elem(), p.below(name, "#  "))

@@ -127,6 +127,11 @@ func holdsSecret(t reflect.Type) bool {
 	case decodesItself(t):
 		return false
 	}
+	for _, kind := range kindsOf(t) {
+		if holdsSecret(reflect.TypeOf(kind)) {
+			return true
+		}
+	}
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
 		return holdsSecret(t.Elem())
@@ -150,6 +155,8 @@ func below(t reflect.Type, name string) reflect.Type {
 	switch {
 	case name == "<<" || decodesItself(t):
 		return t
+	case kindsOf(t) != nil:
+		return reflect.TypeOf(kindsOf(t)[name])
 	case t.Kind() == reflect.Slice || t.Kind() == reflect.Map:
 		return t.Elem()
 	case t.Kind() == reflect.Struct:

@@ -32,9 +32,9 @@ func SameValue(a, b any) bool {
 
 func same(a, b reflect.Value) bool {
 	switch t := a.Type(); {
-	case t.Kind() == reflect.Pointer:
-		if a.IsNil() || b.IsNil() {
-			return a.IsNil() == b.IsNil()
+	case t.Kind() == reflect.Pointer || t.Kind() == reflect.Interface:
+		if a.IsNil() || b.IsNil() || a.Elem().Type() != b.Elem().Type() {
+			return a.IsNil() && b.IsNil()
 		}
 		return same(a.Elem(), b.Elem())
 	case t.Kind() == reflect.Struct && decodesItself(t):

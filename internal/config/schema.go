@@ -3,6 +3,7 @@ package config
 import (
 	"encoding"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -74,6 +75,26 @@ func shorthandOf(t reflect.Type) (key string, ok bool) {
 		return s.Shorthand(), true
 	}
 	return "", false
+}
+
+// kindsOf returns a new element for each key of a map whose keys name types, see [Kinds]. t is its
+// type or a pointer to that; nil for any other type.
+func kindsOf(t reflect.Type) map[string]any {
+	if kinds, ok := reflect.Zero(indirect(t)).Interface().(Kinds); ok {
+		return kinds.Kinds()
+	}
+	return nil
+}
+
+// keyNames lists the keys that a section of type t may have.
+func keyNames(t reflect.Type) (names []string) {
+	if kinds := kindsOf(t); kinds != nil {
+		return slices.Sorted(maps.Keys(kinds))
+	}
+	for _, k := range keysOf(t) {
+		names = append(names, k.name)
+	}
+	return names
 }
 
 // leaves lists the paths of every key of t that holds a value rather than a section: what an

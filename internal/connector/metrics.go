@@ -23,12 +23,7 @@ type Metrics struct {
 }
 
 // vector is one metric with the series of all routes.
-type vector struct {
-	series
-	system string
-}
-
-type series interface {
+type vector interface {
 	prometheus.Collector
 	DeletePartialMatch(labels prometheus.Labels) int
 }
@@ -39,16 +34,15 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return &Metrics{reg: reg, vectors: map[string]vector{}}
 }
 
-// PartMetrics are the metrics of one part of a route: a source or a sink of one system.
+// PartMetrics are the metrics of one part of a route: a source or a sink.
 type PartMetrics struct {
-	metrics             *Metrics
-	route, role, system string
+	metrics     *Metrics
+	route, role string
 }
 
-// Part returns the metrics of a part: role is its role in the route, such as source, and system is
-// the system that it connects to.
-func (m *Metrics) Part(route, role, system string) *PartMetrics {
-	return &PartMetrics{metrics: m, route: route, role: role, system: system}
+// Part returns the metrics of a part: role is its role in the route, such as source.
+func (m *Metrics) Part(route, role string) *PartMetrics {
+	return &PartMetrics{metrics: m, route: route, role: role}
 }
 
 // Counter returns a counter with the label route and those of labels. The values of route and role
@@ -77,37 +71,24 @@ func (p *PartMetrics) values(labels []string) prometheus.Labels {
 }
 
 // shared returns the vector of that name. It creates and registers a new one.
-func shared[V series](p *PartMetrics, name string, labels []string, create func(labels []string) V) V {
+func shared[V vector](p *PartMetrics, name string, labels []string, create func(labels []string) V) V {
 	m := p.metrics
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if known, ok := m.vectors[name].series.(V); ok {
+	if known, ok := m.vectors[name].(V); ok {
 		return known
 	}
 	v := create(append([]string{labelRoute}, labels...))
 	m.reg.MustRegister(v)
-	m.vectors[name] = vector{series: v, system: p.system}
+	m.vectors[name] = v
 	return v
 }
 
 // Forget removes the series of a route that was removed.
 func (m *Metrics) Forget(route string) {
-	m.remove(prometheus.Labels{labelRoute: route}, "")
-}
-
-// ForgetOthers removes the series of a part in the metrics of all systems but this one. It is for a
-// part that was changed to another system, or removed (system is empty).
-func (m *Metrics) ForgetOthers(route, role, system string) {
-	m.remove(prometheus.Labels{labelRoute: route, labelRole: role}, system)
-}
-
-// remove removes series in the metrics of all systems but one.
-func (m *Metrics) remove(labels prometheus.Labels, exceptSystem string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, v := range m.vectors {
-		if v.system != exceptSystem {
-			v.DeletePartialMatch(labels)
-		}
+		v.DeletePartialMatch(prometheus.Labels{labelRoute: route})
 	}
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/aviaryhq/aviary/internal/connector"
 )
 
-func TestMetricsOfRoutesAndPartsAreForgotten(t *testing.T) {
+func TestMetricsOfRoutesAreForgotten(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := connector.NewMetrics(reg)
 	count := func(route, role, system string) {
-		p := m.Part(route, role, system)
+		p := m.Part(route, role)
 		p.Counter("gaps_of_"+system, "h", "topic").WithLabelValues("t").Inc()
 		p.Gauge("up_of_"+system, "h", "role").WithLabelValues().Set(1)
 	}
@@ -29,11 +29,8 @@ func TestMetricsOfRoutesAndPartsAreForgotten(t *testing.T) {
 		count(route, "sink", "y")
 	}
 	assert.Equal(t, 2*(1+2)+2*2, series())
-	m.ForgetOthers("a", "sink", "y")
-	assert.Equal(t, 2*(1+2)+2*2-1, series(), "the route's own counter of x stays")
-	m.ForgetOthers("b", "sink", "")
-	assert.Equal(t, 2*(1+2)+2*2-3, series())
 	m.Forget("a")
+	assert.Equal(t, 1+2+2, series(), "those of b stay")
 	m.Forget("b")
 	assert.Zero(t, series())
 }

@@ -32,7 +32,7 @@ func (o Options) WithDefaults() Options {
 	if o.Report == nil {
 		o.Report = func(error) {}
 	}
-	o.Metrics = cmp.Or(o.Metrics, NewMetrics(prometheus.NewRegistry()).Part("", "", ""))
+	o.Metrics = cmp.Or(o.Metrics, NewMetrics(prometheus.NewRegistry()).Part("", ""))
 	o.Registerer = cmp.Or[prometheus.Registerer](o.Registerer, prometheus.NewRegistry())
 	o.DrainContext = cmp.Or(o.DrainContext, context.Background())
 	return o

@@ -142,6 +142,17 @@ func TestTopicsPastTheBound(t *testing.T) {
 	})
 }
 
+const overflowMetric = "nightingale_topic_overflow_samples_total"
+
+// overflowed is the metric of n samples that went to the overflow topic.
+func overflowed(n int) string {
+	return fmt.Sprintf(`
+# HELP %[1]s Samples of all kinds that went to topics.overflow_topic: topics.max_topics left no topic for them, or theirs did not open.
+# TYPE %[1]s counter
+%[1]s %[2]d
+`, overflowMetric, n)
+}
+
 func TestTopicsPastTheBoundOverflow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := publishtest.NewCluster()
@@ -152,11 +163,7 @@ func TestTopicsPastTheBoundOverflow(t *testing.T) {
 		assert.Equal(t, http.StatusNoContent, status, text)
 		assert.Equal(t, []string{"default/rest", "public/m-a"}, c.Topics())
 		assert.Len(t, c.Records["persistent://public/default/rest"], 2)
-		assert.NoError(t, testutil.GatherAndCompare(d.topics, strings.NewReader(`
-# HELP nightingale_topic_overflow_samples_total Samples of all kinds that went to topics.overflow_topic: topics.max_topics left no topic for them, or theirs did not open.
-# TYPE nightingale_topic_overflow_samples_total counter
-nightingale_topic_overflow_samples_total 2
-`), "nightingale_topic_overflow_samples_total"))
+		assert.NoError(t, testutil.GatherAndCompare(d.topics, strings.NewReader(overflowed(2)), overflowMetric))
 	})
 }
 
@@ -456,6 +463,28 @@ func TestTheTopicOfTheConfigurationIsTakenAsItIs(t *testing.T) {
 			require.Equal(t, http.StatusNoContent, status, text)
 			assert.Equal(t, 1, c.Count(topic))
 			assert.Equal(t, map[string]int{topic: 1}, c.Opens)
+		}
+	})
+}
+
+// TestARepetitionOverflowsOnce: the part of the overflow topic is stored, and not published again.
+func TestARepetitionOverflowsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := templated(t, publishtest.NewCluster(), func(cfg *Config) {
+			cfg.Topics.MaxTopics, cfg.Topics.OverflowTopic = 2, restTopic
+		})
+		unavailable := true
+		d.receiver.topics.Divert(func(_ context.Context, topic string, _ []messaging.Record) (bool, error) {
+			if topic == goodTopic && unavailable {
+				unavailable = false
+				return true, refusal.Unavailable("publish", refusal.RetryUnavailable, "unavailable")
+			}
+			return true, nil
+		})
+		for _, expected := range []int{http.StatusServiceUnavailable, http.StatusNoContent} {
+			status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, jobs("good", "bad"))))
+			require.Equal(t, expected, status, text)
+			assert.NoError(t, testutil.GatherAndCompare(d.topics, strings.NewReader(overflowed(1)), overflowMetric))
 		}
 	})
 }

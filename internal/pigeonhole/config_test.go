@@ -29,7 +29,9 @@ func TestTheConfigurationFileShowsEveryPair(t *testing.T) {
 	require.NoError(t, err)
 	pairs := map[string]bool{}
 	for _, r := range loaded.Config.Routes {
-		pairs[r.Source.system()+" "+r.Sink.system()] = true
+		source, _ := only(r.Source)
+		sink, _ := only(r.Sink)
+		pairs[source+" "+sink] = true
 	}
 	assert.Len(t, pairs, 9)
 	assert.Equal(t, DefaultConfig().InFlight, loaded.Config.InFlight)
@@ -50,16 +52,14 @@ func TestTheConfigurationFileHoldsTheDefaultsOfRoutes(t *testing.T) {
 	require.Error(t, err)
 	require.NotContains(t, err.Error(), "known key")
 
-	var want RouteConfig
-	want.Source = SourceConfig{Kafka: &kafka.SourceConfig{}, RabbitMQ: &rabbitmq.SourceConfig{}, Pulsar: &pulsar.SourceConfig{}}
-	want.Sink = SinkConfig{Kafka: &kafka.SinkConfig{}, RabbitMQ: &rabbitmq.SinkConfig{}, Pulsar: &pulsar.SinkConfig{}}
-	want.DeadLetter.Sink = &SinkConfig{Kafka: &kafka.SinkConfig{}}
-	for _, part := range []config.Defaulter{
-		&want, want.Source.Kafka, want.Source.RabbitMQ, want.Source.Pulsar, want.Sink.Kafka, want.Sink.RabbitMQ, want.Sink.Pulsar, want.DeadLetter.Sink.Kafka,
-	} {
-		part.SetDefaults()
+	want := RouteConfig{Source: SourceConfig{}, Sink: SinkConfig{}, DeadLetter: DeadLetter{Sink: &SinkConfig{"kafka": kafka.System().Sink()}}}
+	want.SetDefaults()
+	for _, s := range systems() {
+		want.Source[s.Name], want.Sink[s.Name] = s.Source(), s.Sink()
 	}
-	want.Source.RabbitMQ.Queues = []rabbitmq.Queue{{Bindings: []rabbitmq.Binding{{}}}}
+	queues := rabbitmq.DefaultSourceConfig()
+	queues.Queues = []rabbitmq.Queue{{Bindings: []rabbitmq.Binding{{}}}}
+	want.Source["rabbitmq"] = &queues
 	asText := func(route RouteConfig) string {
 		text, err := config.YAML(route)
 		require.NoError(t, err)
@@ -84,7 +84,7 @@ routes:
   source: {kafka: {brokers: ["a:1"], group: g}, pulsar: {subscription: s, topics: [t]}}
   sink: {rabbitmq: {url: "amqp://u:p@h/"}}
   guarantee: exactly_once
-  refused: dead_letter
+  dead_letter: {sink: {pulsar: {}}}
   to: "{header.}"
 - name: two
   source: {rabbitmq: {queues: [{name: q}]}}
@@ -92,7 +92,6 @@ routes:
   guarantee: effectively_once
   dead_letter: {sink: {kafka: {brokers: ["b:1"]}}}
   set: {key: "1 + 1"}
-  commit_every: 0s
 `), 0o600))
 	_, err := loadFile(file)
 	require.Error(t, err)
@@ -101,12 +100,12 @@ routes:
 	text := err.Error()
 	for _, want := range []string{
 		"name: must be letters", "in_flight.messages: must be > 0", "routes[0].source.kafka.colour: is not a known key", "routes[0].source.kafka.brokers",
-		"routes[0].sink: must be one of kafka, rabbitmq and pulsar, got 0", "routes[0].filter: ",
-		`routes[1].name: must be unique, "one" is the name of routes[0] too`, "routes[1].source: must be one of kafka, rabbitmq and pulsar, got 2",
+		"routes[0].sink: must be one of kafka, rabbitmq, pulsar, got 0", "routes[0].filter: ",
+		`routes[1].name: must be unique, "one" is the name of routes[0] too`, "routes[1].source: must be one of kafka, rabbitmq, pulsar, got 2",
 		"routes[1].guarantee: must be one of at_least_once, effectively_once", "routes[1].dead_letter.to: must be set", "routes[1].to: ",
 		"routes[1].sink.rabbitmq.url: must not hold a user name", "routes[2].guarantee: effectively_once needs source.kafka and sink.pulsar",
 		"routes[2].sink.pulsar.partition: must be source with guarantee effectively_once",
-		"routes[2].dead_letter.to: must be set with dead_letter.sink", "routes[2].set.key: ", "routes[2].commit_every: must be > 0",
+		"routes[2].dead_letter.to: must be set with dead_letter.sink", "routes[2].set.key: ",
 	} {
 		assert.Contains(t, text, want)
 	}
@@ -130,14 +129,15 @@ func TestAConfigurationWithoutRoutesIsWarnedOf(t *testing.T) {
 // A topic of dead letters may have fewer partitions than the source.
 func TestDeadLettersDoNotKeepTheirPartition(t *testing.T) {
 	intoKafka, intoPulsar := kafka.DefaultSinkConfig(), pulsar.DefaultSinkConfig()
+	toKafka, toPulsar := SinkConfig{"kafka": &intoKafka}, SinkConfig{"pulsar": &intoPulsar}
 	into := func(sink SinkConfig) connector.SinkConfig {
 		_, section := RouteConfig{Sink: sink, DeadLetter: DeadLetter{To: "letters"}}.deadLetterSink()
 		return section
 	}
-	assert.Nil(t, into(SinkConfig{Kafka: &intoKafka}), "the route's own")
-	assert.Nil(t, into(SinkConfig{Pulsar: &intoPulsar}), "the route's own")
+	assert.Nil(t, into(toKafka), "the route's own")
+	assert.Nil(t, into(toPulsar), "the route's own")
 	intoKafka.Partition, intoPulsar.Partition = "source", "source"
-	assert.Equal(t, "key", into(SinkConfig{Kafka: &intoKafka}).(*kafka.SinkConfig).Partition)    //nolint:forcetypeassert // it fails otherwise
-	assert.Equal(t, "key", into(SinkConfig{Pulsar: &intoPulsar}).(*pulsar.SinkConfig).Partition) //nolint:forcetypeassert // it fails otherwise
+	assert.Equal(t, "key", into(toKafka).(*kafka.SinkConfig).Partition)   //nolint:forcetypeassert // it fails otherwise
+	assert.Equal(t, "key", into(toPulsar).(*pulsar.SinkConfig).Partition) //nolint:forcetypeassert // it fails otherwise
 	assert.Equal(t, "source", intoPulsar.Partition, "the route's sink stays as it is")
 }

@@ -23,22 +23,18 @@ func (n *stubOnlySink) Send(ctx context.Context, to string, m *message.Message, 
 	n.lastMessageSink.Send(ctx, to, m, done)
 }
 
-// TestDeadLetterThatIsRefusedToo: a body that the source does not keep is not given up unless the
-// configuration says so.
+// TestDeadLetterThatIsRefusedToo: a body that the source does not keep is never given up.
 func TestDeadLetterThatIsRefusedToo(t *testing.T) {
 	for _, test := range []struct {
-		name, choice string
-		offset       int64
-		stub         bool
+		name   string
+		offset int64
+		stub   bool
 	}{
-		{"kept at the source", "", 7, true},
-		{"gone once acknowledged", "", -1, false},
-		{"a stub by choice", refusedStub, -1, true},
-		{"stopped by choice", refusedStop, 7, false},
+		{"kept at the source", 7, true},
+		{"gone once acknowledged", -1, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := leading(t, "b")
-			r.cfg.DeadLetter.Refused = test.choice
 			sink := &stubOnlySink{}
 			r.deadLetterSink = sink
 			m := &message.Message{Key: []byte("k"), Value: []byte("large"), From: message.From{Topic: "a", Partition: -1, Offset: test.offset}}

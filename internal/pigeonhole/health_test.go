@@ -3,6 +3,7 @@ package pigeonhole
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -51,12 +52,11 @@ func endsWithItsPipeline(t *testing.T, busy bool) {
 	core, logs := observer.New(zap.InfoLevel)
 	r := leading(t, "b")
 	r.log, r.source, r.phase = zap.New(core), idleSource{}, running
-	r.cfg.CommitEvery, r.cfg.MinBackoff, r.cfg.MaxBackoff = time.Second, time.Second, time.Second
 	r.sink, r.deadLetterSink = &slowSink{err: errors.New("it takes nothing")}, &slowSink{err: errors.New("they neither")}
 	r.pipelines = r.newPipelines(InFlight{Messages: 10, Bytes: 1 << 20}, newMetrics(prometheus.NewRegistry()))
 	watching, end := context.WithCancel(t.Context())
 	defer end()
-	go r.watchLag(watching)
+	go r.watch(watching)
 
 	well := r.pipelines.Open("well", func(int64) error { return nil })
 	defer well.Abandon()
@@ -76,19 +76,19 @@ func endsWithItsPipeline(t *testing.T, busy bool) {
 	defer ill.Abandon()
 	offered, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	for n, hops := range [][]string{make([]string, r.cfg.MaxHops), nil} { // the first is refused
+	for n, hops := range [][]string{make([]string, maxHops), nil} { // the first is refused
 		require.NoError(t, ill.Offer(offered, &message.Message{Value: []byte("ill"), Hops: hops}, int64(n)))
 	}
 	time.Sleep(time.Minute)
-	assert.Equal(t, "dead letters: they neither, sending: it takes nothing", r.unhealthyReason())
+	assert.Equal(t, "dead letters: they neither, sending: it takes nothing", strings.Join(r.status().Unhealthy, ", "))
 	ill.Abandon()
-	assert.Empty(t, r.unhealthyReason())
+	assert.Empty(t, r.status().Unhealthy)
 	assert.Zero(t, logs.FilterMessage("recovered").Len(), "nobody knows")
 
 	r.report("sink.pulsar", errors.New("unavailable"))
 	time.Sleep(2 * lagInterval)
 	assert.Equal(t, busy, r.pipelines.State().InFlight > 0)
-	assert.Equal(t, "sink.pulsar: unavailable", r.unhealthyReason(), "it is not about messages")
+	assert.Equal(t, "sink.pulsar: unavailable", strings.Join(r.status().Unhealthy, ", "), "it is not about messages")
 	enough()
 	offers.Wait()
 	require.NoError(t, well.Close(t.Context()))
@@ -98,7 +98,6 @@ func endsWithItsPipeline(t *testing.T, busy bool) {
 func TestResumingThatIsGivenUpIsHealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := leading(t, "b")
-		r.cfg.MinBackoff, r.cfg.MaxBackoff = 100*time.Millisecond, time.Second
 		r.resumableSink = resumes(func() (int64, bool, error) { return 0, false, errors.New("unavailable") })
 		prepare, _ := r.newPrepare()
 		ctx, giveUp := context.WithCancel(t.Context())

@@ -3,6 +3,9 @@ package pigeonhole
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -30,7 +33,7 @@ func (*lastMessageSink) PlaceName(to string) string { return message.PlaceName("
 // leading makes a route to a topic, without source and pipelines.
 func leading(t *testing.T, to string) *route {
 	t.Helper()
-	rc := RouteConfig{Config: transform.Config{To: to}, MaxHops: 8, DeadLetter: DeadLetter{To: "dead"}}
+	rc := RouteConfig{Config: transform.Config{To: to}, DeadLetter: DeadLetter{To: "dead"}}
 	changes, err := transform.New(rc.Config, pulsar.DefaultSinkConfig().NameRules())
 	require.NoError(t, err)
 	return &route{
@@ -115,8 +118,11 @@ func TestDeadLettersCanBePutBack(t *testing.T) {
 // TestHopsHaveALimit that counts routes.
 func TestHopsHaveALimit(t *testing.T) {
 	r := leading(t, "b")
-	r.cfg.MaxHops = 1
-	m := through(t, r, at("a", fresh()))
+	m := fresh()
+	for i := range maxHops {
+		m = through(t, r, at(fmt.Sprint("a", i), m))
+		m.Hops = slices.DeleteFunc(m.Hops, func(hop string) bool { return strings.HasSuffix(hop, ";b") }) // as behind an exchange
+	}
 	prepare, _ := r.newPrepare()
 	_, _, err := prepare(t.Context(), at("c", m))
 	require.ErrorIs(t, err, message.ErrHops)

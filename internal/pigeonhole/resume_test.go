@@ -5,7 +5,6 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -28,7 +27,6 @@ func (resumes) Release(string, int32)           {}
 func TestRefusalWhileResumingIsFinal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := leading(t, "b")
-		r.cfg.MinBackoff, r.cfg.MaxBackoff = 100*time.Millisecond, time.Second
 		asked := 0
 		r.resumableSink = resumes(func() (int64, bool, error) {
 			if asked++; asked < 5 {

@@ -15,16 +15,14 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/pigeonhole/transform"
 )
 
-// Build builds the service: its routes, their pages on the admin server, and the change of routes
-// at a reload.
+// Build makes the service: its routes, and their pages on the admin server.
 func Build(_ context.Context, rt *app.Runtime, cfg Config) error {
 	rt.SpareMemory(typicalMemory)
-	rt.TuneMemory(memoryNeed(nil)) // first, so that the limit holds until the routes have stopped
-	s := &service{
-		log: rt.Log, metrics: newMetrics(rt.Metrics), setMemoryNeed: rt.TuneMemory, routes: map[string]*route{},
-	}
+	rt.TuneMemory(Config{}.memoryNeed()) // first, so that the limit holds until the routes have stopped
+	s := &service{log: rt.Log, metrics: newMetrics(rt.Metrics), setMemoryNeed: rt.TuneMemory, routes: map[string]*route{}}
 	if err := rt.Metrics.Register(newCollector(s)); err != nil {
 		return err
 	}
@@ -44,9 +42,8 @@ func Build(_ context.Context, rt *app.Runtime, cfg Config) error {
 type service struct {
 	log           *zap.Logger
 	metrics       *metrics
-	setMemoryNeed func(need int64) // called with the memory that the routes need
-
-	applying sync.Mutex // held by apply and resume: one change at a time
+	setMemoryNeed func(need int64)
+	applying      sync.Mutex // held by apply and resume: one change at a time
 
 	mu     sync.Mutex
 	cfg    Config
@@ -54,124 +51,19 @@ type service struct {
 	closed bool
 }
 
-// apply changes the running routes to those of cfg. Routes that did not change go on, with their
-// new share of the bounds. Others stop, start or are replaced. If a route cannot be made, nothing
-// changes. If ctx ends while routes stop, the new configuration is not applied, and routes that
-// have stopped stay stopped.
+var (
+	errNoRoutes = config.Fault("routes", "must be given: to stop every route write routes: []")
+	errStopped  = errors.New("the route is stopping")
+)
+
+// apply changes the running routes to those of cfg. Without the key routes the file may be cut off.
 func (s *service) apply(ctx context.Context, cfg Config) error {
 	s.applying.Lock()
 	defer s.applying.Unlock()
-	s.mu.Lock()
-	old := maps.Clone(s.routes)
-	s.mu.Unlock()
-	if cfg.Routes == nil && len(old) > 0 {
+	if cfg.Routes == nil && len(s.all()) > 0 {
 		return errNoRoutes
 	}
-
-	defer s.forgetMetrics(old, cfg)
-	made := map[string]*route{}
-	var errs []error
-	for i, rc := range cfg.Routes {
-		if r := old[rc.Name]; r != nil && config.Same(r.cfg, rc) {
-			continue
-		}
-		r, err := newRoute(cfg, rc, s.log, s.metrics)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("routes[%d]: %w", i, err))
-			continue
-		}
-		made[rc.Name] = r
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-
-	wanted := map[string]bool{}
-	for _, rc := range cfg.Routes {
-		wanted[rc.Name] = true
-	}
-	var removed []*route
-	for name, r := range old {
-		if made[name] != nil || !wanted[name] {
-			removed = append(removed, r)
-		}
-	}
-	if err := s.stopRoutes(ctx, removed...); err != nil {
-		return err
-	}
-
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return errStopped
-	}
-	s.cfg = cfg
-	for name := range old {
-		if !wanted[name] {
-			delete(s.routes, name)
-		}
-	}
-	for name, r := range made {
-		if before := old[name]; before != nil && before.pipelines.Paused() {
-			r.pipelines.Pause() // a changed route stays paused until it is resumed
-		}
-		s.routes[name] = r
-	}
-	for _, r := range s.routes {
-		r.setBounds(cfg) // also of unchanged routes: the number of routes may have changed
-	}
-	s.setMemoryNeed(memoryNeed(slices.Collect(maps.Values(s.routes))))
-	for _, r := range made {
-		r.start()
-	}
-	return nil
-}
-
-// forgetMetrics removes the series of routes and parts that do not exist after a change: those that
-// it removed, and after a rejected change those that it would have added.
-func (s *service) forgetMetrics(old map[string]*route, cfg Config) {
-	names := slices.Collect(maps.Keys(old))
-	for _, rc := range cfg.Routes {
-		names = append(names, rc.Name)
-	}
-	for _, name := range names {
-		if r := s.find(name); r != nil {
-			s.metrics.forgetParts(r.cfg)
-		} else {
-			s.metrics.forget(name)
-		}
-	}
-}
-
-// errNoRoutes rejects a configuration without the key routes while routes run: the file may have
-// been cut off.
-var errNoRoutes = config.Fault("routes", "must be given: to stop every route write routes: []")
-
-// stopRoutes stops routes that are removed or replaced. It returns an error for a panic, and when
-// ctx ends: then the process stops, and waits for the same routes. A route that has not stopped
-// after stopTimeout is only logged.
-func (s *service) stopRoutes(ctx context.Context, routes ...*route) error {
-	stopping, cancel := context.WithTimeout(ctx, stopTimeout)
-	defer cancel()
-	return forEach(routes, func(r *route) error {
-		err := r.stop(stopping)
-		if err != nil && ctx.Err() == nil {
-			s.log.Error("a route has not stopped in time, not waiting for it any longer", zap.Error(err))
-			return nil
-		}
-		return err
-	})
-}
-
-// forEach calls f for all routes concurrently. A panic of f becomes an error.
-func forEach(routes []*route, f func(r *route) error) error {
-	errs := make([]error, len(routes))
-	var wg sync.WaitGroup
-	for i, r := range routes {
-		wg.Go(func() { errs[i] = app.Protect(func() error { return f(r) }) })
-	}
-	wg.Wait()
-	return errors.Join(errs...)
+	return s.change(ctx, cfg, nil)
 }
 
 // resume continues a paused route, and starts a failed one again.
@@ -191,21 +83,88 @@ func (s *service) resume(r *route) error {
 	if s.find(r.cfg.Name) != r {
 		return errStopped
 	}
-	again, err := newRoute(s.current(), r.cfg, s.log, s.metrics) // first: with an error r stays as it is
-	if err != nil {
+	return s.change(context.Background(), s.current(), r)
+}
+
+// change changes the running routes to those of cfg. Routes that did not change go on, with their
+// new share of the bounds; restart does not. Others stop, start or are replaced. If cfg has a fault,
+// nothing changes. If ctx ends while routes stop, cfg is not applied, and routes that have stopped
+// stay stopped. s.applying is held.
+func (s *service) change(ctx context.Context, cfg Config, restart *route) error {
+	s.mu.Lock()
+	old := maps.Clone(s.routes)
+	s.mu.Unlock()
+	next := map[string]*route{} // those that go on; then all
+	transforms := make([]*transform.Transform, len(cfg.Routes))
+	for i, rc := range cfg.Routes {
+		var err error
+		if r := old[rc.Name]; r != nil && r != restart && config.Same(r.cfg, rc) {
+			next[rc.Name] = r
+		} else if transforms[i], err = rc.newTransform(); err != nil {
+			return fmt.Errorf("routes[%d]: %w", i, err)
+		}
+	}
+	var removed []*route
+	for name, r := range old {
+		if next[name] == nil {
+			removed = append(removed, r)
+		}
+	}
+	if err := s.stopRoutes(ctx, removed); err != nil {
 		return err
 	}
-	if err := s.stopRoutes(context.Background(), r); err != nil {
-		return err
-	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return errStopped
 	}
-	s.routes[r.cfg.Name] = again
-	again.start()
+	for _, r := range removed {
+		s.metrics.pipelines.Forget(r.cfg.Name)
+		s.metrics.parts.Forget(r.cfg.Name)
+	}
+	for i, rc := range cfg.Routes {
+		if r := next[rc.Name]; r != nil {
+			bounds := cfg.bounds(rc) // the number of routes may have changed
+			r.pipelines.SetBounds(bounds.Messages, int64(bounds.Bytes))
+			continue
+		}
+		r := newRoute(cfg, rc, transforms[i], s.log, s.metrics)
+		if before := old[rc.Name]; before != nil && before != restart && before.pipelines.Paused() {
+			r.pipelines.Pause() // a changed route stays paused until it is resumed
+		}
+		next[rc.Name] = r
+		r.start()
+	}
+	s.cfg, s.routes = cfg, next
+	s.setMemoryNeed(cfg.memoryNeed())
 	return nil
+}
+
+// stopRoutes stops routes that are removed or replaced. It returns an error for a panic, and when
+// ctx ends with the process. A route that has not stopped after stopTimeout is only logged.
+func (s *service) stopRoutes(ctx context.Context, routes []*route) error {
+	stopping, cancel := context.WithTimeout(ctx, stopTimeout)
+	defer cancel()
+	return forEach(routes, func(r *route) error {
+		err := r.stop(stopping)
+		if err != nil && ctx.Err() == nil {
+			s.log.Error("route has not stopped in time, not waiting any longer", zap.Error(err))
+			return nil
+		}
+		return err
+	})
+}
+
+// forEach calls f for all routes concurrently. A panic of f becomes an error.
+func forEach(routes []*route, f func(r *route) error) error {
+	errs := make([]error, len(routes))
+	var wg sync.WaitGroup
+	for i, r := range routes {
+		wg.Go(func() { errs[i] = app.Protect(func() error { return f(r) }) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 // stop ends all routes.
@@ -216,35 +175,34 @@ func (s *service) stop(ctx context.Context) error {
 	return forEach(s.all(), func(r *route) error { return r.stop(ctx) })
 }
 
-// check is the readiness check. It fails when every route is unhealthy. One route that is healthy
-// or paused keeps the process ready: /routes shows the errors of the others.
+// check is the readiness check. It fails when every route is unhealthy, and names three. One route
+// that is healthy or paused keeps the process ready: /routes shows the errors of the others.
 func (s *service) check(context.Context) error {
 	var causes []string
 	for _, r := range s.all() {
-		cause := r.unhealthyReason()
-		if cause == "" {
+		switch now := r.status(); now.State {
+		case "failed":
+			causes = append(causes, now.Name+": failed: "+now.LastError)
+		case "unhealthy":
+			causes = append(causes, now.Name+": "+strings.Join(now.Unhealthy, ", "))
+		default:
 			return nil
 		}
-		causes = append(causes, r.cfg.Name+": "+cause)
 	}
-	if len(causes) == 0 {
+	if causes == nil {
 		return nil
 	}
-	slices.Sort(causes)
-	text := "nothing is replicated: " + strings.Join(causes[:min(len(causes), maxNamedRoutes)], "; ")
-	if more := len(causes) - maxNamedRoutes; more > 0 {
-		text += fmt.Sprintf("; and %d more, see /routes", more)
+	if more := len(causes) - 3; more > 0 {
+		causes = append(causes[:3], fmt.Sprintf("and %d more, see /routes", more))
 	}
-	return errors.New(text)
+	return errors.New("nothing is replicated: " + strings.Join(causes, "; "))
 }
 
-// maxNamedRoutes is how many routes the error of check names.
-const maxNamedRoutes = 3
-
+// all returns the routes in the order of their names.
 func (s *service) all() []*route {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Collect(maps.Values(s.routes))
+	return slices.SortedFunc(maps.Values(s.routes), func(a, b *route) int { return strings.Compare(a.cfg.Name, b.cfg.Name) })
 }
 
 func (s *service) find(name string) *route {

@@ -18,6 +18,8 @@ import (
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
 	"github.com/aviaryhq/aviary/internal/connector/pipeline"
+	"github.com/aviaryhq/aviary/internal/connector/pulsar"
+	"github.com/aviaryhq/aviary/internal/connector/rabbitmq"
 	"github.com/aviaryhq/aviary/test/await"
 )
 
@@ -80,8 +82,9 @@ func (breaking) Lag(context.Context) (int64, error) { return 0, nil }
 func TestPanicOfARouteIsItsOwn(t *testing.T) {
 	s := serve(t, "routes:\n"+routeTo("a", "x"))
 	for name, atOnce := range map[string]bool{"b": true, "c": false} {
-		r, err := newRoute(s.cfg, RouteConfig{Name: name, Source: s.find("a").cfg.Source, Sink: s.find("a").cfg.Sink, MaxHops: 1}, s.log, s.metrics)
-		require.NoError(t, err)
+		rc := s.find("a").cfg
+		rc.Name = name
+		r := newRoute(s.cfg, rc, s.find("a").transform, s.log, s.metrics)
 		r.source, r.sink = breaking{atOnce: atOnce}, &lastMessageSink{} // a sink without a server has errors of its own
 		s.mu.Lock()
 		s.routes[name] = r
@@ -176,13 +179,14 @@ func TestMemoryFollowsTheRoutes(t *testing.T) {
 		bounds := InFlight{Messages: 1, Bytes: 2048 * mib} // enough for what is fetched ahead
 		few := r.memory(bounds)
 		assert.Greater(t, few, int64(2048*mib), "%s", r.Name)
-		switch {
-		case r.Source.Kafka != nil:
-			r.Source.Kafka.BufferBytes += 256 * mib
-		case r.Source.RabbitMQ != nil:
-			r.Source.RabbitMQ.PrefetchBytes += 256 * mib
-		case r.Source.Pulsar != nil:
-			r.Source.Pulsar.PrefetchBytes += 256 * mib
+		_, source := only(r.Source)
+		switch source := source.(type) {
+		case *kafka.SourceConfig:
+			source.BufferBytes += 256 * mib
+		case *rabbitmq.SourceConfig:
+			source.PrefetchBytes += 256 * mib
+		case *pulsar.SourceConfig:
+			source.PrefetchBytes += 256 * mib
 		}
 		assert.GreaterOrEqual(t, r.memory(bounds), few+256*mib, "what %s fetches ahead", r.Name)
 	}
@@ -194,28 +198,28 @@ func TestPauseSurvivesAReload(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	s := &service{log: zap.NewNop(), metrics: newMetrics(registry), setMemoryNeed: func(int64) {}, routes: map[string]*route{}}
 	defer func() { require.NoError(t, s.stop(context.WithoutCancel(t.Context()))) }()
-	nowhere := func(name string, hops int) RouteConfig {
+	nowhere := func(name string, messages int) RouteConfig {
 		var rc RouteConfig
 		rc.SetDefaults()
 		source, sink := kafka.DefaultSourceConfig(), kafka.DefaultSinkConfig()
 		source.Brokers, source.Group, source.Topics = []string{"127.0.0.1:1"}, "g", []string{"t"}
 		sink.Brokers = []string{"127.0.0.1:1"}
-		rc.Name, rc.To, rc.MaxHops = name, "to", hops
-		rc.Source.Kafka, rc.Sink.Kafka = &source, &sink
+		rc.Name, rc.To, rc.InFlight.Messages = name, "to", messages
+		rc.Source, rc.Sink = SourceConfig{"kafka": &source}, SinkConfig{"kafka": &sink}
 		return rc
 	}
-	reload := func(hops int) {
+	reload := func(messages int) {
 		cfg := DefaultConfig()
-		cfg.Routes = []RouteConfig{nowhere("paused", hops), nowhere("other", hops)}
+		cfg.Routes = []RouteConfig{nowhere("paused", messages), nowhere("other", messages)}
 		require.NoError(t, s.apply(t.Context(), cfg))
 	}
 	reload(8)
 	s.find("paused").pipelines.Pause()
-	for _, hops := range []int{8, 9} {
-		reload(hops)
+	for _, messages := range []int{8, 9} {
+		reload(messages)
 		assert.True(t, s.find("paused").pipelines.Paused())
 		assert.False(t, s.find("other").pipelines.Paused())
-		assert.Equal(t, hops, s.find("paused").cfg.MaxHops)
+		assert.Equal(t, messages, s.find("paused").cfg.InFlight.Messages)
 	}
 	require.NoError(t, s.resume(s.find("paused")))
 	reload(10)

@@ -3,61 +3,58 @@ package pigeonhole
 import (
 	"encoding/json"
 	"net/http"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/aviaryhq/aviary/internal/connector"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 )
 
 // Status is a route as GET /routes shows it.
 type Status struct {
 	Name      string `json:"name"`
-	Source    string `json:"source"` // kafka, rabbitmq or pulsar
+	Source    string `json:"source"` // the system
 	Sink      string `json:"sink"`
 	Guarantee string `json:"guarantee"`
-	// State is running, paused, unhealthy (running, and a part is unhealthy), failed (stopped until
-	// it is changed or resumed) or stopping. Since is when the route began to run, failed or began
-	// to stop.
+	// State is running, paused, unhealthy (running with an error), failed (stopped until it is
+	// changed or resumed) or stopping. Since is when it began to run, failed or began to stop.
 	State string    `json:"state"`
 	Since time.Time `json:"since"`
 	// Unhealthy lists the current errors, LastError is the latest error ever.
-	Unhealthy   []string   `json:"unhealthy,omitempty"`
-	LastError   string     `json:"last_error,omitempty"`
-	LastErrorAt *time.Time `json:"last_error_at,omitempty"`
+	Unhealthy   []string  `json:"unhealthy,omitempty"`
+	LastError   string    `json:"last_error,omitempty"`
+	LastErrorAt time.Time `json:"last_error_at,omitzero"`
 
 	Pipelines     int   `json:"pipelines"`
 	InFlight      int   `json:"in_flight"`
 	InFlightBytes int64 `json:"in_flight_bytes"`
-	// MaxInFlight and MaxInFlightBytes are the route's bounds: its own, or its share of the
-	// process's bounds.
+	// MaxInFlight and MaxInFlightBytes are the route's own bounds, or its share of the process'.
 	MaxInFlight      int   `json:"max_in_flight"`
 	MaxInFlightBytes int64 `json:"max_in_flight_bytes"`
 	// LagMessages is how many messages wait at the source, -1 when it is not known. InFlightSeconds
-	// is the age of the oldest message in flight, since the source's broker stored it or, if the
-	// broker does not say when, since this process received it.
+	// is the age of the oldest message in flight, see pipeline.State.
 	LagMessages     int64   `json:"lag_messages"`
 	InFlightSeconds float64 `json:"in_flight_seconds"`
-	// Stored, Filtered, Refused and Resent count since the route started. Rate is how many messages
-	// were stored per second, over the last seconds.
-	Stored   int64   `json:"stored"`
-	Filtered int64   `json:"filtered"`
-	Refused  int64   `json:"refused"`
-	Resent   int64   `json:"resent"`
-	Rate     float64 `json:"rate"`
+	// Stored, Filtered, Refused and Resent count since the route started.
+	Stored   int64 `json:"stored"`
+	Filtered int64 `json:"filtered"`
+	Refused  int64 `json:"refused"`
+	Resent   int64 `json:"resent"`
 }
 
-// status returns the current state of the route.
 func (r *route) status() Status {
 	held := r.pipelines.State()
+	source, _ := only(r.cfg.Source)
+	sink, _ := only(r.cfg.Sink)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := Status{
-		Name: r.cfg.Name, Source: r.cfg.Source.system(), Sink: r.cfg.Sink.system(), Guarantee: r.cfg.Guarantee,
+		Name: r.cfg.Name, Source: source, Sink: sink, Guarantee: r.cfg.Guarantee,
 		State: string(r.phase), Since: r.phaseSince, Pipelines: held.Pipelines, InFlight: held.InFlight, InFlightBytes: held.Bytes,
 		MaxInFlight: held.MaxInFlight, MaxInFlightBytes: held.MaxBytes,
 		Unhealthy: r.unhealthyParts(), LagMessages: r.lag, InFlightSeconds: held.Oldest.Seconds(),
-		Stored: held.Stored, Filtered: held.Filtered, Refused: held.Refused, Resent: held.Resent, Rate: r.rate.update(held.Stored, time.Now()),
+		Stored: held.Stored, Filtered: held.Filtered, Refused: held.Refused, Resent: held.Resent,
 	}
 	switch {
 	case r.phase != running:
@@ -67,38 +64,12 @@ func (r *route) status() Status {
 		s.State = "unhealthy"
 	}
 	if r.lastErr != nil {
-		at := r.lastErrAt
-		s.LastError, s.LastErrorAt = r.lastErr.Error(), &at
+		s.LastError, s.LastErrorAt = r.lastErr.Error(), r.lastErrAt
 	}
 	return s
 }
 
-// rate measures how fast a count grows, over intervals of at least rateWindow.
-type rate struct {
-	count int64
-	at    time.Time
-	last  float64
-}
-
-const rateWindow = 5 * time.Second
-
-func (r *rate) update(count int64, now time.Time) float64 {
-	passed := now.Sub(r.at)
-	if !r.at.IsZero() && passed < rateWindow {
-		if r.last > 0 || passed < time.Second {
-			return r.last
-		}
-		return float64(count-r.count) / passed.Seconds()
-	}
-	if !r.at.IsZero() {
-		r.last = float64(count-r.count) / passed.Seconds()
-	}
-	r.count, r.at = count, now
-	return r.last
-}
-
-// handler answers GET /routes, GET /routes/{name} and POST /routes/{name}/pause and
-// /resume.
+// handler serves /routes.
 func (s *service) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /routes", func(w http.ResponseWriter, _ *http.Request) {
@@ -106,10 +77,9 @@ func (s *service) handler() http.Handler {
 		for _, r := range s.all() {
 			all = append(all, r.status())
 		}
-		slices.SortFunc(all, func(a, b Status) int { return strings.Compare(a.Name, b.Name) })
 		writeJSON(w, map[string]any{"name": s.current().Name, "routes": all})
 	})
-	mux.HandleFunc("GET /routes/{name}", s.withRoute(func(r *route) error { return nil }))
+	mux.HandleFunc("GET /routes/{name}", s.withRoute(func(*route) error { return nil }))
 	mux.HandleFunc("POST /routes/{name}/pause", s.withRoute(func(r *route) error { r.pipelines.Pause(); return nil }))
 	mux.HandleFunc("POST /routes/{name}/resume", s.withRoute(s.resume))
 	return mux
@@ -121,7 +91,7 @@ func (s *service) withRoute(do func(*route) error) http.HandlerFunc {
 		name := req.PathValue("name")
 		r := s.find(name)
 		if r == nil {
-			http.Error(w, "there is no route "+name, http.StatusNotFound)
+			http.Error(w, "no route has the name "+name, http.StatusNotFound)
 			return
 		}
 		if err := do(r); err != nil {
@@ -142,30 +112,43 @@ func writeJSON(w http.ResponseWriter, body any) {
 	_ = out.Encode(body) // fails only when the client has disconnected
 }
 
+// metrics are the metrics of all routes.
+type metrics struct {
+	pipelines *pipeline.Metrics
+	parts     *connector.Metrics    // of sources and sinks
+	reg       prometheus.Registerer // for the metrics of the Pulsar client, which have no label route
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	named := prometheus.WrapRegistererWithPrefix("pigeonhole_", reg)
+	return &metrics{pipelines: pipeline.NewMetrics(named), parts: connector.NewMetrics(named), reg: reg}
+}
+
 // collector exports the state of the routes as metrics.
 type collector struct {
-	service                               *service
-	inFlight, bytes, lag, age, up, resent *prometheus.Desc
+	service *service
+	descs   []*prometheus.Desc // in the order of the values in Collect
 }
 
 func newCollector(s *service) *collector {
-	desc := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc("pigeonhole_"+name, help, []string{"route"}, nil)
+	c := &collector{service: s}
+	for _, metric := range [][2]string{
+		{"resent_total", "Messages sent again because the sink failed."},
+		{"in_flight_messages", "Messages taken from the source and not stored yet."},
+		{"in_flight_bytes", "Bytes of the messages in flight."},
+		{"lag_messages", "Messages that wait at the source, as of some seconds ago; absent where it cannot tell."},
+		{"in_flight_age_seconds", "Age of the oldest message in flight, since its broker stored it or, where that is not known," +
+			" since it was received here; 0 without one."},
+		{"route_up", "1 while the route runs without a current error, 0 while it is paused, unhealthy or failed."},
+	} {
+		c.descs = append(c.descs, prometheus.NewDesc("pigeonhole_"+metric[0], metric[1], []string{"route"}, nil))
 	}
-	return &collector{
-		service:  s,
-		inFlight: desc("in_flight_messages", "Messages taken from the source and not stored yet."),
-		bytes:    desc("in_flight_bytes", "Bytes of the messages in flight."),
-		lag:      desc("lag_messages", "Messages that wait at the source, as of some seconds ago; absent where it cannot tell."),
-		age:      desc("in_flight_age_seconds", "Age of the oldest message in flight, since its broker stored it or, where that is not known, since it was received here; 0 without one."),
-		up:       desc("route_up", "1 while the route runs without a current error, 0 while it is paused, unhealthy or failed."),
-		resent:   desc("resent_total", "Messages sent again because the sink failed."),
-	}
+	return c
 }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.inFlight, c.bytes, c.lag, c.age, c.up, c.resent} {
+	for _, d := range c.descs {
 		out <- d
 	}
 }
@@ -173,21 +156,18 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	for _, r := range c.service.all() {
-		s := r.status()
-		gauge := func(d *prometheus.Desc, v float64) {
-			out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, s.Name)
-		}
-		gauge(c.inFlight, float64(s.InFlight))
-		gauge(c.bytes, float64(s.InFlightBytes))
-		gauge(c.age, s.InFlightSeconds)
-		if s.LagMessages >= 0 {
-			gauge(c.lag, float64(s.LagMessages))
-		}
-		up := 0.0
+		s, up, kind := r.status(), 0., prometheus.CounterValue
 		if s.State == string(running) {
 			up = 1
 		}
-		gauge(c.up, up)
-		out <- prometheus.MustNewConstMetric(c.resent, prometheus.CounterValue, float64(s.Resent), s.Name)
+		values := []float64{
+			float64(s.Resent), float64(s.InFlight), float64(s.InFlightBytes), float64(s.LagMessages), s.InFlightSeconds, up,
+		}
+		for i, v := range values {
+			if v >= 0 { // an unknown lag is absent
+				out <- prometheus.MustNewConstMetric(c.descs[i], kind, v, s.Name)
+			}
+			kind = prometheus.GaugeValue // all but the first
+		}
 	}
 }

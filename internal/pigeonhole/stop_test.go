@@ -41,7 +41,7 @@ func (s stubbornSource) Run(ctx context.Context, pipelines *pipeline.Set) error 
 	}
 	<-ctx.Done()
 	s.began = time.Now()
-	_ = l.Close(s.route.sourceStop.ctx)
+	_ = l.Close(s.route.sourceLimit)
 	s.drained = time.Since(s.began)
 	return nil
 }
@@ -50,7 +50,7 @@ func (s *stubborn) Run(ctx context.Context) error {
 	<-ctx.Done()
 	select {
 	case <-s.unavailable:
-	case <-s.route.sinkStop.ctx.Done():
+	case <-s.route.sinkLimit.Done():
 	}
 	s.closed = time.Since(s.began)
 	return nil
@@ -59,8 +59,9 @@ func (s *stubborn) Run(ctx context.Context) error {
 func newStubborn(t *testing.T, unavailable chan struct{}) *stubborn {
 	t.Helper()
 	cfg := parse(t, "routes:\n"+routeTo("a", "x"))
-	r, err := newRoute(cfg, cfg.Routes[0], zap.NewNop(), newMetrics(prometheus.NewRegistry()))
+	changes, err := cfg.Routes[0].newTransform()
 	require.NoError(t, err)
+	r := newRoute(cfg, cfg.Routes[0], changes, zap.NewNop(), newMetrics(prometheus.NewRegistry()))
 	s := &stubborn{route: r, unavailable: unavailable, sent: make(chan func(error), 10)}
 	r.source, r.sink = stubbornSource{s}, s
 	r.pipelines = pipeline.NewSet(pipeline.Config{Messages: 10, Bytes: 1 << 20, CommitEvery: time.Second, MinBackoff: time.Second, MaxBackoff: time.Second}, pipeline.Route{

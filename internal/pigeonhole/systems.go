@@ -1,7 +1,6 @@
 package pigeonhole
 
 import (
-	"reflect"
 	"strings"
 
 	"github.com/aviaryhq/aviary/internal/config"
@@ -12,143 +11,123 @@ import (
 	"github.com/aviaryhq/aviary/internal/pigeonhole/transform"
 )
 
-// SourceConfig configures a source of one system: exactly one field is set. A field's key is the
-// system's name, its type makes the source. To add a system, add a package below internal/connector
-// and a field here.
-type SourceConfig struct {
-	// Kafka, RabbitMQ or Pulsar: exactly one of them.
-	Kafka    *kafka.SourceConfig    `yaml:"kafka"`
-	RabbitMQ *rabbitmq.SourceConfig `yaml:"rabbitmq"`
-	Pulsar   *pulsar.SourceConfig   `yaml:"pulsar"`
-}
-
-// SinkConfig configures a sink of one system, as SourceConfig does a source.
-type SinkConfig struct {
-	// Kafka, RabbitMQ or Pulsar: exactly one of them.
-	Kafka    *kafka.SinkConfig    `yaml:"kafka"`
-	RabbitMQ *rabbitmq.SinkConfig `yaml:"rabbitmq"`
-	Pulsar   *pulsar.SinkConfig   `yaml:"pulsar"`
-}
-
-// section returns the system that is set, and its section; nil for none.
-func (c SourceConfig) section() (system string, section connector.SourceConfig) {
-	return firstSet[connector.SourceConfig](c)
-}
-
-// section returns the system that is set, and its section; nil for none.
-func (c SinkConfig) section() (system string, section connector.SinkConfig) {
-	return firstSet[connector.SinkConfig](c)
-}
-
-func (c SourceConfig) system() string {
-	name, _ := c.section()
-	return name
-}
-
-func (c SinkConfig) system() string {
-	name, _ := c.section()
-	return name
-}
-
-// Validate returns a fault unless there is exactly one system.
-func (c SourceConfig) Validate() error { return exactlyOne(c) }
-
-// Validate returns a fault unless there is exactly one system.
-func (c SinkConfig) Validate() error { return exactlyOne(c) }
-
-// firstSet returns the first section of systems that is set, and its key.
-func firstSet[S any](systems any) (system string, first S) {
-	v := reflect.ValueOf(systems)
-	for i, name := range systemNames(v.Type()) {
-		if section, ok := v.Field(i).Interface().(S); ok && !v.Field(i).IsNil() {
-			return name, section
-		}
+// systems is the table of the systems that routes connect. A further one is a package below
+// internal/connector and a line here.
+func systems() []connector.System {
+	return []connector.System{
+		kafka.System(),
+		rabbitmq.System(),
+		pulsar.System(),
 	}
-	return "", first
 }
 
-// systemNames returns the keys of all systems.
-func systemNames(t reflect.Type) []string {
-	all := make([]string, t.NumField())
-	for i := range all {
-		all[i] = t.Field(i).Tag.Get("yaml")
+// Sections holds the section of one system under the system's name.
+type Sections[S any] map[string]S
+
+// SourceConfig is a source.
+type SourceConfig = Sections[connector.SourceConfig]
+
+// SinkConfig is a sink.
+type SinkConfig = Sections[connector.SinkConfig]
+
+// Kinds implements [config.Kinds].
+func (Sections[S]) Kinds() map[string]any {
+	all := map[string]any{}
+	for _, s := range systems() {
+		for _, section := range []any{s.Source(), s.Sink()} {
+			if _, ok := section.(S); ok {
+				all[s.Name] = section
+			}
+		}
 	}
 	return all
 }
 
-func exactlyOne(systems any) error {
-	v := reflect.ValueOf(systems)
-	n := 0
-	for i := range v.NumField() {
-		if !v.Field(i).IsNil() {
-			n++
-		}
+// Validate returns a fault unless there is exactly one system.
+func (c Sections[S]) Validate() error {
+	var names []string
+	for _, s := range systems() {
+		names = append(names, s.Name)
 	}
-	if n == 1 {
-		return nil
+	return config.Require(len(c) == 1, "", "must be one of %s, got %d of them", strings.Join(names, ", "), len(c))
+}
+
+// only returns the system of a valid source or sink, and its section.
+func only[S any](sections Sections[S]) (system string, section S) {
+	for system, section = range sections {
+		break
 	}
-	all := systemNames(v.Type())
-	last := len(all) - 1
-	return config.Fault("", "must be one of %s and %s, got %d of them", strings.Join(all[:last], ", "), all[last], n)
+	return system, section
 }
 
-// offsetSource is the section of a source whose messages have offsets.
-type offsetSource interface {
-	Offsets() bool
-}
-
-// exactSink is the section of a sink that can store each offset of a source exactly once.
-type exactSink interface {
-	ForEffectivelyOnce() connector.SinkConfig
-}
-
-// followingSink is the section of a sink that can keep the partition number of messages.
-type followingSink interface {
-	FollowsSource() bool
-	ForDeadLetters() connector.SinkConfig
-}
-
-// supportsEffectivelyOnce reports whether the systems of a route allow effectively_once.
-func (c RouteConfig) supportsEffectivelyOnce() bool {
-	_, source := c.Source.section()
-	_, sink := c.Sink.section()
-	numbered, ok := source.(offsetSource)
-	_, once := sink.(exactSink)
-	return ok && numbered.Offsets() && once
-}
-
-// sink returns the section of the route's sink, with the route's guarantee, and its system.
+// sink returns the system of the route's sink, and its section with the route's guarantee.
 func (c RouteConfig) sink() (system string, section connector.SinkConfig) {
-	system, section = c.Sink.section()
-	if exact, ok := section.(exactSink); ok && c.Guarantee == EffectivelyOnce {
+	system, section = only(c.Sink)
+	if exact, ok := section.(connector.ExactSink); ok && c.Guarantee == EffectivelyOnce {
 		section = exact.ForEffectivelyOnce()
 	}
 	return system, section
 }
 
+// deadLetterSink returns the system and the section of the sink for dead letters, nil if there are
+// none or the route's own sink stores them. Theirs may have fewer partitions than the source.
+func (c RouteConfig) deadLetterSink() (system string, section connector.SinkConfig) {
+	system, section = only(c.Sink)
+	partitioned, ok := section.(connector.PartitionedSink)
+	switch {
+	case c.DeadLetter.To == "":
+		return "", nil
+	case c.DeadLetter.Sink != nil:
+		return only(*c.DeadLetter.Sink)
+	case ok && partitioned.FollowsSource():
+		return system, partitioned.ForDeadLetters()
+	}
+	return "", nil
+}
+
+// followsSource reports whether messages keep the number of their partition.
+func followsSource(sink connector.SinkConfig) bool {
+	partitioned, ok := sink.(connector.PartitionedSink)
+	return ok && partitioned.FollowsSource()
+}
+
 // newTransform compiles the route's transformation with the rules for names of the sink's system.
 func (c RouteConfig) newTransform() (*transform.Transform, error) {
-	_, sink := c.Sink.section()
+	from, _ := only(c.Source)
+	into, sink := only(c.Sink)
 	rules := sink.NameRules()
-	if c.To == "{topic}" && c.Source.system() == c.Sink.system() {
+	if c.To == "{topic}" && from == into {
 		rules = connector.NameRules{} // the same name in another cluster
 	}
 	return transform.New(c.Config, rules)
 }
 
-// deadLetterSink returns the section of the dead-letter sink, and its system. The section is nil if
-// the route's own sink stores dead letters, or refused messages stop the route. A sink that keeps
-// the partition number cannot store dead letters: their topic may have fewer partitions.
-func (c RouteConfig) deadLetterSink() (system string, section connector.SinkConfig) {
-	if !c.deadLetters() {
-		return "", nil
+// Estimates of what a process of Pigeonhole holds, in bytes.
+const (
+	typicalMemory    = 220 << 20 // while its sinks keep up; about 240 MiB resident with its program code
+	memoryBase       = 32 << 20  // without routes
+	memoryPerRoute   = 4 << 20   // connections, their buffers and the metadata of topics
+	memoryPerMessage = 5 << 9    // besides its bytes, here and in the sink's client
+)
+
+// memoryNeed returns how many bytes the process needs for its routes.
+func (c Config) memoryNeed() int64 {
+	held := int64(memoryBase)
+	for _, rc := range c.Routes {
+		held += rc.memory(c.bounds(rc))
 	}
-	if own := c.DeadLetter.Sink; own != nil {
-		return own.section()
+	return held + held/4 // for the garbage collector
+}
+
+// memory returns how many bytes a route with these bounds may hold.
+func (c RouteConfig) memory(bounds InFlight) int64 {
+	_, source := only(c.Source)
+	_, sink := c.sink()
+	inFlight := int64(bounds.Bytes)
+	held := memoryPerRoute + inFlight + memoryPerMessage*int64(bounds.Messages) +
+		source.Memory(bounds.Messages, inFlight) + sink.Memory(bounds.Messages, inFlight)
+	if _, deadLetters := c.deadLetterSink(); deadLetters != nil {
+		held += memoryPerRoute + deadLetters.Memory(bounds.Messages, inFlight)
 	}
-	system, section = c.Sink.section()
-	if following, ok := section.(followingSink); ok && following.FollowsSource() {
-		return system, following.ForDeadLetters()
-	}
-	return "", nil
+	return held
 }

@@ -1,13 +1,11 @@
 package pigeonhole
 
 import (
-	"reflect"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/internal/connector/pipeline"
@@ -16,13 +14,15 @@ import (
 	"github.com/aviaryhq/aviary/internal/pigeonhole/transform"
 )
 
-// TestEverySystemMakesItsSourceAndSink: the compiler does not see it.
-func TestEverySystemMakesItsSourceAndSink(t *testing.T) {
-	for _, field := range reflect.VisibleFields(reflect.TypeFor[SourceConfig]()) {
-		assert.True(t, field.Type.Implements(reflect.TypeFor[connector.SourceConfig]()), field.Name)
-	}
-	for _, field := range reflect.VisibleFields(reflect.TypeFor[SinkConfig]()) {
-		assert.True(t, field.Type.Implements(reflect.TypeFor[connector.SinkConfig]()), field.Name)
+// TestSectionsOfEverySystem: each use of a system's factory is another section, under its own name.
+func TestSectionsOfEverySystem(t *testing.T) {
+	names := map[string]bool{}
+	for _, s := range systems() {
+		assert.False(t, names[s.Name], s.Name)
+		names[s.Name] = true
+		source, sink := s.Source(), s.Sink()
+		assert.NotSame(t, source, s.Source())
+		assert.NotSame(t, sink, s.Sink())
 	}
 }
 
@@ -31,8 +31,10 @@ func TestEverySystemMakesItsSourceAndSink(t *testing.T) {
 func TestDeadLettersOfARouteThatKeepsPartitionsHaveASinkOfTheirOwn(t *testing.T) {
 	sink := pulsar.DefaultSinkConfig()
 	sink.Partition = "source"
-	c := RouteConfig{Source: SourceConfig{Kafka: new(kafka.SourceConfig)}, Sink: SinkConfig{Pulsar: &sink}, Guarantee: EffectivelyOnce}
-	assert.True(t, c.supportsEffectivelyOnce())
+	c := RouteConfig{
+		Name: "r", Source: SourceConfig{"kafka": new(kafka.SourceConfig)}, Sink: SinkConfig{"pulsar": &sink}, Guarantee: EffectivelyOnce, Provenance: provenanceFull,
+	}
+	require.NoError(t, c.Validate())
 	system, deadLetters := c.deadLetterSink()
 	assert.Nil(t, deadLetters, "none are kept")
 	assert.Empty(t, system)
@@ -65,7 +67,7 @@ func TestDeadLettersOfARouteThatKeepsPartitionsHaveASinkOfTheirOwn(t *testing.T)
 func TestRoutesHaveTheRulesOfTheirSink(t *testing.T) {
 	intoKafka, intoRabbitMQ, intoPulsar := kafka.DefaultSinkConfig(), rabbitmq.DefaultSinkConfig(), pulsar.DefaultSinkConfig()
 	for name, sink := range map[string]SinkConfig{
-		"__consumer_offsets": {Kafka: &intoKafka}, "amq.gen-1": {RabbitMQ: &intoRabbitMQ}, "a/b/c": {Pulsar: &intoPulsar},
+		"__consumer_offsets": {"kafka": &intoKafka}, "amq.gen-1": {"rabbitmq": &intoRabbitMQ}, "a/b/c": {"pulsar": &intoPulsar},
 	} {
 		changes, err := RouteConfig{Sink: sink, Config: transform.Config{To: "{key}"}}.newTransform()
 		require.NoError(t, err)
@@ -83,12 +85,12 @@ func TestOneSystemsTopicKeepsItsName(t *testing.T) {
 		"a/b/c": "contains '/'", "__c": `begins with "__"`, "c-partition-0": "partitions of a topic", "..": "step in a path", "c": "",
 	} {
 		m := &message.Message{From: message.From{Topic: topic}}
-		same, err := RouteConfig{Source: SourceConfig{Pulsar: &fromPulsar}, Sink: SinkConfig{Pulsar: &intoPulsar}, Config: transform.Config{To: "{topic}"}}.newTransform()
+		same, err := RouteConfig{Source: SourceConfig{"pulsar": &fromPulsar}, Sink: SinkConfig{"pulsar": &intoPulsar}, Config: transform.Config{To: "{topic}"}}.newTransform()
 		require.NoError(t, err)
 		to, _, err := same.Apply(m)
 		require.NoError(t, err)
 		assert.Equal(t, topic, to)
-		other, err := RouteConfig{Source: SourceConfig{Kafka: &fromKafka}, Sink: SinkConfig{Pulsar: &intoPulsar}, Config: transform.Config{To: "{topic}"}}.newTransform()
+		other, err := RouteConfig{Source: SourceConfig{"kafka": &fromKafka}, Sink: SinkConfig{"pulsar": &intoPulsar}, Config: transform.Config{To: "{topic}"}}.newTransform()
 		require.NoError(t, err)
 		if _, _, err = other.Apply(m); says == "" {
 			require.NoError(t, err)

@@ -169,6 +169,12 @@ func placesOf(t reflect.Type) map[string][]string {
 	places := map[string][]string{}
 	var visit func(t reflect.Type, prefix string)
 	visit = func(t reflect.Type, prefix string) {
+		if kinds := kindsOf(t); kinds != nil {
+			for name, kind := range kinds {
+				visit(kind, prefix+name+".")
+			}
+			return
+		}
 		for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
 			if t.Kind() == reflect.Map {
 				prefix += "*."
@@ -197,6 +203,22 @@ func placesOf(t reflect.Type) map[string][]string {
 
 // keyLine is a line with a key, or with an element in one line.
 var keyLine = regexp.MustCompile(`^([ #-]*)(?:([A-Za-z0-9_]+):(?: +([^\n]*))?|({[^\n]*))\n?$`)
+
+// kindsOf returns the types of the elements of a map whose keys name types, by these keys.
+func kindsOf(t reflect.Type) map[string]reflect.Type {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	kinds, ok := reflect.Zero(t).Interface().(config.Kinds)
+	if !ok {
+		return nil
+	}
+	types := map[string]reflect.Type{}
+	for name, kind := range kinds.Kinds() {
+		types[name] = reflect.TypeOf(kind)
+	}
+	return types
+}
 
 // shownIn are the paths of the keys in a text of YAML, those in its comments, too: by their
 // columns.

@@ -63,6 +63,9 @@ func isKey(field reflect.StructField) bool {
 
 // collect finds the types of all sections below t.
 func collect(t reflect.Type, types map[reflect.Type]bool) {
+	for _, kind := range kindsOf(t) {
+		collect(kind, types)
+	}
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
 		t = t.Elem()
 	}

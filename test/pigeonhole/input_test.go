@@ -20,6 +20,7 @@ import (
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 	"github.com/aviaryhq/aviary/test/systems"
+	"github.com/aviaryhq/aviary/test/systems/rabbitmq"
 )
 
 // publish puts one message into a queue.
@@ -68,7 +69,17 @@ func TestTooLarge(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			queue, dead, noise := rabbit.place(t), test.to.place(t), random(t)
-			s := run(t, one("large", rabbit.source(queue), test.sink, test.target, "set: {key: \"text.split(':')[0]\"}", fmt.Sprintf("dead_letter: {to: %q, refused: stub}", dead)))
+			source := rabbit.source(queue)
+			if test.stub { // of a stream, which keeps the message
+				queue = rabbit.server.Name(t)
+				require.NoError(t, rabbit.with(func(c *amqp.Channel) error {
+					_, err := c.QueueDeclare(queue, true, false, false, false, amqp.Table{"x-queue-type": "stream"})
+					return err
+				}))
+				t.Cleanup(func() { _ = rabbitmq.Delete(rabbit.server.URL(), queue) })
+				source = fmt.Sprintf("rabbitmq: {url: %q, queues: [{name: %q, type: stream}]}", rabbit.url, queue)
+			}
+			s := run(t, one("large", source, test.sink, test.target, "set: {key: \"text.split(':')[0]\"}", fmt.Sprintf("dead_letter: {to: %q}", dead)))
 			large := make([]byte, test.size) // not to be compressed
 			for i := range large {
 				large[i] = byte(' ' + noise.IntN(95))
@@ -91,6 +102,25 @@ func TestTooLarge(t *testing.T) {
 			s.await("large", func(st pigeonhole.Status) bool { return st.Refused == 1 && st.InFlight == 0 })
 		})
 	}
+}
+
+// TestTooLargeForDeadLetters: a queue does not keep a message that is acknowledged, so the route
+// stops, and the message stays where it is.
+func TestTooLargeForDeadLetters(t *testing.T) {
+	t.Parallel()
+	rabbit := newRabbit(stack.RabbitMQ(t))
+	queue, target, dead := rabbit.place(t), rabbit.place(t), rabbit.place(t)
+	sink := fmt.Sprintf("rabbitmq: {url: %q, max_message_bytes: 10KiB}", rabbit.url)
+	s := run(t, one("large", rabbit.source(queue), sink, target, fmt.Sprintf("dead_letter: {to: %q}", dead)))
+	rabbit.publish(t, queue, amqp.Publishing{Body: make([]byte, 20<<10)})
+	st := s.await("large", func(st pigeonhole.Status) bool { return st.State == "failed" })
+	assert.Contains(t, st.LastError, "a refused message cannot be stored as a dead letter")
+	s.Stop()
+	require.NoError(t, rabbit.with(func(c *amqp.Channel) error {
+		left, err := c.QueueDeclarePassive(queue, true, false, false, false, nil)
+		assert.Equal(t, 1, left.Messages)
+		return err
+	}))
 }
 
 // TestTenThousandHeaders: Kafka and Pulsar hold them, RabbitMQ does not.
@@ -162,7 +192,7 @@ func TestRefusals(t *testing.T) {
 		{name: "filter", to: "%s-a", more: `filter: "int(headers['n']) > 0"`, good: header("n", "1"), bad: header("n", "one"), reason: "expression", err: "filter"},
 		{name: "filter without header", to: "%s-a", more: `filter: "int(headers['n']) > 0"`, good: header("n", "1"), bad: header("m", "1"), reason: "expression", err: "filter"},
 		{name: "set", to: "%s-a", more: `set: {value: "text + string(100 / int(headers['n']))"}`, good: header("n", "1"), bad: header("n", "0"), reason: "expression", err: "set.value"},
-		{name: "hops", to: "%s-a", more: "max_hops: 3", good: header(message.EntryHops, "a,b"), bad: header(message.EntryHops, "a,b,c"), reason: "hops", err: "a, b, c"},
+		{name: "hops", to: "%s-a", good: header(message.EntryHops, "a,b,c,d,e,f,g"), bad: header(message.EntryHops, "a,b,c,d,e,f,g,h"), reason: "hops", err: "a, b, c"},
 		{name: "topic", to: "%s{header.suffix}", good: header("suffix", "-a"), bad: header("suffix", "?"), reason: "bad_topic", err: "?"},
 		{name: "structure", to: "%s{header.suffix}", good: header("suffix", "-a"), bad: header("suffix", "/other"), reason: "template", err: "'/'"},
 	} {
@@ -198,7 +228,7 @@ func TestRefusedStops(t *testing.T) {
 	kafka, rabbit := newKafka(stack.Kafka(t)), newRabbit(stack.RabbitMQ(t))
 	source, other, near := kafka.place(t), kafka.place(t), rabbit.place(t)
 	queue := rabbit.server.Name(t)
-	s := run(t, "routes:\n"+route("stops", kafka.source(source), rabbit.sink(), queue, "refused: stop")+route("near", kafka.source(other), rabbit.sink(), near))
+	s := run(t, "routes:\n"+route("stops", kafka.source(source), rabbit.sink(), queue)+route("near", kafka.source(other), rabbit.sink(), near))
 	kafka.put(t, source, 0, 200)
 	failed := func(st pigeonhole.Status) bool { return st.State == "failed" }
 	st := s.await("stops", failed)
@@ -280,15 +310,13 @@ routes:
   source: {rabbitmq: {url: "amqp://user:hunter2@h", queues: []}}
   sink: {kafka: {brokers: ["h:1"], compression: zip}}
   guarantee: effectively_once
-  refused: dead_letter
+  dead_letter: {sink: {pulsar: {}}}
 - name: b
   source: {kafka: {brokers: ["h:1"], group: g, topics: [t], instance_id: "a b"}, pulsar: {url: "pulsar://h", topics: [t], subscription: s}}
   sink: {}
   filter: "1"
-  headers: {include: [""], rename: {a: pigeonhole.hops}}
-  max_hops: 0
+  headers: {include: [""]}
   provenance: some
-  commit_every: 0s
 `), 0o600))
 	out, err := systems.Command(t.Context(), []string{"-config.file", file, "-config.check"}, nil).CombinedOutput()
 	var exit *exec.ExitError
@@ -301,7 +329,7 @@ routes:
 		"routes[0].source.kafka.on_gap", "routes[0].sink.pulsar.url", "routes[0].to", "routes[0].filter", "routes[0].set.value", "routes[0].set.colour",
 		"routes[1].name", "routes[1].source.rabbitmq.queues", "routes[1].sink.kafka.compression", "routes[1].guarantee", "routes[1].dead_letter.to",
 		"routes[2].source", "routes[2].source.kafka.instance_id", "routes[2].sink", "routes[2].filter", "routes[2].headers.include[0]",
-		"routes[2].headers.rename.a", "routes[2].max_hops", "routes[2].provenance", "routes[2].commit_every",
+		"routes[2].provenance",
 	} {
 		assert.Contains(t, text, "\n  "+path+": ")
 	}

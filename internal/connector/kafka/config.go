@@ -290,18 +290,19 @@ func (c SinkConfig) Memory(_ int, inFlight int64) int64 {
 	return min(16*int64(c.MaxMessageBytes), inFlight)
 }
 
-// SetDefaults is called before the section is decoded.
-func (c *SourceConfig) SetDefaults() { *c = DefaultSourceConfig() }
+// System returns Kafka for Pigeonhole's table of systems.
+func System() connector.System {
+	return connector.System{
+		Name:   system,
+		Source: func() connector.SourceConfig { c := DefaultSourceConfig(); return &c },
+		Sink:   func() connector.SinkConfig { c := DefaultSinkConfig(); return &c },
+	}
+}
 
-// SetDefaults is called before the section is decoded.
-func (c *SinkConfig) SetDefaults() { *c = DefaultSinkConfig() }
-
-// Offsets reports that each partition's messages have ascending numbers, by which a sink knows what
-// it has stored.
+// Offsets implements [connector.PartitionedSource].
 func (c SourceConfig) Offsets() bool { return true }
 
-// ForDeadLetters returns the section of a sink for the dead letters of a route whose messages keep
-// their partition: these have no order and no partition.
+// ForDeadLetters implements [connector.PartitionedSink].
 func (c SinkConfig) ForDeadLetters() connector.SinkConfig {
 	c.Partition = partitionKey
 	return &c

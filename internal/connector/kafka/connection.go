@@ -29,8 +29,6 @@ type Connection struct {
 	TLS TLS `yaml:"tls"`
 	// SASL is how the client authenticates. Default: without authentication.
 	SASL SASL `yaml:"sasl"`
-	// ConnectTimeout bounds one connection attempt. Default 5s.
-	ConnectTimeout time.Duration `yaml:"connect_timeout"`
 	// RequestTimeout bounds one request to a broker. At least 10s, because a request to join a
 	// consumer group waits for the other members. Default 30s.
 	RequestTimeout time.Duration `yaml:"request_timeout"`
@@ -43,14 +41,15 @@ type TLS struct {
 	connector.TLS `yaml:",inline"`
 }
 
-// keepAlive is the time between probes of a silent TCP connection.
-const keepAlive = 30 * time.Second
+const (
+	connectTimeout = 5 * time.Second  // of one attempt
+	keepAlive      = 30 * time.Second // between probes of a silent TCP connection
+)
 
 func defaultConnection() Connection {
 	return Connection{
 		Brokers:        []string{"127.0.0.1:9092"},
 		ClientID:       "pigeonhole",
-		ConnectTimeout: 5 * time.Second,
 		RequestTimeout: 30 * time.Second,
 	}
 }
@@ -63,7 +62,6 @@ func (c Connection) validate() error {
 	}
 	return errors.Join(append(errs,
 		config.Require(c.ClientID != "", "client_id", "must not be empty"),
-		config.CheckPositive("connect_timeout", c.ConnectTimeout),
 		config.CheckAtLeast("request_timeout", c.RequestTimeout, 10*time.Second), c.TLS.Check("tls"),
 		config.Require(c.TLS.Enabled || c.TLS == TLS{}, "tls.enabled", "must be true for the other keys of tls to have an effect"),
 		c.SASL.validate())...)
@@ -76,14 +74,14 @@ func (c Connection) settings() (*sarama.Config, error) {
 	conf.Version = sarama.V4_1_0_0 // the newest; the library uses older requests with older brokers
 	conf.ClientID = c.ClientID
 	conf.MetricRegistry = noMetrics{}
-	conf.Net.DialTimeout = c.ConnectTimeout
+	conf.Net.DialTimeout = connectTimeout
 	conf.Net.ReadTimeout = c.RequestTimeout
 	conf.Net.WriteTimeout = c.RequestTimeout
 	conf.Net.KeepAlive = keepAlive
 	conf.Net.MaxOpenRequests = 1
 	conf.Metadata.AllowAutoTopicCreation = false
 	conf.Metadata.Retry.Max = 2
-	conf.Metadata.Timeout = 2 * c.ConnectTimeout
+	conf.Metadata.Timeout = 2 * connectTimeout
 	conf.Admin.Timeout = c.RequestTimeout
 	if c.TLS.Enabled {
 		settings, err := c.TLS.Client("")
@@ -113,7 +111,7 @@ func (c Connection) client(more ...kgo.Opt) (*kgo.Client, error) {
 
 // dial connects franz-go. It reads files at each connection.
 func (c Connection) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	dialer := &net.Dialer{Timeout: c.ConnectTimeout, KeepAlive: keepAlive}
+	dialer := &net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive}
 	if !c.TLS.Enabled {
 		return dialer.DialContext(ctx, network, address)
 	}

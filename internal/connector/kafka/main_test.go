@@ -198,7 +198,7 @@ func runSource(t *testing.T, cfg kafka.SourceConfig, to pipeline.Sink) *running 
 	t.Helper()
 	r := &running{reports: new(reports), metrics: prometheus.NewRegistry()}
 	source := cfg.NewSource(connector.Options{
-		Log: zaptest.NewLogger(t), Report: r.add, Metrics: connector.NewMetrics(r.metrics).Part("test", "source", "kafka"),
+		Log: zaptest.NewLogger(t), Report: r.add, Metrics: connector.NewMetrics(r.metrics).Part("test", "source"),
 	})
 	r.source = source.(*kafka.Source)
 	pipelines := pipelinesTo(t, to)

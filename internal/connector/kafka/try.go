@@ -29,7 +29,6 @@ const (
 // returns the trials to run after that.
 func (c Connection) Try(path string, then func(*kgo.Client) []trial.Trial) (t trial.Trial, end func()) {
 	t.Name = path + ".brokers " + strings.Join(c.Brokers, ",")
-	c.ConnectTimeout = min(c.ConnectTimeout, trial.Timeout)
 	client, err := c.client(kgo.RequestRetries(1))
 	if err != nil {
 		return trial.Of(t.Name, err), func() {}
@@ -229,13 +228,13 @@ func tryGroup(ctx context.Context, client *kgo.Client, group string) error {
 	return nil
 }
 
-// FollowsSource reports whether messages keep the number of their partition.
+// FollowsSource implements [connector.PartitionedSink].
 func (c SinkConfig) FollowsSource() bool { return c.Partition == partitionSource }
 
-// Names returns the configured topics.
+// Names implements [connector.PartitionedSource].
 func (c SourceConfig) Names() []string { return c.Topics }
 
-// Partitions returns how many partitions a topic has.
+// Partitions implements [connector.PartitionedSource].
 func (c Connection) Partitions(ctx context.Context, topic string) (int, error) {
 	client, err := c.client(kgo.RequestRetries(1))
 	if err != nil {
@@ -245,8 +244,8 @@ func (c Connection) Partitions(ctx context.Context, topic string) (int, error) {
 	return countPartitions(ctx, client, topic)
 }
 
-// Partitions returns how many partitions the topic has or would be created with; 0 when the brokers'
-// default decides.
+// Partitions implements [connector.PartitionedSink]. A topic that would be created counts with its
+// partitions: 0 when the brokers' default decides.
 func (c SinkConfig) Partitions(ctx context.Context, topic string) (int, error) {
 	n, err := c.Connection.Partitions(ctx, cmp.Or(topic, c.Topic))
 	if errors.Is(err, kerr.UnknownTopicOrPartition) && c.MissingTopic == missingCreate {

@@ -50,8 +50,8 @@ type SourceConfig struct {
 	// and 100 ms until they are acknowledged, 10,000 are under way. Defaults 20000 and 64MiB.
 	PrefetchMessages int          `yaml:"prefetch_messages"`
 	PrefetchBytes    config.Bytes `yaml:"prefetch_bytes"`
-	// AckEvery is how often acknowledgements are sent. Default 100ms.
-	AckEvery time.Duration `yaml:"ack_every"`
+	// AckEvery is how often acknowledgements are sent: 100ms but in tests.
+	AckEvery time.Duration `yaml:"-"`
 	// AckBatchIndex acknowledges the messages of a batch one by one; it needs
 	// acknowledgmentAtBatchIndexLevelEnabled=true on the brokers. Without it a restart in the
 	// middle of a batch passes its first part on again. Default false.
@@ -156,8 +156,8 @@ type SinkConfig struct {
 	// properties twice, 1KiB, and 0.4% of that. at_least_once leaves it to the broker. From 4KiB.
 	// Default 5MiB, as Pulsar's.
 	MaxMessageBytes config.Bytes `yaml:"max_message_bytes"`
-	// CloseTimeout is how long messages in flight are waited for at a stop. From 1ms. Default 10s.
-	CloseTimeout time.Duration `yaml:"close_timeout"`
+	// CloseTimeout is how long a stop waits for messages in flight: 10s but in tests.
+	CloseTimeout time.Duration `yaml:"-"`
 	// Profile is how messages are published. Its name labels metrics. routing follows from
 	// partition. Default: the library's "ops", with max_pending_records 10000.
 	Profile messaging.Profile `yaml:"profile"`
@@ -186,6 +186,5 @@ func (c SinkConfig) Validate() error {
 		config.Require(c.Cluster != "", "cluster", "must not be empty"),
 		config.CheckAtLeast("max_topics", c.MaxTopics, 1),
 		config.CheckAtLeast("idle_timeout", c.IdleTimeout, time.Second),
-		config.CheckAtLeast("max_message_bytes", c.MaxMessageBytes, 4*config.KiB),
-		config.CheckAtLeast("close_timeout", c.CloseTimeout, time.Millisecond))
+		config.CheckAtLeast("max_message_bytes", c.MaxMessageBytes, 4*config.KiB))
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/aviaryhq/aviary/internal/connector"
+	"github.com/aviaryhq/aviary/internal/setup"
 	"github.com/aviaryhq/aviary/internal/trial"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -63,27 +64,35 @@ func (c SinkConfig) Try(path string, to []trial.Place) (t trial.Trial, end func(
 	})
 }
 
-// TryDeduplication asks the admin API whether the brokers keep a topic from storing a message twice.
-// The topic's own policy, which overrides the namespace's, is not asked for.
-func (c SinkConfig) TryDeduplication(ctx context.Context, topic string) error {
-	return withClient(ctx, c.Config, func(client *messaging.Client) error {
-		return trial.TryDeduplication(ctx, client.Topic(topic).Namespace(), false,
-			"a connection that breaks may store messages twice, unless the topic's own policy has it on")
-	})
+// TryEffectivelyOnce implements [connector.ExactSink]: with admin_url it checks deduplication in the
+// namespace, but not the topic's own policy, which overrides that.
+func (c SinkConfig) TryEffectivelyOnce(path, topic string) []trial.Trial {
+	if c.AdminURL == "" || !messaging.ValidTopic(topic) {
+		return nil
+	}
+	return []trial.Trial{{Name: path + ": deduplication", Try: func(ctx context.Context) error {
+		return withClient(ctx, c.Config, func(client *messaging.Client) error {
+			return trial.TryDeduplication(ctx, client.Topic(topic).Namespace(), false,
+				"a connection that breaks may store messages twice, unless the topic's own policy has it on")
+		})
+	}}}
 }
 
-// FollowsSource says that a message goes to the partition of the number that it had at its source.
+// FollowsSource implements [connector.PartitionedSink].
 func (c SinkConfig) FollowsSource() bool { return c.Partition == partitionSource }
 
-// Names are the topics that the configuration names.
+// Names implements [connector.PartitionedSource].
 func (c SourceConfig) Names() []string { return c.Topics }
 
-// Partitions is how many partitions a topic has.
+// Offsets implements [connector.PartitionedSource].
+func (c SourceConfig) Offsets() bool { return false }
+
+// Partitions implements [connector.PartitionedSource].
 func (c SourceConfig) Partitions(ctx context.Context, topic string) (int, error) {
 	return partitionsOf(ctx, c.Config, topic)
 }
 
-// Partitions is how many partitions a topic has: 0 when it does not exist.
+// Partitions implements [connector.PartitionedSink].
 func (c SinkConfig) Partitions(ctx context.Context, topic string) (int, error) {
 	n, err := partitionsOf(ctx, c.Config, topic)
 	if errors.Is(err, messaging.ErrTopicNotFound) {
@@ -112,20 +121,45 @@ func withClient(ctx context.Context, cfg messaging.Config, f func(*messaging.Cli
 	return f(client)
 }
 
-// SetDefaults is called before the section is decoded.
-func (c *SourceConfig) SetDefaults() { *c = DefaultSourceConfig() }
+// System returns Pulsar for Pigeonhole's table of systems.
+func System() connector.System {
+	return connector.System{
+		Name:   system,
+		Source: func() connector.SourceConfig { c := DefaultSourceConfig(); return &c },
+		Sink:   func() connector.SinkConfig { c := DefaultSinkConfig(); return &c },
+	}
+}
 
-// SetDefaults is called before the section is decoded.
-func (c *SinkConfig) SetDefaults() { *c = DefaultSinkConfig() }
+// SetupCluster implements [connector.SetupSection].
+func (c SourceConfig) SetupCluster() messaging.Config { return c.Config }
 
-// ForEffectivelyOnce returns the section of a route with that guarantee.
+// SetupCluster implements [connector.SetupSection].
+func (c SinkConfig) SetupCluster() messaging.Config { return c.Config }
+
+// AddTo implements [connector.SetupSource]: what is published before the first start waits in the
+// subscriptions. The topics belong to others.
+func (c SourceConfig) AddTo(cluster *setup.Cluster, path string) {
+	from := messaging.Earliest()
+	if c.StartAt == messaging.StartLatest {
+		from = messaging.Latest()
+	}
+	for _, topic := range c.Topics {
+		cluster.Topics = append(cluster.Topics, setup.Topic{
+			Path: path + ".topics", Name: topic, OthersCreateIt: true, Subscriptions: map[string]messaging.Position{c.Subscription: from},
+		})
+	}
+	if c.Pattern != "" {
+		cluster.Notes = append(cluster.Notes, path+".pattern "+c.Pattern+": its subscriptions are created when the service runs")
+	}
+}
+
+// ForEffectivelyOnce implements [connector.ExactSink].
 func (c SinkConfig) ForEffectivelyOnce() connector.SinkConfig {
 	c.EffectivelyOnce = true
 	return &c
 }
 
-// ForDeadLetters returns the section of a sink for the dead letters of a route whose messages keep
-// their partition: these have no order and no partition.
+// ForDeadLetters implements [connector.PartitionedSink].
 func (c SinkConfig) ForDeadLetters() connector.SinkConfig {
 	c.Partition = partitionKey
 	return &c

@@ -51,8 +51,6 @@ type Connection struct {
 	// connection counts as lost. In whole seconds. The broker's own comes first if it is shorter.
 	// Default 10s.
 	Heartbeat time.Duration `yaml:"heartbeat"`
-	// ConnectTimeout bounds connecting, TLS and logging in. Default 10s.
-	ConnectTimeout time.Duration `yaml:"connect_timeout"`
 	// Name is the connection's name in RabbitMQ's management, followed by "source" or "sink".
 	// Default pigeonhole.
 	Name string `yaml:"name"`
@@ -151,7 +149,7 @@ type SinkConfig struct {
 func defaultConnection() Connection {
 	return Connection{
 		URL: "amqp://127.0.0.1:5672/", Auth: authPlain, Username: "guest", Password: "guest",
-		Heartbeat: 10 * time.Second, ConnectTimeout: 10 * time.Second, Name: "pigeonhole",
+		Heartbeat: 10 * time.Second, Name: "pigeonhole",
 	}
 }
 
@@ -162,9 +160,6 @@ func DefaultSourceConfig() SourceConfig {
 		ParallelConsumers: 1, Declare: declareVerify, DrainTimeout: 10 * time.Second,
 	}
 }
-
-// SetDefaults is called before the section is decoded.
-func (c *SourceConfig) SetDefaults() { *c = DefaultSourceConfig() }
 
 // channels returns how many channels the source has.
 func (c SourceConfig) channels() int { return max(len(c.Queues)*c.ParallelConsumers, 1) }
@@ -177,8 +172,14 @@ func DefaultSinkConfig() SinkConfig {
 	}
 }
 
-// SetDefaults is called before the section is decoded.
-func (c *SinkConfig) SetDefaults() { *c = DefaultSinkConfig() }
+// System returns RabbitMQ for Pigeonhole's table of systems.
+func System() connector.System {
+	return connector.System{
+		Name:   system,
+		Source: func() connector.SourceConfig { c := DefaultSourceConfig(); return &c },
+		Sink:   func() connector.SinkConfig { c := DefaultSinkConfig(); return &c },
+	}
+}
 
 func checkArguments(path string, arguments map[string]any) error {
 	for name, v := range argumentTable(arguments) {
@@ -202,7 +203,6 @@ func (c Connection) Validate() error {
 		config.CheckFile("password_file", c.PasswordFile), c.TLS.Check("tls"),
 		config.Require(c.Heartbeat >= time.Second && c.Heartbeat <= 18*time.Hour && c.Heartbeat%time.Second == 0,
 			"heartbeat", "must be whole seconds, at least 1s, got %s", c.Heartbeat),
-		config.CheckPositive("connect_timeout", c.ConnectTimeout),
 	}
 	if _, err := amqp.ParseURI(c.URL); err != nil { // the library's text may hold a password
 		return errors.Join(append(errs, config.Fault("url", "must be amqp://host:port/vhost or amqps://host:port/vhost"))...)

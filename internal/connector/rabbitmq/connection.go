@@ -21,6 +21,8 @@ import (
 const (
 	// frameMax is asked for; the broker may answer with less.
 	frameMax = 128 << 10
+	// connectTimeout bounds connecting, TLS and logging in, and later each answer.
+	connectTimeout = 10 * time.Second
 	// closeTimeout bounds closing a connection by AMQP's handshake.
 	closeTimeout = time.Second
 )
@@ -153,7 +155,7 @@ func (c Connection) dial(ctx context.Context, role string) (*brokerConnection, e
 	if err != nil {
 		return nil, fmt.Errorf("RabbitMQ at %s: %w", address, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.ConnectTimeout)
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	socket, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -188,7 +190,7 @@ func (c Connection) dial(ctx context.Context, role string) (*brokerConnection, e
 	}
 	return &brokerConnection{
 		Connection: conn, lost: conn.NotifyClose(make(chan *amqp.Error, 1)), socket: w, address: address,
-		answerTimeout: c.ConnectTimeout,
+		answerTimeout: connectTimeout,
 	}, nil
 }
 

@@ -13,7 +13,7 @@ import (
 
 func TestMetricsAreWellNamed(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	newMetrics(connector.NewMetrics(reg).Part("orders", "source", system))
+	newMetrics(connector.NewMetrics(reg).Part("orders", "source"))
 	problems, err := testutil.GatherAndLint(reg)
 	require.NoError(t, err)
 	assert.Empty(t, problems)

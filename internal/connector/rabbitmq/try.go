@@ -20,7 +20,6 @@ func (c Connection) Try(path string) (t trial.Trial, end func()) {
 
 // try returns the trial of a connection. conn returns the connection once the trial has succeeded.
 func (c Connection) try(path string) (t trial.Trial, conn func() *amqp.Connection, end func()) {
-	c.ConnectTimeout = min(c.ConnectTimeout, trial.Timeout)
 	var made atomic.Pointer[brokerConnection]
 	t = trial.Trial{Name: path + ".url " + c.URL, Try: func(ctx context.Context) error {
 		conn, err := c.dial(ctx, "check")

@@ -34,6 +34,7 @@ type Batch struct {
 	Bounds        LabelBounds
 	Symbols       []string
 	Refs          []uint32 // labels of series: alternating references of names and values
+	chargedRefs   int      // how many Refs are charged, see GrowRefs
 	Info          []uint32 // of each symbol
 	SymbolBytes   int      // of their texts
 	PreviousRefs  Extent   // extent in Refs of the last valid labels
@@ -248,7 +249,7 @@ func (b *Batch) Reset() {
 	b.Symbols, b.SeriesMetadata, b.Expanded = b.Symbols[:0], b.SeriesMetadata[:0], 0
 	b.Elements = Elements{}
 	b.References, b.PreviousRefs, b.PreviousRaw = false, Extent{}, nil
-	b.Refs, b.Info, b.SymbolBytes = b.Refs[:0], b.Info[:0], 0
+	b.Refs, b.chargedRefs, b.Info, b.SymbolBytes = b.Refs[:0], 0, b.Info[:0], 0
 	b.recent = b.recent[:0]
 	k := &b.Buckets
 	for side := range k.Spans {

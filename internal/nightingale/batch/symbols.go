@@ -147,10 +147,22 @@ func (b *Batch) EndRefs(s *Series, valid bool) bool {
 	return true
 }
 
-// DropRefs removes the references from the given index on.
-func (b *Batch) DropRefs(from int32) {
-	b.Elements.Free += (len(b.Refs) - int(from)) * RefBytes
-	b.Refs = b.Refs[:from]
+// GrowRefs provides memory for n more references. It charges only memory that it has not charged
+// before: removed references leave theirs to the next ones.
+func (b *Batch) GrowRefs(n int) error {
+	if len(b.Refs)+n <= b.chargedRefs {
+		return nil
+	}
+	return b.chargeRefs(n)
+}
+
+func (b *Batch) chargeRefs(n int) error {
+	if err := b.Elements.Charge((len(b.Refs) + n - b.chargedRefs) * RefBytes); err != nil {
+		return err
+	}
+	b.Refs = slices.Grow(b.Refs, n)
+	b.chargedRefs = len(b.Refs) + n
+	return nil
 }
 
 // LabelsOf returns a series' labels as texts. It allocates them if the series has references only.

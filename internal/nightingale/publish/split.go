@@ -55,9 +55,6 @@ func (p *publication) split(ctx context.Context) ([]batch.Extent, error) {
 		}
 	}
 	b, s := &p.Space.Batch, &p.Space.grouping
-	if p.Template.PerSeries {
-		b.Metadata = b.Metadata[:0] // its topic would be a guess
-	}
 	for p.assign(tenant); !p.awaitParts(ctx); p.assign(tenant) {
 		p.releaseAll()
 	}
@@ -84,7 +81,7 @@ func (p *publication) assign(tenant string) {
 	if !p.Template.PerSeries {
 		s.name = p.Template.Render(s.name, tenant, nil)
 		if p.addPart(s.name) >= 0 {
-			return // one topic for all series, and for metadata
+			return // one topic for all series
 		}
 	}
 	p.byTopic = make(map[string]int)
@@ -101,7 +98,7 @@ func (p *publication) assign(tenant string) {
 		if n >= 0 {
 			part := &p.Out.parts[n]
 			part.series.add(one)
-			if overflows {
+			if overflows && part.topic != nil {
 				part.overflowed += one.Entries()
 			}
 		}

@@ -164,7 +164,10 @@ func (p *topicPublisher) send(ctx context.Context, records []messaging.Record) (
 	for i := range records {
 		// After the first record that was not accepted, none may follow: the sender will repeat all
 		// of them, and a later sample of a series would overtake an earlier one.
-		if ctx.Err() != nil || o.failed.Load() {
+		if err := ctx.Err(); err != nil {
+			o.fail(err)
+		}
+		if o.failed.Load() {
 			o.count(len(records) - i)
 			break
 		}

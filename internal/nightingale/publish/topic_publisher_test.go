@@ -106,6 +106,31 @@ func TestTopicPublishesNothingBehindARefusedRecord(t *testing.T) {
 	})
 }
 
+// TestTopicAcknowledgesNothingThatItDidNotPublish: the time of a request can end before its first
+// record is published, or between two records that the broker acknowledges at once.
+func TestTopicAcknowledgesNothingThatItDidNotPublish(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for range 50 { // both ends of the wait are ready, and select takes any
+			for before := range 3 {
+				ctx, cancel := context.WithCancel(t.Context())
+				p := &scripted{outcome: func(n int, done func(messaging.MessageID, error)) {
+					if done(messaging.MessageID{}, nil); n+1 == before {
+						cancel()
+					}
+				}}
+				s := opened(t, p)
+				if before == 0 {
+					cancel()
+				}
+				_, err := s.publish(ctx, three())
+				require.Error(t, err)
+				assert.Len(t, p.published, before)
+				cancel()
+			}
+		}
+	})
+}
+
 // TestTopicPublishesBehindARecordTooLarge: repeating it would not help, so the
 // others must be written now.
 func TestTopicPublishesBehindARecordTooLarge(t *testing.T) {

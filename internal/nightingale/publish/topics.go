@@ -127,6 +127,8 @@ type Topics struct {
 	failed    chan error      // gets the error of a pinned topic that takes no records
 	ctx       context.Context // of the publishers
 	cancel    context.CancelFunc
+	flushing  context.Context // of closing idle topics; ends with Close
+	abandon   context.CancelFunc
 
 	mu      sync.Mutex
 	known   map[string]*topicPublisher
@@ -148,6 +150,7 @@ func New(log *zap.Logger, cfg Config, m *Metrics, why func() error, open opener)
 		known:  map[string]*topicPublisher{}, closing: map[string]*topicPublisher{}, shares: admission.NewShares(cfg.Topics.MaxTopics),
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
+	t.flushing, t.abandon = context.WithCancel(context.Background())
 	if cfg.Ack == AckQueued {
 		t.dropped = func(err error) {
 			m.dropped.Inc()
@@ -329,7 +332,7 @@ func (t *Topics) close(p *topicPublisher) {
 	go func() {
 		p.stop()
 		<-p.ended
-		if err := p.close(context.Background()); err != nil {
+		if err := p.close(t.flushing); err != nil {
 			t.log.Error("cannot close an idle topic", zap.String("topic", p.name), zap.Error(err))
 		}
 		t.mu.Lock()
@@ -364,6 +367,8 @@ func (t *Topics) Check(context.Context) error {
 // Close flushes and closes all publishers concurrently.
 func (t *Topics) Close(ctx context.Context) error {
 	t.cancel()
+	defer t.abandon()
+	defer context.AfterFunc(ctx, t.abandon)()
 	t.mu.Lock()
 	all := slices.Concat(slices.Collect(maps.Values(t.known)), slices.Collect(maps.Values(t.closing)))
 	t.mu.Unlock()

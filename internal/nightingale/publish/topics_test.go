@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -230,6 +231,50 @@ func (p *slowCloser) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// stuckCloser is a publisher that, like that of the library, closes once: the first call flushes until
+// its context ends, and further ones wait for it.
+type stuckCloser struct {
+	scripted
+	first  atomic.Bool
+	closed chan struct{}
+}
+
+func (p *stuckCloser) Close(ctx context.Context) error {
+	if p.first.CompareAndSwap(false, true) {
+		<-ctx.Done()
+		close(p.closed)
+	}
+	<-p.closed
+	return nil
+}
+
+// TestAnIdleTopicThatCannotCloseDoesNotHoldTheStop: Pulsar became unreachable before the topic was idle.
+func TestAnIdleTopicThatCannotCloseDoesNotHoldTheStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := defaultPublishing()
+		cfg.Topic, cfg.Topics.IdleAfter = "persistent://public/default/{name}", time.Minute
+		all := New(zap.NewNop(), cfg, NewMetrics(prometheus.NewRegistry()), nil, func(context.Context, string) (Publisher, error) {
+			return &stuckCloser{closed: make(chan struct{})}, nil
+		})
+		all.release(all.acquire("", []byte("one"), true))
+		synctest.Wait()
+		all.Sweep(time.Now().Add(time.Hour))
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			assert.NoError(t, all.Close(ctx))
+		}()
+		select {
+		case <-ended:
+		case <-time.After(time.Minute):
+			require.Fail(t, "the stop goes on after its context has ended")
+		}
+	})
 }
 
 // TestReadyOnlyOncePulsarHasAnswered: where senders name all topics there is none to open

@@ -155,12 +155,15 @@ func (b decoder) plainRefsV1(src []byte) (rest []byte, valid bool, err error) {
 	if valid = len(raw) > 0; !valid {
 		refs = nil
 	}
+	if err = b.GrowRefs(len(refs)); err != nil { // at once, because that is faster
+		return src, false, err
+	}
 	for len(src) >= 6 && src[0] == 1<<3|2 && src[1] < 0x80 {
 		field, end := src, 2+int(src[1])
 		if len(src) < end || end < 6 || field[2] != 1<<3|2 || field[3] >= 0x80 {
 			break
 		}
-		if err = b.Elements.Charge(2 * batch.RefBytes); err != nil {
+		if err = b.GrowRefs(2); err != nil {
 			return src, false, err
 		}
 		var name, value uint32
@@ -210,7 +213,7 @@ func (b decoder) appendLabelV1(dst []batch.Label, src []byte) ([]batch.Label, er
 
 // appendPairV1 decodes a Label into references.
 func (b decoder) appendPairV1(src []byte) error {
-	if err := b.Elements.Charge(2 * batch.RefBytes); err != nil {
+	if err := b.GrowRefs(2); err != nil {
 		return err
 	}
 	l, err := decodeLabelV1(src)

@@ -227,7 +227,7 @@ func (b decoder) endRefs(s *batch.Series, valid bool) (err error) {
 		return b.expand(int(s.LabelBytes) + s.Refs.Len()/2*labelSize)
 	}
 	b.Labels, err = b.resolve(b.Labels, b.Refs[s.Refs.From:], s)
-	b.DropRefs(s.Refs.From)
+	b.Refs = b.Refs[:s.Refs.From]
 	s.Refs, s.LabelBytes = batch.Extent{}, 0
 	return err
 }
@@ -270,7 +270,7 @@ func (b decoder) decodeExemplarV2(src []byte, s *batch.Series) (err error) {
 		return f.err
 	}
 	b.ExemplarLabels, err = b.resolve(b.ExemplarLabels, b.Refs[from:], s)
-	b.DropRefs(from)
+	b.Refs = b.Refs[:from]
 	e.Labels = batch.Until(e.Labels, b.ExemplarLabels)
 	b.Exemplars = append(b.Exemplars, e)
 	return err
@@ -348,14 +348,14 @@ func (b decoder) decodeRefs(fc *easyproto.FieldContext, data []byte) error {
 		if !ok {
 			return errReference
 		}
+		err := b.GrowRefs(1)
 		b.Refs = append(b.Refs, one)
-		return b.Elements.Charge(batch.RefBytes)
-	}
-	if err := b.Elements.Charge(len(data) * batch.RefBytes); err != nil { // at most: each reference has at least one byte
 		return err
 	}
-	from, size := len(b.Refs), len(data)
-	dst := slices.Grow(b.Refs, size)
+	if err := b.GrowRefs(len(data)); err != nil { // at most: each reference has at least one byte
+		return err
+	}
+	dst := b.Refs
 	for len(data) >= 3 {
 		ref, n := shortVarint(data)
 		if ref > math.MaxUint32 {
@@ -373,7 +373,6 @@ func (b decoder) decodeRefs(fc *easyproto.FieldContext, data []byte) error {
 		data = data[n:]
 	}
 	b.Refs = dst
-	b.Elements.Free += (size - (len(dst) - from)) * batch.RefBytes
 	return nil
 }
 
@@ -385,12 +384,10 @@ func (b decoder) decodeSameNames(data []byte, s *batch.Series) bool {
 	if len(before) == 0 || len(data) < len(before) || cap(data) < len(data)+pair {
 		return false
 	}
-	left := b.Elements.Free - len(before)*batch.RefBytes
-	if left < 0 {
-		return false
+	if b.GrowRefs(len(before)) != nil {
+		return false // decodeRefs returns the error
 	}
-	size, info := int(b.PreviousBytes), b.Info
-	dst := slices.Grow(b.Refs, len(before))
+	size, info, dst := int(b.PreviousBytes), b.Info, b.Refs
 	refs := dst[len(dst) : len(dst)+len(before)]
 	src, at := data[:len(data)+pair], 0
 	for i := 0; i+1 < len(before) && i+1 < len(refs); i += 2 {
@@ -413,6 +410,6 @@ func (b decoder) decodeSameNames(data []byte, s *batch.Series) bool {
 	if at != len(data) || size > math.MaxInt32 {
 		return false
 	}
-	b.Refs, b.Elements.Free, s.LabelBytes = dst[:len(dst)+len(before)], left, int32(size)
+	b.Refs, s.LabelBytes = dst[:len(dst)+len(before)], int32(size)
 	return true
 }

@@ -1,6 +1,7 @@
 package remotewrite
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"runtime"
@@ -47,6 +48,19 @@ func TestElementsAreBoundedInMemory(t *testing.T) {
 			assert.NoError(t, decode(bomb.Version)(new(batch.Batch), bomb.Body, limits))
 		})
 	}
+}
+
+// TestRemovedReferencesStayCharged: their memory stays, so other elements cannot have it. The
+// references take five bytes each in the body, and become texts in the batch.
+func TestRemovedReferencesStayCharged(t *testing.T) {
+	const bound = 1 << 20
+	refs := writetest.Field(1, bytes.Repeat([]byte{0x80, 0x80, 0x80, 0x80, 0}, bound/4/5*9/10))
+	samples := bytes.Repeat([]byte{2<<3 | batch.WireBytes, 0}, bound/batch.SampleBytes)
+	body := slices.Concat([]byte{4<<3 | batch.WireBytes, 0}, writetest.Field(5, refs), writetest.Field(5, samples))
+	limits, b := DefaultLimits(), new(batch.Batch)
+	limits.MemoryBytes = bound
+	assert.ErrorContains(t, DecodeV2(b, body, limits), "more than 1048576 bytes in memory")
+	assert.Less(t, b.Size(), 3*bound/2)
 }
 
 // TestElementsAreChargedAtLeastTheirSize: what is reserved covers what is there.

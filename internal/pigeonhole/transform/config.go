@@ -8,7 +8,6 @@ package transform
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -28,85 +27,74 @@ type Config struct {
 	// value makes the message a tombstone, null under header.NAME removes all headers of that
 	// name. A string or bytes under header.NAME replaces them. Default: none.
 	Set map[string]string `yaml:"set"`
-	// Headers chooses and renames headers.
+	// Headers chooses headers.
 	Headers HeadersConfig `yaml:"headers"`
 	// To is the destination: a topic, or in RabbitMQ a queue or routing key. It may
 	// contain {topic} (at the source), {topic_name} (its part after the last '/',
 	// without -partition-N), {partition}, {key}, {routing_key}, {exchange} and
 	// {header.NAME}. A message for which a placeholder has no value, or an empty one, is refused
 	// with the reason "template", unless the placeholder has a default: {header.NAME:-other}.
-	// {{ and }} stand for the characters { and }.
 	//
-	// A message is also refused with this reason if a value changes the structure of the name. With a
-	// sink of Pulsar, that is a value with '/', or a name that has a part "." or "..", or whose
-	// last part begins with "__", ends in "__transaction_pending_ack", or contains "-partition-".
-	// With Kafka it is a name that begins with "__". With RabbitMQ it is a queue whose name begins
-	// with "amq.". The text between placeholders, the partition and defaults may do all of this,
-	// and so may {topic} alone from a topic to one of the same system. Default: the destination in
-	// the sink's configuration.
+	// A message is also refused with this reason if a value changes the structure of the name: a
+	// namespace, a partition, or a name that the system has for itself (docs/pigeonhole.md has them).
+	// The text between placeholders, {partition} and defaults may do that, and so may {topic} alone
+	// within one system. Default: the destination in the sink's configuration.
 	To string `yaml:"to"`
 }
 
-// HeadersConfig chooses and renames headers. In a pattern '*' matches any text, and '?' any one
-// character; patterns are case-sensitive. The entries that Pigeonhole adds itself are not headers.
+// HeadersConfig chooses headers. In a pattern '*' matches any text; patterns are case-sensitive. The
+// entries that Pigeonhole adds itself are not headers.
 type HeadersConfig struct {
 	// Include keeps only headers that match one of these patterns. Default: all.
 	Include []string `yaml:"include"`
-	// Exclude removes headers that match one of these, also of those included.
-	// Default: none.
+	// Exclude removes headers that match one of these, also of those included. Default: none.
 	Exclude []string `yaml:"exclude"`
-	// Rename gives headers that are left another name. Both names are exact. Default:
-	// none.
-	Rename map[string]string `yaml:"rename"`
 }
 
-func (c HeadersConfig) isZero() bool { return len(c.Include)+len(c.Exclude)+len(c.Rename) == 0 }
-
-// Validate returns every fault, those of expressions and of the template included.
+// Validate returns every fault of the expressions and of the template.
 func (c Config) Validate() error {
 	_, err := New(c, connector.NameRules{}) // the rules are for values, which it does not have
 	return err
 }
 
-func (c HeadersConfig) validate() error {
-	var errs []error
-	for _, list := range []struct {
-		key      string
-		patterns []string
-	}{{"include", c.Include}, {"exclude", c.Exclude}} {
-		for i, pattern := range list.patterns {
-			if pattern == "" {
-				errs = append(errs, config.Fault(fmt.Sprintf("headers.%s[%d]", list.key, i), "must be a header's name or a pattern such as x-*"))
-			}
-		}
-	}
-	for _, from := range slices.Sorted(maps.Keys(c.Rename)) {
-		path := "headers.rename." + from
-		switch to := c.Rename[from]; {
-		case from == "":
-			errs = append(errs, config.Fault("headers.rename", "must name the header to rename, got an empty name"))
-		case to == "":
-			errs = append(errs, config.Fault(path, "must be the header's new name"))
-		case message.IsReserved(to):
-			errs = append(errs, config.Fault(path, "must not begin with %s, which is for Pigeonhole's own, got %q", message.Prefix, to))
-		}
-	}
-	return errors.Join(errs...)
+// Validate returns every fault.
+func (c HeadersConfig) Validate() error {
+	const right = "must be a header's name or a pattern such as x-*"
+	in, out := slices.Index(c.Include, ""), slices.Index(c.Exclude, "")
+	return errors.Join(config.Require(in < 0, fmt.Sprintf("include[%d]", in), right),
+		config.Require(out < 0, fmt.Sprintf("exclude[%d]", out), right))
 }
 
-// parseSetKey parses a key of Config.Set.
-func parseSetKey(key string) (target, header string, err error) {
-	if name, ok := strings.CutPrefix(key, "header."); ok {
-		switch {
-		case name == "":
-			return "", "", config.Fault("set."+key, "must name a header: header.NAME")
-		case message.IsReserved(name):
-			return "", "", config.Fault("set."+key, "must not begin with %s, which is for Pigeonhole's own", message.Prefix)
+func (c *HeadersConfig) isZero() bool { return len(c.Include)+len(c.Exclude) == 0 }
+
+// apply returns the headers that are left. It does not change the given list: others may use it.
+func (c *HeadersConfig) apply(headers []message.Header) []message.Header {
+	if c.isZero() || len(headers) == 0 {
+		return headers
+	}
+	left := make([]message.Header, 0, len(headers))
+	for _, h := range headers {
+		if (len(c.Include) == 0 || matchesAny(c.Include, h.Name)) && !matchesAny(c.Exclude, h.Name) {
+			left = append(left, h)
 		}
-		return "header", name, nil
 	}
-	if key == "key" || key == "value" {
-		return key, "", nil
+	return left
+}
+
+func matchesAny(patterns []string, name string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool { return matches(p, name) })
+}
+
+// matches reports whether name matches the pattern. It looks for each text between two '*' once, at
+// its first place.
+func matches(pattern, name string) bool {
+	text, pattern, star := strings.Cut(pattern, "*")
+	name, ok := strings.CutPrefix(name, text)
+	for ok && star {
+		if text, pattern, star = strings.Cut(pattern, "*"); !star {
+			return strings.HasSuffix(name, text)
+		}
+		_, name, ok = strings.Cut(name, text)
 	}
-	return "", "", config.Fault("set."+key, "must be key, value or header.NAME, got %q", key)
+	return ok && name == ""
 }

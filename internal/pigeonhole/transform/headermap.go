@@ -13,23 +13,8 @@ import (
 // maxScannedHeaders is up to how many headers a linear search is faster than making a map.
 const maxScannedHeaders = 16
 
-func headersOf(headers []message.Header) traits.Mapper {
-	if len(headers) <= maxScannedHeaders {
-		return &headerMap{headers: headers}
-	}
-	return mapOf(headers)
-}
-
-func mapOf(headers []message.Header) traits.Mapper {
-	values := make(map[string]string, len(headers))
-	for i := range headers {
-		values[headers[i].Name] = string(headers[i].Value)
-	}
-	return types.NewStringStringMap(types.DefaultTypeAdapter, values)
-}
-
-// headerMap presents a few headers as a map of CEL. It makes the map only for operations other than
-// the lookup of one name.
+// headerMap presents headers as a map of CEL. It makes the map only if there are many, or for
+// operations other than the lookup of one name.
 type headerMap struct {
 	headers []message.Header
 	full    traits.Mapper // nil until it is needed
@@ -37,7 +22,11 @@ type headerMap struct {
 
 func (h *headerMap) all() traits.Mapper {
 	if h.full == nil {
-		h.full = mapOf(h.headers)
+		values := make(map[string]string, len(h.headers))
+		for i := range h.headers {
+			values[h.headers[i].Name] = string(h.headers[i].Value)
+		}
+		h.full = types.NewStringStringMap(types.DefaultTypeAdapter, values)
 	}
 	return h.full
 }
@@ -45,7 +34,7 @@ func (h *headerMap) all() traits.Mapper {
 // Find implements has() and the index operator with a constant name.
 func (h *headerMap) Find(key ref.Val) (ref.Val, bool) {
 	name, ok := key.(types.String)
-	if !ok {
+	if !ok || len(h.headers) > maxScannedHeaders {
 		return h.all().Find(key)
 	}
 	for i := len(h.headers) - 1; i >= 0; i-- {
@@ -58,9 +47,6 @@ func (h *headerMap) Find(key ref.Val) (ref.Val, bool) {
 
 // Contains implements the operator in.
 func (h *headerMap) Contains(key ref.Val) ref.Val {
-	if _, ok := key.(types.String); !ok {
-		return h.all().Contains(key)
-	}
 	_, found := h.Find(key)
 	return types.Bool(found)
 }
@@ -73,25 +59,10 @@ func (h *headerMap) Get(key ref.Val) ref.Val {
 	return h.all().Get(key) // its error
 }
 
-// The other methods are those of the map.
-
-// ConvertToNative is a method of ref.Val.
 func (h *headerMap) ConvertToNative(t reflect.Type) (any, error) { return h.all().ConvertToNative(t) }
-
-// ConvertToType is a method of ref.Val.
-func (h *headerMap) ConvertToType(t ref.Type) ref.Val { return h.all().ConvertToType(t) }
-
-// Equal is a method of ref.Val.
-func (h *headerMap) Equal(other ref.Val) ref.Val { return h.all().Equal(other) }
-
-// Type is a method of ref.Val.
-func (h *headerMap) Type() ref.Type { return types.MapType }
-
-// Value is a method of ref.Val.
-func (h *headerMap) Value() any { return h.all().Value() }
-
-// Iterator is a method of traits.Iterable.
-func (h *headerMap) Iterator() traits.Iterator { return h.all().Iterator() }
-
-// Size is a method of traits.Sizer.
-func (h *headerMap) Size() ref.Val { return h.all().Size() }
+func (h *headerMap) ConvertToType(t ref.Type) ref.Val            { return h.all().ConvertToType(t) }
+func (h *headerMap) Equal(other ref.Val) ref.Val                 { return h.all().Equal(other) }
+func (h *headerMap) Type() ref.Type                              { return types.MapType }
+func (h *headerMap) Value() any                                  { return h.all().Value() }
+func (h *headerMap) Iterator() traits.Iterator                   { return h.all().Iterator() }
+func (h *headerMap) Size() ref.Val                               { return h.all().Size() }

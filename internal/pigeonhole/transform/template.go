@@ -3,90 +3,72 @@ package transform
 import (
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 )
 
-// template is a parsed destination: alternating texts and placeholders.
+// template is a parsed destination.
 type template struct {
 	parts  []part
-	static string // the destination, if there are no placeholders
+	fixed  bool   // there are no placeholders
+	static string // the destination then
 	rules  connector.NameRules
 }
 
-// part is a text, followed by a placeholder unless name is empty.
+// part is a text, or a placeholder.
 type part struct {
 	text         string
-	name, header string
-	fallback     string
-	hasFallback  bool
+	name, header string // "" of a text
+	fallback     string // "": none
 }
 
 func parseTemplate(text string, rules connector.NameRules) (*template, error) {
-	t := &template{rules: rules}
-	var literal strings.Builder
-	for rest := text; ; {
-		at := strings.IndexAny(rest, "{}")
-		if at < 0 {
-			literal.WriteString(rest)
-			break
+	t := &template{rules: rules, fixed: true}
+	for _, token := range regexp.MustCompile(`\{[^}]*\}|[{}]|[^{}]+`).FindAllString(text, -1) {
+		p := part{text: token}
+		switch {
+		case token == "{":
+			return nil, fmt.Errorf("has a '{' without its '}', got %q", text)
+		case token == "}":
+			return nil, fmt.Errorf("has a '}' without its '{', got %q", text)
+		case token[0] == '{':
+			var err error
+			if p, err = parsePlaceholder(token[1 : len(token)-1]); err != nil {
+				return nil, err
+			}
+			t.fixed = false
 		}
-		literal.WriteString(rest[:at])
-		brace := rest[at]
-		rest = rest[at+1:]
-		if rest != "" && rest[0] == brace { // doubled
-			literal.WriteByte(brace)
-			rest = rest[1:]
-			continue
-		}
-		if brace == '}' {
-			return nil, errors.New("has a '}' without its '{'; write }} for the character")
-		}
-		end := strings.IndexByte(rest, '}')
-		if end < 0 {
-			return nil, errors.New("has a '{' without its '}'; write {{ for the character")
-		}
-		p, err := parsePlaceholder(rest[:end])
-		if err != nil {
-			return nil, err
-		}
-		p.text = literal.String()
-		literal.Reset()
-		t.parts = append(t.parts, p)
-		rest = rest[end+1:]
-	}
-	if len(t.parts) == 0 {
-		t.static = literal.String()
-	} else if literal.Len() > 0 {
-		t.parts = append(t.parts, part{text: literal.String()})
+		t.parts, t.static = append(t.parts, p), t.static+p.text
 	}
 	return t, nil
 }
 
 func parsePlaceholder(inside string) (part, error) {
-	var p part
-	p.name, p.fallback, p.hasFallback = strings.Cut(inside, ":-")
-	if p.hasFallback && p.fallback == "" {
-		return part{}, fmt.Errorf("gives {%s} an empty default", p.name)
+	name, fallback, hasFallback := strings.Cut(inside, ":-")
+	if hasFallback && fallback == "" {
+		return part{}, fmt.Errorf("gives {%s} an empty default", name)
 	}
-	if name, ok := strings.CutPrefix(p.name, "header."); ok && name != "" {
-		p.name, p.header = "header", name
-		return p, nil
+	if header, ok := strings.CutPrefix(name, "header."); ok && header != "" {
+		return part{name: "header", header: header, fallback: fallback}, nil
 	}
-	switch p.name {
+	switch name {
 	case "topic", "topic_name", "partition", "key", "routing_key", "exchange":
-		return p, nil
+		return part{name: name, fallback: fallback}, nil
 	}
-	return part{}, fmt.Errorf("may contain only {topic}, {topic_name}, {partition}, {key}, {routing_key}, {exchange} and {header.NAME}, each with a default as in {key:-other}, not {%s}", inside)
+	return part{}, fmt.Errorf("may contain only {topic}, {topic_name}, {partition}, {key}, {routing_key}, {exchange} and"+
+		" {header.NAME}, each with a default as in {key:-other}, not {%s}", inside)
 }
 
-// destination returns the destination of m.
+// destination returns the destination of m, or an error made by pipeline.Refuse.
 func (t *template) destination(m *message.Message) (string, error) {
-	if len(t.parts) == 0 {
+	if t.fixed {
 		return t.static, nil
 	}
 	var buffer, bufferFixed [128]byte
@@ -94,16 +76,16 @@ func (t *template) destination(m *message.Message) (string, error) {
 	fixed := bufferFixed[:0] // b with a zero byte, which no value has, for each value that a sender may choose
 	for i := range t.parts {
 		p := &t.parts[i]
-		b, fixed = append(b, p.text...), append(fixed, p.text...)
 		if p.name == "" {
+			b, fixed = append(b, p.text...), append(fixed, p.text...)
 			continue
 		}
 		from := len(b)
 		b = p.appendValue(b, m)
 		value := b[from:]
 		switch {
-		case len(value) == 0 && !p.hasFallback:
-			return "", fmt.Errorf("the destination needs %s, which the message does not have", p)
+		case len(value) == 0 && p.fallback == "":
+			return "", refuse("the destination needs %s, which the message does not have", p)
 		case len(value) == 0:
 			b, fixed = append(b, p.fallback...), append(fixed, p.fallback...)
 			continue
@@ -113,35 +95,34 @@ func (t *template) destination(m *message.Message) (string, error) {
 			fixed = append(fixed, 0)
 		}
 		if err := checkValue(value, t.rules.Separator); err != nil {
-			return "", fmt.Errorf("%s cannot be part of the destination: %w", p, err)
+			return "", refuse("%s cannot be part of the destination: %w", p, err)
 		}
 	}
 	to := string(b)
 	if t.rules.Reserved != nil {
 		if clause := t.rules.Reserved(to); clause != "" && clause != t.rules.Reserved(string(fixed)) {
-			return "", fmt.Errorf("the destination %q is not allowed: %s; only the template may make such a name, not a value of a message", to, clause)
+			return "", refuse("the destination %q is not allowed: %s; only the template may make such a name,"+
+				" not a value of a message", to, clause)
 		}
 	}
 	return to, nil
 }
 
-// maxValue bounds the bytes of a placeholder's value. No system has longer names.
-const maxValue = 1024
+func refuse(format string, args ...any) error {
+	return pipeline.Refuse("template", fmt.Errorf(format, args...))
+}
 
 func checkValue(value []byte, separator byte) error {
-	if len(value) > maxValue {
+	const maxValue = 1024 // no system has longer names
+	switch {
+	case len(value) > maxValue:
 		return fmt.Errorf("it has %d bytes, more than %d", len(value), maxValue)
-	}
-	if !utf8.Valid(value) {
+	case !utf8.Valid(value):
 		return errors.New("it is not valid UTF-8")
-	}
-	for _, c := range value {
-		if c < ' ' || c == 0x7f {
-			return errors.New("it has control characters")
-		}
-		if c == separator { // 0, for none, is a control character
-			return fmt.Errorf("it contains %q, which would select a topic of another namespace", c)
-		}
+	case slices.ContainsFunc(value, func(c byte) bool { return c < ' ' || c == 0x7f }):
+		return errors.New("it has control characters")
+	case separator != 0 && slices.Contains(value, separator):
+		return fmt.Errorf("it contains %q, which would select a topic of another namespace", separator)
 	}
 	return nil
 }
@@ -168,13 +149,9 @@ func (p *part) appendValue(b []byte, m *message.Message) []byte {
 	case "key":
 		return append(b, m.Key...)
 	case "routing_key":
-		if m.AMQP != nil {
-			return append(b, m.AMQP.RoutingKey...)
-		}
+		return append(b, amqpProperties(m).RoutingKey...)
 	case "exchange":
-		if m.AMQP != nil {
-			return append(b, m.AMQP.Exchange...)
-		}
+		return append(b, amqpProperties(m).Exchange...)
 	case "header":
 		value, _ := m.Header(p.header)
 		return append(b, value...)

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/types"
 
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/connector"
@@ -24,61 +26,56 @@ type Transform struct {
 	changes bool // headers or set is configured
 }
 
-// assignment is one entry of Config.Set.
 type assignment struct {
-	key, header string
+	key, header string // of Config.Set, and the NAME in it
 	program     cel.Program
 }
 
 // New compiles cfg. rules are the rules for destinations that hold values of messages. The error
 // holds every fault with its path in cfg; those of expressions have the compiler's message.
 func New(cfg Config, rules connector.NameRules) (*Transform, error) {
-	errs := []error{cfg.Headers.validate()}
-	t := &Transform{headers: cfg.Headers}
+	var errs []error
+	check := func(path string, err error) { errs = append(errs, config.Require(err == nil, path, "%v", err)) }
+	t := &Transform{headers: cfg.Headers, changes: !cfg.Headers.isZero() || len(cfg.Set) > 0}
 	var err error
-	if t.to, err = parseTemplate(cfg.To, rules); err != nil {
-		errs = append(errs, config.Fault("to", "%s, got %q", err, cfg.To))
-	}
+	t.to, err = parseTemplate(cfg.To, rules)
+	check("to", err)
+	var env *cel.Env
 	if cfg.Filter != "" || len(cfg.Set) > 0 {
-		env, err := expression.NewEnv(variables()...)
-		if err != nil {
+		if env, err = expression.NewEnv(variables()...); err != nil {
 			return nil, fmt.Errorf("making the environment of expressions: %w", err)
 		}
-		if cfg.Filter != "" {
-			if t.filter, err = compileFilter(env, cfg.Filter); err != nil {
-				errs = append(errs, config.Fault("filter", "%s", err))
-			}
-		}
-		for _, key := range slices.Sorted(maps.Keys(cfg.Set)) {
-			target, header, err := parseSetKey(key)
-			if err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			program, err := compileSet(env, cfg.Set[key])
-			if err != nil {
-				errs = append(errs, config.Fault("set."+key, "%s", err))
-			}
-			t.set = append(t.set, assignment{key: target, header: header, program: program})
-		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
+	if cfg.Filter != "" {
+		t.filter, err = expression.Compile(env, cfg.Filter, "true or false", nil, cel.BoolType)
+		check("filter", err)
 	}
-	t.changes = !t.headers.isZero() || len(t.set) > 0
-	return t, nil
+	for _, key := range slices.Sorted(maps.Keys(cfg.Set)) {
+		const want = "a string, bytes or null (string(...) makes a string of other types)"
+		program, err := expression.Compile(env, cfg.Set[key], want, nil,
+			cel.StringType, cel.BytesType, cel.NullType, cel.NullableType(cel.StringType), cel.NullableType(cel.BytesType))
+		header, isHeader := strings.CutPrefix(key, "header.")
+		switch {
+		case !isHeader && key != "key" && key != "value":
+			err = fmt.Errorf("must be key, value or header.NAME, got %q", key)
+		case header == "":
+			err = errors.New("must name a header: header.NAME")
+		case message.IsReserved(header):
+			err = fmt.Errorf("must not begin with %s, which is for Pigeonhole's own", message.Prefix)
+		}
+		check("set."+key, err)
+		t.set = append(t.set, assignment{key, header, program})
+	}
+	return t, errors.Join(errs...)
 }
 
 // Apply filters and changes m and returns its destination; "" is the sink's default. keep is false
-// for a message that the filter drops. An error is made by pipeline.Refuse: its reason is "expression"
-// if an expression fails on m, "template" if m lacks a value that the destination needs or
-// connector.NameRules forbid the value or what it makes of the name. After an error m is unchanged,
-// for the dead letter.
-//
-// If nothing but a fixed destination is configured, Apply does not allocate.
+// for a message that the filter drops. An error is made by pipeline.Refuse, with the reason
+// "expression" or "template". Then m is unchanged, for the dead letter. If nothing but a fixed
+// destination is configured, Apply does not allocate.
 func (t *Transform) Apply(m *message.Message) (to string, keep bool, err error) {
 	if t.filter == nil && !t.changes {
-		to, err = t.destination(m)
+		to, err = t.to.destination(m)
 		return to, err == nil, err
 	}
 	var v *view
@@ -92,7 +89,7 @@ func (t *Transform) Apply(m *message.Message) (to string, keep bool, err error) 
 	if err := t.change(m, v); err != nil {
 		return "", false, err
 	}
-	if to, err = t.destination(m); err != nil {
+	if to, err = t.to.destination(m); err != nil {
 		*m = before
 		return "", false, err
 	}
@@ -100,30 +97,25 @@ func (t *Transform) Apply(m *message.Message) (to string, keep bool, err error) 
 }
 
 // Destination returns the destination of all messages; ok is false if it depends on the message.
-func (t *Transform) Destination() (to string, ok bool) {
-	return t.to.static, len(t.to.parts) == 0
-}
-
-func (t *Transform) destination(m *message.Message) (string, error) {
-	to, err := t.to.destination(m)
-	if err != nil {
-		return "", pipeline.Refuse("template", err)
-	}
-	return to, nil
-}
+func (t *Transform) Destination() (to string, ok bool) { return t.to.static, t.to.fixed }
 
 func (t *Transform) passesFilter(v *view) (bool, error) {
 	if t.filter == nil {
 		return true, nil
 	}
 	out, err := expression.Evaluate(t.filter, v)
-	if err == nil {
-		if keep, ok := out.Value().(bool); ok {
-			return keep, nil
-		}
-		err = fmt.Errorf("%w, got %s", errNotBool, out.Type().TypeName())
+	if err != nil {
+		return false, failed("filter", err)
 	}
-	return false, pipeline.Refuse("expression", fmt.Errorf("filter: %s", expression.OneLine(err)))
+	if keep, ok := out.Value().(bool); ok {
+		return keep, nil
+	}
+	return false, failed("filter", fmt.Errorf("the result must be true or false, got %s", out.Type().TypeName()))
+}
+
+// failed makes the error of a message on which the expression under key fails.
+func failed(key string, err error) error {
+	return pipeline.Refuse("expression", fmt.Errorf("%s: %s", key, expression.OneLine(err)))
 }
 
 // change evaluates all expressions of set before it changes m: each sees the original message.
@@ -131,21 +123,13 @@ func (t *Transform) change(m *message.Message, v *view) error {
 	var buffer [8][]byte
 	results := buffer[:0]
 	for i := range t.set {
-		out, err := expression.Evaluate(t.set[i].program, v)
-		var result []byte
-		if err == nil {
-			result, err = setResult(out)
-		}
+		result, err := evaluate(t.set[i].program, v)
 		if err != nil {
-			return pipeline.Refuse("expression", fmt.Errorf("set.%s: %s", t.set[i].name(), expression.OneLine(err)))
+			return failed("set."+t.set[i].key, err)
 		}
 		results = append(results, result)
 	}
-	if !t.changes {
-		return nil
-	}
-	before := m.Headers
-	m.Headers = t.headers.apply(before)
+	m.Headers = t.headers.apply(m.Headers)
 	own := !t.headers.isZero() // apply has made a new list, which may be changed
 	for i, s := range t.set {
 		switch s.key {
@@ -155,7 +139,7 @@ func (t *Transform) change(m *message.Message, v *view) error {
 			m.Value = results[i]
 		default:
 			if !own {
-				m.Headers, own = slices.Clone(before), true
+				m.Headers, own = slices.Clone(m.Headers), true
 			}
 			m.Headers = setHeader(m.Headers, s.header, results[i])
 		}
@@ -163,31 +147,39 @@ func (t *Transform) change(m *message.Message, v *view) error {
 	return nil
 }
 
-// name returns the key of the assignment in the configuration.
-func (s *assignment) name() string {
-	if s.header != "" {
-		return "header." + s.header
+// evaluate returns the result of an expression of Set; nil is null.
+func evaluate(program cel.Program, v *view) ([]byte, error) {
+	out, err := expression.Evaluate(program, v)
+	if err != nil {
+		return nil, err
 	}
-	return s.key
+	switch out := out.(type) {
+	case types.String:
+		return []byte(out), nil
+	case types.Bytes:
+		if out == nil {
+			return []byte{}, nil
+		}
+		return out, nil
+	case types.Null:
+		return nil, nil
+	}
+	return nil, fmt.Errorf("the result must be a string, bytes or null, got %s", out.Type().TypeName())
 }
 
-// setHeader changes headers in place. The last header of the name, which readers use, gets the
-// value; the others are removed. A nil value removes all.
+// setHeader changes headers in place. The last header of the name gets the value; the others are
+// removed, and with a nil value all.
 func setHeader(headers []message.Header, name string, value []byte) []message.Header {
-	at := len(headers) // index of the header to keep
-	if value != nil {
-		for at--; at >= 0 && headers[at].Name != name; at-- {
-		}
-		if at < 0 {
-			return append(headers, message.Header{Name: name, Value: value})
-		}
-		headers[at] = message.Header{Name: name, Value: value}
-	}
-	kept := headers[:0]
-	for i := range headers {
-		if i == at || headers[i].Name != name {
-			kept = append(kept, headers[i])
+	left, at := headers[:0], len(headers)
+	for _, h := range headers {
+		if h.Name == name {
+			at = len(left)
+		} else {
+			left = append(left, h)
 		}
 	}
-	return kept
+	if value == nil {
+		return left
+	}
+	return slices.Insert(left, at, message.Header{Name: name, Value: value})
 }

@@ -130,13 +130,12 @@ func TestHeaders(t *testing.T) {
 		cfg  HeadersConfig
 		want []string
 	}{
-		"all":             {HeadersConfig{}, []string{"tries", "type", "x-a", "x-b"}},
-		"include":         {HeadersConfig{Include: []string{"x-*", "type"}}, []string{"type", "x-a", "x-b"}},
-		"exclude":         {HeadersConfig{Exclude: []string{"x-?", "t*s"}}, []string{"type"}},
-		"both":            {HeadersConfig{Include: []string{"x-*"}, Exclude: []string{"*a"}}, []string{"x-b"}},
-		"nothing left":    {HeadersConfig{Exclude: []string{"*"}}, []string{}},
-		"case is told":    {HeadersConfig{Include: []string{"TYPE"}}, []string{}},
-		"rename and swap": {HeadersConfig{Rename: map[string]string{"x-a": "x-b", "x-b": "x-a", "none": "x"}}, []string{"tries", "type", "x-b", "x-a"}},
+		"all":          {HeadersConfig{}, []string{"tries", "type", "x-a", "x-b"}},
+		"include":      {HeadersConfig{Include: []string{"x-*", "type"}}, []string{"type", "x-a", "x-b"}},
+		"exclude":      {HeadersConfig{Exclude: []string{"x-*", "t*s"}}, []string{"type"}},
+		"both":         {HeadersConfig{Include: []string{"x-*"}, Exclude: []string{"*a"}}, []string{"x-b"}},
+		"nothing left": {HeadersConfig{Exclude: []string{"*"}}, []string{}},
+		"case is told": {HeadersConfig{Include: []string{"TYPE"}}, []string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := order()
@@ -153,13 +152,28 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
+// TestRenameBySet: what the documentation says in place of an option to rename headers.
+func TestRenameBySet(t *testing.T) {
+	tr := compiled(t, Config{Set: map[string]string{"header.new": `has(headers.old) ? dyn(headers.old) : null`}, Headers: HeadersConfig{Exclude: []string{"old"}}})
+	for _, test := range []struct{ from, to []message.Header }{
+		{[]message.Header{h("a", "1"), h("old", "2")}, []message.Header{h("a", "1"), h("new", "2")}},
+		{[]message.Header{h("a", "1")}, []message.Header{h("a", "1")}},
+	} {
+		m := &message.Message{Headers: test.from}
+		_, keep, err := tr.Apply(m)
+		require.NoError(t, err)
+		assert.True(t, keep)
+		assert.Equal(t, test.to, m.Headers)
+	}
+}
+
 func TestPatterns(t *testing.T) {
 	for _, test := range []struct {
 		pattern, name string
 		want          bool
 	}{
 		{"a", "a", true}, {"a", "b", false}, {"a", "aa", false}, {"*", "", true}, {"*", "anything", true}, {"a*", "a", true}, {"*a", "bba", true},
-		{"a*b*c", "axxbyyc", true}, {"a*b*c", "axxbyy", false}, {"?", "ä", true}, {"?", "", false}, {"??", "ä", false}, {"[a]", "a", false}, {"[a]", "[a]", true},
+		{"a*b*c", "axxbyyc", true}, {"a*b*c", "axxbyy", false}, {"?", "a", false}, {"?", "?", true}, {"[a]", "a", false}, {"[a]", "[a]", true},
 		{"x-*-id", "x-request-id", true}, {"**", "z", true}, {"*\xff", "a\xff", true},
 		{strings.Repeat("a*", 1000) + "b", strings.Repeat("a", 100_000), false},
 	} {
@@ -175,7 +189,7 @@ func TestDestination(t *testing.T) {
 		"{topic}": "persistent://public/default/orders-partition-3",
 		"{exchange}.{routing_key}.{key}.{partition}": "shop.orders.new.k7.3",
 		"t-{header.type}-{header.none:-other}":       "t-order-other",
-		"{header.none:-a:-b}{{x}}":                   "a:-b{x}",
+		"{header.none:-a:-b}":                        "a:-b",
 		"{header.tries}":                             "3",
 	} {
 		to, keep, err := compiled(t, Config{To: template}).Apply(order())
@@ -372,8 +386,6 @@ func TestFaults(t *testing.T) {
 		`transform.set.topic: must be key, value or header.NAME, got "topic"`:                        {Set: map[string]string{"topic": `""`}},
 		`transform.headers.include[1]: must be a header's name`:                                      {Headers: HeadersConfig{Include: []string{"a", ""}}},
 		`transform.headers.exclude[0]: must be a header's name`:                                      {Headers: HeadersConfig{Exclude: []string{""}}},
-		`transform.headers.rename.a: must be the header's new name`:                                  {Headers: HeadersConfig{Rename: map[string]string{"a": ""}}},
-		`transform.headers.rename.a: must not begin with pigeonhole.`:                                {Headers: HeadersConfig{Rename: map[string]string{"a": "pigeonhole.origin"}}},
 		`transform.to: may contain only {topic}`:                                                     {To: "x{what}"},
 		`transform.to: has a '{' without its '}'`:                                                    {To: "x{key"},
 		`transform.to: has a '}' without its '{'`:                                                    {To: "x}"},
@@ -397,7 +409,7 @@ func TestBadInput(t *testing.T) {
 	many = append(many, h("\xff", "\xfe"), h("", ""), message.Header{Name: "null"})
 	tr := compiled(t, Config{
 		Filter:  `headers["h9999"].startsWith("v") && headers["null"] == "" && size(headers[""]) == 0`,
-		Headers: HeadersConfig{Exclude: []string{"h1*"}, Rename: map[string]string{"h2": "r2"}},
+		Headers: HeadersConfig{Exclude: []string{"h1*"}},
 		Set:     map[string]string{"header.h3": `headers["h4"]`},
 		To:      "{header.h9999}",
 	})
@@ -450,9 +462,9 @@ func FuzzTemplate(f *testing.F) {
 }
 
 func FuzzPattern(f *testing.F) {
-	f.Add("a*b?", "axxbc")
+	f.Add("a*b", "axxb")
 	f.Fuzz(func(t *testing.T, pattern, name string) {
-		if !strings.ContainsAny(pattern, "*?") && matches(pattern, name) != (pattern == name) {
+		if !strings.Contains(pattern, "*") && matches(pattern, name) != (pattern == name) {
 			t.Fatalf("%q %q", pattern, name)
 		}
 		if !matches(pattern+"*", name) && matches(pattern, name) {

@@ -1,6 +1,7 @@
 package transform
 
 import (
+	"maps"
 	"unicode/utf8"
 
 	"github.com/google/cel-go/cel"
@@ -11,51 +12,34 @@ import (
 	"github.com/aviaryhq/aviary/internal/expression"
 )
 
-// variables are the variables of expressions. Expensive values (text, json, headers) are made when
-// an expression uses them, once per message.
+// variables are the variables of expressions.
 func variables() []cel.EnvOption {
 	nullableBytes, nullableTime := cel.NullableType(cel.BytesType), cel.NullableType(cel.TimestampType)
+	texts := cel.MapType(cel.StringType, cel.StringType)
 	return []cel.EnvOption{
-		// The key, null if there is none: key == b"7", string(key).
-		cel.Variable("key", nullableBytes),
-		// The value, null for a tombstone.
-		cel.Variable("value", nullableBytes),
-		// The value as text, "" for a tombstone. A value that is not valid UTF-8 is an error.
-		cel.Variable("text", cel.StringType),
-		// The value parsed as JSON, null for a tombstone: json.order.total > 100. A value that is
-		// not JSON is an error.
-		cel.Variable("json", cel.DynType),
-		// The headers, as text; null is "". If several headers have one name, the last one counts.
-		cel.Variable("headers", cel.MapType(cel.StringType, cel.StringType)),
-		// Where the message comes from: topic or queue, partition and offset. partition and offset
-		// are -1 if the source has none.
-		cel.Variable("topic", cel.StringType),
-		cel.Variable("partition", cel.IntType),
-		cel.Variable("offset", cel.IntType),
-		// The time that the producer set, null if it set none.
-		cel.Variable("time", nullableTime),
-		// What the producer published the message with in RabbitMQ; "" from other systems.
-		cel.Variable("routing_key", cel.StringType),
-		cel.Variable("exchange", cel.StringType),
-		// The other basic properties of RabbitMQ that the message has, if they are text:
-		// amqp.content_type, and content_encoding, correlation_id, reply_to, expiration, message_id,
-		// type, user_id, app_id.
-		cel.Variable("amqp", cel.MapType(cel.StringType, cel.StringType)),
+		cel.Variable("key", nullableBytes),          // null if there is none: key == b"7", string(key)
+		cel.Variable("value", nullableBytes),        // null for a tombstone
+		cel.Variable("text", cel.StringType),        // the value, "" for a tombstone; an error if it is not valid UTF-8
+		cel.Variable("json", cel.DynType),           // the value, null for a tombstone; an error if it is not JSON
+		cel.Variable("headers", texts),              // null is ""; of several headers of one name the last one counts
+		cel.Variable("topic", cel.StringType),       // at the source, or the queue
+		cel.Variable("partition", cel.IntType),      // -1 if the source has none
+		cel.Variable("offset", cel.IntType),         // -1 if the source has none
+		cel.Variable("time", nullableTime),          // set by the producer, null if it set none
+		cel.Variable("routing_key", cel.StringType), // what the producer published with in RabbitMQ; "" from other systems
+		cel.Variable("exchange", cel.StringType),    // the same
+		cel.Variable("amqp", texts),                 // the other properties of RabbitMQ that are text, see amqpOf
 	}
 }
 
-// view is a message as expressions see it.
+// view is a message as expressions see it: an Activation of CEL.
 type view struct {
-	m *message.Message
-
-	// Values made so far, or nil.
-	text, json, headers ref.Val
+	m                   *message.Message
+	text, json, headers ref.Val // nil until an expression uses them
 }
 
-// Parent is a method of CEL's Activation.
 func (*view) Parent() cel.Activation { return nil }
 
-// ResolveName is a method of CEL's Activation.
 func (v *view) ResolveName(name string) (any, bool) {
 	m := v.m
 	switch name {
@@ -75,7 +59,7 @@ func (v *view) ResolveName(name string) (any, bool) {
 		return v.json, true
 	case "headers":
 		if v.headers == nil {
-			v.headers = headersOf(m.Headers)
+			v.headers = &headerMap{headers: m.Headers}
 		}
 		return v.headers, true
 	case "topic":
@@ -85,18 +69,16 @@ func (v *view) ResolveName(name string) (any, bool) {
 	case "offset":
 		return types.Int(m.From.Offset), true
 	case "time":
-		return timeOf(m), true
-	case "routing_key", "exchange":
-		switch {
-		case m.AMQP == nil:
-			return types.String(""), true
-		case name == "exchange":
-			return types.String(m.AMQP.Exchange), true
-		default:
-			return types.String(m.AMQP.RoutingKey), true
+		if y := m.Time.Year(); m.Time.IsZero() || y < 1 || y > 9999 { // CEL has no other years
+			return types.NullValue, true
 		}
+		return types.Timestamp{Time: m.Time}, true
+	case "routing_key":
+		return types.String(amqpProperties(m).RoutingKey), true
+	case "exchange":
+		return types.String(amqpProperties(m).Exchange), true
 	case "amqp":
-		return amqpOf(m.AMQP), true
+		return amqpOf(amqpProperties(m)), true
 	}
 	return nil, false
 }
@@ -115,29 +97,6 @@ func textOf(value []byte) ref.Val {
 	return types.String(value)
 }
 
-// timeOf returns null if there is no time, or its year is not one of CEL's, 1 to 9999.
-func timeOf(m *message.Message) ref.Val {
-	if y := m.Time.Year(); m.Time.IsZero() || y < 1 || y > 9999 {
-		return types.NullValue
-	}
-	return types.Timestamp{Time: m.Time}
-}
-
-func amqpOf(a *message.AMQP) ref.Val {
-	values := map[string]string{}
-	if a != nil {
-		for name, value := range map[string]string{
-			"content_type": a.ContentType, "content_encoding": a.ContentEncoding, "correlation_id": a.CorrelationID, "reply_to": a.ReplyTo,
-			"expiration": a.Expiration, "message_id": a.MessageID, "type": a.Type, "user_id": a.UserID, "app_id": a.AppID,
-		} {
-			if value != "" {
-				values[name] = value
-			}
-		}
-	}
-	return types.NewStringStringMap(types.DefaultTypeAdapter, values)
-}
-
 func jsonOf(value []byte) ref.Val {
 	if value == nil {
 		return types.NullValue
@@ -147,4 +106,21 @@ func jsonOf(value []byte) ref.Val {
 		return types.NewErr("json: the value is not JSON: %v", err)
 	}
 	return types.DefaultTypeAdapter.NativeToValue(v)
+}
+
+// amqpProperties returns the properties of a message of RabbitMQ, empty ones of any other.
+func amqpProperties(m *message.Message) (a message.AMQP) {
+	if m.AMQP != nil {
+		a = *m.AMQP
+	}
+	return a
+}
+
+func amqpOf(a message.AMQP) ref.Val {
+	values := map[string]string{
+		"content_type": a.ContentType, "content_encoding": a.ContentEncoding, "correlation_id": a.CorrelationID, "reply_to": a.ReplyTo,
+		"expiration": a.Expiration, "message_id": a.MessageID, "type": a.Type, "user_id": a.UserID, "app_id": a.AppID,
+	}
+	maps.DeleteFunc(values, func(_, value string) bool { return value == "" })
+	return types.NewStringStringMap(types.DefaultTypeAdapter, values)
 }

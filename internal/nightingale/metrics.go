@@ -118,7 +118,8 @@ func (m *metrics) countSamples(c batch.Counts, result string) {
 // countContents counts the contents of a request after an attempt to publish it.
 func (m *metrics) countContents(c batch.Contents, err error) {
 	if filtered := c.Filtered.Total(); err == nil {
-		m.countSamples(c.Valid.Without(filtered), "written")
+		c.Valid.Subtract(filtered) // c is a copy
+		m.countSamples(c.Valid, "written")
 		m.countSamples(filtered, "filtered")
 		for reason, n := range c.Filtered {
 			if entries := n.Entries(); entries > 0 {

@@ -205,7 +205,7 @@ func (v *receiver) decode(req *request) error {
 	b := &space.Batch
 	// Labels may stay references only if no stage before the format needs their texts or the keys.
 	b.References = v.format.ByPartition && current.rules == nil && !v.topics.Template.PerSeries
-	b.Elements.Held, b.ExemplarSeries = req.hold, v.exemplarSeries
+	b.Elements.Hold, b.ExemplarSeries = req.hold, v.exemplarSeries
 	if err := req.protocol.Decode(b, space.decoded, v.limits); err != nil {
 		return err
 	}
@@ -214,7 +214,7 @@ func (v *receiver) decode(req *request) error {
 
 	c.Invalid, space.scratch = remotewrite.Validate(b, v.limits, space.scratch)
 	for i := range b.Series {
-		c.Valid.Add(&b.Series[i])
+		c.Valid.Add(b.Series[i].Counts())
 	}
 	if err := current.quotas.Admit(req.tenant, c.Cost); err != nil {
 		v.metrics.countSamples(c.Valid, "throttled")
@@ -243,7 +243,7 @@ func (v *receiver) submit(ctx context.Context, req *request) (batch.Contents, er
 	}
 	attempt := *req
 	attempt.hold = req.hold.Transfer(req.hold.Bytes())
-	attempt.space.Batch.Elements.Held = attempt.hold // encoding takes memory, too
+	attempt.space.Batch.Elements.Hold = attempt.hold // encoding takes memory, too
 	req.claim.Owned = false
 	v.running.Go(func() {
 		defer attempt.hold.Release()

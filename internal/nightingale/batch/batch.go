@@ -8,9 +8,8 @@ package batch
 
 import "math"
 
-// Batch is a decoded request, independent of protocol. All elements of one kind are in one slice,
-// and series refer to their elements by extent, so that a reused batch needs no allocation. Strings
-// alias the request's body.
+// Batch is a decoded request. All elements of one kind are in one slice, and series refer to their
+// elements by extent, so that a reused batch needs no allocation.
 type Batch struct {
 	Body           []byte // body of a version 1 request, to which the series' Raw spans refer
 	Series         []Series
@@ -25,24 +24,23 @@ type Batch struct {
 
 	ExemplarSeries bool // series with exemplars only are valid
 
-	// Only in version 2:
-	Symbols        []string
-	SeriesMetadata []Metadata   // of series
+	SeriesMetadata []Metadata   // of series, as in version 2
 	LastMetadata   MetadataRefs // references of the last element of SeriesMetadata
-	Expanded       int          // bytes that the references expand to
+	Expanded       int          // bytes that the references expand to; bounded in version 2
 
 	// References asks for series that hold their labels as references only, and for no keys: the
 	// format packed needs neither texts nor, mostly, keys. See symbols.go.
-	References   bool
-	Bounds       LabelBounds
-	Refs         []uint32 // labels of series: alternating references of names and values
-	chargedRefs  int      // how many Refs are charged, see GrowRefs
-	Info         []uint32 // of each symbol
-	SymbolBytes  int      // of their texts
-	Ordered      Extent   // extent in Refs of the last usable references
-	OrderedBytes int32    // bytes that these expand to
-	OrderedRaw   []byte   // the same labels in the body of a 1.0 request, if they are plain there
-	recent       []uint32 // the latest reference of a text, by its hash: see Intern
+	References    bool
+	Bounds        LabelBounds
+	Symbols       []string
+	Refs          []uint32 // labels of series: alternating references of names and values
+	chargedRefs   int      // how many Refs are charged, see GrowRefs
+	Info          []uint32 // of each symbol
+	SymbolBytes   int      // of their texts
+	PreviousRefs  Extent   // extent in Refs of the last valid labels
+	PreviousBytes int32    // bytes that these expand to
+	PreviousRaw   []byte   // the same labels in the body of a 1.0 request, if they are plain there
+	recent        []uint32 // the latest reference of a text, by its hash: see Intern
 }
 
 // Extent is a part of one of the batch's slices.
@@ -73,6 +71,37 @@ type Series struct {
 	Err        SeriesError
 	LabelBytes int32 // bytes that Refs expand to
 	Raw        Span  // the series in the body
+}
+
+// SeriesError is a decoder's error for one series of a readable request. The series is not written,
+// but the others are.
+type SeriesError uint8
+
+// Errors of a series. Of several errors, the one that comes first in this list is reported.
+const (
+	NoError SeriesError = iota
+	ReferenceOutOfBounds
+	OddReferences
+	SamplesAndHistograms
+	NoSamples
+)
+
+// SetError sets an error, unless the series has one that comes earlier in the list.
+func (s *Series) SetError(e SeriesError) {
+	if s.Err == NoError || e < s.Err {
+		s.Err = e
+	}
+}
+
+// Explain returns the reason's label value in the metric, and a text for the sender.
+func (e SeriesError) Explain() (reason, text string) {
+	explained := [...][2]string{
+		ReferenceOutOfBounds: {"reference_out_of_bounds", "a reference to a symbol that is not there"},
+		OddReferences:        {"odd_references", "an odd number of label references"},
+		SamplesAndHistograms: {"samples_and_histograms", "both samples and histograms"},
+		NoSamples:            {"no_samples", "neither samples nor histograms"},
+	}[e]
+	return explained[0], explained[1]
 }
 
 // Span is the position of a series in the request's body, without its tag and length. Labels is the
@@ -114,38 +143,27 @@ func (b *Batch) Latest(s *Series) (latest int64) {
 	return latest
 }
 
-// Counts is the number of elements of each kind.
+// Counts is the number of series, and of their samples of each kind.
 type Counts struct {
 	Series, Samples, Histograms, Exemplars int
+}
+
+// Counts returns the number of samples of each kind of one series.
+func (s *Series) Counts() Counts {
+	return Counts{1, s.Samples.Len(), s.Histograms.Len(), s.Exemplars.Len()}
 }
 
 // Entries returns the number of samples of all kinds.
 func (c *Counts) Entries() int { return c.Samples + c.Histograms + c.Exemplars }
 
-// Add adds a series and its entries.
-func (c *Counts) Add(s *Series) {
-	c.Series++
-	c.Samples += s.Samples.Len()
-	c.Histograms += s.Histograms.Len()
-	c.Exemplars += s.Exemplars.Len()
+// Add adds o to c.
+func (c *Counts) Add(o Counts) {
+	*c = Counts{c.Series + o.Series, c.Samples + o.Samples, c.Histograms + o.Histograms, c.Exemplars + o.Exemplars}
 }
 
-// Remove subtracts what Add has added.
-func (c *Counts) Remove(s *Series) {
-	c.Series--
-	c.Samples -= s.Samples.Len()
-	c.Histograms -= s.Histograms.Len()
-	c.Exemplars -= s.Exemplars.Len()
-}
-
-// Plus returns the sum of c and o.
-func (c Counts) Plus(o Counts) Counts {
-	return Counts{c.Series + o.Series, c.Samples + o.Samples, c.Histograms + o.Histograms, c.Exemplars + o.Exemplars}
-}
-
-// Without returns the difference of c and o.
-func (c Counts) Without(o Counts) Counts {
-	return Counts{c.Series - o.Series, c.Samples - o.Samples, c.Histograms - o.Histograms, c.Exemplars - o.Exemplars}
+// Subtract subtracts o from c.
+func (c *Counts) Subtract(o Counts) {
+	*c = Counts{c.Series - o.Series, c.Samples - o.Samples, c.Histograms - o.Histograms, c.Exemplars - o.Exemplars}
 }
 
 // Label is a name and a value.
@@ -163,21 +181,6 @@ type Exemplar struct {
 	Labels    Extent // in ExemplarLabels
 	Timestamp int64
 	Value     float64
-}
-
-// Metadata describes a metric family. Family is empty if the metadata came with a series.
-type Metadata struct {
-	Family, Help, Unit string
-	Type               MetricType
-	Invalid            bool   // the texts are not UTF-8: Validate removes it
-	HelpRef, UnitRef   uint32 // references of Help and Unit, if they are complete symbols; otherwise 0
-}
-
-// MetadataRefs is a series' metadata in version 2, with references to symbols. Several pieces of
-// metadata for a series are merged.
-type MetadataRefs struct {
-	Type       int32
-	Help, Unit uint32
 }
 
 // CountKind says whether a histogram's counts are integers.
@@ -206,11 +209,15 @@ type Histogram struct {
 	ZeroCount     uint64
 	ZeroFloat     float64
 
-	PositiveSpans, NegativeSpans   Extent
-	PositiveDeltas, NegativeDeltas Extent
-	PositiveCounts, NegativeCounts Extent
-	CustomValues                   Extent
+	Spans, Deltas, Counts [2]Extent // of Positive and Negative
+	CustomValues          Extent
 }
+
+// Indexes of a histogram's two sides.
+const (
+	Positive = iota
+	Negative
+)
 
 // BucketSpan is a run of consecutive buckets: its Offset from the end of the previous run, and its
 // Length.
@@ -222,10 +229,10 @@ type BucketSpan struct {
 // buckets holds the buckets of all histograms of a batch. Each repeated field has its own slice,
 // because a sender may interleave the fields of a histogram.
 type buckets struct {
-	PositiveSpans, NegativeSpans   []BucketSpan
-	PositiveDeltas, NegativeDeltas []int64
-	PositiveCounts, NegativeCounts []float64
-	CustomValues                   []float64
+	Spans        [2][]BucketSpan
+	Deltas       [2][]int64
+	Counts       [2][]float64
+	CustomValues []float64
 }
 
 // Reset empties the batch. It does not clear strings that alias the body: the body is memory of the
@@ -241,26 +248,26 @@ func (b *Batch) Reset() {
 	b.Metadata = b.Metadata[:0]
 	b.Symbols, b.SeriesMetadata, b.Expanded = b.Symbols[:0], b.SeriesMetadata[:0], 0
 	b.Elements = Elements{}
-	b.References, b.Ordered, b.OrderedRaw = false, Extent{}, nil
+	b.References, b.PreviousRefs, b.PreviousRaw = false, Extent{}, nil
 	b.Refs, b.chargedRefs, b.Info, b.SymbolBytes = b.Refs[:0], 0, b.Info[:0], 0
 	b.recent = b.recent[:0]
 	k := &b.Buckets
-	*k = buckets{
-		k.PositiveSpans[:0], k.NegativeSpans[:0],
-		k.PositiveDeltas[:0], k.NegativeDeltas[:0],
-		k.PositiveCounts[:0], k.NegativeCounts[:0],
-		k.CustomValues[:0],
+	for side := range k.Spans {
+		k.Spans[side], k.Deltas[side], k.Counts[side] = k.Spans[side][:0], k.Deltas[side][:0], k.Counts[side][:0]
 	}
+	k.CustomValues = k.CustomValues[:0]
 }
 
 // Size returns the allocated memory of the batch in bytes.
 func (b *Batch) Size() int {
 	k := &b.Buckets
-	return cap(b.Series)*SeriesBytes + (cap(b.Labels)+cap(b.ExemplarLabels))*LabelBytes + cap(b.Samples)*SampleBytes +
+	size := cap(b.Series)*SeriesBytes + (cap(b.Labels)+cap(b.ExemplarLabels))*LabelBytes + cap(b.Samples)*SampleBytes +
 		cap(b.Exemplars)*ExemplarBytes + cap(b.Histograms)*HistogramBytes + (cap(b.Metadata)+cap(b.SeriesMetadata))*MetadataBytes +
-		cap(b.Symbols)*SymbolBytes + (cap(b.Refs)+cap(b.Info))*RefBytes + cap(b.recent)*RefBytes +
-		(cap(k.PositiveSpans)+cap(k.NegativeSpans))*SpanBytes +
-		(cap(k.PositiveDeltas)+cap(k.NegativeDeltas)+cap(k.PositiveCounts)+cap(k.NegativeCounts)+cap(k.CustomValues))*BucketBytes
+		cap(b.Symbols)*SymbolBytes + (cap(b.Refs)+cap(b.Info)+cap(b.recent))*RefBytes + cap(k.CustomValues)*BucketBytes
+	for side := range k.Spans {
+		size += cap(k.Spans[side])*SpanBytes + (cap(k.Deltas[side])+cap(k.Counts[side]))*BucketBytes
+	}
+	return size
 }
 
 // IsStale reports whether v is Prometheus' stale marker, a NaN with special bits.

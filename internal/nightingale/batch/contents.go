@@ -43,7 +43,7 @@ type Filtered [FilterReasons]Counts
 // Total returns the sum over the reasons.
 func (f *Filtered) Total() (all Counts) {
 	for _, c := range f {
-		all = all.Plus(c)
+		all.Add(c)
 	}
 	return all
 }
@@ -62,7 +62,7 @@ type Rejected struct {
 
 // Add counts a series as invalid. It calls explain only for the first invalid series.
 func (r *Rejected) Add(reason string, s *Series, explain func() string) {
-	r.Counts.Add(s)
+	r.Counts.Add(s.Counts())
 	r.explain(explain)
 	r.count(reason, s.Entries())
 }
@@ -95,8 +95,8 @@ func (c *Contents) RejectTooLarge(n Counts) {
 		return
 	}
 	n.Series = 0 // other samples of these series may be written
-	c.Valid = c.Valid.Without(n)
-	c.Invalid.Counts = c.Invalid.Counts.Plus(n)
+	c.Valid.Subtract(n)
+	c.Invalid.Counts.Add(n)
 	c.Invalid.count(RecordTooLarge, entries)
 }
 

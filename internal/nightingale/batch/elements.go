@@ -24,46 +24,36 @@ const (
 // Elements bounds the memory of a request's decoded elements. It reserves memory in steps, before
 // the elements are appended.
 type Elements struct {
-	Limit int
-	Held  *admission.Hold // reserves the steps from the bytes in flight; nil: only Limit applies
-	Taken int             // reserved so far
-	Left  int             // of Taken, not charged yet
+	Limit    int
+	Hold     *admission.Hold // reserves the steps from the bytes in flight; nil: only Limit applies
+	Reserved int             // reserved so far
+	Free     int             // of Reserved, not charged yet
 }
 
-// leastStep is the minimum step, so that small requests reserve memory rarely.
-const leastStep = 16 << 10
+// minStep is the minimum step, so that small requests reserve memory rarely.
+const minStep = 16 << 10
 
-// Charge accounts for n bytes. It returns a 413 error beyond the limit, and the error of Held if
+// Charge accounts for n bytes. It returns a 413 error beyond the limit, and the error of Hold if
 // the bytes in flight are used up.
 func (e *Elements) Charge(n int) error {
-	if e.Left -= n; e.Left >= 0 {
+	if e.Free -= n; e.Free >= 0 {
 		return nil
 	}
-	return e.reserve(-e.Left)
+	return e.reserve(-e.Free)
 }
 
 // reserve reserves at least need more bytes.
 func (e *Elements) reserve(need int) error {
-	if need > e.Limit-e.Taken {
+	if need > e.Limit-e.Reserved {
 		return refusal.TooLarge("memory_bytes", "the request takes more than %d bytes in memory", e.Limit)
 	}
-	step := min(max(need, e.Taken/2, leastStep), e.Limit-e.Taken)
-	if e.Held != nil {
-		if err := e.Held.Grow(int64(step)); err != nil {
+	step := min(max(need, e.Reserved/2, minStep), e.Limit-e.Reserved)
+	if e.Hold != nil {
+		if err := e.Hold.Grow(int64(step)); err != nil {
 			return err
 		}
 	}
-	e.Taken += step
-	e.Left += step
+	e.Reserved += step
+	e.Free += step
 	return nil
-}
-
-// ChargeMetadata charges the texts of the metadata from the given index on. They are copies if they
-// were cut.
-func (b *Batch) ChargeMetadata(from int) error {
-	n := 0
-	for _, m := range b.SeriesMetadata[from:] {
-		n += len(m.Help) + len(m.Unit)
-	}
-	return b.Elements.Charge(n)
 }

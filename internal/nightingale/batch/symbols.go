@@ -15,10 +15,10 @@ import (
 
 // Bits of a symbol's info: two flags, and above them its length.
 const (
-	usableName  = 1 << 0
-	UsableValue = 1 << 1
+	validName   = 1 << 0
+	ValidValue  = 1 << 1
 	LengthShift = 2
-	longSymbol  = 1 << 28 // length from which a symbol is never usable
+	longSymbol  = 1 << 28 // length from which a symbol is never valid
 )
 
 // Memory of references, in bytes.
@@ -44,7 +44,7 @@ func (b *Batch) BeginSymbols(texts int) error {
 		return err
 	}
 	if len(b.Symbols) == 0 {
-		b.addSymbol("")
+		b.Symbols, b.Info = append(b.Symbols, ""), append(b.Info, 0)
 	}
 	b.recent = slices.Grow(b.recent[:0], size)[:size]
 	clear(b.recent)
@@ -71,80 +71,56 @@ func (b *Batch) Intern(text string) (uint32, error) {
 		return 0, err
 	}
 	*recent = uint32(len(b.Symbols))
-	b.addSymbol(text)
-	return *recent, nil
-}
-
-func (b *Batch) addSymbol(text string) {
-	b.Symbols = append(b.Symbols, text)
-	b.Info = append(b.Info, b.Bounds.Info(text))
+	info := uint32(0)
+	if utf8.ValidString(text) {
+		info = b.Bounds.Info(text)
+	}
+	b.Symbols, b.Info = append(b.Symbols, text), append(b.Info, info)
 	b.SymbolBytes += len(text)
+	return *recent, nil
 }
 
 // LabelBounds are the limits of labels.
 type LabelBounds struct{ Name, Value, Labels int }
 
-// Info checks a symbol, and returns its info.
+// Info returns the info of a symbol that is UTF-8. That of others is 0.
 func (l LabelBounds) Info(text string) uint32 {
-	if !utf8.ValidString(text) {
-		return 0
-	}
-	return l.LengthInfo(text)
-}
-
-// LengthInfo is Info for a text that is known to be UTF-8.
-func (l LabelBounds) LengthInfo(text string) uint32 {
 	n := len(text)
 	if n == 0 || n >= longSymbol {
 		return 0
 	}
-	known := uint32(n) << LengthShift
+	info := uint32(n) << LengthShift
 	if n <= l.Name {
-		known |= usableName
+		info |= validName
 	}
 	if n <= l.Value {
-		known |= UsableValue
+		info |= ValidValue
 	}
-	return known
+	return info
 }
 
-// AddPair appends references for a label's name and value.
-func (b *Batch) AddPair(name, value string) error {
-	if err := b.GrowRefs(2); err != nil {
-		return err
-	}
-	n, err := b.Intern(name)
-	if err != nil {
-		return err
-	}
-	v, err := b.Intern(value)
-	if err == nil {
-		b.Refs = append(b.Refs, n, v)
-	}
-	return err
-}
-
-// usable reports whether a series' references are valid labels: known symbols, in pairs, sorted,
-// with different names, with a metric's name, and within the limits. bytes is the length of their
-// texts, which must fit in 31 bits.
-func (b *Batch) usable(refs []uint32) (bytes int, ok bool) {
+// validLabels reports whether a series' references are valid labels: known symbols, in pairs,
+// sorted, with different names, with a metric's name, and within the limits. It sets LabelBytes to
+// the length of their texts, which must fit in 31 bits.
+func (b *Batch) validLabels(s *Series) bool {
+	refs, info, previous := Slice(b.Refs, s.Refs), b.Info, Slice(b.Refs, b.PreviousRefs)
 	if len(refs) == 0 || len(refs)%2 != 0 || len(refs)/2 > b.Bounds.Labels {
-		return 0, false
+		return false
 	}
-	info, before := b.Info, Slice(b.Refs, b.Ordered)
-	same := len(before) == len(refs)
-	names, values := uint32(usableName), uint32(UsableValue)
+	bytes, sameNames := 0, len(previous) == len(refs)
+	names, values := uint32(validName), uint32(ValidValue)
 	for i := 0; i+1 < len(refs); i += 2 {
 		n, v := refs[i], refs[i+1]
 		if uint(n) >= uint(len(info)) || uint(v) >= uint(len(info)) {
-			return 0, false
+			return false
 		}
-		same = same && before[i] == n
+		sameNames = sameNames && previous[i] == n
 		name, value := info[n], info[v]
 		names, values = names&name, values&value
 		bytes += int(name>>LengthShift) + int(value>>LengthShift)
 	}
-	return bytes, names != 0 && values != 0 && bytes <= math.MaxInt32 && (same || b.sortedNames(refs))
+	s.LabelBytes = int32(bytes)
+	return names != 0 && values != 0 && bytes <= math.MaxInt32 && (sameNames || b.sortedNames(refs))
 }
 
 // sortedNames reports whether the names are in ascending order, and include the metric's name.
@@ -160,15 +136,14 @@ func (b *Batch) sortedNames(refs []uint32) bool {
 	return named
 }
 
-// EndRefs ends the references of a series. It reports whether they are usable.
-func (b *Batch) EndRefs(s *Series) bool {
+// EndRefs ends the references of a series. It reports whether they are valid labels. valid says
+// that they are known to be: then LabelBytes is set.
+func (b *Batch) EndRefs(s *Series, valid bool) bool {
 	s.Refs = Until(s.Refs, b.Refs)
-	bytes, ok := b.usable(b.Refs[s.Refs.From:])
-	if !ok {
+	if !valid && !b.validLabels(s) {
 		return false
 	}
-	s.LabelBytes = int32(bytes)
-	b.Ordered, b.OrderedBytes = s.Refs, s.LabelBytes
+	b.PreviousRefs, b.PreviousBytes, b.PreviousRaw = s.Refs, s.LabelBytes, nil
 	return true
 }
 
@@ -190,34 +165,17 @@ func (b *Batch) chargeRefs(n int) error {
 	return nil
 }
 
-// ResolveLabels replaces the references of the last series by texts. All referenced symbols must
-// exist.
-func (b *Batch) ResolveLabels(s *Series) error {
-	refs := Slice(b.Refs, s.Refs)
-	if err := b.Elements.Charge(len(refs) / 2 * LabelBytes); err != nil {
-		return err
-	}
-	s.Labels = Start(b.Labels)
-	b.Labels = b.appendTexts(b.Labels, refs)
-	s.Labels = Until(s.Labels, b.Labels)
-	b.Refs = b.Refs[:s.Refs.From]
-	s.Refs = Extent{}
-	return nil
-}
-
-func (b *Batch) appendTexts(dst []Label, refs []uint32) []Label {
-	for i := 0; i+1 < len(refs); i += 2 {
-		dst = append(dst, Label{b.Symbols[refs[i]], b.Symbols[refs[i+1]]})
-	}
-	return dst
-}
-
 // LabelsOf returns a series' labels as texts. It allocates them if the series has references only.
 func (b *Batch) LabelsOf(s *Series) []Label {
-	if s.Labels.Len() == 0 && s.Refs.Len() > 0 {
-		return b.appendTexts(make([]Label, 0, s.Refs.Len()/2), Slice(b.Refs, s.Refs))
+	refs := Slice(b.Refs, s.Refs)
+	if len(refs) == 0 {
+		return Slice(b.Labels, s.Labels)
 	}
-	return Slice(b.Labels, s.Labels)
+	labels := make([]Label, 0, len(refs)/2)
+	for ; len(refs) >= 2; refs = refs[2:] {
+		labels = append(labels, Label{b.Symbols[refs[0]], b.Symbols[refs[1]]})
+	}
+	return labels
 }
 
 // appendRefFields is appendLabelFields for references.

@@ -3,6 +3,7 @@ package batch
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 )
 
 // RawLabels returns the bytes of a series in the body up to the end of its last label.
@@ -34,8 +35,10 @@ func (b *Batch) PartsSize(s *Series) (size int) {
 		size += 40 + LabelsSize(Slice(b.ExemplarLabels, e.Labels))
 	}
 	for _, h := range Slice(b.Histograms, s.Histograms) {
-		size += 128 + 20*(h.PositiveSpans.Len()+h.NegativeSpans.Len()) + 10*(h.PositiveDeltas.Len()+h.NegativeDeltas.Len()) +
-			8*(h.PositiveCounts.Len()+h.NegativeCounts.Len()+h.CustomValues.Len())
+		size += 128 + 8*h.CustomValues.Len()
+		for side := range h.Spans {
+			size += 20*h.Spans[side].Len() + 10*h.Deltas[side].Len() + 8*h.Counts[side].Len()
+		}
 	}
 	return size
 }
@@ -110,21 +113,18 @@ func AppendDouble(dst []byte, field int, v float64) []byte {
 
 func zigzag(v int64) uint64 { return uint64(v<<1) ^ uint64(v>>63) }
 
-// AppendSeries writes the contents of a prometheus.TimeSeries.
+// AppendSeries appends the contents of a prometheus.TimeSeries.
 func (b *Batch) AppendSeries(dst []byte, s *Series) []byte {
 	if s.Refs.Len() > 0 {
 		dst = b.appendRefFields(dst, Slice(b.Refs, s.Refs))
 	} else {
 		dst = appendLabelFields(dst, Slice(b.Labels, s.Labels))
 	}
-	var at int
 	for _, v := range Slice(b.Samples, s.Samples) {
-		dst, at = OpenField(dst, 2)
-		dst = AppendDouble(dst, 1, v.Value)
-		dst = AppendVarint(dst, 2, uint64(v.Timestamp))
-		dst = CloseField(dst, at)
+		dst = AppendSample(dst, &v, 0)
 	}
 	for _, e := range Slice(b.Exemplars, s.Exemplars) {
+		var at int
 		dst, at = OpenField(dst, 3)
 		dst = appendLabelFields(dst, Slice(b.ExemplarLabels, e.Labels))
 		dst = AppendDouble(dst, 2, e.Value)
@@ -132,11 +132,32 @@ func (b *Batch) AppendSeries(dst []byte, s *Series) []byte {
 		dst = CloseField(dst, at)
 	}
 	for i := range Slice(b.Histograms, s.Histograms) {
-		dst, at = OpenField(dst, 4)
-		dst = b.AppendHistogramFields(dst, &Slice(b.Histograms, s.Histograms)[i])
-		dst = CloseField(dst, at)
+		dst = b.AppendHistogram(dst, 4, &Slice(b.Histograms, s.Histograms)[i], 0)
 	}
 	return dst
+}
+
+// AppendSample appends a sample as field 2 of a series. A start of 0 is absent, as in version 1.
+func AppendSample(dst []byte, v *Sample, start int64) []byte {
+	const maxSize = 2 + 9 + 2*(1+binary.MaxVarintLen64)
+	from := len(dst)
+	buf := slices.Grow(dst, maxSize)[:from+maxSize]
+	at := from + 2
+	if bits := math.Float64bits(v.Value); bits != 0 {
+		buf[at] = 1<<3 | WireFixed64
+		binary.LittleEndian.PutUint64(buf[at+1:], bits)
+		at += 9
+	}
+	if v.Timestamp != 0 {
+		buf[at] = 2<<3 | WireVarint
+		at += 1 + binary.PutUvarint(buf[at+1:], uint64(v.Timestamp))
+	}
+	if start != 0 {
+		buf[at] = 3<<3 | WireVarint
+		at += 1 + binary.PutUvarint(buf[at+1:], uint64(start))
+	}
+	buf[from], buf[from+1] = 2<<3|WireBytes, byte(at-from-2)
+	return buf[:at]
 }
 
 // appendLabelFields writes labels as field 1.
@@ -161,23 +182,25 @@ func appendLabelField(dst []byte, name, value string) []byte {
 	return CloseField(dst, at)
 }
 
-// AppendHistogramFields writes the contents of a prometheus.Histogram.
-func (b *Batch) AppendHistogramFields(dst []byte, h *Histogram) []byte {
+// AppendHistogram appends a histogram as a field. A start of 0 is absent, as in version 1.
+func (b *Batch) AppendHistogram(dst []byte, field int, h *Histogram, start int64) []byte {
 	k := &b.Buckets
+	dst, at := OpenField(dst, field)
 	dst = appendCountFields(dst, 1, h.CountKind, h.Count, h.CountFloat)
 	dst = AppendDouble(dst, 3, h.Sum)
 	dst = AppendVarint(dst, 4, uint64(uint32(zigzag(int64(h.Schema)))))
 	dst = AppendDouble(dst, 5, h.ZeroThreshold)
 	dst = appendCountFields(dst, 6, h.ZeroKind, h.ZeroCount, h.ZeroFloat)
-	dst = appendSpanFields(dst, 8, Slice(k.NegativeSpans, h.NegativeSpans))
-	dst = appendDeltas(dst, 9, Slice(k.NegativeDeltas, h.NegativeDeltas))
-	dst = appendDoubles(dst, 10, Slice(k.NegativeCounts, h.NegativeCounts))
-	dst = appendSpanFields(dst, 11, Slice(k.PositiveSpans, h.PositiveSpans))
-	dst = appendDeltas(dst, 12, Slice(k.PositiveDeltas, h.PositiveDeltas))
-	dst = appendDoubles(dst, 13, Slice(k.PositiveCounts, h.PositiveCounts))
+	for _, side := range []struct{ index, field int }{{Negative, 8}, {Positive, 11}} {
+		dst = appendSpans(dst, side.field, Slice(k.Spans[side.index], h.Spans[side.index]))
+		dst = appendDeltas(dst, side.field+1, Slice(k.Deltas[side.index], h.Deltas[side.index]))
+		dst = appendDoubles(dst, side.field+2, Slice(k.Counts[side.index], h.Counts[side.index]))
+	}
 	dst = AppendVarint(dst, 14, uint64(h.ResetHint))
 	dst = AppendVarint(dst, 15, uint64(h.Timestamp))
-	return appendDoubles(dst, 16, Slice(k.CustomValues, h.CustomValues))
+	dst = appendDoubles(dst, 16, Slice(k.CustomValues, h.CustomValues))
+	dst = AppendVarint(dst, 17, uint64(start))
+	return CloseField(dst, at)
 }
 
 // appendCountFields appends a oneof: the field of the integer, or the next field for the float. It
@@ -193,7 +216,7 @@ func appendCountFields(dst []byte, field int, kind CountKind, whole uint64, floa
 	}
 }
 
-func appendSpanFields(dst []byte, field int, spans []BucketSpan) []byte {
+func appendSpans(dst []byte, field int, spans []BucketSpan) []byte {
 	var at int
 	for _, s := range spans {
 		dst, at = OpenField(dst, field)
@@ -225,6 +248,3 @@ func appendDoubles(dst []byte, field int, values []float64) []byte {
 	}
 	return dst
 }
-
-// EncodedSize returns an upper bound of the size of the entry as a field.
-func (m *Metadata) EncodedSize() int { return 40 + len(m.Family) + len(m.Help) + len(m.Unit) }

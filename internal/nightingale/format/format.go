@@ -16,7 +16,7 @@ type Format struct {
 	name   string
 	Encode func(b *batch.Batch, p *Packing, out *Messages)
 	// Size estimates the size of the messages in bytes. If they become larger, Encode reserves more
-	// memory, see Messages.fits.
+	// memory, see Messages.reserveMore.
 	Size func(b *batch.Batch, p *Packing) int
 	// SamplesOnly says that the format cannot contain histograms and exemplars.
 	SamplesOnly bool
@@ -61,14 +61,13 @@ func Find(name string) Format {
 // Keys and payloads are in one allocation, the arena. The memory is reused only when nothing reads
 // it any more: a publisher may read a payload long after the request has timed out.
 type Messages struct {
-	arena    []byte
-	cuts     []cutMark
-	Records  []messaging.Record
-	contents []contents // of each record
-	Bytes    int        // size of all finished arenas
-	Total    int        // the same of all pieces
-	apart    int        // bytes of a message that are not in the arena yet
-	Err      error      // why encoding stopped
+	arena   []byte
+	marks   []mark // of all messages; the first ones already have records
+	Records []messaging.Record
+	Bytes   int   // size of all arenas that records use
+	Total   int   // the same of all pieces
+	pending int   // bytes of a message that are not in the arena yet
+	Err     error // why encoding stopped
 
 	Properties map[string]string // of every message; read only
 
@@ -77,7 +76,7 @@ type Messages struct {
 	Publish func() error
 
 	held     *admission.Hold // reserves further memory from the bytes in flight; nil: no bound
-	reserved int             // how much of held is reserved for the messages
+	reserved int             // bytes of held that are reserved for the messages
 }
 
 // PieceBytes is the size from which messages are published before further ones are encoded. Most
@@ -97,12 +96,12 @@ func (o *Messages) NextPiece(free bool) {
 		o.arena, o.Records = nil, nil
 	}
 	clear(o.Records)
-	o.arena, o.cuts, o.Records, o.contents, o.Bytes = o.arena[:0], o.cuts[:0], o.Records[:0], o.contents[:0], 0
+	o.arena, o.marks, o.Records, o.Bytes = o.arena[:0], o.marks[:0], o.Records[:0], 0
 }
 
 // Counts returns what the record with this index contains, without the number of series.
 func (o *Messages) Counts(record int) batch.Counts {
-	c := o.contents[record]
+	c := o.marks[record].contents
 	return batch.Counts{Samples: int(c.samples), Histograms: int(c.histograms), Exemplars: int(c.exemplars)}
 }
 
@@ -110,12 +109,12 @@ func (o *Messages) Counts(record int) batch.Counts {
 func (o *Messages) Capacity() int { return cap(o.arena) + cap(o.Records)*MessageBytes }
 
 // MessageBytes is the memory of a message besides its key and payload.
-const MessageBytes = int(unsafe.Sizeof(messaging.Record{}) + unsafe.Sizeof(contents{}) + unsafe.Sizeof(cutMark{}))
+const MessageBytes = int(unsafe.Sizeof(messaging.Record{}) + unsafe.Sizeof(mark{}))
 
 // Size returns the memory of the messages in bytes.
 func (o *Messages) Size() int {
-	size := o.Bytes + o.apart + (len(o.Records)+len(o.cuts))*MessageBytes
-	if len(o.cuts) > 0 { // otherwise Bytes includes the arena, or the arena is empty
+	size := o.Bytes + o.pending + len(o.marks)*MessageBytes
+	if len(o.marks) > len(o.Records) { // otherwise Bytes includes the arena, or the arena is empty
 		size += len(o.arena)
 	}
 	return size
@@ -124,10 +123,10 @@ func (o *Messages) Size() int {
 // reserveStep is how much additional memory is reserved at once beyond the estimate.
 const reserveStep = 64 << 10
 
-// fits reports whether the encoded messages are within the reserved memory, after reserving more if
-// needed. Formats call it before each message, and for each series of a message: their estimates
+// reserveMore reserves memory for the encoded messages beyond the estimate. It returns false if
+// there is none. Formats call it before each message, and for each series of a message: their estimates
 // may be far too low, for instance for strings with many escapes.
-func (o *Messages) fits() bool {
+func (o *Messages) reserveMore() bool {
 	if o.held == nil || o.Err != nil {
 		return o.Err == nil
 	}
@@ -140,9 +139,8 @@ func (o *Messages) fits() bool {
 	return true
 }
 
-// cutMark is the position of a message in the arena: its key, and its payload up to the next
-// message.
-type cutMark struct {
+// mark is the position of a message in the arena: its key, and its payload up to the next message.
+type mark struct {
 	key, payload int
 	latest       int64 // latest timestamp in the message
 	partition    int32
@@ -160,20 +158,18 @@ func (c *contents) add(s *batch.Series) {
 
 // addSeries notes that the last message contains a series.
 func (o *Messages) addSeries(b *batch.Batch, s *batch.Series) {
-	last := &o.cuts[len(o.cuts)-1]
-	if s.Histograms.Len()+s.Exemplars.Len() > 0 {
-		last.latest = max(last.latest, b.Latest(s))
-		last.add(s)
-		return
-	}
-	last.samples += int32(s.Samples.Len()) // most series have only samples, and few
+	last := &o.marks[len(o.marks)-1]
+	last.add(s)
 	for i := s.Samples.From; i < s.Samples.To; i++ {
 		last.latest = max(last.latest, b.Samples[i].Timestamp)
 	}
+	if s.Histograms.Len()+s.Exemplars.Len() > 0 {
+		last.latest = max(last.latest, b.Latest(s))
+	}
 }
 
-// growArena provides an arena of about n bytes, or of a piece, for the next messages.
-func (o *Messages) growArena(n int) {
+// newArena provides an arena of about n bytes, or of a piece, for the next messages.
+func (o *Messages) newArena(n int) {
 	n = min(n, PieceBytes+PieceBytes/8)
 	if len(o.arena) > 0 || cap(o.arena) < n { // records point into a used arena, so it must not be overwritten
 		o.arena = make([]byte, 0, n)
@@ -184,11 +180,11 @@ func (o *Messages) growArena(n int) {
 // follow: then encoding stops, and Err says why.
 func (o *Messages) publishIfFull() bool {
 	if o.Publish != nil && o.Size() >= PieceBytes && o.Err == nil {
-		if o.finish(); o.Err == nil {
+		if o.makeRecords(); o.Err == nil {
 			o.Err = o.Publish()
 		}
 	}
-	return o.fits()
+	return o.reserveMore()
 }
 
 // begin starts a message with the series' key, its latest timestamp and what it contains. It
@@ -199,28 +195,50 @@ func (o *Messages) begin(key uint64, latest int64, c contents) bool {
 	}
 	at := len(o.arena)
 	o.arena = batch.AppendKey(o.arena, key)
-	o.cuts = append(o.cuts, cutMark{key: at, payload: len(o.arena), latest: latest, contents: c})
+	o.marks = append(o.marks, mark{key: at, payload: len(o.arena), latest: latest, contents: c})
 	return true
 }
 
-// finish makes records of the messages. The records point into the arena, so further messages need
-// a new one.
-func (o *Messages) finish() {
-	for i, c := range o.cuts {
-		end := len(o.arena)
-		if i+1 < len(o.cuts) {
-			end = o.cuts[i+1].key
+// seriesHead is the common beginning of all messages of a series.
+type seriesHead struct {
+	out        *Messages
+	encode     func(dst []byte, labels []batch.Label, m *batch.Metadata) []byte
+	from, size int // of the beginning in the arena
+}
+
+// begin starts a message as Messages.begin does, and appends the beginning. It encodes it for the
+// first message of a piece, and copies it for the others.
+func (h *seriesHead) begin(b *batch.Batch, s *batch.Series, timestamp int64, c contents) bool {
+	out := h.out
+	if !out.begin(s.Key, timestamp, c) {
+		return false
+	}
+	at := len(out.arena)
+	if h.size > 0 && at >= h.from+h.size { // otherwise the arena is another one
+		out.arena = append(out.arena, out.arena[h.from:h.from+h.size]...)
+		return true
+	}
+	out.arena = h.encode(out.arena, batch.Slice(b.Labels, s.Labels), s.Metadata)
+	h.from, h.size = at, len(out.arena)-at
+	return true
+}
+
+// makeRecords makes records of the messages. The records point into the arena, so further messages
+// need a new one.
+func (o *Messages) makeRecords() {
+	for i := len(o.Records); i < len(o.marks); i++ {
+		m, end := &o.marks[i], len(o.arena)
+		if i+1 < len(o.marks) {
+			end = o.marks[i+1].key
 		}
 		o.Records = append(o.Records, messaging.Record{
-			Key:     unsafe.String(&o.arena[c.key], c.payload-c.key), //nolint:gosec // nothing writes to the arena while records use it
-			Payload: o.arena[c.payload:end:end], Partition: int(c.partition), Properties: o.Properties, EventTime: eventTime(c.latest),
+			Key:     unsafe.String(&o.arena[m.key], m.payload-m.key), //nolint:gosec // nothing writes to the arena while records use it
+			Payload: o.arena[m.payload:end:end], Partition: int(m.partition), Properties: o.Properties, EventTime: eventTime(m.latest),
 		})
-		o.contents = append(o.contents, c.contents)
 	}
 	o.Bytes += len(o.arena)
 	o.Total += len(o.arena)
-	o.cuts = o.cuts[:0]
-	o.fits()
+	o.reserveMore()
 }
 
 // eventTime returns the event time of a message. Messages from before 1970 have none.
@@ -234,5 +252,5 @@ func eventTime(timestamp int64) time.Time {
 // Reset prepares the memory for another request. Nothing may read the records any more.
 func (o *Messages) Reset() {
 	o.NextPiece(true)
-	o.Total, o.apart, o.Err, o.Properties, o.Publish, o.held, o.reserved = 0, 0, nil, nil, nil, nil, 0
+	o.Total, o.pending, o.Err, o.Properties, o.Publish, o.held, o.reserved = 0, 0, nil, nil, nil, nil, 0
 }

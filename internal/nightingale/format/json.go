@@ -10,54 +10,15 @@ import (
 	"github.com/aviaryhq/aviary/pkg/jsontext"
 )
 
-// EncodeJSON writes the json format: one message per sample, native histogram or exemplar, each a
-// JSON object in UTF-8:
-//
-//	name       string   the metric's name (the label __name__)
-//	labels     object   the other labels, sorted by name, string values
-//	timestamp  integer  milliseconds since 1970-01-01 UTC
-//	start_timestamp
-//	           integer  as timestamp, when known: when the counter or histogram began
-//	                    to count; it comes with remote write 2.0, not with exemplars
-//	type       string   the metric's type, when known: counter, gauge, histogram,
-//	                    gaugehistogram, summary, info or stateset
-//	unit, help string   when known; they come with the series in remote write 2.0,
-//	                    in 1.0 from the senders' metadata requests, which Prometheus
-//	                    repeats every minute
-//
-// and exactly one of
-//
-//	value      number   the sample's value, in the shortest form that reads back as
-//	                    the same float64; or one of the strings "NaN", "+Inf",
-//	                    "-Inf", which JSON has no numbers for
-//	histogram  object   a native histogram, see AppendHistogram
-//	exemplar   object   labels (object) and value (as above); timestamp is the
-//	                    exemplar's
-//
-// and for a sample or histogram that says that its series has ended (Prometheus'
-// stale marker, the NaN with the bits 0x7ff0000000000002):
-//
-//	stale      true     value, or the histogram's sum, is then "NaN"
-//
-// Fields that do not apply are absent. The message's key is the series' key, 16
-// hexadecimal digits.
+// EncodeJSON writes the json format: one message per sample, native histogram or exemplar.
+// docs/nightingale.md describes its fields.
 func EncodeJSON(b *batch.Batch, _ *Packing, out *Messages) {
-	out.growArena(jsonSize(b, nil))
+	out.newArena(jsonSize(b, nil))
 	for i := range b.Series {
-		s := &b.Series[i]
-		// All messages of a series have the same beginning: it is encoded once and then copied.
-		head := -1
-		from := 0
+		s, head := &b.Series[i], seriesHead{out: out, encode: appendHead}
 		begin := func(timestamp int64, c contents) bool {
-			if !out.begin(s.Key, timestamp, c) {
+			if !head.begin(b, s, timestamp, c) {
 				return false
-			}
-			at := len(out.arena)
-			if head < 0 || at < from+head { // in a new piece the arena no longer contains it
-				out.arena = appendHead(out.arena, batch.Slice(b.Labels, s.Labels), s.Metadata)
-				from, head = at, len(out.arena)-at
-			} else {
-				out.arena = append(out.arena, out.arena[from:from+head]...)
 			}
 			out.arena = strconv.AppendInt(out.arena, timestamp, 10)
 			return true
@@ -78,7 +39,7 @@ func EncodeJSON(b *batch.Batch, _ *Packing, out *Messages) {
 			}
 			out.arena = appendStart(out.arena, h.Start)
 			out.arena = append(out.arena, `,"histogram":`...)
-			out.arena = AppendHistogram(out.arena, b, h)
+			out.arena = appendHistogram(out.arena, b, h)
 			out.arena = appendEnd(out.arena, batch.IsStale(h.Sum))
 		}
 		for _, e := range batch.Slice(b.Exemplars, s.Exemplars) {
@@ -86,37 +47,42 @@ func EncodeJSON(b *batch.Batch, _ *Packing, out *Messages) {
 				return
 			}
 			out.arena = append(out.arena, `,"exemplar":{"labels":`...)
-			out.arena = AppendLabels(out.arena, batch.Slice(b.ExemplarLabels, e.Labels), true)
+			out.arena = appendLabels(out.arena, batch.Slice(b.ExemplarLabels, e.Labels), true)
 			out.arena = append(out.arena, `,"value":`...)
 			out.arena = appendFloat(out.arena, e.Value)
 			out.arena = append(out.arena, '}', '}')
 		}
 	}
-	out.finish()
+	out.makeRecords()
 }
 
-// jsonSize estimates the arena so that it is rarely grown: strings seldom need escapes.
-func jsonSize(b *batch.Batch, _ *Packing) int {
-	size := 0
+// jsonSize estimates the size of the messages so that the arena rarely grows: strings seldom need
+// escapes.
+func jsonSize(b *batch.Batch, _ *Packing) (size int) {
 	for i := range b.Series {
 		s := &b.Series[i]
-		one := 96 // key, fixed fields, timestamp, value
+		one := 96 + labelsSize(batch.Slice(b.Labels, s.Labels)) // key, fixed fields, timestamp, value
 		if s.Metadata != nil {
 			one += 40 + len(s.Metadata.Unit) + len(s.Metadata.Help)
 		}
-		for _, l := range batch.Slice(b.Labels, s.Labels) {
-			one += len(l.Name) + len(l.Value) + 6
-		}
 		size += one*s.Entries() + 512*s.Histograms.Len() + 128*s.Exemplars.Len()
 		for _, e := range batch.Slice(b.Exemplars, s.Exemplars) {
-			size += batch.LabelsSize(batch.Slice(b.ExemplarLabels, e.Labels))
+			size += labelsSize(batch.Slice(b.ExemplarLabels, e.Labels))
 		}
 	}
 	return size
 }
 
+// labelsSize returns the size of labels in JSON without escapes.
+func labelsSize(labels []batch.Label) (size int) {
+	for i := range labels {
+		size += len(labels[i].Name) + len(labels[i].Value) + 6
+	}
+	return size
+}
+
 // appendHead appends the common beginning of all messages of a series, up to the timestamp.
-func appendHead(dst []byte, labels []batch.Label, about *batch.Metadata) []byte {
+func appendHead(dst []byte, labels []batch.Label, metadata *batch.Metadata) []byte {
 	dst = append(dst, `{"name":`...)
 	for _, l := range labels {
 		if l.Name == batch.NameLabel {
@@ -125,26 +91,27 @@ func appendHead(dst []byte, labels []batch.Label, about *batch.Metadata) []byte 
 		}
 	}
 	dst = append(dst, `,"labels":`...)
-	dst = AppendLabels(dst, labels, false)
-	if about != nil {
-		if about.Type != batch.TypeUnknown {
-			dst = append(dst, `,"type":`...)
-			dst = appendString(dst, about.Type.String())
+	dst = appendLabels(dst, labels, false)
+	if m := metadata; m != nil {
+		if m.Type != batch.TypeUnknown {
+			dst = appendText(dst, `,"type":`, m.Type.String())
 		}
-		if about.Unit != "" {
-			dst = append(dst, `,"unit":`...)
-			dst = appendString(dst, about.Unit)
-		}
-		if about.Help != "" {
-			dst = append(dst, `,"help":`...)
-			dst = appendString(dst, about.Help)
-		}
+		dst = appendText(dst, `,"unit":`, m.Unit)
+		dst = appendText(dst, `,"help":`, m.Help)
 	}
 	return append(dst, `,"timestamp":`...)
 }
 
-// AppendLabels appends labels as an object, the metric's name only if withName is set.
-func AppendLabels(dst []byte, labels []batch.Label, withName bool) []byte {
+// appendText appends a field unless its text is empty.
+func appendText(dst []byte, name, text string) []byte {
+	if text == "" {
+		return dst
+	}
+	return appendString(append(dst, name...), text)
+}
+
+// appendLabels appends labels as an object, the metric's name only if withName is set.
+func appendLabels(dst []byte, labels []batch.Label, withName bool) []byte {
 	dst = append(dst, '{')
 	first := true
 	for _, l := range labels {
@@ -176,23 +143,8 @@ func appendEnd(dst []byte, stale bool) []byte {
 	return append(dst, '}')
 }
 
-// AppendHistogram writes a native histogram:
-//
-//	count, sum       number   or "NaN", "+Inf", "-Inf", as all numbers here
-//	schema           integer  -9 to 52, usually -4 to 8, or -53 for custom bounds
-//	zero_threshold   number
-//	zero_count       number
-//	positive_spans,  arrays of [offset, length]: runs of consecutive buckets
-//	negative_spans
-//	positive_deltas, arrays of integers, with integer counts: each bucket's
-//	negative_deltas  difference to the one before
-//	positive_counts, arrays of numbers, with float counts: each bucket's count
-//	negative_counts
-//	custom_values    array of numbers: upper bounds, for schema -53
-//	reset_hint       string   yes, no or gauge; absent when unknown
-//
-// Empty arrays are absent.
-func AppendHistogram(dst []byte, b *batch.Batch, h *batch.Histogram) []byte {
+// appendHistogram appends a native histogram as an object. Empty arrays are absent.
+func appendHistogram(dst []byte, b *batch.Batch, h *batch.Histogram) []byte {
 	k := &b.Buckets
 	dst = append(dst, `{"count":`...)
 	dst = appendCount(dst, h.CountKind, h.Count, h.CountFloat)
@@ -204,20 +156,15 @@ func AppendHistogram(dst []byte, b *batch.Batch, h *batch.Histogram) []byte {
 	dst = appendFloat(dst, h.ZeroThreshold)
 	dst = append(dst, `,"zero_count":`...)
 	dst = appendCount(dst, h.ZeroKind, h.ZeroCount, h.ZeroFloat)
-	dst = appendArray(dst, "positive_spans", batch.Slice(k.PositiveSpans, h.PositiveSpans), appendSpan)
-	dst = appendArray(dst, "negative_spans", batch.Slice(k.NegativeSpans, h.NegativeSpans), appendSpan)
-	dst = appendArray(dst, "positive_deltas", batch.Slice(k.PositiveDeltas, h.PositiveDeltas), appendInt)
-	dst = appendArray(dst, "negative_deltas", batch.Slice(k.NegativeDeltas, h.NegativeDeltas), appendInt)
-	dst = appendArray(dst, "positive_counts", batch.Slice(k.PositiveCounts, h.PositiveCounts), appendFloat)
-	dst = appendArray(dst, "negative_counts", batch.Slice(k.NegativeCounts, h.NegativeCounts), appendFloat)
+	dst = appendArray(dst, "positive_spans", batch.Slice(k.Spans[batch.Positive], h.Spans[batch.Positive]), appendSpan)
+	dst = appendArray(dst, "negative_spans", batch.Slice(k.Spans[batch.Negative], h.Spans[batch.Negative]), appendSpan)
+	dst = appendArray(dst, "positive_deltas", batch.Slice(k.Deltas[batch.Positive], h.Deltas[batch.Positive]), appendInt)
+	dst = appendArray(dst, "negative_deltas", batch.Slice(k.Deltas[batch.Negative], h.Deltas[batch.Negative]), appendInt)
+	dst = appendArray(dst, "positive_counts", batch.Slice(k.Counts[batch.Positive], h.Counts[batch.Positive]), appendFloat)
+	dst = appendArray(dst, "negative_counts", batch.Slice(k.Counts[batch.Negative], h.Counts[batch.Negative]), appendFloat)
 	dst = appendArray(dst, "custom_values", batch.Slice(k.CustomValues, h.CustomValues), appendFloat)
-	switch h.ResetHint {
-	case 1:
-		dst = append(dst, `,"reset_hint":"yes"`...)
-	case 2:
-		dst = append(dst, `,"reset_hint":"no"`...)
-	case 3:
-		dst = append(dst, `,"reset_hint":"gauge"`...)
+	if hints := [...]string{1: "yes", 2: "no", 3: "gauge"}; h.ResetHint > 0 && int(h.ResetHint) < len(hints) {
+		dst = appendText(dst, `,"reset_hint":`, hints[h.ResetHint])
 	}
 	return append(dst, '}')
 }

@@ -2,12 +2,12 @@ package format
 
 import "github.com/aviaryhq/aviary/internal/nightingale/batch"
 
-// The protobuf format: one message per series of a request, a prometheus.TimeSeries of Prometheus'
-// prompb/types.proto: labels sorted by name, all samples of the request in their order, exemplars
-// and native histograms. The stale marker is a NaN, with the bits that the sender sent. The
+// encodeProtobuf writes the protobuf format: one message per series of a request, a
+// prometheus.TimeSeries with labels sorted by name, all samples of the request in their order,
+// exemplars and native histograms. A stale marker is a NaN with the bits that the sender sent. The
 // message's key is the series' key, 16 hexadecimal digits.
 func encodeProtobuf(b *batch.Batch, _ *Packing, out *Messages) {
-	out.growArena(protobufSize(b, nil))
+	out.newArena(protobufSize(b, nil))
 	for i := range b.Series {
 		s := &b.Series[i]
 		var c contents
@@ -17,7 +17,7 @@ func encodeProtobuf(b *batch.Batch, _ *Packing, out *Messages) {
 		}
 		out.arena = b.AppendSeries(out.arena, s)
 	}
-	out.finish()
+	out.makeRecords()
 }
 
 func protobufSize(b *batch.Batch, _ *Packing) (size int) {

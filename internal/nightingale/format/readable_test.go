@@ -148,7 +148,7 @@ func lines(b *batch.Batch, format Format) (all []string) {
 		}
 		for j := range batch.Slice(b.Histograms, s.Histograms) {
 			h := &batch.Slice(b.Histograms, s.Histograms)[j]
-			add("histogram", strconv.FormatInt(h.Timestamp, 10), start(h.Start), string(AppendHistogram(nil, b, h)), strconv.FormatBool(batch.IsStale(h.Sum)))
+			add("histogram", strconv.FormatInt(h.Timestamp, 10), start(h.Start), string(appendHistogram(nil, b, h)), strconv.FormatBool(batch.IsStale(h.Sum)))
 		}
 		for _, e := range batch.Slice(b.Exemplars, s.Exemplars) {
 			add("exemplar", strconv.FormatInt(e.Timestamp, 10), "", labelText(batch.Slice(b.ExemplarLabels, e.Labels)), floatText(e.Value))

@@ -192,7 +192,7 @@ func (p *publication) publishPart(ctx context.Context, part *part, last bool) (f
 	if tooLarge := (TooLarge)(nil); errors.As(part.err, &tooLarge) {
 		part.err = nil
 		for _, i := range tooLarge {
-			part.tooLarge = part.tooLarge.Plus(p.Out.Counts(part.from + i))
+			part.tooLarge.Add(p.Out.Counts(part.from + i))
 		}
 	}
 	if !last {

@@ -166,7 +166,7 @@ func (p *publication) reject(s *batch.Series, why int32) {
 	}
 	b := &p.Space.Batch
 	p.Contents.Invalid.Add(reason, s, func() string { return batch.Display(b.LabelsOf(s)) + ": " + text })
-	p.Contents.Valid.Remove(s)
+	p.Contents.Valid.Subtract(s.Counts())
 }
 
 // sort sorts the series by their n parts, and removes those without a part.

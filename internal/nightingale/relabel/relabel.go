@@ -109,7 +109,7 @@ func (r *Rules) Apply(b *batch.Batch, scratch []byte) (filtered batch.Filtered, 
 		if builder != nil {
 			changed, reason := r.relabelSeries(b, &s, builder)
 			if reason >= 0 {
-				filtered[reason].Add(&s)
+				filtered[reason].Add(s.Counts())
 				continue
 			}
 			if changed {

@@ -69,13 +69,13 @@ func TestElementsAreChargedAtLeastTheirSize(t *testing.T) {
 	for name, bomb := range writetest.Bombs(1 << 12) {
 		t.Run(name, func(t *testing.T) {
 			b := new(batch.Batch)
-			b.Elements.Held = budget.Hold("")
+			b.Elements.Hold = budget.Hold("")
 			require.NoError(t, decode(bomb.Version)(b, bomb.Body, DefaultLimits()))
-			held := int(b.Elements.Held.Bytes())
-			assert.Equal(t, b.Elements.Taken, held)
+			held := int(b.Elements.Hold.Bytes())
+			assert.Equal(t, b.Elements.Reserved, held)
 			assert.GreaterOrEqual(t, 3*held/2+4096, b.Size())
 			assert.Equal(t, held, int(budget.Used()))
-			b.Elements.Held.Release()
+			b.Elements.Hold.Release()
 		})
 	}
 }

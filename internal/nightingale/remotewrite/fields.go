@@ -18,11 +18,52 @@ var (
 )
 
 // decoder fills a batch. Code that both protocols use is in fields.go and decode_histogram.go.
-type decoder struct{ *batch.Batch }
+type decoder struct {
+	*batch.Batch
+	maxExpanded int // limit of Batch.Expanded
+}
 
-// usualField reads a field of the most frequent form: bytes, with a tag of one byte and a length of
-// one or two. It reports false for any other field, which nextField can read.
-func usualField(src []byte) (number uint32, data, rest []byte, ok bool) {
+func newDecoder(b *batch.Batch, l *Limits, maxExpanded int) decoder {
+	b.Elements.Limit = int(l.MemoryBytes)
+	b.Bounds = batch.LabelBounds{Name: int(l.LabelNameBytes), Value: int(l.LabelValueBytes), Labels: l.LabelsPerSeries}
+	return decoder{b, maxExpanded}
+}
+
+// fieldReader reads the fields of a message. A caller sets ok to false if a field has the wrong
+// wire type: then next ends with errWireType.
+type fieldReader struct {
+	easyproto.FieldContext
+	rest []byte
+	ok   bool
+	err  error
+}
+
+func readFields(src []byte) fieldReader { return fieldReader{rest: src, ok: true} }
+
+// next reads a field. It returns false at the end or after an error.
+func (f *fieldReader) next() bool {
+	if !f.ok && f.err == nil {
+		f.err = errWireType
+	}
+	if f.err != nil || len(f.rest) == 0 {
+		return false
+	}
+	f.rest, f.err = nextField(&f.FieldContext, f.rest)
+	return f.err == nil
+}
+
+// nextField reads a field. It returns an error for field numbers that protobuf does not allow.
+func nextField(fc *easyproto.FieldContext, src []byte) ([]byte, error) {
+	rest, err := fc.NextField(src)
+	if err == nil && (fc.FieldNum == 0 || fc.FieldNum > 1<<29-1) {
+		err = errFieldNumber
+	}
+	return rest, err
+}
+
+// shortField reads a field of bytes with a tag of one byte and a length of one or two, the most
+// frequent form. It reports false for any other field.
+func shortField(src []byte) (number uint32, data, rest []byte, ok bool) {
 	if len(src) < 3 || src[0]&0x87 != batch.WireBytes || src[0] < 1<<3 {
 		return 0, nil, nil, false
 	}
@@ -39,22 +80,38 @@ func usualField(src []byte) (number uint32, data, rest []byte, ok bool) {
 	return uint32(src[0] >> 3), src[at : at+n], src[at+n:], true
 }
 
-// bytesField reads any field. For a field of bytes ok is true, and data has the bytes. Otherwise fc
-// has the field.
-func bytesField(fc *easyproto.FieldContext, src []byte) (number uint32, data, rest []byte, ok bool, err error) {
-	if number, data, rest, ok = usualField(src); ok {
-		return number, data, rest, true, nil
+// bytesField reads any field. data is nil for a field that is not bytes: then fc has the value. It
+// is faster than fieldReader for the frequent messages, whose fields are mostly bytes.
+func bytesField(fc *easyproto.FieldContext, src []byte) (number uint32, data, rest []byte, err error) {
+	number, data, rest, ok := shortField(src)
+	if ok {
+		return number, data, rest, nil
 	}
 	if rest, err = nextField(fc, src); err != nil {
-		return 0, nil, nil, false, err
+		return 0, nil, nil, err
 	}
-	data, ok = fc.MessageData()
-	return fc.FieldNum, data, rest, ok, nil
+	data, _ = fc.MessageData()
+	return fc.FieldNum, data, rest, nil
 }
 
-// usualSample reads a Sample in the form that encoders write: value, timestamp and, if starts is
+// beginSeries adds a series without elements.
+func (b decoder) beginSeries() *batch.Series {
+	b.Series = append(b.Series, batch.Series{
+		Labels: batch.Start(b.Labels), Refs: batch.Start(b.Refs), Samples: batch.Start(b.Samples),
+		Exemplars: batch.Start(b.Exemplars), Histograms: batch.Start(b.Histograms),
+	})
+	return &b.Series[len(b.Series)-1]
+}
+
+// endSeries adds the elements to the series that were decoded since beginSeries.
+func (b decoder) endSeries(s *batch.Series) {
+	s.Labels, s.Samples = batch.Until(s.Labels, b.Labels), batch.Until(s.Samples, b.Samples)
+	s.Exemplars, s.Histograms = batch.Until(s.Exemplars, b.Exemplars), batch.Until(s.Histograms, b.Histograms)
+}
+
+// plainSample reads a Sample in the form that encoders write: value, timestamp and, if starts is
 // true, start, each only if it is not zero. It reports false for any other form.
-func usualSample(src []byte, starts bool) (s batch.Sample, ok bool) {
+func plainSample(src []byte, starts bool) (s batch.Sample, ok bool) {
 	if len(src) >= 9 && src[0] == 1<<3|batch.WireFixed64 {
 		s.Value, src = math.Float64frombits(binary.LittleEndian.Uint64(src[1:])), src[9:]
 	}
@@ -76,47 +133,29 @@ func usualSample(src []byte, starts bool) (s batch.Sample, ok bool) {
 }
 
 // decodeSample reads a sample. starts says whether the protocol has start timestamps.
-func (b decoder) decodeSample(src []byte, starts bool) (err error) {
+func (b decoder) decodeSample(src []byte, starts bool) error {
 	if err := b.Elements.Charge(batch.SampleBytes); err != nil {
 		return err
 	}
-	s, ok := usualSample(src, starts)
+	s, ok := plainSample(src, starts)
 	if ok {
 		b.Samples = append(b.Samples, s)
 		return nil
 	}
 	s = batch.Sample{}
-	var fc easyproto.FieldContext
-	for len(src) > 0 {
-		if src, err = nextField(&fc, src); err != nil {
-			return err
-		}
-		ok := true
-		switch fc.FieldNum {
-		case 1:
-			s.Value, ok = fc.Double()
-		case 2:
-			s.Timestamp, ok = fc.Int64()
-		case 3:
-			if starts {
-				s.Start, ok = fc.Int64()
-			}
-		}
-		if !ok {
-			return errWireType
+	f := readFields(src)
+	for f.next() {
+		switch {
+		case f.FieldNum == 1:
+			s.Value, f.ok = f.Double()
+		case f.FieldNum == 2:
+			s.Timestamp, f.ok = f.Int64()
+		case f.FieldNum == 3 && starts:
+			s.Start, f.ok = f.Int64()
 		}
 	}
 	b.Samples = append(b.Samples, s)
-	return nil
-}
-
-// nextField reads a field. It returns an error for field numbers that protobuf does not allow.
-func nextField(fc *easyproto.FieldContext, src []byte) ([]byte, error) {
-	rest, err := fc.NextField(src)
-	if err == nil && (fc.FieldNum == 0 || fc.FieldNum > 1<<29-1) {
-		err = errFieldNumber
-	}
-	return rest, err
+	return f.err
 }
 
 // malformed returns the error for a part that cannot be decoded. It returns an error that already
@@ -129,14 +168,14 @@ func malformed(what string, err error) error {
 }
 
 // enum reads an enumeration as generated code does: it keeps only 32 bits.
-func enum(fc *easyproto.FieldContext) (int32, bool) {
-	v, ok := fc.Uint64()
+func (f *fieldReader) enum() (int32, bool) {
+	v, ok := f.Uint64()
 	return int32(v), ok
 }
 
 // sint32 reads a zigzag integer as generated code does: it keeps only 32 bits.
-func sint32(fc *easyproto.FieldContext) (int32, bool) {
-	v, ok := fc.Uint64()
+func (f *fieldReader) sint32() (int32, bool) {
+	v, ok := f.Uint64()
 	u := uint32(v)
 	return int32(u>>1) ^ -int32(u&1), ok
 }

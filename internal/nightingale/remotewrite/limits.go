@@ -2,12 +2,10 @@ package remotewrite
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/httpserver"
-	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 )
 
 // Limits bound requests.
@@ -74,47 +72,28 @@ func DefaultLimits() Limits {
 
 // Validate returns every fault of the limits.
 func (l Limits) Validate() error {
-	var errs []error
-	for _, limit := range []struct {
-		key   string
-		value int64
-	}{
-		{"compressed_bytes", int64(l.CompressedBytes)},
-		{"decoded_bytes", int64(l.DecodedBytes)},
-		{"memory_bytes", int64(l.MemoryBytes)},
-		{"published_bytes", int64(l.PublishedBytes)},
-		{"series", int64(l.Series)},
-		{"labels_per_series", int64(l.LabelsPerSeries)},
-		{"label_name_bytes", int64(l.LabelNameBytes)},
-		{"label_value_bytes", int64(l.LabelValueBytes)},
-		{"series_bytes", int64(l.SeriesBytes)},
-		{"read_timeout", int64(l.ReadTimeout)},
-	} {
-		if limit.value <= 0 {
-			errs = append(errs, config.Fault(limit.key, "must be > 0"))
-		}
-	}
-	if l.MetadataFamilies < 0 {
-		errs = append(errs, config.Fault("metadata_families", "must be >= 0, got %d", l.MetadataFamilies))
-	}
-	if l.Connections < 0 {
-		errs = append(errs, config.Fault("connections", "must be >= 0, got %d", l.Connections))
-	}
-	if l.DecodedBytes > config.GiB {
-		errs = append(errs, config.Fault("decoded_bytes", "must be at most 1GiB, got %s", l.DecodedBytes))
-	}
-	if least := l.CompressedBytes + l.DecodedBytes; l.InFlightBytes < least {
-		errs = append(errs, fmt.Errorf("in_flight_bytes: must be at least compressed_bytes + decoded_bytes = %s, or the largest request never gets in, got %s",
-			least, l.InFlightBytes))
-	}
-	return errors.Join(errs...)
+	least := l.CompressedBytes + l.DecodedBytes
+	return errors.Join(
+		config.CheckPositive("compressed_bytes", l.CompressedBytes),
+		config.CheckPositive("decoded_bytes", l.DecodedBytes),
+		config.CheckPositive("memory_bytes", l.MemoryBytes),
+		config.CheckPositive("published_bytes", l.PublishedBytes),
+		config.CheckPositive("series", l.Series),
+		config.CheckPositive("labels_per_series", l.LabelsPerSeries),
+		config.CheckPositive("label_name_bytes", l.LabelNameBytes),
+		config.CheckPositive("label_value_bytes", l.LabelValueBytes),
+		config.CheckPositive("series_bytes", l.SeriesBytes),
+		config.CheckPositive("read_timeout", l.ReadTimeout),
+		config.Require(l.MetadataFamilies >= 0, "metadata_families", "must be >= 0, got %d", l.MetadataFamilies),
+		config.Require(l.Connections >= 0, "connections", "must be >= 0, got %d", l.Connections),
+		config.Require(l.DecodedBytes <= config.GiB, "decoded_bytes", "must be at most 1GiB, got %s", l.DecodedBytes),
+		config.Require(l.InFlightBytes >= least, "in_flight_bytes",
+			"must be at least compressed_bytes + decoded_bytes = %s, or the largest request never gets in, got %s",
+			least, l.InFlightBytes),
+	)
 }
 
 // Body returns the limits of compressed bodies.
 func (l Limits) Body() httpserver.BodyLimits {
 	return httpserver.BodyLimits{Bytes: int64(l.CompressedBytes), Reason: "compressed_bytes", Timeout: l.ReadTimeout}
-}
-
-func boundsOf(l *Limits) batch.LabelBounds {
-	return batch.LabelBounds{Name: int(l.LabelNameBytes), Value: int(l.LabelValueBytes), Labels: l.LabelsPerSeries}
 }

@@ -53,7 +53,8 @@ func Negotiate(known []Protocol, header http.Header) (Protocol, error) {
 		}
 		names[i] = p.Message
 	}
-	return Protocol{}, unsupported("content_type", "Content-Type names the message %q, this receiver takes %s", message, strings.Join(names, ", "))
+	return Protocol{}, unsupported("content_type", "Content-Type names the message %q, this receiver takes %s",
+		message, strings.Join(names, ", "))
 }
 
 // checkEncoding accepts snappy only. A missing header means snappy, too: the earliest senders of

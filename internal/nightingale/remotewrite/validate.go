@@ -51,7 +51,7 @@ func (b validator) checkMetadata(l Limits, r *batch.Rejected) {
 		switch m := &b.Metadata[i]; {
 		case !utf8.ValidString(m.Family) || !utf8.ValidString(m.Help) || !utf8.ValidString(m.Unit):
 			r.AddMetadata(m.Family, "is not UTF-8")
-		case m.EncodedSize() > int(l.SeriesBytes):
+		case 40+len(m.Family)+len(m.Help)+len(m.Unit) > int(l.SeriesBytes):
 			r.AddMetadata(m.Family, fmt.Sprintf("takes more than %s", l.SeriesBytes))
 		default:
 			kept = append(kept, *m)
@@ -62,8 +62,8 @@ func (b validator) checkMetadata(l Limits, r *batch.Rejected) {
 
 // check sorts the labels of a series and checks all of it. It returns nil if the series is valid.
 func (b validator) check(s *batch.Series, l Limits) *fault {
-	if err := b.ErrorOf(s); err != batch.NoError {
-		reason, text := err.Explain()
+	if s.Err != batch.NoError {
+		reason, text := s.Err.Explain()
 		return &fault{reason, -1, text}
 	}
 	if f := b.checkLabels(s, l); f != nil {
@@ -75,18 +75,18 @@ func (b validator) check(s *batch.Series, l Limits) *fault {
 // checkLabels sorts the labels of a series, removes those without a value, and checks the others.
 func (b validator) checkLabels(s *batch.Series, l Limits) *fault {
 	if s.Refs.Len() > 0 {
-		return nil // the decoder has already checked them, see usable
+		return nil // the decoder has already checked them, see Batch.EndRefs
 	}
 	labels := batch.Slice(b.Labels, s.Labels)
-	known := seen{ascending: ascending(labels)}
-	if !known.ascending && len(labels) <= l.LabelsPerSeries {
+	facts := labelFacts{ascending: ascending(labels)}
+	if !facts.ascending && len(labels) <= l.LabelsPerSeries {
 		sortLabels(labels)
 		s.Raw = batch.Span{}
 	}
-	known.ascii = b.plainLabels(s)
-	f := checkSorted(labels, l, known)
+	facts.ascii = b.asciiLabels(s)
+	f := checkSorted(labels, l, facts)
 	if f != nil && f.reason == emptyValue {
-		return checkSorted(b.dropEmpty(s), l, known)
+		return checkSorted(b.dropEmpty(s), l, facts)
 	}
 	return f
 }
@@ -123,8 +123,8 @@ func ascending(labels []batch.Label) bool {
 	return true
 }
 
-// seen holds facts about all labels of a series together.
-type seen struct{ ascending, ascii bool }
+// labelFacts holds facts about all labels of a series together.
+type labelFacts struct{ ascending, ascii bool }
 
 // fault is a fault of a series.
 type fault struct {
@@ -140,9 +140,9 @@ func (f *fault) explain(labels []batch.Label) string {
 	return fmt.Sprintf("%s: label %q: %s", batch.Display(labels), truncate.Text(labels[f.label].Name, 64), f.text)
 }
 
-// plainLabels reports whether all labels of a series are ASCII, by one check of the series' bytes
+// asciiLabels reports whether all labels of a series are ASCII, by one check of the series' bytes
 // in the body. Checking each string would take much longer. False means unknown.
-func (b validator) plainLabels(s *batch.Series) bool {
+func (b validator) asciiLabels(s *batch.Series) bool {
 	return s.Raw.To > 0 && isASCII(b.RawLabels(s))
 }
 
@@ -162,8 +162,8 @@ func isASCII(data []byte) bool {
 	return all < 0x80
 }
 
-// checkSorted checks sorted labels one by one, except for what known already says about all.
-func checkSorted(labels []batch.Label, l Limits, known seen) *fault {
+// checkSorted checks sorted labels one by one, except for what facts says about all.
+func checkSorted(labels []batch.Label, l Limits, facts labelFacts) *fault {
 	if len(labels) > l.LabelsPerSeries {
 		return &fault{"too_many_labels", -1, fmt.Sprintf("%d labels, at most %d are allowed", len(labels), l.LabelsPerSeries)}
 	}
@@ -177,13 +177,13 @@ func checkSorted(labels []batch.Label, l Limits, known seen) *fault {
 			return &fault{"missing_name", -1, "no metric name (__name__)"}
 		case value == "":
 			return &fault{emptyValue, i, "empty value"}
-		case !known.ascending && i > 0 && labels[i-1].Name == name:
+		case !facts.ascending && i > 0 && labels[i-1].Name == name:
 			return &fault{"duplicate_label", i, "given more than once"}
 		case len(name) > int(l.LabelNameBytes):
 			return &fault{"label_too_long", i, "name longer than " + l.LabelNameBytes.String()}
 		case len(value) > int(l.LabelValueBytes):
 			return &fault{"label_too_long", i, "value longer than " + l.LabelValueBytes.String()}
-		case !known.ascii && (!utf8.ValidString(name) || !utf8.ValidString(value)):
+		case !facts.ascii && (!utf8.ValidString(name) || !utf8.ValidString(value)):
 			return &fault{"invalid_utf8", i, "not UTF-8"}
 		}
 		named = named || name == batch.NameLabel
@@ -199,18 +199,25 @@ func (b validator) checkParts(s *batch.Series, l Limits) *fault {
 	if size := b.ReceivedSize(s); size > int(l.SeriesBytes) {
 		return &fault{"series_too_large", -1, fmt.Sprintf("about %d bytes, at most %s are allowed", size, l.SeriesBytes)}
 	}
-	if !b.checkTimestamps(s) {
-		return &fault{"timestamp_out_of_range", -1, "a timestamp that is not milliseconds of the years 1 to 9999"}
+	inRange := true
+	for _, v := range batch.Slice(b.Samples, s.Samples) {
+		inRange = inRange && isTimestamp(v.Timestamp) && isTimestamp(v.Start)
 	}
 	for _, e := range batch.Slice(b.Exemplars, s.Exemplars) {
+		inRange = inRange && isTimestamp(e.Timestamp)
 		if f := checkExemplar(batch.Slice(b.ExemplarLabels, e.Labels), l); f != nil {
 			return f
 		}
 	}
 	for i := range batch.Slice(b.Histograms, s.Histograms) {
-		if err := b.checkHistogram(&batch.Slice(b.Histograms, s.Histograms)[i]); err != nil {
+		h := &batch.Slice(b.Histograms, s.Histograms)[i]
+		inRange = inRange && isTimestamp(h.Timestamp) && isTimestamp(h.Start)
+		if err := b.checkHistogram(h); err != nil {
 			return &fault{"invalid_histogram", -1, err.Error()}
 		}
+	}
+	if !inRange {
+		return &fault{"timestamp_out_of_range", -1, "a timestamp that is not milliseconds of the years 1 to 9999"}
 	}
 	return nil
 }
@@ -218,7 +225,8 @@ func (b validator) checkParts(s *batch.Series, l Limits) *fault {
 // checkExemplar sorts and checks the labels of an exemplar.
 func checkExemplar(labels []batch.Label, l Limits) *fault {
 	if len(labels) > l.LabelsPerSeries {
-		return &fault{"too_many_labels", -1, fmt.Sprintf("an exemplar of %d labels, at most %d are allowed", len(labels), l.LabelsPerSeries)}
+		text := fmt.Sprintf("an exemplar of %d labels, at most %d are allowed", len(labels), l.LabelsPerSeries)
+		return &fault{"too_many_labels", -1, text}
 	}
 	if !ascending(labels) {
 		sortLabels(labels)
@@ -242,35 +250,7 @@ func sortLabels(labels []batch.Label) {
 	slices.SortStableFunc(labels, func(a, b batch.Label) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// Timestamps must be milliseconds in the years 1 to 9999, which the usual notations of dates can
-// express. Very old timestamps, and zero, are allowed: backfills and tests use them. Other values
-// are mistakes, most often microseconds or nanoseconds. Consumers would fail on them, far from the
-// cause.
-const (
-	minTimestamp = -62_135_596_800_000
-	maxTimestamp = 253_402_300_799_999
-)
-
-func inRange(timestamp int64) bool { return timestamp >= minTimestamp && timestamp <= maxTimestamp }
-
-// checkTimestamps checks all timestamps of a series, including start timestamps; a start of 0 means
-// none.
-func (b validator) checkTimestamps(s *batch.Series) bool {
-	samples, histograms, exemplars := batch.Slice(b.Samples, s.Samples), batch.Slice(b.Histograms, s.Histograms), batch.Slice(b.Exemplars, s.Exemplars)
-	for i := range samples {
-		if !inRange(samples[i].Timestamp) || !inRange(samples[i].Start) {
-			return false
-		}
-	}
-	for i := range histograms {
-		if !inRange(histograms[i].Timestamp) || !inRange(histograms[i].Start) {
-			return false
-		}
-	}
-	for i := range exemplars {
-		if !inRange(exemplars[i].Timestamp) {
-			return false
-		}
-	}
-	return true
-}
+// isTimestamp reports whether a timestamp is milliseconds in the years 1 to 9999, which the usual
+// notations of dates can express. Zero and very old timestamps are allowed: backfills and tests use
+// them. Other values are mistakes, most often microseconds, on which consumers would fail.
+func isTimestamp(t int64) bool { return t >= -62_135_596_800_000 && t <= 253_402_300_799_999 }

@@ -20,12 +20,8 @@ const (
 // rules of Prometheus' model/histogram: a known schema, spans that cover exactly the given buckets,
 // and counts of one kind that are not negative.
 func (b validator) checkHistogram(h *batch.Histogram) error {
-	k := &b.Buckets
 	switch {
 	case h.Schema == customSchema:
-		if h.NegativeSpans.Len() > 0 || h.NegativeDeltas.Len() > 0 || h.NegativeCounts.Len() > 0 {
-			return errors.New("histogram with custom buckets has negative buckets")
-		}
 		if err := b.checkCustom(h); err != nil {
 			return err
 		}
@@ -40,28 +36,23 @@ func (b validator) checkHistogram(h *batch.Histogram) error {
 	if h.ZeroKind != batch.NoCount && h.ZeroKind != h.CountKind {
 		return errors.New("histogram mixes integer and float counts")
 	}
-	if h.CountKind == batch.FloatCount {
-		if h.PositiveDeltas.Len() > 0 || h.NegativeDeltas.Len() > 0 {
+	float, total := h.CountKind == batch.FloatCount, h.ZeroCount
+	for i, side := range [...]string{batch.Positive: "positive", batch.Negative: "negative"} {
+		deltas, counts := batch.Slice(b.Buckets.Deltas[i], h.Deltas[i]), batch.Slice(b.Buckets.Counts[i], h.Counts[i])
+		switch {
+		case float && len(deltas) > 0:
 			return errors.New("histogram with float counts has integer buckets")
+		case !float && len(counts) > 0:
+			return errors.New("histogram with integer counts has float buckets")
 		}
-		return errors.Join(
-			checkCounts("positive", batch.Slice(k.PositiveSpans, h.PositiveSpans), batch.Slice(k.PositiveCounts, h.PositiveCounts)),
-			checkCounts("negative", batch.Slice(k.NegativeSpans, h.NegativeSpans), batch.Slice(k.NegativeCounts, h.NegativeCounts)))
-	}
-	if h.PositiveCounts.Len() > 0 || h.NegativeCounts.Len() > 0 {
-		return errors.New("histogram with integer counts has float buckets")
-	}
-	positive, err := sumDeltas("positive", batch.Slice(k.PositiveSpans, h.PositiveSpans), batch.Slice(k.PositiveDeltas, h.PositiveDeltas))
-	if err != nil {
-		return err
-	}
-	negative, err := sumDeltas("negative", batch.Slice(k.NegativeSpans, h.NegativeSpans), batch.Slice(k.NegativeDeltas, h.NegativeDeltas))
-	if err != nil {
-		return err
+		sum, err := checkBuckets(side, batch.Slice(b.Buckets.Spans[i], h.Spans[i]), deltas, counts)
+		if err != nil {
+			return err
+		}
+		total += sum
 	}
 	// Observations of NaN are counted, but are in no bucket.
-	total := positive + negative + h.ZeroCount
-	if total > h.Count || total < h.Count && !math.IsNaN(h.Sum) {
+	if !float && (total > h.Count || total < h.Count && !math.IsNaN(h.Sum)) {
 		return fmt.Errorf("histogram counts %d observations, its buckets %d", h.Count, total)
 	}
 	return nil
@@ -70,7 +61,11 @@ func (b validator) checkHistogram(h *batch.Histogram) error {
 // checkCustom checks a histogram with custom buckets: its upper bounds must ascend and be less than
 // infinity, and the spans must be within them.
 func (b validator) checkCustom(h *batch.Histogram) error {
-	if h.ZeroThreshold != 0 || h.ZeroKind == batch.IntCount && h.ZeroCount != 0 || h.ZeroKind == batch.FloatCount && h.ZeroFloat != 0 {
+	if h.Spans[batch.Negative].Len()+h.Deltas[batch.Negative].Len()+h.Counts[batch.Negative].Len() > 0 {
+		return errors.New("histogram with custom buckets has negative buckets")
+	}
+	if h.ZeroThreshold != 0 || h.ZeroKind == batch.IntCount && h.ZeroCount != 0 ||
+		h.ZeroKind == batch.FloatCount && h.ZeroFloat != 0 {
 		return errors.New("histogram with custom buckets has a zero bucket")
 	}
 	bounds := batch.Slice(b.Buckets.CustomValues, h.CustomValues)
@@ -81,51 +76,43 @@ func (b validator) checkCustom(h *batch.Histogram) error {
 		}
 		previous = bound
 	}
-	var reach uint64
-	for _, s := range batch.Slice(b.Buckets.PositiveSpans, h.PositiveSpans) {
+	var last uint64
+	for _, s := range batch.Slice(b.Buckets.Spans[batch.Positive], h.Spans[batch.Positive]) {
 		if s.Offset < 0 {
 			return errors.New("histogram with custom buckets has a span before the first bucket")
 		}
-		reach += uint64(s.Offset) + uint64(s.Length)
+		last += uint64(s.Offset) + uint64(s.Length)
 	}
-	if reach > uint64(len(bounds))+1 {
-		return fmt.Errorf("histogram has %d custom bounds for %d buckets", len(bounds), reach)
-	}
-	return nil
-}
-
-func checkSpans(side string, spans []batch.BucketSpan, have int) error {
-	var buckets uint64
-	for i, s := range spans {
-		if i > 0 && s.Offset < 0 {
-			return fmt.Errorf("histogram has %s spans that overlap", side)
-		}
-		buckets += uint64(s.Length)
-	}
-	if buckets != uint64(have) {
-		return fmt.Errorf("histogram has %s spans for %d buckets, and %d buckets", side, buckets, have)
+	if last > uint64(len(bounds))+1 {
+		return fmt.Errorf("histogram has %d custom bounds for %d buckets", len(bounds), last)
 	}
 	return nil
 }
 
-func checkCounts(side string, spans []batch.BucketSpan, counts []float64) error {
-	for _, c := range counts {
-		if c < 0 {
-			return fmt.Errorf("histogram has a %s bucket with a negative count", side)
-		}
-	}
-	return checkSpans(side, spans, len(counts))
-}
-
-func sumDeltas(side string, spans []batch.BucketSpan, deltas []int64) (uint64, error) {
+// checkBuckets checks the buckets of one side. It returns the sum of integer counts.
+func checkBuckets(side string, spans []batch.BucketSpan, deltas []int64, counts []float64) (sum uint64, err error) {
 	var count int64
-	var total uint64
+	negative := false
 	for _, d := range deltas {
 		count += d
-		if count < 0 {
-			return 0, fmt.Errorf("histogram has a %s bucket with a negative count", side)
-		}
-		total += uint64(count)
+		negative = negative || count < 0
+		sum += uint64(count)
 	}
-	return total, checkSpans(side, spans, len(deltas))
+	for _, c := range counts {
+		negative = negative || c < 0
+	}
+	if negative {
+		return 0, fmt.Errorf("histogram has a %s bucket with a negative count", side)
+	}
+	var inSpans uint64
+	for i, s := range spans {
+		if i > 0 && s.Offset < 0 {
+			return 0, fmt.Errorf("histogram has %s spans that overlap", side)
+		}
+		inSpans += uint64(s.Length)
+	}
+	if buckets := len(deltas) + len(counts); inSpans != uint64(buckets) {
+		return 0, fmt.Errorf("histogram has %s spans for %d buckets, and %d buckets", side, inSpans, buckets)
+	}
+	return sum, nil
 }

@@ -110,12 +110,12 @@ func AsPrompb(b *batch.Batch) *prompb.WriteRequest {
 			p := prompb.Histogram{
 				Sum: h.Sum, Schema: h.Schema, ZeroThreshold: h.ZeroThreshold, Timestamp: h.Timestamp,
 				ResetHint:      prompb.Histogram_ResetHint(h.ResetHint),
-				PositiveSpans:  spans(batch.Slice(k.PositiveSpans, h.PositiveSpans)),
-				NegativeSpans:  spans(batch.Slice(k.NegativeSpans, h.NegativeSpans)),
-				PositiveDeltas: append([]int64(nil), batch.Slice(k.PositiveDeltas, h.PositiveDeltas)...),
-				NegativeDeltas: append([]int64(nil), batch.Slice(k.NegativeDeltas, h.NegativeDeltas)...),
-				PositiveCounts: append([]float64(nil), batch.Slice(k.PositiveCounts, h.PositiveCounts)...),
-				NegativeCounts: append([]float64(nil), batch.Slice(k.NegativeCounts, h.NegativeCounts)...),
+				PositiveSpans:  spans(batch.Slice(k.Spans[batch.Positive], h.Spans[batch.Positive])),
+				NegativeSpans:  spans(batch.Slice(k.Spans[batch.Negative], h.Spans[batch.Negative])),
+				PositiveDeltas: append([]int64(nil), batch.Slice(k.Deltas[batch.Positive], h.Deltas[batch.Positive])...),
+				NegativeDeltas: append([]int64(nil), batch.Slice(k.Deltas[batch.Negative], h.Deltas[batch.Negative])...),
+				PositiveCounts: append([]float64(nil), batch.Slice(k.Counts[batch.Positive], h.Counts[batch.Positive])...),
+				NegativeCounts: append([]float64(nil), batch.Slice(k.Counts[batch.Negative], h.Counts[batch.Negative])...),
 				CustomValues:   append([]float64(nil), batch.Slice(k.CustomValues, h.CustomValues)...),
 			}
 			switch h.CountKind {

@@ -250,7 +250,8 @@ func (p *stuckCloser) Close(ctx context.Context) error {
 	return nil
 }
 
-// TestAnIdleTopicThatCannotCloseDoesNotHoldTheStop: Pulsar became unreachable before the topic was idle.
+// TestAnIdleTopicThatCannotCloseDoesNotHoldTheStop: Pulsar became unreachable before the topic was
+// idle.
 func TestAnIdleTopicThatCannotCloseDoesNotHoldTheStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := defaultPublishing()

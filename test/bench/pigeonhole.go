@@ -341,7 +341,7 @@ func (b *bridgeBench) kafkaPulsar(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.AtLeast("kafka_pulsar_vs_raw", ratio, .6)
+	b.AtLeast("kafka_pulsar_vs_raw", ratio, .75)
 	b.AtLeast("kafka_pulsar_msg_s", measure.Median(measure.Each(ours, crossing.rate)), 100_000)
 	var once, again []crossing
 	if err := measure.InTurn(b.Rounds,
@@ -417,7 +417,7 @@ func (b *bridgeBench) rabbitPulsar(ctx context.Context) error {
 		return measure.Run(ctx, measure.Piece{Kind: "amqp-consume", URL: b.rabbit, Topic: queue, Count: n})
 	})
 	if err == nil {
-		b.AtLeast("rabbitmq_pulsar_vs_bare", ratio, .85)
+		b.AtLeast("rabbitmq_pulsar_vs_bare", ratio, .75)
 	}
 	return err
 }
@@ -508,14 +508,14 @@ func (b *bridgeBench) pulsarRabbit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.AtLeast("pulsar_rabbitmq_vs_bare", ratio, .8)
+	b.AtLeast("pulsar_rabbitmq_vs_bare", ratio, .7)
 	// The bare publisher's messages have no properties, and RabbitMQ is much slower with more than
 	// 64 bytes of them.
 	ratio, _, err = b.against(ctx, "pulsar_rabbitmq_hops", "amqp091-go", route("hops"), bare)
 	if err != nil {
 		return err
 	}
-	b.AtLeast("pulsar_rabbitmq_hops_vs_bare", ratio, .8)
+	b.AtLeast("pulsar_rabbitmq_hops_vs_bare", ratio, .7)
 	return nil
 }
 

@@ -25,11 +25,6 @@ func Changed[T any](a, b T) (keys []string) {
 	return keys
 }
 
-// SameValue is [Same] for two values of one type that is not known, such as that of a field.
-func SameValue(a, b any) bool {
-	return same(reflect.ValueOf(a), reflect.ValueOf(b))
-}
-
 func same(a, b reflect.Value) bool {
 	switch t := a.Type(); {
 	case t.Kind() == reflect.Pointer || t.Kind() == reflect.Interface:

@@ -32,8 +32,8 @@ func TestSame(t *testing.T) {
 	}
 	assert.True(t, config.Same(whole(func(*outer) {}), whole(func(*outer) {})))
 	assert.True(t, config.Same(outer{}, outer{List: []inner{}, Named: map[string]inner{}}))
-	assert.True(t, config.SameValue([]inner(nil), []inner{}))
-	assert.False(t, config.SameValue([]inner(nil), []inner{{}}))
+	assert.True(t, config.Same([]inner(nil), []inner{}))
+	assert.False(t, config.Same([]inner(nil), []inner{{}}))
 	for name, change := range map[string]func(*outer){
 		"a secret":        func(o *outer) { o.List[0].Password = "z" },
 		"a longer list":   func(o *outer) { o.List = append(o.List, inner{}) },

@@ -313,27 +313,10 @@ func (c APIConfig) tokens(log *zap.Logger) (*bearer.Tokens, error) {
 func (c Config) fixed(changed Config) error {
 	now, then := c, changed
 	now.Ingest.Tenants, then.Ingest.Tenants = nil, nil
+	then.Common, then.Setup = now.Common, now.Setup // app.OnReload compares Common; only -setup uses Setup
 	var errs []error
-	for _, part := range []struct {
-		key  string
-		a, b any
-	}{
-		{"pulsar", now.Pulsar, then.Pulsar},
-		{"http", now.HTTP, then.HTTP},
-		{"roles", now.Roles, then.Roles},
-		{"instance", now.Instance, then.Instance},
-		{"topics", now.Topics, then.Topics},
-		{"api", now.API, then.API},
-		{"secrets", now.Secrets, then.Secrets},
-		{"ingest", now.Ingest, then.Ingest},
-		{"engine", now.Engine, then.Engine},
-		{"processor", now.Processor, then.Processor},
-		{"targets", now.Targets, then.Targets},
-		{"connections", now.Connections, then.Connections},
-	} {
-		if !config.SameValue(part.a, part.b) {
-			errs = append(errs, config.Fault(part.key, "changes at the next start only; ingest.tenants can change while it runs"))
-		}
+	for _, key := range config.Changed(now, then) {
+		errs = append(errs, config.Fault(key, "changes at the next start only; ingest.tenants can change while it runs"))
 	}
 	return errors.Join(errs...)
 }

@@ -65,8 +65,8 @@ func (l Limits) Validate() error {
 		config.CheckRange("pipeline", l.Pipeline, 1, 65_536),
 		config.CheckRange("auth_bulk_bytes", l.AuthBulkBytes, 64, max(l.BulkBytes, 64)),
 		config.CheckRange("auth_arguments", l.AuthArguments, 5, max(l.Arguments, 5)),
+		config.CheckPositive("auth_timeout", l.AuthTimeout),
 	}
-	errs = append(errs, config.CheckPositive("auth_timeout", l.AuthTimeout))
 	if l.IdleTimeout < 0 {
 		errs = append(errs, config.Fault("idle_timeout", "must be >= 0, got %s", l.IdleTimeout))
 	}

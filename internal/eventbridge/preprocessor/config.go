@@ -80,8 +80,7 @@ const mostBatched = 2000
 
 // Validate returns every fault of the section's own keys.
 func (c Config) Validate() error {
-	var errs []error
-	errs = append(errs, config.CheckPositive("request_timeout", c.RequestTimeout))
+	errs := []error{config.CheckPositive("request_timeout", c.RequestTimeout)}
 	if c.Profile.BatchRecords > mostBatched {
 		errs = append(errs, config.Fault("profile.batch_records", "must be at most %d, got %d", mostBatched, c.Profile.BatchRecords))
 	}

@@ -113,13 +113,9 @@ func AppendDouble(dst []byte, field int, v float64) []byte {
 
 func zigzag(v int64) uint64 { return uint64(v<<1) ^ uint64(v>>63) }
 
-// AppendSeries appends the contents of a prometheus.TimeSeries.
+// AppendSeries appends the contents of a prometheus.TimeSeries. The labels of s must be texts.
 func (b *Batch) AppendSeries(dst []byte, s *Series) []byte {
-	if s.Refs.Len() > 0 {
-		dst = b.appendRefFields(dst, Slice(b.Refs, s.Refs))
-	} else {
-		dst = appendLabelFields(dst, Slice(b.Labels, s.Labels))
-	}
+	dst = appendLabelFields(dst, Slice(b.Labels, s.Labels))
 	for _, v := range Slice(b.Samples, s.Samples) {
 		dst = AppendSample(dst, &v, 0)
 	}

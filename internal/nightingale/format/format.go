@@ -160,12 +160,7 @@ func (c *contents) add(s *batch.Series) {
 func (o *Messages) addSeries(b *batch.Batch, s *batch.Series) {
 	last := &o.marks[len(o.marks)-1]
 	last.add(s)
-	for i := s.Samples.From; i < s.Samples.To; i++ {
-		last.latest = max(last.latest, b.Samples[i].Timestamp)
-	}
-	if s.Histograms.Len()+s.Exemplars.Len() > 0 {
-		last.latest = max(last.latest, b.Latest(s))
-	}
+	last.latest = max(last.latest, b.Latest(s))
 }
 
 // newArena provides an arena of about n bytes, or of a piece, for the next messages.

@@ -44,14 +44,7 @@ func TestQueuedAnswersBeforeTheBroker(t *testing.T) {
 // TestQueuedTellsWhatTheQueueRefused: what is known to fail is never answered 204.
 func TestQueuedTellsWhatTheQueueRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &scripted{outcome: func(n int, done func(messaging.MessageID, error)) {
-			if n == 1 {
-				done(messaging.MessageID{}, messaging.ErrQueueFull)
-				return
-			}
-			done(messaging.MessageID{}, nil)
-		}}
-		s, dropped := queuedSink(t, p)
+		s, dropped := queuedSink(t, secondRefused())
 		_, err := s.publish(t.Context(), three())
 		assert.Equal(t, http.StatusServiceUnavailable, writetest.StatusOf(t, err))
 		assert.InDelta(t, 0, testutil.ToFloat64(dropped), 0)

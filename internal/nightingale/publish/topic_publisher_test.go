@@ -42,6 +42,17 @@ func (p *scripted) Close(context.Context) error { return nil }
 
 func (p *scripted) Partitions() int { return 1 }
 
+// secondRefused returns a publisher that has no place for the second record.
+func secondRefused() *scripted {
+	return &scripted{outcome: func(n int, done func(messaging.MessageID, error)) {
+		if n == 1 {
+			done(messaging.MessageID{}, messaging.ErrQueueFull)
+			return
+		}
+		done(messaging.MessageID{}, nil)
+	}}
+}
+
 // opened returns a running topicPublisher.
 func opened(t *testing.T, p *scripted) *topicPublisher {
 	t.Helper()
@@ -92,13 +103,7 @@ func TestTopicFailsWithATopicThatCanNeverOpen(t *testing.T) {
 // a later sample of a series must not be on the topic before an earlier one.
 func TestTopicPublishesNothingBehindARefusedRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &scripted{outcome: func(n int, done func(messaging.MessageID, error)) {
-			if n == 1 {
-				done(messaging.MessageID{}, messaging.ErrQueueFull)
-				return
-			}
-			done(messaging.MessageID{}, nil)
-		}}
+		p := secondRefused()
 		free, err := opened(t, p).publish(t.Context(), three())
 		assert.False(t, free, "what failed may still be read")
 		assert.Equal(t, http.StatusServiceUnavailable, writetest.StatusOf(t, err))

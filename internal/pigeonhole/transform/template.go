@@ -166,11 +166,6 @@ func topicName(topic string) string {
 	if at < 0 {
 		return topic
 	}
-	topic = topic[at+1:]
-	if at = strings.LastIndex(topic, "-partition-"); at > 0 {
-		if _, err := strconv.ParseUint(topic[at+len("-partition-"):], 10, 31); err == nil {
-			return topic[:at]
-		}
-	}
+	topic, _ = message.SplitPartition(topic[at+1:])
 	return topic
 }

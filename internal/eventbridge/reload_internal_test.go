@@ -1,0 +1,23 @@
+package eventbridge
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/preprocessor"
+)
+
+// TestAReloadChangesTenantsOnly: any other section is named. The runtime compares the common keys.
+func TestAReloadChangesTenantsOnly(t *testing.T) {
+	before := DefaultConfig()
+	after := before
+	after.Ingest.Tenants = []preprocessor.TenantConfig{{}}
+	after.Log.Level, after.Setup.Retention.Time = "debug", time.Hour
+	require.NoError(t, before.fixed(after))
+	after.Instance, after.Ingest.RequestTimeout = "another", 2*before.Ingest.RequestTimeout
+	const at = ": changes at the next start only; ingest.tenants can change while it runs"
+	assert.EqualError(t, before.fixed(after), "instance"+at+"\ningest"+at)
+}

@@ -103,8 +103,8 @@ func newLoop(p *Proxy) (*loop, error) {
 	return l, nil
 }
 
-// post makes the loop run f. It is safe for concurrent use. After the end of the loop, post returns
-// false and f does not run.
+// post makes the loop run f, before it handles what a client sends from now on. It is safe for
+// concurrent use. After the end of the loop, post returns false and f does not run.
 func (l *loop) post(f func()) bool {
 	l.mu.Lock()
 	if l.stopped {
@@ -130,6 +130,9 @@ func (l *loop) run() {
 			return
 		}
 		l.now = time.Now()
+		if l.awake.Load() {
+			l.runInbox() // before the commands that arrived after it was posted
+		}
 		for i := range n {
 			fd, events := l.poll.Event(i)
 			if fd == l.poll.Wakeup {

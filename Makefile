@@ -74,7 +74,7 @@ fresh: need-go ## Run the first commands of the README in a fresh clone, with em
 soak: need-go ## Run randomised tests and faults for long, with fresh seeds: SEEDS=5000, SECONDS=600, EVENTBRIDGE_SECONDS=600, PIGEONHOLE_SECONDS=600 or MONITORING=1
 ifeq ($(origin SECONDS),command line)
 	@AVIARY_WHOLE_SECONDS='$(SECONDS)' go test -count 1 -timeout "$$(( $(SECONDS) / 30 + 90 ))m" -v ./test/sonic
-	@AVIARY_TEST_STEPS="$$(( $(SECONDS) * 100 ))" go test -count 1 -timeout 120m -p 1 ./internal/sonic/script ./internal/sonic/proxy ./internal/sonic/message
+	@AVIARY_TEST_STEPS="$$(( $(SECONDS) * 100 ))" go test -count 1 -timeout 120m -p 1 ./internal/sonic/script ./internal/sonic/proxy ./internal/sonic/wire
 else ifeq ($(origin EVENTBRIDGE_SECONDS),command line)
 	@AVIARY_EVENTBRIDGE_SECONDS='$(EVENTBRIDGE_SECONDS)' go test -count 1 -timeout "$$(( $(EVENTBRIDGE_SECONDS) / 20 + 60 ))m" -p 1 -v \
 	  ./test/eventbridge/whole ./internal/eventbridge/preprocessor ./internal/eventbridge/processor ./internal/eventbridge/engine ./internal/eventbridge/registry

@@ -17,9 +17,9 @@ import (
 	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/internal/sonic/apply"
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/topic"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/internal/sonic/zones"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -228,7 +228,7 @@ func subscribeOne(ctx context.Context, cfg Config, client *messaging.Client, zon
 			}
 			continue
 		case h.Slots:
-			s.Least[zone] = message.ID{Ms: h.Last.Ms + 1} // progress is a time, see [zones.Reached]
+			s.Least[zone] = wire.ID{Ms: h.Last.Ms + 1} // progress is a time, see [zones.Reached]
 			s.Markers[zone] = primaries.Marker{Message: last.ID, Watermark: h.Watermark}
 		case h.Part < h.Parts:
 			s.Least[zone] = h.Prev // the remaining parts are not stored

@@ -10,10 +10,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/sonic/apply"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/outbox"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // library returns the configuration of the shard, which the function library gets.
@@ -98,7 +98,7 @@ func (c Config) sharedSettings(databases string) string {
 	if databases != "" {
 		parts["databases"] = []string{databases}
 	}
-	return message.Config(parts)
+	return wire.Config(parts)
 }
 
 // databasesOf returns the number of databases of a Redis, empty if it does not say that: its user

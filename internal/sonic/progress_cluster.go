@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // clusterApplier says how far a zone with a Redis Cluster and another zone are. See
@@ -36,7 +36,7 @@ const horizonMargin = time.Minute
 
 // horizon returns the id before which all zones have all effects of all zones, less horizonMargin. It
 // is zero while that of a zone is not known.
-func (p clusterProgress) horizon() message.ID {
+func (p clusterProgress) horizon() wire.ID {
 	least := uint64(math.MaxUint64)
 	for zone, a := range p.others {
 		other := a.OtherReached()
@@ -49,7 +49,7 @@ func (p clusterProgress) horizon() message.ID {
 	}
 	margin := uint64(horizonMargin.Milliseconds())
 	if len(p.others) == 0 || least <= margin {
-		return message.ID{}
+		return wire.ID{}
 	}
-	return message.ID{Ms: least - margin}
+	return wire.ID{Ms: least - margin}
 }

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // stillApplier is an applier of a zone that does nothing.
@@ -45,7 +45,7 @@ func TestHorizon(t *testing.T) {
 		"b has not reported c":    {map[string]clusterApplier{"b": stillApplier{minute + 9, map[string]uint64{"a": minute + 9}}, "c": c(minute+9, minute+8, minute+7)}, 0},
 	} {
 		p := clusterProgress{"a", row.others}
-		want := message.ID{}
+		want := wire.ID{}
 		if row.want > 0 {
 			want.Ms = row.want
 		}

@@ -8,10 +8,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -99,7 +99,7 @@ func TestWhatIsFullWithAndWithoutAnOutbox(t *testing.T) {
 	require.NoError(t, script.Load(t.Context(), db))
 	cfg := redislib.Config{Zone: "a", Others: []string{"b"}, Default: policyLWW}
 	l := redislib.New(db, cfg)
-	_, err := l.Open(t.Context(), redislib.State{}, 1, message.ID{})
+	_, err := l.Open(t.Context(), redislib.State{}, 1, wire.ID{})
 	require.NoError(t, err)
 	require.NoError(t, db.Do(t.Context(), "FCALL", "sonic_set", 1, l.Outbox(), "0", "k", make([]byte, 2<<20)).Err())
 

@@ -17,10 +17,10 @@ import (
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/internal/sonic/apply"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/outbox"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -134,7 +134,7 @@ func (s *service) buildReplicated(ctx context.Context, rt *app.Runtime, b backen
 		b.sentinels.OnMove(func(address string) { s.proxy.SetPrimary(address, "") })
 	}
 	s.monitor = newOutboxMonitor(cfg.Outbox, measureOne(l), rt.Log, s.proxy.SetWrites)
-	shipper := outbox.New(cfg.shipper(databases), db, l, client, rt.Log, outbox.NewMetrics(rt.Metrics), func(id message.ID) {
+	shipper := outbox.New(cfg.shipper(databases), db, l, client, rt.Log, outbox.NewMetrics(rt.Metrics), func(id wire.ID) {
 		s.proxy.Shipped(onlyShard, id.String())
 	})
 	s.shipper = shipper

@@ -59,7 +59,7 @@ func sonicScenario(ctx context.Context, r *measure.Report) (err error) {
 		name string
 		run  func(context.Context) error
 	}{
-		{"reads", b.reads}, {"writes", b.writes}, {"latency", b.latency}, {"idle_clients", b.idleClients}, {"lag", b.lag}, {"sustained", b.sustained},
+		{"loop", b.loop}, {"reads", b.reads}, {"writes", b.writes}, {"latency", b.latency}, {"idle_clients", b.idleClients}, {"lag", b.lag}, {"sustained", b.sustained},
 	} {
 		if !r.Wants(part.name) {
 			continue

@@ -20,35 +20,53 @@ type loaded struct {
 	rate      float64 // commands a second
 	perMillon float64 // CPU seconds of the process between, per million commands
 	redis     float64 // those of the Redises behind it
+	p99       float64 // ms from a client's request to its reply
+}
+
+// load is what the load generator sends.
+type load struct {
+	command           string
+	pipeline, clients int
 }
 
 // redisBenchmark has Debian's load generator send n commands, and returns how many a second were
 // answered.
 func redisBenchmark(ctx context.Context, address, command string, pipeline, n int) (float64, error) {
+	rate, _, err := sendLoad(ctx, address, load{command, pipeline, redisClients}, n)
+	return rate, err
+}
+
+// sendLoad is like redisBenchmark, and returns the p99 of the latency in milliseconds too.
+func sendLoad(ctx context.Context, address string, l load, n int) (rate, p99 float64, err error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	cmd := exec.CommandContext(ctx, "redis-benchmark", "-h", host, "-p", port, "-c", strconv.Itoa(redisClients), "-P", strconv.Itoa(pipeline),
-		"-d", strconv.Itoa(redisValue), "-r", strconv.Itoa(pieces.RedisKeys), "-n", strconv.Itoa(n), "-t", command, "--csv")
+	cmd := exec.CommandContext(ctx, "redis-benchmark", "-h", host, "-p", port, "-c", strconv.Itoa(l.clients), "-P", strconv.Itoa(l.pipeline),
+		"-d", strconv.Itoa(redisValue), "-r", strconv.Itoa(pieces.RedisKeys), "-n", strconv.Itoa(n), "-t", l.command, "--csv")
 	out, err := cmd.Output()
 	if err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
 			err = fmt.Errorf("%w: %s", err, exit.Stderr)
 		}
-		return 0, fmt.Errorf("redis-benchmark: %w: %s", err, out)
+		return 0, 0, fmt.Errorf("redis-benchmark: %w: %s", err, out)
 	}
 	// A server that refuses CONFIG is complained of above the table.
 	_, table, found := strings.Cut(string(out), "\"test\"")
 	if !found {
-		return 0, fmt.Errorf("redis-benchmark printed %q", out)
+		return 0, 0, fmt.Errorf("redis-benchmark printed %q", out)
 	}
 	rows, err := csv.NewReader(strings.NewReader("\"test\"" + table)).ReadAll()
-	if err != nil || len(rows) != 2 || len(rows[1]) < 2 {
-		return 0, fmt.Errorf("redis-benchmark printed %q: %w", out, err)
+	if err != nil || len(rows) != 2 || len(rows[1]) < 7 {
+		return 0, 0, fmt.Errorf("redis-benchmark printed %q: %w", out, err)
 	}
-	return strconv.ParseFloat(rows[1][1], 64)
+	rate, err = strconv.ParseFloat(rows[1][1], 64)
+	if err != nil {
+		return 0, 0, err
+	}
+	p99, err = strconv.ParseFloat(rows[1][6], 64)
+	return rate, p99, err
 }
 
 // side is one of what is compared.
@@ -62,12 +80,12 @@ type side struct {
 	turns    []loaded
 }
 
-func (s *side) turn(ctx context.Context, command string, pipeline, n int) (l loaded, err error) {
+func (s *side) turn(ctx context.Context, of load, n int) (l loaded, err error) {
 	before, redisBefore, err := s.cpu()
 	if err != nil {
 		return l, err
 	}
-	rate, e := redisBenchmark(ctx, s.address, command, pipeline, n)
+	rate, p99, e := sendLoad(ctx, s.address, of, n)
 	if e == nil && s.after != nil {
 		e = s.after(ctx)
 	}
@@ -76,7 +94,7 @@ func (s *side) turn(ctx context.Context, command string, pipeline, n int) (l loa
 	}
 	after, redisAfter, err := s.cpu()
 	million := float64(n) / 1e6
-	return loaded{rate, (after - before) / million, (redisAfter - redisBefore) / million}, err
+	return loaded{rate, (after - before) / million, (redisAfter - redisBefore) / million, p99}, err
 }
 
 // cpu returns the CPU seconds so far of the endpoint and of the Redises behind it.
@@ -93,13 +111,13 @@ func (s *side) cpu() (used, redis float64, err error) {
 
 // inTurn runs all sides, each first in turn, and returns the ratios of each to the first one's
 // rate.
-func (b *sonicBench) inTurn(ctx context.Context, part, command string, pipeline int, sides ...*side) (ratios [][]float64, err error) {
+func (b *sonicBench) inTurn(ctx context.Context, part string, of load, sides ...*side) (ratios [][]float64, err error) {
 	for _, s := range sides {
 		if b.Quick {
 			s.n /= 5
 		}
 		s.turns = nil
-		if _, err := s.turn(ctx, command, pipeline, s.n/5); err != nil { // warms up
+		if _, err := s.turn(ctx, of, s.n/5); err != nil { // warms up
 			return nil, fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
@@ -107,7 +125,7 @@ func (b *sonicBench) inTurn(ctx context.Context, part, command string, pipeline 
 	for round := range b.Rounds {
 		for i := range sides {
 			s := sides[(i+round)%len(sides)]
-			l, err := s.turn(ctx, command, pipeline, s.n)
+			l, err := s.turn(ctx, of, s.n)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", s.name, err)
 			}
@@ -120,7 +138,8 @@ func (b *sonicBench) inTurn(ctx context.Context, part, command string, pipeline 
 	for i, s := range sides {
 		rate := measure.Median(measure.Each(s.turns, func(l loaded) float64 { return l.rate }))
 		cpu := measure.Median(measure.Each(s.turns, func(l loaded) float64 { return l.perMillon }))
-		row := fmt.Sprintf("%s\t%s\t%.0f\t%.2f\t%.3f (%.3f-%.3f)", part, s.name, rate, cpu, measure.Median(ratios[i]), measure.Least(ratios[i]), measure.Most(ratios[i]))
+		p99 := measure.Median(measure.Each(s.turns, func(l loaded) float64 { return l.p99 }))
+		row := fmt.Sprintf("%s\t%s\t%.0f\t%.2f\t%.2f\t%.3f (%.3f-%.3f)", part, s.name, rate, cpu, p99, measure.Median(ratios[i]), measure.Least(ratios[i]), measure.Most(ratios[i]))
 		if len(s.redis) > 0 {
 			redis := measure.Median(measure.Each(s.turns, func(l loaded) float64 { return l.redis }))
 			row += fmt.Sprintf("\t%.2f", redis)
@@ -128,6 +147,7 @@ func (b *sonicBench) inTurn(ctx context.Context, part, command string, pipeline 
 		}
 		b.Row("%s", row)
 		b.Figure(part+"_"+s.name+"_per_s", rate)
+		b.Figure(part+"_"+s.name+"_p99_ms", p99)
 		if s.endpoint != nil {
 			b.Figure(part+"_"+s.name+"_cpu_s_per_million", cpu)
 		}
@@ -135,7 +155,7 @@ func (b *sonicBench) inTurn(ctx context.Context, part, command string, pipeline 
 	return ratios, nil
 }
 
-const throughputHead = "part\tthrough\tcommands/s\tCPU s/million\tratio to direct (median, min-max)"
+const throughputHead = "part\tthrough\tcommands/s\tCPU s/million\tp99 ms\tratio to direct (median, min-max)"
 
 // fill writes the keys that are read, in Redis itself and through Sonic, and waits until Sonic has
 // shipped them.
@@ -169,7 +189,7 @@ func (b *sonicBench) reads(ctx context.Context) (err error) {
 		want        float64
 	}{{1, 200_000, .7}, {16, 1_000_000, .65}} {
 		part := fmt.Sprintf("reads_p%d", p.pipeline)
-		ratios, err := b.inTurn(ctx, part, "get", p.pipeline,
+		ratios, err := b.inTurn(ctx, part, load{"get", p.pipeline, redisClients},
 			&side{name: "direct", address: b.bare, n: p.n},
 			&side{name: "nutcracker", address: nutcracker.address, endpoint: nutcracker, n: p.n},
 			&side{name: "sonic", address: sonic.address, endpoint: sonic, n: p.n})
@@ -223,7 +243,7 @@ func (b *sonicBench) writesOf(ctx context.Context, policy, outbox string, want [
 		if outbox == "off" {
 			part = fmt.Sprintf("writes_%s_off_p%d", policy, p.pipeline)
 		}
-		ratios, err := b.inTurn(ctx, part, "set", p.pipeline,
+		ratios, err := b.inTurn(ctx, part, load{"set", p.pipeline, redisClients},
 			&side{name: "direct", address: b.bare, n: p.n},
 			&side{name: "nutcracker", address: nutcracker.address, endpoint: nutcracker, n: p.n},
 			&side{name: "sonic", address: sonic.address, endpoint: sonic, n: p.ours, after: sonic.drained})

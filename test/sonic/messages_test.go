@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -23,7 +23,7 @@ type other struct {
 	t         testing.TB
 	name      string
 	publisher *messaging.Publisher
-	prev      message.ID
+	prev      wire.ID
 }
 
 // withOther runs the zone "a", which another one writes to: the test. Both are on one cluster.
@@ -56,13 +56,13 @@ func withOthers(t testing.TB, names ...string) (zone, []*other) {
 }
 
 // header is that of a message with one effect.
-func (o *other) header() *message.Header {
-	h := &message.Header{Origin: o.name, Prev: o.prev, First: message.ID{Ms: o.prev.Ms + 1}, Last: message.ID{Ms: o.prev.Ms + 1}, Part: 1, Parts: 1}
+func (o *other) header() *wire.Header {
+	h := &wire.Header{Origin: o.name, Prev: o.prev, First: wire.ID{Ms: o.prev.Ms + 1}, Last: wire.ID{Ms: o.prev.Ms + 1}, Part: 1, Parts: 1}
 	o.prev = h.Last
 	return h
 }
 
-func (o *other) send(h *message.Header, payload []byte, change ...func(map[string]string)) {
+func (o *other) send(h *wire.Header, payload []byte, change ...func(map[string]string)) {
 	o.t.Helper()
 	properties := h.Properties()
 	for _, c := range change {
@@ -72,7 +72,7 @@ func (o *other) send(h *message.Header, payload []byte, change ...func(map[strin
 }
 
 // set is a payload: key is value since the effect h.
-func set(h *message.Header, key, value string) []byte {
+func set(h *wire.Header, key, value string) []byte {
 	text := func(s string) []byte { return append([]byte{0xa0 | byte(len(s))}, s...) }
 	effect := []byte{0x96} // an array of six
 	for _, s := range []string{"S", "l", "0", key, value, ""} {
@@ -121,34 +121,34 @@ func TestMessagesOfAnotherZone(t *testing.T) {
 func TestTheConfigurationOfAnotherZoneDiffers(t *testing.T) {
 	t.Parallel()
 	a, b := withOther(t)
-	send := func(change func(*message.Header)) {
+	send := func(change func(*wire.Header)) {
 		h := b.header()
 		change(h)
 		b.send(h, set(h, "k", "1"))
 		systems.Await(t, await.Patience, "it is applied", func() bool { return a.zones().Origins[0].Cursor == h.Last.String() })
 	}
-	equal := message.Config(map[string][]string{"zones": {"a", "b"}, "conflicts": {"lww "}})
-	send(func(h *message.Header) { h.Config = equal })
+	equal := wire.Config(map[string][]string{"zones": {"a", "b"}, "conflicts": {"lww "}})
+	send(func(h *wire.Header) { h.Config = equal })
 	assert.Zero(t, a.metric(`sonic_configuration_differs{origin="b"}`), "both are what the binary tells of itself")
-	other := message.Config(map[string][]string{"zones": {"a", "b"}, "conflicts": {"none "}})
+	other := wire.Config(map[string][]string{"zones": {"a", "b"}, "conflicts": {"none "}})
 	for range 3 {
-		send(func(h *message.Header) { h.Config = other })
+		send(func(h *wire.Header) { h.Config = other })
 	}
-	send(func(*message.Header) {}) // an older version says nothing
+	send(func(*wire.Header) {}) // an older version says nothing
 	assert.InDelta(t, 1, a.metric(`sonic_configuration_differs{origin="b"}`), 0)
 	assert.Equal(t, []string{"conflicts"}, a.zones().Origins[0].Differs)
 	assert.Equal(t, 1, strings.Count(a.Log(), "the configuration of the other zone differs"))
-	send(func(h *message.Header) { h.Config = equal })
+	send(func(h *wire.Header) { h.Config = equal })
 	assert.Zero(t, a.metric(`sonic_configuration_differs{origin="b"}`))
 
 	// The Redis of that zone has fewer databases than that of this one, which has 16.
 	databases := func(n string) string {
-		return message.Config(map[string][]string{"zones": {"a", "b"}, "conflicts": {"lww "}, "databases": {n}})
+		return wire.Config(map[string][]string{"zones": {"a", "b"}, "conflicts": {"lww "}, "databases": {n}})
 	}
-	send(func(h *message.Header) { h.Config = databases("4") })
+	send(func(h *wire.Header) { h.Config = databases("4") })
 	assert.InDelta(t, 1, a.metric(`sonic_configuration_differs{origin="b"}`), 0)
 	assert.Equal(t, []string{"databases"}, a.zones().Origins[0].Differs)
-	send(func(h *message.Header) { h.Config = databases("16") })
+	send(func(h *wire.Header) { h.Config = databases("16") })
 	assert.Zero(t, a.metric(`sonic_configuration_differs{origin="b"}`))
 }
 
@@ -222,7 +222,7 @@ func TestMessagesThatCannotBeApplied(t *testing.T) {
 		want    string
 	}{
 		"of a newer version": {
-			[]byte{0x90}, func(p map[string]string) { p["sonic_format"] = strconv.Itoa(message.Format + 1) }, "run the newer version in this zone, too",
+			[]byte{0x90}, func(p map[string]string) { p["sonic_format"] = strconv.Itoa(wire.Format + 1) }, "run the newer version in this zone, too",
 		},
 		"with an effect of a newer version": {
 			append([]byte{0x92, 0xa3}, "2-0\xa6\x94\xa1?\xa1l\xa10\xa1k"...), func(map[string]string) {}, "which this Redis' library does not know",
@@ -235,7 +235,7 @@ func TestMessagesThatCannotBeApplied(t *testing.T) {
 			a, others := withOthers(t, "b", "c")
 			b, fromC := others[0], others[1]
 			ctx := t.Context()
-			applied := func(o *other, key string) *message.Header {
+			applied := func(o *other, key string) *wire.Header {
 				t.Helper()
 				h := o.header()
 				o.send(h, set(h, key, "1"))
@@ -293,7 +293,7 @@ func TestForeignMessagesAreSkipped(t *testing.T) {
 		func(p map[string]string) { delete(p, "sonic_format") },
 		func(p map[string]string) { p["sonic_origin"] = "c" },
 	} {
-		b.send(&message.Header{Origin: "b", First: message.ID{Ms: 1}, Last: message.ID{Ms: 1}, Part: 1, Parts: 1}, []byte("who knows"), change)
+		b.send(&wire.Header{Origin: "b", First: wire.ID{Ms: 1}, Last: wire.ID{Ms: 1}, Part: 1, Parts: 1}, []byte("who knows"), change)
 		foreign++
 		h := b.header()
 		b.send(h, set(h, "k", strconv.Itoa(i)))

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	slots "github.com/aviaryhq/aviary/internal/sonic/cluster"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 	"github.com/aviaryhq/aviary/test/systems"
@@ -123,17 +123,17 @@ func primariesOf(t testing.TB, nodes *stack.RedisCluster) (found []*stack.RedisS
 }
 
 // entriesOf are the entries of a message, of all slots.
-func entriesOf(h *message.Header, payload []byte) ([]message.Entry, error) {
+func entriesOf(h *wire.Header, payload []byte) ([]wire.Entry, error) {
 	if !h.Slots {
-		return message.Entries(payload)
+		return wire.Entries(payload)
 	}
-	groups, err := message.Groups(payload)
+	groups, err := wire.Groups(payload)
 	if err != nil {
 		return nil, err
 	}
-	var all []message.Entry
+	var all []wire.Entry
 	for _, g := range groups {
-		entries, err := message.Entries(g.Entries)
+		entries, err := wire.Entries(g.Entries)
 		if err != nil {
 			return nil, err
 		}

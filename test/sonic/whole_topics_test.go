@@ -19,15 +19,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 // A stored is an effect in a topic.
 type stored struct {
 	origin string
-	id     message.ID
+	id     wire.ID
 	effect []string
 }
 
@@ -38,7 +38,7 @@ func (s stored) about() bool {
 
 // read calls h for each message since a time, zero for all, of a zone's topic in one of the
 // clusters, with the effects that it completes.
-func (w *whole) read(cluster, of *site, since time.Time, h func(*message.Header, []stored)) {
+func (w *whole) read(cluster, of *site, since time.Time, h func(*wire.Header, []stored)) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*await.Patience)
 	defer cancel()
@@ -49,7 +49,7 @@ func (w *whole) read(cluster, of *site, since time.Time, h func(*message.Header,
 	}
 	var parts []byte
 	err := pulsar.ReadStored(ctx, w.pulsars.Clusters[cluster.pulsar].URL(), cfg, func(d *messaging.Delivery) error {
-		header, err := message.ParseHeader(d.Properties)
+		header, err := wire.ParseHeader(d.Properties)
 		if err != nil {
 			return err
 		}
@@ -67,7 +67,7 @@ func (w *whole) read(cluster, of *site, since time.Time, h func(*message.Header,
 		}
 		var all []stored
 		for _, e := range entries {
-			effects, err := message.Effects(e.Effects)
+			effects, err := wire.Effects(e.Effects)
 			if err != nil {
 				return err
 			}
@@ -86,7 +86,7 @@ func (w *whole) effectsOf(db int, key string) []string {
 	w.t.Helper()
 	var found []stored
 	for _, s := range w.sites {
-		w.read(s, s, time.Time{}, func(_ *message.Header, effects []stored) {
+		w.read(s, s, time.Time{}, func(_ *wire.Header, effects []stored) {
 			for _, e := range effects {
 				if e.effect[2] == strconv.Itoa(db) && e.effect[3] == key {
 					found = append(found, e)
@@ -109,9 +109,9 @@ func (w *whole) topics() {
 	times := map[string]int{}
 	for _, of := range w.sites {
 		for _, cluster := range w.sites {
-			var last message.ID
+			var last wire.ID
 			messages, repeated := 0, 0
-			w.read(cluster, of, time.Time{}, func(h *message.Header, effects []stored) {
+			w.read(cluster, of, time.Time{}, func(h *wire.Header, effects []stored) {
 				messages++
 				assert.Equal(w.t, of.name, h.Origin)
 				switch {
@@ -169,11 +169,11 @@ func (w *whole) outcomes(at, of *site) (effects, duplicates float64) {
 }
 
 // end is the last effect of a zone.
-func (w *whole) end(s *site) message.ID {
+func (w *whole) end(s *site) wire.ID {
 	w.t.Helper()
 	info, err := s.redis.Client(w.t).XInfoStream(context.Background(), script.KeysOf(0).Outbox).Result()
 	require.NoError(w.t, err)
-	id, err := message.ParseID(info.LastGeneratedID)
+	id, err := wire.ParseID(info.LastGeneratedID)
 	require.NoError(w.t, err)
 	return id
 }
@@ -188,7 +188,7 @@ func (w *whole) passed(at, of *site) {
 	systems.Await(w.t, await.Patience, fmt.Sprintf("a Sonic of zone %s has applied all of zone %s", at.name, of.name), func() bool {
 		return slices.ContainsFunc(at.sonics, func(e *service) bool {
 			return slices.ContainsFunc(e.zones().Origins, func(o sonic.OriginStatus) bool {
-				id, err := message.ParseID(o.Cursor)
+				id, err := wire.ParseID(o.Cursor)
 				return err == nil && o.Zone == of.name && id.Compare(end) >= 0
 			})
 		})
@@ -202,7 +202,7 @@ func (w *whole) appliedOnce() {
 	type way struct{ at, of *site }
 	before := map[way]float64{}
 	dropped := map[way]float64{}
-	from := map[*site]message.ID{}
+	from := map[*site]wire.ID{}
 	w.awaitAll()
 	for _, at := range w.sites {
 		from[at] = w.end(at)
@@ -218,8 +218,8 @@ func (w *whole) appliedOnce() {
 	w.awaitAll()
 	for _, of := range w.sites {
 		effects, answers := 0, 0 // a state that a zone asked for is for that zone only, and only while it waits
-		w.read(of, of, began.Add(-time.Minute), func(_ *message.Header, all []stored) {
-			var answer message.ID
+		w.read(of, of, began.Add(-time.Minute), func(_ *wire.Header, all []stored) {
+			var answer wire.ID
 			for _, e := range all {
 				switch {
 				case e.id.Compare(from[of]) <= 0:
@@ -253,7 +253,7 @@ func (w *whole) appliedOnce() {
 // do not go round in circles.
 func (w *whole) quiet() {
 	w.t.Helper()
-	from, began := map[*site]message.ID{}, time.Now()
+	from, began := map[*site]wire.ID{}, time.Now()
 	for _, s := range w.sites {
 		from[s] = w.end(s)
 	}
@@ -262,7 +262,7 @@ func (w *whole) quiet() {
 		systems.Await(w.t, await.Patience, "two more beats of zone "+s.name, func() bool {
 			beats = 0
 			var others []stored
-			w.read(s, s, began.Add(-time.Minute), func(_ *message.Header, all []stored) {
+			w.read(s, s, began.Add(-time.Minute), func(_ *wire.Header, all []stored) {
 				for _, e := range all {
 					if e.id.Compare(from[s]) <= 0 {
 						continue

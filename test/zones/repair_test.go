@@ -8,17 +8,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // repairZones makes zones equal that differ in what they have of the lost one.
 func (w *world) repairZones(rest []*zone) {
 	w.t.Helper()
 	lost := w.zones[first].name
-	has, most := map[*zone]message.ID{}, message.ID{}
+	has, most := map[*zone]wire.ID{}, wire.ID{}
 	for _, z := range rest {
 		has[z] = w.cursor(z, lost)
-		most = message.Max(most, has[z])
+		most = wire.Max(most, has[z])
 		w.say("zone %s: GET /zones: has zone %s up to %s", z.name, lost, has[z])
 	}
 	for _, z := range rest {
@@ -36,7 +36,7 @@ func (w *world) repairZones(rest []*zone) {
 }
 
 // cursor is up to where a zone has another one's effects.
-func (w *world) cursor(z *zone, origin string) (id message.ID) {
+func (w *world) cursor(z *zone, origin string) (id wire.ID) {
 	w.t.Helper()
 	_, body := z.sonic.Ask(http.MethodGet, "/zones")
 	var status sonic.Zones
@@ -44,7 +44,7 @@ func (w *world) cursor(z *zone, origin string) (id message.ID) {
 	for _, o := range status.Origins {
 		if o.Zone == origin {
 			var err error
-			id, err = message.ParseID(o.Cursor)
+			id, err = wire.ParseID(o.Cursor)
 			require.NoError(w.t, err)
 		}
 	}

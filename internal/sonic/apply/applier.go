@@ -9,8 +9,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -24,7 +24,7 @@ type Config struct {
 	// warning. See [Applier.SetMaxClockSkew].
 	MaxClockSkew time.Duration
 	// Config describes the part of this zone's configuration that must be equal in all zones: see
-	// [message.Config].
+	// [wire.Config].
 	Config string
 }
 
@@ -76,15 +76,15 @@ func (a *Applier) apply(ctx context.Context, d *messaging.Delivery) error {
 }
 
 // readHeader is header, which asks Redis what this zone has passed.
-func (a *Applier) readHeader(ctx context.Context, d *messaging.Delivery) (*message.Header, error) {
-	return a.header(d, func(h *message.Header) (bool, error) {
+func (a *Applier) readHeader(ctx context.Context, d *messaging.Delivery) (*wire.Header, error) {
+	return a.header(d, func(h *wire.Header) (bool, error) {
 		state, err := a.library.ReadState(ctx)
 		return !h.Last.IsZero() && state.Cursors[a.cfg.Origin].ID.Compare(h.Last) >= 0, err
 	})
 }
 
 // call passes a message to the library.
-func (a *Applier) call(ctx context.Context, d *messaging.Delivery, h *message.Header) (redislib.Result, error) {
+func (a *Applier) call(ctx context.Context, d *messaging.Delivery, h *wire.Header) (redislib.Result, error) {
 	if h.Slots {
 		return redislib.Result{}, errMixed
 	}
@@ -101,7 +101,7 @@ func (a *Applier) call(ctx context.Context, d *messaging.Delivery, h *message.He
 
 // fillGap applies the effects that are missing before h. They are missing because this Redis came
 // back with older data: the subscription is already past them.
-func (a *Applier) fillGap(ctx context.Context, d *messaging.Delivery, h *message.Header, at redislib.Result) error {
+func (a *Applier) fillGap(ctx context.Context, d *messaging.Delivery, h *wire.Header, at redislib.Result) error {
 	a.logGap(h, at.Cursor)
 	return a.readAgain(ctx, d, at.CursorMessage, func(ctx context.Context, missing *messaging.Delivery) error {
 		_, _, err := a.applyAgain(ctx, missing)
@@ -111,7 +111,7 @@ func (a *Applier) fillGap(ctx context.Context, d *messaging.Delivery, h *message
 
 // applyAgain applies a message that is read again, unless it is to be skipped. It returns the error
 // of reportGap if effects are missing before it.
-func (a *Applier) applyAgain(ctx context.Context, d *messaging.Delivery) (*message.Header, redislib.Result, error) {
+func (a *Applier) applyAgain(ctx context.Context, d *messaging.Delivery) (*wire.Header, redislib.Result, error) {
 	h, err := a.readHeader(ctx, d)
 	if h == nil {
 		return nil, redislib.Result{}, err
@@ -133,9 +133,9 @@ const watchEvery = 5 * time.Second
 func (a *Applier) watch(ctx context.Context, subscribing func() error) {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
-	var before message.ID // the cursor at the last check
-	behind := false       // whether that cursor was before the end of the topic
-	failed := false       // whether reading the topic again has failed
+	var before wire.ID // the cursor at the last check
+	behind := false    // whether that cursor was before the end of the topic
+	failed := false    // whether reading the topic again has failed
 	for {
 		select {
 		case <-ticker.C:

@@ -9,9 +9,9 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -28,31 +28,31 @@ type ClusterApplier struct {
 	primaries *primaries.Primaries
 
 	// Only the consumer's handler uses these.
-	parts message.PartJoiner
+	parts wire.PartJoiner
 	chain chain
 
 	// The lock of progress is held for these.
 	markers        map[string]primaries.Marker // by name: those to write; nil: none is new
-	otherReached   map[string]message.ID       // by zone, how far the origin says it has applied its effects
+	otherReached   map[string]wire.ID          // by zone, how far the origin says it has applied its effects
 	otherDatabases map[string]bool             // databases of effects that were not applied, once logged
 }
 
 // chain says up to which effect the messages of an origin with one Redis are applied without a gap.
 type chain struct {
 	known bool
-	last  message.ID
+	last  wire.ID
 }
 
 // follows reports whether nothing is missing between the chain and a message.
-func (c *chain) follows(h *message.Header) bool {
+func (c *chain) follows(h *wire.Header) bool {
 	return h.Slots || c.known && h.Prev.Compare(c.last) <= 0
 }
 
-func (c *chain) add(h *message.Header) { *c = chain{true, message.Max(c.last, h.Last)} }
+func (c *chain) add(h *wire.Header) { *c = chain{true, wire.Max(c.last, h.Last)} }
 
 // NewCluster makes an applier.
 func NewCluster(cfg Config, p *primaries.Primaries, client *messaging.Client, log *zap.Logger, m *Metrics) *ClusterApplier {
-	return &ClusterApplier{progress: newProgress(cfg, client, log, m), primaries: p, otherReached: map[string]message.ID{}, otherDatabases: map[string]bool{}}
+	return &ClusterApplier{progress: newProgress(cfg, client, log, m), primaries: p, otherReached: map[string]wire.ID{}, otherDatabases: map[string]bool{}}
 }
 
 // Run applies effects until ctx ends, see [Applier.Run].
@@ -66,7 +66,7 @@ func (a *ClusterApplier) apply(ctx context.Context, d *messaging.Delivery) error
 	}
 	err = a.applyNext(ctx, d, h, &a.parts, &a.chain)
 	gap := (*slotGap)(nil)
-	if !errors.Is(err, message.ErrPartsMissing) && !errors.As(err, &gap) {
+	if !errors.Is(err, wire.ErrPartsMissing) && !errors.As(err, &gap) {
 		return err
 	}
 	if gap != nil && a.chain.known {
@@ -79,19 +79,19 @@ func (a *ClusterApplier) apply(ctx context.Context, d *messaging.Delivery) error
 }
 
 // finalError returns the error of a message that still failed after the topic was read again.
-func (a *ClusterApplier) finalError(d *messaging.Delivery, h *message.Header, err error) error {
+func (a *ClusterApplier) finalError(d *messaging.Delivery, h *wire.Header, err error) error {
 	if gap := (*slotGap)(nil); errors.As(err, &gap) {
 		return a.reportGap(h, gap.at)
 	}
-	if errors.Is(err, message.ErrPartsMissing) {
+	if errors.Is(err, wire.ErrPartsMissing) {
 		return cannotApply(d, h, err)
 	}
 	return err
 }
 
-// applyNext applies a message. Its error is [message.ErrPartsMissing] or a slotGap if something
+// applyNext applies a message. Its error is [wire.ErrPartsMissing] or a slotGap if something
 // before it is missing.
-func (a *ClusterApplier) applyNext(ctx context.Context, d *messaging.Delivery, h *message.Header, parts *message.PartJoiner, c *chain) error {
+func (a *ClusterApplier) applyNext(ctx context.Context, d *messaging.Delivery, h *wire.Header, parts *wire.PartJoiner, c *chain) error {
 	payload, whole, err := nextPayload(d, h, parts, c)
 	if err != nil || !whole {
 		return err
@@ -129,12 +129,12 @@ func (a *ClusterApplier) applyNext(ctx context.Context, d *messaging.Delivery, h
 }
 
 // nextPayload joins the parts of the message that comes next. whole is false for a part with others
-// behind it. The error is [message.ErrPartsMissing] or a slotGap if something before the message is
+// behind it. The error is [wire.ErrPartsMissing] or a slotGap if something before the message is
 // missing.
-func nextPayload(d *messaging.Delivery, h *message.Header, parts *message.PartJoiner, c *chain) (payload []byte, whole bool, err error) {
+func nextPayload(d *messaging.Delivery, h *wire.Header, parts *wire.PartJoiner, c *chain) (payload []byte, whole bool, err error) {
 	payload, whole, err = parts.Add(h, d.Payload)
 	switch {
-	case err != nil && !errors.Is(err, message.ErrPartsMissing):
+	case err != nil && !errors.Is(err, wire.ErrPartsMissing):
 		return nil, false, cannotApply(d, h, err)
 	case whole && !c.follows(h):
 		return nil, false, &slotGap{c.last}
@@ -160,19 +160,19 @@ func (a *ClusterApplier) recordOtherDatabases(d *messaging.Delivery, counts map[
 
 // slotCalls returns the calls that apply a whole message, and what else is in it: split has no slots.
 // recovers says that a primary that is not ready may have lost the effects.
-func slotCalls(h *message.Header, payload []byte, id string, recovers bool) (calls []primaries.Call, split message.Split, err error) {
-	var groups []message.PackedGroup
+func slotCalls(h *wire.Header, payload []byte, id string, recovers bool) (calls []primaries.Call, split wire.Split, err error) {
+	var groups []wire.PackedGroup
 	if h.Slots {
-		if groups, err = message.Groups(payload); err != nil {
+		if groups, err = wire.Groups(payload); err != nil {
 			return nil, split, err
 		}
 		split.Reached = h.ReachedIDs()
 	} else {
-		if split, err = message.SplitBySlot(payload); err != nil {
+		if split, err = wire.SplitBySlot(payload); err != nil {
 			return nil, split, err
 		}
 		for _, s := range split.Slots { // the chain of messages shows what is missing, not that of slots
-			groups = append(groups, message.PackedGroup{Slot: s.Slot, Last: s.Last, Entries: s.Payload})
+			groups = append(groups, wire.PackedGroup{Slot: s.Slot, Last: s.Last, Entries: s.Payload})
 		}
 	}
 	for _, g := range groups {
@@ -190,7 +190,7 @@ func (a *ClusterApplier) catchUp(ctx context.Context, d *messaging.Delivery) err
 	if err != nil {
 		return err
 	}
-	parts, c := message.PartJoiner{}, chainFrom(marker)
+	parts, c := wire.PartJoiner{}, chainFrom(marker)
 	if err := a.readAgain(ctx, d, string(marker.Message.Bytes()), func(ctx context.Context, missing *messaging.Delivery) error {
 		h, err := a.readHeader(ctx, missing)
 		if h == nil {
@@ -210,12 +210,12 @@ func chainFrom(m primaries.Marker) chain {
 	if m.IsZero() {
 		return chain{known: true}
 	}
-	return chain{true, message.ID{Ms: m.Watermark, Seq: math.MaxUint64}}
+	return chain{true, wire.ID{Ms: m.Watermark, Seq: math.MaxUint64}}
 }
 
 // readHeader is header. A message is passed if it is not behind the latest marker.
-func (a *ClusterApplier) readHeader(ctx context.Context, d *messaging.Delivery) (*message.Header, error) {
-	return a.header(d, func(*message.Header) (bool, error) {
+func (a *ClusterApplier) readHeader(ctx context.Context, d *messaging.Delivery) (*wire.Header, error) {
+	return a.header(d, func(*wire.Header) (bool, error) {
 		marker, err := a.latestMarker(ctx)
 		return !marker.IsZero() && d.ID.Compare(marker.Message) <= 0, err
 	})
@@ -250,7 +250,7 @@ func (a *ClusterApplier) watch(ctx context.Context, subscribing func() error) {
 		}
 		a.recordTopicError(subscribing(), err)
 		if marker, err := a.latestMarker(ctx); err == nil { // the consumer logs the error
-			a.updateCursor(message.ID{Ms: marker.Watermark})
+			a.updateCursor(wire.ID{Ms: marker.Watermark})
 		}
 		a.updateOtherReached(ctx)
 	}

@@ -16,10 +16,10 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -203,7 +203,7 @@ func TestMessagesToARedisCluster(t *testing.T) {
 	}
 
 	// The next process goes on where the last one was, also within a message in parts.
-	var rest [][]message.Message
+	var rest [][]wire.Message
 	for i, l := range loads {
 		l.origin.write("rpush", l.origin.name+"large", incompressible())
 		messages := l.origin.messages()

@@ -8,8 +8,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -43,7 +43,7 @@ func (a *ClusterApplier) updateOtherReached(ctx context.Context) {
 		a.mu.Lock()
 		for name, marker := range found {
 			if origin, zone, ok := primaries.CutReachedMarker(name); ok && origin == a.cfg.Origin {
-				a.otherReached[zone] = message.Max(a.otherReached[zone], message.ID{Ms: marker.Watermark})
+				a.otherReached[zone] = wire.Max(a.otherReached[zone], wire.ID{Ms: marker.Watermark})
 			}
 		}
 		a.mu.Unlock()
@@ -52,7 +52,7 @@ func (a *ClusterApplier) updateOtherReached(ctx context.Context) {
 
 // recordMarkers notes that everything up to a message is applied at all primaries. The markers are
 // written once a second.
-func (a *ClusterApplier) recordMarkers(d *messaging.Delivery, h *message.Header, reached map[string]message.ID) {
+func (a *ClusterApplier) recordMarkers(d *messaging.Delivery, h *wire.Header, reached map[string]wire.ID) {
 	a.mu.Lock()
 	maps.Copy(a.otherReached, reached)
 	a.markers = map[string]primaries.Marker{h.Origin: {Message: d.ID, Watermark: reachedBy(h).Ms}}

@@ -12,8 +12,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/health"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/topic"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -34,9 +34,9 @@ type progress struct {
 	mu          sync.Mutex
 	status      Status
 	otherConfig string       // the Config of the other zone that came last
-	lastInTopic message.ID   // the last effect known to be in the topic
+	lastInTopic wire.ID      // the last effect known to be in the topic
 	ends        []endOfTopic // ends of the topic at earlier checks that are not known to be applied yet
-	gapAt       *message.ID  // after which effects are missing, once logged; nil: none are missing
+	gapAt       *wire.ID     // after which effects are missing, once logged; nil: none are missing
 	lags        lags
 }
 
@@ -84,12 +84,12 @@ func (p *progress) handle(ctx, running context.Context, d *messaging.Delivery, a
 
 // header reads the header of a message. Without an error it is nil for a message to skip: one that
 // the origin's Sonic has not written, and one that cannot be read and that this zone has passed.
-func (p *progress) header(d *messaging.Delivery, passed func(*message.Header) (bool, error)) (*message.Header, error) {
+func (p *progress) header(d *messaging.Delivery, passed func(*wire.Header) (bool, error)) (*wire.Header, error) {
 	h, err := topic.Header(d, p.cfg.Origin, p.cfg.Shard)
 	if err == nil {
 		return h, nil
 	}
-	if errors.Is(err, message.ErrForeign) {
+	if errors.Is(err, wire.ErrForeign) {
 		p.metrics.foreign.WithLabelValues(p.cfg.Origin).Inc()
 		p.log.Error("skipped a foreign message", zap.Stringer("message", d.ID), zap.String("topic", d.Topic), zap.Error(err))
 		return nil, nil //nolint:nilnil // see the comment
@@ -103,7 +103,7 @@ func (p *progress) header(d *messaging.Delivery, passed func(*message.Header) (b
 }
 
 // logGap counts and logs that effects are missing before h, unless it has for the same place.
-func (p *progress) logGap(h *message.Header, at message.ID) {
+func (p *progress) logGap(h *wire.Header, at wire.ID) {
 	p.mu.Lock()
 	again := p.gapAt != nil && *p.gapAt == at
 	p.gapAt = &at
@@ -152,16 +152,16 @@ func (p *progress) readToEnd(ctx context.Context, after string, f func(context.C
 }
 
 // reachedBy returns the id up to which all effects of the origin are in this message or before it.
-func reachedBy(h *message.Header) message.ID {
+func reachedBy(h *wire.Header) wire.ID {
 	if h.Slots {
-		return message.ID{Ms: h.Watermark}
+		return wire.ID{Ms: h.Watermark}
 	}
 	return h.Last
 }
 
 // newest returns when the newest effect of a message was, or, of a zone with a Redis Cluster, what
 // the clock of that zone was.
-func newest(h *message.Header) time.Time { return time.UnixMilli(int64(max(h.Last.Ms, h.Watermark))) }
+func newest(h *wire.Header) time.Time { return time.UnixMilli(int64(max(h.Last.Ms, h.Watermark))) }
 
 // SetMaxClockSkew changes how far the other zone's clock may be ahead before the applier logs a
 // warning.
@@ -198,14 +198,14 @@ func (p *progress) Health() (at time.Time, now, last error) {
 }
 
 // cannotApply returns the error for a message that cannot be applied.
-func cannotApply(d *messaging.Delivery, h *message.Header, err error) error {
+func cannotApply(d *messaging.Delivery, h *wire.Header, err error) error {
 	return fmt.Errorf("message %s of %s, with effects of zone %s up to %s, cannot be applied, and nothing behind it is: %w: see docs/sonic-replication.md, A message that cannot be applied",
 		d.ID, d.Topic, h.Origin, h.Last, err)
 }
 
 // reportGap sets Status.Gap and returns the error for missing effects that the topic does not have
 // any more.
-func (p *progress) reportGap(h *message.Header, at message.ID) error {
+func (p *progress) reportGap(h *wire.Header, at wire.ID) error {
 	p.mu.Lock()
 	p.status.Gap = true
 	p.mu.Unlock()
@@ -213,7 +213,7 @@ func (p *progress) reportGap(h *message.Header, at message.ID) error {
 }
 
 // recordApplied updates the status after a message was applied.
-func (p *progress) recordApplied(d *messaging.Delivery, h *message.Header) {
+func (p *progress) recordApplied(d *messaging.Delivery, h *wire.Header) {
 	now := time.Now()
 	cursor, delay := reachedBy(h), now.Sub(newest(h))
 	// What counts is the clock of effects, not Sonic's: it is the clock of that zone's Redis, or
@@ -224,7 +224,7 @@ func (p *progress) recordApplied(d *messaging.Delivery, h *message.Header) {
 	var differs []string
 	changed := false
 	if h.Config != "" && h.Config != p.otherConfig {
-		p.otherConfig, differs = h.Config, message.Differing(p.cfg.Config, h.Config)
+		p.otherConfig, differs = h.Config, wire.Differing(p.cfg.Config, h.Config)
 		changed = !slices.Equal(differs, st.Differs)
 		st.Differs = differs
 	}
@@ -258,7 +258,7 @@ func (p *progress) logDiffering(changed bool, differs []string) {
 
 // readEnd reads the last message of the topic. It returns nil if the topic has no message that can
 // be read.
-func (p *progress) readEnd(ctx context.Context) (*message.Header, error) {
+func (p *progress) readEnd(ctx context.Context) (*wire.Header, error) {
 	ctx, cancel := context.WithTimeout(ctx, watchEvery)
 	defer cancel()
 	last, err := p.client.Last(ctx, p.cfg.Topic)
@@ -278,7 +278,7 @@ func (p *progress) readEnd(ctx context.Context) (*message.Header, error) {
 // endOfTopic is the last effect of the topic at an earlier check, and the number of effects up to
 // it.
 type endOfTopic struct {
-	last  message.ID
+	last  wire.ID
 	count int64
 }
 
@@ -286,7 +286,7 @@ type endOfTopic struct {
 const maxEnds = 1024
 
 // recordEnd records the topic's end. The caller holds the lock.
-func (p *progress) recordEnd(h *message.Header) {
+func (p *progress) recordEnd(h *wire.Header) {
 	last := reachedBy(h)
 	if last.Compare(p.lastInTopic) < 0 {
 		return
@@ -308,7 +308,7 @@ func (p *progress) recordEnd(h *message.Header) {
 
 // takeCountUpTo returns the count of the last end that a cursor has reached, and removes this end
 // and those before it. ok is false if the cursor has reached none. The caller holds the lock.
-func (p *progress) takeCountUpTo(cursor message.ID) (count int64, ok bool) {
+func (p *progress) takeCountUpTo(cursor wire.ID) (count int64, ok bool) {
 	n := 0
 	for n < len(p.ends) && cursor.Compare(p.ends[n].last) >= 0 {
 		count, ok = p.ends[n].count, true
@@ -320,7 +320,7 @@ func (p *progress) takeCountUpTo(cursor message.ID) (count int64, ok bool) {
 
 // updateCursor updates the status with the cursor that was read from this zone's Redis. If it is
 // later than this process' own cursor, another process applies the effects.
-func (p *progress) updateCursor(cursor message.ID) {
+func (p *progress) updateCursor(cursor wire.ID) {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,9 +10,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -57,7 +57,7 @@ func (a *ClusterApplier) recoverPrimary(ctx context.Context, address string, slo
 		return err
 	}
 	began, n := time.Now(), 0
-	parts, c, elsewhere := message.PartJoiner{}, chainFrom(marker), map[int]bool{}
+	parts, c, elsewhere := wire.PartJoiner{}, chainFrom(marker), map[int]bool{}
 	if err := a.readToEnd(ctx, string(marker.Message.Bytes()), func(ctx context.Context, d *messaging.Delivery) error {
 		h, err := a.readHeader(ctx, d)
 		if h == nil {
@@ -79,7 +79,7 @@ func (a *ClusterApplier) recoverPrimary(ctx context.Context, address string, slo
 
 // applyTo applies to one primary those effects of a message that are of its slots. elsewhere are
 // slots of which the primary has said that another one has them; applyTo adds to it.
-func (a *ClusterApplier) applyTo(ctx context.Context, db *redis.Client, d *messaging.Delivery, h *message.Header, parts *message.PartJoiner, c *chain, elsewhere map[int]bool) error {
+func (a *ClusterApplier) applyTo(ctx context.Context, db *redis.Client, d *messaging.Delivery, h *wire.Header, parts *wire.PartJoiner, c *chain, elsewhere map[int]bool) error {
 	payload, whole, err := nextPayload(d, h, parts, c)
 	if err != nil || !whole {
 		return err

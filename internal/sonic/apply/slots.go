@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -16,7 +16,7 @@ const reachEvery = time.Second
 
 // slotState is the state of applying the messages of an origin that has a Redis Cluster.
 type slotState struct {
-	parts message.PartJoiner
+	parts wire.PartJoiner
 	// epoch is that of this Redis when the cursor was read. All messages behind the cursor are applied
 	// since. 0: some may be missing.
 	epoch   int64
@@ -27,14 +27,14 @@ type slotState struct {
 // message does not show whether all before it are applied: this Redis may have come back without
 // effects of slots that this message does not have. So the cursor is moved only if Redis was not
 // opened again since the messages behind the cursor were applied.
-func (a *Applier) applySlots(ctx context.Context, d *messaging.Delivery, h *message.Header) error {
+func (a *Applier) applySlots(ctx context.Context, d *messaging.Delivery, h *wire.Header) error {
 	if a.slots.epoch == 0 {
 		if err := a.catchUp(ctx, d); err != nil {
 			return err
 		}
 	}
 	err := a.applySlotsAgain(ctx, d, h, &a.slots, false)
-	if gap := (*slotGap)(nil); errors.As(err, &gap) || errors.Is(err, message.ErrPartsMissing) {
+	if gap := (*slotGap)(nil); errors.As(err, &gap) || errors.Is(err, wire.ErrPartsMissing) {
 		if gap != nil {
 			a.logGap(h, gap.at)
 		}
@@ -70,18 +70,18 @@ func (a *Applier) catchUp(ctx context.Context, d *messaging.Delivery) error {
 }
 
 // slotGap says that effects of a slot are missing.
-type slotGap struct{ at message.ID }
+type slotGap struct{ at wire.ID }
 
 func (g *slotGap) Error() string { return "effects of a slot are missing after " + g.at.String() }
 
 // applySlotsAgain applies a message. Its error is a slotGap if effects are missing before it, or, if
 // final, that of reportGap.
-func (a *Applier) applySlotsAgain(ctx context.Context, d *messaging.Delivery, h *message.Header, slots *slotState, final bool) error {
+func (a *Applier) applySlotsAgain(ctx context.Context, d *messaging.Delivery, h *wire.Header, slots *slotState, final bool) error {
 	if !h.Slots {
 		return errMixed
 	}
 	payload, whole, err := slots.parts.Add(h, d.Payload)
-	if errors.Is(err, message.ErrPartsMissing) && !final {
+	if errors.Is(err, wire.ErrPartsMissing) && !final {
 		return err
 	}
 	if err != nil {
@@ -90,7 +90,7 @@ func (a *Applier) applySlotsAgain(ctx context.Context, d *messaging.Delivery, h 
 	if !whole {
 		return nil
 	}
-	groups, err := message.Groups(payload)
+	groups, err := wire.Groups(payload)
 	if err != nil {
 		return cannotApply(d, h, err)
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -32,7 +32,7 @@ func TestMessagesOfSlotsToOneRedis(t *testing.T) {
 		epoch++
 		state, err := l.ReadState(ctx)
 		require.NoError(t, err)
-		_, err = l.Open(ctx, state, epoch, message.ID{})
+		_, err = l.Open(ctx, state, epoch, wire.ID{})
 		require.NoError(t, err)
 	}
 	open()
@@ -128,7 +128,7 @@ func TestMessagesOfSlotsToOneRedis(t *testing.T) {
 
 // incompressible returns a text that is larger than two parts.
 func incompressible() string {
-	random := make([]byte, 3*message.PartBytes)
+	random := make([]byte, 3*wire.PartBytes)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(random)
 	return string(random)
 }

@@ -3,14 +3,14 @@ package apply
 import (
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // Status says how far a zone has applied the effects of another zone.
 type Status struct {
 	// Cursor is the last effect that is known to be applied, zero for none. It is some seconds old
 	// if another process applies the effects.
-	Cursor message.ID
+	Cursor wire.ID
 	// Count is how many effects the topic has up to Cursor. Known is how many effects the topic is
 	// known to have. If another process applies the effects, Count is too low by some seconds of
 	// effects at most: it is the count at the last observed end of the topic that Cursor has

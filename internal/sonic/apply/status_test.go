@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 func begun(t *testing.T) *Applier {
@@ -22,7 +22,7 @@ func begun(t *testing.T) *Applier {
 }
 
 // idOf is an effect of a moment.
-func idOf(at time.Time) message.ID { return message.ID{Ms: uint64(at.UnixMilli())} }
+func idOf(at time.Time) wire.ID { return wire.ID{Ms: uint64(at.UnixMilli())} }
 
 // TestLagOfAZoneThatIsNeverHeard: a zone that nothing is replicated from is behind, though no
 // message tells how far.
@@ -54,7 +54,7 @@ func TestLagWhereAnotherProcessApplies(t *testing.T) {
 		// The other one applies each beat.
 		for n := int64(100); n < 200; n += watchEvery.Milliseconds() / 1000 {
 			time.Sleep(watchEvery)
-			end := &message.Header{Last: idOf(time.Now().Add(-500 * time.Millisecond)), Count: n}
+			end := &wire.Header{Last: idOf(time.Now().Add(-500 * time.Millisecond)), Count: n}
 			a.recordEnd(end)
 			a.updateCursor(end.Last)
 			lag, effects := behind()
@@ -94,7 +94,7 @@ func TestLagInEffectsWhereAnotherProcessApplies(t *testing.T) {
 		for n := range 3 * maxEnds {
 			time.Sleep(watchEvery)
 			now := time.Now()
-			a.recordEnd(&message.Header{Last: idOf(now), Count: count(now)})
+			a.recordEnd(&wire.Header{Last: idOf(now), Count: count(now)})
 			a.updateCursor(idOf(now.Add(-10 * time.Second))) // the zone is 10 s behind
 			if n < 3 {
 				continue
@@ -107,7 +107,7 @@ func TestLagInEffectsWhereAnotherProcessApplies(t *testing.T) {
 		require.LessOrEqual(t, len(a.ends), 3)
 		for range 3 * maxEnds { // nobody applies any more
 			time.Sleep(watchEvery)
-			a.recordEnd(&message.Header{Last: idOf(time.Now()), Count: count(time.Now())})
+			a.recordEnd(&wire.Header{Last: idOf(time.Now()), Count: count(time.Now())})
 			require.LessOrEqual(t, len(a.ends), maxEnds)
 		}
 		a.updateCursor(idOf(time.Now()))

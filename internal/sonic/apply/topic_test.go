@@ -12,9 +12,9 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/topic"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -37,10 +37,10 @@ type origin struct {
 	redis   *redis.Client
 	library *redislib.Library
 	writer  *messaging.EntryWriter
-	packer  message.Packer
-	read    message.ID
-	chains  map[int]message.ID // by slot
-	told    map[string]uint64  // of a zone with a Redis Cluster
+	packer  wire.Packer
+	read    wire.ID
+	chains  map[int]wire.ID   // by slot
+	told    map[string]uint64 // of a zone with a Redis Cluster
 }
 
 // newOrigin starts a zone. Its effects are under the policy none, so that they have to be applied
@@ -48,13 +48,13 @@ type origin struct {
 func newOrigin(t *testing.T, client *messaging.Client, namespace, name string, slots bool, others ...string) *origin {
 	t.Helper()
 	ctx := t.Context()
-	o := &origin{t: t, name: name, slots: slots, redis: stack.PrivateRedis(t).Client(t), chains: map[int]message.ID{}}
+	o := &origin{t: t, name: name, slots: slots, redis: stack.PrivateRedis(t).Client(t), chains: map[int]wire.ID{}}
 	o.library = redislib.New(o.redis, redislib.Config{Zone: name, Others: others, Default: "none"})
 	state, err := o.library.ReadState(ctx)
 	require.NoError(t, err)
-	_, err = o.library.Open(ctx, state, 1, message.ID{})
+	_, err = o.library.Open(ctx, state, 1, wire.ID{})
 	require.NoError(t, err)
-	o.packer = message.Packer{Origin: name, Tail: message.Tail{Epoch: 1, Position: -1}}
+	o.packer = wire.Packer{Origin: name, Tail: wire.Tail{Epoch: 1, Position: -1}}
 	o.writer, err = client.EntryWriter(ctx, topicOf(namespace, name), messaging.EntryWriterConfig{
 		Name: "sonic-" + name, Position: func(d *messaging.Delivery) (int64, error) {
 			h, err := topic.Header(d, name, 0)
@@ -87,11 +87,11 @@ func (o *origin) writeIn(db int, command string, args ...any) {
 }
 
 // entries returns what was written since the last call.
-func (o *origin) entries() (entries []message.Entry) {
+func (o *origin) entries() (entries []wire.Entry) {
 	o.t.Helper()
 	list, err := o.redis.XRange(o.t.Context(), o.library.Outbox(), "("+o.read.String(), "+").Result()
 	require.NoError(o.t, err)
-	joiner := new(message.Joiner)
+	joiner := new(wire.Joiner)
 	for _, m := range list {
 		e, ok, err := joiner.Add(m.ID, m.Values)
 		require.NoError(o.t, err)
@@ -110,7 +110,7 @@ func (o *origin) ship() {
 	o.store(o.messages())
 }
 
-func (o *origin) store(messages []message.Message) {
+func (o *origin) store(messages []wire.Message) {
 	o.t.Helper()
 	for i := range messages {
 		m := &messages[i]
@@ -119,7 +119,7 @@ func (o *origin) store(messages []message.Message) {
 	}
 }
 
-func (o *origin) messages() (messages []message.Message) {
+func (o *origin) messages() (messages []wire.Message) {
 	o.t.Helper()
 	entries := o.entries()
 	if !o.slots {
@@ -131,32 +131,32 @@ func (o *origin) messages() (messages []message.Message) {
 		o.packer.Tail = ends
 		return messages
 	}
-	var groups []message.Group
+	var groups []wire.Group
 	at := map[int]int{}
 	for _, e := range entries {
-		effects, err := message.Effects(e.Effects)
+		effects, err := wire.Effects(e.Effects)
 		require.NoError(o.t, err)
 		slot := cluster.Slot([]byte(effects[0][3]))
 		if _, found := at[slot]; !found {
 			at[slot] = len(groups)
-			groups = append(groups, message.Group{Slot: slot, Prev: o.chains[slot]})
+			groups = append(groups, wire.Group{Slot: slot, Prev: o.chains[slot]})
 		}
 		g := &groups[at[slot]]
 		g.Entries, g.Last = append(g.Entries, e), e.ID
 		o.chains[slot] = e.ID
 	}
-	payload, n := message.GroupsPayload(groups)
+	payload, n := wire.GroupsPayload(groups)
 	t := &o.packer.Tail
 	t.Last, t.Count = o.read, t.Count+n
-	h := message.Header{
+	h := wire.Header{
 		Origin: o.name, Epoch: 1, Last: t.Last, Count: t.Count, Slots: true, Watermark: uint64(time.Now().UnixMilli()), Reached: o.told,
-		Parts: max(1, (len(payload)+message.PartBytes-1)/message.PartBytes),
+		Parts: max(1, (len(payload)+wire.PartBytes-1)/wire.PartBytes),
 	}
 	for h.Part = 1; h.Part <= h.Parts; h.Part++ {
 		t.Position++
 		h.Position = t.Position
-		end := min(message.PartBytes, len(payload))
-		messages = append(messages, message.Message{Header: h, Payload: payload[:end]})
+		end := min(wire.PartBytes, len(payload))
+		messages = append(messages, wire.Message{Header: h, Payload: payload[:end]})
 		payload = payload[end:]
 	}
 	return messages

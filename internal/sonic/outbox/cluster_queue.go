@@ -5,7 +5,7 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // clusterQueue holds what the readers of the primaries have taken and what is not stored yet, in the
@@ -23,7 +23,7 @@ type clusterQueue struct {
 // into the queue.
 type clusterItem struct {
 	reader    *primaryReader
-	group     message.Group
+	group     wire.Group
 	bytes     int
 	watermark primaryWatermark
 }
@@ -94,14 +94,14 @@ func (q *clusterQueue) take() (items []clusterItem) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n, entries, bytes, removed := 0, 0, 0, 0
-	last := map[int]message.ID{} // by slot
+	last := map[int]wire.ID{} // by slot
 	for n < len(q.items) {
 		it := &q.items[n]
 		if len(it.group.Entries) > 0 {
 			entries += len(it.group.Entries)
 			bytes += it.bytes
 			before, has := last[it.group.Slot]
-			if removed > 0 && (entries > message.PackEntries || bytes > message.PackBytes || has && before != it.group.Prev) {
+			if removed > 0 && (entries > wire.PackEntries || bytes > wire.PackBytes || has && before != it.group.Prev) {
 				break
 			}
 			last[it.group.Slot] = it.group.Last

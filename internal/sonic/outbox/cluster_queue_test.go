@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // While nothing is stored, primaries without writes do not fill the queue. A watermark stays behind
@@ -14,7 +14,7 @@ import (
 func TestClocksOfTheClusterQueue(t *testing.T) {
 	t.Parallel()
 	q, a, b := newClusterQueue(), &primaryReader{}, &primaryReader{}
-	group := clusterItem{reader: a, group: message.Group{Slot: 1, Entries: []message.Entry{{ID: message.ID{Ms: 1}}}}, bytes: 1}
+	group := clusterItem{reader: a, group: wire.Group{Slot: 1, Entries: []wire.Entry{{ID: wire.ID{Ms: 1}}}}, bytes: 1}
 	for ms := range uint64(10) {
 		require.NoError(t, q.put(t.Context(), []clusterItem{{reader: a, watermark: primaryWatermark{ms: ms + 1}}}))
 		require.NoError(t, q.put(t.Context(), []clusterItem{{reader: b, watermark: primaryWatermark{ms: ms + 1}}}))

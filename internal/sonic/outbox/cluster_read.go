@@ -10,9 +10,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
@@ -239,10 +239,10 @@ func (r *primaryReader) writeMarker(ctx context.Context) {
 
 // slotStream is what was taken of the stream of a slot and not passed to the queue.
 type slotStream struct {
-	joiner  message.Joiner
-	taken   message.ID // the last stream entry
-	passed  message.ID // the last entry that was passed to the queue
-	entries []message.Entry
+	joiner  wire.Joiner
+	taken   wire.ID // the last stream entry
+	passed  wire.ID // the last entry that was passed to the queue
+	entries []wire.Entry
 }
 
 // items returns what was taken as groups. Those of transactions without an end, and their pieces,
@@ -258,12 +258,12 @@ func (r *primaryReader) items(list []redislib.Taken, all bool) (items []clusterI
 		if err != nil {
 			return nil, err
 		}
-		if s.taken, err = message.ParseID(t.Entries[len(t.Entries)-1].ID); err != nil {
+		if s.taken, err = wire.ParseID(t.Entries[len(t.Entries)-1].ID); err != nil {
 			return nil, err
 		}
 		s.entries = append(s.entries, entries...)
 		for len(s.entries) > 0 {
-			n := message.Cut(s.entries, false)
+			n := wire.Cut(s.entries, false)
 			if n == 0 {
 				break
 			}
@@ -284,7 +284,7 @@ func (r *primaryReader) items(list []redislib.Taken, all bool) (items []clusterI
 // cut removes the first n entries of a stream.
 func (r *primaryReader) cut(slot int, s *slotStream, n int) clusterItem {
 	entries := s.entries[:n:n]
-	g := message.Group{Slot: slot, Prev: s.passed, Last: entries[n-1].ID, Entries: entries}
+	g := wire.Group{Slot: slot, Prev: s.passed, Last: entries[n-1].ID, Entries: entries}
 	s.entries, s.passed = s.entries[n:], g.Last
 	return clusterItem{reader: r, group: g, bytes: sizeOf(entries)}
 }

@@ -9,10 +9,10 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/topic"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -69,19 +69,19 @@ func (r *primaryReader) restore(ctx context.Context, from messaging.Position) er
 	if err != nil {
 		return fmt.Errorf("cannot look at its outbox: %w", err)
 	}
-	var parts message.PartJoiner
-	restored, effects := map[int]message.ID{}, int64(0)
-	err = topic.Read(ctx, r.client, r.writer.Topic(), from, r.cfg.Zone, 0, func(ctx context.Context, h *message.Header, d *messaging.Delivery, err error) error {
+	var parts wire.PartJoiner
+	restored, effects := map[int]wire.ID{}, int64(0)
+	err = topic.Read(ctx, r.client, r.writer.Topic(), from, r.cfg.Zone, 0, func(ctx context.Context, h *wire.Header, d *messaging.Delivery, err error) error {
 		if err != nil || !h.Slots {
 			return err
 		}
 		payload, whole, err := parts.Add(h, d.Payload)
-		if errors.Is(err, message.ErrPartsMissing) || err == nil && !whole {
+		if errors.Is(err, wire.ErrPartsMissing) || err == nil && !whole {
 			return nil // if its beginning is gone, or its end was not stored, its entries are in later messages
 		}
-		var groups []message.PackedGroup
+		var groups []wire.PackedGroup
 		if err == nil {
-			groups, err = message.Groups(payload)
+			groups, err = wire.Groups(payload)
 		}
 		if err != nil {
 			return fmt.Errorf("message %s of %s: %w", d.ID, d.Topic, err)
@@ -108,7 +108,7 @@ func (r *primaryReader) restore(ctx context.Context, from messaging.Position) er
 		return err
 	}
 	for chunk := range slices.Chunk(slices.Collect(maps.Keys(restored)), shippedAtOnce) {
-		ids := map[int]message.ID{}
+		ids := map[int]wire.ID{}
 		for _, slot := range chunk {
 			ids[slot] = restored[slot]
 		}

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
@@ -16,36 +16,36 @@ type shippedSlots struct {
 	wake chan struct{}
 
 	mu  sync.Mutex
-	ids map[int]message.ID
+	ids map[int]wire.ID
 }
 
 func newShippedSlots() *shippedSlots {
-	return &shippedSlots{wake: make(chan struct{}, 1), ids: map[int]message.ID{}}
+	return &shippedSlots{wake: make(chan struct{}, 1), ids: map[int]wire.ID{}}
 }
 
-func (s *shippedSlots) add(groups []message.Group) {
+func (s *shippedSlots) add(groups []wire.Group) {
 	s.mu.Lock()
 	for i := range groups {
-		s.ids[groups[i].Slot] = message.Max(s.ids[groups[i].Slot], groups[i].Last)
+		s.ids[groups[i].Slot] = wire.Max(s.ids[groups[i].Slot], groups[i].Last)
 	}
 	s.mu.Unlock()
 	signal(s.wake)
 }
 
 // putBack adds ids again that could not be reported.
-func (s *shippedSlots) putBack(ids map[int]message.ID) {
+func (s *shippedSlots) putBack(ids map[int]wire.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for slot, id := range ids {
-		s.ids[slot] = message.Max(s.ids[slot], id)
+		s.ids[slot] = wire.Max(s.ids[slot], id)
 	}
 }
 
-func (s *shippedSlots) take() map[int]message.ID {
+func (s *shippedSlots) take() map[int]wire.ID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ids := s.ids
-	s.ids = map[int]message.ID{}
+	s.ids = map[int]wire.ID{}
 	return ids
 }
 
@@ -79,11 +79,11 @@ func (o *clusterOwner) reportShipped(ctx context.Context) error {
 // reportOnce returns whether all primaries have got their reports.
 func (o *clusterOwner) reportOnce(ctx context.Context) bool {
 	m := o.cluster.Map()
-	batches := map[string]map[int]message.ID{} // by address
+	batches := map[string]map[int]wire.ID{} // by address
 	for slot, id := range o.shipped.take() {
 		address := m.Owner(slot)
 		if batches[address] == nil {
-			batches[address] = map[int]message.ID{}
+			batches[address] = map[int]wire.ID{}
 		}
 		batches[address][slot] = id
 	}
@@ -105,13 +105,13 @@ func (o *clusterOwner) reportOnce(ctx context.Context) bool {
 }
 
 // reportTo returns the ids that the primary has not got. Its reader logs why it is not reachable.
-func (o *clusterOwner) reportTo(ctx context.Context, address string, ids map[int]message.ID) (left map[int]message.ID) {
+func (o *clusterOwner) reportTo(ctx context.Context, address string, ids map[int]wire.ID) (left map[int]wire.ID) {
 	if address == "" {
 		return ids
 	}
 	db := o.cluster.At(address)
-	left = map[int]message.ID{}
-	batch := map[int]message.ID{}
+	left = map[int]wire.ID{}
+	batch := map[int]wire.ID{}
 	report := func() {
 		missing, err := redislib.ShippedSlots(ctx, db, batch)
 		if err != nil {

@@ -13,9 +13,9 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -23,7 +23,7 @@ import (
 type ClusterConfig struct {
 	Zone  string
 	Topic string // of the zone
-	// Config describes the settings that must be equal in all zones, see [message.Config].
+	// Config describes the settings that must be equal in all zones, see [wire.Config].
 	Config string
 	// Library is what primaries are opened with. Its bound is for all primaries together.
 	Library redislib.Config
@@ -32,7 +32,7 @@ type ClusterConfig struct {
 	Reached func() map[string]uint64
 	// Horizon returns the id before which all zones have all effects of all zones. Versions before it
 	// are pruned; zero: none.
-	Horizon func() message.ID
+	Horizon func() wire.ID
 }
 
 // Primaries leads to the primaries of a Redis Cluster.
@@ -173,8 +173,8 @@ type clusterOwner struct {
 	queue        *clusterQueue
 	shipped      *shippedSlots
 
-	storing    sync.Mutex   // held while a message is made of the queue and stored
-	tail       message.Tail // the stored end of the topic; under storing
+	storing    sync.Mutex // held while a message is made of the queue and stored
+	tail       wire.Tail  // the stored end of the topic; under storing
 	watermarks map[*primaryReader]primaryWatermark
 
 	mu         sync.Mutex

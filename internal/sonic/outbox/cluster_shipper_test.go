@@ -12,10 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/test/await"
 )
 
@@ -80,9 +80,9 @@ func TestClusterSlotsMove(t *testing.T) {
 	h := w.await(stop())
 	w.emptied()
 	t.Logf("%d messages, %d entries came again", h.messages, h.repeated)
-	last := message.ID{}
+	last := wire.ID{}
 	for _, id := range h.last {
-		last = message.Max(last, id)
+		last = wire.Max(last, id)
 	}
 	require.Eventually(t, func() bool { return w.read().header.Watermark > last.Ms }, await.Patience, 100*time.Millisecond)
 }
@@ -188,8 +188,8 @@ func TestClusterPredecessorIsStoredLate(t *testing.T) {
 	first := w.owner(w.dial())
 	require.NoError(t, first.takeOver(ctx))
 	before := first.tail // as the successor reads it
-	e := message.Entry{ID: message.ID{Ms: 5}, Effects: "\x94\xa1D\xa1l\xa10\xa1k"}
-	require.NoError(t, first.storeMessage([]message.Group{{Last: e.ID, Entries: []message.Entry{e}}}, []message.Entry{e}, 0))
+	e := wire.Entry{ID: wire.ID{Ms: 5}, Effects: "\x94\xa1D\xa1l\xa10\xa1k"}
+	require.NoError(t, first.storeMessage([]wire.Group{{Last: e.ID, Entries: []wire.Entry{e}}}, []wire.Entry{e}, 0))
 	first.end.release(first.writer)
 
 	second := w.owner(w.dial())
@@ -253,7 +253,7 @@ func TestClusterPrunes(t *testing.T) {
 	db := w.primaries.At(w.redis.Owner(t, cluster.Slot([]byte("key"))))
 	versions := slotOf("key").Versions
 	require.EqualValues(t, 1, db.HLen(ctx, versions).Val())
-	w.horizon.Store(&message.ID{Ms: uint64(time.Now().Add(time.Hour).UnixMilli())})
+	w.horizon.Store(&wire.ID{Ms: uint64(time.Now().Add(time.Hour).UnixMilli())})
 	require.Eventually(t, func() bool { return db.Exists(ctx, versions).Val() == 0 }, await.Patience, 20*time.Millisecond)
 }
 
@@ -291,9 +291,9 @@ func TestClusterPrimaryIsOlderThanTheTopic(t *testing.T) {
 	owner := w.owner(w.dial())
 	require.NoError(t, owner.takeOver(ctx))
 	slot := cluster.Slot([]byte("key"))
-	g := message.Group{Slot: slot, Prev: message.ID{Ms: 4}, Last: message.ID{Ms: 5}}
-	g.Entries = []message.Entry{{ID: g.Last, Effects: "\x94\xa1D\xa1l\xa10\xa3key"}}
-	require.NoError(t, owner.storeMessage([]message.Group{g}, g.Entries, 0))
+	g := wire.Group{Slot: slot, Prev: wire.ID{Ms: 4}, Last: wire.ID{Ms: 5}}
+	g.Entries = []wire.Entry{{ID: g.Last, Effects: "\x94\xa1D\xa1l\xa10\xa3key"}}
+	require.NoError(t, owner.storeMessage([]wire.Group{g}, g.Entries, 0))
 	owner.end.release(owner.writer)
 	other := w.redis.Nodes()[0].Addr()
 	if w.redis.Owner(t, slot) == other {

@@ -7,8 +7,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -112,9 +112,9 @@ func (o *clusterOwner) storeNext(beat bool) (stored bool, err error) {
 }
 
 // groupsOf joins groups of the same slot. It returns all entries, too.
-func groupsOf(items []clusterItem) (groups []message.Group, entries []message.Entry) {
+func groupsOf(items []clusterItem) (groups []wire.Group, entries []wire.Entry) {
 	at := make(map[int]int, len(items))
-	groups, entries = make([]message.Group, 0, len(items)), make([]message.Entry, 0, len(items))
+	groups, entries = make([]wire.Group, 0, len(items)), make([]wire.Entry, 0, len(items))
 	for i := range items {
 		g := items[i].group
 		if len(g.Entries) == 0 {
@@ -154,7 +154,7 @@ func (o *clusterOwner) watermark() uint64 {
 }
 
 // storeMessage stores groups as one message, or in parts if it is too large.
-func (o *clusterOwner) storeMessage(groups []message.Group, entries []message.Entry, watermark uint64) error {
+func (o *clusterOwner) storeMessage(groups []wire.Group, entries []wire.Entry, watermark uint64) error {
 	records, ends := o.pack(groups, entries, watermark)
 	began := time.Now()
 	for _, r := range records {
@@ -171,17 +171,17 @@ func (o *clusterOwner) storeMessage(groups []message.Group, entries []message.En
 // these are stored. Positions are counted. watermark is that of the last part: if this process ends
 // before it is stored, the effects are not in the topic, and the next owner goes on from the part
 // that is the last one then.
-func (o *clusterOwner) pack(groups []message.Group, entries []message.Entry, watermark uint64) (records []*messaging.Record, ends message.Tail) {
-	payload, effects := message.GroupsPayload(groups)
+func (o *clusterOwner) pack(groups []wire.Group, entries []wire.Entry, watermark uint64) (records []*messaging.Record, ends wire.Tail) {
+	payload, effects := wire.GroupsPayload(groups)
 	ends = o.tail
 	ends.Count += effects
 	ends.Watermark = watermark
 	for i := range entries {
-		ends.Last = message.Max(ends.Last, entries[i].ID)
+		ends.Last = wire.Max(ends.Last, entries[i].ID)
 	}
-	h := message.Header{
+	h := wire.Header{
 		Origin: o.cfg.Zone, Epoch: o.tail.Epoch, First: ends.Last, Last: ends.Last, Count: ends.Count,
-		Parts: (len(payload) + message.PartBytes - 1) / message.PartBytes, Config: o.cfg.Config,
+		Parts: (len(payload) + wire.PartBytes - 1) / wire.PartBytes, Config: o.cfg.Config,
 		Slots: true, Watermark: o.tail.Watermark, Reached: o.cfg.Reached(),
 	}
 	for i := range entries {
@@ -194,7 +194,7 @@ func (o *clusterOwner) pack(groups []message.Group, entries []message.Entry, wat
 		if h.Position = ends.Position; h.Part == h.Parts {
 			h.Watermark = watermark
 		}
-		position, n := ends.Position, min(message.PartBytes, len(payload))
+		position, n := ends.Position, min(wire.PartBytes, len(payload))
 		records = append(records, &messaging.Record{Payload: payload[:n], Properties: h.Properties(), SequenceID: &position})
 		payload = payload[n:]
 	}

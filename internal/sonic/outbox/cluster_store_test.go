@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -28,13 +28,13 @@ func ownerOf(t *testing.T, c Primaries, cfg ClusterConfig) *clusterOwner {
 func TestWatermarkOfParts(t *testing.T) {
 	t.Parallel()
 	o := ownerOf(t, nil, ClusterConfig{})
-	o.tail = message.Tail{Watermark: 5, Position: 1}
-	e := message.Entry{ID: message.ID{Ms: 6}, Effects: strings.Repeat("x", 2*message.PartBytes)}
-	records, ends := o.pack([]message.Group{{Last: e.ID, Entries: []message.Entry{e}}}, []message.Entry{e}, 9)
+	o.tail = wire.Tail{Watermark: 5, Position: 1}
+	e := wire.Entry{ID: wire.ID{Ms: 6}, Effects: strings.Repeat("x", 2*wire.PartBytes)}
+	records, ends := o.pack([]wire.Group{{Last: e.ID, Entries: []wire.Entry{e}}}, []wire.Entry{e}, 9)
 	assert.EqualValues(t, 9, ends.Watermark)
 	var watermarks []uint64
 	for _, r := range records {
-		h, err := message.ParseHeader(r.Properties)
+		h, err := wire.ParseHeader(r.Properties)
 		require.NoError(t, err)
 		watermarks = append(watermarks, h.Watermark)
 	}

@@ -18,11 +18,11 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/topic"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -36,7 +36,7 @@ type clusterWorld struct {
 	primaries *primaries.Primaries
 	topic     string
 	client    *messaging.Client // of the test
-	horizon   atomic.Pointer[message.ID]
+	horizon   atomic.Pointer[wire.ID]
 }
 
 func newClusterWorld(t *testing.T, count, replicas int, conf ...string) *clusterWorld {
@@ -115,11 +115,11 @@ func (w *clusterWorld) newShipper(client *messaging.Client) *ClusterShipper {
 		Zone: "a", Topic: w.topic, Config: "x=1",
 		Library: redislib.Config{Zone: "a", Others: []string{"b"}, Default: "lww", Bound: redislib.Bound{Bytes: 64 << 20}},
 		Reached: func() map[string]uint64 { return map[string]uint64{"b": 7} },
-		Horizon: func() message.ID {
+		Horizon: func() wire.ID {
 			if h := w.horizon.Load(); h != nil {
 				return *h
 			}
-			return message.ID{}
+			return wire.ID{}
 		},
 	}, w.primaries, client, zaptest.NewLogger(w.t), NewMetrics(prometheus.NewRegistry()))
 }
@@ -166,21 +166,21 @@ func firstErr(replies []primaries.Reply) error {
 // heard is what a reader of the topic has applied.
 type heard struct {
 	values    map[string][]string // by key, in order
-	last      map[int]message.ID  // by slot
+	last      map[int]wire.ID     // by slot
 	repeated  int                 // entries that came again
 	messages  int
 	parts     int
 	watermark uint64
-	header    *message.Header // of the last message
+	header    *wire.Header // of the last message
 }
 
 // read reads the topic as an applier does. Chains may have no gap.
 func (w *clusterWorld) read() *heard {
 	w.t.Helper()
-	h := &heard{values: map[string][]string{}, last: map[int]message.ID{}}
+	h := &heard{values: map[string][]string{}, last: map[int]wire.ID{}}
 	var parts bytes.Buffer
 	position := int64(-1)
-	err := topic.Read(w.t.Context(), w.client, w.topic, messaging.Earliest(), "a", 0, func(_ context.Context, m *message.Header, d *messaging.Delivery, err error) error {
+	err := topic.Read(w.t.Context(), w.client, w.topic, messaging.Earliest(), "a", 0, func(_ context.Context, m *wire.Header, d *messaging.Delivery, err error) error {
 		if err != nil {
 			return err
 		}
@@ -196,7 +196,7 @@ func (w *clusterWorld) read() *heard {
 		if parts.Write(d.Payload); m.Part < m.Parts {
 			return nil
 		}
-		groups, err := message.Groups(parts.Bytes())
+		groups, err := wire.Groups(parts.Bytes())
 		if err != nil {
 			return err
 		}
@@ -211,11 +211,11 @@ func (w *clusterWorld) read() *heard {
 	return h
 }
 
-func (h *heard) apply(g *message.PackedGroup) error {
+func (h *heard) apply(g *wire.PackedGroup) error {
 	if g.Prev.Compare(h.last[g.Slot]) > 0 {
 		return fmt.Errorf("slot %d has a gap: %s follows %s", g.Slot, g.Prev, h.last[g.Slot])
 	}
-	entries, err := message.Entries(g.Entries)
+	entries, err := wire.Entries(g.Entries)
 	if err != nil {
 		return err
 	}
@@ -224,7 +224,7 @@ func (h *heard) apply(g *message.PackedGroup) error {
 			h.repeated++
 			continue
 		}
-		effects, err := message.Effects(entries[i].Effects)
+		effects, err := wire.Effects(entries[i].Effects)
 		if err != nil {
 			return err
 		}
@@ -237,7 +237,7 @@ func (h *heard) apply(g *message.PackedGroup) error {
 			}
 		}
 	}
-	h.last[g.Slot] = message.Max(h.last[g.Slot], g.Last)
+	h.last[g.Slot] = wire.Max(h.last[g.Slot], g.Last)
 	return nil
 }
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // followEvery is how often this process asks how far another one has shipped. It delays replies
@@ -13,7 +13,7 @@ const followEvery = 2 * time.Millisecond
 
 // Follow reports the last effect in the topic while another process ships, until ctx ends.
 func (s *Shipper) Follow(ctx context.Context) error {
-	var reported message.ID
+	var reported wire.ID
 	ticker := time.NewTicker(followEvery)
 	defer ticker.Stop()
 	for {

@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -128,7 +128,7 @@ func TestReportLastToAnotherRedis(t *testing.T) {
 		w.write(w.next, "next")
 		list, err := live.receive()
 		require.NoError(t, err)
-		require.NoError(t, w.owner.storeOne([]message.Entry{list[0].entry}))
+		require.NoError(t, w.owner.storeOne([]wire.Entry{list[0].entry}))
 		w.write(w.former, "after") // partitioned, by a client of another Sonic
 		if reported {
 			trim := newTrimmer(redislib.New(w.former, redislib.Config{Zone: "a", Others: []string{"b"}, Default: "lww", Off: true}))
@@ -208,10 +208,10 @@ func TestForeignMessageInTheHistory(t *testing.T) {
 			if properties == nil {
 				tail := w.owner.packer.Tail
 				id := tail.Last
-				h := message.Header{Origin: "b", Prev: message.ID{}, First: id, Last: id, Part: 1, Parts: 1, Position: 7, Epoch: 1, Count: 1}
+				h := wire.Header{Origin: "b", Prev: wire.ID{}, First: id, Last: id, Part: 1, Parts: 1, Position: 7, Epoch: 1, Count: 1}
 				properties = h.Properties()
 			}
-			payload, _ := message.Payload([]message.Entry{{ID: w.owner.packer.Tail.Last, Effects: "x"}})
+			payload, _ := wire.Payload([]wire.Entry{{ID: w.owner.packer.Tail.Last, Effects: "x"}})
 			w.s.releaseTopic(w.owner.writer)
 			w.owner = nil
 			p, err := w.s.client.Publisher(ctx, w.s.cfg.Topic, messaging.Business())

@@ -8,9 +8,9 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/topic"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -40,9 +40,9 @@ func (l *loader) checkHistory(ctx context.Context, state redislib.State) error {
 		return err
 	}
 	known := false
-	for _, from := range []message.ID{state.Shipped, {}} { // the beginning: the clock of effects may be far ahead
+	for _, from := range []wire.ID{state.Shipped, {}} { // the beginning: the clock of effects may be far ahead
 		c := historyComparison{state: state, end: end, outboxIncomplete: l.cfg.Off || state.Off, outbox: entries}
-		err := l.readTopic(ctx, from, func(_ context.Context, h *message.Header, d *messaging.Delivery) error { return c.add(h, d.Payload) })
+		err := l.readTopic(ctx, from, func(_ context.Context, h *wire.Header, d *messaging.Delivery) error { return c.add(h, d.Payload) })
 		if err == nil {
 			err = c.rejectUnknown(len(c.outbox))
 		}
@@ -65,13 +65,13 @@ const clockMargin = time.Minute
 
 // readTopic passes the messages of the zone's topic to handle, from before the effect that follows
 // from on, up to the end. It skips foreign messages.
-func (l *loader) readTopic(ctx context.Context, from message.ID, handle func(context.Context, *message.Header, *messaging.Delivery) error) error {
+func (l *loader) readTopic(ctx context.Context, from wire.ID, handle func(context.Context, *wire.Header, *messaging.Delivery) error) error {
 	position := messaging.Earliest()
 	if from.Ms > 0 {
 		position = messaging.AtTime(time.UnixMilli(int64(from.Ms)).Add(-clockMargin))
 	}
 	return topic.Read(ctx, l.client, l.writer.Topic(), position, l.cfg.Zone, l.cfg.Shard,
-		func(ctx context.Context, h *message.Header, d *messaging.Delivery, err error) error {
+		func(ctx context.Context, h *wire.Header, d *messaging.Delivery, err error) error {
 			if err != nil {
 				return err
 			}
@@ -82,8 +82,8 @@ func (l *loader) readTopic(ctx context.Context, from message.ID, handle func(con
 // historyComparison compares the outbox with the messages of the topic.
 type historyComparison struct {
 	state  redislib.State
-	end    message.ID
-	outbox []message.Entry // after state.Shipped, up to end
+	end    wire.ID
+	outbox []wire.Entry // after state.Shipped, up to end
 	// outboxIncomplete says that the outbox may lack effects that the topic has: with Off, Redis does
 	// not keep all.
 	outboxIncomplete bool
@@ -96,7 +96,7 @@ type historyComparison struct {
 var errCompared = errors.New("all is compared")
 
 // add compares the next message. It returns errCompared when no further message matters.
-func (c *historyComparison) add(h *message.Header, payload []byte) error {
+func (c *historyComparison) add(h *wire.Header, payload []byte) error {
 	if h.Last.Compare(c.state.Shipped) <= 0 || h.Last.Compare(c.end) > 0 {
 		return nil
 	}
@@ -109,7 +109,7 @@ func (c *historyComparison) add(h *message.Header, payload []byte) error {
 	if c.parts = append(c.parts, payload...); h.Part < h.Parts {
 		return nil
 	}
-	entries, err := message.Entries(c.parts)
+	entries, err := wire.Entries(c.parts)
 	if err != nil {
 		c.topicTruncated = true
 		return nil //nolint:nilerr // other zones stop at the message, with an alarm
@@ -122,7 +122,7 @@ func (c *historyComparison) add(h *message.Header, payload []byte) error {
 	return nil
 }
 
-func (c *historyComparison) addEntry(h *message.Header, e *message.Entry) error {
+func (c *historyComparison) addEntry(h *wire.Header, e *wire.Entry) error {
 	if e.ID.Compare(c.state.Shipped) <= 0 {
 		return nil
 	}

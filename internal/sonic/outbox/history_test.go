@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -43,7 +43,7 @@ func (w *twoRedis) write(db *redis.Client, key string) {
 func (w *twoRedis) ship() {
 	w.t.Helper()
 	ctx := w.t.Context()
-	entries, err := w.owner.readRange(ctx, w.owner.packer.Tail.Last, message.ID{})
+	entries, err := w.owner.readRange(ctx, w.owner.packer.Tail.Last, wire.ID{})
 	require.NoError(w.t, err)
 	require.NoError(w.t, w.owner.storeOne(entries))
 }

@@ -9,8 +9,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
@@ -28,13 +28,13 @@ const drainTimeout = 2 * time.Second
 // listenAfter returns the effect after which listen continues: stored, the last effect in the
 // topic, or the last held effect if that is later. Without this, listen would read large held
 // effects again, which are also in the stream.
-func (l *loader) listenAfter(stored message.ID) message.ID {
-	return message.Max(stored, l.held.lastID())
+func (l *loader) listenAfter(stored wire.ID) wire.ID {
+	return wire.Max(stored, l.held.lastID())
 }
 
 // listen receives the effects after begin as Redis publishes them, until running ends. Then it
 // receives the rest that Redis has already published: no other process would get them.
-func (l *loader) listen(running context.Context, live *subscription, begin message.ID) error {
+func (l *loader) listen(running context.Context, live *subscription, begin wire.ID) error {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(running))
 	defer cancel()
 	defer context.AfterFunc(running, func() {
@@ -49,7 +49,7 @@ func (l *loader) listen(running context.Context, live *subscription, begin messa
 	received := l.held.syncReceived(u)
 	// These are in the stream. Effects that were published since the subscription began may have to
 	// go before some of them.
-	inStream, err := l.readRange(ctx, begin, message.ID{})
+	inStream, err := l.readRange(ctx, begin, wire.ID{})
 	if err != nil {
 		return err
 	}
@@ -134,12 +134,12 @@ func (l *loader) countUnstored(ctx context.Context) error {
 
 // readRange returns the effects of the stream after begin, up to end unless end is zero. With Off
 // these are large effects, and those from before Off was switched on.
-func (l *loader) readRange(ctx context.Context, begin, end message.ID) (all []message.Entry, err error) {
+func (l *loader) readRange(ctx context.Context, begin, end wire.ID) (all []wire.Entry, err error) {
 	to := "+"
 	if !end.IsZero() {
 		to = end.String()
 	}
-	var joiner message.Joiner
+	var joiner wire.Joiner
 	for {
 		found, err := l.redis.XRangeN(ctx, l.library.Outbox(), "("+begin.String(), to, minReadCount).Result()
 		if err != nil {
@@ -153,14 +153,14 @@ func (l *loader) readRange(ctx context.Context, begin, end message.ID) (all []me
 		if len(found) == 0 {
 			return all, nil
 		}
-		if begin, err = message.ParseID(found[len(found)-1].ID); err != nil {
+		if begin, err = wire.ParseID(found[len(found)-1].ID); err != nil {
 			return nil, err
 		}
 	}
 }
 
 // upTo returns how many of entries are not after id.
-func upTo(entries []message.Entry, id message.ID) (n int) {
+func upTo(entries []wire.Entry, id wire.ID) (n int) {
 	for n < len(entries) && entries[n].ID.Compare(id) <= 0 {
 		n++
 	}
@@ -177,7 +177,7 @@ const (
 
 // resend ships the state of everything that dropped effects changed.
 func (l *loader) resend(ctx context.Context) error {
-	var waits message.ID // the effect of the last Resend, until it is stored
+	var waits wire.ID // the effect of the last Resend, until it is stored
 	busy := false
 	for {
 		pause := resendIdle
@@ -206,6 +206,6 @@ func (l *loader) resend(ctx context.Context) error {
 		case id.IsZero() && busy:
 			l.log.Info("stopped shipping state: all of it is shipped, or effects are dropped again", zap.Int64("left", left))
 		}
-		busy, waits = !id.IsZero(), message.Max(waits, id)
+		busy, waits = !id.IsZero(), wire.Max(waits, id)
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -24,7 +24,7 @@ import (
 type listening struct {
 	*loader
 	t     *testing.T
-	begin message.ID // the topic's end
+	begin wire.ID // the topic's end
 	// early is called between the subscription and the first look at the stream.
 	early func()
 	stop  func()
@@ -50,7 +50,7 @@ func (l *listening) start(open bool) {
 	if open {
 		state, err := l.library.ReadState(ctx)
 		require.NoError(l.t, err)
-		_, err = l.library.Open(ctx, state, 1, message.ID{})
+		_, err = l.library.Open(ctx, state, 1, wire.ID{})
 		require.NoError(l.t, err)
 	}
 	if l.early != nil {
@@ -88,7 +88,7 @@ func (l *listening) effects(n int) (keys []string) {
 		for i := range entries {
 			require.Positive(l.t, entries[i].ID.Compare(l.begin), "ids rise")
 			l.begin = entries[i].ID
-			effects, err := message.Effects(entries[i].Effects)
+			effects, err := wire.Effects(entries[i].Effects)
 			require.NoError(l.t, err)
 			for _, e := range effects {
 				if e[0] != "_" {
@@ -355,7 +355,7 @@ func TestWhatIsHeldAndInTheStreamIsStoredOnce(t *testing.T) {
 	t.Cleanup(func() { _ = r.Close(context.Background()) })
 	messages := 0
 	_, err = r.ReadToEnd(t.Context(), func(_ context.Context, d *messaging.Delivery) error {
-		h, err := message.ParseHeader(d.Properties)
+		h, err := wire.ParseHeader(d.Properties)
 		if err == nil {
 			messages++
 			assert.Positive(t, h.First.Compare(h.Prev), "%s is stored again", h.First)

@@ -13,8 +13,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // subscription is a connection on which Redis publishes effects that do not go through the stream,
@@ -29,7 +29,7 @@ type publishedEntry struct {
 	number   int64 // the number of its last write; numbers go on over all entries
 	writes   int64 // how many writes it has the effects of; 0 if it is in the stream
 	inStream bool  // it is in the stream because it is large or must not be lost
-	entry    message.Entry
+	entry    wire.Entry
 }
 
 // subscribe subscribes to the shard channel. It uses a connection of its own, whose buffer shows
@@ -151,7 +151,7 @@ var errPublished = errors.New("what Redis published is not what this version rea
 
 // receive waits for an effect, and returns it together with those that have already arrived.
 func (s *subscription) receive() (list []publishedEntry, err error) {
-	for len(list) == 0 || s.in.Buffered() > 0 && len(list) < message.PackEntries {
+	for len(list) == 0 || s.in.Buffered() > 0 && len(list) < wire.PackEntries {
 		n, err := s.length('*')
 		if err == nil && n != 3 {
 			err = errPublished
@@ -197,7 +197,7 @@ func parsePublished(text string) (p publishedEntry, err error) {
 		p.writes, err = strconv.ParseInt(writes, 10, 64)
 	}
 	if err == nil {
-		p.entry.ID, err = message.ParseID(id)
+		p.entry.ID, err = wire.ParseID(id)
 	}
 	if err != nil || !ok || !ok1 || !ok2 || !ok3 || !ok4 || p.writes < 0 || p.writes == 0 && flags == "" || p.number < p.writes || flags != "" && flags != "l" {
 		return p, fmt.Errorf("%w: %.100q", errPublished, head)

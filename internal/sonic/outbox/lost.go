@@ -6,8 +6,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // Load makes the Redis of a shard use this version of the library. Before it replaces another
@@ -23,7 +23,7 @@ func Load(ctx context.Context, l *redislib.Library, log *zap.Logger, owner bool)
 		if err := countLost(ctx, l, log, lost); err != nil {
 			return err
 		}
-		if err := l.Shipped(ctx, message.ID{}, published); err != nil { // so that they are not counted again
+		if err := l.Shipped(ctx, wire.ID{}, published); err != nil { // so that they are not counted again
 			return fmt.Errorf("cannot mark the lost effects as counted: %w", err)
 		}
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -131,7 +131,7 @@ func TestTakingOverFromAnotherVersionLosesNothing(t *testing.T) {
 	s.library = redislib.New(db, redislib.Config{Zone: "a", Others: []string{"b"}, Default: "lww", Off: true})
 	l := listening{loader: prepared(t, s), t: t}
 	end := l.another(1000)
-	require.NoError(t, l.library.Shipped(t.Context(), message.ID{}, 1000))
+	require.NoError(t, l.library.Shipped(t.Context(), wire.ID{}, 1000))
 	end()
 
 	writing, stop := context.WithCancel(t.Context())

@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -36,7 +36,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-func (m *Metrics) stored(entries []message.Entry, records []*messaging.Record, took time.Duration) {
+func (m *Metrics) stored(entries []wire.Entry, records []*messaging.Record, took time.Duration) {
 	m.publish.Observe(took.Seconds())
 	if len(entries) > 0 {
 		m.age.Observe(max(time.Since(time.UnixMilli(int64(entries[0].ID.Ms))), 0).Seconds())

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // TestPauseOfReading: the stream is read again when somebody waits for more, or after a time; when
@@ -29,7 +29,7 @@ func TestPauseOfReading(t *testing.T) {
 		awaitNextRead(ctx, q, 100, busyPause)
 		require.Zero(t, time.Since(begin))
 
-		require.NoError(t, q.put(ctx, []message.Entry{{Effects: "x"}}))
+		require.NoError(t, q.put(ctx, []wire.Entry{{Effects: "x"}}))
 		synctest.Wait() // it has taken that
 		go func() { _, _ = q.take(ctx, false) }()
 		synctest.Wait()
@@ -83,16 +83,16 @@ func TestSpaceOfMessages(t *testing.T) {
 // fullPause, 25 MiB or 51,200 effects a second, and Redis would drop what comes beyond that,
 // however fast Pulsar is.
 func TestWholeMessagesKeepNoDistance(t *testing.T) {
-	for name, most := range map[string]message.Entry{
+	for name, most := range map[string]wire.Entry{
 		"many":  {Effects: strings.Repeat("x", 90)},
-		"large": {Effects: strings.Repeat("x", message.PackBytes/8)},
+		"large": {Effects: strings.Repeat("x", wire.PackBytes/8)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const messages = 8
 				q := newQueue()
 				began := time.Now()
-				q.add(slices.Repeat([]message.Entry{most}, messages*message.PackEntries))
+				q.add(slices.Repeat([]wire.Entry{most}, messages*wire.PackEntries))
 				for range messages - 1 {
 					taken, err := q.take(t.Context(), false)
 					require.NoError(t, err)

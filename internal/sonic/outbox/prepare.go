@@ -8,8 +8,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -37,42 +37,42 @@ func (l *loader) updateLibrary(ctx context.Context) error {
 // prepare compares the state of Redis with the topic, and opens Redis for writes. If Redis came
 // back with older data, prepare first applies the missing effects from the topic. It returns the
 // effect after which to continue.
-func (l *loader) prepare(ctx context.Context) (message.ID, error) {
+func (l *loader) prepare(ctx context.Context) (wire.ID, error) {
 	state, err := l.library.ReadState(ctx)
 	if err != nil {
-		return message.ID{}, fmt.Errorf("cannot look at what Redis holds: %w", err)
+		return wire.ID{}, fmt.Errorf("cannot look at what Redis holds: %w", err)
 	}
 	if err := l.checkState(state); err != nil {
-		return message.ID{}, err
+		return wire.ID{}, err
 	}
 	if !l.firstSession {
 		// This process may have been suspended for a while. Another process may own the topic now,
 		// and this one may not know that yet.
 		if err := l.checkOwnership(ctx); err != nil {
-			return message.ID{}, err
+			return wire.ID{}, err
 		}
 	}
 	l.followShipped(state.Shipped)
 	if state, err = l.settleHistory(ctx, state); err != nil {
-		return message.ID{}, err
+		return wire.ID{}, err
 	}
 	end := l.packer.Tail.Last
 	if !state.Opened && l.single && !state.Last.IsZero() {
 		before := end
 		if end, err = l.confirmEnd(ctx, state.Last); err != nil {
-			return message.ID{}, err
+			return wire.ID{}, err
 		}
 		l.followShipped(state.Shipped)
 		if before != l.packer.Tail.Last {
 			if state, err = l.settleHistory(ctx, state); err != nil {
-				return message.ID{}, err
+				return wire.ID{}, err
 			}
 		}
 	}
 	if l.cfg.Off && !state.Opened {
 		// The held effects are from before the restart of Redis, which may have lost them.
 		if end, err = l.storeHeld(ctx, end); err != nil {
-			return message.ID{}, err
+			return wire.ID{}, err
 		}
 	}
 	epoch := max(state.Epoch, l.packer.Tail.Epoch)
@@ -82,17 +82,17 @@ func (l *loader) prepare(ctx context.Context) (message.ID, error) {
 	if state.Last.Compare(end) < 0 {
 		l.log.Warn("this Redis is older than the topic: applying what it has lost", zap.Stringer("redis", state.Last), zap.Stringer("topic", l.packer.Tail.Last), zap.Int64("epoch", epoch))
 		if err := l.recover(ctx, state.Last, epoch); err != nil {
-			return message.ID{}, err
+			return wire.ID{}, err
 		}
 		state.Last = l.packer.Tail.Last
 	}
 	if l.firstSession || !state.Opened {
-		floor := message.Max(message.AtPosition(l.packer.Tail.Position), l.packer.Tail.Last)
+		floor := wire.Max(wire.AtPosition(l.packer.Tail.Position), l.packer.Tail.Last)
 		if state, err = l.library.Open(ctx, state, epoch, floor); err != nil {
 			if redislib.Refused(err) {
 				err = fmt.Errorf("%w: %w", ErrState, err)
 			}
-			return message.ID{}, fmt.Errorf("cannot open Redis for writes: %w", err)
+			return wire.ID{}, fmt.Errorf("cannot open Redis for writes: %w", err)
 		}
 		l.log.Info("opened Redis for writes", zap.Bool("ready", state.Ready), zap.Int64("epoch", epoch), zap.Stringer("floor", floor))
 	}
@@ -143,7 +143,7 @@ func (l *loader) settleHistory(ctx context.Context, state redislib.State) (redis
 
 // followShipped makes the next message follow the effect shipped, which the topic once had. If the
 // topic has lost its end, zones that had not read that end yet then detect a gap.
-func (l *loader) followShipped(shipped message.ID) {
+func (l *loader) followShipped(shipped wire.ID) {
 	if shipped.Compare(l.packer.Tail.Last) > 0 {
 		l.log.Warn("the newest messages of the topic are gone, or the topic was deleted and created again: zones that had not read these messages miss effects",
 			zap.Stringer("topic", l.packer.Tail.Last), zap.Stringer("shipped", shipped))
@@ -158,7 +158,7 @@ func (l *loader) followShipped(shipped message.ID) {
 // that is not above any message that the previous owner may have sent. If the broker stores it, no
 // older message can follow. If the broker drops it as a duplicate, confirmEnd reads the end again.
 // The returned end does not include a marker.
-func (l *loader) confirmEnd(ctx context.Context, last message.ID) (end message.ID, err error) {
+func (l *loader) confirmEnd(ctx context.Context, last wire.ID) (end wire.ID, err error) {
 	end = l.packer.Tail.Last
 	first, whole, err := l.firstUnstored(ctx)
 	if err != nil || !whole {
@@ -170,7 +170,7 @@ func (l *loader) confirmEnd(ctx context.Context, last message.ID) (end message.I
 		if err != nil {
 			return end, err
 		}
-		first = []message.Entry{{ID: message.AtPosition(max(position, l.packer.Tail.Position) + 1)}}
+		first = []wire.Entry{{ID: wire.AtPosition(max(position, l.packer.Tail.Position) + 1)}}
 	}
 	records, ends, err := l.pack(first)
 	if err != nil {
@@ -198,7 +198,7 @@ func (l *loader) confirmEnd(ctx context.Context, last message.ID) (end message.I
 
 // firstUnstored returns the first entry or transaction of the outbox that the topic does not have,
 // or none. whole is false if the end of that transaction is missing.
-func (l *loader) firstUnstored(ctx context.Context) (first []message.Entry, whole bool, err error) {
+func (l *loader) firstUnstored(ctx context.Context) (first []wire.Entry, whole bool, err error) {
 	if held := l.held.peek(l.packer.Tail.Last, true); len(held) > 0 {
 		return held, true, nil
 	}
@@ -207,11 +207,11 @@ func (l *loader) firstUnstored(ctx context.Context) (first []message.Entry, whol
 		if err != nil {
 			return nil, false, fmt.Errorf("cannot read the outbox: %w", err)
 		}
-		entries, err := entriesOf(new(message.Joiner), found)
+		entries, err := entriesOf(new(wire.Joiner), found)
 		if err != nil {
 			return nil, false, err
 		}
-		if n := message.Cut(entries, true); n > 0 || int64(len(found)) < count {
+		if n := wire.Cut(entries, true); n > 0 || int64(len(found)) < count {
 			return entries[:n], n > 0 || len(found) == 0, nil
 		}
 	}
@@ -219,14 +219,14 @@ func (l *loader) firstUnstored(ctx context.Context) (first []message.Entry, whol
 
 // storeHeld stores the effects that this process holds with Off. end is the end of the topic
 // without a marker. storeHeld returns the new one.
-func (l *loader) storeHeld(ctx context.Context, end message.ID) (message.ID, error) {
+func (l *loader) storeHeld(ctx context.Context, end wire.ID) (wire.ID, error) {
 	if err := l.dropStored(ctx); err != nil {
 		return end, err
 	}
 	for {
 		entries := l.held.peek(l.packer.Tail.Last, l.single)
 		if len(entries) == 0 {
-			l.held.dropUpTo(message.ID{Ms: math.MaxUint64}) // what is left is the beginning of a transaction: Redis stopped in the middle of it
+			l.held.dropUpTo(wire.ID{Ms: math.MaxUint64}) // what is left is the beginning of a transaction: Redis stopped in the middle of it
 			return end, nil
 		}
 		if err := l.storeOne(entries); err != nil {
@@ -276,14 +276,14 @@ func (l *loader) checkOwnership(ctx context.Context) error {
 }
 
 // recover applies the effects of the topic after from, which Redis has lost.
-func (l *loader) recover(ctx context.Context, from message.ID, epoch int64) error {
+func (l *loader) recover(ctx context.Context, from wire.ID, epoch int64) error {
 	missing := from.IsZero() // Redis has no stream at all: it may have lost effects from before the beginning of the topic
 	var err error
 	if !missing {
 		missing, err = l.replay(ctx, from, from, epoch)
 	}
 	if err == nil && missing && !from.IsZero() {
-		missing, err = l.replay(ctx, message.ID{}, from, epoch)
+		missing, err = l.replay(ctx, wire.ID{}, from, epoch)
 	}
 	switch {
 	case err != nil || !missing:
@@ -298,9 +298,9 @@ func (l *loader) recover(ctx context.Context, from message.ID, epoch int64) erro
 
 // replay reads the topic from about the effect begin on, and applies the messages after the effect
 // from. missing says that some effects after from are not in the topic.
-func (l *loader) replay(ctx context.Context, begin, from message.ID, epoch int64) (missing bool, err error) {
+func (l *loader) replay(ctx context.Context, begin, from wire.ID, epoch int64) (missing bool, err error) {
 	n := int64(0)
-	err = l.readTopic(ctx, begin, func(ctx context.Context, h *message.Header, d *messaging.Delivery) error {
+	err = l.readTopic(ctx, begin, func(ctx context.Context, h *wire.Header, d *messaging.Delivery) error {
 		if missing || h.Last.Compare(from) <= 0 {
 			return nil
 		}

@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -29,7 +29,7 @@ func shipper(t *testing.T) (*Shipper, *redis.Client, *redislib.Library) {
 	db := server.Client(t)
 	l := redislib.New(db, redislib.Config{Zone: "a", Others: []string{"b"}, Default: "lww"})
 	topic := "persistent://" + pulsar.Namespace(t) + "/sonic-a-0"
-	s := New(Config{Zone: "a", Topic: topic}, db, l, client, zaptest.NewLogger(t), NewMetrics(prometheus.NewRegistry()), func(message.ID) {})
+	s := New(Config{Zone: "a", Topic: topic}, db, l, client, zaptest.NewLogger(t), NewMetrics(prometheus.NewRegistry()), func(wire.ID) {})
 	return s, db, l
 }
 
@@ -41,7 +41,7 @@ func prepared(t *testing.T, s *Shipper) *loader {
 	t.Cleanup(func() { s.releaseTopic(w) })
 	end, err := s.tail(t.Context(), w.Last())
 	require.NoError(t, err)
-	return &loader{Shipper: s, writer: w, storeContext: t.Context(), packer: message.Packer{Origin: s.cfg.Zone, Shard: s.cfg.Shard, Tail: end}, firstSession: true, single: true}
+	return &loader{Shipper: s, writer: w, storeContext: t.Context(), packer: wire.Packer{Origin: s.cfg.Zone, Shard: s.cfg.Shard, Tail: end}, firstSession: true, single: true}
 }
 
 // What a predecessor has sent is stored after its successor has read the topic's end, and Redis has
@@ -56,7 +56,7 @@ func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
 	parent, first := t, prepared(t, s)
 	_, err := first.prepare(ctx)
 	require.NoError(t, err)
-	write := func(key string) message.ID {
+	write := func(key string) wire.ID {
 		require.NoError(t, db.Do(ctx, "FCALL", "sonic_set", 1, l.Outbox(), "0", key, "1").Err())
 		state, err := l.ReadState(ctx)
 		require.NoError(t, err)
@@ -86,7 +86,7 @@ func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
 			if waits {
 				both, err := db.XRangeN(ctx, l.Outbox(), "("+before.Last.String(), "+", 10).Result()
 				require.NoError(t, err)
-				entries, err := entriesOf(new(message.Joiner), both)
+				entries, err := entriesOf(new(wire.Joiner), both)
 				require.NoError(t, err)
 				records, ends, err := first.pack(entries)
 				require.NoError(t, err)

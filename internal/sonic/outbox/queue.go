@@ -5,13 +5,13 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // Bounds of how much read reads ahead of store.
 const (
-	maxQueuedEntries = 8 * message.PackEntries
+	maxQueuedEntries = 8 * wire.PackEntries
 	maxQueuedBytes   = 4 << 20
 )
 
@@ -19,7 +19,7 @@ const (
 // them.
 type queue struct {
 	mu               sync.Mutex
-	entries          []message.Entry
+	entries          []wire.Entry
 	bytes            int
 	publishedNumbers []publishedNumber // of the held entries that were published
 	received         int64             // number of the last published effect that was received; -1: none
@@ -31,7 +31,7 @@ type queue struct {
 
 // publishedNumber is the number under which an entry was published.
 type publishedNumber struct {
-	id     message.ID
+	id     wire.ID
 	number int64
 }
 
@@ -39,7 +39,7 @@ func newQueue() *queue {
 	return &queue{received: -1, filled: make(chan struct{}, 1), emptied: make(chan struct{}, 1), takeWaits: make(chan struct{}, 1)}
 }
 
-func sizeOf(entries []message.Entry) (bytes int) {
+func sizeOf(entries []wire.Entry) (bytes int) {
 	for i := range entries {
 		bytes += entries[i].Size()
 	}
@@ -54,7 +54,7 @@ func signal(c chan struct{}) {
 }
 
 // put adds entries, and then waits until the queue is below its bounds.
-func (q *queue) put(ctx context.Context, entries []message.Entry) error {
+func (q *queue) put(ctx context.Context, entries []wire.Entry) error {
 	q.mu.Lock()
 	q.entries = append(q.entries, entries...)
 	q.bytes += sizeOf(entries)
@@ -78,10 +78,10 @@ func (q *queue) put(ctx context.Context, entries []message.Entry) error {
 // take waits for entries and returns those of the next message: as many as the bounds of a message
 // allow, and never a part of a transaction. If single is true it returns only the first entry or
 // the first transaction. After the end of ctx it returns the held entries, and then an error.
-func (q *queue) take(ctx context.Context, single bool) ([]message.Entry, error) {
+func (q *queue) take(ctx context.Context, single bool) ([]wire.Entry, error) {
 	for ended := false; ; {
 		q.mu.Lock()
-		n := message.Cut(q.entries, single)
+		n := wire.Cut(q.entries, single)
 		q.needsMore = n == 0
 		if n > 0 {
 			taken := q.entries[:n:n]
@@ -109,7 +109,7 @@ func (q *queue) take(ctx context.Context, single bool) ([]message.Entry, error) 
 }
 
 // add adds entries without regard to the bounds.
-func (q *queue) add(entries []message.Entry) {
+func (q *queue) add(entries []wire.Entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.append(entries)
@@ -118,21 +118,21 @@ func (q *queue) add(entries []message.Entry) {
 // addPublished adds entries, and keeps the number under which the entry id was published. It does
 // both under one lock: the entries may be stored at once, and then trimTo must report the number to
 // Redis.
-func (q *queue) addPublished(entries []message.Entry, id message.ID, number int64) {
+func (q *queue) addPublished(entries []wire.Entry, id wire.ID, number int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.publishedNumbers, q.received = append(q.publishedNumbers, publishedNumber{id, number}), number
 	q.append(entries)
 }
 
-func (q *queue) append(entries []message.Entry) {
+func (q *queue) append(entries []wire.Entry) {
 	q.entries = append(q.entries, entries...)
 	q.bytes += sizeOf(entries)
 	signal(q.filled)
 }
 
 // putBack puts entries that were taken back to the front.
-func (q *queue) putBack(entries []message.Entry) {
+func (q *queue) putBack(entries []wire.Entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.entries = append(slices.Clone(entries), q.entries...)
@@ -141,7 +141,7 @@ func (q *queue) putBack(entries []message.Entry) {
 
 // dropUpTo removes the entries up to id. It returns how many it removed, and whether the last of
 // them has that id.
-func (q *queue) dropUpTo(id message.ID) (n int, last bool) {
+func (q *queue) dropUpTo(id wire.ID) (n int, last bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for n < len(q.entries) && q.entries[n].ID.Compare(id) <= 0 {
@@ -164,15 +164,15 @@ func (q *queue) size() int {
 func (q *queue) fillsMessage() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.entries) >= message.PackEntries || q.bytes >= message.PackBytes
+	return len(q.entries) >= wire.PackEntries || q.bytes >= wire.PackBytes
 }
 
 // lastID returns the id of the last held entry; zero for none.
-func (q *queue) lastID() message.ID {
+func (q *queue) lastID() wire.ID {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.entries) == 0 {
-		return message.ID{}
+		return wire.ID{}
 	}
 	return q.entries[len(q.entries)-1].ID
 }
@@ -191,7 +191,7 @@ func (q *queue) syncReceived(u redislib.Unsent) int64 {
 
 // publishedUpTo returns the number of the last published entry that is not after id, -1 for none.
 // It removes the numbers up to that one.
-func (q *queue) publishedUpTo(id message.ID) (number int64) {
+func (q *queue) publishedUpTo(id wire.ID) (number int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n, number := 0, int64(-1)
@@ -214,7 +214,7 @@ func (q *queue) count() int {
 
 // peek returns the entries of the next message after id without removing them. If single is true it
 // returns only the first entry or the first transaction.
-func (q *queue) peek(id message.ID, single bool) []message.Entry {
+func (q *queue) peek(id wire.ID, single bool) []wire.Entry {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n := 0
@@ -222,5 +222,5 @@ func (q *queue) peek(id message.ID, single bool) []message.Entry {
 		n++
 	}
 	rest := q.entries[n:]
-	return slices.Clone(rest[:message.Cut(rest, single)])
+	return slices.Clone(rest[:wire.Cut(rest, single)])
 }

@@ -9,23 +9,23 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
-func made(n int) []message.Entry {
-	entries := make([]message.Entry, n)
+func made(n int) []wire.Entry {
+	entries := make([]wire.Entry, n)
 	for i := range entries {
-		entries[i] = message.Entry{ID: message.ID{Ms: uint64(i + 1)}, Effects: "x"}
+		entries[i] = wire.Entry{ID: wire.ID{Ms: uint64(i + 1)}, Effects: "x"}
 	}
 	return entries
 }
 
-func transaction(name string, effects ...string) []message.Entry {
-	var entries []message.Entry
+func transaction(name string, effects ...string) []wire.Entry {
+	var entries []wire.Entry
 	for _, e := range effects {
-		entries = append(entries, message.Entry{Effects: e, Transaction: name})
+		entries = append(entries, wire.Entry{Effects: e, Transaction: name})
 	}
-	return append(entries, message.Entry{Transaction: name})
+	return append(entries, wire.Entry{Transaction: name})
 }
 
 func TestReadingAheadIsBounded(t *testing.T) {
@@ -43,7 +43,7 @@ func TestReadingAheadIsBounded(t *testing.T) {
 		for range 3 {
 			taken, err := q.take(ctx, false)
 			require.NoError(t, err)
-			require.Len(t, taken, message.PackEntries)
+			require.Len(t, taken, wire.PackEntries)
 			synctest.Wait()
 		}
 		assert.Greater(t, read, maxQueuedEntries)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // How many entries read asks for at once. A stream entry holds at most 64 KiB, so no reply is
@@ -22,9 +22,9 @@ const (
 )
 
 // read reads the stream after begin.
-func (l *loader) read(ctx context.Context, begin message.ID, q *queue) error {
+func (l *loader) read(ctx context.Context, begin wire.ID, q *queue) error {
 	count := int64(minReadCount)
-	var joiner message.Joiner
+	var joiner wire.Joiner
 	last := time.Now()
 	for {
 		found, err := l.redis.XRead(ctx, &redis.XReadArgs{Streams: []string{l.library.Outbox(), begin.String()}, Count: count, Block: readBlock}).Result()
@@ -39,7 +39,7 @@ func (l *loader) read(ctx context.Context, begin message.ID, q *queue) error {
 		if err != nil {
 			return err
 		}
-		if begin, err = message.ParseID(list[len(list)-1].ID); err != nil {
+		if begin, err = wire.ParseID(list[len(list)-1].ID); err != nil {
 			return err
 		}
 		all := int64(len(list)) < count // the reply holds everything that the stream had
@@ -62,8 +62,8 @@ func (l *loader) read(ctx context.Context, begin message.ID, q *queue) error {
 }
 
 // entriesOf converts stream entries of Redis to entries of the outbox.
-func entriesOf(j *message.Joiner, found []redis.XMessage) ([]message.Entry, error) {
-	entries := make([]message.Entry, 0, len(found))
+func entriesOf(j *wire.Joiner, found []redis.XMessage) ([]wire.Entry, error) {
+	entries := make([]wire.Entry, 0, len(found))
 	for _, m := range found {
 		e, ok, err := j.Add(m.ID, m.Values)
 		if err != nil {

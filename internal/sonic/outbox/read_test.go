@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -45,7 +45,7 @@ func TestWhatIsReadAtOnceIsBounded(t *testing.T) {
 	defer cancel()
 	require.NoError(t, script.Load(ctx, db))
 	l := redislib.New(db, redislib.Config{Zone: "a", Others: []string{"b"}, Default: "lww"})
-	_, err := l.Open(ctx, redislib.State{}, 1, message.ID{})
+	_, err := l.Open(ctx, redislib.State{}, 1, wire.ID{})
 	require.NoError(t, err)
 	_, err = db.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i := range 3000 {
@@ -60,7 +60,7 @@ func TestWhatIsReadAtOnceIsBounded(t *testing.T) {
 	}
 	q := newQueue()
 	reading := make(chan error, 1)
-	go func() { reading <- (&loader{Shipper: &Shipper{redis: db, library: l}}).read(ctx, message.ID{}, q) }()
+	go func() { reading <- (&loader{Shipper: &Shipper{redis: db, library: l}}).read(ctx, wire.ID{}, q) }()
 	got, bytes := 0, 0
 	for got < 3000+large {
 		entries, err := q.take(ctx, false)

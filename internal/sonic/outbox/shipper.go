@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/aviaryhq/aviary/internal/health"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -30,7 +30,7 @@ type Config struct {
 	// Alone says that there is no other zone, so that no other Redis can differ from this one.
 	Alone bool
 	// Config describes the settings that must be equal in all zones. Each message carries it: see
-	// [message.Config].
+	// [wire.Config].
 	Config string
 	// Off says that Redis publishes effects on a channel instead of appending them to the stream.
 	// This process then holds them in memory until they are stored.
@@ -48,8 +48,8 @@ type Shipper struct {
 	log      *zap.Logger
 	metrics  *Metrics
 	health   *health.State
-	onStored func(id message.ID) // called with the last effect that the topic has
-	held     *queue              // with Off: effects that were received and are not stored yet; kept across sessions
+	onStored func(id wire.ID) // called with the last effect that the topic has
+	held     *queue           // with Off: effects that were received and are not stored yet; kept across sessions
 
 	mu     sync.Mutex
 	status Status
@@ -61,7 +61,7 @@ type Status struct {
 	// opening it fails.
 	Owner bool
 	// Stored is the last effect that is known to be stored in the topic.
-	Stored message.ID
+	Stored wire.ID
 	Epoch  int64
 	// Held is how many effects wait in the memory of this process, with Off.
 	Held int
@@ -69,7 +69,7 @@ type Status struct {
 
 // New returns a shipper. It calls stored with the id of the last effect in the topic whenever that
 // changes, in order.
-func New(cfg Config, db *redis.Client, l *redislib.Library, client *messaging.Client, log *zap.Logger, m *Metrics, stored func(message.ID)) *Shipper {
+func New(cfg Config, db *redis.Client, l *redislib.Library, client *messaging.Client, log *zap.Logger, m *Metrics, stored func(wire.ID)) *Shipper {
 	log = log.Named("outbox").With(zap.Int("shard", cfg.Shard))
 	return &Shipper{cfg: cfg, redis: db, library: l, client: client, log: log, metrics: m, health: health.New(log), onStored: stored, held: newQueue()}
 }
@@ -160,7 +160,7 @@ func (s *Shipper) ship(ctx context.Context, w *messaging.EntryWriter) error {
 	ctx, storing, done := whileOwner(ctx, w)
 	defer done()
 
-	l := &loader{Shipper: s, writer: w, storeContext: storing, packer: message.Packer{Origin: s.cfg.Zone, Shard: s.cfg.Shard, Config: s.cfg.Config, Tail: t}, firstSession: true, single: true}
+	l := &loader{Shipper: s, writer: w, storeContext: storing, packer: wire.Packer{Origin: s.cfg.Zone, Shard: s.cfg.Shard, Config: s.cfg.Config, Tail: t}, firstSession: true, single: true}
 	var pause backoff.Backoff
 	for {
 		began := time.Now()
@@ -183,8 +183,8 @@ type loader struct {
 	*Shipper
 	writer       *messaging.EntryWriter
 	storeContext context.Context
-	packer       message.Packer // its Tail is the stored end of the topic
-	firstSession bool           // the tail was read when the writer was opened, and no session has used it yet
+	packer       wire.Packer // its Tail is the stored end of the topic
+	firstSession bool        // the tail was read when the writer was opened, and no session has used it yet
 	// single says that the next message must be a single entry or transaction. This holds for the
 	// first message of a writer. A message of the previous owner may be stored after this writer
 	// has read the end of the topic. The broker then drops this first message as a duplicate,
@@ -257,7 +257,7 @@ func (l *loader) session(ctx context.Context) error {
 }
 
 // recordStored records the last effect in the topic, and reports it.
-func (s *Shipper) recordStored(id message.ID) {
+func (s *Shipper) recordStored(id wire.ID) {
 	s.mu.Lock()
 	s.status.Stored = id
 	s.mu.Unlock()
@@ -288,7 +288,7 @@ func (l *loader) store(ctx context.Context, q *queue, trim *trimmer) error {
 }
 
 // storeOne stores the entries of one message.
-func (l *loader) storeOne(entries []message.Entry) error {
+func (l *loader) storeOne(entries []wire.Entry) error {
 	records, ends, err := l.pack(entries)
 	if err != nil {
 		return err

@@ -8,8 +8,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/topic"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -29,7 +29,7 @@ func (e topicEnd) acquire(ctx context.Context) (*messaging.EntryWriter, error) {
 		Position: func(d *messaging.Delivery) (int64, error) {
 			h, err := topic.Header(d, e.zone, e.shard)
 			switch {
-			case errors.Is(err, message.ErrForeign):
+			case errors.Is(err, wire.ErrForeign):
 				return -1, nil // see tail
 			case err != nil:
 				return 0, fmt.Errorf("the last message of %s: %w", e.topic, err)
@@ -57,17 +57,17 @@ func (e topicEnd) release(w *messaging.EntryWriter) {
 
 // tail returns the end of a topic whose last message is d; nil: the topic is empty. It skips
 // messages at the end that this zone's Sonics have not written.
-func (e topicEnd) tail(ctx context.Context, d *messaging.Delivery) (message.Tail, error) {
+func (e topicEnd) tail(ctx context.Context, d *messaging.Delivery) (wire.Tail, error) {
 	h, err := topic.Last(ctx, e.client, d, e.zone, e.shard, func(d *messaging.Delivery, err error) {
 		e.log.Error("skipped a foreign message", zap.Stringer("message", d.ID), zap.String("topic", d.Topic), zap.Error(err))
 	})
 	switch {
 	case err != nil:
-		return message.Tail{}, err
+		return wire.Tail{}, err
 	case h == nil:
-		return message.Tail{Position: -1}, nil
+		return wire.Tail{Position: -1}, nil
 	}
-	t := message.Tail{Last: h.Last, Count: h.Count, Position: h.Position, Epoch: h.Epoch, Watermark: h.Watermark}
+	t := wire.Tail{Last: h.Last, Count: h.Count, Position: h.Position, Epoch: h.Epoch, Watermark: h.Watermark}
 	if h.Part < h.Parts && !h.Slots {
 		// The remaining parts are not stored. The loader makes the same parts again, and the broker
 		// drops those that it has already stored.

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // trimmer removes from the outbox what the topic has. It works concurrently with the storing, and
@@ -17,7 +17,7 @@ type trimmer struct {
 	wake    chan struct{}
 
 	mu        sync.Mutex
-	to        message.ID
+	to        wire.ID
 	published int64 // how many of the published effects are stored; -1: not known
 }
 
@@ -25,7 +25,7 @@ func newTrimmer(l *redislib.Library) *trimmer {
 	return &trimmer{library: l, wake: make(chan struct{}, 1), published: -1}
 }
 
-func (t *trimmer) trimTo(id message.ID, published int64) {
+func (t *trimmer) trimTo(id wire.ID, published int64) {
 	t.mu.Lock()
 	t.to, t.published = id, max(t.published, published) // a message without published effects has -1
 	t.mu.Unlock()

@@ -6,14 +6,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // ApplyGroups applies the groups of a message of a zone with a Redis Cluster to a zone with one
 // Redis, where each slot of the other zone has a cursor. The results are in the order of groups.
 // After an error, any of them may be applied.
-func (l *Library) ApplyGroups(ctx context.Context, h *message.Header, groups []message.PackedGroup, id string) ([]Result, error) {
+func (l *Library) ApplyGroups(ctx context.Context, h *wire.Header, groups []wire.PackedGroup, id string) ([]Result, error) {
 	if len(groups) == 0 {
 		return nil, nil
 	}
@@ -42,7 +42,7 @@ const ApplyFunction = "sonic_apply"
 
 // ApplyArgs returns the arguments of ApplyFunction, behind the stream, for the effects of a slot.
 // recovers says that a primary that is not ready may have lost them.
-func ApplyArgs(origin string, epoch int64, recovers bool, g message.PackedGroup, id string) []any {
+func ApplyArgs(origin string, epoch int64, recovers bool, g wire.PackedGroup, id string) []any {
 	text := strconv.FormatInt(epoch, 10)
 	if recovers {
 		text = "r" + text
@@ -73,7 +73,7 @@ func resultOf(reply []any) (Result, error) {
 // Reached sets the cursor of an origin with a Redis Cluster: everything before it is applied, up to
 // the message of that id. others are the origin's own cursors of other zones. Reached fails with
 // [Older] if this Redis does not have this epoch any more.
-func (l *Library) Reached(ctx context.Context, origin string, epoch int64, cursor message.ID, id string, others map[string]message.ID) error {
+func (l *Library) Reached(ctx context.Context, origin string, epoch int64, cursor wire.ID, id string, others map[string]wire.ID) error {
 	args := []any{origin, epoch, cursor.String(), id}
 	for zone, at := range others {
 		args = append(args, zone, at.String())

@@ -12,8 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // Layout is the version of the state keys that this Sonic knows.
@@ -70,14 +70,14 @@ type State struct {
 	Layout  int
 	Zone    string // empty: this Redis is new
 	Epoch   int64
-	Last    message.ID // last id of the stream of effects
-	Shipped message.ID
+	Last    wire.ID // last id of the stream of effects
+	Shipped wire.ID
 	// Opened says that a Sonic has opened this Redis since it started. Ready says that it takes
 	// writes.
 	Opened, Ready bool
 	// Behind is not empty if this Redis came back with older data. It holds the cursors that this
 	// zone has reported to other zones, and that it must reach again before it takes writes.
-	Behind  map[string]message.ID
+	Behind  map[string]wire.ID
 	Cursors map[string]Cursor
 	// History is HistoryRejected, HistoryAccepted or empty.
 	History string
@@ -93,7 +93,7 @@ const (
 
 // Cursor says how far the effects of a zone are applied.
 type Cursor struct {
-	ID      message.ID
+	ID      wire.ID
 	Message string // the message id that Apply got with the effect
 	Epoch   int64
 }
@@ -117,7 +117,7 @@ func (l *Library) ReadState(ctx context.Context) (State, error) {
 // floor. before is the state that the caller has read: Open fails with [Older] if the stream now
 // ends before before.Last, because Redis was replaced or restarted meanwhile. In the returned state
 // Ready is false if Redis must first apply effects of other zones.
-func (l *Library) Open(ctx context.Context, before State, epoch int64, floor message.ID) (State, error) {
+func (l *Library) Open(ctx context.Context, before State, epoch int64, floor wire.ID) (State, error) {
 	if !before.Opened {
 		// A Redis at its memory limit refuses to load a library. Open goes on with the library that
 		// Redis has, which is not open.
@@ -168,7 +168,7 @@ func (l *Library) RejectHistory(ctx context.Context) error {
 // Result is the outcome of applying a message.
 type Result struct {
 	Status        string // applied, part, duplicate or gap
-	Cursor        message.ID
+	Cursor        wire.ID
 	CursorMessage string // the message id that Apply got with the cursor
 	// Entries is the number of entries in the message. Of its effects, Applied were applied, Lost
 	// lost to newer ones, Dead were for keys that had expired, and Diverged could not be applied to
@@ -187,7 +187,7 @@ const (
 )
 
 // Apply applies a message. The library stores its message id with the cursor.
-func (l *Library) Apply(ctx context.Context, h *message.Header, payload []byte, id string) (Result, error) {
+func (l *Library) Apply(ctx context.Context, h *wire.Header, payload []byte, id string) (Result, error) {
 	part := ""
 	if h.Parts > 1 {
 		part = fmt.Sprintf("%d/%d", h.Part, h.Parts)
@@ -201,7 +201,7 @@ func (l *Library) Apply(ctx context.Context, h *message.Header, payload []byte, 
 
 // Shipped records that the topic has all effects up to id, and removes them from the stream.
 // published is how many of the published effects the topic has, -1 if unknown.
-func (l *Library) Shipped(ctx context.Context, id message.ID, published int64) error {
+func (l *Library) Shipped(ctx context.Context, id wire.ID, published int64) error {
 	args := []any{id.String()}
 	if published >= 0 {
 		args = append(args, published)
@@ -210,15 +210,15 @@ func (l *Library) Shipped(ctx context.Context, id message.ID, published int64) e
 }
 
 // ShippedTo returns the last id that any process has passed to Shipped.
-func (l *Library) ShippedTo(ctx context.Context) (message.ID, error) {
+func (l *Library) ShippedTo(ctx context.Context) (wire.ID, error) {
 	text, err := l.redis.HGet(ctx, script.KeysOf(l.cfg.Shard).Meta, "shipped").Result()
 	if errors.Is(err, redis.Nil) {
-		return message.ID{}, nil
+		return wire.ID{}, nil
 	}
 	if err != nil {
-		return message.ID{}, err
+		return wire.ID{}, err
 	}
-	return message.ParseID(text)
+	return wire.ParseID(text)
 }
 
 // SendHeartbeat sends a heartbeat to the other zones. It fails with [NotReady] if Redis was
@@ -280,7 +280,7 @@ func Refused(err error) bool {
 
 // stateOf reads the reply of sonic_look.
 func stateOf(reply []any) (State, error) {
-	s := State{Behind: map[string]message.ID{}, Cursors: map[string]Cursor{}}
+	s := State{Behind: map[string]wire.ID{}, Cursors: map[string]Cursor{}}
 	var errs []error
 	for i := 0; i+1 < len(reply); i += 2 {
 		name, _ := reply[i].(string)
@@ -359,8 +359,8 @@ func (f *fields) number() int64 {
 	return n
 }
 
-func (f *fields) id() message.ID {
-	id, err := message.ParseID(f.text())
+func (f *fields) id() wire.ID {
+	id, err := wire.ParseID(f.text())
 	f.err = errors.Join(f.err, err)
 	return id
 }

@@ -6,9 +6,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -30,7 +30,7 @@ func TestAFormerPrimaryIsNotOpen(t *testing.T) {
 	first, second := stack.PrivateRedis(t), stack.PrivateRedis(t)
 	ctx := t.Context()
 	l1, state := of(t, first)
-	state, err := l1.Open(ctx, state, 0, message.ID{})
+	state, err := l1.Open(ctx, state, 0, wire.ID{})
 	require.NoError(t, err)
 	require.True(t, state.Ready)
 	second.Follow(t, first)
@@ -57,13 +57,13 @@ func TestAFormerPrimaryIsNotOpen(t *testing.T) {
 // compared with the topic.
 func TestOpenRefusesAnOlderRedis(t *testing.T) {
 	l, state := of(t, stack.PrivateRedis(t))
-	state.Last = message.ID{Ms: 5}
-	_, err := l.Open(t.Context(), state, 0, message.ID{Ms: 9})
+	state.Last = wire.ID{Ms: 5}
+	_, err := l.Open(t.Context(), state, 0, wire.ID{Ms: 9})
 	require.True(t, redislib.Older(err), "%v", err)
 	assert.False(t, redislib.Refused(err), "it is to be looked at again")
 	state, err = l.ReadState(t.Context())
 	require.NoError(t, err)
 	assert.False(t, state.Opened)
-	_, err = l.Open(t.Context(), state, 0, message.ID{Ms: 9})
+	_, err = l.Open(t.Context(), state, 0, wire.ID{Ms: 9})
 	assert.NoError(t, err)
 }

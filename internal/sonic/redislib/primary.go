@@ -10,8 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // Primary is the library of a primary of a Redis Cluster, in which each slot is a shard. It uses one
@@ -93,7 +93,7 @@ func (p *Primary) Open(ctx context.Context, before PrimaryState, ready bool, flo
 	if p.cfg.Bound.Bytes > 0 {
 		flags += fmt.Sprintf("b%d", p.cfg.Bound.Bytes)
 	}
-	return p.call(ctx, "sonic_open_primary", append([]any{p.cfg.Zone, flags, message.ID{Ms: floor}.String()}, p.cfg.settings()...)...).Err()
+	return p.call(ctx, "sonic_open_primary", append([]any{p.cfg.Zone, flags, wire.ID{Ms: floor}.String()}, p.cfg.settings()...)...).Err()
 }
 
 // Recovered says that everything of a zone's topic that the primary had lost is applied to it. It
@@ -145,7 +145,7 @@ type Taken struct {
 	Slot int
 	// Prev is the entry before the first one: the last that was taken before, or the last that is
 	// known to be shipped.
-	Prev message.ID
+	Prev wire.ID
 	// Entries follow Prev.
 	Entries []redis.XMessage
 }
@@ -223,8 +223,8 @@ func (p *Primary) Lack(ctx context.Context, slots []int, markers map[string]stri
 
 // Last returns the last id of the stream of each of the slots that the primary has and that have a
 // stream.
-func (p *Primary) Last(ctx context.Context, slots []int) (map[int]message.ID, error) {
-	last := map[int]message.ID{}
+func (p *Primary) Last(ctx context.Context, slots []int) (map[int]wire.ID, error) {
+	last := map[int]wire.ID{}
 	for some := range slices.Chunk(slots, slotsAtOnce) {
 		var commands []*redis.XInfoStreamCmd
 		_, err := p.conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
@@ -245,7 +245,7 @@ func (p *Primary) Last(ctx context.Context, slots []int) (map[int]message.ID, er
 			case err != nil:
 				return nil, err
 			}
-			if last[some[i]], err = message.ParseID(info.LastGeneratedID); err != nil {
+			if last[some[i]], err = wire.ParseID(info.LastGeneratedID); err != nil {
 				return nil, err
 			}
 		}
@@ -255,7 +255,7 @@ func (p *Primary) Last(ctx context.Context, slots []int) (map[int]message.ID, er
 
 // Restore applies a group of the zone's own topic that the primary has lost. epoch is that of the
 // message.
-func (p *Primary) Restore(ctx context.Context, epoch int64, g *message.PackedGroup) (Result, error) {
+func (p *Primary) Restore(ctx context.Context, epoch int64, g *wire.PackedGroup) (Result, error) {
 	call := []any{"FCALL", ApplyFunction, 1, script.SlotOutbox(g.Slot)}
 	reply, err := p.conn.Do(ctx, append(call, ApplyArgs(p.cfg.Zone, epoch, true, *g, "")...)...).Result()
 	if err != nil {
@@ -278,7 +278,7 @@ func functionCall(function string, args []any) []any {
 
 // ShippedSlots tells a primary up to which entry the topic has each of some slots. It returns the
 // slots that the primary does not have.
-func ShippedSlots(ctx context.Context, db script.Doer, ids map[int]message.ID) (missing []int, err error) {
+func ShippedSlots(ctx context.Context, db script.Doer, ids map[int]wire.ID) (missing []int, err error) {
 	args := make([]any, 0, 2*len(ids))
 	for slot, id := range ids {
 		args = append(args, script.SlotOutbox(slot), id.String())
@@ -288,7 +288,7 @@ func ShippedSlots(ctx context.Context, db script.Doer, ids map[int]message.ID) (
 
 // PruneSlot makes one step of removing versions of a slot, see [Library.Prune]. It is for
 // pipelines: PrunedSlot reads the reply.
-func PruneSlot(slot int, cursor string, count int, horizon message.ID) []any {
+func PruneSlot(slot int, cursor string, count int, horizon wire.ID) []any {
 	return []any{"FCALL", "sonic_prune", 1, script.SlotOutbox(slot), cursor, count, horizon.String()}
 }
 

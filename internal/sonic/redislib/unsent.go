@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // Unsent describes effects that the topic does not have yet: those of the stream, and those that do
@@ -88,10 +88,10 @@ func (l *Library) SetDropping(ctx context.Context, drops bool, bound Bound) erro
 // Resend makes the library write the state of about count noted keys, elements and counters as one
 // effect, and removes them from the notes. id is the effect's, zero if there is none. left is how
 // many are still noted. Resend does nothing while the library drops effects.
-func (l *Library) Resend(ctx context.Context, count int) (id message.ID, left int64, err error) {
+func (l *Library) Resend(ctx context.Context, count int) (id wire.ID, left int64, err error) {
 	reply, err := l.call(ctx, "sonic_resend", count).Slice()
 	if err != nil {
-		return message.ID{}, 0, err
+		return wire.ID{}, 0, err
 	}
 	f := fields{values: reply}
 	id, left = f.id(), f.number()

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // Zone a has more databases than zone b. What b cannot apply counts as diverged, whatever the
@@ -66,8 +66,8 @@ func TestAQuestionAboutADatabaseThatIsLacking(t *testing.T) {
 	a, b := w.zones[0], w.zones[1]
 	last := "0-0"
 	question := func(ms uint64, db string) string {
-		first := message.ID{Ms: ms, Seq: 0}
-		m := w.pack(last, []message.Entry{{ID: first, Effects: effectOf("N", "l", db, "k", "a")}})
+		first := wire.ID{Ms: ms, Seq: 0}
+		m := w.pack(last, []wire.Entry{{ID: first, Effects: effectOf("N", "l", db, "k", "a")}})
 		status, _ := a.apply(b, m, 0)
 		last = m.last
 		return status

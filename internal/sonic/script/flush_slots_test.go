@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -54,14 +54,14 @@ func TestFlushOfASlot(t *testing.T) {
 	now := one.Time(ctx).Val().UnixMilli() + 1000
 	apply := func(origin string, effects ...[]string) any {
 		t.Helper()
-		var entries []message.Entry
+		var entries []wire.Entry
 		for _, e := range effects {
 			var after uint64
 			_, err := fmt.Sscan(e[0], &after)
 			require.NoError(t, err)
-			entries = append(entries, message.Entry{ID: message.ID{Ms: uint64(now) + after}, Effects: packEffect(e[1:])})
+			entries = append(entries, wire.Entry{ID: wire.ID{Ms: uint64(now) + after}, Effects: packEffect(e[1:])})
 		}
-		payload, _ := message.Payload(entries)
+		payload, _ := wire.Payload(entries)
 		return same("sonic_apply", origin, 1, "0-0", entries[len(entries)-1].ID.String(), "", "m", payload)
 	}
 	newer := [][]string{{"105", "H", "l", "0", "{t}h", "", "g", "new"}, {"106", "S", "l", "0", "{t}newer", "v", ""}}
@@ -97,8 +97,8 @@ func TestFlushOfASlot(t *testing.T) {
 
 	// The primary forgets what it knows of the slot: it may be elsewhere meanwhile.
 	require.NoError(t, p.client.HDel(ctx, script.SlotKeys(slot).Versions, "f0").Err())
-	payload, _ := message.Payload([]message.Entry{{ID: message.ID{Ms: uint64(now) + 93}, Effects: packEffect([]string{"S", "l", "0", "{t}late", "v", ""})}})
-	require.NoError(t, p.call("sonic_apply", "d", 1, "0-0", message.ID{Ms: uint64(now) + 93}.String(), "", "m", payload).Err())
+	payload, _ := wire.Payload([]wire.Entry{{ID: wire.ID{Ms: uint64(now) + 93}, Effects: packEffect([]string{"S", "l", "0", "{t}late", "v", ""})}})
+	require.NoError(t, p.call("sonic_apply", "d", 1, "0-0", wire.ID{Ms: uint64(now) + 93}.String(), "", "m", payload).Err())
 	assert.True(t, p.exists("{t}late"))
 }
 
@@ -109,7 +109,7 @@ func TestFlushOfASlotIsRefused(t *testing.T) {
 	_, p, _ := newCluster(t)
 	require.NoError(t, p.client.Do(ctx, "ACL", "SETUSER", "default", "-cluster").Err())
 	p.write("SET {t}k v")
-	payload, _ := message.Payload([]message.Entry{{ID: message.ID{Ms: 1 << 42}, Effects: packEffect([]string{"F", "l", "0", ""})}})
+	payload, _ := wire.Payload([]wire.Entry{{ID: wire.ID{Ms: 1 << 42}, Effects: packEffect([]string{"F", "l", "0", ""})}})
 	apply := func() *redis.Cmd { return p.call("sonic_apply", "b", 1, "0-0", "4398046511104-0", "", "m", payload) }
 	require.ErrorContains(t, apply().Err(), "NOPERM a flush takes")
 	require.ErrorContains(t, apply().Err(), "NOPERM a flush takes")

@@ -16,7 +16,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -366,7 +365,7 @@ func entries(ctx context.Context, t testing.TB, c *redis.Conn) [][]effect {
 	}
 	out := script.KeysOf(0).Outbox
 	var all [][]effect
-	var joiner message.Joiner
+	var joiner wire.Joiner
 	for _, m := range c.XRange(ctx, out, "-", "+").Val() {
 		e, ok, err := joiner.Add(m.ID, m.Values)
 		if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -25,7 +25,7 @@ type versioned struct {
 func (v versioned) key() string { return v.effect[2] + ":" + v.effect[3] }
 
 func (v versioned) String() string {
-	return fmt.Sprintf("%s@%s %q", message.AtPosition(v.position), v.origin, v.effect)
+	return fmt.Sprintf("%s@%s %q", wire.AtPosition(v.position), v.origin, v.effect)
 }
 
 func (v versioned) compare(o versioned) int {
@@ -79,7 +79,7 @@ func (z *zone) effects(index int) []versioned {
 	}
 	m.versioned = []versioned{}
 	for _, e := range m.entries {
-		effects, err := message.Effects(e.Effects)
+		effects, err := wire.Effects(e.Effects)
 		require.NoError(t, err)
 		for _, effect := range effects {
 			m.versioned = append(m.versioned, versioned{position(t, e.ID.String()), z.name, effect})
@@ -110,7 +110,7 @@ func newMakers(t testing.TB) *makers {
 func (m *makers) of(v versioned) made {
 	m.t.Helper()
 	ctx, e := m.t.Context(), v.effect
-	name := message.AtPosition(v.position).String() + "@" + v.origin + " " + v.key()
+	name := wire.AtPosition(v.position).String() + "@" + v.origin + " " + v.key()
 	if known, ok := m.known[name]; ok {
 		return known
 	}

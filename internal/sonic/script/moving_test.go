@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -157,7 +157,7 @@ func calls(t *testing.T) [][]any {
 		function, args := functionOf(command)
 		list = append(list, append([]any{function, 1, out}, args...))
 	}
-	payload, _ := message.Payload([]message.Entry{{ID: message.ID{Ms: 9999999999999}, Effects: packEffect([]string{"S", "l", "0", tag + "s", "x", ""})}})
+	payload, _ := wire.Payload([]wire.Entry{{ID: wire.ID{Ms: 9999999999999}, Effects: packEffect([]string{"S", "l", "0", tag + "s", "x", ""})}})
 	return append(
 		list,
 		[]any{"sonic_apply", 1, out, "b", 1, "0-0", "9999999999999-0", "", 1, payload},
@@ -170,7 +170,7 @@ func calls(t *testing.T) [][]any {
 func TestAPrimaryDoesNotApplyWhatAnUnknownZoneWrote(t *testing.T) {
 	t.Parallel()
 	_, from, _ := newCluster(t)
-	payload, _ := message.Payload([]message.Entry{{ID: message.ID{Ms: 1}, Effects: packEffect([]string{"S", "l", "0", tag + "s", "x", ""})}})
+	payload, _ := wire.Payload([]wire.Entry{{ID: wire.ID{Ms: 1}, Effects: packEffect([]string{"S", "l", "0", tag + "s", "x", ""})}})
 	require.ErrorContains(t, from.call("sonic_apply", "unknown", 1, "0-0", "1-0", "", 1, payload).Err(), "SONICNOTREADY zone unknown")
 	require.NoError(t, from.call("sonic_apply", "b", 1, "0-0", "1-0", "", 1, payload).Err())
 }

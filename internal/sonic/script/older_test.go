@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // all ships and delivers from one zone to another.
@@ -97,7 +97,7 @@ func TestEffectsOfANewerVersion(t *testing.T) {
 	known := a.topic[0]
 	newer := slices.Clone(known.entries)
 	newer[1].Effects = strings.Replace(newer[1].Effects, "\xa1S", "\xa1?", 1)
-	payload, _ := message.Payload(newer)
+	payload, _ := wire.Payload(newer)
 	for range 2 {
 		_, err := b.call("sonic_apply", "a", 1, known.prev, known.last, "", "0", payload)
 		require.ErrorContains(t, err, "SONICNEWER a sent an effect "+newer[1].ID.String()+" of kind ?")

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -23,14 +23,14 @@ func lone(t *testing.T) *primary {
 }
 
 // payloadOf is that of one effect: a key is set.
-func payloadOf(id message.ID, key, value string) []byte {
+func payloadOf(id wire.ID, key, value string) []byte {
 	packed := packEffect([]string{"S", "l", "0", key, value, ""})
-	payload, _ := message.Payload([]message.Entry{{ID: id, Effects: packed}})
+	payload, _ := wire.Payload([]wire.Entry{{ID: id, Effects: packed}})
 	return payload
 }
 
 // send applies the effect of a zone that sets a key of the slot. It returns the status, or the error.
-func (p *primary) send(origin, epoch string, id message.ID, key string) string {
+func (p *primary) send(origin, epoch string, id wire.ID, key string) string {
 	p.t.Helper()
 	reply, err := p.call("sonic_apply", origin, epoch, "0-0", id.String(), "", "", payloadOf(id, key, id.String())).Slice()
 	if err != nil {
@@ -58,7 +58,7 @@ func (p *primary) recovered(args ...any) (any, error) {
 func TestRecoveryOfAPrimary(t *testing.T) {
 	t.Parallel()
 	p := lone(t)
-	id := func(ms uint64) message.ID { return message.ID{Ms: ms} }
+	id := func(ms uint64) wire.ID { return wire.ID{Ms: ms} }
 	assert.Equal(t, notReady, p.send("b", "r1", id(5), "{t}b"), "it is not opened")
 	p.open("", "0-0")
 	state := p.across("sonic_primary")
@@ -124,7 +124,7 @@ func TestReached(t *testing.T) {
 	assert.Equal(t, map[string]string{"b a": "3-0", "b c": "4-0"}, told)
 
 	// The cursors of its slots are no cursors of zones.
-	reply, err := db.Do(ctx, "FCALL", "sonic_apply", 1, keys.Outbox, "b/7", 1, "0-0", "5-1", "", "m", payloadOf(message.ID{Ms: 5, Seq: 1}, "k", "v")).Slice()
+	reply, err := db.Do(ctx, "FCALL", "sonic_apply", 1, keys.Outbox, "b/7", 1, "0-0", "5-1", "", "m", payloadOf(wire.ID{Ms: 5, Seq: 1}, "k", "v")).Slice()
 	require.NoError(t, err)
 	assert.Equal(t, "applied", reply[0])
 	assert.Equal(t, "v", db.Get(ctx, "k").Val())
@@ -132,7 +132,7 @@ func TestReached(t *testing.T) {
 	require.NoError(t, err)
 	cursors := look[slices.Index(look, any("cursors"))+1].([]any)
 	assert.Equal(t, []any{"b", "5-0", "m5", "0"}, cursors)
-	gap, err := db.Do(ctx, "FCALL", "sonic_apply", 1, keys.Outbox, "b/7", 1, "5-2", "5-3", "", "m", payloadOf(message.ID{Ms: 5, Seq: 3}, "k", "v")).Slice()
+	gap, err := db.Do(ctx, "FCALL", "sonic_apply", 1, keys.Outbox, "b/7", 1, "5-2", "5-3", "", "m", payloadOf(wire.ID{Ms: 5, Seq: 3}, "k", "v")).Slice()
 	require.NoError(t, err)
 	assert.Equal(t, []any{"gap", "5-1", "m"}, gap[:3])
 

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 func twoZones(t *testing.T) (w *world, a, b *zone) {
@@ -42,7 +42,7 @@ func TestApplyOfParts(t *testing.T) {
 	assert.Len(t, a.topic[0].entries, 1, "what is large goes alone")
 	require.True(t, b.deliver(a))
 
-	packer := message.Packer{Tail: message.Tail{Position: position(t, entries[0].ID.String())}}
+	packer := wire.Packer{Tail: wire.Tail{Position: position(t, entries[0].ID.String())}}
 	messages, _, err := packer.Pack(entries[1:2])
 	require.NoError(t, err)
 	require.Len(t, messages, 3)

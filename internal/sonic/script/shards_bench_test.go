@@ -10,8 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -75,12 +75,12 @@ func BenchmarkShards(b *testing.B) {
 		for _, size := range []int{1, 8, 64} {
 			at := uint64(size) * 1_000_000_000
 			measure(fmt.Sprintf("apply of %d", size), size, func(n int) []any {
-				var list []message.Entry
+				var list []wire.Entry
 				for range size {
 					at++
-					list = append(list, message.Entry{ID: message.ID{Ms: at}, Effects: packEffect([]string{"S", "l", "0", names[n%keys], value, ""})})
+					list = append(list, wire.Entry{ID: wire.ID{Ms: at}, Effects: packEffect([]string{"S", "l", "0", names[n%keys], value, ""})})
 				}
-				payload, _ := message.Payload(list)
+				payload, _ := wire.Payload(list)
 				return []any{"FCALL", "sonic_apply", 1, outOf(n), "b", 1, "0-0", list[size-1].ID.String(), "", 1, payload}
 			})
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -156,8 +156,8 @@ func TestLargeEffectsInASlotThatMoves(t *testing.T) {
 	c.MoveSlot(t, slot, to.address)
 	require.Empty(t, to.across("sonic_hold", out))
 	require.Equal(t, []any{out}, from.across("sonic_hold", out))
-	var entries []message.Entry
-	var joiner message.Joiner
+	var entries []wire.Entry
+	var joiner wire.Joiner
 	prev, n := "0-0", 0
 	for {
 		got := to.take()
@@ -179,7 +179,7 @@ func TestLargeEffectsInASlotThatMoves(t *testing.T) {
 	}
 	assert.Equal(t, len(large)/65536+4, n)
 	require.Len(t, entries, 4)
-	effects, err := message.Effects(entries[0].Effects)
+	effects, err := wire.Effects(entries[0].Effects)
 	require.NoError(t, err)
 	assert.Equal(t, large, effects[0][4])
 	assert.Equal(t, "1", entries[1].Transaction)
@@ -215,7 +215,7 @@ func TestSequenceNumbersOfAShard(t *testing.T) {
 	_, from, _ := newCluster(t)
 	_, out := slotOfTag()
 	ahead := time.Now().Add(time.Hour).UnixMilli()
-	payload, _ := message.Payload([]message.Entry{{ID: message.ID{Ms: uint64(ahead), Seq: 1<<20 - 1}, Effects: packEffect([]string{"S", "l", "0", tag + "s", "x", ""})}})
+	payload, _ := wire.Payload([]wire.Entry{{ID: wire.ID{Ms: uint64(ahead), Seq: 1<<20 - 1}, Effects: packEffect([]string{"S", "l", "0", tag + "s", "x", ""})}})
 	require.NoError(t, from.call("sonic_apply", "b", 1, "0-0", fmt.Sprintf("%d-%d", ahead, 1<<20-1), "", 1, payload).Err())
 	from.write("SET {t}k 1")
 	require.NoError(t, from.client.Do(t.Context(), "XSETID", out, fmt.Sprintf("%d-%d", ahead+1, 999_998)).Err())
@@ -223,7 +223,7 @@ func TestSequenceNumbersOfAShard(t *testing.T) {
 		from.write("SET {t}k 1")
 	}
 	for _, id := range from.ids() {
-		parsed, err := message.ParseID(id)
+		parsed, err := wire.ParseID(id)
 		require.NoError(t, err)
 		assert.Less(t, parsed.Seq, uint64(1<<20), id)
 		_, err = parsed.Position()
@@ -303,16 +303,16 @@ func TestAnswersThatWerePutOff(t *testing.T) {
 		random[i] = byte(r.Uint32())
 	}
 	value := string(random)
-	var entries []message.Entry
+	var entries []wire.Entry
 	for i := range 4 {
 		key := fmt.Sprint(tag, "k", i)
 		require.NoError(t, from.call("sonic_append", "0", key, value).Err())
-		entries = append(entries, message.Entry{ID: message.ID{Ms: uint64(time.Now().UnixMilli()), Seq: uint64(i)}, Effects: packEffect([]string{"N", "l", "0", key, "a"})})
+		entries = append(entries, wire.Entry{ID: wire.ID{Ms: uint64(time.Now().UnixMilli()), Seq: uint64(i)}, Effects: packEffect([]string{"N", "l", "0", key, "a"})})
 	}
 	last := entries[3].ID.String()
 	ids := from.ids()
 	require.Empty(t, from.across("sonic_shipped_all", out, ids[len(ids)-1]))
-	payload, _ := message.Payload(entries)
+	payload, _ := wire.Payload(entries)
 	require.NoError(t, from.call("sonic_apply", "b", 1, "0-0", last, "", 1, payload).Err())
 	owe := strings.TrimSuffix(out, "out") + "owe"
 	require.EqualValues(t, 2, from.client.HLen(t.Context(), owe).Val())
@@ -406,8 +406,8 @@ func TestAPrimaryThatIsNotReadyAsksNothing(t *testing.T) {
 	_, out := slotOfTag()
 	from.open("", "0-0")
 	for i, effect := range [][]string{{"L", "l", "0", tag + "l", "1-1@b", "", "2", "RPUSH", "x"}, {"S", "l", "0", tag + "k", "v", ""}} {
-		id := message.ID{Ms: uint64(time.Now().Add(-time.Hour).UnixMilli() + int64(i))}
-		payload, _ := message.Payload([]message.Entry{{ID: id, Effects: packEffect(effect)}})
+		id := wire.ID{Ms: uint64(time.Now().Add(-time.Hour).UnixMilli() + int64(i))}
+		payload, _ := wire.Payload([]wire.Entry{{ID: id, Effects: packEffect(effect)}})
 		reply, err := from.call("sonic_apply", "a", "r1", "0-0", id.String(), "", i, payload).StringSlice()
 		require.NoError(t, err)
 		assert.Equal(t, "applied", reply[0])

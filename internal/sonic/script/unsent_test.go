@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 func (z *zone) skip(skips bool) {
@@ -397,7 +397,7 @@ func TestAKeyThatWasReplacedIsNotShippedForEachDroppedAddition(t *testing.T) {
 	assert.Equal(t, length+1, a.length())
 	last, err := a.client.XRevRangeN(context.Background(), a.out, "+", "-", 1).Result()
 	require.NoError(t, err)
-	effects, err := message.Effects(last[0].Values["e"].(string))
+	effects, err := wire.Effects(last[0].Values["e"].(string))
 	require.NoError(t, err)
 	assert.Len(t, effects, 2, "D and A")
 	w.drain()

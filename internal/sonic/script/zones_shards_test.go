@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // Zones whose Redis is used as a primary of a Redis Cluster, with some shards in place of 16384
@@ -25,7 +25,7 @@ import (
 type group struct {
 	shard      int
 	prev, last string
-	entries    []message.Entry
+	entries    []wire.Entry
 }
 
 // shards is what a clustered zone has in place of one stream.
@@ -34,7 +34,7 @@ type shards struct {
 	again bool             // who ships has lost what it has taken
 	sent  map[int]struct { // by shard: what the topic has
 		last  string
-		known message.ID
+		known wire.ID
 	}
 }
 
@@ -43,7 +43,7 @@ const shardCount = 4
 func newShards() *shards {
 	s := &shards{again: true, sent: make(map[int]struct {
 		last  string
-		known message.ID
+		known wire.ID
 	})}
 	for n := range shardCount {
 		s.outs = append(s.outs, script.KeysOf(n).Outbox)
@@ -116,7 +116,7 @@ func (z *zone) recoverShards() {
 }
 
 // marked sets a message's mark. complete says that it has all that there was when it was read.
-func (z *zone) marked(m *stored, entries []message.Entry, complete bool) {
+func (z *zone) marked(m *stored, entries []wire.Entry, complete bool) {
 	if n := len(z.topic); n > 0 {
 		m.past = z.topic[n-1].past
 	}
@@ -241,12 +241,12 @@ func xmessages(t testing.TB, reply any) (list []redis.XMessage) {
 }
 
 // split returns the effects of entries by the shards of their keys.
-func split(t testing.TB, entries []message.Entry) (groups []group) {
+func split(t testing.TB, entries []wire.Entry) (groups []group) {
 	t.Helper()
 	for n := range shardCount {
 		g := group{shard: n, prev: "0-0"}
 		for _, e := range entries {
-			effects, err := message.Effects(e.Effects)
+			effects, err := wire.Effects(e.Effects)
 			require.NoError(t, err)
 			packed := ""
 			for _, effect := range effects {
@@ -255,7 +255,7 @@ func split(t testing.TB, entries []message.Entry) (groups []group) {
 				}
 			}
 			if packed != "" {
-				g.entries = append(g.entries, message.Entry{ID: e.ID, Effects: packed})
+				g.entries = append(g.entries, wire.Entry{ID: e.ID, Effects: packed})
 				g.last = e.ID.String()
 			}
 		}
@@ -289,7 +289,7 @@ func (z *zone) applyGroup(origin *zone, g group, index int) string {
 	} else {
 		name = fmt.Sprintf("%s/%d", name, g.shard)
 	}
-	payload, _ := message.Payload(g.entries)
+	payload, _ := wire.Payload(g.entries)
 	cmd, err := z.callAt(out, "sonic_apply", name, origin.epoch, g.prev, g.last, "", index, payload)
 	require.NoError(z.world.t, err)
 	reply, err := cmd.StringSlice()

@@ -15,8 +15,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -24,7 +24,7 @@ import (
 type stored struct {
 	prev, last string
 	parts      [][]byte
-	entries    []message.Entry
+	entries    []wire.Entry
 	versioned  []versioned // the effects, once they were asked for
 
 	groups []group          // of a clustered zone, in place of prev, last and parts
@@ -174,7 +174,7 @@ func (z *zone) ship(atMost int) bool {
 	list, err := z.client.XRangeN(context.Background(), z.out, "("+z.last(), "+", int64(atMost)).Result()
 	require.NoError(z.world.t, err)
 	entries := z.world.entriesOf(list)
-	taken := message.Cut(entries, false)
+	taken := wire.Cut(entries, false)
 	if taken == 0 {
 		return false
 	}
@@ -189,9 +189,9 @@ func (z *zone) ship(atMost int) bool {
 }
 
 // entriesOf reads what the stream of effects holds.
-func (w *world) entriesOf(list []redis.XMessage) (entries []message.Entry) {
+func (w *world) entriesOf(list []redis.XMessage) (entries []wire.Entry) {
 	w.t.Helper()
-	var joiner message.Joiner
+	var joiner wire.Joiner
 	for _, m := range list {
 		e, ok, err := joiner.Add(m.ID, m.Values)
 		require.NoError(w.t, err)
@@ -203,18 +203,18 @@ func (w *world) entriesOf(list []redis.XMessage) (entries []message.Entry) {
 }
 
 // pack makes the message of entries that follows prev.
-func (w *world) pack(prev string, entries []message.Entry) stored {
+func (w *world) pack(prev string, entries []wire.Entry) stored {
 	w.t.Helper()
-	before, err := message.ParseID(prev)
+	before, err := wire.ParseID(prev)
 	require.NoError(w.t, err)
-	p := message.Packer{Tail: message.Tail{Last: before, Position: -1}}
+	p := wire.Packer{Tail: wire.Tail{Last: before, Position: -1}}
 	messages, ends, err := p.Pack(entries)
 	require.NoError(w.t, err)
 	m := stored{prev: prev, last: ends.Last.String()}
 	for i := range messages {
 		m.parts = append(m.parts, messages[i].Payload)
 	}
-	m.entries, err = message.Entries(slices.Concat(m.parts...))
+	m.entries, err = wire.Entries(slices.Concat(m.parts...))
 	require.NoError(w.t, err)
 	return m
 }
@@ -298,11 +298,11 @@ func (z *zone) deliverAgain(origin *zone) {
 		return
 	}
 	from = max(from, next-3)
-	var entries []message.Entry
+	var entries []wire.Entry
 	for _, part := range origin.topic[from : next+1] {
 		entries = append(entries, part.entries...)
 	}
-	if message.Cut(entries, false) < len(entries) || len(entries) == 0 {
+	if wire.Cut(entries, false) < len(entries) || len(entries) == 0 {
 		return // too many for one
 	}
 	m := z.world.pack(origin.topic[from].prev, entries)
@@ -448,7 +448,7 @@ func (z *zone) recover() {
 
 func position(t testing.TB, id string) int64 {
 	t.Helper()
-	parsed, err := message.ParseID(id)
+	parsed, err := wire.ParseID(id)
 	require.NoError(t, err)
 	p, err := parsed.Position()
 	require.NoError(t, err)

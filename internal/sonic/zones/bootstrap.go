@@ -13,8 +13,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // Bootstrap fills the empty Redis of a zone, or its Redis Cluster, from that of another zone, while
@@ -86,7 +86,7 @@ type source struct {
 	most            Reached
 	runIDs          string // a replaced or restarted server may have older data
 	epoch           string
-	pruned          message.ID
+	pruned          wire.ID
 	missingKeys     int
 	reportedCursors []string // field, id, field, id
 	// slots has the cursors of slots of zones with a Redis Cluster: <zone>/<slot>, id, ..
@@ -183,7 +183,7 @@ func (s *source) add(reply any, shard int, z *Zone) error {
 	if err != nil {
 		return err
 	}
-	pruned, err := message.ParseID(words[1])
+	pruned, err := wire.ParseID(words[1])
 	if err != nil {
 		return err
 	}
@@ -191,7 +191,7 @@ func (s *source) add(reply any, shard int, z *Zone) error {
 	if err != nil {
 		return errReply
 	}
-	s.epoch, s.pruned, s.missingKeys = words[0], message.Max(s.pruned, pruned), s.missingKeys+missing
+	s.epoch, s.pruned, s.missingKeys = words[0], wire.Max(s.pruned, pruned), s.missingKeys+missing
 	if !z.isCluster() {
 		s.reached, s.most = at, maps.Clone(at)
 		s.reportedCursors, err = texts(list[4])
@@ -204,10 +204,10 @@ func (s *source) add(reply any, shard int, z *Zone) error {
 }
 
 // addSlot adds the cursor of a slot.
-func (s *source) addSlot(zone string, slot int, id message.ID) {
-	if id != (message.ID{}) {
+func (s *source) addSlot(zone string, slot int, id wire.ID) {
+	if id != (wire.ID{}) {
 		s.slots = append(s.slots, zone+"/"+strconv.Itoa(slot), id.String())
-		s.most[zone] = message.Max(s.most[zone], after(id))
+		s.most[zone] = wire.Max(s.most[zone], after(id))
 	}
 }
 
@@ -415,7 +415,7 @@ func (b *Bootstrap) restore(ctx context.Context, db int, step []any) error {
 			}
 			key.at = maps.Clone(at)
 			for zone, id := range slots {
-				key.at[zone] = message.Max(key.at[zone], id)
+				key.at[zone] = wire.Max(key.at[zone], id)
 			}
 		} else if key.versions, err = texts(f[4]); err != nil {
 			return err
@@ -444,9 +444,9 @@ func (r Reached) list() []any {
 }
 
 // floor returns an id that is not before any effect that the copy has.
-func (s *source) floor() (floor message.ID) {
+func (s *source) floor() (floor wire.ID) {
 	for _, id := range s.most {
-		floor = message.Max(floor, id)
+		floor = wire.Max(floor, id)
 	}
 	return floor
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/internal/sonic/zones"
 	"github.com/aviaryhq/aviary/test/await"
 )
@@ -53,7 +53,7 @@ func (z *zone) prune() {
 	if z.cluster == nil {
 		return // its cursors tell
 	}
-	after := message.ID{Ms: uint64(time.Now().Add(time.Minute).UnixMilli())}.String() // all zones have all
+	after := wire.ID{Ms: uint64(time.Now().Add(time.Minute).UnixMilli())}.String() // all zones have all
 	for i := range 40 {
 		for _, key := range []string{fmt.Sprint("c:", i), fmt.Sprint("n:a:f", i), fmt.Sprint("n:a:", i), fmt.Sprint("n:a:h", i), fmt.Sprint("n:b:f", i), fmt.Sprint("n:b:", i), fmt.Sprint("n:b:h", i), fmt.Sprint("n:c:f", i), fmt.Sprint("n:c:", i), fmt.Sprint("n:c:h", i)} {
 			require.NoError(z.t, z.fcallAt(z.t.Context(), z.outOf(key), "sonic_prune", "0", 100, after).Err())
@@ -98,11 +98,11 @@ func (w *world) awaitEqual() {
 	for name, z := range w.zones {
 		info, err := z.client.XInfoStream(w.t.Context(), z.out).Result()
 		require.NoError(w.t, err)
-		last, err := message.ParseID(info.LastGeneratedID)
+		last, err := wire.ParseID(info.LastGeneratedID)
 		require.NoError(w.t, err)
 		for _, other := range z.others {
 			require.Eventually(w.t, func() bool {
-				at, err := message.ParseID(w.zones[other].client.HGet(w.t.Context(), "{sonic:0}cur", name).Val())
+				at, err := wire.ParseID(w.zones[other].client.HGet(w.t.Context(), "{sonic:0}cur", name).Val())
 				return err == nil && at.Compare(last) >= 0
 			}, await.Patience, 5*time.Millisecond, "%s in %s", name, other)
 		}
@@ -302,7 +302,7 @@ func TestTheSourceMustHaveWhatSubscriptionsLack(t *testing.T) {
 	last := c.client.XInfoStream(t.Context(), c.out).Val().LastGeneratedID
 	b.lose()
 	fill := zones.Bootstrap{Source: a.Zone, Target: b.Zone, Timeout: 200 * time.Millisecond, Subscribe: func(context.Context) (zones.Subscribed, error) {
-		id, err := message.ParseID(last)
+		id, err := wire.ParseID(last)
 		return zones.Subscribed{Least: zones.Reached{"c": id}}, err
 	}}
 	require.ErrorContains(t, fill.Run(t.Context()), "this zone's cluster has them up to "+last)

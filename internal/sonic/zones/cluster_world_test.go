@@ -14,10 +14,10 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -78,7 +78,7 @@ func (z *zone) openPrimaries() {
 		if err := script.Load(ctx, db); err != nil {
 			return err
 		}
-		args := []any{"FCALL", "sonic_open_primary", 0, z.Name(), "r", message.ID{Ms: z.cluster.watermark}.String(), len(z.others)}
+		args := []any{"FCALL", "sonic_open_primary", 0, z.Name(), "r", wire.ID{Ms: z.cluster.watermark}.String(), len(z.others)}
 		for _, other := range z.others {
 			args = append(args, other)
 		}
@@ -96,7 +96,7 @@ func (z *zone) openPrimaries() {
 // nothing: it has the time.
 func (z *zone) shipSlots(ctx context.Context) error {
 	m := stored{slots: true}
-	var groups []message.Group
+	var groups []wire.Group
 	clock := uint64(math.MaxUint64)
 	moved := z.cluster.known != z.cluster.primaries.Map()
 	z.cluster.known = z.cluster.primaries.Map()
@@ -113,8 +113,8 @@ func (z *zone) shipSlots(ctx context.Context) error {
 			}
 			clock = min(clock, state.Clock)
 			for _, t := range taken {
-				g := message.Group{Slot: t.Slot, Prev: t.Prev}
-				var joiner message.Joiner
+				g := wire.Group{Slot: t.Slot, Prev: t.Prev}
+				var joiner wire.Joiner
 				for _, m := range t.Entries {
 					e, ok, err := joiner.Add(m.ID, m.Values)
 					if err != nil {
@@ -134,17 +134,17 @@ func (z *zone) shipSlots(ctx context.Context) error {
 	}
 	z.cluster.watermark = max(z.cluster.watermark, clock)
 	m.watermark = z.cluster.watermark
-	m.payload, _ = message.GroupsPayload(groups)
+	m.payload, _ = wire.GroupsPayload(groups)
 	z.topic = append(z.topic, m)
 	if len(groups) == 0 {
 		return nil
 	}
-	shipped := map[int]message.ID{}
+	shipped := map[int]wire.ID{}
 	for i := range groups {
 		shipped[groups[i].Slot] = groups[i].Last
 	}
 	return z.cluster.each(func(db *redis.Client, _ []int) error {
-		own := map[int]message.ID{}
+		own := map[int]wire.ID{}
 		for slot, id := range shipped {
 			if db.Options().Addr == z.cluster.primaries.Map().Owner(slot) {
 				own[slot] = id
@@ -156,7 +156,7 @@ func (z *zone) shipSlots(ctx context.Context) error {
 }
 
 // applyGroups applies groups of slots.
-func (z *zone) applyGroups(ctx context.Context, origin string, groups []message.PackedGroup) error {
+func (z *zone) applyGroups(ctx context.Context, origin string, groups []wire.PackedGroup) error {
 	var calls []primaries.Call
 	for _, g := range groups {
 		name := origin
@@ -202,15 +202,15 @@ func (z *zone) applyGroups(ctx context.Context, origin string, groups []message.
 
 // applySlots applies a message of a zone with a Redis Cluster, or to one.
 func (z *zone) applySlots(ctx context.Context, origin string, m stored) error {
-	var groups []message.PackedGroup
+	var groups []wire.PackedGroup
 	var err error
 	if m.slots {
-		groups, err = message.Groups(m.payload)
+		groups, err = wire.Groups(m.payload)
 	} else {
-		var split message.Split
-		split, err = message.SplitBySlot(m.payload)
+		var split wire.Split
+		split, err = wire.SplitBySlot(m.payload)
 		for _, s := range split.Slots {
-			groups = append(groups, message.PackedGroup{Slot: s.Slot, Last: s.Last, Entries: s.Payload})
+			groups = append(groups, wire.PackedGroup{Slot: s.Slot, Last: s.Last, Entries: s.Payload})
 		}
 	}
 	if err != nil {
@@ -220,10 +220,10 @@ func (z *zone) applySlots(ctx context.Context, origin string, m stored) error {
 		return err
 	}
 	if z.cluster == nil {
-		return z.fcall(ctx, "sonic_reached", origin, z.epoch, message.ID{Ms: m.watermark}.String(), "").Err()
+		return z.fcall(ctx, "sonic_reached", origin, z.epoch, wire.ID{Ms: m.watermark}.String(), "").Err()
 	}
 	if !m.slots {
-		last, err := message.ParseID(m.last)
+		last, err := wire.ParseID(m.last)
 		if err != nil {
 			return err
 		}
@@ -241,17 +241,17 @@ func (z *zone) applySlots(ctx context.Context, origin string, m stored) error {
 // pass takes a message of a zone as applied, and applies nothing of it.
 func (z *zone) pass(ctx context.Context, origin string, m stored) error {
 	if m.slots {
-		packed, err := message.Groups(m.payload)
+		packed, err := wire.Groups(m.payload)
 		if err != nil {
 			return err
 		}
-		var groups []message.Group
+		var groups []wire.Group
 		for _, g := range packed {
-			groups = append(groups, message.Group{Slot: g.Slot, Prev: g.Prev, Last: g.Last})
+			groups = append(groups, wire.Group{Slot: g.Slot, Prev: g.Prev, Last: g.Last})
 		}
-		m.payload, _ = message.GroupsPayload(groups)
+		m.payload, _ = wire.GroupsPayload(groups)
 	} else {
-		m.payload, _ = message.Payload(nil)
+		m.payload, _ = wire.Payload(nil)
 	}
 	return z.apply(ctx, origin, m)
 }

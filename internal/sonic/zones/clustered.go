@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // clustered is a Redis Cluster. Each slot is a shard.
@@ -107,14 +107,14 @@ func (c *clustered) reached(ctx context.Context, z *Zone) (Reached, error) {
 			at[name] = id
 		}
 	}
-	at[z.name] = message.ID{Ms: math.MaxUint64}
+	at[z.name] = wire.ID{Ms: math.MaxUint64}
 	return at, nil
 }
 
 // watermarks returns the watermarks of the markers that appliers and the shipper write. Each is true of
 // all primaries that are ready, and in the lowest slot of each.
-func (c *clustered) watermarks(ctx context.Context) (watermarks map[string]message.ID, ready bool, err error) {
-	watermarks, ready = map[string]message.ID{}, true
+func (c *clustered) watermarks(ctx context.Context) (watermarks map[string]wire.ID, ready bool, err error) {
+	watermarks, ready = map[string]wire.ID{}, true
 	err = c.eachPrimary(func(db *redis.Client, slots []int) error {
 		state, err := db.Do(ctx, "FCALL", "sonic_primary", 0).StringSlice()
 		if err != nil {
@@ -123,7 +123,7 @@ func (c *clustered) watermarks(ctx context.Context) (watermarks map[string]messa
 		ready = ready && len(state) > 1 && state[0] == "1" && state[1] == "1"
 		found, err := primaries.ReadMarkers(ctx, db, slots[0])
 		for name, marker := range found {
-			watermarks[name] = message.Max(watermarks[name], message.ID{Ms: marker.Watermark})
+			watermarks[name] = wire.Max(watermarks[name], wire.ID{Ms: marker.Watermark})
 		}
 		return err
 	})
@@ -177,7 +177,7 @@ func (c *clustered) holds(ctx context.Context, z *Zone, keys []Key, _ []string) 
 			return nil, fmt.Errorf("a primary of zone %s was restarted, or has taken over: run the command again", z.name)
 		}
 		for zone, id := range of {
-			at[zone] = message.Max(at[zone], after(id))
+			at[zone] = wire.Max(at[zone], after(id))
 		}
 	}
 	return at, nil

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // clusterTarget fills a Redis Cluster. Each slot gets versions and cursors of its own. While the copy
@@ -197,7 +197,7 @@ func (t *clusterTarget) finish(ctx context.Context, begin, end source, subscribe
 		keys := script.SlotKeys(slot)
 		add := func(args ...any) { commands = append(commands, command{slot, args}) }
 		add("XADD", keys.Outbox, "MAXLEN", 0, floor.String(), "e", "") // only its last id stays
-		if begin.pruned != (message.ID{}) {
+		if begin.pruned != (wire.ID{}) {
 			add("HSET", keys.Meta, "pruned", begin.pruned.String())
 		}
 		if len(at) > 0 {
@@ -250,11 +250,11 @@ func (t *clusterTarget) cursors(begin source) ([]Reached, error) {
 		if err != nil || slot < 0 || slot >= len(all) {
 			return nil, errReply
 		}
-		id, err := message.ParseID(one[1])
+		id, err := wire.ParseID(one[1])
 		if err != nil {
 			return nil, err
 		}
-		all[slot][zone] = message.Max(all[slot][zone], id)
+		all[slot][zone] = wire.Max(all[slot][zone], id)
 	}
 	for _, at := range all {
 		delete(at, t.to.name)

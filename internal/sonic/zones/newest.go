@@ -6,13 +6,13 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // version is the version of an effect: its id and its zone.
 type version struct {
-	id   message.ID
+	id   wire.ID
 	zone string
 }
 
@@ -114,7 +114,7 @@ func (z *Zone) versionOf(text string) (version, error) {
 	if !found {
 		zone = z.name
 	}
-	parsed, err := message.ParseID(id)
+	parsed, err := wire.ParseID(id)
 	if err != nil {
 		return version{}, fmt.Errorf("the versions of zone %s: %w", z.name, err)
 	}

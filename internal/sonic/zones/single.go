@@ -10,9 +10,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // single is one Redis. Its only shard is 0, whatever the names of its keys say.
@@ -93,11 +93,11 @@ func (s *single) holds(ctx context.Context, z *Zone, keys []Key, zones []string)
 				if !ok {
 					continue // none of this slot, or the zone has no cluster
 				}
-				id, err := message.ParseID(text)
+				id, err := wire.ParseID(text)
 				if err != nil {
 					return nil, z.wrapError(err)
 				}
-				at[zone] = message.Max(at[zone], after(id))
+				at[zone] = wire.Max(at[zone], after(id))
 			}
 		}
 	}
@@ -105,7 +105,7 @@ func (s *single) holds(ctx context.Context, z *Zone, keys []Key, zones []string)
 }
 
 // after returns the time of which progress for a zone with a Redis Cluster includes the effect id.
-func after(id message.ID) message.ID { return message.ID{Ms: id.Ms + 1} }
+func after(id wire.ID) wire.ID { return wire.ID{Ms: id.Ms + 1} }
 
 func (s *single) progress(context.Context, *Zone, string) (Reached, []string, error) {
 	return Reached{}, nil, nil
@@ -126,7 +126,7 @@ func (s *single) addSlots(ctx context.Context, src *source) error {
 			if err != nil {
 				return errReply
 			}
-			id, err := message.ParseID(fields[i+1])
+			id, err := wire.ParseID(fields[i+1])
 			if err != nil {
 				return err
 			}

@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/internal/sonic/zones"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/leak"
@@ -202,8 +202,8 @@ func (z *zone) ship(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var entries []message.Entry
-	var joiner message.Joiner
+	var entries []wire.Entry
+	var joiner wire.Joiner
 	for _, m := range list {
 		e, ok, err := joiner.Add(m.ID, m.Values)
 		if err != nil {
@@ -213,11 +213,11 @@ func (z *zone) ship(ctx context.Context) error {
 			entries = append(entries, e)
 		}
 	}
-	taken := message.Cut(entries, false)
+	taken := wire.Cut(entries, false)
 	if taken == 0 {
 		return nil
 	}
-	payload, _ := message.Payload(entries[:taken])
+	payload, _ := wire.Payload(entries[:taken])
 	last := entries[taken-1].ID.String()
 	z.topic = append(z.topic, stored{prev: prev, last: last, payload: payload})
 	return z.fcall(ctx, "sonic_shipped", last).Err()

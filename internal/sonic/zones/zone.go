@@ -14,9 +14,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // Zone is the Redis of a zone, or its Redis Cluster. It is safe for concurrent use.
@@ -111,7 +111,7 @@ type entry struct {
 // Reached is the progress of a Redis, by zone: the last effect of its own zone, and the last effect
 // that it has applied of each other zone. For a zone with a Redis Cluster it is a time instead: an
 // id without a sequence number, before which all effects are applied.
-type Reached map[string]message.ID
+type Reached map[string]wire.ID
 
 // behind returns those of zones whose effects have been applied further at other than at r.
 func (r Reached) behind(other Reached, zones []string) []string {
@@ -376,7 +376,7 @@ func reachedOf(reply any) (Reached, error) {
 	}
 	at := Reached{}
 	for i := 0; i < len(words); i += 2 {
-		if at[words[i]], err = message.ParseID(words[i+1]); err != nil {
+		if at[words[i]], err = wire.ParseID(words[i+1]); err != nil {
 			return nil, err
 		}
 	}

@@ -1,4 +1,4 @@
-package message_test
+package wire_test
 
 import (
 	"fmt"
@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
-	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // packed returns effects as the library packs them.
@@ -32,10 +32,10 @@ func set(key, value string) []string { return []string{"S", "l", "0", key, value
 // unpacked returns id and effect of all effects of a payload, in order.
 func unpacked(t *testing.T, payload []byte) (all []string) {
 	t.Helper()
-	entries, err := message.Entries(payload)
+	entries, err := wire.Entries(payload)
 	require.NoError(t, err)
 	for _, e := range entries {
-		effects, err := message.Effects(e.Effects)
+		effects, err := wire.Effects(e.Effects)
 		require.NoError(t, err)
 		for _, effect := range effects {
 			all = append(all, e.ID.String()+" "+strings.Join(effect, " "))
@@ -44,24 +44,24 @@ func unpacked(t *testing.T, payload []byte) (all []string) {
 	return all
 }
 
-func payloadOf(entries ...message.Entry) []byte {
-	payload, _ := message.Payload(entries)
+func payloadOf(entries ...wire.Entry) []byte {
+	payload, _ := wire.Payload(entries)
 	return payload
 }
 
 func TestSplitBySlot(t *testing.T) {
-	id := func(ms uint64) message.ID { return message.ID{Ms: ms} }
+	id := func(ms uint64) wire.ID { return wire.ID{Ms: ms} }
 	payload := payloadOf(
-		message.Entry{ID: id(1), Effects: packed(set("{a}1", "x"), set("{b}1", "x"), set("{a}2", "y"))},
-		message.Entry{ID: id(2), Effects: packed([]string{"_", "n", "0", "", "b", "5-0", "c", "6-1"})},
-		message.Entry{ID: id(3), Effects: packed([]string{"P", "n", "0", "{b}channel", "text"})},
-		message.Entry{ID: id(4), Effects: packed([]string{"_", "n", "0", "", "b", "7-0"}, []string{"D", "l", "0", "{a}1"})},
+		wire.Entry{ID: id(1), Effects: packed(set("{a}1", "x"), set("{b}1", "x"), set("{a}2", "y"))},
+		wire.Entry{ID: id(2), Effects: packed([]string{"_", "n", "0", "", "b", "5-0", "c", "6-1"})},
+		wire.Entry{ID: id(3), Effects: packed([]string{"P", "n", "0", "{b}channel", "text"})},
+		wire.Entry{ID: id(4), Effects: packed([]string{"_", "n", "0", "", "b", "7-0"}, []string{"D", "l", "0", "{a}1"})},
 	)
-	split, err := message.SplitBySlot(payload)
+	split, err := wire.SplitBySlot(payload)
 	require.NoError(t, err)
 	slots := split.Slots
 	assert.Empty(t, split.OtherDatabases)
-	assert.Equal(t, map[string]message.ID{"b": id(7), "c": {Ms: 6, Seq: 1}}, split.Reached)
+	assert.Equal(t, map[string]wire.ID{"b": id(7), "c": {Ms: 6, Seq: 1}}, split.Reached)
 	require.Len(t, slots, 2)
 	assert.Equal(t, cluster.Slot([]byte("a")), slots[0].Slot)
 	assert.Equal(t, id(4), slots[0].Last)
@@ -70,7 +70,7 @@ func TestSplitBySlot(t *testing.T) {
 	assert.Equal(t, id(3), slots[1].Last)
 	assert.Equal(t, []string{"1-0 S l 0 {b}1 x ", "3-0 P n 0 {b}channel text"}, unpacked(t, slots[1].Payload))
 
-	split, err = message.SplitBySlot(payloadOf())
+	split, err = wire.SplitBySlot(payloadOf())
 	require.NoError(t, err)
 	assert.Empty(t, split.Slots)
 	assert.Empty(t, split.Reached)
@@ -79,13 +79,13 @@ func TestSplitBySlot(t *testing.T) {
 // A flush is in every slot, between the effects before and behind it. What is of another database
 // than 0 is in none.
 func TestSplitOfFlushesAndDatabases(t *testing.T) {
-	id := func(ms uint64) message.ID { return message.ID{Ms: ms} }
+	id := func(ms uint64) wire.ID { return wire.ID{Ms: ms} }
 	in := func(db, op string) []string { return []string{op, "l", db, "k", "v", ""} }
-	split, err := message.SplitBySlot(payloadOf(
-		message.Entry{ID: id(1), Effects: packed(set("k", "old"), in("3", "S"), in("3", "S"), in("3", "N"))},
-		message.Entry{ID: id(2), Effects: packed([]string{"F", "l", "5", "", "3", "0"})},
-		message.Entry{ID: id(3), Effects: packed(in("9", "D"), set("k", "new"), in("3", "P"))},
-		message.Entry{ID: id(4), Effects: packed([]string{"F", "l", "5", "", "3"})},
+	split, err := wire.SplitBySlot(payloadOf(
+		wire.Entry{ID: id(1), Effects: packed(set("k", "old"), in("3", "S"), in("3", "S"), in("3", "N"))},
+		wire.Entry{ID: id(2), Effects: packed([]string{"F", "l", "5", "", "3", "0"})},
+		wire.Entry{ID: id(3), Effects: packed(in("9", "D"), set("k", "new"), in("3", "P"))},
+		wire.Entry{ID: id(4), Effects: packed([]string{"F", "l", "5", "", "3"})},
 	))
 	require.NoError(t, err)
 	assert.Equal(t, map[string]int64{"3": 2, "9": 1}, split.OtherDatabases)
@@ -103,7 +103,7 @@ func TestSplitOfFlushesAndDatabases(t *testing.T) {
 	}
 	assert.Len(t, found, cluster.Slots)
 
-	split, err = message.SplitBySlot(payloadOf(message.Entry{ID: id(1), Effects: packed([]string{"F", "l", "5", ""})}))
+	split, err = wire.SplitBySlot(payloadOf(wire.Entry{ID: id(1), Effects: packed([]string{"F", "l", "5", ""})}))
 	require.NoError(t, err)
 	assert.Empty(t, split.Slots)
 	assert.Empty(t, split.OtherDatabases, "there is nothing to delete")
@@ -114,23 +114,23 @@ func TestPayloadsThatCannotBeSplit(t *testing.T) {
 		effects string
 		want    error
 	}{
-		"unknown":               {packed([]string{"Q", "l", "0", "k"}), message.ErrEffect},
-		"two letters":           {packed([]string{"SS", "l", "0", "k"}), message.ErrEffect},
-		"no letter":             {packed([]string{"", "l", "0", "k"}), message.ErrEffect},
-		"short":                 {packed([]string{"D", "l", "0"}), message.ErrPayload},
-		"short beat":            {packed([]string{"_"}), message.ErrPayload},
-		"a zone alone":          {packed([]string{"_", "n", "0", "", "b"}), message.ErrPayload},
-		"a cursor that is none": {packed([]string{"_", "n", "0", "", "b", "x"}), message.ErrPayload},
-		"no msgpack":            {"x", message.ErrPayload},
-		"cut":                   {packed(set("k", "v"))[:20], message.ErrPayload},
+		"unknown":               {packed([]string{"Q", "l", "0", "k"}), wire.ErrEffect},
+		"two letters":           {packed([]string{"SS", "l", "0", "k"}), wire.ErrEffect},
+		"no letter":             {packed([]string{"", "l", "0", "k"}), wire.ErrEffect},
+		"short":                 {packed([]string{"D", "l", "0"}), wire.ErrPayload},
+		"short beat":            {packed([]string{"_"}), wire.ErrPayload},
+		"a zone alone":          {packed([]string{"_", "n", "0", "", "b"}), wire.ErrPayload},
+		"a cursor that is none": {packed([]string{"_", "n", "0", "", "b", "x"}), wire.ErrPayload},
+		"no msgpack":            {"x", wire.ErrPayload},
+		"cut":                   {packed(set("k", "v"))[:20], wire.ErrPayload},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := message.SplitBySlot(payloadOf(message.Entry{ID: message.ID{Ms: 1}, Effects: c.effects}))
+			_, err := wire.SplitBySlot(payloadOf(wire.Entry{ID: wire.ID{Ms: 1}, Effects: c.effects}))
 			assert.ErrorIs(t, err, c.want)
 		})
 	}
-	_, err := message.SplitBySlot([]byte("x"))
-	assert.ErrorIs(t, err, message.ErrPayload)
+	_, err := wire.SplitBySlot([]byte("x"))
+	assert.ErrorIs(t, err, wire.ErrPayload)
 }
 
 // Each effect is in the payload of its key's slot, once, in the order in which it was.
@@ -138,10 +138,10 @@ func TestSplitKeepsAllEffects(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		want := map[int][]string{}
-		last := map[int]message.ID{}
-		var entries []message.Entry
+		last := map[int]wire.ID{}
+		var entries []wire.Entry
 		for n := range r.IntN(60) {
-			id := message.ID{Ms: uint64(n / 3), Seq: uint64(n%3 + 1)}
+			id := wire.ID{Ms: uint64(n / 3), Seq: uint64(n%3 + 1)}
 			var effects [][]string
 			for range r.IntN(8) {
 				key := fmt.Sprintf("{%d}%d", r.IntN(5), r.IntN(3))
@@ -154,10 +154,10 @@ func TestSplitKeepsAllEffects(t *testing.T) {
 				want[slot] = append(want[slot], id.String()+" "+strings.Join(effect, " "))
 				last[slot] = id
 			}
-			entries = append(entries, message.Entry{ID: id, Effects: packed(effects...)})
+			entries = append(entries, wire.Entry{ID: id, Effects: packed(effects...)})
 		}
 		payload := payloadOf(entries...)
-		split, err := message.SplitBySlot(payload)
+		split, err := wire.SplitBySlot(payload)
 		require.NoError(t, err)
 		require.Len(t, split.Slots, len(want))
 		for _, s := range split.Slots {
@@ -170,7 +170,7 @@ func TestSplitKeepsAllEffects(t *testing.T) {
 			if len(broken) > 0 {
 				broken[r.IntN(len(broken))] = byte(r.Uint32())
 			}
-			_, _ = message.SplitBySlot(broken[:r.IntN(len(broken)+1)])
+			_, _ = wire.SplitBySlot(broken[:r.IntN(len(broken)+1)])
 		}
 	}
 }

@@ -1,5 +1,5 @@
-// Package message defines a zone's messages: the ids of effects, the properties and the payload.
-package message
+// Package wire defines a zone's messages: the ids of effects, the properties and the payload.
+package wire
 
 import (
 	"cmp"

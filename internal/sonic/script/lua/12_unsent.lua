@@ -93,7 +93,7 @@ function unsent.publish(out, tx, id, effects, writes, streams)
 	if call('SPUBLISH', state(out, 'live'), head .. '\n' .. (streams and '' or effects)) == 0 then return false end
 	unsent.sent = unsent.sent + writes
 	if streams then add_to_stream(out, id, tx, effects) end
-	open_tx = tx or open_tx
+	c.open_tx = tx or c.open_tx
 	return true
 end
 
@@ -126,7 +126,7 @@ local function take_unsent(out, db, tx, effects, notes, writes, kept)
 		unsent.mark(out, effects)
 	end
 	if not sent or not streams then call('XSETID', out, id) end
-	top = id
+	c.last_id = id
 	if notes then
 		for i = 2, #notes, 2 do notes[i] = id .. notes[i] end
 		for i = 1, #notes, SLICE do
@@ -139,5 +139,5 @@ end
 
 function unsent.choose(sends, skips)
 	unsent.sends, unsent.skips = sends, skips
-	divert = (sends or skips) and take_unsent or nil
+	c.divert = (sends or skips) and take_unsent or nil
 end

@@ -3,7 +3,7 @@
 -- it is not kept.
 local function base_of(db, key)
 	if db ~= '0' then call('SELECT', '0') end
-	local stored = call('HGET', state(outbox, 'ver'), key_field(db, key))
+	local stored = call('HGET', state(c.outbox, 'ver'), key_field(db, key))
 	if db ~= '0' then call('SELECT', db) end
 	return versions.base(stored)
 end

@@ -1,9 +1,4 @@
 
--- The zones other than this one: a list, and a set by name.
-local others = {}
--- sonic_open has run. The library is ready when this Redis also has reached all cursors that it once told.
-local opened = false
-
 -- The layout of the state keys, in meta.
 local LAYOUT = '2'
 
@@ -34,18 +29,18 @@ local function stream_info(out)
 end
 
 function shards.latest()
-	if not top then top = stream_info(outbox) end
-	return top
+	if not c.last_id then c.last_id = stream_info(c.outbox) end
+	return c.last_id
 end
 
 -- raise moves the stream's last id to id, unless it is there already.
 local function raise(out, id)
 	if id_before(shards.latest(), id) then
-		if shards.clustered and top == NO_ID then call('XADD', out, 'MAXLEN', '0', '0-1', 'e', '') end
+		if c.clustered and c.last_id == NO_ID then call('XADD', out, 'MAXLEN', '0', '0-1', 'e', '') end
 		-- The next function of a cluster does not know that sequence numbers come to their end, see append.
-		if shards.clustered and #id > 20 then id = format('%d-0', tonumber(string.match(id, '^%d+')) + 1) end
+		if c.clustered and #id > 20 then id = format('%d-0', tonumber(string.match(id, '^%d+')) + 1) end
 		call('XSETID', out, id)
-		top = id
+		c.last_id = id
 	end
 end
 
@@ -76,10 +71,10 @@ end
 local function behind(out)
 	local told, cur = state(out, 'told'), state(out, 'cur')
 	local left = {}
-	for i = 1, #others do
-		local id = call('HGET', told, zone .. ' ' .. others[i])
-		if id and id_before(call('HGET', cur, others[i]) or NO_ID, id) then
-			left[#left + 1] = others[i]
+	for i = 1, #c.others do
+		local id = call('HGET', told, c.zone .. ' ' .. c.others[i])
+		if id and id_before(call('HGET', cur, c.others[i]) or NO_ID, id) then
+			left[#left + 1] = c.others[i]
 			left[#left + 1] = id
 		end
 	end

@@ -90,13 +90,10 @@
 -- below 2^43 and sequence numbers below 2^20 (append and sonic_open see to it). Zones are compared byte by byte: Lua's
 -- comparison of strings would go by the locale.
 
--- The greatest version that was pruned. Its zone is empty: before all zones.
-local pruned = {ms = 0, seq = 0, zone = ''}
-
 -- parse reads a version: id, @zone unless it is this one. It returns what stands behind it, too.
 function versions.parse(text)
 	local ms, seq, origin, rest = string.match(text, '^(%d+)%-(%d+)@?([^ ]*)(.*)$')
-	if origin == '' then origin = zone end
+	if origin == '' then origin = c.zone end
 	return {ms = tonumber(ms), seq = tonumber(seq), zone = origin, text = string.sub(text, 1, #text - #rest)}, rest
 end
 
@@ -104,7 +101,7 @@ end
 function versions.of(id, origin)
 	local ms, seq = string.match(id, '^(%d+)%-(%d+)$')
 	return {
-		ms = tonumber(ms), seq = tonumber(seq), zone = origin, text = origin == zone and id or id .. '@' .. origin,
+		ms = tonumber(ms), seq = tonumber(seq), zone = origin, text = origin == c.zone and id or id .. '@' .. origin,
 	}
 end
 
@@ -135,7 +132,7 @@ end
 function versions.known(text)
 	if not text then return nil end
 	local v, rest = versions.parse(text)
-	if before(v, pruned) then return nil end
+	if before(v, c.pruned) then return nil end
 	return v, rest
 end
 
@@ -144,19 +141,19 @@ function versions.expiry_known(text)
 	if not text then return nil end
 	local v, rest = versions.parse(text)
 	local pxat, wiped = string.match(rest, '^ ?(%d*) ?(%d*)$')
-	if before(v, pruned) and (pxat == '' or tonumber(pxat) <= pruned.ms) then return nil end
+	if before(v, c.pruned) and (pxat == '' or tonumber(pxat) <= c.pruned.ms) then return nil end
 	return v, pxat, tonumber(wiped)
 end
 
 -- full returns a version with its zone, as effects name it.
-function versions.full(v) return v.zone == zone and v.text .. '@' .. zone or v.text end
+function versions.full(v) return v.zone == c.zone and v.text .. '@' .. c.zone or v.text end
 
 -- base returns the version of a stored wholesale write, with its zone, when operations may go on from it: nil when
 -- the key does not hold what that write made.
 function versions.base(stored)
 	if not stored or string.sub(stored, -2) ~= ' L' then return nil end
 	local text = string.match(stored, '^[^ ]*')
-	return string.find(text, '@', 1, true) and text or text .. '@' .. zone
+	return string.find(text, '@', 1, true) and text or text .. '@' .. c.zone
 end
 
 -- overtaken tells whether a stored expiry is older than the stored wholesale write of its key. It has no meaning

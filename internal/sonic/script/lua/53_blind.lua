@@ -5,7 +5,7 @@ local blind = {}
 function blind.wholesale(db, key, set, pxat)
 	go(db)
 	local at = tonumber(pxat)
-	if not set or at and at <= clock then
+	if not set or at and at <= c.clock then
 		call('DEL', key)
 		return set and 'dead' or 'applied'
 	end
@@ -26,7 +26,7 @@ function blind.add(db, key, letter, pxat, list, first)
 	end
 	sliced(kind.add, key, list, first, #list)
 	if pxat ~= '' then
-		if tonumber(pxat) <= clock then
+		if tonumber(pxat) <= c.clock then
 			call('DEL', key)
 			return 'dead'
 		end
@@ -49,12 +49,12 @@ function blind.expire(db, key, pxat)
 	go(db)
 	local at = tonumber(pxat)
 	if call('EXISTS', key) == 0 then
-		if at and at <= clock then return 'dead' end
+		if at and at <= c.clock then return 'dead' end
 		-- It expired here before it was told to stay.
-		wanted(db, key)
+		c.request(db, key)
 		return 'applied'
 	end
-	if at and at <= clock then
+	if at and at <= c.clock then
 		call('DEL', key)
 		return 'dead'
 	end
@@ -65,7 +65,7 @@ end
 -- has tells whether the copy that this Redis was filled with has the effect v on a key, see 72_bootstrap.lua.
 function blind.has(v, db, key)
 	go('0')
-	local at = call('HGET', filled, db .. ':' .. key)
+	local at = call('HGET', c.filled, db .. ':' .. key)
 	if not at then return false end
 	for origin, ms, seq in string.gmatch(at, '(%S+) (%d+)%-(%d+)') do
 		if origin == v.zone then

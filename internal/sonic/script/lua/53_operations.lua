@@ -63,13 +63,13 @@ function fold.operate(e, v)
 		local replaced = lost and said and before(said, v) and at and has_come(db, key, at)
 		note(key_field(db, key), whole_text(v, pxat))
 		settle(db, key, f, was)
-		if replaced then wanted(db, key, false, f) end
+		if replaced then c.request(db, key, false, f) end
 		return lost and 'lost' or 'dead'
 	end
 	local result = 'applied'
 	if e[8] == 'COPY' then
 		go('0')
-		base = versions.base(call('HGET', ver, key_field(e[10], e[9])))
+		base = versions.base(call('HGET', c.ver, key_field(e[10], e[9])))
 	end
 	if base == e[5] then
 		if operate(e) then
@@ -82,7 +82,7 @@ function fold.operate(e, v)
 	end
 	note(key_field(db, key), whole_text(v, pxat))
 	settle(db, key, f, was)
-	wanted(db, key, true, f)
+	c.request(db, key, true, f)
 	return result
 end
 
@@ -91,7 +91,7 @@ function blind.operate(e)
 	local db, key, pxat = e[3], e[4], e[6]
 	go(db)
 	local at = tonumber(pxat)
-	if at and at <= clock then
+	if at and at <= c.clock then
 		call('DEL', key)
 		return 'dead'
 	end
@@ -100,6 +100,6 @@ function blind.operate(e)
 		return 'applied'
 	end
 	local there = call('EXISTS', key) == 1
-	wanted(db, key)
+	c.request(db, key)
 	return there and 'diverged' or 'applied' -- it expired here before the writer told it to stay
 end

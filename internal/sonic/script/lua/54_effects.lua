@@ -16,14 +16,14 @@ end
 -- dump_setter restores a dump of origin. A stream keeps the groups that it has here.
 local function dump_setter(key, dump, origin)
 	return function(pxat)
-		local groups = origin ~= zone and groups_of(key)
+		local groups = origin ~= c.zone and groups_of(key)
 		call('RESTORE', key, pxat == '' and '0' or pxat, dump, 'REPLACE', 'ABSTTL')
 		if groups and kind_of(key) == 'stream' then set_groups(key, groups) end
 	end
 end
 
 -- copied tells whether the copy that this Redis was filled with has what was done to a key without versions.
-local function copied(e, v) return filled and blind.has(v, e[3], e[4]) end
+local function copied(e, v) return c.filled and blind.has(v, e[3], e[4]) end
 
 function effects.S(e, v)
 	local set = string_setter(e[4], e[5])
@@ -80,7 +80,7 @@ end
 -- that sum was shipped, and gets it from the topic: the counter here has what is noted already.
 function unsent.restored(field)
 	go('0')
-	local hash = state(outbox, 'unsent')
+	local hash = state(c.outbox, 'unsent')
 	local sum = call('HGET', hash, field)
 	if not sum then return nil end
 	call('HDEL', hash, field)
@@ -89,7 +89,7 @@ function unsent.restored(field)
 end
 
 function effects.I(e, v)
-	local noted = e[6] == 's' and v.zone == zone and unsent.restored('I' .. e[3] .. ':' .. e[4])
+	local noted = e[6] == 's' and v.zone == c.zone and unsent.restored('I' .. e[3] .. ':' .. e[4])
 	if noted then blind.count(e[3], 'INCRBY', e[4], noted) end
 	return blind.count(e[3], 'INCRBY', e[4], e[5])
 end
@@ -99,7 +99,7 @@ do
 	local function counts_elements(op, change)
 		return function(e, v)
 			local db, key, element = e[3], e[4], e[5]
-			local noted = e[7] == 's' and v.zone == zone
+			local noted = e[7] == 's' and v.zone == c.zone
 				and unsent.restored(op .. db .. ':' .. DIGITS[#key] .. ':' .. key .. element)
 			if noted then change(db, key, element, noted) end
 			return change(db, key, element, e[6])

@@ -16,14 +16,14 @@ end
 -- known. Without f it will: the key has no versions.
 local function covers(id, f)
 	if not f then return true end
-	local asked = versions.of(id, zone)
+	local asked = versions.of(id, c.zone)
 	local newest = newer(f.whole, versions.newest_type(f))
-	return before(pruned, asked) and (not newest or before(newest, asked))
+	return before(c.pruned, asked) and (not newest or before(newest, asked))
 end
 
 -- asks tells whether questions may be shipped. A primary of a cluster that is not ready gets own effects again that it has lost. Those are known by
 -- the last id of the stream, which a question would raise.
-function shards.asks() return opened and (ready or not shards.clustered) end
+function shards.asks() return c.opened and (c.ready or not c.clustered) end
 
 -- want asks target for the state of key, unless it was asked, has not answered yet, and the answer will do. While nothing may be asked it only
 -- notes the want: sonic_open asks then, or sonic_take. lacking says that what is lost is an own effect, if it is not open yet. f is what is known of the key.
@@ -40,7 +40,7 @@ local function want(out, target, policy, db, key, lacking, f)
 		call('HSET', hash, field, policy .. ' ' .. ask(out, target, policy, db, key))
 	else
 		call('HSET', hash, field, policy .. (lacking and '* ' or ' ') .. NO_ID)
-		shards.owing[out] = true
+		c.owing_streams[out] = true
 	end
 	return true
 end
@@ -53,9 +53,9 @@ local function ask_again(out, some)
 	for i = 1, #all, 2 do
 		local target, db, key = string.match(all[i], '^([^ ]*) (%d+):(.*)$')
 		local policy = string.match(all[i + 1], '^[^ ]*')
-		if not others[target] then
+		if not c.others[target] then
 			call('HDEL', hash, all[i])
-			target = others[1]
+			target = c.others[1]
 		end
 		if target and (not some or target ~= string.match(all[i], '^[^ ]*') or string.match(all[i + 1], '[^ ]*$') == NO_ID) then
 			local id = ask(out, target, string.sub(policy, 1, 1), db, key)
@@ -100,7 +100,7 @@ local owing = true
 local function owe(out, asker, id, policy, db, key)
 	go('0')
 	call('HSET', state(out, 'owe'), want_field(asker, db, key), policy .. ' ' .. id)
-	owing, shards.owing[out] = true, true
+	owing, c.owing_streams[out] = true, true
 end
 
 -- pay answers what waited, as much as one call may.
@@ -116,13 +116,13 @@ local function pay(out)
 		call('HDEL', hash, all[i])
 		if shipped > ANSWERS then return end
 	end
-	owing, shards.owing[out] = false, nil
+	owing, c.owing_streams[out] = false, nil
 end
 
 -- pay does for the shards of a cluster what sonic_open and beats do for one Redis, as much as one call may: it answers what waited, and asks what
 -- was only noted, and what zones were asked that are gone.
 function shards.pay()
-	for out in pairs(shards.owing) do
+	for out in pairs(c.owing_streams) do
 		if not shards.use(out) then
 			ask_again(out, true)
 			owing = true
@@ -147,7 +147,7 @@ local function answered(out, origin, db, key, v)
 	local hash, field = state(out, 'want'), want_field(origin, db, key)
 	if v then
 		local held = call('HGET', hash, field)
-		if not held or before(v, versions.of(string.match(held, '[^ ]*$'), zone)) then return end
+		if not held or before(v, versions.of(string.match(held, '[^ ]*$'), c.zone)) then return end
 	end
 	call('HDEL', hash, field)
 end

@@ -9,11 +9,11 @@ local STATE = {'out', 'ver', 'meta', 'cur', 'told', 'want', 'owe', 'unsent', 'bo
 -- state_keys returns the names of all state keys. The script is in db 0.
 local function state_keys()
 	local list = {}
-	for i = 1, #STATE do list[i] = state(outbox, STATE[i]) end
-	local origins = call('HKEYS', state(outbox, 'cur'))
+	for i = 1, #STATE do list[i] = state(c.outbox, STATE[i]) end
+	local origins = call('HKEYS', state(c.outbox, 'cur'))
 	for i = 1, #origins do
 		local origin = string.match(origins[i], '^p (.*)$')
-		if origin then list[#list + 1] = state(outbox, 'part:' .. origin) end
+		if origin then list[#list + 1] = state(c.outbox, 'part:' .. origin) end
 	end
 	return list
 end
@@ -47,7 +47,7 @@ local function empty(db, kept, ...)
 		until cursor == '0'
 		return
 	end
-	local function aside(i) return state(outbox, 'kept:') .. i end -- the other database may have a key of the same name
+	local function aside(i) return state(c.outbox, 'kept:') .. i end -- the other database may have a key of the same name
 	for i = 1, #stay do call('UNLINK', aside(i)) end
 	go(db)
 	for i = 1, #stay do
@@ -66,7 +66,7 @@ local AT_ONCE = 1000
 
 -- empty_slot deletes all keys of the slot but its state keys and those of kept, a set.
 local function empty_slot(kept)
-	local slot, prefix, stay = call('CLUSTER', 'KEYSLOT', outbox), state(outbox, ''), 0
+	local slot, prefix, stay = call('CLUSTER', 'KEYSLOT', c.outbox), state(c.outbox, ''), 0
 	repeat
 		local most = 2 * stay + AT_ONCE -- those that stay come again
 		local list, gone = call('CLUSTER', 'GETKEYSINSLOT', slot, most), {}
@@ -81,7 +81,7 @@ end
 
 -- cannot_flush returns the error for a user of Redis who may not list the keys of a slot, nil for others.
 function shards.cannot_flush()
-	local problem = try('CLUSTER', 'KEYSLOT', outbox)
+	local problem = try('CLUSTER', 'KEYSLOT', c.outbox)
 	if not failed(problem) then problem = try('CLUSTER', 'GETKEYSINSLOT', problem, '0') end
 	if not failed(problem) then return nil end
 	return {err = 'NOPERM a flush takes CLUSTER KEYSLOT and CLUSTER GETKEYSINSLOT, which Redis refuses: ' .. problem.err}
@@ -90,11 +90,11 @@ end
 -- newer_keys returns the keys of the databases left of which something newer than v is known: db, key, ..
 local function newer_keys(v, left)
 	local list = {}
-	local at = reached_before
-	if at.raised == top and (at.ms < v.ms or at.ms == v.ms and at.seq < v.seq) then return list end
+	local at = c.reached_before
+	if at.raised == c.last_id and (at.ms < v.ms or at.ms == v.ms and at.seq < v.seq) then return list end
 	local seen, cursor = {}, '0'
 	repeat
-		local step = call('HSCAN', ver, cursor, 'COUNT', '1000')
+		local step = call('HSCAN', c.ver, cursor, 'COUNT', '1000')
 		cursor = step[1]
 		local fields = step[2]
 		for i = 1, #fields, 2 do
@@ -114,7 +114,7 @@ function effects.F(e, v)
 	go('0')
 	for i = 1, #dbs do
 		local db = dbs[i]
-		local held = versions.flushed(ver, db)
+		local held = versions.flushed(c.ver, db)
 		if not held or before(held, v) then left[db], any = {}, true end -- else it is lost, or came with the copy of a bootstrap
 	end
 	if not any then return 'lost' end
@@ -125,20 +125,20 @@ function effects.F(e, v)
 		left[db][key] = true
 	end
 	go('0')
-	if filled then -- the copy may have keys without versions that were written behind the flush
-		local keys = call('HKEYS', filled)
+	if c.filled then -- the copy may have keys without versions that were written behind the flush
+		local keys = call('HKEYS', c.filled)
 		for i = 1, #keys do
 			local db, key = string.match(keys[i], '^(%d+):(.*)$')
 			if db and left[db] and blind.has(v, db, key) then left[db][key] = true end
 		end
 	end
-	unsent.forget(outbox, left)
+	unsent.forget(c.outbox, left)
 	for db, keys in pairs(left) do
 		note(flush_field(db), v.text)
 		versions.flushes[db] = v
 		local kept = {}
 		for key in pairs(keys) do kept[#kept + 1] = key end
-		if shards.clustered then
+		if c.clustered then
 			empty_slot(keys)
 		elseif not enter(db) then
 			empty(db, kept, 'ASYNC')
@@ -155,9 +155,9 @@ local function databases()
 end
 
 local function has_counters()
-	if default_policy == 'c' then return true end
-	for i = 1, #policies do
-		if policies[i][2] == 'c' then return true end
+	if c.default_policy == 'c' then return true end
+	for i = 1, #c.policies do
+		if c.policies[i][2] == 'c' then return true end
 	end
 	return false
 end
@@ -165,31 +165,31 @@ end
 -- flushes registers command as a function. all says that it is of all databases, here that it is of this zone only.
 local function flushes(name, command, all, here)
 	always(name, function(keys, args)
-		if not ready then return NOT_READY end
+		if not c.ready then return NOT_READY end
 		-- A zone with one Redis would have to read all its keys to find those of a slot, once for each slot.
-		if shards.clustered then return {err = 'SONICREFUSED ' .. command .. ' is not for a zone among several with a Redis Cluster: delete its keys one by one'} end
-		outbox = keys[1]
+		if c.clustered then return {err = 'SONICREFUSED ' .. command .. ' is not for a zone among several with a Redis Cluster: delete its keys one by one'} end
+		c.outbox = keys[1]
 		local db, tx, published = mode_of(args[1])
 		local how = args[2] and string.upper(args[2])
 		if #args > 2 or how and how ~= 'SYNC' and how ~= 'ASYNC' then return {err = 'ERR syntax error'} end
 		if has_counters() then
 			return {err = 'SONICREFUSED ' .. command .. ' is not for databases that may have counter keys: they cannot be deleted'}
 		end
-		if backlog.bytes > backlog.bound and not here and not alone then return FULL end
+		if backlog.bytes > backlog.bound and not here and not c.alone then return FULL end
 		local dbs, flushed = all and databases() or {db}, {}
 		for i = 1, #dbs do flushed[dbs[i]] = {} end
 		call('SELECT', '0')
-		selected = '0'
+		c.selected = '0'
 		local id = false
-		if not here and not alone then
+		if not here and not c.alone then
 			local notes = {}
 			for i = 1, #dbs do notes[2 * i - 1], notes[2 * i] = flush_field(dbs[i]), '' end
 			-- It is kept although others are dropped: nothing that is shipped later could stand for it. Then nothing in the stream may end its transaction.
-			id = append(outbox, '0', not divert and tx or nil, cmsgpack.pack({'F', 'l', dbs[1], '', unpack(dbs, 2)}), notes, nil, true)
-			for i = 1, #dbs do versions.flushes[dbs[i]] = versions.of(id, zone) end
+			id = append(c.outbox, '0', not c.divert and tx or nil, cmsgpack.pack({'F', 'l', dbs[1], '', unpack(dbs, 2)}), notes, nil, true)
+			for i = 1, #dbs do versions.flushes[dbs[i]] = versions.of(id, c.zone) end
 		end
-		local forgotten = unsent.forget(outbox, flushed)
-		if here then unsent.lose(outbox, forgotten) end
+		local forgotten = unsent.forget(c.outbox, flushed)
+		if here then unsent.lose(c.outbox, forgotten) end
 		for i = 1, #dbs do empty(dbs[i], {}, unpack(args, 2)) end
 		local reply = {ok = 'OK'}
 		if published then return {id, reply} end

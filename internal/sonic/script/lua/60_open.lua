@@ -5,9 +5,9 @@ local function look(out)
 	return {
 		'layout', meta[1] or LAYOUT, 'zone', meta[2] or '', 'epoch', meta[3] or '0',
 		'last', last, 'first', first, 'length', format('%d', length), 'shipped', meta[4] or NO_ID,
-		'opened', opened and '1' or '0', 'ready', ready and '1' or '0',
+		'opened', c.opened and '1' or '0', 'ready', c.ready and '1' or '0',
 		'time', format('%d', wall_clock()), 'pruned', meta[5] or NO_ID,
-		'cursors', all_cursors(out), 'behind', opened and behind(out) or {}, 'history', meta[6] or '', 'off', meta[7] or '0',
+		'cursors', all_cursors(out), 'behind', c.opened and behind(out) or {}, 'history', meta[6] or '', 'off', meta[7] or '0',
 	}
 end
 
@@ -37,19 +37,19 @@ local function adopt(out)
 			.. LAYOUT .. ': run the newer version'}
 	end
 	if meta[4] then return shards.unfilled(meta[4]) end
-	zone = meta[1] or zone
-	pruned = versions.of(meta[2] or NO_ID, '')
-	pruned.text = meta[2] or NO_ID
+	c.zone = meta[1] or c.zone
+	c.pruned = versions.of(meta[2] or NO_ID, '')
+	c.pruned.text = meta[2] or NO_ID
 	versions.flushes = {}
-	top = stream_info(out)
-	selected = '0'
+	c.last_id = stream_info(out)
+	c.selected = '0'
 end
 
 -- read_pruned takes the prune mark from what a shard of a cluster holds: it moves with the slot, and is as old as the versions.
 function shards.read_pruned(out)
 	local id = call('HGET', state(out, 'meta'), 'pruned') or NO_ID
-	pruned = versions.of(id, '')
-	pruned.text = id
+	c.pruned = versions.of(id, '')
+	c.pruned.text = id
 end
 
 -- settings reads count other.. default [prefix policy].., which are args from at on. It returns the other zones, the default policy and
@@ -88,7 +88,7 @@ redis.register_function{
 	callback = function(keys, args)
 		if not concat then bind() end
 		local out = keys[1]
-		outbox = out
+		c.outbox = out
 		local name, epoch, floor, flags = args[1], args[2], args[3], args[4]
 		if #args < 6 then return bad('zone epoch floor flags count other.. default [prefix policy]..') end
 		local names, default, list = shards.settings(name, args, 5)
@@ -106,30 +106,30 @@ redis.register_function{
 		local problem = adopt(out)
 		if problem then return problem end
 		local least = string.match(flags, '%d+%-%d+')
-		if least and id_before(top, least) then
-			return {err = 'SONICOLDER the stream of this Redis ends at ' .. top .. ', and did at ' .. least .. ' a moment ago'}
+		if least and id_before(c.last_id, least) then
+			return {err = 'SONICOLDER the stream of this Redis ends at ' .. c.last_id .. ', and did at ' .. least .. ' a moment ago'}
 		end
 
 		if call('EXISTS', out) == 0 then call('XADD', out, 'MAXLEN', '0', '0-1', 'e', '') end
-		top = stream_info(out)
+		c.last_id = stream_info(out)
 		raise(out, floor)
 		local filled = call('HGET', meta, 'floor') -- the newest version that a bootstrap has brought
 		if filled then raise(out, filled) end
 		local off = string.find(flags, 'o', 1, true) ~= nil
 		call('HSET', meta, 'zone', name, 'epoch', epoch, 'layout', LAYOUT, 'off', off and '1' or '0')
 		call('HDEL', meta, 'history')
-		zone, others, alone, opened, shards.clustered, shards.told = name, names, #names == 0, true, false, 0
-		default_policy, policies = default, list
-		if alone then call('UNLINK', state(out, 'ver')) end -- nothing is noted of what is written from now on
+		c.zone, c.others, c.alone, c.opened, c.clustered, c.watermark = name, names, #names == 0, true, false, 0
+		c.default_policy, c.policies = default, list
+		if c.alone then call('UNLINK', state(out, 'ver')) end -- nothing is noted of what is written from now on
 		ask_again(out)
-		unsent.choose(off and not alone, false)
+		unsent.choose(off and not c.alone, false)
 		local length = call('XLEN', out)
 		backlog.start(length == 0 and 0 or call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length)
 		local bound, drops = string.match(flags, 'b(%d+)(d?)')
 		backlog.limit(bound, drops == 'd')
 		local whole = string.find(flags, 'f', 1, true) ~= nil or #behind(out) == 0
 		if whole then pay(out) end
-		ready = string.find(flags, 'f', 1, true) ~= nil or whole and not lacks_own(out)
+		c.ready = string.find(flags, 'f', 1, true) ~= nil or whole and not lacks_own(out)
 		return look(out)
 	end,
 }
@@ -138,7 +138,7 @@ redis.register_function{
 -- sonic_accept makes it accepted, and returns 1 until sonic_open has removed it.
 always('sonic_close', function(keys, args)
 	if not concat then bind() end
-	ready, opened = false, false
+	c.ready, c.opened = false, false
 	local meta = state(keys[1], 'meta')
 	if args[1] and call('HGET', meta, 'history') ~= 'accepted' then call('HSET', meta, 'history', args[1]) end
 	return 1
@@ -180,7 +180,7 @@ function shards.shipped(out, id)
 	local ms, seq = string.match(id, '^(%d+)-(%d+)$')
 	call('XTRIM', out, 'MINID', ms .. '-' .. format('%.0f', tonumber(seq) + 1))
 	local length = call('XLEN', out)
-	if shards.clustered then
+	if c.clustered then
 		shards.keep(out, length)
 	else
 		backlog.trim(id, length)

@@ -10,7 +10,7 @@ local function beat(out, origin, effect)
 	local fields = {}
 	for i = 5, #effect - 1, 2 do
 		local field, id = origin .. ' ' .. effect[i], effect[i + 1]
-		if origin ~= zone or id_before(call('HGET', state(out, 'told'), field) or NO_ID, id) then
+		if origin ~= c.zone or id_before(call('HGET', state(out, 'told'), field) or NO_ID, id) then
 			fields[#fields + 1], fields[#fields + 2] = field, id
 		end
 	end
@@ -56,13 +56,13 @@ local function apply_plain(out, origin, counts, current)
 		fields[j + 4], fields[j + 5] = 'ts' .. name, 'tz' .. name
 	end
 	go('0')
-	local stored = call('HMGET', ver, unpack(fields))
+	local stored = call('HMGET', c.ver, unpack(fields))
 	-- The notes come first, as those of a single effect do.
 	local notes, noted = {}, 0
 	local alone_then = {}
 	for i = 1, n, 2 do
 		local e, v, j = list[i], list[i + 1], (i - 1) / 2 * 5
-		local flushed = versions.flushed(ver, e[3])
+		local flushed = versions.flushed(c.ver, e[3])
 		local simple = not (stored[j + 2] or stored[j + 3] or stored[j + 4] or stored[j + 5] or flushed and before(v, flushed))
 		local whole = stored[j + 1]
 		if simple and whole then
@@ -77,7 +77,7 @@ local function apply_plain(out, origin, counts, current)
 			alone_then[i] = true
 		end
 	end
-	if noted > 0 then call('HSET', ver, unpack(notes)) end
+	if noted > 0 then call('HSET', c.ver, unpack(notes)) end
 	for i = 1, n, 2 do
 		local e = list[i]
 		local done, result
@@ -93,9 +93,9 @@ local function apply_plain(out, origin, counts, current)
 		if not done then result = not_applied(origin, list[i + 1].text, e, result) end
 		counts[result] = counts[result] + 1
 	end
-	if #emptied > 0 then
+	if #c.emptied > 0 then
 		fold.lost_expiry()
-		emptied = {}
+		c.emptied = {}
 	end
 end
 
@@ -127,8 +127,8 @@ local function apply_entry(out, origin, id, packed, counts, current)
 			local later = put_off(out, origin, e, v, counts, current)
 			current.policy = policy
 			if op == 'N' then
-				if e[5] == zone and origin ~= zone then
-					if current.answers < ANSWERS and (ready or not shards.clustered and #behind(out) == 0) then
+				if e[5] == c.zone and origin ~= c.zone then
+					if current.answers < ANSWERS and (c.ready or not c.clustered and #behind(out) == 0) then
 						current.answers = current.answers + answer(out, origin, id, policy, e[3], e[4])
 					else
 						owe(out, origin, id, policy, e[3], e[4])
@@ -136,15 +136,15 @@ local function apply_entry(out, origin, id, packed, counts, current)
 				end
 			elseif op == 'O' then
 				local waits, own = awaited(out, origin, e[3], e[4], e[6])
-				if e[5] ~= zone or not waits then return end
+				if e[5] ~= c.zone or not waits then return end
 				answered(out, origin, e[3], e[4])
 				if own then restored = e end
 			elseif op == '_' then
 				beat(out, origin, e)
-			elseif not later and not (op == 'P' and origin == zone) then
+			elseif not later and not (op == 'P' and origin == c.zone) then
 				if current.wants and policy == 'l' and WHOLESALE[op] then answered(out, origin, e[3], e[4], v) end
 				local done, result = true, 'applied'
-				if not (filled and policy ~= 'l' and op ~= 'P' and blind.has(v, e[3], e[4])) then
+				if not (c.filled and policy ~= 'l' and op ~= 'P' and blind.has(v, e[3], e[4])) then
 					done, result = pcall(effects[op], e, v)
 				end
 				if not done then result = not_applied(origin, id, e, result) end
@@ -182,10 +182,10 @@ end
 
 -- forget_bootstrap removes what says how far the copy was, once all of it has been passed.
 local function forget_bootstrap(cur)
-	for origin, id in string.gmatch(call('HGET', filled, 'end') or '', '(%S+) (%S+)') do
-		if origin ~= zone and others[origin] and id_before(call('HGET', cur, origin) or NO_ID, id) then return end
+	for origin, id in string.gmatch(call('HGET', c.filled, 'end') or '', '(%S+) (%S+)') do
+		if origin ~= c.zone and c.others[origin] and id_before(call('HGET', cur, origin) or NO_ID, id) then return end
 	end
-	call('UNLINK', filled)
+	call('UNLINK', c.filled)
 end
 
 -- sonic_apply runs when Redis has reached its bound of memory, too: what other zones wrote cannot be refused, and their deletions free memory.
@@ -196,36 +196,36 @@ always('sonic_apply', function(keys, args)
 	-- r: what this primary of a cluster may have lost is applied again.
 	local again
 	again, epoch = string.match(tostring(epoch), '^(r?)(%d+)$')
-	local moving = shards.use(out, again == 'r' and not ready)
+	local moving = shards.use(out, again == 'r' and not c.ready)
 	if moving then return moving end
 	-- A zone with a cluster has a cursor for each slot: <zone>/<slot>.
 	local origin = string.match(shard, '^[^/]*')
 	if #args ~= 7 or not epoch or not is_id(prev) or not is_id(last) or not string.find(part, '^%d*/?%d*$') then
 		return bad('origin epoch prev last part message payload')
 	end
-	if shards.clustered then
+	if c.clustered then
 		-- Own effects come first: what others send raises the last id of the stream, which tells how much of them is lost.
-		if not opened or not ready and again == '' or origin ~= zone and shards.lacks[zone] then return NOT_READY end
-	elseif not opened then
+		if not c.opened or not c.ready and again == '' or origin ~= c.zone and c.lacks[c.zone] then return NOT_READY end
+	elseif not c.opened then
 		local problem = adopt(out)
 		if problem then return problem end
-		if origin ~= zone then return NOT_READY end
+		if origin ~= c.zone then return NOT_READY end
 		if call('EXISTS', out) == 0 then return NOT_READY end
 	end
-	if origin ~= zone and not others[origin] then
+	if origin ~= c.zone and not c.others[origin] then
 		-- Another Sonic of this zone, which owns the topic, may not have been started again since the zone was named.
 		return {err = 'SONICNOTREADY zone ' .. origin .. ' is none of those with which this Redis was opened: start all Sonics of '
-			.. 'zone ' .. zone .. ' again, with the same zones'}
+			.. 'zone ' .. c.zone .. ' again, with the same zones'}
 	end
-	selected = '0'
-	if shards.clustered then shards.read_pruned(out) end
+	c.selected = '0'
+	if c.clustered then shards.read_pruned(out) end
 
 	local cur = state(out, shard == origin and 'cur' or 'slots')
 	local cursor, message_before
-	if origin == zone then
+	if origin == c.zone then
 		-- What this Redis has lost is behind its stream's last id. It applies that before it is open.
 		cursor = shards.latest()
-		if shards.clustered and ready or not shards.clustered and opened then cursor = last end
+		if c.clustered and c.ready or not c.clustered and c.opened then cursor = last end
 		message_before = ''
 	else
 		local held = call('HMGET', cur, shard, 'm ' .. shard)
@@ -236,11 +236,11 @@ always('sonic_apply', function(keys, args)
 		return {
 			status, cursor, message_before, format('%d', counts.entries), format('%d', counts.applied),
 			format('%d', counts.lost), format('%d', counts.dead), format('%d', counts.diverged),
-			format('%d', counts.wanted), format('%d', math.max(0, ms_of(shards.latest()) - wall_clock())), ready and '1' or '0',
+			format('%d', counts.wanted), format('%d', math.max(0, ms_of(shards.latest()) - wall_clock())), c.ready and '1' or '0',
 		}
 	end
 	if not id_before(cursor, last) then return reply('duplicate') end
-	if id_before(cursor, prev) and origin ~= zone then return reply('gap') end
+	if id_before(cursor, prev) and origin ~= c.zone then return reply('gap') end
 	if part ~= '' then
 		local status
 		status, payload = collect(out, shard, last, part, payload)
@@ -255,7 +255,7 @@ always('sonic_apply', function(keys, args)
 	for i = 1, #entries, 2 do
 		local op = first_op(entries[i + 1])
 		-- To go on without an effect would leave the zones different for ever.
-		local refused = op == 'F' and shards.clustered and shards.cannot_flush()
+		local refused = op == 'F' and c.clustered and shards.cannot_flush()
 		if refused then
 			uncollect(out, shard, last, part)
 			return refused
@@ -263,27 +263,27 @@ always('sonic_apply', function(keys, args)
 		if op and not effects[op] and not NO_DATA[op] then
 			uncollect(out, shard, last, part)
 			return {err = 'SONICNEWER ' .. origin .. ' sent an effect ' .. entries[i] .. ' of kind ' .. op .. ', which this Redis\' library '
-				.. 'does not know: run the newer version of Sonic in zone ' .. zone .. ', too'}
+				.. 'does not know: run the newer version of Sonic in zone ' .. c.zone .. ', too'}
 		end
 	end
 
-	reached_before = versions.parse(shards.latest())
+	c.reached_before = versions.parse(shards.latest())
 	-- From here on local writes, and what is appended below, are newer than all of this message.
 	raise(out, last)
-	reached_before.raised = top
-	ver, emptied = state(out, 'ver'), {}
-	filled = call('EXISTS', state(out, 'boot')) == 1 and state(out, 'boot')
+	c.reached_before.raised = c.last_id
+	c.ver, c.emptied = state(out, 'ver'), {}
+	c.filled = call('EXISTS', state(out, 'boot')) == 1 and state(out, 'boot')
 	local wall = wall_clock()
-	local stream = math.max(ms_of(top), shards.told)
-	clock = math.max(stream, wall)
-	ahead = stream >= wall
-	recovers = not ready
+	local stream = math.max(ms_of(c.last_id), c.watermark)
+	c.clock = math.max(stream, wall)
+	c.ahead = stream >= wall
+	c.recovers = not c.ready
 	local current = {wants = call('EXISTS', state(out, 'want')) == 1, answers = 0}
-	local asked = origin == zone and (others[1] or '') or origin
-	wanted = function(db, key, lacking, f, policy)
+	local asked = origin == c.zone and (c.others[1] or '') or origin
+	c.request = function(db, key, lacking, f, policy)
 		policy = policy or current.policy
 		-- A primary of a cluster that is not ready gets effects of others again, too: what these lack is not its own to state anew.
-		if want(out, asked, policy, db, key, origin == zone and (lacking or policy == 'n'), f) then counts.wanted = counts.wanted + 1 end
+		if want(out, asked, policy, db, key, origin == c.zone and (lacking or policy == 'n'), f) then counts.wanted = counts.wanted + 1 end
 		current.wants = true
 	end
 	local overlaps = prev ~= cursor
@@ -296,9 +296,9 @@ always('sonic_apply', function(keys, args)
 				not_applied(origin, id, {'the rest of an entry'}, why)
 				counts.diverged = counts.diverged + 1
 			end
-			if #emptied > 0 then
+			if #c.emptied > 0 then
 				fold.lost_expiry()
-				emptied = {}
+				c.emptied = {}
 			end
 			counts.entries = counts.entries + 1
 		end
@@ -306,7 +306,7 @@ always('sonic_apply', function(keys, args)
 	apply_plain(out, origin, counts, current)
 	go('0')
 	cursor = last
-	if origin ~= zone then
+	if origin ~= c.zone then
 		message_before = message
 		call('HSET', cur, shard, last, 'm ' .. shard, message, 'e ' .. shard, epoch)
 	end
@@ -314,17 +314,17 @@ always('sonic_apply', function(keys, args)
 		call('DEL', state(out, 'part:' .. shard))
 		call('HDEL', cur, 'p ' .. shard)
 	end
-	if filled and opened and not shards.clustered then forget_bootstrap(state(out, 'cur')) end
-	if shards.clustered then return reply('applied') end
+	if c.filled and c.opened and not c.clustered then forget_bootstrap(state(out, 'cur')) end
+	if c.clustered then return reply('applied') end
 	shards.become_ready(out)
 	return reply('applied')
 end)
 
 -- become_ready has this Redis take writes once it has reached all cursors that it once told, and has its own effects.
 function shards.become_ready(out)
-	if opened and not ready and #behind(out) == 0 then
+	if c.opened and not c.ready and #behind(out) == 0 then
 		pay(out)
-		ready = not lacks_own(out)
+		c.ready = not lacks_own(out)
 	end
 end
 
@@ -336,9 +336,9 @@ always('sonic_reached', function(keys, args)
 	local out = keys[1]
 	local origin, epoch, id, message = args[1], args[2], args[3], args[4]
 	if #args % 2 ~= 0 or #args < 4 or not is_id(id) then return bad('origin epoch cursor message zone id ..') end
-	if not opened or shards.clustered or not others[origin] then return NOT_READY end
+	if not c.opened or c.clustered or not c.others[origin] then return NOT_READY end
 	if call('HGET', state(out, 'meta'), 'epoch') ~= epoch then return {err = 'SONICOLDER this Redis was opened again'} end
-	outbox, selected = out, '0'
+	c.outbox, c.selected = out, '0'
 	local cur, told = state(out, 'cur'), {}
 	if not id_before(id, call('HGET', cur, origin) or NO_ID) then call('HSET', cur, origin, id, 'm ' .. origin, message) end
 	for i = 5, #args, 2 do
@@ -347,7 +347,7 @@ always('sonic_reached', function(keys, args)
 	end
 	if #told > 0 then sliced('HSET', state(out, 'told'), told, 1, #told) end
 	shards.become_ready(out)
-	return ready and 1 or 0
+	return c.ready and 1 or 0
 end)
 
 end

@@ -7,18 +7,18 @@ redis.register_function{
 	function_name = 'sonic_beat', flags = {'allow-oom'},
 	callback = function(keys)
 		if not concat then bind() end
-		if not opened then return NOT_READY end
-		if alone or shards.clustered then return false end
-		if call('HGET', state(keys[1], 'meta'), 'zone') ~= zone then -- FLUSHALL, past Sonic
-			ready, opened = false, false
+		if not c.opened then return NOT_READY end
+		if c.alone or c.clustered then return false end
+		if call('HGET', state(keys[1], 'meta'), 'zone') ~= c.zone then -- FLUSHALL, past Sonic
+			c.ready, c.opened = false, false
 			return NOT_READY
 		end
-		selected, outbox = '0', keys[1]
-		if ready or #behind(keys[1]) == 0 then pay(keys[1]) end
-		local cursors = call('HMGET', state(keys[1], 'cur'), unpack(others))
+		c.selected, c.outbox = '0', keys[1]
+		if c.ready or #behind(keys[1]) == 0 then pay(keys[1]) end
+		local cursors = call('HMGET', state(keys[1], 'cur'), unpack(c.others))
 		local effect = {'_', 'n', '0', ''}
-		for i = 1, #others do
-			effect[#effect + 1] = others[i]
+		for i = 1, #c.others do
+			effect[#effect + 1] = c.others[i]
 			effect[#effect + 1] = cursors[i] or NO_ID
 		end
 		return append(keys[1], '0', nil, cmsgpack.pack(effect))
@@ -32,13 +32,13 @@ local function horizon(out)
 	local function take(id)
 		if not lowest or id_before(id, lowest) then lowest = id end
 	end
-	for i = 1, #others do
-		local other = others[i]
+	for i = 1, #c.others do
+		local other = c.others[i]
 		take(call('HGET', state(out, 'cur'), other) or NO_ID)
 		local told = state(out, 'told')
-		take(call('HGET', told, other .. ' ' .. zone) or NO_ID)
-		for j = 1, #others do
-			if j ~= i then take(call('HGET', told, other .. ' ' .. others[j]) or NO_ID) end
+		take(call('HGET', told, other .. ' ' .. c.zone) or NO_ID)
+		for j = 1, #c.others do
+			if j ~= i then take(call('HGET', told, other .. ' ' .. c.others[j]) or NO_ID) end
 		end
 	end
 	return lowest or NO_ID
@@ -60,20 +60,20 @@ redis.register_function{
 	callback = function(keys, args)
 		if not concat then bind() end
 		-- A primary of a cluster that came back older than it was gets effects from before the horizon again.
-		if not opened or shards.clustered and not ready then return NOT_READY end
+		if not c.opened or c.clustered and not c.ready then return NOT_READY end
 		local out = keys[1]
 		local moving = shards.use(out)
 		if moving then return moving end
-		selected = '0'
+		c.selected = '0'
 		if not args[2] then return bad('cursor count') end
-		if shards.clustered then shards.read_pruned(out) end
+		if c.clustered then shards.read_pruned(out) end
 		local to = args[3] or horizon(out)
-		if id_before(pruned.text, to) then
-			pruned = versions.of(to, '')
-			pruned.text = to
-			if not shards.clustered then call('HSET', state(out, 'meta'), 'pruned', to) end
+		if id_before(c.pruned.text, to) then
+			c.pruned = versions.of(to, '')
+			c.pruned.text = to
+			if not c.clustered then call('HSET', state(out, 'meta'), 'pruned', to) end
 		end
-		if shards.clustered then
+		if c.clustered then
 			-- What a bootstrap has brought is past the horizon: nothing of it comes again.
 			local filled_to = call('HGET', state(out, 'boot'), 'end')
 			if filled_to and id_before(filled_to, to) then call('UNLINK', state(out, 'boot')) end
@@ -84,7 +84,7 @@ redis.register_function{
 		for i = 1, #fields, 2 do
 			local forgotten
 			local first = string.sub(fields[i], 1, 1)
-			if alone then
+			if c.alone then
 				forgotten = true
 			elseif first == 'x' then
 				local flush = versions.whole(hash, string.match(fields[i], '^x(%d+)'), nil)
@@ -95,17 +95,17 @@ redis.register_function{
 			if forgotten then
 				local whole = first == 'k'
 				if whole then wholes[#wholes + 1] = {'x' .. string.sub(fields[i], 2), fields[i + 1]} end
-				if not whole or alone or not is_base(fields[i], fields[i + 1]) then gone[#gone + 1] = fields[i] end
+				if not whole or c.alone or not is_base(fields[i], fields[i + 1]) then gone[#gone + 1] = fields[i] end
 			end
 		end
 		for i = 1, #wholes do
 			local expiry = call('HGET', hash, wholes[i][1])
 			if expiry and versions.overtaken(expiry, wholes[i][2]) then gone[#gone + 1] = wholes[i][1] end
 		end
-		if shards.clustered and #gone > 0 then call('HSET', state(out, 'meta'), 'pruned', pruned.text) end
+		if c.clustered and #gone > 0 then call('HSET', state(out, 'meta'), 'pruned', c.pruned.text) end
 		sliced('HDEL', hash, gone, 1, #gone)
 		return {
-			step[1], format('%d', #gone), format('%d', #fields / 2), format('%d', call('HLEN', hash)), pruned.text,
+			step[1], format('%d', #gone), format('%d', #fields / 2), format('%d', call('HLEN', hash)), c.pruned.text,
 		}
 	end,
 }

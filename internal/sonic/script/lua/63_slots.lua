@@ -15,10 +15,10 @@ end
 
 -- doubt begins a recovery: this primary may lack effects of all zones.
 local function doubt()
-	ready, shards.lacks, shards.marked = false, {[zone] = true}, {}
-	for i = 1, #others do shards.lacks[others[i]] = true end
+	c.ready, c.lacks, c.marked = false, {[c.zone] = true}, {}
+	for i = 1, #c.others do c.lacks[c.others[i]] = true end
 	local now = call('TIME')
-	shards.opening = now[1] .. '.' .. now[2]
+	c.opening = now[1] .. '.' .. now[2]
 end
 
 -- sonic_open_primary zone flags floor count other.. default [prefix policy]..: this Redis is a primary of a cluster, and takes writes from
@@ -30,19 +30,19 @@ across('sonic_open_primary', function(args)
 	if #args < 5 or not is_id(floor) then return bad('zone flags floor count other.. default [prefix policy]..') end
 	local names, default, list = shards.settings(name, args, 4)
 	if not names then return default end
-	if not shards.clustered then
-		shards.held, shards.fresh, shards.taken, shards.owing = {}, {}, {}, {}
+	if not c.clustered then
+		c.streams, c.unread, c.last_read, c.owing_streams = {}, {}, {}, {}
 		backlog.start(0, 0)
 	end
-	zone, others, alone, opened, shards.clustered = name, names, #names == 0, true, true
-	default_policy, policies = default, list
+	c.zone, c.others, c.alone, c.opened, c.clustered = name, names, #names == 0, true, true
+	c.default_policy, c.policies = default, list
 	unsent.choose(false, false)
 	backlog.limit(string.match(flags, 'b(%d+)'), false)
-	shards.tell(ms_of(floor))
+	shards.raise_watermark(ms_of(floor))
 	versions.flushes = {}
-	ready = string.find(flags, 'r', 1, true) ~= nil
-	shards.lacks = {}
-	if not ready then doubt() end
+	c.ready = string.find(flags, 'r', 1, true) ~= nil
+	c.lacks = {}
+	if not c.ready then doubt() end
 	return 1
 end)
 
@@ -52,16 +52,16 @@ end)
 across('sonic_lack', function(args)
 	local count = tonumber(args[1])
 	if not count or #args < 1 + 2 * count then return bad('count [zone marker].. stream..') end
-	if not opened or not shards.clustered or ready then return NOT_READY end
+	if not c.opened or not c.clustered or c.ready then return NOT_READY end
 	local missing = {}
 	for i = 2 + 2 * count, #args do
 		local out = args[i]
 		local source = try('HGET', state(out, 'meta'), 'bootstrap')
 		if type(source) == 'string' then return shards.unfilled(source) end
-		if failed(try('HSET', state(out, 'lacks'), '', shards.opening, unpack(args, 2, 1 + 2 * count))) then
+		if failed(try('HSET', state(out, 'lacks'), '', c.opening, unpack(args, 2, 1 + 2 * count))) then
 			missing[#missing + 1] = out
 		else
-			shards.marked[out] = true
+			c.marked[out] = true
 		end
 	end
 	return missing
@@ -71,28 +71,28 @@ end)
 -- that was said of all zones; it returns 1 then. opening is what sonic_primary told before: if this primary was opened again since, it may have
 -- lost something since.
 across('sonic_recovered', function(args)
-	if not opened or not shards.clustered or args[2] and not ready and args[2] ~= shards.opening then return NOT_READY end
-	shards.lacks[args[1]] = nil
-	ready = not next(shards.lacks)
-	if ready then
-		for out in pairs(shards.marked) do
-			if try('HGET', state(out, 'lacks'), '') == shards.opening then try('DEL', state(out, 'lacks')) end
+	if not c.opened or not c.clustered or args[2] and not c.ready and args[2] ~= c.opening then return NOT_READY end
+	c.lacks[args[1]] = nil
+	c.ready = not next(c.lacks)
+	if c.ready then
+		for out in pairs(c.marked) do
+			if try('HGET', state(out, 'lacks'), '') == c.opening then try('DEL', state(out, 'lacks')) end
 		end
-		shards.marked = {}
+		c.marked = {}
 	end
-	return ready and 1 or 0
+	return c.ready and 1 or 0
 end)
 
 -- sonic_primary tells whether this primary is opened, whether it is ready, the bytes that its streams hold, its clock in milliseconds, and if it is
 -- not ready, which opening this is, and the zones of which it may lack effects.
 across('sonic_primary', function()
 	local state_now = {
-		opened and shards.clustered and '1' or '0', ready and shards.clustered and '1' or '0', format('%.0f', backlog.bytes),
-		format('%d', math.max(wall_clock(), shards.told)),
+		c.opened and c.clustered and '1' or '0', c.ready and c.clustered and '1' or '0', format('%.0f', backlog.bytes),
+		format('%d', math.max(wall_clock(), c.watermark)),
 	}
-	if opened and shards.clustered and not ready then
-		state_now[5] = shards.opening
-		for lacking in pairs(shards.lacks) do state_now[#state_now + 1] = lacking end
+	if c.opened and c.clustered and not c.ready then
+		state_now[5] = c.opening
+		for lacking in pairs(c.lacks) do state_now[#state_now + 1] = lacking end
 	end
 	return state_now
 end)
@@ -106,20 +106,20 @@ across('sonic_hold', function(args)
 		local out = args[i]
 		local length = try('XLEN', out)
 		shards.keep(out, 0)
-		shards.taken[out] = nil
-		shards.owing[out] = nil
+		c.last_read[out] = nil
+		c.owing_streams[out] = nil
 		if type(length) ~= 'number' then
 			missing[#missing + 1] = out
-			shards.marked[out] = nil
+			c.marked[out] = nil
 		else
 			local opening = try('HGET', state(out, 'lacks'), '')
-			if type(opening) == 'string' and (ready or not shards.marked[out] or opening ~= shards.opening) then lacking = true end
+			if type(opening) == 'string' and (c.ready or not c.marked[out] or opening ~= c.opening) then lacking = true end
 			if length > 0 then shards.hold(out, call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length) end
 			-- While the slot moves that is an error: it may owe.
-			if try('EXISTS', state(out, 'owe'), state(out, 'want')) ~= 0 then shards.owing[out] = true end
+			if try('EXISTS', state(out, 'owe'), state(out, 'want')) ~= 0 then c.owing_streams[out] = true end
 		end
 	end
-	if lacking and opened and shards.clustered then doubt() end
+	if lacking and c.opened and c.clustered then doubt() end
 	return missing
 end)
 
@@ -132,7 +132,7 @@ local taking = {}
 -- untaken reads entries of a stream that no call has returned yet, and returns the id before them, too. It returns nothing when it cannot: keys of
 -- the slot are at another primary, or the cluster is down.
 local function untaken(out)
-	local from = shards.taken[out]
+	local from = c.last_read[out]
 	if not from then
 		from = try('HGET', state(out, 'meta'), 'shipped') or NO_ID
 		if failed(from) then return nil end
@@ -148,18 +148,18 @@ end
 -- returned. While a slot moves it does not come if the slot has entries that were not. Nor does it afterwards, until sonic_hold has run: they are
 -- elsewhere.
 across('sonic_take', function(args)
-	if not opened or not shards.clustered then return NOT_READY end
-	if args[2] then shards.reader = args[1] end
-	if not args[1] or args[1] ~= shards.reader then return {err = 'SONICOLDER another Sonic reads this primary now'} end
-	selected = '0'
-	if ready then shards.pay() end
+	if not c.opened or not c.clustered then return NOT_READY end
+	if args[2] then c.reader = args[1] end
+	if not args[1] or args[1] ~= c.reader then return {err = 'SONICOLDER another Sonic reads this primary now'} end
+	c.selected = '0'
+	if c.ready then shards.pay() end
 	if args[2] then
-		shards.taken, shards.fresh, taking = {}, {}, {}
-		for out in pairs(shards.held) do shards.fresh[out] = true end
+		c.last_read, c.unread, taking = {}, {}, {}
+		for out in pairs(c.streams) do c.unread[out] = true end
 	end
 	local list, bytes, unread = {}, 0, {}
-	while next(taking) or next(shards.fresh) do
-		if not next(taking) then taking, shards.fresh = shards.fresh, {} end
+	while next(taking) or next(c.unread) do
+		if not next(taking) then taking, c.unread = c.unread, {} end
 		for out in pairs(taking) do
 			if bytes >= MOST_TAKEN then break end
 			local entries, from = untaken(out)
@@ -167,19 +167,19 @@ across('sonic_take', function(args)
 				unread[#unread + 1] = out
 			elseif #entries > 0 then
 				list[#list + 1], list[#list + 2], list[#list + 3] = out, from, entries
-				shards.taken[out] = entries[#entries][1]
+				c.last_read[out] = entries[#entries][1]
 				for i = 1, #entries do bytes = bytes + #entries[i][2][2] + ENTRY_OVERHEAD end
-				if #entries == 64 then shards.fresh[out] = true end
+				if #entries == 64 then c.unread[out] = true end
 			end
 			taking[out] = nil
 		end
 		if bytes >= MOST_TAKEN then break end
 	end
-	local left = #unread > 0 or next(taking) or next(shards.fresh)
-	for i = 1, #unread do shards.fresh[unread[i]] = true end
+	local left = #unread > 0 or next(taking) or next(c.unread)
+	for i = 1, #unread do c.unread[unread[i]] = true end
 	if not left then
-		shards.tell(wall_clock())
-		list[#list + 1] = shards.told_text
+		shards.raise_watermark(wall_clock())
+		list[#list + 1] = c.watermark_text
 	end
 	return list
 end)

@@ -5,7 +5,7 @@ redis.register_function{
 	function_name = 'sonic_marker', flags = {'allow-oom'},
 	callback = function(keys, args)
 		if not concat then bind() end
-		if not ready then return NOT_READY end
+		if not c.ready then return NOT_READY end
 		local moving = shards.use(keys[1])
 		if moving then return moving end
 		if #args ~= 2 then return {err = 'SONICARG zone marker'} end

@@ -146,7 +146,7 @@ redis.register_function{
 		local db, key, kind, at, digest = unpack(args)
 		call('SELECT', db)
 		work = 0
-		if kind_of(key) ~= kind then return {'', 'changed in zone ' .. zone .. ' at ' .. format('%d', wall_clock())} end
+		if kind_of(key) ~= kind then return {'', 'changed in zone ' .. c.zone .. ' at ' .. format('%d', wall_clock())} end
 		at, digest = pieces[kind](key, at, digest)
 		return {at or '', digest}
 	end,
@@ -167,7 +167,7 @@ end
 -- reached returns how far this Redis is: zone, id, zone, id, .. Its own zone is the first.
 local function reached(out)
 	local last = stream_info(out)
-	local name = shards.clustered and zone or call('HGET', state(out, 'meta'), 'zone') or ''
+	local name = c.clustered and c.zone or call('HGET', state(out, 'meta'), 'zone') or ''
 	local list, all = {name, last}, all_cursors(out)
 	for i = 1, #all, 4 do
 		list[#list + 1], list[#list + 2] = all[i], all[i + 1]
@@ -219,7 +219,7 @@ redis.register_function{
 	function_name = 'sonic_slot', flags = {'no-writes'},
 	callback = function(keys)
 		if not concat then bind() end
-		if not shards.clustered then return NOT_READY end
+		if not c.clustered then return NOT_READY end
 		local moving = shards.use(keys[1])
 		if moving then return moving end
 		local slot = call('CLUSTER', 'KEYSLOT', keys[1])

@@ -15,16 +15,16 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 -- told_elsewhere writes a stored version as zone asker stores it.
 local function told_elsewhere(text, asker)
 	local id, origin, rest = string.match(text, '^([%d%-]+)@?([^ ]*)(.*)$')
-	if origin == '' then return id .. '@' .. zone .. rest end
+	if origin == '' then return id .. '@' .. c.zone .. rest end
 	if origin == asker then return id .. rest end
 	return text
 end
 
 -- not_source returns the error when asker cannot be filled from here.
 local function not_source(asker)
-	if not ready then return NOT_READY end
-	for i = 1, #others do
-		if others[i] == asker then return nil end
+	if not c.ready then return NOT_READY end
+	for i = 1, #c.others do
+		if c.others[i] == asker then return nil end
 	end
 	return bad('zone ' .. asker .. ' is no zone of this one\'s: name it in its zones and start its Sonic again')
 end
@@ -38,7 +38,7 @@ redis.register_function{
 		local out, asker = keys[1], args[1]
 		local problem = not_source(asker) or shards.use(out)
 		if problem then return problem end
-		if shards.clustered then shards.read_pruned(out) end
+		if c.clustered then shards.read_pruned(out) end
 		local told, all = {}, call('HGETALL', state(out, 'told'))
 		for i = 1, #all, 2 do
 			if string.sub(all[i], 1, #asker + 1) == asker .. ' ' then
@@ -46,7 +46,7 @@ redis.register_function{
 			end
 		end
 		return {
-			reached(out), call('HGET', state(out, 'meta'), 'epoch') or '0', pruned.text or NO_ID,
+			reached(out), call('HGET', state(out, 'meta'), 'epoch') or '0', c.pruned.text or NO_ID,
 			format('%d', call('HLEN', state(out, 'want')) + call('HLEN', state(out, 'unsent'))), told,
 		}
 	end,
@@ -72,9 +72,9 @@ redis.register_function{
 -- slot_cursors returns how far this Redis is with one slot of zones that have a cluster: zone, id, .. The script is in db 0.
 local function slot_cursors(out, slot)
 	local found = {}
-	for i = 1, #others do
-		local id = call('HGET', state(out, 'slots'), others[i] .. '/' .. slot)
-		if id then found[#found + 1], found[#found + 2] = others[i], id end
+	for i = 1, #c.others do
+		local id = call('HGET', state(out, 'slots'), c.others[i] .. '/' .. slot)
+		if id then found[#found + 1], found[#found + 2] = c.others[i], id end
 	end
 	return found
 end
@@ -90,7 +90,7 @@ redis.register_function{
 		local problem = not_source(asker) or shards.use(keys[1])
 		if problem then return problem end
 		local at, list, read = reached(keys[1]), {}, 0
-		selected = '0'
+		c.selected = '0'
 		work = 0
 		for i = 4, #args, 2 do
 			local key = args[i]
@@ -104,7 +104,7 @@ redis.register_function{
 					go('0')
 					-- Its sum would come behind the copy, which has it. Nothing tells both apart.
 					if call('EXISTS', state(keys[1], 'unsent')) == 1 then
-						return {err = 'SONICUNSENT zone ' .. zone .. ' dropped effects and has not shipped their sums yet: copy its counters again later'}
+						return {err = 'SONICUNSENT zone ' .. c.zone .. ' dropped effects and has not shipped their sums yet: copy its counters again later'}
 					end
 				end
 				if policy ~= 'l' then
@@ -145,7 +145,7 @@ always('sonic_filled', function(keys, args)
 	if not concat then bind() end
 	local out, meta = keys[1], state(keys[1], 'meta')
 	local source = call('HGET', meta, 'bootstrap')
-	if not source or opened then return bad('no bootstrap is going on') end
+	if not source or c.opened then return bad('no bootstrap is going on') end
 	local at = 6
 	local function take(name, change)
 		local list = {}

@@ -6,7 +6,7 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 -- sonic_skip 0|1 bound 0|1: from now on effects are dropped, or not; what the stream may hold in bytes, '' for no bound, and whether effects are
 -- dropped past it. sonic_open has effects not be dropped.
 always('sonic_skip', function(_, args)
-	if not opened then return NOT_READY end
+	if not c.opened then return NOT_READY end
 	unsent.choose(unsent.sends, args[1] == '1')
 	backlog.limit(args[2], args[3] == '1')
 	return 1
@@ -148,9 +148,9 @@ local RESENT = 131072
 -- sonic_resend count: appends what about so many fields of the hash `unsent` say, and forgets them. It returns the entry's id, '' when
 -- there is none, and how many fields are left. It does nothing while effects are dropped.
 always('sonic_resend', function(keys, args)
-	if not ready then return NOT_READY end
+	if not c.ready then return NOT_READY end
 	local out = keys[1]
-	outbox = out
+	c.outbox = out
 	local hash = state(out, 'unsent')
 	local left = call('HLEN', hash)
 	if unsent.skips or left == 0 then return {'', left} end
@@ -180,7 +180,7 @@ always('sonic_resend', function(keys, args)
 	for i = 1, #whole do take(whole[i]) end
 	sliced('HDEL', hash, taken, 1, #taken)
 	local effects, id = concat(parts), false
-	if effects ~= '' and not alone then id = append(out, '0', nil, effects, notes, nil, true) end
+	if effects ~= '' and not c.alone then id = append(out, '0', nil, effects, notes, nil, true) end
 	return {id or '', call('HLEN', hash)}
 end)
 

@@ -25,6 +25,7 @@ local c = {
 	pruned = {ms = 0, seq = 0, zone = ''}, -- the greatest version that was pruned; its zone is before all zones
 	-- No entry has an id before this time in ms, as number and as text: others know that they have all entries before it.
 	watermark = 0, watermark_text = '',
+	deferred = true, -- the hash `owe` may hold answers, see 57_requests.lua
 	divert = nil, -- what takes an entry in place of the stream, nil for nothing: see 12_unsent.lua
 
 	-- A primary of a Redis Cluster. Each slot is a shard: it has a stream of effects, versions and cursors of its own, in keys
@@ -36,7 +37,7 @@ local c = {
 	reader = nil, -- the only one whom sonic_take answers
 	-- By stream: bytes and count of its entries; whether sonic_take may find new entries; the last entry that it returned;
 	-- whether the shard may owe answers.
-	streams = {}, unread = {}, last_read = {}, owing_streams = {},
+	streams = {}, unread = {}, last_read = {}, deferred_streams = {},
 
 	-- The present call.
 	outbox = nil, -- the stream
@@ -52,7 +53,7 @@ local c = {
 	ahead = false, -- the stream's is: a key whose expiry it has reached may still be in Redis
 	recovers = false, -- this Redis came back older than it was, and has not received everything again
 	filled = nil, -- key of the hash `boot` while the copy of a bootstrap may be ahead of the cursors
-	request = nil, -- function(db, key, lacking, f): asks the origin for the key's state, see 55_requests.lua
+	request = nil, -- function(db, key, lacking, f): asks the origin for the key's state, see 57_requests.lua
 	-- The last id of the stream before the message, and what it was raised to: the only known version in between is the message's.
 	reached_before = nil,
 	emptied = {}, -- list of db, key: keys that may have lost their last element

@@ -90,9 +90,9 @@ local function deletion_effect(policy, db, key)
 end
 
 -- expiry_effect packs E. wiped is the time before which an expiry that has passed wiped the key.
-local function expiry_effect(policy, db, key, pxat, wiped)
+local function expiry_effect(policy, db, key, pxat, cleared)
 	local head = START.E[policy][db] .. HEAD[#key] .. key .. HEAD[#pxat] .. pxat
-	if wiped then return COUNT[6] .. head .. HEAD[#wiped] .. wiped end
+	if cleared then return COUNT[6] .. head .. HEAD[#cleared] .. cleared end
 	return COUNT[5] .. head
 end
 

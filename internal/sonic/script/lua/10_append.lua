@@ -70,8 +70,8 @@ function shards.raise_watermark(ms)
 	if ms > c.watermark then c.watermark, c.watermark_text = ms, format('%d', ms) end
 end
 
--- hold counts entries that the stream of a shard has.
-function shards.hold(out, bytes, count)
+-- count counts entries that the stream of a shard has.
+function shards.count(out, bytes, count)
 	local h = c.streams[out]
 	if not h then
 		h = {bytes = 0, count = 0}
@@ -82,8 +82,8 @@ function shards.hold(out, bytes, count)
 	c.unread[out] = true
 end
 
--- keep says that the stream of a shard has count entries left.
-function shards.keep(out, count)
+-- recount says that the stream of a shard has count entries left.
+function shards.recount(out, count)
 	local h = c.streams[out] or {bytes = 0, count = 0}
 	local left = count < h.count and math.floor(h.bytes * count / h.count) or h.bytes
 	backlog.bytes = backlog.bytes - h.bytes + left
@@ -99,7 +99,7 @@ function backlog.add(out, id, effects)
 	local n, pieces = #effects + ENTRY_OVERHEAD, 1
 	if #effects > PIECE then pieces = math.ceil(#effects / PIECE) end
 	if c.clustered then
-		shards.hold(out, n, pieces)
+		shards.count(out, n, pieces)
 		return
 	end
 	local rest = backlog.rest + n
@@ -226,13 +226,13 @@ local function wholesale_notes(policy, db, key, pxat, notes, base)
 end
 
 -- expiry_notes are those of a change of a key's expiry; pxat is '' when the key keeps forever. wiped is what
--- wiped_before returned.
-local function expiry_notes(policy, db, key, pxat, notes, wiped)
+-- cleared_before returned.
+local function expiry_notes(policy, db, key, pxat, notes, cleared)
 	if policy ~= 'l' then return notes end
 	notes = notes or {}
 	local n = #notes
-	if wiped then
-		pxat = ' ' .. pxat .. ' ' .. wiped
+	if cleared then
+		pxat = ' ' .. pxat .. ' ' .. cleared
 	elseif pxat ~= '' then
 		pxat = ' ' .. pxat
 	end
@@ -268,25 +268,25 @@ local function is_over(pxat)
 	return tonumber(pxat) <= tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
 end
 
--- wiped_before returns the time before which everything in the key was wiped by an expiry, as text, nil when
+-- cleared_before returns the time before which everything in the key was wiped by an expiry, as text, nil when
 -- there was none. It is called before the key's expiry changes: who applies the change might not have seen that expiry pass,
 -- or might take the key for one whose expiry is lifted, which it no longer has.
-local function wiped_before(policy, db, key)
+local function cleared_before(policy, db, key)
 	if policy ~= 'l' or c.alone then return nil end
 	if db ~= '0' then call('SELECT', '0') end
 	local ver = state(c.outbox, 'ver')
 	local stored = call('HMGET', ver, expiry_field(db, key), key_field(db, key))
 	local whole = versions.whole(ver, db, stored[2])
 	if db ~= '0' then call('SELECT', db) end
-	local pxat, wiped
+	local pxat, cleared
 	if stored[1] and not versions.overtaken(stored[1], whole) then
-		pxat, wiped = string.match(stored[1], '^[^ ]* ?(%d*) ?(%d*)$')
-		if wiped == '' then wiped = nil end
+		pxat, cleared = string.match(stored[1], '^[^ ]* ?(%d*) ?(%d*)$')
+		if cleared == '' then cleared = nil end
 	elseif whole then -- the newest statement is that of the wholesale write
 		pxat = string.match(whole, '^[^ ]* ?(%d*)')
 	end
 	if is_over(pxat) and call('PEXPIRETIME', key) == -1 then return pxat end
-	return wiped
+	return cleared
 end
 
 -- added_notes are those of elements list[first], list[first+step], .. of a key of type kind.

@@ -152,22 +152,22 @@ local function removal_effect(op, policy, db, key, pxat, list, first, last, note
 	local effects = elements_effect(op, policy, db, key, pxat, list, first, last)
 	notes = removed_notes(policy, db, key, list, first, last, notes)
 	if pxat ~= '' and policy == 'l' and call('EXISTS', key) == 0 then
-		local wiped = is_over(pxat) and not c.alone and pxat or wiped_before(policy, db, key)
-		effects = effects .. expiry_effect(policy, db, key, '', wiped)
-		notes = expiry_notes(policy, db, key, '', notes, wiped)
+		local cleared = is_over(pxat) and not c.alone and pxat or cleared_before(policy, db, key)
+		effects = effects .. expiry_effect(policy, db, key, '', cleared)
+		notes = expiry_notes(policy, db, key, '', notes, cleared)
 	end
 	return effects, notes
 end
 
 -- expiry_change returns the effects of a command that has changed when the key, which it left there, expires. before is its expiry until
--- then, wiped what wiped_before returned before that. No E under lww speaks of an expiry that is over by the time of its version, see
+-- then, wiped what cleared_before returned before that. No E under lww speaks of an expiry that is over by the time of its version, see
 -- 50_versions.lua.
-local function expiry_change(policy, db, key, before, pxat, wiped)
+local function expiry_change(policy, db, key, before, pxat, cleared)
 	if policy == 'l' and not c.alone then
 		if is_over(pxat) then return deletion_effect(policy, db, key), wholesale_notes(policy, db, key, '') end
 		if is_over(before) then return state_effects(db, key) end
 	end
-	return expiry_effect(policy, db, key, pxat, wiped), expiry_notes(policy, db, key, pxat, nil, wiped)
+	return expiry_effect(policy, db, key, pxat, cleared), expiry_notes(policy, db, key, pxat, nil, cleared)
 end
 
 -- stored runs a command that makes key anew from other keys, or deletes it when there is nothing to

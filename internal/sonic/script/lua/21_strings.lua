@@ -101,13 +101,13 @@ end, {frees = true})
 write('GETEX', function(c, args, key, policy)
 	if #args == 2 then return try('GETEX', key) end
 	local before = expiry_of(key)
-	local wiped = wiped_before(policy, c.db, key)
+	local cleared = cleared_before(policy, c.db, key)
 	local reply = run('GETEX', args)
 	if not reply or failed(reply) then return reply end
 	local after = expiry_of(key)
 	if not after then return reply, deletion_effect(policy, c.db, key), wholesale_notes(policy, c.db, key, '') end
 	if after == before then return reply end
-	return reply, expiry_change(policy, c.db, key, before, after, wiped)
+	return reply, expiry_change(policy, c.db, key, before, after, cleared)
 end, {frees = true})
 
 -- sets returns the effects of MSET and MSETNX.

@@ -25,15 +25,15 @@ end)
 
 each({'EXPIRE', 'PEXPIRE', 'EXPIREAT', 'PEXPIREAT', 'PERSIST'}, function(command)
 	write(command, function(c, args, key, policy)
-		local before, wiped
-		if key and policy == 'l' and not c.alone then before, wiped = expiry_of(key), wiped_before(policy, c.db, key) end
+		local before, cleared
+		if key and policy == 'l' and not c.alone then before, cleared = expiry_of(key), cleared_before(policy, c.db, key) end
 		local reply = run(command, args)
 		if reply ~= 1 then return reply end
 		local pxat = expiry_of(key)
 		if not pxat then -- a time in the past
 			return reply, deletion_effect(policy, c.db, key), wholesale_notes(policy, c.db, key, '')
 		end
-		return reply, expiry_change(policy, c.db, key, before, pxat, wiped)
+		return reply, expiry_change(policy, c.db, key, before, pxat, cleared)
 	end, {frees = true})
 end)
 

@@ -18,7 +18,7 @@ always('sonic_tx', function(keys, args)
 	return id
 end)
 
-local function mark_of(key)
+local function digest_of(key)
 	local dump = call('DUMP', key)
 	if not dump then return '' end
 	return expiry_of(key) .. ' ' .. redis.sha1hex(dump)
@@ -54,7 +54,7 @@ always('sonic_mark', function(keys, args)
 		in_dbs(db, function() call('RPUSH', state(keys[1], 'published'), '') end)
 	end
 	call('SELECT', db)
-	for i = 2, #args do c.digests[args[i]] = mark_of(args[i]) end
+	for i = 2, #args do c.digests[args[i]] = digest_of(args[i]) end
 	return #args - 1
 end)
 
@@ -70,7 +70,7 @@ always('sonic_ship', function(keys, args)
 	local parts, notes = {}, nil
 	for i = 2, #args do
 		local key = args[i]
-		if before[key] ~= mark_of(key) then
+		if before[key] ~= digest_of(key) then
 			parts[#parts + 1], notes = state_effects(db, key, notes)
 		end
 	end

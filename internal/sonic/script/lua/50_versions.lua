@@ -140,9 +140,9 @@ end
 function versions.expiry_known(text)
 	if not text then return nil end
 	local v, rest = versions.parse(text)
-	local pxat, wiped = string.match(rest, '^ ?(%d*) ?(%d*)$')
+	local pxat, cleared = string.match(rest, '^ ?(%d*) ?(%d*)$')
 	if before(v, c.pruned) and (pxat == '' or tonumber(pxat) <= c.pruned.ms) then return nil end
-	return v, pxat, tonumber(wiped)
+	return v, pxat, tonumber(cleared)
 end
 
 -- full returns a version with its zone, as effects name it.
@@ -208,7 +208,7 @@ function versions.facts(ver, db, key)
 		f.stored = whole
 	end
 	if stored[2] and not versions.overtaken(stored[2], whole) then
-		f.expiry, f.said, f.wiped = versions.expiry_known(stored[2])
+		f.expiry, f.said, f.cleared = versions.expiry_known(stored[2])
 	end
 	if stored[3] then f.types.h = versions.known(stored[3]) end
 	if stored[4] then f.types.s = versions.known(stored[4]) end

@@ -7,15 +7,15 @@ local ELEMENTS = {
 }
 local LETTERS = {hash = 'h', set = 's', zset = 'z'}
 
-local function go(db)
+local function select_db(db)
 	if c.selected ~= db then
 		call('SELECT', db)
 		c.selected = db
 	end
 end
 
--- enter goes to db. It returns the error of a database that this Redis does not have: another zone's may have more.
-local function enter(db)
+-- try_db goes to db. It returns the error of a database that this Redis does not have: another zone's may have more.
+local function try_db(db)
 	if c.selected == db then return nil end
 	local reply = try('SELECT', db)
 	if failed(reply) then return reply end
@@ -39,7 +39,7 @@ end
 -- versions_of returns what is stored for elements list[first], list[first+step], ..: false for none.
 local function versions_of(ver, db, key, list, first, step)
 	local prefix = element_field(db, key, '')
-	go('0')
+	select_db('0')
 	if #list < first + step then return {call('HGET', ver, prefix .. list[first])} end
 	local fields, found, n = {}, {}, 0
 	for i = first, #list, step do

@@ -20,7 +20,7 @@ redis.register_function{
 	end,
 }
 
-local function bad(what) return {err = 'SONICARG ' .. what} end
+local function bad_arguments(what) return {err = 'SONICARG ' .. what} end
 
 local POLICIES = {lww = 'l', none = 'n', counter = 'c'}
 
@@ -29,8 +29,8 @@ function shards.unfilled(source)
 	return {err = 'SONICBOOTSTRAP this Redis was not filled to the end: run sonic -bootstrap ' .. source .. ' again'}
 end
 
--- adopt takes the zone's name and the prune mark from what this Redis holds.
-local function adopt(out)
+-- read_meta takes the zone's name and the prune mark from what this Redis holds.
+local function read_meta(out)
 	local meta = call('HMGET', state(out, 'meta'), 'zone', 'pruned', 'layout', 'bootstrap')
 	if meta[3] and tonumber(meta[3]) > tonumber(LAYOUT) then
 		return {err = 'SONICLAYOUT this Redis holds state of layout ' .. meta[3] .. ', and this version knows only up to '
@@ -57,25 +57,25 @@ end
 function shards.settings(name, args, at)
 	local count = tonumber(args[at])
 	if not count or #args < at + 1 + count or (#args - at - 1 - count) % 2 ~= 0 then
-		return nil, bad('zone and its settings: count other.. default [prefix policy]..')
+		return nil, bad_arguments('zone and its settings: count other.. default [prefix policy]..')
 	end
 	local names = {}
 	for i = at + 1, at + count do
 		names[#names + 1] = args[i]
-		if args[i] == name or names[args[i]] then return nil, bad('zone ' .. args[i] .. ' is named twice') end
+		if args[i] == name or names[args[i]] then return nil, bad_arguments('zone ' .. args[i] .. ' is named twice') end
 		names[args[i]] = true
 	end
 	for i = 0, count do
 		local it = i == 0 and name or names[i]
-		if #it > 64 or not string.find(it, '^[A-Za-z0-9_.-]+$') then return nil, bad('a name of a zone: ' .. it) end
+		if #it > 64 or not string.find(it, '^[A-Za-z0-9_.-]+$') then return nil, bad_arguments('a name of a zone: ' .. it) end
 	end
 	local default, list = POLICIES[args[at + 1 + count]], {}
 	for i = at + 2 + count, #args, 2 do
 		local policy = POLICIES[args[i + 1]]
-		if not policy then return nil, bad('policy ' .. args[i + 1]) end
+		if not policy then return nil, bad_arguments('policy ' .. args[i + 1]) end
 		list[#list + 1] = {args[i], policy}
 	end
-	if not default then return nil, bad('policy ' .. args[at + 1 + count]) end
+	if not default then return nil, bad_arguments('policy ' .. args[at + 1 + count]) end
 	table.sort(list, function(a, b) return #a[1] > #b[1] end)
 	return names, default, list
 end
@@ -90,10 +90,10 @@ redis.register_function{
 		local out = keys[1]
 		c.outbox = out
 		local name, epoch, floor, flags = args[1], args[2], args[3], args[4]
-		if #args < 6 then return bad('zone epoch floor flags count other.. default [prefix policy]..') end
+		if #args < 6 then return bad_arguments('zone epoch floor flags count other.. default [prefix policy]..') end
 		local names, default, list = shards.settings(name, args, 5)
 		if not names then return default end
-		if not is_id(floor) or not string.find(epoch, '^%d+$') then return bad('floor or epoch') end
+		if not is_id(floor) or not string.find(epoch, '^%d+$') then return bad_arguments('floor or epoch') end
 
 		local meta = state(out, 'meta')
 		local held, held_epoch = unpack(call('HMGET', meta, 'zone', 'epoch'))
@@ -103,7 +103,7 @@ redis.register_function{
 		if tonumber(epoch) < tonumber(held_epoch or '0') then
 			return {err = 'SONICEPOCH ' .. epoch .. ' is before ' .. held_epoch}
 		end
-		local problem = adopt(out)
+		local problem = read_meta(out)
 		if problem then return problem end
 		local least = string.match(flags, '%d+%-%d+')
 		if least and id_before(c.last_id, least) then
@@ -121,15 +121,15 @@ redis.register_function{
 		c.zone, c.others, c.alone, c.opened, c.clustered, c.watermark = name, names, #names == 0, true, false, 0
 		c.default_policy, c.policies = default, list
 		if c.alone then call('UNLINK', state(out, 'ver')) end -- nothing is noted of what is written from now on
-		ask_again(out)
+		repeat_requests(out)
 		unsent.choose(off and not c.alone, false)
 		local length = call('XLEN', out)
 		backlog.start(length == 0 and 0 or call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length)
 		local bound, drops = string.match(flags, 'b(%d+)(d?)')
 		backlog.limit(bound, drops == 'd')
 		local whole = string.find(flags, 'f', 1, true) ~= nil or #behind(out) == 0
-		if whole then pay(out) end
-		c.ready = string.find(flags, 'f', 1, true) ~= nil or whole and not lacks_own(out)
+		if whole then send_deferred(out) end
+		c.ready = string.find(flags, 'f', 1, true) ~= nil or whole and not awaits_own_state(out)
 		return look(out)
 	end,
 }
@@ -158,7 +158,7 @@ redis.register_function{
 	callback = function(keys, args)
 		if not concat then bind() end
 		if args[1] then
-			if #args ~= 4 or not is_id(args[2]) then return bad('origin cursor message epoch') end
+			if #args ~= 4 or not is_id(args[2]) then return bad_arguments('origin cursor message epoch') end
 			local origin = args[1]
 			call('HSET', state(keys[1], 'cur'), origin, args[2], 'm ' .. origin, args[3], 'e ' .. origin, args[4])
 			call('HDEL', state(keys[1], 'cur'), 'p ' .. origin)
@@ -181,7 +181,7 @@ function shards.shipped(out, id)
 	call('XTRIM', out, 'MINID', ms .. '-' .. format('%.0f', tonumber(seq) + 1))
 	local length = call('XLEN', out)
 	if c.clustered then
-		shards.keep(out, length)
+		shards.recount(out, length)
 	else
 		backlog.trim(id, length)
 	end
@@ -193,7 +193,7 @@ redis.register_function{
 	function_name = 'sonic_shipped', flags = {'allow-oom'},
 	callback = function(keys, args)
 		if not concat then bind() end
-		if not args[1] or not is_id(args[1]) then return bad('id') end
+		if not args[1] or not is_id(args[1]) then return bad_arguments('id') end
 		if args[2] then unsent.told = math.min(tonumber(args[2]), unsent.sent) end
 		return {shards.shipped(keys[1], args[1])}
 	end,

@@ -6,7 +6,7 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 -- beat takes the cursors that another zone told. Those of this zone itself come from its own topic when
 -- it recovers: it must reach them again. It may have told lower ones since, when it came back older before.
 local function beat(out, origin, effect)
-	go('0')
+	select_db('0')
 	local fields = {}
 	for i = 5, #effect - 1, 2 do
 		local field, id = origin .. ' ' .. effect[i], effect[i + 1]
@@ -42,7 +42,7 @@ end
 -- applied together, with one reading and one writing of versions. waiting holds them: effect, version, ..
 local waiting, waits_for, MOST_WAITING = {}, {}, 200
 
--- apply_plain applies the effects in waiting. Each is as fold.wholesale would do it alone.
+-- apply_plain applies the effects in waiting. Each is as lww.wholesale would do it alone.
 local function apply_plain(out, origin, counts, current)
 	local n = #waiting
 	if n == 0 then return end
@@ -55,7 +55,7 @@ local function apply_plain(out, origin, counts, current)
 		fields[j + 1], fields[j + 2], fields[j + 3] = 'k' .. name, 'x' .. name, 'th' .. name
 		fields[j + 4], fields[j + 5] = 'ts' .. name, 'tz' .. name
 	end
-	go('0')
+	select_db('0')
 	local stored = call('HMGET', c.ver, unpack(fields))
 	-- The notes come first, as those of a single effect do.
 	local notes, noted = {}, 0
@@ -81,12 +81,12 @@ local function apply_plain(out, origin, counts, current)
 	for i = 1, n, 2 do
 		local e = list[i]
 		local done, result
-		if current.wants then answered(out, origin, e[3], e[4], list[i + 1]) end -- before it is applied: it may have this zone ask
+		if current.wants then forget_request(out, origin, e[3], e[4], list[i + 1]) end -- before it is applied: it may have this zone ask
 		if alone_then[i] then
 			current.policy = 'l'
 			done, result = pcall(effects.S, e, list[i + 1])
 		else
-			result = enter(e[3]) or try('SET', e[4], e[5])
+			result = try_db(e[3]) or try('SET', e[4], e[5])
 			done = not result.err
 			if done then result = 'applied' end
 		end
@@ -94,13 +94,13 @@ local function apply_plain(out, origin, counts, current)
 		counts[result] = counts[result] + 1
 	end
 	if #c.emptied > 0 then
-		fold.lost_expiry()
+		lww.lost_expiry()
 		c.emptied = {}
 	end
 end
 
--- put_off has a plain effect wait for others, and tells whether it does. Those that wait are applied before any other effect.
-local function put_off(out, origin, e, v, counts, current)
+-- postpone has a plain effect wait for others, and tells whether it does. Those that wait are applied before any other effect.
+local function postpone(out, origin, e, v, counts, current)
 	if e[1] ~= 'S' or e[2] ~= 'l' or e[6] ~= '' or type(e[3]) ~= 'string' or type(e[4]) ~= 'string' or type(e[5]) ~= 'string' then
 		apply_plain(out, origin, counts, current)
 		return false
@@ -124,27 +124,27 @@ local function apply_entry(out, origin, id, packed, counts, current)
 		for i = 2, #list do
 			local e = list[i]
 			local op, policy = e[1], e[2]
-			local later = put_off(out, origin, e, v, counts, current)
+			local later = postpone(out, origin, e, v, counts, current)
 			current.policy = policy
 			if op == 'N' then
 				if e[5] == c.zone and origin ~= c.zone then
 					if current.answers < ANSWERS and (c.ready or not c.clustered and #behind(out) == 0) then
 						current.answers = current.answers + answer(out, origin, id, policy, e[3], e[4])
 					else
-						owe(out, origin, id, policy, e[3], e[4])
+						defer_answer(out, origin, id, policy, e[3], e[4])
 					end
 				end
 			elseif op == 'O' then
-				local waits, own = awaited(out, origin, e[3], e[4], e[6])
+				local waits, own = is_awaited(out, origin, e[3], e[4], e[6])
 				if e[5] ~= c.zone or not waits then return end
-				answered(out, origin, e[3], e[4])
+				forget_request(out, origin, e[3], e[4])
 				if own then restored = e end
 			elseif op == '_' then
 				beat(out, origin, e)
 			elseif not later and not (op == 'P' and origin == c.zone) then
-				if current.wants and policy == 'l' and WHOLESALE[op] then answered(out, origin, e[3], e[4], v) end
+				if current.wants and policy == 'l' and WHOLESALE[op] then forget_request(out, origin, e[3], e[4], v) end
 				local done, result = true, 'applied'
-				if not (c.filled and policy ~= 'l' and op ~= 'P' and blind.has(v, e[3], e[4])) then
+				if not (c.filled and policy ~= 'l' and op ~= 'P' and unversioned.has(v, e[3], e[4])) then
 					done, result = pcall(effects[op], e, v)
 				end
 				if not done then result = not_applied(origin, id, e, result) end
@@ -201,13 +201,13 @@ always('sonic_apply', function(keys, args)
 	-- A zone with a cluster has a cursor for each slot: <zone>/<slot>.
 	local origin = string.match(shard, '^[^/]*')
 	if #args ~= 7 or not epoch or not is_id(prev) or not is_id(last) or not string.find(part, '^%d*/?%d*$') then
-		return bad('origin epoch prev last part message payload')
+		return bad_arguments('origin epoch prev last part message payload')
 	end
 	if c.clustered then
 		-- Own effects come first: what others send raises the last id of the stream, which tells how much of them is lost.
 		if not c.opened or not c.ready and again == '' or origin ~= c.zone and c.lacks[c.zone] then return NOT_READY end
 	elseif not c.opened then
-		local problem = adopt(out)
+		local problem = read_meta(out)
 		if problem then return problem end
 		if origin ~= c.zone then return NOT_READY end
 		if call('EXISTS', out) == 0 then return NOT_READY end
@@ -283,7 +283,7 @@ always('sonic_apply', function(keys, args)
 	c.request = function(db, key, lacking, f, policy)
 		policy = policy or current.policy
 		-- A primary of a cluster that is not ready gets effects of others again, too: what these lack is not its own to state anew.
-		if want(out, asked, policy, db, key, origin == c.zone and (lacking or policy == 'n'), f) then counts.wanted = counts.wanted + 1 end
+		if request_state(out, asked, policy, db, key, origin == c.zone and (lacking or policy == 'n'), f) then counts.wanted = counts.wanted + 1 end
 		current.wants = true
 	end
 	local overlaps = prev ~= cursor
@@ -297,14 +297,14 @@ always('sonic_apply', function(keys, args)
 				counts.diverged = counts.diverged + 1
 			end
 			if #c.emptied > 0 then
-				fold.lost_expiry()
+				lww.lost_expiry()
 				c.emptied = {}
 			end
 			counts.entries = counts.entries + 1
 		end
 	end
 	apply_plain(out, origin, counts, current)
-	go('0')
+	select_db('0')
 	cursor = last
 	if origin ~= c.zone then
 		message_before = message
@@ -323,8 +323,8 @@ end)
 -- become_ready has this Redis take writes once it has reached all cursors that it once told, and has its own effects.
 function shards.become_ready(out)
 	if c.opened and not c.ready and #behind(out) == 0 then
-		pay(out)
-		c.ready = not lacks_own(out)
+		send_deferred(out)
+		c.ready = not awaits_own_state(out)
 	end
 end
 
@@ -335,14 +335,14 @@ always('sonic_reached', function(keys, args)
 	if not concat then bind() end
 	local out = keys[1]
 	local origin, epoch, id, message = args[1], args[2], args[3], args[4]
-	if #args % 2 ~= 0 or #args < 4 or not is_id(id) then return bad('origin epoch cursor message zone id ..') end
+	if #args % 2 ~= 0 or #args < 4 or not is_id(id) then return bad_arguments('origin epoch cursor message zone id ..') end
 	if not c.opened or c.clustered or not c.others[origin] then return NOT_READY end
 	if call('HGET', state(out, 'meta'), 'epoch') ~= epoch then return {err = 'SONICOLDER this Redis was opened again'} end
 	c.outbox, c.selected = out, '0'
 	local cur, told = state(out, 'cur'), {}
 	if not id_before(id, call('HGET', cur, origin) or NO_ID) then call('HSET', cur, origin, id, 'm ' .. origin, message) end
 	for i = 5, #args, 2 do
-		if not is_id(args[i + 1]) then return bad('a cursor of ' .. args[i]) end
+		if not is_id(args[i + 1]) then return bad_arguments('a cursor of ' .. args[i]) end
 		told[#told + 1], told[#told + 2] = origin .. ' ' .. args[i], args[i + 1]
 	end
 	if #told > 0 then sliced('HSET', state(out, 'told'), told, 1, #told) end

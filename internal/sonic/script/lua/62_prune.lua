@@ -14,7 +14,7 @@ redis.register_function{
 			return NOT_READY
 		end
 		c.selected, c.outbox = '0', keys[1]
-		if c.ready or #behind(keys[1]) == 0 then pay(keys[1]) end
+		if c.ready or #behind(keys[1]) == 0 then send_deferred(keys[1]) end
 		local cursors = call('HMGET', state(keys[1], 'cur'), unpack(c.others))
 		local effect = {'_', 'n', '0', ''}
 		for i = 1, #c.others do
@@ -48,9 +48,9 @@ end
 local function is_base(field, stored)
 	if not versions.base(stored) then return false end
 	local db, key = string.match(field, '^k(%d+):(.*)$')
-	if enter(db) then return false end
+	if try_db(db) then return false end
 	local kind = kind_of(key)
-	go('0')
+	select_db('0')
 	return IN_PLACE[kind] ~= nil
 end
 
@@ -65,7 +65,7 @@ redis.register_function{
 		local moving = shards.use(out)
 		if moving then return moving end
 		c.selected = '0'
-		if not args[2] then return bad('cursor count') end
+		if not args[2] then return bad_arguments('cursor count') end
 		if c.clustered then shards.read_pruned(out) end
 		local to = args[3] or horizon(out)
 		if id_before(c.pruned.text, to) then

@@ -13,8 +13,8 @@ local function across(name, callback)
 	}
 end
 
--- doubt begins a recovery: this primary may lack effects of all zones.
-local function doubt()
+-- begin_recovery begins a recovery: this primary may lack effects of all zones.
+local function begin_recovery()
 	c.ready, c.lacks, c.marked = false, {[c.zone] = true}, {}
 	for i = 1, #c.others do c.lacks[c.others[i]] = true end
 	local now = call('TIME')
@@ -27,11 +27,11 @@ end
 -- here may be behind that of the primary before.
 across('sonic_open_primary', function(args)
 	local name, flags, floor = args[1], args[2], args[3]
-	if #args < 5 or not is_id(floor) then return bad('zone flags floor count other.. default [prefix policy]..') end
+	if #args < 5 or not is_id(floor) then return bad_arguments('zone flags floor count other.. default [prefix policy]..') end
 	local names, default, list = shards.settings(name, args, 4)
 	if not names then return default end
 	if not c.clustered then
-		c.streams, c.unread, c.last_read, c.owing_streams = {}, {}, {}, {}
+		c.streams, c.unread, c.last_read, c.deferred_streams = {}, {}, {}, {}
 		backlog.start(0, 0)
 	end
 	c.zone, c.others, c.alone, c.opened, c.clustered = name, names, #names == 0, true, true
@@ -42,7 +42,7 @@ across('sonic_open_primary', function(args)
 	versions.flushes = {}
 	c.ready = string.find(flags, 'r', 1, true) ~= nil
 	c.lacks = {}
-	if not c.ready then doubt() end
+	if not c.ready then begin_recovery() end
 	return 1
 end)
 
@@ -51,7 +51,7 @@ end)
 -- `lacks`: zone to marker, and '' to the opening. It fails if a slot was not filled to the end by a bootstrap. Else it returns the streams of the slots that it could not mark: they are moving, or elsewhere.
 across('sonic_lack', function(args)
 	local count = tonumber(args[1])
-	if not count or #args < 1 + 2 * count then return bad('count [zone marker].. stream..') end
+	if not count or #args < 1 + 2 * count then return bad_arguments('count [zone marker].. stream..') end
 	if not c.opened or not c.clustered or c.ready then return NOT_READY end
 	local missing = {}
 	for i = 2 + 2 * count, #args do
@@ -105,33 +105,33 @@ across('sonic_hold', function(args)
 	for i = 1, #args do
 		local out = args[i]
 		local length = try('XLEN', out)
-		shards.keep(out, 0)
+		shards.recount(out, 0)
 		c.last_read[out] = nil
-		c.owing_streams[out] = nil
+		c.deferred_streams[out] = nil
 		if type(length) ~= 'number' then
 			missing[#missing + 1] = out
 			c.marked[out] = nil
 		else
 			local opening = try('HGET', state(out, 'lacks'), '')
 			if type(opening) == 'string' and (c.ready or not c.marked[out] or opening ~= c.opening) then lacking = true end
-			if length > 0 then shards.hold(out, call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length) end
+			if length > 0 then shards.count(out, call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length) end
 			-- While the slot moves that is an error: it may owe.
-			if try('EXISTS', state(out, 'owe'), state(out, 'want')) ~= 0 then c.owing_streams[out] = true end
+			if try('EXISTS', state(out, 'owe'), state(out, 'want')) ~= 0 then c.deferred_streams[out] = true end
 		end
 	end
-	if lacking and c.opened and c.clustered then doubt() end
+	if lacking and c.opened and c.clustered then begin_recovery() end
 	return missing
 end)
 
 -- Bytes of effects that one call of sonic_take returns, about.
-local MOST_TAKEN = 262144
+local MOST_READ = 262144
 
 -- Streams of shards.fresh that sonic_take is about to read. Those that are filled meanwhile come after them.
-local taking = {}
+local reading = {}
 
--- untaken reads entries of a stream that no call has returned yet, and returns the id before them, too. It returns nothing when it cannot: keys of
+-- unread_entries reads entries of a stream that no call has returned yet, and returns the id before them, too. It returns nothing when it cannot: keys of
 -- the slot are at another primary, or the cluster is down.
-local function untaken(out)
+local function unread_entries(out)
 	local from = c.last_read[out]
 	if not from then
 		from = try('HGET', state(out, 'meta'), 'shipped') or NO_ID
@@ -152,17 +152,17 @@ across('sonic_take', function(args)
 	if args[2] then c.reader = args[1] end
 	if not args[1] or args[1] ~= c.reader then return {err = 'SONICOLDER another Sonic reads this primary now'} end
 	c.selected = '0'
-	if c.ready then shards.pay() end
+	if c.ready then shards.send_deferred() end
 	if args[2] then
-		c.last_read, c.unread, taking = {}, {}, {}
+		c.last_read, c.unread, reading = {}, {}, {}
 		for out in pairs(c.streams) do c.unread[out] = true end
 	end
 	local list, bytes, unread = {}, 0, {}
-	while next(taking) or next(c.unread) do
-		if not next(taking) then taking, c.unread = c.unread, {} end
-		for out in pairs(taking) do
-			if bytes >= MOST_TAKEN then break end
-			local entries, from = untaken(out)
+	while next(reading) or next(c.unread) do
+		if not next(reading) then reading, c.unread = c.unread, {} end
+		for out in pairs(reading) do
+			if bytes >= MOST_READ then break end
+			local entries, from = unread_entries(out)
 			if not entries then
 				unread[#unread + 1] = out
 			elseif #entries > 0 then
@@ -171,11 +171,11 @@ across('sonic_take', function(args)
 				for i = 1, #entries do bytes = bytes + #entries[i][2][2] + ENTRY_OVERHEAD end
 				if #entries == 64 then c.unread[out] = true end
 			end
-			taking[out] = nil
+			reading[out] = nil
 		end
-		if bytes >= MOST_TAKEN then break end
+		if bytes >= MOST_READ then break end
 	end
-	local left = #unread > 0 or next(taking) or next(c.unread)
+	local left = #unread > 0 or next(reading) or next(c.unread)
 	for i = 1, #unread do c.unread[unread[i]] = true end
 	if not left then
 		shards.raise_watermark(wall_clock())

@@ -12,8 +12,8 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 --
 -- Sonic writes the state of a Redis Cluster by commands of Redis, and that of one Redis at the end by sonic_filled.
 
--- told_elsewhere writes a stored version as zone asker stores it.
-local function told_elsewhere(text, asker)
+-- stored_by writes a stored version as zone asker stores it.
+local function stored_by(text, asker)
 	local id, origin, rest = string.match(text, '^([%d%-]+)@?([^ ]*)(.*)$')
 	if origin == '' then return id .. '@' .. c.zone .. rest end
 	if origin == asker then return id .. rest end
@@ -26,7 +26,7 @@ local function not_source(asker)
 	for i = 1, #c.others do
 		if c.others[i] == asker then return nil end
 	end
-	return bad('zone ' .. asker .. ' is no zone of this one\'s: name it in its zones and start its Sonic again')
+	return bad_arguments('zone ' .. asker .. ' is no zone of this one\'s: name it in its zones and start its Sonic again')
 end
 
 -- sonic_source asker: how far this Redis is, its epoch, what it has pruned, how many answers it waits for and how much it has dropped and not
@@ -63,7 +63,7 @@ redis.register_function{
 		local list = step[2]
 		for i = 2, #list, 2 do
 			-- Operations go on only from what is copied with its content: sonic_copy_keys says from what.
-			list[i] = string.gsub(told_elsewhere(list[i], args[1]), ' L$', '')
+			list[i] = string.gsub(stored_by(list[i], args[1]), ' L$', '')
 		end
 		return step
 	end,
@@ -94,21 +94,21 @@ redis.register_function{
 		work = 0
 		for i = 4, #args, 2 do
 			local key = args[i]
-			go(db)
+			select_db(db)
 			local dump = call('DUMP', key)
 			read, work = read + 1, work + 1
 			if dump then
 				work = work + #dump / BYTES
 				local pxat, policy, kind, facts_of, fields = expiry_of(key), policy_of(key), kind_of(key), {}, {}
 				if policy == 'c' then
-					go('0')
+					select_db('0')
 					-- Its sum would come behind the copy, which has it. Nothing tells both apart.
 					if call('EXISTS', state(keys[1], 'unsent')) == 1 then
 						return {err = 'SONICUNSENT zone ' .. c.zone .. ' dropped effects and has not shipped their sums yet: copy its counters again later'}
 					end
 				end
 				if policy ~= 'l' then
-					go('0')
+					select_db('0')
 					facts_of = slot_cursors(keys[1], args[i - 1])
 				else
 					local name = db .. ':' .. key
@@ -118,14 +118,14 @@ redis.register_function{
 						for j = 1, #elements do fields[#fields + 1] = prefix .. elements[j] end
 						work = work + #elements
 					end
-					go('0')
+					select_db('0')
 					for from = 1, #fields, SLICE do
 						local to = math.min(from + SLICE - 1, #fields)
 						local stored = call('HMGET', ver, unpack(fields, from, to))
 						for j = 1, #stored do
 							if stored[j] then
 								local n = #facts_of
-								facts_of[n + 1], facts_of[n + 2] = fields[from + j - 1], told_elsewhere(stored[j], asker)
+								facts_of[n + 1], facts_of[n + 2] = fields[from + j - 1], stored_by(stored[j], asker)
 							end
 						end
 					end
@@ -145,7 +145,7 @@ always('sonic_filled', function(keys, args)
 	if not concat then bind() end
 	local out, meta = keys[1], state(keys[1], 'meta')
 	local source = call('HGET', meta, 'bootstrap')
-	if not source or c.opened then return bad('no bootstrap is going on') end
+	if not source or c.opened then return bad_arguments('no bootstrap is going on') end
 	local at = 6
 	local function take(name, change)
 		local list = {}

@@ -102,8 +102,8 @@ local function deleted(ver, db, key, element)
 	return versions.overtaken(stored[1], stored[2])
 end
 
--- resent returns the effects of one field of the hash `unsent`, and comes back to db 0. wholes are the keys that the same entry ships as a whole.
-local function resent(hash, ver, field, value, notes, wholes)
+-- effects_of_field returns the effects of one field of the hash `unsent`, and comes back to db 0. wholes are the keys that the same entry ships as a whole.
+local function effects_of_field(hash, ver, field, value, notes, wholes)
 	local kind, db, key = string.match(field, '^(.)(%d+):(.*)$')
 	local element
 	if kind ~= 'k' and kind ~= 'I' then
@@ -165,7 +165,7 @@ always('sonic_resend', function(keys, args)
 		if size > RESENT or seen[fields[i]] then return end
 		seen[fields[i]] = true
 		local effects
-		effects, notes = resent(hash, state(out, 'ver'), fields[i], fields[i + 1], notes, wholes)
+		effects, notes = effects_of_field(hash, state(out, 'ver'), fields[i], fields[i + 1], notes, wholes)
 		parts[#parts + 1], taken[#taken + 1] = effects, fields[i]
 		size = size + #effects
 	end

@@ -5,49 +5,49 @@
 -- versions tell writes of this zone and the answer apart; or it is a list or stream, and a write would ship it as a whole, without
 -- what was lost.
 
-local function want_field(target, db, key) return target .. ' ' .. db .. ':' .. key end
+local function request_field(target, db, key) return target .. ' ' .. db .. ':' .. key end
 
--- ask asks. Questions and their answers are kept: they are few, and somebody waits for them.
-local function ask(out, target, policy, db, key)
+-- send_request asks. Questions and their answers are kept: they are few, and somebody waits for them.
+local function send_request(out, target, policy, db, key)
 	return append(out, '0', nil, cmsgpack.pack({'N', policy, db, key, target}), nil, nil, true)
 end
 
--- covers tells whether the answer to what was asked by the entry id will be newer than all that may be forgotten of a key of which f is
+-- will_suffice tells whether the answer to what was asked by the entry id will be newer than all that may be forgotten of a key of which f is
 -- known. Without f it will: the key has no versions.
-local function covers(id, f)
+local function will_suffice(id, f)
 	if not f then return true end
 	local asked = versions.of(id, c.zone)
 	local newest = newer(f.whole, versions.newest_type(f))
 	return before(c.pruned, asked) and (not newest or before(newest, asked))
 end
 
--- asks tells whether questions may be shipped. A primary of a cluster that is not ready gets own effects again that it has lost. Those are known by
+-- may_ask tells whether questions may be shipped. A primary of a cluster that is not ready gets own effects again that it has lost. Those are known by
 -- the last id of the stream, which a question would raise.
-function shards.asks() return c.opened and (c.ready or not c.clustered) end
+function shards.may_ask() return c.opened and (c.ready or not c.clustered) end
 
--- want asks target for the state of key, unless it was asked, has not answered yet, and the answer will do. While nothing may be asked it only
+-- request_state asks target for the state of key, unless it was asked, has not answered yet, and the answer will do. While nothing may be asked it only
 -- notes the want: sonic_open asks then, or sonic_take. lacking says that what is lost is an own effect, if it is not open yet. f is what is known of the key.
-local function want(out, target, policy, db, key, lacking, f)
-	go('0')
-	local hash, field = state(out, 'want'), want_field(target, db, key)
-	local asks = shards.asks()
-	lacking = not asks and lacking
+local function request_state(out, target, policy, db, key, lacking, f)
+	select_db('0')
+	local hash, field = state(out, 'want'), request_field(target, db, key)
+	local may_ask = shards.may_ask()
+	lacking = not may_ask and lacking
 	if not lacking then
 		local held = call('HGET', hash, field)
-		if held and (not asks or covers(string.match(held, '[^ ]*$'), f)) then return false end
+		if held and (not may_ask or will_suffice(string.match(held, '[^ ]*$'), f)) then return false end
 	end
-	if asks then
-		call('HSET', hash, field, policy .. ' ' .. ask(out, target, policy, db, key))
+	if may_ask then
+		call('HSET', hash, field, policy .. ' ' .. send_request(out, target, policy, db, key))
 	else
 		call('HSET', hash, field, policy .. (lacking and '* ' or ' ') .. NO_ID)
-		c.owing_streams[out] = true
+		c.deferred_streams[out] = true
 	end
 	return true
 end
 
--- ask_again asks for all that the hash holds, or, if not all, for what nobody was asked yet, and zones that are gone. What a zone was asked that is gone, another one is asked; it is
+-- repeat_requests asks for all that the hash holds, or, if not all, for what nobody was asked yet, and zones that are gone. What a zone was asked that is gone, another one is asked; it is
 -- forgotten when there is none.
-local function ask_again(out, some)
+local function repeat_requests(out, some)
 	local hash = state(out, 'want')
 	local all = call('HGETALL', hash)
 	for i = 1, #all, 2 do
@@ -58,14 +58,14 @@ local function ask_again(out, some)
 			target = c.others[1]
 		end
 		if target and (not some or target ~= string.match(all[i], '^[^ ]*') or string.match(all[i + 1], '[^ ]*$') == NO_ID) then
-			local id = ask(out, target, string.sub(policy, 1, 1), db, key)
-			call('HSET', hash, want_field(target, db, key), policy .. ' ' .. id)
+			local id = send_request(out, target, string.sub(policy, 1, 1), db, key)
+			call('HSET', hash, request_field(target, db, key), policy .. ' ' .. id)
 		end
 	end
 end
 
--- lacks_own tells whether an answer is missing without which this zone may not write.
-local function lacks_own(out)
+-- awaits_own_state tells whether an answer is missing without which this zone may not write.
+local function awaits_own_state(out)
 	local wants = call('HVALS', state(out, 'want'))
 	for i = 1, #wants do
 		if string.sub(wants[i], 2, 2) == '*' then return true end
@@ -81,32 +81,29 @@ local ANSWERS = 4194304
 -- none it is for the asker only, and for the last time that it asked: O says so. Without versions nobody could tell how old it is.
 -- Without an asker it is for all: the key is this zone's own. It returns how many bytes that was.
 local function answer(out, asker, id, policy, db, key)
-	if enter(db) then return 0 end
+	if try_db(db) then return 0 end
 	local effects, notes = state_effects(db, key)
-	go('0')
+	select_db('0')
 	if effects == '' then return 0 end
 	if policy ~= 'l' and asker then effects = cmsgpack.pack({'O', policy, db, key, asker, id}) .. effects end
 	append(out, '0', nil, effects, notes, nil, true)
 	return #effects
 end
 
--- Whether the hash `owe` may hold something.
-local owing = true
-
 -- A zone that came back older than it was may have less of a key than the others had from it: an answer under a new version
 -- would take that from them. So what it is asked before it has all again waits in the hash `owe`: "<asker> <db>:<key>" to
 -- "<policy> <id of N>". It waits for no answer itself: answers of two zones may not wait for each other. There waits, too, what
 -- is beyond ANSWERS.
-local function owe(out, asker, id, policy, db, key)
-	go('0')
-	call('HSET', state(out, 'owe'), want_field(asker, db, key), policy .. ' ' .. id)
-	owing, c.owing_streams[out] = true, true
+local function defer_answer(out, asker, id, policy, db, key)
+	select_db('0')
+	call('HSET', state(out, 'owe'), request_field(asker, db, key), policy .. ' ' .. id)
+	c.deferred, c.deferred_streams[out] = true, true
 end
 
--- pay answers what waited, as much as one call may.
-local function pay(out)
-	if not owing then return end
-	go('0')
+-- send_deferred answers what waited, as much as one call may.
+local function send_deferred(out)
+	if not c.deferred then return end
+	select_db('0')
 	local hash, shipped = state(out, 'owe'), 0
 	local all = call('HGETALL', hash)
 	for i = 1, #all, 2 do
@@ -116,35 +113,35 @@ local function pay(out)
 		call('HDEL', hash, all[i])
 		if shipped > ANSWERS then return end
 	end
-	owing, c.owing_streams[out] = false, nil
+	c.deferred, c.deferred_streams[out] = false, nil
 end
 
--- pay does for the shards of a cluster what sonic_open and beats do for one Redis, as much as one call may: it answers what waited, and asks what
+-- send_deferred does for the shards of a cluster what sonic_open and beats do for one Redis, as much as one call may: it answers what waited, and asks what
 -- was only noted, and what zones were asked that are gone.
-function shards.pay()
-	for out in pairs(c.owing_streams) do
+function shards.send_deferred()
+	for out in pairs(c.deferred_streams) do
 		if not shards.use(out) then
-			ask_again(out, true)
-			owing = true
-			pay(out)
-			if owing then return end
+			repeat_requests(out, true)
+			c.deferred = true
+			send_deferred(out)
+			if c.deferred then return end
 		end
 	end
 end
 
--- awaited tells whether this zone waits for the answer of origin to the entry id; then also whether the key is its own.
-local function awaited(out, origin, db, key, id)
-	go('0')
-	local held = call('HGET', state(out, 'want'), want_field(origin, db, key))
+-- is_awaited tells whether this zone waits for the answer of origin to the entry id; then also whether the key is its own.
+local function is_awaited(out, origin, db, key, id)
+	select_db('0')
+	local held = call('HGET', state(out, 'want'), request_field(origin, db, key))
 	if not held or string.match(held, '[^ ]*$') ~= id then return false end
 	return true, string.sub(held, 1, 2) == 'n*'
 end
 
--- answered forgets a want: origin has sent the key's state, under the version v. Without v it answers just this want. What it sent before it
+-- forget_request forgets a want: origin has sent the key's state, under the version v. Without v it answers just this want. What it sent before it
 -- was asked does not do: this zone may have forgotten what is newer.
-local function answered(out, origin, db, key, v)
-	go('0')
-	local hash, field = state(out, 'want'), want_field(origin, db, key)
+local function forget_request(out, origin, db, key, v)
+	select_db('0')
+	local hash, field = state(out, 'want'), request_field(origin, db, key)
 	if v then
 		local held = call('HGET', hash, field)
 		if not held or before(v, versions.of(string.match(held, '[^ ]*$'), c.zone)) then return end

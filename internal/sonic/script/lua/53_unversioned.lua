@@ -1,9 +1,9 @@
 
 -- Effects of keys with one writer (policy none) and of counters. No versions: what arrives is done.
-local blind = {}
+local unversioned = {}
 
-function blind.wholesale(db, key, set, pxat)
-	go(db)
+function unversioned.wholesale(db, key, set, pxat)
+	select_db(db)
 	local at = tonumber(pxat)
 	if not set or at and at <= c.clock then
 		call('DEL', key)
@@ -15,8 +15,8 @@ end
 
 -- add applies H, A or Z. The writer's key has the expiry pxat: when it has none and the key here has
 -- one, the writer's had expired and is a new one.
-function blind.add(db, key, letter, pxat, list, first)
-	go(db)
+function unversioned.add(db, key, letter, pxat, list, first)
+	select_db(db)
 	local kind = ELEMENTS[letter]
 	local there, result = kind_of(key), 'applied'
 	if there ~= 'none' then
@@ -35,8 +35,8 @@ function blind.add(db, key, letter, pxat, list, first)
 	return result
 end
 
-function blind.remove(db, key, letter, list, first)
-	go(db)
+function unversioned.remove(db, key, letter, list, first)
+	select_db(db)
 	local kind = ELEMENTS[letter]
 	local there = kind_of(key)
 	if there == 'none' then return 'applied' end
@@ -45,8 +45,8 @@ function blind.remove(db, key, letter, list, first)
 	return 'applied'
 end
 
-function blind.expire(db, key, pxat)
-	go(db)
+function unversioned.expire(db, key, pxat)
+	select_db(db)
 	local at = tonumber(pxat)
 	if call('EXISTS', key) == 0 then
 		if at and at <= c.clock then return 'dead' end
@@ -63,8 +63,8 @@ function blind.expire(db, key, pxat)
 end
 
 -- has tells whether the copy that this Redis was filled with has the effect v on a key, see 72_bootstrap.lua.
-function blind.has(v, db, key)
-	go('0')
+function unversioned.has(v, db, key)
+	select_db('0')
 	local at = call('HGET', c.filled, db .. ':' .. key)
 	if not at then return false end
 	for origin, ms, seq in string.gmatch(at, '(%S+) (%d+)%-(%d+)') do
@@ -81,8 +81,8 @@ end
 local WINS_OVER = {INCRBY = {hash = true, zset = true}, HINCRBY = {zset = true}, ZINCRBY = {}}
 
 -- count applies a change of a counter: I, i or j. Changes of all zones add up, in any order.
-function blind.count(db, command, key, ...)
-	go(db)
+function unversioned.count(db, command, key, ...)
+	select_db(db)
 	if not failed(try(command, key, ...)) then return 'applied' end
 	local kind = kind_of(key)
 	if not WINS_OVER[command][kind] then return 'diverged' end

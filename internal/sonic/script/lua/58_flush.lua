@@ -21,7 +21,7 @@ end
 -- empty deletes all keys of a database but state keys and those of kept, a list. The other arguments are those of FLUSHDB. Keys that stay are
 -- moved to another database during FLUSHDB: deleting the others one by one takes about 2 s per million.
 local function empty(db, kept, ...)
-	go(db)
+	select_db(db)
 	if call('DBSIZE') == 0 then return end
 	local stay = {}
 	local function look_at(list)
@@ -34,7 +34,7 @@ local function empty(db, kept, ...)
 	local other = db == '0' and '1' or '0'
 	-- Its error about the argument tells that Redis has FLUSHDB: some rename it, so that nobody calls it by mistake.
 	local has_flush = string.find(try('FLUSHDB', '?').err, 'syntax error', 1, true)
-	if not has_flush or enter(other) then -- or db is the only database
+	if not has_flush or try_db(other) then -- or db is the only database
 		local keep, cursor = {}, '0'
 		for i = 1, #stay do keep[stay[i]] = true end
 		repeat
@@ -49,15 +49,15 @@ local function empty(db, kept, ...)
 	end
 	local function aside(i) return state(c.outbox, 'kept:') .. i end -- the other database may have a key of the same name
 	for i = 1, #stay do call('UNLINK', aside(i)) end
-	go(db)
+	select_db(db)
 	for i = 1, #stay do
 		call('RENAME', stay[i], aside(i))
 		call('MOVE', aside(i), other)
 	end
 	call('FLUSHDB', ...)
-	go(other)
+	select_db(other)
 	for i = 1, #stay do call('MOVE', aside(i), db) end
-	go(db)
+	select_db(db)
 	for i = 1, #stay do call('RENAME', aside(i), stay[i]) end
 end
 
@@ -111,7 +111,7 @@ end
 -- F: the database, an empty key, further databases. In a cluster it is of the slot, and of database 0 alone.
 function effects.F(e, v)
 	local dbs, left, any = {e[3], unpack(e, 5)}, {}, false
-	go('0')
+	select_db('0')
 	for i = 1, #dbs do
 		local db = dbs[i]
 		local held = versions.flushed(c.ver, db)
@@ -121,15 +121,15 @@ function effects.F(e, v)
 	local newer = newer_keys(v, left)
 	for i = 1, #newer, 2 do
 		local db, key = newer[i], newer[i + 1]
-		fold.wholesale(db, key, v, '')
+		lww.wholesale(db, key, v, '')
 		left[db][key] = true
 	end
-	go('0')
+	select_db('0')
 	if c.filled then -- the copy may have keys without versions that were written behind the flush
 		local keys = call('HKEYS', c.filled)
 		for i = 1, #keys do
 			local db, key = string.match(keys[i], '^(%d+):(.*)$')
-			if db and left[db] and blind.has(v, db, key) then left[db][key] = true end
+			if db and left[db] and unversioned.has(v, db, key) then left[db][key] = true end
 		end
 	end
 	unsent.forget(c.outbox, left)
@@ -140,7 +140,7 @@ function effects.F(e, v)
 		for key in pairs(keys) do kept[#kept + 1] = key end
 		if c.clustered then
 			empty_slot(keys)
-		elseif not enter(db) then
+		elseif not try_db(db) then
 			empty(db, kept, 'ASYNC')
 		end
 	end

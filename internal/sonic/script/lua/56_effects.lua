@@ -23,47 +23,47 @@ local function dump_setter(key, dump, origin)
 end
 
 -- copied tells whether the copy that this Redis was filled with has what was done to a key without versions.
-local function copied(e, v) return c.filled and blind.has(v, e[3], e[4]) end
+local function copied(e, v) return c.filled and unversioned.has(v, e[3], e[4]) end
 
 function effects.S(e, v)
 	local set = string_setter(e[4], e[5])
-	if e[2] == 'l' then return fold.wholesale(e[3], e[4], v, e[6], set) end
+	if e[2] == 'l' then return lww.wholesale(e[3], e[4], v, e[6], set) end
 	if copied(e, v) then return 'applied' end
-	return blind.wholesale(e[3], e[4], set, e[6])
+	return unversioned.wholesale(e[3], e[4], set, e[6])
 end
 
 function effects.R(e, v)
 	local set = dump_setter(e[4], e[5], v.zone)
-	if e[2] == 'l' then return fold.wholesale(e[3], e[4], v, e[6], set, true) end
+	if e[2] == 'l' then return lww.wholesale(e[3], e[4], v, e[6], set, true) end
 	if copied(e, v) then return 'applied' end
-	return blind.wholesale(e[3], e[4], set, e[6])
+	return unversioned.wholesale(e[3], e[4], set, e[6])
 end
 
 function effects.L(e, v)
-	if e[2] == 'l' then return fold.operate(e, v) end
+	if e[2] == 'l' then return lww.operate(e, v) end
 	if copied(e, v) then return 'applied' end
-	return blind.operate(e)
+	return unversioned.operate(e)
 end
 
 function effects.D(e, v)
-	if e[2] == 'l' then return fold.wholesale(e[3], e[4], v, '') end
+	if e[2] == 'l' then return lww.wholesale(e[3], e[4], v, '') end
 	if copied(e, v) then return 'applied' end
-	return blind.wholesale(e[3], e[4], nil, '')
+	return unversioned.wholesale(e[3], e[4], nil, '')
 end
 
 local function adds(letter)
 	return function(e, v)
-		if e[2] == 'l' then return fold.add(e[3], e[4], v, letter, e[5], e, 6) end
+		if e[2] == 'l' then return lww.add(e[3], e[4], v, letter, e[5], e, 6) end
 		if copied(e, v) then return 'applied' end
-		return blind.add(e[3], e[4], letter, e[5], e, 6)
+		return unversioned.add(e[3], e[4], letter, e[5], e, 6)
 	end
 end
 
 local function takes(letter)
 	return function(e, v)
-		if e[2] == 'l' then return fold.remove(e[3], e[4], v, e, 6) end
+		if e[2] == 'l' then return lww.remove(e[3], e[4], v, e, 6) end
 		if copied(e, v) then return 'applied' end
-		return blind.remove(e[3], e[4], letter, e, 6)
+		return unversioned.remove(e[3], e[4], letter, e, 6)
 	end
 end
 
@@ -71,15 +71,15 @@ effects.H, effects.A, effects.Z = adds('h'), adds('s'), adds('z')
 effects.h, effects.a, effects.z = takes('h'), takes('s'), takes('z')
 
 function effects.E(e, v)
-	if e[2] == 'l' then return fold.expire(e[3], e[4], v, e[5], tonumber(e[6])) end
+	if e[2] == 'l' then return lww.expire(e[3], e[4], v, e[5], tonumber(e[6])) end
 	if copied(e, v) then return 'applied' end
-	return blind.expire(e[3], e[4], e[5])
+	return unversioned.expire(e[3], e[4], e[5])
 end
 
 -- restored returns the negative of a sum that is noted, and forgets it; nil when there is none. It is for a Redis that came back as it was before
 -- that sum was shipped, and gets it from the topic: the counter here has what is noted already.
 function unsent.restored(field)
-	go('0')
+	select_db('0')
 	local hash = state(c.outbox, 'unsent')
 	local sum = call('HGET', hash, field)
 	if not sum then return nil end
@@ -90,8 +90,8 @@ end
 
 function effects.I(e, v)
 	local noted = e[6] == 's' and v.zone == c.zone and unsent.restored('I' .. e[3] .. ':' .. e[4])
-	if noted then blind.count(e[3], 'INCRBY', e[4], noted) end
-	return blind.count(e[3], 'INCRBY', e[4], e[5])
+	if noted then unversioned.count(e[3], 'INCRBY', e[4], noted) end
+	return unversioned.count(e[3], 'INCRBY', e[4], e[5])
 end
 
 do
@@ -106,8 +106,8 @@ do
 		end
 	end
 
-	effects.i = counts_elements('i', function(db, key, field, by) return blind.count(db, 'HINCRBY', key, field, by) end)
-	effects.j = counts_elements('j', function(db, key, member, by) return blind.count(db, 'ZINCRBY', key, by, member) end)
+	effects.i = counts_elements('i', function(db, key, field, by) return unversioned.count(db, 'HINCRBY', key, field, by) end)
+	effects.j = counts_elements('j', function(db, key, member, by) return unversioned.count(db, 'ZINCRBY', key, by, member) end)
 end
 
 function effects.P(e)

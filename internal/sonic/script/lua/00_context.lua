@@ -1,7 +1,7 @@
 #!lua name=sonic
 
--- Redis hides all globals while it loads a library. bind sets these locals when the first function runs; locals are also
--- quicker than globals. Every function that may be the first one calls bind before it uses them.
+-- Redis hides all globals while it loads a library. bind sets these locals when the first function runs; locals are
+-- also quicker than globals. Every function that may be the first one calls bind before it uses them.
 local function globals() return string, math, table, tonumber, tostring, type, unpack, pcall end
 local string, math, table, tonumber, tostring, type, unpack, pcall
 local format, concat
@@ -9,8 +9,8 @@ local bind
 
 -- The context: the only variables of the library. Bodies of commands get it as their argument.
 local c = {
-	-- Settings, which sonic_open or sonic_open_primary sets. Redis keeps none of them over a restart or a failover: the
-	-- library is not ready then, and refuses every write until a Sonic has looked at what this Redis holds.
+	-- Settings, which sonic_open or sonic_open_primary sets. Redis keeps none of them over a restart or a failover:
+	-- the library is not ready then, and refuses every write until a Sonic has looked at what this Redis holds.
 	opened = false,
 	ready = false, -- opened, and this Redis has reached all cursors that its zone ever reported
 	zone = '', -- the name of this zone
@@ -23,20 +23,22 @@ local c = {
 	last_id = nil, -- of the stream; nil in a cluster until shards.latest reads it
 	open_tx = nil, -- the transaction whose effects were appended last: its closing entry is missing
 	pruned = {ms = 0, seq = 0, zone = ''}, -- the greatest version that was pruned; its zone is before all zones
-	-- No entry has an id before this time in ms, as number and as text: others know that they have all entries before it.
+	-- No entry has an id before this time in ms, as number and as text: others know that they have all entries before
+	-- it.
 	watermark = 0, watermark_text = '',
 	deferred = true, -- the hash `owe` may hold answers, see 57_requests.lua
 	divert = nil, -- what takes an entry in place of the stream, nil for nothing: see 12_unsent.lua
 
-	-- A primary of a Redis Cluster. Each slot is a shard: it has a stream of effects, versions and cursors of its own, in keys
-	-- of the same slot, so that all of it moves with the slot. Functions of writes get the stream of the slot of their keys.
+	-- A primary of a Redis Cluster. Each slot is a shard: it has a stream of effects, versions and cursors of its
+	-- own, in keys of the same slot, so that all of it moves with the slot. Functions of writes get the stream of the
+	-- slot of their keys.
 	clustered = false,
 	lacks = {}, -- zones of which a primary that was opened without being ready may lack effects
 	opening = '', -- tells one such opening from another
 	marked = {}, -- streams of the slots that sonic_lack has marked in this opening
 	reader = nil, -- the only one whom sonic_take answers
-	-- By stream: bytes and count of its entries; whether sonic_take may find new entries; the last entry that it returned;
-	-- whether the shard may owe answers.
+	-- By stream: bytes and count of its entries; whether sonic_take may find new entries; the last entry that it
+	-- returned; whether the shard may owe answers.
 	streams = {}, unread = {}, last_read = {}, deferred_streams = {},
 
 	-- The present call.
@@ -54,7 +56,8 @@ local c = {
 	recovers = false, -- this Redis came back older than it was, and has not received everything again
 	filled = nil, -- key of the hash `boot` while the copy of a bootstrap may be ahead of the cursors
 	request = nil, -- function(db, key, lacking, f): asks the origin for the key's state, see 57_requests.lua
-	-- The last id of the stream before the message, and what it was raised to: the only known version in between is the message's.
+	-- The last id of the stream before the message, and what it was raised to: the only known version in between is
+	-- the message's.
 	reached_before = nil,
 	emptied = {}, -- list of db, key: keys that may have lost their last element
 }

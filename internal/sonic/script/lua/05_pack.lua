@@ -46,6 +46,22 @@ bind = function()
 	end)
 end
 
+local function register(name, callback, flags)
+	redis.register_function{
+		function_name = name, flags = flags,
+		callback = function(keys, args)
+			if not concat then bind() end
+			return callback(keys, args)
+		end,
+	}
+end
+
+-- reads registers a function that changes nothing. It works on a replica, too.
+local function reads(name, callback) register(name, callback, {'no-writes'}) end
+
+-- always registers a function that runs when Redis has reached its bound of memory, too.
+local function always(name, callback) register(name, callback, {'allow-oom'}) end
+
 -- pxat_text returns an expiry in milliseconds as text. A Lua number cannot hold those beyond 2^53
 -- exactly: the largest becomes the largest that Redis takes.
 local function pxat_text(at)
@@ -70,7 +86,8 @@ local function dump_effect(policy, db, key, dump, pxat)
 	return COUNT[6] .. START.R[policy][db] .. HEAD[#key] .. key .. HEAD[#dump] .. dump .. HEAD[#pxat] .. pxat
 end
 
--- operation_effect packs L: command, and its arguments behind the key, list[first..last], which made length values of what base made.
+-- operation_effect packs L: command, and its arguments behind the key, list[first..last], which made length values of
+-- what base made.
 local function operation_effect(policy, db, key, base, pxat, length, command, list, first, last)
 	local parts = {
 		COUNT[last - first + 9], START.L[policy][db], HEAD[#key], key, HEAD[#base], base, HEAD[#pxat], pxat,
@@ -103,7 +120,8 @@ local function element_effect(op, policy, db, key, pxat, a, b)
 	return COUNT[6] .. head
 end
 
--- counter_effect packs I, i or j, of one or two values: counters have no expiry. A sum of changes that were dropped has one value more, s.
+-- counter_effect packs I, i or j, of one or two values: counters have no expiry. A sum of changes that were dropped
+-- has one value more, s.
 local function counter_effect(op, db, key, a, b, sum)
 	local head = START[op].c[db] .. HEAD[#key] .. key .. HEAD[#a] .. a
 	if sum then return COUNT[7] .. head .. HEAD[#b] .. b .. HEAD[#sum] .. sum end

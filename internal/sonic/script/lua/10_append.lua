@@ -14,19 +14,31 @@ local function flush_field(db) return 'f' .. db end -- newest flush of a databas
 local versions = {}
 
 
--- What an entry of the stream holds at most. The effects of a larger write are in several entries, one behind the other: `p` in all
--- but the last. So who reads some entries knows what they take at most, and no write meets Redis' bound of an entry, 1 GiB.
+-- What an entry of the stream holds at most. The effects of a larger write are in several entries, one behind the
+-- other: `p` in all but the last. So who reads some entries knows what they take at most, and no write meets Redis'
+-- bound of an entry, 1 GiB.
 local PIECE = 65536
 
--- next_id returns the id of an entry that cannot have the next one. The pieces of a large entry have ids of their own: as many sequence
--- numbers are left out before it. They also are the positions of its messages, for it goes in several. Sequence numbers stay below 2^20, so
--- that an id fits into a position; that many in one millisecond happen when this Redis' clock is behind.
-local function next_id(size)
-	local ms, seq = string.match(shards.latest(), '^(%d+)-(%d+)$')
-	ms, seq = tonumber(ms), tonumber(seq)
+-- numbers_of returns the time and the sequence number of an id.
+local function numbers_of(id)
+	local ms, seq = string.match(id, '^(%d+)%-(%d+)$')
+	return tonumber(ms), tonumber(seq)
+end
+
+local function ms_of(id) return tonumber(string.match(id, '^%d+')) end
+
+local function wall_clock()
 	local now = call('TIME')
-	local wall = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
-	wall = math.max(wall, c.watermark)
+	return tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
+end
+
+-- next_id returns the id of an entry that cannot have the next one. The pieces of a large entry have ids of their
+-- own: as many sequence numbers are left out before it. They also are the positions of its messages, for it goes in
+-- several. Sequence numbers stay below 2^20, so that an id fits into a position; that many in one millisecond happen
+-- when this Redis' clock is behind.
+local function next_id(size)
+	local ms, seq = numbers_of(shards.latest())
+	local wall = math.max(wall_clock(), c.watermark)
 	if wall > ms then ms, seq = wall, 0 end
 	seq = seq + math.floor(size / PIECE) + 1
 	if seq >= 1048576 then ms, seq = ms + 1, math.floor(size / PIECE) + 1 end
@@ -36,10 +48,10 @@ end
 -- in_pieces appends all pieces of effects but the last one, which it returns. id is that of the last one.
 local function in_pieces(out, effects, id)
 	local before = math.ceil(#effects / PIECE) - 1
-	local ms, seq = string.match(id, '^(%d+)-(%d+)$')
+	local ms, seq = numbers_of(id)
 	for i = 1, before do
 		local piece = string.sub(effects, (i - 1) * PIECE + 1, i * PIECE)
-		call('XADD', out, ms .. '-' .. format('%d', tonumber(seq) - before + i - 1), 'p', piece)
+		call('XADD', out, format('%d-%d', ms, seq - before + i - 1), 'p', piece)
 	end
 	return string.sub(effects, before * PIECE + 1)
 end
@@ -47,22 +59,23 @@ end
 -- id_before tells whether id a is before id b.
 local function id_before(a, b)
 	if a == b then return false end
-	local ams, aseq = string.match(a, '^(%d+)-(%d+)$')
-	local bms, bseq = string.match(b, '^(%d+)-(%d+)$')
-	ams, bms = tonumber(ams), tonumber(bms)
+	local ams, aseq = numbers_of(a)
+	local bms, bseq = numbers_of(b)
 	if ams ~= bms then return ams < bms end
-	return tonumber(aseq) < tonumber(bseq)
+	return aseq < bseq
 end
 
 local unsent -- functions on effects that do not go to the stream, see 12_unsent.lua
 
 local NO_BOUND = 1 / 0
 
--- What the stream holds, in bytes. bound is what it may hold: past it writes are refused or, if drops, their effects are dropped.
--- marks[first..last] are pairs of an id and the bytes of the entries up to it that no earlier mark counts; rest is behind the last one. Of what
--- the stream held when the library was opened, old bytes in old_count entries are left; added entries came behind them.
+-- What the stream holds, in bytes. bound is what it may hold: past it writes are refused or, if drops, their effects
+-- are dropped. marks[first..last] are pairs of an id and the bytes of the entries up to it that no earlier mark
+-- counts; rest is behind the last one. Of what the stream held when the library was opened, old bytes in old_count
+-- entries are left; added entries came behind them.
 local backlog = {
-	bytes = 0, bound = NO_BOUND, drops = false, marks = {}, first = 1, last = 0, rest = 0, old = 0, old_count = 0, added = 0,
+	bytes = 0, bound = NO_BOUND, drops = false, marks = {}, first = 1, last = 0, rest = 0,
+	old = 0, old_count = 0, added = 0,
 }
 
 -- raise_watermark says that others know that they have all entries before ms.
@@ -140,9 +153,9 @@ end
 
 local FULL = {err = 'OOM the outbox is full: Pulsar has not stored earlier writes yet'}
 
--- refuse_or_drop returns the error of a write for which the outbox has no room, nil when it has. With drops it returns nil, and effects are
--- dropped from now on. A transaction of which an earlier write was executed goes on up to twice the bound, but for what copies keys: its
--- command is small, and its effect may be large.
+-- refuse_or_drop returns the error of a write for which the outbox has no room, nil when it has. With drops it
+-- returns nil, and effects are dropped from now on. A transaction of which an earlier write was executed goes on up
+-- to twice the bound, but for what copies keys: its command is small, and its effect may be large.
 local function refuse_or_drop(copies)
 	if backlog.bytes <= backlog.bound or c.alone then return nil end
 	local begun = c.tx and c.tx == c.open_tx
@@ -166,10 +179,10 @@ end
 
 local noted_out, noted_ver -- the last outbox, and its hash of versions
 
--- append adds one entry to the outbox: effects, which are packed arrays, one behind the other. It
--- returns the entry's id, which is the version of all of them. notes is a list of field, rest,
--- field, rest, .. of the hash of versions: each field becomes id .. rest. writes is of how many writes the effects are, nil for one. kept says that
--- the entry goes to the stream, whatever becomes of others.
+-- append adds one entry to the outbox: effects, which are packed arrays, one behind the other. It returns the entry's
+-- id, which is the version of all of them. notes is a list of field, rest, field, rest, .. of the hash of versions:
+-- each field becomes id .. rest. writes is of how many writes the effects are, nil for one. kept says that the entry
+-- goes to the stream, whatever becomes of others.
 --
 -- State keys are in db 0: a script that works in another db goes there and back.
 local function append(out, db, tx, effects, notes, writes, kept)
@@ -193,7 +206,7 @@ local function append(out, db, tx, effects, notes, writes, kept)
 	if tx then c.open_tx = tx end
 	c.last_id = id
 	if #id > 20 and c.clustered then -- the next function does not know
-		c.last_id = format('%d-0', tonumber(string.match(id, '^%d+')) + 1)
+		c.last_id = format('%d-0', ms_of(id) + 1)
 		call('XSETID', out, c.last_id)
 	end
 	if notes and not c.alone then
@@ -244,9 +257,10 @@ shards.MOVING = {err = 'TRYAGAIN the slot is moving to another primary'}
 
 shards.LACKING = {err = 'TRYAGAIN the slot may lack effects'}
 
--- use makes out the outbox of the function that runs. In a cluster it returns the error of a slot that is moving: other keys of it may be at
--- the other primary already. A key that does not exist cannot be read then. Where the slot moves to, a command on two keys fails if one does not exist,
--- even after ASKING. Unless recovers, it also returns the error of a slot that may lack effects, see sonic_lack.
+-- use makes out the outbox of the function that runs. In a cluster it returns the error of a slot that is moving:
+-- other keys of it may be at the other primary already. A key that does not exist cannot be read then. Where the slot
+-- moves to, a command on two keys fails if one does not exist, even after ASKING. Unless recovers, it also returns
+-- the error of a slot that may lack effects, see sonic_lack.
 function shards.use(out, recovers)
 	c.outbox = out
 	if not c.clustered then return nil end
@@ -257,20 +271,19 @@ function shards.use(out, recovers)
 	if not recovers then return shards.LACKING end
 end
 
--- is_over tells whether pxat, an expiry as text, has come by the time that the next version will have: that of the stream or of Redis,
--- whichever is ahead. A stream of many entries in one millisecond may go on in the next one, see append.
+-- is_over tells whether pxat, an expiry as text, has come by the time that the next version will have: that of the
+-- stream or of Redis, whichever is ahead. A stream of many entries in one millisecond may go on in the next one, see
+-- append.
 local function is_over(pxat)
 	if not pxat or pxat == '' then return false end
-	local ms = math.max(tonumber(string.match(shards.latest(), '^%d+')), c.watermark)
+	local ms = math.max(ms_of(shards.latest()), c.watermark)
 	if #c.last_id > 20 then ms = ms + 1 end
-	if tonumber(pxat) <= ms then return true end
-	local now = call('TIME')
-	return tonumber(pxat) <= tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
+	return tonumber(pxat) <= ms or tonumber(pxat) <= wall_clock()
 end
 
--- cleared_before returns the time before which everything in the key was wiped by an expiry, as text, nil when
--- there was none. It is called before the key's expiry changes: who applies the change might not have seen that expiry pass,
--- or might take the key for one whose expiry is lifted, which it no longer has.
+-- cleared_before returns the time before which everything in the key was wiped by an expiry, as text, nil when there
+-- was none. It is called before the key's expiry changes: who applies the change might not have seen that expiry
+-- pass, or might take the key for one whose expiry is lifted, which it no longer has.
 local function cleared_before(policy, db, key)
 	if policy ~= 'l' or c.alone then return nil end
 	if db ~= '0' then call('SELECT', '0') end

@@ -48,13 +48,14 @@ end
 -- What write was given, by command: body, and the options.
 local commands = {}
 
--- write registers sonic_<command>. body(c, args, key, policy) runs the command: c is the context, args[1] is the mode, the
--- command's own arguments follow. key is the first of them, and policy is the policy of the key. The script is in the database
--- c.db and gets RESP2's replies. The body returns the reply, then the effects, nil when nothing changed, and their notes.
+-- write registers sonic_<command>. body(c, args, key, policy) runs the command: c is the context, args[1] is the
+-- mode, the command's own arguments follow. key is the first of them, and policy is the policy of the key. The script
+-- is in the database c.db and gets RESP2's replies. The body returns the reply, then the effects, nil when nothing
+-- changed, and their notes.
 --
--- With one zone the command just runs, unless options.special says that body does more for the reply. A counter key is
--- refused before body runs, unless options.counters says that body looks at the policies itself. options.frees is for
--- commands that Redis runs when it has reached its bound of memory: they need none or free some.
+-- With one zone the command just runs, unless options.special says that body does more for the reply. A counter key
+-- is refused before body runs, unless options.counters says that body looks at the policies itself. options.frees is
+-- for commands that Redis runs when it has reached its bound of memory: they need none or free some.
 local function write(command, body, options)
 	options = options or {}
 	local special, counters = options.special, options.counters
@@ -159,9 +160,9 @@ local function removal_effect(op, policy, db, key, pxat, list, first, last, note
 	return effects, notes
 end
 
--- expiry_change returns the effects of a command that has changed when the key, which it left there, expires. before is its expiry until
--- then, wiped what cleared_before returned before that. No E under lww speaks of an expiry that is over by the time of its version, see
--- 50_versions.lua.
+-- expiry_change returns the effects of a command that has changed when the key, which it left there, expires. before
+-- is its expiry until then, wiped what cleared_before returned before that. No E under lww speaks of an expiry that
+-- is over by the time of its version, see 50_versions.lua.
 local function expiry_change(policy, db, key, before, pxat, cleared)
 	if policy == 'l' and not c.alone then
 		if is_over(pxat) then return deletion_effect(policy, db, key), wholesale_notes(policy, db, key, '') end
@@ -183,9 +184,9 @@ local function stored(command, args, db, key)
 	return reply, state_effects(db, key)
 end
 
--- A string, list or stream that was there before is shipped as the operation that changed it, on the content that was there: see
--- 50_versions.lua. A new one is shipped as it is, and one that is gone as a deletion. So are strings that were written as a whole, at their
--- first operation.
+-- A string, list or stream that was there before is shipped as the operation that changed it, on the content that was
+-- there: see 50_versions.lua. A new one is shipped as it is, and one that is gone as a deletion. So are strings that
+-- were written as a whole, at their first operation.
 
 local LENGTH = {string = 'STRLEN', list = 'LLEN', set = 'SCARD', hash = 'HLEN', zset = 'ZCARD', stream = 'XLEN'}
 
@@ -193,8 +194,8 @@ local LENGTH = {string = 'STRLEN', list = 'LLEN', set = 'SCARD', hash = 'HLEN', 
 local IN_PLACE = {string = true, list = true, stream = true}
 
 -- operation returns what command, with list[first..last] behind the key, has done to the string, list or stream key,
--- which was there before. It adds to effects and notes, if given. The command does the same whenever and wherever it is
--- executed on the same content.
+-- which was there before. It adds to effects and notes, if given. The command does the same whenever and wherever it
+-- is executed on the same content.
 local function operation(db, key, command, list, first, last, effects, notes)
 	if c.alone then return nil end
 	local policy, pxat = policy_of(key), expiry_of(key)
@@ -212,7 +213,8 @@ local function changed(there, db, key, command, args)
 	return operation(db, key, command, args, 3, #args)
 end
 
--- copied returns what COPY has done, from the key from of database from_db, which is the script's, to the key to of database db.
+-- copied returns what COPY has done, from the key from of database from_db, which is the script's, to the key to of
+-- database db.
 local function copied(from_db, from, db, to)
 	if c.alone then return nil end
 	local policy = policy_of(to)

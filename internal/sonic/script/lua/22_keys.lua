@@ -26,7 +26,9 @@ end)
 each({'EXPIRE', 'PEXPIRE', 'EXPIREAT', 'PEXPIREAT', 'PERSIST'}, function(command)
 	write(command, function(c, args, key, policy)
 		local before, cleared
-		if key and policy == 'l' and not c.alone then before, cleared = expiry_of(key), cleared_before(policy, c.db, key) end
+		if key and policy == 'l' and not c.alone then
+			before, cleared = expiry_of(key), cleared_before(policy, c.db, key)
+		end
 		local reply = run(command, args)
 		if reply ~= 1 then return reply end
 		local pxat = expiry_of(key)
@@ -47,7 +49,8 @@ each({'RENAME', 'RENAMENX'}, function(command)
 		if failed(reply) or reply == 0 or from == to then return reply end
 		local policy = policy_of(from)
 		local made, notes = copied(c.db, from, c.db, to)
-		return reply, made and made .. deletion_effect(policy, c.db, from), wholesale_notes(policy, c.db, from, '', notes)
+		return reply, made and made .. deletion_effect(policy, c.db, from),
+			wholesale_notes(policy, c.db, from, '', notes)
 	end, {counters = true, frees = true})
 end)
 

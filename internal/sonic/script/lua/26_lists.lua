@@ -35,8 +35,8 @@ end, {frees = true})
 
 local function pop_from(side) return side == 'LEFT' and 'LPOP' or 'RPOP' end
 
--- move_element runs command, LMOVE or RPOPLPUSH, for the client's command name. What one list loses and what the other
--- one gets are two effects.
+-- move_element runs command, LMOVE or RPOPLPUSH, for the client's command name. What one list loses and what the
+-- other one gets are two effects.
 local function move_element(name, command, args, db)
 	local from, to = args[2], args[3]
 	if policy_of(from) == 'c' or to and policy_of(to) == 'c' then return counter_refusal(name) end

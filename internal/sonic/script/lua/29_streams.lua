@@ -4,8 +4,8 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 -- A stream that was there before is shipped as the operation that changed it, as a list is. So other zones
 -- keep their consumer groups.
 
--- trimmed returns the arguments by which a stream is trimmed to what was left in it: which entries ~ leaves depends on how
--- each Redis keeps them.
+-- trimmed returns the arguments by which a stream is trimmed to what was left in it: which entries ~ leaves depends
+-- on how each Redis keeps them.
 local function trimmed(key)
 	local first = call('XRANGE', key, '-', '+', 'COUNT', '1')[1]
 	if not first then return 'MAXLEN', '=', '0' end

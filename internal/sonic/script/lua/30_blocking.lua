@@ -54,8 +54,8 @@ each({{'BZPOPMIN', 'ZPOPMIN'}, {'BZPOPMAX', 'ZPOPMAX'}}, function(command, one)
 	end, {counters = true, special = true, frees = true})
 end)
 
--- move moves an element. Its error that the destination is of the wrong type differs from that of the source: a command that already waits ignores a
--- source of the wrong type, as in Redis.
+-- move moves an element. Its error that the destination is of the wrong type differs from that of the source: a
+-- command that already waits ignores a source of the wrong type, as in Redis.
 local function move(name, command, args, db)
 	local reply, effects, notes = move_element(name, command, without_last(args), db)
 	if failed(reply) and string.find(reply.err, '^WRONGTYPE') and call('TYPE', args[2]).ok == 'list' then

@@ -3,15 +3,15 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 
 -- Several writes in one call. Of what a short write costs Redis, a call and an entry of the outbox are the most.
 
--- Commands whose effects go into one entry, under one version: those on strings, which make S and I. To have them at one
--- moment is what MSET is, too. The others have an entry each.
+-- Commands whose effects go into one entry, under one version: those on strings, which make S and I. To have them at
+-- one moment is what MSET is, too. The others have an entry each.
 local JOINED = {
 	SET = true, SETEX = true, PSETEX = true, SETNX = true, INCR = true, DECR = true, INCRBY = true, DECRBY = true,
 	INCRBYFLOAT = true,
 }
 local SINGLE = {
-	HSET = true, HMSET = true, HSETNX = true, HINCRBY = true, HINCRBYFLOAT = true, SADD = true, ZADD = true, ZINCRBY = true,
-	LPUSH = true, RPUSH = true, LPUSHX = true, RPUSHX = true,
+	HSET = true, HMSET = true, HSETNX = true, HINCRBY = true, HINCRBYFLOAT = true, SADD = true, ZADD = true,
+	ZINCRBY = true, LPUSH = true, RPUSH = true, LPUSHX = true, RPUSHX = true,
 }
 
 -- HEADS[text] is what the head of a write says. There are few different ones.
@@ -30,8 +30,9 @@ end
 -- How many SETs one MSET executes at most: unpack has a limit.
 local MOST_SETS = SLICE / 2
 
--- sonic_many mode, and of each write a head and the arguments. The head is the command and the number of its arguments, one digit. The
--- mode has no t and no p. In a cluster each head is followed by the stream of the write's slot. It returns the list of replies. An error of one write is its reply; the others run. All these commands need
+-- sonic_many mode, and of each write a head and the arguments. The head is the command and the number of its
+-- arguments, one digit. The mode has no t and no p. In a cluster each head is followed by the stream of the write's
+-- slot. It returns the list of replies. An error of one write is its reply; the others run. All these commands need
 -- memory: when there is none, Redis refuses the call as it would refuse each of them.
 redis.register_function{
 	function_name = 'sonic_many', flags = {'allow-cross-slot-keys'},

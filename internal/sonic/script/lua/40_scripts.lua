@@ -1,10 +1,4 @@
 
--- always registers a function that runs when Redis has reached its bound of memory, too: what stands
--- beside it in a MULTI has run then.
-local function always(name, callback)
-	redis.register_function{function_name = name, callback = callback, flags = {'allow-oom'}}
-end
-
 -- sonic_tx closes the transaction of mode, if it appended anything. Its reply is the entry's id.
 always('sonic_tx', function(keys, args)
 	if not c.ready then return NOT_READY end
@@ -29,7 +23,8 @@ local function publication(db, channel, message)
 	return '\149\161P\161n' .. HEAD[#db] .. db .. HEAD[#channel] .. channel .. HEAD[#message] .. message
 end
 
--- in_dbs calls f in the database of a script and in database 0: a script that selects another one notes what it publishes there.
+-- in_dbs calls f in the database of a script and in database 0: a script that selects another one notes what it
+-- publishes there.
 local function in_dbs(db, f)
 	call('SELECT', db)
 	f()
@@ -39,10 +34,11 @@ local function in_dbs(db, f)
 	call('SELECT', db)
 end
 
--- sonic_mark and sonic_ship stand before and behind a user's script in one MULTI, with the keys that
--- it declares. sonic_ship notes the state of those that are not what they were. With flag m of its mode sonic_mark makes the list in which the
--- script notes channels and messages of PUBLISH, behind an element of its own: see package publishing. In a cluster sonic_mark is called with a second
--- key, which does not exist: while the slot moves Redis refuses the MULTI then. Else the script would run between two calls that are refused.
+-- sonic_mark and sonic_ship stand before and behind a user's script in one MULTI, with the keys that it declares.
+-- sonic_ship notes the state of those that are not what they were. With flag m of its mode sonic_mark makes the list
+-- in which the script notes channels and messages of PUBLISH, behind an element of its own: see package publishing.
+-- In a cluster sonic_mark is called with a second key, which does not exist: while the slot moves Redis refuses the
+-- MULTI then. Else the script would run between two calls that are refused.
 always('sonic_mark', function(keys, args)
 	if not c.ready then return NOT_READY end
 	local moving = shards.use(keys[1])

@@ -6,13 +6,6 @@ local NO_ID = '0-0'
 
 local function is_id(text) return string.find(text, '^%d+%-%d+$') ~= nil end
 
-local function wall_clock()
-	local now = call('TIME')
-	return tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
-end
-
-local function ms_of(id) return tonumber(string.match(id, '^%d+')) end
-
 -- stream_fields returns what XINFO STREAM says of key, by name.
 local function stream_fields(key)
 	local info, found = call('XINFO', 'STREAM', key), {}
@@ -38,16 +31,16 @@ local function raise(out, id)
 	if id_before(shards.latest(), id) then
 		if c.clustered and c.last_id == NO_ID then call('XADD', out, 'MAXLEN', '0', '0-1', 'e', '') end
 		-- The next function of a cluster does not know that sequence numbers come to their end, see append.
-		if c.clustered and #id > 20 then id = format('%d-0', tonumber(string.match(id, '^%d+')) + 1) end
+		if c.clustered and #id > 20 then id = format('%d-0', ms_of(id) + 1) end
 		call('XSETID', out, id)
 		c.last_id = id
 	end
 end
 
--- Cursors. The hash `cur` holds four fields of an origin: "<zone>" is its cursor, "m <zone>" the message that
--- the cursor was moved by, "e <zone>" the epoch, "p <zone>" the progress of a message in parts. The hash `told`
--- holds cursors that beats told: "<zone> <origin>". The hash `slots` holds the cursors of the slots of zones with a cluster: three fields of
--- "<zone>/<slot>", as in `cur`. There are many, and what looks at `cur` reads all of it.
+-- Cursors. The hash `cur` holds four fields of an origin: "<zone>" is its cursor, "m <zone>" the message that the
+-- cursor was moved by, "e <zone>" the epoch, "p <zone>" the progress of a message in parts. The hash `told` holds
+-- cursors that beats told: "<zone> <origin>". The hash `slots` holds the cursors of the slots of zones with a
+-- cluster: three fields of "<zone>/<slot>", as in `cur`. There are many, and what looks at `cur` reads all of it.
 
 -- all_cursors returns zone, cursor, message, epoch, zone, ..
 local function all_cursors(out)

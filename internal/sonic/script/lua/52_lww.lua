@@ -29,8 +29,9 @@ local function dead(f, v)
 	return at ~= nil and at <= c.clock and (v.ms < at or not before(said, v))
 end
 
--- has_passed tells whether the time at of the key's expiry has come, here where it is known that the key would be missing then. Redis removes a key at
--- once that it is told an expiry of that has come by then: the call may have begun before.
+-- has_passed tells whether the time at of the key's expiry has come, here where it is known that the key would be
+-- missing then. Redis removes a key at once that it is told an expiry of that has come by then: the call may have
+-- begun before.
 local function has_passed(db, key, at)
 	if at > c.clock then
 		select_db(db)
@@ -45,8 +46,8 @@ local function facts(db, key)
 	return versions.facts(c.ver, db, key)
 end
 
--- facts_to_change reads what is known of a key that an effect may change. A key whose expiry has come by the stream's clock, and not yet
--- by Redis' own, goes now: all in it is dead, see 50_versions.lua.
+-- facts_to_change reads what is known of a key that an effect may change. A key whose expiry has come by the stream's
+-- clock, and not yet by Redis' own, goes now: all in it is dead, see 50_versions.lua.
 local function facts_to_change(db, key)
 	local f = facts(db, key)
 	if c.ahead then
@@ -66,7 +67,8 @@ local function settle(db, key, f, was)
 	if kind == 'none' then return end
 	local letter = LETTERS[kind]
 	local said, at, text = versions.expiry(f)
-	-- Whoever says that it saw an older expiry pass knew all that is forgotten here, and so did this zone: what it wiped is gone.
+	-- Whoever says that it saw an older expiry pass knew all that is forgotten here, and so did this zone: what it
+	-- wiped is gone.
 	local cleared = f.cleared and f.cleared > c.pruned.ms
 	if not letter then
 		-- The content is that of the wholesale write.
@@ -156,8 +158,8 @@ function lww.add(db, key, v, letter, pxat, list, first)
 	end
 	local other = versions.newest_type(f, letter)
 	if other and before(v, other) then
-		-- A newer addition of another type wiped these. They wiped that type's elements before them.
-		-- Of elements that are in both, what is noted from now on is newer than what these wiped: settle would keep them.
+		-- A newer addition of another type wiped these. They wiped that type's elements before them. Of elements that
+		-- are in both, what is noted from now on is newer than what these wiped: settle would keep them.
 		local mine, names = lww.note_elements(db, key, v, list, first, kind, notes, ''), {}
 		note_list(notes)
 		for i = kind.at, #mine, kind.step do names[#names + 1] = mine[i] end
@@ -285,8 +287,9 @@ function lww.expire(db, key, v, pxat, cleared)
 	return comes and 'applied' or 'dead'
 end
 
--- lost_expiry asks for the state of the keys that were emptied while an expiry is still to come. It is called behind an entry's effects, whose last one
--- may be of another policy. An answer to a question of policy none is for the asker alone, and here it has a version, which the others would lack.
+-- lost_expiry asks for the state of the keys that were emptied while an expiry is still to come. It is called behind
+-- an entry's effects, whose last one may be of another policy. An answer to a question of policy none is for the
+-- asker alone, and here it has a version, which the others would lack.
 function lww.lost_expiry()
 	for i = 1, #c.emptied, 2 do
 		local db, key = c.emptied[i], c.emptied[i + 1]

@@ -76,8 +76,9 @@ function unversioned.has(v, db, key)
 	return false
 end
 
--- Zones may have made different types of one counter. A string wins over a hash, a hash over a sorted set: a change of the winning type replaces the key,
--- one of the losing type changes nothing. The winner never gives way, so all zones end with the sum of all changes of the winning type.
+-- Zones may have made different types of one counter. A string wins over a hash, a hash over a sorted set: a change
+-- of the winning type replaces the key, one of the losing type changes nothing. The winner never gives way, so all
+-- zones end with the sum of all changes of the winning type.
 local WINS_OVER = {INCRBY = {hash = true, zset = true}, HINCRBY = {zset = true}, ZINCRBY = {}}
 
 -- count applies a change of a counter: I, i or j. Changes of all zones add up, in any order.

@@ -11,7 +11,8 @@ local OPERATIONS = {
 -- The commands whose arguments are cut into slices.
 local IN_SLICES = {LPUSH = true, RPUSH = true, PFADD = true}
 
--- copy executes the operation COPY: the arguments are the key to copy and its database. A stream keeps the groups that it has here.
+-- copy executes the operation COPY: the arguments are the key to copy and its database. A stream keeps the groups
+-- that it has here.
 local function copy(e)
 	local key, from = e[4], e[9]
 	local groups = groups_of(key)
@@ -24,8 +25,8 @@ local function copy(e)
 	return call(LENGTH[kind], key) == tonumber(e[7])
 end
 
--- operate executes the operation of e. It tells whether it did here what it did at the origin, as far as the number of
--- values or bytes shows: somebody may have changed the key past Sonic.
+-- operate executes the operation of e. It tells whether it did here what it did at the origin, as far as the number
+-- of values or bytes shows: somebody may have changed the key past Sonic.
 local function operate(e)
 	local key, command = e[4], e[8]
 	if not OPERATIONS[command] then error('the operation ' .. tostring(command)) end

@@ -1,6 +1,6 @@
 
--- What each effect does: function(effect, v), with effect = {op, policy, db, key, ..}. See docs/sonic-replication.md for
--- the table of effects. It returns 'applied', 'lost', 'dead' or 'diverged'.
+-- What each effect does: function(effect, v), with effect = {op, policy, db, key, ..}. See docs/sonic-replication.md
+-- for the table of effects. It returns 'applied', 'lost', 'dead' or 'diverged'.
 local effects = {}
 
 local function string_setter(key, value)
@@ -22,39 +22,31 @@ local function dump_setter(key, dump, origin)
 	end
 end
 
--- copied tells whether the copy that this Redis was filled with has what was done to a key without versions.
-local function copied(e, v) return c.filled and unversioned.has(v, e[3], e[4]) end
-
 function effects.S(e, v)
 	local set = string_setter(e[4], e[5])
 	if e[2] == 'l' then return lww.wholesale(e[3], e[4], v, e[6], set) end
-	if copied(e, v) then return 'applied' end
 	return unversioned.wholesale(e[3], e[4], set, e[6])
 end
 
 function effects.R(e, v)
 	local set = dump_setter(e[4], e[5], v.zone)
 	if e[2] == 'l' then return lww.wholesale(e[3], e[4], v, e[6], set, true) end
-	if copied(e, v) then return 'applied' end
 	return unversioned.wholesale(e[3], e[4], set, e[6])
 end
 
 function effects.L(e, v)
 	if e[2] == 'l' then return lww.operate(e, v) end
-	if copied(e, v) then return 'applied' end
 	return unversioned.operate(e)
 end
 
 function effects.D(e, v)
 	if e[2] == 'l' then return lww.wholesale(e[3], e[4], v, '') end
-	if copied(e, v) then return 'applied' end
 	return unversioned.wholesale(e[3], e[4], nil, '')
 end
 
 local function adds(letter)
 	return function(e, v)
 		if e[2] == 'l' then return lww.add(e[3], e[4], v, letter, e[5], e, 6) end
-		if copied(e, v) then return 'applied' end
 		return unversioned.add(e[3], e[4], letter, e[5], e, 6)
 	end
 end
@@ -62,7 +54,6 @@ end
 local function takes(letter)
 	return function(e, v)
 		if e[2] == 'l' then return lww.remove(e[3], e[4], v, e, 6) end
-		if copied(e, v) then return 'applied' end
 		return unversioned.remove(e[3], e[4], letter, e, 6)
 	end
 end
@@ -72,12 +63,12 @@ effects.h, effects.a, effects.z = takes('h'), takes('s'), takes('z')
 
 function effects.E(e, v)
 	if e[2] == 'l' then return lww.expire(e[3], e[4], v, e[5], tonumber(e[6])) end
-	if copied(e, v) then return 'applied' end
 	return unversioned.expire(e[3], e[4], e[5])
 end
 
--- restored returns the negative of a sum that is noted, and forgets it; nil when there is none. It is for a Redis that came back as it was before
--- that sum was shipped, and gets it from the topic: the counter here has what is noted already.
+-- restored returns the negative of a sum that is noted, and forgets it; nil when there is none. It is for a Redis
+-- that came back as it was before that sum was shipped, and gets it from the topic: the counter here has what is
+-- noted already.
 function unsent.restored(field)
 	select_db('0')
 	local hash = state(c.outbox, 'unsent')
@@ -106,8 +97,12 @@ do
 		end
 	end
 
-	effects.i = counts_elements('i', function(db, key, field, by) return unversioned.count(db, 'HINCRBY', key, field, by) end)
-	effects.j = counts_elements('j', function(db, key, member, by) return unversioned.count(db, 'ZINCRBY', key, by, member) end)
+	effects.i = counts_elements('i', function(db, key, field, by)
+		return unversioned.count(db, 'HINCRBY', key, field, by)
+	end)
+	effects.j = counts_elements('j', function(db, key, member, by)
+		return unversioned.count(db, 'ZINCRBY', key, by, member)
+	end)
 end
 
 function effects.P(e)

@@ -1,9 +1,9 @@
 
 -- Wants: keys whose state this zone cannot know (see 50_versions.lua). The hash `want` holds those that were not
--- answered: "<zone that is asked> <db>:<key>" to "<policy> <id of N>". "*" behind the policy says that this zone lost own effects
--- with an older Redis and has not got them again: it is not ready before the answer came. The key is of policy none, and no
--- versions tell writes of this zone and the answer apart; or it is a list or stream, and a write would ship it as a whole, without
--- what was lost.
+-- answered: "<zone that is asked> <db>:<key>" to "<policy> <id of N>". "*" behind the policy says that this zone lost
+-- own effects with an older Redis and has not got them again: it is not ready before the answer came. The key is of
+-- policy none, and no versions tell writes of this zone and the answer apart; or it is a list or stream, and a write
+-- would ship it as a whole, without what was lost.
 
 local function request_field(target, db, key) return target .. ' ' .. db .. ':' .. key end
 
@@ -12,8 +12,8 @@ local function send_request(out, target, policy, db, key)
 	return append(out, '0', nil, cmsgpack.pack({'N', policy, db, key, target}), nil, nil, true)
 end
 
--- will_suffice tells whether the answer to what was asked by the entry id will be newer than all that may be forgotten of a key of which f is
--- known. Without f it will: the key has no versions.
+-- will_suffice tells whether the answer to what was asked by the entry id will be newer than all that may be
+-- forgotten of a key of which f is known. Without f it will: the key has no versions.
 local function will_suffice(id, f)
 	if not f then return true end
 	local asked = versions.of(id, c.zone)
@@ -21,12 +21,13 @@ local function will_suffice(id, f)
 	return before(c.pruned, asked) and (not newest or before(newest, asked))
 end
 
--- may_ask tells whether questions may be shipped. A primary of a cluster that is not ready gets own effects again that it has lost. Those are known by
--- the last id of the stream, which a question would raise.
+-- may_ask tells whether questions may be shipped. A primary of a cluster that is not ready gets own effects again
+-- that it has lost. Those are known by the last id of the stream, which a question would raise.
 function shards.may_ask() return c.opened and (c.ready or not c.clustered) end
 
--- request_state asks target for the state of key, unless it was asked, has not answered yet, and the answer will do. While nothing may be asked it only
--- notes the want: sonic_open asks then, or sonic_take. lacking says that what is lost is an own effect, if it is not open yet. f is what is known of the key.
+-- request_state asks target for the state of key, unless it was asked, has not answered yet, and the answer will do.
+-- While nothing may be asked it only notes the want: sonic_open asks then, or sonic_take. lacking says that what is
+-- lost is an own effect, if it is not open yet. f is what is known of the key.
 local function request_state(out, target, policy, db, key, lacking, f)
 	select_db('0')
 	local hash, field = state(out, 'want'), request_field(target, db, key)
@@ -45,8 +46,8 @@ local function request_state(out, target, policy, db, key, lacking, f)
 	return true
 end
 
--- repeat_requests asks for all that the hash holds, or, if not all, for what nobody was asked yet, and zones that are gone. What a zone was asked that is gone, another one is asked; it is
--- forgotten when there is none.
+-- repeat_requests asks for all that the hash holds, or, if not all, for what nobody was asked yet, and zones that are
+-- gone. What a zone was asked that is gone, another one is asked; it is forgotten when there is none.
 local function repeat_requests(out, some)
 	local hash = state(out, 'want')
 	local all = call('HGETALL', hash)
@@ -57,7 +58,8 @@ local function repeat_requests(out, some)
 			call('HDEL', hash, all[i])
 			target = c.others[1]
 		end
-		if target and (not some or target ~= string.match(all[i], '^[^ ]*') or string.match(all[i + 1], '[^ ]*$') == NO_ID) then
+		local is_new = target ~= string.match(all[i], '^[^ ]*') or string.match(all[i + 1], '[^ ]*$') == NO_ID
+		if target and (not some or is_new) then
 			local id = send_request(out, target, string.sub(policy, 1, 1), db, key)
 			call('HSET', hash, request_field(target, db, key), policy .. ' ' .. id)
 		end
@@ -73,13 +75,13 @@ local function awaits_own_state(out)
 	return false
 end
 
--- Bytes of answers that one call ships, about: what is asked of large keys waits for later calls, so that Redis serves clients in
--- between.
+-- Bytes of answers that one call ships, about: what is asked of large keys waits for later calls, so that Redis
+-- serves clients in between.
 local ANSWERS = 4194304
 
--- answer ships the state of key, which asker wanted by the entry id. Under lww it is for all zones: it has a version. Under
--- none it is for the asker only, and for the last time that it asked: O says so. Without versions nobody could tell how old it is.
--- Without an asker it is for all: the key is this zone's own. It returns how many bytes that was.
+-- answer ships the state of key, which asker wanted by the entry id. Under lww it is for all zones: it has a version.
+-- Under none it is for the asker only, and for the last time that it asked: O says so. Without versions nobody could
+-- tell how old it is. Without an asker it is for all: the key is this zone's own. It returns how many bytes that was.
 local function answer(out, asker, id, policy, db, key)
 	if try_db(db) then return 0 end
 	local effects, notes = state_effects(db, key)
@@ -90,10 +92,10 @@ local function answer(out, asker, id, policy, db, key)
 	return #effects
 end
 
--- A zone that came back older than it was may have less of a key than the others had from it: an answer under a new version
--- would take that from them. So what it is asked before it has all again waits in the hash `owe`: "<asker> <db>:<key>" to
--- "<policy> <id of N>". It waits for no answer itself: answers of two zones may not wait for each other. There waits, too, what
--- is beyond ANSWERS.
+-- A zone that came back older than it was may have less of a key than the others had from it: an answer under a new
+-- version would take that from them. So what it is asked before it has all again waits in the hash `owe`: "<asker>
+-- <db>:<key>" to "<policy> <id of N>". It waits for no answer itself: answers of two zones may not wait for each
+-- other. There waits, too, what is beyond ANSWERS.
 local function defer_answer(out, asker, id, policy, db, key)
 	select_db('0')
 	call('HSET', state(out, 'owe'), request_field(asker, db, key), policy .. ' ' .. id)
@@ -116,8 +118,8 @@ local function send_deferred(out)
 	c.deferred, c.deferred_streams[out] = false, nil
 end
 
--- send_deferred does for the shards of a cluster what sonic_open and beats do for one Redis, as much as one call may: it answers what waited, and asks what
--- was only noted, and what zones were asked that are gone.
+-- send_deferred does for the shards of a cluster what sonic_open and beats do for one Redis, as much as one call may:
+-- it answers what waited, and asks what was only noted, and what zones were asked that are gone.
 function shards.send_deferred()
 	for out in pairs(c.deferred_streams) do
 		if not shards.use(out) then
@@ -129,7 +131,8 @@ function shards.send_deferred()
 	end
 end
 
--- is_awaited tells whether this zone waits for the answer of origin to the entry id; then also whether the key is its own.
+-- is_awaited tells whether this zone waits for the answer of origin to the entry id; then also whether the key is its
+-- own.
 local function is_awaited(out, origin, db, key, id)
 	select_db('0')
 	local held = call('HGET', state(out, 'want'), request_field(origin, db, key))
@@ -137,8 +140,8 @@ local function is_awaited(out, origin, db, key, id)
 	return true, string.sub(held, 1, 2) == 'n*'
 end
 
--- forget_request forgets a want: origin has sent the key's state, under the version v. Without v it answers just this want. What it sent before it
--- was asked does not do: this zone may have forgotten what is newer.
+-- forget_request forgets a want: origin has sent the key's state, under the version v. Without v it answers just this
+-- want. What it sent before it was asked does not do: this zone may have forgotten what is newer.
 local function forget_request(out, origin, db, key, v)
 	select_db('0')
 	local hash, field = state(out, 'want'), request_field(origin, db, key)

@@ -18,8 +18,9 @@ local function state_keys()
 	return list
 end
 
--- empty deletes all keys of a database but state keys and those of kept, a list. The other arguments are those of FLUSHDB. Keys that stay are
--- moved to another database during FLUSHDB: deleting the others one by one takes about 2 s per million.
+-- empty deletes all keys of a database but state keys and those of kept, a list. The other arguments are those of
+-- FLUSHDB. Keys that stay are moved to another database during FLUSHDB: deleting the others one by one takes about 2
+-- s per million.
 local function empty(db, kept, ...)
 	select_db(db)
 	if call('DBSIZE') == 0 then return end
@@ -47,7 +48,8 @@ local function empty(db, kept, ...)
 		until cursor == '0'
 		return
 	end
-	local function aside(i) return state(c.outbox, 'kept:') .. i end -- the other database may have a key of the same name
+	-- The other database may have a key of the same name.
+	local function aside(i) return state(c.outbox, 'kept:') .. i end
 	for i = 1, #stay do call('UNLINK', aside(i)) end
 	select_db(db)
 	for i = 1, #stay do
@@ -115,7 +117,8 @@ function effects.F(e, v)
 	for i = 1, #dbs do
 		local db = dbs[i]
 		local held = versions.flushed(c.ver, db)
-		if not held or before(held, v) then left[db], any = {}, true end -- else it is lost, or came with the copy of a bootstrap
+		-- Else it is lost, or came with the copy of a bootstrap.
+		if not held or before(held, v) then left[db], any = {}, true end
 	end
 	if not any then return 'lost' end
 	local newer = newer_keys(v, left)
@@ -167,13 +170,17 @@ local function flushes(name, command, all, here)
 	always(name, function(keys, args)
 		if not c.ready then return NOT_READY end
 		-- A zone with one Redis would have to read all its keys to find those of a slot, once for each slot.
-		if c.clustered then return {err = 'SONICREFUSED ' .. command .. ' is not for a zone among several with a Redis Cluster: delete its keys one by one'} end
+		if c.clustered then
+			return {err = 'SONICREFUSED ' .. command .. ' is not for a zone among several with a Redis Cluster: '
+				.. 'delete its keys one by one'}
+		end
 		c.outbox = keys[1]
 		local db, tx, published = mode_of(args[1])
 		local how = args[2] and string.upper(args[2])
 		if #args > 2 or how and how ~= 'SYNC' and how ~= 'ASYNC' then return {err = 'ERR syntax error'} end
 		if has_counters() then
-			return {err = 'SONICREFUSED ' .. command .. ' is not for databases that may have counter keys: they cannot be deleted'}
+			return {err = 'SONICREFUSED ' .. command .. ' is not for databases that may have counter keys: '
+				.. 'they cannot be deleted'}
 		end
 		if backlog.bytes > backlog.bound and not here and not c.alone then return FULL end
 		local dbs, flushed = all and databases() or {db}, {}
@@ -184,8 +191,10 @@ local function flushes(name, command, all, here)
 		if not here and not c.alone then
 			local notes = {}
 			for i = 1, #dbs do notes[2 * i - 1], notes[2 * i] = flush_field(dbs[i]), '' end
-			-- It is kept although others are dropped: nothing that is shipped later could stand for it. Then nothing in the stream may end its transaction.
-			id = append(c.outbox, '0', not c.divert and tx or nil, cmsgpack.pack({'F', 'l', dbs[1], '', unpack(dbs, 2)}), notes, nil, true)
+			-- It is kept although others are dropped: nothing that is shipped later could stand for it. Then nothing
+			-- in the stream may end its transaction.
+			local effect = cmsgpack.pack({'F', 'l', dbs[1], '', unpack(dbs, 2)})
+			id = append(c.outbox, '0', not c.divert and tx or nil, effect, notes, nil, true)
 			for i = 1, #dbs do versions.flushes[dbs[i]] = versions.of(id, c.zone) end
 		end
 		local forgotten = unsent.forget(c.outbox, flushed)

@@ -7,18 +7,15 @@ local function look(out)
 		'last', last, 'first', first, 'length', format('%d', length), 'shipped', meta[4] or NO_ID,
 		'opened', c.opened and '1' or '0', 'ready', c.ready and '1' or '0',
 		'time', format('%d', wall_clock()), 'pruned', meta[5] or NO_ID,
-		'cursors', all_cursors(out), 'behind', c.opened and behind(out) or {}, 'history', meta[6] or '', 'off', meta[7] or '0',
+		'cursors', all_cursors(out), 'behind', c.opened and behind(out) or {}, 'history', meta[6] or '',
+		'off', meta[7] or '0',
 	}
 end
 
 -- sonic_look tells what this Redis holds. It changes nothing, and works always, on a replica, too.
-redis.register_function{
-	function_name = 'sonic_look', flags = {'no-writes'},
-	callback = function(keys)
-		if not concat then bind() end
-		return look(keys[1])
-	end,
-}
+reads('sonic_look', function(keys)
+	return look(keys[1])
+end)
 
 local function bad_arguments(what) return {err = 'SONICARG ' .. what} end
 
@@ -45,15 +42,16 @@ local function read_meta(out)
 	c.selected = '0'
 end
 
--- read_pruned takes the prune mark from what a shard of a cluster holds: it moves with the slot, and is as old as the versions.
+-- read_pruned takes the prune mark from what a shard of a cluster holds: it moves with the slot, and is as old as the
+-- versions.
 function shards.read_pruned(out)
 	local id = call('HGET', state(out, 'meta'), 'pruned') or NO_ID
 	c.pruned = versions.of(id, '')
 	c.pruned.text = id
 end
 
--- settings reads count other.. default [prefix policy].., which are args from at on. It returns the other zones, the default policy and
--- those of prefixes, or nil and an error.
+-- settings reads count other.. default [prefix policy].., which are args from at on. It returns the other zones, the
+-- default policy and those of prefixes, or nil and an error.
 function shards.settings(name, args, at)
 	local count = tonumber(args[at])
 	if not count or #args < at + 1 + count or (#args - at - 1 - count) % 2 ~= 0 then
@@ -80,64 +78,61 @@ function shards.settings(name, args, at)
 	return names, default, list
 end
 
--- sonic_open zone epoch floor flags count other.. default [prefix policy]..: writes are taken from now on. flags: f, to be ready
--- whatever this Redis has lost of other zones; o, to publish effects in place of appending them; an id, where the stream must have come to: who
--- calls it has compared that much with the topic; b and a number, what the stream may hold in bytes, with d when effects are dropped past it.
-redis.register_function{
-	function_name = 'sonic_open', flags = {'allow-oom'},
-	callback = function(keys, args)
-		if not concat then bind() end
-		local out = keys[1]
-		c.outbox = out
-		local name, epoch, floor, flags = args[1], args[2], args[3], args[4]
-		if #args < 6 then return bad_arguments('zone epoch floor flags count other.. default [prefix policy]..') end
-		local names, default, list = shards.settings(name, args, 5)
-		if not names then return default end
-		if not is_id(floor) or not string.find(epoch, '^%d+$') then return bad_arguments('floor or epoch') end
+-- sonic_open zone epoch floor flags count other.. default [prefix policy]..: writes are taken from now on. flags: f,
+-- to be ready whatever this Redis has lost of other zones; o, to publish effects in place of appending them; an id,
+-- where the stream must have come to: who calls it has compared that much with the topic; b and a number, what the
+-- stream may hold in bytes, with d when effects are dropped past it.
+always('sonic_open', function(keys, args)
+	local out = keys[1]
+	c.outbox = out
+	local name, epoch, floor, flags = args[1], args[2], args[3], args[4]
+	if #args < 6 then return bad_arguments('zone epoch floor flags count other.. default [prefix policy]..') end
+	local names, default, list = shards.settings(name, args, 5)
+	if not names then return default end
+	if not is_id(floor) or not string.find(epoch, '^%d+$') then return bad_arguments('floor or epoch') end
 
-		local meta = state(out, 'meta')
-		local held, held_epoch = unpack(call('HMGET', meta, 'zone', 'epoch'))
-		if held and held ~= name then
-			return {err = 'SONICZONE this Redis belongs to zone ' .. held}
-		end
-		if tonumber(epoch) < tonumber(held_epoch or '0') then
-			return {err = 'SONICEPOCH ' .. epoch .. ' is before ' .. held_epoch}
-		end
-		local problem = read_meta(out)
-		if problem then return problem end
-		local least = string.match(flags, '%d+%-%d+')
-		if least and id_before(c.last_id, least) then
-			return {err = 'SONICOLDER the stream of this Redis ends at ' .. c.last_id .. ', and did at ' .. least .. ' a moment ago'}
-		end
+	local meta = state(out, 'meta')
+	local held, held_epoch = unpack(call('HMGET', meta, 'zone', 'epoch'))
+	if held and held ~= name then
+		return {err = 'SONICZONE this Redis belongs to zone ' .. held}
+	end
+	if tonumber(epoch) < tonumber(held_epoch or '0') then
+		return {err = 'SONICEPOCH ' .. epoch .. ' is before ' .. held_epoch}
+	end
+	local problem = read_meta(out)
+	if problem then return problem end
+	local least = string.match(flags, '%d+%-%d+')
+	if least and id_before(c.last_id, least) then
+		return {err = 'SONICOLDER the stream of this Redis ends at ' .. c.last_id .. ', and did at ' .. least
+			.. ' a moment ago'}
+	end
 
-		if call('EXISTS', out) == 0 then call('XADD', out, 'MAXLEN', '0', '0-1', 'e', '') end
-		c.last_id = stream_info(out)
-		raise(out, floor)
-		local filled = call('HGET', meta, 'floor') -- the newest version that a bootstrap has brought
-		if filled then raise(out, filled) end
-		local off = string.find(flags, 'o', 1, true) ~= nil
-		call('HSET', meta, 'zone', name, 'epoch', epoch, 'layout', LAYOUT, 'off', off and '1' or '0')
-		call('HDEL', meta, 'history')
-		c.zone, c.others, c.alone, c.opened, c.clustered, c.watermark = name, names, #names == 0, true, false, 0
-		c.default_policy, c.policies = default, list
-		if c.alone then call('UNLINK', state(out, 'ver')) end -- nothing is noted of what is written from now on
-		repeat_requests(out)
-		unsent.choose(off and not c.alone, false)
-		local length = call('XLEN', out)
-		backlog.start(length == 0 and 0 or call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length)
-		local bound, drops = string.match(flags, 'b(%d+)(d?)')
-		backlog.limit(bound, drops == 'd')
-		local whole = string.find(flags, 'f', 1, true) ~= nil or #behind(out) == 0
-		if whole then send_deferred(out) end
-		c.ready = string.find(flags, 'f', 1, true) ~= nil or whole and not awaits_own_state(out)
-		return look(out)
-	end,
-}
+	if call('EXISTS', out) == 0 then call('XADD', out, 'MAXLEN', '0', '0-1', 'e', '') end
+	c.last_id = stream_info(out)
+	raise(out, floor)
+	local filled = call('HGET', meta, 'floor') -- the newest version that a bootstrap has brought
+	if filled then raise(out, filled) end
+	local off = string.find(flags, 'o', 1, true) ~= nil
+	call('HSET', meta, 'zone', name, 'epoch', epoch, 'layout', LAYOUT, 'off', off and '1' or '0')
+	call('HDEL', meta, 'history')
+	c.zone, c.others, c.alone, c.opened, c.clustered, c.watermark = name, names, #names == 0, true, false, 0
+	c.default_policy, c.policies = default, list
+	if c.alone then call('UNLINK', state(out, 'ver')) end -- nothing is noted of what is written from now on
+	repeat_requests(out)
+	unsent.choose(off and not c.alone, false)
+	local length = call('XLEN', out)
+	backlog.start(length == 0 and 0 or call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length)
+	local bound, drops = string.match(flags, 'b(%d+)(d?)')
+	backlog.limit(bound, drops == 'd')
+	local whole = string.find(flags, 'f', 1, true) ~= nil or #behind(out) == 0
+	if whole then send_deferred(out) end
+	c.ready = string.find(flags, 'f', 1, true) ~= nil or whole and not awaits_own_state(out)
+	return look(out)
+end)
 
--- sonic_close [history]: no writes are taken until sonic_open. history, rejected, says that the effects of this Redis are not those of the topic.
--- sonic_accept makes it accepted, and returns 1 until sonic_open has removed it.
+-- sonic_close [history]: no writes are taken until sonic_open. history, rejected, says that the effects of this Redis
+-- are not those of the topic. sonic_accept makes it accepted, and returns 1 until sonic_open has removed it.
 always('sonic_close', function(keys, args)
-	if not concat then bind() end
 	c.ready, c.opened = false, false
 	local meta = state(keys[1], 'meta')
 	if args[1] and call('HGET', meta, 'history') ~= 'accepted' then call('HSET', meta, 'history', args[1]) end
@@ -145,7 +140,6 @@ always('sonic_close', function(keys, args)
 end)
 
 always('sonic_accept', function(keys)
-	if not concat then bind() end
 	local meta = state(keys[1], 'meta')
 	if not call('HGET', meta, 'history') then return 0 end
 	call('HSET', meta, 'history', 'accepted')
@@ -153,23 +147,19 @@ always('sonic_accept', function(keys)
 end)
 
 -- sonic_cursors [origin cursor message epoch]: with arguments it sets a cursor first.
-redis.register_function{
-	function_name = 'sonic_cursors', flags = {'allow-oom'},
-	callback = function(keys, args)
-		if not concat then bind() end
-		if args[1] then
-			if #args ~= 4 or not is_id(args[2]) then return bad_arguments('origin cursor message epoch') end
-			local origin = args[1]
-			call('HSET', state(keys[1], 'cur'), origin, args[2], 'm ' .. origin, args[3], 'e ' .. origin, args[4])
-			call('HDEL', state(keys[1], 'cur'), 'p ' .. origin)
-			call('DEL', state(keys[1], 'part:' .. origin))
-		end
-		return all_cursors(keys[1])
-	end,
-}
+always('sonic_cursors', function(keys, args)
+	if args[1] then
+		if #args ~= 4 or not is_id(args[2]) then return bad_arguments('origin cursor message epoch') end
+		local origin = args[1]
+		call('HSET', state(keys[1], 'cur'), origin, args[2], 'm ' .. origin, args[3], 'e ' .. origin, args[4])
+		call('HDEL', state(keys[1], 'cur'), 'p ' .. origin)
+		call('DEL', state(keys[1], 'part:' .. origin))
+	end
+	return all_cursors(keys[1])
+end)
 
--- shipped notes that the broker has all entries of a stream up to id, and removes these. It returns how many are left, and up to which id
--- the broker has all.
+-- shipped notes that the broker has all entries of a stream up to id, and removes these. It returns how many are
+-- left, and up to which id the broker has all.
 function shards.shipped(out, id)
 	local meta = state(out, 'meta')
 	local before = call('HGET', meta, 'shipped') or NO_ID
@@ -177,8 +167,8 @@ function shards.shipped(out, id)
 		before = id
 		call('HSET', meta, 'shipped', id)
 	end
-	local ms, seq = string.match(id, '^(%d+)-(%d+)$')
-	call('XTRIM', out, 'MINID', ms .. '-' .. format('%.0f', tonumber(seq) + 1))
+	local ms, seq = numbers_of(id)
+	call('XTRIM', out, 'MINID', format('%d-%.0f', ms, seq + 1))
 	local length = call('XLEN', out)
 	if c.clustered then
 		shards.recount(out, length)
@@ -188,13 +178,10 @@ function shards.shipped(out, id)
 	return length, before
 end
 
--- sonic_shipped id [sent]: the broker has acknowledged all entries up to id, and so many of those that were published.
-redis.register_function{
-	function_name = 'sonic_shipped', flags = {'allow-oom'},
-	callback = function(keys, args)
-		if not concat then bind() end
-		if not args[1] or not is_id(args[1]) then return bad_arguments('id') end
-		if args[2] then unsent.told = math.min(tonumber(args[2]), unsent.sent) end
-		return {shards.shipped(keys[1], args[1])}
-	end,
-}
+-- sonic_shipped id [sent]: the broker has acknowledged all entries up to id, and so many of those that were
+-- published.
+always('sonic_shipped', function(keys, args)
+	if not args[1] or not is_id(args[1]) then return bad_arguments('id') end
+	if args[2] then unsent.told = math.min(tonumber(args[2]), unsent.sent) end
+	return {shards.shipped(keys[1], args[1])}
+end)

@@ -21,8 +21,8 @@ end
 
 local function not_applied(origin, id, e, why)
 	why = type(why) == 'table' and why.err or tostring(why)
-	redis.log(redis.LOG_WARNING, 'sonic: cannot apply ' .. tostring(e[1]) .. ' of ' .. origin .. ' ' .. id .. ' to ' .. tostring(e[4])
-		.. ': ' .. why)
+	redis.log(redis.LOG_WARNING, 'sonic: cannot apply ' .. tostring(e[1]) .. ' of ' .. origin .. ' ' .. id
+		.. ' to ' .. tostring(e[4]) .. ': ' .. why)
 	return 'diverged'
 end
 
@@ -38,8 +38,9 @@ local function first_op(packed)
 	return string.sub(packed, at, at)
 end
 
--- Plain effects are S under lww of a key that never expires: most of most messages. Those that come one behind the other, of different keys, are
--- applied together, with one reading and one writing of versions. waiting holds them: effect, version, ..
+-- Plain effects are S under lww of a key that never expires: most of most messages. Those that come one behind the
+-- other, of different keys, are applied together, with one reading and one writing of versions. waiting holds them:
+-- effect, version, ..
 local waiting, waits_for, MOST_WAITING = {}, {}, 200
 
 -- apply_plain applies the effects in waiting. Each is as lww.wholesale would do it alone.
@@ -63,7 +64,8 @@ local function apply_plain(out, origin, counts, current)
 	for i = 1, n, 2 do
 		local e, v, j = list[i], list[i + 1], (i - 1) / 2 * 5
 		local flushed = versions.flushed(c.ver, e[3])
-		local simple = not (stored[j + 2] or stored[j + 3] or stored[j + 4] or stored[j + 5] or flushed and before(v, flushed))
+		local typed = stored[j + 3] or stored[j + 4] or stored[j + 5]
+		local simple = not (stored[j + 2] or typed or flushed and before(v, flushed))
 		local whole = stored[j + 1]
 		if simple and whole then
 			local ms, seq = string.match(whole, '^(%d+)%-(%d+)@?[^ ]*$')
@@ -81,7 +83,8 @@ local function apply_plain(out, origin, counts, current)
 	for i = 1, n, 2 do
 		local e = list[i]
 		local done, result
-		if current.wants then forget_request(out, origin, e[3], e[4], list[i + 1]) end -- before it is applied: it may have this zone ask
+		-- Before it is applied: it may have this zone ask.
+		if current.wants then forget_request(out, origin, e[3], e[4], list[i + 1]) end
 		if alone_then[i] then
 			current.policy = 'l'
 			done, result = pcall(effects.S, e, list[i + 1])
@@ -99,9 +102,11 @@ local function apply_plain(out, origin, counts, current)
 	end
 end
 
--- postpone has a plain effect wait for others, and tells whether it does. Those that wait are applied before any other effect.
+-- postpone has a plain effect wait for others, and tells whether it does. Those that wait are applied before any
+-- other effect.
 local function postpone(out, origin, e, v, counts, current)
-	if e[1] ~= 'S' or e[2] ~= 'l' or e[6] ~= '' or type(e[3]) ~= 'string' or type(e[4]) ~= 'string' or type(e[5]) ~= 'string' then
+	local strings = type(e[3]) == 'string' and type(e[4]) == 'string' and type(e[5]) == 'string'
+	if e[1] ~= 'S' or e[2] ~= 'l' or e[6] ~= '' or not strings then
 		apply_plain(out, origin, counts, current)
 		return false
 	end
@@ -113,7 +118,8 @@ local function postpone(out, origin, e, v, counts, current)
 	return true
 end
 
--- apply_entry applies the effects of one entry, but for plain ones, which may wait; counts is changed. current is shared with wanted: the policy of the effect.
+-- apply_entry applies the effects of one entry, but for plain ones, which may wait; counts is changed. current is
+-- shared with wanted: the policy of the effect.
 local function apply_entry(out, origin, id, packed, counts, current)
 	local v = versions.of(id, origin)
 	local restored -- a key of this zone's own that it had lost
@@ -156,7 +162,8 @@ local function apply_entry(out, origin, id, packed, counts, current)
 	if restored then answer(out, nil, nil, restored[2], restored[3], restored[4]) end
 end
 
--- collect keeps a part of a message. It returns the status when there is no whole payload yet, else nil and the payload.
+-- collect keeps a part of a message. It returns the status when there is no whole payload yet, else nil and the
+-- payload.
 local function collect(out, origin, last, part, payload)
 	local k, n = string.match(part, '^(%d+)/(%d+)$')
 	k, n = tonumber(k), tonumber(n)
@@ -188,9 +195,9 @@ local function forget_bootstrap(cur)
 	call('UNLINK', c.filled)
 end
 
--- sonic_apply runs when Redis has reached its bound of memory, too: what other zones wrote cannot be refused, and their deletions free memory.
+-- sonic_apply runs when Redis has reached its bound of memory, too: what other zones wrote cannot be refused, and
+-- their deletions free memory.
 always('sonic_apply', function(keys, args)
-	if not concat then bind() end
 	local out = keys[1]
 	local shard, epoch, prev, last, part, message, payload = unpack(args)
 	-- r: what this primary of a cluster may have lost is applied again.
@@ -204,7 +211,8 @@ always('sonic_apply', function(keys, args)
 		return bad_arguments('origin epoch prev last part message payload')
 	end
 	if c.clustered then
-		-- Own effects come first: what others send raises the last id of the stream, which tells how much of them is lost.
+		-- Own effects come first: what others send raises the last id of the stream, which tells how much of them is
+		-- lost.
 		if not c.opened or not c.ready and again == '' or origin ~= c.zone and c.lacks[c.zone] then return NOT_READY end
 	elseif not c.opened then
 		local problem = read_meta(out)
@@ -214,8 +222,8 @@ always('sonic_apply', function(keys, args)
 	end
 	if origin ~= c.zone and not c.others[origin] then
 		-- Another Sonic of this zone, which owns the topic, may not have been started again since the zone was named.
-		return {err = 'SONICNOTREADY zone ' .. origin .. ' is none of those with which this Redis was opened: start all Sonics of '
-			.. 'zone ' .. c.zone .. ' again, with the same zones'}
+		return {err = 'SONICNOTREADY zone ' .. origin .. ' is none of those with which this Redis was opened: '
+			.. 'start all Sonics of zone ' .. c.zone .. ' again, with the same zones'}
 	end
 	c.selected = '0'
 	if c.clustered then shards.read_pruned(out) end
@@ -236,7 +244,8 @@ always('sonic_apply', function(keys, args)
 		return {
 			status, cursor, message_before, format('%d', counts.entries), format('%d', counts.applied),
 			format('%d', counts.lost), format('%d', counts.dead), format('%d', counts.diverged),
-			format('%d', counts.wanted), format('%d', math.max(0, ms_of(shards.latest()) - wall_clock())), c.ready and '1' or '0',
+			format('%d', counts.wanted), format('%d', math.max(0, ms_of(shards.latest()) - wall_clock())),
+			c.ready and '1' or '0',
 		}
 	end
 	if not id_before(cursor, last) then return reply('duplicate') end
@@ -262,8 +271,8 @@ always('sonic_apply', function(keys, args)
 		end
 		if op and not effects[op] and not NO_DATA[op] then
 			uncollect(out, shard, last, part)
-			return {err = 'SONICNEWER ' .. origin .. ' sent an effect ' .. entries[i] .. ' of kind ' .. op .. ', which this Redis\' library '
-				.. 'does not know: run the newer version of Sonic in zone ' .. c.zone .. ', too'}
+			return {err = 'SONICNEWER ' .. origin .. ' sent an effect ' .. entries[i] .. ' of kind ' .. op
+				.. ', which this Redis\' library does not know: run the newer version of Sonic in zone ' .. c.zone .. ', too'}
 		end
 	end
 
@@ -282,8 +291,10 @@ always('sonic_apply', function(keys, args)
 	local asked = origin == c.zone and (c.others[1] or '') or origin
 	c.request = function(db, key, lacking, f, policy)
 		policy = policy or current.policy
-		-- A primary of a cluster that is not ready gets effects of others again, too: what these lack is not its own to state anew.
-		if request_state(out, asked, policy, db, key, origin == c.zone and (lacking or policy == 'n'), f) then counts.wanted = counts.wanted + 1 end
+		-- A primary of a cluster that is not ready gets effects of others again, too: what these lack is not its own
+		-- to state anew.
+		local own = origin == c.zone and (lacking or policy == 'n')
+		if request_state(out, asked, policy, db, key, own, f) then counts.wanted = counts.wanted + 1 end
 		current.wants = true
 	end
 	local overlaps = prev ~= cursor
@@ -328,11 +339,11 @@ function shards.become_ready(out)
 	end
 end
 
--- sonic_reached origin epoch cursor message zone id ..: every effect of a zone with a cluster before the cursor is applied, and so is the message. The
--- others are cursors that the zone told. epoch is that of this Redis when who calls has read the cursor from which on it has applied all: if Redis was
--- opened again since, it may have lost something since.
+-- sonic_reached origin epoch cursor message zone id ..: every effect of a zone with a cluster before the cursor is
+-- applied, and so is the message. The others are cursors that the zone told. epoch is that of this Redis when who
+-- calls has read the cursor from which on it has applied all: if Redis was opened again since, it may have lost
+-- something since.
 always('sonic_reached', function(keys, args)
-	if not concat then bind() end
 	local out = keys[1]
 	local origin, epoch, id, message = args[1], args[2], args[3], args[4]
 	if #args % 2 ~= 0 or #args < 4 or not is_id(id) then return bad_arguments('origin epoch cursor message zone id ..') end
@@ -340,7 +351,9 @@ always('sonic_reached', function(keys, args)
 	if call('HGET', state(out, 'meta'), 'epoch') ~= epoch then return {err = 'SONICOLDER this Redis was opened again'} end
 	c.outbox, c.selected = out, '0'
 	local cur, told = state(out, 'cur'), {}
-	if not id_before(id, call('HGET', cur, origin) or NO_ID) then call('HSET', cur, origin, id, 'm ' .. origin, message) end
+	if not id_before(id, call('HGET', cur, origin) or NO_ID) then
+		call('HSET', cur, origin, id, 'm ' .. origin, message)
+	end
 	for i = 5, #args, 2 do
 		if not is_id(args[i + 1]) then return bad_arguments('a cursor of ' .. args[i]) end
 		told[#told + 1], told[#told + 2] = origin .. ' ' .. args[i], args[i + 1]

@@ -4,13 +4,7 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 -- The shards of a primary of a Redis Cluster. These functions have keys of many slots: their names are arguments.
 
 local function across(name, callback)
-	redis.register_function{
-		function_name = name, flags = {'allow-oom', 'allow-cross-slot-keys'},
-		callback = function(keys, args)
-			if not concat then bind() end
-			return callback(args)
-		end,
-	}
+	register(name, function(_, args) return callback(args) end, {'allow-oom', 'allow-cross-slot-keys'})
 end
 
 -- begin_recovery begins a recovery: this primary may lack effects of all zones.
@@ -21,13 +15,16 @@ local function begin_recovery()
 	c.opening = now[1] .. '.' .. now[2]
 end
 
--- sonic_open_primary zone flags floor count other.. default [prefix policy]..: this Redis is a primary of a cluster, and takes writes from
--- now on. flags: r, it is ready; without, it takes no writes yet, but what it has lost is applied to it, see sonic_recovered. b and a number, what all streams may
--- hold in bytes. floor is an id: no entry gets one before it. The zone has told others that all entries before it are with them, and the clock
--- here may be behind that of the primary before.
+-- sonic_open_primary zone flags floor count other.. default [prefix policy]..: this Redis is a primary of a cluster,
+-- and takes writes from now on. flags: r, it is ready; without, it takes no writes yet, but what it has lost is
+-- applied to it, see sonic_recovered. b and a number, what all streams may hold in bytes. floor is an id: no entry
+-- gets one before it. The zone has told others that all entries before it are with them, and the clock here may be
+-- behind that of the primary before.
 across('sonic_open_primary', function(args)
 	local name, flags, floor = args[1], args[2], args[3]
-	if #args < 5 or not is_id(floor) then return bad_arguments('zone flags floor count other.. default [prefix policy]..') end
+	if #args < 5 or not is_id(floor) then
+		return bad_arguments('zone flags floor count other.. default [prefix policy]..')
+	end
 	local names, default, list = shards.settings(name, args, 4)
 	if not names then return default end
 	if not c.clustered then
@@ -46,9 +43,11 @@ across('sonic_open_primary', function(args)
 	return 1
 end)
 
--- sonic_lack count [zone marker].. stream..: the slots of these streams may lack what the topics of the zones have behind the markers. The mark is
--- in each slot, so that it moves with it: sonic_hold finds it at the primary that the slot moves to, and that recovers then, too. It is in the hash
--- `lacks`: zone to marker, and '' to the opening. It fails if a slot was not filled to the end by a bootstrap. Else it returns the streams of the slots that it could not mark: they are moving, or elsewhere.
+-- sonic_lack count [zone marker].. stream..: the slots of these streams may lack what the topics of the zones have
+-- behind the markers. The mark is in each slot, so that it moves with it: sonic_hold finds it at the primary that the
+-- slot moves to, and that recovers then, too. It is in the hash `lacks`: zone to marker, and '' to the opening. It
+-- fails if a slot was not filled to the end by a bootstrap. Else it returns the streams of the slots that it could
+-- not mark: they are moving, or elsewhere.
 across('sonic_lack', function(args)
 	local count = tonumber(args[1])
 	if not count or #args < 1 + 2 * count then return bad_arguments('count [zone marker].. stream..') end
@@ -67,9 +66,9 @@ across('sonic_lack', function(args)
 	return missing
 end)
 
--- sonic_recovered zone [opening]: all that the topic of a zone has, and that this primary may have lost, is applied to it again. It is ready once
--- that was said of all zones; it returns 1 then. opening is what sonic_primary told before: if this primary was opened again since, it may have
--- lost something since.
+-- sonic_recovered zone [opening]: all that the topic of a zone has, and that this primary may have lost, is applied
+-- to it again. It is ready once that was said of all zones; it returns 1 then. opening is what sonic_primary told
+-- before: if this primary was opened again since, it may have lost something since.
 across('sonic_recovered', function(args)
 	if not c.opened or not c.clustered or args[2] and not c.ready and args[2] ~= c.opening then return NOT_READY end
 	c.lacks[args[1]] = nil
@@ -83,8 +82,8 @@ across('sonic_recovered', function(args)
 	return c.ready and 1 or 0
 end)
 
--- sonic_primary tells whether this primary is opened, whether it is ready, the bytes that its streams hold, its clock in milliseconds, and if it is
--- not ready, which opening this is, and the zones of which it may lack effects.
+-- sonic_primary tells whether this primary is opened, whether it is ready, the bytes that its streams hold, its clock
+-- in milliseconds, and if it is not ready, which opening this is, and the zones of which it may lack effects.
 across('sonic_primary', function()
 	local state_now = {
 		c.opened and c.clustered and '1' or '0', c.ready and c.clustered and '1' or '0', format('%.0f', backlog.bytes),
@@ -97,9 +96,9 @@ across('sonic_primary', function()
 	return state_now
 end)
 
--- sonic_hold stream..: looks whether this primary has the slots of these streams. It forgets those that it does not have, and returns them. It is
--- called when a primary was opened; when a slot has moved, at the primary that has it now, then at the one that had it. If a slot comes from a
--- primary that had not recovered, this one begins to.
+-- sonic_hold stream..: looks whether this primary has the slots of these streams. It forgets those that it does not
+-- have, and returns them. It is called when a primary was opened; when a slot has moved, at the primary that has it
+-- now, then at the one that had it. If a slot comes from a primary that had not recovered, this one begins to.
 across('sonic_hold', function(args)
 	local missing, lacking = {}, false
 	for i = 1, #args do
@@ -113,7 +112,7 @@ across('sonic_hold', function(args)
 			c.marked[out] = nil
 		else
 			local opening = try('HGET', state(out, 'lacks'), '')
-			if type(opening) == 'string' and (c.ready or not c.marked[out] or opening ~= c.opening) then lacking = true end
+			if type(opening) == 'string' then lacking = lacking or c.ready or not c.marked[out] or opening ~= c.opening end
 			if length > 0 then shards.count(out, call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length) end
 			-- While the slot moves that is an error: it may owe.
 			if try('EXISTS', state(out, 'owe'), state(out, 'want')) ~= 0 then c.deferred_streams[out] = true end
@@ -129,8 +128,8 @@ local MOST_READ = 262144
 -- Streams of shards.fresh that sonic_take is about to read. Those that are filled meanwhile come after them.
 local reading = {}
 
--- unread_entries reads entries of a stream that no call has returned yet, and returns the id before them, too. It returns nothing when it cannot: keys of
--- the slot are at another primary, or the cluster is down.
+-- unread_entries reads entries of a stream that no call has returned yet, and returns the id before them, too. It
+-- returns nothing when it cannot: keys of the slot are at another primary, or the cluster is down.
 local function unread_entries(out)
 	local from = c.last_read[out]
 	if not from then
@@ -142,11 +141,12 @@ local function unread_entries(out)
 	return entries, from
 end
 
--- sonic_take reader [again]: entries that no call has returned yet: stream, the entry before them, entries, .. With `again` those are
--- returned, too, which were and are not shipped. A reader begins with it, and calls of other readers are refused from then on: a Sonic that has lost
--- the topic may not know it yet, and would never store what it takes. Last comes a time in milliseconds if nothing is left: all entries before it were
--- returned. While a slot moves it does not come if the slot has entries that were not. Nor does it afterwards, until sonic_hold has run: they are
--- elsewhere.
+-- sonic_take reader [again]: entries that no call has returned yet: stream, the entry before them, entries, .. With
+-- `again` those are returned, too, which were and are not shipped. A reader begins with it, and calls of other
+-- readers are refused from then on: a Sonic that has lost the topic may not know it yet, and would never store what
+-- it takes. Last comes a time in milliseconds if nothing is left: all entries before it were returned. While a slot
+-- moves it does not come if the slot has entries that were not. Nor does it afterwards, until sonic_hold has run:
+-- they are elsewhere.
 across('sonic_take', function(args)
 	if not c.opened or not c.clustered then return NOT_READY end
 	if args[2] then c.reader = args[1] end
@@ -184,7 +184,8 @@ across('sonic_take', function(args)
 	return list
 end)
 
--- sonic_shipped_all stream id ..: sonic_shipped of many streams. It returns the streams whose slots this primary does not have, or not all.
+-- sonic_shipped_all stream id ..: sonic_shipped of many streams. It returns the streams whose slots this primary does
+-- not have, or not all.
 across('sonic_shipped_all', function(args)
 	local missing = {}
 	for i = 1, #args, 2 do

@@ -1,6 +1,6 @@
 
--- sonic_restate db key..: what the keys hold here becomes what they hold in every zone, under a new version. The reply is the
--- entry's id, nil when there was nothing to say: state_effects has nothing of counters.
+-- sonic_restate db key..: what the keys hold here becomes what they hold in every zone, under a new version. The
+-- reply is the entry's id, nil when there was nothing to say: state_effects has nothing of counters.
 always('sonic_restate', function(keys, args)
 	if not c.ready then return NOT_READY end
 	if c.alone then return false end

@@ -102,12 +102,6 @@ const (
 	fullDrop  = "drop"  // their effects are dropped; the state of the changed keys is shipped later
 )
 
-// Values of the outbox's mode.
-const (
-	outboxStream = "stream" // a stream in Redis
-	outboxOff    = "off"    // the memory of one Sonic process
-)
-
 // RedisConfig says how to reach the zone's Redis.
 type RedisConfig struct {
 	// URL is redis://[[user]:password@]host[:port], or rediss:// for TLS. Several addresses,
@@ -156,14 +150,9 @@ type Conflict struct {
 	Policy string `yaml:"policy"`
 }
 
-// OutboxConfig configures where effects wait until Pulsar has stored them. `outbox: off` in the
-// file, or SONIC_OUTBOX=off, is short for `outbox: {mode: off}`.
+// OutboxConfig bounds the stream in Redis in which effects wait until Pulsar has stored them. A
+// write and its effect are one atomic step.
 type OutboxConfig struct {
-	// Mode says where effects wait. stream: in Redis; the write and its effect are one atomic step.
-	// off: in the memory of one Sonic process. That is faster, but a crash of that process loses
-	// the effects that Pulsar has not stored: other zones never get them, and Sonic only counts
-	// them. Default stream.
-	Mode string `yaml:"mode"`
 	// Bytes is how much memory the outbox may use in Redis. Sonic measures it twice a second. Redis
 	// itself refuses writes at Bytes plus a quarter, or plus 16MiB where that is more. Default
 	// 256MiB.
@@ -191,7 +180,7 @@ func DefaultConfig() Config {
 		Ack:          ackLocal,
 		Publish:      publishRelay,
 		Flush:        flushRefuse,
-		Outbox:       OutboxConfig{Mode: outboxStream, Bytes: 256 * config.MiB, Full: fullBlock},
+		Outbox:       OutboxConfig{Bytes: 256 * config.MiB, Full: fullBlock},
 		MaxClockSkew: 500 * time.Millisecond,
 		Setup:        SetupConfig{Policies: setup.Defaults()},
 	}
@@ -248,9 +237,6 @@ func (c Config) Validate() error {
 		} else if peers[peer.Zone] = i; peer.Zone == c.Zone || !slices.Contains(c.Zones, peer.Zone) {
 			fault(path, "must be another one of zones, got %q", peer.Zone)
 		}
-	}
-	if c.Ack == ackPublished && c.Outbox.Mode == outboxOff {
-		fault("ack", "must not be published with outbox off: published says that a crash loses no answered write, and with outbox off it may lose some")
 	}
 	if c.Ack == ackPublished && c.Outbox.Full == fullDrop {
 		fault("outbox.full", "must not be drop with ack published: a write that is not replicated cannot be answered")
@@ -334,13 +320,9 @@ func (p *Peer) SetDefaults() {
 	p.Redis.URL = "" // no default is right for another zone
 }
 
-// Shorthand implements config.Shorthand.
-func (c OutboxConfig) Shorthand() string { return "mode" }
-
 // Validate returns every fault of the section.
 func (c OutboxConfig) Validate() error {
 	errs := []error{
-		config.CheckOneOf("mode", c.Mode, outboxStream, outboxOff),
 		config.CheckOneOf("full", c.Full, fullBlock, fullFail, fullDrop),
 		config.CheckAtLeast("bytes", c.Bytes, config.MiB),
 	}

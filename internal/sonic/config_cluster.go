@@ -97,9 +97,6 @@ func (c Config) checkCluster() error {
 	if c.Publish == publishReplicate {
 		fault("publish", "must be relay in front of a Redis Cluster: messages to other zones are not built yet")
 	}
-	if c.Outbox.Mode == outboxOff {
-		fault("outbox.mode", "must be left at stream in front of a Redis Cluster")
-	}
 	if !c.isAlone() {
 		errs = append(errs, c.checkReplicatedCluster())
 	}

@@ -38,7 +38,7 @@ func TestStatesOfPrimaries(t *testing.T) {
 		}), map[string]*redis.Client{one.Addr(): one.Client(t), two.Addr(): two.Client(t)},
 	}
 	s := &primaryStates{primaries: p}
-	cfg := OutboxConfig{Mode: outboxStream, Bytes: 2 * config.MiB, Full: fullBlock}
+	cfg := OutboxConfig{Bytes: 2 * config.MiB, Full: fullBlock}
 	require.ErrorContains(t, s.checkAny(), "it is not known yet")
 	m, err := s.measure(ctx, cfg)
 	require.NoError(t, err)

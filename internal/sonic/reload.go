@@ -38,7 +38,7 @@ func onlyAtStart(was, is Config) error {
 		errs = append(errs, config.Fault("outbox.bytes", "takes effect at the next start, in front of a Redis Cluster"))
 	}
 	for _, c := range []*Config{&was, &is} {
-		c.Users, c.Outbox, c.MaxClockSkew, c.Peers, c.Setup, c.Command = nil, OutboxConfig{Mode: c.Outbox.Mode}, 0, nil, SetupConfig{}, Command{}
+		c.Users, c.Outbox, c.MaxClockSkew, c.Peers, c.Setup, c.Command = nil, OutboxConfig{}, 0, nil, SetupConfig{}, Command{}
 		c.Common = DefaultConfig().Common
 	}
 	for _, key := range config.Changed(was, is) {

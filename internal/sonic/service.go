@@ -106,10 +106,10 @@ func (s *service) buildReplicated(ctx context.Context, rt *app.Runtime, b backen
 		return err
 	}
 	l := redislib.New(db, cfg.library())
-	if err := outbox.Load(ctx, l, rt.Log, false); redislib.NoMemory(err) {
+	if err := l.Load(ctx); redislib.NoMemory(err) {
 		rt.Log.Error("cannot load the functions of this version: Redis has reached its maxmemory, and goes on with those that it has", zap.Error(err))
 	} else if err != nil {
-		return err
+		return fmt.Errorf("cannot load the library: %w", err)
 	}
 	client, err := messaging.Dial(ctx, cfg.Pulsar, messaging.WithLogger(rt.Log), messaging.WithRegisterer(rt.Metrics))
 	if err != nil {

@@ -161,7 +161,7 @@ local function refuse_or_drop(copies)
 	local begun = c.tx and c.tx == c.open_tx
 	if begun and not copies and backlog.bytes <= 2 * backlog.bound then return nil end
 	if begun or not backlog.drops then return FULL end
-	unsent.choose(unsent.sends, true)
+	unsent.drop(true)
 end
 
 -- add_to_stream adds an entry to the stream, and returns its id.
@@ -177,17 +177,23 @@ local function add_to_stream(out, id, tx, effects)
 	return id
 end
 
+-- note_versions writes notes, which are those of an entry with that id. The script is in db 0.
+local function note_versions(out, id, notes)
+	local ver, n = state(out, 'ver'), #notes
+	for i = 2, n, 2 do notes[i] = id .. notes[i] end
+	for i = 1, n, SLICE do call('HSET', ver, unpack(notes, i, math.min(i + SLICE - 1, n))) end
+end
+
 local noted_out, noted_ver -- the last outbox, and its hash of versions
 
 -- append adds one entry to the outbox: effects, which are packed arrays, one behind the other. It returns the entry's
 -- id, which is the version of all of them. notes is a list of field, rest, field, rest, .. of the hash of versions:
--- each field becomes id .. rest. writes is of how many writes the effects are, nil for one. kept says that the entry
--- goes to the stream, whatever becomes of others.
+-- each field becomes id .. rest. kept says that the entry goes to the stream, whatever becomes of others.
 --
 -- State keys are in db 0: a script that works in another db goes there and back.
-local function append(out, db, tx, effects, notes, writes, kept)
-	if c.divert then
-		local taken = c.divert(out, db, tx, effects, notes, writes or 1, kept)
+local function append(out, db, tx, effects, notes, kept)
+	if c.divert and not kept then
+		local taken = c.divert(out, db, effects, notes)
 		if taken ~= nil then return taken end
 	end
 	if db ~= '0' then call('SELECT', '0') end
@@ -210,13 +216,11 @@ local function append(out, db, tx, effects, notes, writes, kept)
 		call('XSETID', out, c.last_id)
 	end
 	if notes and not c.alone then
-		if out ~= noted_out then noted_out, noted_ver = out, state(out, 'ver') end
-		local n = #notes
-		if n == 2 then
+		if #notes == 2 then
+			if out ~= noted_out then noted_out, noted_ver = out, state(out, 'ver') end
 			call('HSET', noted_ver, notes[1], id .. notes[2])
 		else
-			for i = 2, n, 2 do notes[i] = id .. notes[i] end
-			for i = 1, n, SLICE do call('HSET', noted_ver, unpack(notes, i, math.min(i + SLICE - 1, n))) end
+			note_versions(out, id, notes)
 		end
 	end
 	if db ~= '0' then call('SELECT', db) end

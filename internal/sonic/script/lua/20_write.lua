@@ -190,9 +190,6 @@ end
 
 local LENGTH = {string = 'STRLEN', list = 'LLEN', set = 'SCARD', hash = 'HLEN', zset = 'ZCARD', stream = 'XLEN'}
 
--- Types that operations (L) change.
-local IN_PLACE = {string = true, list = true, stream = true}
-
 -- operation returns what command, with list[first..last] behind the key, has done to the string, list or stream key,
 -- which was there before. It adds to effects and notes, if given. The command does the same whenever and wherever it
 -- is executed on the same content.

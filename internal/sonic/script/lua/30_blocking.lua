@@ -10,9 +10,6 @@ local function timeout_error(timeout)
 	return failed(reply) and reply or nil
 end
 
--- without_last returns args without the last one, the timeout.
-local function without_last(args) return {unpack(args, 1, #args - 1)} end
-
 -- first_pop runs pop for keys in turn until one has something: pop(key) returns a reply, then effects and notes.
 local function first_pop(command, args, pop)
 	local n = #args
@@ -57,7 +54,7 @@ end)
 -- move moves an element. Its error that the destination is of the wrong type differs from that of the source: a
 -- command that already waits ignores a source of the wrong type, as in Redis.
 local function move(name, command, args, db)
-	local reply, effects, notes = move_element(name, command, without_last(args), db)
+	local reply, effects, notes = move_element(name, command, {unpack(args, 1, #args - 1)}, db)
 	if failed(reply) and string.find(reply.err, '^WRONGTYPE') and call('TYPE', args[2]).ok == 'list' then
 		return {err = 'SONICDESTINATION ' .. reply.err}
 	end

@@ -86,7 +86,7 @@ redis.register_function{
 
 		local function append_joined()
 			if values > 0 then run_sets() end
-			if n > 0 and not alone then append(out, db, nil, concat(parts, '', 1, n), notes, n) end
+			if n > 0 and not alone then append(out, db, nil, concat(parts, '', 1, n), notes) end
 			n, notes, noted = 0, {}, 0
 		end
 

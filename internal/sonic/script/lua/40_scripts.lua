@@ -76,9 +76,8 @@ always('sonic_ship', function(keys, args)
 		call('DEL', state(keys[1], 'published'))
 		for i = 2, #list, 2 do parts[#parts + 1] = publication(db, list[i], list[i + 1]) end
 	end)
-	local effects = table.concat(parts)
-	if effects == '' then return false end
-	return append(keys[1], db, tx, effects, notes)
+	local effects = concat(parts)
+	return effects ~= '' and append(keys[1], db, tx, effects, notes)
 end)
 
 write('PUBLISH', function(c, args)

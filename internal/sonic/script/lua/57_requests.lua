@@ -9,7 +9,7 @@ local function request_field(target, db, key) return target .. ' ' .. db .. ':' 
 
 -- send_request asks. Questions and their answers are kept: they are few, and somebody waits for them.
 local function send_request(out, target, policy, db, key)
-	return append(out, '0', nil, cmsgpack.pack({'N', policy, db, key, target}), nil, nil, true)
+	return append(out, '0', nil, cmsgpack.pack({'N', policy, db, key, target}), nil, true)
 end
 
 -- will_suffice tells whether the answer to what was asked by the entry id will be newer than all that may be
@@ -88,7 +88,7 @@ local function answer(out, asker, id, policy, db, key)
 	select_db('0')
 	if effects == '' then return 0 end
 	if policy ~= 'l' and asker then effects = cmsgpack.pack({'O', policy, db, key, asker, id}) .. effects end
-	append(out, '0', nil, effects, notes, nil, true)
+	append(out, '0', nil, effects, notes, true)
 	return #effects
 end
 

@@ -194,7 +194,7 @@ local function flushes(name, command, all, here)
 			-- It is kept although others are dropped: nothing that is shipped later could stand for it. Then nothing
 			-- in the stream may end its transaction.
 			local effect = cmsgpack.pack({'F', 'l', dbs[1], '', unpack(dbs, 2)})
-			id = append(c.outbox, '0', not c.divert and tx or nil, effect, notes, nil, true)
+			id = append(c.outbox, '0', not c.divert and tx or nil, effect, notes, true)
 			for i = 1, #dbs do versions.flushes[dbs[i]] = versions.of(id, c.zone) end
 		end
 		local forgotten = unsent.forget(c.outbox, flushed)

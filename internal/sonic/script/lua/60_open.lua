@@ -1,6 +1,6 @@
 
 local function look(out)
-	local meta = call('HMGET', state(out, 'meta'), 'layout', 'zone', 'epoch', 'shipped', 'pruned', 'history', 'off')
+	local meta = call('HMGET', state(out, 'meta'), 'layout', 'zone', 'epoch', 'shipped', 'pruned', 'history')
 	local last, first, length = stream_info(out)
 	return {
 		'layout', meta[1] or LAYOUT, 'zone', meta[2] or '', 'epoch', meta[3] or '0',
@@ -8,7 +8,6 @@ local function look(out)
 		'opened', c.opened and '1' or '0', 'ready', c.ready and '1' or '0',
 		'time', format('%d', wall_clock()), 'pruned', meta[5] or NO_ID,
 		'cursors', all_cursors(out), 'behind', c.opened and behind(out) or {}, 'history', meta[6] or '',
-		'off', meta[7] or '0',
 	}
 end
 
@@ -79,9 +78,9 @@ function shards.settings(name, args, at)
 end
 
 -- sonic_open zone epoch floor flags count other.. default [prefix policy]..: writes are taken from now on. flags: f,
--- to be ready whatever this Redis has lost of other zones; o, to publish effects in place of appending them; an id,
--- where the stream must have come to: who calls it has compared that much with the topic; b and a number, what the
--- stream may hold in bytes, with d when effects are dropped past it.
+-- to be ready whatever this Redis has lost of other zones; an id, where the stream must have come to: who calls it
+-- has compared that much with the topic; b and a number, what the stream may hold in bytes, with d when effects are
+-- dropped past it.
 always('sonic_open', function(keys, args)
 	local out = keys[1]
 	c.outbox = out
@@ -112,14 +111,13 @@ always('sonic_open', function(keys, args)
 	raise(out, floor)
 	local filled = call('HGET', meta, 'floor') -- the newest version that a bootstrap has brought
 	if filled then raise(out, filled) end
-	local off = string.find(flags, 'o', 1, true) ~= nil
-	call('HSET', meta, 'zone', name, 'epoch', epoch, 'layout', LAYOUT, 'off', off and '1' or '0')
+	call('HSET', meta, 'zone', name, 'epoch', epoch, 'layout', LAYOUT)
 	call('HDEL', meta, 'history')
 	c.zone, c.others, c.alone, c.opened, c.clustered, c.watermark = name, names, #names == 0, true, false, 0
 	c.default_policy, c.policies = default, list
 	if c.alone then call('UNLINK', state(out, 'ver')) end -- nothing is noted of what is written from now on
 	repeat_requests(out)
-	unsent.choose(off and not c.alone, false)
+	unsent.drop(false)
 	local length = call('XLEN', out)
 	backlog.start(length == 0 and 0 or call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length)
 	local bound, drops = string.match(flags, 'b(%d+)(d?)')
@@ -182,6 +180,5 @@ end
 -- published.
 always('sonic_shipped', function(keys, args)
 	if not args[1] or not is_id(args[1]) then return bad_arguments('id') end
-	if args[2] then unsent.told = math.min(tonumber(args[2]), unsent.sent) end
 	return {shards.shipped(keys[1], args[1])}
 end)

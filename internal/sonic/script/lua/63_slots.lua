@@ -33,7 +33,7 @@ across('sonic_open_primary', function(args)
 	end
 	c.zone, c.others, c.alone, c.opened, c.clustered = name, names, #names == 0, true, true
 	c.default_policy, c.policies = default, list
-	unsent.choose(false, false)
+	unsent.drop(false)
 	backlog.limit(string.match(flags, 'b(%d+)'), false)
 	shards.raise_watermark(ms_of(floor))
 	versions.flushes = {}

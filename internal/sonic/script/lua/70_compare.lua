@@ -70,9 +70,7 @@ content.list = function(key)
 	return digest
 end
 
-content.set = function(key)
-	return (sum_of(call('SMEMBERS', key), 1))
-end
+content.set = function(key) return (sum_of(call('SMEMBERS', key), 1)) end
 
 content.hash = function(key) return (sum_of(call('HGETALL', key), 2)) end
 
@@ -174,8 +172,6 @@ local function reached(out)
 	return list
 end
 
-local function is_state_key(key) return string.sub(key, 1, 7) == '{sonic:' end
-
 -- sonic_digests db key..: how far this Redis is, and what the keys hold: the first ones, when there is too much to
 -- read in one call.
 reads('sonic_digests', function(keys, args)
@@ -194,7 +190,7 @@ end)
 local function without_state(keys)
 	local list = {}
 	for _, key in ipairs(keys) do
-		if not is_state_key(key) then list[#list + 1] = key end
+		if string.sub(key, 1, 7) ~= '{sonic:' then list[#list + 1] = key end
 	end
 	return list
 end

@@ -10,6 +10,5 @@ always('sonic_restate', function(keys, args)
 	call('SELECT', db)
 	for i = 2, #args do parts[#parts + 1], notes = state_effects(db, args[i], notes) end
 	local effects = concat(parts)
-	if effects == '' then return false end
-	return append(keys[1], db, nil, effects, notes)
+	return effects ~= '' and append(keys[1], db, nil, effects, notes)
 end)

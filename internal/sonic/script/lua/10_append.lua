@@ -45,17 +45,6 @@ local function next_id(size)
 	return format('%d-%d', ms, seq)
 end
 
--- in_pieces appends all pieces of effects but the last one, which it returns. id is that of the last one.
-local function in_pieces(out, effects, id)
-	local before = math.ceil(#effects / PIECE) - 1
-	local ms, seq = numbers_of(id)
-	for i = 1, before do
-		local piece = string.sub(effects, (i - 1) * PIECE + 1, i * PIECE)
-		call('XADD', out, format('%d-%d', ms, seq - before + i - 1), 'p', piece)
-	end
-	return string.sub(effects, before * PIECE + 1)
-end
-
 -- id_before tells whether id a is before id b.
 local function id_before(a, b)
 	if a == b then return false end
@@ -164,6 +153,28 @@ local function refuse_or_drop(copies)
 	unsent.drop(true)
 end
 
+-- note_versions writes notes, which are those of an entry with that id. The script is in db 0.
+local function note_versions(out, id, notes)
+	local ver, n = state(out, 'ver'), #notes
+	for i = 2, n, 2 do notes[i] = id .. notes[i] end
+	for i = 1, n, SLICE do call('HSET', ver, unpack(notes, i, math.min(i + SLICE - 1, n))) end
+end
+
+local append
+
+do -- what is local here is of this block alone
+
+-- in_pieces appends all pieces of effects but the last one, which it returns. id is that of the last one.
+local function in_pieces(out, effects, id)
+	local before = math.ceil(#effects / PIECE) - 1
+	local ms, seq = numbers_of(id)
+	for i = 1, before do
+		local piece = string.sub(effects, (i - 1) * PIECE + 1, i * PIECE)
+		call('XADD', out, format('%d-%d', ms, seq - before + i - 1), 'p', piece)
+	end
+	return string.sub(effects, before * PIECE + 1)
+end
+
 -- add_to_stream adds an entry to the stream, and returns its id.
 local function add_to_stream(out, id, tx, effects)
 	local last = effects
@@ -177,13 +188,6 @@ local function add_to_stream(out, id, tx, effects)
 	return id
 end
 
--- note_versions writes notes, which are those of an entry with that id. The script is in db 0.
-local function note_versions(out, id, notes)
-	local ver, n = state(out, 'ver'), #notes
-	for i = 2, n, 2 do notes[i] = id .. notes[i] end
-	for i = 1, n, SLICE do call('HSET', ver, unpack(notes, i, math.min(i + SLICE - 1, n))) end
-end
-
 local noted_out, noted_ver -- the last outbox, and its hash of versions
 
 -- append adds one entry to the outbox: effects, which are packed arrays, one behind the other. It returns the entry's
@@ -191,7 +195,7 @@ local noted_out, noted_ver -- the last outbox, and its hash of versions
 -- each field becomes id .. rest. kept says that the entry goes to the stream, whatever becomes of others.
 --
 -- State keys are in db 0: a script that works in another db goes there and back.
-local function append(out, db, tx, effects, notes, kept)
+function append(out, db, tx, effects, notes, kept)
 	if c.divert and not kept then
 		local taken = c.divert(out, db, effects, notes)
 		if taken ~= nil then return taken end
@@ -225,6 +229,8 @@ local function append(out, db, tx, effects, notes, kept)
 	end
 	if db ~= '0' then call('SELECT', db) end
 	return id
+end
+
 end
 
 -- Each of the following returns what a write under lww notes, nil under another policy.

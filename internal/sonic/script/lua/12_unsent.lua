@@ -8,6 +8,8 @@
 -- field or member as "e", to the sum of the changes of a counter.
 unsent = {drops = false}
 
+do -- what is local here is of this block alone
+
 -- Elements of effects: what is noted of each, where the first one is, how far the next one is from it.
 local ELEMENTS_OF = {
 	H = {'H', 6, 2}, A = {'S', 6, 1}, Z = {'Z', 7, 2}, h = {'h', 6, 1}, a = {'s', 6, 1}, z = {'z', 6, 1},
@@ -109,4 +111,6 @@ end
 function unsent.drop(drops)
 	unsent.drops = drops
 	c.divert = drops and drop_entry or nil
+end
+
 end

@@ -1,9 +1,17 @@
 
--- Wants: keys whose state this zone cannot know (see 50_versions.lua). The hash `want` holds those that were not
--- answered: "<zone that is asked> <db>:<key>" to "<policy> <id of N>". "*" behind the policy says that this zone lost
+-- Requests for the state of keys that this zone cannot know (see 50_versions.lua). The hash `want` holds those that were
+-- not answered: "<zone that is asked> <db>:<key>" to "<policy> <id of N>". "*" behind the policy says that this zone lost
 -- own effects with an older Redis and has not got them again: it is not ready before the answer came. The key is of
 -- policy none, and no versions tell writes of this zone and the answer apart; or it is a list or stream, and a write
 -- would ship it as a whole, without what was lost.
+
+local requests = {}
+
+-- Bytes of answers that one call ships, about: what is asked of large keys waits for later calls, so that Redis
+-- serves clients in between.
+local ANSWERS = 4194304
+
+do -- what is local here is of this block alone
 
 local function request_field(target, db, key) return target .. ' ' .. db .. ':' .. key end
 
@@ -23,15 +31,15 @@ end
 
 -- may_ask tells whether questions may be shipped. A primary of a cluster that is not ready gets own effects again
 -- that it has lost. Those are known by the last id of the stream, which a question would raise.
-function shards.may_ask() return c.opened and (c.ready or not c.clustered) end
+local function may_ask() return c.opened and (c.ready or not c.clustered) end
 
--- request_state asks target for the state of key, unless it was asked, has not answered yet, and the answer will do.
+-- add asks target for the state of key, unless it was asked, has not answered yet, and the answer will do.
 -- While nothing may be asked it only notes the want: sonic_open asks then, or sonic_take. lacking says that what is
 -- lost is an own effect, if it is not open yet. f is what is known of the key.
-local function request_state(out, target, policy, db, key, lacking, f)
+function requests.add(out, target, policy, db, key, lacking, f)
 	select_db('0')
 	local hash, field = state(out, 'want'), request_field(target, db, key)
-	local may_ask = shards.may_ask()
+	local may_ask = may_ask()
 	lacking = not may_ask and lacking
 	if not lacking then
 		local held = call('HGET', hash, field)
@@ -46,9 +54,9 @@ local function request_state(out, target, policy, db, key, lacking, f)
 	return true
 end
 
--- repeat_requests asks for all that the hash holds, or, if not all, for what nobody was asked yet, and zones that are
+-- repeat_all asks for all that the hash holds, or, if not all, for what nobody was asked yet, and zones that are
 -- gone. What a zone was asked that is gone, another one is asked; it is forgotten when there is none.
-local function repeat_requests(out, some)
+function requests.repeat_all(out, some)
 	local hash = state(out, 'want')
 	local all = call('HGETALL', hash)
 	for i = 1, #all, 2 do
@@ -66,8 +74,8 @@ local function repeat_requests(out, some)
 	end
 end
 
--- awaits_own_state tells whether an answer is missing without which this zone may not write.
-local function awaits_own_state(out)
+-- awaits_own tells whether an answer is missing without which this zone may not write.
+function requests.awaits_own(out)
 	local wants = call('HVALS', state(out, 'want'))
 	for i = 1, #wants do
 		if string.sub(wants[i], 2, 2) == '*' then return true end
@@ -75,14 +83,10 @@ local function awaits_own_state(out)
 	return false
 end
 
--- Bytes of answers that one call ships, about: what is asked of large keys waits for later calls, so that Redis
--- serves clients in between.
-local ANSWERS = 4194304
-
 -- answer ships the state of key, which asker wanted by the entry id. Under lww it is for all zones: it has a version.
 -- Under none it is for the asker only, and for the last time that it asked: O says so. Without versions nobody could
 -- tell how old it is. Without an asker it is for all: the key is this zone's own. It returns how many bytes that was.
-local function answer(out, asker, id, policy, db, key)
+function requests.answer(out, asker, id, policy, db, key)
 	if try_db(db) then return 0 end
 	local effects, notes = state_effects(db, key)
 	select_db('0')
@@ -96,14 +100,14 @@ end
 -- version would take that from them. So what it is asked before it has all again waits in the hash `owe`: "<asker>
 -- <db>:<key>" to "<policy> <id of N>". It waits for no answer itself: answers of two zones may not wait for each
 -- other. There waits, too, what is beyond ANSWERS.
-local function defer_answer(out, asker, id, policy, db, key)
+function requests.defer(out, asker, id, policy, db, key)
 	select_db('0')
 	call('HSET', state(out, 'owe'), request_field(asker, db, key), policy .. ' ' .. id)
 	c.deferred, c.deferred_streams[out] = true, true
 end
 
 -- send_deferred answers what waited, as much as one call may.
-local function send_deferred(out)
+function requests.send_deferred(out)
 	if not c.deferred then return end
 	select_db('0')
 	local hash, shipped = state(out, 'owe'), 0
@@ -111,7 +115,7 @@ local function send_deferred(out)
 	for i = 1, #all, 2 do
 		local asker, db, key = string.match(all[i], '^([^ ]*) (%d+):(.*)$')
 		local policy, id = string.match(all[i + 1], '^([^ ]*) (.*)$')
-		shipped = shipped + answer(out, asker, id, policy, db, key)
+		shipped = shipped + requests.answer(out, asker, id, policy, db, key)
 		call('HDEL', hash, all[i])
 		if shipped > ANSWERS then return end
 	end
@@ -123,9 +127,9 @@ end
 function shards.send_deferred()
 	for out in pairs(c.deferred_streams) do
 		if not shards.use(out) then
-			repeat_requests(out, true)
+			requests.repeat_all(out, true)
 			c.deferred = true
-			send_deferred(out)
+			requests.send_deferred(out)
 			if c.deferred then return end
 		end
 	end
@@ -133,16 +137,16 @@ end
 
 -- is_awaited tells whether this zone waits for the answer of origin to the entry id; then also whether the key is its
 -- own.
-local function is_awaited(out, origin, db, key, id)
+function requests.is_awaited(out, origin, db, key, id)
 	select_db('0')
 	local held = call('HGET', state(out, 'want'), request_field(origin, db, key))
 	if not held or string.match(held, '[^ ]*$') ~= id then return false end
 	return true, string.sub(held, 1, 2) == 'n*'
 end
 
--- forget_request forgets a want: origin has sent the key's state, under the version v. Without v it answers just this
+-- forget forgets a want: origin has sent the key's state, under the version v. Without v it answers just this
 -- want. What it sent before it was asked does not do: this zone may have forgotten what is newer.
-local function forget_request(out, origin, db, key, v)
+function requests.forget(out, origin, db, key, v)
 	select_db('0')
 	local hash, field = state(out, 'want'), request_field(origin, db, key)
 	if v then
@@ -150,4 +154,6 @@ local function forget_request(out, origin, db, key, v)
 		if not held or before(v, versions.of(string.match(held, '[^ ]*$'), c.zone)) then return end
 	end
 	call('HDEL', hash, field)
+end
+
 end

@@ -116,15 +116,15 @@ always('sonic_open', function(keys, args)
 	c.zone, c.others, c.alone, c.opened, c.clustered, c.watermark = name, names, #names == 0, true, false, 0
 	c.default_policy, c.policies = default, list
 	if c.alone then call('UNLINK', state(out, 'ver')) end -- nothing is noted of what is written from now on
-	repeat_requests(out)
+	requests.repeat_all(out)
 	unsent.drop(false)
 	local length = call('XLEN', out)
 	backlog.start(length == 0 and 0 or call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length)
 	local bound, drops = string.match(flags, 'b(%d+)(d?)')
 	backlog.limit(bound, drops == 'd')
 	local whole = string.find(flags, 'f', 1, true) ~= nil or #behind(out) == 0
-	if whole then send_deferred(out) end
-	c.ready = string.find(flags, 'f', 1, true) ~= nil or whole and not awaits_own_state(out)
+	if whole then requests.send_deferred(out) end
+	c.ready = string.find(flags, 'f', 1, true) ~= nil or whole and not requests.awaits_own(out)
 	return look(out)
 end)
 

@@ -84,7 +84,7 @@ local function apply_plain(out, origin, counts, current)
 		local e = list[i]
 		local done, result
 		-- Before it is applied: it may have this zone ask.
-		if current.wants then forget_request(out, origin, e[3], e[4], list[i + 1]) end
+		if current.wants then requests.forget(out, origin, e[3], e[4], list[i + 1]) end
 		if alone_then[i] then
 			current.policy = 'l'
 			done, result = pcall(effects.S, e, list[i + 1])
@@ -135,20 +135,20 @@ local function apply_entry(out, origin, id, packed, counts, current)
 			if op == 'N' then
 				if e[5] == c.zone and origin ~= c.zone then
 					if current.answers < ANSWERS and (c.ready or not c.clustered and #behind(out) == 0) then
-						current.answers = current.answers + answer(out, origin, id, policy, e[3], e[4])
+						current.answers = current.answers + requests.answer(out, origin, id, policy, e[3], e[4])
 					else
-						defer_answer(out, origin, id, policy, e[3], e[4])
+						requests.defer(out, origin, id, policy, e[3], e[4])
 					end
 				end
 			elseif op == 'O' then
-				local waits, own = is_awaited(out, origin, e[3], e[4], e[6])
+				local waits, own = requests.is_awaited(out, origin, e[3], e[4], e[6])
 				if e[5] ~= c.zone or not waits then return end
-				forget_request(out, origin, e[3], e[4])
+				requests.forget(out, origin, e[3], e[4])
 				if own then restored = e end
 			elseif op == '_' then
 				beat(out, origin, e)
 			elseif not later and not (op == 'P' and origin == c.zone) then
-				if current.wants and policy == 'l' and WHOLESALE[op] then forget_request(out, origin, e[3], e[4], v) end
+				if current.wants and policy == 'l' and WHOLESALE[op] then requests.forget(out, origin, e[3], e[4], v) end
 				local done, result = true, 'applied'
 				if not (c.filled and policy ~= 'l' and op ~= 'P' and unversioned.has(v, e[3], e[4])) then
 					done, result = pcall(effects[op], e, v)
@@ -159,7 +159,7 @@ local function apply_entry(out, origin, id, packed, counts, current)
 		end
 	end
 	-- Other zones may hold something else than the one that was asked.
-	if restored then answer(out, nil, nil, restored[2], restored[3], restored[4]) end
+	if restored then requests.answer(out, nil, nil, restored[2], restored[3], restored[4]) end
 end
 
 -- collect keeps a part of a message. It returns the status when there is no whole payload yet, else nil and the
@@ -294,7 +294,7 @@ always('sonic_apply', function(keys, args)
 		-- A primary of a cluster that is not ready gets effects of others again, too: what these lack is not its own
 		-- to state anew.
 		local own = origin == c.zone and (lacking or policy == 'n')
-		if request_state(out, asked, policy, db, key, own, f) then counts.wanted = counts.wanted + 1 end
+		if requests.add(out, asked, policy, db, key, own, f) then counts.wanted = counts.wanted + 1 end
 		current.wants = true
 	end
 	local overlaps = prev ~= cursor
@@ -334,8 +334,8 @@ end)
 -- become_ready has this Redis take writes once it has reached all cursors that it once told, and has its own effects.
 function shards.become_ready(out)
 	if c.opened and not c.ready and #behind(out) == 0 then
-		send_deferred(out)
-		c.ready = not awaits_own_state(out)
+		requests.send_deferred(out)
+		c.ready = not requests.awaits_own(out)
 	end
 end
 

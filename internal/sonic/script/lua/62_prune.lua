@@ -11,7 +11,7 @@ always('sonic_beat', function(keys)
 		return NOT_READY
 	end
 	c.selected, c.outbox = '0', keys[1]
-	if c.ready or #behind(keys[1]) == 0 then send_deferred(keys[1]) end
+	if c.ready or #behind(keys[1]) == 0 then requests.send_deferred(keys[1]) end
 	local cursors = call('HMGET', state(keys[1], 'cur'), unpack(c.others))
 	local effect = {'_', 'n', '0', ''}
 	for i = 1, #c.others do

@@ -26,7 +26,7 @@ local c = {
 	-- No entry has an id before this time in ms, as number and as text: others know that they have all entries before
 	-- it.
 	watermark = 0, watermark_text = '',
-	deferred = true, -- the hash `owe` may hold answers, see 57_requests.lua
+	deferred = true, -- the hash `answers` may hold answers, see 57_requests.lua
 	divert = nil, -- what takes an entry in place of the stream, nil for nothing: see 12_unsent.lua
 
 	-- A primary of a Redis Cluster. Each slot is a shard: it has a stream of effects, versions and cursors of its

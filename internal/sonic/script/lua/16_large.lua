@@ -1,5 +1,5 @@
 
--- Effects have a bound, or a write would be executed here that no other zone can be told of: 4 GiB is what the length
+-- Effects have a bound, or a write would be executed here that no other zone can learn of: 4 GiB is what the length
 -- of a packed string has room for. Arguments of a client are far below. A command that makes a key anew from other
 -- keys is refused beyond half of it, before it runs.
 local LARGEST = 2147483648

@@ -38,8 +38,8 @@ local function raise(out, id)
 end
 
 -- Cursors. The hash `cur` holds four fields of an origin: "<zone>" is its cursor, "m <zone>" the message that the
--- cursor was moved by, "e <zone>" the epoch, "p <zone>" the progress of a message in parts. The hash `told` holds
--- cursors that beats told: "<zone> <origin>". The hash `slots` holds the cursors of the slots of zones with a
+-- cursor was moved by, "e <zone>" the epoch, "p <zone>" the progress of a message in parts. The hash `reported` holds
+-- cursors that beats reported: "<zone> <origin>". The hash `slots` holds the cursors of the slots of zones with a
 -- cluster: three fields of "<zone>/<slot>", as in `cur`. There are many, and what looks at `cur` reads all of it.
 
 -- all_cursors returns zone, cursor, message, epoch, zone, ..
@@ -58,14 +58,14 @@ local function all_cursors(out)
 	return cursors
 end
 
--- behind returns zone, cursor, .. of the cursors that this Redis once told others and is behind: it came
+-- behind returns zone, cursor, .. of the cursors that this Redis once reported to others and is behind: it came
 -- back older than it was. Other zones may have forgotten what they would have to know to resolve writes of
 -- one that does not know it.
 local function behind(out)
-	local told, cur = state(out, 'told'), state(out, 'cur')
+	local reported, cur = state(out, 'reported'), state(out, 'cur')
 	local left = {}
 	for i = 1, #c.others do
-		local id = call('HGET', told, c.zone .. ' ' .. c.others[i])
+		local id = call('HGET', reported, c.zone .. ' ' .. c.others[i])
 		if id and id_before(call('HGET', cur, c.others[i]) or NO_ID, id) then
 			left[#left + 1] = c.others[i]
 			left[#left + 1] = id

@@ -54,7 +54,7 @@
 -- that was asked is an answer only when it is newer than N. And when a zone would ask again before it has the answer,
 -- it does so, unless all additions and wholesale writes of the key that it knows are older than N.
 --
--- Strings, lists and streams: L is a wholesale write whose content is told as an operation on the content of another
+-- Strings, lists and streams: L is a wholesale write whose content is an operation on the content of another
 -- wholesale write, the base, which it names. Its version, its expiry and its place among the facts are those of any
 -- wholesale write. The operation is executed when the key here holds what the base made; every zone that executes it
 -- has the same then. "Holds what KV made" is itself a fact: ' L' behind KV says so, and it is written with that

@@ -30,7 +30,7 @@ local function dead(f, v)
 end
 
 -- has_passed tells whether the time at of the key's expiry has come, here where it is known that the key would be
--- missing then. Redis removes a key at once that it is told an expiry of that has come by then: the call may have
+-- missing then. PEXPIREAT with a time that has come removes the key at once: the call may have
 -- begun before.
 local function has_passed(db, key, at)
 	if at > c.clock then

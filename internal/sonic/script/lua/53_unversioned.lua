@@ -50,7 +50,7 @@ function unversioned.expire(db, key, pxat)
 	local at = tonumber(pxat)
 	if call('EXISTS', key) == 0 then
 		if at and at <= c.clock then return 'dead' end
-		-- It expired here before it was told to stay.
+		-- It expired here before the writer's PERSIST.
 		c.request(db, key)
 		return 'applied'
 	end

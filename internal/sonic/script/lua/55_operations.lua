@@ -102,5 +102,5 @@ function unversioned.operate(e)
 	end
 	local there = call('EXISTS', key) == 1
 	c.request(db, key)
-	return there and 'diverged' or 'applied' -- it expired here before the writer told it to stay
+	return there and 'diverged' or 'applied' -- it expired here before the writer's PERSIST
 end

@@ -1,9 +1,9 @@
 
--- Requests for the state of keys that this zone cannot know (see 50_versions.lua). The hash `want` holds those that were
--- not answered: "<zone that is asked> <db>:<key>" to "<policy> <id of N>". "*" behind the policy says that this zone lost
--- own effects with an older Redis and has not got them again: it is not ready before the answer came. The key is of
--- policy none, and no versions tell writes of this zone and the answer apart; or it is a list or stream, and a write
--- would ship it as a whole, without what was lost.
+-- Requests for the state of keys that this zone cannot know (see 50_versions.lua). The hash `requests` holds those
+-- that were not answered: "<zone that is asked> <db>:<key>" to "<policy> <id of N>". "*" behind the policy says that
+-- this zone lost own effects with an older Redis and has not got them again: it is not ready before the answer came.
+-- The key is of policy none, and no versions tell writes of this zone and the answer apart; or it is a list or
+-- stream, and a write would ship it as a whole, without what was lost.
 
 local requests = {}
 
@@ -38,7 +38,7 @@ local function may_ask() return c.opened and (c.ready or not c.clustered) end
 -- lost is an own effect, if it is not open yet. f is what is known of the key.
 function requests.add(out, target, policy, db, key, lacking, f)
 	select_db('0')
-	local hash, field = state(out, 'want'), request_field(target, db, key)
+	local hash, field = state(out, 'requests'), request_field(target, db, key)
 	local may_ask = may_ask()
 	lacking = not may_ask and lacking
 	if not lacking then
@@ -57,7 +57,7 @@ end
 -- repeat_all asks for all that the hash holds, or, if not all, for what nobody was asked yet, and zones that are
 -- gone. What a zone was asked that is gone, another one is asked; it is forgotten when there is none.
 function requests.repeat_all(out, some)
-	local hash = state(out, 'want')
+	local hash = state(out, 'requests')
 	local all = call('HGETALL', hash)
 	for i = 1, #all, 2 do
 		local target, db, key = string.match(all[i], '^([^ ]*) (%d+):(.*)$')
@@ -76,7 +76,7 @@ end
 
 -- awaits_own tells whether an answer is missing without which this zone may not write.
 function requests.awaits_own(out)
-	local wants = call('HVALS', state(out, 'want'))
+	local wants = call('HVALS', state(out, 'requests'))
 	for i = 1, #wants do
 		if string.sub(wants[i], 2, 2) == '*' then return true end
 	end
@@ -97,12 +97,12 @@ function requests.answer(out, asker, id, policy, db, key)
 end
 
 -- A zone that came back older than it was may have less of a key than the others had from it: an answer under a new
--- version would take that from them. So what it is asked before it has all again waits in the hash `owe`: "<asker>
--- <db>:<key>" to "<policy> <id of N>". It waits for no answer itself: answers of two zones may not wait for each
--- other. There waits, too, what is beyond ANSWERS.
+-- version would take that from them. So what it is asked before it has all again waits in the hash `answers`:
+-- "<asker> <db>:<key>" to "<policy> <id of N>". It waits for no answer itself: answers of two zones may not wait for
+-- each other. There waits, too, what is beyond ANSWERS.
 function requests.defer(out, asker, id, policy, db, key)
 	select_db('0')
-	call('HSET', state(out, 'owe'), request_field(asker, db, key), policy .. ' ' .. id)
+	call('HSET', state(out, 'answers'), request_field(asker, db, key), policy .. ' ' .. id)
 	c.deferred, c.deferred_streams[out] = true, true
 end
 
@@ -110,7 +110,7 @@ end
 function requests.send_deferred(out)
 	if not c.deferred then return end
 	select_db('0')
-	local hash, shipped = state(out, 'owe'), 0
+	local hash, shipped = state(out, 'answers'), 0
 	local all = call('HGETALL', hash)
 	for i = 1, #all, 2 do
 		local asker, db, key = string.match(all[i], '^([^ ]*) (%d+):(.*)$')
@@ -139,7 +139,7 @@ end
 -- own.
 function requests.is_awaited(out, origin, db, key, id)
 	select_db('0')
-	local held = call('HGET', state(out, 'want'), request_field(origin, db, key))
+	local held = call('HGET', state(out, 'requests'), request_field(origin, db, key))
 	if not held or string.match(held, '[^ ]*$') ~= id then return false end
 	return true, string.sub(held, 1, 2) == 'n*'
 end
@@ -148,7 +148,7 @@ end
 -- want. What it sent before it was asked does not do: this zone may have forgotten what is newer.
 function requests.forget(out, origin, db, key, v)
 	select_db('0')
-	local hash, field = state(out, 'want'), request_field(origin, db, key)
+	local hash, field = state(out, 'requests'), request_field(origin, db, key)
 	if v then
 		local held = call('HGET', hash, field)
 		if not held or before(v, versions.of(string.match(held, '[^ ]*$'), c.zone)) then return end

@@ -4,7 +4,9 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 -- Flushing databases: FLUSHDB and FLUSHALL of this zone only, or of all zones as the effect F, see 50_versions.lua.
 
 -- Names of state keys. Those of `part:<origin>` come from `cur`.
-local STATE = {'out', 'ver', 'meta', 'cur', 'told', 'want', 'owe', 'unsent', 'boot', 'slots', 'mark', 'lacks'}
+local STATE = {
+	'out', 'ver', 'meta', 'cur', 'reported', 'requests', 'answers', 'unsent', 'boot', 'slots', 'mark', 'lacks',
+}
 
 -- state_keys returns the names of all state keys. The script is in db 0.
 local function state_keys()

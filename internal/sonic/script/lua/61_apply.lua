@@ -3,19 +3,19 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 
 -- Applying the messages of other zones.
 
--- beat takes the cursors that another zone told. Those of this zone itself come from its own topic when
--- it recovers: it must reach them again. It may have told lower ones since, when it came back older before.
+-- beat takes the cursors that another zone reported. Those of this zone itself come from its own topic when
+-- it recovers: it must reach them again. It may have reported lower ones since, when it came back older before.
 local function beat(out, origin, effect)
 	select_db('0')
 	local fields = {}
 	for i = 5, #effect - 1, 2 do
 		local field, id = origin .. ' ' .. effect[i], effect[i + 1]
-		if origin ~= c.zone or id_before(call('HGET', state(out, 'told'), field) or NO_ID, id) then
+		if origin ~= c.zone or id_before(call('HGET', state(out, 'reported'), field) or NO_ID, id) then
 			fields[#fields + 1], fields[#fields + 2] = field, id
 		end
 	end
 	if #fields > 0 then
-		sliced('HSET', state(out, 'told'), fields, 1, #fields)
+		sliced('HSET', state(out, 'reported'), fields, 1, #fields)
 	end
 end
 
@@ -287,7 +287,7 @@ always('sonic_apply', function(keys, args)
 	c.clock = math.max(stream, wall)
 	c.ahead = stream >= wall
 	c.recovers = not c.ready
-	local current = {wants = call('EXISTS', state(out, 'want')) == 1, answers = 0}
+	local current = {wants = call('EXISTS', state(out, 'requests')) == 1, answers = 0}
 	local asked = origin == c.zone and (c.others[1] or '') or origin
 	c.request = function(db, key, lacking, f, policy)
 		policy = policy or current.policy
@@ -331,7 +331,8 @@ always('sonic_apply', function(keys, args)
 	return reply('applied')
 end)
 
--- become_ready has this Redis take writes once it has reached all cursors that it once told, and has its own effects.
+-- become_ready has this Redis take writes once it has reached all cursors that it once reported, and has its own
+-- effects.
 function shards.become_ready(out)
 	if c.opened and not c.ready and #behind(out) == 0 then
 		requests.send_deferred(out)
@@ -340,7 +341,7 @@ function shards.become_ready(out)
 end
 
 -- sonic_reached origin epoch cursor message zone id ..: every effect of a zone with a cluster before the cursor is
--- applied, and so is the message. The others are cursors that the zone told. epoch is that of this Redis when who
+-- applied, and so is the message. The others are cursors that the zone reported. epoch is that of this Redis when who
 -- calls has read the cursor from which on it has applied all: if Redis was opened again since, it may have lost
 -- something since.
 always('sonic_reached', function(keys, args)
@@ -350,15 +351,15 @@ always('sonic_reached', function(keys, args)
 	if not c.opened or c.clustered or not c.others[origin] then return NOT_READY end
 	if call('HGET', state(out, 'meta'), 'epoch') ~= epoch then return {err = 'SONICOLDER this Redis was opened again'} end
 	c.outbox, c.selected = out, '0'
-	local cur, told = state(out, 'cur'), {}
+	local cur, reported = state(out, 'cur'), {}
 	if not id_before(id, call('HGET', cur, origin) or NO_ID) then
 		call('HSET', cur, origin, id, 'm ' .. origin, message)
 	end
 	for i = 5, #args, 2 do
 		if not is_id(args[i + 1]) then return bad_arguments('a cursor of ' .. args[i]) end
-		told[#told + 1], told[#told + 2] = origin .. ' ' .. args[i], args[i + 1]
+		reported[#reported + 1], reported[#reported + 2] = origin .. ' ' .. args[i], args[i + 1]
 	end
-	if #told > 0 then sliced('HSET', state(out, 'told'), told, 1, #told) end
+	if #reported > 0 then sliced('HSET', state(out, 'reported'), reported, 1, #reported) end
 	shards.become_ready(out)
 	return c.ready and 1 or 0
 end)

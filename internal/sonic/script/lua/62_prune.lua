@@ -22,7 +22,7 @@ always('sonic_beat', function(keys)
 end)
 
 -- horizon returns the id that every zone's cursors are past: this zone's, and those of the others as their
--- beats told them.
+-- beats reported them.
 local function horizon(out)
 	local lowest
 	local function take(id)
@@ -31,10 +31,10 @@ local function horizon(out)
 	for i = 1, #c.others do
 		local other = c.others[i]
 		take(call('HGET', state(out, 'cur'), other) or NO_ID)
-		local told = state(out, 'told')
-		take(call('HGET', told, other .. ' ' .. c.zone) or NO_ID)
+		local reported = state(out, 'reported')
+		take(call('HGET', reported, other .. ' ' .. c.zone) or NO_ID)
 		for j = 1, #c.others do
-			if j ~= i then take(call('HGET', told, other .. ' ' .. c.others[j]) or NO_ID) end
+			if j ~= i then take(call('HGET', reported, other .. ' ' .. c.others[j]) or NO_ID) end
 		end
 	end
 	return lowest or NO_ID

@@ -18,7 +18,7 @@ end
 -- sonic_open_primary zone flags floor count other.. default [prefix policy]..: this Redis is a primary of a cluster,
 -- and takes writes from now on. flags: r, it is ready; without, it takes no writes yet, but what it has lost is
 -- applied to it, see sonic_recovered. b and a number, what all streams may hold in bytes. floor is an id: no entry
--- gets one before it. The zone has told others that all entries before it are with them, and the clock here may be
+-- gets one before it. The zone has reported to others that they have all entries before it, and the clock here may be
 -- behind that of the primary before.
 across('sonic_open_primary', function(args)
 	local name, flags, floor = args[1], args[2], args[3]
@@ -67,8 +67,8 @@ across('sonic_lack', function(args)
 end)
 
 -- sonic_recovered zone [opening]: all that the topic of a zone has, and that this primary may have lost, is applied
--- to it again. It is ready once that was said of all zones; it returns 1 then. opening is what sonic_primary told
--- before: if this primary was opened again since, it may have lost something since.
+-- to it again. It is ready once that was said of all zones; it returns 1 then. opening is what sonic_primary
+-- returned before: if this primary was opened again since, it may have lost something since.
 across('sonic_recovered', function(args)
 	if not c.opened or not c.clustered or args[2] and not c.ready and args[2] ~= c.opening then return NOT_READY end
 	c.lacks[args[1]] = nil
@@ -115,7 +115,7 @@ across('sonic_hold', function(args)
 			if type(opening) == 'string' then lacking = lacking or c.ready or not c.marked[out] or opening ~= c.opening end
 			if length > 0 then shards.count(out, call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length) end
 			-- While the slot moves that is an error: it may owe.
-			if try('EXISTS', state(out, 'owe'), state(out, 'want')) ~= 0 then c.deferred_streams[out] = true end
+			if try('EXISTS', state(out, 'answers'), state(out, 'requests')) ~= 0 then c.deferred_streams[out] = true end
 		end
 	end
 	if lacking and c.opened and c.clustered then begin_recovery() end

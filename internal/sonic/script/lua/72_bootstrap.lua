@@ -31,21 +31,21 @@ local function not_source(asker)
 end
 
 -- sonic_source asker: how far this Redis is, its epoch, what it has pruned, how many answers it waits for and how
--- much it has dropped and not shipped since, which cursors asker once told.
+-- much it has dropped and not shipped since, which cursors asker once reported.
 reads('sonic_source', function(keys, args)
 	local out, asker = keys[1], args[1]
 	local problem = not_source(asker) or shards.use(out)
 	if problem then return problem end
 	if c.clustered then shards.read_pruned(out) end
-	local told, all = {}, call('HGETALL', state(out, 'told'))
+	local reported, all = {}, call('HGETALL', state(out, 'reported'))
 	for i = 1, #all, 2 do
 		if string.sub(all[i], 1, #asker + 1) == asker .. ' ' then
-			told[#told + 1], told[#told + 2] = all[i], all[i + 1]
+			reported[#reported + 1], reported[#reported + 2] = all[i], all[i + 1]
 		end
 	end
 	return {
 		reached(out), call('HGET', state(out, 'meta'), 'epoch') or '0', c.pruned.text or NO_ID,
-		format('%d', call('HLEN', state(out, 'want')) + call('HLEN', state(out, 'unsent'))), told,
+		format('%d', call('HLEN', state(out, 'requests')) + call('HLEN', state(out, 'unsent'))), reported,
 	}
 end)
 
@@ -131,8 +131,8 @@ reads('sonic_copy_keys', function(keys, args)
 	return {format('%d', read), at, list}
 end)
 
--- sonic_filled zone own floor pruned epoch, then count and pairs of cursors, of told cursors, of how far the source
--- was at the end: the copy is whole. A Sonic can open this Redis now.
+-- sonic_filled zone own floor pruned epoch, then count and pairs of cursors, of reported cursors, of how far the
+-- source was at the end: the copy is whole. A Sonic can open this Redis now.
 always('sonic_filled', function(keys, args)
 	local out, meta = keys[1], state(keys[1], 'meta')
 	local source = call('HGET', meta, 'bootstrap')
@@ -150,7 +150,7 @@ always('sonic_filled', function(keys, args)
 		plain(list, 'm ' .. origin, '')
 		plain(list, 'e ' .. origin, '0')
 	end)
-	take('told', plain)
+	take('reported', plain)
 	local ends = {}
 	take('boot', function(_, origin, id) plain(ends, origin, id) end)
 	call('HSET', state(out, 'boot'), 'end', concat(ends, ' '))

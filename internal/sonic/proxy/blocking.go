@@ -95,7 +95,7 @@ func (c *client) block(cmd *command.Command, r request.Request) bool {
 	c.anyShard()
 	w := &blockedCommand{c: c, cmd: cmd, call: try, slot: c.slot}
 	c.blocked = w
-	c.loop.proxy.blocked.Add(1)
+	c.loop.blocked++
 	if try.wait > 0 {
 		w.timer = c.loop.timers.Start(c.loop.now.Add(try.wait), w.timeout)
 	}
@@ -237,7 +237,7 @@ func (w *blockedCommand) cancel() {
 	}
 	w.ended = true
 	l := w.c.loop
-	l.proxy.blocked.Add(-1)
+	l.blocked--
 	l.timers.Stop(w.timer)
 	l.timers.Stop(w.retryTimer)
 	delete(l.heldBlocked, w)
@@ -380,7 +380,7 @@ func (w *keyWatcher) invalidated(push []byte) {
 	}
 }
 
-// clientUnblock runs CLIENT UNBLOCK id [TIMEOUT|ERROR], for clients of the same event loop.
+// clientUnblock runs CLIENT UNBLOCK id [TIMEOUT|ERROR].
 func (c *client) clientUnblock(_ *command.Command, r request.Request) bool {
 	byError := false
 	if r.Len() == 4 {

@@ -192,7 +192,7 @@ func TestShardsHalfMoved(t *testing.T) {
 func TestShardsMoveUnderLoad(t *testing.T) {
 	t.Parallel()
 	servers := stack.PrivateRedisCluster(t, 3, 0)
-	e := startShards(t, servers, func(cfg *proxy.Config) { cfg.Loops = 2 })
+	e := startShards(t, servers, nil)
 	const slots, clients = 8, 4
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -431,7 +431,7 @@ func TestShardsBlock(t *testing.T) {
 func TestShardsBlockUntilTimeout(t *testing.T) {
 	t.Parallel()
 	servers := stack.PrivateRedisCluster(t, 2, 0)
-	e := startShards(t, servers, func(cfg *proxy.Config) { cfg.Loops = 1 })
+	e := startShards(t, servers, nil)
 	slot := cluster.Slot([]byte("l"))
 	from := servers.Node(t, servers.Owner(t, slot)).Client(t)
 	c, leaves, last, pusher := dial(t, e.addr), dial(t, e.addr), dial(t, e.addr), dial(t, e.addr)

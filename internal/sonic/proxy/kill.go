@@ -72,8 +72,7 @@ func (k *killFilter) read(p *Proxy, option, value []byte) (problem string) {
 	return ""
 }
 
-// clientKill runs CLIENT KILL addr, or CLIENT KILL option value .., for clients of the same event
-// loop.
+// clientKill runs CLIENT KILL addr, or CLIENT KILL option value ...
 func (c *client) clientKill(_ *command.Command, r request.Request) bool {
 	k := killFilter{}
 	old := r.Len() == 3

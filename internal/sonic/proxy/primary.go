@@ -25,15 +25,13 @@ func (p *Proxy) Demoted(server string) {
 
 // disconnect ends the connections to servers for which from returns true.
 func (p *Proxy) disconnect(why error, from func(dialer.Server) bool) {
-	for _, l := range p.eventLoops() {
-		l.post(func() {
-			for b := range l.backends() {
-				if b.state == up && from(b.server) {
-					b.lost(why)
-				}
+	p.post(func(l *loop) {
+		for b := range l.backends() {
+			if b.state == up && from(b.server) {
+				b.lost(why)
 			}
-		})
-	}
+		}
+	})
 }
 
 // backends returns all connections of the loop to Redis.

@@ -49,7 +49,7 @@ type Proxy struct {
 	shards                      shards // of a Redis Cluster, with Config.Replicate
 
 	runID  string // prefix of the ids of transactions
-	lastTx atomic.Uint64
+	lastTx uint64 // only the loop uses it
 
 	scripts publishing.Scripts // of clients, if Config.Publish
 
@@ -57,10 +57,9 @@ type Proxy struct {
 	limits      resp.Limits
 	loginLimits resp.Limits
 
-	loops      []*loop
+	loop       atomic.Pointer[loop] // nil before Serve
 	clients    atomic.Int64
-	blocked    atomic.Int64 // clients in a blocking command
-	lastID     atomic.Uint64
+	lastID     uint64       // only accept uses it
 	writes     atomic.Int32 // Writes
 	refusal    atomic.Pointer[string]
 	background sync.WaitGroup
@@ -70,8 +69,7 @@ type Proxy struct {
 	mu   sync.Mutex
 	down error // why there is no shared connection; nil if there is one
 
-	keyless   atomic.Pointer[string] // the address of the primary for commands without keys; nil: not chosen yet
-	primaries map[string]error       // of a Redis Cluster, by address: why it cannot be reached; nil if it can
+	primaries map[string]error // of a Redis Cluster, by address: why it cannot be reached; nil if it can
 }
 
 // flushes returns the commands that [Config.Flush] is about.
@@ -152,34 +150,23 @@ func (p *Proxy) functionPrefix(name string) []byte {
 // goroutines have ended. Call it once.
 func (p *Proxy) Serve(ctx context.Context, ln net.Listener) error {
 	defer func() { _ = ln.Close() }()
-	var loops []*loop
-	for range p.cfg.Loops {
-		l, err := newLoop(p)
-		if err != nil {
-			for _, l := range loops {
-				l.end()
-			}
-			return err
+	l, err := newLoop(p)
+	if err != nil {
+		return err
+	}
+	p.loop.Store(l)
+	p.background.Go(l.run)
+	l.post(func() { // Ready reports the state of these connections
+		if p.cfg.Cluster != nil {
+			l.clusterChanged()
+		} else {
+			l.connection(p.cfg.Backend.DB, 2)
 		}
-		loops = append(loops, l)
-	}
-	p.mu.Lock()
-	p.loops = loops
-	p.mu.Unlock()
-	for _, l := range loops {
-		p.background.Go(l.run)
-		l.post(func() { // Ready reports the state of these connections
-			if p.cfg.Cluster != nil {
-				l.clusterChanged()
-			} else {
-				l.connection(p.cfg.Backend.DB, 2)
-			}
-		})
-	}
+	})
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
-	err := p.accept(ctx, ln)
+	err = p.accept(ctx, ln, l)
 	stop()
-	p.shutDown()
+	p.shutDown(l)
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -192,13 +179,13 @@ const (
 	maxAcceptPause = time.Second
 )
 
-func (p *Proxy) accept(ctx context.Context, ln net.Listener) error {
+func (p *Proxy) accept(ctx context.Context, ln net.Listener, l *loop) error {
 	wait := backoff.Backoff{Min: minAcceptPause, Max: maxAcceptPause}
 	for {
 		conn, err := ln.Accept()
 		if err == nil {
 			wait.Reset()
-			p.assign(ctx, conn)
+			p.add(ctx, conn, l)
 			continue
 		}
 		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
@@ -210,8 +197,8 @@ func (p *Proxy) accept(ctx context.Context, ln net.Listener) error {
 	}
 }
 
-// assign assigns a new client to a loop.
-func (p *Proxy) assign(ctx context.Context, conn net.Conn) {
+// add gives a new client to the loop.
+func (p *Proxy) add(ctx context.Context, conn net.Conn, l *loop) {
 	if p.clients.Add(1) > int64(p.cfg.Limits.Clients) {
 		p.clients.Add(-1)
 		p.metrics.rejected.Inc()
@@ -220,8 +207,8 @@ func (p *Proxy) assign(ctx context.Context, conn net.Conn) {
 		return
 	}
 	remote, local := conn.RemoteAddr(), conn.LocalAddr()
-	id := p.lastID.Add(1)
-	l := p.loops[int(id)%len(p.loops)]
+	p.lastID++
+	id := p.lastID
 	var fd int
 	var err error
 	if p.cfg.TLS != nil {
@@ -240,18 +227,10 @@ func (p *Proxy) assign(ctx context.Context, conn net.Conn) {
 	}
 }
 
-func (p *Proxy) shutDown() {
-	for _, l := range p.loops {
-		l.post(l.drain)
-	}
-	late := time.AfterFunc(p.cfg.DrainTimeout, func() {
-		for _, l := range p.loops {
-			l.post(l.abort)
-		}
-	})
-	for _, l := range p.loops {
-		<-l.done
-	}
+func (p *Proxy) shutDown(l *loop) {
+	l.post(l.drain)
+	late := time.AfterFunc(p.cfg.DrainTimeout, func() { l.post(l.abort) })
+	<-l.done
 	late.Stop()
 	p.background.Wait()
 	p.relays.Wait() // after the background connects, which may add relays
@@ -298,16 +277,14 @@ func (p *Proxy) connectionDown(primary string, err error) {
 	}
 }
 
-// Shipped says that the broker has all effects of a shard up to the stream id "ms-seq". The proxy
-// then sends the replies that wait for them. It is safe for concurrent use.
-func (p *Proxy) Shipped(_ int, id string) {
+// Shipped says that the broker has all effects up to the stream id "ms-seq". The proxy then sends
+// the replies that wait for them. It is safe for concurrent use.
+func (p *Proxy) Shipped(id string) {
 	upTo, ok := parseStreamID([]byte(id))
 	if !ok || p.cfg.Ack != AckPublished {
 		return
 	}
-	for _, l := range p.eventLoops() {
-		l.post(func() { l.publishedUpTo(upTo) })
-	}
+	p.post(func(l *loop) { l.publishedUpTo(upTo) })
 }
 
 // SetWrites changes how the proxy treats writes from now on. Clients get reason in the error if
@@ -315,16 +292,14 @@ func (p *Proxy) Shipped(_ int, id string) {
 func (p *Proxy) SetWrites(w Writes, reason string) {
 	p.refusal.Store(&reason)
 	p.writes.Store(int32(w))
-	for _, l := range p.eventLoops() {
-		l.post(l.writesChanged)
-	}
+	p.post((*loop).writesChanged)
 }
 
-// eventLoops returns the event loops; none before Serve. It is safe for concurrent use.
-func (p *Proxy) eventLoops() []*loop {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.loops
+// post makes the loop run f. It does nothing before Serve. It is safe for concurrent use.
+func (p *Proxy) post(f func(*loop)) {
+	if l := p.loop.Load(); l != nil {
+		l.post(func() { f(l) })
+	}
 }
 
 func (p *Proxy) limitsOf(c *client) *resp.Limits {

@@ -357,8 +357,8 @@ func (c *client) changeBlockingInRedis(n int) {
 	c.blockingInRedis += n
 	switch now := c.blockingInRedis > 0; {
 	case now && !before:
-		c.loop.proxy.blocked.Add(1)
+		c.loop.blocked++
 	case before && !now:
-		c.loop.proxy.blocked.Add(-1)
+		c.loop.blocked--
 	}
 }

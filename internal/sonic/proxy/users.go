@@ -12,13 +12,11 @@ import (
 func (p *Proxy) SetUsers(list []access.User) {
 	now := access.NewUsers(list)
 	p.users.Store(now)
-	for _, l := range p.eventLoops() {
-		l.post(func() {
-			for _, c := range l.clients {
-				c.changeUser(now)
-			}
-		})
-	}
+	p.post(func(l *loop) {
+		for _, c := range l.clients {
+			c.changeUser(now)
+		}
+	})
 }
 
 func (c *client) changeUser(now *access.Users) {

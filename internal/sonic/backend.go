@@ -14,7 +14,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/health"
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 	"github.com/aviaryhq/aviary/internal/sonic/sentinel"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/secret"
@@ -93,8 +93,8 @@ func (b backend) follow(rt *app.Runtime, zone string) {
 }
 
 // endpoint returns the proxy's configuration for connecting to Redis.
-func (c RedisConfig) endpoint(b backend) dialer.Config {
-	p := dialer.Config{Address: b.address, Username: b.username, Password: b.password, TLS: b.tls, DialTimeout: c.ConnectTimeout, Wait: c.Wait}
+func (c RedisConfig) endpoint(b backend) upstream.Config {
+	p := upstream.Config{Address: b.address, Username: b.username, Password: b.password, TLS: b.tls, DialTimeout: c.ConnectTimeout, Wait: c.Wait}
 	if b.sentinels != nil {
 		p.Resolve = b.resolve
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/eventloop"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
@@ -150,7 +151,7 @@ func (w *blockedCommand) handleReply(reply []byte) {
 			id, reply = resp.Text(both[0]), both[1]
 		}
 	}
-	_, moves := redirectionOf(reply, "")
+	_, moves := upstream.RedirectionOf(reply, "")
 	if w.tracked && (replies.IsNotOpened(reply) || moves) && !w.ended && !w.expired && !c.inputEnded() {
 		// Redis was restarted, or the slot moves for long. No notification comes when that ends, so
 		// poll.

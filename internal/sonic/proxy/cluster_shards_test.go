@@ -21,7 +21,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -465,7 +465,7 @@ func TestShardsBlockUntilTimeout(t *testing.T) {
 // TestShardsAreForAClusterWithAckLocal checks the configuration.
 func TestShardsAreForAClusterWithAckLocal(t *testing.T) {
 	t.Parallel()
-	_, err := proxy.New(proxy.Config{Backend: dialer.Config{Address: "a:1"}, Replicate: true}, zap.NewNop(), prometheus.NewRegistry())
+	_, err := proxy.New(proxy.Config{Backend: upstream.Config{Address: "a:1"}, Replicate: true}, zap.NewNop(), prometheus.NewRegistry())
 	require.ErrorContains(t, err, "set Replicate only with Cluster")
 	_, err = proxy.New(proxy.Config{Cluster: cluster.New(cluster.Config{}, zap.NewNop()), Replicate: true, Ack: proxy.AckPublished}, zap.NewNop(), prometheus.NewRegistry())
 	require.ErrorContains(t, err, "AckPublished is not supported")

@@ -9,7 +9,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/access"
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 )
 
 // Ack says what a reply to a write guarantees.
@@ -51,7 +51,7 @@ const (
 // Config of the proxy. New replaces zero values by the defaults named here.
 type Config struct {
 	// Backend is this zone's Redis.
-	Backend dialer.Config
+	Backend upstream.Config
 	// Cluster says which primary of a Redis Cluster has which slot. Backend.Address is then not
 	// used. Commands of clients are relayed as they are, writes too, unless Replicate is set. The
 	// map must be known before Serve. Default: nil, a single Redis.

@@ -21,12 +21,12 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/command"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/access"
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/eventloop"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/publishing"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/state"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/tlsrelay"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 )
@@ -64,7 +64,7 @@ type Proxy struct {
 	refusal    atomic.Pointer[string]
 	background sync.WaitGroup
 	relays     *tlsrelay.Relays
-	dialer     *dialer.Dialer
+	dialer     *upstream.Dialer
 
 	mu   sync.Mutex
 	down error // why there is no shared connection; nil if there is one
@@ -103,7 +103,7 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 		primaries:   make(map[string]error),
 	}
 	p.relays = tlsrelay.New(cfg.DrainTimeout)
-	p.dialer = dialer.New(&p.cfg.Backend, p.relays, cfg.Cluster != nil)
+	p.dialer = upstream.New(&p.cfg.Backend, p.relays, cfg.Cluster != nil)
 	p.users.Store(access.NewUsers(cfg.Users))
 	p.handlers = p.handlersOf()
 	if cfg.Replicate {
@@ -316,4 +316,77 @@ func (c *client) setMode() {
 		mode += "r"
 	}
 	c.mode = resp.AppendBulk(c.mode[:0], mode)
+}
+
+// errNewPrimary is why the proxy closes a connection to a Redis that is not the primary any more.
+var errNewPrimary = errors.New("another Redis is the primary now")
+
+// SetPrimary sets which Redis is the primary now: its address, its run_id, or both. An empty
+// address keeps the previous one; an empty run_id means that it is unknown. Connections to another
+// Redis end as if they were lost. It is safe for concurrent use.
+func (p *Proxy) SetPrimary(address, server string) {
+	p.disconnect(errNewPrimary, p.dialer.SetPrimary(address, server).Other)
+}
+
+// Demoted says that the Redis with that run_id has become a replica. Connections to it end as if
+// they were lost. A write would get an error, but a client that only reads would go on reading data
+// that may be old. It is safe for concurrent use.
+func (p *Proxy) Demoted(server string) {
+	p.disconnect(upstream.ErrReplica, func(to upstream.Server) bool { return to.RunID == server })
+}
+
+// disconnect ends the connections to servers for which from returns true.
+func (p *Proxy) disconnect(why error, from func(upstream.Server) bool) {
+	p.post(func(l *loop) {
+		for b := range l.backends() {
+			if b.state == up && from(b.server) {
+				b.lost(why)
+			}
+		}
+	})
+}
+
+// backends returns all connections of the loop to Redis.
+func (l *loop) backends() map[*backend]struct{} {
+	all := make(map[*backend]struct{}, len(l.shared)+len(l.dedicated)+len(l.watchers))
+	for _, b := range l.shared {
+		all[b] = struct{}{}
+	}
+	for b := range l.dedicated {
+		all[b] = struct{}{}
+	}
+	for _, w := range l.watchers {
+		all[w.b] = struct{}{}
+	}
+	return all
+}
+
+// SetUsers replaces the users that may log in. As in Redis, it disconnects clients of removed
+// users. Other clients stay logged in, even if their user's password has changed, and get their
+// user's new permissions at once. It is safe for concurrent use.
+func (p *Proxy) SetUsers(list []access.User) {
+	now := access.NewUsers(list)
+	p.users.Store(now)
+	p.post(func(l *loop) {
+		for _, c := range l.clients {
+			c.changeUser(now)
+		}
+	})
+}
+
+func (c *client) changeUser(now *access.Users) {
+	switch {
+	case c.user != nil && now.ByName[c.user.Name] == nil:
+		c.close()
+	case c.user != nil:
+		before := c.user
+		c.user = now.ByName[before.Name]
+		if c.tx != nil && len(c.tx.commands) > 0 && (before.ReadOnly != c.user.ReadOnly || !slices.Equal(before.Keys, c.user.Keys)) {
+			c.tx.aborted = true // its commands were checked against the old permissions
+		}
+	case now.Initial != nil: // clients do not need to log in any more
+		c.user = now.Initial
+		c.loop.timers.Stop(c.login)
+		c.login = nil
+	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/sentinel"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/secret"
@@ -138,12 +139,12 @@ func checkRedis(ctx context.Context, db *redis.Client) error {
 	return errors.Join(checkServer(info), err)
 }
 
-// askInfo returns what INFO says. Its error is errUnsuitable if Redis refuses INFO.
+// askInfo returns what INFO says. Its error is errUnsuitable if Redis refuses INFO until somebody
+// changes its settings or Sonic's: a wrong password for instance. Any other error may pass.
 func askInfo(ctx context.Context, db *redis.Client) (map[string]string, error) {
 	text, err := db.Info(ctx).Result()
-	var refused redis.Error
 	switch {
-	case errors.As(err, &refused) && !strings.HasPrefix(refused.Error(), "LOADING") && !strings.HasPrefix(refused.Error(), "MASTERDOWN"):
+	case refusedForGood(err):
 		return nil, fmt.Errorf("%w: it refuses INFO: %w", errUnsuitable, err)
 	case errors.Is(err, errReplica):
 		return nil, err
@@ -152,6 +153,12 @@ func askInfo(ctx context.Context, db *redis.Client) (map[string]string, error) {
 	default:
 		return infoOf(text), nil
 	}
+}
+
+// refusedForGood reports whether Redis refused a command because of its user, its password, or
+// because it does not have the command.
+func refusedForGood(err error) bool {
+	return script.IsReply(err, "WRONGPASS", "NOAUTH", "NOPERM", "ERR AUTH", "ERR unknown command")
 }
 
 // checkServer returns errUnsuitable for a Redis with a version or maxmemory-policy that Sonic

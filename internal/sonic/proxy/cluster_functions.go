@@ -6,15 +6,13 @@ import (
 	"strings"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/state"
-	"github.com/aviaryhq/aviary/internal/sonic/script"
-
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
-
 	"github.com/aviaryhq/aviary/internal/sonic/command"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/state"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
 
 // anyShard gives a write without keys, which Redis will refuse, the slot of some primary.

@@ -6,12 +6,11 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/state"
-
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/command"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/state"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 

@@ -5,9 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
-
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 

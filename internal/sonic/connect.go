@@ -2,12 +2,15 @@ package sonic
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/trial"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -48,7 +51,7 @@ func (c RedisConfig) try(path string, then func(*redis.Client) []trial.Trial) (t
 	if err != nil {
 		return []trial.Trial{trial.Of(name, err)}, func() {}
 	}
-	db, _ := c.control(b, nil, nil)
+	db, _ := b.control(nil, nil)
 	asking, stop := context.WithCancel(context.Background())
 	asked := make(chan struct{})
 	if s := b.sentinels; s == nil {
@@ -140,4 +143,63 @@ func (c Config) tryTopics(client *messaging.Client) []trial.Trial {
 		all = append(all, trial.Consume(client, "topic of zone "+zone+", to read", c.topicOf(zone)))
 	}
 	return all
+}
+
+// tryCluster returns the trials of a Redis Cluster: each address of url, the state of the cluster,
+// and its primaries. path is the path of the section.
+func (c RedisConfig) tryCluster(path string) []trial.Trial {
+	c.ConnectTimeout = min(c.ConnectTimeout, clusterTimeout) // the trial of the cluster asks several nodes in turn
+	b, err := c.backend(zap.NewNop())
+	if err != nil {
+		return []trial.Trial{trial.Of(path+".url "+c.url(), err)}
+	}
+	var all []trial.Trial
+	for _, address := range b.nodes {
+		all = append(all, trial.Trial{Name: path + ".url, node " + address, Try: func(ctx context.Context) error {
+			return b.checkNode(ctx, address, false)
+		}})
+	}
+	return append(all,
+		trial.Trial{Name: path + ": state of the cluster", Try: func(ctx context.Context) error {
+			return b.askNodes(ctx, func(_ string, db *redis.Client) error { return tryClusterState(ctx, db) })
+		}},
+		trial.Trial{Name: path + ": primaries of the cluster", Try: func(ctx context.Context) error {
+			return b.askNodes(ctx, func(address string, db *redis.Client) error {
+				m, err := cluster.Ask(ctx, db, address)
+				if err != nil {
+					return err
+				}
+				unsuitable, unknown := b.checkNodes(ctx, m.Addresses(), true)
+				return errors.Join(append(unsuitable, unknown...)...)
+			})
+		}})
+}
+
+// askNodes puts a question to the first node of a Redis Cluster that answers.
+func (b backend) askNodes(ctx context.Context, question func(address string, db *redis.Client) error) error {
+	var errs []error
+	for _, address := range b.nodes {
+		db := b.nodeClient(address)
+		defer func() { _ = db.Close() }()
+		err := db.Ping(ctx).Err()
+		var refused redis.Error
+		if err == nil || errors.As(err, &refused) {
+			return question(address, db)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// tryClusterState returns an error unless all slots are served.
+func tryClusterState(ctx context.Context, db *redis.Client) error {
+	text, err := db.ClusterInfo(ctx).Result()
+	if err != nil {
+		return err
+	}
+	if info := infoOf(text); info["cluster_state"] != "ok" || info["cluster_slots_ok"] != strconv.Itoa(cluster.Slots) {
+		return fmt.Errorf("it is %q: %s of %d slots have a primary, and %s of them are served",
+			info["cluster_state"], info["cluster_slots_assigned"], cluster.Slots, info["cluster_slots_ok"])
+	}
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -21,19 +22,16 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
-	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 // service holds the parts of a running Sonic. In front of a Redis Cluster cluster is not nil, and
-// library and memory are nil. If it is that of a lone zone, shipper, appliers, monitor and primaries
-// are nil, too.
+// library and memory are nil. If it is that of a lone zone, shipper, appliers and monitor are nil, too.
 type service struct {
 	cfg        Config // at the start
 	current    Config // in use now, see change
 	log        *zap.Logger
 	proxy      *proxy.Proxy
 	cluster    *clusterState
-	primaries  *primaryStates // only in front of a Redis Cluster
 	library    *redislib.Library
 	shipper    shipper
 	appliers   []applier // of all zones but the first, which is this one
@@ -99,7 +97,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 func (s *service) buildReplicated(ctx context.Context, rt *app.Runtime, b backend) error {
 	cfg := s.cfg
 	s.memory = newMemory(rt.Log)
-	db, control := cfg.Redis.control(b, s.primaryFound, s.demoted)
+	db, control := b.control(s.primaryFound, s.demoted)
 	rt.OnStop("redis", func(context.Context) error { return db.Close() })
 	b.follow(rt, cfg.Zone)
 	if err := awaitRedis(ctx, db, b, health.New(rt.Log.Named("redis"))); err != nil {
@@ -111,11 +109,10 @@ func (s *service) buildReplicated(ctx context.Context, rt *app.Runtime, b backen
 	} else if err != nil {
 		return err
 	}
-	client, err := messaging.Dial(ctx, cfg.Pulsar, messaging.WithLogger(rt.Log), messaging.WithRegisterer(rt.Metrics))
+	client, err := dialPulsar(ctx, rt, cfg)
 	if err != nil {
 		return err
 	}
-	rt.OnStop("pulsar", client.Close)
 	if err := checkNamespace(ctx, client, cfg, rt.Log); err != nil {
 		return err
 	}
@@ -150,9 +147,6 @@ func (s *service) buildReplicated(ctx context.Context, rt *app.Runtime, b backen
 	}
 	rt.Go("outbox", s.monitor.run)
 	rt.Go("role of redis", func(ctx context.Context) error { return control.watchRole(ctx, db, s.memory) })
-	if err := rt.Metrics.Register(newCollector(s)); err != nil {
-		return err
-	}
 	rt.Check("redis", func(context.Context) error { return s.proxy.Ready() })
 	rt.Check("writes", s.checkWrites)
 	return nil
@@ -160,6 +154,9 @@ func (s *service) buildReplicated(ctx context.Context, rt *app.Runtime, b backen
 
 // serve starts the proxy and what an operator can see and change.
 func (s *service) serve(ctx context.Context, rt *app.Runtime) error {
+	if err := rt.Metrics.Register(newCollector(s)); err != nil {
+		return err
+	}
 	rt.Handle("/zones", "the zones: connection, outbox, lag, current errors", http.HandlerFunc(s.zonesPage))
 	ln, err := rt.Listen(ctx, "redis", "listen", s.cfg.Listen)
 	if err != nil {
@@ -196,11 +193,35 @@ func (s *service) checkWrites(ctx context.Context) error {
 // checkClusterWrites is the readiness check of whether a Redis Cluster accepts writes. It fails if no
 // primary does: another Sonic of the zone could not serve more.
 func (s *service) checkClusterWrites(context.Context) error {
-	if err := s.primaries.checkAny(); err != nil {
+	if err := s.cluster.checkAny(); err != nil {
 		return err
 	}
 	if full := s.monitor.state(); full.full {
 		return errors.New(full.problem())
 	}
 	return nil
+}
+
+// warnUnprotected logs a warning if clients without a password or a certificate can connect, or if
+// passwords are sent unencrypted. Redis in its protected mode would refuse clients without a
+// password. Sonic does not: a firewall or a container's network may keep its address private.
+func (c Config) warnUnprotected(log *zap.Logger, at net.Addr) {
+	if tcp, ok := at.(*net.TCPAddr); ok && tcp.IP.IsLoopback() {
+		return
+	}
+	address := zap.Stringer("address", at)
+	switch known := c.TLS.ClientCAFile != ""; {
+	case len(c.Users) == 0 && !known:
+		log.Warn("everybody who reaches this address may read and write all keys: set users or tls.client_ca_file, or keep the address private", address)
+	case len(c.Users) > 0 && !c.TLS.enabled():
+		log.Warn("users send their passwords to this address without encryption: set tls, or keep the address private", address)
+	}
+}
+
+// warnNoOtherZone logs a warning if ack is published and there is no other zone: Sonic then stores
+// nothing in Pulsar.
+func (c Config) warnNoOtherZone(log *zap.Logger) {
+	if c.Ack == ackPublished && len(c.zones()) == 1 {
+		log.Warn("ack: published has the effect of ack: local here: zones names no other zone, and a zone that is alone stores nothing in Pulsar")
+	}
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
@@ -56,8 +55,7 @@ func TestPrimariesThatCannotBeTheBackend(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
-	c := defaultRedis()
-	client := func(address string) *redis.Client { return c.nodeClient(backend{}, address) }
+	b := backend{nodes: []string{l.Addr().String()}}
 	mapOf := func(addresses ...string) *cluster.Map {
 		var all []cluster.Range
 		for i, address := range addresses {
@@ -65,18 +63,19 @@ func TestPrimariesThatCannotBeTheBackend(t *testing.T) {
 		}
 		return cluster.NewMap(all)
 	}
-	err = checkPrimaries(t.Context(), mapOf(l.Addr().String()), client)
+	err = b.checkPrimaries(t.Context(), mapOf(l.Addr().String()))
 	require.ErrorContains(t, err, l.Addr().String()+": cannot reach Redis")
 	require.NotErrorIs(t, err, errUnsuitable)
-	require.ErrorContains(t, checkPrimaries(t.Context(), mapOf(), client), "no primary of the Redis Cluster has slots")
+	require.ErrorContains(t, b.checkPrimaries(t.Context(), mapOf()), "no primary of the Redis Cluster has slots")
 
 	require.NoError(t, srv.Client(t).ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err())
-	err = checkPrimaries(t.Context(), mapOf(l.Addr().String(), srv.Addr()), client)
+	err = b.checkPrimaries(t.Context(), mapOf(l.Addr().String(), srv.Addr()))
 	require.ErrorIs(t, err, errUnsuitable)
 	require.ErrorContains(t, err, srv.Addr()+": this Redis cannot be the backend: its maxmemory-policy is allkeys-lru")
 	require.ErrorContains(t, err, "it is not part of a Redis Cluster: set redis.cluster: false")
-	require.ErrorIs(t, checkEnabled(t.Context(), []string{l.Addr().String(), srv.Addr()}, client), errUnsuitable)
-	require.NoError(t, checkEnabled(t.Context(), []string{l.Addr().String()}, client))
+	require.NoError(t, b.checkEnabled(t.Context()))
+	b.nodes = append(b.nodes, srv.Addr())
+	require.ErrorIs(t, b.checkEnabled(t.Context()), errUnsuitable)
 
 	cfg := DefaultConfig()
 	cfg.Redis.URL = "redis://" + l.Addr().String() + "," + srv.Addr()

@@ -22,6 +22,15 @@ func dialPulsar(ctx context.Context, rt *app.Runtime, cfg Config) (*messaging.Cl
 	return client, err
 }
 
+// dialTopics is dialPulsar, and checks the namespace of the topics.
+func (s *service) dialTopics(ctx context.Context, rt *app.Runtime) (*messaging.Client, error) {
+	client, err := dialPulsar(ctx, rt, s.cfg)
+	if err != nil {
+		return nil, err
+	}
+	return client, checkNamespace(ctx, client, s.cfg, rt.Log)
+}
+
 // errNamespace says that the namespace of the topics does not have a setting that Sonic needs.
 var errNamespace = errors.New("the namespace of the topics cannot be used")
 

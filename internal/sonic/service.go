@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -27,17 +26,15 @@ import (
 // service holds the parts of a running Sonic. In front of a Redis Cluster cluster is not nil, and
 // library and memory are nil. If it is that of a lone zone, shipper, appliers and monitor are nil, too.
 type service struct {
-	cfg        Config // at the start
-	current    Config // in use now, see change
-	log        *zap.Logger
-	proxy      *proxy.Proxy
-	cluster    *clusterState
-	library    *redislib.Library
-	shipper    shipper
-	appliers   []applier // of all zones but the first, which is this one
-	monitor    *outboxMonitor
-	memory     *memory
-	builtProxy atomic.Pointer[proxy.Proxy] // equal to proxy; gets told which Redis is the primary; nil until the proxy is made
+	cfg      Config // at the start
+	current  Config // in use now, see change
+	proxy    *proxy.Proxy
+	cluster  *clusterState
+	library  *redislib.Library
+	shipper  shipper
+	appliers []applier // of all zones but the first, which is this one
+	monitor  *outboxMonitor
+	memory   *memory
 }
 
 // shipper is the part that ships the zone's effects: [outbox.Shipper] or [outbox.ClusterShipper].
@@ -53,24 +50,12 @@ type applier interface {
 	SetMaxClockSkew(d time.Duration)
 }
 
-// primaryFound is called with the run_id of a Redis that has replaced the previous one. The proxy
-// reconnects to it.
-func (s *service) primaryFound(server string) {
-	if p := s.builtProxy.Load(); p != nil {
-		p.SetPrimary("", server)
-	}
-}
-
-// demoted is called with the run_id of a Redis that has become a replica. The proxy closes its
-// connections to it.
-func (s *service) demoted(server string) {
-	if p := s.builtProxy.Load(); p != nil {
-		p.Demoted(server)
-	}
-}
-
-// Build wires the service. The stop runs in the reverse order: clients first, then messages in
-// flight to and from Pulsar.
+// Build wires the service. A write takes this way:
+//
+//	client -> proxy -> function in Redis: the command, and its effects into the outbox -> reply
+//	outbox -> shipper -> topic of this zone -> geo-replication -> applier of another zone -> its Redis
+//
+// The stop runs in the reverse order: clients first, then messages in flight to and from Pulsar.
 func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	disableClientLog()
 	if cfg.Command.isSet() {
@@ -80,11 +65,15 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	s := &service{cfg: cfg, current: cfg, log: rt.Log}
+	endpoint, err := cfg.proxy(b, rt.Log)
+	if err != nil {
+		return err
+	}
+	s := &service{cfg: cfg, current: cfg}
 	if len(b.nodes) > 0 {
-		err = s.buildCluster(ctx, rt, b)
+		err = s.buildCluster(ctx, rt, b, endpoint)
 	} else {
-		err = s.buildReplicated(ctx, rt, b)
+		err = s.buildSingle(ctx, rt, b, endpoint)
 	}
 	if err != nil {
 		return err
@@ -92,46 +81,35 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	return s.serve(ctx, rt)
 }
 
-// buildReplicated wires what is in front of one Redis: its library, the shipper, an applier for
-// each other zone, and the proxy.
-func (s *service) buildReplicated(ctx context.Context, rt *app.Runtime, b backend) error {
+// buildSingle wires what is in front of one Redis: the proxy, the library, the shipper, and an
+// applier for each other zone.
+func (s *service) buildSingle(ctx context.Context, rt *app.Runtime, b backend, endpoint proxy.Config) (err error) {
 	cfg := s.cfg
-	s.memory = newMemory(rt.Log)
-	db, control := b.control(s.primaryFound, s.demoted)
+	if s.proxy, err = proxy.New(endpoint, rt.Log, rt.Metrics); err != nil {
+		return err
+	}
+	db, control := b.control(func(server string) { s.proxy.SetPrimary("", server) }, s.proxy.Demoted)
 	rt.OnStop("redis", func(context.Context) error { return db.Close() })
+	if b.sentinels != nil {
+		b.sentinels.OnMove(func(address string) { s.proxy.SetPrimary(address, "") })
+	}
 	b.follow(rt, cfg.Zone)
 	if err := awaitRedis(ctx, db, b, health.New(rt.Log.Named("redis"))); err != nil {
 		return err
 	}
-	l := redislib.New(db, cfg.library())
-	if err := outbox.Load(ctx, l, rt.Log, false); redislib.NoMemory(err) {
+	s.library, s.memory = redislib.New(db, cfg.library()), newMemory(rt.Log)
+	if err := outbox.Load(ctx, s.library, rt.Log, false); redislib.NoMemory(err) {
 		rt.Log.Error("cannot load the functions of this version: Redis has reached its maxmemory, and goes on with those that it has", zap.Error(err))
 	} else if err != nil {
 		return err
 	}
-	client, err := dialPulsar(ctx, rt, cfg)
+	client, err := s.dialTopics(ctx, rt)
 	if err != nil {
 		return err
 	}
-	if err := checkNamespace(ctx, client, cfg, rt.Log); err != nil {
-		return err
-	}
-
-	s.library = l
 	databases := databasesOf(ctx, db)
-	endpoint, err := cfg.proxy(b, rt.Log)
-	if err != nil {
-		return err
-	}
-	if s.proxy, err = proxy.New(endpoint, rt.Log, rt.Metrics); err != nil {
-		return err
-	}
-	s.builtProxy.Store(s.proxy)
-	if b.sentinels != nil {
-		b.sentinels.OnMove(func(address string) { s.proxy.SetPrimary(address, "") })
-	}
-	s.monitor = newOutboxMonitor(cfg.Outbox, measureOne(l), rt.Log, s.proxy.SetWrites)
-	shipper := outbox.New(cfg.shipper(databases), db, l, client, rt.Log, outbox.NewMetrics(rt.Metrics), func(id wire.ID) {
+	s.monitor = newOutboxMonitor(cfg.Outbox, measureOne(s.library), rt.Log, s.proxy.SetWrites)
+	shipper := outbox.New(cfg.shipper(databases), db, s.library, client, rt.Log, outbox.NewMetrics(rt.Metrics), func(id wire.ID) {
 		s.proxy.Shipped(onlyShard, id.String())
 	})
 	s.shipper = shipper
@@ -141,7 +119,7 @@ func (s *service) buildReplicated(ctx context.Context, rt *app.Runtime, b backen
 	}
 	m := apply.NewMetrics(rt.Metrics)
 	for _, origin := range cfg.zones()[1:] {
-		a := apply.New(cfg.applier(origin, databases), l, client, rt.Log, m)
+		a := apply.New(cfg.applier(origin, databases), s.library, client, rt.Log, m)
 		s.appliers = append(s.appliers, a)
 		rt.Go("applier of zone "+origin, a.Run)
 	}

@@ -17,11 +17,7 @@ import (
 
 // buildCluster wires what is in front of a Redis Cluster. In a zone that is alone nothing is
 // replicated, and the primaries do not have the function library.
-func (s *service) buildCluster(ctx context.Context, rt *app.Runtime, b backend) error {
-	endpoint, err := s.cfg.proxy(b, rt.Log)
-	if err != nil {
-		return err
-	}
+func (s *service) buildCluster(ctx context.Context, rt *app.Runtime, b backend, endpoint proxy.Config) (err error) {
 	nodes := b.cluster(rt.Log)
 	endpoint.Cluster, endpoint.SplitMSET, endpoint.Replicate = nodes, s.cfg.Redis.SplitMSET, !s.cfg.isAlone()
 	if s.proxy, err = proxy.New(endpoint, rt.Log, rt.Metrics); err != nil {
@@ -49,11 +45,8 @@ func (s *service) buildCluster(ctx context.Context, rt *app.Runtime, b backend) 
 // primaries take writes. The shipper that owns the topic loads the library at all primaries.
 func (s *service) replicateCluster(ctx context.Context, rt *app.Runtime, nodes *cluster.Cluster, b backend) error {
 	cfg := s.cfg
-	client, err := dialPulsar(ctx, rt, cfg)
+	client, err := s.dialTopics(ctx, rt)
 	if err != nil {
-		return err
-	}
-	if err := checkNamespace(ctx, client, cfg, rt.Log); err != nil {
 		return err
 	}
 	p := primaries.New(nodes, b.primaryClient)

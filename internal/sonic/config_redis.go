@@ -287,8 +287,8 @@ func (c RedisTLSConfig) client() (*tls.Config, error) {
 	return conf, nil
 }
 
-// checkPair returns a fault of cert_file or key_file, which go together. Both may be empty. The fault does not contain their values: by
-// mistake they may hold a private key itself instead of a file name.
+// checkPair returns a fault of cert_file or key_file. Both may be empty. The fault does not contain
+// their values: by mistake they may hold a private key itself instead of a file name.
 func checkPair(certFile, keyFile string) error {
 	if certFile == "" && keyFile == "" {
 		return nil

@@ -163,8 +163,8 @@ func (b *Bootstrap) readSource(ctx context.Context) (source, error) {
 	return s, err
 }
 
-// add adds the reply of a shard to sonic_source. It returns the progress of the shard, and the cursors
-// that the target once reported.
+// add adds the reply of a shard to sonic_source. It returns the progress of the shard, and the
+// cursors that the target once reported.
 func (s *source) add(reply any) (at Reached, reported []string, err error) {
 	list, err := listOf(reply, 5)
 	if err != nil {
@@ -233,7 +233,8 @@ func (b *Bootstrap) awaitSource(ctx context.Context) (source, error) {
 	}
 }
 
-// laggingZone returns a zone whose effects the source has not applied up to the end of its topic, or "".
+// laggingZone returns a zone whose effects the source has not applied up to the end of its topic. It
+// returns "" if there is none.
 func (b *Bootstrap) laggingZone(s source) string {
 	for _, zone := range slices.Sorted(maps.Keys(b.subscribed.Least)) {
 		if zone == b.Source.name && b.Source.isCluster() {

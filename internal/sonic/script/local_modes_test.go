@@ -16,7 +16,7 @@ import (
 )
 
 // newSonic returns a server with an open library, and a connection to it that shows replies.
-func newSonic(t *testing.T, others []string, policies ...string) (*redis.Conn, *wire) {
+func newSonic(t *testing.T, others []string, policies ...string) (*redis.Conn, *rawConn) {
 	t.Helper()
 	srv := stack.PrivateRedis(t)
 	c := srv.Client(t).Conn()
@@ -474,8 +474,8 @@ func TestReplica(t *testing.T) {
 	t.Parallel()
 	_, w := newSonic(t, []string{"b"}, "lww")
 	b := dial(t, stack.PrivateRedis(t), 2)
-	for _, wire := range []*wire{w, b} {
-		wire.do("REPLICAOF", "127.0.0.1", "1")
+	for _, conn := range []*rawConn{w, b} {
+		conn.do("REPLICAOF", "127.0.0.1", "1")
 	}
 	wanted, got := b.do("SET", "k", "v"), w.do(function(script.Mode{}, words("SET k v"))...)
 	if got = "-" + script.ErrorOf(strings.TrimSpace(got[1:])) + "\r\n"; got != wanted {

@@ -17,30 +17,31 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// A wire is a connection to Redis that shows replies byte by byte.
-type wire struct {
+// rawConn is a connection to Redis that shows replies byte by byte.
+type rawConn struct {
 	t    testing.TB
 	conn net.Conn
 	r    *bufio.Reader
 }
 
-func dial(t testing.TB, srv *stack.RedisServer, resp int) *wire {
+func dial(t testing.TB, srv *stack.RedisServer, resp int) *rawConn {
 	t.Helper()
 	conn, err := net.Dial("tcp", srv.Addr())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	w := &wire{t: t, conn: conn, r: bufio.NewReader(conn)}
+	w := &rawConn{t: t, conn: conn, r: bufio.NewReader(conn)}
 	w.do("HELLO", strconv.Itoa(resp))
 	return w
 }
 
 // do returns the reply as it came.
-func (w *wire) do(args ...string) string {
+func (w *rawConn) do(args ...string) string {
 	w.t.Helper()
 	var request strings.Builder
 	fmt.Fprintf(&request, "*%d\r\n", len(args))
@@ -57,7 +58,7 @@ func (w *wire) do(args ...string) string {
 	return reply.String()
 }
 
-func (w *wire) copyReply(to *strings.Builder) error {
+func (w *rawConn) copyReply(to *strings.Builder) error {
 	line, err := w.r.ReadString('\n')
 	if err != nil {
 		return err

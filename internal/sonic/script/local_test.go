@@ -470,14 +470,14 @@ func testRows(t *testing.T, resp, db int) {
 	r := newRig(ctx, t, "lww")
 	bare, sonic, copied := dial(t, r.bare, resp), dial(t, r.sonic, resp), dial(t, r.copied, resp)
 	sonicDB := dial(t, r.sonic, resp) // the functions' connection stays in database 0
-	for _, w := range []*wire{bare, copied, sonicDB} {
+	for _, w := range []*rawConn{bare, copied, sonicDB} {
 		w.do("SELECT", strconv.Itoa(db))
 	}
 	for _, row := range rows {
 		t.Run(strings.ReplaceAll(row.before, "\n", ";")+">"+strings.ReplaceAll(row.command, "\n", ";"), func(t *testing.T) {
 			r.clear(ctx, t, "lww")
 			for _, command := range commands(row.before) {
-				for _, w := range []*wire{bare, sonicDB, copied} {
+				for _, w := range []*rawConn{bare, sonicDB, copied} {
 					if reply := w.do(command...); reply[0] == '-' {
 						t.Fatal(command, reply)
 					}

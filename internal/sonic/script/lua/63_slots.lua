@@ -24,12 +24,13 @@ end
 -- sonic_open_primary zone flags floor count other.. default [prefix policy]..: this Redis is a primary of a cluster, and takes writes from
 -- now on. flags: r, it is ready; without, it takes no writes yet, but what it has lost is applied to it, see sonic_recovered. b and a number, what all streams may
 -- hold in bytes. floor is an id: no entry gets one before it. The zone has told others that all entries before it are with them, and the clock
--- here may be behind that of the primary before.
+-- here may be behind that of the primary before. A primary that another zone has opened refuses, until it is restarted.
 across('sonic_open_primary', function(args)
 	local name, flags, floor = args[1], args[2], args[3]
 	if #args < 5 or not is_id(floor) then return bad('zone flags floor count other.. default [prefix policy]..') end
 	local names, default, list = shards.settings(name, args, 4)
 	if not names then return default end
+	if opened and shards.clustered and zone ~= name then return {err = 'SONICZONE this Redis belongs to zone ' .. zone} end
 	if not shards.clustered then
 		shards.held, shards.fresh, shards.taken, shards.owing = {}, {}, {}, {}
 		backlog.start(0, 0)

@@ -48,6 +48,7 @@ type clusterState struct {
 	}
 	unreachable func() map[string]error            // by address of a primary
 	primary     func(address string) *redis.Client // nil: the zone is alone
+	memory      *memory                            // of the primaries
 
 	mu       sync.Mutex
 	problems map[string]error // by address: why a primary takes no writes; nil: it does
@@ -133,9 +134,15 @@ func (c *clusterState) measure(ctx context.Context, cfg OutboxConfig) (measureme
 	states, errs := make([]redislib.PrimaryState, len(all)), make([]error, len(all))
 	var asking sync.WaitGroup
 	for i, p := range all {
-		asking.Go(func() { states[i], errs[i] = redislib.LookPrimary(ctx, c.primary(p.Address)) })
+		asking.Go(func() {
+			states[i], errs[i] = redislib.LookPrimary(ctx, c.primary(p.Address))
+			if info, err := c.primary(p.Address).Info(ctx, "memory").Result(); err == nil {
+				c.memory.update(p.Address, infoOf(info))
+			}
+		})
 	}
 	asking.Wait()
+	c.memory.keep(m.Addresses())
 	total := unknownMeasurement(false)
 	total.Bytes, total.Age = 0, -time.Second
 	answers, problems := 0, map[string]error{}

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
@@ -113,6 +114,7 @@ func TestStatesOfPrimaries(t *testing.T) {
 		})},
 		unreachable: func() map[string]error { return nil },
 		primary:     func(address string) *redis.Client { return clients[address] },
+		memory:      newMemory(zap.NewNop()),
 	}
 	cfg := OutboxConfig{Mode: outboxStream, Bytes: 2 * config.MiB, Full: fullBlock}
 	require.ErrorContains(t, s.checkAny(), "it is not known yet")
@@ -155,6 +157,17 @@ func TestStatesOfPrimaries(t *testing.T) {
 sonic_cluster_primary_ready{primary="`+one.Addr()+`"} 1
 sonic_cluster_primary_ready{primary="`+two.Addr()+`"} 0
 `), "sonic_cluster_primary_ready"))
+
+	require.NoError(t, two.Client(t).ConfigSet(ctx, "maxmemory", "1").Err())
+	require.NoError(t, two.Client(t).ConfigSet(ctx, "maxmemory-policy", "allkeys-lru").Err())
+	assert.False(t, s.memory.evicting())
+	assert.Empty(t, s.memory.problem())
+	_, err = s.measure(ctx, cfg)
+	require.NoError(t, err)
+	assert.True(t, s.memory.evicting())
+	assert.Contains(t, s.memory.problem(), "its maxmemory is 1")
+	s.memory.keep([]string{one.Addr()})
+	assert.False(t, s.memory.evicting(), "the other one has left")
 
 	require.NoError(t, two.Kill())
 	m, err = s.measure(ctx, cfg)

@@ -105,7 +105,7 @@ func (l *control) watchRole(ctx context.Context, db *redis.Client, m *memory) er
 			l.epoch = max(l.epoch, epoch)
 			l.mu.Unlock()
 		}
-		m.update(info)
+		m.update(l.String(), info)
 	}
 }
 

@@ -39,9 +39,9 @@ func newCollector(s *service) *collector {
 	c.dropping = desc("outbox_dropping", "1 while effects of writes are dropped, and the changed keys are noted for shipping later.")
 	c.noted = desc("outbox_pending_resends", "Keys, elements and counters whose state waits to be shipped, because effects were dropped.")
 	c.lost = desc("outbox_lost_effects_total", "Writes of the zone that other zones never get, at most. The same in each of its Sonics.")
-	c.evicts = desc("redis_evicting", "1 while Redis evicts keys by itself: its maxmemory-policy is not noeviction.")
+	c.evicts = desc("redis_evicting", "1 while Redis, or a primary of the Redis Cluster, evicts keys by itself: its maxmemory-policy is not noeviction.")
 	c.rejected = desc("history_rejected", "1 while this process owns the topic and publishes nothing, because Redis and the topic have different histories.")
-	c.memoryFull = desc("redis_memory_full", "1 while Redis has reached its maxmemory: it refuses writes of clients. Those of other zones are applied all the same.")
+	c.memoryFull = desc("redis_memory_full", "1 while Redis, or a primary of the Redis Cluster, has reached its maxmemory: it refuses writes of clients. Those of other zones are applied all the same.")
 	c.owner = desc("outbox_owner", "1 while this process ships the zone's effects: one process does.")
 	c.unserved = desc("cluster_unserved_slots", "Slots of the Redis Cluster that have no primary, or one that cannot be reached. Commands for them get errors.")
 	c.primaryUp = desc("cluster_primary_up", "1 while there is a connection to the primary.", "primary")
@@ -111,9 +111,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge(c.full, is(m.full))
 	gauge(c.rejected, is(errors.Is(s.shipper.Unhealthy(), outbox.ErrHistory)))
-	if s.memory != nil {
-		gauge(c.evicts, is(s.memory.evicting()))
-		gauge(c.memoryFull, is(s.memory.problem() != ""))
-	}
+	gauge(c.evicts, is(s.memory.evicting()))
+	gauge(c.memoryFull, is(s.memory.problem() != ""))
 	gauge(c.owner, is(s.shipper.Status().Owner))
 }

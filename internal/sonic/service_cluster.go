@@ -51,7 +51,8 @@ func (s *service) replicateCluster(ctx context.Context, rt *app.Runtime, nodes *
 	}
 	p := primaries.New(nodes, b.primaryClient)
 	rt.OnStop("redis", func(context.Context) error { return p.Close() })
-	s.cluster.primary = p.At
+	s.memory = newMemory(rt.Log)
+	s.cluster.primary, s.cluster.memory = p.At, s.memory
 	s.monitor = newOutboxMonitor(cfg.Outbox, s.cluster.measure, rt.Log, s.proxy.SetWrites)
 
 	m := apply.NewMetrics(rt.Metrics)

@@ -110,9 +110,7 @@ const clusterTimeout = time.Second
 
 // cluster returns what follows the Redis Cluster. It sends no request before its Run.
 func (b backend) cluster(log *zap.Logger) *cluster.Cluster {
-	return cluster.New(cluster.Config{
-		Addresses: b.nodes, Username: b.username, Password: b.password, TLS: b.tls, Timeout: min(b.connectTimeout, clusterTimeout),
-	}, log)
+	return cluster.New(cluster.Config{Addresses: b.nodes, Username: b.username, Password: b.password, TLS: b.tls}, log)
 }
 
 // options are those of all clients. They never send a command twice.

@@ -244,9 +244,6 @@ func (c RedisConfig) url() string {
 	return c.URL
 }
 
-// sentinelTimeout bounds one request to one Sentinel. Sonic asks all of them at the same time.
-const sentinelTimeout = time.Second
-
 // sentinels returns a client of the configured Sentinels. The section must be valid.
 func (c RedisConfig) sentinels(log *zap.Logger) (*sentinel.Sentinels, error) {
 	password, err := secret.Resolve(c.Sentinel.Password, c.Sentinel.PasswordFile)
@@ -255,7 +252,6 @@ func (c RedisConfig) sentinels(log *zap.Logger) (*sentinel.Sentinels, error) {
 	}
 	cfg := sentinel.Config{
 		Master: c.Sentinel.Master, Addresses: c.Sentinel.Addresses, Username: c.Sentinel.Username, Password: password.Reveal(),
-		Timeout: min(c.ConnectTimeout, sentinelTimeout),
 	}
 	if c.Sentinel.TLS {
 		if cfg.TLS, err = c.TLS.client(); err != nil {

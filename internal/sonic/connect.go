@@ -12,6 +12,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/sentinel"
 	"github.com/aviaryhq/aviary/internal/trial"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -70,7 +71,7 @@ func (c RedisConfig) try(path string, then func(*redis.Client) []trial.Trial) (t
 		name = fmt.Sprintf("%s.sentinel.master %s, the Redis that it names", path, c.Sentinel.Master)
 	}
 	fit := func(ctx context.Context) error {
-		finding, cancel := context.WithTimeout(ctx, 2*sentinelTimeout)
+		finding, cancel := context.WithTimeout(ctx, 2*sentinel.Timeout)
 		defer cancel()
 		if _, err := b.resolve(finding); err != nil {
 			return err

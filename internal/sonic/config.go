@@ -58,9 +58,6 @@ type Config struct {
 	// Peers are the Redis servers of other zones. Only the commands -check, -repair and -bootstrap
 	// use them. Default: none.
 	Peers []Peer `yaml:"peers"`
-	// MaxClockSkew is how far another zone's clock may be ahead of this zone's before Sonic logs a
-	// warning. Default 500ms.
-	MaxClockSkew time.Duration `yaml:"max_clock_skew"`
 	// Setup says what -setup creates at Pulsar. Nothing else uses it.
 	Setup SetupConfig `yaml:"setup"`
 	// Command comes from the command line only, see Flags.
@@ -146,20 +143,19 @@ type OutboxConfig struct {
 // DefaultConfig returns the defaults. They suffice where Redis and Pulsar run on this machine.
 func DefaultConfig() Config {
 	return Config{
-		Common:       app.DefaultCommon("127.0.0.1:9303"),
-		Listen:       "127.0.0.1:6380",
-		TLS:          TLSConfig{MinVersion: version12},
-		Limits:       defaultLimits(),
-		Redis:        defaultRedis(),
-		Pulsar:       messaging.DefaultConfig(),
-		Zone:         "default",
-		Topic:        "persistent://public/default/sonic",
-		Ack:          ackLocal,
-		Publish:      publishRelay,
-		Flush:        flushRefuse,
-		Outbox:       OutboxConfig{Mode: outboxStream, Bytes: 256 * config.MiB, Full: fullBlock},
-		MaxClockSkew: 500 * time.Millisecond,
-		Setup:        SetupConfig{Policies: setup.Defaults()},
+		Common:  app.DefaultCommon("127.0.0.1:9303"),
+		Listen:  "127.0.0.1:6380",
+		TLS:     TLSConfig{MinVersion: version12},
+		Limits:  defaultLimits(),
+		Redis:   defaultRedis(),
+		Pulsar:  messaging.DefaultConfig(),
+		Zone:    "default",
+		Topic:   "persistent://public/default/sonic",
+		Ack:     ackLocal,
+		Publish: publishRelay,
+		Flush:   flushRefuse,
+		Outbox:  OutboxConfig{Mode: outboxStream, Bytes: 256 * config.MiB, Full: fullBlock},
+		Setup:   SetupConfig{Policies: setup.Defaults()},
 	}
 }
 
@@ -190,7 +186,6 @@ func (c Config) Validate() error {
 			"ack", "must not be published with outbox off: published says that a crash loses no answered write, and with outbox off it may lose some"),
 		config.Require(c.Ack != ackPublished || c.Outbox.Full != fullDrop,
 			"outbox.full", "must not be drop with ack published: a write that is not replicated cannot be answered"),
-		config.CheckPositive("max_clock_skew", c.MaxClockSkew),
 		c.Setup.RefuseEviction("setup"),
 		c.checkCluster(),
 	}

@@ -47,7 +47,6 @@ type shipper interface {
 type applier interface {
 	Status() apply.Status
 	Health() (at time.Time, now, last error)
-	SetMaxClockSkew(d time.Duration)
 }
 
 // Build wires the service. A write takes this way:

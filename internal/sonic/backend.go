@@ -144,53 +144,53 @@ func (b backend) primaryClient(address string) *redis.Client {
 // errUnsuitable says that a Redis cannot be this zone's backend.
 var errUnsuitable = errors.New("this Redis cannot be the backend")
 
-// awaitRedis waits until Redis answers, and checks that it can be the backend. A replica cannot be
-// the backend. With Sentinels awaitRedis goes on waiting: they may soon name another primary.
-func awaitRedis(ctx context.Context, db *redis.Client, b backend, state *health.State) error {
+// await repeats check until it returns nil or errUnsuitable, or ctx ends. errNoMap is not logged: the
+// first answer is on its way.
+func await(ctx context.Context, state *health.State, check func() error) error {
 	var pause backoff.Backoff
 	for {
+		err := check()
+		switch {
+		case err == nil:
+			state.Set(nil)
+			return nil
+		case errors.Is(err, errUnsuitable):
+			state.Forget()
+			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case !errors.Is(err, errNoMap):
+			state.Set(err)
+		}
+		pause.Wait(ctx)
+	}
+}
+
+// awaitRedis waits until Redis answers, and checks that it can be the backend. A replica cannot be
+// the backend. With Sentinels awaitRedis goes on waiting: they may soon name another primary.
+func (b backend) awaitRedis(ctx context.Context, db *redis.Client, state *health.State) error {
+	return await(ctx, state, func() error {
 		err := checkRedis(ctx, db)
 		if errors.Is(err, errReplica) && b.sentinels == nil {
 			err = fmt.Errorf("%w: %w", errUnsuitable, err)
 		}
-		if err == nil || errors.Is(err, errUnsuitable) {
-			state.Set(nil)
-			return err
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		state.Set(err)
-		pause.Wait(ctx)
-	}
+		return err
+	})
 }
 
 // awaitCluster waits until a primary of the cluster answers that can be the backend. Primaries that
 // cannot be reached do not hold up the start: the other ones serve their slots. One that cannot be
 // the backend ends the wait with errUnsuitable.
 func (b backend) awaitCluster(ctx context.Context, c *cluster.Cluster, state *health.State) error {
-	var pause backoff.Backoff
-	for {
-		m, err := c.Map(), c.Err()
-		switch {
-		case m != nil:
-			err = b.checkPrimaries(ctx, m)
-		case err != nil:
-			err = errors.Join(err, b.checkEnabled(ctx))
+	return await(ctx, state, func() error {
+		if m := c.Map(); m != nil {
+			return b.checkPrimaries(ctx, m)
 		}
-		if errors.Is(err, errUnsuitable) {
-			state.Forget()
-			return err
+		if err := c.Err(); err != nil {
+			return errors.Join(err, b.checkEnabled(ctx))
 		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		state.Set(err)
-		if m != nil && err == nil {
-			return nil
-		}
-		pause.Wait(ctx)
-	}
+		return errNoMap
+	})
 }
 
 // checkRedis returns errUnsuitable for a Redis that cannot be the backend. Other errors mean that
@@ -229,7 +229,8 @@ func checkServer(info map[string]string) error {
 	unsuitable := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{errUnsuitable}, args...)...))
 	}
-	if major, _, _ := strings.Cut(info["redis_version"], "."); !atLeast(major, 7) {
+	version, _, _ := strings.Cut(info["redis_version"], ".")
+	if major, _ := strconv.Atoi(version); major < 7 {
 		unsuitable("its version is %s, and Sonic needs 7.0 or newer", info["redis_version"])
 	}
 	if problem := evictionProblem(info); problem != "" {
@@ -238,11 +239,6 @@ func checkServer(info map[string]string) error {
 		unsuitable("it does not report its maxmemory-policy, which has to be %s", noEviction)
 	}
 	return errors.Join(errs...)
-}
-
-func atLeast(number string, least int) bool {
-	n, err := strconv.Atoi(number)
-	return err == nil && n >= least
 }
 
 // checkPrimaries returns nil if at least one primary answers and all that answer can be the

@@ -87,4 +87,12 @@ func TestPrimariesThatCannotBeTheBackend(t *testing.T) {
 	assert.Regexp(t, `(?m)^  redis.url, node `+l.Addr().String()+`: .*connection refused$`, out.String())
 	assert.Regexp(t, `(?m)^  redis.url, node `+srv.Addr()+`: .*not part of a Redis Cluster`, out.String())
 	assert.Regexp(t, `(?m)^  redis: state of the cluster: ERR This instance has cluster support disabled$`, out.String())
+
+	// With other zones it uses Pulsar, too.
+	cfg.Zones, cfg.Pulsar.URL = []string{"default", "b"}, "pulsar://"+l.Addr().String()
+	trials, end = Connect(cfg)
+	defer end()
+	out.Reset()
+	trial.Run(context.Background(), trials, &out)
+	assert.Contains(t, out.String(), "  pulsar.url pulsar://"+l.Addr().String()+": connect: ")
 }

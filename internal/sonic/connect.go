@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
@@ -18,13 +19,9 @@ import (
 )
 
 // Connect returns what -config.connect tries: this zone's Redis with its Sentinels, Pulsar with the
-// topics of all zones, and the Redis of the peers. In front of a Redis Cluster it is the cluster
-// only: Sonic uses nothing else then.
+// topics of all zones, and the Redis of the peers. A lone zone with a Redis Cluster uses no Pulsar.
 func Connect(cfg Config) (trials []trial.Trial, end func()) {
 	disableClientLog()
-	if cfg.Redis.isCluster() {
-		return cfg.Redis.tryCluster("redis"), func() {}
-	}
 	var all trial.List
 	all.AddAll(cfg.Redis.try("redis", func(db *redis.Client) []trial.Trial {
 		return []trial.Trial{
@@ -32,20 +29,21 @@ func Connect(cfg Config) (trials []trial.Trial, end func()) {
 			{Name: "redis: appendonly", Try: func(ctx context.Context) error { return tryAppendOnly(ctx, db) }},
 		}
 	}))
-	all.Add(trial.Pulsar("pulsar", cfg.Pulsar, cfg.tryTopics))
+	if !cfg.Redis.isCluster() || !cfg.isAlone() {
+		all.Add(trial.Pulsar("pulsar", cfg.Pulsar, cfg.tryTopics))
+	}
 	for i, peer := range cfg.Peers {
-		if peer.Redis.isCluster() {
-			all.AddAll(peer.Redis.tryCluster(fmt.Sprintf("peers[%d].redis", i)), func() {})
-			continue
-		}
 		all.AddAll(peer.Redis.try(fmt.Sprintf("peers[%d].redis", i), func(*redis.Client) []trial.Trial { return nil }))
 	}
 	return all.Trials, all.End
 }
 
 // try returns the trials of a Redis: whether it can be the backend, and whether each Sentinel
-// answers. path is the path of the section.
+// answers. path is the path of the section. then returns further trials of one Redis.
 func (c RedisConfig) try(path string, then func(*redis.Client) []trial.Trial) (trials []trial.Trial, end func()) {
+	if c.isCluster() {
+		return c.tryCluster(path), func() {}
+	}
 	c.ConnectTimeout = min(c.ConnectTimeout, trial.Timeout)
 	name := path + ".url " + c.url()
 	b, err := c.backend(zap.NewNop())
@@ -54,14 +52,9 @@ func (c RedisConfig) try(path string, then func(*redis.Client) []trial.Trial) (t
 	}
 	db, _ := b.control(nil, nil)
 	asking, stop := context.WithCancel(context.Background())
-	asked := make(chan struct{})
-	if s := b.sentinels; s == nil {
-		close(asked)
-	} else {
-		go func() {
-			defer close(asked)
-			_ = s.Run(asking)
-		}()
+	var asked sync.WaitGroup
+	if s := b.sentinels; s != nil {
+		asked.Go(func() { _ = s.Run(asking) })
 		for i, address := range c.Sentinel.Addresses {
 			trials = append(trials, trial.Trial{Name: fmt.Sprintf("%s.sentinel.addresses[%d] %s", path, i, address), Try: func(ctx context.Context) error {
 				_, err := s.Ask(ctx, address)
@@ -80,7 +73,7 @@ func (c RedisConfig) try(path string, then func(*redis.Client) []trial.Trial) (t
 	}
 	return append(trials, trial.Trial{Name: name, Try: fit, Then: then(db)}), func() {
 		stop()
-		<-asked
+		asked.Wait()
 		_ = db.Close() // the process ends
 	}
 }

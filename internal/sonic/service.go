@@ -93,7 +93,7 @@ func (s *service) buildSingle(ctx context.Context, rt *app.Runtime, b backend, e
 		b.sentinels.OnMove(func(address string) { s.proxy.SetPrimary(address, "") })
 	}
 	b.follow(rt, cfg.Zone)
-	if err := awaitRedis(ctx, db, b, health.New(rt.Log.Named("redis"))); err != nil {
+	if err := b.awaitRedis(ctx, db, health.New(rt.Log.Named("redis"))); err != nil {
 		return err
 	}
 	s.library, s.memory = redislib.New(db, cfg.library()), newMemory(rt.Log)

@@ -121,21 +121,13 @@ func (l *control) dial(ctx context.Context, network, _ string) (net.Conn, error)
 		return nil, err
 	}
 	dialer := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3}}
-	conn, err := dialer.DialContext(ctx, network, address)
+	connect := dialer.DialContext
+	if l.tls != nil {
+		connect = (&tls.Dialer{NetDialer: &dialer, Config: l.tls}).DialContext // the server name is the host unless tls has one
+	}
+	conn, err := connect(ctx, network, address)
 	if err != nil {
 		return nil, err
-	}
-	if l.tls != nil {
-		conf := l.tls.Clone()
-		if conf.ServerName == "" {
-			conf.ServerName, _, _ = net.SplitHostPort(address)
-		}
-		secured := tls.Client(conn, conf)
-		if err := secured.HandshakeContext(ctx); err != nil {
-			_ = conn.Close()
-			return nil, err
-		}
-		conn = secured
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -34,10 +34,6 @@ type Defaulter interface{ SetDefaults() }
 // returns a new element, a pointer to a section with its defaults, for each key that may be given.
 type Kinds interface{ Kinds() map[string]any }
 
-// A Shorthand is a section that may be written as a single word: the value of one of its keys,
-// which it names. The section's own environment variable sets that key, too.
-type Shorthand interface{ Shorthand() (key string) }
-
 // Spec says what to load and from where.
 type Spec[T any] struct {
 	Name     string                  // of the binary; the environment's prefix is its upper case

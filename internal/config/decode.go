@@ -156,11 +156,6 @@ func (d *decoder) decode(n *yaml.Node, v reflect.Value, path, origin string) {
 		}
 		d.decode(n, v.Elem(), path, origin)
 	case t.Kind() == reflect.Struct:
-		if key, ok := shorthandOf(t); ok && n.Kind == yaml.ScalarNode {
-			field, _ := find(v, key)
-			d.decode(n, field, join(path, key), origin)
-			return
-		}
 		d.mapping(n, v, path, origin)
 	case t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8:
 		if n.Kind != yaml.SequenceNode {

@@ -69,14 +69,6 @@ func decodesItself(t reflect.Type) bool {
 		t == reflect.TypeFor[yaml.Node]()
 }
 
-// shorthandOf returns the key that a single word instead of the section sets.
-func shorthandOf(t reflect.Type) (key string, ok bool) {
-	if s, is := reflect.New(t).Interface().(Shorthand); is {
-		return s.Shorthand(), true
-	}
-	return "", false
-}
-
 // kindsOf returns a new element for each key of a map whose keys name types, see [Kinds]. t is its
 // type or a pointer to that; nil for any other type.
 func kindsOf(t reflect.Type) map[string]any {
@@ -104,9 +96,6 @@ func leaves(t reflect.Type, prefix string) []string {
 	for _, k := range keysOf(indirect(t)) {
 		field := indirect(t).FieldByIndex(k.index)
 		if path := join(prefix, k.name); isSection(field.Type) {
-			if _, ok := shorthandOf(indirect(field.Type)); ok {
-				paths = append(paths, path)
-			}
 			paths = append(paths, leaves(field.Type, path)...)
 		} else {
 			paths = append(paths, path)

@@ -116,7 +116,7 @@ func TestStatesOfPrimaries(t *testing.T) {
 		primary:     func(address string) *redis.Client { return clients[address] },
 		memory:      newMemory(zap.NewNop()),
 	}
-	cfg := OutboxConfig{Mode: outboxStream, Bytes: 2 * config.MiB, Full: fullBlock}
+	cfg := OutboxConfig{Bytes: 2 * config.MiB, Full: fullBlock}
 	require.ErrorContains(t, s.checkAny(), "it is not known yet")
 	m, err := s.measure(ctx, cfg)
 	require.NoError(t, err)

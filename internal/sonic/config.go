@@ -97,12 +97,6 @@ const (
 	fullDrop  = "drop"  // their effects are dropped; the state of the changed keys is shipped later
 )
 
-// Values of the outbox's mode.
-const (
-	outboxStream = "stream" // a stream in Redis
-	outboxOff    = "off"    // the memory of one Sonic process
-)
-
 // Peer says how to reach another zone's Redis.
 type Peer struct {
 	// Zone is the other zone's name.
@@ -119,14 +113,9 @@ type Conflict struct {
 	Policy string `yaml:"policy"`
 }
 
-// OutboxConfig configures where effects wait until Pulsar has stored them. `outbox: off` in the
-// file, or SONIC_OUTBOX=off, is short for `outbox: {mode: off}`.
+// OutboxConfig bounds the stream in Redis in which effects wait until Pulsar has stored them. A
+// write and its effect are one atomic step.
 type OutboxConfig struct {
-	// Mode says where effects wait. stream: in Redis; the write and its effect are one atomic step.
-	// off: in the memory of one Sonic process. That is faster, but a crash of that process loses
-	// the effects that Pulsar has not stored: other zones never get them, and Sonic only counts
-	// them. Default stream.
-	Mode string `yaml:"mode"`
 	// Bytes is how much memory the outbox may use in Redis. Sonic measures it twice a second. Redis
 	// itself refuses writes at Bytes plus a quarter, or plus 16MiB where that is more. Default
 	// 256MiB.
@@ -154,7 +143,7 @@ func DefaultConfig() Config {
 		Ack:     ackLocal,
 		Publish: publishRelay,
 		Flush:   flushRefuse,
-		Outbox:  OutboxConfig{Mode: outboxStream, Bytes: 256 * config.MiB, Full: fullBlock},
+		Outbox:  OutboxConfig{Bytes: 256 * config.MiB, Full: fullBlock},
 		Setup:   SetupConfig{Policies: setup.Defaults()},
 	}
 }
@@ -182,8 +171,6 @@ func (c Config) Validate() error {
 		checkUnique("conflicts", ".prefix", prefixes),
 		config.CheckOneOf("publish", c.Publish, publishRelay, publishReplicate),
 		config.CheckOneOf("flush", c.Flush, flushRefuse, flushZone, flushReplicate),
-		config.Require(c.Ack != ackPublished || c.Outbox.Mode != outboxOff,
-			"ack", "must not be published with outbox off: published says that a crash loses no answered write, and with outbox off it may lose some"),
 		config.Require(c.Ack != ackPublished || c.Outbox.Full != fullDrop,
 			"outbox.full", "must not be drop with ack published: a write that is not replicated cannot be answered"),
 		c.Setup.RefuseEviction("setup"),
@@ -219,7 +206,6 @@ func (c Config) checkCluster() error {
 	isDefault := func(one Conflict) bool { return one == Conflict{Policy: policyLWW} }
 	errs := []error{
 		config.Require(c.Publish == publishRelay, "publish", "must be relay in front of a Redis Cluster: messages to other zones are not built yet"),
-		config.Require(c.Outbox.Mode == outboxStream, "outbox.mode", "must be left at stream in front of a Redis Cluster"),
 	}
 	if c.isAlone() {
 		return errors.Join(append(errs, config.Require(!slices.ContainsFunc(c.Conflicts, func(one Conflict) bool { return !isDefault(one) }),
@@ -266,13 +252,9 @@ func (p *Peer) SetDefaults() {
 	p.Redis.URL = "" // no default is right for another zone
 }
 
-// Shorthand implements config.Shorthand.
-func (c OutboxConfig) Shorthand() string { return "mode" }
-
 // Validate returns every fault of the section.
 func (c OutboxConfig) Validate() error {
 	return errors.Join(
-		config.CheckOneOf("mode", c.Mode, outboxStream, outboxOff),
 		config.CheckOneOf("full", c.Full, fullBlock, fullFail, fullDrop),
 		config.CheckAtLeast("bytes", c.Bytes, config.MiB),
 		config.Require(c.Age >= 0, "age", "must be >= 0, got %s", c.Age),

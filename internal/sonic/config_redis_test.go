@@ -40,9 +40,7 @@ func TestClustersOfRedis(t *testing.T) {
 		addresses + "conflicts: [{prefix: 'x', policy: lww}]":                    "conflicts: must be left at lww for all keys in front of a Redis Cluster",
 		addresses + "conflicts: [{policy: none}]":                                "conflicts: must be left at lww for all keys in front of a Redis Cluster",
 		addresses + "publish: replicate":                                         "publish: must be relay in front of a Redis Cluster",
-		addresses + "outbox: off":                                                "outbox.mode: must be left at stream in front of a Redis Cluster",
-		"redis: {cluster: true}\nzones: [default, b]\npublish: replicate\noutbox: off\npeers: [{zone: b, redis: {url: 'redis://a:1,b:2'}}]": "publish: must be relay in front of a Redis Cluster\n" +
-			"outbox.mode: must be left at stream in front of a Redis Cluster",
+		"redis: {cluster: true}\nzones: [default, b]\npublish: replicate\npeers: [{zone: b, redis: {url: 'redis://a:1,b:2'}}]": "publish: must be relay in front of a Redis Cluster",
 		others: "",
 		others + "conflicts: [{prefix: 'n:', policy: counter}, {policy: none}]\noutbox: {full: fail, bytes: 1MiB}": "",
 		others + "flush: zone":                   "flush: must be refuse in front of a Redis Cluster with other zones",

@@ -105,7 +105,7 @@ zones: [b, c, b, "d@"]
 topic: non-persistent://public/default/x
 ack: never
 conflicts: [{prefix: x, policy: best}, {prefix: x}, {prefix: "{sonic:0}"}]
-outbox: {mode: sometimes, bytes: 1KiB, age: -1s, full: never}
+outbox: {bytes: 1KiB, age: -1s, full: never}
 peers: [{zone: c, redis: {url: "http://x"}}, {zone: c, redis: {url: "redis://c:99999"}}, {zone: "a b", redis: {url: "redis://c"}}, {zone: e, redis: {url: "redis://e"}}]
 admin: {listen: nowhere}
 `))
@@ -114,7 +114,7 @@ admin: {listen: nowhere}
 		"listen: must be host:port", "redis.url: must be redis://", "redis.split_mset: is of no use without a Redis Cluster", "redis.connect_timeout: must be > 0", "pulsar.url: must start with pulsar://",
 		"zone: must be letters", "zones[2]: must be unique", "zones[3]: must be letters", `zones: must hold this zone, "a b"`, "topic: must be a name or persistent://",
 		"ack: must be one of local, published", "conflicts[0].policy: must be one of lww, none, counter", "conflicts[1].prefix: must be unique",
-		"conflicts[2].prefix: must not begin with {sonic:", "outbox.bytes: must be at least 1MiB", "outbox.age: must be >= 0", "outbox.full: must be one of block, fail, drop", "outbox.mode: must be one of stream, off",
+		"conflicts[2].prefix: must not begin with {sonic:", "outbox.bytes: must be at least 1MiB", "outbox.age: must be >= 0", "outbox.full: must be one of block, fail, drop",
 		"peers[0].redis.url: must be redis://", "peers[1].zone: must be unique", "peers[1].redis.url: must name a port from 1 to 65535, got 99999", "peers[2].zone: must be another one of zones", "peers[3].zone: must be another one of zones",
 		"redis.wait: must be > 0", "redis.tls: is of no use without rediss://", "redis.tls.ca_file: must name a readable file of PEM certificates",
 		"redis.tls.cert_file: must be given together with key_file", "\n  tls.cert_file: must be given together with key_file",
@@ -132,29 +132,11 @@ admin: {listen: nowhere}
 	assert.NotContains(t, err.Error(), "hidden")
 }
 
-func TestOutboxOff(t *testing.T) {
+func TestTheSectionOutboxIsChecked(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		text    string
-		environ []string
-	}{
-		"in short":               {text: "outbox: off"},
-		"quoted":                 {text: "outbox: 'off'"},
-		"by its key":             {text: "outbox: {mode: off, bytes: 2MiB}"},
-		"by the environment":     {text: "{}", environ: []string{"SONIC_OUTBOX=off"}},
-		"by the key's variable":  {text: "{}", environ: []string{"SONIC_OUTBOX_MODE=off"}},
-		"over what the file has": {text: "outbox: {bytes: 2MiB}", environ: []string{"SONIC_OUTBOX=off"}},
-	} {
-		cfg, err := load(t, write(t, c.text), c.environ...)
-		if assert.NoError(t, err, name) {
-			assert.Equal(t, "off", cfg.Outbox.Mode, name)
-			assert.Equal(t, "block", cfg.Outbox.Full, name)
-		}
-	}
 	for text, want := range map[string]string{
-		"outbox: on":                             `outbox.mode: must be one of stream, off, got "on"`,
+		"outbox: on":                             "outbox: must be",
 		"outbox: []":                             "outbox: must be",
-		"{outbox: off, ack: published}":          "ack: must not be published with outbox off",
 		"{outbox: {full: drop}, ack: published}": "outbox.full: must not be drop with ack published",
 	} {
 		_, err := load(t, write(t, text))

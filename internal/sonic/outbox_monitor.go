@@ -141,9 +141,6 @@ func measureOne(l *redislib.Library) func(context.Context, OutboxConfig) (measur
 			return measurement{}, err
 		}
 		m := measurement{Unsent: u}
-		if cfg.Mode != outboxStream {
-			return m, nil
-		}
 		m.full = m.Entries > 0 && (m.Bytes > int64(cfg.Bytes) || cfg.Age > 0 && m.Age > cfg.Age)
 		if drops := m.full && cfg.Full == fullDrop; drops != u.Dropping || cfg.bound() != u.Bound {
 			// Every Sonic of the zone comes to the same result. A Redis that is not open drops nothing,
@@ -164,8 +161,5 @@ const minBoundMargin = 16 << 20
 // effects: a quarter more than Bytes, beyond which the proxy does so. Without the margin, writes
 // that may wait would be refused.
 func (c OutboxConfig) bound() redislib.Bound {
-	if c.Mode != outboxStream {
-		return redislib.Bound{}
-	}
 	return redislib.Bound{Bytes: int64(c.Bytes) + max(int64(c.Bytes)/4, minBoundMargin), Drops: c.Full == fullDrop}
 }

@@ -19,7 +19,7 @@ import (
 
 // library returns the configuration of the shard, which the function library gets.
 func (c Config) library() redislib.Config {
-	l := redislib.Config{Shard: onlyShard, Zone: c.Zone, Others: c.zones()[1:], Default: policyLWW, Off: c.Outbox.Mode == outboxOff, Bound: c.Outbox.bound()}
+	l := redislib.Config{Shard: onlyShard, Zone: c.Zone, Others: c.zones()[1:], Default: policyLWW, Bound: c.Outbox.bound()}
 	for _, conflict := range c.Conflicts {
 		if conflict.Prefix == "" {
 			l.Default = conflict.Policy
@@ -71,7 +71,7 @@ func (c Config) proxy(b backend, log *zap.Logger) (proxy.Config, error) {
 }
 
 func (c Config) shipper(databases string) outbox.Config {
-	return outbox.Config{Zone: c.Zone, Shard: onlyShard, Topic: c.topicOf(c.Zone), Alone: len(c.zones()) == 1, Config: c.sharedSettings(databases), Off: c.Outbox.Mode == outboxOff}
+	return outbox.Config{Zone: c.Zone, Shard: onlyShard, Topic: c.topicOf(c.Zone), Alone: len(c.zones()) == 1, Config: c.sharedSettings(databases)}
 }
 
 // clusterShipper returns the configuration of the shipper in front of a Redis Cluster.

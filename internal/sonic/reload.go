@@ -35,15 +35,13 @@ func onlyAtStart(was, is Config) error {
 		errs = append(errs, config.Fault("outbox.bytes", "takes effect at the next start, in front of a Redis Cluster"))
 	}
 	for _, c := range []*Config{&was, &is} {
-		c.Users, c.Outbox, c.Peers, c.Setup, c.Command = nil, OutboxConfig{Mode: c.Outbox.Mode}, nil, SetupConfig{}, Command{}
+		c.Users, c.Outbox, c.Peers, c.Setup, c.Command = nil, OutboxConfig{}, nil, SetupConfig{}, Command{}
 		c.Common = DefaultConfig().Common
 	}
 	for _, key := range config.Changed(was, is) {
 		switch key {
 		case "zones", "conflicts", "topic":
 			errs = append(errs, config.Fault(key, "takes effect at the next start: change it in all zones, and start their Sonics again"))
-		case "outbox":
-			errs = append(errs, config.Fault(key, "whether it is off takes effect at the next start"))
 		default:
 			errs = append(errs, config.Fault(key, "takes effect at the next start"))
 		}

@@ -29,8 +29,6 @@ func TestKeysThatTakeEffectAtAStart(t *testing.T) {
 	require.ErrorContains(t, err, "redis: takes effect at the next start")
 	assert.NotContains(t, err.Error(), "users")
 	assert.NotContains(t, err.Error(), "outbox")
-	is.Outbox.Mode = outboxOff
-	require.ErrorContains(t, onlyAtStart(was, is), "outbox: whether it is off takes effect at the next start")
 	was.Redis.Cluster, was.Zones = true, []string{"default", "b"}
 	is = was
 	is.Outbox.Full = fullFail
@@ -103,20 +101,15 @@ func TestWhatIsFullWithAndWithoutAnOutbox(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, db.Do(t.Context(), "FCALL", "sonic_set", 1, l.Outbox(), "0", "k", make([]byte, 2<<20)).Err())
 
-	s := &service{cfg: Config{Outbox: OutboxConfig{Mode: outboxStream, Bytes: 1 << 20, Full: fullBlock}}, library: l, memory: newMemory(zap.NewNop())}
+	s := &service{cfg: Config{Outbox: OutboxConfig{Bytes: 1 << 20, Full: fullBlock}}, library: l, memory: newMemory(zap.NewNop())}
 	s.monitor = newOutboxMonitor(s.cfg.Outbox, measureOne(l), zap.NewNop(), func(proxy.Writes, string) {})
 	m, err := s.monitor.measure(t.Context())
 	require.NoError(t, err)
 	require.True(t, m.full)
 	s.monitor.record(m)
 	require.ErrorContains(t, s.checkWrites(t.Context()), "the outbox is full")
-	s.monitor.change(OutboxConfig{Mode: outboxStream, Bytes: 1 << 20, Full: fullDrop})
+	s.monitor.change(OutboxConfig{Bytes: 1 << 20, Full: fullDrop})
 	require.NoError(t, s.checkWrites(t.Context()), "writes go on")
-	s.monitor.change(OutboxConfig{Mode: outboxStream, Bytes: 1 << 20, Full: fullFail})
+	s.monitor.change(OutboxConfig{Bytes: 1 << 20, Full: fullFail})
 	require.ErrorContains(t, s.checkWrites(t.Context()), "the outbox is full")
-
-	s.monitor.change(OutboxConfig{Mode: outboxOff, Bytes: 1 << 20, Full: fullBlock})
-	m, err = s.monitor.measure(t.Context())
-	require.NoError(t, err)
-	assert.False(t, m.full)
 }

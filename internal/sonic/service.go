@@ -97,10 +97,10 @@ func (s *service) buildSingle(ctx context.Context, rt *app.Runtime, b backend, e
 		return err
 	}
 	s.library, s.memory = redislib.New(db, cfg.library()), newMemory(rt.Log)
-	if err := outbox.Load(ctx, s.library, rt.Log, false); redislib.NoMemory(err) {
+	if err := s.library.Load(ctx); redislib.NoMemory(err) {
 		rt.Log.Error("cannot load the functions of this version: Redis has reached its maxmemory, and goes on with those that it has", zap.Error(err))
 	} else if err != nil {
-		return err
+		return fmt.Errorf("cannot load the library: %w", err)
 	}
 	client, err := s.dialTopics(ctx, rt)
 	if err != nil {

@@ -32,8 +32,6 @@ type OutboxStatus struct {
 	AgeSeconds float64 `json:"age_seconds"`
 	// Full says that a bound is exceeded.
 	Full bool `json:"full"`
-	// Held is how many effects wait in the memory of this process, with outbox off.
-	Held int `json:"held"`
 	// Dropping says that effects are being dropped at present. PendingResends is how many keys,
 	// elements and counters are noted because of that: their state is still to be published. Lost
 	// is how many effects at most were lost since the zone began. -1: not known.
@@ -81,7 +79,7 @@ func (s *service) status() Zones {
 	z.Outbox = OutboxStatus{
 		Owner: shipper.Owner, Shipped: shipper.Stored.String(), Epoch: shipper.Epoch,
 		Length: outbox.Entries, Bytes: outbox.Bytes, AgeSeconds: outbox.Age.Seconds(), Full: outbox.full,
-		Held: shipper.Held, Dropping: outbox.Dropping, PendingResends: outbox.Noted, Lost: outbox.Lost, Unhealthy: text(s.shipper.Unhealthy()),
+		Dropping: outbox.Dropping, PendingResends: outbox.Noted, Lost: outbox.Lost, Unhealthy: text(s.shipper.Unhealthy()),
 	}
 	now := time.Now()
 	for i, a := range s.appliers {

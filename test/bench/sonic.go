@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -177,7 +176,6 @@ type zone struct {
 	zones               []string
 	topic               string
 	policy              string // for all keys
-	outbox              string // its mode; empty: stream
 }
 
 // startSonic runs a Sonic and waits until it takes writes. A Redis is wiped first: what the last
@@ -199,7 +197,7 @@ func (b *sonicBench) startSonic(ctx context.Context, z zone) (*endpoint, error) 
 	}
 	s, err := servers.Start(b.sonic, filepath.Join(b.dir, "sonic-"+z.name+".log"), []string{
 		"SONIC_LISTEN=" + listen, "SONIC_ADMIN_LISTEN=" + admin, "SONIC_REDIS_URL=redis://" + z.redis, "SONIC_PULSAR_URL=" + z.pulsar,
-		"SONIC_ZONE=" + z.name, "SONIC_TOPIC=" + z.topic, "SONIC_OUTBOX_MODE=" + cmp.Or(z.outbox, "stream"),
+		"SONIC_ZONE=" + z.name, "SONIC_TOPIC=" + z.topic,
 		fmt.Sprintf("SONIC_REDIS_CLUSTER=%t", z.cluster),
 	}, "-config.file", file)
 	if err != nil {

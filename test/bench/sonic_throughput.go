@@ -222,27 +222,24 @@ func (b *sonicBench) writes(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, nutcracker.quit()) }()
 	b.Row("\n" + throughputHead)
 	for _, mode := range []struct {
-		policy, outbox string
-		want           [2]float64
-	}{{"none", "off", [2]float64{.5, .3}}, {"none", "stream", [2]float64{.45, .18}}, {"lww", "stream", [2]float64{.4, .13}}} {
-		if err := b.writesOf(ctx, mode.policy, mode.outbox, mode.want, nutcracker); err != nil {
+		policy string
+		want   [2]float64
+	}{{"none", [2]float64{.45, .18}}, {"lww", [2]float64{.4, .13}}} {
+		if err := b.writesOf(ctx, mode.policy, mode.want, nutcracker); err != nil {
 			return err
 		}
 	}
 	return b.nutcrackerPeak(nutcracker)
 }
 
-func (b *sonicBench) writesOf(ctx context.Context, policy, outbox string, want [2]float64, nutcracker *endpoint) (err error) {
-	sonic, err := b.startSonic(ctx, zone{name: "a", redis: b.redisA, pulsar: b.pulsarA, zones: []string{"a", "b"}, topic: servers.Fresh("sonic"), policy: policy, outbox: outbox})
+func (b *sonicBench) writesOf(ctx context.Context, policy string, want [2]float64, nutcracker *endpoint) (err error) {
+	sonic, err := b.startSonic(ctx, zone{name: "a", redis: b.redisA, pulsar: b.pulsarA, zones: []string{"a", "b"}, topic: servers.Fresh("sonic"), policy: policy})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.end(sonic)) }()
 	for i, p := range []struct{ pipeline, n, ours int }{{1, 200_000, 100_000}, {16, 1_000_000, 250_000}} {
 		part := fmt.Sprintf("writes_%s_p%d", policy, p.pipeline)
-		if outbox == "off" {
-			part = fmt.Sprintf("writes_%s_off_p%d", policy, p.pipeline)
-		}
 		ratios, err := b.inTurn(ctx, part, load{"set", p.pipeline, redisClients},
 			&side{name: "direct", address: b.bare, n: p.n},
 			&side{name: "nutcracker", address: nutcracker.address, endpoint: nutcracker, n: p.n},

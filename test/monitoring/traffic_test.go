@@ -109,7 +109,17 @@ func (w *world) event(kind string) (status int) {
 	return status
 }
 
-// flood sends much to Nightingale and Sonic, until stop is called.
+// publish sends a message to the subscribers of all zones.
+func (w *world) publish(ctx context.Context, by *systems.Process, message string) {
+	c := client(by)
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_ = c.Publish(ctx, "channel", message).Err()
+}
+
+// flood sends much to Nightingale and to the Sonics of both zones, until stop is called. Messages of
+// the second one are dropped once its outbox is full.
 func (w *world) flood() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
@@ -118,6 +128,7 @@ func (w *world) flood() (stop func()) {
 			for ctx.Err() == nil {
 				w.write(ctx, w.nightingale, 100)
 				w.set(ctx, w.zones[0], strings.Repeat("x", 50_000))
+				w.publish(ctx, w.zones[1], strings.Repeat("x", 50_000))
 			}
 		})
 	}

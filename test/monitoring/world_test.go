@@ -154,7 +154,7 @@ func (w *world) startSonics() {
 		if zone == "a" {
 			env = append(env, "OUTBOX_BYTES=1MiB")
 		} else {
-			env = append(env, "OUTBOX=off")
+			env = append(env, "OUTBOX_BYTES=1MiB", "OUTBOX_FULL=drop", "PUBLISH=replicate")
 		}
 		w.zones[i] = w.run("sonic", nil, env...)
 	}

@@ -3,7 +3,6 @@ package sonic
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -140,137 +139,6 @@ func together(t testing.TB, more ...string) (a, b zone) {
 	return a, b
 }
 
-// With outbox off both zones hold the same, large values too, and nothing goes by way of the
-// stream.
-func TestOutboxOff(t *testing.T) {
-	t.Parallel()
-	a, b := together(t, "SONIC_OUTBOX=off", counters)
-	ctx, ca, cb := t.Context(), a.client(), b.client()
-	added := flood(t, ca, 50)
-	require.NoError(t, ca.Set(ctx, "large", strings.Repeat("y", 3<<20), 0).Err())
-	_, err := ca.TxPipelined(ctx, func(p redis.Pipeliner) error {
-		p.Set(ctx, "t1", 1, 0)
-		p.Set(ctx, "t2", strings.Repeat("z", 100<<10), 0)
-		return p.Set(ctx, "t3", 1, 0).Err()
-	})
-	require.NoError(t, err)
-	added += flood(t, cb, 50)
-	awaitShipped(t, a, b)
-	held := equal(t, a, b)
-	assert.Equal(t, strconv.FormatInt(added, 10), held["c:n"].content)
-	for _, z := range []zone{a, b} {
-		assert.Zero(t, z.redis.Client(t).XLen(ctx, "{sonic:0}out").Val())
-		assert.Zero(t, z.zones().Outbox.Lost)
-	}
-}
-
-// With outbox off the Sonic that ships ends in order, and another one before the same Redis takes
-// over, while clients write by way of that one: nothing is lost, and nothing is counted as lost.
-func TestOutboxOffLosesNothingAtAStop(t *testing.T) {
-	t.Parallel()
-	pulsar := stack.Pulsar(t)
-	topic := "SONIC_TOPIC=persistent://" + pulsar.Namespace(t) + "/sonic"
-	begin := func(name string, r *stack.RedisServer) zone {
-		return zone{run(t, "SONIC_OUTBOX=off", counters, "SONIC_ZONE="+name, "SONIC_ZONES=[a, b]", topic, "SONIC_PULSAR_URL="+pulsar.URL(), "SONIC_REDIS_URL="+r.URL()), r}
-	}
-	shared := durable(t)
-	sonics := []zone{begin("a", shared), begin("a", shared)}
-	b := begin("b", durable(t))
-	for _, z := range append(sonics, b) {
-		z.awaitWritable()
-	}
-	added := int64(0)
-	for range rounds(t, 2, 8) {
-		var ships, other zone
-		systems.Await(t, await.Patience, "one of them ships", func() bool {
-			for i, z := range sonics {
-				if z.zones().Outbox.Owner {
-					ships, other = z, sonics[1-i]
-					return true
-				}
-			}
-			return false
-		})
-		stop, done := make(chan struct{}), make(chan struct{})
-		c := other.client()
-		go func() {
-			defer close(done)
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-					n, err := flooded(t.Context(), c, 1)
-					if !assert.NoError(t, err) {
-						return
-					}
-					added += n
-				}
-			}
-		}()
-		direct := shared.Client(t)
-		began := direct.Get(t.Context(), "c:n").Val()
-		systems.Await(t, await.Patience, "it is under load", func() bool { return direct.Get(t.Context(), "c:n").Val() != began })
-		ships.Stop()
-		systems.Await(t, await.Patience, "the other one takes over", func() bool { return other.zones().Outbox.Owner })
-		ships.Start()
-		ships.awaitWritable()
-		close(stop)
-		<-done
-	}
-	awaitShipped(t, append(sonics, b)...)
-	held := equal(t, sonics[0], b)
-	assert.Equal(t, strconv.FormatInt(added, 10), held["c:n"].content)
-	assert.Zero(t, sonics[0].zones().Outbox.Lost)
-}
-
-// With outbox off Pulsar goes away and comes back while clients write: nothing is lost, and nothing
-// is counted as lost.
-func TestOutboxOffWhilePulsarIsUnavailable(t *testing.T) {
-	t.Parallel()
-	url, pulsar, line := cluster(t)
-	topic := "SONIC_TOPIC=persistent://" + pulsar.Namespace(t) + "/sonic"
-	begin := func(name string, more ...string) zone {
-		r := durable(t)
-		return zone{run(t, append(more, "SONIC_OUTBOX=off", "SONIC_ZONE="+name, "SONIC_ZONES=[a, b]", topic, counters, "SONIC_REDIS_URL="+r.URL())...), r}
-	}
-	a := begin("a", "SONIC_PULSAR_URL="+url, "SONIC_PULSAR_LISTENER_NAME="+proxy.Listener)
-	b := begin("b", "SONIC_PULSAR_URL="+pulsar.URL())
-	for _, z := range []zone{a, b} {
-		z.awaitWritable()
-	}
-	ca := a.client()
-	stop, done := make(chan struct{}), make(chan struct{})
-	added := int64(0)
-	go func() {
-		defer close(done)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				n, err := flooded(t.Context(), ca, 1)
-				if !assert.NoError(t, err) {
-					return
-				}
-				added += n
-			}
-		}
-	}()
-	for range rounds(t, 1, 4) {
-		systems.Await(t, await.Patience, "it ships", func() bool { o := a.zones().Outbox; return o.Owner && o.Unhealthy == "" && o.PendingResends == 0 })
-		line.Cut()
-		systems.Await(t, await.Patience, "it is noted that Pulsar is unavailable", func() bool { return a.zones().Outbox.PendingResends > 0 })
-		require.NoError(t, line.Restore())
-	}
-	close(stop)
-	<-done
-	awaitShipped(t, a, b)
-	held := equal(t, a, b)
-	assert.Equal(t, strconv.FormatInt(added, 10), held["c:n"].content)
-	assert.Zero(t, a.zones().Outbox.Lost)
-}
-
 // awaitShipped waits until nothing is noted and all that was published is stored. What is noted is
 // asked of Redis: the page shows what was measured last.
 func awaitShipped(t testing.TB, zones ...zone) {
@@ -284,82 +152,10 @@ func awaitShipped(t testing.TB, zones ...zone) {
 			if redises[i].HLen(t.Context(), script.KeysOf(0).Unsent).Val() > 0 {
 				return false
 			}
-			if o := z.zones().Outbox; o.Dropping || o.PendingResends != 0 || o.Held > 2 || o.Unhealthy != "" {
+			if o := z.zones().Outbox; o.Dropping || o.PendingResends != 0 || o.Unhealthy != "" {
 				return false
 			}
 		}
 		return true
 	})
-}
-
-// With outbox off a Sonic is killed while it serves. What it held is lost: that is counted and
-// said. Nothing later is lost.
-func TestOutboxOffLosesWhatACrashHeld(t *testing.T) {
-	t.Parallel()
-	a, b := together(t, "SONIC_OUTBOX=off", counters)
-	ctx := t.Context()
-	flood(t, a.client(), 5)
-	awaitShipped(t, a, b)
-	equal(t, a, b)
-	for round := range rounds(t, 2, 8) {
-		stop, done := make(chan struct{}), make(chan struct{})
-		c := a.client()
-		go func() {
-			defer close(done)
-			for i := 0; ; i++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				if c.Set(ctx, fmt.Sprint("under load ", round, " ", i), i, 0).Err() != nil {
-					return
-				}
-			}
-		}()
-		direct := a.redis.Client(t)
-		systems.Await(t, await.Patience, "it is under load", func() bool {
-			return direct.Exists(ctx, fmt.Sprint("under load ", round, " 200")).Val() == 1
-		})
-		a.Kill()
-		close(stop)
-		<-done
-		a.Start()
-		a.awaitWritable()
-		flood(t, a.client(), 5)
-		awaitShipped(t, a, b)
-		require.NoError(t, a.client().Set(ctx, "last", round, 0).Err())
-		systems.Await(t, await.Patience, "what is later arrives", func() bool { return b.redis.Client(t).Get(ctx, "last").Val() == fmt.Sprint(round) })
-	}
-	// All that differs is of before a kill, and no more than was counted.
-	var lost int64
-	c := a.redis.Client(t)
-	systems.Await(t, await.Patience, "what is lost was measured", func() bool {
-		var err error
-		lost, err = c.HGet(ctx, "{sonic:0}meta", "lost").Int64()
-		require.NoError(t, err)
-		return a.zones().Outbox.Lost == lost
-	})
-	// What was noted while nobody listened is shipped later than what was not.
-	var x, y map[string]held
-	var missing []string
-	settled := func() bool {
-		x, y = holdings(t, a.redis, 0), holdings(t, b.redis, 0)
-		missing = differences([]map[string]held{x, y})
-		return !slices.ContainsFunc(missing, func(key string) bool { return !strings.HasPrefix(key, "under load ") })
-	}
-	for end := time.Now().Add(await.Patience); !settled() && time.Now().Before(end); {
-		time.Sleep(20 * time.Millisecond) // polling a condition
-	}
-	for _, key := range missing {
-		assert.Contains(t, key, "under load ", "%s in a, %s in b", x[key], y[key])
-		assert.NotContains(t, y, key)
-	}
-	assert.LessOrEqual(t, int64(len(missing)), lost)
-	assert.InDelta(t, lost, a.metric("sonic_outbox_lost_effects_total"), 0)
-	t.Logf("%d keys are missing, %d effects were counted as lost", len(missing), lost)
-	for key := range y {
-		assert.Contains(t, x, key)
-	}
-	assert.Zero(t, b.metric(`sonic_gaps_total{origin="a"}`))
 }

@@ -41,7 +41,7 @@ func (l *loader) checkHistory(ctx context.Context, state redislib.State) error {
 	}
 	known := false
 	for _, from := range []wire.ID{state.Shipped, {}} { // the beginning: the clock of effects may be far ahead
-		c := historyComparison{state: state, end: end, outboxIncomplete: l.cfg.Off || state.Off, outbox: entries}
+		c := historyComparison{state: state, end: end, outbox: entries}
 		err := l.readTopic(ctx, from, func(_ context.Context, h *wire.Header, d *messaging.Delivery) error { return c.add(h, d.Payload) })
 		if err == nil {
 			err = c.rejectUnknown(len(c.outbox))
@@ -81,15 +81,12 @@ func (l *loader) readTopic(ctx context.Context, from wire.ID, handle func(contex
 
 // historyComparison compares the outbox with the messages of the topic.
 type historyComparison struct {
-	state  redislib.State
-	end    wire.ID
-	outbox []wire.Entry // after state.Shipped, up to end
-	// outboxIncomplete says that the outbox may lack effects that the topic has: with Off, Redis does
-	// not keep all.
-	outboxIncomplete bool
-	topicTruncated   bool // the topic does not have the effect after state.Shipped any more
-	topicHasMessage  bool // the topic has a message after state.Shipped
-	parts            []byte
+	state           redislib.State
+	end             wire.ID
+	outbox          []wire.Entry // after state.Shipped, up to end
+	topicTruncated  bool         // the topic does not have the effect after state.Shipped any more
+	topicHasMessage bool         // the topic has a message after state.Shipped
+	parts           []byte
 }
 
 // errCompared says that the rest of the topic is after all that Redis has.
@@ -143,7 +140,7 @@ func (c *historyComparison) addEntry(h *wire.Header, e *wire.Entry) error {
 		if len(c.outbox) == 0 {
 			return errCompared
 		}
-	case !c.outboxIncomplete || h.Epoch > c.state.Epoch:
+	default:
 		return fmt.Errorf("%w: Redis lacks the effect %s of the topic, and has later ones", ErrHistory, e.ID)
 	}
 	return nil

@@ -51,7 +51,7 @@ func (w *twoRedis) ship() {
 // shipped tells Redis what is stored.
 func (w *twoRedis) shipped() {
 	w.t.Helper()
-	require.NoError(w.t, w.s.library.Shipped(w.t.Context(), w.owner.packer.Tail.Last, -1))
+	require.NoError(w.t, w.s.library.Shipped(w.t.Context(), w.owner.packer.Tail.Last))
 }
 
 // newTwoRedis returns a zone whose former Redis has shipped one write, and whose next Redis has just

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 
 	"go.uber.org/zap"
 
@@ -14,8 +13,7 @@ import (
 )
 
 // updateLibrary makes an open Redis use this version of the library. The previous owner may have
-// opened another version, which may lack functions or behave differently. updateLibrary runs before
-// this process subscribes, because loading a library resets the count of published effects.
+// opened another version, which may lack functions or behave differently.
 func (l *loader) updateLibrary(ctx context.Context) error {
 	state, err := l.library.ReadState(ctx)
 	if err != nil {
@@ -25,7 +23,7 @@ func (l *loader) updateLibrary(ctx context.Context) error {
 		return err
 	}
 	if state.Opened {
-		err = Load(ctx, l.library, l.log, true)
+		err = l.library.Load(ctx)
 	}
 	if redislib.NoMemory(err) {
 		l.log.Error("cannot load the functions of this version: Redis has reached its maxmemory, and goes on with those that it has", zap.Error(err))
@@ -67,12 +65,6 @@ func (l *loader) prepare(ctx context.Context) (wire.ID, error) {
 			if state, err = l.settleHistory(ctx, state); err != nil {
 				return wire.ID{}, err
 			}
-		}
-	}
-	if l.cfg.Off && !state.Opened {
-		// The held effects are from before the restart of Redis, which may have lost them.
-		if end, err = l.storeHeld(ctx, end); err != nil {
-			return wire.ID{}, err
 		}
 	}
 	epoch := max(state.Epoch, l.packer.Tail.Epoch)
@@ -133,7 +125,7 @@ func (l *loader) settleHistory(ctx context.Context, state redislib.State) (redis
 		return state, err
 	}
 	if end.Compare(state.Shipped) > 0 { // from now on the histories are equal up to the end of the topic
-		if err := l.library.Shipped(ctx, end, -1); err != nil {
+		if err := l.library.Shipped(ctx, end); err != nil {
 			return state, fmt.Errorf("cannot trim the outbox: %w", err)
 		}
 		state.Shipped = end
@@ -199,9 +191,6 @@ func (l *loader) confirmEnd(ctx context.Context, last wire.ID) (end wire.ID, err
 // firstUnstored returns the first entry or transaction of the outbox that the topic does not have,
 // or none. whole is false if the end of that transaction is missing.
 func (l *loader) firstUnstored(ctx context.Context) (first []wire.Entry, whole bool, err error) {
-	if held := l.held.peek(l.packer.Tail.Last, true); len(held) > 0 {
-		return held, true, nil
-	}
 	for count := int64(minReadCount); ; count *= 2 {
 		found, err := l.redis.XRangeN(ctx, l.library.Outbox(), "("+l.packer.Tail.Last.String(), "+", count).Result()
 		if err != nil {
@@ -215,35 +204,6 @@ func (l *loader) firstUnstored(ctx context.Context) (first []wire.Entry, whole b
 			return entries[:n], n > 0 || len(found) == 0, nil
 		}
 	}
-}
-
-// storeHeld stores the effects that this process holds with Off. end is the end of the topic
-// without a marker. storeHeld returns the new one.
-func (l *loader) storeHeld(ctx context.Context, end wire.ID) (wire.ID, error) {
-	if err := l.dropStored(ctx); err != nil {
-		return end, err
-	}
-	for {
-		entries := l.held.peek(l.packer.Tail.Last, l.single)
-		if len(entries) == 0 {
-			l.held.dropUpTo(wire.ID{Ms: math.MaxUint64}) // what is left is the beginning of a transaction: Redis stopped in the middle of it
-			return end, nil
-		}
-		if err := l.storeOne(entries); err != nil {
-			return end, err
-		}
-		l.held.dropUpTo(l.packer.Tail.Last)
-		end = l.packer.Tail.Last
-	}
-}
-
-// dropStored drops the held effects that the topic already has. If the topic has later effects but
-// not these, they are lost.
-func (l *loader) dropStored(ctx context.Context) error {
-	if n, last := l.held.dropUpTo(l.packer.Tail.Last); n > 0 && !last {
-		return l.countLost(ctx, int64(n)) // another process has stored later effects meanwhile
-	}
-	return nil
 }
 
 // checkState returns an error for the state of another zone or of a newer Sonic.

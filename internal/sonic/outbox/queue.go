@@ -4,8 +4,8 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
-	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
@@ -18,25 +18,17 @@ const (
 // queue holds entries that were read and are not stored yet. One goroutine adds entries, one takes
 // them.
 type queue struct {
-	mu               sync.Mutex
-	entries          []wire.Entry
-	bytes            int
-	publishedNumbers []publishedNumber // of the held entries that were published
-	received         int64             // number of the last published effect that was received; -1: none
-	needsMore        bool              // the queue holds only the beginning of a transaction: put may exceed the bounds
-	filled           chan struct{}     // has one element when there may be entries to take
-	emptied          chan struct{}     // has one element when there may be room for entries
-	takeWaits        chan struct{}     // has one element when take waits for entries
-}
-
-// publishedNumber is the number under which an entry was published.
-type publishedNumber struct {
-	id     wire.ID
-	number int64
+	mu        sync.Mutex
+	entries   []wire.Entry
+	bytes     int
+	needsMore bool          // the queue holds only the beginning of a transaction: put may exceed the bounds
+	filled    chan struct{} // has one element when there may be entries to take
+	emptied   chan struct{} // has one element when there may be room for entries
+	takeWaits chan struct{} // has one element when take waits for entries
 }
 
 func newQueue() *queue {
-	return &queue{received: -1, filled: make(chan struct{}, 1), emptied: make(chan struct{}, 1), takeWaits: make(chan struct{}, 1)}
+	return &queue{filled: make(chan struct{}, 1), emptied: make(chan struct{}, 1), takeWaits: make(chan struct{}, 1)}
 }
 
 func sizeOf(entries []wire.Entry) (bytes int) {
@@ -108,29 +100,6 @@ func (q *queue) take(ctx context.Context, single bool) ([]wire.Entry, error) {
 	}
 }
 
-// add adds entries without regard to the bounds.
-func (q *queue) add(entries []wire.Entry) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.append(entries)
-}
-
-// addPublished adds entries, and keeps the number under which the entry id was published. It does
-// both under one lock: the entries may be stored at once, and then trimTo must report the number to
-// Redis.
-func (q *queue) addPublished(entries []wire.Entry, id wire.ID, number int64) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.publishedNumbers, q.received = append(q.publishedNumbers, publishedNumber{id, number}), number
-	q.append(entries)
-}
-
-func (q *queue) append(entries []wire.Entry) {
-	q.entries = append(q.entries, entries...)
-	q.bytes += sizeOf(entries)
-	signal(q.filled)
-}
-
 // putBack puts entries that were taken back to the front.
 func (q *queue) putBack(entries []wire.Entry) {
 	q.mu.Lock()
@@ -139,88 +108,13 @@ func (q *queue) putBack(entries []wire.Entry) {
 	q.bytes += sizeOf(entries)
 }
 
-// dropUpTo removes the entries up to id. It returns how many it removed, and whether the last of
-// them has that id.
-func (q *queue) dropUpTo(id wire.ID) (n int, last bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for n < len(q.entries) && q.entries[n].ID.Compare(id) <= 0 {
-		q.bytes -= q.entries[n].Size()
-		last = q.entries[n].ID == id
-		n++
+// awaitTake waits until take waits for entries, at most for pause.
+func (q *queue) awaitTake(ctx context.Context, pause time.Duration) {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-q.takeWaits:
+	case <-ctx.Done():
 	}
-	q.entries = q.entries[n:]
-	return n, last
-}
-
-// size returns the size of the held entries in bytes.
-func (q *queue) size() int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.bytes
-}
-
-// fillsMessage reports whether the held entries fill a message.
-func (q *queue) fillsMessage() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.entries) >= wire.PackEntries || q.bytes >= wire.PackBytes
-}
-
-// lastID returns the id of the last held entry; zero for none.
-func (q *queue) lastID() wire.ID {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.entries) == 0 {
-		return wire.ID{}
-	}
-	return q.entries[len(q.entries)-1].ID
-}
-
-// syncReceived returns the number of the last published effect that was received or is in the
-// topic. The next one must have the following number.
-func (q *queue) syncReceived(u redislib.Unsent) int64 {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if u.Published < q.received { // Redis was restarted, and its numbers start over
-		q.publishedNumbers, q.received = nil, -1
-	}
-	q.received = max(q.received, u.Stored)
-	return q.received
-}
-
-// publishedUpTo returns the number of the last published entry that is not after id, -1 for none.
-// It removes the numbers up to that one.
-func (q *queue) publishedUpTo(id wire.ID) (number int64) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	n, number := 0, int64(-1)
-	for n < len(q.publishedNumbers) && q.publishedNumbers[n].id.Compare(id) <= 0 {
-		number = q.publishedNumbers[n].number
-		n++
-	}
-	if q.publishedNumbers = q.publishedNumbers[n:]; len(q.publishedNumbers) == 0 {
-		q.publishedNumbers = nil
-	}
-	return number
-}
-
-// count returns the number of held entries.
-func (q *queue) count() int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.entries)
-}
-
-// peek returns the entries of the next message after id without removing them. If single is true it
-// returns only the first entry or the first transaction.
-func (q *queue) peek(id wire.ID, single bool) []wire.Entry {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	n := 0
-	for n < len(q.entries) && q.entries[n].ID.Compare(id) <= 0 {
-		n++
-	}
-	rest := q.entries[n:]
-	return slices.Clone(rest[:wire.Cut(rest, single)])
 }

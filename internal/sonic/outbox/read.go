@@ -21,11 +21,14 @@ const (
 	readBlock    = time.Second
 )
 
+// readPause is the pause between reads of the stream, unless store waits for entries. Redis answers
+// a blocking read at the next write: without a pause each read could return a single write.
+const readPause = 2 * time.Millisecond
+
 // read reads the stream after begin.
 func (l *loader) read(ctx context.Context, begin wire.ID, q *queue) error {
 	count := int64(minReadCount)
 	var joiner wire.Joiner
-	last := time.Now()
 	for {
 		found, err := l.redis.XRead(ctx, &redis.XReadArgs{Streams: []string{l.library.Outbox(), begin.String()}, Count: count, Block: readBlock}).Result()
 		if errors.Is(err, redis.Nil) { // no new entry
@@ -43,9 +46,8 @@ func (l *loader) read(ctx context.Context, begin wire.ID, q *queue) error {
 			return err
 		}
 		all := int64(len(list)) < count // the reply holds everything that the stream had
-		bytes := bytesOf(list)
 		switch {
-		case bytes > maxReadBytes:
+		case bytesOf(list) > maxReadBytes:
 			count = minReadCount
 		case !all:
 			count = min(2*count, maxReadCount)
@@ -53,11 +55,9 @@ func (l *loader) read(ctx context.Context, begin wire.ID, q *queue) error {
 		if err := q.put(ctx, entries); err != nil {
 			return err
 		}
-		now := time.Now()
 		if all {
-			awaitNextRead(ctx, q, bytes, now.Sub(last))
+			q.awaitTake(ctx, readPause)
 		}
-		last = now
 	}
 }
 
@@ -84,4 +84,30 @@ func bytesOf(found []redis.XMessage) (n int) {
 		}
 	}
 	return n
+}
+
+// readRange returns the effects of the stream after begin, up to end unless end is zero.
+func (l *loader) readRange(ctx context.Context, begin, end wire.ID) (all []wire.Entry, err error) {
+	to := "+"
+	if !end.IsZero() {
+		to = end.String()
+	}
+	var joiner wire.Joiner
+	for {
+		found, err := l.redis.XRangeN(ctx, l.library.Outbox(), "("+begin.String(), to, minReadCount).Result()
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the outbox: %w", err)
+		}
+		entries, err := entriesOf(&joiner, found)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, entries...)
+		if len(found) == 0 {
+			return all, nil
+		}
+		if begin, err = wire.ParseID(found[len(found)-1].ID); err != nil {
+			return nil, err
+		}
+	}
 }

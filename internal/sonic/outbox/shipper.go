@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -32,9 +31,6 @@ type Config struct {
 	// Config describes the settings that must be equal in all zones. Each message carries it: see
 	// [wire.Config].
 	Config string
-	// Off says that Redis publishes effects on a channel instead of appending them to the stream.
-	// This process then holds them in memory until they are stored.
-	Off bool
 }
 
 // Shipper ships one shard of a zone: it publishes the shard's effects to the topic. Of several
@@ -49,7 +45,6 @@ type Shipper struct {
 	metrics  *Metrics
 	health   *health.State
 	onStored func(id wire.ID) // called with the last effect that the topic has
-	held     *queue           // with Off: effects that were received and are not stored yet; kept across sessions
 
 	mu     sync.Mutex
 	status Status
@@ -63,24 +58,20 @@ type Status struct {
 	// Stored is the last effect that is known to be stored in the topic.
 	Stored wire.ID
 	Epoch  int64
-	// Held is how many effects wait in the memory of this process, with Off.
-	Held int
 }
 
 // New returns a shipper. It calls stored with the id of the last effect in the topic whenever that
 // changes, in order.
 func New(cfg Config, db *redis.Client, l *redislib.Library, client *messaging.Client, log *zap.Logger, m *Metrics, stored func(wire.ID)) *Shipper {
 	log = log.Named("outbox").With(zap.Int("shard", cfg.Shard))
-	return &Shipper{cfg: cfg, redis: db, library: l, client: client, log: log, metrics: m, health: health.New(log), onStored: stored, held: newQueue()}
+	return &Shipper{cfg: cfg, redis: db, library: l, client: client, log: log, metrics: m, health: health.New(log), onStored: stored}
 }
 
 // Status returns the state of the shipper.
 func (s *Shipper) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	status := s.status
-	status.Held = s.held.count()
-	return status
+	return s.status
 }
 
 // Unhealthy returns why this process ships nothing at present. It is nil if it ships, or if another
@@ -189,8 +180,7 @@ type loader struct {
 	// first message of a writer. A message of the previous owner may be stored after this writer
 	// has read the end of the topic. The broker then drops this first message as a duplicate,
 	// because of its position. So it must not hold more than the previous owner's message.
-	single   bool
-	dropping atomic.Bool // with Off: Redis is dropping effects
+	single bool
 }
 
 // session prepares Redis, and then ships until an error.
@@ -200,60 +190,22 @@ func (l *loader) session(ctx context.Context) error {
 			return err
 		}
 	}
-	var live *subscription
-	if l.cfg.Off {
-		// Subscribe before Redis is opened: an open Redis publishes only if a process is
-		// subscribed.
-		var err error
-		if live, err = subscribe(ctx, l.redis.Options(), l.library.Channel()); err != nil {
-			return err
-		}
-		defer live.close()
-	}
 	begin, err := l.prepare(ctx)
-	switch {
-	case err != nil:
-	case l.cfg.Off:
-		err = l.dropStored(ctx) // before any held effect is stored
-	default:
-		err = l.countUnstored(ctx)
-	}
 	if err != nil {
-		if l.cfg.Off {
-			l.drainSubscription(ctx, live)
-		}
 		return err
 	}
 	l.health.Set(nil)
 	l.recordStored(begin)
 	q := newQueue()
-	if l.cfg.Off {
-		q = l.held
-	}
 	trim := newTrimmer(l.library)
 	group, running := errgroup.WithContext(ctx)
-	more := running // until this context ends, more effects may arrive
-	if l.cfg.Off {
-		receiving, received := context.WithCancel(context.WithoutCancel(ctx))
-		more = receiving
-		begin = l.listenAfter(begin) // before store takes any held effect
-		group.Go(func() error {
-			defer received()
-			return l.listen(running, live, begin)
-		})
-	} else {
-		group.Go(func() error { return l.read(running, begin, q) })
-	}
+	group.Go(func() error { return l.read(running, begin, q) })
 	group.Go(func() error { return l.resend(running) })
-	group.Go(func() error { return l.store(more, q, trim) })
+	group.Go(func() error { return l.store(running, q, trim) })
 	group.Go(func() error { return trim.run(running) })
 	group.Go(func() error { return l.heartbeat(running) })
 	group.Go(func() error { return l.prune(running) })
-	err = group.Wait()
-	if l.cfg.Off {
-		trim.reportLast(ctx, l.packer.Tail.Epoch)
-	}
-	return err
+	return group.Wait()
 }
 
 // recordStored records the last effect in the topic, and reports it.
@@ -267,23 +219,15 @@ func (s *Shipper) recordStored(id wire.ID) {
 // store stores the effects of q, one message after the other. While it stores a message, effects of
 // the next one gather in q. After the end of ctx it stores the rest.
 func (l *loader) store(ctx context.Context, q *queue, trim *trimmer) error {
-	var last time.Time
 	for {
 		entries, err := q.take(ctx, l.single)
 		if err != nil {
 			return nil //nolint:nilerr // another goroutine of the session returns the error
 		}
-		began, bytes := time.Now(), sizeOf(entries)
 		if err := l.storeOne(entries); err != nil {
-			q.putBack(entries)
 			return err
 		}
-		end := l.packer.Tail.Last
-		trim.trimTo(end, q.publishedUpTo(end))
-		if l.cfg.Off { // without Off, read pauses between reads instead
-			awaitNextMessage(ctx, q, began, bytes, began.Sub(last))
-		}
-		last = began
+		trim.trimTo(l.packer.Tail.Last)
 	}
 }
 

@@ -124,9 +124,6 @@ func (c *client) denied(cmd *command.Command, r request.Request) string {
 		return "NOPERM this user has no permissions to run the '" + cmd.Name + "' command"
 	}
 	if !cmd.HasKeys() {
-		if cmd.Name == "spublish" || cmd.Name == "ssubscribe" {
-			return request.ChannelError(r)
-		}
 		return ""
 	}
 	if i := cmd.SingleKey(); i > 0 && (u == nil || u.Keys == nil) { // the most frequent case

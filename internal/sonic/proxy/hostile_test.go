@@ -31,7 +31,7 @@ func TestStateKeysCannotBeWritten(t *testing.T) {
 		{"SORT", "l", "STORE", "a", "STORE", "{sonic:0}out"},
 		{"XREADGROUP", "COUNT", "1", "GROUP", "g", "STREAMS", "STREAMS", "{sonic:0}out", ">"},
 	} {
-		require.Contains(t, c.ask(t, words...), "-NOPERM keys and shard channels that begin with {sonic:", "%q", words)
+		require.Contains(t, c.ask(t, words...), "-NOPERM keys that begin with {sonic:", "%q", words)
 	}
 	for _, words := range [][]string{
 		{"SORT", "l", "STORE\x00", "{sonic:0}out"}, {"SORT", "l", "STORE\x00x", "a"}, {"GEORADIUS", "g", "1", "1", "1", "km", "STORE\x00", "a"},
@@ -411,21 +411,4 @@ func output(t *testing.T, list string) (most int) {
 	}
 	require.Positive(t, most)
 	return most
-}
-
-// TestTheChannelOfEffectsIsOutOfReach: with outbox off Redis hands effects over on a shard channel.
-// A client that listens to it would be taken for the shipper, and what a client sends there for
-// effects.
-func TestTheChannelOfEffectsIsOutOfReach(t *testing.T) {
-	t.Parallel()
-	e := start(t, opened(t), nil)
-	const channel = "{sonic:0}live"
-	for _, words := range [][]string{{"SPUBLISH", channel, "1 9-9  \n"}, {"SSUBSCRIBE", channel}, {"SSUBSCRIBE", "{sonic:0}a", channel}} {
-		c := dial(t, e.addr)
-		require.Contains(t, c.ask(t, words...), "-NOPERM keys and shard channels that begin with {sonic:", "%q", words)
-		require.Equal(t, "+OK\r\n", c.ask(t, "MULTI"))
-		require.Equal(t, "-", c.ask(t, words...)[:1], "%q", words)
-		require.Contains(t, c.ask(t, "EXEC"), "-EXECABORT")
-	}
-	require.Empty(t, e.redis.Client(t).PubSubShardChannels(t.Context(), "*").Val())
 }

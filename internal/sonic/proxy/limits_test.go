@@ -63,7 +63,7 @@ func TestStateKeysAreHidden(t *testing.T) {
 		{"GET", "{sonic:0}out"}, {"DEL", "a", "{sonic:0}ver"}, {"XRANGE", "{sonic:0}out", "-", "+"}, {"RENAME", "a", "{sonic:0}x"},
 		{"EVAL", "return 1", "1", "{sonic:0}cur"}, {"SORT", "a", "STORE", "{sonic:0}x"}, {"XREAD", "STREAMS", "{sonic:0}out", "0"}, {"DUMP", "{sonic:0}meta"},
 	} {
-		require.Contains(t, c.ask(t, words...), "-NOPERM keys and shard channels that begin with {sonic: belong to Sonic", "%q", words)
+		require.Contains(t, c.ask(t, words...), "-NOPERM keys that begin with {sonic: belong to Sonic", "%q", words)
 	}
 	assert.Equal(t, "-ERR Function not found\r\n", c.ask(t, "FCALL", "sonic_set", "1", "a", "0", "a", "2"))
 	assert.Equal(t, "-ERR Function not found\r\n", c.ask(t, "FCALL_RO", "SONIC_version", "0"))

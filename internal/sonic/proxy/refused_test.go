@@ -37,16 +37,16 @@ func TestRefusedSubscriptions(t *testing.T) {
 			pair.sameUntil(t, text+reset, "+RESET")
 		}
 	}
-	const refused = "-NOPERM keys and shard channels that begin with {sonic: belong to Sonic\r\n"
+	const refused = "-NOPERM keys that begin with {sonic: belong to Sonic\r\n"
 	for _, proto := range []string{"2", "3"} {
 		c := dial(t, e.addr)
 		c.ask(t, "HELLO", proto)
 		letter := map[string]string{"2": "*", "3": ">"}[proto]
-		c.send(t, "get k\r\nssubscribe {sonic:0}live\r\nget k\r\nssubscribe a1 a2\r\nssubscribe a1 {sonic:0}live\r\nssubscribe a3\r\nssubscribe {sonic:0}x\r\nsunsubscribe\r\nget k\r\nmulti\r\nssubscribe {sonic:0}x\r\nsubscribe a1\r\nget k\r\nexec\r\nget k\r\n")
+		c.send(t, "get k\r\nget {sonic:0}x\r\nget k\r\nssubscribe a1 a2\r\nssubscribe a3\r\nsunsubscribe\r\nget k\r\nmulti\r\nget {sonic:0}x\r\nsubscribe a1\r\nget k\r\nexec\r\nget k\r\n")
 		null := map[string]string{"2": "$-1\r\n", "3": "_\r\n"}[proto]
 		for _, want := range []string{null, refused, null,
-			letter + "3\r\n$10\r\nssubscribe\r\n$2\r\na1\r\n:1\r\n", letter + "3\r\n$10\r\nssubscribe\r\n$2\r\na2\r\n:2\r\n", refused,
-			letter + "3\r\n$10\r\nssubscribe\r\n$2\r\na3\r\n:3\r\n", refused, "", "", "", null, "+OK\r\n", refused,
+			letter + "3\r\n$10\r\nssubscribe\r\n$2\r\na1\r\n:1\r\n", letter + "3\r\n$10\r\nssubscribe\r\n$2\r\na2\r\n:2\r\n",
+			letter + "3\r\n$10\r\nssubscribe\r\n$2\r\na3\r\n:3\r\n", "", "", "", null, "+OK\r\n", refused,
 			"-ERR Sonic refuses 'subscribe' inside a transaction\r\n", "+QUEUED\r\n", "-EXECABORT Transaction discarded because of previous errors.\r\n", null} {
 			got, err := c.reply()
 			require.NoError(t, err)

@@ -27,9 +27,6 @@ type Config struct {
 	// Default is the policy of keys that no prefix matches. Policies are those of prefixes.
 	Default  string
 	Policies []Policy
-	// Off makes the library publish effects on the shard's channel instead of appending them to the
-	// stream.
-	Off bool
 	// Bound is what Open sets as the stream's bound.
 	Bound Bound
 }
@@ -81,8 +78,6 @@ type State struct {
 	Cursors map[string]Cursor
 	// History is HistoryRejected, HistoryAccepted or empty.
 	History string
-	// Off says that the last Open was with Config.Off.
-	Off bool
 }
 
 // Values of State.History.
@@ -126,9 +121,6 @@ func (l *Library) Open(ctx context.Context, before State, epoch int64, floor wir
 		}
 	}
 	flags := before.Last.String()
-	if l.cfg.Off {
-		flags += "o"
-	}
 	if bound := l.cfg.Bound; bound.Bytes > 0 {
 		flags += fmt.Sprintf("b%d", bound.Bytes)
 		if bound.Drops {
@@ -200,13 +192,8 @@ func (l *Library) Apply(ctx context.Context, h *wire.Header, payload []byte, id 
 }
 
 // Shipped records that the topic has all effects up to id, and removes them from the stream.
-// published is how many of the published effects the topic has, -1 if unknown.
-func (l *Library) Shipped(ctx context.Context, id wire.ID, published int64) error {
-	args := []any{id.String()}
-	if published >= 0 {
-		args = append(args, published)
-	}
-	return l.call(ctx, "sonic_shipped", args...).Err()
+func (l *Library) Shipped(ctx context.Context, id wire.ID) error {
+	return l.call(ctx, "sonic_shipped", id.String()).Err()
 }
 
 // ShippedTo returns the last id that any process has passed to Shipped.
@@ -302,8 +289,6 @@ func stateOf(reply []any) (State, error) {
 			s.Ready = f.text() == "1"
 		case "history":
 			s.History = f.text()
-		case "off":
-			s.Off = f.text() == "1"
 		case "behind":
 			for b := f.list(); len(b.values) > 0; {
 				zone := b.text()

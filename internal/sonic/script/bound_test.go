@@ -18,7 +18,7 @@ func (z *zone) outboxBytes() (counted, taken int64) {
 	z.world.t.Helper()
 	cmd, err := z.call("sonic_unsent")
 	require.NoError(z.world.t, err)
-	_, err = fmt.Sscan(cmd.Val().([]any)[6].(string), &counted)
+	_, err = fmt.Sscan(cmd.Val().([]any)[4].(string), &counted)
 	require.NoError(z.world.t, err)
 	taken, err = z.client.MemoryUsage(context.Background(), z.out, 0).Result()
 	require.NoError(z.world.t, err)

@@ -16,7 +16,6 @@ type Keys struct {
 	Unsent   string // hash: what dropped effects changed
 	Markers  string // hash: zone to the message of its topic up to which a primary of a cluster has all
 	Lacks    string // hash: zone to the message of its topic behind which this slot of a Redis Cluster may lack effects
-	Live     string // not a key: the shard channel of effects that do not go through the stream
 
 	prefix string
 }
@@ -26,7 +25,7 @@ func KeysOf(shard int) Keys {
 	prefix := "{sonic:" + strconv.Itoa(shard) + "}"
 	return Keys{
 		Outbox: prefix + "out", Versions: prefix + "ver", Cursors: prefix + "cur", Slots: prefix + "slots", Meta: prefix + "meta", Boot: prefix + "boot",
-		Unsent: prefix + "unsent", Markers: prefix + "mark", Lacks: prefix + "lacks", Live: prefix + "live",
+		Unsent: prefix + "unsent", Markers: prefix + "mark", Lacks: prefix + "lacks",
 		prefix: prefix,
 	}
 }

@@ -9,6 +9,9 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
+// StateKeyError is the error for a command that names a state key.
+const StateKeyError = "NOPERM keys that begin with {sonic: belong to Sonic"
+
 // Request is a command of a client. It is valid only while it is executed.
 type Request struct {
 	Raw  []byte // as an array of bulk strings

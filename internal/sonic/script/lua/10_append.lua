@@ -161,7 +161,7 @@ local function refuse_or_drop(copies)
 	local begun = write_tx and write_tx == open_tx
 	if begun and not copies and backlog.bytes <= 2 * backlog.bound then return nil end
 	if begun or not backlog.drops then return FULL end
-	unsent.choose(unsent.sends, true)
+	unsent.drop(true)
 end
 
 -- What takes an entry in place of the stream, nil for nothing: see 12_unsent.lua.
@@ -184,13 +184,13 @@ local noted_out, noted_ver -- the last outbox, and its hash of versions
 
 -- append adds one entry to the outbox: effects, which are packed arrays, one behind the other. It
 -- returns the entry's id, which is the version of all of them. notes is a list of field, rest,
--- field, rest, .. of the hash of versions: each field becomes id .. rest. writes is of how many writes the effects are, nil for one. kept says that
--- the entry goes to the stream, whatever becomes of others.
+-- field, rest, .. of the hash of versions: each field becomes id .. rest. kept says that the entry goes to
+-- the stream, whatever becomes of others.
 --
 -- State keys are in db 0: a script that works in another db goes there and back.
-local function append(out, db, tx, effects, notes, writes, kept)
-	if divert then
-		local taken = divert(out, db, tx, effects, notes, writes or 1, kept)
+local function append(out, db, tx, effects, notes, kept)
+	if divert and not kept then
+		local taken = divert(out, db, effects, notes)
 		if taken ~= nil then return taken end
 	end
 	if db ~= '0' then call('SELECT', '0') end

@@ -1,19 +1,10 @@
 
--- Effects that do not go to the stream.
---
---   * With `outbox: off` (`sends`) an effect is published to whoever ships, who holds it in memory. What is large goes to the stream, and is announced.
---   * When nobody listens, or who ships can hold no more, or the outbox is full and writes go on (`skips`), an effect is dropped. What it changed is
---     noted in the hash `unsent`, and its state is shipped later: see sonic_resend.
---
--- In both cases the stream keeps the clock: its last id is that of the last effect.
+-- Effects that are dropped while the outbox is full and writes go on (`outbox.full: drop`). What such an effect changed is noted in the hash
+-- `unsent`, and its state is shipped later: see sonic_resend. The stream keeps the clock: its last id is that of the last effect.
 --
 -- Fields of the hash: "k<db>:<key>" of a key; "e<db>:<length of key>:<key><element>" to the letter of the type of an element, a capital one once it was
 -- added: that says of which type the key is; "I<db>:<key>", and "i" or "j" with a field or member as "e", to the sum of the changes of a counter.
-unsent = {
-	skips = false, sends = false,
-	sent = 0, -- writes published since the library was loaded, but for those that are in the stream, too
-	told = 0, -- of these, how many the topic has
-}
+unsent = {drops = false}
 
 -- Elements of effects: what is noted of each, where the first one is, how far the next one is from it.
 local ELEMENTS_OF = {H = {'H', 6, 2}, A = {'S', 6, 1}, Z = {'Z', 7, 2}, h = {'h', 6, 1}, a = {'s', 6, 1}, z = {'z', 6, 1}}
@@ -85,18 +76,6 @@ function unsent.forget(out, flushed)
 	return count
 end
 
--- publish sends an entry to who ships, and tells whether anybody listens. streams says that the entry is in the stream, too, and is only announced:
--- it cannot be lost, and does not count. Shard channels, for no pattern of a client fits them.
-function unsent.publish(out, tx, id, effects, writes, streams)
-	if streams then writes = 0 end
-	local head = format('%d %d', unsent.sent + writes, writes) .. ' ' .. id .. ' ' .. (tx or '') .. ' ' .. (streams and 'l' or '')
-	if call('SPUBLISH', state(out, 'live'), head .. '\n' .. (streams and '' or effects)) == 0 then return false end
-	unsent.sent = unsent.sent + writes
-	if streams then add_to_stream(out, id, tx, effects) end
-	open_tx = tx or open_tx
-	return true
-end
-
 -- op_of returns the first op of packed effects, '' when there are none.
 local function op_of(packed)
 	local op = ''
@@ -107,25 +86,14 @@ local function op_of(packed)
 	return op
 end
 
--- take_unsent takes an entry in place of the stream. It returns the entry's id; nil when the entry is for the stream, false when it is for nobody. kept
--- says that the entry must not be lost, nor be dropped: it is of db 0.
-local function take_unsent(out, db, tx, effects, notes, writes, kept)
-	if kept and not unsent.sends then return nil end
-	local op = unsent.skips and not kept and op_of(effects)
+-- drop_entry drops an entry and notes what it changed. It returns the entry's id, false when there is nothing to note.
+local function drop_entry(out, db, effects, notes)
+	local op = op_of(effects)
 	if op == '_' or op == '' then return false end -- beats can wait; the end of a transaction that was dropped
 	if db ~= '0' then call('SELECT', '0') end
-	local id, streams = next_id(#effects), kept or #effects > PIECE
-	local sent = not op and unsent.publish(out, tx, id, effects, writes, streams)
-	if not sent then
-		if kept then return nil end
-		op = op or op_of(effects)
-		if op == '_' or op == '' then
-			if db ~= '0' then call('SELECT', db) end
-			return false
-		end
-		unsent.mark(out, effects)
-	end
-	if not sent or not streams then call('XSETID', out, id) end
+	local id = next_id(#effects)
+	unsent.mark(out, effects)
+	call('XSETID', out, id)
 	top = id
 	if notes then
 		for i = 2, #notes, 2 do notes[i] = id .. notes[i] end
@@ -137,7 +105,8 @@ local function take_unsent(out, db, tx, effects, notes, writes, kept)
 	return id
 end
 
-function unsent.choose(sends, skips)
-	unsent.sends, unsent.skips = sends, skips
-	divert = (sends or skips) and take_unsent or nil
+-- drop makes effects be dropped from now on, or not.
+function unsent.drop(drops)
+	unsent.drops = drops
+	divert = drops and drop_entry or nil
 end

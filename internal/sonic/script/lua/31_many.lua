@@ -54,7 +54,7 @@ redis.register_function{
 		local parts, n = {}, 0 -- effects that have no entry yet
 		local notes, noted = {}, 0
 		local function append_joined()
-			if n > 0 and not alone then append(out, db, nil, concat(parts), notes, n) end
+			if n > 0 and not alone then append(out, db, nil, concat(parts), notes) end
 			parts, n, notes, noted = {}, 0, {}, 0
 		end
 		local i, last = 2, #args

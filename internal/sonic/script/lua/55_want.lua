@@ -9,7 +9,7 @@ local function want_field(target, db, key) return target .. ' ' .. db .. ':' .. 
 
 -- ask asks. Questions and their answers are kept: they are few, and somebody waits for them.
 local function ask(out, target, policy, db, key)
-	return append(out, '0', nil, cmsgpack.pack({'N', policy, db, key, target}), nil, nil, true)
+	return append(out, '0', nil, cmsgpack.pack({'N', policy, db, key, target}), nil, true)
 end
 
 -- covers tells whether the answer to what was asked by the entry id will be newer than all that may be forgotten of a key of which f is
@@ -86,7 +86,7 @@ local function answer(out, asker, id, policy, db, key)
 	go('0')
 	if effects == '' then return 0 end
 	if policy ~= 'l' and asker then effects = cmsgpack.pack({'O', policy, db, key, asker, id}) .. effects end
-	append(out, '0', nil, effects, notes, nil, true)
+	append(out, '0', nil, effects, notes, true)
 	return #effects
 end
 

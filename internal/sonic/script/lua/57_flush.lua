@@ -185,7 +185,7 @@ local function flushes(name, command, all, here)
 			local notes = {}
 			for i = 1, #dbs do notes[2 * i - 1], notes[2 * i] = flush_field(dbs[i]), '' end
 			-- It is kept although others are dropped: nothing that is shipped later could stand for it. Then nothing in the stream may end its transaction.
-			id = append(outbox, '0', not divert and tx or nil, cmsgpack.pack({'F', 'l', dbs[1], '', unpack(dbs, 2)}), notes, nil, true)
+			id = append(outbox, '0', not divert and tx or nil, cmsgpack.pack({'F', 'l', dbs[1], '', unpack(dbs, 2)}), notes, true)
 			for i = 1, #dbs do versions.flushes[dbs[i]] = versions.of(id, zone) end
 		end
 		local forgotten = unsent.forget(outbox, flushed)

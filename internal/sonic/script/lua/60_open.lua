@@ -1,13 +1,13 @@
 
 local function look(out)
-	local meta = call('HMGET', state(out, 'meta'), 'layout', 'zone', 'epoch', 'shipped', 'pruned', 'history', 'off')
+	local meta = call('HMGET', state(out, 'meta'), 'layout', 'zone', 'epoch', 'shipped', 'pruned', 'history')
 	local last, first, length = stream_info(out)
 	return {
 		'layout', meta[1] or LAYOUT, 'zone', meta[2] or '', 'epoch', meta[3] or '0',
 		'last', last, 'first', first, 'length', format('%d', length), 'shipped', meta[4] or NO_ID,
 		'opened', opened and '1' or '0', 'ready', ready and '1' or '0',
 		'time', format('%d', wall_clock()), 'pruned', meta[5] or NO_ID,
-		'cursors', all_cursors(out), 'behind', opened and behind(out) or {}, 'history', meta[6] or '', 'off', meta[7] or '0',
+		'cursors', all_cursors(out), 'behind', opened and behind(out) or {}, 'history', meta[6] or '',
 	}
 end
 
@@ -81,7 +81,7 @@ function shards.settings(name, args, at)
 end
 
 -- sonic_open zone epoch floor flags count other.. default [prefix policy]..: writes are taken from now on. flags: f, to be ready
--- whatever this Redis has lost of other zones; o, to publish effects in place of appending them; an id, where the stream must have come to: who
+-- whatever this Redis has lost of other zones; an id, where the stream must have come to: who
 -- calls it has compared that much with the topic; b and a number, what the stream may hold in bytes, with d when effects are dropped past it.
 redis.register_function{
 	function_name = 'sonic_open', flags = {'allow-oom'},
@@ -115,14 +115,13 @@ redis.register_function{
 		raise(out, floor)
 		local filled = call('HGET', meta, 'floor') -- the newest version that a bootstrap has brought
 		if filled then raise(out, filled) end
-		local off = string.find(flags, 'o', 1, true) ~= nil
-		call('HSET', meta, 'zone', name, 'epoch', epoch, 'layout', LAYOUT, 'off', off and '1' or '0')
+		call('HSET', meta, 'zone', name, 'epoch', epoch, 'layout', LAYOUT)
 		call('HDEL', meta, 'history')
 		zone, others, alone, opened, shards.clustered, shards.told = name, names, #names == 0, true, false, 0
 		default_policy, policies = default, list
 		if alone then call('UNLINK', state(out, 'ver')) end -- nothing is noted of what is written from now on
 		ask_again(out)
-		unsent.choose(off and not alone, false)
+		unsent.drop(false)
 		local length = call('XLEN', out)
 		backlog.start(length == 0 and 0 or call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length)
 		local bound, drops = string.match(flags, 'b(%d+)(d?)')
@@ -188,13 +187,12 @@ function shards.shipped(out, id)
 	return length, before
 end
 
--- sonic_shipped id [sent]: the broker has acknowledged all entries up to id, and so many of those that were published.
+-- sonic_shipped id: the broker has acknowledged all entries up to id.
 redis.register_function{
 	function_name = 'sonic_shipped', flags = {'allow-oom'},
 	callback = function(keys, args)
 		if not concat then bind() end
 		if not args[1] or not is_id(args[1]) then return bad('id') end
-		if args[2] then unsent.told = math.min(tonumber(args[2]), unsent.sent) end
 		return {shards.shipped(keys[1], args[1])}
 	end,
 }

@@ -37,7 +37,7 @@ across('sonic_open_primary', function(args)
 	end
 	zone, others, alone, opened, shards.clustered = name, names, #names == 0, true, true
 	default_policy, policies = default, list
-	unsent.choose(false, false)
+	unsent.drop(false)
 	backlog.limit(string.match(flags, 'b(%d+)'), false)
 	shards.tell(ms_of(floor))
 	versions.flushes = {}

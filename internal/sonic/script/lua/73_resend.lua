@@ -7,13 +7,12 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 -- dropped past it. sonic_open has effects not be dropped.
 always('sonic_skip', function(_, args)
 	if not opened then return NOT_READY end
-	unsent.choose(unsent.sends, args[1] == '1')
+	unsent.drop(args[1] == '1')
 	backlog.limit(args[2], args[3] == '1')
 	return 1
 end)
 
--- sonic_unsent: whether effects are dropped; how many things are noted; how many effects were published, how many of these the topic has; how
--- many were lost; how many entries the stream has, their bytes, how old the first one is in ms; the bound of the bytes, -1 for none, and whether
+-- sonic_unsent: whether effects are dropped; how many things are noted; how many effects were lost; how many entries the stream has, their bytes, how old the first one is in ms; the bound of the bytes, -1 for none, and whether
 -- effects are dropped past it.
 redis.register_function{
 	function_name = 'sonic_unsent', flags = {'no-writes'},
@@ -24,19 +23,11 @@ redis.register_function{
 		local age = first and math.max(0, wall_clock() - ms_of(first[1])) or 0
 		local bound = backlog.bound == NO_BOUND and '-1' or format('%.0f', backlog.bound)
 		return {
-			unsent.skips and '1' or '0', format('%d', call('HLEN', state(out, 'unsent'))), format('%d', unsent.sent),
-			format('%d', unsent.told), call('HGET', state(out, 'meta'), 'lost') or '0',
+			unsent.drops and '1' or '0', format('%d', call('HLEN', state(out, 'unsent'))), call('HGET', state(out, 'meta'), 'lost') or '0',
 			format('%d', call('XLEN', out)), format('%.0f', backlog.bytes), format('%.0f', age), bound, backlog.drops and '1' or '0',
 		}
 	end,
 }
-
--- sonic_lost n: as many effects are lost.
-always('sonic_lost', function(keys, args)
-	if not concat then bind() end
-	unsent.lose(keys[1], tonumber(args[1]))
-	return 1
-end)
 
 -- element_now returns the effect that says what an element of key is, of the type letter. typed says that there is no such key, and that other zones are to
 -- hear that it was of that type.
@@ -153,7 +144,7 @@ always('sonic_resend', function(keys, args)
 	outbox = out
 	local hash = state(out, 'unsent')
 	local left = call('HLEN', hash)
-	if unsent.skips or left == 0 then return {'', left} end
+	if unsent.drops or left == 0 then return {'', left} end
 	local cursor, fields = '0', nil
 	repeat
 		local step = call('HSCAN', hash, cursor, 'COUNT', args[1])
@@ -180,7 +171,7 @@ always('sonic_resend', function(keys, args)
 	for i = 1, #whole do take(whole[i]) end
 	sliced('HDEL', hash, taken, 1, #taken)
 	local effects, id = concat(parts), false
-	if effects ~= '' and not alone then id = append(out, '0', nil, effects, notes, nil, true) end
+	if effects ~= '' and not alone then id = append(out, '0', nil, effects, notes, true) end
 	return {id or '', call('HLEN', hash)}
 end)
 

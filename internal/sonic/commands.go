@@ -245,7 +245,9 @@ func compare(ctx context.Context, cfg Config, local *zones.Zone, others []*zones
 	// it from this zone.
 	command := cfg.Command
 	others = slices.Clone(others)
-	slices.SortStableFunc(others, func(a, b *zones.Zone) int { return fromFirst(command.From, a) - fromFirst(command.From, b) })
+	if i := slices.IndexFunc(others, func(z *zones.Zone) bool { return z.Name() == command.From }); i > 0 {
+		others[0], others[i] = others[i], others[0]
+	}
 	if command.Repair {
 		accepted, err := local.AcceptHistory(ctx)
 		if err != nil {
@@ -274,13 +276,6 @@ func compare(ctx context.Context, cfg Config, local *zones.Zone, others []*zones
 		return fmt.Errorf("%d keys differ", left)
 	}
 	return nil
-}
-
-func fromFirst(from string, z *zones.Zone) int {
-	if z.Name() == from {
-		return 0
-	}
-	return 1
 }
 
 // compareOne returns how many keys differ at the end.

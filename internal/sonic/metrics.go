@@ -2,7 +2,6 @@ package sonic
 
 import (
 	"errors"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -70,10 +69,10 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	s := c.service
-	if s.cluster != nil {
-		state := s.cluster.status()
-		gauge(c.unserved, float64(state.UnservedSlots))
-		for _, p := range state.Primaries {
+	z := s.status()
+	if z.Cluster != nil {
+		gauge(c.unserved, float64(z.Cluster.UnservedSlots))
+		for _, p := range z.Cluster.Primaries {
 			gauge(c.primaryUp, is(p.Unhealthy == ""), p.Address)
 			gauge(c.primarySlots, float64(p.Slots), p.Address)
 			if s.cluster.primary != nil {
@@ -84,34 +83,30 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	if s.shipper == nil {
 		return
 	}
-	now, zones := time.Now(), s.cfg.zones()
-	for i, a := range s.appliers {
-		origin, status := zones[i+1], a.Status()
-		if lag, effects, known := status.Behind(now); known {
-			gauge(c.lagSeconds, lag.Seconds(), origin)
-			gauge(c.lagCommands, float64(effects), origin)
+	for _, o := range z.Origins {
+		if o.LagSeconds >= 0 {
+			gauge(c.lagSeconds, o.LagSeconds, o.Zone)
+			gauge(c.lagCommands, float64(o.LagCommands), o.Zone)
 		}
-		_, unhealthy, _ := a.Health()
-		gauge(c.gap, is(status.Gap), origin)
-		gauge(c.differs, is(len(status.Differs) > 0), origin)
-		gauge(c.up, is(unhealthy == nil), origin)
+		gauge(c.gap, is(o.Gap), o.Zone)
+		gauge(c.differs, is(len(o.Differs) > 0), o.Zone)
+		gauge(c.up, is(o.Unhealthy == ""), o.Zone)
 	}
-	m := s.monitor.state()
-	if m.Entries >= 0 {
-		gauge(c.length, float64(m.Entries))
-		gauge(c.age, m.Age.Seconds())
+	if z.Outbox.Length >= 0 {
+		gauge(c.length, float64(z.Outbox.Length))
+		gauge(c.age, z.Outbox.AgeSeconds)
 	}
-	if m.Bytes >= 0 {
-		gauge(c.bytes, float64(m.Bytes))
+	if z.Outbox.Bytes >= 0 {
+		gauge(c.bytes, float64(z.Outbox.Bytes))
 	}
-	if m.Lost >= 0 {
-		gauge(c.dropping, is(m.Dropping))
-		gauge(c.noted, float64(m.Noted))
-		out <- prometheus.MustNewConstMetric(c.lost, prometheus.CounterValue, float64(m.Lost))
+	if z.Outbox.Lost >= 0 {
+		gauge(c.dropping, is(z.Outbox.Dropping))
+		gauge(c.noted, float64(z.Outbox.PendingResends))
+		out <- prometheus.MustNewConstMetric(c.lost, prometheus.CounterValue, float64(z.Outbox.Lost))
 	}
-	gauge(c.full, is(m.full))
+	gauge(c.full, is(z.Outbox.Full))
+	gauge(c.owner, is(z.Outbox.Owner))
 	gauge(c.rejected, is(errors.Is(s.shipper.Unhealthy(), outbox.ErrHistory)))
 	gauge(c.evicts, is(s.memory.evicting()))
 	gauge(c.memoryFull, is(s.memory.problem() != ""))
-	gauge(c.owner, is(s.shipper.Status().Owner))
 }

@@ -99,8 +99,14 @@ type source struct {
 	pruned          wire.ID
 	missingKeys     int
 	reportedCursors []string // field, id, field, id
-	// slots has the cursors of slots of zones with a Redis Cluster: <zone>/<slot>, id, ..
-	slots []string
+	slots           []slotCursor
+}
+
+// slotCursor is the last effect applied of a slot of a zone with a Redis Cluster.
+type slotCursor struct {
+	zone string
+	slot int
+	id   wire.ID
 }
 
 // Run fills the zone.
@@ -193,7 +199,7 @@ func (s *source) add(reply any) (at Reached, reported []string, err error) {
 // addSlot adds the cursor of a slot.
 func (s *source) addSlot(zone string, slot int, id wire.ID) {
 	if id != (wire.ID{}) {
-		s.slots = append(s.slots, zone+"/"+strconv.Itoa(slot), id.String())
+		s.slots = append(s.slots, slotCursor{zone, slot, id})
 		s.most[zone] = wire.Max(s.most[zone], after(id))
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
@@ -120,13 +118,9 @@ func (t *clusterTarget) clear(ctx context.Context) (err error) {
 // marks of clear. If it stops before the end, some primaries stay closed, and the next Run starts
 // over.
 func (t *clusterTarget) finish(ctx context.Context, b *Bootstrap, begin, end source) error {
-	cursors, err := t.cursors(begin)
-	if err != nil {
-		return err
-	}
 	floor := after(end.floor()) // an id without a sequence number: those of a stream are bounded
 	commands := make([]command, 0, 3*cluster.Slots)
-	for slot, at := range cursors {
+	for slot, at := range t.cursors(begin) {
 		keys := script.SlotKeys(slot)
 		add := func(args ...any) { commands = append(commands, command{slot, 0, args}) }
 		add("XADD", keys.Outbox, "MAXLEN", 0, floor.String(), "e", "") // only its last id stays
@@ -172,25 +166,16 @@ func (t *clusterTarget) finish(ctx context.Context, b *Bootstrap, begin, end sou
 }
 
 // cursors returns the progress of the source for each slot.
-func (t *clusterTarget) cursors(begin source) ([]Reached, error) {
+func (t *clusterTarget) cursors(begin source) []Reached {
 	all := make([]Reached, cluster.Slots)
 	for slot := range all {
 		all[slot] = maps.Clone(begin.reached)
 	}
-	for one := range slices.Chunk(begin.slots, 2) {
-		zone, number, _ := strings.Cut(one[0], "/")
-		slot, err := strconv.Atoi(number)
-		if err != nil || slot < 0 || slot >= len(all) {
-			return nil, errReply
-		}
-		id, err := wire.ParseID(one[1])
-		if err != nil {
-			return nil, err
-		}
-		all[slot][zone] = wire.Max(all[slot][zone], id)
+	for _, c := range begin.slots {
+		all[c.slot][c.zone] = wire.Max(all[c.slot][c.zone], c.id)
 	}
 	for _, at := range all {
 		delete(at, t.zone.name)
 	}
-	return all, nil
+	return all
 }

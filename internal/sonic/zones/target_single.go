@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
+	"strconv"
 
 	"github.com/redis/go-redis/v9"
 
@@ -72,9 +72,10 @@ func (t *singleTarget) send(ctx context.Context, commands []command) error {
 // finish also writes cursors of slots. The target does without those of zones that have one Redis.
 func (t *singleTarget) finish(ctx context.Context, _ *Bootstrap, begin, end source) error {
 	var fields []string
-	for one := range slices.Chunk(begin.slots, 2) {
-		if !strings.HasPrefix(one[0], t.zone.name+"/") {
-			fields = append(fields, one[0], one[1], "m "+one[0], "", "e "+one[0], "0")
+	for _, c := range begin.slots {
+		if c.zone != t.zone.name {
+			name := c.zone + "/" + strconv.Itoa(c.slot)
+			fields = append(fields, name, c.id.String(), "m "+name, "", "e "+name, "0")
 		}
 	}
 	var commands []command

@@ -17,7 +17,8 @@ import (
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/sentinel"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/secret"
@@ -97,8 +98,8 @@ func (b backend) follow(rt *app.Runtime, zone string) {
 }
 
 // endpoint returns the proxy's configuration for connecting to Redis.
-func (c RedisConfig) endpoint(b backend) dialer.Config {
-	p := dialer.Config{Address: b.address, Username: b.username, Password: b.password, TLS: b.tls, DialTimeout: b.connectTimeout, Wait: c.Wait}
+func (c RedisConfig) endpoint(b backend) upstream.Config {
+	p := upstream.Config{Address: b.address, Username: b.username, Password: b.password, TLS: b.tls, DialTimeout: b.connectTimeout, Wait: c.Wait}
 	if b.sentinels != nil {
 		p.Resolve = b.resolve
 	}
@@ -144,9 +145,9 @@ func (b backend) primaryClient(address string) *redis.Client {
 // errUnsuitable says that a Redis cannot be this zone's backend.
 var errUnsuitable = errors.New("this Redis cannot be the backend")
 
-// await repeats check until it returns nil or errUnsuitable, or ctx ends. errNoMap is not logged: the
-// first answer is on its way.
-func await(ctx context.Context, state *health.State, check func() error) error {
+// repeatCheck repeats check until it returns nil or errUnsuitable, or ctx ends. errNoMap is not
+// logged: the first answer is on its way.
+func repeatCheck(ctx context.Context, state *health.State, check func() error) error {
 	var pause backoff.Backoff
 	for {
 		err := check()
@@ -169,7 +170,7 @@ func await(ctx context.Context, state *health.State, check func() error) error {
 // awaitRedis waits until Redis answers, and checks that it can be the backend. A replica cannot be
 // the backend. With Sentinels awaitRedis goes on waiting: they may soon name another primary.
 func (b backend) awaitRedis(ctx context.Context, db *redis.Client, state *health.State) error {
-	return await(ctx, state, func() error {
+	return repeatCheck(ctx, state, func() error {
 		err := checkRedis(ctx, db)
 		if errors.Is(err, errReplica) && b.sentinels == nil {
 			err = fmt.Errorf("%w: %w", errUnsuitable, err)
@@ -182,7 +183,7 @@ func (b backend) awaitRedis(ctx context.Context, db *redis.Client, state *health
 // cannot be reached do not hold up the start: the other ones serve their slots. One that cannot be
 // the backend ends the wait with errUnsuitable.
 func (b backend) awaitCluster(ctx context.Context, c *cluster.Cluster, state *health.State) error {
-	return await(ctx, state, func() error {
+	return repeatCheck(ctx, state, func() error {
 		if m := c.Map(); m != nil {
 			return b.checkPrimaries(ctx, m)
 		}
@@ -206,12 +207,12 @@ func checkRedis(ctx context.Context, db *redis.Client) error {
 	return errors.Join(checkServer(info), err)
 }
 
-// askInfo returns what INFO says. Its error is errUnsuitable if Redis refuses INFO.
+// askInfo returns what INFO says. Its error is errUnsuitable if Redis refuses INFO until somebody
+// changes its settings or Sonic's: a wrong password for instance. Any other error may pass.
 func askInfo(ctx context.Context, db *redis.Client) (map[string]string, error) {
 	text, err := db.Info(ctx).Result()
-	var refused redis.Error
 	switch {
-	case errors.As(err, &refused) && !strings.HasPrefix(refused.Error(), "LOADING") && !strings.HasPrefix(refused.Error(), "MASTERDOWN"):
+	case refusedForGood(err):
 		return nil, fmt.Errorf("%w: it refuses INFO: %w", errUnsuitable, err)
 	case errors.Is(err, errReplica):
 		return nil, err
@@ -220,6 +221,12 @@ func askInfo(ctx context.Context, db *redis.Client) (map[string]string, error) {
 	default:
 		return infoOf(text), nil
 	}
+}
+
+// refusedForGood reports whether Redis refused a command because of its user, its password, or
+// because it does not have the command.
+func refusedForGood(err error) bool {
+	return script.IsReply(err, "WRONGPASS", "NOAUTH", "NOPERM", "ERR AUTH", "ERR unknown command")
 }
 
 // checkServer returns errUnsuitable for a Redis with a version or maxmemory-policy that Sonic

@@ -109,7 +109,7 @@ func (s *service) buildSingle(ctx context.Context, rt *app.Runtime, b backend, e
 	databases := databasesOf(ctx, db)
 	s.monitor = newOutboxMonitor(cfg.Outbox, measureOne(s.library), rt.Log, s.proxy.SetWrites)
 	shipper := outbox.New(cfg.shipper(databases), db, s.library, client, rt.Log, outbox.NewMetrics(rt.Metrics), func(id wire.ID) {
-		s.proxy.Shipped(onlyShard, id.String())
+		s.proxy.Shipped(id.String())
 	})
 	s.shipper = shipper
 	rt.Go("shipper", shipper.Run)

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -249,20 +248,10 @@ func Older(err error) bool { return script.IsReply(err, "SONICOLDER") }
 // Unfilled reports whether Redis was not filled to the end by a bootstrap.
 func Unfilled(err error) bool { return script.IsReply(err, "SONICBOOTSTRAP") }
 
-// Refused reports whether the library rejected its arguments: trying again does not help.
+// Refused reports whether the library refused for good: what it was given, or what this Redis holds,
+// has to change. Any other error, an unknown one too, may pass: try again.
 func Refused(err error) bool {
-	var reply redis.Error
-	if !errors.As(err, &reply) {
-		return false
-	}
-	text := reply.Error()
-	for _, prefix := range []string{"LOADING", "READONLY", "MISCONF", "OOM", "MASTERDOWN", "BUSY", "NOREPLICAS", "SONICNOTREADY", "SONICOLDER", "ERR max number of clients", "NOAUTH", "NOPERM", "WRONGPASS", "UNKILLABLE",
-		"TRYAGAIN", "CLUSTERDOWN"} {
-		if strings.HasPrefix(text, prefix) {
-			return false
-		}
-	}
-	return !strings.Contains(text, "Function not found")
+	return script.IsReply(err, "SONICARG", "SONICZONE", "SONICEPOCH", "SONICLAYOUT", "SONICBOOTSTRAP", "SONICPAYLOAD", "SONICNEWER")
 }
 
 // stateOf reads the reply of sonic_look.

@@ -15,6 +15,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/sentinel"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/secret"
@@ -141,9 +142,8 @@ func checkRedis(ctx context.Context, db *redis.Client) error {
 // askInfo returns what INFO says. Its error is errUnsuitable if Redis refuses INFO.
 func askInfo(ctx context.Context, db *redis.Client) (map[string]string, error) {
 	text, err := db.Info(ctx).Result()
-	var refused redis.Error
 	switch {
-	case errors.As(err, &refused) && !strings.HasPrefix(refused.Error(), "LOADING") && !strings.HasPrefix(refused.Error(), "MASTERDOWN"):
+	case script.IsReply(err, "NOAUTH", "WRONGPASS", "NOPERM", "ERR AUTH", "ERR unknown command"):
 		return nil, fmt.Errorf("%w: it refuses INFO: %w", errUnsuitable, err)
 	case errors.Is(err, errReplica):
 		return nil, err

@@ -90,7 +90,7 @@ func (a *Applier) call(ctx context.Context, d *messaging.Delivery, h *wire.Heade
 	}
 	result, err := a.library.Apply(ctx, h, d.Payload, string(d.ID.Bytes()))
 	if err != nil {
-		if redislib.Refused(err) {
+		if redislib.Rejected(err) {
 			err = cannotApply(d, h, err)
 		}
 		return result, err

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -249,20 +248,16 @@ func Older(err error) bool { return script.IsReply(err, "SONICOLDER") }
 // Unfilled reports whether Redis was not filled to the end by a bootstrap.
 func Unfilled(err error) bool { return script.IsReply(err, "SONICBOOTSTRAP") }
 
-// Refused reports whether the library rejected its arguments: trying again does not help.
-func Refused(err error) bool {
-	var reply redis.Error
-	if !errors.As(err, &reply) {
-		return false
-	}
-	text := reply.Error()
-	for _, prefix := range []string{"LOADING", "READONLY", "MISCONF", "OOM", "MASTERDOWN", "BUSY", "NOREPLICAS", "SONICNOTREADY", "SONICOLDER", "ERR max number of clients", "NOAUTH", "NOPERM", "WRONGPASS", "UNKILLABLE",
-		"TRYAGAIN", "CLUSTERDOWN"} {
-		if strings.HasPrefix(text, prefix) {
-			return false
-		}
-	}
-	return !strings.Contains(text, "Function not found")
+// Fatal reports whether Open has failed because of its arguments or of the state of this Redis: trying
+// again does not help. It may help after any other error, also one that is not known here.
+func Fatal(err error) bool {
+	return script.IsReply(err, "SONICARG", "SONICZONE", "SONICLAYOUT", "SONICBOOTSTRAP")
+}
+
+// Rejected reports whether the library has failed because of the message that it was to apply. Only
+// another version of the library may apply it.
+func Rejected(err error) bool {
+	return script.IsReply(err, "SONICARG", "SONICPAYLOAD", "SONICNEWER", "ERR user_function")
 }
 
 // stateOf reads the reply of sonic_look.

@@ -60,7 +60,7 @@ func TestOpenRefusesAnOlderRedis(t *testing.T) {
 	state.Last = wire.ID{Ms: 5}
 	_, err := l.Open(t.Context(), state, 0, wire.ID{Ms: 9})
 	require.True(t, redislib.Older(err), "%v", err)
-	assert.False(t, redislib.Refused(err), "it is to be looked at again")
+	assert.False(t, redislib.Fatal(err), "it is to be looked at again")
 	state, err = l.ReadState(t.Context())
 	require.NoError(t, err)
 	assert.False(t, state.Opened)

@@ -18,7 +18,6 @@ import (
 type Config struct {
 	Zone   string // this zone
 	Origin string // the other zone
-	Shard  int    // of the topic
 	Topic  string // of the other zone
 	// MaxClockSkew is how far the other zone's clock may be ahead before the applier logs a
 	// warning. See [Applier.SetMaxClockSkew].

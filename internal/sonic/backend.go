@@ -14,7 +14,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/health"
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/sentinel"
 	"github.com/aviaryhq/aviary/pkg/backoff"
@@ -94,8 +94,8 @@ func (b backend) follow(rt *app.Runtime, zone string) {
 }
 
 // endpoint returns the proxy's configuration for connecting to Redis.
-func (c RedisConfig) endpoint(b backend) dialer.Config {
-	p := dialer.Config{Address: b.address, Username: b.username, Password: b.password, TLS: b.tls, DialTimeout: c.ConnectTimeout, Wait: c.Wait}
+func (c RedisConfig) endpoint(b backend) upstream.Config {
+	p := upstream.Config{Address: b.address, Username: b.username, Password: b.password, TLS: b.tls, DialTimeout: c.ConnectTimeout, Wait: c.Wait}
 	if b.sentinels != nil {
 		p.Resolve = b.resolve
 	}
@@ -139,11 +139,12 @@ func checkRedis(ctx context.Context, db *redis.Client) error {
 	return errors.Join(checkServer(info), err)
 }
 
-// askInfo returns what INFO says. Its error is errUnsuitable if Redis refuses INFO.
+// askInfo returns what INFO says. Its error is errUnsuitable if Redis refuses INFO until somebody
+// changes its settings or Sonic's: a wrong password for instance. Any other error may pass.
 func askInfo(ctx context.Context, db *redis.Client) (map[string]string, error) {
 	text, err := db.Info(ctx).Result()
 	switch {
-	case script.IsReply(err, "NOAUTH", "WRONGPASS", "NOPERM", "ERR AUTH", "ERR unknown command"):
+	case refusedForGood(err):
 		return nil, fmt.Errorf("%w: it refuses INFO: %w", errUnsuitable, err)
 	case errors.Is(err, errReplica):
 		return nil, err
@@ -152,6 +153,12 @@ func askInfo(ctx context.Context, db *redis.Client) (map[string]string, error) {
 	default:
 		return infoOf(text), nil
 	}
+}
+
+// refusedForGood reports whether Redis refused a command because of its user, its password, or
+// because it does not have the command.
+func refusedForGood(err error) bool {
+	return script.IsReply(err, "WRONGPASS", "NOAUTH", "NOPERM", "ERR AUTH", "ERR unknown command")
 }
 
 // checkServer returns errUnsuitable for a Redis with a version or maxmemory-policy that Sonic

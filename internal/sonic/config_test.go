@@ -116,7 +116,7 @@ admin: {listen: nowhere}
 		"listen: must be host:port", "redis.url: must be redis://", "redis.split_mset: is of no use without a Redis Cluster", "redis.connect_timeout: must be > 0", "pulsar.url: must start with pulsar://",
 		"zone: must be letters", "zones[2]: must be unique", "zones[3]: must be letters", `zones: must hold this zone, "a b"`, "topic: must be a name or persistent://",
 		"ack: must be one of local, published", "conflicts[0].policy: must be one of lww, none, counter", "conflicts[1].prefix: must be unique",
-		"conflicts[2].prefix: must not begin with {sonic:", "outbox.bytes: must be at least 1MiB", "outbox.age: must be >= 0", "outbox.full: must be one of block, fail, drop", 
+		"conflicts[2].prefix: must not begin with {sonic:", "outbox.bytes: must be at least 1MiB", "outbox.age: must be >= 0", "outbox.full: must be one of block, fail, drop",
 		"peers[0].redis.url: must be redis://", "peers[1].zone: must be unique", "peers[1].redis.url: must name a port from 1 to 65535, got 99999", "peers[2].zone: must be another one of zones", "peers[3].zone: must be another one of zones",
 		"redis.wait: must be > 0", "redis.tls: is of no use without rediss://", "redis.tls.ca_file: must name a readable file of PEM certificates",
 		"redis.tls.cert_file: must be given together with key_file", "\n  tls.cert_file: must be given together with key_file",

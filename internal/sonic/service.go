@@ -135,7 +135,7 @@ func (s *service) buildReplicated(ctx context.Context, rt *app.Runtime, b backen
 	}
 	s.monitor = newOutboxMonitor(cfg.Outbox, measureOne(l), rt.Log, s.proxy.SetWrites)
 	shipper := outbox.New(cfg.shipper(databases), db, l, client, rt.Log, outbox.NewMetrics(rt.Metrics), func(id wire.ID) {
-		s.proxy.Shipped(onlyShard, id.String())
+		s.proxy.Shipped(id.String())
 	})
 	s.shipper = shipper
 	rt.Go("shipper", shipper.Run)

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/systems"
 )
@@ -28,7 +27,7 @@ func (z zone) held(ctx context.Context) (map[string]string, error) {
 	}
 	for _, key := range keys {
 		switch {
-		case script.IsStateKey(key):
+		case strings.HasPrefix(key, "{sonic:"):
 		case strings.HasPrefix(key, "h"):
 			all[key] = fmt.Sprint(c.HGetAll(ctx, key).Val())
 		case strings.HasPrefix(key, "l"):

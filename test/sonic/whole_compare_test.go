@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -65,7 +64,7 @@ func readHoldings(t testing.TB, s *stack.RedisServer, db int, all map[string]hel
 		keys, next, err := c.Scan(ctx, cursor, "*", 1000).Result()
 		require.NoError(t, err)
 		for _, key := range keys {
-			if script.IsStateKey(key) {
+			if strings.HasPrefix(key, "{sonic:") {
 				continue
 			}
 			if h := holding(ctx, t, c, key); h.kind != "" {

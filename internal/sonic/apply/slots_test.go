@@ -76,7 +76,7 @@ func TestMessagesOfSlotsToOneRedis(t *testing.T) {
 		require.NoError(t, err)
 		return state.Cursors["b"]
 	}
-	eventually(t, func() bool { return db.HGet(ctx, "{sonic:0}told", "b a").Val() == "77-0" }, "it is told")
+	eventually(t, func() bool { return db.HGet(ctx, "{sonic:0}reported", "b a").Val() == "77-0" }, "it is told")
 	assert.Less(t, time.Since(time.UnixMilli(int64(cursor().ID.Ms))), time.Minute)
 	s := applier.Status()
 	assert.Equal(t, b.packer.Tail.Count, s.Count)

@@ -8,9 +8,9 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/eventloop"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 )
@@ -70,7 +70,7 @@ type backend struct {
 	onEnd func()
 
 	state      backendState
-	server     dialer.Server // the server of the present connection
+	server     upstream.Server // the server of the present connection
 	fd         int
 	interest   uint32
 	dirty      bool
@@ -122,7 +122,7 @@ func (b *backend) connect() {
 	})
 }
 
-func (b *backend) connected(fd int, to dialer.Server, err error) {
+func (b *backend) connected(fd int, to upstream.Server, err error) {
 	l := b.loop
 	if b.state == discarded {
 		if err == nil {
@@ -541,7 +541,7 @@ func (b *backend) readReplies(buf []byte) error {
 		}
 	}
 	if b.demoted && !b.inReply {
-		return dialer.ErrReplica
+		return upstream.ErrReplica
 	}
 	b.partialLine = append(b.partialLine[:0], buf[pos:]...)
 	if len(b.partialLine) == 0 && cap(b.partialLine) > eventloop.BufferSize {

@@ -11,6 +11,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/eventloop"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
@@ -95,7 +96,7 @@ func (c *client) block(cmd *command.Command, r request.Request) bool {
 	c.anyShard()
 	w := &blockedCommand{c: c, cmd: cmd, call: try, slot: c.slot}
 	c.blocked = w
-	c.loop.proxy.blocked.Add(1)
+	c.loop.blocked++
 	if try.wait > 0 {
 		w.timer = c.loop.timers.Start(c.loop.now.Add(try.wait), w.timeout)
 	}
@@ -150,7 +151,7 @@ func (w *blockedCommand) handleReply(reply []byte) {
 			id, reply = resp.Text(both[0]), both[1]
 		}
 	}
-	_, moves := redirectionOf(reply, "")
+	_, moves := upstream.RedirectionOf(reply, "")
 	if w.tracked && (replies.IsNotOpened(reply) || moves) && !w.ended && !w.expired && !c.inputEnded() {
 		// Redis was restarted, or the slot moves for long. No notification comes when that ends, so
 		// poll.
@@ -237,7 +238,7 @@ func (w *blockedCommand) cancel() {
 	}
 	w.ended = true
 	l := w.c.loop
-	l.proxy.blocked.Add(-1)
+	l.blocked--
 	l.timers.Stop(w.timer)
 	l.timers.Stop(w.retryTimer)
 	delete(l.heldBlocked, w)
@@ -380,7 +381,7 @@ func (w *keyWatcher) invalidated(push []byte) {
 	}
 }
 
-// clientUnblock runs CLIENT UNBLOCK id [TIMEOUT|ERROR], for clients of the same event loop.
+// clientUnblock runs CLIENT UNBLOCK id [TIMEOUT|ERROR].
 func (c *client) clientUnblock(_ *command.Command, r request.Request) bool {
 	byError := false
 	if r.Len() == 4 {

@@ -161,28 +161,22 @@ func (l *loop) primaryOf(slot, proto int) *backend {
 	return l.connectionTo(l.keylessPrimary(), 0, proto)
 }
 
-// keylessPrimary returns the address of a primary that can be reached. It is the same one for all
-// loops, and as long as possible: so PUBLISH counts all subscribers of this Sonic.
+// keylessPrimary returns the address of the primary for commands without keys. It stays the same as
+// long as it can be reached: so PUBLISH counts all subscribers of this Sonic. It prefers the present
+// one, then one that there is a connection to, then one that no connect has failed to.
 func (l *loop) keylessPrimary() string {
-	if at := l.proxy.keyless.Load(); at != nil && l.isPrimary(*at) && l.connectionTo(*at, 0, 2).state == up {
-		return *at
+	if l.keyless != "" && l.isPrimary(l.keyless) && l.connectionTo(l.keyless, 0, 2).state == up {
+		return l.keyless
 	}
-	return l.proxy.chooseKeyless(l.slots.Primaries())
-}
-
-// chooseKeyless chooses the primary for commands without keys. It prefers the present one, then one
-// that there is a connection to, then one that no connect has failed to.
-func (p *Proxy) chooseKeyless(primaries []cluster.Primary) string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	l.proxy.mu.Lock()
+	defer l.proxy.mu.Unlock()
 	best, rank := "", -1
-	for _, primary := range primaries {
+	for _, primary := range l.slots.Primaries() {
 		one := 0
-		err, known := p.primaries[primary.Address]
-		at := p.keyless.Load()
+		err, known := l.proxy.primaries[primary.Address]
 		switch {
 		case err != nil:
-		case at != nil && *at == primary.Address:
+		case l.keyless == primary.Address:
 			one = 3
 		case known:
 			one = 2
@@ -193,7 +187,7 @@ func (p *Proxy) chooseKeyless(primaries []cluster.Primary) string {
 			best, rank = primary.Address, one
 		}
 	}
-	p.keyless.Store(&best)
+	l.keyless = best
 	return best
 }
 
@@ -204,9 +198,7 @@ func (l *loop) isPrimary(address string) bool {
 
 // ClusterChanged says that the map of the cluster has changed. It is safe for concurrent use.
 func (p *Proxy) ClusterChanged() {
-	for _, l := range p.eventLoops() {
-		l.post(l.clusterChanged)
-	}
+	p.post((*loop).clusterChanged)
 }
 
 // clusterChanged takes the new map. It moves commands that wait for a primary that cannot be reached

@@ -12,7 +12,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -27,7 +27,7 @@ func (m *settableMap) Refresh()          {}
 // serve starts a proxy with the map. Its primaries may be any Redis.
 func (m *settableMap) serve(t *testing.T) *endpoint {
 	t.Helper()
-	p, err := proxy.New(proxy.Config{Backend: dialer.Config{DialTimeout: await.Patience, Wait: await.Patience}, Cluster: m}, zaptest.NewLogger(t), prometheus.NewRegistry())
+	p, err := proxy.New(proxy.Config{Backend: upstream.Config{DialTimeout: await.Patience, Wait: await.Patience}, Cluster: m}, zaptest.NewLogger(t), prometheus.NewRegistry())
 	require.NoError(t, err)
 	return &endpoint{p, serve(t, p), nil}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// TestPublishCounts the subscribers of all event loops, also those that came at the start, and after
+// TestPublishCounts the subscribers, also those that came at the start, and after
 // the cluster has got another primary.
 func TestPublishCounts(t *testing.T) {
 	t.Parallel()

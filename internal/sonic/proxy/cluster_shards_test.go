@@ -21,7 +21,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -192,7 +192,7 @@ func TestShardsHalfMoved(t *testing.T) {
 func TestShardsMoveUnderLoad(t *testing.T) {
 	t.Parallel()
 	servers := stack.PrivateRedisCluster(t, 3, 0)
-	e := startShards(t, servers, func(cfg *proxy.Config) { cfg.Loops = 2 })
+	e := startShards(t, servers, nil)
 	const slots, clients = 8, 4
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -431,7 +431,7 @@ func TestShardsBlock(t *testing.T) {
 func TestShardsBlockUntilTimeout(t *testing.T) {
 	t.Parallel()
 	servers := stack.PrivateRedisCluster(t, 2, 0)
-	e := startShards(t, servers, func(cfg *proxy.Config) { cfg.Loops = 1 })
+	e := startShards(t, servers, nil)
 	slot := cluster.Slot([]byte("l"))
 	from := servers.Node(t, servers.Owner(t, slot)).Client(t)
 	c, leaves, last, pusher := dial(t, e.addr), dial(t, e.addr), dial(t, e.addr), dial(t, e.addr)
@@ -465,7 +465,7 @@ func TestShardsBlockUntilTimeout(t *testing.T) {
 // TestShardsAreForAClusterWithAckLocal checks the configuration.
 func TestShardsAreForAClusterWithAckLocal(t *testing.T) {
 	t.Parallel()
-	_, err := proxy.New(proxy.Config{Backend: dialer.Config{Address: "a:1"}, Replicate: true}, zap.NewNop(), prometheus.NewRegistry())
+	_, err := proxy.New(proxy.Config{Backend: upstream.Config{Address: "a:1"}, Replicate: true}, zap.NewNop(), prometheus.NewRegistry())
 	require.ErrorContains(t, err, "set Replicate only with Cluster")
 	_, err = proxy.New(proxy.Config{Cluster: cluster.New(cluster.Config{}, zap.NewNop()), Replicate: true, Ack: proxy.AckPublished}, zap.NewNop(), prometheus.NewRegistry())
 	require.ErrorContains(t, err, "AckPublished is not supported")

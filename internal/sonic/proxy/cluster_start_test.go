@@ -13,7 +13,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -24,7 +24,7 @@ func startCluster(t *testing.T, c *stack.RedisCluster, change func(*proxy.Config
 	t.Helper()
 	log := zaptest.NewLogger(t)
 	follower := cluster.New(cluster.Config{Addresses: c.Addresses()}, log)
-	cfg := proxy.Config{Backend: dialer.Config{DialTimeout: await.Patience, Wait: await.Patience}, Cluster: follower}
+	cfg := proxy.Config{Backend: upstream.Config{DialTimeout: await.Patience, Wait: await.Patience}, Cluster: follower}
 	if change != nil {
 		change(&cfg)
 	}

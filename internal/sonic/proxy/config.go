@@ -9,7 +9,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/access"
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 )
 
 // Ack says what a reply to a write guarantees.
@@ -51,7 +51,7 @@ const (
 // Config of the proxy. New replaces zero values by the defaults named here.
 type Config struct {
 	// Backend is this zone's Redis.
-	Backend dialer.Config
+	Backend upstream.Config
 	// Cluster says which primary of a Redis Cluster has which slot. Backend.Address is then not
 	// used. Commands of clients are relayed as they are, writes too, unless Replicate is set. The
 	// map must be known before Serve. Default: nil, a single Redis.
@@ -74,10 +74,6 @@ type Config struct {
 	Limits Limits
 	// Ack says what a reply to a write guarantees. Default: AckLocal.
 	Ack Ack
-	// Shards of effects. Default and only value: 1.
-	Shards int
-	// Loops is the number of event loops. Default: 1.
-	Loops int
 	// Zones are the names of all zones. The proxy hides state keys with these names from clients.
 	Zones []string
 	// Counter reports whether a key is a counter: scripts may not declare counters. It must be fast
@@ -148,8 +144,6 @@ func (c Config) withDefaults() Config {
 	l.AuthArguments = cmp.Or(l.AuthArguments, 10)
 	l.AuthTimeout = cmp.Or(l.AuthTimeout, 30*time.Second)
 	c.Publish = c.Publish && c.Cluster == nil // there are no other zones
-	c.Shards = cmp.Or(c.Shards, 1)
-	c.Loops = cmp.Or(c.Loops, 1)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 5*time.Second)
 	return c
 }
@@ -164,12 +158,6 @@ func (c Config) validate() error {
 	}
 	if c.Replicate && c.Ack == AckPublished {
 		errs = append(errs, errors.New("AckPublished is not supported in front of a Redis Cluster with other zones yet"))
-	}
-	if c.Shards != 1 {
-		errs = append(errs, fmt.Errorf("%d shards: only 1 is possible", c.Shards))
-	}
-	if c.Loops < 1 || c.Loops > 64 {
-		errs = append(errs, fmt.Errorf("%d event loops: must be 1 to 64", c.Loops))
 	}
 	if c.Backend.DB < 0 {
 		errs = append(errs, fmt.Errorf("db %d: must be >= 0", c.Backend.DB))

@@ -6,7 +6,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/proxy"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
@@ -64,10 +63,10 @@ func TestMessagesAmongReplies(t *testing.T) {
 	}
 }
 
-// TestSeveralLoops lets clients of one event loop wake those of another.
-func TestSeveralLoops(t *testing.T) {
+// TestBlockedClientsAreWoken: a write of any client wakes a client that waits for its key.
+func TestBlockedClientsAreWoken(t *testing.T) {
 	t.Parallel()
-	e := start(t, opened(t), func(c *proxy.Config) { c.Loops = 3 })
+	e := start(t, opened(t), nil)
 	var all []*connection
 	for range 6 {
 		all = append(all, dial(t, e.addr))

@@ -68,7 +68,7 @@ func TestWritersThatGiveUp(t *testing.T) {
 	writer.send(t, "set a 2\r\n")
 	writer.end(t)
 	require.Eventually(t, func() bool { return c.ask(t, "GET", "a") == "$1\r\n2\r\n" }, await.Patience, time.Millisecond)
-	patient.Shipped(0, "99999999999999-0")
+	patient.Shipped("99999999999999-0")
 	got, err := io.ReadAll(writer)
 	require.NoError(t, err)
 	require.Equal(t, "+OK\r\n", string(got), "it is in time")

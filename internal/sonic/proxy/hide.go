@@ -132,7 +132,7 @@ func (p *Proxy) filterReply(cmd *command.Command, reply []byte, c *client, db in
 		if p.cfg.Cluster != nil {
 			reply = replies.InfoWithoutCluster(reply)
 		}
-		return replies.WithClients(reply, p.clients.Load(), p.blocked.Load())
+		return replies.WithClients(reply, p.clients.Load(), c.loop.blocked)
 	}
 	if db != 0 || len(reply) == 0 || reply[0] == '-' {
 		return reply

@@ -8,15 +8,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/proxy"
 	"github.com/aviaryhq/aviary/test/await"
 )
 
-// TestInfoCountsClients: INFO counts the clients of this Sonic, of all event loops, and not its
+// TestInfoCountsClients: INFO counts the clients of this Sonic, and not its
 // connections to Redis.
 func TestInfoCountsClients(t *testing.T) {
 	t.Parallel()
-	e := start(t, opened(t), func(c *proxy.Config) { c.Loops = 2 })
+	e := start(t, opened(t), nil)
 	c, three := dial(t, e.addr), dial(t, e.addr)
 	three.ask(t, "HELLO", "3")
 	counts := func(connected, blocked int) {

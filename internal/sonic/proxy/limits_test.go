@@ -312,7 +312,7 @@ func TestWhoWaitsForPulsarIsNotIdle(t *testing.T) {
 		if ack == proxy.AckLocal {
 			e.SetWrites(proxy.WritesOpen, "")
 		} else {
-			e.Shipped(0, "9000000000000-0")
+			e.Shipped("9000000000000-0")
 		}
 		got, err := c.reply()
 		require.NoError(t, err)

@@ -19,7 +19,7 @@ const (
 	backendReadSize = 256 << 10
 )
 
-// loop serves its share of the clients, in one goroutine. A round reads all readable sockets, and
+// loop serves the clients, in one goroutine. A round reads all readable sockets, and
 // then writes to each socket once: the commands of many clients go to Redis in one write. Only this
 // goroutine may use the loop. Other goroutines may call only post.
 type loop struct {
@@ -61,6 +61,8 @@ type loop struct {
 
 	published     streamID  // the broker has all effects up to this id
 	stateKeyCount int64     // number of state keys at the last count
+	blocked       int64     // number of clients in a blocking command
+	keyless       string    // the address of the primary for commands without keys; empty: not chosen yet
 	httpWarnedAt  time.Time // time of the last warning about a client that sends HTTP
 	draining      bool
 	stopped       bool

@@ -497,4 +497,7 @@ func (c *client) unwatchKeys(_ *command.Command, r request.Request) bool {
 }
 
 // newTx returns a unique id for a transaction, in hexadecimal digits.
-func (p *Proxy) newTx() string { return p.runID + strconv.FormatUint(p.lastTx.Add(1), 16) }
+func (p *Proxy) newTx() string {
+	p.lastTx++
+	return p.runID + strconv.FormatUint(p.lastTx, 16)
+}

@@ -21,12 +21,12 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/command"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/access"
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/eventloop"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/publishing"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/state"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/tlsrelay"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 )
@@ -49,7 +49,7 @@ type Proxy struct {
 	shards                      shards // of a Redis Cluster, with Config.Replicate
 
 	runID  string // prefix of the ids of transactions
-	lastTx atomic.Uint64
+	lastTx uint64 // only the loop uses it
 
 	scripts publishing.Scripts // of clients, if Config.Publish
 
@@ -57,21 +57,19 @@ type Proxy struct {
 	limits      resp.Limits
 	loginLimits resp.Limits
 
-	loops      []*loop
+	loop       atomic.Pointer[loop] // nil before Serve
 	clients    atomic.Int64
-	blocked    atomic.Int64 // clients in a blocking command
-	lastID     atomic.Uint64
+	lastID     uint64       // only accept uses it
 	writes     atomic.Int32 // Writes
 	refusal    atomic.Pointer[string]
 	background sync.WaitGroup
 	relays     *tlsrelay.Relays
-	dialer     *dialer.Dialer
+	dialer     *upstream.Dialer
 
 	mu   sync.Mutex
 	down error // why there is no shared connection; nil if there is one
 
-	keyless   atomic.Pointer[string] // the address of the primary for commands without keys; nil: not chosen yet
-	primaries map[string]error       // of a Redis Cluster, by address: why it cannot be reached; nil if it can
+	primaries map[string]error // of a Redis Cluster, by address: why it cannot be reached; nil if it can
 }
 
 // flushes returns the commands that [Config.Flush] is about.
@@ -105,7 +103,7 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 		primaries:   make(map[string]error),
 	}
 	p.relays = tlsrelay.New(cfg.DrainTimeout)
-	p.dialer = dialer.New(&p.cfg.Backend, p.relays, cfg.Cluster != nil)
+	p.dialer = upstream.New(&p.cfg.Backend, p.relays, cfg.Cluster != nil)
 	p.users.Store(access.NewUsers(cfg.Users))
 	p.handlers = p.handlersOf()
 	if cfg.Replicate {
@@ -152,34 +150,23 @@ func (p *Proxy) functionPrefix(name string) []byte {
 // goroutines have ended. Call it once.
 func (p *Proxy) Serve(ctx context.Context, ln net.Listener) error {
 	defer func() { _ = ln.Close() }()
-	var loops []*loop
-	for range p.cfg.Loops {
-		l, err := newLoop(p)
-		if err != nil {
-			for _, l := range loops {
-				l.end()
-			}
-			return err
+	l, err := newLoop(p)
+	if err != nil {
+		return err
+	}
+	p.loop.Store(l)
+	p.background.Go(l.run)
+	l.post(func() { // Ready reports the state of these connections
+		if p.cfg.Cluster != nil {
+			l.clusterChanged()
+		} else {
+			l.connection(p.cfg.Backend.DB, 2)
 		}
-		loops = append(loops, l)
-	}
-	p.mu.Lock()
-	p.loops = loops
-	p.mu.Unlock()
-	for _, l := range loops {
-		p.background.Go(l.run)
-		l.post(func() { // Ready reports the state of these connections
-			if p.cfg.Cluster != nil {
-				l.clusterChanged()
-			} else {
-				l.connection(p.cfg.Backend.DB, 2)
-			}
-		})
-	}
+	})
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
-	err := p.accept(ctx, ln)
+	err = p.accept(ctx, ln, l)
 	stop()
-	p.shutDown()
+	p.shutDown(l)
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -192,13 +179,13 @@ const (
 	maxAcceptPause = time.Second
 )
 
-func (p *Proxy) accept(ctx context.Context, ln net.Listener) error {
+func (p *Proxy) accept(ctx context.Context, ln net.Listener, l *loop) error {
 	wait := backoff.Backoff{Min: minAcceptPause, Max: maxAcceptPause}
 	for {
 		conn, err := ln.Accept()
 		if err == nil {
 			wait.Reset()
-			p.assign(ctx, conn)
+			p.add(ctx, conn, l)
 			continue
 		}
 		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
@@ -210,8 +197,8 @@ func (p *Proxy) accept(ctx context.Context, ln net.Listener) error {
 	}
 }
 
-// assign assigns a new client to a loop.
-func (p *Proxy) assign(ctx context.Context, conn net.Conn) {
+// add gives a new client to the loop.
+func (p *Proxy) add(ctx context.Context, conn net.Conn, l *loop) {
 	if p.clients.Add(1) > int64(p.cfg.Limits.Clients) {
 		p.clients.Add(-1)
 		p.metrics.rejected.Inc()
@@ -220,8 +207,8 @@ func (p *Proxy) assign(ctx context.Context, conn net.Conn) {
 		return
 	}
 	remote, local := conn.RemoteAddr(), conn.LocalAddr()
-	id := p.lastID.Add(1)
-	l := p.loops[int(id)%len(p.loops)]
+	p.lastID++
+	id := p.lastID
 	var fd int
 	var err error
 	if p.cfg.TLS != nil {
@@ -240,18 +227,10 @@ func (p *Proxy) assign(ctx context.Context, conn net.Conn) {
 	}
 }
 
-func (p *Proxy) shutDown() {
-	for _, l := range p.loops {
-		l.post(l.drain)
-	}
-	late := time.AfterFunc(p.cfg.DrainTimeout, func() {
-		for _, l := range p.loops {
-			l.post(l.abort)
-		}
-	})
-	for _, l := range p.loops {
-		<-l.done
-	}
+func (p *Proxy) shutDown(l *loop) {
+	l.post(l.drain)
+	late := time.AfterFunc(p.cfg.DrainTimeout, func() { l.post(l.abort) })
+	<-l.done
 	late.Stop()
 	p.background.Wait()
 	p.relays.Wait() // after the background connects, which may add relays
@@ -298,16 +277,14 @@ func (p *Proxy) connectionDown(primary string, err error) {
 	}
 }
 
-// Shipped says that the broker has all effects of a shard up to the stream id "ms-seq". The proxy
-// then sends the replies that wait for them. It is safe for concurrent use.
-func (p *Proxy) Shipped(_ int, id string) {
+// Shipped says that the broker has all effects up to the stream id "ms-seq". The proxy then sends
+// the replies that wait for them. It is safe for concurrent use.
+func (p *Proxy) Shipped(id string) {
 	upTo, ok := parseStreamID([]byte(id))
 	if !ok || p.cfg.Ack != AckPublished {
 		return
 	}
-	for _, l := range p.eventLoops() {
-		l.post(func() { l.publishedUpTo(upTo) })
-	}
+	p.post(func(l *loop) { l.publishedUpTo(upTo) })
 }
 
 // SetWrites changes how the proxy treats writes from now on. Clients get reason in the error if
@@ -315,16 +292,14 @@ func (p *Proxy) Shipped(_ int, id string) {
 func (p *Proxy) SetWrites(w Writes, reason string) {
 	p.refusal.Store(&reason)
 	p.writes.Store(int32(w))
-	for _, l := range p.eventLoops() {
-		l.post(l.writesChanged)
-	}
+	p.post((*loop).writesChanged)
 }
 
-// eventLoops returns the event loops; none before Serve. It is safe for concurrent use.
-func (p *Proxy) eventLoops() []*loop {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.loops
+// post makes the loop run f. It does nothing before Serve. It is safe for concurrent use.
+func (p *Proxy) post(f func(*loop)) {
+	if l := p.loop.Load(); l != nil {
+		l.post(func() { f(l) })
+	}
 }
 
 func (p *Proxy) limitsOf(c *client) *resp.Limits {
@@ -341,4 +316,77 @@ func (c *client) setMode() {
 		mode += "r"
 	}
 	c.mode = resp.AppendBulk(c.mode[:0], mode)
+}
+
+// errNewPrimary is why the proxy closes a connection to a Redis that is not the primary any more.
+var errNewPrimary = errors.New("another Redis is the primary now")
+
+// SetPrimary sets which Redis is the primary now: its address, its run_id, or both. An empty
+// address keeps the previous one; an empty run_id means that it is unknown. Connections to another
+// Redis end as if they were lost. It is safe for concurrent use.
+func (p *Proxy) SetPrimary(address, server string) {
+	p.disconnect(errNewPrimary, p.dialer.SetPrimary(address, server).Other)
+}
+
+// Demoted says that the Redis with that run_id has become a replica. Connections to it end as if
+// they were lost. A write would get an error, but a client that only reads would go on reading data
+// that may be old. It is safe for concurrent use.
+func (p *Proxy) Demoted(server string) {
+	p.disconnect(upstream.ErrReplica, func(to upstream.Server) bool { return to.RunID == server })
+}
+
+// disconnect ends the connections to servers for which from returns true.
+func (p *Proxy) disconnect(why error, from func(upstream.Server) bool) {
+	p.post(func(l *loop) {
+		for b := range l.backends() {
+			if b.state == up && from(b.server) {
+				b.lost(why)
+			}
+		}
+	})
+}
+
+// backends returns all connections of the loop to Redis.
+func (l *loop) backends() map[*backend]struct{} {
+	all := make(map[*backend]struct{}, len(l.shared)+len(l.dedicated)+len(l.watchers))
+	for _, b := range l.shared {
+		all[b] = struct{}{}
+	}
+	for b := range l.dedicated {
+		all[b] = struct{}{}
+	}
+	for _, w := range l.watchers {
+		all[w.b] = struct{}{}
+	}
+	return all
+}
+
+// SetUsers replaces the users that may log in. As in Redis, it disconnects clients of removed
+// users. Other clients stay logged in, even if their user's password has changed, and get their
+// user's new permissions at once. It is safe for concurrent use.
+func (p *Proxy) SetUsers(list []access.User) {
+	now := access.NewUsers(list)
+	p.users.Store(now)
+	p.post(func(l *loop) {
+		for _, c := range l.clients {
+			c.changeUser(now)
+		}
+	})
+}
+
+func (c *client) changeUser(now *access.Users) {
+	switch {
+	case c.user != nil && now.ByName[c.user.Name] == nil:
+		c.close()
+	case c.user != nil:
+		before := c.user
+		c.user = now.ByName[before.Name]
+		if c.tx != nil && len(c.tx.commands) > 0 && (before.ReadOnly != c.user.ReadOnly || !slices.Equal(before.Keys, c.user.Keys)) {
+			c.tx.aborted = true // its commands were checked against the old permissions
+		}
+	case now.Initial != nil: // clients do not need to log in any more
+		c.user = now.Initial
+		c.loop.timers.Stop(c.login)
+		c.login = nil
+	}
 }

@@ -357,8 +357,117 @@ func (c *client) changeBlockingInRedis(n int) {
 	c.blockingInRedis += n
 	switch now := c.blockingInRedis > 0; {
 	case now && !before:
-		c.loop.proxy.blocked.Add(1)
+		c.loop.blocked++
 	case before && !now:
-		c.loop.proxy.blocked.Add(-1)
+		c.loop.blocked--
 	}
+}
+
+// functionFlush runs FUNCTION FLUSH [ASYNC|SYNC]: it deletes each library but Sonic's own, without
+// which Redis takes no writes.
+func (c *client) functionFlush(_ *command.Command, r request.Request) bool {
+	switch {
+	case r.Len() > 3:
+		c.replyError("ERR unknown subcommand or wrong number of arguments for '" + string(request.CString(r.Arg(1), 128)) + "'. Try FUNCTION HELP.")
+		return true
+	case r.Len() == 3 && !resp.EqualFold(r.Arg(2), "sync") && !resp.EqualFold(r.Arg(2), "async"):
+		c.replyError("ERR FUNCTION FLUSH only supports SYNC|ASYNC option")
+		return true
+	}
+	if c.loop.cfg.Replicate {
+		return c.flushFunctionsOfAll()
+	}
+	b, ok := c.connection()
+	if !ok || c.outstanding > 0 {
+		return false
+	}
+	c.busy = true
+	finish := func(answer []byte) {
+		c.commandDone()
+		c.deliver(answer)
+	}
+	b.send(pending{client: c, kind: handled, then: &replyHandler{onLost: c.lostCommand, onReply: func(reply []byte) {
+		names := replies.LibraryNames(reply)
+		if reply[0] == '-' || len(names) == 0 || c.closed {
+			if reply[0] != '-' {
+				reply = []byte(replyOK)
+			}
+			finish(reply)
+			return
+		}
+		var deletions []byte
+		for _, name := range names {
+			deletions = append(deletions, resp.AppendCommand(nil, "FUNCTION", "DELETE", name)...)
+		}
+		answer, left := []byte(replyOK), len(names)
+		b.send(pending{client: c, kind: handled, then: &replyHandler{replies: left, onLost: c.lostCommand, onReply: func(reply []byte) {
+			if reply[0] == '-' && !bytes.HasPrefix(reply, []byte("-ERR Library not found")) { // another client has deleted it
+				answer = bytes.Clone(reply)
+			}
+			if left--; left == 0 {
+				finish(answer)
+			}
+		}}}, deletions)
+	}}}, resp.AppendCommand(nil, "FUNCTION", "LIST"))
+	return true
+}
+
+// flushFunctionsOfAll runs FUNCTION FLUSH on all primaries: it deletes each library but Sonic's own.
+func (c *client) flushFunctionsOfAll() bool {
+	l := c.loop
+	if c.outstanding > 0 {
+		return false
+	}
+	c.busy = true
+	left, found := len(l.firstSlots), map[string]struct{}{}
+	var problem []byte
+	arrived := func(reply []byte) {
+		if reply[0] == '-' {
+			problem = append([]byte(nil), reply...)
+		}
+		for _, name := range replies.LibraryNames(reply) {
+			found[name] = struct{}{}
+		}
+		if left--; left > 0 {
+			return
+		}
+		c.commandDone()
+		switch {
+		case c.closed:
+		case problem != nil:
+			c.reply(problem)
+		default:
+			c.deleteLibraries(found)
+		}
+	}
+	for _, slot := range l.firstSlots {
+		l.primaryOf(slot, 2).send(pending{kind: handled, then: &replyHandler{
+			onReply: arrived,
+			onLost:  func(bool) { arrived(resp.AppendError(nil, errPrimaryUnreachable)) },
+		}}, resp.AppendCommand(nil, "FUNCTION", "LIST"))
+	}
+	return true
+}
+
+// deleteLibraries deletes libraries on all primaries, and answers the client.
+func (c *client) deleteLibraries(found map[string]struct{}) {
+	slots := c.loop.firstSlots
+	var parts []part
+	for name := range found {
+		for _, slot := range slots {
+			parts = append(parts, part{slot: slot, command: resp.AppendCommand(nil, "FUNCTION", "DELETE", name)})
+		}
+	}
+	if len(parts) == 0 {
+		c.reply([]byte(replyOK))
+		return
+	}
+	c.gather(parts, func(all [][]byte) []byte {
+		for ; len(all) > 0; all = all[len(slots):] {
+			if one := replies.JoinDeletions(all[:len(slots)]); one[0] == '-' && !bytes.HasPrefix(one, []byte("-ERR Library not found")) {
+				return one
+			}
+		}
+		return []byte(replyOK)
+	})
 }

@@ -164,7 +164,7 @@ func testSplitInOrder(t *testing.T, startCluster clusterStarter) {
 	t.Helper()
 	seed, rounds := random(t, 2000)
 	source := rand.New(rand.NewPCG(seed, 0))
-	e := startCluster(t, stack.PrivateRedisCluster(t, 3, 0), func(c *proxy.Config) { c.SplitMSET, c.Loops = true, 2 })
+	e := startCluster(t, stack.PrivateRedisCluster(t, 3, 0), func(c *proxy.Config) { c.SplitMSET = true })
 	pair := both{dial(t, stack.PrivateRedis(t).Addr()), dial(t, e.addr)}
 	var text []byte
 	for i := range rounds {

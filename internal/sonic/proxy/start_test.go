@@ -17,7 +17,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/test/await"
@@ -75,7 +75,7 @@ func awaitUnread(t *testing.T, srv *stack.RedisServer) {
 
 func start(t *testing.T, srv *stack.RedisServer, change func(*proxy.Config)) *endpoint {
 	t.Helper()
-	cfg := proxy.Config{Backend: dialer.Config{Address: srv.Addr(), DialTimeout: await.Patience, Wait: await.Patience}, Zones: []string{"a", "b"}}
+	cfg := proxy.Config{Backend: upstream.Config{Address: srv.Addr(), DialTimeout: await.Patience, Wait: await.Patience}, Zones: []string{"a", "b"}}
 	if change != nil {
 		change(&cfg)
 	}

@@ -16,7 +16,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -69,7 +69,7 @@ func TestDeafClientsOfTLS(t *testing.T) {
 	server, err := tls.LoadX509KeyPair(strings.Replace(s.CertFile, "client", "server", 1), strings.Replace(s.KeyFile, "client", "server", 1))
 	require.NoError(t, err)
 	p, err := proxy.New(proxy.Config{
-		Backend: dialer.Config{Address: srv.Addr()}, TLS: &tls.Config{Certificates: []tls.Certificate{server}, MinVersion: tls.VersionTLS12},
+		Backend: upstream.Config{Address: srv.Addr()}, TLS: &tls.Config{Certificates: []tls.Certificate{server}, MinVersion: tls.VersionTLS12},
 		DrainTimeout: 500 * time.Millisecond,
 	}, zaptest.NewLogger(t), prometheus.NewRegistry())
 	require.NoError(t, err)

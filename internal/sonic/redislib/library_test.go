@@ -1,6 +1,7 @@
 package redislib_test
 
 import (
+	"io"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -66,4 +67,20 @@ func TestOpenRefusesAnOlderRedis(t *testing.T) {
 	assert.False(t, state.Opened)
 	_, err = l.Open(t.Context(), state, 0, wire.ID{Ms: 9})
 	assert.NoError(t, err)
+}
+
+// Only what is known to be refused for good ends a process: an error that nobody has thought of may
+// pass.
+func TestOnlyKnownRefusalsAreForGood(t *testing.T) {
+	t.Parallel()
+	db := stack.PrivateRedis(t).Client(t)
+	l := redislib.New(db, redislib.Config{Zone: "a", Default: "lww"})
+	_, err := l.Open(t.Context(), redislib.State{}, 1, wire.ID{})
+	require.NoError(t, err)
+	_, err = redislib.New(db, redislib.Config{Zone: "b", Default: "lww"}).Open(t.Context(), redislib.State{Opened: true}, 1, wire.ID{})
+	assert.True(t, redislib.Fatal(err), "another zone: %v", err)
+	require.NoError(t, db.Do(t.Context(), "CONFIG", "SET", "maxmemory", "1").Err())
+	assert.False(t, redislib.Fatal(db.Set(t.Context(), "k", "v", 0).Err()), "it has no memory")
+	assert.False(t, redislib.Fatal(db.Do(t.Context(), "EVAL", "return redis.error_reply('NEWCODE of a later Redis')", 0).Err()))
+	assert.False(t, redislib.Fatal(io.EOF))
 }

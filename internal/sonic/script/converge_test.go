@@ -589,8 +589,8 @@ func (c *chaos) finish() {
 			}
 		}
 		require.Empty(c.t, all, "versions that nothing names")
-		require.Empty(c.t, z.hashes("want"), "wants that nobody answered")
-		require.Empty(c.t, z.hashes("owe"), "answers that were put off")
+		require.Empty(c.t, z.hashes("requests"), "wants that nobody answered")
+		require.Empty(c.t, z.hashes("answers"), "answers that were put off")
 	}
 	c.compare(true)
 }

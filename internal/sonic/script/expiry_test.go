@@ -166,9 +166,9 @@ func TestAWriteIsNotTheAnswerToWhatItAsks(t *testing.T) {
 	}
 	for b.deliver(a) {
 	}
-	wants := b.client.HGetAll(context.Background(), "{sonic:0}want").Val()
+	wants := b.client.HGetAll(context.Background(), "{sonic:0}requests").Val()
 	assert.Contains(t, wants, "a 0:k")
 	w.drain()
-	assert.Empty(t, b.client.HGetAll(context.Background(), "{sonic:0}want").Val(), "it was answered")
+	assert.Empty(t, b.client.HGetAll(context.Background(), "{sonic:0}requests").Val(), "it was answered")
 	assert.Equal(t, a.data(0), b.data(0))
 }

@@ -82,7 +82,7 @@ func TestFlushOfASlot(t *testing.T) {
 	contents := func(client *redis.Client, keys []string) map[string]string {
 		all := map[string]string{}
 		for _, key := range keys {
-			if !script.IsStateKey(key) {
+			if !isStateKey(key) {
 				all[key] = client.Dump(context.Background(), key).Val() + fmt.Sprint(client.PExpireTime(context.Background(), key).Val())
 			}
 		}

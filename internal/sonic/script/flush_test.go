@@ -288,7 +288,7 @@ func TestFlushKeepsStateKeys(t *testing.T) {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
-		for _, found := range regexp.MustCompile(`\bstate\(\w+(?:\[1\])?, '([a-z]+)'`).FindAllStringSubmatch(string(text), -1) {
+		for _, found := range regexp.MustCompile(`\bstate\([\w.]+(?:\[1\])?, '([a-z]+)'`).FindAllStringSubmatch(string(text), -1) {
 			names[found[1]] = true
 		}
 	}

@@ -320,7 +320,7 @@ func (g *grid) forget() {
 	}
 	for _, z := range g.zones {
 		z.prune(0) // statements about an expiry that is to come stay
-		wants, err := z.client.HGetAll(ctx, "{sonic:0}want").Result()
+		wants, err := z.client.HGetAll(ctx, "{sonic:0}requests").Result()
 		require.NoError(g.t, err)
 		require.Empty(g.t, wants, "wants that nobody answered")
 		keys, err := z.client.Keys(ctx, "row:*").Result()

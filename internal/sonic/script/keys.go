@@ -1,9 +1,6 @@
 package script
 
-import (
-	"strconv"
-	"strings"
-)
+import "strconv"
 
 // Keys are the names of a shard's state keys. All are in database 0 and in one slot.
 type Keys struct {
@@ -38,30 +35,3 @@ func (k Keys) Part(origin string) string { return k.prefix + "part:" + origin }
 // sonic_mark names it behind the outbox: while the slot moves, Redis then refuses the whole
 // transaction. Otherwise it would run the script in it, and the effects would be lost.
 func (k Keys) None() string { return k.prefix + "none" }
-
-// IsStateKey reports whether key is a state key of any shard.
-func IsStateKey(key string) bool { return strings.HasPrefix(key, "{sonic:") }
-
-// Mode says how a function runs a write.
-type Mode struct {
-	DB        int    // the client's database
-	Tx        string // id of the client's transaction in hexadecimal digits, empty outside one
-	Published bool   // the reply is [id of the outbox's entry or nil, reply]
-	RESP3     bool   // the client speaks RESP3
-}
-
-// AppendMode appends the mode, which is the first argument of every function that runs a write.
-func AppendMode(dst []byte, m Mode) []byte {
-	dst = strconv.AppendInt(dst, int64(m.DB), 10)
-	if m.Published {
-		dst = append(dst, 'p')
-	}
-	if m.RESP3 {
-		dst = append(dst, 'r')
-	}
-	if m.Tx != "" {
-		dst = append(dst, 't')
-		dst = append(dst, m.Tx...)
-	}
-	return dst
-}

@@ -78,7 +78,7 @@ func TestCounters(t *testing.T) {
 		{"BLPOP plain c:n 0", "-SONICREFUSED", ""},
 	} {
 		before := holdings(ctx, t, c, true)
-		reply := w.do(function(script.Mode{}, words(row.command))...)
+		reply := w.do(function(callMode{}, words(row.command))...)
 		if !strings.HasPrefix(reply, row.reply) {
 			t.Errorf("%s: the reply is %q, want %q", row.command, reply, row.reply)
 		}
@@ -103,7 +103,7 @@ func TestCounters(t *testing.T) {
 		"GEOSEARCHSTORE c:z d FROMMEMBER m BYRADIUS 1 km", "XADD c:x2 * f v", "XDEL c:t 1-1", "XTRIM c:t MAXLEN 1", "XSETID c:t 1-1",
 	} {
 		command = strings.Replace(command, "c:x2", "c:t", 1)
-		if reply := w.do(function(script.Mode{}, words(command))...); !strings.HasPrefix(reply, "-SONICREFUSED "+words(command)[0]) {
+		if reply := w.do(function(callMode{}, words(command))...); !strings.HasPrefix(reply, "-SONICREFUSED "+words(command)[0]) {
 			t.Errorf("%s: the reply is %q", command, reply)
 		}
 	}
@@ -119,7 +119,7 @@ func TestTransactions(t *testing.T) {
 	ctx := t.Context()
 	c, w := newSonic(t, []string{"b"}, "lww")
 	out := script.KeysOf(0).Outbox
-	mode := script.Mode{DB: 3, Tx: "ab12"}
+	mode := callMode{DB: 3, Tx: "ab12"}
 	closing := func() string { return w.do(function(mode, []string{"TX"})...) }
 
 	w.do("MULTI")
@@ -158,7 +158,7 @@ func TestTransactions(t *testing.T) {
 func TestPublishedReplies(t *testing.T) {
 	t.Parallel()
 	c, w := newSonic(t, []string{"b"}, "lww")
-	mode := script.Mode{Published: true}
+	mode := callMode{Published: true}
 	reply := w.do(function(mode, words("SET k v"))...)
 	id := c.XRange(t.Context(), script.KeysOf(0).Outbox, "-", "+").Val()[0].ID
 	if want := fmt.Sprintf("*2\r\n$%d\r\n%s\r\n+OK\r\n", len(id), id); reply != want {
@@ -188,7 +188,7 @@ func TestSingleZone(t *testing.T) {
 		t.Fatal(err)
 	}
 	w, b := dial(t, srv, 2), dial(t, bare, 2)
-	if reply := w.do(function(script.Mode{}, words("SET k v"))...); !strings.HasPrefix(reply, "-SONICNOTREADY") {
+	if reply := w.do(function(callMode{}, words("SET k v"))...); !strings.HasPrefix(reply, "-SONICNOTREADY") {
 		t.Errorf("the reply before sonic_open is %q", reply)
 	}
 	open(ctx, t, c, nil, "lww")
@@ -203,7 +203,7 @@ func TestSingleZone(t *testing.T) {
 			w.do(command...)
 		}
 		command := words(row.command)
-		got, want := mended(command, 2, w.do(function(script.Mode{}, command)...)), b.do(command...)
+		got, want := translated(command, 2, w.do(function(callMode{}, command)...)), b.do(command...)
 		if !sameReply(command[0], got, want) {
 			t.Errorf("%s: the reply is %q, bare Redis' is %q", row.command, got, want)
 		}
@@ -250,7 +250,7 @@ func TestManyArguments(t *testing.T) {
 		many([]string{"DEL", "h"}, func(i int) []string { return []string{"k" + strconv.Itoa(i)} }),
 		many([]string{"UNLINK"}, func(i int) []string { return []string{"m" + strconv.Itoa(i)} }),
 	}...) {
-		want, got := bare.do(command...), sonic.do(function(script.Mode{}, command)...)
+		want, got := bare.do(command...), sonic.do(function(callMode{}, command)...)
 		if got != want {
 			t.Errorf("%s of %d arguments: the reply is %.100q, bare Redis' is %.100q", command[0], len(command), got, want)
 		}
@@ -270,7 +270,7 @@ func TestManyArguments(t *testing.T) {
 		}
 	}
 	n = 9001
-	reply := sonic.do(function(script.Mode{}, many([]string{"SUNIONSTORE", "d"}, one))...)
+	reply := sonic.do(function(callMode{}, many([]string{"SUNIONSTORE", "d"}, one))...)
 	if !strings.HasPrefix(reply, "-SONICREFUSED SUNIONSTORE") {
 		t.Errorf("a command that cannot be cut replies %.100q", reply)
 	}
@@ -289,13 +289,13 @@ func TestScripts(t *testing.T) {
 		t.Helper()
 		w.do("MULTI")
 		if mark {
-			w.do(function(script.Mode{DB: 3, Tx: "1"}, append([]string{"MARK"}, keys...))...)
+			w.do(function(callMode{DB: 3, Tx: "1"}, append([]string{"MARK"}, keys...))...)
 		}
 		w.do("SELECT", "3")
 		w.do("EVAL", `redis.call('HSET', 'h', 'g', 'w') redis.call('DEL', 'gone') redis.call('LPUSH', 'l', 'b') redis.call('SET', 's', 'v', 'PXAT', ARGV[1])
 			redis.call('INCR', 'c:n') redis.call('ZADD', 'n:z', 'inf', 'b') redis.call('PEXPIREAT', 'h', ARGV[1])`, "0", far)
 		w.do("SELECT", "0")
-		w.do(function(script.Mode{DB: 3, Tx: "1"}, append([]string{"SHIP"}, keys...))...)
+		w.do(function(callMode{DB: 3, Tx: "1"}, append([]string{"SHIP"}, keys...))...)
 		if reply := w.do("EXEC"); strings.Contains(reply, "\n-") {
 			t.Fatal(reply)
 		}
@@ -367,7 +367,7 @@ func TestNotes(t *testing.T) {
 		if command[:5] == "GETDE" {
 			w.do("SET", "k", "v")
 		}
-		if reply := w.do(function(script.Mode{}, words(command))...); reply[0] == '-' && want != "" {
+		if reply := w.do(function(callMode{}, words(command))...); reply[0] == '-' && want != "" {
 			t.Errorf("%s: %q", command, reply)
 		}
 		id := "none"
@@ -402,7 +402,7 @@ func TestLoad(t *testing.T) {
 	if err := script.Load(ctx, c); err != nil {
 		t.Fatal(err)
 	}
-	set := function(script.Mode{}, words("SET k v"))
+	set := function(callMode{}, words("SET k v"))
 	if reply := w.do(set...); reply != "+OK\r\n" {
 		t.Errorf("the same version was loaded again: %q", reply)
 	}
@@ -448,7 +448,7 @@ func TestFullRedis(t *testing.T) {
 		w.do(words(command)...)
 		b.do(words(command)...)
 	}
-	mode := script.Mode{Tx: "1"}
+	mode := callMode{Tx: "1"}
 	for command, want := range map[string]string{
 		"SET l v": "", "INCR n": "", "HSET h f v": "", "LPUSH p a": "", "COPY k j": "", "DEL k": "D l 0 k", "SREM s a": `a l 0 s "" a`,
 		"RENAME l m": "D l 0 m;H l 0 m \"\" f v;D l 0 l", "SMOVE s r b": "a l 0 s \"\" b;A l 0 r \"\" b",
@@ -477,7 +477,7 @@ func TestReplica(t *testing.T) {
 	for _, conn := range []*rawConn{w, b} {
 		conn.do("REPLICAOF", "127.0.0.1", "1")
 	}
-	wanted, got := b.do("SET", "k", "v"), w.do(function(script.Mode{}, words("SET k v"))...)
+	wanted, got := b.do("SET", "k", "v"), w.do(function(callMode{}, words("SET k v"))...)
 	if got = "-" + script.ErrorOf(strings.TrimSpace(got[1:])) + "\r\n"; got != wanted {
 		t.Errorf("the reply is %q, bare Redis' is %q", got, wanted)
 	}
@@ -488,11 +488,8 @@ func TestKeys(t *testing.T) {
 	t.Parallel()
 	k := script.KeysOf(12)
 	for _, key := range []string{k.Outbox, k.Versions, k.Cursors, k.Meta, k.Part("b")} {
-		if !script.IsStateKey(key) || !strings.HasPrefix(key, "{sonic:12}") {
+		if !strings.HasPrefix(key, "{sonic:12}") {
 			t.Errorf("%q", key)
 		}
-	}
-	if script.IsStateKey("sonic:12") {
-		t.Error("a client's key is taken for a state key")
 	}
 }

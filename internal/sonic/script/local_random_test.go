@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
 
 // A generator makes random commands on few keys, so that they meet keys of all types.
@@ -191,7 +189,7 @@ func TestRandomCommands(t *testing.T) {
 					command := g.command()
 					last = append(last, command)
 					want := bare.do(command...)
-					got := mended(command, resp, sonic.do(function(script.Mode{DB: db, RESP3: resp == 3}, command)...))
+					got := translated(command, resp, sonic.do(function(callMode{DB: db, RESP3: resp == 3}, command)...))
 					if !sameReply(command[0], got, want) {
 						t.Fatalf("%q: the reply is %q, bare Redis' is %q; before it %q", command, got, want, last[max(0, i-20):])
 					}
@@ -242,7 +240,7 @@ func TestRemoveByLexOfDifferentScores(t *testing.T) {
 			{"DEL", "k"}, {"ZADD", "k", "0", long}, {"ZADD", "k", "0", "b", "3", "e", "7", "c", "9", "a"}, {"ZREM", "k", long},
 			{"ZREMRANGEBYLEX", "k", "[b", "+"},
 		} {
-			reply = sonic.do(function(script.Mode{}, command)...)
+			reply = sonic.do(function(callMode{}, command)...)
 		}
 		for _, entry := range entries(ctx, t, r.s) {
 			for _, e := range entry {

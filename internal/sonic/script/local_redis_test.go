@@ -89,25 +89,25 @@ func (w *rawConn) copyReply(to *strings.Builder) error {
 	return nil
 }
 
-// mended does with a reply what the proxy does.
-func mended(command []string, resp int, reply string) string {
-	switch script.MendOf(strings.ToLower(command[0])) {
-	case script.MendNullArrayOfCount:
+// translated does with a reply what the proxy does.
+func translated(command []string, resp int, reply string) string {
+	switch script.TranslationOf(strings.ToLower(command[0])) {
+	case script.NullArrayOfCount:
 		if resp == 2 && reply == "$-1\r\n" && len(command) == 3 {
 			return "*-1\r\n"
 		}
-	case script.MendNullArray:
+	case script.NullArray:
 		if resp == 2 && reply == "$-1\r\n" {
 			return "*-1\r\n"
 		}
-	case script.MendInteger:
+	case script.Integer:
 		if reply[0] == '+' {
 			return ":" + reply[1:]
 		}
 		if reply[0] == '*' {
 			return strings.ReplaceAll(reply, "\n+", "\n:")
 		}
-	case script.MendNothing:
+	case script.Unchanged:
 	}
 	return reply
 }
@@ -260,7 +260,7 @@ func holdings(ctx context.Context, t testing.TB, c *redis.Conn, expiries bool) [
 			t.Fatal(err)
 		}
 		sort.Strings(keys)
-		keys = slices.DeleteFunc(keys, script.IsStateKey)
+		keys = slices.DeleteFunc(keys, isStateKey)
 		kinds, held := make([]*redis.StatusCmd, len(keys)), make([]redis.Cmder, len(keys))
 		ends := make([]*redis.DurationCmd, len(keys))
 		_, err = c.Pipelined(ctx, func(p redis.Pipeliner) error {
@@ -334,9 +334,9 @@ func valueOf(read redis.Cmder) string {
 }
 
 // function returns a write as the proxy sends it.
-func function(mode script.Mode, command []string) []string {
+func function(mode callMode, command []string) []string {
 	return append([]string{
-		"FCALL", "sonic_" + strings.ToLower(command[0]), "1", script.KeysOf(0).Outbox, string(script.AppendMode(nil, mode)),
+		"FCALL", "sonic_" + strings.ToLower(command[0]), "1", script.KeysOf(0).Outbox, mode.String(),
 	}, command[1:]...)
 }
 

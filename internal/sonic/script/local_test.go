@@ -10,7 +10,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -487,7 +486,7 @@ func testRows(t *testing.T, resp, db int) {
 			command, first := list[len(list)-1], list[:len(list)-1]
 			for _, command := range first {
 				bare.do(command...)
-				if reply := sonic.do(function(script.Mode{DB: db, RESP3: resp == 3}, command)...); reply[0] == '-' {
+				if reply := sonic.do(function(callMode{DB: db, RESP3: resp == 3}, command)...); reply[0] == '-' {
 					t.Fatal(command, reply)
 				}
 			}
@@ -499,7 +498,7 @@ func testRows(t *testing.T, resp, db int) {
 				}
 			}
 			want := bare.do(command...)
-			got := mended(command, resp, sonic.do(function(script.Mode{DB: db, RESP3: resp == 3}, command)...))
+			got := translated(command, resp, sonic.do(function(callMode{DB: db, RESP3: resp == 3}, command)...))
 			if got != want && !row.any || got[0] != want[0] {
 				t.Errorf("the reply is %q, bare Redis' is %q", got, want)
 			}

@@ -9,7 +9,7 @@ package script
 // The call is FCALL sonic_many 1 <outbox> <mode>, followed for each write by a head and the
 // arguments. The head is the command in upper case, a space and the number of arguments as one
 // digit. The reply is the list of the replies. The writes run in order, and no other command runs
-// between them. The mode has no transaction and is not [Mode.Published].
+// between them. The mode has neither of the flags p and t.
 func InMany(command string) bool {
 	switch command {
 	case "set", "setex", "psetex", "setnx", "incr", "decr", "incrby", "decrby", "incrbyfloat",

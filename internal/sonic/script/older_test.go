@@ -150,7 +150,7 @@ func TestAnswersOfLargeKeysComeInSeveralCalls(t *testing.T) {
 	a.all(b)
 	require.Equal(t, 5, w.counts["wanted"])
 	b.all(a)
-	waiting := func() int64 { return b.client.HLen(t.Context(), "{sonic:0}owe").Val() }
+	waiting := func() int64 { return b.client.HLen(t.Context(), "{sonic:0}answers").Val() }
 	require.EqualValues(t, 3, waiting(), "two are enough for one call")
 	b.beat()
 	require.EqualValues(t, 1, waiting())

@@ -48,7 +48,7 @@ func (z *zone) forget(key string) {
 }
 
 func (z *zone) wants() int {
-	return int(z.client.HLen(context.Background(), "{sonic:0}want").Val())
+	return int(z.client.HLen(context.Background(), "{sonic:0}requests").Val())
 }
 
 // everywhere requires that all zones hold the same of key, and returns its content.

@@ -221,7 +221,7 @@ func TestAQuestionIsOfItsKeysPolicy(t *testing.T) {
 	a.write("smove", "k", "n:k", "f")
 	b.all(a)
 	require.Equal(t, 1, b.wants())
-	for _, want := range b.client.HVals(ctx, "{sonic:0}want").Val() {
+	for _, want := range b.client.HVals(ctx, "{sonic:0}requests").Val() {
 		assert.Equal(t, "l ", want[:2])
 	}
 	w.drain()

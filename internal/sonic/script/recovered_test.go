@@ -120,7 +120,7 @@ func TestReached(t *testing.T) {
 	require.ErrorContains(t, reached("b", "7", "6-0", "m").Err(), "SONICOLDER")
 	require.ErrorContains(t, reached("d", epoch, "6-0", "m").Err(), "SONICNOTREADY")
 	assert.Equal(t, map[string]string{"b": "5-0", "m b": "m5"}, db.HGetAll(ctx, keys.Cursors).Val())
-	told := db.HGetAll(ctx, "{sonic:0}told").Val()
+	told := db.HGetAll(ctx, "{sonic:0}reported").Val()
 	assert.Equal(t, map[string]string{"b a": "3-0", "b c": "4-0"}, told)
 
 	// The cursors of its slots are no cursors of zones.
@@ -138,7 +138,7 @@ func TestReached(t *testing.T) {
 
 	// A Redis that has told other zones of a cursor, and came back without it, is ready when it has
 	// reached it again.
-	require.NoError(t, db.HSet(ctx, "{sonic:0}told", "a b", "9-0").Err())
+	require.NoError(t, db.HSet(ctx, "{sonic:0}reported", "a b", "9-0").Err())
 	open(ctx, t, db, []string{"b", "c"}, "lww")
 	require.ErrorContains(t, db.Do(ctx, "FCALL", "sonic_set", 1, keys.Outbox, "0", "k", "1").Err(), "SONICNOTREADY")
 	n, err := reached("b", epoch, "9-0", "m9").Int()

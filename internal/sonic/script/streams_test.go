@@ -314,14 +314,14 @@ func TestAnswersThatWerePutOff(t *testing.T) {
 	require.Empty(t, from.across("sonic_shipped_all", out, ids[len(ids)-1]))
 	payload, _ := wire.Payload(entries)
 	require.NoError(t, from.call("sonic_apply", "b", 1, "0-0", last, "", 1, payload).Err())
-	owe := strings.TrimSuffix(out, "out") + "owe"
+	owe := strings.TrimSuffix(out, "out") + "answers"
 	require.EqualValues(t, 2, from.client.HLen(t.Context(), owe).Val())
 	from.across("sonic_hold", out) // as after a restart
 	from.take()
 	assert.Zero(t, from.client.Exists(t.Context(), owe).Val())
 
 	// What a zone was asked that is gone, another one is asked.
-	want := strings.TrimSuffix(out, "out") + "want"
+	want := strings.TrimSuffix(out, "out") + "requests"
 	require.NoError(t, from.client.HSet(t.Context(), want, "gone 0:{t}k1", "l 1-1", "b 0:{t}k2", "l 1-1").Err())
 	from.across("sonic_hold", out)
 	from.take()
@@ -413,7 +413,7 @@ func TestAPrimaryThatIsNotReadyAsksNothing(t *testing.T) {
 		assert.Equal(t, "applied", reply[0])
 	}
 	assert.Equal(t, "v", from.client.Get(t.Context(), tag+"k").Val())
-	want := strings.TrimSuffix(out, "out") + "want"
+	want := strings.TrimSuffix(out, "out") + "requests"
 	assert.Equal(t, map[string]string{"b 0:{t}l": "l* 0-0"}, from.client.HGetAll(t.Context(), want).Val())
 	assert.Empty(t, from.take().ids)
 	from.open("r", "0-0")

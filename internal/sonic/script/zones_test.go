@@ -490,7 +490,7 @@ func (z *zone) data(db int) map[string]value {
 	defer c.Close()
 	keys, err := c.Keys(ctx, "*").Result()
 	require.NoError(t, err)
-	keys = slices.DeleteFunc(keys, script.IsStateKey)
+	keys = slices.DeleteFunc(keys, isStateKey)
 	pipe := c.Pipeline()
 	kinds := make([]*redis.StatusCmd, len(keys))
 	for i, key := range keys {

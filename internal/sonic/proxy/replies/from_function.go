@@ -38,11 +38,11 @@ func FromFunction(cmd *command.Command, emptyArray bool, reply []byte, proto int
 		}
 	case '+':
 		// Lua's numbers are exact only up to 2^53: the library returns larger integers as text.
-		if script.MendOf(cmd.Name) == script.MendInteger {
+		if script.TranslationOf(cmd.Name) == script.Integer {
 			return toInteger(reply)
 		}
 	case '*':
-		if script.MendOf(cmd.Name) == script.MendInteger {
+		if script.TranslationOf(cmd.Name) == script.Integer {
 			return toIntegers(reply)
 		}
 	case '-':
@@ -88,10 +88,10 @@ func toIntegers(reply []byte) []byte {
 // RepliesNullArray reports whether a command that finds nothing replies with RESP2's null array
 // instead of the null string.
 func RepliesNullArray(cmd *command.Command, arguments int) bool {
-	switch script.MendOf(cmd.Name) {
-	case script.MendNullArrayOfCount:
+	switch script.TranslationOf(cmd.Name) {
+	case script.NullArrayOfCount:
 		return arguments == 3
-	case script.MendNullArray:
+	case script.NullArray:
 		return true
 	default:
 		return false

@@ -1,7 +1,4 @@
 
--- Redis shows a library nothing but register_function while it loads. What the functions use is
--- bound when the first of them runs; locals are also quicker than globals.
-local bind
 local call = function(...) -- redis.call, which raises errors
 	bind()
 	return redis.call(...)
@@ -10,7 +7,6 @@ local try = function(...) -- redis.pcall, which returns errors as Redis gives th
 	bind()
 	return redis.pcall(...)
 end
-local concat, format
 
 -- Headers of msgpack by length: HEAD[n] of a string of n bytes, COUNT[n] of an array of n values.
 -- Effects are built from them by hand: one concatenation in place of a table and a call per effect.
@@ -20,6 +16,7 @@ local START = {} -- START[op][policy][db]: the packed op, policy and db, which b
 
 bind = function()
 	call, try = redis.call, redis.pcall
+	string, math, table, tonumber, tostring, type, unpack, pcall = globals()
 	concat, format = table.concat, string.format
 	local char, floor = string.char, math.floor
 	for n = 0, 255 do
@@ -36,18 +33,34 @@ bind = function()
 		return char(221, floor(n / 16777216), floor(n / 65536) % 256, floor(n / 256) % 256, n % 256)
 	end})
 	setmetatable(DIGITS, {__index = function(_, n) return format('%d', n) end})
-	local function filled(make)
+	local function lazily(make)
 		return setmetatable({}, {__index = function(t, k)
 			t[k] = make(k)
 			return t[k]
 		end})
 	end
-	START = filled(function(op)
-		return filled(function(policy)
-			return filled(function(db) return HEAD[#op] .. op .. HEAD[#policy] .. policy .. HEAD[#db] .. db end)
+	START = lazily(function(op)
+		return lazily(function(policy)
+			return lazily(function(db) return HEAD[#op] .. op .. HEAD[#policy] .. policy .. HEAD[#db] .. db end)
 		end)
 	end)
 end
+
+local function register(name, callback, flags)
+	redis.register_function{
+		function_name = name, flags = flags,
+		callback = function(keys, args)
+			if not concat then bind() end
+			return callback(keys, args)
+		end,
+	}
+end
+
+-- reads registers a function that changes nothing. It works on a replica, too.
+local function reads(name, callback) register(name, callback, {'no-writes'}) end
+
+-- always registers a function that runs when Redis has reached its bound of memory, too.
+local function always(name, callback) register(name, callback, {'allow-oom'}) end
 
 -- pxat_text returns an expiry in milliseconds as text. A Lua number cannot hold those beyond 2^53
 -- exactly: the largest becomes the largest that Redis takes.
@@ -73,7 +86,8 @@ local function dump_effect(policy, db, key, dump, pxat)
 	return COUNT[6] .. START.R[policy][db] .. HEAD[#key] .. key .. HEAD[#dump] .. dump .. HEAD[#pxat] .. pxat
 end
 
--- operation_effect packs L: command, and its arguments behind the key, list[first..last], which made length values of what base made.
+-- operation_effect packs L: command, and its arguments behind the key, list[first..last], which made length values of
+-- what base made.
 local function operation_effect(policy, db, key, base, pxat, length, command, list, first, last)
 	local parts = {
 		COUNT[last - first + 9], START.L[policy][db], HEAD[#key], key, HEAD[#base], base, HEAD[#pxat], pxat,
@@ -93,9 +107,9 @@ local function deletion_effect(policy, db, key)
 end
 
 -- expiry_effect packs E. wiped is the time before which an expiry that has passed wiped the key.
-local function expiry_effect(policy, db, key, pxat, wiped)
+local function expiry_effect(policy, db, key, pxat, cleared)
 	local head = START.E[policy][db] .. HEAD[#key] .. key .. HEAD[#pxat] .. pxat
-	if wiped then return COUNT[6] .. head .. HEAD[#wiped] .. wiped end
+	if cleared then return COUNT[6] .. head .. HEAD[#cleared] .. cleared end
 	return COUNT[5] .. head
 end
 
@@ -106,10 +120,11 @@ local function element_effect(op, policy, db, key, pxat, a, b)
 	return COUNT[6] .. head
 end
 
--- counter_effect packs I, i or j, of one or two values: counters have no expiry. A sum of changes that were dropped has one value more, s.
-local function counter_effect(op, db, key, a, b, c)
+-- counter_effect packs I, i or j, of one or two values: counters have no expiry. A sum of changes that were dropped
+-- has one value more, s.
+local function counter_effect(op, db, key, a, b, sum)
 	local head = START[op].c[db] .. HEAD[#key] .. key .. HEAD[#a] .. a
-	if c then return COUNT[7] .. head .. HEAD[#b] .. b .. HEAD[#c] .. c end
+	if sum then return COUNT[7] .. head .. HEAD[#b] .. b .. HEAD[#sum] .. sum end
 	if b then return COUNT[6] .. head .. HEAD[#b] .. b end
 	return COUNT[5] .. head
 end

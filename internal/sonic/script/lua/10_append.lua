@@ -13,98 +13,84 @@ local function flush_field(db) return 'f' .. db end -- newest flush of a databas
 -- Functions on versions, see 50_versions.lua.
 local versions = {}
 
--- The transaction whose effects were appended last. Its closing entry is owed.
-local open_tx
 
--- The transaction of the write that runs.
-local write_tx
-
--- The stream's last id. It is known once sonic_open has run; in a cluster it is nil until somebody asks for it. XSETID would lower it, so
--- whoever raises it looks at shards.latest().
-local top
-
-
--- What an entry of the stream holds at most. The effects of a larger write are in several entries, one behind the other: `p` in all
--- but the last. So who reads some entries knows what they take at most, and no write meets Redis' bound of an entry, 1 GiB.
+-- What an entry of the stream holds at most. The effects of a larger write are in several entries, one behind the
+-- other: `p` in all but the last. So who reads some entries knows what they take at most, and no write meets Redis'
+-- bound of an entry, 1 GiB.
 local PIECE = 65536
 
--- next_id returns the id of an entry that cannot have the next one. The pieces of a large entry have ids of their own: as many sequence
--- numbers are left out before it. They also are the positions of its messages, for it goes in several. Sequence numbers stay below 2^20, so
--- that an id fits into a position; that many in one millisecond happen when this Redis' clock is behind.
-local function next_id(size)
-	local ms, seq = string.match(shards.latest(), '^(%d+)-(%d+)$')
-	ms, seq = tonumber(ms), tonumber(seq)
+-- numbers_of returns the time and the sequence number of an id.
+local function numbers_of(id)
+	local ms, seq = string.match(id, '^(%d+)%-(%d+)$')
+	return tonumber(ms), tonumber(seq)
+end
+
+local function ms_of(id) return tonumber(string.match(id, '^%d+')) end
+
+local function wall_clock()
 	local now = call('TIME')
-	local wall = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
-	wall = math.max(wall, shards.told)
+	return tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
+end
+
+-- next_id returns the id of an entry that cannot have the next one. The pieces of a large entry have ids of their
+-- own: as many sequence numbers are left out before it. They also are the positions of its messages, for it goes in
+-- several. Sequence numbers stay below 2^20, so that an id fits into a position; that many in one millisecond happen
+-- when this Redis' clock is behind.
+local function next_id(size)
+	local ms, seq = numbers_of(shards.latest())
+	local wall = math.max(wall_clock(), c.watermark)
 	if wall > ms then ms, seq = wall, 0 end
 	seq = seq + math.floor(size / PIECE) + 1
 	if seq >= 1048576 then ms, seq = ms + 1, math.floor(size / PIECE) + 1 end
 	return format('%d-%d', ms, seq)
 end
 
--- in_pieces appends all pieces of effects but the last one, which it returns. id is that of the last one.
-local function in_pieces(out, effects, id)
-	local before = math.ceil(#effects / PIECE) - 1
-	local ms, seq = string.match(id, '^(%d+)-(%d+)$')
-	for i = 1, before do
-		local piece = string.sub(effects, (i - 1) * PIECE + 1, i * PIECE)
-		call('XADD', out, ms .. '-' .. format('%d', tonumber(seq) - before + i - 1), 'p', piece)
-	end
-	return string.sub(effects, before * PIECE + 1)
-end
-
 -- id_before tells whether id a is before id b.
 local function id_before(a, b)
 	if a == b then return false end
-	local ams, aseq = string.match(a, '^(%d+)-(%d+)$')
-	local bms, bseq = string.match(b, '^(%d+)-(%d+)$')
-	ams, bms = tonumber(ams), tonumber(bms)
+	local ams, aseq = numbers_of(a)
+	local bms, bseq = numbers_of(b)
 	if ams ~= bms then return ams < bms end
-	return tonumber(aseq) < tonumber(bseq)
+	return aseq < bseq
 end
 
 local unsent -- functions on effects that do not go to the stream, see 12_unsent.lua
 
 local NO_BOUND = 1 / 0
 
--- What the stream holds, in bytes. bound is what it may hold: past it writes are refused or, if drops, their effects are dropped.
--- marks[first..last] are pairs of an id and the bytes of the entries up to it that no earlier mark counts; rest is behind the last one. Of what
--- the stream held when the library was opened, old bytes in old_count entries are left; added entries came behind them.
+-- What the stream holds, in bytes. bound is what it may hold: past it writes are refused or, if drops, their effects
+-- are dropped. marks[first..last] are pairs of an id and the bytes of the entries up to it that no earlier mark
+-- counts; rest is behind the last one. Of what the stream held when the library was opened, old bytes in old_count
+-- entries are left; added entries came behind them.
 local backlog = {
-	bytes = 0, bound = NO_BOUND, drops = false, marks = {}, first = 1, last = 0, rest = 0, old = 0, old_count = 0, added = 0,
+	bytes = 0, bound = NO_BOUND, drops = false, marks = {}, first = 1, last = 0, rest = 0,
+	old = 0, old_count = 0, added = 0,
 }
 
--- Of a primary of a cluster, by stream: bytes and count of its entries; whether it may have entries that sonic_take has not returned; the last
--- one that it has returned; whether its shard may owe answers.
-shards.held, shards.fresh, shards.taken, shards.owing = {}, {}, {}, {}
-
--- No entry has an id before this time in ms: others were told that all entries before it are with them.
-shards.told, shards.told_text = 0, ''
-
-function shards.tell(ms)
-	if ms > shards.told then shards.told, shards.told_text = ms, format('%d', ms) end
+-- raise_watermark says that others know that they have all entries before ms.
+function shards.raise_watermark(ms)
+	if ms > c.watermark then c.watermark, c.watermark_text = ms, format('%d', ms) end
 end
 
--- hold counts entries that the stream of a shard has.
-function shards.hold(out, bytes, count)
-	local h = shards.held[out]
+-- count counts entries that the stream of a shard has.
+function shards.count(out, bytes, count)
+	local h = c.streams[out]
 	if not h then
 		h = {bytes = 0, count = 0}
-		shards.held[out] = h
+		c.streams[out] = h
 	end
 	h.bytes, h.count = h.bytes + bytes, h.count + count
 	backlog.bytes = backlog.bytes + bytes
-	shards.fresh[out] = true
+	c.unread[out] = true
 end
 
--- keep says that the stream of a shard has count entries left.
-function shards.keep(out, count)
-	local h = shards.held[out] or {bytes = 0, count = 0}
+-- recount says that the stream of a shard has count entries left.
+function shards.recount(out, count)
+	local h = c.streams[out] or {bytes = 0, count = 0}
 	local left = count < h.count and math.floor(h.bytes * count / h.count) or h.bytes
 	backlog.bytes = backlog.bytes - h.bytes + left
 	h.bytes, h.count = left, math.min(h.count, count)
-	if count == 0 then shards.held[out], shards.fresh[out] = nil, nil end
+	if count == 0 then c.streams[out], c.unread[out] = nil, nil end
 end
 
 -- What an entry takes besides its effects, about.
@@ -112,17 +98,20 @@ local ENTRY_OVERHEAD = 64
 
 -- add counts an entry of the stream.
 function backlog.add(out, id, effects)
-	local n = #effects + ENTRY_OVERHEAD
-	if shards.clustered then
-		shards.hold(out, n, math.max(1, math.ceil(#effects / PIECE)))
+	local n, pieces = #effects + ENTRY_OVERHEAD, 1
+	if #effects > PIECE then pieces = math.ceil(#effects / PIECE) end
+	if c.clustered then
+		shards.count(out, n, pieces)
 		return
 	end
-	backlog.bytes, backlog.rest = backlog.bytes + n, backlog.rest + n
-	backlog.added = backlog.added + math.max(1, math.ceil(#effects / PIECE))
-	if backlog.rest >= PIECE then
+	local rest = backlog.rest + n
+	backlog.bytes, backlog.added = backlog.bytes + n, backlog.added + pieces
+	if rest >= PIECE then
 		backlog.last = backlog.last + 1
-		backlog.marks[backlog.last], backlog.rest = {id, backlog.rest}, 0
+		backlog.marks[backlog.last] = {id, rest}
+		rest = 0
 	end
+	backlog.rest = rest
 end
 
 -- start begins with bytes that the stream holds in count entries.
@@ -153,19 +142,38 @@ end
 
 local FULL = {err = 'OOM the outbox is full: Pulsar has not stored earlier writes yet'}
 
--- refuse_or_drop returns the error of a write for which the outbox has no room, nil when it has. With drops it returns nil, and effects are
--- dropped from now on. A transaction of which an earlier write was executed goes on up to twice the bound, but for what copies keys: its
--- command is small, and its effect may be large.
+-- refuse_or_drop returns the error of a write for which the outbox has no room, nil when it has. With drops it
+-- returns nil, and effects are dropped from now on. A transaction of which an earlier write was executed goes on up
+-- to twice the bound, but for what copies keys: its command is small, and its effect may be large.
 local function refuse_or_drop(copies)
-	if backlog.bytes <= backlog.bound or alone then return nil end
-	local begun = write_tx and write_tx == open_tx
+	if backlog.bytes <= backlog.bound or c.alone then return nil end
+	local begun = c.tx and c.tx == c.open_tx
 	if begun and not copies and backlog.bytes <= 2 * backlog.bound then return nil end
 	if begun or not backlog.drops then return FULL end
 	unsent.drop(true)
 end
 
--- What takes an entry in place of the stream, nil for nothing: see 12_unsent.lua.
-local divert
+-- note_versions writes notes, which are those of an entry with that id. The script is in db 0.
+local function note_versions(out, id, notes)
+	local ver, n = state(out, 'ver'), #notes
+	for i = 2, n, 2 do notes[i] = id .. notes[i] end
+	for i = 1, n, SLICE do call('HSET', ver, unpack(notes, i, math.min(i + SLICE - 1, n))) end
+end
+
+local append
+
+do -- what is local here is of this block alone
+
+-- in_pieces appends all pieces of effects but the last one, which it returns. id is that of the last one.
+local function in_pieces(out, effects, id)
+	local before = math.ceil(#effects / PIECE) - 1
+	local ms, seq = numbers_of(id)
+	for i = 1, before do
+		local piece = string.sub(effects, (i - 1) * PIECE + 1, i * PIECE)
+		call('XADD', out, format('%d-%d', ms, seq - before + i - 1), 'p', piece)
+	end
+	return string.sub(effects, before * PIECE + 1)
+end
 
 -- add_to_stream adds an entry to the stream, and returns its id.
 local function add_to_stream(out, id, tx, effects)
@@ -182,50 +190,47 @@ end
 
 local noted_out, noted_ver -- the last outbox, and its hash of versions
 
--- append adds one entry to the outbox: effects, which are packed arrays, one behind the other. It
--- returns the entry's id, which is the version of all of them. notes is a list of field, rest,
--- field, rest, .. of the hash of versions: each field becomes id .. rest. kept says that the entry goes to
--- the stream, whatever becomes of others.
+-- append adds one entry to the outbox: effects, which are packed arrays, one behind the other. It returns the entry's
+-- id, which is the version of all of them. notes is a list of field, rest, field, rest, .. of the hash of versions:
+-- each field becomes id .. rest. kept says that the entry goes to the stream, whatever becomes of others.
 --
 -- State keys are in db 0: a script that works in another db goes there and back.
-local function append(out, db, tx, effects, notes, kept)
-	if divert and not kept then
-		local taken = divert(out, db, effects, notes)
+function append(out, db, tx, effects, notes, kept)
+	if c.divert and not kept then
+		local taken = c.divert(out, db, effects, notes)
 		if taken ~= nil then return taken end
 	end
 	if db ~= '0' then call('SELECT', '0') end
-	local id = '*'
+	local id, last_id = '*', c.last_id
 	if #effects > PIECE then
 		id = next_id(#effects)
-	elseif top and #top > 20 then -- sequence numbers of six digits
+	elseif last_id and #last_id > 20 then -- sequence numbers of six digits
 		id = next_id(0)
 	end
 	id = add_to_stream(out, id, tx, effects)
-	if shards.told > 0 and id < shards.told_text then -- Redis' clock was set back
+	if c.watermark > 0 and id < c.watermark_text then -- Redis' clock was set back
 		call('XDEL', out, id)
-		top = id
+		c.last_id = id
 		id = add_to_stream(out, next_id(0), tx, effects)
 	end
-	open_tx = tx or open_tx
-	top = id
-	if shards.clustered and #top > 20 then -- the next function does not know
-		top = format('%d-0', tonumber(string.match(top, '^%d+')) + 1)
-		call('XSETID', out, top)
+	if tx then c.open_tx = tx end
+	c.last_id = id
+	if #id > 20 and c.clustered then -- the next function does not know
+		c.last_id = format('%d-0', ms_of(id) + 1)
+		call('XSETID', out, c.last_id)
 	end
-	if notes and not alone then
-		if out ~= noted_out then noted_out, noted_ver = out, state(out, 'ver') end
-		local ver = noted_ver
+	if notes and not c.alone then
 		if #notes == 2 then
-			call('HSET', ver, notes[1], id .. notes[2])
+			if out ~= noted_out then noted_out, noted_ver = out, state(out, 'ver') end
+			call('HSET', noted_ver, notes[1], id .. notes[2])
 		else
-			for i = 2, #notes, 2 do notes[i] = id .. notes[i] end
-			for i = 1, #notes, SLICE do
-				call('HSET', ver, unpack(notes, i, math.min(i + SLICE - 1, #notes)))
-			end
+			note_versions(out, id, notes)
 		end
 	end
 	if db ~= '0' then call('SELECT', db) end
 	return id
+end
+
 end
 
 -- Each of the following returns what a write under lww notes, nil under another policy.
@@ -244,13 +249,13 @@ local function wholesale_notes(policy, db, key, pxat, notes, base)
 end
 
 -- expiry_notes are those of a change of a key's expiry; pxat is '' when the key keeps forever. wiped is what
--- wiped_before returned.
-local function expiry_notes(policy, db, key, pxat, notes, wiped)
+-- cleared_before returned.
+local function expiry_notes(policy, db, key, pxat, notes, cleared)
 	if policy ~= 'l' then return notes end
 	notes = notes or {}
 	local n = #notes
-	if wiped then
-		pxat = ' ' .. pxat .. ' ' .. wiped
+	if cleared then
+		pxat = ' ' .. pxat .. ' ' .. cleared
 	elseif pxat ~= '' then
 		pxat = ' ' .. pxat
 	end
@@ -258,56 +263,53 @@ local function expiry_notes(policy, db, key, pxat, notes, wiped)
 	return notes
 end
 
--- The outbox of the function that runs.
-local outbox
-
 shards.MOVING = {err = 'TRYAGAIN the slot is moving to another primary'}
 
 shards.LACKING = {err = 'TRYAGAIN the slot may lack effects'}
 
--- use makes out the outbox of the function that runs. In a cluster it returns the error of a slot that is moving: other keys of it may be at
--- the other primary already. A key that does not exist cannot be read then. Where the slot moves to, a command on two keys fails if one does not exist,
--- even after ASKING. Unless recovers, it also returns the error of a slot that may lack effects, see sonic_lack.
+-- use makes out the outbox of the function that runs. In a cluster it returns the error of a slot that is moving:
+-- other keys of it may be at the other primary already. A key that does not exist cannot be read then. Where the slot
+-- moves to, a command on two keys fails if one does not exist, even after ASKING. Unless recovers, it also returns
+-- the error of a slot that may lack effects, see sonic_lack.
 function shards.use(out, recovers)
-	outbox = out
-	if not shards.clustered then return nil end
-	top, versions.flushes['0'] = nil, nil
+	c.outbox = out
+	if not c.clustered then return nil end
+	c.last_id, versions.flushes['0'] = nil, nil
 	local found = try('EXISTS', state(out, 'none'), state(out, 'lacks'))
 	if found == 0 then return nil end
 	if failed(found) then return shards.MOVING end
 	if not recovers then return shards.LACKING end
 end
 
--- is_over tells whether pxat, an expiry as text, has come by the time that the next version will have: that of the stream or of Redis,
--- whichever is ahead. A stream of many entries in one millisecond may go on in the next one, see append.
+-- is_over tells whether pxat, an expiry as text, has come by the time that the next version will have: that of the
+-- stream or of Redis, whichever is ahead. A stream of many entries in one millisecond may go on in the next one, see
+-- append.
 local function is_over(pxat)
 	if not pxat or pxat == '' then return false end
-	local ms = math.max(tonumber(string.match(shards.latest(), '^%d+')), shards.told)
-	if #top > 20 then ms = ms + 1 end
-	if tonumber(pxat) <= ms then return true end
-	local now = call('TIME')
-	return tonumber(pxat) <= tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
+	local ms = math.max(ms_of(shards.latest()), c.watermark)
+	if #c.last_id > 20 then ms = ms + 1 end
+	return tonumber(pxat) <= ms or tonumber(pxat) <= wall_clock()
 end
 
--- wiped_before returns the time before which everything in the key was wiped by an expiry, as text, nil when
--- there was none. It is called before the key's expiry changes: who applies the change might not have seen that expiry pass,
--- or might take the key for one whose expiry is lifted, which it no longer has.
-local function wiped_before(policy, db, key)
-	if policy ~= 'l' or alone then return nil end
+-- cleared_before returns the time before which everything in the key was wiped by an expiry, as text, nil when there
+-- was none. It is called before the key's expiry changes: who applies the change might not have seen that expiry
+-- pass, or might take the key for one whose expiry is lifted, which it no longer has.
+local function cleared_before(policy, db, key)
+	if policy ~= 'l' or c.alone then return nil end
 	if db ~= '0' then call('SELECT', '0') end
-	local ver = state(outbox, 'ver')
+	local ver = state(c.outbox, 'ver')
 	local stored = call('HMGET', ver, expiry_field(db, key), key_field(db, key))
 	local whole = versions.whole(ver, db, stored[2])
 	if db ~= '0' then call('SELECT', db) end
-	local pxat, wiped
+	local pxat, cleared
 	if stored[1] and not versions.overtaken(stored[1], whole) then
-		pxat, wiped = string.match(stored[1], '^[^ ]* ?(%d*) ?(%d*)$')
-		if wiped == '' then wiped = nil end
+		pxat, cleared = string.match(stored[1], '^[^ ]* ?(%d*) ?(%d*)$')
+		if cleared == '' then cleared = nil end
 	elseif whole then -- the newest statement is that of the wholesale write
 		pxat = string.match(whole, '^[^ ]* ?(%d*)')
 	end
 	if is_over(pxat) and call('PEXPIRETIME', key) == -1 then return pxat end
-	return wiped
+	return cleared
 end
 
 -- added_notes are those of elements list[first], list[first+step], .. of a key of type kind.

@@ -1,13 +1,19 @@
 
--- Effects that are dropped while the outbox is full and writes go on (`outbox.full: drop`). What such an effect changed is noted in the hash
--- `unsent`, and its state is shipped later: see sonic_resend. The stream keeps the clock: its last id is that of the last effect.
+-- Effects that are dropped while the outbox is full and writes go on (`outbox.full: drop`). What such an effect
+-- changed is noted in the hash `unsent`, and its state is shipped later: see sonic_resend. The stream keeps the
+-- clock: its last id is that of the last effect.
 --
--- Fields of the hash: "k<db>:<key>" of a key; "e<db>:<length of key>:<key><element>" to the letter of the type of an element, a capital one once it was
--- added: that says of which type the key is; "I<db>:<key>", and "i" or "j" with a field or member as "e", to the sum of the changes of a counter.
+-- Fields of the hash: "k<db>:<key>" of a key; "e<db>:<length of key>:<key><element>" to the letter of the type of an
+-- element, a capital one once it was added: that says of which type the key is; "I<db>:<key>", and "i" or "j" with a
+-- field or member as "e", to the sum of the changes of a counter.
 unsent = {drops = false}
 
+do -- what is local here is of this block alone
+
 -- Elements of effects: what is noted of each, where the first one is, how far the next one is from it.
-local ELEMENTS_OF = {H = {'H', 6, 2}, A = {'S', 6, 1}, Z = {'Z', 7, 2}, h = {'h', 6, 1}, a = {'s', 6, 1}, z = {'z', 6, 1}}
+local ELEMENTS_OF = {
+	H = {'H', 6, 2}, A = {'S', 6, 1}, Z = {'Z', 7, 2}, h = {'h', 6, 1}, a = {'s', 6, 1}, z = {'z', 6, 1},
+}
 
 -- each_effect calls take with each of packed effects, until it returns false.
 local function each_effect(packed, take)
@@ -59,8 +65,8 @@ function unsent.mark(out, packed)
 	unsent.lose(out, lost)
 end
 
--- forget forgets what is noted of the keys of a flushed database: flushed[db] is the set of its keys that are left. It returns how
--- many notes that were. Sums of counters stay.
+-- forget forgets what is noted of the keys of a flushed database: flushed[db] is the set of its keys that are left.
+-- It returns how many notes that were. Sums of counters stay.
 function unsent.forget(out, flushed)
 	local hash, cursor, count = state(out, 'unsent'), '0', 0
 	repeat
@@ -86,7 +92,8 @@ local function op_of(packed)
 	return op
 end
 
--- drop_entry drops an entry and notes what it changed. It returns the entry's id, false when there is nothing to note.
+-- drop_entry drops an entry and notes what it changed. It returns the entry's id, false when there is nothing to
+-- note.
 local function drop_entry(out, db, effects, notes)
 	local op = op_of(effects)
 	if op == '_' or op == '' then return false end -- beats can wait; the end of a transaction that was dropped
@@ -94,13 +101,8 @@ local function drop_entry(out, db, effects, notes)
 	local id = next_id(#effects)
 	unsent.mark(out, effects)
 	call('XSETID', out, id)
-	top = id
-	if notes then
-		for i = 2, #notes, 2 do notes[i] = id .. notes[i] end
-		for i = 1, #notes, SLICE do
-			call('HSET', state(out, 'ver'), unpack(notes, i, math.min(i + SLICE - 1, #notes)))
-		end
-	end
+	c.last_id = id
+	if notes then note_versions(out, id, notes) end
 	if db ~= '0' then call('SELECT', db) end
 	return id
 end
@@ -108,5 +110,7 @@ end
 -- drop makes effects be dropped from now on, or not.
 function unsent.drop(drops)
 	unsent.drops = drops
-	divert = drops and drop_entry or nil
+	c.divert = drops and drop_entry or nil
+end
+
 end

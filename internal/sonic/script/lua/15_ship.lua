@@ -1,9 +1,12 @@
 
--- base_of returns the version of the write that made what the string, list or stream key holds, with its zone; nil when
--- it is not kept.
+-- Types that operations (L) change.
+local IN_PLACE = {string = true, list = true, stream = true}
+
+-- base_of returns the version of the write that made what the string, list or stream key holds, with its zone; nil
+-- when it is not kept.
 local function base_of(db, key)
 	if db ~= '0' then call('SELECT', '0') end
-	local stored = call('HGET', state(outbox, 'ver'), key_field(db, key))
+	local stored = call('HGET', state(c.outbox, 'ver'), key_field(db, key))
 	if db ~= '0' then call('SELECT', db) end
 	return versions.base(stored)
 end
@@ -21,7 +24,7 @@ local function state_effects(db, key, notes)
 	end
 	local pxat = expiry_of(key)
 	local plain = kind == 'string' and not base_of(db, key) -- else operations go on from it
-	notes = wholesale_notes(policy, db, key, pxat, notes, kind == 'list' or kind == 'stream' or kind == 'string' and not plain)
+	notes = wholesale_notes(policy, db, key, pxat, notes, IN_PLACE[kind] and not plain)
 	if plain then return string_effect(policy, db, key, call('GET', key), pxat), notes end
 	local op, list
 	if kind == 'hash' then

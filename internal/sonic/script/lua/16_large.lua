@@ -1,10 +1,11 @@
 
--- Effects have a bound, or a write would be executed here that no other zone can be told of: 4 GiB is what the length of a packed string has
--- room for. Arguments of a client are far below. A command that makes a key anew from other keys is refused beyond half of it, before it runs.
+-- Effects have a bound, or a write would be executed here that no other zone can learn of: 4 GiB is what the length
+-- of a packed string has room for. Arguments of a client are far below. A command that makes a key anew from other
+-- keys is refused beyond half of it, before it runs.
 local LARGEST = 2147483648
 
--- too_large returns the error of command, which copies keys, when the keys among args take more than LARGEST, or the outbox is full. Other
--- arguments name no keys, mostly.
+-- too_large returns the error of command, which copies keys, when the keys among args take more than LARGEST, or the
+-- outbox is full. Other arguments name no keys, mostly.
 local function too_large(command, args)
 	local refusal = refuse_or_drop(true)
 	if refusal then return refusal end

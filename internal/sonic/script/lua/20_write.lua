@@ -45,27 +45,32 @@ local function run_sliced(command, lead, args, first, last)
 	return reply
 end
 
--- What write was given, by command.
-local bodies, specials = {}, {}
+-- What write was given, by command: body, and the options.
+local commands = {}
 
--- write registers sonic_<command>. body(args, db, resp3) runs the command: args[1] is the mode, the
--- command's own arguments follow; the script is in db and gets RESP2's replies. It returns the reply,
--- then the effects, nil when nothing changed, and their notes.
+-- write registers sonic_<command>. body(c, args, key, policy) runs the command: c is the context, args[1] is the
+-- mode, the command's own arguments follow. key is the first of them, and policy is the policy of the key. The script
+-- is in the database c.db and gets RESP2's replies. The body returns the reply, then the effects, nil when nothing
+-- changed, and their notes.
 --
--- With one zone the command just runs, unless options.special says that body does more for the reply.
--- options.frees is for commands that Redis runs when it has reached its bound of memory: they need none or free some.
+-- With one zone the command just runs, unless options.special says that body does more for the reply. A counter key
+-- is refused before body runs, unless options.counters says that body looks at the policies itself. options.frees is
+-- for commands that Redis runs when it has reached its bound of memory: they need none or free some.
 local function write(command, body, options)
 	options = options or {}
-	local special = options.special
-	bodies[command], specials[command] = body, special
+	local special, counters = options.special, options.counters
+	commands[command] = {body = body, special = special, counters = counters}
 	redis.register_function{
 		function_name = 'sonic_' .. command:lower(),
 		flags = options.frees and {'allow-oom'} or {},
 		callback = function(keys, args)
-			if not ready then return NOT_READY end
-			local moving = shards.use(keys[1])
-			if moving then return moving end
-			local mode = args[1]
+			if not c.ready then return NOT_READY end
+			local out, mode = keys[1], args[1]
+			c.outbox = out
+			if c.clustered then
+				local moving = shards.use(out)
+				if moving then return moving end
+			end
 			local db, tx, published, resp3 = '0', nil, false, false
 			if mode ~= '0' then
 				db, tx, published, resp3 = mode_of(mode)
@@ -74,7 +79,7 @@ local function write(command, body, options)
 					if failed(reply) then return reply end
 				end
 			end
-			write_tx = tx
+			c.tx, c.db, c.resp3 = tx, db, resp3
 			if backlog.bytes > backlog.bound then
 				local refusal = refuse_or_drop()
 				if refusal then return refusal end
@@ -82,14 +87,17 @@ local function write(command, body, options)
 			local reply, effects, notes
 			if args[2] == nil then
 				reply = try(command)
-			elseif alone and not special and #args < SLICE then
+			elseif c.alone and not special and #args < SLICE then
 				reply = try(command, unpack(args, 2))
 			else
-				reply, effects, notes = body(args, db, resp3)
+				local key = args[2]
+				local policy = policy_of(key)
+				if policy == 'c' and not counters then return counter_refusal(command) end
+				reply, effects, notes = body(c, args, key, policy)
 			end
 			local id = false
 			if effects then
-				if not alone then id = append(keys[1], db, tx, effects, notes) end
+				if not c.alone then id = append(out, db, tx, effects, notes) end
 			elseif failed(reply) then
 				return as_client_error(command, reply)
 			end
@@ -145,22 +153,22 @@ local function removal_effect(op, policy, db, key, pxat, list, first, last, note
 	local effects = elements_effect(op, policy, db, key, pxat, list, first, last)
 	notes = removed_notes(policy, db, key, list, first, last, notes)
 	if pxat ~= '' and policy == 'l' and call('EXISTS', key) == 0 then
-		local wiped = is_over(pxat) and not alone and pxat or wiped_before(policy, db, key)
-		effects = effects .. expiry_effect(policy, db, key, '', wiped)
-		notes = expiry_notes(policy, db, key, '', notes, wiped)
+		local cleared = is_over(pxat) and not c.alone and pxat or cleared_before(policy, db, key)
+		effects = effects .. expiry_effect(policy, db, key, '', cleared)
+		notes = expiry_notes(policy, db, key, '', notes, cleared)
 	end
 	return effects, notes
 end
 
--- expiry_change returns the effects of a command that has changed when the key, which it left there, expires. before is its expiry until
--- then, wiped what wiped_before returned before that. No E under lww speaks of an expiry that is over by the time of its version, see
--- 50_versions.lua.
-local function expiry_change(policy, db, key, before, pxat, wiped)
-	if policy == 'l' and not alone then
+-- expiry_change returns the effects of a command that has changed when the key, which it left there, expires. before
+-- is its expiry until then, wiped what cleared_before returned before that. No E under lww speaks of an expiry that
+-- is over by the time of its version, see 50_versions.lua.
+local function expiry_change(policy, db, key, before, pxat, cleared)
+	if policy == 'l' and not c.alone then
 		if is_over(pxat) then return deletion_effect(policy, db, key), wholesale_notes(policy, db, key, '') end
 		if is_over(before) then return state_effects(db, key) end
 	end
-	return expiry_effect(policy, db, key, pxat, wiped), expiry_notes(policy, db, key, pxat, nil, wiped)
+	return expiry_effect(policy, db, key, pxat, cleared), expiry_notes(policy, db, key, pxat, nil, cleared)
 end
 
 -- stored runs a command that makes key anew from other keys, or deletes it when there is nothing to
@@ -176,20 +184,17 @@ local function stored(command, args, db, key)
 	return reply, state_effects(db, key)
 end
 
--- A string, list or stream that was there before is shipped as the operation that changed it, on the content that was there: see
--- 50_versions.lua. A new one is shipped as it is, and one that is gone as a deletion. So are strings that were written as a whole, at their
--- first operation.
+-- A string, list or stream that was there before is shipped as the operation that changed it, on the content that was
+-- there: see 50_versions.lua. A new one is shipped as it is, and one that is gone as a deletion. So are strings that
+-- were written as a whole, at their first operation.
 
 local LENGTH = {string = 'STRLEN', list = 'LLEN', set = 'SCARD', hash = 'HLEN', zset = 'ZCARD', stream = 'XLEN'}
 
--- Types that operations (L) change.
-local IN_PLACE = {string = true, list = true, stream = true}
-
 -- operation returns what command, with list[first..last] behind the key, has done to the string, list or stream key,
--- which was there before. It adds to effects and notes, if given. The command does the same whenever and wherever it is
--- executed on the same content.
+-- which was there before. It adds to effects and notes, if given. The command does the same whenever and wherever it
+-- is executed on the same content.
 local function operation(db, key, command, list, first, last, effects, notes)
-	if alone then return nil end
+	if c.alone then return nil end
 	local policy, pxat = policy_of(key), expiry_of(key)
 	local base
 	if pxat then base = policy == 'n' and '' or base_of(db, key) end
@@ -205,9 +210,10 @@ local function changed(there, db, key, command, args)
 	return operation(db, key, command, args, 3, #args)
 end
 
--- copied returns what COPY has done, from the key from of database from_db, which is the script's, to the key to of database db.
+-- copied returns what COPY has done, from the key from of database from_db, which is the script's, to the key to of
+-- database db.
 local function copied(from_db, from, db, to)
-	if alone then return nil end
+	if c.alone then return nil end
 	local policy = policy_of(to)
 	-- Under none this zone may copy what another zone writes: no version tells what that one has here.
 	local base = policy == 'l' and base_of(from_db, from)

@@ -27,14 +27,13 @@ local function set_counter(args, db)
 	return reply, counter_effect('I', db, key, format('%d', number - old_number))
 end
 
-write('SET', function(args, db)
-	local key, value = args[2], args[3]
-	local policy = policy_of(key)
-	if policy == 'c' and value then return set_counter(args, db) end
+write('SET', function(c, args, key, policy)
+	local value = args[3]
+	if policy == 'c' and value then return set_counter(args, c.db) end
 	if #args == 3 then
 		local reply = try('SET', key, value)
 		if reply.err then return reply end
-		return reply, string_effect(policy, db, key, value, ''), wholesale_notes(policy, db, key, '')
+		return reply, string_effect(policy, c.db, key, value, ''), wholesale_notes(policy, c.db, key, '')
 	end
 	local reply = run('SET', args)
 	if failed(reply) then return reply end
@@ -66,64 +65,49 @@ write('SET', function(args, db)
 	local pxat = ''
 	if timed then pxat = expiry_of(key) end
 	if not pxat then -- it expires in the past
-		return reply, deletion_effect(policy, db, key), wholesale_notes(policy, db, key, '')
+		return reply, deletion_effect(policy, c.db, key), wholesale_notes(policy, c.db, key, '')
 	end
-	return reply, string_effect(policy, db, key, value, pxat), wholesale_notes(policy, db, key, pxat)
-end)
+	return reply, string_effect(policy, c.db, key, value, pxat), wholesale_notes(policy, c.db, key, pxat)
+end, {counters = true})
 
 -- SETEX key time value, PSETEX key time value
 each({'SETEX', 'PSETEX'}, function(command)
-	write(command, function(args, db)
-		local key = args[2]
-		local policy = policy_of(key)
-		if policy == 'c' then return counter_refusal(command) end
+	write(command, function(c, args, key, policy)
 		local reply = run(command, args)
 		if reply.err then return reply end
 		local pxat = expiry_of(key)
-		return reply, string_effect(policy, db, key, args[4], pxat), wholesale_notes(policy, db, key, pxat)
+		return reply, string_effect(policy, c.db, key, args[4], pxat), wholesale_notes(policy, c.db, key, pxat)
 	end)
 end)
 
-write('SETNX', function(args, db)
-	local key = args[2]
-	local policy = policy_of(key)
-	if policy == 'c' then return counter_refusal('SETNX') end
+write('SETNX', function(c, args, key, policy)
 	local reply = run('SETNX', args)
 	if reply ~= 1 then return reply end
-	return reply, string_effect(policy, db, key, args[3], ''), wholesale_notes(policy, db, key, '')
+	return reply, string_effect(policy, c.db, key, args[3], ''), wholesale_notes(policy, c.db, key, '')
 end)
 
-write('GETSET', function(args, db)
-	local key = args[2]
-	local policy = policy_of(key)
-	if policy == 'c' then return counter_refusal('GETSET') end
+write('GETSET', function(c, args, key, policy)
 	local reply = run('GETSET', args)
 	if failed(reply) then return reply end
-	return reply, string_effect(policy, db, key, args[3], ''), wholesale_notes(policy, db, key, '')
+	return reply, string_effect(policy, c.db, key, args[3], ''), wholesale_notes(policy, c.db, key, '')
 end)
 
-write('GETDEL', function(args, db)
-	local key = args[2]
-	local policy = policy_of(key)
-	if policy == 'c' then return counter_refusal('GETDEL') end
+write('GETDEL', function(c, args, key, policy)
 	local reply = run('GETDEL', args)
 	if not reply or failed(reply) then return reply end
-	return reply, deletion_effect(policy, db, key), wholesale_notes(policy, db, key, '')
+	return reply, deletion_effect(policy, c.db, key), wholesale_notes(policy, c.db, key, '')
 end, {frees = true})
 
-write('GETEX', function(args, db)
-	local key = args[2]
-	local policy = policy_of(key)
-	if policy == 'c' then return counter_refusal('GETEX') end
+write('GETEX', function(c, args, key, policy)
 	if #args == 2 then return try('GETEX', key) end
 	local before = expiry_of(key)
-	local wiped = wiped_before(policy, db, key)
+	local cleared = cleared_before(policy, c.db, key)
 	local reply = run('GETEX', args)
 	if not reply or failed(reply) then return reply end
 	local after = expiry_of(key)
-	if not after then return reply, deletion_effect(policy, db, key), wholesale_notes(policy, db, key, '') end
+	if not after then return reply, deletion_effect(policy, c.db, key), wholesale_notes(policy, c.db, key, '') end
 	if after == before then return reply end
-	return reply, expiry_change(policy, db, key, before, after, wiped)
+	return reply, expiry_change(policy, c.db, key, before, after, cleared)
 end, {frees = true})
 
 -- sets returns the effects of MSET and MSETNX.
@@ -145,7 +129,7 @@ local function mset(args)
 end
 
 each({'MSET', 'MSETNX'}, function(command)
-	write(command, function(args, db)
+	write(command, function(c, args)
 		if #args % 2 == 0 then return try(command, args[2], args[2], args[2]) end -- for its error
 		for i = 2, #args, 2 do
 			if policy_of(args[i]) == 'c' then return counter_refusal(command) end
@@ -158,24 +142,22 @@ each({'MSET', 'MSETNX'}, function(command)
 		local reply = mset(args)
 		if failed(reply) then return reply end
 		if command == 'MSETNX' then reply = 1 end
-		return reply, sets(args, db)
-	end)
+		return reply, sets(args, c.db)
+	end, {counters = true})
 end)
 
 -- increments registers a command that adds to an integer; delta_of returns by how much, as text.
 local function increments(command, delta_of)
-	write(command, function(args, db)
-		local key = args[2]
-		local policy = policy_of(key)
+	write(command, function(c, args, key, policy)
 		local reply = run(command, args)
 		if type(reply) ~= 'number' then return reply end
 		local value = integer_text(reply) or call('GET', key)
 		reply = exact(reply, value)
-		if alone then return reply end
-		if policy == 'c' then return reply, counter_effect('I', db, key, delta_of(args)) end
+		if c.alone then return reply end
+		if policy == 'c' then return reply, counter_effect('I', c.db, key, delta_of(args)) end
 		local pxat = expiry_of(key)
-		return reply, string_effect(policy, db, key, value, pxat), wholesale_notes(policy, db, key, pxat)
-	end, {special = true})
+		return reply, string_effect(policy, c.db, key, value, pxat), wholesale_notes(policy, c.db, key, pxat)
+	end, {counters = true, special = true})
 end
 
 increments('INCR', function() return '1' end)
@@ -188,33 +170,26 @@ increments('DECRBY', function(args)
 	return '-' .. delta
 end)
 
-write('INCRBYFLOAT', function(args, db)
-	local key = args[2]
-	local policy = policy_of(key)
-	if policy == 'c' then return counter_refusal('INCRBYFLOAT') end
+write('INCRBYFLOAT', function(c, args, key, policy)
 	local reply = run('INCRBYFLOAT', args)
 	if failed(reply) then return reply end
 	local pxat = expiry_of(key)
-	return reply, string_effect(policy, db, key, reply, pxat), wholesale_notes(policy, db, key, pxat)
+	return reply, string_effect(policy, c.db, key, reply, pxat), wholesale_notes(policy, c.db, key, pxat)
 end)
 
 -- An empty value changes a string only when APPEND makes the key.
-write('APPEND', function(args, db)
-	local key = args[2]
-	if policy_of(key) == 'c' then return counter_refusal('APPEND') end
+write('APPEND', function(c, args, key)
 	local there = call('EXISTS', key) == 1
 	local reply = run('APPEND', args)
 	if failed(reply) or there and args[3] == '' then return reply end
-	return reply, changed(there, db, key, 'APPEND', args)
+	return reply, changed(there, c.db, key, 'APPEND', args)
 end)
 
-write('SETRANGE', function(args, db)
-	local key = args[2]
-	if policy_of(key) == 'c' then return counter_refusal('SETRANGE') end
+write('SETRANGE', function(c, args, key)
 	local there = call('EXISTS', key) == 1
 	local reply = run('SETRANGE', args)
 	if failed(reply) or args[4] == '' then return reply end
-	return reply, changed(there, db, key, 'SETRANGE', args)
+	return reply, changed(there, c.db, key, 'SETRANGE', args)
 end)
 
 end

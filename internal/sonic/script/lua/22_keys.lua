@@ -2,7 +2,7 @@
 do -- what is local here is of this file alone: a function of Lua has at most 200 locals
 
 each({'DEL', 'UNLINK'}, function(command)
-	write(command, function(args, db)
+	write(command, function(c, args)
 		for i = 2, #args do
 			if policy_of(args[i]) == 'c' then return counter_refusal(command) end
 		end
@@ -14,34 +14,33 @@ each({'DEL', 'UNLINK'}, function(command)
 			if reply == 1 then
 				local policy = policy_of(key)
 				count = count + 1
-				parts[count] = deletion_effect(policy, db, key)
-				notes = wholesale_notes(policy, db, key, '', notes)
+				parts[count] = deletion_effect(policy, c.db, key)
+				notes = wholesale_notes(policy, c.db, key, '', notes)
 			end
 		end
 		if count == 0 then return 0 end
 		return count, concat(parts), notes
-	end, {frees = true})
+	end, {counters = true, frees = true})
 end)
 
 each({'EXPIRE', 'PEXPIRE', 'EXPIREAT', 'PEXPIREAT', 'PERSIST'}, function(command)
-	write(command, function(args, db)
-		local key = args[2]
-		local policy = policy_of(key)
-		if policy == 'c' then return counter_refusal(command) end
-		local before, wiped
-		if key and policy == 'l' and not alone then before, wiped = expiry_of(key), wiped_before(policy, db, key) end
+	write(command, function(c, args, key, policy)
+		local before, cleared
+		if key and policy == 'l' and not c.alone then
+			before, cleared = expiry_of(key), cleared_before(policy, c.db, key)
+		end
 		local reply = run(command, args)
 		if reply ~= 1 then return reply end
 		local pxat = expiry_of(key)
 		if not pxat then -- a time in the past
-			return reply, deletion_effect(policy, db, key), wholesale_notes(policy, db, key, '')
+			return reply, deletion_effect(policy, c.db, key), wholesale_notes(policy, c.db, key, '')
 		end
-		return reply, expiry_change(policy, db, key, before, pxat, wiped)
+		return reply, expiry_change(policy, c.db, key, before, pxat, cleared)
 	end, {frees = true})
 end)
 
 each({'RENAME', 'RENAMENX'}, function(command)
-	write(command, function(args, db)
+	write(command, function(c, args)
 		local from, to = args[2], args[3]
 		if policy_of(from) == 'c' or to and policy_of(to) == 'c' then return counter_refusal(command) end
 		local problem = too_large(command, args)
@@ -49,49 +48,45 @@ each({'RENAME', 'RENAMENX'}, function(command)
 		local reply = run(command, args)
 		if failed(reply) or reply == 0 or from == to then return reply end
 		local policy = policy_of(from)
-		local made, notes = copied(db, from, db, to)
-		return reply, made and made .. deletion_effect(policy, db, from), wholesale_notes(policy, db, from, '', notes)
-	end, {frees = true})
+		local made, notes = copied(c.db, from, c.db, to)
+		return reply, made and made .. deletion_effect(policy, c.db, from),
+			wholesale_notes(policy, c.db, from, '', notes)
+	end, {counters = true, frees = true})
 end)
 
 -- COPY source destination [DB db] [REPLACE]
-write('COPY', function(args, db)
+write('COPY', function(c, args)
 	local to = args[3]
 	if to and policy_of(to) == 'c' then return counter_refusal('COPY') end
 	local problem = too_large('COPY', args)
 	if problem then return problem end
 	local reply = run('COPY', args)
 	if reply ~= 1 then return reply end
-	local other = db
+	local other = c.db
 	for i = 4, #args do
 		if string.upper(args[i]) == 'DB' then other = format('%d', tonumber(args[i + 1])) end
 	end
-	return reply, copied(db, args[2], other, to)
-end)
+	return reply, copied(c.db, args[2], other, to)
+end, {counters = true})
 
-write('MOVE', function(args, db)
-	local key = args[2]
-	local policy = policy_of(key)
-	if policy == 'c' then return counter_refusal('MOVE') end
+write('MOVE', function(c, args, key, policy)
 	local problem = too_large('MOVE', args)
 	if problem then return problem end
 	local reply = run('MOVE', args)
 	if reply ~= 1 then return reply end
-	local made, notes = copied(db, key, format('%d', tonumber(args[3])), key)
-	return reply, made and made .. deletion_effect(policy, db, key), wholesale_notes(policy, db, key, '', notes)
+	local made, notes = copied(c.db, key, format('%d', tonumber(args[3])), key)
+	return reply, made and made .. deletion_effect(policy, c.db, key), wholesale_notes(policy, c.db, key, '', notes)
 end, {frees = true})
 
-write('RESTORE', function(args, db)
-	local key = args[2]
-	if policy_of(key) == 'c' then return counter_refusal('RESTORE') end
+write('RESTORE', function(c, args, key)
 	local before = call('EXISTS', key)
 	local reply = run('RESTORE', args)
 	if failed(reply) or before == 0 and call('EXISTS', key) == 0 then return reply end
-	return reply, state_effects(db, key)
+	return reply, state_effects(c.db, key)
 end)
 
 -- SORT key [BY p] [LIMIT offset count] [GET p ..] [ASC|DESC] [ALPHA] [STORE destination]
-write('SORT', function(args, db)
+write('SORT', function(c, args)
 	local to
 	local i = 3
 	while i <= #args do
@@ -107,7 +102,7 @@ write('SORT', function(args, db)
 		i = i + 1
 	end
 	if not to then return run('SORT', args) end
-	return stored('SORT', args, db, to)
-end)
+	return stored('SORT', args, c.db, to)
+end, {counters = true})
 
 end

@@ -1,9 +1,7 @@
 
 each({'HSET', 'HMSET'}, function(command)
-	write(command, function(args, db)
-		local key, n = args[2], #args
-		local policy = policy_of(key)
-		if policy == 'c' then return counter_refusal(command) end
+	write(command, function(c, args, key, policy)
+		local n = #args
 		local reply
 		if n == 4 then
 			reply = try(command, key, args[3], args[4])
@@ -13,42 +11,36 @@ each({'HSET', 'HMSET'}, function(command)
 			reply = run_sliced(command, {key}, args, 3, n)
 		end
 		if failed(reply) then return reply end
-		return reply, elements_effect('H', policy, db, key, expiry_of(key), args, 3, n),
-			added_notes(policy, db, key, 'h', args, 3, n, 2)
+		return reply, elements_effect('H', policy, c.db, key, expiry_of(key), args, 3, n),
+			added_notes(policy, c.db, key, 'h', args, 3, n, 2)
 	end)
 end)
 
-write('HSETNX', function(args, db)
-	local key = args[2]
-	local policy = policy_of(key)
-	if policy == 'c' then return counter_refusal('HSETNX') end
+write('HSETNX', function(c, args, key, policy)
 	local reply = run('HSETNX', args)
 	if reply ~= 1 then return reply end
-	return reply, elements_effect('H', policy, db, key, expiry_of(key), args, 3, 4),
-		added_notes(policy, db, key, 'h', args, 3, 3, 1)
+	return reply, elements_effect('H', policy, c.db, key, expiry_of(key), args, 3, 4),
+		added_notes(policy, c.db, key, 'h', args, 3, 3, 1)
 end)
 
-write('HINCRBY', function(args, db)
-	local key, field = args[2], args[3]
-	local policy = policy_of(key)
+write('HINCRBY', function(c, args, key, policy)
+	local field = args[3]
 	local reply = run('HINCRBY', args)
 	if type(reply) ~= 'number' then return reply end
 	local value = integer_text(reply) or call('HGET', key, field)
 	reply = exact(reply, value)
-	if alone then return reply end
-	if policy == 'c' then return reply, counter_effect('i', db, key, field, args[4]) end
-	return reply, element_effect('H', policy, db, key, expiry_of(key), field, value),
-		added_notes(policy, db, key, 'h', args, 3, 3, 1)
-end, {special = true})
+	if c.alone then return reply end
+	if policy == 'c' then return reply, counter_effect('i', c.db, key, field, args[4]) end
+	return reply, element_effect('H', policy, c.db, key, expiry_of(key), field, value),
+		added_notes(policy, c.db, key, 'h', args, 3, 3, 1)
+end, {counters = true, special = true})
 
-write('HINCRBYFLOAT', function(args, db)
-	local key, field = args[2], args[3]
-	local policy = policy_of(key)
-	if policy == 'c' then return counter_refusal('HINCRBYFLOAT') end
+write('HINCRBYFLOAT', function(c, args, key, policy)
+	local field = args[3]
 	local reply = run('HINCRBYFLOAT', args)
 	if failed(reply) then return reply end
-	return reply, element_effect('H', policy, db, key, expiry_of(key), field, reply),
-		added_notes(policy, db, key, 'h', args, 3, 3, 1)
+	return reply, element_effect('H', policy, c.db, key, expiry_of(key), field, reply),
+		added_notes(policy, c.db, key, 'h', args, 3, 3, 1)
 end)
 
 -- present returns those of args[first..last] for which answers, in the same order, hold something.
@@ -67,16 +59,14 @@ end
 
 -- removes registers HDEL, SREM or ZREM; reading tells which elements there are.
 local function removes(command, reading, op)
-	write(command, function(args, db)
-		local key, n = args[2], #args
-		local policy = policy_of(key)
-		if policy == 'c' then return counter_refusal(command) end
+	write(command, function(c, args, key, policy)
+		local n = #args
 		local pxat = expiry_of(key)
 		if not pxat or n < 3 then return run_sliced(command, {key}, args, 3, math.min(n, 3)) or try(command, key) end
 		if n == 3 then
 			local reply = try(command, key, args[3])
 			if reply ~= 1 then return reply end
-			return reply, removal_effect(op, policy, db, key, pxat, args, 3, 3)
+			return reply, removal_effect(op, policy, c.db, key, pxat, args, 3, 3)
 		end
 		local answers = {}
 		for start = 3, n, SLICE do
@@ -87,7 +77,7 @@ local function removes(command, reading, op)
 		local list = present(args, 3, n, answers)
 		local reply = run_sliced(command, {key}, args, 3, n)
 		if failed(reply) or reply == 0 then return reply end
-		return reply, removal_effect(op, policy, db, key, pxat, list, 1, #list)
+		return reply, removal_effect(op, policy, c.db, key, pxat, list, 1, #list)
 	end, {frees = true})
 end
 

@@ -1,8 +1,6 @@
 
-write('SADD', function(args, db)
-	local key, n = args[2], #args
-	local policy = policy_of(key)
-	if policy == 'c' then return counter_refusal('SADD') end
+write('SADD', function(c, args, key, policy)
+	local n = #args
 	local reply
 	if n == 3 then
 		reply = try('SADD', key, args[3])
@@ -12,44 +10,41 @@ write('SADD', function(args, db)
 		reply = run_sliced('SADD', {key}, args, 3, n)
 	end
 	if failed(reply) or reply == 0 then return reply end
-	return reply, elements_effect('A', policy, db, key, expiry_of(key), args, 3, n),
-		added_notes(policy, db, key, 's', args, 3, n, 1)
+	return reply, elements_effect('A', policy, c.db, key, expiry_of(key), args, 3, n),
+		added_notes(policy, c.db, key, 's', args, 3, n, 1)
 end)
 
 removes('SREM', 'SMISMEMBER', 'a')
 
-write('SMOVE', function(args, db)
+write('SMOVE', function(c, args)
 	local from, to = args[2], args[3]
 	if policy_of(from) == 'c' or to and policy_of(to) == 'c' then return counter_refusal('SMOVE') end
 	local pxat = expiry_of(from)
 	local reply = run('SMOVE', args)
 	if reply ~= 1 or from == to then return reply end
 	local policy = policy_of(from)
-	local effects, notes = removal_effect('a', policy, db, from, pxat, args, 4, 4)
+	local effects, notes = removal_effect('a', policy, c.db, from, pxat, args, 4, 4)
 	policy = policy_of(to)
-	return reply, effects .. element_effect('A', policy, db, to, expiry_of(to), args[4]),
-		added_notes(policy, db, to, 's', args, 4, 4, 1, notes)
-end, {frees = true})
+	return reply, effects .. element_effect('A', policy, c.db, to, expiry_of(to), args[4]),
+		added_notes(policy, c.db, to, 's', args, 4, 4, 1, notes)
+end, {counters = true, frees = true})
 
 -- SPOP key [count]. RESP3's reply with a count is a set.
-write('SPOP', function(args, db, resp3)
-	local key = args[2]
-	local policy = policy_of(key)
-	if policy == 'c' then return counter_refusal('SPOP') end
+write('SPOP', function(c, args, key, policy)
 	local pxat = expiry_of(key)
 	local reply = run('SPOP', args)
 	if not reply or failed(reply) then return reply end
 	local list = reply
 	if #args == 2 then list = {reply} end
-	if resp3 and #args > 2 then
+	if c.resp3 and #args > 2 then
 		local set = {}
 		for i = 1, #list do set[list[i]] = true end
 		reply = {set = set}
 	end
 	if #list == 0 then return reply end
-	return reply, removal_effect('a', policy, db, key, pxat, list, 1, #list)
+	return reply, removal_effect('a', policy, c.db, key, pxat, list, 1, #list)
 end, {special = true, frees = true})
 
 each({'SUNIONSTORE', 'SINTERSTORE', 'SDIFFSTORE'}, function(command)
-	write(command, function(args, db) return stored(command, args, db, args[2]) end)
+	write(command, function(c, args) return stored(command, args, c.db, args[2]) end)
 end)

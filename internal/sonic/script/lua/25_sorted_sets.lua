@@ -36,7 +36,7 @@ local function run_scored(command, args, first, step)
 		return try(command, unpack(args, 2))
 	end
 	local size = step * math.floor(SLICE / step)
-	local lead, trial = {args[2]}, {state(outbox, 'none'), 'XX'}
+	local lead, trial = {args[2]}, {state(c.outbox, 'none'), 'XX'}
 	for i = 3, first - 1 do
 		lead[#lead + 1] = args[i]
 		local option = string.upper(args[i])
@@ -58,10 +58,8 @@ end
 -- ZADD key [NX|XX] [GT|LT] [CH] [INCR] score member ..
 local ZADD_OPTIONS = {NX = true, XX = true, GT = true, LT = true, CH = true, INCR = true}
 
-write('ZADD', function(args, db, resp3)
-	local key, n = args[2], #args
-	local policy = policy_of(key)
-	if policy == 'c' then return counter_refusal('ZADD') end
+write('ZADD', function(c, args, key, policy)
+	local n = #args
 	local first, increments_score = 3, false
 	while first <= n and ZADD_OPTIONS[string.upper(args[first])] do
 		if string.upper(args[first]) == 'INCR' then increments_score = true end
@@ -70,30 +68,29 @@ write('ZADD', function(args, db, resp3)
 	if first == 3 then
 		local reply = run_scored('ZADD', args, 3, 2)
 		if failed(reply) then return reply end
-		return reply, elements_effect('Z', policy, db, key, expiry_of(key), args, 3, n),
-			added_notes(policy, db, key, 'z', args, 4, n, 2)
+		return reply, elements_effect('Z', policy, c.db, key, expiry_of(key), args, 3, n),
+			added_notes(policy, c.db, key, 'z', args, 4, n, 2)
 	end
 	local before = first < n and scores(key, args, first + 1, 2) or {}
 	local reply = run_scored('ZADD', args, first, 2)
 	if not reply or failed(reply) then return reply end
 	local list = changed_scores(key, args, first + 1, 2, before)
-	if increments_score and resp3 then reply = {double = tonumber(reply)} end
+	if increments_score and c.resp3 then reply = {double = tonumber(reply)} end
 	if #list == 0 then return reply end
-	return reply, elements_effect('Z', policy, db, key, expiry_of(key), list, 1, #list),
-		added_notes(policy, db, key, 'z', list, 2, #list, 2)
+	return reply, elements_effect('Z', policy, c.db, key, expiry_of(key), list, 1, #list),
+		added_notes(policy, c.db, key, 'z', list, 2, #list, 2)
 end, {special = true})
 
-write('ZINCRBY', function(args, db, resp3)
-	local key, member = args[2], args[4]
-	local policy = policy_of(key)
+write('ZINCRBY', function(c, args, key, policy)
+	local member = args[4]
 	local reply = run('ZINCRBY', args)
 	if failed(reply) then return reply end
 	local score = reply
-	if resp3 then reply = {double = tonumber(score)} end
-	if policy == 'c' then return reply, counter_effect('j', db, key, member, args[3]) end
-	return reply, element_effect('Z', policy, db, key, expiry_of(key), score, member),
-		added_notes(policy, db, key, 'z', args, 4, 4, 1)
-end, {special = true})
+	if c.resp3 then reply = {double = tonumber(score)} end
+	if policy == 'c' then return reply, counter_effect('j', c.db, key, member, args[3]) end
+	return reply, element_effect('Z', policy, c.db, key, expiry_of(key), score, member),
+		added_notes(policy, c.db, key, 'z', args, 4, 4, 1)
+end, {counters = true, special = true})
 
 removes('ZREM', 'ZMSCORE', 'z')
 
@@ -103,16 +100,13 @@ removes('ZREM', 'ZMSCORE', 'z')
 each({
 	{'ZREMRANGEBYSCORE', 'ZRANGEBYSCORE'}, {'ZREMRANGEBYRANK', 'ZRANGE'}, {'ZREMRANGEBYLEX', 'ZRANGEBYLEX'},
 }, function(command, reading)
-	write(command, function(args, db)
-		local key = args[2]
-		local policy = policy_of(key)
-		if policy == 'c' then return counter_refusal(command) end
+	write(command, function(c, args, key, policy)
 		local list = #args == 4 and try(reading, key, args[3], args[4])
 		local pxat = expiry_of(key)
 		local reply = run(command, args)
 		if failed(reply) or reply == 0 then return reply end
-		if reply ~= #list then return reply, state_effects(db, key) end
-		return reply, removal_effect('z', policy, db, key, pxat, list, 1, #list)
+		if reply ~= #list then return reply, state_effects(c.db, key) end
+		return reply, removal_effect('z', policy, c.db, key, pxat, list, 1, #list)
 	end, {frees = true})
 end)
 
@@ -125,15 +119,12 @@ end
 
 -- ZPOPMIN key [count]. RESP3's reply with a count is a list of pairs.
 each({'ZPOPMIN', 'ZPOPMAX'}, function(command)
-	write(command, function(args, db, resp3)
-		local key = args[2]
-		local policy = policy_of(key)
-		if policy == 'c' then return counter_refusal(command) end
+	write(command, function(c, args, key, policy)
 		local pxat = expiry_of(key)
 		local reply = run(command, args)
 		if failed(reply) then return reply end
 		local list = popped(reply)
-		if resp3 then
+		if c.resp3 then
 			local pairs_of = {}
 			for i = 1, #reply, 2 do
 				pairs_of[#pairs_of + 1] = {reply[i], {double = tonumber(reply[i + 1])}}
@@ -145,7 +136,7 @@ each({'ZPOPMIN', 'ZPOPMAX'}, function(command)
 			end
 		end
 		if #list == 0 then return reply end
-		return reply, removal_effect('z', policy, db, key, pxat, list, 1, #list)
+		return reply, removal_effect('z', policy, c.db, key, pxat, list, 1, #list)
 	end, {special = true, frees = true})
 end)
 
@@ -166,7 +157,7 @@ end
 
 -- ZMPOP numkeys key .. MIN|MAX [COUNT n]; BZMPOP has a timeout before that, and does not wait in a function.
 each({{'ZMPOP', 2}, {'BZMPOP', 3}}, function(command, at)
-	write(command, function(args, db, resp3)
+	write(command, function(c, args)
 		local last = last_of_keys(args, at)
 		for i = at + 1, last do
 			if policy_of(args[i]) == 'c' then return counter_refusal(command) end
@@ -177,12 +168,12 @@ each({{'ZMPOP', 2}, {'BZMPOP', 3}}, function(command, at)
 		local key, list = reply[1], {}
 		for i, pair in ipairs(reply[2]) do
 			list[i] = pair[1]
-			if resp3 then pair[2] = {double = tonumber(pair[2])} end
+			if c.resp3 then pair[2] = {double = tonumber(pair[2])} end
 		end
-		return reply, removal_effect('z', policy_of(key), db, key, pxat, list, 1, #list)
-	end, {special = true, frees = true})
+		return reply, removal_effect('z', policy_of(key), c.db, key, pxat, list, 1, #list)
+	end, {counters = true, special = true, frees = true})
 end)
 
 each({'ZUNIONSTORE', 'ZINTERSTORE', 'ZDIFFSTORE', 'ZRANGESTORE'}, function(command)
-	write(command, function(args, db) return stored(command, args, db, args[2]) end)
+	write(command, function(c, args) return stored(command, args, c.db, args[2]) end)
 end)

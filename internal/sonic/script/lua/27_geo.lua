@@ -1,9 +1,7 @@
 
 -- GEOADD key [NX|XX] [CH] longitude latitude member ..: places are members of a sorted set.
-write('GEOADD', function(args, db)
-	local key, n = args[2], #args
-	local policy = policy_of(key)
-	if policy == 'c' then return counter_refusal('GEOADD') end
+write('GEOADD', function(c, args, key, policy)
+	local n = #args
 	local first = 3
 	while first <= n and ZADD_OPTIONS[string.upper(args[first])] do first = first + 1 end
 	local whole = (n - first + 1) % 3 == 0 and n >= first + 2
@@ -12,13 +10,13 @@ write('GEOADD', function(args, db)
 	if failed(reply) then return reply end
 	local list = changed_scores(key, args, first + 2, 3, before)
 	if #list == 0 then return reply end
-	return reply, elements_effect('Z', policy, db, key, expiry_of(key), list, 1, #list),
-		added_notes(policy, db, key, 'z', list, 2, #list, 2)
+	return reply, elements_effect('Z', policy, c.db, key, expiry_of(key), list, 1, #list),
+		added_notes(policy, c.db, key, 'z', list, 2, #list, 2)
 end)
 
 -- GEORADIUS and GEORADIUSBYMEMBER write with STORE key or STOREDIST key; the last one given counts.
 each({{'GEORADIUS', 7}, {'GEORADIUSBYMEMBER', 6}}, function(command, first)
-	write(command, function(args, db)
+	write(command, function(c, args)
 		local to
 		local i = first
 		while i <= #args do
@@ -32,8 +30,8 @@ each({{'GEORADIUS', 7}, {'GEORADIUSBYMEMBER', 6}}, function(command, first)
 			i = i + 1
 		end
 		if not to then return run(command, args) end
-		return stored(command, args, db, to)
-	end)
+		return stored(command, args, c.db, to)
+	end, {counters = true})
 end)
 
-write('GEOSEARCHSTORE', function(args, db) return stored('GEOSEARCHSTORE', args, db, args[2]) end)
+write('GEOSEARCHSTORE', function(c, args) return stored('GEOSEARCHSTORE', args, c.db, args[2]) end)

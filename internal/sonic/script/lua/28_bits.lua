@@ -1,14 +1,12 @@
 
 do -- what is local here is of this file alone: a function of Lua has at most 200 locals
 
-write('SETBIT', function(args, db)
-	local key = args[2]
-	if policy_of(key) == 'c' then return counter_refusal('SETBIT') end
+write('SETBIT', function(c, args, key)
 	local before = try('STRLEN', key)
 	local reply = run('SETBIT', args)
 	if failed(reply) then return reply end
 	if reply == tonumber(args[4]) and before == call('STRLEN', key) then return reply end
-	return reply, changed(before ~= 0, db, key, 'SETBIT', args)
+	return reply, changed(before ~= 0, c.db, key, 'SETBIT', args)
 end)
 
 -- long_text returns high * 2^32 + low as decimal text.
@@ -44,7 +42,7 @@ end
 -- exact_fields returns the reply of BITFIELD with the integers that a Lua number does not hold as
 -- statuses. before is what the key held: the operations are done again, one by one, on a copy.
 local function exact_fields(args, before, reply)
-	local copy, overflow, n = state(outbox, 'none'), 'WRAP', 0
+	local copy, overflow, n = state(c.outbox, 'none'), 'WRAP', 0
 	if before then call('SET', copy, before) end
 	local i = 3
 	while i <= #args do
@@ -70,9 +68,7 @@ local function exact_fields(args, before, reply)
 end
 
 -- BITFIELD may lengthen the string without setting anything, when it overflows.
-write('BITFIELD', function(args, db)
-	local key = args[2]
-	if policy_of(key) == 'c' then return counter_refusal('BITFIELD') end
+write('BITFIELD', function(c, args, key)
 	local before = try('GET', key)
 	local reply = run('BITFIELD', args)
 	if failed(reply) then return reply end
@@ -84,34 +80,31 @@ write('BITFIELD', function(args, db)
 	end
 	local after = call('GET', key)
 	if after == before then return reply end
-	return reply, changed(before, db, key, 'BITFIELD', args)
+	return reply, changed(before, c.db, key, 'BITFIELD', args)
 end, {special = true})
 
 -- BITOP operation destination key ..
-write('BITOP', function(args, db) return stored('BITOP', args, db, args[3]) end)
+write('BITOP', function(c, args) return stored('BITOP', args, c.db, args[3]) end, {counters = true})
 
-write('PFADD', function(args, db)
-	local key, n = args[2], #args
-	if policy_of(key) == 'c' then return counter_refusal('PFADD') end
+write('PFADD', function(c, args, key)
+	local n = #args
 	local reply, there = 0, call('EXISTS', key) == 1
 	for start = 3, math.max(n, 3), SLICE do
 		local part = try('PFADD', key, unpack(args, start, math.min(start + SLICE - 1, n)))
 		if failed(part) then -- a corrupted HyperLogLog: it may have been changed
-			if string.find(part.err, 'INVALIDOBJ', 1, true) then return part, dump_state(db, key) end
+			if string.find(part.err, 'INVALIDOBJ', 1, true) then return part, dump_state(c.db, key) end
 			return part
 		end
 		if part == 1 then reply = 1 end
 	end
 	if reply ~= 1 then return reply end
-	return reply, changed(there, db, key, 'PFADD', args)
+	return reply, changed(there, c.db, key, 'PFADD', args)
 end)
 
-write('PFMERGE', function(args, db)
-	local key = args[2]
-	if policy_of(key) == 'c' then return counter_refusal('PFMERGE') end
+write('PFMERGE', function(c, args, key)
 	local reply = run('PFMERGE', args)
 	if failed(reply) then return reply end
-	return reply, dump_state(db, key)
+	return reply, dump_state(c.db, key)
 end)
 
 end

@@ -6,12 +6,9 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 
 -- timeout_error returns Redis' error about a timeout. BLMPOP on no key does nothing but check it.
 local function timeout_error(timeout)
-	local reply = try('BLMPOP', timeout, '1', state(outbox, 'none'), 'LEFT')
+	local reply = try('BLMPOP', timeout, '1', state(c.outbox, 'none'), 'LEFT')
 	return failed(reply) and reply or nil
 end
-
--- without_last returns args without the last one, the timeout.
-local function without_last(args) return {unpack(args, 1, #args - 1)} end
 
 -- first_pop runs pop for keys in turn until one has something: pop(key) returns a reply, then effects and notes.
 local function first_pop(command, args, pop)
@@ -31,33 +28,33 @@ end
 
 -- BLPOP key .. timeout
 each({{'BLPOP', 'LPOP'}, {'BRPOP', 'RPOP'}}, function(command, one)
-	write(command, function(args, db)
+	write(command, function(c, args)
 		return first_pop(command, args, function(key)
 			local reply = try(one, key)
 			if not reply or failed(reply) then return reply end
-			return {key, reply}, operation(db, key, one, {}, 1, 0)
+			return {key, reply}, operation(c.db, key, one, {}, 1, 0)
 		end)
-	end, {special = true, frees = true})
+	end, {counters = true, special = true, frees = true})
 end)
 
 -- BZPOPMIN key .. timeout
 each({{'BZPOPMIN', 'ZPOPMIN'}, {'BZPOPMAX', 'ZPOPMAX'}}, function(command, one)
-	write(command, function(args, db, resp3)
+	write(command, function(c, args)
 		return first_pop(command, args, function(key)
 			local pxat = expiry_of(key)
 			local reply = try(one, key)
 			if failed(reply) then return reply end
 			if #reply == 0 then return false end
-			local score = resp3 and {double = tonumber(reply[2])} or reply[2]
-			return {key, reply[1], score}, removal_effect('z', policy_of(key), db, key, pxat, reply, 1, 1)
+			local score = c.resp3 and {double = tonumber(reply[2])} or reply[2]
+			return {key, reply[1], score}, removal_effect('z', policy_of(key), c.db, key, pxat, reply, 1, 1)
 		end)
-	end, {special = true, frees = true})
+	end, {counters = true, special = true, frees = true})
 end)
 
--- move moves an element. Its error that the destination is of the wrong type differs from that of the source: a command that already waits ignores a
--- source of the wrong type, as in Redis.
+-- move moves an element. Its error that the destination is of the wrong type differs from that of the source: a
+-- command that already waits ignores a source of the wrong type, as in Redis.
 local function move(name, command, args, db)
-	local reply, effects, notes = move_element(name, command, without_last(args), db)
+	local reply, effects, notes = move_element(name, command, {unpack(args, 1, #args - 1)}, db)
 	if failed(reply) and string.find(reply.err, '^WRONGTYPE') and call('TYPE', args[2]).ok == 'list' then
 		return {err = 'SONICDESTINATION ' .. reply.err}
 	end
@@ -65,20 +62,20 @@ local function move(name, command, args, db)
 end
 
 -- BLMOVE source destination LEFT|RIGHT LEFT|RIGHT timeout
-write('BLMOVE', function(args, db)
+write('BLMOVE', function(c, args)
 	if #args ~= 6 then return try('LMOVE') end
-	local problem = try('LMOVE', state(outbox, 'none'), args[3], args[4], args[5]) -- checks the directions
+	local problem = try('LMOVE', state(c.outbox, 'none'), args[3], args[4], args[5]) -- checks the directions
 	if not problem then problem = timeout_error(args[6]) end
 	if problem then return problem end
-	return move('BLMOVE', 'LMOVE', args, db)
-end, {special = true})
+	return move('BLMOVE', 'LMOVE', args, c.db)
+end, {counters = true, special = true})
 
 -- BRPOPLPUSH source destination timeout
-write('BRPOPLPUSH', function(args, db)
+write('BRPOPLPUSH', function(c, args)
 	if #args ~= 4 then return try('RPOPLPUSH') end
 	local problem = timeout_error(args[4])
 	if problem then return problem end
-	return move('BRPOPLPUSH', 'RPOPLPUSH', args, db)
-end, {special = true})
+	return move('BRPOPLPUSH', 'RPOPLPUSH', args, c.db)
+end, {counters = true, special = true})
 
 end

@@ -1,27 +1,18 @@
 
--- always registers a function that runs when Redis has reached its bound of memory, too: what stands
--- beside it in a MULTI has run then.
-local function always(name, callback)
-	redis.register_function{function_name = name, callback = callback, flags = {'allow-oom'}}
-end
-
 -- sonic_tx closes the transaction of mode, if it appended anything. Its reply is the entry's id.
 always('sonic_tx', function(keys, args)
-	if not ready then return NOT_READY end
+	if not c.ready then return NOT_READY end
 	local moving = shards.use(keys[1])
 	if moving then return moving end
 	local db, tx, published = mode_of(args[1]) -- db is the connection's
 	local id = false
-	if tx and open_tx == tx then id = append(keys[1], db, tx, '') end
-	open_tx = nil
+	if tx and c.open_tx == tx then id = append(keys[1], db, tx, '') end
+	c.open_tx = nil
 	if published then return {id} end
 	return id
 end)
 
--- State of the keys of a user's script before it ran: digests by key.
-local marks
-
-local function mark_of(key)
+local function digest_of(key)
 	local dump = call('DUMP', key)
 	if not dump then return '' end
 	return expiry_of(key) .. ' ' .. redis.sha1hex(dump)
@@ -32,7 +23,8 @@ local function publication(db, channel, message)
 	return '\149\161P\161n' .. HEAD[#db] .. db .. HEAD[#channel] .. channel .. HEAD[#message] .. message
 end
 
--- in_dbs calls f in the database of a script and in database 0: a script that selects another one notes what it publishes there.
+-- in_dbs calls f in the database of a script and in database 0: a script that selects another one notes what it
+-- publishes there.
 local function in_dbs(db, f)
 	call('SELECT', db)
 	f()
@@ -42,38 +34,39 @@ local function in_dbs(db, f)
 	call('SELECT', db)
 end
 
--- sonic_mark and sonic_ship stand before and behind a user's script in one MULTI, with the keys that
--- it declares. sonic_ship notes the state of those that are not what they were. With flag m of its mode sonic_mark makes the list in which the
--- script notes channels and messages of PUBLISH, behind an element of its own: see package publishing. In a cluster sonic_mark is called with a second
--- key, which does not exist: while the slot moves Redis refuses the MULTI then. Else the script would run between two calls that are refused.
+-- sonic_mark and sonic_ship stand before and behind a user's script in one MULTI, with the keys that it declares.
+-- sonic_ship notes the state of those that are not what they were. With flag m of its mode sonic_mark makes the list
+-- in which the script notes channels and messages of PUBLISH, behind an element of its own: see package publishing.
+-- In a cluster sonic_mark is called with a second key, which does not exist: while the slot moves Redis refuses the
+-- MULTI then. Else the script would run between two calls that are refused.
 always('sonic_mark', function(keys, args)
-	if not ready then return NOT_READY end
+	if not c.ready then return NOT_READY end
 	local moving = shards.use(keys[1])
 	if moving then return moving end
-	marks = {}
-	if alone then return 0 end
+	c.digests = {}
+	if c.alone then return 0 end
 	local db = mode_of(args[1])
 	if string.find(args[1], 'm', 1, true) then
 		in_dbs(db, function() call('RPUSH', state(keys[1], 'published'), '') end)
 	end
 	call('SELECT', db)
-	for i = 2, #args do marks[args[i]] = mark_of(args[i]) end
+	for i = 2, #args do c.digests[args[i]] = digest_of(args[i]) end
 	return #args - 1
 end)
 
 always('sonic_ship', function(keys, args)
-	if not ready then return NOT_READY end
-	if alone then return false end
+	if not c.ready then return NOT_READY end
+	if c.alone then return false end
 	local moving = shards.use(keys[1])
 	if moving then return moving end
-	local before = marks or {}
-	marks = nil
+	local before = c.digests or {}
+	c.digests = nil
 	local db, tx = mode_of(args[1])
 	call('SELECT', db)
 	local parts, notes = {}, nil
 	for i = 2, #args do
 		local key = args[i]
-		if before[key] ~= mark_of(key) then
+		if before[key] ~= digest_of(key) then
 			parts[#parts + 1], notes = state_effects(db, key, notes)
 		end
 	end
@@ -83,13 +76,12 @@ always('sonic_ship', function(keys, args)
 		call('DEL', state(keys[1], 'published'))
 		for i = 2, #list, 2 do parts[#parts + 1] = publication(db, list[i], list[i + 1]) end
 	end)
-	local effects = table.concat(parts)
-	if effects == '' then return false end
-	return append(keys[1], db, tx, effects, notes)
+	local effects = concat(parts)
+	return effects ~= '' and append(keys[1], db, tx, effects, notes)
 end)
 
-write('PUBLISH', function(args, db)
+write('PUBLISH', function(c, args)
 	local reply = run('PUBLISH', args)
 	if failed(reply) then return reply end
-	return reply, publication(db, args[2], args[3])
-end, {frees = true})
+	return reply, publication(c.db, args[2], args[3])
+end, {counters = true, frees = true})

@@ -1,22 +1,10 @@
 
--- The zones other than this one: a list, and a set by name.
-local others = {}
--- sonic_open has run. The library is ready when this Redis also has reached all cursors that it once told.
-local opened = false
-
 -- The layout of the state keys, in meta.
 local LAYOUT = '2'
 
 local NO_ID = '0-0'
 
 local function is_id(text) return string.find(text, '^%d+%-%d+$') ~= nil end
-
-local function wall_clock()
-	local now = call('TIME')
-	return tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
-end
-
-local function ms_of(id) return tonumber(string.match(id, '^%d+')) end
 
 -- stream_fields returns what XINFO STREAM says of key, by name.
 local function stream_fields(key)
@@ -34,25 +22,25 @@ local function stream_info(out)
 end
 
 function shards.latest()
-	if not top then top = stream_info(outbox) end
-	return top
+	if not c.last_id then c.last_id = stream_info(c.outbox) end
+	return c.last_id
 end
 
 -- raise moves the stream's last id to id, unless it is there already.
 local function raise(out, id)
 	if id_before(shards.latest(), id) then
-		if shards.clustered and top == NO_ID then call('XADD', out, 'MAXLEN', '0', '0-1', 'e', '') end
+		if c.clustered and c.last_id == NO_ID then call('XADD', out, 'MAXLEN', '0', '0-1', 'e', '') end
 		-- The next function of a cluster does not know that sequence numbers come to their end, see append.
-		if shards.clustered and #id > 20 then id = format('%d-0', tonumber(string.match(id, '^%d+')) + 1) end
+		if c.clustered and #id > 20 then id = format('%d-0', ms_of(id) + 1) end
 		call('XSETID', out, id)
-		top = id
+		c.last_id = id
 	end
 end
 
--- Cursors. The hash `cur` holds four fields of an origin: "<zone>" is its cursor, "m <zone>" the message that
--- the cursor was moved by, "e <zone>" the epoch, "p <zone>" the progress of a message in parts. The hash `told`
--- holds cursors that beats told: "<zone> <origin>". The hash `slots` holds the cursors of the slots of zones with a cluster: three fields of
--- "<zone>/<slot>", as in `cur`. There are many, and what looks at `cur` reads all of it.
+-- Cursors. The hash `cur` holds four fields of an origin: "<zone>" is its cursor, "m <zone>" the message that the
+-- cursor was moved by, "e <zone>" the epoch, "p <zone>" the progress of a message in parts. The hash `reported` holds
+-- cursors that beats reported: "<zone> <origin>". The hash `slots` holds the cursors of the slots of zones with a
+-- cluster: three fields of "<zone>/<slot>", as in `cur`. There are many, and what looks at `cur` reads all of it.
 
 -- all_cursors returns zone, cursor, message, epoch, zone, ..
 local function all_cursors(out)
@@ -70,16 +58,16 @@ local function all_cursors(out)
 	return cursors
 end
 
--- behind returns zone, cursor, .. of the cursors that this Redis once told others and is behind: it came
+-- behind returns zone, cursor, .. of the cursors that this Redis once reported to others and is behind: it came
 -- back older than it was. Other zones may have forgotten what they would have to know to resolve writes of
 -- one that does not know it.
 local function behind(out)
-	local told, cur = state(out, 'told'), state(out, 'cur')
+	local reported, cur = state(out, 'reported'), state(out, 'cur')
 	local left = {}
-	for i = 1, #others do
-		local id = call('HGET', told, zone .. ' ' .. others[i])
-		if id and id_before(call('HGET', cur, others[i]) or NO_ID, id) then
-			left[#left + 1] = others[i]
+	for i = 1, #c.others do
+		local id = call('HGET', reported, c.zone .. ' ' .. c.others[i])
+		if id and id_before(call('HGET', cur, c.others[i]) or NO_ID, id) then
+			left[#left + 1] = c.others[i]
 			left[#left + 1] = id
 		end
 	end

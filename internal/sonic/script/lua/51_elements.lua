@@ -7,22 +7,19 @@ local ELEMENTS = {
 }
 local LETTERS = {hash = 'h', set = 's', zset = 'z'}
 
--- The database that the script is in while it applies. State keys are in db 0.
-local selected
-
-local function go(db)
-	if selected ~= db then
+local function select_db(db)
+	if c.selected ~= db then
 		call('SELECT', db)
-		selected = db
+		c.selected = db
 	end
 end
 
--- enter goes to db. It returns the error of a database that this Redis does not have: another zone's may have more.
-local function enter(db)
-	if selected == db then return nil end
+-- try_db goes to db. It returns the error of a database that this Redis does not have: another zone's may have more.
+local function try_db(db)
+	if c.selected == db then return nil end
 	local reply = try('SELECT', db)
 	if failed(reply) then return reply end
-	selected = db
+	c.selected = db
 end
 
 -- sliced calls command key list[first..last], at most SLICE values at a time.
@@ -42,7 +39,7 @@ end
 -- versions_of returns what is stored for elements list[first], list[first+step], ..: false for none.
 local function versions_of(ver, db, key, list, first, step)
 	local prefix = element_field(db, key, '')
-	go('0')
+	select_db('0')
 	if #list < first + step then return {call('HGET', ver, prefix .. list[first])} end
 	local fields, found, n = {}, {}, 0
 	for i = first, #list, step do

@@ -3,26 +3,26 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 
 -- Applying the messages of other zones.
 
--- beat takes the cursors that another zone told. Those of this zone itself come from its own topic when
--- it recovers: it must reach them again. It may have told lower ones since, when it came back older before.
+-- beat takes the cursors that another zone reported. Those of this zone itself come from its own topic when
+-- it recovers: it must reach them again. It may have reported lower ones since, when it came back older before.
 local function beat(out, origin, effect)
-	go('0')
+	select_db('0')
 	local fields = {}
 	for i = 5, #effect - 1, 2 do
 		local field, id = origin .. ' ' .. effect[i], effect[i + 1]
-		if origin ~= zone or id_before(call('HGET', state(out, 'told'), field) or NO_ID, id) then
+		if origin ~= c.zone or id_before(call('HGET', state(out, 'reported'), field) or NO_ID, id) then
 			fields[#fields + 1], fields[#fields + 2] = field, id
 		end
 	end
 	if #fields > 0 then
-		sliced('HSET', state(out, 'told'), fields, 1, #fields)
+		sliced('HSET', state(out, 'reported'), fields, 1, #fields)
 	end
 end
 
 local function not_applied(origin, id, e, why)
 	why = type(why) == 'table' and why.err or tostring(why)
-	redis.log(redis.LOG_WARNING, 'sonic: cannot apply ' .. tostring(e[1]) .. ' of ' .. origin .. ' ' .. id .. ' to ' .. tostring(e[4])
-		.. ': ' .. why)
+	redis.log(redis.LOG_WARNING, 'sonic: cannot apply ' .. tostring(e[1]) .. ' of ' .. origin .. ' ' .. id
+		.. ' to ' .. tostring(e[4]) .. ': ' .. why)
 	return 'diverged'
 end
 
@@ -38,11 +38,12 @@ local function first_op(packed)
 	return string.sub(packed, at, at)
 end
 
--- Plain effects are S under lww of a key that never expires: most of most messages. Those that come one behind the other, of different keys, are
--- applied together, with one reading and one writing of versions. waiting holds them: effect, version, ..
+-- Plain effects are S under lww of a key that never expires: most of most messages. Those that come one behind the
+-- other, of different keys, are applied together, with one reading and one writing of versions. waiting holds them:
+-- effect, version, ..
 local waiting, waits_for, MOST_WAITING = {}, {}, 200
 
--- apply_plain applies the effects in waiting. Each is as fold.wholesale would do it alone.
+-- apply_plain applies the effects in waiting. Each is as lww.wholesale would do it alone.
 local function apply_plain(out, origin, counts, current)
 	local n = #waiting
 	if n == 0 then return end
@@ -55,15 +56,16 @@ local function apply_plain(out, origin, counts, current)
 		fields[j + 1], fields[j + 2], fields[j + 3] = 'k' .. name, 'x' .. name, 'th' .. name
 		fields[j + 4], fields[j + 5] = 'ts' .. name, 'tz' .. name
 	end
-	go('0')
-	local stored = call('HMGET', ver, unpack(fields))
+	select_db('0')
+	local stored = call('HMGET', c.ver, unpack(fields))
 	-- The notes come first, as those of a single effect do.
 	local notes, noted = {}, 0
 	local alone_then = {}
 	for i = 1, n, 2 do
 		local e, v, j = list[i], list[i + 1], (i - 1) / 2 * 5
-		local flushed = versions.flushed(ver, e[3])
-		local simple = not (stored[j + 2] or stored[j + 3] or stored[j + 4] or stored[j + 5] or flushed and before(v, flushed))
+		local flushed = versions.flushed(c.ver, e[3])
+		local typed = stored[j + 3] or stored[j + 4] or stored[j + 5]
+		local simple = not (stored[j + 2] or typed or flushed and before(v, flushed))
 		local whole = stored[j + 1]
 		if simple and whole then
 			local ms, seq = string.match(whole, '^(%d+)%-(%d+)@?[^ ]*$')
@@ -77,31 +79,34 @@ local function apply_plain(out, origin, counts, current)
 			alone_then[i] = true
 		end
 	end
-	if noted > 0 then call('HSET', ver, unpack(notes)) end
+	if noted > 0 then call('HSET', c.ver, unpack(notes)) end
 	for i = 1, n, 2 do
 		local e = list[i]
 		local done, result
-		if current.wants then answered(out, origin, e[3], e[4], list[i + 1]) end -- before it is applied: it may have this zone ask
+		-- Before it is applied: it may have this zone ask.
+		if current.wants then requests.forget(out, origin, e[3], e[4], list[i + 1]) end
 		if alone_then[i] then
 			current.policy = 'l'
 			done, result = pcall(effects.S, e, list[i + 1])
 		else
-			result = enter(e[3]) or try('SET', e[4], e[5])
+			result = try_db(e[3]) or try('SET', e[4], e[5])
 			done = not result.err
 			if done then result = 'applied' end
 		end
 		if not done then result = not_applied(origin, list[i + 1].text, e, result) end
 		counts[result] = counts[result] + 1
 	end
-	if #emptied > 0 then
-		fold.lost_expiry()
-		emptied = {}
+	if #c.emptied > 0 then
+		lww.lost_expiry()
+		c.emptied = {}
 	end
 end
 
--- put_off has a plain effect wait for others, and tells whether it does. Those that wait are applied before any other effect.
-local function put_off(out, origin, e, v, counts, current)
-	if e[1] ~= 'S' or e[2] ~= 'l' or e[6] ~= '' or type(e[3]) ~= 'string' or type(e[4]) ~= 'string' or type(e[5]) ~= 'string' then
+-- postpone has a plain effect wait for others, and tells whether it does. Those that wait are applied before any
+-- other effect.
+local function postpone(out, origin, e, v, counts, current)
+	local strings = type(e[3]) == 'string' and type(e[4]) == 'string' and type(e[5]) == 'string'
+	if e[1] ~= 'S' or e[2] ~= 'l' or e[6] ~= '' or not strings then
 		apply_plain(out, origin, counts, current)
 		return false
 	end
@@ -113,7 +118,8 @@ local function put_off(out, origin, e, v, counts, current)
 	return true
 end
 
--- apply_entry applies the effects of one entry, but for plain ones, which may wait; counts is changed. current is shared with wanted: the policy of the effect.
+-- apply_entry applies the effects of one entry, but for plain ones, which may wait; counts is changed. current is
+-- shared with wanted: the policy of the effect.
 local function apply_entry(out, origin, id, packed, counts, current)
 	local v = versions.of(id, origin)
 	local restored -- a key of this zone's own that it had lost
@@ -124,27 +130,27 @@ local function apply_entry(out, origin, id, packed, counts, current)
 		for i = 2, #list do
 			local e = list[i]
 			local op, policy = e[1], e[2]
-			local later = put_off(out, origin, e, v, counts, current)
+			local later = postpone(out, origin, e, v, counts, current)
 			current.policy = policy
 			if op == 'N' then
-				if e[5] == zone and origin ~= zone then
-					if current.answers < ANSWERS and (ready or not shards.clustered and #behind(out) == 0) then
-						current.answers = current.answers + answer(out, origin, id, policy, e[3], e[4])
+				if e[5] == c.zone and origin ~= c.zone then
+					if current.answers < ANSWERS and (c.ready or not c.clustered and #behind(out) == 0) then
+						current.answers = current.answers + requests.answer(out, origin, id, policy, e[3], e[4])
 					else
-						owe(out, origin, id, policy, e[3], e[4])
+						requests.defer(out, origin, id, policy, e[3], e[4])
 					end
 				end
 			elseif op == 'O' then
-				local waits, own = awaited(out, origin, e[3], e[4], e[6])
-				if e[5] ~= zone or not waits then return end
-				answered(out, origin, e[3], e[4])
+				local waits, own = requests.is_awaited(out, origin, e[3], e[4], e[6])
+				if e[5] ~= c.zone or not waits then return end
+				requests.forget(out, origin, e[3], e[4])
 				if own then restored = e end
 			elseif op == '_' then
 				beat(out, origin, e)
-			elseif not later and not (op == 'P' and origin == zone) then
-				if current.wants and policy == 'l' and WHOLESALE[op] then answered(out, origin, e[3], e[4], v) end
+			elseif not later and not (op == 'P' and origin == c.zone) then
+				if current.wants and policy == 'l' and WHOLESALE[op] then requests.forget(out, origin, e[3], e[4], v) end
 				local done, result = true, 'applied'
-				if not (filled and policy ~= 'l' and op ~= 'P' and blind.has(v, e[3], e[4])) then
+				if not (c.filled and policy ~= 'l' and op ~= 'P' and unversioned.has(v, e[3], e[4])) then
 					done, result = pcall(effects[op], e, v)
 				end
 				if not done then result = not_applied(origin, id, e, result) end
@@ -153,10 +159,11 @@ local function apply_entry(out, origin, id, packed, counts, current)
 		end
 	end
 	-- Other zones may hold something else than the one that was asked.
-	if restored then answer(out, nil, nil, restored[2], restored[3], restored[4]) end
+	if restored then requests.answer(out, nil, nil, restored[2], restored[3], restored[4]) end
 end
 
--- collect keeps a part of a message. It returns the status when there is no whole payload yet, else nil and the payload.
+-- collect keeps a part of a message. It returns the status when there is no whole payload yet, else nil and the
+-- payload.
 local function collect(out, origin, last, part, payload)
 	local k, n = string.match(part, '^(%d+)/(%d+)$')
 	k, n = tonumber(k), tonumber(n)
@@ -182,50 +189,51 @@ end
 
 -- forget_bootstrap removes what says how far the copy was, once all of it has been passed.
 local function forget_bootstrap(cur)
-	for origin, id in string.gmatch(call('HGET', filled, 'end') or '', '(%S+) (%S+)') do
-		if origin ~= zone and others[origin] and id_before(call('HGET', cur, origin) or NO_ID, id) then return end
+	for origin, id in string.gmatch(call('HGET', c.filled, 'end') or '', '(%S+) (%S+)') do
+		if origin ~= c.zone and c.others[origin] and id_before(call('HGET', cur, origin) or NO_ID, id) then return end
 	end
-	call('UNLINK', filled)
+	call('UNLINK', c.filled)
 end
 
--- sonic_apply runs when Redis has reached its bound of memory, too: what other zones wrote cannot be refused, and their deletions free memory.
+-- sonic_apply runs when Redis has reached its bound of memory, too: what other zones wrote cannot be refused, and
+-- their deletions free memory.
 always('sonic_apply', function(keys, args)
-	if not concat then bind() end
 	local out = keys[1]
 	local shard, epoch, prev, last, part, message, payload = unpack(args)
 	-- r: what this primary of a cluster may have lost is applied again.
 	local again
 	again, epoch = string.match(tostring(epoch), '^(r?)(%d+)$')
-	local moving = shards.use(out, again == 'r' and not ready)
+	local moving = shards.use(out, again == 'r' and not c.ready)
 	if moving then return moving end
 	-- A zone with a cluster has a cursor for each slot: <zone>/<slot>.
 	local origin = string.match(shard, '^[^/]*')
 	if #args ~= 7 or not epoch or not is_id(prev) or not is_id(last) or not string.find(part, '^%d*/?%d*$') then
-		return bad('origin epoch prev last part message payload')
+		return bad_arguments('origin epoch prev last part message payload')
 	end
-	if shards.clustered then
-		-- Own effects come first: what others send raises the last id of the stream, which tells how much of them is lost.
-		if not opened or not ready and again == '' or origin ~= zone and shards.lacks[zone] then return NOT_READY end
-	elseif not opened then
-		local problem = adopt(out)
+	if c.clustered then
+		-- Own effects come first: what others send raises the last id of the stream, which tells how much of them is
+		-- lost.
+		if not c.opened or not c.ready and again == '' or origin ~= c.zone and c.lacks[c.zone] then return NOT_READY end
+	elseif not c.opened then
+		local problem = read_meta(out)
 		if problem then return problem end
-		if origin ~= zone then return NOT_READY end
+		if origin ~= c.zone then return NOT_READY end
 		if call('EXISTS', out) == 0 then return NOT_READY end
 	end
-	if origin ~= zone and not others[origin] then
+	if origin ~= c.zone and not c.others[origin] then
 		-- Another Sonic of this zone, which owns the topic, may not have been started again since the zone was named.
-		return {err = 'SONICNOTREADY zone ' .. origin .. ' is none of those with which this Redis was opened: start all Sonics of '
-			.. 'zone ' .. zone .. ' again, with the same zones'}
+		return {err = 'SONICNOTREADY zone ' .. origin .. ' is none of those with which this Redis was opened: '
+			.. 'start all Sonics of zone ' .. c.zone .. ' again, with the same zones'}
 	end
-	selected = '0'
-	if shards.clustered then shards.read_pruned(out) end
+	c.selected = '0'
+	if c.clustered then shards.read_pruned(out) end
 
 	local cur = state(out, shard == origin and 'cur' or 'slots')
 	local cursor, message_before
-	if origin == zone then
+	if origin == c.zone then
 		-- What this Redis has lost is behind its stream's last id. It applies that before it is open.
 		cursor = shards.latest()
-		if shards.clustered and ready or not shards.clustered and opened then cursor = last end
+		if c.clustered and c.ready or not c.clustered and c.opened then cursor = last end
 		message_before = ''
 	else
 		local held = call('HMGET', cur, shard, 'm ' .. shard)
@@ -236,11 +244,12 @@ always('sonic_apply', function(keys, args)
 		return {
 			status, cursor, message_before, format('%d', counts.entries), format('%d', counts.applied),
 			format('%d', counts.lost), format('%d', counts.dead), format('%d', counts.diverged),
-			format('%d', counts.wanted), format('%d', math.max(0, ms_of(shards.latest()) - wall_clock())), ready and '1' or '0',
+			format('%d', counts.wanted), format('%d', math.max(0, ms_of(shards.latest()) - wall_clock())),
+			c.ready and '1' or '0',
 		}
 	end
 	if not id_before(cursor, last) then return reply('duplicate') end
-	if id_before(cursor, prev) and origin ~= zone then return reply('gap') end
+	if id_before(cursor, prev) and origin ~= c.zone then return reply('gap') end
 	if part ~= '' then
 		local status
 		status, payload = collect(out, shard, last, part, payload)
@@ -255,35 +264,37 @@ always('sonic_apply', function(keys, args)
 	for i = 1, #entries, 2 do
 		local op = first_op(entries[i + 1])
 		-- To go on without an effect would leave the zones different for ever.
-		local refused = op == 'F' and shards.clustered and shards.cannot_flush()
+		local refused = op == 'F' and c.clustered and shards.cannot_flush()
 		if refused then
 			uncollect(out, shard, last, part)
 			return refused
 		end
 		if op and not effects[op] and not NO_DATA[op] then
 			uncollect(out, shard, last, part)
-			return {err = 'SONICNEWER ' .. origin .. ' sent an effect ' .. entries[i] .. ' of kind ' .. op .. ', which this Redis\' library '
-				.. 'does not know: run the newer version of Sonic in zone ' .. zone .. ', too'}
+			return {err = 'SONICNEWER ' .. origin .. ' sent an effect ' .. entries[i] .. ' of kind ' .. op
+				.. ', which this Redis\' library does not know: run the newer version of Sonic in zone ' .. c.zone .. ', too'}
 		end
 	end
 
-	reached_before = versions.parse(shards.latest())
+	c.reached_before = versions.parse(shards.latest())
 	-- From here on local writes, and what is appended below, are newer than all of this message.
 	raise(out, last)
-	reached_before.raised = top
-	ver, emptied = state(out, 'ver'), {}
-	filled = call('EXISTS', state(out, 'boot')) == 1 and state(out, 'boot')
+	c.reached_before.raised = c.last_id
+	c.ver, c.emptied = state(out, 'ver'), {}
+	c.filled = call('EXISTS', state(out, 'boot')) == 1 and state(out, 'boot')
 	local wall = wall_clock()
-	local stream = math.max(ms_of(top), shards.told)
-	clock = math.max(stream, wall)
-	ahead = stream >= wall
-	recovers = not ready
-	local current = {wants = call('EXISTS', state(out, 'want')) == 1, answers = 0}
-	local asked = origin == zone and (others[1] or '') or origin
-	wanted = function(db, key, lacking, f, policy)
+	local stream = math.max(ms_of(c.last_id), c.watermark)
+	c.clock = math.max(stream, wall)
+	c.ahead = stream >= wall
+	c.recovers = not c.ready
+	local current = {wants = call('EXISTS', state(out, 'requests')) == 1, answers = 0}
+	local asked = origin == c.zone and (c.others[1] or '') or origin
+	c.request = function(db, key, lacking, f, policy)
 		policy = policy or current.policy
-		-- A primary of a cluster that is not ready gets effects of others again, too: what these lack is not its own to state anew.
-		if want(out, asked, policy, db, key, origin == zone and (lacking or policy == 'n'), f) then counts.wanted = counts.wanted + 1 end
+		-- A primary of a cluster that is not ready gets effects of others again, too: what these lack is not its own
+		-- to state anew.
+		local own = origin == c.zone and (lacking or policy == 'n')
+		if requests.add(out, asked, policy, db, key, own, f) then counts.wanted = counts.wanted + 1 end
 		current.wants = true
 	end
 	local overlaps = prev ~= cursor
@@ -296,17 +307,17 @@ always('sonic_apply', function(keys, args)
 				not_applied(origin, id, {'the rest of an entry'}, why)
 				counts.diverged = counts.diverged + 1
 			end
-			if #emptied > 0 then
-				fold.lost_expiry()
-				emptied = {}
+			if #c.emptied > 0 then
+				lww.lost_expiry()
+				c.emptied = {}
 			end
 			counts.entries = counts.entries + 1
 		end
 	end
 	apply_plain(out, origin, counts, current)
-	go('0')
+	select_db('0')
 	cursor = last
-	if origin ~= zone then
+	if origin ~= c.zone then
 		message_before = message
 		call('HSET', cur, shard, last, 'm ' .. shard, message, 'e ' .. shard, epoch)
 	end
@@ -314,40 +325,43 @@ always('sonic_apply', function(keys, args)
 		call('DEL', state(out, 'part:' .. shard))
 		call('HDEL', cur, 'p ' .. shard)
 	end
-	if filled and opened and not shards.clustered then forget_bootstrap(state(out, 'cur')) end
-	if shards.clustered then return reply('applied') end
+	if c.filled and c.opened and not c.clustered then forget_bootstrap(state(out, 'cur')) end
+	if c.clustered then return reply('applied') end
 	shards.become_ready(out)
 	return reply('applied')
 end)
 
--- become_ready has this Redis take writes once it has reached all cursors that it once told, and has its own effects.
+-- become_ready has this Redis take writes once it has reached all cursors that it once reported, and has its own
+-- effects.
 function shards.become_ready(out)
-	if opened and not ready and #behind(out) == 0 then
-		pay(out)
-		ready = not lacks_own(out)
+	if c.opened and not c.ready and #behind(out) == 0 then
+		requests.send_deferred(out)
+		c.ready = not requests.awaits_own(out)
 	end
 end
 
--- sonic_reached origin epoch cursor message zone id ..: every effect of a zone with a cluster before the cursor is applied, and so is the message. The
--- others are cursors that the zone told. epoch is that of this Redis when who calls has read the cursor from which on it has applied all: if Redis was
--- opened again since, it may have lost something since.
+-- sonic_reached origin epoch cursor message zone id ..: every effect of a zone with a cluster before the cursor is
+-- applied, and so is the message. The others are cursors that the zone reported. epoch is that of this Redis when who
+-- calls has read the cursor from which on it has applied all: if Redis was opened again since, it may have lost
+-- something since.
 always('sonic_reached', function(keys, args)
-	if not concat then bind() end
 	local out = keys[1]
 	local origin, epoch, id, message = args[1], args[2], args[3], args[4]
-	if #args % 2 ~= 0 or #args < 4 or not is_id(id) then return bad('origin epoch cursor message zone id ..') end
-	if not opened or shards.clustered or not others[origin] then return NOT_READY end
+	if #args % 2 ~= 0 or #args < 4 or not is_id(id) then return bad_arguments('origin epoch cursor message zone id ..') end
+	if not c.opened or c.clustered or not c.others[origin] then return NOT_READY end
 	if call('HGET', state(out, 'meta'), 'epoch') ~= epoch then return {err = 'SONICOLDER this Redis was opened again'} end
-	outbox, selected = out, '0'
-	local cur, told = state(out, 'cur'), {}
-	if not id_before(id, call('HGET', cur, origin) or NO_ID) then call('HSET', cur, origin, id, 'm ' .. origin, message) end
-	for i = 5, #args, 2 do
-		if not is_id(args[i + 1]) then return bad('a cursor of ' .. args[i]) end
-		told[#told + 1], told[#told + 2] = origin .. ' ' .. args[i], args[i + 1]
+	c.outbox, c.selected = out, '0'
+	local cur, reported = state(out, 'cur'), {}
+	if not id_before(id, call('HGET', cur, origin) or NO_ID) then
+		call('HSET', cur, origin, id, 'm ' .. origin, message)
 	end
-	if #told > 0 then sliced('HSET', state(out, 'told'), told, 1, #told) end
+	for i = 5, #args, 2 do
+		if not is_id(args[i + 1]) then return bad_arguments('a cursor of ' .. args[i]) end
+		reported[#reported + 1], reported[#reported + 2] = origin .. ' ' .. args[i], args[i + 1]
+	end
+	if #reported > 0 then sliced('HSET', state(out, 'reported'), reported, 1, #reported) end
 	shards.become_ready(out)
-	return ready and 1 or 0
+	return c.ready and 1 or 0
 end)
 
 end

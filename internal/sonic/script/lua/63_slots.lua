@@ -4,135 +4,134 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 -- The shards of a primary of a Redis Cluster. These functions have keys of many slots: their names are arguments.
 
 local function across(name, callback)
-	redis.register_function{
-		function_name = name, flags = {'allow-oom', 'allow-cross-slot-keys'},
-		callback = function(keys, args)
-			if not concat then bind() end
-			return callback(args)
-		end,
-	}
+	register(name, function(_, args) return callback(args) end, {'allow-oom', 'allow-cross-slot-keys'})
 end
 
--- doubt begins a recovery: this primary may lack effects of all zones.
-local function doubt()
-	ready, shards.lacks, shards.marked = false, {[zone] = true}, {}
-	for i = 1, #others do shards.lacks[others[i]] = true end
+-- begin_recovery begins a recovery: this primary may lack effects of all zones.
+local function begin_recovery()
+	c.ready, c.lacks, c.marked = false, {[c.zone] = true}, {}
+	for i = 1, #c.others do c.lacks[c.others[i]] = true end
 	local now = call('TIME')
-	shards.opening = now[1] .. '.' .. now[2]
+	c.opening = now[1] .. '.' .. now[2]
 end
 
--- sonic_open_primary zone flags floor count other.. default [prefix policy]..: this Redis is a primary of a cluster, and takes writes from
--- now on. flags: r, it is ready; without, it takes no writes yet, but what it has lost is applied to it, see sonic_recovered. b and a number, what all streams may
--- hold in bytes. floor is an id: no entry gets one before it. The zone has told others that all entries before it are with them, and the clock
--- here may be behind that of the primary before.
+-- sonic_open_primary zone flags floor count other.. default [prefix policy]..: this Redis is a primary of a cluster,
+-- and takes writes from now on. flags: r, it is ready; without, it takes no writes yet, but what it has lost is
+-- applied to it, see sonic_recovered. b and a number, what all streams may hold in bytes. floor is an id: no entry
+-- gets one before it. The zone has reported to others that they have all entries before it, and the clock here may be
+-- behind that of the primary before.
 across('sonic_open_primary', function(args)
 	local name, flags, floor = args[1], args[2], args[3]
-	if #args < 5 or not is_id(floor) then return bad('zone flags floor count other.. default [prefix policy]..') end
+	if #args < 5 or not is_id(floor) then
+		return bad_arguments('zone flags floor count other.. default [prefix policy]..')
+	end
 	local names, default, list = shards.settings(name, args, 4)
 	if not names then return default end
-	if not shards.clustered then
-		shards.held, shards.fresh, shards.taken, shards.owing = {}, {}, {}, {}
+	if not c.clustered then
+		c.streams, c.unread, c.last_read, c.deferred_streams = {}, {}, {}, {}
 		backlog.start(0, 0)
 	end
-	zone, others, alone, opened, shards.clustered = name, names, #names == 0, true, true
-	default_policy, policies = default, list
+	c.zone, c.others, c.alone, c.opened, c.clustered = name, names, #names == 0, true, true
+	c.default_policy, c.policies = default, list
 	unsent.drop(false)
 	backlog.limit(string.match(flags, 'b(%d+)'), false)
-	shards.tell(ms_of(floor))
+	shards.raise_watermark(ms_of(floor))
 	versions.flushes = {}
-	ready = string.find(flags, 'r', 1, true) ~= nil
-	shards.lacks = {}
-	if not ready then doubt() end
+	c.ready = string.find(flags, 'r', 1, true) ~= nil
+	c.lacks = {}
+	if not c.ready then begin_recovery() end
 	return 1
 end)
 
--- sonic_lack count [zone marker].. stream..: the slots of these streams may lack what the topics of the zones have behind the markers. The mark is
--- in each slot, so that it moves with it: sonic_hold finds it at the primary that the slot moves to, and that recovers then, too. It is in the hash
--- `lacks`: zone to marker, and '' to the opening. It fails if a slot was not filled to the end by a bootstrap. Else it returns the streams of the slots that it could not mark: they are moving, or elsewhere.
+-- sonic_lack count [zone marker].. stream..: the slots of these streams may lack what the topics of the zones have
+-- behind the markers. The mark is in each slot, so that it moves with it: sonic_hold finds it at the primary that the
+-- slot moves to, and that recovers then, too. It is in the hash `lacks`: zone to marker, and '' to the opening. It
+-- fails if a slot was not filled to the end by a bootstrap. Else it returns the streams of the slots that it could
+-- not mark: they are moving, or elsewhere.
 across('sonic_lack', function(args)
 	local count = tonumber(args[1])
-	if not count or #args < 1 + 2 * count then return bad('count [zone marker].. stream..') end
-	if not opened or not shards.clustered or ready then return NOT_READY end
+	if not count or #args < 1 + 2 * count then return bad_arguments('count [zone marker].. stream..') end
+	if not c.opened or not c.clustered or c.ready then return NOT_READY end
 	local missing = {}
 	for i = 2 + 2 * count, #args do
 		local out = args[i]
 		local source = try('HGET', state(out, 'meta'), 'bootstrap')
 		if type(source) == 'string' then return shards.unfilled(source) end
-		if failed(try('HSET', state(out, 'lacks'), '', shards.opening, unpack(args, 2, 1 + 2 * count))) then
+		if failed(try('HSET', state(out, 'lacks'), '', c.opening, unpack(args, 2, 1 + 2 * count))) then
 			missing[#missing + 1] = out
 		else
-			shards.marked[out] = true
+			c.marked[out] = true
 		end
 	end
 	return missing
 end)
 
--- sonic_recovered zone [opening]: all that the topic of a zone has, and that this primary may have lost, is applied to it again. It is ready once
--- that was said of all zones; it returns 1 then. opening is what sonic_primary told before: if this primary was opened again since, it may have
--- lost something since.
+-- sonic_recovered zone [opening]: all that the topic of a zone has, and that this primary may have lost, is applied
+-- to it again. It is ready once that was said of all zones; it returns 1 then. opening is what sonic_primary
+-- returned before: if this primary was opened again since, it may have lost something since.
 across('sonic_recovered', function(args)
-	if not opened or not shards.clustered or args[2] and not ready and args[2] ~= shards.opening then return NOT_READY end
-	shards.lacks[args[1]] = nil
-	ready = not next(shards.lacks)
-	if ready then
-		for out in pairs(shards.marked) do
-			if try('HGET', state(out, 'lacks'), '') == shards.opening then try('DEL', state(out, 'lacks')) end
+	if not c.opened or not c.clustered or args[2] and not c.ready and args[2] ~= c.opening then return NOT_READY end
+	c.lacks[args[1]] = nil
+	c.ready = not next(c.lacks)
+	if c.ready then
+		for out in pairs(c.marked) do
+			if try('HGET', state(out, 'lacks'), '') == c.opening then try('DEL', state(out, 'lacks')) end
 		end
-		shards.marked = {}
+		c.marked = {}
 	end
-	return ready and 1 or 0
+	return c.ready and 1 or 0
 end)
 
--- sonic_primary tells whether this primary is opened, whether it is ready, the bytes that its streams hold, its clock in milliseconds, and if it is
--- not ready, which opening this is, and the zones of which it may lack effects.
+-- sonic_primary tells whether this primary is opened, whether it is ready, the bytes that its streams hold, its clock
+-- in milliseconds, and if it is not ready, which opening this is, and the zones of which it may lack effects.
 across('sonic_primary', function()
 	local state_now = {
-		opened and shards.clustered and '1' or '0', ready and shards.clustered and '1' or '0', format('%.0f', backlog.bytes),
-		format('%d', math.max(wall_clock(), shards.told)),
+		c.opened and c.clustered and '1' or '0', c.ready and c.clustered and '1' or '0', format('%.0f', backlog.bytes),
+		format('%d', math.max(wall_clock(), c.watermark)),
 	}
-	if opened and shards.clustered and not ready then
-		state_now[5] = shards.opening
-		for lacking in pairs(shards.lacks) do state_now[#state_now + 1] = lacking end
+	if c.opened and c.clustered and not c.ready then
+		state_now[5] = c.opening
+		for lacking in pairs(c.lacks) do state_now[#state_now + 1] = lacking end
 	end
 	return state_now
 end)
 
--- sonic_hold stream..: looks whether this primary has the slots of these streams. It forgets those that it does not have, and returns them. It is
--- called when a primary was opened; when a slot has moved, at the primary that has it now, then at the one that had it. If a slot comes from a
--- primary that had not recovered, this one begins to.
+-- sonic_hold stream..: looks whether this primary has the slots of these streams. It forgets those that it does not
+-- have, and returns them. It is called when a primary was opened; when a slot has moved, at the primary that has it
+-- now, then at the one that had it. If a slot comes from a primary that had not recovered, this one begins to.
 across('sonic_hold', function(args)
 	local missing, lacking = {}, false
 	for i = 1, #args do
 		local out = args[i]
 		local length = try('XLEN', out)
-		shards.keep(out, 0)
-		shards.taken[out] = nil
-		shards.owing[out] = nil
+		shards.recount(out, 0)
+		c.last_read[out] = nil
+		c.deferred_streams[out] = nil
 		if type(length) ~= 'number' then
 			missing[#missing + 1] = out
-			shards.marked[out] = nil
+			c.marked[out] = nil
 		else
 			local opening = try('HGET', state(out, 'lacks'), '')
-			if type(opening) == 'string' and (ready or not shards.marked[out] or opening ~= shards.opening) then lacking = true end
-			if length > 0 then shards.hold(out, call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length) end
+			if type(opening) == 'string' then lacking = lacking or c.ready or not c.marked[out] or opening ~= c.opening end
+			if length > 0 then shards.count(out, call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length) end
 			-- While the slot moves that is an error: it may owe.
-			if try('EXISTS', state(out, 'owe'), state(out, 'want')) ~= 0 then shards.owing[out] = true end
+			if try('EXISTS', state(out, 'answers'), state(out, 'requests')) ~= 0 then c.deferred_streams[out] = true end
 		end
 	end
-	if lacking and opened and shards.clustered then doubt() end
+	if lacking and c.opened and c.clustered then begin_recovery() end
 	return missing
 end)
 
 -- Bytes of effects that one call of sonic_take returns, about.
-local MOST_TAKEN = 262144
+local MOST_READ = 262144
 
 -- Streams of shards.fresh that sonic_take is about to read. Those that are filled meanwhile come after them.
-local taking = {}
+local reading = {}
 
--- untaken reads entries of a stream that no call has returned yet, and returns the id before them, too. It returns nothing when it cannot: keys of
--- the slot are at another primary, or the cluster is down.
-local function untaken(out)
-	local from = shards.taken[out]
+-- unread_entries reads entries of a stream that no call has returned yet, and returns the id before them, too. It
+-- returns nothing when it cannot: keys of the slot are at another primary, or the cluster is down.
+local function unread_entries(out)
+	local from = c.last_read[out]
 	if not from then
 		from = try('HGET', state(out, 'meta'), 'shipped') or NO_ID
 		if failed(from) then return nil end
@@ -142,49 +141,51 @@ local function untaken(out)
 	return entries, from
 end
 
--- sonic_take reader [again]: entries that no call has returned yet: stream, the entry before them, entries, .. With `again` those are
--- returned, too, which were and are not shipped. A reader begins with it, and calls of other readers are refused from then on: a Sonic that has lost
--- the topic may not know it yet, and would never store what it takes. Last comes a time in milliseconds if nothing is left: all entries before it were
--- returned. While a slot moves it does not come if the slot has entries that were not. Nor does it afterwards, until sonic_hold has run: they are
--- elsewhere.
+-- sonic_take reader [again]: entries that no call has returned yet: stream, the entry before them, entries, .. With
+-- `again` those are returned, too, which were and are not shipped. A reader begins with it, and calls of other
+-- readers are refused from then on: a Sonic that has lost the topic may not know it yet, and would never store what
+-- it takes. Last comes a time in milliseconds if nothing is left: all entries before it were returned. While a slot
+-- moves it does not come if the slot has entries that were not. Nor does it afterwards, until sonic_hold has run:
+-- they are elsewhere.
 across('sonic_take', function(args)
-	if not opened or not shards.clustered then return NOT_READY end
-	if args[2] then shards.reader = args[1] end
-	if not args[1] or args[1] ~= shards.reader then return {err = 'SONICOLDER another Sonic reads this primary now'} end
-	selected = '0'
-	if ready then shards.pay() end
+	if not c.opened or not c.clustered then return NOT_READY end
+	if args[2] then c.reader = args[1] end
+	if not args[1] or args[1] ~= c.reader then return {err = 'SONICOLDER another Sonic reads this primary now'} end
+	c.selected = '0'
+	if c.ready then shards.send_deferred() end
 	if args[2] then
-		shards.taken, shards.fresh, taking = {}, {}, {}
-		for out in pairs(shards.held) do shards.fresh[out] = true end
+		c.last_read, c.unread, reading = {}, {}, {}
+		for out in pairs(c.streams) do c.unread[out] = true end
 	end
 	local list, bytes, unread = {}, 0, {}
-	while next(taking) or next(shards.fresh) do
-		if not next(taking) then taking, shards.fresh = shards.fresh, {} end
-		for out in pairs(taking) do
-			if bytes >= MOST_TAKEN then break end
-			local entries, from = untaken(out)
+	while next(reading) or next(c.unread) do
+		if not next(reading) then reading, c.unread = c.unread, {} end
+		for out in pairs(reading) do
+			if bytes >= MOST_READ then break end
+			local entries, from = unread_entries(out)
 			if not entries then
 				unread[#unread + 1] = out
 			elseif #entries > 0 then
 				list[#list + 1], list[#list + 2], list[#list + 3] = out, from, entries
-				shards.taken[out] = entries[#entries][1]
+				c.last_read[out] = entries[#entries][1]
 				for i = 1, #entries do bytes = bytes + #entries[i][2][2] + ENTRY_OVERHEAD end
-				if #entries == 64 then shards.fresh[out] = true end
+				if #entries == 64 then c.unread[out] = true end
 			end
-			taking[out] = nil
+			reading[out] = nil
 		end
-		if bytes >= MOST_TAKEN then break end
+		if bytes >= MOST_READ then break end
 	end
-	local left = #unread > 0 or next(taking) or next(shards.fresh)
-	for i = 1, #unread do shards.fresh[unread[i]] = true end
+	local left = #unread > 0 or next(reading) or next(c.unread)
+	for i = 1, #unread do c.unread[unread[i]] = true end
 	if not left then
-		shards.tell(wall_clock())
-		list[#list + 1] = shards.told_text
+		shards.raise_watermark(wall_clock())
+		list[#list + 1] = c.watermark_text
 	end
 	return list
 end)
 
--- sonic_shipped_all stream id ..: sonic_shipped of many streams. It returns the streams whose slots this primary does not have, or not all.
+-- sonic_shipped_all stream id ..: sonic_shipped of many streams. It returns the streams whose slots this primary does
+-- not have, or not all.
 across('sonic_shipped_all', function(args)
 	local missing = {}
 	for i = 1, #args, 2 do

@@ -1,14 +1,14 @@
 
--- Comparing zones: digests of what keys hold, in a form that does not depend on how Redis keeps it. Everything here only
--- reads.
+-- Comparing zones: digests of what keys hold, in a form that does not depend on how Redis keeps it. Everything here
+-- only reads.
 
--- work is what the call has read so far, in elements of keys: many bytes count as one. A call ends once it has read enough, with
--- one key at least, so that Redis has time for clients between calls.
+-- work is what the call has read so far, in elements of keys: many bytes count as one. A call ends once it has read
+-- enough, with one key at least, so that Redis has time for clients between calls.
 local work
 local ENOUGH, BYTES = 10000, 200
 
--- content[kind](key) returns the digest of a key. pieces[kind](key, at, digest) reads the next piece of a key: at is '' at the beginning. It returns the
--- next at, nil at the end, and the digest.
+-- content[kind](key) returns the digest of a key. pieces[kind](key, at, digest) reads the next piece of a key: at is
+-- '' at the beginning. It returns the next at, nil at the end, and the digest.
 local content, pieces = {}, {}
 
 do -- what is local here is of this block alone: a function of Lua has at most 200 locals
@@ -18,9 +18,9 @@ local TWO_48 = 281474976710656
 -- framed writes a value so that two of them, one behind the other, are not taken for two others.
 local function framed(value) return #value .. ':' .. value end
 
--- sum_of adds up digests of elements, in any order: SMEMBERS and HGETALL give them in an order of each Redis' own. Sorting them
--- would go by the locale. Elements are list[1], list[1+step], .., each with the value behind it when step is 2. a and b are the sums so far. It returns
--- the digest, and both sums.
+-- sum_of adds up digests of elements, in any order: SMEMBERS and HGETALL give them in an order of each Redis' own.
+-- Sorting them would go by the locale. Elements are list[1], list[1+step], .., each with the value behind it when
+-- step is 2. a and b are the sums so far. It returns the digest, and both sums.
 local function sum_of(list, step, a, b)
 	local sha1hex, sub = redis.sha1hex, string.sub
 	a, b = a or 0, b or 0
@@ -70,9 +70,7 @@ content.list = function(key)
 	return digest
 end
 
-content.set = function(key)
-	return (sum_of(call('SMEMBERS', key), 1))
-end
+content.set = function(key) return (sum_of(call('SMEMBERS', key), 1)) end
 
 content.hash = function(key) return (sum_of(call('HGETALL', key), 2)) end
 
@@ -128,32 +126,31 @@ end
 
 end
 
--- Keys of more than ENOUGH elements, or as many bytes as that, are read in pieces, one a call. Their digest is another one than that of
--- a smaller key, which has another content anyhow. A key that changes in between has some digest: who compares looks again.
+-- Keys of more than ENOUGH elements, or as many bytes as that, are read in pieces, one a call. Their digest is
+-- another one than that of a smaller key, which has another content anyhow. A key that changes in between has some
+-- digest: who compares looks again.
 
 local function is_large(kind, key)
 	local most = kind == 'string' and ENOUGH * BYTES or ENOUGH
 	return LENGTH[kind] ~= nil and call(LENGTH[kind], key) > most
 end
 
--- sonic_digest_piece db key kind at digest: reads the next piece of a large key of that kind: where the next one is, '' at the end, and the digest so far.
-redis.register_function{
-	function_name = 'sonic_digest_piece', flags = {'no-writes'},
-	callback = function(keys, args)
-		if not concat then bind() end
-		local moving = shards.use(keys[1])
-		if moving then return moving end
-		local db, key, kind, at, digest = unpack(args)
-		call('SELECT', db)
-		work = 0
-		if kind_of(key) ~= kind then return {'', 'changed in zone ' .. zone .. ' at ' .. format('%d', wall_clock())} end
-		at, digest = pieces[kind](key, at, digest)
-		return {at or '', digest}
-	end,
-}
+-- sonic_digest_piece db key kind at digest: reads the next piece of a large key of that kind: where the next one is,
+-- '' at the end, and the digest so far.
+reads('sonic_digest_piece', function(keys, args)
+	local moving = shards.use(keys[1])
+	if moving then return moving end
+	local db, key, kind, at, digest = unpack(args)
+	call('SELECT', db)
+	work = 0
+	if kind_of(key) ~= kind then return {'', 'changed in zone ' .. c.zone .. ' at ' .. format('%d', wall_clock())} end
+	at, digest = pieces[kind](key, at, digest)
+	return {at or '', digest}
+end)
 
--- describe adds what key holds to list: its name, type ('none' without a key), digest, expiry ('' for never), policy. lacks says that this Redis does
--- not have the database. The digest of a large key is '': it is read by sonic_digest_piece.
+-- describe adds what key holds to list: its name, type ('none' without a key), digest, expiry ('' for never), policy.
+-- lacks says that this Redis does not have the database. The digest of a large key is '': it is read by
+-- sonic_digest_piece.
 local function describe(list, key, lacks)
 	local kind, n = lacks and 'none' or kind_of(key), #list
 	work = work + 1
@@ -167,7 +164,7 @@ end
 -- reached returns how far this Redis is: zone, id, zone, id, .. Its own zone is the first.
 local function reached(out)
 	local last = stream_info(out)
-	local name = shards.clustered and zone or call('HGET', state(out, 'meta'), 'zone') or ''
+	local name = c.clustered and c.zone or call('HGET', state(out, 'meta'), 'zone') or ''
 	local list, all = {name, last}, all_cursors(out)
 	for i = 1, #all, 4 do
 		list[#list + 1], list[#list + 2] = all[i], all[i + 1]
@@ -175,65 +172,48 @@ local function reached(out)
 	return list
 end
 
-local function is_state_key(key) return string.sub(key, 1, 7) == '{sonic:' end
-
--- sonic_digests db key..: how far this Redis is, and what the keys hold: the first ones, when there is too much to read in one call.
-redis.register_function{
-	function_name = 'sonic_digests', flags = {'no-writes'},
-	callback = function(keys, args)
-		if not concat then bind() end
-		local moving = shards.use(keys[1])
-		if moving then return moving end
-		local at, list = reached(keys[1]), {}
-		local lacks = failed(try('SELECT', args[1]))
-		work = 0
-		for i = 2, #args do
-			describe(list, args[i], lacks)
-			if work >= ENOUGH then break end
-		end
-		return {at, list}
-	end,
-}
+-- sonic_digests db key..: how far this Redis is, and what the keys hold: the first ones, when there is too much to
+-- read in one call.
+reads('sonic_digests', function(keys, args)
+	local moving = shards.use(keys[1])
+	if moving then return moving end
+	local at, list = reached(keys[1]), {}
+	local lacks = failed(try('SELECT', args[1]))
+	work = 0
+	for i = 2, #args do
+		describe(list, args[i], lacks)
+		if work >= ENOUGH then break end
+	end
+	return {at, list}
+end)
 
 local function without_state(keys)
 	local list = {}
 	for _, key in ipairs(keys) do
-		if not is_state_key(key) then list[#list + 1] = key end
+		if string.sub(key, 1, 7) ~= '{sonic:' then list[#list + 1] = key end
 	end
 	return list
 end
 
 -- sonic_walk db cursor count: one step of SCAN: the next cursor, and the keys that it found.
-redis.register_function{
-	function_name = 'sonic_walk', flags = {'no-writes'},
-	callback = function(_, args)
-		if not concat then bind() end
-		call('SELECT', args[1])
-		local step = call('SCAN', args[2], 'COUNT', args[3])
-		return {step[1], without_state(step[2])}
-	end,
-}
+reads('sonic_walk', function(_, args)
+	call('SELECT', args[1])
+	local step = call('SCAN', args[2], 'COUNT', args[3])
+	return {step[1], without_state(step[2])}
+end)
 
 -- sonic_slot: all keys of the slot. A cluster has no cursor within a slot.
-redis.register_function{
-	function_name = 'sonic_slot', flags = {'no-writes'},
-	callback = function(keys)
-		if not concat then bind() end
-		if not shards.clustered then return NOT_READY end
-		local moving = shards.use(keys[1])
-		if moving then return moving end
-		local slot = call('CLUSTER', 'KEYSLOT', keys[1])
-		return without_state(call('CLUSTER', 'GETKEYSINSLOT', slot, call('CLUSTER', 'COUNTKEYSINSLOT', slot)))
-	end,
-}
+reads('sonic_slot', function(keys)
+	if not c.clustered then return NOT_READY end
+	local moving = shards.use(keys[1])
+	if moving then return moving end
+	local slot = call('CLUSTER', 'KEYSLOT', keys[1])
+	return without_state(call('CLUSTER', 'GETKEYSINSLOT', slot, call('CLUSTER', 'COUNTKEYSINSLOT', slot)))
+end)
 
 -- sonic_versions cursor count: one step through the hash of versions: the next cursor; field, version, ..
-redis.register_function{
-	function_name = 'sonic_versions', flags = {'no-writes'},
-	callback = function(keys, args)
-		if not concat then bind() end
-		local moving = shards.use(keys[1])
-		if moving then return moving end
-		return call('HSCAN', state(keys[1], 'ver'), args[1], 'COUNT', args[2])
-	end,
-}
+reads('sonic_versions', function(keys, args)
+	local moving = shards.use(keys[1])
+	if moving then return moving end
+	return call('HSCAN', state(keys[1], 'ver'), args[1], 'COUNT', args[2])
+end)

@@ -3,149 +3,140 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 
 -- Filling the Redis of an empty zone from that of another one, the source, while writes go on.
 --
--- The copy is what the zone would have, had it got all effects up to some moment and a few of those behind it: how far the
--- source was before the copy began becomes the zone's cursors, and its own effects that are behind are in its topic. Applying
--- an effect again that the copy has is nothing new, for the copy has the source's versions, too. Counters, and keys of policy
--- none, have no versions: the hash `boot` holds, by "<db>:<key>", how far the source was when it read the key: zone, id, .. with
--- spaces between. A Redis Cluster has that hash in each slot. Its field `end` says how far the source was at the end: of all zones for one Redis, which removes
--- the hash when its cursors are past that; for a Redis Cluster, whose slots have cursors of their own, one id that the horizon is to be past.
+-- The copy is what the zone would have, had it got all effects up to some moment and a few of those behind it: how
+-- far the source was before the copy began becomes the zone's cursors, and its own effects that are behind are in its
+-- topic. Applying an effect again that the copy has is nothing new, for the copy has the source's versions, too.
+-- Counters, and keys of policy none, have no versions: the hash `boot` holds, by "<db>:<key>", how far the source was
+-- when it read the key: zone, id, .. with spaces between. A Redis Cluster has that hash in each slot. Its field `end`
+-- says how far the source was at the end: of all zones for one Redis, which removes the hash when its cursors are
+-- past that; for a Redis Cluster, whose slots have cursors of their own, one id that the horizon is to be past.
 --
 -- Sonic writes the state of a Redis Cluster by commands of Redis, and that of one Redis at the end by sonic_filled.
 
--- told_elsewhere writes a stored version as zone asker stores it.
-local function told_elsewhere(text, asker)
+-- stored_by writes a stored version as zone asker stores it.
+local function stored_by(text, asker)
 	local id, origin, rest = string.match(text, '^([%d%-]+)@?([^ ]*)(.*)$')
-	if origin == '' then return id .. '@' .. zone .. rest end
+	if origin == '' then return id .. '@' .. c.zone .. rest end
 	if origin == asker then return id .. rest end
 	return text
 end
 
 -- not_source returns the error when asker cannot be filled from here.
 local function not_source(asker)
-	if not ready then return NOT_READY end
-	for i = 1, #others do
-		if others[i] == asker then return nil end
+	if not c.ready then return NOT_READY end
+	for i = 1, #c.others do
+		if c.others[i] == asker then return nil end
 	end
-	return bad('zone ' .. asker .. ' is no zone of this one\'s: name it in its zones and start its Sonic again')
+	return bad_arguments('zone ' .. asker .. ' is no zone of this one\'s: name it in its zones and start its Sonic again')
 end
 
--- sonic_source asker: how far this Redis is, its epoch, what it has pruned, how many answers it waits for and how much it has dropped and not
--- shipped since, which cursors asker once told.
-redis.register_function{
-	function_name = 'sonic_source', flags = {'no-writes'},
-	callback = function(keys, args)
-		if not concat then bind() end
-		local out, asker = keys[1], args[1]
-		local problem = not_source(asker) or shards.use(out)
-		if problem then return problem end
-		if shards.clustered then shards.read_pruned(out) end
-		local told, all = {}, call('HGETALL', state(out, 'told'))
-		for i = 1, #all, 2 do
-			if string.sub(all[i], 1, #asker + 1) == asker .. ' ' then
-				told[#told + 1], told[#told + 2] = all[i], all[i + 1]
-			end
+-- sonic_source asker: how far this Redis is, its epoch, what it has pruned, how many answers it waits for and how
+-- much it has dropped and not shipped since, which cursors asker once reported.
+reads('sonic_source', function(keys, args)
+	local out, asker = keys[1], args[1]
+	local problem = not_source(asker) or shards.use(out)
+	if problem then return problem end
+	if c.clustered then shards.read_pruned(out) end
+	local reported, all = {}, call('HGETALL', state(out, 'reported'))
+	for i = 1, #all, 2 do
+		if string.sub(all[i], 1, #asker + 1) == asker .. ' ' then
+			reported[#reported + 1], reported[#reported + 2] = all[i], all[i + 1]
 		end
-		return {
-			reached(out), call('HGET', state(out, 'meta'), 'epoch') or '0', pruned.text or NO_ID,
-			format('%d', call('HLEN', state(out, 'want')) + call('HLEN', state(out, 'unsent'))), told,
-		}
-	end,
-}
+	end
+	return {
+		reached(out), call('HGET', state(out, 'meta'), 'epoch') or '0', c.pruned.text or NO_ID,
+		format('%d', call('HLEN', state(out, 'requests')) + call('HLEN', state(out, 'unsent'))), reported,
+	}
+end)
 
 -- sonic_copy_versions asker cursor count: one step through the hash of versions: the next cursor; field, version, ..
-redis.register_function{
-	function_name = 'sonic_copy_versions', flags = {'no-writes'},
-	callback = function(keys, args)
-		if not concat then bind() end
-		local problem = not_source(args[1]) or shards.use(keys[1])
-		if problem then return problem end
-		local step = call('HSCAN', state(keys[1], 'ver'), args[2], 'COUNT', args[3])
-		local list = step[2]
-		for i = 2, #list, 2 do
-			-- Operations go on only from what is copied with its content: sonic_copy_keys says from what.
-			list[i] = string.gsub(told_elsewhere(list[i], args[1]), ' L$', '')
-		end
-		return step
-	end,
-}
+reads('sonic_copy_versions', function(keys, args)
+	local problem = not_source(args[1]) or shards.use(keys[1])
+	if problem then return problem end
+	local step = call('HSCAN', state(keys[1], 'ver'), args[2], 'COUNT', args[3])
+	local list = step[2]
+	for i = 2, #list, 2 do
+		-- Operations go on only from what is copied with its content: sonic_copy_keys says from what.
+		list[i] = string.gsub(stored_by(list[i], args[1]), ' L$', '')
+	end
+	return step
+end)
 
--- slot_cursors returns how far this Redis is with one slot of zones that have a cluster: zone, id, .. The script is in db 0.
+-- slot_cursors returns how far this Redis is with one slot of zones that have a cluster: zone, id, .. The script is
+-- in db 0.
 local function slot_cursors(out, slot)
 	local found = {}
-	for i = 1, #others do
-		local id = call('HGET', state(out, 'slots'), others[i] .. '/' .. slot)
-		if id then found[#found + 1], found[#found + 2] = others[i], id end
+	for i = 1, #c.others do
+		local id = call('HGET', state(out, 'slots'), c.others[i] .. '/' .. slot)
+		if id then found[#found + 1], found[#found + 2] = c.others[i], id end
 	end
 	return found
 end
 
--- sonic_copy_keys asker db slot key slot key ..: how many of the keys were read, the first ones, when there is too much to read in one call; how
--- far this Redis is; and of each key that is there its name, dump, expiry ('' for never), policy, and a list of its versions:
--- field, version, .. A key without versions has a list of how far this Redis is with its slot of other zones in place of it.
-redis.register_function{
-	function_name = 'sonic_copy_keys', flags = {'no-writes'},
-	callback = function(keys, args)
-		if not concat then bind() end
-		local asker, db, ver = args[1], args[2], state(keys[1], 'ver')
-		local problem = not_source(asker) or shards.use(keys[1])
-		if problem then return problem end
-		local at, list, read = reached(keys[1]), {}, 0
-		selected = '0'
-		work = 0
-		for i = 4, #args, 2 do
-			local key = args[i]
-			go(db)
-			local dump = call('DUMP', key)
-			read, work = read + 1, work + 1
-			if dump then
-				work = work + #dump / BYTES
-				local pxat, policy, kind, facts_of, fields = expiry_of(key), policy_of(key), kind_of(key), {}, {}
-				if policy == 'c' then
-					go('0')
-					-- Its sum would come behind the copy, which has it. Nothing tells both apart.
-					if call('EXISTS', state(keys[1], 'unsent')) == 1 then
-						return {err = 'SONICUNSENT zone ' .. zone .. ' dropped effects and has not shipped their sums yet: copy its counters again later'}
-					end
+-- sonic_copy_keys asker db slot key slot key ..: how many of the keys were read, the first ones, when there is too
+-- much to read in one call; how far this Redis is; and of each key that is there its name, dump, expiry ('' for
+-- never), policy, and a list of its versions: field, version, .. A key without versions has a list of how far this
+-- Redis is with its slot of other zones in place of it.
+reads('sonic_copy_keys', function(keys, args)
+	local asker, db, ver = args[1], args[2], state(keys[1], 'ver')
+	local problem = not_source(asker) or shards.use(keys[1])
+	if problem then return problem end
+	local at, list, read = reached(keys[1]), {}, 0
+	c.selected = '0'
+	work = 0
+	for i = 4, #args, 2 do
+		local key = args[i]
+		select_db(db)
+		local dump = call('DUMP', key)
+		read, work = read + 1, work + 1
+		if dump then
+			work = work + #dump / BYTES
+			local pxat, policy, kind, facts_of, fields = expiry_of(key), policy_of(key), kind_of(key), {}, {}
+			if policy == 'c' then
+				select_db('0')
+				-- Its sum would come behind the copy, which has it. Nothing tells both apart.
+				if call('EXISTS', state(keys[1], 'unsent')) == 1 then
+					return {err = 'SONICUNSENT zone ' .. c.zone .. ' dropped effects and has not shipped their sums yet: '
+						.. 'copy its counters again later'}
 				end
-				if policy ~= 'l' then
-					go('0')
-					facts_of = slot_cursors(keys[1], args[i - 1])
-				else
-					local name = db .. ':' .. key
-					fields = {'k' .. name, 'x' .. name, 'th' .. name, 'ts' .. name, 'tz' .. name}
-					if LETTERS[kind] then
-						local elements, prefix = elements_of(key, LETTERS[kind]), element_field(db, key, '')
-						for j = 1, #elements do fields[#fields + 1] = prefix .. elements[j] end
-						work = work + #elements
-					end
-					go('0')
-					for from = 1, #fields, SLICE do
-						local to = math.min(from + SLICE - 1, #fields)
-						local stored = call('HMGET', ver, unpack(fields, from, to))
-						for j = 1, #stored do
-							if stored[j] then
-								local n = #facts_of
-								facts_of[n + 1], facts_of[n + 2] = fields[from + j - 1], told_elsewhere(stored[j], asker)
-							end
+			end
+			if policy ~= 'l' then
+				select_db('0')
+				facts_of = slot_cursors(keys[1], args[i - 1])
+			else
+				local name = db .. ':' .. key
+				fields = {'k' .. name, 'x' .. name, 'th' .. name, 'ts' .. name, 'tz' .. name}
+				if LETTERS[kind] then
+					local elements, prefix = elements_of(key, LETTERS[kind]), element_field(db, key, '')
+					for j = 1, #elements do fields[#fields + 1] = prefix .. elements[j] end
+					work = work + #elements
+				end
+				select_db('0')
+				for from = 1, #fields, SLICE do
+					local to = math.min(from + SLICE - 1, #fields)
+					local stored = call('HMGET', ver, unpack(fields, from, to))
+					for j = 1, #stored do
+						if stored[j] then
+							local n = #facts_of
+							facts_of[n + 1], facts_of[n + 2] = fields[from + j - 1], stored_by(stored[j], asker)
 						end
 					end
 				end
-				local n = #list
-				list[n + 1], list[n + 2], list[n + 3], list[n + 4], list[n + 5] = key, dump, pxat, policy, facts_of
 			end
-			if work >= ENOUGH then break end
+			local n = #list
+			list[n + 1], list[n + 2], list[n + 3], list[n + 4], list[n + 5] = key, dump, pxat, policy, facts_of
 		end
-		return {format('%d', read), at, list}
-	end,
-}
+		if work >= ENOUGH then break end
+	end
+	return {format('%d', read), at, list}
+end)
 
--- sonic_filled zone own floor pruned epoch, then count and pairs of cursors, of told cursors, of how far the source was at the
--- end: the copy is whole. A Sonic can open this Redis now.
+-- sonic_filled zone own floor pruned epoch, then count and pairs of cursors, of reported cursors, of how far the
+-- source was at the end: the copy is whole. A Sonic can open this Redis now.
 always('sonic_filled', function(keys, args)
-	if not concat then bind() end
 	local out, meta = keys[1], state(keys[1], 'meta')
 	local source = call('HGET', meta, 'bootstrap')
-	if not source or opened then return bad('no bootstrap is going on') end
+	if not source or c.opened then return bad_arguments('no bootstrap is going on') end
 	local at = 6
 	local function take(name, change)
 		local list = {}
@@ -159,13 +150,14 @@ always('sonic_filled', function(keys, args)
 		plain(list, 'm ' .. origin, '')
 		plain(list, 'e ' .. origin, '0')
 	end)
-	take('told', plain)
+	take('reported', plain)
 	local ends = {}
 	take('boot', function(_, origin, id) plain(ends, origin, id) end)
 	call('HSET', state(out, 'boot'), 'end', concat(ends, ' '))
 	call('XADD', out, 'MAXLEN', '0', '0-1', 'e', '')
 	if id_before('0-1', args[2]) then call('XSETID', out, args[2]) end
-	call('HSET', meta, 'zone', args[1], 'shipped', args[2], 'floor', args[3], 'pruned', args[4], 'epoch', args[5], 'layout', LAYOUT)
+	call('HSET', meta, 'zone', args[1], 'shipped', args[2], 'floor', args[3], 'pruned', args[4], 'epoch', args[5],
+		'layout', LAYOUT)
 	call('HDEL', meta, 'bootstrap')
 	return source
 end)

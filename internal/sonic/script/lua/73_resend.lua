@@ -3,34 +3,33 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 
 -- What effects changed that were dropped, see 12_unsent.lua.
 
--- sonic_skip 0|1 bound 0|1: from now on effects are dropped, or not; what the stream may hold in bytes, '' for no bound, and whether effects are
--- dropped past it. sonic_open has effects not be dropped.
+-- sonic_skip 0|1 bound 0|1: from now on effects are dropped, or not; what the stream may hold in bytes, '' for no
+-- bound, and whether effects are dropped past it. sonic_open has effects not be dropped.
 always('sonic_skip', function(_, args)
-	if not opened then return NOT_READY end
+	if not c.opened then return NOT_READY end
 	unsent.drop(args[1] == '1')
 	backlog.limit(args[2], args[3] == '1')
 	return 1
 end)
 
--- sonic_unsent: whether effects are dropped; how many things are noted; how many effects were lost; how many entries the stream has, their bytes, how old the first one is in ms; the bound of the bytes, -1 for none, and whether
+-- sonic_unsent: whether effects are dropped; how many things are noted; how many effects were lost; how many entries
+-- the stream has, their bytes, how old the first one is in ms; the bound of the bytes, -1 for none, and whether
 -- effects are dropped past it.
-redis.register_function{
-	function_name = 'sonic_unsent', flags = {'no-writes'},
-	callback = function(keys)
-		if not concat then bind() end
-		local out = keys[1]
-		local first = call('XRANGE', out, '-', '+', 'COUNT', '1')[1]
-		local age = first and math.max(0, wall_clock() - ms_of(first[1])) or 0
-		local bound = backlog.bound == NO_BOUND and '-1' or format('%.0f', backlog.bound)
-		return {
-			unsent.drops and '1' or '0', format('%d', call('HLEN', state(out, 'unsent'))), call('HGET', state(out, 'meta'), 'lost') or '0',
-			format('%d', call('XLEN', out)), format('%.0f', backlog.bytes), format('%.0f', age), bound, backlog.drops and '1' or '0',
-		}
-	end,
-}
+reads('sonic_unsent', function(keys)
+	local out = keys[1]
+	local first = call('XRANGE', out, '-', '+', 'COUNT', '1')[1]
+	local age = first and math.max(0, wall_clock() - ms_of(first[1])) or 0
+	local bound = backlog.bound == NO_BOUND and '-1' or format('%.0f', backlog.bound)
+	return {
+		unsent.drops and '1' or '0', format('%d', call('HLEN', state(out, 'unsent'))),
+		call('HGET', state(out, 'meta'), 'lost') or '0',
+		format('%d', call('XLEN', out)), format('%.0f', backlog.bytes), format('%.0f', age), bound,
+		backlog.drops and '1' or '0',
+	}
+end)
 
--- element_now returns the effect that says what an element of key is, of the type letter. typed says that there is no such key, and that other zones are to
--- hear that it was of that type.
+-- element_now returns the effect that says what an element of key is, of the type letter. typed says that there is no
+-- such key, and that other zones are to hear that it was of that type.
 local function element_now(db, key, element, letter, typed, notes)
 	local policy, held, pxat = policy_of(key), nil, expiry_of(key)
 	if not pxat then
@@ -68,15 +67,17 @@ local function stored_of(ver, db, ...)
 	return stored
 end
 
--- overwritten tells whether another zone has written, since the effects were dropped, all that key holds here, or the element if given. All zones
--- get that, and a write of that zone that is on its way may be newer: the state here is not news.
+-- overwritten tells whether another zone has written, since the effects were dropped, all that key holds here, or the
+-- element if given. All zones get that, and a write of that zone that is on its way may be newer: the state here is
+-- not news.
 local function overwritten(ver, db, key, element)
 	if element then
 		local version = stored_of(ver, db, element_field(db, key, element))[1]
-		return version and string.find(version, '@', 1, true) and string.sub(version, -2) ~= ' -' -- a removal says nothing about the key's type
+		-- A removal says nothing about the key's type.
+		return version and string.find(version, '@', 1, true) and string.sub(version, -2) ~= ' -'
 	end
 	local kind = kind_of(key)
-	if kind ~= 'string' and kind ~= 'list' and kind ~= 'stream' then return false end
+	if not IN_PLACE[kind] then return false end
 	local stored = stored_of(ver, db, key_field(db, key), expiry_field(db, key))
 	local whole = stored[1]
 	-- What is pruned may be older than the effects that were dropped: so may be an expiry that is forgotten.
@@ -84,17 +85,19 @@ local function overwritten(ver, db, key, element)
 	return not stored[2] or versions.overtaken(stored[2], whole)
 end
 
--- deleted tells whether the key was deleted or replaced since an element of it was written: all zones get that, and know as much as this one, also of
--- the types that the key had before. What follows it in another zone may be on its way. An element whose version is forgotten is older than all that is
--- known: also than the key, once it was shipped as a whole for one of its elements.
+-- deleted tells whether the key was deleted or replaced since an element of it was written: all zones get that, and
+-- know as much as this one, also of the types that the key had before. What follows it in another zone may be on its
+-- way. An element whose version is forgotten is older than all that is known: also than the key, once it was shipped
+-- as a whole for one of its elements.
 local function deleted(ver, db, key, element)
 	local stored = stored_of(ver, db, element_field(db, key, element), key_field(db, key))
 	if not stored[1] then return versions.known(stored[2]) ~= nil end
 	return versions.overtaken(stored[1], stored[2])
 end
 
--- resent returns the effects of one field of the hash `unsent`, and comes back to db 0. wholes are the keys that the same entry ships as a whole.
-local function resent(hash, ver, field, value, notes, wholes)
+-- effects_of_field returns the effects of one field of the hash `unsent`, and comes back to db 0. wholes are the keys
+-- that the same entry ships as a whole.
+local function effects_of_field(hash, ver, field, value, notes, wholes)
 	local kind, db, key = string.match(field, '^(.)(%d+):(.*)$')
 	local element
 	if kind ~= 'k' and kind ~= 'I' then
@@ -136,12 +139,12 @@ end
 -- What one entry of sonic_resend has at most, but for one key that is larger.
 local RESENT = 131072
 
--- sonic_resend count: appends what about so many fields of the hash `unsent` say, and forgets them. It returns the entry's id, '' when
--- there is none, and how many fields are left. It does nothing while effects are dropped.
+-- sonic_resend count: appends what about so many fields of the hash `unsent` say, and forgets them. It returns the
+-- entry's id, '' when there is none, and how many fields are left. It does nothing while effects are dropped.
 always('sonic_resend', function(keys, args)
-	if not ready then return NOT_READY end
+	if not c.ready then return NOT_READY end
 	local out = keys[1]
-	outbox = out
+	c.outbox = out
 	local hash = state(out, 'unsent')
 	local left = call('HLEN', hash)
 	if unsent.drops or left == 0 then return {'', left} end
@@ -156,7 +159,7 @@ always('sonic_resend', function(keys, args)
 		if size > RESENT or seen[fields[i]] then return end
 		seen[fields[i]] = true
 		local effects
-		effects, notes = resent(hash, state(out, 'ver'), fields[i], fields[i + 1], notes, wholes)
+		effects, notes = effects_of_field(hash, state(out, 'ver'), fields[i], fields[i + 1], notes, wholes)
 		parts[#parts + 1], taken[#taken + 1] = effects, fields[i]
 		size = size + #effects
 	end
@@ -171,7 +174,7 @@ always('sonic_resend', function(keys, args)
 	for i = 1, #whole do take(whole[i]) end
 	sliced('HDEL', hash, taken, 1, #taken)
 	local effects, id = concat(parts), false
-	if effects ~= '' and not alone then id = append(out, '0', nil, effects, notes, true) end
+	if effects ~= '' and not c.alone then id = append(out, '0', nil, effects, notes, true) end
 	return {id or '', call('HLEN', hash)}
 end)
 

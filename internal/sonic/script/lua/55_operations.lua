@@ -11,25 +11,26 @@ local OPERATIONS = {
 -- The commands whose arguments are cut into slices.
 local IN_SLICES = {LPUSH = true, RPUSH = true, PFADD = true}
 
--- copy executes the operation COPY: the arguments are the key to copy and its database. A stream keeps the groups that it has here.
+-- copy executes the operation COPY: the arguments are the key to copy and its database. A stream keeps the groups
+-- that it has here.
 local function copy(e)
 	local key, from = e[4], e[9]
 	local groups = groups_of(key)
-	go(e[10])
+	select_db(e[10])
 	local kind = kind_of(from)
 	if not IN_PLACE[kind] then return false end
 	call('COPY', from, key, 'DB', e[3], 'REPLACE')
-	go(e[3])
+	select_db(e[3])
 	if kind == 'stream' then set_groups(key, groups) end
 	return call(LENGTH[kind], key) == tonumber(e[7])
 end
 
--- operate executes the operation of e. It tells whether it did here what it did at the origin, as far as the number of
--- values or bytes shows: somebody may have changed the key past Sonic.
+-- operate executes the operation of e. It tells whether it did here what it did at the origin, as far as the number
+-- of values or bytes shows: somebody may have changed the key past Sonic.
 local function operate(e)
 	local key, command = e[4], e[8]
 	if not OPERATIONS[command] then error('the operation ' .. tostring(command)) end
-	go(e[3])
+	select_db(e[3])
 	if command == 'COPY' then return copy(e) end
 	local kind = kind_of(key)
 	if not IN_PLACE[kind] then return false end
@@ -48,7 +49,7 @@ local function operate(e)
 end
 
 -- operate applies L at v. What it does when the operation cannot be executed here is said in 50_versions.lua.
-function fold.operate(e, v)
+function lww.operate(e, v)
 	local db, key, pxat = e[3], e[4], e[6]
 	local f = facts_to_change(db, key)
 	if f.whole and before(v, f.whole) then return 'lost' end
@@ -60,16 +61,16 @@ function fold.operate(e, v)
 	local typed = versions.newest_type(f)
 	local lost = typed and before(v, typed)
 	if lost or dead(f, v) then
-		local replaced = lost and said and before(said, v) and at and has_come(db, key, at)
+		local replaced = lost and said and before(said, v) and at and has_passed(db, key, at)
 		note(key_field(db, key), whole_text(v, pxat))
 		settle(db, key, f, was)
-		if replaced then wanted(db, key, false, f) end
+		if replaced then c.request(db, key, false, f) end
 		return lost and 'lost' or 'dead'
 	end
 	local result = 'applied'
 	if e[8] == 'COPY' then
-		go('0')
-		base = versions.base(call('HGET', ver, key_field(e[10], e[9])))
+		select_db('0')
+		base = versions.base(call('HGET', c.ver, key_field(e[10], e[9])))
 	end
 	if base == e[5] then
 		if operate(e) then
@@ -82,16 +83,16 @@ function fold.operate(e, v)
 	end
 	note(key_field(db, key), whole_text(v, pxat))
 	settle(db, key, f, was)
-	wanted(db, key, true, f)
+	c.request(db, key, true, f)
 	return result
 end
 
 -- operate applies L without versions: what the one writer did, this zone does in the same order.
-function blind.operate(e)
+function unversioned.operate(e)
 	local db, key, pxat = e[3], e[4], e[6]
-	go(db)
+	select_db(db)
 	local at = tonumber(pxat)
-	if at and at <= clock then
+	if at and at <= c.clock then
 		call('DEL', key)
 		return 'dead'
 	end
@@ -100,6 +101,6 @@ function blind.operate(e)
 		return 'applied'
 	end
 	local there = call('EXISTS', key) == 1
-	wanted(db, key)
-	return there and 'diverged' or 'applied' -- it expired here before the writer told it to stay
+	c.request(db, key)
+	return there and 'diverged' or 'applied' -- it expired here before the writer's PERSIST
 end

@@ -18,8 +18,8 @@ local function groups_of(key)
 	return groups
 end
 
--- set_groups replaces the groups of the stream key, which are its origin's, by groups. What is pending of an entry that
--- the stream does not have is not kept.
+-- set_groups replaces the groups of the stream key, which are its origin's, by groups. What is pending of an entry
+-- that the stream does not have is not kept.
 local function set_groups(key, groups)
 	for _, info in ipairs(call('XINFO', 'GROUPS', key)) do call('XGROUP', 'DESTROY', key, info[2]) end
 	for _, group in ipairs(groups) do

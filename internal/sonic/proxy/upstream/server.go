@@ -1,4 +1,4 @@
-package dialer
+package upstream
 
 // Server is the Redis that a connection leads to.
 type Server struct {

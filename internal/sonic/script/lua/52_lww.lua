@@ -3,66 +3,57 @@
 --
 -- Each function that applies an effect returns what became of it: 'applied', 'lost' to a newer version,
 -- 'dead' when its key expired since.
-local fold = {}
-
--- What is being applied.
-local ver          -- key of the hash of versions
-local clock        -- the time here: of the stream or of Redis, whichever is ahead, in ms
-local ahead        -- the stream's is: a key whose expiry it has reached may still be in Redis
-local recovers     -- this Redis came back older than it was, and has not got all again
-local filled       -- key of the hash `boot` while the copy of a bootstrap may be ahead of the cursors, else nil
-local wanted       -- function(db, key, lacking, f): asks the origin for the key's state, see want; f is what is known of the key
-local reached_before -- the last id of the stream before this message, and what it was raised to: no known version is between both but the message's
-local emptied      -- list of db, key: keys that may have lost their last element
+local lww = {}
 
 local function note(...)
-	go('0')
-	call('HSET', ver, ...)
+	select_db('0')
+	call('HSET', c.ver, ...)
 end
 
 local function note_list(notes)
 	if #notes == 0 then return end
-	go('0')
-	sliced('HSET', ver, notes, 1, #notes)
+	select_db('0')
+	sliced('HSET', c.ver, notes, 1, #notes)
 end
 
 -- passed tells whether the time of the key's expiry has come.
 local function passed(f)
 	local _, at = versions.expiry(f)
-	return at ~= nil and at <= clock
+	return at ~= nil and at <= c.clock
 end
 
 -- dead tells whether an expiry wiped what was written at v.
 local function dead(f, v)
-	if f.wiped and v.ms < f.wiped then return true end
+	if f.cleared and v.ms < f.cleared then return true end
 	local said, at = versions.expiry(f)
-	return at ~= nil and at <= clock and (v.ms < at or not before(said, v))
+	return at ~= nil and at <= c.clock and (v.ms < at or not before(said, v))
 end
 
--- has_come tells whether the time at of the key's expiry has come, here where it is known that the key would be missing then. Redis removes a key at
--- once that it is told an expiry of that has come by then: the call may have begun before.
-local function has_come(db, key, at)
-	if at > clock then
-		go(db)
-		if call('EXISTS', key) == 0 then clock = math.max(clock, wall_clock()) end
+-- has_passed tells whether the time at of the key's expiry has come, here where it is known that the key would be
+-- missing then. PEXPIREAT with a time that has come removes the key at once: the call may have
+-- begun before.
+local function has_passed(db, key, at)
+	if at > c.clock then
+		select_db(db)
+		if call('EXISTS', key) == 0 then c.clock = math.max(c.clock, wall_clock()) end
 	end
-	return at <= clock
+	return at <= c.clock
 end
 
 -- facts reads what is known of a key.
 local function facts(db, key)
-	go('0')
-	return versions.facts(ver, db, key)
+	select_db('0')
+	return versions.facts(c.ver, db, key)
 end
 
--- facts_to_change reads what is known of a key that an effect may change. A key whose expiry has come by the stream's clock, and not yet
--- by Redis' own, goes now: all in it is dead, see 50_versions.lua.
+-- facts_to_change reads what is known of a key that an effect may change. A key whose expiry has come by the stream's
+-- clock, and not yet by Redis' own, goes now: all in it is dead, see 50_versions.lua.
 local function facts_to_change(db, key)
 	local f = facts(db, key)
-	if ahead then
-		go(db)
+	if c.ahead then
+		select_db(db)
 		local at = call('PEXPIRETIME', key)
-		if at >= 0 and at <= clock then call('DEL', key) end
+		if at >= 0 and at <= c.clock then call('DEL', key) end
 	end
 	return f
 end
@@ -70,27 +61,28 @@ end
 -- settle removes from key what the facts say is gone, and sets its expiry. was is the key's KV before this
 -- effect: the version of elements that have none of their own, as those of RENAME and of an answer.
 local function settle(db, key, f, was)
-	emptied[#emptied + 1], emptied[#emptied + 2] = db, key
-	go(db)
+	c.emptied[#c.emptied + 1], c.emptied[#c.emptied + 2] = db, key
+	select_db(db)
 	local kind = kind_of(key)
 	if kind == 'none' then return end
 	local letter = LETTERS[kind]
 	local said, at, text = versions.expiry(f)
-	-- Whoever says that it saw an older expiry pass knew all that is forgotten here, and so did this zone: what it wiped is gone.
-	local wiped = f.wiped and f.wiped > pruned.ms
+	-- Whoever says that it saw an older expiry pass knew all that is forgotten here, and so did this zone: what it
+	-- wiped is gone.
+	local cleared = f.cleared and f.cleared > c.pruned.ms
 	if not letter then
 		-- The content is that of the wholesale write.
 		local typed = versions.newest_type(f)
 		if typed and (not f.whole or before(f.whole, typed)) or passed(f)
-			or wiped and (not f.whole or f.whole.ms < f.wiped) then
+			or cleared and (not f.whole or f.whole.ms < f.cleared) then
 			call('DEL', key)
 			return
 		end
 	else
 		local other = versions.newest_type(f, letter)
-		if f.whole or other or wiped or passed(f) then
+		if f.whole or other or cleared or passed(f) then
 			local list, gone = elements_of(key, letter), {}
-			local stored = versions_of(ver, db, key, list, 1, 1)
+			local stored = versions_of(c.ver, db, key, list, 1, 1)
 			for i = 1, #list do
 				local v = newer(versions.known(stored[i]), was)
 				if not v then -- older than all that is known, and one of these facts is
@@ -100,12 +92,12 @@ local function settle(db, key, f, was)
 					gone[#gone + 1] = list[i]
 				end
 			end
-			go(db)
+			select_db(db)
 			sliced(ELEMENTS[letter].remove, key, gone, 1, #gone)
 			if #gone == #list then return end
 		end
 	end
-	if said then set_expiry(key, (at == nil or at <= clock) and '' or text) end
+	if said then set_expiry(key, (at == nil or at <= c.clock) and '' or text) end
 end
 
 -- whole_text is what is stored of a wholesale write at v. base says that the key holds what it made.
@@ -115,7 +107,7 @@ local function whole_text(v, pxat, base)
 end
 
 -- wholesale applies S, R or D at v: set writes the value, nil for D; pxat is its expiry; base says that it is R.
-function fold.wholesale(db, key, v, pxat, set, base)
+function lww.wholesale(db, key, v, pxat, set, base)
 	local f = facts_to_change(db, key)
 	if f.whole and before(v, f.whole) then return 'lost' end
 	local said, at = versions.expiry(f)
@@ -124,15 +116,15 @@ function fold.wholesale(db, key, v, pxat, set, base)
 	note(key_field(db, key), whole_text(v, pxat))
 	local typed = versions.newest_type(f)
 	if typed and before(v, typed) then
-		local replaced = said and before(said, v) and at and has_come(db, key, at)
+		local replaced = said and before(said, v) and at and has_passed(db, key, at)
 		settle(db, key, f, was)
-		if replaced then wanted(db, key, false, f) end
+		if replaced then c.request(db, key, false, f) end
 		return 'lost'
 	end
-	go(db)
+	select_db(db)
 	if not set then
 		call('DEL', key)
-		if f.expiry and before(v, f.expiry) then emptied[#emptied + 1], emptied[#emptied + 2] = db, key end
+		if f.expiry and before(v, f.expiry) then c.emptied[#c.emptied + 1], c.emptied[#c.emptied + 2] = db, key end
 		return 'applied'
 	end
 	if dead(f, v) then
@@ -147,7 +139,7 @@ end
 
 -- add applies H, A or Z at v: list[first..] are the elements, with values or scores, of the type letter.
 -- pxat is the expiry that the key had at the origin.
-function fold.add(db, key, v, letter, pxat, list, first)
+function lww.add(db, key, v, letter, pxat, list, first)
 	local f = facts_to_change(db, key)
 	if f.whole and before(v, f.whole) then return 'lost' end
 	local kind = ELEMENTS[letter]
@@ -158,7 +150,7 @@ function fold.add(db, key, v, letter, pxat, list, first)
 		if pxat ~= '' and not (f.expiry and not before(f.expiry, v)) then -- else the first of several effects has said it
 			restated = true
 			f.expiry, f.said = v, pxat
-			notes[1], notes[2] = expiry_field(db, key), fold.expiry_text(v, pxat, f.wiped)
+			notes[1], notes[2] = expiry_field(db, key), lww.expiry_text(v, pxat, f.cleared)
 		end
 	elseif not f.types[letter] or before(f.types[letter], v) then
 		f.types[letter] = v
@@ -166,62 +158,62 @@ function fold.add(db, key, v, letter, pxat, list, first)
 	end
 	local other = versions.newest_type(f, letter)
 	if other and before(v, other) then
-		-- A newer addition of another type wiped these. They wiped that type's elements before them.
-		-- Of elements that are in both, what is noted from now on is newer than what these wiped: settle would keep them.
-		local mine, names = fold.note_elements(db, key, v, list, first, kind, notes, ''), {}
+		-- A newer addition of another type wiped these. They wiped that type's elements before them. Of elements that
+		-- are in both, what is noted from now on is newer than what these wiped: settle would keep them.
+		local mine, names = lww.note_elements(db, key, v, list, first, kind, notes, ''), {}
 		note_list(notes)
 		for i = kind.at, #mine, kind.step do names[#names + 1] = mine[i] end
-		go(db)
+		select_db(db)
 		local there = LETTERS[kind_of(key)]
 		if there then sliced(ELEMENTS[there].remove, key, names, 1, #names) end
 		settle(db, key, f, f.whole)
 		return 'lost'
 	end
 	local said, at, text = versions.expiry(f)
-	local expired = at ~= nil and at <= clock
+	local expired = at ~= nil and at <= c.clock
 	local carried = tonumber(pxat)
 	local gone = dead(f, v) or carried and carried <= v.ms
-	go(db)
+	select_db(db)
 	local there = kind_of(key)
 	if there ~= 'none' and there ~= kind.kind then -- all of it is wiped
 		call('DEL', key)
 		there = 'none'
 	end
 	if gone then
-		local mine = fold.note_elements(db, key, v, list, first, kind, notes, ' -')
+		local mine = lww.note_elements(db, key, v, list, first, kind, notes, ' -')
 		note_list(notes)
-		go(db)
+		select_db(db)
 		if there ~= 'none' then
 			local names = {}
 			for i = kind.at, #mine, kind.step do names[#names + 1] = mine[i] end
 			sliced(kind.remove, key, names, 1, #names)
 		end
-		emptied[#emptied + 1], emptied[#emptied + 2] = db, key
+		c.emptied[#c.emptied + 1], c.emptied[#c.emptied + 2] = db, key
 		if restated then settle(db, key, f, f.whole) end
 		return 'dead'
 	end
 	local rest = ''
 	if anew then rest = nil end
-	local mine = fold.note_elements(db, key, v, list, first, kind, notes, rest)
+	local mine = lww.note_elements(db, key, v, list, first, kind, notes, rest)
 	note_list(notes)
 	if #mine == 0 then
 		if restated then settle(db, key, f, f.whole) end
 		return 'lost'
 	end
-	go(db)
+	select_db(db)
 	sliced(kind.add, key, mine, 1, #mine)
 	if said then
 		if at and not expired then call('PEXPIREAT', key, text) end
 	elseif carried then
-		wanted(db, key, false, f)
+		c.request(db, key, false, f)
 	end
 	return 'applied'
 end
 
 -- note_elements returns those of list[first..] for which v is the newest version, with their values, and
 -- adds their notes with rest behind the version; none when rest is nil.
-function fold.note_elements(db, key, v, list, first, kind, notes, rest)
-	local stored = versions_of(ver, db, key, list, first + kind.at - 1, kind.step)
+function lww.note_elements(db, key, v, list, first, kind, notes, rest)
+	local stored = versions_of(c.ver, db, key, list, first + kind.at - 1, kind.step)
 	local prefix, mine = element_field(db, key, ''), {}
 	local text = rest and v.text .. rest
 	for i = 1, #stored do
@@ -239,51 +231,51 @@ function fold.note_elements(db, key, v, list, first, kind, notes, rest)
 end
 
 -- remove applies h, a or z at v to elements list[first..].
-function fold.remove(db, key, v, list, first)
+function lww.remove(db, key, v, list, first)
 	local f = facts_to_change(db, key)
 	if f.whole and before(v, f.whole) then return 'lost' end
 	local notes = {}
-	local mine = fold.note_elements(db, key, v, list, first, ELEMENTS.s, notes, ' -')
+	local mine = lww.note_elements(db, key, v, list, first, ELEMENTS.s, notes, ' -')
 	if #mine == 0 then return 'lost' end
 	note_list(notes)
-	go(db)
+	select_db(db)
 	local letter = LETTERS[kind_of(key)]
 	if letter then
 		sliced(ELEMENTS[letter].remove, key, mine, 1, #mine)
-		emptied[#emptied + 1], emptied[#emptied + 2] = db, key
+		c.emptied[#c.emptied + 1], c.emptied[#c.emptied + 2] = db, key
 	end
 	return 'applied'
 end
 
-function fold.expiry_text(v, pxat, wiped)
-	if wiped then return v.text .. ' ' .. pxat .. ' ' .. format('%.0f', wiped) end
+function lww.expiry_text(v, pxat, cleared)
+	if cleared then return v.text .. ' ' .. pxat .. ' ' .. format('%.0f', cleared) end
 	return pxat == '' and v.text or v.text .. ' ' .. pxat
 end
 
 -- expire applies E at v. wiped is W, nil when the writer saw no expiry pass.
-function fold.expire(db, key, v, pxat, wiped)
+function lww.expire(db, key, v, pxat, cleared)
 	local f = facts_to_change(db, key)
 	if f.whole and before(v, f.whole) then return 'lost' end
 	local said, at, text = versions.expiry(f)
-	local more = wiped and (not f.wiped or f.wiped < wiped)
-	if more then f.wiped = wiped end
+	local more = cleared and (not f.cleared or f.cleared < cleared)
+	if more then f.cleared = cleared end
 	if said and before(v, said) then
 		if more then
-			note(expiry_field(db, key), fold.expiry_text(said, text, f.wiped))
+			note(expiry_field(db, key), lww.expiry_text(said, text, f.cleared))
 			settle(db, key, f, f.whole)
 		end
 		return 'lost'
 	end
 	f.expiry, f.said = v, pxat
-	note(expiry_field(db, key), fold.expiry_text(v, pxat, f.wiped))
-	local now_at, over = tonumber(pxat), at and has_come(db, key, at)
-	local comes = now_at == nil or now_at > clock
+	note(expiry_field(db, key), lww.expiry_text(v, pxat, f.cleared))
+	local now_at, over = tonumber(pxat), at and has_passed(db, key, at)
+	local comes = now_at == nil or now_at > c.clock
 	local typed = versions.newest_type(f)
-	local needs = recovers and not wiped
-		or over and (not wiped or wiped < at) and not same(said, v) and (comes or typed and before(v, typed))
-	go(db)
+	local needs = c.recovers and not cleared
+		or over and (not cleared or cleared < at) and not same(said, v) and (comes or typed and before(v, typed))
+	select_db(db)
 	if call('EXISTS', key) == 0 then
-		if needs or comes and (now_at or not said) then wanted(db, key, false, f) end
+		if needs or comes and (now_at or not said) then c.request(db, key, false, f) end
 		return comes and 'applied' or 'dead'
 	end
 	if more or not comes then
@@ -291,20 +283,21 @@ function fold.expire(db, key, v, pxat, wiped)
 	else
 		set_expiry(key, pxat)
 	end
-	if needs then wanted(db, key, false, f) end
+	if needs then c.request(db, key, false, f) end
 	return comes and 'applied' or 'dead'
 end
 
--- lost_expiry asks for the state of the keys that were emptied while an expiry is still to come. It is called behind an entry's effects, whose last one
--- may be of another policy. An answer to a question of policy none is for the asker alone, and here it has a version, which the others would lack.
-function fold.lost_expiry()
-	for i = 1, #emptied, 2 do
-		local db, key = emptied[i], emptied[i + 1]
+-- lost_expiry asks for the state of the keys that were emptied while an expiry is still to come. It is called behind
+-- an entry's effects, whose last one may be of another policy. An answer to a question of policy none is for the
+-- asker alone, and here it has a version, which the others would lack.
+function lww.lost_expiry()
+	for i = 1, #c.emptied, 2 do
+		local db, key = c.emptied[i], c.emptied[i + 1]
 		local f = facts(db, key)
 		local _, at = versions.expiry(f)
-		if at and at > clock then
-			go(db)
-			if call('EXISTS', key) == 0 then wanted(db, key, false, f, 'l') end
+		if at and at > c.clock then
+			select_db(db)
+			if call('EXISTS', key) == 0 then c.request(db, key, false, f, 'l') end
 		end
 	end
 end

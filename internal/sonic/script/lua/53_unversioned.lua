@@ -1,11 +1,11 @@
 
 -- Effects of keys with one writer (policy none) and of counters. No versions: what arrives is done.
-local blind = {}
+local unversioned = {}
 
-function blind.wholesale(db, key, set, pxat)
-	go(db)
+function unversioned.wholesale(db, key, set, pxat)
+	select_db(db)
 	local at = tonumber(pxat)
-	if not set or at and at <= clock then
+	if not set or at and at <= c.clock then
 		call('DEL', key)
 		return set and 'dead' or 'applied'
 	end
@@ -15,8 +15,8 @@ end
 
 -- add applies H, A or Z. The writer's key has the expiry pxat: when it has none and the key here has
 -- one, the writer's had expired and is a new one.
-function blind.add(db, key, letter, pxat, list, first)
-	go(db)
+function unversioned.add(db, key, letter, pxat, list, first)
+	select_db(db)
 	local kind = ELEMENTS[letter]
 	local there, result = kind_of(key), 'applied'
 	if there ~= 'none' then
@@ -26,7 +26,7 @@ function blind.add(db, key, letter, pxat, list, first)
 	end
 	sliced(kind.add, key, list, first, #list)
 	if pxat ~= '' then
-		if tonumber(pxat) <= clock then
+		if tonumber(pxat) <= c.clock then
 			call('DEL', key)
 			return 'dead'
 		end
@@ -35,8 +35,8 @@ function blind.add(db, key, letter, pxat, list, first)
 	return result
 end
 
-function blind.remove(db, key, letter, list, first)
-	go(db)
+function unversioned.remove(db, key, letter, list, first)
+	select_db(db)
 	local kind = ELEMENTS[letter]
 	local there = kind_of(key)
 	if there == 'none' then return 'applied' end
@@ -45,16 +45,16 @@ function blind.remove(db, key, letter, list, first)
 	return 'applied'
 end
 
-function blind.expire(db, key, pxat)
-	go(db)
+function unversioned.expire(db, key, pxat)
+	select_db(db)
 	local at = tonumber(pxat)
 	if call('EXISTS', key) == 0 then
-		if at and at <= clock then return 'dead' end
-		-- It expired here before it was told to stay.
-		wanted(db, key)
+		if at and at <= c.clock then return 'dead' end
+		-- It expired here before the writer's PERSIST.
+		c.request(db, key)
 		return 'applied'
 	end
-	if at and at <= clock then
+	if at and at <= c.clock then
 		call('DEL', key)
 		return 'dead'
 	end
@@ -63,9 +63,9 @@ function blind.expire(db, key, pxat)
 end
 
 -- has tells whether the copy that this Redis was filled with has the effect v on a key, see 72_bootstrap.lua.
-function blind.has(v, db, key)
-	go('0')
-	local at = call('HGET', filled, db .. ':' .. key)
+function unversioned.has(v, db, key)
+	select_db('0')
+	local at = call('HGET', c.filled, db .. ':' .. key)
 	if not at then return false end
 	for origin, ms, seq in string.gmatch(at, '(%S+) (%d+)%-(%d+)') do
 		if origin == v.zone then
@@ -76,13 +76,14 @@ function blind.has(v, db, key)
 	return false
 end
 
--- Zones may have made different types of one counter. A string wins over a hash, a hash over a sorted set: a change of the winning type replaces the key,
--- one of the losing type changes nothing. The winner never gives way, so all zones end with the sum of all changes of the winning type.
+-- Zones may have made different types of one counter. A string wins over a hash, a hash over a sorted set: a change
+-- of the winning type replaces the key, one of the losing type changes nothing. The winner never gives way, so all
+-- zones end with the sum of all changes of the winning type.
 local WINS_OVER = {INCRBY = {hash = true, zset = true}, HINCRBY = {zset = true}, ZINCRBY = {}}
 
 -- count applies a change of a counter: I, i or j. Changes of all zones add up, in any order.
-function blind.count(db, command, key, ...)
-	go(db)
+function unversioned.count(db, command, key, ...)
+	select_db(db)
 	if not failed(try(command, key, ...)) then return 'applied' end
 	local kind = kind_of(key)
 	if not WINS_OVER[command][kind] then return 'diverged' end

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
@@ -72,26 +73,26 @@ func (b *backend) again(p pending, command, reply []byte) {
 	b.opened = b.opened && !replies.IsNotOpened(reply)
 	to, redirects := b.redirection(&p, reply)
 	// The function would run at the importing primary while other keys are still at the other one.
-	follows := redirects && !(to.asking && p.call) && len(c.refused) == 0
-	if follows && p.mayFollow(to) {
-		target := l.connectionTo(to.address, 0, b.proto)
-		if to.asking {
+	follows := redirects && !(to.Asking && p.call) && len(c.refused) == 0
+	if follows && p.MayFollow(to) {
+		target := l.connectionTo(to.Address, 0, b.proto)
+		if to.Asking {
 			target.send(discardReply(), resp.AppendCommand(nil, "ASKING"))
 		}
 		target.sendAgain(p, command)
 		return
 	}
-	first := p.since.IsZero()
+	first := p.Since.IsZero()
 	if first {
-		p.since = l.now
+		p.Since = l.now
 		c.waiting++
 	}
-	if redirects && to.moving || reply[0] != '-' { // of a read that was executed, the reply may be large
+	if redirects && to.Moving || reply[0] != '-' { // of a read that was executed, the reply may be large
 		reply = resp.AppendError(nil, errMoving)
 	} else {
 		reply = bytes.Clone(reply)
 	}
-	w := refusedCommand{slot: p.slot, place: p.order.place, since: p.since}
+	w := refusedCommand{slot: p.slot, place: p.order.place, since: p.Since}
 	w.send = func(target *backend) { target.sendAgain(p, command) }
 	w.fail = func() { c.complete(&p, reply) }
 	c.wait(w)
@@ -211,4 +212,186 @@ func (c *client) sendRefused() {
 	if !c.closed && len(c.refused) > 0 {
 		c.retrySoon() // they were refused at once
 	}
+}
+
+// clusterPause is how long a command waits before it is tried again.
+const clusterPause = 20 * time.Millisecond
+
+// redirection reads the reply to p, see redirectionOf.
+func (b *backend) redirection(p *pending, reply []byte) (to upstream.Redirection, ok bool) {
+	to, ok = upstream.RedirectionOf(reply, b.primary)
+	if ok && p.script {
+		ok = upstream.IsClusterError(string(resp.Text(reply)), p.slot)
+		if !b.loop.isPrimary(to.Address) {
+			to.Address = "" // use the map: the proxy must not log in at an address that a script names
+		}
+	}
+	return to, ok
+}
+
+// redirected follows the redirection in the reply to the first pending command, if there is one and
+// if it may. It reports whether it did.
+func (b *backend) redirected(reply []byte) bool {
+	if b.replies.n == 0 || !b.replies.front().routed {
+		return false
+	}
+	if b.loop.cfg.Replicate {
+		return b.refusedByShard(reply)
+	}
+	to, ok := b.redirection(b.replies.front(), reply)
+	if !ok {
+		return false
+	}
+	b.loop.cfg.Cluster.Refresh()
+	p := *b.replies.front()
+	command := bytes.Clone(b.command(0))
+	if p.MayFollow(to) {
+		target := b.loop.connectionTo(to.Address, 0, b.proto)
+		if to.Asking {
+			target.send(discardReply(), resp.AppendCommand(nil, "ASKING"))
+		}
+		b.replies.pop()
+		target.sendAgain(p, command)
+		if c := p.client; target.full() && (c.backend == nil || c.backend.owner != c) {
+			c.backend = target
+			c.pauseIfAboveLimit()
+		}
+		return true
+	}
+	if p.client.closed {
+		return false
+	}
+	first := p.Since.IsZero()
+	if !p.client.waitForCluster(&p.Attempts, func() { b.loop.primaryOf(p.slot, b.proto).sendAgain(p, command) }) {
+		if to.Moving { // clients must not see MOVED or ASK
+			b.begin(&p)
+			p.client.deliver(resp.AppendError(nil, errMoving))
+			b.completed()
+			return true
+		}
+		return false
+	}
+	if first {
+		p.client.waiting++
+	}
+	b.replies.pop()
+	return true
+}
+
+const errMoving = "TRYAGAIN the slot of this command is moving: the command was not run"
+
+// waitForCluster calls again after a pause. The client's next command waits until the command that
+// is tried again is complete. It returns false if the command has waited for Backend.Wait, or the
+// client has sent further commands: these may have been executed already, and the one that waits
+// would run behind them.
+func (c *client) waitForCluster(a *upstream.Attempts, again func()) bool {
+	l := c.loop
+	if a.Since.IsZero() {
+		a.Since = l.now
+	}
+	if c.replies.several() || l.now.Sub(a.Since) >= l.cfg.Backend.Wait {
+		return false
+	}
+	c.busy = true
+	l.timers.Start(l.now.Add(clusterPause), func() {
+		if !c.closed {
+			again()
+		}
+	})
+	return true
+}
+
+// waitDone records that a command that had to wait for the cluster, or a part of one, is complete.
+func (c *client) waitDone() {
+	if c.waiting--; c.waiting == 0 {
+		c.commandDone()
+	}
+}
+
+// command returns pending command i with its arguments. It is valid until out changes.
+func (b *backend) command(i int) []byte {
+	end := b.queuedBytes
+	if i+1 < b.replies.n {
+		end = b.replies.at(i + 1).start
+	}
+	first := b.queuedBytes - uint64(len(b.out))
+	return b.out[b.replies.at(i).start-first : end-first]
+}
+
+// sendAgain queues a command that has been pending on another connection.
+func (b *backend) sendAgain(p pending, command []byte) {
+	b.endBatch()
+	p.start = b.queuedBytes
+	b.replies.push(p)
+	b.out = append(b.out, command...)
+	b.appended(len(command))
+}
+
+// keepUnsent is called when the connection to a primary is lost. It answers the commands that Redis
+// may have received with an error, unless they only read and their clients sent no write behind
+// them, whose effect they would see. The others stay in order.
+func (b *backend) keepUnsent() {
+	sent := b.queuedBytes - uint64(len(b.out)-b.sent)
+	wrote := map[*client]bool{}
+	for i := b.replies.n - 1; i >= 0; i-- {
+		p := b.replies.at(i)
+		if p.reads = p.reads && !wrote[p.client]; p.start < sent && !p.reads && p.client != nil {
+			wrote[p.client] = true
+		}
+	}
+	var kept []pending
+	var out []byte
+	for b.replies.n > 0 {
+		p := *b.replies.front()
+		bound := p.then != nil && p.then.connectionBound
+		if sent := p.start < sent; sent && !(p.routed && p.reads) || bound {
+			b.failFront(sent)
+			continue
+		}
+		p.start = uint64(len(out))
+		out = append(out, b.command(0)...)
+		kept = append(kept, p)
+		b.replies.pop()
+	}
+	b.out, b.sent = out, 0
+	for _, p := range kept {
+		p.start += b.queuedBytes - uint64(len(out))
+		b.replies.push(p)
+	}
+}
+
+// moveWaiting sends commands that wait for this primary to the ones that have their slots now.
+func (b *backend) moveWaiting() {
+	b.endBatch()
+	var kept []pending
+	var commands [][]byte
+	for b.replies.n > 0 {
+		p := *b.replies.front()
+		if n := int(p.batchSize); n > 1 {
+			for _, call := range b.singleCalls(n) {
+				kept, commands = append(kept, *b.replies.front()), append(commands, call)
+				kept[len(kept)-1].batchSize = 0
+				b.replies.pop()
+			}
+			continue
+		}
+		kept, commands = append(kept, p), append(commands, bytes.Clone(b.command(0)))
+		b.replies.pop()
+	}
+	b.out, b.sent = nil, 0
+	for i, p := range kept {
+		target := b
+		if p.then != nil && p.then.connectionBound {
+			b.fail(&p, false)
+			continue
+		}
+		if p.client != nil { // transactions, too: none was sent yet
+			target = b.loop.primaryOf(p.slot, b.proto)
+			if p.then != nil && p.then.onMove != nil {
+				p.then.onMove(target)
+			}
+		}
+		target.sendAgain(p, commands[i])
+	}
+	b.resumeClients()
 }

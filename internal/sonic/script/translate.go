@@ -2,39 +2,37 @@ package script
 
 import "strings"
 
-// Mend says how to change a function's reply into the reply that the command gives outside a
-// function.
-type Mend uint8
+// Translation says how the reply of a function becomes the reply that the command gives outside a
+// function: Lua cannot express all replies.
+type Translation uint8
 
 const (
-	// MendNothing is for replies that need no change.
-	MendNothing Mend = iota
+	// Unchanged is for replies that need no translation.
+	Unchanged Translation = iota
 
-	// MendNullArray is for RESP2's null arrays: a null bulk string, "$-1", becomes "*-1". It
-	// applies only to the whole reply, not to elements. RESP3 has a single null and needs no
-	// change.
-	MendNullArray
+	// NullArray is for RESP2's null arrays: a null bulk string, "$-1", becomes "*-1". It applies only
+	// to the whole reply, not to elements. RESP3 has a single null and needs no translation.
+	NullArray
 
-	// MendNullArrayOfCount is MendNullArray when the command has a second argument, the count.
-	MendNullArrayOfCount
+	// NullArrayOfCount is NullArray if the command has a second argument, the count.
+	NullArrayOfCount
 
-	// MendInteger is for integers beyond 2^53, which a Lua number cannot hold: a simple string,
-	// "+123", becomes the integer ":123". It is the whole reply, or an element of the reply's
-	// array.
-	MendInteger
+	// Integer is for integers beyond 2^53, which a Lua number cannot hold: a simple string, "+123",
+	// becomes the integer ":123". It is the whole reply, or an element of the reply's array.
+	Integer
 )
 
-// MendOf returns how to change the replies of a command, whose name is in lower case.
-func MendOf(command string) Mend {
+// TranslationOf returns the translation of the replies of a command, whose name is in lower case.
+func TranslationOf(command string) Translation {
 	switch command {
 	case "lpop", "rpop":
-		return MendNullArrayOfCount
+		return NullArrayOfCount
 	case "lmpop", "zmpop", "blpop", "brpop", "blmpop", "bzpopmin", "bzpopmax", "bzmpop":
-		return MendNullArray
+		return NullArray
 	case "incr", "decr", "incrby", "decrby", "hincrby", "bitfield":
-		return MendInteger
+		return Integer
 	default:
-		return MendNothing
+		return Unchanged
 	}
 }
 

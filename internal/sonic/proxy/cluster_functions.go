@@ -3,11 +3,16 @@ package proxy
 import (
 	"bytes"
 	"slices"
+	"strings"
 
+	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/command"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/state"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
 
 // anyShard gives a write without keys, which Redis will refuse, the slot of some primary.
@@ -127,8 +132,8 @@ func (e *execution) refused(reply []byte) (answer []byte, waits bool) {
 		to := *e.redirection
 		e.redirection = nil
 		l.cfg.Cluster.Refresh()
-		if !to.asking && len(c.refused) == 0 && e.mayFollow(to) {
-			if target := l.connectionTo(to.address, 0, c.proto); target.opened || !e.connectionBound {
+		if !to.Asking && len(c.refused) == 0 && e.MayFollow(to) {
+			if target := l.connectionTo(to.Address, 0, c.proto); target.opened || !e.connectionBound {
 				e.send(target, c.replies.current)
 				return nil, true
 			}
@@ -170,11 +175,11 @@ func (e *execution) wait(reply []byte) {
 		c.replyDone()
 	}
 	if !e.waited {
-		e.waited, e.since = true, c.loop.now
+		e.waited, e.Since = true, c.loop.now
 		c.waiting++
 	}
 	c.wait(refusedCommand{
-		slot: e.slot, place: order.place, since: e.since, opened: e.connectionBound,
+		slot: e.slot, place: order.place, since: e.Since, opened: e.connectionBound,
 		send: func(b *backend) {
 			e.send(b, order)
 			release()
@@ -197,4 +202,114 @@ func (e *execution) lostUnsent() bool {
 	}
 	e.wait(resp.AppendError(nil, errPrimaryUnreachable))
 	return true
+}
+
+// In front of a Redis Cluster all keys of a transaction are in one slot, and it goes to the primary
+// of that slot as a whole.
+
+// addToCluster adds the slot of a command to the transaction. It returns an error for a command that
+// cannot be part of it.
+func (tx *transaction) addToCluster(cmd *command.Command, slot int) (problem string) {
+	if ofAllPrimaries(cmd) {
+		return "ERR Sonic refuses '" + cmd.Name + "' inside a transaction: it concerns all primaries of the cluster"
+	}
+	var same bool
+	if tx.slot, same = joinSlots(tx.slot, slot); !same {
+		return errCrossSlot
+	}
+	return ""
+}
+
+// clusterExecution is what a transaction in front of a Redis Cluster needs to be sent again.
+type clusterExecution struct {
+	slot        int
+	redirection *upstream.Redirection // in the replies
+	upstream.Attempts
+	watched bool // it runs on the client's own connection, after WATCH
+
+	// With Config.Replicate only:
+
+	guarded bool   // moveGuard is in it
+	waited  bool   // it is among client.waiting
+	script  bool   // it is a script outside a transaction
+	refusal []byte // the first error before that of EXEC, of a script: EXEC does not say which
+}
+
+// noteRedirection keeps the first redirection in the replies: Redis has then discarded the
+// transaction.
+func (e *execution) noteRedirection(reply []byte) {
+	if e.script && e.refusal == nil && reply[0] == '-' && e.seen < e.sent+2 {
+		e.refusal = bytes.Clone(reply)
+	}
+	if e.redirection != nil {
+		return
+	}
+	if to, ok := upstream.RedirectionOf(reply, e.b.primary); ok {
+		e.redirection = &to
+	}
+}
+
+// sendAgain sends the transaction to the primary that has the slot now, or again after a pause. It
+// returns false if it may not.
+func (e *execution) sendAgain() bool {
+	c, l, order, to := e.c, e.c.loop, e.c.replies.current, *e.redirection
+	e.redirection = nil
+	l.cfg.Cluster.Refresh()
+	// ASK would have to precede each command. The slot has moved soon.
+	if !to.Asking && e.MayFollow(to) {
+		e.send(l.connectionTo(to.Address, 0, c.proto), order)
+		return true
+	}
+	order.parts++ // the reply is not complete while the transaction waits
+	c.outstanding++
+	done := func() { order.parts--; c.outstanding-- }
+	if !c.waitForCluster(&e.Attempts, func() { e.send(l.primaryOf(e.slot, c.proto), order); done() }) {
+		done()
+		return false
+	}
+	return true
+}
+
+// movingAbort returns the answer to EXEC when its slot moves.
+func movingAbort() []byte {
+	return resp.AppendError(nil, "EXECABORT Transaction discarded because of: "+errMoving)
+}
+
+// With Config.Replicate each slot of a Redis Cluster is a shard: writes are calls of functions with
+// the stream of effects of the slot of their keys.
+
+// shards holds what the proxy sends about the shards of a Redis Cluster.
+type shards struct {
+	outboxes [][]byte // by slot: the name of the stream, as a bulk string; nil without Config.Replicate
+	names    [][]byte // names of the other state keys of a slot, without what they begin with, as bulk strings
+}
+
+func newShards(zones []string) shards {
+	s := shards{outboxes: make([][]byte, cluster.Slots)}
+	all := make([]byte, 0, cluster.Slots*26)
+	for slot := range s.outboxes {
+		start := len(all)
+		all = resp.AppendBulk(all, script.SlotOutbox(slot))
+		s.outboxes[slot] = all[start:len(all):len(all)]
+	}
+	for _, name := range state.Names(zones) {
+		s.names = append(s.names, resp.AppendBulk(nil, name))
+	}
+	return s
+}
+
+// outbox returns the stream of effects of a slot, as a bulk string. For a single Redis it returns
+// nil: the calls of functions have it already.
+func (p *Proxy) outbox(slot int) []byte {
+	if p.shards.outboxes == nil {
+		return nil
+	}
+	return p.shards.outboxes[slot]
+}
+
+// moveGuard returns a command that makes Redis refuse the MULTI that it is in while the slot moves:
+// it reads a key that does not exist. Redis finds that out before it executes anything of the
+// MULTI. A function notices a move only when commands before it have run.
+func moveGuard(slot int) []byte {
+	return resp.AppendCommand(nil, "EXISTS", strings.TrimSuffix(script.SlotOutbox(slot), "out")+"none")
 }

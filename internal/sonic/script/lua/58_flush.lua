@@ -4,24 +4,27 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 -- Flushing databases: FLUSHDB and FLUSHALL of this zone only, or of all zones as the effect F, see 50_versions.lua.
 
 -- Names of state keys. Those of `part:<origin>` come from `cur`.
-local STATE = {'out', 'ver', 'meta', 'cur', 'told', 'want', 'owe', 'unsent', 'boot', 'slots', 'mark', 'lacks'}
+local STATE = {
+	'out', 'ver', 'meta', 'cur', 'reported', 'requests', 'answers', 'unsent', 'boot', 'slots', 'mark', 'lacks',
+}
 
 -- state_keys returns the names of all state keys. The script is in db 0.
 local function state_keys()
 	local list = {}
-	for i = 1, #STATE do list[i] = state(outbox, STATE[i]) end
-	local origins = call('HKEYS', state(outbox, 'cur'))
+	for i = 1, #STATE do list[i] = state(c.outbox, STATE[i]) end
+	local origins = call('HKEYS', state(c.outbox, 'cur'))
 	for i = 1, #origins do
 		local origin = string.match(origins[i], '^p (.*)$')
-		if origin then list[#list + 1] = state(outbox, 'part:' .. origin) end
+		if origin then list[#list + 1] = state(c.outbox, 'part:' .. origin) end
 	end
 	return list
 end
 
--- empty deletes all keys of a database but state keys and those of kept, a list. The other arguments are those of FLUSHDB. Keys that stay are
--- moved to another database during FLUSHDB: deleting the others one by one takes about 2 s per million.
+-- empty deletes all keys of a database but state keys and those of kept, a list. The other arguments are those of
+-- FLUSHDB. Keys that stay are moved to another database during FLUSHDB: deleting the others one by one takes about 2
+-- s per million.
 local function empty(db, kept, ...)
-	go(db)
+	select_db(db)
 	if call('DBSIZE') == 0 then return end
 	local stay = {}
 	local function look_at(list)
@@ -34,7 +37,7 @@ local function empty(db, kept, ...)
 	local other = db == '0' and '1' or '0'
 	-- Its error about the argument tells that Redis has FLUSHDB: some rename it, so that nobody calls it by mistake.
 	local has_flush = string.find(try('FLUSHDB', '?').err, 'syntax error', 1, true)
-	if not has_flush or enter(other) then -- or db is the only database
+	if not has_flush or try_db(other) then -- or db is the only database
 		local keep, cursor = {}, '0'
 		for i = 1, #stay do keep[stay[i]] = true end
 		repeat
@@ -47,17 +50,18 @@ local function empty(db, kept, ...)
 		until cursor == '0'
 		return
 	end
-	local function aside(i) return state(outbox, 'kept:') .. i end -- the other database may have a key of the same name
+	-- The other database may have a key of the same name.
+	local function aside(i) return state(c.outbox, 'kept:') .. i end
 	for i = 1, #stay do call('UNLINK', aside(i)) end
-	go(db)
+	select_db(db)
 	for i = 1, #stay do
 		call('RENAME', stay[i], aside(i))
 		call('MOVE', aside(i), other)
 	end
 	call('FLUSHDB', ...)
-	go(other)
+	select_db(other)
 	for i = 1, #stay do call('MOVE', aside(i), db) end
-	go(db)
+	select_db(db)
 	for i = 1, #stay do call('RENAME', aside(i), stay[i]) end
 end
 
@@ -66,7 +70,7 @@ local AT_ONCE = 1000
 
 -- empty_slot deletes all keys of the slot but its state keys and those of kept, a set.
 local function empty_slot(kept)
-	local slot, prefix, stay = call('CLUSTER', 'KEYSLOT', outbox), state(outbox, ''), 0
+	local slot, prefix, stay = call('CLUSTER', 'KEYSLOT', c.outbox), state(c.outbox, ''), 0
 	repeat
 		local most = 2 * stay + AT_ONCE -- those that stay come again
 		local list, gone = call('CLUSTER', 'GETKEYSINSLOT', slot, most), {}
@@ -81,7 +85,7 @@ end
 
 -- cannot_flush returns the error for a user of Redis who may not list the keys of a slot, nil for others.
 function shards.cannot_flush()
-	local problem = try('CLUSTER', 'KEYSLOT', outbox)
+	local problem = try('CLUSTER', 'KEYSLOT', c.outbox)
 	if not failed(problem) then problem = try('CLUSTER', 'GETKEYSINSLOT', problem, '0') end
 	if not failed(problem) then return nil end
 	return {err = 'NOPERM a flush takes CLUSTER KEYSLOT and CLUSTER GETKEYSINSLOT, which Redis refuses: ' .. problem.err}
@@ -90,11 +94,11 @@ end
 -- newer_keys returns the keys of the databases left of which something newer than v is known: db, key, ..
 local function newer_keys(v, left)
 	local list = {}
-	local at = reached_before
-	if at.raised == top and (at.ms < v.ms or at.ms == v.ms and at.seq < v.seq) then return list end
+	local at = c.reached_before
+	if at.raised == c.last_id and (at.ms < v.ms or at.ms == v.ms and at.seq < v.seq) then return list end
 	local seen, cursor = {}, '0'
 	repeat
-		local step = call('HSCAN', ver, cursor, 'COUNT', '1000')
+		local step = call('HSCAN', c.ver, cursor, 'COUNT', '1000')
 		cursor = step[1]
 		local fields = step[2]
 		for i = 1, #fields, 2 do
@@ -111,36 +115,37 @@ end
 -- F: the database, an empty key, further databases. In a cluster it is of the slot, and of database 0 alone.
 function effects.F(e, v)
 	local dbs, left, any = {e[3], unpack(e, 5)}, {}, false
-	go('0')
+	select_db('0')
 	for i = 1, #dbs do
 		local db = dbs[i]
-		local held = versions.flushed(ver, db)
-		if not held or before(held, v) then left[db], any = {}, true end -- else it is lost, or came with the copy of a bootstrap
+		local held = versions.flushed(c.ver, db)
+		-- Else it is lost, or came with the copy of a bootstrap.
+		if not held or before(held, v) then left[db], any = {}, true end
 	end
 	if not any then return 'lost' end
 	local newer = newer_keys(v, left)
 	for i = 1, #newer, 2 do
 		local db, key = newer[i], newer[i + 1]
-		fold.wholesale(db, key, v, '')
+		lww.wholesale(db, key, v, '')
 		left[db][key] = true
 	end
-	go('0')
-	if filled then -- the copy may have keys without versions that were written behind the flush
-		local keys = call('HKEYS', filled)
+	select_db('0')
+	if c.filled then -- the copy may have keys without versions that were written behind the flush
+		local keys = call('HKEYS', c.filled)
 		for i = 1, #keys do
 			local db, key = string.match(keys[i], '^(%d+):(.*)$')
-			if db and left[db] and blind.has(v, db, key) then left[db][key] = true end
+			if db and left[db] and unversioned.has(v, db, key) then left[db][key] = true end
 		end
 	end
-	unsent.forget(outbox, left)
+	unsent.forget(c.outbox, left)
 	for db, keys in pairs(left) do
 		note(flush_field(db), v.text)
 		versions.flushes[db] = v
 		local kept = {}
 		for key in pairs(keys) do kept[#kept + 1] = key end
-		if shards.clustered then
+		if c.clustered then
 			empty_slot(keys)
-		elseif not enter(db) then
+		elseif not try_db(db) then
 			empty(db, kept, 'ASYNC')
 		end
 	end
@@ -155,9 +160,9 @@ local function databases()
 end
 
 local function has_counters()
-	if default_policy == 'c' then return true end
-	for i = 1, #policies do
-		if policies[i][2] == 'c' then return true end
+	if c.default_policy == 'c' then return true end
+	for i = 1, #c.policies do
+		if c.policies[i][2] == 'c' then return true end
 	end
 	return false
 end
@@ -165,31 +170,37 @@ end
 -- flushes registers command as a function. all says that it is of all databases, here that it is of this zone only.
 local function flushes(name, command, all, here)
 	always(name, function(keys, args)
-		if not ready then return NOT_READY end
+		if not c.ready then return NOT_READY end
 		-- A zone with one Redis would have to read all its keys to find those of a slot, once for each slot.
-		if shards.clustered then return {err = 'SONICREFUSED ' .. command .. ' is not for a zone among several with a Redis Cluster: delete its keys one by one'} end
-		outbox = keys[1]
+		if c.clustered then
+			return {err = 'SONICREFUSED ' .. command .. ' is not for a zone among several with a Redis Cluster: '
+				.. 'delete its keys one by one'}
+		end
+		c.outbox = keys[1]
 		local db, tx, published = mode_of(args[1])
 		local how = args[2] and string.upper(args[2])
 		if #args > 2 or how and how ~= 'SYNC' and how ~= 'ASYNC' then return {err = 'ERR syntax error'} end
 		if has_counters() then
-			return {err = 'SONICREFUSED ' .. command .. ' is not for databases that may have counter keys: they cannot be deleted'}
+			return {err = 'SONICREFUSED ' .. command .. ' is not for databases that may have counter keys: '
+				.. 'they cannot be deleted'}
 		end
-		if backlog.bytes > backlog.bound and not here and not alone then return FULL end
+		if backlog.bytes > backlog.bound and not here and not c.alone then return FULL end
 		local dbs, flushed = all and databases() or {db}, {}
 		for i = 1, #dbs do flushed[dbs[i]] = {} end
 		call('SELECT', '0')
-		selected = '0'
+		c.selected = '0'
 		local id = false
-		if not here and not alone then
+		if not here and not c.alone then
 			local notes = {}
 			for i = 1, #dbs do notes[2 * i - 1], notes[2 * i] = flush_field(dbs[i]), '' end
-			-- It is kept although others are dropped: nothing that is shipped later could stand for it. Then nothing in the stream may end its transaction.
-			id = append(outbox, '0', not divert and tx or nil, cmsgpack.pack({'F', 'l', dbs[1], '', unpack(dbs, 2)}), notes, true)
-			for i = 1, #dbs do versions.flushes[dbs[i]] = versions.of(id, zone) end
+			-- It is kept although others are dropped: nothing that is shipped later could stand for it. Then nothing
+			-- in the stream may end its transaction.
+			local effect = cmsgpack.pack({'F', 'l', dbs[1], '', unpack(dbs, 2)})
+			id = append(c.outbox, '0', not c.divert and tx or nil, effect, notes, true)
+			for i = 1, #dbs do versions.flushes[dbs[i]] = versions.of(id, c.zone) end
 		end
-		local forgotten = unsent.forget(outbox, flushed)
-		if here then unsent.lose(outbox, forgotten) end
+		local forgotten = unsent.forget(c.outbox, flushed)
+		if here then unsent.lose(c.outbox, forgotten) end
 		for i = 1, #dbs do empty(dbs[i], {}, unpack(args, 2)) end
 		local reply = {ok = 'OK'}
 		if published then return {id, reply} end

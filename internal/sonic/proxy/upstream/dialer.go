@@ -1,5 +1,6 @@
-// Package dialer connects the proxy to Redis, and keeps track of which Redis is the primary.
-package dialer
+// Package upstream connects the proxy to Redis, keeps track of which Redis is the primary, and reads
+// the redirections of a Redis Cluster. It knows nothing of clients.
+package upstream
 
 import (
 	"bufio"

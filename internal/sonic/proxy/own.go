@@ -1,0 +1,523 @@
+package proxy
+
+import (
+	"bytes"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aviaryhq/aviary/internal/sonic/command"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/state"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
+	"github.com/aviaryhq/aviary/internal/sonic/resp"
+)
+
+// subscriptions holds a client's channels, patterns and shard channels, as Redis has confirmed them.
+// The proxy must know them because UNSUBSCRIBE without arguments has one reply for each channel.
+type subscriptions struct {
+	channels, patterns, shards map[string]struct{}
+	unconfirmed                int // commands that may change them and have not all their replies
+}
+
+func (s *subscriptions) count() int { return len(s.channels) + len(s.patterns) + len(s.shards) }
+
+// openDedicated moves the client to a connection of its own. It returns false while replies are
+// pending on another one.
+func (c *client) openDedicated() bool {
+	if c.backend != nil && c.backend.owner == c && c.backend.state != discarded {
+		return true
+	}
+	if c.outstanding > 0 {
+		return false
+	}
+	b := newBackend(c.loop, c.db, c.proto)
+	b.owner = c
+	b.onPush = c.deliverPush
+	c.loop.dedicated[b] = struct{}{}
+	c.backend = b
+	b.connect()
+	return true
+}
+
+// deliverPush handles a push of Redis. It removes invalidations and notifications of state keys.
+func (c *client) deliverPush(push []byte) {
+	if bytes.Contains(push, []byte(state.Prefix)) {
+		push = replies.PushWithoutStateKeys(push)
+	}
+	c.deliver(push)
+}
+
+// closeDedicated closes the client's own connection. No reply may be pending.
+func (c *client) closeDedicated() {
+	c.watch, c.track, c.subs = false, false, nil
+	if c.backend != nil && c.backend.owner == c {
+		b := c.backend
+		c.backend = nil
+		b.discard()
+	}
+	c.own.discard()
+	c.own = nil
+}
+
+// subscribe runs SUBSCRIBE, UNSUBSCRIBE and their variants.
+func (c *client) subscribe(cmd *command.Command, r request.Request) bool {
+	if !c.openDedicated() {
+		return false
+	}
+	if c.subs == nil {
+		c.subs = &subscriptions{channels: map[string]struct{}{}, patterns: map[string]struct{}{}, shards: map[string]struct{}{}}
+	}
+	subs := c.subs
+	set := subs.channels
+	switch cmd.Name[0] {
+	case 'p':
+		set = subs.patterns
+	case 's':
+		if cmd.Name != "subscribe" {
+			set = subs.shards
+		}
+	}
+	remaining := r.Len() - 1
+	if remaining == 0 {
+		if subs.unconfirmed > 0 {
+			return false // how many replies it has is not known yet
+		}
+		remaining = max(1, len(set))
+	}
+	ends := strings.HasSuffix(cmd.Name, "unsubscribe")
+	subs.unconfirmed++
+	onReply := func(reply []byte) {
+		remaining--
+		if reply[0] == '-' { // Redis refuses all channels or none
+			remaining = 0
+		} else if parts, err := resp.Elements(reply); err == nil && len(parts) == 3 {
+			if channel := string(resp.Text(parts[1])); ends {
+				delete(set, channel)
+			} else {
+				set[channel] = struct{}{}
+			}
+		}
+		if remaining == 0 {
+			subs.unconfirmed--
+		}
+		c.deliver(reply)
+	}
+	c.backend.send(pending{client: c, kind: handled, then: &replyHandler{replies: remaining, onReply: onReply, subscription: true}}, r.Raw)
+	return true
+}
+
+// tracking runs CLIENT TRACKING, TRACKINGINFO and CACHING. CLIENT TRACKING moves the client to a
+// connection of its own. Invalidations are pushes of RESP3. With RESP2 they would need REDIRECT to
+// another connection, whose id only Redis knows.
+func (c *client) tracking(cmd *command.Command, r request.Request) bool {
+	if cmd.Name == "client|tracking" {
+		for i := 3; i < r.Len(); i++ {
+			if resp.EqualFold(r.Arg(i), "redirect") {
+				c.replyError("ERR Sonic refuses 'client|tracking' with REDIRECT: use RESP3")
+				return true
+			}
+		}
+		if !c.openDedicated() {
+			return false
+		}
+		c.track = c.track || resp.EqualFold(r.Arg(2), "on")
+	}
+	return c.relay(cmd, r)
+}
+
+// In front of a Redis Cluster a client's ordinary commands use the connections that clients share.
+// It has connections of its own besides, for what Redis keeps for a connection: subscriptions, WATCH
+// and a command that blocks.
+
+// ownConnections are a client's own connections in front of a Redis Cluster.
+type ownConnections struct {
+	channels *backend // SUBSCRIBE and PSUBSCRIBE
+	shards   shardConnections
+	watch    *backend            // WATCH. It stays for the next one
+	watched  int                 // the slot of the watched keys
+	keys     map[string]struct{} // that are watched
+	blocking *backend            // of commands that block in Redis. It stays for the next one
+	blockID  []byte              // Redis' id of blocking; nil: not known yet
+	running  *ownCommand
+}
+
+// ownConnections returns the client's own connections in front of a Redis Cluster.
+func (c *client) ownConnections() *ownConnections {
+	if c.own == nil {
+		c.own = &ownConnections{shards: shardConnections{map[string]*backend{}, map[string]*backend{}}}
+	}
+	return c.own
+}
+
+// all returns the connections that exist.
+func (o *ownConnections) all() []*backend {
+	if o == nil {
+		return nil
+	}
+	var all []*backend
+	for _, b := range []*backend{o.channels, o.watch, o.blocking} {
+		if b != nil {
+			all = append(all, b)
+		}
+	}
+	for _, b := range o.shards.byPrimary {
+		all = append(all, b)
+	}
+	return all
+}
+
+// discard ends all of them for good.
+func (o *ownConnections) discard() {
+	for _, b := range o.all() {
+		b.discard()
+	}
+}
+
+// openOwn opens a connection of the client's own to a primary.
+func (c *client) openOwn(address string, proto int) *backend {
+	b := newBackend(c.loop, c.loop.cfg.Backend.DB, proto)
+	b.owner, b.primary = c, address
+	c.loop.dedicated[b] = struct{}{}
+	b.connect()
+	return b
+}
+
+// reuse returns b if it leads to that primary in the client's protocol, else a new connection. It
+// ends b then. onEnd is as in backend.
+func (c *client) reuse(b *backend, address string, onEnd func(*backend)) (reused *backend, isNew bool) {
+	if b != nil {
+		if b.primary == address && b.proto == c.proto && b.state != discarded && !b.halfClosed {
+			return b, false
+		}
+		b.discard()
+	}
+	b = c.openOwn(address, c.proto)
+	b.onEnd = func() { onEnd(b) }
+	return b, true
+}
+
+// disconnect closes the client once it has its replies: what Redis kept for one of its connections
+// is lost, and the client is to notice.
+func (c *client) disconnect() {
+	if c.blockingInRedis > 0 {
+		c.close() // its reply may never come
+		return
+	}
+	c.closeAfterReplies()
+}
+
+// ownCommand is a client's command on one of its own connections. It begins when no reply is pending,
+// and the client's next command waits until it has ended: so the order of commands does not depend
+// on the connections that they go by, and no message precedes the reply to an earlier command.
+type ownCommand struct {
+	c       *client
+	order   *ordered
+	slot    int
+	asks    bool // it may run behind ASKING
+	repeats bool // it may be sent twice
+	// send sends it to a primary, and sets b.
+	send func(o *ownCommand, address string, asking bool)
+	// broken, if not nil, is called instead of a further try, if Redis has not run the command where
+	// it had to, or its connection is lost.
+	broken func(o *ownCommand)
+	ended  func()        // if not nil, is called before the answer
+	marked *replyHandler // of a command of subscriptions
+
+	b *backend // that it was sent on
+	upstream.Attempts
+	sentAt time.Time
+}
+
+// runOwn runs a command on an own connection, on the primary of its slot. It returns false if the
+// client has to wait.
+func (c *client) runOwn(o *ownCommand) bool {
+	if c.outstanding > 0 {
+		return false
+	}
+	c.slotsAt = c.loop.slotsAt
+	o.c, o.order = c, c.addReply()
+	o.order.parts = 1
+	c.outstanding++
+	c.ownConnections().running = o
+	o.try(c.loop.primaryOf(o.slot, 2).primary, false)
+	return true
+}
+
+func (o *ownCommand) try(address string, asking bool) {
+	o.c.busy, o.sentAt = true, o.c.loop.now
+	o.send(o, address, asking)
+}
+
+// end answers the command, and lets the next one begin.
+func (o *ownCommand) end(reply []byte) {
+	c := o.c
+	if c.closed {
+		return
+	}
+	c.own.running = nil
+	if o.ended != nil {
+		o.ended()
+	}
+	c.commandDone()
+	c.replies.current = o.order
+	c.deliver(reply)
+	c.replyDone()
+	c.partDone(o.order)
+}
+
+// arrived handles a reply that may redirect the command.
+func (o *ownCommand) arrived(reply []byte) {
+	to, redirects := upstream.RedirectionOf(reply, o.b.primary)
+	switch {
+	case !redirects:
+		o.end(reply)
+	case o.broken != nil:
+		o.c.loop.cfg.Cluster.Refresh()
+		o.broken(o)
+	default:
+		o.follow(to, bytes.Clone(reply))
+	}
+}
+
+// follow sends the command to another primary, or again after a pause. reply answers the client if
+// it may not wait longer.
+func (o *ownCommand) follow(to upstream.Redirection, reply []byte) {
+	l := o.c.loop
+	l.cfg.Cluster.Refresh()
+	if l.now.Sub(o.sentAt) > time.Second { // it has blocked since: this is another change of the cluster
+		o.Attempts = upstream.Attempts{}
+	}
+	if (o.asks || !to.Asking) && o.MayFollow(to) {
+		o.try(to.Address, to.Asking)
+		return
+	}
+	o.b = nil
+	if o.c.waitForCluster(&o.Attempts, func() { o.try(l.primaryOf(o.slot, 2).primary, false) }) {
+		return
+	}
+	if to.Address != "" { // clients must not see MOVED or ASK
+		reply = resp.AppendError(nil, errMoving)
+	}
+	o.end(reply)
+}
+
+// lost handles the end of the command's connection.
+func (o *ownCommand) lost(sent bool) {
+	switch {
+	case o.c.closed:
+	case o.b.halfClosed:
+		o.c.close() // as Redis does with a client that sends no more and has to wait
+	case o.broken != nil:
+		o.broken(o)
+	case sent && !o.repeats:
+		o.end(o.c.loop.lossError(true))
+	case o.b.unreachable(): // it has waited for a connection
+		o.end(o.c.loop.lossError(false))
+	default:
+		o.follow(upstream.Redirection{}, o.c.loop.lossError(false))
+	}
+}
+
+// ownChanged adapts the client's own connections to a new map.
+func (c *client) ownChanged() {
+	o, l := c.own, c.loop
+	if r := o.running; r != nil && r.b != nil && r.b.state == connecting && l.primaryOf(r.slot, 2).primary != r.b.primary {
+		r.b.discard() // nothing was sent yet
+		r.try(l.primaryOf(r.slot, 2).primary, false)
+	}
+	if b := o.channels; b != nil && b.state == up && !l.isPrimary(b.primary) {
+		b.lost(errNewPrimary)
+	}
+	if b := o.watch; b != nil && b.replies.n == 0 && !l.isPrimary(b.primary) {
+		b.discard()
+		o.watch = nil // a client that watches keys gets null for EXEC
+	}
+	if b := o.blocking; b != nil && b.replies.n == 0 && !l.isPrimary(b.primary) {
+		b.discard()
+		o.blocking = nil
+	}
+	if !c.closed {
+		c.moveShards()
+	}
+}
+
+// refuseTracking refuses CLIENT TRACKING and the commands for it.
+func (c *client) refuseTracking(cmd *command.Command, r request.Request) bool {
+	if cmd.Name == "client|tracking" && resp.EqualFold(r.Arg(2), "off") {
+		c.reply([]byte(replyOK))
+		return true
+	}
+	return c.refuse("ERR Sonic refuses '" + cmd.Name + "' in front of a Redis Cluster: invalidations come from each primary")
+}
+
+// In front of a Redis Cluster blocking commands block in Redis, on a connection of the client's own.
+// When their slot moves, Redis ends them with a redirection, and the proxy sends them to the next
+// primary, with the time that is left. An XREAD from $ then waits for entries from that moment on.
+
+// blockedInCluster is a command that blocks in Redis.
+type blockedInCluster struct {
+	r       request.Request
+	timeout int // position of the argument, 0 if the proxy does not know it
+	unit    time.Duration
+	until   time.Time // zero: no end
+	sent    bool      // it was sent before
+}
+
+// blockInCluster runs a command that may block.
+func (c *client) blockInCluster(cmd *command.Command, r request.Request) bool {
+	if c.outstanding > 0 {
+		return false
+	}
+	w := &blockedInCluster{r: request.Request{Raw: bytes.Clone(r.Raw), Args: slices.Clone(r.Args)}}
+	w.readTimeout(cmd, c.loop.now)
+	c.changeBlockingInRedis(1)
+	return c.runOwn(&ownCommand{
+		slot: c.slot, asks: true, repeats: cmd.Name == "xread", send: w.send,
+		ended: func() { c.changeBlockingInRedis(-1) },
+	})
+}
+
+// readTimeout finds the timeout. Redis answers one that it cannot read with an error.
+func (w *blockedInCluster) readTimeout(cmd *command.Command, now time.Time) {
+	at, unit := w.r.Len()-1, time.Second
+	switch cmd.Name {
+	case "xread", "xreadgroup":
+		at, unit = streamsTimeout(w.r), time.Millisecond
+	case "blmpop", "bzmpop":
+		at = 1
+	}
+	wait, ok := parseTimeout(string(w.r.Arg(at)))
+	if unit == time.Millisecond {
+		wait /= 1000
+	}
+	if ok && wait > 0 && wait < longestBlock {
+		w.timeout, w.unit, w.until = at, unit, now.Add(wait)
+	}
+}
+
+// longestBlock is the longest timeout that the proxy counts. A longer one begins anew when the slot
+// moves.
+const longestBlock = 10 * 365 * 24 * time.Hour
+
+// streamsTimeout returns the position of the last argument of BLOCK, which is the one that counts.
+func streamsTimeout(r request.Request) (at int) {
+	for i := 1; i < r.Len(); i++ {
+		switch word := r.Arg(i); {
+		case resp.EqualFold(word, "block"):
+			i++
+			at = i
+		case resp.EqualFold(word, "count"):
+			i++
+		case resp.EqualFold(word, "group"):
+			i += 2
+		case resp.EqualFold(word, "streams"):
+			return at
+		}
+	}
+	return at
+}
+
+func (w *blockedInCluster) send(o *ownCommand, address string, asking bool) {
+	c := o.c
+	if w.sent && !w.shorten(c.loop.now) {
+		o.end(nullArray(c.proto))
+		return
+	}
+	w.sent = true
+	own := c.own
+	b, isNew := c.reuse(own.blocking, address, func(b *backend) {
+		if own.blocking == b {
+			own.blocking = nil
+		}
+	})
+	o.b, own.blocking = b, b
+	b.halfClosed = c.inputEnded()
+	if isNew {
+		own.blockID = nil
+		id := discardReply()
+		id.then.onReply = func(reply []byte) { own.blockID = bytes.Clone(resp.Text(reply)) }
+		b.send(id, resp.AppendCommand(nil, "CLIENT", "ID")) // for CLIENT UNBLOCK
+	}
+	if asking {
+		b.send(discardReply(), resp.AppendCommand(nil, "ASKING"))
+	}
+	b.send(pending{kind: handled, then: &replyHandler{
+		onReply: func(reply []byte) { w.arrived(o, reply) }, onLost: o.lost,
+	}}, w.r.Raw)
+}
+
+// halfCloseBlocking is called for a client that sends no more, while a command that may block is under
+// way. It passes the end on to Redis, which serves a client that need not wait, and ends the
+// connection of one that has to. It returns false if there is no such connection.
+func (c *client) halfCloseBlocking() bool {
+	if c.own == nil || c.own.running == nil || c.own.running.b == nil || c.own.running.b != c.own.blocking {
+		return false
+	}
+	if b := c.own.blocking; !b.halfClosed {
+		b.halfClosed = true
+		b.scheduleFlush()
+	}
+	return true
+}
+
+// arrived handles the reply.
+func (w *blockedInCluster) arrived(o *ownCommand, reply []byte) {
+	if bytes.HasPrefix(reply, []byte("-UNBLOCKED ")) && !bytes.Contains(reply, []byte("CLIENT UNBLOCK")) {
+		o.follow(upstream.Redirection{}, bytes.Clone(reply)) // the primary has become a replica
+		return
+	}
+	o.arrived(reply)
+}
+
+// shorten sets the timeout to the time that is left. It returns false if none is.
+func (w *blockedInCluster) shorten(now time.Time) bool {
+	if w.timeout == 0 {
+		return true
+	}
+	left := w.until.Sub(now).Truncate(time.Millisecond)
+	if left <= 0 {
+		return false
+	}
+	text := strconv.FormatInt(left.Milliseconds(), 10)
+	if w.unit == time.Second {
+		text = strconv.FormatFloat(left.Seconds(), 'f', 3, 64)
+	}
+	w.r = w.r.With(w.timeout, []byte(text))
+	return true
+}
+
+// nullArray returns what Redis answers when a timeout is over, and when EXEC finds that a watched key
+// has changed.
+func nullArray(proto int) []byte {
+	if proto == 3 {
+		return []byte(replies.NullRESP3)
+	}
+	return []byte(replies.NullArray)
+}
+
+// unblockInCluster runs CLIENT UNBLOCK for a client that waits in Redis. It returns false if other
+// does not.
+func (c *client) unblockInCluster(other *client, byError bool) bool {
+	if other == nil || other.own == nil || other.blockingInRedis == 0 {
+		return false
+	}
+	running, own := other.own.running, other.own
+	if running == nil || running.b == nil || running.b != own.blocking || own.blockID == nil {
+		return false
+	}
+	reason := "TIMEOUT"
+	if byError {
+		reason = "ERROR"
+	}
+	c.slot = noSlot
+	c.backend = c.loop.connectionTo(running.b.primary, 0, c.proto)
+	c.backend.send(pending{client: c, kind: handled, then: &replyHandler{
+		connectionBound: true, // only this primary knows the id
+		onReply:         c.deliver,
+		onLost:          func(bool) { c.deliver(resp.AppendHeader(nil, ':', 0)) },
+	}}, resp.AppendCommand(nil, "CLIENT", "UNBLOCK", string(own.blockID), reason))
+	return true
+}

@@ -1,0 +1,94 @@
+#!lua name=sonic
+
+-- Redis hides all globals while it loads a library. bind sets these locals when the first function runs; locals are
+-- also quicker than globals. Every function that may be the first one calls bind before it uses them.
+local function globals() return string, math, table, tonumber, tostring, type, unpack, pcall end
+local string, math, table, tonumber, tostring, type, unpack, pcall
+local format, concat
+local bind
+
+-- The context: the only variables of the library. Bodies of commands get it as their argument.
+local c = {
+	-- Settings, which sonic_open or sonic_open_primary sets. Redis keeps none of them over a restart or a failover:
+	-- the library is not ready then, and refuses every write until a Sonic has looked at what this Redis holds.
+	opened = false,
+	ready = false, -- opened, and this Redis has reached all cursors that its zone ever reported
+	zone = '', -- the name of this zone
+	others = {}, -- the other zones: a list, and a set by name
+	alone = true, -- there is no other zone: nothing is appended, for nobody would read it
+	policies = {}, -- of {prefix, policy}, longest prefix first
+	default_policy = 'l',
+
+	-- The stream and its versions.
+	last_id = nil, -- of the stream; nil in a cluster until shards.latest reads it
+	open_tx = nil, -- the transaction whose effects were appended last: its closing entry is missing
+	pruned = {ms = 0, seq = 0, zone = ''}, -- the greatest version that was pruned; its zone is before all zones
+	-- No entry has an id before this time in ms, as number and as text: others know that they have all entries before
+	-- it.
+	watermark = 0, watermark_text = '',
+	deferred = true, -- the hash `answers` may hold answers, see 57_requests.lua
+	divert = nil, -- what takes an entry in place of the stream, nil for nothing: see 12_unsent.lua
+
+	-- A primary of a Redis Cluster. Each slot is a shard: it has a stream of effects, versions and cursors of its
+	-- own, in keys of the same slot, so that all of it moves with the slot. Functions of writes get the stream of the
+	-- slot of their keys.
+	clustered = false,
+	lacks = {}, -- zones of which a primary that was opened without being ready may lack effects
+	opening = '', -- tells one such opening from another
+	marked = {}, -- streams of the slots that sonic_lack has marked in this opening
+	reader = nil, -- the only one whom sonic_take answers
+	-- By stream: bytes and count of its entries; whether sonic_take may find new entries; the last entry that it
+	-- returned; whether the shard may owe answers.
+	streams = {}, unread = {}, last_read = {}, deferred_streams = {},
+
+	-- The present call.
+	outbox = nil, -- the stream
+	tx = nil, -- the transaction of the write
+	db = '0', -- the database of the write
+	resp3 = false, -- the client speaks RESP3
+	selected = nil, -- the database of the script while it applies; state keys are in db 0
+	digests = nil, -- of the keys of a user's script before it ran
+
+	-- The message that sonic_apply applies.
+	ver = nil, -- key of the hash of versions
+	clock = 0, -- the time here: of the stream or of Redis, whichever is ahead, in ms
+	ahead = false, -- the stream's is: a key whose expiry it has reached may still be in Redis
+	recovers = false, -- this Redis came back older than it was, and has not received everything again
+	filled = nil, -- key of the hash `boot` while the copy of a bootstrap may be ahead of the cursors
+	request = nil, -- function(db, key, lacking, f): asks the origin for the key's state, see 57_requests.lua
+	-- The last id of the stream before the message, and what it was raised to: the only known version in between is
+	-- the message's.
+	reached_before = nil,
+	emptied = {}, -- list of db, key: keys that may have lost their last element
+}
+
+local shards = {} -- functions on shards of a Redis Cluster
+
+local NOT_READY = {err = 'SONICNOTREADY no Sonic has opened this Redis'}
+
+-- Lua's unpack fails at about 8,000 values.
+local SLICE = 4000
+
+-- state returns the name of a state key of the shard of the stream out: {sonic:N}out -> {sonic:N}name.
+local function state(out, name) return string.sub(out, 1, -4) .. name end
+
+-- policy_of returns how conflicts about key are resolved: 'l', 'n' or 'c'.
+local function policy_of(key)
+	local policies = c.policies
+	for i = 1, #policies do
+		local p = policies[i]
+		if string.sub(key, 1, #p[1]) == p[1] then return p[2] end
+	end
+	return c.default_policy
+end
+
+-- mode_of reads the first argument of a write: the database, then flags: t and the id of a
+-- transaction in hexadecimal digits, p when the reply is to carry the entry's id, r when the client
+-- speaks RESP3.
+local function mode_of(word)
+	local db, flags = string.match(word, '^(%d+)(.*)$')
+	local tx = string.match(flags, 't(%x+)')
+	return db, tx, string.find(flags, 'p', 1, true) ~= nil, string.find(flags, 'r', 1, true) ~= nil
+end
+
+local function failed(reply) return type(reply) == 'table' and reply.err ~= nil end

@@ -211,7 +211,7 @@ func subscribeOne(ctx context.Context, cfg Config, client *messaging.Client, zon
 		if err != nil {
 			return fmt.Errorf("cannot read the end of the topic of zone %s: %w", zone, err)
 		}
-		h, err := topic.Last(ctx, client, last, zone, onlyShard, func(*messaging.Delivery, error) {})
+		h, err := topic.Last(ctx, client, last, zone, func(*messaging.Delivery, error) {})
 		switch {
 		case err != nil || h == nil:
 			return err

@@ -181,7 +181,7 @@ func (l *control) checkServer(ctx context.Context, c *redis.Conn) error {
 	former := l.serves && before != "" && before != server && epoch < l.epoch
 	l.mu.Unlock()
 	if former {
-		if err := redislib.New(c, redislib.Config{Shard: onlyShard}).Close(ctx); err != nil && !redislib.NoFunction(err) {
+		if err := redislib.New(c, redislib.Config{}).Close(ctx); err != nil && !redislib.NoFunction(err) {
 			return err
 		}
 	}

@@ -19,7 +19,7 @@ import (
 
 // library returns the configuration of the shard, which the function library gets.
 func (c Config) library() redislib.Config {
-	l := redislib.Config{Shard: onlyShard, Zone: c.Zone, Others: c.zones()[1:], Default: policyLWW, Bound: c.Outbox.bound()}
+	l := redislib.Config{Zone: c.Zone, Others: c.zones()[1:], Default: policyLWW, Bound: c.Outbox.bound()}
 	for _, conflict := range c.Conflicts {
 		if conflict.Prefix == "" {
 			l.Default = conflict.Policy
@@ -71,7 +71,7 @@ func (c Config) proxy(b backend, log *zap.Logger) (proxy.Config, error) {
 }
 
 func (c Config) shipper(databases string) outbox.Config {
-	return outbox.Config{Zone: c.Zone, Shard: onlyShard, Topic: c.topicOf(c.Zone), Alone: len(c.zones()) == 1, Config: c.sharedSettings(databases)}
+	return outbox.Config{Zone: c.Zone, Topic: c.topicOf(c.Zone), Alone: len(c.zones()) == 1, Config: c.sharedSettings(databases)}
 }
 
 // clusterShipper returns the configuration of the shipper in front of a Redis Cluster.
@@ -85,7 +85,7 @@ func (c Config) clusterShipper(p clusterProgress) outbox.ClusterConfig {
 const maxClockSkew = 500 * time.Millisecond
 
 func (c Config) applier(origin, databases string) apply.Config {
-	return apply.Config{Zone: c.Zone, Origin: origin, Shard: onlyShard, Topic: c.topicOf(origin), MaxClockSkew: maxClockSkew, Config: c.sharedSettings(databases)}
+	return apply.Config{Zone: c.Zone, Origin: origin, Topic: c.topicOf(origin), MaxClockSkew: maxClockSkew, Config: c.sharedSettings(databases)}
 }
 
 // sharedSettings returns digests of the settings that must be equal in all zones. It does not

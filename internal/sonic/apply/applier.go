@@ -18,7 +18,6 @@ import (
 type Config struct {
 	Zone   string // this zone
 	Origin string // the other zone
-	Shard  int    // of the topic
 	Topic  string // of the other zone
 	// MaxClockSkew is how far the other zone's clock may be ahead before the applier logs a
 	// warning.
@@ -90,7 +89,7 @@ func (a *Applier) call(ctx context.Context, d *messaging.Delivery, h *wire.Heade
 	}
 	result, err := a.library.Apply(ctx, h, d.Payload, string(d.ID.Bytes()))
 	if err != nil {
-		if redislib.Refused(err) {
+		if redislib.Rejected(err) {
 			err = cannotApply(d, h, err)
 		}
 		return result, err

@@ -111,7 +111,7 @@ func (a *ClusterApplier) applyNext(ctx context.Context, d *messaging.Delivery, h
 		if r.Err == nil {
 			results[i], r.Err = redislib.ApplyResult(r.Value)
 		}
-		if redislib.Refused(r.Err) {
+		if redislib.Rejected(r.Err) {
 			return cannotApply(d, h, r.Err)
 		}
 		if r.Err != nil {

@@ -80,7 +80,7 @@ func (p *progress) handle(ctx, running context.Context, d *messaging.Delivery, a
 // header reads the header of a message. Without an error it is nil for a message to skip: one that
 // the origin's Sonic has not written, and one that cannot be read and that this zone has passed.
 func (p *progress) header(d *messaging.Delivery, passed func(*wire.Header) (bool, error)) (*wire.Header, error) {
-	h, err := topic.Header(d, p.cfg.Origin, p.cfg.Shard)
+	h, err := topic.Header(d, p.cfg.Origin)
 	if err == nil {
 		return h, nil
 	}
@@ -256,7 +256,7 @@ func (p *progress) readEnd(ctx context.Context) (*wire.Header, error) {
 	if err != nil || last == nil {
 		return nil, err
 	}
-	h, err := topic.Header(last, p.cfg.Origin, p.cfg.Shard)
+	h, err := topic.Header(last, p.cfg.Origin)
 	if err != nil {
 		return nil, nil //nolint:nilnil // handle logs the error
 	}

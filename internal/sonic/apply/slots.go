@@ -101,7 +101,7 @@ func (a *Applier) applySlotsAgain(ctx context.Context, d *messaging.Delivery, h 
 	if gap := (*slotGap)(nil); errors.As(err, &gap) && final {
 		return a.reportGap(h, gap.at)
 	}
-	if redislib.Refused(err) {
+	if redislib.Rejected(err) {
 		return cannotApply(d, h, err)
 	}
 	if err != nil {

@@ -57,7 +57,7 @@ func newOrigin(t *testing.T, client *messaging.Client, namespace, name string, s
 	o.packer = wire.Packer{Origin: name, Tail: wire.Tail{Epoch: 1, Position: -1}}
 	o.writer, err = client.EntryWriter(ctx, topicOf(namespace, name), messaging.EntryWriterConfig{
 		Name: "sonic-" + name, Position: func(d *messaging.Delivery) (int64, error) {
-			h, err := topic.Header(d, name, 0)
+			h, err := topic.Header(d, name)
 			if err != nil {
 				return 0, err
 			}

@@ -109,7 +109,7 @@ func (r *primaryReader) open(ctx context.Context, before []int) error {
 	delete(r.watermarks, r)
 	r.storing.Unlock()
 	if err := r.library.Open(ctx, state, state.Ready, floor); err != nil {
-		if redislib.Refused(err) && !primaries.Moving(err) {
+		if redislib.Fatal(err) {
 			err = fmt.Errorf("%w: %w", ErrState, err)
 		}
 		return fmt.Errorf("cannot open it: %w", err)

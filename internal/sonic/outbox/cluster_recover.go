@@ -71,7 +71,7 @@ func (r *primaryReader) restore(ctx context.Context, from messaging.Position) er
 	}
 	var parts wire.PartJoiner
 	restored, effects := map[int]wire.ID{}, int64(0)
-	err = topic.Read(ctx, r.client, r.writer.Topic(), from, r.cfg.Zone, 0, func(ctx context.Context, h *wire.Header, d *messaging.Delivery, err error) error {
+	err = topic.Read(ctx, r.client, r.writer.Topic(), from, r.cfg.Zone, func(ctx context.Context, h *wire.Header, d *messaging.Delivery, err error) error {
 		if err != nil || !h.Slots {
 			return err
 		}

@@ -180,7 +180,7 @@ func (w *clusterWorld) read() *heard {
 	h := &heard{values: map[string][]string{}, last: map[int]wire.ID{}}
 	var parts bytes.Buffer
 	position := int64(-1)
-	err := topic.Read(w.t.Context(), w.client, w.topic, messaging.Earliest(), "a", 0, func(_ context.Context, m *wire.Header, d *messaging.Delivery, err error) error {
+	err := topic.Read(w.t.Context(), w.client, w.topic, messaging.Earliest(), "a", func(_ context.Context, m *wire.Header, d *messaging.Delivery, err error) error {
 		if err != nil {
 			return err
 		}

@@ -70,7 +70,7 @@ func (l *loader) readTopic(ctx context.Context, from wire.ID, handle func(contex
 	if from.Ms > 0 {
 		position = messaging.AtTime(time.UnixMilli(int64(from.Ms)).Add(-clockMargin))
 	}
-	return topic.Read(ctx, l.client, l.writer.Topic(), position, l.cfg.Zone, l.cfg.Shard,
+	return topic.Read(ctx, l.client, l.writer.Topic(), position, l.cfg.Zone,
 		func(ctx context.Context, h *wire.Header, d *messaging.Delivery, err error) error {
 			if err != nil {
 				return err

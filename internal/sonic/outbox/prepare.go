@@ -81,7 +81,7 @@ func (l *loader) prepare(ctx context.Context) (wire.ID, error) {
 	if l.firstSession || !state.Opened {
 		floor := wire.Max(wire.AtPosition(l.packer.Tail.Position), l.packer.Tail.Last)
 		if state, err = l.library.Open(ctx, state, epoch, floor); err != nil {
-			if redislib.Refused(err) {
+			if redislib.Fatal(err) {
 				err = fmt.Errorf("%w: %w", ErrState, err)
 			}
 			return wire.ID{}, fmt.Errorf("cannot open Redis for writes: %w", err)

@@ -41,7 +41,7 @@ func prepared(t *testing.T, s *Shipper) *loader {
 	t.Cleanup(func() { s.releaseTopic(w) })
 	end, err := s.tail(t.Context(), w.Last())
 	require.NoError(t, err)
-	return &loader{Shipper: s, writer: w, storeContext: t.Context(), packer: wire.Packer{Origin: s.cfg.Zone, Shard: s.cfg.Shard, Tail: end}, firstSession: true, single: true}
+	return &loader{Shipper: s, writer: w, storeContext: t.Context(), packer: wire.Packer{Origin: s.cfg.Zone, Tail: end}, firstSession: true, single: true}
 }
 
 // What a predecessor has sent is stored after its successor has read the topic's end, and Redis has

@@ -24,8 +24,7 @@ import (
 // Config says which effects to ship, and to which topic.
 type Config struct {
 	Zone  string
-	Shard int
-	Topic string // of the zone and shard
+	Topic string // of the zone
 	// Alone says that there is no other zone, so that no other Redis can differ from this one.
 	Alone bool
 	// Config describes the settings that must be equal in all zones. Each message carries it: see
@@ -33,9 +32,9 @@ type Config struct {
 	Config string
 }
 
-// Shipper ships one shard of a zone: it publishes the shard's effects to the topic. Of several
-// shippers of a shard, in one process or in many, only the one that owns the topic works. The others
-// wait. All methods are safe for concurrent use.
+// Shipper publishes the effects of a zone with one Redis to the zone's topic. Of several shippers of a
+// zone, in one process or in many, only the one that owns the topic works. The others wait. All
+// methods are safe for concurrent use.
 type Shipper struct {
 	cfg      Config
 	redis    *redis.Client
@@ -63,7 +62,7 @@ type Status struct {
 // New returns a shipper. It calls stored with the id of the last effect in the topic whenever that
 // changes, in order.
 func New(cfg Config, db *redis.Client, l *redislib.Library, client *messaging.Client, log *zap.Logger, m *Metrics, stored func(wire.ID)) *Shipper {
-	log = log.Named("outbox").With(zap.Int("shard", cfg.Shard))
+	log = log.Named("outbox")
 	return &Shipper{cfg: cfg, redis: db, library: l, client: client, log: log, metrics: m, health: health.New(log), onStored: stored}
 }
 
@@ -134,7 +133,7 @@ func (s *Shipper) releaseTopic(w *messaging.EntryWriter) {
 
 // end is the topic that the shipper writes to.
 func (s *Shipper) end() topicEnd {
-	return topicEnd{zone: s.cfg.Zone, shard: s.cfg.Shard, topic: s.cfg.Topic, client: s.client, log: s.log}
+	return topicEnd{zone: s.cfg.Zone, topic: s.cfg.Topic, client: s.client, log: s.log}
 }
 
 // ship ships until ctx or the ownership of the topic ends. After a failure of a session it starts
@@ -151,7 +150,7 @@ func (s *Shipper) ship(ctx context.Context, w *messaging.EntryWriter) error {
 	ctx, storing, done := whileOwner(ctx, w)
 	defer done()
 
-	l := &loader{Shipper: s, writer: w, storeContext: storing, packer: wire.Packer{Origin: s.cfg.Zone, Shard: s.cfg.Shard, Config: s.cfg.Config, Tail: t}, firstSession: true, single: true}
+	l := &loader{Shipper: s, writer: w, storeContext: storing, packer: wire.Packer{Origin: s.cfg.Zone, Config: s.cfg.Config, Tail: t}, firstSession: true, single: true}
 	var pause backoff.Backoff
 	for {
 		began := time.Now()

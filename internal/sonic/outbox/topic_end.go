@@ -16,7 +16,6 @@ import (
 // topicEnd is the end of a zone's topic, to which one process writes.
 type topicEnd struct {
 	zone   string
-	shard  int
 	topic  string
 	client *messaging.Client
 	log    *zap.Logger
@@ -25,9 +24,9 @@ type topicEnd struct {
 // acquire waits until this process is the only one that may write to the topic.
 func (e topicEnd) acquire(ctx context.Context) (*messaging.EntryWriter, error) {
 	w, err := e.client.EntryWriter(ctx, e.topic, messaging.EntryWriterConfig{
-		Name: fmt.Sprintf("sonic-%s-%d", e.zone, e.shard), Label: "sonic", Replicated: true,
+		Name: fmt.Sprintf("sonic-%s-0", e.zone), Label: "sonic", Replicated: true,
 		Position: func(d *messaging.Delivery) (int64, error) {
-			h, err := topic.Header(d, e.zone, e.shard)
+			h, err := topic.Header(d, e.zone)
 			switch {
 			case errors.Is(err, wire.ErrForeign):
 				return -1, nil // see tail
@@ -58,7 +57,7 @@ func (e topicEnd) release(w *messaging.EntryWriter) {
 // tail returns the end of a topic whose last message is d; nil: the topic is empty. It skips
 // messages at the end that this zone's Sonics have not written.
 func (e topicEnd) tail(ctx context.Context, d *messaging.Delivery) (wire.Tail, error) {
-	h, err := topic.Last(ctx, e.client, d, e.zone, e.shard, func(d *messaging.Delivery, err error) {
+	h, err := topic.Last(ctx, e.client, d, e.zone, func(d *messaging.Delivery, err error) {
 		e.log.Error("skipped a foreign message", zap.Stringer("message", d.ID), zap.String("topic", d.Topic), zap.Error(err))
 	})
 	switch {

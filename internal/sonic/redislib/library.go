@@ -1,5 +1,5 @@
-// Package redislib calls the functions of the library in Redis for one shard of effects: they read
-// the state of a Redis, open it for writes, and apply effects of other zones. The library
+// Package redislib calls the functions of the library in one Redis, or in a primary of a Redis
+// Cluster: they read its state, open it for writes, and apply effects of other zones. The library
 // (internal/sonic/script/lua) documents the functions and their guarantees.
 package redislib
 
@@ -20,7 +20,6 @@ const Layout = 2
 
 // Config is what Open passes to the library.
 type Config struct {
-	Shard  int
 	Zone   string
 	Others []string // the other zones
 	// Default is the policy of keys that no prefix matches. Policies are those of prefixes.
@@ -40,7 +39,7 @@ type Bound struct {
 // Policy says how to resolve conflicts about keys that begin with Prefix.
 type Policy struct{ Prefix, Policy string }
 
-// Library is the library of one Redis, for one shard of effects. It is safe for concurrent use.
+// Library is the library of one Redis. It is safe for concurrent use.
 type Library struct {
 	cfg    Config
 	redis  redisClient
@@ -55,13 +54,13 @@ type redisClient interface {
 
 // New returns the library of a Redis. It sends no request.
 func New(db redisClient, cfg Config) *Library {
-	return &Library{cfg: cfg, redis: db, outbox: script.KeysOf(cfg.Shard).Outbox}
+	return &Library{cfg: cfg, redis: db, outbox: script.KeysOf(0).Outbox}
 }
 
 // Outbox returns the name of the stream of effects.
 func (l *Library) Outbox() string { return l.outbox }
 
-// State is the state of the shard in a Redis.
+// State is the state of a Redis.
 type State struct {
 	Layout  int
 	Zone    string // empty: this Redis is new
@@ -92,7 +91,7 @@ type Cursor struct {
 	Epoch   int64
 }
 
-// ReadState returns the state of the shard. It loads the library if Redis does not have it.
+// ReadState returns the state. It loads the library if Redis does not have it.
 func (l *Library) ReadState(ctx context.Context) (State, error) {
 	reply, err := l.call(ctx, "sonic_look").Slice()
 	if NoFunction(err) {
@@ -107,7 +106,7 @@ func (l *Library) ReadState(ctx context.Context) (State, error) {
 	return stateOf(reply)
 }
 
-// Open passes the shard's configuration to the library and opens Redis for writes, with ids above
+// Open passes the configuration to the library and opens Redis for writes, with ids above
 // floor. before is the state that the caller has read: Open fails with [Older] if the stream now
 // ends before before.Last, because Redis was replaced or restarted meanwhile. In the returned state
 // Ready is false if Redis must first apply effects of other zones.
@@ -197,7 +196,7 @@ func (l *Library) Shipped(ctx context.Context, id wire.ID) error {
 
 // ShippedTo returns the last id that any process has passed to Shipped.
 func (l *Library) ShippedTo(ctx context.Context) (wire.ID, error) {
-	text, err := l.redis.HGet(ctx, script.KeysOf(l.cfg.Shard).Meta, "shipped").Result()
+	text, err := l.redis.HGet(ctx, script.KeysOf(0).Meta, "shipped").Result()
 	if errors.Is(err, redis.Nil) {
 		return wire.ID{}, nil
 	}
@@ -248,10 +247,16 @@ func Older(err error) bool { return script.IsReply(err, "SONICOLDER") }
 // Unfilled reports whether Redis was not filled to the end by a bootstrap.
 func Unfilled(err error) bool { return script.IsReply(err, "SONICBOOTSTRAP") }
 
-// Refused reports whether the library refused for good: what it was given, or what this Redis holds,
-// has to change. Any other error, an unknown one too, may pass: try again.
-func Refused(err error) bool {
-	return script.IsReply(err, "SONICARG", "SONICZONE", "SONICEPOCH", "SONICLAYOUT", "SONICBOOTSTRAP", "SONICPAYLOAD", "SONICNEWER")
+// Fatal reports whether Open has failed because of its arguments or of the state of this Redis: trying
+// again does not help. It may help after any other error, also one that is not known here.
+func Fatal(err error) bool {
+	return script.IsReply(err, "SONICARG", "SONICZONE", "SONICLAYOUT", "SONICBOOTSTRAP")
+}
+
+// Rejected reports whether the library has failed because of the message that it was to apply. Only
+// another version of the library may apply it.
+func Rejected(err error) bool {
+	return script.IsReply(err, "SONICARG", "SONICPAYLOAD", "SONICNEWER", "ERR user_function")
 }
 
 // stateOf reads the reply of sonic_look.

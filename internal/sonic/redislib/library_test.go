@@ -61,7 +61,7 @@ func TestOpenRefusesAnOlderRedis(t *testing.T) {
 	state.Last = wire.ID{Ms: 5}
 	_, err := l.Open(t.Context(), state, 0, wire.ID{Ms: 9})
 	require.True(t, redislib.Older(err), "%v", err)
-	assert.False(t, redislib.Refused(err), "it is to be looked at again")
+	assert.False(t, redislib.Fatal(err), "it is to be looked at again")
 	state, err = l.ReadState(t.Context())
 	require.NoError(t, err)
 	assert.False(t, state.Opened)
@@ -78,9 +78,9 @@ func TestOnlyKnownRefusalsAreForGood(t *testing.T) {
 	_, err := l.Open(t.Context(), redislib.State{}, 1, wire.ID{})
 	require.NoError(t, err)
 	_, err = redislib.New(db, redislib.Config{Zone: "b", Default: "lww"}).Open(t.Context(), redislib.State{Opened: true}, 1, wire.ID{})
-	assert.True(t, redislib.Refused(err), "another zone: %v", err)
+	assert.True(t, redislib.Fatal(err), "another zone: %v", err)
 	require.NoError(t, db.Do(t.Context(), "CONFIG", "SET", "maxmemory", "1").Err())
-	assert.False(t, redislib.Refused(db.Set(t.Context(), "k", "v", 0).Err()), "it has no memory")
-	assert.False(t, redislib.Refused(db.Do(t.Context(), "EVAL", "return redis.error_reply('NEWCODE of a later Redis')", 0).Err()))
-	assert.False(t, redislib.Refused(io.EOF))
+	assert.False(t, redislib.Fatal(db.Set(t.Context(), "k", "v", 0).Err()), "it has no memory")
+	assert.False(t, redislib.Fatal(db.Do(t.Context(), "EVAL", "return redis.error_reply('NEWCODE of a later Redis')", 0).Err()))
+	assert.False(t, redislib.Fatal(io.EOF))
 }

@@ -13,13 +13,13 @@ import (
 
 // Header reads the header of a message of a zone's topic. Its errors are those of
 // [wire.ParseHeader], which also say what the header has then, and [wire.ErrForeign] for a
-// message of another zone or shard.
-func Header(d *messaging.Delivery, zone string, shard int) (*wire.Header, error) {
+// message of another zone.
+func Header(d *messaging.Delivery, zone string) (*wire.Header, error) {
 	h, err := wire.ParseHeader(d.Properties)
 	switch {
 	case errors.Is(err, wire.ErrForeign):
 		return nil, err
-	case err == nil && (h.Origin != zone || h.Shard != shard):
+	case err == nil && (h.Origin != zone || h.Shard != 0):
 		return nil, fmt.Errorf("%w of this topic: it is of shard %d of zone %s", wire.ErrForeign, h.Shard, h.Origin)
 	default:
 		return h, err
@@ -34,17 +34,17 @@ const lookBack = time.Minute
 // It is nil if there is none. A foreign message at the end is passed to skipped, and the topic is
 // read again: its last minute, or all of it. The errors are those of reading, and those of [Header]
 // but ErrForeign.
-func Last(ctx context.Context, c *messaging.Client, d *messaging.Delivery, zone string, shard int, skipped func(*messaging.Delivery, error)) (*wire.Header, error) {
+func Last(ctx context.Context, c *messaging.Client, d *messaging.Delivery, zone string, skipped func(*messaging.Delivery, error)) (*wire.Header, error) {
 	if d == nil {
 		return nil, nil //nolint:nilnil // an empty topic
 	}
-	h, err := Header(d, zone, shard)
+	h, err := Header(d, zone)
 	if !errors.Is(err, wire.ErrForeign) {
 		return h, wrap(d, err)
 	}
 	skipped(d, err)
 	for _, from := range []messaging.Position{messaging.AtTime(d.PublishTime.Add(-lookBack)), messaging.Earliest()} {
-		if h, err = lastSince(ctx, c, d.Topic, from, zone, shard); h != nil || err != nil {
+		if h, err = lastSince(ctx, c, d.Topic, from, zone); h != nil || err != nil {
 			return h, err
 		}
 	}
@@ -52,9 +52,9 @@ func Last(ctx context.Context, c *messaging.Client, d *messaging.Delivery, zone 
 }
 
 // lastSince returns the header of the last message of the zone's Sonic since a position.
-func lastSince(ctx context.Context, c *messaging.Client, name string, from messaging.Position, zone string, shard int) (last *wire.Header, err error) {
+func lastSince(ctx context.Context, c *messaging.Client, name string, from messaging.Position, zone string) (last *wire.Header, err error) {
 	var unreadable error // of the last message of a Sonic
-	err = Read(ctx, c, name, from, zone, shard, func(_ context.Context, h *wire.Header, _ *messaging.Delivery, err error) error {
+	err = Read(ctx, c, name, from, zone, func(_ context.Context, h *wire.Header, _ *messaging.Delivery, err error) error {
 		last, unreadable = h, err
 		return nil
 	})
@@ -66,7 +66,7 @@ func lastSince(ctx context.Context, c *messaging.Client, name string, from messa
 
 // Read passes the messages of a zone's topic from a position on, up to the end, to handle, with the
 // error of [Header] if there is one. It skips foreign messages, and stops at an error of handle.
-func Read(ctx context.Context, c *messaging.Client, name string, from messaging.Position, zone string, shard int,
+func Read(ctx context.Context, c *messaging.Client, name string, from messaging.Position, zone string,
 	handle func(ctx context.Context, h *wire.Header, d *messaging.Delivery, err error) error) error {
 	r, err := c.Reader(ctx, messaging.ReaderConfig{Topic: name, Name: "sonic", From: &from})
 	if err != nil {
@@ -74,7 +74,7 @@ func Read(ctx context.Context, c *messaging.Client, name string, from messaging.
 	}
 	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
 	_, err = r.ReadToEnd(ctx, func(ctx context.Context, d *messaging.Delivery) error {
-		h, err := Header(d, zone, shard)
+		h, err := Header(d, zone)
 		if errors.Is(err, wire.ErrForeign) {
 			return nil
 		}

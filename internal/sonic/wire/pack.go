@@ -86,7 +86,6 @@ type Message struct {
 // Packer makes messages from entries.
 type Packer struct {
 	Origin string
-	Shard  int
 	Config string // the zone's [Config], for each message
 	Tail   Tail   // the end of the topic; the caller updates it after storing messages
 }
@@ -103,7 +102,7 @@ func (p *Packer) Pack(entries []Entry) (messages []Message, ends Tail, err error
 	payload, effects := Payload(entries)
 	ends.Count += effects
 	h := Header{
-		Origin: p.Origin, Shard: p.Shard, Epoch: p.Tail.Epoch, Prev: p.Tail.Last, First: entries[0].ID, Last: ends.Last,
+		Origin: p.Origin, Epoch: p.Tail.Epoch, Prev: p.Tail.Last, First: entries[0].ID, Last: ends.Last,
 		Count: ends.Count, Parts: (len(payload) + PartBytes - 1) / PartBytes, Config: p.Config,
 	}
 	for h.Part = 1; h.Part <= h.Parts; h.Part++ {

@@ -44,7 +44,7 @@ func (c *client) execute(r request.Request) bool {
 		return c.refuse("ERR Command not allowed inside a transaction")
 	}
 	if cmd.Class == command.Refused {
-		p.metrics.commands[cmd.Class].Add(1)
+		p.metrics.commands[cmd.Class].Inc()
 		return c.refuse("ERR Sonic refuses '" + cmd.Name + "': " + cmd.Reason)
 	}
 	if p.cfg.Publish && cmd.Group == "scripting" {
@@ -82,7 +82,7 @@ func (c *client) execute(r request.Request) bool {
 	}
 	done := run(c, cmd, r)
 	if done {
-		p.metrics.commands[cmd.Class].Add(1)
+		p.metrics.commands[cmd.Class].Inc()
 	}
 	return done
 }

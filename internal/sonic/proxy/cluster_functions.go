@@ -8,7 +8,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/command"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/state"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
@@ -89,29 +88,6 @@ func (b *backend) singleCalls(n int) [][]byte {
 		all[i] = append(out, slices.Concat(write[2:]...)...)
 	}
 	return all
-}
-
-// scriptInCluster runs a script that declares n keys as a transaction of its own.
-func (c *client) scriptInCluster(cmd *command.Command, r request.Request, n int) bool {
-	b, ok := c.connection()
-	if !ok {
-		return false
-	}
-	if !b.opened {
-		return c.checkOpened(b)
-	}
-	first, last := r.Args[2].End+2, r.Args[2+n].End+2
-	if problem := c.loop.proxy.tooLargeScript(cmd, r, r.Raw[first:last], n); problem != "" {
-		c.replyError(problem)
-		return true
-	}
-	run := c.prepare(&transaction{
-		commands: []queuedCommand{{cmd: cmd, end: len(r.Raw), recorded: true, keys: n, keysStart: first, keysEnd: last, script: r.Script}},
-		raw:      r.Raw, slot: c.slot,
-	})
-	run.slot, run.script, run.connectionBound = c.slot, true, true
-	run.send(b, nil)
-	return true
 }
 
 // refused handles the last reply to a transaction with Config.Replicate. If Redis has executed nothing
@@ -229,18 +205,13 @@ type clusterExecution struct {
 
 	// With Config.Replicate only:
 
-	guarded bool   // moveGuard is in it
-	waited  bool   // it is among client.waiting
-	script  bool   // it is a script outside a transaction
-	refusal []byte // the first error before that of EXEC, of a script: EXEC does not say which
+	guarded bool // moveGuard is in it
+	waited  bool // it is among client.waiting
 }
 
 // noteRedirection keeps the first redirection in the replies: Redis has then discarded the
 // transaction.
 func (e *execution) noteRedirection(reply []byte) {
-	if e.script && e.refusal == nil && reply[0] == '-' && e.seen < e.sent+2 {
-		e.refusal = bytes.Clone(reply)
-	}
 	if e.redirection != nil {
 		return
 	}

@@ -111,10 +111,6 @@ func (c *client) execWatched(tx *transaction) bool {
 	}
 	b, bound := c.own.watch, c.boundToOpened(tx)
 	if bound && b != nil && !b.opened {
-		if problem := c.scriptRefusal; problem != "" {
-			c.scriptRefusal = ""
-			return c.abortTx("EXECABORT Transaction discarded because of: " + problem)
-		}
 		return c.checkOpened(b)
 	}
 	keys := c.own.keys

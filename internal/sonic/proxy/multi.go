@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"strconv"
 
 	"github.com/aviaryhq/aviary/internal/sonic/command"
@@ -211,10 +212,6 @@ func (c *client) exec(_ *command.Command, _ request.Request) bool {
 	}
 	bound := c.boundToOpened(tx)
 	if bound && !b.opened {
-		if problem := c.scriptRefusal; problem != "" {
-			c.scriptRefusal = ""
-			return c.abortTx("EXECABORT Transaction discarded because of: " + problem)
-		}
 		return c.checkOpened(b)
 	}
 	c.tx, c.watch = nil, false
@@ -250,8 +247,10 @@ type execution struct {
 	connectionBound bool
 	seen            int // replies so far
 	elements        []element
-	endsEffects     bool // sonic_tx was sent
-	db              int  // the client's db after the transaction
+	endsEffects     bool   // sonic_tx was sent
+	db              int    // the client's db after the transaction
+	script          bool   // it is a script outside a transaction
+	refusal         []byte // the first error before that of EXEC, of a script: EXEC does not say which
 
 	clusterExecution
 }
@@ -350,6 +349,9 @@ func (c *client) modeIn(db int, flags string) []byte {
 // Redis has refused a command before, the reply to EXEC says that the transaction was discarded.
 func (e *execution) reply(reply []byte) {
 	e.seen++
+	if e.script && e.refusal == nil && reply[0] == '-' && e.seen < e.sent+2 {
+		e.refusal = bytes.Clone(reply)
+	}
 	if e.b.primary != "" {
 		e.noteRedirection(reply)
 	}

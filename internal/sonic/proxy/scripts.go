@@ -16,9 +16,9 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
 
-// script runs EVAL, EVALSHA and FCALL of a user. It sends the script in a MULTI, between two
-// functions that record the state of the keys that the script declares. Writes to other keys are
-// not replicated.
+// script runs EVAL, EVALSHA and FCALL of a user as a transaction of its own, between two functions
+// that record the state of the keys that the script declares. Writes to other keys are not
+// replicated.
 func (c *client) script(cmd *command.Command, r request.Request) bool {
 	n, problem := c.loop.proxy.declaredKeys(cmd, r)
 	switch {
@@ -31,14 +31,11 @@ func (c *client) script(cmd *command.Command, r request.Request) bool {
 	if !c.writable() {
 		return c.holdOrRefuseWrite()
 	}
-	if c.loop.cfg.Replicate {
-		return c.scriptInCluster(cmd, r, n)
-	}
 	b, ok := c.connection()
 	if !ok {
 		return false
 	}
-	aside := c.watch // use a shared connection: the EXEC below would end the client's WATCH
+	aside := c.watch && c.loop.slots == nil // use a shared connection: the EXEC below would end the client's WATCH
 	if aside {
 		if c.outstanding > 0 {
 			return false
@@ -48,49 +45,18 @@ func (c *client) script(cmd *command.Command, r request.Request) bool {
 	if !b.opened {
 		return c.checkOpened(b)
 	}
-	p := c.loop.proxy
 	first, last := r.Args[2].End+2, r.Args[2+n].End+2
-	declared := r.Raw[first:last]
-	if problem := p.tooLargeScript(cmd, r, declared, n); problem != "" {
+	if problem := c.loop.proxy.tooLargeScript(cmd, r, r.Raw[first:last], n); problem != "" {
 		c.replyError(problem)
 		return true
 	}
-	tx := "t" + p.newTx()
-	var out []byte
-	out = resp.AppendCommand(out, "MULTI")
-	out = appendKeys(out, p.markKeys, nil, c.modeIn(c.db, p.markFlags()), n, declared)
-	out = append(out, r.Raw...)
-	out = appendKeys(out, p.shipKeys, nil, c.modeIn(c.db, tx), n, declared)
-	out = resp.AppendHeader(out, '*', 5)
-	out = append(out, p.closeTx...)
-	out = append(out, c.modeIn(c.db, tx)...)
-	out = resp.AppendCommand(out, "EXEC")
-	const replies = 6
-	seen, renamed := 0, r.Script
-	var refusal []byte
-	then := &replyHandler{replies: replies, connectionBound: true}
-	if aside {
-		c.busy = true // its replies come from two connections, so the next command must wait
-		then.onLost = c.lostCommand
-	}
-	then.onReply = func(reply []byte) {
-		if seen++; seen < replies {
-			if reply[0] == '-' && refusal == nil {
-				refusal = bytes.Clone(reply) // for instance BUSY; EXEC would say only that there was an error before
-			}
-			return
-		}
-		if refusal != nil {
-			reply = refusal
-		}
-		answer, id, opened := p.unwrapScript(cmd, renamed, reply)
-		b.opened = b.opened && opened
-		if aside {
-			c.commandDone()
-		}
-		c.deliverPublished(id, answer)
-	}
-	b.send(pending{client: c, kind: handled, then: then}, out)
+	run := c.prepare(&transaction{
+		commands: []queuedCommand{{cmd: cmd, end: len(r.Raw), recorded: true, keys: n, keysStart: first, keysEnd: last, script: r.Script}},
+		raw:      r.Raw, slot: c.slot,
+	})
+	run.slot, run.script, run.connectionBound = c.slot, true, true
+	c.busy = aside // its replies come from two connections, so the next command must wait
+	run.send(b, nil)
 	return true
 }
 
@@ -110,6 +76,9 @@ func (p *Proxy) tooLargeScript(cmd *command.Command, r request.Request, declared
 func (c *client) checkOpened(b *backend) bool {
 	if problem := c.scriptRefusal; problem != "" {
 		c.scriptRefusal = ""
+		if c.tx != nil {
+			return c.abortTx("EXECABORT Transaction discarded because of: " + problem)
+		}
 		c.replyError(problem)
 		return true
 	}
@@ -171,17 +140,6 @@ func (b *backend) askOpened(done func(problem string)) {
 		},
 		onLost: func(bool) { done(replies.NotOpenedError) },
 	}}, ask)
-}
-
-// unwrapScript extracts the script's reply and the id of its effect from the reply to EXEC. opened
-// is false if the library may not be open.
-func (p *Proxy) unwrapScript(cmd *command.Command, renamed *publishing.Script, reply []byte) (answer, id []byte, opened bool) {
-	given, err := resp.Elements(reply)
-	if err != nil || len(given) != 4 {
-		return reply, nil, true // an error
-	}
-	answer = p.unwrapRecorded(cmd, given[0], withOwnName(renamed, given[1]), given[2])
-	return answer, resp.Text(given[3]), recorded(given[0], given[2])
 }
 
 // recorded reports whether both functions around a script have succeeded.

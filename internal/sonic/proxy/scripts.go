@@ -332,100 +332,70 @@ func (c *client) functionFlush(_ *command.Command, r request.Request) bool {
 		c.replyError("ERR FUNCTION FLUSH only supports SYNC|ASYNC option")
 		return true
 	}
-	if c.loop.cfg.Replicate {
-		return c.flushFunctionsOfAll()
-	}
-	b, ok := c.connection()
-	if !ok || c.outstanding > 0 {
-		return false
-	}
-	c.busy = true
-	finish := func(answer []byte) {
-		c.commandDone()
-		c.deliver(answer)
-	}
-	b.send(pending{client: c, kind: handled, then: &replyHandler{onLost: c.lostCommand, onReply: func(reply []byte) {
-		names := replies.LibraryNames(reply)
-		if reply[0] == '-' || len(names) == 0 || c.closed {
-			if reply[0] != '-' {
-				reply = []byte(replyOK)
-			}
-			finish(reply)
-			return
-		}
-		var deletions []byte
-		for _, name := range names {
-			deletions = append(deletions, resp.AppendCommand(nil, "FUNCTION", "DELETE", name)...)
-		}
-		answer, left := []byte(replyOK), len(names)
-		b.send(pending{client: c, kind: handled, then: &replyHandler{replies: left, onLost: c.lostCommand, onReply: func(reply []byte) {
-			if reply[0] == '-' && !bytes.HasPrefix(reply, []byte("-ERR Library not found")) { // another client has deleted it
-				answer = bytes.Clone(reply)
-			}
-			if left--; left == 0 {
-				finish(answer)
-			}
-		}}}, deletions)
-	}}}, resp.AppendCommand(nil, "FUNCTION", "LIST"))
-	return true
-}
-
-// flushFunctionsOfAll runs FUNCTION FLUSH on all primaries: it deletes each library but Sonic's own.
-func (c *client) flushFunctionsOfAll() bool {
-	l := c.loop
 	if c.outstanding > 0 {
 		return false
 	}
+	l := c.loop
+	var servers []*backend
+	if l.cfg.Replicate {
+		for _, slot := range l.firstSlots {
+			servers = append(servers, l.primaryOf(slot, 2))
+		}
+	} else {
+		b, _ := c.connection()
+		servers = append(servers, b)
+	}
 	c.busy = true
-	left, found := len(l.firstSlots), map[string]struct{}{}
-	var problem []byte
-	arrived := func(reply []byte) {
-		if reply[0] == '-' {
-			problem = append([]byte(nil), reply...)
+	c.outstanding++ // so that drain waits for the answer
+	finish := func(answer []byte) {
+		c.outstanding--
+		c.commandDone()
+		c.reply(answer)
+	}
+	l.askServers(servers, resp.AppendCommand(nil, "FUNCTION", "LIST"), func(all [][]byte) {
+		names := map[string]struct{}{}
+		for _, reply := range all {
+			for _, name := range replies.LibraryNames(reply) {
+				names[name] = struct{}{}
+			}
 		}
-		for _, name := range replies.LibraryNames(reply) {
-			found[name] = struct{}{}
+		answer, left := []byte(replyOK), len(names)
+		if problem := replies.FirstError(all); problem != nil {
+			answer, left = problem, 0
 		}
-		if left--; left > 0 {
+		if left == 0 || c.closed {
+			finish(answer)
 			return
 		}
-		c.commandDone()
-		switch {
-		case c.closed:
-		case problem != nil:
-			c.reply(problem)
-		default:
-			c.deleteLibraries(found)
+		for name := range names {
+			l.askServers(servers, resp.AppendCommand(nil, "FUNCTION", "DELETE", name), func(all [][]byte) {
+				one := replies.JoinDeletions(all)
+				if one[0] == '-' && !bytes.HasPrefix(one, []byte("-ERR Library not found")) { // another client has deleted it
+					answer = one
+				}
+				if left--; left == 0 {
+					finish(answer)
+				}
+			})
 		}
-	}
-	for _, slot := range l.firstSlots {
-		l.primaryOf(slot, 2).send(pending{kind: handled, then: &replyHandler{
-			onReply: arrived,
-			onLost:  func(bool) { arrived(resp.AppendError(nil, errPrimaryUnreachable)) },
-		}}, resp.AppendCommand(nil, "FUNCTION", "LIST"))
-	}
+	})
 	return true
 }
 
-// deleteLibraries deletes libraries on all primaries, and answers the client.
-func (c *client) deleteLibraries(found map[string]struct{}) {
-	slots := c.loop.firstSlots
-	var parts []part
-	for name := range found {
-		for _, slot := range slots {
-			parts = append(parts, part{slot: slot, command: resp.AppendCommand(nil, "FUNCTION", "DELETE", name)})
-		}
-	}
-	if len(parts) == 0 {
-		c.reply([]byte(replyOK))
-		return
-	}
-	c.gather(parts, func(all [][]byte) []byte {
-		for ; len(all) > 0; all = all[len(slots):] {
-			if one := replies.JoinDeletions(all[:len(slots)]); one[0] == '-' && !bytes.HasPrefix(one, []byte("-ERR Library not found")) {
-				return one
+// askServers sends a command of the proxy's own on several connections. done gets the replies in
+// their order, and errors for connections that were lost.
+func (l *loop) askServers(servers []*backend, command []byte, done func(all [][]byte)) {
+	all, left := make([][]byte, len(servers)), len(servers)
+	for i, b := range servers {
+		arrived := func(reply []byte) {
+			all[i] = bytes.Clone(reply)
+			if left--; left == 0 {
+				done(all)
 			}
 		}
-		return []byte(replyOK)
-	})
+		b.send(pending{kind: handled, then: &replyHandler{
+			onReply: arrived,
+			onLost:  func(sent bool) { arrived(l.lossError(sent)) },
+		}}, command)
+	}
 }

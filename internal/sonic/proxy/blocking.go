@@ -133,7 +133,7 @@ func (w *blockedCommand) tryPop() {
 	w.running, w.keyChanged = true, false
 	mode := c.mode
 	if c.loop.cfg.Ack == AckPublished {
-		mode = c.modeWith("p")
+		mode = c.modeIn(c.db, "p")
 	}
 	b.send(pending{client: c, kind: handled, call: true, then: &replyHandler{onReply: w.handleReply, onLost: func(sent bool) {
 		w.end()
@@ -389,22 +389,19 @@ func (c *client) clientUnblock(_ *command.Command, r request.Request) bool {
 		case resp.EqualFold(r.Arg(3), "error"):
 			byError = true
 		case !resp.EqualFold(r.Arg(3), "timeout"):
-			c.replyError("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
-			return true
+			return c.replyError("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
 		}
 	}
 	id, ok := resp.ParseInt(r.Arg(2))
 	if !ok {
-		c.replyError("ERR value is not an integer or out of range")
-		return true
+		return c.replyError("ERR value is not an integer or out of range")
 	}
 	other := c.loop.clients[uint64(id)]
 	if c.loop.slots != nil && c.unblockInCluster(other, byError) {
 		return true
 	}
 	if other == nil || other.blocked == nil || other.blocked.running {
-		c.reply(resp.AppendHeader(nil, ':', 0))
-		return true
+		return c.reply(resp.AppendHeader(nil, ':', 0))
 	}
 	if byError {
 		other.blocked.end()
@@ -412,6 +409,5 @@ func (c *client) clientUnblock(_ *command.Command, r request.Request) bool {
 	} else {
 		other.blocked.replyTimeout()
 	}
-	c.reply(resp.AppendHeader(nil, ':', 1))
-	return true
+	return c.reply(resp.AppendHeader(nil, ':', 1))
 }

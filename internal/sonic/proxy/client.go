@@ -419,22 +419,24 @@ func (c *client) replyDone() {
 	}
 }
 
-// reply answers a command, after the replies of earlier commands.
-func (c *client) reply(answer []byte) {
-	if c.outstanding == 0 {
+// reply answers a command, after the replies of earlier commands. It returns true, as a handler does.
+func (c *client) reply(answer []byte) bool {
+	switch {
+	case c.outstanding == 0:
 		c.deliver(answer)
-		return
-	}
-	if c.loop.slots != nil {
+	case c.loop.slots != nil:
 		c.addAnswer(answer)
-		return
+	default:
+		c.answerBytes += len(answer)
+		c.backend.push(pending{client: c, kind: proxyAnswer, then: &replyHandler{answer: answer}})
 	}
-	c.answerBytes += len(answer)
-	c.backend.push(pending{client: c, kind: proxyAnswer, then: &replyHandler{answer: answer}})
+	return true
 }
 
 // replyError answers with an error. text begins with its code.
-func (c *client) replyError(text string) { c.reply(resp.AppendError(nil, text)) }
+func (c *client) replyError(text string) bool { return c.reply(resp.AppendError(nil, text)) }
+
+func (c *client) replyOK() bool { return c.reply([]byte(replyOK)) }
 
 // deliver appends a part of the reply that is next in order to what the client gets. It closes the
 // client if that exceeds OutputBytes. The caller may reuse piece afterwards.

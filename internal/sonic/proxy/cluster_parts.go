@@ -39,8 +39,7 @@ func (c *client) split(cmd *command.Command, r request.Request) bool {
 	if cmd.Name == "mset" {
 		values = 1
 		if r.Len()%2 == 0 {
-			c.replyError("ERR wrong number of arguments for 'mset' command")
-			return true
+			return c.replyError("ERR wrong number of arguments for 'mset' command")
 		}
 	}
 	groups := groupBySlot(cmd, r)
@@ -264,13 +263,11 @@ const cursorPrimaries = 1024
 func (c *client) scanAll(cmd *command.Command, r request.Request) bool {
 	cursor, err := strconv.ParseUint(string(r.Arg(1)), 10, 64)
 	if err != nil {
-		c.replyError("ERR invalid cursor")
-		return true
+		return c.replyError("ERR invalid cursor")
 	}
 	slots, at := c.loop.firstSlots, int(cursor%cursorPrimaries)
 	if at >= len(slots) { // a primary is gone
-		c.reply([]byte("*2\r\n$1\r\n0\r\n*0\r\n"))
-		return true
+		return c.reply([]byte("*2\r\n$1\r\n0\r\n*0\r\n"))
 	}
 	one := r.With(1, strconv.AppendUint(nil, cursor/cursorPrimaries, 10))
 	return c.gather([]part{{slot: slots[at], command: one.Raw, reads: true}}, func(all [][]byte) []byte {

@@ -79,8 +79,7 @@ func (c *client) subscribeShards(_ *command.Command, r request.Request) bool {
 	slot, ok := shardSlot(r)
 	switch {
 	case !ok:
-		c.replyError(errCrossSlot)
-		return true
+		return c.replyError(errCrossSlot)
 	case c.outstanding > 0:
 		return false
 	}
@@ -99,8 +98,7 @@ func (c *client) unsubscribeShards(_ *command.Command, r request.Request) bool {
 	_, ok := shardSlot(r)
 	switch {
 	case !ok:
-		c.replyError(errCrossSlot)
-		return true
+		return c.replyError(errCrossSlot)
 	case c.outstanding > 0:
 		return false
 	}
@@ -137,8 +135,7 @@ func (c *client) unsubscribeShards(_ *command.Command, r request.Request) bool {
 		}
 	}
 	if left = len(ended); left == 0 {
-		c.reply(answer)
-		return true
+		return c.reply(answer)
 	}
 	o.send = func(*ownCommand, string, bool) {
 		for b, channels := range ended {
@@ -287,12 +284,6 @@ func (c *client) subscribeInCluster(cmd *command.Command, r request.Request) boo
 		o.b = own.channels
 		o.sendMarked(raw)
 	}})
-}
-
-func (c *client) beginSubscriptions() {
-	if c.subs == nil {
-		c.subs = &subscriptions{channels: map[string]struct{}{}, patterns: map[string]struct{}{}, shards: map[string]struct{}{}}
-	}
 }
 
 // sendMarked sends a client's command of subscriptions.

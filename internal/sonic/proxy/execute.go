@@ -104,8 +104,7 @@ func (c *client) refuse(text string) bool {
 	if c.tx != nil {
 		c.tx.aborted = true
 	}
-	c.replyError(text)
-	return true
+	return c.replyError(text)
 }
 
 // reject is like refuse, except that, as in Redis, an EXEC that may not run ends the transaction.
@@ -173,7 +172,7 @@ func (p *Proxy) handlersOf() []handler {
 		"client|no-evict": (*client).clientNoEvict, "client|reply": (*client).clientReply, "client|unblock": (*client).clientUnblock,
 		"multi": (*client).multi, "exec": (*client).exec, "discard": (*client).discardTx,
 		"watch": (*client).watchKeys, "unwatch": (*client).unwatchKeys,
-		"scan": (*client).scan, "keys": (*client).keys, "dbsize": (*client).dbSize, "randomkey": (*client).randomKey,
+		"scan": (*client).relayWithoutStateKeys, "keys": (*client).relayWithoutStateKeys, "dbsize": (*client).dbSize, "randomkey": (*client).randomKey,
 		"xread": (*client).readStreams, "xreadgroup": (*client).readStreams,
 		"sort": (*client).sort, "georadius": (*client).sort, "georadiusbymember": (*client).sort,
 		"eval_ro": (*client).relayScript, "evalsha_ro": (*client).relayScript, "script|load": (*client).relayScript,
@@ -251,7 +250,7 @@ func (c *client) write(cmd *command.Command, r request.Request) bool {
 	}
 	mode, kind := c.mode, function
 	if c.loop.cfg.Ack == AckPublished {
-		mode, kind = c.modeWith("p"), published
+		mode, kind = c.modeIn(c.db, "p"), published
 	} else if head := c.loop.proxy.batchHead(cmd, r); head != nil {
 		b.addToBatch(c, cmd, head, r)
 		return true
@@ -273,11 +272,6 @@ func (p *Proxy) appendCall(out []byte, cmd *command.Command, slot int, mode []by
 	return append(out, arguments...)
 }
 
-// modeWith returns the mode with additional flags, as a bulk string.
-func (c *client) modeWith(flags string) []byte {
-	return resp.AppendBulk(nil, string(resp.Text(c.mode))+flags)
-}
-
 // writable reports whether writes may run now.
 func (c *client) writable() bool { return Writes(c.loop.proxy.writes.Load()) == WritesOpen }
 
@@ -288,8 +282,7 @@ func (c *client) holdOrRefuseWrite() bool {
 		c.loop.heldWriters[c] = struct{}{}
 		return false
 	}
-	c.replyError(c.loop.proxy.writesRefusedError())
-	return true
+	return c.replyError(c.loop.proxy.writesRefusedError())
 }
 
 func (p *Proxy) writesHeld() bool { return Writes(p.writes.Load()) == WritesHeld }

@@ -30,14 +30,6 @@ func (c *client) relayFiltered(cmd *command.Command, r request.Request) bool {
 	return true
 }
 
-func (c *client) scan(cmd *command.Command, r request.Request) bool {
-	return c.relayWithoutStateKeys(cmd, r)
-}
-
-func (c *client) keys(cmd *command.Command, r request.Request) bool {
-	return c.relayWithoutStateKeys(cmd, r)
-}
-
 // dbSize also asks for the number of state keys, which filterReply subtracts.
 func (c *client) dbSize(cmd *command.Command, r request.Request) bool {
 	if c.db != 0 {

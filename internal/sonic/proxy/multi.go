@@ -56,12 +56,10 @@ type element struct {
 
 func (c *client) multi(_ *command.Command, _ request.Request) bool {
 	if c.tx != nil {
-		c.replyError("ERR MULTI calls can not be nested")
-		return true
+		return c.replyError("ERR MULTI calls can not be nested")
 	}
 	c.tx = &transaction{slot: c.watchedSlot()}
-	c.reply([]byte(replyOK))
-	return true
+	return c.replyOK()
 }
 
 // queue keeps a command until EXEC.
@@ -120,8 +118,7 @@ func (c *client) queue(cmd *command.Command, r request.Request) bool {
 	q.argsStart = q.start + r.Args[0].End + 2
 	tx.commands = append(tx.commands, q)
 	tx.writes = tx.writes || writes
-	c.reply([]byte("+QUEUED\r\n"))
-	return true
+	return c.reply([]byte("+QUEUED\r\n"))
 }
 
 // queuedSize is how many bytes a queued command takes besides its own: here, and in Redis, which
@@ -158,12 +155,10 @@ func answerAtExec(name string) func(*client) []byte {
 
 func (c *client) discardTx(_ *command.Command, _ request.Request) bool {
 	if c.tx == nil {
-		c.replyError("ERR DISCARD without MULTI")
-		return true
+		return c.replyError("ERR DISCARD without MULTI")
 	}
 	c.dropTx()
-	c.reply([]byte(replyOK))
-	return true
+	return c.replyOK()
 }
 
 // dropTx ends the transaction and its WATCH.
@@ -174,8 +169,7 @@ func (c *client) dropTx() {
 
 func (c *client) abortTx(text string) bool {
 	c.dropTx()
-	c.replyError(text)
-	return true
+	return c.replyError(text)
 }
 
 // exec sends MULTI, the commands, the call that ends the transaction's effects, and EXEC. Redis
@@ -183,8 +177,7 @@ func (c *client) abortTx(text string) bool {
 func (c *client) exec(_ *command.Command, _ request.Request) bool {
 	tx := c.tx
 	if tx == nil {
-		c.replyError("ERR EXEC without MULTI")
-		return true
+		return c.replyError("ERR EXEC without MULTI")
 	}
 	if tx.aborted {
 		return c.abortTx("EXECABORT Transaction discarded because of previous errors.")
@@ -377,12 +370,7 @@ func (e *execution) reply(reply []byte) {
 	e.releaseClient()
 	answer, id := e.answer(reply)
 	if e.ran(reply) && e.db != c.db {
-		c.db = e.db
-		c.setMode()
-		if c.backend != nil && c.backend.owner == c {
-			c.backend.db = e.db
-			c.backend.send(discardReply(), resp.AppendCommand(nil, "SELECT", strconv.Itoa(e.db)))
-		}
+		c.setDB(e.db)
 	}
 	c.deliverPublished(id, answer)
 }
@@ -471,8 +459,7 @@ func (e *execution) lost(sent bool) {
 // watchKeys moves the client to a connection of its own, because WATCH belongs to a connection.
 func (c *client) watchKeys(_ *command.Command, r request.Request) bool {
 	if c.tx != nil {
-		c.replyError("ERR WATCH inside MULTI is not allowed")
-		return true
+		return c.replyError("ERR WATCH inside MULTI is not allowed")
 	}
 	if !c.openDedicated() {
 		return false
@@ -487,15 +474,13 @@ func (c *client) unwatchKeys(_ *command.Command, r request.Request) bool {
 	}
 	if c.loop.slots != nil {
 		c.endWatch()
-		c.reply([]byte(replyOK))
-		return true
+		return c.replyOK()
 	}
 	c.watch = false
 	if c.backend != nil && c.backend.owner == c {
 		return c.relay(nil, r)
 	}
-	c.reply([]byte(replyOK))
-	return true
+	return c.replyOK()
 }
 
 // newTx returns a unique id for a transaction, in hexadecimal digits.

@@ -23,8 +23,7 @@ func (c *client) script(cmd *command.Command, r request.Request) bool {
 	n, problem := c.loop.proxy.declaredKeys(cmd, r)
 	switch {
 	case problem != "":
-		c.replyError(problem)
-		return true
+		return c.replyError(problem)
 	case n == 0 && !c.loop.proxy.mayPublish(cmd, r):
 		return c.relay(cmd, r) // it declares no keys, or Redis will refuse it
 	}
@@ -47,8 +46,7 @@ func (c *client) script(cmd *command.Command, r request.Request) bool {
 	}
 	first, last := r.Args[2].End+2, r.Args[2+n].End+2
 	if problem := c.loop.proxy.tooLargeScript(cmd, r, r.Raw[first:last], n); problem != "" {
-		c.replyError(problem)
-		return true
+		return c.replyError(problem)
 	}
 	run := c.prepare(&transaction{
 		commands: []queuedCommand{{cmd: cmd, end: len(r.Raw), recorded: true, keys: n, keysStart: first, keysEnd: last, script: r.Script}},
@@ -79,8 +77,7 @@ func (c *client) checkOpened(b *backend) bool {
 		if c.tx != nil {
 			return c.abortTx("EXECABORT Transaction discarded because of: " + problem)
 		}
-		c.replyError(problem)
-		return true
+		return c.replyError(problem)
 	}
 	if c.outstanding > 0 {
 		return false
@@ -326,11 +323,9 @@ func (c *client) changeBlockingInRedis(n int) {
 func (c *client) functionFlush(_ *command.Command, r request.Request) bool {
 	switch {
 	case r.Len() > 3:
-		c.replyError("ERR unknown subcommand or wrong number of arguments for '" + string(request.CString(r.Arg(1), 128)) + "'. Try FUNCTION HELP.")
-		return true
+		return c.replyError("ERR unknown subcommand or wrong number of arguments for '" + string(request.CString(r.Arg(1), 128)) + "'. Try FUNCTION HELP.")
 	case r.Len() == 3 && !resp.EqualFold(r.Arg(2), "sync") && !resp.EqualFold(r.Arg(2), "async"):
-		c.replyError("ERR FUNCTION FLUSH only supports SYNC|ASYNC option")
-		return true
+		return c.replyError("ERR FUNCTION FLUSH only supports SYNC|ASYNC option")
 	}
 	if c.outstanding > 0 {
 		return false

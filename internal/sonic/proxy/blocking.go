@@ -147,7 +147,7 @@ func (w *blockedCommand) handleReply(reply []byte) {
 	w.running = false
 	var id []byte
 	if c.loop.cfg.Ack == AckPublished && reply[0] == '*' {
-		if both, err := resp.Elements(reply); err == nil && len(both) == 2 {
+		if both := resp.Elements(reply); len(both) == 2 {
 			id, reply = resp.Text(both[0]), both[1]
 		}
 	}
@@ -360,14 +360,11 @@ func (w *keyWatcher) invalidated(push []byte) {
 	if string(resp.FirstWord(push)) != "invalidate" {
 		return
 	}
-	parts, err := resp.Elements(push)
-	if err != nil || len(parts) != 2 {
+	parts := resp.Elements(push)
+	if len(parts) != 2 {
 		return
 	}
-	keys, err := resp.Elements(parts[1])
-	if err != nil {
-		return
-	}
+	keys := resp.Elements(parts[1])
 	if keys == nil {
 		for _, all := range w.commands {
 			all[0].onKeyChange()

@@ -36,8 +36,7 @@ func (b *backend) deliverShards(n int, reply []byte) {
 	b.checkReadOnly(reply)
 	var all [][]byte
 	if reply[0] == '*' {
-		var err error
-		if all, err = resp.Elements(reply); err != nil || len(all) != n {
+		if all = resp.Elements(reply); len(all) != n {
 			b.lost(errUnexpectedReply)
 			return
 		}
@@ -72,7 +71,7 @@ func (b *backend) deliverShards(n int, reply []byte) {
 // singleCalls returns the calls of the last n of several writes that go to Redis in one call, each as
 // a call of its own. They are the first pending ones.
 func (b *backend) singleCalls(n int) [][]byte {
-	words, _ := resp.Elements(b.command(n - 1))
+	words := resp.Elements(b.command(n - 1))
 	var writes [][][]byte // of each write the head, the outbox and the arguments
 	for rest := words[4:]; len(rest) > 1; {
 		head := resp.Text(rest[0])

@@ -106,8 +106,8 @@ func appendKeysOf(out []byte, r request.Request, keys []int, values int) []byte 
 func joinValues(groups []slotKeys, all [][]byte, n int) []byte {
 	values := make([][]byte, n)
 	for i, group := range groups {
-		found, err := resp.Elements(all[i])
-		if err != nil || len(found) != len(group.keys) {
+		found := resp.Elements(all[i])
+		if len(found) != len(group.keys) {
 			return resp.AppendError(nil, replies.ErrUnexpectedPart)
 		}
 		for j, at := range group.keys {
@@ -272,8 +272,8 @@ func (c *client) scanAll(cmd *command.Command, r request.Request) bool {
 	one := r.With(1, strconv.AppendUint(nil, cursor/cursorPrimaries, 10))
 	return c.gather([]part{{slot: slots[at], command: one.Raw, reads: true}}, func(all [][]byte) []byte {
 		reply := c.loop.proxy.filterReply(cmd, all[0], c, 0)
-		found, err := resp.Elements(reply)
-		if err != nil || len(found) != 2 {
+		found := resp.Elements(reply)
+		if len(found) != 2 {
 			return reply // an error
 		}
 		next, err := strconv.ParseUint(string(resp.Text(found[0])), 10, 64)

@@ -170,8 +170,8 @@ func (c *client) shardPush(b *backend, push []byte) {
 		c.deliverMessage(push)
 		return
 	}
-	parts, err := resp.Elements(push)
-	if err != nil || len(parts) != 3 {
+	parts := resp.Elements(push)
+	if len(parts) != 3 {
 		return
 	}
 	shards := &c.own.shards
@@ -318,8 +318,8 @@ func (c *client) channelPush(push []byte) {
 		c.deliverMessage(push)
 		return
 	}
-	parts, err := resp.Elements(push)
-	if err != nil || len(parts) != 3 {
+	parts := resp.Elements(push)
+	if len(parts) != 3 {
 		return
 	}
 	channel := string(resp.Text(parts[1]))

@@ -133,8 +133,8 @@ func (p *Proxy) filterReply(cmd *command.Command, reply []byte, c *client, db in
 	case "keys":
 		return replies.WithoutStateKeys(reply)
 	case "scan":
-		parts, err := resp.Elements(reply)
-		if err != nil || len(parts) != 2 {
+		parts := resp.Elements(reply)
+		if len(parts) != 2 {
 			return reply
 		}
 		out := resp.AppendHeader(nil, '*', 2)

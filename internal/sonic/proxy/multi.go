@@ -400,8 +400,8 @@ func (e *execution) answer(reply []byte) (answer, id []byte) {
 		return reply, nil // null because of a WATCH, or EXECABORT
 	}
 	p := e.c.loop.proxy
-	given, err := resp.Elements(reply)
-	if err != nil || len(given) != e.sent {
+	given := resp.Elements(reply)
+	if len(given) != e.sent {
 		return resp.AppendError(nil, "ERR Sonic cannot read the reply of the transaction"), nil
 	}
 	if e.watched {

@@ -97,7 +97,7 @@ func (c *client) subscribe(cmd *command.Command, r request.Request) bool {
 		remaining--
 		if reply[0] == '-' { // Redis refuses all channels or none
 			remaining = 0
-		} else if parts, err := resp.Elements(reply); err == nil && len(parts) == 3 {
+		} else if parts := resp.Elements(reply); len(parts) == 3 {
 			if channel := string(resp.Text(parts[1])); ends {
 				delete(set, channel)
 			} else {

@@ -47,8 +47,8 @@ func (c *client) handlePublished(p *pending, reply []byte, proto int) {
 		c.deliver(replies.FromFunction(p.cmd, p.emptyArray, reply, proto)) // an error
 		return
 	}
-	both, err := resp.Elements(reply)
-	if err != nil || len(both) != 2 {
+	both := resp.Elements(reply)
+	if len(both) != 2 {
 		c.deliver(resp.AppendError(nil, "ERR Sonic cannot read the reply of its function"))
 		return
 	}

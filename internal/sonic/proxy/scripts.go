@@ -123,7 +123,7 @@ func (b *backend) askOpened(done func(problem string)) {
 		onReply: func(reply []byte) {
 			b.opened = reply[0] != '-'
 			if p.cfg.Replicate && b.opened {
-				state, _ := resp.Elements(reply)
+				state := resp.Elements(reply)
 				b.opened = len(state) > 1 && string(resp.Text(state[1])) == "1"
 			}
 			switch {

@@ -79,7 +79,7 @@ func (s *service) replicateCluster(ctx context.Context, rt *app.Runtime, nodes *
 	rt.OnStop("redis", func(context.Context) error { return p.Close() })
 	s.primaries = &primaryStates{primaries: p}
 	s.cluster.notReady = s.primaries.notReady
-	s.monitor = newOutboxMonitor(cfg.Outbox, s.primaries.measure, rt.Log, s.proxy.SetWrites)
+	s.monitor = newOutboxMonitor(cfg.Outbox, s.primaries.measure, rt.Log, s.proxy.SetWriteMode)
 
 	m := apply.NewMetrics(rt.Metrics)
 	progress := clusterProgress{zone: cfg.Zone, others: map[string]clusterApplier{}}

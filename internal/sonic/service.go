@@ -133,9 +133,9 @@ func (s *service) buildReplicated(ctx context.Context, rt *app.Runtime, b backen
 	if b.sentinels != nil {
 		b.sentinels.OnMove(func(address string) { s.proxy.SetPrimary(address, "") })
 	}
-	s.monitor = newOutboxMonitor(cfg.Outbox, measureOne(l), rt.Log, s.proxy.SetWrites)
+	s.monitor = newOutboxMonitor(cfg.Outbox, measureOne(l), rt.Log, s.proxy.SetWriteMode)
 	shipper := outbox.New(cfg.shipper(databases), db, l, client, rt.Log, outbox.NewMetrics(rt.Metrics), func(id wire.ID) {
-		s.proxy.Shipped(id.String())
+		s.proxy.Published(id.String())
 	})
 	s.shipper = shipper
 	rt.Go("shipper", shipper.Run)

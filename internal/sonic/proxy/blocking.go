@@ -88,12 +88,12 @@ func (c *client) block(cmd *command.Command, r request.Request) bool {
 		return c.write(cmd, r) // Redis returns the error
 	}
 	if !c.writable() {
-		return c.holdOrRefuseWrite()
+		return c.delayOrRefuseWrite()
 	}
 	if c.outstanding > 0 {
 		return false
 	}
-	c.anyShard()
+	c.useAnySlot()
 	w := &blockedCommand{c: c, cmd: cmd, call: try, slot: c.slot}
 	c.blocked = w
 	c.loop.blocked++
@@ -114,7 +114,7 @@ func (w *blockedCommand) tryPop() {
 	}
 	switch {
 	case c.writable():
-	case !c.loop.proxy.writesHeld():
+	case !c.loop.proxy.writesDelayed():
 		w.end()
 		c.replyError(c.loop.proxy.writesRefusedError())
 		return
@@ -127,7 +127,7 @@ func (w *blockedCommand) tryPop() {
 		return
 	default:
 		w.running, w.keyChanged = false, true // so that cancel wakes the next waiting command
-		c.loop.heldBlocked[w] = struct{}{}
+		c.loop.waitingBlocked[w] = struct{}{}
 		return
 	}
 	w.running, w.keyChanged = true, false
@@ -241,7 +241,7 @@ func (w *blockedCommand) cancel() {
 	l.blocked--
 	l.timers.Stop(w.timer)
 	l.timers.Stop(w.retryTimer)
-	delete(l.heldBlocked, w)
+	delete(l.waitingBlocked, w)
 	if w.tracked {
 		w.at.remove(w, w.running || w.keyChanged)
 	}
@@ -277,16 +277,16 @@ func (l *loop) watcherOf(db int, primary string) *keyWatcher {
 	w := l.watchers[key]
 	if w == nil {
 		w = &keyWatcher{l: l, b: newBackend(l, db, 3), commands: make(map[string][]*blockedCommand)}
-		w.b.primary, w.b.onPush, w.b.onConnect = primary, w.invalidated, w.trackAgain
+		w.b.primary, w.b.onPush, w.b.onConnect = primary, w.invalidated, w.startTracking
 		l.watchers[key] = w
 		w.b.connect()
 	}
 	return w
 }
 
-// trackAgain runs after each connect. Redis does not track keys for the new connection yet, and the
+// startTracking runs after each connect. Redis does not track keys for the new connection yet, and the
 // keyWatcher may have missed changes.
-func (w *keyWatcher) trackAgain() {
+func (w *keyWatcher) startTracking() {
 	start := resp.AppendCommand(nil, "CLIENT", "TRACKING", "ON")
 	// It must precede reads that were queued while the connection was down.
 	w.b.prepend(discardReply(), start)
@@ -318,7 +318,7 @@ func (w *keyWatcher) track(one *blockedCommand) {
 			}
 		},
 		onLost: func(bool) {
-			one.running = false // trackAgain tracks the keys again
+			one.running = false // startTracking tracks the keys again
 			if !one.ended {
 				one.over()
 			}

@@ -14,8 +14,8 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
 
-// anyShard gives a write without keys, which Redis will refuse, the slot of some primary.
-func (c *client) anyShard() {
+// useAnySlot gives a write without keys, which Redis will refuse, the slot of some primary.
+func (c *client) useAnySlot() {
 	if c.loop.cfg.Replicate && c.slot == noSlot {
 		c.slot = c.loop.firstSlots[0]
 	}
@@ -61,10 +61,10 @@ func (b *backend) deliverShards(n int, reply []byte) {
 		if calls == nil {
 			calls = b.singleCalls(n - i)
 		}
-		again, call := *p, calls[len(calls)-(n-i)]
-		again.batchSize = 0
+		retried, call := *p, calls[len(calls)-(n-i)]
+		retried.batchSize = 0
 		b.replies.pop()
-		b.again(again, call, one)
+		b.retry(retried, call, one)
 	}
 }
 
@@ -219,9 +219,9 @@ func (e *execution) noteRedirection(reply []byte) {
 	}
 }
 
-// sendAgain sends the transaction to the primary that has the slot now, or again after a pause. It
+// resend sends the transaction to the primary that has the slot now, or again after a pause. It
 // returns false if it may not.
-func (e *execution) sendAgain() bool {
+func (e *execution) resend() bool {
 	c, l, order, to := e.c, e.c.loop, e.c.replies.current, *e.redirection
 	e.redirection = nil
 	l.cfg.Cluster.Refresh()

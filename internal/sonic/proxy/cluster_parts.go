@@ -33,7 +33,7 @@ func (c *client) split(cmd *command.Command, r request.Request) bool {
 	}
 	calls := c.loop.proxy.writesBy(cmd, r)
 	if calls && !c.writable() {
-		return c.holdOrRefuseWrite()
+		return c.delayOrRefuseWrite()
 	}
 	values := 0 // arguments of each key, behind it
 	if cmd.Name == "mset" {

@@ -241,9 +241,9 @@ func (c *client) relay(cmd *command.Command, r request.Request) bool {
 // write sends a command as a call of its function.
 func (c *client) write(cmd *command.Command, r request.Request) bool {
 	if !c.writable() {
-		return c.holdOrRefuseWrite()
+		return c.delayOrRefuseWrite()
 	}
-	c.anyShard()
+	c.useAnySlot()
 	b, ok := c.connection()
 	if !ok {
 		return false
@@ -273,31 +273,31 @@ func (p *Proxy) appendCall(out []byte, cmd *command.Command, slot int, mode []by
 }
 
 // writable reports whether writes may run now.
-func (c *client) writable() bool { return Writes(c.loop.proxy.writes.Load()) == WritesOpen }
+func (c *client) writable() bool { return WriteMode(c.loop.proxy.writes.Load()) == WritesOpen }
 
-// holdOrRefuseWrite refuses a write that may not run now, or makes it wait.
-func (c *client) holdOrRefuseWrite() bool {
-	if c.loop.proxy.writesHeld() {
+// delayOrRefuseWrite refuses a write that may not run now, or makes it wait.
+func (c *client) delayOrRefuseWrite() bool {
+	if c.loop.proxy.writesDelayed() {
 		c.busy = true
-		c.loop.heldWriters[c] = struct{}{}
+		c.loop.waitingWriters[c] = struct{}{}
 		return false
 	}
 	return c.replyError(c.loop.proxy.writesRefusedError())
 }
 
-func (p *Proxy) writesHeld() bool { return Writes(p.writes.Load()) == WritesHeld }
+func (p *Proxy) writesDelayed() bool { return WriteMode(p.writes.Load()) == WritesDelayed }
 
 // writesRefusedError returns the error for a refused write.
 func (p *Proxy) writesRefusedError() string { return "ERR Sonic takes no writes: " + *p.refusal.Load() }
 
 // writesChanged resumes the clients whose writes waited.
 func (l *loop) writesChanged() {
-	for c := range l.heldWriters {
+	for c := range l.waitingWriters {
 		c.commandDone()
 	}
-	clear(l.heldWriters)
-	tries := l.heldBlocked
-	l.heldBlocked = make(map[*blockedCommand]struct{})
+	clear(l.waitingWriters)
+	tries := l.waitingBlocked
+	l.waitingBlocked = make(map[*blockedCommand]struct{})
 	for w := range tries {
 		w.onKeyChange()
 	}

@@ -100,7 +100,7 @@ func (c *client) queue(cmd *command.Command, r request.Request) bool {
 	q.write = c.loop.proxy.writesBy(cmd, r)
 	writes := q.write || q.recorded
 	tx.once = tx.once || q.recorded || !q.write && cmd.Class != command.Read && cmd.Class != command.Answered
-	if writes && !c.writable() && !c.loop.proxy.writesHeld() { // if writes are held, EXEC waits
+	if writes && !c.writable() && !c.loop.proxy.writesDelayed() { // if writes are delayed, EXEC waits
 		return c.refuse(c.loop.proxy.writesRefusedError())
 	}
 	if q.recorded {
@@ -183,8 +183,8 @@ func (c *client) exec(_ *command.Command, _ request.Request) bool {
 		return c.abortTx("EXECABORT Transaction discarded because of previous errors.")
 	}
 	if tx.writes && !c.writable() {
-		if c.loop.proxy.writesHeld() {
-			return c.holdOrRefuseWrite() // it waits
+		if c.loop.proxy.writesDelayed() {
+			return c.delayOrRefuseWrite() // it waits
 		}
 		return c.abortTx("EXECABORT Transaction discarded because of: " + c.loop.proxy.writesRefusedError())
 	}
@@ -196,7 +196,7 @@ func (c *client) exec(_ *command.Command, _ request.Request) bool {
 	}
 	c.slot = tx.slot
 	if tx.writes {
-		c.anyShard()
+		c.useAnySlot()
 		tx.slot = c.slot
 	}
 	b, ok := c.connection()
@@ -362,7 +362,7 @@ func (e *execution) reply(reply []byte) {
 	case e.redirection == nil:
 	case e.watched: // what has moved may have changed
 		reply = nullArray(c.proto)
-	case e.sendAgain():
+	case e.resend():
 		return
 	default:
 		reply = movingAbort()

@@ -59,7 +59,7 @@ type Proxy struct {
 	loop       atomic.Pointer[loop] // nil before Serve
 	clients    atomic.Int64
 	lastID     uint64       // only accept uses it
-	writes     atomic.Int32 // Writes
+	writes     atomic.Int32 // a WriteMode
 	refusal    atomic.Pointer[string]
 	background sync.WaitGroup
 	relays     *tlsrelay.Relays
@@ -286,9 +286,9 @@ func (p *Proxy) connectionDown(primary string, err error) {
 	}
 }
 
-// Shipped says that the broker has all effects up to the stream id "ms-seq". The proxy then sends
+// Published says that the broker has all effects up to the stream id "ms-seq". The proxy then sends
 // the replies that wait for them. It is safe for concurrent use.
-func (p *Proxy) Shipped(id string) {
+func (p *Proxy) Published(id string) {
 	upTo, ok := parseStreamID([]byte(id))
 	if !ok || p.cfg.Ack != AckPublished {
 		return
@@ -296,9 +296,9 @@ func (p *Proxy) Shipped(id string) {
 	p.post(func(l *loop) { l.publishedUpTo(upTo) })
 }
 
-// SetWrites changes how the proxy treats writes from now on. Clients get reason in the error if
+// SetWriteMode changes how the proxy treats writes from now on. Clients get reason in the error if
 // writes are refused. It is safe for concurrent use.
-func (p *Proxy) SetWrites(w Writes, reason string) {
+func (p *Proxy) SetWriteMode(w WriteMode, reason string) {
 	p.refusal.Store(&reason)
 	p.writes.Store(int32(w))
 	p.post((*loop).writesChanged)

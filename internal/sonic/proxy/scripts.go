@@ -28,7 +28,7 @@ func (c *client) script(cmd *command.Command, r request.Request) bool {
 		return c.relay(cmd, r) // it declares no keys, or Redis will refuse it
 	}
 	if !c.writable() {
-		return c.holdOrRefuseWrite()
+		return c.delayOrRefuseWrite()
 	}
 	b, ok := c.connection()
 	if !ok {

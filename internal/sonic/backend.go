@@ -8,12 +8,15 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/health"
+	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/sentinel"
@@ -28,6 +31,7 @@ type backend struct {
 	sentinels          *sentinel.Sentinels // nil: address is that of the primary
 	username, password string
 	tls                *tls.Config
+	connectTimeout     time.Duration
 }
 
 // String names the Redis for logs and errors.
@@ -59,7 +63,7 @@ func (c RedisConfig) backend(log *zap.Logger) (backend, error) {
 	if err != nil {
 		return backend{}, err
 	}
-	b := backend{username: c.Username, password: password.Reveal()}
+	b := backend{username: c.Username, password: password.Reveal(), connectTimeout: c.ConnectTimeout}
 	if u.User != nil {
 		b.username = u.User.Username()
 		b.password, _ = u.User.Password()
@@ -95,35 +99,99 @@ func (b backend) follow(rt *app.Runtime, zone string) {
 
 // endpoint returns the proxy's configuration for connecting to Redis.
 func (c RedisConfig) endpoint(b backend) upstream.Config {
-	p := upstream.Config{Address: b.address, Username: b.username, Password: b.password, TLS: b.tls, DialTimeout: c.ConnectTimeout, Wait: c.Wait}
+	p := upstream.Config{Address: b.address, Username: b.username, Password: b.password, TLS: b.tls, DialTimeout: b.connectTimeout, Wait: c.Wait}
 	if b.sentinels != nil {
 		p.Resolve = b.resolve
 	}
 	return p
 }
 
+// clusterTimeout bounds one request about the state of a Redis Cluster to one of its nodes.
+const clusterTimeout = time.Second
+
+// cluster returns what follows the Redis Cluster. It sends no request before its Run.
+func (b backend) cluster(log *zap.Logger) *cluster.Cluster {
+	return cluster.New(cluster.Config{Addresses: b.nodes, Username: b.username, Password: b.password, TLS: b.tls}, log)
+}
+
+// options are those of all clients. They never send a command twice.
+func (b backend) options(address string) *redis.Options {
+	return &redis.Options{
+		Addr: address, Username: b.username, Password: b.password, DialTimeout: b.connectTimeout,
+		DialerRetries: 1, MaxRetries: -1, ClientName: "sonic", Protocol: 2, DisableIdentity: true,
+	}
+}
+
+// nodeClient returns a client of one node of a Redis Cluster. It follows no redirection.
+func (b backend) nodeClient(address string) *redis.Client {
+	o := b.options(address)
+	o.TLSConfig = b.tls
+	return redis.NewClient(o)
+}
+
+// primaryTimeout bounds one reply of a primary to calls of functions of the library. A call that takes
+// longer is made again, and finds what is done already.
+const primaryTimeout = 5 * time.Second
+
+// primaryClient is nodeClient for calls of functions of the library. A primary that cannot be reached
+// must not hold up those that can.
+func (b backend) primaryClient(address string) *redis.Client {
+	o := b.options(address)
+	o.TLSConfig, o.DialTimeout = b.tls, min(o.DialTimeout, clusterTimeout)
+	o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = primaryTimeout, primaryTimeout, true
+	return redis.NewClient(o)
+}
+
 // errUnsuitable says that a Redis cannot be this zone's backend.
 var errUnsuitable = errors.New("this Redis cannot be the backend")
 
-// awaitRedis waits until Redis answers, and checks that it can be the backend. A replica cannot be
-// the backend. With Sentinels awaitRedis goes on waiting: they may soon name another primary.
-func awaitRedis(ctx context.Context, db *redis.Client, b backend, state *health.State) error {
+// repeatCheck repeats check until it returns nil or errUnsuitable, or ctx ends. errNoMap is not
+// logged: the first answer is on its way.
+func repeatCheck(ctx context.Context, state *health.State, check func() error) error {
 	var pause backoff.Backoff
 	for {
+		err := check()
+		switch {
+		case err == nil:
+			state.Set(nil)
+			return nil
+		case errors.Is(err, errUnsuitable):
+			state.Forget()
+			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case !errors.Is(err, errNoMap):
+			state.Set(err)
+		}
+		pause.Wait(ctx)
+	}
+}
+
+// awaitRedis waits until Redis answers, and checks that it can be the backend. A replica cannot be
+// the backend. With Sentinels awaitRedis goes on waiting: they may soon name another primary.
+func (b backend) awaitRedis(ctx context.Context, db *redis.Client, state *health.State) error {
+	return repeatCheck(ctx, state, func() error {
 		err := checkRedis(ctx, db)
 		if errors.Is(err, errReplica) && b.sentinels == nil {
 			err = fmt.Errorf("%w: %w", errUnsuitable, err)
 		}
-		if err == nil || errors.Is(err, errUnsuitable) {
-			state.Set(nil)
-			return err
+		return err
+	})
+}
+
+// awaitCluster waits until a primary of the cluster answers that can be the backend. Primaries that
+// cannot be reached do not hold up the start: the other ones serve their slots. One that cannot be
+// the backend ends the wait with errUnsuitable.
+func (b backend) awaitCluster(ctx context.Context, c *cluster.Cluster, state *health.State) error {
+	return repeatCheck(ctx, state, func() error {
+		if m := c.Map(); m != nil {
+			return b.checkPrimaries(ctx, m)
 		}
-		if ctx.Err() != nil {
-			return ctx.Err()
+		if err := c.Err(); err != nil {
+			return errors.Join(err, b.checkEnabled(ctx))
 		}
-		state.Set(err)
-		pause.Wait(ctx)
-	}
+		return errNoMap
+	})
 }
 
 // checkRedis returns errUnsuitable for a Redis that cannot be the backend. Other errors mean that
@@ -168,7 +236,8 @@ func checkServer(info map[string]string) error {
 	unsuitable := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{errUnsuitable}, args...)...))
 	}
-	if major, _, _ := strings.Cut(info["redis_version"], "."); !atLeast(major, 7) {
+	version, _, _ := strings.Cut(info["redis_version"], ".")
+	if major, _ := strconv.Atoi(version); major < 7 {
 		unsuitable("its version is %s, and Sonic needs 7.0 or newer", info["redis_version"])
 	}
 	if problem := evictionProblem(info); problem != "" {
@@ -179,7 +248,66 @@ func checkServer(info map[string]string) error {
 	return errors.Join(errs...)
 }
 
-func atLeast(number string, least int) bool {
-	n, err := strconv.Atoi(number)
-	return err == nil && n >= least
+// checkPrimaries returns nil if at least one primary answers and all that answer can be the
+// backend.
+func (b backend) checkPrimaries(ctx context.Context, m *cluster.Map) error {
+	addresses := m.Addresses()
+	if len(addresses) == 0 {
+		return errors.New("no primary of the Redis Cluster has slots")
+	}
+	unsuitable, unknown := b.checkNodes(ctx, addresses, true)
+	if len(unsuitable) == 0 && len(unknown) < len(addresses) {
+		return nil
+	}
+	return errors.Join(append(unsuitable, unknown...)...)
+}
+
+// checkEnabled returns errUnsuitable if one of the nodes cannot be part of the backend, such as a
+// Redis without a cluster. Nothing else is an error: who follows the cluster says why it gets no
+// answer.
+func (b backend) checkEnabled(ctx context.Context) error {
+	unsuitable, _ := b.checkNodes(ctx, b.nodes, false)
+	return errors.Join(unsuitable...)
+}
+
+// checkNodes checks nodes at the same time: see checkNode. It returns the errors that are
+// errUnsuitable, and the other ones.
+func (b backend) checkNodes(ctx context.Context, addresses []string, primaries bool) (unsuitable, unknown []error) {
+	errs := make([]error, len(addresses))
+	var checks sync.WaitGroup
+	for i, address := range addresses {
+		checks.Go(func() { errs[i] = b.checkNode(ctx, address, primaries) })
+	}
+	checks.Wait()
+	for _, err := range errs {
+		switch {
+		case errors.Is(err, errUnsuitable):
+			unsuitable = append(unsuitable, err)
+		case err != nil:
+			unknown = append(unknown, err)
+		}
+	}
+	return unsuitable, unknown
+}
+
+// checkNode returns errUnsuitable for a node that cannot be part of the backend. With primary a
+// replica is an error, too: the map of the cluster is about to change.
+func (b backend) checkNode(ctx context.Context, address string, primary bool) error {
+	db := b.nodeClient(address)
+	defer func() { _ = db.Close() }()
+	info, err := askInfo(ctx, db)
+	if err != nil {
+		return fmt.Errorf("%s: %w", address, err)
+	}
+	errs := []error{checkServer(info)}
+	if info["cluster_enabled"] == "0" {
+		errs = append(errs, fmt.Errorf("%w: it is not part of a Redis Cluster: set redis.cluster: false, and one address in redis.url", errUnsuitable))
+	}
+	if primary && info["role"] != "master" {
+		errs = append(errs, replicaError{role: info["role"], host: info["master_host"], port: info["master_port"]})
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("%s: %w", address, err)
+	}
+	return nil
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/internal/sonic/apply"
-	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/topic"
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
@@ -104,10 +103,9 @@ func buildCommand(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	}
 	var client *messaging.Client
 	if cfg.Command.Bootstrap != nil {
-		if client, err = messaging.Dial(ctx, cfg.Pulsar, messaging.WithLogger(rt.Log), messaging.WithRegisterer(rt.Metrics)); err != nil {
+		if client, err = dialPulsar(ctx, rt, cfg); err != nil {
 			return err
 		}
-		rt.OnStop("pulsar", client.Close)
 	}
 	rt.Go("command", func(ctx context.Context) error {
 		var err error
@@ -142,10 +140,10 @@ func open(ctx context.Context, rt *app.Runtime, zone string, cfg RedisConfig) (z
 		return nil, nil, err
 	}
 	if len(b.nodes) > 0 {
-		z, err = openCluster(ctx, rt, zone, cfg, b)
+		z, err = openCluster(ctx, rt, zone, b)
 		return z, nil, err
 	}
-	db, _ = cfg.control(b, nil, nil)
+	db, _ = b.control(nil, nil)
 	rt.OnStop("redis of zone "+zone, func(context.Context) error { return db.Close() })
 	b.follow(rt, zone)
 	return zones.New(zone, db.WithTimeout(replyTimeout), onlyShard), db, nil
@@ -155,17 +153,14 @@ func open(ctx context.Context, rt *app.Runtime, zone string, cfg RedisConfig) (z
 const openTimeout = 30 * time.Second
 
 // openCluster is open for a Redis Cluster.
-func openCluster(ctx context.Context, rt *app.Runtime, zone string, cfg RedisConfig, b backend) (*zones.Zone, error) {
-	nodes := cluster.New(cluster.Config{
-		Addresses: b.nodes, Username: b.username, Password: b.password, TLS: b.tls, Timeout: min(cfg.ConnectTimeout, clusterTimeout),
-	}, rt.Log)
-	p := primaries.New(nodes, func(address string) *redis.Client { return cfg.nodeClient(b, address).WithTimeout(replyTimeout) })
+func openCluster(ctx context.Context, rt *app.Runtime, zone string, b backend) (*zones.Zone, error) {
+	nodes := b.cluster(rt.Log)
+	p := primaries.New(nodes, func(address string) *redis.Client { return b.nodeClient(address).WithTimeout(replyTimeout) })
 	rt.OnStop("redis cluster of zone "+zone, func(context.Context) error { return p.Close() })
 	rt.Go("redis cluster of zone "+zone, nodes.Run)
-	client := func(address string) *redis.Client { return cfg.nodeClient(b, address) }
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	if err := awaitCluster(ctx, nodes, b, client, health.New(rt.Log.Named("redis"))); err != nil {
+	if err := b.awaitCluster(ctx, nodes, health.New(rt.Log.Named("redis"))); err != nil {
 		return nil, fmt.Errorf("the Redis Cluster of zone %s: %w", zone, errors.Join(err, nodes.Err()))
 	}
 	return zones.NewCluster(zone, p), nil
@@ -250,7 +245,9 @@ func compare(ctx context.Context, cfg Config, local *zones.Zone, others []*zones
 	// it from this zone.
 	command := cfg.Command
 	others = slices.Clone(others)
-	slices.SortStableFunc(others, func(a, b *zones.Zone) int { return fromFirst(command.From, a) - fromFirst(command.From, b) })
+	if i := slices.IndexFunc(others, func(z *zones.Zone) bool { return z.Name() == command.From }); i > 0 {
+		others[0], others[i] = others[i], others[0]
+	}
 	if command.Repair {
 		accepted, err := local.AcceptHistory(ctx)
 		if err != nil {
@@ -279,13 +276,6 @@ func compare(ctx context.Context, cfg Config, local *zones.Zone, others []*zones
 		return fmt.Errorf("%d keys differ", left)
 	}
 	return nil
-}
-
-func fromFirst(from string, z *zones.Zone) int {
-	if z.Name() == from {
-		return 0
-	}
-	return 1
 }
 
 // compareOne returns how many keys differ at the end.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/setup"
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
 // Config is the configuration of sonic.
@@ -60,9 +58,6 @@ type Config struct {
 	// Peers are the Redis servers of other zones. Only the commands -check, -repair and -bootstrap
 	// use them. Default: none.
 	Peers []Peer `yaml:"peers"`
-	// MaxClockSkew is how far another zone's clock may be ahead of this zone's before Sonic logs a
-	// warning. Default 500ms.
-	MaxClockSkew time.Duration `yaml:"max_clock_skew"`
 	// Setup says what -setup creates at Pulsar. Nothing else uses it.
 	Setup SetupConfig `yaml:"setup"`
 	// Command comes from the command line only, see Flags.
@@ -102,38 +97,6 @@ const (
 	fullDrop  = "drop"  // their effects are dropped; the state of the changed keys is shipped later
 )
 
-// RedisConfig says how to reach the zone's Redis.
-type RedisConfig struct {
-	// URL is redis://[[user]:password@]host[:port], or rediss:// for TLS. Several addresses,
-	// separated by commas, are nodes of a Redis Cluster: redis://user:password@a:6379,b:6379. Sonic
-	// finds the other nodes by itself. With Sentinels it must name no host: redis://, rediss://,
-	// redis://user:password@. Default redis://127.0.0.1:6379; with Sentinels redis://.
-	URL string `yaml:"url"`
-	// Cluster says that url leads to a Redis Cluster, also with only one address. Clients see one
-	// Redis with one database. Default false; several addresses in url mean true.
-	Cluster bool `yaml:"cluster"`
-	// SplitMSET makes Sonic split an MSET whose keys are in several slots of a Redis Cluster. Such
-	// an MSET is not atomic: clients may see a part of it, and after an error a part of it may have
-	// taken effect. Default false, such an MSET is refused with CROSSSLOT.
-	SplitMSET bool `yaml:"split_mset"`
-	// Sentinel says which Sentinels know the address of the primary. Default: none, url says where
-	// Redis is.
-	Sentinel SentinelConfig `yaml:"sentinel"`
-	// Username and Password, or the file that holds the password, are what Sonic logs in to Redis
-	// with. The commands of all clients run as this Redis user, whichever Sonic user they log in
-	// as. Default: none, the user "default" of Redis without a password.
-	Username     string        `yaml:"username"`
-	Password     secret.String `yaml:"password"`
-	PasswordFile string        `yaml:"password_file"`
-	// ConnectTimeout bounds one attempt to connect. Default 5s.
-	ConnectTimeout time.Duration `yaml:"connect_timeout"`
-	// Wait is how long commands that Sonic has not sent to Redis yet wait while Redis cannot be
-	// reached. Then Sonic answers them with an error. Default 5s.
-	Wait time.Duration `yaml:"wait"`
-	// TLS is used with rediss:// in url.
-	TLS RedisTLSConfig `yaml:"tls"`
-}
-
 // Peer says how to reach another zone's Redis.
 type Peer struct {
 	// Zone is the other zone's name.
@@ -169,82 +132,90 @@ type OutboxConfig struct {
 // DefaultConfig returns the defaults. They suffice where Redis and Pulsar run on this machine.
 func DefaultConfig() Config {
 	return Config{
-		Common:       app.DefaultCommon("127.0.0.1:9303"),
-		Listen:       "127.0.0.1:6380",
-		TLS:          TLSConfig{MinVersion: version12},
-		Limits:       defaultLimits(),
-		Redis:        defaultRedis(),
-		Pulsar:       messaging.DefaultConfig(),
-		Zone:         "default",
-		Topic:        "persistent://public/default/sonic",
-		Ack:          ackLocal,
-		Publish:      publishRelay,
-		Flush:        flushRefuse,
-		Outbox:       OutboxConfig{Bytes: 256 * config.MiB, Full: fullBlock},
-		MaxClockSkew: 500 * time.Millisecond,
-		Setup:        SetupConfig{Policies: setup.Defaults()},
+		Common:  app.DefaultCommon("127.0.0.1:9303"),
+		Listen:  "127.0.0.1:6380",
+		TLS:     TLSConfig{MinVersion: version12},
+		Limits:  defaultLimits(),
+		Redis:   defaultRedis(),
+		Pulsar:  messaging.DefaultConfig(),
+		Zone:    "default",
+		Topic:   "persistent://public/default/sonic",
+		Ack:     ackLocal,
+		Publish: publishRelay,
+		Flush:   flushRefuse,
+		Outbox:  OutboxConfig{Bytes: 256 * config.MiB, Full: fullBlock},
+		Setup:   SetupConfig{Policies: setup.Defaults()},
 	}
 }
 
-func defaultRedis() RedisConfig {
-	return RedisConfig{URL: defaultURL, ConnectTimeout: 5 * time.Second, Wait: 5 * time.Second}
-}
-
-// Validate returns every fault that is not one of a section.
+// Validate checks the top-level keys, and what depends on several sections. Each section validates
+// itself.
 func (c Config) Validate() error {
+	var users, prefixes, peers []string
+	for _, u := range c.Users {
+		users = append(users, u.Name)
+	}
+	for _, conflict := range c.Conflicts {
+		prefixes = append(prefixes, conflict.Prefix)
+	}
 	errs := []error{
 		config.CheckListen("listen", c.Listen),
 		config.CheckApart("listen", c.Listen, "admin.listen", c.Admin.Listen),
+		checkUnique("users", ".name", users),
+		config.Require(validZone(c.Zone), "zone", "must be %s, got %q", zoneRule, c.Zone),
+		checkUnique("zones", "", c.Zones),
+		config.Require(len(c.Zones) == 0 || slices.Contains(c.Zones, c.Zone), "zones", "must hold this zone, %q, too", c.Zone),
+		config.Require(messaging.ValidTopic(c.Topic) && !strings.HasPrefix(c.Topic, "non-persistent://"),
+			"topic", "must be a name or persistent://tenant/namespace/name, got %q", c.Topic),
 		config.CheckOneOf("ack", c.Ack, ackLocal, ackPublished),
+		checkUnique("conflicts", ".prefix", prefixes),
 		config.CheckOneOf("publish", c.Publish, publishRelay, publishReplicate),
 		config.CheckOneOf("flush", c.Flush, flushRefuse, flushZone, flushReplicate),
-		checkUsers(c.Users),
-		c.checkCluster(),
+		config.Require(c.Ack != ackPublished || c.Outbox.Full != fullDrop,
+			"outbox.full", "must not be drop with ack published: a write that is not replicated cannot be answered"),
 		c.Setup.RefuseEviction("setup"),
+		c.checkCluster(),
 	}
-	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
-	if !validZone(c.Zone) {
-		fault("zone", "must be %s, got %q", zoneRule, c.Zone)
-	}
-	first := map[string]int{}
 	for i, zone := range c.Zones {
-		path := fmt.Sprintf("zones[%d]", i)
-		if j, taken := first[zone]; taken {
-			fault(path, "must be unique, %q is zones[%d] too", zone, j)
-		} else if first[zone] = i; !validZone(zone) {
-			fault(path, "must be %s, got %q", zoneRule, zone)
-		}
+		errs = append(errs, config.Require(validZone(zone), fmt.Sprintf("zones[%d]", i), "must be %s, got %q", zoneRule, zone))
 	}
-	if len(c.Zones) > 0 && !slices.Contains(c.Zones, c.Zone) {
-		fault("zones", "must hold this zone, %q, too", c.Zone)
-	}
-	if !messaging.ValidTopic(c.Topic) || strings.HasPrefix(c.Topic, "non-persistent://") {
-		fault("topic", "must be a name or persistent://tenant/namespace/name, got %q", c.Topic)
-	}
-	prefixes := map[string]int{}
-	for i, conflict := range c.Conflicts {
-		if j, taken := prefixes[conflict.Prefix]; taken {
-			fault(fmt.Sprintf("conflicts[%d].prefix", i), "must be unique, %q is that of conflicts[%d] too", conflict.Prefix, j)
-			continue
-		}
-		prefixes[conflict.Prefix] = i
-	}
-	peers := map[string]int{}
 	for i, peer := range c.Peers {
-		path := fmt.Sprintf("peers[%d].zone", i)
-		if j, taken := peers[peer.Zone]; taken {
-			fault(path, "must be unique, %q is peers[%d] too", peer.Zone, j)
-		} else if peers[peer.Zone] = i; peer.Zone == c.Zone || !slices.Contains(c.Zones, peer.Zone) {
-			fault(path, "must be another one of zones, got %q", peer.Zone)
-		}
+		peers = append(peers, peer.Zone)
+		errs = append(errs, config.Require(peer.Zone != c.Zone && slices.Contains(c.Zones, peer.Zone),
+			fmt.Sprintf("peers[%d].zone", i), "must be another one of zones, got %q", peer.Zone))
 	}
-	if c.Ack == ackPublished && c.Outbox.Full == fullDrop {
-		fault("outbox.full", "must not be drop with ack published: a write that is not replicated cannot be answered")
-	}
-	if c.MaxClockSkew <= 0 {
-		fault("max_clock_skew", "must be > 0, got %s", c.MaxClockSkew)
+	return errors.Join(append(errs, checkUnique("peers", ".zone", peers))...)
+}
+
+// checkUnique returns a fault for each value of a list that the list has before. The path of a value
+// is list[i]key.
+func checkUnique(list, key string, values []string) error {
+	var errs []error
+	for i, value := range values {
+		j := slices.Index(values, value)
+		errs = append(errs, config.Require(j == i, fmt.Sprintf("%s[%d]%s", list, i, key), "must be unique, %q is that of %s[%d] too", value, list, j))
 	}
 	return errors.Join(errs...)
+}
+
+// checkCluster returns a fault for each key that does not go with a Redis Cluster.
+func (c Config) checkCluster() error {
+	if !c.Redis.isCluster() {
+		return nil
+	}
+	isDefault := func(one Conflict) bool { return one == Conflict{Policy: policyLWW} }
+	errs := []error{
+		config.Require(c.Publish == publishRelay, "publish", "must be relay in front of a Redis Cluster: messages to other zones are not built yet"),
+	}
+	if c.isAlone() {
+		return errors.Join(append(errs, config.Require(!slices.ContainsFunc(c.Conflicts, func(one Conflict) bool { return !isDefault(one) }),
+			"conflicts", "must be left at lww for all keys in front of a Redis Cluster without other zones: nothing is replicated"))...)
+	}
+	return errors.Join(append(errs,
+		config.Require(c.Ack == ackLocal, "ack", "must be local in front of a Redis Cluster with other zones: published is not built yet"),
+		config.Require(c.Flush == flushRefuse, "flush", "must be refuse in front of a Redis Cluster with other zones: FLUSHDB and FLUSHALL are not built yet"),
+		config.Require(c.Outbox.Full != fullDrop, "outbox.full", "must be block or fail in front of a Redis Cluster: drop is not built yet"),
+		config.Require(c.Outbox.Age <= 0, "outbox.age", "must be 0 in front of a Redis Cluster: only the bytes of its outbox are bounded"))...)
 }
 
 // zoneRule describes a valid zone name. The name is part of the names of topics and of stored
@@ -255,60 +226,21 @@ func validZone(name string) bool {
 	return regexp.MustCompile(`^[A-Za-z0-9_-]{1,32}$`).MatchString(name)
 }
 
-// Validate returns every fault of the section.
-func (c RedisConfig) Validate() error {
-	var errs []error
-	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
-	u, addresses, err := splitURL(c.url())
-	noHost := len(addresses) == 1 && addresses[0] == ""
-	switch {
-	case c.Sentinel.isSet() && c.isCluster():
-		fault("sentinel", "must not be set with a Redis Cluster, whose nodes say where its primaries are")
-	case err == nil && c.Sentinel.isSet() && !noHost:
-		fault("url", "must name no host with sentinel, which says where Redis is: redis:// or rediss://")
-	case err != nil || noHost && !c.Sentinel.isSet() || u.Scheme != "redis" && u.Scheme != "rediss" || u.RawQuery != "" || u.Fragment != "":
-		fault("url", "must be redis://host:port or rediss://host:port, of a Redis Cluster redis://host:port,host:port, with a user in front of the first host only")
-	case u.Path != "" && u.Path != "/" && u.Path != "/0":
-		fault("url", "must name no database: clients choose theirs by SELECT")
-	case u.User != nil && (c.Username != "" || c.Password != "" || c.PasswordFile != ""):
-		fault("url", "must hold no user with username, password or password_file")
-	}
-	if !noHost {
-		errs = append(errs, checkAddresses(addresses))
-	}
-	if c.SplitMSET && !c.isCluster() {
-		fault("split_mset", "is of no use without a Redis Cluster: set cluster, or give several addresses in url")
-	}
-	if _, err := secret.Resolve(c.Password, c.PasswordFile); err != nil {
-		fault("password_file", "%s", err)
-	}
-	if c.TLS != (RedisTLSConfig{}) && !strings.HasPrefix(c.URL, "rediss:") && !c.Sentinel.TLS {
-		fault("tls", "is of no use without rediss:// in url")
-	}
-	if c.ConnectTimeout <= 0 {
-		fault("connect_timeout", "must be > 0, got %s", c.ConnectTimeout)
-	}
-	if c.Wait <= 0 {
-		fault("wait", "must be > 0, got %s", c.Wait)
-	}
-	return errors.Join(errs...)
-}
-
-func validPort(port string) bool {
-	n, err := strconv.ParseUint(port, 10, 16)
-	return err == nil && n > 0
-}
-
 // statePrefix begins the names of Sonic's own keys.
 const statePrefix = "{sonic:"
 
+// checkNotOwn returns a fault for a prefix of Sonic's own keys.
+func checkNotOwn(path, prefix string) error {
+	return config.Require(!strings.HasPrefix(prefix, statePrefix),
+		path, "must not begin with %s, which begins the names of Sonic's own keys, got %q", statePrefix, prefix)
+}
+
 // Validate returns every fault of the entry.
 func (c Conflict) Validate() error {
-	err := config.CheckOneOf("policy", c.Policy, policyLWW, policyNone, policyCounter)
-	if strings.HasPrefix(c.Prefix, statePrefix) {
-		err = errors.Join(err, config.Fault("prefix", "must not begin with %s, which begins the names of Sonic's own keys, got %q", statePrefix, c.Prefix))
-	}
-	return err
+	return errors.Join(
+		config.CheckOneOf("policy", c.Policy, policyLWW, policyNone, policyCounter),
+		checkNotOwn("prefix", c.Prefix),
+	)
 }
 
 // SetDefaults is called before the entry is decoded.
@@ -322,14 +254,11 @@ func (p *Peer) SetDefaults() {
 
 // Validate returns every fault of the section.
 func (c OutboxConfig) Validate() error {
-	errs := []error{
+	return errors.Join(
 		config.CheckOneOf("full", c.Full, fullBlock, fullFail, fullDrop),
 		config.CheckAtLeast("bytes", c.Bytes, config.MiB),
-	}
-	if c.Age < 0 {
-		errs = append(errs, config.Fault("age", "must be >= 0, got %s", c.Age))
-	}
-	return errors.Join(errs...)
+		config.Require(c.Age >= 0, "age", "must be >= 0, got %s", c.Age),
+	)
 }
 
 // zones returns all zones, this one first.

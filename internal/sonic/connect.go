@@ -2,25 +2,26 @@ package sonic
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/sentinel"
 	"github.com/aviaryhq/aviary/internal/trial"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 // Connect returns what -config.connect tries: this zone's Redis with its Sentinels, Pulsar with the
-// topics of all zones, and the Redis of the peers. In front of a Redis Cluster it is the cluster
-// only: Sonic uses nothing else then.
+// topics of all zones, and the Redis of the peers. A lone zone with a Redis Cluster uses no Pulsar.
 func Connect(cfg Config) (trials []trial.Trial, end func()) {
 	disableClientLog()
-	if cfg.Redis.isCluster() {
-		return cfg.Redis.tryCluster("redis"), func() {}
-	}
 	var all trial.List
 	all.AddAll(cfg.Redis.try("redis", func(db *redis.Client) []trial.Trial {
 		return []trial.Trial{
@@ -28,36 +29,32 @@ func Connect(cfg Config) (trials []trial.Trial, end func()) {
 			{Name: "redis: appendonly", Try: func(ctx context.Context) error { return tryAppendOnly(ctx, db) }},
 		}
 	}))
-	all.Add(trial.Pulsar("pulsar", cfg.Pulsar, cfg.tryTopics))
+	if !cfg.Redis.isCluster() || !cfg.isAlone() {
+		all.Add(trial.Pulsar("pulsar", cfg.Pulsar, cfg.tryTopics))
+	}
 	for i, peer := range cfg.Peers {
-		if peer.Redis.isCluster() {
-			all.AddAll(peer.Redis.tryCluster(fmt.Sprintf("peers[%d].redis", i)), func() {})
-			continue
-		}
 		all.AddAll(peer.Redis.try(fmt.Sprintf("peers[%d].redis", i), func(*redis.Client) []trial.Trial { return nil }))
 	}
 	return all.Trials, all.End
 }
 
 // try returns the trials of a Redis: whether it can be the backend, and whether each Sentinel
-// answers. path is the path of the section.
+// answers. path is the path of the section. then returns further trials of one Redis.
 func (c RedisConfig) try(path string, then func(*redis.Client) []trial.Trial) (trials []trial.Trial, end func()) {
+	if c.isCluster() {
+		return c.tryCluster(path), func() {}
+	}
 	c.ConnectTimeout = min(c.ConnectTimeout, trial.Timeout)
 	name := path + ".url " + c.url()
 	b, err := c.backend(zap.NewNop())
 	if err != nil {
 		return []trial.Trial{trial.Of(name, err)}, func() {}
 	}
-	db, _ := c.control(b, nil, nil)
+	db, _ := b.control(nil, nil)
 	asking, stop := context.WithCancel(context.Background())
-	asked := make(chan struct{})
-	if s := b.sentinels; s == nil {
-		close(asked)
-	} else {
-		go func() {
-			defer close(asked)
-			_ = s.Run(asking)
-		}()
+	var asked sync.WaitGroup
+	if s := b.sentinels; s != nil {
+		asked.Go(func() { _ = s.Run(asking) })
 		for i, address := range c.Sentinel.Addresses {
 			trials = append(trials, trial.Trial{Name: fmt.Sprintf("%s.sentinel.addresses[%d] %s", path, i, address), Try: func(ctx context.Context) error {
 				_, err := s.Ask(ctx, address)
@@ -67,7 +64,7 @@ func (c RedisConfig) try(path string, then func(*redis.Client) []trial.Trial) (t
 		name = fmt.Sprintf("%s.sentinel.master %s, the Redis that it names", path, c.Sentinel.Master)
 	}
 	fit := func(ctx context.Context) error {
-		finding, cancel := context.WithTimeout(ctx, 2*sentinelTimeout)
+		finding, cancel := context.WithTimeout(ctx, 2*sentinel.Timeout)
 		defer cancel()
 		if _, err := b.resolve(finding); err != nil {
 			return err
@@ -76,7 +73,7 @@ func (c RedisConfig) try(path string, then func(*redis.Client) []trial.Trial) (t
 	}
 	return append(trials, trial.Trial{Name: name, Try: fit, Then: then(db)}), func() {
 		stop()
-		<-asked
+		asked.Wait()
 		_ = db.Close() // the process ends
 	}
 }
@@ -140,4 +137,63 @@ func (c Config) tryTopics(client *messaging.Client) []trial.Trial {
 		all = append(all, trial.Consume(client, "topic of zone "+zone+", to read", c.topicOf(zone)))
 	}
 	return all
+}
+
+// tryCluster returns the trials of a Redis Cluster: each address of url, the state of the cluster,
+// and its primaries. path is the path of the section.
+func (c RedisConfig) tryCluster(path string) []trial.Trial {
+	c.ConnectTimeout = min(c.ConnectTimeout, clusterTimeout) // the trial of the cluster asks several nodes in turn
+	b, err := c.backend(zap.NewNop())
+	if err != nil {
+		return []trial.Trial{trial.Of(path+".url "+c.url(), err)}
+	}
+	var all []trial.Trial
+	for _, address := range b.nodes {
+		all = append(all, trial.Trial{Name: path + ".url, node " + address, Try: func(ctx context.Context) error {
+			return b.checkNode(ctx, address, false)
+		}})
+	}
+	return append(all,
+		trial.Trial{Name: path + ": state of the cluster", Try: func(ctx context.Context) error {
+			return b.askNodes(ctx, func(_ string, db *redis.Client) error { return tryClusterState(ctx, db) })
+		}},
+		trial.Trial{Name: path + ": primaries of the cluster", Try: func(ctx context.Context) error {
+			return b.askNodes(ctx, func(address string, db *redis.Client) error {
+				m, err := cluster.Ask(ctx, db, address)
+				if err != nil {
+					return err
+				}
+				unsuitable, unknown := b.checkNodes(ctx, m.Addresses(), true)
+				return errors.Join(append(unsuitable, unknown...)...)
+			})
+		}})
+}
+
+// askNodes puts a question to the first node of a Redis Cluster that answers.
+func (b backend) askNodes(ctx context.Context, question func(address string, db *redis.Client) error) error {
+	var errs []error
+	for _, address := range b.nodes {
+		db := b.nodeClient(address)
+		defer func() { _ = db.Close() }()
+		err := db.Ping(ctx).Err()
+		var refused redis.Error
+		if err == nil || errors.As(err, &refused) {
+			return question(address, db)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// tryClusterState returns an error unless all slots are served.
+func tryClusterState(ctx context.Context, db *redis.Client) error {
+	text, err := db.ClusterInfo(ctx).Result()
+	if err != nil {
+		return err
+	}
+	if info := infoOf(text); info["cluster_state"] != "ok" || info["cluster_slots_ok"] != strconv.Itoa(cluster.Slots) {
+		return fmt.Errorf("it is %q: %s of %d slots have a primary, and %s of them are served",
+			info["cluster_state"], info["cluster_slots_assigned"], cluster.Slots, info["cluster_slots_ok"])
+	}
+	return nil
 }

@@ -24,7 +24,6 @@ import (
 // connection.
 type control struct {
 	backend
-	timeout   time.Duration
 	onPrimary func(server string) // called with the run_id of the first Redis, and of each one that replaces another
 	onReplica func(server string) // called with the run_id of a Redis that is a replica
 
@@ -58,24 +57,17 @@ func (e replicaError) Is(target error) bool { return target == errReplica }
 // them once.
 func disableClientLog() { logging.Disable() }
 
-// control returns a Redis client for all requests that are not clients' commands. It never retries
-// a command by itself. It calls onPrimary with the run_id of the first Redis and of each one that
-// replaces another. It calls onReplica with the run_id of each Redis that turns out to be a
-// replica. Both may be nil.
-func (c RedisConfig) control(b backend, onPrimary, onReplica func(server string)) (*redis.Client, *control) {
+// control returns a Redis client for all requests that are not clients' commands. For onPrimary and
+// onReplica see the type control; both are nil in commands.
+func (b backend) control(onPrimary, onReplica func(server string)) (*redis.Client, *control) {
 	serves := onPrimary != nil
-	ignore := func(string) {}
-	if onPrimary == nil {
-		onPrimary = ignore
+	if !serves {
+		onPrimary, onReplica = func(string) {}, func(string) {}
 	}
-	if onReplica == nil {
-		onReplica = ignore
-	}
-	l := &control{backend: b, timeout: c.ConnectTimeout, onPrimary: onPrimary, onReplica: onReplica, conns: map[net.Conn]struct{}{}, serves: serves}
-	db := redis.NewClient(&redis.Options{
-		Addr: b.String(), Username: b.username, Password: b.password, Dialer: l.dial, OnConnect: l.checkServer,
-		DialTimeout: c.ConnectTimeout, DialerRetries: 1, MaxRetries: -1, ClientName: "sonic", Protocol: 2, DisableIdentity: true,
-	})
+	l := &control{backend: b, onPrimary: onPrimary, onReplica: onReplica, conns: map[net.Conn]struct{}{}, serves: serves}
+	o := b.options(b.String())
+	o.Dialer, o.OnConnect = l.dial, l.checkServer
+	db := redis.NewClient(o)
 	db.AddHook(readOnlyHook{l})
 	if b.sentinels != nil {
 		b.sentinels.OnMove(func(string) { l.closeAll() })
@@ -113,13 +105,13 @@ func (l *control) watchRole(ctx context.Context, db *redis.Client, m *memory) er
 			l.epoch = max(l.epoch, epoch)
 			l.mu.Unlock()
 		}
-		m.update(info)
+		m.update(l.String(), info)
 	}
 }
 
 // dial connects to the primary.
 func (l *control) dial(ctx context.Context, network, _ string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	ctx, cancel := context.WithTimeout(ctx, l.connectTimeout)
 	defer cancel()
 	l.mu.Lock()
 	round := l.round
@@ -129,21 +121,13 @@ func (l *control) dial(ctx context.Context, network, _ string) (net.Conn, error)
 		return nil, err
 	}
 	dialer := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3}}
-	conn, err := dialer.DialContext(ctx, network, address)
+	connect := dialer.DialContext
+	if l.tls != nil {
+		connect = (&tls.Dialer{NetDialer: &dialer, Config: l.tls}).DialContext // the server name is the host unless tls has one
+	}
+	conn, err := connect(ctx, network, address)
 	if err != nil {
 		return nil, err
-	}
-	if l.tls != nil {
-		conf := l.tls.Clone()
-		if conf.ServerName == "" {
-			conf.ServerName, _, _ = net.SplitHostPort(address)
-		}
-		secured := tls.Client(conn, conf)
-		if err := secured.HandshakeContext(ctx); err != nil {
-			_ = conn.Close()
-			return nil, err
-		}
-		conn = secured
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

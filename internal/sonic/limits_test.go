@@ -54,18 +54,18 @@ func TestEachLimitOfTheConfiguration(t *testing.T) {
 		s.open(t)
 		return s
 	}
-	s := with("bulk_bytes: 2KiB, arguments: 20, query_bytes: 8KiB, auth_bulk_bytes: 64, auth_arguments: 5, auth_timeout: 1h, idle_timeout: 1h")
+	s := with("bulk_bytes: 32KiB, query_bytes: 128KiB, auth_timeout: 1h, idle_timeout: 1h")
 	long := func(n int) string { return "$" + strconv.Itoa(n) + "\r\n" + strings.Repeat("x", n) + "\r\n" }
 	for what, row := range map[string]struct{ text, want string }{
-		"auth_bulk_bytes":        {"*2\r\n$4\r\nAUTH\r\n$65\r\n", "-ERR Protocol error: unauthenticated bulk length"},
-		"auth_arguments":         {"*6\r\n", "-ERR Protocol error: unauthenticated multibulk length"},
-		"within auth_bulk_bytes": {"*2\r\n$4\r\nAUTH\r\n" + long(64), "-WRONGPASS invalid username-password pair or user is disabled."},
-		"within auth_arguments":  {"*5\r\n$5\r\nHELLO\r\n$1\r\n2\r\n$4\r\nAUTH\r\n$7\r\ndefault\r\n$1\r\np\r\n", "*14"},
-		"bulk_bytes":             {"auth p\r\n*2\r\n$3\r\nGET\r\n$2049\r\n", "-ERR Protocol error: invalid bulk length"},
-		"within bulk_bytes":      {"auth p\r\n*2\r\n$3\r\nGET\r\n" + long(2048), "$-1"},
-		"arguments":              {"auth p\r\n*21\r\n", "-ERR Protocol error: invalid multibulk length"},
-		"within arguments":       {"auth p\r\n*20\r\n$3\r\nDEL\r\n" + strings.Repeat(long(3), 19), ":0"},
-		"query_bytes":            {"auth p\r\n*6\r\n$3\r\nDEL\r\n" + strings.Repeat(long(2000), 5), ""}, // as Redis does it
+		"bulk before AUTH":             {"*2\r\n$4\r\nAUTH\r\n$16385\r\n", "-ERR Protocol error: unauthenticated bulk length"},
+		"arguments before AUTH":        {"*11\r\n", "-ERR Protocol error: unauthenticated multibulk length"},
+		"within bulk before AUTH":      {"*2\r\n$4\r\nAUTH\r\n" + long(16384), "-WRONGPASS invalid username-password pair or user is disabled."},
+		"within arguments before AUTH": {"*10\r\n$3\r\nDEL\r\n" + strings.Repeat(long(3), 9), "-NOAUTH Authentication required."},
+		"bulk_bytes":                   {"auth p\r\n*2\r\n$3\r\nGET\r\n$32769\r\n", "-ERR Protocol error: invalid bulk length"},
+		"within bulk_bytes":            {"auth p\r\n*2\r\n$3\r\nGET\r\n" + long(32768), "$-1"},
+		"arguments":                    {"auth p\r\n*1048577\r\n", "-ERR Protocol error: invalid multibulk length"},
+		"within arguments":             {"auth p\r\n*20\r\n$3\r\nDEL\r\n" + strings.Repeat(long(3), 19), ":0"},
+		"query_bytes":                  {"auth p\r\n*6\r\n$3\r\nDEL\r\n" + strings.Repeat(long(32000), 5), ""}, // as Redis does it
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -112,7 +112,7 @@ func TestEachLimitOfTheConfiguration(t *testing.T) {
 func TestLimitsOfClientsAndOutput(t *testing.T) {
 	t.Parallel()
 	srv := stack.PrivateRedis(t)
-	s := run(t, srv, "limits: {clients: 2, output_bytes: 64KiB, output_pause_bytes: 1KiB}")
+	s := run(t, srv, "limits: {clients: 2, output_bytes: 64KiB}")
 	s.open(t)
 	first, second := s.raw(t), s.raw(t)
 	require.Equal(t, "+PONG", first.ask(t, "ping\r\n"))

@@ -1,7 +1,10 @@
 package sonic
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -34,50 +37,66 @@ func memoryProblem(info map[string]string) string {
 	return fmt.Sprintf("it uses %d bytes, and its maxmemory is %d: delete keys, or raise maxmemory", used, most)
 }
 
-// memory watches how Redis uses its memory: whether it drops keys while Sonic runs, after a change
-// of its configuration, or because a promoted replica has another configuration; and whether it has
-// reached its maxmemory. It is safe for concurrent use.
+// memory watches how each Redis of the zone uses its memory: whether it drops keys while Sonic runs,
+// after a change of its configuration, or because a promoted replica has another configuration; and
+// whether it has reached its maxmemory. It is safe for concurrent use.
 type memory struct {
 	log *zap.Logger
 
 	mu           sync.Mutex
-	evicts, full string // see evictionProblem, memoryProblem
+	evicts, full map[string]string // by address; see evictionProblem, memoryProblem
 }
 
-func newMemory(log *zap.Logger) *memory { return &memory{log: log.Named("redis")} }
+func newMemory(log *zap.Logger) *memory {
+	return &memory{log: log.Named("redis"), evicts: map[string]string{}, full: map[string]string{}}
+}
 
-// update stores the present problems according to INFO, and logs each change once.
-func (m *memory) update(info map[string]string) {
+// update stores the present problems of a Redis according to INFO, and logs each change once.
+func (m *memory) update(address string, info map[string]string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	switch before, now := m.evicts, evictionProblem(info); {
+	log := m.log.With(zap.String("address", address))
+	before, now := m.evicts[address], evictionProblem(info)
+	m.evicts[address] = now
+	switch {
 	case before == now:
 	case now == "":
-		m.evicts = now
-		m.log.Info("Redis no longer evicts keys: the evicted keys are missing in this zone, see sonic -check")
+		log.Info("Redis no longer evicts keys: the evicted keys are missing in this zone, see sonic -check")
 	default:
-		m.evicts = now
-		m.log.Error("Redis evicts keys: zones do not stay equal", zap.String("problem", now))
+		log.Error("Redis evicts keys: zones do not stay equal", zap.String("problem", now))
 	}
-	before := m.full
-	switch m.full = memoryProblem(info); {
-	case before == "" && m.full != "":
-		m.log.Error("Redis has reached its maxmemory: writes of clients are refused, writes of other zones are still applied", zap.String("problem", m.full))
-	case before != "" && m.full == "":
-		m.log.Info("Redis is below its maxmemory again")
+	before, now = m.full[address], memoryProblem(info)
+	m.full[address] = now
+	switch {
+	case before == "" && now != "":
+		log.Error("Redis has reached its maxmemory: writes of clients are refused, writes of other zones are still applied", zap.String("problem", now))
+	case before != "" && now == "":
+		log.Info("Redis is below its maxmemory again")
 	}
 }
 
-// evicting reports whether Redis drops keys.
+// keep forgets all Redis but those at addresses.
+func (m *memory) keep(addresses []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	gone := func(address, _ string) bool { return !slices.Contains(addresses, address) }
+	maps.DeleteFunc(m.evicts, gone)
+	maps.DeleteFunc(m.full, gone)
+}
+
+// evicting reports whether a Redis drops keys.
 func (m *memory) evicting() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.evicts != ""
+	return slices.ContainsFunc(slices.Collect(maps.Values(m.evicts)), func(problem string) bool { return problem != "" })
 }
 
-// problem returns what is wrong while Redis has reached its maxmemory, "" otherwise.
-func (m *memory) problem() string {
+// problem returns what is wrong while a Redis has reached its maxmemory, "" otherwise.
+func (m *memory) problem() (problem string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.full
+	for _, one := range m.full {
+		problem = cmp.Or(problem, one)
+	}
+	return problem
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
@@ -80,8 +81,11 @@ func (c Config) clusterShipper(p clusterProgress) outbox.ClusterConfig {
 	}
 }
 
+// maxClockSkew is how far another zone's clock may be ahead of this zone's before Sonic logs a warning.
+const maxClockSkew = 500 * time.Millisecond
+
 func (c Config) applier(origin, databases string) apply.Config {
-	return apply.Config{Zone: c.Zone, Origin: origin, Shard: onlyShard, Topic: c.topicOf(origin), MaxClockSkew: c.MaxClockSkew, Config: c.sharedSettings(databases)}
+	return apply.Config{Zone: c.Zone, Origin: origin, Shard: onlyShard, Topic: c.topicOf(origin), MaxClockSkew: maxClockSkew, Config: c.sharedSettings(databases)}
 }
 
 // sharedSettings returns digests of the settings that must be equal in all zones. It does not

@@ -7,7 +7,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/config"
 )
 
-// change applies a new configuration while the process runs: users, outbox and max_clock_skew. If
+// change applies a new configuration while the process runs: users and outbox. If
 // any other key differs from the configuration in use, it returns an error and applies nothing. It
 // must not be called concurrently. In front of a Redis Cluster outbox.bytes takes effect at the next
 // start.
@@ -23,9 +23,6 @@ func (s *service) change(_ context.Context, cfg Config) error {
 	if s.monitor != nil {
 		s.monitor.change(cfg.Outbox)
 	}
-	for _, a := range s.appliers {
-		a.SetMaxClockSkew(cfg.MaxClockSkew)
-	}
 	s.current = cfg
 	return nil
 }
@@ -38,15 +35,13 @@ func onlyAtStart(was, is Config) error {
 		errs = append(errs, config.Fault("outbox.bytes", "takes effect at the next start, in front of a Redis Cluster"))
 	}
 	for _, c := range []*Config{&was, &is} {
-		c.Users, c.Outbox, c.MaxClockSkew, c.Peers, c.Setup, c.Command = nil, OutboxConfig{}, 0, nil, SetupConfig{}, Command{}
+		c.Users, c.Outbox, c.Peers, c.Setup, c.Command = nil, OutboxConfig{}, nil, SetupConfig{}, Command{}
 		c.Common = DefaultConfig().Common
 	}
 	for _, key := range config.Changed(was, is) {
 		switch key {
 		case "zones", "conflicts", "topic":
 			errs = append(errs, config.Fault(key, "takes effect at the next start: change it in all zones, and start their Sonics again"))
-		case "outbox":
-			errs = append(errs, config.Fault(key, "whether it is off takes effect at the next start"))
 		default:
 			errs = append(errs, config.Fault(key, "takes effect at the next start"))
 		}

@@ -19,7 +19,7 @@ func TestKeysThatTakeEffectAtAStart(t *testing.T) {
 	t.Parallel()
 	was := DefaultConfig()
 	is := was
-	is.Users, is.MaxClockSkew, is.Outbox.Full, is.Log.Level = []User{{Name: "default"}}, time.Second, fullFail, "debug"
+	is.Users, is.Outbox.Full, is.Log.Level = []User{{Name: "default"}}, fullFail, "debug"
 	is.Setup.Clusters = []string{"zone-a"}
 	require.NoError(t, onlyAtStart(was, is))
 	is.Conflicts, is.Redis.Wait, is.Zones = []Conflict{{Policy: policyNone}}, time.Hour, []string{"default", "b"}

@@ -8,8 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -21,25 +21,20 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
-	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 // service holds the parts of a running Sonic. In front of a Redis Cluster cluster is not nil, and
-// library and memory are nil. If it is that of a lone zone, shipper, appliers, monitor and primaries
-// are nil, too.
+// library is nil. If it is that of a lone zone, shipper, appliers, monitor and memory are nil, too.
 type service struct {
-	cfg        Config // at the start
-	current    Config // in use now, see change
-	log        *zap.Logger
-	proxy      *proxy.Proxy
-	cluster    *clusterState
-	primaries  *primaryStates // only in front of a Redis Cluster
-	library    *redislib.Library
-	shipper    shipper
-	appliers   []applier // of all zones but the first, which is this one
-	monitor    *outboxMonitor
-	memory     *memory
-	builtProxy atomic.Pointer[proxy.Proxy] // equal to proxy; gets told which Redis is the primary; nil until the proxy is made
+	cfg      Config // at the start
+	current  Config // in use now, see change
+	proxy    *proxy.Proxy
+	cluster  *clusterState
+	library  *redislib.Library
+	shipper  shipper
+	appliers []applier // of all zones but the first, which is this one
+	monitor  *outboxMonitor
+	memory   *memory
 }
 
 // shipper is the part that ships the zone's effects: [outbox.Shipper] or [outbox.ClusterShipper].
@@ -52,27 +47,14 @@ type shipper interface {
 type applier interface {
 	Status() apply.Status
 	Health() (at time.Time, now, last error)
-	SetMaxClockSkew(d time.Duration)
 }
 
-// primaryFound is called with the run_id of a Redis that has replaced the previous one. The proxy
-// reconnects to it.
-func (s *service) primaryFound(server string) {
-	if p := s.builtProxy.Load(); p != nil {
-		p.SetPrimary("", server)
-	}
-}
-
-// demoted is called with the run_id of a Redis that has become a replica. The proxy closes its
-// connections to it.
-func (s *service) demoted(server string) {
-	if p := s.builtProxy.Load(); p != nil {
-		p.Demoted(server)
-	}
-}
-
-// Build wires the service. The stop runs in the reverse order: clients first, then messages in
-// flight to and from Pulsar.
+// Build wires the service. A write takes this way:
+//
+//	client -> proxy -> function in Redis: the command, and its effects into the outbox -> reply
+//	outbox -> shipper -> topic of this zone -> geo-replication -> applier of another zone -> its Redis
+//
+// The stop runs in the reverse order: clients first, then messages in flight to and from Pulsar.
 func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	disableClientLog()
 	if cfg.Command.isSet() {
@@ -82,11 +64,15 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	s := &service{cfg: cfg, current: cfg, log: rt.Log}
+	endpoint, err := cfg.proxy(b, rt.Log)
+	if err != nil {
+		return err
+	}
+	s := &service{cfg: cfg, current: cfg}
 	if len(b.nodes) > 0 {
-		err = s.buildCluster(ctx, rt, b)
+		err = s.buildCluster(ctx, rt, b, endpoint)
 	} else {
-		err = s.buildReplicated(ctx, rt, b)
+		err = s.buildSingle(ctx, rt, b, endpoint)
 	}
 	if err != nil {
 		return err
@@ -94,47 +80,35 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	return s.serve(ctx, rt)
 }
 
-// buildReplicated wires what is in front of one Redis: its library, the shipper, an applier for
-// each other zone, and the proxy.
-func (s *service) buildReplicated(ctx context.Context, rt *app.Runtime, b backend) error {
+// buildSingle wires what is in front of one Redis: the proxy, the library, the shipper, and an
+// applier for each other zone.
+func (s *service) buildSingle(ctx context.Context, rt *app.Runtime, b backend, endpoint proxy.Config) (err error) {
 	cfg := s.cfg
-	s.memory = newMemory(rt.Log)
-	db, control := cfg.Redis.control(b, s.primaryFound, s.demoted)
-	rt.OnStop("redis", func(context.Context) error { return db.Close() })
-	b.follow(rt, cfg.Zone)
-	if err := awaitRedis(ctx, db, b, health.New(rt.Log.Named("redis"))); err != nil {
+	if s.proxy, err = proxy.New(endpoint, rt.Log, rt.Metrics); err != nil {
 		return err
 	}
-	l := redislib.New(db, cfg.library())
-	if err := l.Load(ctx); redislib.NoMemory(err) {
+	db, control := b.control(func(server string) { s.proxy.SetPrimary("", server) }, s.proxy.Demoted)
+	rt.OnStop("redis", func(context.Context) error { return db.Close() })
+	if b.sentinels != nil {
+		b.sentinels.OnMove(func(address string) { s.proxy.SetPrimary(address, "") })
+	}
+	b.follow(rt, cfg.Zone)
+	if err := b.awaitRedis(ctx, db, health.New(rt.Log.Named("redis"))); err != nil {
+		return err
+	}
+	s.library, s.memory = redislib.New(db, cfg.library()), newMemory(rt.Log)
+	if err := s.library.Load(ctx); redislib.NoMemory(err) {
 		rt.Log.Error("cannot load the functions of this version: Redis has reached its maxmemory, and goes on with those that it has", zap.Error(err))
 	} else if err != nil {
 		return fmt.Errorf("cannot load the library: %w", err)
 	}
-	client, err := messaging.Dial(ctx, cfg.Pulsar, messaging.WithLogger(rt.Log), messaging.WithRegisterer(rt.Metrics))
+	client, err := s.dialTopics(ctx, rt)
 	if err != nil {
 		return err
 	}
-	rt.OnStop("pulsar", client.Close)
-	if err := checkNamespace(ctx, client, cfg, rt.Log); err != nil {
-		return err
-	}
-
-	s.library = l
 	databases := databasesOf(ctx, db)
-	endpoint, err := cfg.proxy(b, rt.Log)
-	if err != nil {
-		return err
-	}
-	if s.proxy, err = proxy.New(endpoint, rt.Log, rt.Metrics); err != nil {
-		return err
-	}
-	s.builtProxy.Store(s.proxy)
-	if b.sentinels != nil {
-		b.sentinels.OnMove(func(address string) { s.proxy.SetPrimary(address, "") })
-	}
-	s.monitor = newOutboxMonitor(cfg.Outbox, measureOne(l), rt.Log, s.proxy.SetWriteMode)
-	shipper := outbox.New(cfg.shipper(databases), db, l, client, rt.Log, outbox.NewMetrics(rt.Metrics), func(id wire.ID) {
+	s.monitor = newOutboxMonitor(cfg.Outbox, measureOne(s.library), rt.Log, s.proxy.SetWriteMode)
+	shipper := outbox.New(cfg.shipper(databases), db, s.library, client, rt.Log, outbox.NewMetrics(rt.Metrics), func(id wire.ID) {
 		s.proxy.Published(id.String())
 	})
 	s.shipper = shipper
@@ -144,15 +118,12 @@ func (s *service) buildReplicated(ctx context.Context, rt *app.Runtime, b backen
 	}
 	m := apply.NewMetrics(rt.Metrics)
 	for _, origin := range cfg.zones()[1:] {
-		a := apply.New(cfg.applier(origin, databases), l, client, rt.Log, m)
+		a := apply.New(cfg.applier(origin, databases), s.library, client, rt.Log, m)
 		s.appliers = append(s.appliers, a)
 		rt.Go("applier of zone "+origin, a.Run)
 	}
 	rt.Go("outbox", s.monitor.run)
 	rt.Go("role of redis", func(ctx context.Context) error { return control.watchRole(ctx, db, s.memory) })
-	if err := rt.Metrics.Register(newCollector(s)); err != nil {
-		return err
-	}
 	rt.Check("redis", func(context.Context) error { return s.proxy.Ready() })
 	rt.Check("writes", s.checkWrites)
 	return nil
@@ -160,6 +131,9 @@ func (s *service) buildReplicated(ctx context.Context, rt *app.Runtime, b backen
 
 // serve starts the proxy and what an operator can see and change.
 func (s *service) serve(ctx context.Context, rt *app.Runtime) error {
+	if err := rt.Metrics.Register(newCollector(s)); err != nil {
+		return err
+	}
 	rt.Handle("/zones", "the zones: connection, outbox, lag, current errors", http.HandlerFunc(s.zonesPage))
 	ln, err := rt.Listen(ctx, "redis", "listen", s.cfg.Listen)
 	if err != nil {
@@ -196,11 +170,35 @@ func (s *service) checkWrites(ctx context.Context) error {
 // checkClusterWrites is the readiness check of whether a Redis Cluster accepts writes. It fails if no
 // primary does: another Sonic of the zone could not serve more.
 func (s *service) checkClusterWrites(context.Context) error {
-	if err := s.primaries.checkAny(); err != nil {
+	if err := s.cluster.checkAny(); err != nil {
 		return err
 	}
 	if full := s.monitor.state(); full.full {
 		return errors.New(full.problem())
 	}
 	return nil
+}
+
+// warnUnprotected logs a warning if clients without a password or a certificate can connect, or if
+// passwords are sent unencrypted. Redis in its protected mode would refuse clients without a
+// password. Sonic does not: a firewall or a container's network may keep its address private.
+func (c Config) warnUnprotected(log *zap.Logger, at net.Addr) {
+	if tcp, ok := at.(*net.TCPAddr); ok && tcp.IP.IsLoopback() {
+		return
+	}
+	address := zap.Stringer("address", at)
+	switch known := c.TLS.ClientCAFile != ""; {
+	case len(c.Users) == 0 && !known:
+		log.Warn("everybody who reaches this address may read and write all keys: set users or tls.client_ca_file, or keep the address private", address)
+	case len(c.Users) > 0 && !c.TLS.enabled():
+		log.Warn("users send their passwords to this address without encryption: set tls, or keep the address private", address)
+	}
+}
+
+// warnNoOtherZone logs a warning if ack is published and there is no other zone: Sonic then stores
+// nothing in Pulsar.
+func (c Config) warnNoOtherZone(log *zap.Logger) {
+	if c.Ack == ackPublished && len(c.zones()) == 1 {
+		log.Warn("ack: published has the effect of ack: local here: zones names no other zone, and a zone that is alone stores nothing in Pulsar")
+	}
 }

@@ -15,9 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/test/proxy"
-	"github.com/aviaryhq/aviary/test/stack"
 )
 
 // equal waits until two zones hold the same.
@@ -120,42 +118,4 @@ func TestWritesGoOnWhileTheOutboxIsFull(t *testing.T) {
 	assert.Greater(t, len(held), 200)
 	assert.Zero(t, a.zones().Outbox.Lost)
 	assert.Zero(t, a.metric(`sonic_gaps_total{origin="b"}`)+b.metric(`sonic_gaps_total{origin="a"}`))
-}
-
-// together runs two zones on one cluster: how effects get into the topic is what matters. more are
-// variables of both.
-func together(t testing.TB, more ...string) (a, b zone) {
-	t.Helper()
-	pulsar := stack.Pulsar(t)
-	topic := "SONIC_TOPIC=persistent://" + pulsar.Namespace(t) + "/sonic"
-	begin := func(name string) zone {
-		r := durable(t)
-		return zone{run(t, append(more, "SONIC_ZONE="+name, "SONIC_ZONES=[a, b]", topic, "SONIC_PULSAR_URL="+pulsar.URL(), "SONIC_REDIS_URL="+r.URL())...), r}
-	}
-	a, b = begin("a"), begin("b")
-	for _, z := range []zone{a, b} {
-		z.awaitWritable()
-	}
-	return a, b
-}
-
-// awaitShipped waits until nothing is noted and all that was published is stored. What is noted is
-// asked of Redis: the page shows what was measured last.
-func awaitShipped(t testing.TB, zones ...zone) {
-	t.Helper()
-	redises := make([]*redis.Client, len(zones))
-	for i, z := range zones {
-		redises[i] = z.redis.Client(t)
-	}
-	systems.Await(t, await.Patience, "nothing waits", func() bool {
-		for i, z := range zones {
-			if redises[i].HLen(t.Context(), script.KeysOf(0).Unsent).Val() > 0 {
-				return false
-			}
-			if o := z.zones().Outbox; o.Dropping || o.PendingResends != 0 || o.Unhealthy != "" {
-				return false
-			}
-		}
-		return true
-	})
 }

@@ -21,7 +21,7 @@ type Config struct {
 	Shard  int    // of the topic
 	Topic  string // of the other zone
 	// MaxClockSkew is how far the other zone's clock may be ahead before the applier logs a
-	// warning. See [Applier.SetMaxClockSkew].
+	// warning.
 	MaxClockSkew time.Duration
 	// Config describes the part of this zone's configuration that must be equal in all zones: see
 	// [wire.Config].

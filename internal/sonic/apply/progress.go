@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -29,8 +28,6 @@ type progress struct {
 	clockSkew *health.State
 	topic     *health.State // errors of the topic, which the Pulsar client logs
 
-	maxSkew atomic.Int64 // nanoseconds
-
 	mu          sync.Mutex
 	status      Status
 	otherConfig string       // the Config of the other zone that came last
@@ -43,12 +40,10 @@ type progress struct {
 func newProgress(cfg Config, client *messaging.Client, log *zap.Logger, m *Metrics) *progress {
 	log = log.Named("apply").With(zap.String("origin", cfg.Origin))
 	m.initOrigin(cfg.Origin)
-	p := &progress{
+	return &progress{
 		cfg: cfg, client: client, log: log, metrics: m,
 		health: health.New(log), clockSkew: health.New(log.Named("clock")), topic: health.New(zap.NewNop()),
 	}
-	p.SetMaxClockSkew(cfg.MaxClockSkew)
-	return p
 }
 
 // run consumes the topic until ctx ends, with watch beside it. subscribing returns why there is no
@@ -163,10 +158,6 @@ func reachedBy(h *wire.Header) wire.ID {
 // the clock of that zone was.
 func newest(h *wire.Header) time.Time { return time.UnixMilli(int64(max(h.Last.Ms, h.Watermark))) }
 
-// SetMaxClockSkew changes how far the other zone's clock may be ahead before the applier logs a
-// warning.
-func (p *progress) SetMaxClockSkew(d time.Duration) { p.maxSkew.Store(int64(d)) }
-
 // Status returns how far this zone has applied the effects.
 func (p *progress) Status() Status {
 	p.mu.Lock()
@@ -237,7 +228,7 @@ func (p *progress) recordApplied(d *messaging.Delivery, h *wire.Header) {
 	p.logDiffering(changed, differs)
 	p.metrics.delay.WithLabelValues(p.cfg.Origin).Observe(max(delay, 0).Seconds())
 	p.metrics.ahead.WithLabelValues(p.cfg.Origin).Set(max(ahead, 0).Seconds())
-	if most := time.Duration(p.maxSkew.Load()); ahead > most {
+	if most := p.cfg.MaxClockSkew; ahead > most {
 		p.clockSkew.Set(fmt.Errorf("the clock of zone %s, or of a zone whose effects it applies, is ahead of this zone's by more than %s: the later write may not win, and keys expire at the wrong time",
 			p.cfg.Origin, most))
 	} else {

@@ -25,11 +25,11 @@ type Config struct {
 	Username, Password string
 	// TLS to each node. Default: nil, plain. An empty ServerName is the host of the node's address.
 	TLS *tls.Config
-	// Timeout bounds one request, with its connect. Default 1s.
-	Timeout time.Duration
 }
 
 const (
+	// requestTimeout bounds one request, with its connect.
+	requestTimeout = time.Second
 	// pollInterval is the longest time between two questions. Nobody calls Refresh for a change that no
 	// command has met.
 	pollInterval = 5 * time.Second
@@ -77,9 +77,6 @@ type view struct {
 
 // New returns a Cluster that knows nothing yet. It sends no request before [Cluster.Run].
 func New(cfg Config, log *zap.Logger) *Cluster {
-	if cfg.Timeout <= 0 {
-		cfg.Timeout = time.Second
-	}
 	log = log.Named("cluster")
 	c := &Cluster{cfg: cfg, log: log, state: health.New(log), refresh: make(chan struct{}, 1), clients: map[string]*redis.Client{}}
 	c.ask = c.askNode

@@ -55,6 +55,14 @@ func indexOf(primaries []Primary, address string) int {
 // them.
 func (m *Map) Primaries() []Primary { return m.primaries }
 
+// Addresses returns the addresses of the primaries that have slots.
+func (m *Map) Addresses() (addresses []string) {
+	for _, p := range m.primaries {
+		addresses = append(addresses, p.Address)
+	}
+	return addresses
+}
+
 // Owner returns the address of the primary that has a slot, or "" if none has it.
 func (m *Map) Owner(slot int) string {
 	if owner := m.owners[slot]; owner >= 0 {

@@ -112,14 +112,14 @@ func (c *historyComparison) add(h *wire.Header, payload []byte) error {
 		return nil //nolint:nilerr // other zones stop at the message, with an alarm
 	}
 	for i := range entries {
-		if err := c.addEntry(h, &entries[i]); err != nil {
+		if err := c.addEntry(&entries[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *historyComparison) addEntry(h *wire.Header, e *wire.Entry) error {
+func (c *historyComparison) addEntry(e *wire.Entry) error {
 	if e.ID.Compare(c.state.Shipped) <= 0 {
 		return nil
 	}

@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -98,14 +97,6 @@ func (q *queue) take(ctx context.Context, single bool) ([]wire.Entry, error) {
 			ended = true
 		}
 	}
-}
-
-// putBack puts entries that were taken back to the front.
-func (q *queue) putBack(entries []wire.Entry) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.entries = append(slices.Clone(entries), q.entries...)
-	q.bytes += sizeOf(entries)
 }
 
 // awaitTake waits until take waits for entries, at most for pause.

@@ -21,7 +21,7 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// A rawConn is a connection to Redis that shows replies byte by byte.
+// rawConn is a connection to Redis that shows replies byte by byte.
 type rawConn struct {
 	t    testing.TB
 	conn net.Conn

@@ -293,6 +293,17 @@ func TestAPrimaryIsStartedAgain(t *testing.T) {
 	assert.Equal(t, got.ids[0], again.ids[0])
 }
 
+// A primary that one zone has opened is not opened by another one.
+func TestAPrimaryBelongsToAZone(t *testing.T) {
+	t.Parallel()
+	_, from, _ := newCluster(t)
+	open := func(zone, other string) error {
+		return from.client.Do(t.Context(), "FCALL", "sonic_open_primary", 0, zone, "r", "0-0", "1", other, "lww").Err()
+	}
+	require.ErrorContains(t, open("c", "b"), "SONICZONE this Redis belongs to zone a")
+	require.NoError(t, open("a", "b"))
+}
+
 // Answers that were put off are given by sonic_take, and those of another process, too.
 func TestAnswersThatWerePutOff(t *testing.T) {
 	t.Parallel()

@@ -29,8 +29,6 @@ type Config struct {
 	Username, Password string
 	// TLS to the Sentinels. Default: nil, plain.
 	TLS *tls.Config
-	// Timeout bounds one connect and one request. Default 1s.
-	Timeout time.Duration
 }
 
 // Sentinels is a client of all Sentinels of one primary. All methods are safe for concurrent use.
@@ -56,9 +54,6 @@ type answer struct {
 
 // New returns a client. It sends no request before [Sentinels.Run].
 func New(cfg Config, log *zap.Logger) *Sentinels {
-	if cfg.Timeout <= 0 {
-		cfg.Timeout = time.Second
-	}
 	return &Sentinels{
 		cfg: cfg, log: log.Named("sentinel").With(zap.String("master", cfg.Master)),
 		answers: map[string]answer{}, faults: map[string]error{}, known: make(chan struct{}),
@@ -109,6 +104,9 @@ func (s *Sentinels) problem() error {
 	return errors.Join(errs...)
 }
 
+// Timeout bounds one connect and one request to a Sentinel. All are asked at the same time.
+const Timeout = time.Second
+
 // believedFor is how long the current answer stays in use when no Sentinel gives it any more, and
 // others give older ones. Sentinels tell each other about a failover within 2 s.
 const believedFor = 10 * time.Second
@@ -122,7 +120,7 @@ func (s *Sentinels) client(address string) *redis.SentinelClient {
 	return redis.NewSentinelClient(&redis.Options{
 		Addr: address, Username: s.cfg.Username, Password: s.cfg.Password, TLSConfig: s.cfg.TLS, ClientName: "sonic", DisableIdentity: true,
 		MaxRetries: -1, DialerRetries: 1, PoolSize: 1, Protocol: 2,
-		DialTimeout: s.cfg.Timeout, ReadTimeout: s.cfg.Timeout, WriteTimeout: s.cfg.Timeout, ContextTimeoutEnabled: true,
+		DialTimeout: Timeout, ReadTimeout: Timeout, WriteTimeout: Timeout, ContextTimeoutEnabled: true,
 	})
 }
 
@@ -179,8 +177,6 @@ func (s *Sentinels) ask(ctx context.Context, c *redis.SentinelClient) (a answer,
 		return a, fmt.Errorf("it knows no master %q", s.cfg.Master)
 	case err != nil:
 		return a, err
-	case len(at) != 2:
-		return a, fmt.Errorf("its answer has %d values", len(at))
 	}
 	a.address = net.JoinHostPort(at[0], at[1])
 	return a, nil

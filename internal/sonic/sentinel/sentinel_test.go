@@ -49,7 +49,7 @@ func TestNobodyTellsWhereThePrimaryIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{Master: "m", Addresses: []string{"s1"}}, zap.NewNop())
 		s.take("s1", answer{}, errors.New("connection refused"))
-		ctx, cancel := context.WithTimeout(t.Context(), s.cfg.Timeout)
+		ctx, cancel := context.WithTimeout(t.Context(), Timeout)
 		defer cancel()
 		_, err := s.Master(ctx)
 		require.ErrorIs(t, err, context.DeadlineExceeded)

@@ -14,7 +14,9 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
 // Bootstrap fills the empty Redis of a zone, or its Redis Cluster, from that of another zone, while
@@ -38,9 +40,10 @@ type Bootstrap struct {
 	// zones. Default 30s.
 	Timeout time.Duration
 
-	progressAt time.Time
 	subscribed Subscribed // result of Subscribe
 	target     target
+	flush      string       // version of the last flush of a source that has one Redis; empty: none
+	boots      map[int]bool // shards of the target with keys without versions
 }
 
 // Subscribed is the ends of the topics when the subscriptions had been made.
@@ -55,16 +58,23 @@ type Subscribed struct {
 type target interface {
 	// clear makes sure that the target is empty, and marks it as incomplete.
 	clear(ctx context.Context) error
-	// begin prepares a copy from what the source has at begin.
-	begin(ctx context.Context, begin source) error
-	// writeVersions writes versions of a shard of the source: field, version, field, version.
-	writeVersions(ctx context.Context, shard int, list []string) error
-	// restore writes keys.
-	restore(ctx context.Context, db int, keys []copied) error
+	// keysOf returns the names of the state keys of a shard.
+	keysOf(shard int) script.Keys
+	// send makes commands, those of one shard in their order.
+	send(ctx context.Context, commands []command) error
 	// finish marks the copy as complete. The target is then in the state of a Redis that has applied
 	// the effects up to begin.
-	finish(ctx context.Context, begin, end source, subscribed Subscribed) error
+	finish(ctx context.Context, b *Bootstrap, begin, end source) error
 }
+
+// command is a command for keys of a shard, in a database.
+type command struct {
+	shard, db int
+	args      []any
+}
+
+// commandsAtOnce is how many commands go into one pipeline.
+const commandsAtOnce = 500
 
 // copied is a key of the source.
 type copied struct {
@@ -89,13 +99,25 @@ type source struct {
 	pruned          wire.ID
 	missingKeys     int
 	reportedCursors []string // field, id, field, id
-	// slots has the cursors of slots of zones with a Redis Cluster: <zone>/<slot>, id, ..
-	slots []string
+	slots           []slotCursor
+}
+
+// slotCursor is the last effect applied of a slot of a zone with a Redis Cluster.
+type slotCursor struct {
+	zone string
+	slot int
+	id   wire.ID
 }
 
 // Run fills the zone.
 func (b *Bootstrap) Run(ctx context.Context) error {
-	b.target = newTarget(b.Source, b.Target)
+	b.boots = map[int]bool{}
+	switch store := b.Target.store.(type) {
+	case *clustered:
+		b.target = &clusterTarget{clustered: store, from: b.Source}
+	case *single:
+		b.target = &singleTarget{single: store, from: b.Source}
+	}
 	if err := b.Source.check(ctx); err != nil {
 		return err
 	}
@@ -115,13 +137,15 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := b.target.begin(ctx, begin); err != nil {
+	// The versions come first: copyNames replaces those of the copied keys.
+	if err := b.Source.scan(ctx, b.Source.shards(), "sonic_copy_versions", []any{b.Target.name}, func(shard int, list []string) error {
+		return b.writeVersions(ctx, shard, list)
+	}); err != nil {
 		return err
 	}
-	if err := b.copyVersions(ctx); err != nil {
-		return err
-	}
-	if err := b.copyKeys(ctx); err != nil {
+	if err := b.Source.walkAll(ctx, copyBatch, b.Progress, func(db int, names []string) (int, error) {
+		return 0, b.copyNames(ctx, db, names)
+	}); err != nil {
 		return err
 	}
 	end, err := b.readSource(ctx)
@@ -131,82 +155,51 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	if end.epoch != begin.epoch || end.runIDs != begin.runIDs {
 		return fmt.Errorf("the Redis of zone %s was restarted or exchanged while it was copied, and may be older than it was: run the command again", b.Source.name)
 	}
-	return b.target.finish(ctx, begin, end, b.subscribed)
-}
-
-func newTarget(from, to *Zone) target {
-	if store, is := to.store.(*clustered); is {
-		return &clusterTarget{from: from, to: to, primaries: store.primaries, boots: map[int]bool{}}
-	}
-	store, _ := to.store.(*single)
-	return &singleTarget{from: from, to: to, redis: store.redis, keys: store.keys}
+	return b.target.finish(ctx, b, begin, end)
 }
 
 // readSource reads the state of the source.
-func (b *Bootstrap) readSource(ctx context.Context) (s source, err error) {
-	if s.runIDs, err = b.Source.runIDs(ctx); err != nil {
-		return s, err
+func (b *Bootstrap) readSource(ctx context.Context) (source, error) {
+	runIDs, err := b.Source.runIDs(ctx)
+	if err != nil {
+		return source{}, err
 	}
-	if s.reached, s.reportedCursors, err = b.Source.progress(ctx, b.Source, b.Target.name); err != nil {
-		return s, err
-	}
-	s.most = maps.Clone(s.reached)
-	for some := range slices.Chunk(b.Source.shards(), slotsAtOnce) {
-		var calls []primaries.Call
-		for _, shard := range some {
-			calls = append(calls, primaries.Call{Slot: shard, Function: "sonic_source", Args: []any{b.Target.name}})
-		}
-		replies, err := b.Source.calls(ctx, calls)
-		if err != nil {
-			return s, err
-		}
-		for i, reply := range replies {
-			if err := s.add(reply, some[i], b.Source); err != nil {
-				return s, err
-			}
-		}
-	}
-	return s, b.Source.wrapError(b.Source.addSlots(ctx, &s))
+	s, err := b.Source.source(ctx, b.Target.name)
+	s.runIDs = runIDs
+	return s, err
 }
 
-// add adds the reply of a shard.
-func (s *source) add(reply any, shard int, z *Zone) error {
+// add adds the reply of a shard to sonic_source. It returns the progress of the shard, and the
+// cursors that the target once reported.
+func (s *source) add(reply any) (at Reached, reported []string, err error) {
 	list, err := listOf(reply, 5)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	at, err := reachedOf(list[0])
-	if err != nil {
-		return err
+	if at, err = reachedOf(list[0]); err != nil {
+		return nil, nil, err
 	}
 	words, err := texts(list[1:4])
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	pruned, err := wire.ParseID(words[1])
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	missing, err := strconv.Atoi(words[2])
 	if err != nil {
-		return errReply
+		return nil, nil, errReply
 	}
 	s.epoch, s.pruned, s.missingKeys = words[0], wire.Max(s.pruned, pruned), s.missingKeys+missing
-	if !z.isCluster() {
-		s.reached, s.most = at, maps.Clone(at)
-		s.reportedCursors, err = texts(list[4])
-		return err
-	}
-	for zone, id := range at {
-		s.addSlot(zone, shard, id)
-	}
-	return nil
+	reported, err = texts(list[4])
+	return at, reported, err
 }
 
 // addSlot adds the cursor of a slot.
 func (s *source) addSlot(zone string, slot int, id wire.ID) {
 	if id != (wire.ID{}) {
-		s.slots = append(s.slots, zone+"/"+strconv.Itoa(slot), id.String())
+		s.slots = append(s.slots, slotCursor{zone, slot, id})
 		s.most[zone] = wire.Max(s.most[zone], after(id))
 	}
 }
@@ -215,53 +208,39 @@ func (s *source) addSlot(zone string, slot int, id wire.ID) {
 func (z *Zone) runIDs(ctx context.Context) (string, error) {
 	var ids []string
 	err := z.each(func(db *redis.Client) error {
-		text, err := db.Info(ctx, "server").Result()
-		if err != nil {
-			return z.wrapError(err)
-		}
-		for line := range strings.Lines(text) {
-			if id, found := strings.CutPrefix(strings.TrimSpace(line), "run_id:"); found {
-				ids = append(ids, id)
-				return nil
-			}
-		}
-		return errReply
+		info := db.InfoMap(ctx, "server")
+		ids = append(ids, info.Item("Server", "run_id"))
+		return z.wrapError(info.Err())
 	})
 	slices.Sort(ids)
 	return strings.Join(ids, " "), err
 }
 
-// awaitSource waits until the source knows the state of all of its keys, and has applied the
-// effects in required.
+// awaitSource waits until the source knows the state of all of its keys, and has applied the effects
+// that the topics had.
 func (b *Bootstrap) awaitSource(ctx context.Context) (source, error) {
-	timeout := b.Timeout
-	if timeout == 0 {
-		timeout = 30 * time.Second
-	}
-	ticker := time.NewTicker(pollInterval)
-	defer ticker.Stop()
+	timeout := cmp.Or(b.Timeout, 30*time.Second)
 	for began := time.Now(); ; {
 		s, err := b.readSource(ctx)
-		lacks := b.laggingZone(s)
-		if err != nil || s.missingKeys == 0 && lacks == "" {
+		behind := b.laggingZone(s)
+		switch late := time.Since(began) > timeout; {
+		case err != nil || s.missingKeys == 0 && behind == "":
 			return s, err
-		}
-		if time.Since(began) > timeout && lacks != "" {
+		case late && behind != "":
 			return s, fmt.Errorf("zone %s has the effects of zone %s up to %s, and this zone's cluster has them up to %s: see /zones of its Sonic",
-				b.Source.name, lacks, s.reached[lacks], b.subscribed.Least[lacks])
+				b.Source.name, behind, s.reached[behind], b.subscribed.Least[behind])
+		case late:
+			return s, fmt.Errorf("zone %s waits for the state of %d keys from other zones, or has to ship it after its outbox was full: see /zones of its Sonic",
+				b.Source.name, s.missingKeys)
 		}
-		if time.Since(began) > timeout {
-			return s, fmt.Errorf("zone %s waits for the state of %d keys from other zones, or has to ship it after its outbox was full: see /zones of its Sonic", b.Source.name, s.missingKeys)
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, pollInterval) {
 			return s, ctx.Err()
 		}
 	}
 }
 
-// laggingZone returns a zone whose effects the source has not applied up to required, or "".
+// laggingZone returns a zone whose effects the source has not applied up to the end of its topic. It
+// returns "" if there is none.
 func (b *Bootstrap) laggingZone(s source) string {
 	for _, zone := range slices.Sorted(maps.Keys(b.subscribed.Least)) {
 		if zone == b.Source.name && b.Source.isCluster() {
@@ -274,155 +253,135 @@ func (b *Bootstrap) laggingZone(s source) string {
 	return ""
 }
 
-// copyVersions copies the hash of versions. It runs before copyKeys, which replaces the versions of
-// the copied keys.
-func (b *Bootstrap) copyVersions(ctx context.Context) error {
-	for some := range slices.Chunk(b.Source.shards(), slotsAtOnce) {
-		cursors := map[int]string{} // by shard
-		for _, shard := range some {
-			cursors[shard] = "0"
-		}
-		for len(cursors) > 0 {
-			if err := b.copySomeVersions(ctx, cursors); err != nil {
-				return err
+// writeVersions writes versions of a shard of the source: field, version, field, version.
+func (b *Bootstrap) writeVersions(ctx context.Context, shard int, list []string) error {
+	versions := map[int][]string{}
+	switch {
+	case !b.Target.isCluster():
+		versions[0] = list
+	case b.Source.isCluster():
+		versions[shard] = list
+	default:
+		for one := range slices.Chunk(list, 2) {
+			if one[0] == "f0" {
+				b.flush = one[1]
+			}
+			if key, ok := keyOf(one[0]); ok && key.DB == 0 {
+				slot := cluster.Slot([]byte(key.Name))
+				versions[slot] = append(versions[slot], one...)
 			}
 		}
 	}
-	return nil
+	return b.target.send(ctx, b.versionCommands(versions))
 }
 
-// copySomeVersions copies some versions of each shard of cursors. It removes those that are at their
-// end.
-func (b *Bootstrap) copySomeVersions(ctx context.Context, cursors map[int]string) error {
-	var calls []primaries.Call
-	for shard, cursor := range cursors {
-		calls = append(calls, primaries.Call{Slot: shard, Function: "sonic_copy_versions", Args: []any{b.Target.name, cursor, 1000}})
-	}
-	replies, err := b.Source.calls(ctx, calls)
-	if err != nil {
-		return err
-	}
-	for i, reply := range replies {
-		step, err := listOf(reply, 2)
-		if err != nil {
-			return err
-		}
-		list, err := texts(step[1])
-		if err != nil {
-			return err
-		}
-		if err := b.target.writeVersions(ctx, calls[i].Slot, list); err != nil {
-			return err
-		}
-		if cursors[calls[i].Slot], _ = step[0].(string); step[0] == "0" {
-			delete(cursors, calls[i].Slot)
+// hashSlice is how many fields and values go into one HSET.
+const hashSlice = 2000
+
+// versionCommands returns the commands that write versions, by shard of the target.
+func (b *Bootstrap) versionCommands(versions map[int][]string) (commands []command) {
+	for shard, list := range versions {
+		for some := range slices.Chunk(list, hashSlice) {
+			commands = append(commands, hashSet(shard, b.target.keysOf(shard).Versions, some...))
 		}
 	}
-	return nil
+	return commands
 }
 
-func (b *Bootstrap) copyKeys(ctx context.Context) error {
-	p := Progress{Zone: b.Source.name}
-	var err error
-	if p.Keys, err = b.Source.keyCount(ctx); err != nil {
-		return err
+// hashSet returns the command that sets fields of a hash: field, value, field, value.
+func hashSet(shard int, key string, fields ...string) command {
+	args := []any{"HSET", key}
+	for _, word := range fields {
+		args = append(args, word)
 	}
-	if err := b.Source.walk(ctx, b.Source, copyBatch, func(db int, names []string) error {
-		if err := b.copyNames(ctx, db, names); err != nil {
-			return err
-		}
-		p.Done += int64(len(names))
-		if b.Progress != nil && time.Since(b.progressAt) >= progressInterval {
-			b.Progress(p)
-			b.progressAt = time.Now()
-		}
-		return nil
-	}); err != nil {
-		return err
-	}
-	if b.Progress != nil {
-		b.Progress(p)
-	}
-	return nil
+	return command{shard, 0, args}
 }
 
-// copyBatch is how many keys copySome asks for at once. Redis returns fewer if they are large.
+// copyBatch is how many keys copyNames asks for at once. Redis returns fewer if they are large.
 const copyBatch = 64
 
 // copyNames copies keys.
 func (b *Bootstrap) copyNames(ctx context.Context, db int, names []string) error {
-	left := map[int][]string{} // by shard
-	for _, name := range names {
-		shard := b.Source.shardOf(name)
-		left[shard] = append(left[shard], name)
-	}
-	for len(left) > 0 {
-		var calls []primaries.Call
-		for shard, names := range left {
-			args := []any{b.Target.name, db}
-			for _, name := range names {
-				args = append(args, cluster.Slot([]byte(name)), name)
-			}
-			calls = append(calls, primaries.Call{Slot: shard, Function: "sonic_copy_keys", Args: args})
+	call := func(indexes []int) primaries.Call {
+		args := []any{b.Target.name, db}
+		for _, i := range indexes {
+			args = append(args, cluster.Slot([]byte(names[i])), names[i])
 		}
-		replies, err := b.Source.calls(ctx, calls)
+		return primaries.Call{Function: "sonic_copy_keys", Args: args}
+	}
+	return b.Source.read(ctx, names, call, func(_ []int, reply any) (int, error) {
+		step, err := listOf(reply, 3)
 		if err != nil {
-			return err
+			return 0, err
 		}
-		for i, reply := range replies {
-			step, err := listOf(reply, 3)
-			if err != nil {
-				return err
-			}
-			shard := calls[i].Slot
-			text, _ := step[0].(string)
-			read, err := strconv.Atoi(text)
-			if err != nil || read < 1 || read > len(left[shard]) {
-				return errReply
-			}
-			if err := b.restore(ctx, db, step); err != nil {
-				return err
-			}
-			if left[shard] = left[shard][read:]; len(left[shard]) == 0 {
-				delete(left, shard)
-			}
+		text, _ := step[0].(string)
+		done, err := strconv.Atoi(text)
+		if err != nil {
+			return 0, errReply
 		}
-	}
-	return nil
+		keys, err := copiedKeys(step)
+		if err != nil {
+			return 0, err
+		}
+		return done, b.restore(ctx, db, keys)
+	})
 }
 
-// restore writes the keys of one step.
-func (b *Bootstrap) restore(ctx context.Context, db int, step []any) error {
+// copiedKeys reads a reply to sonic_copy_keys.
+func copiedKeys(step []any) (keys []copied, err error) {
 	at, err := reachedOf(step[1])
 	if err != nil {
-		return err
+		return nil, err
 	}
 	list, ok := step[2].([]any)
 	if !ok || len(list)%5 != 0 {
-		return errReply
+		return nil, errReply
 	}
-	var keys []copied
 	for f := range slices.Chunk(list, 5) {
 		words, err := texts(f[:4])
 		if err != nil {
-			return err
+			return nil, err
 		}
 		key := copied{name: words[0], dump: words[1], expires: cmp.Or(words[2], "0")}
 		if policy := words[3]; policy == policyCounter || policy == policyNone { // these have no versions
 			slots, err := reachedOf(f[4])
 			if err != nil {
-				return err
+				return nil, err
 			}
 			key.at = maps.Clone(at)
 			for zone, id := range slots {
 				key.at[zone] = wire.Max(key.at[zone], id)
 			}
 		} else if key.versions, err = texts(f[4]); err != nil {
-			return err
+			return nil, err
 		}
 		keys = append(keys, key)
 	}
-	return b.target.restore(ctx, db, keys)
+	return keys, nil
+}
+
+// restore writes keys with their versions.
+func (b *Bootstrap) restore(ctx context.Context, db int, keys []copied) error {
+	if db != 0 && b.Target.isCluster() && len(keys) > 0 {
+		return noDatabase(b.Source, b.Target, db)
+	}
+	var commands []command
+	versions := map[int][]string{}
+	for _, k := range keys {
+		shard := b.Target.shardOf(k.name)
+		commands = append(commands, command{shard, db, []any{"RESTORE", k.name, k.expires, k.dump, "REPLACE", "ABSTTL"}})
+		versions[shard] = append(versions[shard], k.versions...)
+		if k.at != nil {
+			b.boots[shard] = true
+			commands = append(commands, hashSet(shard, b.target.keysOf(shard).Boot, strconv.Itoa(db)+":"+k.name, k.at.text()))
+		}
+	}
+	return b.target.send(ctx, append(commands, b.versionCommands(versions)...))
+}
+
+// noDatabase is the error for a database that a Redis Cluster does not have.
+func noDatabase(from, to *Zone, db int) error {
+	return fmt.Errorf("zone %s has keys in database %d, and the Redis Cluster of zone %s has database 0 only: delete or move them", from.name, db, to.name)
 }
 
 // text returns "zone id zone id".
@@ -450,6 +409,3 @@ func (s *source) floor() (floor wire.ID) {
 	}
 	return floor
 }
-
-// bootKey returns the field of a key in the hash boot.
-func bootKey(db int, name string) string { return strconv.Itoa(db) + ":" + name }

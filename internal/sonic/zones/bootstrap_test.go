@@ -79,13 +79,13 @@ func (z *zone) recover() {
 	z.begin("2", last)
 }
 
-func (w *world) bootstrap(from, to string) error {
+func (w *zoneGroup) bootstrap(from, to string) error {
 	b := zones.Bootstrap{Source: w.zones[from].Zone, Target: w.zones[to].Zone, Timeout: await.Patience}
 	return b.Run(w.t.Context())
 }
 
 // awaitEqual waits until zones have all effects of each other, and hold the same.
-func (w *world) awaitEqual() {
+func (w *zoneGroup) awaitEqual() {
 	w.t.Helper()
 	if w.clustered { // a comparison waits for effects that its two zones lack of each other
 		for i, name := range w.names {
@@ -127,7 +127,7 @@ func TestAnEmptiedZoneIsFilledWhileOthersWrite(t *testing.T) {
 
 func filledWhileOthersWrite(t *testing.T, names []string) {
 	t.Helper()
-	w := newWorld(t, names...)
+	w := newZones(t, names...)
 	w.fill()
 	first := w.writing("a", "b", "c")
 	require.Empty(t, w.differences("a", "b"))
@@ -157,7 +157,7 @@ func filledWhileOthersWrite(t *testing.T, names []string) {
 
 func TestABootstrapThatEndedHalfWayIsRunAgain(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "a", "b")
+	w := newZones(t, "a", "b")
 	w.fill()
 	stop := w.writing("a")
 	require.Empty(t, w.differences("a", "b"))
@@ -180,7 +180,7 @@ func TestABootstrapThatEndedHalfWayIsRunAgain(t *testing.T) {
 
 func TestWhatCannotBeFilled(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "a", "b")
+	w := newZones(t, "a", "b")
 	w.fill()
 	require.ErrorContains(t, w.bootstrap("a", "b"), "holds the state of zone b")
 	b := w.zones["b"]
@@ -206,7 +206,7 @@ func TestAFilledZoneKnowsWhatWasRemoved(t *testing.T) {
 
 func filledKnowsWhatWasRemoved(t *testing.T, names []string) {
 	t.Helper()
-	w := newWorld(t, names...)
+	w := newZones(t, names...)
 	w.fill()
 	w.awaitEqual()
 	a, b, c := w.zones["a"], w.zones["b"], w.zones["c"]
@@ -237,7 +237,7 @@ func filledKnowsWhatWasRemoved(t *testing.T, names []string) {
 // began, what was written then must not take away what was there before.
 func TestKeysWithoutVersionsChangeWhileTheyAreCopied(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "a", "b")
+	w := newZones(t, "a", "b")
 	a, b := w.zones["a"], w.zones["b"]
 	a.write(0, "set", "first", "1")
 	a.write(1, "hset", "n:a:h", "before", "1")
@@ -265,7 +265,7 @@ func TestKeysWithoutVersionsChangeWhileTheyAreCopied(t *testing.T) {
 // taken to have.
 func TestTheSourceIsRestartedWhileItIsCopied(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "a", "b")
+	w := newZones(t, "a", "b")
 	a, b := w.zones["a"], w.zones["b"]
 	w.fill()
 	w.awaitEqual()
@@ -291,7 +291,7 @@ func TestTheSourceIsRestartedWhileItIsCopied(t *testing.T) {
 // before.
 func TestTheSourceMustHaveWhatSubscriptionsLack(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "a", "b", "c")
+	w := newZones(t, "a", "b", "c")
 	w.fill()
 	w.awaitEqual()
 	a, b, c := w.zones["a"], w.zones["b"], w.zones["c"]

@@ -1,12 +1,15 @@
 package zones
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
 // Check compares two zones. A difference counts only if it lasts: several times, Check waits until
@@ -96,39 +99,22 @@ func (c *Check) Run(ctx context.Context) ([]Difference, error) {
 
 // compare reads all keys of the zone from, and adds those whose value differs in the zone to.
 func (c *Check) compare(ctx context.Context, from, to *Zone, suspects map[Key]struct{}) error {
-	p := Progress{Zone: from.name}
-	var err error
-	if p.Keys, err = from.keyCount(ctx); err != nil {
-		return err
-	}
-	var said time.Time
-	if err := from.walk(ctx, from, batch, func(db int, names []string) error {
+	return from.walkAll(ctx, batch, c.Progress, func(db int, names []string) (int, error) {
 		found, err := from.digests(ctx, db, names)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		others, err := to.digests(ctx, db, names)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		for i, e := range found {
 			if differ(e.value, others[i].value, time.Now()) {
 				suspects[Key{db, e.name}] = struct{}{}
 			}
 		}
-		p.Done, p.Suspects = p.Done+int64(len(found)), int64(len(suspects))
-		if c.Progress != nil && time.Since(said) >= progressInterval {
-			c.Progress(p)
-			said = time.Now()
-		}
-		return nil
-	}); err != nil {
-		return err
-	}
-	if c.Progress != nil {
-		c.Progress(p)
-	}
-	return nil
+		return len(suspects), nil
+	})
 }
 
 // differ reports whether two values differ, except for values that expire soon.
@@ -220,48 +206,41 @@ func (c *Check) sample(ctx context.Context, keys []Key) (map[Key]pair, error) {
 
 // awaitEffects waits until both zones have applied all effects on keys that either of them has now.
 func (c *Check) awaitEffects(ctx context.Context, keys []Key) error {
-	local, err := c.Local.holds(ctx, c.Local, keys, c.Zones)
+	local, err := c.Local.holds(ctx, keys, c.Zones)
 	if err != nil {
 		return err
 	}
-	peer, err := c.Peer.holds(ctx, c.Peer, keys, c.Zones)
+	peer, err := c.Peer.holds(ctx, keys, c.Zones)
 	if err != nil {
 		return err
 	}
-	timeout := c.ProgressTimeout
-	if timeout == 0 {
-		timeout = 30 * time.Second
-	}
-	ticker := time.NewTicker(pollInterval)
-	defer ticker.Stop()
+	timeout := cmp.Or(c.ProgressTimeout, 30*time.Second)
 	var atLocal, atPeer Reached
 	for moved := time.Now(); ; {
-		nowLocal, err := c.Local.reached(ctx, c.Local)
+		nowLocal, err := c.Local.reached(ctx)
 		if err != nil {
 			return err
 		}
-		nowPeer, err := c.Peer.reached(ctx, c.Peer)
+		nowPeer, err := c.Peer.reached(ctx)
 		if err != nil {
 			return err
 		}
-		// Only effects that a zone lacks count as progress: heartbeats of other zones arrive all
+		// Only effects that a zone waits for count as progress: heartbeats of other zones arrive all
 		// the time.
 		if atLocal.changed(nowLocal, atLocal.behind(peer, c.Zones)) || atPeer.changed(nowPeer, atPeer.behind(local, c.Zones)) {
 			moved = time.Now()
 		}
 		atLocal, atPeer = nowLocal, nowPeer
-		localLacks, peerLacks := atLocal.behind(peer, c.Zones), atPeer.behind(local, c.Zones)
-		if len(localLacks) == 0 && len(peerLacks) == 0 {
+		localWaits, peerWaits := atLocal.behind(peer, c.Zones), atPeer.behind(local, c.Zones)
+		if len(localWaits) == 0 && len(peerWaits) == 0 {
 			return nil
 		}
 		if time.Since(moved) > timeout {
 			return fmt.Errorf("zones %s and %s still have different effects: %s waits for effects of zones %q, %s for effects of %q: see /zones of their Sonics",
-				c.Local.name, c.Peer.name, c.Local.name, localLacks, c.Peer.name, peerLacks)
+				c.Local.name, c.Peer.name, c.Local.name, localWaits, c.Peer.name, peerWaits)
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, pollInterval) {
 			return ctx.Err()
-		case <-ticker.C:
 		}
 	}
 }

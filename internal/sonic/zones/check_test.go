@@ -17,7 +17,7 @@ import (
 )
 
 // fill writes keys of every type in both zones.
-func (w *world) fill() {
+func (w *zoneGroup) fill() {
 	w.t.Helper()
 	for i := range 40 {
 		z := w.zones[w.names[i%len(w.names)]]
@@ -37,7 +37,7 @@ func (w *world) fill() {
 
 func TestZonesThatDidNotDrift(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "a", "b")
+	w := newZones(t, "a", "b")
 	w.fill()
 	stop := w.writing("a", "b")
 	defer stop()
@@ -46,7 +46,7 @@ func TestZonesThatDidNotDrift(t *testing.T) {
 }
 
 // drift changes keys of zone b in ways that no Sonic sees, and returns what a check is to find.
-func (w *world) drift() []string {
+func (w *zoneGroup) drift() []string {
 	w.t.Helper()
 	w.fill()
 	require.Empty(w.t, w.differences("a", "b"))
@@ -92,7 +92,7 @@ func TestDriftIsFoundFromBothSides(t *testing.T) {
 	for name, names := range pairs() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, names...)
+			w := newZones(t, names...)
 			want := w.drift()
 			stop := w.writing("a", "b")
 			defer stop()
@@ -104,7 +104,7 @@ func TestDriftIsFoundFromBothSides(t *testing.T) {
 
 func TestManyKeysOfManyDatabases(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "a", "b")
+	w := newZones(t, "a", "b")
 	a, b := w.zones["a"], w.zones["b"]
 	pipe := a.client.Pipeline()
 	for i := range 3000 {
@@ -130,7 +130,7 @@ func TestManyKeysOfManyDatabases(t *testing.T) {
 
 func TestAZoneThatStandsStill(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "a", "b")
+	w := newZones(t, "a", "b")
 	w.fill()
 	require.Empty(t, w.differences("a", "b"))
 	b := w.zones["b"]
@@ -149,7 +149,7 @@ func TestAZoneThatStandsStill(t *testing.T) {
 // A zone lacks effects of a third one, and beats go on between the two that are compared.
 func TestAThirdZoneIsNotHeard(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "a", "b", "c")
+	w := newZones(t, "a", "b", "c")
 	w.zones["b"].mu.Lock()
 	w.zones["b"].at["c"] = 1 << 30
 	w.zones["b"].mu.Unlock()
@@ -166,7 +166,7 @@ func TestAThirdZoneIsNotHeard(t *testing.T) {
 // Large keys do not come in one call: Redis serves clients in between.
 func TestLargeKeysComeOneByOne(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "a", "b")
+	w := newZones(t, "a", "b")
 	a, b := w.zones["a"], w.zones["b"]
 	members := []any{"large"}
 	for i := range 6000 {
@@ -195,7 +195,7 @@ func TestLargeKeysComeOneByOne(t *testing.T) {
 // A large key of any type is compared in pieces, and each difference in one is found.
 func TestLargeKeysAreReadInPieces(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "a", "b")
+	w := newZones(t, "a", "b")
 	a, b := w.zones["a"], w.zones["b"]
 	const n = 12000
 	for _, z := range []*zone{a, b} {
@@ -238,7 +238,7 @@ return redis.call('SET', 'string', string.rep('0123456789', 500000))`, 0, n)
 func TestAHashOfManyFields(t *testing.T) {
 	t.Parallel()
 	const n = 100_000 // a million is the same, and takes minutes
-	w := newWorld(t, "a", "b")
+	w := newZones(t, "a", "b")
 	a, b := w.zones["a"], w.zones["b"]
 	for _, z := range []*zone{a, b} {
 		z.behind(0, "EVAL", `
@@ -265,7 +265,7 @@ return 1`, 0, n)
 
 func TestAZoneOfAnotherVersion(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "a", "b")
+	w := newZones(t, "a", "b")
 	text, version, err := script.Library()
 	require.NoError(t, err)
 	b := w.zones["b"]
@@ -280,7 +280,7 @@ func TestAZoneOfAnotherVersion(t *testing.T) {
 
 func TestTheRedisOfAnotherZone(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "a", "b")
+	w := newZones(t, "a", "b")
 	c := w.check("a", "b")
 	c.Peer = zones.New("c", w.zones["b"].server.Client(t), shard)
 	_, err := c.Run(t.Context())

@@ -15,7 +15,7 @@ import (
 // missed or found twice.
 func TestSlotsMoveDuringAComparison(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "a", "b*")
+	w := newZones(t, "a", "b*")
 	w.fill()
 	require.Empty(t, w.differences("a", "b"))
 	b := w.zones["b"]

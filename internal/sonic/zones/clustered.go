@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -12,11 +13,15 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
 // clustered is a Redis Cluster. Each slot is a shard.
-type clustered struct{ primaries *primaries.Primaries }
+type clustered struct {
+	zone      *Zone
+	primaries *primaries.Primaries
+}
 
 func (z *Zone) isCluster() bool {
 	_, is := z.store.(*clustered)
@@ -55,20 +60,9 @@ func (c *clustered) each(f func(db *redis.Client) error) error {
 	return c.eachPrimary(func(db *redis.Client, _ []int) error { return f(db) })
 }
 
-// slotsAtOnce is how many slots walk asks for their keys at once.
-const slotsAtOnce = 64
-
 // walk goes from slot to slot: keys that are at other primaries meanwhile are not missed.
-func (c *clustered) walk(ctx context.Context, z *Zone, count int, visit func(db int, names []string) error) error {
-	var calls []primaries.Call
-	for slot := range cluster.Slots {
-		calls = append(calls, primaries.Call{Slot: slot, Function: "sonic_slot"})
-	}
-	for some := range slices.Chunk(calls, slotsAtOnce) {
-		replies, err := z.calls(ctx, some)
-		if err != nil {
-			return err
-		}
+func (c *clustered) walk(ctx context.Context, count int, visit func(db int, names []string) error) error {
+	return c.eachSlots(ctx, "sonic_slot", nil, func(_ []int, replies []any) error {
 		var names []string
 		for _, reply := range replies {
 			found, err := texts(reply)
@@ -82,6 +76,24 @@ func (c *clustered) walk(ctx context.Context, z *Zone, count int, visit func(db 
 				return err
 			}
 		}
+		return nil
+	})
+}
+
+// eachSlots calls a function for all slots, and visit with the replies of some of them at a time.
+func (c *clustered) eachSlots(ctx context.Context, function string, args []any, visit func(slots []int, replies []any) error) error {
+	for some := range slices.Chunk(c.shards(), slotsAtOnce) {
+		var calls []primaries.Call
+		for _, slot := range some {
+			calls = append(calls, primaries.Call{Slot: slot, Function: function, Args: args})
+		}
+		replies, err := c.zone.calls(ctx, calls)
+		if err != nil {
+			return err
+		}
+		if err := visit(some, replies); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -94,66 +106,74 @@ func (c *clustered) shards() []int {
 	return slots
 }
 
-// reached takes the markers: the cursors of slots do not tell whether there is something for other
+// reached takes the markers: the cursors of slots do not say whether there is something for other
 // slots. Of its own zone it has everything.
-func (c *clustered) reached(ctx context.Context, z *Zone) (Reached, error) {
-	watermarks, ready, err := c.watermarks(ctx)
+func (c *clustered) reached(ctx context.Context) (Reached, error) {
+	at, _, ready, err := c.watermarks(ctx, "")
 	if err != nil || !ready {
-		return nil, z.wrapError(err) // a primary that is not ready may lack effects of any zone
+		return nil, err // a primary that is not ready may lack effects of any zone
 	}
-	at := Reached{}
-	for name, id := range watermarks {
-		if _, _, reached := primaries.CutReachedMarker(name); !reached {
-			at[name] = id
-		}
-	}
-	at[z.name] = wire.ID{Ms: math.MaxUint64}
+	at[c.zone.name] = wire.ID{Ms: math.MaxUint64}
 	return at, nil
 }
 
-// watermarks returns the watermarks of the markers that appliers and the shipper write. Each is true of
-// all primaries that are ready, and in the lowest slot of each.
-func (c *clustered) watermarks(ctx context.Context) (watermarks map[string]wire.ID, ready bool, err error) {
-	watermarks, ready = map[string]wire.ID{}, true
+// watermarks returns the watermarks of the markers that appliers and the shipper write, of each zone,
+// and what asker once reported: "<asker> <other>", id, .. Each is true of all primaries that are
+// ready, and in the lowest slot of each.
+func (c *clustered) watermarks(ctx context.Context, asker string) (at Reached, reported []string, ready bool, err error) {
+	all := Reached{}
+	ready = true
 	err = c.eachPrimary(func(db *redis.Client, slots []int) error {
-		state, err := db.Do(ctx, "FCALL", "sonic_primary", 0).StringSlice()
+		state, err := redislib.LookPrimary(ctx, db)
 		if err != nil {
 			return err
 		}
-		ready = ready && len(state) > 1 && state[0] == "1" && state[1] == "1"
+		ready = ready && state.Opened && state.Ready
 		found, err := primaries.ReadMarkers(ctx, db, slots[0])
 		for name, marker := range found {
-			watermarks[name] = wire.Max(watermarks[name], wire.ID{Ms: marker.Watermark})
+			all[name] = wire.Max(all[name], wire.ID{Ms: marker.Watermark})
 		}
 		return err
 	})
-	return watermarks, ready, err
-}
-
-func (c *clustered) progress(ctx context.Context, z *Zone, asker string) (Reached, []string, error) {
-	watermarks, ready, err := c.watermarks(ctx)
-	if err == nil && !ready {
-		err = errors.New("a primary was restarted or has taken over, and is not ready yet: run the command again")
-	}
-	if err != nil {
-		return nil, nil, z.wrapError(err)
-	}
-	at, told := Reached{}, []string(nil)
-	for name, id := range watermarks {
-		switch zone, _, reached := primaries.CutReachedMarker(name); {
-		case !reached:
+	at = Reached{}
+	for name, id := range all {
+		switch zone, _, isReport := primaries.CutReachedMarker(name); {
+		case !isReport:
 			at[name] = id
 		case zone == asker:
-			told = append(told, name, id.String())
+			reported = append(reported, name, id.String())
 		}
 	}
-	return at, told, nil
+	return at, reported, ready, c.zone.wrapError(err)
 }
 
-func (c *clustered) addSlots(context.Context, *source) error { return nil }
+func (c *clustered) source(ctx context.Context, asker string) (src source, err error) {
+	var ready bool
+	src.reached, src.reportedCursors, ready, err = c.watermarks(ctx, asker)
+	if err == nil && !ready {
+		err = c.zone.wrapError(errors.New("a primary was restarted or has taken over, and is not ready yet: run the command again"))
+	}
+	if err != nil {
+		return src, err
+	}
+	src.most = maps.Clone(src.reached)
+	err = c.eachSlots(ctx, "sonic_source", []any{asker}, func(slots []int, replies []any) error {
+		for i, reply := range replies {
+			at, _, err := src.add(reply)
+			if err != nil {
+				return err
+			}
+			for zone, id := range at {
+				src.addSlot(zone, slots[i], id)
+			}
+		}
+		return nil
+	})
+	return src, err
+}
 
 // holds takes the progress of the slots of keys.
-func (c *clustered) holds(ctx context.Context, z *Zone, keys []Key, _ []string) (Reached, error) {
+func (c *clustered) holds(ctx context.Context, keys []Key, _ []string) (Reached, error) {
 	asked := map[int]struct{}{}
 	var calls []primaries.Call
 	for _, key := range keys {
@@ -163,18 +183,18 @@ func (c *clustered) holds(ctx context.Context, z *Zone, keys []Key, _ []string) 
 			calls = append(calls, primaries.Call{Slot: slot, Function: "sonic_digests", Args: []any{0}})
 		}
 	}
-	replies, err := z.calls(ctx, calls)
+	replies, err := c.zone.calls(ctx, calls)
 	if err != nil {
 		return nil, err
 	}
 	at := Reached{}
 	for _, reply := range replies {
-		of, _, err := digestsOf(reply, 0)
+		of, _, err := digestsOf(reply)
 		if err != nil {
 			return nil, err
 		}
-		if _, own := of[z.name]; !own {
-			return nil, fmt.Errorf("a primary of zone %s was restarted, or has taken over: run the command again", z.name)
+		if _, own := of[c.zone.name]; !own {
+			return nil, fmt.Errorf("a primary of zone %s was restarted, or has taken over: run the command again", c.zone.name)
 		}
 		for zone, id := range of {
 			at[zone] = wire.Max(at[zone], after(id))

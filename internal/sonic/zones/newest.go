@@ -3,10 +3,11 @@ package zones
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
@@ -29,37 +30,14 @@ func (v version) before(o version) bool {
 // removed elements.
 func (z *Zone) newest(ctx context.Context, keys map[Key]struct{}) (map[Key]version, error) {
 	found := map[Key]version{}
-	cursors := map[int]string{} // by shard
+	shards := map[int]bool{}
 	for key := range keys {
-		cursors[z.shardOf(key.Name)] = "0"
+		shards[z.shardOf(key.Name)] = true
 	}
-	for len(cursors) > 0 {
-		var calls []primaries.Call
-		for shard, cursor := range cursors {
-			calls = append(calls, primaries.Call{Slot: shard, Function: "sonic_versions", Args: []any{cursor, 1000}})
-		}
-		replies, err := z.calls(ctx, calls)
-		if err != nil {
-			return nil, err
-		}
-		for i, reply := range replies {
-			step, err := listOf(reply, 2)
-			if err != nil {
-				return nil, err
-			}
-			fields, err := texts(step[1])
-			if err != nil {
-				return nil, err
-			}
-			if err := z.addNewest(found, keys, fields); err != nil {
-				return nil, err
-			}
-			if cursors[calls[i].Slot], _ = step[0].(string); step[0] == "0" {
-				delete(cursors, calls[i].Slot)
-			}
-		}
-	}
-	return found, nil
+	err := z.scan(ctx, slices.Collect(maps.Keys(shards)), "sonic_versions", nil, func(_ int, fields []string) error {
+		return z.addNewest(found, keys, fields)
+	})
+	return found, err
 }
 
 // addNewest adds the versions of keys: field, version, field, version.

@@ -39,13 +39,13 @@ func (r *Repair) Run(ctx context.Context) (repaired int, left []Unrepaired, err 
 	if err != nil || len(found) == 0 {
 		return 0, nil, err
 	}
-	choose, err := r.chooser(ctx, found)
+	local, peer, err := r.versions(ctx, found)
 	if err != nil {
 		return 0, nil, err
 	}
 	var shipped []Key
 	for _, d := range found {
-		from, why := choose(d)
+		from, why := r.choose(d, local[d.Key], peer[d.Key])
 		if from == nil {
 			left = append(left, Unrepaired{d, why})
 			continue
@@ -75,47 +75,40 @@ func (r *Repair) Run(ctx context.Context) (repaired int, left []Unrepaired, err 
 	return len(shipped) - len(still), left, nil
 }
 
-// chooser returns a function that returns the zone whose state to take, or nil and the reason.
-func (r *Repair) chooser(ctx context.Context, found []Difference) (func(Difference) (*Zone, string), error) {
+// versions returns the newest versions of keys in both zones. It returns none with From.
+func (r *Repair) versions(ctx context.Context, found []Difference) (local, peer map[Key]version, err error) {
+	if r.From != "" {
+		return nil, nil, nil
+	}
 	keys := map[Key]struct{}{}
 	for _, d := range found {
 		keys[d.Key] = struct{}{}
 	}
-	var local, peer map[Key]version
-	if r.From == "" {
-		var err error
-		if local, err = r.Local.newest(ctx, keys); err != nil {
-			return nil, err
-		}
-		if peer, err = r.Peer.newest(ctx, keys); err != nil {
-			return nil, err
-		}
+	if local, err = r.Local.newest(ctx, keys); err == nil {
+		peer, err = r.Peer.newest(ctx, keys)
 	}
-	return func(d Difference) (*Zone, string) {
-		switch policy := d.Values[r.Local.name].Policy; {
-		case d.Changing:
-			return nil, "run the repair again when fewer writes come"
-		case policy != d.Values[r.Peer.name].Policy:
-			return nil, "the zones have different policies for it: give them the same conflicts"
-		case policy == policyCounter:
-			return nil, "zones share a counter's changes, not its value: add the difference to the counter where it lacks, directly in that zone's Redis"
-		case r.From == r.Local.name:
-			return r.Local, ""
-		case r.From == r.Peer.name:
-			return r.Peer, ""
-		case policy == policyNone:
-			return nil, "a key of policy none has no version: name the zone that writes it by -repair.from"
-		}
-		a, b := local[d.Key], peer[d.Key] // an unknown version is older than any other
-		switch {
-		case a.before(b):
-			return r.Peer, ""
-		case b.before(a):
-			return r.Local, ""
-		case d.Values[r.Local.name].Type == none:
-			return r.Peer, ""
-		default:
-			return r.Local, ""
-		}
-	}, nil
+	return local, peer, err
+}
+
+// choose returns the zone whose state to take, or nil and the reason. An unknown version is older than
+// any other.
+func (r *Repair) choose(d Difference, local, peer version) (*Zone, string) {
+	switch policy := d.Values[r.Local.name].Policy; {
+	case d.Changing:
+		return nil, "run the repair again when fewer writes come"
+	case policy != d.Values[r.Peer.name].Policy:
+		return nil, "the zones have different policies for it: give them the same conflicts"
+	case policy == policyCounter:
+		return nil, "zones share a counter's changes, not its value: add the difference to the counter where it lacks, directly in that zone's Redis"
+	case r.From == r.Local.name:
+		return r.Local, ""
+	case r.From == r.Peer.name:
+		return r.Peer, ""
+	case policy == policyNone:
+		return nil, "a key of policy none has no version: name the zone that writes it by -repair.from"
+	case local.before(peer) || !peer.before(local) && d.Values[r.Local.name].Type == none:
+		return r.Peer, ""
+	default:
+		return r.Local, ""
+	}
 }

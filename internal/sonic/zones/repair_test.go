@@ -9,7 +9,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/zones"
 )
 
-func (w *world) repair(local, peer, from string) (repaired int, left []string) {
+func (w *zoneGroup) repair(local, peer, from string) (repaired int, left []string) {
 	w.t.Helper()
 	r := zones.Repair{Check: w.check(local, peer), From: from}
 	repaired, rest, err := r.Run(w.t.Context())
@@ -38,7 +38,7 @@ func TestDriftIsRepaired(t *testing.T) {
 		"a": {"a", "b", "c"}, "a of a cluster": {"a*", "b", "c"}, "b of a cluster": {"a", "b*", "c"},
 	} {
 		t.Run(local, func(t *testing.T) {
-			w := newWorld(t, names...)
+			w := newZones(t, names...)
 			local := local[:1]
 			drift := w.drift()
 			stop := w.writing("a", "b", "c")
@@ -68,7 +68,7 @@ func TestTheNewerStateIsTaken(t *testing.T) {
 
 func newerStateIsTaken(t *testing.T, names []string) {
 	t.Helper()
-	w := newWorld(t, names...)
+	w := newZones(t, names...)
 	w.fill()
 	require.Empty(t, w.differences("a", "b"))
 	a, b := w.zones["a"], w.zones["b"]
@@ -100,7 +100,7 @@ func newerStateIsTaken(t *testing.T, names []string) {
 
 func TestWhatOnlyAnOperatorCanRepair(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "a", "b")
+	w := newZones(t, "a", "b")
 	w.fill()
 	require.Empty(t, w.differences("a", "b"))
 	b := w.zones["b"]

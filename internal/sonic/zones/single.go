@@ -17,6 +17,7 @@ import (
 
 // single is one Redis. Its only shard is 0, whatever the names of its keys say.
 type single struct {
+	zone  *Zone
 	redis *redis.Client
 	keys  script.Keys
 }
@@ -36,41 +37,38 @@ func (s *single) do(ctx context.Context, calls []primaries.Call) ([]primaries.Re
 
 func (s *single) each(f func(db *redis.Client) error) error { return f(s.redis) }
 
-func (s *single) walk(ctx context.Context, z *Zone, count int, visit func(db int, names []string) error) error {
+func (s *single) walk(ctx context.Context, count int, visit func(db int, names []string) error) error {
 	found, err := databases(ctx, s.redis)
 	if err != nil {
-		return z.wrapError(err)
+		return s.zone.wrapError(err)
 	}
 	for _, db := range slices.Sorted(maps.Keys(found)) {
-		for cursor := ""; cursor != "0"; {
-			if cursor == "" {
-				cursor = "0"
-			}
-			step, err := z.list(ctx, 0, 2, "sonic_walk", db, cursor, count)
+		for cursor := "0"; ; {
+			reply, err := s.zone.call(ctx, 0, "sonic_walk", db, cursor, count)
 			if err != nil {
 				return err
 			}
-			names, err := texts(step[1])
+			next, names, err := stepOf(reply)
 			if err != nil {
 				return err
 			}
 			if err := visit(db, names); err != nil {
 				return err
 			}
-			cursor, _ = step[0].(string)
+			if cursor = next; cursor == "0" {
+				break
+			}
 		}
 	}
 	return nil
 }
 
-func (s *single) reached(ctx context.Context, z *Zone) (Reached, error) {
-	return z.progressOf(ctx, 0)
-}
+func (s *single) reached(ctx context.Context) (Reached, error) { return s.zone.progressOf(ctx, 0) }
 
 // holds adds what is applied of slots of zones with a Redis Cluster: their progress tells only up to
 // where everything is.
-func (s *single) holds(ctx context.Context, z *Zone, keys []Key, zones []string) (Reached, error) {
-	at, err := s.reached(ctx, z)
+func (s *single) holds(ctx context.Context, keys []Key, zones []string) (Reached, error) {
+	at, err := s.reached(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +84,7 @@ func (s *single) holds(ctx context.Context, z *Zone, keys []Key, zones []string)
 			}
 			found, err := s.redis.HMGet(ctx, s.keys.Slots, fields...).Result()
 			if err != nil {
-				return nil, z.wrapError(err)
+				return nil, s.zone.wrapError(err)
 			}
 			for _, cursor := range found {
 				text, ok := cursor.(string)
@@ -95,7 +93,7 @@ func (s *single) holds(ctx context.Context, z *Zone, keys []Key, zones []string)
 				}
 				id, err := wire.ParseID(text)
 				if err != nil {
-					return nil, z.wrapError(err)
+					return nil, s.zone.wrapError(err)
 				}
 				at[zone] = wire.Max(at[zone], after(id))
 			}
@@ -107,33 +105,37 @@ func (s *single) holds(ctx context.Context, z *Zone, keys []Key, zones []string)
 // after returns the time of which progress for a zone with a Redis Cluster includes the effect id.
 func after(id wire.ID) wire.ID { return wire.ID{Ms: id.Ms + 1} }
 
-func (s *single) progress(context.Context, *Zone, string) (Reached, []string, error) {
-	return Reached{}, nil, nil
-}
-
-func (s *single) addSlots(ctx context.Context, src *source) error {
+func (s *single) source(ctx context.Context, asker string) (src source, err error) {
+	reply, err := s.zone.call(ctx, 0, "sonic_source", asker)
+	if err != nil {
+		return src, err
+	}
+	if src.reached, src.reportedCursors, err = src.add(reply); err != nil {
+		return src, err
+	}
+	src.most = maps.Clone(src.reached)
 	for cursor := uint64(0); ; {
 		fields, next, err := s.redis.HScan(ctx, s.keys.Slots, cursor, "", 1000).Result()
 		if err != nil {
-			return err
+			return src, s.zone.wrapError(err)
 		}
-		for i := 0; i+1 < len(fields); i += 2 {
-			zone, number, _ := strings.Cut(fields[i], "/")
+		for field := range slices.Chunk(fields, 2) {
+			zone, number, _ := strings.Cut(field[0], "/")
 			if strings.Contains(zone, " ") {
 				continue // not the cursor itself
 			}
 			slot, err := strconv.Atoi(number)
 			if err != nil {
-				return errReply
+				return src, errReply
 			}
-			id, err := wire.ParseID(fields[i+1])
+			id, err := wire.ParseID(field[1])
 			if err != nil {
-				return err
+				return src, err
 			}
 			src.addSlot(zone, slot, id)
 		}
 		if cursor = next; cursor == 0 {
-			return nil
+			return src, nil
 		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
 // Zone is the Redis of a zone, or its Redis Cluster. It is safe for concurrent use.
@@ -37,27 +37,30 @@ type store interface {
 	each(f func(db *redis.Client) error) error
 	// walk calls visit with the names of all keys, count of a database at a time at most or a few more,
 	// without the library's own ones.
-	walk(ctx context.Context, z *Zone, count int, visit func(db int, names []string) error) error
+	walk(ctx context.Context, count int, visit func(db int, names []string) error) error
 	// reached returns the progress for zones. All effects up to it are applied.
-	reached(ctx context.Context, z *Zone) (Reached, error)
-	// progress returns the progress from which a copy goes on, and the cursors that a zone once told:
-	// "<zone> <other>", id, .. For one Redis, sonic_source tells both.
-	progress(ctx context.Context, z *Zone, asker string) (at Reached, told []string, err error)
-	// addSlots adds cursors of slots that sonic_source does not tell.
-	addSlots(ctx context.Context, s *source) error
+	reached(ctx context.Context) (Reached, error)
 	// holds returns, of each zone, an id that is not before any effect that the values of keys have.
-	holds(ctx context.Context, z *Zone, keys []Key, zones []string) (Reached, error)
+	holds(ctx context.Context, keys []Key, zones []string) (Reached, error)
+	// source returns the state from which another zone is filled.
+	source(ctx context.Context, asker string) (source, error)
 }
 
 // New returns the zone of that name and shard, which has one Redis. It sends no request. The client
 // must use RESP2 and database 0.
 func New(name string, db *redis.Client, shard int) *Zone {
-	return &Zone{name, &single{db, script.KeysOf(shard)}}
+	z := &Zone{name: name}
+	z.store = &single{z, db, script.KeysOf(shard)}
+	return z
 }
 
 // NewCluster returns the zone of that name, which has a Redis Cluster. It sends no request. Clients
 // of p must use RESP2.
-func NewCluster(name string, p *primaries.Primaries) *Zone { return &Zone{name, &clustered{p}} }
+func NewCluster(name string, p *primaries.Primaries) *Zone {
+	z := &Zone{name: name}
+	z.store = &clustered{z, p}
+	return z
+}
 
 // Name returns the zone's name.
 func (z *Zone) Name() string { return z.name }
@@ -161,25 +164,80 @@ func (z *Zone) wrapError(err error) error {
 	return fmt.Errorf("the Redis of zone %s: %w", z.name, err)
 }
 
-// list calls a function whose reply is a list of n values.
-func (z *Zone) list(ctx context.Context, shard, n int, function string, args ...any) ([]any, error) {
-	reply, err := z.call(ctx, shard, function, args...)
-	if err != nil {
-		return nil, err
+// slotsAtOnce is of how many shards calls are made at once.
+const slotsAtOnce = 64
+
+// scan calls a function that reads a hash in steps, for each shard, and visit with what each step
+// has found.
+func (z *Zone) scan(ctx context.Context, shards []int, function string, args []any, visit func(shard int, list []string) error) error {
+	for some := range slices.Chunk(shards, slotsAtOnce) {
+		cursors := map[int]string{} // by shard
+		for _, shard := range some {
+			cursors[shard] = "0"
+		}
+		for len(cursors) > 0 {
+			var calls []primaries.Call
+			for shard, cursor := range cursors {
+				calls = append(calls, primaries.Call{Slot: shard, Function: function, Args: append(slices.Clone(args), cursor, 1000)})
+			}
+			replies, err := z.calls(ctx, calls)
+			if err != nil {
+				return err
+			}
+			for i, reply := range replies {
+				shard := calls[i].Slot
+				next, list, err := stepOf(reply)
+				if err != nil {
+					return err
+				}
+				if err := visit(shard, list); err != nil {
+					return err
+				}
+				if cursors[shard] = next; next == "0" {
+					delete(cursors, shard)
+				}
+			}
+		}
 	}
-	return listOf(reply, n)
+	return nil
 }
 
-func listOf(reply any, n int) ([]any, error) {
-	list, ok := reply.([]any)
-	if !ok || len(list) != n {
-		return nil, errReply
+// read calls a function that reads keys. For many or large keys it makes several calls, so that Redis
+// can serve clients in between: take gets the indexes in names that a call had, and the reply, and
+// returns how many of the keys the reply has.
+func (z *Zone) read(ctx context.Context, names []string, call func(indexes []int) primaries.Call, take func(indexes []int, reply any) (int, error)) error {
+	left := map[int][]int{} // by shard
+	for i, name := range names {
+		shard := z.shardOf(name)
+		left[shard] = append(left[shard], i)
 	}
-	return list, nil
+	for len(left) > 0 {
+		var calls []primaries.Call
+		for shard, indexes := range left {
+			c := call(indexes)
+			c.Slot = shard
+			calls = append(calls, c)
+		}
+		replies, err := z.calls(ctx, calls)
+		if err != nil {
+			return err
+		}
+		for i, reply := range replies {
+			shard := calls[i].Slot
+			done, err := take(left[shard], reply)
+			if err != nil {
+				return err
+			}
+			if done < 1 || done > len(left[shard]) {
+				return errReply
+			}
+			if left[shard] = left[shard][done:]; len(left[shard]) == 0 {
+				delete(left, shard)
+			}
+		}
+	}
+	return nil
 }
-
-// errReply says that a reply does not have the expected form.
-var errReply = errors.New("an unexpected reply of the library")
 
 // check makes sure that this is the zone's Redis, and that it runs this version of the library:
 // other versions may use other formats.
@@ -219,56 +277,35 @@ func (z *Zone) AcceptHistory(ctx context.Context) (accepted bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
-	ticker := time.NewTicker(pollInterval)
-	defer ticker.Stop()
 	for ; ; accepted = true {
 		reply, err := z.call(ctx, 0, "sonic_accept")
 		if err != nil || reply != int64(1) {
 			return accepted, err
 		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, pollInterval) {
 			return false, fmt.Errorf("the Sonic of zone %s has not opened this Redis within %s: see its log", z.name, acceptTimeout)
 		}
 	}
 }
 
-// digests returns the values of keys. For many or large values it makes several calls, also for one
-// large key, so that Redis can serve clients in between.
+// digests returns the values of keys. It reads a large key in many calls.
 func (z *Zone) digests(ctx context.Context, db int, names []string) ([]entry, error) {
 	all := make([]entry, len(names))
-	left := map[int][]int{} // by shard, the indexes of the names that are not read yet
-	for i, name := range names {
-		shard := z.shardOf(name)
-		left[shard] = append(left[shard], i)
+	call := func(indexes []int) primaries.Call {
+		args := []any{db}
+		for _, i := range indexes {
+			args = append(args, names[i])
+		}
+		return primaries.Call{Function: "sonic_digests", Args: args}
 	}
-	for len(left) > 0 {
-		var calls []primaries.Call
-		for shard, indexes := range left {
-			args := []any{db}
-			for _, i := range indexes {
-				args = append(args, names[i])
-			}
-			calls = append(calls, primaries.Call{Slot: shard, Function: "sonic_digests", Args: args})
+	if err := z.read(ctx, names, call, func(indexes []int, reply any) (int, error) {
+		_, found, err := digestsOf(reply)
+		for k, e := range found[:min(len(found), len(indexes))] {
+			all[indexes[k]] = e
 		}
-		replies, err := z.calls(ctx, calls)
-		if err != nil {
-			return nil, err
-		}
-		for n, reply := range replies {
-			shard := calls[n].Slot
-			_, some, err := digestsOf(reply, len(left[shard]))
-			if err != nil {
-				return nil, err
-			}
-			for k, e := range some {
-				all[left[shard][k]] = e
-			}
-			if left[shard] = left[shard][len(some):]; len(left[shard]) == 0 {
-				delete(left, shard)
-			}
-		}
+		return len(found), err
+	}); err != nil {
+		return nil, err
 	}
 	for i := range all {
 		if v := &all[i].value; v.Type != none && v.Digest == "" {
@@ -285,13 +322,13 @@ func (z *Zone) digests(ctx context.Context, db int, names []string) ([]entry, er
 // key changes meanwhile, the digest is that of no content.
 func (z *Zone) digestInPieces(ctx context.Context, db int, name, kind string) (digest string, err error) {
 	for at := ""; ; {
-		reply, err := z.list(ctx, z.shardOf(name), 2, "sonic_digest_piece", db, name, kind, at, digest)
+		reply, err := z.call(ctx, z.shardOf(name), "sonic_digest_piece", db, name, kind, at, digest)
 		if err != nil {
 			return "", err
 		}
 		next, err := texts(reply)
-		if err != nil {
-			return "", err
+		if err != nil || len(next) != 2 {
+			return "", errReply
 		}
 		if at, digest = next[0], next[1]; at == "" {
 			return digest, nil
@@ -305,37 +342,44 @@ func (z *Zone) progressOf(ctx context.Context, shard int) (Reached, error) {
 	if err != nil {
 		return nil, err
 	}
-	at, _, err := digestsOf(reply, 0)
+	at, _, err := digestsOf(reply)
 	return at, err
 }
 
-// digestsOf reads the reply to a call of sonic_digests with n names.
-func digestsOf(reply any, n int) (Reached, []entry, error) {
-	list, err := listOf(reply, 2)
-	if err != nil {
-		return nil, nil, err
+// walkAll walks through the keys, and calls report, which may be nil, about once a second and at the
+// end. visit returns how many keys differed so far.
+func (z *Zone) walkAll(ctx context.Context, count int, report func(Progress), visit func(db int, names []string) (differed int, err error)) error {
+	p := Progress{Zone: z.name}
+	if report == nil {
+		report = func(Progress) {}
 	}
-	at, err := reachedOf(list[0])
-	if err != nil {
-		return nil, nil, err
-	}
-	found, err := entriesOf(list[1])
-	if err == nil && (len(found) > n || len(found) == 0 && n > 0) {
-		err = errReply
-	}
-	return at, found, err
-}
-
-// keyCount returns how many keys the zone has, with the library's own.
-func (z *Zone) keyCount(ctx context.Context) (n int64, err error) {
-	err = z.each(func(db *redis.Client) error {
+	err := z.each(func(db *redis.Client) error {
 		found, err := databases(ctx, db)
 		for _, keys := range found {
-			n += keys
+			p.Keys += keys
 		}
 		return z.wrapError(err)
 	})
-	return n, err
+	if err != nil {
+		return err
+	}
+	var reported time.Time
+	err = z.walk(ctx, count, func(db int, names []string) error {
+		differed, err := visit(db, names)
+		if err != nil {
+			return err
+		}
+		p.Done, p.Suspects = p.Done+int64(len(names)), int64(differed)
+		if time.Since(reported) >= progressInterval {
+			report(p)
+			reported = time.Now()
+		}
+		return nil
+	})
+	if err == nil {
+		report(p)
+	}
+	return err
 }
 
 // databases returns the number of keys of each database that has keys.
@@ -351,52 +395,6 @@ func databases(ctx context.Context, redis *redis.Client) (map[int]int64, error) 
 		if n, _ := fmt.Sscanf(line, "db%d:keys=%d,", &db, &keys); n == 2 {
 			found[db] = keys
 		}
-	}
-	return found, nil
-}
-
-func texts(reply any) ([]string, error) {
-	list, ok := reply.([]any)
-	if !ok {
-		return nil, errReply
-	}
-	words := make([]string, len(list))
-	for i, v := range list {
-		if words[i], ok = v.(string); !ok {
-			return nil, errReply
-		}
-	}
-	return words, nil
-}
-
-func reachedOf(reply any) (Reached, error) {
-	words, err := texts(reply)
-	if err != nil || len(words)%2 != 0 {
-		return nil, errReply
-	}
-	at := Reached{}
-	for i := 0; i < len(words); i += 2 {
-		if at[words[i]], err = wire.ParseID(words[i+1]); err != nil {
-			return nil, err
-		}
-	}
-	return at, nil
-}
-
-func entriesOf(reply any) ([]entry, error) {
-	words, err := texts(reply)
-	if err != nil || len(words)%5 != 0 {
-		return nil, errReply
-	}
-	var found []entry
-	for w := range slices.Chunk(words, 5) {
-		v := Value{Type: w[1], Digest: w[2], Expires: -1, Policy: w[4]}
-		if w[3] != "" {
-			if v.Expires, err = strconv.ParseInt(w[3], 10, 64); err != nil {
-				return nil, errReply
-			}
-		}
-		found = append(found, entry{w[0], v})
 	}
 	return found, nil
 }

@@ -19,7 +19,8 @@ end
 -- and takes writes from now on. flags: r, it is ready; without, it takes no writes yet, but what it has lost is
 -- applied to it, see sonic_recovered. b and a number, what all streams may hold in bytes. floor is an id: no entry
 -- gets one before it. The zone has reported to others that they have all entries before it, and the clock here may be
--- behind that of the primary before.
+-- behind that of the primary before. A primary that
+-- another zone has opened refuses, until it is restarted.
 across('sonic_open_primary', function(args)
 	local name, flags, floor = args[1], args[2], args[3]
 	if #args < 5 or not is_id(floor) then
@@ -27,6 +28,7 @@ across('sonic_open_primary', function(args)
 	end
 	local names, default, list = shards.settings(name, args, 4)
 	if not names then return default end
+	if c.opened and c.clustered and c.zone ~= name then return {err = 'SONICZONE this Redis belongs to zone ' .. c.zone} end
 	if not c.clustered then
 		c.streams, c.unread, c.last_read, c.deferred_streams = {}, {}, {}, {}
 		backlog.start(0, 0)

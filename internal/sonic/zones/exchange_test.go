@@ -55,8 +55,8 @@ type zone struct {
 	at    map[string]int // origin to the next message
 }
 
-// world is zones that exchange their effects.
-type world struct {
+// zoneGroup is zones that exchange their effects.
+type zoneGroup struct {
 	t     testing.TB
 	zones map[string]*zone
 	names []string
@@ -65,18 +65,18 @@ type world struct {
 }
 
 // db returns the number of a database that all zones have: n, or 0 if one has a Redis Cluster.
-func (w *world) db(n int) int {
+func (w *zoneGroup) db(n int) int {
 	if w.clustered {
 		return 0
 	}
 	return n
 }
 
-// newWorld opens zones, and has them exchange effects, as shippers and appliers do, until the test
+// newZones opens zones, and has them exchange effects, as shippers and appliers do, until the test
 // ends. A zone whose name ends with an asterisk, which is not part of it, has a Redis Cluster.
-func newWorld(t testing.TB, names ...string) *world {
+func newZones(t testing.TB, names ...string) *zoneGroup {
 	t.Helper()
-	w := &world{t: t, zones: map[string]*zone{}}
+	w := &zoneGroup{t: t, zones: map[string]*zone{}}
 	clustered := map[string]bool{}
 	for _, word := range names {
 		name, is := strings.CutSuffix(word, "*")
@@ -141,7 +141,7 @@ func (z *zone) begin(epoch, floor string) {
 }
 
 // exchange ships and applies what there is, and has all zones beat.
-func (w *world) exchange(ctx context.Context) {
+func (w *zoneGroup) exchange(ctx context.Context) {
 	for _, name := range w.names {
 		z := w.zones[name]
 		z.mu.Lock()
@@ -264,12 +264,12 @@ func (z *zone) behind(db int, args ...any) {
 }
 
 // check compares two zones.
-func (w *world) check(local, peer string) zones.Check {
+func (w *zoneGroup) check(local, peer string) zones.Check {
 	return zones.Check{Local: w.zones[local].Zone, Peer: w.zones[peer].Zone, Zones: w.names, ProgressTimeout: await.Patience}
 }
 
 // differences are the names of the keys that differ, "<db> <key>".
-func (w *world) differences(local, peer string) []string {
+func (w *zoneGroup) differences(local, peer string) []string {
 	w.t.Helper()
 	c := w.check(local, peer)
 	found, err := c.Run(w.t.Context())
@@ -287,7 +287,7 @@ func (w *world) differences(local, peer string) []string {
 
 // writing has zones write all the time, until the test or stop ends it. acked are the counters'
 // sums.
-func (w *world) writing(names ...string) (stop func() (acked map[string]int64)) {
+func (w *zoneGroup) writing(names ...string) (stop func() (acked map[string]int64)) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
 	var all sync.WaitGroup

@@ -47,7 +47,7 @@ func (z *zone) refused() (n int) {
 // anew, and writes the markers.
 func TestAClusterThatWasNotFilledToTheEnd(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "a", "b*")
+	w := newZones(t, "a", "b*")
 	w.fill()
 	require.ErrorContains(t, w.bootstrap("a", "b"), "holds keys")
 	w.awaitEqual()
@@ -80,7 +80,7 @@ func TestAClusterThatWasNotFilledToTheEnd(t *testing.T) {
 
 func TestAClusterHasNoOtherDatabases(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "a", "b*")
+	w := newZones(t, "a", "b*")
 	w.zones["a"].write(1, "set", "k", "v")
 	w.zones["b"].lose()
 	require.ErrorContains(t, w.bootstrap("a", "b"), "zone a has keys in database 1")
@@ -89,7 +89,7 @@ func TestAClusterHasNoOtherDatabases(t *testing.T) {
 // A primary that lost what it was filled with, and a slot that moved, are not taken for a copy.
 func TestAClusterThatChangesWhileItIsFilled(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "a", "b*")
+	w := newZones(t, "a", "b*")
 	w.fill()
 	w.awaitEqual()
 	b := w.zones["b"]
@@ -133,7 +133,7 @@ func TestAClusterThatChangesWhileItIsFilled(t *testing.T) {
 // What one Redis knows of a flush, each slot knows after the copy.
 func TestAFlushIsCopiedToEachSlot(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "a", "b*")
+	w := newZones(t, "a", "b*")
 	w.zones["a"].write(0, "set", "k", "v")
 	w.awaitEqual()
 	a, b := w.zones["a"], w.zones["b"]

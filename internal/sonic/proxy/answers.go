@@ -226,19 +226,28 @@ func (c *client) reset(_ *command.Command, _ request.Request) bool {
 	return c.reply([]byte("+RESET\r\n"))
 }
 
-func (c *client) whoAmI(_ *command.Command, _ request.Request) bool {
-	return c.reply(resp.AppendBulk(nil, c.user.Name))
+// answerOwn answers a command by what the proxy knows of the client.
+func (c *client) answerOwn(cmd *command.Command, _ request.Request) bool {
+	return c.reply(ownAnswer(cmd.Name)(c))
 }
 
-func (c *client) clientID(_ *command.Command, _ request.Request) bool {
-	return c.reply(resp.AppendHeader(nil, ':', int(c.id)))
-}
-
-func (c *client) clientGetName(_ *command.Command, _ request.Request) bool {
-	if len(c.name) == 0 {
-		return c.reply(c.null())
+// ownAnswer returns a function that answers a command without Redis, also at EXEC. It returns nil for
+// a command that cannot be in a transaction.
+func ownAnswer(name string) func(*client) []byte {
+	switch name {
+	case "client|id":
+		return func(c *client) []byte { return resp.AppendHeader(nil, ':', int(c.id)) }
+	case "acl|whoami":
+		return func(c *client) []byte { return resp.AppendBulk(nil, c.user.Name) }
+	case "client|getname":
+		return func(c *client) []byte {
+			if len(c.name) > 0 {
+				return resp.AppendBulk(nil, c.name)
+			}
+			return c.null()
+		}
 	}
-	return c.reply(resp.AppendBulk(nil, c.name))
+	return nil
 }
 
 const errClientName = "ERR Client names cannot contain spaces, newlines or special characters."

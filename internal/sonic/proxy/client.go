@@ -450,7 +450,7 @@ func (c *client) deliver(piece []byte) {
 		return
 	}
 	if c.unpublished != nil {
-		c.unpublished.append(piece)
+		c.unpublished.data = append(c.unpublished.data, piece...) // it waits only for earlier replies
 	} else {
 		if c.out == nil {
 			c.out = c.loop.buffers.Get()

@@ -8,7 +8,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
 )
 
-// In front of a Redis Cluster each loop has a connection to each primary, and a command goes to the
+// In front of a Redis Cluster the loop has a connection to each primary, and a command goes to the
 // primary of the slot of its keys.
 
 // noSlot is the slot of a command without keys: any primary may execute it.

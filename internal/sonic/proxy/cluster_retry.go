@@ -75,11 +75,7 @@ func (b *backend) retry(p pending, command, reply []byte) {
 	// The function would run at the importing primary while other keys are still at the other one.
 	follows := redirects && !(to.Asking && p.call) && len(c.refused) == 0
 	if follows && p.MayFollow(to) {
-		target := l.connectionTo(to.Address, 0, b.proto)
-		if to.Asking {
-			target.send(discardReply(), resp.AppendCommand(nil, "ASKING"))
-		}
-		target.resend(p, command)
+		b.follow(to, p, command)
 		return
 	}
 	first := p.Since.IsZero()
@@ -229,6 +225,16 @@ func (b *backend) redirection(p *pending, reply []byte) (to upstream.Redirection
 	return to, ok
 }
 
+// follow sends a command to the primary that a redirection names.
+func (b *backend) follow(to upstream.Redirection, p pending, command []byte) (target *backend) {
+	target = b.loop.connectionTo(to.Address, 0, b.proto)
+	if to.Asking {
+		target.send(discardReply(), resp.AppendCommand(nil, "ASKING"))
+	}
+	target.resend(p, command)
+	return target
+}
+
 // redirected follows the redirection in the reply to the first pending command, if there is one and
 // if it may. It reports whether it did.
 func (b *backend) redirected(reply []byte) bool {
@@ -246,12 +252,8 @@ func (b *backend) redirected(reply []byte) bool {
 	p := *b.replies.front()
 	command := bytes.Clone(b.command(0))
 	if p.MayFollow(to) {
-		target := b.loop.connectionTo(to.Address, 0, b.proto)
-		if to.Asking {
-			target.send(discardReply(), resp.AppendCommand(nil, "ASKING"))
-		}
 		b.replies.pop()
-		target.resend(p, command)
+		target := b.follow(to, p, command)
 		if c := p.client; target.full() && (c.backend == nil || c.backend.owner != c) {
 			c.backend = target
 			c.pauseIfAboveLimit()

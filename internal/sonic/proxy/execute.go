@@ -166,8 +166,8 @@ func (p *Proxy) unknown(r request.Request) string {
 func (p *Proxy) handlersOf() []handler {
 	special := map[string]handler{
 		"ping": (*client).ping, "echo": (*client).echo, "quit": (*client).quit, "reset": (*client).reset,
-		"auth": (*client).auth, "hello": (*client).hello, "select": (*client).selectDB, "acl|whoami": (*client).whoAmI,
-		"client|id": (*client).clientID, "client|getname": (*client).clientGetName, "client|setname": (*client).clientSetName,
+		"auth": (*client).auth, "hello": (*client).hello, "select": (*client).selectDB, "acl|whoami": (*client).answerOwn,
+		"client|id": (*client).answerOwn, "client|getname": (*client).answerOwn, "client|setname": (*client).clientSetName,
 		"client|info": (*client).clientInfo, "client|list": (*client).clientList, "client|kill": (*client).clientKill,
 		"client|no-evict": (*client).clientNoEvict, "client|reply": (*client).clientReply, "client|unblock": (*client).clientUnblock,
 		"multi": (*client).multi, "exec": (*client).exec, "discard": (*client).discardTx,

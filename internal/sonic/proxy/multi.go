@@ -91,7 +91,7 @@ func (c *client) queue(cmd *command.Command, r request.Request) bool {
 		return c.refuse("ERR Sonic refuses '" + cmd.Name + "' inside a transaction")
 	case command.Answered:
 		if cmd.Name != "select" && cmd.Name != "echo" && cmd.Name != "ping" {
-			if q.answer = answerAtExec(cmd.Name); q.answer == nil {
+			if q.answer = ownAnswer(cmd.Name); q.answer == nil {
 				return c.refuse("ERR Sonic refuses '" + cmd.Name + "' inside a transaction")
 			}
 		}
@@ -132,25 +132,6 @@ const (
 // countedSize returns the size that a queued command counts.
 func countedSize(bytes, arguments int) int64 {
 	return int64(bytes) + argumentSize*int64(arguments) + queuedSize
-}
-
-// answerAtExec returns a function that answers a command at EXEC without Redis, or nil if the
-// command cannot be in a transaction.
-func answerAtExec(name string) func(*client) []byte {
-	switch name {
-	case "client|id":
-		return func(c *client) []byte { return resp.AppendHeader(nil, ':', int(c.id)) }
-	case "acl|whoami":
-		return func(c *client) []byte { return resp.AppendBulk(nil, c.user.Name) }
-	case "client|getname":
-		return func(c *client) []byte {
-			if len(c.name) > 0 {
-				return resp.AppendBulk(nil, c.name)
-			}
-			return c.null()
-		}
-	}
-	return nil
 }
 
 func (c *client) discardTx(_ *command.Command, _ request.Request) bool {

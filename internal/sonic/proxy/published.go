@@ -38,9 +38,6 @@ type pendingWrite struct {
 	id         streamID
 }
 
-// append adds a part of a reply that waits only for earlier replies.
-func (h *unpublishedReplies) append(piece []byte) { h.data = append(h.data, piece...) }
-
 // handlePublished handles a function's reply that contains the id of its effect.
 func (c *client) handlePublished(p *pending, reply []byte, proto int) {
 	if len(reply) == 0 || reply[0] != '*' {

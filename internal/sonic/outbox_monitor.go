@@ -17,7 +17,7 @@ import (
 type outboxMonitor struct {
 	ask       func(ctx context.Context, cfg OutboxConfig) (measurement, error)
 	log       *zap.Logger
-	setWrites func(w proxy.Writes, reason string)
+	setWrites func(w proxy.WriteMode, reason string)
 
 	mu   sync.Mutex // held during calls of writes, so that the last call has the last decision
 	cfg  OutboxConfig
@@ -45,7 +45,7 @@ func (m measurement) problem() string {
 }
 
 // newOutboxMonitor returns a monitor that measures by ask.
-func newOutboxMonitor(cfg OutboxConfig, ask func(context.Context, OutboxConfig) (measurement, error), log *zap.Logger, writes func(proxy.Writes, string)) *outboxMonitor {
+func newOutboxMonitor(cfg OutboxConfig, ask func(context.Context, OutboxConfig) (measurement, error), log *zap.Logger, writes func(proxy.WriteMode, string)) *outboxMonitor {
 	return &outboxMonitor{cfg: cfg, ask: ask, log: log.Named("outbox"), setWrites: writes, last: unknownMeasurement(false)}
 }
 
@@ -69,7 +69,7 @@ func (g *outboxMonitor) bounds() OutboxConfig {
 
 // applyFull makes the proxy treat writes as cfg.Full says for a full outbox.
 func (g *outboxMonitor) applyFull(cfg OutboxConfig, m measurement) {
-	how := proxy.WritesHeld
+	how := proxy.WritesDelayed
 	switch cfg.Full {
 	case fullFail:
 		how = proxy.WritesRefused

@@ -39,10 +39,10 @@ func TestKeysThatTakeEffectAtAStart(t *testing.T) {
 
 func TestTheBoundsOfTheOutboxChange(t *testing.T) {
 	t.Parallel()
-	var how proxy.Writes
-	g := newOutboxMonitor(OutboxConfig{Bytes: 10, Full: fullBlock}, nil, zap.NewNop(), func(w proxy.Writes, _ string) { how = w })
+	var how proxy.WriteMode
+	g := newOutboxMonitor(OutboxConfig{Bytes: 10, Full: fullBlock}, nil, zap.NewNop(), func(w proxy.WriteMode, _ string) { how = w })
 	g.record(measurement{redislib.Unsent{Entries: 1, Bytes: 11}, true})
-	assert.Equal(t, proxy.WritesHeld, how)
+	assert.Equal(t, proxy.WritesDelayed, how)
 	g.change(OutboxConfig{Bytes: 20, Full: fullFail})
 	assert.Equal(t, proxy.WritesRefused, how)
 	assert.EqualValues(t, 20, g.bounds().Bytes)
@@ -59,7 +59,7 @@ func TestAChangeMeetsAMeasurement(t *testing.T) {
 	for _, row := range []struct {
 		was, is  string
 		full     bool // what is measured meanwhile
-		expected proxy.Writes
+		expected proxy.WriteMode
 	}{
 		{fullBlock, fullDrop, true, proxy.WritesOpen},
 		{fullDrop, fullFail, true, proxy.WritesRefused},
@@ -67,7 +67,7 @@ func TestAChangeMeetsAMeasurement(t *testing.T) {
 	} {
 		how, changed, armed := proxy.WritesOpen, make(chan struct{}), false
 		var g *outboxMonitor
-		g = newOutboxMonitor(OutboxConfig{Full: row.was}, nil, zap.NewNop(), func(w proxy.Writes, _ string) {
+		g = newOutboxMonitor(OutboxConfig{Full: row.was}, nil, zap.NewNop(), func(w proxy.WriteMode, _ string) {
 			if armed {
 				armed = false
 				go func() {
@@ -102,7 +102,7 @@ func TestWhatIsFullWithAndWithoutAnOutbox(t *testing.T) {
 	require.NoError(t, db.Do(t.Context(), "FCALL", "sonic_set", 1, l.Outbox(), "0", "k", make([]byte, 2<<20)).Err())
 
 	s := &service{cfg: Config{Outbox: OutboxConfig{Bytes: 1 << 20, Full: fullBlock}}, library: l, memory: newMemory(zap.NewNop())}
-	s.monitor = newOutboxMonitor(s.cfg.Outbox, measureOne(l), zap.NewNop(), func(proxy.Writes, string) {})
+	s.monitor = newOutboxMonitor(s.cfg.Outbox, measureOne(l), zap.NewNop(), func(proxy.WriteMode, string) {})
 	m, err := s.monitor.measure(t.Context())
 	require.NoError(t, err)
 	require.True(t, m.full)

@@ -107,9 +107,9 @@ func (s *service) buildSingle(ctx context.Context, rt *app.Runtime, b backend, e
 		return err
 	}
 	databases := databasesOf(ctx, db)
-	s.monitor = newOutboxMonitor(cfg.Outbox, measureOne(s.library), rt.Log, s.proxy.SetWrites)
+	s.monitor = newOutboxMonitor(cfg.Outbox, measureOne(s.library), rt.Log, s.proxy.SetWriteMode)
 	shipper := outbox.New(cfg.shipper(databases), db, s.library, client, rt.Log, outbox.NewMetrics(rt.Metrics), func(id wire.ID) {
-		s.proxy.Shipped(id.String())
+		s.proxy.Published(id.String())
 	})
 	s.shipper = shipper
 	rt.Go("shipper", shipper.Run)

@@ -53,7 +53,7 @@ func (s *service) replicateCluster(ctx context.Context, rt *app.Runtime, nodes *
 	rt.OnStop("redis", func(context.Context) error { return p.Close() })
 	s.memory = newMemory(rt.Log)
 	s.cluster.primary, s.cluster.memory = p.At, s.memory
-	s.monitor = newOutboxMonitor(cfg.Outbox, s.cluster.measure, rt.Log, s.proxy.SetWrites)
+	s.monitor = newOutboxMonitor(cfg.Outbox, s.cluster.measure, rt.Log, s.proxy.SetWriteMode)
 
 	m := apply.NewMetrics(rt.Metrics)
 	progress := clusterProgress{zone: cfg.Zone, others: map[string]clusterApplier{}}

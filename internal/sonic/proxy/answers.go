@@ -20,10 +20,7 @@ const (
 // logIn logs the client in. It returns an error for a wrong name or password, or "".
 func (c *client) logIn(name, password []byte) string {
 	u := c.loop.proxy.users.Load().ByName[string(name)]
-	if u == nil {
-		return errWrongPassword
-	}
-	if !u.Accepts(password) {
+	if u == nil || !u.Accepts(password) {
 		return errWrongPassword
 	}
 	c.user = u
@@ -38,23 +35,19 @@ func (c *client) auth(_ *command.Command, r request.Request) bool {
 	name := []byte("default")
 	switch {
 	case r.Len() > 3:
-		c.replyError("ERR syntax error")
-		return true
+		return c.replyError("ERR syntax error")
 	case r.Len() == 3:
 		name = r.Arg(1)
 	default:
 		if u := c.loop.proxy.users.Load().ByName["default"]; u == nil || u.Open {
-			c.replyError("ERR AUTH <password> called without any password configured for the default user. " +
+			return c.replyError("ERR AUTH <password> called without any password configured for the default user. " +
 				"Are you sure your configuration is correct?")
-			return true
 		}
 	}
 	if problem := c.logIn(name, r.Arg(r.Len()-1)); problem != "" {
-		c.replyError(problem)
-		return true
+		return c.replyError(problem)
 	}
-	c.reply([]byte(replyOK))
-	return true
+	return c.replyOK()
 }
 
 // hello runs HELLO [protover [AUTH user password] [SETNAME name]]. A client that changes its
@@ -65,11 +58,9 @@ func (c *client) hello(_ *command.Command, r request.Request) bool {
 		n, ok := resp.ParseInt(r.Arg(1))
 		switch {
 		case !ok:
-			c.replyError("ERR Protocol version is not an integer or out of range")
-			return true
+			return c.replyError("ERR Protocol version is not an integer or out of range")
 		case n != 2 && n != 3:
-			c.replyError("NOPROTO unsupported protocol version")
-			return true
+			return c.replyError("NOPROTO unsupported protocol version")
 		}
 		proto = int(n)
 	}
@@ -83,26 +74,22 @@ func (c *client) hello(_ *command.Command, r request.Request) bool {
 		switch option := r.Arg(i); {
 		case resp.EqualFold(option, "auth") && rest >= 2:
 			if problem := c.logIn(r.Arg(i+1), r.Arg(i+2)); problem != "" {
-				c.replyError(problem)
-				return true
+				return c.replyError(problem)
 			}
 			i += 2
 		case resp.EqualFold(option, "setname") && rest >= 1:
 			if !validName(r.Arg(i + 1)) {
-				c.replyError(errClientName)
-				return true
+				return c.replyError(errClientName)
 			}
 			name, named = r.Arg(i+1), true
 			i++
 		default:
-			c.replyError("ERR Syntax error in HELLO option '" + string(request.CString(option, len(option))) + "'")
-			return true
+			return c.replyError("ERR Syntax error in HELLO option '" + string(request.CString(option, len(option))) + "'")
 		}
 	}
 	if c.user == nil {
-		c.replyError("NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> " +
+		return c.replyError("NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> " +
 			"option can be used to authenticate the client and select the RESP protocol version at the same time")
-		return true
 	}
 	if named {
 		c.name = append([]byte(nil), name...)
@@ -113,8 +100,7 @@ func (c *client) hello(_ *command.Command, r request.Request) bool {
 	c.proto = proto
 	c.setMode()
 	c.changeWatchProtocol()
-	c.reply(c.greeting())
-	return true
+	return c.reply(c.greeting())
 }
 
 // changeDedicatedProtocol changes the protocol of the client's own connection. What Redis sends
@@ -166,17 +152,14 @@ func (c *client) selectDB(_ *command.Command, r request.Request) bool {
 	n, problem := c.loop.proxy.database(r.Arg(1))
 	switch {
 	case problem != "":
-		c.replyError(problem)
-		return true
+		return c.replyError(problem)
 	case n == c.db:
-		c.reply([]byte(replyOK))
-		return true
+		return c.replyOK()
 	case c.outstanding > 0:
 		return false
 	}
 	c.setDB(n)
-	c.reply([]byte(replyOK))
-	return true
+	return c.replyOK()
 }
 
 // database reads the argument of SELECT. problem is the error that Redis would return, or "".
@@ -194,9 +177,6 @@ func (p *Proxy) database(argument []byte) (db int, problem string) {
 }
 
 func (c *client) setDB(db int) {
-	if db == c.db {
-		return
-	}
 	c.db = db
 	c.setMode()
 	if c.backend != nil && c.backend.owner == c {
@@ -207,31 +187,26 @@ func (c *client) setDB(db int) {
 
 func (c *client) ping(cmd *command.Command, r request.Request) bool {
 	if r.Len() > 2 {
-		c.replyError("ERR wrong number of arguments for 'ping' command")
-		return true
+		return c.replyError("ERR wrong number of arguments for 'ping' command")
 	}
 	if c.subs != nil && c.subs.count() > 0 && c.proto == 2 {
 		if c.loop.slots != nil {
-			c.reply(pingWhileSubscribed(r))
-			return true
+			return c.reply(pingWhileSubscribed(r))
 		}
 		return c.relay(cmd, r)
 	}
 	if r.Len() == 2 {
-		c.reply(resp.AppendBulk(nil, r.Arg(1)))
-		return true
+		return c.reply(resp.AppendBulk(nil, r.Arg(1)))
 	}
-	c.reply([]byte(replyPong))
-	return true
+	return c.reply([]byte(replyPong))
 }
 
 func (c *client) echo(_ *command.Command, r request.Request) bool {
-	c.reply(resp.AppendBulk(nil, r.Arg(1)))
-	return true
+	return c.reply(resp.AppendBulk(nil, r.Arg(1)))
 }
 
 func (c *client) quit(_ *command.Command, _ request.Request) bool {
-	c.reply([]byte(replyOK))
+	c.replyOK()
 	c.closeAfterReplies()
 	return true
 }
@@ -248,27 +223,31 @@ func (c *client) reset(_ *command.Command, _ request.Request) bool {
 	}
 	c.proto, c.db = 2, c.loop.cfg.Backend.DB
 	c.setMode()
-	c.reply([]byte("+RESET\r\n"))
-	return true
+	return c.reply([]byte("+RESET\r\n"))
 }
 
-func (c *client) whoAmI(_ *command.Command, _ request.Request) bool {
-	c.reply(resp.AppendBulk(nil, c.user.Name))
-	return true
+// answerOwn answers a command by what the proxy knows of the client.
+func (c *client) answerOwn(cmd *command.Command, _ request.Request) bool {
+	return c.reply(ownAnswer(cmd.Name)(c))
 }
 
-func (c *client) clientID(_ *command.Command, _ request.Request) bool {
-	c.reply(resp.AppendHeader(nil, ':', int(c.id)))
-	return true
-}
-
-func (c *client) clientGetName(_ *command.Command, _ request.Request) bool {
-	if len(c.name) == 0 {
-		c.replyNull()
-		return true
+// ownAnswer returns a function that answers a command without Redis, also at EXEC. It returns nil for
+// a command that cannot be in a transaction.
+func ownAnswer(name string) func(*client) []byte {
+	switch name {
+	case "client|id":
+		return func(c *client) []byte { return resp.AppendHeader(nil, ':', int(c.id)) }
+	case "acl|whoami":
+		return func(c *client) []byte { return resp.AppendBulk(nil, c.user.Name) }
+	case "client|getname":
+		return func(c *client) []byte {
+			if len(c.name) > 0 {
+				return resp.AppendBulk(nil, c.name)
+			}
+			return c.null()
+		}
 	}
-	c.reply(resp.AppendBulk(nil, c.name))
-	return true
+	return nil
 }
 
 const errClientName = "ERR Client names cannot contain spaces, newlines or special characters."
@@ -284,15 +263,11 @@ func validName(name []byte) bool {
 
 func (c *client) clientSetName(_ *command.Command, r request.Request) bool {
 	if !validName(r.Arg(2)) {
-		c.replyError(errClientName)
-		return true
+		return c.replyError(errClientName)
 	}
 	c.name = append([]byte(nil), r.Arg(2)...)
-	c.reply([]byte(replyOK))
-	return true
+	return c.replyOK()
 }
-
-func (c *client) replyNull() { c.reply(c.null()) }
 
 // null returns the null of the client's protocol.
 func (c *client) null() []byte {
@@ -332,24 +307,21 @@ func (c *client) info() string {
 		len(c.in), len(c.out)-c.sent, cap(c.in)+cap(c.out), userName, c.proto)
 }
 
-func (c *client) replyVerbatim(text string) {
+func (c *client) replyVerbatim(text string) bool {
 	if c.proto == 3 {
 		b := resp.AppendHeader(nil, '=', len(text)+4)
 		b = append(b, "txt:"...)
 		b = append(b, text...)
-		c.reply(append(b, '\r', '\n'))
-		return
+		return c.reply(append(b, '\r', '\n'))
 	}
-	c.reply(resp.AppendBulk(nil, text))
+	return c.reply(resp.AppendBulk(nil, text))
 }
 
 func (c *client) clientInfo(_ *command.Command, _ request.Request) bool {
-	c.replyVerbatim(c.info() + "\n")
-	return true
+	return c.replyVerbatim(c.info() + "\n")
 }
 
-// clientList lists the clients of this event loop only: each loop has exclusive access to its
-// clients.
+// clientList runs CLIENT LIST, with ids or a type or neither.
 func (c *client) clientList(_ *command.Command, r request.Request) bool {
 	ids, kind := map[uint64]bool{}, ""
 	switch {
@@ -357,19 +329,16 @@ func (c *client) clientList(_ *command.Command, r request.Request) bool {
 		for i := 3; i < r.Len(); i++ {
 			n, ok := resp.ParseInt(r.Arg(i))
 			if !ok || n < 1 {
-				c.replyError("ERR Invalid client ID")
-				return true
+				return c.replyError("ERR Invalid client ID")
 			}
 			ids[uint64(n)] = true
 		}
 	case r.Len() == 4 && resp.EqualFold(r.Arg(2), "type"):
 		if kind = kindOf(r.Arg(3)); kind == "" {
-			c.replyError(unknownKind(r.Arg(3)))
-			return true
+			return c.replyError(unknownKind(r.Arg(3)))
 		}
 	case r.Len() != 2:
-		c.replyError("ERR syntax error")
-		return true
+		return c.replyError("ERR syntax error")
 	}
 	var all []*client
 	for _, other := range c.loop.clients {
@@ -383,24 +352,21 @@ func (c *client) clientList(_ *command.Command, r request.Request) bool {
 		text.WriteString(other.info())
 		text.WriteByte('\n')
 	}
-	c.replyVerbatim(text.String())
-	return true
+	return c.replyVerbatim(text.String())
 }
 
 func (c *client) clientNoEvict(_ *command.Command, r request.Request) bool {
 	if !resp.EqualFold(r.Arg(2), "on") && !resp.EqualFold(r.Arg(2), "off") {
-		c.replyError("ERR syntax error")
-		return true
+		return c.replyError("ERR syntax error")
 	}
-	c.reply([]byte(replyOK))
-	return true
+	return c.replyOK()
 }
 
 // clientReply accepts only CLIENT REPLY ON, which is always in effect.
 func (c *client) clientReply(_ *command.Command, r request.Request) bool {
 	switch mode := r.Arg(2); {
 	case resp.EqualFold(mode, "on"):
-		c.reply([]byte(replyOK))
+		c.replyOK()
 	case resp.EqualFold(mode, "off"), resp.EqualFold(mode, "skip"):
 		c.replyError("ERR Sonic refuses 'client|reply': it leaves out no replies")
 	default:
@@ -486,8 +452,7 @@ func (c *client) clientKill(_ *command.Command, r request.Request) bool {
 			problem = k.read(c.loop.proxy, r.Arg(i-1), r.Arg(i))
 		}
 		if problem != "" {
-			c.replyError(problem)
-			return true
+			return c.replyError(problem)
 		}
 	}
 	killed := 0
@@ -508,7 +473,7 @@ func (c *client) clientKill(_ *command.Command, r request.Request) bool {
 	case killed == 0:
 		c.replyError("ERR No such client")
 	default:
-		c.reply([]byte(replyOK))
+		c.replyOK()
 	}
 	return true
 }

@@ -674,7 +674,7 @@ func (b *backend) completed() {
 		b.replies.pop()
 		if b.measuring && p.start >= b.sampleStart {
 			b.measuring = false
-			b.loop.proxy.metrics.latency.observe(b.loop.now.Sub(b.sampleTime))
+			b.loop.proxy.metrics.latency.Observe(b.loop.now.Sub(b.sampleTime).Seconds())
 		}
 		if p.client != nil {
 			p.client.pendingDone(&p)

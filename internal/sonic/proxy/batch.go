@@ -132,11 +132,7 @@ func (b *backend) deliverBatch(n int, reply []byte) {
 	for range n {
 		one := reply
 		if list {
-			end, err := resp.Length(reply)
-			if err != nil {
-				b.lost(err)
-				return
-			}
+			end := resp.Length(reply)
 			one, reply = reply[:end], reply[end:]
 		}
 		p := b.replies.front()

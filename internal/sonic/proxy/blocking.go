@@ -88,12 +88,12 @@ func (c *client) block(cmd *command.Command, r request.Request) bool {
 		return c.write(cmd, r) // Redis returns the error
 	}
 	if !c.writable() {
-		return c.holdOrRefuseWrite()
+		return c.delayOrRefuseWrite()
 	}
 	if c.outstanding > 0 {
 		return false
 	}
-	c.anyShard()
+	c.useAnySlot()
 	w := &blockedCommand{c: c, cmd: cmd, call: try, slot: c.slot}
 	c.blocked = w
 	c.loop.blocked++
@@ -114,7 +114,7 @@ func (w *blockedCommand) tryPop() {
 	}
 	switch {
 	case c.writable():
-	case !c.loop.proxy.writesHeld():
+	case !c.loop.proxy.writesDelayed():
 		w.end()
 		c.replyError(c.loop.proxy.writesRefusedError())
 		return
@@ -127,13 +127,13 @@ func (w *blockedCommand) tryPop() {
 		return
 	default:
 		w.running, w.keyChanged = false, true // so that cancel wakes the next waiting command
-		c.loop.heldBlocked[w] = struct{}{}
+		c.loop.waitingBlocked[w] = struct{}{}
 		return
 	}
 	w.running, w.keyChanged = true, false
 	mode := c.mode
 	if c.loop.cfg.Ack == AckPublished {
-		mode = c.modeWith("p")
+		mode = c.modeIn(c.db, "p")
 	}
 	b.send(pending{client: c, kind: handled, call: true, then: &replyHandler{onReply: w.handleReply, onLost: func(sent bool) {
 		w.end()
@@ -147,7 +147,7 @@ func (w *blockedCommand) handleReply(reply []byte) {
 	w.running = false
 	var id []byte
 	if c.loop.cfg.Ack == AckPublished && reply[0] == '*' {
-		if both, err := resp.Elements(reply); err == nil && len(both) == 2 {
+		if both := resp.Elements(reply); len(both) == 2 {
 			id, reply = resp.Text(both[0]), both[1]
 		}
 	}
@@ -241,7 +241,7 @@ func (w *blockedCommand) cancel() {
 	l.blocked--
 	l.timers.Stop(w.timer)
 	l.timers.Stop(w.retryTimer)
-	delete(l.heldBlocked, w)
+	delete(l.waitingBlocked, w)
 	if w.tracked {
 		w.at.remove(w, w.running || w.keyChanged)
 	}
@@ -277,16 +277,16 @@ func (l *loop) watcherOf(db int, primary string) *keyWatcher {
 	w := l.watchers[key]
 	if w == nil {
 		w = &keyWatcher{l: l, b: newBackend(l, db, 3), commands: make(map[string][]*blockedCommand)}
-		w.b.primary, w.b.onPush, w.b.onConnect = primary, w.invalidated, w.trackAgain
+		w.b.primary, w.b.onPush, w.b.onConnect = primary, w.invalidated, w.startTracking
 		l.watchers[key] = w
 		w.b.connect()
 	}
 	return w
 }
 
-// trackAgain runs after each connect. Redis does not track keys for the new connection yet, and the
+// startTracking runs after each connect. Redis does not track keys for the new connection yet, and the
 // keyWatcher may have missed changes.
-func (w *keyWatcher) trackAgain() {
+func (w *keyWatcher) startTracking() {
 	start := resp.AppendCommand(nil, "CLIENT", "TRACKING", "ON")
 	// It must precede reads that were queued while the connection was down.
 	w.b.prepend(discardReply(), start)
@@ -318,7 +318,7 @@ func (w *keyWatcher) track(one *blockedCommand) {
 			}
 		},
 		onLost: func(bool) {
-			one.running = false // trackAgain tracks the keys again
+			one.running = false // startTracking tracks the keys again
 			if !one.ended {
 				one.over()
 			}
@@ -360,14 +360,11 @@ func (w *keyWatcher) invalidated(push []byte) {
 	if string(resp.FirstWord(push)) != "invalidate" {
 		return
 	}
-	parts, err := resp.Elements(push)
-	if err != nil || len(parts) != 2 {
+	parts := resp.Elements(push)
+	if len(parts) != 2 {
 		return
 	}
-	keys, err := resp.Elements(parts[1])
-	if err != nil {
-		return
-	}
+	keys := resp.Elements(parts[1])
 	if keys == nil {
 		for _, all := range w.commands {
 			all[0].onKeyChange()
@@ -389,22 +386,19 @@ func (c *client) clientUnblock(_ *command.Command, r request.Request) bool {
 		case resp.EqualFold(r.Arg(3), "error"):
 			byError = true
 		case !resp.EqualFold(r.Arg(3), "timeout"):
-			c.replyError("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
-			return true
+			return c.replyError("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
 		}
 	}
 	id, ok := resp.ParseInt(r.Arg(2))
 	if !ok {
-		c.replyError("ERR value is not an integer or out of range")
-		return true
+		return c.replyError("ERR value is not an integer or out of range")
 	}
 	other := c.loop.clients[uint64(id)]
 	if c.loop.slots != nil && c.unblockInCluster(other, byError) {
 		return true
 	}
 	if other == nil || other.blocked == nil || other.blocked.running {
-		c.reply(resp.AppendHeader(nil, ':', 0))
-		return true
+		return c.reply(resp.AppendHeader(nil, ':', 0))
 	}
 	if byError {
 		other.blocked.end()
@@ -412,6 +406,5 @@ func (c *client) clientUnblock(_ *command.Command, r request.Request) bool {
 	} else {
 		other.blocked.replyTimeout()
 	}
-	c.reply(resp.AppendHeader(nil, ':', 1))
-	return true
+	return c.reply(resp.AppendHeader(nil, ':', 1))
 }

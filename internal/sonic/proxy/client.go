@@ -35,7 +35,7 @@ type client struct {
 	waiting     int              // number of its pending replies to commands that had to wait for the cluster
 	refused     []refusedCommand // commands that wait until they are sent again, with Config.Replicate
 	retries     bool             // refused will be sent again
-	sentAgain   struct {         // which of them was the first when they were last sent again
+	lastRetry   struct {         // which of them was the first when they were last sent again
 		place uint64
 		slot  int
 	}
@@ -61,14 +61,14 @@ type client struct {
 	idle       *eventloop.Timer
 	drainTimer *eventloop.Timer
 
-	tx              *transaction    // not nil between MULTI and EXEC
-	watch           bool            // WATCH was sent on its own connection
-	track           bool            // CLIENT TRACKING is on on its own connection
-	subs            *subscriptions  // Pub/Sub on its own connection
-	blocked         *blockedCommand // a blocking command that the client waits for
-	blockingInRedis int             // number of commands in flight that block in Redis itself
-	busy            bool            // a command is running that must end before the next one begins
-	held            *heldReplies    // replies that wait until the broker has stored their effects
+	tx              *transaction        // not nil between MULTI and EXEC
+	watch           bool                // WATCH was sent on its own connection
+	track           bool                // CLIENT TRACKING is on on its own connection
+	subs            *subscriptions      // Pub/Sub on its own connection
+	blocked         *blockedCommand     // a blocking command that the client waits for
+	blockingInRedis int                 // number of commands in flight that block in Redis itself
+	busy            bool                // a command is running that must end before the next one begins
+	unpublished     *unpublishedReplies // replies that wait until the broker has stored their effects
 
 	interest        uint32
 	dirty           bool   // in loop.dirtyClients
@@ -114,7 +114,7 @@ func (c *client) begin() {
 // client that waits for a reply or a message is not idle.
 func (c *client) closeIdle() {
 	until := c.last.Add(c.loop.cfg.Limits.IdleTimeout)
-	waits := c.blocked != nil || c.busy || c.held != nil || c.blockingInRedis > 0 || c.outstanding > 0
+	waits := c.blocked != nil || c.busy || c.unpublished != nil || c.blockingInRedis > 0 || c.outstanding > 0
 	if waits || c.queued || c.dirty || c.subs != nil && c.subs.count() > 0 {
 		until = c.loop.now.Add(c.loop.cfg.Limits.IdleTimeout)
 	}
@@ -249,7 +249,7 @@ func (c *client) waitMayNeverEnd() bool {
 	if !c.inputEnded() {
 		return false
 	}
-	_, writes := c.loop.heldWriters[c]
+	_, writes := c.loop.waitingWriters[c]
 	return writes || c.blocked != nil && !c.blocked.running || c.subs != nil || c.blockingInRedis > 0 && !c.halfCloseBlocking()
 }
 
@@ -261,7 +261,7 @@ func (c *client) closeAfterDrainTimeout() {
 	}
 	c.drainTimer = c.loop.timers.Start(c.loop.now.Add(c.loop.cfg.DrainTimeout), func() {
 		c.drainTimer = nil
-		if c.held != nil {
+		if c.unpublished != nil {
 			c.close()
 			return
 		}
@@ -356,8 +356,8 @@ func (c *client) outputPause() int64 {
 
 func (c *client) unsent() int64 {
 	n := len(c.out) - c.sent + c.answerBytes + c.replies.bytes
-	if c.held != nil {
-		n += len(c.held.data)
+	if c.unpublished != nil {
+		n += len(c.unpublished.data)
 	}
 	return int64(n)
 }
@@ -419,22 +419,24 @@ func (c *client) replyDone() {
 	}
 }
 
-// reply answers a command, after the replies of earlier commands.
-func (c *client) reply(answer []byte) {
-	if c.outstanding == 0 {
+// reply answers a command, after the replies of earlier commands. It returns true, as a handler does.
+func (c *client) reply(answer []byte) bool {
+	switch {
+	case c.outstanding == 0:
 		c.deliver(answer)
-		return
-	}
-	if c.loop.slots != nil {
+	case c.loop.slots != nil:
 		c.addAnswer(answer)
-		return
+	default:
+		c.answerBytes += len(answer)
+		c.backend.push(pending{client: c, kind: proxyAnswer, then: &replyHandler{answer: answer}})
 	}
-	c.answerBytes += len(answer)
-	c.backend.push(pending{client: c, kind: proxyAnswer, then: &replyHandler{answer: answer}})
+	return true
 }
 
 // replyError answers with an error. text begins with its code.
-func (c *client) replyError(text string) { c.reply(resp.AppendError(nil, text)) }
+func (c *client) replyError(text string) bool { return c.reply(resp.AppendError(nil, text)) }
+
+func (c *client) replyOK() bool { return c.reply([]byte(replyOK)) }
 
 // deliver appends a part of the reply that is next in order to what the client gets. It closes the
 // client if that exceeds OutputBytes. The caller may reuse piece afterwards.
@@ -443,12 +445,12 @@ func (c *client) deliver(piece []byte) {
 		return
 	}
 	c.replySize += int64(len(piece))
-	if c.replies.hold(piece) {
+	if c.replies.store(piece) {
 		c.closeIfSlow()
 		return
 	}
-	if c.held != nil {
-		c.held.append(piece)
+	if c.unpublished != nil {
+		c.unpublished.data = append(c.unpublished.data, piece...) // it waits only for earlier replies
 	} else {
 		if c.out == nil {
 			c.out = c.loop.buffers.Get()
@@ -513,7 +515,7 @@ func (c *client) flush() {
 
 // readyToClose reports whether a client that is to be closed has all its replies.
 func (c *client) readyToClose() bool {
-	if !c.closing && !c.eof && !c.loop.draining || c.outstanding > 0 || len(c.out) > c.sent || c.held != nil {
+	if !c.closing && !c.eof && !c.loop.draining || c.outstanding > 0 || len(c.out) > c.sent || c.unpublished != nil {
 		return false
 	}
 	return c.closing || !c.queued && !c.stalled && !c.paused && !c.busy && c.blocked == nil && (c.eof || c.tx == nil)
@@ -595,8 +597,8 @@ func (c *client) close() {
 		l.buffers.Put(c.out)
 		c.out = nil
 	}
-	c.parser, c.tx, c.held, c.replies, c.refused = nil, nil, nil, orderedReplies{}, nil
-	delete(l.heldWriters, c)
+	c.parser, c.tx, c.unpublished, c.replies, c.refused = nil, nil, nil, orderedReplies{}, nil
+	delete(l.waitingWriters, c)
 	if c.blocked != nil {
 		c.blocked.cancel()
 	}

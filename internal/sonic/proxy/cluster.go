@@ -1,17 +1,14 @@
 package proxy
 
 import (
-	"errors"
 	"slices"
-
-	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/command"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
 )
 
-// In front of a Redis Cluster each loop has a connection to each primary, and a command goes to the
+// In front of a Redis Cluster the loop has a connection to each primary, and a command goes to the
 // primary of the slot of its keys.
 
 // noSlot is the slot of a command without keys: any primary may execute it.
@@ -250,40 +247,6 @@ func (p *Proxy) Unreachable() map[string]error {
 		}
 	}
 	return unreachable
-}
-
-// primariesProblem returns nil if a primary can be reached, and otherwise why not. The caller holds the
-// lock.
-func (p *Proxy) primariesProblem() error {
-	var errs []error
-	for _, err := range p.primaries {
-		if err == nil {
-			return nil
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(append(errs, errors.New("no connection to a primary of the cluster"))...)
-}
-
-func (p *Proxy) primaryUp(address string) {
-	p.mu.Lock()
-	before, known := p.primaries[address]
-	p.primaries[address] = nil
-	p.mu.Unlock()
-	if before != nil || !known {
-		p.log.Info("connected to a primary of the cluster", zap.String("address", address))
-	}
-}
-
-func (p *Proxy) primaryDown(address string, err error) {
-	p.cfg.Cluster.Refresh()
-	p.mu.Lock()
-	before := p.primaries[address]
-	p.primaries[address] = err
-	p.mu.Unlock()
-	if before == nil {
-		p.log.Warn("cannot reach a primary of the cluster, connecting again", zap.String("address", address), zap.Error(err))
-	}
 }
 
 func (p *Proxy) forgetPrimary(address string) {

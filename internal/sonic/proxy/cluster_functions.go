@@ -8,15 +8,14 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/command"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/state"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
 
-// anyShard gives a write without keys, which Redis will refuse, the slot of some primary.
-func (c *client) anyShard() {
+// useAnySlot gives a write without keys, which Redis will refuse, the slot of some primary.
+func (c *client) useAnySlot() {
 	if c.loop.cfg.Replicate && c.slot == noSlot {
 		c.slot = c.loop.firstSlots[0]
 	}
@@ -37,8 +36,7 @@ func (b *backend) deliverShards(n int, reply []byte) {
 	b.checkReadOnly(reply)
 	var all [][]byte
 	if reply[0] == '*' {
-		var err error
-		if all, err = resp.Elements(reply); err != nil || len(all) != n {
+		if all = resp.Elements(reply); len(all) != n {
 			b.lost(errUnexpectedReply)
 			return
 		}
@@ -63,17 +61,17 @@ func (b *backend) deliverShards(n int, reply []byte) {
 		if calls == nil {
 			calls = b.singleCalls(n - i)
 		}
-		again, call := *p, calls[len(calls)-(n-i)]
-		again.batchSize = 0
+		retried, call := *p, calls[len(calls)-(n-i)]
+		retried.batchSize = 0
 		b.replies.pop()
-		b.again(again, call, one)
+		b.retry(retried, call, one)
 	}
 }
 
 // singleCalls returns the calls of the last n of several writes that go to Redis in one call, each as
 // a call of its own. They are the first pending ones.
 func (b *backend) singleCalls(n int) [][]byte {
-	words, _ := resp.Elements(b.command(n - 1))
+	words := resp.Elements(b.command(n - 1))
 	var writes [][][]byte // of each write the head, the outbox and the arguments
 	for rest := words[4:]; len(rest) > 1; {
 		head := resp.Text(rest[0])
@@ -89,29 +87,6 @@ func (b *backend) singleCalls(n int) [][]byte {
 		all[i] = append(out, slices.Concat(write[2:]...)...)
 	}
 	return all
-}
-
-// scriptInCluster runs a script that declares n keys as a transaction of its own.
-func (c *client) scriptInCluster(cmd *command.Command, r request.Request, n int) bool {
-	b, ok := c.connection()
-	if !ok {
-		return false
-	}
-	if !b.opened {
-		return c.checkOpened(b)
-	}
-	first, last := r.Args[2].End+2, r.Args[2+n].End+2
-	if problem := c.loop.proxy.tooLargeScript(cmd, r, r.Raw[first:last], n); problem != "" {
-		c.replyError(problem)
-		return true
-	}
-	run := c.prepare(&transaction{
-		commands: []queuedCommand{{cmd: cmd, end: len(r.Raw), recorded: true, keys: n, keysStart: first, keysEnd: last, script: r.Script}},
-		raw:      r.Raw, slot: c.slot,
-	})
-	run.slot, run.script, run.connectionBound = c.slot, true, true
-	run.send(b, nil)
-	return true
 }
 
 // refused handles the last reply to a transaction with Config.Replicate. If Redis has executed nothing
@@ -229,18 +204,13 @@ type clusterExecution struct {
 
 	// With Config.Replicate only:
 
-	guarded bool   // moveGuard is in it
-	waited  bool   // it is among client.waiting
-	script  bool   // it is a script outside a transaction
-	refusal []byte // the first error before that of EXEC, of a script: EXEC does not say which
+	guarded bool // moveGuard is in it
+	waited  bool // it is among client.waiting
 }
 
 // noteRedirection keeps the first redirection in the replies: Redis has then discarded the
 // transaction.
 func (e *execution) noteRedirection(reply []byte) {
-	if e.script && e.refusal == nil && reply[0] == '-' && e.seen < e.sent+2 {
-		e.refusal = bytes.Clone(reply)
-	}
 	if e.redirection != nil {
 		return
 	}
@@ -249,9 +219,9 @@ func (e *execution) noteRedirection(reply []byte) {
 	}
 }
 
-// sendAgain sends the transaction to the primary that has the slot now, or again after a pause. It
+// resend sends the transaction to the primary that has the slot now, or again after a pause. It
 // returns false if it may not.
-func (e *execution) sendAgain() bool {
+func (e *execution) resend() bool {
 	c, l, order, to := e.c, e.c.loop, e.c.replies.current, *e.redirection
 	e.redirection = nil
 	l.cfg.Cluster.Refresh()

@@ -33,14 +33,13 @@ func (c *client) split(cmd *command.Command, r request.Request) bool {
 	}
 	calls := c.loop.proxy.writesBy(cmd, r)
 	if calls && !c.writable() {
-		return c.holdOrRefuseWrite()
+		return c.delayOrRefuseWrite()
 	}
 	values := 0 // arguments of each key, behind it
 	if cmd.Name == "mset" {
 		values = 1
 		if r.Len()%2 == 0 {
-			c.replyError("ERR wrong number of arguments for 'mset' command")
-			return true
+			return c.replyError("ERR wrong number of arguments for 'mset' command")
 		}
 	}
 	groups := groupBySlot(cmd, r)
@@ -107,8 +106,8 @@ func appendKeysOf(out []byte, r request.Request, keys []int, values int) []byte 
 func joinValues(groups []slotKeys, all [][]byte, n int) []byte {
 	values := make([][]byte, n)
 	for i, group := range groups {
-		found, err := resp.Elements(all[i])
-		if err != nil || len(found) != len(group.keys) {
+		found := resp.Elements(all[i])
+		if len(found) != len(group.keys) {
 			return resp.AppendError(nil, replies.ErrUnexpectedPart)
 		}
 		for j, at := range group.keys {
@@ -264,19 +263,17 @@ const cursorPrimaries = 1024
 func (c *client) scanAll(cmd *command.Command, r request.Request) bool {
 	cursor, err := strconv.ParseUint(string(r.Arg(1)), 10, 64)
 	if err != nil {
-		c.replyError("ERR invalid cursor")
-		return true
+		return c.replyError("ERR invalid cursor")
 	}
 	slots, at := c.loop.firstSlots, int(cursor%cursorPrimaries)
 	if at >= len(slots) { // a primary is gone
-		c.reply([]byte("*2\r\n$1\r\n0\r\n*0\r\n"))
-		return true
+		return c.reply([]byte("*2\r\n$1\r\n0\r\n*0\r\n"))
 	}
 	one := r.With(1, strconv.AppendUint(nil, cursor/cursorPrimaries, 10))
 	return c.gather([]part{{slot: slots[at], command: one.Raw, reads: true}}, func(all [][]byte) []byte {
 		reply := c.loop.proxy.filterReply(cmd, all[0], c, 0)
-		found, err := resp.Elements(reply)
-		if err != nil || len(found) != 2 {
+		found := resp.Elements(reply)
+		if len(found) != 2 {
 			return reply // an error
 		}
 		next, err := strconv.ParseUint(string(resp.Text(found[0])), 10, 64)

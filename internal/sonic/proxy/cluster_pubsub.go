@@ -79,8 +79,7 @@ func (c *client) subscribeShards(_ *command.Command, r request.Request) bool {
 	slot, ok := shardSlot(r)
 	switch {
 	case !ok:
-		c.replyError(errCrossSlot)
-		return true
+		return c.replyError(errCrossSlot)
 	case c.outstanding > 0:
 		return false
 	}
@@ -99,8 +98,7 @@ func (c *client) unsubscribeShards(_ *command.Command, r request.Request) bool {
 	_, ok := shardSlot(r)
 	switch {
 	case !ok:
-		c.replyError(errCrossSlot)
-		return true
+		return c.replyError(errCrossSlot)
 	case c.outstanding > 0:
 		return false
 	}
@@ -137,8 +135,7 @@ func (c *client) unsubscribeShards(_ *command.Command, r request.Request) bool {
 		}
 	}
 	if left = len(ended); left == 0 {
-		c.reply(answer)
-		return true
+		return c.reply(answer)
 	}
 	o.send = func(*ownCommand, string, bool) {
 		for b, channels := range ended {
@@ -173,8 +170,8 @@ func (c *client) shardPush(b *backend, push []byte) {
 		c.deliverMessage(push)
 		return
 	}
-	parts, err := resp.Elements(push)
-	if err != nil || len(parts) != 3 {
+	parts := resp.Elements(push)
+	if len(parts) != 3 {
 		return
 	}
 	shards := &c.own.shards
@@ -289,12 +286,6 @@ func (c *client) subscribeInCluster(cmd *command.Command, r request.Request) boo
 	}})
 }
 
-func (c *client) beginSubscriptions() {
-	if c.subs == nil {
-		c.subs = &subscriptions{channels: map[string]struct{}{}, patterns: map[string]struct{}{}, shards: map[string]struct{}{}}
-	}
-}
-
 // sendMarked sends a client's command of subscriptions.
 func (o *ownCommand) sendMarked(raw []byte) {
 	o.marked = sendMarked(o.b, raw, func(refusal []byte) {
@@ -327,8 +318,8 @@ func (c *client) channelPush(push []byte) {
 		c.deliverMessage(push)
 		return
 	}
-	parts, err := resp.Elements(push)
-	if err != nil || len(parts) != 3 {
+	parts := resp.Elements(push)
+	if len(parts) != 3 {
 		return
 	}
 	channel := string(resp.Text(parts[1]))

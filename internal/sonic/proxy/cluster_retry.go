@@ -49,9 +49,9 @@ func (b *backend) refusedByShard(reply []byte) bool {
 			return false
 		}
 	}
-	again, command := *p, bytes.Clone(b.command(0))
+	retried, command := *p, bytes.Clone(b.command(0))
 	b.replies.pop()
-	b.again(again, command, reply)
+	b.retry(retried, command, reply)
 	return true
 }
 
@@ -66,8 +66,8 @@ func (b *backend) refusal(p *pending, reply []byte) bool {
 	return redirects || p.call && (replies.IsNotOpened(reply) || bytes.HasPrefix(reply, []byte("-READONLY ")))
 }
 
-// again sends a command to another primary that the reply to it names, or later.
-func (b *backend) again(p pending, command, reply []byte) {
+// retry sends a command to another primary that the reply to it names, or later.
+func (b *backend) retry(p pending, command, reply []byte) {
 	l, c := b.loop, p.client
 	l.cfg.Cluster.Refresh()
 	b.opened = b.opened && !replies.IsNotOpened(reply)
@@ -75,11 +75,7 @@ func (b *backend) again(p pending, command, reply []byte) {
 	// The function would run at the importing primary while other keys are still at the other one.
 	follows := redirects && !(to.Asking && p.call) && len(c.refused) == 0
 	if follows && p.MayFollow(to) {
-		target := l.connectionTo(to.Address, 0, b.proto)
-		if to.Asking {
-			target.send(discardReply(), resp.AppendCommand(nil, "ASKING"))
-		}
-		target.sendAgain(p, command)
+		b.follow(to, p, command)
 		return
 	}
 	first := p.Since.IsZero()
@@ -93,7 +89,7 @@ func (b *backend) again(p pending, command, reply []byte) {
 		reply = bytes.Clone(reply)
 	}
 	w := refusedCommand{slot: p.slot, place: p.order.place, since: p.Since}
-	w.send = func(target *backend) { target.sendAgain(p, command) }
+	w.send = func(target *backend) { target.resend(p, command) }
 	w.fail = func() { c.complete(&p, reply) }
 	c.wait(w)
 }
@@ -183,10 +179,10 @@ func (c *client) sendRefused() {
 	}
 	c.slotsAt = c.loop.slotsAt
 	n, first := len(c.refused), &c.refused[0]
-	if first.place == c.sentAgain.place && first.slot == c.sentAgain.slot {
+	if first.place == c.lastRetry.place && first.slot == c.lastRetry.slot {
 		n = 1
 	}
-	c.sentAgain.place, c.sentAgain.slot = first.place, first.slot
+	c.lastRetry.place, c.lastRetry.slot = first.place, first.slot
 	for ; n > 0 && !c.closed && len(c.refused) > 0; n-- {
 		w := c.refused[0]
 		b := c.loop.primaryOf(w.slot, c.proto)
@@ -229,6 +225,16 @@ func (b *backend) redirection(p *pending, reply []byte) (to upstream.Redirection
 	return to, ok
 }
 
+// follow sends a command to the primary that a redirection names.
+func (b *backend) follow(to upstream.Redirection, p pending, command []byte) (target *backend) {
+	target = b.loop.connectionTo(to.Address, 0, b.proto)
+	if to.Asking {
+		target.send(discardReply(), resp.AppendCommand(nil, "ASKING"))
+	}
+	target.resend(p, command)
+	return target
+}
+
 // redirected follows the redirection in the reply to the first pending command, if there is one and
 // if it may. It reports whether it did.
 func (b *backend) redirected(reply []byte) bool {
@@ -246,12 +252,8 @@ func (b *backend) redirected(reply []byte) bool {
 	p := *b.replies.front()
 	command := bytes.Clone(b.command(0))
 	if p.MayFollow(to) {
-		target := b.loop.connectionTo(to.Address, 0, b.proto)
-		if to.Asking {
-			target.send(discardReply(), resp.AppendCommand(nil, "ASKING"))
-		}
 		b.replies.pop()
-		target.sendAgain(p, command)
+		target := b.follow(to, p, command)
 		if c := p.client; target.full() && (c.backend == nil || c.backend.owner != c) {
 			c.backend = target
 			c.pauseIfAboveLimit()
@@ -262,7 +264,7 @@ func (b *backend) redirected(reply []byte) bool {
 		return false
 	}
 	first := p.Since.IsZero()
-	if !p.client.waitForCluster(&p.Attempts, func() { b.loop.primaryOf(p.slot, b.proto).sendAgain(p, command) }) {
+	if !p.client.waitForCluster(&p.Attempts, func() { b.loop.primaryOf(p.slot, b.proto).resend(p, command) }) {
 		if to.Moving { // clients must not see MOVED or ASK
 			b.begin(&p)
 			p.client.deliver(resp.AppendError(nil, errMoving))
@@ -280,11 +282,11 @@ func (b *backend) redirected(reply []byte) bool {
 
 const errMoving = "TRYAGAIN the slot of this command is moving: the command was not run"
 
-// waitForCluster calls again after a pause. The client's next command waits until the command that
+// waitForCluster calls retry after a pause. The client's next command waits until the command that
 // is tried again is complete. It returns false if the command has waited for Backend.Wait, or the
 // client has sent further commands: these may have been executed already, and the one that waits
 // would run behind them.
-func (c *client) waitForCluster(a *upstream.Attempts, again func()) bool {
+func (c *client) waitForCluster(a *upstream.Attempts, retry func()) bool {
 	l := c.loop
 	if a.Since.IsZero() {
 		a.Since = l.now
@@ -295,7 +297,7 @@ func (c *client) waitForCluster(a *upstream.Attempts, again func()) bool {
 	c.busy = true
 	l.timers.Start(l.now.Add(clusterPause), func() {
 		if !c.closed {
-			again()
+			retry()
 		}
 	})
 	return true
@@ -318,8 +320,8 @@ func (b *backend) command(i int) []byte {
 	return b.out[b.replies.at(i).start-first : end-first]
 }
 
-// sendAgain queues a command that has been pending on another connection.
-func (b *backend) sendAgain(p pending, command []byte) {
+// resend queues a command that has been pending on another connection.
+func (b *backend) resend(p pending, command []byte) {
 	b.endBatch()
 	p.start = b.queuedBytes
 	b.replies.push(p)
@@ -391,7 +393,7 @@ func (b *backend) moveWaiting() {
 				p.then.onMove(target)
 			}
 		}
-		target.sendAgain(p, commands[i])
+		target.resend(p, commands[i])
 	}
 	b.resumeClients()
 }

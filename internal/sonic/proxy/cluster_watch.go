@@ -19,16 +19,13 @@ import (
 func (c *client) watchInCluster(_ *command.Command, r request.Request) bool {
 	switch {
 	case c.tx != nil:
-		c.replyError("ERR WATCH inside MULTI is not allowed")
-		return true
+		return c.replyError("ERR WATCH inside MULTI is not allowed")
 	case c.watch && c.own.watched != c.slot:
-		c.replyError(errCrossSlot)
-		return true
+		return c.replyError(errCrossSlot)
 	case c.outstanding > 0:
 		return false
 	case c.watch && c.own.watch == nil: // EXEC will say that a key has changed
-		c.reply([]byte(replyOK))
-		return true
+		return c.replyOK()
 	}
 	raw := bytes.Clone(r.Raw)
 	var keys []string
@@ -111,17 +108,12 @@ func (c *client) execWatched(tx *transaction) bool {
 	}
 	b, bound := c.own.watch, c.boundToOpened(tx)
 	if bound && b != nil && !b.opened {
-		if problem := c.scriptRefusal; problem != "" {
-			c.scriptRefusal = ""
-			return c.abortTx("EXECABORT Transaction discarded because of: " + problem)
-		}
 		return c.checkOpened(b)
 	}
 	keys := c.own.keys
 	c.tx, c.watch, c.own.keys = nil, false, nil
 	if b == nil {
-		c.reply(nullArray(c.proto))
-		return true
+		return c.reply(nullArray(c.proto))
 	}
 	run := c.prepare(tx)
 	run.slot, run.watched, run.connectionBound = tx.slot, true, bound

@@ -20,18 +20,18 @@ const (
 	// outbox.
 	AckLocal Ack = iota
 	// AckPublished makes the proxy reply once the broker, too, has stored the effect: see
-	// [Proxy.Shipped].
+	// [Proxy.Published].
 	AckPublished
 )
 
-// Writes says how the proxy treats writes: see [Proxy.SetWrites].
-type Writes int32
+// WriteMode says how the proxy treats writes: see [Proxy.SetWriteMode].
+type WriteMode int32
 
 const (
 	// WritesOpen runs writes.
-	WritesOpen Writes = iota
-	// WritesHeld makes clients that write wait.
-	WritesHeld
+	WritesOpen WriteMode = iota
+	// WritesDelayed makes clients that write wait.
+	WritesDelayed
 	// WritesRefused answers writes with an error.
 	WritesRefused
 )

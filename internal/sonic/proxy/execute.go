@@ -44,7 +44,7 @@ func (c *client) execute(r request.Request) bool {
 		return c.refuse("ERR Command not allowed inside a transaction")
 	}
 	if cmd.Class == command.Refused {
-		p.metrics.commands[cmd.Class].Add(1)
+		p.metrics.commands[cmd.Class].Inc()
 		return c.refuse("ERR Sonic refuses '" + cmd.Name + "': " + cmd.Reason)
 	}
 	if p.cfg.Publish && cmd.Group == "scripting" {
@@ -82,7 +82,7 @@ func (c *client) execute(r request.Request) bool {
 	}
 	done := run(c, cmd, r)
 	if done {
-		p.metrics.commands[cmd.Class].Add(1)
+		p.metrics.commands[cmd.Class].Inc()
 	}
 	return done
 }
@@ -104,8 +104,7 @@ func (c *client) refuse(text string) bool {
 	if c.tx != nil {
 		c.tx.aborted = true
 	}
-	c.replyError(text)
-	return true
+	return c.replyError(text)
 }
 
 // reject is like refuse, except that, as in Redis, an EXEC that may not run ends the transaction.
@@ -167,13 +166,13 @@ func (p *Proxy) unknown(r request.Request) string {
 func (p *Proxy) handlersOf() []handler {
 	special := map[string]handler{
 		"ping": (*client).ping, "echo": (*client).echo, "quit": (*client).quit, "reset": (*client).reset,
-		"auth": (*client).auth, "hello": (*client).hello, "select": (*client).selectDB, "acl|whoami": (*client).whoAmI,
-		"client|id": (*client).clientID, "client|getname": (*client).clientGetName, "client|setname": (*client).clientSetName,
+		"auth": (*client).auth, "hello": (*client).hello, "select": (*client).selectDB, "acl|whoami": (*client).answerOwn,
+		"client|id": (*client).answerOwn, "client|getname": (*client).answerOwn, "client|setname": (*client).clientSetName,
 		"client|info": (*client).clientInfo, "client|list": (*client).clientList, "client|kill": (*client).clientKill,
 		"client|no-evict": (*client).clientNoEvict, "client|reply": (*client).clientReply, "client|unblock": (*client).clientUnblock,
 		"multi": (*client).multi, "exec": (*client).exec, "discard": (*client).discardTx,
 		"watch": (*client).watchKeys, "unwatch": (*client).unwatchKeys,
-		"scan": (*client).scan, "keys": (*client).keys, "dbsize": (*client).dbSize, "randomkey": (*client).randomKey,
+		"scan": (*client).relayWithoutStateKeys, "keys": (*client).relayWithoutStateKeys, "dbsize": (*client).dbSize, "randomkey": (*client).randomKey,
 		"xread": (*client).readStreams, "xreadgroup": (*client).readStreams,
 		"sort": (*client).sort, "georadius": (*client).sort, "georadiusbymember": (*client).sort,
 		"eval_ro": (*client).relayScript, "evalsha_ro": (*client).relayScript, "script|load": (*client).relayScript,
@@ -242,16 +241,16 @@ func (c *client) relay(cmd *command.Command, r request.Request) bool {
 // write sends a command as a call of its function.
 func (c *client) write(cmd *command.Command, r request.Request) bool {
 	if !c.writable() {
-		return c.holdOrRefuseWrite()
+		return c.delayOrRefuseWrite()
 	}
-	c.anyShard()
+	c.useAnySlot()
 	b, ok := c.connection()
 	if !ok {
 		return false
 	}
 	mode, kind := c.mode, function
 	if c.loop.cfg.Ack == AckPublished {
-		mode, kind = c.modeWith("p"), published
+		mode, kind = c.modeIn(c.db, "p"), published
 	} else if head := c.loop.proxy.batchHead(cmd, r); head != nil {
 		b.addToBatch(c, cmd, head, r)
 		return true
@@ -273,38 +272,32 @@ func (p *Proxy) appendCall(out []byte, cmd *command.Command, slot int, mode []by
 	return append(out, arguments...)
 }
 
-// modeWith returns the mode with additional flags, as a bulk string.
-func (c *client) modeWith(flags string) []byte {
-	return resp.AppendBulk(nil, string(resp.Text(c.mode))+flags)
-}
-
 // writable reports whether writes may run now.
-func (c *client) writable() bool { return Writes(c.loop.proxy.writes.Load()) == WritesOpen }
+func (c *client) writable() bool { return WriteMode(c.loop.proxy.writes.Load()) == WritesOpen }
 
-// holdOrRefuseWrite refuses a write that may not run now, or makes it wait.
-func (c *client) holdOrRefuseWrite() bool {
-	if c.loop.proxy.writesHeld() {
+// delayOrRefuseWrite refuses a write that may not run now, or makes it wait.
+func (c *client) delayOrRefuseWrite() bool {
+	if c.loop.proxy.writesDelayed() {
 		c.busy = true
-		c.loop.heldWriters[c] = struct{}{}
+		c.loop.waitingWriters[c] = struct{}{}
 		return false
 	}
-	c.replyError(c.loop.proxy.writesRefusedError())
-	return true
+	return c.replyError(c.loop.proxy.writesRefusedError())
 }
 
-func (p *Proxy) writesHeld() bool { return Writes(p.writes.Load()) == WritesHeld }
+func (p *Proxy) writesDelayed() bool { return WriteMode(p.writes.Load()) == WritesDelayed }
 
 // writesRefusedError returns the error for a refused write.
 func (p *Proxy) writesRefusedError() string { return "ERR Sonic takes no writes: " + *p.refusal.Load() }
 
 // writesChanged resumes the clients whose writes waited.
 func (l *loop) writesChanged() {
-	for c := range l.heldWriters {
+	for c := range l.waitingWriters {
 		c.commandDone()
 	}
-	clear(l.heldWriters)
-	tries := l.heldBlocked
-	l.heldBlocked = make(map[*blockedCommand]struct{})
+	clear(l.waitingWriters)
+	tries := l.waitingBlocked
+	l.waitingBlocked = make(map[*blockedCommand]struct{})
 	for w := range tries {
 		w.onKeyChange()
 	}

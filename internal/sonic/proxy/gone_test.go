@@ -41,7 +41,7 @@ func TestWritersThatGiveUp(t *testing.T) {
 	t.Parallel()
 	e := start(t, opened(t), nil)
 	c := dial(t, e.addr)
-	e.SetWrites(proxy.WritesHeld, "")
+	e.SetWriteMode(proxy.WritesDelayed, "")
 	for _, text := range []string{"set a 1\r\n", "multi\r\nset a 1\r\nexec\r\n", "blpop l 0\r\n", "eval \"return 1\" 1 a\r\n"} {
 		before := newcomer(t, e)
 		before.send(t, text)
@@ -53,7 +53,7 @@ func TestWritersThatGiveUp(t *testing.T) {
 		at.end(t)
 		awaitAlone(t, c)
 	}
-	e.SetWrites(proxy.WritesOpen, "")
+	e.SetWriteMode(proxy.WritesOpen, "")
 	require.Equal(t, ":0\r\n", c.ask(t, "EXISTS", "a"), "none of them was run")
 
 	held := start(t, opened(t), func(c *proxy.Config) { c.Ack, c.DrainTimeout = proxy.AckPublished, 300*time.Millisecond })
@@ -68,7 +68,7 @@ func TestWritersThatGiveUp(t *testing.T) {
 	writer.send(t, "set a 2\r\n")
 	writer.end(t)
 	require.Eventually(t, func() bool { return c.ask(t, "GET", "a") == "$1\r\n2\r\n" }, await.Patience, time.Millisecond)
-	patient.Shipped("99999999999999-0")
+	patient.Published("99999999999999-0")
 	got, err := io.ReadAll(writer)
 	require.NoError(t, err)
 	require.Equal(t, "+OK\r\n", string(got), "it is in time")

@@ -30,14 +30,6 @@ func (c *client) relayFiltered(cmd *command.Command, r request.Request) bool {
 	return true
 }
 
-func (c *client) scan(cmd *command.Command, r request.Request) bool {
-	return c.relayWithoutStateKeys(cmd, r)
-}
-
-func (c *client) keys(cmd *command.Command, r request.Request) bool {
-	return c.relayWithoutStateKeys(cmd, r)
-}
-
 // dbSize also asks for the number of state keys, which filterReply subtracts.
 func (c *client) dbSize(cmd *command.Command, r request.Request) bool {
 	if c.db != 0 {
@@ -141,8 +133,8 @@ func (p *Proxy) filterReply(cmd *command.Command, reply []byte, c *client, db in
 	case "keys":
 		return replies.WithoutStateKeys(reply)
 	case "scan":
-		parts, err := resp.Elements(reply)
-		if err != nil || len(parts) != 2 {
+		parts := resp.Elements(reply)
+		if len(parts) != 2 {
 			return reply
 		}
 		out := resp.AppendHeader(nil, '*', 2)

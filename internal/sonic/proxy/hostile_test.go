@@ -205,7 +205,7 @@ func TestWritesThatWaitedAreRefusedToo(t *testing.T) {
 	}
 	blocked.send(t, "blpop l 0\r\n")
 	e.awaitTracked(t, 1)
-	e.SetWrites(proxy.WritesHeld, "")
+	e.SetWriteMode(proxy.WritesDelayed, "")
 	tx.send(t, "exec\r\n")
 	// What other zones push wakes clients up, too.
 	direct := e.redis.Client(t)
@@ -215,7 +215,7 @@ func TestWritesThatWaitedAreRefusedToo(t *testing.T) {
 	require.Equal(t, ":1\r\n", c.ask(t, "LLEN", "l"))
 	require.Equal(t, "+OK\r\n", c.ask(t, "MULTI"))
 	require.Equal(t, "+QUEUED\r\n", c.ask(t, "SET", "b", "1"), "it waits at EXEC")
-	e.SetWrites(proxy.WritesOpen, "")
+	e.SetWriteMode(proxy.WritesOpen, "")
 	got, err := tx.reply()
 	require.NoError(t, err)
 	require.Equal(t, "*1\r\n+OK\r\n", got)
@@ -225,7 +225,7 @@ func TestWritesThatWaitedAreRefusedToo(t *testing.T) {
 
 	blocked.send(t, "blpop l 0\r\n")
 	e.awaitTracked(t, 1)
-	e.SetWrites(proxy.WritesRefused, "the outbox is full")
+	e.SetWriteMode(proxy.WritesRefused, "the outbox is full")
 	require.Equal(t, "-EXECABORT Transaction discarded because of: ERR Sonic takes no writes: the outbox is full\r\n", c.ask(t, "EXEC"))
 	require.Equal(t, "$-1\r\n", c.ask(t, "GET", "b"))
 	require.NoError(t, direct.RPush(t.Context(), "l", "y").Err())

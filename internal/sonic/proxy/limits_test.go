@@ -298,7 +298,7 @@ func TestWhoWaitsForPulsarIsNotIdle(t *testing.T) {
 	for _, ack := range []proxy.Ack{proxy.AckLocal, proxy.AckPublished} {
 		e := start(t, opened(t), func(c *proxy.Config) { c.Limits.IdleTimeout, c.Ack = idle, ack })
 		if ack == proxy.AckLocal {
-			e.SetWrites(proxy.WritesHeld, "")
+			e.SetWriteMode(proxy.WritesDelayed, "")
 		}
 		var c *connection
 		inTime(t, func() bool {
@@ -310,9 +310,9 @@ func TestWhoWaitsForPulsarIsNotIdle(t *testing.T) {
 		})
 		require.NoError(t, c.SetReadDeadline(time.Now().Add(await.Patience)))
 		if ack == proxy.AckLocal {
-			e.SetWrites(proxy.WritesOpen, "")
+			e.SetWriteMode(proxy.WritesOpen, "")
 		} else {
-			e.Shipped("9000000000000-0")
+			e.Published("9000000000000-0")
 		}
 		got, err := c.reply()
 		require.NoError(t, err)

@@ -54,10 +54,10 @@ type loop struct {
 	ready         []*client // their remaining input can be run
 	fdsToClose    []int     // descriptors to close at the end of the round: until then no new socket may get their number
 	timers        eventloop.Timers
-	held          []*client // clients whose replies wait until their effects are published
+	unpublished   []*client // clients whose replies wait until their effects are published
 	// Clients and blocking commands whose writes wait for WritesOpen.
-	heldWriters map[*client]struct{}
-	heldBlocked map[*blockedCommand]struct{}
+	waitingWriters map[*client]struct{}
+	waitingBlocked map[*blockedCommand]struct{}
 
 	published     streamID  // the broker has all effects up to this id
 	stateKeyCount int64     // number of state keys at the last count
@@ -98,7 +98,7 @@ func newLoop(p *Proxy) (*loop, error) {
 		read:    make([]byte, clientReadSize),
 		replies: make([]byte, backendReadSize),
 		clients: make(map[uint64]*client), shared: make(map[sharedKey]*backend), dedicated: make(map[*backend]struct{}),
-		watchers: make(map[sharedKey]*keyWatcher), heldWriters: make(map[*client]struct{}), heldBlocked: make(map[*blockedCommand]struct{}),
+		watchers: make(map[sharedKey]*keyWatcher), waitingWriters: make(map[*client]struct{}), waitingBlocked: make(map[*blockedCommand]struct{}),
 		done: make(chan struct{}),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"strconv"
 
 	"github.com/aviaryhq/aviary/internal/sonic/command"
@@ -55,12 +56,10 @@ type element struct {
 
 func (c *client) multi(_ *command.Command, _ request.Request) bool {
 	if c.tx != nil {
-		c.replyError("ERR MULTI calls can not be nested")
-		return true
+		return c.replyError("ERR MULTI calls can not be nested")
 	}
 	c.tx = &transaction{slot: c.watchedSlot()}
-	c.reply([]byte(replyOK))
-	return true
+	return c.replyOK()
 }
 
 // queue keeps a command until EXEC.
@@ -92,7 +91,7 @@ func (c *client) queue(cmd *command.Command, r request.Request) bool {
 		return c.refuse("ERR Sonic refuses '" + cmd.Name + "' inside a transaction")
 	case command.Answered:
 		if cmd.Name != "select" && cmd.Name != "echo" && cmd.Name != "ping" {
-			if q.answer = answerAtExec(cmd.Name); q.answer == nil {
+			if q.answer = ownAnswer(cmd.Name); q.answer == nil {
 				return c.refuse("ERR Sonic refuses '" + cmd.Name + "' inside a transaction")
 			}
 		}
@@ -101,7 +100,7 @@ func (c *client) queue(cmd *command.Command, r request.Request) bool {
 	q.write = c.loop.proxy.writesBy(cmd, r)
 	writes := q.write || q.recorded
 	tx.once = tx.once || q.recorded || !q.write && cmd.Class != command.Read && cmd.Class != command.Answered
-	if writes && !c.writable() && !c.loop.proxy.writesHeld() { // if writes are held, EXEC waits
+	if writes && !c.writable() && !c.loop.proxy.writesDelayed() { // if writes are delayed, EXEC waits
 		return c.refuse(c.loop.proxy.writesRefusedError())
 	}
 	if q.recorded {
@@ -119,8 +118,7 @@ func (c *client) queue(cmd *command.Command, r request.Request) bool {
 	q.argsStart = q.start + r.Args[0].End + 2
 	tx.commands = append(tx.commands, q)
 	tx.writes = tx.writes || writes
-	c.reply([]byte("+QUEUED\r\n"))
-	return true
+	return c.reply([]byte("+QUEUED\r\n"))
 }
 
 // queuedSize is how many bytes a queued command takes besides its own: here, and in Redis, which
@@ -136,33 +134,12 @@ func countedSize(bytes, arguments int) int64 {
 	return int64(bytes) + argumentSize*int64(arguments) + queuedSize
 }
 
-// answerAtExec returns a function that answers a command at EXEC without Redis, or nil if the
-// command cannot be in a transaction.
-func answerAtExec(name string) func(*client) []byte {
-	switch name {
-	case "client|id":
-		return func(c *client) []byte { return resp.AppendHeader(nil, ':', int(c.id)) }
-	case "acl|whoami":
-		return func(c *client) []byte { return resp.AppendBulk(nil, c.user.Name) }
-	case "client|getname":
-		return func(c *client) []byte {
-			if len(c.name) > 0 {
-				return resp.AppendBulk(nil, c.name)
-			}
-			return c.null()
-		}
-	}
-	return nil
-}
-
 func (c *client) discardTx(_ *command.Command, _ request.Request) bool {
 	if c.tx == nil {
-		c.replyError("ERR DISCARD without MULTI")
-		return true
+		return c.replyError("ERR DISCARD without MULTI")
 	}
 	c.dropTx()
-	c.reply([]byte(replyOK))
-	return true
+	return c.replyOK()
 }
 
 // dropTx ends the transaction and its WATCH.
@@ -173,8 +150,7 @@ func (c *client) dropTx() {
 
 func (c *client) abortTx(text string) bool {
 	c.dropTx()
-	c.replyError(text)
-	return true
+	return c.replyError(text)
 }
 
 // exec sends MULTI, the commands, the call that ends the transaction's effects, and EXEC. Redis
@@ -182,15 +158,14 @@ func (c *client) abortTx(text string) bool {
 func (c *client) exec(_ *command.Command, _ request.Request) bool {
 	tx := c.tx
 	if tx == nil {
-		c.replyError("ERR EXEC without MULTI")
-		return true
+		return c.replyError("ERR EXEC without MULTI")
 	}
 	if tx.aborted {
 		return c.abortTx("EXECABORT Transaction discarded because of previous errors.")
 	}
 	if tx.writes && !c.writable() {
-		if c.loop.proxy.writesHeld() {
-			return c.holdOrRefuseWrite() // it waits
+		if c.loop.proxy.writesDelayed() {
+			return c.delayOrRefuseWrite() // it waits
 		}
 		return c.abortTx("EXECABORT Transaction discarded because of: " + c.loop.proxy.writesRefusedError())
 	}
@@ -202,7 +177,7 @@ func (c *client) exec(_ *command.Command, _ request.Request) bool {
 	}
 	c.slot = tx.slot
 	if tx.writes {
-		c.anyShard()
+		c.useAnySlot()
 		tx.slot = c.slot
 	}
 	b, ok := c.connection()
@@ -211,10 +186,6 @@ func (c *client) exec(_ *command.Command, _ request.Request) bool {
 	}
 	bound := c.boundToOpened(tx)
 	if bound && !b.opened {
-		if problem := c.scriptRefusal; problem != "" {
-			c.scriptRefusal = ""
-			return c.abortTx("EXECABORT Transaction discarded because of: " + problem)
-		}
 		return c.checkOpened(b)
 	}
 	c.tx, c.watch = nil, false
@@ -250,8 +221,10 @@ type execution struct {
 	connectionBound bool
 	seen            int // replies so far
 	elements        []element
-	endsEffects     bool // sonic_tx was sent
-	db              int  // the client's db after the transaction
+	endsEffects     bool   // sonic_tx was sent
+	db              int    // the client's db after the transaction
+	script          bool   // it is a script outside a transaction
+	refusal         []byte // the first error before that of EXEC, of a script: EXEC does not say which
 
 	clusterExecution
 }
@@ -350,6 +323,9 @@ func (c *client) modeIn(db int, flags string) []byte {
 // Redis has refused a command before, the reply to EXEC says that the transaction was discarded.
 func (e *execution) reply(reply []byte) {
 	e.seen++
+	if e.script && e.refusal == nil && reply[0] == '-' && e.seen < e.sent+2 {
+		e.refusal = bytes.Clone(reply)
+	}
 	if e.b.primary != "" {
 		e.noteRedirection(reply)
 	}
@@ -367,7 +343,7 @@ func (e *execution) reply(reply []byte) {
 	case e.redirection == nil:
 	case e.watched: // what has moved may have changed
 		reply = nullArray(c.proto)
-	case e.sendAgain():
+	case e.resend():
 		return
 	default:
 		reply = movingAbort()
@@ -375,12 +351,7 @@ func (e *execution) reply(reply []byte) {
 	e.releaseClient()
 	answer, id := e.answer(reply)
 	if e.ran(reply) && e.db != c.db {
-		c.db = e.db
-		c.setMode()
-		if c.backend != nil && c.backend.owner == c {
-			c.backend.db = e.db
-			c.backend.send(discardReply(), resp.AppendCommand(nil, "SELECT", strconv.Itoa(e.db)))
-		}
+		c.setDB(e.db)
 	}
 	c.deliverPublished(id, answer)
 }
@@ -410,8 +381,8 @@ func (e *execution) answer(reply []byte) (answer, id []byte) {
 		return reply, nil // null because of a WATCH, or EXECABORT
 	}
 	p := e.c.loop.proxy
-	given, err := resp.Elements(reply)
-	if err != nil || len(given) != e.sent {
+	given := resp.Elements(reply)
+	if len(given) != e.sent {
 		return resp.AppendError(nil, "ERR Sonic cannot read the reply of the transaction"), nil
 	}
 	if e.watched {
@@ -469,8 +440,7 @@ func (e *execution) lost(sent bool) {
 // watchKeys moves the client to a connection of its own, because WATCH belongs to a connection.
 func (c *client) watchKeys(_ *command.Command, r request.Request) bool {
 	if c.tx != nil {
-		c.replyError("ERR WATCH inside MULTI is not allowed")
-		return true
+		return c.replyError("ERR WATCH inside MULTI is not allowed")
 	}
 	if !c.openDedicated() {
 		return false
@@ -485,15 +455,13 @@ func (c *client) unwatchKeys(_ *command.Command, r request.Request) bool {
 	}
 	if c.loop.slots != nil {
 		c.endWatch()
-		c.reply([]byte(replyOK))
-		return true
+		return c.replyOK()
 	}
 	c.watch = false
 	if c.backend != nil && c.backend.owner == c {
 		return c.relay(nil, r)
 	}
-	c.reply([]byte(replyOK))
-	return true
+	return c.replyOK()
 }
 
 // newTx returns a unique id for a transaction, in hexadecimal digits.

@@ -24,6 +24,12 @@ type subscriptions struct {
 
 func (s *subscriptions) count() int { return len(s.channels) + len(s.patterns) + len(s.shards) }
 
+func (c *client) beginSubscriptions() {
+	if c.subs == nil {
+		c.subs = &subscriptions{channels: map[string]struct{}{}, patterns: map[string]struct{}{}, shards: map[string]struct{}{}}
+	}
+}
+
 // openDedicated moves the client to a connection of its own. It returns false while replies are
 // pending on another one.
 func (c *client) openDedicated() bool {
@@ -67,9 +73,7 @@ func (c *client) subscribe(cmd *command.Command, r request.Request) bool {
 	if !c.openDedicated() {
 		return false
 	}
-	if c.subs == nil {
-		c.subs = &subscriptions{channels: map[string]struct{}{}, patterns: map[string]struct{}{}, shards: map[string]struct{}{}}
-	}
+	c.beginSubscriptions()
 	subs := c.subs
 	set := subs.channels
 	switch cmd.Name[0] {
@@ -93,7 +97,7 @@ func (c *client) subscribe(cmd *command.Command, r request.Request) bool {
 		remaining--
 		if reply[0] == '-' { // Redis refuses all channels or none
 			remaining = 0
-		} else if parts, err := resp.Elements(reply); err == nil && len(parts) == 3 {
+		} else if parts := resp.Elements(reply); len(parts) == 3 {
 			if channel := string(resp.Text(parts[1])); ends {
 				delete(set, channel)
 			} else {
@@ -116,8 +120,7 @@ func (c *client) tracking(cmd *command.Command, r request.Request) bool {
 	if cmd.Name == "client|tracking" {
 		for i := 3; i < r.Len(); i++ {
 			if resp.EqualFold(r.Arg(i), "redirect") {
-				c.replyError("ERR Sonic refuses 'client|tracking' with REDIRECT: use RESP3")
-				return true
+				return c.replyError("ERR Sonic refuses 'client|tracking' with REDIRECT: use RESP3")
 			}
 		}
 		if !c.openDedicated() {
@@ -347,8 +350,7 @@ func (c *client) ownChanged() {
 // refuseTracking refuses CLIENT TRACKING and the commands for it.
 func (c *client) refuseTracking(cmd *command.Command, r request.Request) bool {
 	if cmd.Name == "client|tracking" && resp.EqualFold(r.Arg(2), "off") {
-		c.reply([]byte(replyOK))
-		return true
+		return c.replyOK()
 	}
 	return c.refuse("ERR Sonic refuses '" + cmd.Name + "' in front of a Redis Cluster: invalidations come from each primary")
 }

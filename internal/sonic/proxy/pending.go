@@ -144,9 +144,9 @@ func (c *client) addAnswer(answer []byte) {
 // several reports whether more than one reply is expected.
 func (r *orderedReplies) several() bool { return r.first != r.last }
 
-// hold keeps a piece in memory if it belongs to a reply that is not due yet, and reports whether it
+// store keeps a piece in memory if it belongs to a reply that is not due yet, and reports whether it
 // does.
-func (r *orderedReplies) hold(piece []byte) bool {
+func (r *orderedReplies) store(piece []byte) bool {
 	if r.current == nil || r.current == r.first {
 		return false
 	}

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -60,16 +59,16 @@ type Proxy struct {
 	loop       atomic.Pointer[loop] // nil before Serve
 	clients    atomic.Int64
 	lastID     uint64       // only accept uses it
-	writes     atomic.Int32 // Writes
+	writes     atomic.Int32 // a WriteMode
 	refusal    atomic.Pointer[string]
 	background sync.WaitGroup
 	relays     *tlsrelay.Relays
 	dialer     *upstream.Dialer
 
-	mu   sync.Mutex
-	down error // why there is no shared connection; nil if there is one
-
-	primaries map[string]error // of a Redis Cluster, by address: why it cannot be reached; nil if it can
+	mu sync.Mutex
+	// primaries says by address why a primary of a Redis Cluster cannot be reached; nil if it can. A
+	// single Redis has the address "".
+	primaries map[string]error
 }
 
 // flushes returns the commands that [Config.Flush] is about.
@@ -99,7 +98,6 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 		cfg: cfg, log: log.Named("proxy"), metrics: newMetrics(reg), table: table,
 		limits:      resp.Limits{Bulk: cfg.Limits.BulkBytes, Arguments: cfg.Limits.Arguments, Request: cfg.Limits.QueryBytes},
 		loginLimits: resp.Limits{Bulk: cfg.Limits.AuthBulkBytes, Arguments: cfg.Limits.AuthArguments, Request: cfg.Limits.QueryBytes, Unauthenticated: true},
-		down:        errors.New("no connection to Redis yet"),
 		primaries:   make(map[string]error),
 	}
 	p.relays = tlsrelay.New(cfg.DrainTimeout)
@@ -241,45 +239,56 @@ func (p *Proxy) shutDown(l *loop) {
 func (p *Proxy) Ready() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.cfg.Cluster != nil {
-		return p.primariesProblem()
+	if len(p.primaries) == 0 {
+		return errors.New("no connection to Redis yet")
 	}
-	return p.down
+	var errs []error
+	for _, err := range p.primaries {
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, err)
+	}
+	return fmt.Errorf("no connection to Redis: %w", errors.Join(errs...))
 }
 
 func (p *Proxy) connectionUp(primary string) {
-	if primary != "" {
-		p.primaryUp(primary)
-		return
-	}
 	p.mu.Lock()
-	was := p.down
-	p.down = nil
+	before, known := p.primaries[primary]
+	p.primaries[primary] = nil
 	p.mu.Unlock()
-	if was != nil {
+	switch {
+	case known && before == nil:
+	case primary != "":
+		p.log.Info("connected to a primary of the cluster", zap.String("address", primary))
+	default:
 		p.log.Info("connected to Redis")
 		p.metrics.connected.Set(1)
 	}
 }
 
 func (p *Proxy) connectionDown(primary string, err error) {
-	if primary != "" {
-		p.primaryDown(primary, err)
+	p.mu.Lock()
+	before, known := p.primaries[primary]
+	p.primaries[primary] = err
+	p.mu.Unlock()
+	lost := known && before == nil
+	if primary == "" {
+		if lost {
+			p.log.Warn("lost the connection to Redis, connecting again", zap.Error(err))
+			p.metrics.connected.Set(0)
+		}
 		return
 	}
-	p.mu.Lock()
-	was := p.down
-	p.down = fmt.Errorf("no connection to Redis: %w", err)
-	p.mu.Unlock()
-	if was == nil {
-		p.log.Warn("lost the connection to Redis, connecting again", zap.Error(err))
-		p.metrics.connected.Set(0)
+	p.cfg.Cluster.Refresh()
+	if lost || !known {
+		p.log.Warn("cannot reach a primary of the cluster, connecting again", zap.String("address", primary), zap.Error(err))
 	}
 }
 
-// Shipped says that the broker has all effects up to the stream id "ms-seq". The proxy then sends
+// Published says that the broker has all effects up to the stream id "ms-seq". The proxy then sends
 // the replies that wait for them. It is safe for concurrent use.
-func (p *Proxy) Shipped(id string) {
+func (p *Proxy) Published(id string) {
 	upTo, ok := parseStreamID([]byte(id))
 	if !ok || p.cfg.Ack != AckPublished {
 		return
@@ -287,9 +296,9 @@ func (p *Proxy) Shipped(id string) {
 	p.post(func(l *loop) { l.publishedUpTo(upTo) })
 }
 
-// SetWrites changes how the proxy treats writes from now on. Clients get reason in the error if
+// SetWriteMode changes how the proxy treats writes from now on. Clients get reason in the error if
 // writes are refused. It is safe for concurrent use.
-func (p *Proxy) SetWrites(w Writes, reason string) {
+func (p *Proxy) SetWriteMode(w WriteMode, reason string) {
 	p.refusal.Store(&reason)
 	p.writes.Store(int32(w))
 	p.post((*loop).writesChanged)
@@ -310,13 +319,7 @@ func (p *Proxy) limitsOf(c *client) *resp.Limits {
 }
 
 // setMode sets the client's mode from its db and protocol.
-func (c *client) setMode() {
-	mode := strconv.Itoa(c.db)
-	if c.proto == 3 {
-		mode += "r"
-	}
-	c.mode = resp.AppendBulk(c.mode[:0], mode)
-}
+func (c *client) setMode() { c.mode = c.modeIn(c.db, "") }
 
 // errNewPrimary is why the proxy closes a connection to a Redis that is not the primary any more.
 var errNewPrimary = errors.New("another Redis is the primary now")

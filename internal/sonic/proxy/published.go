@@ -24,9 +24,9 @@ func (id streamID) after(other streamID) bool {
 	return id.ms > other.ms || id.ms == other.ms && id.seq > other.seq
 }
 
-// heldReplies holds replies of one client, in order. The first one waits until the broker has
+// unpublishedReplies holds replies of one client, in order. The first one waits until the broker has
 // stored its effect.
-type heldReplies struct {
+type unpublishedReplies struct {
 	data   []byte
 	writes []pendingWrite
 }
@@ -38,17 +38,14 @@ type pendingWrite struct {
 	id         streamID
 }
 
-// append adds a part of a reply that waits only for earlier replies.
-func (h *heldReplies) append(piece []byte) { h.data = append(h.data, piece...) }
-
 // handlePublished handles a function's reply that contains the id of its effect.
 func (c *client) handlePublished(p *pending, reply []byte, proto int) {
 	if len(reply) == 0 || reply[0] != '*' {
 		c.deliver(replies.FromFunction(p.cmd, p.emptyArray, reply, proto)) // an error
 		return
 	}
-	both, err := resp.Elements(reply)
-	if err != nil || len(both) != 2 {
+	both := resp.Elements(reply)
+	if len(both) != 2 {
 		c.deliver(resp.AppendError(nil, "ERR Sonic cannot read the reply of its function"))
 		return
 	}
@@ -62,24 +59,24 @@ func (c *client) deliverPublished(text, reply []byte) {
 	var write *pendingWrite
 	if l.cfg.Ack == AckPublished && !c.closed {
 		if id, ok := parseStreamID(text); ok && id.after(l.published) {
-			if c.held == nil {
-				c.held = &heldReplies{}
-				l.held = append(l.held, c)
+			if c.unpublished == nil {
+				c.unpublished = &unpublishedReplies{}
+				l.unpublished = append(l.unpublished, c)
 			}
-			c.held.writes = append(c.held.writes, pendingWrite{start: len(c.held.data), id: id})
-			write = &c.held.writes[len(c.held.writes)-1]
+			c.unpublished.writes = append(c.unpublished.writes, pendingWrite{start: len(c.unpublished.data), id: id})
+			write = &c.unpublished.writes[len(c.unpublished.writes)-1]
 		}
 	}
 	c.deliver(reply)
-	if write != nil && c.held != nil {
-		write.end = len(c.held.data)
+	if write != nil && c.unpublished != nil {
+		write.end = len(c.unpublished.data)
 	}
 }
 
 // failUnpublished calls failUnpublished of each client with waiting replies.
 func (l *loop) failUnpublished() {
-	waiting := l.held
-	l.held = nil
+	waiting := l.unpublished
+	l.unpublished = nil
 	for _, c := range waiting {
 		c.failUnpublished()
 	}
@@ -89,11 +86,11 @@ func (l *loop) failUnpublished() {
 // connection to the Redis that executed them is lost. The next Redis may have older data without
 // these effects. So a later id in the topic does not prove that the topic has them.
 func (c *client) failUnpublished() {
-	h := c.held
+	h := c.unpublished
 	if c.closed || h == nil {
 		return
 	}
-	c.held = nil
+	c.unpublished = nil
 	data, at := make([]byte, 0, len(h.data)), 0
 	for _, write := range h.writes {
 		data = append(data, h.data[at:write.start]...)
@@ -113,22 +110,22 @@ func (l *loop) publishedUpTo(id streamID) {
 		return
 	}
 	l.published = id
-	waiting := l.held
-	l.held = nil
+	waiting := l.unpublished
+	l.unpublished = nil
 	for _, c := range waiting {
-		if c.closed || c.held == nil {
+		if c.closed || c.unpublished == nil {
 			continue
 		}
 		c.releaseUpTo(id)
-		if c.held != nil {
-			l.held = append(l.held, c)
+		if c.unpublished != nil {
+			l.unpublished = append(l.unpublished, c)
 		}
 	}
 }
 
 // releaseUpTo sends the client's replies that waited for effects up to id.
 func (c *client) releaseUpTo(id streamID) {
-	h := c.held
+	h := c.unpublished
 	n := 0
 	for n < len(h.writes) && !h.writes[n].id.after(id) {
 		n++
@@ -136,18 +133,18 @@ func (c *client) releaseUpTo(id streamID) {
 	if n < len(h.writes) {
 		start := h.writes[n].start
 		piece := h.data[:start]
-		rest := &heldReplies{data: append([]byte(nil), h.data[start:]...)}
+		rest := &unpublishedReplies{data: append([]byte(nil), h.data[start:]...)}
 		for _, write := range h.writes[n:] {
 			rest.writes = append(rest.writes, pendingWrite{write.start - start, write.end - start, write.id})
 		}
-		c.held = nil
+		c.unpublished = nil
 		c.deliver(piece)
 		if !c.closed {
-			c.held = rest
+			c.unpublished = rest
 		}
 		return
 	}
-	c.held = nil
+	c.unpublished = nil
 	c.deliver(h.data)
 	c.resumeIfBelowLimit()
 }

@@ -33,7 +33,7 @@ func TestAckPublished(t *testing.T) {
 	_, err := writer.reply()
 	require.ErrorContains(t, err, "timeout")
 	require.NoError(t, writer.SetReadDeadline(time.Now().Add(await.Patience)))
-	e.Shipped(first)
+	e.Published(first)
 	for _, want := range []string{"+OK\r\n", "$1\r\n1\r\n", "+PONG\r\n", ":0\r\n", "+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n"} {
 		got, err := writer.reply()
 		require.NoError(t, err)
@@ -43,7 +43,7 @@ func TestAckPublished(t *testing.T) {
 	_, err = writer.reply()
 	require.ErrorContains(t, err, "timeout", "EXEC waits")
 	require.NoError(t, writer.SetReadDeadline(time.Now().Add(await.Patience)))
-	e.Shipped(last())
+	e.Published(last())
 	for _, want := range []string{"*2\r\n:1\r\n:2\r\n", "$1\r\n2\r\n"} {
 		got, err := writer.reply()
 		require.NoError(t, err)
@@ -55,7 +55,7 @@ func TestAckPublished(t *testing.T) {
 	e.awaitBlocked(t, 1)
 	reader.send(t, "rpush l x\r\n")
 	e.awaitBlocked(t, 0)
-	e.Shipped("99999999999999-0")
+	e.Published("99999999999999-0")
 	got, err := writer.reply()
 	require.NoError(t, err)
 	assert.Equal(t, "*2\r\n$1\r\nl\r\n$1\r\nx\r\n", got)
@@ -83,7 +83,7 @@ func TestAckPublishedWithoutItsRedis(t *testing.T) {
 	open(t, srv)
 	writer.send(t, "set a 2\r\n")
 	require.Eventually(t, func() bool { return reader.ask(t, "GET", "a") == "$1\r\n2\r\n" }, await.Patience, time.Millisecond)
-	e.Shipped("99999999999999-0")
+	e.Published("99999999999999-0")
 	got, err := writer.reply()
 	require.NoError(t, err)
 	assert.Equal(t, "+OK\r\n", got)
@@ -93,10 +93,10 @@ func TestSetWrites(t *testing.T) {
 	t.Parallel()
 	e := start(t, opened(t), nil)
 	c, other := dial(t, e.addr), dial(t, e.addr)
-	e.SetWrites(proxy.WritesRefused, "the outbox is full")
+	e.SetWriteMode(proxy.WritesRefused, "the outbox is full")
 	assert.Equal(t, "-ERR Sonic takes no writes: the outbox is full\r\n", c.ask(t, "SET", "a", "1"))
 	assert.Equal(t, "$-1\r\n", c.ask(t, "GET", "a"))
-	e.SetWrites(proxy.WritesHeld, "")
+	e.SetWriteMode(proxy.WritesDelayed, "")
 	c.send(t, "get a\r\nset a 1\r\nget a\r\n")
 	got, err := c.reply()
 	require.NoError(t, err)
@@ -104,7 +104,7 @@ func TestSetWrites(t *testing.T) {
 	for range 10 {
 		require.Equal(t, "$-1\r\n", other.ask(t, "GET", "a"), "the write waits")
 	}
-	e.SetWrites(proxy.WritesOpen, "")
+	e.SetWriteMode(proxy.WritesOpen, "")
 	for _, want := range []string{"+OK\r\n", "$1\r\n1\r\n"} {
 		got, err := c.reply()
 		require.NoError(t, err)

@@ -16,29 +16,25 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
 
-// script runs EVAL, EVALSHA and FCALL of a user. It sends the script in a MULTI, between two
-// functions that record the state of the keys that the script declares. Writes to other keys are
-// not replicated.
+// script runs EVAL, EVALSHA and FCALL of a user as a transaction of its own, between two functions
+// that record the state of the keys that the script declares. Writes to other keys are not
+// replicated.
 func (c *client) script(cmd *command.Command, r request.Request) bool {
 	n, problem := c.loop.proxy.declaredKeys(cmd, r)
 	switch {
 	case problem != "":
-		c.replyError(problem)
-		return true
+		return c.replyError(problem)
 	case n == 0 && !c.loop.proxy.mayPublish(cmd, r):
 		return c.relay(cmd, r) // it declares no keys, or Redis will refuse it
 	}
 	if !c.writable() {
-		return c.holdOrRefuseWrite()
-	}
-	if c.loop.cfg.Replicate {
-		return c.scriptInCluster(cmd, r, n)
+		return c.delayOrRefuseWrite()
 	}
 	b, ok := c.connection()
 	if !ok {
 		return false
 	}
-	aside := c.watch // use a shared connection: the EXEC below would end the client's WATCH
+	aside := c.watch && c.loop.slots == nil // use a shared connection: the EXEC below would end the client's WATCH
 	if aside {
 		if c.outstanding > 0 {
 			return false
@@ -48,49 +44,17 @@ func (c *client) script(cmd *command.Command, r request.Request) bool {
 	if !b.opened {
 		return c.checkOpened(b)
 	}
-	p := c.loop.proxy
 	first, last := r.Args[2].End+2, r.Args[2+n].End+2
-	declared := r.Raw[first:last]
-	if problem := p.tooLargeScript(cmd, r, declared, n); problem != "" {
-		c.replyError(problem)
-		return true
+	if problem := c.loop.proxy.tooLargeScript(cmd, r, r.Raw[first:last], n); problem != "" {
+		return c.replyError(problem)
 	}
-	tx := "t" + p.newTx()
-	var out []byte
-	out = resp.AppendCommand(out, "MULTI")
-	out = appendKeys(out, p.markKeys, nil, c.modeIn(c.db, p.markFlags()), n, declared)
-	out = append(out, r.Raw...)
-	out = appendKeys(out, p.shipKeys, nil, c.modeIn(c.db, tx), n, declared)
-	out = resp.AppendHeader(out, '*', 5)
-	out = append(out, p.closeTx...)
-	out = append(out, c.modeIn(c.db, tx)...)
-	out = resp.AppendCommand(out, "EXEC")
-	const replies = 6
-	seen, renamed := 0, r.Script
-	var refusal []byte
-	then := &replyHandler{replies: replies, connectionBound: true}
-	if aside {
-		c.busy = true // its replies come from two connections, so the next command must wait
-		then.onLost = c.lostCommand
-	}
-	then.onReply = func(reply []byte) {
-		if seen++; seen < replies {
-			if reply[0] == '-' && refusal == nil {
-				refusal = bytes.Clone(reply) // for instance BUSY; EXEC would say only that there was an error before
-			}
-			return
-		}
-		if refusal != nil {
-			reply = refusal
-		}
-		answer, id, opened := p.unwrapScript(cmd, renamed, reply)
-		b.opened = b.opened && opened
-		if aside {
-			c.commandDone()
-		}
-		c.deliverPublished(id, answer)
-	}
-	b.send(pending{client: c, kind: handled, then: then}, out)
+	run := c.prepare(&transaction{
+		commands: []queuedCommand{{cmd: cmd, end: len(r.Raw), recorded: true, keys: n, keysStart: first, keysEnd: last, script: r.Script}},
+		raw:      r.Raw, slot: c.slot,
+	})
+	run.slot, run.script, run.connectionBound = c.slot, true, true
+	c.busy = aside // its replies come from two connections, so the next command must wait
+	run.send(b, nil)
 	return true
 }
 
@@ -110,8 +74,10 @@ func (p *Proxy) tooLargeScript(cmd *command.Command, r request.Request, declared
 func (c *client) checkOpened(b *backend) bool {
 	if problem := c.scriptRefusal; problem != "" {
 		c.scriptRefusal = ""
-		c.replyError(problem)
-		return true
+		if c.tx != nil {
+			return c.abortTx("EXECABORT Transaction discarded because of: " + problem)
+		}
+		return c.replyError(problem)
 	}
 	if c.outstanding > 0 {
 		return false
@@ -157,7 +123,7 @@ func (b *backend) askOpened(done func(problem string)) {
 		onReply: func(reply []byte) {
 			b.opened = reply[0] != '-'
 			if p.cfg.Replicate && b.opened {
-				state, _ := resp.Elements(reply)
+				state := resp.Elements(reply)
 				b.opened = len(state) > 1 && string(resp.Text(state[1])) == "1"
 			}
 			switch {
@@ -171,17 +137,6 @@ func (b *backend) askOpened(done func(problem string)) {
 		},
 		onLost: func(bool) { done(replies.NotOpenedError) },
 	}}, ask)
-}
-
-// unwrapScript extracts the script's reply and the id of its effect from the reply to EXEC. opened
-// is false if the library may not be open.
-func (p *Proxy) unwrapScript(cmd *command.Command, renamed *publishing.Script, reply []byte) (answer, id []byte, opened bool) {
-	given, err := resp.Elements(reply)
-	if err != nil || len(given) != 4 {
-		return reply, nil, true // an error
-	}
-	answer = p.unwrapRecorded(cmd, given[0], withOwnName(renamed, given[1]), given[2])
-	return answer, resp.Text(given[3]), recorded(given[0], given[2])
 }
 
 // recorded reports whether both functions around a script have succeeded.
@@ -368,106 +323,74 @@ func (c *client) changeBlockingInRedis(n int) {
 func (c *client) functionFlush(_ *command.Command, r request.Request) bool {
 	switch {
 	case r.Len() > 3:
-		c.replyError("ERR unknown subcommand or wrong number of arguments for '" + string(request.CString(r.Arg(1), 128)) + "'. Try FUNCTION HELP.")
-		return true
+		return c.replyError("ERR unknown subcommand or wrong number of arguments for '" + string(request.CString(r.Arg(1), 128)) + "'. Try FUNCTION HELP.")
 	case r.Len() == 3 && !resp.EqualFold(r.Arg(2), "sync") && !resp.EqualFold(r.Arg(2), "async"):
-		c.replyError("ERR FUNCTION FLUSH only supports SYNC|ASYNC option")
-		return true
+		return c.replyError("ERR FUNCTION FLUSH only supports SYNC|ASYNC option")
 	}
-	if c.loop.cfg.Replicate {
-		return c.flushFunctionsOfAll()
-	}
-	b, ok := c.connection()
-	if !ok || c.outstanding > 0 {
-		return false
-	}
-	c.busy = true
-	finish := func(answer []byte) {
-		c.commandDone()
-		c.deliver(answer)
-	}
-	b.send(pending{client: c, kind: handled, then: &replyHandler{onLost: c.lostCommand, onReply: func(reply []byte) {
-		names := replies.LibraryNames(reply)
-		if reply[0] == '-' || len(names) == 0 || c.closed {
-			if reply[0] != '-' {
-				reply = []byte(replyOK)
-			}
-			finish(reply)
-			return
-		}
-		var deletions []byte
-		for _, name := range names {
-			deletions = append(deletions, resp.AppendCommand(nil, "FUNCTION", "DELETE", name)...)
-		}
-		answer, left := []byte(replyOK), len(names)
-		b.send(pending{client: c, kind: handled, then: &replyHandler{replies: left, onLost: c.lostCommand, onReply: func(reply []byte) {
-			if reply[0] == '-' && !bytes.HasPrefix(reply, []byte("-ERR Library not found")) { // another client has deleted it
-				answer = bytes.Clone(reply)
-			}
-			if left--; left == 0 {
-				finish(answer)
-			}
-		}}}, deletions)
-	}}}, resp.AppendCommand(nil, "FUNCTION", "LIST"))
-	return true
-}
-
-// flushFunctionsOfAll runs FUNCTION FLUSH on all primaries: it deletes each library but Sonic's own.
-func (c *client) flushFunctionsOfAll() bool {
-	l := c.loop
 	if c.outstanding > 0 {
 		return false
 	}
+	l := c.loop
+	var servers []*backend
+	if l.cfg.Replicate {
+		for _, slot := range l.firstSlots {
+			servers = append(servers, l.primaryOf(slot, 2))
+		}
+	} else {
+		b, _ := c.connection()
+		servers = append(servers, b)
+	}
 	c.busy = true
-	left, found := len(l.firstSlots), map[string]struct{}{}
-	var problem []byte
-	arrived := func(reply []byte) {
-		if reply[0] == '-' {
-			problem = append([]byte(nil), reply...)
+	c.outstanding++ // so that drain waits for the answer
+	finish := func(answer []byte) {
+		c.outstanding--
+		c.commandDone()
+		c.reply(answer)
+	}
+	l.askServers(servers, resp.AppendCommand(nil, "FUNCTION", "LIST"), func(all [][]byte) {
+		names := map[string]struct{}{}
+		for _, reply := range all {
+			for _, name := range replies.LibraryNames(reply) {
+				names[name] = struct{}{}
+			}
 		}
-		for _, name := range replies.LibraryNames(reply) {
-			found[name] = struct{}{}
+		answer, left := []byte(replyOK), len(names)
+		if problem := replies.FirstError(all); problem != nil {
+			answer, left = problem, 0
 		}
-		if left--; left > 0 {
+		if left == 0 || c.closed {
+			finish(answer)
 			return
 		}
-		c.commandDone()
-		switch {
-		case c.closed:
-		case problem != nil:
-			c.reply(problem)
-		default:
-			c.deleteLibraries(found)
+		for name := range names {
+			l.askServers(servers, resp.AppendCommand(nil, "FUNCTION", "DELETE", name), func(all [][]byte) {
+				one := replies.JoinDeletions(all)
+				if one[0] == '-' && !bytes.HasPrefix(one, []byte("-ERR Library not found")) { // another client has deleted it
+					answer = one
+				}
+				if left--; left == 0 {
+					finish(answer)
+				}
+			})
 		}
-	}
-	for _, slot := range l.firstSlots {
-		l.primaryOf(slot, 2).send(pending{kind: handled, then: &replyHandler{
-			onReply: arrived,
-			onLost:  func(bool) { arrived(resp.AppendError(nil, errPrimaryUnreachable)) },
-		}}, resp.AppendCommand(nil, "FUNCTION", "LIST"))
-	}
+	})
 	return true
 }
 
-// deleteLibraries deletes libraries on all primaries, and answers the client.
-func (c *client) deleteLibraries(found map[string]struct{}) {
-	slots := c.loop.firstSlots
-	var parts []part
-	for name := range found {
-		for _, slot := range slots {
-			parts = append(parts, part{slot: slot, command: resp.AppendCommand(nil, "FUNCTION", "DELETE", name)})
-		}
-	}
-	if len(parts) == 0 {
-		c.reply([]byte(replyOK))
-		return
-	}
-	c.gather(parts, func(all [][]byte) []byte {
-		for ; len(all) > 0; all = all[len(slots):] {
-			if one := replies.JoinDeletions(all[:len(slots)]); one[0] == '-' && !bytes.HasPrefix(one, []byte("-ERR Library not found")) {
-				return one
+// askServers sends a command of the proxy's own on several connections. done gets the replies in
+// their order, and errors for connections that were lost.
+func (l *loop) askServers(servers []*backend, command []byte, done func(all [][]byte)) {
+	all, left := make([][]byte, len(servers)), len(servers)
+	for i, b := range servers {
+		arrived := func(reply []byte) {
+			all[i] = bytes.Clone(reply)
+			if left--; left == 0 {
+				done(all)
 			}
 		}
-		return []byte(replyOK)
-	})
+		b.send(pending{kind: handled, then: &replyHandler{
+			onReply: arrived,
+			onLost:  func(sent bool) { arrived(l.lossError(sent)) },
+		}}, command)
+	}
 }

@@ -152,46 +152,46 @@ func (s *Scanner) ended() bool {
 	return true
 }
 
-// Length returns the length of the reply at the beginning of b. It returns an error if b does not
-// contain the whole reply.
-func Length(b []byte) (int, error) {
+// Length returns the length of the value at the beginning of b with its framing, 0 if b does not
+// have all of it.
+func Length(b []byte) int {
 	var s Scanner
 	n, done, err := s.Scan(b)
-	if err == nil && !done {
-		err = errReplyLength
+	if err != nil || !done {
+		return 0
 	}
-	return n, err
+	return n
 }
 
 // Elements returns the elements of an aggregate reply, each with its framing. It returns nil for
 // any other reply and for null. reply must be complete.
-func Elements(reply []byte) ([][]byte, error) {
+func Elements(reply []byte) [][]byte {
 	text, next := line(reply)
 	if next == 0 || len(text) < 2 {
-		return nil, nil
+		return nil
 	}
 	switch text[0] {
 	case '*', '~', '>', '%':
 	default:
-		return nil, nil
+		return nil
 	}
 	count, ok := ParseInt(text[1:])
 	if !ok || count <= 0 {
-		return nil, nil
+		return nil
 	}
 	if text[0] == '%' {
 		count *= 2
 	}
 	elements := make([][]byte, 0, min(count, int64(len(reply))))
 	for rest := reply[next:]; count > 0; count-- {
-		n, err := Length(rest)
-		if err != nil {
-			return nil, err
+		n := Length(rest)
+		if n == 0 {
+			return nil
 		}
 		elements = append(elements, rest[:n])
 		rest = rest[n:]
 	}
-	return elements, nil
+	return elements
 }
 
 // Text returns the content of a simple value or a bulk string; nil for null and aggregates.

@@ -183,7 +183,7 @@ func (p *Parser) nextInline(b []byte) (int, error) {
 		text = text[:i-1]
 	}
 	p.inline, p.received = true, i+1
-	words, ok := splitWords(text)
+	words, ok := Words(text)
 	if !ok {
 		return 0, ProtocolError("unbalanced quotes in request")
 	}

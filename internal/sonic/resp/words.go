@@ -1,13 +1,10 @@
 package resp
 
-// Words splits an inline command, or another text that Redis reads in the same way, into words. ok
-// is false if quotes are not balanced.
-func Words(text []byte) (words [][]byte, ok bool) { return splitWords(text) }
-
-// splitWords splits an inline command as Redis' sdssplitargs does: words are separated by spaces,
-// "quoted with \x00 escapes" or 'quoted plainly'. A space or the end must follow a closing quote.
-// As in C, the text ends at a zero byte.
-func splitWords(text []byte) (words [][]byte, ok bool) {
+// Words splits an inline command, or another text that Redis reads in the same way, as Redis'
+// sdssplitargs does: words are separated by spaces, "quoted with \x00 escapes" or 'quoted plainly'.
+// A space or the end must follow a closing quote. As in C, the text ends at a zero byte. ok is false
+// if quotes are not balanced.
+func Words(text []byte) (words [][]byte, ok bool) {
 	for i := 0; ; {
 		for i < len(text) && isSpace(text[i]) {
 			i++

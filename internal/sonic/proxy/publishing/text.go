@@ -11,7 +11,6 @@ import (
 	"encoding/hex"
 	"regexp"
 	"strings"
-	"sync"
 )
 
 // The prefix is one line, between these comments.
@@ -161,13 +160,9 @@ func (s *Script) Rename(reply []byte) []byte {
 // mostScripts is how many scripts a Scripts knows at most.
 const mostScripts = 10_000
 
-// Scripts knows the scripts of clients that may publish. It is safe for concurrent use. It forgets
-// all when they are too many, and clients send a text again then: Redis does not have the text
-// without the prefix.
-type Scripts struct {
-	mu  sync.RWMutex
-	all map[string]*Script // by Script.Own
-}
+// Scripts knows the scripts of clients that may publish. It forgets all when they are too many, and
+// clients send a text again then: Redis does not have the text without the prefix.
+type Scripts struct{ all map[string]*Script } // by Script.Own
 
 // Text returns the text for Redis of a script, and its names; nil for one that runs unchanged.
 func (s *Scripts) Text(text []byte) ([]byte, *Script) {
@@ -178,12 +173,10 @@ func (s *Scripts) Text(text []byte) ([]byte, *Script) {
 	known := s.Named([]byte(own))
 	if known == nil {
 		known = &Script{Own: own, Redis: sha(prefixed)}
-		s.mu.Lock()
 		if s.all == nil || len(s.all) >= mostScripts {
 			s.all = make(map[string]*Script)
 		}
 		s.all[own] = known
-		s.mu.Unlock()
 	}
 	return prefixed, known
 }
@@ -191,8 +184,6 @@ func (s *Scripts) Text(text []byte) ([]byte, *Script) {
 // Named returns the script that a client names by its SHA1; nil for one that Redis knows by that
 // name.
 func (s *Scripts) Named(own []byte) *Script {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
 	return s.all[strings.ToLower(string(own))]
 }
 

@@ -71,10 +71,10 @@ func toInteger(reply []byte) []byte {
 
 // toIntegers applies toInteger to each element of an array.
 func toIntegers(reply []byte) []byte {
-	all, err := resp.Elements(reply)
-	if err != nil || !bytes.Contains(reply, []byte("\n+")) {
+	if !bytes.Contains(reply, []byte("\n+")) {
 		return reply
 	}
+	all := resp.Elements(reply)
 	converted := resp.AppendHeader(nil, '*', len(all))
 	for _, one := range all {
 		if one[0] == '+' {

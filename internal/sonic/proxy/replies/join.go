@@ -40,11 +40,7 @@ func Union(all [][]byte) []byte {
 func joinLists(all [][]byte, take func(element []byte) bool) []byte {
 	var kept [][]byte
 	for _, list := range all {
-		elements, err := resp.Elements(WithoutStateKeys(list))
-		if err != nil {
-			return resp.AppendError(nil, ErrUnexpectedPart)
-		}
-		for _, element := range elements {
+		for _, element := range resp.Elements(WithoutStateKeys(list)) {
 			if take(element) {
 				kept = append(kept, element)
 			}
@@ -72,13 +68,10 @@ func JoinDeletions(all [][]byte) []byte {
 // JoinNumbers returns how to join lists with the same elements but for numbers.
 func JoinNumbers(join func(a, b int) int) Join {
 	return UnlessError(func(all [][]byte) []byte {
-		elements, err := resp.Elements(all[0])
-		if err != nil {
-			return resp.AppendError(nil, ErrUnexpectedPart)
-		}
+		elements := resp.Elements(all[0])
 		for _, list := range all[1:] {
-			others, err := resp.Elements(list)
-			if err != nil || len(others) != len(elements) {
+			others := resp.Elements(list)
+			if len(others) != len(elements) {
 				return resp.AppendError(nil, ErrUnexpectedPart)
 			}
 			for i, element := range elements {

@@ -10,8 +10,7 @@ const sonicLibrary = "sonic"
 
 // LibraryNames returns the names of the clients' libraries in a reply to FUNCTION LIST.
 func LibraryNames(reply []byte) (names []string) {
-	all, _ := resp.Elements(reply)
-	for _, library := range all {
+	for _, library := range resp.Elements(reply) {
 		if name := libraryName(library); name != sonicLibrary {
 			names = append(names, name)
 		}
@@ -22,8 +21,8 @@ func LibraryNames(reply []byte) (names []string) {
 // WithoutSonic removes Sonic's own library from a reply to FUNCTION LIST, and what Sonic has put
 // into the text of others.
 func WithoutSonic(reply []byte) []byte {
-	all, err := resp.Elements(reply)
-	if err != nil || all == nil {
+	all := resp.Elements(reply)
+	if all == nil {
 		return reply
 	}
 	var kept []byte
@@ -38,7 +37,7 @@ func WithoutSonic(reply []byte) []byte {
 }
 
 func withOriginalText(library []byte) []byte {
-	fields, _ := resp.Elements(library)
+	fields := resp.Elements(library)
 	if len(fields) < 2 || string(resp.Text(fields[len(fields)-2])) != "library_code" {
 		return library
 	}
@@ -47,7 +46,7 @@ func withOriginalText(library []byte) []byte {
 }
 
 func libraryName(library []byte) string {
-	fields, _ := resp.Elements(library)
+	fields := resp.Elements(library)
 	for i := 0; i+1 < len(fields); i += 2 {
 		if string(resp.Text(fields[i])) == "library_name" {
 			return string(resp.Text(fields[i+1]))

@@ -10,10 +10,7 @@ func WithoutPasswords(reply []byte) []byte {
 	if len(reply) == 0 || reply[0] != '*' && reply[0] != '%' {
 		return reply
 	}
-	all, err := resp.Elements(reply)
-	if err != nil {
-		return reply
-	}
+	all := resp.Elements(reply)
 	var kept []byte
 	pairs := 0
 	for i := 0; i+1 < len(all); i += 2 {

@@ -12,10 +12,7 @@ func WithoutStateKeys(list []byte) []byte {
 	if !bytes.Contains(list, []byte(state.Prefix)) {
 		return list
 	}
-	all, err := resp.Elements(list)
-	if err != nil {
-		return list
-	}
+	all := resp.Elements(list)
 	kept, size := all[:0], 0
 	for _, e := range all {
 		if !state.IsKey(resp.Text(e)) {
@@ -33,8 +30,8 @@ func WithoutStateKeys(list []byte) []byte {
 // PushWithoutStateKeys removes state keys from a push that may name some. It returns nil if nothing
 // is left.
 func PushWithoutStateKeys(push []byte) []byte {
-	parts, err := resp.Elements(push)
-	if err != nil || len(parts) < 2 {
+	parts := resp.Elements(push)
+	if len(parts) < 2 {
 		return push
 	}
 	switch string(resp.Text(parts[0])) {

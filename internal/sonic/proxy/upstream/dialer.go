@@ -200,10 +200,7 @@ const queryRest = 64 << 10
 
 // storeLimits stores the limits from the reply to CONFIG GET.
 func (d *Dialer) storeLimits(reply []byte) {
-	settings, err := resp.Elements(reply)
-	if err != nil {
-		return
-	}
+	settings := resp.Elements(reply)
 	bulk, query := d.longestArgument.Load(), d.queryLimit.Load()
 	for i := 0; i+1 < len(settings); i += 2 {
 		n, ok := resp.ParseInt(resp.Text(settings[i+1]))

@@ -21,12 +21,11 @@ func main() {
 	redis := flag.String("redis", "", "`address` of Redis")
 	shared := flag.Bool("shared", false, "all clients use one connection to Redis")
 	flag.Parse()
-	if err := run(*listen, *redis, *shared); err != nil {
-		fmt.Fprintln(os.Stderr, "relay:", err)
-		os.Exit(1)
-	}
+	fmt.Fprintln(os.Stderr, "relay:", run(*listen, *redis, *shared))
+	os.Exit(1)
 }
 
+// run serves clients until it cannot accept any more.
 func run(listen, redis string, shared bool) error {
 	table, err := command.NewTable()
 	if err != nil {

@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,6 +39,17 @@ func (e *endpoint) awaitTracked(t *testing.T, n int64) {
 		info, err := client.InfoMap(t.Context(), "stats").Result()
 		return err == nil && info["Stats"]["tracking_total_keys"] == fmt.Sprint(n)
 	}, await.Patience, time.Millisecond, "%d tracked keys", n)
+}
+
+// awaitPops waits until Redis has run LPOP n times. A command that blocks runs it twice: before and
+// after Redis tracks its keys.
+func (e *endpoint) awaitPops(t *testing.T, n int) {
+	t.Helper()
+	client := e.redis.Client(t)
+	require.Eventually(t, func() bool {
+		info, err := client.InfoMap(t.Context(), "commandstats").Result()
+		return err == nil && strings.HasPrefix(info["Commandstats"]["cmdstat_lpop"], fmt.Sprintf("calls=%d,", n))
+	}, await.Patience, time.Millisecond, "%d pops", n)
 }
 
 func TestBlockingPops(t *testing.T) {
@@ -112,6 +124,7 @@ func TestBlockedClientsAreServedInTurn(t *testing.T) {
 		c := dial(t, e.addr)
 		c.send(t, "blpop l 0\r\n")
 		e.awaitBlocked(t, i+1)
+		e.awaitPops(t, 2*(i+1)) // one that still tries may be served before those that wait
 		waiting = append(waiting, c)
 	}
 	push := []any{"rpush", "l"}

@@ -304,6 +304,30 @@ func TestAPrimaryBelongsToAZone(t *testing.T) {
 	require.NoError(t, open("a", "b"))
 }
 
+// Other zones take everything up to <watermark>-0 as applied. Redis' clock stands still in a MULTI: the
+// write has the time of the watermark.
+func TestAWriteInTheMillisecondOfTheWatermark(t *testing.T) {
+	t.Parallel()
+	_, from, _ := newCluster(t)
+	_, out := slotOfTag()
+	from.write("SET {t}k 1")
+	from.take("again")
+	var take, set *redis.Cmd
+	_, err := from.client.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+		take = p.Do(t.Context(), "FCALL", "sonic_take", 0, "reader")
+		set = p.Do(t.Context(), "FCALL", "sonic_set", 1, out, "0p", tag+"other", "2")
+		return nil
+	})
+	require.NoError(t, err)
+	watermark := take.Val().([]any)
+	text := set.Val().([]any)[0].(string)
+	id, err := wire.ParseID(text)
+	require.NoError(t, err)
+	at, err := wire.ParseID(watermark[len(watermark)-1].(string) + "-0")
+	require.NoError(t, err)
+	assert.Positive(t, id.Compare(at), "%v behind %v", id, at)
+}
+
 // Answers that were put off are given by sonic_take, and those of another process, too.
 func TestAnswersThatWerePutOff(t *testing.T) {
 	t.Parallel()

@@ -25,7 +25,7 @@ local c = {
 	pruned = {ms = 0, seq = 0, zone = ''}, -- the greatest version that was pruned; its zone is before all zones
 	-- No entry has an id before this time in ms, as number and as text: others know that they have all entries before
 	-- it.
-	watermark = 0, watermark_text = '',
+	watermark = 0, watermark_text = '', least_id = '',
 	deferred = true, -- the hash `answers` may hold answers, see 57_requests.lua
 	divert = nil, -- what takes an entry in place of the stream, nil for nothing: see 12_unsent.lua
 

@@ -67,9 +67,12 @@ local backlog = {
 	old = 0, old_count = 0, added = 0,
 }
 
--- raise_watermark says that others know that they have all entries before ms.
+-- raise_watermark says that others know that they have all entries before ms. They write that as the id <ms>-0, up to
+-- which they take all entries as applied: so no new entry has that one either.
 function shards.raise_watermark(ms)
-	if ms > c.watermark then c.watermark, c.watermark_text = ms, format('%d', ms) end
+	if ms > c.watermark then
+		c.watermark, c.watermark_text, c.least_id = ms, format('%d', ms), format('%d-1', ms)
+	end
 end
 
 -- count counts entries that the stream of a shard has.
@@ -208,7 +211,7 @@ function append(out, db, tx, effects, notes, kept)
 		id = next_id(0)
 	end
 	id = add_to_stream(out, id, tx, effects)
-	if c.watermark > 0 and id < c.watermark_text then -- Redis' clock was set back
+	if c.watermark > 0 and id < c.least_id then -- also when Redis' clock was set back
 		call('XDEL', out, id)
 		c.last_id = id
 		id = add_to_stream(out, next_id(0), tx, effects)

@@ -3,11 +3,13 @@ package proxy
 import (
 	"fmt"
 	"math"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
 
 	"github.com/aviaryhq/aviary/internal/sonic/command"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/access"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
@@ -48,6 +50,24 @@ func (c *client) auth(_ *command.Command, r request.Request) bool {
 		return c.replyError(problem)
 	}
 	return c.replyOK()
+}
+
+// changeUser gives the client the permissions that its user has now, or closes it if the user is gone.
+func (c *client) changeUser(now *access.Users) {
+	switch {
+	case c.user != nil && now.ByName[c.user.Name] == nil:
+		c.close()
+	case c.user != nil:
+		before := c.user
+		c.user = now.ByName[before.Name]
+		if c.tx != nil && len(c.tx.commands) > 0 && (before.ReadOnly != c.user.ReadOnly || !slices.Equal(before.Keys, c.user.Keys)) {
+			c.tx.aborted = true // its commands were checked against the old permissions
+		}
+	case now.Initial != nil: // clients do not need to log in any more
+		c.user = now.Initial
+		c.loop.timers.Stop(c.login)
+		c.login = nil
+	}
 }
 
 // hello runs HELLO [protover [AUTH user password] [SETNAME name]]. A client that changes its
@@ -140,12 +160,6 @@ func (c *client) greeting() []byte {
 	b = resp.AppendBulk(b, "master")
 	b = resp.AppendBulk(b, "modules")
 	return resp.AppendHeader(b, '*', 0)
-}
-
-// discardReply returns the pending reply of a command that the proxy itself sends for a client. It
-// discards the reply.
-func discardReply() pending {
-	return pending{kind: handled, then: &replyHandler{onReply: func([]byte) {}, onLost: func(bool) {}}}
 }
 
 func (c *client) selectDB(_ *command.Command, r request.Request) bool {

@@ -232,6 +232,26 @@ func (b *backend) fail(p *pending, sent bool) {
 	}
 }
 
+// lostCommand answers a command with an error because its connection was lost.
+func (c *client) lostCommand(sent bool) {
+	c.commandDone()
+	c.deliver(c.loop.lossError(sent))
+}
+
+// lossError returns the error of a command whose connection was lost. sent says whether Redis may
+// have received it.
+func (l *loop) lossError(sent bool) []byte {
+	text := errUnreachable
+	switch {
+	case sent:
+		l.proxy.metrics.unknownOutcome.Inc()
+		text = errUnknownOutcome
+	case l.slots != nil:
+		text = errPrimaryUnreachable
+	}
+	return resp.AppendError(nil, text)
+}
+
 // lost ends the connection. Commands that were not sent yet wait for the next one, see [backend] for
 // the exceptions.
 func (b *backend) lost(err error) {

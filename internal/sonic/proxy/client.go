@@ -419,6 +419,12 @@ func (c *client) replyDone() {
 	}
 }
 
+// commandDone allows the next command to begin.
+func (c *client) commandDone() {
+	c.busy = false
+	c.enqueue()
+}
+
 // reply answers a command, after the replies of earlier commands. It returns true, as a handler does.
 func (c *client) reply(answer []byte) bool {
 	switch {

@@ -24,7 +24,7 @@ import (
 // refusedCommand is a command of a client that waits until it is sent again.
 type refusedCommand struct {
 	slot  int
-	place uint64    // as in ordered
+	place uint64    // as ordered.place
 	since time.Time // when it was first refused
 	// opened says that it may be sent only to a primary that a Sonic has opened.
 	opened bool
@@ -38,7 +38,7 @@ type refusedCommand struct {
 func (b *backend) refusedByShard(reply []byte) bool {
 	p := b.replies.front()
 	if p.batchSize > 1 {
-		return false // see deliverShards
+		return false // deliverShards handles the refusals of a batch
 	}
 	if !b.refusal(p, reply) {
 		if !p.client.waitsFor(p.slot, p.order) {
@@ -213,7 +213,7 @@ func (c *client) sendRefused() {
 // clusterPause is how long a command waits before it is tried again.
 const clusterPause = 20 * time.Millisecond
 
-// redirection reads the reply to p, see redirectionOf.
+// redirection reads the redirection in the reply to p, if there is one.
 func (b *backend) redirection(p *pending, reply []byte) (to upstream.Redirection, ok bool) {
 	to, ok = upstream.RedirectionOf(reply, b.primary)
 	if ok && p.script {

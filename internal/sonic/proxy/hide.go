@@ -83,32 +83,6 @@ func (c *client) randomKey(cmd *command.Command, r request.Request) bool {
 	return true
 }
 
-// commandDone allows the next command to begin.
-func (c *client) commandDone() {
-	c.busy = false
-	c.enqueue()
-}
-
-// lostCommand answers a command with an error because its connection was lost.
-func (c *client) lostCommand(sent bool) {
-	c.commandDone()
-	c.deliver(c.loop.lossError(sent))
-}
-
-// lossError returns the error of a command whose connection was lost. sent says whether Redis may
-// have received it.
-func (l *loop) lossError(sent bool) []byte {
-	text := errUnreachable
-	switch {
-	case sent:
-		l.proxy.metrics.unknownOutcome.Inc()
-		text = errUnknownOutcome
-	case l.slots != nil:
-		text = errPrimaryUnreachable
-	}
-	return resp.AppendError(nil, text)
-}
-
 // filterReply makes of the reply to a command that ran in db what clients may see: it has no state
 // keys, no passwords of Redis and not Sonic's library, and INFO counts the clients of this Sonic.
 func (p *Proxy) filterReply(cmd *command.Command, reply []byte, c *client, db int) []byte {

@@ -298,6 +298,21 @@ func (l *loop) connectionTo(primary string, db, proto int) *backend {
 	return b
 }
 
+// backends returns all connections of the loop to Redis.
+func (l *loop) backends() map[*backend]struct{} {
+	all := make(map[*backend]struct{}, len(l.shared)+len(l.dedicated)+len(l.watchers))
+	for _, b := range l.shared {
+		all[b] = struct{}{}
+	}
+	for b := range l.dedicated {
+		all[b] = struct{}{}
+	}
+	for _, w := range l.watchers {
+		all[w.b] = struct{}{}
+	}
+	return all
+}
+
 // connected reports whether there is a connection that clients share.
 func (l *loop) connected() bool {
 	for _, b := range l.shared {

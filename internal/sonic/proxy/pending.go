@@ -211,3 +211,9 @@ func (c *client) partDone(o *ordered) {
 		}
 	}
 }
+
+// discardReply returns the pending reply of a command that the proxy itself sends for a client. It
+// discards the reply.
+func discardReply() pending {
+	return pending{kind: handled, then: &replyHandler{onReply: func([]byte) {}, onLost: func(bool) {}}}
+}

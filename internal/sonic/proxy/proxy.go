@@ -39,7 +39,7 @@ type Proxy struct {
 
 	handlers                    []handler  // by Command.Index
 	options                     []int      // by Command.Index: request.OptionsStart
-	functions                   [][]byte   // by Command.Index: FCALL, the function and its key, as bulk strings; see outbox
+	functions                   [][]byte   // by Command.Index: FCALL, the function and its key, as bulk strings; see Proxy.outbox
 	batchHeads                  [][][]byte // by Command.Index and number of arguments: see batchHeads
 	closeTx, markKeys, shipKeys []byte     // calls of other functions, in the same form
 	callBatch                   []byte
@@ -132,7 +132,7 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 }
 
 // functionPrefix returns the begin of a call of a function, which ends with its key. With
-// Config.Replicate the key depends on the slot and is not part of it: see outbox.
+// Config.Replicate the key depends on the slot and is not part of it: see Proxy.outbox.
 func (p *Proxy) functionPrefix(name string) []byte {
 	b := resp.AppendBulk(nil, "FCALL")
 	b = resp.AppendBulk(b, name)
@@ -349,21 +349,6 @@ func (p *Proxy) disconnect(why error, from func(upstream.Server) bool) {
 	})
 }
 
-// backends returns all connections of the loop to Redis.
-func (l *loop) backends() map[*backend]struct{} {
-	all := make(map[*backend]struct{}, len(l.shared)+len(l.dedicated)+len(l.watchers))
-	for _, b := range l.shared {
-		all[b] = struct{}{}
-	}
-	for b := range l.dedicated {
-		all[b] = struct{}{}
-	}
-	for _, w := range l.watchers {
-		all[w.b] = struct{}{}
-	}
-	return all
-}
-
 // SetUsers replaces the users that may log in. As in Redis, it disconnects clients of removed
 // users. Other clients stay logged in, even if their user's password has changed, and get their
 // user's new permissions at once. It is safe for concurrent use.
@@ -375,21 +360,4 @@ func (p *Proxy) SetUsers(list []access.User) {
 			c.changeUser(now)
 		}
 	})
-}
-
-func (c *client) changeUser(now *access.Users) {
-	switch {
-	case c.user != nil && now.ByName[c.user.Name] == nil:
-		c.close()
-	case c.user != nil:
-		before := c.user
-		c.user = now.ByName[before.Name]
-		if c.tx != nil && len(c.tx.commands) > 0 && (before.ReadOnly != c.user.ReadOnly || !slices.Equal(before.Keys, c.user.Keys)) {
-			c.tx.aborted = true // its commands were checked against the old permissions
-		}
-	case now.Initial != nil: // clients do not need to log in any more
-		c.user = now.Initial
-		c.loop.timers.Stop(c.login)
-		c.login = nil
-	}
 }

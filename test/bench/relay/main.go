@@ -151,7 +151,7 @@ func serve(conn net.Conn, up *upstream, table *command.Table, own bool) {
 	}
 }
 
-// upstream is a connection to Redis. Its writer sends what collected while it sent before.
+// upstream is a connection to Redis. Its writer sends together the commands that came while it wrote.
 type upstream struct {
 	conn net.Conn
 

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
@@ -25,9 +26,13 @@ func (m *settableMap) Map() *cluster.Map { return m.Load() }
 func (m *settableMap) Refresh()          {}
 
 // serve starts a proxy with the map. Its primaries may be any Redis.
-func (m *settableMap) serve(t *testing.T) *endpoint {
+func (m *settableMap) serve(t *testing.T, changes ...func(*proxy.Config)) *endpoint {
 	t.Helper()
-	p, err := proxy.New(proxy.Config{Backend: upstream.Config{DialTimeout: await.Patience, Wait: await.Patience}, Cluster: m}, zaptest.NewLogger(t), prometheus.NewRegistry())
+	cfg := proxy.Config{Backend: upstream.Config{DialTimeout: await.Patience, Wait: await.Patience}, Cluster: m}
+	for _, change := range changes {
+		change(&cfg)
+	}
+	p, err := proxy.New(cfg, zaptest.NewLogger(t), prometheus.NewRegistry())
 	require.NoError(t, err)
 	return &endpoint{p, serve(t, p), nil}
 }
@@ -124,4 +129,33 @@ func TestFullPrimaryOfAPart(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 	}
+}
+
+// TestFunctionFlushWhilePrimariesChange: a primary that has listed its libraries is lost, and its slots
+// move, before another one has answered. The client gets its answer all the same.
+func TestFunctionFlushWhilePrimariesChange(t *testing.T) {
+	t.Parallel()
+	lost, stays := stack.PrivateRedis(t), stack.PrivateRedis(t)
+	a, b := cluster.Primary{ID: "a", Address: lost.Addr()}, cluster.Primary{ID: "b", Address: stays.Addr()}
+	m := new(settableMap)
+	m.Store(cluster.NewMap([]cluster.Range{{First: 0, Last: 99, Primary: a}, {First: 100, Last: cluster.Slots - 1, Primary: b}}))
+	e := m.serve(t, func(cfg *proxy.Config) { cfg.Replicate, cfg.Zones = true, []string{"a", "b"} })
+	c, other := dial(t, e.addr), dial(t, e.addr)
+	require.Contains(t, c.ask(t, "FUNCTION", "LOAD", "#!lua name=one\nredis.register_function('one', function() return 1 end)"), "one")
+	require.NoError(t, stays.Pause())
+	c.send(t, "function flush\r\n")
+	direct := lost.Client(t)
+	require.Eventually(t, func() bool {
+		return strings.Contains(direct.Info(t.Context(), "commandstats").Val(), "function|list")
+	}, await.Patience, time.Millisecond)
+	require.NoError(t, lost.Kill())
+	require.Eventually(t, func() bool { return e.Unreachable()[lost.Addr()] != nil }, await.Patience, time.Millisecond)
+	m.Store(cluster.NewMap([]cluster.Range{{First: 0, Last: cluster.Slots - 1, Primary: b}}))
+	e.ClusterChanged()
+	require.Equal(t, "+PONG\r\n", other.ask(t, "PING"))
+	require.NoError(t, stays.Resume())
+	got, err := c.reply()
+	require.NoError(t, err)
+	assert.Equal(t, "+OK\r\n", got)
+	assert.Equal(t, "*0\r\n", c.ask(t, "FUNCTION", "LIST"))
 }

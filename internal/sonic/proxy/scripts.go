@@ -331,14 +331,15 @@ func (c *client) functionFlush(_ *command.Command, r request.Request) bool {
 		return false
 	}
 	l := c.loop
-	var servers []*backend
-	if l.cfg.Replicate {
+	servers := func() (all []*backend) { // for each command anew: a connection to a former primary has ended
 		for _, slot := range l.firstSlots {
-			servers = append(servers, l.primaryOf(slot, 2))
+			all = append(all, l.primaryOf(slot, 2))
 		}
-	} else {
+		return all
+	}
+	if !l.cfg.Replicate {
 		b, _ := c.connection()
-		servers = append(servers, b)
+		servers = func() []*backend { return []*backend{b} }
 	}
 	c.busy = true
 	c.outstanding++ // so that drain waits for the answer
@@ -347,7 +348,7 @@ func (c *client) functionFlush(_ *command.Command, r request.Request) bool {
 		c.commandDone()
 		c.reply(answer)
 	}
-	l.askServers(servers, resp.AppendCommand(nil, "FUNCTION", "LIST"), func(all [][]byte) {
+	l.askServers(servers(), resp.AppendCommand(nil, "FUNCTION", "LIST"), func(all [][]byte) {
 		names := map[string]struct{}{}
 		for _, reply := range all {
 			for _, name := range replies.LibraryNames(reply) {
@@ -363,7 +364,7 @@ func (c *client) functionFlush(_ *command.Command, r request.Request) bool {
 			return
 		}
 		for name := range names {
-			l.askServers(servers, resp.AppendCommand(nil, "FUNCTION", "DELETE", name), func(all [][]byte) {
+			l.askServers(servers(), resp.AppendCommand(nil, "FUNCTION", "DELETE", name), func(all [][]byte) {
 				one := replies.JoinDeletions(all)
 				if one[0] == '-' && !bytes.HasPrefix(one, []byte("-ERR Library not found")) { // another client has deleted it
 					answer = one

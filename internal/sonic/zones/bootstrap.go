@@ -111,7 +111,7 @@ type slotCursor struct {
 
 // Run fills the zone.
 func (b *Bootstrap) Run(ctx context.Context) error {
-	b.boots = map[int]bool{}
+	b.boots, b.flush = map[int]bool{}, ""
 	switch store := b.Target.store.(type) {
 	case *clustered:
 		b.target = &clusterTarget{clustered: store, from: b.Source}

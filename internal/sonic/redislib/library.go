@@ -250,13 +250,13 @@ func Unfilled(err error) bool { return script.IsReply(err, "SONICBOOTSTRAP") }
 // Fatal reports whether Open has failed because of its arguments or of the state of this Redis: trying
 // again does not help. It may help after any other error, also one that is not known here.
 func Fatal(err error) bool {
-	return script.IsReply(err, "SONICARG", "SONICZONE", "SONICLAYOUT", "SONICBOOTSTRAP")
+	return script.IsReply(err, "SONICZONE", "SONICLAYOUT", "SONICBOOTSTRAP")
 }
 
 // Rejected reports whether the library has failed because of the message that it was to apply. Only
 // another version of the library may apply it.
 func Rejected(err error) bool {
-	return script.IsReply(err, "SONICARG", "SONICPAYLOAD", "SONICNEWER", "ERR user_function")
+	return script.IsReply(err, "SONICPAYLOAD", "SONICNEWER", "ERR user_function")
 }
 
 // stateOf reads the reply of sonic_look.

@@ -22,7 +22,7 @@ func KeysOf(shard int) Keys {
 	prefix := "{sonic:" + strconv.Itoa(shard) + "}"
 	return Keys{
 		Outbox: prefix + "out", Versions: prefix + "ver", Cursors: prefix + "cur", Slots: prefix + "slots", Meta: prefix + "meta", Boot: prefix + "boot",
-		Unsent: prefix + "unsent", Markers: prefix + "mark", Lacks: prefix + "lacks",
+		Unsent: prefix + "dropped", Markers: prefix + "mark", Lacks: prefix + "lacks",
 		prefix: prefix,
 	}
 }

@@ -171,12 +171,6 @@ func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
 	_, a, _ := twoZones(t)
 	for want, args := range map[string][]any{
-		"SONICARG":                         {"a"},
-		"SONICARG a name of a zone":        {"a", 9, "0-0", "", 1, "b b", "lww"},
-		"SONICARG zone a is named twice":   {"a", 9, "0-0", "", 1, "a", "lww"},
-		"SONICARG policy last":             {"a", 9, "0-0", "", 1, "b", "last"},
-		"SONICARG policy best":             {"a", 9, "0-0", "", 1, "b", "lww", "x:", "best"},
-		"SONICARG floor":                   {"a", 9, "zero", "", 1, "b", "lww"},
 		"SONICZONE this Redis belongs to ": {"c", 9, "0-0", "", 1, "b", "lww"},
 		"SONICEPOCH 0 is before 1":         {"a", 0, "0-0", "", 1, "b", "lww"},
 	} {
@@ -192,7 +186,6 @@ func TestApplyRefuses(t *testing.T) {
 	t.Parallel()
 	_, a, _ := twoZones(t)
 	for want, args := range map[string][]any{
-		"SONICARG origin epoch":        {"b"},
 		"SONICNOTREADY zone c is none": {"c", 1, "0-0", "1-0", "", "0", "\x90"},
 		"SONICPAYLOAD of b up to 1-":   {"b", 1, "0-0", "1-0", "", "0", "\x91"},
 	} {

@@ -245,7 +245,7 @@ func TestSumsAreShippedBeforeCountersAreCopied(t *testing.T) {
 	a.write("set", "k", "v")
 	a.skip(false)
 	_, err := a.call("sonic_copy_keys", "b", "0", 0, "c:n")
-	require.ErrorContains(t, err, "SONICUNSENT")
+	require.ErrorContains(t, err, "SONICDROPPED")
 	_, err = a.call("sonic_copy_keys", "b", "0", 0, "k")
 	require.NoError(t, err, "its state is shipped again, which changes nothing")
 	source, err := a.call("sonic_source", "b")

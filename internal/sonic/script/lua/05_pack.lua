@@ -1,17 +1,11 @@
 
-local call = function(...) -- redis.call, which raises errors
-	bind()
-	return redis.call(...)
-end
-local try = function(...) -- redis.pcall, which returns errors as Redis gives them
-	bind()
-	return redis.pcall(...)
-end
+local call, try -- redis.call, which raises errors, and redis.pcall, which returns them
 
 -- Headers of msgpack by length: HEAD[n] of a string of n bytes, COUNT[n] of an array of n values.
 -- Effects are built from them by hand: one concatenation in place of a table and a call per effect.
 local HEAD, COUNT = {}, {}
 local DIGITS = {} -- numbers as decimal text: Lua formats one at every concatenation
+local VERSIONS = {} -- VERSIONS[out]: the key of the hash of versions of the shard of the stream out
 local START = {} -- START[op][policy][db]: the packed op, policy and db, which begin every effect
 
 bind = function()
@@ -39,6 +33,7 @@ bind = function()
 			return t[k]
 		end})
 	end
+	VERSIONS = lazily(function(out) return state(out, 'ver') end)
 	START = lazily(function(op)
 		return lazily(function(policy)
 			return lazily(function(db) return HEAD[#op] .. op .. HEAD[#policy] .. policy .. HEAD[#db] .. db end)
@@ -46,21 +41,58 @@ bind = function()
 	end)
 end
 
-local function register(name, callback, flags)
+local function register(name, flags, callback)
 	redis.register_function{
 		function_name = name, flags = flags,
 		callback = function(keys, args)
 			if not concat then bind() end
-			return callback(keys, args)
+			c.selected = '0'
+			return callback(keys[1], args)
 		end,
 	}
 end
 
+-- register_shard registers a function of one shard. It needs a setting of the context, 'opened' or 'ready', if any.
+local function register_shard(name, flags, needs, callback)
+	register(name, flags, function(out, args)
+		if needs and not c[needs] then return NOT_READY end
+		local moving = shards.use(out)
+		if moving then return moving end
+		return callback(out, args)
+	end)
+end
+
 -- reads registers a function that changes nothing. It works on a replica, too.
-local function reads(name, callback) register(name, callback, {'no-writes'}) end
+local function reads(name, needs, callback) register_shard(name, {'no-writes'}, needs, callback) end
 
 -- always registers a function that runs when Redis has reached its bound of memory, too.
-local function always(name, callback) register(name, callback, {'allow-oom'}) end
+local function always(name, needs, callback) register_shard(name, {'allow-oom'}, needs, callback) end
+
+-- sliced calls command key list[first..last], at most SLICE values at a time.
+local function sliced(command, key, list, first, last)
+	for i = first, last, SLICE do
+		call(command, key, unpack(list, i, math.min(i + SLICE - 1, last)))
+	end
+end
+
+-- read_sliced does so by f, call or try, and returns a list of all replies, or the first error.
+local function read_sliced(f, command, key, list, first, last)
+	if last - first < SLICE then return f(command, key, unpack(list, first, last)) end
+	local found = {}
+	for i = first, last, SLICE do
+		local part = f(command, key, unpack(list, i, math.min(i + SLICE - 1, last)))
+		if failed(part) then return part end
+		for j = 1, #part do found[#found + 1] = part[j] end
+	end
+	return found
+end
+
+-- by_name returns a list of name, value, .. as a table.
+local function by_name(list)
+	local found = {}
+	for i = 1, #list, 2 do found[list[i]] = list[i + 1] end
+	return found
+end
 
 -- pxat_text returns an expiry in milliseconds as text. A Lua number cannot hold those beyond 2^53
 -- exactly: the largest becomes the largest that Redis takes.
@@ -149,4 +181,12 @@ local function elements_effect(op, policy, db, key, pxat, list, first, last)
 		end
 	end
 	return concat(parts)
+end
+
+-- first_op returns what the first of packed effects is, nil when there is none.
+local function first_op(packed)
+	if packed == '' then return nil end
+	local head = string.byte(packed)
+	local at = head == 220 and 5 or head == 221 and 7 or 3 -- behind the array's header, and that of a string of one byte
+	return string.sub(packed, at, at)
 end

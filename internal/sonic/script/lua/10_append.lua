@@ -13,6 +13,9 @@ local function flush_field(db) return 'f' .. db end -- newest flush of a databas
 -- Functions on versions, see 50_versions.lua.
 local versions = {}
 
+-- Functions on requests, see 57_requests.lua.
+local requests = {}
+
 
 -- What an entry of the stream holds at most. The effects of a larger write are in several entries, one behind the
 -- other: `p` in all but the last. So who reads some entries knows what they take at most, and no write meets Redis'
@@ -54,18 +57,7 @@ local function id_before(a, b)
 	return aseq < bseq
 end
 
-local unsent -- functions on effects that do not go to the stream, see 12_unsent.lua
-
-local NO_BOUND = 1 / 0
-
--- What the stream holds, in bytes. bound is what it may hold: past it writes are refused or, if drops, their effects
--- are dropped. marks[first..last] are pairs of an id and the bytes of the entries up to it that no earlier mark
--- counts; rest is behind the last one. Of what the stream held when the library was opened, old bytes in old_count
--- entries are left; added entries came behind them.
-local backlog = {
-	bytes = 0, bound = NO_BOUND, drops = false, marks = {}, first = 1, last = 0, rest = 0,
-	old = 0, old_count = 0, added = 0,
-}
+local dropped = {} -- functions on effects that do not go to the stream, see 12_dropped.lua
 
 -- raise_watermark says that others know that they have all entries before ms. They write that as the id <ms>-0, up to
 -- which they take all entries as applied: so no new entry has that one either.
@@ -75,25 +67,16 @@ function shards.raise_watermark(ms)
 	end
 end
 
--- count counts entries that the stream of a shard has.
-function shards.count(out, bytes, count)
-	local h = c.streams[out]
-	if not h then
-		h = {bytes = 0, count = 0}
-		c.streams[out] = h
-	end
-	h.bytes, h.count = h.bytes + bytes, h.count + count
-	backlog.bytes = backlog.bytes + bytes
-	c.unread[out] = true
-end
+-- What streams hold, in bytes. Of what a stream held when it was counted first, old bytes in old_count entries are
+-- left; added entries came behind them. Each of list[first..last] is an id and the bytes of the added entries up to it
+-- that no earlier one counts; rest is behind the last one.
+local backlog = {}
 
--- recount says that the stream of a shard has count entries left.
-function shards.recount(out, count)
-	local h = c.streams[out] or {bytes = 0, count = 0}
-	local left = count < h.count and math.floor(h.bytes * count / h.count) or h.bytes
-	backlog.bytes = backlog.bytes - h.bytes + left
-	h.bytes, h.count = left, math.min(h.count, count)
-	if count == 0 then c.streams[out], c.unread[out] = nil, nil end
+-- start counts a stream that holds bytes in count entries.
+function backlog.start(out, bytes, count)
+	local h = {first = 1, last = 0, rest = 0, old = bytes, old_count = count, added = 0}
+	c.streams[out], c.bytes = h, c.bytes + bytes
+	return h
 end
 
 -- What an entry takes besides its effects, about.
@@ -101,47 +84,41 @@ local ENTRY_OVERHEAD = 64
 
 -- add counts an entry of the stream.
 function backlog.add(out, id, effects)
+	local h = c.streams[out] or backlog.start(out, 0, 0)
 	local n, pieces = #effects + ENTRY_OVERHEAD, 1
 	if #effects > PIECE then pieces = math.ceil(#effects / PIECE) end
-	if c.clustered then
-		shards.count(out, n, pieces)
-		return
-	end
-	local rest = backlog.rest + n
-	backlog.bytes, backlog.added = backlog.bytes + n, backlog.added + pieces
+	local rest = h.rest + n
+	c.bytes, h.added = c.bytes + n, h.added + pieces
 	if rest >= PIECE then
-		backlog.last = backlog.last + 1
-		backlog.marks[backlog.last] = {id, rest}
+		h.last = h.last + 1
+		h[h.last] = {id, rest}
 		rest = 0
 	end
-	backlog.rest = rest
+	h.rest = rest
+	if c.clustered then c.unread[out] = true end
 end
-
--- start begins with bytes that the stream holds in count entries.
-function backlog.start(bytes, count)
-	backlog.marks, backlog.first, backlog.last, backlog.rest = {}, 1, 0, 0
-	backlog.bytes, backlog.old, backlog.old_count, backlog.added = bytes, bytes, count, 0
-end
-
--- limit sets the bound, '' or nil for none.
-function backlog.limit(bound, drops) backlog.bound, backlog.drops = tonumber(bound or '') or NO_BOUND, drops end
 
 -- trim says that the stream has no entries up to id any more, and count others.
-function backlog.trim(id, count)
+function backlog.trim(out, id, count)
+	local h = c.streams[out]
+	if not h then return end
+	local left = math.max(0, count - h.added)
+	if left < h.old_count then -- the entries have the same size, as far as is known
+		local freed = math.floor(h.old * (1 - left / h.old_count))
+		c.bytes, h.old, h.old_count = c.bytes - freed, h.old - freed, left
+	end
+	while h.first <= h.last and (count == 0 or not id_before(id, h[h.first][1])) do
+		c.bytes = c.bytes - h[h.first][2]
+		h[h.first], h.first = nil, h.first + 1
+	end
 	if count == 0 then
-		backlog.start(0, 0)
-		return
-	end
-	local left = math.max(0, count - backlog.added)
-	if left < backlog.old_count then -- the entries have the same size, as far as is known
-		local freed = backlog.old * (1 - left / backlog.old_count)
-		backlog.bytes, backlog.old, backlog.old_count = backlog.bytes - freed, backlog.old - freed, left
-	end
-	while backlog.first <= backlog.last and not id_before(id, backlog.marks[backlog.first][1]) do
-		backlog.bytes = backlog.bytes - backlog.marks[backlog.first][2]
-		backlog.marks[backlog.first], backlog.first = nil, backlog.first + 1
+		c.bytes = c.bytes - h.rest
+		c.streams[out], c.unread[out] = nil, nil
 	end
 end
+
+-- limit sets the bound of all streams together, '' or nil for none.
+function backlog.limit(bound, drops) c.bound, c.drops = tonumber(bound or '') or 1 / 0, drops end
 
 local FULL = {err = 'OOM the outbox is full: Pulsar has not stored earlier writes yet'}
 
@@ -149,39 +126,31 @@ local FULL = {err = 'OOM the outbox is full: Pulsar has not stored earlier write
 -- returns nil, and effects are dropped from now on. A transaction of which an earlier write was executed goes on up
 -- to twice the bound, but for what copies keys: its command is small, and its effect may be large.
 local function refuse_or_drop(copies)
-	if backlog.bytes <= backlog.bound or c.alone then return nil end
+	if c.bytes <= c.bound or c.alone then return nil end
 	local begun = c.tx and c.tx == c.open_tx
-	if begun and not copies and backlog.bytes <= 2 * backlog.bound then return nil end
-	if begun or not backlog.drops then return FULL end
-	unsent.drop(true)
+	if begun and not copies and c.bytes <= 2 * c.bound then return nil end
+	if begun or not c.drops then return FULL end
+	c.dropping = true
 end
 
 -- note_versions writes notes, which are those of an entry with that id. The script is in db 0.
 local function note_versions(out, id, notes)
-	local ver, n = state(out, 'ver'), #notes
-	for i = 2, n, 2 do notes[i] = id .. notes[i] end
-	for i = 1, n, SLICE do call('HSET', ver, unpack(notes, i, math.min(i + SLICE - 1, n))) end
-end
-
-local append
-
-do -- what is local here is of this block alone
-
--- in_pieces appends all pieces of effects but the last one, which it returns. id is that of the last one.
-local function in_pieces(out, effects, id)
-	local before = math.ceil(#effects / PIECE) - 1
-	local ms, seq = numbers_of(id)
-	for i = 1, before do
-		local piece = string.sub(effects, (i - 1) * PIECE + 1, i * PIECE)
-		call('XADD', out, format('%d-%d', ms, seq - before + i - 1), 'p', piece)
-	end
-	return string.sub(effects, before * PIECE + 1)
+	for i = 2, #notes, 2 do notes[i] = id .. notes[i] end
+	sliced('HSET', VERSIONS[out], notes, 1, #notes)
 end
 
 -- add_to_stream adds an entry to the stream, and returns its id.
 local function add_to_stream(out, id, tx, effects)
 	local last = effects
-	if #effects > PIECE then last = in_pieces(out, effects, id) end
+	if #effects > PIECE then
+		local before = math.ceil(#effects / PIECE) - 1
+		local ms, seq = numbers_of(id)
+		for i = 1, before do
+			local piece = string.sub(effects, (i - 1) * PIECE + 1, i * PIECE)
+			call('XADD', out, format('%d-%d', ms, seq - before + i - 1), 'p', piece)
+		end
+		last = string.sub(effects, before * PIECE + 1)
+	end
 	if tx then
 		id = call('XADD', out, id, 'e', last, 't', tx)
 	else
@@ -191,18 +160,13 @@ local function add_to_stream(out, id, tx, effects)
 	return id
 end
 
-local noted_out, noted_ver -- the last outbox, and its hash of versions
-
 -- append adds one entry to the outbox: effects, which are packed arrays, one behind the other. It returns the entry's
 -- id, which is the version of all of them. notes is a list of field, rest, field, rest, .. of the hash of versions:
 -- each field becomes id .. rest. kept says that the entry goes to the stream, whatever becomes of others.
 --
 -- State keys are in db 0: a script that works in another db goes there and back.
-function append(out, db, tx, effects, notes, kept)
-	if c.divert and not kept then
-		local taken = c.divert(out, db, effects, notes)
-		if taken ~= nil then return taken end
-	end
+local function append(out, db, tx, effects, notes, kept)
+	if c.dropping and not kept then return dropped.add(out, db, effects, notes) end
 	if db ~= '0' then call('SELECT', '0') end
 	local id, last_id = '*', c.last_id
 	if #effects > PIECE then
@@ -224,16 +188,13 @@ function append(out, db, tx, effects, notes, kept)
 	end
 	if notes and not c.alone then
 		if #notes == 2 then
-			if out ~= noted_out then noted_out, noted_ver = out, state(out, 'ver') end
-			call('HSET', noted_ver, notes[1], id .. notes[2])
+			call('HSET', VERSIONS[out], notes[1], id .. notes[2])
 		else
 			note_versions(out, id, notes)
 		end
 	end
 	if db ~= '0' then call('SELECT', db) end
 	return id
-end
-
 end
 
 -- Each of the following returns what a write under lww notes, nil under another policy.
@@ -251,18 +212,19 @@ local function wholesale_notes(policy, db, key, pxat, notes, base)
 	return notes
 end
 
+-- expiry_text is what stands behind the version of a statement about an expiry.
+local function expiry_text(pxat, cleared)
+	if cleared then return ' ' .. pxat .. ' ' .. cleared end
+	return pxat == '' and '' or ' ' .. pxat
+end
+
 -- expiry_notes are those of a change of a key's expiry; pxat is '' when the key keeps forever. wiped is what
 -- cleared_before returned.
 local function expiry_notes(policy, db, key, pxat, notes, cleared)
 	if policy ~= 'l' then return notes end
 	notes = notes or {}
 	local n = #notes
-	if cleared then
-		pxat = ' ' .. pxat .. ' ' .. cleared
-	elseif pxat ~= '' then
-		pxat = ' ' .. pxat
-	end
-	notes[n + 1], notes[n + 2] = expiry_field(db, key), pxat
+	notes[n + 1], notes[n + 2] = expiry_field(db, key), expiry_text(pxat, cleared)
 	return notes
 end
 
@@ -277,7 +239,7 @@ shards.LACKING = {err = 'TRYAGAIN the slot may lack effects'}
 function shards.use(out, recovers)
 	c.outbox = out
 	if not c.clustered then return nil end
-	c.last_id, versions.flushes['0'] = nil, nil
+	c.last_id, c.flushes['0'] = nil, nil
 	local found = try('EXISTS', state(out, 'none'), state(out, 'lacks'))
 	if found == 0 then return nil end
 	if failed(found) then return shards.MOVING end
@@ -300,7 +262,7 @@ end
 local function cleared_before(policy, db, key)
 	if policy ~= 'l' or c.alone then return nil end
 	if db ~= '0' then call('SELECT', '0') end
-	local ver = state(c.outbox, 'ver')
+	local ver = VERSIONS[c.outbox]
 	local stored = call('HMGET', ver, expiry_field(db, key), key_field(db, key))
 	local whole = versions.whole(ver, db, stored[2])
 	if db ~= '0' then call('SELECT', db) end

@@ -2,13 +2,18 @@
 -- Types that operations (L) change.
 local IN_PLACE = {string = true, list = true, stream = true}
 
+-- stored_versions returns what is stored in fields of the hash of versions. The script is in db, and comes back to it.
+local function stored_versions(db, ...)
+	if db ~= '0' then call('SELECT', '0') end
+	local stored = call('HMGET', VERSIONS[c.outbox], ...)
+	if db ~= '0' then call('SELECT', db) end
+	return stored
+end
+
 -- base_of returns the version of the write that made what the string, list or stream key holds, with its zone; nil
 -- when it is not kept.
 local function base_of(db, key)
-	if db ~= '0' then call('SELECT', '0') end
-	local stored = call('HGET', state(c.outbox, 'ver'), key_field(db, key))
-	if db ~= '0' then call('SELECT', db) end
-	return versions.base(stored)
+	return versions.base(stored_versions(db, key_field(db, key))[1])
 end
 
 -- state_effects returns what makes the key elsewhere what it is here, wholesale: effects, and their

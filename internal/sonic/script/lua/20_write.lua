@@ -24,25 +24,50 @@ local function run(command, args)
 	return try(command, unpack(args, 2))
 end
 
--- run_sliced executes command for args[first..last], step by step at most SLICE values, each time
--- behind lead, a list. It returns the sum of the replies, or what the last one was when they are no
--- numbers. A failure in a later slice would leave the slices before it done: a command that can fail
--- there is checked by its caller before.
-local function run_sliced(command, lead, args, first, last)
-	local sum = 0
-	local reply
-	for start = first, last, SLICE do
-		local words, n = {unpack(lead)}, #lead
-		for i = start, math.min(start + SLICE - 1, last) do
-			n = n + 1
-			words[n] = args[i]
+-- Effects have a bound, or a write would be executed here that no other zone can learn of: 4 GiB is what the length
+-- of a packed string has room for. Arguments of a client are far below. A command that makes a key anew from other
+-- keys is refused beyond half of it, before it runs.
+local LARGEST = 2147483648
+
+-- run_copy executes command, which copies keys, unless the keys among args take more than LARGEST, or the outbox is
+-- full. Other arguments name no keys, mostly.
+local function run_copy(command, args)
+	local refusal = refuse_or_drop(true)
+	if refusal then return refusal end
+	local function size(...)
+		local sum = 0
+		for i = 2, #args do
+			local n = try('MEMORY', 'USAGE', args[i], ...)
+			if type(n) == 'number' then sum = sum + n end
 		end
-		reply = try(command, unpack(words, 1, n))
+		return sum
+	end
+	if size() >= LARGEST / 4 then -- it looks at some elements of each key only
+		local n = size('SAMPLES', '0')
+		if n >= LARGEST then
+			return {err = format('SONICREFUSED %s of keys that take %.0f bytes: an effect may have %.0f', command, n, LARGEST)}
+		end
+	end
+	return run(command, args)
+end
+
+-- run_sliced executes command key args[first..last], or without key, at most SLICE values at a time. It returns the
+-- sum of the replies, or the last one when they are no numbers. A failure in a later slice would leave the slices
+-- before it done: a command that can fail there is checked by its caller before.
+local function run_sliced(command, key, args, first, last)
+	if last - first < SLICE then
+		if key then return try(command, key, unpack(args, first, last)) end
+		return try(command, unpack(args, first, last))
+	end
+	local sum, reply = 0, nil
+	for start = first, last, SLICE do
+		local words = {unpack(args, start, math.min(start + SLICE - 1, last))}
+		if key then table.insert(words, 1, key) end
+		reply = try(command, unpack(words))
 		if failed(reply) then return reply end
 		if type(reply) == 'number' then sum = sum + reply end
 	end
-	if type(reply) == 'number' then return sum end
-	return reply
+	return type(reply) == 'number' and sum or reply
 end
 
 -- What write was given, by command: body, and the options.
@@ -80,7 +105,7 @@ local function write(command, body, options)
 				end
 			end
 			c.tx, c.db, c.resp3 = tx, db, resp3
-			if backlog.bytes > backlog.bound then
+			if c.bytes > c.bound then
 				local refusal = refuse_or_drop()
 				if refusal then return refusal end
 			end
@@ -120,14 +145,8 @@ local function each(list, define)
 	end
 end
 
--- exact returns an integer reply whose value is given as text. A Lua number cannot hold those beyond
--- 2^53: they are given as a status, of which the proxy makes the integer again.
-local function exact(number, text)
-	if number < 9007199254740992 and number > -9007199254740992 then return number end
-	return {ok = text}
-end
-
--- integer_text returns the text of an integer reply, nil when a Lua number may not hold it exactly.
+-- integer_text returns the text of an integer reply, nil when a Lua number may not hold it exactly: beyond 2^53. A
+-- reply is given as a status then, of which the proxy makes the integer again.
 local function integer_text(number)
 	if number < 9007199254740992 and number > -9007199254740992 then return format('%d', number) end
 	return nil
@@ -171,17 +190,30 @@ local function expiry_change(policy, db, key, before, pxat, cleared)
 	return expiry_effect(policy, db, key, pxat, cleared), expiry_notes(policy, db, key, pxat, nil, cleared)
 end
 
--- stored runs a command that makes key anew from other keys, or deletes it when there is nothing to
--- store.
-local function stored(command, args, db, key)
-	if key and policy_of(key) == 'c' then return counter_refusal(command) end
-	local problem = too_large(command, args)
-	if problem then return problem end
-	local before = key and call('EXISTS', key)
-	local reply = run(command, args)
-	if failed(reply) then return reply end
-	if before == 0 and reply == 0 then return reply end
-	return reply, state_effects(db, key)
+-- stored runs a command that makes key anew from other keys, or deletes it when there is nothing to store. Without key
+-- the command only reads.
+local function stored(command, args, key)
+	if not key then return run(command, args) end
+	if policy_of(key) == 'c' then return counter_refusal(command) end
+	local before = call('EXISTS', key)
+	local reply = run_copy(command, args)
+	if failed(reply) or before == 0 and reply == 0 then return reply end
+	return reply, state_effects(c.db, key)
+end
+
+-- store_key returns the key that an option STORE or STOREDIST of args[first..] names; the last one counts. takes has
+-- how many arguments follow other options.
+local function store_key(args, first, takes)
+	local i, key = first, nil
+	while i <= #args do
+		local option = string.upper(args[i])
+		if option == 'STORE' or option == 'STOREDIST' then
+			i = i + 1
+			key = args[i]
+		end
+		i = i + 1 + (takes[option] or 0)
+	end
+	return key
 end
 
 -- A string, list or stream that was there before is shipped as the operation that changed it, on the content that was

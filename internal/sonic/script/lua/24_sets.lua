@@ -1,14 +1,7 @@
 
 write('SADD', function(c, args, key, policy)
 	local n = #args
-	local reply
-	if n == 3 then
-		reply = try('SADD', key, args[3])
-	elseif n <= SLICE then
-		reply = try('SADD', unpack(args, 2))
-	else
-		reply = run_sliced('SADD', {key}, args, 3, n)
-	end
+	local reply = run_sliced('SADD', key, args, 3, n)
 	if failed(reply) or reply == 0 then return reply end
 	return reply, elements_effect('A', policy, c.db, key, expiry_of(key), args, 3, n),
 		added_notes(policy, c.db, key, 's', args, 3, n, 1)
@@ -46,5 +39,5 @@ write('SPOP', function(c, args, key, policy)
 end, {special = true, frees = true})
 
 each({'SUNIONSTORE', 'SINTERSTORE', 'SDIFFSTORE'}, function(command)
-	write(command, function(c, args) return stored(command, args, c.db, args[2]) end)
+	write(command, function(_, args) return stored(command, args, args[2]) end)
 end)

@@ -1,16 +1,10 @@
 each({{'LPUSH', 'LPUSH'}, {'RPUSH', 'RPUSH'}, {'LPUSHX', 'LPUSH'}, {'RPUSHX', 'RPUSH'}}, function(command, plain)
 	write(command, function(c, args, key)
-		local n = #args
-		local reply
-		if n <= SLICE then
-			reply = try(command, unpack(args, 2))
-		else
-			for start = 3, n, SLICE do
-				reply = try(command, key, unpack(args, start, math.min(start + SLICE - 1, n)))
-				if failed(reply) or reply == 0 then break end
-			end
+		local n, reply = #args, nil
+		for start = 3, math.max(n, 3), SLICE do
+			reply = try(command, key, unpack(args, start, math.min(start + SLICE - 1, n)))
+			if failed(reply) or reply == 0 then return reply end
 		end
-		if failed(reply) or reply == 0 then return reply end
 		if reply == n - 2 then return reply, dump_state(c.db, key) end -- there was no list
 		return reply, operation(c.db, key, plain, args, 3, n)
 	end)

@@ -9,17 +9,12 @@ local JOINED = {
 	SET = true, SETEX = true, PSETEX = true, SETNX = true, INCR = true, DECR = true, INCRBY = true, DECRBY = true,
 	INCRBYFLOAT = true,
 }
-local SINGLE = {
-	HSET = true, HMSET = true, HSETNX = true, HINCRBY = true, HINCRBYFLOAT = true, SADD = true, ZADD = true,
-	ZINCRBY = true, LPUSH = true, RPUSH = true, LPUSHX = true, RPUSHX = true,
-}
 
 -- HEADS[text] is what the head of a write says. There are few different ones.
 local HEADS = {}
 
 local function head_of(text)
 	local command, n = string.match(text, '^(%u+) (%d)$')
-	if not command or not JOINED[command] and not SINGLE[command] then return nil end
 	HEADS[text] = {
 		command = command, n = tonumber(n), write = commands[command], joined = JOINED[command],
 		plain = text == 'SET 2',
@@ -38,7 +33,6 @@ redis.register_function{
 	function_name = 'sonic_many', flags = {'allow-cross-slot-keys'},
 	callback = function(keys, args)
 		if not c.ready then return NOT_READY end
-		if not concat then bind() end
 		local out, mode = keys[1], args[1]
 		c.outbox = out
 		local db, resp3, _ = '0', false, nil
@@ -109,26 +103,15 @@ redis.register_function{
 		local moving
 		while i <= last do
 			local head = HEADS[args[i]] or head_of(args[i])
-			if c.clustered and head then
+			if c.clustered then
 				i = i + 1
-				if not args[i] then
-					head = nil
-				elseif args[i] ~= out or i == 3 then
+				if args[i] ~= out or i == 3 then
 					append_joined()
 					out = args[i]
 					moving = shards.use(out)
 				end
 			end
-			local stop = head and i + head.n or last + 1
-			if stop > last then
-				-- The writes before it are noted below.
-				if values > 0 then run_sets() end
-				for _ = i, last do
-					count = count + 1
-					replies[count] = {err = 'SONICARG mode [head argument..]..'}
-				end
-				break
-			end
+			local stop = i + head.n
 			if head.plain and not moving and (policies and policy_of(args[i + 1]) or policy) ~= 'c' then
 				count = count + 1
 				sets[values + 1], sets[values + 2] = args[i + 1], args[i + 2]

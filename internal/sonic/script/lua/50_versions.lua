@@ -162,17 +162,14 @@ function versions.overtaken(expiry, whole)
 	return whole and before(versions.parse(expiry), versions.parse(whole))
 end
 
--- The newest flush of each database that was asked for, false for none: those that are stored. In a cluster, where
--- each slot has its own, shards.use forgets it.
-versions.flushes = {}
-
--- flushed returns the version of the newest flush of a database, nil when there is none. The script is in db 0.
+-- flushed returns the version of the newest flush of a database, nil when there is none. In a cluster, where each slot
+-- has its own, shards.use forgets it. The script is in db 0.
 function versions.flushed(ver, db)
-	local v = versions.flushes[db]
+	local v = c.flushes[db]
 	if v == nil then
 		local stored = call('HGET', ver, flush_field(db))
 		v = stored and versions.parse(stored) or false
-		versions.flushes[db] = v
+		c.flushes[db] = v
 	end
 	return v or nil
 end
@@ -185,7 +182,7 @@ function versions.whole(ver, db, stored)
 	return stored
 end
 
--- named returns the database and the key that a field of the hash of versions names, or one of the hash `unsent`; nil
+-- named returns the database and the key that a field of the hash of versions names, or one of the hash `dropped`; nil
 -- for other fields.
 function versions.named(field)
 	local db, key = string.match(field, '^[kx](%d+):(.*)$')

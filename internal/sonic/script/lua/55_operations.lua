@@ -64,7 +64,7 @@ function lww.operate(e, v)
 		local replaced = lost and said and before(said, v) and at and has_passed(db, key, at)
 		note(key_field(db, key), whole_text(v, pxat))
 		settle(db, key, f, was)
-		if replaced then c.request(db, key, false, f) end
+		if replaced then requests.want(db, key, false, f) end
 		return lost and 'lost' or 'dead'
 	end
 	local result = 'applied'
@@ -83,7 +83,7 @@ function lww.operate(e, v)
 	end
 	note(key_field(db, key), whole_text(v, pxat))
 	settle(db, key, f, was)
-	c.request(db, key, true, f)
+	requests.want(db, key, true, f)
 	return result
 end
 
@@ -101,6 +101,6 @@ function unversioned.operate(e)
 		return 'applied'
 	end
 	local there = call('EXISTS', key) == 1
-	c.request(db, key)
+	requests.want(db, key)
 	return there and 'diverged' or 'applied' -- it expired here before the writer's PERSIST
 end

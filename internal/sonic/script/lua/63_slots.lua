@@ -4,7 +4,7 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 -- The shards of a primary of a Redis Cluster. These functions have keys of many slots: their names are arguments.
 
 local function across(name, callback)
-	register(name, function(_, args) return callback(args) end, {'allow-oom', 'allow-cross-slot-keys'})
+	register(name, {'allow-oom', 'allow-cross-slot-keys'}, function(_, args) return callback(args) end)
 end
 
 -- begin_recovery begins a recovery: this primary may lack effects of all zones.
@@ -22,24 +22,17 @@ end
 -- behind that of the primary before. A primary that another zone has opened refuses, until it is restarted.
 across('sonic_open_primary', function(args)
 	local name, flags, floor = args[1], args[2], args[3]
-	if #args < 5 or not is_id(floor) then
-		return bad_arguments('zone flags floor count other.. default [prefix policy]..')
-	end
-	local names, default, list = shards.settings(name, args, 4)
-	if not names then return default end
 	if c.opened and c.clustered and c.zone ~= name then
 		return {err = 'SONICZONE this Redis belongs to zone ' .. c.zone}
 	end
 	if not c.clustered then
-		c.streams, c.unread, c.last_read, c.deferred_streams = {}, {}, {}, {}
-		backlog.start(0, 0)
+		c.streams, c.bytes, c.unread, c.last_read, c.deferred_streams = {}, 0, {}, {}, {}
 	end
-	c.zone, c.others, c.alone, c.opened, c.clustered = name, names, #names == 0, true, true
-	c.default_policy, c.policies = default, list
-	unsent.drop(false)
+	shards.configure(name, args, 4)
+	c.clustered = true
 	backlog.limit(string.match(flags, 'b(%d+)'), false)
 	shards.raise_watermark(ms_of(floor))
-	versions.flushes = {}
+	c.flushes = {}
 	c.ready = string.find(flags, 'r', 1, true) ~= nil
 	c.lacks = {}
 	if not c.ready then begin_recovery() end
@@ -53,7 +46,6 @@ end)
 -- not mark: they are moving, or elsewhere.
 across('sonic_lack', function(args)
 	local count = tonumber(args[1])
-	if not count or #args < 1 + 2 * count then return bad_arguments('count [zone marker].. stream..') end
 	if not c.opened or not c.clustered or c.ready then return NOT_READY end
 	local missing = {}
 	for i = 2 + 2 * count, #args do
@@ -89,7 +81,7 @@ end)
 -- in milliseconds, and if it is not ready, which opening this is, and the zones of which it may lack effects.
 across('sonic_primary', function()
 	local state_now = {
-		c.opened and c.clustered and '1' or '0', c.ready and c.clustered and '1' or '0', format('%.0f', backlog.bytes),
+		c.opened and c.clustered and '1' or '0', c.ready and c.clustered and '1' or '0', format('%.0f', c.bytes),
 		format('%d', math.max(wall_clock(), c.watermark)),
 	}
 	if c.opened and c.clustered and not c.ready then
@@ -107,7 +99,7 @@ across('sonic_hold', function(args)
 	for i = 1, #args do
 		local out = args[i]
 		local length = try('XLEN', out)
-		shards.recount(out, 0)
+		backlog.trim(out, '', 0)
 		c.last_read[out] = nil
 		c.deferred_streams[out] = nil
 		if type(length) ~= 'number' then
@@ -116,7 +108,10 @@ across('sonic_hold', function(args)
 		else
 			local opening = try('HGET', state(out, 'lacks'), '')
 			if type(opening) == 'string' then lacking = lacking or c.ready or not c.marked[out] or opening ~= c.opening end
-			if length > 0 then shards.count(out, call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length) end
+			if length > 0 then
+				backlog.start(out, call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length)
+				c.unread[out] = true
+			end
 			-- While the slot moves that is an error: it may owe.
 			if try('EXISTS', state(out, 'answers'), state(out, 'requests')) ~= 0 then c.deferred_streams[out] = true end
 		end
@@ -154,7 +149,6 @@ across('sonic_take', function(args)
 	if not c.opened or not c.clustered then return NOT_READY end
 	if args[2] then c.reader = args[1] end
 	if not args[1] or args[1] ~= c.reader then return {err = 'SONICOLDER another Sonic reads this primary now'} end
-	c.selected = '0'
 	if c.ready then shards.send_deferred() end
 	if args[2] then
 		c.last_read, c.unread, reading = {}, {}, {}

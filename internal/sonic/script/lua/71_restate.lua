@@ -1,14 +1,11 @@
 
 -- sonic_restate db key..: what the keys hold here becomes what they hold in every zone, under a new version. The
 -- reply is the entry's id, nil when there was nothing to say: state_effects has nothing of counters.
-always('sonic_restate', function(keys, args)
-	if not c.ready then return NOT_READY end
+always('sonic_restate', 'ready', function(out, args)
 	if c.alone then return false end
-	local moving = shards.use(keys[1])
-	if moving then return moving end
 	local db, parts, notes = args[1], {}, nil
 	call('SELECT', db)
 	for i = 2, #args do parts[#parts + 1], notes = state_effects(db, args[i], notes) end
 	local effects = concat(parts)
-	return effects ~= '' and append(keys[1], db, nil, effects, notes)
+	return effects ~= '' and append(out, db, nil, effects, notes)
 end)

@@ -1,13 +1,12 @@
 
 do -- what is local here is of this file alone: a function of Lua has at most 200 locals
 
--- What effects changed that were dropped, see 12_unsent.lua.
+-- What effects changed that were dropped, see 12_dropped.lua.
 
 -- sonic_skip 0|1 bound 0|1: from now on effects are dropped, or not; what the stream may hold in bytes, '' for no
 -- bound, and whether effects are dropped past it. sonic_open has effects not be dropped.
-always('sonic_skip', function(_, args)
-	if not c.opened then return NOT_READY end
-	unsent.drop(args[1] == '1')
+always('sonic_skip', 'opened', function(_, args)
+	c.dropping = args[1] == '1'
 	backlog.limit(args[2], args[3] == '1')
 	return 1
 end)
@@ -15,16 +14,15 @@ end)
 -- sonic_unsent: whether effects are dropped; how many things are noted; how many effects were lost; how many entries
 -- the stream has, their bytes, how old the first one is in ms; the bound of the bytes, -1 for none, and whether
 -- effects are dropped past it.
-reads('sonic_unsent', function(keys)
-	local out = keys[1]
+reads('sonic_unsent', nil, function(out)
 	local first = call('XRANGE', out, '-', '+', 'COUNT', '1')[1]
 	local age = first and math.max(0, wall_clock() - ms_of(first[1])) or 0
-	local bound = backlog.bound == NO_BOUND and '-1' or format('%.0f', backlog.bound)
+	local bound = c.bound == 1 / 0 and '-1' or format('%.0f', c.bound)
 	return {
-		unsent.drops and '1' or '0', format('%d', call('HLEN', state(out, 'unsent'))),
+		c.dropping and '1' or '0', format('%d', call('HLEN', state(out, 'dropped'))),
 		call('HGET', state(out, 'meta'), 'lost') or '0',
-		format('%d', call('XLEN', out)), format('%.0f', backlog.bytes), format('%.0f', age), bound,
-		backlog.drops and '1' or '0',
+		format('%d', call('XLEN', out)), format('%.0f', c.bytes), format('%.0f', age), bound,
+		c.drops and '1' or '0',
 	}
 end)
 
@@ -59,26 +57,18 @@ local function element_now(db, key, element, letter, typed, notes)
 	return effects, removed_notes(policy, db, key, {element}, 1, 1, notes)
 end
 
--- stored_of returns what is stored of a key's versions. The script is in the key's db.
-local function stored_of(ver, db, ...)
-	call('SELECT', '0')
-	local stored = call('HMGET', ver, ...)
-	call('SELECT', db)
-	return stored
-end
-
 -- overwritten tells whether another zone has written, since the effects were dropped, all that key holds here, or the
 -- element if given. All zones get that, and a write of that zone that is on its way may be newer: the state here is
 -- not news.
-local function overwritten(ver, db, key, element)
+local function overwritten(db, key, element)
 	if element then
-		local version = stored_of(ver, db, element_field(db, key, element))[1]
+		local version = stored_versions(db, element_field(db, key, element))[1]
 		-- A removal says nothing about the key's type.
 		return version and string.find(version, '@', 1, true) and string.sub(version, -2) ~= ' -'
 	end
 	local kind = kind_of(key)
 	if not IN_PLACE[kind] then return false end
-	local stored = stored_of(ver, db, key_field(db, key), expiry_field(db, key))
+	local stored = stored_versions(db, key_field(db, key), expiry_field(db, key))
 	local whole = stored[1]
 	-- What is pruned may be older than the effects that were dropped: so may be an expiry that is forgotten.
 	if not whole or not string.find(whole, '@', 1, true) or not versions.known(whole) then return false end
@@ -89,15 +79,15 @@ end
 -- know as much as this one, also of the types that the key had before. What follows it in another zone may be on its
 -- way. An element whose version is forgotten is older than all that is known: also than the key, once it was shipped
 -- as a whole for one of its elements.
-local function deleted(ver, db, key, element)
-	local stored = stored_of(ver, db, element_field(db, key, element), key_field(db, key))
+local function deleted(db, key, element)
+	local stored = stored_versions(db, element_field(db, key, element), key_field(db, key))
 	if not stored[1] then return versions.known(stored[2]) ~= nil end
 	return versions.overtaken(stored[1], stored[2])
 end
 
--- effects_of_field returns the effects of one field of the hash `unsent`, and comes back to db 0. wholes are the keys
+-- effects_of_field returns the effects of one field of the hash `dropped`, and comes back to db 0. wholes are the keys
 -- that the same entry ships as a whole.
-local function effects_of_field(hash, ver, field, value, notes, wholes)
+local function effects_of_field(hash, field, value, notes, wholes)
 	local kind, db, key = string.match(field, '^(.)(%d+):(.*)$')
 	local element
 	if kind ~= 'k' and kind ~= 'I' then
@@ -116,7 +106,7 @@ local function effects_of_field(hash, ver, field, value, notes, wholes)
 	local effects
 	call('SELECT', db)
 	local letter, added, there = string.lower(value), string.find(value, '%u'), kind_of(key)
-	local gone = element and deleted(ver, db, key, element)
+	local gone = element and deleted(db, key, element)
 	if element and there ~= 'none' and LETTERS[there] ~= letter then -- what it was written to is gone
 		if added then
 			element = nil -- the key was of that type for a moment, and wiped what others may have
@@ -124,7 +114,7 @@ local function effects_of_field(hash, ver, field, value, notes, wholes)
 			letter = LETTERS[there] or letter -- a removal is one of whatever type
 		end
 	end
-	if gone or not element and wholes[db .. ':' .. key] or overwritten(ver, db, key, element) then
+	if gone or not element and wholes[db .. ':' .. key] or overwritten(db, key, element) then
 		effects = ''
 	elseif element then
 		effects, notes = element_now(db, key, element, letter, added and there == 'none', notes)
@@ -139,15 +129,12 @@ end
 -- What one entry of sonic_resend has at most, but for one key that is larger.
 local RESENT = 131072
 
--- sonic_resend count: appends what about so many fields of the hash `unsent` say, and forgets them. It returns the
+-- sonic_resend count: appends what about so many fields of the hash `dropped` say, and forgets them. It returns the
 -- entry's id, '' when there is none, and how many fields are left. It does nothing while effects are dropped.
-always('sonic_resend', function(keys, args)
-	if not c.ready then return NOT_READY end
-	local out = keys[1]
-	c.outbox = out
-	local hash = state(out, 'unsent')
+always('sonic_resend', 'ready', function(out, args)
+	local hash = state(out, 'dropped')
 	local left = call('HLEN', hash)
-	if unsent.drops or left == 0 then return {'', left} end
+	if c.dropping or left == 0 then return {'', left} end
 	local cursor, fields = '0', nil
 	repeat
 		local step = call('HSCAN', hash, cursor, 'COUNT', args[1])
@@ -159,7 +146,7 @@ always('sonic_resend', function(keys, args)
 		if size > RESENT or seen[fields[i]] then return end
 		seen[fields[i]] = true
 		local effects
-		effects, notes = effects_of_field(hash, state(out, 'ver'), fields[i], fields[i + 1], notes, wholes)
+		effects, notes = effects_of_field(hash, fields[i], fields[i + 1], notes, wholes)
 		parts[#parts + 1], taken[#taken + 1] = effects, fields[i]
 		size = size + #effects
 	end

@@ -31,7 +31,7 @@ func (r *primaryReader) markLacks(ctx context.Context, before []int) error {
 	}
 	all := slices.Concat(r.slots, before)
 	slices.Sort(all)
-	missing, err := r.library.Lack(ctx, slices.Compact(all), markers)
+	missing, err := r.library.MarkRecovery(ctx, slices.Compact(all), markers)
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (r *primaryReader) markLacks(ctx context.Context, before []int) error {
 // markLacksElsewhere marks a slot that moves, or has moved, at the primary that it moves to.
 func (r *primaryReader) markLacksElsewhere(ctx context.Context, slot int, markers map[string]string) error {
 	keys := script.SlotKeys(slot)
-	fields := []any{"HSET", keys.Lacks, "", "moved"}
+	fields := []any{"HSET", keys.Recovery, "", "moved"}
 	for zone, marker := range markers {
 		fields = append(fields, zone, marker)
 	}

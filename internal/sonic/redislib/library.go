@@ -93,12 +93,12 @@ type Cursor struct {
 
 // ReadState returns the state. It loads the library if Redis does not have it.
 func (l *Library) ReadState(ctx context.Context) (State, error) {
-	reply, err := l.call(ctx, "sonic_look").Slice()
+	reply, err := l.call(ctx, "sonic_state").Slice()
 	if NoFunction(err) {
 		if err := script.Load(ctx, l.redis); err != nil {
 			return State{}, err
 		}
-		reply, err = l.call(ctx, "sonic_look").Slice()
+		reply, err = l.call(ctx, "sonic_state").Slice()
 	}
 	if err != nil {
 		return State{}, err
@@ -259,7 +259,7 @@ func Rejected(err error) bool {
 	return script.IsReply(err, "SONICPAYLOAD", "SONICNEWER", "ERR user_function")
 }
 
-// stateOf reads the reply of sonic_look.
+// stateOf reads the reply of sonic_state.
 func stateOf(reply []any) (State, error) {
 	s := State{Behind: map[string]wire.ID{}, Cursors: map[string]Cursor{}}
 	var errs []error

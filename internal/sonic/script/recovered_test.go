@@ -126,7 +126,7 @@ func TestReached(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "applied", reply[0])
 	assert.Equal(t, "v", db.Get(ctx, "k").Val())
-	look, err := db.Do(ctx, "FCALL", "sonic_look", 1, keys.Outbox).Slice()
+	look, err := db.Do(ctx, "FCALL", "sonic_state", 1, keys.Outbox).Slice()
 	require.NoError(t, err)
 	cursors := look[slices.Index(look, any("cursors"))+1].([]any)
 	assert.Equal(t, []any{"b", "5-0", "m5", "0"}, cursors)

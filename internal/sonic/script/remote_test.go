@@ -227,7 +227,7 @@ func TestShippedTrims(t *testing.T) {
 	assert.Equal(t, []string{"", ids[1].ID}, shipped(ids[1].ID))
 	assert.Equal(t, []string{"", ids[1].ID}, shipped(ids[0].ID), "never back")
 	a.restart(false)
-	assert.Equal(t, ids[1].ID, a.table("sonic_look")["last"], "an empty stream keeps its last id")
+	assert.Equal(t, ids[1].ID, a.table("sonic_state")["last"], "an empty stream keeps its last id")
 }
 
 // A Redis that came back older than it was takes no writes before it knows again what it told
@@ -243,7 +243,7 @@ func TestNotReadyBehindWhatItTold(t *testing.T) {
 	}
 	b.restart(true)
 	require.False(t, b.ready)
-	found := b.table("sonic_look")
+	found := b.table("sonic_state")
 	assert.Equal(t, []any{"a", a.last()}, found["behind"])
 	_, err := b.call("sonic_set", "0", "k", "x")
 	require.ErrorContains(t, err, "SONICNOTREADY")

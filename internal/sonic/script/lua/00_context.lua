@@ -38,13 +38,13 @@ local c = {
 	-- own, in keys of the same slot, so that all of it moves with the slot. Functions of writes get the stream of the
 	-- slot of their keys.
 	clustered = false,
-	lacks = {}, -- zones of which a primary that was opened without being ready may lack effects
+	recovering = {}, -- zones of which a primary that was opened without being ready may lack effects
 	opening = '', -- tells one such opening from another
-	marked = {}, -- streams of the slots that sonic_lack has marked in this opening
+	marked = {}, -- streams of the slots that sonic_mark_recovery has marked in this opening
 	reader = nil, -- the only one whom sonic_take answers
-	-- By stream: whether sonic_take may find new entries; the last entry that it returned; whether the shard may owe
-	-- answers.
-	unread = {}, last_read = {}, deferred_streams = {},
+	-- By stream: whether sonic_take may find new entries; whether it is about to read it; the last entry that it
+	-- returned; whether the shard may owe answers.
+	unread = {}, reading = {}, last_read = {}, deferred_streams = {},
 
 	-- The present call.
 	outbox = nil, -- the stream
@@ -52,6 +52,7 @@ local c = {
 	db = '0', -- the database of the write
 	resp3 = false, -- the client speaks RESP3
 	selected = nil, -- the database of the script while it applies; state keys are in db 0
+	work = 0, -- what a function that compares or copies has read, see 70_compare.lua
 	digests = nil, -- of the keys of a user's script before it ran
 
 	-- The message that sonic_apply applies.

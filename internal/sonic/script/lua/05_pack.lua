@@ -5,7 +5,7 @@ local call, try -- redis.call, which raises errors, and redis.pcall, which retur
 -- Effects are built from them by hand: one concatenation in place of a table and a call per effect.
 local HEAD, COUNT = {}, {}
 local DIGITS = {} -- numbers as decimal text: Lua formats one at every concatenation
-local VERSIONS = {} -- VERSIONS[out]: the key of the hash of versions of the shard of the stream out
+local VERSION_HASH = {} -- VERSION_HASH[out]: the key of the hash of versions of the shard of the stream out
 local START = {} -- START[op][policy][db]: the packed op, policy and db, which begin every effect
 
 bind = function()
@@ -33,7 +33,7 @@ bind = function()
 			return t[k]
 		end})
 	end
-	VERSIONS = lazily(function(out) return state(out, 'ver') end)
+	VERSION_HASH = lazily(function(out) return state(out, 'ver') end)
 	START = lazily(function(op)
 		return lazily(function(policy)
 			return lazily(function(db) return HEAD[#op] .. op .. HEAD[#policy] .. policy .. HEAD[#db] .. db end)
@@ -138,7 +138,7 @@ local function deletion_effect(policy, db, key)
 	return COUNT[4] .. START.D[policy][db] .. HEAD[#key] .. key
 end
 
--- expiry_effect packs E. wiped is the time before which an expiry that has passed wiped the key.
+-- expiry_effect packs E. cleared is the time before which an expiry that has passed wiped the key.
 local function expiry_effect(policy, db, key, pxat, cleared)
 	local head = START.E[policy][db] .. HEAD[#key] .. key .. HEAD[#pxat] .. pxat
 	if cleared then return COUNT[6] .. head .. HEAD[#cleared] .. cleared end

@@ -11,7 +11,7 @@ end
 local function flush_field(db) return 'f' .. db end -- newest flush of a database
 
 -- Functions on versions, see 50_versions.lua.
-local versions = {}
+local version = {}
 
 -- Functions on requests, see 57_requests.lua.
 local requests = {}
@@ -133,10 +133,10 @@ local function refuse_or_drop(copies)
 	c.dropping = true
 end
 
--- note_versions writes notes, which are those of an entry with that id. The script is in db 0.
-local function note_versions(out, id, notes)
-	for i = 2, #notes, 2 do notes[i] = id .. notes[i] end
-	sliced('HSET', VERSIONS[out], notes, 1, #notes)
+-- store_versions stores versions, which are those of an entry with that id. The script is in db 0.
+local function store_versions(out, id, versions)
+	for i = 2, #versions, 2 do versions[i] = id .. versions[i] end
+	sliced('HSET', VERSION_HASH[out], versions, 1, #versions)
 end
 
 -- add_to_stream adds an entry to the stream, and returns its id.
@@ -161,12 +161,12 @@ local function add_to_stream(out, id, tx, effects)
 end
 
 -- append adds one entry to the outbox: effects, which are packed arrays, one behind the other. It returns the entry's
--- id, which is the version of all of them. notes is a list of field, rest, field, rest, .. of the hash of versions:
+-- id, which is the version of all of them. versions is a list of field, rest, field, rest, .. of the hash of versions:
 -- each field becomes id .. rest. kept says that the entry goes to the stream, whatever becomes of others.
 --
 -- State keys are in db 0: a script that works in another db goes there and back.
-local function append(out, db, tx, effects, notes, kept)
-	if c.dropping and not kept then return dropped.add(out, db, effects, notes) end
+local function append(out, db, tx, effects, versions, kept)
+	if c.dropping and not kept then return dropped.add(out, db, effects, versions) end
 	if db ~= '0' then call('SELECT', '0') end
 	local id, last_id = '*', c.last_id
 	if #effects > PIECE then
@@ -186,30 +186,30 @@ local function append(out, db, tx, effects, notes, kept)
 		c.last_id = format('%d-0', ms_of(id) + 1)
 		call('XSETID', out, c.last_id)
 	end
-	if notes and not c.alone then
-		if #notes == 2 then
-			call('HSET', VERSIONS[out], notes[1], id .. notes[2])
+	if versions and not c.alone then
+		if #versions == 2 then
+			call('HSET', VERSION_HASH[out], versions[1], id .. versions[2])
 		else
-			note_versions(out, id, notes)
+			store_versions(out, id, versions)
 		end
 	end
 	if db ~= '0' then call('SELECT', db) end
 	return id
 end
 
--- Each of the following returns what a write under lww notes, nil under another policy.
+-- Each of the following returns what a write under lww stores of versions, nil under another policy.
 
--- wholesale_notes are those of a key set or deleted as a whole. They are added to notes, if given. Who
--- makes a collection with an expiry adds expiry_notes: they are kept longer, see 50_versions.lua. base says
+-- wholesale_versions are those of a key set or deleted as a whole. They are added to versions, if given. Who
+-- makes a collection with an expiry adds expiry_versions: they are kept longer, see 50_versions.lua. base says
 -- that the effect is R or L: operations may go on from it.
-local function wholesale_notes(policy, db, key, pxat, notes, base)
-	if policy ~= 'l' then return notes end
+local function wholesale_versions(policy, db, key, pxat, versions, base)
+	if policy ~= 'l' then return versions end
 	local rest = pxat == '' and '' or ' ' .. pxat
 	if base then rest = rest .. ' L' end
-	if not notes then return {key_field(db, key), rest} end -- made of its size: most writes end here
-	local n = #notes
-	notes[n + 1], notes[n + 2] = key_field(db, key), rest
-	return notes
+	if not versions then return {key_field(db, key), rest} end -- made of its size: most writes end here
+	local n = #versions
+	versions[n + 1], versions[n + 2] = key_field(db, key), rest
+	return versions
 end
 
 -- expiry_text is what stands behind the version of a statement about an expiry.
@@ -218,32 +218,32 @@ local function expiry_text(pxat, cleared)
 	return pxat == '' and '' or ' ' .. pxat
 end
 
--- expiry_notes are those of a change of a key's expiry; pxat is '' when the key keeps forever. wiped is what
+-- expiry_versions are those of a change of a key's expiry; pxat is '' when the key keeps forever. cleared is what
 -- cleared_before returned.
-local function expiry_notes(policy, db, key, pxat, notes, cleared)
-	if policy ~= 'l' then return notes end
-	notes = notes or {}
-	local n = #notes
-	notes[n + 1], notes[n + 2] = expiry_field(db, key), expiry_text(pxat, cleared)
-	return notes
+local function expiry_versions(policy, db, key, pxat, versions, cleared)
+	if policy ~= 'l' then return versions end
+	versions = versions or {}
+	local n = #versions
+	versions[n + 1], versions[n + 2] = expiry_field(db, key), expiry_text(pxat, cleared)
+	return versions
 end
 
 shards.MOVING = {err = 'TRYAGAIN the slot is moving to another primary'}
 
-shards.LACKING = {err = 'TRYAGAIN the slot may lack effects'}
+shards.RECOVERING = {err = 'TRYAGAIN the slot may lack effects'}
 
 -- use makes out the outbox of the function that runs. In a cluster it returns the error of a slot that is moving:
 -- other keys of it may be at the other primary already. A key that does not exist cannot be read then. Where the slot
 -- moves to, a command on two keys fails if one does not exist, even after ASKING. Unless recovers, it also returns
--- the error of a slot that may lack effects, see sonic_lack.
+-- the error of a slot that may lack effects, see sonic_mark_recovery.
 function shards.use(out, recovers)
 	c.outbox = out
 	if not c.clustered then return nil end
 	c.last_id, c.flushes['0'] = nil, nil
-	local found = try('EXISTS', state(out, 'none'), state(out, 'lacks'))
+	local found = try('EXISTS', state(out, 'none'), state(out, 'recovery'))
 	if found == 0 then return nil end
 	if failed(found) then return shards.MOVING end
-	if not recovers then return shards.LACKING end
+	if not recovers then return shards.RECOVERING end
 end
 
 -- is_over tells whether pxat, an expiry as text, has come by the time that the next version will have: that of the
@@ -262,12 +262,12 @@ end
 local function cleared_before(policy, db, key)
 	if policy ~= 'l' or c.alone then return nil end
 	if db ~= '0' then call('SELECT', '0') end
-	local ver = VERSIONS[c.outbox]
+	local ver = VERSION_HASH[c.outbox]
 	local stored = call('HMGET', ver, expiry_field(db, key), key_field(db, key))
-	local whole = versions.whole(ver, db, stored[2])
+	local whole = version.whole(ver, db, stored[2])
 	if db ~= '0' then call('SELECT', db) end
 	local pxat, cleared
-	if stored[1] and not versions.overtaken(stored[1], whole) then
+	if stored[1] and not version.overtaken(stored[1], whole) then
 		pxat, cleared = string.match(stored[1], '^[^ ]* ?(%d*) ?(%d*)$')
 		if cleared == '' then cleared = nil end
 	elseif whole then -- the newest statement is that of the wholesale write
@@ -277,31 +277,31 @@ local function cleared_before(policy, db, key)
 	return cleared
 end
 
--- added_notes are those of elements list[first], list[first+step], .. of a key of type kind.
-local function added_notes(policy, db, key, kind, list, first, last, step, notes)
-	if policy ~= 'l' then return notes end
-	if not notes and first + step > last then
+-- added_versions are those of elements list[first], list[first+step], .. of a key of type kind.
+local function added_versions(policy, db, key, kind, list, first, last, step, versions)
+	if policy ~= 'l' then return versions end
+	if not versions and first + step > last then
 		return {type_field(db, key, kind), '', element_field(db, key, list[first]), ''}
 	end
-	notes = notes or {}
-	local n, prefix = #notes, element_field(db, key, '')
-	notes[n + 1], notes[n + 2] = type_field(db, key, kind), ''
+	versions = versions or {}
+	local n, prefix = #versions, element_field(db, key, '')
+	versions[n + 1], versions[n + 2] = type_field(db, key, kind), ''
 	n = n + 2
 	for i = first, last, step do
-		notes[n + 1], notes[n + 2] = prefix .. list[i], ''
+		versions[n + 1], versions[n + 2] = prefix .. list[i], ''
 		n = n + 2
 	end
-	return notes
+	return versions
 end
 
--- removed_notes are those of removed elements. A removal says nothing about the key's type.
-local function removed_notes(policy, db, key, list, first, last, notes)
-	if policy ~= 'l' then return notes end
-	notes = notes or {}
-	local n, prefix = #notes, element_field(db, key, '')
+-- removed_versions are those of removed elements. A removal says nothing about the key's type.
+local function removed_versions(policy, db, key, list, first, last, versions)
+	if policy ~= 'l' then return versions end
+	versions = versions or {}
+	local n, prefix = #versions, element_field(db, key, '')
 	for i = first, last do
-		notes[n + 1], notes[n + 2] = prefix .. list[i], ' -'
+		versions[n + 1], versions[n + 2] = prefix .. list[i], ' -'
 		n = n + 2
 	end
-	return notes
+	return versions
 end

@@ -55,7 +55,7 @@ function dropped.forget(out, flushed)
 		local fields, gone = step[2], {}
 		cursor = step[1]
 		for i = 1, #fields, 2 do
-			local db, key = versions.named(fields[i])
+			local db, key = version.named(fields[i])
 			if db and flushed[db] and not flushed[db][key] then gone[#gone + 1] = fields[i] end
 		end
 		if #gone > 0 then count = count + call('HDEL', hash, unpack(gone)) end
@@ -64,7 +64,7 @@ function dropped.forget(out, flushed)
 end
 
 -- add notes what an entry changed that is dropped. It returns the entry's id, false when there is nothing to note.
-function dropped.add(out, db, effects, notes)
+function dropped.add(out, db, effects, versions)
 	local op = first_op(effects)
 	if not op or op == '_' then return false end -- the end of a transaction that was dropped; beats can wait
 	if db ~= '0' then call('SELECT', '0') end
@@ -77,7 +77,7 @@ function dropped.add(out, db, effects, notes)
 	dropped.lose(out, lost)
 	call('XSETID', out, id)
 	c.last_id = id
-	if notes then note_versions(out, id, notes) end
+	if versions then store_versions(out, id, versions) end
 	if db ~= '0' then call('SELECT', db) end
 	return id
 end

@@ -76,7 +76,7 @@ local commands = {}
 -- write registers sonic_<command>. body(c, args, key, policy) runs the command: c is the context, args[1] is the
 -- mode, the command's own arguments follow. key is the first of them, and policy is the policy of the key. The script
 -- is in the database c.db and gets RESP2's replies. The body returns the reply, then the effects, nil when nothing
--- changed, and their notes.
+-- changed, and their versions.
 --
 -- With one zone the command just runs, unless options.special says that body does more for the reply. A counter key
 -- is refused before body runs, unless options.counters says that body looks at the policies itself. options.frees is
@@ -109,7 +109,7 @@ local function write(command, body, options)
 				local refusal = refuse_or_drop()
 				if refusal then return refusal end
 			end
-			local reply, effects, notes
+			local reply, effects, versions
 			if args[2] == nil then
 				reply = try(command)
 			elseif c.alone and not special and #args < SLICE then
@@ -118,11 +118,11 @@ local function write(command, body, options)
 				local key = args[2]
 				local policy = policy_of(key)
 				if policy == 'c' and not counters then return counter_refusal(command) end
-				reply, effects, notes = body(c, args, key, policy)
+				reply, effects, versions = body(c, args, key, policy)
 			end
 			local id = false
 			if effects then
-				if not c.alone then id = append(out, db, tx, effects, notes) end
+				if not c.alone then id = append(out, db, tx, effects, versions) end
 			elseif failed(reply) then
 				return as_client_error(command, reply)
 			end
@@ -153,8 +153,8 @@ local function integer_text(number)
 end
 
 -- dump_state returns R of the string, list or stream that key holds now, D when there is none. It adds to
--- effects and notes, if given.
-local function dump_state(db, key, effects, notes)
+-- effects and versions, if given.
+local function dump_state(db, key, effects, versions)
 	local policy = policy_of(key)
 	local pxat = expiry_of(key)
 	local effect
@@ -163,31 +163,31 @@ local function dump_state(db, key, effects, notes)
 	else
 		effect = deletion_effect(policy, db, key)
 	end
-	return (effects or '') .. effect, wholesale_notes(policy, db, key, pxat or '', notes, pxat ~= nil)
+	return (effects or '') .. effect, wholesale_versions(policy, db, key, pxat or '', versions, pxat ~= nil)
 end
 
 -- removal_effect packs removed elements; pxat is what the key had before. A key that lost its last
 -- element has lost its expiry, too: the effect says so under lww, for elsewhere it may have other elements.
-local function removal_effect(op, policy, db, key, pxat, list, first, last, notes)
+local function removal_effect(op, policy, db, key, pxat, list, first, last, versions)
 	local effects = elements_effect(op, policy, db, key, pxat, list, first, last)
-	notes = removed_notes(policy, db, key, list, first, last, notes)
+	versions = removed_versions(policy, db, key, list, first, last, versions)
 	if pxat ~= '' and policy == 'l' and call('EXISTS', key) == 0 then
 		local cleared = is_over(pxat) and not c.alone and pxat or cleared_before(policy, db, key)
 		effects = effects .. expiry_effect(policy, db, key, '', cleared)
-		notes = expiry_notes(policy, db, key, '', notes, cleared)
+		versions = expiry_versions(policy, db, key, '', versions, cleared)
 	end
-	return effects, notes
+	return effects, versions
 end
 
 -- expiry_change returns the effects of a command that has changed when the key, which it left there, expires. before
--- is its expiry until then, wiped what cleared_before returned before that. No E under lww speaks of an expiry that
+-- is its expiry until then, cleared what cleared_before returned before that. No E under lww speaks of an expiry that
 -- is over by the time of its version, see 50_versions.lua.
 local function expiry_change(policy, db, key, before, pxat, cleared)
 	if policy == 'l' and not c.alone then
-		if is_over(pxat) then return deletion_effect(policy, db, key), wholesale_notes(policy, db, key, '') end
+		if is_over(pxat) then return deletion_effect(policy, db, key), wholesale_versions(policy, db, key, '') end
 		if is_over(before) then return state_effects(db, key) end
 	end
-	return expiry_effect(policy, db, key, pxat, cleared), expiry_notes(policy, db, key, pxat, nil, cleared)
+	return expiry_effect(policy, db, key, pxat, cleared), expiry_versions(policy, db, key, pxat, nil, cleared)
 end
 
 -- stored runs a command that makes key anew from other keys, or deletes it when there is nothing to store. Without key
@@ -223,17 +223,17 @@ end
 local LENGTH = {string = 'STRLEN', list = 'LLEN', set = 'SCARD', hash = 'HLEN', zset = 'ZCARD', stream = 'XLEN'}
 
 -- operation returns what command, with list[first..last] behind the key, has done to the string, list or stream key,
--- which was there before. It adds to effects and notes, if given. The command does the same whenever and wherever it
+-- which was there before. It adds to effects and versions, if given. The command does the same whenever and wherever it
 -- is executed on the same content.
-local function operation(db, key, command, list, first, last, effects, notes)
+local function operation(db, key, command, list, first, last, effects, versions)
 	if c.alone then return nil end
 	local policy, pxat = policy_of(key), expiry_of(key)
 	local base
 	if pxat then base = policy == 'n' and '' or base_of(db, key) end
-	if not base then return dump_state(db, key, effects, notes) end
+	if not base then return dump_state(db, key, effects, versions) end
 	local length = call(LENGTH[call('TYPE', key).ok], key)
 	local effect = operation_effect(policy, db, key, base, pxat, DIGITS[length], command, list, first, last)
-	return (effects or '') .. effect, wholesale_notes(policy, db, key, pxat, notes, true)
+	return (effects or '') .. effect, wholesale_versions(policy, db, key, pxat, versions, true)
 end
 
 -- changed returns what command with args has done to the string key. there tells whether it was there before.
@@ -250,16 +250,16 @@ local function copied(from_db, from, db, to)
 	-- Under none this zone may copy what another zone writes: no version tells what that one has here.
 	local base = policy == 'l' and base_of(from_db, from)
 	call('SELECT', db)
-	local kind, effects, notes = call('TYPE', to).ok, nil, nil
+	local kind, effects, versions = call('TYPE', to).ok, nil, nil
 	if policy ~= policy_of(from) or not IN_PLACE[kind] then
-		effects, notes = state_effects(db, to)
+		effects, versions = state_effects(db, to)
 	elseif not base then
-		effects, notes = dump_state(db, to)
+		effects, versions = dump_state(db, to)
 	else
 		local pxat, length = expiry_of(to), DIGITS[call(LENGTH[kind], to)]
 		effects = operation_effect(policy, db, to, base, pxat, length, 'COPY', {from, from_db}, 1, 2)
-		notes = wholesale_notes(policy, db, to, pxat, nil, true)
+		versions = wholesale_versions(policy, db, to, pxat, nil, true)
 	end
 	call('SELECT', from_db)
-	return effects, notes
+	return effects, versions
 end

@@ -26,7 +26,7 @@ write('SET', function(c, args, key, policy)
 	if #args == 3 then
 		local reply = try('SET', key, value)
 		if reply.err then return reply end
-		return reply, string_effect(policy, c.db, key, value, ''), wholesale_notes(policy, c.db, key, '')
+		return reply, string_effect(policy, c.db, key, value, ''), wholesale_versions(policy, c.db, key, '')
 	end
 	local reply = run('SET', args)
 	if failed(reply) then return reply end
@@ -58,9 +58,9 @@ write('SET', function(c, args, key, policy)
 	local pxat = ''
 	if timed then pxat = expiry_of(key) end
 	if not pxat then -- it expires in the past
-		return reply, deletion_effect(policy, c.db, key), wholesale_notes(policy, c.db, key, '')
+		return reply, deletion_effect(policy, c.db, key), wholesale_versions(policy, c.db, key, '')
 	end
-	return reply, string_effect(policy, c.db, key, value, pxat), wholesale_notes(policy, c.db, key, pxat)
+	return reply, string_effect(policy, c.db, key, value, pxat), wholesale_versions(policy, c.db, key, pxat)
 end, {counters = true})
 
 -- SETEX key time value, PSETEX key time value
@@ -69,7 +69,7 @@ each({'SETEX', 'PSETEX'}, function(command)
 		local reply = run(command, args)
 		if reply.err then return reply end
 		local pxat = expiry_of(key)
-		return reply, string_effect(policy, c.db, key, args[4], pxat), wholesale_notes(policy, c.db, key, pxat)
+		return reply, string_effect(policy, c.db, key, args[4], pxat), wholesale_versions(policy, c.db, key, pxat)
 	end)
 end)
 
@@ -77,14 +77,14 @@ each({'SETNX', 'GETSET'}, function(command)
 	write(command, function(c, args, key, policy)
 		local reply = run(command, args)
 		if failed(reply) or reply == 0 then return reply end
-		return reply, string_effect(policy, c.db, key, args[3], ''), wholesale_notes(policy, c.db, key, '')
+		return reply, string_effect(policy, c.db, key, args[3], ''), wholesale_versions(policy, c.db, key, '')
 	end)
 end)
 
 write('GETDEL', function(c, args, key, policy)
 	local reply = run('GETDEL', args)
 	if not reply or failed(reply) then return reply end
-	return reply, deletion_effect(policy, c.db, key), wholesale_notes(policy, c.db, key, '')
+	return reply, deletion_effect(policy, c.db, key), wholesale_versions(policy, c.db, key, '')
 end, {frees = true})
 
 write('GETEX', function(c, args, key, policy)
@@ -94,7 +94,7 @@ write('GETEX', function(c, args, key, policy)
 	local reply = run('GETEX', args)
 	if not reply or failed(reply) then return reply end
 	local after = expiry_of(key)
-	if not after then return reply, deletion_effect(policy, c.db, key), wholesale_notes(policy, c.db, key, '') end
+	if not after then return reply, deletion_effect(policy, c.db, key), wholesale_versions(policy, c.db, key, '') end
 	if after == before then return reply end
 	return reply, expiry_change(policy, c.db, key, before, after, cleared)
 end, {frees = true})
@@ -112,13 +112,13 @@ each({'MSET', 'MSETNX'}, function(command)
 		end
 		local reply = run_sliced('MSET', nil, args, 2, #args)
 		if failed(reply) then return reply end
-		local parts, notes = {}, nil
+		local parts, versions = {}, nil
 		for i = 2, #args, 2 do
 			local key, policy = args[i], policy_of(args[i])
 			parts[#parts + 1] = string_effect(policy, c.db, key, args[i + 1], '')
-			notes = wholesale_notes(policy, c.db, key, '', notes)
+			versions = wholesale_versions(policy, c.db, key, '', versions)
 		end
-		return command == 'MSET' and reply or 1, concat(parts), notes
+		return command == 'MSET' and reply or 1, concat(parts), versions
 	end, {counters = true})
 end)
 
@@ -135,7 +135,7 @@ local function increments(command, delta_of)
 		if c.alone then return reply end
 		if policy == 'c' then return reply, counter_effect('I', c.db, key, delta_of(args)) end
 		local pxat = expiry_of(key)
-		return reply, string_effect(policy, c.db, key, value, pxat), wholesale_notes(policy, c.db, key, pxat)
+		return reply, string_effect(policy, c.db, key, value, pxat), wholesale_versions(policy, c.db, key, pxat)
 	end, {counters = true, special = true})
 end
 
@@ -153,7 +153,7 @@ write('INCRBYFLOAT', function(c, args, key, policy)
 	local reply = run('INCRBYFLOAT', args)
 	if failed(reply) then return reply end
 	local pxat = expiry_of(key)
-	return reply, string_effect(policy, c.db, key, reply, pxat), wholesale_notes(policy, c.db, key, pxat)
+	return reply, string_effect(policy, c.db, key, reply, pxat), wholesale_versions(policy, c.db, key, pxat)
 end)
 
 -- APPEND key value, SETRANGE key offset value. An empty value changes a string only when APPEND makes the key.

@@ -4,7 +4,7 @@ each({'DEL', 'UNLINK'}, function(command)
 		for i = 2, #args do
 			if policy_of(args[i]) == 'c' then return counter_refusal(command) end
 		end
-		local count, parts, notes = 0, {}, nil
+		local count, parts, versions = 0, {}, nil
 		for i = 2, #args do
 			local key = args[i]
 			local reply = try(command, key)
@@ -13,11 +13,11 @@ each({'DEL', 'UNLINK'}, function(command)
 				local policy = policy_of(key)
 				count = count + 1
 				parts[count] = deletion_effect(policy, c.db, key)
-				notes = wholesale_notes(policy, c.db, key, '', notes)
+				versions = wholesale_versions(policy, c.db, key, '', versions)
 			end
 		end
 		if count == 0 then return 0 end
-		return count, concat(parts), notes
+		return count, concat(parts), versions
 	end, {counters = true, frees = true})
 end)
 
@@ -31,7 +31,7 @@ each({'EXPIRE', 'PEXPIRE', 'EXPIREAT', 'PEXPIREAT', 'PERSIST'}, function(command
 		if reply ~= 1 then return reply end
 		local pxat = expiry_of(key)
 		if not pxat then -- a time in the past
-			return reply, deletion_effect(policy, c.db, key), wholesale_notes(policy, c.db, key, '')
+			return reply, deletion_effect(policy, c.db, key), wholesale_versions(policy, c.db, key, '')
 		end
 		return reply, expiry_change(policy, c.db, key, before, pxat, cleared)
 	end, {frees = true})
@@ -44,9 +44,9 @@ each({'RENAME', 'RENAMENX'}, function(command)
 		local reply = run_copy(command, args)
 		if failed(reply) or reply == 0 or from == to then return reply end
 		local policy = policy_of(from)
-		local made, notes = copied(c.db, from, c.db, to)
+		local made, versions = copied(c.db, from, c.db, to)
 		return reply, made and made .. deletion_effect(policy, c.db, from),
-			wholesale_notes(policy, c.db, from, '', notes)
+			wholesale_versions(policy, c.db, from, '', versions)
 	end, {counters = true, frees = true})
 end)
 
@@ -66,8 +66,8 @@ end, {counters = true})
 write('MOVE', function(c, args, key, policy)
 	local reply = run_copy('MOVE', args)
 	if reply ~= 1 then return reply end
-	local made, notes = copied(c.db, key, format('%d', tonumber(args[3])), key)
-	return reply, made and made .. deletion_effect(policy, c.db, key), wholesale_notes(policy, c.db, key, '', notes)
+	local made, versions = copied(c.db, key, format('%d', tonumber(args[3])), key)
+	return reply, made and made .. deletion_effect(policy, c.db, key), wholesale_versions(policy, c.db, key, '', versions)
 end, {frees = true})
 
 write('RESTORE', function(c, args, key)

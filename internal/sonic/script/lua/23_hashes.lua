@@ -9,7 +9,7 @@ each({'HSET', 'HMSET'}, function(command)
 		end
 		if failed(reply) then return reply end
 		return reply, elements_effect('H', policy, c.db, key, expiry_of(key), args, 3, n),
-			added_notes(policy, c.db, key, 'h', args, 3, n, 2)
+			added_versions(policy, c.db, key, 'h', args, 3, n, 2)
 	end)
 end)
 
@@ -17,7 +17,7 @@ write('HSETNX', function(c, args, key, policy)
 	local reply = run('HSETNX', args)
 	if reply ~= 1 then return reply end
 	return reply, elements_effect('H', policy, c.db, key, expiry_of(key), args, 3, 4),
-		added_notes(policy, c.db, key, 'h', args, 3, 3, 1)
+		added_versions(policy, c.db, key, 'h', args, 3, 3, 1)
 end)
 
 write('HINCRBY', function(c, args, key, policy)
@@ -32,7 +32,7 @@ write('HINCRBY', function(c, args, key, policy)
 	if c.alone then return reply end
 	if policy == 'c' then return reply, counter_effect('i', c.db, key, field, args[4]) end
 	return reply, element_effect('H', policy, c.db, key, expiry_of(key), field, value),
-		added_notes(policy, c.db, key, 'h', args, 3, 3, 1)
+		added_versions(policy, c.db, key, 'h', args, 3, 3, 1)
 end, {counters = true, special = true})
 
 write('HINCRBYFLOAT', function(c, args, key, policy)
@@ -40,7 +40,7 @@ write('HINCRBYFLOAT', function(c, args, key, policy)
 	local reply = run('HINCRBYFLOAT', args)
 	if failed(reply) then return reply end
 	return reply, element_effect('H', policy, c.db, key, expiry_of(key), field, reply),
-		added_notes(policy, c.db, key, 'h', args, 3, 3, 1)
+		added_versions(policy, c.db, key, 'h', args, 3, 3, 1)
 end)
 
 -- removes registers HDEL, SREM or ZREM; reading tells which elements there are.

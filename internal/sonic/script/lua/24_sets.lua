@@ -4,7 +4,7 @@ write('SADD', function(c, args, key, policy)
 	local reply = run_sliced('SADD', key, args, 3, n)
 	if failed(reply) or reply == 0 then return reply end
 	return reply, elements_effect('A', policy, c.db, key, expiry_of(key), args, 3, n),
-		added_notes(policy, c.db, key, 's', args, 3, n, 1)
+		added_versions(policy, c.db, key, 's', args, 3, n, 1)
 end)
 
 removes('SREM', 'SMISMEMBER', 'a')
@@ -16,10 +16,10 @@ write('SMOVE', function(c, args)
 	local reply = run('SMOVE', args)
 	if reply ~= 1 or from == to then return reply end
 	local policy = policy_of(from)
-	local effects, notes = removal_effect('a', policy, c.db, from, pxat, args, 4, 4)
+	local effects, versions = removal_effect('a', policy, c.db, from, pxat, args, 4, 4)
 	policy = policy_of(to)
 	return reply, effects .. element_effect('A', policy, c.db, to, expiry_of(to), args[4]),
-		added_notes(policy, c.db, to, 's', args, 4, 4, 1, notes)
+		added_versions(policy, c.db, to, 's', args, 4, 4, 1, versions)
 end, {counters = true, frees = true})
 
 -- SPOP key [count]. RESP3's reply with a count is a set.

@@ -64,7 +64,7 @@ write('ZADD', function(c, args, key, policy)
 		local reply = run_scored('ZADD', args, 3, 2)
 		if failed(reply) then return reply end
 		return reply, elements_effect('Z', policy, c.db, key, expiry_of(key), args, 3, n),
-			added_notes(policy, c.db, key, 'z', args, 4, n, 2)
+			added_versions(policy, c.db, key, 'z', args, 4, n, 2)
 	end
 	local before = first < n and scores(key, args, first + 1, 2) or {}
 	local reply = run_scored('ZADD', args, first, 2)
@@ -73,7 +73,7 @@ write('ZADD', function(c, args, key, policy)
 	if increments_score and c.resp3 then reply = {double = tonumber(reply)} end
 	if #list == 0 then return reply end
 	return reply, elements_effect('Z', policy, c.db, key, expiry_of(key), list, 1, #list),
-		added_notes(policy, c.db, key, 'z', list, 2, #list, 2)
+		added_versions(policy, c.db, key, 'z', list, 2, #list, 2)
 end, {special = true})
 
 write('ZINCRBY', function(c, args, key, policy)
@@ -84,7 +84,7 @@ write('ZINCRBY', function(c, args, key, policy)
 	if c.resp3 then reply = {double = tonumber(score)} end
 	if policy == 'c' then return reply, counter_effect('j', c.db, key, member, args[3]) end
 	return reply, element_effect('Z', policy, c.db, key, expiry_of(key), score, member),
-		added_notes(policy, c.db, key, 'z', args, 4, 4, 1)
+		added_versions(policy, c.db, key, 'z', args, 4, 4, 1)
 end, {counters = true, special = true})
 
 removes('ZREM', 'ZMSCORE', 'z')

@@ -39,9 +39,9 @@ local function move_element(name, command, args, db)
 	local taken, put = 'RIGHT', 'LEFT'
 	if command == 'LMOVE' then taken, put = string.upper(args[4]), string.upper(args[5]) end
 	if from == to then return reply, operation(db, from, 'LMOVE', {taken, put}, 1, 2) end
-	local effects, notes = operation(db, from, pop_from(taken), {}, 1, 0)
-	if call('LLEN', to) == 1 then return reply, dump_state(db, to, effects, notes) end -- there was no list
-	return reply, operation(db, to, put == 'LEFT' and 'LPUSH' or 'RPUSH', {reply}, 1, 1, effects, notes)
+	local effects, versions = operation(db, from, pop_from(taken), {}, 1, 0)
+	if call('LLEN', to) == 1 then return reply, dump_state(db, to, effects, versions) end -- there was no list
+	return reply, operation(db, to, put == 'LEFT' and 'LPUSH' or 'RPUSH', {reply}, 1, 1, effects, versions)
 end
 
 each({'LMOVE', 'RPOPLPUSH'}, function(command)

@@ -11,7 +11,7 @@ write('GEOADD', function(c, args, key, policy)
 	local list = changed_scores(key, args, first + 2, 3, before)
 	if #list == 0 then return reply end
 	return reply, elements_effect('Z', policy, c.db, key, expiry_of(key), list, 1, #list),
-		added_notes(policy, c.db, key, 'z', list, 2, #list, 2)
+		added_versions(policy, c.db, key, 'z', list, 2, #list, 2)
 end)
 
 -- GEORADIUS and GEORADIUSBYMEMBER write with STORE key or STOREDIST key; the last one given counts.

@@ -7,7 +7,7 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 -- timeout_error returns Redis' error about a timeout. BLMPOP on no key does nothing but check it.
 local function timeout_error(timeout) return try('BLMPOP', timeout, '1', state(c.outbox, 'none'), 'LEFT') end
 
--- first_pop runs pop for keys in turn until one has something: pop(key) returns a reply, then effects and notes.
+-- first_pop runs pop for keys in turn until one has something: pop(key) returns a reply, then effects and versions.
 local function first_pop(command, args, pop)
 	local n = #args
 	if n < 3 then return try('BLMPOP') end -- for the error of its number of arguments
@@ -17,8 +17,8 @@ local function first_pop(command, args, pop)
 	local problem = timeout_error(args[n])
 	if problem then return problem end
 	for i = 2, n - 1 do
-		local reply, effects, notes = pop(args[i])
-		if reply then return reply, effects, notes end
+		local reply, effects, versions = pop(args[i])
+		if reply then return reply, effects, versions end
 	end
 	return false
 end
@@ -58,11 +58,11 @@ each({{'BLMOVE', 'LMOVE'}, {'BRPOPLPUSH', 'RPOPLPUSH'}}, function(name, command)
 		local problem = n == 6 and try('LMOVE', state(c.outbox, 'none'), args[3], args[4], args[5]) -- checks the directions
 		problem = problem or timeout_error(args[n])
 		if problem then return problem end
-		local reply, effects, notes = move_element(name, command, {unpack(args, 1, n - 1)}, c.db)
+		local reply, effects, versions = move_element(name, command, {unpack(args, 1, n - 1)}, c.db)
 		if failed(reply) and string.find(reply.err, '^WRONGTYPE') and call('TYPE', args[2]).ok == 'list' then
 			return {err = 'SONICDESTINATION ' .. reply.err}
 		end
-		return reply, effects, notes
+		return reply, effects, versions
 	end, {counters = true, special = true})
 end)
 

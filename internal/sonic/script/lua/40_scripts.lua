@@ -54,11 +54,11 @@ always('sonic_ship', 'ready', function(out, args)
 	c.digests = nil
 	local db, tx = mode_of(args[1])
 	call('SELECT', db)
-	local parts, notes = {}, nil
+	local parts, versions = {}, nil
 	for i = 2, #args do
 		local key = args[i]
 		if before[key] ~= digest_of(key) then
-			parts[#parts + 1], notes = state_effects(db, key, notes)
+			parts[#parts + 1], versions = state_effects(db, key, versions)
 		end
 	end
 	in_dbs(db, function()
@@ -68,7 +68,7 @@ always('sonic_ship', 'ready', function(out, args)
 		for i = 2, #list, 2 do parts[#parts + 1] = publication(db, list[i], list[i + 1]) end
 	end)
 	local effects = concat(parts)
-	return effects ~= '' and append(out, db, tx, effects, notes)
+	return effects ~= '' and append(out, db, tx, effects, versions)
 end)
 
 write('PUBLISH', function(c, args)

@@ -19,7 +19,7 @@ end
 
 -- set_pruned sets the version that was pruned, given as id.
 local function set_pruned(id)
-	c.pruned = versions.of(id, '')
+	c.pruned = version.of(id, '')
 	c.pruned.text = id
 end
 

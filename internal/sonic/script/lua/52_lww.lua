@@ -5,27 +5,27 @@
 -- 'dead' when its key expired since.
 local lww = {}
 
-local function note(...)
+local function store(...)
 	select_db('0')
 	call('HSET', c.ver, ...)
 end
 
-local function note_list(notes)
-	if #notes == 0 then return end
+local function store_list(versions)
+	if #versions == 0 then return end
 	select_db('0')
-	sliced('HSET', c.ver, notes, 1, #notes)
+	sliced('HSET', c.ver, versions, 1, #versions)
 end
 
 -- passed tells whether the time of the key's expiry has come.
 local function passed(f)
-	local _, at = versions.expiry(f)
+	local _, at = version.expiry(f)
 	return at ~= nil and at <= c.clock
 end
 
 -- dead tells whether an expiry wiped what was written at v.
 local function dead(f, v)
 	if f.cleared and v.ms < f.cleared then return true end
-	local said, at = versions.expiry(f)
+	local said, at = version.expiry(f)
 	return at ~= nil and at <= c.clock and (v.ms < at or not before(said, v))
 end
 
@@ -43,7 +43,7 @@ end
 -- facts reads what is known of a key.
 local function facts(db, key)
 	select_db('0')
-	return versions.facts(c.ver, db, key)
+	return version.facts(c.ver, db, key)
 end
 
 -- facts_to_change reads what is known of a key that an effect may change. A key whose expiry has come by the stream's
@@ -66,25 +66,25 @@ local function settle(db, key, f, was)
 	local kind = kind_of(key)
 	if kind == 'none' then return end
 	local letter = LETTERS[kind]
-	local said, at, text = versions.expiry(f)
+	local said, at, text = version.expiry(f)
 	-- Whoever says that it saw an older expiry pass knew all that is forgotten here, and so did this zone: what it
 	-- wiped is gone.
 	local cleared = f.cleared and f.cleared > c.pruned.ms
 	if not letter then
 		-- The content is that of the wholesale write.
-		local typed = versions.newest_type(f)
+		local typed = version.newest_type(f)
 		if typed and (not f.whole or before(f.whole, typed)) or passed(f)
 			or cleared and (not f.whole or f.whole.ms < f.cleared) then
 			call('DEL', key)
 			return
 		end
 	else
-		local other = versions.newest_type(f, letter)
+		local other = version.newest_type(f, letter)
 		if f.whole or other or cleared or passed(f) then
 			local list, gone = elements_of(key, letter), {}
 			local stored = versions_of(c.ver, db, key, list, 1, 1)
 			for i = 1, #list do
-				local v = newer(versions.known(stored[i]), was)
+				local v = newer(version.known(stored[i]), was)
 				if not v then -- older than all that is known, and one of these facts is
 					gone[#gone + 1] = list[i]
 				elseif f.whole and before(v, f.whole) or dead(f, v)
@@ -117,11 +117,11 @@ function lww.wholesale(e, v)
 	local pxat = op == 'D' and '' or e[6]
 	local f = facts_to_change(db, key)
 	if f.whole and before(v, f.whole) then return 'lost' end
-	local said, at = versions.expiry(f)
+	local said, at = version.expiry(f)
 	local was = f.whole
 	f.whole, f.whole_said = v, pxat
-	note(key_field(db, key), whole_text(v, pxat))
-	local typed = versions.newest_type(f)
+	store(key_field(db, key), whole_text(v, pxat))
+	local typed = version.newest_type(f)
 	if typed and before(v, typed) then
 		local replaced = said and before(said, v) and at and has_passed(db, key, at)
 		settle(db, key, f, was)
@@ -138,26 +138,26 @@ function lww.wholesale(e, v)
 		call('DEL', key)
 		return 'dead'
 	end
-	local _, _, text = versions.expiry(f)
+	local _, _, text = version.expiry(f)
 	put(e, v.zone, text)
-	if op == 'R' then note(key_field(db, key), whole_text(v, pxat, true)) end
+	if op == 'R' then store(key_field(db, key), whole_text(v, pxat, true)) end
 	return 'applied'
 end
 
--- note_elements returns those of e[6..] for which v is the newest version, with their values, and adds their notes with
--- rest behind the version; none when rest is nil.
-local function note_elements(e, v, kind, notes, rest)
+-- newest_elements returns those of e[6..] for which v is the newest version, with their values, and adds to versions
+-- what is stored of them, with rest behind the version; nothing when rest is nil.
+local function newest_elements(e, v, kind, versions, rest)
 	local stored = versions_of(c.ver, e[3], e[4], e, 5 + kind.at, kind.step)
 	local prefix, mine = element_field(e[3], e[4], ''), {}
 	local text = rest and v.text .. rest
 	for i = 1, #stored do
-		local had = versions.known(stored[i])
+		local had = version.known(stored[i])
 		if not had or not before(v, had) then
 			local at = 6 + (i - 1) * kind.step
 			for j = at, at + kind.step - 1 do mine[#mine + 1] = e[j] end
 			if rest then
-				notes[#notes + 1] = prefix .. e[at + kind.at - 1]
-				notes[#notes + 1] = text
+				versions[#versions + 1] = prefix .. e[at + kind.at - 1]
+				versions[#versions + 1] = text
 			end
 		end
 	end
@@ -178,32 +178,32 @@ function lww.add(e, v, letter)
 	local f = facts_to_change(db, key)
 	if f.whole and before(v, f.whole) then return 'lost' end
 	local kind = ELEMENTS[letter]
-	local notes = {}
+	local versions = {}
 	local anew = f.whole and same(f.whole, v) -- behind D: these elements have the key's version
-	local restated = false -- and say when the key expires: newer elements that are there expire, too
+	local says_expiry = false -- and say when the key expires: newer elements that are there expire, too
 	if anew then
 		if pxat ~= '' and not (f.expiry and not before(f.expiry, v)) then -- else the first of several effects has said it
-			restated = true
+			says_expiry = true
 			f.expiry, f.said = v, pxat
-			notes[1], notes[2] = expiry_field(db, key), expiry_stored(v, pxat, f.cleared)
+			versions[1], versions[2] = expiry_field(db, key), expiry_stored(v, pxat, f.cleared)
 		end
 	elseif not f.types[letter] or before(f.types[letter], v) then
 		f.types[letter] = v
-		notes[1], notes[2] = type_field(db, key, letter), v.text
+		versions[1], versions[2] = type_field(db, key, letter), v.text
 	end
-	local other = versions.newest_type(f, letter)
+	local other = version.newest_type(f, letter)
 	if other and before(v, other) then
 		-- A newer addition of another type wiped these. They wiped that type's elements before them. Of elements that
-		-- are in both, what is noted from now on is newer than what these wiped: settle would keep them.
-		local names = names_of(note_elements(e, v, kind, notes, ''), kind)
-		note_list(notes)
+		-- are in both, what is stored from now on is newer than what these wiped: settle would keep them.
+		local names = names_of(newest_elements(e, v, kind, versions, ''), kind)
+		store_list(versions)
 		select_db(db)
 		local there = LETTERS[kind_of(key)]
 		if there then sliced(ELEMENTS[there].remove, key, names, 1, #names) end
 		settle(db, key, f, f.whole)
 		return 'lost'
 	end
-	local said, at, text = versions.expiry(f)
+	local said, at, text = version.expiry(f)
 	local expired = at ~= nil and at <= c.clock
 	local carried = tonumber(pxat)
 	local gone = dead(f, v) or carried and carried <= v.ms
@@ -214,18 +214,18 @@ function lww.add(e, v, letter)
 		there = 'none'
 	end
 	if gone then
-		local names = names_of(note_elements(e, v, kind, notes, ' -'), kind)
-		note_list(notes)
+		local names = names_of(newest_elements(e, v, kind, versions, ' -'), kind)
+		store_list(versions)
 		select_db(db)
 		if there ~= 'none' then sliced(kind.remove, key, names, 1, #names) end
 		c.emptied[#c.emptied + 1], c.emptied[#c.emptied + 2] = db, key
-		if restated then settle(db, key, f, f.whole) end
+		if says_expiry then settle(db, key, f, f.whole) end
 		return 'dead'
 	end
-	local mine = note_elements(e, v, kind, notes, not anew and '' or nil)
-	note_list(notes)
+	local mine = newest_elements(e, v, kind, versions, not anew and '' or nil)
+	store_list(versions)
 	if #mine == 0 then
-		if restated then settle(db, key, f, f.whole) end
+		if says_expiry then settle(db, key, f, f.whole) end
 		return 'lost'
 	end
 	select_db(db)
@@ -243,10 +243,10 @@ function lww.remove(e, v)
 	local db, key = e[3], e[4]
 	local f = facts_to_change(db, key)
 	if f.whole and before(v, f.whole) then return 'lost' end
-	local notes = {}
-	local mine = note_elements(e, v, ELEMENTS.s, notes, ' -')
+	local versions = {}
+	local mine = newest_elements(e, v, ELEMENTS.s, versions, ' -')
 	if #mine == 0 then return 'lost' end
-	note_list(notes)
+	store_list(versions)
 	select_db(db)
 	local letter = LETTERS[kind_of(key)]
 	if letter then
@@ -261,21 +261,21 @@ function lww.expire(e, v)
 	local db, key, pxat, cleared = e[3], e[4], e[5], tonumber(e[6])
 	local f = facts_to_change(db, key)
 	if f.whole and before(v, f.whole) then return 'lost' end
-	local said, at, text = versions.expiry(f)
+	local said, at, text = version.expiry(f)
 	local more = cleared and (not f.cleared or f.cleared < cleared)
 	if more then f.cleared = cleared end
 	if said and before(v, said) then
 		if more then
-			note(expiry_field(db, key), expiry_stored(said, text, f.cleared))
+			store(expiry_field(db, key), expiry_stored(said, text, f.cleared))
 			settle(db, key, f, f.whole)
 		end
 		return 'lost'
 	end
 	f.expiry, f.said = v, pxat
-	note(expiry_field(db, key), expiry_stored(v, pxat, f.cleared))
+	store(expiry_field(db, key), expiry_stored(v, pxat, f.cleared))
 	local now_at, over = tonumber(pxat), at and has_passed(db, key, at)
 	local comes = now_at == nil or now_at > c.clock
-	local typed = versions.newest_type(f)
+	local typed = version.newest_type(f)
 	local needs = c.recovers and not cleared
 		or over and (not cleared or cleared < at) and not same(said, v) and (comes or typed and before(v, typed))
 	select_db(db)
@@ -302,7 +302,7 @@ function lww.lost_expiry()
 	for i = 1, #list, 2 do
 		local db, key = list[i], list[i + 1]
 		local f = facts(db, key)
-		local _, at = versions.expiry(f)
+		local _, at = version.expiry(f)
 		if at and at > c.clock then
 			select_db(db)
 			if call('EXISTS', key) == 0 then requests.want(db, key, false, f, 'l') end

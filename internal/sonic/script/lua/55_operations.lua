@@ -53,16 +53,16 @@ function lww.operate(e, v)
 	local db, key, pxat = e[3], e[4], e[6]
 	local f = facts_to_change(db, key)
 	if f.whole and before(v, f.whole) then return 'lost' end
-	local base = versions.base(f.stored)
-	if base == versions.full(v) then return 'applied' end -- it came with the copy of a bootstrap
-	local said, at = versions.expiry(f)
+	local base = version.base(f.stored)
+	if base == version.full(v) then return 'applied' end -- it came with the copy of a bootstrap
+	local said, at = version.expiry(f)
 	local was = f.whole
 	f.whole, f.whole_said = v, pxat
-	local typed = versions.newest_type(f)
+	local typed = version.newest_type(f)
 	local lost = typed and before(v, typed)
 	if lost or dead(f, v) then
 		local replaced = lost and said and before(said, v) and at and has_passed(db, key, at)
-		note(key_field(db, key), whole_text(v, pxat))
+		store(key_field(db, key), whole_text(v, pxat))
 		settle(db, key, f, was)
 		if replaced then requests.want(db, key, false, f) end
 		return lost and 'lost' or 'dead'
@@ -70,18 +70,18 @@ function lww.operate(e, v)
 	local result = 'applied'
 	if e[8] == 'COPY' then
 		select_db('0')
-		base = versions.base(call('HGET', c.ver, key_field(e[10], e[9])))
+		base = version.base(call('HGET', c.ver, key_field(e[10], e[9])))
 	end
 	if base == e[5] then
 		if operate(e) then
-			local _, _, text = versions.expiry(f)
+			local _, _, text = version.expiry(f)
 			set_expiry(key, text)
-			note(key_field(db, key), whole_text(v, pxat, true))
+			store(key_field(db, key), whole_text(v, pxat, true))
 			return 'applied'
 		end
 		if call('EXISTS', key) == 1 then result = 'diverged' end -- else it expired here
 	end
-	note(key_field(db, key), whole_text(v, pxat))
+	store(key_field(db, key), whole_text(v, pxat))
 	settle(db, key, f, was)
 	requests.want(db, key, true, f)
 	return result

@@ -5,7 +5,7 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 
 -- Names of state keys. Those of `part:<origin>` come from `cur`.
 local STATE = {
-	'out', 'ver', 'meta', 'cur', 'reported', 'requests', 'answers', 'dropped', 'boot', 'slots', 'mark', 'lacks',
+	'out', 'ver', 'meta', 'cur', 'reported', 'requests', 'answers', 'dropped', 'boot', 'slots', 'mark', 'recovery',
 }
 
 -- state_keys returns the names of all state keys. The script is in db 0.
@@ -100,8 +100,8 @@ local function newer_keys(v, left)
 		cursor = step[1]
 		local fields = step[2]
 		for i = 1, #fields, 2 do
-			local db, key = versions.named(fields[i])
-			if db and left[db] and before(v, versions.parse(fields[i + 1])) and not seen[db .. ':' .. key] then
+			local db, key = version.named(fields[i])
+			if db and left[db] and before(v, version.parse(fields[i + 1])) and not seen[db .. ':' .. key] then
 				seen[db .. ':' .. key] = true
 				list[#list + 1], list[#list + 2] = db, key
 			end
@@ -116,9 +116,9 @@ function effects.F(e, v)
 	select_db('0')
 	for i = 1, #dbs do
 		local db = dbs[i]
-		local held = versions.flushed(c.ver, db)
+		local flushed = version.flushed(c.ver, db)
 		-- Else it is lost, or came with the copy of a bootstrap.
-		if not held or before(held, v) then left[db], any = {}, true end
+		if not flushed or before(flushed, v) then left[db], any = {}, true end
 	end
 	if not any then return 'lost' end
 	local newer = newer_keys(v, left)
@@ -137,7 +137,7 @@ function effects.F(e, v)
 	end
 	dropped.forget(c.outbox, left)
 	for db, keys in pairs(left) do
-		note(flush_field(db), v.text)
+		store(flush_field(db), v.text)
 		c.flushes[db] = v
 		local kept = {}
 		for key in pairs(keys) do kept[#kept + 1] = key end
@@ -180,13 +180,13 @@ local function flushes(name, command, all, here)
 		call('SELECT', '0')
 		local id = false
 		if not here and not c.alone then
-			local notes = {}
-			for i = 1, #dbs do notes[2 * i - 1], notes[2 * i] = flush_field(dbs[i]), '' end
+			local versions = {}
+			for i = 1, #dbs do versions[2 * i - 1], versions[2 * i] = flush_field(dbs[i]), '' end
 			-- It is kept although others are dropped: nothing that is shipped later could stand for it. Then nothing
 			-- in the stream may end its transaction.
 			local effect = cmsgpack.pack({'F', 'l', dbs[1], '', unpack(dbs, 2)})
-			id = append(out, '0', not c.dropping and tx or nil, effect, notes, true)
-			for i = 1, #dbs do c.flushes[dbs[i]] = versions.of(id, c.zone) end
+			id = append(out, '0', not c.dropping and tx or nil, effect, versions, true)
+			for i = 1, #dbs do c.flushes[dbs[i]] = version.of(id, c.zone) end
 		end
 		local forgotten = dropped.forget(out, flushed)
 		if here then dropped.lose(out, forgotten) end

@@ -11,8 +11,8 @@ local function look(out)
 	}
 end
 
--- sonic_look tells what this Redis holds. It changes nothing, and works always, on a replica, too.
-reads('sonic_look', nil, look)
+-- sonic_state tells what this Redis holds. It changes nothing, and works always, on a replica, too.
+reads('sonic_state', nil, look)
 
 local POLICIES = {lww = 'l', none = 'n', counter = 'c'}
 
@@ -60,12 +60,12 @@ end
 always('sonic_open', nil, function(out, args)
 	local name, epoch, floor, flags = unpack(args, 1, 4)
 	local meta = state(out, 'meta')
-	local held, held_epoch = unpack(call('HMGET', meta, 'zone', 'epoch'))
-	if held and held ~= name then
-		return {err = 'SONICZONE this Redis belongs to zone ' .. held}
+	local stored, stored_epoch = unpack(call('HMGET', meta, 'zone', 'epoch'))
+	if stored and stored ~= name then
+		return {err = 'SONICZONE this Redis belongs to zone ' .. stored}
 	end
-	if tonumber(epoch) < tonumber(held_epoch or '0') then
-		return {err = 'SONICEPOCH ' .. epoch .. ' is before ' .. held_epoch}
+	if tonumber(epoch) < tonumber(stored_epoch or '0') then
+		return {err = 'SONICEPOCH ' .. epoch .. ' is before ' .. stored_epoch}
 	end
 	local problem = read_meta(out)
 	if problem then return problem end
@@ -84,7 +84,7 @@ always('sonic_open', nil, function(out, args)
 	call('HDEL', meta, 'history')
 	shards.configure(name, args, 5)
 	c.clustered, c.watermark, c.streams, c.bytes = false, 0, {}, 0
-	if c.alone then call('UNLINK', VERSIONS[out]) end -- nothing is noted of what is written from now on
+	if c.alone then call('UNLINK', VERSION_HASH[out]) end -- no version is stored of what is written from now on
 	requests.repeat_all(out)
 	local length = call('XLEN', out)
 	if length > 0 then backlog.start(out, call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length) end

@@ -48,12 +48,12 @@ local function apply_plain()
 	end
 	select_db('0')
 	local stored = call('HMGET', c.ver, unpack(fields))
-	-- The notes come first, as those of a single effect do.
-	local notes, noted = {}, 0
+	-- The versions come first, as that of a single effect does.
+	local versions, version_count = {}, 0
 	local alone_then = {}
 	for i = 1, n, 2 do
 		local e, v, j = list[i], list[i + 1], (i - 1) / 2 * 5
-		local flushed = versions.flushed(c.ver, e[3])
+		local flushed = version.flushed(c.ver, e[3])
 		local typed = stored[j + 3] or stored[j + 4] or stored[j + 5]
 		local simple = not (stored[j + 2] or typed or flushed and before(v, flushed))
 		local whole = stored[j + 1]
@@ -63,13 +63,13 @@ local function apply_plain()
 			simple = ms and (ms < v.ms or ms == v.ms and seq < v.seq)
 		end
 		if simple then
-			notes[noted + 1], notes[noted + 2] = fields[j + 1], v.text
-			noted = noted + 2
+			versions[version_count + 1], versions[version_count + 2] = fields[j + 1], v.text
+			version_count = version_count + 2
 		else
 			alone_then[i] = true
 		end
 	end
-	if noted > 0 then call('HSET', c.ver, unpack(notes)) end
+	if version_count > 0 then call('HSET', c.ver, unpack(versions)) end
 	for i = 1, n, 2 do
 		local e = list[i]
 		local done, result
@@ -92,23 +92,23 @@ end
 -- postpone has a plain effect wait for others, and tells whether it does. Those that wait are applied before any
 -- other effect.
 local function postpone(e, v)
-	local strings = type(e[3]) == 'string' and type(e[4]) == 'string' and type(e[5]) == 'string'
-	if e[1] ~= 'S' or e[2] ~= 'l' or e[6] ~= '' or not strings then
+	if e[1] ~= 'S' or e[2] ~= 'l' or e[6] ~= '' then
 		apply_plain()
 		return false
 	end
 	local name = e[3] .. ':' .. e[4]
 	if c.waits_for[name] or #c.waiting >= MOST_WAITING then apply_plain() end
+	c.waits_for[name] = true
 	local waiting = c.waiting
 	local n = #waiting
-	c.waits_for[name], waiting[n + 1], waiting[n + 2] = true, e, v
+	waiting[n + 1], waiting[n + 2] = e, v
 	return true
 end
 
 -- apply_entry applies the effects of one entry, but for plain ones, which may wait.
 local function apply_entry(id, packed)
 	local out, origin, counts = c.outbox, c.origin, c.counts
-	local v = versions.of(id, origin)
+	local v = version.of(id, origin)
 	local restored -- a key of this zone's own that it had lost
 	local offset = 0
 	while offset >= 0 and offset < #packed do
@@ -196,7 +196,7 @@ register('sonic_apply', {'allow-oom'}, function(out, args)
 	if c.clustered then
 		-- Own effects come first: what others send raises the last id of the stream, which tells how much of them is
 		-- lost.
-		if not c.opened or not c.ready and not recovers or origin ~= c.zone and c.lacks[c.zone] then return NOT_READY end
+		if not c.opened or not c.ready and not recovers or origin ~= c.zone and c.recovering[c.zone] then return NOT_READY end
 	elseif not c.opened then
 		local problem = read_meta(out)
 		if problem then return problem end
@@ -218,8 +218,8 @@ register('sonic_apply', {'allow-oom'}, function(out, args)
 		if c.clustered and c.ready or not c.clustered and c.opened then cursor = last end
 		message_before = ''
 	else
-		local held = call('HMGET', cur, shard, 'm ' .. shard)
-		cursor, message_before = held[1] or NO_ID, held[2] or ''
+		local stored = call('HMGET', cur, shard, 'm ' .. shard)
+		cursor, message_before = stored[1] or NO_ID, stored[2] or ''
 	end
 	local counts = {entries = 0, applied = 0, lost = 0, dead = 0, diverged = 0, wanted = 0}
 	local function reply(status)
@@ -258,11 +258,11 @@ register('sonic_apply', {'allow-oom'}, function(out, args)
 		end
 	end
 
-	c.reached_before = versions.parse(shards.latest())
+	c.reached_before = version.parse(shards.latest())
 	-- From here on local writes, and what is appended below, are newer than all of this message.
 	raise(out, last)
 	c.reached_before.raised = c.last_id
-	c.ver, c.emptied, c.origin, c.counts = VERSIONS[out], {}, origin, counts
+	c.ver, c.emptied, c.origin, c.counts = VERSION_HASH[out], {}, origin, counts
 	c.filled = call('EXISTS', state(out, 'boot')) == 1 and state(out, 'boot')
 	local wall = wall_clock()
 	local stream = math.max(ms_of(c.last_id), c.watermark)

@@ -41,7 +41,7 @@ end
 -- is_base tells whether operations may go on from a stored wholesale write: there still is the string, list or
 -- stream.
 local function is_base(field, stored)
-	if not versions.base(stored) then return false end
+	if not version.base(stored) then return false end
 	local db, key = string.match(field, '^k(%d+):(.*)$')
 	if try_db(db) then return false end
 	local kind = kind_of(key)
@@ -65,7 +65,7 @@ always('sonic_prune', 'opened', function(out, args)
 		local filled_to = call('HGET', state(out, 'boot'), 'end')
 		if filled_to and id_before(filled_to, to) then call('UNLINK', state(out, 'boot')) end
 	end
-	local hash = VERSIONS[out]
+	local hash = VERSION_HASH[out]
 	local step = call('HSCAN', hash, args[1], 'COUNT', args[2])
 	local fields, gone, wholes = step[2], {}, {}
 	for i = 1, #fields, 2 do
@@ -74,10 +74,10 @@ always('sonic_prune', 'opened', function(out, args)
 		if c.alone then
 			forgotten = true
 		elseif first == 'x' then
-			local flush = versions.whole(hash, string.match(fields[i], '^x(%d+)'), nil)
-			forgotten = not versions.expiry_known(fields[i + 1]) or versions.overtaken(fields[i + 1], flush)
+			local flush = version.whole(hash, string.match(fields[i], '^x(%d+)'), nil)
+			forgotten = not version.expiry_known(fields[i + 1]) or version.overtaken(fields[i + 1], flush)
 		elseif first ~= 'f' then
-			forgotten = not versions.known(fields[i + 1])
+			forgotten = not version.known(fields[i + 1])
 		end
 		if forgotten then
 			local whole = first == 'k'
@@ -87,7 +87,7 @@ always('sonic_prune', 'opened', function(out, args)
 	end
 	for i = 1, #wholes do
 		local expiry = call('HGET', hash, wholes[i][1])
-		if expiry and versions.overtaken(expiry, wholes[i][2]) then gone[#gone + 1] = wholes[i][1] end
+		if expiry and version.overtaken(expiry, wholes[i][2]) then gone[#gone + 1] = wholes[i][1] end
 	end
 	if c.clustered and #gone > 0 then call('HSET', state(out, 'meta'), 'pruned', c.pruned.text) end
 	sliced('HDEL', hash, gone, 1, #gone)

@@ -2,9 +2,8 @@
 -- Comparing zones: digests of what keys hold, in a form that does not depend on how Redis keeps it. Everything here
 -- only reads.
 
--- work is what the call has read so far, in elements of keys: many bytes count as one. A call ends once it has read
+-- c.work is what the call has read so far, in elements of keys: many bytes count as one. A call ends once it has read
 -- enough, with one key at least, so that Redis has time for clients between calls.
-local work
 local ENOUGH, BYTES = 10000, 200
 
 -- pieces[kind](key, at, digest) reads the next piece of a key: at is '' at the beginning, and digest that of the pieces
@@ -31,7 +30,7 @@ local function sum_of(list, step, a, b)
 		if a >= TWO_48 then a = a - TWO_48 end
 		if b >= TWO_48 then b = b - TWO_48 end
 	end
-	work = work + #list / step
+	c.work = c.work + #list / step
 	return format('%012x%012x', a, b), a, b
 end
 
@@ -43,7 +42,7 @@ local function scans(command, step)
 			local found = call(command, key, at, 'COUNT', '1000')
 			at = found[1]
 			digest, a, b = sum_of(found[2], step, a, b)
-		until at == '0' or work >= ENOUGH
+		until at == '0' or c.work >= ENOUGH
 		return at ~= '0' and at or nil, digest
 	end
 end
@@ -54,7 +53,7 @@ pieces.string = function(key, at, digest)
 	local from = tonumber(at) or 0
 	local value = call('GETRANGE', key, from, from + ENOUGH * BYTES - 1)
 	if value == '' then return nil, digest end
-	work = work + #value / BYTES
+	c.work = c.work + #value / BYTES
 	local at_next = #value == ENOUGH * BYTES and format('%d', from + #value) or nil
 	-- A HyperLogLog keeps its last count in bytes 9 to 16. PFCOUNT changes them, and is no write.
 	if at == '' and #value >= 16 and string.sub(value, 1, 4) == 'HYLL' and string.byte(value, 5) <= 1 then
@@ -67,7 +66,7 @@ pieces.list = function(key, at, digest)
 	local from = tonumber(at) or 0
 	local list = call('LRANGE', key, from, from + SLICE - 1)
 	if #list == 0 then return nil, digest end
-	work = work + #list
+	c.work = c.work + #list
 	for i = 1, #list do list[i] = framed(list[i]) end
 	return #list == SLICE and format('%d', from + #list) or nil, redis.sha1hex(digest .. concat(list))
 end
@@ -76,7 +75,7 @@ end
 pieces.stream = function(key, at, digest)
 	local list = call('XRANGE', key, at == '' and '-' or '(' .. at, '+', 'COUNT', SLICE)
 	if #list == 0 then return nil, redis.sha1hex(digest .. stream_fields(key)['last-generated-id']) end
-	work = work + #list
+	c.work = c.work + #list
 	local parts = {digest}
 	for i = 1, #list do
 		parts[#parts + 1] = list[i][1]
@@ -95,7 +94,7 @@ end
 reads('sonic_digest_piece', nil, function(_, args)
 	local db, key, kind, at, digest = unpack(args)
 	call('SELECT', db)
-	work = 0
+	c.work = 0
 	if kind_of(key) ~= kind then return {'', 'changed in zone ' .. c.zone .. ' at ' .. format('%d', wall_clock())} end
 	at, digest = pieces[kind](key, at, digest)
 	return {at or '', digest}
@@ -107,7 +106,7 @@ end)
 local function describe(list, key, no_db)
 	local kind, n = no_db and 'none' or kind_of(key), #list
 	local digest, pxat, length = '', '', kind ~= 'none' and LENGTH[kind] and call(LENGTH[kind], key)
-	work = work + 1
+	c.work = c.work + 1
 	if length and length <= (kind == 'string' and ENOUGH * BYTES or ENOUGH) then
 		local at = ''
 		repeat at, digest = pieces[kind](key, at, digest) until not at
@@ -132,10 +131,10 @@ end
 reads('sonic_digests', nil, function(out, args)
 	local at, list = reached(out), {}
 	local no_db = failed(try('SELECT', args[1]))
-	work = 0
+	c.work = 0
 	for i = 2, #args do
 		describe(list, args[i], no_db)
-		if work >= ENOUGH then break end
+		if c.work >= ENOUGH then break end
 	end
 	return {at, list}
 end)
@@ -163,5 +162,5 @@ end)
 
 -- sonic_versions cursor count: one step through the hash of versions: the next cursor; field, version, ..
 reads('sonic_versions', nil, function(out, args)
-	return call('HSCAN', VERSIONS[out], args[1], 'COUNT', args[2])
+	return call('HSCAN', VERSION_HASH[out], args[1], 'COUNT', args[2])
 end)

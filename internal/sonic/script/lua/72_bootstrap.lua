@@ -50,7 +50,7 @@ end)
 reads('sonic_copy_versions', 'ready', function(out, args)
 	local problem = not_source(args[1])
 	if problem then return problem end
-	local step = call('HSCAN', VERSIONS[out], args[2], 'COUNT', args[3])
+	local step = call('HSCAN', VERSION_HASH[out], args[2], 'COUNT', args[3])
 	local list = step[2]
 	for i = 2, #list, 2 do
 		-- Operations go on only from what is copied with its content: sonic_copy_keys says from what.
@@ -79,14 +79,14 @@ reads('sonic_copy_keys', 'ready', function(out, args)
 	local problem = not_source(asker)
 	if problem then return problem end
 	local at, list, read = reached(out), {}, 0
-	work = 0
+	c.work = 0
 	for i = 4, #args, 2 do
 		local key = args[i]
 		select_db(db)
 		local dump = call('DUMP', key)
-		read, work = read + 1, work + 1
+		read, c.work = read + 1, c.work + 1
 		if dump then
-			work = work + #dump / BYTES
+			c.work = c.work + #dump / BYTES
 			local pxat, policy, kind, facts_of, fields = expiry_of(key), policy_of(key), kind_of(key), {}, {}
 			if policy == 'c' then
 				select_db('0')
@@ -105,10 +105,10 @@ reads('sonic_copy_keys', 'ready', function(out, args)
 				if LETTERS[kind] then
 					local elements, prefix = elements_of(key, LETTERS[kind]), element_field(db, key, '')
 					for j = 1, #elements do fields[#fields + 1] = prefix .. elements[j] end
-					work = work + #elements
+					c.work = c.work + #elements
 				end
 				select_db('0')
-				local stored = read_sliced(call, 'HMGET', VERSIONS[out], fields, 1, #fields)
+				local stored = read_sliced(call, 'HMGET', VERSION_HASH[out], fields, 1, #fields)
 				for j = 1, #fields do
 					local n = #facts_of
 					if stored[j] then facts_of[n + 1], facts_of[n + 2] = fields[j], stored_by(stored[j], asker) end
@@ -117,7 +117,7 @@ reads('sonic_copy_keys', 'ready', function(out, args)
 			local n = #list
 			list[n + 1], list[n + 2], list[n + 3], list[n + 4], list[n + 5] = key, dump, pxat, policy, facts_of
 		end
-		if work >= ENOUGH then break end
+		if c.work >= ENOUGH then break end
 	end
 	return {format('%d', read), at, list}
 end)

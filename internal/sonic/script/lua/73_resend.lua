@@ -3,9 +3,9 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 
 -- What effects changed that were dropped, see 12_dropped.lua.
 
--- sonic_skip 0|1 bound 0|1: from now on effects are dropped, or not; what the stream may hold in bytes, '' for no
+-- sonic_drop 0|1 bound 0|1: from now on effects are dropped, or not; what the stream may hold in bytes, '' for no
 -- bound, and whether effects are dropped past it. sonic_open has effects not be dropped.
-always('sonic_skip', 'opened', function(_, args)
+always('sonic_drop', 'opened', function(_, args)
 	c.dropping = args[1] == '1'
 	backlog.limit(args[2], args[3] == '1')
 	return 1
@@ -28,33 +28,33 @@ end)
 
 -- element_now returns the effect that says what an element of key is, of the type letter. typed says that there is no
 -- such key, and that other zones are to hear that it was of that type.
-local function element_now(db, key, element, letter, typed, notes)
-	local policy, held, pxat = policy_of(key), nil, expiry_of(key)
+local function element_now(db, key, element, letter, typed, versions)
+	local policy, value, pxat = policy_of(key), nil, expiry_of(key)
 	if not pxat then
 		pxat = ''
 		-- Elsewhere it may be of another type than it was here last: without versions it would stay.
-		if policy == 'n' then return deletion_effect(policy, db, key), notes end
+		if policy == 'n' then return deletion_effect(policy, db, key), versions end
 	elseif LETTERS[kind_of(key)] ~= letter then
-		if policy == 'n' then return '', notes end -- elsewhere it is of that type, too
+		if policy == 'n' then return '', versions end -- elsewhere it is of that type, too
 	elseif letter == 'h' then
-		held = call('HGET', key, element)
+		value = call('HGET', key, element)
 	elseif letter == 'z' then
-		held = call('ZSCORE', key, element)
+		value = call('ZSCORE', key, element)
 	else
-		held = call('SISMEMBER', key, element) == 1 and ''
+		value = call('SISMEMBER', key, element) == 1 and ''
 	end
 	local function addition(value)
 		if letter == 'h' then return element_effect('H', policy, db, key, pxat, element, value) end
 		if letter == 'z' then return element_effect('Z', policy, db, key, pxat, value, element) end
 		return element_effect('A', policy, db, key, pxat, element)
 	end
-	if held then return addition(held), added_notes(policy, db, key, letter, {element}, 1, 1, 1, notes) end
+	if value then return addition(value), added_versions(policy, db, key, letter, {element}, 1, 1, 1, versions) end
 	local effects = element_effect(letter == 's' and 'a' or letter, policy, db, key, pxat, element)
 	if typed then -- it is added, and removed again
-		effects, notes = addition('0') .. effects, notes or {}
-		notes[#notes + 1], notes[#notes + 2] = type_field(db, key, letter), ''
+		effects, versions = addition('0') .. effects, versions or {}
+		versions[#versions + 1], versions[#versions + 2] = type_field(db, key, letter), ''
 	end
-	return effects, removed_notes(policy, db, key, {element}, 1, 1, notes)
+	return effects, removed_versions(policy, db, key, {element}, 1, 1, versions)
 end
 
 -- overwritten tells whether another zone has written, since the effects were dropped, all that key holds here, or the
@@ -62,17 +62,17 @@ end
 -- not news.
 local function overwritten(db, key, element)
 	if element then
-		local version = stored_versions(db, element_field(db, key, element))[1]
+		local stored = stored_versions(db, element_field(db, key, element))[1]
 		-- A removal says nothing about the key's type.
-		return version and string.find(version, '@', 1, true) and string.sub(version, -2) ~= ' -'
+		return stored and string.find(stored, '@', 1, true) and string.sub(stored, -2) ~= ' -'
 	end
 	local kind = kind_of(key)
 	if not IN_PLACE[kind] then return false end
 	local stored = stored_versions(db, key_field(db, key), expiry_field(db, key))
 	local whole = stored[1]
 	-- What is pruned may be older than the effects that were dropped: so may be an expiry that is forgotten.
-	if not whole or not string.find(whole, '@', 1, true) or not versions.known(whole) then return false end
-	return not stored[2] or versions.overtaken(stored[2], whole)
+	if not whole or not string.find(whole, '@', 1, true) or not version.known(whole) then return false end
+	return not stored[2] or version.overtaken(stored[2], whole)
 end
 
 -- deleted tells whether the key was deleted or replaced since an element of it was written: all zones get that, and
@@ -81,13 +81,13 @@ end
 -- as a whole for one of its elements.
 local function deleted(db, key, element)
 	local stored = stored_versions(db, element_field(db, key, element), key_field(db, key))
-	if not stored[1] then return versions.known(stored[2]) ~= nil end
-	return versions.overtaken(stored[1], stored[2])
+	if not stored[1] then return version.known(stored[2]) ~= nil end
+	return version.overtaken(stored[1], stored[2])
 end
 
 -- effects_of_field returns the effects of one field of the hash `dropped`, and comes back to db 0. wholes are the keys
 -- that the same entry ships as a whole.
-local function effects_of_field(hash, field, value, notes, wholes)
+local function effects_of_field(hash, field, value, versions, wholes)
 	local kind, db, key = string.match(field, '^(.)(%d+):(.*)$')
 	local element
 	if kind ~= 'k' and kind ~= 'I' then
@@ -95,13 +95,13 @@ local function effects_of_field(hash, field, value, notes, wholes)
 		key, element = string.sub(rest, 1, tonumber(size)), string.sub(rest, tonumber(size) + 1)
 	end
 	if kind == 'I' then
-		if value == '0' then return '', notes end
-		return counter_effect('I', db, key, value, 's'), notes
+		if value == '0' then return '', versions end
+		return counter_effect('I', db, key, value, 's'), versions
 	elseif kind == 'i' or kind == 'j' then
-		if value == '0' then return '', notes end
-		return counter_effect(kind, db, key, element, value, 's'), notes
+		if value == '0' then return '', versions end
+		return counter_effect(kind, db, key, element, value, 's'), versions
 	elseif kind == 'e' and call('HEXISTS', hash, 'k' .. db .. ':' .. key) == 1 then
-		return '', notes -- the whole key is shipped
+		return '', versions -- the whole key is shipped
 	end
 	local effects
 	call('SELECT', db)
@@ -117,13 +117,13 @@ local function effects_of_field(hash, field, value, notes, wholes)
 	if gone or not element and wholes[db .. ':' .. key] or overwritten(db, key, element) then
 		effects = ''
 	elseif element then
-		effects, notes = element_now(db, key, element, letter, added and there == 'none', notes)
+		effects, versions = element_now(db, key, element, letter, added and there == 'none', versions)
 	else
-		effects, notes = state_effects(db, key, notes)
+		effects, versions = state_effects(db, key, versions)
 		wholes[db .. ':' .. key] = true
 	end
 	call('SELECT', '0')
-	return effects, notes
+	return effects, versions
 end
 
 -- What one entry of sonic_resend has at most, but for one key that is larger.
@@ -140,13 +140,13 @@ always('sonic_resend', 'ready', function(out, args)
 		local step = call('HSCAN', hash, cursor, 'COUNT', args[1])
 		cursor, fields = step[1], step[2]
 	until #fields > 0 or cursor == '0'
-	local whole, taken, parts, notes, size = {}, {}, {}, nil, 0
+	local whole, taken, parts, versions, size = {}, {}, {}, nil, 0
 	local seen, wholes = {}, {}
 	local function take(i)
 		if size > RESENT or seen[fields[i]] then return end
 		seen[fields[i]] = true
 		local effects
-		effects, notes = effects_of_field(hash, fields[i], fields[i + 1], notes, wholes)
+		effects, versions = effects_of_field(hash, fields[i], fields[i + 1], versions, wholes)
 		parts[#parts + 1], taken[#taken + 1] = effects, fields[i]
 		size = size + #effects
 	end
@@ -161,7 +161,7 @@ always('sonic_resend', 'ready', function(out, args)
 	for i = 1, #whole do take(whole[i]) end
 	sliced('HDEL', hash, taken, 1, #taken)
 	local effects, id = concat(parts), false
-	if effects ~= '' and not c.alone then id = append(out, '0', nil, effects, notes, true) end
+	if effects ~= '' and not c.alone then id = append(out, '0', nil, effects, versions, true) end
 	return {id or '', call('HLEN', hash)}
 end)
 

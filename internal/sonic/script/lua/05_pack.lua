@@ -18,14 +18,14 @@ bind = function()
 		COUNT[n] = n < 16 and char(144 + n) or char(220, 0, n)
 		DIGITS[n] = format('%d', n)
 	end
-	setmetatable(HEAD, {__index = function(_, n)
-		if n < 65536 then return char(218, floor(n / 256), n % 256) end
-		return char(219, floor(n / 16777216), floor(n / 65536) % 256, floor(n / 256) % 256, n % 256)
-	end})
-	setmetatable(COUNT, {__index = function(_, n)
-		if n < 65536 then return char(220, floor(n / 256), n % 256) end
-		return char(221, floor(n / 16777216), floor(n / 65536) % 256, floor(n / 256) % 256, n % 256)
-	end})
+	local function longer(of_16, of_32)
+		return {__index = function(_, n)
+			if n < 65536 then return char(of_16, floor(n / 256), n % 256) end
+			return char(of_32, floor(n / 16777216), floor(n / 65536) % 256, floor(n / 256) % 256, n % 256)
+		end}
+	end
+	setmetatable(HEAD, longer(218, 219))
+	setmetatable(COUNT, longer(220, 221))
 	setmetatable(DIGITS, {__index = function(_, n) return format('%d', n) end})
 	local function lazily(make)
 		return setmetatable({}, {__index = function(t, k)
@@ -94,20 +94,14 @@ local function by_name(list)
 	return found
 end
 
--- pxat_text returns an expiry in milliseconds as text. A Lua number cannot hold those beyond 2^53
--- exactly: the largest becomes the largest that Redis takes.
-local function pxat_text(at)
-	if at < 9007199254740992 then return format('%d', at) end
-	if at >= 9223372036854775807 then return '9223372036854775807' end
-	return format('%.0f', at)
-end
-
--- expiry_of returns when key expires: '' for never, nil when there is no such key.
+-- expiry_of returns when key expires, in milliseconds as text: '' for never, nil when there is no such key. A Lua number
+-- cannot hold times beyond 2^53 exactly: the largest becomes the largest that Redis takes.
 local function expiry_of(key)
 	local at = call('PEXPIRETIME', key)
 	if at == -1 then return '' end
 	if at == -2 then return nil end
-	return pxat_text(at)
+	if at < 9007199254740992 then return format('%d', at) end
+	return at >= 9223372036854775807 and '9223372036854775807' or format('%.0f', at)
 end
 
 local function string_effect(policy, db, key, value, pxat)

@@ -85,10 +85,9 @@ local ENTRY_OVERHEAD = 64
 -- add counts an entry of the stream.
 function backlog.add(out, id, effects)
 	local h = c.streams[out] or backlog.start(out, 0, 0)
-	local n, pieces = #effects + ENTRY_OVERHEAD, 1
-	if #effects > PIECE then pieces = math.ceil(#effects / PIECE) end
+	local n = #effects + ENTRY_OVERHEAD
 	local rest = h.rest + n
-	c.bytes, h.added = c.bytes + n, h.added + pieces
+	c.bytes, h.added = c.bytes + n, h.added + (n < PIECE and 1 or math.ceil(#effects / PIECE))
 	if rest >= PIECE then
 		h.last = h.last + 1
 		h[h.last] = {id, rest}
@@ -186,7 +185,7 @@ local function append(out, db, tx, effects, versions, kept)
 		c.last_id = format('%d-0', ms_of(id) + 1)
 		call('XSETID', out, c.last_id)
 	end
-	if versions and not c.alone then
+	if versions then
 		if #versions == 2 then
 			call('HSET', VERSION_HASH[out], versions[1], id .. versions[2])
 		else

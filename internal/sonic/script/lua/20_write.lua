@@ -79,11 +79,13 @@ local commands = {}
 -- changed, and their versions.
 --
 -- With one zone the command just runs, unless options.special says that body does more for the reply. A counter key
--- is refused before body runs, unless options.counters says that body looks at the policies itself. options.frees is
--- for commands that Redis runs when it has reached its bound of memory: they need none or free some.
+-- is refused before body runs, unless options.counters says that body looks at the policies itself. options.last is the
+-- last one of further keys, behind the first one in steps of options.step or 1: an index, or how far that is from the
+-- last argument, 0 or negative. options.frees is for commands that Redis runs when it has reached its bound of memory:
+-- they need none or free some.
 local function write(command, body, options)
 	options = options or {}
-	local special, counters = options.special, options.counters
+	local special, counters, last, step = options.special, options.counters, options.last, options.step or 1
 	commands[command] = {body = body, special = special, counters = counters}
 	redis.register_function{
 		function_name = 'sonic_' .. command:lower(),
@@ -118,6 +120,11 @@ local function write(command, body, options)
 				local key = args[2]
 				local policy = policy_of(key)
 				if policy == 'c' and not counters then return counter_refusal(command) end
+				if last then
+					for i = 2 + step, last > 0 and math.min(last, #args) or #args + last, step do
+						if policy_of(args[i]) == 'c' then return counter_refusal(command) end
+					end
+				end
 				reply, effects, versions = body(c, args, key, policy)
 			end
 			local id = false

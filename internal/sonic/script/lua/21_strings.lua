@@ -102,9 +102,6 @@ end, {frees = true})
 each({'MSET', 'MSETNX'}, function(command)
 	write(command, function(c, args)
 		if #args % 2 == 0 then return try(command, args[2], args[2], args[2]) end -- for its error
-		for i = 2, #args, 2 do
-			if policy_of(args[i]) == 'c' then return counter_refusal(command) end
-		end
 		if command == 'MSETNX' then
 			for i = 2, #args, 2 do
 				if call('EXISTS', args[i]) == 1 then return 0 end
@@ -119,7 +116,7 @@ each({'MSET', 'MSETNX'}, function(command)
 			versions = wholesale_versions(policy, c.db, key, '', versions)
 		end
 		return command == 'MSET' and reply or 1, concat(parts), versions
-	end, {counters = true})
+	end, {last = 0, step = 2})
 end)
 
 -- increments registers a command that adds to an integer; delta_of returns by how much, as text.

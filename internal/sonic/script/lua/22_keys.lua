@@ -1,9 +1,6 @@
 
 each({'DEL', 'UNLINK'}, function(command)
 	write(command, function(c, args)
-		for i = 2, #args do
-			if policy_of(args[i]) == 'c' then return counter_refusal(command) end
-		end
 		local count, parts, versions = 0, {}, nil
 		for i = 2, #args do
 			local key = args[i]
@@ -18,7 +15,7 @@ each({'DEL', 'UNLINK'}, function(command)
 		end
 		if count == 0 then return 0 end
 		return count, concat(parts), versions
-	end, {counters = true, frees = true})
+	end, {last = 0, frees = true})
 end)
 
 each({'EXPIRE', 'PEXPIRE', 'EXPIREAT', 'PEXPIREAT', 'PERSIST'}, function(command)
@@ -40,14 +37,13 @@ end)
 each({'RENAME', 'RENAMENX'}, function(command)
 	write(command, function(c, args)
 		local from, to = args[2], args[3]
-		if policy_of(from) == 'c' or to and policy_of(to) == 'c' then return counter_refusal(command) end
 		local reply = run_copy(command, args)
 		if failed(reply) or reply == 0 or from == to then return reply end
 		local policy = policy_of(from)
 		local made, versions = copied(c.db, from, c.db, to)
 		return reply, made and made .. deletion_effect(policy, c.db, from),
 			wholesale_versions(policy, c.db, from, '', versions)
-	end, {counters = true, frees = true})
+	end, {last = 3, frees = true})
 end)
 
 -- COPY source destination [DB db] [REPLACE]

@@ -11,7 +11,6 @@ removes('SREM', 'SMISMEMBER', 'a')
 
 write('SMOVE', function(c, args)
 	local from, to = args[2], args[3]
-	if policy_of(from) == 'c' or to and policy_of(to) == 'c' then return counter_refusal('SMOVE') end
 	local pxat = expiry_of(from)
 	local reply = run('SMOVE', args)
 	if reply ~= 1 or from == to then return reply end
@@ -20,7 +19,7 @@ write('SMOVE', function(c, args)
 	policy = policy_of(to)
 	return reply, effects .. element_effect('A', policy, c.db, to, expiry_of(to), args[4]),
 		added_versions(policy, c.db, to, 's', args, 4, 4, 1, versions)
-end, {counters = true, frees = true})
+end, {last = 3, frees = true})
 
 -- SPOP key [count]. RESP3's reply with a count is a set.
 write('SPOP', function(c, args, key, policy)

@@ -29,11 +29,9 @@ end, {frees = true})
 
 local function pop_from(side) return side == 'LEFT' and 'LPOP' or 'RPOP' end
 
--- move_element runs command, LMOVE or RPOPLPUSH, for the client's command name. What one list loses and what the
--- other one gets are two effects.
-local function move_element(name, command, args, db)
+-- move_element runs command, LMOVE or RPOPLPUSH. What one list loses and what the other one gets are two effects.
+local function move_element(command, args, db)
 	local from, to = args[2], args[3]
-	if policy_of(from) == 'c' or to and policy_of(to) == 'c' then return counter_refusal(name) end
 	local reply = run(command, args)
 	if not reply or failed(reply) or c.alone then return reply end
 	local taken, put = 'RIGHT', 'LEFT'
@@ -45,7 +43,7 @@ local function move_element(name, command, args, db)
 end
 
 each({'LMOVE', 'RPOPLPUSH'}, function(command)
-	write(command, function(c, args) return move_element(command, command, args, c.db) end)
+	write(command, function(c, args) return move_element(command, args, c.db) end, {last = 3})
 end)
 
 -- LMPOP numkeys key .. LEFT|RIGHT [COUNT n]; BLMPOP has a timeout before that, and does not wait in a function.

@@ -9,12 +9,9 @@ local function stream_fields(key)
 	return by_name(call('XINFO', 'STREAM', key))
 end
 
--- stream_info returns the stream's last id, the id of its first entry ('' without one), its length.
-local function stream_info(out)
-	if call('EXISTS', out) == 0 then return NO_ID, '', 0 end
-	local found = stream_fields(out)
-	local first = found['first-entry']
-	return found['last-generated-id'], first and first[1] or '', found.length
+-- last_of returns the last id of a stream.
+local function last_of(out)
+	return call('EXISTS', out) == 1 and stream_fields(out)['last-generated-id'] or NO_ID
 end
 
 -- set_pruned sets the version that was pruned, given as id.
@@ -25,7 +22,7 @@ end
 
 -- latest returns the last id of the stream.
 function shards.latest()
-	if not c.last_id then c.last_id = stream_info(c.outbox) end
+	if not c.last_id then c.last_id = last_of(c.outbox) end
 	return c.last_id
 end
 

@@ -105,19 +105,15 @@ function version.of(id, origin)
 	}
 end
 
-local function zone_before(a, b)
-	for i = 1, math.min(#a, #b) do
-		local x, y = string.byte(a, i), string.byte(b, i)
-		if x ~= y then return x < y end
-	end
-	return #a < #b
-end
-
 -- before tells whether a is an older version than b.
 local function before(a, b)
 	if a.ms ~= b.ms then return a.ms < b.ms end
 	if a.seq ~= b.seq then return a.seq < b.seq end
-	return a.zone ~= b.zone and zone_before(a.zone, b.zone)
+	for i = 1, math.min(#a.zone, #b.zone) do
+		local x, y = string.byte(a.zone, i), string.byte(b.zone, i)
+		if x ~= y then return x < y end
+	end
+	return #a.zone < #b.zone
 end
 
 local function same(a, b) return a.ms == b.ms and a.seq == b.seq and a.zone == b.zone end

@@ -78,28 +78,26 @@ function unversioned.has(v, db, key)
 	return false
 end
 
+do -- what is local here is of this block alone
+
 -- Zones may have made different types of one counter. A string wins over a hash, a hash over a sorted set: a change
 -- of the winning type replaces the key, one of the losing type changes nothing. The winner never gives way, so all
 -- zones end with the sum of all changes of the winning type.
-local WINS_OVER = {INCRBY = {hash = true, zset = true}, HINCRBY = {zset = true}, ZINCRBY = {}}
+local WINS_OVER = {I = {hash = true, zset = true}, i = {zset = true}, j = {}}
 
--- change changes a counter by command. Changes of all zones add up, in any order.
-local function change(db, command, key, ...)
+-- change changes a counter by what I, i or j says. Changes of all zones add up, in any order.
+local function change(e, by)
+	local op, db, key = e[1], e[3], e[4]
+	local words = {'INCRBY', key, by}
+	if op ~= 'I' then words = op == 'i' and {'HINCRBY', key, e[5], by} or {'ZINCRBY', key, by, e[5]} end
 	select_db(db)
-	if not failed(try(command, key, ...)) then return 'applied' end
+	if not failed(try(unpack(words))) then return 'applied' end
 	local kind = kind_of(key)
-	if not WINS_OVER[command][kind] then return 'diverged' end
+	if not WINS_OVER[op][kind] then return 'diverged' end
 	redis.log(redis.LOG_WARNING, 'sonic: the counter ' .. key .. ' of db ' .. db .. ' was a ' .. kind
 		.. ' here, and another zone has made another type of it that wins')
 	call('DEL', key)
-	return failed(try(command, key, ...)) and 'diverged' or 'applied'
-end
-
-local function change_by(e, by)
-	local op, db, key = e[1], e[3], e[4]
-	if op == 'I' then return change(db, 'INCRBY', key, by) end
-	if op == 'i' then return change(db, 'HINCRBY', key, e[5], by) end
-	return change(db, 'ZINCRBY', key, by, e[5])
+	return failed(try(unpack(words))) and 'diverged' or 'applied'
 end
 
 -- count applies I, i or j. An own effect with `s` is the sum of changes that were dropped. A Redis that came back as it
@@ -113,7 +111,9 @@ function unversioned.count(e, v)
 		select_db('0')
 		local sum = call('HGET', hash, field)
 		if sum then call('HDEL', hash, field) end
-		if sum and sum ~= '0' then change_by(e, string.sub(sum, 1, 1) == '-' and string.sub(sum, 2) or '-' .. sum) end
+		if sum and sum ~= '0' then change(e, string.sub(sum, 1, 1) == '-' and string.sub(sum, 2) or '-' .. sum) end
 	end
-	return change_by(e, single and e[5] or e[6])
+	return change(e, single and e[5] or e[6])
+end
+
 end

@@ -1,4 +1,6 @@
 
+do -- what is local here is of this file alone: a function of Lua has at most 200 locals
+
 -- Operations on strings, lists and streams (L).
 
 -- Those that are executed. What comes from another zone is not trusted to name others.
@@ -103,4 +105,6 @@ function unversioned.operate(e)
 	local there = call('EXISTS', key) == 1
 	requests.want(db, key)
 	return there and 'diverged' or 'applied' -- it expired here before the writer's PERSIST
+end
+
 end

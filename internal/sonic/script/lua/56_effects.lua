@@ -9,8 +9,7 @@ local function by_policy(name, letter)
 	return function(e, v) return (e[2] == 'l' and lww or unversioned)[name](e, v, letter) end
 end
 
-local wholesale = by_policy('wholesale')
-effects.S, effects.R, effects.D = wholesale, wholesale, wholesale
+effects.S, effects.R, effects.D = by_policy('wholesale'), by_policy('wholesale'), by_policy('wholesale')
 effects.L, effects.E = by_policy('operate'), by_policy('expire')
 effects.H, effects.A, effects.Z = by_policy('add', 'h'), by_policy('add', 's'), by_policy('add', 'z')
 effects.h, effects.a, effects.z = by_policy('remove', 'h'), by_policy('remove', 's'), by_policy('remove', 'z')

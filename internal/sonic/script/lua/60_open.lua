@@ -1,18 +1,15 @@
 
-local function look(out)
-	local meta = call('HMGET', state(out, 'meta'), 'layout', 'zone', 'epoch', 'shipped', 'pruned', 'history')
-	local last, first, length = stream_info(out)
+local function redis_state(out)
+	local meta = call('HMGET', state(out, 'meta'), 'layout', 'zone', 'epoch', 'shipped', 'history')
 	return {
-		'layout', meta[1] or LAYOUT, 'zone', meta[2] or '', 'epoch', meta[3] or '0',
-		'last', last, 'first', first, 'length', format('%d', length), 'shipped', meta[4] or NO_ID,
-		'opened', c.opened and '1' or '0', 'ready', c.ready and '1' or '0',
-		'time', format('%d', wall_clock()), 'pruned', meta[5] or NO_ID,
-		'cursors', all_cursors(out), 'behind', c.opened and behind(out) or {}, 'history', meta[6] or '',
+		'layout', meta[1] or LAYOUT, 'zone', meta[2] or '', 'epoch', meta[3] or '0', 'last', last_of(out),
+		'shipped', meta[4] or NO_ID, 'opened', c.opened and '1' or '0', 'ready', c.ready and '1' or '0',
+		'cursors', all_cursors(out), 'behind', c.opened and behind(out) or {}, 'history', meta[5] or '',
 	}
 end
 
 -- sonic_state tells what this Redis holds. It changes nothing, and works always, on a replica, too.
-reads('sonic_state', nil, look)
+reads('sonic_state', nil, redis_state)
 
 local POLICIES = {lww = 'l', none = 'n', counter = 'c'}
 
@@ -32,7 +29,7 @@ local function read_meta(out)
 	c.zone = meta[1] or c.zone
 	set_pruned(meta[2] or NO_ID)
 	c.flushes = {}
-	c.last_id = stream_info(out)
+	c.last_id = last_of(out)
 end
 
 -- read_pruned takes the prune mark from what a shard of a cluster holds: it moves with the slot, and is as old as the
@@ -76,7 +73,7 @@ always('sonic_open', nil, function(out, args)
 	end
 
 	if call('EXISTS', out) == 0 then call('XADD', out, 'MAXLEN', '0', '0-1', 'e', '') end
-	c.last_id = stream_info(out)
+	c.last_id = last_of(out)
 	raise(out, floor)
 	local filled = call('HGET', meta, 'floor') -- the newest version that a bootstrap has brought
 	if filled then raise(out, filled) end
@@ -93,7 +90,7 @@ always('sonic_open', nil, function(out, args)
 	local whole = string.find(flags, 'f', 1, true) ~= nil or #behind(out) == 0
 	if whole then requests.send_deferred(out) end
 	c.ready = string.find(flags, 'f', 1, true) ~= nil or whole and not requests.awaits_own(out)
-	return look(out)
+	return redis_state(out)
 end)
 
 -- sonic_close [history]: no writes are taken until sonic_open. history, rejected, says that the effects of this Redis

@@ -46,7 +46,7 @@ end)
 -- not mark: they are moving, or elsewhere.
 across('sonic_mark_recovery', function(args)
 	local count = tonumber(args[1])
-	if not c.opened or not c.clustered or c.ready then return NOT_READY end
+	if not c.opened or c.ready then return NOT_READY end
 	local missing = {}
 	for i = 2 + 2 * count, #args do
 		local out = args[i]
@@ -65,7 +65,7 @@ end)
 -- to it again. It is ready once that was said of all zones; it returns 1 then. opening is what sonic_primary
 -- returned before: if this primary was opened again since, it may have lost something since.
 across('sonic_recovered', function(args)
-	if not c.opened or not c.clustered or args[2] and not c.ready and args[2] ~= c.opening then return NOT_READY end
+	if not c.opened or args[2] and not c.ready and args[2] ~= c.opening then return NOT_READY end
 	c.recovering[args[1]] = nil
 	c.ready = not next(c.recovering)
 	if c.ready then
@@ -81,10 +81,10 @@ end)
 -- in milliseconds, and if it is not ready, which opening this is, and the zones of which it may lack effects.
 across('sonic_primary', function()
 	local values = {
-		c.opened and c.clustered and '1' or '0', c.ready and c.clustered and '1' or '0', format('%.0f', c.bytes),
+		c.opened and '1' or '0', c.ready and '1' or '0', format('%.0f', c.bytes),
 		format('%d', math.max(wall_clock(), c.watermark)),
 	}
-	if c.opened and c.clustered and not c.ready then
+	if c.opened and not c.ready then
 		values[5] = c.opening
 		for zone in pairs(c.recovering) do values[#values + 1] = zone end
 	end
@@ -116,7 +116,7 @@ across('sonic_hold', function(args)
 			if try('EXISTS', state(out, 'answers'), state(out, 'requests')) ~= 0 then c.deferred_streams[out] = true end
 		end
 	end
-	if recovers and c.opened and c.clustered then begin_recovery() end
+	if recovers and c.opened then begin_recovery() end
 	return missing
 end)
 
@@ -143,7 +143,7 @@ end
 -- moves it does not come if the slot has entries that were not. Nor does it afterwards, until sonic_hold has run:
 -- they are elsewhere.
 across('sonic_take', function(args)
-	if not c.opened or not c.clustered then return NOT_READY end
+	if not c.opened then return NOT_READY end
 	if args[2] then c.reader = args[1] end
 	if not args[1] or args[1] ~= c.reader then return {err = 'SONICOLDER another Sonic reads this primary now'} end
 	if c.ready then shards.send_deferred() end

@@ -100,24 +100,9 @@ reads('sonic_digest_piece', nil, function(_, args)
 	return {at or '', digest}
 end)
 
--- describe adds what key holds to list: its name, type ('none' without a key), digest, expiry ('' for never), policy.
--- no_db says that this Redis does not have the database. The digest of a large key is '': it is read by
--- sonic_digest_piece.
-local function describe(list, key, no_db)
-	local kind, n = no_db and 'none' or kind_of(key), #list
-	local digest, pxat, length = '', '', kind ~= 'none' and LENGTH[kind] and call(LENGTH[kind], key)
-	c.work = c.work + 1
-	if length and length <= (kind == 'string' and ENOUGH * BYTES or ENOUGH) then
-		local at = ''
-		repeat at, digest = pieces[kind](key, at, digest) until not at
-	end
-	if kind ~= 'none' then pxat = expiry_of(key) end
-	list[n + 1], list[n + 2], list[n + 3], list[n + 4], list[n + 5] = key, kind, digest, pxat, policy_of(key)
-end
-
 -- reached returns how far this Redis is: zone, id, zone, id, .. Its own zone is the first.
 local function reached(out)
-	local last = stream_info(out)
+	local last = last_of(out)
 	local name = c.clustered and c.zone or call('HGET', state(out, 'meta'), 'zone') or ''
 	local list, all = {name, last}, all_cursors(out)
 	for i = 1, #all, 4 do
@@ -127,13 +112,23 @@ local function reached(out)
 end
 
 -- sonic_digests db key..: how far this Redis is, and what the keys hold: the first ones, when there is too much to
--- read in one call.
+-- read in one call. Of each key: its name, type ('none' without a key, or in a database that this Redis does not have),
+-- digest, expiry ('' for never), policy. The digest of a large key is '': it is read by sonic_digest_piece.
 reads('sonic_digests', nil, function(out, args)
 	local at, list = reached(out), {}
 	local no_db = failed(try('SELECT', args[1]))
 	c.work = 0
 	for i = 2, #args do
-		describe(list, args[i], no_db)
+		local key = args[i]
+		local kind, n = no_db and 'none' or kind_of(key), #list
+		local digest, pxat, length = '', '', LENGTH[kind] and call(LENGTH[kind], key)
+		c.work = c.work + 1
+		if length and length <= (kind == 'string' and ENOUGH * BYTES or ENOUGH) then
+			local at = ''
+			repeat at, digest = pieces[kind](key, at, digest) until not at
+		end
+		if kind ~= 'none' then pxat = expiry_of(key) end
+		list[n + 1], list[n + 2], list[n + 3], list[n + 4], list[n + 5] = key, kind, digest, pxat, policy_of(key)
 		if c.work >= ENOUGH then break end
 	end
 	return {at, list}

@@ -254,7 +254,8 @@ func Fatal(err error) bool {
 }
 
 // Rejected reports whether the library has failed because of the message that it was to apply. Only
-// another version of the library may apply it.
+// another version of the library may apply it. Errors of Redis itself, which keep their own prefix in
+// a function, are not the message's fault: the same message may be applied later.
 func Rejected(err error) bool {
 	return script.IsReply(err, "SONICPAYLOAD", "SONICNEWER", "ERR user_function")
 }

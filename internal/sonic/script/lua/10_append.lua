@@ -69,12 +69,12 @@ end
 
 -- What streams hold, in bytes. Of what a stream held when it was counted first, old bytes in old_count entries are
 -- left; added entries came behind them. Each of list[first..last] is an id and the bytes of the added entries up to it
--- that no earlier one counts; rest is behind the last one.
+-- that no earlier one counts; rest is of those that were added behind the first marked ones.
 local backlog = {}
 
 -- start counts a stream that holds bytes in count entries.
 function backlog.start(out, bytes, count)
-	local h = {first = 1, last = 0, rest = 0, old = bytes, old_count = count, added = 0}
+	local h = {first = 1, last = 0, rest = 0, old = bytes, old_count = count, added = 0, marked = 0}
 	c.streams[out], c.bytes = h, c.bytes + bytes
 	return h
 end
@@ -82,27 +82,13 @@ end
 -- What an entry takes besides its effects, about.
 local ENTRY_OVERHEAD = 64
 
--- add counts an entry of the stream.
-function backlog.add(out, id, effects)
-	local h = c.streams[out] or backlog.start(out, 0, 0)
-	local n = #effects + ENTRY_OVERHEAD
-	local rest = h.rest + n
-	c.bytes, h.added = c.bytes + n, h.added + (n < PIECE and 1 or math.ceil(#effects / PIECE))
-	if rest >= PIECE then
-		h.last = h.last + 1
-		h[h.last] = {id, rest}
-		rest = 0
-	end
-	h.rest = rest
-	if c.clustered then c.unread[out] = true end
-end
-
 -- trim says that the stream has no entries up to id any more, and count others.
 function backlog.trim(out, id, count)
 	local h = c.streams[out]
 	if not h then return end
+	-- Without marks between them, entries have the same size, as far as is known.
 	local left = math.max(0, count - h.added)
-	if left < h.old_count then -- the entries have the same size, as far as is known
+	if left < h.old_count then
 		local freed = math.floor(h.old * (1 - left / h.old_count))
 		c.bytes, h.old, h.old_count = c.bytes - freed, h.old - freed, left
 	end
@@ -110,10 +96,12 @@ function backlog.trim(out, id, count)
 		c.bytes = c.bytes - h[h.first][2]
 		h[h.first], h.first = nil, h.first + 1
 	end
-	if count == 0 then
-		c.bytes = c.bytes - h.rest
-		c.streams[out], c.unread[out] = nil, nil
+	local unmarked = h.added - h.marked
+	if h.first > h.last and count < unmarked then
+		local freed = math.floor(h.rest * (1 - count / unmarked))
+		c.bytes, h.rest, h.marked = c.bytes - freed, h.rest - freed, h.added - count
 	end
+	if count == 0 then c.streams[out], c.unread[out] = nil, nil end
 end
 
 -- limit sets the bound of all streams together, '' or nil for none.
@@ -138,24 +126,33 @@ local function store_versions(out, id, versions)
 	sliced('HSET', VERSION_HASH[out], versions, 1, #versions)
 end
 
--- add_to_stream adds an entry to the stream, and returns its id.
+-- add_to_stream adds an entry to the stream, and counts it. It returns the entry's id.
 local function add_to_stream(out, id, tx, effects)
-	local last = effects
+	local last, pieces, n = effects, 1, #effects + ENTRY_OVERHEAD
 	if #effects > PIECE then
-		local before = math.ceil(#effects / PIECE) - 1
+		pieces = math.ceil(#effects / PIECE)
 		local ms, seq = numbers_of(id)
-		for i = 1, before do
+		for i = 1, pieces - 1 do
 			local piece = string.sub(effects, (i - 1) * PIECE + 1, i * PIECE)
-			call('XADD', out, format('%d-%d', ms, seq - before + i - 1), 'p', piece)
+			call('XADD', out, format('%d-%d', ms, seq - pieces + i), 'p', piece)
 		end
-		last = string.sub(effects, before * PIECE + 1)
+		last = string.sub(effects, (pieces - 1) * PIECE + 1)
 	end
 	if tx then
 		id = call('XADD', out, id, 'e', last, 't', tx)
 	else
 		id = call('XADD', out, id, 'e', last)
 	end
-	backlog.add(out, id, effects)
+	local h = c.streams[out] or backlog.start(out, 0, 0)
+	local rest = h.rest + n
+	c.bytes, h.added = c.bytes + n, h.added + pieces
+	if rest >= PIECE then
+		h.last = h.last + 1
+		h[h.last] = {id, rest}
+		rest, h.marked = 0, h.added
+	end
+	h.rest = rest
+	if c.clustered then c.unread[out] = true end
 	return id
 end
 

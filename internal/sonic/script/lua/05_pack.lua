@@ -94,8 +94,8 @@ local function by_name(list)
 	return found
 end
 
--- expiry_of returns when key expires, in milliseconds as text: '' for never, nil when there is no such key. A Lua number
--- cannot hold times beyond 2^53 exactly: the largest becomes the largest that Redis takes.
+-- expiry_of returns when key expires, in milliseconds as text: '' for never, nil when there is no such key. A Lua
+-- number cannot hold times beyond 2^53 exactly: the largest becomes the largest that Redis takes.
 local function expiry_of(key)
 	local at = call('PEXPIRETIME', key)
 	if at == -1 then return '' end

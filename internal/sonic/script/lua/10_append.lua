@@ -16,7 +16,6 @@ local version = {}
 -- Functions on requests, see 57_requests.lua.
 local requests = {}
 
-
 -- What an entry of the stream holds at most. The effects of a larger write are in several entries, one behind the
 -- other: `p` in all but the last. So who reads some entries knows what they take at most, and no write meets Redis'
 -- bound of an entry, 1 GiB.
@@ -69,14 +68,14 @@ end
 
 -- What streams hold, in bytes. Of what a stream held when it was counted first, old bytes in old_count entries are
 -- left; added entries came behind them. Each of list[first..last] is an id and the bytes of the added entries up to it
--- that no earlier one counts; rest is of those that were added behind the first marked ones.
+-- that no earlier one counts; rest is what those take that were added behind the first `marked` ones.
 local backlog = {}
 
 -- start counts a stream that holds bytes in count entries.
 function backlog.start(out, bytes, count)
-	local h = {first = 1, last = 0, rest = 0, old = bytes, old_count = count, added = 0, marked = 0}
-	c.streams[out], c.bytes = h, c.bytes + bytes
-	return h
+	local stream = {first = 1, last = 0, rest = 0, old = bytes, old_count = count, added = 0, marked = 0}
+	c.streams[out], c.bytes = stream, c.bytes + bytes
+	return stream
 end
 
 -- What an entry takes besides its effects, about.
@@ -84,22 +83,22 @@ local ENTRY_OVERHEAD = 64
 
 -- trim says that the stream has no entries up to id any more, and count others.
 function backlog.trim(out, id, count)
-	local h = c.streams[out]
-	if not h then return end
+	local stream = c.streams[out]
+	if not stream then return end
 	-- Without marks between them, entries have the same size, as far as is known.
-	local left = math.max(0, count - h.added)
-	if left < h.old_count then
-		local freed = math.floor(h.old * (1 - left / h.old_count))
-		c.bytes, h.old, h.old_count = c.bytes - freed, h.old - freed, left
+	local left = math.max(0, count - stream.added)
+	if left < stream.old_count then
+		local freed = math.floor(stream.old * (1 - left / stream.old_count))
+		c.bytes, stream.old, stream.old_count = c.bytes - freed, stream.old - freed, left
 	end
-	while h.first <= h.last and (count == 0 or not id_before(id, h[h.first][1])) do
-		c.bytes = c.bytes - h[h.first][2]
-		h[h.first], h.first = nil, h.first + 1
+	while stream.first <= stream.last and (count == 0 or not id_before(id, stream[stream.first][1])) do
+		c.bytes = c.bytes - stream[stream.first][2]
+		stream[stream.first], stream.first = nil, stream.first + 1
 	end
-	local unmarked = h.added - h.marked
-	if h.first > h.last and count < unmarked then
-		local freed = math.floor(h.rest * (1 - count / unmarked))
-		c.bytes, h.rest, h.marked = c.bytes - freed, h.rest - freed, h.added - count
+	local unmarked = stream.added - stream.marked
+	if stream.first > stream.last and count < unmarked then
+		local freed = math.floor(stream.rest * (1 - count / unmarked))
+		c.bytes, stream.rest, stream.marked = c.bytes - freed, stream.rest - freed, stream.added - count
 	end
 	if count == 0 then c.streams[out], c.unread[out] = nil, nil end
 end
@@ -143,15 +142,15 @@ local function add_to_stream(out, id, tx, effects)
 	else
 		id = call('XADD', out, id, 'e', last)
 	end
-	local h = c.streams[out] or backlog.start(out, 0, 0)
-	local rest = h.rest + n
-	c.bytes, h.added = c.bytes + n, h.added + pieces
+	local stream = c.streams[out] or backlog.start(out, 0, 0)
+	local rest = stream.rest + n
+	c.bytes, stream.added = c.bytes + n, stream.added + pieces
 	if rest >= PIECE then
-		h.last = h.last + 1
-		h[h.last] = {id, rest}
-		rest, h.marked = 0, h.added
+		stream.last = stream.last + 1
+		stream[stream.last] = {id, rest}
+		rest, stream.marked = 0, stream.added
 	end
-	h.rest = rest
+	stream.rest = rest
 	if c.clustered then c.unread[out] = true end
 	return id
 end

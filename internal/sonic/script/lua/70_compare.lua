@@ -17,8 +17,8 @@ local TWO_48 = 281474976710656
 -- framed writes a value so that two of them, one behind the other, are not taken for two others.
 local function framed(value) return #value .. ':' .. value end
 
--- sum_of adds up digests of elements, in any order: SMEMBERS and HGETALL give them in an order of each Redis' own.
--- Sorting them would go by the locale. Elements are list[1], list[1+step], .., each with the value behind it when
+-- sum_of adds up digests of elements, in any order: each Redis gives them in an order of its own. Sorting them
+-- would go by the locale. Elements are list[1], list[1+step], .., each with the value behind it when
 -- step is 2. a and b are the sums so far. It returns the digest, and both sums.
 local function sum_of(list, step, a, b)
 	local sha1hex, sub = redis.sha1hex, string.sub
@@ -52,7 +52,7 @@ pieces.set, pieces.hash, pieces.zset = scans('SSCAN', 1), scans('HSCAN', 2), sca
 pieces.string = function(key, at, digest)
 	local from = tonumber(at) or 0
 	local value = call('GETRANGE', key, from, from + ENOUGH * BYTES - 1)
-	if value == '' then return nil, digest end
+	if value == '' and at ~= '' then return nil, digest end
 	c.work = c.work + #value / BYTES
 	local at_next = #value == ENOUGH * BYTES and format('%d', from + #value) or nil
 	-- A HyperLogLog keeps its last count in bytes 9 to 16. PFCOUNT changes them, and is no write.
@@ -124,8 +124,8 @@ reads('sonic_digests', nil, function(out, args)
 		local digest, pxat, length = '', '', LENGTH[kind] and call(LENGTH[kind], key)
 		c.work = c.work + 1
 		if length and length <= (kind == 'string' and ENOUGH * BYTES or ENOUGH) then
-			local at = ''
-			repeat at, digest = pieces[kind](key, at, digest) until not at
+			local from = ''
+			repeat from, digest = pieces[kind](key, from, digest) until not from
 		end
 		if kind ~= 'none' then pxat = expiry_of(key) end
 		list[n + 1], list[n + 2], list[n + 3], list[n + 4], list[n + 5] = key, kind, digest, pxat, policy_of(key)

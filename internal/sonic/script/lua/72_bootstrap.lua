@@ -24,7 +24,8 @@ end
 -- not_source returns the error when asker cannot be filled from here.
 local function not_source(asker)
 	if c.others[asker] then return nil end
-	return {err = 'SONICARG zone ' .. asker .. ' is no zone of this one\'s: name it in its zones and start its Sonic again'}
+	return {err = 'SONICARG zone ' .. asker .. ' is no zone of this one\'s: '
+		.. 'name it in its zones and start its Sonic again'}
 end
 
 -- sonic_source asker: how far this Redis is, its epoch, what it has pruned, how many answers it waits for and how

@@ -84,6 +84,7 @@ local ENTRY_OVERHEAD = 64
 -- trim says that the stream has no entries up to id any more, and count others.
 function backlog.trim(out, id, count)
 	local stream = c.streams[out]
+	if count == 0 then c.streams[out], c.unread[out] = nil, nil end
 	if not stream then return end
 	-- Without marks between them, entries have the same size, as far as is known.
 	local left = math.max(0, count - stream.added)
@@ -100,7 +101,6 @@ function backlog.trim(out, id, count)
 		local freed = math.floor(stream.rest * (1 - count / unmarked))
 		c.bytes, stream.rest, stream.marked = c.bytes - freed, stream.rest - freed, stream.added - count
 	end
-	if count == 0 then c.streams[out], c.unread[out] = nil, nil end
 end
 
 -- limit sets the bound of all streams together, '' or nil for none.

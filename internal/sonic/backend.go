@@ -31,7 +31,6 @@ type backend struct {
 	sentinels          *sentinel.Sentinels // nil: address is that of the primary
 	username, password string
 	tls                *tls.Config
-	connectTimeout     time.Duration
 }
 
 // String names the Redis for logs and errors.
@@ -63,7 +62,7 @@ func (c RedisConfig) backend(log *zap.Logger) (backend, error) {
 	if err != nil {
 		return backend{}, err
 	}
-	b := backend{username: c.Username, password: password.Reveal(), connectTimeout: c.ConnectTimeout}
+	b := backend{username: c.Username, password: password.Reveal()}
 	if u.User != nil {
 		b.username = u.User.Username()
 		b.password, _ = u.User.Password()
@@ -99,15 +98,23 @@ func (b backend) follow(rt *app.Runtime, zone string) {
 
 // endpoint returns the proxy's configuration for connecting to Redis.
 func (c RedisConfig) endpoint(b backend) upstream.Config {
-	p := upstream.Config{Address: b.address, Username: b.username, Password: b.password, TLS: b.tls, DialTimeout: b.connectTimeout, Wait: c.Wait}
+	p := upstream.Config{Address: b.address, Username: b.username, Password: b.password, TLS: b.tls, Wait: c.Wait}
 	if b.sentinels != nil {
 		p.Resolve = b.resolve
 	}
 	return p
 }
 
-// clusterTimeout bounds one request about the state of a Redis Cluster to one of its nodes.
-const clusterTimeout = time.Second
+const (
+	// connectTimeout bounds one attempt to connect to a single Redis.
+	connectTimeout = 5 * time.Second
+	// nodeConnectTimeout is connectTimeout for a node of a Redis Cluster: one that cannot be reached
+	// must not hold up the others.
+	nodeConnectTimeout = time.Second
+	// nodeTimeout bounds one reply of such a node. A call of a function of the library that takes
+	// longer is made again, and finds what is done already.
+	nodeTimeout = 5 * time.Second
+)
 
 // cluster returns what follows the Redis Cluster. It sends no request before its Run.
 func (b backend) cluster(log *zap.Logger) *cluster.Cluster {
@@ -117,7 +124,7 @@ func (b backend) cluster(log *zap.Logger) *cluster.Cluster {
 // options are those of all clients. They never send a command twice.
 func (b backend) options(address string) *redis.Options {
 	return &redis.Options{
-		Addr: address, Username: b.username, Password: b.password, DialTimeout: b.connectTimeout,
+		Addr: address, Username: b.username, Password: b.password, DialTimeout: connectTimeout,
 		DialerRetries: 1, MaxRetries: -1, ClientName: "sonic", Protocol: 2, DisableIdentity: true,
 	}
 }
@@ -125,20 +132,8 @@ func (b backend) options(address string) *redis.Options {
 // nodeClient returns a client of one node of a Redis Cluster. It follows no redirection.
 func (b backend) nodeClient(address string) *redis.Client {
 	o := b.options(address)
-	o.TLSConfig = b.tls
-	return redis.NewClient(o)
-}
-
-// primaryTimeout bounds one reply of a primary to calls of functions of the library. A call that takes
-// longer is made again, and finds what is done already.
-const primaryTimeout = 5 * time.Second
-
-// primaryClient is nodeClient for calls of functions of the library. A primary that cannot be reached
-// must not hold up those that can.
-func (b backend) primaryClient(address string) *redis.Client {
-	o := b.options(address)
-	o.TLSConfig, o.DialTimeout = b.tls, min(o.DialTimeout, clusterTimeout)
-	o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = primaryTimeout, primaryTimeout, true
+	o.TLSConfig, o.DialTimeout = b.tls, nodeConnectTimeout
+	o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = nodeTimeout, nodeTimeout, true
 	return redis.NewClient(o)
 }
 

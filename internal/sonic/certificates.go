@@ -39,7 +39,7 @@ func newCertificates(cfg TLSConfig, log *zap.Logger) (*certificates, error) {
 // the files.
 func (c *certificates) config() *tls.Config {
 	return &tls.Config{
-		MinVersion:         tls.VersionTLS12, // the real minimum is in the configuration of each handshake
+		MinVersion:         tls.VersionTLS12,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.current(), nil },
 	}
 }

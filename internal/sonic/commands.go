@@ -146,7 +146,7 @@ func open(ctx context.Context, rt *app.Runtime, zone string, cfg RedisConfig) (z
 	db, _ = b.control(nil, nil)
 	rt.OnStop("redis of zone "+zone, func(context.Context) error { return db.Close() })
 	b.follow(rt, zone)
-	return zones.New(zone, db.WithTimeout(replyTimeout), onlyShard), db, nil
+	return zones.New(zone, db.WithTimeout(replyTimeout)), db, nil
 }
 
 // openTimeout is how long a command waits for a Redis Cluster.

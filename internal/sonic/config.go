@@ -134,7 +134,6 @@ func DefaultConfig() Config {
 	return Config{
 		Common:  app.DefaultCommon("127.0.0.1:9303"),
 		Listen:  "127.0.0.1:6380",
-		TLS:     TLSConfig{MinVersion: version12},
 		Limits:  defaultLimits(),
 		Redis:   defaultRedis(),
 		Pulsar:  messaging.DefaultConfig(),
@@ -275,8 +274,5 @@ func (c Config) zones() []string {
 // isAlone reports whether there is no other zone.
 func (c Config) isAlone() bool { return len(c.zones()) == 1 }
 
-// onlyShard is the only shard that this version uses: all effects are in it.
-const onlyShard = 0
-
 // topicOf returns the topic that stores a zone's effects.
-func (c Config) topicOf(zone string) string { return fmt.Sprintf("%s-%s-%d", c.Topic, zone, onlyShard) }
+func (c Config) topicOf(zone string) string { return c.Topic + "-" + zone + "-0" }

@@ -24,22 +24,13 @@ type TLSConfig struct {
 	// ClientCAFile holds authorities: only clients with a certificate of one of them may connect.
 	// Default: none, clients need no certificate.
 	ClientCAFile string `yaml:"client_ca_file"`
-	// MinVersion is the lowest version of TLS, 1.2 or 1.3. Default 1.2.
-	MinVersion string `yaml:"min_version"`
 }
-
-// Versions of TLS.
-const (
-	version12 = "1.2"
-	version13 = "1.3"
-)
 
 func (c TLSConfig) enabled() bool { return c.CertFile != "" }
 
 // Validate returns every fault of the section.
 func (c TLSConfig) Validate() error {
 	return errors.Join(
-		config.CheckOneOf("min_version", c.MinVersion, version12, version13),
 		checkPair(c.CertFile, c.KeyFile),
 		config.Require(c.CertFile != "" || c.KeyFile != "" || c.ClientCAFile == "", "client_ca_file", "is of no use without cert_file and key_file"),
 		config.CheckAuthorities("client_ca_file", c.ClientCAFile),
@@ -53,9 +44,6 @@ func (c TLSConfig) server() (*tls.Config, error) {
 		return nil, err
 	}
 	conf := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
-	if c.MinVersion == version13 {
-		conf.MinVersion = tls.VersionTLS13
-	}
 	if c.ClientCAFile != "" {
 		if conf.ClientCAs, err = config.ReadAuthorities(c.ClientCAFile); err != nil {
 			return nil, err

@@ -43,8 +43,6 @@ type RedisConfig struct {
 	Username     string        `yaml:"username"`
 	Password     secret.String `yaml:"password"`
 	PasswordFile string        `yaml:"password_file"`
-	// ConnectTimeout bounds one attempt to connect. Default 5s.
-	ConnectTimeout time.Duration `yaml:"connect_timeout"`
 	// Wait is how long commands that Sonic has not sent to Redis yet wait while Redis cannot be
 	// reached. Then Sonic answers them with an error. Default 5s.
 	Wait time.Duration `yaml:"wait"`
@@ -86,7 +84,7 @@ type RedisTLSConfig struct {
 }
 
 func defaultRedis() RedisConfig {
-	return RedisConfig{URL: defaultURL, ConnectTimeout: 5 * time.Second, Wait: 5 * time.Second}
+	return RedisConfig{URL: defaultURL, Wait: 5 * time.Second}
 }
 
 // Validate returns every fault of the section.
@@ -114,7 +112,6 @@ func (c RedisConfig) Validate() error {
 		config.Require(!c.SplitMSET || c.isCluster(), "split_mset", "is of no use without a Redis Cluster: set cluster, or give several addresses in url"),
 		checkPassword(c.Password, c.PasswordFile),
 		config.Require(c.TLS == RedisTLSConfig{} || strings.HasPrefix(c.URL, "rediss:") || c.Sentinel.TLS, "tls", "is of no use without rediss:// in url"),
-		config.CheckPositive("connect_timeout", c.ConnectTimeout),
 		config.CheckPositive("wait", c.Wait))...)
 }
 

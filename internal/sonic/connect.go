@@ -44,7 +44,6 @@ func (c RedisConfig) try(path string, then func(*redis.Client) []trial.Trial) (t
 	if c.isCluster() {
 		return c.tryCluster(path), func() {}
 	}
-	c.ConnectTimeout = min(c.ConnectTimeout, trial.Timeout)
 	name := path + ".url " + c.url()
 	b, err := c.backend(zap.NewNop())
 	if err != nil {
@@ -142,7 +141,6 @@ func (c Config) tryTopics(client *messaging.Client) []trial.Trial {
 // tryCluster returns the trials of a Redis Cluster: each address of url, the state of the cluster,
 // and its primaries. path is the path of the section.
 func (c RedisConfig) tryCluster(path string) []trial.Trial {
-	c.ConnectTimeout = min(c.ConnectTimeout, clusterTimeout) // the trial of the cluster asks several nodes in turn
 	b, err := c.backend(zap.NewNop())
 	if err != nil {
 		return []trial.Trial{trial.Of(path+".url "+c.url(), err)}

@@ -111,7 +111,7 @@ func (l *control) watchRole(ctx context.Context, db *redis.Client, m *memory) er
 
 // dial connects to the primary.
 func (l *control) dial(ctx context.Context, network, _ string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.connectTimeout)
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	l.mu.Lock()
 	round := l.round
@@ -206,7 +206,7 @@ func (l *control) checkServer(ctx context.Context, c *redis.Conn) error {
 // readEpoch returns the epoch of the zone's effects. It is 0 for a Redis that no Sonic has opened,
 // or that refuses to tell: other requests then report why.
 func readEpoch(ctx context.Context, c redis.Cmdable) (int64, error) {
-	epoch, err := c.HGet(ctx, script.KeysOf(onlyShard).Meta, "epoch").Int64()
+	epoch, err := c.HGet(ctx, script.KeysOf(0).Meta, "epoch").Int64()
 	var refused redis.Error
 	if errors.As(err, &refused) {
 		return 0, nil

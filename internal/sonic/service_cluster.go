@@ -49,7 +49,7 @@ func (s *service) replicateCluster(ctx context.Context, rt *app.Runtime, nodes *
 	if err != nil {
 		return err
 	}
-	p := primaries.New(nodes, b.primaryClient)
+	p := primaries.New(nodes, b.nodeClient)
 	rt.OnStop("redis", func(context.Context) error { return p.Close() })
 	s.memory = newMemory(rt.Log)
 	s.cluster.primary, s.cluster.memory = p.At, s.memory

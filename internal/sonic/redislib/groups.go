@@ -66,7 +66,6 @@ func resultOf(reply []any) (Result, error) {
 	for _, n := range []*int64{&r.Entries, &r.Applied, &r.Lost, &r.Dead, &r.Diverged, &r.Wanted, &r.ClockAhead} {
 		*n = f.number()
 	}
-	r.Ready = f.text() == "1"
 	return r, f.fault(ApplyFunction)
 }
 

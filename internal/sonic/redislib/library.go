@@ -88,7 +88,6 @@ const (
 type Cursor struct {
 	ID      wire.ID
 	Message string // the message id that Apply got with the effect
-	Epoch   int64
 }
 
 // ReadState returns the state. It loads the library if Redis does not have it.
@@ -165,7 +164,6 @@ type Result struct {
 	// what the key holds. Wanted is how many keys' states the library has asked the origin for.
 	Entries, Applied, Lost, Dead, Diverged, Wanted int64
 	ClockAhead                                     int64 // how many milliseconds the clock of effects is ahead of Redis' own clock
-	Ready                                          bool  // this Redis takes writes
 }
 
 // Values of Result.Status.
@@ -292,7 +290,8 @@ func stateOf(reply []any) (State, error) {
 		case "cursors":
 			for c := f.list(); len(c.values) > 0; {
 				zone := c.text()
-				s.Cursors[zone] = Cursor{ID: c.id(), Message: c.text(), Epoch: c.number()}
+				s.Cursors[zone] = Cursor{ID: c.id(), Message: c.text()}
+				_ = c.text() // the epoch of the effect
 				errs = append(errs, c.fault(name))
 			}
 		}

@@ -181,7 +181,7 @@ func TestLargeEffectsInASlotThatMoves(t *testing.T) {
 	require.Len(t, entries, 4)
 	effects, err := wire.Effects(entries[0].Effects)
 	require.NoError(t, err)
-	assert.Equal(t, large, effects[0][4])
+	assert.Equal(t, large, effects[0].Values[4])
 	assert.Equal(t, "1", entries[1].Transaction)
 	require.Empty(t, to.across("sonic_shipped_all", out, prev))
 	assert.Equal(t, "0", to.held())

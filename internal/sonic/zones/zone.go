@@ -46,11 +46,11 @@ type store interface {
 	source(ctx context.Context, asker string) (source, error)
 }
 
-// New returns the zone of that name and shard, which has one Redis. It sends no request. The client
-// must use RESP2 and database 0.
-func New(name string, db *redis.Client, shard int) *Zone {
+// New returns the zone of that name, which has one Redis. It sends no request. The client must use
+// RESP2 and database 0.
+func New(name string, db *redis.Client) *Zone {
 	z := &Zone{name: name}
-	z.store = &single{z, db, script.KeysOf(shard)}
+	z.store = &single{z, db, script.KeysOf(0)}
 	return z
 }
 

@@ -196,10 +196,7 @@ func checkRedis(ctx context.Context, db *redis.Client) error {
 	if err != nil {
 		return err
 	}
-	if info["cluster_enabled"] == "1" {
-		err = fmt.Errorf("%w: it is part of a Redis Cluster: set redis.cluster: true", errUnsuitable)
-	}
-	return errors.Join(checkServer(info), err)
+	return checkServer(info, false)
 }
 
 // askInfo returns what INFO says. Its error is errUnsuitable if Redis refuses INFO until somebody
@@ -225,8 +222,8 @@ func refusedForGood(err error) bool {
 }
 
 // checkServer returns errUnsuitable for a Redis with a version or maxmemory-policy that Sonic
-// cannot use.
-func checkServer(info map[string]string) error {
+// cannot use, and for one that is part of a Redis Cluster, or is not, against the configuration.
+func checkServer(info map[string]string, cluster bool) error {
 	var errs []error
 	unsuitable := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{errUnsuitable}, args...)...))
@@ -239,6 +236,12 @@ func checkServer(info map[string]string) error {
 		unsuitable("%s", problem)
 	} else if info["maxmemory_policy"] == "" {
 		unsuitable("it does not report its maxmemory-policy, which has to be %s", noEviction)
+	}
+	switch enabled := info["cluster_enabled"]; {
+	case cluster && enabled == "0":
+		unsuitable("it is not part of a Redis Cluster: set redis.cluster: false, and one address in redis.url")
+	case !cluster && enabled == "1":
+		unsuitable("it is part of a Redis Cluster: set redis.cluster: true")
 	}
 	return errors.Join(errs...)
 }
@@ -294,14 +297,11 @@ func (b backend) checkNode(ctx context.Context, address string, primary bool) er
 	if err != nil {
 		return fmt.Errorf("%s: %w", address, err)
 	}
-	errs := []error{checkServer(info)}
-	if info["cluster_enabled"] == "0" {
-		errs = append(errs, fmt.Errorf("%w: it is not part of a Redis Cluster: set redis.cluster: false, and one address in redis.url", errUnsuitable))
-	}
+	err = checkServer(info, true)
 	if primary && info["role"] != "master" {
-		errs = append(errs, replicaError{role: info["role"], host: info["master_host"], port: info["master_port"]})
+		err = errors.Join(err, replicaError{role: info["role"], host: info["master_host"], port: info["master_port"]})
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err != nil {
 		return fmt.Errorf("%s: %w", address, err)
 	}
 	return nil

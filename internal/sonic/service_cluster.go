@@ -57,19 +57,12 @@ func (s *service) replicateCluster(ctx context.Context, rt *app.Runtime, nodes *
 
 	m := apply.NewMetrics(rt.Metrics)
 	progress := clusterProgress{zone: cfg.Zone, others: map[string]clusterApplier{}}
-	var appliers []*apply.ClusterApplier
 	for _, origin := range cfg.zones()[1:] {
 		a := apply.NewCluster(cfg.applier(origin, ""), p, client, rt.Log, m)
-		appliers, s.appliers, progress.others[origin] = append(appliers, a), append(s.appliers, a), a
+		s.appliers, progress.others[origin] = append(s.appliers, a), a
 	}
-	shipper := outbox.NewCluster(cfg.clusterShipper(progress), p, client, rt.Log, outbox.NewMetrics(rt.Metrics))
-	s.shipper = shipper
-	rt.Go("shipper", shipper.Run)
-	for i, a := range appliers {
-		rt.Go("applier of zone "+cfg.zones()[i+1], a.Run)
-	}
-	rt.Go("outbox", s.monitor.run)
-	rt.Check("writes", s.checkClusterWrites)
+	s.shipper = outbox.NewCluster(cfg.clusterShipper(progress), p, client, rt.Log, outbox.NewMetrics(rt.Metrics))
+	s.replicate(rt, s.checkClusterWrites)
 	return nil
 }
 

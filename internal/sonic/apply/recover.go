@@ -100,14 +100,10 @@ func (a *ClusterApplier) applyTo(ctx context.Context, db *redis.Client, d *messa
 	}
 	_, _ = pipe.Exec(ctx) // each command has its error
 	for i, cmd := range sent {
-		reply, err := cmd.Result()
+		result, err := redislib.ApplyResult(cmd.Result())
 		if redislib.Moved(err) {
 			elsewhere[slots[i]] = true
 			continue
-		}
-		var result redislib.Result
-		if err == nil {
-			result, err = redislib.ApplyResult(reply)
 		}
 		if err != nil {
 			return fmt.Errorf("message %s of %s: %w", d.ID, d.Topic, err)

@@ -65,11 +65,11 @@ func (c *clustered) walk(ctx context.Context, count int, visit func(db int, name
 	return c.eachSlots(ctx, "sonic_slot", nil, func(_ []int, replies []any) error {
 		var names []string
 		for _, reply := range replies {
-			found, err := texts(reply)
-			if err != nil {
+			found := redislib.ValuesOf(reply, nil)
+			names = append(names, texts(found)...)
+			if err := found.Err(); err != nil {
 				return err
 			}
-			names = append(names, found...)
 		}
 		for part := range slices.Chunk(names, count) {
 			if err := visit(0, part); err != nil {
@@ -159,7 +159,7 @@ func (c *clustered) source(ctx context.Context, asker string) (src source, err e
 	src.most = maps.Clone(src.reached)
 	err = c.eachSlots(ctx, "sonic_source", []any{asker}, func(slots []int, replies []any) error {
 		for i, reply := range replies {
-			at, _, err := src.add(reply)
+			at, _, err := src.add(reply, nil)
 			if err != nil {
 				return err
 			}
@@ -189,7 +189,7 @@ func (c *clustered) holds(ctx context.Context, keys []Key, _ []string) (Reached,
 	}
 	at := Reached{}
 	for _, reply := range replies {
-		of, _, err := digestsOf(reply)
+		of, _, err := readDigests(reply, nil)
 		if err != nil {
 			return nil, err
 		}

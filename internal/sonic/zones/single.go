@@ -44,11 +44,7 @@ func (s *single) walk(ctx context.Context, count int, visit func(db int, names [
 	}
 	for _, db := range slices.Sorted(maps.Keys(found)) {
 		for cursor := "0"; ; {
-			reply, err := s.zone.call(ctx, 0, "sonic_walk", db, cursor, count)
-			if err != nil {
-				return err
-			}
-			next, names, err := stepOf(reply)
+			next, names, err := readStep(s.zone.call(ctx, 0, "sonic_walk", db, cursor, count))
 			if err != nil {
 				return err
 			}
@@ -106,11 +102,7 @@ func (s *single) holds(ctx context.Context, keys []Key, zones []string) (Reached
 func after(id wire.ID) wire.ID { return wire.ID{Ms: id.Ms + 1} }
 
 func (s *single) source(ctx context.Context, asker string) (src source, err error) {
-	reply, err := s.zone.call(ctx, 0, "sonic_source", asker)
-	if err != nil {
-		return src, err
-	}
-	if src.reached, src.reportedCursors, err = src.add(reply); err != nil {
+	if src.reached, src.reportedCursors, err = src.add(s.zone.call(ctx, 0, "sonic_source", asker)); err != nil {
 		return src, err
 	}
 	src.most = maps.Clone(src.reached)
@@ -126,7 +118,7 @@ func (s *single) source(ctx context.Context, asker string) (src source, err erro
 			}
 			slot, err := strconv.Atoi(number)
 			if err != nil {
-				return src, errReply
+				return src, err
 			}
 			id, err := wire.ParseID(field[1])
 			if err != nil {

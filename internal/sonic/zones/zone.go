@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/backoff"
@@ -44,6 +45,7 @@ type store interface {
 	holds(ctx context.Context, keys []Key, zones []string) (Reached, error)
 	// source returns the state from which another zone is filled.
 	source(ctx context.Context, asker string) (source, error)
+	target
 }
 
 // New returns the zone of that name, which has one Redis. It sends no request. The client must use
@@ -186,7 +188,7 @@ func (z *Zone) scan(ctx context.Context, shards []int, function string, args []a
 			}
 			for i, reply := range replies {
 				shard := calls[i].Slot
-				next, list, err := stepOf(reply)
+				next, list, err := readStep(reply, nil)
 				if err != nil {
 					return err
 				}
@@ -229,7 +231,7 @@ func (z *Zone) read(ctx context.Context, names []string, call func(indexes []int
 				return err
 			}
 			if done < 1 || done > len(left[shard]) {
-				return errReply
+				return fmt.Errorf("the Redis of zone %s returned %d of %d keys", z.name, done, len(left[shard]))
 			}
 			if left[shard] = left[shard][done:]; len(left[shard]) == 0 {
 				delete(left, shard)
@@ -299,7 +301,7 @@ func (z *Zone) digests(ctx context.Context, db int, names []string) ([]entry, er
 		return primaries.Call{Function: "sonic_digests", Args: args}
 	}
 	if err := z.read(ctx, names, call, func(indexes []int, reply any) (int, error) {
-		_, found, err := digestsOf(reply)
+		_, found, err := readDigests(reply, nil)
 		for k, e := range found[:min(len(found), len(indexes))] {
 			all[indexes[k]] = e
 		}
@@ -322,27 +324,16 @@ func (z *Zone) digests(ctx context.Context, db int, names []string) ([]entry, er
 // key changes meanwhile, the digest is that of no content.
 func (z *Zone) digestInPieces(ctx context.Context, db int, name, kind string) (digest string, err error) {
 	for at := ""; ; {
-		reply, err := z.call(ctx, z.shardOf(name), "sonic_digest_piece", db, name, kind, at, digest)
-		if err != nil {
-			return "", err
-		}
-		next, err := texts(reply)
-		if err != nil || len(next) != 2 {
-			return "", errReply
-		}
-		if at, digest = next[0], next[1]; at == "" {
-			return digest, nil
+		next := redislib.ValuesOf(z.call(ctx, z.shardOf(name), "sonic_digest_piece", db, name, kind, at, digest))
+		if at, digest = next.Text(), next.Text(); at == "" {
+			return digest, next.Err()
 		}
 	}
 }
 
 // progressOf returns the progress of a shard.
 func (z *Zone) progressOf(ctx context.Context, shard int) (Reached, error) {
-	reply, err := z.call(ctx, shard, "sonic_digests", 0)
-	if err != nil {
-		return nil, err
-	}
-	at, _, err := digestsOf(reply)
+	at, _, err := readDigests(z.call(ctx, shard, "sonic_digests", 0))
 	return at, err
 }
 

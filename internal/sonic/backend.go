@@ -68,8 +68,8 @@ func (c RedisConfig) backend(log *zap.Logger) (backend, error) {
 		b.password, _ = u.User.Password()
 	}
 	if u.Scheme == "rediss" {
-		if b.tls, err = c.TLS.client(); err != nil {
-			return backend{}, fmt.Errorf("redis.tls.ca_file: %w", err)
+		if b.tls, err = c.TLS.Client(""); err != nil { // the dialer sets the host
+			return backend{}, fmt.Errorf("redis.%w", err)
 		}
 	}
 	if c.Sentinel.isSet() {

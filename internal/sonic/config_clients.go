@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -35,6 +36,29 @@ func (c TLSConfig) Validate() error {
 		config.Require(c.CertFile != "" || c.KeyFile != "" || c.ClientCAFile == "", "client_ca_file", "is of no use without cert_file and key_file"),
 		config.CheckAuthorities("client_ca_file", c.ClientCAFile),
 	)
+}
+
+// checkPair returns a fault of cert_file or key_file. Both may be empty. The fault does not contain
+// their values: by mistake they may hold a private key itself instead of a file name.
+func checkPair(certFile, keyFile string) error {
+	if certFile == "" && keyFile == "" {
+		return nil
+	}
+	if certFile == "" || keyFile == "" {
+		return config.Fault("cert_file", "must be given together with key_file")
+	}
+	certificate, err := os.ReadFile(certFile)
+	if err != nil {
+		return config.Fault("cert_file", "must name a readable file: %s", config.WithoutPath(err))
+	}
+	key, err := os.ReadFile(keyFile)
+	if err != nil {
+		return config.Fault("key_file", "must name a readable file: %s", config.WithoutPath(err))
+	}
+	if _, err := tls.X509KeyPair(certificate, key); err != nil {
+		return config.Fault("cert_file", "must name a PEM certificate, and key_file its key: %s", err)
+	}
+	return nil
 }
 
 // server reads the files and returns the TLS configuration of the server.

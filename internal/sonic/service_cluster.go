@@ -24,7 +24,7 @@ func (s *service) buildCluster(ctx context.Context, rt *app.Runtime, b backend, 
 		return err
 	}
 	s.cluster = &clusterState{cluster: nodes, unreachable: s.proxy.Unreachable}
-	nodes.OnChange(func(*cluster.Map) { s.proxy.ClusterChanged() })
+	nodes.OnChange(s.proxy.ClusterChanged)
 	rt.Go("redis cluster", nodes.Run)
 	if err := b.awaitCluster(ctx, nodes, health.New(rt.Log.Named("redis"))); err != nil {
 		return err

@@ -109,7 +109,7 @@ func (l *Library) Open(ctx context.Context, before State, epoch int64, floor wir
 	if !before.Opened {
 		// A Redis at its memory limit refuses to load a library. Open goes on with the library that
 		// Redis has, which is not open.
-		if err := script.Replace(ctx, l.redis); err != nil && !script.IsReply(err, "OOM") {
+		if err := script.Replace(ctx, l.redis); err != nil && !NoMemory(err) {
 			return State{}, err
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
 // control makes the connections that do not carry clients' commands, and makes sure that all lead
@@ -82,14 +83,7 @@ const roleInterval = time.Second
 // effects only reads: without this check no error would show that it reads from a replica.
 // watchRole also records in m how the primary uses its memory.
 func (l *control) watchRole(ctx context.Context, db *redis.Client, m *memory) error {
-	ticker := time.NewTicker(roleInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return nil
-		}
+	for backoff.Sleep(ctx, roleInterval) {
 		text, err := db.Info(ctx, "server", "replication", "memory").Result()
 		if err != nil {
 			continue // the parts that use this Redis log the error
@@ -107,6 +101,7 @@ func (l *control) watchRole(ctx context.Context, db *redis.Client, m *memory) er
 		}
 		m.update(l.String(), info)
 	}
+	return nil
 }
 
 // dial connects to the primary.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
 // outboxMonitor measures the outbox. Every Sonic of the zone does, also those that do not publish
@@ -91,17 +92,13 @@ const measureInterval = 500 * time.Millisecond
 
 // run measures until ctx ends.
 func (g *outboxMonitor) run(ctx context.Context) error {
-	ticker := time.NewTicker(measureInterval)
-	defer ticker.Stop()
 	for {
 		m, err := g.measure(ctx)
 		if err != nil {
 			m = unknownMeasurement(g.state().full) // the shipper logs the error
 		}
 		g.record(m)
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, measureInterval) {
 			return nil
 		}
 	}

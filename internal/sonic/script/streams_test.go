@@ -237,7 +237,7 @@ func TestAScriptInASlotThatMoves(t *testing.T) {
 	c, from, to := newCluster(t)
 	slot, out := slotOfTag()
 	from.write("SET {t}k 1")
-	none := script.SlotKeys(slot).None()
+	none := stateKey(script.SlotKeys(slot), "none")
 	run := func(p *primary) ([]redis.Cmder, error) {
 		return p.client.TxPipelined(context.Background(), func(pipe redis.Pipeliner) error {
 			pipe.Do(t.Context(), "FCALL", "sonic_mark", 2, out, none, "0", tag+"k")

@@ -137,8 +137,6 @@ func (s *Sentinels) follow(ctx context.Context, address string) {
 	c := s.client(address)
 	defer func() { _ = c.Close() }()
 	state := health.New(s.log.With(zap.String("sentinel", address)))
-	ticker := time.NewTicker(askEvery)
-	defer ticker.Stop()
 	var pause backoff.Backoff
 	for {
 		a, err := s.ask(ctx, c)
@@ -152,9 +150,7 @@ func (s *Sentinels) follow(ctx context.Context, address string) {
 			continue
 		}
 		pause.Reset()
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, askEvery) {
 			return
 		}
 	}

@@ -127,18 +127,15 @@ func (c Config) users() ([]access.User, error) {
 
 // Limits of clients. They prevent one client from taking all memory or delaying the others.
 type Limits struct {
-	// Clients is how many clients may be connected at the same time. Each further client gets the
-	// error that Redis gives in this case, and is disconnected. Default 10000, as in Redis.
+	// Clients is how many clients may be connected at the same time. Default 10000, as in Redis.
 	Clients int `yaml:"clients"`
-	// BulkBytes is the maximum length of an argument. Redis itself accepts no more than its
-	// proto-max-bulk-len, which is 512MiB by default. From 1KiB to 512MiB. Default 512MiB.
+	// BulkBytes is the maximum length of an argument, from 1KiB to 512MiB. Default 512MiB.
 	BulkBytes config.Bytes `yaml:"bulk_bytes"`
 	// QueryBytes is the maximum size of one command, and of all queued commands of a transaction.
 	// From bulk_bytes to 1GiB. Default 1GiB.
 	QueryBytes config.Bytes `yaml:"query_bytes"`
-	// OutputBytes is how many bytes of replies and messages a client may leave unread. Sonic stops
-	// reading its commands at 1MiB, and disconnects a client that exceeds OutputBytes. At least 1KiB.
-	// Default 1GiB.
+	// OutputBytes is how many bytes of replies and messages a client may leave unread before it is
+	// disconnected. At least 1KiB. Default 1GiB.
 	OutputBytes config.Bytes `yaml:"output_bytes"`
 	// AuthTimeout is how long a client may take to log in, and how long the TLS handshake may take.
 	// Default 30s.

@@ -22,28 +22,25 @@ import (
 // RedisConfig says how to reach the zone's Redis.
 type RedisConfig struct {
 	// URL is redis://[[user]:password@]host[:port], or rediss:// for TLS. Several addresses,
-	// separated by commas, are nodes of a Redis Cluster: redis://user:password@a:6379,b:6379. Sonic
-	// finds the other nodes by itself. With Sentinels it must name no host: redis://, rediss://,
-	// redis://user:password@. Default redis://127.0.0.1:6379; with Sentinels redis://.
+	// separated by commas, are nodes of a Redis Cluster: redis://user:password@a:6379,b:6379. With
+	// Sentinels it must name no host. Default redis://127.0.0.1:6379; with Sentinels redis://.
 	URL string `yaml:"url"`
-	// Cluster says that url leads to a Redis Cluster, also with only one address. Clients see one
-	// Redis with one database. Default false; several addresses in url mean true.
+	// Cluster says that url leads to a Redis Cluster. Default false; several addresses in url mean
+	// true.
 	Cluster bool `yaml:"cluster"`
-	// SplitMSET makes Sonic split an MSET whose keys are in several slots of a Redis Cluster. Such
-	// an MSET is not atomic: clients may see a part of it, and after an error a part of it may have
-	// taken effect. Default false, such an MSET is refused with CROSSSLOT.
+	// SplitMSET splits an MSET whose keys are in several slots of a Redis Cluster: it is not atomic.
+	// Default false, such an MSET is refused with CROSSSLOT.
 	SplitMSET bool `yaml:"split_mset"`
 	// Sentinel says which Sentinels know the address of the primary. Default: none, url says where
 	// Redis is.
 	Sentinel SentinelConfig `yaml:"sentinel"`
-	// Username and Password, or the file that holds the password, are what Sonic logs in to Redis
-	// with. The commands of all clients run as this Redis user, whichever Sonic user they log in
-	// as. Default: none, the user "default" of Redis without a password.
+	// Username and Password, or the file that holds the password, are of the Redis user that runs the
+	// commands of all clients. Default: none, the user "default" of Redis without a password.
 	Username     string        `yaml:"username"`
 	Password     secret.String `yaml:"password"`
 	PasswordFile string        `yaml:"password_file"`
-	// Wait is how long commands that Sonic has not sent to Redis yet wait while Redis cannot be
-	// reached. Then Sonic answers them with an error. Default 5s.
+	// Wait is how long commands that were not sent yet wait while Redis cannot be reached, before they
+	// get an error. Default 5s.
 	Wait time.Duration `yaml:"wait"`
 	// TLS is used with rediss:// in url. Sonic reads ca_file at the start, cert_file and key_file for
 	// each connection.

@@ -23,24 +23,20 @@ import (
 func Connect(cfg Config) (trials []trial.Trial, end func()) {
 	disableClientLog()
 	var all trial.List
-	all.AddAll(cfg.Redis.try("redis", func(db *redis.Client) []trial.Trial {
-		return []trial.Trial{
-			{Name: "redis: functions", Try: func(ctx context.Context) error { return tryFunctions(ctx, db) }},
-			{Name: "redis: appendonly", Try: func(ctx context.Context) error { return tryAppendOnly(ctx, db) }},
-		}
-	}))
+	all.AddAll(cfg.Redis.try("redis", true))
 	if !cfg.Redis.isCluster() || !cfg.isAlone() {
 		all.Add(trial.Pulsar("pulsar", cfg.Pulsar, cfg.tryTopics))
 	}
 	for i, peer := range cfg.Peers {
-		all.AddAll(peer.Redis.try(fmt.Sprintf("peers[%d].redis", i), func(*redis.Client) []trial.Trial { return nil }))
+		all.AddAll(peer.Redis.try(fmt.Sprintf("peers[%d].redis", i), false))
 	}
 	return all.Trials, all.End
 }
 
 // try returns the trials of a Redis: whether it can be the backend, and whether each Sentinel
-// answers. path is the path of the section. then returns further trials of one Redis.
-func (c RedisConfig) try(path string, then func(*redis.Client) []trial.Trial) (trials []trial.Trial, end func()) {
+// answers. path is the path of the section. own says that it is the zone's own Redis, whose rights
+// and persistence are tried, too.
+func (c RedisConfig) try(path string, own bool) (trials []trial.Trial, end func()) {
 	if c.isCluster() {
 		return c.tryCluster(path), func() {}
 	}
@@ -70,7 +66,14 @@ func (c RedisConfig) try(path string, then func(*redis.Client) []trial.Trial) (t
 		}
 		return checkRedis(ctx, db)
 	}
-	return append(trials, trial.Trial{Name: name, Try: fit, Then: then(db)}), func() {
+	var then []trial.Trial
+	if own {
+		then = []trial.Trial{
+			{Name: path + ": functions", Try: func(ctx context.Context) error { return tryFunctions(ctx, db) }},
+			{Name: path + ": appendonly", Try: func(ctx context.Context) error { return tryAppendOnly(ctx, db) }},
+		}
+	}
+	return append(trials, trial.Trial{Name: name, Try: fit, Then: then}), func() {
 		stop()
 		asked.Wait()
 		_ = db.Close() // the process ends

@@ -50,7 +50,6 @@ func (e replicaError) Error() string {
 	return fmt.Sprintf("its role is %s, of %s:%s: give the address of the master", e.role, e.host, e.port)
 }
 
-// Is implements the interface of [errors.Is].
 func (e replicaError) Is(target error) bool { return target == errReplica }
 
 // disableClientLog turns the log of the client library off. It would write a line to standard error
@@ -226,7 +225,6 @@ type trackedConn struct {
 	l *control
 }
 
-// Close implements net.Conn.
 func (c trackedConn) Close() error {
 	c.l.mu.Lock()
 	delete(c.l.conns, c.Conn)
@@ -238,7 +236,6 @@ func (c trackedConn) Close() error {
 // socket to see whether the server has closed it.
 type plainConn struct{ trackedConn }
 
-// SyscallConn implements syscall.Conn.
 func (c plainConn) SyscallConn() (syscall.RawConn, error) {
 	conn, ok := c.Conn.(syscall.Conn)
 	if !ok {
@@ -251,10 +248,8 @@ func (c plainConn) SyscallConn() (syscall.RawConn, error) {
 // another Redis is now the primary.
 type readOnlyHook struct{ l *control }
 
-// DialHook implements redis.Hook.
 func (d readOnlyHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-// ProcessHook implements redis.Hook.
 func (d readOnlyHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
@@ -263,7 +258,6 @@ func (d readOnlyHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// ProcessPipelineHook implements redis.Hook.
 func (d readOnlyHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)

@@ -15,7 +15,6 @@ type collector struct{ service *service }
 // there are.
 func (collector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect implements prometheus.Collector.
 func (c collector) Collect(out chan<- prometheus.Metric) {
 	s := c.service
 	z := s.status()

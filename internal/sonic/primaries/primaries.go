@@ -196,7 +196,7 @@ func send(ctx context.Context, client *redis.Client, calls []Call, replies []Rep
 		for n, i := range some {
 			cmds[n] = pipe.Do(ctx, calls[i].Command()...)
 		}
-		_, _ = pipe.Exec(ctx) // each command has its error
+		script.SetErrors(pipe.Exec(ctx))
 		for n, i := range some {
 			replies[i].Value, replies[i].Err = cmds[n].Result()
 		}

@@ -23,7 +23,7 @@ func (l *Library) ApplyGroups(ctx context.Context, h *wire.Header, groups []wire
 		origin := h.Origin + "/" + strconv.Itoa(g.Slot)
 		cmds[i] = pipe.Do(ctx, append([]any{"FCALL", ApplyFunction, 1, l.outbox}, ApplyArgs(origin, h.Epoch, false, g, id)...)...)
 	}
-	_, _ = pipe.Exec(ctx) // each command has its error
+	script.SetErrors(pipe.Exec(ctx))
 	results := make([]Result, len(groups))
 	for i, cmd := range cmds {
 		var err error

@@ -3,7 +3,6 @@ package redislib
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -156,14 +155,11 @@ func (p *Primary) Take(ctx context.Context, again bool) (list []Taken, state Pri
 		args = append(args, "again")
 	}
 	var taken, look *redis.Cmd
-	_, err = p.conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	script.SetErrors(p.conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		taken = pipe.Do(ctx, functionCall("sonic_take", args)...)
 		look = pipe.Do(ctx, functionCall("sonic_primary", nil)...)
 		return nil
-	})
-	if err != nil {
-		return nil, state, false, err
-	}
+	}))
 	if state, err = primaryState(look); err != nil {
 		return nil, state, false, err
 	}
@@ -211,16 +207,12 @@ func (p *Primary) Last(ctx context.Context, slots []int) (map[int]wire.ID, error
 	last := map[int]wire.ID{}
 	for some := range slices.Chunk(slots, slotsAtOnce) {
 		var commands []*redis.XInfoStreamCmd
-		_, err := p.conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		script.SetErrors(p.conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			for _, slot := range some {
 				commands = append(commands, pipe.XInfoStream(ctx, script.SlotOutbox(slot)))
 			}
 			return nil
-		})
-		var refused redis.Error
-		if err != nil && !errors.As(err, &refused) {
-			return nil, err
-		}
+		}))
 		for i, c := range commands {
 			info, err := c.Result()
 			switch {

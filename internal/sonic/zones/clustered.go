@@ -265,11 +265,7 @@ func (c *clustered) clear(ctx context.Context, b *Bootstrap) (err error) {
 	}); err != nil {
 		return err
 	}
-	var marks []command
-	for slot := range cluster.Slots {
-		marks = append(marks, command{slot, 0, []any{"HSET", script.SlotKeys(slot).Meta, bootstrapField, b.Source.name}})
-	}
-	if err := b.send(ctx, marks); err != nil {
+	if err := b.send(ctx, marks("HSET", b.Source.name)); err != nil {
 		return err
 	}
 	b.runIDs, err = c.zone.runIDs(ctx)
@@ -319,12 +315,18 @@ func (c *clustered) finish(ctx context.Context, b *Bootstrap, begin, end source)
 	if runIDs != b.runIDs || c.primaries.Map() != b.slots {
 		return c.changed()
 	}
-	var marks []command
-	for slot := range cluster.Slots { // clear looks at the lowest slot of each primary, which comes last
-		last := cluster.Slots - 1 - slot
-		marks = append(marks, command{last, 0, []any{"HDEL", script.SlotKeys(last).Meta, bootstrapField}})
+	unmark := marks("HDEL")
+	slices.Reverse(unmark) // the lowest slot of each primary, which clear looks at, comes last
+	return b.send(ctx, unmark)
+}
+
+// marks returns the commands that set or delete bootstrapField of all slots.
+func marks(name string, value ...any) (commands []command) {
+	for slot := range cluster.Slots {
+		args := append([]any{name, script.SlotKeys(slot).Meta, bootstrapField}, value...)
+		commands = append(commands, command{slot, 0, args})
 	}
-	return b.send(ctx, marks)
+	return commands
 }
 
 // cursors returns the progress of the source for each slot.

@@ -61,7 +61,7 @@ func (s *single) walk(ctx context.Context, count int, visit func(db int, names [
 	return nil
 }
 
-func (s *single) reached(ctx context.Context) (Reached, error) { return s.zone.progressOf(ctx, 0) }
+func (s *single) reached(ctx context.Context) (Reached, error) { return s.zone.firstProgress(ctx) }
 
 // holds adds what is applied of slots of zones with a Redis Cluster: their progress tells only up to
 // where everything is.

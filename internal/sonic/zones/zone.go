@@ -257,7 +257,7 @@ func (z *Zone) check(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	at, err := z.progressOf(ctx, 0)
+	at, err := z.firstProgress(ctx)
 	if err != nil {
 		return err
 	}
@@ -331,9 +331,9 @@ func (z *Zone) digestInPieces(ctx context.Context, db int, name, kind string) (d
 	}
 }
 
-// progressOf returns the progress of a shard.
-func (z *Zone) progressOf(ctx context.Context, shard int) (Reached, error) {
-	at, _, err := readDigests(z.call(ctx, shard, "sonic_digests", 0))
+// firstProgress returns the progress of the first shard.
+func (z *Zone) firstProgress(ctx context.Context) (Reached, error) {
+	at, _, err := readDigests(z.call(ctx, 0, "sonic_digests", 0))
 	return at, err
 }
 

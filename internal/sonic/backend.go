@@ -27,7 +27,7 @@ import (
 // backend says how to reach the zone's Redis.
 type backend struct {
 	address            string              // host:port; empty with sentinels and with a cluster
-	nodes              []string            // of a Redis Cluster, host:port; none: it is no cluster
+	nodes              []string            // of a Redis Cluster, host:port; empty with one Redis
 	sentinels          *sentinel.Sentinels // nil: address is that of the primary
 	username, password string
 	tls                *tls.Config

@@ -164,7 +164,7 @@ func hostAndPort(address string) (host, port string, err error) {
 	return u.Hostname(), cmp.Or(u.Port(), "6379"), nil
 }
 
-// checkAddresses returns a fault of url for each address that is none. It does not show them: where
+// checkAddresses returns a fault of url for each invalid address. It does not show them: where
 // the URL has mistakes, a part of a password may look like an address.
 func checkAddresses(addresses []string) error {
 	var errs []error

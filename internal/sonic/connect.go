@@ -19,7 +19,8 @@ import (
 )
 
 // Connect returns what -config.connect tries: this zone's Redis with its Sentinels, Pulsar with the
-// topics of all zones, and the Redis of the peers. A lone zone with a Redis Cluster uses no Pulsar.
+// topics of all zones, and the Redis of the peers. A zone that is alone uses no Pulsar with a Redis
+// Cluster.
 func Connect(cfg Config) (trials []trial.Trial, end func()) {
 	disableClientLog()
 	var all trial.List

@@ -198,7 +198,7 @@ func (l *control) checkServer(ctx context.Context, c *redis.Conn) error {
 }
 
 // readEpoch returns the epoch of the zone's effects. It is 0 for a Redis that no Sonic has opened,
-// or that refuses to tell: other requests then report why.
+// or that refuses the request: other requests then report why.
 func readEpoch(ctx context.Context, c redis.Cmdable) (int64, error) {
 	epoch, err := c.HGet(ctx, script.KeysOf(0).Meta, "epoch").Int64()
 	var refused redis.Error

@@ -104,8 +104,8 @@ func (o *outboxMonitor) run(ctx context.Context) error {
 	}
 }
 
-// record stores a measurement. When the outbox has become full, or has room again, record tells the
-// proxy.
+// record stores a measurement. When the outbox has become full, or has room again, record informs
+// the proxy.
 func (o *outboxMonitor) record(m measurement) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -24,7 +24,7 @@ import (
 )
 
 // service holds the parts of a running Sonic. In front of a Redis Cluster cluster is not nil, and
-// library is nil. If it is that of a lone zone, shipper, appliers, monitor and memory are nil, too.
+// library is nil. If the zone is alone then, shipper, appliers, monitor and memory are nil, too.
 type service struct {
 	cfg      Config // at the start
 	current  Config // in use now, see change

@@ -1,4 +1,5 @@
-// Package primaries calls functions of the library at the primaries of a Redis Cluster.
+// Package primaries calls functions of the library at the primaries of a Redis Cluster. It may import
+// cluster and script.
 package primaries
 
 import (

@@ -1,6 +1,7 @@
 // Package redislib calls the functions of the library in one Redis, or in a primary of a Redis
 // Cluster: they read its state, open it for writes, and apply effects of other zones. The library
-// (internal/sonic/script/lua) documents the functions and their guarantees.
+// (internal/sonic/script/lua) documents the functions and their guarantees. The package may import
+// script, wire and cluster.
 package redislib
 
 import (

@@ -100,7 +100,7 @@ func (p *Primary) Recovered(ctx context.Context, zone string) error {
 // slotsAtOnce is how many slots one request names.
 const slotsAtOnce = 512
 
-// Hold tells the primary that it has these slots. It returns those that it does not have, or whose
+// Hold informs the primary that it has these slots. It returns those that it does not have, or whose
 // stream has already moved: it forgets them.
 func (p *Primary) Hold(ctx context.Context, slots []int) (missing []int, err error) {
 	return Hold(ctx, p.conn, slots)
@@ -248,7 +248,7 @@ func functionCall(function string, args []any) []any {
 	return append([]any{"FCALL", function, 0}, args...)
 }
 
-// ShippedSlots tells a primary up to which entry the topic has each of some slots. It returns the
+// ShippedSlots informs a primary up to which entry the topic has each of some slots. It returns the
 // slots that the primary does not have.
 func ShippedSlots(ctx context.Context, db script.Doer, ids map[int]wire.ID) (missing []int, err error) {
 	args := make([]any, 0, 2*len(ids))

@@ -63,8 +63,8 @@ func (s *single) walk(ctx context.Context, count int, visit func(db int, names [
 
 func (s *single) reached(ctx context.Context) (Reached, error) { return s.zone.firstProgress(ctx) }
 
-// holds adds what is applied of slots of zones with a Redis Cluster: their progress tells only up to
-// where everything is.
+// holds adds the cursors of slots of zones with a Redis Cluster, which may be ahead of the progress
+// for the zone.
 func (s *single) holds(ctx context.Context, keys []Key, zones []string) (Reached, error) {
 	at, err := s.reached(ctx)
 	if err != nil {

@@ -71,14 +71,12 @@ func (c Config) proxy(b backend, log *zap.Logger) (proxy.Config, error) {
 }
 
 func (c Config) shipper(databases string) outbox.Config {
-	return outbox.Config{Zone: c.Zone, Topic: c.topicOf(c.Zone), Alone: len(c.zones()) == 1, Config: c.sharedSettings(databases)}
+	return outbox.Config{Zone: c.Zone, Topic: c.topicOf(c.Zone), Alone: len(c.zones()) == 1, Settings: c.sharedSettings(databases)}
 }
 
 // clusterShipper returns the configuration of the shipper in front of a Redis Cluster.
 func (c Config) clusterShipper(p clusterProgress) outbox.ClusterConfig {
-	return outbox.ClusterConfig{
-		Zone: c.Zone, Topic: c.topicOf(c.Zone), Config: c.sharedSettings(""), Library: c.library(), Reached: p.reached, Horizon: p.horizon,
-	}
+	return outbox.ClusterConfig{Config: c.shipper(""), Library: c.library(), Reached: p.reached, Horizon: p.horizon}
 }
 
 // maxClockSkew is how far another zone's clock may be ahead of this zone's before Sonic logs a warning.

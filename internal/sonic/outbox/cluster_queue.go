@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
@@ -72,15 +73,12 @@ func (q *clusterQueue) put(ctx context.Context, items []clusterItem) error {
 // and reports whether it has. Otherwise a reader without entries would fill the memory while nothing
 // can be stored. The caller holds the lock.
 func (q *clusterQueue) replaceWatermark(it clusterItem) bool {
-	if len(it.group.Entries) > 0 {
-		return false
-	}
 	for i := len(q.items) - 1; i >= 0; i-- {
-		if q.items[i].reader == it.reader {
-			if len(q.items[i].group.Entries) > 0 {
+		if last := &q.items[i]; last.reader == it.reader {
+			if len(it.group.Entries) > 0 || len(last.group.Entries) > 0 {
 				return false
 			}
-			q.items[i].watermark = it.watermark
+			last.watermark = it.watermark
 			return true
 		}
 	}
@@ -113,43 +111,31 @@ func (q *clusterQueue) take() (items []clusterItem) {
 	if q.items = q.items[n:]; len(q.items) == 0 {
 		q.items = nil
 	}
-	q.remove(removed)
+	q.removed(removed)
 	return items
 }
 
-// remove updates the size after items of that many bytes were removed. The caller holds the lock.
-func (q *clusterQueue) remove(bytes int) {
+// removed updates the size after items of that many bytes were removed. The caller holds the lock.
+func (q *clusterQueue) removed(bytes int) {
 	q.bytes -= bytes
 	close(q.emptied)
 	q.emptied = make(chan struct{})
 }
 
-// discard removes the items of a reader, which takes them from the primary again.
-func (q *clusterQueue) discard(r *primaryReader) {
+// remove removes the items of a reader, which takes them from the primary again, or ends: then the
+// queue refuses further ones.
+func (q *clusterQueue) remove(r *primaryReader, ends bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.drop(r)
-}
-
-// end removes the items of a reader for good, and refuses further ones.
-func (q *clusterQueue) end(r *primaryReader) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.ended[r] = true
-	q.drop(r)
-}
-
-// drop removes the items of a reader. The caller holds the lock.
-func (q *clusterQueue) drop(r *primaryReader) {
-	var left []clusterItem
-	removed := 0
-	for _, it := range q.items {
-		if it.reader == r {
-			removed += it.bytes
-		} else {
-			left = append(left, it)
-		}
+	if ends {
+		q.ended[r] = true
 	}
-	q.items = left
-	q.remove(removed)
+	bytes := 0
+	q.items = slices.DeleteFunc(slices.Clone(q.items), func(it clusterItem) bool {
+		if it.reader == r {
+			bytes += it.bytes
+		}
+		return it.reader == r
+	})
+	q.removed(bytes)
 }

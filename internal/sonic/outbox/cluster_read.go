@@ -35,6 +35,7 @@ const (
 type primaryReader struct {
 	*clusterOwner
 	primary cluster.Primary
+	stop    context.CancelFunc
 	first   bool // no session has opened the primary yet
 
 	// The rest is of one session.
@@ -59,7 +60,7 @@ func (r *primaryReader) run(ctx context.Context) error {
 		case final(err) && !errors.Is(err, errLost): // the other primaries go on
 			return err
 		case !errors.Is(err, errReaderEnded):
-			r.setPrimary(r.primary, 0, fmt.Errorf("primary %s: %w", r.primary.Address, err))
+			r.setPrimary(r.primary, fmt.Errorf("primary %s: %w", r.primary.Address, err))
 			r.cluster.Refresh()
 		}
 		pause.Held(time.Since(began))
@@ -84,7 +85,7 @@ func (r *primaryReader) session(ctx context.Context) error {
 	before := r.slots
 	r.known, r.slots = m, primaries.SlotsOf(m, r.primary.Address)
 	r.held, r.holdAt, r.marked, r.streams = nil, time.Time{}, time.Time{}, map[int]*slotStream{}
-	r.queue.discard(r) // they are taken again
+	r.queue.remove(r, false) // they are taken again
 	if err := r.open(ctx, before); err != nil {
 		return err
 	}
@@ -105,7 +106,7 @@ func (r *primaryReader) open(ctx context.Context, before []int) error {
 	// A message with a later watermark than the last stored one may be on its way. The primary's
 	// watermark of before may be by the clock of another machine.
 	r.storing.Lock()
-	floor := r.tail.Watermark
+	floor := r.packer.Tail.Watermark
 	delete(r.watermarks, r)
 	r.storing.Unlock()
 	if err := r.library.Open(ctx, state, state.Ready, floor); err != nil {
@@ -117,11 +118,11 @@ func (r *primaryReader) open(ctx context.Context, before []int) error {
 	if state.Ready {
 		return nil
 	}
-	if err := r.markLacks(ctx, before); err != nil {
+	if err := r.markMissing(ctx, before); err != nil {
 		if redislib.Unfilled(err) {
 			err = fmt.Errorf("%w: %w", ErrState, err)
 		}
-		return fmt.Errorf("cannot mark what it may lack: %w", err)
+		return fmt.Errorf("cannot mark what it may miss: %w", err)
 	}
 	return r.recover(ctx)
 }
@@ -139,9 +140,9 @@ func (r *primaryReader) read(ctx context.Context) error {
 		}
 		again = false
 		if slices.Contains(state.Lacks, r.cfg.Zone) {
-			return errLacks
+			return errRecovers
 		}
-		r.setPrimary(r.primary, state.Bytes, nil)
+		r.setPrimary(r.primary, nil)
 		// The marker comes before any effect of this primary is stored: if a topic has effects, its
 		// cluster has a marker.
 		if state.Ready {

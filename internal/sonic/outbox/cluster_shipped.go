@@ -1,11 +1,20 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 )
@@ -23,22 +32,13 @@ func newShippedSlots() *shippedSlots {
 	return &shippedSlots{wake: make(chan struct{}, 1), ids: map[int]wire.ID{}}
 }
 
-func (s *shippedSlots) add(groups []wire.Group) {
+func (s *shippedSlots) add(ids map[int]wire.ID) {
 	s.mu.Lock()
-	for i := range groups {
-		s.ids[groups[i].Slot] = wire.Max(s.ids[groups[i].Slot], groups[i].Last)
-	}
-	s.mu.Unlock()
-	signal(s.wake)
-}
-
-// putBack adds ids again that could not be reported.
-func (s *shippedSlots) putBack(ids map[int]wire.ID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for slot, id := range ids {
 		s.ids[slot] = wire.Max(s.ids[slot], id)
 	}
+	s.mu.Unlock()
+	signal(s.wake)
 }
 
 func (s *shippedSlots) take() map[int]wire.ID {
@@ -65,72 +65,127 @@ func (o *clusterOwner) reportShipped(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		if o.reportOnce(ctx) {
+		left := o.reportOnce(ctx)
+		if len(left) == 0 {
 			continue
 		}
 		o.cluster.Refresh()
 		if !backoff.Sleep(ctx, shippedPause) {
 			return nil
 		}
-		signal(o.shipped.wake)
+		o.shipped.add(left)
 	}
 }
 
-// reportOnce returns whether all primaries have got their reports.
-func (o *clusterOwner) reportOnce(ctx context.Context) bool {
+// reportOnce returns what it could not report. The reader of a primary logs why that is not reachable.
+func (o *clusterOwner) reportOnce(ctx context.Context) (left map[int]wire.ID) {
 	m := o.cluster.Map()
-	batches := map[string]map[int]wire.ID{} // by address
+	byAddress := map[string]map[int]wire.ID{}
 	for slot, id := range o.shipped.take() {
 		address := m.Owner(slot)
-		if batches[address] == nil {
-			batches[address] = map[int]wire.ID{}
+		if byAddress[address] == nil {
+			byAddress[address] = map[int]wire.ID{}
 		}
-		batches[address][slot] = id
+		byAddress[address][slot] = id
 	}
+	left = map[int]wire.ID{}
+	maps.Copy(left, byAddress[""])
+	delete(byAddress, "")
 	var reporting sync.WaitGroup
 	var mu sync.Mutex
-	all := true
-	for address, ids := range batches {
+	for address, ids := range byAddress {
 		reporting.Go(func() {
-			if left := o.reportTo(ctx, address, ids); len(left) > 0 {
-				o.shipped.putBack(left)
-				mu.Lock()
-				all = false
-				mu.Unlock()
-			}
+			failed, _ := reportSlots(ctx, o.cluster.At(address), ids)
+			mu.Lock()
+			maps.Copy(left, failed)
+			mu.Unlock()
 		})
 	}
 	reporting.Wait()
-	return all
+	return left
 }
 
-// reportTo returns the ids that the primary has not got. Its reader logs why it is not reachable.
-func (o *clusterOwner) reportTo(ctx context.Context, address string, ids map[int]wire.ID) (left map[int]wire.ID) {
-	if address == "" {
-		return ids
-	}
-	db := o.cluster.At(address)
+// reportSlots reports to a primary up to which entry the topic has slots. It returns those that it
+// could not report.
+func reportSlots(ctx context.Context, db script.Doer, ids map[int]wire.ID) (left map[int]wire.ID, err error) {
 	left = map[int]wire.ID{}
-	batch := map[int]wire.ID{}
-	report := func() {
-		missing, err := redislib.ShippedSlots(ctx, db, batch)
-		if err != nil {
-			for slot, id := range batch {
-				left[slot] = id
-			}
+	for slots := range slices.Chunk(slices.Collect(maps.Keys(ids)), shippedAtOnce) {
+		some := map[int]wire.ID{}
+		for _, slot := range slots {
+			some[slot] = ids[slot]
+		}
+		missing, failed := redislib.ShippedSlots(ctx, db, some)
+		if failed != nil {
+			missing, err = slots, failed
 		}
 		for _, slot := range missing {
-			left[slot] = batch[slot]
-		}
-		clear(batch)
-	}
-	for slot, id := range ids {
-		if batch[slot] = id; len(batch) == shippedAtOnce {
-			report()
+			left[slot] = ids[slot]
 		}
 	}
-	if len(batch) > 0 {
-		report()
+	return left, err
+}
+
+// Once per pruneWait, versions of pruneSlots slots of each primary are pruned, in steps of
+// pruneSlotCount versions, so that Redis can serve clients in between. Most slots take one step.
+const (
+	pruneWait      = 100 * time.Millisecond
+	pruneSlots     = 20
+	pruneSlotCount = 100
+)
+
+// pruning are the slots of a primary that are left of a round.
+type pruning struct {
+	slots   []int
+	cursors map[int]string // of slots that have begun
+}
+
+// prune removes versions that no zone needs any more, slot by slot.
+func (o *clusterOwner) prune(ctx context.Context) error {
+	byAddress := map[string]*pruning{}
+	for backoff.Sleep(ctx, pruneWait) {
+		m := o.cluster.Map()
+		if m == nil || o.cfg.Horizon().IsZero() {
+			continue
+		}
+		for _, p := range m.Primaries() {
+			left := byAddress[p.Address]
+			if left == nil || len(left.slots) == 0 {
+				left = &pruning{primaries.SlotsOf(m, p.Address), map[int]string{}}
+				byAddress[p.Address] = left
+			}
+			if err := left.step(ctx, o.cluster.At(p.Address), o.cfg.Horizon()); err != nil && ctx.Err() == nil {
+				o.log.Debug("cannot prune versions", zap.String("primary", p.Address), zap.Error(err)) // its reader warns
+			}
+		}
 	}
-	return left
+	return nil
+}
+
+// step makes a step in each of the next slots. Those that have more versions stay the next ones.
+func (p *pruning) step(ctx context.Context, db *redis.Client, horizon wire.ID) error {
+	slots := p.slots[:min(pruneSlots, len(p.slots))]
+	replies := make([]*redis.Cmd, len(slots))
+	_, err := db.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, slot := range slots {
+			replies[i] = pipe.Do(ctx, redislib.PruneSlot(slot, cmp.Or(p.cursors[slot], "0"), pruneSlotCount, horizon)...)
+		}
+		return nil
+	})
+	var refused redis.Error
+	if err != nil && !errors.As(err, &refused) {
+		return err
+	}
+	var more []int
+	for i, slot := range slots {
+		next, err := redislib.PrunedSlot(replies[i])
+		if err != nil && !primaries.Moving(err) {
+			return err
+		}
+		delete(p.cursors, slot)
+		if err == nil && next != "0" {
+			p.cursors[slot], more = next, append(more, slot)
+		}
+	}
+	p.slots = append(more, p.slots[len(slots):]...)
+	return nil
 }

@@ -20,7 +20,7 @@ func ownerOf(t *testing.T, c Primaries, cfg ClusterConfig) *clusterOwner {
 	t.Helper()
 	cfg.Zone, cfg.Reached = "a", func() map[string]uint64 { return nil }
 	s := NewCluster(cfg, c, nil, zaptest.NewLogger(t), NewMetrics(prometheus.NewRegistry()))
-	return &clusterOwner{ClusterShipper: s, queue: newClusterQueue(), watermarks: map[*primaryReader]primaryWatermark{}}
+	return newClusterOwner(s, &topicWriter{packer: wire.Packer{Origin: "a"}})
 }
 
 // Only the last part of a message has the watermark of its effects: the others may be all that is
@@ -28,13 +28,13 @@ func ownerOf(t *testing.T, c Primaries, cfg ClusterConfig) *clusterOwner {
 func TestWatermarkOfParts(t *testing.T) {
 	t.Parallel()
 	o := ownerOf(t, nil, ClusterConfig{})
-	o.tail = wire.Tail{Watermark: 5, Position: 1}
+	o.packer.Tail = wire.Tail{Watermark: 5, Position: 1}
 	e := wire.Entry{ID: wire.ID{Ms: 6}, Effects: strings.Repeat("x", 2*wire.PartBytes)}
-	records, ends := o.pack([]wire.Group{{Last: e.ID, Entries: []wire.Entry{e}}}, []wire.Entry{e}, 9)
+	messages, ends := o.packer.PackGroups([]wire.Group{{Last: e.ID, Entries: []wire.Entry{e}}}, 9, nil)
 	assert.EqualValues(t, 9, ends.Watermark)
 	var watermarks []uint64
-	for _, r := range records {
-		h, err := wire.ParseHeader(r.Properties)
+	for _, m := range messages {
+		h, err := wire.ParseHeader(m.Header.Properties())
 		require.NoError(t, err)
 		watermarks = append(watermarks, h.Watermark)
 	}
@@ -52,7 +52,7 @@ func TestAPrimaryIsOpenedBehindAMessageOnItsWay(t *testing.T) {
 	opened := make(chan error, 1)
 	go func() { opened <- r.open(t.Context(), nil) }()
 	told := uint64(time.Now().Add(time.Hour).UnixMilli())
-	r.tail.Watermark = told
+	r.packer.Tail.Watermark = told
 	r.storing.Unlock()
 	require.NoError(t, <-opened)
 	state, err := r.library.Look(t.Context())

@@ -83,7 +83,7 @@ func (c Config) clusterShipper(p clusterProgress) outbox.ClusterConfig {
 const maxClockSkew = 500 * time.Millisecond
 
 func (c Config) applier(origin, databases string) apply.Config {
-	return apply.Config{Zone: c.Zone, Origin: origin, Topic: c.topicOf(origin), MaxClockSkew: maxClockSkew, Config: c.sharedSettings(databases)}
+	return apply.Config{Zone: c.Zone, Origin: origin, Topic: c.topicOf(origin), MaxClockSkew: maxClockSkew, Settings: c.sharedSettings(databases)}
 }
 
 // sharedSettings returns digests of the settings that must be equal in all zones. It does not

@@ -128,7 +128,7 @@ func (w *clusterWorld) newShipper(client *messaging.Client) *ClusterShipper {
 func (w *clusterWorld) owner(client *messaging.Client) *clusterOwner {
 	w.t.Helper()
 	s := w.newShipper(client)
-	writer, err := s.open(w.t.Context())
+	writer, err := s.acquire(w.t.Context())
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { s.release(writer) })
 	return newClusterOwner(s, writer)

@@ -36,7 +36,7 @@ func shipper(t *testing.T) (*Shipper, *redis.Client, *redislib.Library) {
 // prepared is a new owner, before it looks at Redis.
 func prepared(t *testing.T, s *Shipper) *owner {
 	t.Helper()
-	w, err := s.open(t.Context())
+	w, err := s.acquire(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(func() { s.release(w) })
 	return &owner{Shipper: s, topicWriter: w, firstSession: true, single: true}

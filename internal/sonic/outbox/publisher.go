@@ -105,7 +105,7 @@ const closeTimeout = 5 * time.Second
 // with ctx or when the writer has lost the topic. A write that is in flight at a stop gets some time
 // to finish, otherwise the next owner would have to find out whether the message was stored.
 func (p *publisher) shipWhileOwner(ctx context.Context, ship func(context.Context, *topicWriter) error) error {
-	w, err := p.open(ctx)
+	w, err := p.acquire(ctx)
 	if err != nil {
 		return err
 	}
@@ -129,8 +129,8 @@ func (p *publisher) shipWhileOwner(ctx context.Context, ship func(context.Contex
 	return err
 }
 
-// open waits until this process is the only one that may write to the topic.
-func (p *publisher) open(ctx context.Context) (*topicWriter, error) {
+// acquire waits until this process is the only one that may write to the topic.
+func (p *publisher) acquire(ctx context.Context) (*topicWriter, error) {
 	writer, err := p.client.EntryWriter(ctx, p.cfg.Topic, messaging.EntryWriterConfig{
 		Name: fmt.Sprintf("sonic-%s-0", p.cfg.Zone), Label: "sonic", Replicated: true,
 		Position: func(d *messaging.Delivery) (int64, error) {

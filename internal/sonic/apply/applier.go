@@ -177,7 +177,7 @@ type slotState struct {
 // effects of slots that this message does not have. So the cursor is moved only if Redis was not
 // opened again since the messages behind the cursor were applied.
 func (a *Applier) applySlots(ctx context.Context, d *messaging.Delivery, h *wire.Header, slots *slotState) error {
-	if slots.epoch == 0 {
+	if slots.epoch == 0 && !slots.again {
 		return errUnknown
 	}
 	payload, whole, err := slots.parts.Add(h, d.Payload)

@@ -108,8 +108,8 @@ func (g *gapError) Error() string { return "effects are missing after " + g.at.S
 // errUnknown says that it is not known whether something is missing before a message.
 var errUnknown = errors.New("what is applied is not known")
 
-// applyInOrder applies a message by apply. If something before it is missing, or may be, it first calls
-// catchUp, which applies all that is before the message.
+// applyInOrder applies a message by apply. If something before it is missing, or may be, it first
+// calls catchUp, which applies all that is before the message.
 func (p *progress) applyInOrder(ctx context.Context, d *messaging.Delivery, h *wire.Header, apply, catchUp handler) error {
 	err := apply(ctx, d, h)
 	var gap *gapError
@@ -125,8 +125,8 @@ func (p *progress) applyInOrder(ctx context.Context, d *messaging.Delivery, h *w
 	return p.inOrder(apply)(ctx, d, h)
 }
 
-// inOrder returns a handler for messages all before which are applied: what is missing before one is not
-// in the topic any more.
+// inOrder returns a handler for messages all before which are applied: what is missing before one
+// is not in the topic any more.
 func (p *progress) inOrder(apply handler) handler {
 	return func(ctx context.Context, d *messaging.Delivery, h *wire.Header) error {
 		err := apply(ctx, d, h)

@@ -95,21 +95,16 @@ func (p *progress) recordApplied(d *messaging.Delivery, h *wire.Header) {
 	// that of another zone that is further ahead and whose effects that Redis has applied.
 	ahead := max(d.PublishTime.Sub(now), -delay)
 	p.mu.Lock()
-	st := &p.status
-	var differs []string
-	changed := false
 	if h.Config != "" && h.Config != p.otherConfig {
-		p.otherConfig, differs = h.Config, wire.Differing(p.cfg.Settings, h.Config)
-		changed = !slices.Equal(differs, st.Differs)
-		st.Differs = differs
+		p.recordSettings(h.Config)
 	}
+	st := &p.status
 	st.Cursor, st.Count, st.Delay, st.At, st.MaxSilence, st.Gap, p.gapAt = cursor, h.Count, delay, now, maxSilence, false, nil
 	if cursor.Compare(p.lastInTopic) >= 0 {
 		p.lastInTopic, st.Known = cursor, h.Count
 	}
 	p.lags.add(now, delay)
 	p.mu.Unlock()
-	p.logDiffering(changed, differs)
 	p.metrics.delay.WithLabelValues(p.cfg.Origin).Observe(max(delay, 0).Seconds())
 	p.metrics.ahead.WithLabelValues(p.cfg.Origin).Set(max(ahead, 0).Seconds())
 	if most := p.cfg.MaxClockSkew; ahead > most {
@@ -120,10 +115,13 @@ func (p *progress) recordApplied(d *messaging.Delivery, h *wire.Header) {
 	}
 }
 
-// logDiffering logs once which settings differ, and once when none differ any more.
-func (p *progress) logDiffering(changed bool, differs []string) {
+// recordSettings records the settings of the other zone. It logs which differ, and when none do any
+// more. The caller holds the lock.
+func (p *progress) recordSettings(other string) {
+	before, differs := p.status.Differs, wire.Differing(p.cfg.Settings, other)
+	p.otherConfig, p.status.Differs = other, differs
 	switch {
-	case !changed:
+	case slices.Equal(differs, before):
 	case len(differs) == 0:
 		p.log.Info("the configuration of the other zone is equal again")
 	default:

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
@@ -33,22 +32,12 @@ type ClusterConfig struct {
 	Horizon func() wire.ID
 }
 
-// Primaries leads to the primaries of a Redis Cluster.
-type Primaries interface {
-	// Map returns the latest map, the same pointer until it changes; nil: not known yet.
-	Map() *cluster.Map
-	Refresh() // asks the cluster for its map again soon
-	At(address string) *redis.Client
-}
-
-var _ Primaries = (*primaries.Primaries)(nil)
-
 // ClusterShipper is the [Shipper] of a zone that has a Redis Cluster: it ships the effects of all
 // slots. All methods are safe for concurrent use.
 type ClusterShipper struct {
 	*publisher
 	cfg     ClusterConfig
-	cluster Primaries
+	cluster *primaries.Primaries
 
 	// The lock of publisher is held for these.
 	errs       map[cluster.Primary]error // why a primary is not read at present
@@ -56,7 +45,7 @@ type ClusterShipper struct {
 }
 
 // NewCluster returns a shipper. It sends no request before Run.
-func NewCluster(cfg ClusterConfig, c Primaries, client *messaging.Client, log *zap.Logger, m *Metrics) *ClusterShipper {
+func NewCluster(cfg ClusterConfig, c *primaries.Primaries, client *messaging.Client, log *zap.Logger, m *Metrics) *ClusterShipper {
 	return &ClusterShipper{publisher: newPublisher(cfg.Config, client, log, m), cfg: cfg, cluster: c, errs: map[cluster.Primary]error{}}
 }
 
@@ -155,7 +144,7 @@ func (o *clusterOwner) readAll(ctx context.Context, group *errgroup.Group) error
 		for _, p := range m.Primaries() {
 			if readers[p] == nil {
 				reading, stop := context.WithCancel(ctx)
-				r := &primaryReader{clusterOwner: o, primary: p, stop: stop, first: true}
+				r := &primaryReader{clusterOwner: o, primary: p, stop: stop}
 				readers[p] = r
 				group.Go(func() error {
 					defer stop()

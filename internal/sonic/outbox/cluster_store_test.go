@@ -16,10 +16,10 @@ import (
 )
 
 // ownerOf is an owner of which a test uses some methods.
-func ownerOf(t *testing.T, c Primaries, cfg ClusterConfig) *clusterOwner {
+func ownerOf(t *testing.T, cfg ClusterConfig) *clusterOwner {
 	t.Helper()
 	cfg.Zone, cfg.Reached = "a", func() map[string]uint64 { return nil }
-	s := NewCluster(cfg, c, nil, zaptest.NewLogger(t), NewMetrics(prometheus.NewRegistry()))
+	s := NewCluster(cfg, nil, nil, zaptest.NewLogger(t), NewMetrics(prometheus.NewRegistry()))
 	return newClusterOwner(s, &topicWriter{packer: wire.Packer{Origin: "a"}})
 }
 
@@ -27,7 +27,7 @@ func ownerOf(t *testing.T, c Primaries, cfg ClusterConfig) *clusterOwner {
 // stored.
 func TestWatermarkOfParts(t *testing.T) {
 	t.Parallel()
-	o := ownerOf(t, nil, ClusterConfig{})
+	o := ownerOf(t, ClusterConfig{})
 	o.packer.Tail = wire.Tail{Watermark: 5, Position: 1}
 	e := wire.Entry{ID: wire.ID{Ms: 6}, Effects: strings.Repeat("x", 2*wire.PartBytes)}
 	messages, ends := o.packer.PackGroups([]wire.Group{{Last: e.ID, Entries: []wire.Entry{e}}}, 9, nil)
@@ -47,7 +47,7 @@ func TestAPrimaryIsOpenedBehindAMessageOnItsWay(t *testing.T) {
 	conn := stack.PrivateRedis(t).Client(t).Conn()
 	t.Cleanup(func() { _ = conn.Close() })
 	cfg := redislib.Config{Zone: "a", Default: "lww"}
-	r := &primaryReader{clusterOwner: ownerOf(t, nil, ClusterConfig{Library: cfg}), library: redislib.NewPrimary(conn, cfg)}
+	r := &primaryReader{clusterOwner: ownerOf(t, ClusterConfig{Library: cfg}), library: redislib.NewPrimary(conn, cfg)}
 	r.storing.Lock()
 	opened := make(chan error, 1)
 	go func() { opened <- r.open(t.Context(), nil) }()

@@ -99,7 +99,7 @@ func TestWriteBeforeTheClose(t *testing.T) {
 	hooked := redis.NewClient(w.former.Options())
 	hooked.AddHook(beforeClose{new(sync.Once), func() { w.write(client, "after") }})
 	w.s.redis, w.s.library = hooked, redislib.New(hooked, redislib.Config{Zone: "a", Others: []string{"b"}, Default: "lww"})
-	w.owner.single, w.owner.firstSession = false, false
+	w.owner.single, w.owner.prepared = false, true
 	err := w.owner.prepare(ctx)
 	assert.ErrorIs(t, err, ErrHistory)
 }

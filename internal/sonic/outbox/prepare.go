@@ -12,17 +12,26 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
+// readState returns the state of Redis. It returns an error for the state of another zone or of a newer
+// Sonic.
+func (o *owner) readState(ctx context.Context) (redislib.State, error) {
+	state, err := o.library.ReadState(ctx)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("cannot look at what Redis holds: %w", err)
+	case state.Layout > redislib.Layout:
+		err = fmt.Errorf("%w: a newer version of Sonic has written its state, in layout %d, and this one knows %d: run the newer version", ErrState, state.Layout, redislib.Layout)
+	case state.Zone != "" && state.Zone != o.cfg.Zone:
+		err = fmt.Errorf("%w: it holds the state of zone %q, and this is zone %q: give the right redis.url or zone", ErrState, state.Zone, o.cfg.Zone)
+	}
+	return state, err
+}
+
 // updateLibrary makes an open Redis use this version of the library. The previous owner may have
 // opened another version, which may lack functions or behave differently.
 func (o *owner) updateLibrary(ctx context.Context) error {
-	state, err := o.library.ReadState(ctx)
-	if err != nil {
-		return fmt.Errorf("cannot look at what Redis holds: %w", err)
-	}
-	if err := o.checkState(state); err != nil {
-		return err
-	}
-	if state.Opened {
+	state, err := o.readState(ctx)
+	if err == nil && state.Opened {
 		err = o.library.Load(ctx)
 	}
 	if redislib.NoMemory(err) {
@@ -35,14 +44,11 @@ func (o *owner) updateLibrary(ctx context.Context) error {
 // prepare compares the state of Redis with the topic, and opens Redis for writes. If Redis came
 // back with older data, prepare first applies the missing effects from the topic.
 func (o *owner) prepare(ctx context.Context) error {
-	state, err := o.library.ReadState(ctx)
+	state, err := o.readState(ctx)
 	if err != nil {
-		return fmt.Errorf("cannot look at what Redis holds: %w", err)
-	}
-	if err := o.checkState(state); err != nil {
 		return err
 	}
-	if !o.firstSession {
+	if o.prepared {
 		// This process may have been suspended for a while. Another process may own the topic now,
 		// and this one may not know that yet.
 		if err := o.checkOwnership(ctx); err != nil {
@@ -77,7 +83,7 @@ func (o *owner) prepare(ctx context.Context) error {
 		}
 		state.Last = o.packer.Tail.Last
 	}
-	if o.firstSession || !state.Opened {
+	if !o.prepared || !state.Opened {
 		floor := wire.Max(wire.AtPosition(o.packer.Tail.Position), o.packer.Tail.Last)
 		if state, err = o.library.Open(ctx, state, epoch, floor); err != nil {
 			if redislib.Fatal(err) {
@@ -87,7 +93,7 @@ func (o *owner) prepare(ctx context.Context) error {
 		}
 		o.log.Info("opened Redis for writes", zap.Bool("ready", state.Ready), zap.Int64("epoch", epoch), zap.Stringer("floor", floor))
 	}
-	o.firstSession, o.packer.Tail.Epoch = false, epoch
+	o.prepared, o.packer.Tail.Epoch = true, epoch
 	return nil
 }
 
@@ -189,18 +195,6 @@ func (o *owner) firstUnstored(ctx context.Context) (first []wire.Entry, whole bo
 		return n > 0
 	})
 	return entries[:n], n > 0 || last == o.packer.Tail.Last, err
-}
-
-// checkState returns an error for the state of another zone or of a newer Sonic.
-func (o *owner) checkState(state redislib.State) error {
-	switch {
-	case state.Layout > redislib.Layout:
-		return fmt.Errorf("%w: a newer version of Sonic has written its state, in layout %d, and this one knows %d: run the newer version", ErrState, state.Layout, redislib.Layout)
-	case state.Zone != "" && state.Zone != o.cfg.Zone:
-		return fmt.Errorf("%w: it holds the state of zone %q, and this is zone %q: give the right redis.url or zone", ErrState, state.Zone, o.cfg.Zone)
-	default:
-		return nil
-	}
 }
 
 // checkOwnership reads the end of the topic again. If it is after this writer's last message,

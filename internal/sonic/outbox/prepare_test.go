@@ -39,7 +39,7 @@ func prepared(t *testing.T, s *Shipper) *owner {
 	w, err := s.acquire(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(func() { s.release(w) })
-	return &owner{Shipper: s, topicWriter: w, firstSession: true, single: true}
+	return &owner{Shipper: s, topicWriter: w, single: true}
 }
 
 // What a predecessor has sent is stored after its successor has read the topic's end, and Redis has

@@ -73,21 +73,26 @@ func (p *publisher) Unhealthy() error { return p.health.Current() }
 // run calls ship whenever this process owns the topic. It returns if ctx ends, or if trying again
 // does not help.
 func (p *publisher) run(ctx context.Context, ship func(context.Context, *topicWriter) error) error {
+	return retry(ctx, func(ctx context.Context) error { return p.shipWhileOwner(ctx, ship) }, final, p.health.Set)
+}
+
+// retry calls f, with pauses, until ctx ends or f returns an error that is fatal. It passes other
+// errors to report.
+func retry(ctx context.Context, f func(context.Context) error, fatal func(error) bool, report func(error)) error {
 	var pause backoff.Backoff
-	for ctx.Err() == nil {
+	for {
 		began := time.Now()
-		err := p.shipWhileOwner(ctx, ship)
+		err := f(ctx)
 		switch {
-		case ctx.Err() != nil: // the error comes from the end of ctx
-		case final(err):
+		case ctx.Err() != nil:
+			return nil //nolint:nilerr // the error comes from the end of ctx
+		case fatal(err):
 			return err
-		default:
-			p.health.Set(err)
-			pause.Held(time.Since(began))
-			pause.Wait(ctx)
 		}
+		report(err)
+		pause.Held(time.Since(began))
+		pause.Wait(ctx)
 	}
-	return nil
 }
 
 // ErrState says that Sonic cannot continue with the state of this Redis, topic or outbox.

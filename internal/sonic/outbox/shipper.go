@@ -58,26 +58,18 @@ func (s *Shipper) Follow(ctx context.Context) error {
 
 // ship ships until ctx ends or the topic is lost. After a failure of a session it begins another one.
 func (s *Shipper) ship(ctx context.Context, w *topicWriter) error {
-	o := &owner{Shipper: s, topicWriter: w, firstSession: true, single: true}
-	var pause backoff.Backoff
-	for {
-		began := time.Now()
-		err := o.session(ctx)
+	o := &owner{Shipper: s, topicWriter: w, single: true}
+	return retry(ctx, o.session, func(err error) bool {
 		var lost *writerError
-		if ctx.Err() != nil || final(err) || errors.As(err, &lost) {
-			return err
-		}
-		s.health.Set(err)
-		pause.Held(time.Since(began))
-		pause.Wait(ctx)
-	}
+		return final(err) || errors.As(err, &lost)
+	}, s.health.Set)
 }
 
 // owner ships with one writer, over one or more sessions.
 type owner struct {
 	*Shipper
 	*topicWriter
-	firstSession bool // the tail was read when the writer was opened, and no session has used it yet
+	prepared bool // a session has prepared Redis; before, the tail is as new as the writer
 	// single says that the next message must be a single entry or transaction. This holds for the
 	// first message of a writer. A message of the previous owner may be stored after this writer
 	// has read the end of the topic. The broker then drops this first message as a duplicate,
@@ -87,7 +79,7 @@ type owner struct {
 
 // session prepares Redis, and then ships until an error.
 func (o *owner) session(ctx context.Context) error {
-	if o.firstSession {
+	if !o.prepared {
 		if err := o.updateLibrary(ctx); err != nil {
 			return err
 		}

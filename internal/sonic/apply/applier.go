@@ -12,6 +12,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -111,17 +112,10 @@ const watchEvery = 5 * time.Second
 // Then no message arrives that would show the missing effects, for the subscription has already
 // delivered all of them. subscribing returns why there is no subscription.
 func (a *Applier) watch(ctx context.Context, subscribing func() error) {
-	ticker := time.NewTicker(watchEvery)
-	defer ticker.Stop()
 	var before wire.ID // the cursor at the last check
 	behind := false    // whether that cursor was before the end of the topic
 	failed := false    // whether reading the topic again has failed
-	for {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
+	for backoff.Sleep(ctx, watchEvery) {
 		end, err := a.readEnd(ctx)
 		if ctx.Err() != nil {
 			return

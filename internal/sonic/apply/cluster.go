@@ -185,27 +185,16 @@ func chainFrom(m primaries.Marker) chain {
 
 // watch writes markers, has primaries recover, and finds out how far the zone is.
 func (a *ClusterApplier) watch(ctx context.Context, subscribing func() error) {
-	var recovering sync.WaitGroup
-	defer recovering.Wait()
-	recovering.Go(func() { // this can take long
-		for backoff.Sleep(ctx, reachEvery) {
-			a.recover(ctx)
-		}
-	})
-	ticker := time.NewTicker(reachEvery)
-	defer ticker.Stop()
-	var looked time.Time
-	for {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
-		a.writeMarkers(ctx)
-		if time.Since(looked) < watchEvery || ctx.Err() != nil {
-			continue
-		}
-		looked = time.Now()
+	var others sync.WaitGroup
+	defer others.Wait()
+	for _, f := range []func(context.Context){a.recover, a.writeMarkers} {
+		others.Go(func() {
+			for backoff.Sleep(ctx, reachEvery) {
+				f(ctx)
+			}
+		})
+	}
+	for pause := reachEvery; backoff.Sleep(ctx, pause); pause = watchEvery {
 		_, err := a.readEnd(ctx)
 		if ctx.Err() != nil {
 			return

@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 
@@ -15,7 +14,6 @@ type clusterQueue struct {
 	mu      sync.Mutex
 	items   []clusterItem
 	bytes   int
-	ended   map[*primaryReader]bool
 	filled  chan struct{} // has one element when there may be items
 	emptied chan struct{} // is closed, and replaced, when items were removed
 }
@@ -30,21 +28,19 @@ type clusterItem struct {
 }
 
 func newClusterQueue() *clusterQueue {
-	return &clusterQueue{ended: map[*primaryReader]bool{}, filled: make(chan struct{}, 1), emptied: make(chan struct{})}
+	return &clusterQueue{filled: make(chan struct{}, 1), emptied: make(chan struct{})}
 }
 
-// errReaderEnded ends the reader of a primary that has no slots any more.
-var errReaderEnded = errors.New("the primary has no slots any more")
-
-// put adds items, and then waits until the queue is below its bound.
+// put adds items of one reader, and then waits until the queue is below its bound. It adds none once
+// ctx has ended.
 func (q *clusterQueue) put(ctx context.Context, items []clusterItem) error {
 	if len(items) == 0 {
 		return nil
 	}
 	q.mu.Lock()
-	if q.ended[items[0].reader] {
+	if ctx.Err() != nil {
 		q.mu.Unlock()
-		return errReaderEnded
+		return context.Cause(ctx)
 	}
 	if len(items) > 1 || !q.replaceWatermark(items[0]) {
 		q.items = append(q.items, items...)
@@ -122,14 +118,10 @@ func (q *clusterQueue) removed(bytes int) {
 	q.emptied = make(chan struct{})
 }
 
-// remove removes the items of a reader, which takes them from the primary again, or ends: then the
-// queue refuses further ones.
-func (q *clusterQueue) remove(r *primaryReader, ends bool) {
+// remove removes the items of a reader, which takes them from the primary again, or has ended.
+func (q *clusterQueue) remove(r *primaryReader) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if ends {
-		q.ended[r] = true
-	}
 	bytes := 0
 	q.items = slices.DeleteFunc(slices.Clone(q.items), func(it clusterItem) bool {
 		if it.reader == r {

@@ -48,6 +48,10 @@ type primaryReader struct {
 	marked    time.Time
 }
 
+// errReaderEnded says that there is nothing to read: readAll ends the reader, unless the primary gets
+// slots.
+var errReaderEnded = errors.New("the primary has no slots any more")
+
 // run reads until ctx ends. After a failure it begins another session.
 func (r *primaryReader) run(ctx context.Context) error {
 	return retry(ctx, r.session, func(err error) bool {
@@ -65,7 +69,7 @@ func (r *primaryReader) run(ctx context.Context) error {
 func (r *primaryReader) session(ctx context.Context) error {
 	m := r.cluster.Map()
 	if m.Count(r.primary.Address) == 0 {
-		return errReaderEnded // readAll ends this reader, unless the primary gets slots again
+		return errReaderEnded
 	}
 	conn := r.cluster.At(r.primary.Address).Conn()
 	defer func() { _ = conn.Close() }()
@@ -75,7 +79,7 @@ func (r *primaryReader) session(ctx context.Context) error {
 	before := r.slots
 	r.known, r.slots = m, primaries.SlotsOf(m, r.primary.Address)
 	r.confirmed, r.confirmAt, r.marked, r.streams = nil, time.Time{}, time.Time{}, map[int]*slotStream{}
-	r.queue.remove(r, false) // they are taken again
+	r.queue.remove(r) // they are taken again
 	if err := r.open(ctx, before); err != nil {
 		return err
 	}

@@ -30,16 +30,14 @@ func (r *primaryReader) recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	from := messaging.Earliest()
-	switch {
-	case !marker.IsZero():
-		from = messaging.AtMessage(marker.Message)
-	case count > 0:
-		if err := r.requireMarker(ctx); err != nil {
-			return err
-		}
-	}
 	if count > 0 {
+		from := messaging.AtMessage(marker.Message)
+		if marker.IsZero() {
+			if err := r.requireMarker(ctx); err != nil {
+				return err
+			}
+			from = messaging.Earliest()
+		}
 		if err := r.restore(ctx, from); err != nil {
 			return err
 		}

@@ -135,8 +135,8 @@ func (o *clusterOwner) readAll(ctx context.Context, group *errgroup.Group) error
 		// former one may be left that is stored later.
 		for p, r := range readers {
 			if !slices.Contains(m.Primaries(), p) {
-				r.stop()
-				o.queue.remove(r, true)
+				r.stop() // first: it puts nothing into the queue any more
+				o.queue.remove(r)
 				o.setPrimary(p, nil)
 				delete(readers, p)
 			}

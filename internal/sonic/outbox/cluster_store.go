@@ -52,18 +52,17 @@ func (o *clusterOwner) confirmEnd(ctx context.Context) error {
 }
 
 // store stores what the readers put into the queue, one message after the other. While it stores a
-// message, effects of the next one gather. It stores a message each second, also without effects:
-// other zones see then that there are none.
+// message, effects of the next one gather. If none came for a second, it stores a message without
+// effects: other zones see then that there are none.
 func (o *clusterOwner) store(ctx context.Context) error {
-	ticker := time.NewTicker(beatEvery)
-	defer ticker.Stop()
-	beats := false // since the last beat a message was stored
+	timer := time.NewTimer(beatEvery)
+	defer timer.Stop()
 	for {
 		beat := false
 		select {
 		case <-o.queue.filled:
-		case <-ticker.C:
-			beat, beats = !beats, false
+		case <-timer.C:
+			beat = true
 		case <-ctx.Done():
 			return nil
 		}
@@ -72,10 +71,11 @@ func (o *clusterOwner) store(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			beats, beat = beats || stored, false
 			if !stored {
 				break
 			}
+			beat = false
+			timer.Reset(beatEvery)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package outbox
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -21,24 +20,6 @@ func ownerOf(t *testing.T, cfg ClusterConfig) *clusterOwner {
 	cfg.Zone, cfg.Reached = "a", func() map[string]uint64 { return nil }
 	s := NewCluster(cfg, nil, nil, zaptest.NewLogger(t), NewMetrics(prometheus.NewRegistry()))
 	return newClusterOwner(s, &topicWriter{packer: wire.Packer{Origin: "a"}})
-}
-
-// Only the last part of a message has the watermark of its effects: the others may be all that is
-// stored.
-func TestWatermarkOfParts(t *testing.T) {
-	t.Parallel()
-	o := ownerOf(t, ClusterConfig{})
-	o.packer.Tail = wire.Tail{Watermark: 5, Position: 1}
-	e := wire.Entry{ID: wire.ID{Ms: 6}, Effects: strings.Repeat("x", 2*wire.PartBytes)}
-	messages, ends := o.packer.PackGroups([]wire.Group{{Last: e.ID, Entries: []wire.Entry{e}}}, 9, nil)
-	assert.EqualValues(t, 9, ends.Watermark)
-	var watermarks []uint64
-	for _, m := range messages {
-		h, err := wire.ParseHeader(m.Header.Properties())
-		require.NoError(t, err)
-		watermarks = append(watermarks, h.Watermark)
-	}
-	assert.Equal(t, []uint64{5, 5, 9}, watermarks)
 }
 
 // A primary is opened while a message is stored: its entries are not before the watermark of that.

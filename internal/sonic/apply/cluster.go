@@ -30,7 +30,7 @@ type ClusterApplier struct {
 
 	// The lock of progress is held for these.
 	markers        map[string]primaries.Marker // by name: those to write; nil: none is new
-	otherReached   map[string]wire.ID          // by zone, how far the origin says it has applied its effects
+	otherReached   map[string]uint64           // by zone, see OtherReached
 	otherDatabases map[string]bool             // databases of effects that were not applied, once logged
 }
 
@@ -63,7 +63,7 @@ func (c *chain) add(h *wire.Header) { c.known, c.last = true, wire.Max(c.last, h
 
 // NewCluster makes an applier.
 func NewCluster(cfg Config, p *primaries.Primaries, client *messaging.Client, log *zap.Logger, m *Metrics) *ClusterApplier {
-	a := &ClusterApplier{primaries: p, otherReached: map[string]wire.ID{}, otherDatabases: map[string]bool{}}
+	a := &ClusterApplier{primaries: p, otherReached: map[string]uint64{}, otherDatabases: map[string]bool{}}
 	a.progress = newProgress(cfg, client, log, m, func(ctx context.Context, d *messaging.Delivery, _ *wire.Header) (bool, error) {
 		marker, err := a.latestMarker(ctx)
 		return !marker.IsZero() && d.ID.Compare(marker.Message) <= 0, err

@@ -38,15 +38,11 @@ type ClusterShipper struct {
 	*publisher
 	cfg     ClusterConfig
 	cluster *primaries.Primaries
-
-	// The lock of publisher is held for these.
-	errs       map[cluster.Primary]error // why a primary is not read at present
-	lastStored primaries.Marker          // the last message
 }
 
 // NewCluster returns a shipper. It sends no request before Run.
 func NewCluster(cfg ClusterConfig, c *primaries.Primaries, client *messaging.Client, log *zap.Logger, m *Metrics) *ClusterShipper {
-	return &ClusterShipper{publisher: newPublisher(cfg.Config, client, log, m), cfg: cfg, cluster: c, errs: map[cluster.Primary]error{}}
+	return &ClusterShipper{publisher: newPublisher(cfg.Config, client, log, m), cfg: cfg, cluster: c}
 }
 
 // Run ships until ctx ends, see [Shipper.Run].
@@ -58,34 +54,13 @@ func (s *ClusterShipper) ship(ctx context.Context, w *topicWriter) error {
 	if err := o.takeOver(ctx); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	clear(s.errs)
-	s.setHealth()
-	s.mu.Unlock()
+	s.health.Set(nil)
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error { return o.readAll(running, group) })
 	group.Go(func() error { return o.store(running) })
 	group.Go(func() error { return o.reportShipped(running) })
 	group.Go(func() error { return o.prune(running) })
 	return group.Wait()
-}
-
-// setPrimary records why a primary is not read; nil: it is read, or it is no primary any more.
-func (s *ClusterShipper) setPrimary(p cluster.Primary, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.errs[p] == nil && err == nil {
-		return
-	}
-	if s.errs[p] = err; err == nil {
-		delete(s.errs, p)
-	}
-	s.setHealth()
-}
-
-// setHealth reports the errors of all primaries. The caller holds the lock.
-func (s *ClusterShipper) setHealth() {
-	s.health.Set(errors.Join(slices.Collect(maps.Values(s.errs))...))
 }
 
 // clusterOwner ships with one writer.
@@ -97,11 +72,16 @@ type clusterOwner struct {
 
 	storing    sync.Mutex // held while a message is made of the queue and stored
 	watermarks map[*primaryReader]primaryWatermark
+
+	// The lock of publisher is held for these.
+	errs       map[cluster.Primary]error // why a primary is not read at present
+	lastStored primaries.Marker          // the last message
 }
 
 func newClusterOwner(s *ClusterShipper, w *topicWriter) *clusterOwner {
 	return &clusterOwner{
-		ClusterShipper: s, topicWriter: w, queue: newClusterQueue(), shipped: newShippedSlots(), watermarks: map[*primaryReader]primaryWatermark{},
+		ClusterShipper: s, topicWriter: w, queue: newClusterQueue(), shipped: newShippedSlots(),
+		watermarks: map[*primaryReader]primaryWatermark{}, errs: map[cluster.Primary]error{},
 	}
 }
 
@@ -111,11 +91,24 @@ type primaryWatermark struct {
 	of *cluster.Map // the primary had taken the slots that it has by this map
 }
 
+// setPrimary records why a primary is not read; nil: it is read, or it is no primary any more.
+func (o *clusterOwner) setPrimary(p cluster.Primary, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.errs[p] == nil && err == nil {
+		return
+	}
+	if o.errs[p] = err; err == nil {
+		delete(o.errs, p)
+	}
+	o.health.Set(errors.Join(slices.Collect(maps.Values(o.errs))...))
+}
+
 // marker returns the last message that is stored.
-func (s *ClusterShipper) marker() primaries.Marker {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lastStored
+func (o *clusterOwner) marker() primaries.Marker {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.lastStored
 }
 
 // mapEvery is how often readAll looks for a new map.

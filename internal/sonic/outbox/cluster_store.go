@@ -2,6 +2,8 @@ package outbox
 
 import (
 	"context"
+	"maps"
+	"math"
 	"time"
 
 	"go.uber.org/zap"
@@ -136,18 +138,13 @@ func groupsOf(items []clusterItem) (groups []wire.Group) {
 // changed last, because streams that have moved are new to their primaries.
 func (o *clusterOwner) watermark() uint64 {
 	m := o.cluster.Map()
-	least, read := uint64(0), 0
-	for r, w := range o.watermarks {
-		if w.of != m {
-			delete(o.watermarks, r)
-			continue
-		}
-		if read++; read == 1 || w.ms < least {
-			least = w.ms
-		}
-	}
-	if read < len(m.Primaries()) {
+	maps.DeleteFunc(o.watermarks, func(_ *primaryReader, w primaryWatermark) bool { return w.of != m })
+	if len(o.watermarks) == 0 || len(o.watermarks) < len(m.Primaries()) {
 		return 0
+	}
+	least := uint64(math.MaxUint64)
+	for _, w := range o.watermarks {
+		least = min(least, w.ms)
 	}
 	return least
 }

@@ -27,13 +27,13 @@ type progress struct {
 	topic     *health.State // errors of the topic, which the Pulsar client logs
 	passed    passedFunc
 
-	mu          sync.Mutex
-	status      Status
-	otherConfig string       // the Config of the other zone that came last
-	lastInTopic wire.ID      // the last effect known to be in the topic
-	ends        []endOfTopic // ends of the topic at earlier checks that are not known to be applied yet
-	gapAt       *wire.ID     // after which effects are missing, once logged; nil: none are missing
-	lags        lags
+	mu            sync.Mutex
+	status        Status
+	otherSettings string       // the settings of the other zone that came last
+	lastInTopic   wire.ID      // the last effect known to be in the topic
+	ends          []endOfTopic // ends of the topic at earlier checks that are not known to be applied yet
+	gapAt         *wire.ID     // after which effects are missing, once logged; nil: none are missing
+	lags          lags
 }
 
 func newProgress(cfg Config, client *messaging.Client, log *zap.Logger, m *Metrics, passed passedFunc) *progress {
@@ -95,7 +95,7 @@ func (p *progress) recordApplied(d *messaging.Delivery, h *wire.Header) {
 	// that of another zone that is further ahead and whose effects that Redis has applied.
 	ahead := max(d.PublishTime.Sub(now), -delay)
 	p.mu.Lock()
-	if h.Config != "" && h.Config != p.otherConfig {
+	if h.Config != "" && h.Config != p.otherSettings {
 		p.recordSettings(h.Config)
 	}
 	st := &p.status
@@ -119,7 +119,7 @@ func (p *progress) recordApplied(d *messaging.Delivery, h *wire.Header) {
 // more. The caller holds the lock.
 func (p *progress) recordSettings(other string) {
 	before, differs := p.status.Differs, wire.Differing(p.cfg.Settings, other)
-	p.otherConfig, p.status.Differs = other, differs
+	p.otherSettings, p.status.Differs = other, differs
 	switch {
 	case slices.Equal(differs, before):
 	case len(differs) == 0:

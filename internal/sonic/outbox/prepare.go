@@ -214,58 +214,55 @@ func (o *owner) checkOwnership(ctx context.Context) error {
 	return nil
 }
 
-// recover applies the effects of the topic after from, which Redis has lost.
+// recover applies the effects of the topic after from, which Redis has lost. If Redis has no stream at
+// all, it may have lost effects from before the beginning of the topic.
 func (o *owner) recover(ctx context.Context, from wire.ID, epoch int64) error {
-	missing := from.IsZero() // Redis has no stream at all: it may have lost effects from before the beginning of the topic
-	var err error
-	if !missing {
-		missing, err = o.replay(ctx, from, from, epoch)
+	if !from.IsZero() {
+		for _, begin := range []wire.ID{from, {}} { // the beginning: the clock of effects may be far ahead
+			if err := o.replay(ctx, begin, from, epoch); !errors.Is(err, errMissing) {
+				return err
+			}
+		}
 	}
-	if err == nil && missing && !from.IsZero() {
-		missing, err = o.replay(ctx, wire.ID{}, from, epoch)
-	}
-	switch {
-	case err != nil || !missing:
-	case o.cfg.Alone:
+	if o.cfg.Alone {
 		o.log.Error("the topic does not have all effects that this Redis has lost: continuing without them, because there is no other zone", zap.Stringer("since", from))
-	default:
-		err = fmt.Errorf("%w: it is older than the topic, and the topic no longer has all effects that it has lost since %s: restore a newer copy of this Redis,"+
-			" and give the namespace a longer retention", ErrState, from)
+		return nil
 	}
-	return err
+	return fmt.Errorf("%w: it is older than the topic, and the topic no longer has all effects that it has lost since %s: restore a newer copy of this Redis,"+
+		" and give the namespace a longer retention", ErrState, from)
 }
 
+// errMissing says that the topic does not have all effects.
+var errMissing = errors.New("effects are missing in the topic")
+
 // replay reads the topic from about the effect begin on, and applies the messages after the effect
-// from. missing says that some effects after from are not in the topic.
-func (o *owner) replay(ctx context.Context, begin, from wire.ID, epoch int64) (missing bool, err error) {
+// from. It returns errMissing if some effects after from are not in the topic.
+func (o *owner) replay(ctx context.Context, begin, from wire.ID, epoch int64) error {
 	n := int64(0)
-	err = o.readTopic(ctx, begin, func(ctx context.Context, h *wire.Header, d *messaging.Delivery) error {
-		if missing || h.Last.Compare(from) <= 0 {
+	err := o.readTopic(ctx, begin, func(ctx context.Context, h *wire.Header, d *messaging.Delivery) error {
+		switch {
+		case h.Last.Compare(from) <= 0:
 			return nil
-		}
-		if h.Prev.Compare(from) > 0 {
-			missing = true
-			return nil
+		case h.Prev.Compare(from) > 0:
+			return errMissing
 		}
 		result, err := o.library.Apply(ctx, h, d.Payload, string(d.ID.Bytes()))
-		if err != nil {
+		switch {
+		case err != nil:
 			return fmt.Errorf("cannot apply the effects of this zone: %w", err)
-		}
-		if result.Status == redislib.Gap {
-			missing = true
-			return nil
-		}
-		n += result.Applied
-		if h.Part == h.Parts {
+		case result.Status == redislib.Gap:
+			return errMissing
+		case h.Part == h.Parts:
 			from = h.Last
 		}
+		n += result.Applied
 		return nil
 	})
-	if err == nil && !missing && from.Compare(o.packer.Tail.Last) < 0 {
-		missing = true
+	if err == nil && from.Compare(o.packer.Tail.Last) < 0 {
+		err = errMissing
 	}
-	if !missing && err == nil {
+	if err == nil {
 		o.log.Info("applied what this Redis had lost", zap.Int64("effects", n), zap.Int64("epoch", epoch))
 	}
-	return missing, err
+	return err
 }

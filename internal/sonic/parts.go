@@ -71,7 +71,7 @@ func (c Config) proxy(b backend, log *zap.Logger) (proxy.Config, error) {
 }
 
 func (c Config) shipper(databases string) outbox.Config {
-	return outbox.Config{Zone: c.Zone, Topic: c.topicOf(c.Zone), Alone: len(c.zones()) == 1, Settings: c.sharedSettings(databases)}
+	return outbox.Config{Zone: c.Zone, Topic: c.topicOf(c.Zone), Alone: c.isAlone(), Settings: c.sharedSettings(databases)}
 }
 
 // clusterShipper returns the configuration of the shipper in front of a Redis Cluster.

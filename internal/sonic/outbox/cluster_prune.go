@@ -3,7 +3,6 @@ package outbox
 import (
 	"cmp"
 	"context"
-	"errors"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 )
@@ -55,16 +55,12 @@ func (o *clusterOwner) prune(ctx context.Context) error {
 func (p *pruning) step(ctx context.Context, db *redis.Client, horizon wire.ID) error {
 	slots := p.slots[:min(pruneSlots, len(p.slots))]
 	replies := make([]*redis.Cmd, len(slots))
-	_, err := db.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	script.SetErrors(db.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for i, slot := range slots {
 			replies[i] = pipe.Do(ctx, redislib.PruneSlot(slot, cmp.Or(p.cursors[slot], "0"), pruneSlotCount, horizon)...)
 		}
 		return nil
-	})
-	var refused redis.Error
-	if err != nil && !errors.As(err, &refused) {
-		return err
-	}
+	}))
 	var more []int
 	for i, slot := range slots {
 		next, err := redislib.PrunedSlot(replies[i])

@@ -71,21 +71,19 @@ func (c Config) proxy(b backend, log *zap.Logger) (proxy.Config, error) {
 }
 
 func (c Config) shipper(databases string) outbox.Config {
-	return outbox.Config{Zone: c.Zone, Topic: c.topicOf(c.Zone), Alone: c.isAlone(), Config: c.sharedSettings(databases)}
+	return outbox.Config{Zone: c.Zone, Topic: c.topicOf(c.Zone), Alone: c.isAlone(), Settings: c.sharedSettings(databases)}
 }
 
 // clusterShipper returns the configuration of the shipper in front of a Redis Cluster.
 func (c Config) clusterShipper(p clusterProgress) outbox.ClusterConfig {
-	return outbox.ClusterConfig{
-		Zone: c.Zone, Topic: c.topicOf(c.Zone), Config: c.sharedSettings(""), Library: c.library(), Reached: p.reached, Horizon: p.horizon,
-	}
+	return outbox.ClusterConfig{Config: c.shipper(""), Library: c.library(), Reached: p.reached, Horizon: p.horizon}
 }
 
 // maxClockSkew is how far another zone's clock may be ahead of this zone's before Sonic logs a warning.
 const maxClockSkew = 500 * time.Millisecond
 
 func (c Config) applier(origin, databases string) apply.Config {
-	return apply.Config{Zone: c.Zone, Origin: origin, Topic: c.topicOf(origin), MaxClockSkew: maxClockSkew, Config: c.sharedSettings(databases)}
+	return apply.Config{Zone: c.Zone, Origin: origin, Topic: c.topicOf(origin), MaxClockSkew: maxClockSkew, Settings: c.sharedSettings(databases)}
 }
 
 // sharedSettings returns digests of the settings that must be equal in all zones. It does not

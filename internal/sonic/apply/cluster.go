@@ -2,7 +2,6 @@ package apply
 
 import (
 	"context"
-	"errors"
 	"math"
 	"sync"
 	"time"
@@ -27,116 +26,93 @@ type ClusterApplier struct {
 	*progress
 	primaries *primaries.Primaries
 
-	// Only the consumer's handler uses these.
-	parts wire.PartJoiner
-	chain chain
+	chain chain // only the consumer's handler uses it
 
 	// The lock of progress is held for these.
 	markers        map[string]primaries.Marker // by name: those to write; nil: none is new
-	otherReached   map[string]wire.ID          // by zone, how far the origin says it has applied its effects
+	otherReached   map[string]uint64           // by zone, see OtherReached
 	otherDatabases map[string]bool             // databases of effects that were not applied, once logged
 }
 
-// chain says up to which effect the messages of an origin with one Redis are applied without a gap.
+// chain joins messages in parts, and says up to which effect the messages of an origin with one Redis
+// are applied without a gap.
 type chain struct {
+	parts wire.PartJoiner
 	known bool
 	last  wire.ID
 }
 
-// follows reports whether nothing is missing between the chain and a message.
-func (c *chain) follows(h *wire.Header) bool {
-	return h.Slots || c.known && h.Prev.Compare(c.last) <= 0
+// next returns the payload of the message that comes next. whole is false for a part with others behind
+// it. The error is [wire.ErrPartsMissing] or a gapError if something before the message is missing, and
+// errUnknown if that is not known.
+func (c *chain) next(d *messaging.Delivery, h *wire.Header) (payload []byte, whole bool, err error) {
+	payload, whole, err = c.parts.Add(h, d.Payload)
+	switch {
+	case err != nil || !whole || h.Slots:
+		return payload, whole, partsError(d, h, err)
+	case !c.known:
+		return nil, false, errUnknown
+	case h.Prev.Compare(c.last) > 0:
+		return nil, false, &gapError{c.last}
+	default:
+		return payload, whole, nil
+	}
 }
 
-func (c *chain) add(h *wire.Header) { *c = chain{true, wire.Max(c.last, h.Last)} }
+func (c *chain) add(h *wire.Header) { c.known, c.last = true, wire.Max(c.last, h.Last) }
 
 // NewCluster makes an applier.
 func NewCluster(cfg Config, p *primaries.Primaries, client *messaging.Client, log *zap.Logger, m *Metrics) *ClusterApplier {
-	return &ClusterApplier{progress: newProgress(cfg, client, log, m), primaries: p, otherReached: map[string]wire.ID{}, otherDatabases: map[string]bool{}}
+	a := &ClusterApplier{primaries: p, otherReached: map[string]uint64{}, otherDatabases: map[string]bool{}}
+	a.progress = newProgress(cfg, client, log, m, func(ctx context.Context, d *messaging.Delivery, _ *wire.Header) (bool, error) {
+		marker, err := a.latestMarker(ctx)
+		return !marker.IsZero() && d.ID.Compare(marker.Message) <= 0, err
+	})
+	return a
 }
 
 // Run applies effects until ctx ends, see [Applier.Run].
 func (a *ClusterApplier) Run(ctx context.Context) error { return a.run(ctx, a.apply, a.watch) }
 
 // apply tries to apply a message once.
-func (a *ClusterApplier) apply(ctx context.Context, d *messaging.Delivery) error {
-	h, err := a.readHeader(ctx, d)
-	if h == nil {
-		return err
-	}
-	err = a.applyNext(ctx, d, h, &a.parts, &a.chain)
-	gap := (*slotGap)(nil)
-	if !errors.Is(err, wire.ErrPartsMissing) && !errors.As(err, &gap) {
-		return err
-	}
-	if gap != nil && a.chain.known {
-		a.logGap(h, gap.at)
-	}
-	if err := a.catchUp(ctx, d); err != nil {
-		return err
-	}
-	return a.finalError(d, h, a.applyNext(ctx, d, h, &a.parts, &a.chain))
+func (a *ClusterApplier) apply(ctx context.Context, d *messaging.Delivery, h *wire.Header) error {
+	return a.applyInOrder(ctx, d, h, a.handler(&a.chain), a.catchUp)
 }
 
-// finalError returns the error of a message that still failed after the topic was read again.
-func (a *ClusterApplier) finalError(d *messaging.Delivery, h *wire.Header, err error) error {
-	if gap := (*slotGap)(nil); errors.As(err, &gap) {
-		return a.reportGap(h, gap.at)
-	}
-	if errors.Is(err, wire.ErrPartsMissing) {
-		return cannotApply(d, h, err)
-	}
-	return err
-}
-
-// applyNext applies a message. Its error is [wire.ErrPartsMissing] or a slotGap if something
-// before it is missing.
-func (a *ClusterApplier) applyNext(ctx context.Context, d *messaging.Delivery, h *wire.Header, parts *wire.PartJoiner, c *chain) error {
-	payload, whole, err := nextPayload(d, h, parts, c)
-	if err != nil || !whole {
-		return err
-	}
-	calls, split, err := slotCalls(h, payload, string(d.ID.Bytes()), false)
-	if err != nil {
-		return cannotApply(d, h, err)
-	}
-	calling, cancel := context.WithTimeout(ctx, applyTimeout)
-	defer cancel()
-	replies, err := a.primaries.Do(calling, calls)
-	if err != nil {
-		return err
-	}
-	results := make([]redislib.Result, len(replies))
-	for i, r := range replies {
-		if results[i], err = redislib.ApplyResult(r.Value, r.Err); redislib.Rejected(err) {
+// handler returns a handler that applies the next message of a chain.
+func (a *ClusterApplier) handler(c *chain) handler {
+	return func(ctx context.Context, d *messaging.Delivery, h *wire.Header) error {
+		payload, whole, err := c.next(d, h)
+		if err != nil || !whole {
+			return err
+		}
+		calls, split, err := slotCalls(h, payload, string(d.ID.Bytes()), false)
+		if err != nil {
 			return cannotApply(d, h, err)
 		}
+		calling, cancel := context.WithTimeout(ctx, applyTimeout)
+		defer cancel()
+		replies, err := a.primaries.Do(calling, calls)
 		if err != nil {
 			return err
 		}
-	}
-	if err := a.countSlots(results); err != nil {
-		return err
-	}
-	c.add(h)
-	a.recordOtherDatabases(d, split.OtherDatabases)
-	a.recordApplied(d, h)
-	a.recordMarkers(d, h, split.Reached)
-	return nil
-}
-
-// nextPayload joins the parts of the message that comes next. whole is false for a part with others
-// behind it. The error is [wire.ErrPartsMissing] or a slotGap if something before the message is
-// missing.
-func nextPayload(d *messaging.Delivery, h *wire.Header, parts *wire.PartJoiner, c *chain) (payload []byte, whole bool, err error) {
-	payload, whole, err = parts.Add(h, d.Payload)
-	switch {
-	case err != nil && !errors.Is(err, wire.ErrPartsMissing):
-		return nil, false, cannotApply(d, h, err)
-	case whole && !c.follows(h):
-		return nil, false, &slotGap{c.last}
-	default:
-		return payload, whole, err
+		results := make([]redislib.Result, len(replies))
+		for i, r := range replies {
+			if results[i], err = redislib.ApplyResult(r.Value, r.Err); redislib.Rejected(err) {
+				return cannotApply(d, h, err)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if err := a.countSlots(results); err != nil {
+			return err
+		}
+		c.add(h)
+		a.recordOtherDatabases(d, split.OtherDatabases)
+		a.recordApplied(d, h)
+		a.recordMarkers(d, h, split.Reached)
+		return nil
 	}
 }
 
@@ -182,22 +158,16 @@ func slotCalls(h *wire.Header, payload []byte, id string, recovers bool) (calls 
 // catchUp applies the messages between the latest marker and d. All up to the marker are applied: it
 // is written when that is so at all primaries, and a primary that has lost something since is not
 // ready until it has it again.
-func (a *ClusterApplier) catchUp(ctx context.Context, d *messaging.Delivery) error {
+func (a *ClusterApplier) catchUp(ctx context.Context, d *messaging.Delivery, _ *wire.Header) error {
 	marker, err := a.latestMarker(ctx)
 	if err != nil {
 		return err
 	}
-	parts, c := wire.PartJoiner{}, chainFrom(marker)
-	if err := a.readAgain(ctx, d, string(marker.Message.Bytes()), func(ctx context.Context, missing *messaging.Delivery) error {
-		h, err := a.readHeader(ctx, missing)
-		if h == nil {
-			return err
-		}
-		return a.finalError(missing, h, a.applyNext(ctx, missing, h, &parts, &c))
-	}); err != nil {
+	c := chainFrom(marker)
+	if err := a.readAgain(ctx, string(marker.Message.Bytes()), d, a.inOrder(a.handler(&c))); err != nil {
 		return err
 	}
-	a.parts, a.chain = parts, c
+	a.chain = c
 	return nil
 }
 
@@ -207,40 +177,21 @@ func chainFrom(m primaries.Marker) chain {
 	if m.IsZero() {
 		return chain{known: true}
 	}
-	return chain{true, wire.ID{Ms: m.Watermark, Seq: math.MaxUint64}}
-}
-
-// readHeader is header. A message is passed if it is not behind the latest marker.
-func (a *ClusterApplier) readHeader(ctx context.Context, d *messaging.Delivery) (*wire.Header, error) {
-	return a.header(d, func(*wire.Header) (bool, error) {
-		marker, err := a.latestMarker(ctx)
-		return !marker.IsZero() && d.ID.Compare(marker.Message) <= 0, err
-	})
+	return chain{known: true, last: wire.ID{Ms: m.Watermark, Seq: math.MaxUint64}}
 }
 
 // watch writes markers, has primaries recover, and finds out how far the zone is.
 func (a *ClusterApplier) watch(ctx context.Context, subscribing func() error) {
-	var recovering sync.WaitGroup
-	defer recovering.Wait()
-	recovering.Go(func() { // this can take long
-		for backoff.Sleep(ctx, reachEvery) {
-			a.recover(ctx)
-		}
-	})
-	ticker := time.NewTicker(reachEvery)
-	defer ticker.Stop()
-	var looked time.Time
-	for {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
-		a.writeMarkers(ctx)
-		if time.Since(looked) < watchEvery || ctx.Err() != nil {
-			continue
-		}
-		looked = time.Now()
+	var others sync.WaitGroup
+	defer others.Wait()
+	for _, f := range []func(context.Context){a.recover, a.writeMarkers} {
+		others.Go(func() {
+			for backoff.Sleep(ctx, reachEvery) {
+				f(ctx)
+			}
+		})
+	}
+	for pause := reachEvery; backoff.Sleep(ctx, pause); pause = watchEvery {
 		_, err := a.readEnd(ctx)
 		if ctx.Err() != nil {
 			return

@@ -18,11 +18,7 @@ import (
 func (a *ClusterApplier) OtherReached() map[string]uint64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	reached := map[string]uint64{}
-	for zone, id := range a.otherReached {
-		reached[zone] = id.Ms
-	}
-	return reached
+	return maps.Clone(a.otherReached)
 }
 
 // updateOtherReached reads OtherReached from the markers of the primaries: another process may apply
@@ -43,7 +39,7 @@ func (a *ClusterApplier) updateOtherReached(ctx context.Context) {
 		a.mu.Lock()
 		for name, marker := range found {
 			if origin, zone, ok := primaries.CutReachedMarker(name); ok && origin == a.cfg.Origin {
-				a.otherReached[zone] = wire.Max(a.otherReached[zone], wire.ID{Ms: marker.Watermark})
+				a.otherReached[zone] = max(a.otherReached[zone], marker.Watermark)
 			}
 		}
 		a.mu.Unlock()
@@ -54,12 +50,14 @@ func (a *ClusterApplier) updateOtherReached(ctx context.Context) {
 // written once a second.
 func (a *ClusterApplier) recordMarkers(d *messaging.Delivery, h *wire.Header, reached map[string]wire.ID) {
 	a.mu.Lock()
-	maps.Copy(a.otherReached, reached)
-	a.markers = map[string]primaries.Marker{h.Origin: {Message: d.ID, Watermark: reachedBy(h).Ms}}
-	for zone, id := range a.otherReached {
-		a.markers[primaries.ReachedMarker(h.Origin, zone)] = primaries.Marker{Message: d.ID, Watermark: id.Ms}
+	defer a.mu.Unlock()
+	for zone, id := range reached {
+		a.otherReached[zone] = id.Ms
 	}
-	a.mu.Unlock()
+	a.markers = map[string]primaries.Marker{h.Origin: {Message: d.ID, Watermark: reachedBy(h).Ms}}
+	for zone, ms := range a.otherReached {
+		a.markers[primaries.ReachedMarker(h.Origin, zone)] = primaries.Marker{Message: d.ID, Watermark: ms}
+	}
 }
 
 // writeMarkers writes the markers to all primaries, if there are new ones. Where that fails, the

@@ -2,7 +2,6 @@ package apply
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -13,7 +12,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/internal/sonic/topic"
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
-	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -27,123 +25,24 @@ type progress struct {
 	health    *health.State
 	clockSkew *health.State
 	topic     *health.State // errors of the topic, which the Pulsar client logs
+	passed    passedFunc
 
-	mu          sync.Mutex
-	status      Status
-	otherConfig string       // the Config of the other zone that came last
-	lastInTopic wire.ID      // the last effect known to be in the topic
-	ends        []endOfTopic // ends of the topic at earlier checks that are not known to be applied yet
-	gapAt       *wire.ID     // after which effects are missing, once logged; nil: none are missing
-	lags        lags
+	mu            sync.Mutex
+	status        Status
+	otherSettings string       // the settings of the other zone that came last
+	lastInTopic   wire.ID      // the last effect known to be in the topic
+	ends          []endOfTopic // ends of the topic at earlier checks that are not known to be applied yet
+	gapAt         *wire.ID     // after which effects are missing, once logged; nil: none are missing
+	lags          lags
 }
 
-func newProgress(cfg Config, client *messaging.Client, log *zap.Logger, m *Metrics) *progress {
+func newProgress(cfg Config, client *messaging.Client, log *zap.Logger, m *Metrics, passed passedFunc) *progress {
 	log = log.Named("apply").With(zap.String("origin", cfg.Origin))
 	m.initOrigin(cfg.Origin)
 	return &progress{
-		cfg: cfg, client: client, log: log, metrics: m,
+		cfg: cfg, client: client, log: log, metrics: m, passed: passed,
 		health: health.New(log), clockSkew: health.New(log.Named("clock")), topic: health.New(zap.NewNop()),
 	}
-}
-
-// run consumes the topic until ctx ends, with watch beside it. subscribing returns why there is no
-// subscription.
-func (p *progress) run(ctx context.Context, apply func(ctx context.Context, d *messaging.Delivery) error, watch func(ctx context.Context, subscribing func() error)) error {
-	ctx, stop := context.WithCancel(ctx)
-	var watching sync.WaitGroup
-	defer watching.Wait()
-	defer stop()
-	consumer, err := p.client.Consumer(p.cfg.consumer())
-	if err != nil {
-		return err
-	}
-	p.mu.Lock()
-	p.status.Began = time.Now()
-	p.mu.Unlock()
-	watching.Go(func() { watch(ctx, consumer.Unhealthy) })
-	return consumer.Run(ctx, func(handling context.Context, d *messaging.Delivery) error { return p.handle(handling, ctx, d, apply) })
-}
-
-// handle applies one message. It returns nil when this message and all before it are applied.
-func (p *progress) handle(ctx, running context.Context, d *messaging.Delivery, apply func(context.Context, *messaging.Delivery) error) error {
-	var pause backoff.Backoff
-	for {
-		err := apply(ctx, d)
-		p.health.Set(err)
-		if err == nil || running.Err() != nil {
-			return err // with an error the process stops; the message will be delivered again
-		}
-		pause.Wait(running)
-	}
-}
-
-// header reads the header of a message. Without an error it is nil for a message to skip: one that
-// the origin's Sonic has not written, and one that cannot be read and that this zone has passed.
-func (p *progress) header(d *messaging.Delivery, passed func(*wire.Header) (bool, error)) (*wire.Header, error) {
-	h, err := topic.Header(d, p.cfg.Origin)
-	if err == nil {
-		return h, nil
-	}
-	if errors.Is(err, wire.ErrForeign) {
-		p.metrics.foreign.WithLabelValues(p.cfg.Origin).Inc()
-		p.log.Error("skipped a foreign message", zap.Stringer("message", d.ID), zap.String("topic", d.Topic), zap.Error(err))
-		return nil, nil //nolint:nilnil // see the comment
-	}
-	if was, passedErr := passed(h); passedErr != nil {
-		return nil, passedErr
-	} else if was {
-		return nil, nil //nolint:nilnil // see the comment
-	}
-	return nil, cannotApply(d, h, err)
-}
-
-// logGap counts and logs that effects are missing before h, unless it has for the same place.
-func (p *progress) logGap(h *wire.Header, at wire.ID) {
-	p.mu.Lock()
-	again := p.gapAt != nil && *p.gapAt == at
-	p.gapAt = &at
-	p.mu.Unlock()
-	if again {
-		return
-	}
-	p.metrics.gaps.WithLabelValues(p.cfg.Origin).Inc()
-	p.log.Warn("effects are missing, reading them again", zap.Stringer("cursor", at), zap.Stringer("next", h.First), zap.Stringer("prev", h.Prev))
-}
-
-// readAgain passes the messages behind one, or from the beginning of the topic on, to f, up to that
-// before d.
-func (p *progress) readAgain(ctx context.Context, d *messaging.Delivery, after string, f func(context.Context, *messaging.Delivery) error) error {
-	r, err := p.reader(ctx, d.Topic, after)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
-	for {
-		missing, err := r.Next(ctx)
-		if err != nil {
-			return fmt.Errorf("cannot read the topic again: %w", err)
-		}
-		if missing.ID.Compare(d.ID) >= 0 {
-			return nil
-		}
-		if err := f(ctx, missing); err != nil {
-			return err
-		}
-	}
-}
-
-// readToEnd passes the messages behind one, or from the beginning of the topic on, to f, up to the
-// end.
-func (p *progress) readToEnd(ctx context.Context, after string, f func(context.Context, *messaging.Delivery) error) error {
-	r, err := p.reader(ctx, p.cfg.Topic, after)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
-	if _, err := r.ReadToEnd(ctx, f); err != nil {
-		return fmt.Errorf("cannot apply what the topic has again: %w", err)
-	}
-	return nil
 }
 
 // reachedBy returns the id up to which all effects of the origin are in this message or before it.
@@ -188,21 +87,6 @@ func (p *progress) Health() (at time.Time, now, last error) {
 	return at, now, last
 }
 
-// cannotApply returns the error for a message that cannot be applied.
-func cannotApply(d *messaging.Delivery, h *wire.Header, err error) error {
-	return fmt.Errorf("message %s of %s, with effects of zone %s up to %s, cannot be applied, and nothing behind it is: %w: see docs/sonic-replication.md, A message that cannot be applied",
-		d.ID, d.Topic, h.Origin, h.Last, err)
-}
-
-// reportGap sets Status.Gap and returns the error for missing effects that the topic does not have
-// any more.
-func (p *progress) reportGap(h *wire.Header, at wire.ID) error {
-	p.mu.Lock()
-	p.status.Gap = true
-	p.mu.Unlock()
-	return fmt.Errorf("effects of zone %s after %s, up to %s, are missing, and the topic no longer has them: see docs/sonic-replication.md, A gap", p.cfg.Origin, at, h.Prev)
-}
-
 // recordApplied updates the status after a message was applied.
 func (p *progress) recordApplied(d *messaging.Delivery, h *wire.Header) {
 	now := time.Now()
@@ -211,21 +95,16 @@ func (p *progress) recordApplied(d *messaging.Delivery, h *wire.Header) {
 	// that of another zone that is further ahead and whose effects that Redis has applied.
 	ahead := max(d.PublishTime.Sub(now), -delay)
 	p.mu.Lock()
-	st := &p.status
-	var differs []string
-	changed := false
-	if h.Config != "" && h.Config != p.otherConfig {
-		p.otherConfig, differs = h.Config, wire.Differing(p.cfg.Config, h.Config)
-		changed = !slices.Equal(differs, st.Differs)
-		st.Differs = differs
+	if h.Config != "" && h.Config != p.otherSettings {
+		p.recordSettings(h.Config)
 	}
+	st := &p.status
 	st.Cursor, st.Count, st.Delay, st.At, st.MaxSilence, st.Gap, p.gapAt = cursor, h.Count, delay, now, maxSilence, false, nil
 	if cursor.Compare(p.lastInTopic) >= 0 {
 		p.lastInTopic, st.Known = cursor, h.Count
 	}
 	p.lags.add(now, delay)
 	p.mu.Unlock()
-	p.logDiffering(changed, differs)
 	p.metrics.delay.WithLabelValues(p.cfg.Origin).Observe(max(delay, 0).Seconds())
 	p.metrics.ahead.WithLabelValues(p.cfg.Origin).Set(max(ahead, 0).Seconds())
 	if most := p.cfg.MaxClockSkew; ahead > most {
@@ -236,10 +115,13 @@ func (p *progress) recordApplied(d *messaging.Delivery, h *wire.Header) {
 	}
 }
 
-// logDiffering logs once which settings differ, and once when none differ any more.
-func (p *progress) logDiffering(changed bool, differs []string) {
+// recordSettings records the settings of the other zone. It logs which differ, and when none do any
+// more. The caller holds the lock.
+func (p *progress) recordSettings(other string) {
+	before, differs := p.status.Differs, wire.Differing(p.cfg.Settings, other)
+	p.otherSettings, p.status.Differs = other, differs
 	switch {
-	case !changed:
+	case slices.Equal(differs, before):
 	case len(differs) == 0:
 		p.log.Info("the configuration of the other zone is equal again")
 	default:
@@ -340,18 +222,4 @@ func (p *progress) recordTopicError(subscribing, endErr error) {
 	default:
 		p.topic.Set(nil)
 	}
-}
-
-// reader returns a reader that begins after the message of a cursor, or at the beginning of the
-// topic.
-func (p *progress) reader(ctx context.Context, topic, after string) (*messaging.Reader, error) {
-	cfg := messaging.ReaderConfig{Topic: topic, Name: "sonic"}
-	if id, err := messaging.ParseMessageID([]byte(after)); err == nil && !id.IsZero() {
-		cfg.After = []messaging.MessageID{id}
-	}
-	r, err := p.client.Reader(ctx, cfg)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the topic again: %w", err)
-	}
-	return r, nil
 }

@@ -58,15 +58,11 @@ func (a *ClusterApplier) recoverPrimary(ctx context.Context, address string, slo
 		return err
 	}
 	began, n := time.Now(), 0
-	parts, c, elsewhere := wire.PartJoiner{}, chainFrom(marker), map[int]bool{}
-	if err := a.readToEnd(ctx, string(marker.Message.Bytes()), func(ctx context.Context, d *messaging.Delivery) error {
-		h, err := a.readHeader(ctx, d)
-		if h == nil {
-			return err
-		}
+	c, elsewhere := chainFrom(marker), map[int]bool{}
+	if err := a.readAgain(ctx, string(marker.Message.Bytes()), nil, a.inOrder(func(ctx context.Context, d *messaging.Delivery, h *wire.Header) error {
 		n++
-		return a.finalError(d, h, a.applyTo(ctx, db, d, h, &parts, &c, elsewhere))
-	}); err != nil {
+		return a.applyTo(ctx, db, d, h, &c, elsewhere)
+	})); err != nil {
 		return err
 	}
 	ready, err := redislib.Recovered(ctx, db, a.cfg.Origin, state.Opening)
@@ -80,8 +76,8 @@ func (a *ClusterApplier) recoverPrimary(ctx context.Context, address string, slo
 
 // applyTo applies to one primary those effects of a message that are of its slots. elsewhere are
 // slots of which the primary has said that another one has them; applyTo adds to it.
-func (a *ClusterApplier) applyTo(ctx context.Context, db *redis.Client, d *messaging.Delivery, h *wire.Header, parts *wire.PartJoiner, c *chain, elsewhere map[int]bool) error {
-	payload, whole, err := nextPayload(d, h, parts, c)
+func (a *ClusterApplier) applyTo(ctx context.Context, db *redis.Client, d *messaging.Delivery, h *wire.Header, c *chain, elsewhere map[int]bool) error {
+	payload, whole, err := c.next(d, h)
 	if err != nil || !whole {
 		return err
 	}
@@ -110,7 +106,7 @@ func (a *ClusterApplier) applyTo(ctx context.Context, db *redis.Client, d *messa
 			return fmt.Errorf("message %s of %s: %w", d.ID, d.Topic, err)
 		}
 		if result.Status == redislib.Gap {
-			return &slotGap{result.Cursor}
+			return &gapError{result.Cursor}
 		}
 	}
 	c.add(h)

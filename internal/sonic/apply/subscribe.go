@@ -1,9 +1,10 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -30,36 +31,24 @@ func (c Config) Subscription() string { return "sonic-" + c.Zone }
 func Subscribe(ctx context.Context, client *messaging.Client, cfg Config) error {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
-	there := make(chan struct{})
-	var once sync.Once
+	var subscribed atomic.Bool
 	consumer, err := client.Consumer(cfg.consumer(), messaging.OnOwned(func(ctx context.Context, _ string, _ int) {
-		once.Do(func() { close(there) })
+		subscribed.Store(true)
+		stop()
 		<-ctx.Done() // no message is handled
 	}))
 	if err != nil {
 		return err
 	}
-	ended := make(chan error, 1)
-	go func() {
-		ended <- consumer.Run(running, func(ctx context.Context, _ *messaging.Delivery) error {
-			<-ctx.Done()
-			return ctx.Err()
-		})
-	}()
-	select {
-	case <-there:
-		stop()
-		return <-ended
-	case err = <-ended:
-	case <-ctx.Done():
-		err = consumer.Unhealthy()
-		stop()
-		if ran := <-ended; err == nil {
-			err = ran
-		}
-		if err == nil {
-			err = fmt.Errorf("another process has the subscription: stop the Sonic of zone %s", cfg.Zone)
-		}
+	err = consumer.Run(running, func(ctx context.Context, _ *messaging.Delivery) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	if subscribed.Load() {
+		return err
+	}
+	if ctx.Err() != nil {
+		err = cmp.Or(consumer.Unhealthy(), err, fmt.Errorf("another process has the subscription: stop the Sonic of zone %s", cfg.Zone))
 	}
 	return fmt.Errorf("cannot subscribe to %s: %w", cfg.Topic, err)
 }

@@ -145,20 +145,7 @@ func (o *origin) messages() (messages []wire.Message) {
 		g.Entries, g.Last = append(g.Entries, e), e.ID
 		o.chains[slot] = e.ID
 	}
-	payload, n := wire.GroupsPayload(groups)
-	t := &o.packer.Tail
-	t.Last, t.Count = o.read, t.Count+n
-	h := wire.Header{
-		Origin: o.name, Epoch: 1, Last: t.Last, Count: t.Count, Slots: true, Watermark: uint64(time.Now().UnixMilli()), Reached: o.told,
-		Parts: max(1, (len(payload)+wire.PartBytes-1)/wire.PartBytes),
-	}
-	for h.Part = 1; h.Part <= h.Parts; h.Part++ {
-		t.Position++
-		h.Position = t.Position
-		end := min(wire.PartBytes, len(payload))
-		messages = append(messages, wire.Message{Header: h, Payload: payload[:end]})
-		payload = payload[end:]
-	}
+	messages, o.packer.Tail = o.packer.PackGroups(groups, uint64(time.Now().UnixMilli()), o.told)
 	return messages
 }
 

@@ -2,7 +2,7 @@ package outbox
 
 import (
 	"context"
-	"errors"
+	"slices"
 	"sync"
 
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
@@ -14,7 +14,6 @@ type clusterQueue struct {
 	mu      sync.Mutex
 	items   []clusterItem
 	bytes   int
-	ended   map[*primaryReader]bool
 	filled  chan struct{} // has one element when there may be items
 	emptied chan struct{} // is closed, and replaced, when items were removed
 }
@@ -29,21 +28,19 @@ type clusterItem struct {
 }
 
 func newClusterQueue() *clusterQueue {
-	return &clusterQueue{ended: map[*primaryReader]bool{}, filled: make(chan struct{}, 1), emptied: make(chan struct{})}
+	return &clusterQueue{filled: make(chan struct{}, 1), emptied: make(chan struct{})}
 }
 
-// errReaderEnded ends the reader of a primary that has no slots any more.
-var errReaderEnded = errors.New("the primary has no slots any more")
-
-// put adds items, and then waits until the queue is below its bound.
+// put adds items of one reader, and then waits until the queue is below its bound. It adds none once
+// ctx has ended.
 func (q *clusterQueue) put(ctx context.Context, items []clusterItem) error {
 	if len(items) == 0 {
 		return nil
 	}
 	q.mu.Lock()
-	if q.ended[items[0].reader] {
+	if ctx.Err() != nil {
 		q.mu.Unlock()
-		return errReaderEnded
+		return context.Cause(ctx)
 	}
 	if len(items) > 1 || !q.replaceWatermark(items[0]) {
 		q.items = append(q.items, items...)
@@ -72,15 +69,12 @@ func (q *clusterQueue) put(ctx context.Context, items []clusterItem) error {
 // and reports whether it has. Otherwise a reader without entries would fill the memory while nothing
 // can be stored. The caller holds the lock.
 func (q *clusterQueue) replaceWatermark(it clusterItem) bool {
-	if len(it.group.Entries) > 0 {
-		return false
-	}
 	for i := len(q.items) - 1; i >= 0; i-- {
-		if q.items[i].reader == it.reader {
-			if len(q.items[i].group.Entries) > 0 {
+		if last := &q.items[i]; last.reader == it.reader {
+			if len(it.group.Entries) > 0 || len(last.group.Entries) > 0 {
 				return false
 			}
-			q.items[i].watermark = it.watermark
+			last.watermark = it.watermark
 			return true
 		}
 	}
@@ -113,43 +107,27 @@ func (q *clusterQueue) take() (items []clusterItem) {
 	if q.items = q.items[n:]; len(q.items) == 0 {
 		q.items = nil
 	}
-	q.remove(removed)
+	q.removed(removed)
 	return items
 }
 
-// remove updates the size after items of that many bytes were removed. The caller holds the lock.
-func (q *clusterQueue) remove(bytes int) {
+// removed updates the size after items of that many bytes were removed. The caller holds the lock.
+func (q *clusterQueue) removed(bytes int) {
 	q.bytes -= bytes
 	close(q.emptied)
 	q.emptied = make(chan struct{})
 }
 
-// discard removes the items of a reader, which takes them from the primary again.
-func (q *clusterQueue) discard(r *primaryReader) {
+// remove removes the items of a reader, which takes them from the primary again, or has ended.
+func (q *clusterQueue) remove(r *primaryReader) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.drop(r)
-}
-
-// end removes the items of a reader for good, and refuses further ones.
-func (q *clusterQueue) end(r *primaryReader) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.ended[r] = true
-	q.drop(r)
-}
-
-// drop removes the items of a reader. The caller holds the lock.
-func (q *clusterQueue) drop(r *primaryReader) {
-	var left []clusterItem
-	removed := 0
-	for _, it := range q.items {
+	bytes := 0
+	q.items = slices.DeleteFunc(slices.Clone(q.items), func(it clusterItem) bool {
 		if it.reader == r {
-			removed += it.bytes
-		} else {
-			left = append(left, it)
+			bytes += it.bytes
 		}
-	}
-	q.items = left
-	q.remove(removed)
+		return it.reader == r
+	})
+	q.removed(bytes)
 }

@@ -24,9 +24,9 @@ const (
 	minTakePause    = time.Millisecond
 	maxTakePause    = 20 * time.Millisecond
 	takePauseGrowth = 8
-	// holdEvery is how often Hold is called again for slots that the primary does not have yet, or of
-	// which the stream is still at another one.
-	holdEvery = 100 * time.Millisecond
+	// confirmEvery is how often Hold is called again for slots that the primary does not have yet, or
+	// of which the stream is still at another one.
+	confirmEvery = 100 * time.Millisecond
 	// markerInterval is how often a primary gets the marker of its own zone.
 	markerInterval = time.Second
 )
@@ -35,38 +35,33 @@ const (
 type primaryReader struct {
 	*clusterOwner
 	primary cluster.Primary
-	first   bool // no session has opened the primary yet
+	stop    context.CancelFunc
+	opened  bool // by a session
 
 	// The rest is of one session.
-	library *redislib.Primary
-	known   *cluster.Map // slots are by this map
-	slots   []int        // in order
-	held    map[int]bool // slots that the primary has confirmed, see [redislib.Primary.Hold]; nil: Hold was not called
-	holdAt  time.Time    // when to call Hold again for the others
-	streams map[int]*slotStream
-	marked  time.Time
+	library   *redislib.Primary
+	known     *cluster.Map // slots are by this map
+	slots     []int        // in order
+	confirmed map[int]bool // slots that the primary has confirmed, see [redislib.Primary.Hold]; nil: Hold was not called
+	confirmAt time.Time    // when to call Hold again for the others
+	streams   map[int]*slotStream
+	marked    time.Time
 }
+
+// errReaderEnded says that there is nothing to read: readAll ends the reader, unless the primary gets
+// slots.
+var errReaderEnded = errors.New("the primary has no slots any more")
 
 // run reads until ctx ends. After a failure it begins another session.
 func (r *primaryReader) run(ctx context.Context) error {
-	var pause backoff.Backoff
-	for {
-		began := time.Now()
-		err := r.session(ctx)
-		switch {
-		case ctx.Err() != nil: // the error comes from the end of ctx
-			return nil //nolint:nilerr // see above
-		case final(err) && !errors.Is(err, errLost): // the other primaries go on
-			return err
-		case !errors.Is(err, errReaderEnded):
-			r.setPrimary(r.primary, 0, fmt.Errorf("primary %s: %w", r.primary.Address, err))
+	return retry(ctx, r.session, func(err error) bool {
+		return final(err) && !errors.Is(err, errLost) // then the other primaries go on
+	}, func(err error) {
+		if !errors.Is(err, errReaderEnded) {
+			r.setPrimary(r.primary, fmt.Errorf("primary %s: %w", r.primary.Address, err))
 			r.cluster.Refresh()
 		}
-		pause.Held(time.Since(began))
-		if !pause.Wait(ctx) {
-			return nil
-		}
-	}
+	})
 }
 
 // session opens the primary and reads it until an error. It uses one connection: the primary
@@ -74,7 +69,7 @@ func (r *primaryReader) run(ctx context.Context) error {
 func (r *primaryReader) session(ctx context.Context) error {
 	m := r.cluster.Map()
 	if m.Count(r.primary.Address) == 0 {
-		return errReaderEnded // readAll ends this reader, unless the primary gets slots again
+		return errReaderEnded
 	}
 	conn := r.cluster.At(r.primary.Address).Conn()
 	defer func() { _ = conn.Close() }()
@@ -83,12 +78,12 @@ func (r *primaryReader) session(ctx context.Context) error {
 	r.library = redislib.NewPrimary(conn, cfg)
 	before := r.slots
 	r.known, r.slots = m, primaries.SlotsOf(m, r.primary.Address)
-	r.held, r.holdAt, r.marked, r.streams = nil, time.Time{}, time.Time{}, map[int]*slotStream{}
-	r.queue.discard(r) // they are taken again
+	r.confirmed, r.confirmAt, r.marked, r.streams = nil, time.Time{}, time.Time{}, map[int]*slotStream{}
+	r.queue.remove(r) // they are taken again
 	if err := r.open(ctx, before); err != nil {
 		return err
 	}
-	r.first = false
+	r.opened = true
 	return r.read(ctx)
 }
 
@@ -99,13 +94,13 @@ func (r *primaryReader) open(ctx context.Context, before []int) error {
 	if err != nil {
 		return fmt.Errorf("cannot look at its state: %w", err)
 	}
-	if state.Opened && !r.first && !slices.Contains(state.Recovering, r.cfg.Zone) {
+	if state.Opened && r.opened && !slices.Contains(state.Recovering, r.cfg.Zone) {
 		return nil
 	}
 	// A message with a later watermark than the last stored one may be on its way. The primary's
 	// watermark of before may be by the clock of another machine.
 	r.storing.Lock()
-	floor := r.tail.Watermark
+	floor := r.packer.Tail.Watermark
 	delete(r.watermarks, r)
 	r.storing.Unlock()
 	if err := r.library.Open(ctx, state, state.Ready, floor); err != nil {
@@ -117,31 +112,31 @@ func (r *primaryReader) open(ctx context.Context, before []int) error {
 	if state.Ready {
 		return nil
 	}
-	if err := r.markLacks(ctx, before); err != nil {
+	if err := r.markMissing(ctx, before); err != nil {
 		if redislib.Unfilled(err) {
 			err = fmt.Errorf("%w: %w", ErrState, err)
 		}
-		return fmt.Errorf("cannot mark what it may lack: %w", err)
+		return fmt.Errorf("cannot mark what it may miss: %w", err)
 	}
 	return r.recover(ctx)
 }
 
 // read passes the entries of the streams to the queue.
 func (r *primaryReader) read(ctx context.Context) error {
-	again, pause := true, minTakePause
+	all, pause := true, minTakePause // all: also what an earlier session has taken
 	for {
 		if err := r.follow(ctx); err != nil {
 			return err
 		}
-		list, state, more, err := r.library.Take(ctx, again)
+		list, state, more, err := r.library.Take(ctx, all)
 		if err != nil {
 			return fmt.Errorf("cannot read its outbox: %w", err)
 		}
-		again = false
+		all = false
 		if slices.Contains(state.Recovering, r.cfg.Zone) {
-			return errLacks
+			return errRecovers
 		}
-		r.setPrimary(r.primary, state.Bytes, nil)
+		r.setPrimary(r.primary, nil)
 		// The marker comes before any effect of this primary is stored: if a topic has effects, its
 		// cluster has a marker.
 		if state.Ready {
@@ -151,7 +146,7 @@ func (r *primaryReader) read(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if !more && len(r.held) == len(r.slots) {
+		if !more && len(r.confirmed) == len(r.slots) {
 			items = append(items, clusterItem{reader: r, watermark: primaryWatermark{state.Clock, r.known}})
 		}
 		if err := r.queue.put(ctx, items); err != nil {
@@ -173,39 +168,33 @@ func (r *primaryReader) read(ctx context.Context) error {
 
 // follow tells the primary which slots it has by the latest map.
 func (r *primaryReader) follow(ctx context.Context) error {
-	if m := r.cluster.Map(); m != r.known || r.held == nil {
-		before := r.held
-		if before == nil { // it may know slots that it has lost while no session told it
-			before = map[int]bool{}
-			for slot := range cluster.Slots {
-				before[slot] = false
-			}
-		}
-		r.known, r.slots, r.held, r.holdAt = m, primaries.SlotsOf(m, r.primary.Address), map[int]bool{}, time.Time{}
+	if m := r.cluster.Map(); m != r.known || r.confirmed == nil {
+		r.known, r.slots, r.confirmAt = m, primaries.SlotsOf(m, r.primary.Address), time.Time{}
 		if len(r.slots) == 0 {
 			return errReaderEnded
 		}
-		for _, slot := range r.slots {
-			if before[slot] {
-				r.held[slot] = true
-			}
-			delete(before, slot)
-		}
+		confirmed := map[int]bool{}
 		var lost []int
-		for slot := range before {
-			lost = append(lost, slot)
-			delete(r.streams, slot)
+		for slot := range cluster.Slots {
+			switch own := m.Owner(slot) == r.primary.Address; {
+			case own && r.confirmed[slot]:
+				confirmed[slot] = true
+			case !own && (r.confirmed == nil || r.confirmed[slot]): // it may know slots that it has lost while no session told it
+				lost = append(lost, slot)
+				delete(r.streams, slot)
+			}
 		}
+		r.confirmed = confirmed
 		if _, err := r.library.Hold(ctx, lost); err != nil { // it forgets them
 			return fmt.Errorf("cannot tell it of slots that it has lost: %w", err)
 		}
 	}
-	if len(r.held) == len(r.slots) || time.Now().Before(r.holdAt) {
+	if len(r.confirmed) == len(r.slots) || time.Now().Before(r.confirmAt) {
 		return nil
 	}
 	var gained []int
 	for _, slot := range r.slots {
-		if !r.held[slot] {
+		if !r.confirmed[slot] {
 			gained = append(gained, slot)
 		}
 	}
@@ -214,12 +203,12 @@ func (r *primaryReader) follow(ctx context.Context) error {
 		return fmt.Errorf("cannot tell it of its slots: %w", err)
 	}
 	for _, slot := range gained {
-		r.held[slot] = true
+		r.confirmed[slot] = true
 	}
 	for _, slot := range missing {
-		delete(r.held, slot)
+		delete(r.confirmed, slot)
 	}
-	if r.holdAt = time.Now().Add(holdEvery); len(missing) > 0 {
+	if r.confirmAt = time.Now().Add(confirmEvery); len(missing) > 0 {
 		r.cluster.Refresh()
 	}
 	return nil

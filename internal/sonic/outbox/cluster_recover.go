@@ -4,13 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
+	"strings"
 
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/topic"
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -22,22 +24,20 @@ func (r *primaryReader) recover(ctx context.Context) error {
 	// A message of what a former primary had may be on its way: it is to be in the topic before that is
 	// read to its end. Nothing of it is in the queue any more.
 	r.storing.Lock()
-	count := r.tail.Count
+	count := r.packer.Tail.Count
 	r.storing.Unlock()
 	marker, err := primaries.ReadRecovery(ctx, r.library.Conn(), r.slots, r.cfg.Zone)
 	if err != nil {
 		return err
 	}
-	from := messaging.Earliest()
-	switch {
-	case !marker.IsZero():
-		from = messaging.AtMessage(marker.Message)
-	case count > 0:
-		if err := r.requireMarker(ctx); err != nil {
-			return err
-		}
-	}
 	if count > 0 {
+		from := messaging.AtMessage(marker.Message)
+		if marker.IsZero() {
+			if err := r.requireMarker(ctx); err != nil {
+				return err
+			}
+			from = messaging.Earliest()
+		}
 		if err := r.restore(ctx, from); err != nil {
 			return err
 		}
@@ -107,21 +107,72 @@ func (r *primaryReader) restore(ctx context.Context, from messaging.Position) er
 	if err != nil {
 		return err
 	}
-	for chunk := range slices.Chunk(slices.Collect(maps.Keys(restored)), shippedAtOnce) {
-		ids := map[int]wire.ID{}
-		for _, slot := range chunk {
-			ids[slot] = restored[slot]
-		}
-		missing, err := redislib.ShippedSlots(ctx, r.library.Conn(), ids)
-		if err == nil && len(missing) > 0 {
-			err = errors.New("slots have moved meanwhile")
-		}
-		if err != nil {
-			return fmt.Errorf("cannot trim its outbox: %w", err)
-		}
+	left, err := reportSlots(ctx, r.library.Conn(), restored)
+	if err == nil && len(left) > 0 {
+		err = errors.New("slots have moved meanwhile")
+	}
+	if err != nil {
+		return fmt.Errorf("cannot trim its outbox: %w", err)
 	}
 	if len(restored) > 0 {
 		r.log.Warn("a primary was older than the topic: applied what it had lost", zap.String("primary", r.primary.Address), zap.Int64("effects", effects), zap.Int("slots", len(restored)))
 	}
 	return nil
+}
+
+// errRecovers says that a primary that was ready has begun to recover.
+var errRecovers = errors.New("a slot came from a primary that had not recovered")
+
+// markMissing marks all slots of the primary, which has to recover, and those of before, which may have
+// moved since the primary lost effects. The mark names the messages behind which effects of each zone
+// may be missing. If a slot moves before the primary has recovered, its new primary finds the mark.
+func (r *primaryReader) markMissing(ctx context.Context, before []int) error {
+	markers := map[string]string{}
+	for _, zone := range append([]string{r.cfg.Zone}, r.cfg.Library.Others...) {
+		m, err := primaries.ReadRecovery(ctx, r.library.Conn(), r.slots, zone)
+		if err != nil {
+			return err
+		}
+		markers[zone] = m.Text()
+	}
+	all := slices.Concat(r.slots, before)
+	slices.Sort(all)
+	moved, err := r.library.MarkRecovery(ctx, slices.Compact(all), markers)
+	if err != nil {
+		return err
+	}
+	for _, slot := range moved {
+		if err := r.markAtNewPrimary(ctx, slot, markers); err != nil {
+			return fmt.Errorf("slot %d: %w", slot, err)
+		}
+	}
+	return nil
+}
+
+// markAtNewPrimary marks a slot that moves, or has moved, at the primary that it moves to.
+func (r *primaryReader) markAtNewPrimary(ctx context.Context, slot int, markers map[string]string) error {
+	keys := script.SlotKeys(slot)
+	fields := []any{"HSET", keys.Recovery, "", "moved"}
+	for zone, marker := range markers {
+		fields = append(fields, zone, marker)
+	}
+	err := r.library.Conn().Do(ctx, fields...).Err()
+	words := strings.Fields(fmt.Sprint(err))
+	if err == nil || len(words) != 3 || words[0] != "ASK" && words[0] != "MOVED" {
+		return err
+	}
+	to := r.cluster.At(words[2])
+	if words[0] == "ASK" { // when the slot has moved, Hold finds the mark
+		_, err := to.Pipelined(ctx, func(p redis.Pipeliner) error {
+			p.Do(ctx, "ASKING")
+			p.Do(ctx, fields...)
+			return nil
+		})
+		return err
+	}
+	if err := to.Do(ctx, fields...).Err(); err != nil {
+		return err
+	}
+	_, err = redislib.Hold(ctx, to, []int{slot})
+	return err
 }

@@ -2,10 +2,13 @@ package outbox
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 )
@@ -23,22 +26,13 @@ func newShippedSlots() *shippedSlots {
 	return &shippedSlots{wake: make(chan struct{}, 1), ids: map[int]wire.ID{}}
 }
 
-func (s *shippedSlots) add(groups []wire.Group) {
+func (s *shippedSlots) add(ids map[int]wire.ID) {
 	s.mu.Lock()
-	for i := range groups {
-		s.ids[groups[i].Slot] = wire.Max(s.ids[groups[i].Slot], groups[i].Last)
-	}
-	s.mu.Unlock()
-	signal(s.wake)
-}
-
-// putBack adds ids again that could not be reported.
-func (s *shippedSlots) putBack(ids map[int]wire.ID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for slot, id := range ids {
 		s.ids[slot] = wire.Max(s.ids[slot], id)
 	}
+	s.mu.Unlock()
+	signal(s.wake)
 }
 
 func (s *shippedSlots) take() map[int]wire.ID {
@@ -65,72 +59,62 @@ func (o *clusterOwner) reportShipped(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		if o.reportOnce(ctx) {
+		left := o.reportOnce(ctx)
+		if len(left) == 0 {
 			continue
 		}
 		o.cluster.Refresh()
 		if !backoff.Sleep(ctx, shippedPause) {
 			return nil
 		}
-		signal(o.shipped.wake)
+		o.shipped.add(left)
 	}
 }
 
-// reportOnce returns whether all primaries have got their reports.
-func (o *clusterOwner) reportOnce(ctx context.Context) bool {
+// reportOnce returns what it could not report. The reader of a primary logs why that is not reachable.
+func (o *clusterOwner) reportOnce(ctx context.Context) (left map[int]wire.ID) {
 	m := o.cluster.Map()
-	batches := map[string]map[int]wire.ID{} // by address
+	byAddress := map[string]map[int]wire.ID{}
 	for slot, id := range o.shipped.take() {
 		address := m.Owner(slot)
-		if batches[address] == nil {
-			batches[address] = map[int]wire.ID{}
+		if byAddress[address] == nil {
+			byAddress[address] = map[int]wire.ID{}
 		}
-		batches[address][slot] = id
+		byAddress[address][slot] = id
 	}
+	left = map[int]wire.ID{}
+	maps.Copy(left, byAddress[""])
+	delete(byAddress, "")
 	var reporting sync.WaitGroup
 	var mu sync.Mutex
-	all := true
-	for address, ids := range batches {
+	for address, ids := range byAddress {
 		reporting.Go(func() {
-			if left := o.reportTo(ctx, address, ids); len(left) > 0 {
-				o.shipped.putBack(left)
-				mu.Lock()
-				all = false
-				mu.Unlock()
-			}
+			failed, _ := reportSlots(ctx, o.cluster.At(address), ids)
+			mu.Lock()
+			maps.Copy(left, failed)
+			mu.Unlock()
 		})
 	}
 	reporting.Wait()
-	return all
+	return left
 }
 
-// reportTo returns the ids that the primary has not got. Its reader logs why it is not reachable.
-func (o *clusterOwner) reportTo(ctx context.Context, address string, ids map[int]wire.ID) (left map[int]wire.ID) {
-	if address == "" {
-		return ids
-	}
-	db := o.cluster.At(address)
+// reportSlots reports to a primary up to which entry the topic has slots. It returns those that it
+// could not report.
+func reportSlots(ctx context.Context, db script.Doer, ids map[int]wire.ID) (left map[int]wire.ID, err error) {
 	left = map[int]wire.ID{}
-	batch := map[int]wire.ID{}
-	report := func() {
-		missing, err := redislib.ShippedSlots(ctx, db, batch)
-		if err != nil {
-			for slot, id := range batch {
-				left[slot] = id
-			}
+	for slots := range slices.Chunk(slices.Collect(maps.Keys(ids)), shippedAtOnce) {
+		some := map[int]wire.ID{}
+		for _, slot := range slots {
+			some[slot] = ids[slot]
+		}
+		missing, failed := redislib.ShippedSlots(ctx, db, some)
+		if failed != nil {
+			missing, err = slots, failed
 		}
 		for _, slot := range missing {
-			left[slot] = batch[slot]
-		}
-		clear(batch)
-	}
-	for slot, id := range ids {
-		if batch[slot] = id; len(batch) == shippedAtOnce {
-			report()
+			left[slot] = ids[slot]
 		}
 	}
-	if len(batch) > 0 {
-		report()
-	}
-	return left
+	return left, err
 }

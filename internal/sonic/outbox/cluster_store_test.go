@@ -1,7 +1,6 @@
 package outbox
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -16,29 +15,11 @@ import (
 )
 
 // ownerOf is an owner of which a test uses some methods.
-func ownerOf(t *testing.T, c Primaries, cfg ClusterConfig) *clusterOwner {
+func ownerOf(t *testing.T, cfg ClusterConfig) *clusterOwner {
 	t.Helper()
 	cfg.Zone, cfg.Reached = "a", func() map[string]uint64 { return nil }
-	s := NewCluster(cfg, c, nil, zaptest.NewLogger(t), NewMetrics(prometheus.NewRegistry()))
-	return &clusterOwner{ClusterShipper: s, queue: newClusterQueue(), watermarks: map[*primaryReader]primaryWatermark{}}
-}
-
-// Only the last part of a message has the watermark of its effects: the others may be all that is
-// stored.
-func TestWatermarkOfParts(t *testing.T) {
-	t.Parallel()
-	o := ownerOf(t, nil, ClusterConfig{})
-	o.tail = wire.Tail{Watermark: 5, Position: 1}
-	e := wire.Entry{ID: wire.ID{Ms: 6}, Effects: strings.Repeat("x", 2*wire.PartBytes)}
-	records, ends := o.pack([]wire.Group{{Last: e.ID, Entries: []wire.Entry{e}}}, []wire.Entry{e}, 9)
-	assert.EqualValues(t, 9, ends.Watermark)
-	var watermarks []uint64
-	for _, r := range records {
-		h, err := wire.ParseHeader(r.Properties)
-		require.NoError(t, err)
-		watermarks = append(watermarks, h.Watermark)
-	}
-	assert.Equal(t, []uint64{5, 5, 9}, watermarks)
+	s := NewCluster(cfg, nil, nil, zaptest.NewLogger(t), NewMetrics(prometheus.NewRegistry()))
+	return newClusterOwner(s, &topicWriter{packer: wire.Packer{Origin: "a"}})
 }
 
 // A primary is opened while a message is stored: its entries are not before the watermark of that.
@@ -47,12 +28,12 @@ func TestAPrimaryIsOpenedBehindAMessageOnItsWay(t *testing.T) {
 	conn := stack.PrivateRedis(t).Client(t).Conn()
 	t.Cleanup(func() { _ = conn.Close() })
 	cfg := redislib.Config{Zone: "a", Default: "lww"}
-	r := &primaryReader{clusterOwner: ownerOf(t, nil, ClusterConfig{Library: cfg}), library: redislib.NewPrimary(conn, cfg)}
+	r := &primaryReader{clusterOwner: ownerOf(t, ClusterConfig{Library: cfg}), library: redislib.NewPrimary(conn, cfg)}
 	r.storing.Lock()
 	opened := make(chan error, 1)
 	go func() { opened <- r.open(t.Context(), nil) }()
 	told := uint64(time.Now().Add(time.Hour).UnixMilli())
-	r.tail.Watermark = told
+	r.packer.Tail.Watermark = told
 	r.storing.Unlock()
 	require.NoError(t, <-opened)
 	state, err := r.library.Look(t.Context())

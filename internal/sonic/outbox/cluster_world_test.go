@@ -112,7 +112,7 @@ func (w *clusterWorld) shipper(client *messaging.Client) (s *ClusterShipper, sto
 
 func (w *clusterWorld) newShipper(client *messaging.Client) *ClusterShipper {
 	return NewCluster(ClusterConfig{
-		Zone: "a", Topic: w.topic, Config: "x=1",
+		Config:  Config{Zone: "a", Topic: w.topic, Settings: "x=1"},
 		Library: redislib.Config{Zone: "a", Others: []string{"b"}, Default: "lww", Bound: redislib.Bound{Bytes: 64 << 20}},
 		Reached: func() map[string]uint64 { return map[string]uint64{"b": 7} },
 		Horizon: func() wire.ID {
@@ -128,11 +128,10 @@ func (w *clusterWorld) newShipper(client *messaging.Client) *ClusterShipper {
 func (w *clusterWorld) owner(client *messaging.Client) *clusterOwner {
 	w.t.Helper()
 	s := w.newShipper(client)
-	end := topicEnd{zone: "a", topic: w.topic, client: client, log: s.log}
-	writer, err := end.acquire(w.t.Context())
+	writer, err := s.acquire(w.t.Context())
 	require.NoError(w.t, err)
-	w.t.Cleanup(func() { end.release(writer) })
-	return &clusterOwner{ClusterShipper: s, end: end, writer: writer, storeContext: w.t.Context()}
+	w.t.Cleanup(func() { s.release(writer) })
+	return newClusterOwner(s, writer)
 }
 
 // set writes value to key at the primary of its slot. tx is the id of its transaction, or empty.

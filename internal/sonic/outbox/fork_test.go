@@ -31,7 +31,7 @@ func TestFlushAllAndAWriteBeforeTheBeat(t *testing.T) {
 	w.ship()
 	w.shipped()
 	require.ErrorContains(t, w.s.library.SendHeartbeat(ctx), "SONICNOTREADY")
-	_, err := w.owner.prepare(ctx) // the next session of the same owner
+	err := w.owner.prepare(ctx) // the next session of the same owner
 	assert.ErrorIs(t, err, ErrState)
 }
 
@@ -99,8 +99,8 @@ func TestWriteBeforeTheClose(t *testing.T) {
 	hooked := redis.NewClient(w.former.Options())
 	hooked.AddHook(beforeClose{new(sync.Once), func() { w.write(client, "after") }})
 	w.s.redis, w.s.library = hooked, redislib.New(hooked, redislib.Config{Zone: "a", Others: []string{"b"}, Default: "lww"})
-	w.owner.single, w.owner.firstSession = false, false
-	_, err := w.owner.prepare(ctx)
+	w.owner.single, w.owner.prepared = false, true
+	err := w.owner.prepare(ctx)
 	assert.ErrorIs(t, err, ErrHistory)
 }
 
@@ -137,7 +137,7 @@ func TestForeignMessageInTheHistory(t *testing.T) {
 				properties = h.Properties()
 			}
 			payload, _ := wire.Payload([]wire.Entry{{ID: w.owner.packer.Tail.Last, Effects: "x"}})
-			w.s.releaseTopic(w.owner.writer)
+			w.s.release(w.owner.topicWriter)
 			w.owner = nil
 			p, err := w.s.client.Publisher(ctx, w.s.cfg.Topic, messaging.Business())
 			require.NoError(t, err)

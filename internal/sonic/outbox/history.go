@@ -25,24 +25,24 @@ var ErrHistory = errors.New("this Redis and the topic have different histories")
 //
 // Redis keeps all effects after state.Shipped, up to which the topic had all when they were last
 // equal. So checkHistory compares what follows. It returns [ErrState] for a Redis that was emptied.
-func (l *loader) checkHistory(ctx context.Context, state redislib.State) error {
-	end := l.packer.Tail.Last
+func (o *owner) checkHistory(ctx context.Context, state redislib.State) error {
+	end := o.packer.Tail.Last
 	switch {
-	case l.cfg.Alone:
+	case o.cfg.Alone:
 		return nil
 	case state.Zone == "" && !end.IsZero():
 		return fmt.Errorf("%w: it is empty, and the topic has effects of this zone: fill it from another zone by sonic -bootstrap ZONE", ErrState)
 	case end.Compare(state.Shipped) <= 0:
 		return nil
 	}
-	entries, err := l.readRange(ctx, state.Shipped, end)
+	entries, _, err := o.readRange(ctx, state.Shipped, end.String(), nil)
 	if err != nil {
 		return err
 	}
 	known := false
 	for _, from := range []wire.ID{state.Shipped, {}} { // the beginning: the clock of effects may be far ahead
 		c := historyComparison{state: state, end: end, outbox: entries}
-		err := l.readTopic(ctx, from, func(_ context.Context, h *wire.Header, d *messaging.Delivery) error { return c.add(h, d.Payload) })
+		err := o.readTopic(ctx, from, func(_ context.Context, h *wire.Header, d *messaging.Delivery) error { return c.add(h, d.Payload) })
 		if err == nil {
 			err = c.rejectUnknown(len(c.outbox))
 		}
@@ -54,7 +54,7 @@ func (l *loader) checkHistory(ctx context.Context, state redislib.State) error {
 		}
 	}
 	if !known {
-		l.log.Warn("the topic no longer has all effects since Redis and the topic were equal: whether their histories differ is unknown", zap.Stringer("since", state.Shipped))
+		o.log.Warn("the topic no longer has all effects since Redis and the topic were equal: whether their histories differ is unknown", zap.Stringer("since", state.Shipped))
 	}
 	return nil
 }
@@ -65,12 +65,12 @@ const clockMargin = time.Minute
 
 // readTopic passes the messages of the zone's topic to handle, from before the effect that follows
 // from on, up to the end. It skips foreign messages.
-func (l *loader) readTopic(ctx context.Context, from wire.ID, handle func(context.Context, *wire.Header, *messaging.Delivery) error) error {
+func (o *owner) readTopic(ctx context.Context, from wire.ID, handle func(context.Context, *wire.Header, *messaging.Delivery) error) error {
 	position := messaging.Earliest()
 	if from.Ms > 0 {
 		position = messaging.AtTime(time.UnixMilli(int64(from.Ms)).Add(-clockMargin))
 	}
-	return topic.Read(ctx, l.client, l.writer.Topic(), position, l.cfg.Zone,
+	return topic.Read(ctx, o.client, o.writer.Topic(), position, o.cfg.Zone,
 		func(ctx context.Context, h *wire.Header, d *messaging.Delivery, err error) error {
 			if err != nil {
 				return err

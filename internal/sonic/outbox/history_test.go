@@ -9,7 +9,6 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
-	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -19,18 +18,18 @@ type twoRedis struct {
 	s      *Shipper
 	former *redis.Client
 	next   *redis.Client
-	owner  *loader
+	owner  *owner
 }
 
 // serve makes the shipper use that Redis, as a new owner of the topic does.
 func (w *twoRedis) serve(db *redis.Client) error {
 	w.t.Helper()
 	if w.owner != nil {
-		w.s.releaseTopic(w.owner.writer)
+		w.s.release(w.owner.topicWriter)
 	}
 	w.s.redis, w.s.library = db, redislib.New(db, redislib.Config{Zone: "a", Others: []string{"b"}, Default: "lww"})
 	w.owner = prepared(w.t, w.s)
-	_, err := w.owner.prepare(w.t.Context())
+	err := w.owner.prepare(w.t.Context())
 	return err
 }
 
@@ -43,7 +42,7 @@ func (w *twoRedis) write(db *redis.Client, key string) {
 func (w *twoRedis) ship() {
 	w.t.Helper()
 	ctx := w.t.Context()
-	entries, err := w.owner.readRange(ctx, w.owner.packer.Tail.Last, wire.ID{})
+	entries, _, err := w.owner.readRange(ctx, w.owner.packer.Tail.Last, "+", nil)
 	require.NoError(w.t, err)
 	require.NoError(w.t, w.owner.storeOne(entries))
 }

@@ -6,7 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
-	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 // Metrics are the metrics of all shippers.
@@ -36,18 +35,15 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-func (m *Metrics) stored(entries []wire.Entry, records []*messaging.Record, took time.Duration) {
+// stored records that the parts of a message are stored, with so many effects.
+func (m *Metrics) stored(parts []wire.Message, effects int64, took time.Duration) {
 	m.publish.Observe(took.Seconds())
-	if len(entries) > 0 {
-		m.age.Observe(max(time.Since(time.UnixMilli(int64(entries[0].ID.Ms))), 0).Seconds())
+	if effects > 0 {
+		m.age.Observe(max(time.Since(time.UnixMilli(int64(parts[0].Header.First.Ms))), 0).Seconds())
 	}
-	m.messages.Add(float64(len(records)))
-	for i := range entries {
-		if entries[i].Effects != "" {
-			m.effects.Inc()
-		}
-	}
-	for _, r := range records {
-		m.bytes.Add(float64(len(r.Payload)))
+	m.effects.Add(float64(effects))
+	m.messages.Add(float64(len(parts)))
+	for i := range parts {
+		m.bytes.Add(float64(len(parts[i].Payload)))
 	}
 }

@@ -12,120 +12,124 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
+// readState returns the state of Redis. It returns an error for the state of another zone or of a newer
+// Sonic.
+func (o *owner) readState(ctx context.Context) (redislib.State, error) {
+	state, err := o.library.ReadState(ctx)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("cannot look at what Redis holds: %w", err)
+	case state.Layout > redislib.Layout:
+		err = fmt.Errorf("%w: a newer version of Sonic has written its state, in layout %d, and this one knows %d: run the newer version", ErrState, state.Layout, redislib.Layout)
+	case state.Zone != "" && state.Zone != o.cfg.Zone:
+		err = fmt.Errorf("%w: it holds the state of zone %q, and this is zone %q: give the right redis.url or zone", ErrState, state.Zone, o.cfg.Zone)
+	}
+	return state, err
+}
+
 // updateLibrary makes an open Redis use this version of the library. The previous owner may have
 // opened another version, which may lack functions or behave differently.
-func (l *loader) updateLibrary(ctx context.Context) error {
-	state, err := l.library.ReadState(ctx)
-	if err != nil {
-		return fmt.Errorf("cannot look at what Redis holds: %w", err)
-	}
-	if err := l.checkState(state); err != nil {
-		return err
-	}
-	if state.Opened {
-		err = l.library.Load(ctx)
+func (o *owner) updateLibrary(ctx context.Context) error {
+	state, err := o.readState(ctx)
+	if err == nil && state.Opened {
+		err = o.library.Load(ctx)
 	}
 	if redislib.NoMemory(err) {
-		l.log.Error("cannot load the functions of this version: Redis has reached its maxmemory, and goes on with those that it has", zap.Error(err))
+		o.log.Error("cannot load the functions of this version: Redis has reached its maxmemory, and goes on with those that it has", zap.Error(err))
 		return nil
 	}
 	return err
 }
 
 // prepare compares the state of Redis with the topic, and opens Redis for writes. If Redis came
-// back with older data, prepare first applies the missing effects from the topic. It returns the
-// effect after which to continue.
-func (l *loader) prepare(ctx context.Context) (wire.ID, error) {
-	state, err := l.library.ReadState(ctx)
+// back with older data, prepare first applies the missing effects from the topic.
+func (o *owner) prepare(ctx context.Context) error {
+	state, err := o.readState(ctx)
 	if err != nil {
-		return wire.ID{}, fmt.Errorf("cannot look at what Redis holds: %w", err)
+		return err
 	}
-	if err := l.checkState(state); err != nil {
-		return wire.ID{}, err
-	}
-	if !l.firstSession {
+	if o.prepared {
 		// This process may have been suspended for a while. Another process may own the topic now,
 		// and this one may not know that yet.
-		if err := l.checkOwnership(ctx); err != nil {
-			return wire.ID{}, err
+		if err := o.checkOwnership(ctx); err != nil {
+			return err
 		}
 	}
-	l.followShipped(state.Shipped)
-	if state, err = l.settleHistory(ctx, state); err != nil {
-		return wire.ID{}, err
+	o.followShipped(state.Shipped)
+	if state, err = o.settleHistory(ctx, state); err != nil {
+		return err
 	}
-	end := l.packer.Tail.Last
-	if !state.Opened && l.single && !state.Last.IsZero() {
+	end := o.packer.Tail.Last
+	if !state.Opened && o.single && !state.Last.IsZero() {
 		before := end
-		if end, err = l.confirmEnd(ctx, state.Last); err != nil {
-			return wire.ID{}, err
+		if end, err = o.confirmEnd(ctx, state.Last); err != nil {
+			return err
 		}
-		l.followShipped(state.Shipped)
-		if before != l.packer.Tail.Last {
-			if state, err = l.settleHistory(ctx, state); err != nil {
-				return wire.ID{}, err
+		o.followShipped(state.Shipped)
+		if before != o.packer.Tail.Last {
+			if state, err = o.settleHistory(ctx, state); err != nil {
+				return err
 			}
 		}
 	}
-	epoch := max(state.Epoch, l.packer.Tail.Epoch)
+	epoch := max(state.Epoch, o.packer.Tail.Epoch)
 	if !state.Opened {
 		epoch++
 	}
 	if state.Last.Compare(end) < 0 {
-		l.log.Warn("this Redis is older than the topic: applying what it has lost", zap.Stringer("redis", state.Last), zap.Stringer("topic", l.packer.Tail.Last), zap.Int64("epoch", epoch))
-		if err := l.recover(ctx, state.Last, epoch); err != nil {
-			return wire.ID{}, err
+		o.log.Warn("this Redis is older than the topic: applying what it has lost", zap.Stringer("redis", state.Last), zap.Stringer("topic", o.packer.Tail.Last), zap.Int64("epoch", epoch))
+		if err := o.recover(ctx, state.Last, epoch); err != nil {
+			return err
 		}
-		state.Last = l.packer.Tail.Last
+		state.Last = o.packer.Tail.Last
 	}
-	if l.firstSession || !state.Opened {
-		floor := wire.Max(wire.AtPosition(l.packer.Tail.Position), l.packer.Tail.Last)
-		if state, err = l.library.Open(ctx, state, epoch, floor); err != nil {
+	if !o.prepared || !state.Opened {
+		floor := wire.Max(wire.AtPosition(o.packer.Tail.Position), o.packer.Tail.Last)
+		if state, err = o.library.Open(ctx, state, epoch, floor); err != nil {
 			if redislib.Fatal(err) {
 				err = fmt.Errorf("%w: %w", ErrState, err)
 			}
-			return wire.ID{}, fmt.Errorf("cannot open Redis for writes: %w", err)
+			return fmt.Errorf("cannot open Redis for writes: %w", err)
 		}
-		l.log.Info("opened Redis for writes", zap.Bool("ready", state.Ready), zap.Int64("epoch", epoch), zap.Stringer("floor", floor))
+		o.log.Info("opened Redis for writes", zap.Bool("ready", state.Ready), zap.Int64("epoch", epoch), zap.Stringer("floor", floor))
 	}
-	l.firstSession, l.packer.Tail.Epoch = false, epoch
-	l.setEpoch(epoch)
-	return l.packer.Tail.Last, nil
+	o.prepared, o.packer.Tail.Epoch = true, epoch
+	return nil
 }
 
 // settleHistory checks the history of Redis, and returns its state. If the history differs, it
 // closes Redis for writes and marks it, and returns [ErrHistory]. An operator accepts the history by
 // sonic -repair. Then settleHistory continues without the effects that one of them lacks: -repair
 // compares all keys afterwards.
-func (l *loader) settleHistory(ctx context.Context, state redislib.State) (redislib.State, error) {
-	end := l.packer.Tail.Last
+func (o *owner) settleHistory(ctx context.Context, state redislib.State) (redislib.State, error) {
+	end := o.packer.Tail.Last
 	if state.Opened && state.Last.Compare(end) < 0 {
 		// A former primary that still takes writes must first apply what its successor has shipped.
-		err := l.library.Close(ctx)
+		err := o.library.Close(ctx)
 		if err == nil {
-			state, err = l.library.ReadState(ctx)
+			state, err = o.library.ReadState(ctx)
 		}
 		if err != nil {
 			return state, fmt.Errorf("cannot close Redis for writes: %w", err)
 		}
 	}
-	switch err := l.checkHistory(ctx, state); {
+	switch err := o.checkHistory(ctx, state); {
 	case errors.Is(err, ErrHistory) && state.History == redislib.HistoryAccepted:
-		l.log.Warn("continuing with the history of this Redis, as sonic -repair asked: it compares the zones", zap.Error(err))
+		o.log.Warn("continuing with the history of this Redis, as sonic -repair asked: it compares the zones", zap.Error(err))
 	case errors.Is(err, ErrHistory):
-		if err := l.library.RejectHistory(ctx); err != nil {
+		if err := o.library.RejectHistory(ctx); err != nil {
 			return state, fmt.Errorf("cannot close Redis for writes: %w", err)
 		}
 		err = fmt.Errorf("%w: run sonic -repair to keep what it holds, or empty it and run sonic -bootstrap ZONE", err)
 		if state.History == "" { // health logs the first error of an outage only
-			l.log.Error("refusing writes, and publishing nothing", zap.Error(err))
+			o.log.Error("refusing writes, and publishing nothing", zap.Error(err))
 		}
 		return state, err
 	case err != nil:
 		return state, err
 	}
 	if end.Compare(state.Shipped) > 0 { // from now on the histories are equal up to the end of the topic
-		if err := l.library.Shipped(ctx, end); err != nil {
+		if err := o.library.Shipped(ctx, end); err != nil {
 			return state, fmt.Errorf("cannot trim the outbox: %w", err)
 		}
 		state.Shipped = end
@@ -135,11 +139,11 @@ func (l *loader) settleHistory(ctx context.Context, state redislib.State) (redis
 
 // followShipped makes the next message follow the effect shipped, which the topic once had. If the
 // topic has lost its end, zones that had not read that end yet then detect a gap.
-func (l *loader) followShipped(shipped wire.ID) {
-	if shipped.Compare(l.packer.Tail.Last) > 0 {
-		l.log.Warn("the newest messages of the topic are gone, or the topic was deleted and created again: zones that had not read these messages miss effects",
-			zap.Stringer("topic", l.packer.Tail.Last), zap.Stringer("shipped", shipped))
-		l.packer.Tail.Last = shipped
+func (o *owner) followShipped(shipped wire.ID) {
+	if shipped.Compare(o.packer.Tail.Last) > 0 {
+		o.log.Warn("the newest messages of the topic are gone, or the topic was deleted and created again: zones that had not read these messages miss effects",
+			zap.Stringer("topic", o.packer.Tail.Last), zap.Stringer("shipped", shipped))
+		o.packer.Tail.Last = shipped
 	}
 }
 
@@ -150,9 +154,9 @@ func (l *loader) followShipped(shipped wire.ID) {
 // that is not above any message that the previous owner may have sent. If the broker stores it, no
 // older message can follow. If the broker drops it as a duplicate, confirmEnd reads the end again.
 // The returned end does not include a marker.
-func (l *loader) confirmEnd(ctx context.Context, last wire.ID) (end wire.ID, err error) {
-	end = l.packer.Tail.Last
-	first, whole, err := l.firstUnstored(ctx)
+func (o *owner) confirmEnd(ctx context.Context, last wire.ID) (end wire.ID, err error) {
+	end = o.packer.Tail.Last
+	first, whole, err := o.firstUnstored(ctx)
 	if err != nil || !whole {
 		return end, err
 	}
@@ -162,131 +166,103 @@ func (l *loader) confirmEnd(ctx context.Context, last wire.ID) (end wire.ID, err
 		if err != nil {
 			return end, err
 		}
-		first = []wire.Entry{{ID: wire.AtPosition(max(position, l.packer.Tail.Position) + 1)}}
+		first = []wire.Entry{{ID: wire.AtPosition(max(position, o.packer.Tail.Position) + 1)}}
 	}
-	records, ends, err := l.pack(first)
-	if err != nil {
+	if err := o.storeOne(first); err != nil {
 		return end, err
 	}
-	for _, r := range records {
-		if err := l.writer.Store(l.storeContext, r); err != nil {
-			return end, &writerError{fmt.Errorf("cannot store effects: %w", err)}
+	if o.writer.Stored() > o.packer.Tail.Position {
+		t, err := o.tail(ctx, o.writer.Last())
+		if err != nil {
+			return end, &writerError{err} // the end is unknown
 		}
+		o.packer.Tail = t
+		o.log.Info("the topic has new messages: the broker has stored what another process had sent", zap.Stringer("topic", t.Last))
+		return t.Last, nil
 	}
-	l.single = false
-	if l.writer.Stored() > ends.Position {
-		if l.packer.Tail, err = l.tail(ctx, l.writer.Last()); err != nil {
-			return end, err
-		}
-		l.log.Info("the topic has new messages: the broker has stored what another process had sent", zap.Stringer("topic", l.packer.Tail.Last))
-		return l.packer.Tail.Last, nil
-	}
-	l.packer.Tail = ends
 	if !marker {
-		end = ends.Last
+		end = o.packer.Tail.Last
 	}
 	return end, nil
 }
 
 // firstUnstored returns the first entry or transaction of the outbox that the topic does not have,
 // or none. whole is false if the end of that transaction is missing.
-func (l *loader) firstUnstored(ctx context.Context) (first []wire.Entry, whole bool, err error) {
-	for count := int64(minReadCount); ; count *= 2 {
-		found, err := l.redis.XRangeN(ctx, l.library.Outbox(), "("+l.packer.Tail.Last.String(), "+", count).Result()
-		if err != nil {
-			return nil, false, fmt.Errorf("cannot read the outbox: %w", err)
-		}
-		entries, err := entriesOf(new(wire.Joiner), found)
-		if err != nil {
-			return nil, false, err
-		}
-		if n := wire.Cut(entries, true); n > 0 || int64(len(found)) < count {
-			return entries[:n], n > 0 || len(found) == 0, nil
-		}
-	}
-}
-
-// checkState returns an error for the state of another zone or of a newer Sonic.
-func (l *loader) checkState(state redislib.State) error {
-	switch {
-	case state.Layout > redislib.Layout:
-		return fmt.Errorf("%w: a newer version of Sonic has written its state, in layout %d, and this one knows %d: run the newer version", ErrState, state.Layout, redislib.Layout)
-	case state.Zone != "" && state.Zone != l.cfg.Zone:
-		return fmt.Errorf("%w: it holds the state of zone %q, and this is zone %q: give the right redis.url or zone", ErrState, state.Zone, l.cfg.Zone)
-	default:
-		return nil
-	}
+func (o *owner) firstUnstored(ctx context.Context) (first []wire.Entry, whole bool, err error) {
+	n := 0
+	entries, last, err := o.readRange(ctx, o.packer.Tail.Last, "+", func(entries []wire.Entry) bool {
+		n = wire.Cut(entries, true)
+		return n > 0
+	})
+	return entries[:n], n > 0 || last == o.packer.Tail.Last, err
 }
 
 // checkOwnership reads the end of the topic again. If it is after this writer's last message,
 // another process owns the topic.
-func (l *loader) checkOwnership(ctx context.Context) error {
-	last, err := l.client.Last(ctx, l.writer.Topic())
+func (o *owner) checkOwnership(ctx context.Context) error {
+	last, err := o.client.Last(ctx, o.writer.Topic())
 	if err != nil {
 		return fmt.Errorf("cannot read the end of the topic: %w", err)
 	}
-	t, err := l.tail(ctx, last)
+	t, err := o.tail(ctx, last)
 	if err != nil {
 		return err
 	}
-	if t.Position > l.packer.Tail.Position {
+	if t.Position > o.packer.Tail.Position {
 		return &writerError{fmt.Errorf("another process has stored effects up to %s", t.Last)}
 	}
 	return nil
 }
 
-// recover applies the effects of the topic after from, which Redis has lost.
-func (l *loader) recover(ctx context.Context, from wire.ID, epoch int64) error {
-	missing := from.IsZero() // Redis has no stream at all: it may have lost effects from before the beginning of the topic
-	var err error
-	if !missing {
-		missing, err = l.replay(ctx, from, from, epoch)
+// recover applies the effects of the topic after from, which Redis has lost. If Redis has no stream at
+// all, it may have lost effects from before the beginning of the topic.
+func (o *owner) recover(ctx context.Context, from wire.ID, epoch int64) error {
+	if !from.IsZero() {
+		for _, begin := range []wire.ID{from, {}} { // the beginning: the clock of effects may be far ahead
+			if err := o.replay(ctx, begin, from, epoch); !errors.Is(err, errMissing) {
+				return err
+			}
+		}
 	}
-	if err == nil && missing && !from.IsZero() {
-		missing, err = l.replay(ctx, wire.ID{}, from, epoch)
+	if o.cfg.Alone {
+		o.log.Error("the topic does not have all effects that this Redis has lost: continuing without them, because there is no other zone", zap.Stringer("since", from))
+		return nil
 	}
-	switch {
-	case err != nil || !missing:
-	case l.cfg.Alone:
-		l.log.Error("the topic does not have all effects that this Redis has lost: continuing without them, because there is no other zone", zap.Stringer("since", from))
-	default:
-		err = fmt.Errorf("%w: it is older than the topic, and the topic no longer has all effects that it has lost since %s: restore a newer copy of this Redis,"+
-			" and give the namespace a longer retention", ErrState, from)
-	}
-	return err
+	return fmt.Errorf("%w: it is older than the topic, and the topic no longer has all effects that it has lost since %s: restore a newer copy of this Redis,"+
+		" and give the namespace a longer retention", ErrState, from)
 }
 
+// errMissing says that the topic does not have all effects.
+var errMissing = errors.New("effects are missing in the topic")
+
 // replay reads the topic from about the effect begin on, and applies the messages after the effect
-// from. missing says that some effects after from are not in the topic.
-func (l *loader) replay(ctx context.Context, begin, from wire.ID, epoch int64) (missing bool, err error) {
+// from. It returns errMissing if some effects after from are not in the topic.
+func (o *owner) replay(ctx context.Context, begin, from wire.ID, epoch int64) error {
 	n := int64(0)
-	err = l.readTopic(ctx, begin, func(ctx context.Context, h *wire.Header, d *messaging.Delivery) error {
-		if missing || h.Last.Compare(from) <= 0 {
+	err := o.readTopic(ctx, begin, func(ctx context.Context, h *wire.Header, d *messaging.Delivery) error {
+		switch {
+		case h.Last.Compare(from) <= 0:
 			return nil
+		case h.Prev.Compare(from) > 0:
+			return errMissing
 		}
-		if h.Prev.Compare(from) > 0 {
-			missing = true
-			return nil
-		}
-		result, err := l.library.Apply(ctx, h, d.Payload, string(d.ID.Bytes()))
-		if err != nil {
+		result, err := o.library.Apply(ctx, h, d.Payload, string(d.ID.Bytes()))
+		switch {
+		case err != nil:
 			return fmt.Errorf("cannot apply the effects of this zone: %w", err)
-		}
-		if result.Status == redislib.Gap {
-			missing = true
-			return nil
-		}
-		n += result.Applied
-		if h.Part == h.Parts {
+		case result.Status == redislib.Gap:
+			return errMissing
+		case h.Part == h.Parts:
 			from = h.Last
 		}
+		n += result.Applied
 		return nil
 	})
-	if err == nil && !missing && from.Compare(l.packer.Tail.Last) < 0 {
-		missing = true
+	if err == nil && from.Compare(o.packer.Tail.Last) < 0 {
+		err = errMissing
 	}
-	if !missing && err == nil {
-		l.log.Info("applied what this Redis had lost", zap.Int64("effects", n), zap.Int64("epoch", epoch))
+	if err == nil {
+		o.log.Info("applied what this Redis had lost", zap.Int64("effects", n), zap.Int64("epoch", epoch))
 	}
-	return missing, err
+	return err
 }

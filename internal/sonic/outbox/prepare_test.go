@@ -33,15 +33,13 @@ func shipper(t *testing.T) (*Shipper, *redis.Client, *redislib.Library) {
 	return s, db, l
 }
 
-// prepared is a loader of a new owner, before it looks at Redis.
-func prepared(t *testing.T, s *Shipper) *loader {
+// prepared is a new owner, before it looks at Redis.
+func prepared(t *testing.T, s *Shipper) *owner {
 	t.Helper()
-	w, err := s.acquireTopic(t.Context())
+	w, err := s.acquire(t.Context())
 	require.NoError(t, err)
-	t.Cleanup(func() { s.releaseTopic(w) })
-	end, err := s.tail(t.Context(), w.Last())
-	require.NoError(t, err)
-	return &loader{Shipper: s, writer: w, storeContext: t.Context(), packer: wire.Packer{Origin: s.cfg.Zone, Tail: end}, firstSession: true, single: true}
+	t.Cleanup(func() { s.release(w) })
+	return &owner{Shipper: s, topicWriter: w, single: true}
 }
 
 // What a predecessor has sent is stored after its successor has read the topic's end, and Redis has
@@ -54,7 +52,7 @@ func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
 	require.NoError(t, script.Load(ctx, db))
 
 	parent, first := t, prepared(t, s)
-	_, err := first.prepare(ctx)
+	err := first.prepare(ctx)
 	require.NoError(t, err)
 	write := func(key string) wire.ID {
 		require.NoError(t, db.Do(ctx, "FCALL", "sonic_set", 1, l.Outbox(), "0", key, "1").Err())
@@ -62,14 +60,11 @@ func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
 		require.NoError(t, err)
 		return state.Last
 	}
-	store := func(l *loader) {
-		entries, whole, err := l.firstUnstored(ctx)
+	store := func(o *owner) {
+		entries, whole, err := o.firstUnstored(ctx)
 		require.NoError(t, err)
 		require.True(t, whole)
-		records, ends, err := l.pack(entries)
-		require.NoError(t, err)
-		require.NoError(t, l.writer.Store(ctx, records...))
-		l.packer.Tail = ends
+		require.NoError(t, o.storeOne(entries))
 	}
 	for name, waits := range map[string]bool{"nothing else waits": false, "another effect waits": true} {
 		t.Run(name, func(t *testing.T) {
@@ -88,14 +83,11 @@ func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
 				require.NoError(t, err)
 				entries, err := entriesOf(new(wire.Joiner), both)
 				require.NoError(t, err)
-				records, ends, err := first.pack(entries)
-				require.NoError(t, err)
-				require.NoError(t, first.writer.Store(ctx, records...))
-				first.packer.Tail = ends
+				require.NoError(t, first.storeOne(entries))
 			} else {
 				store(first)
 			}
-			s.releaseTopic(first.writer)
+			s.release(first.topicWriter)
 
 			// Redis is the one before the last write, and was restarted.
 			require.NoError(t, db.Del(ctx, lost).Err())
@@ -104,7 +96,7 @@ func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
 			require.NoError(t, script.Replace(ctx, db))
 			second := prepared(parent, s)
 			second.packer.Tail = before
-			_, err = second.prepare(ctx)
+			err = second.prepare(ctx)
 			require.NoError(t, err)
 			assert.EqualValues(t, 2, db.Exists(ctx, kept, lost).Val())
 			state, err := l.ReadState(ctx)
@@ -119,17 +111,16 @@ func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
 	t.Run("nothing was under way", func(t *testing.T) {
 		// It stores a message without effects, and recovers nothing.
 		require.NoError(t, script.Replace(ctx, db))
-		s.releaseTopic(first.writer)
+		s.release(first.topicWriter)
 		next := prepared(t, s)
 		state, err := l.ReadState(ctx)
 		require.NoError(t, err)
 		began := next.packer.Tail
-		behind, err := next.prepare(ctx)
-		require.NoError(t, err)
+		require.NoError(t, next.prepare(ctx))
 		assert.Equal(t, began.Position+1, next.packer.Tail.Position)
 		assert.Equal(t, state.Epoch+1, next.packer.Tail.Epoch, "it was opened again")
 		id := write("later")
-		assert.Positive(t, id.Compare(behind))
+		assert.Positive(t, id.Compare(next.packer.Tail.Last))
 	})
 }
 
@@ -151,7 +142,7 @@ func TestAPredecessorOfAnotherVersion(t *testing.T) {
 	require.Equal(t, "another", loaded())
 	next := prepared(t, s)
 	require.NoError(t, next.updateLibrary(ctx))
-	_, err = next.prepare(ctx)
+	err = next.prepare(ctx)
 	require.NoError(t, err)
 	assert.Equal(t, version, loaded())
 	state, err := l.ReadState(ctx)

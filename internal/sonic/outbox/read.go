@@ -26,11 +26,11 @@ const (
 const readPause = 2 * time.Millisecond
 
 // read reads the stream after begin.
-func (l *loader) read(ctx context.Context, begin wire.ID, q *queue) error {
+func (o *owner) read(ctx context.Context, begin wire.ID, q *queue) error {
 	count := int64(minReadCount)
 	var joiner wire.Joiner
 	for {
-		found, err := l.redis.XRead(ctx, &redis.XReadArgs{Streams: []string{l.library.Outbox(), begin.String()}, Count: count, Block: readBlock}).Result()
+		found, err := o.redis.XRead(ctx, &redis.XReadArgs{Streams: []string{o.library.Outbox(), begin.String()}, Count: count, Block: readBlock}).Result()
 		if errors.Is(err, redis.Nil) { // no new entry
 			continue
 		}
@@ -86,28 +86,26 @@ func bytesOf(found []redis.XMessage) (n int) {
 	return n
 }
 
-// readRange returns the effects of the stream after begin, up to end unless end is zero.
-func (l *loader) readRange(ctx context.Context, begin, end wire.ID) (all []wire.Entry, err error) {
-	to := "+"
-	if !end.IsZero() {
-		to = end.String()
-	}
+// readRange reads the stream after begin, up to an id or "+", or until enough accepts the entries. last
+// is the last entry of the stream that was read.
+func (o *owner) readRange(ctx context.Context, begin wire.ID, end string, enough func([]wire.Entry) bool) (all []wire.Entry, last wire.ID, err error) {
 	var joiner wire.Joiner
-	for {
-		found, err := l.redis.XRangeN(ctx, l.library.Outbox(), "("+begin.String(), to, minReadCount).Result()
+	for last = begin; enough == nil || !enough(all); {
+		found, err := o.redis.XRangeN(ctx, o.library.Outbox(), "("+last.String(), end, minReadCount).Result()
 		if err != nil {
-			return nil, fmt.Errorf("cannot read the outbox: %w", err)
+			return nil, last, fmt.Errorf("cannot read the outbox: %w", err)
+		}
+		if len(found) == 0 {
+			break
 		}
 		entries, err := entriesOf(&joiner, found)
 		if err != nil {
-			return nil, err
+			return nil, last, err
 		}
 		all = append(all, entries...)
-		if len(found) == 0 {
-			return all, nil
-		}
-		if begin, err = wire.ParseID(found[len(found)-1].ID); err != nil {
-			return nil, err
+		if last, err = wire.ParseID(found[len(found)-1].ID); err != nil {
+			return nil, last, err
 		}
 	}
+	return all, last, nil
 }

@@ -60,7 +60,7 @@ func TestWhatIsReadAtOnceIsBounded(t *testing.T) {
 	}
 	q := newQueue()
 	reading := make(chan error, 1)
-	go func() { reading <- (&loader{Shipper: &Shipper{redis: db, library: l}}).read(ctx, wire.ID{}, q) }()
+	go func() { reading <- (&owner{Shipper: &Shipper{redis: db, library: l}}).read(ctx, wire.ID{}, q) }()
 	got, bytes := 0, 0
 	for got < 3000+large {
 		entries, err := q.take(ctx, false)

@@ -1,180 +1,75 @@
-// Package outbox publishes the effects of the zone's Redis to the zone's topic. It reads the stream
-// of effects, packs them into messages, stores these in the stream's order, and then trims the
-// stream.
 package outbox
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// Config says which effects to ship, and to which topic.
-type Config struct {
-	Zone  string
-	Topic string // of the zone
-	// Alone says that there is no other zone, so that no other Redis can differ from this one.
-	Alone bool
-	// Config describes the settings that must be equal in all zones. Each message carries it: see
-	// [wire.Config].
-	Config string
-}
-
 // Shipper publishes the effects of a zone with one Redis to the zone's topic. Of several shippers of a
 // zone, in one process or in many, only the one that owns the topic works. The others wait. All
 // methods are safe for concurrent use.
 type Shipper struct {
-	cfg      Config
+	*publisher
 	redis    *redis.Client
 	library  *redislib.Library
-	client   *messaging.Client
-	log      *zap.Logger
-	metrics  *Metrics
-	health   *health.State
 	onStored func(id wire.ID) // called with the last effect that the topic has
-
-	mu     sync.Mutex
-	status Status
-}
-
-// Status is the state of a shipper.
-type Status struct {
-	// Owner says that this process owns the topic and ships. If false, another process owns it, or
-	// opening it fails.
-	Owner bool
-	// Stored is the last effect that is known to be stored in the topic.
-	Stored wire.ID
-	Epoch  int64
 }
 
 // New returns a shipper. It calls stored with the id of the last effect in the topic whenever that
 // changes, in order.
 func New(cfg Config, db *redis.Client, l *redislib.Library, client *messaging.Client, log *zap.Logger, m *Metrics, stored func(wire.ID)) *Shipper {
-	log = log.Named("outbox")
-	return &Shipper{cfg: cfg, redis: db, library: l, client: client, log: log, metrics: m, health: health.New(log), onStored: stored}
+	return &Shipper{publisher: newPublisher(cfg, client, log, m), redis: db, library: l, onStored: stored}
 }
-
-// Status returns the state of the shipper.
-func (s *Shipper) Status() Status {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.status
-}
-
-// Unhealthy returns why this process ships nothing at present. It is nil if it ships, or if another
-// process does.
-func (s *Shipper) Unhealthy() error { return s.health.Current() }
 
 // Run ships until ctx ends. It retries after failures of the network, Redis and Pulsar. It returns
 // an error only if trying again does not help.
-func (s *Shipper) Run(ctx context.Context) error { return runShipper(ctx, s.health, s.shipWhileOwner) }
+func (s *Shipper) Run(ctx context.Context) error { return s.run(ctx, s.ship) }
 
-// runShipper calls ship again after each error, until ctx ends or trying again does not help. state
-// gets the errors.
-func runShipper(ctx context.Context, state *health.State, ship func(context.Context) error) error {
-	var pause backoff.Backoff
-	for ctx.Err() == nil {
-		began := time.Now()
-		err := ship(ctx)
-		switch {
-		case ctx.Err() != nil: // the error comes from the end of ctx
-		case final(err):
-			return err
-		default:
-			state.Set(err)
-			pause.Held(time.Since(began))
-			pause.Wait(ctx)
+// followEvery is how often this process asks how far another one has shipped. It delays replies
+// that wait for that by up to the same time.
+const followEvery = 2 * time.Millisecond
+
+// Follow reports the last effect in the topic while another process ships, until ctx ends.
+func (s *Shipper) Follow(ctx context.Context) error {
+	var reported wire.ID
+	for backoff.Sleep(ctx, followEvery) {
+		if s.Status().Owner {
+			continue
+		}
+		// The process that ships logs errors of Redis.
+		if id, err := s.library.ShippedTo(ctx); err == nil && id.Compare(reported) > 0 {
+			reported = id
+			s.onStored(id)
 		}
 	}
 	return nil
 }
 
-// shipWhileOwner waits until this process owns the topic, and ships as long as it does.
-func (s *Shipper) shipWhileOwner(ctx context.Context) error {
-	w, err := s.acquireTopic(ctx)
-	if err != nil {
-		return err
-	}
-	defer s.releaseTopic(w)
-	return s.ship(ctx, w)
-}
-
-// final reports whether trying again does not help.
-func final(err error) bool {
-	return errors.Is(err, messaging.ErrTopicTerminated) || errors.Is(err, messaging.ErrInvalidTopic) || errors.Is(err, ErrState)
-}
-
-// ErrState says that Sonic cannot continue with the state of this Redis, topic or outbox.
-var ErrState = errors.New("this Redis cannot be used")
-
-// acquireTopic waits until this process is the only one that may write to the topic.
-func (s *Shipper) acquireTopic(ctx context.Context) (*messaging.EntryWriter, error) {
-	return s.end().acquire(ctx)
-}
-
-func (s *Shipper) releaseTopic(w *messaging.EntryWriter) {
-	s.mu.Lock()
-	s.status.Owner = false
-	s.mu.Unlock()
-	s.end().release(w)
-}
-
-// end is the topic that the shipper writes to.
-func (s *Shipper) end() topicEnd {
-	return topicEnd{zone: s.cfg.Zone, topic: s.cfg.Topic, client: s.client, log: s.log}
-}
-
-// ship ships until ctx or the ownership of the topic ends. After a failure of a session it starts
-// another one.
-func (s *Shipper) ship(ctx context.Context, w *messaging.EntryWriter) error {
-	t, err := s.tail(ctx, w.Last())
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	s.status.Owner = true
-	s.mu.Unlock()
-	s.log.Info("took over the topic", zap.String("topic", w.Topic()), zap.Stringer("stored", t.Last))
-	ctx, storing, done := whileOwner(ctx, w)
-	defer done()
-
-	l := &loader{Shipper: s, writer: w, storeContext: storing, packer: wire.Packer{Origin: s.cfg.Zone, Config: s.cfg.Config, Tail: t}, firstSession: true, single: true}
-	var pause backoff.Backoff
-	for {
-		began := time.Now()
-		err := l.session(ctx)
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
+// ship ships until ctx ends or the topic is lost. After a failure of a session it begins another one.
+func (s *Shipper) ship(ctx context.Context, w *topicWriter) error {
+	o := &owner{Shipper: s, topicWriter: w, single: true}
+	return retry(ctx, o.session, func(err error) bool {
 		var lost *writerError
-		if final(err) || errors.As(err, &lost) {
-			return err
-		}
-		s.health.Set(err)
-		pause.Held(time.Since(began))
-		pause.Wait(ctx)
-	}
+		return final(err) || errors.As(err, &lost)
+	}, s.health.Set)
 }
 
-// loader ships with one writer, over one or more sessions.
-type loader struct {
+// owner ships with one writer, over one or more sessions.
+type owner struct {
 	*Shipper
-	writer       *messaging.EntryWriter
-	storeContext context.Context
-	packer       wire.Packer // its Tail is the stored end of the topic
-	firstSession bool        // the tail was read when the writer was opened, and no session has used it yet
+	*topicWriter
+	prepared bool // a session has prepared Redis; before, the tail is as new as the writer
 	// single says that the next message must be a single entry or transaction. This holds for the
 	// first message of a writer. A message of the previous owner may be stored after this writer
 	// has read the end of the topic. The broker then drops this first message as a duplicate,
@@ -183,69 +78,76 @@ type loader struct {
 }
 
 // session prepares Redis, and then ships until an error.
-func (l *loader) session(ctx context.Context) error {
-	if l.firstSession {
-		if err := l.updateLibrary(ctx); err != nil {
+func (o *owner) session(ctx context.Context) error {
+	if !o.prepared {
+		if err := o.updateLibrary(ctx); err != nil {
 			return err
 		}
 	}
-	begin, err := l.prepare(ctx)
-	if err != nil {
+	if err := o.prepare(ctx); err != nil {
 		return err
 	}
-	l.health.Set(nil)
-	l.recordStored(begin)
-	q := newQueue()
-	trim := newTrimmer(l.library)
+	o.health.Set(nil)
+	o.reportStored()
+	begin, q, stored := o.packer.Tail.Last, newQueue(), make(chan struct{}, 1)
 	group, running := errgroup.WithContext(ctx)
-	group.Go(func() error { return l.read(running, begin, q) })
-	group.Go(func() error { return l.resend(running) })
-	group.Go(func() error { return l.store(running, q, trim) })
-	group.Go(func() error { return trim.run(running) })
-	group.Go(func() error { return l.heartbeat(running) })
-	group.Go(func() error { return l.prune(running) })
+	group.Go(func() error { return o.read(running, begin, q) })
+	group.Go(func() error { return o.store(running, q, stored) })
+	group.Go(func() error { return o.trim(running, stored) })
+	group.Go(func() error { return o.heartbeat(running) })
+	group.Go(func() error { return o.resend(running) })
+	group.Go(func() error { return o.prune(running) })
 	return group.Wait()
 }
 
-// recordStored records the last effect in the topic, and reports it.
-func (s *Shipper) recordStored(id wire.ID) {
-	s.mu.Lock()
-	s.status.Stored = id
-	s.mu.Unlock()
-	s.onStored(id)
+// reportStored records and reports the last effect in the topic.
+func (o *owner) reportStored() {
+	o.recordStored(o.packer.Tail)
+	o.onStored(o.packer.Tail.Last)
 }
 
-// store stores the effects of q, one message after the other. While it stores a message, effects of
-// the next one gather in q. After the end of ctx it stores the rest.
-func (l *loader) store(ctx context.Context, q *queue, trim *trimmer) error {
+// store stores the effects of q, one message after the other, and signals each to stored. While it
+// stores a message, effects of the next one gather in q. After the end of ctx it stores the rest.
+func (o *owner) store(ctx context.Context, q *queue, stored chan struct{}) error {
 	for {
-		entries, err := q.take(ctx, l.single)
+		entries, err := q.take(ctx, o.single)
 		if err != nil {
 			return nil //nolint:nilerr // another goroutine of the session returns the error
 		}
-		if err := l.storeOne(entries); err != nil {
+		if err := o.storeOne(entries); err != nil {
 			return err
 		}
-		trim.trimTo(l.packer.Tail.Last)
+		o.reportStored()
+		signal(stored)
 	}
 }
 
 // storeOne stores the entries of one message.
-func (l *loader) storeOne(entries []wire.Entry) error {
-	records, ends, err := l.pack(entries)
+func (o *owner) storeOne(entries []wire.Entry) error {
+	messages, ends, err := o.packer.Pack(entries)
 	if err != nil {
+		return fmt.Errorf("%w: %w", ErrState, err)
+	}
+	if err := o.storeMessages(messages, ends); err != nil {
 		return err
 	}
-	began := time.Now()
-	for _, r := range records {
-		if err := l.writer.Store(l.storeContext, r); err != nil {
-			return &writerError{fmt.Errorf("cannot store effects: %w", err)}
+	o.single = false
+	return nil
+}
+
+// trim removes from the outbox what the topic has. It works concurrently with store: only the latest
+// id counts.
+func (o *owner) trim(ctx context.Context, stored <-chan struct{}) error {
+	for {
+		select {
+		case <-stored:
+		case <-ctx.Done():
+			return nil
+		}
+		if err := o.library.Shipped(ctx, o.Status().Stored); err != nil {
+			return fmt.Errorf("cannot trim the outbox: %w", err)
 		}
 	}
-	l.metrics.stored(entries, records, time.Since(began))
-	l.packer.Tail, l.single = ends, false
-	l.recordStored(ends.Last)
-	return nil
 }
 
 // beatEvery is how often this zone sends a heartbeat to the other zones.
@@ -253,23 +155,71 @@ const beatEvery = time.Second
 
 // heartbeat sends heartbeats to the other zones. It also detects a restart of Redis: the heartbeat
 // fails because Redis is not ready, and the next session opens it again.
-func (l *loader) heartbeat(ctx context.Context) error {
-	ticker := time.NewTicker(beatEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return nil
-		}
-		if err := l.library.SendHeartbeat(ctx); err != nil {
+func (o *owner) heartbeat(ctx context.Context) error {
+	for backoff.Sleep(ctx, beatEvery) {
+		if err := o.library.SendHeartbeat(ctx); err != nil {
 			return fmt.Errorf("cannot send a heartbeat: %w", err)
 		}
 	}
+	return nil
 }
 
-func (s *Shipper) setEpoch(epoch int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.status.Epoch = epoch
+// resend ships the state of resendCount noted keys, elements and counters at a time, and waits
+// until it is stored before the next.
+const (
+	resendCount = 256
+	resendPause = 5 * time.Millisecond
+	resendIdle  = 200 * time.Millisecond
+)
+
+// resend ships the state of everything that dropped effects changed.
+func (o *owner) resend(ctx context.Context) error {
+	var last wire.ID // the effect of the last Resend
+	pause := resendIdle
+	for backoff.Sleep(ctx, pause) {
+		if o.Status().Stored.Compare(last) < 0 {
+			continue
+		}
+		id, left, err := o.library.Resend(ctx, resendCount)
+		if err != nil && !redislib.NotReady(err) {
+			return fmt.Errorf("cannot ship what was dropped: %w", err)
+		}
+		switch {
+		case !id.IsZero() && pause == resendIdle:
+			o.log.Info("shipping the state of the data that changed while effects were dropped", zap.Int64("left", left))
+			pause = resendPause
+		case id.IsZero() && pause == resendPause:
+			o.log.Info("stopped shipping state: all of it is shipped, or effects are dropped again", zap.Int64("left", left))
+			pause = resendIdle
+		}
+		last = wire.Max(last, id)
+	}
+	return nil
+}
+
+// prune scans the versions in steps of pruneCount with a pause of pruneStep, so that Redis can
+// serve clients in between. It begins a new round at most once per pruneRound.
+const (
+	pruneCount = 500
+	pruneStep  = 10 * time.Millisecond
+	pruneRound = time.Second
+)
+
+// prune removes versions that no zone needs any more.
+func (o *owner) prune(ctx context.Context) error {
+	cursor := "0"
+	for {
+		next, left, err := o.library.Prune(ctx, cursor, pruneCount)
+		if err != nil {
+			return fmt.Errorf("cannot prune versions: %w", err)
+		}
+		pause := pruneStep
+		if cursor = next; cursor == "0" {
+			pause = pruneRound
+			o.log.Debug("checked all versions for pruning", zap.Int64("left", left))
+		}
+		if !backoff.Sleep(ctx, pause) {
+			return nil
+		}
+	}
 }

@@ -44,24 +44,19 @@ func Last(ctx context.Context, c *messaging.Client, d *messaging.Delivery, zone 
 	}
 	skipped(d, err)
 	for _, from := range []messaging.Position{messaging.AtTime(d.PublishTime.Add(-lookBack)), messaging.Earliest()} {
-		if h, err = lastSince(ctx, c, d.Topic, from, zone); h != nil || err != nil {
+		h, err = nil, nil
+		failed := Read(ctx, c, d.Topic, from, zone, func(_ context.Context, last *wire.Header, _ *messaging.Delivery, unreadable error) error {
+			h, err = last, unreadable
+			return nil
+		})
+		if failed != nil {
+			return nil, failed
+		}
+		if h != nil || err != nil {
 			return h, err
 		}
 	}
 	return nil, nil //nolint:nilnil // no message of the zone's Sonic
-}
-
-// lastSince returns the header of the last message of the zone's Sonic since a position.
-func lastSince(ctx context.Context, c *messaging.Client, name string, from messaging.Position, zone string) (last *wire.Header, err error) {
-	var unreadable error // of the last message of a Sonic
-	err = Read(ctx, c, name, from, zone, func(_ context.Context, h *wire.Header, _ *messaging.Delivery, err error) error {
-		last, unreadable = h, err
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return last, unreadable
 }
 
 // Read passes the messages of a zone's topic from a position on, up to the end, to handle, with the

@@ -99,21 +99,58 @@ func (p *Packer) Pack(entries []Entry) (messages []Message, ends Tail, err error
 	if ends.Position, err = ends.Last.Position(); err != nil {
 		return nil, ends, err
 	}
+	if ends.Position <= p.Tail.Position {
+		return nil, ends, fmt.Errorf("the effect %s does not come after the end of the topic", ends.Last)
+	}
 	payload, effects := Payload(entries)
 	ends.Count += effects
-	h := Header{
-		Origin: p.Origin, Epoch: p.Tail.Epoch, Prev: p.Tail.Last, First: entries[0].ID, Last: ends.Last,
-		Count: ends.Count, Parts: (len(payload) + PartBytes - 1) / PartBytes, Config: p.Config,
-	}
-	for h.Part = 1; h.Part <= h.Parts; h.Part++ {
+	messages = inParts(payload, Header{
+		Origin: p.Origin, Epoch: p.Tail.Epoch, Prev: p.Tail.Last, First: entries[0].ID, Last: ends.Last, Count: ends.Count, Config: p.Config,
+	})
+	for i := range messages {
 		// Before a large entry the library leaves a gap in the ids, so that the positions of all
 		// parts are above those of earlier messages.
-		h.Position = ends.Position - int64(h.Parts-h.Part)
-		if h.Part == h.Parts && h.Position <= p.Tail.Position {
-			return nil, ends, fmt.Errorf("the effect %s does not come after the end of the topic", ends.Last)
-		}
-		messages = append(messages, Message{h, payload[:min(PartBytes, len(payload))]})
-		payload = payload[min(PartBytes, len(payload)):]
+		messages[i].Header.Position = ends.Position - int64(len(messages)-1-i)
 	}
 	return messages, ends, nil
+}
+
+// PackGroups is Pack for a zone that has a Redis Cluster. It counts positions. Only the last part has
+// watermark: if the process ends before that part is stored, the effects are not in the topic, and the
+// next owner goes on from the part that is the last one then.
+func (p *Packer) PackGroups(groups []Group, watermark uint64, reached map[string]uint64) (messages []Message, ends Tail) {
+	payload, effects := GroupsPayload(groups)
+	ends = p.Tail
+	ends.Count += effects
+	for i := range groups {
+		ends.Last = Max(ends.Last, groups[i].Last)
+	}
+	first := ends.Last
+	for i := range groups {
+		if id := groups[i].Entries[0].ID; id.Compare(first) < 0 {
+			first = id
+		}
+	}
+	messages = inParts(payload, Header{
+		Origin: p.Origin, Epoch: p.Tail.Epoch, First: first, Last: ends.Last, Count: ends.Count, Config: p.Config,
+		Slots: true, Watermark: p.Tail.Watermark, Reached: reached,
+	})
+	for i := range messages {
+		ends.Position++
+		messages[i].Header.Position = ends.Position
+	}
+	ends.Watermark = watermark
+	messages[len(messages)-1].Header.Watermark = watermark
+	return messages, ends
+}
+
+// inParts returns a payload as the parts of a message.
+func inParts(payload []byte, h Header) (messages []Message) {
+	h.Parts = (len(payload) + PartBytes - 1) / PartBytes
+	for h.Part = 1; h.Part <= h.Parts; h.Part++ {
+		n := min(PartBytes, len(payload))
+		messages = append(messages, Message{h, payload[:n]})
+		payload = payload[n:]
+	}
+	return messages
 }

@@ -114,6 +114,22 @@ func TestPartsAndTheirPositions(t *testing.T) {
 	assert.Equal(t, []Entry{large}, got)
 }
 
+// Only the last part of a message has the watermark of its effects: the others may be all that is
+// stored.
+func TestWatermarkOfParts(t *testing.T) {
+	p := Packer{Origin: "a", Tail: Tail{Watermark: 5, Position: 1}}
+	e := Entry{ID: ID{Ms: 6}, Effects: strings.Repeat("x", 2*PartBytes)}
+	messages, ends := p.PackGroups([]Group{{Last: e.ID, Entries: []Entry{e}}}, 9, nil)
+	assert.Equal(t, Tail{Watermark: 9, Position: 4, Last: e.ID, Count: 1}, ends)
+	var watermarks []uint64
+	for _, m := range messages {
+		h, err := ParseHeader(m.Header.Properties())
+		require.NoError(t, err)
+		watermarks = append(watermarks, h.Watermark)
+	}
+	assert.Equal(t, []uint64{5, 5, 9}, watermarks)
+}
+
 func TestPackRefuses(t *testing.T) {
 	p := Packer{Origin: "a", Tail: Tail{Position: 1 << seqBits}}
 	for _, id := range []ID{{}, {Ms: 1}, {Ms: 2, Seq: 1 << seqBits}, {Ms: maxMs + 1}} {

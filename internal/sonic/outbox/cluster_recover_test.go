@@ -63,11 +63,11 @@ func TestClusterSlotMovesFromAPrimaryThatHasNotRecovered(t *testing.T) {
 			// A process opens it, and ends before it has recovered it.
 			conn := from.Client(t).Conn()
 			defer func() { require.NoError(t, conn.Close()) }()
-			r := &primaryReader{clusterOwner: &clusterOwner{ClusterShipper: s}, library: redislib.NewPrimary(conn, s.cfg.Library), slots: slots}
+			r := &primaryReader{clusterOwner: newClusterOwner(s, nil), library: redislib.NewPrimary(conn, s.cfg.Library), slots: slots}
 			state, err := r.library.Look(ctx)
 			require.NoError(t, err)
 			require.NoError(t, r.library.Open(ctx, state, false, 0))
-			require.NoError(t, r.markLacks(ctx, slots))
+			require.NoError(t, r.markMissing(ctx, slots))
 			move("opened")
 			require.Equal(t, to.Addr(), w.redis.Owner(t, slot))
 			assert.Equal(t, "first", to.Client(t).Get(ctx, key).Val())

@@ -6,8 +6,6 @@ import (
 	"io"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/eventloop"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
@@ -26,16 +24,6 @@ const (
 
 	minBackoff = 10 * time.Millisecond
 	maxBackoff = time.Second
-)
-
-// Errors for clients when the connection to Redis is lost.
-const (
-	errUnknownOutcome = "ERR the connection to Redis was lost while this command ran: whether it took effect is unknown"
-	errUnrecorded     = "ERR the script ran while no Sonic had opened this Redis: what it wrote is in this zone only, until it is written again"
-	errUnpublished    = "ERR the connection to Redis was lost before Pulsar had stored this command's effect: whether it took effect is unknown"
-	errUnreachable    = "LOADING Redis cannot be reached: the command was not run"
-
-	errPrimaryUnreachable = "CLUSTERDOWN the primary of this slot cannot be reached: the command was not run"
 )
 
 // errUnexpectedReply ends a connection whose replies do not match its commands.
@@ -170,156 +158,6 @@ func (b *backend) connected(fd int, to upstream.Server, err error) {
 	b.scheduleFlush()
 }
 
-// failUnsent answers commands that waited too long for a connection with an error.
-func (b *backend) failUnsent() {
-	b.failTimer = eventloop.Stopped() // no new timer until the connection is up again
-	b.failAll()
-	if b.owner != nil {
-		// Commands that need the client's own connection may have failed, WATCH or SUBSCRIBE for
-		// instance. So the proxy disconnects the client.
-		b.discard()
-		b.ended()
-	}
-}
-
-// ended handles the end of a client's own connection.
-func (b *backend) ended() {
-	if b.onEnd != nil {
-		b.onEnd()
-		return
-	}
-	b.owner.closeAfterReplies()
-}
-
-// unreachable reports whether the connection has been down for Backend.Wait, so that commands fail
-// at once.
-func (b *backend) unreachable() bool {
-	return b.state != up && b.loop.now.Sub(b.downSince) >= b.loop.cfg.Backend.Wait
-}
-
-// failAll answers all commands that were not sent with an error.
-func (b *backend) failAll() {
-	b.batch = writeBatch{}
-	for b.replies.n > 0 {
-		b.failFront(false)
-	}
-	b.out, b.sent = b.out[:0], 0
-	b.resumeClients()
-}
-
-// failFront removes the first pending command and answers it: with the proxy's own answer if it has
-// one, else with an error. sent says whether Redis may have received the command.
-func (b *backend) failFront(sent bool) {
-	p := *b.replies.front()
-	b.replies.pop()
-	b.fail(&p, sent)
-}
-
-// fail completes a command that is pending no more with an error. sent says whether Redis may have
-// received it.
-func (b *backend) fail(p *pending, sent bool) {
-	b.begin(p)
-	switch {
-	case p.kind == proxyAnswer:
-		b.deliverAnswer(p, p.then.answer)
-	case p.then != nil && p.then.onLost != nil:
-		p.then.onLost(sent)
-	case p.client != nil:
-		p.client.deliver(b.loop.lossError(sent))
-	}
-	if p.client != nil {
-		p.client.pendingDone(p)
-	}
-}
-
-// lostCommand answers a command with an error because its connection was lost.
-func (c *client) lostCommand(sent bool) {
-	c.commandDone()
-	c.deliver(c.loop.lossError(sent))
-}
-
-// lossError returns the error of a command whose connection was lost. sent says whether Redis may
-// have received it.
-func (l *loop) lossError(sent bool) []byte {
-	text := errUnreachable
-	switch {
-	case sent:
-		l.proxy.metrics.unknownOutcome.Inc()
-		text = errUnknownOutcome
-	case l.slots != nil:
-		text = errPrimaryUnreachable
-	}
-	return resp.AppendError(nil, text)
-}
-
-// lost ends the connection. Commands that were not sent yet wait for the next one, see [backend] for
-// the exceptions.
-func (b *backend) lost(err error) {
-	if b.state != up {
-		return
-	}
-	b.endBatch()
-	l := b.loop
-	l.release(b.fd)
-	b.fd, b.state, b.downSince = -1, connecting, l.now
-	if b.owner == nil {
-		l.proxy.connectionDown(b.primary, err)
-	}
-	l.log.Debug("the connection to Redis ended", zap.Int("db", b.db), zap.Error(err))
-	if b.streaming && b.inReply && b.replies.n > 0 {
-		if c := b.replies.front().client; c != nil {
-			c.close() // it has already received a part of the reply
-		}
-	}
-	b.scan, b.partialLine, b.partialReply, b.inReply, b.streaming, b.dropping = resp.Scanner{}, nil, nil, false, false, false
-	b.measuring, b.demoted, b.opened = false, false, false
-	if b.owner == nil {
-		l.failUnpublished()
-	} else {
-		b.owner.failUnpublished()
-	}
-	if b.primary != "" && b.owner == nil {
-		b.keepUnsent()
-		b.moveWaiting() // the map may name another primary already
-		b.connect()
-		return
-	}
-	unsent := b.queuedBytes - uint64(len(b.out)-b.sent) // where the unsent bytes begin, equal to b.writtenBytes
-	for b.replies.n > 0 && (b.replies.front().start < unsent || b.replies.front().kind == proxyAnswer) {
-		b.failFront(true)
-	}
-	if b.hasConnectionBound() {
-		b.failAll()
-	}
-	if b.replies.n > 0 {
-		keep := b.queuedBytes - b.replies.front().start
-		b.out = append(b.out[:0], b.out[uint64(len(b.out))-keep:]...)
-	} else {
-		b.out = b.out[:0]
-	}
-	b.sent = 0
-	if b.owner != nil {
-		// The state that Redis kept for the connection is lost. The proxy disconnects the client,
-		// so that it notices.
-		b.failAll()
-		b.discard()
-		b.ended()
-		return
-	}
-	b.connect()
-}
-
-// hasConnectionBound reports whether a pending command may run only on the connection that has
-// ended.
-func (b *backend) hasConnectionBound() bool {
-	for i := range b.replies.n {
-		if then := b.replies.at(i).then; then != nil && then.connectionBound {
-			return true
-		}
-	}
-	return false
-}
-
 // discard ends the connection for good. It closes clients that wait for a reply.
 func (b *backend) discard() {
 	if b.state == discarded {
@@ -392,6 +230,25 @@ func (b *backend) prepend(p pending, command []byte) {
 		later.start += uint64(len(command))
 		b.replies.push(later)
 	}
+}
+
+// command returns pending command i with its arguments. It is valid until out changes.
+func (b *backend) command(i int) []byte {
+	end := b.queuedBytes
+	if i+1 < b.replies.n {
+		end = b.replies.at(i + 1).start
+	}
+	first := b.queuedBytes - uint64(len(b.out))
+	return b.out[b.replies.at(i).start-first : end-first]
+}
+
+// resend queues a command that has been pending on another connection.
+func (b *backend) resend(p pending, command []byte) {
+	b.endBatch()
+	p.start = b.queuedBytes
+	b.replies.push(p)
+	b.out = append(b.out, command...)
+	b.appended(len(command))
 }
 
 // scheduleFlush makes the loop write the queued bytes at the end of the round.

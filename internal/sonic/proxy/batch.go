@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -145,4 +146,72 @@ func (b *backend) deliverBatch(n int, reply []byte) {
 			return
 		}
 	}
+}
+
+// deliverShards distributes the reply of a call of n writes to their clients, in front of a Redis
+// Cluster. The reply is a list, or one error for all. Writes that were refused are sent again alone.
+func (b *backend) deliverShards(n int, reply []byte) {
+	b.checkReadOnly(reply)
+	var all [][]byte
+	if reply[0] == '*' {
+		if all = resp.Elements(reply); len(all) != n {
+			b.lost(errUnexpectedReply)
+			return
+		}
+	}
+	var calls [][]byte
+	for i := range n {
+		one := reply
+		if all != nil {
+			one = all[i]
+		}
+		p := b.replies.front()
+		if !b.refusal(p, one) {
+			if p.client.waitsFor(p.slot, p.order) {
+				p.client.overtaken(p.slot, p.order)
+				p = b.replies.front()
+			}
+			b.begin(p)
+			p.client.deliver(replies.FromFunction(p.cmd, false, one, b.proto))
+			b.completed()
+			continue
+		}
+		if calls == nil {
+			calls = b.singleCalls(n - i)
+		}
+		retried, call := *p, calls[len(calls)-(n-i)]
+		retried.batchSize = 0
+		b.replies.pop()
+		b.retry(retried, call, one)
+	}
+}
+
+// singleCalls returns the calls of the last n of several writes that go to Redis in one call, each as
+// a call of its own. They are the first pending ones.
+func (b *backend) singleCalls(n int) [][]byte {
+	words := resp.Elements(b.command(n - 1))
+	var writes [][][]byte // of each write the head, the outbox and the arguments
+	for rest := words[4:]; len(rest) > 1; {
+		head := resp.Text(rest[0])
+		end := 2 + int(head[len(head)-1]-'0')
+		writes = append(writes, rest[:end])
+		rest = rest[end:]
+	}
+	all := make([][]byte, n)
+	for i, write := range writes[len(writes)-n:] {
+		out := resp.AppendHeader(nil, '*', len(write)+3)
+		out = append(out, b.loop.proxy.functions[b.replies.at(i).cmd.Index]...)
+		out = append(append(out, write[1]...), words[3]...)
+		all[i] = append(out, slices.Concat(write[2:]...)...)
+	}
+	return all
+}
+
+// callBatchOfShards returns the begin of a call of several writes. It has no key: with one, Redis would
+// refuse all writes if the slot of the first has moved. Then the others, which are sent again, would
+// run behind later commands of their clients.
+func callBatchOfShards() []byte {
+	b := resp.AppendBulk(nil, "FCALL")
+	b = resp.AppendBulk(b, "sonic_many")
+	return resp.AppendBulk(b, "0")
 }

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"math"
 	"slices"
 	"strconv"
@@ -378,6 +379,31 @@ func (w *keyWatcher) invalidated(push []byte) {
 	}
 }
 
+// moveWatchers makes commands that wait for keys wait at the primaries that have them now.
+func (l *loop) moveWatchers() {
+	var moved []*blockedCommand // those that wait for the same key in order of arrival
+	for key, w := range l.watchers {
+		gone := !l.isPrimary(key.primary)
+		for _, all := range w.commands {
+			for _, one := range all {
+				if gone || l.slots.Owner(one.slot) != key.primary {
+					moved = append(moved, one)
+				}
+			}
+		}
+		if gone {
+			delete(l.watchers, key)
+			w.b.failAll()
+			w.b.discard()
+		}
+	}
+	for _, one := range moved { // the second time for another key is harmless
+		if !one.ended {
+			one.onKeyChange()
+		}
+	}
+}
+
 // clientUnblock runs CLIENT UNBLOCK id [TIMEOUT|ERROR].
 func (c *client) clientUnblock(_ *command.Command, r request.Request) bool {
 	byError := false
@@ -407,4 +433,207 @@ func (c *client) clientUnblock(_ *command.Command, r request.Request) bool {
 		other.blocked.replyTimeout()
 	}
 	return c.reply(resp.AppendHeader(nil, ':', 1))
+}
+
+// readStreams relays XREAD and XREADGROUP. A command that may block needs a connection of the
+// client's own.
+func (c *client) readStreams(cmd *command.Command, r request.Request) bool {
+	_, blocks := command.Streams(r.Raw, r.Args)
+	if !blocks {
+		return c.relay(cmd, r)
+	}
+	if c.loop.slots != nil {
+		return c.blockInCluster(cmd, r)
+	}
+	if !c.openDedicated() {
+		return false
+	}
+	c.changeBlockingInRedis(1)
+	ended := func() { c.changeBlockingInRedis(-1) }
+	c.backend.send(pending{client: c, kind: handled, then: &replyHandler{
+		onReply: func(reply []byte) { ended(); c.deliver(reply) },
+		onLost:  func(sent bool) { ended(); c.lostCommand(sent) },
+	}}, r.Raw)
+	return true
+}
+
+// changeBlockingInRedis adds n to the number of commands that block in Redis itself.
+func (c *client) changeBlockingInRedis(n int) {
+	before := c.blockingInRedis > 0
+	c.blockingInRedis += n
+	switch now := c.blockingInRedis > 0; {
+	case now && !before:
+		c.loop.blocked++
+	case before && !now:
+		c.loop.blocked--
+	}
+}
+
+// In front of a Redis Cluster blocking commands block in Redis, on a connection of the client's own.
+// When their slot moves, Redis ends them with a redirection, and the proxy sends them to the next
+// primary, with the time that is left. An XREAD from $ then waits for entries from that moment on.
+
+// blockedInCluster is a command that blocks in Redis.
+type blockedInCluster struct {
+	r       request.Request
+	timeout int // position of the argument, 0 if the proxy does not know it
+	unit    time.Duration
+	until   time.Time // zero: no end
+	sent    bool      // it was sent before
+}
+
+// blockInCluster runs a command that may block.
+func (c *client) blockInCluster(cmd *command.Command, r request.Request) bool {
+	if c.outstanding > 0 {
+		return false
+	}
+	w := &blockedInCluster{r: request.Request{Raw: bytes.Clone(r.Raw), Args: slices.Clone(r.Args)}}
+	w.readTimeout(cmd, c.loop.now)
+	c.changeBlockingInRedis(1)
+	return c.runOwn(&ownCommand{
+		slot: c.slot, asks: true, repeats: cmd.Name == "xread", send: w.send,
+		ended: func() { c.changeBlockingInRedis(-1) },
+	})
+}
+
+// readTimeout finds the timeout. Redis answers one that it cannot read with an error.
+func (w *blockedInCluster) readTimeout(cmd *command.Command, now time.Time) {
+	at, unit := w.r.Len()-1, time.Second
+	switch cmd.Name {
+	case "xread", "xreadgroup":
+		at, unit = streamsTimeout(w.r), time.Millisecond
+	case "blmpop", "bzmpop":
+		at = 1
+	}
+	wait, ok := parseTimeout(string(w.r.Arg(at)))
+	if unit == time.Millisecond {
+		wait /= 1000
+	}
+	if ok && wait > 0 && wait < longestBlock {
+		w.timeout, w.unit, w.until = at, unit, now.Add(wait)
+	}
+}
+
+// longestBlock is the longest timeout that the proxy counts. A longer one begins anew when the slot
+// moves.
+const longestBlock = 10 * 365 * 24 * time.Hour
+
+// streamsTimeout returns the position of the last argument of BLOCK, which is the one that counts.
+func streamsTimeout(r request.Request) (at int) {
+	for i := 1; i < r.Len(); i++ {
+		switch word := r.Arg(i); {
+		case resp.EqualFold(word, "block"):
+			i++
+			at = i
+		case resp.EqualFold(word, "count"):
+			i++
+		case resp.EqualFold(word, "group"):
+			i += 2
+		case resp.EqualFold(word, "streams"):
+			return at
+		}
+	}
+	return at
+}
+
+func (w *blockedInCluster) send(o *ownCommand, address string, asking bool) {
+	c := o.c
+	if w.sent && !w.shorten(c.loop.now) {
+		o.end(nullArray(c.proto))
+		return
+	}
+	w.sent = true
+	own := c.own
+	b, isNew := c.reuse(own.blocking, address, func(b *backend) {
+		if own.blocking == b {
+			own.blocking = nil
+		}
+	})
+	o.b, own.blocking = b, b
+	b.halfClosed = c.inputEnded()
+	if isNew {
+		own.blockID = nil
+		id := discardReply()
+		id.then.onReply = func(reply []byte) { own.blockID = bytes.Clone(resp.Text(reply)) }
+		b.send(id, resp.AppendCommand(nil, "CLIENT", "ID")) // for CLIENT UNBLOCK
+	}
+	if asking {
+		b.send(discardReply(), resp.AppendCommand(nil, "ASKING"))
+	}
+	b.send(pending{kind: handled, then: &replyHandler{
+		onReply: func(reply []byte) { w.arrived(o, reply) }, onLost: o.lost,
+	}}, w.r.Raw)
+}
+
+// halfCloseBlocking is called for a client that sends no more, while a command that may block is under
+// way. It passes the end on to Redis, which serves a client that need not wait, and ends the
+// connection of one that has to. It returns false if there is no such connection.
+func (c *client) halfCloseBlocking() bool {
+	if c.own == nil || c.own.running == nil || c.own.running.b == nil || c.own.running.b != c.own.blocking {
+		return false
+	}
+	if b := c.own.blocking; !b.halfClosed {
+		b.halfClosed = true
+		b.scheduleFlush()
+	}
+	return true
+}
+
+// arrived handles the reply.
+func (w *blockedInCluster) arrived(o *ownCommand, reply []byte) {
+	if bytes.HasPrefix(reply, []byte("-UNBLOCKED ")) && !bytes.Contains(reply, []byte("CLIENT UNBLOCK")) {
+		o.follow(upstream.Redirection{}, bytes.Clone(reply)) // the primary has become a replica
+		return
+	}
+	o.arrived(reply)
+}
+
+// shorten sets the timeout to the time that is left. It returns false if none is.
+func (w *blockedInCluster) shorten(now time.Time) bool {
+	if w.timeout == 0 {
+		return true
+	}
+	left := w.until.Sub(now).Truncate(time.Millisecond)
+	if left <= 0 {
+		return false
+	}
+	text := strconv.FormatInt(left.Milliseconds(), 10)
+	if w.unit == time.Second {
+		text = strconv.FormatFloat(left.Seconds(), 'f', 3, 64)
+	}
+	w.r = w.r.With(w.timeout, []byte(text))
+	return true
+}
+
+// nullArray returns what Redis answers when a timeout is over, and when EXEC finds that a watched key
+// has changed.
+func nullArray(proto int) []byte {
+	if proto == 3 {
+		return []byte(replies.NullRESP3)
+	}
+	return []byte(replies.NullArray)
+}
+
+// unblockInCluster runs CLIENT UNBLOCK for a client that waits in Redis. It returns false if other
+// does not.
+func (c *client) unblockInCluster(other *client, byError bool) bool {
+	if other == nil || other.own == nil || other.blockingInRedis == 0 {
+		return false
+	}
+	running, own := other.own.running, other.own
+	if running == nil || running.b == nil || running.b != own.blocking || own.blockID == nil {
+		return false
+	}
+	reason := "TIMEOUT"
+	if byError {
+		reason = "ERROR"
+	}
+	c.slot = noSlot
+	c.backend = c.loop.connectionTo(running.b.primary, 0, c.proto)
+	c.backend.send(pending{client: c, kind: handled, then: &replyHandler{
+		connectionBound: true, // only this primary knows the id
+		onReply:         c.deliver,
+		onLost:          func(bool) { c.deliver(resp.AppendHeader(nil, ':', 0)) },
+	}}, resp.AppendCommand(nil, "CLIENT", "UNBLOCK", string(own.blockID), reason))
+	return true
 }

@@ -6,6 +6,9 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/command"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/state"
+	"github.com/aviaryhq/aviary/internal/sonic/resp"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
 
 // In front of a Redis Cluster the loop has a connection to each primary, and a command goes to the
@@ -253,4 +256,43 @@ func (p *Proxy) forgetPrimary(address string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.primaries, address)
+}
+
+// useAnySlot gives a write without keys, which Redis will refuse, the slot of some primary.
+func (c *client) useAnySlot() {
+	if c.loop.cfg.Replicate && c.slot == noSlot {
+		c.slot = c.loop.firstSlots[0]
+	}
+}
+
+// With Config.Replicate each slot of a Redis Cluster is a shard: writes are calls of functions with
+// the stream of effects of the slot of their keys.
+
+// shards holds what the proxy sends about the shards of a Redis Cluster.
+type shards struct {
+	outboxes [][]byte // by slot: the name of the stream, as a bulk string; nil without Config.Replicate
+	names    [][]byte // names of the other state keys of a slot, without what they begin with, as bulk strings
+}
+
+func newShards(zones []string) shards {
+	s := shards{outboxes: make([][]byte, cluster.Slots)}
+	all := make([]byte, 0, cluster.Slots*26)
+	for slot := range s.outboxes {
+		start := len(all)
+		all = resp.AppendBulk(all, script.SlotOutbox(slot))
+		s.outboxes[slot] = all[start:len(all):len(all)]
+	}
+	for _, name := range state.Names(zones) {
+		s.names = append(s.names, resp.AppendBulk(nil, name))
+	}
+	return s
+}
+
+// outbox returns the stream of effects of a slot, as a bulk string. For a single Redis it returns
+// nil: the calls of functions have it already.
+func (p *Proxy) outbox(slot int) []byte {
+	if p.shards.outboxes == nil {
+		return nil
+	}
+	return p.shards.outboxes[slot]
 }

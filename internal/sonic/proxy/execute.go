@@ -262,6 +262,42 @@ func (c *client) write(cmd *command.Command, r request.Request) bool {
 	return true
 }
 
+// sort relays SORT, GEORADIUS and GEORADIUSBYMEMBER, which are writes only with STORE or STOREDIST.
+func (c *client) sort(cmd *command.Command, r request.Request) bool {
+	if request.Stores(cmd, r) {
+		return c.write(cmd, r)
+	}
+	return c.relay(cmd, r)
+}
+
+// writesBy reports whether the proxy runs the command as a function.
+func (p *Proxy) writesBy(cmd *command.Command, r request.Request) bool {
+	if p.cfg.Cluster != nil && !p.cfg.Replicate {
+		return false
+	}
+	switch cmd.Class {
+	case command.Write:
+		switch cmd.Name {
+		case "sort", "georadius", "georadiusbymember":
+			return request.Stores(cmd, r)
+		}
+		return true
+	case command.Blocking:
+		return true
+	default:
+		return p.replicates(cmd)
+	}
+}
+
+func (p *Proxy) replicates(cmd *command.Command) bool { return p.cfg.Publish && cmd.Name == "publish" }
+
+func (c *client) publish(cmd *command.Command, r request.Request) bool {
+	if c.loop.proxy.replicates(cmd) {
+		return c.write(cmd, r)
+	}
+	return c.relay(cmd, r)
+}
+
 // appendCall appends the call of cmd's function with n arguments, which are bulk strings. slot is that
 // of the keys in front of a Redis Cluster.
 func (p *Proxy) appendCall(out []byte, cmd *command.Command, slot int, mode []byte, n int, arguments []byte) []byte {

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"strings"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
@@ -12,6 +13,66 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
+
+// subscriptions holds a client's channels, patterns and shard channels, as Redis has confirmed them.
+// The proxy must know them because UNSUBSCRIBE without arguments has one reply for each channel.
+type subscriptions struct {
+	channels, patterns, shards map[string]struct{}
+	unconfirmed                int // commands that may change them and have not all their replies
+}
+
+func (s *subscriptions) count() int { return len(s.channels) + len(s.patterns) + len(s.shards) }
+
+func (c *client) beginSubscriptions() {
+	if c.subs == nil {
+		c.subs = &subscriptions{channels: map[string]struct{}{}, patterns: map[string]struct{}{}, shards: map[string]struct{}{}}
+	}
+}
+
+// subscribe runs SUBSCRIBE, UNSUBSCRIBE and their variants.
+func (c *client) subscribe(cmd *command.Command, r request.Request) bool {
+	if !c.openDedicated() {
+		return false
+	}
+	c.beginSubscriptions()
+	subs := c.subs
+	set := subs.channels
+	switch cmd.Name[0] {
+	case 'p':
+		set = subs.patterns
+	case 's':
+		if cmd.Name != "subscribe" {
+			set = subs.shards
+		}
+	}
+	remaining := r.Len() - 1
+	if remaining == 0 {
+		if subs.unconfirmed > 0 {
+			return false // how many replies it has is not known yet
+		}
+		remaining = max(1, len(set))
+	}
+	ends := strings.HasSuffix(cmd.Name, "unsubscribe")
+	subs.unconfirmed++
+	onReply := func(reply []byte) {
+		remaining--
+		if reply[0] == '-' { // Redis refuses all channels or none
+			remaining = 0
+		} else if parts := resp.Elements(reply); len(parts) == 3 {
+			if channel := string(resp.Text(parts[1])); ends {
+				delete(set, channel)
+			} else {
+				set[channel] = struct{}{}
+			}
+		}
+		if remaining == 0 {
+			subs.unconfirmed--
+		}
+		c.deliver(reply)
+	}
+	c.backend.send(pending{client: c, kind: handled, then: &replyHandler{replies: remaining, onReply: onReply, subscription: true}}, r.Raw)
+	return true
+}
 
 // In front of a Redis Cluster a client has one connection to each primary that has slots of its shard
 // channels. When a slot moves, Redis ends its subscriptions, and the proxy subscribes again at the

@@ -473,8 +473,8 @@ func (b *backend) beginReply(first byte) error {
 	p := b.replies.front()
 	b.streaming = p.kind == relayed && first != '>' && p.client != nil &&
 		(b.owner == nil || b.owner.subs == nil) &&
-		// A redirection is not for the client, no message may be within a reply, and refusedByShard
-		// may discard the reply.
+		// A redirection is not for the client, no message may be within a reply, and refused may discard
+		// the reply.
 		(b.primary == "" || first != '-' && p.client.subs == nil && len(p.client.refused) == 0)
 	return nil
 }
@@ -491,7 +491,7 @@ func (b *backend) handleReply(reply []byte) {
 		b.lost(errUnexpectedReply)
 		return
 	}
-	if b.primary != "" && b.redirected(reply) {
+	if b.primary != "" && b.refused(reply) {
 		return
 	}
 	p := b.replies.front()
@@ -499,11 +499,7 @@ func (b *backend) handleReply(reply []byte) {
 	switch p.kind {
 	case function:
 		if p.batchSize > 1 {
-			if b.primary != "" {
-				b.deliverShards(int(p.batchSize), reply)
-			} else {
-				b.deliverBatch(int(p.batchSize), reply)
-			}
+			b.deliverBatch(int(p.batchSize), reply)
 			return
 		}
 		b.checkReadOnly(reply)

@@ -118,7 +118,7 @@ func (b *backend) endBatch() {
 }
 
 // deliverBatch distributes the reply of a call of n writes to their clients. The reply is a list,
-// or one error for all.
+// or one error for all. Writes that a primary of a Redis Cluster has refused are sent again alone.
 func (b *backend) deliverBatch(n int, reply []byte) {
 	b.checkReadOnly(reply)
 	list := reply[0] == '*'
@@ -130,13 +130,31 @@ func (b *backend) deliverBatch(n int, reply []byte) {
 		}
 		reply = reply[head:]
 	}
-	for range n {
+	var calls [][]byte // of the last writes
+	for i := range n {
 		one := reply
 		if list {
 			end := resp.Length(reply)
 			one, reply = reply[:end], reply[end:]
 		}
 		p := b.replies.front()
+		if b.primary != "" {
+			if b.refusal(p, one) {
+				if calls == nil {
+					calls = b.singleCalls(n - i)
+				}
+				retried := *p
+				retried.batchSize = 0
+				b.replies.pop()
+				b.retry(retried, calls[len(calls)-(n-i)], one)
+				continue
+			}
+			if p.client.waitsFor(p.slot, p.order) {
+				p.client.overtaken(p.slot, p.order)
+				p = b.replies.front()
+			}
+			b.begin(p)
+		}
 		p.client.deliver(replies.FromFunction(p.cmd, false, one, b.proto))
 		if b.state != up || b.replies.n == 0 { // deliver has closed a client that does not read, and with it its own connection
 			return
@@ -145,44 +163,6 @@ func (b *backend) deliverBatch(n int, reply []byte) {
 		if b.state != up {
 			return
 		}
-	}
-}
-
-// deliverShards distributes the reply of a call of n writes to their clients, in front of a Redis
-// Cluster. The reply is a list, or one error for all. Writes that were refused are sent again alone.
-func (b *backend) deliverShards(n int, reply []byte) {
-	b.checkReadOnly(reply)
-	var all [][]byte
-	if reply[0] == '*' {
-		if all = resp.Elements(reply); len(all) != n {
-			b.lost(errUnexpectedReply)
-			return
-		}
-	}
-	var calls [][]byte
-	for i := range n {
-		one := reply
-		if all != nil {
-			one = all[i]
-		}
-		p := b.replies.front()
-		if !b.refusal(p, one) {
-			if p.client.waitsFor(p.slot, p.order) {
-				p.client.overtaken(p.slot, p.order)
-				p = b.replies.front()
-			}
-			b.begin(p)
-			p.client.deliver(replies.FromFunction(p.cmd, false, one, b.proto))
-			b.completed()
-			continue
-		}
-		if calls == nil {
-			calls = b.singleCalls(n - i)
-		}
-		retried, call := *p, calls[len(calls)-(n-i)]
-		retried.batchSize = 0
-		b.replies.pop()
-		b.retry(retried, call, one)
 	}
 }
 

@@ -33,7 +33,7 @@ type client struct {
 	slot        int              // in front of a Redis Cluster: of the keys of the command that is executed, or noSlot or manySlots
 	slotsAt     uint64           // loop.slotsAt when it last sent a command
 	waiting     int              // number of its pending replies to commands that had to wait for the cluster
-	refused     []refusedCommand // commands that wait until they are sent again, with Config.Replicate
+	refused     []refusedCommand // commands that wait until they are sent again
 	retries     bool             // refused will be sent again
 	lastRetry   struct {         // which of them was the first when they were last sent again
 		place uint64

@@ -10,9 +10,9 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
-// With Config.Replicate a primary refuses calls of functions while their slot moves, and until a Sonic
-// has opened it. The proxy keeps what was refused, and sends it again after a pause. A client may have
-// sent further commands meanwhile. To keep its commands in order,
+// A primary of a Redis Cluster refuses commands while their slot moves, and calls of functions also
+// until a Sonic has opened it. The proxy keeps what was refused, and sends it again after a pause. A
+// client may have sent further commands meanwhile. To keep its commands in order,
 //   - it sends no further ones while one waits,
 //   - what is refused after the one that waits waits behind it, and all are sent again in order once
 //     no other command of the client is in flight,
@@ -33,12 +33,15 @@ type refusedCommand struct {
 	fail func()
 }
 
-// refusedByShard handles the reply to the first pending command if that has to be sent again, and
-// reports whether it has.
-func (b *backend) refusedByShard(reply []byte) bool {
+// refused handles the reply to the first pending command if that has to be sent again, and reports
+// whether it has.
+func (b *backend) refused(reply []byte) bool {
+	if b.replies.n == 0 || !b.replies.front().routed {
+		return false
+	}
 	p := b.replies.front()
 	if p.batchSize > 1 {
-		return false // deliverShards handles the refusals of a batch
+		return false // deliverBatch handles the refusals of a batch
 	}
 	if !b.refusal(p, reply) {
 		if !p.client.waitsFor(p.slot, p.order) {
@@ -75,7 +78,15 @@ func (b *backend) retry(p pending, command, reply []byte) {
 	// The function would run at the importing primary while other keys are still at the other one.
 	follows := redirects && !(to.Asking && p.call) && len(c.refused) == 0
 	if follows && p.MayFollow(to) {
-		b.follow(to, p, command)
+		target := l.connectionTo(to.Address, 0, b.proto)
+		if to.Asking {
+			target.send(discardReply(), resp.AppendCommand(nil, "ASKING"))
+		}
+		target.resend(p, command)
+		if target.full() {
+			c.backend = target
+			c.pauseIfAboveLimit()
+		}
 		return
 	}
 	first := p.Since.IsZero()
@@ -225,83 +236,7 @@ func (b *backend) redirection(p *pending, reply []byte) (to upstream.Redirection
 	return to, ok
 }
 
-// follow sends a command to the primary that a redirection names.
-func (b *backend) follow(to upstream.Redirection, p pending, command []byte) (target *backend) {
-	target = b.loop.connectionTo(to.Address, 0, b.proto)
-	if to.Asking {
-		target.send(discardReply(), resp.AppendCommand(nil, "ASKING"))
-	}
-	target.resend(p, command)
-	return target
-}
-
-// redirected follows the redirection in the reply to the first pending command, if there is one and
-// if it may. It reports whether it did.
-func (b *backend) redirected(reply []byte) bool {
-	if b.replies.n == 0 || !b.replies.front().routed {
-		return false
-	}
-	if b.loop.cfg.Replicate {
-		return b.refusedByShard(reply)
-	}
-	to, ok := b.redirection(b.replies.front(), reply)
-	if !ok {
-		return false
-	}
-	b.loop.cfg.Cluster.Refresh()
-	p := *b.replies.front()
-	command := bytes.Clone(b.command(0))
-	if p.MayFollow(to) {
-		b.replies.pop()
-		target := b.follow(to, p, command)
-		if c := p.client; target.full() && (c.backend == nil || c.backend.owner != c) {
-			c.backend = target
-			c.pauseIfAboveLimit()
-		}
-		return true
-	}
-	if p.client.closed {
-		return false
-	}
-	first := p.Since.IsZero()
-	if !p.client.waitForCluster(&p.Attempts, func() { b.loop.primaryOf(p.slot, b.proto).resend(p, command) }) {
-		if to.Moving { // clients must not see MOVED or ASK
-			b.begin(&p)
-			p.client.deliver(resp.AppendError(nil, errMoving))
-			b.completed()
-			return true
-		}
-		return false
-	}
-	if first {
-		p.client.waiting++
-	}
-	b.replies.pop()
-	return true
-}
-
 const errMoving = "TRYAGAIN the slot of this command is moving: the command was not run"
-
-// waitForCluster calls retry after a pause. The client's next command waits until the command that
-// is tried again is complete. It returns false if the command has waited for Backend.Wait, or the
-// client has sent further commands: these may have been executed already, and the one that waits
-// would run behind them.
-func (c *client) waitForCluster(a *upstream.Attempts, retry func()) bool {
-	l := c.loop
-	if a.Since.IsZero() {
-		a.Since = l.now
-	}
-	if c.replies.several() || l.now.Sub(a.Since) >= l.cfg.Backend.Wait {
-		return false
-	}
-	c.busy = true
-	l.timers.Start(l.now.Add(clusterPause), func() {
-		if !c.closed {
-			retry()
-		}
-	})
-	return true
-}
 
 // waitDone records that a command that had to wait for the cluster, or a part of one, is complete.
 func (c *client) waitDone() {

@@ -261,13 +261,17 @@ func (o *ownCommand) follow(to upstream.Redirection, reply []byte) {
 		return
 	}
 	o.b = nil
-	if o.c.waitForCluster(&o.Attempts, func() { o.try(l.primaryOf(o.slot, 2).primary, false) }) {
-		return
-	}
 	if to.Address != "" { // clients must not see MOVED or ASK
 		reply = resp.AppendError(nil, errMoving)
 	}
-	o.end(reply)
+	if o.Since.IsZero() {
+		o.Since = l.now
+	}
+	o.c.wait(refusedCommand{
+		slot: o.slot, place: o.order.place, since: o.Since,
+		send: func(b *backend) { o.try(b.primary, false) },
+		fail: func() { o.end(reply) },
+	})
 }
 
 // lost handles the end of the command's connection.

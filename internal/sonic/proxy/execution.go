@@ -42,20 +42,14 @@ type execution struct {
 	script          bool   // it is a script outside a transaction
 	refusal         []byte // the first error before that of EXEC, of a script: EXEC does not say which
 
-	clusterExecution
-}
+	// In front of a Redis Cluster only:
 
-// clusterExecution is what a transaction in front of a Redis Cluster needs to be sent again.
-type clusterExecution struct {
 	slot        int
 	redirection *upstream.Redirection // in the replies
 	upstream.Attempts
 	watched bool // it runs on the client's own connection, after WATCH
-
-	// With Config.Replicate only:
-
-	guarded bool // moveGuard is in it
 	waited  bool // it is among client.waiting
+	guarded bool // moveGuard is in it
 }
 
 // send sends the transaction. order is its place among the client's replies, nil for the next one.
@@ -174,28 +168,18 @@ func (e *execution) reply(reply []byte) {
 	if e.seen < e.sent+2 {
 		return
 	}
-	if e.c.loop.cfg.Replicate {
+	if e.b.primary != "" {
 		var waits bool
 		if reply, waits = e.refused(reply); waits {
 			return
 		}
 	}
-	c := e.c
-	switch {
-	case e.redirection == nil:
-	case e.watched: // what has moved may have changed
-		reply = nullArray(c.proto)
-	case e.resend():
-		return
-	default:
-		reply = movingAbort()
-	}
 	e.releaseClient()
 	answer, id := e.answer(reply)
-	if e.ran(reply) && e.db != c.db {
-		c.setDB(e.db)
+	if e.ran(reply) && e.db != e.c.db {
+		e.c.setDB(e.db)
 	}
-	c.deliverPublished(id, answer)
+	e.c.deliverPublished(id, answer)
 }
 
 // releaseClient lets the client run its next command.
@@ -268,7 +252,8 @@ func (e *execution) answer(reply []byte) (answer, id []byte) {
 
 func (e *execution) lost(sent bool) {
 	c := e.c
-	if !sent && e.lostUnsent() {
+	if !sent && c.loop.slots != nil && !e.watched && !c.closed && !e.b.unreachable() { // Redis has not received it
+		e.wait(resp.AppendError(nil, errPrimaryUnreachable))
 		return
 	}
 	e.releaseClient()
@@ -285,9 +270,9 @@ func (p *Proxy) newTx() string {
 	return p.runID + strconv.FormatUint(p.lastTx, 16)
 }
 
-// refused handles the last reply to a transaction with Config.Replicate. If Redis has executed nothing
-// of it, or only refused writes, the transaction is sent again, and waits is true. Otherwise refused
-// returns the reply to EXEC.
+// refused handles the last reply to a transaction of a primary of a Redis Cluster. If it has executed
+// nothing of it, or only refused writes, the transaction is sent again, and waits is true. Otherwise
+// refused returns the reply to EXEC.
 func (e *execution) refused(reply []byte) (answer []byte, waits bool) {
 	c, l := e.c, e.c.loop
 	writesRefused := e.writesRefused(reply)
@@ -296,20 +281,21 @@ func (e *execution) refused(reply []byte) (answer []byte, waits bool) {
 	case e.watched:
 		if e.redirection != nil || !e.connectionBound && writesRefused {
 			e.redirection = nil
-			reply = nullArray(c.proto) // nothing was written: the client tries again
+			reply = nullArray(c.proto) // nothing was written, and what has moved may have changed: the client tries again
 		}
 		return reply, false
 	case e.redirection != nil:
 		to := *e.redirection
 		e.redirection = nil
 		l.cfg.Cluster.Refresh()
+		// ASK would have to precede each command. The slot has moved soon.
 		if !to.Asking && len(c.refused) == 0 && e.MayFollow(to) {
 			if target := l.connectionTo(to.Address, 0, c.proto); target.opened || !e.connectionBound {
 				e.send(target, c.replies.current)
 				return nil, true
 			}
 		}
-		reply = movingAbort()
+		reply = resp.AppendError(nil, "EXECABORT Transaction discarded because of: "+errMoving)
 		if e.script {
 			reply = resp.AppendError(nil, errMoving)
 		}
@@ -365,16 +351,6 @@ func (e *execution) wait(reply []byte) {
 	})
 }
 
-// lostUnsent sends a transaction again that Redis has not received because its connection was lost. It
-// returns false if the primary cannot be reached.
-func (e *execution) lostUnsent() bool {
-	if !e.c.loop.cfg.Replicate || e.watched || e.c.closed || e.b.unreachable() {
-		return false
-	}
-	e.wait(resp.AppendError(nil, errPrimaryUnreachable))
-	return true
-}
-
 // noteRedirection keeps the first redirection in the replies: Redis has then discarded the
 // transaction.
 func (e *execution) noteRedirection(reply []byte) {
@@ -384,32 +360,6 @@ func (e *execution) noteRedirection(reply []byte) {
 	if to, ok := upstream.RedirectionOf(reply, e.b.primary); ok {
 		e.redirection = &to
 	}
-}
-
-// resend sends the transaction to the primary that has the slot now, or again after a pause. It
-// returns false if it may not.
-func (e *execution) resend() bool {
-	c, l, order, to := e.c, e.c.loop, e.c.replies.current, *e.redirection
-	e.redirection = nil
-	l.cfg.Cluster.Refresh()
-	// ASK would have to precede each command. The slot has moved soon.
-	if !to.Asking && e.MayFollow(to) {
-		e.send(l.connectionTo(to.Address, 0, c.proto), order)
-		return true
-	}
-	order.parts++ // the reply is not complete while the transaction waits
-	c.outstanding++
-	done := func() { order.parts--; c.outstanding-- }
-	if !c.waitForCluster(&e.Attempts, func() { e.send(l.primaryOf(e.slot, c.proto), order); done() }) {
-		done()
-		return false
-	}
-	return true
-}
-
-// movingAbort returns the answer to EXEC when its slot moves.
-func movingAbort() []byte {
-	return resp.AppendError(nil, "EXECABORT Transaction discarded because of: "+errMoving)
 }
 
 // moveGuard returns a command that makes Redis refuse the MULTI that it is in while the slot moves:

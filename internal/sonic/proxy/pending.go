@@ -141,9 +141,6 @@ func (c *client) addAnswer(answer []byte) {
 	c.replies.bytes += len(answer)
 }
 
-// several reports whether more than one reply is expected.
-func (r *orderedReplies) several() bool { return r.first != r.last }
-
 // store keeps a piece in memory if it belongs to a reply that is not due yet, and reports whether it
 // does.
 func (r *orderedReplies) store(piece []byte) bool {

@@ -473,8 +473,8 @@ func (b *backend) beginReply(first byte) error {
 	p := b.replies.front()
 	b.streaming = p.kind == relayed && first != '>' && p.client != nil &&
 		(b.owner == nil || b.owner.subs == nil) &&
-		// A redirection is not for the client, no message may be within a reply, and refused may discard
-		// the reply.
+		// A redirection is not for the client, no message may be within a reply, and refused may
+		// discard the reply.
 		(b.primary == "" || first != '-' && p.client.subs == nil && len(p.client.refused) == 0)
 	return nil
 }

@@ -186,12 +186,3 @@ func (b *backend) singleCalls(n int) [][]byte {
 	}
 	return all
 }
-
-// callBatchOfShards returns the begin of a call of several writes. It has no key: with one, Redis would
-// refuse all writes if the slot of the first has moved. Then the others, which are sent again, would
-// run behind later commands of their clients.
-func callBatchOfShards() []byte {
-	b := resp.AppendBulk(nil, "FCALL")
-	b = resp.AppendBulk(b, "sonic_many")
-	return resp.AppendBulk(b, "0")
-}

@@ -544,12 +544,8 @@ func (w *blockedInCluster) send(o *ownCommand, address string, asking bool) {
 	}
 	w.sent = true
 	own := c.own
-	b, isNew := c.reuse(own.blocking, address, func(b *backend) {
-		if own.blocking == b {
-			own.blocking = nil
-		}
-	})
-	o.b, own.blocking = b, b
+	b, isNew := c.connectTo(address, &own.blocking)
+	o.b = b
 	b.halfClosed = c.inputEnded()
 	if isNew {
 		own.blockID = nil

@@ -6,7 +6,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/command"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/state"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
@@ -44,8 +43,6 @@ func (p *Proxy) inCluster(cmd *command.Command, h handler) handler {
 		return h
 	}
 	switch cmd.Name {
-	case "sort", "georadius", "georadiusbymember", "publish":
-		return (*client).relay
 	case "scan":
 		return (*client).scanAll
 	case "randomkey":
@@ -265,34 +262,23 @@ func (c *client) useAnySlot() {
 	}
 }
 
-// With Config.Replicate each slot of a Redis Cluster is a shard: writes are calls of functions with
-// the stream of effects of the slot of their keys.
-
-// shards holds what the proxy sends about the shards of a Redis Cluster.
-type shards struct {
-	outboxes [][]byte // by slot: the name of the stream, as a bulk string; nil without Config.Replicate
-	names    [][]byte // names of the other state keys of a slot, without what they begin with, as bulk strings
-}
-
-func newShards(zones []string) shards {
-	s := shards{outboxes: make([][]byte, cluster.Slots)}
+// slotOutboxes returns the names of the streams of effects of all slots, as bulk strings.
+func slotOutboxes() [][]byte {
+	outboxes := make([][]byte, cluster.Slots)
 	all := make([]byte, 0, cluster.Slots*26)
-	for slot := range s.outboxes {
+	for slot := range outboxes {
 		start := len(all)
 		all = resp.AppendBulk(all, script.SlotOutbox(slot))
-		s.outboxes[slot] = all[start:len(all):len(all)]
+		outboxes[slot] = all[start:len(all):len(all)]
 	}
-	for _, name := range state.Names(zones) {
-		s.names = append(s.names, resp.AppendBulk(nil, name))
-	}
-	return s
+	return outboxes
 }
 
 // outbox returns the stream of effects of a slot, as a bulk string. For a single Redis it returns
 // nil: the calls of functions have it already.
 func (p *Proxy) outbox(slot int) []byte {
-	if p.shards.outboxes == nil {
+	if p.outboxes == nil {
 		return nil
 	}
-	return p.shards.outboxes[slot]
+	return p.outboxes[slot]
 }

@@ -3,8 +3,6 @@ package proxy
 import (
 	"cmp"
 	"crypto/tls"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
@@ -146,28 +144,4 @@ func (c Config) withDefaults() Config {
 	c.Publish = c.Publish && c.Cluster == nil // there are no other zones
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 5*time.Second)
 	return c
-}
-
-func (c Config) validate() error {
-	var errs []error
-	if c.Backend.Address == "" && c.Backend.Resolve == nil && c.Cluster == nil {
-		errs = append(errs, errors.New("the address of Redis is missing"))
-	}
-	if c.Replicate && c.Cluster == nil {
-		errs = append(errs, errors.New("set Replicate only with Cluster: writes to a single Redis are always replicated"))
-	}
-	if c.Replicate && c.Ack == AckPublished {
-		errs = append(errs, errors.New("AckPublished is not supported in front of a Redis Cluster with other zones yet"))
-	}
-	if c.Backend.DB < 0 {
-		errs = append(errs, fmt.Errorf("db %d: must be >= 0", c.Backend.DB))
-	}
-	names := map[string]bool{}
-	for _, u := range c.Users {
-		if u.Name == "" || names[u.Name] {
-			errs = append(errs, fmt.Errorf("user %q: each user needs a name of its own", u.Name))
-		}
-		names[u.Name] = true
-	}
-	return errors.Join(errs...)
 }

@@ -151,17 +151,22 @@ func (c *client) openOwn(address string, proto int) *backend {
 	return b
 }
 
-// reuse returns b if it leads to that primary in the client's protocol, else a new connection. It
-// ends b then. onEnd is as in backend.
-func (c *client) reuse(b *backend, address string, onEnd func(*backend)) (reused *backend, isNew bool) {
-	if b != nil {
+// connectTo makes the connection at that place lead to a primary, in the client's protocol. A
+// connection that does already stays.
+func (c *client) connectTo(address string, place **backend) (b *backend, isNew bool) {
+	if b = *place; b != nil {
 		if b.primary == address && b.proto == c.proto && b.state != discarded && !b.halfClosed {
 			return b, false
 		}
 		b.discard()
 	}
 	b = c.openOwn(address, c.proto)
-	b.onEnd = func() { onEnd(b) }
+	b.onEnd = func() {
+		if *place == b {
+			*place = nil
+		}
+	}
+	*place = b
 	return b, true
 }
 
@@ -301,13 +306,11 @@ func (c *client) ownChanged() {
 	if b := o.channels; b != nil && b.state == up && !l.isPrimary(b.primary) {
 		b.lost(errNewPrimary)
 	}
-	if b := o.watch; b != nil && b.replies.n == 0 && !l.isPrimary(b.primary) {
-		b.discard()
-		o.watch = nil // a client that watches keys gets null for EXEC
-	}
-	if b := o.blocking; b != nil && b.replies.n == 0 && !l.isPrimary(b.primary) {
-		b.discard()
-		o.blocking = nil
+	for _, place := range []**backend{&o.watch, &o.blocking} { // without the former a client that watches keys gets null for EXEC
+		if b := *place; b != nil && b.replies.n == 0 && !l.isPrimary(b.primary) {
+			b.discard()
+			*place = nil
+		}
 	}
 	if !c.closed {
 		c.moveShards()

@@ -174,9 +174,9 @@ func (p *Proxy) handlersOf() []handler {
 		"watch": (*client).watchKeys, "unwatch": (*client).unwatchKeys,
 		"scan": (*client).relayWithoutStateKeys, "keys": (*client).relayWithoutStateKeys, "dbsize": (*client).dbSize, "randomkey": (*client).randomKey,
 		"xread": (*client).readStreams, "xreadgroup": (*client).readStreams,
-		"sort": (*client).sort, "georadius": (*client).sort, "georadiusbymember": (*client).sort,
+		"sort": (*client).writeOrRelay, "georadius": (*client).writeOrRelay, "georadiusbymember": (*client).writeOrRelay,
 		"eval_ro": (*client).relayScript, "evalsha_ro": (*client).relayScript, "script|load": (*client).relayScript,
-		"publish": (*client).publish, "config|get": (*client).relayFiltered, "info": (*client).relayFiltered,
+		"publish": (*client).writeOrRelay, "config|get": (*client).relayFiltered, "info": (*client).relayFiltered,
 		"function|list": (*client).relayFiltered, "function|flush": (*client).functionFlush,
 		"client|tracking": (*client).tracking, "client|trackinginfo": (*client).tracking, "client|caching": (*client).tracking,
 	}
@@ -262,9 +262,9 @@ func (c *client) write(cmd *command.Command, r request.Request) bool {
 	return true
 }
 
-// sort relays SORT, GEORADIUS and GEORADIUSBYMEMBER, which are writes only with STORE or STOREDIST.
-func (c *client) sort(cmd *command.Command, r request.Request) bool {
-	if request.Stores(cmd, r) {
+// writeOrRelay runs a command that writes only in some cases.
+func (c *client) writeOrRelay(cmd *command.Command, r request.Request) bool {
+	if c.loop.proxy.writesBy(cmd, r) {
 		return c.write(cmd, r)
 	}
 	return c.relay(cmd, r)
@@ -285,17 +285,8 @@ func (p *Proxy) writesBy(cmd *command.Command, r request.Request) bool {
 	case command.Blocking:
 		return true
 	default:
-		return p.replicates(cmd)
+		return p.cfg.Publish && cmd.Name == "publish"
 	}
-}
-
-func (p *Proxy) replicates(cmd *command.Command) bool { return p.cfg.Publish && cmd.Name == "publish" }
-
-func (c *client) publish(cmd *command.Command, r request.Request) bool {
-	if c.loop.proxy.replicates(cmd) {
-		return c.write(cmd, r)
-	}
-	return c.relay(cmd, r)
 }
 
 // appendCall appends the call of cmd's function with n arguments, which are bulk strings. slot is that

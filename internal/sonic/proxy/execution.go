@@ -22,8 +22,6 @@ type element struct {
 	script bool               // the replies of two functions surround it
 	named  *publishing.Script // as in Request.Script
 	db     int                // the db in which the command runs
-	// counted says that the number of state keys precedes it.
-	counted bool
 	// emptyArray: as in pending.
 	emptyArray bool
 }
@@ -101,11 +99,8 @@ func (c *client) prepare(tx *transaction) *execution {
 			e.sent += 2
 		case q.cmd.Name == "randomkey" && e.db == 0:
 			e.out = append(e.out, p.randomKey...)
-		case q.cmd.Name == "dbsize":
-			el.counted = true
-			e.out = append(e.out, p.countState...)
-			e.out = append(e.out, raw...)
-			e.sent++
+		case q.cmd.Name == "dbsize" && e.db == 0:
+			e.out = append(e.out, p.dbSize...)
 		default:
 			e.out = append(e.out, raw...)
 		}
@@ -222,10 +217,6 @@ func (e *execution) answer(reply []byte) (answer, id []byte) {
 		if el.answer != nil {
 			answer = append(answer, el.answer...)
 			continue
-		}
-		if el.counted {
-			e.c.storeStateKeyCount(given[0])
-			given = given[1:]
 		}
 		one := given[0]
 		given = given[1:]

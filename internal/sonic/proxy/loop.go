@@ -59,13 +59,12 @@ type loop struct {
 	waitingWriters map[*client]struct{}
 	waitingBlocked map[*blockedCommand]struct{}
 
-	published     streamID  // the broker has all effects up to this id
-	stateKeyCount int64     // number of state keys at the last count
-	blocked       int64     // number of clients in a blocking command
-	keyless       string    // the address of the primary for commands without keys; empty: not chosen yet
-	httpWarnedAt  time.Time // time of the last warning about a client that sends HTTP
-	draining      bool
-	stopped       bool
+	published    streamID  // the broker has all effects up to this id
+	blocked      int64     // number of clients in a blocking command
+	keyless      string    // the address of the primary for commands without keys; empty: not chosen yet
+	httpWarnedAt time.Time // time of the last warning about a client that sends HTTP
+	draining     bool
+	stopped      bool
 
 	mu    sync.Mutex
 	inbox []func()

@@ -263,16 +263,11 @@ func (c *client) watchInCluster(_ *command.Command, r request.Request) bool {
 	o := &ownCommand{slot: c.slot, repeats: true}
 	o.send = func(o *ownCommand, address string, _ bool) {
 		own := c.own
-		b := own.watch
 		if !c.watch {
-			b, _ = c.reuse(own.watch, address, func(b *backend) {
-				if own.watch == b {
-					own.watch = nil
-				}
-			})
+			c.connectTo(address, &own.watch)
 		}
-		o.b, own.watch = b, b
-		b.send(pending{kind: handled, then: &replyHandler{
+		o.b = own.watch
+		o.b.send(pending{kind: handled, then: &replyHandler{
 			onReply: func(reply []byte) {
 				if reply[0] == '+' {
 					c.watch, own.watched = true, o.slot

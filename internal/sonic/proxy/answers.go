@@ -182,15 +182,12 @@ func (c *client) setDB(db int) {
 	}
 }
 
-func (c *client) ping(cmd *command.Command, r request.Request) bool {
+func (c *client) ping(_ *command.Command, r request.Request) bool {
 	if r.Len() > 2 {
 		return c.replyError("ERR wrong number of arguments for 'ping' command")
 	}
 	if c.subs != nil && c.subs.count() > 0 && c.proto == 2 {
-		if c.loop.slots != nil {
-			return c.reply(pingWhileSubscribed(r))
-		}
-		return c.relay(cmd, r)
+		return c.reply(pingWhileSubscribed(r))
 	}
 	if r.Len() == 2 {
 		return c.reply(resp.AppendBulk(nil, r.Arg(1)))

@@ -188,7 +188,6 @@ func (b *backend) push(p pending) {
 // addPending registers the reply to a command that will follow the present content of out.
 func (b *backend) addPending(p pending) {
 	p.start = b.queuedBytes
-	p.messages = b.owner != nil && b.owner.subs != nil && b.owner.subs.count() > 0 || p.then != nil && p.then.subscription
 	if p.client != nil {
 		p.client.outstanding++
 		b.addOrder(&p)
@@ -242,8 +241,8 @@ func (b *backend) command(i int) []byte {
 	return b.out[b.replies.at(i).start-first : end-first]
 }
 
-// resend queues a command that has been pending on another connection.
-func (b *backend) resend(p pending, command []byte) {
+// requeue queues a command that has been pending on another connection.
+func (b *backend) requeue(p pending, command []byte) {
 	b.endBatch()
 	p.start = b.queuedBytes
 	b.replies.push(p)
@@ -472,16 +471,15 @@ func (b *backend) beginReply(first byte) error {
 	}
 	p := b.replies.front()
 	b.streaming = p.kind == relayed && first != '>' && p.client != nil &&
-		(b.owner == nil || b.owner.subs == nil) &&
-		// A redirection is not for the client, no message may be within a reply, and refused may
-		// discard the reply.
-		(b.primary == "" || first != '-' && p.client.subs == nil && len(p.client.refused) == 0)
+		p.client.subs == nil && // no message may be within a reply
+		// A redirection is not for the client, and handleRefusal may discard the reply.
+		(b.primary == "" || first != '-' && len(p.client.refused) == 0)
 	return nil
 }
 
 // handleReply handles a complete reply that was not streamed.
 func (b *backend) handleReply(reply []byte) {
-	if b.isPush(reply) {
+	if reply[0] == '>' {
 		if b.onPush != nil {
 			b.onPush(reply)
 		}
@@ -491,7 +489,7 @@ func (b *backend) handleReply(reply []byte) {
 		b.lost(errUnexpectedReply)
 		return
 	}
-	if b.primary != "" && b.refused(reply) {
+	if b.primary != "" && b.handleRefusal(reply) {
 		return
 	}
 	p := b.replies.front()
@@ -509,7 +507,7 @@ func (b *backend) handleReply(reply []byte) {
 		p.client.handlePublished(p, reply, b.proto)
 	case handled:
 		then := p.then
-		last := then.replies <= 1 || then.subscription && reply[0] == '-' // one error replaces all replies
+		last := then.replies <= 1
 		if then.endMark {
 			last = reply[0] == '%'
 		}
@@ -568,18 +566,4 @@ func (b *backend) deliverAnswer(p *pending, answer []byte) {
 		p.client.answerBytes -= len(answer)
 		p.client.deliver(answer)
 	}
-}
-
-// isPush reports whether a reply is a push, which does not answer a command. RESP3 has a type for
-// pushes, but also uses it for the replies to SUBSCRIBE and similar commands. In RESP2 only the
-// first word of a push shows it.
-func (b *backend) isPush(reply []byte) bool {
-	subscribing := b.replies.n > 0 && b.replies.front().then != nil && b.replies.front().then.subscription
-	if b.proto == 3 {
-		return reply[0] == '>' && !(subscribing && replies.IsSubscription(reply))
-	}
-	if b.owner == nil || b.owner.subs == nil || reply[0] != '*' || b.replies.n > 0 && !b.replies.front().messages {
-		return false
-	}
-	return replies.IsMessage(reply)
 }

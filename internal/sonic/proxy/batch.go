@@ -139,7 +139,7 @@ func (b *backend) deliverBatch(n int, reply []byte) {
 		}
 		p := b.replies.front()
 		if b.primary != "" {
-			if b.refusal(p, one) {
+			if b.isRefusal(p, one) {
 				if calls == nil {
 					calls = b.singleCalls(n - i)
 				}
@@ -149,10 +149,8 @@ func (b *backend) deliverBatch(n int, reply []byte) {
 				b.retry(retried, calls[len(calls)-(n-i)], one)
 				continue
 			}
-			if p.client.waitsFor(p.slot, p.order) {
-				p.client.overtaken(p.slot, p.order)
-				p = b.replies.front()
-			}
+			p.client.failOvertaken(p.slot, p.order)
+			p = b.replies.front()
 			b.begin(p)
 		}
 		p.client.deliver(replies.FromFunction(p.cmd, false, one, b.proto))

@@ -51,11 +51,7 @@ type blockedCommand struct {
 
 // parseBlocking reads a blocking command. ok is false if Redis would refuse its timeout.
 func parseBlocking(cmd *command.Command, r request.Request) (try blockingCall, ok bool) {
-	at := r.Len() - 1
-	if cmd.Name == "blmpop" || cmd.Name == "bzmpop" {
-		at = 1
-	}
-	if try.wait, ok = parseTimeout(string(r.Arg(at))); !ok {
+	if try.wait, ok = parseTimeout(string(r.Arg(timeoutAt(cmd, r)))); !ok {
 		return try, false
 	}
 	try.n = r.Len() - 1
@@ -66,6 +62,18 @@ func parseBlocking(cmd *command.Command, r request.Request) (try blockingCall, o
 		return !source
 	})
 	return try, true
+}
+
+// timeoutAt returns where the timeout of a command is that may block.
+func timeoutAt(cmd *command.Command, r request.Request) int {
+	switch cmd.Name {
+	case "xread", "xreadgroup":
+		_, at := command.Streams(r.Raw, r.Args)
+		return at
+	case "blmpop", "bzmpop":
+		return 1
+	}
+	return r.Len() - 1
 }
 
 // parseTimeout reads a timeout in seconds as Redis does; 0 means without end.
@@ -185,11 +193,7 @@ func (w *blockedCommand) handleReply(reply []byte) {
 func (w *blockedCommand) track() {
 	w.running, w.keyChanged, w.tracked = true, false, true
 	l := w.c.loop
-	primary := ""
-	if l.slots != nil {
-		primary = l.primaryOf(w.slot, w.c.proto).primary
-	}
-	at := l.watcherOf(w.c.db, primary)
+	at := l.watcherOf(w.c.db, l.ownerOf(w.slot))
 	if w.at != nil && w.at != at {
 		w.at.remove(w, false)
 	}
@@ -361,11 +365,11 @@ func (w *keyWatcher) invalidated(push []byte) {
 	if string(resp.FirstWord(push)) != "invalidate" {
 		return
 	}
-	parts := resp.Elements(push)
-	if len(parts) != 2 {
+	elements := resp.Elements(push)
+	if len(elements) != 2 {
 		return
 	}
-	keys := resp.Elements(parts[1])
+	keys := resp.Elements(elements[1])
 	if keys == nil {
 		for _, all := range w.commands {
 			all[0].onKeyChange()
@@ -438,14 +442,13 @@ func (c *client) clientUnblock(_ *command.Command, r request.Request) bool {
 // readStreams relays XREAD and XREADGROUP. A command that may block needs a connection of the
 // client's own.
 func (c *client) readStreams(cmd *command.Command, r request.Request) bool {
-	_, blocks := command.Streams(r.Raw, r.Args)
-	if !blocks {
+	if timeoutAt(cmd, r) == 0 {
 		return c.relay(cmd, r)
 	}
 	if c.loop.slots != nil {
 		return c.blockInCluster(cmd, r)
 	}
-	if !c.openDedicated() {
+	if !c.moveToDedicated() {
 		return false
 	}
 	c.changeBlockingInRedis(1)
@@ -490,7 +493,7 @@ func (c *client) blockInCluster(cmd *command.Command, r request.Request) bool {
 	w := &blockedInCluster{r: request.Request{Raw: bytes.Clone(r.Raw), Args: slices.Clone(r.Args)}}
 	w.readTimeout(cmd, c.loop.now)
 	c.changeBlockingInRedis(1)
-	return c.runOwn(&ownCommand{
+	return c.runDedicated(&dedicatedCommand{
 		slot: c.slot, asks: true, repeats: cmd.Name == "xread", send: w.send,
 		ended: func() { c.changeBlockingInRedis(-1) },
 	})
@@ -498,15 +501,10 @@ func (c *client) blockInCluster(cmd *command.Command, r request.Request) bool {
 
 // readTimeout finds the timeout. Redis answers one that it cannot read with an error.
 func (w *blockedInCluster) readTimeout(cmd *command.Command, now time.Time) {
-	at, unit := w.r.Len()-1, time.Second
-	switch cmd.Name {
-	case "xread", "xreadgroup":
-		at, unit = streamsTimeout(w.r), time.Millisecond
-	case "blmpop", "bzmpop":
-		at = 1
-	}
+	at, unit := timeoutAt(cmd, w.r), time.Second
 	wait, ok := parseTimeout(string(w.r.Arg(at)))
-	if unit == time.Millisecond {
+	if cmd.Name == "xread" || cmd.Name == "xreadgroup" {
+		unit = time.Millisecond
 		wait /= 1000
 	}
 	if ok && wait > 0 && wait < longestBlock {
@@ -518,39 +516,21 @@ func (w *blockedInCluster) readTimeout(cmd *command.Command, now time.Time) {
 // moves.
 const longestBlock = 10 * 365 * 24 * time.Hour
 
-// streamsTimeout returns the position of the last argument of BLOCK, which is the one that counts.
-func streamsTimeout(r request.Request) (at int) {
-	for i := 1; i < r.Len(); i++ {
-		switch word := r.Arg(i); {
-		case resp.EqualFold(word, "block"):
-			i++
-			at = i
-		case resp.EqualFold(word, "count"):
-			i++
-		case resp.EqualFold(word, "group"):
-			i += 2
-		case resp.EqualFold(word, "streams"):
-			return at
-		}
-	}
-	return at
-}
-
-func (w *blockedInCluster) send(o *ownCommand, address string, asking bool) {
+func (w *blockedInCluster) send(o *dedicatedCommand, address string, asking bool) {
 	c := o.c
 	if w.sent && !w.shorten(c.loop.now) {
 		o.end(nullArray(c.proto))
 		return
 	}
 	w.sent = true
-	own := c.own
-	b, isNew := c.connectTo(address, &own.blocking)
+	d := c.dedicated
+	b, isNew := c.connectTo(address, &d.blocking)
 	o.b = b
 	b.halfClosed = c.inputEnded()
 	if isNew {
-		own.blockID = nil
+		d.blockID = nil
 		id := discardReply()
-		id.then.onReply = func(reply []byte) { own.blockID = bytes.Clone(resp.Text(reply)) }
+		id.then.onReply = func(reply []byte) { d.blockID = bytes.Clone(resp.Text(reply)) }
 		b.send(id, resp.AppendCommand(nil, "CLIENT", "ID")) // for CLIENT UNBLOCK
 	}
 	if asking {
@@ -565,10 +545,10 @@ func (w *blockedInCluster) send(o *ownCommand, address string, asking bool) {
 // way. It passes the end on to Redis, which serves a client that need not wait, and ends the
 // connection of one that has to. It returns false if there is no such connection.
 func (c *client) halfCloseBlocking() bool {
-	if c.own == nil || c.own.running == nil || c.own.running.b == nil || c.own.running.b != c.own.blocking {
+	if c.dedicated == nil || c.dedicated.running == nil || c.dedicated.running.b == nil || c.dedicated.running.b != c.dedicated.blocking {
 		return false
 	}
-	if b := c.own.blocking; !b.halfClosed {
+	if b := c.dedicated.blocking; !b.halfClosed {
 		b.halfClosed = true
 		b.scheduleFlush()
 	}
@@ -576,7 +556,7 @@ func (c *client) halfCloseBlocking() bool {
 }
 
 // arrived handles the reply.
-func (w *blockedInCluster) arrived(o *ownCommand, reply []byte) {
+func (w *blockedInCluster) arrived(o *dedicatedCommand, reply []byte) {
 	if bytes.HasPrefix(reply, []byte("-UNBLOCKED ")) && !bytes.Contains(reply, []byte("CLIENT UNBLOCK")) {
 		o.follow(upstream.Redirection{}, bytes.Clone(reply)) // the primary has become a replica
 		return
@@ -613,11 +593,11 @@ func nullArray(proto int) []byte {
 // unblockInCluster runs CLIENT UNBLOCK for a client that waits in Redis. It returns false if other
 // does not.
 func (c *client) unblockInCluster(other *client, byError bool) bool {
-	if other == nil || other.own == nil || other.blockingInRedis == 0 {
+	if other == nil || other.dedicated == nil || other.blockingInRedis == 0 {
 		return false
 	}
-	running, own := other.own.running, other.own
-	if running == nil || running.b == nil || running.b != own.blocking || own.blockID == nil {
+	running, d := other.dedicated.running, other.dedicated
+	if running == nil || running.b == nil || running.b != d.blocking || d.blockID == nil {
 		return false
 	}
 	reason := "TIMEOUT"
@@ -630,6 +610,6 @@ func (c *client) unblockInCluster(other *client, byError bool) bool {
 		connectionBound: true, // only this primary knows the id
 		onReply:         c.deliver,
 		onLost:          func(bool) { c.deliver(resp.AppendHeader(nil, ':', 0)) },
-	}}, resp.AppendCommand(nil, "CLIENT", "UNBLOCK", string(own.blockID), reason))
+	}}, resp.AppendCommand(nil, "CLIENT", "UNBLOCK", string(d.blockID), reason))
 	return true
 }

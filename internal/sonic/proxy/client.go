@@ -26,16 +26,16 @@ type client struct {
 
 	// backend is the connection to Redis for its commands: the one that clients of its db and
 	// protocol share, or its own. In front of a Redis Cluster it is the shared one of the last command.
-	backend     *backend
-	own         *ownConnections // in front of a Redis Cluster; nil: none yet
-	outstanding int             // number of pending replies
-	replies     orderedReplies
-	slot        int              // in front of a Redis Cluster: of the keys of the command that is executed, or noSlot or manySlots
-	slotsAt     uint64           // loop.slotsAt when it last sent a command
-	waiting     int              // number of its pending replies to commands that had to wait for the cluster
-	refused     []refusedCommand // commands that wait until they are sent again
-	retries     bool             // refused will be sent again
-	lastRetry   struct {         // which of them was the first when they were last sent again
+	backend        *backend
+	dedicated      *dedicatedConnections // besides backend; nil: none yet
+	outstanding    int                   // number of pending replies
+	replies        orderedReplies
+	slot           int              // in front of a Redis Cluster: of the keys of the command that is executed, or noSlot or manySlots
+	slotsAt        uint64           // loop.slotsAt when it last sent a command
+	waiting        int              // number of its pending replies to commands that had to wait for the cluster
+	refused        []refusedCommand // commands that wait until they are sent again
+	retryScheduled bool             // refused will be sent again
+	firstRetried   struct {         // which of them was the first when they were last sent again
 		place uint64
 		slot  int
 	}
@@ -63,8 +63,7 @@ type client struct {
 
 	tx              *transaction        // not nil between MULTI and EXEC
 	watch           bool                // WATCH was sent on its own connection
-	track           bool                // CLIENT TRACKING is on on its own connection
-	subs            *subscriptions      // Pub/Sub on its own connection
+	subs            *subscriptions      // Pub/Sub on its own connections
 	blocked         *blockedCommand     // a blocking command that the client waits for
 	blockingInRedis int                 // number of commands in flight that block in Redis itself
 	busy            bool                // a command is running that must end before the next one begins
@@ -612,5 +611,5 @@ func (c *client) close() {
 	if c.backend != nil && c.backend.owner == c {
 		c.backend.discard()
 	}
-	c.own.discard()
+	c.dedicated.discard()
 }

@@ -25,7 +25,7 @@ const (
 )
 
 // runsAsFunction reports whether the handler of a single Redis, which calls functions of the library,
-// also serves a Redis Cluster with Config.Replicate.
+// also serves a Redis Cluster with Config.SlotOutboxes.
 func (p *Proxy) runsAsFunction(cmd *command.Command) bool {
 	switch cmd.Name {
 	case "del", "unlink", "mset":
@@ -39,7 +39,7 @@ func (p *Proxy) runsAsFunction(cmd *command.Command) bool {
 // inCluster returns the handler of a command in front of a Redis Cluster. h is that of a single
 // Redis.
 func (p *Proxy) inCluster(cmd *command.Command, h handler) handler {
-	if p.cfg.Replicate && p.runsAsFunction(cmd) {
+	if p.cfg.SlotOutboxes && p.runsAsFunction(cmd) {
 		return h
 	}
 	switch cmd.Name {
@@ -67,8 +67,6 @@ func (p *Proxy) inCluster(cmd *command.Command, h handler) handler {
 		return (*client).relay
 	case command.Blocking:
 		return (*client).blockInCluster
-	case command.Connection:
-		return (*client).subscribeInCluster
 	default:
 		if cmd.Group == "cluster" {
 			return (*client).refuseCluster
@@ -147,15 +145,21 @@ func (c *client) primary() (b *backend, ok bool) {
 	return c.backend, true
 }
 
-// primaryOf returns the connection to the primary that has a slot. If none has it, it is one to any
-// primary, which says so, or knows a new one.
-func (l *loop) primaryOf(slot, proto int) *backend {
+// primaryOf returns the connection to the primary that has a slot.
+func (l *loop) primaryOf(slot, proto int) *backend { return l.connectionTo(l.ownerOf(slot), 0, proto) }
+
+// ownerOf returns the address of the primary that has a slot. If none has it, it is that of any
+// primary, which says so, or knows a new one. For a single Redis it is empty.
+func (l *loop) ownerOf(slot int) string {
+	if l.slots == nil {
+		return ""
+	}
 	if slot != noSlot {
 		if address := l.slots.Owner(slot); address != "" {
-			return l.connectionTo(address, 0, proto)
+			return address
 		}
 	}
-	return l.connectionTo(l.keylessPrimary(), 0, proto)
+	return l.keylessPrimary()
 }
 
 // keylessPrimary returns the address of the primary for commands without keys. It stays the same as
@@ -217,8 +221,8 @@ func (l *loop) clusterChanged() {
 	}
 	l.moveWatchers()
 	for _, c := range l.clients {
-		if c.own != nil {
-			c.ownChanged()
+		if c.dedicated != nil {
+			c.moveDedicated()
 		}
 	}
 	l.dropFormerPrimaries()
@@ -257,7 +261,7 @@ func (p *Proxy) forgetPrimary(address string) {
 
 // useAnySlot gives a write without keys, which Redis will refuse, the slot of some primary.
 func (c *client) useAnySlot() {
-	if c.loop.cfg.Replicate && c.slot == noSlot {
+	if c.loop.cfg.SlotOutboxes && c.slot == noSlot {
 		c.slot = c.loop.firstSlots[0]
 	}
 }

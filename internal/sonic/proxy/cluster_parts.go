@@ -217,7 +217,7 @@ func askAll(join replies.Join) handler {
 
 // randomKeyOfAll runs RANDOMKEY on all primaries, and answers with the key of one of them.
 func (c *client) randomKeyOfAll(cmd *command.Command, r request.Request) bool {
-	if c.loop.cfg.Replicate { // most keys of a primary may be state keys
+	if c.loop.cfg.SlotOutboxes { // most keys of a primary may be state keys
 		r.Raw = c.loop.proxy.randomKey
 	}
 	return askAll(replies.UnlessError(func(all [][]byte) []byte {

@@ -33,9 +33,9 @@ type refusedCommand struct {
 	fail func()
 }
 
-// refused handles the reply to the first pending command if that has to be sent again, and reports
+// handleRefusal handles the reply to the first pending command if that has to be sent again, and reports
 // whether it has.
-func (b *backend) refused(reply []byte) bool {
+func (b *backend) handleRefusal(reply []byte) bool {
 	if b.replies.n == 0 || !b.replies.front().routed {
 		return false
 	}
@@ -43,12 +43,11 @@ func (b *backend) refused(reply []byte) bool {
 	if p.batchSize > 1 {
 		return false // deliverBatch handles the refusals of a batch
 	}
-	if !b.refusal(p, reply) {
-		if !p.client.waitsFor(p.slot, p.order) {
-			return false
-		}
+	if !b.isRefusal(p, reply) {
 		if !p.reads {
-			p.client.overtaken(p.slot, p.order)
+			p.client.failOvertaken(p.slot, p.order)
+		}
+		if !p.client.waitsFor(p.slot, p.order) {
 			return false
 		}
 	}
@@ -58,9 +57,9 @@ func (b *backend) refused(reply []byte) bool {
 	return true
 }
 
-// refusal reports whether the reply to p says that the command was not executed, and may be elsewhere
+// isRefusal reports whether the reply to p says that the command was not executed, and may be elsewhere
 // or later.
-func (b *backend) refusal(p *pending, reply []byte) bool {
+func (b *backend) isRefusal(p *pending, reply []byte) bool {
 	if reply[0] != '-' {
 		return false
 	}
@@ -82,7 +81,7 @@ func (b *backend) retry(p pending, command, reply []byte) {
 		if to.Asking {
 			target.send(discardReply(), resp.AppendCommand(nil, "ASKING"))
 		}
-		target.resend(p, command)
+		target.requeue(p, command)
 		if target.full() {
 			c.backend = target
 			c.pauseIfAboveLimit()
@@ -100,13 +99,13 @@ func (b *backend) retry(p pending, command, reply []byte) {
 		reply = bytes.Clone(reply)
 	}
 	w := refusedCommand{slot: p.slot, place: p.order.place, since: p.Since}
-	w.send = func(target *backend) { target.resend(p, command) }
+	w.send = func(target *backend) { target.requeue(p, command) }
 	w.fail = func() { c.complete(&p, reply) }
-	c.wait(w)
+	c.waitRefused(w)
 }
 
-// wait makes a refused command wait. The command fails if it has waited for Backend.Wait.
-func (c *client) wait(w refusedCommand) {
+// waitRefused makes a refused command wait. The command fails if it has waited for Backend.Wait.
+func (c *client) waitRefused(w refusedCommand) {
 	if c.closed || c.waitedTooLong(w.since) {
 		w.fail()
 		return
@@ -117,22 +116,22 @@ func (c *client) wait(w refusedCommand) {
 		at--
 	}
 	c.refused = slices.Insert(c.refused, at, w)
-	c.retrySoon()
+	c.scheduleRetry()
 }
 
 func (c *client) waitedTooLong(since time.Time) bool {
 	return c.loop.now.Sub(since) >= c.loop.cfg.Backend.Wait
 }
 
-// retrySoon sends the client's refused commands again after a pause.
-func (c *client) retrySoon() {
-	if c.retries {
+// scheduleRetry sends the client's refused commands again after a pause.
+func (c *client) scheduleRetry() {
+	if c.retryScheduled {
 		return
 	}
-	c.retries = true
+	c.retryScheduled = true
 	c.loop.timers.Start(c.loop.now.Add(clusterPause), func() {
-		c.retries = false
-		c.sendRefused()
+		c.retryScheduled = false
+		c.retryRefused()
 	})
 }
 
@@ -160,8 +159,11 @@ func (c *client) waitsFor(slot int, other *ordered) bool {
 	return slices.ContainsFunc(c.refused, func(w refusedCommand) bool { return w.before(slot, other) })
 }
 
-// overtaken ends the waiting of commands for a slot: a later one was executed.
-func (c *client) overtaken(slot int, later *ordered) {
+// failOvertaken ends the waiting of commands for a slot: a later one was executed.
+func (c *client) failOvertaken(slot int, later *ordered) {
+	if !c.waitsFor(slot, later) {
+		return
+	}
 	all := c.refused
 	c.refused = nil
 	for _, w := range all {
@@ -178,33 +180,33 @@ func (c *client) overtaken(slot int, later *ordered) {
 	c.replies.current = current
 }
 
-// sendRefused sends the client's refused commands again: the first one, and if that is another one than
+// retryRefused sends the client's refused commands again: the first one, and if that is another one than
 // before, all.
-func (c *client) sendRefused() {
+func (c *client) retryRefused() {
 	if c.closed || len(c.refused) == 0 {
 		return
 	}
 	if c.outstanding > len(c.refused) { // what is in flight may be refused, too
-		c.retrySoon()
+		c.scheduleRetry()
 		return
 	}
 	c.slotsAt = c.loop.slotsAt
 	n, first := len(c.refused), &c.refused[0]
-	if first.place == c.lastRetry.place && first.slot == c.lastRetry.slot {
+	if first.place == c.firstRetried.place && first.slot == c.firstRetried.slot {
 		n = 1
 	}
-	c.lastRetry.place, c.lastRetry.slot = first.place, first.slot
+	c.firstRetried.place, c.firstRetried.slot = first.place, first.slot
 	for ; n > 0 && !c.closed && len(c.refused) > 0; n-- {
 		w := c.refused[0]
 		b := c.loop.primaryOf(w.slot, c.proto)
 		if w.opened && !b.opened && !c.waitedTooLong(w.since) {
-			c.retries = true
+			c.retryScheduled = true
 			b.askOpened(func(string) {
-				c.retries = false
+				c.retryScheduled = false
 				if b.opened {
-					c.sendRefused()
+					c.retryRefused()
 				} else {
-					c.retrySoon()
+					c.scheduleRetry()
 				}
 			})
 			return
@@ -217,7 +219,7 @@ func (c *client) sendRefused() {
 		}
 	}
 	if !c.closed && len(c.refused) > 0 {
-		c.retrySoon() // they were refused at once
+		c.scheduleRetry() // they were refused at once
 	}
 }
 
@@ -238,8 +240,8 @@ func (b *backend) redirection(p *pending, reply []byte) (to upstream.Redirection
 
 const errMoving = "TRYAGAIN the slot of this command is moving: the command was not run"
 
-// waitDone records that a command that had to wait for the cluster, or a part of one, is complete.
-func (c *client) waitDone() {
+// waitingDone records that a command that had to wait for the cluster, or a part of one, is complete.
+func (c *client) waitingDone() {
 	if c.waiting--; c.waiting == 0 {
 		c.commandDone()
 	}

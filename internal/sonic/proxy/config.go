@@ -51,14 +51,14 @@ type Config struct {
 	// Backend is this zone's Redis.
 	Backend upstream.Config
 	// Cluster says which primary of a Redis Cluster has which slot. Backend.Address is then not
-	// used. Commands of clients are relayed as they are, writes too, unless Replicate is set. The
-	// map must be known before Serve. Default: nil, a single Redis.
+	// used. Commands of clients are relayed as they are, writes too, unless SlotOutboxes is set.
+	// The map must be known before Serve. Default: nil, a single Redis.
 	Cluster Cluster
-	// Replicate makes the proxy send writes as calls of the library's functions in front of a Redis
-	// Cluster, too, so that each slot has a stream of their effects. A write waits, at most for
-	// Backend.Wait, while its slot moves or while no Sonic has opened its primary. FLUSHDB and FLUSHALL
-	// are refused. Only with Cluster and AckLocal. Default: false.
-	Replicate bool
+	// SlotOutboxes says that each slot of the Redis Cluster has an outbox: the proxy sends writes as
+	// calls of the library's functions, as to a single Redis. A write waits, at most for Backend.Wait,
+	// while no Sonic has opened its primary. FLUSHDB and FLUSHALL are refused. Only with Cluster and
+	// AckLocal. Default: false.
+	SlotOutboxes bool
 	// SplitMSET makes the proxy split an MSET whose keys are in several slots: it is not atomic then.
 	// Default: false, it gets the error CROSSSLOT.
 	SplitMSET bool

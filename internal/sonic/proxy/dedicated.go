@@ -6,49 +6,35 @@ import (
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/sonic/command"
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/state"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
-// openDedicated moves the client to a connection of its own. It returns false while replies are
+// moveToDedicated moves the client to a connection of its own. It returns false while replies are
 // pending on another one.
-func (c *client) openDedicated() bool {
+func (c *client) moveToDedicated() bool {
 	if c.backend != nil && c.backend.owner == c && c.backend.state != discarded {
 		return true
 	}
 	if c.outstanding > 0 {
 		return false
 	}
-	b := newBackend(c.loop, c.db, c.proto)
-	b.owner = c
-	b.onPush = c.deliverPush
-	c.loop.dedicated[b] = struct{}{}
-	c.backend = b
-	b.connect()
+	c.backend = c.openDedicated("", c.db, c.proto)
+	c.backend.onPush = c.deliverPush
 	return true
-}
-
-// deliverPush handles a push of Redis. It removes invalidations and notifications of state keys.
-func (c *client) deliverPush(push []byte) {
-	if bytes.Contains(push, []byte(state.Prefix)) {
-		push = replies.PushWithoutStateKeys(push)
-	}
-	c.deliver(push)
 }
 
 // closeDedicated closes the client's own connection. No reply may be pending.
 func (c *client) closeDedicated() {
-	c.watch, c.track, c.subs = false, false, nil
+	c.watch, c.subs = false, nil
 	if c.backend != nil && c.backend.owner == c {
 		b := c.backend
 		c.backend = nil
 		b.discard()
 	}
-	c.own.discard()
-	c.own = nil
+	c.dedicated.discard()
+	c.dedicated = nil
 }
 
 // changeDedicatedProtocol changes the protocol of the client's own connection. What Redis sends
@@ -78,10 +64,9 @@ func (c *client) tracking(cmd *command.Command, r request.Request) bool {
 				return c.replyError("ERR Sonic refuses 'client|tracking' with REDIRECT: use RESP3")
 			}
 		}
-		if !c.openDedicated() {
+		if !c.moveToDedicated() {
 			return false
 		}
-		c.track = c.track || resp.EqualFold(r.Arg(2), "on")
 	}
 	return c.relay(cmd, r)
 }
@@ -94,12 +79,11 @@ func (c *client) refuseTracking(cmd *command.Command, r request.Request) bool {
 	return c.refuse("ERR Sonic refuses '" + cmd.Name + "' in front of a Redis Cluster: invalidations come from each primary")
 }
 
-// In front of a Redis Cluster a client's ordinary commands use the connections that clients share.
-// It has connections of its own besides, for what Redis keeps for a connection: subscriptions, WATCH
-// and a command that blocks.
+// A client has connections of its own besides the one for its ordinary commands: for subscriptions, and
+// in front of a Redis Cluster also for WATCH and a command that blocks.
 
-// ownConnections are a client's own connections in front of a Redis Cluster.
-type ownConnections struct {
+// dedicatedConnections are these connections.
+type dedicatedConnections struct {
 	channels *backend // SUBSCRIBE and PSUBSCRIBE
 	shards   shardConnections
 	watch    *backend            // WATCH. It stays for the next one
@@ -107,19 +91,19 @@ type ownConnections struct {
 	keys     map[string]struct{} // that are watched
 	blocking *backend            // of commands that block in Redis. It stays for the next one
 	blockID  []byte              // Redis' id of blocking; nil: not known yet
-	running  *ownCommand
+	running  *dedicatedCommand
 }
 
-// ownConnections returns the client's own connections in front of a Redis Cluster.
-func (c *client) ownConnections() *ownConnections {
-	if c.own == nil {
-		c.own = &ownConnections{shards: shardConnections{map[string]*backend{}, map[string]*backend{}}}
+// dedicatedConnections returns the client's own connections.
+func (c *client) dedicatedConnections() *dedicatedConnections {
+	if c.dedicated == nil {
+		c.dedicated = &dedicatedConnections{shards: shardConnections{map[string]*backend{}, map[string]*backend{}}}
 	}
-	return c.own
+	return c.dedicated
 }
 
 // all returns the connections that exist.
-func (o *ownConnections) all() []*backend {
+func (o *dedicatedConnections) all() []*backend {
 	if o == nil {
 		return nil
 	}
@@ -136,15 +120,15 @@ func (o *ownConnections) all() []*backend {
 }
 
 // discard ends all of them for good.
-func (o *ownConnections) discard() {
+func (o *dedicatedConnections) discard() {
 	for _, b := range o.all() {
 		b.discard()
 	}
 }
 
-// openOwn opens a connection of the client's own to a primary.
-func (c *client) openOwn(address string, proto int) *backend {
-	b := newBackend(c.loop, c.loop.cfg.Backend.DB, proto)
+// openDedicated opens a connection of the client's own.
+func (c *client) openDedicated(address string, db, proto int) *backend {
+	b := newBackend(c.loop, db, proto)
 	b.owner, b.primary = c, address
 	c.loop.dedicated[b] = struct{}{}
 	b.connect()
@@ -160,7 +144,7 @@ func (c *client) connectTo(address string, place **backend) (b *backend, isNew b
 		}
 		b.discard()
 	}
-	b = c.openOwn(address, c.proto)
+	b = c.openDedicated(address, 0, c.proto)
 	b.onEnd = func() {
 		if *place == b {
 			*place = nil
@@ -180,20 +164,20 @@ func (c *client) disconnect() {
 	c.closeAfterReplies()
 }
 
-// ownCommand is a client's command on one of its own connections. It begins when no reply is pending,
+// dedicatedCommand is a client's command on one of its own connections. It begins when no reply is pending,
 // and the client's next command waits until it has ended: so the order of commands does not depend
 // on the connections that they go by, and no message precedes the reply to an earlier command.
-type ownCommand struct {
+type dedicatedCommand struct {
 	c       *client
 	order   *ordered
 	slot    int
 	asks    bool // it may run behind ASKING
 	repeats bool // it may be sent twice
 	// send sends it to a primary, and sets b.
-	send func(o *ownCommand, address string, asking bool)
+	send func(o *dedicatedCommand, address string, asking bool)
 	// broken, if not nil, is called instead of a further try, if Redis has not run the command where
 	// it had to, or its connection is lost.
-	broken func(o *ownCommand)
+	broken func(o *dedicatedCommand)
 	ended  func()        // if not nil, is called before the answer
 	marked *replyHandler // of a command of subscriptions
 
@@ -202,9 +186,9 @@ type ownCommand struct {
 	sentAt time.Time
 }
 
-// runOwn runs a command on an own connection, on the primary of its slot. It returns false if the
+// runDedicated runs a command on an own connection, on the primary of its slot. It returns false if the
 // client has to wait.
-func (c *client) runOwn(o *ownCommand) bool {
+func (c *client) runDedicated(o *dedicatedCommand) bool {
 	if c.outstanding > 0 {
 		return false
 	}
@@ -212,23 +196,23 @@ func (c *client) runOwn(o *ownCommand) bool {
 	o.c, o.order = c, c.addReply()
 	o.order.parts = 1
 	c.outstanding++
-	c.ownConnections().running = o
-	o.try(c.loop.primaryOf(o.slot, 2).primary, false)
+	c.dedicatedConnections().running = o
+	o.try(c.loop.ownerOf(o.slot), false)
 	return true
 }
 
-func (o *ownCommand) try(address string, asking bool) {
+func (o *dedicatedCommand) try(address string, asking bool) {
 	o.c.busy, o.sentAt = true, o.c.loop.now
 	o.send(o, address, asking)
 }
 
 // end answers the command, and lets the next one begin.
-func (o *ownCommand) end(reply []byte) {
+func (o *dedicatedCommand) end(reply []byte) {
 	c := o.c
 	if c.closed {
 		return
 	}
-	c.own.running = nil
+	c.dedicated.running = nil
 	if o.ended != nil {
 		o.ended()
 	}
@@ -240,10 +224,10 @@ func (o *ownCommand) end(reply []byte) {
 }
 
 // arrived handles a reply that may redirect the command.
-func (o *ownCommand) arrived(reply []byte) {
+func (o *dedicatedCommand) arrived(reply []byte) {
 	to, redirects := upstream.RedirectionOf(reply, o.b.primary)
 	switch {
-	case !redirects:
+	case !redirects || o.b.primary == "":
 		o.end(reply)
 	case o.broken != nil:
 		o.c.loop.cfg.Cluster.Refresh()
@@ -255,7 +239,7 @@ func (o *ownCommand) arrived(reply []byte) {
 
 // follow sends the command to another primary, or again after a pause. reply answers the client if
 // it may not wait longer.
-func (o *ownCommand) follow(to upstream.Redirection, reply []byte) {
+func (o *dedicatedCommand) follow(to upstream.Redirection, reply []byte) {
 	l := o.c.loop
 	l.cfg.Cluster.Refresh()
 	if l.now.Sub(o.sentAt) > time.Second { // it has blocked since: this is another change of the cluster
@@ -272,7 +256,7 @@ func (o *ownCommand) follow(to upstream.Redirection, reply []byte) {
 	if o.Since.IsZero() {
 		o.Since = l.now
 	}
-	o.c.wait(refusedCommand{
+	o.c.waitRefused(refusedCommand{
 		slot: o.slot, place: o.order.place, since: o.Since,
 		send: func(b *backend) { o.try(b.primary, false) },
 		fail: func() { o.end(reply) },
@@ -280,7 +264,7 @@ func (o *ownCommand) follow(to upstream.Redirection, reply []byte) {
 }
 
 // lost handles the end of the command's connection.
-func (o *ownCommand) lost(sent bool) {
+func (o *dedicatedCommand) lost(sent bool) {
 	switch {
 	case o.c.closed:
 	case o.b.halfClosed:
@@ -289,19 +273,19 @@ func (o *ownCommand) lost(sent bool) {
 		o.broken(o)
 	case sent && !o.repeats:
 		o.end(o.c.loop.lossError(true))
-	case o.b.unreachable(): // it has waited for a connection
+	case o.b.unreachable() || o.b.primary == "": // it has waited for a connection
 		o.end(o.c.loop.lossError(false))
 	default:
 		o.follow(upstream.Redirection{}, o.c.loop.lossError(false))
 	}
 }
 
-// ownChanged adapts the client's own connections to a new map.
-func (c *client) ownChanged() {
-	o, l := c.own, c.loop
-	if r := o.running; r != nil && r.b != nil && r.b.state == connecting && l.primaryOf(r.slot, 2).primary != r.b.primary {
+// moveDedicated adapts the client's own connections to a new map.
+func (c *client) moveDedicated() {
+	o, l := c.dedicated, c.loop
+	if r := o.running; r != nil && r.b != nil && r.b.state == connecting && l.ownerOf(r.slot) != r.b.primary {
 		r.b.discard() // nothing was sent yet
-		r.try(l.primaryOf(r.slot, 2).primary, false)
+		r.try(l.ownerOf(r.slot), false)
 	}
 	if b := o.channels; b != nil && b.state == up && !l.isPrimary(b.primary) {
 		b.lost(errNewPrimary)

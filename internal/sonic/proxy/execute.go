@@ -64,9 +64,6 @@ func (c *client) execute(r request.Request) bool {
 	if problem := c.denied(cmd, r); problem != "" {
 		return c.refuse(problem)
 	}
-	if c.subs != nil && c.subs.unconfirmed > 0 && cmd.Class != command.Connection {
-		return false // what it may do depends on whether Redis refuses a subscription
-	}
 	if c.subs != nil && c.proto == 2 && c.subs.count() > 0 && !request.AllowedWhileSubscribed(cmd.Name) {
 		return c.reject(cmd, "ERR Can't execute '"+cmd.Name+
 			"': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context")
@@ -272,7 +269,7 @@ func (c *client) writeOrRelay(cmd *command.Command, r request.Request) bool {
 
 // writesBy reports whether the proxy runs the command as a function.
 func (p *Proxy) writesBy(cmd *command.Command, r request.Request) bool {
-	if p.cfg.Cluster != nil && !p.cfg.Replicate {
+	if p.cfg.Cluster != nil && !p.cfg.SlotOutboxes {
 		return false
 	}
 	switch cmd.Class {

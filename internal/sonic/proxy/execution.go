@@ -108,7 +108,7 @@ func (c *client) prepare(tx *transaction) *execution {
 		e.sent++
 	}
 	if writes {
-		if p.cfg.Replicate {
+		if p.cfg.SlotOutboxes {
 			e.guarded = true
 			e.out = append(e.out, moveGuard(tx.slot)...)
 			e.sent++
@@ -181,7 +181,7 @@ func (e *execution) reply(reply []byte) {
 func (e *execution) releaseClient() {
 	if e.waited {
 		e.waited = false
-		e.c.waitDone()
+		e.c.waitingDone()
 		return
 	}
 	e.c.busy = e.c.waiting > 0
@@ -293,9 +293,7 @@ func (e *execution) refused(reply []byte) (answer []byte, waits bool) {
 		e.refusal = nil
 	case !e.connectionBound && writesRefused:
 	default:
-		if order := c.replies.current; c.waitsFor(e.slot, order) {
-			c.overtaken(e.slot, order)
-		}
+		c.failOvertaken(e.slot, c.replies.current)
 		return reply, false
 	}
 	e.wait(bytes.Clone(reply))
@@ -326,7 +324,7 @@ func (e *execution) wait(reply []byte) {
 		e.waited, e.Since = true, c.loop.now
 		c.waiting++
 	}
-	c.wait(refusedCommand{
+	c.waitRefused(refusedCommand{
 		slot: e.slot, place: order.place, since: e.Since, opened: e.connectionBound,
 		send: func(b *backend) {
 			e.send(b, order)

@@ -35,7 +35,7 @@ func (c *client) dbSize(cmd *command.Command, r request.Request) bool {
 	if c.db != 0 {
 		return c.relay(cmd, r)
 	}
-	if c.loop.cfg.Replicate {
+	if c.loop.cfg.SlotOutboxes {
 		return c.dbSizeOfAll(r.Raw)
 	}
 	r.Raw = c.loop.proxy.dbSize
@@ -89,13 +89,13 @@ func (p *Proxy) filterReply(cmd *command.Command, reply []byte, c *client, db in
 	case "keys":
 		return replies.WithoutStateKeys(reply)
 	case "scan":
-		parts := resp.Elements(reply)
-		if len(parts) != 2 {
+		elements := resp.Elements(reply)
+		if len(elements) != 2 {
 			return reply
 		}
 		out := resp.AppendHeader(nil, '*', 2)
-		out = append(out, parts[0]...)
-		return append(out, replies.WithoutStateKeys(parts[1])...)
+		out = append(out, elements[0]...)
+		return append(out, replies.WithoutStateKeys(elements[1])...)
 	}
 	return reply
 }

@@ -233,7 +233,7 @@ func (b *backend) moveWaiting() {
 				p.then.onMove(target)
 			}
 		}
-		target.resend(p, commands[i])
+		target.requeue(p, commands[i])
 	}
 	b.resumeClients()
 }

@@ -64,7 +64,7 @@ func (c *client) queue(cmd *command.Command, r request.Request) bool {
 	}
 	switch cmd.Class {
 	case command.Script:
-		if c.loop.slots != nil && !c.loop.cfg.Replicate {
+		if c.loop.slots != nil && !c.loop.cfg.SlotOutboxes {
 			break
 		}
 		var problem string
@@ -199,7 +199,7 @@ func (c *client) exec(_ *command.Command, _ request.Request) bool {
 // boundToOpened reports whether a transaction may be sent only if a Sonic is known to have opened the
 // Redis at the other end of the connection.
 func (c *client) boundToOpened(tx *transaction) bool {
-	return tx.scripts || c.loop.cfg.Replicate && tx.writes && tx.once
+	return tx.scripts || c.loop.cfg.SlotOutboxes && tx.writes && tx.once
 }
 
 func (c *client) selects(tx *transaction) bool {
@@ -216,7 +216,7 @@ func (c *client) watchKeys(_ *command.Command, r request.Request) bool {
 	if c.tx != nil {
 		return c.replyError("ERR WATCH inside MULTI is not allowed")
 	}
-	if !c.openDedicated() {
+	if !c.moveToDedicated() {
 		return false
 	}
 	c.watch = true
@@ -248,11 +248,11 @@ func (c *client) watchInCluster(_ *command.Command, r request.Request) bool {
 	switch {
 	case c.tx != nil:
 		return c.replyError("ERR WATCH inside MULTI is not allowed")
-	case c.watch && c.own.watched != c.slot:
+	case c.watch && c.dedicated.watched != c.slot:
 		return c.replyError(errCrossSlot)
 	case c.outstanding > 0:
 		return false
-	case c.watch && c.own.watch == nil: // EXEC will say that a key has changed
+	case c.watch && c.dedicated.watch == nil: // EXEC will say that a key has changed
 		return c.replyOK()
 	}
 	raw := bytes.Clone(r.Raw)
@@ -260,18 +260,18 @@ func (c *client) watchInCluster(_ *command.Command, r request.Request) bool {
 	for i := 1; i < r.Len(); i++ {
 		keys = append(keys, string(r.Arg(i)))
 	}
-	o := &ownCommand{slot: c.slot, repeats: true}
-	o.send = func(o *ownCommand, address string, _ bool) {
-		own := c.own
+	o := &dedicatedCommand{slot: c.slot, repeats: true}
+	o.send = func(o *dedicatedCommand, address string, _ bool) {
+		d := c.dedicated
 		if !c.watch {
-			c.connectTo(address, &own.watch)
+			c.connectTo(address, &d.watch)
 		}
-		o.b = own.watch
+		o.b = d.watch
 		o.b.send(pending{kind: handled, then: &replyHandler{
 			onReply: func(reply []byte) {
 				if reply[0] == '+' {
-					c.watch, own.watched = true, o.slot
-					own.addKeys(keys)
+					c.watch, d.watched = true, o.slot
+					d.addKeys(keys)
 				}
 				o.arrived(reply)
 			},
@@ -279,19 +279,19 @@ func (c *client) watchInCluster(_ *command.Command, r request.Request) bool {
 		}}, raw)
 	}
 	if c.watch { // what it watches since an earlier WATCH has moved: EXEC will say that a key has changed
-		o.broken = func(o *ownCommand) {
-			if b := c.own.watch; b != nil {
-				c.own.watch = nil
+		o.broken = func(o *dedicatedCommand) {
+			if b := c.dedicated.watch; b != nil {
+				c.dedicated.watch = nil
 				b.discard()
 			}
 			o.end([]byte(replyOK))
 		}
 	}
-	return c.runOwn(o)
+	return c.runDedicated(o)
 }
 
 // addKeys adds keys to the watched ones.
-func (o *ownConnections) addKeys(keys []string) {
+func (o *dedicatedConnections) addKeys(keys []string) {
 	if o.keys == nil {
 		o.keys = map[string]struct{}{}
 	}
@@ -302,8 +302,8 @@ func (o *ownConnections) addKeys(keys []string) {
 
 // watchedSlot returns the slot of the keys that the client watches, noSlot if it watches none.
 func (c *client) watchedSlot() int {
-	if c.watch && c.own != nil {
-		return c.own.watched
+	if c.watch && c.loop.slots != nil {
+		return c.dedicated.watched
 	}
 	return noSlot
 }
@@ -316,7 +316,7 @@ func (c *client) endWatch() {
 	c.watch = false
 	b := c.backend
 	if c.loop.slots != nil {
-		b, c.own.keys = c.own.watch, nil
+		b, c.dedicated.keys = c.dedicated.watch, nil
 	}
 	if b != nil {
 		b.send(discardReply(), resp.AppendCommand(nil, "UNWATCH"))
@@ -329,12 +329,12 @@ func (c *client) execWatched(tx *transaction) bool {
 	if c.outstanding > 0 {
 		return false
 	}
-	b, bound := c.own.watch, c.boundToOpened(tx)
+	b, bound := c.dedicated.watch, c.boundToOpened(tx)
 	if bound && b != nil && !b.opened {
 		return c.checkOpened(b)
 	}
-	keys := c.own.keys
-	c.tx, c.watch, c.own.keys = nil, false, nil
+	keys := c.dedicated.keys
+	c.tx, c.watch, c.dedicated.keys = nil, false, nil
 	if b == nil {
 		return c.reply(nullArray(c.proto))
 	}
@@ -348,10 +348,10 @@ func (c *client) execWatched(tx *transaction) bool {
 
 // changeWatchProtocol makes Redis answer EXEC in the client's protocol.
 func (c *client) changeWatchProtocol() {
-	if c.own == nil || c.own.watch == nil || c.own.watch.proto == c.proto {
+	if c.dedicated == nil || c.dedicated.watch == nil || c.dedicated.watch.proto == c.proto {
 		return
 	}
-	b := c.own.watch
+	b := c.dedicated.watch
 	b.proto = c.proto
 	b.send(discardReply(), resp.AppendCommand(nil, "HELLO", strconv.Itoa(c.proto)))
 }

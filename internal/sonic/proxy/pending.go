@@ -16,8 +16,6 @@ type pending struct {
 	batchSize uint8 // this many writes, beginning with this one, share one reply
 	// emptyArray says that the command replies with RESP2's null array if it finds nothing.
 	emptyArray bool
-	// messages says that messages may arrive before the reply: the client had subscriptions.
-	messages bool
 
 	// In front of a Redis Cluster only:
 
@@ -57,9 +55,6 @@ type replyHandler struct {
 	// onMove, if not nil, says that the command may wait for another primary of a Redis Cluster
 	// instead. It is called then.
 	onMove func(to *backend)
-	// subscription says that the replies are those to SUBSCRIBE or a similar command, which are
-	// pushes in RESP3.
-	subscription bool
 	// endMark says that the replies end with the map that answers HELLO.
 	endMark bool
 }
@@ -176,7 +171,7 @@ func (b *backend) begin(p *pending) {
 func (c *client) pendingDone(p *pending) {
 	c.replyDone()
 	if !p.Since.IsZero() {
-		c.waitDone()
+		c.waitingDone()
 	}
 	if p.order != nil {
 		c.partDone(p.order)

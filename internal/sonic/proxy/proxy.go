@@ -44,7 +44,7 @@ type Proxy struct {
 	closeTx, markKeys, shipKeys []byte     // calls of other functions, in the same form
 	callBatch                   []byte
 	dbSize, randomKey           []byte   // the commands for DBSIZE and RANDOMKEY in the database of the state keys
-	outboxes                    [][]byte // by slot of a Redis Cluster, with Config.Replicate: the name, as a bulk string
+	outboxes                    [][]byte // by slot of a Redis Cluster, with Config.SlotOutboxes: the name, as a bulk string
 
 	runID  string // prefix of the ids of transactions
 	lastTx uint64 // only the loop uses it
@@ -85,7 +85,7 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 			table.Refuse(name, "it would delete the keys of every zone, see flush in the configuration")
 		}
 	}
-	if cfg.Replicate {
+	if cfg.SlotOutboxes {
 		for _, name := range flushes() {
 			table.Refuse(name, "flush is not supported in front of a Redis Cluster with other zones yet")
 		}
@@ -100,7 +100,7 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 	p.dialer = upstream.New(&p.cfg.Backend, p.relays, cfg.Cluster != nil)
 	p.users.Store(access.NewUsers(cfg.Users))
 	p.handlers = p.handlersOf()
-	if cfg.Replicate {
+	if cfg.SlotOutboxes {
 		p.outboxes = slotOutboxes()
 	}
 	for _, cmd := range table.All() {
@@ -114,7 +114,7 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 	}
 	p.closeTx, p.markKeys, p.shipKeys = p.functionPrefix("sonic_tx"), p.functionPrefix("sonic_mark"), p.functionPrefix("sonic_ship")
 	p.callBatch = p.functionPrefix("sonic_many")
-	if cfg.Replicate {
+	if cfg.SlotOutboxes {
 		// With a key Redis would refuse all writes if the slot of the first has moved. Then the others,
 		// which are sent again, would run behind later commands of their clients.
 		p.callBatch = resp.AppendBulk(resp.AppendBulk(resp.AppendBulk(nil, "FCALL"), "sonic_many"), "0")
@@ -130,12 +130,12 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 }
 
 // functionPrefix returns the begin of a call of a function, which ends with its key. With
-// Config.Replicate the key depends on the slot and is not part of it: see Proxy.outbox.
+// Config.SlotOutboxes the key depends on the slot and is not part of it: see Proxy.outbox.
 func (p *Proxy) functionPrefix(name string) []byte {
 	b := resp.AppendBulk(nil, "FCALL")
 	b = resp.AppendBulk(b, name)
 	b = resp.AppendBulk(b, "1")
-	if p.cfg.Replicate {
+	if p.cfg.SlotOutboxes {
 		return b
 	}
 	return resp.AppendBulk(b, state.Outbox)

@@ -84,7 +84,7 @@ func (c *client) checkOpened(b *backend) bool {
 	}
 	c.busy = true
 	b.askOpened(func(problem string) {
-		if problem == replies.NotOpenedError && c.loop.cfg.Replicate && c.awaitOpened() {
+		if problem == replies.NotOpenedError && c.loop.cfg.SlotOutboxes && c.awaitOpened() {
 			return
 		}
 		c.openSince = time.Time{}
@@ -115,14 +115,14 @@ func (b *backend) askOpened(done func(problem string)) {
 	ask := resp.AppendHeader(nil, '*', 5)
 	ask = append(ask, p.closeTx...) // without a transaction the call does nothing
 	ask = append(ask, resp.AppendBulk(nil, strconv.Itoa(b.db))...)
-	if p.cfg.Replicate {
+	if p.cfg.SlotOutboxes {
 		ask = resp.AppendCommand(nil, "FCALL", "sonic_primary", "0")
 	}
 	b.send(pending{kind: handled, then: &replyHandler{
-		connectionBound: p.cfg.Replicate,
+		connectionBound: p.cfg.SlotOutboxes,
 		onReply: func(reply []byte) {
 			b.opened = reply[0] != '-'
-			if p.cfg.Replicate && b.opened {
+			if p.cfg.SlotOutboxes && b.opened {
 				state := resp.Elements(reply)
 				b.opened = len(state) > 1 && string(resp.Text(state[1])) == "1"
 			}
@@ -267,7 +267,7 @@ func (c *client) functionFlush(_ *command.Command, r request.Request) bool {
 		}
 		return all
 	}
-	if !l.cfg.Replicate {
+	if !l.cfg.SlotOutboxes {
 		b, _ := c.connection()
 		servers = func() []*backend { return []*backend{b} }
 	}

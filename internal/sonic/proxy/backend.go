@@ -67,7 +67,6 @@ type backend struct {
 	out           []byte // bytes to be sent
 	sent          int    // of out
 	queuedBytes   uint64 // number of bytes ever added to out
-	writtenBytes  uint64 // number of bytes ever written
 	replies       fifo
 	pausedClients []*client  // the loop reads no further commands of these until out is shorter
 	batch         writeBatch // writes that will be sent next
@@ -214,23 +213,6 @@ func (b *backend) send(p pending, command []byte) {
 	b.appended(len(command))
 }
 
-// prepend queues a command before all others that wait to be sent, on a new connection.
-func (b *backend) prepend(p pending, command []byte) {
-	b.endBatch()
-	waiting := b.replies
-	b.replies = fifo{}
-	b.out = append(append([]byte(nil), command...), b.out[b.sent:]...)
-	b.sent = 0
-	b.queuedBytes += uint64(len(command))
-	p.start = b.queuedBytes - uint64(len(b.out))
-	b.replies.push(p)
-	for ; waiting.n > 0; waiting.pop() {
-		later := *waiting.front()
-		later.start += uint64(len(command))
-		b.replies.push(later)
-	}
-}
-
 // command returns pending command i with its arguments. It is valid until out changes.
 func (b *backend) command(i int) []byte {
 	end := b.queuedBytes
@@ -267,7 +249,6 @@ func (b *backend) flush() {
 		n, err := eventloop.WriteSocket(b.fd, b.out[b.sent:])
 		if n > 0 {
 			b.sent += n
-			b.writtenBytes += uint64(n)
 		}
 		if errors.Is(err, eventloop.ErrAgain) {
 			break

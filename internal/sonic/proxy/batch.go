@@ -103,7 +103,7 @@ func (b *backend) endBatch() {
 		if b.primary != "" {
 			arguments-- // its outbox is the key
 		}
-		b.out = b.loop.proxy.appendCall(b.out, m.first, m.slot, m.out[:m.mode], arguments, m.out[m.mode+m.head:])
+		b.out = b.loop.proxy.appendCall(b.out, b.loop.proxy.functions[m.first.Index], m.slot, m.out[:m.mode], arguments, m.out[m.mode+m.head:])
 	} else {
 		b.replies.at(b.replies.n - n).batchSize = uint8(n)
 		words := m.arguments + 5

@@ -147,7 +147,7 @@ func (w *blockedCommand) tryPop() {
 	b.send(pending{client: c, kind: handled, call: true, then: &replyHandler{onReply: w.handleReply, onLost: func(sent bool) {
 		w.end()
 		c.lostCommand(sent)
-	}}}, c.loop.proxy.appendCall(nil, w.cmd, w.slot, mode, w.call.n, w.call.arguments))
+	}}}, c.loop.proxy.appendCall(nil, c.loop.proxy.functions[w.cmd.Index], w.slot, mode, w.call.n, w.call.arguments))
 }
 
 // handleReply handles the reply to a try.
@@ -292,9 +292,8 @@ func (l *loop) watcherOf(db int, primary string) *keyWatcher {
 // startTracking runs after each connect. Redis does not track keys for the new connection yet, and the
 // keyWatcher may have missed changes.
 func (w *keyWatcher) startTracking() {
-	start := resp.AppendCommand(nil, "CLIENT", "TRACKING", "ON")
-	// It must precede reads that were queued while the connection was down.
-	w.b.prepend(discardReply(), start)
+	w.b.failAll() // reads of the keys, which must not precede the command
+	w.b.send(discardReply(), resp.AppendCommand(nil, "CLIENT", "TRACKING", "ON"))
 	for _, all := range w.commands {
 		for _, one := range all {
 			one.onKeyChange()

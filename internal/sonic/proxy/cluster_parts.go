@@ -44,8 +44,8 @@ func (c *client) split(cmd *command.Command, r request.Request) bool {
 	for i, group := range groups {
 		parts[i] = part{slot: group.slot, command: partOf(r, group.keys, values), reads: cmd.Class == command.Read}
 		if calls {
-			n := len(group.keys) * (1 + values)
-			parts[i].command = c.loop.proxy.appendCall(nil, cmd, group.slot, c.mode, n, appendKeysOf(nil, r, group.keys, values))
+			n, function := len(group.keys)*(1+values), c.loop.proxy.functions[cmd.Index]
+			parts[i].command = c.loop.proxy.appendCall(nil, function, group.slot, c.mode, n, appendKeysOf(nil, r, group.keys, values))
 			parts[i].cmd = cmd
 		}
 	}

@@ -33,8 +33,8 @@ type refusedCommand struct {
 	fail func()
 }
 
-// handleRefusal handles the reply to the first pending command if that has to be sent again, and reports
-// whether it has.
+// handleRefusal handles the reply to the first pending command if that has to be sent again, and
+// reports whether it has.
 func (b *backend) handleRefusal(reply []byte) bool {
 	if b.replies.n == 0 || !b.replies.front().routed {
 		return false
@@ -180,8 +180,8 @@ func (c *client) failOvertaken(slot int, later *ordered) {
 	c.replies.current = current
 }
 
-// retryRefused sends the client's refused commands again: the first one, and if that is another one than
-// before, all.
+// retryRefused sends the client's refused commands again: the first one, and if that is another one
+// than before, all.
 func (c *client) retryRefused() {
 	if c.closed || len(c.refused) == 0 {
 		return

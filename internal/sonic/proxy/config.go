@@ -109,9 +109,6 @@ type Limits struct {
 	// AuthBulkBytes is the maximum length of an argument before a client has logged in. Default: 16
 	// KiB, as in Redis.
 	AuthBulkBytes int64
-	// AuthArguments is the maximum number of arguments of one command before a client has logged
-	// in. Default: 10, as in Redis.
-	AuthArguments int64
 	// AuthTimeout bounds how long a client may take to log in. Default: 30s.
 	AuthTimeout time.Duration
 	// IdleTimeout is after how long the proxy disconnects a client that sends nothing. Default: 0,
@@ -139,7 +136,6 @@ func (c Config) withDefaults() Config {
 	l.OutputPause = cmp.Or(l.OutputPause, 1<<20)
 	l.Pipeline = cmp.Or(l.Pipeline, 1024)
 	l.AuthBulkBytes = cmp.Or(l.AuthBulkBytes, 16<<10)
-	l.AuthArguments = cmp.Or(l.AuthArguments, 10)
 	l.AuthTimeout = cmp.Or(l.AuthTimeout, 30*time.Second)
 	c.Publish = c.Publish && c.Cluster == nil // there are no other zones
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 5*time.Second)

@@ -164,9 +164,9 @@ func (c *client) disconnect() {
 	c.closeAfterReplies()
 }
 
-// dedicatedCommand is a client's command on one of its own connections. It begins when no reply is pending,
-// and the client's next command waits until it has ended: so the order of commands does not depend
-// on the connections that they go by, and no message precedes the reply to an earlier command.
+// dedicatedCommand is a client's command on one of its own connections. It begins when no reply is
+// pending, and the client's next command waits until it has ended: so the order of commands does not
+// depend on the connections that they go by, and no message precedes the reply to an earlier command.
 type dedicatedCommand struct {
 	c       *client
 	order   *ordered

@@ -254,7 +254,7 @@ func (c *client) write(cmd *command.Command, r request.Request) bool {
 	}
 	b.push(pending{client: c, cmd: cmd, kind: kind, call: true, emptyArray: replies.RepliesNullArray(cmd, r.Len())})
 	before := len(b.out)
-	b.out = c.loop.proxy.appendCall(b.out, cmd, c.slot, mode, r.Len()-1, r.ArgsAfter(1))
+	b.out = c.loop.proxy.appendCall(b.out, c.loop.proxy.functions[cmd.Index], c.slot, mode, r.Len()-1, r.ArgsAfter(1))
 	b.appended(len(b.out) - before)
 	return true
 }
@@ -286,11 +286,11 @@ func (p *Proxy) writesBy(cmd *command.Command, r request.Request) bool {
 	}
 }
 
-// appendCall appends the call of cmd's function with n arguments, which are bulk strings. slot is that
-// of the keys in front of a Redis Cluster.
-func (p *Proxy) appendCall(out []byte, cmd *command.Command, slot int, mode []byte, n int, arguments []byte) []byte {
+// appendCall appends the call of a function with n arguments, which are bulk strings. slot is that of
+// the keys in front of a Redis Cluster.
+func (p *Proxy) appendCall(out, function []byte, slot int, mode []byte, n int, arguments []byte) []byte {
 	out = resp.AppendHeader(out, '*', n+5)
-	out = append(out, p.functions[cmd.Index]...)
+	out = append(out, function...)
 	out = append(out, p.outbox(slot)...)
 	out = append(out, mode...)
 	return append(out, arguments...)

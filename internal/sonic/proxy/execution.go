@@ -88,13 +88,13 @@ func (c *client) prepare(tx *transaction) *execution {
 			e.out = append(e.out, raw...)
 		case q.write:
 			// Within a transaction a blocking command does not block: it runs as any write.
-			e.out = p.appendCall(e.out, q.cmd, tx.slot, c.modeIn(e.db, "t"+id), q.n-1, tx.raw[q.argsStart:q.end])
+			e.out = p.appendCall(e.out, p.functions[q.cmd.Index], tx.slot, c.modeIn(e.db, "t"+id), q.n-1, tx.raw[q.argsStart:q.end])
 			el.write, writes = true, true
 		case q.recorded:
 			declared := tx.raw[q.keysStart:q.keysEnd]
-			e.out = appendKeys(e.out, p.markKeys, p.outbox(tx.slot), c.modeIn(e.db, p.markFlags()), q.keys, declared)
+			e.out = p.appendCall(e.out, p.markKeys, tx.slot, c.modeIn(e.db, p.markFlags()), q.keys, declared)
 			e.out = append(e.out, raw...)
-			e.out = appendKeys(e.out, p.shipKeys, p.outbox(tx.slot), c.modeIn(e.db, "t"+id), q.keys, declared)
+			e.out = p.appendCall(e.out, p.shipKeys, tx.slot, c.modeIn(e.db, "t"+id), q.keys, declared)
 			el.script, writes = true, true
 			e.sent += 2
 		case q.cmd.Name == "randomkey" && e.db == 0:

@@ -44,7 +44,8 @@ type loop struct {
 	slotsAt uint64       // increases with each change of slots
 
 	unusedReplies *ordered // to be used again, linked by next
-	// firstSlots are the first slots of the primaries, in the order of slots.Primaries.
+	// firstSlots are the first slots of the primaries, in the order of slots.Primaries; noSlot for a
+	// single Redis.
 	firstSlots []int
 	dedicated  map[*backend]struct{}
 	watchers   map[sharedKey]*keyWatcher // for keys that blocked clients wait for
@@ -98,7 +99,7 @@ func newLoop(p *Proxy) (*loop, error) {
 		replies: make([]byte, backendReadSize),
 		clients: make(map[uint64]*client), shared: make(map[sharedKey]*backend), dedicated: make(map[*backend]struct{}),
 		watchers: make(map[sharedKey]*keyWatcher), waitingWriters: make(map[*client]struct{}), waitingBlocked: make(map[*blockedCommand]struct{}),
-		done: make(chan struct{}),
+		firstSlots: []int{noSlot}, done: make(chan struct{}),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	return l, nil

@@ -133,20 +133,10 @@ func (b *backend) lost(err error) {
 		b.connect()
 		return
 	}
-	unsent := b.queuedBytes - uint64(len(b.out)-b.sent) // where the unsent bytes begin, equal to b.writtenBytes
+	unsent := b.queuedBytes - uint64(len(b.out)-b.sent) // where the unsent bytes begin
 	for b.replies.n > 0 && (b.replies.front().start < unsent || b.replies.front().kind == proxyAnswer) {
 		b.failFront(true)
 	}
-	if b.hasConnectionBound() {
-		b.failAll()
-	}
-	if b.replies.n > 0 {
-		keep := b.queuedBytes - b.replies.front().start
-		b.out = append(b.out[:0], b.out[uint64(len(b.out))-keep:]...)
-	} else {
-		b.out = b.out[:0]
-	}
-	b.sent = 0
 	if b.owner != nil {
 		// The state that Redis kept for the connection is lost. The proxy disconnects the client,
 		// so that it notices.
@@ -155,6 +145,14 @@ func (b *backend) lost(err error) {
 		b.ended()
 		return
 	}
+	if b.hasConnectionBound() {
+		b.failAll()
+	}
+	keep := 0
+	if b.replies.n > 0 {
+		keep = int(b.queuedBytes - b.replies.front().start)
+	}
+	b.out, b.sent = append(b.out[:0], b.out[len(b.out)-keep:]...), 0
 	b.connect()
 }
 

@@ -20,6 +20,7 @@ type transaction struct {
 	writes   bool
 	scripts  bool // at least one script is recorded
 	slot     int  // in front of a Redis Cluster: of the keys, or noSlot
+	selects  bool // SELECT is among the commands
 	once     bool // Redis may not execute it twice, even if it has refused all of its writes
 }
 
@@ -82,6 +83,7 @@ func (c *client) queue(cmd *command.Command, r request.Request) bool {
 		}
 	default:
 	}
+	tx.selects = tx.selects || cmd.Name == "select"
 	q.write = c.loop.proxy.writesBy(cmd, r)
 	writes := q.write || q.recorded
 	tx.once = tx.once || q.recorded || !q.write && cmd.Class != command.Read && cmd.Class != command.Answered
@@ -168,7 +170,7 @@ func (c *client) exec(_ *command.Command, _ request.Request) bool {
 		}
 		return c.abortTx("EXECABORT Transaction discarded because of: " + c.loop.proxy.writesRefusedError())
 	}
-	if c.outstanding > 0 && c.selects(tx) {
+	if c.outstanding > 0 && tx.selects {
 		return false // afterwards the client may use another connection
 	}
 	if c.watch && c.loop.slots != nil {
@@ -200,15 +202,6 @@ func (c *client) exec(_ *command.Command, _ request.Request) bool {
 // Redis at the other end of the connection.
 func (c *client) boundToOpened(tx *transaction) bool {
 	return tx.scripts || c.loop.cfg.SlotOutboxes && tx.writes && tx.once
-}
-
-func (c *client) selects(tx *transaction) bool {
-	for i := range tx.commands {
-		if tx.commands[i].cmd.Name == "select" {
-			return true
-		}
-	}
-	return false
 }
 
 // watchKeys moves the client to a connection of its own, because WATCH belongs to a connection.

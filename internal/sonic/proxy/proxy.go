@@ -70,6 +70,10 @@ type Proxy struct {
 	primaries map[string]error
 }
 
+// mostAuthArguments is how many arguments a command may have before its client has logged in, as in
+// Redis.
+const mostAuthArguments = 10
+
 // flushes returns the commands that [Config.Flush] is about.
 func flushes() []string { return []string{"flushall", "flushdb"} }
 
@@ -93,7 +97,7 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 	p := &Proxy{
 		cfg: cfg, log: log.Named("proxy"), metrics: newMetrics(reg), table: table,
 		limits:      resp.Limits{Bulk: cfg.Limits.BulkBytes, Arguments: cfg.Limits.Arguments, Request: cfg.Limits.QueryBytes},
-		loginLimits: resp.Limits{Bulk: cfg.Limits.AuthBulkBytes, Arguments: cfg.Limits.AuthArguments, Request: cfg.Limits.QueryBytes, Unauthenticated: true},
+		loginLimits: resp.Limits{Bulk: cfg.Limits.AuthBulkBytes, Arguments: mostAuthArguments, Request: cfg.Limits.QueryBytes, Unauthenticated: true},
 		primaries:   make(map[string]error),
 	}
 	p.relays = tlsrelay.New(cfg.DrainTimeout)

@@ -2,6 +2,8 @@ package proxy
 
 import (
 	"bytes"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -90,12 +92,7 @@ func (s *shardConnections) to(address string, c *client) *backend {
 
 // used reports whether channels come by a connection.
 func (s *shardConnections) used(b *backend) bool {
-	for _, at := range s.at {
-		if at == b {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(slices.Collect(maps.Values(s.at)), b)
 }
 
 // dropUnusedShards ends the connections that no channel needs.
@@ -160,7 +157,7 @@ func (c *client) unsubscribeShards(_ *command.Command, r request.Request) bool {
 		}
 	}
 	answer := c.endShards(channels)
-	ended := map[*backend][]string{} // those of connections that stay
+	ended := map[*backend][]string{}
 	for _, channel := range channels {
 		if b := shards.at[channel]; b != nil {
 			delete(shards.at, channel)
@@ -168,20 +165,16 @@ func (c *client) unsubscribeShards(_ *command.Command, r request.Request) bool {
 		}
 	}
 	c.dropUnusedShards()
-	left := 0
+	maps.DeleteFunc(ended, func(b *backend, _ []string) bool { return b.state == discarded })
+	left := len(ended)
+	if left == 0 {
+		return c.reply(answer)
+	}
 	o := &dedicatedCommand{slot: noSlot}
 	done := func([]byte) { // an error says that the slot has moved, which ended the subscriptions, too
 		if left--; left == 0 {
 			o.end(answer)
 		}
-	}
-	for b := range ended {
-		if b.state == discarded {
-			delete(ended, b)
-		}
-	}
-	if left = len(ended); left == 0 {
-		return c.reply(answer)
 	}
 	o.send = func(*dedicatedCommand, string, bool) {
 		for b, channels := range ended {

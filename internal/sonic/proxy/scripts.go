@@ -153,16 +153,6 @@ func (p *Proxy) unwrapRecorded(cmd *command.Command, mark, reply, ship []byte) [
 	return resp.AppendError(nil, errUnrecorded)
 }
 
-// appendKeys appends the call of a function with the keys that a script declares, which are bulk
-// strings. outbox is that of their slot, see [Proxy.outbox].
-func appendKeys(out, function, outbox, mode []byte, n int, declared []byte) []byte {
-	out = resp.AppendHeader(out, '*', n+5)
-	out = append(out, function...)
-	out = append(out, outbox...)
-	out = append(out, mode...)
-	return append(out, declared...)
-}
-
 // declaredKeys returns how many keys a script declares; 0 if it declares none, or if Redis will
 // refuse the command. problem is the error for a script that may not run.
 func (p *Proxy) declaredKeys(cmd *command.Command, r request.Request) (n int, problem string) {
@@ -266,10 +256,6 @@ func (c *client) functionFlush(_ *command.Command, r request.Request) bool {
 			all = append(all, l.primaryOf(slot, 2))
 		}
 		return all
-	}
-	if !l.cfg.SlotOutboxes {
-		b, _ := c.connection()
-		servers = func() []*backend { return []*backend{b} }
 	}
 	c.busy = true
 	c.outstanding++ // so that drain waits for the answer

@@ -90,7 +90,6 @@ func parseTimeout(text string) (time.Duration, bool) {
 	return time.Duration(min(ms, float64(math.MaxInt64/int64(time.Millisecond)-1))) * time.Millisecond, true
 }
 
-// block runs a blocking command.
 func (c *client) block(cmd *command.Command, r request.Request) bool {
 	try, ok := parseBlocking(cmd, r)
 	if !ok {
@@ -113,7 +112,6 @@ func (c *client) block(cmd *command.Command, r request.Request) bool {
 	return true
 }
 
-// tryPop tries the pop.
 func (w *blockedCommand) tryPop() {
 	c := w.c
 	c.slot = w.slot
@@ -484,7 +482,6 @@ type blockedInCluster struct {
 	sent    bool      // it was sent before
 }
 
-// blockInCluster runs a command that may block.
 func (c *client) blockInCluster(cmd *command.Command, r request.Request) bool {
 	if c.outstanding > 0 {
 		return false
@@ -554,7 +551,6 @@ func (c *client) halfCloseBlocking() bool {
 	return true
 }
 
-// arrived handles the reply.
 func (w *blockedInCluster) arrived(o *dedicatedCommand, reply []byte) {
 	if bytes.HasPrefix(reply, []byte("-UNBLOCKED ")) && !bytes.Contains(reply, []byte("CLIENT UNBLOCK")) {
 		o.follow(upstream.Redirection{}, bytes.Clone(reply)) // the primary has become a replica

@@ -238,7 +238,6 @@ func (c *client) afterRead() {
 	c.updateInterest()
 }
 
-// inputEnded reports whether the client sends no more.
 func (c *client) inputEnded() bool { return c.eof || c.halfClosed }
 
 // waitMayNeverEnd reports whether a client that sends no more waits for something that may never
@@ -398,7 +397,6 @@ func (c *client) enqueue() {
 	}
 }
 
-// replyDone records that a reply is complete.
 func (c *client) replyDone() {
 	c.outstanding--
 	if c.closed {
@@ -418,7 +416,6 @@ func (c *client) replyDone() {
 	}
 }
 
-// commandDone allows the next command to begin.
 func (c *client) commandDone() {
 	c.busy = false
 	c.enqueue()

@@ -192,7 +192,6 @@ func (l *loop) keylessPrimary() string {
 	return best
 }
 
-// isPrimary reports whether a primary with slots has that address.
 func (l *loop) isPrimary(address string) bool {
 	return slices.ContainsFunc(l.slots.Primaries(), func(p cluster.Primary) bool { return p.Address == address })
 }

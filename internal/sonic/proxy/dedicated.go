@@ -71,7 +71,6 @@ func (c *client) tracking(cmd *command.Command, r request.Request) bool {
 	return c.relay(cmd, r)
 }
 
-// refuseTracking refuses CLIENT TRACKING and the commands for it.
 func (c *client) refuseTracking(cmd *command.Command, r request.Request) bool {
 	if cmd.Name == "client|tracking" && resp.EqualFold(r.Arg(2), "off") {
 		return c.replyOK()
@@ -97,31 +96,21 @@ type dedicatedConnections struct {
 // dedicatedConnections returns the client's own connections.
 func (c *client) dedicatedConnections() *dedicatedConnections {
 	if c.dedicated == nil {
-		c.dedicated = &dedicatedConnections{shards: shardConnections{map[string]*backend{}, map[string]*backend{}}}
+		c.dedicated = &dedicatedConnections{shards: shardConnections{map[string]*backend{}, map[string]*backend{}}, keys: map[string]struct{}{}}
 	}
 	return c.dedicated
 }
 
-// all returns the connections that exist.
-func (o *dedicatedConnections) all() []*backend {
+func (o *dedicatedConnections) discard() {
 	if o == nil {
-		return nil
+		return
 	}
-	var all []*backend
 	for _, b := range []*backend{o.channels, o.watch, o.blocking} {
 		if b != nil {
-			all = append(all, b)
+			b.discard()
 		}
 	}
 	for _, b := range o.shards.byPrimary {
-		all = append(all, b)
-	}
-	return all
-}
-
-// discard ends all of them for good.
-func (o *dedicatedConnections) discard() {
-	for _, b := range o.all() {
 		b.discard()
 	}
 }

@@ -229,7 +229,7 @@ func (c *client) relay(cmd *command.Command, r request.Request) bool {
 	if !ok {
 		return false
 	}
-	b.push(pending{client: c, kind: relayed, reads: cmd != nil && cmd.Class == command.Read, script: cmd != nil && cmd.Group == "scripting"})
+	b.push(pending{client: c, kind: relayed, reads: cmd.Class == command.Read, script: cmd.Group == "scripting"})
 	b.out = append(b.out, r.Raw...)
 	b.appended(len(r.Raw))
 	return true
@@ -311,7 +311,6 @@ func (c *client) delayOrRefuseWrite() bool {
 
 func (p *Proxy) writesDelayed() bool { return WriteMode(p.writes.Load()) == WritesDelayed }
 
-// writesRefusedError returns the error for a refused write.
 func (p *Proxy) writesRefusedError() string { return "ERR Sonic takes no writes: " + *p.refusal.Load() }
 
 // writesChanged resumes the clients whose writes waited.

@@ -238,7 +238,6 @@ func (l *loop) drain() {
 // finished reports whether the loop is draining and has no clients left.
 func (l *loop) finished() bool { return l.draining && len(l.clients) == 0 }
 
-// abort closes all clients at once.
 func (l *loop) abort() {
 	for _, c := range l.clients {
 		c.close()
@@ -298,7 +297,6 @@ func (l *loop) connectionTo(primary string, db, proto int) *backend {
 	return b
 }
 
-// backends returns all connections of the loop to Redis.
 func (l *loop) backends() map[*backend]struct{} {
 	all := make(map[*backend]struct{}, len(l.shared)+len(l.dedicated)+len(l.watchers))
 	for _, b := range l.shared {
@@ -313,7 +311,6 @@ func (l *loop) backends() map[*backend]struct{} {
 	return all
 }
 
-// connected reports whether there is a connection that clients share.
 func (l *loop) connected() bool {
 	for _, b := range l.shared {
 		if b.state == up {

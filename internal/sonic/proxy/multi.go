@@ -130,7 +130,6 @@ const (
 	argumentSize = 8
 )
 
-// countedSize returns the size that a queued command counts.
 func countedSize(bytes, arguments int) int64 {
 	return int64(bytes) + argumentSize*int64(arguments) + queuedSize
 }
@@ -143,7 +142,6 @@ func (c *client) discardTx(_ *command.Command, _ request.Request) bool {
 	return c.replyOK()
 }
 
-// dropTx ends the transaction and its WATCH.
 func (c *client) dropTx() {
 	c.tx = nil
 	c.endWatch()
@@ -205,7 +203,7 @@ func (c *client) boundToOpened(tx *transaction) bool {
 }
 
 // watchKeys moves the client to a connection of its own, because WATCH belongs to a connection.
-func (c *client) watchKeys(_ *command.Command, r request.Request) bool {
+func (c *client) watchKeys(cmd *command.Command, r request.Request) bool {
 	if c.tx != nil {
 		return c.replyError("ERR WATCH inside MULTI is not allowed")
 	}
@@ -213,21 +211,14 @@ func (c *client) watchKeys(_ *command.Command, r request.Request) bool {
 		return false
 	}
 	c.watch = true
-	return c.relay(nil, r)
+	return c.relay(cmd, r)
 }
 
-func (c *client) unwatchKeys(_ *command.Command, r request.Request) bool {
+func (c *client) unwatchKeys(cmd *command.Command, r request.Request) bool {
 	if c.tx != nil {
-		return c.queue(c.loop.proxy.table.Lookup(r.Arg(0), nil), r)
+		return c.queue(cmd, r)
 	}
-	if c.loop.slots != nil {
-		c.endWatch()
-		return c.replyOK()
-	}
-	c.watch = false
-	if c.backend != nil && c.backend.owner == c {
-		return c.relay(nil, r)
-	}
+	c.endWatch()
 	return c.replyOK()
 }
 
@@ -236,7 +227,6 @@ func (c *client) unwatchKeys(_ *command.Command, r request.Request) bool {
 // WATCH sees, because they are sent only after Redis has answered WATCH. A pipelined client waits for
 // that one round trip. Its own writes are answered before EXEC is sent.
 
-// watchInCluster runs WATCH.
 func (c *client) watchInCluster(_ *command.Command, r request.Request) bool {
 	switch {
 	case c.tx != nil:
@@ -264,7 +254,9 @@ func (c *client) watchInCluster(_ *command.Command, r request.Request) bool {
 			onReply: func(reply []byte) {
 				if reply[0] == '+' {
 					c.watch, d.watched = true, o.slot
-					d.addKeys(keys)
+					for _, key := range keys {
+						d.keys[key] = struct{}{}
+					}
 				}
 				o.arrived(reply)
 			},
@@ -283,16 +275,6 @@ func (c *client) watchInCluster(_ *command.Command, r request.Request) bool {
 	return c.runDedicated(o)
 }
 
-// addKeys adds keys to the watched ones.
-func (o *dedicatedConnections) addKeys(keys []string) {
-	if o.keys == nil {
-		o.keys = map[string]struct{}{}
-	}
-	for _, key := range keys {
-		o.keys[key] = struct{}{}
-	}
-}
-
 // watchedSlot returns the slot of the keys that the client watches, noSlot if it watches none.
 func (c *client) watchedSlot() int {
 	if c.watch && c.loop.slots != nil {
@@ -301,7 +283,6 @@ func (c *client) watchedSlot() int {
 	return noSlot
 }
 
-// endWatch ends WATCH.
 func (c *client) endWatch() {
 	if !c.watch {
 		return
@@ -309,7 +290,7 @@ func (c *client) endWatch() {
 	c.watch = false
 	b := c.backend
 	if c.loop.slots != nil {
-		b, c.dedicated.keys = c.dedicated.watch, nil
+		b, c.dedicated.keys = c.dedicated.watch, map[string]struct{}{}
 	}
 	if b != nil {
 		b.send(discardReply(), resp.AppendCommand(nil, "UNWATCH"))
@@ -327,7 +308,7 @@ func (c *client) execWatched(tx *transaction) bool {
 		return c.checkOpened(b)
 	}
 	keys := c.dedicated.keys
-	c.tx, c.watch, c.dedicated.keys = nil, false, nil
+	c.tx, c.watch, c.dedicated.keys = nil, false, map[string]struct{}{}
 	if b == nil {
 		return c.reply(nullArray(c.proto))
 	}

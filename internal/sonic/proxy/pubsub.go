@@ -90,7 +90,6 @@ func (s *shardConnections) to(address string, c *client) *backend {
 	return b
 }
 
-// used reports whether channels come by a connection.
 func (s *shardConnections) used(b *backend) bool {
 	return slices.Contains(slices.Collect(maps.Values(s.at)), b)
 }
@@ -117,7 +116,6 @@ func shardSlot(r request.Request) (slot int, ok bool) {
 	return slot, ok
 }
 
-// subscribeShards runs SSUBSCRIBE.
 func (c *client) subscribeShards(_ *command.Command, r request.Request) bool {
 	slot, ok := shardSlot(r)
 	switch {

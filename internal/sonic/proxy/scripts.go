@@ -251,12 +251,6 @@ func (c *client) functionFlush(_ *command.Command, r request.Request) bool {
 		return false
 	}
 	l := c.loop
-	servers := func() (all []*backend) { // for each command anew: a connection to a former primary has ended
-		for _, slot := range l.firstSlots {
-			all = append(all, l.primaryOf(slot, 2))
-		}
-		return all
-	}
 	c.busy = true
 	c.outstanding++ // so that drain waits for the answer
 	finish := func(answer []byte) {
@@ -264,7 +258,7 @@ func (c *client) functionFlush(_ *command.Command, r request.Request) bool {
 		c.commandDone()
 		c.reply(answer)
 	}
-	l.askServers(servers(), resp.AppendCommand(nil, "FUNCTION", "LIST"), func(all [][]byte) {
+	l.askPrimaries(resp.AppendCommand(nil, "FUNCTION", "LIST"), func(all [][]byte) {
 		names := map[string]struct{}{}
 		for _, reply := range all {
 			for _, name := range replies.LibraryNames(reply) {
@@ -280,7 +274,7 @@ func (c *client) functionFlush(_ *command.Command, r request.Request) bool {
 			return
 		}
 		for name := range names {
-			l.askServers(servers(), resp.AppendCommand(nil, "FUNCTION", "DELETE", name), func(all [][]byte) {
+			l.askPrimaries(resp.AppendCommand(nil, "FUNCTION", "DELETE", name), func(all [][]byte) {
 				one := replies.JoinDeletions(all)
 				if one[0] == '-' && !bytes.HasPrefix(one, []byte("-ERR Library not found")) { // another client has deleted it
 					answer = one
@@ -294,18 +288,18 @@ func (c *client) functionFlush(_ *command.Command, r request.Request) bool {
 	return true
 }
 
-// askServers sends a command of the proxy's own on several connections. done gets the replies in
-// their order, and errors for connections that were lost.
-func (l *loop) askServers(servers []*backend, command []byte, done func(all [][]byte)) {
-	all, left := make([][]byte, len(servers)), len(servers)
-	for i, b := range servers {
+// askPrimaries sends a command of the proxy's own to all primaries. done gets their replies, and
+// errors for connections that were lost.
+func (l *loop) askPrimaries(command []byte, done func(all [][]byte)) {
+	all, left := make([][]byte, len(l.firstSlots)), len(l.firstSlots)
+	for i, slot := range l.firstSlots {
 		arrived := func(reply []byte) {
 			all[i] = bytes.Clone(reply)
 			if left--; left == 0 {
 				done(all)
 			}
 		}
-		b.send(pending{kind: handled, then: &replyHandler{
+		l.primaryOf(slot, 2).send(pending{kind: handled, then: &replyHandler{
 			onReply: arrived,
 			onLost:  func(sent bool) { arrived(l.lossError(sent)) },
 		}}, command)

@@ -75,14 +75,11 @@ func (c *client) prepare(tx *transaction) *execution {
 		switch {
 		case q.answer != nil:
 			el.answer = q.answer(c)
-			e.elements = append(e.elements, el)
-			continue
 		case q.cmd.Name == "select":
 			db, problem := p.database(resp.Text(tx.raw[q.argsStart:q.end]))
 			if problem != "" {
 				el.answer = resp.AppendError(nil, problem)
-				e.elements = append(e.elements, el)
-				continue
+				break
 			}
 			e.db = db
 			e.out = append(e.out, raw...)
@@ -105,7 +102,9 @@ func (c *client) prepare(tx *transaction) *execution {
 			e.out = append(e.out, raw...)
 		}
 		e.elements = append(e.elements, el)
-		e.sent++
+		if el.answer == nil {
+			e.sent++
+		}
 	}
 	if writes {
 		if p.cfg.SlotOutboxes {

@@ -56,9 +56,9 @@ func (c *client) queue(cmd *command.Command, r request.Request) bool {
 		if problem := tx.addToCluster(cmd, c.slot); problem != "" {
 			return c.refuse(problem)
 		}
-	}
-	if c.loop.slots != nil && cmd.Group == "cluster" {
-		q.answer = func(*client) []byte { return resp.AppendError(nil, errNoCluster) }
+		if cmd.Group == "cluster" {
+			q.answer = func(*client) []byte { return resp.AppendError(nil, errNoCluster) }
+		}
 	}
 	if cmd.Name == "function|flush" { // which libraries there are is known only when it runs
 		return c.refuse("ERR Sonic refuses 'function|flush' inside a transaction")

@@ -84,14 +84,12 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Flush == FlushRefused {
-		for _, name := range flushes() {
-			table.Refuse(name, "it would delete the keys of every zone, see flush in the configuration")
-		}
-	}
-	if cfg.SlotOutboxes {
-		for _, name := range flushes() {
+	for _, name := range flushes() {
+		switch {
+		case cfg.SlotOutboxes:
 			table.Refuse(name, "flush is not supported in front of a Redis Cluster with other zones yet")
+		case cfg.Flush == FlushRefused:
+			table.Refuse(name, "it would delete the keys of every zone, see flush in the configuration")
 		}
 	}
 	p := &Proxy{

@@ -43,7 +43,7 @@ const (
 // When the connection is lost, commands that Redis may have received get an error and are never
 // sent again. Commands that were not sent yet wait for the next connection, at most for
 // Backend.Wait. They get an error at once if one of them is bound to the connection that has ended,
-// or if the connection has an owner: the proxy then disconnects the owner.
+// or if the connection has an owner, which is then disconnected.
 type backend struct {
 	loop      *loop
 	db, proto int
@@ -54,7 +54,7 @@ type backend struct {
 	onPush func(push []byte)
 	// onConnect is called after each connect.
 	onConnect func()
-	// onEnd, if not nil, is called when the connection has ended, instead of disconnecting the owner.
+	// onEnd is called when a connection with an owner has ended.
 	onEnd func()
 
 	state      backendState

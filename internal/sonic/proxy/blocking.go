@@ -24,21 +24,15 @@ import (
 // reopenInterval is how often the proxy retries a blocked command while no Sonic has opened Redis.
 const reopenInterval = 100 * time.Millisecond
 
-// blockingCall is what the proxy needs to try a blocking command.
-type blockingCall struct {
+// blockedCommand is a blocking command that a client waits for.
+type blockedCommand struct {
+	c         *client
+	cmd       *command.Command
 	n         int    // number of arguments
 	arguments []byte // as bulk strings
 	keys      []string
-	wait      time.Duration // 0: for ever
-}
-
-// blockedCommand is a blocking command that a client waits for.
-type blockedCommand struct {
-	c    *client
-	cmd  *command.Command
-	call blockingCall
-	slot int         // in front of a Redis Cluster: of the keys
-	at   *keyWatcher // where the command waits for its keys, nil before
+	slot      int         // in front of a Redis Cluster: of the keys
+	at        *keyWatcher // where the command waits for its keys, nil before
 
 	timer      *eventloop.Timer
 	retryTimer *eventloop.Timer
@@ -47,21 +41,6 @@ type blockedCommand struct {
 	keyChanged bool // a key changed while running
 	expired    bool
 	ended      bool
-}
-
-// parseBlocking reads a blocking command. ok is false if Redis would refuse its timeout.
-func parseBlocking(cmd *command.Command, r request.Request) (try blockingCall, ok bool) {
-	if try.wait, ok = parseTimeout(string(r.Arg(timeoutAt(cmd, r)))); !ok {
-		return try, false
-	}
-	try.n = r.Len() - 1
-	try.arguments = slices.Clone(r.ArgsAfter(1))
-	source := cmd.Name == "blmove" || cmd.Name == "brpoplpush" // the second key is the destination
-	cmd.Keys(r.Raw, r.Args, func(i int) bool {
-		try.keys = append(try.keys, string(r.Arg(i)))
-		return !source
-	})
-	return try, true
 }
 
 // timeoutAt returns where the timeout of a command is that may block.
@@ -91,7 +70,7 @@ func parseTimeout(text string) (time.Duration, bool) {
 }
 
 func (c *client) block(cmd *command.Command, r request.Request) bool {
-	try, ok := parseBlocking(cmd, r)
+	wait, ok := parseTimeout(string(r.Arg(timeoutAt(cmd, r))))
 	if !ok {
 		return c.write(cmd, r) // Redis returns the error
 	}
@@ -102,11 +81,16 @@ func (c *client) block(cmd *command.Command, r request.Request) bool {
 		return false
 	}
 	c.useAnySlot()
-	w := &blockedCommand{c: c, cmd: cmd, call: try, slot: c.slot}
+	w := &blockedCommand{c: c, cmd: cmd, n: r.Len() - 1, arguments: slices.Clone(r.ArgsAfter(1)), slot: c.slot}
+	source := cmd.Name == "blmove" || cmd.Name == "brpoplpush" // the second key is the destination
+	cmd.Keys(r.Raw, r.Args, func(i int) bool {
+		w.keys = append(w.keys, string(r.Arg(i)))
+		return !source
+	})
 	c.blocked = w
 	c.loop.blocked++
-	if try.wait > 0 {
-		w.timer = c.loop.timers.Start(c.loop.now.Add(try.wait), w.timeout)
+	if wait > 0 {
+		w.timer = c.loop.timers.Start(c.loop.now.Add(wait), w.timeout)
 	}
 	w.tryPop()
 	return true
@@ -139,13 +123,13 @@ func (w *blockedCommand) tryPop() {
 	}
 	w.running, w.keyChanged = true, false
 	mode := c.mode
-	if c.loop.cfg.Ack == AckPublished {
+	if c.loop.cfg.AckPublished {
 		mode = c.modeIn(c.db, "p")
 	}
 	b.send(pending{client: c, kind: handled, call: true, then: &replyHandler{onReply: w.handleReply, onLost: func(sent bool) {
 		w.end()
 		c.lostCommand(sent)
-	}}}, c.loop.proxy.appendCall(nil, c.loop.proxy.functions[w.cmd.Index], w.slot, mode, w.call.n, w.call.arguments))
+	}}}, c.loop.proxy.appendCall(nil, c.loop.proxy.functions[w.cmd.Index], w.slot, mode, w.n, w.arguments))
 }
 
 // handleReply handles the reply to a try.
@@ -153,7 +137,7 @@ func (w *blockedCommand) handleReply(reply []byte) {
 	c := w.c
 	w.running = false
 	var id []byte
-	if c.loop.cfg.Ack == AckPublished && reply[0] == '*' {
+	if c.loop.cfg.AckPublished && reply[0] == '*' {
 		if both := resp.Elements(reply); len(both) == 2 {
 			id, reply = resp.Text(both[0]), both[1]
 		}
@@ -301,7 +285,7 @@ func (w *keyWatcher) startTracking() {
 
 // track reads the keys, so that Redis tracks them, and then tries the command.
 func (w *keyWatcher) track(one *blockedCommand) {
-	for _, key := range one.call.keys {
+	for _, key := range one.keys {
 		if !slices.Contains(w.commands[key], one) {
 			w.commands[key] = append(w.commands[key], one)
 		}
@@ -325,13 +309,13 @@ func (w *keyWatcher) track(one *blockedCommand) {
 				one.over()
 			}
 		},
-	}}, resp.AppendCommand(nil, append([]string{"EXISTS"}, one.call.keys...)...))
+	}}, resp.AppendCommand(nil, append([]string{"EXISTS"}, one.keys...)...))
 }
 
 // wakeNext wakes the next command that waits for the keys of one, which cannot use a key of the
 // wrong type.
 func (w *keyWatcher) wakeNext(one *blockedCommand) {
-	for _, key := range one.call.keys {
+	for _, key := range one.keys {
 		all := w.commands[key]
 		if i := slices.Index(all, one); i >= 0 && i+1 < len(all) {
 			all[i+1].onKeyChange()
@@ -340,7 +324,7 @@ func (w *keyWatcher) wakeNext(one *blockedCommand) {
 }
 
 func (w *keyWatcher) remove(one *blockedCommand, pass bool) {
-	for _, key := range one.call.keys {
+	for _, key := range one.keys {
 		i := slices.Index(w.commands[key], one)
 		if i < 0 {
 			continue

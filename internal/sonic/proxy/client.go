@@ -254,7 +254,7 @@ func (c *client) waitMayNeverEnd() bool {
 // closeAfterDrainTimeout closes a client that sends no more if its replies still wait for Pulsar
 // after DrainTimeout: the client may not exist any more.
 func (c *client) closeAfterDrainTimeout() {
-	if c.drainTimer != nil || c.loop.cfg.Ack != AckPublished {
+	if c.drainTimer != nil || !c.loop.cfg.AckPublished {
 		return
 	}
 	c.drainTimer = c.loop.timers.Start(c.loop.now.Add(c.loop.cfg.DrainTimeout), func() {

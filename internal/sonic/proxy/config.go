@@ -10,18 +10,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 )
 
-// Ack says what a reply to a write guarantees.
-type Ack int
-
-const (
-	// AckLocal makes the proxy reply once Redis has executed the write and has its effect in the
-	// outbox.
-	AckLocal Ack = iota
-	// AckPublished makes the proxy reply once the broker, too, has stored the effect: see
-	// [Proxy.Published].
-	AckPublished
-)
-
 // WriteMode says how the proxy treats writes: see [Proxy.SetWriteMode].
 type WriteMode int32
 
@@ -56,8 +44,8 @@ type Config struct {
 	Cluster Cluster
 	// SlotOutboxes says that each slot of the Redis Cluster has an outbox: the proxy sends writes as
 	// calls of the library's functions, as to a single Redis. A write waits, at most for Backend.Wait,
-	// while no Sonic has opened its primary. FLUSHDB and FLUSHALL are refused. Only with Cluster and
-	// AckLocal. Default: false.
+	// while no Sonic has opened its primary. FLUSHDB and FLUSHALL are refused. Only with Cluster,
+	// and without AckPublished. Default: false.
 	SlotOutboxes bool
 	// SplitMSET makes the proxy split an MSET whose keys are in several slots: it is not atomic then.
 	// Default: false, it gets the error CROSSSLOT.
@@ -70,8 +58,10 @@ type Config struct {
 	Users []access.User
 	// Limits of clients.
 	Limits Limits
-	// Ack says what a reply to a write guarantees. Default: AckLocal.
-	Ack Ack
+	// AckPublished makes the proxy reply to a write once the broker has stored the effect: see
+	// [Proxy.Published]. Default: false, once Redis has executed the write and has its effect in the
+	// outbox.
+	AckPublished bool
 	// Zones are the names of all zones. The proxy hides state keys with these names from clients.
 	Zones []string
 	// Counter reports whether a key is a counter: scripts may not declare counters. It must be fast

@@ -21,7 +21,7 @@ func (c *client) moveToDedicated() bool {
 		return false
 	}
 	c.backend = c.openDedicated("", c.db, c.proto)
-	c.backend.onPush = c.deliverPush
+	c.backend.onPush, c.backend.onEnd = c.deliverPush, c.closeAfterReplies
 	return true
 }
 

@@ -246,7 +246,7 @@ func (c *client) write(cmd *command.Command, r request.Request) bool {
 		return false
 	}
 	mode, kind := c.mode, function
-	if c.loop.cfg.Ack == AckPublished {
+	if c.loop.cfg.AckPublished {
 		mode, kind = c.modeIn(c.db, "p"), published
 	} else if head := c.loop.proxy.batchHead(cmd, r); head != nil {
 		b.addToBatch(c, cmd, head, r)

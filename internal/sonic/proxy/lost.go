@@ -27,17 +27,8 @@ func (b *backend) failUnsent() {
 		// Commands that need the client's own connection may have failed, WATCH or SUBSCRIBE for
 		// instance. So the proxy disconnects the client.
 		b.discard()
-		b.ended()
-	}
-}
-
-// ended handles the end of a client's own connection.
-func (b *backend) ended() {
-	if b.onEnd != nil {
 		b.onEnd()
-		return
 	}
-	b.owner.closeAfterReplies()
 }
 
 // unreachable reports whether the connection has been down for Backend.Wait, so that commands fail
@@ -142,7 +133,7 @@ func (b *backend) lost(err error) {
 		// so that it notices.
 		b.failAll()
 		b.discard()
-		b.ended()
+		b.onEnd()
 		return
 	}
 	if b.hasConnectionBound() {

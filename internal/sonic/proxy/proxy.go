@@ -290,7 +290,7 @@ func (p *Proxy) connectionDown(primary string, err error) {
 // the replies that wait for them. It is safe for concurrent use.
 func (p *Proxy) Published(id string) {
 	upTo, ok := parseStreamID([]byte(id))
-	if !ok || p.cfg.Ack != AckPublished {
+	if !ok || !p.cfg.AckPublished {
 		return
 	}
 	p.post(func(l *loop) { l.publishedUpTo(upTo) })

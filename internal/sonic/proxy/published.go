@@ -57,7 +57,7 @@ func (c *client) handlePublished(p *pending, reply []byte, proto int) {
 func (c *client) deliverPublished(text, reply []byte) {
 	l := c.loop
 	var write *pendingWrite
-	if l.cfg.Ack == AckPublished && !c.closed {
+	if l.cfg.AckPublished && !c.closed {
 		if id, ok := parseStreamID(text); ok && id.after(l.published) {
 			if c.unpublished == nil {
 				c.unpublished = &unpublishedReplies{}

@@ -79,6 +79,7 @@ func (b *backend) retry(p pending, command, reply []byte) {
 	if follows && p.MayFollow(to) {
 		target := l.connectionTo(to.Address, 0, b.proto)
 		if to.Asking {
+			p.asked = true
 			target.send(discardReply(), resp.AppendCommand(nil, "ASKING"))
 		}
 		target.requeue(p, command)
@@ -88,15 +89,18 @@ func (b *backend) retry(p pending, command, reply []byte) {
 		}
 		return
 	}
-	first := p.Since.IsZero()
-	if first {
-		p.Since = l.now
-		c.waiting++
-	}
 	if redirects && to.Moving || reply[0] != '-' { // of a read that was executed, the reply may be large
 		reply = resp.AppendError(nil, errMoving)
 	} else {
 		reply = bytes.Clone(reply)
+	}
+	if p.asked && !p.reads && p.order.next != nil { // the former primary may have executed a later one
+		c.complete(&p, reply)
+		return
+	}
+	if p.Since.IsZero() {
+		p.Since = l.now
+		c.waiting++
 	}
 	w := refusedCommand{slot: p.slot, place: p.order.place, since: p.Since}
 	w.send = func(target *backend) { target.requeue(p, command) }

@@ -26,6 +26,7 @@ type pending struct {
 	script bool // its errors may be those of a script
 	call   bool // it calls a function of the library
 	reads  bool // it changes nothing, so it may be sent twice
+	asked  bool // it was sent behind ASKING
 	upstream.Attempts
 }
 

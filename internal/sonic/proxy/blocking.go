@@ -503,16 +503,9 @@ func (w *blockedInCluster) send(o *dedicatedCommand, address string, asking bool
 		return
 	}
 	w.sent = true
-	d := c.dedicated
-	b, isNew := c.connectTo(address, &d.blocking)
-	o.b = b
-	b.halfClosed = c.inputEnded()
-	if isNew {
-		d.blockID = nil
-		id := discardReply()
-		id.then.onReply = func(reply []byte) { d.blockID = bytes.Clone(resp.Text(reply)) }
-		b.send(id, resp.AppendCommand(nil, "CLIENT", "ID")) // for CLIENT UNBLOCK
-	}
+	c.connectTo(address, &c.dedicated.blocking)
+	b := c.dedicated.blocking
+	o.b, b.halfClosed = b, c.inputEnded()
 	if asking {
 		b.send(discardReply(), resp.AppendCommand(nil, "ASKING"))
 	}
@@ -575,8 +568,8 @@ func (c *client) unblockInCluster(other *client, byError bool) bool {
 	if other == nil || other.dedicated == nil || other.blockingInRedis == 0 {
 		return false
 	}
-	running, d := other.dedicated.running, other.dedicated
-	if running == nil || running.b == nil || running.b != d.blocking || d.blockID == nil {
+	running := other.dedicated.running
+	if running == nil || running.b == nil || running.b != other.dedicated.blocking || running.b.state != up {
 		return false
 	}
 	reason := "TIMEOUT"
@@ -589,6 +582,6 @@ func (c *client) unblockInCluster(other *client, byError bool) bool {
 		connectionBound: true, // only this primary knows the id
 		onReply:         c.deliver,
 		onLost:          func(bool) { c.deliver(resp.AppendHeader(nil, ':', 0)) },
-	}}, resp.AppendCommand(nil, "CLIENT", "UNBLOCK", string(d.blockID), reason))
+	}}, resp.AppendCommand(nil, "CLIENT", "UNBLOCK", running.b.server.ClientID, reason))
 	return true
 }

@@ -89,7 +89,6 @@ type dedicatedConnections struct {
 	watched  int                 // the slot of the watched keys
 	keys     map[string]struct{} // that are watched
 	blocking *backend            // of commands that block in Redis. It stays for the next one
-	blockID  []byte              // Redis' id of blocking; nil: not known yet
 	running  *dedicatedCommand
 }
 
@@ -126,21 +125,20 @@ func (c *client) openDedicated(address string, db, proto int) *backend {
 
 // connectTo makes the connection at that place lead to a primary, in the client's protocol. A
 // connection that does already stays.
-func (c *client) connectTo(address string, place **backend) (b *backend, isNew bool) {
-	if b = *place; b != nil {
+func (c *client) connectTo(address string, place **backend) {
+	if b := *place; b != nil {
 		if b.primary == address && b.proto == c.proto && b.state != discarded && !b.halfClosed {
-			return b, false
+			return
 		}
 		b.discard()
 	}
-	b = c.openDedicated(address, 0, c.proto)
+	b := c.openDedicated(address, 0, c.proto)
 	b.onEnd = func() {
 		if *place == b {
 			*place = nil
 		}
 	}
 	*place = b
-	return b, true
 }
 
 // disconnect closes the client once it has its replies: what Redis kept for one of its connections

@@ -27,11 +27,10 @@ import (
 // backend says how to reach the zone's Redis.
 type backend struct {
 	address            string              // host:port; empty with sentinels and with a cluster
-	nodes              []string            // of a Redis Cluster, host:port; none: it is no cluster
+	nodes              []string            // of a Redis Cluster, host:port; empty with one Redis
 	sentinels          *sentinel.Sentinels // nil: address is that of the primary
 	username, password string
 	tls                *tls.Config
-	connectTimeout     time.Duration
 }
 
 // String names the Redis for logs and errors.
@@ -63,14 +62,14 @@ func (c RedisConfig) backend(log *zap.Logger) (backend, error) {
 	if err != nil {
 		return backend{}, err
 	}
-	b := backend{username: c.Username, password: password.Reveal(), connectTimeout: c.ConnectTimeout}
+	b := backend{username: c.Username, password: password.Reveal()}
 	if u.User != nil {
 		b.username = u.User.Username()
 		b.password, _ = u.User.Password()
 	}
 	if u.Scheme == "rediss" {
-		if b.tls, err = c.TLS.client(); err != nil {
-			return backend{}, fmt.Errorf("redis.tls.ca_file: %w", err)
+		if b.tls, err = c.TLS.Client(""); err != nil { // the dialer sets the host
+			return backend{}, fmt.Errorf("redis.%w", err)
 		}
 	}
 	if c.Sentinel.isSet() {
@@ -99,15 +98,23 @@ func (b backend) follow(rt *app.Runtime, zone string) {
 
 // endpoint returns the proxy's configuration for connecting to Redis.
 func (c RedisConfig) endpoint(b backend) upstream.Config {
-	p := upstream.Config{Address: b.address, Username: b.username, Password: b.password, TLS: b.tls, DialTimeout: b.connectTimeout, Wait: c.Wait}
+	p := upstream.Config{Address: b.address, Username: b.username, Password: b.password, TLS: b.tls, Wait: c.Wait}
 	if b.sentinels != nil {
 		p.Resolve = b.resolve
 	}
 	return p
 }
 
-// clusterTimeout bounds one request about the state of a Redis Cluster to one of its nodes.
-const clusterTimeout = time.Second
+const (
+	// connectTimeout bounds one attempt to connect to a single Redis.
+	connectTimeout = 5 * time.Second
+	// nodeConnectTimeout is connectTimeout for a node of a Redis Cluster: one that cannot be reached
+	// must not hold up the others.
+	nodeConnectTimeout = time.Second
+	// nodeTimeout bounds one reply of such a node. A call of a function of the library that takes
+	// longer is made again, and finds what is done already.
+	nodeTimeout = 5 * time.Second
+)
 
 // cluster returns what follows the Redis Cluster. It sends no request before its Run.
 func (b backend) cluster(log *zap.Logger) *cluster.Cluster {
@@ -117,7 +124,7 @@ func (b backend) cluster(log *zap.Logger) *cluster.Cluster {
 // options are those of all clients. They never send a command twice.
 func (b backend) options(address string) *redis.Options {
 	return &redis.Options{
-		Addr: address, Username: b.username, Password: b.password, DialTimeout: b.connectTimeout,
+		Addr: address, Username: b.username, Password: b.password, DialTimeout: connectTimeout,
 		DialerRetries: 1, MaxRetries: -1, ClientName: "sonic", Protocol: 2, DisableIdentity: true,
 	}
 }
@@ -125,20 +132,8 @@ func (b backend) options(address string) *redis.Options {
 // nodeClient returns a client of one node of a Redis Cluster. It follows no redirection.
 func (b backend) nodeClient(address string) *redis.Client {
 	o := b.options(address)
-	o.TLSConfig = b.tls
-	return redis.NewClient(o)
-}
-
-// primaryTimeout bounds one reply of a primary to calls of functions of the library. A call that takes
-// longer is made again, and finds what is done already.
-const primaryTimeout = 5 * time.Second
-
-// primaryClient is nodeClient for calls of functions of the library. A primary that cannot be reached
-// must not hold up those that can.
-func (b backend) primaryClient(address string) *redis.Client {
-	o := b.options(address)
-	o.TLSConfig, o.DialTimeout = b.tls, min(o.DialTimeout, clusterTimeout)
-	o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = primaryTimeout, primaryTimeout, true
+	o.TLSConfig, o.DialTimeout = b.tls, nodeConnectTimeout
+	o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = nodeTimeout, nodeTimeout, true
 	return redis.NewClient(o)
 }
 
@@ -201,10 +196,7 @@ func checkRedis(ctx context.Context, db *redis.Client) error {
 	if err != nil {
 		return err
 	}
-	if info["cluster_enabled"] == "1" {
-		err = fmt.Errorf("%w: it is part of a Redis Cluster: set redis.cluster: true", errUnsuitable)
-	}
-	return errors.Join(checkServer(info), err)
+	return checkServer(info, false)
 }
 
 // askInfo returns what INFO says. Its error is errUnsuitable if Redis refuses INFO until somebody
@@ -230,8 +222,8 @@ func refusedForGood(err error) bool {
 }
 
 // checkServer returns errUnsuitable for a Redis with a version or maxmemory-policy that Sonic
-// cannot use.
-func checkServer(info map[string]string) error {
+// cannot use, and for one that is part of a Redis Cluster, or is not, against the configuration.
+func checkServer(info map[string]string, cluster bool) error {
 	var errs []error
 	unsuitable := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{errUnsuitable}, args...)...))
@@ -244,6 +236,12 @@ func checkServer(info map[string]string) error {
 		unsuitable("%s", problem)
 	} else if info["maxmemory_policy"] == "" {
 		unsuitable("it does not report its maxmemory-policy, which has to be %s", noEviction)
+	}
+	switch enabled := info["cluster_enabled"]; {
+	case cluster && enabled == "0":
+		unsuitable("it is not part of a Redis Cluster: set redis.cluster: false, and one address in redis.url")
+	case !cluster && enabled == "1":
+		unsuitable("it is part of a Redis Cluster: set redis.cluster: true")
 	}
 	return errors.Join(errs...)
 }
@@ -299,14 +297,11 @@ func (b backend) checkNode(ctx context.Context, address string, primary bool) er
 	if err != nil {
 		return fmt.Errorf("%s: %w", address, err)
 	}
-	errs := []error{checkServer(info)}
-	if info["cluster_enabled"] == "0" {
-		errs = append(errs, fmt.Errorf("%w: it is not part of a Redis Cluster: set redis.cluster: false, and one address in redis.url", errUnsuitable))
-	}
+	err = checkServer(info, true)
 	if primary && info["role"] != "master" {
-		errs = append(errs, replicaError{role: info["role"], host: info["master_host"], port: info["master_port"]})
+		err = errors.Join(err, replicaError{role: info["role"], host: info["master_host"], port: info["master_port"]})
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err != nil {
 		return fmt.Errorf("%s: %w", address, err)
 	}
 	return nil

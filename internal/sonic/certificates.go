@@ -2,9 +2,9 @@ package sonic
 
 import (
 	"crypto/tls"
+	"fmt"
 	"os"
 	"sync"
-	"time"
 
 	"go.uber.org/zap"
 )
@@ -16,14 +16,8 @@ type certificates struct {
 	log *zap.Logger
 
 	mu    sync.Mutex
-	seen  [3]fileVersion // of the files at the last attempt to read them, successful or not
+	seen  string // versions at the last attempt to read the files, successful or not
 	valid *tls.Config
-}
-
-// fileVersion identifies a version of a file.
-type fileVersion struct {
-	modified time.Time
-	size     int64
 }
 
 // newCertificates reads the files.
@@ -39,7 +33,7 @@ func newCertificates(cfg TLSConfig, log *zap.Logger) (*certificates, error) {
 // the files.
 func (c *certificates) config() *tls.Config {
 	return &tls.Config{
-		MinVersion:         tls.VersionTLS12, // the real minimum is in the configuration of each handshake
+		MinVersion:         tls.VersionTLS12,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.current(), nil },
 	}
 }
@@ -63,12 +57,13 @@ func (c *certificates) current() *tls.Config {
 	return changed
 }
 
-// versions returns the versions of the files. A missing file has the zero version.
-func (c *certificates) versions() (all [3]fileVersion) {
-	for i, file := range []string{c.cfg.CertFile, c.cfg.KeyFile, c.cfg.ClientCAFile} {
+// versions returns a text that changes when one of the files changes.
+func (c *certificates) versions() (all string) {
+	for _, file := range []string{c.cfg.CertFile, c.cfg.KeyFile, c.cfg.ClientCAFile} {
 		if info, err := os.Stat(file); err == nil {
-			all[i] = fileVersion{info.ModTime(), info.Size()}
+			all += fmt.Sprint(info.ModTime().UnixNano(), " ", info.Size())
 		}
+		all += "\n"
 	}
 	return all
 }

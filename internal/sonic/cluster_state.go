@@ -15,6 +15,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
 // ClusterStatus is the state of the zone's Redis Cluster.
@@ -109,18 +110,12 @@ const stateInterval = time.Second
 
 // watch logs until ctx ends which slots are not served, and which primaries take no writes.
 func (c *clusterState) watch(ctx context.Context, state, writes *health.State) error {
-	ticker := time.NewTicker(stateInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return nil
-		}
+	for backoff.Sleep(ctx, stateInterval) {
 		_, err := c.problem()
 		state.Set(err)
 		writes.Set(writeProblems(c.notReady()))
 	}
+	return nil
 }
 
 // measure asks all primaries. Each may hold an equal part of the bytes: the outbox is full if one of

@@ -82,10 +82,10 @@ func TestWhatIsShownOfACluster(t *testing.T) {
 		Primaries:     []PrimaryStatus{{Address: "a:1", Slots: 100}, {Address: "b:2", Slots: 16284, Unhealthy: "connection refused"}},
 		UnservedSlots: 16284, Unhealthy: "primary b:2, which has 16284 slots, cannot be reached: connection refused",
 	}}, z)
-	problems, err := testutil.CollectAndLint(newCollector(&service{cfg: DefaultConfig(), cluster: c}))
+	problems, err := testutil.CollectAndLint(collector{&service{cfg: DefaultConfig(), cluster: c}})
 	require.NoError(t, err)
 	assert.Empty(t, problems)
-	assert.NoError(t, testutil.CollectAndCompare(newCollector(&service{cfg: DefaultConfig(), cluster: c}), strings.NewReader(`
+	assert.NoError(t, testutil.CollectAndCompare(collector{&service{cfg: DefaultConfig(), cluster: c}}, strings.NewReader(`
 # HELP sonic_cluster_primary_slots How many slots the primary has.
 # TYPE sonic_cluster_primary_slots gauge
 sonic_cluster_primary_slots{primary="a:1"} 100
@@ -151,7 +151,7 @@ func TestStatesOfPrimaries(t *testing.T) {
 
 	assert.Contains(t, s.status().Primaries[1].NotReady, "waits for effects")
 	assert.Empty(t, s.status().Primaries[0].NotReady)
-	assert.NoError(t, testutil.CollectAndCompare(newCollector(&service{cfg: DefaultConfig(), cluster: s}), strings.NewReader(`
+	assert.NoError(t, testutil.CollectAndCompare(collector{&service{cfg: DefaultConfig(), cluster: s}}, strings.NewReader(`
 # HELP sonic_cluster_primary_ready 1 while the primary takes writes. Absent in a zone that is alone.
 # TYPE sonic_cluster_primary_ready gauge
 sonic_cluster_primary_ready{primary="`+one.Addr()+`"} 1
@@ -160,14 +160,13 @@ sonic_cluster_primary_ready{primary="`+two.Addr()+`"} 0
 
 	require.NoError(t, two.Client(t).ConfigSet(ctx, "maxmemory", "1").Err())
 	require.NoError(t, two.Client(t).ConfigSet(ctx, "maxmemory-policy", "allkeys-lru").Err())
-	assert.False(t, s.memory.evicting())
-	assert.Empty(t, s.memory.problem())
+	assert.Equal(t, memoryProblems{}, s.memory.problems())
 	_, err = s.measure(ctx, cfg)
 	require.NoError(t, err)
-	assert.True(t, s.memory.evicting())
-	assert.Contains(t, s.memory.problem(), "its maxmemory is 1")
+	assert.NotEmpty(t, s.memory.problems().evicts)
+	assert.Contains(t, s.memory.problems().full, "its maxmemory is 1")
 	s.memory.keep([]string{one.Addr()})
-	assert.False(t, s.memory.evicting(), "the other one has left")
+	assert.Empty(t, s.memory.problems().evicts, "the other one has left")
 
 	require.NoError(t, two.Kill())
 	m, err = s.measure(ctx, cfg)

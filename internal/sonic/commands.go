@@ -146,7 +146,7 @@ func open(ctx context.Context, rt *app.Runtime, zone string, cfg RedisConfig) (z
 	db, _ = b.control(nil, nil)
 	rt.OnStop("redis of zone "+zone, func(context.Context) error { return db.Close() })
 	b.follow(rt, zone)
-	return zones.New(zone, db.WithTimeout(replyTimeout), onlyShard), db, nil
+	return zones.New(zone, db.WithTimeout(replyTimeout)), db, nil
 }
 
 // openTimeout is how long a command waits for a Redis Cluster.
@@ -281,34 +281,27 @@ func compare(ctx context.Context, cfg Config, local *zones.Zone, others []*zones
 // compareOne returns how many keys differ at the end.
 func compareOne(ctx context.Context, command Command, check zones.Check, w io.Writer) (left int, err error) {
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
-	differ := func(d zones.Difference, text string) {
-		say("%s", text)
+	var found []zones.Difference
+	done, differ := "", "keys differ"
+	if command.Repair {
+		repair := zones.Repair{Check: check, From: command.From, Note: func(d zones.Difference, from string) {
+			say("%s: shipping that of zone %s", d, from)
+		}}
+		var repaired int
+		repaired, found, err = repair.Run(ctx)
+		done, differ = fmt.Sprintf("%d keys repaired, ", repaired), "differ"
+	} else {
+		found, err = check.Run(ctx)
+	}
+	if err != nil {
+		return 0, err
+	}
+	for _, d := range found {
+		say("%s", d)
 		if !d.Changing {
 			left++
 		}
 	}
-	names := fmt.Sprintf("zones %s and %s", check.Local.Name(), check.Peer.Name())
-	if !command.Repair {
-		found, err := check.Run(ctx)
-		if err != nil {
-			return 0, err
-		}
-		for _, d := range found {
-			differ(d, d.String())
-		}
-		say("%s: %d keys differ, %d changed each time", names, left, len(found)-left)
-		return left, nil
-	}
-	repair := zones.Repair{Check: check, From: command.From, Note: func(d zones.Difference, from string) {
-		say("%s: shipping that of zone %s", d, from)
-	}}
-	repaired, rest, err := repair.Run(ctx)
-	if err != nil {
-		return 0, err
-	}
-	for _, l := range rest {
-		differ(l.Difference, l.String())
-	}
-	say("%s: %d keys repaired, %d differ, %d changed each time", names, repaired, left, len(rest)-left)
+	say("zones %s and %s: %s%d %s, %d changed each time", check.Local.Name(), check.Peer.Name(), done, left, differ, len(found)-left)
 	return left, nil
 }

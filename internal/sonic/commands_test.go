@@ -46,7 +46,7 @@ func TestZonesAreComparedFromTheCommandLine(t *testing.T) {
 		if zone == "a" {
 			cfg.Redis.URL = srv.URL()
 		} else {
-			cfg.Peers = []sonic.Peer{{Zone: zone, Redis: sonic.RedisConfig{URL: srv.URL(), ConnectTimeout: await.Patience}}}
+			cfg.Peers = []sonic.Peer{{Zone: zone, Redis: sonic.RedisConfig{URL: srv.URL()}}}
 		}
 	}
 	require.NoError(t, command(t, cfg, "-check"))
@@ -111,7 +111,7 @@ func TestRepairFromOneOfSeveralPeers(t *testing.T) {
 		if zone == "a" {
 			cfg.Redis.URL = srv.URL()
 		} else {
-			cfg.Peers = append(cfg.Peers, sonic.Peer{Zone: zone, Redis: sonic.RedisConfig{URL: srv.URL(), ConnectTimeout: await.Patience}})
+			cfg.Peers = append(cfg.Peers, sonic.Peer{Zone: zone, Redis: sonic.RedisConfig{URL: srv.URL()}})
 		}
 	}
 	for _, from := range names {

@@ -48,10 +48,9 @@ type Config struct {
 	// Publish says which subscribers get what PUBLISH sends. relay: those of this zone. replicate:
 	// those of all zones; PUBLISH is then a write. Default relay.
 	Publish string `yaml:"publish"`
-	// Flush says what FLUSHDB and FLUSHALL do. refuse: they are refused. zone: they delete this zone's
-	// keys; other zones keep theirs, and the zones differ until the keys are written again. replicate:
-	// they delete the keys that any zone has; what another zone writes at the same time stays when it
-	// is newer. Where counter keys are possible, both are refused always. Default refuse.
+	// Flush says what FLUSHDB and FLUSHALL do. refuse: they are refused, as always where counter keys
+	// are possible. zone: they delete this zone's keys only. replicate: they delete the keys of all
+	// zones. Default refuse.
 	Flush string `yaml:"flush"`
 	// Outbox sets bounds for the effects that Pulsar has not stored yet.
 	Outbox OutboxConfig `yaml:"outbox"`
@@ -116,16 +115,14 @@ type Conflict struct {
 // OutboxConfig bounds the stream in Redis in which effects wait until Pulsar has stored them. A
 // write and its effect are one atomic step.
 type OutboxConfig struct {
-	// Bytes is how much memory the outbox may use in Redis. Sonic measures it twice a second. Redis
-	// itself refuses writes at Bytes plus a quarter, or plus 16MiB where that is more. Default
-	// 256MiB.
+	// Bytes is how much memory the outbox may use in Redis. At a quarter more, or 16MiB where that is
+	// more, Redis itself refuses writes. Default 256MiB.
 	Bytes config.Bytes `yaml:"bytes"`
 	// Age is how old the oldest effect may be. 0: no limit. Default 0.
 	Age time.Duration `yaml:"age"`
 	// Full says what happens to writes while a bound is exceeded. block: they wait. fail: they get
-	// an error. drop: Redis executes them, and their effects are dropped; Sonic notes the keys
-	// that they change, and replicates the state of these keys once the outbox has room again.
-	// Default block.
+	// an error. drop: they are executed, and the state of the keys that they change is replicated
+	// once the outbox has room again. Default block.
 	Full string `yaml:"full"`
 }
 
@@ -134,7 +131,6 @@ func DefaultConfig() Config {
 	return Config{
 		Common:  app.DefaultCommon("127.0.0.1:9303"),
 		Listen:  "127.0.0.1:6380",
-		TLS:     TLSConfig{MinVersion: version12},
 		Limits:  defaultLimits(),
 		Redis:   defaultRedis(),
 		Pulsar:  messaging.DefaultConfig(),
@@ -275,8 +271,5 @@ func (c Config) zones() []string {
 // isAlone reports whether there is no other zone.
 func (c Config) isAlone() bool { return len(c.zones()) == 1 }
 
-// onlyShard is the only shard that this version uses: all effects are in it.
-const onlyShard = 0
-
 // topicOf returns the topic that stores a zone's effects.
-func (c Config) topicOf(zone string) string { return fmt.Sprintf("%s-%s-%d", c.Topic, zone, onlyShard) }
+func (c Config) topicOf(zone string) string { return c.Topic + "-" + zone + "-0" }

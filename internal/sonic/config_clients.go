@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -24,26 +25,40 @@ type TLSConfig struct {
 	// ClientCAFile holds authorities: only clients with a certificate of one of them may connect.
 	// Default: none, clients need no certificate.
 	ClientCAFile string `yaml:"client_ca_file"`
-	// MinVersion is the lowest version of TLS, 1.2 or 1.3. Default 1.2.
-	MinVersion string `yaml:"min_version"`
 }
-
-// Versions of TLS.
-const (
-	version12 = "1.2"
-	version13 = "1.3"
-)
 
 func (c TLSConfig) enabled() bool { return c.CertFile != "" }
 
 // Validate returns every fault of the section.
 func (c TLSConfig) Validate() error {
 	return errors.Join(
-		config.CheckOneOf("min_version", c.MinVersion, version12, version13),
 		checkPair(c.CertFile, c.KeyFile),
 		config.Require(c.CertFile != "" || c.KeyFile != "" || c.ClientCAFile == "", "client_ca_file", "is of no use without cert_file and key_file"),
 		config.CheckAuthorities("client_ca_file", c.ClientCAFile),
 	)
+}
+
+// checkPair returns a fault of cert_file or key_file. Both may be empty. The fault does not contain
+// their values: by mistake they may hold a private key itself instead of a file name.
+func checkPair(certFile, keyFile string) error {
+	if certFile == "" && keyFile == "" {
+		return nil
+	}
+	if certFile == "" || keyFile == "" {
+		return config.Fault("cert_file", "must be given together with key_file")
+	}
+	certificate, err := os.ReadFile(certFile)
+	if err != nil {
+		return config.Fault("cert_file", "must name a readable file: %s", config.WithoutPath(err))
+	}
+	key, err := os.ReadFile(keyFile)
+	if err != nil {
+		return config.Fault("key_file", "must name a readable file: %s", config.WithoutPath(err))
+	}
+	if _, err := tls.X509KeyPair(certificate, key); err != nil {
+		return config.Fault("cert_file", "must name a PEM certificate, and key_file its key: %s", err)
+	}
+	return nil
 }
 
 // server reads the files and returns the TLS configuration of the server.
@@ -53,9 +68,6 @@ func (c TLSConfig) server() (*tls.Config, error) {
 		return nil, err
 	}
 	conf := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
-	if c.MinVersion == version13 {
-		conf.MinVersion = tls.VersionTLS13
-	}
 	if c.ClientCAFile != "" {
 		if conf.ClientCAs, err = config.ReadAuthorities(c.ClientCAFile); err != nil {
 			return nil, err
@@ -115,18 +127,15 @@ func (c Config) users() ([]access.User, error) {
 
 // Limits of clients. They prevent one client from taking all memory or delaying the others.
 type Limits struct {
-	// Clients is how many clients may be connected at the same time. Each further client gets the
-	// error that Redis gives in this case, and is disconnected. Default 10000, as in Redis.
+	// Clients is how many clients may be connected at the same time. Default 10000, as in Redis.
 	Clients int `yaml:"clients"`
-	// BulkBytes is the maximum length of an argument. Redis itself accepts no more than its
-	// proto-max-bulk-len, which is 512MiB by default. From 1KiB to 512MiB. Default 512MiB.
+	// BulkBytes is the maximum length of an argument, from 1KiB to 512MiB. Default 512MiB.
 	BulkBytes config.Bytes `yaml:"bulk_bytes"`
 	// QueryBytes is the maximum size of one command, and of all queued commands of a transaction.
 	// From bulk_bytes to 1GiB. Default 1GiB.
 	QueryBytes config.Bytes `yaml:"query_bytes"`
-	// OutputBytes is how many bytes of replies and messages a client may leave unread. Sonic stops
-	// reading its commands at 1MiB, and disconnects a client that exceeds OutputBytes. At least 1KiB.
-	// Default 1GiB.
+	// OutputBytes is how many bytes of replies and messages a client may leave unread before it is
+	// disconnected. At least 1KiB. Default 1GiB.
 	OutputBytes config.Bytes `yaml:"output_bytes"`
 	// AuthTimeout is how long a client may take to log in, and how long the TLS handshake may take.
 	// Default 30s.

@@ -2,12 +2,10 @@ package sonic
 
 import (
 	"cmp"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/sonic/sentinel"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
@@ -23,33 +22,29 @@ import (
 // RedisConfig says how to reach the zone's Redis.
 type RedisConfig struct {
 	// URL is redis://[[user]:password@]host[:port], or rediss:// for TLS. Several addresses,
-	// separated by commas, are nodes of a Redis Cluster: redis://user:password@a:6379,b:6379. Sonic
-	// finds the other nodes by itself. With Sentinels it must name no host: redis://, rediss://,
-	// redis://user:password@. Default redis://127.0.0.1:6379; with Sentinels redis://.
+	// separated by commas, are nodes of a Redis Cluster: redis://user:password@a:6379,b:6379. With
+	// Sentinels it must name no host. Default redis://127.0.0.1:6379; with Sentinels redis://.
 	URL string `yaml:"url"`
-	// Cluster says that url leads to a Redis Cluster, also with only one address. Clients see one
-	// Redis with one database. Default false; several addresses in url mean true.
+	// Cluster says that url leads to a Redis Cluster. Default false; several addresses in url mean
+	// true.
 	Cluster bool `yaml:"cluster"`
-	// SplitMSET makes Sonic split an MSET whose keys are in several slots of a Redis Cluster. Such
-	// an MSET is not atomic: clients may see a part of it, and after an error a part of it may have
-	// taken effect. Default false, such an MSET is refused with CROSSSLOT.
+	// SplitMSET splits an MSET whose keys are in several slots of a Redis Cluster: it is not atomic.
+	// Default false, such an MSET is refused with CROSSSLOT.
 	SplitMSET bool `yaml:"split_mset"`
 	// Sentinel says which Sentinels know the address of the primary. Default: none, url says where
 	// Redis is.
 	Sentinel SentinelConfig `yaml:"sentinel"`
-	// Username and Password, or the file that holds the password, are what Sonic logs in to Redis
-	// with. The commands of all clients run as this Redis user, whichever Sonic user they log in
-	// as. Default: none, the user "default" of Redis without a password.
+	// Username and Password, or the file that holds the password, are of the Redis user that runs the
+	// commands of all clients. Default: none, the user "default" of Redis without a password.
 	Username     string        `yaml:"username"`
 	Password     secret.String `yaml:"password"`
 	PasswordFile string        `yaml:"password_file"`
-	// ConnectTimeout bounds one attempt to connect. Default 5s.
-	ConnectTimeout time.Duration `yaml:"connect_timeout"`
-	// Wait is how long commands that Sonic has not sent to Redis yet wait while Redis cannot be
-	// reached. Then Sonic answers them with an error. Default 5s.
+	// Wait is how long commands that were not sent yet wait while Redis cannot be reached, before they
+	// get an error. Default 5s.
 	Wait time.Duration `yaml:"wait"`
-	// TLS is used with rediss:// in url.
-	TLS RedisTLSConfig `yaml:"tls"`
+	// TLS is used with rediss:// in url. Sonic reads ca_file at the start, cert_file and key_file for
+	// each connection.
+	TLS connector.TLS `yaml:"tls"`
 }
 
 // SentinelConfig names the Sentinels that know the address of the zone's primary.
@@ -68,25 +63,8 @@ type SentinelConfig struct {
 	TLS bool `yaml:"tls"`
 }
 
-// RedisTLSConfig says how Sonic verifies the certificate of Redis, and which certificate it
-// presents to Redis. All files are PEM.
-type RedisTLSConfig struct {
-	// CAFile holds the authorities to trust. Sonic reads it at the start. Default: the system's
-	// authorities.
-	CAFile string `yaml:"ca_file"`
-	// CertFile and KeyFile hold the certificate that Sonic presents to Redis, and its private key.
-	// Sonic reads them again for each connection. Default: none.
-	CertFile string `yaml:"cert_file"`
-	KeyFile  string `yaml:"key_file"`
-	// ServerName is the name that the certificate of Redis must have. Default: the URL's host.
-	ServerName string `yaml:"server_name"`
-	// Insecure turns off the verification of the certificate of Redis: any server may then pretend
-	// to be this Redis. Default false.
-	Insecure bool `yaml:"insecure"`
-}
-
 func defaultRedis() RedisConfig {
-	return RedisConfig{URL: defaultURL, ConnectTimeout: 5 * time.Second, Wait: 5 * time.Second}
+	return RedisConfig{URL: defaultURL, Wait: 5 * time.Second}
 }
 
 // Validate returns every fault of the section.
@@ -113,8 +91,8 @@ func (c RedisConfig) Validate() error {
 	return errors.Join(append(errs,
 		config.Require(!c.SplitMSET || c.isCluster(), "split_mset", "is of no use without a Redis Cluster: set cluster, or give several addresses in url"),
 		checkPassword(c.Password, c.PasswordFile),
-		config.Require(c.TLS == RedisTLSConfig{} || strings.HasPrefix(c.URL, "rediss:") || c.Sentinel.TLS, "tls", "is of no use without rediss:// in url"),
-		config.CheckPositive("connect_timeout", c.ConnectTimeout),
+		c.TLS.Check("tls"),
+		config.Require(c.TLS == connector.TLS{} || strings.HasPrefix(c.URL, "rediss:") || c.Sentinel.TLS, "tls", "is of no use without rediss:// in url"),
 		config.CheckPositive("wait", c.Wait))...)
 }
 
@@ -148,11 +126,6 @@ func (c SentinelConfig) Validate() error {
 		errs = append(errs, config.Require(err == nil && host != "" && validPort(port), fmt.Sprintf("addresses[%d]", i), "must be host:port, got %q", address))
 	}
 	return errors.Join(errs...)
-}
-
-// Validate returns every fault of the section.
-func (c RedisTLSConfig) Validate() error {
-	return errors.Join(config.CheckAuthorities("ca_file", c.CAFile), checkPair(c.CertFile, c.KeyFile))
 }
 
 // errNotRedisURL says that a text is not a URL of Redis. It does not hold the text, which may hold
@@ -191,7 +164,7 @@ func hostAndPort(address string) (host, port string, err error) {
 	return u.Hostname(), cmp.Or(u.Port(), "6379"), nil
 }
 
-// checkAddresses returns a fault of url for each address that is none. It does not show them: where
+// checkAddresses returns a fault of url for each invalid address. It does not show them: where
 // the URL has mistakes, a part of a password may look like an address.
 func checkAddresses(addresses []string) error {
 	var errs []error
@@ -254,54 +227,9 @@ func (c RedisConfig) sentinels(log *zap.Logger) (*sentinel.Sentinels, error) {
 		Master: c.Sentinel.Master, Addresses: c.Sentinel.Addresses, Username: c.Sentinel.Username, Password: password.Reveal(),
 	}
 	if c.Sentinel.TLS {
-		if cfg.TLS, err = c.TLS.client(); err != nil {
-			return nil, fmt.Errorf("redis.tls.ca_file: %w", err)
+		if cfg.TLS, err = c.TLS.Client(""); err != nil {
+			return nil, fmt.Errorf("redis.%w", err)
 		}
 	}
 	return sentinel.New(cfg, log), nil
-}
-
-// client returns the TLS configuration of connections to Redis. Its ServerName is empty without
-// server_name: who connects sets it to the host.
-func (c RedisTLSConfig) client() (*tls.Config, error) {
-	conf := &tls.Config{
-		MinVersion: tls.VersionTLS12, ServerName: c.ServerName,
-		InsecureSkipVerify: c.Insecure, //nolint:gosec // only when the operator sets the key insecure
-	}
-	if c.CAFile != "" {
-		var err error
-		if conf.RootCAs, err = config.ReadAuthorities(c.CAFile); err != nil {
-			return nil, err
-		}
-	}
-	if c.CertFile != "" {
-		conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
-			return &pair, err
-		}
-	}
-	return conf, nil
-}
-
-// checkPair returns a fault of cert_file or key_file. Both may be empty. The fault does not contain
-// their values: by mistake they may hold a private key itself instead of a file name.
-func checkPair(certFile, keyFile string) error {
-	if certFile == "" && keyFile == "" {
-		return nil
-	}
-	if certFile == "" || keyFile == "" {
-		return config.Fault("cert_file", "must be given together with key_file")
-	}
-	certificate, err := os.ReadFile(certFile)
-	if err != nil {
-		return config.Fault("cert_file", "must name a readable file: %s", config.WithoutPath(err))
-	}
-	key, err := os.ReadFile(keyFile)
-	if err != nil {
-		return config.Fault("key_file", "must name a readable file: %s", config.WithoutPath(err))
-	}
-	if _, err := tls.X509KeyPair(certificate, key); err != nil {
-		return config.Fault("cert_file", "must name a PEM certificate, and key_file its key: %s", err)
-	}
-	return nil
 }

@@ -93,8 +93,8 @@ func TestEveryFaultIsReportedByItsPath(t *testing.T) {
 	t.Parallel()
 	_, err := load(t, write(t, `
 listen: nowhere
-redis: {url: "http://x", split_mset: true, connect_timeout: 0s, wait: -1s, tls: {ca_file: /nowhere, cert_file: x}}
-tls: {key_file: x, client_ca_file: /nowhere, min_version: "1.1"}
+redis: {url: "http://x", split_mset: true, wait: -1s, tls: {ca_file: /nowhere, cert_file: x}}
+tls: {key_file: x, client_ca_file: /nowhere}
 users: [{name: a, password: hidden}, {name: a, password: hidden, password_file: /nowhere}, {password: hidden, keys: ["", "{sonic:0}"]}, {name: "b c"}]
 limits: {clients: 0, bulk_bytes: 1, query_bytes: 0, output_bytes: 0, auth_timeout: 0s, idle_timeout: -1s}
 publish: never
@@ -111,14 +111,14 @@ admin: {listen: nowhere}
 `))
 	require.Error(t, err)
 	for _, want := range []string{
-		"listen: must be host:port", "redis.url: must be redis://", "redis.split_mset: is of no use without a Redis Cluster", "redis.connect_timeout: must be > 0", "pulsar.url: must start with pulsar://",
+		"listen: must be host:port", "redis.url: must be redis://", "redis.split_mset: is of no use without a Redis Cluster", "pulsar.url: must start with pulsar://",
 		"zone: must be letters", "zones[2]: must be unique", "zones[3]: must be letters", `zones: must hold this zone, "a b"`, "topic: must be a name or persistent://",
 		"ack: must be one of local, published", "conflicts[0].policy: must be one of lww, none, counter", "conflicts[1].prefix: must be unique",
 		"conflicts[2].prefix: must not begin with {sonic:", "outbox.bytes: must be at least 1MiB", "outbox.age: must be >= 0", "outbox.full: must be one of block, fail, drop",
 		"peers[0].redis.url: must be redis://", "peers[1].zone: must be unique", "peers[1].redis.url: must name a port from 1 to 65535, got 99999", "peers[2].zone: must be another one of zones", "peers[3].zone: must be another one of zones",
 		"redis.wait: must be > 0", "redis.tls: is of no use without rediss://", "redis.tls.ca_file: must name a readable file of PEM certificates",
 		"redis.tls.cert_file: must be given together with key_file", "\n  tls.cert_file: must be given together with key_file",
-		"\n  tls.client_ca_file: must name a readable file", `tls.min_version: must be one of 1.2, 1.3, got "1.1"`,
+		"\n  tls.client_ca_file: must name a readable file",
 		"users[1].name: must be unique", "users[1].password_file: give a secret either in place or by its file", "users[2].name: must be a name",
 		"users[2].keys[0]: must not be empty", "users[2].keys[1]: must not begin with {sonic:", `users[3].name: must be a name without white space, got "b c"`,
 		"users[3].password: must be set, or password_file",

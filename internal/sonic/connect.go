@@ -19,32 +19,28 @@ import (
 )
 
 // Connect returns what -config.connect tries: this zone's Redis with its Sentinels, Pulsar with the
-// topics of all zones, and the Redis of the peers. A lone zone with a Redis Cluster uses no Pulsar.
+// topics of all zones, and the Redis of the peers. A zone that is alone uses no Pulsar with a Redis
+// Cluster.
 func Connect(cfg Config) (trials []trial.Trial, end func()) {
 	disableClientLog()
 	var all trial.List
-	all.AddAll(cfg.Redis.try("redis", func(db *redis.Client) []trial.Trial {
-		return []trial.Trial{
-			{Name: "redis: functions", Try: func(ctx context.Context) error { return tryFunctions(ctx, db) }},
-			{Name: "redis: appendonly", Try: func(ctx context.Context) error { return tryAppendOnly(ctx, db) }},
-		}
-	}))
+	all.AddAll(cfg.Redis.try("redis", true))
 	if !cfg.Redis.isCluster() || !cfg.isAlone() {
 		all.Add(trial.Pulsar("pulsar", cfg.Pulsar, cfg.tryTopics))
 	}
 	for i, peer := range cfg.Peers {
-		all.AddAll(peer.Redis.try(fmt.Sprintf("peers[%d].redis", i), func(*redis.Client) []trial.Trial { return nil }))
+		all.AddAll(peer.Redis.try(fmt.Sprintf("peers[%d].redis", i), false))
 	}
 	return all.Trials, all.End
 }
 
 // try returns the trials of a Redis: whether it can be the backend, and whether each Sentinel
-// answers. path is the path of the section. then returns further trials of one Redis.
-func (c RedisConfig) try(path string, then func(*redis.Client) []trial.Trial) (trials []trial.Trial, end func()) {
+// answers. path is the path of the section. own says that it is the zone's own Redis, whose rights
+// and persistence are tried, too.
+func (c RedisConfig) try(path string, own bool) (trials []trial.Trial, end func()) {
 	if c.isCluster() {
 		return c.tryCluster(path), func() {}
 	}
-	c.ConnectTimeout = min(c.ConnectTimeout, trial.Timeout)
 	name := path + ".url " + c.url()
 	b, err := c.backend(zap.NewNop())
 	if err != nil {
@@ -71,7 +67,14 @@ func (c RedisConfig) try(path string, then func(*redis.Client) []trial.Trial) (t
 		}
 		return checkRedis(ctx, db)
 	}
-	return append(trials, trial.Trial{Name: name, Try: fit, Then: then(db)}), func() {
+	var then []trial.Trial
+	if own {
+		then = []trial.Trial{
+			{Name: path + ": functions", Try: func(ctx context.Context) error { return tryFunctions(ctx, db) }},
+			{Name: path + ": appendonly", Try: func(ctx context.Context) error { return tryAppendOnly(ctx, db) }},
+		}
+	}
+	return append(trials, trial.Trial{Name: name, Try: fit, Then: then}), func() {
 		stop()
 		asked.Wait()
 		_ = db.Close() // the process ends
@@ -142,7 +145,6 @@ func (c Config) tryTopics(client *messaging.Client) []trial.Trial {
 // tryCluster returns the trials of a Redis Cluster: each address of url, the state of the cluster,
 // and its primaries. path is the path of the section.
 func (c RedisConfig) tryCluster(path string) []trial.Trial {
-	c.ConnectTimeout = min(c.ConnectTimeout, clusterTimeout) // the trial of the cluster asks several nodes in turn
 	b, err := c.backend(zap.NewNop())
 	if err != nil {
 		return []trial.Trial{trial.Of(path+".url "+c.url(), err)}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
 // control makes the connections that do not carry clients' commands, and makes sure that all lead
@@ -49,7 +50,6 @@ func (e replicaError) Error() string {
 	return fmt.Sprintf("its role is %s, of %s:%s: give the address of the master", e.role, e.host, e.port)
 }
 
-// Is implements the interface of [errors.Is].
 func (e replicaError) Is(target error) bool { return target == errReplica }
 
 // disableClientLog turns the log of the client library off. It would write a line to standard error
@@ -82,14 +82,7 @@ const roleInterval = time.Second
 // effects only reads: without this check no error would show that it reads from a replica.
 // watchRole also records in m how the primary uses its memory.
 func (l *control) watchRole(ctx context.Context, db *redis.Client, m *memory) error {
-	ticker := time.NewTicker(roleInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return nil
-		}
+	for backoff.Sleep(ctx, roleInterval) {
 		text, err := db.Info(ctx, "server", "replication", "memory").Result()
 		if err != nil {
 			continue // the parts that use this Redis log the error
@@ -107,11 +100,12 @@ func (l *control) watchRole(ctx context.Context, db *redis.Client, m *memory) er
 		}
 		m.update(l.String(), info)
 	}
+	return nil
 }
 
 // dial connects to the primary.
 func (l *control) dial(ctx context.Context, network, _ string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.connectTimeout)
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	l.mu.Lock()
 	round := l.round
@@ -204,9 +198,9 @@ func (l *control) checkServer(ctx context.Context, c *redis.Conn) error {
 }
 
 // readEpoch returns the epoch of the zone's effects. It is 0 for a Redis that no Sonic has opened,
-// or that refuses to tell: other requests then report why.
+// or that refuses the request: other requests then report why.
 func readEpoch(ctx context.Context, c redis.Cmdable) (int64, error) {
-	epoch, err := c.HGet(ctx, script.KeysOf(onlyShard).Meta, "epoch").Int64()
+	epoch, err := c.HGet(ctx, script.KeysOf(0).Meta, "epoch").Int64()
 	var refused redis.Error
 	if errors.As(err, &refused) {
 		return 0, nil
@@ -231,7 +225,6 @@ type trackedConn struct {
 	l *control
 }
 
-// Close implements net.Conn.
 func (c trackedConn) Close() error {
 	c.l.mu.Lock()
 	delete(c.l.conns, c.Conn)
@@ -243,7 +236,6 @@ func (c trackedConn) Close() error {
 // socket to see whether the server has closed it.
 type plainConn struct{ trackedConn }
 
-// SyscallConn implements syscall.Conn.
 func (c plainConn) SyscallConn() (syscall.RawConn, error) {
 	conn, ok := c.Conn.(syscall.Conn)
 	if !ok {
@@ -256,10 +248,8 @@ func (c plainConn) SyscallConn() (syscall.RawConn, error) {
 // another Redis is now the primary.
 type readOnlyHook struct{ l *control }
 
-// DialHook implements redis.Hook.
 func (d readOnlyHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-// ProcessHook implements redis.Hook.
 func (d readOnlyHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
@@ -268,7 +258,6 @@ func (d readOnlyHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// ProcessPipelineHook implements redis.Hook.
 func (d readOnlyHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)

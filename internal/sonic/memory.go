@@ -43,12 +43,15 @@ func memoryProblem(info map[string]string) string {
 type memory struct {
 	log *zap.Logger
 
-	mu           sync.Mutex
-	evicts, full map[string]string // by address; see evictionProblem, memoryProblem
+	mu sync.Mutex
+	of map[string]memoryProblems // by address
 }
 
+// memoryProblems are the results of evictionProblem and memoryProblem.
+type memoryProblems struct{ evicts, full string }
+
 func newMemory(log *zap.Logger) *memory {
-	return &memory{log: log.Named("redis"), evicts: map[string]string{}, full: map[string]string{}}
+	return &memory{log: log.Named("redis"), of: map[string]memoryProblems{}}
 }
 
 // update stores the present problems of a Redis according to INFO, and logs each change once.
@@ -56,21 +59,19 @@ func (m *memory) update(address string, info map[string]string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	log := m.log.With(zap.String("address", address))
-	before, now := m.evicts[address], evictionProblem(info)
-	m.evicts[address] = now
+	before, now := m.of[address], memoryProblems{evictionProblem(info), memoryProblem(info)}
+	m.of[address] = now
 	switch {
-	case before == now:
-	case now == "":
+	case before.evicts == now.evicts:
+	case now.evicts == "":
 		log.Info("Redis no longer evicts keys: the evicted keys are missing in this zone, see sonic -check")
 	default:
-		log.Error("Redis evicts keys: zones do not stay equal", zap.String("problem", now))
+		log.Error("Redis evicts keys: zones do not stay equal", zap.String("problem", now.evicts))
 	}
-	before, now = m.full[address], memoryProblem(info)
-	m.full[address] = now
 	switch {
-	case before == "" && now != "":
-		log.Error("Redis has reached its maxmemory: writes of clients are refused, writes of other zones are still applied", zap.String("problem", now))
-	case before != "" && now == "":
+	case before.full == "" && now.full != "":
+		log.Error("Redis has reached its maxmemory: writes of clients are refused, writes of other zones are still applied", zap.String("problem", now.full))
+	case before.full != "" && now.full == "":
 		log.Info("Redis is below its maxmemory again")
 	}
 }
@@ -79,24 +80,15 @@ func (m *memory) update(address string, info map[string]string) {
 func (m *memory) keep(addresses []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	gone := func(address, _ string) bool { return !slices.Contains(addresses, address) }
-	maps.DeleteFunc(m.evicts, gone)
-	maps.DeleteFunc(m.full, gone)
+	maps.DeleteFunc(m.of, func(address string, _ memoryProblems) bool { return !slices.Contains(addresses, address) })
 }
 
-// evicting reports whether a Redis drops keys.
-func (m *memory) evicting() bool {
+// problems returns why a Redis drops keys, and why one refuses writes. Both are "" if none does.
+func (m *memory) problems() (all memoryProblems) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.ContainsFunc(slices.Collect(maps.Values(m.evicts)), func(problem string) bool { return problem != "" })
-}
-
-// problem returns what is wrong while a Redis has reached its maxmemory, "" otherwise.
-func (m *memory) problem() (problem string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, one := range m.full {
-		problem = cmp.Or(problem, one)
+	for _, one := range m.of {
+		all.evicts, all.full = cmp.Or(all.evicts, one.evicts), cmp.Or(all.full, one.full)
 	}
-	return problem
+	return all
 }

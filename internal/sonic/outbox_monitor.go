@@ -10,6 +10,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
 // outboxMonitor measures the outbox. Every Sonic of the zone does, also those that do not publish
@@ -19,7 +20,7 @@ type outboxMonitor struct {
 	log       *zap.Logger
 	setWrites func(w proxy.WriteMode, reason string)
 
-	mu   sync.Mutex // held during calls of writes, so that the last call has the last decision
+	mu   sync.Mutex // held during calls of setWrites, so that the last call has the last decision
 	cfg  OutboxConfig
 	last measurement
 }
@@ -51,24 +52,24 @@ func newOutboxMonitor(cfg OutboxConfig, ask func(context.Context, OutboxConfig) 
 
 // change sets new bounds. They take effect with the next measurement. If the outbox is full now, a
 // new value of Full takes effect at once.
-func (g *outboxMonitor) change(cfg OutboxConfig) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	was := g.cfg
-	g.cfg = cfg
-	if g.last.full && cfg.Full != was.Full {
-		g.applyFull(cfg, g.last)
+func (o *outboxMonitor) change(cfg OutboxConfig) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	was := o.cfg
+	o.cfg = cfg
+	if o.last.full && cfg.Full != was.Full {
+		o.applyFull(cfg, o.last)
 	}
 }
 
-func (g *outboxMonitor) bounds() OutboxConfig {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.cfg
+func (o *outboxMonitor) bounds() OutboxConfig {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.cfg
 }
 
 // applyFull makes the proxy treat writes as cfg.Full says for a full outbox.
-func (g *outboxMonitor) applyFull(cfg OutboxConfig, m measurement) {
+func (o *outboxMonitor) applyFull(cfg OutboxConfig, m measurement) {
 	how := proxy.WritesDelayed
 	switch cfg.Full {
 	case fullFail:
@@ -76,13 +77,13 @@ func (g *outboxMonitor) applyFull(cfg OutboxConfig, m measurement) {
 	case fullDrop:
 		how = proxy.WritesOpen
 	}
-	g.setWrites(how, m.problem())
+	o.setWrites(how, m.problem())
 }
 
-func (g *outboxMonitor) state() measurement {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.last
+func (o *outboxMonitor) state() measurement {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.last
 }
 
 // measureInterval is how often the outbox is measured. Writes between two measurements may exceed
@@ -90,47 +91,43 @@ func (g *outboxMonitor) state() measurement {
 const measureInterval = 500 * time.Millisecond
 
 // run measures until ctx ends.
-func (g *outboxMonitor) run(ctx context.Context) error {
-	ticker := time.NewTicker(measureInterval)
-	defer ticker.Stop()
+func (o *outboxMonitor) run(ctx context.Context) error {
 	for {
-		m, err := g.measure(ctx)
+		m, err := o.measure(ctx)
 		if err != nil {
-			m = unknownMeasurement(g.state().full) // the shipper logs the error
+			m = unknownMeasurement(o.state().full) // the shipper logs the error
 		}
-		g.record(m)
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
+		o.record(m)
+		if !backoff.Sleep(ctx, measureInterval) {
 			return nil
 		}
 	}
 }
 
-// record stores a measurement. When the outbox has become full, or has room again, record tells the
-// proxy.
-func (g *outboxMonitor) record(m measurement) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	was, cfg := g.last, g.cfg
-	g.last = m
+// record stores a measurement. When the outbox has become full, or has room again, record informs
+// the proxy.
+func (o *outboxMonitor) record(m measurement) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	was, cfg := o.last, o.cfg
+	o.last = m
 	switch {
 	case m.full && !was.full:
-		g.log.Error("the outbox is full", zap.Int64("bytes", m.Bytes), zap.Duration("age", m.Age), zap.String("writes", cfg.Full))
-		g.applyFull(cfg, m)
+		o.log.Error("the outbox is full", zap.Int64("bytes", m.Bytes), zap.Duration("age", m.Age), zap.String("writes", cfg.Full))
+		o.applyFull(cfg, m)
 	case !m.full && was.full:
-		g.log.Info("the outbox has room again")
-		g.setWrites(proxy.WritesOpen, "")
+		o.log.Info("the outbox has room again")
+		o.setWrites(proxy.WritesOpen, "")
 	}
 }
 
 // measureTimeout bounds a measurement.
 const measureTimeout = 2 * time.Second
 
-func (g *outboxMonitor) measure(ctx context.Context) (measurement, error) {
+func (o *outboxMonitor) measure(ctx context.Context) (measurement, error) {
 	ctx, cancel := context.WithTimeout(ctx, measureTimeout)
 	defer cancel()
-	return g.ask(ctx, g.bounds())
+	return o.ask(ctx, o.bounds())
 }
 
 // measureOne returns a function that measures the outbox of one Redis.

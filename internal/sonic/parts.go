@@ -69,7 +69,7 @@ func (c Config) proxy(b backend, log *zap.Logger) (proxy.Config, error) {
 }
 
 func (c Config) shipper(databases string) outbox.Config {
-	return outbox.Config{Zone: c.Zone, Topic: c.topicOf(c.Zone), Alone: len(c.zones()) == 1, Config: c.sharedSettings(databases)}
+	return outbox.Config{Zone: c.Zone, Topic: c.topicOf(c.Zone), Alone: c.isAlone(), Config: c.sharedSettings(databases)}
 }
 
 // clusterShipper returns the configuration of the shipper in front of a Redis Cluster.

@@ -60,7 +60,7 @@ func TestEncryption(t *testing.T) {
 	k := srv.Security()
 	server, serverKey := strings.Replace(k.CertFile, "client", "server", 1), strings.Replace(k.KeyFile, "client", "server", 1)
 	s := run(t, srv, `
-tls: {cert_file: `+server+`, key_file: `+serverKey+`, client_ca_file: `+k.CAFile+`, min_version: "1.3"}
+tls: {cert_file: `+server+`, key_file: `+serverKey+`, client_ca_file: `+k.CAFile+`}
 redis: {tls: {ca_file: `+k.CAFile+`, cert_file: `+k.CertFile+`, key_file: `+k.KeyFile+`, server_name: localhost}}
 `, "SONIC_REDIS_URL=rediss://"+k.TLS)
 	s.open(t)
@@ -74,7 +74,7 @@ redis: {tls: {ca_file: `+k.CAFile+`, cert_file: `+k.CertFile+`, key_file: `+k.Ke
 	}
 	require.NoError(t, ask(func(*tls.Config) {}))
 	require.ErrorContains(t, ask(func(c *tls.Config) { c.Certificates = nil }), "certificate required")
-	require.ErrorContains(t, ask(func(c *tls.Config) { c.MaxVersion = tls.VersionTLS12 }), "protocol version")
+	require.ErrorContains(t, ask(func(c *tls.Config) { c.MinVersion, c.MaxVersion = tls.VersionTLS10, tls.VersionTLS11 }), "protocol version")
 	require.Error(t, s.client(t, nil).Ping(t.Context()).Err(), "not encrypted")
 }
 

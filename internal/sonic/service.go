@@ -24,7 +24,7 @@ import (
 )
 
 // service holds the parts of a running Sonic. In front of a Redis Cluster cluster is not nil, and
-// library is nil. If it is that of a lone zone, shipper, appliers, monitor and memory are nil, too.
+// library is nil. If the zone is alone then, shipper, appliers, monitor and memory are nil, too.
 type service struct {
 	cfg      Config // at the start
 	current  Config // in use now, see change
@@ -39,12 +39,14 @@ type service struct {
 
 // shipper is the part that ships the zone's effects: [outbox.Shipper] or [outbox.ClusterShipper].
 type shipper interface {
+	Run(ctx context.Context) error
 	Status() outbox.Status
 	Unhealthy() error
 }
 
 // applier is the part that applies another zone's effects: [apply.Applier] or [apply.ClusterApplier].
 type applier interface {
+	Run(ctx context.Context) error
 	Status() apply.Status
 	Health() (at time.Time, now, last error)
 }
@@ -112,26 +114,32 @@ func (s *service) buildSingle(ctx context.Context, rt *app.Runtime, b backend, e
 		s.proxy.Published(id.String())
 	})
 	s.shipper = shipper
-	rt.Go("shipper", shipper.Run)
 	if cfg.Ack == ackPublished {
 		rt.Go("receipts", shipper.Follow)
 	}
 	m := apply.NewMetrics(rt.Metrics)
 	for _, origin := range cfg.zones()[1:] {
-		a := apply.New(cfg.applier(origin, databases), s.library, client, rt.Log, m)
-		s.appliers = append(s.appliers, a)
-		rt.Go("applier of zone "+origin, a.Run)
+		s.appliers = append(s.appliers, apply.New(cfg.applier(origin, databases), s.library, client, rt.Log, m))
 	}
-	rt.Go("outbox", s.monitor.run)
+	s.replicate(rt, s.checkWrites)
 	rt.Go("role of redis", func(ctx context.Context) error { return control.watchRole(ctx, db, s.memory) })
 	rt.Check("redis", func(context.Context) error { return s.proxy.Ready() })
-	rt.Check("writes", s.checkWrites)
 	return nil
+}
+
+// replicate starts the parts that replicate. check is the readiness check of writes.
+func (s *service) replicate(rt *app.Runtime, check func(context.Context) error) {
+	rt.Go("shipper", s.shipper.Run)
+	for i, a := range s.appliers {
+		rt.Go("applier of zone "+s.cfg.zones()[i+1], a.Run)
+	}
+	rt.Go("outbox", s.monitor.run)
+	rt.Check("writes", check)
 }
 
 // serve starts the proxy and what an operator can see and change.
 func (s *service) serve(ctx context.Context, rt *app.Runtime) error {
-	if err := rt.Metrics.Register(newCollector(s)); err != nil {
+	if err := rt.Metrics.Register(collector{s}); err != nil {
 		return err
 	}
 	rt.Handle("/zones", "the zones: connection, outbox, lag, current errors", http.HandlerFunc(s.zonesPage))
@@ -160,11 +168,11 @@ func (s *service) checkWrites(ctx context.Context) error {
 		return fmt.Errorf("this Redis has older data than before: it waits for effects of %d zones", len(state.Behind))
 	case full.full && s.monitor.bounds().Full != fullDrop:
 		return errors.New(full.problem())
-	case s.memory.problem() != "":
-		return fmt.Errorf("this Redis has reached its maxmemory: %s", s.memory.problem())
-	default:
-		return nil
 	}
+	if problem := s.memory.problems().full; problem != "" {
+		return fmt.Errorf("this Redis has reached its maxmemory: %s", problem)
+	}
+	return nil
 }
 
 // checkClusterWrites is the readiness check of whether a Redis Cluster accepts writes. It fails if no

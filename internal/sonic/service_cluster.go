@@ -24,7 +24,7 @@ func (s *service) buildCluster(ctx context.Context, rt *app.Runtime, b backend, 
 		return err
 	}
 	s.cluster = &clusterState{cluster: nodes, unreachable: s.proxy.Unreachable}
-	nodes.OnChange(func(*cluster.Map) { s.proxy.ClusterChanged() })
+	nodes.OnChange(s.proxy.ClusterChanged)
 	rt.Go("redis cluster", nodes.Run)
 	if err := b.awaitCluster(ctx, nodes, health.New(rt.Log.Named("redis"))); err != nil {
 		return err
@@ -49,7 +49,7 @@ func (s *service) replicateCluster(ctx context.Context, rt *app.Runtime, nodes *
 	if err != nil {
 		return err
 	}
-	p := primaries.New(nodes, b.primaryClient)
+	p := primaries.New(nodes, b.nodeClient)
 	rt.OnStop("redis", func(context.Context) error { return p.Close() })
 	s.memory = newMemory(rt.Log)
 	s.cluster.primary, s.cluster.memory = p.At, s.memory
@@ -57,19 +57,12 @@ func (s *service) replicateCluster(ctx context.Context, rt *app.Runtime, nodes *
 
 	m := apply.NewMetrics(rt.Metrics)
 	progress := clusterProgress{zone: cfg.Zone, others: map[string]clusterApplier{}}
-	var appliers []*apply.ClusterApplier
 	for _, origin := range cfg.zones()[1:] {
 		a := apply.NewCluster(cfg.applier(origin, ""), p, client, rt.Log, m)
-		appliers, s.appliers, progress.others[origin] = append(appliers, a), append(s.appliers, a), a
+		s.appliers, progress.others[origin] = append(s.appliers, a), a
 	}
-	shipper := outbox.NewCluster(cfg.clusterShipper(progress), p, client, rt.Log, outbox.NewMetrics(rt.Metrics))
-	s.shipper = shipper
-	rt.Go("shipper", shipper.Run)
-	for i, a := range appliers {
-		rt.Go("applier of zone "+cfg.zones()[i+1], a.Run)
-	}
-	rt.Go("outbox", s.monitor.run)
-	rt.Check("writes", s.checkClusterWrites)
+	s.shipper = outbox.NewCluster(cfg.clusterShipper(progress), p, client, rt.Log, outbox.NewMetrics(rt.Metrics))
+	s.replicate(rt, s.checkClusterWrites)
 	return nil
 }
 

@@ -11,7 +11,7 @@ type Zones struct {
 	Zone string `json:"zone"`
 	// Cluster is the zone's Redis Cluster, nil if its Redis is none.
 	Cluster *ClusterStatus `json:"cluster,omitempty"`
-	// Outbox is absent with the Redis Cluster of a lone zone.
+	// Outbox is absent with a Redis Cluster if the zone is alone.
 	Outbox OutboxStatus `json:"outbox,omitzero"`
 	// Origins are the other zones.
 	Origins []OriginStatus `json:"origins"`

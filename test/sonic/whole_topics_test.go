@@ -72,7 +72,7 @@ func (w *whole) read(cluster, of *site, since time.Time, h func(*wire.Header, []
 				return err
 			}
 			for _, effect := range effects {
-				all = append(all, stored{of.name, e.ID, effect})
+				all = append(all, stored{of.name, e.ID, effect.Values})
 			}
 		}
 		h(header, all)

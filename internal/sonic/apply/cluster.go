@@ -108,14 +108,11 @@ func (a *ClusterApplier) applyNext(ctx context.Context, d *messaging.Delivery, h
 	}
 	results := make([]redislib.Result, len(replies))
 	for i, r := range replies {
-		if r.Err == nil {
-			results[i], r.Err = redislib.ApplyResult(r.Value)
+		if results[i], err = redislib.ApplyResult(r.Value, r.Err); redislib.Rejected(err) {
+			return cannotApply(d, h, err)
 		}
-		if redislib.Rejected(r.Err) {
-			return cannotApply(d, h, r.Err)
-		}
-		if r.Err != nil {
-			return r.Err
+		if err != nil {
+			return err
 		}
 	}
 	if err := a.countSlots(results); err != nil {

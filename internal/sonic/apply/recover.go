@@ -12,6 +12,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -98,16 +99,12 @@ func (a *ClusterApplier) applyTo(ctx context.Context, db *redis.Client, d *messa
 		slots = append(slots, call.Slot)
 		sent = append(sent, pipe.Do(ctx, call.Command()...))
 	}
-	_, _ = pipe.Exec(ctx) // each command has its error
+	script.SetErrors(pipe.Exec(ctx))
 	for i, cmd := range sent {
-		reply, err := cmd.Result()
+		result, err := redislib.ApplyResult(cmd.Result())
 		if redislib.Moved(err) {
 			elsewhere[slots[i]] = true
 			continue
-		}
-		var result redislib.Result
-		if err == nil {
-			result, err = redislib.ApplyResult(reply)
 		}
 		if err != nil {
 			return fmt.Errorf("message %s of %s: %w", d.ID, d.Topic, err)

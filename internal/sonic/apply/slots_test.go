@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
-	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -122,7 +121,7 @@ func TestMessagesOfSlotsToOneRedis(t *testing.T) {
 	same := large == db.LIndex(ctx, "large", 0).Val()
 	assert.True(t, same) // the difference would be too long to read
 	assert.EqualValues(t, 1, db.LLen(ctx, "large").Val())
-	assert.Zero(t, db.Exists(ctx, script.KeysOf(0).Part("b")).Val())
+	assert.Zero(t, db.Exists(ctx, "{sonic:0}part:b").Val())
 	stop()
 }
 

@@ -136,7 +136,7 @@ func (o *origin) messages() (messages []wire.Message) {
 	for _, e := range entries {
 		effects, err := wire.Effects(e.Effects)
 		require.NoError(o.t, err)
-		slot := cluster.Slot([]byte(effects[0][3]))
+		slot := cluster.Slot([]byte(effects[0].Values[3]))
 		if _, found := at[slot]; !found {
 			at[slot] = len(groups)
 			groups = append(groups, wire.Group{Slot: slot, Prev: o.chains[slot]})

@@ -48,7 +48,7 @@ type Cluster struct {
 	state    *health.State
 	current  atomic.Pointer[Map]
 	refresh  chan struct{} // holds one element if Refresh was called since the last question
-	onChange []func(*Map)
+	onChange func()
 
 	ask func(ctx context.Context, address string) (view, error) // asks one node
 
@@ -78,16 +78,15 @@ type view struct {
 // New returns a Cluster that knows nothing yet. It sends no request before [Cluster.Run].
 func New(cfg Config, log *zap.Logger) *Cluster {
 	log = log.Named("cluster")
-	c := &Cluster{cfg: cfg, log: log, state: health.New(log), refresh: make(chan struct{}, 1), clients: map[string]*redis.Client{}}
+	c := &Cluster{cfg: cfg, log: log, state: health.New(log), refresh: make(chan struct{}, 1), clients: map[string]*redis.Client{}, onChange: func() {}}
 	c.ask = c.askNode
 	c.setNodes(nil)
 	return c
 }
 
-// OnChange makes Run call f, in order, with the first map, and with each one that differs from the
-// one before. [Cluster.Map] returns it already. f must return soon. OnChange must not be called
-// after Run.
-func (c *Cluster) OnChange(f func(*Map)) { c.onChange = append(c.onChange, f) }
+// OnChange makes Run call f for the first map, and for each one that differs from the one before.
+// [Cluster.Map] returns it already. f must return soon. OnChange must not be called after Run.
+func (c *Cluster) OnChange(f func()) { c.onChange = f }
 
 // Map returns the latest map, nil before the first answer. While no node answers, it is the last
 // known one. It can be out of date: the nodes say MOVED then, and the caller calls Refresh.
@@ -154,7 +153,7 @@ func (c *Cluster) await(ctx context.Context, d time.Duration) bool {
 func (c *Cluster) round(ctx context.Context) error {
 	// A node that failed is asked last: it may take the whole time-out.
 	slices.SortStableFunc(c.nodes, func(a, b *node) int {
-		return cmp.Or(order(a.failed, b.failed), order(b.known, a.known), cmp.Compare(a.asked, b.asked))
+		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.asked, b.asked))
 	})
 	var newest *view
 	var errs []error
@@ -184,15 +183,16 @@ func (c *Cluster) round(ctx context.Context) error {
 	return nil
 }
 
-// order sorts false before true.
-func order(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
+// rank orders the nodes of a round: those that failed come last, and of the others those that the
+// last view has come first.
+func (n *node) rank() (rank int) {
+	if n.failed {
+		rank = 2
 	}
-	return 1
+	if !n.known {
+		rank++
+	}
+	return rank
 }
 
 // take makes a view the current one.
@@ -205,9 +205,7 @@ func (c *Cluster) take(v view) {
 	}
 	c.current.Store(now)
 	c.logChange(before, now)
-	for _, f := range c.onChange {
-		f(now)
-	}
+	c.onChange()
 }
 
 // setNodes sets which nodes are asked: those of the last view, and the configured addresses.

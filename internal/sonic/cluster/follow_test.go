@@ -19,7 +19,7 @@ import (
 func follow(t *testing.T, cfg cluster.Config) (c *cluster.Cluster, changes *atomic.Int64) {
 	t.Helper()
 	c, changes = cluster.New(cfg, zaptest.NewLogger(t)), new(atomic.Int64)
-	c.OnChange(func(*cluster.Map) { changes.Add(1) })
+	c.OnChange(func() { changes.Add(1) })
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- c.Run(ctx) }()

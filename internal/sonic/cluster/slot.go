@@ -1,4 +1,5 @@
-// Package cluster follows a Redis Cluster: which primary has which slots.
+// Package cluster follows a Redis Cluster: which primary has which slots. It imports no other package
+// of Sonic.
 package cluster
 
 import "bytes"

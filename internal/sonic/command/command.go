@@ -1,5 +1,5 @@
 // Package command describes every command of Redis 7.0: its arity, the positions of its keys, and
-// what Sonic does with it.
+// what Sonic does with it. The package may import resp.
 package command
 
 import (

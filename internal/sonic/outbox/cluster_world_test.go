@@ -229,11 +229,11 @@ func (h *heard) apply(g *wire.PackedGroup) error {
 			return err
 		}
 		for _, e := range effects {
-			if key := e[3]; e[0] == "S" {
+			if key := e.Values[3]; e.Values[0] == "S" {
 				if cluster.Slot([]byte(key)) != g.Slot {
 					return fmt.Errorf("key %s in slot %d", key, g.Slot)
 				}
-				h.values[key] = append(h.values[key], e[4])
+				h.values[key] = append(h.values[key], e.Values[4])
 			}
 		}
 	}

@@ -129,16 +129,12 @@ func ReadRecovery(ctx context.Context, db Pipeliner, slots []int, zone string) (
 func eachMarker(ctx context.Context, db Pipeliner, slots []int, zone string, hash func(script.Keys) string, f func(Marker)) error {
 	for some := range slices.Chunk(slots, markersAtOnce) {
 		var commands []*redis.StringCmd
-		_, err := db.Pipelined(ctx, func(p redis.Pipeliner) error {
+		script.SetErrors(db.Pipelined(ctx, func(p redis.Pipeliner) error {
 			for _, slot := range some {
 				commands = append(commands, p.HGet(ctx, hash(script.SlotKeys(slot)), zone))
 			}
 			return nil
-		})
-		var refused redis.Error // redis.Nil, too
-		if err != nil && !errors.As(err, &refused) {
-			return fmt.Errorf("cannot read the marker of zone %s: %w", zone, err)
-		}
+		}))
 		for _, c := range commands {
 			text, err := c.Result()
 			switch {

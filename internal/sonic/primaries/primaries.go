@@ -1,4 +1,5 @@
-// Package primaries calls functions of the library at the primaries of a Redis Cluster.
+// Package primaries calls functions of the library at the primaries of a Redis Cluster. It may import
+// cluster and script.
 package primaries
 
 import (
@@ -83,12 +84,9 @@ func (p *Primaries) closeGone() {
 	if m == nil {
 		return
 	}
-	known := map[string]bool{}
-	for _, primary := range m.Primaries() {
-		known[primary.Address] = true
-	}
+	known := m.Addresses()
 	for address, client := range p.clients {
-		if !known[address] {
+		if !slices.Contains(known, address) {
 			_ = client.Close()
 			delete(p.clients, address)
 		}
@@ -168,7 +166,7 @@ func (p *Primaries) round(ctx context.Context, calls []Call, replies []Reply, wa
 	}
 	var running sync.WaitGroup
 	for address, batch := range batches {
-		running.Go(func() { p.send(ctx, p.At(address), calls, replies, batch) })
+		running.Go(func() { send(ctx, p.At(address), calls, replies, batch) })
 	}
 	running.Wait()
 	for _, batch := range batches {
@@ -192,21 +190,17 @@ func (p *Primaries) round(ctx context.Context, calls []Call, replies []Reply, wa
 const callsAtOnce = 100
 
 // send makes the calls of a batch at one primary.
-func (p *Primaries) send(ctx context.Context, client *redis.Client, calls []Call, replies []Reply, batch []int) {
+func send(ctx context.Context, client *redis.Client, calls []Call, replies []Reply, batch []int) {
 	for some := range slices.Chunk(batch, callsAtOnce) {
-		sendAtOnce(ctx, client, calls, replies, some)
-	}
-}
-
-func sendAtOnce(ctx context.Context, client *redis.Client, calls []Call, replies []Reply, batch []int) {
-	pipe := client.Pipeline()
-	cmds := make([]*redis.Cmd, len(batch))
-	for n, i := range batch {
-		cmds[n] = pipe.Do(ctx, calls[i].Command()...)
-	}
-	_, _ = pipe.Exec(ctx) // each command has its error
-	for n, i := range batch {
-		replies[i].Value, replies[i].Err = cmds[n].Result()
+		pipe := client.Pipeline()
+		cmds := make([]*redis.Cmd, len(some))
+		for n, i := range some {
+			cmds[n] = pipe.Do(ctx, calls[i].Command()...)
+		}
+		script.SetErrors(pipe.Exec(ctx))
+		for n, i := range some {
+			replies[i].Value, replies[i].Err = cmds[n].Result()
+		}
 	}
 }
 

@@ -66,6 +66,29 @@ func texts(n int) (all []string) {
 	return all
 }
 
+// TestARefusedConnectionIsAnError: go-redis gives the commands of a pipeline no error then.
+func TestARefusedConnectionIsAnError(t *testing.T) {
+	t.Parallel()
+	c, _ := start(t, 1, 0)
+	refused := func(address string) *redis.Client {
+		return redis.NewClient(&redis.Options{Addr: address, MaxRetries: -1, Username: "unknown", Password: "wrong"})
+	}
+	m := cluster.NewMap([]cluster.Range{{First: 0, Last: 16383, Primary: cluster.Primary{ID: "1", Address: c.Addresses()[0]}}})
+	p := primaries.New(still{m}, refused)
+	t.Cleanup(func() { assert.NoError(t, p.Close()) })
+	replies, err := p.Do(t.Context(), []primaries.Call{{Slot: 1, Function: "add", Args: []any{1}}})
+	require.NoError(t, err)
+	require.ErrorContains(t, replies[0].Err, "WRONGPASS")
+	_, err = primaries.ReadMarker(t.Context(), p.At(c.Addresses()[0]), []int{1}, "a")
+	require.ErrorContains(t, err, "WRONGPASS")
+}
+
+// still is a cluster that does not change.
+type still struct{ m *cluster.Map }
+
+func (s still) Map() *cluster.Map { return s.m }
+func (still) Refresh()            {}
+
 func TestRepliesAreInTheOrderOfCalls(t *testing.T) {
 	t.Parallel()
 	c, p := start(t, 3, 0)

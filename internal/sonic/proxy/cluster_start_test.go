@@ -30,7 +30,7 @@ func startCluster(t *testing.T, c *stack.RedisCluster, change func(*proxy.Config
 	}
 	p, err := proxy.New(cfg, log, prometheus.NewRegistry())
 	require.NoError(t, err)
-	follower.OnChange(func(*cluster.Map) { p.ClusterChanged() })
+	follower.OnChange(p.ClusterChanged)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- follower.Run(ctx) }()

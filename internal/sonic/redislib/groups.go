@@ -23,14 +23,11 @@ func (l *Library) ApplyGroups(ctx context.Context, h *wire.Header, groups []wire
 		origin := h.Origin + "/" + strconv.Itoa(g.Slot)
 		cmds[i] = pipe.Do(ctx, append([]any{"FCALL", ApplyFunction, 1, l.outbox}, ApplyArgs(origin, h.Epoch, false, g, id)...)...)
 	}
-	_, _ = pipe.Exec(ctx) // each command has its error
+	script.SetErrors(pipe.Exec(ctx))
 	results := make([]Result, len(groups))
 	for i, cmd := range cmds {
-		reply, err := cmd.Result()
-		if err != nil {
-			return nil, err
-		}
-		if results[i], err = ApplyResult(reply); err != nil {
+		var err error
+		if results[i], err = ApplyResult(cmd.Result()); err != nil {
 			return nil, err
 		}
 	}
@@ -51,23 +48,13 @@ func ApplyArgs(origin string, epoch int64, recovers bool, g wire.PackedGroup, id
 }
 
 // ApplyResult reads the reply of ApplyFunction.
-func ApplyResult(reply any) (Result, error) {
-	f := fields{values: []any{reply}}
-	values := f.list()
-	if err := f.fault(ApplyFunction); err != nil {
-		return Result{}, err
-	}
-	return resultOf(values.values)
-}
-
-func resultOf(reply []any) (Result, error) {
-	f := fields{values: reply}
-	r := Result{Status: f.text(), Cursor: f.id(), CursorMessage: f.text()}
+func ApplyResult(reply any, err error) (Result, error) {
+	v := ValuesOf(reply, err)
+	r := Result{Status: v.Text(), Cursor: v.ID(), CursorMessage: v.Text()}
 	for _, n := range []*int64{&r.Entries, &r.Applied, &r.Lost, &r.Dead, &r.Diverged, &r.Wanted, &r.ClockAhead} {
-		*n = f.number()
+		*n = v.Number()
 	}
-	r.Ready = f.text() == "1"
-	return r, f.fault(ApplyFunction)
+	return r, v.Err()
 }
 
 // Reached sets the cursor of an origin with a Redis Cluster: everything before it is applied, up to

@@ -1,13 +1,13 @@
 // Package redislib calls the functions of the library in one Redis, or in a primary of a Redis
 // Cluster: they read its state, open it for writes, and apply effects of other zones. The library
-// (internal/sonic/script/lua) documents the functions and their guarantees.
+// (internal/sonic/script/lua) documents the functions and their guarantees. The package may import
+// script, wire and cluster.
 package redislib
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 
 	"github.com/redis/go-redis/v9"
 
@@ -88,22 +88,18 @@ const (
 type Cursor struct {
 	ID      wire.ID
 	Message string // the message id that Apply got with the effect
-	Epoch   int64
 }
 
 // ReadState returns the state. It loads the library if Redis does not have it.
 func (l *Library) ReadState(ctx context.Context) (State, error) {
-	reply, err := l.call(ctx, "sonic_look").Slice()
-	if NoFunction(err) {
+	look := l.call(ctx, "sonic_look")
+	if NoFunction(look.Err()) {
 		if err := script.Load(ctx, l.redis); err != nil {
 			return State{}, err
 		}
-		reply, err = l.call(ctx, "sonic_look").Slice()
+		look = l.call(ctx, "sonic_look")
 	}
-	if err != nil {
-		return State{}, err
-	}
-	return stateOf(reply)
+	return stateOf(ValuesOf(look.Result()))
 }
 
 // Open passes the configuration to the library and opens Redis for writes, with ids above
@@ -114,7 +110,7 @@ func (l *Library) Open(ctx context.Context, before State, epoch int64, floor wir
 	if !before.Opened {
 		// A Redis at its memory limit refuses to load a library. Open goes on with the library that
 		// Redis has, which is not open.
-		if err := script.Replace(ctx, l.redis); err != nil && !script.IsReply(err, "OOM") {
+		if err := script.Replace(ctx, l.redis); err != nil && !NoMemory(err) {
 			return State{}, err
 		}
 	}
@@ -126,11 +122,7 @@ func (l *Library) Open(ctx context.Context, before State, epoch int64, floor wir
 		}
 	}
 	args := append([]any{l.cfg.Zone, epoch, floor.String(), flags}, l.cfg.settings()...)
-	reply, err := l.call(ctx, "sonic_open", args...).Slice()
-	if err != nil {
-		return State{}, err
-	}
-	return stateOf(reply)
+	return stateOf(ValuesOf(l.call(ctx, "sonic_open", args...).Result()))
 }
 
 // settings returns the other zones and the policies, as the library reads them.
@@ -165,7 +157,6 @@ type Result struct {
 	// what the key holds. Wanted is how many keys' states the library has asked the origin for.
 	Entries, Applied, Lost, Dead, Diverged, Wanted int64
 	ClockAhead                                     int64 // how many milliseconds the clock of effects is ahead of Redis' own clock
-	Ready                                          bool  // this Redis takes writes
 }
 
 // Values of Result.Status.
@@ -182,11 +173,7 @@ func (l *Library) Apply(ctx context.Context, h *wire.Header, payload []byte, id 
 	if h.Parts > 1 {
 		part = fmt.Sprintf("%d/%d", h.Part, h.Parts)
 	}
-	reply, err := l.call(ctx, "sonic_apply", h.Origin, h.Epoch, h.Prev.String(), h.Last.String(), part, id, payload).Slice()
-	if err != nil {
-		return Result{}, err
-	}
-	return resultOf(reply)
+	return ApplyResult(l.call(ctx, "sonic_apply", h.Origin, h.Epoch, h.Prev.String(), h.Last.String(), part, id, payload).Result())
 }
 
 // Shipped records that the topic has all effects up to id, and removes them from the stream.
@@ -218,15 +205,10 @@ func (l *Library) SendHeartbeat(ctx context.Context) error {
 // Prune makes one step of removing versions that no zone needs any more. It returns the cursor of
 // the next step, "0" at the end of a round, and how many versions are left.
 func (l *Library) Prune(ctx context.Context, cursor string, count int) (next string, left int64, err error) {
-	reply, err := l.call(ctx, "sonic_prune", cursor, count).Slice()
-	if err != nil {
-		return cursor, 0, err
-	}
-	f := fields{values: reply}
-	next = f.text()
-	_, _ = f.number(), f.number() // deleted, seen
-	left = f.number()
-	return next, left, f.fault("sonic_prune")
+	v := ValuesOf(l.call(ctx, "sonic_prune", cursor, count).Result())
+	next = v.Text()
+	_, _ = v.Number(), v.Number() // deleted, seen
+	return next, v.Number(), v.Err()
 }
 
 func (l *Library) call(ctx context.Context, function string, args ...any) *redis.Cmd {
@@ -259,106 +241,41 @@ func Rejected(err error) bool {
 	return script.IsReply(err, "SONICARG", "SONICPAYLOAD", "SONICNEWER", "ERR user_function")
 }
 
-// stateOf reads the reply of sonic_look.
-func stateOf(reply []any) (State, error) {
+// stateOf reads the reply of sonic_look: name, value, name, value.
+func stateOf(v *Values) (State, error) {
 	s := State{Behind: map[string]wire.ID{}, Cursors: map[string]Cursor{}}
-	var errs []error
-	for i := 0; i+1 < len(reply); i += 2 {
-		name, _ := reply[i].(string)
-		f := fields{values: reply[i+1 : i+2]}
-		switch name {
+	for v.More() {
+		switch v.Text() {
 		case "layout":
-			s.Layout = int(f.number())
+			s.Layout = int(v.Number())
 		case "zone":
-			s.Zone = f.text()
+			s.Zone = v.Text()
 		case "epoch":
-			s.Epoch = f.number()
+			s.Epoch = v.Number()
 		case "last":
-			s.Last = f.id()
+			s.Last = v.ID()
 		case "shipped":
-			s.Shipped = f.id()
+			s.Shipped = v.ID()
 		case "opened":
-			s.Opened = f.text() == "1"
+			s.Opened = v.Text() == "1"
 		case "ready":
-			s.Ready = f.text() == "1"
+			s.Ready = v.Text() == "1"
 		case "history":
-			s.History = f.text()
+			s.History = v.Text()
 		case "behind":
-			for b := f.list(); len(b.values) > 0; {
-				zone := b.text()
-				s.Behind[zone] = b.id()
-				errs = append(errs, b.fault(name))
+			for b := v.List(); b.More(); {
+				zone := b.Text()
+				s.Behind[zone] = b.ID()
 			}
 		case "cursors":
-			for c := f.list(); len(c.values) > 0; {
-				zone := c.text()
-				s.Cursors[zone] = Cursor{ID: c.id(), Message: c.text(), Epoch: c.number()}
-				errs = append(errs, c.fault(name))
+			for c := v.List(); c.More(); {
+				zone := c.Text()
+				s.Cursors[zone] = Cursor{ID: c.ID(), Message: c.Text()}
+				_ = c.Text() // the epoch of the effect
 			}
+		default:
+			_ = v.next()
 		}
-		errs = append(errs, f.fault(name))
 	}
-	return s, errors.Join(errs...)
+	return s, v.Err()
 }
-
-// fields reads a reply's values one by one, and collects the errors.
-type fields struct {
-	values []any
-	err    error
-}
-
-func (f *fields) next() any {
-	if len(f.values) == 0 {
-		f.err = errors.Join(f.err, errors.New("a value is missing"))
-		return ""
-	}
-	v := f.values[0]
-	f.values = f.values[1:]
-	return v
-}
-
-func (f *fields) text() string {
-	switch v := f.next().(type) {
-	case string:
-		return v
-	case int64:
-		return strconv.FormatInt(v, 10)
-	default:
-		f.err = errors.Join(f.err, fmt.Errorf("%T is no text", v))
-		return ""
-	}
-}
-
-func (f *fields) number() int64 {
-	text := f.text()
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		f.err = errors.Join(f.err, fmt.Errorf("%q is no number", text))
-	}
-	return n
-}
-
-func (f *fields) id() wire.ID {
-	id, err := wire.ParseID(f.text())
-	f.err = errors.Join(f.err, err)
-	return id
-}
-
-func (f *fields) list() *fields {
-	v := f.next()
-	list, ok := v.([]any)
-	if !ok {
-		f.err = errors.Join(f.err, fmt.Errorf("%T is no list", v))
-	}
-	return &fields{values: list}
-}
-
-func (f *fields) fault(function string) error {
-	if f.err == nil {
-		return nil
-	}
-	return fmt.Errorf("the reply of %s %w: %w", function, errReply, f.err)
-}
-
-// errReply says that this version cannot read the reply of a function.
-var errReply = errors.New("cannot be read")

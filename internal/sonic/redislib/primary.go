@@ -3,7 +3,6 @@ package redislib
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -60,19 +59,15 @@ func LookPrimary(ctx context.Context, db script.Doer) (PrimaryState, error) {
 }
 
 func primaryState(c *redis.Cmd) (s PrimaryState, err error) {
-	reply, err := c.Slice()
-	if err != nil {
-		return s, err
+	v := ValuesOf(c.Result())
+	s.Opened, s.Ready, s.Bytes, s.Clock = v.Text() == "1", v.Text() == "1", v.Number(), uint64(v.Number())
+	if v.More() {
+		s.Opening = v.Text()
 	}
-	f := fields{values: reply}
-	s.Opened, s.Ready, s.Bytes, s.Clock = f.text() == "1", f.text() == "1", f.number(), uint64(f.number())
-	if len(f.values) > 0 {
-		s.Opening = f.text()
+	for v.More() {
+		s.Lacks = append(s.Lacks, v.Text())
 	}
-	for len(f.values) > 0 {
-		s.Lacks = append(s.Lacks, f.text())
-	}
-	return s, f.fault("sonic_primary")
+	return s, v.Err()
 }
 
 // Open passes the configuration to the library. A primary that is not ready takes no writes. It
@@ -105,7 +100,7 @@ func (p *Primary) Recovered(ctx context.Context, zone string) error {
 // slotsAtOnce is how many slots one request names.
 const slotsAtOnce = 512
 
-// Hold tells the primary that it has these slots. It returns those that it does not have, or whose
+// Hold informs the primary that it has these slots. It returns those that it does not have, or whose
 // stream has already moved: it forgets them.
 func (p *Primary) Hold(ctx context.Context, slots []int) (missing []int, err error) {
 	return Hold(ctx, p.conn, slots)
@@ -160,47 +155,32 @@ func (p *Primary) Take(ctx context.Context, again bool) (list []Taken, state Pri
 		args = append(args, "again")
 	}
 	var taken, look *redis.Cmd
-	_, err = p.conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	script.SetErrors(p.conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		taken = pipe.Do(ctx, functionCall("sonic_take", args)...)
 		look = pipe.Do(ctx, functionCall("sonic_primary", nil)...)
 		return nil
-	})
-	if err != nil {
-		return nil, state, false, err
-	}
+	}))
 	if state, err = primaryState(look); err != nil {
 		return nil, state, false, err
 	}
-	reply, err := taken.Slice()
-	if err != nil {
-		return nil, state, false, err
-	}
-	f := fields{values: reply}
-	for len(f.values) >= 3 {
-		t := Taken{Slot: cluster.Slot([]byte(f.text())), Prev: f.id()}
-		for entries := f.list(); len(entries.values) > 0; {
-			t.Entries = append(t.Entries, entries.entry())
-			f.err = errors.Join(f.err, entries.err)
+	v := ValuesOf(taken.Result())
+	for len(v.left) >= 3 && v.More() {
+		t := Taken{Slot: cluster.Slot([]byte(v.Text())), Prev: v.ID()}
+		for entries := v.List(); entries.More(); {
+			e := entries.List()
+			m := redis.XMessage{ID: e.Text(), Values: map[string]any{}}
+			for fields := e.List(); fields.More(); {
+				name := fields.Text()
+				m.Values[name] = fields.Text()
+			}
+			t.Entries = append(t.Entries, m)
 		}
 		list = append(list, t)
 	}
-	if more = len(f.values) == 0; !more {
-		state.Clock = uint64(f.number()) // when it found nothing left
+	if more = !v.More(); !more {
+		state.Clock = uint64(v.Number()) // when it found nothing left
 	}
-	return list, state, more, f.fault("sonic_take")
-}
-
-// entry reads an entry of a stream.
-func (f *fields) entry() redis.XMessage {
-	e := f.list()
-	m := redis.XMessage{ID: e.text(), Values: map[string]any{}}
-	values := e.list()
-	for len(values.values) > 0 && values.err == nil {
-		name := values.text()
-		m.Values[name] = values.text()
-	}
-	f.err = errors.Join(f.err, e.err, values.err)
-	return m
+	return list, state, more, v.Err()
 }
 
 // Lack marks slots: they may lack what the topics of the zones have behind these markers, which are
@@ -227,16 +207,12 @@ func (p *Primary) Last(ctx context.Context, slots []int) (map[int]wire.ID, error
 	last := map[int]wire.ID{}
 	for some := range slices.Chunk(slots, slotsAtOnce) {
 		var commands []*redis.XInfoStreamCmd
-		_, err := p.conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		script.SetErrors(p.conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			for _, slot := range some {
 				commands = append(commands, pipe.XInfoStream(ctx, script.SlotOutbox(slot)))
 			}
 			return nil
-		})
-		var refused redis.Error
-		if err != nil && !errors.As(err, &refused) {
-			return nil, err
-		}
+		}))
 		for i, c := range commands {
 			info, err := c.Result()
 			switch {
@@ -257,11 +233,7 @@ func (p *Primary) Last(ctx context.Context, slots []int) (map[int]wire.ID, error
 // message.
 func (p *Primary) Restore(ctx context.Context, epoch int64, g *wire.PackedGroup) (Result, error) {
 	call := []any{"FCALL", ApplyFunction, 1, script.SlotOutbox(g.Slot)}
-	reply, err := p.conn.Do(ctx, append(call, ApplyArgs(p.cfg.Zone, epoch, true, *g, "")...)...).Result()
-	if err != nil {
-		return Result{}, err
-	}
-	return ApplyResult(reply)
+	return ApplyResult(p.conn.Do(ctx, append(call, ApplyArgs(p.cfg.Zone, epoch, true, *g, "")...)...).Result())
 }
 
 // Conn is the connection.
@@ -276,7 +248,7 @@ func functionCall(function string, args []any) []any {
 	return append([]any{"FCALL", function, 0}, args...)
 }
 
-// ShippedSlots tells a primary up to which entry the topic has each of some slots. It returns the
+// ShippedSlots informs a primary up to which entry the topic has each of some slots. It returns the
 // slots that the primary does not have.
 func ShippedSlots(ctx context.Context, db script.Doer, ids map[int]wire.ID) (missing []int, err error) {
 	args := make([]any, 0, 2*len(ids))
@@ -294,11 +266,6 @@ func PruneSlot(slot int, cursor string, count int, horizon wire.ID) []any {
 
 // PrunedSlot returns the cursor of the next step, "0" at the end of the slot.
 func PrunedSlot(c *redis.Cmd) (next string, err error) {
-	reply, err := c.Slice()
-	if err != nil {
-		return "", err
-	}
-	f := fields{values: reply}
-	next = f.text()
-	return next, f.fault("sonic_prune")
+	v := ValuesOf(c.Result())
+	return v.Text(), v.Err()
 }

@@ -23,17 +23,13 @@ type Unsent struct {
 
 // Unsent asks the library for these numbers.
 func (l *Library) Unsent(ctx context.Context) (Unsent, error) {
-	reply, err := l.call(ctx, "sonic_unsent").Slice()
-	if err != nil {
-		return Unsent{}, err
-	}
-	f := fields{values: reply}
+	v := ValuesOf(l.call(ctx, "sonic_unsent").Result())
 	u := Unsent{
-		Dropping: f.text() == "1", Noted: f.number(), Lost: f.number(),
-		Entries: f.number(), Bytes: f.number(), Age: time.Duration(f.number()) * time.Millisecond,
-		Bound: Bound{Bytes: max(f.number(), 0), Drops: f.text() == "1"},
+		Dropping: v.Text() == "1", Noted: v.Number(), Lost: v.Number(),
+		Entries: v.Number(), Bytes: v.Number(), Age: time.Duration(v.Number()) * time.Millisecond,
+		Bound: Bound{Bytes: max(v.Number(), 0), Drops: v.Text() == "1"},
 	}
-	return u, f.fault("sonic_unsent")
+	return u, v.Err()
 }
 
 // Load makes Redis use this version of the library, see [script.Load]. If it replaces another
@@ -59,11 +55,6 @@ func (l *Library) SetDropping(ctx context.Context, drops bool, bound Bound) erro
 // effect, and removes them from the notes. id is the effect's, zero if there is none. left is how
 // many are still noted. Resend does nothing while the library drops effects.
 func (l *Library) Resend(ctx context.Context, count int) (id wire.ID, left int64, err error) {
-	reply, err := l.call(ctx, "sonic_resend", count).Slice()
-	if err != nil {
-		return wire.ID{}, 0, err
-	}
-	f := fields{values: reply}
-	id, left = f.id(), f.number()
-	return id, left, f.fault("sonic_resend")
+	v := ValuesOf(l.call(ctx, "sonic_resend", count).Result())
+	return v.ID(), v.Number(), v.Err()
 }

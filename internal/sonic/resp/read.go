@@ -7,29 +7,20 @@ import "bufio"
 func ReadReply(in *bufio.Reader) ([]byte, error) {
 	var scan Scanner
 	var reply []byte
-	for {
-		if _, err := in.Peek(1); err != nil {
+	for want := 1; ; {
+		if _, err := in.Peek(want); err != nil {
 			return nil, err
 		}
-		b, err := in.Peek(in.Buffered())
-		if err != nil {
-			return nil, err
-		}
+		b, _ := in.Peek(in.Buffered())
 		n, done, err := scan.Scan(b)
 		if err != nil {
 			return nil, err
 		}
 		reply = append(reply, b[:n]...)
-		if _, err := in.Discard(n); err != nil {
-			return nil, err
-		}
+		_, _ = in.Discard(n) // it is buffered
 		if done {
 			return reply, nil
 		}
-		if n == 0 { // the buffer ends within a line
-			if _, err := in.Peek(len(b) + 1); err != nil {
-				return nil, err
-			}
-		}
+		want = len(b) - n + 1 // the rest ends within a line
 	}
 }

@@ -34,7 +34,7 @@ func (e ProtocolError) Error() string { return "ERR Protocol error: " + string(e
 // reply, as in Redis when the query buffer is full.
 const ErrTooLong = ProtocolError("too long a request")
 
-// Parser reads requests. Of an incomplete request it remembers what it has already parsed. The zero
+// Parser reads requests. It does not parse the beginning of an incomplete request again. The zero
 // value is ready to use. It is not safe for concurrent use.
 type Parser struct {
 	// Args are the arguments of the last request, as positions in the result of Raw. They are valid

@@ -4,7 +4,7 @@
 // memory.
 //
 // The protocol and its errors are those of Redis 7.0 (networking.c, processInlineBuffer and
-// processMultibulkBuffer).
+// processMultibulkBuffer). The package imports no other package of Sonic.
 package resp
 
 import (

@@ -1,5 +1,10 @@
 package resp
 
+import (
+	"strconv"
+	"strings"
+)
+
 // Words splits an inline command, or another text that Redis reads in the same way, as Redis'
 // sdssplitargs does: words are separated by spaces, "quoted with \x00 escapes" or 'quoted plainly'.
 // A space or the end must follow a closing quote. As in C, the text ends at a zero byte. ok is false
@@ -55,48 +60,28 @@ func quoted(word, text []byte, i int) ([]byte, int, bool) {
 				c = '\''
 			}
 			word = append(word, c)
-		case text[i+1] == 'x' && i+3 < len(text) && isHex(text[i+2]) && isHex(text[i+3]):
-			word = append(word, hexDigit(text[i+2])<<4|hexDigit(text[i+3]))
-			i += 3
 		case text[i+1] == 0:
 			word = append(word, c)
 		default:
-			i++
-			word = append(word, escaped(text[i]))
+			c, size := escaped(text[i+1:])
+			word = append(word, c)
+			i += size
 		}
 	}
 	return nil, 0, false
 }
 
-func escaped(c byte) byte {
-	switch c {
-	case 'n':
-		return '\n'
-	case 'r':
-		return '\r'
-	case 't':
-		return '\t'
-	case 'b':
-		return '\b'
-	case 'a':
-		return '\a'
+// escaped returns what the text behind a backslash stands for, and how many bytes of it that takes.
+func escaped(text []byte) (c byte, size int) {
+	if text[0] == 'x' && len(text) > 2 {
+		if n, err := strconv.ParseUint(string(text[1:3]), 16, 8); err == nil {
+			return byte(n), 3
+		}
 	}
-	return c
+	if i := strings.IndexByte("nrtba", text[0]); i >= 0 {
+		return "\n\r\t\b\a"[i], 1
+	}
+	return text[0], 1
 }
 
 func isSpace(c byte) bool { return c == ' ' || '\t' <= c && c <= '\r' }
-
-func isHex(c byte) bool {
-	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
-}
-
-func hexDigit(c byte) byte {
-	switch {
-	case c <= '9':
-		return c - '0'
-	case c <= 'F':
-		return c - 'A' + 10
-	default:
-		return c - 'a' + 10
-	}
-}

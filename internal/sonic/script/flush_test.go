@@ -313,8 +313,8 @@ func TestFlushKeepsStateKeys(t *testing.T) {
 				want[key] = c.Type(ctx, key).Val()
 			}
 			require.NoError(t, c.HSet(ctx, keys.Cursors, "p b", "1-1 1").Err())
-			require.NoError(t, c.RPush(ctx, keys.Part("b"), "part").Err())
-			want[keys.Part("b")] = "list"
+			require.NoError(t, c.RPush(ctx, stateKey(keys, "part:b"), "part").Err())
+			want[stateKey(keys, "part:b")] = "list"
 			for _, function := range []string{"sonic_flushdb", "sonic_flushall", "sonic_flushdb_zone"} {
 				for i := range 3000 {
 					c.Set(ctx, fmt.Sprint("k", i), i, 0)

@@ -2,7 +2,8 @@ package script
 
 import "strconv"
 
-// Keys are the names of a shard's state keys. All are in database 0 and in one slot.
+// Keys are the names of a shard's state keys. All are in database 0 and in one slot. The library has
+// further ones, such as part:<origin>, which collects the parts of a large message.
 type Keys struct {
 	Outbox   string // stream of effects: the order of writes, and the clock
 	Versions string // hash: versions of keys and elements
@@ -13,8 +14,6 @@ type Keys struct {
 	Unsent   string // hash: what dropped effects changed
 	Markers  string // hash: zone to the message of its topic up to which a primary of a cluster has all
 	Lacks    string // hash: zone to the message of its topic behind which this slot of a Redis Cluster may lack effects
-
-	prefix string
 }
 
 // KeysOf returns the names for a shard, which counts from 0.
@@ -23,15 +22,5 @@ func KeysOf(shard int) Keys {
 	return Keys{
 		Outbox: prefix + "out", Versions: prefix + "ver", Cursors: prefix + "cur", Slots: prefix + "slots", Meta: prefix + "meta", Boot: prefix + "boot",
 		Unsent: prefix + "unsent", Markers: prefix + "mark", Lacks: prefix + "lacks",
-		prefix: prefix,
 	}
 }
-
-// Part returns the name of the string that collects the parts of a message of origin whose payload
-// is too large for one message.
-func (k Keys) Part(origin string) string { return k.prefix + "part:" + origin }
-
-// None returns the name of a key that does not exist. In front of a Redis Cluster the call of
-// sonic_mark names it behind the outbox: while the slot moves, Redis then refuses the whole
-// transaction. Otherwise it would run the script in it, and the effects would be lost.
-func (k Keys) None() string { return k.prefix + "none" }

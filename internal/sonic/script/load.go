@@ -25,23 +25,14 @@ func Load(ctx context.Context, c Doer) error {
 	if err := checkVersion(ctx, c); err != nil {
 		return err
 	}
-	if loaded, err := Loaded(ctx, c); err == nil && loaded {
-		return nil // if Loaded failed, loading reports the error
-	}
-	return Replace(ctx, c)
-}
-
-// Loaded reports whether Redis has this version of the library.
-func Loaded(ctx context.Context, c Doer) (bool, error) {
 	_, version, err := Library()
 	if err != nil {
-		return false, err
+		return err
 	}
-	loaded, err := c.Do(ctx, "FCALL_RO", "sonic_version", 0).Text()
-	if err != nil && !strings.Contains(err.Error(), "Function not found") {
-		return false, err
+	if loaded, err := c.Do(ctx, "FCALL_RO", "sonic_version", 0).Text(); err == nil && loaded == version {
+		return nil
 	}
-	return loaded == version, nil
+	return Replace(ctx, c)
 }
 
 // Replace loads the library even if Redis has this version of it. Redis replicates this, so that

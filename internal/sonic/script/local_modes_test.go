@@ -487,7 +487,7 @@ func TestReplica(t *testing.T) {
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	k := script.KeysOf(12)
-	for _, key := range []string{k.Outbox, k.Versions, k.Cursors, k.Meta, k.Part("b")} {
+	for _, key := range []string{k.Outbox, k.Versions, k.Cursors, k.Meta, stateKey(k, "part:b")} {
 		if !strings.HasPrefix(key, "{sonic:12}") {
 			t.Errorf("%q", key)
 		}

@@ -2,11 +2,13 @@ package script_test
 
 import (
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/parallel"
 )
@@ -37,4 +39,9 @@ func tick() {
 	for now := time.Now().UnixMilli(); time.Now().UnixMilli() == now; {
 		time.Sleep(100 * time.Microsecond)
 	}
+}
+
+// stateKey returns the name of a state key that is not among keys.
+func stateKey(keys script.Keys, name string) string {
+	return strings.TrimSuffix(keys.Outbox, "out") + name
 }

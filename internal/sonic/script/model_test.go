@@ -82,7 +82,7 @@ func (z *zone) effects(index int) []versioned {
 		effects, err := wire.Effects(e.Effects)
 		require.NoError(t, err)
 		for _, effect := range effects {
-			m.versioned = append(m.versioned, versioned{position(t, e.ID.String()), z.name, effect})
+			m.versioned = append(m.versioned, versioned{position(t, e.ID.String()), z.name, effect.Values})
 		}
 	}
 	return m.versioned

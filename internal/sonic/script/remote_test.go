@@ -67,7 +67,7 @@ func TestApplyOfParts(t *testing.T) {
 	size, err := b.client.StrLen(context.Background(), "large").Result()
 	require.NoError(t, err)
 	assert.Equal(t, int64(3_000_000), size)
-	left, err := b.client.Exists(context.Background(), script.KeysOf(0).Part("a")).Result()
+	left, err := b.client.Exists(context.Background(), stateKey(script.KeysOf(0), "part:a")).Result()
 	require.NoError(t, err)
 	assert.Zero(t, left)
 }

@@ -5,6 +5,8 @@
 // the number of the database, then flags: p, the reply is [id of the outbox's entry or nil, reply];
 // r, the client speaks RESP3; t and the id of the client's transaction in hexadecimal digits. The
 // reply is that of the command, except for values that Lua cannot express: see [TranslationOf].
+//
+// The package may import cluster.
 package script
 
 import (

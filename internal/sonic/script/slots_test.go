@@ -13,7 +13,7 @@ func TestSlotKeys(t *testing.T) {
 	t.Parallel()
 	for slot := range cluster.Slots {
 		keys := script.SlotKeys(slot)
-		for _, key := range []string{keys.Outbox, keys.Versions, keys.Cursors, keys.Part("a/1")} {
+		for _, key := range []string{keys.Outbox, keys.Versions, keys.Cursors, stateKey(keys, "part:a/1")} {
 			require.Equal(t, slot, cluster.Slot([]byte(key)), key)
 		}
 	}

@@ -181,7 +181,7 @@ func TestLargeEffectsInASlotThatMoves(t *testing.T) {
 	require.Len(t, entries, 4)
 	effects, err := wire.Effects(entries[0].Effects)
 	require.NoError(t, err)
-	assert.Equal(t, large, effects[0][4])
+	assert.Equal(t, large, effects[0].Values[4])
 	assert.Equal(t, "1", entries[1].Transaction)
 	require.Empty(t, to.across("sonic_shipped_all", out, prev))
 	assert.Equal(t, "0", to.held())
@@ -237,7 +237,7 @@ func TestAScriptInASlotThatMoves(t *testing.T) {
 	c, from, to := newCluster(t)
 	slot, out := slotOfTag()
 	from.write("SET {t}k 1")
-	none := script.SlotKeys(slot).None()
+	none := stateKey(script.SlotKeys(slot), "none")
 	run := func(p *primary) ([]redis.Cmder, error) {
 		return p.client.TxPipelined(context.Background(), func(pipe redis.Pipeliner) error {
 			pipe.Do(t.Context(), "FCALL", "sonic_mark", 2, out, none, "0", tag+"k")

@@ -250,8 +250,8 @@ func split(t testing.TB, entries []wire.Entry) (groups []group) {
 			require.NoError(t, err)
 			packed := ""
 			for _, effect := range effects {
-				if effect[0] != "_" && shardOf(effect[3]) == n {
-					packed += packEffect(effect)
+				if effect.Values[0] != "_" && shardOf(effect.Values[3]) == n {
+					packed += packEffect(effect.Values)
 				}
 			}
 			if packed != "" {

@@ -1,5 +1,5 @@
 // Package sentinel finds the primary of a Redis that Sentinels monitor, and follows failovers. It
-// polls all Sentinels and uses the newest answer.
+// polls all Sentinels and uses the newest answer. It imports no other package of Sonic.
 package sentinel
 
 import (
@@ -137,8 +137,6 @@ func (s *Sentinels) follow(ctx context.Context, address string) {
 	c := s.client(address)
 	defer func() { _ = c.Close() }()
 	state := health.New(s.log.With(zap.String("sentinel", address)))
-	ticker := time.NewTicker(askEvery)
-	defer ticker.Stop()
 	var pause backoff.Backoff
 	for {
 		a, err := s.ask(ctx, c)
@@ -152,9 +150,7 @@ func (s *Sentinels) follow(ctx context.Context, address string) {
 			continue
 		}
 		pause.Reset()
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, askEvery) {
 			return
 		}
 	}

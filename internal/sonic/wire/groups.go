@@ -1,9 +1,6 @@
 package wire
 
-import (
-	"fmt"
-	"strconv"
-)
+import "strconv"
 
 // Group is the effects of one slot in a message of a zone that has a Redis Cluster. Each slot has a
 // stream of effects of its own, and a chain: Prev is the last effect of the group before, Last that of
@@ -49,35 +46,21 @@ type PackedGroup struct {
 
 // Groups reads a payload of [GroupsPayload].
 func Groups(payload []byte) ([]PackedGroup, error) {
-	n, rest, err := readArray(payload)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrPayload, err)
-	}
+	r := reader{rest: payload}
+	n := r.array()
 	if n%4 != 0 {
-		return nil, fmt.Errorf("%w: a group of fewer than four values", ErrPayload)
+		r.fail("a group of fewer than four values")
 	}
 	groups := make([]PackedGroup, 0, n/4)
 	for range n / 4 {
-		var values [4][]byte
-		for i := range values {
-			if values[i], rest, err = readString(rest); err != nil {
-				return nil, fmt.Errorf("%w: %w", ErrPayload, err)
-			}
-		}
-		g := PackedGroup{Entries: values[3]}
-		if g.Slot, err = strconv.Atoi(string(values[0])); err == nil {
-			g.Prev, err = ParseID(string(values[1]))
-		}
-		if err == nil {
-			g.Last, err = ParseID(string(values[2]))
-		}
+		slot, err := strconv.Atoi(string(r.text()))
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrPayload, err)
+			r.fail("a slot: %w", err)
 		}
-		groups = append(groups, g)
+		groups = append(groups, PackedGroup{Slot: slot, Prev: r.id(), Last: r.id(), Entries: r.text()})
 	}
-	if len(rest) > 0 {
-		return nil, fmt.Errorf("%w: %d bytes after the last group", ErrPayload, len(rest))
+	if err := r.end(); err != nil {
+		return nil, err
 	}
 	return groups, nil
 }

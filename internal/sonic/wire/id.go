@@ -1,4 +1,5 @@
-// Package wire defines a zone's messages: the ids of effects, the properties and the payload.
+// Package wire defines a zone's messages: the ids of effects, the properties and the payload. It may
+// import cluster.
 package wire
 
 import (

@@ -2,13 +2,8 @@ package wire
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 )
-
-// errMsgpack is the error for input that is not a MessagePack array or string. Sonic uses no other
-// kinds.
-var errMsgpack = errors.New("malformed msgpack")
 
 // appendArray appends the header of an array of n values.
 func appendArray(dst []byte, n int) []byte {
@@ -38,62 +33,90 @@ func appendString[T string | []byte](dst []byte, s T) []byte {
 	return append(dst, s...)
 }
 
-// readLength reads a length of width bytes.
-func readLength(b []byte, width int) (n int, rest []byte, err error) {
-	if len(b) < width {
-		return 0, nil, fmt.Errorf("%w: it ends within a length", errMsgpack)
+// reader reads MessagePack arrays and strings: Sonic uses no other kinds. It keeps the first error,
+// which is [ErrPayload], and then returns zero values.
+type reader struct {
+	rest []byte
+	err  error
+}
+
+func (r *reader) fail(format string, args ...any) {
+	if r.err == nil {
+		r.rest, r.err = nil, fmt.Errorf("%w: "+format, append([]any{ErrPayload}, args...)...)
 	}
-	for _, c := range b[:width] {
+}
+
+// number reads a number of width bytes.
+func (r *reader) number(width int) (n int) {
+	if len(r.rest) < width {
+		r.fail("it ends too early")
+		return 0
+	}
+	for _, c := range r.rest[:width] {
 		n = n<<8 | int(c)
 	}
-	return n, b[width:], nil
+	r.rest = r.rest[width:]
+	return n
 }
 
-// readArray reads the header of an array of n values. It returns an error if n exceeds the number
-// of remaining bytes.
-func readArray(b []byte) (n int, rest []byte, err error) {
-	if len(b) == 0 {
-		return 0, nil, fmt.Errorf("%w: it ends before an array", errMsgpack)
-	}
-	switch c := b[0]; {
+// array reads the header of an array of n values.
+func (r *reader) array() (n int) {
+	switch c := r.number(1); {
+	case r.err != nil:
 	case c&0xf0 == 0x90:
-		n, rest = int(c&0x0f), b[1:]
+		n = c & 0x0f
 	case c == 0xdc:
-		n, rest, err = readLength(b[1:], 2)
+		n = r.number(2)
 	case c == 0xdd:
-		n, rest, err = readLength(b[1:], 4)
+		n = r.number(4)
 	default:
-		return 0, nil, fmt.Errorf("%w: byte %#x where an array begins", errMsgpack, c)
+		r.fail("byte %#x where an array begins", c)
 	}
-	if err == nil && n > len(rest) {
-		return 0, nil, fmt.Errorf("%w: an array of %d values in %d bytes", errMsgpack, n, len(rest))
-	}
-	return n, rest, err
+	return r.bounded(n)
 }
 
-// readString reads a string. It shares memory with b.
-func readString(b []byte) (s, rest []byte, err error) {
-	if len(b) == 0 {
-		return nil, nil, fmt.Errorf("%w: it ends before a string", errMsgpack)
-	}
-	var n int
-	switch c := b[0]; {
+// text reads a string. It shares memory with the input.
+func (r *reader) text() (s []byte) {
+	n := 0
+	switch c := r.number(1); {
+	case r.err != nil:
 	case c&0xe0 == 0xa0:
-		n, rest = int(c&0x1f), b[1:]
+		n = c & 0x1f
 	case c == 0xd9:
-		n, rest, err = readLength(b[1:], 1)
+		n = r.number(1)
 	case c == 0xda:
-		n, rest, err = readLength(b[1:], 2)
+		n = r.number(2)
 	case c == 0xdb:
-		n, rest, err = readLength(b[1:], 4)
+		n = r.number(4)
 	default:
-		return nil, nil, fmt.Errorf("%w: byte %#x where a string begins", errMsgpack, c)
+		r.fail("byte %#x where a string begins", c)
 	}
+	n = r.bounded(n)
+	s, r.rest = r.rest[:n], r.rest[n:]
+	return s
+}
+
+// bounded returns n, the length of what follows, which has at least n bytes.
+func (r *reader) bounded(n int) int {
+	if n > len(r.rest) {
+		r.fail("length %d where %d bytes follow", n, len(r.rest))
+		return 0
+	}
+	return n
+}
+
+func (r *reader) id() ID {
+	id, err := ParseID(string(r.text()))
 	if err != nil {
-		return nil, nil, err
+		r.fail("%w", err)
 	}
-	if n > len(rest) {
-		return nil, nil, fmt.Errorf("%w: a string of %d bytes in %d bytes", errMsgpack, n, len(rest))
+	return id
+}
+
+// end returns the error, also for input that goes on.
+func (r *reader) end() error {
+	if len(r.rest) > 0 {
+		r.fail("%d bytes after the last value", len(r.rest))
 	}
-	return rest[:n], rest[n:], nil
+	return r.err
 }

@@ -128,7 +128,8 @@ func TestEffects(t *testing.T) {
 	packed := string(appendString(appendString(appendString(appendString(appendArray(nil, 4), "D"), "l"), "0"), "key"))
 	got, err := Effects(packed + packed)
 	require.NoError(t, err)
-	assert.Equal(t, [][]string{{"D", "l", "0", "key"}, {"D", "l", "0", "key"}}, got)
+	effect := Effect{[]string{"D", "l", "0", "key"}, packed}
+	assert.Equal(t, []Effect{effect, effect}, got)
 	for _, bad := range []string{"x", packed[:len(packed)-1], packed + "\x91", "\x93\xa1D\xa1l\xa10", "\xdd\xff\xff\xff\xff", "\xdc\x01"} {
 		_, err := Effects(bad)
 		assert.ErrorIs(t, err, ErrPayload, "%q", bad)
@@ -189,14 +190,17 @@ func FuzzEffects(f *testing.F) {
 		}
 		var again []byte
 		for _, effect := range effects {
-			again = appendArray(again, len(effect))
-			for _, value := range effect {
+			again = appendArray(again, len(effect.Values))
+			for _, value := range effect.Values {
 				again = appendString(again, value)
 			}
 		}
 		got, err := Effects(string(again))
 		require.NoError(t, err)
-		require.Equal(t, effects, got)
+		require.Len(t, got, len(effects))
+		for i := range got {
+			require.Equal(t, effects[i].Values, got[i].Values)
+		}
 	})
 }
 

@@ -1,9 +1,6 @@
 package wire
 
-import (
-	"errors"
-	"fmt"
-)
+import "errors"
 
 // Payload packs the ids and effects of entries as a MessagePack array: id, effects, id, effects. It
 // leaves out entries without effects, which end transactions. It also returns how many entries have
@@ -30,53 +27,53 @@ var ErrPayload = errors.New("malformed payload")
 
 // Entries reads a payload.
 func Entries(payload []byte) ([]Entry, error) {
-	n, rest, err := readArray(payload)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrPayload, err)
-	}
+	r := reader{rest: payload}
+	n := r.array()
 	if n%2 != 0 {
-		return nil, fmt.Errorf("%w: an id without effects", ErrPayload)
+		r.fail("an id without effects")
 	}
 	entries := make([]Entry, 0, n/2)
 	var before ID
 	for range n / 2 {
-		var text, effects []byte
-		if text, rest, err = readString(rest); err == nil {
-			effects, rest, err = readString(rest)
+		e := Entry{ID: r.id(), Effects: string(r.text())}
+		if e.ID.Compare(before) <= 0 {
+			r.fail("%s comes after %s", e.ID, before)
 		}
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrPayload, err)
-		}
-		id, err := ParseID(string(text))
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrPayload, err)
-		}
-		if id.Compare(before) <= 0 {
-			return nil, fmt.Errorf("%w: %s comes after %s", ErrPayload, id, before)
-		}
-		before = id
-		entries = append(entries, Entry{ID: id, Effects: string(effects)})
+		before = e.ID
+		entries = append(entries, e)
 	}
-	if len(rest) > 0 {
-		return nil, fmt.Errorf("%w: %d bytes after the last entry", ErrPayload, len(rest))
+	if err := r.end(); err != nil {
+		return nil, err
 	}
 	return entries, nil
 }
 
-// Effects reads the packed effects of an entry. Each effect is a list of values that begins with op
-// and policy.
-func Effects(packed string) ([][]string, error) {
-	var effects [][]string
-	err := eachEffect([]byte(packed), func(values [][]byte, _ []byte) error {
-		effect := make([]string, len(values))
-		for i, value := range values {
-			effect[i] = string(value)
+// Effect is an effect of an entry.
+type Effect struct {
+	// Values are op, policy, database, key or channel, and what the op says.
+	Values []string
+
+	packed string
+}
+
+// Effects reads the packed effects of an entry.
+func Effects(packed string) (effects []Effect, err error) {
+	r := reader{rest: []byte(packed)}
+	at := func() int { return len(packed) - len(r.rest) }
+	for len(r.rest) > 0 {
+		begin := at()
+		values := make([]string, r.array())
+		if len(values) < 4 {
+			r.fail("an effect of %d values", len(values))
 		}
-		effects = append(effects, effect)
-		return nil
-	})
-	if err != nil {
-		return nil, err
+		for i := range values {
+			size := len(r.text())
+			values[i] = packed[at()-size : at()]
+		}
+		effects = append(effects, Effect{values, packed[begin:at()]})
+	}
+	if r.err != nil {
+		return nil, r.err
 	}
 	return effects, nil
 }

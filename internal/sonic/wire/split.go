@@ -1,10 +1,10 @@
 package wire
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 )
@@ -44,11 +44,15 @@ func SplitBySlot(payload []byte) (Split, error) {
 	}
 	s := splitter{Split: Split{Reached: map[string]ID{}, OtherDatabases: map[string]int64{}}, at: map[int]int{}}
 	for i := range entries {
-		id := entries[i].ID
-		if err := eachEffect([]byte(entries[i].Effects), s.add); err != nil {
-			return Split{}, fmt.Errorf("the entry %s: %w", id, err)
+		e := &entries[i]
+		effects, err := Effects(e.Effects)
+		for n := 0; err == nil && n < len(effects); n++ {
+			err = s.add(effects[n])
 		}
-		s.endEntry(id)
+		if err != nil {
+			return Split{}, fmt.Errorf("the entry %s: %w", e.ID, err)
+		}
+		s.endEntry(e.ID)
 	}
 	for n := range s.Slots {
 		s.Slots[n].Payload, _ = Payload(s.entries[n])
@@ -66,41 +70,35 @@ type splitter struct {
 }
 
 // add adds an effect of the entry that is read.
-func (s *splitter) add(effect [][]byte, packed []byte) error {
-	switch op := effect[0]; {
-	case string(op) == "_":
-		return readReached(effect[4:], s.Reached)
-	case string(op) == "F":
-		s.addFlush(effect)
-	case len(op) != 1 || bytes.IndexByte([]byte(keyedEffects), op[0]) < 0:
+func (s *splitter) add(e Effect) error {
+	op, db := e.Values[0], e.Values[2]
+	switch {
+	case op == "_":
+		return readReached(e.Values[4:], s.Reached)
+	case op == "F":
+		// A flush of other databases deletes nothing in a Redis Cluster.
+		if db == "0" || slices.Contains(e.Values[4:], "0") {
+			flush := appendArray(nil, 4)
+			for _, value := range []string{"F", e.Values[1], "0", ""} {
+				flush = appendString(flush, value)
+			}
+			for slot := range cluster.Slots {
+				s.put(slot, string(flush))
+			}
+		}
+	case len(op) != 1 || !strings.Contains(keyedEffects, op):
 		return fmt.Errorf("%w: %q", ErrEffect, op)
-	case string(effect[2]) != "0" && op[0] != 'P': // a channel is of no database
-		if op[0] != 'N' && op[0] != 'O' { // these ask for effects and announce them
-			s.OtherDatabases[string(effect[2])]++
+	case db != "0" && op != "P": // a channel is of no database
+		if op != "N" && op != "O" { // these ask for effects and announce them
+			s.OtherDatabases[db]++
 		}
 	default:
-		s.put(cluster.Slot(effect[3]), packed)
+		s.put(cluster.Slot([]byte(e.Values[3])), e.packed)
 	}
 	return nil
 }
 
-// addFlush adds a flush to every slot, unless it is of other databases: there a Redis Cluster has
-// nothing to delete.
-func (s *splitter) addFlush(effect [][]byte) {
-	isZero := func(db []byte) bool { return string(db) == "0" }
-	if !isZero(effect[2]) && !slices.ContainsFunc(effect[4:], isZero) {
-		return
-	}
-	flush := appendArray(nil, 4)
-	for _, value := range []string{"F", string(effect[1]), "0", ""} {
-		flush = appendString(flush, value)
-	}
-	for slot := range cluster.Slots {
-		s.put(slot, flush)
-	}
-}
-
-func (s *splitter) put(slot int, packed []byte) {
+func (s *splitter) put(slot int, packed string) {
 	n, found := s.at[slot]
 	if !found {
 		n = len(s.Slots)
@@ -123,41 +121,17 @@ func (s *splitter) endEntry(id ID) {
 	s.filled = s.filled[:0]
 }
 
-// eachEffect calls f with the values of each effect, and with the packed effect.
-func eachEffect(packed []byte, f func(effect [][]byte, packed []byte) error) error {
-	for len(packed) > 0 {
-		n, rest, err := readArray(packed)
-		if err != nil {
-			return fmt.Errorf("%w: %w", ErrPayload, err)
-		}
-		if n < 4 {
-			return fmt.Errorf("%w: an effect of %d values", ErrPayload, n)
-		}
-		effect := make([][]byte, n)
-		for i := range effect {
-			if effect[i], rest, err = readString(rest); err != nil {
-				return fmt.Errorf("%w: %w", ErrPayload, err)
-			}
-		}
-		if err := f(effect, packed[:len(packed)-len(rest)]); err != nil {
-			return err
-		}
-		packed = rest
-	}
-	return nil
-}
-
 // readReached reads zone, cursor, zone, cursor.
-func readReached(values [][]byte, reached map[string]ID) error {
+func readReached(values []string, reached map[string]ID) error {
 	if len(values)%2 != 0 {
 		return fmt.Errorf("%w: a zone without a cursor", ErrPayload)
 	}
 	for i := 0; i < len(values); i += 2 {
-		id, err := ParseID(string(values[i+1]))
+		id, err := ParseID(values[i+1])
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrPayload, err)
 		}
-		reached[string(values[i])] = id
+		reached[values[i]] = id
 	}
 	return nil
 }

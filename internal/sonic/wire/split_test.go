@@ -38,7 +38,7 @@ func unpacked(t *testing.T, payload []byte) (all []string) {
 		effects, err := wire.Effects(e.Effects)
 		require.NoError(t, err)
 		for _, effect := range effects {
-			all = append(all, e.ID.String()+" "+strings.Join(effect, " "))
+			all = append(all, e.ID.String()+" "+strings.Join(effect.Values, " "))
 		}
 	}
 	return all

@@ -11,9 +11,11 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/backoff"
@@ -40,10 +42,13 @@ type Bootstrap struct {
 	// zones. Default 30s.
 	Timeout time.Duration
 
-	subscribed Subscribed // result of Subscribe
-	target     target
+	subscribed Subscribed   // result of Subscribe
 	flush      string       // version of the last flush of a source that has one Redis; empty: none
 	boots      map[int]bool // shards of the target with keys without versions
+
+	// Of a target with a Redis Cluster, when it was cleared.
+	slots  *cluster.Map
+	runIDs string // of the primaries
 }
 
 // Subscribed is the ends of the topics when the subscriptions had been made.
@@ -54,14 +59,16 @@ type Subscribed struct {
 	Markers map[string]primaries.Marker
 }
 
-// target is the Redis that is filled. No other method is called before clear.
+// target is the Redis of a zone that is filled. No other method is called before clear.
 type target interface {
 	// clear makes sure that the target is empty, and marks it as incomplete.
-	clear(ctx context.Context) error
+	clear(ctx context.Context, b *Bootstrap) error
 	// keysOf returns the names of the state keys of a shard.
 	keysOf(shard int) script.Keys
-	// send makes commands, those of one shard in their order.
-	send(ctx context.Context, commands []command) error
+	// clientOf returns the Redis that has a shard.
+	clientOf(b *Bootstrap, shard int) (*redis.Client, error)
+	// writeError returns the error for a write that failed.
+	writeError(err error) error
 	// finish marks the copy as complete. The target is then in the state of a Redis that has applied
 	// the effects up to begin.
 	finish(ctx context.Context, b *Bootstrap, begin, end source) error
@@ -112,19 +119,13 @@ type slotCursor struct {
 // Run fills the zone.
 func (b *Bootstrap) Run(ctx context.Context) error {
 	b.boots, b.flush = map[int]bool{}, ""
-	switch store := b.Target.store.(type) {
-	case *clustered:
-		b.target = &clusterTarget{clustered: store, from: b.Source}
-	case *single:
-		b.target = &singleTarget{single: store, from: b.Source}
-	}
 	if err := b.Source.check(ctx); err != nil {
 		return err
 	}
 	if _, err := b.readSource(ctx); err != nil {
 		return err
 	}
-	if err := b.target.clear(ctx); err != nil {
+	if err := b.Target.clear(ctx, b); err != nil {
 		return err
 	}
 	if b.Subscribe != nil {
@@ -155,7 +156,50 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	if end.epoch != begin.epoch || end.runIDs != begin.runIDs {
 		return fmt.Errorf("the Redis of zone %s was restarted or exchanged while it was copied, and may be older than it was: run the command again", b.Source.name)
 	}
-	return b.target.finish(ctx, b, begin, end)
+	return b.Target.finish(ctx, b, begin, end)
+}
+
+// send makes commands at the target, those of one shard in their order.
+func (b *Bootstrap) send(ctx context.Context, commands []command) error {
+	of := map[*redis.Client][]command{}
+	for _, c := range commands {
+		db, err := b.Target.clientOf(b, c.shard)
+		if err != nil {
+			return err
+		}
+		of[db] = append(of[db], c)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for db, list := range of {
+		group.Go(func() error {
+			for some := range slices.Chunk(list, commandsAtOnce) {
+				if err := pipeline(ctx, db, some); err != nil {
+					return b.Target.writeError(err)
+				}
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// pipeline makes commands in one round trip, and leaves the connection in database 0.
+func pipeline(ctx context.Context, db *redis.Client, commands []command) error {
+	_, err := db.Pipelined(ctx, func(p redis.Pipeliner) error {
+		at := 0
+		for _, c := range commands {
+			if c.db != at {
+				p.Select(ctx, c.db)
+			}
+			at = c.db
+			p.Do(ctx, c.args...)
+		}
+		if at != 0 {
+			p.Select(ctx, 0)
+		}
+		return nil
+	})
+	return err
 }
 
 // readSource reads the state of the source.
@@ -171,29 +215,11 @@ func (b *Bootstrap) readSource(ctx context.Context) (source, error) {
 
 // add adds the reply of a shard to sonic_source. It returns the progress of the shard, and the
 // cursors that the target once reported.
-func (s *source) add(reply any) (at Reached, reported []string, err error) {
-	list, err := listOf(reply, 5)
-	if err != nil {
-		return nil, nil, err
-	}
-	if at, err = reachedOf(list[0]); err != nil {
-		return nil, nil, err
-	}
-	words, err := texts(list[1:4])
-	if err != nil {
-		return nil, nil, err
-	}
-	pruned, err := wire.ParseID(words[1])
-	if err != nil {
-		return nil, nil, err
-	}
-	missing, err := strconv.Atoi(words[2])
-	if err != nil {
-		return nil, nil, errReply
-	}
-	s.epoch, s.pruned, s.missingKeys = words[0], wire.Max(s.pruned, pruned), s.missingKeys+missing
-	reported, err = texts(list[4])
-	return at, reported, err
+func (s *source) add(reply any, err error) (at Reached, reported []string, _ error) {
+	v := redislib.ValuesOf(reply, err)
+	at = readReached(v.List())
+	s.epoch, s.pruned, s.missingKeys = v.Text(), wire.Max(s.pruned, v.ID()), s.missingKeys+int(v.Number())
+	return at, texts(v.List()), v.Err()
 }
 
 // addSlot adds the cursor of a slot.
@@ -272,7 +298,7 @@ func (b *Bootstrap) writeVersions(ctx context.Context, shard int, list []string)
 			}
 		}
 	}
-	return b.target.send(ctx, b.versionCommands(versions))
+	return b.send(ctx, b.versionCommands(versions))
 }
 
 // hashSlice is how many fields and values go into one HSET.
@@ -282,7 +308,7 @@ const hashSlice = 2000
 func (b *Bootstrap) versionCommands(versions map[int][]string) (commands []command) {
 	for shard, list := range versions {
 		for some := range slices.Chunk(list, hashSlice) {
-			commands = append(commands, hashSet(shard, b.target.keysOf(shard).Versions, some...))
+			commands = append(commands, hashSet(shard, b.Target.keysOf(shard).Versions, some...))
 		}
 	}
 	return commands
@@ -310,54 +336,32 @@ func (b *Bootstrap) copyNames(ctx context.Context, db int, names []string) error
 		return primaries.Call{Function: "sonic_copy_keys", Args: args}
 	}
 	return b.Source.read(ctx, names, call, func(_ []int, reply any) (int, error) {
-		step, err := listOf(reply, 3)
-		if err != nil {
-			return 0, err
-		}
-		text, _ := step[0].(string)
-		done, err := strconv.Atoi(text)
-		if err != nil {
-			return 0, errReply
-		}
-		keys, err := copiedKeys(step)
-		if err != nil {
+		v := redislib.ValuesOf(reply, nil)
+		done := int(v.Number())
+		keys := copiedKeys(v)
+		if err := v.Err(); err != nil {
 			return 0, err
 		}
 		return done, b.restore(ctx, db, keys)
 	})
 }
 
-// copiedKeys reads a reply to sonic_copy_keys.
-func copiedKeys(step []any) (keys []copied, err error) {
-	at, err := reachedOf(step[1])
-	if err != nil {
-		return nil, err
-	}
-	list, ok := step[2].([]any)
-	if !ok || len(list)%5 != 0 {
-		return nil, errReply
-	}
-	for f := range slices.Chunk(list, 5) {
-		words, err := texts(f[:4])
-		if err != nil {
-			return nil, err
-		}
-		key := copied{name: words[0], dump: words[1], expires: cmp.Or(words[2], "0")}
-		if policy := words[3]; policy == policyCounter || policy == policyNone { // these have no versions
-			slots, err := reachedOf(f[4])
-			if err != nil {
-				return nil, err
-			}
+// copiedKeys reads the rest of a reply to sonic_copy_keys.
+func copiedKeys(v *redislib.Values) (keys []copied) {
+	at := readReached(v.List())
+	for list := v.List(); list.More(); {
+		key := copied{name: list.Text(), dump: list.Text(), expires: cmp.Or(list.Text(), "0")}
+		if policy := list.Text(); policy == policyCounter || policy == policyNone { // these have no versions
 			key.at = maps.Clone(at)
-			for zone, id := range slots {
+			for zone, id := range readReached(list.List()) {
 				key.at[zone] = wire.Max(key.at[zone], id)
 			}
-		} else if key.versions, err = texts(f[4]); err != nil {
-			return nil, err
+		} else {
+			key.versions = texts(list.List())
 		}
 		keys = append(keys, key)
 	}
-	return keys, nil
+	return keys
 }
 
 // restore writes keys with their versions.
@@ -373,10 +377,10 @@ func (b *Bootstrap) restore(ctx context.Context, db int, keys []copied) error {
 		versions[shard] = append(versions[shard], k.versions...)
 		if k.at != nil {
 			b.boots[shard] = true
-			commands = append(commands, hashSet(shard, b.target.keysOf(shard).Boot, strconv.Itoa(db)+":"+k.name, k.at.text()))
+			commands = append(commands, hashSet(shard, b.Target.keysOf(shard).Boot, strconv.Itoa(db)+":"+k.name, k.at.text()))
 		}
 	}
-	return b.target.send(ctx, append(commands, b.versionCommands(versions)...))
+	return b.send(ctx, append(commands, b.versionCommands(versions)...))
 }
 
 // noDatabase is the error for a database that a Redis Cluster does not have.

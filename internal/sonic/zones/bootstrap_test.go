@@ -188,7 +188,7 @@ func TestWhatCannotBeFilled(t *testing.T) {
 	b.behind(0, "SET", "k", "v")
 	require.ErrorContains(t, w.bootstrap("a", "b"), "holds keys")
 	b.lose()
-	unknown := zones.Bootstrap{Source: w.zones["a"].Zone, Target: zones.New("d", b.server.Client(t), shard)}
+	unknown := zones.Bootstrap{Source: w.zones["a"].Zone, Target: zones.New("d", b.server.Client(t))}
 	require.ErrorContains(t, unknown.Run(t.Context()), "zone d is no zone of this one's")
 }
 

@@ -50,6 +50,8 @@ type Difference struct {
 	Values map[string]Value
 	// Changing says that the key kept changing during the comparison: it may not differ at all.
 	Changing bool
+	// Why says why [Repair] has not repaired it.
+	Why string
 }
 
 func (d Difference) String() string {
@@ -60,6 +62,9 @@ func (d Difference) String() string {
 	text := fmt.Sprintf("%s: %s", d.Key, strings.Join(parts, ", "))
 	if d.Changing {
 		text += "; it changes all the time"
+	}
+	if d.Why != "" {
+		text += ": " + d.Why
 	}
 	return text
 }
@@ -79,6 +84,14 @@ const (
 	// zone is polled.
 	progressInterval, pollInterval = time.Second, 50 * time.Millisecond
 )
+
+// both returns what ask returns of each zone.
+func both[T any](c *Check, ask func(z *Zone) (T, error)) (local, peer T, err error) {
+	if local, err = ask(c.Local); err == nil {
+		peer, err = ask(c.Peer)
+	}
+	return local, peer, err
+}
 
 // Run returns the differences, ordered by database and name.
 func (c *Check) Run(ctx context.Context) ([]Difference, error) {
@@ -186,11 +199,7 @@ func (c *Check) sample(ctx context.Context, keys []Key) (map[Key]pair, error) {
 	found := map[Key]pair{}
 	for db, all := range names {
 		for some := range slices.Chunk(all, batch) {
-			local, err := c.Local.digests(ctx, db, some)
-			if err != nil {
-				return nil, err
-			}
-			peer, err := c.Peer.digests(ctx, db, some)
+			local, peer, err := both(c, func(z *Zone) ([]entry, error) { return z.digests(ctx, db, some) })
 			if err != nil {
 				return nil, err
 			}
@@ -206,22 +215,14 @@ func (c *Check) sample(ctx context.Context, keys []Key) (map[Key]pair, error) {
 
 // awaitEffects waits until both zones have applied all effects on keys that either of them has now.
 func (c *Check) awaitEffects(ctx context.Context, keys []Key) error {
-	local, err := c.Local.holds(ctx, keys, c.Zones)
-	if err != nil {
-		return err
-	}
-	peer, err := c.Peer.holds(ctx, keys, c.Zones)
+	local, peer, err := both(c, func(z *Zone) (Reached, error) { return z.holds(ctx, keys, c.Zones) })
 	if err != nil {
 		return err
 	}
 	timeout := cmp.Or(c.ProgressTimeout, 30*time.Second)
 	var atLocal, atPeer Reached
 	for moved := time.Now(); ; {
-		nowLocal, err := c.Local.reached(ctx)
-		if err != nil {
-			return err
-		}
-		nowPeer, err := c.Peer.reached(ctx)
+		nowLocal, nowPeer, err := both(c, func(z *Zone) (Reached, error) { return z.reached(ctx) })
 		if err != nil {
 			return err
 		}

@@ -282,7 +282,7 @@ func TestTheRedisOfAnotherZone(t *testing.T) {
 	t.Parallel()
 	w := newZones(t, "a", "b")
 	c := w.check("a", "b")
-	c.Peer = zones.New("c", w.zones["b"].server.Client(t), shard)
+	c.Peer = zones.New("c", w.zones["b"].server.Client(t))
 	_, err := c.Run(t.Context())
 	require.ErrorContains(t, err, "the Redis of zone c holds the state of")
 	require.NoError(t, w.zones["b"].client.Do(context.WithoutCancel(t.Context()), "SELECT", 0).Err())

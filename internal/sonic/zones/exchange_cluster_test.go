@@ -186,10 +186,7 @@ func (z *zone) applyGroups(ctx context.Context, origin string, groups []wire.Pac
 		}
 	}
 	for i, r := range replies {
-		if r.Err != nil {
-			return r.Err
-		}
-		result, err := redislib.ApplyResult(r.Value)
+		result, err := redislib.ApplyResult(r.Value, r.Err)
 		if err == nil && result.Status == redislib.Gap {
 			err = fmt.Errorf("slot %d of %s in %s: a gap", calls[i].Slot, origin, z.Name())
 		}

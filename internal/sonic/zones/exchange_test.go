@@ -26,9 +26,6 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m.Run) }
 
-// shard is that of all tests.
-const shard = 0
-
 // stored is a message of a zone's topic.
 type stored struct {
 	prev, last string
@@ -93,7 +90,7 @@ func newZones(t testing.TB, names ...string) *zoneGroup {
 		} else {
 			z.server = stack.PrivateRedis(t, stack.Conf(map[string]string{"appendonly": "yes", "appendfsync": "no"}))
 			c := z.server.Client(t)
-			z.client, z.out, z.Zone = c, script.KeysOf(shard).Outbox, zones.New(name, c, shard)
+			z.client, z.out, z.Zone = c, script.KeysOf(0).Outbox, zones.New(name, c)
 		}
 		z.others = slices.DeleteFunc(slices.Clone(names), func(other string) bool { return other == name })
 		w.zones[name] = z

@@ -21,17 +21,9 @@ type Repair struct {
 	Note func(d Difference, from string)
 }
 
-// Unrepaired is a difference that was not repaired.
-type Unrepaired struct {
-	Difference
-	Why string
-}
-
-func (l Unrepaired) String() string { return l.Difference.String() + ": " + l.Why }
-
 // Run compares the zones and repairs the keys that differ. It returns how many keys it repaired,
 // and the remaining differences.
-func (r *Repair) Run(ctx context.Context) (repaired int, left []Unrepaired, err error) {
+func (r *Repair) Run(ctx context.Context) (repaired int, left []Difference, err error) {
 	if r.From != "" && r.From != r.Local.name && r.From != r.Peer.name {
 		return 0, nil, fmt.Errorf("zone %s is not one of the two that are compared, %s and %s", r.From, r.Local.name, r.Peer.name)
 	}
@@ -47,7 +39,8 @@ func (r *Repair) Run(ctx context.Context) (repaired int, left []Unrepaired, err 
 	for _, d := range found {
 		from, why := r.choose(d, local[d.Key], peer[d.Key])
 		if from == nil {
-			left = append(left, Unrepaired{d, why})
+			d.Why = why
+			left = append(left, d)
 			continue
 		}
 		if r.Note != nil {
@@ -70,7 +63,8 @@ func (r *Repair) Run(ctx context.Context) (repaired int, left []Unrepaired, err 
 		return 0, left, err
 	}
 	for _, d := range still {
-		left = append(left, Unrepaired{d, "it differs again after its state was shipped"})
+		d.Why = "it differs again after its state was shipped"
+		left = append(left, d)
 	}
 	return len(shipped) - len(still), left, nil
 }
@@ -84,10 +78,7 @@ func (r *Repair) versions(ctx context.Context, found []Difference) (local, peer 
 	for _, d := range found {
 		keys[d.Key] = struct{}{}
 	}
-	if local, err = r.Local.newest(ctx, keys); err == nil {
-		peer, err = r.Peer.newest(ctx, keys)
-	}
-	return local, peer, err
+	return both(&r.Check, func(z *Zone) (map[Key]version, error) { return z.newest(ctx, keys) })
 }
 
 // choose returns the zone whose state to take, or nil and the reason. An unknown version is older than

@@ -1,94 +1,48 @@
 package zones
 
 import (
-	"errors"
-	"slices"
 	"strconv"
 
-	"github.com/aviaryhq/aviary/internal/sonic/wire"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 )
 
-// errReply says that a reply does not have the expected form.
-var errReply = errors.New("an unexpected reply of the library")
-
-func listOf(reply any, n int) ([]any, error) {
-	list, ok := reply.([]any)
-	if !ok || len(list) != n {
-		return nil, errReply
+// texts reads the texts of a list.
+func texts(v *redislib.Values) (words []string) {
+	for v.More() {
+		words = append(words, v.Text())
 	}
-	return list, nil
+	return words
 }
 
-func texts(reply any) ([]string, error) {
-	list, ok := reply.([]any)
-	if !ok {
-		return nil, errReply
-	}
-	words := make([]string, len(list))
-	for i, v := range list {
-		if words[i], ok = v.(string); !ok {
-			return nil, errReply
-		}
-	}
-	return words, nil
+// readStep reads the reply to a step of a scan: the cursor of the next step, and a list of texts.
+func readStep(reply any, err error) (cursor string, list []string, _ error) {
+	v := redislib.ValuesOf(reply, err)
+	return v.Text(), texts(v.List()), v.Err()
 }
 
-// stepOf reads the reply to a step of a scan: the cursor of the next step, and a list of texts.
-func stepOf(reply any) (cursor string, list []string, err error) {
-	step, err := listOf(reply, 2)
-	if err != nil {
-		return "", nil, err
-	}
-	cursor, ok := step[0].(string)
-	if !ok {
-		return "", nil, errReply
-	}
-	list, err = texts(step[1])
-	return cursor, list, err
-}
-
-func reachedOf(reply any) (Reached, error) {
-	words, err := texts(reply)
-	if err != nil || len(words)%2 != 0 {
-		return nil, errReply
-	}
+// readReached reads zone, id, zone, id.
+func readReached(v *redislib.Values) Reached {
 	at := Reached{}
-	for i := 0; i < len(words); i += 2 {
-		if at[words[i]], err = wire.ParseID(words[i+1]); err != nil {
-			return nil, err
-		}
+	for v.More() {
+		zone := v.Text()
+		at[zone] = v.ID()
 	}
-	return at, nil
+	return at
 }
 
-func entriesOf(reply any) ([]entry, error) {
-	words, err := texts(reply)
-	if err != nil || len(words)%5 != 0 {
-		return nil, errReply
-	}
-	var found []entry
-	for w := range slices.Chunk(words, 5) {
-		v := Value{Type: w[1], Digest: w[2], Expires: -1, Policy: w[4]}
-		if w[3] != "" {
-			if v.Expires, err = strconv.ParseInt(w[3], 10, 64); err != nil {
-				return nil, errReply
+// readDigests reads the reply of sonic_digests.
+func readDigests(reply any, err error) (at Reached, found []entry, _ error) {
+	v := redislib.ValuesOf(reply, err)
+	at = readReached(v.List())
+	for list := v.List(); list.More(); {
+		e := entry{list.Text(), Value{Type: list.Text(), Digest: list.Text(), Expires: -1}}
+		if expires := list.Text(); expires != "" {
+			if e.value.Expires, err = strconv.ParseInt(expires, 10, 64); err != nil {
+				list.Fail("%w", err)
 			}
 		}
-		found = append(found, entry{w[0], v})
+		e.value.Policy = list.Text()
+		found = append(found, e)
 	}
-	return found, nil
-}
-
-// digestsOf reads the reply to a call of sonic_digests.
-func digestsOf(reply any) (Reached, []entry, error) {
-	list, err := listOf(reply, 2)
-	if err != nil {
-		return nil, nil, err
-	}
-	at, err := reachedOf(list[0])
-	if err != nil {
-		return nil, nil, err
-	}
-	found, err := entriesOf(list[1])
-	return at, found, err
+	return at, found, v.Err()
 }

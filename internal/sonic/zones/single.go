@@ -2,6 +2,8 @@ package zones
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -44,11 +46,7 @@ func (s *single) walk(ctx context.Context, count int, visit func(db int, names [
 	}
 	for _, db := range slices.Sorted(maps.Keys(found)) {
 		for cursor := "0"; ; {
-			reply, err := s.zone.call(ctx, 0, "sonic_walk", db, cursor, count)
-			if err != nil {
-				return err
-			}
-			next, names, err := stepOf(reply)
+			next, names, err := readStep(s.zone.call(ctx, 0, "sonic_walk", db, cursor, count))
 			if err != nil {
 				return err
 			}
@@ -63,10 +61,10 @@ func (s *single) walk(ctx context.Context, count int, visit func(db int, names [
 	return nil
 }
 
-func (s *single) reached(ctx context.Context) (Reached, error) { return s.zone.progressOf(ctx, 0) }
+func (s *single) reached(ctx context.Context) (Reached, error) { return s.zone.firstProgress(ctx) }
 
-// holds adds what is applied of slots of zones with a Redis Cluster: their progress tells only up to
-// where everything is.
+// holds adds the cursors of slots of zones with a Redis Cluster, which may be ahead of the progress
+// for the zone.
 func (s *single) holds(ctx context.Context, keys []Key, zones []string) (Reached, error) {
 	at, err := s.reached(ctx)
 	if err != nil {
@@ -106,11 +104,7 @@ func (s *single) holds(ctx context.Context, keys []Key, zones []string) (Reached
 func after(id wire.ID) wire.ID { return wire.ID{Ms: id.Ms + 1} }
 
 func (s *single) source(ctx context.Context, asker string) (src source, err error) {
-	reply, err := s.zone.call(ctx, 0, "sonic_source", asker)
-	if err != nil {
-		return src, err
-	}
-	if src.reached, src.reportedCursors, err = src.add(reply); err != nil {
+	if src.reached, src.reportedCursors, err = src.add(s.zone.call(ctx, 0, "sonic_source", asker)); err != nil {
 		return src, err
 	}
 	src.most = maps.Clone(src.reached)
@@ -126,7 +120,7 @@ func (s *single) source(ctx context.Context, asker string) (src source, err erro
 			}
 			slot, err := strconv.Atoi(number)
 			if err != nil {
-				return src, errReply
+				return src, err
 			}
 			id, err := wire.ParseID(field[1])
 			if err != nil {
@@ -138,4 +132,67 @@ func (s *single) source(ctx context.Context, asker string) (src source, err erro
 			return src, nil
 		}
 	}
+}
+
+func (s *single) keysOf(int) script.Keys { return s.keys }
+
+func (s *single) clientOf(*Bootstrap, int) (*redis.Client, error) { return s.redis, nil }
+
+func (s *single) writeError(err error) error { return s.zone.wrapError(err) }
+
+func (s *single) clear(ctx context.Context, b *Bootstrap) error {
+	db, fault := s.redis, s.zone.wrapError
+	held, err := db.HMGet(ctx, s.keys.Meta, "zone", bootstrapField).Result()
+	if err != nil {
+		return fault(err)
+	}
+	databases, err := databases(ctx, db)
+	switch {
+	case err != nil:
+		return fault(err)
+	case held[0] != nil:
+		return fmt.Errorf("the Redis of zone %s holds the state of zone %v: stop its Sonic and empty it by FLUSHALL if another zone's is to take its place", s.zone.name, held[0])
+	case held[1] == nil && len(databases) > 0:
+		return fmt.Errorf("the Redis of zone %s holds keys: only an empty one is filled", s.zone.name)
+	case held[1] != nil:
+		if err := db.FlushAll(ctx).Err(); err != nil {
+			return fault(err)
+		}
+	}
+	if err := script.Load(ctx, db); err != nil {
+		return err
+	}
+	return fault(db.HSet(ctx, s.keys.Meta, bootstrapField, b.Source.name).Err())
+}
+
+// finish also writes cursors of slots. The target does without those of zones that have one Redis.
+func (s *single) finish(ctx context.Context, b *Bootstrap, begin, end source) error {
+	var fields []string
+	for _, c := range begin.slots {
+		if c.zone != s.zone.name {
+			name := c.zone + "/" + strconv.Itoa(c.slot)
+			fields = append(fields, name, c.id.String(), "m "+name, "", "e "+name, "0")
+		}
+	}
+	var commands []command
+	for some := range slices.Chunk(fields, hashSlice) {
+		commands = append(commands, hashSet(0, s.keys.Slots, some...))
+	}
+	if err := b.send(ctx, commands); err != nil {
+		return err
+	}
+	cursors := maps.Clone(begin.reached)
+	delete(cursors, s.zone.name)
+	args := []any{s.zone.name, begin.reached[s.zone.name].String(), end.floor().String(), begin.pruned.String(), "0"}
+	args = append(args, cursors.list()...)
+	args = append(args, len(begin.reportedCursors)/2)
+	for _, word := range begin.reportedCursors {
+		args = append(args, word)
+	}
+	args = append(args, end.most.list()...)
+	reply, err := s.zone.call(ctx, 0, "sonic_filled", args...)
+	if err == nil && reply != b.Source.name {
+		err = errors.New("the Redis was being filled by another process, too: empty it and run the command again")
+	}
+	return err
 }

@@ -137,7 +137,7 @@ func TestAFlushIsCopiedToEachSlot(t *testing.T) {
 	w.zones["a"].write(0, "set", "k", "v")
 	w.awaitEqual()
 	a, b := w.zones["a"], w.zones["b"]
-	require.NoError(t, a.client.HSet(t.Context(), script.KeysOf(shard).Versions, "f0", "5-1").Err())
+	require.NoError(t, a.client.HSet(t.Context(), script.KeysOf(0).Versions, "f0", "5-1").Err())
 	b.lose()
 	require.NoError(t, w.bootstrap("a", "b"))
 	for _, slot := range []int{0, 1, cluster.Slots - 1} {

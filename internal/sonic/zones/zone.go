@@ -1,5 +1,6 @@
 // Package zones compares the Redis servers of two zones, repairs keys that differ, and fills an
-// empty zone from another one. Clients may write meanwhile.
+// empty zone from another one. Clients may write meanwhile. The package may import primaries,
+// redislib and what these import.
 package zones
 
 import (
@@ -14,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/aviaryhq/aviary/internal/sonic/primaries"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/pkg/backoff"
@@ -44,13 +46,14 @@ type store interface {
 	holds(ctx context.Context, keys []Key, zones []string) (Reached, error)
 	// source returns the state from which another zone is filled.
 	source(ctx context.Context, asker string) (source, error)
+	target
 }
 
-// New returns the zone of that name and shard, which has one Redis. It sends no request. The client
-// must use RESP2 and database 0.
-func New(name string, db *redis.Client, shard int) *Zone {
+// New returns the zone of that name, which has one Redis. It sends no request. The client must use
+// RESP2 and database 0.
+func New(name string, db *redis.Client) *Zone {
 	z := &Zone{name: name}
-	z.store = &single{z, db, script.KeysOf(shard)}
+	z.store = &single{z, db, script.KeysOf(0)}
 	return z
 }
 
@@ -186,7 +189,7 @@ func (z *Zone) scan(ctx context.Context, shards []int, function string, args []a
 			}
 			for i, reply := range replies {
 				shard := calls[i].Slot
-				next, list, err := stepOf(reply)
+				next, list, err := readStep(reply, nil)
 				if err != nil {
 					return err
 				}
@@ -229,7 +232,7 @@ func (z *Zone) read(ctx context.Context, names []string, call func(indexes []int
 				return err
 			}
 			if done < 1 || done > len(left[shard]) {
-				return errReply
+				return fmt.Errorf("the Redis of zone %s returned %d of %d keys", z.name, done, len(left[shard]))
 			}
 			if left[shard] = left[shard][done:]; len(left[shard]) == 0 {
 				delete(left, shard)
@@ -255,7 +258,7 @@ func (z *Zone) check(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	at, err := z.progressOf(ctx, 0)
+	at, err := z.firstProgress(ctx)
 	if err != nil {
 		return err
 	}
@@ -299,7 +302,7 @@ func (z *Zone) digests(ctx context.Context, db int, names []string) ([]entry, er
 		return primaries.Call{Function: "sonic_digests", Args: args}
 	}
 	if err := z.read(ctx, names, call, func(indexes []int, reply any) (int, error) {
-		_, found, err := digestsOf(reply)
+		_, found, err := readDigests(reply, nil)
 		for k, e := range found[:min(len(found), len(indexes))] {
 			all[indexes[k]] = e
 		}
@@ -322,27 +325,16 @@ func (z *Zone) digests(ctx context.Context, db int, names []string) ([]entry, er
 // key changes meanwhile, the digest is that of no content.
 func (z *Zone) digestInPieces(ctx context.Context, db int, name, kind string) (digest string, err error) {
 	for at := ""; ; {
-		reply, err := z.call(ctx, z.shardOf(name), "sonic_digest_piece", db, name, kind, at, digest)
-		if err != nil {
-			return "", err
-		}
-		next, err := texts(reply)
-		if err != nil || len(next) != 2 {
-			return "", errReply
-		}
-		if at, digest = next[0], next[1]; at == "" {
-			return digest, nil
+		next := redislib.ValuesOf(z.call(ctx, z.shardOf(name), "sonic_digest_piece", db, name, kind, at, digest))
+		if at, digest = next.Text(), next.Text(); at == "" {
+			return digest, next.Err()
 		}
 	}
 }
 
-// progressOf returns the progress of a shard.
-func (z *Zone) progressOf(ctx context.Context, shard int) (Reached, error) {
-	reply, err := z.call(ctx, shard, "sonic_digests", 0)
-	if err != nil {
-		return nil, err
-	}
-	at, _, err := digestsOf(reply)
+// firstProgress returns the progress of the first shard.
+func (z *Zone) firstProgress(ctx context.Context) (Reached, error) {
+	at, _, err := readDigests(z.call(ctx, 0, "sonic_digests", 0))
 	return at, err
 }
 

@@ -55,9 +55,7 @@ func (c Config) proxy(b backend, log *zap.Logger) (proxy.Config, error) {
 	}
 	p := proxy.Config{
 		Backend: c.Redis.endpoint(b), Zones: c.zones(), Users: users, Limits: c.Limits.proxy(), Counter: c.counter(), Publish: c.Publish == publishReplicate,
-	}
-	if c.Ack == ackPublished {
-		p.Ack = proxy.AckPublished
+		AckPublished: c.Ack == ackPublished,
 	}
 	p.Flush = map[string]proxy.Flush{flushZone: proxy.FlushZone, flushReplicate: proxy.FlushReplicated}[c.Flush]
 	if c.TLS.enabled() {

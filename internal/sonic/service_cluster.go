@@ -19,7 +19,7 @@ import (
 // replicated, and the primaries do not have the function library.
 func (s *service) buildCluster(ctx context.Context, rt *app.Runtime, b backend, endpoint proxy.Config) (err error) {
 	nodes := b.cluster(rt.Log)
-	endpoint.Cluster, endpoint.SplitMSET, endpoint.Replicate = nodes, s.cfg.Redis.SplitMSET, !s.cfg.isAlone()
+	endpoint.Cluster, endpoint.SplitMSET, endpoint.SlotOutboxes = nodes, s.cfg.Redis.SplitMSET, !s.cfg.isAlone()
 	if s.proxy, err = proxy.New(endpoint, rt.Log, rt.Metrics); err != nil {
 		return err
 	}

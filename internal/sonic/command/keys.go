@@ -103,26 +103,26 @@ func eachStore(raw []byte, args []resp.Arg, from int, yield func(int) bool) {
 }
 
 // Streams reads the options of XREAD and XREADGROUP as Redis does. It returns where the keys begin,
-// 0 when Redis refuses the options, and whether the command may block.
-func Streams(raw []byte, args []resp.Arg) (first int, blocks bool) {
+// 0 when Redis refuses the options, and where the timeout is, 0 if the command does not block.
+func Streams(raw []byte, args []resp.Arg) (first, timeout int) {
 	for i := 1; i < len(args); i++ {
 		word, more := raw[args[i].Start:args[i].End], len(args)-i-1
 		switch {
 		case resp.EqualFold(word, "block") && more > 0:
-			blocks = true
 			i++
+			timeout = i // the last one counts
 		case resp.EqualFold(word, "count") && more > 0:
 			i++
 		case resp.EqualFold(word, "group") && more > 1:
 			i += 2
 		case resp.EqualFold(word, "noack"):
 		case resp.EqualFold(word, "streams") && more > 0:
-			return i + 1, blocks
+			return i + 1, timeout
 		default:
-			return 0, blocks
+			return 0, timeout
 		}
 	}
-	return 0, blocks
+	return 0, timeout
 }
 
 // SingleKey returns the position of the only key, or 0 if the command has no key or may have

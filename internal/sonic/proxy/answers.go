@@ -123,23 +123,6 @@ func (c *client) hello(_ *command.Command, r request.Request) bool {
 	return c.reply(c.greeting())
 }
 
-// changeDedicatedProtocol changes the protocol of the client's own connection. What Redis sends
-// before it has processed HELLO reaches the client before the answer, in the old protocol.
-func (c *client) changeDedicatedProtocol(proto int) bool {
-	b := c.backend
-	c.busy = true
-	b.send(pending{client: c, kind: handled, then: &replyHandler{
-		onReply: func([]byte) {
-			b.proto, c.proto = proto, proto
-			c.setMode()
-			c.commandDone()
-			c.deliver(c.greeting())
-		},
-		onLost: c.lostCommand,
-	}}, resp.AppendCommand(nil, "HELLO", strconv.Itoa(proto)))
-	return true
-}
-
 func (c *client) greeting() []byte {
 	letter, n := byte('*'), 14
 	if c.proto == 3 {
@@ -199,15 +182,12 @@ func (c *client) setDB(db int) {
 	}
 }
 
-func (c *client) ping(cmd *command.Command, r request.Request) bool {
+func (c *client) ping(_ *command.Command, r request.Request) bool {
 	if r.Len() > 2 {
 		return c.replyError("ERR wrong number of arguments for 'ping' command")
 	}
 	if c.subs != nil && c.subs.count() > 0 && c.proto == 2 {
-		if c.loop.slots != nil {
-			return c.reply(pingWhileSubscribed(r))
-		}
-		return c.relay(cmd, r)
+		return c.reply(pingWhileSubscribed(r))
 	}
 	if r.Len() == 2 {
 		return c.reply(resp.AppendBulk(nil, r.Arg(1)))

@@ -6,8 +6,6 @@ import (
 	"io"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/eventloop"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
@@ -28,16 +26,6 @@ const (
 	maxBackoff = time.Second
 )
 
-// Errors for clients when the connection to Redis is lost.
-const (
-	errUnknownOutcome = "ERR the connection to Redis was lost while this command ran: whether it took effect is unknown"
-	errUnrecorded     = "ERR the script ran while no Sonic had opened this Redis: what it wrote is in this zone only, until it is written again"
-	errUnpublished    = "ERR the connection to Redis was lost before Pulsar had stored this command's effect: whether it took effect is unknown"
-	errUnreachable    = "LOADING Redis cannot be reached: the command was not run"
-
-	errPrimaryUnreachable = "CLUSTERDOWN the primary of this slot cannot be reached: the command was not run"
-)
-
 // errUnexpectedReply ends a connection whose replies do not match its commands.
 var errUnexpectedReply = errors.New("redis sent a reply to no command")
 
@@ -55,7 +43,7 @@ const (
 // When the connection is lost, commands that Redis may have received get an error and are never
 // sent again. Commands that were not sent yet wait for the next connection, at most for
 // Backend.Wait. They get an error at once if one of them is bound to the connection that has ended,
-// or if the connection has an owner: the proxy then disconnects the owner.
+// or if the connection has an owner, which is then disconnected.
 type backend struct {
 	loop      *loop
 	db, proto int
@@ -66,7 +54,7 @@ type backend struct {
 	onPush func(push []byte)
 	// onConnect is called after each connect.
 	onConnect func()
-	// onEnd, if not nil, is called when the connection has ended, instead of disconnecting the owner.
+	// onEnd is called when a connection with an owner has ended.
 	onEnd func()
 
 	state      backendState
@@ -79,7 +67,6 @@ type backend struct {
 	out           []byte // bytes to be sent
 	sent          int    // of out
 	queuedBytes   uint64 // number of bytes ever added to out
-	writtenBytes  uint64 // number of bytes ever written
 	replies       fifo
 	pausedClients []*client  // the loop reads no further commands of these until out is shorter
 	batch         writeBatch // writes that will be sent next
@@ -170,156 +157,6 @@ func (b *backend) connected(fd int, to upstream.Server, err error) {
 	b.scheduleFlush()
 }
 
-// failUnsent answers commands that waited too long for a connection with an error.
-func (b *backend) failUnsent() {
-	b.failTimer = eventloop.Stopped() // no new timer until the connection is up again
-	b.failAll()
-	if b.owner != nil {
-		// Commands that need the client's own connection may have failed, WATCH or SUBSCRIBE for
-		// instance. So the proxy disconnects the client.
-		b.discard()
-		b.ended()
-	}
-}
-
-// ended handles the end of a client's own connection.
-func (b *backend) ended() {
-	if b.onEnd != nil {
-		b.onEnd()
-		return
-	}
-	b.owner.closeAfterReplies()
-}
-
-// unreachable reports whether the connection has been down for Backend.Wait, so that commands fail
-// at once.
-func (b *backend) unreachable() bool {
-	return b.state != up && b.loop.now.Sub(b.downSince) >= b.loop.cfg.Backend.Wait
-}
-
-// failAll answers all commands that were not sent with an error.
-func (b *backend) failAll() {
-	b.batch = writeBatch{}
-	for b.replies.n > 0 {
-		b.failFront(false)
-	}
-	b.out, b.sent = b.out[:0], 0
-	b.resumeClients()
-}
-
-// failFront removes the first pending command and answers it: with the proxy's own answer if it has
-// one, else with an error. sent says whether Redis may have received the command.
-func (b *backend) failFront(sent bool) {
-	p := *b.replies.front()
-	b.replies.pop()
-	b.fail(&p, sent)
-}
-
-// fail completes a command that is pending no more with an error. sent says whether Redis may have
-// received it.
-func (b *backend) fail(p *pending, sent bool) {
-	b.begin(p)
-	switch {
-	case p.kind == proxyAnswer:
-		b.deliverAnswer(p, p.then.answer)
-	case p.then != nil && p.then.onLost != nil:
-		p.then.onLost(sent)
-	case p.client != nil:
-		p.client.deliver(b.loop.lossError(sent))
-	}
-	if p.client != nil {
-		p.client.pendingDone(p)
-	}
-}
-
-// lostCommand answers a command with an error because its connection was lost.
-func (c *client) lostCommand(sent bool) {
-	c.commandDone()
-	c.deliver(c.loop.lossError(sent))
-}
-
-// lossError returns the error of a command whose connection was lost. sent says whether Redis may
-// have received it.
-func (l *loop) lossError(sent bool) []byte {
-	text := errUnreachable
-	switch {
-	case sent:
-		l.proxy.metrics.unknownOutcome.Inc()
-		text = errUnknownOutcome
-	case l.slots != nil:
-		text = errPrimaryUnreachable
-	}
-	return resp.AppendError(nil, text)
-}
-
-// lost ends the connection. Commands that were not sent yet wait for the next one, see [backend] for
-// the exceptions.
-func (b *backend) lost(err error) {
-	if b.state != up {
-		return
-	}
-	b.endBatch()
-	l := b.loop
-	l.release(b.fd)
-	b.fd, b.state, b.downSince = -1, connecting, l.now
-	if b.owner == nil {
-		l.proxy.connectionDown(b.primary, err)
-	}
-	l.log.Debug("the connection to Redis ended", zap.Int("db", b.db), zap.Error(err))
-	if b.streaming && b.inReply && b.replies.n > 0 {
-		if c := b.replies.front().client; c != nil {
-			c.close() // it has already received a part of the reply
-		}
-	}
-	b.scan, b.partialLine, b.partialReply, b.inReply, b.streaming, b.dropping = resp.Scanner{}, nil, nil, false, false, false
-	b.measuring, b.demoted, b.opened = false, false, false
-	if b.owner == nil {
-		l.failUnpublished()
-	} else {
-		b.owner.failUnpublished()
-	}
-	if b.primary != "" && b.owner == nil {
-		b.keepUnsent()
-		b.moveWaiting() // the map may name another primary already
-		b.connect()
-		return
-	}
-	unsent := b.queuedBytes - uint64(len(b.out)-b.sent) // where the unsent bytes begin, equal to b.writtenBytes
-	for b.replies.n > 0 && (b.replies.front().start < unsent || b.replies.front().kind == proxyAnswer) {
-		b.failFront(true)
-	}
-	if b.hasConnectionBound() {
-		b.failAll()
-	}
-	if b.replies.n > 0 {
-		keep := b.queuedBytes - b.replies.front().start
-		b.out = append(b.out[:0], b.out[uint64(len(b.out))-keep:]...)
-	} else {
-		b.out = b.out[:0]
-	}
-	b.sent = 0
-	if b.owner != nil {
-		// The state that Redis kept for the connection is lost. The proxy disconnects the client,
-		// so that it notices.
-		b.failAll()
-		b.discard()
-		b.ended()
-		return
-	}
-	b.connect()
-}
-
-// hasConnectionBound reports whether a pending command may run only on the connection that has
-// ended.
-func (b *backend) hasConnectionBound() bool {
-	for i := range b.replies.n {
-		if then := b.replies.at(i).then; then != nil && then.connectionBound {
-			return true
-		}
-	}
-	return false
-}
-
 // discard ends the connection for good. It closes clients that wait for a reply.
 func (b *backend) discard() {
 	if b.state == discarded {
@@ -350,7 +187,6 @@ func (b *backend) push(p pending) {
 // addPending registers the reply to a command that will follow the present content of out.
 func (b *backend) addPending(p pending) {
 	p.start = b.queuedBytes
-	p.messages = b.owner != nil && b.owner.subs != nil && b.owner.subs.count() > 0 || p.then != nil && p.then.subscription
 	if p.client != nil {
 		p.client.outstanding++
 		b.addOrder(&p)
@@ -377,21 +213,23 @@ func (b *backend) send(p pending, command []byte) {
 	b.appended(len(command))
 }
 
-// prepend queues a command before all others that wait to be sent, on a new connection.
-func (b *backend) prepend(p pending, command []byte) {
-	b.endBatch()
-	waiting := b.replies
-	b.replies = fifo{}
-	b.out = append(append([]byte(nil), command...), b.out[b.sent:]...)
-	b.sent = 0
-	b.queuedBytes += uint64(len(command))
-	p.start = b.queuedBytes - uint64(len(b.out))
-	b.replies.push(p)
-	for ; waiting.n > 0; waiting.pop() {
-		later := *waiting.front()
-		later.start += uint64(len(command))
-		b.replies.push(later)
+// command returns pending command i with its arguments. It is valid until out changes.
+func (b *backend) command(i int) []byte {
+	end := b.queuedBytes
+	if i+1 < b.replies.n {
+		end = b.replies.at(i + 1).start
 	}
+	first := b.queuedBytes - uint64(len(b.out))
+	return b.out[b.replies.at(i).start-first : end-first]
+}
+
+// requeue queues a command that has been pending on another connection.
+func (b *backend) requeue(p pending, command []byte) {
+	b.endBatch()
+	p.start = b.queuedBytes
+	b.replies.push(p)
+	b.out = append(b.out, command...)
+	b.appended(len(command))
 }
 
 // scheduleFlush makes the loop write the queued bytes at the end of the round.
@@ -411,7 +249,6 @@ func (b *backend) flush() {
 		n, err := eventloop.WriteSocket(b.fd, b.out[b.sent:])
 		if n > 0 {
 			b.sent += n
-			b.writtenBytes += uint64(n)
 		}
 		if errors.Is(err, eventloop.ErrAgain) {
 			break
@@ -615,16 +452,15 @@ func (b *backend) beginReply(first byte) error {
 	}
 	p := b.replies.front()
 	b.streaming = p.kind == relayed && first != '>' && p.client != nil &&
-		(b.owner == nil || b.owner.subs == nil) &&
-		// A redirection is not for the client, no message may be within a reply, and refusedByShard
-		// may discard the reply.
-		(b.primary == "" || first != '-' && p.client.subs == nil && len(p.client.refused) == 0)
+		p.client.subs == nil && // no message may be within a reply
+		// A redirection is not for the client, and handleRefusal may discard the reply.
+		(b.primary == "" || first != '-' && len(p.client.refused) == 0)
 	return nil
 }
 
 // handleReply handles a complete reply that was not streamed.
 func (b *backend) handleReply(reply []byte) {
-	if b.isPush(reply) {
+	if reply[0] == '>' {
 		if b.onPush != nil {
 			b.onPush(reply)
 		}
@@ -634,7 +470,7 @@ func (b *backend) handleReply(reply []byte) {
 		b.lost(errUnexpectedReply)
 		return
 	}
-	if b.primary != "" && b.redirected(reply) {
+	if b.primary != "" && b.handleRefusal(reply) {
 		return
 	}
 	p := b.replies.front()
@@ -642,11 +478,7 @@ func (b *backend) handleReply(reply []byte) {
 	switch p.kind {
 	case function:
 		if p.batchSize > 1 {
-			if b.primary != "" {
-				b.deliverShards(int(p.batchSize), reply)
-			} else {
-				b.deliverBatch(int(p.batchSize), reply)
-			}
+			b.deliverBatch(int(p.batchSize), reply)
 			return
 		}
 		b.checkReadOnly(reply)
@@ -656,7 +488,7 @@ func (b *backend) handleReply(reply []byte) {
 		p.client.handlePublished(p, reply, b.proto)
 	case handled:
 		then := p.then
-		last := then.replies <= 1 || then.subscription && reply[0] == '-' // one error replaces all replies
+		last := then.replies <= 1
 		if then.endMark {
 			last = reply[0] == '%'
 		}
@@ -715,18 +547,4 @@ func (b *backend) deliverAnswer(p *pending, answer []byte) {
 		p.client.answerBytes -= len(answer)
 		p.client.deliver(answer)
 	}
-}
-
-// isPush reports whether a reply is a push, which does not answer a command. RESP3 has a type for
-// pushes, but also uses it for the replies to SUBSCRIBE and similar commands. In RESP2 only the
-// first word of a push shows it.
-func (b *backend) isPush(reply []byte) bool {
-	subscribing := b.replies.n > 0 && b.replies.front().then != nil && b.replies.front().then.subscription
-	if b.proto == 3 {
-		return reply[0] == '>' && !(subscribing && replies.IsSubscription(reply))
-	}
-	if b.owner == nil || b.owner.subs == nil || reply[0] != '*' || b.replies.n > 0 && !b.replies.front().messages {
-		return false
-	}
-	return replies.IsMessage(reply)
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -102,7 +103,7 @@ func (b *backend) endBatch() {
 		if b.primary != "" {
 			arguments-- // its outbox is the key
 		}
-		b.out = b.loop.proxy.appendCall(b.out, m.first, m.slot, m.out[:m.mode], arguments, m.out[m.mode+m.head:])
+		b.out = b.loop.proxy.appendCall(b.out, b.loop.proxy.functions[m.first.Index], m.slot, m.out[:m.mode], arguments, m.out[m.mode+m.head:])
 	} else {
 		b.replies.at(b.replies.n - n).batchSize = uint8(n)
 		words := m.arguments + 5
@@ -117,7 +118,7 @@ func (b *backend) endBatch() {
 }
 
 // deliverBatch distributes the reply of a call of n writes to their clients. The reply is a list,
-// or one error for all.
+// or one error for all. Writes that a primary of a Redis Cluster has refused are sent again alone.
 func (b *backend) deliverBatch(n int, reply []byte) {
 	b.checkReadOnly(reply)
 	list := reply[0] == '*'
@@ -129,13 +130,29 @@ func (b *backend) deliverBatch(n int, reply []byte) {
 		}
 		reply = reply[head:]
 	}
-	for range n {
+	var calls [][]byte // of the last writes
+	for i := range n {
 		one := reply
 		if list {
 			end := resp.Length(reply)
 			one, reply = reply[:end], reply[end:]
 		}
 		p := b.replies.front()
+		if b.primary != "" {
+			if b.isRefusal(p, one) {
+				if calls == nil {
+					calls = b.singleCalls(n - i)
+				}
+				retried := *p
+				retried.batchSize = 0
+				b.replies.pop()
+				b.retry(retried, calls[len(calls)-(n-i)], one)
+				continue
+			}
+			p.client.failOvertaken(p.slot, p.order)
+			p = b.replies.front()
+			b.begin(p)
+		}
 		p.client.deliver(replies.FromFunction(p.cmd, false, one, b.proto))
 		if b.state != up || b.replies.n == 0 { // deliver has closed a client that does not read, and with it its own connection
 			return
@@ -145,4 +162,25 @@ func (b *backend) deliverBatch(n int, reply []byte) {
 			return
 		}
 	}
+}
+
+// singleCalls returns the calls of the last n of several writes that go to Redis in one call, each as
+// a call of its own. They are the first pending ones.
+func (b *backend) singleCalls(n int) [][]byte {
+	words := resp.Elements(b.command(n - 1))
+	var writes [][][]byte // of each write the head, the outbox and the arguments
+	for rest := words[4:]; len(rest) > 1; {
+		head := resp.Text(rest[0])
+		end := 2 + int(head[len(head)-1]-'0')
+		writes = append(writes, rest[:end])
+		rest = rest[end:]
+	}
+	all := make([][]byte, n)
+	for i, write := range writes[len(writes)-n:] {
+		out := resp.AppendHeader(nil, '*', len(write)+3)
+		out = append(out, b.loop.proxy.functions[b.replies.at(i).cmd.Index]...)
+		out = append(append(out, write[1]...), words[3]...)
+		all[i] = append(out, slices.Concat(write[2:]...)...)
+	}
+	return all
 }

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"math"
 	"slices"
 	"strconv"
@@ -23,21 +24,15 @@ import (
 // reopenInterval is how often the proxy retries a blocked command while no Sonic has opened Redis.
 const reopenInterval = 100 * time.Millisecond
 
-// blockingCall is what the proxy needs to try a blocking command.
-type blockingCall struct {
+// blockedCommand is a blocking command that a client waits for.
+type blockedCommand struct {
+	c         *client
+	cmd       *command.Command
 	n         int    // number of arguments
 	arguments []byte // as bulk strings
 	keys      []string
-	wait      time.Duration // 0: for ever
-}
-
-// blockedCommand is a blocking command that a client waits for.
-type blockedCommand struct {
-	c    *client
-	cmd  *command.Command
-	call blockingCall
-	slot int         // in front of a Redis Cluster: of the keys
-	at   *keyWatcher // where the command waits for its keys, nil before
+	slot      int         // in front of a Redis Cluster: of the keys
+	at        *keyWatcher // where the command waits for its keys, nil before
 
 	timer      *eventloop.Timer
 	retryTimer *eventloop.Timer
@@ -48,23 +43,16 @@ type blockedCommand struct {
 	ended      bool
 }
 
-// parseBlocking reads a blocking command. ok is false if Redis would refuse its timeout.
-func parseBlocking(cmd *command.Command, r request.Request) (try blockingCall, ok bool) {
-	at := r.Len() - 1
-	if cmd.Name == "blmpop" || cmd.Name == "bzmpop" {
-		at = 1
+// timeoutAt returns where the timeout of a command is that may block.
+func timeoutAt(cmd *command.Command, r request.Request) int {
+	switch cmd.Name {
+	case "xread", "xreadgroup":
+		_, at := command.Streams(r.Raw, r.Args)
+		return at
+	case "blmpop", "bzmpop":
+		return 1
 	}
-	if try.wait, ok = parseTimeout(string(r.Arg(at))); !ok {
-		return try, false
-	}
-	try.n = r.Len() - 1
-	try.arguments = slices.Clone(r.ArgsAfter(1))
-	source := cmd.Name == "blmove" || cmd.Name == "brpoplpush" // the second key is the destination
-	cmd.Keys(r.Raw, r.Args, func(i int) bool {
-		try.keys = append(try.keys, string(r.Arg(i)))
-		return !source
-	})
-	return try, true
+	return r.Len() - 1
 }
 
 // parseTimeout reads a timeout in seconds as Redis does; 0 means without end.
@@ -81,9 +69,8 @@ func parseTimeout(text string) (time.Duration, bool) {
 	return time.Duration(min(ms, float64(math.MaxInt64/int64(time.Millisecond)-1))) * time.Millisecond, true
 }
 
-// block runs a blocking command.
 func (c *client) block(cmd *command.Command, r request.Request) bool {
-	try, ok := parseBlocking(cmd, r)
+	wait, ok := parseTimeout(string(r.Arg(timeoutAt(cmd, r))))
 	if !ok {
 		return c.write(cmd, r) // Redis returns the error
 	}
@@ -94,17 +81,21 @@ func (c *client) block(cmd *command.Command, r request.Request) bool {
 		return false
 	}
 	c.useAnySlot()
-	w := &blockedCommand{c: c, cmd: cmd, call: try, slot: c.slot}
+	w := &blockedCommand{c: c, cmd: cmd, n: r.Len() - 1, arguments: slices.Clone(r.ArgsAfter(1)), slot: c.slot}
+	source := cmd.Name == "blmove" || cmd.Name == "brpoplpush" // the second key is the destination
+	cmd.Keys(r.Raw, r.Args, func(i int) bool {
+		w.keys = append(w.keys, string(r.Arg(i)))
+		return !source
+	})
 	c.blocked = w
 	c.loop.blocked++
-	if try.wait > 0 {
-		w.timer = c.loop.timers.Start(c.loop.now.Add(try.wait), w.timeout)
+	if wait > 0 {
+		w.timer = c.loop.timers.Start(c.loop.now.Add(wait), w.timeout)
 	}
 	w.tryPop()
 	return true
 }
 
-// tryPop tries the pop.
 func (w *blockedCommand) tryPop() {
 	c := w.c
 	c.slot = w.slot
@@ -132,13 +123,13 @@ func (w *blockedCommand) tryPop() {
 	}
 	w.running, w.keyChanged = true, false
 	mode := c.mode
-	if c.loop.cfg.Ack == AckPublished {
+	if c.loop.cfg.AckPublished {
 		mode = c.modeIn(c.db, "p")
 	}
 	b.send(pending{client: c, kind: handled, call: true, then: &replyHandler{onReply: w.handleReply, onLost: func(sent bool) {
 		w.end()
 		c.lostCommand(sent)
-	}}}, c.loop.proxy.appendCall(nil, w.cmd, w.slot, mode, w.call.n, w.call.arguments))
+	}}}, c.loop.proxy.appendCall(nil, c.loop.proxy.functions[w.cmd.Index], w.slot, mode, w.n, w.arguments))
 }
 
 // handleReply handles the reply to a try.
@@ -146,7 +137,7 @@ func (w *blockedCommand) handleReply(reply []byte) {
 	c := w.c
 	w.running = false
 	var id []byte
-	if c.loop.cfg.Ack == AckPublished && reply[0] == '*' {
+	if c.loop.cfg.AckPublished && reply[0] == '*' {
 		if both := resp.Elements(reply); len(both) == 2 {
 			id, reply = resp.Text(both[0]), both[1]
 		}
@@ -184,11 +175,7 @@ func (w *blockedCommand) handleReply(reply []byte) {
 func (w *blockedCommand) track() {
 	w.running, w.keyChanged, w.tracked = true, false, true
 	l := w.c.loop
-	primary := ""
-	if l.slots != nil {
-		primary = l.primaryOf(w.slot, w.c.proto).primary
-	}
-	at := l.watcherOf(w.c.db, primary)
+	at := l.watcherOf(w.c.db, l.ownerOf(w.slot))
 	if w.at != nil && w.at != at {
 		w.at.remove(w, false)
 	}
@@ -287,9 +274,8 @@ func (l *loop) watcherOf(db int, primary string) *keyWatcher {
 // startTracking runs after each connect. Redis does not track keys for the new connection yet, and the
 // keyWatcher may have missed changes.
 func (w *keyWatcher) startTracking() {
-	start := resp.AppendCommand(nil, "CLIENT", "TRACKING", "ON")
-	// It must precede reads that were queued while the connection was down.
-	w.b.prepend(discardReply(), start)
+	w.b.failAll() // reads of the keys, which must not precede the command
+	w.b.send(discardReply(), resp.AppendCommand(nil, "CLIENT", "TRACKING", "ON"))
 	for _, all := range w.commands {
 		for _, one := range all {
 			one.onKeyChange()
@@ -299,7 +285,7 @@ func (w *keyWatcher) startTracking() {
 
 // track reads the keys, so that Redis tracks them, and then tries the command.
 func (w *keyWatcher) track(one *blockedCommand) {
-	for _, key := range one.call.keys {
+	for _, key := range one.keys {
 		if !slices.Contains(w.commands[key], one) {
 			w.commands[key] = append(w.commands[key], one)
 		}
@@ -323,13 +309,13 @@ func (w *keyWatcher) track(one *blockedCommand) {
 				one.over()
 			}
 		},
-	}}, resp.AppendCommand(nil, append([]string{"EXISTS"}, one.call.keys...)...))
+	}}, resp.AppendCommand(nil, append([]string{"EXISTS"}, one.keys...)...))
 }
 
 // wakeNext wakes the next command that waits for the keys of one, which cannot use a key of the
 // wrong type.
 func (w *keyWatcher) wakeNext(one *blockedCommand) {
-	for _, key := range one.call.keys {
+	for _, key := range one.keys {
 		all := w.commands[key]
 		if i := slices.Index(all, one); i >= 0 && i+1 < len(all) {
 			all[i+1].onKeyChange()
@@ -338,7 +324,7 @@ func (w *keyWatcher) wakeNext(one *blockedCommand) {
 }
 
 func (w *keyWatcher) remove(one *blockedCommand, pass bool) {
-	for _, key := range one.call.keys {
+	for _, key := range one.keys {
 		i := slices.Index(w.commands[key], one)
 		if i < 0 {
 			continue
@@ -360,11 +346,11 @@ func (w *keyWatcher) invalidated(push []byte) {
 	if string(resp.FirstWord(push)) != "invalidate" {
 		return
 	}
-	parts := resp.Elements(push)
-	if len(parts) != 2 {
+	elements := resp.Elements(push)
+	if len(elements) != 2 {
 		return
 	}
-	keys := resp.Elements(parts[1])
+	keys := resp.Elements(elements[1])
 	if keys == nil {
 		for _, all := range w.commands {
 			all[0].onKeyChange()
@@ -374,6 +360,31 @@ func (w *keyWatcher) invalidated(push []byte) {
 	for _, key := range keys {
 		if all := w.commands[string(resp.Text(key))]; len(all) > 0 {
 			all[0].onKeyChange()
+		}
+	}
+}
+
+// moveWatchers makes commands that wait for keys wait at the primaries that have them now.
+func (l *loop) moveWatchers() {
+	var moved []*blockedCommand // those that wait for the same key in order of arrival
+	for key, w := range l.watchers {
+		gone := !l.isPrimary(key.primary)
+		for _, all := range w.commands {
+			for _, one := range all {
+				if gone || l.slots.Owner(one.slot) != key.primary {
+					moved = append(moved, one)
+				}
+			}
+		}
+		if gone {
+			delete(l.watchers, key)
+			w.b.failAll()
+			w.b.discard()
+		}
+	}
+	for _, one := range moved { // the second time for another key is harmless
+		if !one.ended {
+			one.onKeyChange()
 		}
 	}
 }
@@ -407,4 +418,170 @@ func (c *client) clientUnblock(_ *command.Command, r request.Request) bool {
 		other.blocked.replyTimeout()
 	}
 	return c.reply(resp.AppendHeader(nil, ':', 1))
+}
+
+// readStreams relays XREAD and XREADGROUP. A command that may block needs a connection of the
+// client's own.
+func (c *client) readStreams(cmd *command.Command, r request.Request) bool {
+	if timeoutAt(cmd, r) == 0 {
+		return c.relay(cmd, r)
+	}
+	if c.loop.slots != nil {
+		return c.blockInCluster(cmd, r)
+	}
+	if !c.moveToDedicated() {
+		return false
+	}
+	c.changeBlockingInRedis(1)
+	ended := func() { c.changeBlockingInRedis(-1) }
+	c.backend.send(pending{client: c, kind: handled, then: &replyHandler{
+		onReply: func(reply []byte) { ended(); c.deliver(reply) },
+		onLost:  func(sent bool) { ended(); c.lostCommand(sent) },
+	}}, r.Raw)
+	return true
+}
+
+// changeBlockingInRedis adds n to the number of commands that block in Redis itself.
+func (c *client) changeBlockingInRedis(n int) {
+	before := c.blockingInRedis > 0
+	c.blockingInRedis += n
+	switch now := c.blockingInRedis > 0; {
+	case now && !before:
+		c.loop.blocked++
+	case before && !now:
+		c.loop.blocked--
+	}
+}
+
+// In front of a Redis Cluster blocking commands block in Redis, on a connection of the client's own.
+// When their slot moves, Redis ends them with a redirection, and the proxy sends them to the next
+// primary, with the time that is left. An XREAD from $ then waits for entries from that moment on.
+
+// blockedInCluster is a command that blocks in Redis.
+type blockedInCluster struct {
+	r       request.Request
+	timeout int // position of the argument, 0 if the proxy does not know it
+	unit    time.Duration
+	until   time.Time // zero: no end
+	sent    bool      // it was sent before
+}
+
+func (c *client) blockInCluster(cmd *command.Command, r request.Request) bool {
+	if c.outstanding > 0 {
+		return false
+	}
+	w := &blockedInCluster{r: request.Request{Raw: bytes.Clone(r.Raw), Args: slices.Clone(r.Args)}}
+	w.readTimeout(cmd, c.loop.now)
+	c.changeBlockingInRedis(1)
+	return c.runDedicated(&dedicatedCommand{
+		slot: c.slot, asks: true, repeats: cmd.Name == "xread", send: w.send,
+		ended: func() { c.changeBlockingInRedis(-1) },
+	})
+}
+
+// readTimeout finds the timeout. Redis answers one that it cannot read with an error.
+func (w *blockedInCluster) readTimeout(cmd *command.Command, now time.Time) {
+	at, unit := timeoutAt(cmd, w.r), time.Second
+	wait, ok := parseTimeout(string(w.r.Arg(at)))
+	if cmd.Name == "xread" || cmd.Name == "xreadgroup" {
+		unit = time.Millisecond
+		wait /= 1000
+	}
+	if ok && wait > 0 && wait < longestBlock {
+		w.timeout, w.unit, w.until = at, unit, now.Add(wait)
+	}
+}
+
+// longestBlock is the longest timeout that the proxy counts. A longer one begins anew when the slot
+// moves.
+const longestBlock = 10 * 365 * 24 * time.Hour
+
+func (w *blockedInCluster) send(o *dedicatedCommand, address string, asking bool) {
+	c := o.c
+	if w.sent && !w.shorten(c.loop.now) {
+		o.end(nullArray(c.proto))
+		return
+	}
+	w.sent = true
+	c.connectTo(address, &c.dedicated.blocking)
+	b := c.dedicated.blocking
+	o.b, b.halfClosed = b, c.inputEnded()
+	if asking {
+		b.send(discardReply(), resp.AppendCommand(nil, "ASKING"))
+	}
+	b.send(pending{kind: handled, then: &replyHandler{
+		onReply: func(reply []byte) { w.arrived(o, reply) }, onLost: o.lost,
+	}}, w.r.Raw)
+}
+
+// halfCloseBlocking is called for a client that sends no more, while a command that may block is under
+// way. It passes the end on to Redis, which serves a client that need not wait, and ends the
+// connection of one that has to. It returns false if there is no such connection.
+func (c *client) halfCloseBlocking() bool {
+	if c.dedicated == nil || c.dedicated.running == nil || c.dedicated.running.b == nil || c.dedicated.running.b != c.dedicated.blocking {
+		return false
+	}
+	if b := c.dedicated.blocking; !b.halfClosed {
+		b.halfClosed = true
+		b.scheduleFlush()
+	}
+	return true
+}
+
+func (w *blockedInCluster) arrived(o *dedicatedCommand, reply []byte) {
+	if bytes.HasPrefix(reply, []byte("-UNBLOCKED ")) && !bytes.Contains(reply, []byte("CLIENT UNBLOCK")) {
+		o.follow(upstream.Redirection{}, bytes.Clone(reply)) // the primary has become a replica
+		return
+	}
+	o.arrived(reply)
+}
+
+// shorten sets the timeout to the time that is left. It returns false if none is.
+func (w *blockedInCluster) shorten(now time.Time) bool {
+	if w.timeout == 0 {
+		return true
+	}
+	left := w.until.Sub(now).Truncate(time.Millisecond)
+	if left <= 0 {
+		return false
+	}
+	text := strconv.FormatInt(left.Milliseconds(), 10)
+	if w.unit == time.Second {
+		text = strconv.FormatFloat(left.Seconds(), 'f', 3, 64)
+	}
+	w.r = w.r.With(w.timeout, []byte(text))
+	return true
+}
+
+// nullArray returns what Redis answers when a timeout is over, and when EXEC finds that a watched key
+// has changed.
+func nullArray(proto int) []byte {
+	if proto == 3 {
+		return []byte(replies.NullRESP3)
+	}
+	return []byte(replies.NullArray)
+}
+
+// unblockInCluster runs CLIENT UNBLOCK for a client that waits in Redis. It returns false if other
+// does not.
+func (c *client) unblockInCluster(other *client, byError bool) bool {
+	if other == nil || other.dedicated == nil || other.blockingInRedis == 0 {
+		return false
+	}
+	running := other.dedicated.running
+	if running == nil || running.b == nil || running.b != other.dedicated.blocking || running.b.state != up {
+		return false
+	}
+	reason := "TIMEOUT"
+	if byError {
+		reason = "ERROR"
+	}
+	c.slot = noSlot
+	c.backend = c.loop.connectionTo(running.b.primary, 0, c.proto)
+	c.backend.send(pending{client: c, kind: handled, then: &replyHandler{
+		connectionBound: true, // only this primary knows the id
+		onReply:         c.deliver,
+		onLost:          func(bool) { c.deliver(resp.AppendHeader(nil, ':', 0)) },
+	}}, resp.AppendCommand(nil, "CLIENT", "UNBLOCK", running.b.server.ClientID, reason))
+	return true
 }

@@ -26,16 +26,16 @@ type client struct {
 
 	// backend is the connection to Redis for its commands: the one that clients of its db and
 	// protocol share, or its own. In front of a Redis Cluster it is the shared one of the last command.
-	backend     *backend
-	own         *ownConnections // in front of a Redis Cluster; nil: none yet
-	outstanding int             // number of pending replies
-	replies     orderedReplies
-	slot        int              // in front of a Redis Cluster: of the keys of the command that is executed, or noSlot or manySlots
-	slotsAt     uint64           // loop.slotsAt when it last sent a command
-	waiting     int              // number of its pending replies to commands that had to wait for the cluster
-	refused     []refusedCommand // commands that wait until they are sent again, with Config.Replicate
-	retries     bool             // refused will be sent again
-	lastRetry   struct {         // which of them was the first when they were last sent again
+	backend        *backend
+	dedicated      *dedicatedConnections // besides backend; nil: none yet
+	outstanding    int                   // number of pending replies
+	replies        orderedReplies
+	slot           int              // in front of a Redis Cluster: of the keys of the command that is executed, or noSlot or manySlots
+	slotsAt        uint64           // loop.slotsAt when it last sent a command
+	waiting        int              // number of its pending replies to commands that had to wait for the cluster
+	refused        []refusedCommand // commands that wait until they are sent again
+	retryScheduled bool             // refused will be sent again
+	firstRetried   struct {         // which of them was the first when they were last sent again
 		place uint64
 		slot  int
 	}
@@ -63,8 +63,7 @@ type client struct {
 
 	tx              *transaction        // not nil between MULTI and EXEC
 	watch           bool                // WATCH was sent on its own connection
-	track           bool                // CLIENT TRACKING is on on its own connection
-	subs            *subscriptions      // Pub/Sub on its own connection
+	subs            *subscriptions      // Pub/Sub on its own connections
 	blocked         *blockedCommand     // a blocking command that the client waits for
 	blockingInRedis int                 // number of commands in flight that block in Redis itself
 	busy            bool                // a command is running that must end before the next one begins
@@ -239,7 +238,6 @@ func (c *client) afterRead() {
 	c.updateInterest()
 }
 
-// inputEnded reports whether the client sends no more.
 func (c *client) inputEnded() bool { return c.eof || c.halfClosed }
 
 // waitMayNeverEnd reports whether a client that sends no more waits for something that may never
@@ -256,7 +254,7 @@ func (c *client) waitMayNeverEnd() bool {
 // closeAfterDrainTimeout closes a client that sends no more if its replies still wait for Pulsar
 // after DrainTimeout: the client may not exist any more.
 func (c *client) closeAfterDrainTimeout() {
-	if c.drainTimer != nil || c.loop.cfg.Ack != AckPublished {
+	if c.drainTimer != nil || !c.loop.cfg.AckPublished {
 		return
 	}
 	c.drainTimer = c.loop.timers.Start(c.loop.now.Add(c.loop.cfg.DrainTimeout), func() {
@@ -399,7 +397,6 @@ func (c *client) enqueue() {
 	}
 }
 
-// replyDone records that a reply is complete.
 func (c *client) replyDone() {
 	c.outstanding--
 	if c.closed {
@@ -419,7 +416,6 @@ func (c *client) replyDone() {
 	}
 }
 
-// commandDone allows the next command to begin.
 func (c *client) commandDone() {
 	c.busy = false
 	c.enqueue()
@@ -612,5 +608,5 @@ func (c *client) close() {
 	if c.backend != nil && c.backend.owner == c {
 		c.backend.discard()
 	}
-	c.own.discard()
+	c.dedicated.discard()
 }

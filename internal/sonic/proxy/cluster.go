@@ -6,6 +6,8 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/command"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
+	"github.com/aviaryhq/aviary/internal/sonic/resp"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
 
 // In front of a Redis Cluster the loop has a connection to each primary, and a command goes to the
@@ -23,7 +25,7 @@ const (
 )
 
 // runsAsFunction reports whether the handler of a single Redis, which calls functions of the library,
-// also serves a Redis Cluster with Config.Replicate.
+// also serves a Redis Cluster with Config.SlotOutboxes.
 func (p *Proxy) runsAsFunction(cmd *command.Command) bool {
 	switch cmd.Name {
 	case "del", "unlink", "mset":
@@ -37,12 +39,10 @@ func (p *Proxy) runsAsFunction(cmd *command.Command) bool {
 // inCluster returns the handler of a command in front of a Redis Cluster. h is that of a single
 // Redis.
 func (p *Proxy) inCluster(cmd *command.Command, h handler) handler {
-	if p.cfg.Replicate && p.runsAsFunction(cmd) {
+	if p.cfg.SlotOutboxes && p.runsAsFunction(cmd) {
 		return h
 	}
 	switch cmd.Name {
-	case "sort", "georadius", "georadiusbymember", "publish":
-		return (*client).relay
 	case "scan":
 		return (*client).scanAll
 	case "randomkey":
@@ -67,8 +67,6 @@ func (p *Proxy) inCluster(cmd *command.Command, h handler) handler {
 		return (*client).relay
 	case command.Blocking:
 		return (*client).blockInCluster
-	case command.Connection:
-		return (*client).subscribeInCluster
 	default:
 		if cmd.Group == "cluster" {
 			return (*client).refuseCluster
@@ -147,15 +145,21 @@ func (c *client) primary() (b *backend, ok bool) {
 	return c.backend, true
 }
 
-// primaryOf returns the connection to the primary that has a slot. If none has it, it is one to any
-// primary, which says so, or knows a new one.
-func (l *loop) primaryOf(slot, proto int) *backend {
+// primaryOf returns the connection to the primary that has a slot.
+func (l *loop) primaryOf(slot, proto int) *backend { return l.connectionTo(l.ownerOf(slot), 0, proto) }
+
+// ownerOf returns the address of the primary that has a slot. If none has it, it is that of any
+// primary, which says so, or knows a new one. For a single Redis it is empty.
+func (l *loop) ownerOf(slot int) string {
+	if l.slots == nil {
+		return ""
+	}
 	if slot != noSlot {
 		if address := l.slots.Owner(slot); address != "" {
-			return l.connectionTo(address, 0, proto)
+			return address
 		}
 	}
-	return l.connectionTo(l.keylessPrimary(), 0, proto)
+	return l.keylessPrimary()
 }
 
 // keylessPrimary returns the address of the primary for commands without keys. It stays the same as
@@ -188,7 +192,6 @@ func (l *loop) keylessPrimary() string {
 	return best
 }
 
-// isPrimary reports whether a primary with slots has that address.
 func (l *loop) isPrimary(address string) bool {
 	return slices.ContainsFunc(l.slots.Primaries(), func(p cluster.Primary) bool { return p.Address == address })
 }
@@ -217,8 +220,8 @@ func (l *loop) clusterChanged() {
 	}
 	l.moveWatchers()
 	for _, c := range l.clients {
-		if c.own != nil {
-			c.ownChanged()
+		if c.dedicated != nil {
+			c.moveDedicated()
 		}
 	}
 	l.dropFormerPrimaries()
@@ -253,4 +256,32 @@ func (p *Proxy) forgetPrimary(address string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.primaries, address)
+}
+
+// useAnySlot gives a write without keys, which Redis will refuse, the slot of some primary.
+func (c *client) useAnySlot() {
+	if c.loop.cfg.SlotOutboxes && c.slot == noSlot {
+		c.slot = c.loop.firstSlots[0]
+	}
+}
+
+// slotOutboxes returns the names of the streams of effects of all slots, as bulk strings.
+func slotOutboxes() [][]byte {
+	outboxes := make([][]byte, cluster.Slots)
+	all := make([]byte, 0, cluster.Slots*26)
+	for slot := range outboxes {
+		start := len(all)
+		all = resp.AppendBulk(all, script.SlotOutbox(slot))
+		outboxes[slot] = all[start:len(all):len(all)]
+	}
+	return outboxes
+}
+
+// outbox returns the stream of effects of a slot, as a bulk string. For a single Redis it returns
+// nil: the calls of functions have it already.
+func (p *Proxy) outbox(slot int) []byte {
+	if p.outboxes == nil {
+		return nil
+	}
+	return p.outboxes[slot]
 }

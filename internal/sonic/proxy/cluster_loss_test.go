@@ -139,7 +139,7 @@ func TestFunctionFlushWhilePrimariesChange(t *testing.T) {
 	a, b := cluster.Primary{ID: "a", Address: lost.Addr()}, cluster.Primary{ID: "b", Address: stays.Addr()}
 	m := new(settableMap)
 	m.Store(cluster.NewMap([]cluster.Range{{First: 0, Last: 99, Primary: a}, {First: 100, Last: cluster.Slots - 1, Primary: b}}))
-	e := m.serve(t, func(cfg *proxy.Config) { cfg.Replicate, cfg.Zones = true, []string{"a", "b"} })
+	e := m.serve(t, func(cfg *proxy.Config) { cfg.SlotOutboxes, cfg.Zones = true, []string{"a", "b"} })
 	c, other := dial(t, e.addr), dial(t, e.addr)
 	require.Contains(t, c.ask(t, "FUNCTION", "LOAD", "#!lua name=one\nredis.register_function('one', function() return 1 end)"), "one")
 	require.NoError(t, stays.Pause())

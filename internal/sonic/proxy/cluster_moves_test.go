@@ -190,3 +190,44 @@ func TestClusterSlotHalfMoved(t *testing.T) {
 	require.NoError(t, err)
 	assert.Zero(t, n)
 }
+
+// TestPipelineWhileASlotIsHalfMoved: a command that waits for its slot has the reply of its turn. If
+// a later write to the slot was executed, the earlier one is not any more.
+func TestPipelineWhileASlotIsHalfMoved(t *testing.T) {
+	t.Parallel()
+	servers := stack.PrivateRedisCluster(t, 2, 0)
+	c := dial(t, startCluster(t, servers, nil).addr)
+	all := "del"
+	for i := range 20 {
+		require.Equal(t, "+OK\r\n", c.ask(t, "SET", fmt.Sprintf("{s}:%d", i), "x"))
+		all += fmt.Sprintf(" {s}:%d", i)
+	}
+	slot := cluster.Slot([]byte("s"))
+	from, to := servers.Owner(t, slot), servers.Nodes()[0].Addr()
+	if from == to {
+		to = servers.Nodes()[1].Addr()
+	}
+	servers.StartMove(t, slot, to)
+	servers.MoveKeys(t, slot, 10)
+	stays := 0
+	direct := servers.Node(t, from).Client(t)
+	for direct.Exists(t.Context(), fmt.Sprintf("{s}:%d", stays)).Val() == 0 {
+		stays++
+	}
+	for _, command := range []string{"del {s}:new {s}:none", all} { // the former goes to the new primary, which does not run it
+		c.send(t, fmt.Sprintf("%s\r\nappend {s}:%d y\r\n", command, stays))
+		reply, err := c.reply()
+		require.NoError(t, err)
+		require.Contains(t, reply, "-TRYAGAIN ", command)
+		reply, err = c.reply()
+		require.NoError(t, err)
+		require.Contains(t, reply, ":", command)
+	}
+	c.send(t, all+fmt.Sprintf("\r\nget {s}:%d\r\necho x\r\n", stays))
+	servers.EndMove(t, slot)
+	for _, want := range []string{":20\r\n", "$-1\r\n", "$1\r\nx\r\n"} {
+		reply, err := c.reply()
+		require.NoError(t, err)
+		require.Equal(t, want, reply)
+	}
+}

@@ -26,10 +26,7 @@ type slotKeys struct {
 // the client gets the first error, and the effects of the other parts stay.
 func (c *client) split(cmd *command.Command, r request.Request) bool {
 	if c.slot != manySlots {
-		if c.loop.proxy.writesBy(cmd, r) {
-			return c.write(cmd, r)
-		}
-		return c.relay(cmd, r)
+		return c.writeOrRelay(cmd, r)
 	}
 	calls := c.loop.proxy.writesBy(cmd, r)
 	if calls && !c.writable() {
@@ -47,8 +44,8 @@ func (c *client) split(cmd *command.Command, r request.Request) bool {
 	for i, group := range groups {
 		parts[i] = part{slot: group.slot, command: partOf(r, group.keys, values), reads: cmd.Class == command.Read}
 		if calls {
-			n := len(group.keys) * (1 + values)
-			parts[i].command = c.loop.proxy.appendCall(nil, cmd, group.slot, c.mode, n, appendKeysOf(nil, r, group.keys, values))
+			n, function := len(group.keys)*(1+values), c.loop.proxy.functions[cmd.Index]
+			parts[i].command = c.loop.proxy.appendCall(nil, function, group.slot, c.mode, n, appendKeysOf(nil, r, group.keys, values))
 			parts[i].cmd = cmd
 		}
 	}
@@ -220,7 +217,7 @@ func askAll(join replies.Join) handler {
 
 // randomKeyOfAll runs RANDOMKEY on all primaries, and answers with the key of one of them.
 func (c *client) randomKeyOfAll(cmd *command.Command, r request.Request) bool {
-	if c.loop.cfg.Replicate { // most keys of a primary may be state keys
+	if c.loop.cfg.SlotOutboxes { // most keys of a primary may be state keys
 		r.Raw = c.loop.proxy.randomKey
 	}
 	return askAll(replies.UnlessError(func(all [][]byte) []byte {
@@ -313,7 +310,7 @@ return total`
 
 // countStateKeys returns the parts that count the state keys of all slots.
 func (l *loop) countStateKeys() (parts []part) {
-	s := &l.proxy.shards
+	names := state.Names(l.cfg.Zones)
 	for _, of := range l.firstSlots {
 		owner, numbers := l.slots.Owner(of), []byte(nil)
 		n := 0
@@ -321,11 +318,11 @@ func (l *loop) countStateKeys() (parts []part) {
 			if n == 0 {
 				return
 			}
-			out := resp.AppendHeader(nil, '*', 4+len(s.names)+n)
+			out := resp.AppendHeader(nil, '*', 4+len(names)+n)
 			out = resp.AppendBulk(resp.AppendBulk(resp.AppendBulk(out, "EVAL_RO"), countScript), "0")
-			out = resp.AppendBulk(out, strconv.Itoa(len(s.names)))
-			for _, name := range s.names {
-				out = append(out, name...)
+			out = resp.AppendBulk(out, strconv.Itoa(len(names)))
+			for _, name := range names {
+				out = resp.AppendBulk(out, name)
 			}
 			parts = append(parts, part{slot: of, command: append(out, numbers...), reads: true})
 			numbers, n = nil, 0
@@ -334,7 +331,7 @@ func (l *loop) countStateKeys() (parts []part) {
 			if l.slots.Owner(slot) != owner {
 				continue
 			}
-			_, rest, _ := strings.Cut(string(s.outboxes[slot]), "{sonic:")
+			_, rest, _ := strings.Cut(string(l.proxy.outboxes[slot]), "{sonic:")
 			number, _, _ := strings.Cut(rest, "}")
 			numbers = resp.AppendBulk(numbers, number)
 			if n++; n == countSlots {

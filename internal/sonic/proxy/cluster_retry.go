@@ -10,9 +10,9 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
-// With Config.Replicate a primary refuses calls of functions while their slot moves, and until a Sonic
-// has opened it. The proxy keeps what was refused, and sends it again after a pause. A client may have
-// sent further commands meanwhile. To keep its commands in order,
+// A primary of a Redis Cluster refuses commands while their slot moves, and calls of functions also
+// until a Sonic has opened it. The proxy keeps what was refused, and sends it again after a pause. A
+// client may have sent further commands meanwhile. To keep its commands in order,
 //   - it sends no further ones while one waits,
 //   - what is refused after the one that waits waits behind it, and all are sent again in order once
 //     no other command of the client is in flight,
@@ -33,19 +33,21 @@ type refusedCommand struct {
 	fail func()
 }
 
-// refusedByShard handles the reply to the first pending command if that has to be sent again, and
+// handleRefusal handles the reply to the first pending command if that has to be sent again, and
 // reports whether it has.
-func (b *backend) refusedByShard(reply []byte) bool {
+func (b *backend) handleRefusal(reply []byte) bool {
+	if b.replies.n == 0 || !b.replies.front().routed {
+		return false
+	}
 	p := b.replies.front()
 	if p.batchSize > 1 {
-		return false // deliverShards handles the refusals of a batch
+		return false // deliverBatch handles the refusals of a batch
 	}
-	if !b.refusal(p, reply) {
-		if !p.client.waitsFor(p.slot, p.order) {
-			return false
-		}
+	if !b.isRefusal(p, reply) {
 		if !p.reads {
-			p.client.overtaken(p.slot, p.order)
+			p.client.failOvertaken(p.slot, p.order)
+		}
+		if !p.client.waitsFor(p.slot, p.order) {
 			return false
 		}
 	}
@@ -55,9 +57,9 @@ func (b *backend) refusedByShard(reply []byte) bool {
 	return true
 }
 
-// refusal reports whether the reply to p says that the command was not executed, and may be elsewhere
+// isRefusal reports whether the reply to p says that the command was not executed, and may be elsewhere
 // or later.
-func (b *backend) refusal(p *pending, reply []byte) bool {
+func (b *backend) isRefusal(p *pending, reply []byte) bool {
 	if reply[0] != '-' {
 		return false
 	}
@@ -75,27 +77,39 @@ func (b *backend) retry(p pending, command, reply []byte) {
 	// The function would run at the importing primary while other keys are still at the other one.
 	follows := redirects && !(to.Asking && p.call) && len(c.refused) == 0
 	if follows && p.MayFollow(to) {
-		b.follow(to, p, command)
+		target := l.connectionTo(to.Address, 0, b.proto)
+		if to.Asking {
+			p.asked = true
+			target.send(discardReply(), resp.AppendCommand(nil, "ASKING"))
+		}
+		target.requeue(p, command)
+		if target.full() {
+			c.backend = target
+			c.pauseIfAboveLimit()
+		}
 		return
-	}
-	first := p.Since.IsZero()
-	if first {
-		p.Since = l.now
-		c.waiting++
 	}
 	if redirects && to.Moving || reply[0] != '-' { // of a read that was executed, the reply may be large
 		reply = resp.AppendError(nil, errMoving)
 	} else {
 		reply = bytes.Clone(reply)
 	}
+	if p.asked && !p.reads && p.order.next != nil { // the former primary may have executed a later one
+		c.complete(&p, reply)
+		return
+	}
+	if p.Since.IsZero() {
+		p.Since = l.now
+		c.waiting++
+	}
 	w := refusedCommand{slot: p.slot, place: p.order.place, since: p.Since}
-	w.send = func(target *backend) { target.resend(p, command) }
+	w.send = func(target *backend) { target.requeue(p, command) }
 	w.fail = func() { c.complete(&p, reply) }
-	c.wait(w)
+	c.waitRefused(w)
 }
 
-// wait makes a refused command wait. The command fails if it has waited for Backend.Wait.
-func (c *client) wait(w refusedCommand) {
+// waitRefused makes a refused command wait. The command fails if it has waited for Backend.Wait.
+func (c *client) waitRefused(w refusedCommand) {
 	if c.closed || c.waitedTooLong(w.since) {
 		w.fail()
 		return
@@ -106,22 +120,22 @@ func (c *client) wait(w refusedCommand) {
 		at--
 	}
 	c.refused = slices.Insert(c.refused, at, w)
-	c.retrySoon()
+	c.scheduleRetry()
 }
 
 func (c *client) waitedTooLong(since time.Time) bool {
 	return c.loop.now.Sub(since) >= c.loop.cfg.Backend.Wait
 }
 
-// retrySoon sends the client's refused commands again after a pause.
-func (c *client) retrySoon() {
-	if c.retries {
+// scheduleRetry sends the client's refused commands again after a pause.
+func (c *client) scheduleRetry() {
+	if c.retryScheduled {
 		return
 	}
-	c.retries = true
+	c.retryScheduled = true
 	c.loop.timers.Start(c.loop.now.Add(clusterPause), func() {
-		c.retries = false
-		c.sendRefused()
+		c.retryScheduled = false
+		c.retryRefused()
 	})
 }
 
@@ -149,8 +163,11 @@ func (c *client) waitsFor(slot int, other *ordered) bool {
 	return slices.ContainsFunc(c.refused, func(w refusedCommand) bool { return w.before(slot, other) })
 }
 
-// overtaken ends the waiting of commands for a slot: a later one was executed.
-func (c *client) overtaken(slot int, later *ordered) {
+// failOvertaken ends the waiting of commands for a slot: a later one was executed.
+func (c *client) failOvertaken(slot int, later *ordered) {
+	if !c.waitsFor(slot, later) {
+		return
+	}
 	all := c.refused
 	c.refused = nil
 	for _, w := range all {
@@ -167,33 +184,33 @@ func (c *client) overtaken(slot int, later *ordered) {
 	c.replies.current = current
 }
 
-// sendRefused sends the client's refused commands again: the first one, and if that is another one than
-// before, all.
-func (c *client) sendRefused() {
+// retryRefused sends the client's refused commands again: the first one, and if that is another one
+// than before, all.
+func (c *client) retryRefused() {
 	if c.closed || len(c.refused) == 0 {
 		return
 	}
 	if c.outstanding > len(c.refused) { // what is in flight may be refused, too
-		c.retrySoon()
+		c.scheduleRetry()
 		return
 	}
 	c.slotsAt = c.loop.slotsAt
 	n, first := len(c.refused), &c.refused[0]
-	if first.place == c.lastRetry.place && first.slot == c.lastRetry.slot {
+	if first.place == c.firstRetried.place && first.slot == c.firstRetried.slot {
 		n = 1
 	}
-	c.lastRetry.place, c.lastRetry.slot = first.place, first.slot
+	c.firstRetried.place, c.firstRetried.slot = first.place, first.slot
 	for ; n > 0 && !c.closed && len(c.refused) > 0; n-- {
 		w := c.refused[0]
 		b := c.loop.primaryOf(w.slot, c.proto)
 		if w.opened && !b.opened && !c.waitedTooLong(w.since) {
-			c.retries = true
+			c.retryScheduled = true
 			b.askOpened(func(string) {
-				c.retries = false
+				c.retryScheduled = false
 				if b.opened {
-					c.sendRefused()
+					c.retryRefused()
 				} else {
-					c.retrySoon()
+					c.scheduleRetry()
 				}
 			})
 			return
@@ -206,7 +223,7 @@ func (c *client) sendRefused() {
 		}
 	}
 	if !c.closed && len(c.refused) > 0 {
-		c.retrySoon() // they were refused at once
+		c.scheduleRetry() // they were refused at once
 	}
 }
 
@@ -225,175 +242,11 @@ func (b *backend) redirection(p *pending, reply []byte) (to upstream.Redirection
 	return to, ok
 }
 
-// follow sends a command to the primary that a redirection names.
-func (b *backend) follow(to upstream.Redirection, p pending, command []byte) (target *backend) {
-	target = b.loop.connectionTo(to.Address, 0, b.proto)
-	if to.Asking {
-		target.send(discardReply(), resp.AppendCommand(nil, "ASKING"))
-	}
-	target.resend(p, command)
-	return target
-}
-
-// redirected follows the redirection in the reply to the first pending command, if there is one and
-// if it may. It reports whether it did.
-func (b *backend) redirected(reply []byte) bool {
-	if b.replies.n == 0 || !b.replies.front().routed {
-		return false
-	}
-	if b.loop.cfg.Replicate {
-		return b.refusedByShard(reply)
-	}
-	to, ok := b.redirection(b.replies.front(), reply)
-	if !ok {
-		return false
-	}
-	b.loop.cfg.Cluster.Refresh()
-	p := *b.replies.front()
-	command := bytes.Clone(b.command(0))
-	if p.MayFollow(to) {
-		b.replies.pop()
-		target := b.follow(to, p, command)
-		if c := p.client; target.full() && (c.backend == nil || c.backend.owner != c) {
-			c.backend = target
-			c.pauseIfAboveLimit()
-		}
-		return true
-	}
-	if p.client.closed {
-		return false
-	}
-	first := p.Since.IsZero()
-	if !p.client.waitForCluster(&p.Attempts, func() { b.loop.primaryOf(p.slot, b.proto).resend(p, command) }) {
-		if to.Moving { // clients must not see MOVED or ASK
-			b.begin(&p)
-			p.client.deliver(resp.AppendError(nil, errMoving))
-			b.completed()
-			return true
-		}
-		return false
-	}
-	if first {
-		p.client.waiting++
-	}
-	b.replies.pop()
-	return true
-}
-
 const errMoving = "TRYAGAIN the slot of this command is moving: the command was not run"
 
-// waitForCluster calls retry after a pause. The client's next command waits until the command that
-// is tried again is complete. It returns false if the command has waited for Backend.Wait, or the
-// client has sent further commands: these may have been executed already, and the one that waits
-// would run behind them.
-func (c *client) waitForCluster(a *upstream.Attempts, retry func()) bool {
-	l := c.loop
-	if a.Since.IsZero() {
-		a.Since = l.now
-	}
-	if c.replies.several() || l.now.Sub(a.Since) >= l.cfg.Backend.Wait {
-		return false
-	}
-	c.busy = true
-	l.timers.Start(l.now.Add(clusterPause), func() {
-		if !c.closed {
-			retry()
-		}
-	})
-	return true
-}
-
-// waitDone records that a command that had to wait for the cluster, or a part of one, is complete.
-func (c *client) waitDone() {
+// waitingDone records that a command that had to wait for the cluster, or a part of one, is complete.
+func (c *client) waitingDone() {
 	if c.waiting--; c.waiting == 0 {
 		c.commandDone()
 	}
-}
-
-// command returns pending command i with its arguments. It is valid until out changes.
-func (b *backend) command(i int) []byte {
-	end := b.queuedBytes
-	if i+1 < b.replies.n {
-		end = b.replies.at(i + 1).start
-	}
-	first := b.queuedBytes - uint64(len(b.out))
-	return b.out[b.replies.at(i).start-first : end-first]
-}
-
-// resend queues a command that has been pending on another connection.
-func (b *backend) resend(p pending, command []byte) {
-	b.endBatch()
-	p.start = b.queuedBytes
-	b.replies.push(p)
-	b.out = append(b.out, command...)
-	b.appended(len(command))
-}
-
-// keepUnsent is called when the connection to a primary is lost. It answers the commands that Redis
-// may have received with an error, unless they only read and their clients sent no write behind
-// them, whose effect they would see. The others stay in order.
-func (b *backend) keepUnsent() {
-	sent := b.queuedBytes - uint64(len(b.out)-b.sent)
-	wrote := map[*client]bool{}
-	for i := b.replies.n - 1; i >= 0; i-- {
-		p := b.replies.at(i)
-		if p.reads = p.reads && !wrote[p.client]; p.start < sent && !p.reads && p.client != nil {
-			wrote[p.client] = true
-		}
-	}
-	var kept []pending
-	var out []byte
-	for b.replies.n > 0 {
-		p := *b.replies.front()
-		bound := p.then != nil && p.then.connectionBound
-		if sent := p.start < sent; sent && !(p.routed && p.reads) || bound {
-			b.failFront(sent)
-			continue
-		}
-		p.start = uint64(len(out))
-		out = append(out, b.command(0)...)
-		kept = append(kept, p)
-		b.replies.pop()
-	}
-	b.out, b.sent = out, 0
-	for _, p := range kept {
-		p.start += b.queuedBytes - uint64(len(out))
-		b.replies.push(p)
-	}
-}
-
-// moveWaiting sends commands that wait for this primary to the ones that have their slots now.
-func (b *backend) moveWaiting() {
-	b.endBatch()
-	var kept []pending
-	var commands [][]byte
-	for b.replies.n > 0 {
-		p := *b.replies.front()
-		if n := int(p.batchSize); n > 1 {
-			for _, call := range b.singleCalls(n) {
-				kept, commands = append(kept, *b.replies.front()), append(commands, call)
-				kept[len(kept)-1].batchSize = 0
-				b.replies.pop()
-			}
-			continue
-		}
-		kept, commands = append(kept, p), append(commands, bytes.Clone(b.command(0)))
-		b.replies.pop()
-	}
-	b.out, b.sent = nil, 0
-	for i, p := range kept {
-		target := b
-		if p.then != nil && p.then.connectionBound {
-			b.fail(&p, false)
-			continue
-		}
-		if p.client != nil { // transactions, too: none was sent yet
-			target = b.loop.primaryOf(p.slot, b.proto)
-			if p.then != nil && p.then.onMove != nil {
-				p.then.onMove(target)
-			}
-		}
-		target.resend(p, commands[i])
-	}
-	b.resumeClients()
 }

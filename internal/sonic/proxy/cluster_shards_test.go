@@ -13,15 +13,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
-	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -460,13 +457,4 @@ func TestShardsBlockUntilTimeout(t *testing.T) {
 	require.NoError(t, half.CloseWrite())
 	_, err = leaves.reply()
 	require.ErrorIs(t, err, io.EOF)
-}
-
-// TestShardsAreForAClusterWithAckLocal checks the configuration.
-func TestShardsAreForAClusterWithAckLocal(t *testing.T) {
-	t.Parallel()
-	_, err := proxy.New(proxy.Config{Backend: upstream.Config{Address: "a:1"}, Replicate: true}, zap.NewNop(), prometheus.NewRegistry())
-	require.ErrorContains(t, err, "set Replicate only with Cluster")
-	_, err = proxy.New(proxy.Config{Cluster: cluster.New(cluster.Config{}, zap.NewNop()), Replicate: true, Ack: proxy.AckPublished}, zap.NewNop(), prometheus.NewRegistry())
-	require.ErrorContains(t, err, "AckPublished is not supported")
 }

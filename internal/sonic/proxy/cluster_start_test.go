@@ -93,7 +93,7 @@ func startShards(t *testing.T, c *stack.RedisCluster, change func(*proxy.Config)
 func startShardsClosed(t *testing.T, c *stack.RedisCluster, change func(*proxy.Config)) *endpoint {
 	t.Helper()
 	return startCluster(t, c, func(cfg *proxy.Config) {
-		cfg.Replicate, cfg.Zones = true, []string{"a", "b"}
+		cfg.SlotOutboxes, cfg.Zones = true, []string{"a", "b"}
 		if change != nil {
 			change(cfg)
 		}

@@ -3,25 +3,11 @@ package proxy
 import (
 	"cmp"
 	"crypto/tls"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/access"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
-)
-
-// Ack says what a reply to a write guarantees.
-type Ack int
-
-const (
-	// AckLocal makes the proxy reply once Redis has executed the write and has its effect in the
-	// outbox.
-	AckLocal Ack = iota
-	// AckPublished makes the proxy reply once the broker, too, has stored the effect: see
-	// [Proxy.Published].
-	AckPublished
 )
 
 // WriteMode says how the proxy treats writes: see [Proxy.SetWriteMode].
@@ -53,14 +39,14 @@ type Config struct {
 	// Backend is this zone's Redis.
 	Backend upstream.Config
 	// Cluster says which primary of a Redis Cluster has which slot. Backend.Address is then not
-	// used. Commands of clients are relayed as they are, writes too, unless Replicate is set. The
-	// map must be known before Serve. Default: nil, a single Redis.
+	// used. Commands of clients are relayed as they are, writes too, unless SlotOutboxes is set.
+	// The map must be known before Serve. Default: nil, a single Redis.
 	Cluster Cluster
-	// Replicate makes the proxy send writes as calls of the library's functions in front of a Redis
-	// Cluster, too, so that each slot has a stream of their effects. A write waits, at most for
-	// Backend.Wait, while its slot moves or while no Sonic has opened its primary. FLUSHDB and FLUSHALL
-	// are refused. Only with Cluster and AckLocal. Default: false.
-	Replicate bool
+	// SlotOutboxes says that each slot of the Redis Cluster has an outbox: the proxy sends writes as
+	// calls of the library's functions, as to a single Redis. A write waits, at most for Backend.Wait,
+	// while no Sonic has opened its primary. FLUSHDB and FLUSHALL are refused. Only with Cluster,
+	// and without AckPublished. Default: false.
+	SlotOutboxes bool
 	// SplitMSET makes the proxy split an MSET whose keys are in several slots: it is not atomic then.
 	// Default: false, it gets the error CROSSSLOT.
 	SplitMSET bool
@@ -72,8 +58,10 @@ type Config struct {
 	Users []access.User
 	// Limits of clients.
 	Limits Limits
-	// Ack says what a reply to a write guarantees. Default: AckLocal.
-	Ack Ack
+	// AckPublished makes the proxy reply to a write once the broker has stored the effect: see
+	// [Proxy.Published]. Default: false, once Redis has executed the write and has its effect in the
+	// outbox.
+	AckPublished bool
 	// Zones are the names of all zones. The proxy hides state keys with these names from clients.
 	Zones []string
 	// Counter reports whether a key is a counter: scripts may not declare counters. It must be fast
@@ -111,9 +99,6 @@ type Limits struct {
 	// AuthBulkBytes is the maximum length of an argument before a client has logged in. Default: 16
 	// KiB, as in Redis.
 	AuthBulkBytes int64
-	// AuthArguments is the maximum number of arguments of one command before a client has logged
-	// in. Default: 10, as in Redis.
-	AuthArguments int64
 	// AuthTimeout bounds how long a client may take to log in. Default: 30s.
 	AuthTimeout time.Duration
 	// IdleTimeout is after how long the proxy disconnects a client that sends nothing. Default: 0,
@@ -141,33 +126,8 @@ func (c Config) withDefaults() Config {
 	l.OutputPause = cmp.Or(l.OutputPause, 1<<20)
 	l.Pipeline = cmp.Or(l.Pipeline, 1024)
 	l.AuthBulkBytes = cmp.Or(l.AuthBulkBytes, 16<<10)
-	l.AuthArguments = cmp.Or(l.AuthArguments, 10)
 	l.AuthTimeout = cmp.Or(l.AuthTimeout, 30*time.Second)
 	c.Publish = c.Publish && c.Cluster == nil // there are no other zones
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 5*time.Second)
 	return c
-}
-
-func (c Config) validate() error {
-	var errs []error
-	if c.Backend.Address == "" && c.Backend.Resolve == nil && c.Cluster == nil {
-		errs = append(errs, errors.New("the address of Redis is missing"))
-	}
-	if c.Replicate && c.Cluster == nil {
-		errs = append(errs, errors.New("set Replicate only with Cluster: writes to a single Redis are always replicated"))
-	}
-	if c.Replicate && c.Ack == AckPublished {
-		errs = append(errs, errors.New("AckPublished is not supported in front of a Redis Cluster with other zones yet"))
-	}
-	if c.Backend.DB < 0 {
-		errs = append(errs, fmt.Errorf("db %d: must be >= 0", c.Backend.DB))
-	}
-	names := map[string]bool{}
-	for _, u := range c.Users {
-		if u.Name == "" || names[u.Name] {
-			errs = append(errs, fmt.Errorf("user %q: each user needs a name of its own", u.Name))
-		}
-		names[u.Name] = true
-	}
-	return errors.Join(errs...)
 }

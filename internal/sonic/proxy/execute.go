@@ -64,9 +64,6 @@ func (c *client) execute(r request.Request) bool {
 	if problem := c.denied(cmd, r); problem != "" {
 		return c.refuse(problem)
 	}
-	if c.subs != nil && c.subs.unconfirmed > 0 && cmd.Class != command.Connection {
-		return false // what it may do depends on whether Redis refuses a subscription
-	}
 	if c.subs != nil && c.proto == 2 && c.subs.count() > 0 && !request.AllowedWhileSubscribed(cmd.Name) {
 		return c.reject(cmd, "ERR Can't execute '"+cmd.Name+
 			"': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context")
@@ -174,9 +171,9 @@ func (p *Proxy) handlersOf() []handler {
 		"watch": (*client).watchKeys, "unwatch": (*client).unwatchKeys,
 		"scan": (*client).relayWithoutStateKeys, "keys": (*client).relayWithoutStateKeys, "dbsize": (*client).dbSize, "randomkey": (*client).randomKey,
 		"xread": (*client).readStreams, "xreadgroup": (*client).readStreams,
-		"sort": (*client).sort, "georadius": (*client).sort, "georadiusbymember": (*client).sort,
+		"sort": (*client).writeOrRelay, "georadius": (*client).writeOrRelay, "georadiusbymember": (*client).writeOrRelay,
 		"eval_ro": (*client).relayScript, "evalsha_ro": (*client).relayScript, "script|load": (*client).relayScript,
-		"publish": (*client).publish, "config|get": (*client).relayFiltered, "info": (*client).relayFiltered,
+		"publish": (*client).writeOrRelay, "config|get": (*client).relayFiltered, "info": (*client).relayFiltered,
 		"function|list": (*client).relayFiltered, "function|flush": (*client).functionFlush,
 		"client|tracking": (*client).tracking, "client|trackinginfo": (*client).tracking, "client|caching": (*client).tracking,
 	}
@@ -232,7 +229,7 @@ func (c *client) relay(cmd *command.Command, r request.Request) bool {
 	if !ok {
 		return false
 	}
-	b.push(pending{client: c, kind: relayed, reads: cmd != nil && cmd.Class == command.Read, script: cmd != nil && cmd.Group == "scripting"})
+	b.push(pending{client: c, kind: relayed, reads: cmd.Class == command.Read, script: cmd.Group == "scripting"})
 	b.out = append(b.out, r.Raw...)
 	b.appended(len(r.Raw))
 	return true
@@ -249,7 +246,7 @@ func (c *client) write(cmd *command.Command, r request.Request) bool {
 		return false
 	}
 	mode, kind := c.mode, function
-	if c.loop.cfg.Ack == AckPublished {
+	if c.loop.cfg.AckPublished {
 		mode, kind = c.modeIn(c.db, "p"), published
 	} else if head := c.loop.proxy.batchHead(cmd, r); head != nil {
 		b.addToBatch(c, cmd, head, r)
@@ -257,16 +254,43 @@ func (c *client) write(cmd *command.Command, r request.Request) bool {
 	}
 	b.push(pending{client: c, cmd: cmd, kind: kind, call: true, emptyArray: replies.RepliesNullArray(cmd, r.Len())})
 	before := len(b.out)
-	b.out = c.loop.proxy.appendCall(b.out, cmd, c.slot, mode, r.Len()-1, r.ArgsAfter(1))
+	b.out = c.loop.proxy.appendCall(b.out, c.loop.proxy.functions[cmd.Index], c.slot, mode, r.Len()-1, r.ArgsAfter(1))
 	b.appended(len(b.out) - before)
 	return true
 }
 
-// appendCall appends the call of cmd's function with n arguments, which are bulk strings. slot is that
-// of the keys in front of a Redis Cluster.
-func (p *Proxy) appendCall(out []byte, cmd *command.Command, slot int, mode []byte, n int, arguments []byte) []byte {
+// writeOrRelay runs a command that writes only in some cases.
+func (c *client) writeOrRelay(cmd *command.Command, r request.Request) bool {
+	if c.loop.proxy.writesBy(cmd, r) {
+		return c.write(cmd, r)
+	}
+	return c.relay(cmd, r)
+}
+
+// writesBy reports whether the proxy runs the command as a function.
+func (p *Proxy) writesBy(cmd *command.Command, r request.Request) bool {
+	if p.cfg.Cluster != nil && !p.cfg.SlotOutboxes {
+		return false
+	}
+	switch cmd.Class {
+	case command.Write:
+		switch cmd.Name {
+		case "sort", "georadius", "georadiusbymember":
+			return request.Stores(cmd, r)
+		}
+		return true
+	case command.Blocking:
+		return true
+	default:
+		return p.cfg.Publish && cmd.Name == "publish"
+	}
+}
+
+// appendCall appends the call of a function with n arguments, which are bulk strings. slot is that of
+// the keys in front of a Redis Cluster.
+func (p *Proxy) appendCall(out, function []byte, slot int, mode []byte, n int, arguments []byte) []byte {
 	out = resp.AppendHeader(out, '*', n+5)
-	out = append(out, p.functions[cmd.Index]...)
+	out = append(out, function...)
 	out = append(out, p.outbox(slot)...)
 	out = append(out, mode...)
 	return append(out, arguments...)
@@ -287,7 +311,6 @@ func (c *client) delayOrRefuseWrite() bool {
 
 func (p *Proxy) writesDelayed() bool { return WriteMode(p.writes.Load()) == WritesDelayed }
 
-// writesRefusedError returns the error for a refused write.
 func (p *Proxy) writesRefusedError() string { return "ERR Sonic takes no writes: " + *p.refusal.Load() }
 
 // writesChanged resumes the clients whose writes waited.

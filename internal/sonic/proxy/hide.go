@@ -30,29 +30,16 @@ func (c *client) relayFiltered(cmd *command.Command, r request.Request) bool {
 	return true
 }
 
-// dbSize also asks for the number of state keys, which filterReply subtracts.
+// dbSize runs DBSIZE without state keys.
 func (c *client) dbSize(cmd *command.Command, r request.Request) bool {
 	if c.db != 0 {
 		return c.relay(cmd, r)
 	}
-	if c.loop.cfg.Replicate {
+	if c.loop.cfg.SlotOutboxes {
 		return c.dbSizeOfAll(r.Raw)
 	}
-	b, ok := c.connection()
-	if !ok {
-		return false
-	}
-	count := discardReply()
-	count.then.onReply = c.storeStateKeyCount
-	b.send(count, c.loop.proxy.countState)
-	return c.relayWithoutStateKeys(cmd, r)
-}
-
-// storeStateKeyCount stores the number in the reply to countState.
-func (c *client) storeStateKeyCount(reply []byte) {
-	if n, ok := resp.ParseInt(resp.Text(reply)); ok {
-		c.loop.stateKeyCount = n
-	}
+	r.Raw = c.loop.proxy.dbSize
+	return c.relay(cmd, r)
 }
 
 // randomKeyScript is RANDOMKEY without state keys. A database that has hardly any other keys is small
@@ -72,15 +59,10 @@ until cursor == '0'
 return false`
 
 func (c *client) randomKey(cmd *command.Command, r request.Request) bool {
-	if c.db != 0 {
-		return c.relay(cmd, r)
+	if c.db == 0 {
+		r.Raw = c.loop.proxy.randomKey
 	}
-	b, ok := c.connection()
-	if !ok {
-		return false
-	}
-	b.send(pending{client: c, kind: relayed}, c.loop.proxy.randomKey)
-	return true
+	return c.relay(cmd, r)
 }
 
 // filterReply makes of the reply to a command that ran in db what clients may see: it has no state
@@ -107,17 +89,13 @@ func (p *Proxy) filterReply(cmd *command.Command, reply []byte, c *client, db in
 	case "keys":
 		return replies.WithoutStateKeys(reply)
 	case "scan":
-		parts := resp.Elements(reply)
-		if len(parts) != 2 {
+		elements := resp.Elements(reply)
+		if len(elements) != 2 {
 			return reply
 		}
 		out := resp.AppendHeader(nil, '*', 2)
-		out = append(out, parts[0]...)
-		return append(out, replies.WithoutStateKeys(parts[1])...)
-	case "dbsize":
-		if n, ok := resp.ParseInt(resp.Text(reply)); ok {
-			return resp.AppendHeader(nil, ':', int(max(0, n-c.loop.stateKeyCount)))
-		}
+		out = append(out, elements[0]...)
+		return append(out, replies.WithoutStateKeys(elements[1])...)
 	}
 	return reply
 }

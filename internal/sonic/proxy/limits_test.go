@@ -295,9 +295,9 @@ func TestIdleTimeout(t *testing.T) {
 func TestWhoWaitsForPulsarIsNotIdle(t *testing.T) {
 	t.Parallel()
 	const idle = 100 * time.Millisecond
-	for _, ack := range []proxy.Ack{proxy.AckLocal, proxy.AckPublished} {
-		e := start(t, opened(t), func(c *proxy.Config) { c.Limits.IdleTimeout, c.Ack = idle, ack })
-		if ack == proxy.AckLocal {
+	for _, published := range []bool{false, true} {
+		e := start(t, opened(t), func(c *proxy.Config) { c.Limits.IdleTimeout, c.AckPublished = idle, published })
+		if !published {
 			e.SetWriteMode(proxy.WritesDelayed, "")
 		}
 		var c *connection
@@ -309,7 +309,7 @@ func TestWhoWaitsForPulsarIsNotIdle(t *testing.T) {
 			return errors.Is(err, os.ErrDeadlineExceeded) // it waits
 		})
 		require.NoError(t, c.SetReadDeadline(time.Now().Add(await.Patience)))
-		if ack == proxy.AckLocal {
+		if !published {
 			e.SetWriteMode(proxy.WritesOpen, "")
 		} else {
 			e.Published("9000000000000-0")

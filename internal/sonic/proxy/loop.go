@@ -44,7 +44,8 @@ type loop struct {
 	slotsAt uint64       // increases with each change of slots
 
 	unusedReplies *ordered // to be used again, linked by next
-	// firstSlots are the first slots of the primaries, in the order of slots.Primaries.
+	// firstSlots are the first slots of the primaries, in the order of slots.Primaries; noSlot for a
+	// single Redis.
 	firstSlots []int
 	dedicated  map[*backend]struct{}
 	watchers   map[sharedKey]*keyWatcher // for keys that blocked clients wait for
@@ -59,13 +60,12 @@ type loop struct {
 	waitingWriters map[*client]struct{}
 	waitingBlocked map[*blockedCommand]struct{}
 
-	published     streamID  // the broker has all effects up to this id
-	stateKeyCount int64     // number of state keys at the last count
-	blocked       int64     // number of clients in a blocking command
-	keyless       string    // the address of the primary for commands without keys; empty: not chosen yet
-	httpWarnedAt  time.Time // time of the last warning about a client that sends HTTP
-	draining      bool
-	stopped       bool
+	published    streamID  // the broker has all effects up to this id
+	blocked      int64     // number of clients in a blocking command
+	keyless      string    // the address of the primary for commands without keys; empty: not chosen yet
+	httpWarnedAt time.Time // time of the last warning about a client that sends HTTP
+	draining     bool
+	stopped      bool
 
 	mu    sync.Mutex
 	inbox []func()
@@ -99,7 +99,7 @@ func newLoop(p *Proxy) (*loop, error) {
 		replies: make([]byte, backendReadSize),
 		clients: make(map[uint64]*client), shared: make(map[sharedKey]*backend), dedicated: make(map[*backend]struct{}),
 		watchers: make(map[sharedKey]*keyWatcher), waitingWriters: make(map[*client]struct{}), waitingBlocked: make(map[*blockedCommand]struct{}),
-		done: make(chan struct{}),
+		firstSlots: []int{noSlot}, done: make(chan struct{}),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	return l, nil
@@ -238,7 +238,6 @@ func (l *loop) drain() {
 // finished reports whether the loop is draining and has no clients left.
 func (l *loop) finished() bool { return l.draining && len(l.clients) == 0 }
 
-// abort closes all clients at once.
 func (l *loop) abort() {
 	for _, c := range l.clients {
 		c.close()
@@ -298,7 +297,6 @@ func (l *loop) connectionTo(primary string, db, proto int) *backend {
 	return b
 }
 
-// backends returns all connections of the loop to Redis.
 func (l *loop) backends() map[*backend]struct{} {
 	all := make(map[*backend]struct{}, len(l.shared)+len(l.dedicated)+len(l.watchers))
 	for _, b := range l.shared {
@@ -313,7 +311,6 @@ func (l *loop) backends() map[*backend]struct{} {
 	return all
 }
 
-// connected reports whether there is a connection that clients share.
 func (l *loop) connected() bool {
 	for _, b := range l.shared {
 		if b.state == up {

@@ -16,8 +16,6 @@ type pending struct {
 	batchSize uint8 // this many writes, beginning with this one, share one reply
 	// emptyArray says that the command replies with RESP2's null array if it finds nothing.
 	emptyArray bool
-	// messages says that messages may arrive before the reply: the client had subscriptions.
-	messages bool
 
 	// In front of a Redis Cluster only:
 
@@ -28,6 +26,7 @@ type pending struct {
 	script bool // its errors may be those of a script
 	call   bool // it calls a function of the library
 	reads  bool // it changes nothing, so it may be sent twice
+	asked  bool // it was sent behind ASKING
 	upstream.Attempts
 }
 
@@ -57,9 +56,6 @@ type replyHandler struct {
 	// onMove, if not nil, says that the command may wait for another primary of a Redis Cluster
 	// instead. It is called then.
 	onMove func(to *backend)
-	// subscription says that the replies are those to SUBSCRIBE or a similar command, which are
-	// pushes in RESP3.
-	subscription bool
 	// endMark says that the replies end with the map that answers HELLO.
 	endMark bool
 }
@@ -141,9 +137,6 @@ func (c *client) addAnswer(answer []byte) {
 	c.replies.bytes += len(answer)
 }
 
-// several reports whether more than one reply is expected.
-func (r *orderedReplies) several() bool { return r.first != r.last }
-
 // store keeps a piece in memory if it belongs to a reply that is not due yet, and reports whether it
 // does.
 func (r *orderedReplies) store(piece []byte) bool {
@@ -179,7 +172,7 @@ func (b *backend) begin(p *pending) {
 func (c *client) pendingDone(p *pending) {
 	c.replyDone()
 	if !p.Since.IsZero() {
-		c.waitDone()
+		c.waitingDone()
 	}
 	if p.order != nil {
 		c.partDone(p.order)

@@ -43,9 +43,8 @@ type Proxy struct {
 	batchHeads                  [][][]byte // by Command.Index and number of arguments: see batchHeads
 	closeTx, markKeys, shipKeys []byte     // calls of other functions, in the same form
 	callBatch                   []byte
-	countState                  []byte // the command that counts state keys
-	randomKey                   []byte // the command for RANDOMKEY in the database of the state keys
-	shards                      shards // of a Redis Cluster, with Config.Replicate
+	dbSize, randomKey           []byte   // the commands for DBSIZE and RANDOMKEY in the database of the state keys
+	outboxes                    [][]byte // by slot of a Redis Cluster, with Config.SlotOutboxes: the name, as a bulk string
 
 	runID  string // prefix of the ids of transactions
 	lastTx uint64 // only the loop uses it
@@ -71,41 +70,40 @@ type Proxy struct {
 	primaries map[string]error
 }
 
+// mostAuthArguments is how many arguments a command may have before its client has logged in, as in
+// Redis.
+const mostAuthArguments = 10
+
 // flushes returns the commands that [Config.Flush] is about.
 func flushes() []string { return []string{"flushall", "flushdb"} }
 
-// New checks cfg and returns a proxy. It starts nothing.
+// New returns a proxy. It starts nothing.
 func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error) {
 	cfg = cfg.withDefaults()
-	if err := cfg.validate(); err != nil {
-		return nil, err
-	}
 	table, err := command.NewTable()
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Flush == FlushRefused {
-		for _, name := range flushes() {
-			table.Refuse(name, "it would delete the keys of every zone, see flush in the configuration")
-		}
-	}
-	if cfg.Replicate {
-		for _, name := range flushes() {
+	for _, name := range flushes() {
+		switch {
+		case cfg.SlotOutboxes:
 			table.Refuse(name, "flush is not supported in front of a Redis Cluster with other zones yet")
+		case cfg.Flush == FlushRefused:
+			table.Refuse(name, "it would delete the keys of every zone, see flush in the configuration")
 		}
 	}
 	p := &Proxy{
 		cfg: cfg, log: log.Named("proxy"), metrics: newMetrics(reg), table: table,
 		limits:      resp.Limits{Bulk: cfg.Limits.BulkBytes, Arguments: cfg.Limits.Arguments, Request: cfg.Limits.QueryBytes},
-		loginLimits: resp.Limits{Bulk: cfg.Limits.AuthBulkBytes, Arguments: cfg.Limits.AuthArguments, Request: cfg.Limits.QueryBytes, Unauthenticated: true},
+		loginLimits: resp.Limits{Bulk: cfg.Limits.AuthBulkBytes, Arguments: mostAuthArguments, Request: cfg.Limits.QueryBytes, Unauthenticated: true},
 		primaries:   make(map[string]error),
 	}
 	p.relays = tlsrelay.New(cfg.DrainTimeout)
 	p.dialer = upstream.New(&p.cfg.Backend, p.relays, cfg.Cluster != nil)
 	p.users.Store(access.NewUsers(cfg.Users))
 	p.handlers = p.handlersOf()
-	if cfg.Replicate {
-		p.shards = newShards(cfg.Zones)
+	if cfg.SlotOutboxes {
+		p.outboxes = slotOutboxes()
 	}
 	for _, cmd := range table.All() {
 		name := "sonic_" + cmd.Name
@@ -118,10 +116,12 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 	}
 	p.closeTx, p.markKeys, p.shipKeys = p.functionPrefix("sonic_tx"), p.functionPrefix("sonic_mark"), p.functionPrefix("sonic_ship")
 	p.callBatch = p.functionPrefix("sonic_many")
-	if cfg.Replicate {
-		p.callBatch = callBatchOfShards()
+	if cfg.SlotOutboxes {
+		// With a key Redis would refuse all writes if the slot of the first has moved. Then the others,
+		// which are sent again, would run behind later commands of their clients.
+		p.callBatch = resp.AppendBulk(resp.AppendBulk(resp.AppendBulk(nil, "FCALL"), "sonic_many"), "0")
 	}
-	p.countState = state.CountCommand(cfg.Zones)
+	p.dbSize = state.SizeCommand(cfg.Zones)
 	p.randomKey = resp.AppendCommand(nil, "EVAL_RO", randomKeyScript, "0")
 	var random [6]byte
 	if _, err := rand.Read(random[:]); err != nil {
@@ -132,12 +132,12 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 }
 
 // functionPrefix returns the begin of a call of a function, which ends with its key. With
-// Config.Replicate the key depends on the slot and is not part of it: see Proxy.outbox.
+// Config.SlotOutboxes the key depends on the slot and is not part of it: see Proxy.outbox.
 func (p *Proxy) functionPrefix(name string) []byte {
 	b := resp.AppendBulk(nil, "FCALL")
 	b = resp.AppendBulk(b, name)
 	b = resp.AppendBulk(b, "1")
-	if p.cfg.Replicate {
+	if p.cfg.SlotOutboxes {
 		return b
 	}
 	return resp.AppendBulk(b, state.Outbox)
@@ -290,7 +290,7 @@ func (p *Proxy) connectionDown(primary string, err error) {
 // the replies that wait for them. It is safe for concurrent use.
 func (p *Proxy) Published(id string) {
 	upTo, ok := parseStreamID([]byte(id))
-	if !ok || p.cfg.Ack != AckPublished {
+	if !ok || !p.cfg.AckPublished {
 		return
 	}
 	p.post(func(l *loop) { l.publishedUpTo(upTo) })

@@ -57,7 +57,7 @@ func (c *client) handlePublished(p *pending, reply []byte, proto int) {
 func (c *client) deliverPublished(text, reply []byte) {
 	l := c.loop
 	var write *pendingWrite
-	if l.cfg.Ack == AckPublished && !c.closed {
+	if l.cfg.AckPublished && !c.closed {
 		if id, ok := parseStreamID(text); ok && id.after(l.published) {
 			if c.unpublished == nil {
 				c.unpublished = &unpublishedReplies{}
@@ -130,21 +130,18 @@ func (c *client) releaseUpTo(id streamID) {
 	for n < len(h.writes) && !h.writes[n].id.after(id) {
 		n++
 	}
-	if n < len(h.writes) {
-		start := h.writes[n].start
-		piece := h.data[:start]
-		rest := &unpublishedReplies{data: append([]byte(nil), h.data[start:]...)}
-		for _, write := range h.writes[n:] {
-			rest.writes = append(rest.writes, pendingWrite{write.start - start, write.end - start, write.id})
-		}
-		c.unpublished = nil
-		c.deliver(piece)
-		if !c.closed {
-			c.unpublished = rest
-		}
+	c.unpublished = nil
+	if n == len(h.writes) {
+		c.deliver(h.data)
+		c.resumeIfBelowLimit()
 		return
 	}
-	c.unpublished = nil
-	c.deliver(h.data)
-	c.resumeIfBelowLimit()
+	start := h.writes[n].start
+	if c.deliver(h.data[:start]); c.closed {
+		return
+	}
+	c.unpublished = &unpublishedReplies{data: append([]byte(nil), h.data[start:]...)}
+	for _, write := range h.writes[n:] {
+		c.unpublished.writes = append(c.unpublished.writes, pendingWrite{write.start - start, write.end - start, write.id})
+	}
 }

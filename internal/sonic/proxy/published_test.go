@@ -15,7 +15,7 @@ import (
 // effects.
 func TestAckPublished(t *testing.T) {
 	t.Parallel()
-	e := start(t, opened(t), func(c *proxy.Config) { c.Ack = proxy.AckPublished })
+	e := start(t, opened(t), func(c *proxy.Config) { c.AckPublished = true })
 	last := func() string {
 		entries, err := e.redis.Client(t).XRevRangeN(t.Context(), "{sonic:0}out", "+", "-", 1).Result()
 		require.NoError(t, err)
@@ -69,7 +69,7 @@ func TestAckPublished(t *testing.T) {
 func TestAckPublishedWithoutItsRedis(t *testing.T) {
 	t.Parallel()
 	srv := opened(t)
-	e := start(t, srv, func(c *proxy.Config) { c.Ack = proxy.AckPublished })
+	e := start(t, srv, func(c *proxy.Config) { c.AckPublished = true })
 	reader, writer := dial(t, e.addr), dial(t, e.addr)
 	writer.send(t, "set a 1\r\nget a\r\nincr n\r\nping\r\n")
 	require.Eventually(t, func() bool { return reader.ask(t, "GET", "n") == "$1\r\n1\r\n" }, await.Patience, time.Millisecond)

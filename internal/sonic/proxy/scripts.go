@@ -84,7 +84,7 @@ func (c *client) checkOpened(b *backend) bool {
 	}
 	c.busy = true
 	b.askOpened(func(problem string) {
-		if problem == replies.NotOpenedError && c.loop.cfg.Replicate && c.awaitOpened() {
+		if problem == replies.NotOpenedError && c.loop.cfg.SlotOutboxes && c.awaitOpened() {
 			return
 		}
 		c.openSince = time.Time{}
@@ -115,14 +115,14 @@ func (b *backend) askOpened(done func(problem string)) {
 	ask := resp.AppendHeader(nil, '*', 5)
 	ask = append(ask, p.closeTx...) // without a transaction the call does nothing
 	ask = append(ask, resp.AppendBulk(nil, strconv.Itoa(b.db))...)
-	if p.cfg.Replicate {
+	if p.cfg.SlotOutboxes {
 		ask = resp.AppendCommand(nil, "FCALL", "sonic_primary", "0")
 	}
 	b.send(pending{kind: handled, then: &replyHandler{
-		connectionBound: p.cfg.Replicate,
+		connectionBound: p.cfg.SlotOutboxes,
 		onReply: func(reply []byte) {
 			b.opened = reply[0] != '-'
-			if p.cfg.Replicate && b.opened {
+			if p.cfg.SlotOutboxes && b.opened {
 				state := resp.Elements(reply)
 				b.opened = len(state) > 1 && string(resp.Text(state[1])) == "1"
 			}
@@ -151,16 +151,6 @@ func (p *Proxy) unwrapRecorded(cmd *command.Command, mark, reply, ship []byte) [
 	// opened the new primary.
 	p.log.Error("a script ran while no Sonic had opened this Redis: what it wrote is in this zone only", zap.String("command", cmd.Name))
 	return resp.AppendError(nil, errUnrecorded)
-}
-
-// appendKeys appends the call of a function with the keys that a script declares, which are bulk
-// strings. outbox is that of their slot, see [Proxy.outbox].
-func appendKeys(out, function, outbox, mode []byte, n int, declared []byte) []byte {
-	out = resp.AppendHeader(out, '*', n+5)
-	out = append(out, function...)
-	out = append(out, outbox...)
-	out = append(out, mode...)
-	return append(out, declared...)
 }
 
 // declaredKeys returns how many keys a script declares; 0 if it declares none, or if Redis will
@@ -248,76 +238,6 @@ func withOwnName(script *publishing.Script, reply []byte) []byte {
 	return script.Rename(reply)
 }
 
-// sort relays SORT, GEORADIUS and GEORADIUSBYMEMBER, which are writes only with STORE or STOREDIST.
-func (c *client) sort(cmd *command.Command, r request.Request) bool {
-	if request.Stores(cmd, r) {
-		return c.write(cmd, r)
-	}
-	return c.relay(cmd, r)
-}
-
-// writesBy reports whether the proxy runs the command as a function.
-func (p *Proxy) writesBy(cmd *command.Command, r request.Request) bool {
-	if p.cfg.Cluster != nil && !p.cfg.Replicate {
-		return false
-	}
-	switch cmd.Class {
-	case command.Write:
-		switch cmd.Name {
-		case "sort", "georadius", "georadiusbymember":
-			return request.Stores(cmd, r)
-		}
-		return true
-	case command.Blocking:
-		return true
-	default:
-		return p.replicates(cmd)
-	}
-}
-
-func (p *Proxy) replicates(cmd *command.Command) bool { return p.cfg.Publish && cmd.Name == "publish" }
-
-func (c *client) publish(cmd *command.Command, r request.Request) bool {
-	if c.loop.proxy.replicates(cmd) {
-		return c.write(cmd, r)
-	}
-	return c.relay(cmd, r)
-}
-
-// readStreams relays XREAD and XREADGROUP. A command that may block needs a connection of the
-// client's own.
-func (c *client) readStreams(cmd *command.Command, r request.Request) bool {
-	_, blocks := command.Streams(r.Raw, r.Args)
-	if !blocks {
-		return c.relay(cmd, r)
-	}
-	if c.loop.slots != nil {
-		return c.blockInCluster(cmd, r)
-	}
-	if !c.openDedicated() {
-		return false
-	}
-	c.changeBlockingInRedis(1)
-	ended := func() { c.changeBlockingInRedis(-1) }
-	c.backend.send(pending{client: c, kind: handled, then: &replyHandler{
-		onReply: func(reply []byte) { ended(); c.deliver(reply) },
-		onLost:  func(sent bool) { ended(); c.lostCommand(sent) },
-	}}, r.Raw)
-	return true
-}
-
-// changeBlockingInRedis adds n to the number of commands that block in Redis itself.
-func (c *client) changeBlockingInRedis(n int) {
-	before := c.blockingInRedis > 0
-	c.blockingInRedis += n
-	switch now := c.blockingInRedis > 0; {
-	case now && !before:
-		c.loop.blocked++
-	case before && !now:
-		c.loop.blocked--
-	}
-}
-
 // functionFlush runs FUNCTION FLUSH [ASYNC|SYNC]: it deletes each library but Sonic's own, without
 // which Redis takes no writes.
 func (c *client) functionFlush(_ *command.Command, r request.Request) bool {
@@ -331,16 +251,6 @@ func (c *client) functionFlush(_ *command.Command, r request.Request) bool {
 		return false
 	}
 	l := c.loop
-	servers := func() (all []*backend) { // for each command anew: a connection to a former primary has ended
-		for _, slot := range l.firstSlots {
-			all = append(all, l.primaryOf(slot, 2))
-		}
-		return all
-	}
-	if !l.cfg.Replicate {
-		b, _ := c.connection()
-		servers = func() []*backend { return []*backend{b} }
-	}
 	c.busy = true
 	c.outstanding++ // so that drain waits for the answer
 	finish := func(answer []byte) {
@@ -348,7 +258,7 @@ func (c *client) functionFlush(_ *command.Command, r request.Request) bool {
 		c.commandDone()
 		c.reply(answer)
 	}
-	l.askServers(servers(), resp.AppendCommand(nil, "FUNCTION", "LIST"), func(all [][]byte) {
+	l.askPrimaries(resp.AppendCommand(nil, "FUNCTION", "LIST"), func(all [][]byte) {
 		names := map[string]struct{}{}
 		for _, reply := range all {
 			for _, name := range replies.LibraryNames(reply) {
@@ -364,7 +274,7 @@ func (c *client) functionFlush(_ *command.Command, r request.Request) bool {
 			return
 		}
 		for name := range names {
-			l.askServers(servers(), resp.AppendCommand(nil, "FUNCTION", "DELETE", name), func(all [][]byte) {
+			l.askPrimaries(resp.AppendCommand(nil, "FUNCTION", "DELETE", name), func(all [][]byte) {
 				one := replies.JoinDeletions(all)
 				if one[0] == '-' && !bytes.HasPrefix(one, []byte("-ERR Library not found")) { // another client has deleted it
 					answer = one
@@ -378,18 +288,18 @@ func (c *client) functionFlush(_ *command.Command, r request.Request) bool {
 	return true
 }
 
-// askServers sends a command of the proxy's own on several connections. done gets the replies in
-// their order, and errors for connections that were lost.
-func (l *loop) askServers(servers []*backend, command []byte, done func(all [][]byte)) {
-	all, left := make([][]byte, len(servers)), len(servers)
-	for i, b := range servers {
+// askPrimaries sends a command of the proxy's own to all primaries. done gets their replies, and
+// errors for connections that were lost.
+func (l *loop) askPrimaries(command []byte, done func(all [][]byte)) {
+	all, left := make([][]byte, len(l.firstSlots)), len(l.firstSlots)
+	for i, slot := range l.firstSlots {
 		arrived := func(reply []byte) {
 			all[i] = bytes.Clone(reply)
 			if left--; left == 0 {
 				done(all)
 			}
 		}
-		b.send(pending{kind: handled, then: &replyHandler{
+		l.primaryOf(slot, 2).send(pending{kind: handled, then: &replyHandler{
 			onReply: arrived,
 			onLost:  func(sent bool) { arrived(l.lossError(sent)) },
 		}}, command)

@@ -55,35 +55,22 @@ func HasNULTerminatedOption(cmd *command.Command, r Request, from int) bool {
 	return false
 }
 
-// hasNULTerminatedTrim is HasNULTerminatedOption for XADD, whose options end at the id.
+// hasNULTerminatedTrim is HasNULTerminatedOption for XADD, whose options end at the id. Neither a value
+// of an option nor an id may have a zero byte.
 func hasNULTerminatedTrim(r Request, from int) bool {
+	isValue := false
 	for i := from; i < r.Len(); i++ {
-		word := r.Arg(i)
-		zero := bytes.IndexByte(word, 0)
-		if zero >= 0 {
-			word = word[:zero]
+		word, takesValue := r.Arg(i), false
+		for _, option := range [...]string{"maxlen", "minid", "limit", "=", "~"} {
+			takesValue = takesValue || resp.EqualFold(word, option)
 		}
 		switch {
-		case resp.EqualFold(word, "maxlen"), resp.EqualFold(word, "minid"):
-			i++
-			if i < r.Len() {
-				exact := r.Arg(i)
-				if len(exact) > 1 && (exact[0] == '=' || exact[0] == '~') && exact[1] == 0 {
-					return true
-				}
-				if string(exact) == "=" || string(exact) == "~" {
-					i++
-				}
-			}
-		case resp.EqualFold(word, "limit"):
-			i++
-		case resp.EqualFold(word, "nomkstream"):
-		default:
+		case bytes.IndexByte(word, 0) >= 0:
+			return true
+		case !isValue && !takesValue && !resp.EqualFold(word, "nomkstream"):
 			return false
 		}
-		if zero >= 0 {
-			return true
-		}
+		isValue = takesValue
 	}
 	return false
 }

@@ -7,7 +7,7 @@ import "github.com/aviaryhq/aviary/internal/sonic/resp"
 const (
 	// Prefix begins the names of all state keys.
 	Prefix = "{sonic:"
-	// Outbox names the stream of effects of the only shard.
+	// Outbox names the stream of effects of a single Redis.
 	Outbox = "{sonic:0}out"
 )
 
@@ -16,8 +16,8 @@ func IsKey(key []byte) bool {
 	return len(key) >= len(Prefix) && key[0] == '{' && string(key[:len(Prefix)]) == Prefix
 }
 
-// Names returns the names of the state keys of a shard besides its outbox, without "{sonic:n}", for
-// a zone that has these zones.
+// Names returns the names of the state keys besides an outbox, without "{sonic:n}", for a zone that
+// has these zones.
 func Names(zones []string) []string {
 	names := []string{"ver", "cur", "slots", "meta", "reported", "requests", "answers", "boot", "dropped", "recovery"}
 	for _, zone := range zones {
@@ -26,9 +26,9 @@ func Names(zones []string) []string {
 	return names
 }
 
-// CountCommand returns the command that counts the state keys of the only shard.
-func CountCommand(zones []string) []byte {
-	words := []string{"EXISTS", Outbox}
+// SizeCommand returns the command for DBSIZE without the state keys, in front of a single Redis.
+func SizeCommand(zones []string) []byte {
+	words := []string{"EVAL_RO", "return redis.call('DBSIZE') - redis.call('EXISTS', unpack(ARGV))", "0", Outbox}
 	for _, name := range Names(zones) {
 		words = append(words, "{sonic:0}"+name)
 	}

@@ -121,7 +121,7 @@ func (d *Dialer) Dial(ctx context.Context, primary string, db, proto int) (fd in
 		secured = tls.Client(conn, conf)
 		talk = secured
 	}
-	if to.RunID, err = d.handshake(talk, db, proto); err != nil {
+	if err = d.handshake(talk, db, proto, &to); err != nil {
 		stop()
 		_ = conn.Close()
 		return -1, to, err
@@ -141,9 +141,9 @@ func (d *Dialer) Dial(ctx context.Context, primary string, db, proto int) (fd in
 // ErrReplica says that the Redis is a replica, which takes no writes.
 var ErrReplica = errors.New("this Redis is a replica")
 
-// handshake logs in, selects the db, and returns the server's run_id. It fails if Redis sends more
-// than the replies.
-func (d *Dialer) handshake(conn net.Conn, db, proto int) (server string, err error) {
+// handshake logs in, selects the db, and notes what the server says of itself. It fails if Redis sends
+// more than the replies.
+func (d *Dialer) handshake(conn net.Conn, db, proto int, to *Server) error {
 	cfg := d.cfg
 	var out []byte
 	ask := [][]string{}
@@ -166,32 +166,39 @@ func (d *Dialer) handshake(conn net.Conn, db, proto int) (server string, err err
 		out = resp.AppendCommand(out, words...)
 	}
 	if _, err := conn.Write(out); err != nil {
-		return "", err
+		return err
 	}
 	in := bufio.NewReader(conn)
 	for _, words := range ask {
 		reply, err := resp.ReadReply(in)
 		if err != nil {
-			return "", fmt.Errorf("no reply to %s: %w", words[0], err)
+			return fmt.Errorf("no reply to %s: %w", words[0], err)
 		}
 		if reply[0] == '-' && words[0] != "CONFIG" { // an ACL may forbid CONFIG: the defaults then apply
-			return "", fmt.Errorf("redis refuses %s: %s", words[0], resp.Text(reply))
+			return fmt.Errorf("redis refuses %s: %s", words[0], resp.Text(reply))
 		}
 		switch words[0] {
 		case "INFO":
-			server = d.storeVersion(string(resp.Text(reply)))
+			to.RunID = d.storeVersion(string(resp.Text(reply)))
 		case "ROLE":
 			if role := resp.FirstWord(reply); string(role) != "master" {
-				return "", fmt.Errorf("%w: its role is %s", ErrReplica, role)
+				return fmt.Errorf("%w: its role is %s", ErrReplica, role)
 			}
 		case "CONFIG":
 			d.storeLimits(reply)
+		case "HELLO":
+			fields := resp.Elements(reply)
+			for i := 0; i+1 < len(fields); i += 2 {
+				if string(resp.Text(fields[i])) == "id" {
+					to.ClientID = string(resp.Text(fields[i+1]))
+				}
+			}
 		}
 	}
 	if in.Buffered() > 0 {
-		return "", errors.New("redis sent more than the replies that are due")
+		return errors.New("redis sent more than the replies that are due")
 	}
-	return server, nil
+	return nil
 }
 
 // queryRest is how many bytes Redis' query buffer may hold besides the longest argument. Redis

@@ -2,9 +2,10 @@ package upstream
 
 // Server is the Redis that a connection leads to.
 type Server struct {
-	Address string
-	RunID   string   // the run_id of the Redis
-	known   *Primary // the primary that was known before the connect
+	Address  string
+	RunID    string   // the run_id of the Redis
+	ClientID string   // of the connection, as CLIENT ID returns it
+	known    *Primary // the primary that was known before the connect
 }
 
 // Primary is the Redis that connections may lead to. An empty field is unknown, and matches every

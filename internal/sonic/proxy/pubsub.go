@@ -2,6 +2,9 @@ package proxy
 
 import (
 	"bytes"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/sonic/cluster"
@@ -12,6 +15,51 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/upstream"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
+
+// A client's subscriptions are on connections of its own. These use RESP3, whatever the client uses:
+// pushes and replies then differ. HELLO follows each command, since Redis answers SUBSCRIBE and the
+// commands like it by pushes only, and UNSUBSCRIBE by as many as there are channels.
+
+// subscriptions holds a client's channels, patterns and shard channels, as Redis has confirmed them.
+type subscriptions struct{ channels, patterns, shards map[string]struct{} }
+
+func (s *subscriptions) count() int { return len(s.channels) + len(s.patterns) + len(s.shards) }
+
+func (c *client) beginSubscriptions() {
+	if c.subs == nil {
+		c.subs = &subscriptions{channels: map[string]struct{}{}, patterns: map[string]struct{}{}, shards: map[string]struct{}{}}
+	}
+}
+
+// endMark returns the command whose reply marks the end of the replies to a command: the only map
+// among them. PING would not do. Redis refuses it while it cannot write to its disk, for instance.
+func endMark() []byte { return resp.AppendCommand(nil, "HELLO", "3") }
+
+// subscribe runs SUBSCRIBE, PSUBSCRIBE and the commands that end them, in front of a single Redis also
+// those for shard channels. All nodes of a cluster have all messages, so that any primary will do.
+func (c *client) subscribe(_ *command.Command, r request.Request) bool {
+	if c.outstanding > 0 {
+		return false
+	}
+	c.beginSubscriptions()
+	raw := bytes.Clone(r.Raw)
+	return c.runDedicated(&dedicatedCommand{slot: noSlot, send: func(o *dedicatedCommand, address string, _ bool) {
+		d := c.dedicated
+		if d.channels == nil || d.channels.state == discarded {
+			b := c.openDedicated(address, 0, 3)
+			b.onPush = c.channelPush
+			b.onEnd = func() {
+				d.channels = nil
+				if len(c.subs.channels)+len(c.subs.patterns) > 0 || c.loop.slots == nil && len(c.subs.shards) > 0 {
+					c.disconnect()
+				}
+			}
+			d.channels = b
+		}
+		o.b = d.channels
+		o.sendMarked(raw)
+	}})
+}
 
 // In front of a Redis Cluster a client has one connection to each primary that has slots of its shard
 // channels. When a slot moves, Redis ends its subscriptions, and the proxy subscribes again at the
@@ -30,7 +78,7 @@ func (s *shardConnections) to(address string, c *client) *backend {
 	if b := s.byPrimary[address]; b != nil && b.state != discarded {
 		return b
 	}
-	b := c.openOwn(address, 3)
+	b := c.openDedicated(address, 0, 3)
 	b.onPush = func(push []byte) { c.shardPush(b, push) }
 	b.onEnd = func() {
 		delete(s.byPrimary, address)
@@ -42,14 +90,8 @@ func (s *shardConnections) to(address string, c *client) *backend {
 	return b
 }
 
-// used reports whether channels come by a connection.
 func (s *shardConnections) used(b *backend) bool {
-	for _, at := range s.at {
-		if at == b {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(slices.Collect(maps.Values(s.at)), b)
 }
 
 // dropUnusedShards ends the connections that no channel needs.
@@ -57,9 +99,9 @@ func (c *client) dropUnusedShards() {
 	if c.closed {
 		return
 	}
-	for address, b := range c.own.shards.byPrimary {
-		if !c.own.shards.used(b) && (c.own.running == nil || c.own.running.b != b) {
-			delete(c.own.shards.byPrimary, address)
+	for address, b := range c.dedicated.shards.byPrimary {
+		if !c.dedicated.shards.used(b) && (c.dedicated.running == nil || c.dedicated.running.b != b) {
+			delete(c.dedicated.shards.byPrimary, address)
 			b.discard()
 		}
 	}
@@ -74,7 +116,6 @@ func shardSlot(r request.Request) (slot int, ok bool) {
 	return slot, ok
 }
 
-// subscribeShards runs SSUBSCRIBE.
 func (c *client) subscribeShards(_ *command.Command, r request.Request) bool {
 	slot, ok := shardSlot(r)
 	switch {
@@ -85,8 +126,8 @@ func (c *client) subscribeShards(_ *command.Command, r request.Request) bool {
 	}
 	c.beginSubscriptions()
 	raw := bytes.Clone(r.Raw)
-	return c.runOwn(&ownCommand{slot: slot, ended: c.dropUnusedShards, send: func(o *ownCommand, address string, _ bool) {
-		o.b = c.own.shards.to(address, c)
+	return c.runDedicated(&dedicatedCommand{slot: slot, ended: c.dropUnusedShards, send: func(o *dedicatedCommand, address string, _ bool) {
+		o.b = c.dedicated.shards.to(address, c)
 		o.sendMarked(raw)
 		c.dropUnusedShards()
 	}})
@@ -103,7 +144,7 @@ func (c *client) unsubscribeShards(_ *command.Command, r request.Request) bool {
 		return false
 	}
 	c.beginSubscriptions()
-	shards := &c.ownConnections().shards
+	shards := &c.dedicatedConnections().shards
 	var channels []string
 	for i := 1; i < r.Len(); i++ {
 		channels = append(channels, string(r.Arg(i)))
@@ -114,7 +155,7 @@ func (c *client) unsubscribeShards(_ *command.Command, r request.Request) bool {
 		}
 	}
 	answer := c.endShards(channels)
-	ended := map[*backend][]string{} // those of connections that stay
+	ended := map[*backend][]string{}
 	for _, channel := range channels {
 		if b := shards.at[channel]; b != nil {
 			delete(shards.at, channel)
@@ -122,28 +163,24 @@ func (c *client) unsubscribeShards(_ *command.Command, r request.Request) bool {
 		}
 	}
 	c.dropUnusedShards()
-	left := 0
-	o := &ownCommand{slot: noSlot}
+	maps.DeleteFunc(ended, func(b *backend, _ []string) bool { return b.state == discarded })
+	left := len(ended)
+	if left == 0 {
+		return c.reply(answer)
+	}
+	o := &dedicatedCommand{slot: noSlot}
 	done := func([]byte) { // an error says that the slot has moved, which ended the subscriptions, too
 		if left--; left == 0 {
 			o.end(answer)
 		}
 	}
-	for b := range ended {
-		if b.state == discarded {
-			delete(ended, b)
-		}
-	}
-	if left = len(ended); left == 0 {
-		return c.reply(answer)
-	}
-	o.send = func(*ownCommand, string, bool) {
+	o.send = func(*dedicatedCommand, string, bool) {
 		for b, channels := range ended {
 			raw := resp.AppendCommand(nil, append([]string{"SUNSUBSCRIBE"}, channels...)...)
 			sendMarked(b, raw, done, func(bool) { done(nil) })
 		}
 	}
-	return c.runOwn(o)
+	return c.runDedicated(o)
 }
 
 // endShards removes channels from those of the client, and returns what Redis answers.
@@ -167,23 +204,23 @@ func (c *client) shardAnswer(kind string, channel []byte) []byte {
 // shardPush handles a push of a connection with shard channels.
 func (c *client) shardPush(b *backend, push []byte) {
 	if replies.IsMessage(push) {
-		c.deliverMessage(push)
+		c.deliverPush(push)
 		return
 	}
-	parts := resp.Elements(push)
-	if len(parts) != 3 {
+	elements := resp.Elements(push)
+	if len(elements) != 3 {
 		return
 	}
-	shards := &c.own.shards
-	channel := string(resp.Text(parts[1]))
-	switch string(resp.Text(parts[0])) {
+	shards := &c.dedicated.shards
+	channel := string(resp.Text(elements[1]))
+	switch string(resp.Text(elements[0])) {
 	case "ssubscribe":
-		if running := c.own.running; running == nil || running.marked != b.replies.front().then {
+		if running := c.dedicated.running; running == nil || running.marked != b.replies.front().then {
 			return // the proxy has subscribed again
 		}
 		shards.at[channel] = b
 		c.subs.shards[channel] = struct{}{}
-		c.deliver(c.shardAnswer("ssubscribe", parts[1]))
+		c.deliver(c.shardAnswer("ssubscribe", elements[1]))
 	case "sunsubscribe":
 		if shards.at[channel] != b {
 			return // the client has ended it
@@ -197,11 +234,11 @@ func (c *client) shardPush(b *backend, push []byte) {
 
 // resubscribe subscribes to a channel whose slot has moved. since is when it had to at first.
 func (c *client) resubscribe(channel string, since time.Time) {
-	c.resubscribeAt(c.loop.primaryOf(cluster.Slot([]byte(channel)), 2).primary, channel, since)
+	c.resubscribeAt(c.loop.ownerOf(cluster.Slot([]byte(channel))), channel, since)
 }
 
 func (c *client) resubscribeAt(address, channel string, since time.Time) {
-	shards := &c.own.shards
+	shards := &c.dedicated.shards
 	b := shards.to(address, c)
 	shards.at[channel] = b
 	sendMarked(b, resp.AppendCommand(nil, "SSUBSCRIBE", channel), func(refusal []byte) {
@@ -226,10 +263,10 @@ func (c *client) retrySubscription(refusal []byte, from, channel string, since t
 		c.resubscribeAt(to.Address, channel, since)
 	default:
 		l.timers.Start(l.now.Add(clusterPause), func() {
-			if c.closed || c.own == nil || c.subs == nil {
+			if c.closed || c.dedicated == nil || c.subs == nil {
 				return
 			}
-			if _, wanted := c.subs.shards[channel]; wanted && c.own.shards.at[channel] == nil {
+			if _, wanted := c.subs.shards[channel]; wanted && c.dedicated.shards.at[channel] == nil {
 				c.resubscribe(channel, since)
 			}
 		})
@@ -238,9 +275,9 @@ func (c *client) retrySubscription(refusal []byte, from, channel string, since t
 
 // moveShards moves the channels of connections to servers that are no primaries any more.
 func (c *client) moveShards() {
-	shards := &c.own.shards
+	shards := &c.dedicated.shards
 	for address, b := range shards.byPrimary {
-		if !c.loop.isPrimary(address) && (c.own.running == nil || c.own.running.b != b) {
+		if !c.loop.isPrimary(address) && (c.dedicated.running == nil || c.dedicated.running.b != b) {
 			delete(shards.byPrimary, address)
 			b.discard()
 		}
@@ -252,42 +289,8 @@ func (c *client) moveShards() {
 	}
 }
 
-// In front of a Redis Cluster connections with subscriptions use RESP3, whatever their client uses:
-// pushes and replies then differ. HELLO follows each command, since Redis answers SUBSCRIBE and the
-// commands like it by pushes only, and UNSUBSCRIBE by as many as there are channels.
-
-// endMark returns the command whose reply marks the end of the replies to a command: the only map
-// among them. PING would not do. Redis refuses it while it cannot write to its disk, for instance.
-func endMark() []byte { return resp.AppendCommand(nil, "HELLO", "3") }
-
-// subscribeInCluster runs SUBSCRIBE, PSUBSCRIBE and the commands that end them. All nodes of a
-// cluster have all messages, so that any primary will do.
-func (c *client) subscribeInCluster(cmd *command.Command, r request.Request) bool {
-	if c.outstanding > 0 {
-		return false
-	}
-	c.beginSubscriptions()
-	raw := bytes.Clone(r.Raw)
-	return c.runOwn(&ownCommand{slot: noSlot, send: func(o *ownCommand, _ string, _ bool) {
-		own := c.own
-		if own.channels == nil || own.channels.state == discarded {
-			b := c.openOwn(c.loop.keylessPrimary(), 3)
-			b.onPush = c.channelPush
-			b.onEnd = func() {
-				own.channels = nil
-				if len(c.subs.channels)+len(c.subs.patterns) > 0 {
-					c.disconnect()
-				}
-			}
-			own.channels = b
-		}
-		o.b = own.channels
-		o.sendMarked(raw)
-	}})
-}
-
 // sendMarked sends a client's command of subscriptions.
-func (o *ownCommand) sendMarked(raw []byte) {
+func (o *dedicatedCommand) sendMarked(raw []byte) {
 	o.marked = sendMarked(o.b, raw, func(refusal []byte) {
 		if refusal != nil {
 			o.arrived(refusal)
@@ -315,29 +318,31 @@ func sendMarked(b *backend, raw []byte, done func(refusal []byte), lost func(sen
 // channelPush handles a push of the connection of channels and patterns.
 func (c *client) channelPush(push []byte) {
 	if replies.IsMessage(push) {
-		c.deliverMessage(push)
+		c.deliverPush(push)
 		return
 	}
-	parts := resp.Elements(push)
-	if len(parts) != 3 {
+	elements := resp.Elements(push)
+	if len(elements) != 3 {
 		return
 	}
-	channel := string(resp.Text(parts[1]))
-	switch string(resp.Text(parts[0])) {
-	case "subscribe":
-		c.subs.channels[channel] = struct{}{}
-	case "psubscribe":
-		c.subs.patterns[channel] = struct{}{}
-	case "unsubscribe":
-		delete(c.subs.channels, channel)
-	case "punsubscribe":
-		delete(c.subs.patterns, channel)
+	kind, channel, set := string(resp.Text(elements[0])), string(resp.Text(elements[1])), c.subs.channels
+	switch kind {
+	case "psubscribe", "punsubscribe":
+		set = c.subs.patterns
+	case "ssubscribe", "sunsubscribe":
+		set = c.subs.shards
 	}
-	c.deliver(c.push(parts))
+	if strings.HasSuffix(kind, "unsubscribe") {
+		delete(set, channel)
+	} else {
+		set[channel] = struct{}{}
+	}
+	c.deliver(c.push(elements))
 }
 
-// deliverMessage delivers a message of RESP3 in the client's protocol. It changes it.
-func (c *client) deliverMessage(push []byte) {
+// deliverPush delivers a push in the client's protocol. It changes it. It removes invalidations and
+// notifications of state keys.
+func (c *client) deliverPush(push []byte) {
 	if bytes.Contains(push, []byte(state.Prefix)) {
 		push = replies.PushWithoutStateKeys(push)
 	}
@@ -348,17 +353,17 @@ func (c *client) deliverMessage(push []byte) {
 }
 
 // push returns a push of RESP3 in the client's protocol.
-func (c *client) push(parts [][]byte) []byte {
+func (c *client) push(elements [][]byte) []byte {
 	letter := byte('>')
 	if c.proto == 2 {
 		letter = '*'
 	}
-	out := resp.AppendHeader(nil, letter, len(parts))
-	for _, part := range parts {
-		if c.proto == 2 && part[0] == '_' { // no channel is left
-			part = []byte("$-1\r\n")
+	out := resp.AppendHeader(nil, letter, len(elements))
+	for _, element := range elements {
+		if c.proto == 2 && element[0] == '_' { // no channel is left
+			element = []byte("$-1\r\n")
 		}
-		out = append(out, part...)
+		out = append(out, element...)
 	}
 	return out
 }

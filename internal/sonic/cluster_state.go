@@ -166,8 +166,8 @@ func primaryProblem(state redislib.PrimaryState, err error) error {
 	case !state.Opened:
 		return errors.New("no Sonic has opened it yet: the Sonic that owns the topic opens it")
 	case !state.Ready:
-		slices.Sort(state.Lacks)
-		return fmt.Errorf("it may have older data than before: it waits for effects of the zones %s", strings.Join(state.Lacks, ", "))
+		slices.Sort(state.Recovering)
+		return fmt.Errorf("it may have older data than before: it waits for effects of the zones %s", strings.Join(state.Recovering, ", "))
 	default:
 		return nil
 	}

@@ -101,9 +101,9 @@ func TestWritesGoOnWhileTheOutboxIsFull(t *testing.T) {
 	before := out.MemoryUsage(ctx, "{sonic:0}out").Val()
 	added += flood(t, ca, 100)
 	added += flood(t, cb, 1)
-	noted := out.HLen(ctx, "{sonic:0}unsent").Val()
+	noted := out.HLen(ctx, "{sonic:0}dropped").Val()
 	added += flood(t, ca, 100)
-	assert.Equal(t, noted, out.HLen(ctx, "{sonic:0}unsent").Val(), "it grows with what is written to, not with how often")
+	assert.Equal(t, noted, out.HLen(ctx, "{sonic:0}dropped").Val(), "it grows with what is written to, not with how often")
 	assert.InDelta(t, before, out.MemoryUsage(ctx, "{sonic:0}out").Val(), 4096)
 
 	require.NoError(t, line.Restore())

@@ -288,7 +288,7 @@ func TestAPrimaryLosesEffects(t *testing.T) {
 		}
 		eventually(t, func() bool {
 			state, err := redislib.LookPrimary(ctx, lost.Client(t))
-			return err == nil && len(state.Lacks) == 0
+			return err == nil && len(state.Recovering) == 0
 		}, "the primary is ready")
 	}
 }
@@ -306,7 +306,7 @@ func (z *target) lack(node *stack.RedisServer, others ...string) {
 		require.NoError(z.t, err)
 		markers[other] = m.Text()
 	}
-	missing, err := redislib.NewPrimary(conn, redislib.Config{}).Lack(ctx, slots, markers)
+	missing, err := redislib.NewPrimary(conn, redislib.Config{}).MarkRecovery(ctx, slots, markers)
 	require.NoError(z.t, err)
 	require.Empty(z.t, missing)
 }
@@ -342,7 +342,7 @@ func TestASlotMovesFromAPrimaryThatLostEffects(t *testing.T) {
 	require.NoError(t, from.Start(ctx))
 	eventually(t, func() bool {
 		state, err := redislib.LookPrimary(ctx, from.Client(t))
-		return err == nil && len(state.Lacks) == 2 && strings.Contains(from.Client(t).ClusterInfo(ctx).Val(), "cluster_state:ok") &&
+		return err == nil && len(state.Recovering) == 2 && strings.Contains(from.Client(t).ClusterInfo(ctx).Val(), "cluster_state:ok") &&
 			strings.Contains(to.Client(t).ClusterInfo(ctx).Val(), "cluster_state:ok")
 	}, "the primary has to recover")
 	z.lack(from, "a", "b")
@@ -368,7 +368,7 @@ func TestASlotMovesFromAPrimaryThatLostEffects(t *testing.T) {
 	require.NoError(t, err)
 	state, err := redislib.LookPrimary(ctx, to.Client(t))
 	require.NoError(t, err)
-	require.ElementsMatch(t, []string{"a", "b", "c"}, state.Lacks)
+	require.ElementsMatch(t, []string{"a", "b", "c"}, state.Recovering)
 	z.lack(to, "a", "b")
 	require.NoError(t, to.Client(t).Do(ctx, "FCALL", "sonic_recovered", 0, "c").Err())
 

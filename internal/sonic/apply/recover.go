@@ -50,7 +50,7 @@ func (a *ClusterApplier) recoverPrimary(ctx context.Context, address string, slo
 		a.primaries.Refresh()
 		return nil // who opens it reports that it cannot be reached
 	}
-	if !slices.Contains(state.Lacks, a.cfg.Origin) || slices.Contains(state.Lacks, a.cfg.Zone) {
+	if !slices.Contains(state.Recovering, a.cfg.Origin) || slices.Contains(state.Recovering, a.cfg.Zone) {
 		return nil
 	}
 	marker, err := primaries.ReadRecovery(ctx, db, slots, a.cfg.Origin)

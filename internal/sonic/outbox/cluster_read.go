@@ -94,7 +94,7 @@ func (r *primaryReader) open(ctx context.Context, before []int) error {
 	if err != nil {
 		return fmt.Errorf("cannot look at its state: %w", err)
 	}
-	if state.Opened && r.opened && !slices.Contains(state.Lacks, r.cfg.Zone) {
+	if state.Opened && r.opened && !slices.Contains(state.Recovering, r.cfg.Zone) {
 		return nil
 	}
 	// A message with a later watermark than the last stored one may be on its way. The primary's
@@ -133,7 +133,7 @@ func (r *primaryReader) read(ctx context.Context) error {
 			return fmt.Errorf("cannot read its outbox: %w", err)
 		}
 		all = false
-		if slices.Contains(state.Lacks, r.cfg.Zone) {
+		if slices.Contains(state.Recovering, r.cfg.Zone) {
 			return errRecovers
 		}
 		r.setPrimary(r.primary, nil)

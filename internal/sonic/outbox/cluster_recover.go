@@ -137,7 +137,7 @@ func (r *primaryReader) markMissing(ctx context.Context, before []int) error {
 	}
 	all := slices.Concat(r.slots, before)
 	slices.Sort(all)
-	moved, err := r.library.Lack(ctx, slices.Compact(all), markers)
+	moved, err := r.library.MarkRecovery(ctx, slices.Compact(all), markers)
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (r *primaryReader) markMissing(ctx context.Context, before []int) error {
 // markAtNewPrimary marks a slot that moves, or has moved, at the primary that it moves to.
 func (r *primaryReader) markAtNewPrimary(ctx context.Context, slot int, markers map[string]string) error {
 	keys := script.SlotKeys(slot)
-	fields := []any{"HSET", keys.Lacks, "", "moved"}
+	fields := []any{"HSET", keys.Recovery, "", "moved"}
 	for zone, marker := range markers {
 		fields = append(fields, zone, marker)
 	}

@@ -82,7 +82,7 @@ func TestClusterSlotMovesFromAPrimaryThatHasNotRecovered(t *testing.T) {
 			w.emptied()
 			for _, n := range w.redis.Nodes() {
 				require.Eventually(t, func() bool {
-					marks, err := n.Client(t).Keys(ctx, "*lacks").Result()
+					marks, err := n.Client(t).Keys(ctx, "*recovery").Result()
 					return err == nil && len(marks) == 0
 				}, await.Patience, 10*time.Millisecond)
 			}

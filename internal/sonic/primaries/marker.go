@@ -117,7 +117,7 @@ func ReadRecovery(ctx context.Context, db Pipeliner, slots []int, zone string) (
 	if from, err = ReadMarker(ctx, db, slots, zone); err != nil {
 		return from, err
 	}
-	err = eachMarker(ctx, db, slots, zone, func(k script.Keys) string { return k.Lacks }, func(m Marker) {
+	err = eachMarker(ctx, db, slots, zone, func(k script.Keys) string { return k.Recovery }, func(m Marker) {
 		if m.IsZero() || m.Message.Compare(from.Message) < 0 {
 			from = m
 		}

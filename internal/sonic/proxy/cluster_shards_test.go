@@ -299,7 +299,7 @@ func TestShardsLackEffects(t *testing.T) {
 	require.Equal(t, "+OK\r\n", c.ask(t, "EVAL", set, "1", "{a}s", "first;"))
 	direct := primary.Client(t)
 	out := script.SlotKeys(cluster.Slot([]byte("a"))).Outbox
-	lacks := strings.TrimSuffix(out, "out") + "lacks"
+	lacks := strings.TrimSuffix(out, "out") + "recovery"
 	require.NoError(t, direct.HSet(t.Context(), lacks, "", "1.1").Err())
 	c.send(t, "multi\r\nset {a}1 tx;\r\nexec\r\n")
 	awaitRefusal := func() {

@@ -83,7 +83,7 @@ func TestLibraryIsOutOfReach(t *testing.T) {
 		{"FUNCTION", "LOAD", "REPLACE", `#!lua "NAME=sonic"` + body}, {"FUNCTION", "DELETE", "SONIC"}, {"FUNCTION", "RESTORE", "x", "APPEND"},
 		{"FUNCTION", "LOAD", "#!lua name=x\nredis.register_function('Sonic_later', function() return 1 end)"},
 		{"FUNCTION", "LOAD", "#!lua name=x\nredis.register_function {\n['function_name'] = [[SONIC_later]], callback = function() return 1 end}"},
-		{"FUNCTION", "LOAD", "#!lua name=x\nredis.register_function{callback = function() return 1 end, function_name=\"sonic_later\"}"}, {"FCALL_RO", "sonic_look", "0"}, {"FCALL", "Sonic_set", "0"},
+		{"FUNCTION", "LOAD", "#!lua name=x\nredis.register_function{callback = function() return 1 end, function_name=\"sonic_later\"}"}, {"FCALL_RO", "sonic_state", "0"}, {"FCALL", "Sonic_set", "0"},
 	} {
 		require.Equal(t, "-ERR", c.ask(t, words...)[:4], "%q", words)
 		require.Equal(t, "+OK\r\n", c.ask(t, "MULTI"))

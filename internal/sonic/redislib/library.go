@@ -92,12 +92,12 @@ type Cursor struct {
 
 // ReadState returns the state. It loads the library if Redis does not have it.
 func (l *Library) ReadState(ctx context.Context) (State, error) {
-	look := l.call(ctx, "sonic_look")
+	look := l.call(ctx, "sonic_state")
 	if NoFunction(look.Err()) {
 		if err := script.Load(ctx, l.redis); err != nil {
 			return State{}, err
 		}
-		look = l.call(ctx, "sonic_look")
+		look = l.call(ctx, "sonic_state")
 	}
 	return stateOf(ValuesOf(look.Result()))
 }
@@ -232,16 +232,17 @@ func Unfilled(err error) bool { return script.IsReply(err, "SONICBOOTSTRAP") }
 // Fatal reports whether Open has failed because of its arguments or of the state of this Redis: trying
 // again does not help. It may help after any other error, also one that is not known here.
 func Fatal(err error) bool {
-	return script.IsReply(err, "SONICARG", "SONICZONE", "SONICLAYOUT", "SONICBOOTSTRAP")
+	return script.IsReply(err, "SONICZONE", "SONICLAYOUT", "SONICBOOTSTRAP")
 }
 
 // Rejected reports whether the library has failed because of the message that it was to apply. Only
-// another version of the library may apply it.
+// another version of the library may apply it. Errors of Redis itself, which keep their own prefix in
+// a function, are not the message's fault: the same message may be applied later.
 func Rejected(err error) bool {
-	return script.IsReply(err, "SONICARG", "SONICPAYLOAD", "SONICNEWER", "ERR user_function")
+	return script.IsReply(err, "SONICPAYLOAD", "SONICNEWER", "ERR user_function")
 }
 
-// stateOf reads the reply of sonic_look: name, value, name, value.
+// stateOf reads the reply of sonic_state: name, value, name, value.
 func stateOf(v *Values) (State, error) {
 	s := State{Behind: map[string]wire.ID{}, Cursors: map[string]Cursor{}}
 	for v.More() {

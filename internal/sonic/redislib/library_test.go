@@ -84,3 +84,37 @@ func TestOnlyKnownRefusalsAreForGood(t *testing.T) {
 	assert.False(t, redislib.Fatal(db.Do(t.Context(), "EVAL", "return redis.error_reply('NEWCODE of a later Redis')", 0).Err()))
 	assert.False(t, redislib.Fatal(io.EOF))
 }
+
+// A message that cannot be read is rejected. An error of Redis is not the message's fault, although
+// it comes from the same function: the message is applied once Redis is repaired.
+func TestOnlyWhatIsTheMessagesFaultIsRejected(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	r := stack.PrivateRedis(t)
+	db := r.Client(t)
+	l, state := of(t, r)
+	_, err := l.Open(ctx, state, 1, wire.ID{})
+	require.NoError(t, err)
+	apply := func(payload string) (redislib.Result, error) {
+		return l.Apply(ctx, &wire.Header{Origin: "b", Epoch: 1, Last: wire.ID{Ms: 1}}, []byte(payload), "m")
+	}
+	const empty = "\x90"
+	for name, payload := range map[string]string{
+		"no MessagePack":           "\x91",
+		"an effect of a later one": "\x92\xa31-0\xa3\x91\xa1?",
+		"an entry that is no text": "\x92\xa31-0\x90", // a Lua error
+	} {
+		_, err := apply(payload)
+		require.Error(t, err, name)
+		assert.True(t, redislib.Rejected(err), "%s: %v", name, err)
+	}
+	cursors := script.KeysOf(0).Cursors
+	require.NoError(t, db.Set(ctx, cursors, "text", 0).Err())
+	_, err = apply(empty)
+	require.ErrorContains(t, err, "WRONGTYPE")
+	assert.False(t, redislib.Rejected(err), "%v", err)
+	require.NoError(t, db.Del(ctx, cursors).Err())
+	result, err := apply(empty)
+	require.NoError(t, err)
+	assert.Equal(t, redislib.Applied, result.Status)
+}

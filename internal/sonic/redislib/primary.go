@@ -34,10 +34,10 @@ type PrimaryState struct {
 	Opened, Ready bool
 	Bytes         int64  // of the streams of the slots of Hold
 	Clock         uint64 // of Redis, in milliseconds
-	// Lacks has the zones of which a primary that is opened and not ready may lack effects. Opening
-	// distinguishes this recovery from a later one.
-	Lacks   []string
-	Opening string
+	// Recovering has the zones of which a primary that is opened and not ready may lack effects.
+	// Opening distinguishes this recovery from a later one.
+	Recovering []string
+	Opening    string
 }
 
 // Look returns the state. It loads the library if the primary does not have this version.
@@ -65,7 +65,7 @@ func primaryState(c *redis.Cmd) (s PrimaryState, err error) {
 		s.Opening = v.Text()
 	}
 	for v.More() {
-		s.Lacks = append(s.Lacks, v.Text())
+		s.Recovering = append(s.Recovering, v.Text())
 	}
 	return s, v.Err()
 }
@@ -183,16 +183,17 @@ func (p *Primary) Take(ctx context.Context, again bool) (list []Taken, state Pri
 	return list, state, more, v.Err()
 }
 
-// Lack marks slots: they may lack what the topics of the zones have behind these markers, which are
-// in the text form of package primaries. The mark moves with a slot. It is removed when the primary
-// is ready. Lack returns the slots that it cannot mark, because they move or have moved.
-func (p *Primary) Lack(ctx context.Context, slots []int, markers map[string]string) (missing []int, err error) {
+// MarkRecovery marks slots: they may lack what the topics of the zones have behind these markers,
+// which are in the text form of package primaries. The mark moves with a slot. It is removed when
+// the primary is ready. MarkRecovery returns the slots that it cannot mark, because they move or
+// have moved.
+func (p *Primary) MarkRecovery(ctx context.Context, slots []int, markers map[string]string) (missing []int, err error) {
 	args := []any{len(markers)}
 	for zone, marker := range markers {
 		args = append(args, zone, marker)
 	}
 	for some := range slices.Chunk(slots, slotsAtOnce) {
-		refused, err := refusedSlots(p.call(ctx, "sonic_lack", appendOutboxes(slices.Clone(args), some)...))
+		refused, err := refusedSlots(p.call(ctx, "sonic_mark_recovery", appendOutboxes(slices.Clone(args), some)...))
 		if err != nil {
 			return nil, err
 		}

@@ -48,7 +48,7 @@ func (l *Library) SetDropping(ctx context.Context, drops bool, bound Bound) erro
 	if bound.Bytes > 0 {
 		bytes = strconv.FormatInt(bound.Bytes, 10)
 	}
-	return l.call(ctx, "sonic_skip", drops, bytes, bound.Drops).Err()
+	return l.call(ctx, "sonic_drop", drops, bytes, bound.Drops).Err()
 }
 
 // Resend makes the library write the state of about count noted keys, elements and counters as one

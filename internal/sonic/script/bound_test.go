@@ -28,7 +28,7 @@ func (z *zone) outboxBytes() (counted, taken int64) {
 // bound sets what the stream may hold.
 func (z *zone) bound(bytes int, drops bool) {
 	z.world.t.Helper()
-	_, err := z.call("sonic_skip", false, bytes, drops)
+	_, err := z.call("sonic_drop", false, bytes, drops)
 	require.NoError(z.world.t, err)
 }
 

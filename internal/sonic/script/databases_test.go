@@ -49,7 +49,7 @@ func TestADatabaseThatAnotherZoneLacks(t *testing.T) {
 	assert.EqualValues(t, 2, b.client.Exists(ctx, "before", "behind").Val())
 	assert.GreaterOrEqual(t, w.counts["diverged"], 9)
 	// What b may have noted of them, or asked, is in nobody's way.
-	require.NoError(t, a.client.Do(ctx, "FCALL", "sonic_restate", 1, a.out, "15", "l").Err())
+	require.NoError(t, a.client.Do(ctx, "FCALL", "sonic_overwrite", 1, a.out, "15", "l").Err())
 	for range 5 {
 		drained()
 		a.prune(0)

@@ -275,7 +275,7 @@ func TestFlushOfAZoneThatIsAlone(t *testing.T) {
 		z[0].write(function)
 		assert.Empty(t, z[0].data(0), function)
 	}
-	assert.Equal(t, "a", z[0].table("sonic_look")["zone"])
+	assert.Equal(t, "a", z[0].table("sonic_state")["zone"])
 }
 
 // All state keys that the library names stay, of any database that is flushed, also where Redis has

@@ -11,9 +11,9 @@ type Keys struct {
 	Slots    string // hash: the same for each slot of zones with a Redis Cluster
 	Meta     string // hash: zone, epoch, shipped, layout
 	Boot     string // hash: after a bootstrap, the source's progress at the moment when it read a key without versions
-	Unsent   string // hash: what dropped effects changed
+	Dropped  string // hash: what dropped effects changed
 	Markers  string // hash: zone to the message of its topic up to which a primary of a cluster has all
-	Lacks    string // hash: zone to the message of its topic behind which this slot of a Redis Cluster may lack effects
+	Recovery string // hash: zone to the message of its topic behind which this slot of a Redis Cluster may lack effects
 }
 
 // KeysOf returns the names for a shard, which counts from 0.
@@ -21,6 +21,6 @@ func KeysOf(shard int) Keys {
 	prefix := "{sonic:" + strconv.Itoa(shard) + "}"
 	return Keys{
 		Outbox: prefix + "out", Versions: prefix + "ver", Cursors: prefix + "cur", Slots: prefix + "slots", Meta: prefix + "meta", Boot: prefix + "boot",
-		Unsent: prefix + "unsent", Markers: prefix + "mark", Lacks: prefix + "lacks",
+		Dropped: prefix + "dropped", Markers: prefix + "mark", Recovery: prefix + "recovery",
 	}
 }

@@ -152,7 +152,7 @@ func calls(t *testing.T) [][]any {
 		"EXPIRE {t}s 10", "PERSIST {t}h", "RENAME {t}s {t}new", "COPY {t}s {t}new", "HSET {t}h f 2", "HDEL {t}h f", "HINCRBY {t}h f 1", "SADD {t}a 3", "SREM {t}a 1",
 		"SPOP {t}a", "SMOVE {t}a {t}new 1", "SUNIONSTORE {t}new {t}a", "ZADD {t}z 3 o", "ZREM {t}z m", "ZPOPMIN {t}z", "ZINCRBY {t}z 1 m", "ZUNIONSTORE {t}new 1 {t}z",
 		"LPUSH {t}l x", "LPOP {t}l", "LREM {t}l 1 a", "LMOVE {t}l {t}new LEFT LEFT", "LMPOP 1 {t}l LEFT", "BLPOP {t}l 0", "BLMOVE {t}l {t}new LEFT LEFT 0", "BRPOPLPUSH {t}l {t}new 0", "BZPOPMIN {t}z 0",
-		"XADD {t}x * f v", "XDEL {t}x 1-1", "XTRIM {t}x MAXLEN 0", "GEOADD {t}g 13 38 q", "SORT {t}a STORE {t}new", "PUBLISH {t}c m", "MARK {t}s", "SHIP {t}s", "TX", "RESTATE {t}s",
+		"XADD {t}x * f v", "XDEL {t}x 1-1", "XTRIM {t}x MAXLEN 0", "GEOADD {t}g 13 38 q", "SORT {t}a STORE {t}new", "PUBLISH {t}c m", "MARK {t}s", "SHIP {t}s", "TX", "OVERWRITE {t}s",
 	} {
 		function, args := functionOf(command)
 		list = append(list, append([]any{function, 1, out}, args...))

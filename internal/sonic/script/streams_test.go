@@ -112,6 +112,27 @@ func TestEntriesOfASlotThatMoves(t *testing.T) {
 	assert.Greater(t, last.ids[0], last.prev)
 }
 
+// The bytes of a stream follow what is left in it, also when it is never empty.
+func TestBytesOfAStreamThatIsNeverEmpty(t *testing.T) {
+	t.Parallel()
+	_, from, _ := newCluster(t)
+	_, out := slotOfTag()
+	one := int64(0)
+	for round := range 50 {
+		for range 20 {
+			from.write("SET {t}k 0123456789")
+		}
+		held, err := strconv.ParseInt(from.held(), 10, 64)
+		require.NoError(t, err)
+		if round == 0 {
+			one = held / 20
+		}
+		require.InDelta(t, 21*one, held, float64(3*one), "round %d", round)
+		ids := from.ids()
+		require.Empty(t, from.across("sonic_shipped_all", out, ids[len(ids)-2]))
+	}
+}
+
 // A move that was given up leaves what was not taken.
 func TestAMoveThatIsGivenUp(t *testing.T) {
 	t.Parallel()

@@ -22,7 +22,7 @@ func (z *zone) skip(skips bool) {
 	if skips {
 		flag = "1"
 	}
-	_, err := z.call("sonic_skip", flag)
+	_, err := z.call("sonic_drop", flag)
 	require.NoError(z.world.t, err)
 }
 
@@ -131,7 +131,7 @@ func dropping(t *testing.T, names []string, older, flushes bool) {
 		}
 	}
 	for _, z := range w.zones {
-		require.Zero(t, z.client.Exists(context.Background(), script.KeysOf(0).Unsent).Val())
+		require.Zero(t, z.client.Exists(context.Background(), script.KeysOf(0).Dropped).Val())
 		require.Zero(t, z.wants())
 	}
 }
@@ -156,7 +156,7 @@ func TestWhatIsNotedIsBounded(t *testing.T) {
 	a.write("del", "gone")
 	a.write("publish", "channel", "message")
 	assert.Equal(t, before, a.length())
-	assert.EqualValues(t, 10+10+5+5+1+2, a.client.HLen(ctx, script.KeysOf(0).Unsent).Val(), a.client.HGetAll(ctx, script.KeysOf(0).Unsent).Val())
+	assert.EqualValues(t, 10+10+5+5+1+2, a.client.HLen(ctx, script.KeysOf(0).Dropped).Val(), a.client.HGetAll(ctx, script.KeysOf(0).Dropped).Val())
 	cmd, err := a.call("sonic_unsent")
 	require.NoError(t, err)
 	assert.Equal(t, []any{"1", "33", "1"}, cmd.Val().([]any)[:3], "the message is lost, and counted")
@@ -232,7 +232,7 @@ func TestSumsAreCountedOnce(t *testing.T) {
 		assert.Equal(t, "6", z.client.HGet(ctx, "c:h", "f").Val(), z.name)
 		assert.InDelta(t, 1.5, z.client.ZScore(ctx, "c:z", "m").Val(), 0, z.name)
 	}
-	require.Zero(t, a.client.Exists(ctx, script.KeysOf(0).Unsent).Val())
+	require.Zero(t, a.client.Exists(ctx, script.KeysOf(0).Dropped).Val())
 }
 
 // The copy of a bootstrap has what a dropped change made of a counter: its sum must not come behind
@@ -245,7 +245,7 @@ func TestSumsAreShippedBeforeCountersAreCopied(t *testing.T) {
 	a.write("set", "k", "v")
 	a.skip(false)
 	_, err := a.call("sonic_copy_keys", "b", "0", 0, "c:n")
-	require.ErrorContains(t, err, "SONICUNSENT")
+	require.ErrorContains(t, err, "SONICDROPPED")
 	_, err = a.call("sonic_copy_keys", "b", "0", 0, "k")
 	require.NoError(t, err, "its state is shipped again, which changes nothing")
 	source, err := a.call("sonic_source", "b")

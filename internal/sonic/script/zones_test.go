@@ -425,7 +425,7 @@ func (z *zone) recover() {
 	require.NoError(t, script.Load(context.Background(), z.client))
 	_, err := z.call("sonic_set", "0", "k0", "too early")
 	require.ErrorContains(t, err, "SONICNOTREADY")
-	found := z.table("sonic_look")
+	found := z.table("sonic_state")
 	require.Equal(t, "0", found["opened"])
 	last := position(t, found["last"].(string))
 	for i, m := range z.topic {

@@ -210,6 +210,12 @@ end
 return redis.call('SET', 'string', string.rep('0123456789', 500000))`, 0, n)
 	}
 	require.Empty(t, w.differences("a", "b"))
+	a.behind(1, "SET", "empty", "")
+	small, err := a.client.Do(t.Context(), "FCALL", "sonic_digests", 1, a.out, 1, "empty").Slice()
+	require.NoError(t, err)
+	require.NotEmpty(t, small[1].([]any)[2], "an empty string is not large")
+	require.Equal(t, []string{"1 empty"}, w.differences("a", "b"))
+	a.behind(1, "DEL", "empty")
 	for _, kind := range []string{"hash", "set", "zset", "list", "stream", "string"} {
 		reply, err := a.client.Do(t.Context(), "FCALL", "sonic_digests", 1, a.out, 1, kind).Slice()
 		require.NoError(t, err)

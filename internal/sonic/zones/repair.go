@@ -46,7 +46,7 @@ func (r *Repair) Run(ctx context.Context) (repaired int, left []Difference, err 
 		if r.Note != nil {
 			r.Note(d, from.name)
 		}
-		if _, err := from.call(ctx, from.shardOf(d.Name), "sonic_restate", d.DB, d.Name); err != nil {
+		if _, err := from.call(ctx, from.shardOf(d.Name), "sonic_overwrite", d.DB, d.Name); err != nil {
 			return 0, left, fmt.Errorf("cannot ship key %s: %w", d.Key, err)
 		}
 		shipped = append(shipped, d.Key)

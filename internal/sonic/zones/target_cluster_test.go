@@ -32,7 +32,7 @@ func (z *zone) refused() (n int) {
 		if err := p.Open(ctx, redislib.PrimaryState{}, false, 0); err != nil {
 			return err
 		}
-		if _, err := p.Lack(ctx, slots, nil); redislib.Unfilled(err) {
+		if _, err := p.MarkRecovery(ctx, slots, nil); redislib.Unfilled(err) {
 			n++
 			return nil
 		} else if err != nil {

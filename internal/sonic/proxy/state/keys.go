@@ -19,7 +19,7 @@ func IsKey(key []byte) bool {
 // Names returns the names of the state keys besides an outbox, without "{sonic:n}", for a zone that
 // has these zones.
 func Names(zones []string) []string {
-	names := []string{"ver", "cur", "slots", "meta", "reported", "requests", "answers", "boot", "unsent", "lacks"}
+	names := []string{"ver", "cur", "slots", "meta", "reported", "requests", "answers", "boot", "dropped", "recovery"}
 	for _, zone := range zones {
 		names = append(names, "part:"+zone)
 	}

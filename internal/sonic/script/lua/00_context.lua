@@ -27,19 +27,24 @@ local c = {
 	-- it.
 	watermark = 0, watermark_text = '', least_id = '',
 	deferred = true, -- the hash `answers` may hold answers, see 57_requests.lua
-	divert = nil, -- what takes an entry in place of the stream, nil for nothing: see 12_unsent.lua
+	flushes = {}, -- the version of the newest flush of a database, false for none: those that were asked for
+	bytes = 0, bound = 1 / 0, -- what the streams hold, in bytes, and what they may hold
+	drops = false, -- past the bound effects are dropped; else writes are refused
+	dropping = false, -- effects are dropped now, see 12_dropped.lua
+	-- What is counted of each stream, see 10_append.lua.
+	streams = {},
 
 	-- A primary of a Redis Cluster. Each slot is a shard: it has a stream of effects, versions and cursors of its
 	-- own, in keys of the same slot, so that all of it moves with the slot. Functions of writes get the stream of the
 	-- slot of their keys.
 	clustered = false,
-	lacks = {}, -- zones of which a primary that was opened without being ready may lack effects
+	recovering = {}, -- zones of which a primary that was opened without being ready may lack effects
 	opening = '', -- tells one such opening from another
-	marked = {}, -- streams of the slots that sonic_lack has marked in this opening
+	marked = {}, -- streams of the slots that sonic_mark_recovery has marked in this opening
 	reader = nil, -- the only one whom sonic_take answers
-	-- By stream: bytes and count of its entries; whether sonic_take may find new entries; the last entry that it
+	-- By stream: whether sonic_take may find new entries; whether it is about to read it; the last entry that it
 	-- returned; whether the shard may owe answers.
-	streams = {}, unread = {}, last_read = {}, deferred_streams = {},
+	unread = {}, reading = {}, last_read = {}, deferred_streams = {},
 
 	-- The present call.
 	outbox = nil, -- the stream
@@ -47,6 +52,7 @@ local c = {
 	db = '0', -- the database of the write
 	resp3 = false, -- the client speaks RESP3
 	selected = nil, -- the database of the script while it applies; state keys are in db 0
+	work = 0, -- what a function that compares or copies has read, see 70_compare.lua
 	digests = nil, -- of the keys of a user's script before it ran
 
 	-- The message that sonic_apply applies.
@@ -55,7 +61,12 @@ local c = {
 	ahead = false, -- the stream's is: a key whose expiry it has reached may still be in Redis
 	recovers = false, -- this Redis came back older than it was, and has not received everything again
 	filled = nil, -- key of the hash `boot` while the copy of a bootstrap may be ahead of the cursors
-	request = nil, -- function(db, key, lacking, f): asks the origin for the key's state, see 57_requests.lua
+	origin = '', -- the zone of the message
+	policy = nil, -- of the present effect
+	wants = false, -- requests were not answered, see 57_requests.lua
+	answered = 0, -- bytes of answers to requests
+	counts = {}, -- of entries, of what became of effects, and of keys that were asked for
+	waiting = {}, waits_for = {}, -- plain effects that are applied together, see 61_apply.lua, and their keys
 	-- The last id of the stream before the message, and what it was raised to: the only known version in between is
 	-- the message's.
 	reached_before = nil,

@@ -11,8 +11,10 @@ end
 local function flush_field(db) return 'f' .. db end -- newest flush of a database
 
 -- Functions on versions, see 50_versions.lua.
-local versions = {}
+local version = {}
 
+-- Functions on requests, see 57_requests.lua.
+local requests = {}
 
 -- What an entry of the stream holds at most. The effects of a larger write are in several entries, one behind the
 -- other: `p` in all but the last. So who reads some entries knows what they take at most, and no write meets Redis'
@@ -54,18 +56,7 @@ local function id_before(a, b)
 	return aseq < bseq
 end
 
-local unsent -- functions on effects that do not go to the stream, see 12_unsent.lua
-
-local NO_BOUND = 1 / 0
-
--- What the stream holds, in bytes. bound is what it may hold: past it writes are refused or, if drops, their effects
--- are dropped. marks[first..last] are pairs of an id and the bytes of the entries up to it that no earlier mark
--- counts; rest is behind the last one. Of what the stream held when the library was opened, old bytes in old_count
--- entries are left; added entries came behind them.
-local backlog = {
-	bytes = 0, bound = NO_BOUND, drops = false, marks = {}, first = 1, last = 0, rest = 0,
-	old = 0, old_count = 0, added = 0,
-}
+local dropped = {} -- functions on effects that do not go to the stream, see 12_dropped.lua
 
 -- raise_watermark says that others know that they have all entries before ms. They write that as the id <ms>-0, up to
 -- which they take all entries as applied: so no new entry has that one either.
@@ -75,73 +66,45 @@ function shards.raise_watermark(ms)
 	end
 end
 
--- count counts entries that the stream of a shard has.
-function shards.count(out, bytes, count)
-	local h = c.streams[out]
-	if not h then
-		h = {bytes = 0, count = 0}
-		c.streams[out] = h
-	end
-	h.bytes, h.count = h.bytes + bytes, h.count + count
-	backlog.bytes = backlog.bytes + bytes
-	c.unread[out] = true
-end
+-- What streams hold, in bytes. Of what a stream held when it was counted first, old bytes in old_count entries are
+-- left; added entries came behind them. Each of list[first..last] is an id and the bytes of the added entries up to it
+-- that no earlier one counts; rest is what those take that were added behind the first `marked` ones.
+local backlog = {}
 
--- recount says that the stream of a shard has count entries left.
-function shards.recount(out, count)
-	local h = c.streams[out] or {bytes = 0, count = 0}
-	local left = count < h.count and math.floor(h.bytes * count / h.count) or h.bytes
-	backlog.bytes = backlog.bytes - h.bytes + left
-	h.bytes, h.count = left, math.min(h.count, count)
-	if count == 0 then c.streams[out], c.unread[out] = nil, nil end
+-- start counts a stream that holds bytes in count entries.
+function backlog.start(out, bytes, count)
+	local stream = {first = 1, last = 0, rest = 0, old = bytes, old_count = count, added = 0, marked = 0}
+	c.streams[out], c.bytes = stream, c.bytes + bytes
+	return stream
 end
 
 -- What an entry takes besides its effects, about.
 local ENTRY_OVERHEAD = 64
 
--- add counts an entry of the stream.
-function backlog.add(out, id, effects)
-	local n, pieces = #effects + ENTRY_OVERHEAD, 1
-	if #effects > PIECE then pieces = math.ceil(#effects / PIECE) end
-	if c.clustered then
-		shards.count(out, n, pieces)
-		return
-	end
-	local rest = backlog.rest + n
-	backlog.bytes, backlog.added = backlog.bytes + n, backlog.added + pieces
-	if rest >= PIECE then
-		backlog.last = backlog.last + 1
-		backlog.marks[backlog.last] = {id, rest}
-		rest = 0
-	end
-	backlog.rest = rest
-end
-
--- start begins with bytes that the stream holds in count entries.
-function backlog.start(bytes, count)
-	backlog.marks, backlog.first, backlog.last, backlog.rest = {}, 1, 0, 0
-	backlog.bytes, backlog.old, backlog.old_count, backlog.added = bytes, bytes, count, 0
-end
-
--- limit sets the bound, '' or nil for none.
-function backlog.limit(bound, drops) backlog.bound, backlog.drops = tonumber(bound or '') or NO_BOUND, drops end
-
 -- trim says that the stream has no entries up to id any more, and count others.
-function backlog.trim(id, count)
-	if count == 0 then
-		backlog.start(0, 0)
-		return
+function backlog.trim(out, id, count)
+	local stream = c.streams[out]
+	if count == 0 then c.streams[out], c.unread[out] = nil, nil end
+	if not stream then return end
+	-- Without marks between them, entries have the same size, as far as is known.
+	local left = math.max(0, count - stream.added)
+	if left < stream.old_count then
+		local freed = math.floor(stream.old * (1 - left / stream.old_count))
+		c.bytes, stream.old, stream.old_count = c.bytes - freed, stream.old - freed, left
 	end
-	local left = math.max(0, count - backlog.added)
-	if left < backlog.old_count then -- the entries have the same size, as far as is known
-		local freed = backlog.old * (1 - left / backlog.old_count)
-		backlog.bytes, backlog.old, backlog.old_count = backlog.bytes - freed, backlog.old - freed, left
+	while stream.first <= stream.last and (count == 0 or not id_before(id, stream[stream.first][1])) do
+		c.bytes = c.bytes - stream[stream.first][2]
+		stream[stream.first], stream.first = nil, stream.first + 1
 	end
-	while backlog.first <= backlog.last and not id_before(id, backlog.marks[backlog.first][1]) do
-		backlog.bytes = backlog.bytes - backlog.marks[backlog.first][2]
-		backlog.marks[backlog.first], backlog.first = nil, backlog.first + 1
+	local unmarked = stream.added - stream.marked
+	if stream.first > stream.last and count < unmarked then
+		local freed = math.floor(stream.rest * (1 - count / unmarked))
+		c.bytes, stream.rest, stream.marked = c.bytes - freed, stream.rest - freed, stream.added - count
 	end
 end
+
+-- limit sets the bound of all streams together, '' or nil for none.
+function backlog.limit(bound, drops) c.bound, c.drops = tonumber(bound or '') or 1 / 0, drops end
 
 local FULL = {err = 'OOM the outbox is full: Pulsar has not stored earlier writes yet'}
 
@@ -149,60 +112,56 @@ local FULL = {err = 'OOM the outbox is full: Pulsar has not stored earlier write
 -- returns nil, and effects are dropped from now on. A transaction of which an earlier write was executed goes on up
 -- to twice the bound, but for what copies keys: its command is small, and its effect may be large.
 local function refuse_or_drop(copies)
-	if backlog.bytes <= backlog.bound or c.alone then return nil end
+	if c.bytes <= c.bound or c.alone then return nil end
 	local begun = c.tx and c.tx == c.open_tx
-	if begun and not copies and backlog.bytes <= 2 * backlog.bound then return nil end
-	if begun or not backlog.drops then return FULL end
-	unsent.drop(true)
+	if begun and not copies and c.bytes <= 2 * c.bound then return nil end
+	if begun or not c.drops then return FULL end
+	c.dropping = true
 end
 
--- note_versions writes notes, which are those of an entry with that id. The script is in db 0.
-local function note_versions(out, id, notes)
-	local ver, n = state(out, 'ver'), #notes
-	for i = 2, n, 2 do notes[i] = id .. notes[i] end
-	for i = 1, n, SLICE do call('HSET', ver, unpack(notes, i, math.min(i + SLICE - 1, n))) end
+-- store_versions stores versions, which are those of an entry with that id. The script is in db 0.
+local function store_versions(out, id, versions)
+	for i = 2, #versions, 2 do versions[i] = id .. versions[i] end
+	sliced('HSET', VERSION_HASH[out], versions, 1, #versions)
 end
 
-local append
-
-do -- what is local here is of this block alone
-
--- in_pieces appends all pieces of effects but the last one, which it returns. id is that of the last one.
-local function in_pieces(out, effects, id)
-	local before = math.ceil(#effects / PIECE) - 1
-	local ms, seq = numbers_of(id)
-	for i = 1, before do
-		local piece = string.sub(effects, (i - 1) * PIECE + 1, i * PIECE)
-		call('XADD', out, format('%d-%d', ms, seq - before + i - 1), 'p', piece)
-	end
-	return string.sub(effects, before * PIECE + 1)
-end
-
--- add_to_stream adds an entry to the stream, and returns its id.
+-- add_to_stream adds an entry to the stream, and counts it. It returns the entry's id.
 local function add_to_stream(out, id, tx, effects)
-	local last = effects
-	if #effects > PIECE then last = in_pieces(out, effects, id) end
+	local last, pieces, n = effects, 1, #effects + ENTRY_OVERHEAD
+	if #effects > PIECE then
+		pieces = math.ceil(#effects / PIECE)
+		local ms, seq = numbers_of(id)
+		for i = 1, pieces - 1 do
+			local piece = string.sub(effects, (i - 1) * PIECE + 1, i * PIECE)
+			call('XADD', out, format('%d-%d', ms, seq - pieces + i), 'p', piece)
+		end
+		last = string.sub(effects, (pieces - 1) * PIECE + 1)
+	end
 	if tx then
 		id = call('XADD', out, id, 'e', last, 't', tx)
 	else
 		id = call('XADD', out, id, 'e', last)
 	end
-	backlog.add(out, id, effects)
+	local stream = c.streams[out] or backlog.start(out, 0, 0)
+	local rest = stream.rest + n
+	c.bytes, stream.added = c.bytes + n, stream.added + pieces
+	if rest >= PIECE then
+		stream.last = stream.last + 1
+		stream[stream.last] = {id, rest}
+		rest, stream.marked = 0, stream.added
+	end
+	stream.rest = rest
+	if c.clustered then c.unread[out] = true end
 	return id
 end
 
-local noted_out, noted_ver -- the last outbox, and its hash of versions
-
 -- append adds one entry to the outbox: effects, which are packed arrays, one behind the other. It returns the entry's
--- id, which is the version of all of them. notes is a list of field, rest, field, rest, .. of the hash of versions:
+-- id, which is the version of all of them. versions is a list of field, rest, field, rest, .. of the hash of versions:
 -- each field becomes id .. rest. kept says that the entry goes to the stream, whatever becomes of others.
 --
 -- State keys are in db 0: a script that works in another db goes there and back.
-function append(out, db, tx, effects, notes, kept)
-	if c.divert and not kept then
-		local taken = c.divert(out, db, effects, notes)
-		if taken ~= nil then return taken end
-	end
+local function append(out, db, tx, effects, versions, kept)
+	if c.dropping and not kept then return dropped.add(out, db, effects, versions) end
 	if db ~= '0' then call('SELECT', '0') end
 	local id, last_id = '*', c.last_id
 	if #effects > PIECE then
@@ -222,66 +181,64 @@ function append(out, db, tx, effects, notes, kept)
 		c.last_id = format('%d-0', ms_of(id) + 1)
 		call('XSETID', out, c.last_id)
 	end
-	if notes and not c.alone then
-		if #notes == 2 then
-			if out ~= noted_out then noted_out, noted_ver = out, state(out, 'ver') end
-			call('HSET', noted_ver, notes[1], id .. notes[2])
+	if versions then
+		if #versions == 2 then
+			call('HSET', VERSION_HASH[out], versions[1], id .. versions[2])
 		else
-			note_versions(out, id, notes)
+			store_versions(out, id, versions)
 		end
 	end
 	if db ~= '0' then call('SELECT', db) end
 	return id
 end
 
-end
+-- Each of the following returns what a write under lww stores of versions, nil under another policy.
 
--- Each of the following returns what a write under lww notes, nil under another policy.
-
--- wholesale_notes are those of a key set or deleted as a whole. They are added to notes, if given. Who
--- makes a collection with an expiry adds expiry_notes: they are kept longer, see 50_versions.lua. base says
+-- wholesale_versions are those of a key set or deleted as a whole. They are added to versions, if given. Who
+-- makes a collection with an expiry adds expiry_versions: they are kept longer, see 50_versions.lua. base says
 -- that the effect is R or L: operations may go on from it.
-local function wholesale_notes(policy, db, key, pxat, notes, base)
-	if policy ~= 'l' then return notes end
+local function wholesale_versions(policy, db, key, pxat, versions, base)
+	if policy ~= 'l' then return versions end
 	local rest = pxat == '' and '' or ' ' .. pxat
 	if base then rest = rest .. ' L' end
-	if not notes then return {key_field(db, key), rest} end -- made of its size: most writes end here
-	local n = #notes
-	notes[n + 1], notes[n + 2] = key_field(db, key), rest
-	return notes
+	if not versions then return {key_field(db, key), rest} end -- made of its size: most writes end here
+	local n = #versions
+	versions[n + 1], versions[n + 2] = key_field(db, key), rest
+	return versions
 end
 
--- expiry_notes are those of a change of a key's expiry; pxat is '' when the key keeps forever. wiped is what
+-- expiry_text is what stands behind the version of a statement about an expiry.
+local function expiry_text(pxat, cleared)
+	if cleared then return ' ' .. pxat .. ' ' .. cleared end
+	return pxat == '' and '' or ' ' .. pxat
+end
+
+-- expiry_versions are those of a change of a key's expiry; pxat is '' when the key keeps forever. cleared is what
 -- cleared_before returned.
-local function expiry_notes(policy, db, key, pxat, notes, cleared)
-	if policy ~= 'l' then return notes end
-	notes = notes or {}
-	local n = #notes
-	if cleared then
-		pxat = ' ' .. pxat .. ' ' .. cleared
-	elseif pxat ~= '' then
-		pxat = ' ' .. pxat
-	end
-	notes[n + 1], notes[n + 2] = expiry_field(db, key), pxat
-	return notes
+local function expiry_versions(policy, db, key, pxat, versions, cleared)
+	if policy ~= 'l' then return versions end
+	versions = versions or {}
+	local n = #versions
+	versions[n + 1], versions[n + 2] = expiry_field(db, key), expiry_text(pxat, cleared)
+	return versions
 end
 
 shards.MOVING = {err = 'TRYAGAIN the slot is moving to another primary'}
 
-shards.LACKING = {err = 'TRYAGAIN the slot may lack effects'}
+shards.RECOVERING = {err = 'TRYAGAIN the slot may lack effects'}
 
 -- use makes out the outbox of the function that runs. In a cluster it returns the error of a slot that is moving:
 -- other keys of it may be at the other primary already. A key that does not exist cannot be read then. Where the slot
 -- moves to, a command on two keys fails if one does not exist, even after ASKING. Unless recovers, it also returns
--- the error of a slot that may lack effects, see sonic_lack.
+-- the error of a slot that may lack effects, see sonic_mark_recovery.
 function shards.use(out, recovers)
 	c.outbox = out
 	if not c.clustered then return nil end
-	c.last_id, versions.flushes['0'] = nil, nil
-	local found = try('EXISTS', state(out, 'none'), state(out, 'lacks'))
+	c.last_id, c.flushes['0'] = nil, nil
+	local found = try('EXISTS', state(out, 'none'), state(out, 'recovery'))
 	if found == 0 then return nil end
 	if failed(found) then return shards.MOVING end
-	if not recovers then return shards.LACKING end
+	if not recovers then return shards.RECOVERING end
 end
 
 -- is_over tells whether pxat, an expiry as text, has come by the time that the next version will have: that of the
@@ -300,12 +257,12 @@ end
 local function cleared_before(policy, db, key)
 	if policy ~= 'l' or c.alone then return nil end
 	if db ~= '0' then call('SELECT', '0') end
-	local ver = state(c.outbox, 'ver')
+	local ver = VERSION_HASH[c.outbox]
 	local stored = call('HMGET', ver, expiry_field(db, key), key_field(db, key))
-	local whole = versions.whole(ver, db, stored[2])
+	local whole = version.whole(ver, db, stored[2])
 	if db ~= '0' then call('SELECT', db) end
 	local pxat, cleared
-	if stored[1] and not versions.overtaken(stored[1], whole) then
+	if stored[1] and not version.overtaken(stored[1], whole) then
 		pxat, cleared = string.match(stored[1], '^[^ ]* ?(%d*) ?(%d*)$')
 		if cleared == '' then cleared = nil end
 	elseif whole then -- the newest statement is that of the wholesale write
@@ -315,31 +272,31 @@ local function cleared_before(policy, db, key)
 	return cleared
 end
 
--- added_notes are those of elements list[first], list[first+step], .. of a key of type kind.
-local function added_notes(policy, db, key, kind, list, first, last, step, notes)
-	if policy ~= 'l' then return notes end
-	if not notes and first + step > last then
+-- added_versions are those of elements list[first], list[first+step], .. of a key of type kind.
+local function added_versions(policy, db, key, kind, list, first, last, step, versions)
+	if policy ~= 'l' then return versions end
+	if not versions and first + step > last then
 		return {type_field(db, key, kind), '', element_field(db, key, list[first]), ''}
 	end
-	notes = notes or {}
-	local n, prefix = #notes, element_field(db, key, '')
-	notes[n + 1], notes[n + 2] = type_field(db, key, kind), ''
+	versions = versions or {}
+	local n, prefix = #versions, element_field(db, key, '')
+	versions[n + 1], versions[n + 2] = type_field(db, key, kind), ''
 	n = n + 2
 	for i = first, last, step do
-		notes[n + 1], notes[n + 2] = prefix .. list[i], ''
+		versions[n + 1], versions[n + 2] = prefix .. list[i], ''
 		n = n + 2
 	end
-	return notes
+	return versions
 end
 
--- removed_notes are those of removed elements. A removal says nothing about the key's type.
-local function removed_notes(policy, db, key, list, first, last, notes)
-	if policy ~= 'l' then return notes end
-	notes = notes or {}
-	local n, prefix = #notes, element_field(db, key, '')
+-- removed_versions are those of removed elements. A removal says nothing about the key's type.
+local function removed_versions(policy, db, key, list, first, last, versions)
+	if policy ~= 'l' then return versions end
+	versions = versions or {}
+	local n, prefix = #versions, element_field(db, key, '')
 	for i = first, last do
-		notes[n + 1], notes[n + 2] = prefix .. list[i], ' -'
+		versions[n + 1], versions[n + 2] = prefix .. list[i], ' -'
 		n = n + 2
 	end
-	return notes
+	return versions
 end

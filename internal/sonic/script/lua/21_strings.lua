@@ -1,39 +1,32 @@
 
 do -- what is local here is of this file alone: a function of Lua has at most 200 locals
 
--- SET of an integer to a counter is shipped as the difference. Both values are within 2^53, so that
--- Lua's numbers hold the difference.
-local function set_counter(args, db)
+-- set_counter runs SET of an integer to a counter, which is shipped as the difference. Both values are within 2^53, so
+-- that Lua's numbers hold the difference.
+local function set_counter(args)
 	local key, value = args[2], args[3]
-	local number = tonumber(value)
-	if not number or math.abs(number) >= 9007199254740992 or format('%d', number) ~= value then
-		return counter_refusal('SET')
-	end
+	local number, old = tonumber(value), try('GET', key)
+	local old_number = not failed(old) and tonumber(old or '0')
+	local refused = not number or integer_text(number) ~= value or not old_number or not integer_text(old_number)
+	local options = {}
 	for i = 4, #args do
 		local option = string.upper(args[i])
-		if option ~= 'NX' and option ~= 'XX' and option ~= 'GET' then return counter_refusal('SET') end
+		options[option] = true
+		refused = refused or option ~= 'NX' and option ~= 'XX' and option ~= 'GET'
 	end
-	local old = try('GET', key)
-	local old_number = tonumber(old or '0')
-	if failed(old) or not old_number or math.abs(old_number) >= 9007199254740992 then return counter_refusal('SET') end
-	local nx, xx = false, false
-	for i = 4, #args do
-		local option = string.upper(args[i])
-		nx, xx = nx or option == 'NX', xx or option == 'XX'
-	end
+	if refused then return counter_refusal('SET') end
 	local reply = run('SET', args)
-	if failed(reply) or nx and old or xx and not old then return reply end
-	if old and old_number == number then return reply end
-	return reply, counter_effect('I', db, key, format('%d', number - old_number))
+	if failed(reply) or options.NX and old or options.XX and not old or old and old_number == number then return reply end
+	return reply, counter_effect('I', c.db, key, format('%d', number - old_number))
 end
 
 write('SET', function(c, args, key, policy)
 	local value = args[3]
-	if policy == 'c' and value then return set_counter(args, c.db) end
+	if policy == 'c' and value then return set_counter(args) end
 	if #args == 3 then
 		local reply = try('SET', key, value)
 		if reply.err then return reply end
-		return reply, string_effect(policy, c.db, key, value, ''), wholesale_notes(policy, c.db, key, '')
+		return reply, string_effect(policy, c.db, key, value, ''), wholesale_versions(policy, c.db, key, '')
 	end
 	local reply = run('SET', args)
 	if failed(reply) then return reply end
@@ -65,9 +58,9 @@ write('SET', function(c, args, key, policy)
 	local pxat = ''
 	if timed then pxat = expiry_of(key) end
 	if not pxat then -- it expires in the past
-		return reply, deletion_effect(policy, c.db, key), wholesale_notes(policy, c.db, key, '')
+		return reply, deletion_effect(policy, c.db, key), wholesale_versions(policy, c.db, key, '')
 	end
-	return reply, string_effect(policy, c.db, key, value, pxat), wholesale_notes(policy, c.db, key, pxat)
+	return reply, string_effect(policy, c.db, key, value, pxat), wholesale_versions(policy, c.db, key, pxat)
 end, {counters = true})
 
 -- SETEX key time value, PSETEX key time value
@@ -76,26 +69,22 @@ each({'SETEX', 'PSETEX'}, function(command)
 		local reply = run(command, args)
 		if reply.err then return reply end
 		local pxat = expiry_of(key)
-		return reply, string_effect(policy, c.db, key, args[4], pxat), wholesale_notes(policy, c.db, key, pxat)
+		return reply, string_effect(policy, c.db, key, args[4], pxat), wholesale_versions(policy, c.db, key, pxat)
 	end)
 end)
 
-write('SETNX', function(c, args, key, policy)
-	local reply = run('SETNX', args)
-	if reply ~= 1 then return reply end
-	return reply, string_effect(policy, c.db, key, args[3], ''), wholesale_notes(policy, c.db, key, '')
-end)
-
-write('GETSET', function(c, args, key, policy)
-	local reply = run('GETSET', args)
-	if failed(reply) then return reply end
-	return reply, string_effect(policy, c.db, key, args[3], ''), wholesale_notes(policy, c.db, key, '')
+each({'SETNX', 'GETSET'}, function(command)
+	write(command, function(c, args, key, policy)
+		local reply = run(command, args)
+		if failed(reply) or reply == 0 then return reply end
+		return reply, string_effect(policy, c.db, key, args[3], ''), wholesale_versions(policy, c.db, key, '')
+	end)
 end)
 
 write('GETDEL', function(c, args, key, policy)
 	local reply = run('GETDEL', args)
 	if not reply or failed(reply) then return reply end
-	return reply, deletion_effect(policy, c.db, key), wholesale_notes(policy, c.db, key, '')
+	return reply, deletion_effect(policy, c.db, key), wholesale_versions(policy, c.db, key, '')
 end, {frees = true})
 
 write('GETEX', function(c, args, key, policy)
@@ -105,45 +94,29 @@ write('GETEX', function(c, args, key, policy)
 	local reply = run('GETEX', args)
 	if not reply or failed(reply) then return reply end
 	local after = expiry_of(key)
-	if not after then return reply, deletion_effect(policy, c.db, key), wholesale_notes(policy, c.db, key, '') end
+	if not after then return reply, deletion_effect(policy, c.db, key), wholesale_versions(policy, c.db, key, '') end
 	if after == before then return reply end
 	return reply, expiry_change(policy, c.db, key, before, after, cleared)
 end, {frees = true})
 
--- sets returns the effects of MSET and MSETNX.
-local function sets(args, db)
-	local parts, notes = {}, nil
-	for i = 2, #args, 2 do
-		local key = args[i]
-		local policy = policy_of(key)
-		parts[#parts + 1] = string_effect(policy, db, key, args[i + 1], '')
-		notes = wholesale_notes(policy, db, key, '', notes)
-	end
-	return concat(parts), notes
-end
-
--- mset runs MSET; the number of its arguments is even.
-local function mset(args)
-	if #args <= SLICE then return try('MSET', unpack(args, 2)) end
-	return run_sliced('MSET', {}, args, 2, #args)
-end
-
 each({'MSET', 'MSETNX'}, function(command)
 	write(command, function(c, args)
 		if #args % 2 == 0 then return try(command, args[2], args[2], args[2]) end -- for its error
-		for i = 2, #args, 2 do
-			if policy_of(args[i]) == 'c' then return counter_refusal(command) end
-		end
 		if command == 'MSETNX' then
 			for i = 2, #args, 2 do
 				if call('EXISTS', args[i]) == 1 then return 0 end
 			end
 		end
-		local reply = mset(args)
+		local reply = run_sliced('MSET', nil, args, 2, #args)
 		if failed(reply) then return reply end
-		if command == 'MSETNX' then reply = 1 end
-		return reply, sets(args, c.db)
-	end, {counters = true})
+		local parts, versions = {}, nil
+		for i = 2, #args, 2 do
+			local key, policy = args[i], policy_of(args[i])
+			parts[#parts + 1] = string_effect(policy, c.db, key, args[i + 1], '')
+			versions = wholesale_versions(policy, c.db, key, '', versions)
+		end
+		return command == 'MSET' and reply or 1, concat(parts), versions
+	end, {last = 0, step = 2})
 end)
 
 -- increments registers a command that adds to an integer; delta_of returns by how much, as text.
@@ -151,12 +124,15 @@ local function increments(command, delta_of)
 	write(command, function(c, args, key, policy)
 		local reply = run(command, args)
 		if type(reply) ~= 'number' then return reply end
-		local value = integer_text(reply) or call('GET', key)
-		reply = exact(reply, value)
+		local value = integer_text(reply)
+		if not value then
+			value = call('GET', key)
+			reply = {ok = value}
+		end
 		if c.alone then return reply end
 		if policy == 'c' then return reply, counter_effect('I', c.db, key, delta_of(args)) end
 		local pxat = expiry_of(key)
-		return reply, string_effect(policy, c.db, key, value, pxat), wholesale_notes(policy, c.db, key, pxat)
+		return reply, string_effect(policy, c.db, key, value, pxat), wholesale_versions(policy, c.db, key, pxat)
 	end, {counters = true, special = true})
 end
 
@@ -174,22 +150,17 @@ write('INCRBYFLOAT', function(c, args, key, policy)
 	local reply = run('INCRBYFLOAT', args)
 	if failed(reply) then return reply end
 	local pxat = expiry_of(key)
-	return reply, string_effect(policy, c.db, key, reply, pxat), wholesale_notes(policy, c.db, key, pxat)
+	return reply, string_effect(policy, c.db, key, reply, pxat), wholesale_versions(policy, c.db, key, pxat)
 end)
 
--- An empty value changes a string only when APPEND makes the key.
-write('APPEND', function(c, args, key)
-	local there = call('EXISTS', key) == 1
-	local reply = run('APPEND', args)
-	if failed(reply) or there and args[3] == '' then return reply end
-	return reply, changed(there, c.db, key, 'APPEND', args)
-end)
-
-write('SETRANGE', function(c, args, key)
-	local there = call('EXISTS', key) == 1
-	local reply = run('SETRANGE', args)
-	if failed(reply) or args[4] == '' then return reply end
-	return reply, changed(there, c.db, key, 'SETRANGE', args)
+-- APPEND key value, SETRANGE key offset value. An empty value changes a string only when APPEND makes the key.
+each({{'APPEND', 3}, {'SETRANGE', 4}}, function(command, at)
+	write(command, function(c, args, key)
+		local there = call('EXISTS', key) == 1
+		local reply = run(command, args)
+		if failed(reply) or args[at] == '' and (there or at == 4) then return reply end
+		return reply, changed(there, c.db, key, command, args)
+	end)
 end)
 
 end

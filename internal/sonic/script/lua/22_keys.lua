@@ -1,12 +1,7 @@
 
-do -- what is local here is of this file alone: a function of Lua has at most 200 locals
-
 each({'DEL', 'UNLINK'}, function(command)
 	write(command, function(c, args)
-		for i = 2, #args do
-			if policy_of(args[i]) == 'c' then return counter_refusal(command) end
-		end
-		local count, parts, notes = 0, {}, nil
+		local count, parts, versions = 0, {}, nil
 		for i = 2, #args do
 			local key = args[i]
 			local reply = try(command, key)
@@ -15,12 +10,12 @@ each({'DEL', 'UNLINK'}, function(command)
 				local policy = policy_of(key)
 				count = count + 1
 				parts[count] = deletion_effect(policy, c.db, key)
-				notes = wholesale_notes(policy, c.db, key, '', notes)
+				versions = wholesale_versions(policy, c.db, key, '', versions)
 			end
 		end
 		if count == 0 then return 0 end
-		return count, concat(parts), notes
-	end, {counters = true, frees = true})
+		return count, concat(parts), versions
+	end, {last = 0, frees = true})
 end)
 
 each({'EXPIRE', 'PEXPIRE', 'EXPIREAT', 'PEXPIREAT', 'PERSIST'}, function(command)
@@ -33,7 +28,7 @@ each({'EXPIRE', 'PEXPIRE', 'EXPIREAT', 'PEXPIREAT', 'PERSIST'}, function(command
 		if reply ~= 1 then return reply end
 		local pxat = expiry_of(key)
 		if not pxat then -- a time in the past
-			return reply, deletion_effect(policy, c.db, key), wholesale_notes(policy, c.db, key, '')
+			return reply, deletion_effect(policy, c.db, key), wholesale_versions(policy, c.db, key, '')
 		end
 		return reply, expiry_change(policy, c.db, key, before, pxat, cleared)
 	end, {frees = true})
@@ -42,25 +37,20 @@ end)
 each({'RENAME', 'RENAMENX'}, function(command)
 	write(command, function(c, args)
 		local from, to = args[2], args[3]
-		if policy_of(from) == 'c' or to and policy_of(to) == 'c' then return counter_refusal(command) end
-		local problem = too_large(command, args)
-		if problem then return problem end
-		local reply = run(command, args)
+		local reply = run_copy(command, args)
 		if failed(reply) or reply == 0 or from == to then return reply end
 		local policy = policy_of(from)
-		local made, notes = copied(c.db, from, c.db, to)
+		local made, versions = copied(c.db, from, c.db, to)
 		return reply, made and made .. deletion_effect(policy, c.db, from),
-			wholesale_notes(policy, c.db, from, '', notes)
-	end, {counters = true, frees = true})
+			wholesale_versions(policy, c.db, from, '', versions)
+	end, {last = 3, frees = true})
 end)
 
 -- COPY source destination [DB db] [REPLACE]
 write('COPY', function(c, args)
 	local to = args[3]
 	if to and policy_of(to) == 'c' then return counter_refusal('COPY') end
-	local problem = too_large('COPY', args)
-	if problem then return problem end
-	local reply = run('COPY', args)
+	local reply = run_copy('COPY', args)
 	if reply ~= 1 then return reply end
 	local other = c.db
 	for i = 4, #args do
@@ -70,12 +60,10 @@ write('COPY', function(c, args)
 end, {counters = true})
 
 write('MOVE', function(c, args, key, policy)
-	local problem = too_large('MOVE', args)
-	if problem then return problem end
-	local reply = run('MOVE', args)
+	local reply = run_copy('MOVE', args)
 	if reply ~= 1 then return reply end
-	local made, notes = copied(c.db, key, format('%d', tonumber(args[3])), key)
-	return reply, made and made .. deletion_effect(policy, c.db, key), wholesale_notes(policy, c.db, key, '', notes)
+	local made, versions = copied(c.db, key, format('%d', tonumber(args[3])), key)
+	return reply, made and made .. deletion_effect(policy, c.db, key), wholesale_versions(policy, c.db, key, '', versions)
 end, {frees = true})
 
 write('RESTORE', function(c, args, key)
@@ -86,23 +74,6 @@ write('RESTORE', function(c, args, key)
 end)
 
 -- SORT key [BY p] [LIMIT offset count] [GET p ..] [ASC|DESC] [ALPHA] [STORE destination]
-write('SORT', function(c, args)
-	local to
-	local i = 3
-	while i <= #args do
-		local option = string.upper(args[i])
-		if option == 'BY' or option == 'GET' then
-			i = i + 1
-		elseif option == 'LIMIT' then
-			i = i + 2
-		elseif option == 'STORE' then
-			i = i + 1
-			to = args[i]
-		end
-		i = i + 1
-	end
-	if not to then return run('SORT', args) end
-	return stored('SORT', args, c.db, to)
+write('SORT', function(_, args)
+	return stored('SORT', args, store_key(args, 3, {BY = 1, GET = 1, LIMIT = 2}))
 end, {counters = true})
-
-end

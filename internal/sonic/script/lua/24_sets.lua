@@ -1,33 +1,25 @@
 
 write('SADD', function(c, args, key, policy)
 	local n = #args
-	local reply
-	if n == 3 then
-		reply = try('SADD', key, args[3])
-	elseif n <= SLICE then
-		reply = try('SADD', unpack(args, 2))
-	else
-		reply = run_sliced('SADD', {key}, args, 3, n)
-	end
+	local reply = run_sliced('SADD', key, args, 3, n)
 	if failed(reply) or reply == 0 then return reply end
 	return reply, elements_effect('A', policy, c.db, key, expiry_of(key), args, 3, n),
-		added_notes(policy, c.db, key, 's', args, 3, n, 1)
+		added_versions(policy, c.db, key, 's', args, 3, n, 1)
 end)
 
 removes('SREM', 'SMISMEMBER', 'a')
 
 write('SMOVE', function(c, args)
 	local from, to = args[2], args[3]
-	if policy_of(from) == 'c' or to and policy_of(to) == 'c' then return counter_refusal('SMOVE') end
 	local pxat = expiry_of(from)
 	local reply = run('SMOVE', args)
 	if reply ~= 1 or from == to then return reply end
 	local policy = policy_of(from)
-	local effects, notes = removal_effect('a', policy, c.db, from, pxat, args, 4, 4)
+	local effects, versions = removal_effect('a', policy, c.db, from, pxat, args, 4, 4)
 	policy = policy_of(to)
 	return reply, effects .. element_effect('A', policy, c.db, to, expiry_of(to), args[4]),
-		added_notes(policy, c.db, to, 's', args, 4, 4, 1, notes)
-end, {counters = true, frees = true})
+		added_versions(policy, c.db, to, 's', args, 4, 4, 1, versions)
+end, {last = 3, frees = true})
 
 -- SPOP key [count]. RESP3's reply with a count is a set.
 write('SPOP', function(c, args, key, policy)
@@ -46,5 +38,5 @@ write('SPOP', function(c, args, key, policy)
 end, {special = true, frees = true})
 
 each({'SUNIONSTORE', 'SINTERSTORE', 'SDIFFSTORE'}, function(command)
-	write(command, function(c, args) return stored(command, args, c.db, args[2]) end)
+	write(command, function(_, args) return stored(command, args, args[2]) end)
 end)

@@ -2,15 +2,10 @@
 -- scores returns the scores of args[i], for i from first in steps, as ZMSCORE gives them; nil when
 -- key is of another type.
 local function scores(key, args, first, step)
-	local found, n = {}, #args
-	for start = first, n, step * SLICE do
-		local members = {}
-		for i = start, math.min(start + step * SLICE - 1, n), step do members[#members + 1] = args[i] end
-		local part = try('ZMSCORE', key, unpack(members))
-		if failed(part) then return nil end
-		for i = 1, #part do found[#found + 1] = part[i] end
-	end
-	return found
+	local members = {}
+	for i = first, #args, step do members[#members + 1] = args[i] end
+	local found = read_sliced(try, 'ZMSCORE', key, members, 1, #members)
+	return not failed(found) and found or nil
 end
 
 -- changed_scores returns score, member, .. of the members whose score is not what it was before.
@@ -69,7 +64,7 @@ write('ZADD', function(c, args, key, policy)
 		local reply = run_scored('ZADD', args, 3, 2)
 		if failed(reply) then return reply end
 		return reply, elements_effect('Z', policy, c.db, key, expiry_of(key), args, 3, n),
-			added_notes(policy, c.db, key, 'z', args, 4, n, 2)
+			added_versions(policy, c.db, key, 'z', args, 4, n, 2)
 	end
 	local before = first < n and scores(key, args, first + 1, 2) or {}
 	local reply = run_scored('ZADD', args, first, 2)
@@ -78,7 +73,7 @@ write('ZADD', function(c, args, key, policy)
 	if increments_score and c.resp3 then reply = {double = tonumber(reply)} end
 	if #list == 0 then return reply end
 	return reply, elements_effect('Z', policy, c.db, key, expiry_of(key), list, 1, #list),
-		added_notes(policy, c.db, key, 'z', list, 2, #list, 2)
+		added_versions(policy, c.db, key, 'z', list, 2, #list, 2)
 end, {special = true})
 
 write('ZINCRBY', function(c, args, key, policy)
@@ -89,7 +84,7 @@ write('ZINCRBY', function(c, args, key, policy)
 	if c.resp3 then reply = {double = tonumber(score)} end
 	if policy == 'c' then return reply, counter_effect('j', c.db, key, member, args[3]) end
 	return reply, element_effect('Z', policy, c.db, key, expiry_of(key), score, member),
-		added_notes(policy, c.db, key, 'z', args, 4, 4, 1)
+		added_versions(policy, c.db, key, 'z', args, 4, 4, 1)
 end, {counters = true, special = true})
 
 removes('ZREM', 'ZMSCORE', 'z')
@@ -110,43 +105,22 @@ each({
 	end, {frees = true})
 end)
 
--- popped returns the members of member, score, member, score, ..
-local function popped(flat)
-	local list = {}
-	for i = 1, #flat, 2 do list[#list + 1] = flat[i] end
-	return list
-end
-
 -- ZPOPMIN key [count]. RESP3's reply with a count is a list of pairs.
 each({'ZPOPMIN', 'ZPOPMAX'}, function(command)
 	write(command, function(c, args, key, policy)
 		local pxat = expiry_of(key)
 		local reply = run(command, args)
 		if failed(reply) then return reply end
-		local list = popped(reply)
-		if c.resp3 then
-			local pairs_of = {}
-			for i = 1, #reply, 2 do
-				pairs_of[#pairs_of + 1] = {reply[i], {double = tonumber(reply[i + 1])}}
-			end
-			if #args == 2 then
-				reply = pairs_of[1] or {}
-			else
-				reply = pairs_of
-			end
+		local list, pairs_of = {}, {}
+		for i = 1, #reply, 2 do
+			list[#list + 1] = reply[i]
+			pairs_of[#pairs_of + 1] = {reply[i], {double = tonumber(reply[i + 1])}}
 		end
 		if #list == 0 then return reply end
+		if c.resp3 then reply = #args == 2 and pairs_of[1] or pairs_of end
 		return reply, removal_effect('z', policy, c.db, key, pxat, list, 1, #list)
 	end, {special = true, frees = true})
 end)
-
--- first_key returns the first of args[first..last] that exists, and its expiry.
-local function first_key(args, first, last)
-	for i = first, last do
-		local pxat = expiry_of(args[i])
-		if pxat then return args[i], pxat end
-	end
-end
 
 -- last_of_keys returns the last index of the keys behind their number, args[at].
 local function last_of_keys(args, at)
@@ -158,11 +132,11 @@ end
 -- ZMPOP numkeys key .. MIN|MAX [COUNT n]; BZMPOP has a timeout before that, and does not wait in a function.
 each({{'ZMPOP', 2}, {'BZMPOP', 3}}, function(command, at)
 	write(command, function(c, args)
-		local last = last_of_keys(args, at)
-		for i = at + 1, last do
+		local pxat -- of the first key that exists
+		for i = at + 1, last_of_keys(args, at) do
 			if policy_of(args[i]) == 'c' then return counter_refusal(command) end
+			pxat = pxat or expiry_of(args[i])
 		end
-		local _, pxat = first_key(args, at + 1, last)
 		local reply = run(command, args)
 		if not reply or failed(reply) then return reply end
 		local key, list = reply[1], {}
@@ -175,5 +149,5 @@ each({{'ZMPOP', 2}, {'BZMPOP', 3}}, function(command, at)
 end)
 
 each({'ZUNIONSTORE', 'ZINTERSTORE', 'ZDIFFSTORE', 'ZRANGESTORE'}, function(command)
-	write(command, function(c, args) return stored(command, args, c.db, args[2]) end)
+	write(command, function(_, args) return stored(command, args, args[2]) end)
 end)

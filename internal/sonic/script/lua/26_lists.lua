@@ -1,16 +1,10 @@
 each({{'LPUSH', 'LPUSH'}, {'RPUSH', 'RPUSH'}, {'LPUSHX', 'LPUSH'}, {'RPUSHX', 'RPUSH'}}, function(command, plain)
 	write(command, function(c, args, key)
-		local n = #args
-		local reply
-		if n <= SLICE then
-			reply = try(command, unpack(args, 2))
-		else
-			for start = 3, n, SLICE do
-				reply = try(command, key, unpack(args, start, math.min(start + SLICE - 1, n)))
-				if failed(reply) or reply == 0 then break end
-			end
+		local n, reply = #args, nil
+		for start = 3, math.max(n, 3), SLICE do
+			reply = try(command, key, unpack(args, start, math.min(start + SLICE - 1, n)))
+			if failed(reply) or reply == 0 then return reply end
 		end
-		if failed(reply) or reply == 0 then return reply end
 		if reply == n - 2 then return reply, dump_state(c.db, key) end -- there was no list
 		return reply, operation(c.db, key, plain, args, 3, n)
 	end)
@@ -35,23 +29,21 @@ end, {frees = true})
 
 local function pop_from(side) return side == 'LEFT' and 'LPOP' or 'RPOP' end
 
--- move_element runs command, LMOVE or RPOPLPUSH, for the client's command name. What one list loses and what the
--- other one gets are two effects.
-local function move_element(name, command, args, db)
+-- move_element runs command, LMOVE or RPOPLPUSH. What one list loses and what the other one gets are two effects.
+local function move_element(command, args, db)
 	local from, to = args[2], args[3]
-	if policy_of(from) == 'c' or to and policy_of(to) == 'c' then return counter_refusal(name) end
 	local reply = run(command, args)
 	if not reply or failed(reply) or c.alone then return reply end
 	local taken, put = 'RIGHT', 'LEFT'
 	if command == 'LMOVE' then taken, put = string.upper(args[4]), string.upper(args[5]) end
 	if from == to then return reply, operation(db, from, 'LMOVE', {taken, put}, 1, 2) end
-	local effects, notes = operation(db, from, pop_from(taken), {}, 1, 0)
-	if call('LLEN', to) == 1 then return reply, dump_state(db, to, effects, notes) end -- there was no list
-	return reply, operation(db, to, put == 'LEFT' and 'LPUSH' or 'RPUSH', {reply}, 1, 1, effects, notes)
+	local effects, versions = operation(db, from, pop_from(taken), {}, 1, 0)
+	if call('LLEN', to) == 1 then return reply, dump_state(db, to, effects, versions) end -- there was no list
+	return reply, operation(db, to, put == 'LEFT' and 'LPUSH' or 'RPUSH', {reply}, 1, 1, effects, versions)
 end
 
 each({'LMOVE', 'RPOPLPUSH'}, function(command)
-	write(command, function(c, args) return move_element(command, command, args, c.db) end)
+	write(command, function(c, args) return move_element(command, args, c.db) end, {last = 3})
 end)
 
 -- LMPOP numkeys key .. LEFT|RIGHT [COUNT n]; BLMPOP has a timeout before that, and does not wait in a function.

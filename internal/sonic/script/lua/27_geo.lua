@@ -11,27 +11,14 @@ write('GEOADD', function(c, args, key, policy)
 	local list = changed_scores(key, args, first + 2, 3, before)
 	if #list == 0 then return reply end
 	return reply, elements_effect('Z', policy, c.db, key, expiry_of(key), list, 1, #list),
-		added_notes(policy, c.db, key, 'z', list, 2, #list, 2)
+		added_versions(policy, c.db, key, 'z', list, 2, #list, 2)
 end)
 
 -- GEORADIUS and GEORADIUSBYMEMBER write with STORE key or STOREDIST key; the last one given counts.
 each({{'GEORADIUS', 7}, {'GEORADIUSBYMEMBER', 6}}, function(command, first)
-	write(command, function(c, args)
-		local to
-		local i = first
-		while i <= #args do
-			local option = string.upper(args[i])
-			if option == 'COUNT' then
-				i = i + 1
-			elseif option == 'STORE' or option == 'STOREDIST' then
-				i = i + 1
-				to = args[i]
-			end
-			i = i + 1
-		end
-		if not to then return run(command, args) end
-		return stored(command, args, c.db, to)
+	write(command, function(_, args)
+		return stored(command, args, store_key(args, first, {COUNT = 1}))
 	end, {counters = true})
 end)
 
-write('GEOSEARCHSTORE', function(c, args) return stored('GEOSEARCHSTORE', args, c.db, args[2]) end)
+write('GEOSEARCHSTORE', function(_, args) return stored('GEOSEARCHSTORE', args, args[2]) end)

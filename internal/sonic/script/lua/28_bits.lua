@@ -84,7 +84,7 @@ write('BITFIELD', function(c, args, key)
 end, {special = true})
 
 -- BITOP operation destination key ..
-write('BITOP', function(c, args) return stored('BITOP', args, c.db, args[3]) end, {counters = true})
+write('BITOP', function(_, args) return stored('BITOP', args, args[3]) end, {counters = true})
 
 write('PFADD', function(c, args, key)
 	local n = #args

@@ -5,23 +5,17 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 -- lets functions run BLMPOP and BZMPOP only: the others run the commands that do not block.
 
 -- timeout_error returns Redis' error about a timeout. BLMPOP on no key does nothing but check it.
-local function timeout_error(timeout)
-	local reply = try('BLMPOP', timeout, '1', state(c.outbox, 'none'), 'LEFT')
-	return failed(reply) and reply or nil
-end
+local function timeout_error(timeout) return try('BLMPOP', timeout, '1', state(c.outbox, 'none'), 'LEFT') end
 
--- first_pop runs pop for keys in turn until one has something: pop(key) returns a reply, then effects and notes.
-local function first_pop(command, args, pop)
+-- first_pop runs pop for keys in turn until one has something: pop(key) returns a reply, then effects and versions.
+local function first_pop(args, pop)
 	local n = #args
 	if n < 3 then return try('BLMPOP') end -- for the error of its number of arguments
-	for i = 2, n - 1 do
-		if policy_of(args[i]) == 'c' then return counter_refusal(command) end
-	end
 	local problem = timeout_error(args[n])
 	if problem then return problem end
 	for i = 2, n - 1 do
-		local reply, effects, notes = pop(args[i])
-		if reply then return reply, effects, notes end
+		local reply, effects, versions = pop(args[i])
+		if reply then return reply, effects, versions end
 	end
 	return false
 end
@@ -29,18 +23,18 @@ end
 -- BLPOP key .. timeout
 each({{'BLPOP', 'LPOP'}, {'BRPOP', 'RPOP'}}, function(command, one)
 	write(command, function(c, args)
-		return first_pop(command, args, function(key)
+		return first_pop(args, function(key)
 			local reply = try(one, key)
 			if not reply or failed(reply) then return reply end
 			return {key, reply}, operation(c.db, key, one, {}, 1, 0)
 		end)
-	end, {counters = true, special = true, frees = true})
+	end, {last = -1, special = true, frees = true})
 end)
 
 -- BZPOPMIN key .. timeout
 each({{'BZPOPMIN', 'ZPOPMIN'}, {'BZPOPMAX', 'ZPOPMAX'}}, function(command, one)
 	write(command, function(c, args)
-		return first_pop(command, args, function(key)
+		return first_pop(args, function(key)
 			local pxat = expiry_of(key)
 			local reply = try(one, key)
 			if failed(reply) then return reply end
@@ -48,34 +42,25 @@ each({{'BZPOPMIN', 'ZPOPMIN'}, {'BZPOPMAX', 'ZPOPMAX'}}, function(command, one)
 			local score = c.resp3 and {double = tonumber(reply[2])} or reply[2]
 			return {key, reply[1], score}, removal_effect('z', policy_of(key), c.db, key, pxat, reply, 1, 1)
 		end)
-	end, {counters = true, special = true, frees = true})
+	end, {last = -1, special = true, frees = true})
 end)
 
--- move moves an element. Its error that the destination is of the wrong type differs from that of the source: a
--- command that already waits ignores a source of the wrong type, as in Redis.
-local function move(name, command, args, db)
-	local reply, effects, notes = move_element(name, command, {unpack(args, 1, #args - 1)}, db)
-	if failed(reply) and string.find(reply.err, '^WRONGTYPE') and call('TYPE', args[2]).ok == 'list' then
-		return {err = 'SONICDESTINATION ' .. reply.err}
-	end
-	return reply, effects, notes
-end
-
--- BLMOVE source destination LEFT|RIGHT LEFT|RIGHT timeout
-write('BLMOVE', function(c, args)
-	if #args ~= 6 then return try('LMOVE') end
-	local problem = try('LMOVE', state(c.outbox, 'none'), args[3], args[4], args[5]) -- checks the directions
-	if not problem then problem = timeout_error(args[6]) end
-	if problem then return problem end
-	return move('BLMOVE', 'LMOVE', args, c.db)
-end, {counters = true, special = true})
-
--- BRPOPLPUSH source destination timeout
-write('BRPOPLPUSH', function(c, args)
-	if #args ~= 4 then return try('RPOPLPUSH') end
-	local problem = timeout_error(args[4])
-	if problem then return problem end
-	return move('BRPOPLPUSH', 'RPOPLPUSH', args, c.db)
-end, {counters = true, special = true})
+-- BLMOVE source destination LEFT|RIGHT LEFT|RIGHT timeout, BRPOPLPUSH source destination timeout. The error that the
+-- destination is of the wrong type differs from that of the source: a command that already waits ignores a source of
+-- the wrong type, as in Redis.
+each({{'BLMOVE', 'LMOVE'}, {'BRPOPLPUSH', 'RPOPLPUSH'}}, function(name, command)
+	write(name, function(c, args)
+		local n = command == 'LMOVE' and 6 or 4
+		if #args ~= n then return try(command) end
+		local problem = n == 6 and try('LMOVE', state(c.outbox, 'none'), args[3], args[4], args[5]) -- checks the directions
+		problem = problem or timeout_error(args[n])
+		if problem then return problem end
+		local reply, effects, versions = move_element(command, {unpack(args, 1, n - 1)}, c.db)
+		if failed(reply) and string.find(reply.err, '^WRONGTYPE') and call('TYPE', args[2]).ok == 'list' then
+			return {err = 'SONICDESTINATION ' .. reply.err}
+		end
+		return reply, effects, versions
+	end, {last = 3, special = true})
+end)
 
 end

@@ -9,17 +9,12 @@ local JOINED = {
 	SET = true, SETEX = true, PSETEX = true, SETNX = true, INCR = true, DECR = true, INCRBY = true, DECRBY = true,
 	INCRBYFLOAT = true,
 }
-local SINGLE = {
-	HSET = true, HMSET = true, HSETNX = true, HINCRBY = true, HINCRBYFLOAT = true, SADD = true, ZADD = true,
-	ZINCRBY = true, LPUSH = true, RPUSH = true, LPUSHX = true, RPUSHX = true,
-}
 
 -- HEADS[text] is what the head of a write says. There are few different ones.
 local HEADS = {}
 
 local function head_of(text)
 	local command, n = string.match(text, '^(%u+) (%d)$')
-	if not command or not JOINED[command] and not SINGLE[command] then return nil end
 	HEADS[text] = {
 		command = command, n = tonumber(n), write = commands[command], joined = JOINED[command],
 		plain = text == 'SET 2',
@@ -38,7 +33,6 @@ redis.register_function{
 	function_name = 'sonic_many', flags = {'allow-cross-slot-keys'},
 	callback = function(keys, args)
 		if not c.ready then return NOT_READY end
-		if not concat then bind() end
 		local out, mode = keys[1], args[1]
 		c.outbox = out
 		local db, resp3, _ = '0', false, nil
@@ -54,7 +48,7 @@ redis.register_function{
 		if refusal then return refusal end
 		local replies, count = {}, 0
 		local parts, n = {}, 0 -- effects that have no entry yet
-		local notes, noted = {}, 0
+		local versions, version_count = {}, 0
 		local sets, values = {}, 0 -- keys and values of SETs that have not run: their replies are the last ones
 		local prefix = key_field(db, '')
 		local alone, policies, policy = c.alone, #c.policies > 0, c.default_policy
@@ -76,8 +70,8 @@ redis.register_function{
 					n = n + 1
 					parts[n] = string_effect(policy, db, key, value, '')
 					if policy == 'l' then
-						noted = noted + 2
-						notes[noted - 1], notes[noted] = prefix .. key, ''
+						version_count = version_count + 2
+						versions[version_count - 1], versions[version_count] = prefix .. key, ''
 					end
 				end
 			end
@@ -86,8 +80,8 @@ redis.register_function{
 
 		local function append_joined()
 			if values > 0 then run_sets() end
-			if n > 0 and not alone then append(out, db, nil, concat(parts, '', 1, n), notes) end
-			n, notes, noted = 0, {}, 0
+			if n > 0 and not alone then append(out, db, nil, concat(parts, '', 1, n), versions) end
+			n, versions, version_count = 0, {}, 0
 		end
 
 		-- execute runs another command with its arguments args[first..last].
@@ -98,9 +92,9 @@ redis.register_function{
 			local of_key = policy_of(key)
 			if of_key == 'c' and not head.write.counters then return counter_refusal(head.command) end
 			if not head.joined then append_joined() end
-			local done, reply, effect, note = pcall(head.write.body, c, {mode, unpack(args, first, last)}, key, of_key)
-			if done then return reply, effect, note end
-			-- What it raised is one write's: those before it must be noted all the same.
+			local done, reply, effect, list = pcall(head.write.body, c, {mode, unpack(args, first, last)}, key, of_key)
+			if done then return reply, effect, list end
+			-- What it raised is one write's: those of the others must be stored all the same.
 			try('SELECT', db)
 			return type(reply) == 'table' and reply or {err = 'ERR ' .. tostring(reply)}
 		end
@@ -109,43 +103,32 @@ redis.register_function{
 		local moving
 		while i <= last do
 			local head = HEADS[args[i]] or head_of(args[i])
-			if c.clustered and head then
+			if c.clustered then
 				i = i + 1
-				if not args[i] then
-					head = nil
-				elseif args[i] ~= out or i == 3 then
+				if args[i] ~= out or i == 3 then
 					append_joined()
 					out = args[i]
 					moving = shards.use(out)
 				end
 			end
-			local stop = head and i + head.n or last + 1
-			if stop > last then
-				-- The writes before it are noted below.
-				if values > 0 then run_sets() end
-				for _ = i, last do
-					count = count + 1
-					replies[count] = {err = 'SONICARG mode [head argument..]..'}
-				end
-				break
-			end
+			local stop = i + head.n
 			if head.plain and not moving and (policies and policy_of(args[i + 1]) or policy) ~= 'c' then
 				count = count + 1
 				sets[values + 1], sets[values + 2] = args[i + 1], args[i + 2]
 				values = values + 2
 				if values >= 2 * MOST_SETS then run_sets() end
 			else
-				local reply, effect, note = moving, nil, nil
-				if not moving then reply, effect, note = execute(head, i + 1, stop) end
+				local reply, effect, list = moving, nil, nil
+				if not moving then reply, effect, list = execute(head, i + 1, stop) end
 				if not effect then
 					if failed(reply) then reply = as_client_error(head.command, reply) end
 				elseif head.joined then
 					n = n + 1
 					parts[n] = effect
-					for j = 1, note and #note or 0 do notes[noted + j] = note[j] end
-					noted = noted + (note and #note or 0)
+					for j = 1, list and #list or 0 do versions[version_count + j] = list[j] end
+					version_count = version_count + (list and #list or 0)
 				elseif not alone then
-					append(out, db, nil, effect, note)
+					append(out, db, nil, effect, list)
 				end
 				count = count + 1
 				replies[count] = reply

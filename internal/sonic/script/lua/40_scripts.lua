@@ -1,12 +1,9 @@
 
 -- sonic_tx closes the transaction of mode, if it appended anything. Its reply is the entry's id.
-always('sonic_tx', function(keys, args)
-	if not c.ready then return NOT_READY end
-	local moving = shards.use(keys[1])
-	if moving then return moving end
+always('sonic_tx', 'ready', function(out, args)
 	local db, tx, published = mode_of(args[1]) -- db is the connection's
 	local id = false
-	if tx and c.open_tx == tx then id = append(keys[1], db, tx, '') end
+	if tx and c.open_tx == tx then id = append(out, db, tx, '') end
 	c.open_tx = nil
 	if published then return {id} end
 	return id
@@ -39,45 +36,39 @@ end
 -- in which the script notes channels and messages of PUBLISH, behind an element of its own: see package publishing.
 -- In a cluster sonic_mark is called with a second key, which does not exist: while the slot moves Redis refuses the
 -- MULTI then. Else the script would run between two calls that are refused.
-always('sonic_mark', function(keys, args)
-	if not c.ready then return NOT_READY end
-	local moving = shards.use(keys[1])
-	if moving then return moving end
+always('sonic_mark', 'ready', function(out, args)
 	c.digests = {}
 	if c.alone then return 0 end
 	local db = mode_of(args[1])
 	if string.find(args[1], 'm', 1, true) then
-		in_dbs(db, function() call('RPUSH', state(keys[1], 'published'), '') end)
+		in_dbs(db, function() call('RPUSH', state(out, 'published'), '') end)
 	end
 	call('SELECT', db)
 	for i = 2, #args do c.digests[args[i]] = digest_of(args[i]) end
 	return #args - 1
 end)
 
-always('sonic_ship', function(keys, args)
-	if not c.ready then return NOT_READY end
+always('sonic_ship', 'ready', function(out, args)
 	if c.alone then return false end
-	local moving = shards.use(keys[1])
-	if moving then return moving end
 	local before = c.digests or {}
 	c.digests = nil
 	local db, tx = mode_of(args[1])
 	call('SELECT', db)
-	local parts, notes = {}, nil
+	local parts, versions = {}, nil
 	for i = 2, #args do
 		local key = args[i]
 		if before[key] ~= digest_of(key) then
-			parts[#parts + 1], notes = state_effects(db, key, notes)
+			parts[#parts + 1], versions = state_effects(db, key, versions)
 		end
 	end
 	in_dbs(db, function()
-		local list = call('LRANGE', state(keys[1], 'published'), '0', '-1')
+		local list = call('LRANGE', state(out, 'published'), '0', '-1')
 		if #list == 0 then return end
-		call('DEL', state(keys[1], 'published'))
+		call('DEL', state(out, 'published'))
 		for i = 2, #list, 2 do parts[#parts + 1] = publication(db, list[i], list[i + 1]) end
 	end)
 	local effects = concat(parts)
-	return effects ~= '' and append(keys[1], db, tx, effects, notes)
+	return effects ~= '' and append(out, db, tx, effects, versions)
 end)
 
 write('PUBLISH', function(c, args)

@@ -4,25 +4,25 @@ local LAYOUT = '2'
 
 local NO_ID = '0-0'
 
-local function is_id(text) return string.find(text, '^%d+%-%d+$') ~= nil end
-
 -- stream_fields returns what XINFO STREAM says of key, by name.
 local function stream_fields(key)
-	local info, found = call('XINFO', 'STREAM', key), {}
-	for i = 1, #info, 2 do found[info[i]] = info[i + 1] end
-	return found
+	return by_name(call('XINFO', 'STREAM', key))
 end
 
--- stream_info returns the stream's last id, the id of its first entry ('' without one), its length.
-local function stream_info(out)
-	if call('EXISTS', out) == 0 then return NO_ID, '', 0 end
-	local found = stream_fields(out)
-	local first = found['first-entry']
-	return found['last-generated-id'], first and first[1] or '', found.length
+-- last_of returns the last id of a stream.
+local function last_of(out)
+	return call('EXISTS', out) == 1 and stream_fields(out)['last-generated-id'] or NO_ID
 end
 
+-- set_pruned sets the version that was pruned, given as id.
+local function set_pruned(id)
+	c.pruned = version.of(id, '')
+	c.pruned.text = id
+end
+
+-- latest returns the last id of the stream.
 function shards.latest()
-	if not c.last_id then c.last_id = stream_info(c.outbox) end
+	if not c.last_id then c.last_id = last_of(c.outbox) end
 	return c.last_id
 end
 
@@ -45,8 +45,7 @@ end
 -- all_cursors returns zone, cursor, message, epoch, zone, ..
 local function all_cursors(out)
 	local all, cursors = call('HGETALL', state(out, 'cur')), {}
-	local found = {}
-	for i = 1, #all, 2 do found[all[i]] = all[i + 1] end
+	local found = by_name(all)
 	for i = 1, #all, 2 do
 		local name = all[i]
 		if not string.find(name, ' ', 1, true) and found[name] ~= NO_ID then

@@ -45,7 +45,7 @@
 --   * E without W, while this Redis has come back older than it was and has not got all again: its writer may have
 --     pruned the expiry that it had seen pass, for this zone knew of it, too, then;
 --   * an addition whose pxat is still to come by its own version, when nothing is known here of an expiry: the
---     statement comes later from a third zone, or it was made before anything was noted. Until the answer comes the
+--     statement comes later from a third zone, or it was made before any version was stored. Until the answer comes the
 --     key does not expire here: what a newer statement would have live on is not forgotten;
 --   * a key that a remote effect left empty while its expiry is still to come: Redis forgets the expiry with the key.
 --     (When a local command does it, it appends E.)
@@ -77,7 +77,7 @@
 -- as forgotten once it is before `pruned`.
 --
 -- "The time" is the clock of this zone's stream or Redis' wall clock, whichever is ahead. Local writes are newer than
--- everything here, so they only note their facts.
+-- everything here, so they only store their facts.
 --
 -- Pruning: `pruned` is a version that every zone's cursors are past, as all beats say, so everything still to come is
 -- newer and was written by who knew all before it. A fact before it is forgotten: it would lose every comparison.
@@ -91,33 +91,29 @@
 -- strings would go by the locale.
 
 -- parse reads a version: id, @zone unless it is this one. It returns what stands behind it, too.
-function versions.parse(text)
+function version.parse(text)
 	local ms, seq, origin, rest = string.match(text, '^(%d+)%-(%d+)@?([^ ]*)(.*)$')
 	if origin == '' then origin = c.zone end
 	return {ms = tonumber(ms), seq = tonumber(seq), zone = origin, text = string.sub(text, 1, #text - #rest)}, rest
 end
 
 -- of returns the version of an entry of origin.
-function versions.of(id, origin)
+function version.of(id, origin)
 	local ms, seq = numbers_of(id)
 	return {
 		ms = ms, seq = seq, zone = origin, text = origin == c.zone and id or id .. '@' .. origin,
 	}
 end
 
-local function zone_before(a, b)
-	for i = 1, math.min(#a, #b) do
-		local x, y = string.byte(a, i), string.byte(b, i)
-		if x ~= y then return x < y end
-	end
-	return #a < #b
-end
-
 -- before tells whether a is an older version than b.
 local function before(a, b)
 	if a.ms ~= b.ms then return a.ms < b.ms end
 	if a.seq ~= b.seq then return a.seq < b.seq end
-	return a.zone ~= b.zone and zone_before(a.zone, b.zone)
+	for i = 1, math.min(#a.zone, #b.zone) do
+		local x, y = string.byte(a.zone, i), string.byte(b.zone, i)
+		if x ~= y then return x < y end
+	end
+	return #a.zone < #b.zone
 end
 
 local function same(a, b) return a.ms == b.ms and a.seq == b.seq and a.zone == b.zone end
@@ -129,28 +125,28 @@ local function newer(a, b)
 end
 
 -- known parses a stored version, nil when it is pruned.
-function versions.known(text)
+function version.known(text)
 	if not text then return nil end
-	local v, rest = versions.parse(text)
+	local v, rest = version.parse(text)
 	if before(v, c.pruned) then return nil end
 	return v, rest
 end
 
 -- expiry_known parses a stored expiry: its version, its time as text ('' for never), W; nil when it is pruned.
-function versions.expiry_known(text)
+function version.expiry_known(text)
 	if not text then return nil end
-	local v, rest = versions.parse(text)
+	local v, rest = version.parse(text)
 	local pxat, cleared = string.match(rest, '^ ?(%d*) ?(%d*)$')
 	if before(v, c.pruned) and (pxat == '' or tonumber(pxat) <= c.pruned.ms) then return nil end
 	return v, pxat, tonumber(cleared)
 end
 
 -- full returns a version with its zone, as effects name it.
-function versions.full(v) return v.zone == c.zone and v.text .. '@' .. c.zone or v.text end
+function version.full(v) return v.zone == c.zone and v.text .. '@' .. c.zone or v.text end
 
 -- base returns the version of a stored wholesale write, with its zone, when operations may go on from it: nil when
 -- the key does not hold what that write made.
-function versions.base(stored)
+function version.base(stored)
 	if not stored or string.sub(stored, -2) ~= ' L' then return nil end
 	local text = string.match(stored, '^[^ ]*')
 	return string.find(text, '@', 1, true) and text or text .. '@' .. c.zone
@@ -158,36 +154,33 @@ end
 
 -- overtaken tells whether a stored expiry is older than the stored wholesale write of its key. It has no meaning
 -- any more, also once that write is pruned.
-function versions.overtaken(expiry, whole)
-	return whole and before(versions.parse(expiry), versions.parse(whole))
+function version.overtaken(expiry, whole)
+	return whole and before(version.parse(expiry), version.parse(whole))
 end
 
--- The newest flush of each database that was asked for, false for none: those that are stored. In a cluster, where
--- each slot has its own, shards.use forgets it.
-versions.flushes = {}
-
--- flushed returns the version of the newest flush of a database, nil when there is none. The script is in db 0.
-function versions.flushed(ver, db)
-	local v = versions.flushes[db]
+-- flushed returns the version of the newest flush of a database, nil when there is none. In a cluster, where each slot
+-- has its own, shards.use forgets it. The script is in db 0.
+function version.flushed(ver, db)
+	local v = c.flushes[db]
 	if v == nil then
 		local stored = call('HGET', ver, flush_field(db))
-		v = stored and versions.parse(stored) or false
-		versions.flushes[db] = v
+		v = stored and version.parse(stored) or false
+		c.flushes[db] = v
 	end
 	return v or nil
 end
 
 -- whole returns the newest wholesale write of a key, as it is stored: stored, what its own field says, or the flush
 -- of its database. The script is in db 0.
-function versions.whole(ver, db, stored)
-	local flushed = versions.flushed(ver, db)
-	if flushed and not (stored and before(flushed, versions.parse(stored))) then return flushed.text end
+function version.whole(ver, db, stored)
+	local flushed = version.flushed(ver, db)
+	if flushed and not (stored and before(flushed, version.parse(stored))) then return flushed.text end
 	return stored
 end
 
--- named returns the database and the key that a field of the hash of versions names, or one of the hash `unsent`; nil
+-- named returns the database and the key that a field of the hash of versions names, or one of the hash `dropped`; nil
 -- for other fields.
-function versions.named(field)
+function version.named(field)
 	local db, key = string.match(field, '^[kx](%d+):(.*)$')
 	if db then return db, key end
 	db, key = string.match(field, '^t%a(%d+):(.*)$')
@@ -198,34 +191,34 @@ function versions.named(field)
 end
 
 -- facts reads what is known of a key, without its elements. The script is in db 0.
-function versions.facts(ver, db, key)
+function version.facts(ver, db, key)
 	local name = db .. ':' .. key
 	local stored = call('HMGET', ver, 'k' .. name, 'x' .. name, 'th' .. name, 'ts' .. name, 'tz' .. name)
 	local f = {types = {}, said = ''}
-	local whole, rest = versions.whole(ver, db, stored[1]), nil
+	local whole, rest = version.whole(ver, db, stored[1]), nil
 	if whole then
-		f.whole, rest = versions.known(whole)
+		f.whole, rest = version.known(whole)
 		if f.whole then f.whole_said = string.match(rest, '^ ?(%d*)') end
 		f.stored = whole
 	end
-	if stored[2] and not versions.overtaken(stored[2], whole) then
-		f.expiry, f.said, f.cleared = versions.expiry_known(stored[2])
+	if stored[2] and not version.overtaken(stored[2], whole) then
+		f.expiry, f.said, f.cleared = version.expiry_known(stored[2])
 	end
-	if stored[3] then f.types.h = versions.known(stored[3]) end
-	if stored[4] then f.types.s = versions.known(stored[4]) end
-	if stored[5] then f.types.z = versions.known(stored[5]) end
+	if stored[3] then f.types.h = version.known(stored[3]) end
+	if stored[4] then f.types.s = version.known(stored[4]) end
+	if stored[5] then f.types.z = version.known(stored[5]) end
 	return f
 end
 
 -- expiry returns the newest statement about the expiry: its version and its time, nil for never; nothing
 -- when there is no statement.
-function versions.expiry(f)
+function version.expiry(f)
 	if f.expiry and not (f.whole and before(f.expiry, f.whole)) then return f.expiry, tonumber(f.said), f.said end
 	if f.whole then return f.whole, tonumber(f.whole_said), f.whole_said end
 end
 
 -- newest_type returns the version of the newest addition of any type but except.
-function versions.newest_type(f, except)
+function version.newest_type(f, except)
 	local newest
 	if except ~= 'h' then newest = f.types.h end
 	if except ~= 's' then newest = newer(newest, f.types.s) end

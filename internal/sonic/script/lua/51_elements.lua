@@ -22,13 +22,6 @@ local function try_db(db)
 	c.selected = db
 end
 
--- sliced calls command key list[first..last], at most SLICE values at a time.
-local function sliced(command, key, list, first, last)
-	for i = first, last, SLICE do
-		call(command, key, unpack(list, i, math.min(i + SLICE - 1, last)))
-	end
-end
-
 local function kind_of(key) return call('TYPE', key).ok end
 
 local function elements_of(key, letter)
@@ -41,17 +34,12 @@ local function versions_of(ver, db, key, list, first, step)
 	local prefix = element_field(db, key, '')
 	select_db('0')
 	if #list < first + step then return {call('HGET', ver, prefix .. list[first])} end
-	local fields, found, n = {}, {}, 0
+	local fields, n = {}, 0
 	for i = first, #list, step do
 		n = n + 1
 		fields[n] = prefix .. list[i]
 	end
-	if n <= SLICE then return call('HMGET', ver, unpack(fields)) end
-	for i = 1, n, SLICE do
-		local part = call('HMGET', ver, unpack(fields, i, math.min(i + SLICE - 1, n)))
-		for j = 1, #part do found[i + j - 1] = part[j] end
-	end
-	return found
+	return read_sliced(call, 'HMGET', ver, fields, 1, n)
 end
 
 -- set_expiry makes key expire at pxat, '' for never.

@@ -1,4 +1,6 @@
 
+do -- what is local here is of this file alone: a function of Lua has at most 200 locals
+
 -- Operations on strings, lists and streams (L).
 
 -- Those that are executed. What comes from another zone is not trusted to name others.
@@ -53,37 +55,37 @@ function lww.operate(e, v)
 	local db, key, pxat = e[3], e[4], e[6]
 	local f = facts_to_change(db, key)
 	if f.whole and before(v, f.whole) then return 'lost' end
-	local base = versions.base(f.stored)
-	if base == versions.full(v) then return 'applied' end -- it came with the copy of a bootstrap
-	local said, at = versions.expiry(f)
+	local base = version.base(f.stored)
+	if base == version.full(v) then return 'applied' end -- it came with the copy of a bootstrap
+	local said, at = version.expiry(f)
 	local was = f.whole
 	f.whole, f.whole_said = v, pxat
-	local typed = versions.newest_type(f)
+	local typed = version.newest_type(f)
 	local lost = typed and before(v, typed)
 	if lost or dead(f, v) then
 		local replaced = lost and said and before(said, v) and at and has_passed(db, key, at)
-		note(key_field(db, key), whole_text(v, pxat))
+		store(key_field(db, key), whole_text(v, pxat))
 		settle(db, key, f, was)
-		if replaced then c.request(db, key, false, f) end
+		if replaced then requests.want(db, key, false, f) end
 		return lost and 'lost' or 'dead'
 	end
 	local result = 'applied'
 	if e[8] == 'COPY' then
 		select_db('0')
-		base = versions.base(call('HGET', c.ver, key_field(e[10], e[9])))
+		base = version.base(call('HGET', c.ver, key_field(e[10], e[9])))
 	end
 	if base == e[5] then
 		if operate(e) then
-			local _, _, text = versions.expiry(f)
+			local _, _, text = version.expiry(f)
 			set_expiry(key, text)
-			note(key_field(db, key), whole_text(v, pxat, true))
+			store(key_field(db, key), whole_text(v, pxat, true))
 			return 'applied'
 		end
 		if call('EXISTS', key) == 1 then result = 'diverged' end -- else it expired here
 	end
-	note(key_field(db, key), whole_text(v, pxat))
+	store(key_field(db, key), whole_text(v, pxat))
 	settle(db, key, f, was)
-	c.request(db, key, true, f)
+	requests.want(db, key, true, f)
 	return result
 end
 
@@ -101,6 +103,8 @@ function unversioned.operate(e)
 		return 'applied'
 	end
 	local there = call('EXISTS', key) == 1
-	c.request(db, key)
+	requests.want(db, key)
 	return there and 'diverged' or 'applied' -- it expired here before the writer's PERSIST
+end
+
 end

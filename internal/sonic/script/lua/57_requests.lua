@@ -5,8 +5,6 @@
 -- The key is of policy none, and no versions tell writes of this zone and the answer apart; or it is a list or
 -- stream, and a write would ship it as a whole, without what was lost.
 
-local requests = {}
-
 -- Bytes of answers that one call ships, about: what is asked of large keys waits for later calls, so that Redis
 -- serves clients in between.
 local ANSWERS = 4194304
@@ -24,34 +22,38 @@ end
 -- forgotten of a key of which f is known. Without f it will: the key has no versions.
 local function will_suffice(id, f)
 	if not f then return true end
-	local asked = versions.of(id, c.zone)
-	local newest = newer(f.whole, versions.newest_type(f))
+	local asked = version.of(id, c.zone)
+	local newest = newer(f.whole, version.newest_type(f))
 	return before(c.pruned, asked) and (not newest or before(newest, asked))
 end
 
--- may_ask tells whether questions may be shipped. A primary of a cluster that is not ready gets own effects again
--- that it has lost. Those are known by the last id of the stream, which a question would raise.
-local function may_ask() return c.opened and (c.ready or not c.clustered) end
-
--- add asks target for the state of key, unless it was asked, has not answered yet, and the answer will do.
--- While nothing may be asked it only notes the want: sonic_open asks then, or sonic_take. lacking says that what is
--- lost is an own effect, if it is not open yet. f is what is known of the key.
-function requests.add(out, target, policy, db, key, lacking, f)
+-- want asks for the state of key, unless that was asked, has not been answered yet, and the answer will do. It asks the
+-- origin of the message that is applied. f is what is known of the key, and policy that of the effect, if not given.
+-- While nothing may be asked it only notes the want: sonic_open asks then, or sonic_take. lost says that an own
+-- effect is lost, if it is not open yet.
+function requests.want(db, key, lost, f, policy)
+	policy = policy or c.policy
+	local target, is_own = c.origin, c.origin == c.zone
+	if is_own then target = c.others[1] or '' end
+	-- A primary of a cluster that is not ready gets own effects again that it has lost. Those are known by the last id
+	-- of the stream, which a question would raise. What effects of others lack is not its own to state anew.
+	local may_ask = c.opened and (c.ready or not c.clustered)
+	lost = not may_ask and is_own and (lost or policy == 'n')
+	c.wants = true
 	select_db('0')
-	local hash, field = state(out, 'requests'), request_field(target, db, key)
-	local may_ask = may_ask()
-	lacking = not may_ask and lacking
-	if not lacking then
-		local held = call('HGET', hash, field)
-		if held and (not may_ask or will_suffice(string.match(held, '[^ ]*$'), f)) then return false end
+	local hash, field = state(c.outbox, 'requests'), request_field(target, db, key)
+	if not lost then
+		local asked = call('HGET', hash, field)
+		if asked and (not may_ask or will_suffice(string.match(asked, '[^ ]*$'), f)) then return end
 	end
+	local id = NO_ID
 	if may_ask then
-		call('HSET', hash, field, policy .. ' ' .. send_request(out, target, policy, db, key))
+		id = send_request(c.outbox, target, policy, db, key)
 	else
-		call('HSET', hash, field, policy .. (lacking and '* ' or ' ') .. NO_ID)
-		c.deferred_streams[out] = true
+		c.deferred_streams[c.outbox] = true
 	end
-	return true
+	call('HSET', hash, field, policy .. (lost and '* ' or ' ') .. id)
+	c.counts.wanted = c.counts.wanted + 1
 end
 
 -- repeat_all asks for all that the hash holds, or, if not all, for what nobody was asked yet, and zones that are
@@ -88,11 +90,11 @@ end
 -- tell how old it is. Without an asker it is for all: the key is this zone's own. It returns how many bytes that was.
 function requests.answer(out, asker, id, policy, db, key)
 	if try_db(db) then return 0 end
-	local effects, notes = state_effects(db, key)
+	local effects, versions = state_effects(db, key)
 	select_db('0')
 	if effects == '' then return 0 end
 	if policy ~= 'l' and asker then effects = cmsgpack.pack({'O', policy, db, key, asker, id}) .. effects end
-	append(out, '0', nil, effects, notes, true)
+	append(out, '0', nil, effects, versions, true)
 	return #effects
 end
 
@@ -139,9 +141,9 @@ end
 -- own.
 function requests.is_awaited(out, origin, db, key, id)
 	select_db('0')
-	local held = call('HGET', state(out, 'requests'), request_field(origin, db, key))
-	if not held or string.match(held, '[^ ]*$') ~= id then return false end
-	return true, string.sub(held, 1, 2) == 'n*'
+	local stored = call('HGET', state(out, 'requests'), request_field(origin, db, key))
+	if not stored or string.match(stored, '[^ ]*$') ~= id then return false end
+	return true, string.sub(stored, 1, 2) == 'n*'
 end
 
 -- forget forgets a want: origin has sent the key's state, under the version v. Without v it answers just this
@@ -150,8 +152,8 @@ function requests.forget(out, origin, db, key, v)
 	select_db('0')
 	local hash, field = state(out, 'requests'), request_field(origin, db, key)
 	if v then
-		local held = call('HGET', hash, field)
-		if not held or before(v, versions.of(string.match(held, '[^ ]*$'), c.zone)) then return end
+		local stored = call('HGET', hash, field)
+		if not stored or before(v, version.of(string.match(stored, '[^ ]*$'), c.zone)) then return end
 	end
 	call('HDEL', hash, field)
 end

@@ -5,7 +5,7 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 
 -- Names of state keys. Those of `part:<origin>` come from `cur`.
 local STATE = {
-	'out', 'ver', 'meta', 'cur', 'reported', 'requests', 'answers', 'unsent', 'boot', 'slots', 'mark', 'lacks',
+	'out', 'ver', 'meta', 'cur', 'reported', 'requests', 'answers', 'dropped', 'boot', 'slots', 'mark', 'recovery',
 }
 
 -- state_keys returns the names of all state keys. The script is in db 0.
@@ -27,13 +27,11 @@ local function empty(db, kept, ...)
 	select_db(db)
 	if call('DBSIZE') == 0 then return end
 	local stay = {}
-	local function look_at(list)
+	for _, list in ipairs({kept, db == '0' and state_keys() or nil}) do
 		for i = 1, #list do
 			if call('EXISTS', list[i]) == 1 then stay[#stay + 1] = list[i] end
 		end
 	end
-	look_at(kept)
-	if db == '0' then look_at(state_keys()) end
 	local other = db == '0' and '1' or '0'
 	-- Its error about the argument tells that Redis has FLUSHDB: some rename it, so that nobody calls it by mistake.
 	local has_flush = string.find(try('FLUSHDB', '?').err, 'syntax error', 1, true)
@@ -102,8 +100,8 @@ local function newer_keys(v, left)
 		cursor = step[1]
 		local fields = step[2]
 		for i = 1, #fields, 2 do
-			local db, key = versions.named(fields[i])
-			if db and left[db] and before(v, versions.parse(fields[i + 1])) and not seen[db .. ':' .. key] then
+			local db, key = version.named(fields[i])
+			if db and left[db] and before(v, version.parse(fields[i + 1])) and not seen[db .. ':' .. key] then
 				seen[db .. ':' .. key] = true
 				list[#list + 1], list[#list + 2] = db, key
 			end
@@ -118,15 +116,15 @@ function effects.F(e, v)
 	select_db('0')
 	for i = 1, #dbs do
 		local db = dbs[i]
-		local held = versions.flushed(c.ver, db)
+		local flushed = version.flushed(c.ver, db)
 		-- Else it is lost, or came with the copy of a bootstrap.
-		if not held or before(held, v) then left[db], any = {}, true end
+		if not flushed or before(flushed, v) then left[db], any = {}, true end
 	end
 	if not any then return 'lost' end
 	local newer = newer_keys(v, left)
 	for i = 1, #newer, 2 do
 		local db, key = newer[i], newer[i + 1]
-		lww.wholesale(db, key, v, '')
+		lww.wholesale({'D', 'l', db, key}, v)
 		left[db][key] = true
 	end
 	select_db('0')
@@ -137,10 +135,10 @@ function effects.F(e, v)
 			if db and left[db] and unversioned.has(v, db, key) then left[db][key] = true end
 		end
 	end
-	unsent.forget(c.outbox, left)
+	dropped.forget(c.outbox, left)
 	for db, keys in pairs(left) do
-		note(flush_field(db), v.text)
-		versions.flushes[db] = v
+		store(flush_field(db), v.text)
+		c.flushes[db] = v
 		local kept = {}
 		for key in pairs(keys) do kept[#kept + 1] = key end
 		if c.clustered then
@@ -159,48 +157,39 @@ local function databases()
 	return list
 end
 
-local function has_counters()
-	if c.default_policy == 'c' then return true end
-	for i = 1, #c.policies do
-		if c.policies[i][2] == 'c' then return true end
-	end
-	return false
-end
-
 -- flushes registers command as a function. all says that it is of all databases, here that it is of this zone only.
 local function flushes(name, command, all, here)
-	always(name, function(keys, args)
-		if not c.ready then return NOT_READY end
+	always(name, 'ready', function(out, args)
 		-- A zone with one Redis would have to read all its keys to find those of a slot, once for each slot.
 		if c.clustered then
 			return {err = 'SONICREFUSED ' .. command .. ' is not for a zone among several with a Redis Cluster: '
 				.. 'delete its keys one by one'}
 		end
-		c.outbox = keys[1]
 		local db, tx, published = mode_of(args[1])
 		local how = args[2] and string.upper(args[2])
 		if #args > 2 or how and how ~= 'SYNC' and how ~= 'ASYNC' then return {err = 'ERR syntax error'} end
-		if has_counters() then
+		local counters = c.default_policy == 'c'
+		for i = 1, #c.policies do counters = counters or c.policies[i][2] == 'c' end
+		if counters then
 			return {err = 'SONICREFUSED ' .. command .. ' is not for databases that may have counter keys: '
 				.. 'they cannot be deleted'}
 		end
-		if backlog.bytes > backlog.bound and not here and not c.alone then return FULL end
+		if c.bytes > c.bound and not here and not c.alone then return FULL end
 		local dbs, flushed = all and databases() or {db}, {}
 		for i = 1, #dbs do flushed[dbs[i]] = {} end
 		call('SELECT', '0')
-		c.selected = '0'
 		local id = false
 		if not here and not c.alone then
-			local notes = {}
-			for i = 1, #dbs do notes[2 * i - 1], notes[2 * i] = flush_field(dbs[i]), '' end
+			local versions = {}
+			for i = 1, #dbs do versions[2 * i - 1], versions[2 * i] = flush_field(dbs[i]), '' end
 			-- It is kept although others are dropped: nothing that is shipped later could stand for it. Then nothing
 			-- in the stream may end its transaction.
 			local effect = cmsgpack.pack({'F', 'l', dbs[1], '', unpack(dbs, 2)})
-			id = append(c.outbox, '0', not c.divert and tx or nil, effect, notes, true)
-			for i = 1, #dbs do versions.flushes[dbs[i]] = versions.of(id, c.zone) end
+			id = append(out, '0', not c.dropping and tx or nil, effect, versions, true)
+			for i = 1, #dbs do c.flushes[dbs[i]] = version.of(id, c.zone) end
 		end
-		local forgotten = unsent.forget(c.outbox, flushed)
-		if here then unsent.lose(c.outbox, forgotten) end
+		local forgotten = dropped.forget(out, flushed)
+		if here then dropped.lose(out, forgotten) end
 		for i = 1, #dbs do empty(dbs[i], {}, unpack(args, 2)) end
 		local reply = {ok = 'OK'}
 		if published then return {id, reply} end

@@ -1,22 +1,15 @@
 
-local function look(out)
-	local meta = call('HMGET', state(out, 'meta'), 'layout', 'zone', 'epoch', 'shipped', 'pruned', 'history')
-	local last, first, length = stream_info(out)
+local function redis_state(out)
+	local meta = call('HMGET', state(out, 'meta'), 'layout', 'zone', 'epoch', 'shipped', 'history')
 	return {
-		'layout', meta[1] or LAYOUT, 'zone', meta[2] or '', 'epoch', meta[3] or '0',
-		'last', last, 'first', first, 'length', format('%d', length), 'shipped', meta[4] or NO_ID,
-		'opened', c.opened and '1' or '0', 'ready', c.ready and '1' or '0',
-		'time', format('%d', wall_clock()), 'pruned', meta[5] or NO_ID,
-		'cursors', all_cursors(out), 'behind', c.opened and behind(out) or {}, 'history', meta[6] or '',
+		'layout', meta[1] or LAYOUT, 'zone', meta[2] or '', 'epoch', meta[3] or '0', 'last', last_of(out),
+		'shipped', meta[4] or NO_ID, 'opened', c.opened and '1' or '0', 'ready', c.ready and '1' or '0',
+		'cursors', all_cursors(out), 'behind', c.opened and behind(out) or {}, 'history', meta[5] or '',
 	}
 end
 
--- sonic_look tells what this Redis holds. It changes nothing, and works always, on a replica, too.
-reads('sonic_look', function(keys)
-	return look(keys[1])
-end)
-
-local function bad_arguments(what) return {err = 'SONICARG ' .. what} end
+-- sonic_state tells what this Redis holds. It changes nothing, and works always, on a replica, too.
+reads('sonic_state', nil, redis_state)
 
 local POLICIES = {lww = 'l', none = 'n', counter = 'c'}
 
@@ -34,69 +27,42 @@ local function read_meta(out)
 	end
 	if meta[4] then return shards.unfilled(meta[4]) end
 	c.zone = meta[1] or c.zone
-	c.pruned = versions.of(meta[2] or NO_ID, '')
-	c.pruned.text = meta[2] or NO_ID
-	versions.flushes = {}
-	c.last_id = stream_info(out)
-	c.selected = '0'
+	set_pruned(meta[2] or NO_ID)
+	c.flushes = {}
+	c.last_id = last_of(out)
 end
 
 -- read_pruned takes the prune mark from what a shard of a cluster holds: it moves with the slot, and is as old as the
 -- versions.
 function shards.read_pruned(out)
-	local id = call('HGET', state(out, 'meta'), 'pruned') or NO_ID
-	c.pruned = versions.of(id, '')
-	c.pruned.text = id
+	set_pruned(call('HGET', state(out, 'meta'), 'pruned') or NO_ID)
 end
 
--- settings reads count other.. default [prefix policy].., which are args from at on. It returns the other zones, the
--- default policy and those of prefixes, or nil and an error.
-function shards.settings(name, args, at)
-	local count = tonumber(args[at])
-	if not count or #args < at + 1 + count or (#args - at - 1 - count) % 2 ~= 0 then
-		return nil, bad_arguments('zone and its settings: count other.. default [prefix policy]..')
-	end
-	local names = {}
-	for i = at + 1, at + count do
-		names[#names + 1] = args[i]
-		if args[i] == name or names[args[i]] then return nil, bad_arguments('zone ' .. args[i] .. ' is named twice') end
-		names[args[i]] = true
-	end
-	for i = 0, count do
-		local it = i == 0 and name or names[i]
-		if #it > 64 or not string.find(it, '^[A-Za-z0-9_.-]+$') then return nil, bad_arguments('a name of a zone: ' .. it) end
-	end
-	local default, list = POLICIES[args[at + 1 + count]], {}
-	for i = at + 2 + count, #args, 2 do
-		local policy = POLICIES[args[i + 1]]
-		if not policy then return nil, bad_arguments('policy ' .. args[i + 1]) end
-		list[#list + 1] = {args[i], policy}
-	end
-	if not default then return nil, bad_arguments('policy ' .. args[at + 1 + count]) end
+-- configure sets the zone's name, and the other zones and policies that args name from at on: count other.. default
+-- [prefix policy]..
+function shards.configure(name, args, at)
+	local count, list = tonumber(args[at]), {}
+	local others = {unpack(args, at + 1, at + count)}
+	for i = 1, count do others[others[i]] = true end
+	for i = at + 2 + count, #args, 2 do list[#list + 1] = {args[i], POLICIES[args[i + 1]]} end
 	table.sort(list, function(a, b) return #a[1] > #b[1] end)
-	return names, default, list
+	c.zone, c.others, c.alone, c.opened = name, others, count == 0, true
+	c.default_policy, c.policies, c.dropping = POLICIES[args[at + 1 + count]], list, false
 end
 
 -- sonic_open zone epoch floor flags count other.. default [prefix policy]..: writes are taken from now on. flags: f,
 -- to be ready whatever this Redis has lost of other zones; an id, where the stream must have come to: who calls it
 -- has compared that much with the topic; b and a number, what the stream may hold in bytes, with d when effects are
 -- dropped past it.
-always('sonic_open', function(keys, args)
-	local out = keys[1]
-	c.outbox = out
-	local name, epoch, floor, flags = args[1], args[2], args[3], args[4]
-	if #args < 6 then return bad_arguments('zone epoch floor flags count other.. default [prefix policy]..') end
-	local names, default, list = shards.settings(name, args, 5)
-	if not names then return default end
-	if not is_id(floor) or not string.find(epoch, '^%d+$') then return bad_arguments('floor or epoch') end
-
+always('sonic_open', nil, function(out, args)
+	local name, epoch, floor, flags = unpack(args, 1, 4)
 	local meta = state(out, 'meta')
-	local held, held_epoch = unpack(call('HMGET', meta, 'zone', 'epoch'))
-	if held and held ~= name then
-		return {err = 'SONICZONE this Redis belongs to zone ' .. held}
+	local stored, stored_epoch = unpack(call('HMGET', meta, 'zone', 'epoch'))
+	if stored and stored ~= name then
+		return {err = 'SONICZONE this Redis belongs to zone ' .. stored}
 	end
-	if tonumber(epoch) < tonumber(held_epoch or '0') then
-		return {err = 'SONICEPOCH ' .. epoch .. ' is before ' .. held_epoch}
+	if tonumber(epoch) < tonumber(stored_epoch or '0') then
+		return {err = 'SONICEPOCH ' .. epoch .. ' is before ' .. stored_epoch}
 	end
 	local problem = read_meta(out)
 	if problem then return problem end
@@ -107,53 +73,54 @@ always('sonic_open', function(keys, args)
 	end
 
 	if call('EXISTS', out) == 0 then call('XADD', out, 'MAXLEN', '0', '0-1', 'e', '') end
-	c.last_id = stream_info(out)
+	c.last_id = last_of(out)
 	raise(out, floor)
 	local filled = call('HGET', meta, 'floor') -- the newest version that a bootstrap has brought
 	if filled then raise(out, filled) end
 	call('HSET', meta, 'zone', name, 'epoch', epoch, 'layout', LAYOUT)
 	call('HDEL', meta, 'history')
-	c.zone, c.others, c.alone, c.opened, c.clustered, c.watermark = name, names, #names == 0, true, false, 0
-	c.default_policy, c.policies = default, list
-	if c.alone then call('UNLINK', state(out, 'ver')) end -- nothing is noted of what is written from now on
+	shards.configure(name, args, 5)
+	c.clustered, c.watermark, c.streams, c.bytes = false, 0, {}, 0
+	if c.alone then call('UNLINK', VERSION_HASH[out]) end -- no version is stored of what is written from now on
 	requests.repeat_all(out)
-	unsent.drop(false)
 	local length = call('XLEN', out)
-	backlog.start(length == 0 and 0 or call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length)
+	if length > 0 then backlog.start(out, call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length) end
 	local bound, drops = string.match(flags, 'b(%d+)(d?)')
 	backlog.limit(bound, drops == 'd')
 	local whole = string.find(flags, 'f', 1, true) ~= nil or #behind(out) == 0
 	if whole then requests.send_deferred(out) end
 	c.ready = string.find(flags, 'f', 1, true) ~= nil or whole and not requests.awaits_own(out)
-	return look(out)
+	return redis_state(out)
 end)
 
 -- sonic_close [history]: no writes are taken until sonic_open. history, rejected, says that the effects of this Redis
 -- are not those of the topic. sonic_accept makes it accepted, and returns 1 until sonic_open has removed it.
-always('sonic_close', function(keys, args)
+always('sonic_close', nil, function(out, args)
 	c.ready, c.opened = false, false
-	local meta = state(keys[1], 'meta')
+	local meta = state(out, 'meta')
 	if args[1] and call('HGET', meta, 'history') ~= 'accepted' then call('HSET', meta, 'history', args[1]) end
 	return 1
 end)
 
-always('sonic_accept', function(keys)
-	local meta = state(keys[1], 'meta')
+always('sonic_accept', nil, function(out)
+	local meta = state(out, 'meta')
 	if not call('HGET', meta, 'history') then return 0 end
 	call('HSET', meta, 'history', 'accepted')
 	return 1
 end)
 
 -- sonic_cursors [origin cursor message epoch]: with arguments it sets a cursor first.
-always('sonic_cursors', function(keys, args)
+always('sonic_cursors', nil, function(out, args)
 	if args[1] then
-		if #args ~= 4 or not is_id(args[2]) then return bad_arguments('origin cursor message epoch') end
+		if #args ~= 4 or not string.find(args[2], '^%d+%-%d+$') then -- a person may have typed it
+			return {err = 'SONICARG origin cursor message epoch'}
+		end
 		local origin = args[1]
-		call('HSET', state(keys[1], 'cur'), origin, args[2], 'm ' .. origin, args[3], 'e ' .. origin, args[4])
-		call('HDEL', state(keys[1], 'cur'), 'p ' .. origin)
-		call('DEL', state(keys[1], 'part:' .. origin))
+		call('HSET', state(out, 'cur'), origin, args[2], 'm ' .. origin, args[3], 'e ' .. origin, args[4])
+		call('HDEL', state(out, 'cur'), 'p ' .. origin)
+		call('DEL', state(out, 'part:' .. origin))
 	end
-	return all_cursors(keys[1])
+	return all_cursors(out)
 end)
 
 -- shipped notes that the broker has all entries of a stream up to id, and removes these. It returns how many are
@@ -168,17 +135,10 @@ function shards.shipped(out, id)
 	local ms, seq = numbers_of(id)
 	call('XTRIM', out, 'MINID', format('%d-%.0f', ms, seq + 1))
 	local length = call('XLEN', out)
-	if c.clustered then
-		shards.recount(out, length)
-	else
-		backlog.trim(id, length)
-	end
+	backlog.trim(out, id, length)
 	return length, before
 end
 
 -- sonic_shipped id [sent]: the broker has acknowledged all entries up to id, and so many of those that were
 -- published.
-always('sonic_shipped', function(keys, args)
-	if not args[1] or not is_id(args[1]) then return bad_arguments('id') end
-	return {shards.shipped(keys[1], args[1])}
-end)
+always('sonic_shipped', nil, function(out, args) return {shards.shipped(out, args[1])} end)

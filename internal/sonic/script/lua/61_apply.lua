@@ -14,14 +14,12 @@ local function beat(out, origin, effect)
 			fields[#fields + 1], fields[#fields + 2] = field, id
 		end
 	end
-	if #fields > 0 then
-		sliced('HSET', state(out, 'reported'), fields, 1, #fields)
-	end
+	sliced('HSET', state(out, 'reported'), fields, 1, #fields)
 end
 
-local function not_applied(origin, id, e, why)
+local function not_applied(id, e, why)
 	why = type(why) == 'table' and why.err or tostring(why)
-	redis.log(redis.LOG_WARNING, 'sonic: cannot apply ' .. tostring(e[1]) .. ' of ' .. origin .. ' ' .. id
+	redis.log(redis.LOG_WARNING, 'sonic: cannot apply ' .. tostring(e[1]) .. ' of ' .. c.origin .. ' ' .. id
 		.. ' to ' .. tostring(e[4]) .. ': ' .. why)
 	return 'diverged'
 end
@@ -30,25 +28,17 @@ local WHOLESALE = {S = true, R = true, D = true}
 
 local NO_DATA = {N = true, O = true, _ = true}
 
--- first_op returns what the first effect of an entry is, nil when there is none.
-local function first_op(packed)
-	if packed == '' then return nil end
-	local head = string.byte(packed)
-	local at = head == 220 and 5 or head == 221 and 7 or 3 -- behind the array's header, and that of a string of one byte
-	return string.sub(packed, at, at)
-end
-
 -- Plain effects are S under lww of a key that never expires: most of most messages. Those that come one behind the
--- other, of different keys, are applied together, with one reading and one writing of versions. waiting holds them:
+-- other, of different keys, are applied together, with one reading and one writing of versions. c.waiting holds them:
 -- effect, version, ..
-local waiting, waits_for, MOST_WAITING = {}, {}, 200
+local MOST_WAITING = 200
 
--- apply_plain applies the effects in waiting. Each is as lww.wholesale would do it alone.
-local function apply_plain(out, origin, counts, current)
-	local n = #waiting
+-- apply_plain applies the effects that wait. Each is as lww.wholesale would do it alone.
+local function apply_plain()
+	local list, counts = c.waiting, c.counts
+	local n = #list
 	if n == 0 then return end
-	local list = waiting
-	waiting, waits_for = {}, {}
+	c.waiting, c.waits_for = {}, {}
 	local fields = {}
 	for i = 1, n, 2 do
 		local e, j = list[i], (i - 1) / 2 * 5
@@ -58,12 +48,12 @@ local function apply_plain(out, origin, counts, current)
 	end
 	select_db('0')
 	local stored = call('HMGET', c.ver, unpack(fields))
-	-- The notes come first, as those of a single effect do.
-	local notes, noted = {}, 0
+	-- The versions come first, as that of a single effect does.
+	local versions, version_count = {}, 0
 	local alone_then = {}
 	for i = 1, n, 2 do
 		local e, v, j = list[i], list[i + 1], (i - 1) / 2 * 5
-		local flushed = versions.flushed(c.ver, e[3])
+		local flushed = version.flushed(c.ver, e[3])
 		local typed = stored[j + 3] or stored[j + 4] or stored[j + 5]
 		local simple = not (stored[j + 2] or typed or flushed and before(v, flushed))
 		local whole = stored[j + 1]
@@ -73,55 +63,52 @@ local function apply_plain(out, origin, counts, current)
 			simple = ms and (ms < v.ms or ms == v.ms and seq < v.seq)
 		end
 		if simple then
-			notes[noted + 1], notes[noted + 2] = fields[j + 1], v.text
-			noted = noted + 2
+			versions[version_count + 1], versions[version_count + 2] = fields[j + 1], v.text
+			version_count = version_count + 2
 		else
 			alone_then[i] = true
 		end
 	end
-	if noted > 0 then call('HSET', c.ver, unpack(notes)) end
+	if version_count > 0 then call('HSET', c.ver, unpack(versions)) end
 	for i = 1, n, 2 do
 		local e = list[i]
 		local done, result
 		-- Before it is applied: it may have this zone ask.
-		if current.wants then requests.forget(out, origin, e[3], e[4], list[i + 1]) end
+		if c.wants then requests.forget(c.outbox, c.origin, e[3], e[4], list[i + 1]) end
 		if alone_then[i] then
-			current.policy = 'l'
+			c.policy = 'l'
 			done, result = pcall(effects.S, e, list[i + 1])
 		else
 			result = try_db(e[3]) or try('SET', e[4], e[5])
 			done = not result.err
 			if done then result = 'applied' end
 		end
-		if not done then result = not_applied(origin, list[i + 1].text, e, result) end
+		if not done then result = not_applied(list[i + 1].text, e, result) end
 		counts[result] = counts[result] + 1
 	end
-	if #c.emptied > 0 then
-		lww.lost_expiry()
-		c.emptied = {}
-	end
+	lww.lost_expiry()
 end
 
 -- postpone has a plain effect wait for others, and tells whether it does. Those that wait are applied before any
 -- other effect.
-local function postpone(out, origin, e, v, counts, current)
-	local strings = type(e[3]) == 'string' and type(e[4]) == 'string' and type(e[5]) == 'string'
-	if e[1] ~= 'S' or e[2] ~= 'l' or e[6] ~= '' or not strings then
-		apply_plain(out, origin, counts, current)
+local function postpone(e, v)
+	if e[1] ~= 'S' or e[2] ~= 'l' or e[6] ~= '' then
+		apply_plain()
 		return false
 	end
 	local name = e[3] .. ':' .. e[4]
-	if waits_for[name] or #waiting >= MOST_WAITING then apply_plain(out, origin, counts, current) end
-	waits_for[name] = true
+	if c.waits_for[name] or #c.waiting >= MOST_WAITING then apply_plain() end
+	c.waits_for[name] = true
+	local waiting = c.waiting
 	local n = #waiting
 	waiting[n + 1], waiting[n + 2] = e, v
 	return true
 end
 
--- apply_entry applies the effects of one entry, but for plain ones, which may wait; counts is changed. current is
--- shared with wanted: the policy of the effect.
-local function apply_entry(out, origin, id, packed, counts, current)
-	local v = versions.of(id, origin)
+-- apply_entry applies the effects of one entry, but for plain ones, which may wait.
+local function apply_entry(id, packed)
+	local out, origin, counts = c.outbox, c.origin, c.counts
+	local v = version.of(id, origin)
 	local restored -- a key of this zone's own that it had lost
 	local offset = 0
 	while offset >= 0 and offset < #packed do
@@ -130,12 +117,12 @@ local function apply_entry(out, origin, id, packed, counts, current)
 		for i = 2, #list do
 			local e = list[i]
 			local op, policy = e[1], e[2]
-			local later = postpone(out, origin, e, v, counts, current)
-			current.policy = policy
+			local later = postpone(e, v)
+			c.policy = policy
 			if op == 'N' then
 				if e[5] == c.zone and origin ~= c.zone then
-					if current.answers < ANSWERS and (c.ready or not c.clustered and #behind(out) == 0) then
-						current.answers = current.answers + requests.answer(out, origin, id, policy, e[3], e[4])
+					if c.answered < ANSWERS and (c.ready or not c.clustered and #behind(out) == 0) then
+						c.answered = c.answered + requests.answer(out, origin, id, policy, e[3], e[4])
 					else
 						requests.defer(out, origin, id, policy, e[3], e[4])
 					end
@@ -148,12 +135,12 @@ local function apply_entry(out, origin, id, packed, counts, current)
 			elseif op == '_' then
 				beat(out, origin, e)
 			elseif not later and not (op == 'P' and origin == c.zone) then
-				if current.wants and policy == 'l' and WHOLESALE[op] then requests.forget(out, origin, e[3], e[4], v) end
+				if c.wants and policy == 'l' and WHOLESALE[op] then requests.forget(out, origin, e[3], e[4], v) end
 				local done, result = true, 'applied'
 				if not (c.filled and policy ~= 'l' and op ~= 'P' and unversioned.has(v, e[3], e[4])) then
 					done, result = pcall(effects[op], e, v)
 				end
-				if not done then result = not_applied(origin, id, e, result) end
+				if not done then result = not_applied(id, e, result) end
 				counts[result] = counts[result] + 1
 			end
 		end
@@ -197,23 +184,19 @@ end
 
 -- sonic_apply runs when Redis has reached its bound of memory, too: what other zones wrote cannot be refused, and
 -- their deletions free memory.
-always('sonic_apply', function(keys, args)
-	local out = keys[1]
+register('sonic_apply', {'allow-oom'}, function(out, args)
 	local shard, epoch, prev, last, part, message, payload = unpack(args)
 	-- r: what this primary of a cluster may have lost is applied again.
-	local again
-	again, epoch = string.match(tostring(epoch), '^(r?)(%d+)$')
-	local moving = shards.use(out, again == 'r' and not c.ready)
+	local recovers = string.sub(epoch, 1, 1) == 'r'
+	if recovers then epoch = string.sub(epoch, 2) end
+	local moving = shards.use(out, recovers and not c.ready)
 	if moving then return moving end
 	-- A zone with a cluster has a cursor for each slot: <zone>/<slot>.
 	local origin = string.match(shard, '^[^/]*')
-	if #args ~= 7 or not epoch or not is_id(prev) or not is_id(last) or not string.find(part, '^%d*/?%d*$') then
-		return bad_arguments('origin epoch prev last part message payload')
-	end
 	if c.clustered then
 		-- Own effects come first: what others send raises the last id of the stream, which tells how much of them is
 		-- lost.
-		if not c.opened or not c.ready and again == '' or origin ~= c.zone and c.lacks[c.zone] then return NOT_READY end
+		if not c.opened or not c.ready and not recovers or origin ~= c.zone and c.recovering[c.zone] then return NOT_READY end
 	elseif not c.opened then
 		local problem = read_meta(out)
 		if problem then return problem end
@@ -225,7 +208,6 @@ always('sonic_apply', function(keys, args)
 		return {err = 'SONICNOTREADY zone ' .. origin .. ' is none of those with which this Redis was opened: '
 			.. 'start all Sonics of zone ' .. c.zone .. ' again, with the same zones'}
 	end
-	c.selected = '0'
 	if c.clustered then shards.read_pruned(out) end
 
 	local cur = state(out, shard == origin and 'cur' or 'slots')
@@ -236,8 +218,8 @@ always('sonic_apply', function(keys, args)
 		if c.clustered and c.ready or not c.clustered and c.opened then cursor = last end
 		message_before = ''
 	else
-		local held = call('HMGET', cur, shard, 'm ' .. shard)
-		cursor, message_before = held[1] or NO_ID, held[2] or ''
+		local stored = call('HMGET', cur, shard, 'm ' .. shard)
+		cursor, message_before = stored[1] or NO_ID, stored[2] or ''
 	end
 	local counts = {entries = 0, applied = 0, lost = 0, dead = 0, diverged = 0, wanted = 0}
 	local function reply(status)
@@ -276,45 +258,33 @@ always('sonic_apply', function(keys, args)
 		end
 	end
 
-	c.reached_before = versions.parse(shards.latest())
+	c.reached_before = version.parse(shards.latest())
 	-- From here on local writes, and what is appended below, are newer than all of this message.
 	raise(out, last)
 	c.reached_before.raised = c.last_id
-	c.ver, c.emptied = state(out, 'ver'), {}
+	c.ver, c.emptied, c.origin, c.counts = VERSION_HASH[out], {}, origin, counts
 	c.filled = call('EXISTS', state(out, 'boot')) == 1 and state(out, 'boot')
 	local wall = wall_clock()
 	local stream = math.max(ms_of(c.last_id), c.watermark)
 	c.clock = math.max(stream, wall)
 	c.ahead = stream >= wall
 	c.recovers = not c.ready
-	local current = {wants = call('EXISTS', state(out, 'requests')) == 1, answers = 0}
-	local asked = origin == c.zone and (c.others[1] or '') or origin
-	c.request = function(db, key, lacking, f, policy)
-		policy = policy or current.policy
-		-- A primary of a cluster that is not ready gets effects of others again, too: what these lack is not its own
-		-- to state anew.
-		local own = origin == c.zone and (lacking or policy == 'n')
-		if requests.add(out, asked, policy, db, key, own, f) then counts.wanted = counts.wanted + 1 end
-		current.wants = true
-	end
+	c.wants, c.answered = call('EXISTS', state(out, 'requests')) == 1, 0
 	local overlaps = prev ~= cursor
-	waiting, waits_for = {}, {} -- a call that failed may have left some
+	c.waiting, c.waits_for = {}, {} -- a call that failed may have left some
 	for i = 1, #entries, 2 do
 		local id, packed = entries[i], entries[i + 1]
 		if packed ~= '' and not (overlaps and not id_before(cursor, id)) then
-			local done, why = pcall(apply_entry, out, origin, id, packed, counts, current)
+			local done, why = pcall(apply_entry, id, packed)
 			if not done then
-				not_applied(origin, id, {'the rest of an entry'}, why)
+				not_applied(id, {'the rest of an entry'}, why)
 				counts.diverged = counts.diverged + 1
 			end
-			if #c.emptied > 0 then
-				lww.lost_expiry()
-				c.emptied = {}
-			end
+			lww.lost_expiry()
 			counts.entries = counts.entries + 1
 		end
 	end
-	apply_plain(out, origin, counts, current)
+	apply_plain()
 	select_db('0')
 	cursor = last
 	if origin ~= c.zone then
@@ -326,8 +296,7 @@ always('sonic_apply', function(keys, args)
 		call('HDEL', cur, 'p ' .. shard)
 	end
 	if c.filled and c.opened and not c.clustered then forget_bootstrap(state(out, 'cur')) end
-	if c.clustered then return reply('applied') end
-	shards.become_ready(out)
+	if not c.clustered then shards.become_ready(out) end
 	return reply('applied')
 end)
 
@@ -344,22 +313,18 @@ end
 -- applied, and so is the message. The others are cursors that the zone reported. epoch is that of this Redis when who
 -- calls has read the cursor from which on it has applied all: if Redis was opened again since, it may have lost
 -- something since.
-always('sonic_reached', function(keys, args)
-	local out = keys[1]
-	local origin, epoch, id, message = args[1], args[2], args[3], args[4]
-	if #args % 2 ~= 0 or #args < 4 or not is_id(id) then return bad_arguments('origin epoch cursor message zone id ..') end
-	if not c.opened or c.clustered or not c.others[origin] then return NOT_READY end
+always('sonic_reached', 'opened', function(out, args)
+	local origin, epoch, id, message = unpack(args, 1, 4)
+	if c.clustered or not c.others[origin] then return NOT_READY end
 	if call('HGET', state(out, 'meta'), 'epoch') ~= epoch then return {err = 'SONICOLDER this Redis was opened again'} end
-	c.outbox, c.selected = out, '0'
 	local cur, reported = state(out, 'cur'), {}
 	if not id_before(id, call('HGET', cur, origin) or NO_ID) then
 		call('HSET', cur, origin, id, 'm ' .. origin, message)
 	end
 	for i = 5, #args, 2 do
-		if not is_id(args[i + 1]) then return bad_arguments('a cursor of ' .. args[i]) end
 		reported[#reported + 1], reported[#reported + 2] = origin .. ' ' .. args[i], args[i + 1]
 	end
-	if #reported > 0 then sliced('HSET', state(out, 'reported'), reported, 1, #reported) end
+	sliced('HSET', state(out, 'reported'), reported, 1, #reported)
 	shards.become_ready(out)
 	return c.ready and 1 or 0
 end)

@@ -3,22 +3,20 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 
 -- sonic_beat appends a beat: the cursors of this zone. Others learn from it what they need not keep. It also answers
 -- what others asked and still wait for.
-always('sonic_beat', function(keys)
-	if not c.opened then return NOT_READY end
+always('sonic_beat', 'opened', function(out)
 	if c.alone or c.clustered then return false end
-	if call('HGET', state(keys[1], 'meta'), 'zone') ~= c.zone then -- FLUSHALL, past Sonic
+	if call('HGET', state(out, 'meta'), 'zone') ~= c.zone then -- FLUSHALL, past Sonic
 		c.ready, c.opened = false, false
 		return NOT_READY
 	end
-	c.selected, c.outbox = '0', keys[1]
-	if c.ready or #behind(keys[1]) == 0 then requests.send_deferred(keys[1]) end
-	local cursors = call('HMGET', state(keys[1], 'cur'), unpack(c.others))
+	if c.ready or #behind(out) == 0 then requests.send_deferred(out) end
+	local cursors = call('HMGET', state(out, 'cur'), unpack(c.others))
 	local effect = {'_', 'n', '0', ''}
 	for i = 1, #c.others do
 		effect[#effect + 1] = c.others[i]
 		effect[#effect + 1] = cursors[i] or NO_ID
 	end
-	return append(keys[1], '0', nil, cmsgpack.pack(effect))
+	return append(out, '0', nil, cmsgpack.pack(effect))
 end)
 
 -- horizon returns the id that every zone's cursors are past: this zone's, and those of the others as their
@@ -43,7 +41,7 @@ end
 -- is_base tells whether operations may go on from a stored wholesale write: there still is the string, list or
 -- stream.
 local function is_base(field, stored)
-	if not versions.base(stored) then return false end
+	if not version.base(stored) then return false end
 	local db, key = string.match(field, '^k(%d+):(.*)$')
 	if try_db(db) then return false end
 	local kind = kind_of(key)
@@ -53,19 +51,13 @@ end
 
 -- sonic_prune cursor count [horizon]: one step through the hash of versions. In a cluster horizon is the id that all
 -- zones are past.
-always('sonic_prune', function(keys, args)
+always('sonic_prune', 'opened', function(out, args)
 	-- A primary of a cluster that came back older than it was gets effects from before the horizon again.
-	if not c.opened or c.clustered and not c.ready then return NOT_READY end
-	local out = keys[1]
-	local moving = shards.use(out)
-	if moving then return moving end
-	c.selected = '0'
-	if not args[2] then return bad_arguments('cursor count') end
+	if c.clustered and not c.ready then return NOT_READY end
 	if c.clustered then shards.read_pruned(out) end
 	local to = args[3] or horizon(out)
 	if id_before(c.pruned.text, to) then
-		c.pruned = versions.of(to, '')
-		c.pruned.text = to
+		set_pruned(to)
 		if not c.clustered then call('HSET', state(out, 'meta'), 'pruned', to) end
 	end
 	if c.clustered then
@@ -73,7 +65,7 @@ always('sonic_prune', function(keys, args)
 		local filled_to = call('HGET', state(out, 'boot'), 'end')
 		if filled_to and id_before(filled_to, to) then call('UNLINK', state(out, 'boot')) end
 	end
-	local hash = state(out, 'ver')
+	local hash = VERSION_HASH[out]
 	local step = call('HSCAN', hash, args[1], 'COUNT', args[2])
 	local fields, gone, wholes = step[2], {}, {}
 	for i = 1, #fields, 2 do
@@ -82,10 +74,10 @@ always('sonic_prune', function(keys, args)
 		if c.alone then
 			forgotten = true
 		elseif first == 'x' then
-			local flush = versions.whole(hash, string.match(fields[i], '^x(%d+)'), nil)
-			forgotten = not versions.expiry_known(fields[i + 1]) or versions.overtaken(fields[i + 1], flush)
+			local flush = version.whole(hash, string.match(fields[i], '^x(%d+)'), nil)
+			forgotten = not version.expiry_known(fields[i + 1]) or version.overtaken(fields[i + 1], flush)
 		elseif first ~= 'f' then
-			forgotten = not versions.known(fields[i + 1])
+			forgotten = not version.known(fields[i + 1])
 		end
 		if forgotten then
 			local whole = first == 'k'
@@ -95,7 +87,7 @@ always('sonic_prune', function(keys, args)
 	end
 	for i = 1, #wholes do
 		local expiry = call('HGET', hash, wholes[i][1])
-		if expiry and versions.overtaken(expiry, wholes[i][2]) then gone[#gone + 1] = wholes[i][1] end
+		if expiry and version.overtaken(expiry, wholes[i][2]) then gone[#gone + 1] = wholes[i][1] end
 	end
 	if c.clustered and #gone > 0 then call('HSET', state(out, 'meta'), 'pruned', c.pruned.text) end
 	sliced('HDEL', hash, gone, 1, #gone)

@@ -4,13 +4,13 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 -- The shards of a primary of a Redis Cluster. These functions have keys of many slots: their names are arguments.
 
 local function across(name, callback)
-	register(name, function(_, args) return callback(args) end, {'allow-oom', 'allow-cross-slot-keys'})
+	register(name, {'allow-oom', 'allow-cross-slot-keys'}, function(_, args) return callback(args) end)
 end
 
 -- begin_recovery begins a recovery: this primary may lack effects of all zones.
 local function begin_recovery()
-	c.ready, c.lacks, c.marked = false, {[c.zone] = true}, {}
-	for i = 1, #c.others do c.lacks[c.others[i]] = true end
+	c.ready, c.recovering, c.marked = false, {[c.zone] = true}, {}
+	for i = 1, #c.others do c.recovering[c.others[i]] = true end
 	local now = call('TIME')
 	c.opening = now[1] .. '.' .. now[2]
 end
@@ -22,45 +22,37 @@ end
 -- behind that of the primary before. A primary that another zone has opened refuses, until it is restarted.
 across('sonic_open_primary', function(args)
 	local name, flags, floor = args[1], args[2], args[3]
-	if #args < 5 or not is_id(floor) then
-		return bad_arguments('zone flags floor count other.. default [prefix policy]..')
-	end
-	local names, default, list = shards.settings(name, args, 4)
-	if not names then return default end
 	if c.opened and c.clustered and c.zone ~= name then
 		return {err = 'SONICZONE this Redis belongs to zone ' .. c.zone}
 	end
 	if not c.clustered then
-		c.streams, c.unread, c.last_read, c.deferred_streams = {}, {}, {}, {}
-		backlog.start(0, 0)
+		c.streams, c.bytes, c.unread, c.last_read, c.deferred_streams = {}, 0, {}, {}, {}
 	end
-	c.zone, c.others, c.alone, c.opened, c.clustered = name, names, #names == 0, true, true
-	c.default_policy, c.policies = default, list
-	unsent.drop(false)
+	shards.configure(name, args, 4)
+	c.clustered = true
 	backlog.limit(string.match(flags, 'b(%d+)'), false)
 	shards.raise_watermark(ms_of(floor))
-	versions.flushes = {}
+	c.flushes = {}
 	c.ready = string.find(flags, 'r', 1, true) ~= nil
-	c.lacks = {}
+	c.recovering = {}
 	if not c.ready then begin_recovery() end
 	return 1
 end)
 
--- sonic_lack count [zone marker].. stream..: the slots of these streams may lack what the topics of the zones have
--- behind the markers. The mark is in each slot, so that it moves with it: sonic_hold finds it at the primary that the
--- slot moves to, and that recovers then, too. It is in the hash `lacks`: zone to marker, and '' to the opening. It
--- fails if a slot was not filled to the end by a bootstrap. Else it returns the streams of the slots that it could
+-- sonic_mark_recovery count [zone marker].. stream..: the slots of these streams may lack what the topics of the zones
+-- have behind the markers. The mark is in each slot, so that it moves with it: sonic_hold finds it at the primary that
+-- the slot moves to, and that recovers then, too. It is in the hash `recovery`: zone to marker, and '' to the opening.
+-- It fails if a slot was not filled to the end by a bootstrap. Else it returns the streams of the slots that it could
 -- not mark: they are moving, or elsewhere.
-across('sonic_lack', function(args)
+across('sonic_mark_recovery', function(args)
 	local count = tonumber(args[1])
-	if not count or #args < 1 + 2 * count then return bad_arguments('count [zone marker].. stream..') end
-	if not c.opened or not c.clustered or c.ready then return NOT_READY end
+	if not c.opened or c.ready then return NOT_READY end
 	local missing = {}
 	for i = 2 + 2 * count, #args do
 		local out = args[i]
 		local source = try('HGET', state(out, 'meta'), 'bootstrap')
 		if type(source) == 'string' then return shards.unfilled(source) end
-		if failed(try('HSET', state(out, 'lacks'), '', c.opening, unpack(args, 2, 1 + 2 * count))) then
+		if failed(try('HSET', state(out, 'recovery'), '', c.opening, unpack(args, 2, 1 + 2 * count))) then
 			missing[#missing + 1] = out
 		else
 			c.marked[out] = true
@@ -73,12 +65,12 @@ end)
 -- to it again. It is ready once that was said of all zones; it returns 1 then. opening is what sonic_primary
 -- returned before: if this primary was opened again since, it may have lost something since.
 across('sonic_recovered', function(args)
-	if not c.opened or not c.clustered or args[2] and not c.ready and args[2] ~= c.opening then return NOT_READY end
-	c.lacks[args[1]] = nil
-	c.ready = not next(c.lacks)
+	if not c.opened or args[2] and not c.ready and args[2] ~= c.opening then return NOT_READY end
+	c.recovering[args[1]] = nil
+	c.ready = not next(c.recovering)
 	if c.ready then
 		for out in pairs(c.marked) do
-			if try('HGET', state(out, 'lacks'), '') == c.opening then try('DEL', state(out, 'lacks')) end
+			if try('HGET', state(out, 'recovery'), '') == c.opening then try('DEL', state(out, 'recovery')) end
 		end
 		c.marked = {}
 	end
@@ -88,48 +80,48 @@ end)
 -- sonic_primary tells whether this primary is opened, whether it is ready, the bytes that its streams hold, its clock
 -- in milliseconds, and if it is not ready, which opening this is, and the zones of which it may lack effects.
 across('sonic_primary', function()
-	local state_now = {
-		c.opened and c.clustered and '1' or '0', c.ready and c.clustered and '1' or '0', format('%.0f', backlog.bytes),
+	local values = {
+		c.opened and '1' or '0', c.ready and '1' or '0', format('%.0f', c.bytes),
 		format('%d', math.max(wall_clock(), c.watermark)),
 	}
-	if c.opened and c.clustered and not c.ready then
-		state_now[5] = c.opening
-		for lacking in pairs(c.lacks) do state_now[#state_now + 1] = lacking end
+	if c.opened and not c.ready then
+		values[5] = c.opening
+		for zone in pairs(c.recovering) do values[#values + 1] = zone end
 	end
-	return state_now
+	return values
 end)
 
 -- sonic_hold stream..: looks whether this primary has the slots of these streams. It forgets those that it does not
 -- have, and returns them. It is called when a primary was opened; when a slot has moved, at the primary that has it
 -- now, then at the one that had it. If a slot comes from a primary that had not recovered, this one begins to.
 across('sonic_hold', function(args)
-	local missing, lacking = {}, false
+	local missing, recovers = {}, false
 	for i = 1, #args do
 		local out = args[i]
 		local length = try('XLEN', out)
-		shards.recount(out, 0)
+		backlog.trim(out, '', 0)
 		c.last_read[out] = nil
 		c.deferred_streams[out] = nil
 		if type(length) ~= 'number' then
 			missing[#missing + 1] = out
 			c.marked[out] = nil
 		else
-			local opening = try('HGET', state(out, 'lacks'), '')
-			if type(opening) == 'string' then lacking = lacking or c.ready or not c.marked[out] or opening ~= c.opening end
-			if length > 0 then shards.count(out, call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length) end
+			local opening = try('HGET', state(out, 'recovery'), '')
+			if type(opening) == 'string' then recovers = recovers or c.ready or not c.marked[out] or opening ~= c.opening end
+			if length > 0 then
+				backlog.start(out, call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length)
+				c.unread[out] = true
+			end
 			-- While the slot moves that is an error: it may owe.
 			if try('EXISTS', state(out, 'answers'), state(out, 'requests')) ~= 0 then c.deferred_streams[out] = true end
 		end
 	end
-	if lacking and c.opened and c.clustered then begin_recovery() end
+	if recovers and c.opened then begin_recovery() end
 	return missing
 end)
 
 -- Bytes of effects that one call of sonic_take returns, about.
 local MOST_READ = 262144
-
--- Streams of shards.fresh that sonic_take is about to read. Those that are filled meanwhile come after them.
-local reading = {}
 
 -- unread_entries reads entries of a stream that no call has returned yet, and returns the id before them, too. It
 -- returns nothing when it cannot: keys of the slot are at another primary, or the cluster is down.
@@ -151,19 +143,18 @@ end
 -- moves it does not come if the slot has entries that were not. Nor does it afterwards, until sonic_hold has run:
 -- they are elsewhere.
 across('sonic_take', function(args)
-	if not c.opened or not c.clustered then return NOT_READY end
+	if not c.opened then return NOT_READY end
 	if args[2] then c.reader = args[1] end
 	if not args[1] or args[1] ~= c.reader then return {err = 'SONICOLDER another Sonic reads this primary now'} end
-	c.selected = '0'
 	if c.ready then shards.send_deferred() end
 	if args[2] then
-		c.last_read, c.unread, reading = {}, {}, {}
+		c.last_read, c.unread, c.reading = {}, {}, {}
 		for out in pairs(c.streams) do c.unread[out] = true end
 	end
 	local list, bytes, unread = {}, 0, {}
-	while next(reading) or next(c.unread) do
-		if not next(reading) then reading, c.unread = c.unread, {} end
-		for out in pairs(reading) do
+	while next(c.reading) or next(c.unread) do
+		if not next(c.reading) then c.reading, c.unread = c.unread, {} end
+		for out in pairs(c.reading) do
 			if bytes >= MOST_READ then break end
 			local entries, from = unread_entries(out)
 			if not entries then
@@ -174,11 +165,11 @@ across('sonic_take', function(args)
 				for i = 1, #entries do bytes = bytes + #entries[i][2][2] + ENTRY_OVERHEAD end
 				if #entries == 64 then c.unread[out] = true end
 			end
-			reading[out] = nil
+			c.reading[out] = nil
 		end
 		if bytes >= MOST_READ then break end
 	end
-	local left = #unread > 0 or next(reading) or next(c.unread)
+	local left = #unread > 0 or next(c.reading) or next(c.unread)
 	for i = 1, #unread do c.unread[unread[i]] = true end
 	if not left then
 		shards.raise_watermark(wall_clock())

@@ -2,14 +2,13 @@
 -- Comparing zones: digests of what keys hold, in a form that does not depend on how Redis keeps it. Everything here
 -- only reads.
 
--- work is what the call has read so far, in elements of keys: many bytes count as one. A call ends once it has read
+-- c.work is what the call has read so far, in elements of keys: many bytes count as one. A call ends once it has read
 -- enough, with one key at least, so that Redis has time for clients between calls.
-local work
 local ENOUGH, BYTES = 10000, 200
 
--- content[kind](key) returns the digest of a key. pieces[kind](key, at, digest) reads the next piece of a key: at is
--- '' at the beginning. It returns the next at, nil at the end, and the digest.
-local content, pieces = {}, {}
+-- pieces[kind](key, at, digest) reads the next piece of a key: at is '' at the beginning, and digest that of the pieces
+-- before. It returns the next at, nil at the end, and the digest.
+local pieces = {}
 
 do -- what is local here is of this block alone: a function of Lua has at most 200 locals
 
@@ -18,8 +17,8 @@ local TWO_48 = 281474976710656
 -- framed writes a value so that two of them, one behind the other, are not taken for two others.
 local function framed(value) return #value .. ':' .. value end
 
--- sum_of adds up digests of elements, in any order: SMEMBERS and HGETALL give them in an order of each Redis' own.
--- Sorting them would go by the locale. Elements are list[1], list[1+step], .., each with the value behind it when
+-- sum_of adds up digests of elements, in any order: each Redis gives them in an order of its own. Sorting them
+-- would go by the locale. Elements are list[1], list[1+step], .., each with the value behind it when
 -- step is 2. a and b are the sums so far. It returns the digest, and both sums.
 local function sum_of(list, step, a, b)
 	local sha1hex, sub = redis.sha1hex, string.sub
@@ -31,62 +30,8 @@ local function sum_of(list, step, a, b)
 		if a >= TWO_48 then a = a - TWO_48 end
 		if b >= TWO_48 then b = b - TWO_48 end
 	end
-	work = work + #list / step
+	c.work = c.work + #list / step
 	return format('%012x%012x', a, b), a, b
-end
-
--- list_digest goes on from digest with the values of a list.
-local function list_digest(digest, list)
-	for i = 1, #list do list[i] = framed(list[i]) end
-	return redis.sha1hex(digest .. concat(list))
-end
-
--- stream_digest goes on from digest with the entries of a stream.
-local function stream_digest(digest, list)
-	local parts = {digest}
-	for i = 1, #list do
-		parts[#parts + 1] = list[i][1]
-		for j = 1, #list[i][2] do parts[#parts + 1] = framed(list[i][2][j]) end
-	end
-	return redis.sha1hex(concat(parts, ' '))
-end
-
--- A HyperLogLog keeps its last count in bytes 9 to 16. PFCOUNT changes them, and is no write.
-content.string = function(key)
-	local value = call('GET', key)
-	work = work + #value / BYTES
-	if #value >= 16 and string.sub(value, 1, 4) == 'HYLL' and string.byte(value, 5) <= 1 then
-		value = string.sub(value, 1, 8) .. string.sub(value, 17)
-	end
-	return redis.sha1hex(value)
-end
-
-content.list = function(key)
-	local digest, length = '', call('LLEN', key)
-	work = work + length
-	for from = 0, length - 1, SLICE do
-		digest = list_digest(digest, call('LRANGE', key, from, from + SLICE - 1))
-	end
-	return digest
-end
-
-content.set = function(key) return (sum_of(call('SMEMBERS', key), 1)) end
-
-content.hash = function(key) return (sum_of(call('HGETALL', key), 2)) end
-
-content.zset = function(key) return (sum_of(call('ZRANGE', key, '0', '-1', 'WITHSCORES'), 2)) end
-
--- Consumer groups are of one zone and not compared.
-content.stream = function(key)
-	local found = stream_fields(key)
-	local digest, from = found['last-generated-id'], '-'
-	work = work + found.length
-	while true do
-		local list = call('XRANGE', key, from, '+', 'COUNT', SLICE)
-		if #list == 0 then return digest end
-		digest = stream_digest(digest, list)
-		from = '(' .. list[#list][1]
-	end
 end
 
 local function scans(command, step)
@@ -97,7 +42,7 @@ local function scans(command, step)
 			local found = call(command, key, at, 'COUNT', '1000')
 			at = found[1]
 			digest, a, b = sum_of(found[2], step, a, b)
-		until at == '0' or work >= ENOUGH
+		until at == '0' or c.work >= ENOUGH
 		return at ~= '0' and at or nil, digest
 	end
 end
@@ -107,63 +52,57 @@ pieces.set, pieces.hash, pieces.zset = scans('SSCAN', 1), scans('HSCAN', 2), sca
 pieces.string = function(key, at, digest)
 	local from = tonumber(at) or 0
 	local value = call('GETRANGE', key, from, from + ENOUGH * BYTES - 1)
-	if value == '' then return nil, digest end
-	return format('%d', from + #value), redis.sha1hex(digest .. value)
+	if value == '' and at ~= '' then return nil, digest end
+	c.work = c.work + #value / BYTES
+	local at_next = #value == ENOUGH * BYTES and format('%d', from + #value) or nil
+	-- A HyperLogLog keeps its last count in bytes 9 to 16. PFCOUNT changes them, and is no write.
+	if at == '' and #value >= 16 and string.sub(value, 1, 4) == 'HYLL' and string.byte(value, 5) <= 1 then
+		value = string.sub(value, 1, 8) .. string.sub(value, 17)
+	end
+	return at_next, redis.sha1hex(digest .. value)
 end
 
 pieces.list = function(key, at, digest)
 	local from = tonumber(at) or 0
 	local list = call('LRANGE', key, from, from + SLICE - 1)
 	if #list == 0 then return nil, digest end
-	return format('%d', from + #list), list_digest(digest, list)
+	c.work = c.work + #list
+	for i = 1, #list do list[i] = framed(list[i]) end
+	return #list == SLICE and format('%d', from + #list) or nil, redis.sha1hex(digest .. concat(list))
 end
 
+-- Consumer groups are of one zone and not compared.
 pieces.stream = function(key, at, digest)
 	local list = call('XRANGE', key, at == '' and '-' or '(' .. at, '+', 'COUNT', SLICE)
 	if #list == 0 then return nil, redis.sha1hex(digest .. stream_fields(key)['last-generated-id']) end
-	return list[#list][1], stream_digest(digest, list)
+	c.work = c.work + #list
+	local parts = {digest}
+	for i = 1, #list do
+		parts[#parts + 1] = list[i][1]
+		for j = 1, #list[i][2] do parts[#parts + 1] = framed(list[i][2][j]) end
+	end
+	return list[#list][1], redis.sha1hex(concat(parts, ' '))
 end
 
 end
 
--- Keys of more than ENOUGH elements, or as many bytes as that, are read in pieces, one a call. Their digest is
--- another one than that of a smaller key, which has another content anyhow. A key that changes in between has some
--- digest: who compares looks again.
-
-local function is_large(kind, key)
-	local most = kind == 'string' and ENOUGH * BYTES or ENOUGH
-	return LENGTH[kind] ~= nil and call(LENGTH[kind], key) > most
-end
+-- Keys of more than ENOUGH elements, or as many bytes as that, are read in pieces, one a call. A key that changes in
+-- between has some digest: who compares looks again.
 
 -- sonic_digest_piece db key kind at digest: reads the next piece of a large key of that kind: where the next one is,
 -- '' at the end, and the digest so far.
-reads('sonic_digest_piece', function(keys, args)
-	local moving = shards.use(keys[1])
-	if moving then return moving end
+reads('sonic_digest_piece', nil, function(_, args)
 	local db, key, kind, at, digest = unpack(args)
 	call('SELECT', db)
-	work = 0
+	c.work = 0
 	if kind_of(key) ~= kind then return {'', 'changed in zone ' .. c.zone .. ' at ' .. format('%d', wall_clock())} end
 	at, digest = pieces[kind](key, at, digest)
 	return {at or '', digest}
 end)
 
--- describe adds what key holds to list: its name, type ('none' without a key), digest, expiry ('' for never), policy.
--- lacks says that this Redis does not have the database. The digest of a large key is '': it is read by
--- sonic_digest_piece.
-local function describe(list, key, lacks)
-	local kind, n = lacks and 'none' or kind_of(key), #list
-	work = work + 1
-	local digest, pxat = '', ''
-	if kind ~= 'none' then
-		digest, pxat = is_large(kind, key) and '' or content[kind](key), expiry_of(key)
-	end
-	list[n + 1], list[n + 2], list[n + 3], list[n + 4], list[n + 5] = key, kind, digest, pxat, policy_of(key)
-end
-
 -- reached returns how far this Redis is: zone, id, zone, id, .. Its own zone is the first.
 local function reached(out)
-	local last = stream_info(out)
+	local last = last_of(out)
 	local name = c.clustered and c.zone or call('HGET', state(out, 'meta'), 'zone') or ''
 	local list, all = {name, last}, all_cursors(out)
 	for i = 1, #all, 4 do
@@ -173,16 +112,24 @@ local function reached(out)
 end
 
 -- sonic_digests db key..: how far this Redis is, and what the keys hold: the first ones, when there is too much to
--- read in one call.
-reads('sonic_digests', function(keys, args)
-	local moving = shards.use(keys[1])
-	if moving then return moving end
-	local at, list = reached(keys[1]), {}
-	local lacks = failed(try('SELECT', args[1]))
-	work = 0
+-- read in one call. Of each key: its name, type ('none' without a key, or in a database that this Redis does not have),
+-- digest, expiry ('' for never), policy. The digest of a large key is '': it is read by sonic_digest_piece.
+reads('sonic_digests', nil, function(out, args)
+	local at, list = reached(out), {}
+	local no_db = failed(try('SELECT', args[1]))
+	c.work = 0
 	for i = 2, #args do
-		describe(list, args[i], lacks)
-		if work >= ENOUGH then break end
+		local key = args[i]
+		local kind, n = no_db and 'none' or kind_of(key), #list
+		local digest, pxat, length = '', '', LENGTH[kind] and call(LENGTH[kind], key)
+		c.work = c.work + 1
+		if length and length <= (kind == 'string' and ENOUGH * BYTES or ENOUGH) then
+			local from = ''
+			repeat from, digest = pieces[kind](key, from, digest) until not from
+		end
+		if kind ~= 'none' then pxat = expiry_of(key) end
+		list[n + 1], list[n + 2], list[n + 3], list[n + 4], list[n + 5] = key, kind, digest, pxat, policy_of(key)
+		if c.work >= ENOUGH then break end
 	end
 	return {at, list}
 end)
@@ -196,24 +143,19 @@ local function without_state(keys)
 end
 
 -- sonic_walk db cursor count: one step of SCAN: the next cursor, and the keys that it found.
-reads('sonic_walk', function(_, args)
+reads('sonic_walk', nil, function(_, args)
 	call('SELECT', args[1])
 	local step = call('SCAN', args[2], 'COUNT', args[3])
 	return {step[1], without_state(step[2])}
 end)
 
 -- sonic_slot: all keys of the slot. A cluster has no cursor within a slot.
-reads('sonic_slot', function(keys)
-	if not c.clustered then return NOT_READY end
-	local moving = shards.use(keys[1])
-	if moving then return moving end
-	local slot = call('CLUSTER', 'KEYSLOT', keys[1])
+reads('sonic_slot', 'clustered', function(out)
+	local slot = call('CLUSTER', 'KEYSLOT', out)
 	return without_state(call('CLUSTER', 'GETKEYSINSLOT', slot, call('CLUSTER', 'COUNTKEYSINSLOT', slot)))
 end)
 
 -- sonic_versions cursor count: one step through the hash of versions: the next cursor; field, version, ..
-reads('sonic_versions', function(keys, args)
-	local moving = shards.use(keys[1])
-	if moving then return moving end
-	return call('HSCAN', state(keys[1], 'ver'), args[1], 'COUNT', args[2])
+reads('sonic_versions', nil, function(out, args)
+	return call('HSCAN', VERSION_HASH[out], args[1], 'COUNT', args[2])
 end)

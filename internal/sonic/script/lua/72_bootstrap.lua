@@ -23,18 +23,16 @@ end
 
 -- not_source returns the error when asker cannot be filled from here.
 local function not_source(asker)
-	if not c.ready then return NOT_READY end
-	for i = 1, #c.others do
-		if c.others[i] == asker then return nil end
-	end
-	return bad_arguments('zone ' .. asker .. ' is no zone of this one\'s: name it in its zones and start its Sonic again')
+	if c.others[asker] then return nil end
+	return {err = 'SONICARG zone ' .. asker .. ' is no zone of this one\'s: '
+		.. 'name it in its zones and start its Sonic again'}
 end
 
 -- sonic_source asker: how far this Redis is, its epoch, what it has pruned, how many answers it waits for and how
 -- much it has dropped and not shipped since, which cursors asker once reported.
-reads('sonic_source', function(keys, args)
-	local out, asker = keys[1], args[1]
-	local problem = not_source(asker) or shards.use(out)
+reads('sonic_source', 'ready', function(out, args)
+	local asker = args[1]
+	local problem = not_source(asker)
 	if problem then return problem end
 	if c.clustered then shards.read_pruned(out) end
 	local reported, all = {}, call('HGETALL', state(out, 'reported'))
@@ -45,15 +43,15 @@ reads('sonic_source', function(keys, args)
 	end
 	return {
 		reached(out), call('HGET', state(out, 'meta'), 'epoch') or '0', c.pruned.text or NO_ID,
-		format('%d', call('HLEN', state(out, 'requests')) + call('HLEN', state(out, 'unsent'))), reported,
+		format('%d', call('HLEN', state(out, 'requests')) + call('HLEN', state(out, 'dropped'))), reported,
 	}
 end)
 
 -- sonic_copy_versions asker cursor count: one step through the hash of versions: the next cursor; field, version, ..
-reads('sonic_copy_versions', function(keys, args)
-	local problem = not_source(args[1]) or shards.use(keys[1])
+reads('sonic_copy_versions', 'ready', function(out, args)
+	local problem = not_source(args[1])
 	if problem then return problem end
-	local step = call('HSCAN', state(keys[1], 'ver'), args[2], 'COUNT', args[3])
+	local step = call('HSCAN', VERSION_HASH[out], args[2], 'COUNT', args[3])
 	local list = step[2]
 	for i = 2, #list, 2 do
 		-- Operations go on only from what is copied with its content: sonic_copy_keys says from what.
@@ -77,66 +75,60 @@ end
 -- much to read in one call; how far this Redis is; and of each key that is there its name, dump, expiry ('' for
 -- never), policy, and a list of its versions: field, version, .. A key without versions has a list of how far this
 -- Redis is with its slot of other zones in place of it.
-reads('sonic_copy_keys', function(keys, args)
-	local asker, db, ver = args[1], args[2], state(keys[1], 'ver')
-	local problem = not_source(asker) or shards.use(keys[1])
+reads('sonic_copy_keys', 'ready', function(out, args)
+	local asker, db = args[1], args[2]
+	local problem = not_source(asker)
 	if problem then return problem end
-	local at, list, read = reached(keys[1]), {}, 0
-	c.selected = '0'
-	work = 0
+	local at, list, read = reached(out), {}, 0
+	c.work = 0
 	for i = 4, #args, 2 do
 		local key = args[i]
 		select_db(db)
 		local dump = call('DUMP', key)
-		read, work = read + 1, work + 1
+		read, c.work = read + 1, c.work + 1
 		if dump then
-			work = work + #dump / BYTES
+			c.work = c.work + #dump / BYTES
 			local pxat, policy, kind, facts_of, fields = expiry_of(key), policy_of(key), kind_of(key), {}, {}
 			if policy == 'c' then
 				select_db('0')
 				-- Its sum would come behind the copy, which has it. Nothing tells both apart.
-				if call('EXISTS', state(keys[1], 'unsent')) == 1 then
-					return {err = 'SONICUNSENT zone ' .. c.zone .. ' dropped effects and has not shipped their sums yet: '
+				if call('EXISTS', state(out, 'dropped')) == 1 then
+					return {err = 'SONICDROPPED zone ' .. c.zone .. ' dropped effects and has not shipped their sums yet: '
 						.. 'copy its counters again later'}
 				end
 			end
 			if policy ~= 'l' then
 				select_db('0')
-				facts_of = slot_cursors(keys[1], args[i - 1])
+				facts_of = slot_cursors(out, args[i - 1])
 			else
 				local name = db .. ':' .. key
 				fields = {'k' .. name, 'x' .. name, 'th' .. name, 'ts' .. name, 'tz' .. name}
 				if LETTERS[kind] then
 					local elements, prefix = elements_of(key, LETTERS[kind]), element_field(db, key, '')
 					for j = 1, #elements do fields[#fields + 1] = prefix .. elements[j] end
-					work = work + #elements
+					c.work = c.work + #elements
 				end
 				select_db('0')
-				for from = 1, #fields, SLICE do
-					local to = math.min(from + SLICE - 1, #fields)
-					local stored = call('HMGET', ver, unpack(fields, from, to))
-					for j = 1, #stored do
-						if stored[j] then
-							local n = #facts_of
-							facts_of[n + 1], facts_of[n + 2] = fields[from + j - 1], stored_by(stored[j], asker)
-						end
-					end
+				local stored = read_sliced(call, 'HMGET', VERSION_HASH[out], fields, 1, #fields)
+				for j = 1, #fields do
+					local n = #facts_of
+					if stored[j] then facts_of[n + 1], facts_of[n + 2] = fields[j], stored_by(stored[j], asker) end
 				end
 			end
 			local n = #list
 			list[n + 1], list[n + 2], list[n + 3], list[n + 4], list[n + 5] = key, dump, pxat, policy, facts_of
 		end
-		if work >= ENOUGH then break end
+		if c.work >= ENOUGH then break end
 	end
 	return {format('%d', read), at, list}
 end)
 
 -- sonic_filled zone own floor pruned epoch, then count and pairs of cursors, of reported cursors, of how far the
 -- source was at the end: the copy is whole. A Sonic can open this Redis now.
-always('sonic_filled', function(keys, args)
-	local out, meta = keys[1], state(keys[1], 'meta')
+always('sonic_filled', nil, function(out, args)
+	local meta = state(out, 'meta')
 	local source = call('HGET', meta, 'bootstrap')
-	if not source or c.opened then return bad_arguments('no bootstrap is going on') end
+	if not source or c.opened then return {err = 'SONICARG no bootstrap is going on'} end
 	local at = 6
 	local function take(name, change)
 		local list = {}

@@ -5,8 +5,7 @@ local function groups_of(key)
 	local groups = {}
 	if kind_of(key) ~= 'stream' then return groups end
 	for i, info in ipairs(call('XINFO', 'GROUPS', key)) do
-		local found, pending, from = {}, {}, '-'
-		for j = 1, #info, 2 do found[info[j]] = info[j + 1] end
+		local found, pending, from = by_name(info), {}, '-'
 		while true do
 			local list = call('XPENDING', key, found.name, from, '+', SLICE)
 			for j = 1, #list do pending[#pending + 1] = list[j] end
@@ -35,4 +34,21 @@ local function set_groups(key, groups)
 				format('%.0f', times), 'FORCE', 'JUSTID')
 		end
 	end
+end
+
+-- put writes the value of the effect e of origin, S or R, which expires at pxat. A stream keeps the groups that it has
+-- here.
+local function put(e, origin, pxat)
+	local key, value = e[4], e[5]
+	if e[1] == 'S' then
+		if pxat == '' then
+			call('SET', key, value)
+		else
+			call('SET', key, value, 'PXAT', pxat)
+		end
+		return
+	end
+	local groups = origin ~= c.zone and groups_of(key)
+	call('RESTORE', key, pxat == '' and '0' or pxat, value, 'REPLACE', 'ABSTTL')
+	if groups and kind_of(key) == 'stream' then set_groups(key, groups) end
 end

@@ -189,12 +189,24 @@ func (o *owner) confirmEnd(ctx context.Context, last wire.ID) (end wire.ID, err 
 // firstUnstored returns the first entry or transaction of the outbox that the topic does not have,
 // or none. whole is false if the end of that transaction is missing.
 func (o *owner) firstUnstored(ctx context.Context) (first []wire.Entry, whole bool, err error) {
-	n := 0
-	entries, last, err := o.readRange(ctx, o.packer.Tail.Last, "+", func(entries []wire.Entry) bool {
-		n = wire.Cut(entries, true)
-		return n > 0
-	})
-	return entries[:n], n > 0 || last == o.packer.Tail.Last, err
+	var f firstUnit
+	entries, last, err := o.readRange(ctx, o.packer.Tail.Last, "+", f.find)
+	if f.size == 0 {
+		f.size = wire.Cut(entries, true)
+	}
+	return entries[:f.size], f.size > 0 || last == o.packer.Tail.Last, err
+}
+
+// firstUnit finds the end of the first entry or transaction of a list that grows. It looks again once
+// the list is twice as long: a client's transaction may have millions of entries.
+type firstUnit struct{ size, searched int }
+
+// find reports whether the end is in entries.
+func (f *firstUnit) find(entries []wire.Entry) bool {
+	if len(entries) >= 2*f.searched {
+		f.size, f.searched = wire.Cut(entries, true), len(entries)
+	}
+	return f.size > 0
 }
 
 // checkOwnership reads the end of the topic again. If it is after this writer's last message,

@@ -149,3 +149,29 @@ func TestAPredecessorOfAnotherVersion(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, state.Ready)
 }
+
+// Finding the end of a transaction takes time in proportion to its length: Redis is not open yet.
+func TestFirstUnitOfAnOutbox(t *testing.T) {
+	t.Parallel()
+	const n = 100_000
+	entries := make([]wire.Entry, n)
+	for i := range entries {
+		entries[i] = wire.Entry{ID: wire.ID{Ms: uint64(i + 1)}, Transaction: "1", Effects: "e"}
+	}
+	entries[n-2].Effects = ""
+	entries[n-1].Transaction = ""
+	var f firstUnit
+	searched := 0
+	for read := 0; read < n; read += minReadCount {
+		before := f.searched
+		require.False(t, f.find(entries[:read]))
+		if f.searched != before {
+			searched += f.searched
+		}
+	}
+	require.Less(t, searched, 2*n)
+	require.Equal(t, n-1, wire.Cut(entries, true))
+	f = firstUnit{}
+	require.True(t, f.find(entries[n-1:]), "an entry without a transaction")
+	require.Equal(t, 1, f.size)
+}

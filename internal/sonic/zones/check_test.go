@@ -192,6 +192,26 @@ func TestLargeKeysComeOneByOne(t *testing.T) {
 	w.awaitEqual()
 }
 
+// Redis keeps equal sorted sets as listpacks or as skiplists. ZSCAN of Redis 7.2 and newer writes the
+// scores of these in different ways. With Redis 7.0 this test cannot fail.
+func TestEqualScoresInDifferentEncodings(t *testing.T) {
+	t.Parallel()
+	w := newZones(t, "a", "b")
+	a, b := w.zones["a"], w.zones["b"]
+	for _, z := range []*zone{a, b} {
+		z.behind(0, "ZADD", "zset", "0.1", "a", "-3.3", "b", "1e17", "c", "inf", "d", "-inf", "e")
+	}
+	b.behind(0, "EVAL", `
+for i = 1, 1000 do redis.call('ZADD', 'zset', i, 'member' .. i) end
+for i = 1, 1000 do redis.call('ZREM', 'zset', 'member' .. i) end
+return 1`, 0)
+	require.Equal(t, "listpack", a.client.ObjectEncoding(t.Context(), "zset").Val())
+	require.Equal(t, "skiplist", b.client.ObjectEncoding(t.Context(), "zset").Val())
+	require.Empty(t, w.differences("a", "b"))
+	b.behind(0, "ZADD", "zset", "0.2", "a")
+	require.Equal(t, []string{"0 zset"}, w.differences("a", "b"))
+}
+
 // A large key of any type is compared in pieces, and each difference in one is found.
 func TestLargeKeysAreReadInPieces(t *testing.T) {
 	t.Parallel()

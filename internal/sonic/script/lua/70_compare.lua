@@ -34,14 +34,18 @@ local function sum_of(list, step, a, b)
 	return format('%012x%012x', a, b), a, b
 end
 
+-- scans returns what reads pieces by SSCAN, HSCAN or ZSCAN. Redis writes a score with more digits when it keeps the
+-- sorted set as a skiplist.
 local function scans(command, step)
 	return function(key, at, digest)
 		local a, b = tonumber(string.sub(digest, 1, 12), 16) or 0, tonumber(string.sub(digest, 13), 16) or 0
 		if at == '' then at = '0' end
 		repeat
 			local found = call(command, key, at, 'COUNT', '1000')
+			local list = found[2]
 			at = found[1]
-			digest, a, b = sum_of(found[2], step, a, b)
+			for i = 2, command == 'ZSCAN' and #list or 0, 2 do list[i] = format('%.17g', tonumber(list[i])) end
+			digest, a, b = sum_of(list, step, a, b)
 		until at == '0' or c.work >= ENOUGH
 		return at ~= '0' and at or nil, digest
 	end

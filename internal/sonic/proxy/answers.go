@@ -114,6 +114,7 @@ func (c *client) hello(_ *command.Command, r request.Request) bool {
 	if named {
 		c.name = append([]byte(nil), name...)
 	}
+	c.leaveChannels()
 	if proto != c.proto && c.backend != nil && c.backend.owner == c {
 		return c.changeDedicatedProtocol(proto)
 	}

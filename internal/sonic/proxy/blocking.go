@@ -276,8 +276,12 @@ func (l *loop) watcherOf(db int, primary string) *keyWatcher {
 func (w *keyWatcher) startTracking() {
 	w.b.failAll() // reads of the keys, which must not precede the command
 	w.b.send(discardReply(), resp.AppendCommand(nil, "CLIENT", "TRACKING", "ON"))
+	var waiting []*blockedCommand // one whose slot has moved leaves commands
 	for _, all := range w.commands {
-		for _, one := range all {
+		waiting = append(waiting, all...)
+	}
+	for _, one := range waiting {
+		if !one.ended {
 			one.onKeyChange()
 		}
 	}

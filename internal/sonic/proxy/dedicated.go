@@ -14,7 +14,7 @@ import (
 // moveToDedicated moves the client to a connection of its own. It returns false while replies are
 // pending on another one.
 func (c *client) moveToDedicated() bool {
-	if c.backend != nil && c.backend.owner == c && c.backend.state != discarded {
+	if c.backend != nil && c.backend.owner == c && c.backend.state != discarded && c.backend != c.channels() {
 		return true
 	}
 	if c.outstanding > 0 {

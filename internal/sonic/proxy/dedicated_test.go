@@ -1,6 +1,10 @@
 package proxy_test
 
 import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -78,4 +82,53 @@ func TestBlockedClientsAreWoken(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "*2\r\n$1\r\nl\r\n$1\r\nx\r\n", got)
 	}
+}
+
+// TestNoReplyIsOlderThanAMessageBeforeIt: a client of RESP3 that keeps what it has read until a message
+// says that it has changed does not read the former value behind the message.
+func TestNoReplyIsOlderThanAMessageBeforeIt(t *testing.T) {
+	t.Parallel()
+	e := start(t, opened(t), nil)
+	c, writer := dial(t, e.addr), dial(t, e.addr)
+	c.ask(t, "HELLO", "3")
+	require.Equal(t, "+OK\r\n", c.ask(t, "SET", "k", "0"))
+	c.ask(t, "SUBSCRIBE", "changed")
+	const last = 2000
+	var writes sync.WaitGroup
+	writes.Go(func() {
+		for i := 1; i <= last; i++ {
+			if _, err := fmt.Fprintf(writer, "set k %d\r\npublish changed %d\r\n", i, i); !assert.NoError(t, err) {
+				return
+			}
+			for range 2 {
+				_, err := writer.reply()
+				assert.NoError(t, err)
+			}
+		}
+	})
+	for told := 0; told < last; {
+		c.send(t, strings.Repeat("get k\r\n", 20))
+		for n := 0; n < 20; {
+			reply, err := c.reply()
+			require.NoError(t, err)
+			words := strings.Fields(reply)
+			value, err := strconv.Atoi(words[len(words)-1])
+			require.NoError(t, err, reply)
+			if reply[0] == '>' {
+				told = value
+				continue
+			}
+			n++
+			require.GreaterOrEqual(t, value, told)
+		}
+	}
+	writes.Wait()
+	require.Equal(t, "+OK\r\n", c.ask(t, "SELECT", "1"))
+	require.Equal(t, "_\r\n", c.ask(t, "GET", "k"))
+	require.Contains(t, c.ask(t, "HELLO", "2"), "proto")
+	require.Contains(t, c.ask(t, "UNSUBSCRIBE"), "changed")
+	require.Equal(t, "$-1\r\n", c.ask(t, "GET", "k"))
+	require.Equal(t, "+OK\r\n", c.ask(t, "SELECT", "0"))
+	require.Contains(t, c.ask(t, "HELLO", "3"), "proto")
+	require.Equal(t, "$4\r\n2000\r\n", c.ask(t, "GET", "k"))
 }

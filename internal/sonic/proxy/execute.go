@@ -213,11 +213,15 @@ func (c *client) connection() (b *backend, ok bool) {
 	if c.loop.slots != nil {
 		return c.primary()
 	}
-	if c.backend != nil && (c.backend.owner == c || c.backend.db == c.db && c.backend.proto == c.proto) && c.backend.state != discarded {
+	shared := c.backend != nil && c.backend.owner == nil && (c.proto == 2 || c.channels() == nil)
+	if c.backend != nil && (c.backend.owner == c || shared && c.backend.db == c.db && c.backend.proto == c.proto) && c.backend.state != discarded {
 		return c.backend, true
 	}
 	if c.outstanding > 0 {
 		return nil, false
+	}
+	if c.useChannels() {
+		return c.backend, true
 	}
 	c.backend = c.loop.connection(c.db, c.proto)
 	return c.backend, true

@@ -46,7 +46,11 @@ func (c *client) subscribe(_ *command.Command, r request.Request) bool {
 	return c.runDedicated(&dedicatedCommand{slot: noSlot, send: func(o *dedicatedCommand, address string, _ bool) {
 		d := c.dedicated
 		if d.channels == nil || d.channels.state == discarded {
-			b := c.openDedicated(address, 0, 3)
+			db := 0
+			if c.loop.slots == nil {
+				db = c.db
+			}
+			b := c.openDedicated(address, db, 3)
 			b.onPush = c.channelPush
 			b.onEnd = func() {
 				d.channels = nil
@@ -59,6 +63,35 @@ func (c *client) subscribe(_ *command.Command, r request.Request) bool {
 		o.b = d.channels
 		o.sendMarked(raw)
 	}})
+}
+
+// channels returns the connection of the client's channels and patterns, nil if there is none.
+func (c *client) channels() *backend {
+	if c.dedicated == nil || c.dedicated.channels == nil || c.dedicated.channels.state == discarded {
+		return nil
+	}
+	return c.dedicated.channels
+}
+
+// useChannels makes the commands of a client of RESP3 go by the connection of its channels, so that
+// no reply is older than a message before it, as with Redis. A client of RESP2 has no such replies.
+func (c *client) useChannels() bool {
+	b := c.channels()
+	if b == nil || c.proto == 2 {
+		return false
+	}
+	c.backend = b
+	if b.db != c.db {
+		c.setDB(c.db)
+	}
+	return true
+}
+
+// leaveChannels ends what useChannels did. No reply may be pending.
+func (c *client) leaveChannels() {
+	if c.backend != nil && c.backend == c.channels() {
+		c.backend = nil
+	}
 }
 
 // In front of a Redis Cluster a client has one connection to each primary that has slots of its shard

@@ -72,6 +72,7 @@ func (p *pruning) step(ctx context.Context, db *redis.Client, horizon wire.ID) e
 			p.cursors[slot], more = next, append(more, slot)
 		}
 	}
-	p.slots = append(more, p.slots[len(slots):]...)
+	p.slots = p.slots[len(slots)-len(more):]
+	copy(p.slots, more)
 	return nil
 }

@@ -49,10 +49,8 @@ func (p *Proxy) inCluster(cmd *command.Command, h handler) handler {
 		return (*client).randomKeyOfAll
 	case "watch":
 		return (*client).watchInCluster
-	case "ssubscribe":
+	case "ssubscribe", "sunsubscribe":
 		return (*client).subscribeShards
-	case "sunsubscribe":
-		return (*client).unsubscribeShards
 	case "client|tracking", "client|caching", "client|trackinginfo":
 		return (*client).refuseTracking
 	}

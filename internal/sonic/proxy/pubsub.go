@@ -149,7 +149,8 @@ func shardSlot(r request.Request) (slot int, ok bool) {
 	return slot, ok
 }
 
-func (c *client) subscribeShards(_ *command.Command, r request.Request) bool {
+// subscribeShards runs SSUBSCRIBE and SUNSUBSCRIBE in front of a Redis Cluster.
+func (c *client) subscribeShards(cmd *command.Command, r request.Request) bool {
 	slot, ok := shardSlot(r)
 	switch {
 	case !ok:
@@ -158,6 +159,9 @@ func (c *client) subscribeShards(_ *command.Command, r request.Request) bool {
 		return false
 	}
 	c.beginSubscriptions()
+	if cmd.Name == "sunsubscribe" {
+		return c.unsubscribeShards(r)
+	}
 	raw := bytes.Clone(r.Raw)
 	return c.runDedicated(&dedicatedCommand{slot: slot, ended: c.dropUnusedShards, send: func(o *dedicatedCommand, address string, _ bool) {
 		o.b = c.dedicated.shards.to(address, c)
@@ -168,15 +172,7 @@ func (c *client) subscribeShards(_ *command.Command, r request.Request) bool {
 
 // unsubscribeShards runs SUNSUBSCRIBE. The proxy answers it: its connections do not know how many
 // channels the client has in all.
-func (c *client) unsubscribeShards(_ *command.Command, r request.Request) bool {
-	_, ok := shardSlot(r)
-	switch {
-	case !ok:
-		return c.replyError(errCrossSlot)
-	case c.outstanding > 0:
-		return false
-	}
-	c.beginSubscriptions()
+func (c *client) unsubscribeShards(r request.Request) bool {
 	shards := &c.dedicatedConnections().shards
 	var channels []string
 	for i := 1; i < r.Len(); i++ {

@@ -77,7 +77,7 @@ ifeq ($(origin SECONDS),command line)
 	@AVIARY_TEST_STEPS="$$(( $(SECONDS) * 100 ))" go test -count 1 -timeout 120m -p 1 ./internal/sonic/script ./internal/sonic/proxy ./internal/sonic/wire
 else ifeq ($(origin EVENTBRIDGE_SECONDS),command line)
 	@AVIARY_EVENTBRIDGE_SECONDS='$(EVENTBRIDGE_SECONDS)' go test -count 1 -timeout "$$(( $(EVENTBRIDGE_SECONDS) / 20 + 60 ))m" -p 1 -v \
-	  ./test/eventbridge/whole ./internal/eventbridge/preprocessor ./internal/eventbridge/processor ./internal/eventbridge/engine ./internal/eventbridge/registry
+	  ./test/eventbridge/whole ./internal/eventbridge/ingest ./internal/eventbridge/delivery ./internal/eventbridge/engine ./internal/eventbridge/registry/store
 else ifeq ($(origin PIGEONHOLE_SECONDS),command line)
 	@AVIARY_PIGEONHOLE_SECONDS='$(PIGEONHOLE_SECONDS)' go test -count 1 -timeout "$$(( $(PIGEONHOLE_SECONDS) / 5 + 60 ))m" -p 1 -v \
 	  ./test/pigeonhole ./internal/connector/pulsar ./internal/connector/pipeline
@@ -86,7 +86,7 @@ else ifeq ($(origin MONITORING),command line)
 else
 	@AVIARY_MODEL_SEEDS='$(SEEDS)' AVIARY_MODEL_BROKER_SEEDS=20 AVIARY_MESSAGING_SOAK=1 go test -count 1 -timeout 120m -v \
 	  -run '^(TestModel|TestModelOnTheBroker|TestBacklogOfLargeMessagesFitsTheBudget|TestReaderFromATimeMissesNothing)$$' ./pkg/messaging
-	@AVIARY_MATCH_SEEDS='$(SEEDS)' go test -count 1 -timeout 60m -run '^TestDifferential$$' ./pkg/match
+	@AVIARY_MATCH_SEEDS='$(SEEDS)' go test -count 1 -timeout 60m -run '^TestDifferential$$' ./pkg/eventpattern
 	@$(MAKE) zones ZONES_SECONDS=10
 endif
 

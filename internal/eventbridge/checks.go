@@ -4,10 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/schema"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
-	"github.com/aviaryhq/aviary/internal/eventbridge/transform"
+	"github.com/aviaryhq/aviary/internal/eventbridge/template"
 )
 
 // checksOf returns the checks of the packages below.
@@ -20,7 +20,7 @@ func checksOf(f *target.Factory) model.Checks {
 			return nil
 		},
 		Transform: func(t *model.Transform) []model.Fault {
-			_, err := transform.Compile(t)
+			_, err := template.Compile(t)
 			return transformFaults(err)
 		},
 		Target: func(t *model.Target) (found []model.Fault) {
@@ -32,7 +32,7 @@ func checksOf(f *target.Factory) model.Checks {
 	}
 }
 
-// transformFaults returns the faults in an error of transform.Compile.
+// transformFaults returns the faults in an error of template.Compile.
 func transformFaults(err error) (found []model.Fault) {
 	if err == nil {
 		return nil
@@ -42,7 +42,7 @@ func transformFaults(err error) (found []model.Fault) {
 		all = joined.Unwrap()
 	}
 	for _, one := range all {
-		var at *transform.Fault
+		var at *template.Fault
 		if errors.As(one, &at) {
 			found = append(found, model.Fault{Pointer: at.Pointer, Problem: at.Problem})
 		} else {

@@ -17,10 +17,10 @@ import (
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/eventbridge/api"
+	"github.com/aviaryhq/aviary/internal/eventbridge/delivery"
 	"github.com/aviaryhq/aviary/internal/eventbridge/engine"
-	"github.com/aviaryhq/aviary/internal/eventbridge/preprocessor"
-	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/ingest"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 	"github.com/aviaryhq/aviary/internal/httpserver/bearer"
 	"github.com/aviaryhq/aviary/internal/setup"
@@ -48,9 +48,9 @@ type Config struct {
 	// Secrets says how the secrets of subscribers are encrypted in the registry.
 	Secrets SecretsConfig `yaml:"secrets"`
 	// Ingest, Engine and Processor bound what each role does.
-	Ingest    preprocessor.Config `yaml:"ingest"`
-	Engine    engine.Config       `yaml:"engine"`
-	Processor processor.Config    `yaml:"processor"`
+	Ingest    ingest.Config   `yaml:"ingest"`
+	Engine    engine.Config   `yaml:"engine"`
+	Processor delivery.Config `yaml:"processor"`
 	// Targets says which addresses webhooks may have. Connections are the systems that targets may
 	// use.
 	Targets     target.Config      `yaml:"targets"`
@@ -115,7 +115,7 @@ type SecretsConfig struct {
 }
 
 // keys reads the keys. It returns nil if there is no file.
-func (c SecretsConfig) keys() (*registry.Keys, error) {
+func (c SecretsConfig) keys() (*store.Keys, error) {
 	if c.KeyFile == "" {
 		return nil, nil //nolint:nilnil // secrets are stored as plain text
 	}
@@ -123,7 +123,7 @@ func (c SecretsConfig) keys() (*registry.Keys, error) {
 	if err != nil {
 		return nil, config.Fault("secrets.key_file", "%v", err)
 	}
-	keys, err := registry.ParseKeys(text)
+	keys, err := store.ParseKeys(text)
 	if err != nil {
 		return nil, config.Fault("secrets.key_file", "%v", err)
 	}
@@ -163,9 +163,9 @@ func DefaultConfig() Config {
 		HTTP:      HTTPConfig{Listen: "127.0.0.1:9601"},
 		Roles:     Roles{RolePreprocessor, RoleEngine, RoleProcessor},
 		Topics:    TopicsConfig{Namespace: "public/default"},
-		Ingest:    preprocessor.DefaultConfig(),
+		Ingest:    ingest.DefaultConfig(),
 		Engine:    engine.DefaultConfig(),
-		Processor: processor.DefaultConfig(),
+		Processor: delivery.DefaultConfig(),
 		Targets:   target.DefaultConfig(),
 		Setup:     setup.Defaults(),
 		Timeout:   30 * time.Second,

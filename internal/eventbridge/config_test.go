@@ -14,7 +14,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/eventbridge"
-	"github.com/aviaryhq/aviary/internal/eventbridge/preprocessor"
+	"github.com/aviaryhq/aviary/internal/eventbridge/ingest"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 )
 
@@ -37,7 +37,7 @@ func TestTheExampleHoldsEveryDefault(t *testing.T) {
 	require.NoError(t, err)
 	want := eventbridge.DefaultConfig()
 	// What is empty is there, to be found.
-	want.API.Tokens, want.Ingest.Tenants = []eventbridge.APIToken{}, []preprocessor.TenantConfig{}
+	want.API.Tokens, want.Ingest.Tenants = []eventbridge.APIToken{}, []ingest.TenantConfig{}
 	want.HTTP.Hosts = []string{}
 	want.Targets.Allow, want.Targets.Ports = cfg.Targets.Allow, cfg.Targets.Ports
 	assert.Empty(t, cfg.Targets.Allow)

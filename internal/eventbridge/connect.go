@@ -3,7 +3,7 @@ package eventbridge
 import (
 	"github.com/redis/go-redis/v9/logging"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/internal/trial"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )

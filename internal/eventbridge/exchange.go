@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 )
 
 // command returns the command as it is written on the command line; empty for a service.
@@ -151,7 +151,7 @@ func (s *service) importFile(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	defer func() { _ = file.Close() }()
-	steps, err := s.store.Import(ctx, file, registry.ImportOptions{
+	steps, err := s.store.Import(ctx, file, store.ImportOptions{
 		DryRun: s.cfg.DryRun, Prune: s.cfg.Prune, Lookup: os.LookupEnv, Within: s.cfg.Timeout,
 	})
 	for _, step := range steps {
@@ -159,7 +159,7 @@ func (s *service) importFile(ctx context.Context, stdout io.Writer) error {
 		if step.Subscriber != "" {
 			name = "subscriber " + step.Bus + "/" + step.Subscriber
 		}
-		if step.Action == registry.Created && step.Subscriber != "" && s.startsInThePast(step) {
+		if step.Action == store.Created && step.Subscriber != "" && s.startsInThePast(step) {
 			name += " (what came before it is not delivered by an import: replay it)"
 		}
 		if _, e := fmt.Fprintf(stdout, "%-7s %s\n", step.Action, name); e != nil {
@@ -171,7 +171,7 @@ func (s *service) importFile(ctx context.Context, stdout io.Writer) error {
 
 // startsInThePast reports whether an imported subscriber begins before now. Only the API starts the
 // replay for this: an import has no processor.
-func (s *service) startsInThePast(step registry.Step) bool {
+func (s *service) startsInThePast(step store.Step) bool {
 	sub := s.store.Snapshot().Subscriber(step.Bus, step.Subscriber)
 	return sub != nil && sub.Start != "latest"
 }

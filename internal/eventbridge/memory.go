@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 )
 
 // These are about what a process of Eventbridge holds in addition to what its configuration bounds.
@@ -24,7 +24,7 @@ const (
 
 // memoryNeed returns what the bounds let the process hold with the present registry, and a quarter
 // more, so that the garbage collector has room when everything is full.
-func memoryNeed(cfg Config, now *registry.Snapshot) int64 {
+func memoryNeed(cfg Config, now *store.Snapshot) int64 {
 	buses, subscribers := now.Counts()
 	held := int64(memoryBase) + int64(subscribers)*memoryOfSubscriber
 	if cfg.Roles.Has(RolePreprocessor) {
@@ -49,13 +49,13 @@ func (s *service) tuneMemory() {
 	now := s.store.Snapshot()
 	s.rt.TuneMemory(memoryNeed(s.cfg, now))
 	s.rt.Go("memory", func(ctx context.Context) error {
-		followMemory(ctx, s.store.Snapshot, now.Revision(), func(now *registry.Snapshot) { s.rt.TuneMemory(memoryNeed(s.cfg, now)) })
+		followMemory(ctx, s.store.Snapshot, now.Revision(), func(now *store.Snapshot) { s.rt.TuneMemory(memoryNeed(s.cfg, now)) })
 		return nil
 	})
 }
 
 // followMemory calls tune when the registry has another revision, until ctx ends.
-func followMemory(ctx context.Context, snapshot func() *registry.Snapshot, seen int64, tune func(*registry.Snapshot)) {
+func followMemory(ctx context.Context, snapshot func() *store.Snapshot, seen int64, tune func(*store.Snapshot)) {
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
 	for {

@@ -10,13 +10,13 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/storetest"
 )
 
 // registryOf has subscribers of one bus, each with ten rules.
-func registryOf(t *testing.T, revision int64, subscribers int) *registry.Snapshot {
+func registryOf(t *testing.T, revision int64, subscribers int) *store.Snapshot {
 	t.Helper()
 	all := make([]model.Subscriber, subscribers)
 	for i := range all {
@@ -26,7 +26,7 @@ func registryOf(t *testing.T, revision int64, subscribers int) *registry.Snapsho
 			all[i].Rules = append(all[i].Rules, model.Rule{Name: fmt.Sprint("r", rule), Pattern: []byte(`{"type":["a"]}`)})
 		}
 	}
-	return registrytest.Snapshot(t, revision, []model.Bus{{Name: "orders"}}, all)
+	return storetest.Snapshot(t, revision, []model.Bus{{Name: "orders"}}, all)
 }
 
 // TestMemoryNeed: it is never below what is usual with a thousand subscribers, and grows with what
@@ -51,13 +51,13 @@ func TestMemoryFollowsTheRegistry(t *testing.T) {
 	changed := registryOf(t, 2, 2)
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		set := make(chan *registry.Snapshot, 10)
+		set := make(chan *store.Snapshot, 10)
 		ended := make(chan struct{})
-		var current atomic.Pointer[registry.Snapshot]
+		var current atomic.Pointer[store.Snapshot]
 		current.Store(now)
 		go func() {
 			defer close(ended)
-			followMemory(ctx, current.Load, now.Revision(), func(s *registry.Snapshot) { set <- s })
+			followMemory(ctx, current.Load, now.Revision(), func(s *store.Snapshot) { set <- s })
 		}()
 		time.Sleep(2 * lookAgain)
 		synctest.Wait()

@@ -6,7 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 )
 
 // namespaceTimeout bounds a request for the namespace's settings.
@@ -16,7 +16,7 @@ const namespaceTimeout = 10 * time.Second
 // need of the namespace, and cannot be seen there.
 func (s *service) watchNamespace(ctx context.Context) error {
 	ordered := make(chan struct{}, 1)
-	stop := s.store.Watch(func(now *registry.Snapshot) {
+	stop := s.store.Watch(func(now *store.Snapshot) {
 		if hasOrdered(now) {
 			select {
 			case ordered <- struct{}{}:
@@ -36,7 +36,7 @@ func (s *service) watchNamespace(ctx context.Context) error {
 	return nil
 }
 
-func hasOrdered(s *registry.Snapshot) bool {
+func hasOrdered(s *store.Snapshot) bool {
 	for b := range s.Buses() {
 		for sub := range s.Subscribers(b.Name) {
 			if sub.Order.Ordered() {

@@ -6,15 +6,15 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 )
 
 // opening is the readiness check of the registry. It works before the registry is read, and says
 // then what the service waits for: Pulsar may be unavailable, or its address may be wrong.
 type opening struct {
 	mu    sync.Mutex
-	store *registry.Store // nil until it was read
-	err   error           // the last failure before it was read
+	store *store.Store // nil until it was read
+	err   error        // the last failure before it was read
 }
 
 // failed notes why the registry cannot be read yet.
@@ -32,7 +32,7 @@ func (o *opening) failure() error {
 }
 
 // read notes that the registry was read.
-func (o *opening) read(s *registry.Store) {
+func (o *opening) read(s *store.Store) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.store = s

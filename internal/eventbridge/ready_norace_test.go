@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -58,13 +58,13 @@ func fill(t *testing.T, srv *stack.PulsarServer, topics model.Topics, subscriber
 	defer cancel()
 	client, err := messaging.Dial(ctx, messaging.Config{URL: srv.URL()})
 	require.NoError(t, err)
-	store, err := registry.Open(ctx, client, topics, registry.Options{})
+	registry, err := store.Open(ctx, client, topics, store.Options{})
 	require.NoError(t, err)
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- store.Run(running) }()
+	go func() { ended <- registry.Run(running) }()
 	bus := model.NewBus("orders")
-	_, _, err = store.PutBus(ctx, bus, registry.Condition{})
+	_, _, err = registry.PutBus(ctx, bus, store.Condition{})
 	require.NoError(t, err)
 	var all errgroup.Group
 	all.SetLimit(10)
@@ -77,14 +77,14 @@ func fill(t *testing.T, srv *stack.PulsarServer, topics model.Topics, subscriber
 					`{"source":["/shop/%d"],"type":[{"prefix":"order.%d."},{"suffix":".%d"},{"wildcard":"a*%d"}],"data":{"total":[{"numeric":[">",%d]}],"country":[{"anything-but":["DE","FR"]}]}}`,
 					i, n, n, i, n))})
 			}
-			_, _, err := store.PutSubscriber(ctx, s, registry.Condition{})
+			_, _, err := registry.PutSubscriber(ctx, s, store.Condition{})
 			return err
 		})
 	}
 	require.NoError(t, all.Wait())
 	stop()
 	require.ErrorIs(t, <-ended, context.Canceled)
-	require.NoError(t, store.Close(ctx))
+	require.NoError(t, registry.Close(ctx))
 	require.NoError(t, client.Close(ctx))
 }
 

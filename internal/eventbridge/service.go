@@ -15,12 +15,12 @@ import (
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/eventbridge/api"
 	"github.com/aviaryhq/aviary/internal/eventbridge/console"
+	"github.com/aviaryhq/aviary/internal/eventbridge/delivery"
 	"github.com/aviaryhq/aviary/internal/eventbridge/engine"
-	"github.com/aviaryhq/aviary/internal/eventbridge/instances"
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/preprocessor"
-	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/ingest"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/instances"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 	"github.com/aviaryhq/aviary/internal/httpserver"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -100,13 +100,13 @@ type service struct {
 	topics  model.Topics
 	factory *target.Factory
 	checks  model.Checks
-	pulsar  *registry.Pulsar
-	store   *registry.Store
+	pulsar  *store.Pulsar
+	store   *store.Store
 	opening opening
 	status  *instances.Status
 
-	processor *processor.Processor // nil without the role
-	senders   atomic.Bool          // senders have to authenticate
+	processor *delivery.Processor // nil without the role
+	senders   atomic.Bool         // senders have to authenticate
 }
 
 func (s *service) admin() bool { return s.cfg.Pulsar.AdminURL != "" }
@@ -136,12 +136,12 @@ func (s *service) openRegistry(ctx context.Context) (err error) {
 	if !s.admin() {
 		s.rt.Log.Info("pulsar.admin_url is not set: buses have one partition, backlogs are not known, and topics of deleted buses and subscribers remain")
 	}
-	s.pulsar = registry.NewPulsar(s.client, s.topics, s.admin())
+	s.pulsar = store.NewPulsar(s.client, s.topics, s.admin())
 	begin := &s.opening
 	s.rt.Check("registry", begin.check)
-	s.store, err = registry.Open(ctx, s.client, s.topics, registry.Options{
+	s.store, err = store.Open(ctx, s.client, s.topics, store.Options{
 		Instance: s.cfg.instance(), Keys: keys, Checks: s.checks, Pulsar: s.pulsar, Partitions: s.admin(),
-		Log: s.rt.Log, Metrics: registry.NewMetrics(s.rt.Metrics), Waiting: begin.failed,
+		Log: s.rt.Log, Metrics: store.NewMetrics(s.rt.Metrics), Waiting: begin.failed,
 	})
 	if err != nil {
 		return err
@@ -167,9 +167,9 @@ func (s *service) join() (err error) {
 
 // process starts to deliver to subscribers.
 func (s *service) process() {
-	s.processor = processor.New(processor.Options{
+	s.processor = delivery.New(delivery.Options{
 		Client: s.client, Source: s.store, Topics: s.topics, Targets: s.factory, Instance: s.cfg.instance(), Instances: s.status,
-		Admin: s.admin(), Config: s.cfg.Processor, Log: s.rt.Log, Metrics: processor.NewMetrics(s.rt.Metrics),
+		Admin: s.admin(), Config: s.cfg.Processor, Log: s.rt.Log, Metrics: delivery.NewMetrics(s.rt.Metrics),
 	})
 	s.rt.Go("states of subscribers", s.publishStates)
 	s.rt.Go("processor", s.processor.Run)
@@ -223,10 +223,10 @@ func (s *service) publishEngineStatus(ctx context.Context, e *engine.Engine) err
 
 // ingest starts to take events.
 func (s *service) ingest(r chi.Router) (state func(net.Conn, http.ConnState), err error) {
-	open := func(ctx context.Context, topic string) (preprocessor.Publisher, error) {
+	open := func(ctx context.Context, topic string) (ingest.Publisher, error) {
 		return s.client.Publisher(ctx, topic, s.cfg.Ingest.Profile)
 	}
-	p, err := preprocessor.New(s.cfg.Ingest, "ingest.", s.store, s.topics, s.client.Unreachable, open, s.rt.Log.Named("preprocessor"), s.rt.Metrics)
+	p, err := ingest.New(s.cfg.Ingest, "ingest.", s.store, s.topics, s.client.Unreachable, open, s.rt.Log.Named("preprocessor"), s.rt.Metrics)
 	if err != nil {
 		return nil, err
 	}

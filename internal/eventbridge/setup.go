@@ -3,8 +3,8 @@ package eventbridge
 import (
 	"context"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/internal/setup"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -22,7 +22,7 @@ func Setup(_ context.Context, cfg Config) ([]setup.Cluster, error) {
 		Topics: []setup.Topic{
 			{
 				Path: "topics.namespace", Name: topics.Registry(), WhyNoPartitions: "changes of the registry have one order",
-				Subscriptions: map[string]messaging.Position{registry.KeepSubscription: messaging.Earliest()},
+				Subscriptions: map[string]messaging.Position{store.KeepSubscription: messaging.Earliest()},
 			},
 			{Path: "topics.namespace", Name: topics.Status()},
 		},

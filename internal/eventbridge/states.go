@@ -7,8 +7,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
+	"github.com/aviaryhq/aviary/internal/eventbridge/delivery"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/internal/truncate"
 )
 
@@ -18,11 +18,11 @@ const statesEvery = time.Second
 // publishedState is what other instances see of this process' deliveries to a subscriber. It leaves
 // out what changes with each event, because that would be published all the time.
 type publishedState struct {
-	Delivering bool                   `json:"delivering"`
-	Breaker    processor.BreakerState `json:"breaker,omitempty"`
-	ProbeAt    time.Time              `json:"probe_at,omitzero"`
-	StandsBy   bool                   `json:"stands_by,omitempty"`
-	Unhealthy  string                 `json:"unhealthy,omitempty"`
+	Delivering bool                  `json:"delivering"`
+	Breaker    delivery.BreakerState `json:"breaker,omitempty"`
+	ProbeAt    time.Time             `json:"probe_at,omitzero"`
+	StandsBy   bool                  `json:"stands_by,omitempty"`
+	Unhealthy  string                `json:"unhealthy,omitempty"`
 }
 
 // maxUnhealthy limits Unhealthy, in bytes. In JSON each byte may take six: MaxStateBytes allows no
@@ -68,7 +68,7 @@ func (s *service) publishState(sub *model.Subscriber) {
 }
 
 // stateOf encodes a state for other instances.
-func stateOf(now processor.Status) ([]byte, error) {
+func stateOf(now delivery.Status) ([]byte, error) {
 	return json.Marshal(publishedState{
 		Delivering: now.Delivering, Breaker: now.Breaker, ProbeAt: now.ProbeAt.UTC().Truncate(time.Second), StandsBy: now.StandsBy, Unhealthy: truncate.Text(now.Unhealthy, maxUnhealthy),
 	})

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/aviaryhq/aviary/pkg/match"
+	"github.com/aviaryhq/aviary/pkg/eventpattern"
 	"github.com/aviaryhq/aviary/test/bench/measure"
 	"github.com/aviaryhq/aviary/test/corpus"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -110,7 +110,7 @@ func matcherGrowth(r *measure.Report, rounds int, seconds float64) error {
 		if err != nil {
 			return err
 		}
-		p, err := match.Parse([]byte(mixed.Rules[i]))
+		p, err := eventpattern.Parse([]byte(mixed.Rules[i]))
 		if err != nil {
 			return err
 		}
@@ -160,18 +160,18 @@ func compareMatchers(start startRuler, c corpus.Corpus, rounds int, seconds floa
 
 // matcher is pkg/match with a corpus.
 type matcher struct {
-	index   *match.Index[int]
-	scratch match.Scratch
+	index   *eventpattern.Index[int]
+	scratch eventpattern.Scratch
 	ids     []int
 	events  [][]byte
 }
 
 func newMatcher(c corpus.Corpus) (*matcher, error) {
-	m := &matcher{index: match.NewIndex[int](), events: c.Events}
+	m := &matcher{index: eventpattern.NewIndex[int](), events: c.Events}
 	var err error
-	m.index.Update(func(change *match.Change[int]) {
+	m.index.Update(func(change *eventpattern.Change[int]) {
 		for i, text := range c.Rules {
-			p, wrong := match.Parse([]byte(text))
+			p, wrong := eventpattern.Parse([]byte(text))
 			if wrong != nil {
 				err = wrong
 				return

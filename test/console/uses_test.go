@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/delivery"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 )
 
 func createBus(w *world, b *tab) {
@@ -125,7 +125,7 @@ func pauseAndResume(w *world, b *tab) {
 	b.wait(element("button", "Pause billing"))
 	assert.Equal(t, model.Active, w.Snapshot().Subscriber("orders", "billing").State)
 
-	_, err := w.ChangeState(t.Context(), "orders", "billing", model.Disabled, "410 Gone", registry.Condition{})
+	_, err := w.ChangeState(t.Context(), "orders", "billing", model.Disabled, "410 Gone", store.Condition{})
 	require.NoError(t, err)
 	b.see("410 Gone") // by itself
 
@@ -149,7 +149,7 @@ func deliveriesLive(w *world, b *tab) {
 	eval[any](b, `void (window.second = document.querySelector('tbody tr'))`)
 	add := func(event string) {
 		w.set("orders", "billing", func(s *state) {
-			s.attempts = append([]processor.Attempt{{Time: time.Now(), Event: event, Type: "order.paid", Source: "/shop/web", Attempt: 1, Outcome: "delivered", Status: 200}}, s.attempts...)
+			s.attempts = append([]delivery.Attempt{{Time: time.Now(), Event: event, Type: "order.paid", Source: "/shop/web", Attempt: 1, Outcome: "delivered", Status: 200}}, s.attempts...)
 		})
 	}
 	add("the-newest")

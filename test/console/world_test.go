@@ -17,10 +17,10 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/api"
 	"github.com/aviaryhq/aviary/internal/eventbridge/console"
-	"github.com/aviaryhq/aviary/internal/eventbridge/instances"
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/delivery"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/instances"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/internal/httpserver/bearer"
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/pkg/secret"
@@ -44,11 +44,11 @@ type world struct {
 
 // state is of one subscriber's deliveries.
 type state struct {
-	status   processor.Status
-	backlog  processor.Backlog
-	attempts []processor.Attempt
-	letters  []processor.DeadLetter
-	job      *processor.Job
+	status   delivery.Status
+	backlog  delivery.Backlog
+	attempts []delivery.Attempt
+	letters  []delivery.DeadLetter
+	job      *delivery.Job
 	asked    int // how often, since the job began
 }
 
@@ -100,7 +100,7 @@ func (w *world) set(bus, name string, change func(*state)) {
 func (w *world) state(bus, name string) *state {
 	key := bus + "/" + name
 	if w.states[key] == nil {
-		w.states[key] = &state{status: processor.Status{Bus: bus, Subscriber: name, Delivering: true, Breaker: processor.BreakerClosed}}
+		w.states[key] = &state{status: delivery.Status{Bus: bus, Subscriber: name, Delivering: true, Breaker: delivery.BreakerClosed}}
 	}
 	return w.states[key]
 }
@@ -119,13 +119,13 @@ func (w *world) note(v any) {
 	w.changes = append(w.changes, string(text))
 }
 
-func (w *world) Snapshot() *registry.Snapshot {
+func (w *world) Snapshot() *store.Snapshot {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.snapshot()
 }
 
-func (w *world) snapshot() *registry.Snapshot {
+func (w *world) snapshot() *store.Snapshot {
 	var buses []model.Bus
 	var subscribers []model.Subscriber
 	for _, b := range w.buses {
@@ -134,7 +134,7 @@ func (w *world) snapshot() *registry.Snapshot {
 	for _, s := range w.subscribers {
 		subscribers = append(subscribers, s)
 	}
-	s, err := registry.NewSnapshot(w.revision, buses, subscribers)
+	s, err := store.NewSnapshot(w.revision, buses, subscribers)
 	if err != nil {
 		panic(err) // the API let something in that is not valid
 	}
@@ -142,14 +142,14 @@ func (w *world) snapshot() *registry.Snapshot {
 }
 
 // holds is what a registry does with conditions.
-func holds(c registry.Condition, revision int64) error {
+func holds(c store.Condition, revision int64) error {
 	if c.New && revision > 0 || c.Exists && revision == 0 || c.Revision > 0 && c.Revision != revision {
 		return &model.ConflictError{Revision: revision}
 	}
 	return nil
 }
 
-func (w *world) PutBus(_ context.Context, b model.Bus, c registry.Condition) (*model.Bus, bool, error) {
+func (w *world) PutBus(_ context.Context, b model.Bus, c store.Condition) (*model.Bus, bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	old, known := w.buses[b.Name]
@@ -168,7 +168,7 @@ func (w *world) PutBus(_ context.Context, b model.Bus, c registry.Condition) (*m
 	return w.snapshot().Bus(b.Name), !known, nil
 }
 
-func (w *world) DeleteBus(_ context.Context, name string, c registry.Condition) error {
+func (w *world) DeleteBus(_ context.Context, name string, c store.Condition) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := holds(c, w.buses[name].Revision); err != nil {
@@ -183,7 +183,7 @@ func (w *world) DeleteBus(_ context.Context, name string, c registry.Condition) 
 	return nil
 }
 
-func (w *world) PutSubscriber(_ context.Context, s model.Subscriber, c registry.Condition) (*model.Subscriber, bool, error) {
+func (w *world) PutSubscriber(_ context.Context, s model.Subscriber, c store.Condition) (*model.Subscriber, bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	key := s.Bus + "/" + s.Name
@@ -197,7 +197,7 @@ func (w *world) PutSubscriber(_ context.Context, s model.Subscriber, c registry.
 	return w.snapshot().Subscriber(s.Bus, s.Name), !known, nil
 }
 
-func (w *world) DeleteSubscriber(_ context.Context, bus, name string, c registry.Condition) error {
+func (w *world) DeleteSubscriber(_ context.Context, bus, name string, c store.Condition) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := holds(c, w.subscribers[bus+"/"+name].Revision); err != nil {
@@ -207,7 +207,7 @@ func (w *world) DeleteSubscriber(_ context.Context, bus, name string, c registry
 	return nil
 }
 
-func (w *world) ChangeState(_ context.Context, bus, name string, to model.State, reason string, _ registry.Condition) (*model.Subscriber, error) {
+func (w *world) ChangeState(_ context.Context, bus, name string, to model.State, reason string, _ store.Condition) (*model.Subscriber, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s, known := w.subscribers[bus+"/"+name]
@@ -237,97 +237,97 @@ func (w *world) Active(revision int64) (active bool, behind []string) {
 
 func (w *world) States(string, string) map[string]json.RawMessage { return nil }
 
-func (w *world) Status(bus, name string) processor.Status {
+func (w *world) Status(bus, name string) delivery.Status {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.state(bus, name).status
 }
 
-func (w *world) Attempts(bus, name string) []processor.Attempt {
+func (w *world) Attempts(bus, name string) []delivery.Attempt {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.state(bus, name).attempts)
 }
 
-func (w *world) Backlog(_ context.Context, bus, name string) (processor.Backlog, error) {
+func (w *world) Backlog(_ context.Context, bus, name string) (delivery.Backlog, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.state(bus, name).backlog, nil
 }
 
-func (w *world) DeadLetters(_ context.Context, bus, name string, n int) ([]processor.DeadLetter, error) {
+func (w *world) DeadLetters(_ context.Context, bus, name string, n int) ([]delivery.DeadLetter, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	letters := w.state(bus, name).letters
 	return slices.Clone(letters[:min(n, len(letters))]), nil
 }
 
-func (w *world) Redrive(_ context.Context, bus, name string, o processor.RedriveOptions) (processor.Job, error) {
-	return w.begin(processor.Job{Kind: processor.KindRedrive, Bus: bus, Subscriber: name, DryRun: o.DryRun}, o)
+func (w *world) Redrive(_ context.Context, bus, name string, o delivery.RedriveOptions) (delivery.Job, error) {
+	return w.begin(delivery.Job{Kind: delivery.KindRedrive, Bus: bus, Subscriber: name, DryRun: o.DryRun}, o)
 }
 
-func (w *world) Discard(_ context.Context, bus, name string, o processor.RedriveOptions) (processor.Job, error) {
-	return w.begin(processor.Job{Kind: processor.KindDiscard, Bus: bus, Subscriber: name, DryRun: o.DryRun}, o)
+func (w *world) Discard(_ context.Context, bus, name string, o delivery.RedriveOptions) (delivery.Job, error) {
+	return w.begin(delivery.Job{Kind: delivery.KindDiscard, Bus: bus, Subscriber: name, DryRun: o.DryRun}, o)
 }
 
 // Start has nothing to replay: no subscriber here begins in the past.
-func (*world) Start(context.Context, string, string) (processor.Job, bool, error) {
-	return processor.Job{}, false, nil
+func (*world) Start(context.Context, string, string) (delivery.Job, bool, error) {
+	return delivery.Job{}, false, nil
 }
 
-func (w *world) Replay(_ context.Context, bus, name string, o processor.ReplayOptions) (processor.Job, error) {
-	return w.begin(processor.Job{Kind: processor.KindReplay, Bus: bus, Subscriber: name, DryRun: o.DryRun}, o)
+func (w *world) Replay(_ context.Context, bus, name string, o delivery.ReplayOptions) (delivery.Job, error) {
+	return w.begin(delivery.Job{Kind: delivery.KindReplay, Bus: bus, Subscriber: name, DryRun: o.DryRun}, o)
 }
 
-func (w *world) begin(j processor.Job, options any) (processor.Job, error) {
+func (w *world) begin(j delivery.Job, options any) (delivery.Job, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.note(options)
 	s := w.state(j.Bus, j.Subscriber)
-	if s.job != nil && s.job.State == processor.JobRunning {
-		return j, processor.ErrJobRunning
+	if s.job != nil && s.job.State == delivery.JobRunning {
+		return j, delivery.ErrJobRunning
 	}
-	j.ID, j.State, j.Began = "1", processor.JobRunning, time.Now()
+	j.ID, j.State, j.Began = "1", delivery.JobRunning, time.Now()
 	s.job, s.asked = &j, 0
 	return j, nil
 }
 
 // Job has a job go on each time that it is asked for, and end at the third.
-func (w *world) Job(bus, name string) (processor.Job, error) {
+func (w *world) Job(bus, name string) (delivery.Job, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.state(bus, name)
 	if s.job == nil {
-		return processor.Job{}, processor.ErrNoJob
+		return delivery.Job{}, delivery.ErrNoJob
 	}
-	if s.job.State == processor.JobRunning {
+	if s.job.State == delivery.JobRunning {
 		s.asked++
 		s.job.Read, s.job.Chosen = s.job.Read+1500, s.job.Chosen+700
 		switch {
 		case s.job.DryRun:
-		case s.job.Kind == processor.KindDiscard:
+		case s.job.Kind == delivery.KindDiscard:
 			s.job.Discarded = s.job.Chosen
 		default:
 			s.job.Published = s.job.Chosen
 		}
-		if s.job.Kind == processor.KindRedrive && s.asked == 3 {
-			s.job.Chosen, s.job.Left = s.job.Chosen+3, processor.Left{TooLarge: 1, Foreign: 2}
+		if s.job.Kind == delivery.KindRedrive && s.asked == 3 {
+			s.job.Chosen, s.job.Left = s.job.Chosen+3, delivery.Left{TooLarge: 1, Foreign: 2}
 		}
 		if s.asked == 3 {
-			s.job.State, s.job.Ended = processor.JobDone, time.Now()
+			s.job.State, s.job.Ended = delivery.JobDone, time.Now()
 		}
 	}
 	return *s.job, nil
 }
 
-func (w *world) CancelJob(_ context.Context, bus, name string) (processor.Job, error) {
+func (w *world) CancelJob(_ context.Context, bus, name string) (delivery.Job, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.state(bus, name)
 	if s.job == nil {
-		return processor.Job{}, processor.ErrNoJob
+		return delivery.Job{}, delivery.ErrNoJob
 	}
-	s.job.State, s.job.Ended = processor.JobCanceled, time.Now()
+	s.job.State, s.job.Ended = delivery.JobCanceled, time.Now()
 	return *s.job, nil
 }
 
@@ -374,23 +374,23 @@ func (w *world) fill(t *testing.T) {
 
 	now := time.Now()
 	w.set("orders", "billing", func(s *state) {
-		s.backlog = processor.Backlog{Events: 1284, Oldest: now.Add(-42 * time.Second), DeadLetters: 3}
+		s.backlog = delivery.Backlog{Events: 1284, Oldest: now.Add(-42 * time.Second), DeadLetters: 3}
 		s.status.InFlight = 32
 		s.attempts = attempts(now)
 		s.letters = letters(now)
 	})
 	w.set("orders", "warehouse", func(s *state) {
-		s.backlog = processor.Backlog{Events: 91022, Oldest: now.Add(-3*time.Hour - 4*time.Minute), DeadLetters: 17}
-		s.status.Breaker, s.status.ProbeAt, s.status.Unhealthy = processor.BreakerOpen, now.Add(20*time.Second), "connect: connection refused"
+		s.backlog = delivery.Backlog{Events: 91022, Oldest: now.Add(-3*time.Hour - 4*time.Minute), DeadLetters: 17}
+		s.status.Breaker, s.status.ProbeAt, s.status.Unhealthy = delivery.BreakerOpen, now.Add(20*time.Second), "connect: connection refused"
 	})
 	w.set("hostile", "victim", func(s *state) {
 		s.status.Unhealthy = hostile
-		s.attempts = []processor.Attempt{{Time: now, Event: hostile, Source: hostile, Type: hostile, Attempt: 1, Outcome: hostile, Reason: hostile, Error: hostile}}
-		s.letters = []processor.DeadLetter{{Event: json.RawMessage(quote(map[string]any{"id": hostile, "type": hostile, "data": hostile, hostile: hostile})), Reason: hostile, Attempts: 1}}
-		s.job = &processor.Job{ID: hostile, Kind: hostile, State: hostile, Error: hostile}
+		s.attempts = []delivery.Attempt{{Time: now, Event: hostile, Source: hostile, Type: hostile, Attempt: 1, Outcome: hostile, Reason: hostile, Error: hostile}}
+		s.letters = []delivery.DeadLetter{{Event: json.RawMessage(quote(map[string]any{"id": hostile, "type": hostile, "data": hostile, hostile: hostile})), Reason: hostile, Attempts: 1}}
+		s.job = &delivery.Job{ID: hostile, Kind: hostile, State: hostile, Error: hostile}
 	})
 	w.set("hostile", "", func(s *state) {
-		s.letters = []processor.DeadLetter{{Bytes: []byte("\xff" + hostile), Reason: hostile, Attempts: 1}}
+		s.letters = []delivery.DeadLetter{{Bytes: []byte("\xff" + hostile), Reason: hostile, Attempts: 1}}
 	})
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -412,8 +412,8 @@ func quote(v any) string {
 	return string(text)
 }
 
-func attempts(now time.Time) []processor.Attempt {
-	list := []processor.Attempt{
+func attempts(now time.Time) []delivery.Attempt {
+	list := []delivery.Attempt{
 		{Event: "8c1f7a52-6a0d-4b8e-9d4d-1f0f6c1b2a33", Type: "order.paid", Attempt: 1, Outcome: "delivered", Status: 200, Latency: 18 * time.Millisecond},
 		{Event: "1f3b9d10-53c4-47a9-8a52-5cf3c8d1b7aa", Type: "refund.requested", Attempt: 2, Outcome: "retry", Reason: "status", Status: 503, Latency: 1204 * time.Millisecond, Error: "the target answered 503 Service Unavailable", Next: now.Add(10 * time.Second)},
 		{Event: "e0a1c7b2-2b1c-4a6e-8f7b-0c9d8e7f6a5b", Type: "order.paid", Attempt: 12, Outcome: "dead_letter", Reason: "timeout", Latency: 15 * time.Second, Error: "12 attempts: context deadline exceeded (Client.Timeout exceeded while awaiting headers)"},
@@ -425,10 +425,10 @@ func attempts(now time.Time) []processor.Attempt {
 	return list
 }
 
-func letters(now time.Time) []processor.DeadLetter {
-	var list []processor.DeadLetter
+func letters(now time.Time) []delivery.DeadLetter {
+	var list []delivery.DeadLetter
 	for i, reason := range []string{"12 attempts: the target answered 503 Service Unavailable", "the target answered 422 Unprocessable Entity", "older than 12h: dial tcp 203.0.113.9:443: connect: connection refused"} {
-		list = append(list, processor.DeadLetter{
+		list = append(list, delivery.DeadLetter{
 			Event:  json.RawMessage(`{"specversion":"1.0","id":"1042-` + string(rune('a'+i)) + `","source":"/shop/web","type":"order.paid","time":"2026-01-15T09:30:00Z","partitionkey":"customer-17","data":{"total":12345678901234567890,"currency":"EUR"}}`),
 			Reason: reason, Attempts: 12 - 5*i, FirstFailed: now.Add(-time.Duration(i+1) * time.Hour), GivenUp: now.Add(-time.Duration(i) * time.Hour),
 		})

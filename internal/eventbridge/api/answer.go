@@ -11,8 +11,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
+	"github.com/aviaryhq/aviary/internal/eventbridge/delivery"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/internal/truncate"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -140,11 +140,11 @@ func problemOf(err error) problem {
 		return problem{Status: http.StatusUnprocessableEntity, Detail: detail, Faults: invalid.Faults}
 	case errors.As(err, &conflict):
 		return problem{Status: http.StatusPreconditionFailed, Detail: detail, Revision: conflict.Revision}
-	case errors.Is(err, model.ErrNotFound), errors.Is(err, processor.ErrNoSubscriber), errors.Is(err, processor.ErrNoJob):
+	case errors.Is(err, model.ErrNotFound), errors.Is(err, delivery.ErrNoSubscriber), errors.Is(err, delivery.ErrNoJob):
 		return problem{Status: http.StatusNotFound, Detail: detail}
-	case errors.Is(err, processor.ErrOptions):
+	case errors.Is(err, delivery.ErrOptions):
 		return problem{Status: http.StatusUnprocessableEntity, Detail: detail}
-	case errors.Is(err, model.ErrInUse), errors.Is(err, processor.ErrJobRunning):
+	case errors.Is(err, model.ErrInUse), errors.Is(err, delivery.ErrJobRunning):
 		return problem{Status: http.StatusConflict, Detail: detail}
 	case errors.Is(err, messaging.ErrNoAdminURL):
 		return problem{Status: http.StatusNotImplemented, Detail: "this takes the brokers' admin API, whose address pulsar.admin_url is not set"}

@@ -9,42 +9,42 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/instances"
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/delivery"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/instances"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/internal/httpserver/admission"
 )
 
-// Registry is what the API shows and changes. A registry.Store is one.
+// Registry is what the API shows and changes. A store.Store is one.
 type Registry interface {
-	Snapshot() *registry.Snapshot
-	PutBus(ctx context.Context, b model.Bus, c registry.Condition) (*model.Bus, bool, error)
-	DeleteBus(ctx context.Context, name string, c registry.Condition) error
-	PutSubscriber(ctx context.Context, s model.Subscriber, c registry.Condition) (*model.Subscriber, bool, error)
-	DeleteSubscriber(ctx context.Context, bus, name string, c registry.Condition) error
-	ChangeState(ctx context.Context, bus, name string, state model.State, reason string, c registry.Condition) (*model.Subscriber, error)
+	Snapshot() *store.Snapshot
+	PutBus(ctx context.Context, b model.Bus, c store.Condition) (*model.Bus, bool, error)
+	DeleteBus(ctx context.Context, name string, c store.Condition) error
+	PutSubscriber(ctx context.Context, s model.Subscriber, c store.Condition) (*model.Subscriber, bool, error)
+	DeleteSubscriber(ctx context.Context, bus, name string, c store.Condition) error
+	ChangeState(ctx context.Context, bus, name string, state model.State, reason string, c store.Condition) (*model.Subscriber, error)
 }
 
-// Jobs has the latest jobs of all processes, as JSON. A registry.Store is one.
+// Jobs has the latest jobs of all processes, as JSON. A store.Store is one.
 type Jobs interface {
 	Job(bus, subscriber string) json.RawMessage
 }
 
-// Processor is the processor of this process. A processor.Processor is one.
+// Processor is the processor of this process. A delivery.Processor is one.
 type Processor interface {
-	Status(bus, subscriber string) processor.Status
-	Attempts(bus, subscriber string) []processor.Attempt
-	Backlog(ctx context.Context, bus, subscriber string) (processor.Backlog, error)
+	Status(bus, subscriber string) delivery.Status
+	Attempts(bus, subscriber string) []delivery.Attempt
+	Backlog(ctx context.Context, bus, subscriber string) (delivery.Backlog, error)
 	// Without a subscriber, DeadLetters, Discard, Job and CancelJob are about the bus itself.
-	DeadLetters(ctx context.Context, bus, subscriber string, n int) ([]processor.DeadLetter, error)
-	Discard(ctx context.Context, bus, subscriber string, o processor.RedriveOptions) (processor.Job, error)
-	Redrive(ctx context.Context, bus, subscriber string, o processor.RedriveOptions) (processor.Job, error)
-	Replay(ctx context.Context, bus, subscriber string, o processor.ReplayOptions) (processor.Job, error)
+	DeadLetters(ctx context.Context, bus, subscriber string, n int) ([]delivery.DeadLetter, error)
+	Discard(ctx context.Context, bus, subscriber string, o delivery.RedriveOptions) (delivery.Job, error)
+	Redrive(ctx context.Context, bus, subscriber string, o delivery.RedriveOptions) (delivery.Job, error)
+	Replay(ctx context.Context, bus, subscriber string, o delivery.ReplayOptions) (delivery.Job, error)
 	// Start begins the replay of a new subscriber that begins in the past.
-	Start(ctx context.Context, bus, subscriber string) (j processor.Job, began bool, err error)
-	Job(bus, subscriber string) (processor.Job, error)
-	CancelJob(ctx context.Context, bus, subscriber string) (processor.Job, error)
+	Start(ctx context.Context, bus, subscriber string) (j delivery.Job, began bool, err error)
+	Job(bus, subscriber string) (delivery.Job, error)
+	CancelJob(ctx context.Context, bus, subscriber string) (delivery.Job, error)
 }
 
 // Instances knows which instance does what. An instances.Status is one.

@@ -17,10 +17,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/api"
-	"github.com/aviaryhq/aviary/internal/eventbridge/instances"
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/delivery"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/instances"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 	"github.com/aviaryhq/aviary/internal/httpserver"
 	"github.com/aviaryhq/aviary/internal/httpserver/bearer"
@@ -32,19 +32,19 @@ import (
 
 // still is a registry that tells the processor of no change, so that it opens no consumers: one
 // that is given up while it opens, at a test's end, leaves a connection of the client underneath.
-type still struct{ *registry.Store }
+type still struct{ *store.Store }
 
 // Watch calls f for nothing.
-func (still) Watch(func(*registry.Snapshot)) (stop func()) { return func() {} }
+func (still) Watch(func(*store.Snapshot)) (stop func()) { return func() {} }
 
 // starting is a processor that notes which subscribers it was to start, and replays nothing for
 // them: the processor's own tests do.
 type starting struct {
-	*processor.Processor
+	*delivery.Processor
 	names []string
 }
 
-func (s *starting) Start(_ context.Context, bus, subscriber string) (j processor.Job, began bool, err error) {
+func (s *starting) Start(_ context.Context, bus, subscriber string) (j delivery.Job, began bool, err error) {
 	s.names = append(s.names, bus+"/"+subscriber)
 	return j, false, nil
 }
@@ -55,7 +55,7 @@ type world struct {
 	contract *contract
 	router   chi.Routes
 	started  *starting
-	store    *registry.Store
+	store    *store.Store
 	options  api.Options
 }
 
@@ -66,15 +66,15 @@ func newWorld(t *testing.T, access api.Access) *world {
 	client, err := messaging.Dial(ctx, messaging.Config{URL: srv.URL(), AdminURL: srv.AdminURL()})
 	require.NoError(t, err)
 	topics := model.Topics{Namespace: srv.Namespace(t)}
-	store, err := registry.Open(ctx, client, topics, registry.Options{Partitions: true, Pulsar: registry.NewPulsar(client, topics, true)})
+	store, err := store.Open(ctx, client, topics, store.Options{Partitions: true, Pulsar: store.NewPulsar(client, topics, true)})
 	require.NoError(t, err)
 	status, err := instances.NewStatus(client, topics, instances.StatusOptions{Instance: "here", Roles: []string{"engine", "processor"}})
 	require.NoError(t, err)
 	factory, err := target.NewFactory(target.Options{Config: target.DefaultConfig(), Topics: topics})
 	require.NoError(t, err)
-	delivering := processor.New(processor.Options{
-		Client: client, Source: still{store}, Topics: topics, Targets: factory, Instance: "here", Instances: status, Admin: true, Config: processor.DefaultConfig(),
-		Log: zap.NewNop(), Metrics: processor.NewMetrics(prometheus.NewRegistry()),
+	delivering := delivery.New(delivery.Options{
+		Client: client, Source: still{store}, Topics: topics, Targets: factory, Instance: "here", Instances: status, Admin: true, Config: delivery.DefaultConfig(),
+		Log: zap.NewNop(), Metrics: delivery.NewMetrics(prometheus.NewRegistry()),
 	})
 	var running sync.WaitGroup
 	for _, run := range []func(context.Context) error{store.Run, status.Run, delivering.Run} {

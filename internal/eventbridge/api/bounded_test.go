@@ -20,26 +20,26 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/api"
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/delivery"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/internal/httpserver"
 	"github.com/aviaryhq/aviary/test/await"
 )
 
 // slow is a registry whose changes take a while.
 type slow struct {
-	*registry.Store
+	*store.Store
 
 	takes time.Duration
 }
 
-func (slow) Snapshot() *registry.Snapshot {
-	s, _ := registry.NewSnapshot(0, nil, nil)
+func (slow) Snapshot() *store.Snapshot {
+	s, _ := store.NewSnapshot(0, nil, nil)
 	return s
 }
 
-func (s slow) PutBus(ctx context.Context, b model.Bus, _ registry.Condition) (*model.Bus, bool, error) {
+func (s slow) PutBus(ctx context.Context, b model.Bus, _ store.Condition) (*model.Bus, bool, error) {
 	select {
 	case <-time.After(s.takes):
 		return &b, true, nil
@@ -48,7 +48,7 @@ func (s slow) PutBus(ctx context.Context, b model.Bus, _ registry.Condition) (*m
 	}
 }
 
-func (s slow) DeleteBus(ctx context.Context, name string, c registry.Condition) error {
+func (s slow) DeleteBus(ctx context.Context, name string, c store.Condition) error {
 	_, _, err := s.PutBus(ctx, model.NewBus(name), c)
 	return err
 }
@@ -99,14 +99,14 @@ func TestAChangeMayTakeLongerThanASenderMay(t *testing.T) {
 
 // large is a registry whose objects are as large as can be.
 type large struct {
-	*registry.Store
+	*store.Store
 
-	now *registry.Snapshot
+	now *store.Snapshot
 }
 
-func (l large) Snapshot() *registry.Snapshot { return l.now }
+func (l large) Snapshot() *store.Snapshot { return l.now }
 
-func (large) PutBus(context.Context, model.Bus, registry.Condition) (*model.Bus, bool, error) {
+func (large) PutBus(context.Context, model.Bus, store.Condition) (*model.Bus, bool, error) {
 	return nil, false, model.ErrNewer
 }
 
@@ -117,13 +117,13 @@ type deadLetters struct {
 	atOnce, most atomic.Int64
 }
 
-func (l *deadLetters) DeadLetters(_ context.Context, _, _ string, n int) ([]processor.DeadLetter, error) {
+func (l *deadLetters) DeadLetters(_ context.Context, _, _ string, n int) ([]delivery.DeadLetter, error) {
 	now := l.atOnce.Add(1)
 	defer l.atOnce.Add(-1)
 	for was := l.most.Load(); now > was && !l.most.CompareAndSwap(was, now); was = l.most.Load() {
 	}
 	one, err := json.Marshal(strings.Repeat("x", 128<<10))
-	return slices.Repeat([]processor.DeadLetter{{Event: one}}, n), err
+	return slices.Repeat([]delivery.DeadLetter{{Event: one}}, n), err
 }
 
 // unread is a client that reads nothing of its answer until read is closed.
@@ -154,7 +154,7 @@ func TestAnswersThatNobodyReadsAreBounded(t *testing.T) {
 		s.Transform = &model.Transform{Template: strings.Repeat("x", 400<<10)}
 		subs = append(subs, s)
 	}
-	now, err := registry.NewSnapshot(1, []model.Bus{model.NewBus("b")}, subs)
+	now, err := store.NewSnapshot(1, []model.Bus{model.NewBus("b")}, subs)
 	require.NoError(t, err)
 	deliveries := &deadLetters{}
 	a, err := api.New(api.Options{Registry: large{now: now}, Processor: deliveries, Log: zap.NewNop()})
@@ -196,7 +196,7 @@ func TestAnswersThatNobodyReadsAreBounded(t *testing.T) {
 
 // TestARegistryOfANewerVersionIsNoFaultOfTheRequest: another instance may be new enough.
 func TestARegistryOfANewerVersionIsNoFaultOfTheRequest(t *testing.T) {
-	now, err := registry.NewSnapshot(0, nil, nil)
+	now, err := store.NewSnapshot(0, nil, nil)
 	require.NoError(t, err)
 	a, err := api.New(api.Options{Registry: large{now: now}, Log: zap.NewNop()})
 	require.NoError(t, err)

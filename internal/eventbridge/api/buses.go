@@ -7,8 +7,8 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/internal/httpserver/admission"
 )
 
@@ -57,7 +57,7 @@ func (a *API) writePage(w http.ResponseWriter, r *http.Request, found list[json.
 }
 
 // bus returns the bus of the path.
-func (a *API) bus(r *http.Request) (*registry.Snapshot, *model.Bus, error) {
+func (a *API) bus(r *http.Request) (*store.Snapshot, *model.Bus, error) {
 	s := a.Registry.Snapshot()
 	b := s.Bus(chi.URLParam(r, "bus"))
 	if b == nil {
@@ -117,11 +117,11 @@ func statusOf(created bool) int {
 }
 
 func (a *API) deleteBus(w http.ResponseWriter, r *http.Request) {
-	a.remove(w, r, a.busRevision(r), func(c registry.Condition) error { return a.Registry.DeleteBus(r.Context(), chi.URLParam(r, "bus"), c) })
+	a.remove(w, r, a.busRevision(r), func(c store.Condition) error { return a.Registry.DeleteBus(r.Context(), chi.URLParam(r, "bus"), c) })
 }
 
 // remove deletes an object if the request's condition holds. now is its revision.
-func (a *API) remove(w http.ResponseWriter, r *http.Request, now int64, remove func(registry.Condition) error) {
+func (a *API) remove(w http.ResponseWriter, r *http.Request, now int64, remove func(store.Condition) error) {
 	c, err := condition(r, now)
 	if err == nil {
 		err = remove(c)

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 )
 
 // etag is the ETag of a revision.
@@ -14,7 +14,7 @@ func etag(revision int64) string { return `"` + strconv.FormatInt(revision, 10) 
 
 // condition reads If-Match and If-None-Match (RFC 9110, section 13.1). now is the object's present
 // revision, 0 if there is no object. Of several ETags, the one of that revision counts.
-func condition(r *http.Request, now int64) (c registry.Condition, err error) {
+func condition(r *http.Request, now int64) (c store.Condition, err error) {
 	match, none := r.Header.Values("If-Match"), r.Header.Values("If-None-Match")
 	switch {
 	case len(match) > 0 && len(none) > 0:

@@ -11,9 +11,9 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/instances"
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
+	"github.com/aviaryhq/aviary/internal/eventbridge/delivery"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/instances"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -29,9 +29,9 @@ type statusAnswer struct {
 	// Instances is what each process reports of its deliveries to the subscriber.
 	Instances map[string]json.RawMessage `json:"instances,omitempty"`
 	// Here is what the process that answers does; null if it does not have the role processor.
-	Here *processor.Status `json:"here"`
+	Here *delivery.Status `json:"here"`
 	// Backlog is null if the brokers' admin API is not known or does not answer.
-	Backlog *processor.Backlog `json:"backlog"`
+	Backlog *delivery.Backlog `json:"backlog"`
 }
 
 // backlogTimeout bounds how long one answer may wait for the brokers.
@@ -97,7 +97,7 @@ func (a *API) deliveries(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, r, err)
 		return
 	}
-	found := list[processor.Attempt]{Items: []processor.Attempt{}}
+	found := list[delivery.Attempt]{Items: []delivery.Attempt{}}
 	found.Items = append(found.Items, a.Processor.Attempts(s.Bus, s.Name)...)
 	write(w, http.StatusOK, found)
 }
@@ -141,7 +141,7 @@ func (a *API) peek(r *http.Request, s *model.Subscriber, n int) ([]byte, error) 
 	if err != nil && !errors.Is(err, messaging.ErrNotFound) {
 		return nil, err
 	}
-	found := list[processor.DeadLetter]{Items: []processor.DeadLetter{}}
+	found := list[delivery.DeadLetter]{Items: []delivery.DeadLetter{}}
 	found.Items = append(found.Items, deadLetters...)
 	body, err := encode(found)
 	if err != nil {
@@ -153,14 +153,14 @@ func (a *API) peek(r *http.Request, s *model.Subscriber, n int) ([]byte, error) 
 // discard begins a job that removes dead letters. The options are in the address: a proxy may drop
 // the body of a DELETE, and without a filter all dead letters would be removed.
 func (a *API) discard(w http.ResponseWriter, r *http.Request) {
-	var o processor.RedriveOptions
-	a.begin(w, r, func() error { return filterOf(r, &o) }, func(s *model.Subscriber) (processor.Job, error) {
+	var o delivery.RedriveOptions
+	a.begin(w, r, func() error { return filterOf(r, &o) }, func(s *model.Subscriber) (delivery.Job, error) {
 		return a.Processor.Discard(r.Context(), s.Bus, s.Name, o)
 	})
 }
 
 // filterOf reads which dead letters are selected.
-func filterOf(r *http.Request, o *processor.RedriveOptions) error {
+func filterOf(r *http.Request, o *delivery.RedriveOptions) error {
 	if r.ContentLength != 0 { // the body may be a filter or ask for a dry run, as that of a redrive: ignoring it would remove all
 		return refused(http.StatusBadRequest, "this request must not have a body: say in the query what to remove, as in ?type=stock.low&dry_run=true")
 	}

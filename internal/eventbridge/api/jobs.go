@@ -3,26 +3,26 @@ package api
 import (
 	"net/http"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
+	"github.com/aviaryhq/aviary/internal/eventbridge/delivery"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 )
 
 func (a *API) redrive(w http.ResponseWriter, r *http.Request) {
-	var o processor.RedriveOptions
-	a.begin(w, r, func() error { return a.readOptions(w, r, &o) }, func(s *model.Subscriber) (processor.Job, error) {
+	var o delivery.RedriveOptions
+	a.begin(w, r, func() error { return a.readOptions(w, r, &o) }, func(s *model.Subscriber) (delivery.Job, error) {
 		return a.Processor.Redrive(r.Context(), s.Bus, s.Name, o)
 	})
 }
 
 func (a *API) replay(w http.ResponseWriter, r *http.Request) {
-	var o processor.ReplayOptions
-	a.begin(w, r, func() error { return a.readOptions(w, r, &o) }, func(s *model.Subscriber) (processor.Job, error) {
+	var o delivery.ReplayOptions
+	a.begin(w, r, func() error { return a.readOptions(w, r, &o) }, func(s *model.Subscriber) (delivery.Job, error) {
 		return a.Processor.Replay(r.Context(), s.Bus, s.Name, o)
 	})
 }
 
 // begin begins a job, after options has read its options.
-func (a *API) begin(w http.ResponseWriter, r *http.Request, options func() error, begin func(*model.Subscriber) (processor.Job, error)) {
+func (a *API) begin(w http.ResponseWriter, r *http.Request, options func() error, begin func(*model.Subscriber) (delivery.Job, error)) {
 	s, err := a.holder(r)
 	if err == nil {
 		err = refuseConditions(r)
@@ -30,7 +30,7 @@ func (a *API) begin(w http.ResponseWriter, r *http.Request, options func() error
 	if err == nil {
 		err = options()
 	}
-	var j processor.Job
+	var j delivery.Job
 	if err == nil {
 		j, err = begin(s)
 	}
@@ -45,7 +45,7 @@ func (a *API) begin(w http.ResponseWriter, r *http.Request, options func() error
 }
 
 // answerJob answers with a job, or with an error.
-func (a *API) answerJob(w http.ResponseWriter, r *http.Request, status int, j processor.Job, err error) {
+func (a *API) answerJob(w http.ResponseWriter, r *http.Request, status int, j delivery.Job, err error) {
 	if err != nil {
 		a.refuse(w, r, err)
 		return
@@ -65,15 +65,15 @@ func (a *API) cancelJob(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, r, err)
 		return
 	}
-	a.answerFound(w, r, func(s *model.Subscriber) (processor.Job, error) {
+	a.answerFound(w, r, func(s *model.Subscriber) (delivery.Job, error) {
 		return a.Processor.CancelJob(r.Context(), s.Bus, s.Name)
 	})
 }
 
 // answerFound answers with what f returns for the subscriber or bus in the path.
-func (a *API) answerFound(w http.ResponseWriter, r *http.Request, f func(*model.Subscriber) (processor.Job, error)) {
+func (a *API) answerFound(w http.ResponseWriter, r *http.Request, f func(*model.Subscriber) (delivery.Job, error)) {
 	s, err := a.holder(r)
-	var j processor.Job
+	var j delivery.Job
 	if err == nil {
 		j, err = f(s)
 	}
@@ -100,17 +100,17 @@ func (a *API) job(w http.ResponseWriter, r *http.Request) {
 }
 
 // ownJob returns the job of this process.
-func (a *API) ownJob(s *model.Subscriber) (processor.Job, error) {
+func (a *API) ownJob(s *model.Subscriber) (delivery.Job, error) {
 	if a.Processor == nil {
-		return processor.Job{}, processor.ErrNoJob
+		return delivery.Job{}, delivery.ErrNoJob
 	}
 	return a.Processor.Job(s.Bus, s.Name)
 }
 
 // keptJob returns the latest job of all processes, nil if there is none.
-func (a *API) keptJob(s *model.Subscriber) *processor.Job {
+func (a *API) keptJob(s *model.Subscriber) *delivery.Job {
 	if a.Jobs == nil {
 		return nil
 	}
-	return processor.KeptJob(a.Jobs.Job(s.Bus, s.Name), a.Instances.Instances())
+	return delivery.KeptJob(a.Jobs.Job(s.Bus, s.Name), a.Instances.Instances())
 }

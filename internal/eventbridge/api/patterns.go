@@ -6,12 +6,12 @@ import (
 	"net/http"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
-	"github.com/aviaryhq/aviary/pkg/match"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/pkg/eventpattern"
 )
 
 // testBytes bounds a pattern together with an event.
-const testBytes = match.MaxPatternBytes + 1<<20
+const testBytes = eventpattern.MaxPatternBytes + 1<<20
 
 // patternTest is the body of POST /v1/patterns:test.
 type patternTest struct {
@@ -27,8 +27,8 @@ type patternAnswer struct {
 
 type patternField struct {
 	// Pointer is the field's JSON Pointer in the pattern.
-	Pointer string      `json:"pointer"`
-	Cause   match.Cause `json:"cause"`
+	Pointer string             `json:"pointer"`
+	Cause   eventpattern.Cause `json:"cause"`
 }
 
 func (a *API) testPattern(w http.ResponseWriter, r *http.Request) {
@@ -53,11 +53,11 @@ func (a *API) explain(w http.ResponseWriter, r *http.Request) (answer patternAns
 	fault := func(pointer, problem string) {
 		faults = append(faults, model.Fault{Pointer: pointer, Problem: problem}.Short())
 	}
-	var pattern *match.Pattern
+	var pattern *eventpattern.Pattern
 	if len(test.Pattern) == 0 {
 		fault("/pattern", "must be given")
-	} else if pattern, err = match.Parse(test.Pattern); err != nil {
-		var at *match.Error
+	} else if pattern, err = eventpattern.Parse(test.Pattern); err != nil {
+		var at *eventpattern.Error
 		if errors.As(err, &at) {
 			fault("/pattern"+at.Pointer, err.Error())
 		} else {

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/internal/httpserver"
 )
 

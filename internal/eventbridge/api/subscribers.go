@@ -7,8 +7,8 @@ import (
 	"github.com/go-chi/chi/v5"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 )
 
 func (a *API) listSubscribers(w http.ResponseWriter, r *http.Request) {
@@ -92,7 +92,7 @@ func (a *API) subscriberRevision(r *http.Request) int64 {
 }
 
 func (a *API) deleteSubscriber(w http.ResponseWriter, r *http.Request) {
-	a.remove(w, r, a.subscriberRevision(r), func(c registry.Condition) error {
+	a.remove(w, r, a.subscriberRevision(r), func(c store.Condition) error {
 		return a.Registry.DeleteSubscriber(r.Context(), chi.URLParam(r, "bus"), chi.URLParam(r, "subscriber"), c)
 	})
 }

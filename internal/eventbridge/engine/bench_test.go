@@ -12,8 +12,8 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/storetest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -45,7 +45,7 @@ func benchmarkEvent(b *testing.B, copies int, order model.Order) {
 		subs = append(subs, s)
 	}
 	config := model.Bus{Name: busName, Partitions: 1, DedupWindow: model.Duration(time.Minute), Created: time.Now()}
-	snapshot := registrytest.Snapshot(b, 1, []model.Bus{config}, subs)
+	snapshot := storetest.Snapshot(b, 1, []model.Bus{config}, subs)
 	e := New(Options{Config: DefaultConfig(), Log: zap.NewNop(), Metrics: NewMetrics(prometheus.NewRegistry())})
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
@@ -54,7 +54,7 @@ func benchmarkEvent(b *testing.B, copies int, order model.Order) {
 	bus.own(ctx, "topic", 0)
 	p := bus.owned[0]
 	p.rebuilt = true
-	open := func(context.Context) (store, error) { return instantStore{}, nil }
+	open := func(context.Context) (topicWriter, error) { return instantStore{}, nil }
 	for _, l := range bus.queues {
 		l.open = open
 	}

@@ -14,10 +14,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/pkg/backoff"
-	"github.com/aviaryhq/aviary/pkg/match"
+	"github.com/aviaryhq/aviary/pkg/eventpattern"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -52,7 +52,7 @@ type bus struct {
 // update makes the engine match events for the subscribers of a snapshot. It returns false if the
 // record of one of them cannot be read: the engine does not consume the bus then, because that
 // subscriber would lose events.
-func (b *bus) update(s *registry.Snapshot) bool {
+func (b *bus) update(s *store.Snapshot) bool {
 	b.newest.Store(s.Bus(b.name))
 	if err := unreadable(s.Unreadable(), b.name); err != nil {
 		b.hold(err)
@@ -296,7 +296,7 @@ func (b *bus) take(ctx context.Context, d *messaging.Delivery, pending messaging
 		return nil
 	}
 	if err := p.matcher.match(b.rules, d.Payload); err != nil {
-		var fault *match.EventError
+		var fault *eventpattern.EventError
 		if errors.As(err, &fault) {
 			p.window.refuse(hash, position)
 			b.refuse(d, pending, err)
@@ -457,13 +457,13 @@ func (e *Engine) newSendQueue(b *bus, s *model.Subscriber, ctx context.Context, 
 		deadLetters: &deadLetterWriter{engine: e, subscriber: s, log: log, metrics: b.metrics},
 	}
 	config := b.newest.Load()
-	open := func(ctx context.Context) (store, error) {
+	open := func(ctx context.Context) (topicWriter, error) {
 		if l.ordered {
 			return e.openWriter(ctx, s, partition)
 		}
 		return e.openPublisher(ctx, s)
 	}
-	l.open = func(ctx context.Context) (store, error) {
+	l.open = func(ctx context.Context) (topicWriter, error) {
 		sendTopic, err := open(ctx)
 		if !errors.Is(err, messaging.ErrTopicNotFound) {
 			return sendTopic, err

@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/wire"
@@ -85,7 +85,7 @@ func TestTriesThatEndConnectionsHinderNoDeadLetters(t *testing.T) {
 	server.FailLookup(b.engine.topics.Send(b.subscriber), wire.ServiceNotReady, -1)
 	l, end := newFakeSendQueue(t, nil, model.OrderNone)
 	l.cfg, l.deadLetters = cfg, b
-	l.open = func(ctx context.Context) (store, error) {
+	l.open = func(ctx context.Context) (topicWriter, error) {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		return b.engine.openPublisher(ctx, b.subscriber)

@@ -14,19 +14,19 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// Source has the buses and subscribers. A registry.Store is one.
+// Source has the buses and subscribers. A store.Store is one.
 type Source interface {
 	// Watch calls f for the current snapshot and after each change, from one goroutine, until stop
 	// is called.
-	Watch(f func(*registry.Snapshot)) (stop func())
+	Watch(f func(*store.Snapshot)) (stop func())
 }
 
-// Maker creates topics that are missing. A registry.Pulsar is one.
+// Maker creates topics that are missing. A store.Pulsar is one.
 type Maker interface {
 	MakeBus(ctx context.Context, b *model.Bus) error
 	MakeSubscriber(ctx context.Context, b *model.Bus, s *model.Subscriber) error
@@ -79,7 +79,7 @@ func New(o Options) *Engine {
 // Run matches until ctx ends, then finishes the events that it has received, and returns. It may be
 // called once. Failures of the network and of Pulsar are not errors: Run tries again.
 func (e *Engine) Run(ctx context.Context) error {
-	stop := e.source.Watch(func(s *registry.Snapshot) { e.apply(ctx, s) })
+	stop := e.source.Watch(func(s *store.Snapshot) { e.apply(ctx, s) })
 	<-ctx.Done()
 	stop()
 	e.mu.Lock()
@@ -162,7 +162,7 @@ func (b *bus) Unhealthy() error {
 }
 
 // apply makes the engine follow a snapshot.
-func (e *Engine) apply(ctx context.Context, s *registry.Snapshot) {
+func (e *Engine) apply(ctx context.Context, s *store.Snapshot) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for name, b := range e.buses {

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/storetest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -179,7 +179,7 @@ func TestBusesComeAndGo(t *testing.T) {
 	w.acknowledged()
 	assert.Equal(t, 1, e.Status()[busName].Rules)
 	assert.Equal(t, []int{0}, e.Status()[busName].Partitions)
-	w.store.Set(registrytest.Snapshot(t, 100, nil, nil))
+	w.store.Set(storetest.Snapshot(t, 100, nil, nil))
 	assert.Empty(t, e.Status())
 	w.publish("two", "a", "", 2)
 	w.rev, w.bus.Created = 200, time.Now()

@@ -4,14 +4,14 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 // publisher stores copies at least once. Other engines may publish to the topic at the same time.
 type publisher struct{ p *messaging.Publisher }
 
-func (e *Engine) openPublisher(ctx context.Context, s *model.Subscriber) (store, error) {
+func (e *Engine) openPublisher(ctx context.Context, s *model.Subscriber) (topicWriter, error) {
 	p, err := e.client.Publisher(ctx, e.topics.Send(s), e.profile("eventbridge"))
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the send topic: %w", err)

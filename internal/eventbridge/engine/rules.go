@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
-	"github.com/aviaryhq/aviary/pkg/match"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/pkg/eventpattern"
 )
 
 // subscriber is one revision of a subscriber for which events are matched. It is immutable, except
@@ -30,7 +30,7 @@ type ruleID struct {
 // rules are the rules of all subscribers of a bus that are not disabled. Any goroutine may call
 // match, only one may call change.
 type rules struct {
-	index *match.Index[ruleID]
+	index *eventpattern.Index[ruleID]
 
 	// Only the goroutine that calls change uses these.
 	numbers int
@@ -38,7 +38,7 @@ type rules struct {
 }
 
 func newRules() *rules {
-	return &rules{index: match.NewIndex[ruleID](), known: make(map[string]*subscriber)}
+	return &rules{index: eventpattern.NewIndex[ruleID](), known: make(map[string]*subscriber)}
 }
 
 // change makes the index hold the rules of wanted, and no others, in one step. sendQueueOf returns
@@ -69,7 +69,7 @@ func (r *rules) change(wanted []*model.Subscriber, sendQueueOf func(*model.Subsc
 	if len(changed)+len(old) == 0 {
 		return
 	}
-	r.index.Update(func(c *match.Change[ruleID]) {
+	r.index.Update(func(c *eventpattern.Change[ruleID]) {
 		for _, set := range old {
 			for i := range set.Rules {
 				c.Remove(ruleID{set, i})
@@ -96,7 +96,7 @@ func (r *rules) newSet(s *model.Subscriber, was *subscriber) *subscriber {
 
 // matcher matches events for one goroutine at a time.
 type matcher struct {
-	scratch match.Scratch
+	scratch eventpattern.Scratch
 	ids     []ruleID
 }
 

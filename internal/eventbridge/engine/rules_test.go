@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/storetest"
 )
 
 // Queues end with their subscriber, also with one that was disabled before, and none is made for an
@@ -21,7 +21,7 @@ import (
 func TestQueuesEndWithTheirSubscriber(t *testing.T) {
 	e := New(Options{Config: DefaultConfig(), Log: zap.NewNop(), Metrics: NewMetrics(prometheus.NewRegistry())})
 	config := model.Bus{Name: busName, Partitions: 1, Created: time.Now()}
-	snapshot := func(revision int64, state model.State, names ...string) *registry.Snapshot {
+	snapshot := func(revision int64, state model.State, names ...string) *store.Snapshot {
 		var subs []model.Subscriber
 		for _, name := range names {
 			order := model.OrderGroup
@@ -32,7 +32,7 @@ func TestQueuesEndWithTheirSubscriber(t *testing.T) {
 			s.Bus, s.UID, s.Revision, s.State = busName, "u-"+name, revision, state
 			subs = append(subs, s)
 		}
-		return registrytest.Snapshot(t, revision, []model.Bus{config}, subs)
+		return storetest.Snapshot(t, revision, []model.Bus{config}, subs)
 	}
 	first := snapshot(1, model.Active, "none", "group")
 	ctx, cancel := context.WithCancel(t.Context())

@@ -9,13 +9,13 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// store writes to an open send topic.
-type store interface {
+// topicWriter writes to an open send topic.
+type topicWriter interface {
 	// put stores copies. It returns the stored ones as done, and those that may not be stored as
 	// left, with the reason. After an error the store cannot be used any more.
 	put(ctx context.Context, entries []entry) (done, left []entry, err error)
@@ -47,7 +47,7 @@ type sendQueue struct {
 	cfg         Config
 	subscriber  *model.Subscriber // any revision of it: UID, name and order never change
 	ordered     bool
-	open        func(context.Context) (store, error)
+	open        func(context.Context) (topicWriter, error)
 	openSlots   openSlots
 	deadLetters deadLetters
 	log         *zap.Logger
@@ -278,7 +278,7 @@ func (q *sendQueue) run() {
 // sendWorker is the state of the goroutine that works for a sendQueue.
 type sendWorker struct {
 	*sendQueue
-	sendTopic store
+	sendTopic topicWriter
 	pause     backoff.Backoff
 	tried     time.Time // when the send topic was tried last, and when that failed
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -115,7 +115,7 @@ func newFakeSendQueue(t testing.TB, s *fakeStore, order model.Order) (*sendQueue
 		cfg: cfg, ordered: order.Ordered(), openSlots: newOpenSlots(), log: zaptest.NewLogger(t), metrics: metrics,
 		ctx: ctx, end: cancel, last: -1, stored: -1, wake: make(chan struct{}, 1), deadLetters: &fakeDead{err: errors.New("no dead letters")},
 	}
-	l.open = func(context.Context) (store, error) {
+	l.open = func(context.Context) (topicWriter, error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.open++

@@ -13,9 +13,9 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/storetest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -27,7 +27,7 @@ type world struct {
 	client *messaging.Client
 	server *stack.PulsarServer
 	topics model.Topics
-	store  *registrytest.Store
+	store  *storetest.Store
 	bus    model.Bus
 	subs   []model.Subscriber
 	rev    int64
@@ -45,7 +45,7 @@ func newWorld(t *testing.T, server *stack.PulsarServer, partitions int, subs ...
 	w.bus = model.Bus{
 		Name: busName, Partitions: partitions, Created: time.Now(), DedupWindow: model.Duration(10 * time.Minute),
 	}
-	w.store = registrytest.NewStore(registrytest.Snapshot(t, 0, nil, nil))
+	w.store = storetest.NewStore(storetest.Snapshot(t, 0, nil, nil))
 	w.set(subs...)
 	return w
 }
@@ -76,8 +76,8 @@ func (w *world) set(subs ...model.Subscriber) {
 			subs[i].Revision = w.rev
 		}
 	}
-	s := registrytest.Snapshot(w.t, w.rev, []model.Bus{w.bus}, subs)
-	maker := registry.NewPulsar(w.client, w.topics, true)
+	s := storetest.Snapshot(w.t, w.rev, []model.Bus{w.bus}, subs)
+	maker := store.NewPulsar(w.client, w.topics, true)
 	require.NoError(w.t, maker.MakeBus(w.t.Context(), &w.bus))
 	for i := range subs {
 		require.NoError(w.t, maker.MakeSubscriber(w.t.Context(), &w.bus, &subs[i]))
@@ -90,7 +90,7 @@ func (w *world) engine(client *messaging.Client, cfg Config) (e *Engine, stop fu
 	w.t.Helper()
 	require.NoError(w.t, cfg.Validate())
 	e = New(Options{
-		Client: client, Source: w.store, Topics: w.topics, Maker: registry.NewPulsar(w.client, w.topics, true), Config: cfg,
+		Client: client, Source: w.store, Topics: w.topics, Maker: store.NewPulsar(w.client, w.topics, true), Config: cfg,
 		Log: zaptest.NewLogger(w.t), Metrics: NewMetrics(prometheus.NewRegistry()),
 	})
 	ctx, cancel := context.WithCancel(context.Background())

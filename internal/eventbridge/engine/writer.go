@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -13,7 +13,7 @@ import (
 type writer struct{ w *messaging.EntryWriter }
 
 // openWriter waits until no other engine writes to the partition, and finds out what is stored.
-func (e *Engine) openWriter(ctx context.Context, s *model.Subscriber, partition int) (store, error) {
+func (e *Engine) openWriter(ctx context.Context, s *model.Subscriber, partition int) (topicWriter, error) {
 	names, err := e.client.Partitions(ctx, e.topics.Send(s))
 	if err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
-	"github.com/aviaryhq/aviary/pkg/match"
+	"github.com/aviaryhq/aviary/pkg/eventpattern"
 )
 
 const head = `"specversion":"1.0","id":"A1","source":"/s","type":"t"`
@@ -424,9 +424,9 @@ func TestWriteStructuredAndBatch(t *testing.T) {
 
 // TestEveryEventCanBeMatched: at the bounds, by rules that look everywhere.
 func TestEveryEventCanBeMatched(t *testing.T) {
-	pattern, err := match.Parse([]byte(`{"data":{"a":[{"exists":true}]}}`))
+	pattern, err := eventpattern.Parse([]byte(`{"data":{"a":[{"exists":true}]}}`))
 	require.NoError(t, err)
-	x := match.NewIndex[int]()
+	x := eventpattern.NewIndex[int]()
 	x.Set(1, pattern)
 	for name, data := range map[string]string{
 		"values":   `[` + strings.Repeat("1,", event.MaxValues-20) + `1]`,
@@ -438,7 +438,7 @@ func TestEveryEventCanBeMatched(t *testing.T) {
 			e, err = structured(`{` + head + `,"data":{"a":[0,` + nested(event.MaxDepth-3) + `]}}`)
 		}
 		require.NoError(t, err, name)
-		got, err := x.Match(&match.Scratch{}, nil, e.JSON)
+		got, err := x.Match(&eventpattern.Scratch{}, nil, e.JSON)
 		require.NoError(t, err, name)
 		assert.Equal(t, []int{1}, got, name)
 	}

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 )
 
 const (

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 )
 
 // The modes of a webhook (CloudEvents 1.0, HTTP protocol binding, section 3). An empty mode is

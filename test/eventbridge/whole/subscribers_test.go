@@ -4,7 +4,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 )
 
 // The kinds of events.

@@ -1,0 +1,293 @@
+package delivery
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/target"
+)
+
+// testProbes is how many probes the breakers of tests let in.
+const testProbes = 4
+
+// states records the changes of a breaker.
+type states struct{ all []BreakerState }
+
+func (s *states) changed(now BreakerState, _ bool) { s.all = append(s.all, now) }
+
+// enters lets a delivery enter at once.
+func enters(t *testing.T, b *breaker) pass {
+	t.Helper()
+	p, entered, _ := b.enterNow()
+	require.True(t, entered)
+	return p
+}
+
+func TestBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var s states
+		b := newBreaker(model.Breaker{Failures: 3, Probe: model.Duration(10 * time.Second)}, testProbes, s.changed)
+		end := func(kind answerKind) { b.leave(enters(t, b), answer{kind: kind}) }
+		end(unavailable)
+		end(unavailable)
+		end(answered) // not in a row
+		end(unavailable)
+		end(unavailable)
+		assert.Empty(t, s.all)
+		end(unavailable)
+		assert.Equal(t, []BreakerState{BreakerOpen}, s.all)
+		_, entered, _ := b.enterNow()
+		assert.False(t, entered)
+
+		began := time.Now()
+		waiting := make(chan pass, 10)
+		for range testProbes + 2 {
+			go func() {
+				if p, err := b.enter(ctx); err == nil {
+					waiting <- p
+				}
+			}()
+		}
+		first := <-waiting
+		assert.Equal(t, 10*time.Second, time.Since(began))
+		synctest.Wait()
+		assert.Len(t, waiting, testProbes-1, "a few deliveries are probes")
+		b.leave(first, answer{kind: notMade})
+		synctest.Wait()
+		assert.Len(t, waiting, testProbes, "another delivery takes the place of one that was not made")
+		for i := range testProbes {
+			state, _ := b.now()
+			assert.Equal(t, BreakerHalfOpen, state, i)
+			b.leave(<-waiting, answer{kind: unavailable})
+		}
+		state, until := b.now()
+		assert.Equal(t, BreakerOpen, state)
+		assert.Equal(t, 10*time.Second, time.Until(until))
+
+		last := <-waiting
+		assert.Equal(t, 20*time.Second, time.Since(began))
+		failed := enters(t, b)
+		b.leave(failed, answer{kind: unavailable})
+		b.leave(last, answer{kind: answered})
+		state, _ = b.now()
+		assert.Equal(t, BreakerClosed, state, "one of the probes is answered")
+		end(answered)
+		assert.Equal(t, []BreakerState{BreakerOpen, BreakerHalfOpen, BreakerOpen, BreakerHalfOpen, BreakerClosed}, s.all)
+
+		b.repeat()
+		assert.Equal(t, BreakerClosed, s.all[len(s.all)-1])
+		assert.Len(t, s.all, 6)
+
+		for range 3 {
+			end(unavailable)
+		}
+		began = time.Now()
+		for range 3 * testProbes {
+			p, err := b.enter(ctx)
+			require.NoError(t, err)
+			b.leave(p, answer{kind: unavailable})
+		}
+		assert.Equal(t, 30*time.Second, time.Since(began), "some probes each time, one after the other here")
+
+		b.end()
+		go func() {
+			time.Sleep(time.Hour)
+			cancel()
+		}()
+		_, err := b.enter(ctx)
+		require.ErrorIs(t, err, context.Canceled)
+		_, entered, _ = b.enterNow()
+		assert.False(t, entered)
+	})
+}
+
+// A delivery that began before the breaker opened says nothing about the time after.
+func TestABreakerIgnoresLateResults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(model.Breaker{Failures: 2, Probe: model.Duration(time.Second)}, testProbes, new(states).changed)
+		slow, slower := enters(t, b), enters(t, b)
+		for range 2 {
+			b.leave(enters(t, b), answer{kind: unavailable})
+		}
+		b.leave(slow, answer{kind: answered})
+		state, _ := b.now()
+		assert.Equal(t, BreakerOpen, state)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		probe := enters(t, b)
+		b.leave(slower, answer{kind: unavailable})
+		state, _ = b.now()
+		assert.Equal(t, BreakerHalfOpen, state)
+		b.leave(probe, answer{kind: answered})
+		state, _ = b.now()
+		assert.Equal(t, BreakerClosed, state)
+	})
+}
+
+// A target that asks to wait gets nothing until then, whichever the event, and also without a bound
+// of failures.
+func TestABreakerOpensForRetryAfter(t *testing.T) {
+	for failures, after := range map[int]BreakerState{0: BreakerClosed, 10: BreakerHalfOpen} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBreaker(model.Breaker{Failures: failures, Probe: model.Duration(time.Second)}, testProbes, new(states).changed)
+			other := enters(t, b)
+			b.leave(enters(t, b), answer{unavailable, time.Minute})
+			state, until := b.now()
+			assert.Equal(t, BreakerOpen, state)
+			assert.Equal(t, time.Minute, time.Until(until))
+			b.leave(other, answer{unavailable, 2 * time.Minute}) // the longer time counts
+			began := time.Now()
+			p, err := b.enter(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, 2*time.Minute, time.Since(began))
+			state, _ = b.now()
+			assert.Equal(t, after, state)
+			b.leave(p, answer{kind: answered})
+			state, _ = b.now()
+			assert.Equal(t, BreakerClosed, state)
+		})
+	}
+}
+
+// A delivery that has to stop is no probe: its result would never come, and no other could enter.
+func TestWhoStopsIsNoProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Second)}, testProbes, new(states).changed)
+		b.leave(enters(t, b), answer{kind: unavailable})
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		stopped, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range testProbes {
+			_, err := b.enter(stopped)
+			require.ErrorIs(t, err, context.Canceled)
+		}
+		b.leave(enters(t, b), answer{kind: answered})
+		state, _ := b.now()
+		assert.Equal(t, BreakerClosed, state)
+	})
+}
+
+// A delivery may end after its worker: the state is the next worker's to say then.
+func TestABreakerThatEndsIsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s states
+		b := newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Second)}, testProbes, s.changed)
+		p := enters(t, b)
+		b.end()
+		b.leave(p, answer{kind: unavailable})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		assert.Empty(t, s.all)
+	})
+}
+
+// Only a target that is unavailable counts for the breaker, not one that answers about an event.
+func TestWhatResultsSayAboutTheTarget(t *testing.T) {
+	internal := target.Result{Status: 500, Reason: target.ReasonStatus}
+	away := target.Result{Status: 503, Reason: target.ReasonStatus, Unavailable: true}
+	asks := target.Result{Status: 429, Reason: target.ReasonStatus, Unavailable: true, RetryAfter: time.Minute}
+	stopped := target.Result{Reason: target.ReasonStopped}
+	for name, c := range map[string]struct {
+		results []target.Result
+		want    answer
+	}{
+		"500":                       {[]target.Result{internal}, answer{kind: answered}},
+		"503":                       {[]target.Result{away, away}, answer{kind: unavailable}},
+		"a part is unavailable":     {[]target.Result{away, {Verdict: target.Delivered}}, answer{kind: answered}},
+		"a part asks to wait":       {[]target.Result{{Verdict: target.Refused}, asks}, answer{answered, time.Minute}},
+		"a stop":                    {[]target.Result{stopped, stopped}, answer{}},
+		"a stop after a failure":    {[]target.Result{away, stopped}, answer{kind: unavailable}},
+		"the receiver asks to wait": {[]target.Result{asks}, answer{unavailable, time.Minute}},
+	} {
+		assert.Equal(t, c.want, answerOf(c.results), name)
+	}
+}
+
+func TestSchedule(t *testing.T) {
+	s := newSchedule(model.Retry{MaxAttempts: 4, MaxAge: model.Duration(time.Hour), Jitter: 0.2,
+		Schedule: []model.Duration{model.Duration(time.Second), model.Duration(10 * time.Second)}})
+	now := time.Now()
+	for attempt, want := range []time.Duration{time.Second, time.Second, 10 * time.Second, 10 * time.Second} {
+		if attempt == 0 {
+			continue
+		}
+		for range 100 {
+			d, over := s.next(attempt, now, now, 2*rand.Float64()-1)
+			assert.Empty(t, over)
+			assert.InDelta(t, float64(want), float64(d), 0.2*float64(want))
+		}
+	}
+	_, over := s.next(4, now.Add(-time.Minute), now, 0)
+	assert.Equal(t, "gave up after 4 attempts", over)
+	_, over = s.next(2, now.Add(-time.Hour), now, 0)
+	assert.Equal(t, "gave up after 2 attempts in 1h0m0s", over)
+	_, over = s.next(2, now.Add(-time.Hour+5*time.Second), now, 0)
+	assert.NotEmpty(t, over, "it would be too late then")
+	d, over := newSchedule(model.Retry{}).next(1000, now, now, 0)
+	assert.Equal(t, time.Hour, d)
+	assert.Empty(t, over)
+}
+
+func TestTheLatestAttemptsAreKept(t *testing.T) {
+	a := attempts{most: 3}
+	for i := range 5 {
+		a.add(Attempt{Attempt: i})
+		assert.Equal(t, i, a.all()[0].Attempt)
+	}
+	all := a.all()
+	require.Len(t, all, 3)
+	assert.Equal(t, 2, all[2].Attempt)
+	none := attempts{}
+	none.add(Attempt{})
+	assert.Empty(t, none.all())
+}
+
+// An entry of the delivery log does not keep the event in memory.
+func TestTheDeliveryLogIsSmall(t *testing.T) {
+	attributes := &strings.Builder{}
+	for n := range 28 {
+		fmt.Fprintf(attributes, `,"x%d":"%s"`, n, strings.Repeat("y", 8<<10))
+	}
+	logOf := func() *attempts {
+		a := &attempts{most: DefaultConfig().LogAttempts}
+		for i := range a.most {
+			e, err := event.Decode(fmt.Appendf(nil, `{"specversion":"1.0","id":"%d","source":"/%s","type":"t"%s,"data":{}}`, i, strings.Repeat("s", 1000), attributes))
+			require.NoError(t, err)
+			failed := target.Result{Err: fmt.Errorf("no answer: %s", attributes), Response: strings.Repeat("r", 1<<10)}
+			a.add(newAttempt(1, e, failed))
+		}
+		return a
+	}
+	heap := func() int64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	logs := make([]*attempts, 10)
+	for i := range logs {
+		logs[i] = logOf()
+	}
+	each := (heap() - before) / int64(len(logs))
+	require.Less(t, each, int64(256<<10))
+	one := logs[0].all()[0]
+	assert.Equal(t, "/"+strings.Repeat("s", 255)+"...", one.Source)
+	assert.Len(t, one.Response, 1<<10)
+	runtime.KeepAlive(logs)
+}

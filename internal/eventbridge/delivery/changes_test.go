@@ -1,0 +1,404 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/storetest"
+	"github.com/aviaryhq/aviary/internal/eventbridge/target"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// remove deletes all subscribers.
+func (w *world) remove() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.rev++
+	w.store.Set(storetest.Snapshot(w.t, w.rev, []model.Bus{w.bus}, nil))
+}
+
+// keepOnly deletes all subscribers but one.
+func (w *world) keepOnly(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.rev++
+	w.store.Set(storetest.Snapshot(w.t, w.rev, []model.Bus{w.bus}, []model.Subscriber{*w.store.Snapshot().Subscriber(busName, name)}))
+}
+
+func (p *Processor) worker(uid string) *worker {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.workers[uid]
+}
+
+// A change of rules is nothing to deliveries: what is held for another attempt keeps its attempts,
+// and the breaker its state. A change of how to deliver begins anew, behind the end of what works
+// at present.
+func TestWhatAChangeBeginsAnew(t *testing.T) {
+	t.Parallel()
+	s := newSubscriber("s", model.OrderGroup)
+	w := newWorld(t, 1, s)
+	entered, leave := make(chan struct{}, 10), make(chan struct{})
+	var inFlight, most atomic.Int64
+	w.target("s", func(context.Context, target.Delivery) target.Result {
+		most.Store(max(most.Load(), inFlight.Add(1)))
+		defer inFlight.Add(-1)
+		entered <- struct{}{}
+		<-leave
+		return delivered()
+	})
+	p, _ := w.processor(testConfig())
+	w.send("s", "k", "one")
+	<-entered
+	first := p.worker("u-s")
+	changed := *w.sub("s")
+	changed.Rules = []model.Rule{{Name: "other", Pattern: []byte(`{"type":["a"]}`)}}
+	changed.Description = "other rules"
+	w.put(changed)
+	assert.Same(t, first, p.worker("u-s"))
+	assert.Equal(t, w.rev, first.revision.Load())
+
+	// It is paused, and resumed at once: what is under way ends first.
+	changed.State = model.Paused
+	w.put(changed)
+	require.Nil(t, p.worker("u-s"))
+	changed.State = model.Active
+	w.put(changed)
+	second := p.worker("u-s")
+	require.NotSame(t, first, second)
+	w.send("s", "other", "two")
+	select {
+	case <-entered:
+		t.Fatal("two workers deliver to one subscriber")
+	case <-time.After(300 * time.Millisecond):
+	}
+	close(leave)
+	<-entered
+	<-first.done
+	assert.EqualValues(t, 1, most.Load())
+}
+
+// Metrics are there from the beginning, say what is known, and end with their subscriber, also with
+// one that was paused.
+func TestMetricsFollowTheSubscriber(t *testing.T) {
+	t.Parallel()
+	s := newSubscriber("s", model.OrderNone)
+	s.Delivery.Retry.Schedule = []model.Duration{model.Duration(3 * time.Second)}
+	w := newWorld(t, 1, s)
+	var fails, refuses atomic.Bool
+	fails.Store(true)
+	f := w.target("s", func(context.Context, target.Delivery) target.Result {
+		if refuses.Load() {
+			return target.Result{Verdict: target.Refused, Err: errors.New("no")}
+		}
+		if fails.Load() {
+			return retryResult()
+		}
+		return delivered()
+	})
+	p, _ := w.processor(testConfig())
+	for _, outcome := range outcomes() {
+		assert.Zero(t, testutil.ToFloat64(p.metrics.deliveries.WithLabelValues(busName, "s", outcome)))
+	}
+	assert.Equal(t, len(outcomes()), testutil.CollectAndCount(p.metrics.deliveries))
+
+	// An event that waits for another attempt has its age.
+	before := time.Now().Truncate(time.Millisecond)
+	w.send("s", "", "e")
+	stored := time.Now()
+	w.eventually("it has failed", func() bool { return len(f.attemptsAt("e")) == 1 })
+	var b Backlog
+	w.eventually("its copy waits", func() bool {
+		var err error
+		b, err = p.Backlog(t.Context(), busName, "s")
+		return err == nil && b.Events == 1 && !b.Oldest.IsZero()
+	})
+	assert.False(t, b.Oldest.Before(before) || b.Oldest.After(stored), "it is as old as the original: %s", b.Oldest)
+	fails.Store(false)
+	w.gets(f, []string{"e"})
+	w.eventually("the backlog is shown", func() bool { return testutil.CollectAndCount(p.metrics.backlog) == 1 })
+
+	// What the brokers do not say is not known.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	w.eventually("what is not known is not shown", func() bool { // the processor itself asks at times, too
+		p.showBacklog(ctx, w.sub("s"))
+		return testutil.CollectAndCount(p.metrics.backlog)+testutil.CollectAndCount(p.metrics.backlogAge)+testutil.CollectAndCount(p.metrics.deadLetters) == 0
+	})
+	p.showBacklog(t.Context(), w.sub("s"))
+	assert.Equal(t, 2, testutil.CollectAndCount(p.metrics.backlog)+testutil.CollectAndCount(p.metrics.backlogAge))
+	assert.Zero(t, testutil.ToFloat64(p.metrics.deadLetters.WithLabelValues(busName, "s")))
+	refuses.Store(true)
+	w.send("s", "", "bad")
+	w.eventually("a dead letter is shown", func() bool { return testutil.ToFloat64(p.metrics.deadLetters.WithLabelValues(busName, "s")) == 1 })
+
+	old := w.sub("s")
+	paused := *old
+	paused.State = model.Paused
+	w.put(paused)
+	w.remove()
+	all := func() int {
+		return testutil.CollectAndCount(p.metrics.deliveries) + testutil.CollectAndCount(p.metrics.backlog) + testutil.CollectAndCount(p.metrics.deadLetters) +
+			testutil.CollectAndCount(p.metrics.breaker)
+	}
+	w.eventually("they are removed", func() bool { return all() == 0 })
+	p.showBacklog(t.Context(), old)
+	assert.Zero(t, all(), "it was asked for before the subscriber was deleted")
+}
+
+// A subscriber that cannot be consumed is unhealthy; one that another instance delivers to is not.
+func TestUnhealthySubscribersAreCounted(t *testing.T) {
+	t.Parallel()
+	exclusive, broken := newSubscriber("exclusive", model.OrderExclusive), newSubscriber("broken", model.OrderNone)
+	w := newWorld(t, 1, exclusive, broken)
+	w.target("exclusive", nil)
+	w.target("broken", nil)
+	// Its subscription is another one's, and of another type.
+	cfg := messaging.DefaultConsumerConfig()
+	cfg.Topics, cfg.Subscription, cfg.Type = []string{w.topics.Send(w.sub("broken"))}, model.DeliverSubscription, messaging.Exclusive
+	other, err := w.client.Consumer(cfg)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- other.Run(ctx, func(context.Context, *messaging.Delivery) error { return nil }) }()
+	w.send("broken", "", "e")
+	w.eventually("the other one consumes", func() bool {
+		n, err := w.client.Topic(cfg.Topics[0]).Subscription(cfg.Subscription).Backlog(t.Context())
+		return err == nil && n == 0
+	})
+	one, _ := w.processor(testConfig())
+	w.send("exclusive", "", "e")
+	w.eventually("one delivers", func() bool { return len(w.targets["exclusive"].delivered()) == 1 })
+	two, _ := w.processor(testConfig())
+	w.eventually("one is unhealthy", func() bool { return one.unhealthy() == 1 && two.unhealthy() == 1 })
+	assert.NotEmpty(t, one.Status(busName, "broken").Unhealthy)
+	w.eventually("two stands by", func() bool { return two.Status(busName, "exclusive").StandsBy })
+	assert.Empty(t, two.Status(busName, "exclusive").Unhealthy)
+	assert.False(t, one.Status(busName, "exclusive").StandsBy)
+	cancel()
+	require.NoError(t, <-done)
+	w.eventually("it is over", func() bool { return one.unhealthy() == 0 && two.unhealthy() == 0 })
+}
+
+// Whoever delivers nothing because others have all partitions says so, until one of them goes.
+func TestWhoHasNoPartitionStandsBy(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1, newSubscriber("group", model.OrderGroup), newSubscriber("total", model.OrderTotal), newSubscriber("none", model.OrderNone))
+	names := []string{"group", "total", "none"}
+	for _, name := range names {
+		w.target(name, func(context.Context, target.Delivery) target.Result { return delivered() })
+	}
+	one, stop := w.processor(testConfig())
+	for _, name := range names {
+		w.send(name, "k", name)
+		w.eventually("one delivers to "+name, func() bool { return len(w.targets[name].delivered()) == 1 })
+	}
+	two, _ := w.processor(testConfig())
+	for _, name := range []string{"group", "total"} {
+		w.eventually(name+": one of them stands by", func() bool {
+			a, b := one.Status(busName, name), two.Status(busName, name)
+			return a.StandsBy != b.StandsBy && a.Delivering && b.Delivering && a.Unhealthy == "" && b.Unhealthy == ""
+		})
+	}
+	assert.False(t, one.Status(busName, "none").StandsBy || two.Status(busName, "none").StandsBy, "all share it")
+	stop()
+	for _, name := range names {
+		w.eventually(name+": the other one delivers", func() bool { s := two.Status(busName, name); return s.Delivering && !s.StandsBy })
+	}
+}
+
+// 410 of what the subscriber was before a change does not disable what it is now.
+func TestGoneIsSaidOfOneRevision(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSubscriber("s", model.OrderNone)
+		s.Bus, s.UID, s.Revision = busName, "u-s", 2
+		now := storetest.Snapshot(t, 2, []model.Bus{{Name: busName, Partitions: 1}}, []model.Subscriber{s})
+		asked := &conditions{Store: storetest.NewStore(now)}
+		ctx, stop := context.WithCancel(t.Context())
+		w := &worker{p: &Processor{source: asked}, sub: now.Subscriber(busName, "s"), log: zaptest.NewLogger(t), ctx: ctx}
+		w.breaker = newBreaker(model.Breaker{}, testProbes, new(states).changed)
+		w.revision.Store(1)
+		w.disable(errors.New("410 Gone"))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.False(t, asked.disabled.Load())
+		assert.NoError(t, w.Unhealthy())
+		w.revision.Store(2) // other rules, and no other target
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		assert.True(t, asked.disabled.Load())
+		stop()
+	})
+}
+
+// conditions is a registry that minds revisions.
+type conditions struct {
+	*storetest.Store
+	disabled atomic.Bool
+}
+
+func (c *conditions) ChangeState(_ context.Context, bus, name string, state model.State, _ string, as store.Condition) (*model.Subscriber, error) {
+	s := c.Snapshot().Subscriber(bus, name)
+	if as.Revision != s.Revision {
+		return nil, model.ErrConflict
+	}
+	c.disabled.Store(state == model.Disabled)
+	return s, nil
+}
+
+// short is a target that does not say what became of each event.
+type short struct{ asked chan struct{} }
+
+func (s short) Deliver(context.Context, []target.Delivery) []target.Result {
+	s.asked <- struct{}{}
+	return nil
+}
+func (short) Close(context.Context) error { return nil }
+
+func TestResultsThatAreMissing(t *testing.T) {
+	s := newSubscriber("s", model.OrderNone)
+	p := &Processor{cfg: testConfig(), metrics: NewMetrics(prometheus.NewRegistry())}
+	w := &worker{p: p, sub: &s, log: zaptest.NewLogger(t), metrics: p.metrics.of(&s), target: short{make(chan struct{}, 1)}}
+	w.breaker = newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Minute)}, testProbes, new(states).changed)
+	defer w.breaker.end()
+	results := w.deliver(t.Context(), make([]item, 3), enters(t, w.breaker))
+	require.Len(t, results, 3)
+	for _, r := range results {
+		assert.Equal(t, target.Retry, r.Verdict)
+		assert.ErrorContains(t, r.Err, "0 results for 3 events")
+	}
+	state, _ := w.breaker.now()
+	assert.Equal(t, BreakerClosed, state, "that says nothing about the target")
+}
+
+// The log says why the breaker opened, unless the target has asked to wait.
+func TestTheBreakerSaysWhyItOpens(t *testing.T) {
+	s := newSubscriber("s", model.OrderNone)
+	p := &Processor{cfg: testConfig(), metrics: NewMetrics(prometheus.NewRegistry())}
+	core, logs := observer.New(zap.WarnLevel)
+	for wait, lines := range map[time.Duration]int{0: 1, time.Minute: 0} {
+		away := answers{Err: errors.New("no answer within 10s"), Unavailable: true, RetryAfter: wait}
+		w := &worker{p: p, sub: &s, log: zap.New(core), metrics: p.metrics.of(&s), target: away}
+		w.breaker = newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Minute)}, testProbes, w.breakerChanged)
+		defer w.breaker.end()
+		w.deliver(t.Context(), make([]item, 1), enters(t, w.breaker))
+		state, _ := w.breaker.now()
+		assert.Equal(t, BreakerOpen, state)
+		logged := logs.TakeAll()
+		require.Len(t, logged, lines)
+		for _, line := range logged {
+			assert.Equal(t, "the breaker is open: nothing is delivered until a probe is answered", line.Message)
+			assert.Equal(t, "no answer within 10s", line.ContextMap()["error"])
+		}
+	}
+}
+
+// answers is a target with the same result for each event.
+type answers target.Result
+
+func (a answers) Deliver(_ context.Context, batch []target.Delivery) []target.Result {
+	return slices.Repeat([]target.Result{target.Result(a)}, len(batch))
+}
+func (answers) Close(context.Context) error { return nil }
+
+// An event that cannot be transformed is in the delivery log by its name.
+func TestARefusedEventIsLogged(t *testing.T) {
+	s := newSubscriber("s", model.OrderNone)
+	p := &Processor{cfg: testConfig(), metrics: NewMetrics(prometheus.NewRegistry())}
+	w := &worker{p: p, sub: &s, log: zaptest.NewLogger(t), metrics: p.metrics.of(&s), attempts: &attempts{most: 10}}
+	w.transform = func(event.Event) ([]byte, string, error) { return nil, "", errors.New("no such field") }
+	err := w.handle(t.Context(), t.Context(), &messaging.Delivery{Payload: testEvent("e", "a", ""), Attempt: 1})
+	require.ErrorContains(t, err, "cannot transform: no such field")
+	log := w.attempts.all()
+	require.Len(t, log, 1)
+	assert.Equal(t, []string{"e", "/test", "a", "dead_letter"}, []string{log[0].Event, log[0].Source, log[0].Type, log[0].Outcome})
+}
+
+// Deliveries that wait for the breaker or the rate are not said to be stuck, however long that
+// takes; an attempt that does not end is.
+func TestWhatIsStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSubscriber("s", model.OrderGroup)
+		s.Delivery.Timeout = model.Duration(10 * time.Second)
+		p := &Processor{cfg: testConfig(), metrics: NewMetrics(prometheus.NewRegistry())}
+		core, lines := observer.New(zap.WarnLevel)
+		ended := make(chan struct{})
+		w := &worker{p: p, sub: &s, log: zap.New(core), metrics: p.metrics.of(&s), target: endless(ended)}
+		w.breaker = newBreaker(model.Breaker{}, testProbes, new(states).changed)
+		assert.Greater(t, w.config(false).StuckAfter, 10*365*24*time.Hour)
+		entered := enters(t, w.breaker)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			w.deliver(t.Context(), make([]item, 1), entered)
+		}()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		assert.Zero(t, lines.Len())
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		assert.Equal(t, 1, lines.FilterMessageSnippet("has not ended").Len())
+		close(ended)
+		<-done
+	})
+}
+
+// endless is a target that minds no context.
+type endless chan struct{}
+
+func (e endless) Deliver(context.Context, []target.Delivery) []target.Result {
+	<-e
+	return []target.Result{delivered()}
+}
+func (endless) Close(context.Context) error { return nil }
+
+// A target that cannot be made, as for a file that is missing, is made later.
+func TestATargetThatCannotBeMadeIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
+	f := w.target("s", nil)
+	missing := &missingTargets{world: w}
+	missing.left.Store(2)
+	p := New(Options{
+		Client: w.client, Source: w.store, Topics: w.topics, Targets: missing, Config: testConfig(),
+		Log: zaptest.NewLogger(t), Metrics: NewMetrics(prometheus.NewRegistry()),
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	w.send("s", "", "e")
+	w.gets(f, []string{"e"})
+	assert.Empty(t, p.Status(busName, "s").Unhealthy)
+	assert.Negative(t, missing.left.Load())
+	stop()
+	require.NoError(t, <-done)
+}
+
+// missingTargets makes no target the first few times.
+type missingTargets struct {
+	*world
+	left atomic.Int64
+}
+
+func (m *missingTargets) New(s *model.Subscriber) (target.Target, error) {
+	if m.left.Add(-1) >= 0 {
+		return nil, errors.New("the file does not exist")
+	}
+	return m.world.New(s)
+}

@@ -1,0 +1,139 @@
+package delivery
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+)
+
+// Metrics are the metrics of the processor. Labels are names of buses and subscribers, and kinds of
+// targets.
+type Metrics struct {
+	deliveries  *prometheus.CounterVec
+	seconds     *prometheus.HistogramVec
+	age         *prometheus.HistogramVec
+	inFlight    *prometheus.GaugeVec
+	breaker     *prometheus.GaugeVec
+	backlog     *prometheus.GaugeVec
+	backlogAge  *prometheus.GaugeVec
+	deadLetters *prometheus.GaugeVec
+	unhealthy   atomic.Pointer[func() int]
+}
+
+// NewMetrics registers the metrics.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	seconds := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
+	subscriber := []string{"bus", "subscriber"}
+	m := &Metrics{
+		deliveries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "eventbridge_deliveries_total",
+			Help: "Attempts by outcome: delivered, retry, dead_letter, gone, lost (live subscribers).",
+		}, []string{"bus", "subscriber", "outcome"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "eventbridge_delivery_duration_seconds", Help: "Time that attempts took.", Buckets: seconds,
+		}, []string{"target", "outcome"}),
+		age: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "eventbridge_delivered_age_seconds", Buckets: seconds,
+			Help: "Time from the storing of a copy in the send topic to its delivery.",
+		}, []string{"bus"}),
+		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "eventbridge_deliveries_in_flight", Help: "Attempts that are being made.",
+		}, subscriber),
+		breaker: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "eventbridge_breaker_state", Help: "The breaker of a subscriber: 0 closed, 1 half open, 2 open.",
+		}, subscriber),
+		backlog: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "eventbridge_backlog", Help: "Events that a subscriber has not got, those that wait for another attempt included. Needs the admin API.",
+		}, subscriber),
+		backlogAge: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "eventbridge_backlog_age_seconds",
+			Help: "Age of the oldest event that a subscriber has not got, since it was stored for it. Needs the admin API.",
+		}, subscriber),
+		deadLetters: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "eventbridge_dead_letters", Help: "Dead letters of a subscriber, which wait for a redrive. Needs the admin API.",
+		}, subscriber),
+	}
+	unhealthy := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "eventbridge_unhealthy_subscribers", Help: "Subscribers that cannot be consumed or delivered to at present.",
+	}, func() float64 {
+		if count := m.unhealthy.Load(); count != nil {
+			return float64((*count)())
+		}
+		return 0
+	})
+	reg.MustRegister(m.deliveries, m.seconds, m.age, m.inFlight, m.breaker, m.backlog, m.backlogAge, m.deadLetters, unhealthy)
+	return m
+}
+
+// countUnhealthy sets the function that counts the subscribers without deliveries.
+func (m *Metrics) countUnhealthy(count func() int) { m.unhealthy.Store(&count) }
+
+// outcomes returns the possible outcomes of an attempt.
+func outcomes() []string { return []string{"delivered", "retry", "dead_letter", "gone", "lost"} }
+
+// subscriberMetrics are the metrics of one subscriber.
+type subscriberMetrics struct {
+	deliveries map[string]prometheus.Counter  // by outcome
+	seconds    map[string]prometheus.Observer // by outcome
+	age        prometheus.Observer
+	inFlight   prometheus.Gauge
+	breaker    prometheus.Gauge
+}
+
+func (m *Metrics) of(s *model.Subscriber) *subscriberMetrics {
+	labels := prometheus.Labels{"bus": s.Bus, "subscriber": s.Name}
+	of := &subscriberMetrics{
+		deliveries: make(map[string]prometheus.Counter, len(outcomes())), seconds: make(map[string]prometheus.Observer, len(outcomes())),
+		age: m.age.WithLabelValues(s.Bus), inFlight: m.inFlight.With(labels), breaker: m.breaker.With(labels),
+	}
+	for _, outcome := range outcomes() {
+		of.deliveries[outcome] = m.deliveries.WithLabelValues(s.Bus, s.Name, outcome)
+		of.seconds[outcome] = m.seconds.WithLabelValues(kindOf(&s.Target), outcome)
+	}
+	return of
+}
+
+// showBacklog sets the metrics of a backlog.
+func (m *Metrics) showBacklog(bus, subscriber string, b Backlog, age time.Duration) {
+	m.backlog.WithLabelValues(bus, subscriber).Set(float64(b.Events))
+	m.deadLetters.WithLabelValues(bus, subscriber).Set(float64(b.DeadLetters))
+	m.backlogAge.WithLabelValues(bus, subscriber).Set(age.Seconds())
+}
+
+// hideBacklog removes the metrics of a backlog that is not known any more.
+func (m *Metrics) hideBacklog(bus, subscriber string) {
+	m.backlog.DeleteLabelValues(bus, subscriber)
+	m.backlogAge.DeleteLabelValues(bus, subscriber)
+	m.deadLetters.DeleteLabelValues(bus, subscriber)
+}
+
+// forget removes the metrics of a deleted subscriber.
+func (m *Metrics) forget(bus, subscriber string) {
+	labels := prometheus.Labels{"bus": bus, "subscriber": subscriber}
+	for _, v := range []interface {
+		DeletePartialMatch(prometheus.Labels) int
+	}{m.deliveries, m.inFlight, m.breaker, m.backlog, m.backlogAge, m.deadLetters} {
+		v.DeletePartialMatch(labels)
+	}
+}
+
+// kindOf returns the kind of a target.
+func kindOf(t *model.Target) string {
+	switch {
+	case t.Webhook != nil:
+		return "webhook"
+	case t.Pulsar != nil:
+		return "pulsar"
+	case t.Kafka != nil:
+		return "kafka"
+	case t.RabbitMQ != nil:
+		return "rabbitmq"
+	case t.Redis != nil:
+		return "redis"
+	default:
+		return "log"
+	}
+}

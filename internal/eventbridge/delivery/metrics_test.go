@@ -1,0 +1,27 @@
+package delivery
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+)
+
+func TestMetricsAreWellNamedAndThereFromTheStart(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	m := NewMetrics(reg)
+	s := newSubscriber("s", model.OrderNone)
+	m.of(&s)
+	m.showBacklog(s.Bus, s.Name, Backlog{}, time.Second)
+	n, err := testutil.GatherAndCount(reg, "eventbridge_deliveries_total")
+	require.NoError(t, err)
+	assert.Len(t, outcomes(), n, "each outcome is counted from 0 on")
+	problems, err := testutil.GatherAndLint(reg)
+	require.NoError(t, err)
+	assert.Empty(t, problems)
+}

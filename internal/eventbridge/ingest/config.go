@@ -1,0 +1,181 @@
+package ingest
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/httpserver/admission"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// Config is the section of the configuration about ingestion.
+type Config struct {
+	// Tenants may write, each to its buses. Default: none, and then everyone who reaches the server
+	// may write to every bus.
+	Tenants []TenantConfig `yaml:"tenants"`
+	// RequestTimeout is how long a request may wait for the broker's acknowledgements before it is
+	// answered with 503. It may wait half of that for its topic to open. Default 10s.
+	RequestTimeout time.Duration `yaml:"request_timeout"`
+	// Limits bound what one request, and all requests together, may cost.
+	Limits Limits `yaml:"limits"`
+	// Profile is how events are published. Default: the library's "business".
+	Profile messaging.Profile `yaml:"profile"`
+}
+
+// Limits bound requests.
+type Limits struct {
+	// BodyBytes and DecodedBytes bound a body as it is sent, and after it is decompressed. Beyond:
+	// 413. Defaults 4MiB and 8MiB.
+	BodyBytes    config.Bytes `yaml:"body_bytes"`
+	DecodedBytes config.Bytes `yaml:"decoded_bytes"`
+	// Ratio bounds how many times larger decompression may make a body, above 64KiB. Beyond: 413.
+	// Default 100.
+	Ratio int `yaml:"ratio"`
+	// BatchEvents bounds the events of a batch. Beyond: 413. At most 2000. Default 1000.
+	BatchEvents int `yaml:"batch_events"`
+	// InFlightBytes bounds what all requests hold in memory until their events are acknowledged:
+	// bodies, compressed and decoded, events, and what reading them takes. Beyond: 503, or 413 for
+	// a request that takes more by itself. Default 64MiB.
+	InFlightBytes config.Bytes `yaml:"in_flight_bytes"`
+	// InFlightShare is the part of InFlightBytes that the requests of one tenant may hold, from 0
+	// to 1. A tenant's only request may hold all of it. Default 0.75, or 1 if there are no tenants.
+	InFlightShare float64 `yaml:"in_flight_share"`
+	// ReadTimeout bounds the reading of a request with its body. Beyond: 503, and the connection is
+	// closed. Default 10s.
+	ReadTimeout time.Duration `yaml:"read_timeout"`
+	// Connections bounds the open connections of senders, each of which may take 300 KiB for
+	// headers before the sender is authenticated. Further ones wait until others are closed. 0: no
+	// bound. Default 1024.
+	Connections int `yaml:"connections"`
+	// Hops bounds how often an event may have passed Eventbridge before, by the header Aviary-Hops.
+	// Beyond: 508. Default 10.
+	Hops int `yaml:"hops"`
+}
+
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config {
+	return Config{
+		RequestTimeout: 10 * time.Second,
+		Limits: Limits{
+			BodyBytes:     4 * config.MiB,
+			DecodedBytes:  8 * config.MiB,
+			Ratio:         100,
+			BatchEvents:   1000,
+			InFlightBytes: 64 * config.MiB,
+			InFlightShare: .75,
+			ReadTimeout:   10 * time.Second,
+			Connections:   1024,
+			Hops:          10,
+		},
+		Profile: messaging.Business(),
+	}
+}
+
+// mostBatched bounds the batches of a publisher: the engine's position of an event has 11 bits for
+// its index in a batch.
+const mostBatched = 2000
+
+// Validate returns every fault of the section's own keys.
+func (c Config) Validate() error {
+	errs := []error{config.CheckPositive("request_timeout", c.RequestTimeout)}
+	if c.Profile.BatchRecords > mostBatched {
+		errs = append(errs, config.Fault("profile.batch_records", "must be at most %d, got %d", mostBatched, c.Profile.BatchRecords))
+	}
+	if c.Profile.Routing != messaging.RouteKeyHash {
+		errs = append(errs, config.Fault("profile.routing", "must be key_hash, got %q", c.Profile.Routing))
+	}
+	if c.Profile.Admission != messaging.Block { // otherwise a later event of its key could overtake one that found no room
+		errs = append(errs, config.Fault("profile.admission", "must be block, got %q", c.Profile.Admission))
+	}
+	return errors.Join(append(errs, c.checkTenants())...)
+}
+
+// Validate returns every fault of the limits.
+func (l Limits) Validate() error {
+	var errs []error
+	for _, limit := range []struct {
+		key   string
+		value int64
+	}{
+		{"body_bytes", int64(l.BodyBytes)},
+		{"decoded_bytes", int64(l.DecodedBytes)},
+		{"ratio", int64(l.Ratio)},
+		{"batch_events", int64(l.BatchEvents)},
+		{"read_timeout", int64(l.ReadTimeout)},
+	} {
+		if limit.value <= 0 {
+			errs = append(errs, config.Fault(limit.key, "must be > 0"))
+		}
+	}
+	if l.BatchEvents > mostBatched {
+		errs = append(errs, config.Fault("batch_events", "must be at most %d, got %d", mostBatched, l.BatchEvents))
+	}
+	if l.Connections < 0 {
+		errs = append(errs, config.Fault("connections", "must be >= 0, got %d", l.Connections))
+	}
+	if l.Hops < 0 {
+		errs = append(errs, config.Fault("hops", "must be >= 0, got %d", l.Hops))
+	}
+	if !(l.InFlightShare > 0 && l.InFlightShare <= 1) { // NaN is neither
+		errs = append(errs, config.Fault("in_flight_share", "must be above 0 and at most 1, got %g", l.InFlightShare))
+	}
+	if least := l.least(); l.InFlightBytes < least {
+		errs = append(errs, fmt.Errorf("in_flight_bytes: must be at least body_bytes + 4 x decoded_bytes + 4MiB = %s, or the largest request never gets in, got %s",
+			least, l.InFlightBytes))
+	}
+	return errors.Join(errs...)
+}
+
+// least is what the largest request takes: its body as it is sent and decoded, its events with
+// their texts, and what reading them takes.
+func (l Limits) least() config.Bytes { return l.BodyBytes + 4*l.DecodedBytes + 4*config.MiB }
+
+// Quota bounds what a tenant may store through each instance. Beyond: 429. Events that are refused
+// or cannot be stored do not count.
+type Quota struct {
+	// EventsPerSecond bounds events per second. 0: no bound.
+	EventsPerSecond float64 `yaml:"events_per_second"`
+	// EventsBurst is how many events may come at once. 0: the events of ten seconds.
+	EventsBurst int `yaml:"events_burst"`
+	// BytesPerSecond bounds the bytes of events as JSON per second. 0: no bound.
+	BytesPerSecond config.Bytes `yaml:"bytes_per_second"`
+	// BytesBurst is how many bytes may come at once. 0: the bytes of ten seconds.
+	BytesBurst config.Bytes `yaml:"bytes_burst"`
+}
+
+// Validate returns every fault of the quota.
+func (q Quota) Validate() error {
+	var errs []error
+	if q.EventsPerSecond < 0 || math.IsNaN(q.EventsPerSecond) || math.IsInf(q.EventsPerSecond, 0) {
+		errs = append(errs, config.Fault("events_per_second", "must be >= 0, got %g", q.EventsPerSecond))
+	}
+	if q.EventsBurst < 0 {
+		errs = append(errs, config.Fault("events_burst", "must be >= 0, got %d", q.EventsBurst))
+	}
+	if q.EventsBurst > 0 && q.EventsPerSecond == 0 {
+		errs = append(errs, config.Fault("events_burst", "needs events_per_second"))
+	}
+	if q.BytesBurst > 0 && q.BytesPerSecond == 0 {
+		errs = append(errs, config.Fault("bytes_burst", "needs bytes_per_second"))
+	}
+	return errors.Join(errs...)
+}
+
+// bucketOf returns nil if there is no bound.
+func bucketOf(rate float64, burst int64, now time.Time) *admission.Bucket {
+	if rate == 0 {
+		return nil
+	}
+	return admission.NewBucket(rate, burstOf(rate, burst), now)
+}
+
+// burstOf returns the burst, by default what comes in ten seconds.
+func burstOf(rate float64, burst int64) int {
+	if burst == 0 {
+		burst = int64(min(math.Ceil(10*rate), math.MaxInt32))
+	}
+	return int(burst)
+}

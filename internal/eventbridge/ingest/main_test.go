@@ -1,0 +1,9 @@
+package ingest
+
+import (
+	"testing"
+
+	"github.com/aviaryhq/aviary/test/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m.Run) }

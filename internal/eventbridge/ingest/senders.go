@@ -1,0 +1,104 @@
+package ingest
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/httpserver/bearer"
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+	"github.com/aviaryhq/aviary/pkg/secret"
+)
+
+// Headers of senders.
+const (
+	tenantHeader    = "Aviary-Tenant"
+	signatureHeader = "Aviary-Signature"
+	digestHeader    = "Content-Digest"
+	keyHeader       = "X-Api-Key"
+)
+
+// senders authenticates senders.
+type senders struct {
+	tenants map[string]*tenant // empty: everyone may write
+	tokens  *bearer.Tokens
+	jwts    []*jwtKeys // in the order of the configuration
+	// unknown takes the place of a tenant that does not exist or does not sign. Its secret is
+	// random, so that a request in such a name is answered like one with a wrong signature, about
+	// as fast.
+	unknown *tenant
+}
+
+func newSenders(log *zap.Logger, c Config, prefix string) (*senders, error) {
+	tokens, err := bearer.NewTokens(log, c.tokenSources(prefix))
+	errs := []error{err}
+	s := &senders{tenants: map[string]*tenant{}, tokens: tokens, unknown: &tenant{secrets: []secret.String{secret.String(rand.Text())}}}
+	now := time.Now()
+	for i, t := range c.Tenants {
+		s.tenants[t.Name] = newTenant(t, now)
+		if t.JWT == nil {
+			continue
+		}
+		keys, err := newJWTKeys(log, t.Name, *t.JWT, fmt.Sprintf("%stenants[%d].jwt.key_file", prefix, i))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		s.jwts = append(s.jwts, keys)
+	}
+	return s, errors.Join(errs...)
+}
+
+// sender is who sends a request: a tenant, or none if no tenants are configured.
+type sender struct {
+	tenant *tenant
+	// digest is the SHA-256 that the body must have as it is sent. Nil: the request is not signed.
+	digest *[sha256.Size]byte
+}
+
+// name returns the tenant's name, empty if there is no tenant.
+func (s sender) name() string {
+	if s.tenant == nil {
+		return ""
+	}
+	return s.tenant.name
+}
+
+func unauthorized(text string) error {
+	return &refusal.Error{Status: http.StatusUnauthorized, Reason: "unauthorized", Text: text}
+}
+
+// invalidKey is the answer for keys and for tokens, so that it does not tell which are configured.
+const invalidKey = "the API key or token is not valid"
+
+// admit authenticates the sender of a request by its headers. Nothing else of the request is read
+// before.
+func (s *senders) admit(r *http.Request) (sender, error) {
+	if len(s.tenants) == 0 {
+		return sender{}, nil
+	}
+	if len(r.Header[signatureHeader]) > 0 {
+		return s.signed(r)
+	}
+	given := bearer.Token(r)
+	if given == "" {
+		given = strings.TrimSpace(r.Header.Get(keyHeader))
+	}
+	if given == "" {
+		return sender{}, unauthorized("an API key, a token or a signature is needed")
+	}
+	if name, known := s.tokens.Tenant(given); known {
+		return sender{tenant: s.tenants[name]}, nil
+	}
+	if len(s.jwts) > 0 && strings.Count(given, ".") == 2 {
+		name, err := s.byJWT(given)
+		return sender{tenant: s.tenants[name]}, err
+	}
+	return sender{}, unauthorized(invalidKey)
+}

@@ -1,0 +1,162 @@
+package ingest
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/pkg/secret"
+	"github.com/aviaryhq/aviary/test/await"
+)
+
+const ordersPath = "/v1/buses/orders/events"
+
+// guarded has a tenant for each way to be known, and strangers: the headers of requests without a
+// tenant, each with another reason.
+func guarded(t *testing.T, change func(*Config)) (d *double, keys keyring, strangers map[string][]string) {
+	t.Helper()
+	keys = newKeyring(t)
+	path := writeFile(t, "keys", keys.pem(t, "EdDSA"))
+	d = newDouble(t, func(c *Config) {
+		c.Tenants = []TenantConfig{
+			{Name: "shop", Buses: []string{"orders"}, APIKeys: []secret.String{"shop-key"}},
+			{Name: "partner", SigningSecrets: []secret.String{"0123456789abcdef"}},
+			{Name: "batch", JWT: &JWTConfig{KeyFile: path, Issuer: "https://id", Audience: "aviary"}},
+		}
+		if change != nil {
+			change(c)
+		}
+	})
+	token := func(k keyring, issuer string, expires time.Duration) []string {
+		return []string{"Authorization", "Bearer " + k.token(t, "EdDSA", "EdDSA", "", jwt.MapClaims{"iss": issuer, "aud": "aviary", "exp": time.Now().Add(expires).Unix()})}
+	}
+	sign := func(tenant string) []string {
+		return signed(tenant, "another-16-bytes", time.Now(), ordersPath, event.MediaType, "", anEvent("A1", ""))
+	}
+	foreign := newKeyring(t)
+	return d, keys, map[string][]string{
+		"nothing":                 nil,
+		"a key":                   {"X-Api-Key", "shop"},
+		"a wrong signature":       sign("partner"),
+		"no tenant's signature":   sign("nobody"),
+		"one that does not sign":  sign("shop"),
+		"a token of another key":  token(foreign, "https://id", time.Minute),
+		"an expired one of it":    token(foreign, "https://id", -time.Minute),
+		"a token of nobody":       token(foreign, "https://other", time.Minute),
+		"an expired one of these": token(foreign, "https://other", -time.Minute),
+	}
+}
+
+// TestAnswersDoNotTellWhatExists: requests that differ in what exists here, and not in what a
+// stranger knows, have the same answer, with all of its headers.
+func TestAnswersDoNotTellWhatExists(t *testing.T) {
+	d, keys, strangers := guarded(t, nil)
+	whole := func(bus string, headers []string) string {
+		r := d.post(t, bus, text(anEvent("A1", "")), append([]string{"Content-Type", event.MediaType}, headers...)...)
+		r.header.Del("Date")
+		return fmt.Sprintf("%d %v %s", r.status, r.header, r.body)
+	}
+	for _, group := range [][]string{
+		{"a wrong signature", "no tenant's signature", "one that does not sign"},
+		{"a key", "a token of another key", "an expired one of it", "a token of nobody", "an expired one of these"},
+	} {
+		first := whole("orders", strangers[group[0]])
+		assert.Contains(t, first, "401")
+		for _, name := range group {
+			assert.Equal(t, first, whole("orders", strangers[name]), name)
+		}
+	}
+	for name, headers := range strangers {
+		first := whole("orders", headers)
+		for _, bus := range []string{"strict", "plain", "none"} {
+			if !strings.Contains(name, "sign") { // a signature covers the path
+				assert.Equal(t, first, whole(bus, headers), "%s, %s", name, bus)
+			}
+		}
+		// Faults of the request change nothing.
+		more := append([]string{"Aviary-Hops", "99", "ce-id", "1", "Content-Encoding", "br"}, headers...)
+		if !strings.Contains(name, "sign") {
+			assert.Equal(t, first, whole("orders", more), name)
+		}
+	}
+	shop := []string{"X-Api-Key", "shop-key"}
+	assert.Equal(t, whole("strict", shop), whole("none", shop), "a tenant learns about its own buses only")
+	assert.Contains(t, whole("none", shop), "403")
+	expired := keys.token(t, "EdDSA", "EdDSA", "", jwt.MapClaims{"iss": "https://id", "aud": "aviary", "exp": time.Now().Add(-time.Minute).Unix()})
+	assert.Contains(t, whole("orders", []string{"Authorization", "Bearer " + expired}), "the token has expired", "its owner learns more")
+}
+
+// begin writes the headers of a request for orders, and the beginning of its body.
+func begin(headers []string, body string) string {
+	var head strings.Builder
+	head.WriteString(requestHead)
+	for i := 0; i+1 < len(headers); i += 2 {
+		head.WriteString(headers[i] + ": " + headers[i+1] + "\r\n")
+	}
+	return head.String() + body
+}
+
+// TestStrangersAreAnsweredAtOnce: the answer does not wait for the body.
+func TestStrangersAreAnsweredAtOnce(t *testing.T) {
+	d, _, strangers := guarded(t, func(c *Config) { c.Limits.ReadTimeout = 10 * await.Patience })
+	for name, headers := range strangers {
+		for _, body := range []string{"Content-Length: 100\r\n\r\n", "Content-Length: 100\r\n\r\n{", "Transfer-Encoding: chunked\r\n\r\n"} {
+			answer := answerOf(t, d.dial(t, begin(headers, body)))
+			assert.Equal(t, http.StatusUnauthorized, answer.status, "%s, %q", name, body)
+		}
+	}
+	// A request whose body is there keeps the connection.
+	conn := d.dial(t, "")
+	for range 2 {
+		_, err := conn.Write([]byte(begin(nil, "Content-Length: 0\r\n\r\n")))
+		require.NoError(t, err)
+		assert.Equal(t, http.StatusUnauthorized, answerOf(t, conn).status)
+	}
+}
+
+// TestStrangersDoNotLockATenantOut: whatever they send, they hold nothing of the memory for
+// requests, and the tenants' events are stored.
+func TestStrangersDoNotLockATenantOut(t *testing.T) {
+	d, keys, strangers := guarded(t, func(c *Config) {
+		c.Limits.InFlightBytes = c.Limits.least() // a body that a stranger holds would be missed
+		c.Limits.ReadTimeout = 10 * await.Patience
+	})
+	token := keys.token(t, "EdDSA", "EdDSA", "", jwt.MapClaims{"iss": "https://id", "aud": "aviary", "exp": time.Now().Add(time.Hour).Unix()})
+	tenants := func() {
+		body := anEvent("A1", "")
+		for name, headers := range map[string][]string{
+			"shop": {"X-Api-Key", "shop-key"}, "batch": {"Authorization", "Bearer " + token},
+			"partner": signed("partner", "0123456789abcdef", time.Now(), ordersPath, event.MediaType, "", body),
+		} {
+			r := d.send(t, "A1", headers...)
+			require.Equal(t, http.StatusAccepted, r.status, "%s: %s", name, r.body)
+		}
+	}
+	tenants()
+	before := len(d.stored(orders))
+	const rounds = 30
+	for i := range rounds {
+		for _, headers := range strangers {
+			// Their bodies never end, and most of their connections stay open.
+			body := "Transfer-Encoding: chunked\r\n\r\n400000\r\n" + strings.Repeat(" ", i<<10)
+			if i%3 == 0 {
+				body = "Content-Length: " + strconv.Itoa(int(d.limits.BodyBytes)) + "\r\n\r\n{"
+			}
+			conn := d.dial(t, begin(headers, body))
+			require.Equal(t, http.StatusUnauthorized, answerOf(t, conn).status)
+			require.Zero(t, d.budget.Used())
+		}
+		tenants()
+		require.Eventually(t, func() bool { return d.budget.Used() == 0 }, await.Patience, time.Millisecond)
+	}
+	assert.Len(t, d.stored(orders), before+3*rounds)
+	assert.Len(t, d.opened, 1, "strangers open no topics")
+}

@@ -1,9 +1,0 @@
-package preprocessor
-
-import (
-	"testing"
-
-	"github.com/aviaryhq/aviary/test/leak"
-)
-
-func TestMain(m *testing.M) { leak.Main(m.Run) }

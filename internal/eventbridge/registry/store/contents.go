@@ -1,0 +1,188 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/pkg/secret"
+)
+
+// contents holds what the topic says, record by record. It is not safe for concurrent use; the
+// snapshots that it makes are.
+type contents struct {
+	keys *Keys
+	log  *zap.Logger
+
+	snapshot *Snapshot
+	loaded   bool // the snapshot is shared: each change makes a copy
+	entries  map[string]*entry
+	newer    int // records of a newer format
+	bytes    int // of all records
+	replaced int // records that later ones replaced, since the last compaction began
+}
+
+// entry is what is known about a key, besides its object.
+type entry struct {
+	bytes    int
+	revision int64
+	deleted  time.Time // zero: not deleted
+	former   []string
+	job      json.RawMessage
+	sealedBy string            // the ID of the key that encrypts its secrets; empty: none
+	secrets  bool              // some of its secrets are not encrypted
+	broken   string            // why its object cannot be read
+	rest     *model.Subscriber // what can be read of a broken object, without secrets; nil: nothing
+	newer    bool
+}
+
+func newContents(keys *Keys, log *zap.Logger) *contents {
+	return &contents{keys: keys, log: log, snapshot: emptySnapshot(), entries: make(map[string]*entry)}
+}
+
+// share returns the snapshot of everything that was read so far. contents never changes it again.
+func (c *contents) share() *Snapshot {
+	c.loaded = true
+	return c.snapshot
+}
+
+// apply applies a message. It returns the ID of the change that wrote it, and whether there is a
+// new snapshot.
+func (c *contents) apply(d *messaging.Delivery) (change string, changed bool) {
+	if d.Key == fenceKey {
+		r, _ := readRecord(d)
+		c.replaced++
+		return r.Change, false
+	}
+	bus, name, ok := cutKey(d.Key)
+	if !ok && d.Key != counterKey {
+		c.log.Error("the registry's topic holds a message that is not the registry's: it is skipped",
+			zap.String("key", d.Key), zap.Stringer("id", d.ID))
+		return "", false
+	}
+	before := c.entries[d.Key]
+	if before != nil {
+		c.replaced++
+	}
+	if d.Payload == nil { // a tombstone, which follows a deletion
+		c.set(d.Key, nil)
+		if ok {
+			c.change(bus, name, func(s *Snapshot) { s.remove(bus, name) })
+		}
+		return "", ok && before != nil && before.deleted.IsZero()
+	}
+	r, err := readRecord(d)
+	e := &entry{bytes: len(d.Payload), revision: r.Revision, former: r.Former, job: r.Job, newer: errors.Is(err, errNewer)}
+	if r.Deleted {
+		e.deleted = r.Time
+	}
+	if r.Sealed != nil {
+		e.sealedBy = r.Sealed.Key
+	}
+	e.secrets = len(r.Secrets) > 0
+	var b *model.Bus
+	var sub *model.Subscriber
+	if err == nil && ok && !r.Deleted {
+		b, sub, err = c.object(d.Key, bus, name, &r)
+	}
+	if err != nil {
+		e.broken, e.rest = err.Error(), restOf(&r, bus, name)
+		c.log.Error("a record of the registry cannot be read: its object is left out until it is changed again",
+			zap.String("key", d.Key), zap.Int64("revision", r.Revision), zap.Stringer("id", d.ID), zap.Error(err))
+	}
+	c.set(d.Key, e)
+	c.change(bus, name, func(s *Snapshot) {
+		s.revision = max(s.revision, r.Revision)
+		if !ok {
+			return
+		}
+		s.remove(bus, name)
+		switch {
+		case err != nil:
+			s.unreadable[d.Key] = e.broken
+		case sub != nil:
+			s.setSubscriber(sub)
+		case b != nil:
+			s.buses[bus] = b
+		}
+	})
+	return r.Change, true
+}
+
+// object decodes the object of a record.
+func (c *contents) object(key, bus, name string, r *record) (*model.Bus, *model.Subscriber, error) {
+	if name == "" {
+		b := new(model.Bus)
+		if err := r.get(key, b, c.keys); err != nil {
+			return nil, nil, err
+		}
+		if b.Name != bus {
+			return nil, nil, fmt.Errorf("it holds the bus %s", model.Quote(b.Name))
+		}
+		return b, nil, nil
+	}
+	s := new(model.Subscriber)
+	if err := r.get(key, s, c.keys); err != nil {
+		return nil, nil, err
+	}
+	if s.Bus != bus || s.Name != name {
+		return nil, nil, fmt.Errorf("it holds the subscriber %s of bus %s", model.Quote(s.Name), model.Quote(s.Bus))
+	}
+	var f model.FaultList
+	model.ValidateRules(&f, s) // it also compiles the rules
+	return nil, s, f.Err()
+}
+
+// restOf returns the subscriber of a record that cannot be read completely, without its secrets. It
+// returns nil if the record does not even have the subscriber's name and UID.
+func restOf(r *record, bus, name string) *model.Subscriber {
+	s := new(model.Subscriber)
+	if name == "" || json.Unmarshal(r.Object, s) != nil || s.Bus != bus || s.Name != name || s.UID == "" {
+		return nil
+	}
+	model.EachSecret(reflect.ValueOf(s).Elem(), "", func(string, secret.String) secret.String { return "" })
+	return s
+}
+
+// change changes the snapshot or, once it is shared, a copy of it.
+func (c *contents) change(bus, name string, f func(*Snapshot)) {
+	if c.loaded {
+		c.snapshot = c.snapshot.copyFor(bus, name)
+	}
+	f(c.snapshot)
+}
+
+// set stores what is known about a key now; nil removes the key.
+func (c *contents) set(key string, e *entry) {
+	if old := c.entries[key]; old != nil {
+		c.bytes -= old.bytes
+		if old.newer {
+			c.newer--
+		}
+	}
+	if e == nil {
+		delete(c.entries, key)
+		return
+	}
+	c.entries[key] = e
+	c.bytes += e.bytes
+	if e.newer {
+		c.newer++
+	}
+}
+
+func (s *Snapshot) remove(bus, name string) {
+	if name == "" {
+		delete(s.buses, bus)
+		delete(s.unreadable, busKey(bus))
+		return
+	}
+	s.removeSubscriber(bus, name)
+	delete(s.unreadable, subscriberKey(bus, name))
+}

@@ -1,7 +1,6 @@
 package ingest
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"mime"
@@ -9,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
@@ -185,11 +183,7 @@ type eventReader struct {
 	// working is the most that is reserved for the check against a schema: valid data is not
 	// refused for good because invalid data might take more.
 	working int64
-	steps   int // steps that are left for checks against schemas
-	// ctx is the context of the request, wait how long it may wait until a check can begin.
-	ctx  context.Context
-	wait time.Duration
-	one  [1]event.Entry
+	one     [1]event.Entry
 }
 
 // reserve is event.Options.Reserve. It reserves more at a time, to take the lock less often.
@@ -204,9 +198,6 @@ func (r *eventReader) reserve(n int) error {
 	r.spare -= n
 	return nil
 }
-
-// mostSteps bounds the steps of all checks of a request.
-const mostSteps = 3 * schema.MostSteps
 
 // read returns the events of a body, or why an entry is not an event. An error is about the whole
 // body.
@@ -237,15 +228,10 @@ func (r *eventReader) read(p *event.Parser, body []byte) ([]event.Entry, error) 
 		}
 		entries = r.one[:]
 	}
-	r.steps = mostSteps
 	for i := range entries {
-		if entries[i].Err != nil {
-			continue
+		if entries[i].Err == nil {
+			entries[i].Err = r.check(entries[i].Event)
 		}
-		if r.steps < schema.MostSteps {
-			return nil, refusal.TooLarge("batch_too_large", "checking the events against the bus' schemas takes too long: send fewer of them at once")
-		}
-		entries[i].Err = r.check(entries[i].Event)
 	}
 	if r.form != batched && entries[0].Err != nil {
 		return nil, entries[0].Err
@@ -263,21 +249,12 @@ func (r *eventReader) check(e event.Event) error {
 	if kind == event.NoData || kind == event.BinaryData {
 		return unprocessable("schema", "the data of this type must be JSON: the bus has a schema for it")
 	}
-	working := min(int64(rules.WorkingBytes(data)), r.working)
+	working := min(int64(schema.WorkingBytes(data)), r.working)
 	if err := r.held.Grow(working); err != nil {
 		return err
 	}
 	defer r.held.Shrink(working)
-	ctx, cancel := context.WithTimeout(r.ctx, r.wait)
-	defer cancel()
-	switch err := rules.Check(ctx, data, &r.steps); {
-	case errors.Is(err, context.DeadlineExceeded):
-		return refusal.Unavailable("schema_busy", refusal.RetryBusy, "too many events are being checked against the schema of this type")
-	case errors.Is(err, context.Canceled):
-		return refusal.ErrDisconnected
-	case errors.Is(err, schema.ErrTooMuchWork):
-		return unprocessable("schema", "data cannot be checked against the schema of its type: %s", err)
-	case err != nil:
+	if err := rules.Validate(data); err != nil {
 		return unprocessable("schema", "data does not match the schema of its type: %s", err)
 	}
 	return nil

@@ -74,7 +74,7 @@ func reasons() []string {
 		"content_encoding", "hops", "unreadable_body", "unauthorized", "forbidden_bus", "unsigned_attributes", "unknown_bus",
 		"body_bytes", "decoded_bytes", "batch_too_large", "event_too_large", "in_flight_bytes", "broker_size",
 		"content_type", "no_mapping", "schema", "mapping", "batch", "tenant_quota",
-		"timeout", "publish", "pulsar_unavailable", "topic_unavailable", "in_flight_share", "slow_body", "schema_busy", "bus_definition",
+		"timeout", "publish", "pulsar_unavailable", "topic_unavailable", "in_flight_share", "slow_body", "bus_definition",
 	}
 }
 

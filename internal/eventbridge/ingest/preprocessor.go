@@ -174,7 +174,7 @@ func (p *Preprocessor) handle(w http.ResponseWriter, r *http.Request, from sende
 	}
 	held := p.budget.Hold(from.name())
 	defer held.Release()
-	entries, err := p.receive(w, r, from, &eventReader{form: format, head: r.Header, def: def, held: held, most: p.limits.BatchEvents, working: p.budget.Limit() / 8, ctx: r.Context(), wait: p.timeout})
+	entries, err := p.receive(w, r, from, &eventReader{form: format, head: r.Header, def: def, held: held, most: p.limits.BatchEvents, working: p.budget.Limit() / 8})
 	if err != nil {
 		return nil, err
 	}

@@ -2,107 +2,78 @@ package schema
 
 import (
 	"encoding/json"
-	"hash/maphash"
 	"math/big"
 	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 )
 
-// fewElements is how many elements a list may have so that the library compares all pairs. In a
-// longer list it compares only elements with the same hash.
-const fewElements = 20
+// uniqueKeyword replaces uniqueItems in the schemas that the library gets. Its own check takes
+// quadratic time for a list whose elements have the same hash, which a sender can construct.
+const uniqueKeyword = "aviary-uniqueItems"
 
-// comparedPerStep and hashedPerStep are how many bytes of texts cost one step: each text is
-// compared with half of the others, or hashed once.
-const comparedPerStep, hashedPerStep = 16 << 10, 4 << 10
+// unique checks that no two elements of a list are equal.
+type unique struct{}
 
-// uniqueCost returns the cost to find two equal elements. The hash and a comparison each go through
-// the whole element. Data may be chosen so that many lists and objects have the same hash:
-// uniqueCost hashes as the library does, and charges each element for those before it with the same
-// hash.
-func uniqueCost(list []any) int {
-	n, deep, numbers, digits, texts := 0, 0, 0, 0, 0
-	for _, v := range list {
-		switch v := v.(type) {
-		case map[string]any, []any:
-			n++
-			deep += comparison(v)
-		case json.Number:
-			numbers++
-			digits += long(v)
-		case string:
-			texts += len(v)
-		}
+func compileUnique(_ *jsonschema.CompilerContext, schema map[string]any) (jsonschema.SchemaExt, error) {
+	if schema[uniqueKeyword] != true {
+		return nil, nil //nolint:nilnil // the interface of the library: the keyword is not there
 	}
-	deep /= comparisons
-	if len(list) <= fewElements {
-		// One such list with all values that an event may have costs less than MostSteps.
-		return len(list) + deep*n/4 + (numbers+digits)*numbers + texts*len(list)/comparedPerStep
-	}
-	total := len(list) + deep + digits + texts/hashedPerStep
-	before := map[uint64]int{}
-	var h maphash.Hash
-	for _, v := range list {
-		if !composed(v) {
-			continue
-		}
-		h.Reset()
-		writeHash(v, &h)
-		sum := h.Sum64()
-		total += before[sum] * (1 + comparison(v)/comparisons/2)
-		if total > MostSteps {
-			return total
-		}
-		before[sum]++
-	}
-	return total
+	return unique{}, nil
 }
 
-// composed reports whether v is a list or an object.
-func composed(v any) bool {
-	switch v.(type) {
-	case map[string]any, []any:
-		return true
+// Validate implements [jsonschema.SchemaExt].
+func (unique) Validate(ctx *jsonschema.ValidatorContext, v any) {
+	list, _ := v.([]any)
+	if len(list) < 2 {
+		return
 	}
-	return false
+	seen := make(map[string]int, len(list))
+	for i, element := range list {
+		text := string(appendCanonical(nil, element))
+		if first, twice := seen[text]; twice {
+			ctx.AddError(&kind.UniqueItems{Duplicates: [2]int{first, i}})
+			return
+		}
+		seen[text] = i
+	}
 }
 
-// writeHash writes what the library hashes of a value: numbers without their sign, and nothing to
-// mark where a value ends.
-func writeHash(v any, h *maphash.Hash) {
+// appendCanonical appends a text that equal values, and only these, have in common.
+func appendCanonical(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case map[string]any:
-		_ = h.WriteByte(0)
 		names := make([]string, 0, len(v))
 		for name := range v {
 			names = append(names, name)
 		}
 		slices.Sort(names)
+		b = append(b, '{')
 		for _, name := range names {
-			writeHash(name, h)
-			writeHash(v[name], h)
+			b = append(appendCanonical(append(strconv.AppendQuote(b, name), ':'), v[name]), ',')
 		}
+		return append(b, '}')
 	case []any:
-		_ = h.WriteByte(1)
+		b = append(b, '[')
 		for _, element := range v {
-			writeHash(element, h)
+			b = append(appendCanonical(b, element), ',')
 		}
-	case nil:
-		_ = h.WriteByte(2)
-	case bool:
-		_ = h.WriteByte(3)
-		if v {
-			_ = h.WriteByte(1)
-		} else {
-			_ = h.WriteByte(0)
-		}
+		return append(b, ']')
 	case string:
-		_ = h.WriteByte(4)
-		_, _ = h.WriteString(v)
+		return strconv.AppendQuote(b, v)
+	case bool:
+		return strconv.AppendBool(b, v)
 	case json.Number:
-		_ = h.WriteByte(5)
-		if n, ok := new(big.Rat).SetString(string(v)); ok {
-			_, _ = h.Write(n.Num().Bytes())
-			_, _ = h.Write(n.Denom().Bytes())
+		if strings.ContainsAny(string(v), ".eE") || v == "-0" {
+			if n, ok := new(big.Rat).SetString(string(v)); ok {
+				return append(b, n.RatString()...)
+			}
 		}
+		return append(b, v...)
+	default:
+		return append(b, "null"...)
 	}
 }

@@ -1,6 +1,0 @@
-package schema_test
-
-import "syscall"
-
-// ofThread has Getrusage tell of the calling thread.
-const ofThread = syscall.RUSAGE_THREAD

@@ -166,7 +166,6 @@ func DefaultConfig() Config {
 		Ingest:    ingest.DefaultConfig(),
 		Engine:    engine.DefaultConfig(),
 		Processor: delivery.DefaultConfig(),
-		Targets:   target.DefaultConfig(),
 		Setup:     setup.Defaults(),
 		Timeout:   30 * time.Second,
 	}

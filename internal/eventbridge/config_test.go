@@ -43,7 +43,7 @@ func TestTheExampleHoldsEveryDefault(t *testing.T) {
 	assert.Empty(t, cfg.Targets.Allow)
 	assert.Empty(t, cfg.Targets.Ports)
 	want.Connections = target.Connections{
-		Kafka: map[string]target.Kafka{}, RabbitMQ: map[string]target.RabbitMQ{}, Redis: map[string]target.Redis{}, Pulsar: map[string]target.Pulsar{},
+		Kafka: map[string]target.Kafka{}, RabbitMQ: map[string]target.RabbitMQ{}, Pulsar: map[string]target.Pulsar{},
 	}
 	assert.Equal(t, want, cfg)
 	for _, key := range keys(reflect.TypeFor[eventbridge.Config]()) {
@@ -65,15 +65,13 @@ func TestTheExampleHoldsEveryKeyOfConnections(t *testing.T) {
 	require.NoError(t, err)
 	var kafka target.Kafka
 	var rabbit target.RabbitMQ
-	var redis target.Redis
 	var other target.Pulsar
-	for _, section := range []interface{ SetDefaults() }{&kafka, &rabbit, &redis, &other} {
+	for _, section := range []interface{ SetDefaults() }{&kafka, &rabbit, &other} {
 		section.SetDefaults()
 	}
 	kafka.SASL.OAuth2.Scopes = []string{}
 	assert.Equal(t, map[string]target.Kafka{"main": kafka}, cfg.Connections.Kafka)
 	assert.Equal(t, map[string]target.RabbitMQ{"main": rabbit}, cfg.Connections.RabbitMQ)
-	assert.Equal(t, map[string]target.Redis{"main": redis}, cfg.Connections.Redis)
 	assert.Equal(t, map[string]target.Pulsar{"other": other}, cfg.Connections.Pulsar)
 
 	for kind, of := range map[string]struct {
@@ -81,8 +79,7 @@ func TestTheExampleHoldsEveryKeyOfConnections(t *testing.T) {
 		next    string
 	}{
 		"kafka":    {reflect.TypeFor[target.Kafka](), "\n  rabbitmq:"},
-		"rabbitmq": {reflect.TypeFor[target.RabbitMQ](), "\n  redis:"},
-		"redis":    {reflect.TypeFor[target.Redis](), "\n  pulsar:"},
+		"rabbitmq": {reflect.TypeFor[target.RabbitMQ](), "\n  pulsar:"},
 	} {
 		_, part, _ := strings.Cut(shown, "\n  "+kind+":")
 		part, _, _ = strings.Cut(part, of.next)
@@ -142,8 +139,8 @@ api: {tokens: [{role: king}]}
 ingest: {tenants: [{name: X}], limits: {ratio: 0}}
 engine: {queue_records: 0}
 processor: {start_rate: 0}
-targets: {idle_timeout: 1ms}
-connections: {redis: {main: {addresses: [a]}}}
+targets: {ports: [70000]}
+connections: {kafka: {main: {brokers: [a]}}}
 `, nil)
 	var faults *config.Error
 	require.ErrorAs(t, err, &faults)
@@ -153,7 +150,7 @@ connections: {redis: {main: {addresses: [a]}}}
 	}
 	for _, path := range []string{
 		"http.listen", "http.hosts[2]", "http.hosts[3]", "http.hosts[4]", "http.hosts[5]", "roles[1]", "roles[2]", "topics.namespace", "api.tokens[0].token", "api.tokens[0].role", "ingest.tenants[0].name", "ingest.limits.ratio",
-		"engine.queue_records", "processor.start_rate", "targets.idle_timeout", "connections.redis.main.addresses[0]",
+		"engine.queue_records", "processor.start_rate", "targets.ports[0]", "connections.kafka.main.brokers[0]",
 	} {
 		assert.Contains(t, paths, path)
 	}

@@ -1,8 +1,6 @@
 package eventbridge
 
 import (
-	"github.com/redis/go-redis/v9/logging"
-
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/internal/trial"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -12,7 +10,6 @@ import (
 // and the connections of targets. Topics of buses and subscribers are in the registry, and are not
 // tried.
 func Connect(cfg Config) (trials []trial.Trial, end func()) {
-	logging.Disable()
 	var all trial.List
 	all.Add(trial.Pulsar("pulsar", cfg.Pulsar, cfg.tryNamespace))
 	all.AddAll(cfg.Connections.Try("connections"))

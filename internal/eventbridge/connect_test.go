@@ -1,7 +1,6 @@
 package eventbridge_test
 
 import (
-	"context"
 	"net"
 	"strings"
 	"testing"
@@ -16,15 +15,13 @@ import (
 
 // -config.connect tells of each thing, and makes nothing.
 func TestConnect(t *testing.T) {
-	pulsar, kafka, rabbit, redis := stack.Pulsar(t), stack.Kafka(t), stack.RabbitMQ(t), stack.Redis(t)
-	ns, user := pulsar.Namespace(t), redis.Name(t)
+	pulsar, kafka, rabbit := stack.Pulsar(t), stack.Kafka(t), stack.RabbitMQ(t)
+	ns := pulsar.Namespace(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
-	require.NoError(t, redis.Client(t).Do(t.Context(), "ACL", "SETUSER", user, "on", ">secret", "~*", "+@all").Err())
-	t.Cleanup(func() { assert.NoError(t, redis.Client(t).Do(context.Background(), "ACL", "DELUSER", user).Err()) })
 	text := strings.NewReplacer("PULSAR", pulsar.URL(), "ADMIN", pulsar.AdminURL(), "NS", ns, "KAFKA", kafka.Brokers()[0], "RABBIT", "amqp://"+rabbit.Addr()+"/",
-		"REDIS", redis.Addr(), "AWAY", l.Addr().String(), "USER", user)
+		"AWAY", l.Addr().String())
 	try := func(yaml string) (lines string, failed int) {
 		cfg, err := load(t, text.Replace(yaml), nil)
 		require.NoError(t, err)
@@ -42,7 +39,6 @@ topics: {namespace: NS}
 connections:
   kafka: {k: {brokers: [KAFKA]}}
   rabbitmq: {m: {url: RABBIT}}
-  redis: {r: {addresses: [REDIS], username: USER, password: secret}}
   pulsar: {p: {url: PULSAR}}
 `)
 	assert.Zero(t, failed)
@@ -55,7 +51,6 @@ connections:
   topics.namespace, to read persistent://NS/eventbridge-registry: note: does not exist yet; the first use creates it, if the broker allows that
   connections.kafka.k.brokers KAFKA: ok
   connections.rabbitmq.m.url RABBIT: ok
-  connections.redis.r.addresses REDIS: ok
   connections.pulsar.p.url PULSAR: ok
 `), lines)
 
@@ -65,7 +60,6 @@ topics: {namespace: public/no-such-namespace}
 connections:
   kafka: {k: {brokers: [AWAY]}}
   rabbitmq: {m: {url: RABBIT, password: secret}}
-  redis: {r: {addresses: [REDIS], username: USER, password: secret-and-wrong}}
   pulsar: {p: {url: pulsar://AWAY}}
 `)
 	assert.Equal(t, 8, failed, lines)
@@ -74,7 +68,6 @@ connections:
 		"topics.namespace, to write persistent://public/no-such-namespace/eventbridge-registry: its namespace does not exist",
 		"connections.kafka.k.brokers AWAY: .*connection refused",
 		"connections.rabbitmq.m.url RABBIT: .*wrong user name or password.*",
-		"connections.redis.r.addresses REDIS: WRONGPASS .*",
 		"connections.pulsar.p.url pulsar://AWAY: .*connection refused",
 	} {
 		assert.Regexp(t, "(?m)^  "+text.Replace(want)+"$", lines)

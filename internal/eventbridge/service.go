@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/app"
@@ -113,9 +112,6 @@ func (s *service) admin() bool { return s.cfg.Pulsar.AdminURL != "" }
 
 // openTargets makes the factory of targets, and the checks of targets when subscribers are put.
 func (s *service) openTargets() (err error) {
-	if len(s.cfg.Connections.Redis) > 0 { // the client has one log for the whole process
-		redis.SetLogger(redisLog{s.rt.Log.Named("redis")})
-	}
 	s.factory, err = target.NewFactory(target.Options{
 		Config: s.cfg.Targets, Connections: s.cfg.Connections, Pulsar: s.cfg.Pulsar, Topics: s.topics, Log: s.rt.Log, Registerer: s.rt.Metrics,
 	})

@@ -70,7 +70,7 @@ func newWorld(t *testing.T, access api.Access) *world {
 	require.NoError(t, err)
 	status, err := instances.NewStatus(client, topics, instances.StatusOptions{Instance: "here", Roles: []string{"engine", "processor"}})
 	require.NoError(t, err)
-	factory, err := target.NewFactory(target.Options{Config: target.DefaultConfig(), Topics: topics})
+	factory, err := target.NewFactory(target.Options{Config: target.Config{}, Topics: topics})
 	require.NoError(t, err)
 	delivering := delivery.New(delivery.Options{
 		Client: client, Source: still{store}, Topics: topics, Targets: factory, Instance: "here", Instances: status, Admin: true, Config: delivery.DefaultConfig(),

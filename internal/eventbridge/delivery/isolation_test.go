@@ -62,7 +62,7 @@ func TestEventsThatFailDoNotKeepBackAnother(t *testing.T) {
 			s.Target = model.Target{Webhook: &model.Webhook{URL: e.URL, Mode: model.ModeBinary}}
 			s.Fill()
 			w := newWorld(t, 1, s)
-			o := target.Options{Config: target.DefaultConfig(), Topics: w.topics, Log: zaptest.NewLogger(t)}
+			o := target.Options{Config: target.Config{}, Topics: w.topics, Log: zaptest.NewLogger(t)}
 			o.Config.Allow = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 			factory, err := target.NewFactory(o)
 			require.NoError(t, err)

@@ -131,8 +131,6 @@ func kindOf(t *model.Target) string {
 		return "kafka"
 	case t.RabbitMQ != nil:
 		return "rabbitmq"
-	case t.Redis != nil:
-		return "redis"
 	default:
 		return "log"
 	}

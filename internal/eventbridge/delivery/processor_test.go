@@ -471,7 +471,7 @@ func TestADeadSubscriberDelaysNoOther(t *testing.T) {
 func TestTransformations(t *testing.T) {
 	t.Parallel()
 	s := newSubscriber("s", model.OrderNone)
-	s.Transform = &model.Transform{CEL: `{"number": event.data.n + 1}`}
+	s.Transform = &model.Transform{Paths: map[string]string{"n": "/data/n"}, Template: `{"number": {n}}`}
 	w := newWorld(t, 1, s)
 	var bodies sync.Map
 	f := w.target("s", func(_ context.Context, d target.Delivery) target.Result {

@@ -153,7 +153,7 @@ func TestNothingIsPostedToADestinationThatTakesNothing(t *testing.T) {
 func TestBatchesAreNotTransformed(t *testing.T) {
 	h := newHarness(t, nil)
 	_, err := h.New(&model.Subscriber{
-		Target: model.Target{Webhook: &model.Webhook{URL: "http://127.0.0.1/", Mode: "batch"}}, Transform: &model.Transform{CEL: "event"},
+		Target: model.Target{Webhook: &model.Webhook{URL: "http://127.0.0.1/", Mode: "batch"}}, Transform: &model.Transform{Template: "1"},
 	})
 	require.ErrorContains(t, err, "must not be batch with a transformation")
 }

@@ -29,10 +29,8 @@ func (f *Factory) Check(t *model.Target, fault func(pointer, problem string)) {
 		checkConnection(f.connections.Kafka, t.Kafka.Connection, "kafka", fault)
 	case t.RabbitMQ != nil:
 		checkConnection(f.connections.RabbitMQ, t.RabbitMQ.Connection, "rabbitmq", fault)
-	case t.Redis != nil:
-		checkConnection(f.connections.Redis, t.Redis.Connection, "redis", fault)
 	case t.Log == nil:
-		fault("", "must have one of webhook, pulsar, kafka, rabbitmq, redis and log")
+		fault("", "must have one of webhook, pulsar, kafka, rabbitmq and log")
 	}
 }
 

@@ -79,7 +79,6 @@ func TestCheck(t *testing.T) {
 		{"a cluster", model.Target{Pulsar: &model.PulsarTarget{Topic: "a", Connection: "x"}}, "/pulsar/connection", `got "x"; there is none`},
 		{"a connection", model.Target{Kafka: &model.KafkaTarget{Topic: "a", Connection: "x"}}, "/kafka/connection", "known are main, other"},
 		{"a connection of RabbitMQ", model.Target{RabbitMQ: &model.RabbitMQTarget{Connection: "main"}}, "/rabbitmq/connection", "there is none"},
-		{"a connection of Redis", model.Target{Redis: &model.RedisTarget{Connection: "main"}}, "/redis/connection", "there is none"},
 		{"the log", model.Target{Log: &model.LogTarget{}}, "", ""},
 		{"nothing", model.Target{}, "", "must have one of"},
 	} {
@@ -132,7 +131,7 @@ func TestLog(t *testing.T) {
 	assert.Len(t, lines[1].ContextMap()["event"], maxLogged)
 }
 
-// TestTargetsShareAndGiveBack: sinks and clients of one destination are shared, and there while
+// TestTargetsShareAndGiveBack: sinks of one destination are shared, and there while
 // somebody uses them.
 func TestTargetsShareAndGiveBack(t *testing.T) {
 	h := newHarness(t, func(o *Options) {
@@ -140,9 +139,6 @@ func TestTargetsShareAndGiveBack(t *testing.T) {
 		k.SetDefaults()
 		k.Brokers = []string{"127.0.0.1:1"}
 		o.Connections.Kafka = map[string]Kafka{"main": k}
-		var r Redis
-		r.SetDefaults()
-		o.Connections.Redis = map[string]Redis{"main": r}
 	})
 	open := func(to model.Target) Target {
 		target, err := h.New(&model.Subscriber{Target: to})
@@ -152,22 +148,16 @@ func TestTargetsShareAndGiveBack(t *testing.T) {
 	topic := func(name string) model.Target {
 		return model.Target{Kafka: &model.KafkaTarget{Connection: "main", Topic: name}}
 	}
-	stream := model.Target{Redis: &model.RedisTarget{Connection: "main", Stream: "s"}}
-	all := []Target{open(topic("a")), open(topic("a")), open(topic("b")), open(stream), open(stream)}
+	all := []Target{open(topic("a")), open(topic("a")), open(topic("b"))}
 	assert.Len(t, h.sinks, 2)
-	assert.Len(t, h.clients, 1)
-	for _, target := range all[:3] {
+	for _, target := range all {
 		require.NoError(t, target.Close(context.Background()))
 		require.NoError(t, target.Close(context.Background()))
 	}
 	assert.Empty(t, h.sinks)
-	require.NoError(t, all[3].Close(context.Background()))
-	require.NoError(t, all[3].Close(context.Background()))
-	assert.Len(t, h.clients, 1)
 	left := open(topic("c")) // ended by the factory
 	require.NoError(t, h.Close(context.Background()))
 	_, err := h.New(&model.Subscriber{Target: topic("a")})
 	require.ErrorIs(t, err, errClosed)
 	require.NoError(t, left.Close(context.Background()))
-	require.NoError(t, all[4].Close(context.Background()))
 }

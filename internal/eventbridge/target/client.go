@@ -19,6 +19,10 @@ const (
 	connectTimeout = 10 * time.Second
 	tlsTimeout     = 10 * time.Second
 	keepAlive      = 30 * time.Second
+	// idleConnections bounds the connections that stay open for later deliveries, over all
+	// subscribers, for idleTimeout at most.
+	idleConnections = 512
+	idleTimeout     = 30 * time.Second
 	// maxResponseHeader bounds the headers of an answer.
 	maxResponseHeader = 64 << 10
 	// maxConnectionAge bounds how long requests use a connection: a change of the receiver's
@@ -64,7 +68,7 @@ func (p *pool) CloseIdleConnections() {
 // newTransport makes a transport whose dialer asks the guard. It uses HTTP/1.1: each attempt has
 // its own connection, so an attempt that is stuck does not delay others. idle bounds the idle
 // connections.
-func newTransport(guard *Guard, resolver *net.Resolver, settings *tls.Config, idle int, idleFor time.Duration) *http.Transport {
+func newTransport(guard *Guard, resolver *net.Resolver, settings *tls.Config, idle int) *http.Transport {
 	to := &net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive, Resolver: resolver, ControlContext: guard.Control}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
@@ -76,7 +80,7 @@ func newTransport(guard *Guard, resolver *net.Resolver, settings *tls.Config, id
 		DisableCompression:     true, // answers are not decompressed: a few bytes cannot become many
 		MaxIdleConns:           idle,
 		MaxIdleConnsPerHost:    idle,
-		IdleConnTimeout:        idleFor,
+		IdleConnTimeout:        idleTimeout,
 		MaxResponseHeaderBytes: maxResponseHeader,
 		Protocols:              protocols,
 	}

@@ -3,7 +3,6 @@ package target
 import (
 	"errors"
 	"net/netip"
-	"time"
 
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
@@ -12,8 +11,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// Config is the section targets: which addresses webhooks may have, and how many connections they
-// may use.
+// Config is the section targets: which addresses webhooks may have.
 type Config struct {
 	// Allow lists networks (CIDR) that webhooks and token URLs may be in although they are not
 	// public. Private, loopback, link-local and other special addresses outside of these networks
@@ -21,30 +19,14 @@ type Config struct {
 	Allow []netip.Prefix `yaml:"allow"`
 	// Ports lists the ports that webhooks and token URLs may have. Default: any.
 	Ports []uint16 `yaml:"ports"`
-	// IdleConnections bounds the connections to webhooks that stay open for later deliveries, over
-	// all subscribers. Default 512.
-	IdleConnections int `yaml:"idle_connections"`
-	// IdleTimeout is how long an idle connection stays open. Default 30s.
-	IdleTimeout time.Duration `yaml:"idle_timeout"`
-}
-
-// DefaultConfig returns the defaults.
-func DefaultConfig() Config { return Config{IdleConnections: 512, IdleTimeout: 30 * time.Second} }
-
-// Validate returns every fault of the section.
-func (c Config) Validate() error {
-	return errors.Join(
-		config.CheckRange("idle_connections", c.IdleConnections, 1, 65535),
-		config.CheckAtLeast("idle_timeout", c.IdleTimeout, time.Second))
 }
 
 // Connections is the section connections: the systems that targets may use. A target names a
 // connection by its key here.
 type Connections struct {
-	// Kafka, RabbitMQ and Redis hold connections by the names that targets use. Default: none.
+	// Kafka and RabbitMQ hold connections by the names that targets use. Default: none.
 	Kafka    map[string]Kafka    `yaml:"kafka"`
 	RabbitMQ map[string]RabbitMQ `yaml:"rabbitmq"`
-	Redis    map[string]Redis    `yaml:"redis"`
 	// Pulsar holds connections to clusters other than Eventbridge's own. Default: none.
 	Pulsar map[string]Pulsar `yaml:"pulsar"`
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/connector"
@@ -56,10 +55,9 @@ type Factory struct {
 	guard       *Guard
 	shared      *pool // of webhooks without TLS settings of their own
 
-	mu      sync.Mutex
-	sinks   map[sinkKey]*sharedSink
-	clients map[string]*sharedRedis
-	closed  bool
+	mu     sync.Mutex
+	sinks  map[sinkKey]*sharedSink
+	closed bool
 }
 
 // sinkKey identifies a sink: its system, its connection and its destination. The destination is
@@ -77,19 +75,19 @@ func NewFactory(o Options) (*Factory, error) {
 	own.Config = o.Pulsar
 	f := &Factory{
 		cfg: o.Config, connections: o.Connections, own: own, topics: o.Topics, log: o.Log.Named("target"), registerer: o.Registerer, resolver: o.Resolver,
-		guard: NewGuard(o.Config.Allow, o.Config.Ports), sinks: map[sinkKey]*sharedSink{}, clients: map[string]*sharedRedis{},
+		guard: NewGuard(o.Config.Allow, o.Config.Ports), sinks: map[sinkKey]*sharedSink{},
 	}
 	settings, err := clientTLS(nil)
 	if err != nil {
 		return nil, err
 	}
-	f.shared = f.newPool(settings, o.Config.IdleConnections)
+	f.shared = f.newPool(settings, idleConnections)
 	return f, nil
 }
 
 // newPool makes a pool of connections with these TLS settings. idle bounds the idle connections.
 func (f *Factory) newPool(settings *tls.Config, idle int) *pool {
-	return newPool(func() *http.Transport { return newTransport(f.guard, f.resolver, settings, idle, f.cfg.IdleTimeout) })
+	return newPool(func() *http.Transport { return newTransport(f.guard, f.resolver, settings, idle) })
 }
 
 // defaultTimeout is the default of model.Delivery.Timeout.
@@ -118,33 +116,26 @@ func (f *Factory) New(s *model.Subscriber) (Target, error) {
 		return newRabbitMQ(t.RabbitMQ, timeout, f)
 	case t.Pulsar != nil:
 		return newPulsar(t.Pulsar, timeout, f)
-	case t.Redis != nil:
-		return newRedis(t.Redis, timeout, f)
 	default:
 		return newLog(s, f), nil
 	}
 }
 
-// Close closes the sinks and clients of targets that were not closed, and idle connections. Until
+// Close closes the sinks of targets that were not closed, and idle connections. Until
 // ctx ends it waits for events in flight. Targets deliver nothing afterwards.
 func (f *Factory) Close(ctx context.Context) error {
 	f.mu.Lock()
 	f.closed = true
-	sinks, clients := slices.Collect(maps.Values(f.sinks)), slices.Collect(maps.Values(f.clients))
+	sinks := slices.Collect(maps.Values(f.sinks))
 	clear(f.sinks)
-	clear(f.clients)
 	f.mu.Unlock()
 	f.shared.CloseIdleConnections()
 	var wg sync.WaitGroup
 	for _, s := range sinks {
 		wg.Go(func() { s.stop(ctx) })
 	}
-	var errs []error
-	for _, c := range clients {
-		errs = append(errs, c.client.Close())
-	}
 	wg.Wait()
-	return errors.Join(errs...)
+	return nil
 }
 
 var errClosed = errors.New("the targets are closed")
@@ -271,38 +262,4 @@ func (f *Factory) pulsarSink(connection string) (*sharedSink, error) {
 			Log: f.log, Report: report, Registerer: f.registerer, DrainContext: drain,
 		})
 	})
-}
-
-// sharedRedis is a client, and the number of targets that use it.
-type sharedRedis struct {
-	client redis.UniversalClient
-	users  int
-}
-
-// redis returns the client of a connection, and a function that releases it and may be called
-// again.
-func (f *Factory) redis(connection string) (redis.UniversalClient, func(), error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.closed {
-		return nil, nil, errClosed
-	}
-	c := f.clients[connection]
-	if c == nil {
-		client, err := f.connections.Redis[connection].open()
-		if err != nil {
-			return nil, nil, err
-		}
-		c = &sharedRedis{client: client}
-		f.clients[connection] = c
-	}
-	c.users++
-	return c.client, sync.OnceFunc(func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if c.users--; c.users == 0 && f.clients[connection] == c {
-			delete(f.clients, connection)
-			_ = c.client.Close()
-		}
-	}), nil
 }

@@ -29,7 +29,7 @@ type harness struct {
 
 func newHarness(t testing.TB, change func(*Options)) *harness {
 	t.Helper()
-	o := Options{Config: DefaultConfig(), Topics: model.Topics{Namespace: "public/default"}, Log: zaptest.NewLogger(t)}
+	o := Options{Config: Config{}, Topics: model.Topics{Namespace: "public/default"}, Log: zaptest.NewLogger(t)}
 	o.Config.Allow = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	if change != nil {
 		change(&o)

@@ -31,25 +31,16 @@ func TestWhatWasGivenUpComesNoMore(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 
-	h := newHarness(t, func(o *Options) {
-		c := Redis{}
-		c.SetDefaults()
-		c.Addresses = []string{listener.Addr().String()}
-		o.Connections.Redis = map[string]Redis{"main": c}
-	})
+	h := newHarness(t, nil)
 	url := fmt.Sprintf("http://%s/", listener.Addr())
 	webhook := h.withTimeout(url, time.Second)
-	stream := h.target(&model.Subscriber{
-		Target:   model.Target{Redis: &model.RedisTarget{Connection: "main", Stream: "s"}},
-		Delivery: model.Delivery{Timeout: model.Duration(time.Second)},
-	})
 	authority := newAuthority(t)
 	encrypted := h.target(&model.Subscriber{
 		Target:   model.Target{Webhook: &model.Webhook{URL: strings.Replace(url, "http", "https", 1), TLS: &model.ClientTLS{CA: authority.pem}}},
 		Delivery: model.Delivery{Timeout: model.Duration(time.Second)},
 	})
 	large := h.stored(`{"specversion":"1.0","id":"1","source":"/shop","type":"a","data":"` + strings.Repeat("x", 200<<10) + `"}`)
-	for name, target := range map[string]Target{"webhook": webhook, "webhook by TLS": encrypted, "redis": stream} {
+	for name, target := range map[string]Target{"webhook": webhook, "webhook by TLS": encrypted} {
 		t.Run(name, func(t *testing.T) {
 			ended := make(chan []Result, 1)
 			go func() { ended <- target.Deliver(t.Context(), []Delivery{large}) }()
@@ -59,13 +50,6 @@ func TestWhatWasGivenUpComesNoMore(t *testing.T) {
 			require.NoError(t, conn.SetReadDeadline(time.Now().Add(await.Patience)))
 			if name == "webhook by TLS" {
 				require.NoError(t, tls.Server(conn, &tls.Config{Certificates: []tls.Certificate{authority.issue(t, "127.0.0.1")}, MinVersion: tls.VersionTLS12}).Handshake())
-			}
-			if name == "redis" { // its greetings
-				for _, answer := range []string{"-ERR unknown command\r\n", "+OK\r\n+OK\r\n+OK\r\n"} {
-					_, err := conn.Read(make([]byte, 1<<10))
-					require.NoError(t, err)
-					say(conn, answer)
-				}
 			}
 			require.Equal(t, ReasonTimeout, (<-ended)[0].Reason)
 			got, err := io.ReadAll(conn)

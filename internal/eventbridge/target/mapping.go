@@ -10,7 +10,7 @@ import (
 
 // These are names and prefixes of the headers beside an event's data, in CloudEvents' binary mode.
 const (
-	kafkaPrefix     = "ce_"          // Kafka protocol binding 1.0.2, section 3.2; also for Pulsar and Redis, which have no binding
+	kafkaPrefix     = "ce_"          // Kafka protocol binding 1.0.2, section 3.2; also for Pulsar, which has no binding
 	amqpPrefix      = "cloudEvents:" // AMQP protocol binding 1.0.2, section 3.1; RabbitMQ shows headers as application properties
 	contentTypeName = "content-type"
 	hopsName        = "aviary-hops"

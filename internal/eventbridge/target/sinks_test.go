@@ -84,7 +84,7 @@ func (f *frail) Send(ctx context.Context, to string, m *message.Message, done fu
 // must not wait for a restart of the process.
 func TestSinksThatEndAreMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, err := NewFactory(Options{Config: DefaultConfig()})
+		f, err := NewFactory(Options{Config: Config{}})
 		require.NoError(t, err)
 		var failures atomic.Int64
 		failures.Store(3)

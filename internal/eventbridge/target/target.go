@@ -1,5 +1,5 @@
 // Package target delivers events to subscribers' destinations: webhooks, topics of Pulsar and
-// Kafka, exchanges of RabbitMQ, streams of Redis, and the log.
+// Kafka, exchanges of RabbitMQ, and the log.
 //
 // [Factory.New] makes the [Target] of a subscriber. [Target.Deliver] makes one attempt and returns
 // the results. The caller decides whether and when there is another attempt. Webhooks (webhook.go)
@@ -117,5 +117,4 @@ const (
 	ReasonStatus     = "status"     // any other status that is not 2xx
 	ReasonBusy       = "busy"       // too many events are in flight
 	ReasonEvent      = "event"      // the event cannot be put into the form that the destination takes
-	ReasonStore      = "store"      // Redis answered with an error
 )

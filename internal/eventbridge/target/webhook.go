@@ -86,7 +86,7 @@ func newWebhook(c *model.Webhook, timeout time.Duration, concurrency int, f *Fac
 		if err != nil {
 			return nil, fmt.Errorf("tls: %w", err)
 		}
-		w.pool, w.own = f.newPool(settings, min(concurrency, f.cfg.IdleConnections)), true
+		w.pool, w.own = f.newPool(settings, min(concurrency, idleConnections)), true
 	}
 	if c.OAuth2 != nil {
 		w.tokens = newTokens(c.OAuth2, w.pool)

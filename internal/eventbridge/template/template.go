@@ -84,6 +84,8 @@ func compileTemplate(paths map[string]string, text string, isJSON bool) (*templa
 	switch {
 	case len(paths) > maxPaths:
 		fault("/paths", "must be at most %d, got %d", maxPaths, len(paths))
+	case text == "":
+		fault("/template", "must be given")
 	case len(text) > maxTemplate:
 		fault("/template", "must have at most %d bytes, got %d", maxTemplate, len(text))
 	case !utf8.ValidString(text):

@@ -1,5 +1,4 @@
-// Package template makes the body of a delivery from an event: by a template with values of the
-// event (template.go), or by a CEL expression (cel.go).
+// Package template makes the body of a delivery from a text with values of the event.
 package template
 
 import (
@@ -49,31 +48,13 @@ func Compile(t *model.Transform) (Func, error) {
 		fault("/content_type", "must be a media type such as application/json or text/plain; charset=utf-8, got %q", contentType)
 	}
 	asJSON := media == jsonType || media == "text/json" || strings.HasSuffix(media, "+json")
-	var run func(e event.Event) ([]byte, error)
-	switch {
-	case (t.Template == "") == (t.CEL == ""):
-		fault("", "must have exactly one of template and cel")
-	case t.CEL != "":
-		if len(t.Paths) > 0 {
-			fault("/paths", "is for template; cel has the event as event")
-		}
-		program, err := compileCEL(t.CEL, asJSON)
-		if err != nil {
-			fault("/cel", "%s", err)
-		} else {
-			run = program.body
-		}
-	default:
-		compiled, faults := compileTemplate(t.Paths, t.Template, asJSON)
-		if errs = append(errs, faults...); len(faults) == 0 {
-			run = compiled.body
-		}
-	}
+	compiled, faults := compileTemplate(t.Paths, t.Template, asJSON)
+	errs = append(errs, faults...)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	return func(e event.Event) ([]byte, string, error) {
-		body, err := run(e)
+		body, err := compiled.body(e)
 		if err != nil {
 			return nil, "", fmt.Errorf("transform: %w", err)
 		}

@@ -12,7 +12,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -37,7 +36,7 @@ func TestMain(m *testing.M) {
 func factory(t testing.TB, change func(*target.Options)) *target.Factory {
 	t.Helper()
 	o := target.Options{
-		Config: target.DefaultConfig(), Pulsar: messaging.DefaultConfig(), Topics: model.Topics{Namespace: "public/default"}, Log: zaptest.NewLogger(t),
+		Config: target.Config{}, Pulsar: messaging.DefaultConfig(), Topics: model.Topics{Namespace: "public/default"}, Log: zaptest.NewLogger(t),
 	}
 	change(&o)
 	f, err := target.NewFactory(o)
@@ -350,77 +349,4 @@ func TestPulsar(t *testing.T) {
 	assert.NotNil(t, got[21].Payload)
 	assert.Empty(t, got[21].Payload)
 	assert.Equal(t, map[string]string{"ce_specversion": "1.0", "ce_id": "plain", "ce_source": "/s", "ce_type": "t", "aviary-hops": "2"}, got[21].Properties)
-}
-
-func redisOptions(address string) func(*target.Options) {
-	return func(o *target.Options) {
-		var c target.Redis
-		c.SetDefaults()
-		c.Addresses = []string{address}
-		o.Connections.Redis = map[string]target.Redis{"main": c}
-	}
-}
-
-func TestRedis(t *testing.T) {
-	t.Parallel()
-	srv := stack.Redis(t)
-	client := srv.Client(t)
-	stream := srv.Name(t)
-	t.Cleanup(func() { client.Del(context.Background(), stream) })
-	f := factory(t, redisOptions(srv.Addr()))
-	to := open(t, f, model.Target{Redis: &model.RedisTarget{Connection: "main", Stream: stream, MaxLen: 100}}, await.Patience)
-	send(t, to, delivery(t, 0), delivery(t, 1))
-	send(t, to, transformed(t, "<a/>", "application/xml"))
-	entries, err := client.XRange(context.Background(), stream, "-", "+").Result()
-	require.NoError(t, err)
-	require.Len(t, entries, 3)
-	assert.Equal(t, map[string]any{
-		"ce_specversion": "1.0", "ce_id": "e1", "ce_source": "/shop", "ce_type": "order.placed", "ce_subject": `a "b"`, "ce_time": "2026-11-22T10:00:00.123Z",
-		"ce_partitionkey": "k1", "ce_urgent": "true", "content-type": "application/json", "aviary-hops": "2", "data": `{"n":1}`,
-	}, entries[1].Values)
-	assert.Equal(t, "<a/>", entries[2].Values["data"])
-
-	var batch []target.Delivery
-	for n := range 2000 {
-		batch = append(batch, delivery(t, n))
-	}
-	send(t, to, batch...)
-	length, err := client.XLen(context.Background(), stream).Result()
-	require.NoError(t, err)
-	assert.GreaterOrEqual(t, length, int64(100))
-	assert.Less(t, length, int64(1000), "the length is bounded, more or less")
-
-	// A stream that is another kind of key makes the destination unavailable.
-	require.NoError(t, client.Del(context.Background(), stream).Err())
-	require.NoError(t, client.Set(context.Background(), stream, "x", 0).Err())
-	result := one(t, to, delivery(t, 1))
-	assert.Equal(t, target.Retry, result.Verdict)
-	assert.Equal(t, target.ReasonStore, result.Reason)
-	assert.True(t, result.Unavailable)
-	require.ErrorContains(t, result.Err, "WRONGTYPE")
-}
-
-func TestRedisUnavailableAndBack(t *testing.T) {
-	t.Parallel()
-	srv := stack.PrivateRedis(t)
-	f := factory(t, redisOptions(srv.Addr()))
-	to := open(t, f, model.Target{Redis: &model.RedisTarget{Connection: "main", Stream: "s"}}, await.Patience)
-	hasty := open(t, f, model.Target{Redis: &model.RedisTarget{Connection: "main", Stream: "s"}}, time.Second)
-	send(t, to, delivery(t, 1))
-	require.NoError(t, srv.Kill())
-	result := one(t, to, delivery(t, 2))
-	assert.Equal(t, target.Retry, result.Verdict)
-	assert.Equal(t, target.ReasonConnection, result.Reason, "%v", result.Err)
-	require.NoError(t, srv.Start(context.Background()))
-	require.Eventually(t, func() bool { return one(t, to, delivery(t, 2)).Verdict == target.Delivered }, await.Patience, 10*time.Millisecond)
-	require.NoError(t, srv.Pause())
-	result = one(t, hasty, delivery(t, 3))
-	assert.Equal(t, target.ReasonTimeout, result.Reason, "%v", result.Err)
-	require.NoError(t, srv.Resume())
-	send(t, to, delivery(t, 3))
-	client := redis.NewClient(&redis.Options{Addr: srv.Addr()})
-	defer client.Close()
-	count, err := client.XLen(context.Background(), "s").Result()
-	require.NoError(t, err)
-	assert.GreaterOrEqual(t, count, int64(2))
 }

@@ -14,7 +14,6 @@ export const subscriberExamples = {
   pulsar: { description: '', rules, order: 'group', target: { pulsar: { topic: 'persistent://public/default/orders' } } },
   kafka: { description: '', rules, order: 'group', target: { kafka: { connection: 'main', topic: 'orders' } } },
   rabbitmq: { description: '', rules, order: 'none', target: { rabbitmq: { connection: 'main', exchange: 'orders', routing_key: '' } } },
-  redis: { description: '', rules, order: 'group', target: { redis: { connection: 'main', stream: 'orders', max_len: 100000 } } },
   log: { description: '', rules, order: 'none', target: { log: {} } },
 };
 

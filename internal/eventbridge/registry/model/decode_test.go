@@ -86,14 +86,14 @@ func TestEmptyIsNotLeftOut(t *testing.T) {
 		`/target/webhook/bearer: must have a value, or be left out`,
 		`/target/webhook/signing_secret: must have a value, or be left out`,
 		`/target/webhook/tls/key: must have a value, or be left out`,
-		`/transform: must have template or cel`,
+		`/transform/template: must be given`,
 	}, storetest.Faults(t, err))
 	_, err = model.DecodeSubscriber([]byte(`{"rules": [{"name": "a", "pattern": {}}, {"name": "b", "pattern": {"type": []}}, {"name": "c", "pattern": {"data": {}}}], "target": {}}`), "orders", "mail", model.Checks{})
 	require.Equal(t, []string{
 		`/rules/0/pattern: an empty object matches nothing: name a field; {"type": [{"exists": true}]} is for every event (offset 0 of the pattern)`,
 		`/rules/1/pattern/type: an empty list matches nothing: give an alternative (offset 9 of the pattern)`,
 		`/rules/2/pattern/data: an empty object matches nothing: name a field (offset 9 of the pattern)`,
-		`/target: must have exactly one of webhook, pulsar, kafka, rabbitmq, redis and log, got 0`,
+		`/target: must have exactly one of webhook, pulsar, kafka, rabbitmq and log, got 0`,
 	}, storetest.Faults(t, err))
 	_, err = model.DecodeBus([]byte(`{"mapping": {}}`), "orders", model.Checks{})
 	require.Equal(t, []string{
@@ -105,7 +105,7 @@ func TestAllFaultsOfASubscriberAreFoundAtOnce(t *testing.T) {
 	_, err := model.DecodeSubscriber([]byte(`{
 		"state": "on", "order": "total", "start": "now",
 		"rules": [{"name": "a", "pattern": {"a": [{"prefix": 1}]}}, {"name": "a"}, {"name": "-", "pattern": 1}, 5],
-		"transform": {"template": "{x}", "cel": "event", "paths": {"x": "data"}, "content_type": "json"},
+		"transform": {"template": "{x}", "paths": {"x": "data"}, "content_type": "json"},
 		"target": {"webhook": {
 			"url": "ftp://user:secret@example.com", "mode": "batch", "batch_events": 5000, "headers": {"Host": "x", "A B": "y", "X-A": "1\r\n2", "x-a": "3"},
 			"signing_secret": "whsec_abc", "bearer": "x", "oauth2": {"token_url": "https://example.com/#a"}, "tls": {"ca": "x", "key": "y"}
@@ -143,10 +143,9 @@ func TestAllFaultsOfASubscriberAreFoundAtOnce(t *testing.T) {
 		`/target/webhook/oauth2: must not be given together with bearer`,
 		`/target/webhook/tls/certificate: must be given together with key`,
 		`/target/webhook/url: must be an address such as https://example.com/events`,
-		`/target: must have exactly one of webhook, pulsar, kafka, rabbitmq, redis and log, got 2`,
+		`/target: must have exactly one of webhook, pulsar, kafka, rabbitmq and log, got 2`,
 		`/transform/content_type: must be a media type such as application/json, got "json"`,
 		`/transform/paths/x: a JSON Pointer begins with /, got "data"`,
-		`/transform: must have only one of template and cel`,
 	}, storetest.Faults(t, err))
 	require.NotContains(t, err.Error(), "secret@", "a password in the wrong place is not shown")
 }
@@ -182,14 +181,14 @@ func TestFaultsAreBounded(t *testing.T) {
 
 func TestChecksOfOthersAreAsked(t *testing.T) {
 	checks := model.Checks{
-		Transform: func(*model.Transform) []model.Fault { return []model.Fault{{Pointer: "/cel", Problem: "no"}} },
+		Transform: func(*model.Transform) []model.Fault { return []model.Fault{{Pointer: "/template", Problem: "no"}} },
 		Target: func(*model.Target) []model.Fault {
 			return []model.Fault{{Pointer: "/kafka/connection", Problem: "none"}}
 		},
 	}
 	_, err := model.DecodeSubscriber([]byte(`{"rules":[{"name":"a","pattern":{"a":[1]}}],
-		"transform":{"cel":"x"},"target":{"kafka":{"connection":"c","topic":"t"}}}`), "orders", "mail", checks)
-	require.Equal(t, []string{"/target/kafka/connection: none", "/transform/cel: no"}, storetest.Faults(t, err))
+		"transform":{"template":"x"},"target":{"kafka":{"connection":"c","topic":"t"}}}`), "orders", "mail", checks)
+	require.Equal(t, []string{"/target/kafka/connection: none", "/transform/template: no"}, storetest.Faults(t, err))
 
 	// A hidden secret stands for one that only the change knows.
 	for secret, asked := range map[string]bool{"abc": true, model.HiddenSecret: false} {

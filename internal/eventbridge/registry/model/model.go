@@ -120,7 +120,7 @@ type Rule struct {
 // returns, nil in others.
 func (r Rule) Compiled() *eventpattern.Pattern { return r.compiled }
 
-// Transform makes the body of a delivery. At most one of Template and CEL is set.
+// Transform makes the body of a delivery.
 type Transform struct {
 	// Paths are names and JSON Pointers into the event, for Template.
 	Paths map[string]string `json:"paths,omitempty"`
@@ -128,8 +128,6 @@ type Transform struct {
 	// {name}, and every other brace for itself. Inside a JSON string of the template a value is
 	// inserted as text, elsewhere as JSON.
 	Template string `json:"template,omitempty"`
-	// CEL is an expression over event whose value, as JSON, is delivered.
-	CEL string `json:"cel,omitempty"`
 	// ContentType is that of the result. Default application/json.
 	ContentType string `json:"content_type,omitempty"`
 }
@@ -177,7 +175,6 @@ type Target struct {
 	Pulsar   *PulsarTarget   `json:"pulsar,omitempty"`
 	Kafka    *KafkaTarget    `json:"kafka,omitempty"`
 	RabbitMQ *RabbitMQTarget `json:"rabbitmq,omitempty"`
-	Redis    *RedisTarget    `json:"redis,omitempty"`
 	Log      *LogTarget      `json:"log,omitempty"`
 }
 
@@ -241,14 +238,6 @@ type RabbitMQTarget struct {
 	Connection string `json:"connection"`
 	Exchange   string `json:"exchange"`
 	RoutingKey string `json:"routing_key,omitempty"`
-}
-
-// RedisTarget is a stream at a connection of the configuration (connections.redis).
-type RedisTarget struct {
-	Connection string `json:"connection"`
-	Stream     string `json:"stream"`
-	// MaxLen bounds the stream, approximately. 0: no bound.
-	MaxLen int64 `json:"max_len,omitempty"`
 }
 
 // LogTarget writes events to the process' log.

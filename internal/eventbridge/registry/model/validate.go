@@ -11,7 +11,7 @@ import (
 type Checks struct {
 	// Schema checks one JSON Schema of a bus.
 	Schema func(schema json.RawMessage) []Fault
-	// Transform checks a template and its paths, or a CEL expression.
+	// Transform checks a template and its paths.
 	Transform func(*Transform) []Fault
 	// Target checks signing secrets and certificates, and what depends on the configuration, such
 	// as names of connections and the addresses of webhooks. It is not called for targets with

@@ -64,14 +64,8 @@ func ValidateRules(f *FaultList, s *Subscriber) {
 }
 
 func validateTransform(t *Transform, checks Checks) (f FaultList) {
-	switch {
-	case t.Template == "" && t.CEL == "":
-		f.Add("", "must have template or cel")
-	case t.Template != "" && t.CEL != "":
-		f.Add("", "must have only one of template and cel")
-	}
-	if t.Template == "" && len(t.Paths) > 0 {
-		f.Add("/paths", "is for template only")
+	if t.Template == "" {
+		f.Add("/template", "must be given")
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.Paths)) {
 		if _, err := event.ParsePointer(t.Paths[name]); err != nil {

@@ -17,13 +17,13 @@ import (
 func validateTarget(s *Subscriber, checks Checks) (f FaultList) {
 	t := &s.Target
 	n := 0
-	for _, set := range []bool{t.Webhook != nil, t.Pulsar != nil, t.Kafka != nil, t.RabbitMQ != nil, t.Redis != nil, t.Log != nil} {
+	for _, set := range []bool{t.Webhook != nil, t.Pulsar != nil, t.Kafka != nil, t.RabbitMQ != nil, t.Log != nil} {
 		if set {
 			n++
 		}
 	}
 	if n != 1 {
-		f.Add("", "must have exactly one of webhook, pulsar, kafka, rabbitmq, redis and log, got %d", n)
+		f.Add("", "must have exactly one of webhook, pulsar, kafka, rabbitmq and log, got %d", n)
 	}
 	if t.Webhook != nil {
 		f.below("/webhook", validateWebhook(t.Webhook, s))
@@ -47,13 +47,6 @@ func validateTarget(s *Subscriber, checks Checks) (f FaultList) {
 		f.Text("/rabbitmq/routing_key", r.RoutingKey, 255)
 		if r.Exchange == "" && r.RoutingKey == "" {
 			f.Add("/rabbitmq/exchange", "must be given, or else routing_key, which is a queue then")
-		}
-	}
-	if r := t.Redis; r != nil {
-		f.needed("/redis/connection", r.Connection)
-		f.needed("/redis/stream", r.Stream)
-		if r.MaxLen < 0 {
-			f.Add("/redis/max_len", "must be 0 or more, got %d", r.MaxLen)
 		}
 	}
 	if len(f) == 0 && checks.Target != nil && !holdsHidden(t) {

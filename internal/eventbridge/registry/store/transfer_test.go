@@ -167,7 +167,7 @@ func TestAllFaultsOfAFileAreFoundAtOnce(t *testing.T) {
 		"[]":                          {": must be a mapping with the keys format, buses", "/format: must be 1"},
 		"format: 1\nbuses: [{name: a, subscribers: [{name: b}], subscribers: []}]": {
 			"/buses/0/subscribers: the key occurs twice", "/buses/0/subscribers/0/rules: must be 1 to 1000 rules, got 0",
-			"/buses/0/subscribers/0/target: must have exactly one of webhook, pulsar, kafka, rabbitmq, redis and log, got 0"},
+			"/buses/0/subscribers/0/target: must have exactly one of webhook, pulsar, kafka, rabbitmq and log, got 0"},
 		"format: 2\nbusses: []\nbuses: 1\nformat: 1": {
 			"/buses: must be a list", "/busses: there is no such key: the keys here are format, buses", "/format: must be 1", "/format: the key occurs twice"},
 		"format: 1\nbuses: [{name: a}, {name: a, partitions: x}, {name: B, subscribers: 1}, 5]": {
@@ -178,7 +178,7 @@ func TestAllFaultsOfAFileAreFoundAtOnce(t *testing.T) {
 		"format: 1\nbuses: [{name: a, partitions: .inf}]":                          {`/buses/0: line 2: must be a number that JSON has, got ".inf"`},
 		"format: 1\nbuses: [{name: a, description: !!binary aGk=}]":                {"/buses/0: line 2: tags (!!binary) are not taken"},
 		"format: 1\nbuses: [{name: a, name: a}]":                                   {"/buses/0/name: the key occurs twice"},
-		"format: 1\nbuses: [{name: a, partitions: 0x1, subscribers: [{name: b}]}]": {"/buses/0/subscribers/0/rules: must be 1 to 1000 rules, got 0", "/buses/0/subscribers/0/target: must have exactly one of webhook, pulsar, kafka, rabbitmq, redis and log, got 0"},
+		"format: 1\nbuses: [{name: a, partitions: 0x1, subscribers: [{name: b}]}]": {"/buses/0/subscribers/0/rules: must be 1 to 1000 rules, got 0", "/buses/0/subscribers/0/target: must have exactly one of webhook, pulsar, kafka, rabbitmq and log, got 0"},
 		"format: 1\nbuses:\n- name: a\n  subscribers:\n  - {name: b, rules: [{name: r, pattern: {a: [1]}}], target: {webhook: {url: 'https://e.com', bearer: '${A} ${', headers: {X: '${}'}}}}": {
 			"/buses/0/subscribers/0/target/webhook/bearer: must be ${NAME}, or $${ for the text ${", "/buses/0/subscribers/0/target/webhook/bearer: the environment has no A, or it is empty",
 			"/buses/0/subscribers/0/target/webhook/headers/X: must be ${NAME}, or $${ for the text ${"},
@@ -207,7 +207,7 @@ func TestFaultsOfAFileNameWhatTheyAreAbout(t *testing.T) {
 	}
 	require.Subset(t, lines, []string{
 		"bus a: /partitions: must be a whole number, got a text",
-		"subscriber a/b: /target: must have exactly one of webhook, pulsar, kafka, rabbitmq, redis and log, got 0",
+		"subscriber a/b: /target: must have exactly one of webhook, pulsar, kafka, rabbitmq and log, got 0",
 		`subscriber a/"B": /name: must be 1 to 63 of a-z, 0-9 and -, the first and the last no -, got "B"`,
 	})
 }

@@ -2,7 +2,6 @@ package template_test
 
 import (
 	"encoding/json"
-	"runtime"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -74,8 +73,7 @@ func TestFaultsSayWhere(t *testing.T) {
 		pointer string
 		problem string
 	}{
-		{"nothing", model.Transform{}, "", "exactly one of template and cel"},
-		{"both", model.Transform{Template: "1", CEL: "1"}, "", "exactly one of template and cel"},
+		{"nothing", model.Transform{}, "/template", "must be given"},
 		{"unknown path", model.Transform{Template: "{\"a\":\n  {b}}"}, "/template", "line 2, column 3: {b} is not in paths"},
 		{"unknown path behind letters of two bytes", model.Transform{Template: "\"éé {b}\""}, "/template", "line 1, column 5: {b} is not in paths"},
 		{"not JSON", model.Transform{Template: "{\"a\": {id},\n \"b\": x}", Paths: map[string]string{"id": "/id"}}, "/template", "line 2, column 7: is not JSON"},
@@ -89,11 +87,6 @@ func TestFaultsSayWhere(t *testing.T) {
 		{"not a name", model.Transform{Template: "1", Paths: map[string]string{"a/b": "/id"}}, "/paths/a~1b", "must have a name of letters"},
 		{"content type", model.Transform{Template: "1", ContentType: "json"}, "/content_type", "must be a media type"},
 		{"content type with a line", model.Transform{Template: "1", ContentType: "text/plain\r\nx: y"}, "/content_type", "must be a media type"},
-		{"paths with cel", model.Transform{CEL: "1", Paths: map[string]string{"id": "/id"}}, "/paths", "is for template"},
-		{"cel does not compile", model.Transform{CEL: "event.data +"}, "/cel", "column 13: it ends too early"},
-		{"cel knows event only", model.Transform{CEL: "data.id"}, "/cel", "column 1: there is no data; the variables are event"},
-		{"cel that is no text", model.Transform{CEL: "1 + 1", ContentType: "text/plain"}, "/cel", "must be a string or bytes"},
-		{"cel that amplifies", model.Transform{CEL: `event.data.a.replace("a", event.data.b)`}, "/cel", "constant text"},
 		{"template too long", model.Transform{Template: `"` + strings.Repeat("a", 64<<10) + `"`}, "/template", "at most 65536 bytes"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -110,28 +103,6 @@ func TestAllFaultsAtOnce(t *testing.T) {
 	_, err := template.Compile(&model.Transform{Paths: map[string]string{"a": "x", "b": "y"}, ContentType: "z", Template: "1"})
 	for _, pointer := range []string{"/content_type", "/paths/a", "/paths/b"} {
 		assert.ErrorContains(t, err, pointer)
-	}
-}
-
-func TestCEL(t *testing.T) {
-	for _, test := range []struct{ name, expression, contentType, want string }{
-		{"a map", `{"order": event.data.id, "lines": event.data.lines.map(l, l.sku), "big": event.data.large}`, "", `{"big":9007199254740993,"lines":["a","b"],"order":1042}`},
-		{"the whole event's data", `event.data.lines`, "", `[{"n":2,"sku":"a"},{"sku":"b"}]`},
-		{"numbers", `[1, 1u, 2.5, -0.0, 1e21]`, "", `[1,1,2.5,-0,1e+21]`},
-		{"a string", `event.data.who + " <&>"`, "", `"Jürgen \"J\" \\ M <&>"`},
-		{"times and bytes", `[timestamp("2026-11-22T10:00:00.5Z"), duration("1500ms"), b"\xff", null, true]`, "", `["2026-11-22T10:00:00.5Z","1.5s","/w==",null,true]`},
-		{"keys that are no text", `{1: "a", 2: "b"}`, "", `{"1":"a","2":"b"}`},
-		{"has", `has(event.data.none) ? event.data.none : "-"`, "", `"-"`},
-		{"text", `event.type + " " + string(event.data.id)`, "text/plain", `order.placed 1042`},
-		{"bytes", `b"\x00\xff"`, "application/octet-stream", "\x00\xff"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			run, err := template.Compile(&model.Transform{CEL: test.expression, ContentType: test.contentType})
-			require.NoError(t, err)
-			body, _, err := run(stored(t, order))
-			require.NoError(t, err)
-			assert.Equal(t, test.want, string(body))
-		})
 	}
 }
 
@@ -157,14 +128,6 @@ func TestWhatAnEventMustNotCause(t *testing.T) {
 		want  string
 	}{
 		{"too large, template", model.Transform{Paths: map[string]string{"x": "/data/x"}, Template: "[" + repeated + "]"}, "more than 1048576 bytes"},
-		{"too large, CEL", model.Transform{CEL: `event.data.n.map(i, event.data.x)`}, "more than 1048576 bytes"},
-		{"too large, text", model.Transform{CEL: `event.data.x + event.data.x + event.data.x + event.data.x + event.data.x + event.data.x`, ContentType: "text/plain"}, "1048576 bytes"},
-		{"too costly", model.Transform{CEL: `event.data.n.all(a, event.data.n.all(b, event.data.n.all(c, a == b || b == c || a == c)))`}, "cost limit"},
-		{"no such key", model.Transform{CEL: `event.data.none`}, "no such key"},
-		{"not in JSON", model.Transform{CEL: `1.0 / 0.0`}, "a number that is not in JSON"},
-		{"a type", model.Transform{CEL: `type(event)`}, "which is not in JSON"},
-		{"no text", model.Transform{CEL: `event.data.n`, ContentType: "text/plain"}, "must be a string or bytes"},
-		{"a key twice", model.Transform{CEL: `{1: "a", "1": "b"}`}, "two keys"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			run, err := template.Compile(&test.given)
@@ -176,20 +139,6 @@ func TestWhatAnEventMustNotCause(t *testing.T) {
 			assert.Nil(t, body)
 		})
 	}
-}
-
-// TestEventsOfManyValuesTakeLittle: decoded for CEL, an event takes thirty times its size.
-func TestEventsOfManyValuesTakeLittle(t *testing.T) {
-	run, err := template.Compile(&model.Transform{CEL: `event.type`})
-	require.NoError(t, err)
-	large := stored(t, `{"specversion":"1.0","id":"7","source":"/s","type":"t","data":[`+strings.Repeat(`{"a":1},`, 500_000)+`1]}`)
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	_, _, err = run(large)
-	runtime.ReadMemStats(&after)
-	require.ErrorContains(t, err, "the event has 1000")
-	require.ErrorContains(t, err, "cel takes 100000 at most")
-	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
 }
 
 // FuzzTemplate checks that an accepted template makes JSON of any event, and that faults do not
@@ -225,18 +174,6 @@ func FuzzTemplate(f *testing.F) {
 
 func BenchmarkTemplate(b *testing.B) {
 	run, err := template.Compile(&model.Transform{Paths: paths(), Template: `{"order": {id}, "text": "{who} {total}", "lines": {lines}}`})
-	require.NoError(b, err)
-	e := stored(b, order)
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, _, err := run(e); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-func BenchmarkCEL(b *testing.B) {
-	run, err := template.Compile(&model.Transform{CEL: `{"order": event.data.id, "lines": event.data.lines.map(l, l.sku)}`})
 	require.NoError(b, err)
 	e := stored(b, order)
 	b.ReportAllocs()

@@ -173,12 +173,8 @@ func (s *service) process() {
 
 // match starts to match events against rules.
 func (s *service) match(ctx context.Context) error {
-	deadLetters, err := dial(ctx, s.rt, s.cfg, "pulsar for dead letters")
-	if err != nil {
-		return err
-	}
 	e := engine.New(engine.Options{
-		Client: s.client, DeadLetters: deadLetters, Source: s.store, Topics: s.topics, Maker: s.pulsar, Config: s.cfg.Engine, Log: s.rt.Log,
+		Client: s.client, Source: s.store, Topics: s.topics, Maker: s.pulsar, Config: s.cfg.Engine, Log: s.rt.Log,
 		Metrics: engine.NewMetrics(s.rt.Metrics),
 	})
 	s.rt.Go("status of the engine", func(ctx context.Context) error { return s.publishEngineStatus(ctx, e) })

@@ -137,7 +137,7 @@ func eventbridge() board {
 		failed: []panel{
 			one("Requests refused", perSecond, "{{reason}}", `sum by (reason) (rate(eventbridge_ingest_requests_refused_total{job=~"$job"}[$window])) > 0`),
 			one("Copies not stored", perSecond, "{{bus}} {{outcome}}", `sum by (bus, outcome) (rate(eventbridge_engine_copies_total{job=~"$job", outcome!="stored"}[$window]))`),
-			one("Send topics that take nothing", count, "{{bus}}", `sum by (bus) (eventbridge_engine_unhealthy_topics{job=~"$job"})`),
+			one("Send topics that accept nothing", count, "{{bus}}", `sum by (bus) (eventbridge_engine_unhealthy_topics{job=~"$job"})`),
 			one("Breakers (2 is open)", count, "{{subscriber}}", `max by (subscriber) (eventbridge_breaker_state{job=~"$job"})`),
 		},
 		resources: []panel{

@@ -171,6 +171,9 @@ func (b *bus) run() {
 	}
 }
 
+// prefetchMessages bounds the events of one bus that are here and not acknowledged.
+const prefetchMessages = 5000
+
 // consume consumes the bus until ctx ends, or it cannot go on.
 func (b *bus) consume(ctx context.Context, stop context.CancelCauseFunc) error {
 	config := b.newest.Load()
@@ -182,12 +185,12 @@ func (b *bus) consume(ctx context.Context, stop context.CancelCauseFunc) error {
 	topics := b.engine.topics
 	cfg.Topics, cfg.Subscription, cfg.Type = []string{topics.Events(b.name)}, model.EngineSubscription, messaging.Failover
 	cfg.Order, cfg.Concurrency = messaging.OrderPartition, min(max(config.Partitions, 4), 32)
-	cfg.PrefetchMessages, cfg.PrefetchBytes = own.PrefetchMessages, own.PrefetchBytes
-	cfg.HeldMessages, cfg.HeldBytes = own.PrefetchMessages, own.PrefetchBytes
+	cfg.PrefetchMessages, cfg.PrefetchBytes = prefetchMessages, own.PrefetchBytes
+	cfg.HeldMessages, cfg.HeldBytes = prefetchMessages, own.PrefetchBytes
 	cfg.MaxMessageBytes = 4 << 10 // most events are smaller; to make the queue longer later would give up partitions for a second
-	cfg.AckBatchIndex, cfg.StopTimeout = own.AckBatchIndex, own.StopTimeout
+	cfg.StopTimeout = own.StopTimeout
 	cfg.AckEvery = 20 * time.Millisecond
-	cfg.StuckAfter = 3*own.StallAfter + time.Minute
+	cfg.StuckAfter = 24 * time.Hour // an event waits for its send topics, which say why they accept nothing
 	cfg.Retry = messaging.Retry{
 		MinDelay: backoff.Min, MaxDelay: backoff.Max, // of events that the engine gives up; only Reject ends attempts
 		DeadLetterTopic: topics.Unmatched(b.name), DeadLetterSubscription: model.DeliverSubscription,
@@ -454,7 +457,6 @@ func (e *Engine) newSendQueue(b *bus, s *model.Subscriber, ctx context.Context, 
 	l := &sendQueue{
 		cfg: e.cfg, subscriber: s, ordered: s.Order.Ordered(),
 		openSlots: e.openSlots, log: log, metrics: b.metrics, ctx: ctx, end: end, last: -1, stored: -1, wake: make(chan struct{}, 1),
-		deadLetters: &deadLetterWriter{engine: e, subscriber: s, log: log, metrics: b.metrics},
 	}
 	config := b.newest.Load()
 	open := func(ctx context.Context) (topicWriter, error) {

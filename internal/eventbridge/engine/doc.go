@@ -8,6 +8,5 @@
 // the bus' topic (writer.go), for others without (publisher.go). Once all copies of an event are
 // stored, the engine acknowledges the event's message.
 //
-// If a send topic accepts nothing for long, its send queue stores the copies in the subscriber's
-// dead-letter topic (deadletter.go), so that the other subscribers go on.
+// If a send topic accepts nothing, its queue fills, and the bus waits for it.
 package engine

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,31 +34,25 @@ type Maker interface {
 // Engine matches the events of all buses, in the partitions that it owns. Engines of several
 // processes share the partitions. All methods are safe for concurrent use.
 type Engine struct {
-	client           *messaging.Client
-	deadLetterClient *messaging.Client // for dead letters
-	source           Source
-	topics           model.Topics
-	maker            Maker
-	cfg              Config
-	log              *zap.Logger
-	metrics          *Metrics
-	capacity         windowCapacity
-	openSlots        openSlots
-	working          sync.WaitGroup
-	applied          atomic.Int64
+	client    *messaging.Client
+	source    Source
+	topics    model.Topics
+	maker     Maker
+	cfg       Config
+	log       *zap.Logger
+	metrics   *Metrics
+	capacity  windowCapacity
+	openSlots openSlots
+	working   sync.WaitGroup
+	applied   atomic.Int64
 
 	mu    sync.Mutex
 	buses map[string]*bus
 }
 
-// Options are what an engine needs. All must be set, except DeadLetters.
+// Options are what an engine needs. All must be set.
 type Options struct {
-	Client *messaging.Client
-	// DeadLetters stores copies that send topics do not accept. It should have its own connections:
-	// a client closes connections over which it has asked again and again for a topic that no
-	// broker serves. Default: Client.
-	DeadLetters *messaging.Client
-
+	Client  *messaging.Client
 	Source  Source
 	Topics  model.Topics
 	Maker   Maker
@@ -71,7 +64,7 @@ type Options struct {
 // New makes an engine.
 func New(o Options) *Engine {
 	return &Engine{
-		client: o.Client, deadLetterClient: cmp.Or(o.DeadLetters, o.Client), source: o.Source, topics: o.Topics, maker: o.Maker, cfg: o.Config, log: o.Log.Named("engine"), metrics: o.Metrics,
+		client: o.Client, source: o.Source, topics: o.Topics, maker: o.Maker, cfg: o.Config, log: o.Log.Named("engine"), metrics: o.Metrics,
 		capacity: windowCapacity{most: int64(o.Config.DedupEvents)}, buses: make(map[string]*bus), openSlots: newOpenSlots(),
 	}
 }

@@ -189,7 +189,6 @@ func TestBusesComeAndGo(t *testing.T) {
 
 	// A subscriber that is deleted takes its copies along, also those that cannot be stored.
 	w.server.Terminate(t, w.topics.Send(w.sub("s")))
-	w.server.Terminate(t, w.topics.DeadLetter(w.sub("s")))
 	w.publish("three", "a", "", 3)
 	require.Eventually(t, func() bool {
 		e.mu.Lock()

@@ -12,17 +12,18 @@ import (
 type publisher struct{ p *messaging.Publisher }
 
 func (e *Engine) openPublisher(ctx context.Context, s *model.Subscriber) (topicWriter, error) {
-	p, err := e.client.Publisher(ctx, e.topics.Send(s), e.profile("eventbridge"))
+	p, err := e.client.Publisher(ctx, e.topics.Send(s), profile())
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the send topic: %w", err)
 	}
 	return publisher{p}, nil
 }
 
-// profile is Business for one group at a time, so that a thousand publishers are small.
-func (e *Engine) profile(name string) messaging.Profile {
+// profile is Business for one group at a time and without compression, so that a thousand
+// publishers are small.
+func profile() messaging.Profile {
 	p := messaging.Business()
-	p.Name, p.Compression = name, e.cfg.Compression
+	p.Name, p.Compression = "eventbridge", messaging.NoCompression
 	p.MaxPendingRecords, p.BatchRecords = groupRecords, groupRecords
 	return p
 }

@@ -15,6 +15,10 @@ import (
 // clocksApart is how far the clocks of publishers may differ: publish times do not always ascend.
 const clocksApart = time.Minute
 
+// rebuildTimeout bounds how long an engine that takes over a partition reads back the events of the
+// dedup window.
+const rebuildTimeout = 10 * time.Second
+
 // rebuild reads the partition to fill the window: with the events before the first delivered one,
 // which was published at the given time, and with the events after it. Some of these may have been
 // acknowledged, and are not delivered. Events that the topic does not keep, or that are not read in
@@ -24,7 +28,7 @@ const clocksApart = time.Minute
 // rebuilt.
 func (p *partition) rebuild(ctx context.Context, published time.Time) {
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, p.bus.engine.cfg.DedupRebuild)
+	ctx, cancel := context.WithTimeout(ctx, rebuildTimeout)
 	defer cancel()
 	n, err := p.read(ctx, published.Add(-p.window.length-clocksApart))
 	took := time.Since(began)

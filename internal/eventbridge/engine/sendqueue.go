@@ -22,15 +22,6 @@ type topicWriter interface {
 	close(ctx context.Context)
 }
 
-// deadLetters stores the copies that a send topic does not accept.
-type deadLetters interface {
-	// open opens the dead-letter topic, and returns since when the topic is open.
-	open(ctx context.Context) (since time.Time, err error)
-	// put stores all entries, or returns why it could not store all of them.
-	put(ctx context.Context, entries []entry, reason string) error
-	close()
-}
-
 // entry is a copy in flight.
 type entry struct {
 	position int64
@@ -44,17 +35,16 @@ type entry struct {
 // next group gathers. A goroutine works for the queue while there are copies, and for a while
 // after.
 type sendQueue struct {
-	cfg         Config
-	subscriber  *model.Subscriber // any revision of it: UID, name and order never change
-	ordered     bool
-	open        func(context.Context) (topicWriter, error)
-	openSlots   openSlots
-	deadLetters deadLetters
-	log         *zap.Logger
-	metrics     *busMetrics
-	ctx         context.Context // the life of the queue
-	end         context.CancelFunc
-	working     sync.WaitGroup
+	cfg        Config
+	subscriber *model.Subscriber // any revision of it: UID, name and order never change
+	ordered    bool
+	open       func(context.Context) (topicWriter, error)
+	openSlots  openSlots
+	log        *zap.Logger
+	metrics    *busMetrics
+	ctx        context.Context // the life of the queue
+	end        context.CancelFunc
+	working    sync.WaitGroup
 
 	mu          sync.Mutex
 	queue       []entry
@@ -71,14 +61,21 @@ type sendQueue struct {
 	since       time.Time
 }
 
-// groupRecords bounds the copies that are stored together.
-const groupRecords = 500
+const (
+	// groupRecords bounds the copies that are stored together.
+	groupRecords = 500
+	// queueRecords bounds the copies that are not stored: when the queue is full, the partition of
+	// the bus that the next copy comes from waits.
+	queueRecords = 1000
+	// idleAfter is how long a queue without copies keeps its producer.
+	idleAfter = time.Minute
+)
 
 // add adds e to the queue. While the queue is full it waits, until ctx ends: then it returns false,
 // and has added nothing.
 func (q *sendQueue) add(ctx context.Context, e entry) bool {
 	q.mu.Lock()
-	for !q.deleted && q.count > 0 && (q.count >= q.cfg.QueueRecords || q.bytes+int64(e.size) > q.cfg.QueueBytes) {
+	for !q.deleted && q.count > 0 && (q.count >= queueRecords || q.bytes+int64(e.size) > q.cfg.QueueBytes) {
 		if q.notFull == nil {
 			q.notFull = make(chan struct{})
 		}
@@ -160,7 +157,7 @@ func (q *sendQueue) take() []entry {
 		}
 		q.mu.Unlock()
 		if idle == nil {
-			idle = time.NewTimer(q.cfg.IdleAfter)
+			idle = time.NewTimer(idleAfter)
 			defer idle.Stop()
 		}
 		select {
@@ -252,12 +249,11 @@ func (q *sendQueue) finish(entries []entry, err error) {
 	}
 }
 
-// These bound one attempt to open a topic, or to close it.
+// These bound one attempt to open a topic, to close it, and to store a group.
 const (
 	openTimeout  = 15 * time.Second
 	closeTimeout = 5 * time.Second
-	// probeEvery is how often a send topic is tried while its copies go to the dead-letter topic.
-	probeEvery = 30 * time.Second
+	storeTimeout = time.Minute
 )
 
 // run stores the added copies until the queue is idle or ends.
@@ -280,20 +276,15 @@ type sendWorker struct {
 	*sendQueue
 	sendTopic topicWriter
 	pause     backoff.Backoff
-	tried     time.Time // when the send topic was tried last, and when that failed
 }
 
-// store stores a group in the send topic, or as dead letters. It tries until it succeeds, or the
-// queue ends.
+// store stores a group in the send topic. It tries until it succeeds, or the queue ends: the bus
+// waits for a send topic that accepts nothing. A copy that is too large for the brokers is refused.
 func (w *sendWorker) store(group []entry) {
 	alone := false // store one copy at a time: together they are too large
 	for len(group) > 0 {
 		if w.ctx.Err() != nil {
 			w.finish(group, w.endError())
-			return
-		}
-		if time.Since(w.tried) < probeEvery && w.deadLettered(group) {
-			w.finish(group, nil)
 			return
 		}
 		one := group
@@ -321,45 +312,20 @@ func (w *sendWorker) store(group []entry) {
 			group = group[1:]
 			continue
 		}
-		w.tried = time.Now() // the attempt may have taken longer than the time to the next one
 		w.setUnhealthy(err)
-		if w.deadLettered(group) {
-			w.finish(group, nil)
-			return
-		}
 		w.pause.Wait(w.ctx)
 	}
-}
-
-// deadLettered stores a group as dead letters, if the send topic has accepted nothing for
-// StallAfter, and the dead-letter topic has been open for that long. An outage of all brokers, and
-// the time right after it, say nothing about one topic.
-func (w *sendWorker) deadLettered(group []entry) bool {
-	if !w.stalled() {
-		return false
-	}
-	since, err := w.deadLetters.open(w.ctx)
-	if err != nil || !w.terminated() && time.Since(since) < w.cfg.StallAfter {
-		return false
-	}
-	return w.deadLetters.put(w.ctx, group, w.reason()) == nil
 }
 
 // send stores copies of a group in the send topic, from the first one on. It also returns those
 // that are left.
 func (w *sendWorker) send(group []entry) (done, left []entry, err error) {
-	w.tried = time.Now()
-	w.mu.Lock()
-	if w.since.IsZero() {
-		w.since = w.tried
-	}
-	w.mu.Unlock()
 	if w.sendTopic == nil {
 		if err := w.openSendTopic(); err != nil {
 			return nil, group, err
 		}
 	}
-	putting, cancel := context.WithTimeout(w.ctx, w.cfg.StallAfter)
+	putting, cancel := context.WithTimeout(w.ctx, storeTimeout)
 	defer cancel()
 	done, left, err = w.sendTopic.put(putting, group)
 	if err != nil {
@@ -401,7 +367,6 @@ func newOpenSlots() openSlots { return openSlots{make(chan struct{}, 32), make(c
 // closeAll closes what is open, because the queue is idle, or ends.
 func (w *sendWorker) closeAll() {
 	w.close()
-	w.deadLetters.close()
 	w.mu.Lock()
 	was := w.unhealthy
 	w.unhealthy, w.since = nil, time.Time{}
@@ -423,36 +388,18 @@ func (w *sendWorker) close() {
 	w.metrics.queues.Dec()
 }
 
-// stalled reports whether the send topic has accepted nothing for StallAfter, or never will again.
-func (q *sendQueue) stalled() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return errors.Is(q.unhealthy, messaging.ErrTopicTerminated) || q.unhealthy != nil && time.Since(q.since) >= q.cfg.StallAfter
-}
-
-// terminated reports whether the send topic will never accept anything again.
-func (q *sendQueue) terminated() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return errors.Is(q.unhealthy, messaging.ErrTopicTerminated)
-}
-
-// reason returns why copies become dead letters.
-func (q *sendQueue) reason() string {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return "the send topic takes nothing: " + q.unhealthy.Error()
-}
-
 // setUnhealthy records why nothing is stored, and logs it once.
 func (w *sendWorker) setUnhealthy(err error) {
 	w.mu.Lock()
 	first := w.unhealthy == nil
 	w.unhealthy = err
+	if first {
+		w.since = time.Now()
+	}
 	w.mu.Unlock()
 	if first {
 		w.metrics.unhealthy.Inc()
-		w.log.Warn("cannot publish to a send topic, will keep trying", zap.Error(err))
+		w.log.Warn("cannot publish to a send topic: the bus waits for it, will keep trying", zap.Error(err))
 	}
 }
 
@@ -464,7 +411,6 @@ func (w *sendWorker) setHealthy() {
 	w.unhealthy, w.since = nil, time.Time{}
 	w.mu.Unlock()
 	if was != nil {
-		w.deadLetters.close()
 		w.metrics.unhealthy.Dec()
 		w.log.Info("publishing to a send topic works again", zap.Duration("after", time.Since(since)))
 	}

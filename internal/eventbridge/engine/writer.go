@@ -23,7 +23,7 @@ func (e *Engine) openWriter(ctx context.Context, s *model.Subscriber, partition 
 	}
 	w, err := e.client.EntryWriter(ctx, names[partition], messaging.EntryWriterConfig{
 		Name: fmt.Sprintf("eventbridge-%s-%d", s.UID, partition), Label: "eventbridge_ordered",
-		Position: storedPosition, Compression: e.cfg.Compression, MaxRecords: groupRecords,
+		Position: storedPosition, Compression: messaging.NoCompression, MaxRecords: groupRecords,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the send topic: %w", err)

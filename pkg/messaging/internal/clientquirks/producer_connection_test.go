@@ -11,19 +11,6 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
 )
 
-func TestReconnectsOfAProducerAreObserved(t *testing.T) {
-	s := start(t)
-	var lost, back atomic.Int32
-	produce(t, connect(t, s.URL(), nil), func(o *pulsar.ProducerOptions) {
-		clientquirks.ObserveReconnects(o, func() { lost.Add(1) }, func() { back.Add(1) })
-	})
-	require.Zero(t, lost.Load()+back.Load())
-	s.CutConnections()
-	eventually(t, "it is back", func() bool { return back.Load() == 1 })
-	require.EqualValues(t, 1, lost.Load())
-	require.Len(t, s.Producers(topic), 1)
-}
-
 func TestProducerEndsWithItsConnection(t *testing.T) {
 	s := start(t)
 	var lost atomic.Int32

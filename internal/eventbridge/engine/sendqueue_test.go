@@ -69,6 +69,7 @@ func (s *fakeStore) set(takes time.Duration, err error) {
 func newFakeSendQueue(t testing.TB, s *fakeStore, order model.Order) (*sendQueue, context.CancelFunc) {
 	t.Helper()
 	cfg := DefaultConfig()
+	cfg.QueueBytes = 100 // ten copies of addTest
 	ctx, cancel := context.WithCancel(t.Context())
 	metrics := NewMetrics(prometheus.NewRegistry()).of("b")
 	l := &sendQueue{

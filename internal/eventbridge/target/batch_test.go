@@ -147,13 +147,3 @@ func TestNothingIsPostedToADestinationThatTakesNothing(t *testing.T) {
 		})
 	}
 }
-
-// TestBatchesAreNotTransformed: the registry refuses such a subscriber; if one is stored, it does
-// not get events that are not transformed.
-func TestBatchesAreNotTransformed(t *testing.T) {
-	h := newHarness(t, nil)
-	_, err := h.New(&model.Subscriber{
-		Target: model.Target{Webhook: &model.Webhook{URL: "http://127.0.0.1/", Mode: "batch"}}, Transform: &model.Transform{Template: "1"},
-	})
-	require.ErrorContains(t, err, "must not be batch with a transformation")
-}

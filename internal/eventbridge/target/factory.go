@@ -106,8 +106,6 @@ func (f *Factory) New(s *model.Subscriber) (Target, error) {
 		timeout = defaultTimeout
 	}
 	switch t := &s.Target; {
-	case t.Webhook != nil && t.Webhook.Mode == modeBatch && s.Transform != nil:
-		return nil, errors.New("target/webhook/mode must not be batch with a transformation")
 	case t.Webhook != nil:
 		return newWebhook(t.Webhook, timeout, max(s.Delivery.Concurrency, 1), f)
 	case t.Kafka != nil:

@@ -1,13 +1,9 @@
 package model
 
 import (
-	"maps"
 	"net/url"
 	"reflect"
-	"slices"
 	"strings"
-
-	"golang.org/x/net/http/httpguts"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
@@ -78,9 +74,7 @@ func validateWebhook(w *Webhook, s *Subscriber) (f FaultList) {
 		}
 	}
 	validateHeaders(&f, w)
-	if !httpguts.ValidHeaderFieldValue(w.Bearer.Reveal()) {
-		f.Add("/bearer", "must not hold line breaks or other control characters")
-	}
+	f.headerValue("/bearer", w.Bearer)
 	if w.Bearer != "" && w.OAuth2 != nil {
 		f.Add("/oauth2", "must not be given together with bearer")
 	}
@@ -112,37 +106,6 @@ func (f *FaultList) url(at, text string) {
 	case u.Fragment != "":
 		f.Add(at, "must not have a fragment (#)")
 	}
-}
-
-const maxHeaders = 32
-
-func validateHeaders(f *FaultList, w *Webhook) {
-	if len(w.Headers) > maxHeaders {
-		f.Add("/headers", "must be at most %d, got %d", maxHeaders, len(w.Headers))
-	}
-	seen := make(map[string]bool)
-	for _, name := range slices.Sorted(maps.Keys(w.Headers)) {
-		at, lower := "/headers"+Step(name), strings.ToLower(name)
-		switch {
-		case !httpguts.ValidHeaderFieldName(name):
-			f.Add(at, "the key must be the name of an HTTP header, got %s", Quote(name))
-		case strings.HasPrefix(lower, "ce-"), strings.HasPrefix(lower, "webhook-"), slices.Contains(ownHeaders(), lower):
-			f.Add(at, "Eventbridge sets this header itself")
-		case lower == "authorization" && (w.Bearer != "" || w.OAuth2 != nil):
-			f.Add(at, "must not be given together with bearer or oauth2")
-		case seen[lower]:
-			f.Add(at, "the header occurs twice, because header names are case-insensitive")
-		}
-		seen[lower] = true
-		if !httpguts.ValidHeaderFieldValue(w.Headers[name].Reveal()) {
-			f.Add(at, "must not hold line breaks or other control characters")
-		}
-	}
-}
-
-// ownHeaders returns the headers that HTTP or the delivery sets itself.
-func ownHeaders() []string {
-	return []string{"host", "content-type", "content-length", "transfer-encoding", "connection", "trailer", "te", "upgrade", "traceparent", "tracestate"}
 }
 
 func validateClientTLS(f *FaultList, t *ClientTLS) {

@@ -116,7 +116,7 @@ func (p *Preprocessor) answer(w http.ResponseWriter, r *http.Request, from sende
 		w.Header().Set("WWW-Authenticate", `Bearer realm="eventbridge"`)
 		httpserver.AnswerAtOnce(w, r)
 	case http.StatusUnsupportedMediaType:
-		w.Header().Set("Accept-Encoding", codings)
+		w.Header().Set("Accept-Encoding", "gzip")
 	}
 	refusal.WriteProblem(w, refused, results)
 	return refused.Status

@@ -29,13 +29,13 @@ func TestExamplesOfTheGuide(t *testing.T) {
 	require.NoError(t, err)
 	open := newDouble(t, nil)
 	signing := newDouble(t, func(c *Config) {
-		c.Tenants = []TenantConfig{{Name: "partner", SigningSecrets: []secret.String{"at-least-16-bytes"}}}
+		c.Tenants = []TenantConfig{{Name: "partner", Buses: []string{"orders"}, SigningSecrets: []secret.String{"whsec_YXZpYXJ5LWV4YW1wbGUtc2VjcmV0LTI0"}}}
 	})
 	blocks := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(page), -1)
 	require.Len(t, blocks, 5)
 	for _, block := range blocks {
 		d := open
-		if strings.Contains(block[1], "Aviary-Signature") {
+		if strings.Contains(block[1], "webhook-signature") {
 			d = signing
 		}
 		script := strings.ReplaceAll(block[1], "http://localhost:9601", d.url)

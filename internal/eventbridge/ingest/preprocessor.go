@@ -2,7 +2,6 @@ package ingest
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net"
@@ -151,8 +150,21 @@ func (p *Preprocessor) serve(w http.ResponseWriter, r *http.Request) {
 	p.metrics.requestTime.Observe(time.Since(began).Seconds())
 }
 
-// handle processes a request, from its bus to the outcome.
+// handle processes a request, from its bus to the outcome. A signature is checked before anything
+// that depends on the tenant.
 func (p *Preprocessor) handle(w http.ResponseWriter, r *http.Request, from sender) (*outcome, error) {
+	held := p.budget.Hold(from.name())
+	defer held.Release()
+	body := p.newBody()
+	defer p.releaseBody(body)
+	if from.signature != nil {
+		if err := p.readBody(w, r, body, held); err != nil {
+			return nil, err
+		}
+		if err := from.verify(r.Header, *body); err != nil {
+			return nil, err
+		}
+	}
 	bus, err := p.busOf(r, from)
 	if err != nil {
 		return nil, err
@@ -172,9 +184,16 @@ func (p *Preprocessor) handle(w http.ResponseWriter, r *http.Request, from sende
 	if err := p.busTopics.closedError(bus); err != nil {
 		return nil, err
 	}
-	held := p.budget.Hold(from.name())
-	defer held.Release()
-	entries, err := p.receive(w, r, from, &eventReader{form: format, head: r.Header, def: def, held: held, most: p.limits.BatchEvents, working: p.budget.Limit() / 8})
+	encoded, err := isGzip(r.Header)
+	if err != nil {
+		return nil, err
+	}
+	if from.signature == nil {
+		if err := p.readBody(w, r, body, held); err != nil {
+			return nil, err
+		}
+	}
+	entries, err := p.eventsOf(*body, encoded, &eventReader{form: format, head: r.Header, def: def, held: held, most: p.limits.BatchEvents, working: p.budget.Limit() / 8})
 	if err != nil {
 		return nil, err
 	}
@@ -217,40 +236,34 @@ func (p *Preprocessor) busOf(r *http.Request, from sender) (*model.Bus, error) {
 	return bus, nil
 }
 
-// receive reads a request's body and its events. The body is not needed after it returns.
-func (p *Preprocessor) receive(w http.ResponseWriter, r *http.Request, from sender, events *eventReader) ([]event.Entry, error) {
-	coding, err := codingOf(r.Header)
-	if err != nil {
-		return nil, err
-	}
-	held := events.held
-	body := p.newBody()
-	defer p.releaseBody(body)
+// readBody reads a request's body.
+func (p *Preprocessor) readBody(w http.ResponseWriter, r *http.Request, body *[]byte, held *admission.Hold) (err error) {
 	*body, err = httpserver.ReadBody(w, r, *body, held, httpserver.BodyLimits{Bytes: int64(p.limits.BodyBytes), Reason: "body_bytes", Timeout: p.limits.ReadTimeout})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	httpserver.ClearReadDeadline(w)
 	p.metrics.bytes.received.Add(float64(len(*body)))
-	if from.digest != nil && sha256.Sum256(*body) != *from.digest {
-		return nil, unauthorized("the body does not have the " + digestHeader + " of the request")
-	}
-	text := *body
-	if coding != "" {
+	return nil
+}
+
+// eventsOf reads the events of a body. The body is not needed after it returns.
+func (p *Preprocessor) eventsOf(body []byte, encoded bool, events *eventReader) (_ []event.Entry, err error) {
+	if encoded {
 		decoded := p.newBody()
 		defer p.releaseBody(decoded)
-		if *decoded, err = p.decoders.decode(*body, *decoded, coding, held, p.limits); err != nil {
+		if *decoded, err = p.decoders.decode(body, *decoded, events.held, p.limits); err != nil {
 			return nil, err
 		}
-		text = *decoded
+		body = *decoded
 	}
-	p.metrics.bytes.decoded.Add(float64(len(text)))
+	p.metrics.bytes.decoded.Add(float64(len(body)))
 	parser, kept := p.parsers.Get().(*event.Parser)
 	if !kept {
 		parser = new(event.Parser)
 	}
 	defer p.parsers.Put(parser)
-	return events.read(parser, text)
+	return events.read(parser, body)
 }
 
 // store publishes the events and waits for the broker's acknowledgements.

@@ -2,7 +2,7 @@ package ingest
 
 import (
 	"crypto/rand"
-	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
@@ -11,18 +11,14 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/webhooksig"
 	"github.com/aviaryhq/aviary/internal/httpserver/bearer"
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
-// Headers of senders.
-const (
-	tenantHeader    = "Aviary-Tenant"
-	signatureHeader = "Aviary-Signature"
-	digestHeader    = "Content-Digest"
-	keyHeader       = "X-Api-Key"
-)
+// keyHeader has an API key.
+const keyHeader = "X-Api-Key"
 
 // senders authenticates senders.
 type senders struct {
@@ -38,7 +34,7 @@ type senders struct {
 func newSenders(log *zap.Logger, c Config, prefix string) (*senders, error) {
 	tokens, err := bearer.NewTokens(log, c.tokenSources(prefix))
 	errs := []error{err}
-	s := &senders{tenants: map[string]*tenant{}, tokens: tokens, unknown: &tenant{secrets: []secret.String{secret.String(rand.Text())}}}
+	s := &senders{tenants: map[string]*tenant{}, tokens: tokens, unknown: &tenant{signer: unknownSigner()}}
 	now := time.Now()
 	for i, t := range c.Tenants {
 		s.tenants[t.Name] = newTenant(t, now)
@@ -58,13 +54,15 @@ func newSenders(log *zap.Logger, c Config, prefix string) (*senders, error) {
 // sender is who sends a request: a tenant, or none if no tenants are configured.
 type sender struct {
 	tenant *tenant
-	// digest is the SHA-256 that the body must have as it is sent. Nil: the request is not signed.
-	digest *[sha256.Size]byte
+	// signature is to be checked with the body. Nil: the request is not signed, and the tenant is
+	// known.
+	signature *signature
 }
 
-// name returns the tenant's name, empty if there is no tenant.
+// name returns the name of the tenant whose share a request takes: none if there is no tenant, or as
+// long as its signature is not checked.
 func (s sender) name() string {
-	if s.tenant == nil {
+	if s.tenant == nil || s.signature != nil {
 		return ""
 	}
 	return s.tenant.name
@@ -74,16 +72,24 @@ func unauthorized(text string) error {
 	return &refusal.Error{Status: http.StatusUnauthorized, Reason: "unauthorized", Text: text}
 }
 
+// unknownSigner has a random key.
+func unknownSigner() *webhooksig.Signer {
+	var key [32]byte
+	_, _ = rand.Read(key[:])                                                                         // never fails
+	signer, _ := webhooksig.New(secret.String("whsec_" + base64.StdEncoding.EncodeToString(key[:]))) // valid
+	return signer
+}
+
 // invalidKey is the answer for keys and for tokens, so that it does not tell which are configured.
 const invalidKey = "the API key or token is not valid"
 
 // admit authenticates the sender of a request by its headers. Nothing else of the request is read
-// before.
+// before. Of a signed request, sender.verify does the rest.
 func (s *senders) admit(r *http.Request) (sender, error) {
 	if len(s.tenants) == 0 {
 		return sender{}, nil
 	}
-	if len(r.Header[signatureHeader]) > 0 {
+	if len(r.Header[webhooksig.SignatureHeader]) > 0 {
 		return s.signed(r)
 	}
 	given := bearer.Token(r)

@@ -5,13 +5,10 @@ import (
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
-	"crypto/hmac"
 	"crypto/rand"
 	"crypto/rsa"
-	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
 	"math/big"
@@ -30,6 +27,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/internal/eventbridge/webhooksig"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
@@ -66,7 +64,6 @@ func TestAPIKeys(t *testing.T) {
 		{"X-Api-Key", "", "orders", 401, ""},
 		{"Authorization", "Basic c2hvcC0xOg==", "orders", 401, ""},
 		{"Authorization", "Bearer a.b.c", "orders", 401, ""},
-		{"Aviary-Tenant", "shop", "orders", 401, ""},
 		{"X-Api-Key", "shop-4", "none", 401, ""},
 	} {
 		before := len(d.stored(orders))
@@ -83,14 +80,15 @@ func TestAPIKeys(t *testing.T) {
 	}
 }
 
-// signed returns the headers of a signed request.
-func signed(tenant, key string, at time.Time, path, contentType, coding, body string) []string {
-	digest := sha256.Sum256([]byte(body))
-	header := "sha-256=:" + base64.StdEncoding.EncodeToString(digest[:]) + ":"
+// signed returns the headers of a request that is signed by Standard Webhooks.
+func signed(t *testing.T, key secret.String, at time.Time, body string) []string {
+	t.Helper()
+	signer, err := webhooksig.New(key)
+	require.NoError(t, err)
 	seconds := strconv.FormatInt(at.Unix(), 10)
-	mac := hmac.New(sha256.New, []byte(key))
-	mac.Write([]byte(seconds + "\n" + path + "\n" + contentType + "\n" + coding + "\n" + header + "\n"))
-	return []string{"Aviary-Tenant", tenant, "Aviary-Signature", "t=" + seconds + ",v1=" + hex.EncodeToString(mac.Sum(nil)), "Content-Digest", header}
+	signature, err := signer.Sign("msg_1", seconds, []byte(body))
+	require.NoError(t, err)
+	return []string{"webhook-id", "msg_1", "webhook-timestamp", seconds, "webhook-signature", signature}
 }
 
 // with returns headers with another value of one of them.
@@ -100,65 +98,71 @@ func with(headers []string, name, value string) []string {
 	return changed
 }
 
-// TestSignatures cover the time, the path, the type and the coding, and by the digest the body as
-// it is sent.
+// without returns headers without one of them.
+func without(headers []string, name string) []string {
+	i := slices.Index(headers, name)
+	return append(slices.Clone(headers[:i]), headers[i+2:]...)
+}
+
+const (
+	signingKey      = secret.String("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+	otherSigningKey = secret.String("whsec_OtherOtherOtherOtherOtherOtherXX")
+)
+
+// A signature covers the id, the time, and the body as it is sent.
 func TestSignatures(t *testing.T) {
-	const path, key, old = "/v1/buses/orders/events", "0123456789abcdef", "fedcba9876543210"
+	const shop = "orders/events?tenant=shop#"
 	d := newDouble(t, func(c *Config) {
 		c.Tenants = []TenantConfig{
-			{Name: "shop", SigningSecrets: []secret.String{key, old}},
-			{Name: "audit", APIKeys: []secret.String{"audit-1"}},
+			{Name: "shop", Buses: []string{"orders"}, SigningSecrets: []secret.String{signingKey, otherSigningKey}},
+			{Name: "audit", Buses: []string{"*"}, APIKeys: []secret.String{"audit-1"}},
 		}
 	})
 	body := anEvent("A1", "")
 	now := time.Now()
-	sign := func(key string, at time.Time, path, contentType, body string) []string {
-		return signed("shop", key, at, path, contentType, "", body)
-	}
-	right := sign(key, now, path, event.MediaType, body)
-	signature := right[3]
-	zipped := string(compressed(t, "gzip", []byte(body)))
-	gzip := signed("shop", key, now, path, event.MediaType, "gzip", zipped)
-	seconds := "t=" + strconv.FormatInt(now.Unix(), 10)
+	right := signed(t, signingKey, now, body)
+	signature := right[5]
+	zipped := string(compressed(t, []byte(body)))
+	gzip := signed(t, signingKey, now, zipped)
+	header := func(name, value string) []string { return with(right, name, value) }
 	for name, test := range map[string]struct {
 		status  int
+		bus     string // with the rest of the path and the parameters
 		body    string
 		headers []string
 	}{
-		"right":                     {202, body, right},
-		"by the other secret":       {202, body, sign(old, now, path, event.MediaType, body)},
-		"two, one of them":          {202, body, with(right, "Aviary-Signature", signature+",v1="+strings.Repeat("00", 32))},
-		"compressed":                {202, zipped, append(gzip, "Content-Encoding", "gzip")},
-		"another body":              {401, anEvent("A2", ""), right},
-		"another body and digest":   {401, anEvent("A2", ""), with(right, "Content-Digest", sign(key, now, path, event.MediaType, anEvent("A2", ""))[5])},
-		"a part of the body":        {401, body[:len(body)-1], right},
-		"no body":                   {401, "", right},
-		"another coding":            {401, zipped, append(gzip, "Content-Encoding", "deflate")},
-		"no coding":                 {401, zipped, gzip},
-		"another secret":            {401, body, sign("x123456789abcdef", now, path, event.MediaType, body)},
-		"another bus":               {401, body, sign(key, now, "/v1/buses/plain/events", event.MediaType, body)},
-		"another type":              {401, body, sign(key, now, path, event.BatchMediaType, body)},
-		"too old":                   {401, body, sign(key, now.Add(-6*time.Minute), path, event.MediaType, body)},
-		"from the future":           {401, body, sign(key, now.Add(6*time.Minute), path, event.MediaType, body)},
-		"another time":              {401, body, with(right, "Aviary-Signature", strings.Replace(signature, "t=", "t=+", 1))},
-		"no tenant":                 {401, body, right[2:]},
-		"a tenant without":          {401, body, with(right, "Aviary-Tenant", "audit")},
-		"an unknown tenant":         {401, body, with(right, "Aviary-Tenant", "x")},
-		"two headers":               {401, body, append(right[:len(right):len(right)], "Aviary-Signature", signature)},
-		"two tenants":               {401, body, append(right[:len(right):len(right)], "Aviary-Tenant", "shop")},
-		"two digests":               {401, body, append(right[:len(right):len(right)], "Content-Digest", right[5])},
-		"no digest":                 {401, body, right[:4]},
-		"a digest of another kind":  {401, body, with(right, "Content-Digest", strings.Replace(right[5], "256", "512", 1))},
-		"a digest without its ends": {401, body, with(right, "Content-Digest", strings.Replace(right[5], ":", "", 2))},
-		"a short digest":            {401, body, with(right, "Content-Digest", "sha-256=:AAAA:")},
-		"empty":                     {401, body, with(right, "Aviary-Signature", "")},
-		"no signature":              {401, body, with(right, "Aviary-Signature", seconds)},
-		"not hexadecimal":           {401, body, with(right, "Aviary-Signature", seconds+",v1=x")},
-		"too short":                 {401, body, with(right, "Aviary-Signature", seconds+",v1=00")},
-		"attributes outside":        {403, body, append(right[:len(right):len(right)], "ce-id", "1")},
+		"right":              {202, shop, body, right},
+		"by the other key":   {202, shop, body, signed(t, otherSigningKey, now, body)},
+		"two, one of them":   {202, shop, body, header("webhook-signature", "v1,AAAA "+signature)},
+		"compressed":         {202, shop, zipped, append(gzip, "Content-Encoding", "gzip")},
+		"the body unpacked":  {401, shop, body, append(gzip, "Content-Encoding", "gzip")},
+		"another body":       {401, shop, anEvent("A2", ""), right},
+		"part of the body":   {401, shop, body[:len(body)-1], right},
+		"no body":            {401, shop, "", right},
+		"another key":        {401, shop, body, signed(t, "whsec_AnotherAnotherAnotherAnotherAnot", now, body)},
+		"too old":            {401, shop, body, signed(t, signingKey, now.Add(-6*time.Minute), body)},
+		"from the future":    {401, shop, body, signed(t, signingKey, now.Add(6*time.Minute), body)},
+		"another time":       {401, shop, body, header("webhook-timestamp", strconv.FormatInt(now.Unix()+1, 10))},
+		"a time with a sign": {401, shop, body, header("webhook-timestamp", "+"+right[3])},
+		"no time":            {401, shop, body, header("webhook-timestamp", "")},
+		"another id":         {401, shop, body, header("webhook-id", "msg_2")},
+		"no id":              {401, shop, body, header("webhook-id", "")},
+		"a long id":          {401, shop, body, header("webhook-id", strings.Repeat("x", 257))},
+		"no header of an id": {401, shop, body, without(right, "webhook-id")},
+		"no tenant":          {401, "orders", body, right},
+		"a tenant without":   {401, "orders/events?tenant=audit#", body, right},
+		"an unknown tenant":  {401, "orders/events?tenant=x#", body, right},
+		"an unknown tenant, a bus that is not there": {401, "none/events?tenant=x#", body, right},
+		"a bus of others":    {403, "strict/events?tenant=shop#", body, right},
+		"two headers":        {401, shop, body, append(slices.Clone(right), "webhook-signature", signature)},
+		"empty":              {401, shop, body, header("webhook-signature", "")},
+		"no version":         {401, shop, body, header("webhook-signature", strings.TrimPrefix(signature, "v1,"))},
+		"another version":    {401, shop, body, header("webhook-signature", "v1a"+strings.TrimPrefix(signature, "v1"))},
+		"too many":           {401, shop, body, header("webhook-signature", strings.Repeat("v1,AAAA ", 8)+signature)},
+		"attributes outside": {403, shop, body, append(slices.Clone(right), "ce-id", "1")},
 	} {
 		before := len(d.stored(orders))
-		r := d.post(t, "orders", text(test.body), append([]string{"Content-Type", event.MediaType}, test.headers...)...)
+		r := d.post(t, test.bus, text(test.body), append([]string{"Content-Type", event.MediaType}, test.headers...)...)
 		assert.Equal(t, test.status, r.status, "%s: %s", name, r.body)
 		assert.Equal(t, test.status == http.StatusAccepted, len(d.stored(orders)) > before, name)
 		assert.Zero(t, d.budget.Used(), name)
@@ -415,8 +419,8 @@ func TestConfigFaults(t *testing.T) {
 	cfg.Limits.Hops, cfg.Limits.Connections = -1, -1
 	jwks := &JWTConfig{Issuer: "i", Audience: "a", KeyFile: "/none"}
 	cfg.Tenants = []TenantConfig{
-		{Name: "bus-free", Buses: []string{}, APIKeys: []secret.String{"other"}, SigningSecrets: []secret.String{"0123456789abcdef", "0123456789abcdef"}},
-		{Name: "signs", Buses: []string{"*"}, SigningSecrets: []secret.String{"fedcba9876543210", "0123456789abcdef"}},
+		{Name: "bus-free", Buses: []string{}, APIKeys: []secret.String{"other"}, SigningSecrets: []secret.String{signingKey, signingKey}},
+		{Name: "signs", Buses: []string{"*"}, SigningSecrets: []secret.String{otherSigningKey, signingKey}},
 		{Name: "Bad", APIKeys: []secret.String{"same"}, Buses: []string{"*", "a*", "b", "B", "a*b", ""}},
 		{Name: "ok", Buses: []string{"*"}},
 		{Name: "ok", Buses: []string{"*"}, APIKeys: []secret.String{"same", " "}, SigningSecrets: []secret.String{"short"}, JWT: jwks, Quota: Quota{EventsPerSecond: -1, EventsBurst: -1, BytesBurst: 1}},
@@ -427,7 +431,7 @@ func TestConfigFaults(t *testing.T) {
 	for _, fault := range config.Validate(cfg) {
 		got = append(got, fault.Path)
 		assert.NotContains(t, fault.Error(), "same")
-		assert.NotContains(t, fault.Error(), "0123")
+		assert.NotContains(t, fault.Error(), "MfKQ9r")
 	}
 	assert.ElementsMatch(t, []string{
 		"request_timeout", "profile.batch_records", "profile.admission", "profile.routing", "limits.ratio", "limits.batch_events", "limits.hops", "limits.connections", "limits.in_flight_share", "limits.in_flight_bytes",

@@ -1,93 +1,73 @@
 package ingest
 
 import (
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/hex"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/internal/eventbridge/webhooksig"
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 )
 
-// signatureWindow is how far a signature's time may be from this process' clock. For so long, an
-// attacker who has recorded a request could send it again. The bus' dedup window leaves out an
-// event that comes again.
-const signatureWindow = 5 * time.Minute
+const (
+	// signatureWindow is how far a signature's time may be from this process' clock. For so long,
+	// an attacker who has recorded a request could send it again. The bus' dedup window leaves out
+	// an event that comes again.
+	signatureWindow = 5 * time.Minute
+	// maxWebhookID bounds the header webhook-id.
+	maxWebhookID = 256
+	// tenantParameter is the parameter of the URL that names the tenant of a signed request.
+	tenantParameter = "tenant"
+)
 
-// mostSignatures is how many signatures a request may have, for a sender that changes its secret.
-const mostSignatures = 5
-
-// signed checks Aviary-Tenant and Aviary-Signature: t=SECONDS,v1=HEX. The HMAC-SHA256 is over the
-// time, the path, Content-Type, Content-Encoding and Content-Digest, each followed by a line feed.
-// So the sender is known before the body is read. receive compares the digest with the body.
-//
-// Until the signature is valid, the answers do not depend on which tenants exist.
-func (s *senders) signed(r *http.Request) (sender, error) {
-	if len(r.Header[tenantHeader]) != 1 || len(r.Header[signatureHeader]) != 1 {
-		return sender{}, unauthorized("a signature needs one header " + tenantHeader + " and one " + signatureHeader)
-	}
-	digest, ok := digestOf(r.Header)
-	if !ok {
-		return sender{}, unauthorized("a signature needs one header " + digestHeader + ": sha-256=:BASE64:, of the body as it is sent")
-	}
-	seconds, signatures := "", [][]byte(nil)
-	for part := range strings.SplitSeq(r.Header.Get(signatureHeader), ",") {
-		switch name, value, _ := strings.Cut(strings.TrimSpace(part), "="); name {
-		case "t":
-			seconds = value
-		case "v1":
-			if sum, err := hex.DecodeString(value); err == nil && len(sum) == sha256.Size && len(signatures) < mostSignatures {
-				signatures = append(signatures, sum)
-			}
-		}
-	}
-	at, err := strconv.ParseInt(seconds, 10, 64)
-	if err != nil || len(signatures) == 0 {
-		return sender{}, unauthorized(signatureHeader + " must be t=SECONDS,v1=HEX")
-	}
-	if difference := time.Since(time.Unix(at, 0)); difference > signatureWindow || difference < -signatureWindow {
-		return sender{}, unauthorized("the signature's time is more than " + signatureWindow.String() + " from now")
-	}
-	t := s.tenants[r.Header.Get(tenantHeader)]
-	if t == nil || len(t.secrets) == 0 {
-		t = s.unknown
-	}
-	text := strings.Join([]string{seconds, r.URL.EscapedPath(), r.Header.Get("Content-Type"), r.Header.Get("Content-Encoding"), r.Header.Get(digestHeader), ""}, "\n")
-	valid := false
-	for _, secret := range t.secrets {
-		mac := hmac.New(sha256.New, []byte(secret.Reveal()))
-		mac.Write([]byte(text))
-		sum := mac.Sum(nil)
-		for _, given := range signatures {
-			valid = hmac.Equal(sum, given) || valid
-		}
-	}
-	if !valid {
-		return sender{}, unauthorized("the signature is not valid")
-	}
-	if event.IsBinary(r.Header) {
-		return sender{tenant: t}, &refusal.Error{Status: http.StatusForbidden, Reason: "unsigned_attributes",
-			Text: "a signature does not cover attributes in headers: send events in structured or batched mode"}
-	}
-	return sender{tenant: t, digest: &digest}, nil
+// signature is what a signed request says of itself (Standard Webhooks 1.0). It is checked once the
+// body is there.
+type signature struct {
+	id, timestamp, text string
+	signer              *webhooksig.Signer
 }
 
-// digestOf returns the SHA-256 in Content-Digest (RFC 9530).
-func digestOf(h http.Header) (sum [sha256.Size]byte, ok bool) {
-	values := h[digestHeader]
-	if len(values) != 1 {
-		return sum, false
+// signed reads the headers of a signed request. Until the signature is valid, the answers do not
+// depend on which tenants exist.
+func (s *senders) signed(r *http.Request) (sender, error) {
+	h := r.Header
+	if len(h[webhooksig.IDHeader]) != 1 || len(h[webhooksig.TimestampHeader]) != 1 || len(h[webhooksig.SignatureHeader]) != 1 {
+		return sender{}, unauthorized("a signature needs one header webhook-id, one webhook-timestamp and one webhook-signature")
 	}
-	text, begins := strings.CutPrefix(values[0], "sha-256=:")
-	text, ends := strings.CutSuffix(text, ":")
-	decoded, err := base64.StdEncoding.Strict().DecodeString(text)
-	if !begins || !ends || err != nil || len(decoded) != sha256.Size {
-		return sum, false
+	given := &signature{id: h[webhooksig.IDHeader][0], timestamp: h[webhooksig.TimestampHeader][0], text: h[webhooksig.SignatureHeader][0]}
+	if given.id == "" || len(given.id) > maxWebhookID {
+		return sender{}, unauthorized("webhook-id must have 1 to " + strconv.Itoa(maxWebhookID) + " bytes")
 	}
-	return [sha256.Size]byte(decoded), true
+	seconds, err := strconv.ParseUint(given.timestamp, 10, 40)
+	if err != nil {
+		return sender{}, unauthorized("webhook-timestamp must be in seconds since 1970")
+	}
+	if difference := time.Since(time.Unix(int64(seconds), 0)); difference > signatureWindow || difference < -signatureWindow {
+		return sender{}, unauthorized("webhook-timestamp is more than " + signatureWindow.String() + " from now")
+	}
+	t := s.tenants[r.URL.Query().Get(tenantParameter)]
+	if t == nil || t.signer == nil {
+		t = s.unknown
+	}
+	given.signer = t.signer
+	return sender{tenant: t, signature: given}, nil
+}
+
+// verify checks the signature of a request, if it has one. body is the body as it was sent.
+func (s sender) verify(h http.Header, body []byte) error {
+	given := s.signature
+	if given == nil {
+		return nil
+	}
+	if !given.signer.Verify(given.id, given.timestamp, body, given.text) {
+		return unauthorized("the signature is not valid, or the parameter " + tenantParameter + " names another tenant")
+	}
+	if event.IsBinary(h) {
+		return &refusal.Error{
+			Status: http.StatusForbidden, Reason: "unsigned_attributes",
+			Text: "a signature does not cover attributes in headers: send events in structured or batched mode",
+		}
+	}
+	return nil
 }

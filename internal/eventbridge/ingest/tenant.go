@@ -12,6 +12,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/webhooksig"
 	"github.com/aviaryhq/aviary/internal/httpserver/admission"
 	"github.com/aviaryhq/aviary/internal/httpserver/bearer"
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
@@ -33,17 +34,15 @@ type TenantConfig struct {
 	// one tenant only. Default: none.
 	APIKeys    []secret.String `yaml:"api_keys"`
 	APIKeyFile string          `yaml:"api_key_file"`
-	// SigningSecrets are for requests that are signed, see Aviary-Signature in
-	// docs/eventbridge-parts/preprocessor.md. Each has at least 16 bytes. All of them are valid, so
-	// that they can be rotated. A secret may belong to one tenant only. Default: none.
+	// SigningSecrets are for requests that are signed by Standard Webhooks. Each is whsec_ and 24 to
+	// 64 bytes in base64. All of them are valid, at most four, so that they can be rotated. A secret
+	// may belong to one tenant only. Default: none.
 	SigningSecrets []secret.String `yaml:"signing_secrets"`
 	// JWT is for bearer tokens that an identity provider has signed. Default: none.
 	JWT *JWTConfig `yaml:"jwt"`
 	// Quota bounds what the tenant may store. Default: no bound.
 	Quota Quota `yaml:"quota"`
 }
-
-const leastSecret = 16
 
 // Validate returns every fault of one tenant.
 func (c TenantConfig) Validate() error {
@@ -68,9 +67,14 @@ func (c TenantConfig) Validate() error {
 		}
 	}
 	for i, key := range c.SigningSecrets {
-		if len(key.Reveal()) < leastSecret {
-			errs = append(errs, config.Fault(fmt.Sprintf("signing_secrets[%d]", i), "must have at least %d bytes", leastSecret))
+		if signer, err := webhooksig.New(key); err != nil {
+			errs = append(errs, config.Fault(fmt.Sprintf("signing_secrets[%d]", i), "%s", err))
+		} else if signer == nil {
+			errs = append(errs, config.Fault(fmt.Sprintf("signing_secrets[%d]", i), "must not be empty"))
 		}
+	}
+	if _, err := webhooksig.New(joined(c.SigningSecrets)); err != nil && len(errs) == 0 {
+		errs = append(errs, config.Fault("signing_secrets", "%s", err))
 	}
 	return errors.Join(errs...)
 }
@@ -142,18 +146,28 @@ func (c Config) tokenSources(prefix string) []bearer.Source {
 	return all
 }
 
+// joined returns keys as webhooksig.New takes them.
+func joined(keys []secret.String) secret.String {
+	var all []string
+	for _, key := range keys {
+		all = append(all, key.Reveal())
+	}
+	return secret.String(strings.Join(all, " "))
+}
+
 // tenant is a known sender.
 type tenant struct {
 	name          string
 	buses         []string
-	secrets       []secret.String
-	events, bytes *admission.Bucket // nil for no bound
+	signer        *webhooksig.Signer // nil: the tenant does not sign
+	events, bytes *admission.Bucket  // nil for no bound
 	properties    map[string]string
 }
 
 func newTenant(c TenantConfig, now time.Time) *tenant {
+	signer, _ := webhooksig.New(joined(c.SigningSecrets)) // Validate has checked them
 	return &tenant{
-		name: c.Name, buses: c.Buses, secrets: c.SigningSecrets, properties: map[string]string{model.PropertyTenant: c.Name},
+		name: c.Name, buses: c.Buses, signer: signer, properties: map[string]string{model.PropertyTenant: c.Name},
 		events: bucketOf(c.Quota.EventsPerSecond, int64(c.Quota.EventsBurst), now),
 		bytes:  bucketOf(float64(c.Quota.BytesPerSecond), int64(c.Quota.BytesBurst), now),
 	}

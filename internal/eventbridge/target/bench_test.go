@@ -103,7 +103,7 @@ func BenchmarkWebhook(b *testing.B) {
 		target := h.webhook(url, func(w *model.Webhook) {
 			var signed string
 			if w.Mode, signed, _ = strings.Cut(mode, " "); signed != "" {
-				w.SigningSecret = symmetric
+				w.SigningSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 			}
 		})
 		run(mode, func() bool { return target.Deliver(context.Background(), []Delivery{d})[0].Verdict == Delivered })

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/webhooksig"
 )
 
 // Check calls fault for what a target has that this process cannot use: names of connections that the
@@ -37,7 +38,7 @@ func (f *Factory) checkWebhook(c *model.Webhook, fault func(pointer, problem str
 	if err := f.checkURL(c.URL); err != nil {
 		fault("/url", err.Error())
 	}
-	if _, err := newSigner(c.SigningSecret); err != nil {
+	if _, err := webhooksig.New(c.SigningSecret); err != nil {
 		fault("/signing_secret", err.Error())
 	}
 	if _, err := clientTLS(c.TLS); err != nil {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/webhooksig"
 )
 
 // The modes of a webhook (CloudEvents 1.0, HTTP protocol binding, section 3). An empty mode is
@@ -40,10 +41,10 @@ const (
 type webhook struct {
 	blank      *http.Request // requests are copies of it
 	mode       string
-	structured http.Header // headers of events in mode structured
-	fixed      http.Header // headers of each request; its lists are shared
-	signer     *signer     // nil: requests are not signed
-	tokens     *tokens     // nil: no OAuth2
+	structured http.Header        // headers of events in mode structured
+	fixed      http.Header        // headers of each request; its lists are shared
+	signer     *webhooksig.Signer // nil: requests are not signed
+	tokens     *tokens            // nil: no OAuth2
 	pool       *pool
 	own        bool // no other subscriber uses the pool
 	timeout    time.Duration
@@ -78,7 +79,7 @@ func newWebhook(c *model.Webhook, timeout time.Duration, concurrency int, f *Fac
 	// first one: receivers recognise copies by webhook-id. This key without a value allows that,
 	// and is not sent.
 	w.fixed["X-Idempotency-Key"] = nil
-	if w.signer, err = newSigner(c.SigningSecret); err != nil {
+	if w.signer, err = webhooksig.New(c.SigningSecret); err != nil {
 		return nil, fmt.Errorf("signing_secret: %w", err)
 	}
 	if c.TLS != nil {
@@ -299,7 +300,7 @@ func (w *webhook) headers(r *request, token string) (http.Header, error) {
 		}
 	}
 	if w.signer != nil {
-		signature, err := w.signer.sign(r.id, timestamp, r.body)
+		signature, err := w.signer.Sign(r.id, timestamp, r.body)
 		if err != nil {
 			return nil, err
 		}

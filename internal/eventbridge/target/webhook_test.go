@@ -28,7 +28,7 @@ func TestWebhookStructured(t *testing.T) {
 	target := h.webhook(r.URL+"/in?x=1", func(w *model.Webhook) {
 		w.Headers = map[string]secret.String{"x-key": "abcdefgh", "User-Agent": "shop"}
 		w.Bearer = "token-of-the-shop"
-		w.SigningSecret = symmetric
+		w.SigningSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 	})
 	d := h.stored(traced)
 	d.Hops = 2
@@ -52,7 +52,7 @@ func TestWebhookStructured(t *testing.T) {
 	for _, absent := range []string{"X-Idempotency-Key", "Accept-Encoding", "Ce-Id"} {
 		assert.NotContains(t, got.head, absent)
 	}
-	verifier, err := standardwebhooks.NewWebhook(symmetric)
+	verifier, err := standardwebhooks.NewWebhook("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 	require.NoError(t, err)
 	require.NoError(t, verifier.Verify([]byte(got.body), got.head))
 
@@ -93,7 +93,7 @@ func TestWebhookWithTransformedBody(t *testing.T) {
 	h := newHarness(t, nil)
 	r := newReceiver(t, nil)
 	for _, mode := range []string{"binary", "structured"} {
-		target := h.webhook(r.URL, func(w *model.Webhook) { w.Mode, w.SigningSecret = mode, symmetric })
+		target := h.webhook(r.URL, func(w *model.Webhook) { w.Mode, w.SigningSecret = mode, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" })
 		d := h.event("1")
 		d.Body, d.ContentType = []byte("<a/>"), "application/xml"
 		require.Equal(t, Delivered, deliver(t, target, d).Verdict)
@@ -101,7 +101,7 @@ func TestWebhookWithTransformedBody(t *testing.T) {
 		assert.Equal(t, "<a/>", got.body)
 		assert.Equal(t, "application/xml", got.head.Get("Content-Type"))
 		assert.Equal(t, "order.placed", got.head.Get("Ce-Type"))
-		verifier, err := standardwebhooks.NewWebhook(symmetric)
+		verifier, err := standardwebhooks.NewWebhook("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 		require.NoError(t, err)
 		require.NoError(t, verifier.Verify([]byte(got.body), got.head))
 
@@ -120,7 +120,7 @@ func TestWebhookWithTransformedBody(t *testing.T) {
 func TestWebhookBatch(t *testing.T) {
 	h := newHarness(t, nil)
 	r := newReceiver(t, nil)
-	target := h.webhook(r.URL, func(w *model.Webhook) { w.Mode, w.SigningSecret = "batch", symmetric })
+	target := h.webhook(r.URL, func(w *model.Webhook) { w.Mode, w.SigningSecret = "batch", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" })
 	var batch []Delivery
 	for i := range 8 {
 		batch = append(batch, h.event(fmt.Sprintf("e%d", i)))
@@ -137,7 +137,7 @@ func TestWebhookBatch(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(got.body), &events))
 	require.Len(t, events, 8)
 	assert.Equal(t, "e7", events[7]["id"])
-	verifier, err := standardwebhooks.NewWebhook(symmetric)
+	verifier, err := standardwebhooks.NewWebhook("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 	require.NoError(t, err)
 	require.NoError(t, verifier.Verify([]byte(got.body), got.head))
 	first := got.head.Get("Webhook-Id")

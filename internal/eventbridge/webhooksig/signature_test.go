@@ -1,4 +1,4 @@
-package target
+package webhooksig
 
 import (
 	"crypto/ed25519"
@@ -20,9 +20,9 @@ const symmetric = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 // TestSignatureOfTheSpecification is the example of Standard Webhooks' own libraries.
 func TestSignatureOfTheSpecification(t *testing.T) {
-	s, err := newSigner(symmetric)
+	s, err := New(symmetric)
 	require.NoError(t, err)
-	got, err := s.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", []byte(`{"test": 2432232314}`))
+	got, err := s.Sign("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", []byte(`{"test": 2432232314}`))
 	require.NoError(t, err)
 	assert.Equal(t, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=", got)
 }
@@ -34,12 +34,12 @@ func TestSignatureIsVerifiedByOthers(t *testing.T) {
 	for name, key := range map[string]string{"whole key": asymmetricPrefix + base64.StdEncoding.EncodeToString(private),
 		"seed": asymmetricPrefix + base64.StdEncoding.EncodeToString(private.Seed())} {
 		t.Run(name, func(t *testing.T) {
-			s, err := newSigner(secret.String(symmetric + " " + other + "  " + key))
+			s, err := New(secret.String(symmetric + " " + other + "  " + key))
 			require.NoError(t, err)
 			body := []byte("{\"a\": \"\u00e9\"}")
 			now := strconv.FormatInt(time.Now().Unix(), 10)
 			for range 3 { // MACs are used again
-				header, err := s.sign("evt_1", now, body)
+				header, err := s.Sign("evt_1", now, body)
 				require.NoError(t, err)
 				request := http.Header{}
 				request.Set("webhook-id", "evt_1")
@@ -78,7 +78,7 @@ func TestKeysThatAreRefused(t *testing.T) {
 		{"whsk_" + encode(mixed), "public half"},
 		{strings.Repeat(symmetric+" ", 5), "holds 5 keys"},
 	} {
-		_, err := newSigner(secret.String(test.key))
+		_, err := New(secret.String(test.key))
 		require.ErrorContains(t, err, test.want)
 		assert.NotContains(t, err.Error(), "MfKQ")
 	}

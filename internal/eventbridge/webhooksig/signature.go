@@ -1,10 +1,12 @@
-package target
+// Package webhooksig signs requests, and verifies signatures, by Standard Webhooks 1.0.
+package webhooksig
 
 import (
 	"crypto"
 	"crypto/ed25519"
 	"crypto/hmac"
 	"crypto/sha256"
+	"crypto/subtle"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -15,10 +17,16 @@ import (
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
-// A signer signs requests by Standard Webhooks 1.0: the signature is over "id.timestamp.body", and
-// its header holds one "version,base64" for each key, separated by spaces. It is safe for
-// concurrent use.
-type signer struct {
+// Headers of a signed request.
+const (
+	IDHeader        = "Webhook-Id"
+	TimestampHeader = "Webhook-Timestamp"
+	SignatureHeader = "Webhook-Signature"
+)
+
+// Signer signs requests: the signature is over "id.timestamp.body", and its header holds one
+// "version,base64" for each key, separated by spaces. It is safe for concurrent use.
+type Signer struct {
 	keys []signingKey
 }
 
@@ -37,9 +45,9 @@ const (
 	maxKeys = 4
 )
 
-// newSigner parses keys, separated by spaces. It returns nil if there are none. Errors do not hold
+// New parses keys, separated by spaces. It returns nil if there are none. Errors do not hold
 // keys.
-func newSigner(text secret.String) (*signer, error) {
+func New(text secret.String) (*Signer, error) {
 	words := strings.Fields(text.Reveal())
 	switch {
 	case len(words) == 0:
@@ -47,7 +55,7 @@ func newSigner(text secret.String) (*signer, error) {
 	case len(words) > maxKeys:
 		return nil, fmt.Errorf("holds %d keys, at most %d are allowed", len(words), maxKeys)
 	}
-	s := &signer{}
+	s := &Signer{}
 	for _, word := range words {
 		key, err := parseKey(word)
 		if err != nil {
@@ -89,8 +97,8 @@ func parseKey(word string) (signingKey, error) {
 	return signingKey{}, errors.New("must begin with " + symmetricPrefix + " (HMAC-SHA256) or " + asymmetricPrefix + " (ed25519)")
 }
 
-// sign returns the header webhook-signature. timestamp is in seconds since 1970.
-func (s *signer) sign(id, timestamp string, body []byte) (string, error) {
+// Sign returns the header webhook-signature. timestamp is in seconds since 1970.
+func (s *Signer) Sign(id, timestamp string, body []byte) (string, error) {
 	head := make([]byte, 0, len(id)+len(timestamp)+2)
 	head = append(append(append(append(head, id...), '.'), timestamp...), '.')
 	out := make([]byte, 0, 96*len(s.keys))
@@ -118,4 +126,21 @@ func (s *signer) sign(id, timestamp string, body []byte) (string, error) {
 		out = base64.StdEncoding.AppendEncode(append(out, "v1a,"...), signature)
 	}
 	return string(out), nil
+}
+
+// Verify reports whether header, a webhook-signature, has a signature of one of the keys. It looks at
+// the first signatures only, twice as many as there may be keys. The caller checks the time.
+func (s *Signer) Verify(id, timestamp string, body []byte, header string) bool {
+	own, err := s.Sign(id, timestamp, body)
+	if err != nil {
+		return false
+	}
+	given := strings.Fields(header)
+	valid := 0
+	for _, one := range given[:min(len(given), 2*maxKeys)] {
+		for want := range strings.FieldsSeq(own) {
+			valid |= subtle.ConstantTimeCompare([]byte(one), []byte(want))
+		}
+	}
+	return valid == 1
 }

@@ -20,7 +20,7 @@ type Metrics struct {
 	backlog     *prometheus.GaugeVec
 	backlogAge  *prometheus.GaugeVec
 	deadLetters *prometheus.GaugeVec
-	unhealthy   atomic.Pointer[func() int]
+	processor   atomic.Pointer[Processor]
 }
 
 // NewMetrics registers the metrics.
@@ -56,20 +56,24 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "eventbridge_dead_letters", Help: "Dead letters of a subscriber, which wait for a redrive. Needs the admin API.",
 		}, subscriber),
 	}
-	unhealthy := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "eventbridge_unhealthy_subscribers", Help: "Subscribers that cannot be consumed or delivered to at present.",
-	}, func() float64 {
-		if count := m.unhealthy.Load(); count != nil {
-			return float64((*count)())
-		}
-		return 0
-	})
-	reg.MustRegister(m.deliveries, m.seconds, m.age, m.inFlight, m.breaker, m.backlog, m.backlogAge, m.deadLetters, unhealthy)
+	ofProcessor := func(name, help string, count func(*Processor) int) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+			if p := m.processor.Load(); p != nil {
+				return float64(count(p))
+			}
+			return 0
+		})
+	}
+	unhealthy := ofProcessor("eventbridge_unhealthy_subscribers",
+		"Subscribers that cannot be consumed or delivered to at present.", (*Processor).unhealthy)
+	interrupted := ofProcessor("eventbridge_interrupted_jobs",
+		"Subscribers whose latest redrive, replay or discarding was interrupted. Each processor shows it for all.", (*Processor).interruptedJobs)
+	reg.MustRegister(m.deliveries, m.seconds, m.age, m.inFlight, m.breaker, m.backlog, m.backlogAge, m.deadLetters, unhealthy, interrupted)
 	return m
 }
 
-// countUnhealthy sets the function that counts the subscribers without deliveries.
-func (m *Metrics) countUnhealthy(count func() int) { m.unhealthy.Store(&count) }
+// countWith sets the processor whose subscribers and jobs are counted.
+func (m *Metrics) countWith(p *Processor) { m.processor.Store(p) }
 
 // outcomes returns the possible outcomes of an attempt.
 func outcomes() []string { return []string{"delivered", "retry", "dead_letter", "gone", "lost"} }

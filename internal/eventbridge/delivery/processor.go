@@ -58,7 +58,7 @@ type Processor struct {
 	metrics   *Metrics
 	starts    *rate.Limiter
 	instance  string
-	instances Instances    // nil: other instances are not known
+	instances Instances
 	part      atomic.Int64 // bytes that may be received ahead for one subscriber
 	jobs      jobs
 
@@ -74,14 +74,13 @@ type Processor struct {
 // name is a subscriber's name in metrics.
 type name struct{ bus, subscriber string }
 
-// Options are what a processor needs. All must be set, except Admin and Instances.
+// Options are what a processor needs. All must be set, except Admin.
 type Options struct {
 	Client  *messaging.Client
 	Source  Source
 	Topics  model.Topics
 	Targets Targets
-	// Instance is the name of this instance among Instances. Without Instances, jobs of processes
-	// that crashed are not taken over.
+	// Instance is the name of this instance among Instances.
 	Instance  string
 	Instances Instances
 	// Admin says that the client has the address of the brokers' admin API: the processor asks it
@@ -102,11 +101,9 @@ func New(o Options) *Processor {
 		workers: make(map[string]*worker), logs: make(map[string]*attempts),
 	}
 	p.instance, p.instances = o.Instance, o.Instances
-	p.jobs = jobs{
-		run: newJobID(), saveEvery: saveEvery, lookEvery: lookEvery, by: make(map[string]*job), taking: make(map[string]bool),
-	}
+	p.jobs = jobs{saveEvery: saveEvery, by: make(map[string]*job)}
 	p.part.Store(o.Config.part(1))
-	o.Metrics.countUnhealthy(p.unhealthy)
+	o.Metrics.countWith(p)
 	return p
 }
 
@@ -118,7 +115,6 @@ func (p *Processor) Run(ctx context.Context) error {
 	if p.admin {
 		p.watchBacklogs(ctx)
 	}
-	p.ending.Go(func() { p.adopt(ctx) })
 	<-ctx.Done()
 	stop()
 	p.mu.Lock()

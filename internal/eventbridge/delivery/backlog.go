@@ -34,9 +34,6 @@ func (p *Processor) Backlog(ctx context.Context, bus, subscriber string) (Backlo
 
 func (p *Processor) backlogOf(ctx context.Context, s *model.Subscriber) (b Backlog, err error) {
 	topics := p.topics
-	if s.Order == model.OrderLive {
-		return b, nil
-	}
 	for _, topic := range []string{topics.Send(s), topics.Replay(s), topics.Retry(s)} {
 		n, err := p.waiting(ctx, topic)
 		if err != nil {

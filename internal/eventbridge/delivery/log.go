@@ -17,7 +17,7 @@ type Attempt struct {
 	Source  string        `json:"source"`
 	Type    string        `json:"type"`
 	Attempt int           `json:"attempt"` // from 1
-	Outcome string        `json:"outcome"` // delivered, retry, dead_letter, gone, lost (live subscribers)
+	Outcome string        `json:"outcome"` // delivered, retry, dead_letter, gone
 	Reason  string        `json:"reason,omitempty"`
 	Status  int           `json:"status,omitempty"` // of HTTP
 	Latency time.Duration `json:"latency_ns"`

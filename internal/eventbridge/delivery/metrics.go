@@ -30,7 +30,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		deliveries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "eventbridge_deliveries_total",
-			Help: "Attempts by outcome: delivered, retry, dead_letter, gone, lost (live subscribers).",
+			Help: "Attempts by outcome: delivered, retry, dead_letter, gone.",
 		}, []string{"bus", "subscriber", "outcome"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "eventbridge_delivery_duration_seconds", Help: "Time that attempts took.", Buckets: seconds,
@@ -76,7 +76,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 func (m *Metrics) countWith(p *Processor) { m.processor.Store(p) }
 
 // outcomes returns the possible outcomes of an attempt.
-func outcomes() []string { return []string{"delivered", "retry", "dead_letter", "gone", "lost"} }
+func outcomes() []string { return []string{"delivered", "retry", "dead_letter", "gone"} }
 
 // subscriberMetrics are the metrics of one subscriber.
 type subscriberMetrics struct {

@@ -269,8 +269,8 @@ type Status struct {
 	// ProbeAt is when an open breaker lets the next delivery through.
 	ProbeAt  time.Time `json:"probe_at,omitzero"`
 	InFlight int64     `json:"in_flight"`
-	// StandsBy says that other instances deliver all events. With the orders total, exclusive and
-	// live one instance delivers at a time, with group at most one for each partition of the bus.
+	// StandsBy says that other instances deliver all events. With the order total one instance
+	// delivers at a time, with group at most one for each partition of the bus.
 	StandsBy  bool   `json:"stands_by,omitempty"`
 	Unhealthy string `json:"unhealthy,omitempty"`
 }

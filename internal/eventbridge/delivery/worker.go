@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -69,7 +68,7 @@ func (p *Processor) newWorker(ctx context.Context, s *model.Subscriber) *worker 
 	w.revision.Store(s.Revision)
 	w.breaker = newBreaker(s.Delivery.Breaker, w.concurrency(), w.breakerChanged)
 	w.ctx, w.stop = context.WithCancel(ctx)
-	w.replaying = !p.admin && s.Order != model.OrderLive // otherwise the worker is told when there is something to replay
+	w.replaying = !p.admin // otherwise the worker is told when there is something to replay
 	return w
 }
 
@@ -214,7 +213,7 @@ func (w *worker) single(stop context.Context) messaging.AsyncHandler {
 func (w *worker) replay() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.replaying && w.sub.Order != model.OrderLive {
+	if !w.replaying {
 		w.replaying = true
 		if w.again != nil {
 			w.again()
@@ -238,10 +237,6 @@ func (w *worker) config(replaying bool) messaging.ConsumerConfig {
 		c.Type, c.Order = messaging.Failover, messaging.OrderKey
 	case model.OrderTotal:
 		c.Type, c.Order = messaging.Failover, messaging.OrderTotal
-	case model.OrderExclusive:
-		c.Type, c.Order = messaging.Exclusive, messaging.OrderKey
-	case model.OrderLive:
-		c.Type, c.Order, c.Durable, c.StartAt = messaging.Exclusive, messaging.OrderNone, false, messaging.StartLatest
 	default:
 		c.Type, c.Order, inPlace = messaging.Shared, messaging.OrderNone, false
 	}
@@ -311,18 +306,15 @@ func (w *worker) setUnhealthy(err error) {
 	}
 }
 
-// Unhealthy returns why the subscriber gets no events. It returns nil if the subscriber gets events,
-// or another instance delivers them.
+// Unhealthy returns why the subscriber gets no events; nil if it gets events, or another instance
+// delivers them.
 func (w *worker) Unhealthy() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.unhealthy != nil || w.consumer == nil {
 		return w.unhealthy
 	}
-	if err := w.consumer.Unhealthy(); !w.busy(err) {
-		return err
-	}
-	return nil
+	return w.consumer.Unhealthy()
 }
 
 // own counts a partition as owned until ctx ends: then the partition is lost.
@@ -342,22 +334,15 @@ func (w *worker) own(ctx context.Context, _ string, _ int) {
 // one to another consumer.
 const idleAfter = 3 * time.Second
 
-// standsBy reports whether other instances deliver all events: another instance has the exclusive
-// subscription, or others own all partitions.
+// standsBy reports whether other instances deliver all events: they own all partitions of an
+// ordered subscriber.
 func (w *worker) standsBy() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.unhealthy != nil || w.consumer == nil {
+	if w.unhealthy != nil || w.consumer == nil || w.consumer.Unhealthy() != nil {
 		return false
 	}
-	if err := w.consumer.Unhealthy(); err != nil {
-		return w.busy(err)
-	}
 	return w.sub.Order.Ordered() && w.owned == 0 && time.Since(w.idle) > idleAfter
-}
-
-func (w *worker) busy(err error) bool {
-	return err != nil && (w.sub.Order == model.OrderExclusive || w.sub.Order == model.OrderLive) && strings.Contains(err.Error(), "ConsumerBusy")
 }
 
 // end shuts the breaker and closes the target.

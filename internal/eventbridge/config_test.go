@@ -141,7 +141,7 @@ topics: {namespace: public}
 api: {tokens: [{role: king}]}
 ingest: {tenants: [{name: X}], limits: {ratio: 0}}
 engine: {queue_records: 0}
-processor: {start_rate: 0}
+processor: {held_messages: 0}
 targets: {idle_timeout: 1ms}
 connections: {redis: {main: {addresses: [a]}}}
 `, nil)
@@ -153,7 +153,7 @@ connections: {redis: {main: {addresses: [a]}}}
 	}
 	for _, path := range []string{
 		"http.listen", "http.hosts[2]", "http.hosts[3]", "http.hosts[4]", "http.hosts[5]", "roles[1]", "roles[2]", "topics.namespace", "api.tokens[0].token", "api.tokens[0].role", "ingest.tenants[0].name", "ingest.limits.ratio",
-		"engine.queue_records", "processor.start_rate", "targets.idle_timeout", "connections.redis.main.addresses[0]",
+		"engine.queue_records", "processor.held_messages", "targets.idle_timeout", "connections.redis.main.addresses[0]",
 	} {
 		assert.Contains(t, paths, path)
 	}

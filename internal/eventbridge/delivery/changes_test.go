@@ -132,21 +132,12 @@ func TestMetricsFollowTheSubscriber(t *testing.T) {
 	assert.False(t, b.Oldest.Before(before) || b.Oldest.After(stored), "it is as old as the original: %s", b.Oldest)
 	fails.Store(false)
 	w.gets(f, []string{"e"})
-	w.eventually("the backlog is shown", func() bool { return testutil.CollectAndCount(p.metrics.backlog) == 1 })
-
-	// What the brokers do not say is not known.
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	w.eventually("what is not known is not shown", func() bool { // the processor itself asks at times, too
-		p.showBacklog(ctx, w.sub("s"))
-		return testutil.CollectAndCount(p.metrics.backlog)+testutil.CollectAndCount(p.metrics.backlogAge)+testutil.CollectAndCount(p.metrics.deadLetters) == 0
-	})
-	p.showBacklog(t.Context(), w.sub("s"))
-	assert.Equal(t, 2, testutil.CollectAndCount(p.metrics.backlog)+testutil.CollectAndCount(p.metrics.backlogAge))
-	assert.Zero(t, testutil.ToFloat64(p.metrics.deadLetters.WithLabelValues(busName, "s")))
 	refuses.Store(true)
 	w.send("s", "", "bad")
-	w.eventually("a dead letter is shown", func() bool { return testutil.ToFloat64(p.metrics.deadLetters.WithLabelValues(busName, "s")) == 1 })
+	w.eventually("there is a dead letter", func() bool {
+		b, err := p.Backlog(t.Context(), busName, "s")
+		return err == nil && b.DeadLetters == 1
+	})
 
 	old := w.sub("s")
 	paused := *old
@@ -154,12 +145,9 @@ func TestMetricsFollowTheSubscriber(t *testing.T) {
 	w.put(paused)
 	w.remove()
 	all := func() int {
-		return testutil.CollectAndCount(p.metrics.deliveries) + testutil.CollectAndCount(p.metrics.backlog) + testutil.CollectAndCount(p.metrics.deadLetters) +
-			testutil.CollectAndCount(p.metrics.breaker)
+		return testutil.CollectAndCount(p.metrics.deliveries) + testutil.CollectAndCount(p.metrics.breaker)
 	}
 	w.eventually("they are removed", func() bool { return all() == 0 })
-	p.showBacklog(t.Context(), old)
-	assert.Zero(t, all(), "it was asked for before the subscriber was deleted")
 }
 
 // A subscriber that cannot be consumed is unhealthy; one that another instance delivers to is not.
@@ -321,7 +309,7 @@ func (answers) Close(context.Context) error { return nil }
 func TestARefusedEventIsLogged(t *testing.T) {
 	s := newSubscriber("s", model.OrderNone)
 	p := &Processor{cfg: testConfig(), metrics: NewMetrics(prometheus.NewRegistry())}
-	w := &worker{p: p, sub: &s, log: zaptest.NewLogger(t), metrics: p.metrics.of(&s), attempts: &attempts{most: 10}}
+	w := &worker{p: p, sub: &s, log: zaptest.NewLogger(t), metrics: p.metrics.of(&s), attempts: &attempts{}}
 	w.transform = func(event.Event) ([]byte, string, error) { return nil, "", errors.New("no such field") }
 	err := w.handle(t.Context(), t.Context(), &messaging.Delivery{Payload: testEvent("e", "a", ""), Attempt: 1})
 	require.ErrorContains(t, err, "cannot transform: no such field")

@@ -59,8 +59,11 @@ type Job struct {
 	// Canceling says that the job was canceled at another instance, and has not ended yet.
 	Canceling bool `json:"canceling,omitempty"`
 	Counts
-	DryRun bool   `json:"dry_run,omitempty"`
-	Error  string `json:"error,omitempty"`
+	DryRun bool `json:"dry_run,omitempty"`
+	// Replays says that this job or an earlier one may have published to the topic of replays. All
+	// instances consume it then.
+	Replays bool   `json:"replays,omitempty"`
+	Error   string `json:"error,omitempty"`
 }
 
 // Counts are the events or dead letters of a job. Unless the job is a dry run, Chosen is the sum of

@@ -40,6 +40,8 @@ func (p *Processor) begin(ctx context.Context, s *model.Subscriber, of Job, opti
 		return Job{}, fmt.Errorf("%w: reason and type are too long, or a time is not valid", ErrOptions)
 	}
 	of.Bus, of.Subscriber, of.Instance = s.Bus, s.Name, p.instance
+	publishes := of.Kind != KindDiscard && !of.DryRun
+	of.Replays = publishes || p.hasReplays(s)
 	j, err := p.jobs.add(s.UID, of)
 	if err != nil {
 		return Job{}, err
@@ -47,12 +49,12 @@ func (p *Processor) begin(ctx context.Context, s *model.Subscriber, of Job, opti
 	began := j.now()
 	ctx, cancel := context.WithTimeout(ctx, saveWithin)
 	defer cancel()
-	err = p.source.ChangeJob(ctx, s.Bus, s.Name, s.UID, func(text json.RawMessage) (json.RawMessage, error) {
-		if was := decodeJob(text); was != nil && p.runsElsewhere(was) {
-			return nil, fmt.Errorf("%w: %s, at the instance %s", ErrJobRunning, was.ID, was.Instance)
-		}
-		return json.Marshal(began)
-	})
+	if publishes { // all instances consume the topic once they see the job
+		err = p.keep(ctx, p.topics.Replay(s))
+	}
+	if err == nil {
+		err = p.store(ctx, s, began)
+	}
 	if err != nil {
 		p.jobs.remove(s.UID, j)
 		if errors.Is(err, model.ErrNotFound) {
@@ -62,6 +64,16 @@ func (p *Processor) begin(ctx context.Context, s *model.Subscriber, of Job, opti
 	}
 	go p.runStored(s, j, do)
 	return began, nil
+}
+
+// store stores a new job, unless the subscriber's present one runs at another instance.
+func (p *Processor) store(ctx context.Context, s *model.Subscriber, began Job) error {
+	return p.source.ChangeJob(ctx, s.Bus, s.Name, s.UID, func(text json.RawMessage) (json.RawMessage, error) {
+		if was := decodeJob(text); was != nil && p.runsElsewhere(was) {
+			return nil, fmt.Errorf("%w: %s, at the instance %s", ErrJobRunning, was.ID, was.Instance)
+		}
+		return json.Marshal(began)
+	})
 }
 
 // beginUnstored begins a job of a bus. It is known to this process alone.
@@ -156,6 +168,12 @@ func (p *Processor) save(ctx context.Context, s *model.Subscriber, j *job) error
 		now.Canceling = was.Canceling && now.State == JobRunning
 		return json.Marshal(now)
 	})
+}
+
+// hasReplays reports whether the subscriber's topic of replays may have messages.
+func (p *Processor) hasReplays(s *model.Subscriber) bool {
+	j := decodeJob(p.source.Job(s.Bus, s.Name))
+	return j != nil && j.Replays
 }
 
 func (p *Processor) jobLog(s *model.Subscriber, j *job) *zap.Logger {

@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -12,15 +11,12 @@ import (
 // Metrics are the metrics of the processor. Labels are names of buses and subscribers, and kinds of
 // targets.
 type Metrics struct {
-	deliveries  *prometheus.CounterVec
-	seconds     *prometheus.HistogramVec
-	age         *prometheus.HistogramVec
-	inFlight    *prometheus.GaugeVec
-	breaker     *prometheus.GaugeVec
-	backlog     *prometheus.GaugeVec
-	backlogAge  *prometheus.GaugeVec
-	deadLetters *prometheus.GaugeVec
-	processor   atomic.Pointer[Processor]
+	deliveries *prometheus.CounterVec
+	seconds    *prometheus.HistogramVec
+	age        *prometheus.HistogramVec
+	inFlight   *prometheus.GaugeVec
+	breaker    *prometheus.GaugeVec
+	processor  atomic.Pointer[Processor]
 }
 
 // NewMetrics registers the metrics.
@@ -45,16 +41,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		breaker: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "eventbridge_breaker_state", Help: "The breaker of a subscriber: 0 closed, 1 half open, 2 open.",
 		}, subscriber),
-		backlog: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "eventbridge_backlog", Help: "Events that a subscriber has not got, those that wait for another attempt included. Needs the admin API.",
-		}, subscriber),
-		backlogAge: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "eventbridge_backlog_age_seconds",
-			Help: "Age of the oldest event that a subscriber has not got, since it was stored for it. Needs the admin API.",
-		}, subscriber),
-		deadLetters: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "eventbridge_dead_letters", Help: "Dead letters of a subscriber, which wait for a redrive. Needs the admin API.",
-		}, subscriber),
 	}
 	ofProcessor := func(name, help string, count func(*Processor) int) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
@@ -68,7 +54,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		"Subscribers that cannot be consumed or delivered to at present.", (*Processor).unhealthy)
 	interrupted := ofProcessor("eventbridge_interrupted_jobs",
 		"Subscribers whose latest redrive, replay or discarding was interrupted. Each processor shows it for all.", (*Processor).interruptedJobs)
-	reg.MustRegister(m.deliveries, m.seconds, m.age, m.inFlight, m.breaker, m.backlog, m.backlogAge, m.deadLetters, unhealthy, interrupted)
+	reg.MustRegister(m.deliveries, m.seconds, m.age, m.inFlight, m.breaker, unhealthy, interrupted)
 	return m
 }
 
@@ -100,26 +86,12 @@ func (m *Metrics) of(s *model.Subscriber) *subscriberMetrics {
 	return of
 }
 
-// showBacklog sets the metrics of a backlog.
-func (m *Metrics) showBacklog(bus, subscriber string, b Backlog, age time.Duration) {
-	m.backlog.WithLabelValues(bus, subscriber).Set(float64(b.Events))
-	m.deadLetters.WithLabelValues(bus, subscriber).Set(float64(b.DeadLetters))
-	m.backlogAge.WithLabelValues(bus, subscriber).Set(age.Seconds())
-}
-
-// hideBacklog removes the metrics of a backlog that is not known any more.
-func (m *Metrics) hideBacklog(bus, subscriber string) {
-	m.backlog.DeleteLabelValues(bus, subscriber)
-	m.backlogAge.DeleteLabelValues(bus, subscriber)
-	m.deadLetters.DeleteLabelValues(bus, subscriber)
-}
-
 // forget removes the metrics of a deleted subscriber.
 func (m *Metrics) forget(bus, subscriber string) {
 	labels := prometheus.Labels{"bus": bus, "subscriber": subscriber}
 	for _, v := range []interface {
 		DeletePartialMatch(prometheus.Labels) int
-	}{m.deliveries, m.inFlight, m.breaker, m.backlog, m.backlogAge, m.deadLetters} {
+	}{m.deliveries, m.inFlight, m.breaker} {
 		v.DeletePartialMatch(labels)
 	}
 }

@@ -61,6 +61,7 @@ type Processor struct {
 	instances Instances
 	part      atomic.Int64 // bytes that may be received ahead for one subscriber
 	jobs      jobs
+	backlogs  chan struct{} // see backlogsAtOnce
 
 	mu       sync.Mutex
 	workers  map[string]*worker   // by UID
@@ -83,8 +84,7 @@ type Options struct {
 	// Instance is the name of this instance among Instances.
 	Instance  string
 	Instances Instances
-	// Admin says that the client has the address of the brokers' admin API: the processor asks it
-	// for backlogs.
+	// Admin says that the client has the address of the brokers' admin API.
 	Admin   bool
 	Config  Config
 	Log     *zap.Logger
@@ -97,10 +97,10 @@ func New(o Options) *Processor {
 		stopping: make(map[string]*worker), names: make(map[name]bool), shown: make(map[name]bool),
 		client: o.Client, source: o.Source, topics: o.Topics, targets: o.Targets,
 		cfg: o.Config, admin: o.Admin, log: o.Log.Named("processor"), metrics: o.Metrics,
-		starts:  rate.NewLimiter(rate.Limit(o.Config.StartRate), max(int(o.Config.StartRate/10), 1)),
+		starts:  rate.NewLimiter(startRate, startRate/10),
 		workers: make(map[string]*worker), logs: make(map[string]*attempts),
 	}
-	p.instance, p.instances = o.Instance, o.Instances
+	p.instance, p.instances, p.backlogs = o.Instance, o.Instances, make(chan struct{}, backlogsAtOnce)
 	p.jobs = jobs{saveEvery: saveEvery, by: make(map[string]*job)}
 	p.part.Store(o.Config.part(1))
 	o.Metrics.countWith(p)
@@ -112,9 +112,6 @@ func New(o Options) *Processor {
 func (p *Processor) Run(ctx context.Context) error {
 	p.jobs.begin(ctx)
 	stop := p.source.Watch(func(s *store.Snapshot) { p.apply(ctx, s) })
-	if p.admin {
-		p.watchBacklogs(ctx)
-	}
 	<-ctx.Done()
 	stop()
 	p.mu.Lock()
@@ -154,6 +151,9 @@ func (p *Processor) apply(ctx context.Context, s *store.Snapshot) {
 		now := wanted[uid]
 		if now != nil && deliversAs(now, w.sub) {
 			w.revision.Store(now.Revision)
+			if p.hasReplays(now) {
+				w.replay()
+			}
 			continue
 		}
 		p.end(uid, w)
@@ -244,19 +244,10 @@ func (p *Processor) unhealthy() (n int) {
 func (p *Processor) attemptsOf(s *model.Subscriber) *attempts {
 	a := p.logs[s.UID]
 	if a == nil {
-		a = &attempts{most: p.cfg.LogAttempts}
+		a = &attempts{}
 		p.logs[s.UID] = a
 	}
 	return a
-}
-
-// replaying makes a subscriber's worker consume the topic of replays.
-func (p *Processor) replaying(s *model.Subscriber) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if w := p.workers[s.UID]; w != nil {
-		w.replay()
-	}
 }
 
 // Status is what this process does for one subscriber.

@@ -114,11 +114,5 @@ func (p *Processor) redrive(ctx context.Context, j *job, s *model.Subscriber, o 
 	if err := p.keep(ctx, p.topics.DeadLetter(s)); err != nil {
 		return err
 	}
-	if !o.DryRun {
-		if err := p.keep(ctx, p.topics.Replay(s)); err != nil {
-			return err
-		}
-		p.replaying(s)
-	}
 	return p.moveDeadLetters(ctx, j, o, messaging.RedriveConfig{Topic: p.topics.DeadLetter(s), To: p.topics.Replay(s)})
 }

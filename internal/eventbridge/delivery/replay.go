@@ -145,10 +145,6 @@ func newReplay(j *job, s *model.Subscriber, o ReplayOptions, toEnd bool) *replay
 func (p *Processor) replay(ctx context.Context, j *job, s *model.Subscriber, o ReplayOptions, toEnd bool) (err error) {
 	r := newReplay(j, s, o, toEnd)
 	if !o.DryRun {
-		if err := p.keep(ctx, p.topics.Replay(s)); err != nil {
-			return err
-		}
-		p.replaying(s)
 		profile := messaging.Business()
 		profile.Name, profile.Compression = "eventbridge_replay", messaging.NoCompression
 		if r.out, err = p.client.Publisher(ctx, p.topics.Replay(s), profile); err != nil {

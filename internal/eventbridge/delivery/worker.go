@@ -68,7 +68,7 @@ func (p *Processor) newWorker(ctx context.Context, s *model.Subscriber) *worker 
 	w.revision.Store(s.Revision)
 	w.breaker = newBreaker(s.Delivery.Breaker, w.concurrency(), w.breakerChanged)
 	w.ctx, w.stop = context.WithCancel(ctx)
-	w.replaying = !p.admin // otherwise the worker is told when there is something to replay
+	w.replaying = p.hasReplays(s)
 	return w
 }
 

@@ -250,11 +250,7 @@ func (w *world) processorOf(client *messaging.Client, cfg Config) (p *Processor,
 	return p, stop
 }
 
-func testConfig() Config {
-	cfg := DefaultConfig()
-	cfg.BacklogEvery = time.Second
-	return cfg
-}
+func testConfig() Config { return DefaultConfig() }
 
 func testEvent(id, kind, key string) []byte {
 	k := ""

@@ -168,6 +168,14 @@ func TestAJobIsInterruptedWithItsProcess(t *testing.T) {
 			require.ErrorIs(t, err, ErrJobRunning)
 			require.ErrorContains(t, err, "at the instance one")
 			assert.Zero(t, two.interruptedJobs())
+			w.eventually("two consumes the topic of replays, too", func() bool {
+				two.mu.Lock()
+				running := two.workers["u-s"]
+				two.mu.Unlock()
+				running.mu.Lock()
+				defer running.mu.Unlock()
+				return running.replaying
+			})
 			if how == "stop" {
 				stop()
 				all.leave("one")

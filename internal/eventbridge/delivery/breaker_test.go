@@ -237,7 +237,7 @@ func TestSchedule(t *testing.T) {
 	assert.Equal(t, "gave up after 2 attempts in 1h0m0s", over)
 	_, over = s.next(2, now.Add(-time.Hour+5*time.Second), now, 0)
 	assert.NotEmpty(t, over, "it would be too late then")
-	d, over := newSchedule(model.Retry{}).next(1000, now, now, 0)
+	d, over := newSchedule(model.Retry{Schedule: []model.Duration{model.Duration(time.Hour)}}).next(1000, now, now, 0)
 	assert.Equal(t, time.Hour, d)
 	assert.Empty(t, over)
 }

@@ -78,28 +78,14 @@ func (w *worker) batchEvents() int {
 	if h == nil || h.Mode != "batch" || w.sub.Order.Ordered() {
 		return 1
 	}
-	if h.BatchEvents > 0 {
-		return h.BatchEvents
-	}
-	return 100
-}
-
-func (w *worker) batchLinger() time.Duration {
-	if d := time.Duration(w.sub.Target.Webhook.BatchLinger); d > 0 {
-		return d
-	}
-	return 20 * time.Millisecond
+	return h.BatchEvents
 }
 
 func (w *worker) concurrency() int {
-	switch {
-	case w.sub.Order == model.OrderTotal:
+	if w.sub.Order == model.OrderTotal {
 		return 1
-	case w.sub.Delivery.Concurrency > 0:
-		return w.sub.Delivery.Concurrency
-	default:
-		return 16
 	}
+	return w.sub.Delivery.Concurrency
 }
 
 // maxConsumePause is the longest pause between attempts to consume.
@@ -294,7 +280,7 @@ func (w *worker) breakerChanged(s BreakerState, asked bool) {
 	}
 }
 
-// note stores why the subscriber gets no events, and logs when that begins. nil: the subscriber
+// setUnhealthy stores why the subscriber gets no events, and logs when that begins. nil: the subscriber
 // gets events.
 func (w *worker) setUnhealthy(err error) {
 	w.mu.Lock()

@@ -54,8 +54,8 @@ func (f *fleet) leave(name string) {
 	f.all = slices.DeleteFunc(f.all, func(i instances.Instance) bool { return i.Name == name })
 }
 
-// member runs a processor that stores the progress of jobs often. kill ends it as a process that has gone:
-// nothing is kept any more.
+// member runs a processor that stores the progress of jobs often. kill ends it as a process that has
+// gone: nothing is kept any more.
 func (w *world) member(f *fleet, name string) (p *Processor, stop, kill func()) {
 	w.t.Helper()
 	dying := &mortal{registry: w.store}

@@ -280,8 +280,8 @@ func (w *worker) breakerChanged(s BreakerState, asked bool) {
 	}
 }
 
-// setUnhealthy stores why the subscriber gets no events, and logs when that begins. nil: the subscriber
-// gets events.
+// setUnhealthy stores why the subscriber gets no events, and logs when that begins. nil: it gets
+// events.
 func (w *worker) setUnhealthy(err error) {
 	w.mu.Lock()
 	was := w.unhealthy

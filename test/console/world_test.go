@@ -364,7 +364,7 @@ func (w *world) fill(t *testing.T) {
 		"delivery": {"concurrency": 32, "rate": 200, "timeout": "15s", "retry": {"max_attempts": 12, "max_age": "12h", "schedule": ["1s", "10s", "1m"], "jitter": 0.2}}}`)
 	put("warehouse", `{"rules": [{"name": "placed", "pattern": {"type": ["order.placed"]}}], "target": {"webhook": {"url": "https://warehouse.example.com/in"}}}`)
 	put("audit-log-of-everything-that-happens-in-the-shop", `{"rules": [{"name": "all", "pattern": {"type": [{"exists": true}]}}], "target": {"pulsar": {"topic": "persistent://public/default/audit"}}}`)
-	put("search-index", `{"rules": [{"name": "all", "pattern": {"source": [{"wildcard": "/shop/*"}]}}], "order": "live", "target": {"log": {}}}`)
+	put("search-index", `{"rules": [{"name": "all", "pattern": {"source": [{"wildcard": "/shop/*"}]}}], "target": {"log": {}}}`)
 	w.ask(t, http.MethodPost, "/v1/buses/orders/subscribers/search-index:pause", "")
 	w.ask(t, http.MethodPut, "/v1/buses/hostile/subscribers/victim", quote(map[string]any{
 		"description": hostile, "target": map[string]any{"webhook": map[string]any{"url": "https://example.com/?" + "javascript:alert(1)", "headers": map[string]string{"X-A": "b"}}},

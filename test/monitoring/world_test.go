@@ -164,7 +164,7 @@ func (w *world) startSonics() {
 func (w *world) startEventbridge() {
 	common := []string{
 		"HTTP_LISTEN=127.0.0.1:0", "PULSAR_URL=" + w.pulsar.URL(), "PULSAR_ADMIN_URL=" + w.pulsar.AdminURL(), "TOPICS_NAMESPACE=" + w.ns,
-		"TARGETS_ALLOW=[127.0.0.0/8]", "INGEST_REQUEST_TIMEOUT=5s", "PROCESSOR_BACKLOG_EVERY=1s",
+		"TARGETS_ALLOW=[127.0.0.0/8]", "INGEST_REQUEST_TIMEOUT=5s",
 	}
 	w.ingest = w.run("eventbridge", []string{"-roles=preprocessor"}, append(common, "INSTANCE=ingest")...)
 	w.engine = w.run("eventbridge", []string{"-roles=engine,processor"}, append(common, "INSTANCE=engine")...)

@@ -115,7 +115,7 @@ func eventbridge() board {
 			ready(),
 			one("Requests answered 2xx", share, "", `sum(rate(eventbridge_ingest_requests_total{job=~"$job", code=~"2.."}[$window])) / sum(rate(eventbridge_ingest_requests_total{job=~"$job"}[$window]))`),
 			one("Unhealthy subscribers", count, "", `sum(eventbridge_unhealthy_subscribers{job=~"$job"})`),
-			one("Dead letters", count, "", `sum(max by (bus, subscriber) (eventbridge_dead_letters{job=~"$job"})) or vector(0)`),
+			one("Dead letters", count, "", `sum(pulsar_subscription_back_log{subscription="deliver", topic=~".+/eventbridge-.+-DLQ"}) or vector(0)`),
 		},
 		through: []panel{
 			one("Events in", perSecond, "{{result}}", `sum by (result) (rate(eventbridge_ingest_events_total{job=~"$job"}[$window]))`),
@@ -130,8 +130,8 @@ func eventbridge() board {
 		},
 		waiting: []panel{
 			one("Not matched yet", count, "{{topic}}", `sum by (topic) (pulsar_subscription_back_log{subscription="engine"})`),
-			one("Not delivered yet", count, "{{bus}} {{subscriber}}", `max by (bus, subscriber) (eventbridge_backlog{job=~"$job"})`),
-			one("Age of the oldest", seconds, "{{bus}} {{subscriber}}", `max by (bus, subscriber) (eventbridge_backlog_age_seconds{job=~"$job"})`),
+			one("Not delivered yet", count, "{{topic}}", `sum by (topic) (pulsar_subscription_back_log{subscription="deliver", topic=~".+/eventbridge-.+", topic!~".+-DLQ"})`),
+			one("Interrupted jobs", count, "", `max(eventbridge_interrupted_jobs{job=~"$job"})`),
 			one("Attempts in flight", count, "{{subscriber}}", `sum by (subscriber) (eventbridge_deliveries_in_flight{job=~"$job"})`),
 		},
 		failed: []panel{

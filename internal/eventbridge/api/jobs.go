@@ -112,5 +112,5 @@ func (a *API) keptJob(s *model.Subscriber) *delivery.Job {
 	if a.Jobs == nil {
 		return nil
 	}
-	return delivery.KeptJob(a.Jobs.Job(s.Bus, s.Name), a.Instances.Instances())
+	return delivery.StoredJob(a.Jobs.Job(s.Bus, s.Name), a.Instances.Instances())
 }

@@ -96,9 +96,6 @@ func (w *worker) refuse(d *messaging.Delivery, e event.Event, err error) error {
 	a := newAttempt(d.Attempt, e, target.Result{Verdict: target.Refused, Err: err})
 	a.Outcome = "dead_letter"
 	w.attempts.add(a)
-	if w.sub.Order == model.OrderLive {
-		return nil
-	}
 	return messaging.Reject(err)
 }
 
@@ -203,8 +200,6 @@ func (w *worker) verdict(stop context.Context, it item, r target.Result, of shar
 		w.metrics.age.Observe(max(now.Sub(d.PublishTime), 0).Seconds())
 	case r.Verdict == target.Retry && r.Reason == target.ReasonStopped:
 		return errStopping
-	case w.sub.Order == model.OrderLive:
-		a.Outcome = "lost"
 	case r.Verdict == target.Refused:
 		a.Outcome, err = "dead_letter", messaging.Reject(cause)
 	case r.Verdict == target.Gone:

@@ -22,30 +22,29 @@ type Backlog struct {
 	DeadLetters int64 `json:"dead_letters"`
 }
 
+// backlogsAtOnce bounds how many callers of Backlog ask the brokers at the same time.
+const backlogsAtOnce = 4
+
 // Backlog asks the brokers' admin API what a subscriber has not received yet. Without its address
 // the error is messaging.ErrNoAdminURL.
-func (p *Processor) Backlog(ctx context.Context, bus, subscriber string) (Backlog, error) {
+func (p *Processor) Backlog(ctx context.Context, bus, subscriber string) (b Backlog, err error) {
 	s, err := p.subscriber(bus, subscriber)
 	if err != nil {
-		return Backlog{}, err
+		return b, err
 	}
-	return p.backlogOf(ctx, s)
-}
-
-func (p *Processor) backlogOf(ctx context.Context, s *model.Subscriber) (b Backlog, err error) {
+	select {
+	case p.backlogs <- struct{}{}:
+		defer func() { <-p.backlogs }()
+	case <-ctx.Done():
+		return b, ctx.Err()
+	}
 	topics := p.topics
-	if s.Order == model.OrderLive {
-		return b, nil
-	}
 	for _, topic := range []string{topics.Send(s), topics.Replay(s), topics.Retry(s)} {
 		n, err := p.waiting(ctx, topic)
 		if err != nil {
 			return b, err
 		}
 		b.Events += n
-		if topic == topics.Replay(s) && n > 0 {
-			p.replaying(s)
-		}
 		if n == 0 {
 			continue
 		}
@@ -102,50 +101,4 @@ func (p *Processor) oldest(ctx context.Context, name string) (oldest time.Time, 
 		}
 	}
 	return oldest, nil
-}
-
-// watchBacklogs updates the metrics of backlogs until ctx ends, one subscriber after the other.
-func (p *Processor) watchBacklogs(ctx context.Context) {
-	p.ending.Go(func() {
-		t := time.NewTicker(p.cfg.BacklogEvery)
-		defer t.Stop()
-		for {
-			snapshot := p.source.Snapshot()
-			for b := range snapshot.Buses() {
-				for s := range snapshot.Subscribers(b.Name) {
-					if ctx.Err() != nil {
-						return
-					}
-					p.showBacklog(ctx, s)
-				}
-			}
-			select {
-			case <-t.C:
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
-}
-
-// showBacklog sets a subscriber's metrics, or removes them while its backlog is not known.
-func (p *Processor) showBacklog(ctx context.Context, s *model.Subscriber) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	b, err := p.backlogOf(ctx, s)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	n := name{s.Bus, s.Name}
-	switch {
-	case !p.names[n]: // it was deleted meanwhile
-	case err != nil:
-		p.metrics.hideBacklog(s.Bus, s.Name)
-	default:
-		age := time.Duration(0)
-		if !b.Oldest.IsZero() {
-			age = max(time.Since(b.Oldest), 0)
-		}
-		p.shown[n] = true
-		p.metrics.showBacklog(s.Bus, s.Name, b, age)
-	}
 }

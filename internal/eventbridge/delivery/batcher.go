@@ -64,7 +64,7 @@ func (g *batcher) take(_ context.Context, d *messaging.Delivery, p messaging.Pen
 }
 
 func (g *batcher) run() {
-	most, linger := g.w.batchEvents(), g.w.batchLinger()
+	most, linger := g.w.batchEvents(), time.Duration(g.w.sub.Target.Webhook.BatchLinger)
 	for {
 		var batch []pendingItem
 		select {

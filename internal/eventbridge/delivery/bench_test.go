@@ -36,7 +36,7 @@ func (c *counter) Close(context.Context) error { return nil }
 // BenchmarkWholeWay is an event's way from the bus' topic through engine and processor to a target
 // that takes no time, with a real Pulsar.
 func BenchmarkWholeWay(b *testing.B) {
-	for _, order := range []model.Order{model.OrderNone, model.OrderGroup, model.OrderExclusive} {
+	for _, order := range []model.Order{model.OrderNone, model.OrderGroup, model.OrderTotal} {
 		b.Run(string(order), func(b *testing.B) {
 			s := newSubscriber("s", order)
 			s.Delivery.Concurrency = 64

@@ -237,23 +237,21 @@ func TestSchedule(t *testing.T) {
 	assert.Equal(t, "gave up after 2 attempts in 1h0m0s", over)
 	_, over = s.next(2, now.Add(-time.Hour+5*time.Second), now, 0)
 	assert.NotEmpty(t, over, "it would be too late then")
-	d, over := newSchedule(model.Retry{}).next(1000, now, now, 0)
+	d, over := newSchedule(model.Retry{Schedule: []model.Duration{model.Duration(time.Hour)}}).next(1000, now, now, 0)
 	assert.Equal(t, time.Hour, d)
 	assert.Empty(t, over)
 }
 
 func TestTheLatestAttemptsAreKept(t *testing.T) {
-	a := attempts{most: 3}
-	for i := range 5 {
+	a := attempts{}
+	assert.Empty(t, a.all())
+	for i := range logAttempts + 2 {
 		a.add(Attempt{Attempt: i})
 		assert.Equal(t, i, a.all()[0].Attempt)
 	}
 	all := a.all()
-	require.Len(t, all, 3)
-	assert.Equal(t, 2, all[2].Attempt)
-	none := attempts{}
-	none.add(Attempt{})
-	assert.Empty(t, none.all())
+	require.Len(t, all, logAttempts)
+	assert.Equal(t, 2, all[logAttempts-1].Attempt)
 }
 
 // An entry of the delivery log does not keep the event in memory.
@@ -263,8 +261,8 @@ func TestTheDeliveryLogIsSmall(t *testing.T) {
 		fmt.Fprintf(attributes, `,"x%d":"%s"`, n, strings.Repeat("y", 8<<10))
 	}
 	logOf := func() *attempts {
-		a := &attempts{most: DefaultConfig().LogAttempts}
-		for i := range a.most {
+		a := &attempts{}
+		for i := range logAttempts {
 			e, err := event.Decode(fmt.Appendf(nil, `{"specversion":"1.0","id":"%d","source":"/%s","type":"t"%s,"data":{}}`, i, strings.Repeat("s", 1000), attributes))
 			require.NoError(t, err)
 			failed := target.Result{Err: fmt.Errorf("no answer: %s", attributes), Response: strings.Repeat("r", 1<<10)}

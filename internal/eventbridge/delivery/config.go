@@ -18,14 +18,6 @@ type Config struct {
 	// Together they have 1 MiB at most, or twice the subscriber's part of PrefetchBytes if that is
 	// more. Default 1,000.
 	HeldMessages int `yaml:"held_messages"`
-	// StartRate is how many subscribers per second the processor begins to consume. Default 100.
-	StartRate float64 `yaml:"start_rate"`
-	// LogAttempts is how many of the latest attempts the processor keeps for each subscriber.
-	// Default 50.
-	LogAttempts int `yaml:"log_attempts"`
-	// BacklogEvery is how often the processor asks the brokers for backlogs, if the address of
-	// their admin API is set. Default 30s.
-	BacklogEvery time.Duration `yaml:"backlog_every"`
 	// StopTimeout bounds how long deliveries in flight may take when the processor stops. Default
 	// 10s.
 	StopTimeout time.Duration `yaml:"stop_timeout"`
@@ -33,10 +25,7 @@ type Config struct {
 
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
-	return Config{
-		PrefetchBytes: 128 << 20, HeldMessages: 1000, StartRate: 100, LogAttempts: 50,
-		BacklogEvery: 30 * time.Second, StopTimeout: 10 * time.Second,
-	}
+	return Config{PrefetchBytes: 128 << 20, HeldMessages: 1000, StopTimeout: 10 * time.Second}
 }
 
 // Validate reports all faults at once, each as "path: what would be right".
@@ -44,11 +33,15 @@ func (c Config) Validate() error {
 	return errors.Join(
 		config.CheckAtLeast("prefetch_bytes", c.PrefetchBytes, 1<<20),
 		config.CheckAtLeast("held_messages", c.HeldMessages, 1),
-		config.CheckAtLeast("start_rate", c.StartRate, 1),
-		config.CheckAtLeast("log_attempts", c.LogAttempts, 0),
-		config.CheckAtLeast("backlog_every", c.BacklogEvery, time.Second),
 		config.CheckAtLeast("stop_timeout", c.StopTimeout, time.Second))
 }
+
+const (
+	// startRate is how many subscribers per second the processor begins to consume.
+	startRate = 100
+	// logAttempts is how many of the latest attempts the processor keeps for each subscriber.
+	logAttempts = 50
+)
 
 // leastPart and mostPart bound one subscriber's part of PrefetchBytes. An ordered subscriber holds
 // twice its part for another attempt, and leastHeld at least: its part becomes small when there are

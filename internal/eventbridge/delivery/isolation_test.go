@@ -98,9 +98,8 @@ func faults(order model.Order) model.Subscriber {
 	s.Rules, s.Target = newSubscriber("s", order).Rules, model.Target{Log: &model.LogTarget{}}
 	s.Fill()
 	s.Delivery.Breaker.Probe = model.Duration(300 * time.Millisecond)
-	s.Delivery.Retry.Schedule = nil
-	for _, d := range defaultSchedule() {
-		s.Delivery.Retry.Schedule = append(s.Delivery.Retry.Schedule, model.Duration(d/100))
+	for i := range s.Delivery.Retry.Schedule { // the list is this subscriber's own
+		s.Delivery.Retry.Schedule[i] /= 100
 	}
 	return s
 }

@@ -4,18 +4,16 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
-	"go.uber.org/zap"
-
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/instances"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/internal/truncate"
-	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 // Errors of jobs.
@@ -40,8 +38,8 @@ const (
 	JobDone     = "done"
 	JobFailed   = "failed"
 	JobCanceled = "canceled"
-	// JobInterrupted: the process that ran the job stopped before its end. Another process takes it
-	// over.
+	// JobInterrupted: the process that ran the job stopped before its end. Nobody goes on with it:
+	// whoever wants the rest begins another job.
 	JobInterrupted = "interrupted"
 )
 
@@ -54,11 +52,18 @@ type Job struct {
 	State      string    `json:"state"`
 	Began      time.Time `json:"began"`
 	Ended      time.Time `json:"ended,omitzero"`
-	// Instance is the instance that runs the job, or ran it.
+	// Instance is the instance that runs the job, or ran it. No other instance goes on with it.
 	Instance string `json:"instance,omitempty"`
+	// Options are those of the request that began the job.
+	Options json.RawMessage `json:"options,omitempty"`
+	// Canceling says that the job was canceled at another instance, and has not ended yet.
+	Canceling bool `json:"canceling,omitempty"`
 	Counts
-	DryRun bool   `json:"dry_run,omitempty"`
-	Error  string `json:"error,omitempty"`
+	DryRun bool `json:"dry_run,omitempty"`
+	// Replays says that this job or an earlier one may have published to the topic of replays. All
+	// instances consume it then.
+	Replays bool   `json:"replays,omitempty"`
+	Error   string `json:"error,omitempty"`
 }
 
 // Counts are the events or dead letters of a job. Unless the job is a dry run, Chosen is the sum of
@@ -89,59 +94,89 @@ type Left struct {
 
 func (l Left) total() int64 { return l.TooLarge + l.Foreign + l.Encrypted + l.Truncated }
 
+// interruptedText is the error of an interrupted job.
+const interruptedText = "its process stopped before the end: what is published stays published, begin another job for the rest"
+
+// StoredJob decodes a job that the registry stores; nil if there is none. A running job is
+// interrupted if its process is not among instances any more.
+func StoredJob(text json.RawMessage, known []instances.Instance) *Job {
+	j := decodeJob(text)
+	if j == nil {
+		return nil
+	}
+	if j.State == JobRunning && !j.lives(known) {
+		j.State = JobInterrupted
+	}
+	if j.State == JobInterrupted {
+		j.Error = interruptedText
+	}
+	return j
+}
+
+func decodeJob(text json.RawMessage) *Job {
+	j := new(Job)
+	if len(text) == 0 || json.Unmarshal(text, j) != nil || j.ID == "" {
+		return nil
+	}
+	return j
+}
+
+// startsApart is how much later than its first job a process may seem to have started, because its
+// clock was set back.
+const startsApart = time.Second
+
+// lives reports whether the process that began the job still runs. A later process may have its
+// name.
+func (j *Job) lives(known []instances.Instance) bool {
+	return slices.ContainsFunc(known, func(i instances.Instance) bool {
+		return i.Name == j.Instance && !i.Started.After(j.Began.Add(startsApart))
+	})
+}
+
 // job is a job that this process runs, or has run.
 type job struct {
-	cancel context.CancelFunc
+	ctx    context.Context // ends with the processor, or when the job is canceled
+	cancel context.CancelCauseFunc
 
-	mu       sync.Mutex
-	counts   Counts // up to now; the registry stores those of state
-	state    record
-	resumed  bool // another process has begun it, or an earlier run of this process
-	canceled bool // somebody has canceled it
-	lost     bool // another process has it
+	mu  sync.Mutex
+	job Job
 }
 
-func newJob(r record) *job {
-	return &job{state: r, counts: r.Counts}
-}
+// Why a job's context ends before the processor's.
+var (
+	errCanceled = errors.New("the job was canceled")
+	// errReplaced: the subscriber has another job, because this process was believed to have
+	// stopped, or the subscriber was deleted.
+	errReplaced = errors.New("the subscriber has another job")
+)
 
 // count changes the counts of a job.
 func (j *job) count(change func(c *Counts)) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	change(&j.counts)
+	change(&j.job.Counts)
 }
 
 func (j *job) now() Job {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	s := j.state.Job
-	s.Counts = j.counts
-	return s
+	return j.job
 }
 
-// end cancels the job.
-func (j *job) end() {
-	j.mu.Lock()
-	j.canceled = true
-	j.mu.Unlock()
-	j.cancel()
-}
-
-// finish sets the job's final state. stopped says that the process stops.
-func (j *job) finish(err error, stopped bool) {
+// finish sets the job's final state.
+func (j *job) finish(err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.state.Ended = time.Now()
+	j.job.Ended = time.Now()
 	switch {
 	case err == nil:
-		j.state.State = JobDone
-	case j.lost, stopped && !j.canceled:
-		j.state.State, j.state.Ended = JobInterrupted, time.Time{}
-	case j.canceled:
-		j.state.State = JobCanceled
+		j.job.State = JobDone
+	case errors.Is(context.Cause(j.ctx), errCanceled):
+		j.job.State = JobCanceled
+	case j.ctx.Err() != nil:
+		j.job.State, j.job.Error = JobInterrupted, interruptedText
 	default:
-		j.state.State, j.state.Error = JobFailed, truncate.Text(err.Error(), jobErrorBytes)
+		j.job.State, j.job.Error = JobFailed, truncate.Text(err.Error(), jobErrorBytes)
 	}
 }
 
@@ -150,22 +185,13 @@ const jobErrorBytes = 1 << 10
 
 // jobs holds, for each subscriber and each bus, the latest job that this process has run.
 type jobs struct {
-	run       string        // identifies this process
 	saveEvery time.Duration // how often the progress of a job is stored
-	lookEvery time.Duration // how often jobs of stopped processes are looked for
 
 	mu      sync.Mutex
 	ctx     context.Context // ends with the processor; nil: Run was not called
 	by      map[string]*job // by UID of the subscriber, or by busJob
-	taking  map[string]bool // keys as of by: a job is about to begin
 	running sync.WaitGroup
 }
-
-// The defaults of jobs.
-const (
-	saveEvery = 10 * time.Second
-	lookEvery = 5 * time.Second
-)
 
 func (js *jobs) begin(ctx context.Context) {
 	js.mu.Lock()
@@ -175,45 +201,37 @@ func (js *jobs) begin(ctx context.Context) {
 
 func (js *jobs) wait() {
 	js.mu.Lock()
-	running := &js.running // launch holds mu: no job begins after this
+	running := &js.running // add holds mu: no job begins after this
 	js.mu.Unlock()
 	running.Wait()
 }
 
-// reserve makes the caller the only one in this process that may begin a job of that subscriber,
-// until free.
-func (js *jobs) reserve(uid string) error {
+// add makes a job the latest of its key, see holder, unless this process runs one. The caller must
+// call remove or run.
+func (js *jobs) add(key string, of Job) (*job, error) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
 	if js.ctx == nil || js.ctx.Err() != nil {
-		return errors.New("the processor does not run")
+		return nil, errors.New("the processor does not run")
 	}
-	if was := js.by[uid]; was != nil && was.now().State == JobRunning {
-		return fmt.Errorf("%w: %s", ErrJobRunning, was.now().ID)
+	if was := js.by[key]; was != nil && was.now().State == JobRunning {
+		return nil, fmt.Errorf("%w: %s", ErrJobRunning, was.now().ID)
 	}
-	if js.taking[uid] {
-		return fmt.Errorf("%w: it is just beginning", ErrJobRunning)
-	}
-	js.taking[uid] = true
-	return nil
+	of.ID, of.State, of.Began = newJobID(), JobRunning, time.Now()
+	j := &job{job: of}
+	j.ctx, j.cancel = context.WithCancelCause(js.ctx)
+	js.by[key] = j
+	js.running.Add(1)
+	return j, nil
 }
 
-func (js *jobs) free(uid string) {
+// remove removes a job that could not be stored, and does not run.
+func (js *jobs) remove(key string, j *job) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
-	delete(js.taking, uid)
-}
-
-// has reports whether this process runs or has run the job with that ID, or is about to begin a job
-// of the subscriber.
-func (js *jobs) has(uid, id string) bool {
-	js.mu.Lock()
-	defer js.mu.Unlock()
-	if js.taking[uid] {
-		return true
-	}
-	j := js.by[uid]
-	return j != nil && j.now().ID == id
+	j.cancel(nil)
+	delete(js.by, key)
+	js.running.Done()
 }
 
 // forget cancels the jobs of deleted subscribers. No other process can do so, and their topics
@@ -232,19 +250,19 @@ func (js *jobs) forget(snapshot func() *store.Snapshot) {
 			known[s.UID] = true
 		}
 	}
-	for uid, j := range js.by {
-		if !known[uid] {
-			j.end()
-			delete(js.by, uid)
+	for key, j := range js.by {
+		if !known[key] {
+			j.cancel(errCanceled)
+			delete(js.by, key)
 		}
 	}
 }
 
 // of returns the latest job with that key.
-func (js *jobs) of(uid string) *job {
+func (js *jobs) of(key string) *job {
 	js.mu.Lock()
 	defer js.mu.Unlock()
-	return js.by[uid]
+	return js.by[key]
 }
 
 // newJobID returns a unique ID.
@@ -252,148 +270,4 @@ func newJobID() string {
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails
 	return hex.EncodeToString(random[:])
-}
-
-// launch runs a job of this process, and calls ended when the job has ended. key is the job's key,
-// see holder.
-func (p *Processor) launch(key string, j *job, work func(context.Context) error, ended func()) error {
-	js := &p.jobs
-	js.mu.Lock()
-	defer js.mu.Unlock()
-	delete(js.taking, key)
-	if js.ctx.Err() != nil {
-		return errors.New("the processor stops")
-	}
-	ctx, cancel := context.WithCancel(js.ctx)
-	j.cancel = cancel
-	js.by[key] = j
-	js.running.Go(func() {
-		defer cancel()
-		err := p.guarded(func() error { return work(ctx) })
-		j.finish(err, js.ctx.Err() != nil)
-		ended()
-	})
-	return nil
-}
-
-// launchKept runs a job that belongs to this process by its record in the registry.
-func (p *Processor) launchKept(s *model.Subscriber, j *job) error {
-	work := func(ctx context.Context) error {
-		saving, endSaving := context.WithCancel(ctx)
-		var saves sync.WaitGroup
-		saves.Go(func() { p.saveWhileItRuns(saving, s, j) })
-		defer saves.Wait()
-		defer endSaving()
-		return p.work(ctx, s, j)
-	}
-	return p.launch(s.UID, j, work, func() {
-		p.saveEnd(s, j)
-		p.jobs.drop(s.UID, j)
-	})
-}
-
-// guarded calls f, and turns a panic into an error.
-func (p *Processor) guarded(f func() error) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			p.log.Error("a job panicked", zap.Any("panic", v), zap.ByteString("stack", debug.Stack()))
-			err = fmt.Errorf("the job panicked: %v", v)
-		}
-	}()
-	return f()
-}
-
-// drop forgets a job that another process has now.
-func (js *jobs) drop(uid string, j *job) {
-	js.mu.Lock()
-	defer js.mu.Unlock()
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.lost && js.by[uid] == j {
-		delete(js.by, uid)
-	}
-}
-
-// work does what the job's record says.
-func (p *Processor) work(ctx context.Context, s *model.Subscriber, j *job) error {
-	switch r := j.record(); {
-	case r.Error != "":
-		return errors.New(r.Error)
-	case r.Redrive != nil:
-		return p.redrive(ctx, j, s, *r.Redrive)
-	case r.Discard != nil:
-		return p.discard(ctx, j, p.topics.DeadLetter(s), *r.Discard)
-	case r.Replay != nil:
-		b := p.source.Snapshot().Bus(s.Bus)
-		if b == nil {
-			return fmt.Errorf("there is no bus %s any more", s.Bus)
-		}
-		return p.replay(ctx, j, b, s, *r.Replay)
-	default:
-		return errors.New("the record of the job does not say what to do")
-	}
-}
-
-// Job returns the latest job of a subscriber that this process has run. Without a subscriber it
-// returns the job of the bus. If there is none, the error is ErrNoJob.
-func (p *Processor) Job(bus, subscriber string) (Job, error) {
-	key, _, err := p.holder(bus, subscriber)
-	if err != nil {
-		return Job{}, err
-	}
-	j := p.jobs.of(key)
-	if j == nil {
-		return Job{}, ErrNoJob
-	}
-	return j.now(), nil
-}
-
-// CancelJob cancels the job of a subscriber, in whichever process it runs: another process ends it
-// some seconds later. Without a subscriber it cancels the job of the bus in this process. What the
-// job has published stays.
-func (p *Processor) CancelJob(ctx context.Context, bus, subscriber string) (Job, error) {
-	key, _, err := p.holder(bus, subscriber)
-	if err != nil {
-		return Job{}, err
-	}
-	own := p.jobs.of(key)
-	if own != nil && own.now().State == JobRunning {
-		own.end()
-		if subscriber == "" {
-			return own.now(), nil
-		}
-		// The cancellation is stored at once: another process may have the job by now, or take it
-		// over before this process has stored how the job ended.
-		if _, err := p.cancelKept(ctx, bus, subscriber, key); err != nil && !errors.Is(err, ErrNoJob) {
-			return Job{}, fmt.Errorf("the job has ended here, but this could not be stored, and another instance may take it over: cancel it again: %w", err)
-		}
-		return own.now(), nil
-	}
-	canceled, err := Job{}, ErrNoJob
-	if subscriber != "" {
-		canceled, err = p.cancelKept(ctx, bus, subscriber, key)
-	}
-	if errors.Is(err, ErrNoJob) && own != nil {
-		return own.now(), nil
-	}
-	return canceled, err
-}
-
-// close closes what a job has opened, within a bounded time: a topic of replays that takes no
-// messages must not hold up a canceled job.
-func (p *Processor) close(ctx context.Context, what interface{ Close(context.Context) error }) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.StopTimeout)
-	defer cancel()
-	_ = what.Close(ctx) // what is not stored was not counted
-}
-
-// keep creates a topic of a subscriber if there is none, and the subscription that keeps its
-// messages.
-func (p *Processor) keep(ctx context.Context, topic string) error {
-	if p.admin {
-		if err := p.client.Topic(topic).Create(ctx, 0); err != nil {
-			return err
-		}
-	}
-	return p.client.EnsureSubscription(ctx, topic, model.DeliverSubscription, messaging.StartEarliest)
 }

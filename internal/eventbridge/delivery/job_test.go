@@ -301,10 +301,9 @@ func TestAReplayUpToThePresentGoesByNoClock(t *testing.T) {
 		return s
 	}()}).Subscriber(busName, "s")
 	for _, toEnd := range []bool{false, true} {
-		o := replayPlan{ReplayOptions: ReplayOptions{To: time.Now()}, ToEnd: toEnd}
-		r := newReplay(&job{}, s, o)
+		r := newReplay(&job{}, s, ReplayOptions{To: time.Now()}, toEnd)
 		require.NoError(t, r.take(t.Context(), ahead))
-		assert.Equal(t, toEnd, r.now().Chosen == 1)
+		assert.Equal(t, toEnd, r.job.now().Chosen == 1)
 	}
 }
 

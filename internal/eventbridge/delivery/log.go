@@ -17,7 +17,7 @@ type Attempt struct {
 	Source  string        `json:"source"`
 	Type    string        `json:"type"`
 	Attempt int           `json:"attempt"` // from 1
-	Outcome string        `json:"outcome"` // delivered, retry, dead_letter, gone, lost (live subscribers)
+	Outcome string        `json:"outcome"` // delivered, retry, dead_letter, gone
 	Reason  string        `json:"reason,omitempty"`
 	Status  int           `json:"status,omitempty"` // of HTTP
 	Latency time.Duration `json:"latency_ns"`
@@ -36,21 +36,17 @@ type attempts struct {
 	mu   sync.Mutex
 	list []Attempt // a ring buffer
 	next int
-	most int
 }
 
 func (a *attempts) add(one Attempt) {
-	if a.most == 0 {
-		return
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.list) < a.most {
+	if len(a.list) < logAttempts {
 		a.list = append(a.list, one)
 		return
 	}
 	a.list[a.next] = one
-	a.next = (a.next + 1) % a.most
+	a.next = (a.next + 1) % logAttempts
 }
 
 // all returns the attempts, the latest first.

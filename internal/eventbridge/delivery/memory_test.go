@@ -64,7 +64,6 @@ func TestSubscribersAreSmall(t *testing.T) {
 	w.store.Set(storetest.Snapshot(t, 1, []model.Bus{w.bus}, subs))
 	began := time.Now()
 	cfg := testConfig()
-	cfg.BacklogEvery = time.Hour
 	p, _ := w.processor(cfg)
 	w.engine(w.client)
 	in, err := w.client.Publisher(t.Context(), w.topics.Events(busName), messaging.Business())

@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -12,15 +11,12 @@ import (
 // Metrics are the metrics of the processor. Labels are names of buses and subscribers, and kinds of
 // targets.
 type Metrics struct {
-	deliveries  *prometheus.CounterVec
-	seconds     *prometheus.HistogramVec
-	age         *prometheus.HistogramVec
-	inFlight    *prometheus.GaugeVec
-	breaker     *prometheus.GaugeVec
-	backlog     *prometheus.GaugeVec
-	backlogAge  *prometheus.GaugeVec
-	deadLetters *prometheus.GaugeVec
-	unhealthy   atomic.Pointer[func() int]
+	deliveries *prometheus.CounterVec
+	seconds    *prometheus.HistogramVec
+	age        *prometheus.HistogramVec
+	inFlight   *prometheus.GaugeVec
+	breaker    *prometheus.GaugeVec
+	processor  atomic.Pointer[Processor]
 }
 
 // NewMetrics registers the metrics.
@@ -30,7 +26,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		deliveries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "eventbridge_deliveries_total",
-			Help: "Attempts by outcome: delivered, retry, dead_letter, gone, lost (live subscribers).",
+			Help: "Attempts by outcome: delivered, retry, dead_letter, gone.",
 		}, []string{"bus", "subscriber", "outcome"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "eventbridge_delivery_duration_seconds", Help: "Time that attempts took.", Buckets: seconds,
@@ -45,34 +41,28 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		breaker: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "eventbridge_breaker_state", Help: "The breaker of a subscriber: 0 closed, 1 half open, 2 open.",
 		}, subscriber),
-		backlog: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "eventbridge_backlog", Help: "Events that a subscriber has not got, those that wait for another attempt included. Needs the admin API.",
-		}, subscriber),
-		backlogAge: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "eventbridge_backlog_age_seconds",
-			Help: "Age of the oldest event that a subscriber has not got, since it was stored for it. Needs the admin API.",
-		}, subscriber),
-		deadLetters: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "eventbridge_dead_letters", Help: "Dead letters of a subscriber, which wait for a redrive. Needs the admin API.",
-		}, subscriber),
 	}
-	unhealthy := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "eventbridge_unhealthy_subscribers", Help: "Subscribers that cannot be consumed or delivered to at present.",
-	}, func() float64 {
-		if count := m.unhealthy.Load(); count != nil {
-			return float64((*count)())
-		}
-		return 0
-	})
-	reg.MustRegister(m.deliveries, m.seconds, m.age, m.inFlight, m.breaker, m.backlog, m.backlogAge, m.deadLetters, unhealthy)
+	ofProcessor := func(name, help string, count func(*Processor) int) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+			if p := m.processor.Load(); p != nil {
+				return float64(count(p))
+			}
+			return 0
+		})
+	}
+	unhealthy := ofProcessor("eventbridge_unhealthy_subscribers",
+		"Subscribers that cannot be consumed or delivered to at present.", (*Processor).unhealthy)
+	interrupted := ofProcessor("eventbridge_interrupted_jobs",
+		"Subscribers whose latest redrive, replay or discarding was interrupted. Each processor shows it for all.", (*Processor).interruptedJobs)
+	reg.MustRegister(m.deliveries, m.seconds, m.age, m.inFlight, m.breaker, unhealthy, interrupted)
 	return m
 }
 
-// countUnhealthy sets the function that counts the subscribers without deliveries.
-func (m *Metrics) countUnhealthy(count func() int) { m.unhealthy.Store(&count) }
+// countWith sets the processor whose subscribers and jobs are counted.
+func (m *Metrics) countWith(p *Processor) { m.processor.Store(p) }
 
 // outcomes returns the possible outcomes of an attempt.
-func outcomes() []string { return []string{"delivered", "retry", "dead_letter", "gone", "lost"} }
+func outcomes() []string { return []string{"delivered", "retry", "dead_letter", "gone"} }
 
 // subscriberMetrics are the metrics of one subscriber.
 type subscriberMetrics struct {
@@ -96,26 +86,12 @@ func (m *Metrics) of(s *model.Subscriber) *subscriberMetrics {
 	return of
 }
 
-// showBacklog sets the metrics of a backlog.
-func (m *Metrics) showBacklog(bus, subscriber string, b Backlog, age time.Duration) {
-	m.backlog.WithLabelValues(bus, subscriber).Set(float64(b.Events))
-	m.deadLetters.WithLabelValues(bus, subscriber).Set(float64(b.DeadLetters))
-	m.backlogAge.WithLabelValues(bus, subscriber).Set(age.Seconds())
-}
-
-// hideBacklog removes the metrics of a backlog that is not known any more.
-func (m *Metrics) hideBacklog(bus, subscriber string) {
-	m.backlog.DeleteLabelValues(bus, subscriber)
-	m.backlogAge.DeleteLabelValues(bus, subscriber)
-	m.deadLetters.DeleteLabelValues(bus, subscriber)
-}
-
 // forget removes the metrics of a deleted subscriber.
 func (m *Metrics) forget(bus, subscriber string) {
 	labels := prometheus.Labels{"bus": bus, "subscriber": subscriber}
 	for _, v := range []interface {
 		DeletePartialMatch(prometheus.Labels) int
-	}{m.deliveries, m.inFlight, m.breaker, m.backlog, m.backlogAge, m.deadLetters} {
+	}{m.deliveries, m.inFlight, m.breaker} {
 		v.DeletePartialMatch(labels)
 	}
 }

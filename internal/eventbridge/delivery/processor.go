@@ -58,9 +58,10 @@ type Processor struct {
 	metrics   *Metrics
 	starts    *rate.Limiter
 	instance  string
-	instances Instances    // nil: other instances are not known
+	instances Instances
 	part      atomic.Int64 // bytes that may be received ahead for one subscriber
 	jobs      jobs
+	backlogs  chan struct{} // see backlogsAtOnce
 
 	mu       sync.Mutex
 	workers  map[string]*worker   // by UID
@@ -74,18 +75,16 @@ type Processor struct {
 // name is a subscriber's name in metrics.
 type name struct{ bus, subscriber string }
 
-// Options are what a processor needs. All must be set, except Admin and Instances.
+// Options are what a processor needs. All must be set, except Admin.
 type Options struct {
 	Client  *messaging.Client
 	Source  Source
 	Topics  model.Topics
 	Targets Targets
-	// Instance is the name of this instance among Instances. Without Instances, jobs of processes
-	// that crashed are not taken over.
+	// Instance is the name of this instance among Instances.
 	Instance  string
 	Instances Instances
-	// Admin says that the client has the address of the brokers' admin API: the processor asks it
-	// for backlogs.
+	// Admin says that the client has the address of the brokers' admin API.
 	Admin   bool
 	Config  Config
 	Log     *zap.Logger
@@ -98,15 +97,13 @@ func New(o Options) *Processor {
 		stopping: make(map[string]*worker), names: make(map[name]bool), shown: make(map[name]bool),
 		client: o.Client, source: o.Source, topics: o.Topics, targets: o.Targets,
 		cfg: o.Config, admin: o.Admin, log: o.Log.Named("processor"), metrics: o.Metrics,
-		starts:  rate.NewLimiter(rate.Limit(o.Config.StartRate), max(int(o.Config.StartRate/10), 1)),
+		starts:  rate.NewLimiter(startRate, startRate/10),
 		workers: make(map[string]*worker), logs: make(map[string]*attempts),
 	}
-	p.instance, p.instances = o.Instance, o.Instances
-	p.jobs = jobs{
-		run: newJobID(), saveEvery: saveEvery, lookEvery: lookEvery, by: make(map[string]*job), taking: make(map[string]bool),
-	}
+	p.instance, p.instances, p.backlogs = o.Instance, o.Instances, make(chan struct{}, backlogsAtOnce)
+	p.jobs = jobs{saveEvery: saveEvery, by: make(map[string]*job)}
 	p.part.Store(o.Config.part(1))
-	o.Metrics.countUnhealthy(p.unhealthy)
+	o.Metrics.countWith(p)
 	return p
 }
 
@@ -115,10 +112,6 @@ func New(o Options) *Processor {
 func (p *Processor) Run(ctx context.Context) error {
 	p.jobs.begin(ctx)
 	stop := p.source.Watch(func(s *store.Snapshot) { p.apply(ctx, s) })
-	if p.admin {
-		p.watchBacklogs(ctx)
-	}
-	p.ending.Go(func() { p.adopt(ctx) })
 	<-ctx.Done()
 	stop()
 	p.mu.Lock()
@@ -158,6 +151,9 @@ func (p *Processor) apply(ctx context.Context, s *store.Snapshot) {
 		now := wanted[uid]
 		if now != nil && deliversAs(now, w.sub) {
 			w.revision.Store(now.Revision)
+			if p.hasReplays(now) {
+				w.replay()
+			}
 			continue
 		}
 		p.end(uid, w)
@@ -248,19 +244,10 @@ func (p *Processor) unhealthy() (n int) {
 func (p *Processor) attemptsOf(s *model.Subscriber) *attempts {
 	a := p.logs[s.UID]
 	if a == nil {
-		a = &attempts{most: p.cfg.LogAttempts}
+		a = &attempts{}
 		p.logs[s.UID] = a
 	}
 	return a
-}
-
-// replaying makes a subscriber's worker consume the topic of replays.
-func (p *Processor) replaying(s *model.Subscriber) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if w := p.workers[s.UID]; w != nil {
-		w.replay()
-	}
 }
 
 // Status is what this process does for one subscriber.
@@ -273,8 +260,8 @@ type Status struct {
 	// ProbeAt is when an open breaker lets the next delivery through.
 	ProbeAt  time.Time `json:"probe_at,omitzero"`
 	InFlight int64     `json:"in_flight"`
-	// StandsBy says that other instances deliver all events. With the orders total, exclusive and
-	// live one instance delivers at a time, with group at most one for each partition of the bus.
+	// StandsBy says that other instances deliver all events. With the order total one instance
+	// delivers at a time, with group at most one for each partition of the bus.
 	StandsBy  bool   `json:"stands_by,omitempty"`
 	Unhealthy string `json:"unhealthy,omitempty"`
 }

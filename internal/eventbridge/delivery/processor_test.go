@@ -35,7 +35,7 @@ func delivered() target.Result { return target.Result{Verdict: target.Delivered,
 
 func TestFailedDeliveriesAreTriedAgain(t *testing.T) {
 	t.Parallel()
-	for _, order := range []model.Order{model.OrderNone, model.OrderGroup, model.OrderTotal, model.OrderExclusive} {
+	for _, order := range []model.Order{model.OrderNone, model.OrderGroup, model.OrderTotal} {
 		t.Run(string(order), func(t *testing.T) {
 			t.Parallel()
 			s := newSubscriber("s", order)
@@ -391,52 +391,6 @@ func TestPauseAndResume(t *testing.T) {
 	paused.State = model.Active
 	w.put(paused)
 	w.gets(f, []string{"one", "two"})
-}
-
-func TestALiveSubscriberGetsWhatComes(t *testing.T) {
-	t.Parallel()
-	s := newSubscriber("s", model.OrderLive)
-	w := newWorld(t, 1, s)
-	var fails, waits atomic.Bool
-	f := w.target("s", func(context.Context, target.Delivery) target.Result {
-		if fails.Load() {
-			return retryResult()
-		}
-		if waits.CompareAndSwap(true, false) {
-			r := unavailableResult()
-			r.RetryAfter = 3 * time.Second
-			return r
-		}
-		return delivered()
-	})
-	w.send("s", "", "before")
-	p, stop := w.processor(testConfig())
-	n := 0
-	w.eventually("it is connected", func() bool {
-		n++
-		w.send("s", "", fmt.Sprint("try", n))
-		return len(f.delivered()) > 0
-	})
-	fails.Store(true)
-	w.send("s", "", "lost")
-	w.eventually("it was tried", func() bool { return len(f.attemptsAt("lost")) == 1 })
-	fails.Store(false)
-	w.send("s", "", "after")
-	w.eventually("the next one comes", func() bool { return slices.Contains(f.delivered(), "after") })
-	assert.NotContains(t, f.delivered(), "before")
-	assert.NotContains(t, f.delivered(), "lost")
-
-	// What comes while the target asks to wait is delivered after that.
-	waits.Store(true)
-	w.send("s", "", "asks")
-	w.eventually("it waits", func() bool { return p.Status(busName, "s").Breaker == BreakerOpen })
-	ids := numbered("later", 40)
-	w.send("s", "", ids...)
-	w.eventually("they come", func() bool {
-		got := f.delivered()
-		return !slices.ContainsFunc(ids, func(id string) bool { return !slices.Contains(got, id) })
-	})
-	stop()
 }
 
 // A subscriber whose target answers nothing delays no other.

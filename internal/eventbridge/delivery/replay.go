@@ -45,19 +45,17 @@ func (p *Processor) Replay(ctx context.Context, bus, subscriber string, o Replay
 	if err != nil {
 		return Job{}, err
 	}
-	plan := replayPlan{ReplayOptions: o}
+	now := time.Now()
+	toEnd := o.To.IsZero() || o.To.After(now)
 	switch {
 	case o.Rate < 0:
 		return Job{}, fmt.Errorf("%w: rate must be 0 or more", ErrOptions)
-	case s.Order == model.OrderLive:
-		return Job{}, fmt.Errorf("%w: a live subscriber gets only events that arrive while it is connected: a replay is not possible", ErrOptions)
-	case o.To.IsZero() || o.To.After(time.Now()):
-		plan.To, plan.ToEnd = time.Now(), true
-	}
-	if !plan.From.Before(plan.To) {
+	case toEnd && !o.From.Before(now), !toEnd && !o.From.Before(o.To):
 		return Job{}, fmt.Errorf("%w: from must be before to", ErrOptions)
 	}
-	return p.beginReplay(ctx, s, plan)
+	return p.begin(ctx, s, Job{Kind: KindReplay, DryRun: o.DryRun}, o, func(ctx context.Context, j *job) error {
+		return p.replay(ctx, j, s, o, toEnd)
+	})
 }
 
 // startOverlap is how long engines may take to see a new subscriber, if nothing says whether they
@@ -70,39 +68,36 @@ const startOverlap = 5 * time.Second
 // before all engines have seen the subscriber, or before the replay has read that far.
 func (p *Processor) Start(ctx context.Context, bus, subscriber string) (j Job, began bool, err error) {
 	s, err := p.subscriber(bus, subscriber)
-	if err != nil || s.Start == "" || s.Start == "latest" || s.Order == model.OrderLive {
+	if err != nil || s.Start == "" || s.Start == "latest" {
 		return Job{}, false, err
 	}
-	plan := replayPlan{ReplayOptions: ReplayOptions{To: s.Created.Add(startOverlap)}, ToEnd: true, Revision: s.Revision}
+	var o ReplayOptions
 	if s.Start != "earliest" {
-		if plan.From, err = time.Parse(time.RFC3339, s.Start); err != nil {
+		if o.From, err = time.Parse(time.RFC3339, s.Start); err != nil {
 			return Job{}, false, fmt.Errorf("start: %w", err)
 		}
 	}
-	if !plan.From.Before(plan.To) {
+	if !o.From.Before(s.Created.Add(startOverlap)) {
 		return Job{}, false, nil // start is in the future: engines match what comes
 	}
-	j, err = p.beginReplay(ctx, s, plan)
+	j, err = p.begin(ctx, s, Job{Kind: KindReplay}, o, func(ctx context.Context, j *job) error {
+		if err := p.awaitEngines(ctx, s.Revision, s.Created); err != nil {
+			return err
+		}
+		return p.replay(ctx, j, s, o, true)
+	})
 	return j, err == nil, err
 }
 
-func (p *Processor) beginReplay(ctx context.Context, s *model.Subscriber, plan replayPlan) (Job, error) {
-	return p.begin(ctx, s, record{Job: Job{Kind: KindReplay, DryRun: plan.DryRun}, Replay: &plan})
-}
-
-// heard waits until all engines match by a revision or a later one. Engines with an older revision
-// store no copies for the subscriber: their events must be in the topic when the replay reads it.
-// Engines that are unavailable match by a later revision when they come back.
-func (p *Processor) heard(ctx context.Context, revision int64, created time.Time) error {
+// awaitEngines waits until all engines match by a revision or a later one. Engines with an older
+// revision store no copies for the subscriber: their events must be in the topic when the replay
+// reads it. Engines that are unavailable match by a later revision when they come back.
+func (p *Processor) awaitEngines(ctx context.Context, revision int64, created time.Time) error {
 	for ctx.Err() == nil {
-		late := time.Since(created) > startOverlap
-		switch {
-		case p.instances == nil && late:
+		active, behind := p.instances.Active(revision)
+		none := len(behind) == 0 && time.Since(created) > startOverlap // no engine runs
+		if (active || none) && p.complete(p.instances.Instances()) {
 			return nil
-		case p.instances != nil && p.knows(p.instances.Instances()):
-			if active, behind := p.instances.Active(revision); active || late && len(behind) == 0 {
-				return nil
-			}
 		}
 		backoff.Sleep(ctx, 100*time.Millisecond)
 	}
@@ -115,32 +110,30 @@ const replayPending = 1000
 // replay is the state of one replay job.
 type replay struct {
 	*job
-	sub          *model.Subscriber
-	plan         replayPlan
-	id           string
-	index        *eventpattern.Index[int]
-	scratch      eventpattern.Scratch
-	matched      []int
-	limit        *rate.Limiter
-	pending      *semaphore.Weighted
-	out          *messaging.Publisher  // nil in a dry run
-	failed       atomic.Pointer[error] // why a copy was not stored
-	passed       map[int]bool          // partitions that have been read up to To
-	expected     int
-	at           map[int]messaging.MessageID // by partition: the last message that was looked at
-	checkpointed time.Time
+	sub        *model.Subscriber
+	options    ReplayOptions
+	toEnd      bool // all that the topic holds, whatever the clocks of publishers say
+	id         string
+	index      *eventpattern.Index[int]
+	scratch    eventpattern.Scratch
+	matched    []int
+	limit      *rate.Limiter
+	pending    *semaphore.Weighted
+	out        *messaging.Publisher  // nil in a dry run
+	failed     atomic.Pointer[error] // why a copy was not stored
+	passed     map[int]bool          // partitions that have been read up to To
+	partitions int
 }
 
 var errReplayed = errors.New("all is read")
 
-func newReplay(j *job, s *model.Subscriber, plan replayPlan) *replay {
+func newReplay(j *job, s *model.Subscriber, o ReplayOptions, toEnd bool) *replay {
 	r := &replay{
-		job: j, sub: s, plan: plan, id: j.now().ID, index: eventpattern.NewIndex[int](), limit: rate.NewLimiter(rate.Inf, 1),
+		job: j, sub: s, options: o, toEnd: toEnd, id: j.now().ID, index: eventpattern.NewIndex[int](), limit: rate.NewLimiter(rate.Inf, 1),
 		pending: semaphore.NewWeighted(replayPending), passed: make(map[int]bool),
-		at: make(map[int]messaging.MessageID), checkpointed: time.Now(),
 	}
-	if plan.Rate > 0 {
-		r.limit = rate.NewLimiter(rate.Limit(plan.Rate), 1)
+	if o.Rate > 0 {
+		r.limit = rate.NewLimiter(rate.Limit(o.Rate), 1)
 	}
 	for i, rule := range s.Rules {
 		r.index.Set(i, rule.Compiled())
@@ -148,113 +141,57 @@ func newReplay(j *job, s *model.Subscriber, plan replayPlan) *replay {
 	return r
 }
 
-func (p *Processor) replay(ctx context.Context, j *job, b *model.Bus, s *model.Subscriber, plan replayPlan) error {
-	topics := p.topics
-	after, err := plan.ids()
-	if err != nil {
-		return err
-	}
-	if plan.Revision > 0 && !plan.Reading {
-		if err := p.heard(ctx, plan.Revision, s.Created); err != nil {
-			return err
-		}
-	}
-	if plan.ToEnd && !plan.Reading {
-		plan.To = time.Now()
-		plan.Reading = true
-		j.checkpoint(plan)
-	} else if plan.ToEnd { // the topic has another end now
-		plan.To, plan.ToEnd = plan.To.Add(clocksApart), false
-	}
-	r := newReplay(j, s, plan)
-	for _, id := range after {
-		r.at[id.Partition()] = id
-	}
-	if !plan.DryRun {
-		if err := p.keep(ctx, p.topics.Replay(s)); err != nil {
-			return err
-		}
-		p.replaying(s)
+// replay publishes copies of the events that the options select and the subscriber's rules match.
+func (p *Processor) replay(ctx context.Context, j *job, s *model.Subscriber, o ReplayOptions, toEnd bool) (err error) {
+	r := newReplay(j, s, o, toEnd)
+	if !o.DryRun {
 		profile := messaging.Business()
 		profile.Name, profile.Compression = "eventbridge_replay", messaging.NoCompression
-		if r.out, err = p.client.Publisher(ctx, topics.Replay(s), profile); err != nil {
+		if r.out, err = p.client.Publisher(ctx, p.topics.Replay(s), profile); err != nil {
 			return err
 		}
 		defer p.close(ctx, r.out)
 	}
-	partitions, err := p.client.Partitions(ctx, topics.Events(b.Name))
+	events := p.topics.Events(s.Bus)
+	partitions, err := p.client.Partitions(ctx, events)
 	if err != nil {
 		return err
 	}
-	r.expected = len(partitions)
+	r.partitions = len(partitions)
 	from := messaging.Earliest()
-	if !plan.From.IsZero() {
-		from = messaging.AtTime(plan.From.Add(-clocksApart))
+	if !o.From.IsZero() {
+		from = messaging.AtTime(o.From.Add(-clocksApart))
 	}
 	reader, err := p.client.Reader(ctx, messaging.ReaderConfig{
-		Topic: topics.Events(b.Name), Name: "eventbridge_replay", From: &from, After: after, PrefetchBytes: 4 << 20, MaxMessageBytes: 16 << 10,
+		Topic: events, Name: "eventbridge_replay", From: &from, PrefetchBytes: 4 << 20, MaxMessageBytes: 16 << 10,
 	})
 	if err != nil {
 		return err
 	}
 	defer p.close(ctx, reader)
-	_, err = reader.ReadToEnd(ctx, r.take)
-	if err != nil && !errors.Is(err, errReplayed) {
-		// A process that takes the job over begins after what is stored by then.
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.StopTimeout)
-		defer cancel()
-		_ = r.checkpoint(closing)
+	if _, err = reader.ReadToEnd(ctx, r.take); err != nil && !errors.Is(err, errReplayed) {
 		return err
 	}
-	return r.checkpoint(ctx)
-}
-
-// checkpoint waits until everything that was published is stored, and records up to which messages.
-func (r *replay) checkpoint(ctx context.Context) error {
-	if err := r.pending.Acquire(ctx, replayPending); err != nil {
+	if err := r.pending.Acquire(ctx, replayPending); err != nil { // all copies are acknowledged
 		return err
 	}
-	defer r.pending.Release(replayPending)
 	if failed := r.failed.Load(); failed != nil {
 		return *failed
 	}
-	plan := r.plan
-	plan.After = nil
-	for _, id := range r.at {
-		plan.After = append(plan.After, id.Bytes())
-	}
-	r.job.checkpoint(plan)
-	r.checkpointed = time.Now()
 	return nil
 }
 
-// take replays one event if it matches. It makes a checkpoint every checkpointEvery.
+// take publishes a copy of one event if it matches.
 func (r *replay) take(ctx context.Context, d *messaging.Delivery) error {
-	if time.Since(r.checkpointed) >= checkpointEvery {
-		if err := r.checkpoint(ctx); err != nil {
-			return err
-		}
-	}
-	if err := r.look(ctx, d); err != nil {
-		return err
-	}
-	r.at[d.Partition] = d.ID
-	return nil
-}
-
-// checkpointEvery is how often a replay records what is stored.
-const checkpointEvery = 2 * time.Second
-
-func (r *replay) look(ctx context.Context, d *messaging.Delivery) error {
-	if !r.plan.ToEnd && !d.PublishTime.Before(r.plan.To) {
-		if d.PublishTime.After(r.plan.To.Add(clocksApart)) {
-			if r.passed[d.Partition] = true; len(r.passed) == r.expected {
+	if !r.toEnd && !d.PublishTime.Before(r.options.To) {
+		if d.PublishTime.After(r.options.To.Add(clocksApart)) {
+			if r.passed[d.Partition] = true; len(r.passed) == r.partitions {
 				return errReplayed
 			}
 		}
 		return nil
 	}
-	if d.PublishTime.Before(r.plan.From) {
+	if d.PublishTime.Before(r.options.From) {
 		return nil
 	}
 	r.count(func(c *Counts) { c.Read++ })

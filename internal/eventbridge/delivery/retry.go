@@ -8,10 +8,6 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-func defaultSchedule() []time.Duration {
-	return []time.Duration{time.Second, 5 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute, time.Hour}
-}
-
 // schedule says when a failed delivery is tried again.
 type schedule struct {
 	attempts int
@@ -24,9 +20,6 @@ func newSchedule(r model.Retry) schedule {
 	s := schedule{attempts: r.MaxAttempts, age: time.Duration(r.MaxAge), jitter: r.Jitter}
 	for _, d := range r.Schedule {
 		s.delays = append(s.delays, time.Duration(d))
-	}
-	if len(s.delays) == 0 {
-		s.delays = defaultSchedule()
 	}
 	return s
 }

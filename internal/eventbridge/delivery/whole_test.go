@@ -48,7 +48,7 @@ func TestTheWholeWayUnderFaults(t *testing.T) {
 	t.Parallel()
 	seed := soak.Seed(t)
 	url, server, line := proxy.Pulsar(t)
-	w := newWorldOn(t, server, 2, newSubscriber("any", model.OrderNone), newSubscriber("group", model.OrderGroup), newSubscriber("single", model.OrderExclusive))
+	w := newWorldOn(t, server, 2, newSubscriber("any", model.OrderNone), newSubscriber("group", model.OrderGroup), newSubscriber("single", model.OrderGroup))
 	require.NoError(t, w.client.Namespace(w.topics.Namespace).SetDeduplication(t.Context(), true))
 	targets := map[string]*fakeTarget{}
 	for _, name := range []string{"any", "group", "single"} {

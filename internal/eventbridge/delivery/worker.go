@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -69,7 +68,7 @@ func (p *Processor) newWorker(ctx context.Context, s *model.Subscriber) *worker 
 	w.revision.Store(s.Revision)
 	w.breaker = newBreaker(s.Delivery.Breaker, w.concurrency(), w.breakerChanged)
 	w.ctx, w.stop = context.WithCancel(ctx)
-	w.replaying = !p.admin && s.Order != model.OrderLive // otherwise the worker is told when there is something to replay
+	w.replaying = p.hasReplays(s)
 	return w
 }
 
@@ -79,28 +78,14 @@ func (w *worker) batchEvents() int {
 	if h == nil || h.Mode != "batch" || w.sub.Order.Ordered() {
 		return 1
 	}
-	if h.BatchEvents > 0 {
-		return h.BatchEvents
-	}
-	return 100
-}
-
-func (w *worker) batchLinger() time.Duration {
-	if d := time.Duration(w.sub.Target.Webhook.BatchLinger); d > 0 {
-		return d
-	}
-	return 20 * time.Millisecond
+	return h.BatchEvents
 }
 
 func (w *worker) concurrency() int {
-	switch {
-	case w.sub.Order == model.OrderTotal:
+	if w.sub.Order == model.OrderTotal {
 		return 1
-	case w.sub.Delivery.Concurrency > 0:
-		return w.sub.Delivery.Concurrency
-	default:
-		return 16
 	}
+	return w.sub.Delivery.Concurrency
 }
 
 // maxConsumePause is the longest pause between attempts to consume.
@@ -214,7 +199,7 @@ func (w *worker) single(stop context.Context) messaging.AsyncHandler {
 func (w *worker) replay() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.replaying && w.sub.Order != model.OrderLive {
+	if !w.replaying {
 		w.replaying = true
 		if w.again != nil {
 			w.again()
@@ -238,10 +223,6 @@ func (w *worker) config(replaying bool) messaging.ConsumerConfig {
 		c.Type, c.Order = messaging.Failover, messaging.OrderKey
 	case model.OrderTotal:
 		c.Type, c.Order = messaging.Failover, messaging.OrderTotal
-	case model.OrderExclusive:
-		c.Type, c.Order = messaging.Exclusive, messaging.OrderKey
-	case model.OrderLive:
-		c.Type, c.Order, c.Durable, c.StartAt = messaging.Exclusive, messaging.OrderNone, false, messaging.StartLatest
 	default:
 		c.Type, c.Order, inPlace = messaging.Shared, messaging.OrderNone, false
 	}
@@ -299,8 +280,8 @@ func (w *worker) breakerChanged(s BreakerState, asked bool) {
 	}
 }
 
-// note stores why the subscriber gets no events, and logs when that begins. nil: the subscriber
-// gets events.
+// setUnhealthy stores why the subscriber gets no events, and logs when that begins. nil: it gets
+// events.
 func (w *worker) setUnhealthy(err error) {
 	w.mu.Lock()
 	was := w.unhealthy
@@ -311,18 +292,15 @@ func (w *worker) setUnhealthy(err error) {
 	}
 }
 
-// Unhealthy returns why the subscriber gets no events. It returns nil if the subscriber gets events,
-// or another instance delivers them.
+// Unhealthy returns why the subscriber gets no events; nil if it gets events, or another instance
+// delivers them.
 func (w *worker) Unhealthy() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.unhealthy != nil || w.consumer == nil {
 		return w.unhealthy
 	}
-	if err := w.consumer.Unhealthy(); !w.busy(err) {
-		return err
-	}
-	return nil
+	return w.consumer.Unhealthy()
 }
 
 // own counts a partition as owned until ctx ends: then the partition is lost.
@@ -342,22 +320,15 @@ func (w *worker) own(ctx context.Context, _ string, _ int) {
 // one to another consumer.
 const idleAfter = 3 * time.Second
 
-// standsBy reports whether other instances deliver all events: another instance has the exclusive
-// subscription, or others own all partitions.
+// standsBy reports whether other instances deliver all events: they own all partitions of an
+// ordered subscriber.
 func (w *worker) standsBy() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.unhealthy != nil || w.consumer == nil {
+	if w.unhealthy != nil || w.consumer == nil || w.consumer.Unhealthy() != nil {
 		return false
 	}
-	if err := w.consumer.Unhealthy(); err != nil {
-		return w.busy(err)
-	}
 	return w.sub.Order.Ordered() && w.owned == 0 && time.Since(w.idle) > idleAfter
-}
-
-func (w *worker) busy(err error) bool {
-	return err != nil && (w.sub.Order == model.OrderExclusive || w.sub.Order == model.OrderLive) && strings.Contains(err.Error(), "ConsumerBusy")
 }
 
 // end shuts the breaker and closes the target.

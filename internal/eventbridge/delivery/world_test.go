@@ -233,8 +233,10 @@ func (w *world) processor(cfg Config) (p *Processor, stop func()) {
 func (w *world) processorOf(client *messaging.Client, cfg Config) (p *Processor, stop func()) {
 	w.t.Helper()
 	require.NoError(w.t, cfg.Validate())
+	known := &fleet{} // without engines
+	known.join("alone")
 	p = New(Options{
-		Client: client, Source: w.store, Topics: w.topics, Targets: w, Admin: client == w.client, Config: cfg,
+		Client: client, Source: w.store, Topics: w.topics, Targets: w, Admin: client == w.client, Config: cfg, Instance: "alone", Instances: known,
 		Log: zaptest.NewLogger(w.t), Metrics: NewMetrics(prometheus.NewRegistry()),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -248,11 +250,7 @@ func (w *world) processorOf(client *messaging.Client, cfg Config) (p *Processor,
 	return p, stop
 }
 
-func testConfig() Config {
-	cfg := DefaultConfig()
-	cfg.BacklogEvery = time.Second
-	return cfg
-}
+func testConfig() Config { return DefaultConfig() }
 
 func testEvent(id, kind, key string) []byte {
 	k := ""

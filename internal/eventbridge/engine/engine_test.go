@@ -21,7 +21,7 @@ func TestEachMatchingSubscriberGetsACopy(t *testing.T) {
 	w := newWorld(t, stack.Pulsar(t), 2,
 		newSubscriber("all", model.OrderNone, `{"specversion":["1.0"]}`),
 		newSubscriber("two", model.OrderGroup, `{"type":["a"]}`, `{"data":{"n":[{"numeric":["<",10]}]}}`),
-		newSubscriber("never", model.OrderExclusive, `{"type":["nothing"]}`),
+		newSubscriber("never", model.OrderGroup, `{"type":["nothing"]}`),
 	)
 	off := newSubscriber("off", model.OrderNone, `{"specversion":["1.0"]}`)
 	off.State = model.Disabled

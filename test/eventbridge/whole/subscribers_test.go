@@ -84,7 +84,7 @@ func subscribers() []*subscriber {
 		{bus: busMany, name: "refusing-group", order: model.OrderGroup, pattern: anything, expects: all, refuses: refused},
 		{bus: busMany, name: "unsteady", order: model.OrderNone, pattern: kinds(paid), expects: when(func(e event) bool { return e.kind == paid }), unsteady: true},
 		{bus: busMany, name: "unsteady-group", order: model.OrderGroup, pattern: kinds(paid), expects: when(func(e event) bool { return e.kind == paid }), unsteady: true},
-		{bus: busMany, name: "single", order: model.OrderExclusive, pattern: kinds(low), expects: when(func(e event) bool { return e.kind == low })},
+		{bus: busMany, name: "single", order: model.OrderGroup, pattern: kinds(low), expects: when(func(e event) bool { return e.kind == low })},
 		{bus: busOne, name: "total", order: model.OrderTotal, pattern: anything, expects: all},
 	}
 }

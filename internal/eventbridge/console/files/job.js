@@ -18,7 +18,7 @@ export function jobPanel(bus, name, signal) {
   const root = el('section', { class: 'panel', hidden: true }, heading, state, content, el('div', { class: 'actions' }, cancel), problems);
 
   function show(job) {
-    const running = job.state === 'running' || job.state === 'interrupted'; // another process takes it over
+    const running = job.state === 'running';
     root.hidden = false;
     cancel.hidden = !running;
     say(heading, `${job.dry_run ? 'Count of a ' : 'Latest '}${job.kind}`);
@@ -49,7 +49,7 @@ export function jobPanel(bus, name, signal) {
       try {
         const job = (await get(address, { signal, quiet: true })).data;
         show(job);
-        if (job.state !== 'running' && job.state !== 'interrupted') ended.abort();
+        if (job.state !== 'running') ended.abort();
       } catch (error) {
         ended.abort();
         if (error.name !== 'AbortError' && error.status !== 404 && error.status !== 501) problems.replaceChildren(showProblem(error));

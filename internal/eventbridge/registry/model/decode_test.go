@@ -135,7 +135,7 @@ func TestAllFaultsOfASubscriberAreFoundAtOnce(t *testing.T) {
 		`/target/webhook/headers/Host: must not be given: HTTP itself sets it`,
 		`/target/webhook/headers/X-A: must not hold line breaks or other control characters, nor white space around the value`,
 		`/target/webhook/headers/x-a: the header occurs twice, because header names are case-insensitive`,
-		`/target/webhook/mode: must not be batch with order total: batch needs order none or live`,
+		`/target/webhook/mode: must not be batch with order total: batch needs order none`,
 		`/target/webhook/mode: must not be batch with transform: no format holds several transformed events`,
 		`/target/webhook/oauth2/client_id: must be given`,
 		`/target/webhook/oauth2/client_secret: must be given`,

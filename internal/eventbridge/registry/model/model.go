@@ -56,16 +56,14 @@ type Order string
 
 // The orders.
 const (
-	OrderNone      Order = "none"      // each event at least once, in no order; Shared
-	OrderGroup     Order = "group"     // events of one partitionkey in their order; Failover
-	OrderTotal     Order = "total"     // all events of the bus in their order; Failover; the bus has one partition
-	OrderExclusive Order = "exclusive" // as OrderGroup, by one instance without a standby; Exclusive
-	OrderLive      Order = "live"      // events that come while an instance is connected, one attempt for each copy; not durable
+	OrderNone  Order = "none"  // each event at least once, in no order; Shared
+	OrderGroup Order = "group" // events of one partitionkey in their order; Failover
+	OrderTotal Order = "total" // all events of the bus in their order; Failover; the bus has one partition
 )
 
 // Ordered reports whether the engine stores copies under the position of the event in the bus'
 // topic.
-func (o Order) Ordered() bool { return o == OrderGroup || o == OrderTotal || o == OrderExclusive }
+func (o Order) Ordered() bool { return o == OrderGroup || o == OrderTotal }
 
 // State is what a subscriber does.
 type State string
@@ -188,7 +186,7 @@ const (
 // Webhook delivers by HTTP POST. Any 2xx is success.
 type Webhook struct {
 	URL string `json:"url"`
-	// Mode. Default structured. Batch is for OrderNone and OrderLive.
+	// Mode. Default structured. Batch is for OrderNone.
 	Mode string `json:"mode,omitempty"`
 	// BatchEvents (at most 1,000) and BatchLinger (at most 10s) bound a batch, with ModeBatch only.
 	// Defaults 100 and 20ms.

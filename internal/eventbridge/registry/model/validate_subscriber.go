@@ -20,12 +20,9 @@ func ValidateSubscriber(s *Subscriber, checks Checks) (f FaultList) {
 	f.Name("/name", s.Name)
 	f.Text("/description", s.Description, maxDescription)
 	OneOf(&f, "/state", s.State, Active, Paused, Disabled)
-	OneOf(&f, "/order", s.Order, OrderNone, OrderGroup, OrderTotal, OrderExclusive, OrderLive)
+	OneOf(&f, "/order", s.Order, OrderNone, OrderGroup, OrderTotal)
 	if _, err := time.Parse(time.RFC3339, s.Start); err != nil && s.Start != "latest" && s.Start != "earliest" {
 		f.Add("/start", "must be latest, earliest, or a time such as 2026-01-02T15:04:05Z, got %s", Quote(s.Start))
-	}
-	if s.Order == OrderLive && s.Start != "latest" {
-		f.Add("/start", "must be latest with order live")
 	}
 	ValidateRules(&f, s)
 	if s.Transform != nil {

@@ -57,8 +57,8 @@ func validateWebhook(w *Webhook, s *Subscriber) (f FaultList) {
 	f.url("/url", w.URL)
 	OneOf(&f, "/mode", w.Mode, ModeBinary, ModeStructured, ModeBatch)
 	if w.Mode == ModeBatch {
-		if s.Order != OrderNone && s.Order != OrderLive {
-			f.Add("/mode", "must not be batch with order %s: batch needs order none or live", s.Order)
+		if s.Order != OrderNone {
+			f.Add("/mode", "must not be batch with order %s: batch needs order none", s.Order)
 		}
 		if s.Transform != nil {
 			f.Add("/mode", "must not be batch with transform: no format holds several transformed events")

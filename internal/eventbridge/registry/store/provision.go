@@ -44,12 +44,8 @@ func (p *Pulsar) MakeBus(ctx context.Context, b *model.Bus) error {
 // MakeSubscriber creates the subscriber's send topic, and the subscription that keeps its copies
 // from the first match on. With the admin API it also creates the topics of dead letters and,
 // without an order, of retries. The send topic of an ordered subscriber has as many partitions as
-// the bus; each other topic has one. A live subscriber has only its send topic, without a
-// subscription.
+// the bus; each other topic has one.
 func (p *Pulsar) MakeSubscriber(ctx context.Context, b *model.Bus, s *model.Subscriber) error {
-	if s.Order == model.OrderLive {
-		return p.create(ctx, p.topics.Send(s), 1)
-	}
 	if err := p.CheckOrder(ctx, s.Order); err != nil {
 		return err
 	}
@@ -77,7 +73,7 @@ func (p *Pulsar) CheckOrder(ctx context.Context, o model.Order) error {
 	on, set, err := p.client.Namespace(p.topics.Namespace).Deduplication(ctx)
 	if err == nil && set && !on {
 		return &model.Invalid{Faults: []model.Fault{{Pointer: "/order", Problem: fmt.Sprintf(
-			"must be none or live: %s needs deduplication, which is off in the namespace %s: switch it on", o, p.topics.Namespace)}}}
+			"must be none: %s needs deduplication, which is off in the namespace %s: switch it on", o, p.topics.Namespace)}}}
 	}
 	return nil // when deduplication cannot be found out, a log line says so at the start
 }

@@ -82,7 +82,7 @@ func TestTopicsAreMadeAndRemoved(t *testing.T) {
 		require.Equal(t, []string{"deliver"}, w.subscriptions(t, client, topic))
 	}
 	ordered := aSubscriber("orders", "books")
-	ordered.Order = model.OrderExclusive
+	ordered.Order = model.OrderGroup
 	books, _, err := m.PutSubscriber(ctx, ordered, store.Condition{})
 	require.NoError(t, err)
 	require.Equal(t, 2, w.names(t, client)[w.topics.Send(books)], "positions are those of the bus' partitions")
@@ -93,12 +93,8 @@ func TestTopicsAreMadeAndRemoved(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 1, backlog, "what is matched at once waits")
 
-	live := aSubscriber("orders", "tail")
-	live.Order = model.OrderLive
-	tail, _, err := m.PutSubscriber(ctx, live, store.Condition{})
+	tail, _, err := m.PutSubscriber(ctx, aSubscriber("orders", "tail"), store.Condition{})
 	require.NoError(t, err)
-	require.Empty(t, w.subscriptions(t, client, w.topics.Send(tail)))
-	require.NotContains(t, w.names(t, client), w.topics.Retry(tail))
 
 	// The topic is in use: it stays, and the deletion is made all the same.
 	p, err := client.Publisher(ctx, w.topics.Send(mail), messaging.Business())
@@ -153,7 +149,7 @@ func TestAnOrderTakesDeduplication(t *testing.T) {
 	ordered.Order = model.OrderGroup
 	require.NoError(t, client.Namespace(w.topics.Namespace).SetDeduplication(ctx, false))
 	_, _, err := m.PutSubscriber(ctx, ordered, store.Condition{})
-	require.Equal(t, []string{"/order: must be none or live: group needs deduplication, which is off in the namespace " + w.topics.Namespace + ": switch it on"}, storetest.Faults(t, err))
+	require.Equal(t, []string{"/order: must be none: group needs deduplication, which is off in the namespace " + w.topics.Namespace + ": switch it on"}, storetest.Faults(t, err))
 	_, _, err = m.PutSubscriber(ctx, aSubscriber("orders", "mail"), store.Condition{})
 	require.NoError(t, err)
 	// An import finds it before it prunes.
@@ -161,7 +157,7 @@ func TestAnOrderTakesDeduplication(t *testing.T) {
 	for _, dry := range []bool{true, false} {
 		steps, err := m.Import(ctx, strings.NewReader(file), store.ImportOptions{Prune: true, DryRun: dry})
 		require.Len(t, storetest.Faults(t, err), 1)
-		require.Contains(t, storetest.Faults(t, err)[0], "/buses/0/subscribers/0/order: must be none or live")
+		require.Contains(t, storetest.Faults(t, err)[0], "/buses/0/subscribers/0/order: must be none")
 		require.Empty(t, steps)
 		require.NotNil(t, m.Snapshot().Subscriber("orders", "mail"))
 	}

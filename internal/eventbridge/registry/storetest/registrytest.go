@@ -55,6 +55,12 @@ func (s *Store) Snapshot() *store.Snapshot {
 func (s *Store) Set(now *store.Snapshot) {
 	s.mu.Lock()
 	s.now = now
+	s.mu.Unlock()
+	s.callWatchers()
+}
+
+func (s *Store) callWatchers() {
+	s.mu.Lock()
 	all := make([]*watcher, 0, len(s.watchers))
 	for w := range s.watchers {
 		all = append(all, w)
@@ -97,8 +103,15 @@ func (s *Store) Job(bus, name string) json.RawMessage {
 	return nil
 }
 
-// ChangeJob changes the stored state of a subscriber's job.
+// ChangeJob changes the stored state of a subscriber's job. When it returns, all watchers have been
+// called.
 func (s *Store) ChangeJob(_ context.Context, bus, name, uid string, change func(json.RawMessage) (json.RawMessage, error)) error {
+	err := s.changeJob(bus, name, uid, change)
+	s.callWatchers()
+	return err
+}
+
+func (s *Store) changeJob(bus, name, uid string, change func(json.RawMessage) (json.RawMessage, error)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sub := s.now.Subscriber(bus, name); sub == nil || sub.UID != uid {

@@ -4,7 +4,7 @@ import { get, path } from '../api.js';
 import { check, chip, el, renew, table, time } from '../dom.js';
 import { every, showProblem, subscriberHead } from '../parts.js';
 
-const kinds = { delivered: 'good', retry: 'warn', dead_letter: 'bad', gone: 'bad', lost: 'bad' };
+const kinds = { delivered: 'good', retry: 'warn', dead_letter: 'bad', gone: 'bad' };
 const words = { dead_letter: 'dead letter' };
 
 export async function deliveries({ parameters, title, signal }) {

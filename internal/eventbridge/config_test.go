@@ -137,7 +137,7 @@ roles: [engine, engine, cook]
 topics: {namespace: public}
 api: {tokens: [{role: king}]}
 ingest: {tenants: [{name: X}], limits: {ratio: 0}}
-engine: {queue_records: 0}
+engine: {queue_bytes: 0}
 processor: {start_rate: 0}
 targets: {ports: [70000]}
 connections: {kafka: {main: {brokers: [a]}}}
@@ -150,7 +150,7 @@ connections: {kafka: {main: {brokers: [a]}}}
 	}
 	for _, path := range []string{
 		"http.listen", "http.hosts[2]", "http.hosts[3]", "http.hosts[4]", "http.hosts[5]", "roles[1]", "roles[2]", "topics.namespace", "api.tokens[0].token", "api.tokens[0].role", "ingest.tenants[0].name", "ingest.limits.ratio",
-		"engine.queue_records", "processor.start_rate", "targets.ports[0]", "connections.kafka.main.brokers[0]",
+		"engine.queue_bytes", "processor.start_rate", "targets.ports[0]", "connections.kafka.main.brokers[0]",
 	} {
 		assert.Contains(t, paths, path)
 	}

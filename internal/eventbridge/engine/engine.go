@@ -35,31 +35,25 @@ type Maker interface {
 // Engine matches the events of all buses, in the partitions that it owns. Engines of several
 // processes share the partitions. All methods are safe for concurrent use.
 type Engine struct {
-	client           *messaging.Client
-	deadLetterClient *messaging.Client // for dead letters
-	source           Source
-	topics           model.Topics
-	maker            Maker
-	cfg              Config
-	log              *zap.Logger
-	metrics          *Metrics
-	capacity         windowCapacity
-	openSlots        openSlots
-	working          sync.WaitGroup
-	applied          atomic.Int64
+	client    *messaging.Client
+	source    Source
+	topics    model.Topics
+	maker     Maker
+	cfg       Config
+	log       *zap.Logger
+	metrics   *Metrics
+	capacity  windowCapacity
+	openSlots chan struct{}
+	working   sync.WaitGroup
+	applied   atomic.Int64
 
 	mu    sync.Mutex
 	buses map[string]*bus
 }
 
-// Options are what an engine needs. All must be set, except DeadLetters.
+// Options are what an engine needs. All must be set.
 type Options struct {
-	Client *messaging.Client
-	// DeadLetters stores copies that send topics do not accept. It should have its own connections:
-	// a client closes connections over which it has asked again and again for a topic that no
-	// broker serves. Default: Client.
-	DeadLetters *messaging.Client
-
+	Client  *messaging.Client
 	Source  Source
 	Topics  model.Topics
 	Maker   Maker
@@ -71,8 +65,8 @@ type Options struct {
 // New makes an engine.
 func New(o Options) *Engine {
 	return &Engine{
-		client: o.Client, deadLetterClient: cmp.Or(o.DeadLetters, o.Client), source: o.Source, topics: o.Topics, maker: o.Maker, cfg: o.Config, log: o.Log.Named("engine"), metrics: o.Metrics,
-		capacity: windowCapacity{most: int64(o.Config.DedupEvents)}, buses: make(map[string]*bus), openSlots: newOpenSlots(),
+		client: o.Client, source: o.Source, topics: o.Topics, maker: o.Maker, cfg: o.Config, log: o.Log.Named("engine"), metrics: o.Metrics,
+		capacity: windowCapacity{most: int64(o.Config.DedupEvents)}, buses: make(map[string]*bus), openSlots: make(chan struct{}, parallelOpens),
 	}
 }
 
@@ -123,7 +117,7 @@ func (e *Engine) Status() map[string]BusStatus {
 	return all
 }
 
-// Unhealthy returns why buses are not consumed, nil if all are. It names some of them, sorted by
+// Unhealthy returns why buses are not consumed or wait for a send topic, nil if none does. It names some of them, sorted by
 // name: the log repeats the error.
 func (e *Engine) Unhealthy() error {
 	e.mu.Lock()
@@ -148,17 +142,46 @@ func (e *Engine) Unhealthy() error {
 // toldBuses is how many buses the error of Unhealthy names.
 const toldBuses = 3
 
-// Unhealthy returns why the bus is not consumed, nil if it is.
+// Unhealthy returns why the bus is not consumed, or waits for a send topic; nil if neither.
 func (b *bus) Unhealthy() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.held != nil {
-		return b.held
+	if err := cmp.Or(b.held, b.unhealthy); err != nil {
+		return err
 	}
-	if b.unhealthy == nil && b.consumer != nil {
-		return b.consumer.Unhealthy()
+	if b.consumer != nil {
+		if err := b.consumer.Unhealthy(); err != nil {
+			return err
+		}
 	}
-	return b.unhealthy
+	return b.stalled()
+}
+
+// stalled returns which send topic the bus waits for: the first by its subscriber's UID. The caller
+// holds b.mu.
+func (b *bus) stalled() error {
+	if err := stalled(b.queues); err != nil {
+		return err
+	}
+	for _, index := range slices.Sorted(maps.Keys(b.owned)) {
+		p := b.owned[index]
+		p.queueMu.Lock()
+		err := stalled(p.queues)
+		p.queueMu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func stalled(queues map[string]*sendQueue) error {
+	for _, uid := range slices.Sorted(maps.Keys(queues)) {
+		if err := queues[uid].stalled(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // apply makes the engine follow a snapshot.

@@ -24,7 +24,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"bus", "outcome"}),
 		records: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "eventbridge_engine_copies_total",
-			Help: "Copies for subscribers by outcome: stored, dead_lettered (the send topic took nothing), refused (too large).",
+			Help: "Copies for subscribers by outcome: stored, refused (too large).",
 		}, []string{"bus", "outcome"}),
 		age: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "eventbridge_engine_stored_age_seconds", Buckets: seconds,
@@ -38,10 +38,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "eventbridge_engine_open_topics", Help: "Send topics, or partitions of them, that this engine has a producer of.",
 		}, []string{"bus"}),
 		unhealthy: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "eventbridge_engine_unhealthy_topics", Help: "Send topics, or partitions of them, that take nothing at present.",
+			Name: "eventbridge_engine_unhealthy_topics", Help: "Send topics, or partitions of them, that accept nothing: the bus waits for them.",
 		}, []string{"bus"}),
 		forgot: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "eventbridge_engine_dedup_evicted_total", Help: "Events that were forgotten before the end of the window, for want of room.",
+			Name: "eventbridge_engine_dedup_evicted_total", Help: "Events that were forgotten before the end of the window, for lack of capacity.",
 		}),
 		rules: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "eventbridge_engine_rules", Help: "Rules that events are matched against.",
@@ -54,7 +54,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 // busMetrics are the metrics of one bus.
 type busMetrics struct {
 	matched, unmatched, duplicate, unreadable prometheus.Counter
-	stored, deadLettered, refused             prometheus.Counter
+	stored, refused                           prometheus.Counter
 	age                                       prometheus.Observer
 	queues, unhealthy, rules                  prometheus.Gauge
 	forgot                                    prometheus.Counter
@@ -66,7 +66,7 @@ func (m *Metrics) of(bus string) *busMetrics {
 	copies := func(outcome string) prometheus.Counter { return m.records.WithLabelValues(bus, outcome) }
 	return &busMetrics{
 		matched: event("matched"), unmatched: event("unmatched"), duplicate: event("duplicate"), unreadable: event("refused"),
-		stored: copies("stored"), deadLettered: copies("dead_lettered"), refused: copies("refused"),
+		stored: copies("stored"), refused: copies("refused"),
 		age: m.age.WithLabelValues(bus), queues: m.queues.WithLabelValues(bus), unhealthy: m.unhealthy.WithLabelValues(bus),
 		rules: m.rules.WithLabelValues(bus), forgot: m.forgot, rebuild: m.rebuild,
 	}

@@ -12,6 +12,9 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
+// rebuildTimeout bounds the reading: the events of the partition wait meanwhile.
+const rebuildTimeout = 10 * time.Second
+
 // clocksApart is how far the clocks of publishers may differ: publish times do not always ascend.
 const clocksApart = time.Minute
 
@@ -24,7 +27,7 @@ const clocksApart = time.Minute
 // rebuilt.
 func (p *partition) rebuild(ctx context.Context, published time.Time) {
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, p.bus.engine.cfg.DedupRebuild)
+	ctx, cancel := context.WithTimeout(ctx, rebuildTimeout)
 	defer cancel()
 	n, err := p.read(ctx, published.Add(-p.window.length-clocksApart))
 	took := time.Since(began)

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -65,55 +66,14 @@ func (s *fakeStore) set(takes time.Duration, err error) {
 	s.takes, s.err = takes, err
 }
 
-// fakeDead takes dead letters unless err is set.
-type fakeDead struct {
-	mu          sync.Mutex
-	err         error
-	since       time.Time
-	deadLetters []entry
-	reasons     []string
-}
-
-func (d *fakeDead) set(err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.err = err
-}
-
-func (d *fakeDead) open(context.Context) (time.Time, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.err == nil && d.since.IsZero() {
-		d.since = time.Now()
-	}
-	return d.since, d.err
-}
-
-func (d *fakeDead) put(_ context.Context, entries []entry, reason string) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.err == nil {
-		d.deadLetters, d.reasons = append(d.deadLetters, entries...), append(d.reasons, reason)
-	}
-	return d.err
-}
-
-func (d *fakeDead) close() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.since = time.Time{}
-}
-
-// newFakeSendQueue is a sendQueue into s, which is not opened before openable is closed.
+// newFakeSendQueue is a sendQueue into s that holds ten copies.
 func newFakeSendQueue(t testing.TB, s *fakeStore, order model.Order) (*sendQueue, context.CancelFunc) {
 	t.Helper()
-	cfg := DefaultConfig()
-	cfg.QueueRecords = 10
 	ctx, cancel := context.WithCancel(t.Context())
 	metrics := NewMetrics(prometheus.NewRegistry()).of("b")
 	l := &sendQueue{
-		cfg: cfg, ordered: order.Ordered(), openSlots: newOpenSlots(), log: zaptest.NewLogger(t), metrics: metrics,
-		ctx: ctx, end: cancel, last: -1, stored: -1, wake: make(chan struct{}, 1), deadLetters: &fakeDead{err: errors.New("no dead letters")},
+		subscriber: "shop", maxBytes: 100, openSlots: make(chan struct{}, parallelOpens), log: zaptest.NewLogger(t), metrics: metrics,
+		ctx: ctx, end: cancel, wake: make(chan struct{}, 1),
 	}
 	l.open = func(context.Context) (topicWriter, error) {
 		s.mu.Lock()
@@ -172,16 +132,6 @@ func TestCopiesGatherWhileOthersAreStored(t *testing.T) {
 		assert.True(t, finished[7]())
 		assert.Equal(t, [][]int64{{0}, {1, 2, 3, 4, 5, 6, 7}}, s.groups)
 
-		// It is delivered again: it is stored already, or waits with the first one.
-		assert.True(t, l.addTest(t.Context(), 3, "k")())
-		first := l.addTest(t.Context(), 9, "k")
-		again := l.addTest(t.Context(), 9, "k")
-		assert.False(t, again())
-		time.Sleep(time.Second)
-		synctest.Wait()
-		assert.True(t, first() && again())
-		assert.Len(t, s.groups, 3)
-
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		assert.Zero(t, s.open, "it is closed when idle")
@@ -231,14 +181,14 @@ func TestAQueueTriesAgain(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		assert.False(t, finished())
-		assert.EqualError(t, l.Unhealthy(), "broken")
+		assert.EqualError(t, l.unhealthy, "broken")
 		assert.Greater(t, s.opened, 4)
 		assert.Less(t, s.opened, 20)
 		s.set(0, nil)
 		time.Sleep(longestPause)
 		synctest.Wait()
 		assert.True(t, finished())
-		assert.NoError(t, l.Unhealthy())
+		assert.NoError(t, l.unhealthy)
 
 		s.set(0, errors.New("broken again"))
 		rest := []func() bool{l.addTest(t.Context(), 2, "k"), l.addTest(t.Context(), 3, "k")}
@@ -295,114 +245,42 @@ func TestNobodyWaitsForADeletedSubscriber(t *testing.T) {
 	}
 }
 
-func TestCopiesForATopicThatTakesNothingBecomeDeadLetters(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, dead := &fakeStore{err: errors.New("broken")}, &fakeDead{}
-		l, end := newFakeSendQueue(t, s, model.OrderTotal)
-		l.deadLetters = dead
-		first := l.addTest(t.Context(), 1, "k")
-		time.Sleep(2*l.cfg.StallAfter - time.Second)
-		synctest.Wait()
-		assert.False(t, first())
-		time.Sleep(2*time.Second + 2*backoff.Max)
-		synctest.Wait()
-		assert.True(t, first())
-		assert.Equal(t, []string{"the send topic takes nothing: broken"}, dead.reasons)
-
-		// From now on nobody waits. Once in a while the topic has another try.
-		for i := range int64(100) {
-			f := l.addTest(t.Context(), 2+i, "k")
+// A send topic that accepts nothing, terminated or unavailable, is tried until it does, and no copy
+// becomes anything else: the bus waits, and readiness says for which subscriber.
+func TestASendTopicThatAcceptsNothingHoldsTheBus(t *testing.T) {
+	for _, failure := range []error{messaging.ErrTopicTerminated, errors.New("over its quota")} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &fakeStore{err: failure}
+			l, end := newFakeSendQueue(t, s, model.OrderTotal)
+			b := &bus{queues: map[string]*sendQueue{"u-shop": l}}
+			var finished []func() bool
+			for i := range int64(10) {
+				finished = append(finished, l.addTest(t.Context(), i, "k"))
+			}
+			time.Sleep(stalledAfter / 2)
 			synctest.Wait()
-			assert.True(t, f())
-			time.Sleep(time.Second)
-		}
-		assert.Len(t, dead.deadLetters, 101)
-		opened := s.opened
-		s.set(0, nil)
-		time.Sleep(probeEvery)
-		f := l.addTest(t.Context(), 200, "k")
-		synctest.Wait()
-		assert.True(t, f())
-		assert.Equal(t, [][]int64{{200}}, s.groups)
-		assert.Greater(t, s.opened, opened)
-		assert.NoError(t, l.Unhealthy())
-		end()
-		l.working.Wait()
-	})
-}
-
-// A try that gets no answer takes longer than it is until the next one: copies do not each wait for
-// one.
-func TestATopicThatDoesNotAnswerIsTriedOnceInAWhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, dead := &fakeStore{takes: 24 * time.Hour}, &fakeDead{}
-		l, end := newFakeSendQueue(t, s, model.OrderTotal)
-		l.deadLetters = dead
-		first := l.addTest(t.Context(), 1, "k")
-		for !first() {
-			time.Sleep(time.Second)
+			require.NoError(t, b.Unhealthy(), "it may be a broker that restarts")
+			time.Sleep(time.Hour)
 			synctest.Wait()
-		}
-		for i := range int64(20) {
-			f := l.addTest(t.Context(), 2+i, "k")
-			synctest.Wait()
-			require.True(t, f())
-			time.Sleep(time.Second)
-		}
-		assert.Len(t, dead.deadLetters, 21)
-		opened := s.opened
-		time.Sleep(probeEvery)
-		f := l.addTest(t.Context(), 100, "k")
-		synctest.Wait()
-		assert.False(t, f(), "it is tried again")
-		assert.Greater(t, s.opened, opened)
-		end()
-		l.working.Wait()
-	})
-}
-
-// Brokers come back one topic after the other: the dead-letter topic may be open long before the
-// send topic is.
-func TestAnOutageOfTheBrokersMakesNoDeadLetters(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, dead := &fakeStore{err: errors.New("broken")}, &fakeDead{err: errors.New("unavailable")}
-		l, end := newFakeSendQueue(t, s, model.OrderTotal)
-		l.deadLetters = dead
-		f := l.addTest(t.Context(), 1, "k")
-		for range 2 {
-			time.Sleep(10 * l.cfg.StallAfter)
-			synctest.Wait()
-			dead.set(nil)
-			time.Sleep(l.cfg.StallAfter - longestPause)
-			synctest.Wait()
-			require.False(t, f())
+			require.EqualError(t, b.Unhealthy(), "the send topic of subscriber shop accepts nothing: "+failure.Error())
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			require.Nil(t, l.addTest(ctx, 10, "k"), "the bus waits")
+			for _, f := range finished {
+				require.False(t, f())
+			}
 			s.set(0, nil)
-			time.Sleep(2 * longestPause)
+			time.Sleep(longestPause)
 			synctest.Wait()
-			require.True(t, f())
-			require.NoError(t, l.Unhealthy())
-			s.set(0, errors.New("broken"))
-			dead.set(errors.New("unavailable"))
-			f = l.addTest(t.Context(), 2, "k")
-		}
-		assert.Empty(t, dead.deadLetters)
-		end()
-		l.working.Wait()
-	})
-}
-
-func TestATerminatedTopicNeedNotBeWaitedFor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, dead := &fakeStore{err: messaging.ErrTopicTerminated}, &fakeDead{}
-		l, end := newFakeSendQueue(t, s, model.OrderNone)
-		l.deadLetters = dead
-		f := l.addTest(t.Context(), 1, "k")
-		synctest.Wait()
-		assert.True(t, f())
-		assert.Len(t, dead.deadLetters, 1)
-		end()
-		l.working.Wait()
-	})
+			require.NoError(t, b.Unhealthy())
+			for _, f := range finished {
+				assert.True(t, f())
+			}
+			assert.Equal(t, []int64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, slices.Concat(s.groups...))
+			end()
+			l.working.Wait()
+		})
+	}
 }
 
 func TestACopyThatComesWhileAnIdleQueueCloses(t *testing.T) {
@@ -410,7 +288,7 @@ func TestACopyThatComesWhileAnIdleQueueCloses(t *testing.T) {
 		s := &fakeStore{closes: time.Second}
 		l, end := newFakeSendQueue(t, s, model.OrderTotal)
 		l.addTest(t.Context(), 1, "k")
-		time.Sleep(l.cfg.IdleAfter + 500*time.Millisecond)
+		time.Sleep(idleAfter + 500*time.Millisecond)
 		second := l.addTest(t.Context(), 2, "k")
 		synctest.Wait()
 		assert.False(t, second())

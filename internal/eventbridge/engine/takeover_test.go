@@ -2,7 +2,9 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/eventbridge/soak"
 	"github.com/aviaryhq/aviary/test/proxy"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -152,7 +155,6 @@ func TestRulesChangeUnderLoad(t *testing.T) {
 	patterns := []string{`{"type":["load"]}`, `{"type":[{"prefix":"lo"}]}`, `{"data":{"n":[{"numeric":[">",0]}]}}`}
 	for i := range 60 {
 		s := newSubscriber("s", model.OrderGroup, patterns[i%len(patterns)])
-		s.Rules[0].Name = fmt.Sprint("v", i%len(patterns))
 		w.set(s)
 		require.Equal(t, w.rev, e.Applied())
 		time.Sleep(20 * time.Millisecond)
@@ -160,11 +162,6 @@ func TestRulesChangeUnderLoad(t *testing.T) {
 	l.stop()
 	w.acknowledged()
 	l.ordered("s")
-	seen := map[string]bool{}
-	for _, d := range w.read(w.topics.Send(w.sub("s"))) {
-		seen[d.Properties[PropertyRules]] = true
-	}
-	assert.GreaterOrEqual(t, len(seen), 3, "all revisions were used")
 }
 
 // What came before is left out, also by an engine that has just taken over.
@@ -200,32 +197,54 @@ func TestDuplicatesAreLeftOutAcrossATakeover(t *testing.T) {
 	}
 }
 
-// One send topic that takes nothing keeps others waiting for no longer than the bounds say, and its
-// copies become dead letters.
-func TestASendTopicThatTakesNothing(t *testing.T) {
+// A send topic that accepts nothing holds the bus: no event is lost, none becomes a dead letter, and
+// the others get what the queue has room for. Deleting the subscriber lets the bus go on.
+func TestASendTopicThatAcceptsNothing(t *testing.T) {
 	t.Parallel()
 	for _, order := range []model.Order{model.OrderNone, model.OrderGroup} {
 		t.Run(string(order), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, stack.Pulsar(t), 2,
-				newSubscriber("well", model.OrderNone, `{"type":["a"]}`), newSubscriber("ill", order, `{"type":["a"]}`))
-			w.server.Terminate(t, w.topics.Send(w.sub("ill")))
+				newSubscriber("healthy", model.OrderNone, `{"type":["a"]}`), newSubscriber("terminated", order, `{"type":["a"]}`))
+			broken := *w.sub("terminated")
+			w.server.Terminate(t, w.topics.Send(&broken))
 			cfg := DefaultConfig()
-			cfg.QueueRecords = 20 // a terminated topic is not waited for, and a busy broker may take longer than a short StallAfter
+			cfg.QueueBytes = 4 << 10
 			e, _ := w.engine(w.client, cfg)
 			for i := range 200 {
 				w.publish(fmt.Sprint("e", i), "a", fmt.Sprint("k", i%5), i)
 			}
+			unhealthy := func() bool {
+				b := e.bus(busName)
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				queues := maps.Clone(b.queues)
+				for _, p := range b.owned {
+					p.queueMu.Lock()
+					maps.Copy(queues, p.queues)
+					p.queueMu.Unlock()
+				}
+				q := queues[broken.UID]
+				if q == nil {
+					return false
+				}
+				q.mu.Lock()
+				defer q.mu.Unlock()
+				return errors.Is(q.unhealthy, messaging.ErrTopicTerminated) && q.notFull != nil
+			}
+			require.Eventually(t, unhealthy, await.Patience, 10*time.Millisecond)
+			assert.Less(t, len(w.read(w.topics.Send(w.sub("healthy")))), 200, "the bus waits")
+			assert.Empty(t, w.read(w.topics.DeadLetter(&broken)))
+			w.set(w.subs[0])
 			w.acknowledged()
-			assert.Len(t, w.read(w.topics.Send(w.sub("well"))), 200)
-			dead := w.read(w.topics.DeadLetter(w.sub("ill")))
-			assert.Len(t, dead, 200)
-			deadLetter, ok := dead[0].DeadLetter()
-			require.True(t, ok)
-			assert.Contains(t, deadLetter.Reason, "the send topic takes nothing")
-			assert.Equal(t, w.topics.Send(w.sub("ill")), deadLetter.Topic)
-			assert.NotEmpty(t, deadLetter.Properties[PropertyRules])
-			assert.NoError(t, e.Unhealthy())
+			assert.Len(t, w.read(w.topics.Send(w.sub("healthy"))), 200)
 		})
 	}
+}
+
+// bus returns what the engine has for a bus.
+func (e *Engine) bus(name string) *bus {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.buses[name]
 }

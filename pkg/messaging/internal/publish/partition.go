@@ -74,8 +74,6 @@ type partitionPublisher struct {
 
 	flush flush.Partition
 
-	disconnectedSince atomic.Int64 // when the producer's connection was lost, in ns since 1970; 0: connected
-
 	ready    chan struct{}   // closed once the first producer exists or the partition failed
 	backoff  backoff.Backoff // of replacements; the partition's goroutine only
 	stalled  bool

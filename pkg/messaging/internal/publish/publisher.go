@@ -46,8 +46,7 @@ type Publisher struct {
 	owned        context.Context // ends when ownership does
 	endOwnership context.CancelCauseFunc
 
-	connectErr     atomic.Pointer[error] // the latest failure to create a producer
-	lastDisconnect atomic.Int64          // when a partition was unavailable last, in ns since 1970; 0: never
+	connectErr atomic.Pointer[error] // the latest failure to create a producer
 }
 
 // discoverEvery is the interval at which a publisher looks for new partitions.
@@ -243,30 +242,6 @@ func (p *Publisher) Unhealthy() error {
 	}
 	return nil
 }
-
-// LastDisconnect is when a partition of the publisher was unavailable last: its producer was lost,
-// or its connection for two seconds; zero when none was. connecting says that one has been
-// connecting again for less.
-func (p *Publisher) LastDisconnect() (at time.Time, connecting bool) {
-	now := time.Now()
-	var disconnected bool
-	for _, pp := range p.all() {
-		if lost := pp.disconnectedSince.Load(); lost != 0 {
-			long := now.Sub(time.Unix(0, lost)) >= briefDisconnect
-			disconnected, connecting = disconnected || long, connecting || !long
-		}
-	}
-	if disconnected {
-		return now, connecting
-	}
-	// After the partitions: one that reconnects meanwhile has recorded its time first.
-	if noted := p.lastDisconnect.Load(); noted != 0 {
-		at = time.Unix(0, noted)
-	}
-	return at, connecting
-}
-
-func (p *Publisher) recordDisconnect() { p.lastDisconnect.Store(time.Now().UnixNano()) }
 
 // Publish publishes rs and returns nil only when the broker has acknowledged all of them. Records
 // of one partition keep their order, within rs and between calls that follow one another.

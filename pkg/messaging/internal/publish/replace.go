@@ -24,7 +24,6 @@ func (pp *partitionPublisher) replace(ctx context.Context, cause error) {
 	}
 	old := pp.retireProducer()
 	if cause != nil {
-		pp.p.recordDisconnect()
 		pp.p.metrics.recreated.WithLabelValues(reasonOf(cause)).Inc()
 		if !pp.backoff.Started() {
 			pp.log.Warn("producer lost", zap.Error(cause))
@@ -87,7 +86,6 @@ func (pp *partitionPublisher) create(ctx context.Context) (pulsar.Producer, erro
 // resume sends the whole list to raw in order, then lets callers send to it. What was sent before
 // goes as a copy, so that late outcomes of the previous producer find a stale original.
 func (pp *partitionPublisher) resume(raw pulsar.Producer) {
-	pp.disconnectedSince.Store(0)
 	pp.mu.Lock()
 	pp.headSince = time.Now()
 	pp.opening = false
@@ -244,25 +242,7 @@ func (pp *partitionPublisher) rawOptions() pulsar.ProducerOptions {
 		PartitionsAutoDiscoveryInterval: clientquirks.Never,
 	}
 	if p.owns() {
-		clientquirks.NoReconnect(&options, func() {
-			pp.p.recordDisconnect()
-			pp.giveUp(errConnectionLost)
-		})
-	} else {
-		clientquirks.ObserveReconnects(&options, pp.away, pp.back)
+		clientquirks.NoReconnect(&options, func() { pp.giveUp(errConnectionLost) })
 	}
 	return options
-}
-
-// briefDisconnect is how long a connection may be lost without counting as a disconnect: the client
-// ends the connection of all topics of a broker when one topic is not served.
-const briefDisconnect = 2 * time.Second
-
-func (pp *partitionPublisher) away() { pp.disconnectedSince.CompareAndSwap(0, time.Now().UnixNano()) }
-
-func (pp *partitionPublisher) back() {
-	if lost := pp.disconnectedSince.Load(); lost != 0 && time.Since(time.Unix(0, lost)) >= briefDisconnect {
-		pp.p.recordDisconnect()
-	}
-	pp.disconnectedSince.Store(0)
 }

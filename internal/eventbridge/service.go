@@ -29,10 +29,11 @@ import (
 // stop runs backwards: the server takes no more requests, matches and deliveries in flight finish,
 // publishers are flushed, and the client is closed.
 func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
-	client, err := dial(ctx, rt, cfg, "pulsar")
+	client, err := messaging.Dial(ctx, cfg.Pulsar, messaging.WithLogger(rt.Log), messaging.WithRegisterer(rt.Metrics))
 	if err != nil {
 		return err
 	}
+	rt.OnStop("pulsar", client.Close)
 	s := &service{rt: rt, cfg: cfg, client: client, topics: model.Topics{Namespace: cfg.Topics.Namespace}}
 	if err := s.openTargets(); err != nil {
 		return err
@@ -51,7 +52,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	router, state, err := s.begin(ctx)
+	router, state, err := s.begin()
 	if err != nil {
 		return errors.Join(err, ln.Close())
 	}
@@ -59,18 +60,9 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	return nil
 }
 
-// dial makes a client with its own connections. The stop closes it under that name.
-func dial(ctx context.Context, rt *app.Runtime, cfg Config, name string) (*messaging.Client, error) {
-	client, err := messaging.Dial(ctx, cfg.Pulsar, messaging.WithLogger(rt.Log), messaging.WithRegisterer(rt.Metrics))
-	if err == nil {
-		rt.OnStop(name, client.Close)
-	}
-	return client, err
-}
-
 // begin starts the roles. It returns the handler of requests, and a function that gets the states
 // of connections.
-func (s *service) begin(ctx context.Context) (router *chi.Mux, state func(net.Conn, http.ConnState), err error) {
+func (s *service) begin() (router *chi.Mux, state func(net.Conn, http.ConnState), err error) {
 	if err := s.join(); err != nil {
 		return nil, nil, err
 	}
@@ -79,9 +71,7 @@ func (s *service) begin(ctx context.Context) (router *chi.Mux, state func(net.Co
 		s.process()
 	}
 	if s.cfg.Roles.Has(RoleEngine) {
-		if err := s.match(ctx); err != nil {
-			return nil, nil, err
-		}
+		s.match()
 	}
 	if s.cfg.Roles.Has(RolePreprocessor) {
 		if state, err = s.ingest(router); err != nil {
@@ -172,7 +162,7 @@ func (s *service) process() {
 }
 
 // match starts to match events against rules.
-func (s *service) match(ctx context.Context) error {
+func (s *service) match() {
 	e := engine.New(engine.Options{
 		Client: s.client, Source: s.store, Topics: s.topics, Maker: s.pulsar, Config: s.cfg.Engine, Log: s.rt.Log,
 		Metrics: engine.NewMetrics(s.rt.Metrics),
@@ -180,7 +170,6 @@ func (s *service) match(ctx context.Context) error {
 	s.rt.Go("status of the engine", func(ctx context.Context) error { return s.publishEngineStatus(ctx, e) })
 	s.rt.Go("engine", e.Run)
 	s.rt.Check("engine", func(context.Context) error { return e.Unhealthy() })
-	return nil
 }
 
 // publishInterval is how often the engine's status is published.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -37,9 +35,8 @@ type ReplayOptions struct {
 const clocksApart = time.Minute
 
 // Replay begins a job that matches past events of the bus against the subscriber's current rules,
-// and publishes the matching ones to its topic of replays. The copies have the job's ID as the
-// property "replay". Duplicates that engines left out, because they came within the bus' window,
-// are replayed.
+// and publishes the matching ones to its topic of replays. Duplicates that engines left out, because
+// they came within the bus' window, are replayed.
 func (p *Processor) Replay(ctx context.Context, bus, subscriber string, o ReplayOptions) (Job, error) {
 	s, err := p.subscriber(bus, subscriber)
 	if err != nil {
@@ -237,13 +234,7 @@ func (r *replay) take(ctx context.Context, d *messaging.Delivery) error {
 }
 
 func (r *replay) copyOf(d *messaging.Delivery, e event.Event) *messaging.Record {
-	names := make([]string, len(r.matched))
-	for i, rule := range r.matched {
-		names[i] = r.sub.Rules[rule].Name
-	}
-	properties := map[string]string{
-		"rules": strings.Join(names, ","), "revision": strconv.FormatInt(r.sub.Revision, 10), "replay": r.id,
-	}
+	properties := make(map[string]string, 2)
 	model.CopyProperties(properties, d.Properties)
 	return &messaging.Record{Key: e.PartitionKey, Payload: d.Payload, EventTime: d.EventTime, Properties: properties}
 }

@@ -119,7 +119,7 @@ func (b *bus) sendQueueOf(s *model.Subscriber) *sendQueue {
 	defer b.mu.Unlock()
 	l := b.queues[s.UID]
 	if l == nil {
-		l = b.engine.newSendQueue(b, s, b.life, 0)
+		l = b.newSendQueue(b.life, s, 0)
 		b.queues[s.UID] = l
 	}
 	return l
@@ -171,7 +171,8 @@ func (b *bus) run() {
 	}
 }
 
-// prefetchMessages bounds the events of one bus that are here and not acknowledged.
+// prefetchMessages bounds the events of a bus that are here and not acknowledged: what small events
+// take beside their bytes.
 const prefetchMessages = 5000
 
 // consume consumes the bus until ctx ends, or it cannot go on.
@@ -188,9 +189,7 @@ func (b *bus) consume(ctx context.Context, stop context.CancelCauseFunc) error {
 	cfg.PrefetchMessages, cfg.PrefetchBytes = prefetchMessages, own.PrefetchBytes
 	cfg.HeldMessages, cfg.HeldBytes = prefetchMessages, own.PrefetchBytes
 	cfg.MaxMessageBytes = 4 << 10 // most events are smaller; to make the queue longer later would give up partitions for a second
-	cfg.StopTimeout = own.StopTimeout
-	cfg.AckEvery = 20 * time.Millisecond
-	cfg.StuckAfter = 24 * time.Hour // an event waits for its send topics, which say why they accept nothing
+	cfg.StopTimeout, cfg.AckEvery = own.StopTimeout, 20*time.Millisecond
 	cfg.Retry = messaging.Retry{
 		MinDelay: backoff.Min, MaxDelay: backoff.Max, // of events that the engine gives up; only Reject ends attempts
 		DeadLetterTopic: topics.Unmatched(b.name), DeadLetterSubscription: model.DeliverSubscription,
@@ -307,29 +306,25 @@ func (b *bus) take(ctx context.Context, d *messaging.Delivery, pending messaging
 		}
 		return fmt.Errorf("cannot match: %w", err)
 	}
-	copies := p.matcher.subscribers()
-	if copies == 0 {
+	if len(p.matcher.subscribers) == 0 {
 		b.metrics.unmatched.Inc()
 		pending.Complete(nil)
 		return nil
 	}
 	b.metrics.matched.Inc()
 	m := &message{pending: pending, published: d.PublishTime, metrics: b.metrics}
-	m.left.Store(int32(copies) + 1)
-	for rest := p.matcher.ids; len(rest) > 0; {
-		var s *subscriber
-		var names string
-		s, names, rest = next(rest)
-		c := entry{position: position, of: m, record: copyOf(d, s, e.PartitionKey, names, position)}
+	m.left.Store(int32(len(p.matcher.subscribers)) + 1)
+	for _, s := range p.matcher.subscribers {
+		c := entry{position: position, of: m, record: copyOf(d, s, e.PartitionKey, position)}
 		c.size = messaging.EntryBytes(c.record)
-		l := s.sendQueue
+		q := s.sendQueue
 		if s.ordered {
-			l = p.sendQueue(s)
+			q = p.sendQueue(s)
 		}
 		switch {
-		case l == nil: // the subscriber was deleted meanwhile
+		case q == nil: // the subscriber was deleted meanwhile
 			m.done(nil)
-		case !l.add(ctx, c):
+		case !q.add(ctx, c):
 			m.done(errGivenUp)
 		}
 	}
@@ -338,15 +333,11 @@ func (b *bus) take(ctx context.Context, d *messaging.Delivery, pending messaging
 }
 
 // copyOf makes the copy of an event for a subscriber.
-func copyOf(d *messaging.Delivery, s *subscriber, key, rules string, position int64) *messaging.Record {
-	properties := make(map[string]string, 5)
-	properties[PropertyRules], properties[PropertyRevision] = rules, s.revision
+func copyOf(d *messaging.Delivery, s *subscriber, key string, position int64) *messaging.Record {
+	r := &messaging.Record{Key: key, Payload: d.Payload, EventTime: d.EventTime, Properties: make(map[string]string, 3)}
+	model.CopyProperties(r.Properties, d.Properties)
 	if s.ordered {
-		properties[PropertyPosition] = strconv.FormatInt(position, 10)
-	}
-	model.CopyProperties(properties, d.Properties)
-	r := &messaging.Record{Key: key, Payload: d.Payload, EventTime: d.EventTime, Properties: properties}
-	if s.ordered {
+		r.Properties[PropertyPosition] = strconv.FormatInt(position, 10)
 		r.SequenceID = &position
 	}
 	return r
@@ -427,7 +418,7 @@ func (p *partition) sendQueue(s *subscriber) *sendQueue {
 	}
 	l := p.queues[s.UID]
 	if l == nil {
-		l = p.bus.engine.newSendQueue(p.bus, s.Subscriber, p.ctx, p.index)
+		l = p.bus.newSendQueue(p.ctx, s.Subscriber, p.index)
 		p.queues[s.UID] = l
 	}
 	return l
@@ -451,31 +442,14 @@ func (p *partition) end() {
 
 // newSendQueue makes a send queue that ends with ctx. It takes names from the first revision of its
 // subscriber, because they never change.
-func (e *Engine) newSendQueue(b *bus, s *model.Subscriber, ctx context.Context, partition int) *sendQueue { //nolint:revive // ctx is kept
-	log := b.log.With(zap.String("subscriber", s.Name), zap.Int("partition", partition))
+func (b *bus) newSendQueue(ctx context.Context, s *model.Subscriber, partition int) *sendQueue {
 	ctx, end := context.WithCancel(ctx)
-	l := &sendQueue{
-		cfg: e.cfg, subscriber: s, ordered: s.Order.Ordered(),
-		openSlots: e.openSlots, log: log, metrics: b.metrics, ctx: ctx, end: end, last: -1, stored: -1, wake: make(chan struct{}, 1),
+	return &sendQueue{
+		maxBytes: b.engine.cfg.QueueBytes, openSlots: b.engine.openSlots,
+		log:     b.log.With(zap.String("subscriber", s.Name), zap.Int("partition", partition)),
+		open:    func(ctx context.Context) (topicWriter, error) { return b.openSendTopic(ctx, s, partition) },
+		metrics: b.metrics, ctx: ctx, end: end, wake: make(chan struct{}, 1),
 	}
-	config := b.newest.Load()
-	open := func(ctx context.Context) (topicWriter, error) {
-		if l.ordered {
-			return e.openWriter(ctx, s, partition)
-		}
-		return e.openPublisher(ctx, s)
-	}
-	l.open = func(ctx context.Context) (topicWriter, error) {
-		sendTopic, err := open(ctx)
-		if !errors.Is(err, messaging.ErrTopicNotFound) {
-			return sendTopic, err
-		}
-		if err := e.maker.MakeSubscriber(ctx, config, s); err != nil { // somebody has deleted the topics that the registry had created
-			return nil, fmt.Errorf("cannot make the topics of %s: %w", s.Name, err)
-		}
-		return open(ctx)
-	}
-	return l
 }
 
 // partitions returns the indexes of the partitions that this engine owns.

@@ -13,9 +13,9 @@ type Config struct {
 	// acknowledged: events to match, and events whose copies are not all stored. Further events
 	// wait at the brokers. Default 32 MiB.
 	PrefetchBytes int64 `yaml:"prefetch_bytes"`
-	// QueueBytes bounds the copies that wait for one send topic (for ordered subscribers, for one
-	// of its partitions). If the queue is full, the partition of the bus that the next copy comes
-	// from waits. Default 8 MiB.
+	// QueueBytes bounds the copies that wait for one send topic (for ordered subscribers, for one of
+	// its partitions). If the queue is full, the partition of the bus that the next copy comes from
+	// waits. Default 8 MiB.
 	QueueBytes int64 `yaml:"queue_bytes"`
 	// DedupEvents bounds how many events this process remembers, over all buses, to leave out
 	// duplicates. Each takes about 100 bytes. Default 1,000,000.
@@ -36,5 +36,6 @@ func (c Config) Validate() error {
 		config.CheckAtLeast("prefetch_bytes", c.PrefetchBytes, 1),
 		config.CheckAtLeast("queue_bytes", c.QueueBytes, 1),
 		config.CheckAtLeast("dedup_events", c.DedupEvents, 0),
-		config.CheckAtLeast("stop_timeout", c.StopTimeout, time.Second))
+		config.CheckAtLeast("stop_timeout", c.StopTimeout, time.Second),
+	)
 }

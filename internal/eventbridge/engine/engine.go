@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,7 +43,7 @@ type Engine struct {
 	log       *zap.Logger
 	metrics   *Metrics
 	capacity  windowCapacity
-	openSlots openSlots
+	openSlots chan struct{}
 	working   sync.WaitGroup
 	applied   atomic.Int64
 
@@ -65,7 +66,7 @@ type Options struct {
 func New(o Options) *Engine {
 	return &Engine{
 		client: o.Client, source: o.Source, topics: o.Topics, maker: o.Maker, cfg: o.Config, log: o.Log.Named("engine"), metrics: o.Metrics,
-		capacity: windowCapacity{most: int64(o.Config.DedupEvents)}, buses: make(map[string]*bus), openSlots: newOpenSlots(),
+		capacity: windowCapacity{most: int64(o.Config.DedupEvents)}, buses: make(map[string]*bus), openSlots: make(chan struct{}, parallelOpens),
 	}
 }
 
@@ -116,8 +117,8 @@ func (e *Engine) Status() map[string]BusStatus {
 	return all
 }
 
-// Unhealthy returns why buses are not consumed, nil if all are. It names some of them, sorted by
-// name: the log repeats the error.
+// Unhealthy returns why buses are not consumed, nil if all are. A bus that waits for a send topic is
+// consumed. It names some of them, sorted by name: the log repeats the error.
 func (e *Engine) Unhealthy() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -145,13 +146,13 @@ const toldBuses = 3
 func (b *bus) Unhealthy() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.held != nil {
-		return b.held
+	if err := cmp.Or(b.held, b.unhealthy); err != nil {
+		return err
 	}
-	if b.unhealthy == nil && b.consumer != nil {
+	if b.consumer != nil {
 		return b.consumer.Unhealthy()
 	}
-	return b.unhealthy
+	return nil
 }
 
 // apply makes the engine follow a snapshot.

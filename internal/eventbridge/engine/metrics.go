@@ -38,10 +38,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "eventbridge_engine_open_topics", Help: "Send topics, or partitions of them, that this engine has a producer of.",
 		}, []string{"bus"}),
 		unhealthy: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "eventbridge_engine_unhealthy_topics", Help: "Send topics, or partitions of them, that accept nothing at present.",
+			Name: "eventbridge_engine_unhealthy_topics", Help: "Send topics, or partitions of them, that accept nothing: the bus waits for them.",
 		}, []string{"bus"}),
 		forgot: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "eventbridge_engine_dedup_evicted_total", Help: "Events that were forgotten before the end of the window, for want of room.",
+			Name: "eventbridge_engine_dedup_evicted_total", Help: "Events that were forgotten before the end of the window, for lack of capacity.",
 		}),
 		rules: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "eventbridge_engine_rules", Help: "Rules that events are matched against.",

@@ -36,18 +36,9 @@ func positionOf(id messaging.MessageID) (int64, error) {
 	return ledger<<(entryBits+batchBits) | entry<<batchBits | int64(index), nil
 }
 
-// These are the properties of a copy, beside those of model.CopyProperties.
-const (
-	// PropertyRules are the names of the rules that matched, separated by commas.
-	PropertyRules = "rules"
-	// PropertyRevision is the revision of the subscriber whose rules matched.
-	PropertyRevision = "revision"
-	// PropertyPosition is the event's position in its partition of the bus' topic. Copies for
-	// ordered subscribers have it.
-	PropertyPosition = "position"
-	// PropertyReplay is the ID of the job that replayed the event.
-	PropertyReplay = "replay"
-)
+// PropertyPosition is the property of a copy for an ordered subscriber that holds the event's
+// position in its partition of the bus' topic.
+const PropertyPosition = "position"
 
 // storedPosition returns the position of a copy, -1 if it has none.
 func storedPosition(d *messaging.Delivery) (int64, error) {

@@ -12,12 +12,11 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
+// rebuildTimeout bounds the reading: the events of the partition wait meanwhile.
+const rebuildTimeout = 10 * time.Second
+
 // clocksApart is how far the clocks of publishers may differ: publish times do not always ascend.
 const clocksApart = time.Minute
-
-// rebuildTimeout bounds how long an engine that takes over a partition reads back the events of the
-// dedup window.
-const rebuildTimeout = 10 * time.Second
 
 // rebuild reads the partition to fill the window: with the events before the first delivered one,
 // which was published at the given time, and with the events after it. Some of these may have been

@@ -3,8 +3,6 @@ package engine
 import (
 	"cmp"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/pkg/eventpattern"
@@ -14,8 +12,7 @@ import (
 // for its send queue.
 type subscriber struct {
 	*model.Subscriber
-	number    int    // among the subscribers of the bus
-	revision  string // in decimal digits
+	number    int // among the subscribers of the bus
 	ordered   bool
 	sendQueue *sendQueue // if the subscriber is not ordered; the same for all revisions
 }
@@ -91,53 +88,26 @@ func (r *rules) newSet(s *model.Subscriber, was *subscriber) *subscriber {
 	} else {
 		r.numbers++
 	}
-	return &subscriber{Subscriber: s, number: number, revision: strconv.FormatInt(s.Revision, 10), ordered: s.Order.Ordered()}
+	return &subscriber{Subscriber: s, number: number, ordered: s.Order.Ordered()}
 }
 
 // matcher matches events for one goroutine at a time.
 type matcher struct {
-	scratch eventpattern.Scratch
-	ids     []ruleID
+	scratch     eventpattern.Scratch
+	ids         []ruleID
+	subscribers []*subscriber // those with a rule that matches, each once, until the next match
 }
 
-// match finds the rules that match an event. Those of one subscriber are side by side. They are
-// valid until the next call.
+// match finds the subscribers with a rule that matches an event.
 func (m *matcher) match(r *rules, event []byte) (err error) {
 	m.ids, err = r.index.Match(&m.scratch, m.ids[:0], event)
-	if len(m.ids) > 1 {
-		slices.SortFunc(m.ids, func(a, b ruleID) int {
-			return cmp.Or(cmp.Compare(a.subscriber.number, b.subscriber.number), cmp.Compare(a.rule, b.rule))
-		})
+	m.subscribers = m.subscribers[:0]
+	for _, id := range m.ids {
+		m.subscribers = append(m.subscribers, id.subscriber)
+	}
+	if len(m.subscribers) > 1 {
+		slices.SortFunc(m.subscribers, func(a, b *subscriber) int { return cmp.Compare(a.number, b.number) })
+		m.subscribers = slices.Compact(m.subscribers)
 	}
 	return err
-}
-
-// subscribers returns how many subscribers the matching rules belong to.
-func (m *matcher) subscribers() (n int) {
-	for i, id := range m.ids {
-		if i == 0 || id.subscriber != m.ids[i-1].subscriber {
-			n++
-		}
-	}
-	return n
-}
-
-// next cuts the rules of the first subscriber off ids, and returns their names.
-func next(ids []ruleID) (s *subscriber, names string, rest []ruleID) {
-	s = ids[0].subscriber
-	n := 1
-	for n < len(ids) && ids[n].subscriber == s {
-		n++
-	}
-	if n == 1 {
-		return s, s.Rules[ids[0].rule].Name, ids[1:]
-	}
-	var all strings.Builder
-	for i, id := range ids[:n] {
-		if i > 0 {
-			all.WriteByte(',')
-		}
-		all.WriteString(s.Rules[id.rule].Name)
-	}
-	return s, all.String(), ids[n:]
 }

@@ -3,12 +3,14 @@ package engine
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap/zaptest"
@@ -65,16 +67,14 @@ func (s *fakeStore) set(takes time.Duration, err error) {
 	s.takes, s.err = takes, err
 }
 
-// newFakeSendQueue is a sendQueue into s, which is not opened before openable is closed.
+// newFakeSendQueue is a sendQueue into s that holds ten copies.
 func newFakeSendQueue(t testing.TB, s *fakeStore, order model.Order) (*sendQueue, context.CancelFunc) {
 	t.Helper()
-	cfg := DefaultConfig()
-	cfg.QueueBytes = 100 // ten copies of addTest
 	ctx, cancel := context.WithCancel(t.Context())
 	metrics := NewMetrics(prometheus.NewRegistry()).of("b")
 	l := &sendQueue{
-		cfg: cfg, ordered: order.Ordered(), openSlots: newOpenSlots(), log: zaptest.NewLogger(t), metrics: metrics,
-		ctx: ctx, end: cancel, last: -1, stored: -1, wake: make(chan struct{}, 1),
+		maxBytes: 100, openSlots: make(chan struct{}, parallelOpens), log: zaptest.NewLogger(t), metrics: metrics,
+		ctx: ctx, end: cancel, wake: make(chan struct{}, 1),
 	}
 	l.open = func(context.Context) (topicWriter, error) {
 		s.mu.Lock()
@@ -133,16 +133,6 @@ func TestCopiesGatherWhileOthersAreStored(t *testing.T) {
 		assert.True(t, finished[7]())
 		assert.Equal(t, [][]int64{{0}, {1, 2, 3, 4, 5, 6, 7}}, s.groups)
 
-		// It is delivered again: it is stored already, or waits with the first one.
-		assert.True(t, l.addTest(t.Context(), 3, "k")())
-		first := l.addTest(t.Context(), 9, "k")
-		again := l.addTest(t.Context(), 9, "k")
-		assert.False(t, again())
-		time.Sleep(time.Second)
-		synctest.Wait()
-		assert.True(t, first() && again())
-		assert.Len(t, s.groups, 3)
-
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		assert.Zero(t, s.open, "it is closed when idle")
@@ -192,14 +182,14 @@ func TestAQueueTriesAgain(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		assert.False(t, finished())
-		assert.EqualError(t, l.Unhealthy(), "broken")
+		assert.EqualError(t, l.unhealthy, "broken")
 		assert.Greater(t, s.opened, 4)
 		assert.Less(t, s.opened, 20)
 		s.set(0, nil)
 		time.Sleep(longestPause)
 		synctest.Wait()
 		assert.True(t, finished())
-		assert.NoError(t, l.Unhealthy())
+		assert.NoError(t, l.unhealthy)
 
 		s.set(0, errors.New("broken again"))
 		rest := []func() bool{l.addTest(t.Context(), 2, "k"), l.addTest(t.Context(), 3, "k")}
@@ -252,6 +242,40 @@ func TestNobodyWaitsForADeletedSubscriber(t *testing.T) {
 				assert.True(t, f())
 			}
 			assert.Zero(t, s.open)
+		})
+	}
+}
+
+// A send topic that accepts nothing, terminated or unavailable, is tried until it does, and no copy
+// becomes anything else: the bus waits.
+func TestASendTopicThatAcceptsNothingHoldsTheBus(t *testing.T) {
+	for _, failure := range []error{messaging.ErrTopicTerminated, errors.New("over its quota")} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &fakeStore{err: failure}
+			l, end := newFakeSendQueue(t, s, model.OrderTotal)
+			var finished []func() bool
+			for i := range int64(10) {
+				finished = append(finished, l.addTest(t.Context(), i, "k"))
+			}
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			require.InDelta(t, 1, testutil.ToFloat64(l.metrics.unhealthy), 0)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			require.Nil(t, l.addTest(ctx, 10, "k"), "the bus waits")
+			for _, f := range finished {
+				require.False(t, f())
+			}
+			s.set(0, nil)
+			time.Sleep(longestPause)
+			synctest.Wait()
+			require.Zero(t, testutil.ToFloat64(l.metrics.unhealthy))
+			for _, f := range finished {
+				assert.True(t, f())
+			}
+			assert.Equal(t, []int64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, slices.Concat(s.groups...))
+			end()
+			l.working.Wait()
 		})
 	}
 }

@@ -2,13 +2,14 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -117,7 +118,7 @@ func TestTakeoverUnderLoad(t *testing.T) {
 	url, server, line := proxy.Pulsar(t)
 	w := newWorld(t, server, 2,
 		newSubscriber("group", model.OrderGroup, `{"type":["load"]}`),
-		newSubscriber("single", model.OrderGroup, `{"type":["load"]}`),
+		newSubscriber("single", model.OrderExclusive, `{"type":["load"]}`),
 		newSubscriber("any", model.OrderNone, `{"type":["load"]}`),
 	)
 	cut := w.dial(messaging.Config{URL: url, ListenerName: proxy.Listener})
@@ -154,7 +155,6 @@ func TestRulesChangeUnderLoad(t *testing.T) {
 	patterns := []string{`{"type":["load"]}`, `{"type":[{"prefix":"lo"}]}`, `{"data":{"n":[{"numeric":[">",0]}]}}`}
 	for i := range 60 {
 		s := newSubscriber("s", model.OrderGroup, patterns[i%len(patterns)])
-		s.Rules[0].Name = fmt.Sprint("v", i%len(patterns))
 		w.set(s)
 		require.Equal(t, w.rev, e.Applied())
 		time.Sleep(20 * time.Millisecond)
@@ -162,11 +162,6 @@ func TestRulesChangeUnderLoad(t *testing.T) {
 	l.stop()
 	w.acknowledged()
 	l.ordered("s")
-	seen := map[string]bool{}
-	for _, d := range w.read(w.topics.Send(w.sub("s"))) {
-		seen[d.Properties[PropertyRules]] = true
-	}
-	assert.GreaterOrEqual(t, len(seen), 3, "all revisions were used")
 }
 
 // What came before is left out, also by an engine that has just taken over.
@@ -202,33 +197,54 @@ func TestDuplicatesAreLeftOutAcrossATakeover(t *testing.T) {
 	}
 }
 
-// The bus waits for a send topic that accepts nothing, and makes no dead letters. It goes on
-// when the subscriber is deleted, and the other subscribers get all events.
-func TestTheBusWaitsForASendTopicThatAcceptsNothing(t *testing.T) {
+// A send topic that accepts nothing holds the bus: no event is lost, none becomes a dead letter, and
+// the others get what the queue has room for. Deleting the subscriber lets the bus go on.
+func TestASendTopicThatAcceptsNothing(t *testing.T) {
 	t.Parallel()
 	for _, order := range []model.Order{model.OrderNone, model.OrderGroup} {
 		t.Run(string(order), func(t *testing.T) {
 			t.Parallel()
-			const events = 3 * queueRecords
 			w := newWorld(t, stack.Pulsar(t), 2,
-				newSubscriber("steady", model.OrderNone, `{"type":["a"]}`), newSubscriber("stalled", order, `{"type":["a"]}`))
-			w.server.Terminate(t, w.topics.Send(w.sub("stalled")))
-			e, _ := w.engine(w.client, DefaultConfig())
-			for i := range events {
+				newSubscriber("healthy", model.OrderNone, `{"type":["a"]}`), newSubscriber("terminated", order, `{"type":["a"]}`))
+			broken := *w.sub("terminated")
+			w.server.Terminate(t, w.topics.Send(&broken))
+			cfg := DefaultConfig()
+			cfg.QueueBytes = 4 << 10
+			e, _ := w.engine(w.client, cfg)
+			for i := range 200 {
 				w.publish(fmt.Sprint("e", i), "a", fmt.Sprint("k", i%5), i)
 			}
-			b := func() *bus {
-				e.mu.Lock()
-				defer e.mu.Unlock()
-				return e.buses[busName]
+			unhealthy := func() bool {
+				b := e.bus(busName)
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				queues := maps.Clone(b.queues)
+				for _, p := range b.owned {
+					p.queueMu.Lock()
+					maps.Copy(queues, p.queues)
+					p.queueMu.Unlock()
+				}
+				q := queues[broken.UID]
+				if q == nil {
+					return false
+				}
+				q.mu.Lock()
+				defer q.mu.Unlock()
+				return errors.Is(q.unhealthy, messaging.ErrTopicTerminated) && q.notFull != nil
 			}
-			require.Eventually(t, func() bool { return testutil.ToFloat64(b().metrics.unhealthy) > 0 }, await.Patience, 10*time.Millisecond)
-			steady, deadLetters := w.topics.Send(w.sub("steady")), w.topics.DeadLetter(w.sub("stalled"))
-			assert.Less(t, len(w.read(steady)), events, "the bus waits")
-			w.set(*w.sub("steady"))
+			require.Eventually(t, unhealthy, await.Patience, 10*time.Millisecond)
+			assert.Less(t, len(w.read(w.topics.Send(w.sub("healthy")))), 200, "the bus waits")
+			assert.Empty(t, w.read(w.topics.DeadLetter(&broken)))
+			w.set(w.subs[0])
 			w.acknowledged()
-			assert.Len(t, w.read(steady), events)
-			assert.Empty(t, w.read(deadLetters))
+			assert.Len(t, w.read(w.topics.Send(w.sub("healthy"))), 200)
 		})
 	}
+}
+
+// bus returns what the engine has for a bus.
+func (e *Engine) bus(name string) *bus {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.buses[name]
 }

@@ -1,0 +1,55 @@
+package engine
+
+import (
+	"context"
+	"strconv"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
+	"github.com/aviaryhq/aviary/test/wire"
+)
+
+// The broker delivers an event again: its copy for an ordered subscriber is stored already, or is
+// before it in the same group.
+func TestACopyThatComesAgainIsStoredOnce(t *testing.T) {
+	t.Parallel()
+	server := wire.Start(t)
+	client, err := messaging.Dial(t.Context(), messaging.Config{URL: server.URL()}, messaging.WithLogger(zaptest.NewLogger(t)))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
+		defer cancel()
+		assert.NoError(t, client.Close(ctx))
+	})
+	s := newSubscriber("s", model.OrderTotal, `{"type":["a"]}`)
+	s.Bus, s.UID = busName, "u-s"
+	e := New(Options{
+		Client: client, Topics: model.Topics{Namespace: "public/default"}, Config: DefaultConfig(), Log: zaptest.NewLogger(t),
+		Metrics: NewMetrics(prometheus.NewRegistry()),
+	})
+	topic := e.topics.Send(&s)
+	server.CreateTopic(topic, 0)
+	w, err := e.openWriter(t.Context(), &s, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { w.close(context.Background()) })
+	for _, group := range [][]int64{{1, 2}, {1, 2, 3, 2, 3, 4}, {4, 1}} {
+		entries := make([]entry, len(group))
+		for i, position := range group {
+			entries[i] = entry{position: position, record: &messaging.Record{
+				Payload: []byte("{}"), SequenceID: &position, Properties: map[string]string{PropertyPosition: strconv.FormatInt(position, 10)},
+			}}
+		}
+		done, left, err := w.put(t.Context(), entries)
+		require.NoError(t, err)
+		assert.Len(t, done, len(group))
+		assert.Empty(t, left)
+	}
+	assert.Equal(t, 4, server.Count(topic))
+}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/transfer"
 )
 
 // command returns the command as it is written on the command line; empty for a service.
@@ -98,7 +98,7 @@ func (s *service) reseal(ctx context.Context, stdout io.Writer) error {
 }
 
 func (s *service) export(stdout io.Writer) error {
-	write := func(w io.Writer) error { return s.store.Snapshot().Export(w, "") }
+	write := func(w io.Writer) error { return transfer.Export(w, s.store.Snapshot()) }
 	if s.cfg.Export == "-" {
 		return write(stdout)
 	}
@@ -151,15 +151,15 @@ func (s *service) importFile(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	defer func() { _ = file.Close() }()
-	steps, err := s.store.Import(ctx, file, store.ImportOptions{
-		DryRun: s.cfg.DryRun, Prune: s.cfg.Prune, Lookup: os.LookupEnv, Within: s.cfg.Timeout,
+	steps, err := transfer.Import(ctx, s.store, file, transfer.Options{
+		Checks: s.checks, DryRun: s.cfg.DryRun, Prune: s.cfg.Prune, Lookup: os.LookupEnv, Within: s.cfg.Timeout,
 	})
 	for _, step := range steps {
 		name := "bus " + step.Bus
 		if step.Subscriber != "" {
 			name = "subscriber " + step.Bus + "/" + step.Subscriber
 		}
-		if step.Action == store.Created && step.Subscriber != "" && s.startsInThePast(step) {
+		if step.Action == transfer.Created && step.Subscriber != "" && s.startsInThePast(step) {
 			name += " (what came before it is not delivered by an import: replay it)"
 		}
 		if _, e := fmt.Fprintf(stdout, "%-7s %s\n", step.Action, name); e != nil {
@@ -171,7 +171,7 @@ func (s *service) importFile(ctx context.Context, stdout io.Writer) error {
 
 // startsInThePast reports whether an imported subscriber begins before now. Only the API starts the
 // replay for this: an import has no processor.
-func (s *service) startsInThePast(step store.Step) bool {
+func (s *service) startsInThePast(step transfer.Step) bool {
 	sub := s.store.Snapshot().Subscriber(step.Bus, step.Subscriber)
 	return sub != nil && sub.Start != "latest"
 }

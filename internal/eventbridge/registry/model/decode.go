@@ -25,7 +25,7 @@ const MaxObjectBytes = 512 << 10
 // refuse whatever is stored. The name may be left out.
 func DecodeBus(text []byte, name string, checks Checks) (Bus, error) {
 	b := NewBus(name)
-	found := decode(text, &b)
+	found := decodeObject(text, &b)
 	if b.Name != name {
 		found.Add("/name", "must be %q as in the address, or left out, got %q", name, b.Name)
 		b.Name = name
@@ -36,15 +36,8 @@ func DecodeBus(text []byte, name string, checks Checks) (Bus, error) {
 
 // DecodeSubscriber is [DecodeBus] for a subscriber.
 func DecodeSubscriber(text []byte, bus, name string, checks Checks) (Subscriber, error) {
-	return DecodePrepared(text, bus, name, checks, func(*Subscriber) FaultList { return nil })
-}
-
-// DecodePrepared is [DecodeSubscriber]. prepare may change the decoded subscriber before it is
-// validated.
-func DecodePrepared(text []byte, bus, name string, checks Checks, prepare func(*Subscriber) FaultList) (Subscriber, error) {
 	s := NewSubscriber(bus, name)
-	found := decode(text, &s)
-	found = append(found, prepare(&s)...)
+	found := decodeObject(text, &s)
 	if s.Bus != bus {
 		found.Add("/bus", "must be %q as in the address, or left out, got %q", bus, s.Bus)
 		s.Bus = bus
@@ -53,19 +46,29 @@ func DecodePrepared(text []byte, bus, name string, checks Checks, prepare func(*
 		found.Add("/name", "must be %q as in the address, or left out, got %q", name, s.Name)
 		s.Name = name
 	}
-	valid := s
-	valid.Fill()
-	found.UnlessAt(found, ValidateSubscriber(&valid, checks))
+	found.UnlessAt(found, ValidateGiven(s, checks))
 	return s, found.Err()
 }
 
-// decode decodes text into v, a pointer to a struct, and finds all faults. Fields with a fault keep
+// ValidateGiven is [ValidateSubscriber] for a subscriber that has not got its defaults yet.
+func ValidateGiven(s Subscriber, checks Checks) FaultList {
+	s.Fill()
+	return ValidateSubscriber(&s, checks)
+}
+
+func decodeObject(text []byte, v any) (f FaultList) {
+	if len(text) > MaxObjectBytes {
+		f.Add("", "must have at most %d bytes, got %d", MaxObjectBytes, len(text))
+		return f
+	}
+	return Decode(text, v)
+}
+
+// Decode decodes text into v, a pointer to a struct, and finds all faults. Fields with a fault keep
 // their values in v.
-func decode(text []byte, v any) FaultList {
+func Decode(text []byte, v any) FaultList {
 	var d decoder
 	switch {
-	case len(text) > MaxObjectBytes:
-		d.faults.Add("", "must have at most %d bytes, got %d", MaxObjectBytes, len(text))
 	case !utf8.Valid(text):
 		d.faults.Add("", "must be UTF-8")
 	default:
@@ -94,7 +97,7 @@ type decoder struct{ faults FaultList }
 
 func (d *decoder) value(raw json.RawMessage, v reflect.Value, at string) {
 	if v.Type() == reflect.TypeFor[json.RawMessage]() {
-		v.SetBytes(normalEscapes(bytes.TrimSpace(raw)))
+		v.SetBytes(bytes.TrimSpace(raw))
 		return
 	}
 	if string(bytes.TrimSpace(raw)) == "null" {
@@ -135,35 +138,6 @@ func (d *decoder) value(raw json.RawMessage, v reflect.Value, at string) {
 	}
 }
 
-// normalEscapes writes each text in raw, which is valid JSON, as Encode does. Values that differ
-// only in escapes become equal. A text with U+FFFD stays as it is: encoding/json puts that in place
-// of half a surrogate pair, which patterns refuse.
-func normalEscapes(raw []byte) []byte {
-	made := make([]byte, 0, len(raw))
-	for len(raw) > 0 {
-		begin := bytes.IndexByte(raw, '"')
-		if begin < 0 {
-			return append(made, raw...)
-		}
-		made, raw = append(made, raw[:begin]...), raw[begin:]
-		end := 1
-		for ; raw[end] != '"'; end++ {
-			if raw[end] == '\\' {
-				end++
-			}
-		}
-		var text string
-		if json.Unmarshal(raw[:end+1], &text) == nil && !strings.ContainsRune(text, utf8.RuneError) {
-			encoded, _ := Encode(text) // a text is always encoded
-			made = append(made, encoded...)
-		} else {
-			made = append(made, raw[:end+1]...)
-		}
-		raw = raw[end+1:]
-	}
-	return made
-}
-
 // text sets a value that is a string in JSON.
 func (d *decoder) text(raw json.RawMessage, v reflect.Value, target encoding.TextUnmarshaler, at string) {
 	var text string
@@ -190,8 +164,9 @@ func (d *decoder) object(raw json.RawMessage, v reflect.Value, at string) {
 			d.faults.Add(at+Step(key), "there is no such key: the keys here are %s", strings.Join(names, ", "))
 			return
 		}
-		d.value(value, v.Field(i), at+Step(key))
-		if v.Field(i).Type() == reflect.TypeFor[secret.String]() && string(value) == `""` {
+		field := v.FieldByIndex(i)
+		d.value(value, field, at+Step(key))
+		if field.Type() == reflect.TypeFor[secret.String]() && string(value) == `""` {
 			d.faults.Add(at+Step(key), "must have a value, or be left out") // a script may have used an unset variable
 		}
 	})
@@ -302,11 +277,11 @@ func shorten(raw json.RawMessage) string {
 }
 
 // fieldsOf returns the indexes of a struct's fields by their keys in JSON.
-func fieldsOf(t reflect.Type) map[string]int {
-	fields := make(map[string]int, t.NumField())
-	for i := range t.NumField() {
-		if name := keyOf(t.Field(i)); name != "" {
-			fields[name] = i
+func fieldsOf(t reflect.Type) map[string][]int {
+	fields := make(map[string][]int, t.NumField())
+	for _, field := range reflect.VisibleFields(t) {
+		if name := keyOf(field); name != "" {
+			fields[name] = field.Index
 		}
 	}
 	return fields

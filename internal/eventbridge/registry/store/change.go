@@ -39,7 +39,7 @@ func (s *Store) change(ctx context.Context, key string, decide decide) (stored b
 		case ctx.Err() != nil:
 			return false, undecided(nil, context.Cause(ctx))
 		}
-		owned, err := s.own(ctx)
+		lease, err := s.own(ctx)
 		if has(seen) {
 			if err == nil {
 				s.release(false)
@@ -49,7 +49,7 @@ func (s *Store) change(ctx context.Context, key string, decide decide) (stored b
 		if err != nil {
 			return false, undecided(unknown, err)
 		}
-		stored, unknown, err = s.changeOwned(ctx, owned, key, id, seen, decide)
+		stored, unknown, err = s.changeWithLease(ctx, lease, key, id, seen, decide)
 		if unknown == nil {
 			return stored, err
 		}
@@ -67,9 +67,9 @@ func has(seen <-chan struct{}) bool {
 	}
 }
 
-// changeOwned is change for the owner. unknown is set when it is not known whether the record was
+// changeWithLease is change for the owner. unknown is set when it is not known whether the record was
 // stored.
-func (s *Store) changeOwned(ctx context.Context, owned *ownership, key, id string, seen <-chan struct{}, decide decide) (stored bool, unknown, err error) {
+func (s *Store) changeWithLease(ctx context.Context, lease *writerLease, key, id string, seen <-chan struct{}, decide decide) (stored bool, unknown, err error) {
 	broken := false
 	defer func() { s.release(broken) }()
 	r, err := s.decide(ctx, decide)
@@ -87,7 +87,7 @@ func (s *Store) changeOwned(ctx context.Context, owned *ownership, key, id strin
 	if err := ctx.Err(); err != nil {
 		return false, nil, undecided(nil, context.Cause(ctx))
 	}
-	if err := owned.publisher.Publish(ctx, m); err != nil {
+	if err := lease.publisher.Publish(ctx, m); err != nil {
 		broken = true
 		if errors.Is(err, messaging.ErrTooLarge) || errors.Is(err, messaging.ErrTopicTerminated) {
 			return false, nil, undecided(nil, err)

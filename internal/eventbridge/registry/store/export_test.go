@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"io"
 	"testing"
 	"time"
 
@@ -10,17 +9,8 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// ReadBuses reads the buses of a file that was exported.
-func ReadBuses(r io.Reader) ([]model.Bus, error) {
-	file, err := readImport(r, ImportOptions{}, model.Checks{})
-	if err != nil {
-		return nil, err
-	}
-	return file.buses, nil
-}
-
-// Tidy does at once what Run does each minute.
-func (s *Store) Tidy(ctx context.Context) error { return s.tidyOnce(ctx) }
+// CleanUp does at once what Run does each minute.
+func (s *Store) CleanUp(ctx context.Context) error { return s.cleanUpOnce(ctx) }
 
 // CompactNow compacts whether it is worth it or not.
 func (s *Store) CompactNow(ctx context.Context) error {

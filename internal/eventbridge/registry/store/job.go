@@ -33,7 +33,11 @@ func (s *Store) ChangeJob(ctx context.Context, bus, name, uid string, change fun
 		case len(job) > MaxJobBytes || !json.Valid(job):
 			return nil, fmt.Errorf("a job must be JSON of at most %d bytes, got %d", MaxJobBytes, len(job))
 		}
-		return s.again(key, func(r *record) { r.Job = job })
+		r, err := s.currentRecord(key)
+		if err == nil {
+			r.Job = job
+		}
+		return r, err
 	})
 	return err
 }

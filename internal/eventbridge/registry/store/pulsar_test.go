@@ -16,6 +16,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/storetest"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/transfer"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -101,7 +102,7 @@ func TestTopicsAreMadeAndRemoved(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, m.DeleteSubscriber(ctx, "orders", "mail", store.Condition{}))
 	require.NoError(t, m.DeleteSubscriber(ctx, "orders", "tail", store.Condition{}))
-	require.ErrorIs(t, m.Tidy(ctx), model.ErrInUse)
+	require.ErrorIs(t, m.CleanUp(ctx), model.ErrInUse)
 	require.Contains(t, w.names(t, client), w.topics.Send(mail))
 	require.NotContains(t, w.names(t, client), w.topics.Send(tail))
 	// It is made again meanwhile: what was before is not forgotten.
@@ -155,7 +156,7 @@ func TestAnOrderTakesDeduplication(t *testing.T) {
 	// An import finds it before it prunes.
 	file := "format: 1\nbuses:\n  - name: orders\n    subscribers:\n      - {name: books, order: group, rules: [{name: all, pattern: {type: [a]}}], target: {log: {}}}\n"
 	for _, dry := range []bool{true, false} {
-		steps, err := m.Import(ctx, strings.NewReader(file), store.ImportOptions{Prune: true, DryRun: dry})
+		steps, err := transfer.Import(ctx, m.Store, strings.NewReader(file), transfer.Options{Prune: true, DryRun: dry})
 		require.Len(t, storetest.Faults(t, err), 1)
 		require.Contains(t, storetest.Faults(t, err)[0], "/buses/0/subscribers/0/order: must be none")
 		require.Empty(t, steps)
@@ -328,7 +329,7 @@ func tidied(t *testing.T, m member) {
 	t.Helper()
 	var err error
 	require.Eventually(t, func() bool {
-		err = m.Tidy(t.Context())
+		err = m.CleanUp(t.Context())
 		return err == nil
 	}, eventually, 100*time.Millisecond, "%v", &err)
 }

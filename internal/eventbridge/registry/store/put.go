@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -66,10 +67,23 @@ func (s *Store) PutBus(ctx context.Context, given model.Bus, c Condition) (b *mo
 	if err := model.ValidateBus(&given, s.opts.Checks).Err(); err != nil {
 		return nil, false, err
 	}
-	_, err = s.change(ctx, key, func(ctx context.Context) (*record, error) {
-		var r *record
-		b, created, r, err = s.decideBus(ctx, key, given, c)
-		return r, err
+	_, err = s.change(ctx, key, func(ctx context.Context) (r *record, err error) {
+		snapshot, known, revision := s.view(key)
+		old := snapshot.Bus(given.Name)
+		created = old == nil
+		if err := c.check(revisionOf(!created, known)); err != nil {
+			return nil, err
+		}
+		b, r, err = s.completeBus(snapshot, given, revision, now())
+		if err != nil || r == nil || !created || s.opts.Pulsar == nil {
+			return r, err
+		}
+		if known != nil && len(known.former) > 0 { // the topic may hold events of a deleted bus of this name
+			if err := s.opts.Pulsar.RemoveBus(ctx, b.Name); err != nil {
+				return nil, provisionError(err)
+			}
+		}
+		return r, provisionError(s.opts.Pulsar.MakeBus(ctx, b))
 	})
 	if err != nil {
 		return nil, false, err
@@ -77,45 +91,27 @@ func (s *Store) PutBus(ctx context.Context, given model.Bus, c Condition) (b *mo
 	return b, created, nil
 }
 
-// decideBus returns the bus as it is to be stored, and its record: nil if the bus is stored like
+// completeBus returns the bus as it is to be stored, and its record: nil if the bus is stored like
 // this already.
-func (s *Store) decideBus(ctx context.Context, key string, given model.Bus, c Condition) (b *model.Bus, created bool, r *record, err error) {
-	snapshot, known, revision := s.view(key)
-	old := snapshot.Bus(given.Name)
-	if err := c.check(revisionOf(old != nil, known)); err != nil {
-		return nil, false, nil, err
-	}
-	made := given
+func (s *Store) completeBus(snapshot *Snapshot, given model.Bus, revision int64, at time.Time) (*model.Bus, *record, error) {
+	old, made := snapshot.Bus(given.Name), given
 	made.Schemas = maps.Clone(given.Schemas)
 	if given.Mapping != nil {
 		mapping := *given.Mapping
 		made.Mapping = &mapping
 	}
-	made.Revision, made.Changed, made.Created = revision, now(), now()
+	made.Revision, made.Changed, made.Created = revision, at, at
 	if old != nil {
 		made.Created = old.Created
 	}
 	if err := s.mergeBus(&made, old, snapshot); err != nil {
-		return nil, false, nil, err
+		return nil, nil, err
 	}
 	if old != nil && sameBus(*old, made) {
-		return old, false, nil, nil
+		return old, nil, nil
 	}
-	r = &record{Revision: revision, Time: made.Changed}
-	if err := r.put(key, &made, s.opts.Keys); err != nil {
-		return nil, false, nil, err
-	}
-	if old == nil && s.opts.Pulsar != nil {
-		if known != nil && len(known.former) > 0 { // the topic may hold events of a deleted bus of this name
-			if err := s.opts.Pulsar.RemoveBus(ctx, made.Name); err != nil {
-				return nil, false, nil, unprepared(err)
-			}
-		}
-		if err := s.opts.Pulsar.MakeBus(ctx, &made); err != nil {
-			return nil, false, nil, unprepared(err)
-		}
-	}
-	return &made, old == nil, r, nil
+	r := &record{Revision: revision, Time: at}
+	return &made, r, r.put(busKey(made.Name), &made, s.opts.Keys)
 }
 
 // mergeBus completes a given bus from the stored one and from defaults. It returns what is wrong
@@ -156,10 +152,10 @@ func revisionOf(exists bool, known *entry) int64 {
 	return 0
 }
 
-// unprepared returns the error of a change whose topics could not be created at Pulsar.
-func unprepared(err error) error {
+// provisionError returns the error of a change whose topics could not be created at Pulsar.
+func provisionError(err error) error {
 	var invalid *model.Invalid
-	if errors.As(err, &invalid) || errors.Is(err, model.ErrInUse) {
+	if err == nil || errors.As(err, &invalid) || errors.Is(err, model.ErrInUse) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", model.ErrUnavailable, err)
@@ -184,7 +180,7 @@ func (s *Store) DeleteBus(ctx context.Context, name string, c Condition) error {
 		}
 		return r, nil
 	})
-	s.tidySoon()
+	s.cleanUpSoon()
 	return err
 }
 
@@ -213,11 +209,23 @@ func sameBus(a, b model.Bus) bool {
 	return same(&a, &b)
 }
 
-// same reports whether two objects of one type have the same stored form.
+// same reports whether two objects of one type have the same stored form. How texts in patterns and
+// schemas are escaped does not count.
 func same(a, b any) bool {
 	plainA, secretsA, errA := model.Split(a)
 	plainB, secretsB, errB := model.Split(b)
-	return errA == nil && errB == nil && bytes.Equal(plainA, plainB) && reflect.DeepEqual(secretsA, secretsB)
+	if errA != nil || errB != nil || !maps.Equal(secretsA, secretsB) {
+		return false
+	}
+	return bytes.Equal(plainA, plainB) || reflect.DeepEqual(values(plainA), values(plainB))
+}
+
+// values decodes valid JSON, numbers with their digits.
+func values(text []byte) (v any) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	_ = d.Decode(&v) // it was encoded by model.Split
+	return v
 }
 
 // PutSubscriber creates or replaces a subscriber, as [Store.PutBus] does with a bus. The error is
@@ -237,34 +245,38 @@ func (s *Store) PutSubscriber(ctx context.Context, given model.Subscriber, c Con
 	if err := f.Err(); err != nil {
 		return nil, false, err
 	}
-	fresh := birth{uid: newUID()}
-	_, err = s.change(ctx, key, func(ctx context.Context) (*record, error) {
-		var r *record
-		sub, created, r, err = s.decideSubscriber(ctx, key, &fresh, &given, c)
-		return r, err
+	uid := newUID()                   // all attempts to store a new subscriber use the same
+	var provisioned *model.Subscriber // topics were created for it, or may have been
+	_, err = s.change(ctx, key, func(ctx context.Context) (r *record, err error) {
+		snapshot, known, revision := s.view(key)
+		bus := snapshot.Bus(given.Bus)
+		if bus == nil {
+			return nil, fmt.Errorf("%w: there is no bus %s", model.ErrNotFound, model.Quote(given.Bus))
+		}
+		old, readable := s.stored(snapshot, key, &given)
+		created = old == nil
+		if err := c.check(revisionOf(readable, known)); err != nil {
+			return nil, err
+		}
+		sub, r, err = s.completeSubscriber(snapshot, &given, uid, revision, now())
+		if err != nil || r == nil || !created || s.opts.Pulsar == nil {
+			return r, err
+		}
+		provisioned = sub
+		return r, provisionError(s.opts.Pulsar.MakeSubscriber(ctx, bus, sub))
 	})
 	if err != nil {
-		if !errors.Is(err, model.ErrUnknown) {
-			s.abandon(fresh.prepared)
+		if provisioned != nil && !errors.Is(err, model.ErrUnknown) {
+			s.removeTopicsOf(provisioned)
 		}
 		return nil, false, err
 	}
 	return sub, created, nil
 }
 
-// birth is what a new subscriber gets before it is stored. All attempts to store the subscriber use
-// the same.
-type birth struct {
-	uid      string
-	prepared *model.Subscriber // set when topics were created for it, or may have been
-}
-
-// abandon removes the topics of a subscriber that was not stored. Topics that it cannot remove
-// stay; they are empty.
-func (s *Store) abandon(sub *model.Subscriber) {
-	if sub == nil || s.opts.Pulsar == nil {
-		return
-	}
+// removeTopicsOf removes the topics of a subscriber that was not stored. Topics that it cannot
+// remove stay; they are empty.
+func (s *Store) removeTopicsOf(sub *model.Subscriber) {
 	s.running.Go(func() {
 		ctx, cancel := context.WithTimeout(s.life, 30*time.Second)
 		defer cancel()
@@ -275,49 +287,33 @@ func (s *Store) abandon(sub *model.Subscriber) {
 	})
 }
 
-// decideSubscriber returns the subscriber as it is to be stored, and its record: nil if the
-// subscriber is stored like this already.
-func (s *Store) decideSubscriber(ctx context.Context, key string, fresh *birth, given *model.Subscriber, c Condition) (sub *model.Subscriber, created bool, r *record, err error) {
-	snapshot, known, revision := s.view(key)
-	bus := snapshot.Bus(given.Bus)
-	if bus == nil {
-		return nil, false, nil, fmt.Errorf("%w: there is no bus %s", model.ErrNotFound, model.Quote(given.Bus))
-	}
+// completeSubscriber returns the subscriber as it is to be stored, with the UID if it is new, and
+// its record: nil if the subscriber is stored like this already.
+func (s *Store) completeSubscriber(snapshot *Snapshot, given *model.Subscriber, uid string, revision int64, at time.Time) (*model.Subscriber, *record, error) {
+	key := subscriberKey(given.Bus, given.Name)
+	_, known, _ := s.view(key)
 	old, readable := s.stored(snapshot, key, given)
-	if err := c.check(revisionOf(readable, known)); err != nil {
-		return nil, false, nil, err
-	}
 	made, err := model.Clone(given)
 	if err != nil {
-		return nil, false, nil, err
+		return nil, nil, err
 	}
-	if err := s.merge(made, old, bus, snapshot); err != nil {
-		return nil, false, nil, err
+	if err := s.merge(made, old, snapshot); err != nil {
+		return nil, nil, err
 	}
-	if readable && sameSubscriber(*old, *made) {
-		return old, false, nil, nil
+	if readable && same(old, made) {
+		return old, nil, nil
 	}
-	made.Revision, made.Changed = revision, now()
-	r = &record{Revision: revision, Time: made.Changed}
+	made.Revision, made.Changed = revision, at
+	r := &record{Revision: revision, Time: at}
 	if known != nil {
 		r.Former = known.former
 	}
-	if old != nil {
+	if old == nil {
+		made.Created, made.UID = at, uid
+	} else if known != nil {
 		r.Job = known.job
 	}
-	if old == nil {
-		made.Created, made.UID = made.Changed, fresh.uid
-	}
-	if err := r.put(key, made, s.opts.Keys); err != nil {
-		return nil, false, nil, err
-	}
-	if old == nil && s.opts.Pulsar != nil {
-		fresh.prepared = made
-		if err := s.opts.Pulsar.MakeSubscriber(ctx, bus, made); err != nil {
-			return nil, false, nil, unprepared(err)
-		}
-	}
-	return made, old == nil, r, nil
+	return made, r, r.put(key, made, s.opts.Keys)
 }
 
 // stored returns a subscriber as it is stored, nil if there is none. If its record cannot be read,
@@ -335,7 +331,8 @@ func (s *Store) stored(snapshot *Snapshot, key string, sub *model.Subscriber) (o
 
 // merge completes a given subscriber from the stored one and from defaults. It returns what is
 // wrong with the result.
-func (s *Store) merge(made, old *model.Subscriber, bus *model.Bus, snapshot *Snapshot) error {
+func (s *Store) merge(made, old *model.Subscriber, snapshot *Snapshot) error {
+	bus := snapshot.Bus(made.Bus)
 	made.Keep(old)
 	made.Fill()
 	made.Reason, made.UID, made.Revision, made.Created, made.Changed = "", "", 0, time.Time{}, time.Time{}
@@ -370,10 +367,6 @@ func (s *Store) merge(made, old *model.Subscriber, bus *model.Bus, snapshot *Sna
 	return f.Err()
 }
 
-// sameSubscriber reports whether two subscribers have the same stored form. merge has already made
-// the fields equal that the store sets.
-func sameSubscriber(a, b model.Subscriber) bool { return same(&a, &b) }
-
 // DeleteSubscriber deletes a subscriber. The error is [model.ErrNotFound] if there is none.
 func (s *Store) DeleteSubscriber(ctx context.Context, bus, name string, c Condition) error {
 	key := subscriberKey(bus, name)
@@ -395,7 +388,7 @@ func (s *Store) DeleteSubscriber(ctx context.Context, bus, name string, c Condit
 		}
 		return r, nil
 	})
-	s.tidySoon()
+	s.cleanUpSoon()
 	return err
 }
 

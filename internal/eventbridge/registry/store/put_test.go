@@ -76,7 +76,7 @@ func TestWhatCannotBeMadeIsNotStored(t *testing.T) {
 	_, _, err = m.PutSubscriber(ctx, changed, store.Condition{})
 	require.ErrorIs(t, err, model.ErrUnavailable)
 	require.NoError(t, m.DeleteSubscriber(ctx, "orders", "mail", store.Condition{}))
-	require.NoError(t, m.Tidy(ctx))
+	require.NoError(t, m.CleanUp(ctx))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	require.Equal(t, 1, p.removed[made.UID], "by the deletion")

@@ -14,7 +14,6 @@ import (
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
-// Keys encrypt secrets in the registry's topic by AES-256-GCM. The first encrypts, all decrypt. A
 // Keys encrypt secrets in the registry's topic by AES-256-GCM. The first key encrypts, all keys
 // decrypt. A nil *Keys encrypts nothing and decrypts nothing. Keys are immutable.
 type Keys struct {
@@ -22,7 +21,6 @@ type Keys struct {
 	byID  map[string]cipher.AEAD
 }
 
-// ParseKeys reads keys: one a line, its id, white space, and 32 random bytes in base64. Empty lines
 // ParseKeys reads keys. Each line has one: its ID, white space, and 32 random bytes in base64.
 // Empty lines and lines that begin with # are ignored.
 //

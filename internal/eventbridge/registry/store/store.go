@@ -71,8 +71,8 @@ type Store struct {
 	contents *contents
 	expected map[string]chan struct{} // by the ID of a change; closed once the reader has read that change
 
-	owning  owning
-	tidyNow chan struct{}
+	lease      leaseQueue
+	cleanUpNow chan struct{}
 
 	life    context.Context // ends when Close begins
 	end     context.CancelCauseFunc
@@ -90,9 +90,9 @@ func Open(ctx context.Context, client *messaging.Client, topics model.Topics, op
 	}
 	s := &Store{
 		client: client, topic: topics.Registry(), opts: opts, log: opts.Log.Named("registry"),
-		expected: make(map[string]chan struct{}), tidyNow: make(chan struct{}, 1),
+		expected: make(map[string]chan struct{}), cleanUpNow: make(chan struct{}, 1),
 	}
-	s.owning.turn = make(chan struct{}, 1)
+	s.lease.turn = make(chan struct{}, 1)
 	s.contents = newContents(opts.Keys, s.log)
 	s.life, s.end = context.WithCancelCause(context.Background())
 	begin := time.Now()
@@ -172,9 +172,9 @@ func (s *Store) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(s.life, func() { cancel(model.ErrClosed) })()
-	var tidying sync.WaitGroup
-	tidying.Go(func() { s.tidy(ctx) })
-	defer tidying.Wait()
+	var cleaning sync.WaitGroup
+	cleaning.Go(func() { s.cleanUp(ctx) })
+	defer cleaning.Wait()
 	for {
 		d, err := s.reader.Next(ctx)
 		if err != nil {
@@ -226,7 +226,7 @@ func (s *Store) Close(ctx context.Context) error {
 	s.end(model.ErrClosed)
 	waitForWatchers := s.watchers.close()
 	err := s.reader.Close(ctx)
-	s.owning.closeIfIdle(s)
+	s.lease.closeIfIdle(s)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -1,4 +1,4 @@
-package store
+package transfer
 
 import (
 	"bytes"
@@ -10,25 +10,19 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 )
 
 // exportFormat is the version of exported files.
 const exportFormat = 1
 
-// Export writes buses and their subscribers as YAML, sorted by name: all, or one bus. It leaves out
-// what the store sets, such as revisions, so that the same registry always makes the same text.
+// Export writes all buses and their subscribers as YAML, sorted by name. It leaves out what the store
+// sets, such as revisions, so that the same registry always makes the same text.
 // Secrets are hidden; an import of the text keeps the stored ones. Objects whose records cannot be
 // read are missing: Export returns an error for them after it has written the rest.
-func (s *Snapshot) Export(w io.Writer, bus string) error {
-	if bus != "" && s.Bus(bus) == nil {
-		return fmt.Errorf("%w: there is no bus %s", model.ErrNotFound, model.Quote(bus))
-	}
+func Export(w io.Writer, s *store.Snapshot) error {
 	list := &yaml.Node{Kind: yaml.SequenceNode}
 	for b := range s.Buses() {
-		if bus != "" && b.Name != bus {
-			continue
-		}
 		n, err := exported(b, "name", "revision", "created", "changed")
 		if err != nil {
 			return err
@@ -58,14 +52,9 @@ func (s *Snapshot) Export(w io.Writer, bus string) error {
 	if _, err := w.Write(out.Bytes()); err != nil {
 		return err
 	}
-	var missing []string
-	for _, key := range slices.Sorted(maps.Keys(s.unreadable)) {
-		if of, _, _ := cutKey(key); bus == "" || of == bus {
-			missing = append(missing, key+": "+s.unreadable[key])
-		}
-	}
-	if len(missing) > 0 {
-		return fmt.Errorf("%d objects are missing, because their records cannot be read: the first is %s", len(missing), missing[0])
+	missing := s.Unreadable()
+	for _, key := range slices.Sorted(maps.Keys(missing)) {
+		return fmt.Errorf("%d objects are missing, because their records cannot be read: the first is %s: %s", len(missing), key, missing[key])
 	}
 	return nil
 }
@@ -76,7 +65,7 @@ func exported(object any, name string, without ...string) (*yaml.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := model.ToYAML(plain)
+	all, err := toYAML(plain)
 	if err != nil {
 		return nil, err
 	}

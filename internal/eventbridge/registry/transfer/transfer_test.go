@@ -1,4 +1,4 @@
-package store_test
+package transfer_test
 
 import (
 	"bytes"
@@ -13,24 +13,24 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/storetest"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/transfer"
 )
 
-func export(t testing.TB, m member, bus string) string {
+func export(t testing.TB, m *store.Store) string {
 	t.Helper()
 	var out bytes.Buffer
-	require.NoError(t, m.Snapshot().Export(&out, bus))
+	require.NoError(t, transfer.Export(&out, m.Snapshot()))
 	return out.String()
 }
 
 // steps are what an import did, without what stayed.
-func steps(t testing.TB, m member, text string, opts store.ImportOptions) []string {
+func steps(t testing.TB, m *store.Store, text string, opts transfer.Options) []string {
 	t.Helper()
-	done, err := m.Import(testContext(t), strings.NewReader(text), opts)
+	done, err := transfer.Import(testContext(t), m, strings.NewReader(text), opts)
 	require.NoError(t, err)
 	var all []string
 	for _, s := range done {
-		if s.Action != store.Unchanged {
+		if s.Action != transfer.Unchanged {
 			all = append(all, fmt.Sprintf("%s %s/%s", s.Action, s.Bus, s.Subscriber))
 		}
 	}
@@ -76,16 +76,16 @@ buses:
 // JSON with escapes means the same as without them, in a file and in a change.
 func TestEscapesMeanTheSame(t *testing.T) {
 	t.Parallel()
-	m := another(t, wire.Start(t), store.Options{})
+	m := newStore(t)
 	const plain = "{\"format\": 1, \"buses\": [{\"name\": \"orders\", \"description\": \"a/b \U0001f600 \x7f <<\", \"schemas\": {\"é\": {\"maximum\": 1e400, \"title\": \"\u2028\"}}," +
 		"\"subscribers\": [{\"name\": \"mail\", \"rules\": [{\"name\": \"r\", \"pattern\": {\"type\": [\"a/\U0001f600\"]}}], \"target\": {\"log\": {}}}]}]}"
 	const escaped = `{"\u0066ormat": 1, "buses": [{"name": "\u006frders", "description": "a\/b \ud83d\ude00 \u007f \u003c<", "schemas": {"\u00e9": {"maximum": 1e400, "t\u0069tle": "\u2028"}},
 	"subscribers": [{"name": "m\u0061il", "rules": [{"name": "r", "pattern": {"\u0074ype": ["\u0061\/\ud83d\ude00"]}}], "target": {"log": {}}}]}]}`
-	require.Len(t, steps(t, m, escaped, store.ImportOptions{}), 2)
+	require.Len(t, steps(t, m, escaped, transfer.Options{}), 2)
 	require.Equal(t, "a/b \U0001f600 \x7f <<", m.Snapshot().Bus("orders").Description)
 	require.Contains(t, string(m.Snapshot().Bus("orders").Schemas["é"]), `"maximum":1e400`)
-	require.Empty(t, steps(t, m, plain, store.ImportOptions{}))
-	require.Empty(t, steps(t, m, export(t, m, ""), store.ImportOptions{}))
+	require.Empty(t, steps(t, m, plain, transfer.Options{}))
+	require.Empty(t, steps(t, m, export(t, m), transfer.Options{}))
 
 	given, err := model.DecodeSubscriber([]byte(`{"rules": [{"name": "r", "pattern": {"\u0074ype": ["\u0061\/\ud83d\ude00"]}}], "target": {"log": {}}}`), "orders", "mail", model.Checks{})
 	require.NoError(t, err)
@@ -97,9 +97,8 @@ func TestEscapesMeanTheSame(t *testing.T) {
 
 func TestExportAndImportAreIdempotent(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
-	m := another(t, s, store.Options{})
-	opts := store.ImportOptions{Lookup: func(name string) (string, bool) { return "key-123", name == "KEY" }}
+	m := newStore(t)
+	opts := transfer.Options{Lookup: func(name string) (string, bool) { return "key-123", name == "KEY" }}
 	dry := opts
 	dry.DryRun = true
 	all := []string{"create orders/", "create payments/", "create orders/mail"}
@@ -114,69 +113,65 @@ func TestExportAndImportAreIdempotent(t *testing.T) {
 	require.Contains(t, string(m.Snapshot().Bus("orders").Schemas["order"]), "1.50", "numbers keep their digits")
 	require.Contains(t, sub.Transform.Template, `{"id": {id}}`)
 
-	first := export(t, m, "")
+	first := export(t, m)
 	require.NotContains(t, first, "-123")
 	require.Contains(t, first, `description: "true"`)
-	require.Equal(t, first, export(t, m, ""))
-	require.Empty(t, steps(t, m, first, store.ImportOptions{}), "what was exported is what is stored, its secrets too")
-	one := export(t, m, "payments")
-	require.NotContains(t, one, "orders")
-	require.ErrorIs(t, m.Snapshot().Export(&bytes.Buffer{}, "none"), model.ErrNotFound)
+	require.Equal(t, first, export(t, m))
+	require.Empty(t, steps(t, m, first, transfer.Options{}), "what was exported is what is stored, its secrets too")
+	const one = "format: 1\nbuses:\n  - name: payments\n    partitions: 1\n    dedup_window: 10m0s\n    max_event_bytes: 262144\n"
 
 	// Another registry has no secrets to keep.
-	other := another(t, wire.Start(t), store.Options{})
-	_, err := other.Import(testContext(t), strings.NewReader(first), store.ImportOptions{})
+	other := newStore(t)
+	_, err := transfer.Import(testContext(t), other, strings.NewReader(first), transfer.Options{})
 	require.Equal(t, []string{"/buses/0/subscribers/0/target/webhook/headers/X-Key: there is no stored secret to keep: give it"}, storetest.Faults(t, err))
 	require.Zero(t, other.Snapshot().Revision(), "nothing is changed before all is looked at")
 
 	changed := strings.Replace(first, "https://example.com/a", "https://example.com/b", 1)
-	require.Equal(t, []string{"change orders/mail"}, steps(t, m, changed, store.ImportOptions{}))
+	require.Equal(t, []string{"change orders/mail"}, steps(t, m, changed, transfer.Options{}))
 	require.Equal(t, "key-123${x}", m.Snapshot().Subscriber("orders", "mail").Target.Webhook.Headers["X-Key"].Reveal())
 
-	// Only pruning deletes, and only in the buses it is about.
-	require.Empty(t, steps(t, m, one, store.ImportOptions{}))
-	require.Empty(t, steps(t, m, one, store.ImportOptions{Prune: true, Bus: "payments"}))
-	require.Equal(t, []string{"delete orders/mail", "delete orders/"}, steps(t, m, one, store.ImportOptions{Prune: true, DryRun: true}))
-	require.Equal(t, []string{"delete orders/mail", "delete orders/"}, steps(t, m, one, store.ImportOptions{Prune: true}))
-	require.Equal(t, one, export(t, m, ""))
+	// Only pruning deletes.
+	require.Empty(t, steps(t, m, one, transfer.Options{}))
+	require.Equal(t, []string{"delete orders/mail", "delete orders/"}, steps(t, m, one, transfer.Options{Prune: true, DryRun: true}))
+	require.Equal(t, []string{"delete orders/mail", "delete orders/"}, steps(t, m, one, transfer.Options{Prune: true}))
+	require.Equal(t, one, export(t, m))
 }
 
 // The state that somebody set is kept when the file does not say it.
 func TestAnImportDoesNotUndoAPause(t *testing.T) {
 	t.Parallel()
-	m, _, _ := wired(t)
+	m := storeWithBus(t)
 	ctx := testContext(t)
-	_, _, err := m.PutSubscriber(ctx, aSubscriber("orders", "mail"), store.Condition{})
+	putSubscriber(t, m)
+	without := strings.ReplaceAll(export(t, m), "        state: active\n", "")
+	_, err := m.SetState(ctx, "orders", "mail", model.Paused, "")
 	require.NoError(t, err)
-	without := strings.ReplaceAll(export(t, m, ""), "        state: active\n", "")
-	_, err = m.SetState(ctx, "orders", "mail", model.Paused, "")
-	require.NoError(t, err)
-	require.Empty(t, steps(t, m, without, store.ImportOptions{}))
+	require.Empty(t, steps(t, m, without, transfer.Options{}))
 	require.Equal(t, model.Paused, m.Snapshot().Subscriber("orders", "mail").State)
 }
 
 func TestAllFaultsOfAFileAreFoundAtOnce(t *testing.T) {
 	t.Parallel()
-	m, _, _ := wired(t)
+	m := storeWithBus(t)
 	for text, want := range map[string][]string{
 		"":                            {": it is empty"},
 		"a: [":                        {": it is not YAML: yaml: line 1: did not find expected node content"},
 		"format: 1\n---\nformat: 1\n": {": line 2: it must be one YAML document"},
 		"format: 1":                   {"/buses: must be given: [] for none"},
 		"format: 1\nbuses:":           {"/buses: must be given: [] for none"},
-		"[]":                          {": must be a mapping with the keys format, buses", "/format: must be 1"},
+		"[]":                          {": must be an object, got a list"},
 		"format: 1\nbuses: [{name: a, subscribers: [{name: b}], subscribers: []}]": {
 			"/buses/0/subscribers: the key occurs twice", "/buses/0/subscribers/0/rules: must be 1 to 1000 rules, got 0",
 			"/buses/0/subscribers/0/target: must have exactly one of webhook, pulsar, kafka, rabbitmq and log, got 0"},
 		"format: 2\nbusses: []\nbuses: 1\nformat: 1": {
-			"/buses: must be a list", "/busses: there is no such key: the keys here are format, buses", "/format: must be 1", "/format: the key occurs twice"},
+			"/buses: must be a list, got 1", "/busses: there is no such key: the keys here are buses, format", "/format: the key occurs twice"},
 		"format: 1\nbuses: [{name: a}, {name: a, partitions: x}, {name: B, subscribers: 1}, 5]": {
 			"/buses/1/name: must differ from that of /buses/0", "/buses/1/partitions: must be a whole number, got a text",
-			`/buses/2/name: must be 1 to 63 of a-z, 0-9 and -, the first and the last no -, got "B"`, "/buses/2/subscribers: must be a list",
+			`/buses/2/name: must be 1 to 63 of a-z, 0-9 and -, the first and the last no -, got "B"`, "/buses/2/subscribers: must be a list, got 1",
 			"/buses/3: must be an object, got 5"},
-		"format: 1\nbuses: [{name: &x a, description: *x}]":                        {"/buses/0: line 2: anchors and aliases (& and *) are not taken: write it out"},
-		"format: 1\nbuses: [{name: a, partitions: .inf}]":                          {`/buses/0: line 2: must be a number that JSON has, got ".inf"`},
-		"format: 1\nbuses: [{name: a, description: !!binary aGk=}]":                {"/buses/0: line 2: tags (!!binary) are not taken"},
+		"format: 1\nbuses: [{name: &x a, description: *x}]":                        {": line 2: anchors and aliases (& and *) are not taken: write it out"},
+		"format: 1\nbuses: [{name: a, partitions: .inf}]":                          {`: line 2: must be a number that JSON has, got ".inf"`},
+		"format: 1\nbuses: [{name: a, description: !!binary aGk=}]":                {": line 2: tags (!!binary) are not taken"},
 		"format: 1\nbuses: [{name: a, name: a}]":                                   {"/buses/0/name: the key occurs twice"},
 		"format: 1\nbuses: [{name: a, partitions: 0x1, subscribers: [{name: b}]}]": {"/buses/0/subscribers/0/rules: must be 1 to 1000 rules, got 0", "/buses/0/subscribers/0/target: must have exactly one of webhook, pulsar, kafka, rabbitmq and log, got 0"},
 		"format: 1\nbuses:\n- name: a\n  subscribers:\n  - {name: b, rules: [{name: r, pattern: {a: [1]}}], target: {webhook: {url: 'https://e.com', bearer: '${A} ${', headers: {X: '${}'}}}}": {
@@ -185,20 +180,18 @@ func TestAllFaultsOfAFileAreFoundAtOnce(t *testing.T) {
 		"format: 1\nbuses:\n- name: a\n  subscribers:\n  - {name: b, rules: [{name: r, pattern: {a: [1]}}], target: {webhook: {url: 'https://e.com', signing_secret: '${EMPTY}'}}}": {
 			"/buses/0/subscribers/0/target/webhook/signing_secret: the environment has no EMPTY, or it is empty"},
 	} {
-		_, err := m.Import(testContext(t), strings.NewReader(text), store.ImportOptions{Lookup: func(name string) (string, bool) { return "", name == "EMPTY" }})
+		_, err := transfer.Import(testContext(t), m, strings.NewReader(text), transfer.Options{Lookup: func(name string) (string, bool) { return "", name == "EMPTY" }})
 		require.ElementsMatch(t, want, storetest.Faults(t, err), "%s", text)
 	}
-	_, err := m.Import(testContext(t), strings.NewReader("format: 1\nbuses: []"), store.ImportOptions{Bus: "x"})
-	require.Equal(t, []string{`/buses: must have the bus "x"`}, storetest.Faults(t, err))
 	require.EqualValues(t, 1, m.Snapshot().Revision())
 }
 
 // People look for a bus or a subscriber by its name, not by its number in the file.
 func TestFaultsOfAFileNameWhatTheyAreAbout(t *testing.T) {
 	t.Parallel()
-	m, _, _ := wired(t)
-	_, err := m.Import(testContext(t), strings.NewReader(
-		"format: 1\nbuses: [{name: a, partitions: x, subscribers: [{name: b, rules: [{name: r, pattern: {a: [1]}}]}, {name: B}]}]"), store.ImportOptions{})
+	m := storeWithBus(t)
+	_, err := transfer.Import(testContext(t), m, strings.NewReader(
+		"format: 1\nbuses: [{name: a, partitions: x, subscribers: [{name: b, rules: [{name: r, pattern: {a: [1]}}]}, {name: B}]}]"), transfer.Options{})
 	var bad *model.Invalid
 	require.ErrorAs(t, err, &bad)
 	var lines []string
@@ -215,8 +208,8 @@ func TestFaultsOfAFileNameWhatTheyAreAbout(t *testing.T) {
 // A change that the brokers do not answer does not hold an import up for ever.
 func TestAnImportBoundsEachChange(t *testing.T) {
 	t.Parallel()
-	m, _, _ := wired(t)
-	done, err := m.Import(testContext(t), strings.NewReader("format: 1\nbuses: [{name: a}]"), store.ImportOptions{Within: time.Nanosecond})
+	m := storeWithBus(t)
+	done, err := transfer.Import(testContext(t), m, strings.NewReader("format: 1\nbuses: [{name: a}]"), transfer.Options{Within: time.Nanosecond})
 	require.ErrorIs(t, err, model.ErrUnavailable)
 	require.ErrorContains(t, err, "create a: ")
 	require.ErrorContains(t, err, "it took longer than 1ns")
@@ -227,22 +220,21 @@ func TestAnImportBoundsEachChange(t *testing.T) {
 // before it were changed, and the rest was not.
 func TestAnImportIsLookedAtWholeBeforeTheFirstChange(t *testing.T) {
 	t.Parallel()
-	m, _, _ := wired(t)
+	m := storeWithBus(t)
 	ctx := testContext(t)
-	_, _, err := m.PutSubscriber(ctx, aSubscriber("orders", "mail"), store.Condition{})
-	require.NoError(t, err)
+	putSubscriber(t, m)
 	before := m.Snapshot().Revision()
-	refused := func(text string, opts store.ImportOptions, want ...string) {
+	refused := func(text string, opts transfer.Options, want ...string) {
 		t.Helper()
 		for _, dry := range []bool{true, false} {
 			opts.DryRun = dry
-			done, err := m.Import(ctx, strings.NewReader(text), opts)
+			done, err := transfer.Import(ctx, m, strings.NewReader(text), opts)
 			require.Equal(t, want, storetest.Faults(t, err), text[:min(len(text), 200)])
 			require.Empty(t, done, "what is not done is not told")
 			require.Equal(t, before, m.Snapshot().Revision())
 		}
 	}
-	refused("format: 1\nbuses: [{name: first}, {name: orders, partitions: 2}]", store.ImportOptions{}, "/buses/1/partitions: cannot be changed: it is 1")
+	refused("format: 1\nbuses: [{name: first}, {name: orders, partitions: 2}]", transfer.Options{}, "/buses/1/partitions: cannot be changed: it is 1")
 
 	// The file's own rules count, and those that it deletes do not.
 	var branches []string
@@ -262,11 +254,11 @@ func TestAnImportIsLookedAtWholeBeforeTheFirstChange(t *testing.T) {
 	}
 	const tooMuch = "/rules: the patterns of all subscribers would have 2162690 fields and alternatives with their $or written out, and there can be 2000000"
 	refused("format: 1\nbuses: [{name: orders, subscribers: [{name: new, rules: [{name: r, pattern: {a: [1]}}], target: {webhook: {url: 'https://e.com', bearer: <redacted>}}}]}]",
-		store.ImportOptions{Prune: true}, "/buses/0/subscribers/0/target/webhook/bearer: there is no stored secret to keep: give it")
-	refused(heavy(11), store.ImportOptions{}, "/buses/0/subscribers/10"+tooMuch)
-	require.Len(t, steps(t, m, heavy(10), store.ImportOptions{Prune: true}), 11)
+		transfer.Options{Prune: true}, "/buses/0/subscribers/0/target/webhook/bearer: there is no stored secret to keep: give it")
+	refused(heavy(11), transfer.Options{}, "/buses/0/subscribers/10"+tooMuch)
+	require.Len(t, steps(t, m, heavy(10), transfer.Options{Prune: true}), 11)
 	renamed := strings.ReplaceAll(heavy(10), "{name: s", "{name: z")
-	require.Len(t, steps(t, m, renamed, store.ImportOptions{Prune: true, DryRun: true}), 20, "what is deleted makes room")
+	require.Len(t, steps(t, m, renamed, transfer.Options{Prune: true, DryRun: true}), 20, "what is deleted makes room")
 }
 
 // Whatever JSON an object holds comes back from YAML as it was.
@@ -288,8 +280,8 @@ func FuzzExport(f *testing.F) {
 			return
 		}
 		var out bytes.Buffer
-		require.NoError(t, snapshot.Export(&out, ""))
-		back, err := store.ReadBuses(bytes.NewReader(out.Bytes()))
+		require.NoError(t, transfer.Export(&out, snapshot))
+		back, err := transfer.ReadBuses(bytes.NewReader(out.Bytes()))
 		require.NoError(t, err, "%s", out.String())
 		var want, got bytes.Buffer
 		require.NoError(t, json.Compact(&want, []byte(text)))

@@ -1,18 +1,21 @@
-package model
+package transfer
 
 import (
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 )
 
-// ToYAML converts JSON to YAML: keys keep their order, numbers their digits.
-func ToYAML(text []byte) (*yaml.Node, error) {
+// toYAML converts JSON to YAML: keys keep their order, numbers their digits.
+func toYAML(text []byte) (*yaml.Node, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	return yamlValue(d)
@@ -62,22 +65,11 @@ func yamlValue(d *json.Decoder) (*yaml.Node, error) {
 	return n, err
 }
 
-// FromYAML converts YAML to JSON. Keys keep their order. A duplicate key stays, so that the decoder
+// writeJSON writes YAML as JSON. Keys keep their order. A duplicate key stays, so that the decoder
 // of the JSON finds it.
-func FromYAML(n *yaml.Node) (json.RawMessage, error) {
-	var b bytes.Buffer
-	err := writeJSON(&b, n, 0)
-	return b.Bytes(), err
-}
-
-const maxYAMLDepth = 1000
-
-func writeJSON(b *bytes.Buffer, n *yaml.Node, depth int) error {
+func writeJSON(b *bytes.Buffer, n *yaml.Node) error {
 	wrong := func(format string, args ...any) error {
 		return fmt.Errorf("line %d: %s", n.Line, fmt.Sprintf(format, args...))
-	}
-	if depth > maxYAMLDepth {
-		return wrong("is nested too deep")
 	}
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -91,7 +83,7 @@ func writeJSON(b *bytes.Buffer, n *yaml.Node, depth int) error {
 			}
 			writeText(b, n.Content[i].Value)
 			b.WriteByte(':')
-			if err := writeJSON(b, n.Content[i+1], depth+1); err != nil {
+			if err := writeJSON(b, n.Content[i+1]); err != nil {
 				return err
 			}
 		}
@@ -102,7 +94,7 @@ func writeJSON(b *bytes.Buffer, n *yaml.Node, depth int) error {
 			if i > 0 {
 				b.WriteByte(',')
 			}
-			if err := writeJSON(b, element, depth+1); err != nil {
+			if err := writeJSON(b, element); err != nil {
 				return err
 			}
 		}
@@ -124,7 +116,7 @@ func writeScalar(b *bytes.Buffer, n *yaml.Node, wrong func(string, ...any) error
 	case "!!bool":
 		var v bool
 		if err := n.Decode(&v); err != nil {
-			return wrong("must be true or false, got %s", Quote(n.Value))
+			return wrong("must be true or false, got %s", model.Quote(n.Value))
 		}
 		b.WriteString(strconv.FormatBool(v))
 	case "!!int", "!!float":
@@ -134,11 +126,11 @@ func writeScalar(b *bytes.Buffer, n *yaml.Node, wrong func(string, ...any) error
 		}
 		var v any
 		if err := n.Decode(&v); err != nil {
-			return wrong("must be a number, got %s", Quote(n.Value))
+			return wrong("must be a number, got %s", model.Quote(n.Value))
 		}
 		text, err := json.Marshal(v)
 		if err != nil { // infinite, or no number
-			return wrong("must be a number that JSON has, got %s", Quote(n.Value))
+			return wrong("must be a number that JSON has, got %s", model.Quote(n.Value))
 		}
 		b.Write(text)
 	case "!!str", "!!timestamp":
@@ -158,25 +150,23 @@ func writeText(b *bytes.Buffer, text string) {
 // errNoDocument: a text is empty.
 var errNoDocument = errors.New("it is empty")
 
-// ReadYAML reads the only document of a text. JSON is read as JSON: some of its escapes and
-// characters are not YAML.
-func ReadYAML(text []byte) (*yaml.Node, error) {
+// fromYAML converts the only document of a text to JSON. A text that is JSON stays as it is: some
+// escapes and characters of JSON are not YAML.
+func fromYAML(text []byte) (json.RawMessage, error) {
 	if utf8.Valid(text) && json.Valid(text) {
-		return ToYAML(text)
+		return text, nil
 	}
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	var n, more yaml.Node
-	if err := d.Decode(&n); err != nil {
-		if err.Error() == "EOF" {
-			return nil, errNoDocument
-		}
+	switch err := d.Decode(&n); {
+	case errors.Is(err, io.EOF), err == nil && len(n.Content) != 1:
+		return nil, errNoDocument
+	case err != nil:
 		return nil, fmt.Errorf("it is not YAML: %w", err)
-	}
-	if d.Decode(&more) == nil {
+	case d.Decode(&more) == nil:
 		return nil, fmt.Errorf("line %d: it must be one YAML document", more.Line)
 	}
-	if len(n.Content) != 1 {
-		return nil, errNoDocument
-	}
-	return n.Content[0], nil
+	var b bytes.Buffer
+	err := writeJSON(&b, n.Content[0])
+	return b.Bytes(), err
 }

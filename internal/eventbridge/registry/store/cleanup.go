@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	tidyEvery = time.Minute
+	cleanUpEvery = time.Minute
 	// keepDeletions is how long the record of a deletion is kept. An instance may be cut off from
 	// Pulsar for as long and still learn of the deletion, even if the topic was compacted
 	// meanwhile.
@@ -27,48 +27,44 @@ const (
 	compactAbove = 1000
 )
 
-// tidySoon wakes tidy.
-func (s *Store) tidySoon() {
+// cleanUpSoon wakes cleanUp.
+func (s *Store) cleanUpSoon() {
 	select {
-	case s.tidyNow <- struct{}{}:
+	case s.cleanUpNow <- struct{}{}:
 	default:
 	}
 }
 
-// tidy removes the topics of deleted objects and old records of deletions, and has the broker
+// cleanUp removes the topics of deleted objects and old records of deletions, and has the broker
 // compact the topic. Each instance does so at its own times. What one instance has done, the others
 // need not do.
-func (s *Store) tidy(ctx context.Context) {
+func (s *Store) cleanUp(ctx context.Context) {
+	every := time.NewTicker(cleanUpEvery)
+	defer every.Stop()
 	warned := false
-	for wait := tidyEvery; ; wait = tidyEvery {
-		err := s.tidyOnce(ctx)
+	for {
+		err := s.cleanUpOnce(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err != nil && !errors.Is(err, model.ErrInUse) && !warned:
-			s.log.Warn("cannot remove the topics and records of deleted objects, will keep trying", zap.Error(err))
-			warned = true
 		case err == nil:
 			warned = false
+		case !errors.Is(err, model.ErrInUse) && !warned:
+			s.log.Warn("cannot remove the topics and records of deleted objects, will keep trying", zap.Error(err))
+			warned = true
 		}
-		t := time.NewTimer(wait)
 		select {
-		case <-t.C:
-		case <-s.tidyNow:
-			t.Stop()
-			// The clients of a deleted object's topics stop within moments.
-			if !sleep(ctx, 2*time.Second) {
-				return
-			}
+		case <-every.C:
+		case <-s.cleanUpNow:
+			sleep(ctx, 2*time.Second) // the clients of a deleted object's topics stop within moments
 		case <-ctx.Done():
-			t.Stop()
 			return
 		}
 	}
 }
 
-func (s *Store) tidyOnce(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, tidyEvery)
+func (s *Store) cleanUpOnce(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, cleanUpEvery)
 	defer cancel()
 	return errors.Join(s.removeFormer(ctx), s.purge(ctx, time.Now()), s.compact(ctx))
 }
@@ -120,45 +116,41 @@ func (s *Store) removeFormerOf(ctx context.Context, key string) error {
 			return nil, nil //nolint:nilnil // another instance has done it
 		}
 		if name == "" {
-			if snapshot.Bus(bus) != nil { // the topic belongs to the new bus
-				deleted[""] = true
-			} else if err := s.opts.Pulsar.RemoveBus(ctx, bus); err != nil {
-				return nil, err
-			} else {
-				deleted[""] = true
+			if snapshot.Bus(bus) == nil { // otherwise the topic belongs to the new bus
+				if err := s.opts.Pulsar.RemoveBus(ctx, bus); err != nil {
+					return nil, err
+				}
 			}
+			deleted[""] = true
 		}
-		return s.again(key, func(r *record) {
+		r, err := s.currentRecord(key)
+		if err == nil {
 			r.Former = slices.DeleteFunc(slices.Clone(known.former), func(uid string) bool { return deleted[uid] })
-		})
+		}
+		return r, err
 	})
 	return errors.Join(failed, err)
 }
 
-// again returns the current record of a key, changed by f, without a new revision. The caller must
-// own the topic.
-func (s *Store) again(key string, f func(*record)) (*record, error) {
+// currentRecord returns the record of a key as it is stored, with the same revision, to be stored
+// again. The caller must own the topic.
+func (s *Store) currentRecord(key string) (*record, error) {
 	snapshot, known, _ := s.view(key)
 	bus, name, _ := cutKey(key)
 	r := &record{Revision: known.revision, Time: now(), Former: known.former, Job: known.job}
 	switch b, sub := snapshot.Bus(bus), snapshot.Subscriber(bus, name); {
 	case !known.deleted.IsZero():
 		r.Deleted, r.Time, r.Job = true, known.deleted, nil
+		return r, nil
 	case known.broken != "":
 		return nil, fmt.Errorf("the record of %s cannot be read: %s", key, known.broken)
 	case name == "" && b != nil:
-		if err := r.put(key, b, s.opts.Keys); err != nil {
-			return nil, err
-		}
+		return r, r.put(key, b, s.opts.Keys)
 	case sub != nil:
-		if err := r.put(key, sub, s.opts.Keys); err != nil {
-			return nil, err
-		}
+		return r, r.put(key, sub, s.opts.Keys)
 	default:
 		return nil, fmt.Errorf("there is no %s", key)
 	}
-	f(r)
-	return r, nil
 }
 
 // purge replaces old records of deletions by tombstones, which compaction removes.
@@ -174,7 +166,7 @@ func (s *Store) purge(ctx context.Context, at time.Time) error {
 	if err != nil {
 		return err
 	}
-	owned, err := s.own(ctx)
+	lease, err := s.own(ctx)
 	if err != nil {
 		return err
 	}
@@ -182,7 +174,7 @@ func (s *Store) purge(ctx context.Context, at time.Time) error {
 	for _, key := range s.oldDeletions(at) { // this store owns the topic: no other process changes them now
 		tombstones = append(tombstones, &messaging.Record{Key: key})
 	}
-	err = owned.publisher.Publish(ctx, tombstones...)
+	err = lease.publisher.Publish(ctx, tombstones...)
 	s.release(true) // the reader may not have read the tombstones
 	return err
 }
@@ -237,7 +229,7 @@ func (s *Store) compact(ctx context.Context) error {
 }
 
 // Reseal stores all objects again whose secrets are not encrypted by the first key, and returns how
-// many it stored. Their revisions stay the same.
+// many it stored. bound bounds each change. Their revisions stay the same.
 func (s *Store) Reseal(ctx context.Context, bound time.Duration) (n int, err error) {
 	if s.opts.Keys == nil {
 		return 0, errors.New("there is no key to encrypt secrets by")
@@ -256,16 +248,14 @@ func (s *Store) Reseal(ctx context.Context, bound time.Duration) (n int, err err
 	s.mu.Unlock()
 	slices.Sort(keys)
 	for _, key := range keys {
-		stored := false
-		err := bounded(ctx, bound, func(ctx context.Context) (err error) {
-			stored, err = s.change(ctx, key, func(context.Context) (*record, error) {
-				if _, known, _ := s.view(key); !old(known) {
-					return nil, nil //nolint:nilnil // it was changed meanwhile
-				}
-				return s.again(key, func(*record) {})
-			})
-			return err
+		within, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("it took longer than %s", bound))
+		stored, err := s.change(within, key, func(context.Context) (*record, error) {
+			if _, known, _ := s.view(key); !old(known) {
+				return nil, nil //nolint:nilnil // it was changed meanwhile
+			}
+			return s.currentRecord(key)
 		})
+		cancel()
 		if err != nil {
 			return n, err
 		}

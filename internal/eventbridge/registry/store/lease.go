@@ -14,17 +14,17 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// owning lets this store's changes own the topic one after the other. Changes that wait at the same
+// leaseQueue lets this store's changes own the topic one after the other. Changes that wait at the same
 // time share one ownership, because becoming the owner takes most of a change's time.
-type owning struct {
+type leaseQueue struct {
 	turn    chan struct{} // holds one element while a change has its turn
 	waiting atomic.Int64  // the number of changes that wait for their turn
-	now     *ownership    // nil: this store does not own the topic. Only the change that has its turn may use it
+	now     *writerLease  // nil: this store does not own the topic. Only the change that has its turn may use it
 }
 
-// ownership is a period in which this store is the only writer, and has read everything that was
+// writerLease is a period in which this store is the only writer, and has read everything that was
 // written before.
-type ownership struct {
+type writerLease struct {
 	publisher *messaging.Publisher
 	since     time.Time
 }
@@ -41,8 +41,8 @@ func changes() messaging.Profile {
 
 // own waits for its turn and makes the store the owner of the topic. When it returns, the store has
 // read everything that was written before. release ends the turn.
-func (s *Store) own(ctx context.Context) (*ownership, error) {
-	o := &s.owning
+func (s *Store) own(ctx context.Context) (*writerLease, error) {
+	o := &s.lease
 	o.waiting.Add(1)
 	select {
 	case o.turn <- struct{}{}:
@@ -69,14 +69,14 @@ func (s *Store) own(ctx context.Context) (*ownership, error) {
 }
 
 // becomeOwner opens a publisher and stores a fence. It retries until ctx ends.
-func (s *Store) becomeOwner(ctx context.Context) (*ownership, error) {
+func (s *Store) becomeOwner(ctx context.Context) (*writerLease, error) {
 	for {
 		p, err := s.client.Publisher(ctx, s.topic, changes())
 		if err != nil {
 			return nil, err
 		}
 		if err = s.fence(ctx, p); err == nil {
-			return &ownership{publisher: p, since: time.Now()}, nil
+			return &writerLease{publisher: p, since: time.Now()}, nil
 		}
 		s.discard(p, false)
 		if !sleep(ctx, 50*time.Millisecond) || errors.Is(err, messaging.ErrTopicTerminated) {
@@ -105,7 +105,7 @@ func (s *Store) fence(ctx context.Context, p *messaging.Publisher) error {
 // release ends a change's turn. The ownership continues for other changes of this store that wait,
 // unless broken is set or the ownership has lasted longer than ownedFor.
 func (s *Store) release(broken bool) {
-	o := &s.owning
+	o := &s.lease
 	if broken || o.now != nil && time.Since(o.now.since) > ownedFor {
 		o.drop(s, !broken)
 	}
@@ -116,7 +116,7 @@ func (s *Store) release(broken bool) {
 // closeIfIdle gives up the topic if no change of this store waits or has its turn. Every change
 // calls it when it stops waiting and when it has ended its turn, so the last change gives the topic
 // up.
-func (o *owning) closeIfIdle(s *Store) {
+func (o *leaseQueue) closeIfIdle(s *Store) {
 	for o.waiting.Load() == 0 {
 		select {
 		case o.turn <- struct{}{}:
@@ -133,7 +133,7 @@ func (o *owning) closeIfIdle(s *Store) {
 
 // drop gives up the topic. The caller must have the turn. complete says that the outcome of every
 // published record is known.
-func (o *owning) drop(s *Store, complete bool) {
+func (o *leaseQueue) drop(s *Store, complete bool) {
 	if o.now != nil {
 		s.discard(o.now.publisher, complete)
 		o.now = nil

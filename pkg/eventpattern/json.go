@@ -101,38 +101,6 @@ func escapeLength(b []byte) int {
 	return 0
 }
 
-// decodeText appends the text of a string that scanText has accepted. lone reports whether it
-// contains half of a surrogate pair, which becomes U+FFFD.
-func decodeText(dst, src []byte) (text []byte, lone bool) {
-	for i := 0; i < len(src); {
-		c := src[i]
-		if c != '\\' {
-			dst = append(dst, c)
-			i++
-			continue
-		}
-		c = src[i+1]
-		if c != 'u' {
-			dst = append(dst, jsontext.Unescape(c))
-			i += 2
-			continue
-		}
-		r, _ := jsontext.CodeUnit(src[i:])
-		i += 6
-		if r&^0x7ff == 0xd800 {
-			low, ok := jsontext.CodeUnit(src[i:])
-			if r < 0xdc00 && ok && low&^0x3ff == 0xdc00 {
-				r = (r-0xd800)<<10 | (low - 0xdc00) + 0x10000
-				i += 6
-			} else {
-				r, lone = utf8.RuneError, true
-			}
-		}
-		dst = utf8.AppendRune(dst, r)
-	}
-	return dst, lone
-}
-
 // scanNumber returns the end of the number at i, or the position of the error and a reason.
 func scanNumber(src []byte, i int) (end int, why Reason) {
 	if i < len(src) && src[i] == '-' {

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/aviaryhq/aviary/pkg/eventpattern/internal/number"
+	"github.com/aviaryhq/aviary/pkg/jsontext"
 )
 
 // orKey is the key of $or, which is used instead of a field's name.
@@ -357,7 +358,7 @@ func (r *reader) text() (string, error) {
 	if !escaped {
 		return string(r.src[start:end]), nil
 	}
-	text, lone := decodeText(nil, r.src[start:end])
+	text, lone := jsontext.AppendDecoded(nil, r.src[start:end])
 	if lone {
 		return "", r.wrong(start, "the string has half a surrogate pair")
 	}

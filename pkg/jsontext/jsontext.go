@@ -1,5 +1,7 @@
-// Package jsontext has the escapes of JSON strings (RFC 8259, section 7).
+// Package jsontext writes and reads the escapes of JSON strings (RFC 8259, section 7).
 package jsontext
+
+import "unicode/utf8"
 
 const digits = "0123456789abcdef"
 
@@ -65,4 +67,38 @@ func HexValue(c byte) rune {
 		return rune(lower-'a') + 10
 	}
 	return -1
+}
+
+// AppendDecoded appends the text of a valid JSON string without its quotes. lone reports whether it
+// contains half of a surrogate pair, which becomes U+FFFD.
+func AppendDecoded(dst, src []byte) (text []byte, lone bool) {
+	for i := 0; i < len(src); {
+		c := src[i]
+		if c != '\\' || i+1 >= len(src) {
+			dst = append(dst, c)
+			i++
+			continue
+		}
+		c = src[i+1]
+		if c != 'u' {
+			dst = append(dst, Unescape(c))
+			i += 2
+			continue
+		}
+		r, ok := CodeUnit(src[i:])
+		if i += 6; !ok {
+			return dst, lone
+		}
+		if r&^0x7ff == 0xd800 {
+			low, ok := CodeUnit(src[i:])
+			if r < 0xdc00 && ok && low&^0x3ff == 0xdc00 {
+				r = (r-0xd800)<<10 | (low - 0xdc00) + 0x10000
+				i += 6
+			} else {
+				r, lone = utf8.RuneError, true
+			}
+		}
+		dst = utf8.AppendRune(dst, r)
+	}
+	return dst, lone
 }

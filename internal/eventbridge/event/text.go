@@ -8,28 +8,7 @@ import (
 
 // appendDecoded appends what src says, a JSON text without its quotes. The scanner has accepted it.
 func appendDecoded(dst, src []byte) []byte {
-	for i := 0; i < len(src); {
-		c := src[i]
-		if c != '\\' || i+1 >= len(src) {
-			dst = append(dst, c)
-			i++
-			continue
-		}
-		if src[i+1] != 'u' {
-			dst = append(dst, jsontext.Unescape(src[i+1]))
-			i += 2
-			continue
-		}
-		r, ok := jsontext.CodeUnit(src[i:])
-		if i += 6; !ok {
-			return dst
-		}
-		if low, pair := jsontext.CodeUnit(src[min(i, len(src)):]); r >= 0xd800 && r < 0xdc00 && pair {
-			r = (r-0xd800)<<10 | (low - 0xdc00) + 0x10000
-			i += 6
-		}
-		dst = utf8.AppendRune(dst, r)
-	}
+	dst, _ = jsontext.AppendDecoded(dst, src)
 	return dst
 }
 

@@ -118,7 +118,7 @@ func TestTakeoverUnderLoad(t *testing.T) {
 	url, server, line := proxy.Pulsar(t)
 	w := newWorld(t, server, 2,
 		newSubscriber("group", model.OrderGroup, `{"type":["load"]}`),
-		newSubscriber("single", model.OrderExclusive, `{"type":["load"]}`),
+		newSubscriber("single", model.OrderTotal, `{"type":["load"]}`),
 		newSubscriber("any", model.OrderNone, `{"type":["load"]}`),
 	)
 	cut := w.dial(messaging.Config{URL: url, ListenerName: proxy.Listener})

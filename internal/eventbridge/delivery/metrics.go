@@ -81,7 +81,7 @@ func (m *Metrics) of(s *model.Subscriber) *subscriberMetrics {
 	}
 	for _, outcome := range outcomes() {
 		of.deliveries[outcome] = m.deliveries.WithLabelValues(s.Bus, s.Name, outcome)
-		of.seconds[outcome] = m.seconds.WithLabelValues(kindOf(&s.Target), outcome)
+		of.seconds[outcome] = m.seconds.WithLabelValues(s.Target.Kind(), outcome)
 	}
 	return of
 }
@@ -93,21 +93,5 @@ func (m *Metrics) forget(bus, subscriber string) {
 		DeletePartialMatch(prometheus.Labels) int
 	}{m.deliveries, m.inFlight, m.breaker} {
 		v.DeletePartialMatch(labels)
-	}
-}
-
-// kindOf returns the kind of a target.
-func kindOf(t *model.Target) string {
-	switch {
-	case t.Webhook != nil:
-		return "webhook"
-	case t.Pulsar != nil:
-		return "pulsar"
-	case t.Kafka != nil:
-		return "kafka"
-	case t.RabbitMQ != nil:
-		return "rabbitmq"
-	default:
-		return "log"
 	}
 }

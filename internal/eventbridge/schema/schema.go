@@ -107,7 +107,7 @@ func (s *Schema) Validate(data []byte) error {
 	if err != nil {
 		return &Error{Text: err.Error()}
 	}
-	if s.inverse.Validate(value) != nil {
+	if invalid := s.inverse.Validate(value) == nil; !invalid {
 		return nil
 	}
 	if len(data) > explainedBytes {

@@ -19,18 +19,9 @@ import (
 // from the target. problem is for people, and follows the name of the field. Check connects to
 // nothing, and resolves no name.
 func (f *Factory) Check(t *model.Target, fault func(pointer, problem string)) {
-	below := func(name string) func(string, string) {
-		return func(pointer, problem string) { fault("/"+name+pointer, problem) }
-	}
-	switch {
-	case t.Webhook != nil:
-		f.checkWebhook(t.Webhook, below("webhook"))
-	case t.Pulsar != nil:
-		f.checkPulsar(t.Pulsar, below("pulsar"))
-	case t.Kafka != nil:
-		checkConnection(f.connections.Kafka, t.Kafka.Connection, "kafka", fault)
-	case t.RabbitMQ != nil:
-		checkConnection(f.connections.RabbitMQ, t.RabbitMQ.Connection, "rabbitmq", fault)
+	name := t.Kind()
+	if check := kinds()[name].check; check != nil {
+		check(f, t, func(pointer, problem string) { fault("/"+name+pointer, problem) })
 	}
 }
 
@@ -81,12 +72,12 @@ func checkConnection[C any](connections map[string]C, name, system string, fault
 	if names := slices.Sorted(maps.Keys(connections)); len(names) > 0 {
 		known = "known are " + strings.Join(names, ", ")
 	}
-	fault("/"+system+"/connection", fmt.Sprintf("must be a name below connections.%s in the configuration, got %q; %s", system, name, known))
+	fault("/connection", fmt.Sprintf("must be a name below connections.%s in the configuration, got %q; %s", system, name, known))
 }
 
 func (f *Factory) checkPulsar(c *model.PulsarTarget, fault func(pointer, problem string)) {
 	if c.Connection != "" {
-		checkConnection(f.connections.Pulsar, c.Connection, "pulsar", func(_, problem string) { fault("/connection", problem) })
+		checkConnection(f.connections.Pulsar, c.Connection, "pulsar", fault)
 	}
 	if f.ownTopic(c.Topic) {
 		fault("/topic", "must not be one of Eventbridge's own: events go to a bus by its HTTP API")

@@ -105,18 +105,11 @@ func (f *Factory) New(s *model.Subscriber) (Target, error) {
 	if timeout <= 0 {
 		timeout = defaultTimeout
 	}
-	switch t := &s.Target; {
-	case t.Webhook != nil:
-		return newWebhook(t.Webhook, timeout, max(s.Delivery.Concurrency, 1), f)
-	case t.Kafka != nil:
-		return newKafka(t.Kafka, timeout, f)
-	case t.RabbitMQ != nil:
-		return newRabbitMQ(t.RabbitMQ, timeout, f)
-	case t.Pulsar != nil:
-		return newPulsar(t.Pulsar, timeout, f)
-	default:
-		return newLog(s, f), nil
+	open := kinds()[s.Target.Kind()].open
+	if open == nil {
+		return nil, errors.New("the target must have exactly one kind")
 	}
+	return open(f, s, timeout)
 }
 
 // Close closes the sinks of targets that were not closed, and idle connections. Until

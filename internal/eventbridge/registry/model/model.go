@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/aviaryhq/aviary/pkg/eventpattern"
-	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
 // Bus is where events come in. Each bus has its own topic.
@@ -166,77 +165,3 @@ type Breaker struct {
 	// the target unavailable, it is open again for as long. Default 30s.
 	Probe Duration `json:"probe,omitempty"`
 }
-
-// Target is where events are delivered. Exactly one is set.
-type Target struct {
-	Webhook  *Webhook        `json:"webhook,omitempty"`
-	Pulsar   *PulsarTarget   `json:"pulsar,omitempty"`
-	Kafka    *KafkaTarget    `json:"kafka,omitempty"`
-	RabbitMQ *RabbitMQTarget `json:"rabbitmq,omitempty"`
-	Log      *LogTarget      `json:"log,omitempty"`
-}
-
-// The modes of a webhook, those of CloudEvents 1.0 over HTTP.
-const (
-	ModeBinary     = "binary"
-	ModeStructured = "structured"
-	ModeBatch      = "batch"
-)
-
-// Webhook delivers by HTTP POST. Any 2xx is success.
-type Webhook struct {
-	URL string `json:"url"`
-	// Mode. Default structured. Batch is for OrderNone.
-	Mode string `json:"mode,omitempty"`
-	// BatchEvents (at most 1,000) and BatchLinger (at most 10s) bound a batch, with ModeBatch only.
-	// Defaults 100 and 20ms.
-	BatchEvents int      `json:"batch_events,omitempty"`
-	BatchLinger Duration `json:"batch_linger,omitempty"`
-	// Headers are added to each request.
-	Headers map[string]secret.String `json:"headers,omitempty"`
-	// SigningSecret signs by Standard Webhooks: whsec_ and base64 (HMAC-SHA256), or whsk_ and
-	// base64 (ed25519). Up to four, separated by spaces, sign together while keys change. Optional.
-	SigningSecret secret.String `json:"signing_secret,omitempty"`
-	// At most one of Bearer and OAuth2 is set.
-	Bearer secret.String `json:"bearer,omitempty"`
-	OAuth2 *OAuth2       `json:"oauth2,omitempty"`
-	TLS    *ClientTLS    `json:"tls,omitempty"`
-}
-
-// OAuth2 is the client credentials flow (RFC 6749, section 4.4).
-type OAuth2 struct {
-	TokenURL     string        `json:"token_url"`
-	ClientID     string        `json:"client_id"`
-	ClientSecret secret.String `json:"client_secret"`
-	Scopes       []string      `json:"scopes,omitempty"`
-}
-
-// ClientTLS is a client certificate and the authorities to trust, in PEM.
-type ClientTLS struct {
-	CA          string        `json:"ca,omitempty"`
-	Certificate string        `json:"certificate,omitempty"`
-	Key         secret.String `json:"key,omitempty"`
-}
-
-// PulsarTarget is a topic of the cluster that Eventbridge itself uses, or of a connection of the
-// configuration.
-type PulsarTarget struct {
-	Topic      string `json:"topic"`
-	Connection string `json:"connection,omitempty"`
-}
-
-// KafkaTarget is a topic at a connection of the configuration (connections.kafka).
-type KafkaTarget struct {
-	Connection string `json:"connection"`
-	Topic      string `json:"topic"`
-}
-
-// RabbitMQTarget is an exchange at a connection of the configuration (connections.rabbitmq).
-type RabbitMQTarget struct {
-	Connection string `json:"connection"`
-	Exchange   string `json:"exchange"`
-	RoutingKey string `json:"routing_key,omitempty"`
-}
-
-// LogTarget writes events to the process' log.
-type LogTarget struct{}

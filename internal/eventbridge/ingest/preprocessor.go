@@ -44,7 +44,6 @@ type Preprocessor struct {
 
 	bodies  sync.Pool // of *[]byte
 	parsers sync.Pool // of *event.Parser
-	timers  sync.Pool // of *time.Timer, stopped
 }
 
 // New makes a preprocessor from a valid configuration. prefix is the prefix of its keys in errors,
@@ -286,8 +285,8 @@ func (p *Preprocessor) store(r *http.Request, from sender, bus *model.Bus, entri
 		if err != nil {
 			return nil, err
 		}
-		ctx := &deadlineContext{Context: r.Context(), until: time.Now().Add(p.timeout)}
-		defer ctx.end()
+		ctx, cancel := context.WithTimeout(r.Context(), p.timeout)
+		defer cancel()
 		if err := t.waitOpen(ctx); err != nil {
 			return nil, err
 		}

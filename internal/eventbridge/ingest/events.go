@@ -1,17 +1,14 @@
 package ingest
 
 import (
-	"errors"
 	"fmt"
 	"mime"
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/internal/eventbridge/schema"
 	"github.com/aviaryhq/aviary/internal/httpserver/admission"
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
@@ -104,74 +101,6 @@ func hopsOf(h http.Header, most int) (hops int, err error) {
 	return int(n), nil
 }
 
-// definition is the compiled definition of a bus: its schemas and its mapping.
-type definition struct {
-	bus  *model.Bus
-	once sync.Once
-
-	schemas map[string]*schema.Schema
-	mapping *event.Mapping
-	err     error
-}
-
-// ready compiles the definition, once.
-func (d *definition) ready() error {
-	d.once.Do(func() {
-		d.schemas = make(map[string]*schema.Schema, len(d.bus.Schemas))
-		for kind, text := range d.bus.Schemas {
-			if d.schemas[kind], d.err = schema.Compile(text); d.err != nil {
-				d.err = fmt.Errorf("the bus' schema of %q: %w", kind, d.err)
-				return
-			}
-		}
-		if d.bus.Mapping != nil {
-			d.mapping, d.err = mappingOf(d.bus.Mapping)
-		}
-	})
-	return d.err
-}
-
-func mappingOf(m *model.Mapping) (*event.Mapping, error) {
-	made := new(event.Mapping)
-	for _, field := range [...]struct {
-		name, text string
-		to         *event.Expr
-	}{
-		{"id", m.ID, &made.ID}, {"source", m.Source, &made.Source}, {"type", m.Type, &made.Type}, {"subject", m.Subject, &made.Subject},
-		{"time", m.Time, &made.Time}, {"partitionkey", m.PartitionKey, &made.PartitionKey},
-	} {
-		var err error
-		if *field.to, err = event.ParseExpr(field.text); err != nil {
-			return nil, fmt.Errorf("the bus' mapping of %s: %w", field.name, err)
-		}
-	}
-	return made, nil
-}
-
-// definitions keeps the definitions of buses, each until the bus changes.
-type definitions struct{ known sync.Map } // *definition by the bus' name
-
-func (d *definitions) of(bus *model.Bus) *definition {
-	if v, known := d.known.Load(bus.Name); known {
-		if ready, ok := v.(*definition); ok && ready.bus.Revision == bus.Revision {
-			return ready
-		}
-	}
-	fresh := &definition{bus: bus}
-	d.known.Store(bus.Name, fresh)
-	return fresh
-}
-
-// sweep removes deleted buses.
-func (d *definitions) sweep(now *store.Snapshot) {
-	d.known.Range(func(name, _ any) bool {
-		if text, ok := name.(string); ok && now.Bus(text) == nil {
-			d.known.Delete(name)
-		}
-		return true
-	})
-}
-
 // eventReader reads one body into events.
 type eventReader struct {
 	form  form
@@ -211,7 +140,7 @@ func (r *eventReader) read(p *event.Parser, body []byte) ([]event.Entry, error) 
 	var err error
 	if r.form == batched {
 		if entries, err = p.Batch(body, r.most, o); err != nil {
-			return nil, refusalOf(err)
+			return nil, err
 		}
 	} else {
 		one := &r.one[0]
@@ -224,7 +153,7 @@ func (r *eventReader) read(p *event.Parser, body []byte) ([]event.Entry, error) 
 			one.Event, one.Err = p.Plain(body, r.def.mapping, o)
 		}
 		if one.Err != nil {
-			return nil, refusalOf(one.Err)
+			return nil, one.Err
 		}
 		entries = r.one[:]
 	}
@@ -258,20 +187,4 @@ func (r *eventReader) check(e event.Event) error {
 		return unprocessable("schema", "data does not match the schema of its type: %s", err)
 	}
 	return nil
-}
-
-// refusalOf returns the refusal, with its status, for the error of what is not an event.
-func refusalOf(err error) error {
-	fault := (*event.Error)(nil)
-	if !errors.As(err, &fault) {
-		return err
-	}
-	status := http.StatusBadRequest
-	switch fault.Reason {
-	case event.TooLarge, event.TooManyInOne:
-		status = http.StatusRequestEntityTooLarge
-	case event.BadMapping:
-		status = http.StatusUnprocessableEntity
-	}
-	return &refusal.Error{Status: status, Reason: string(fault.Reason), Text: fault.Error()}
 }

@@ -255,26 +255,17 @@ func checkRegexText(text string) error {
 	if len(text) > maxRegex {
 		return fmt.Errorf("the regular expression has more than %d bytes", maxRegex)
 	}
-	weight, err := RegexWeight(text)
+	parsed, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
 		return nil //nolint:nilerr // matches says so itself
 	}
-	if weight > maxRegex {
+	if regexWeight(parsed) > maxRegex {
 		return fmt.Errorf("the regular expression has more than %d parts with its repetitions written out", maxRegex)
 	}
 	return nil
 }
 
-// RegexWeight is how many parts a regular expression has with its repetitions written out. The
-// error is that of one that is none.
-func RegexWeight(text string) (int, error) {
-	parsed, err := syntax.Parse(text, syntax.Perl)
-	if err != nil {
-		return 0, err
-	}
-	return regexWeight(parsed), nil
-}
-
+// regexWeight is how many parts a regular expression has with its repetitions written out.
 func regexWeight(r *syntax.Regexp) int {
 	n := 1
 	if r.Op == syntax.OpLiteral {

@@ -83,17 +83,23 @@ func (o *outcome) refusal() *refusal.Error {
 	return unprocessable("batch", "%s; the others are stored", text)
 }
 
-// refusedAs returns an entry's error as a refusal.
+// refusedAs returns an error as a refusal, with its status.
 func refusedAs(err error) *refusal.Error {
-	refused := (*refusal.Error)(nil)
-	if errors.As(err, &refused) {
+	if refused := (*refusal.Error)(nil); errors.As(err, &refused) {
 		return refused
 	}
 	fault := (*event.Error)(nil)
-	if errors.As(err, &fault) {
-		return refusedAs(refusalOf(err))
+	if !errors.As(err, &fault) {
+		return &refusal.Error{Status: http.StatusInternalServerError, Reason: "internal", Text: err.Error()}
 	}
-	return &refusal.Error{Status: http.StatusInternalServerError, Reason: "internal", Text: err.Error()}
+	status := http.StatusBadRequest
+	switch fault.Reason {
+	case event.TooLarge, event.TooManyInOne:
+		status = http.StatusRequestEntityTooLarge
+	case event.BadMapping:
+		status = http.StatusUnprocessableEntity
+	}
+	return &refusal.Error{Status: status, Reason: string(fault.Reason), Text: fault.Error()}
 }
 
 // answer writes the response and returns its status.

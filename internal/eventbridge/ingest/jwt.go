@@ -54,15 +54,15 @@ func (c JWTConfig) Validate() error {
 // maxToken bounds the length of a token.
 const maxToken = 8 << 10
 
-// jwtKeys checks the tokens of one tenant.
+// jwtKeys are the keys of one tenant's tokens.
 type jwtKeys struct {
-	log    *zap.Logger
-	tenant string
-	cfg    JWTConfig
-	key    string // the key in the configuration
-	parser *jwt.Parser
-	known  atomic.Pointer[[]publicKey]
-	again  bearer.FileRefresh
+	log       *zap.Logger
+	tenant    string
+	cfg       JWTConfig
+	key       string // the key in the configuration
+	validator *jwt.Validator
+	known     atomic.Pointer[[]publicKey]
+	again     bearer.FileRefresh
 }
 
 // publicKey is a key, its ID and the algorithms that it may be used with.
@@ -73,14 +73,7 @@ type publicKey struct {
 }
 
 func newJWTKeys(log *zap.Logger, tenant string, c JWTConfig, key string) (*jwtKeys, error) {
-	options := []jwt.ParserOption{
-		jwt.WithIssuer(c.Issuer), jwt.WithAudience(c.Audience), jwt.WithExpirationRequired(), jwt.WithLeeway(c.Leeway), jwt.WithStrictDecoding(),
-		jwt.WithValidMethods([]string{"RS256", "PS256", "ES256", "ES384", "EdDSA"}),
-	}
-	if c.Subject != "" {
-		options = append(options, jwt.WithSubject(c.Subject))
-	}
-	k := &jwtKeys{log: log, tenant: tenant, cfg: c, key: key, parser: jwt.NewParser(options...)}
+	k := &jwtKeys{log: log, tenant: tenant, cfg: c, key: key, validator: jwt.NewValidator(jwt.WithExpirationRequired(), jwt.WithLeeway(c.Leeway))}
 	k.again.MarkDone()
 	return k, k.read()
 }
@@ -111,15 +104,19 @@ func (s *senders) byJWT(text string) (tenant string, err error) {
 		return "", unauthorized(invalidKey)
 	}
 	var claims jwt.RegisteredClaims
-	if _, _, err := jwt.NewParser().ParseUnverified(text, &claims); err != nil {
+	var chosen *jwtKeys
+	parser := jwt.NewParser(jwt.WithStrictDecoding(), jwt.WithoutClaimsValidation(), jwt.WithValidMethods([]string{"RS256", "PS256", "ES256", "ES384", "EdDSA"}))
+	_, err = parser.ParseWithClaims(text, &claims, func(t *jwt.Token) (any, error) {
+		if chosen = s.claimed(&claims); chosen == nil {
+			return nil, errNoKey
+		}
+		return chosen.find(t)
+	})
+	if err != nil {
 		return "", unauthorized(invalidKey)
 	}
-	chosen := s.claimed(&claims)
-	if chosen == nil {
-		return "", unauthorized(invalidKey)
-	}
-	switch _, err := chosen.parser.ParseWithClaims(text, new(jwt.RegisteredClaims), chosen.find); {
-	case errors.Is(err, jwt.ErrTokenExpired): // claims are checked after the signature
+	switch err := chosen.validator.Validate(&claims); {
+	case errors.Is(err, jwt.ErrTokenExpired):
 		return "", unauthorized("the token has expired")
 	case err != nil:
 		return "", unauthorized(invalidKey)
@@ -168,10 +165,8 @@ func (k *jwtKeys) find(t *jwt.Token) (any, error) {
 		if known.id != "" && id != "" && known.id != id {
 			continue
 		}
-		for _, algorithm := range known.algorithms {
-			if algorithm == t.Method.Alg() && len(set.Keys) < mostKeys {
-				set.Keys = append(set.Keys, known.key)
-			}
+		if slices.Contains(known.algorithms, t.Method.Alg()) && len(set.Keys) < mostKeys {
+			set.Keys = append(set.Keys, known.key)
 		}
 	}
 	if len(set.Keys) == 0 {

@@ -12,28 +12,16 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"math/big"
 	"os"
 	"slices"
 )
 
-// maxKeyFile bounds a file of keys.
-const maxKeyFile = 256 << 10
-
 // readKeys reads public keys in PEM or a JSON Web Key Set.
 func readKeys(path string) ([]publicKey, error) {
-	f, err := os.Open(path)
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read keys: %w", err)
-	}
-	defer func() { _ = f.Close() }()
-	text, err := io.ReadAll(io.LimitReader(f, maxKeyFile+1))
-	if err != nil {
-		return nil, fmt.Errorf("cannot read keys: %w", err)
-	}
-	if len(text) > maxKeyFile {
-		return nil, fmt.Errorf("cannot read keys: %s is larger than %d bytes", path, maxKeyFile)
 	}
 	read := readPEM
 	if json.Valid(text) {
@@ -108,16 +96,13 @@ func readKeySet(text []byte) ([]publicKey, error) {
 		if w.Use != "" && w.Use != "sig" {
 			continue
 		}
-		key, err := w.usable()
-		if err != nil {
-			// A set may have keys for other uses, and keys of newer kinds: these are ignored (RFC
-			// 7517, section 5).
-			if unusable == nil {
-				unusable = fmt.Errorf("keys[%d]: %w", i, err)
-			}
-			continue
+		// A set may have keys for other uses, and keys of newer kinds: these are ignored (RFC 7517,
+		// section 5).
+		if key, err := w.usable(); err == nil {
+			keys = append(keys, key)
+		} else if unusable == nil {
+			unusable = fmt.Errorf("keys[%d]: %w", i, err)
 		}
-		keys = append(keys, key)
 	}
 	if len(keys) == 0 {
 		return nil, unusable
@@ -145,13 +130,12 @@ func (w webKey) usable() (publicKey, error) {
 var errWebKey = errors.New("not a valid key")
 
 func (w webKey) public() (crypto.PublicKey, error) {
-	numbers := make([][]byte, 0, 4)
-	for _, text := range [...]string{w.X, w.Y, w.N, w.E} {
-		number, err := base64.RawURLEncoding.Strict().DecodeString(text)
-		if err != nil {
+	var numbers [4][]byte
+	for i, text := range [...]string{w.X, w.Y, w.N, w.E} {
+		var err error
+		if numbers[i], err = base64.RawURLEncoding.Strict().DecodeString(text); err != nil {
 			return nil, errWebKey
 		}
-		numbers = append(numbers, number)
 	}
 	x, y, n, e := numbers[0], numbers[1], numbers[2], numbers[3]
 	switch w.Kind {
@@ -165,9 +149,6 @@ func (w webKey) public() (crypto.PublicKey, error) {
 		curve := map[string]elliptic.Curve{"P-256": elliptic.P256(), "P-384": elliptic.P384()}[w.Curve]
 		if curve == nil {
 			return nil, fmt.Errorf("the curve %q is not supported", w.Curve)
-		}
-		if size := (curve.Params().BitSize + 7) / 8; len(x) != size || len(y) != size {
-			return nil, errWebKey
 		}
 		key, err := ecdsa.ParseUncompressedPublicKey(curve, slices.Concat([]byte{4}, x, y))
 		if err != nil {

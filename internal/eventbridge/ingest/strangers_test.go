@@ -19,8 +19,6 @@ import (
 	"github.com/aviaryhq/aviary/test/await"
 )
 
-const ordersPath = "/v1/buses/orders/events"
-
 // guarded has a tenant for each way to be known, and strangers: the headers of requests without a
 // tenant, each with another reason.
 func guarded(t *testing.T, change func(*Config)) (d *double, keys keyring, strangers map[string][]string) {

@@ -2,7 +2,6 @@ package schema
 
 import (
 	"encoding/json"
-	"math/big"
 	"slices"
 	"strconv"
 	"strings"
@@ -67,13 +66,26 @@ func appendCanonical(b []byte, v any) []byte {
 	case bool:
 		return strconv.AppendBool(b, v)
 	case json.Number:
-		if strings.ContainsAny(string(v), ".eE") || v == "-0" {
-			if n, ok := new(big.Rat).SetString(string(v)); ok {
-				return append(b, n.RatString()...)
-			}
-		}
-		return append(b, v...)
+		return appendNumber(b, string(v))
 	default:
 		return append(b, "null"...)
 	}
+}
+
+// appendNumber appends a number as digits and an exponent. The text is about as short as the number
+// is written: as a fraction, 1e-400 has 400 digits.
+func appendNumber(b []byte, text string) []byte {
+	mantissa, exponent, _ := strings.Cut(strings.ToLower(text), "e")
+	mantissa, negative := strings.CutPrefix(mantissa, "-")
+	whole, fraction, _ := strings.Cut(mantissa, ".")
+	digits := strings.TrimLeft(whole+fraction, "0")
+	short := strings.TrimRight(digits, "0")
+	if short == "" {
+		return append(b, '0')
+	}
+	if negative {
+		b = append(b, '-')
+	}
+	n, _ := strconv.Atoi(exponent) // decode has checked it; without an exponent it is 0
+	return strconv.AppendInt(append(append(b, short...), 'e'), int64(n+len(digits)-len(short)-len(fraction)), 10)
 }

@@ -116,8 +116,8 @@ func (b *bounds) follow(ref string, depth int) error {
 	root, _ := b.root.(map[string]any)
 	definitions, _ := root[section].(map[string]any)
 	target, found := definitions[name]
-	if section != "$defs" && section != "definitions" || !found {
-		return fmt.Errorf("$ref %q must be #/$defs/ and a name that is there", shorten(ref))
+	if section != "$defs" && section != "definitions" || !found || strings.ContainsAny(name, "%~/") { // the library decodes these
+		return fmt.Errorf("$ref %q must be #/$defs/ and a name that is there, without %%, ~ and /", shorten(ref))
 	}
 	if slices.Contains(b.open, ref) {
 		return fmt.Errorf("$ref %q leads back to itself: recursive schemas are not supported", shorten(ref))

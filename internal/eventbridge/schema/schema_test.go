@@ -74,7 +74,7 @@ func TestSchemasThatAreNone(t *testing.T) {
 	for text, want := range map[string]string{
 		`{`: "not JSON", `5`: "", `{"type":"number?"}`: "/type", `{"pattern":"("}`: "/pattern", `{"minimum":1e999999}`: "exponent", `{"$ref":"#/nowhere"}`: "",
 		`{"title":"` + strings.Repeat("x", schema.MaxBytes) + `"}`: "at most",
-		`{"$ref":"#"}`: "#/$defs/", `{"$ref":"#/properties/a","properties":{"a":true}}`: "#/$defs/", `{"$dynamicRef":"#a"}`: "use $ref", `{"items":{"$id":"x"}}`: "at the top",
+		`{"$ref":"#"}`: "#/$defs/", `{"$ref":"#/properties/a","properties":{"a":true}}`: "#/$defs/", `{"$ref":"#/$defs/a%62","$defs":{"a%62":true}}`: "without %", `{"$dynamicRef":"#a"}`: "use $ref", `{"items":{"$id":"x"}}`: "at the top",
 		`{"$defs":{"n":{"items":{"$ref":"#/$defs/n"}}},"$ref":"#/$defs/n"}`:                            "recursive",
 		strings.Repeat(`{"not":`, schema.MaxDepth+1) + `true` + strings.Repeat(`}`, schema.MaxDepth+1): "nested",
 		`{"enum":[1` + strings.Repeat(`,1`, schema.MaxKeywords) + `]}`:                                 "keywords", doubling(20): "keywords",

@@ -35,7 +35,7 @@ const (
 	warmTurns      = 4   // of event-ruler, for its compiler
 )
 
-// matcherPart compares pkg/match with event-ruler, each on one thread, by events per second of that
+// matcherPart compares pkg/eventpattern with event-ruler, each on one thread, by events per second of that
 // thread's CPU time: so that other work on the machine counts less. Garbage collection and
 // compilation, which event-ruler does on other threads, do not count against it.
 func matcherPart(ctx context.Context, r *measure.Report) error {
@@ -151,14 +151,14 @@ func compareMatchers(start startRuler, c corpus.Corpus, rounds int, seconds floa
 		rate, matches, err := theirMatcher.run(seconds)
 		theirs = append(theirs, rate)
 		if want := m.matches(); err == nil && matches != want {
-			err = fmt.Errorf("event-ruler finds %d matches, pkg/match %d", matches, want)
+			err = fmt.Errorf("event-ruler finds %d matches, pkg/eventpattern %d", matches, want)
 		}
 		return err
 	})
 	return ours, theirs, perEvent, err
 }
 
-// matcher is pkg/match with a corpus.
+// matcher is pkg/eventpattern with a corpus.
 type matcher struct {
 	index   *eventpattern.Index[int]
 	scratch eventpattern.Scratch

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Corpus is rules, as patterns of pkg/match, and events of one kind of load.
+// Corpus is rules, as patterns of pkg/eventpattern, and events of one kind of load.
 type Corpus struct {
 	Name   string
 	Rules  []string

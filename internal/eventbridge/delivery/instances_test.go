@@ -18,6 +18,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/instances"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/storetest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -341,4 +342,23 @@ func TestAStartWaitsForEngines(t *testing.T) {
 		time.Sleep(time.Second)
 		require.NoError(t, <-heard)
 	})
+}
+
+// What an earlier job has published is consumed, also if the process that begins the next job had
+// not read that the earlier one was there.
+func TestAJobKeepsThatThereMayBeReplays(t *testing.T) {
+	bus := model.NewBus(busName)
+	sub := model.NewSubscriber(busName, "s")
+	sub.UID = "u-s"
+	sub.Rules = []model.Rule{{Name: "all", Pattern: json.RawMessage(`{"type":[{"exists":true}]}`)}}
+	sub.Target = model.Target{Log: &model.LogTarget{}}
+	source := &registry{Store: storetest.NewStore(storetest.Snapshot(t, 1, []model.Bus{bus}, []model.Subscriber{sub}))}
+	p := &Processor{source: source, instance: "b"}
+	earlier, next := &job{job: Job{ID: "1", State: JobDone, Replays: true}}, &job{job: Job{ID: "2", State: JobRunning}}
+	require.NoError(t, p.store(t.Context(), &sub, earlier))
+	require.NoError(t, p.store(t.Context(), &sub, next))
+	stored := decodeJob(source.Job(busName, "s"))
+	assert.Equal(t, "2", stored.ID)
+	assert.True(t, stored.Replays)
+	assert.True(t, next.now().Replays, "it is stored again with the job's progress")
 }

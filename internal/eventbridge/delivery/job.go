@@ -163,6 +163,13 @@ func (j *job) now() Job {
 	return j.job
 }
 
+// keepReplays notes that an earlier job may have published to the topic of replays.
+func (j *job) keepReplays() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.job.Replays = true
+}
+
 // finish sets the job's final state.
 func (j *job) finish(err error) {
 	j.mu.Lock()

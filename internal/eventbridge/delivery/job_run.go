@@ -46,14 +46,13 @@ func (p *Processor) begin(ctx context.Context, s *model.Subscriber, of Job, opti
 	if err != nil {
 		return Job{}, err
 	}
-	began := j.now()
 	ctx, cancel := context.WithTimeout(ctx, saveWithin)
 	defer cancel()
 	if publishes { // all instances consume the topic once they see the job
 		err = p.keep(ctx, p.topics.Replay(s))
 	}
 	if err == nil {
-		err = p.store(ctx, s, began)
+		err = p.store(ctx, s, j)
 	}
 	if err != nil {
 		p.jobs.remove(s.UID, j)
@@ -62,17 +61,23 @@ func (p *Processor) begin(ctx context.Context, s *model.Subscriber, of Job, opti
 		}
 		return Job{}, err
 	}
+	began := j.now()
 	go p.runStored(s, j, do)
 	return began, nil
 }
 
-// store stores a new job, unless the subscriber's present one runs at another instance.
-func (p *Processor) store(ctx context.Context, s *model.Subscriber, began Job) error {
+// store stores a new job, unless the subscriber's present one runs at another instance. What this
+// process has read of the registry may be older than that one.
+func (p *Processor) store(ctx context.Context, s *model.Subscriber, j *job) error {
 	return p.source.ChangeJob(ctx, s.Bus, s.Name, s.UID, func(text json.RawMessage) (json.RawMessage, error) {
-		if was := decodeJob(text); was != nil && p.runsElsewhere(was) {
+		switch was := decodeJob(text); {
+		case was == nil:
+		case p.runsElsewhere(was):
 			return nil, fmt.Errorf("%w: %s, at the instance %s", ErrJobRunning, was.ID, was.Instance)
+		case was.Replays:
+			j.keepReplays()
 		}
-		return json.Marshal(began)
+		return json.Marshal(j.now())
 	})
 }
 

@@ -62,7 +62,7 @@ connections:
   rabbitmq: {m: {url: RABBIT, password: secret}}
   pulsar: {p: {url: pulsar://AWAY}}
 `)
-	assert.Equal(t, 8, failed, lines)
+	assert.Equal(t, 7, failed, lines)
 	for _, want := range []string{
 		"topics.namespace public/no-such-namespace, deduplication: .*404 Not Found: .*",
 		"topics.namespace, to write persistent://public/no-such-namespace/eventbridge-registry: its namespace does not exist",

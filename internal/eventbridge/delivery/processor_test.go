@@ -425,7 +425,7 @@ func TestADeadSubscriberDelaysNoOther(t *testing.T) {
 func TestTransformations(t *testing.T) {
 	t.Parallel()
 	s := newSubscriber("s", model.OrderNone)
-	s.Transform = &model.Transform{Paths: map[string]string{"n": "/data/n"}, Template: `{"number": {n}}`}
+	s.Transform = &model.Transform{Paths: map[string]string{"n": "/data/n"}, Template: `[{n},{n},{n},{n}]`}
 	w := newWorld(t, 1, s)
 	var bodies sync.Map
 	f := w.target("s", func(_ context.Context, d target.Delivery) target.Result {
@@ -436,13 +436,13 @@ func TestTransformations(t *testing.T) {
 	p, err := w.client.Publisher(t.Context(), w.topics.Send(w.sub("s")), messaging.Business())
 	require.NoError(t, err)
 	for _, text := range []string{
-		`{"specversion":"1.0","id":"good","source":"/test","type":"a","data":{"n":1}}`, `{"specversion":"1.0","id":"bad","source":"/test","type":"a","data":{}}`,
+		`{"specversion":"1.0","id":"good","source":"/test","type":"a","data":{"n":1}}`, `{"specversion":"1.0","id":"bad","source":"/test","type":"a","data":{"n":"` + strings.Repeat("x", 300<<10) + `"}}`,
 	} {
 		require.NoError(t, p.Publish(t.Context(), &messaging.Record{Payload: []byte(text), Properties: map[string]string{"hops": "3"}}))
 	}
 	w.gets(f, []string{"good"})
 	body, _ := bodies.Load("good")
-	assert.Equal(t, `{"number":2} application/json`, body)
+	assert.Equal(t, `[1,1,1,1] application/json`, body)
 	w.eventually("one is a dead letter", func() bool { return len(w.deadLetters("s")) == 1 })
 	assert.Contains(t, w.deadLetters("s")[0].Reason, "cannot transform")
 }

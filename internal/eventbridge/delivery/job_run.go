@@ -14,7 +14,6 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/instances"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -25,8 +24,6 @@ const (
 	// which the outcome of a job is stored when the process stops.
 	saveWithin    = 10 * time.Second
 	saveEndWithin = 5 * time.Second
-	// optionsBytes bounds the options of a job as JSON, so that the job fits into the registry.
-	optionsBytes = store.MaxJobBytes / 2
 )
 
 // work does what a job has to do, until its context ends.
@@ -36,8 +33,8 @@ type work func(ctx context.Context, j *job) error
 // stores the job: all instances show it, and this one runs it.
 func (p *Processor) begin(ctx context.Context, s *model.Subscriber, of Job, options any, do work) (Job, error) {
 	var err error
-	if of.Options, err = json.Marshal(options); err != nil || len(of.Options) > optionsBytes {
-		return Job{}, fmt.Errorf("%w: reason and type are too long, or a time is not valid", ErrOptions)
+	if of.Options, err = json.Marshal(options); err != nil {
+		return Job{}, fmt.Errorf("%w: %w", ErrOptions, err)
 	}
 	of.Bus, of.Subscriber, of.Instance = s.Bus, s.Name, p.instance
 	publishes := of.Kind != KindDiscard && !of.DryRun

@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -28,9 +30,15 @@ type RedriveOptions struct {
 	DryRun bool `json:"dry_run,omitempty"`
 }
 
+// optionsBytes bounds the options as JSON, so that the job fits into the registry.
+const optionsBytes = store.MaxJobBytes / 2
+
 func (o *RedriveOptions) check() error {
 	if !(o.Rate >= 0 && o.Rate <= math.MaxFloat64) || o.Max < 0 { // NaN fails, too
 		return fmt.Errorf("%w: rate and max must be 0 or more", ErrOptions)
+	}
+	if text, err := json.Marshal(o); err != nil || len(text) > optionsBytes {
+		return fmt.Errorf("%w: reason and type are too long, or a time is not valid", ErrOptions)
 	}
 	return nil
 }

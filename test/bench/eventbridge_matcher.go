@@ -35,8 +35,8 @@ const (
 	warmTurns      = 4   // of event-ruler, for its compiler
 )
 
-// matcherPart compares pkg/eventpattern with event-ruler, each on one thread, by events per second of that
-// thread's CPU time: so that other work on the machine counts less. Garbage collection and
+// matcherPart compares pkg/eventpattern with event-ruler, each on one thread, by events per second
+// of that thread's CPU time: so that other work on the machine counts less. Garbage collection and
 // compilation, which event-ruler does on other threads, do not count against it.
 func matcherPart(ctx context.Context, r *measure.Report) error {
 	dir, err := os.MkdirTemp("", "aviary-bench-")

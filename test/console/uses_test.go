@@ -50,8 +50,8 @@ func createBus(w *world, b *tab) {
 func createSubscriber(w *world, b *tab) {
 	t := b.t
 	b.open("#/buses/orders/new", "New subscriber")
-	b.choose("Target", "redis")
-	b.wait(`document.querySelector('textarea').value.includes('"stream"')`)
+	b.choose("Target", "rabbitmq")
+	b.wait(`document.querySelector('textarea').value.includes('"exchange"')`)
 	b.write("Name", "cache")
 	b.write("JSON", `{
   "rules": [{"name": "a", "pattern": {"type": []}}],

@@ -345,8 +345,8 @@ func (p *Preprocessor) store(r *http.Request, from sender, bus *model.Bus, entri
 		if err != nil {
 			return nil, err
 		}
-		ctx, cancel := context.WithTimeout(r.Context(), p.timeout)
-		defer cancel()
+		ctx := &deadlineContext{Context: r.Context(), until: time.Now().Add(p.timeout)}
+		defer ctx.end()
 		if err := t.waitOpen(ctx); err != nil {
 			return nil, err
 		}

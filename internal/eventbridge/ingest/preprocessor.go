@@ -38,6 +38,7 @@ type Preprocessor struct {
 
 	bodies  sync.Pool // of *[]byte
 	parsers sync.Pool // of *event.Parser
+	timers  sync.Pool // of *time.Timer, stopped
 }
 
 // New makes a preprocessor from a valid configuration. prefix is the prefix of its keys in errors,

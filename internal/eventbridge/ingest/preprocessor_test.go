@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -456,6 +457,32 @@ func TestAChangedBusHasItsNewRules(t *testing.T) {
 	changed[1].Schemas = nil
 	d.store.Set(storetest.Snapshot(t, 2, changed, nil))
 	assert.Equal(t, http.StatusAccepted, d.post(t, "strict", text(order), "Content-Type", event.MediaType).status)
+}
+
+// TestDeadlineContext: it ends with the request or at its time, whether somebody waits for it or asks.
+func TestDeadlineContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		request, gone := context.WithCancel(t.Context())
+		p := &deadlineContext{Context: request, until: time.Now().Add(time.Second)}
+		defer p.end()
+		deadline, ok := p.Deadline()
+		assert.True(t, ok)
+		assert.Equal(t, p.until, deadline)
+		require.NoError(t, p.Err())
+		asked := &deadlineContext{Context: request, until: p.until}
+		begun := time.Now()
+		<-p.Done()
+		assert.Equal(t, time.Second, time.Since(begun))
+		require.ErrorIs(t, p.Err(), context.DeadlineExceeded)
+		require.ErrorIs(t, asked.Err(), context.DeadlineExceeded)
+		asked.end()
+
+		other := &deadlineContext{Context: request, until: time.Now().Add(time.Hour)}
+		defer other.end()
+		go gone()
+		<-other.Done()
+		require.ErrorIs(t, other.Err(), context.Canceled)
+	})
 }
 
 // inFlight sends an event that the broker does not acknowledge, and waits until it has it.

@@ -8,9 +8,9 @@ type Scratch struct {
 	depth  int
 	values []value
 	buf    []byte // decoded texts of strings with escapes, and keys of numbers
-	key    []byte
+	key    []byte // a decoded key of an object, or the key of an address
 	folded []byte
-	hits   []post
+	found  []posting
 
 	touched []int32  // nodes that have values
 	heads   []head   // by node
@@ -18,15 +18,14 @@ type Scratch struct {
 	seen    []uint64 // by node: serial of the last object that had its key
 	grouped bool     // an array with several elements leads to further nodes: fields must match in the same element
 
-	round     uint32 // number of this match, for marks by rule and join
-	ruleMarks []uint32
-	joinMarks []uint32
-	mark      uint32 // for marks, see otherSet
-	marks     []uint32
-	gramMark  uint32 // number of the present search for pieces
-	gramMarks []uint32
-	matched   []uint32
-	left      int // steps left until TooMuchWork; negative: TooMuchWork
+	round       uint32 // number of this match, for marks by rule and clause
+	ruleMarks   []uint32
+	clauseMarks []uint32
+	exclusions  []uint32 // by condition of an exclusionSet: how many of the values it excludes
+	pieceMark   uint32   // number of the present search for pieces
+	pieceMarks  []uint32
+	matched     []uint32
+	left        int // steps left until TooMuchWork; negative: TooMuchWork
 
 	fault EventError
 }
@@ -75,39 +74,29 @@ func (s *Scratch) prepare(snap *snapshot, event []byte) {
 	if n := len(snap.nodes); n > len(s.heads) {
 		s.heads, s.seen = make([]head, n+n/4), make([]uint64, n+n/4)
 	}
-	if n := len(snap.joins); n > len(s.joinMarks) {
-		s.ruleMarks, s.joinMarks = make([]uint32, n+n/4), make([]uint32, n+n/4)
+	if n := max(len(snap.clauses), int(snap.rules)); n > len(s.clauseMarks) {
+		s.ruleMarks, s.clauseMarks = make([]uint32, n+n/4), make([]uint32, n+n/4)
 	}
 	if s.round++; s.round == 0 {
 		clear(s.heads)
 		clear(s.ruleMarks)
-		clear(s.joinMarks)
+		clear(s.clauseMarks)
 		s.round = 1
 	}
 	s.depth, s.grouped, s.left = 0, false, MaxEventWork
 	s.values, s.buf, s.touched, s.matched = s.values[:0], s.buf[:0], s.touched[:0], s.matched[:0]
 }
 
-// markGrams begins a search for pieces whose numbers are below used.
-func (s *Scratch) markGrams(used uint32) {
-	if int(used) > len(s.gramMarks) {
-		s.gramMarks = make([]uint32, used+used/4)
+// beginPieces begins a search for n different pieces.
+func (s *Scratch) beginPieces(n int) {
+	if n > len(s.pieceMarks) {
+		s.pieceMarks = make([]uint32, n+n/4)
 	}
-	if s.gramMark++; s.gramMark == 0 {
-		clear(s.gramMarks)
-		s.gramMark = 1
+	if s.pieceMark++; s.pieceMark == 0 {
+		clear(s.pieceMarks)
+		s.pieceMark = 1
 	}
 }
-
-// A comparison counts as one step, and so does a post that a lookup has found. One step is also the
-// folding of foldedPerStep bytes of a text, the search in searchedPerStep bytes, and the check of
-// fieldsPerStep fields in an element of an array. Parsing an address counts as addressSteps steps.
-const (
-	foldedPerStep   = 2
-	searchedPerStep = 4
-	fieldsPerStep   = 2
-	addressSteps    = 8
-)
 
 // run matches an event. It leaves the numbers of the matching rules in s.matched.
 func (s *Scratch) run(snap *snapshot, event []byte) error {
@@ -116,71 +105,53 @@ func (s *Scratch) run(snap *snapshot, event []byte) error {
 		fault := s.fault
 		return &fault
 	}
-	if s.find(snap); s.left < 0 {
+	if s.lookUp(snap); s.left < 0 {
 		return &EventError{Reason: TooMuchWork}
 	}
 	return nil
 }
 
-// find handles the posts of the event's values and those of missing values. It stops when no steps
-// are left.
-func (s *Scratch) find(snap *snapshot) {
+// lookUp finds the postings of all values of the event, and checks them.
+func (s *Scratch) lookUp(snap *snapshot) {
 	for _, id := range s.touched {
 		l := snap.nodes[id].lookup
 		if l == nil {
 			continue
 		}
-		first := s.heads[id].first
-		single := s.values[first].same == noValue
-		for v := first; v >= 0; v = s.values[v].same {
-			s.hits = l.find(s, s.values[v].kind, s.data(v), s.hits[:0])
-			s.left -= 1 + len(s.hits)
-			for _, p := range s.hits {
-				if s.hit(p, single); s.left < 0 {
-					return
-				}
-			}
+		for v := s.heads[id].first; v >= 0 && s.left >= 0; v = s.values[v].same {
+			s.found = l.find(s, s.values[v].kind, s.data(v), s.found[:0])
+			s.left--
+			s.check(s.found)
 		}
 		if l.others != nil {
-			l.others.meet(s, first)
+			l.others.find(s, s.heads[id].first)
 		}
+		s.check(l.any)
 	}
-	for _, id := range snap.absent {
-		if s.head(id) == noValue {
-			for _, p := range snap.nodes[id].lookup.absent {
-				if s.hit(p, true); s.left < 0 {
-					return
-				}
-			}
-		}
-	}
+	s.check(snap.always)
 }
 
-// hit handles a post, and adds the rule to s.matched if it matches. once says that the lookup of
-// the post is used only once for this event.
-func (s *Scratch) hit(p post, once bool) {
-	number := p.number()
-	sole := once && p&postSole != 0
-	if p&postSure == 0 {
-		if !sole {
-			if s.joinMarks[number] == s.round {
-				return
+// check adds to s.matched the rules of the postings that match. It stops when no steps are left.
+func (s *Scratch) check(postings []posting) {
+	for _, p := range postings {
+		if s.left--; s.left < 0 {
+			return
+		}
+		number := p.number()
+		if p&postingSure == 0 {
+			if s.clauseMarks[number] == s.round {
+				continue
 			}
-			s.joinMarks[number] = s.round
+			s.clauseMarks[number] = s.round
+			c := &s.snap.clauses[number]
+			number = c.rule
+			if s.ruleMarks[number] == s.round || !s.holds(c) {
+				continue
+			}
 		}
-		j := &s.snap.joins[number]
-		if !sole && s.ruleMarks[j.rule] == s.round || !s.holds(j) {
-			return
-		}
-		if !sole { // the only join of a rule has the rule's number
-			number = j.rule
+		if s.ruleMarks[number] != s.round {
+			s.ruleMarks[number] = s.round
+			s.matched = append(s.matched, number)
 		}
 	}
-	if !sole {
-		if s.ruleMarks[number] == s.round {
-			return
-		}
-		s.ruleMarks[number] = s.round
-	}
-	s.matched = append(s.matched, number)
 }

@@ -35,8 +35,8 @@ func (t *exclusionSet) add(e *edit, c *condition, p posting) {
 // find checks the postings of the conditions that at least one value of the path meets: those that
 // do not exclude every value. first is the first value of the path.
 func (t *exclusionSet) find(s *Scratch, first int32) {
-	s.exclusions = slices.Grow(s.exclusions[:0], len(t.postings))[:len(t.postings)]
-	clear(s.exclusions)
+	s.excluded = slices.Grow(s.excluded[:0], len(t.postings))[:len(t.postings)]
+	clear(s.excluded)
 	values := uint32(0)
 	for v := first; v >= 0 && s.left >= 0; v = s.values[v].same {
 		k, data := s.values[v].kind, s.data(v)
@@ -45,8 +45,8 @@ func (t *exclusionSet) find(s *Scratch, first int32) {
 		some := false
 		for _, p := range s.found {
 			number := p.number()
-			if s.exclusions[number] == values && (p&postingSure != 0 || s.anyMatches(t.conditions[number].more.but, k, data)) {
-				s.exclusions[number], some = values+1, true
+			if s.excluded[number] == values && (p&postingSure != 0 || s.anyMatches(t.conditions[number].more.but, k, data)) {
+				s.excluded[number], some = values+1, true
 			}
 		}
 		values++
@@ -57,7 +57,7 @@ func (t *exclusionSet) find(s *Scratch, first int32) {
 	}
 	s.found = s.found[:0]
 	for number, p := range t.postings {
-		if s.exclusions[number] != values {
+		if s.excluded[number] != values {
 			s.found = append(s.found, p)
 		}
 	}

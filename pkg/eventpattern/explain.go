@@ -68,7 +68,7 @@ func (s *Scratch) failures(fields []clauseField, crowded func() map[int32]bool) 
 	for i := range fields {
 		f := &fields[i]
 		switch v := s.head(f.node); {
-		case v == noValue && f.absent, v != noValue && s.some(f, v):
+		case v == noValue && f.absent, v != noValue && s.someValueMatches(f, v):
 		case v == noValue:
 			failed = append(failed, Failure{f.pointer, Missing})
 		case f.absent && slices.ContainsFunc(f.groups, onlyAbsent):

@@ -64,7 +64,7 @@ func TestDifferencesFromAmazonEventBridge(t *testing.T) {
 			{`{"a":[{"numeric":[">",1e300]}]}`, `{"a":1e301}`, true}, {`{"a":[9007199254740993]}`, `{"a":9007199254740992}`, false},
 			{`{"a":[{"numeric":[">",0.00000001]}]}`, `{"a":0.00000002}`, true}, {pattern: `{"a":[1e123456789012345678]}`},
 		},
-		"dots in keys":                       {{`{"a.b":[1]}`, `{"a.b":1}`, true}, {`{"a.b":[1]}`, `{"a":{"b":1}}`, false}},
+		"dots in keys": {{`{"a.b":[1]}`, `{"a.b":1}`, true}, {`{"a.b":[1]}`, `{"a":{"b":1}}`, false}},
 		"`exists: false` in lists": {
 			{`{"l":{"a":[1],"b":[{"exists":false}]}}`, `{"l":[{"a":1},{"b":1}]}`, true}, {`{"l":{"b":[1],"a":[{"exists":false}]}}`, `{"l":[{"b":1},{"a":1}]}`, true},
 			{`{"l":{"a":[1],"b":[{"exists":false}]}}`, `{"l":[{"a":1,"b":1},{}]}`, false},

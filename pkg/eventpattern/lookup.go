@@ -52,7 +52,7 @@ type lookup struct {
 	numbers      *rangeSet
 	networks     *rangeSet
 	pieces       *pieceSet
-	others       *exclusionSet
+	exclusions   *exclusionSet
 	any          []posting // of conditions that each value of the path may meet
 }
 
@@ -69,7 +69,7 @@ func (l *lookup) edited(e *edit) *lookup {
 	for k := range c.exact {
 		c.exact[k] = maps.Clone(l.exact[k])
 	}
-	c.numbers, c.networks, c.pieces, c.others = l.numbers.clone(), l.networks.clone(), l.pieces.clone(), l.others.clone()
+	c.numbers, c.networks, c.pieces, c.exclusions = l.numbers.clone(), l.networks.clone(), l.pieces.clone(), l.exclusions.clone()
 	return &c
 }
 
@@ -104,10 +104,10 @@ func (l *lookup) add(e *edit, c *condition, p posting) {
 		l.any = append(l.any, p)
 	case opAnythingBut:
 		if c.more != nil {
-			if l.others == nil {
-				l.others = &exclusionSet{}
+			if l.exclusions == nil {
+				l.exclusions = &exclusionSet{}
 			}
-			l.others.add(e, c, p)
+			l.exclusions.add(e, c, p)
 			return
 		}
 		l.any = append(l.any, p)
@@ -169,8 +169,8 @@ func (l *lookup) cost(c *condition) int {
 			return 3 + postings
 		}
 	}
-	if l.others != nil {
-		return 2*vague + len(l.others.postings)
+	if l.exclusions != nil {
+		return 2*vague + len(l.exclusions.postings)
 	}
 	return 2*vague + len(l.any)
 }

@@ -21,7 +21,7 @@ type Scratch struct {
 	round       uint32 // number of this match, for marks by rule and clause
 	ruleMarks   []uint32
 	clauseMarks []uint32
-	exclusions  []uint32 // by condition of an exclusionSet: how many of the values it excludes
+	excluded    []uint32 // by condition of an exclusionSet: how many of the values it excludes
 	pieceMark   uint32   // number of the present search for pieces
 	pieceMarks  []uint32
 	matched     []uint32
@@ -123,8 +123,8 @@ func (s *Scratch) lookUp(snap *snapshot) {
 			s.left--
 			s.check(s.found)
 		}
-		if l.others != nil {
-			l.others.find(s, s.heads[id].first)
+		if l.exclusions != nil {
+			l.exclusions.find(s, s.heads[id].first)
 		}
 		s.check(l.any)
 	}
@@ -145,7 +145,7 @@ func (s *Scratch) check(postings []posting) {
 			s.clauseMarks[number] = s.round
 			c := &s.snap.clauses[number]
 			number = c.rule
-			if s.ruleMarks[number] == s.round || !s.holds(c) {
+			if s.ruleMarks[number] == s.round || !s.clauseMatches(c) {
 				continue
 			}
 		}

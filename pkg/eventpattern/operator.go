@@ -54,11 +54,13 @@ func (r *reader) operand(name string, at int) (condition, error) {
 		}
 		return condition{op: opNetwork, more: &operand{low: bound{first, true}, high: bound{last, true}}}, nil
 	case "exists":
-		switch k, _, err := r.scalar(); {
-		case err == nil && k == kindTrue:
-			return condition{op: opAnythingBut}, nil
-		case err == nil && k == kindFalse:
-			return condition{op: opAbsent}, nil
+		switch r.peek() {
+		case 't':
+			_, _, err := r.scalar()
+			return condition{op: opAnythingBut}, err
+		case 'f':
+			_, _, err := r.scalar()
+			return condition{op: opAbsent}, err
 		}
 		return condition{}, r.wrong(r.pos, "exists takes true or false")
 	}

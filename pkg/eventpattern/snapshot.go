@@ -7,11 +7,10 @@ import "slices"
 // the end that older snapshots see. That is safe because edits always start from the newest
 // snapshot.
 type snapshot struct {
-	nodes   []*node  // by id; 0 is the root
-	clauses []clause // by number
-	rules   uint32   // all numbers of rules are lower
-	always  []posting
-	// always has the clauses that need no value: every event may match them.
+	nodes   []*node   // by id; 0 is the root
+	clauses []clause  // by number
+	rules   uint32    // all numbers of rules are lower
+	always  []posting // of clauses that need no value: every event may match them
 }
 
 // clause is a conjunction in the index. Checking most candidates needs only the fields that are

@@ -1,8 +1,8 @@
 package eventpattern
 
-// holds reports whether all fields of a clause hold. It stops when no steps are left: then the result
-// is not valid.
-func (s *Scratch) holds(c *clause) bool {
+// clauseMatches reports whether all fields of a clause hold. It stops when no steps are left: then
+// the result is not valid.
+func (s *Scratch) clauseMatches(c *clause) bool {
 	if c.node != noNode && !s.grouped {
 		v := s.head(c.node)
 		for v >= 0 && s.left >= 0 && !s.matches(&c.only, s.values[v].kind, s.data(v)) {
@@ -24,7 +24,7 @@ func (s *Scratch) holds(c *clause) bool {
 		}
 		// With {"exists": false} the field may still hold: all values may be in elements that the
 		// other fields do not match.
-		if !s.some(f, v) && (!f.absent || !s.grouped || len(c.fields) == 1) {
+		if !s.someValueMatches(f, v) && (!f.absent || !s.grouped || len(c.fields) == 1) {
 			return false
 		}
 	}
@@ -35,18 +35,18 @@ func (s *Scratch) holds(c *clause) bool {
 	return with || without
 }
 
-// some reports whether any value of a node, from v on, meets a field.
-func (s *Scratch) some(f *clauseField, v int32) bool {
+// someValueMatches reports whether any value of a node, from v on, meets a field.
+func (s *Scratch) someValueMatches(f *clauseField, v int32) bool {
 	for ; v >= 0 && s.left >= 0; v = s.values[v].same {
-		if s.meets(f, s.values[v].kind, s.data(v)) {
+		if s.fieldMatches(f, s.values[v].kind, s.data(v)) {
 			return true
 		}
 	}
 	return false
 }
 
-// meets reports whether a value meets a field.
-func (s *Scratch) meets(f *clauseField, k kind, data []byte) bool {
+// fieldMatches reports whether a value meets all lists of a field.
+func (s *Scratch) fieldMatches(f *clauseField, k kind, data []byte) bool {
 	if f.simple {
 		return s.matches(&f.only, k, data)
 	}
@@ -72,7 +72,7 @@ func (s *Scratch) below(fields []clauseField, depth int, v int32) (with, without
 			if s.values[v].kind == kindObject {
 				none = f.absent
 			} else {
-				some = s.meets(f, s.values[v].kind, s.data(v))
+				some = s.fieldMatches(f, s.values[v].kind, s.data(v))
 			}
 		} else {
 			for j < len(fields) && fields[j].path[depth] == f.path[depth] {

@@ -21,7 +21,8 @@ const longest = len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255")
 func Parse(text string) (first, last, why string) {
 	p, err := netip.ParsePrefix(text)
 	if err != nil {
-		return "", "", "a network is an IPv4 address with a length up to 32, or an IPv6 address with one up to 128, as in 10.0.0.0/8"
+		return "", "", "a network is an IPv4 address with a length up to 32, " +
+			"or an IPv6 address with one up to 128, as in 10.0.0.0/8"
 	}
 	if in := p.Addr().Unmap(); p.Addr().Is4In6() && p.Bits() >= 96 {
 		p = netip.PrefixFrom(in, p.Bits()-96)
@@ -44,7 +45,8 @@ func AppendKey(dst, text []byte) []byte {
 	if !plausible(text) {
 		return dst // netip.ParseAddr allocates an error for each text that is no address
 	}
-	addr, err := netip.ParseAddr(unsafe.String(&text[0], len(text))) //nolint:gosec // ParseAddr keeps a text only as a zone or in an error
+	// The address does not refer to the text: only a zone or an error would.
+	addr, err := netip.ParseAddr(unsafe.String(&text[0], len(text))) //nolint:gosec // see above
 	if err != nil {
 		return dst
 	}

@@ -114,9 +114,9 @@ func TestChurnKeepsNothing(t *testing.T) {
 	}
 	for range 10_000 {
 		set("twin", `{"a":["x"]}`)
-		x.Remove("twin")
+		x.Update(func(c *eventpattern.Change[string]) { c.Remove("twin") })
 	}
-	x.Remove("long")
+	x.Update(func(c *eventpattern.Change[string]) { c.Remove("long") })
 	assert.Less(t, int64(heap())-int64(before), int64(1<<20))
 	runtime.KeepAlive(x)
 }

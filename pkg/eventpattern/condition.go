@@ -1,6 +1,10 @@
 package eventpattern
 
 import (
+	"cmp"
+	"slices"
+	"sort"
+
 	"github.com/aviaryhq/aviary/pkg/eventpattern/internal/fold"
 	"github.com/aviaryhq/aviary/pkg/eventpattern/internal/network"
 	"github.com/aviaryhq/aviary/pkg/eventpattern/internal/wildcard"
@@ -32,7 +36,7 @@ const (
 	opWildcard
 	opRange
 	opNetwork
-	opAnythingBut // excludes the conditions in but; without any, every value meets it
+	opAnythingBut // excludes the conditions in but; {"exists": true} excludes nothing
 	opAbsent
 )
 
@@ -48,24 +52,17 @@ type condition struct {
 // operand is the operand of an operator that takes more than a text.
 type operand struct {
 	but       []condition
+	few       [2]condition // memory for but, if it is short: next to it, a match needs fewer cache lines
 	wild      *wildcard.Wildcard
-	low, high bound
-	net       network.Network
+	low, high bound // of numbers (number.AppendKey) or addresses (network.AppendKey)
 }
 
-// fewBut is an operand with its conditions next to it in memory.
-type fewBut struct {
-	operand
-	few [2]condition
-}
-
-func newButOperand(but []condition) *operand {
-	f := &fewBut{}
-	if len(but) > len(f.few) {
-		return &operand{but: but}
+// excluded returns the conditions that an anything-but excludes.
+func (c *condition) excluded() []condition {
+	if c.more == nil {
+		return nil
 	}
-	f.but = f.few[:copy(f.few[:], but)]
-	return &f.operand
+	return c.more.but
 }
 
 // markOf combines the length and some bytes of a text into a number, for a fast comparison.
@@ -84,11 +81,15 @@ func exactly(k kind, text string) condition {
 	return condition{op: opExact, kind: k, mark: markOf(text), text: text}
 }
 
-// bound is one end of a range of numbers. Without a key the range is not bounded at this end.
+// bound is one end of a range. Without a key the range is not bounded at this end.
 type bound struct {
 	key       string
 	inclusive bool
 }
+
+// bytesPerStep is how many bytes of a text count as one step where a comparison may read the whole
+// text. Every comparison counts as one step more.
+const bytesPerStep = 4
 
 // matches reports whether a value of an event meets the condition. data is the text of a string or
 // the key of a number. It is empty for literals.
@@ -102,45 +103,41 @@ func (s *Scratch) matches(c *condition, k kind, data []byte) bool {
 	case opAbsent:
 		return false
 	case opRange:
-		s.left--
-		return k == kindNumber && c.holds(data)
+		return k == kindNumber && c.contains(data)
 	}
 	if k != kindString {
 		return false
 	}
 	switch c.op {
-	case opFoldedExact, opFoldedPrefix, opFoldedSuffix:
-		s.left -= min(len(data), len(c.text)) / foldedPerStep
-	case opNetwork:
-		s.left -= addressSteps
-	}
-	switch c.op {
-	case opFoldedExact:
-		return fold.Equal(data, c.text)
 	case opPrefix:
 		return len(data) >= len(c.text) && string(data[:len(c.text)]) == c.text
-	case opFoldedPrefix:
-		_, ok := fold.Prefix(data, c.text)
-		return ok
 	case opSuffix:
 		return len(data) >= len(c.text) && string(data[len(data)-len(c.text):]) == c.text
-	case opFoldedSuffix:
-		return fold.Suffix(data, c.text)
 	case opWildcard:
 		if !c.more.wild.HasEnds(data) {
 			return false
 		}
-		s.left -= len(data) / searchedPerStep
+	}
+	s.left -= len(data) / bytesPerStep
+	switch c.op {
+	case opFoldedExact:
+		return fold.Equal(data, c.text)
+	case opFoldedPrefix:
+		_, ok := fold.Prefix(data, c.text)
+		return ok
+	case opFoldedSuffix:
+		return fold.Suffix(data, c.text)
+	case opWildcard:
 		return c.more.wild.HasMiddle(data)
 	case opNetwork:
-		addr, ok := network.ParseAddress(data)
-		return ok && c.more.net.Contains(addr)
+		s.key = network.AppendKey(s.key[:0], data)
+		return len(s.key) > 0 && c.contains(s.key)
 	}
 	return false
 }
 
-// holds reports whether the range contains the number with this key.
-func (c *condition) holds(key []byte) bool {
+// contains reports whether the range contains the number or address with this key.
+func (c *condition) contains(key []byte) bool {
 	low, high := &c.more.low, &c.more.high
 	if low.key != "" && (string(key) < low.key || !low.inclusive && string(key) == low.key) {
 		return false
@@ -148,10 +145,51 @@ func (c *condition) holds(key []byte) bool {
 	return high.key == "" || string(key) < high.key || high.inclusive && string(key) == high.key
 }
 
-// overlaps reports whether a number may be in both ranges.
+// overlaps reports whether two ranges may have a value in common.
 func (c *condition) overlaps(other *condition) bool {
 	below := func(high, low bound) bool { return high.key != "" && low.key != "" && high.key < low.key }
 	return !below(c.more.high, other.more.low) && !below(other.more.high, c.more.low)
+}
+
+// longList is the length from which a list of alternatives is sorted, and searched by bisection.
+// Lists of thousands of shop or customer numbers are common.
+const longList = 16
+
+// sortLong sorts a long list of alternatives, so that anyMatches can use binary search: strings,
+// numbers and literals come first.
+func sortLong(list []condition) {
+	if len(list) < longList {
+		return
+	}
+	slices.SortStableFunc(list, func(a, b condition) int {
+		if a.op != opExact || b.op != opExact {
+			return cmp.Compare(min(a.op, 1), min(b.op, 1))
+		}
+		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.text, b.text))
+	})
+}
+
+// anyMatches reports whether a value meets one of the alternatives. It stops when no steps are
+// left: then the result is not valid.
+func (s *Scratch) anyMatches(list []condition, k kind, data []byte) bool {
+	if len(list) >= longList {
+		exact := sort.Search(len(list), func(i int) bool { return list[i].op != opExact })
+		at := sort.Search(exact, func(i int) bool {
+			s.left--
+			c := &list[i]
+			return c.kind > k || c.kind == k && c.text >= string(data)
+		})
+		if at < exact && s.matches(&list[at], k, data) {
+			return true
+		}
+		list = list[exact:]
+	}
+	for i := 0; i < len(list) && s.left >= 0; i++ {
+		if s.matches(&list[i], k, data) {
+			return true
+		}
+	}
+	return false
 }
 
 // field holds the alternatives that a pattern gives for one path. It is immutable.
@@ -165,44 +203,11 @@ type field struct {
 
 // absent reports whether the field holds if the event has no value.
 func (f *field) absent() bool {
-	for _, g := range f.groups {
-		if !hasAbsent(g) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(f.groups, func(list []condition) bool { return !hasAbsent(list) })
 }
 
-func hasAbsent(group []condition) bool {
-	for i := range group {
-		if group[i].op == opAbsent {
-			return true
-		}
-	}
-	return false
-}
-
-// present reports whether the field can hold for a value.
-func (f *field) present() bool {
-	for _, g := range f.groups {
-		some := false
-		for i := range g {
-			some = some || g[i].op != opAbsent
-		}
-		if !some {
-			return false
-		}
-	}
-	return true
-}
-
-func (s *Scratch) fieldMatches(f *field, k kind, data []byte) bool {
-	for _, g := range f.groups {
-		if !s.anyMatches(g, k, data) {
-			return false
-		}
-	}
-	return true
+func hasAbsent(list []condition) bool {
+	return slices.ContainsFunc(list, func(c condition) bool { return c.op == opAbsent })
 }
 
 // conjunction is a list of fields that all must hold, sorted by path.

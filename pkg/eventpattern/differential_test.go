@@ -195,7 +195,7 @@ func compare(t *testing.T, seed uint64, rules, events int) (matches int) {
 		}
 		for text := range parsed {
 			if len(parsed) > 3*rules {
-				x.Remove(text)
+				x.Update(func(c *eventpattern.Change[string]) { c.Remove(text) })
 				delete(parsed, text)
 				delete(described, text)
 			}

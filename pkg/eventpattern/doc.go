@@ -3,7 +3,8 @@
 //
 // [Parse] reads one pattern. For an invalid pattern it returns an error with the position. [Index]
 // holds the patterns of many rules. Its Match reads an event once, skips fields that no rule names,
-// and allocates nothing once its [Scratch] has grown to the size of the events and of the index.
+// and allocates nothing once its [Scratch] has grown to the size of the events and of the index, but
+// for texts that look like addresses and are none, where a rule names networks.
 //
 // # The language
 //

@@ -43,7 +43,8 @@ const (
 	TooManyValues Reason = "too many values"
 	// NumberTooLong: the exponent of a number at a path that a rule names has more than 17 digits.
 	NumberTooLong Reason = "exponent of a number too long"
-	// TooMuchWork: comparing the event's values with the rules takes more than MaxEventWork steps.
+	// TooMuchWork: comparing the event's values with the rules takes more than MaxEventWork
+	// comparisons.
 	TooMuchWork Reason = "too many values meet too many rules"
 )
 
@@ -56,9 +57,9 @@ const (
 	// MaxEventValues is how many values an event may have at paths that rules name. Objects on the
 	// way to these paths count, other values do not.
 	MaxEventValues = 1 << 16
-	// MaxEventWork is how many steps a match may take after reading the event: about one for each
-	// comparison of a value with an alternative. That takes about a second. Only events with
-	// thousands of values that must each be compared with thousands of rules reach it.
+	// MaxEventWork is how many comparisons of a value with an alternative a match may make after
+	// reading the event. Long texts count more than once. That takes about a second. Only events
+	// with thousands of values that must each be compared with thousands of rules reach it.
 	MaxEventWork = 100_000_000
 )
 

@@ -41,16 +41,10 @@ const (
 // is much slower than [Index.Match].
 func (p *Pattern) Explain(event []byte) (Explanation, error) {
 	e := newSnapshot().edit()
-	e.add(p)
-	// Branches that no event can match have no join in the index. Explain considers them, too.
-	joins := make([][]joinField, len(p.branches))
-	for i, c := range p.branches {
-		for _, f := range c {
-			joins[i] = append(joins[i], newJoinField(f, e.nodesOf(f.path)))
-		}
-	}
+	e.add(0, p)
+	snap := e.done()
 	var s Scratch
-	if err := s.run(e.done(), event); err != nil {
+	if err := s.run(snap, event); err != nil {
 		return Explanation{}, err
 	}
 	if len(s.matched) > 0 {
@@ -59,8 +53,8 @@ func (p *Pattern) Explain(event []byte) (Explanation, error) {
 	var out Explanation
 	crowded := sync.OnceValue(s.crowded)
 	s.left = MaxEventWork
-	for i, fields := range joins {
-		if failed := s.failures(fields, crowded); i == 0 || len(failed) < len(out.Failed) {
+	for i := range snap.clauses {
+		if failed := s.failures(snap.clauses[i].fields, crowded); i == 0 || len(failed) < len(out.Failed) {
 			out.Failed = failed
 		}
 		if s.left < 0 {
@@ -70,14 +64,14 @@ func (p *Pattern) Explain(event []byte) (Explanation, error) {
 	return out, nil
 }
 
-func (s *Scratch) failures(fields []joinField, crowded func() map[int32]bool) (failed []Failure) {
+func (s *Scratch) failures(fields []clauseField, crowded func() map[int32]bool) (failed []Failure) {
 	for i := range fields {
 		f := &fields[i]
 		switch v := s.head(f.node); {
-		case v == noValue && f.absent, v != noValue && s.some(f, v):
+		case v == noValue && f.absent, v != noValue && s.someValueMatches(f, v):
 		case v == noValue:
 			failed = append(failed, Failure{f.pointer, Missing})
-		case f.absent && !f.present():
+		case f.absent && slices.ContainsFunc(f.groups, onlyAbsent):
 			failed = append(failed, Failure{f.pointer, Present})
 		default:
 			failed = append(failed, Failure{f.pointer, Different})
@@ -92,6 +86,10 @@ func (s *Scratch) failures(fields []joinField, crowded func() map[int32]bool) (f
 		}
 	}
 	return failed
+}
+
+func onlyAbsent(list []condition) bool {
+	return !slices.ContainsFunc(list, func(c condition) bool { return c.op != opAbsent })
 }
 
 // crowded returns the nodes that have several values with the same parent value: the elements of an

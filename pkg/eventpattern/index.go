@@ -1,6 +1,7 @@
 package eventpattern
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -17,8 +18,15 @@ type Index[ID comparable] struct {
 
 // view is the data that a match uses.
 type view[ID comparable] struct {
-	snap *snapshot
-	ids  []ID // by rule number
+	snap  *snapshot
+	rules []rule[ID] // by number
+}
+
+// rule is a rule of the index. A removed rule has no pattern. Its clauses stay in the snapshot
+// until the next compaction: removing them would need an inverse of each insertion.
+type rule[ID comparable] struct {
+	id      ID
+	pattern *Pattern
 }
 
 // NewIndex returns an index without rules.
@@ -31,68 +39,69 @@ func NewIndex[ID comparable]() *Index[ID] {
 // Change is a set of changes that [Index.Update] makes in one step. It is valid only within that
 // call.
 type Change[ID comparable] struct {
-	index  *Index[ID]
-	edit   *edit
-	ids    []ID
-	ownIDs bool
+	index    *Index[ID]
+	edit     *edit
+	rules    []rule[ID]
+	ownRules bool
 }
 
 // Update makes all the changes of f in one step: a match sees none of them or all. One Update is
-// the fastest way to add thousands of rules. f must not call Len or a method that changes the
-// index. If f panics, the changes before the panic take effect.
+// the fastest way to add thousands of rules. f must not call a method that changes the index. If f
+// panics, the changes before the panic take effect.
 func (x *Index[ID]) Update(f func(*Change[ID])) {
 	x.change.Lock()
 	defer x.change.Unlock()
 	v := x.current.Load()
-	c := &Change[ID]{index: x, edit: v.snap.edit(), ids: v.ids}
-	defer func() { x.current.Store(&view[ID]{c.edit.done(), c.ids}) }()
+	c := &Change[ID]{index: x, edit: v.snap.edit(), rules: v.rules}
+	defer func() {
+		c.compact()
+		x.current.Store(&view[ID]{c.edit.done(), c.rules})
+	}()
 	f(c)
 }
 
 // Set adds a rule. It replaces a rule with the same ID.
 func (c *Change[ID]) Set(id ID, p *Pattern) {
 	c.Remove(id)
-	number := c.edit.add(p)
+	number := uint32(len(c.rules))
 	c.index.numbers[id] = number
-	if int(number) < len(c.ids) {
-		c.setID(number, id)
-		return
-	}
-	var none ID
-	for len(c.ids) < int(number) {
-		c.ids = append(c.ids, none) // numbers of joins have no ID
-	}
-	c.ids = append(c.ids, id)
+	c.rules = append(c.rules, rule[ID]{id, p})
+	c.edit.add(number, p)
 }
 
-// Remove removes a rule. It reports whether the rule existed.
-func (c *Change[ID]) Remove(id ID) bool {
+// Remove removes a rule, if it exists.
+func (c *Change[ID]) Remove(id ID) {
 	number, ok := c.index.numbers[id]
 	if !ok {
-		return false
+		return
 	}
 	delete(c.index.numbers, id)
-	c.edit.remove(number)
-	var none ID
-	c.setID(number, none)
-	return true
+	if !c.ownRules {
+		c.rules, c.ownRules = slices.Clone(c.rules), true
+	}
+	c.rules[number] = rule[ID]{}
 }
 
-func (c *Change[ID]) setID(number uint32, id ID) {
-	if !c.ownIDs {
-		c.ids, c.ownIDs = append(make([]ID, 0, len(c.ids)+1), c.ids...), true
+// compact compiles the rules anew if most of them were removed. So removed rules at most double the
+// memory of the index and the candidates of a match.
+func (c *Change[ID]) compact() {
+	if len(c.rules) <= 2*len(c.index.numbers) {
+		return
 	}
-	c.ids[number] = id
+	old := c.rules
+	c.rules, c.edit = make([]rule[ID], 0, len(c.index.numbers)), newSnapshot().edit()
+	for _, r := range old {
+		if r.pattern != nil {
+			number := uint32(len(c.rules))
+			c.index.numbers[r.id] = number
+			c.rules = append(c.rules, r)
+			c.edit.add(number, r.pattern)
+		}
+	}
 }
 
 // Set is an [Index.Update] that sets one rule.
 func (x *Index[ID]) Set(id ID, p *Pattern) { x.Update(func(c *Change[ID]) { c.Set(id, p) }) }
-
-// Remove is an [Index.Update] that removes one rule.
-func (x *Index[ID]) Remove(id ID) (found bool) {
-	x.Update(func(c *Change[ID]) { found = c.Remove(id) })
-	return found
-}
 
 // Len returns the number of rules.
 func (x *Index[ID]) Len() int {
@@ -110,7 +119,9 @@ func (x *Index[ID]) Match(s *Scratch, dst []ID, event []byte) ([]ID, error) {
 		return dst, err
 	}
 	for _, number := range s.matched {
-		dst = append(dst, v.ids[number])
+		if r := &v.rules[number]; r.pattern != nil {
+			dst = append(dst, r.id)
+		}
 	}
 	return dst, nil
 }

@@ -1,27 +1,62 @@
 package eventpattern
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/aviaryhq/aviary/pkg/eventpattern/internal/fold"
-	"github.com/aviaryhq/aviary/pkg/eventpattern/internal/wildcard"
+	"github.com/aviaryhq/aviary/pkg/eventpattern/internal/network"
 )
+
+// posting is an entry of a lookup: a number and a bit. With postingSure the value alone decides
+// that the rule matches, and the number is the rule's. Otherwise the number is that of a clause,
+// which the match must still check.
+type posting uint32
+
+const (
+	postingSure  posting = 1 << iota
+	postingShift         = iota
+
+	noPosting posting = 0
+)
+
+func makePosting(number uint32, bits posting) posting {
+	return posting((number+1)<<postingShift) | bits
+}
+
+func (p posting) number() uint32 { return uint32(p>>postingShift) - 1 }
+
+// postings are the postings of a value. Most values have one: it is stored without a list, because
+// with many rules cache misses take most of the time.
+type postings struct {
+	first posting // noPosting: there are none
+	more  []posting
+}
+
+func (p postings) len() int {
+	if p.first == noPosting {
+		return 0
+	}
+	return 1 + len(p.more)
+}
 
 // lookup holds the conditions on the values of one path by which matches find rules.
 type lookup struct {
 	owner        *edit
-	exact        *exactTable
-	folded       *exactTable
+	exact        [kindNull + 1]map[string]postings // by kind of the value
+	folded       map[string]postings
 	prefix       *radix
 	suffix       *radix
 	foldedPrefix *radix
 	foldedSuffix *radix
-	ranges       *rangeSet
-	networks     *networkSet
-	grams        *gramSet
-	others       *otherSet // anything-but
-	absent       []post
-	count        int // number of conditions, including those of others and absent
+	numbers      *rangeSet
+	networks     *rangeSet
+	pieces       *pieceSet
+	exclusions   *exclusionSet
+	any          []posting // of conditions that each value of the path may meet
 }
 
+// edited returns a lookup that e may change: l, or a copy if older snapshots use l.
 func (l *lookup) edited(e *edit) *lookup {
 	if l == nil {
 		return &lookup{owner: e}
@@ -30,46 +65,66 @@ func (l *lookup) edited(e *edit) *lookup {
 		return l
 	}
 	c := *l
-	c.owner = e
+	c.owner, c.folded = e, maps.Clone(l.folded)
+	for k := range c.exact {
+		c.exact[k] = maps.Clone(l.exact[k])
+	}
+	c.numbers, c.networks, c.pieces, c.exclusions = l.numbers.clone(), l.networks.clone(), l.pieces.clone(), l.exclusions.clone()
 	return &c
 }
 
-// place says in which table of a lookup a wildcard is.
-type place struct {
-	op   op // opPrefix, opSuffix, or opWildcard for the piece gram
-	gram uint64
+// proven reports whether a posting of the condition proves that the value meets it.
+func (c *condition) proven() bool {
+	return c.op != opWildcard
 }
 
-// add adds a condition. e must own the lookup. add uses the post exact if finding it proves the
-// condition, and rough if it does not. It appends the places of wildcards to places, and remove
-// takes them from the front.
-func (l *lookup) add(e *edit, c *condition, exact, rough post, places *[]place) {
-	l.count++
+// add adds a condition that requires a value. e must own the lookup.
+func (l *lookup) add(e *edit, c *condition, p posting) {
 	switch c.op {
 	case opExact:
-		l.exact = l.exact.edited(e)
-		l.exact.add(c.kind, c.text, exact)
+		addExact(&l.exact[c.kind], c.text, p)
 	case opFoldedExact:
-		l.folded = l.folded.edited(e)
-		l.folded.add(kindString, c.text, exact)
+		addExact(&l.folded, c.text, p)
 	case opPrefix, opFoldedPrefix, opSuffix, opFoldedSuffix:
 		tree, text := l.tree(c.op, c.text)
 		*tree = (*tree).edited(e)
-		(*tree).add(e, text, exact)
+		(*tree).add(e, text, p)
 	case opRange:
-		l.ranges = l.ranges.edited(e)
-		l.ranges.add(c, exact)
+		addRange(e, &l.numbers, c, p)
 	case opNetwork:
-		l.networks = l.networks.edited(e)
-		l.networks.add(c.more.net, exact)
+		addRange(e, &l.networks, c, p)
 	case opWildcard:
-		*places = append(*places, l.addWildcard(e, c.more.wild, rough))
+		if piece, _, ok := l.pieces.rarest(c.more.wild); ok {
+			if l.pieces == nil {
+				l.pieces = newPieceSet()
+			}
+			l.pieces.add(piece, p)
+			return
+		}
+		l.any = append(l.any, p)
 	case opAnythingBut:
-		l.others = l.others.edited(e)
-		l.others.add(e, c, exact)
-	case opAbsent:
-		l.absent = append(l.absent, exact)
+		if c.more != nil {
+			if l.exclusions == nil {
+				l.exclusions = &exclusionSet{}
+			}
+			l.exclusions.add(e, c, p)
+			return
+		}
+		l.any = append(l.any, p)
 	}
+}
+
+func addExact(table *map[string]postings, text string, p posting) {
+	if *table == nil {
+		*table = map[string]postings{}
+	}
+	all := (*table)[text]
+	if all.first == noPosting {
+		all.first = p
+	} else {
+		all.more = append(all.more, p)
+	}
+	(*table)[text] = all
 }
 
 func (l *lookup) tree(o op, text string) (tree **radix, path string) {
@@ -84,102 +139,14 @@ func (l *lookup) tree(o op, text string) (tree **radix, path string) {
 	return &l.foldedSuffix, reversed(text)
 }
 
-// placeOf chooses the place of a wildcard: its prefix, its suffix or a piece, whichever has the
-// fewest other posts. bestCost estimates how many posts a match finds there.
-func (l *lookup) placeOf(w *wildcard.Wildcard) (best place, bestCost int) {
-	const shortPenalty = 8 // many values contain a short text
-	bestCost = int(^uint(0) >> 1)
-	if n := len(w.Prefix); n > 0 {
-		best, bestCost = place{op: opPrefix}, len(l.prefix.posted(string(w.Prefix)))+shortPenalty/n
-	}
-	if n := len(w.Suffix); n > 0 {
-		if c := len(l.suffix.posted(reversed(string(w.Suffix)))) + shortPenalty/n; c < bestCost {
-			best, bestCost = place{op: opSuffix}, c
-		}
-	}
-	pieces(w, func(g uint64) {
-		c := shortPenalty / int(g>>32)
-		if l.grams != nil {
-			c += len(l.grams.posts[g].posts)
-		}
-		if c < bestCost {
-			best, bestCost = place{opWildcard, g}, c
-		}
-	})
-	return best, bestCost
+func reversed(text string) string {
+	b := []byte(text)
+	slices.Reverse(b)
+	return string(b)
 }
 
-func (l *lookup) addWildcard(e *edit, w *wildcard.Wildcard, p post) place {
-	at, _ := l.placeOf(w)
-	switch at.op {
-	case opPrefix:
-		l.prefix = l.prefix.edited(e)
-		l.prefix.add(e, string(w.Prefix), p)
-	case opSuffix:
-		l.suffix = l.suffix.edited(e)
-		l.suffix.add(e, reversed(string(w.Suffix)), p)
-	default:
-		l.grams = l.grams.edited(e)
-		l.grams.add(at.gram, p)
-	}
-	return at
-}
-
-// remove undoes add.
-func (l *lookup) remove(e *edit, c *condition, exact, rough post, places *[]place) {
-	l.count--
-	switch c.op {
-	case opExact:
-		l.exact = l.exact.edited(e)
-		if l.exact.remove(c.kind, c.text, exact); l.exact.empty() {
-			l.exact = nil
-		}
-	case opFoldedExact:
-		l.folded = l.folded.edited(e)
-		if l.folded.remove(kindString, c.text, exact); l.folded.empty() {
-			l.folded = nil
-		}
-	case opPrefix, opFoldedPrefix, opSuffix, opFoldedSuffix:
-		tree, text := l.tree(c.op, c.text)
-		removeText(e, tree, text, exact)
-	case opRange:
-		l.ranges = l.ranges.edited(e)
-		l.ranges.remove(c, exact)
-	case opNetwork:
-		l.networks = l.networks.edited(e)
-		l.networks.remove(c.more.net, exact)
-	case opWildcard:
-		l.removeWildcard(e, c.more.wild, (*places)[0], rough)
-		*places = (*places)[1:]
-	case opAnythingBut:
-		l.others = l.others.edited(e)
-		l.others.remove(e, c, exact)
-	case opAbsent:
-		l.absent = withoutPost(l.absent, exact)
-	}
-}
-
-func removeText(e *edit, tree **radix, text string, p post) {
-	*tree = (*tree).edited(e)
-	if (*tree).remove(e, text, p); (*tree).empty() {
-		*tree = nil
-	}
-}
-
-func (l *lookup) removeWildcard(e *edit, w *wildcard.Wildcard, at place, p post) {
-	switch at.op {
-	case opPrefix:
-		removeText(e, &l.prefix, string(w.Prefix), p)
-	case opSuffix:
-		removeText(e, &l.suffix, reversed(string(w.Suffix)), p)
-	default:
-		l.grams = l.grams.edited(e)
-		l.grams.remove(at.gram, p)
-	}
-}
-
-// cost estimates how many posts a match finds for a value that meets the condition. The lower the
-// cost, the better the condition is for finding the rule.
+// cost estimates how many postings a match finds for a value that meets the condition. The lower
+// the cost, the better the condition is for finding the rule.
 func (l *lookup) cost(c *condition) int {
 	const vague = 64 // a condition that most values meet
 	if l == nil {
@@ -187,67 +154,70 @@ func (l *lookup) cost(c *condition) int {
 	}
 	switch c.op {
 	case opExact:
-		return l.exact.posted(c.kind, c.text)
+		return l.exact[c.kind][c.text].len()
 	case opFoldedExact:
-		return 1 + l.folded.posted(kindString, c.text)
+		return 1 + l.folded[c.text].len()
 	case opPrefix, opFoldedPrefix, opSuffix, opFoldedSuffix:
 		tree, text := l.tree(c.op, c.text)
 		return 1 + len((*tree).posted(text)) + vague/4/(1+len(text))
 	case opNetwork:
-		if l.networks == nil {
-			return 2
-		}
-		return 2 + len(l.networks.posts[c.more.net])
-	case opWildcard:
-		_, cost := l.placeOf(c.more.wild)
-		return 1 + cost
+		return 2 + l.networks.overlapping(c)
 	case opRange:
-		return vague/16 + l.ranges.overlapping(c)
+		return vague/16 + l.numbers.overlapping(c)
+	case opWildcard:
+		if _, postings, ok := l.pieces.rarest(c.more.wild); ok {
+			return 3 + postings
+		}
 	}
-	return 2*vague + l.count
+	if l.exclusions != nil {
+		return 2*vague + len(l.exclusions.postings)
+	}
+	return 2*vague + len(l.any)
 }
 
-// find appends the posts for a value, except those of others and absent.
-func (l *lookup) find(s *Scratch, k kind, data []byte, hits []post) []post {
-	if l.exact != nil {
-		hits = l.exact.posts(k, data, hits)
+// find appends the postings for a value, except those of any.
+func (l *lookup) find(s *Scratch, k kind, data []byte, found []posting) []posting {
+	if table := l.exact[k]; table != nil {
+		if p := table[string(data)]; p.first != noPosting {
+			found = append(append(found, p.first), p.more...)
+		}
 	}
 	if k != kindString {
-		if k == kindNumber && l.ranges != nil {
-			before := len(hits)
-			hits = l.ranges.find(data, hits)
-			s.left -= len(hits) - before // each of them takes a step to find
+		if k == kindNumber && l.numbers != nil {
+			found = l.numbers.find(data, found)
 		}
-		return hits
+		return found
 	}
 	if l.prefix != nil {
-		hits = l.prefix.prefixes(data, hits)
+		found = l.prefix.prefixes(data, found)
 	}
 	if l.suffix != nil {
-		hits = l.suffix.suffixes(data, hits)
+		found = l.suffix.suffixes(data, found)
 	}
-	if l.grams != nil {
-		hits = l.grams.find(s, data, hits)
+	if l.pieces != nil {
+		found = l.pieces.find(s, data, found)
 	}
 	if l.networks != nil {
-		hits = l.networks.find(data, hits)
+		if s.key = network.AppendKey(s.key[:0], data); len(s.key) > 0 {
+			found = l.networks.find(s.key, found)
+		}
 	}
 	if l.folded != nil || l.foldedPrefix != nil || l.foldedSuffix != nil {
-		hits = l.findFolded(s, data, hits)
+		found = l.findFolded(s, data, found)
 	}
-	return hits
+	return found
 }
 
-func (l *lookup) findFolded(s *Scratch, data []byte, hits []post) []post {
+func (l *lookup) findFolded(s *Scratch, data []byte, found []posting) []posting {
 	s.folded = fold.Append(s.folded[:0], data)
-	if l.folded != nil {
-		hits = l.folded.posts(kindString, s.folded, hits)
+	if p := l.folded[string(s.folded)]; p.first != noPosting {
+		found = append(append(found, p.first), p.more...)
 	}
 	if l.foldedPrefix != nil {
-		hits = l.foldedPrefix.prefixes(s.folded, hits)
+		found = l.foldedPrefix.prefixes(s.folded, found)
 	}
 	if l.foldedSuffix != nil {
-		hits = l.foldedSuffix.suffixes(s.folded, hits)
+		found = l.foldedSuffix.suffixes(s.folded, found)
 	}
-	return hits
+	return found
 }

@@ -1,24 +1,17 @@
 package eventpattern
 
-import (
-	"maps"
-	"slices"
-)
+import "maps"
 
 // node is a step of a path that rules name.
 type node struct {
 	owner  *edit
 	id     int32
-	parent int32
-	key    string
-	users  int32 // number of fields of conjunctions here or below
-	leaves int32 // number of fields of conjunctions here
+	leaves int32 // how many fields of clauses end here
 	// lengths has a bit for each length of the child keys. The last bit means 63 or more. For most
 	// keys of most events this check is enough.
 	lengths uint64
 	few     []child          // the child keys, up to fewChildren
 	many    map[string]int32 // all child keys, if there are more
-	ownMany *edit            // the edit that may change many
 	lookup  *lookup          // nil: matches find the rules with a field here by other fields
 }
 
@@ -55,40 +48,24 @@ func (n *node) child(key []byte) int32 {
 
 func (n *node) inner() bool { return n.lengths != 0 }
 
-// addChild adds a child. e must own the node, as for removeChild.
-func (n *node) addChild(e *edit, key string, id int32) {
+// edited returns a copy of n that e may change.
+func (n *node) edited(e *edit) *node {
+	c := *n
+	c.owner, c.many = e, maps.Clone(n.many)
+	return &c
+}
+
+func (n *node) addChild(key string, id int32) {
 	n.lengths |= lengthBit(len(key))
-	switch {
-	case n.many != nil:
-		if n.ownMany != e {
-			n.many, n.ownMany = maps.Clone(n.many), e
-		}
-		n.many[key] = id
-	case len(n.few) < fewChildren:
+	if n.many == nil && len(n.few) < fewChildren {
 		n.few = append(n.few, child{key, id})
-	default:
-		n.many, n.ownMany = map[string]int32{key: id}, e
+		return
+	}
+	if n.many == nil {
+		n.many = map[string]int32{}
 		for _, c := range n.few {
 			n.many[c.key] = c.id
 		}
-		n.few = nil
 	}
-}
-
-func (n *node) removeChild(e *edit, key string) {
-	if n.many != nil {
-		if n.ownMany != e {
-			n.many, n.ownMany = maps.Clone(n.many), e
-		}
-		delete(n.many, key)
-	} else {
-		n.few = slices.DeleteFunc(slices.Clone(n.few), func(c child) bool { return c.key == key })
-	}
-	n.lengths = 0
-	for _, c := range n.few {
-		n.lengths |= lengthBit(len(c.key))
-	}
-	for k := range n.many {
-		n.lengths |= lengthBit(len(k))
-	}
+	n.many[key] = id
 }

@@ -18,7 +18,7 @@ func (r *reader) operator(group *[]condition) error {
 		c, err := r.operand(name, at)
 		if c.op == opAnythingBut && c.more != nil {
 			sortLong(c.more.but)
-			c.more = newButOperand(c.more.but)
+			c.more.but = append(c.more.few[:0], c.more.but...)
 		}
 		*group = append(*group, c)
 		return err
@@ -48,17 +48,19 @@ func (r *reader) operand(name string, at int) (condition, error) {
 		if err != nil {
 			return condition{}, err
 		}
-		n, why := network.Parse(text)
+		first, last, why := network.Parse(text)
 		if why != "" {
 			return condition{}, r.wrong(start, "%s", why)
 		}
-		return condition{op: opNetwork, more: &operand{net: n}}, nil
+		return condition{op: opNetwork, more: &operand{low: bound{first, true}, high: bound{last, true}}}, nil
 	case "exists":
-		switch k, _, err := r.scalar(); {
-		case err == nil && k == kindTrue:
-			return condition{op: opAnythingBut}, nil
-		case err == nil && k == kindFalse:
-			return condition{op: opAbsent}, nil
+		switch r.peek() {
+		case 't':
+			_, _, err := r.scalar()
+			return condition{op: opAnythingBut}, err
+		case 'f':
+			_, _, err := r.scalar()
+			return condition{op: opAbsent}, err
 		}
 		return condition{}, r.wrong(r.pos, "exists takes true or false")
 	}

@@ -3,6 +3,8 @@ package eventpattern
 import (
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/aviaryhq/aviary/pkg/eventpattern/internal/number"
 	"github.com/aviaryhq/aviary/pkg/jsontext"
@@ -11,7 +13,7 @@ import (
 // orKey is the key of $or, which is used instead of a field's name.
 const orKey = "$or"
 
-// reader parses the text of a pattern.
+// reader parses the text of a pattern, which is valid JSON.
 type reader struct {
 	src     []byte
 	pos     int
@@ -34,23 +36,15 @@ func (r *reader) pattern() ([]conjunction, error) {
 	if r.peek() != '{' {
 		return nil, r.wrong(r.pos, "a pattern is a JSON object")
 	}
-	start := r.pos
 	branches, err := r.object()
 	if err != nil {
 		return nil, err
-	}
-	r.blanks()
-	if r.pos < len(r.src) {
-		return nil, r.wrong(r.pos, "something follows the pattern")
 	}
 	whole := totalOf(branches)
 	r.weight = whole.fields + whole.alternatives
 	out := make([]conjunction, len(branches))
 	for i, b := range branches {
 		out[i] = sortConjunction(slices.Clone(b.fields))
-	}
-	if len(out) == 0 {
-		return nil, r.wrong(start, "the pattern is empty")
 	}
 	return out, nil
 }
@@ -104,10 +98,11 @@ func (r *reader) member(key string, at int) ([]combination, error) {
 		if err != nil {
 			return nil, err
 		}
-		if r.paths += r.pointerBytes(); r.paths > MaxPatternPathBytes {
+		pointer := r.where()
+		if r.paths += len(pointer); r.paths > MaxPatternPathBytes {
 			return nil, r.wrong(at, "the paths of all fields together are too long: %d bytes are the limit", MaxPatternPathBytes)
 		}
-		f := &field{path: slices.Clone(r.path), pointer: r.where(), groups: [][]condition{group}}
+		f := &field{path: slices.Clone(r.path), pointer: pointer, groups: [][]condition{group}}
 		return []combination{{[]*field{f}, alternativesOf(group)}}, nil
 	}
 	return nil, r.wrong(r.pos, "a field's value is an object or a list of alternatives")
@@ -238,19 +233,11 @@ func (r *reader) exact() (condition, error) {
 	return exactly(k, text), err
 }
 
+// members calls each for the members of an object: with the key, and the position of the key.
 func (r *reader) members(each func(key string, at int) error) error {
-	r.pos++ // '{'
-	var seen map[string]bool
-	for first := true; ; first = false {
-		r.blanks()
-		if r.peek() == '}' && first {
-			r.pos++
-			return nil
-		}
+	seen := map[string]bool{}
+	return r.sequence('}', func() error {
 		at := r.pos
-		if r.peek() != '"' {
-			return r.broken(r.pos, "a key in quotes")
-		}
 		key, err := r.text()
 		if err != nil {
 			return err
@@ -259,100 +246,66 @@ func (r *reader) members(each func(key string, at int) error) error {
 		if seen[key] {
 			return r.wrong(at, "duplicate key %q", key)
 		}
-		if seen == nil {
-			seen = map[string]bool{}
-		}
 		seen[key] = true
 		r.blanks()
-		if r.peek() != ':' {
-			return r.broken(r.pos, "a colon")
-		}
-		r.pos++
+		r.pos++ // ':'
 		r.blanks()
-		if err := each(key, at); err != nil {
-			return err
-		}
-		r.pointer = r.pointer[:len(r.pointer)-1]
-		if more, err := r.another('}'); !more {
-			return err
-		}
-	}
+		return each(key, at)
+	})
 }
 
+// elements calls each for the elements of an array.
 func (r *reader) elements(each func() error) error {
-	r.pos++ // '['
-	for n := 0; ; n++ {
-		r.blanks()
-		if r.peek() == ']' && n == 0 {
+	n := 0
+	return r.sequence(']', func() error {
+		r.pointer = append(r.pointer, strconv.Itoa(n))
+		n++
+		return each()
+	})
+}
+
+// sequence calls each at each member or element, until end. each appends its key or index to
+// r.pointer; sequence removes it if each returns no error.
+func (r *reader) sequence(end byte, each func() error) error {
+	r.pos++ // '{' or '['
+	for r.blanks(); r.peek() != end; r.blanks() {
+		if r.peek() == ',' {
 			r.pos++
-			return nil
+			r.blanks()
 		}
-		r.pointer = append(r.pointer, fmt.Sprint(n))
 		if err := each(); err != nil {
 			return err
 		}
 		r.pointer = r.pointer[:len(r.pointer)-1]
-		if more, err := r.another(']'); !more {
-			return err
-		}
 	}
-}
-
-// another reads the byte after a member or an element. It reports true for a comma, which another
-// one follows, and false for end.
-func (r *reader) another(end byte) (bool, error) {
-	r.blanks()
-	switch r.peek() {
-	case ',':
-		r.pos++
-		return true, nil
-	case end:
-		r.pos++
-		return false, nil
-	}
-	return false, r.broken(r.pos, "a comma or "+string(end))
+	r.pos++
+	return nil
 }
 
 // scalar reads a string as its text, a number as its key, or a literal.
-func (r *reader) scalar() (kind, string, error) {
+func (r *reader) scalar() (k kind, text string, err error) {
 	start := r.pos
-	switch c := r.peek(); {
-	case c == '"':
-		text, err := r.text()
+	switch r.peek() {
+	case '"':
+		text, err = r.text()
 		return kindString, text, err
-	case c == '-' || '0' <= c && c <= '9':
-		end, why := scanNumber(r.src, start)
-		if why != "" {
-			return 0, "", r.wrong(end, "the number is not valid JSON")
-		}
-		key, ok := number.AppendKey(nil, r.src[start:end])
-		if !ok {
-			return 0, "", r.wrong(start, "the number's exponent is too long")
-		}
-		r.pos = end
-		return kindNumber, string(key), nil
-	case c == 't' || c == 'f' || c == 'n':
-		end, k, why := scanLiteral(r.src, start)
-		if why != "" {
-			return 0, "", r.broken(end, "true, false or null")
-		}
-		r.pos = end
+	case 't', 'f', 'n':
+		r.pos, k, _ = scanLiteral(r.src, start)
 		return k, "", nil
 	}
-	return 0, "", r.broken(start, "a value")
+	r.pos, _ = scanNumber(r.src, start)
+	key, ok := number.AppendKey(nil, r.src[start:r.pos])
+	if !ok {
+		return 0, "", r.wrong(start, "the number's exponent is too long")
+	}
+	return kindNumber, string(key), nil
 }
 
 func (r *reader) text() (string, error) {
 	start := r.pos + 1
 	end, escaped, why := scanText(r.src, start)
-	switch why {
-	case "":
-	case InvalidUTF8:
+	if why != "" {
 		return "", r.wrong(end, "the string is not UTF-8")
-	case Truncated:
-		return "", r.wrong(end, "the pattern ends within a string")
-	default:
-		return "", r.wrong(end, "the string has a control character or an escape that JSON does not know")
 	}
 	r.pos = end + 1
 	if !escaped {
@@ -367,49 +320,18 @@ func (r *reader) text() (string, error) {
 
 func (r *reader) blanks() { r.pos = skipBlanks(r.src, r.pos) }
 
-// peek returns the next byte, 0 at the end.
-func (r *reader) peek() byte {
-	if r.pos < len(r.src) {
-		return r.src[r.pos]
-	}
-	return 0
-}
+func (r *reader) peek() byte { return r.src[r.pos] }
 
 func (r *reader) wrong(at int, format string, args ...any) error {
 	return &Error{Offset: at, Pointer: r.where(), Reason: fmt.Sprintf(format, args...)}
 }
 
-// broken returns the error for text that is not JSON.
-func (r *reader) broken(at int, wanted string) error {
-	if at >= len(r.src) {
-		return r.wrong(at, "the pattern ends where %s should be", wanted)
-	}
-	return r.wrong(at, "the pattern is not JSON: %s should be here", wanted)
-}
-
-// pointerBytes returns approximately the length of where's result.
-func (r *reader) pointerBytes() (n int) {
-	for _, step := range r.pointer {
-		n += 1 + len(step)
-	}
-	return n
-}
-
 // where returns the JSON Pointer of the present position.
 func (r *reader) where() string {
-	var b []byte
+	var b strings.Builder
 	for _, step := range r.pointer {
-		b = append(b, '/')
-		for i := range len(step) {
-			switch c := step[i]; c {
-			case '~':
-				b = append(b, "~0"...)
-			case '/':
-				b = append(b, "~1"...)
-			default:
-				b = append(b, c)
-			}
-		}
+		b.WriteByte('/')
+		b.WriteString(strings.ReplaceAll(strings.ReplaceAll(step, "~", "~0"), "/", "~1"))
 	}
-	return string(b)
+	return b.String()
 }

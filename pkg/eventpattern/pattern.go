@@ -1,8 +1,8 @@
 package eventpattern
 
 import (
-	"bytes"
 	"encoding/json"
+	"errors"
 	"slices"
 
 	"github.com/aviaryhq/aviary/pkg/eventpattern/internal/wildcard"
@@ -29,7 +29,6 @@ const (
 
 // Pattern is a valid pattern. It is immutable and safe for concurrent use.
 type Pattern struct {
-	source string
 	// branches are the combinations of the branches of $or, in the order of the pattern. At least
 	// one of them must hold.
 	branches []conjunction
@@ -41,25 +40,22 @@ func Parse(pattern []byte) (*Pattern, error) {
 	if len(pattern) > MaxPatternBytes {
 		return nil, &Error{Offset: MaxPatternBytes, Reason: "the pattern is too long"}
 	}
+	var syntax *json.SyntaxError
+	if err := json.Unmarshal(pattern, new(json.RawMessage)); errors.As(err, &syntax) {
+		return nil, &Error{Offset: max(int(syntax.Offset)-1, 0), Reason: "the pattern is not JSON: " + err.Error()}
+	}
 	r := reader{src: pattern}
 	branches, err := r.pattern()
 	if err != nil {
 		return nil, err
 	}
-	var compact bytes.Buffer
-	if err := json.Compact(&compact, pattern); err != nil {
-		return nil, &Error{Reason: err.Error()} // cannot happen: the reader has accepted the pattern
-	}
-	return &Pattern{source: compact.String(), branches: branches, weight: r.weight}, nil
+	return &Pattern{branches, r.weight}, nil
 }
 
 // Weight measures the memory that an index needs for the pattern. It is the number of fields and
 // alternatives in all combinations of $or, some 50 bytes of memory each. A pattern of a few hundred
 // bytes may have a weight of 30,000. Callers use it to bound many patterns together.
 func (p *Pattern) Weight() int { return p.weight }
-
-// String returns the pattern as JSON without white space.
-func (p *Pattern) String() string { return p.source }
 
 // sortConjunction sorts fields by path, and merges those with the same path.
 func sortConjunction(fields []*field) conjunction {

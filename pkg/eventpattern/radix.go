@@ -12,7 +12,7 @@ type radix struct {
 	label string // the text from the parent to this node
 	keys  []byte // first bytes of the labels of kids
 	kids  []*radix
-	posts []post
+	list  []posting
 }
 
 func (n *radix) edited(e *edit) *radix {
@@ -27,23 +27,17 @@ func (n *radix) edited(e *edit) *radix {
 	return &c
 }
 
-func reversed(text string) string {
-	b := []byte(text)
-	slices.Reverse(b)
-	return string(b)
-}
-
-// add adds a post of a text. e must own the node: see edited.
-func (n *radix) add(e *edit, text string, p post) {
+// add adds a posting of a text. e must own the node: see edited.
+func (n *radix) add(e *edit, text string, p posting) {
 	for {
 		if text == "" {
-			n.posts = append(n.posts, p)
+			n.list = append(n.list, p)
 			return
 		}
 		at := bytes.IndexByte(n.keys, text[0])
 		if at < 0 {
 			n.keys = append(n.keys, text[0])
-			n.kids = append(n.kids, &radix{owner: e, label: text, posts: []post{p}})
+			n.kids = append(n.kids, &radix{owner: e, label: text, list: []posting{p}})
 			return
 		}
 		kid := n.kids[at].edited(e)
@@ -66,8 +60,8 @@ func commonPrefix(a, b string) int {
 	return n
 }
 
-// posted returns the posts of exactly this text.
-func (n *radix) posted(text string) []post {
+// posted returns the postings of exactly this text.
+func (n *radix) posted(text string) []posting {
 	for n != nil && text != "" {
 		at := bytes.IndexByte(n.keys, text[0])
 		if at < 0 || len(n.kids[at].label) > len(text) || n.kids[at].label != text[:len(n.kids[at].label)] {
@@ -78,70 +72,46 @@ func (n *radix) posted(text string) []post {
 	if n == nil {
 		return nil
 	}
-	return n.posts
+	return n.list
 }
 
-// remove removes an existing post of a text. e must own the node. remove also removes nodes without
-// posts that are not needed any more.
-func (n *radix) remove(e *edit, text string, p post) {
-	if text == "" {
-		n.posts = withoutPost(n.posts, p)
-		return
-	}
-	at := bytes.IndexByte(n.keys, text[0])
-	kid := n.kids[at].edited(e)
-	n.kids[at] = kid
-	kid.remove(e, text[len(kid.label):], p)
-	switch {
-	case len(kid.posts) > 0:
-	case len(kid.kids) == 0:
-		n.keys, n.kids = slices.Delete(n.keys, at, at+1), slices.Delete(n.kids, at, at+1)
-	case len(kid.kids) == 1:
-		only := kid.kids[0].edited(e)
-		only.label = kid.label + only.label
-		n.kids[at] = only
-	}
-}
-
-func (n *radix) empty() bool { return len(n.posts) == 0 && len(n.kids) == 0 }
-
-// prefixes appends to hits the posts of all texts with which data begins.
-func (n *radix) prefixes(data []byte, hits []post) []post {
+// prefixes appends to found the postings of all texts with which data begins.
+func (n *radix) prefixes(data []byte, found []posting) []posting {
 	for {
-		hits = append(hits, n.posts...)
+		found = append(found, n.list...)
 		if len(data) == 0 {
-			return hits
+			return found
 		}
 		at := bytes.IndexByte(n.keys, data[0])
 		if at < 0 {
-			return hits
+			return found
 		}
 		n = n.kids[at]
 		if len(n.label) > len(data) || n.label != string(data[:len(n.label)]) {
-			return hits
+			return found
 		}
 		data = data[len(n.label):]
 	}
 }
 
-// suffixes appends to hits the posts of all texts whose reverse is a suffix of data.
-func (n *radix) suffixes(data []byte, hits []post) []post {
+// suffixes appends to found the postings of all texts whose reverse is a suffix of data.
+func (n *radix) suffixes(data []byte, found []posting) []posting {
 	for {
-		hits = append(hits, n.posts...)
+		found = append(found, n.list...)
 		if len(data) == 0 {
-			return hits
+			return found
 		}
 		at := bytes.IndexByte(n.keys, data[len(data)-1])
 		if at < 0 {
-			return hits
+			return found
 		}
 		n = n.kids[at]
 		if len(n.label) > len(data) {
-			return hits
+			return found
 		}
 		for i := range len(n.label) {
 			if n.label[i] != data[len(data)-1-i] {
-				return hits
+				return found
 			}
 		}
 		data = data[:len(data)-len(n.label)]

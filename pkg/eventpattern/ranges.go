@@ -3,14 +3,14 @@ package eventpattern
 import (
 	"math"
 	"slices"
+	"sort"
 )
 
-// rangeSet finds the ranges that contain a number. Its bounds are sorted. The position 2i+1 means
-// the i-th bound itself, and 2i the gap below it. So a range is two integers, and find determines
-// the position of a number once for all ranges.
+// rangeSet finds the ranges that contain a number or an address, by their keys. Its bounds are
+// sorted. The position 2i+1 means the i-th bound itself, and 2i the gap below it. So a range is two
+// integers, and find determines the position of a key once for all ranges.
 type rangeSet struct {
-	owner  *edit
-	ranges []numberRange // sorted by low once the edit is done
+	ranges []keyRange // sorted by low once the edit is done
 	bounds []string
 	// highest makes ranges an interval tree: ranges are halved recursively, and highest has at the
 	// middle of each part the greatest high of that part.
@@ -18,31 +18,30 @@ type rangeSet struct {
 	stale   bool
 }
 
-type numberRange struct {
+type keyRange struct {
 	low, high uint32
-	post      post
+	posting   posting
 	of        *condition
 }
 
-func (t *rangeSet) edited(e *edit) *rangeSet {
+func (t *rangeSet) clone() *rangeSet {
 	if t == nil {
-		t = &rangeSet{owner: e}
-	} else if t.owner != e {
-		t = &rangeSet{owner: e, ranges: slices.Clone(t.ranges), bounds: t.bounds, highest: t.highest}
+		return nil
 	}
+	return &rangeSet{ranges: slices.Clone(t.ranges), bounds: t.bounds, highest: t.highest}
+}
+
+// addRange adds a range to the set, which it creates if it is nil.
+func addRange(e *edit, set **rangeSet, c *condition, p posting) {
+	if *set == nil {
+		*set = &rangeSet{}
+	}
+	t := *set
+	t.ranges = append(t.ranges, keyRange{posting: p, of: c})
 	if !t.stale {
 		t.stale = true
 		e.ranges = append(e.ranges, t)
 	}
-	return t
-}
-
-func (t *rangeSet) add(c *condition, p post) {
-	t.ranges = append(t.ranges, numberRange{post: p, of: c})
-}
-
-func (t *rangeSet) remove(c *condition, p post) {
-	t.ranges = slices.DeleteFunc(t.ranges, func(r numberRange) bool { return r.post == p && r.of == c })
 }
 
 // overlapping estimates how many of the ranges overlap another one, from a sample.
@@ -91,7 +90,7 @@ func (t *rangeSet) finish() {
 			}
 		}
 	}
-	slices.SortFunc(t.ranges, func(a, b numberRange) int { return int(a.low) - int(b.low) })
+	slices.SortFunc(t.ranges, func(a, b keyRange) int { return int(a.low) - int(b.low) })
 	t.highest = make([]uint32, len(t.ranges))
 	t.summarise(0, len(t.ranges))
 	t.stale = false
@@ -107,40 +106,32 @@ func (t *rangeSet) summarise(from, to int) uint32 {
 	return h
 }
 
-// find appends the posts of the ranges that contain the number with this key.
-func (t *rangeSet) find(key []byte, hits []post) []post {
-	i, end := 0, len(t.bounds)
-	for i < end {
-		mid := (i + end) / 2
-		if string(key) > t.bounds[mid] {
-			i = mid + 1
-		} else {
-			end = mid
-		}
-	}
+// find appends the postings of the ranges that contain the number or address with this key.
+func (t *rangeSet) find(key []byte, found []posting) []posting {
+	i := sort.Search(len(t.bounds), func(i int) bool { return t.bounds[i] >= string(key) })
 	at := uint32(2 * i)
 	if i < len(t.bounds) && t.bounds[i] == string(key) {
 		at++
 	}
-	return t.holding(0, len(t.ranges), at, hits)
+	return t.holding(0, len(t.ranges), at, found)
 }
 
-func (t *rangeSet) holding(from, to int, at uint32, hits []post) []post {
+func (t *rangeSet) holding(from, to int, at uint32, found []posting) []posting {
 	for from < to {
 		mid := (from + to) / 2
 		if t.highest[mid] < at {
-			return hits // all ranges of this part end below the number
+			return found // all ranges of this part end below the key
 		}
 		r := &t.ranges[mid]
 		if r.low > at {
-			to = mid // all ranges from here on begin above the number
+			to = mid // all ranges from here on begin above the key
 			continue
 		}
 		if r.high >= at {
-			hits = append(hits, r.post)
+			found = append(found, r.posting)
 		}
-		hits = t.holding(from, mid, at, hits)
+		found = t.holding(from, mid, at, found)
 		from = mid + 1
 	}
-	return hits
+	return found
 }

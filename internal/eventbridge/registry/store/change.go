@@ -42,7 +42,7 @@ func (s *Store) change(ctx context.Context, key string, decide decide) (stored b
 		lease, err := s.own(ctx)
 		if has(seen) {
 			if err == nil {
-				s.release(false)
+				s.release(lease, false)
 			}
 			return true, nil
 		}
@@ -71,7 +71,7 @@ func has(seen <-chan struct{}) bool {
 // stored.
 func (s *Store) changeWithLease(ctx context.Context, lease *writerLease, key, id string, seen <-chan struct{}, decide decide) (stored bool, unknown, err error) {
 	broken := false
-	defer func() { s.release(broken) }()
+	defer func() { s.release(lease, broken) }()
 	r, err := s.decide(ctx, decide)
 	if err != nil || r == nil {
 		return false, nil, err

@@ -175,7 +175,7 @@ func (s *Store) purge(ctx context.Context, at time.Time) error {
 		tombstones = append(tombstones, &messaging.Record{Key: key})
 	}
 	err = lease.publisher.Publish(ctx, tombstones...)
-	s.release(true) // the reader may not have read the tombstones
+	s.release(lease, true) // the reader may not have read the tombstones
 	return err
 }
 

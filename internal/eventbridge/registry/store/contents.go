@@ -42,6 +42,15 @@ type entry struct {
 	newer    bool
 }
 
+// objectRevision is the revision of the key's object, 0 if there is no object. An object whose
+// record cannot be read has the record's revision, at least 1.
+func (e *entry) objectRevision() int64 {
+	if e == nil || !e.deleted.IsZero() {
+		return 0
+	}
+	return max(e.revision, 1)
+}
+
 func newContents(keys *Keys, log *zap.Logger) *contents {
 	return &contents{keys: keys, log: log, snapshot: emptySnapshot(), entries: make(map[string]*entry)}
 }

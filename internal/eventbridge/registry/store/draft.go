@@ -46,7 +46,7 @@ func (d *Draft) PutBus(given model.Bus) (created, changed bool, err error) {
 // PutSubscriber checks [Store.PutSubscriber]. The draft must have its bus.
 func (d *Draft) PutSubscriber(ctx context.Context, given *model.Subscriber) (created, changed bool, err error) {
 	key := subscriberKey(given.Bus, given.Name)
-	old, _ := d.store.stored(d.snapshot, key, given)
+	old, _ := d.store.stored(d.snapshot, given.Bus, given.Name)
 	d.revision++
 	made, r, err := d.store.completeSubscriber(d.snapshot, given, newUID(), d.revision, d.at)
 	if err == nil && old == nil && d.store.opts.Pulsar != nil {
@@ -68,17 +68,14 @@ func (d *Draft) PutSubscriber(ctx context.Context, given *model.Subscriber) (cre
 // Delete deletes a bus, or a subscriber if a name is given. unreadable is the number of
 // subscribers that keep a bus from being deleted, because their records cannot be read.
 func (d *Draft) Delete(bus, subscriber string) (unreadable int) {
-	key, former := busKey(bus), []string{""}
+	key := busKey(bus)
 	if subscriber == "" {
 		unreadable = d.snapshot.countSubscribers(bus)
 	} else {
-		key, former[0] = subscriberKey(bus, subscriber), d.snapshot.Subscriber(bus, subscriber).UID
-	}
-	if _, known, _ := d.store.view(key); known != nil {
-		former = append(former, known.former...)
+		key = subscriberKey(bus, subscriber)
 	}
 	d.revision++
-	_ = d.count(key, &record{Revision: d.revision, Time: d.at, Deleted: true, Former: former}) // a deletion is never refused
+	_ = d.count(key, d.store.deletion(d.snapshot, key, d.revision, d.at)) // a deletion is never refused
 	d.snapshot.remove(bus, subscriber)
 	return unreadable
 }

@@ -144,7 +144,7 @@ func TestAnImportDoesNotUndoAPause(t *testing.T) {
 	ctx := testContext(t)
 	putSubscriber(t, m)
 	without := strings.ReplaceAll(export(t, m), "        state: active\n", "")
-	_, err := m.SetState(ctx, "orders", "mail", model.Paused, "")
+	_, err := m.ChangeState(ctx, "orders", "mail", model.Paused, "", store.Condition{})
 	require.NoError(t, err)
 	require.Empty(t, steps(t, m, without, transfer.Options{}))
 	require.Equal(t, model.Paused, m.Snapshot().Subscriber("orders", "mail").State)

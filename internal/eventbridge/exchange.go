@@ -152,7 +152,7 @@ func (s *service) importFile(ctx context.Context, stdout io.Writer) error {
 	}
 	defer func() { _ = file.Close() }()
 	steps, err := transfer.Import(ctx, s.store, file, transfer.Options{
-		Checks: s.checks, DryRun: s.cfg.DryRun, Prune: s.cfg.Prune, Lookup: os.LookupEnv, Within: s.cfg.Timeout,
+		DryRun: s.cfg.DryRun, Prune: s.cfg.Prune, Lookup: os.LookupEnv, Within: s.cfg.Timeout,
 	})
 	for _, step := range steps {
 		name := "bus " + step.Bus

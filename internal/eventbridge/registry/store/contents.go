@@ -187,11 +187,10 @@ func (c *contents) set(key string, e *entry) {
 }
 
 func (s *Snapshot) remove(bus, name string) {
+	delete(s.unreadable, objectKey(bus, name))
 	if name == "" {
 		delete(s.buses, bus)
-		delete(s.unreadable, busKey(bus))
-		return
+	} else {
+		s.removeSubscriber(bus, name)
 	}
-	s.removeSubscriber(bus, name)
-	delete(s.unreadable, subscriberKey(bus, name))
 }

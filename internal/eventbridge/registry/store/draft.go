@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
@@ -65,19 +66,17 @@ func (d *Draft) PutSubscriber(ctx context.Context, given *model.Subscriber) (cre
 	return old == nil, r != nil, err
 }
 
-// Delete deletes a bus, or a subscriber if a name is given. unreadable is the number of
-// subscribers that keep a bus from being deleted, because their records cannot be read.
-func (d *Draft) Delete(bus, subscriber string) (unreadable int) {
-	key := busKey(bus)
-	if subscriber == "" {
-		unreadable = d.snapshot.countSubscribers(bus)
-	} else {
-		key = subscriberKey(bus, subscriber)
+// Delete deletes a bus, or a subscriber if a name is given. The error is [model.ErrInUse] for a bus
+// with subscribers: those whose records cannot be read are in no snapshot.
+func (d *Draft) Delete(bus, subscriber string) error {
+	key := objectKey(bus, subscriber)
+	if n := d.snapshot.countSubscribers(bus); subscriber == "" && n > 0 {
+		return fmt.Errorf("%w: the records of %d of its subscribers cannot be read, and it cannot be deleted before them", model.ErrInUse, n)
 	}
 	d.revision++
 	_ = d.count(key, d.store.deletion(d.snapshot, key, d.revision, d.at)) // a deletion is never refused
 	d.snapshot.remove(bus, subscriber)
-	return unreadable
+	return nil
 }
 
 // count counts the bytes of a record in place of the one that its key has.

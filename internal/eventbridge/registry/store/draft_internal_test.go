@@ -45,7 +45,7 @@ func TestADraftCountsWhatItsChangesNeed(t *testing.T) {
 			s.contents.entries[key] = &entry{bytes: bytes, revision: 7}
 		}
 		d := s.Draft()
-		d.Delete("old", "")
+		require.NoError(t, d.Delete("old", ""))
 		for i := range subscribers {
 			if err == nil {
 				_, _, err = d.PutSubscriber(t.Context(), subscriberOf(i, 1000))

@@ -284,17 +284,14 @@ func (s *Store) DeleteSubscriber(ctx context.Context, bus, name string, c Condit
 
 // remove deletes a bus or, with a name, a subscriber.
 func (s *Store) remove(ctx context.Context, bus, name string, c Condition) error {
-	key, what := busKey(bus), "bus "+model.Quote(bus)
-	if name != "" {
-		key, what = subscriberKey(bus, name), "subscriber "+model.Quote(name)
-	}
+	key := objectKey(bus, name)
 	_, err := s.change(ctx, key, func(context.Context) (*record, error) {
 		snapshot, known, revision := s.view(key)
 		if err := c.check(known.objectRevision()); err != nil {
 			return nil, err
 		}
 		if known.objectRevision() == 0 {
-			return nil, fmt.Errorf("%w: there is no %s", model.ErrNotFound, what)
+			return nil, fmt.Errorf("%w: the registry has no %s", model.ErrNotFound, key)
 		}
 		if n := snapshot.countSubscribers(bus); name == "" && n > 0 {
 			return nil, fmt.Errorf("%w: the bus has %d subscribers: delete them first", model.ErrInUse, n)

@@ -25,6 +25,14 @@ const (
 func busKey(name string) string             { return "bus/" + name }
 func subscriberKey(bus, name string) string { return "sub/" + bus + "/" + name }
 
+// objectKey is the key of a bus or, with a name, of a subscriber.
+func objectKey(bus, name string) string {
+	if name == "" {
+		return busKey(bus)
+	}
+	return subscriberKey(bus, name)
+}
+
 // record is the value of a message of the registry's topic. One record is one change: it is stored
 // whole or not at all.
 type record struct {

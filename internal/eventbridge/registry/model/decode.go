@@ -46,14 +46,10 @@ func DecodeSubscriber(text []byte, bus, name string, checks Checks) (Subscriber,
 		found.Add("/name", "must be %q as in the address, or left out, got %q", name, s.Name)
 		s.Name = name
 	}
-	found.UnlessAt(found, ValidateGiven(s, checks))
+	filled := s
+	filled.Fill()
+	found.UnlessAt(found, ValidateSubscriber(&filled, checks))
 	return s, found.Err()
-}
-
-// ValidateGiven is [ValidateSubscriber] for a subscriber that has not got its defaults yet.
-func ValidateGiven(s Subscriber, checks Checks) FaultList {
-	s.Fill()
-	return ValidateSubscriber(&s, checks)
 }
 
 func decodeObject(text []byte, v any) (f FaultList) {

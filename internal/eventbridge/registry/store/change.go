@@ -102,7 +102,7 @@ func (s *Store) changeWithLease(ctx context.Context, lease *writerLease, key, id
 // decide calls f, unless the registry has records of a newer format.
 func (s *Store) decide(ctx context.Context, f decide) (*record, error) {
 	s.mu.Lock()
-	newer := s.contents.newer > 0
+	newer := s.contents.newer()
 	s.mu.Unlock()
 	if newer {
 		return nil, model.ErrNewer
@@ -119,7 +119,7 @@ func (s *Store) fits(key string, size int) error {
 	if e := s.contents.entries[key]; e != nil {
 		old = e.bytes
 	}
-	return fits(s.contents.bytes+size-old, size, old)
+	return fits(s.contents.bytes()+size-old, size, old)
 }
 
 func fits(all, size, old int) error {

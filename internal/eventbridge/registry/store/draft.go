@@ -24,7 +24,7 @@ func (s *Store) Draft() *Draft {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return &Draft{
-		store: s, snapshot: s.contents.snapshot.draft(), bytes: s.contents.bytes, revision: s.contents.snapshot.revision,
+		store: s, snapshot: s.contents.snapshot.draft(), bytes: s.contents.bytes(), revision: s.contents.snapshot.revision,
 		at: now().Truncate(time.Second).Add(999 * time.Millisecond), orders: make(map[model.Order]error),
 	}
 }

@@ -40,7 +40,7 @@ func subscriberOf(i, length int) *model.Subscriber {
 func TestADraftCountsWhatItsChangesNeed(t *testing.T) {
 	s := storeOf(t, 7, "a", "old")
 	draft := func(bytes, subscribers int) (err error) {
-		s.contents.bytes = model.MaxBytes - 10_000
+		s.contents.entries["filler"] = &entry{bytes: model.MaxBytes - 10_000 - 2*bytes}
 		for _, key := range []string{busKey("a"), busKey("old")} {
 			s.contents.entries[key] = &entry{bytes: bytes, revision: 7}
 		}
@@ -65,7 +65,7 @@ func TestADraftThatIsTakenHasRoom(t *testing.T) {
 	s := storeOf(t, 98, "a")
 	s.contents.entries[busKey("a")] = &entry{bytes: 300, revision: 98}
 	left := sort.Search(100_000, func(left int) bool {
-		s.contents.bytes = model.MaxBytes - left
+		s.contents.entries["filler"] = &entry{bytes: model.MaxBytes - 300 - left}
 		d := s.Draft()
 		for i := range 20 {
 			if _, _, err := d.PutSubscriber(t.Context(), subscriberOf(i, 1)); err != nil {
@@ -74,7 +74,7 @@ func TestADraftThatIsTakenHasRoom(t *testing.T) {
 		}
 		return true
 	})
-	s.contents.bytes = model.MaxBytes - left
+	s.contents.entries["filler"] = &entry{bytes: model.MaxBytes - 300 - left}
 	for i := range 20 {
 		sub := subscriberOf(i, 1)
 		key := subscriberKey("a", sub.Name)

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"crypto/rand"
-	"encoding/base32"
 	"errors"
 	"fmt"
 	"strings"
@@ -143,18 +142,12 @@ func (s *Store) await(ctx context.Context, seen <-chan struct{}) error {
 	}
 }
 
-// newID returns a unique name: 80 random bits.
-func newID() string { return randomText(10) }
+// newID returns a unique name: 130 random bits.
+func newID() string { return strings.ToLower(rand.Text()) }
 
 // newUID returns what distinguishes a subscriber from others of its name: 50 random bits, 10
 // letters.
-func newUID() string { return randomText(7)[:10] }
-
-func randomText(bytes int) string {
-	random := make([]byte, bytes)
-	_, _ = rand.Read(random) // never fails
-	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(random))
-}
+func newUID() string { return newID()[:10] }
 
 // now returns the time with the precision that records have.
 func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }

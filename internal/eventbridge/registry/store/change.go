@@ -76,8 +76,7 @@ func (s *Store) changeWithLease(ctx context.Context, lease *writerLease, key, id
 	if err != nil || r == nil {
 		return false, nil, err
 	}
-	r.Format, r.Change, r.By = formatVersion, id, s.opts.Instance
-	m, err := r.message(key)
+	m, err := r.message(key, id, s.opts.Instance)
 	if err == nil {
 		err = s.fits(key, len(m.Payload))
 	}

@@ -81,8 +81,7 @@ func (d *Draft) Delete(bus, subscriber string) error {
 
 // count counts the bytes of a record in place of the one that its key has.
 func (d *Draft) count(key string, r *record) error {
-	r.Format, r.Change, r.By = formatVersion, newID(), d.store.opts.Instance
-	m, err := r.message(key)
+	m, err := r.message(key, newID(), d.store.opts.Instance)
 	if err != nil {
 		return err
 	}

@@ -72,13 +72,13 @@ func (s *Store) becomeOwner(ctx context.Context) (*writerLease, error) {
 // under way is before the fence: the broker stores nothing of theirs behind it. Reading to the
 // present end of the topic instead would miss what is under way.
 func (s *Store) fence(ctx context.Context, p *messaging.Publisher) error {
-	r := record{Format: formatVersion, Change: newID(), Time: now(), By: s.opts.Instance}
-	m, err := r.message(fenceKey)
+	id := newID()
+	m, err := (&record{Time: now()}).message(fenceKey, id, s.opts.Instance)
 	if err != nil {
 		return err
 	}
-	seen := s.expect(r.Change)
-	defer s.forget(r.Change)
+	seen := s.expect(id)
+	defer s.forget(id)
 	if err := p.Publish(ctx, m); err != nil {
 		return err
 	}

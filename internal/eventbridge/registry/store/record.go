@@ -57,8 +57,9 @@ type record struct {
 	Job json.RawMessage `json:"job,omitempty"`
 }
 
-// message returns the record as a message.
-func (r *record) message(key string) (*messaging.Record, error) {
+// message returns the record as a message of the instance by, with the ID of the change.
+func (r *record) message(key, change, by string) (*messaging.Record, error) {
+	r.Format, r.Change, r.By = formatVersion, change, by
 	payload, err := model.Encode(r)
 	return &messaging.Record{Key: key, Payload: payload}, err
 }

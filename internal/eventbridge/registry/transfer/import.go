@@ -9,6 +9,7 @@ import (
 	"io"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -63,10 +64,11 @@ func Import(ctx context.Context, s *store.Store, r io.Reader, opts Options) (ste
 	if err != nil {
 		return nil, err
 	}
-	objects := append(file.buses, file.subscribers...)
+	var deletions []*object
 	if opts.Prune { // first, because the number of subscribers is limited
-		objects = append(file.pruned(s.Snapshot()), objects...)
+		deletions = file.pruned(s.Snapshot())
 	}
+	objects := slices.Concat(deletions, file.buses, file.subscribers)
 	draft := s.Draft()
 	for _, o := range objects {
 		if err := bounded(ctx, opts.Within, func(ctx context.Context) error { return o.check(ctx, draft) }); err != nil {

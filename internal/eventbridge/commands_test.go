@@ -32,7 +32,7 @@ func TestCommandsEndWhilePulsarIsUnavailable(t *testing.T) {
 	for command, change := range map[string]func(*eventbridge.Config){
 		"-export -":            func(cfg *eventbridge.Config) { cfg.Export = "-" },
 		"-import missing.yaml": func(cfg *eventbridge.Config) { cfg.Import = "missing.yaml" },
-		"-reseal":              func(cfg *eventbridge.Config) { cfg.Reseal = true },
+		"-reencrypt":           func(cfg *eventbridge.Config) { cfg.Reencrypt = true },
 	} {
 		t.Run(command, func(t *testing.T) {
 			t.Parallel()

@@ -62,7 +62,7 @@ type Config struct {
 	// These are only on the command line, see Flags.
 	Export, Import string `yaml:"-"`
 	DryRun, Prune  bool   `yaml:"-"`
-	Reseal         bool   `yaml:"-"`
+	Reencrypt      bool   `yaml:"-"`
 	// Timeout of a command: to read the registry, and for each change.
 	Timeout time.Duration `yaml:"-"`
 }
@@ -171,7 +171,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Flags registers -roles, and the flags of export, import and reseal, which end the process when
+// Flags registers -roles, and the flags of export, import and reencrypt, which end the process when
 // they are done.
 func Flags(fs *flag.FlagSet, cfg *Config) {
 	fs.Var(&cfg.Roles, "roles", "roles of this process, separated by commas: preprocessor, engine, processor")
@@ -191,11 +191,11 @@ func Flags(fs *flag.FlagSet, cfg *Config) {
 	fs.Func("export", "write the registry as YAML to this `file`, - for standard output, and exit", file(&cfg.Export))
 	fs.Func("import", "make the registry's buses and subscribers as this YAML `file` has them, and exit", file(&cfg.Import))
 	fs.BoolVar(&cfg.Prune, "prune", cfg.Prune, "with -import: delete what the file does not have")
-	fs.BoolFunc("reseal", "encrypt all secrets of the registry by the first key of secrets.key_file, and exit", command(func(text string) (err error) {
-		cfg.Reseal, err = strconv.ParseBool(text)
+	fs.BoolFunc("reencrypt", "encrypt all secrets of the registry by the first key of secrets.key_file, and exit", command(func(text string) (err error) {
+		cfg.Reencrypt, err = strconv.ParseBool(text)
 		return err
 	}))
-	fs.DurationVar(&cfg.Timeout, "timeout", cfg.Timeout, "with -export, -import or -reseal: how long Pulsar may take to give the registry, and for each change")
+	fs.DurationVar(&cfg.Timeout, "timeout", cfg.Timeout, "with -export, -import or -reencrypt: how long Pulsar may take to give the registry, and for each change")
 	fs.BoolVar(&cfg.DryRun, "dry-run", cfg.DryRun, "with -import: only show what would change")
 }
 
@@ -251,20 +251,20 @@ func (c Config) checkFiles() error {
 // checkFlags returns what is wrong with the combination of flags.
 func (c Config) checkFlags() error {
 	asked := 0
-	for _, one := range []bool{c.Export != "", c.Import != "", c.Reseal} {
+	for _, one := range []bool{c.Export != "", c.Import != "", c.Reencrypt} {
 		if one {
 			asked++
 		}
 	}
 	switch {
 	case asked > 1:
-		return errors.New("only one of -export, -import and -reseal can be given")
+		return errors.New("only one of -export, -import and -reencrypt can be given")
 	case c.Import == "" && (c.DryRun || c.Prune):
 		return errors.New("-dry-run and -prune are for -import")
 	case asked > 0 && c.Timeout <= 0:
 		return fmt.Errorf("-timeout must be > 0, got %s", c.Timeout)
-	case c.Reseal && c.Secrets.KeyFile == "":
-		return config.Fault("secrets.key_file", "must be given with -reseal")
+	case c.Reencrypt && c.Secrets.KeyFile == "":
+		return config.Fault("secrets.key_file", "must be given with -reencrypt")
 	}
 	return nil
 }

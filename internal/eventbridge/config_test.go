@@ -229,7 +229,7 @@ func TestCommandsNeedABound(t *testing.T) {
 
 // A service has the usual admin port: a command beside it takes another.
 func TestCommandsTakeNoPortOfAService(t *testing.T) {
-	for _, args := range [][]string{{"-export", "-"}, {"-import", "registry.yaml"}, {"-reseal"}} {
+	for _, args := range [][]string{{"-export", "-"}, {"-import", "registry.yaml"}, {"-reencrypt"}} {
 		cfg, err := load(t, "secrets: {key_file: \""+keyFile(t)+"\"}", nil, args...)
 		require.NoError(t, err)
 		assert.Equal(t, "127.0.0.1:0", cfg.Admin.Listen, "%v", args)

@@ -21,8 +21,8 @@ func (c Config) command() string {
 		return "-export " + c.Export
 	case c.Import != "":
 		return "-import " + c.Import
-	case c.Reseal:
-		return "-reseal"
+	case c.Reencrypt:
+		return "-reencrypt"
 	}
 	return ""
 }
@@ -61,8 +61,8 @@ func (s *service) exchange(ctx context.Context, stdout, stderr io.Writer) error 
 	switch {
 	case s.cfg.Export != "":
 		return s.export(stdout)
-	case s.cfg.Reseal:
-		return s.reseal(ctx, stdout)
+	case s.cfg.Reencrypt:
+		return s.reencrypt(ctx, stdout)
 	default:
 		return printFaults(s.importFile(ctx, stdout), stderr)
 	}
@@ -86,8 +86,8 @@ func printFaults(err error, w io.Writer) error {
 	return fmt.Errorf("faults, see above: %d; nothing was changed", all)
 }
 
-func (s *service) reseal(ctx context.Context, stdout io.Writer) error {
-	n, err := s.store.Reseal(ctx, s.cfg.Timeout)
+func (s *service) reencrypt(ctx context.Context, stdout io.Writer) error {
+	n, err := s.store.Reencrypt(ctx, s.cfg.Timeout)
 	if _, e := fmt.Fprintf(stdout, "%d subscribers' secrets are encrypted by another key than before\n", n); err == nil {
 		err = e
 	}
@@ -152,7 +152,7 @@ func (s *service) importFile(ctx context.Context, stdout io.Writer) error {
 	}
 	defer func() { _ = file.Close() }()
 	steps, err := transfer.Import(ctx, s.store, file, transfer.Options{
-		Checks: s.checks, DryRun: s.cfg.DryRun, Prune: s.cfg.Prune, Lookup: os.LookupEnv, Within: s.cfg.Timeout,
+		DryRun: s.cfg.DryRun, Prune: s.cfg.Prune, Lookup: os.LookupEnv, Within: s.cfg.Timeout,
 	})
 	for _, step := range steps {
 		name := "bus " + step.Bus

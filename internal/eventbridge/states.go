@@ -25,8 +25,7 @@ type publishedState struct {
 	Unhealthy  string                `json:"unhealthy,omitempty"`
 }
 
-// maxUnhealthy limits Unhealthy, in bytes. In JSON each byte may take six: MaxStateBytes allows no
-// more.
+// maxUnhealthy limits Unhealthy, in bytes: all instances keep the states of all subscribers.
 const maxUnhealthy = 300
 
 // publishStates publishes the states of this process' deliveries to other instances.
@@ -45,7 +44,7 @@ func (s *service) publishStates(ctx context.Context) error {
 		}
 		for at := range known {
 			if !now[at] {
-				_ = s.status.SetState(at[0], at[1], nil) // taking back never fails
+				s.status.SetState(at[0], at[1], nil)
 			}
 		}
 		known = now
@@ -59,12 +58,11 @@ func (s *service) publishStates(ctx context.Context) error {
 
 func (s *service) publishState(sub *model.Subscriber) {
 	text, err := stateOf(s.processor.Status(sub.Bus, sub.Name))
-	if err == nil {
-		err = s.status.SetState(sub.Bus, sub.Name, text)
-	}
 	if err != nil {
 		s.rt.Log.Debug("cannot publish the state of a subscriber", zap.String("bus", sub.Bus), zap.String("subscriber", sub.Name), zap.Error(err))
+		return
 	}
+	s.status.SetState(sub.Bus, sub.Name, text)
 }
 
 // stateOf encodes a state for other instances.

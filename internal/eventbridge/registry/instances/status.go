@@ -1,9 +1,9 @@
-// Package instances tells the instances of Eventbridge what each of them does, through a topic that
-// all of them write and read: its roles, the revision that it matches by, and the states of its
-// subscribers.
+// Package instances shares what each instance of Eventbridge does: its roles, the revision that it
+// matches by, and the states of its subscribers. All instances write and read one topic.
 package instances
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/pkg/backoff"
@@ -43,21 +45,16 @@ const (
 	// others consider it stopped.
 	heartbeatEvery = 5 * time.Second
 	expireAfter    = 20 * time.Second
-	// changeAfter is how long changes are collected into one message.
+	// changeAfter is how long changes of revision and partitions are collected into one message.
 	changeAfter = 100 * time.Millisecond
+	// statesEvery is how often changed states of subscribers are published, statesPerSecond how many
+	// of them: all subscribers may change at once. No state is published twice within stateEvery.
+	statesEvery     = time.Second
+	statesPerSecond = 200
+	stateEvery      = heartbeatEvery
 	// refreshEvery is how often the state of a subscriber that does not change is published again:
 	// a process that starts reads no further back.
 	refreshEvery = 5 * time.Minute
-	// stateEvery bounds how often one subscriber's state is published, statesAtOnce how many states
-	// are published within changeAfter: 200 a second.
-	stateEvery   = heartbeatEvery
-	statesAtOnce = 20
-	// maxStates and MaxStateBytes bound what an instance publishes, and what is kept of each
-	// instance.
-	maxStates    = model.MaxSubscribers
-	maxInstances = 1000
-	// MaxStateBytes bounds the state of one subscriber.
-	MaxStateBytes = 2048
 )
 
 // StatusOptions describe this instance.
@@ -80,18 +77,23 @@ type Status struct {
 	wake   chan struct{}
 	now    func() time.Time // with the monotonic clock
 
-	mu             sync.Mutex
-	own            Instance
-	dirty          bool // own has changed since it was published
-	published      map[string]*ownState
-	knownInstances knownInstances
+	mu        sync.Mutex
+	own       Instance
+	published map[string]*ownState // by BUS/NAME
+	known     instanceTable
 }
 
 // ownState is the state of a subscriber that this instance publishes.
 type ownState struct {
-	state []byte // nil: it has none any more
-	dirty bool
+	state []byte    // nil: it has none any more
+	dirty bool      // it has changed since it was published
 	at    time.Time // when it was published
+}
+
+// due reports whether the state is to be published.
+func (s *ownState) due(now time.Time) bool {
+	age := now.Sub(s.at)
+	return s.dirty && age >= stateEvery || s.state != nil && age >= refreshEvery
 }
 
 // NewStatus makes a Status. Run publishes and reads for it.
@@ -104,43 +106,35 @@ func NewStatus(client *messaging.Client, topics model.Topics, opts StatusOptions
 	}
 	return &Status{
 		client: client, topic: topics.Status(), log: opts.Log.Named("status"), wake: make(chan struct{}, 1), now: time.Now,
-		own:   Instance{Name: opts.Instance, Roles: opts.Roles, Version: opts.Version, Started: instant()},
-		dirty: true, published: make(map[string]*ownState), knownInstances: newKnownInstances(),
+		own:       Instance{Name: opts.Instance, Roles: opts.Roles, Version: opts.Version, Started: time.Now().UTC().Truncate(time.Millisecond)},
+		published: make(map[string]*ownState), known: make(instanceTable),
 	}, nil
 }
 
 // SetRevision sets the revision of the registry by which this instance's engine matches.
 func (s *Status) SetRevision(revision int64) {
-	s.set(func() bool {
-		changed := s.own.Revision != revision
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.own.Revision != revision {
 		s.own.Revision = revision
-		return changed
-	})
+		s.wakeUp()
+	}
 }
 
 // SetPartitions sets the partitions of a bus' topic that this instance's engine owns.
 func (s *Status) SetPartitions(bus string, partitions []int) {
-	s.set(func() bool {
-		if slices.Equal(s.own.Partitions[bus], partitions) {
-			return false
-		}
-		made := maps.Clone(s.own.Partitions) // the old one may still be in use
-		if made == nil {
-			made = make(map[string][]int)
-		}
-		made[bus] = slices.Clone(partitions)
-		if len(partitions) == 0 {
-			delete(made, bus)
-		}
-		s.own.Partitions = made
-		return true
-	})
-}
-
-func (s *Status) set(change func() bool) {
 	s.mu.Lock()
-	s.dirty = change() || s.dirty
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	if slices.Equal(s.own.Partitions[bus], partitions) {
+		return
+	}
+	made := make(map[string][]int) // the old one may still be in use
+	maps.Copy(made, s.own.Partitions)
+	made[bus] = slices.Clone(partitions)
+	if len(partitions) == 0 {
+		delete(made, bus)
+	}
+	s.own.Partitions = made
 	s.wakeUp()
 }
 
@@ -151,34 +145,21 @@ func (s *Status) wakeUp() {
 	}
 }
 
-// SetState sets the state of this instance's deliveries to a subscriber: JSON of at most
-// [MaxStateBytes]; nil removes it. A change is published at once, but no two changes within 5
-// seconds. The bytes must not be changed afterwards.
-func (s *Status) SetState(bus, name string, state []byte) error {
-	key := stateKey(bus, name)
-	switch {
-	case len(state) > MaxStateBytes:
-		return fmt.Errorf("the state of a subscriber must have at most %d bytes, got %d", MaxStateBytes, len(state))
-	case state != nil && !json.Valid(state):
-		return errors.New("the state of a subscriber must be JSON")
-	}
+// SetState sets the state of this instance's deliveries to a subscriber, as JSON; nil removes it. A
+// change is published within a second, but no two changes within 5 seconds. The bytes must not be
+// changed afterwards.
+func (s *Status) SetState(bus, name string, state []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	key := stateKey(bus, name)
 	known := s.published[key]
-	switch {
-	case known == nil && state == nil:
-		return nil
-	case known == nil && len(s.published) >= maxStates:
-		return fmt.Errorf("there are %d states already, which is the maximum", maxStates)
-	case known == nil:
-		s.published[key] = &ownState{state: state, dirty: true}
-	case string(known.state) == string(state) && (known.state == nil) == (state == nil):
-		return nil
-	default:
-		known.state, known.dirty = state, true
+	if known == nil {
+		known = new(ownState)
 	}
-	s.wakeUp()
-	return nil
+	if !bytes.Equal(known.state, state) {
+		known.state, known.dirty = state, true
+		s.published[key] = known
+	}
 }
 
 func stateKey(bus, name string) string { return bus + "/" + name }
@@ -187,14 +168,14 @@ func stateKey(bus, name string) string { return bus + "/" + name }
 func (s *Status) Instances() []Instance {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.knownInstances.instances(s.now())
+	return s.known.instances(s.now())
 }
 
 // States returns what instances report about a subscriber, by the names of the instances.
 func (s *Status) States(bus, name string) map[string]json.RawMessage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.knownInstances.states(s.now(), stateKey(bus, name))
+	return s.known.states(s.now(), stateKey(bus, name))
 }
 
 // Active reports whether all engines match by this revision or a later one, and which engines do
@@ -216,17 +197,10 @@ func (s *Status) Active(revision int64) (active bool, behind []string) {
 // Run publishes and reads until ctx ends; then it publishes that the instance has stopped. It
 // returns ctx's error, or one that is permanent.
 func (s *Status) Run(ctx context.Context) error {
-	both, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var all sync.WaitGroup
-	all.Go(func() { cancel(s.read(both)) })
-	err := s.publish(both)
-	cancel(err)
-	all.Wait()
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return context.Cause(both)
+	both, ctx := errgroup.WithContext(ctx)
+	both.Go(func() error { return s.read(ctx) })
+	both.Go(func() error { return s.publish(ctx) })
+	return both.Wait()
 }
 
 // read reads what instances publish.
@@ -249,24 +223,15 @@ func (s *Status) read(ctx context.Context) error {
 			return err
 		}
 		s.mu.Lock()
-		s.knownInstances.take(s.now(), d, !ended(r.CaughtUp()))
+		s.known.take(s.now(), d)
 		s.mu.Unlock()
-	}
-}
-
-func ended(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }
 
 // statusProfile drops what cannot be published at once: Status publishes it again later.
 func statusProfile() messaging.Profile {
 	p := messaging.Business()
-	p.Name, p.Admission, p.MaxPendingRecords, p.AckTimeout = "status", messaging.FailFast, 4*statesAtOnce, 10*time.Second
+	p.Name, p.Admission, p.MaxPendingRecords, p.AckTimeout = "status", messaging.FailFast, 100, 10*time.Second
 	return p
 }
 
@@ -282,10 +247,10 @@ func (s *Status) publish(ctx context.Context) error {
 	defer func() {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), heartbeatEvery)
 		defer cancel()
-		_ = p.Publish(closing, &messaging.Record{Key: s.own.Name, Payload: []byte(`{"format":1,"gone":true}`)}) // without it, others see that after 20 s
-		_ = p.Close(closing)                                                                                    // the same
+		_ = p.Publish(closing, statusRecord(s.own.Name, statusMessage{Gone: true})) // without it, others see that after 20 s
+		_ = p.Close(closing)                                                        // the same
 	}()
-	return s.publishLoop(ctx, p)
+	return s.publishWith(ctx, p)
 }
 
 // asyncPublisher is a *messaging.Publisher.
@@ -293,81 +258,76 @@ type asyncPublisher interface {
 	PublishAsync(ctx context.Context, r *messaging.Record, done func(messaging.MessageID, error))
 }
 
-// publishLoop publishes changes and heartbeats until ctx ends.
-func (s *Status) publishLoop(ctx context.Context, p asyncPublisher) error {
+// publishWith publishes heartbeats and states until ctx ends. States may take longer than others
+// wait for a heartbeat.
+func (s *Status) publishWith(ctx context.Context, p asyncPublisher) error {
+	var states sync.WaitGroup
+	states.Go(func() { s.publishStates(ctx, p) })
+	defer states.Wait()
 	ticker := time.NewTicker(heartbeatEvery)
 	defer ticker.Stop()
-	for due := true; ; {
-		rest := s.publishChanges(ctx, p, due)
-		if !backoff.Sleep(ctx, changeAfter) {
-			return ctx.Err()
-		}
-		if due = false; rest {
-			select { // states may take longer than others wait for a heartbeat
-			case <-ticker.C:
-				due = true
-			default:
-			}
-			continue
-		}
+	for {
+		s.mu.Lock()
+		heartbeat := statusRecord(s.own.Name, statusMessage{Instance: &s.own})
+		s.mu.Unlock()
+		p.PublishAsync(ctx, heartbeat, func(messaging.MessageID, error) {}) // the next one repeats it
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-ticker.C:
-			due = true
 		case <-s.wake:
+			backoff.Sleep(ctx, changeAfter)
 		}
 	}
 }
 
-// publishChanges publishes what has changed, or is due again. It does not wait for
-// acknowledgements. rest says that there is more.
-func (s *Status) publishChanges(ctx context.Context, p asyncPublisher, heartbeat bool) (rest bool) {
-	records, rest := s.changes(heartbeat)
-	for _, r := range records {
-		p.PublishAsync(ctx, r, func(_ messaging.MessageID, err error) {
-			if err != nil {
-				s.markUnpublished(r.Key)
+// publishStates publishes the states of subscribers that have changed, or are due again.
+func (s *Status) publishStates(ctx context.Context, p asyncPublisher) {
+	limit := rate.NewLimiter(statesPerSecond, statesPerSecond/10)
+	for ctx.Err() == nil {
+		for _, key := range s.dueStates() {
+			if limit.Wait(ctx) != nil {
+				return
 			}
-		})
+			p.PublishAsync(ctx, s.stateRecord(key), func(_ messaging.MessageID, err error) {
+				if err != nil {
+					s.markUnpublished(key)
+				}
+			})
+		}
+		backoff.Sleep(ctx, statesEvery)
 	}
-	return rest
 }
 
-// changes returns the records to publish and marks them as published.
-func (s *Status) changes(heartbeat bool) (records []*messaging.Record, rest bool) {
+func (s *Status) dueStates() (keys []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := s.now()
-	if heartbeat || s.dirty {
-		s.dirty = false
-		records = append(records, statusRecord(s.own.Name, statusMessage{Instance: &s.own}))
-	}
-	states := 0
 	for key, state := range s.published {
-		age := at.Sub(state.at)
-		if !(state.dirty && age >= stateEvery || state.state != nil && age >= refreshEvery) {
-			continue
+		if state.due(s.now()) {
+			keys = append(keys, key)
 		}
-		if states++; states > statesAtOnce {
-			return records, true
-		}
-		if state.state == nil {
-			delete(s.published, key)
-		}
-		state.dirty, state.at = false, at
-		records = append(records, statusRecord(s.own.Name+"/"+key, statusMessage{State: state.state}))
 	}
-	return records, false
+	return keys
 }
 
-// markUnpublished marks a record that was not stored, so that it is published again.
+// stateRecord returns the record of a state, and marks it as published. Only publishStates removes
+// states.
+func (s *Status) stateRecord(key string) *messaging.Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	state := s.published[key]
+	if state.state == nil {
+		delete(s.published, key)
+	}
+	state.dirty, state.at = false, s.now()
+	return statusRecord(s.own.Name+"/"+key, statusMessage{State: state.state})
+}
+
+// markUnpublished marks a state that was not stored, so that it is published again.
 func (s *Status) markUnpublished(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, key, ok := strings.Cut(key, "/"); !ok {
-		s.dirty = true
-	} else if state := s.published[key]; state != nil {
+	if state := s.published[key]; state != nil {
 		state.dirty = true
 	}
 }
@@ -386,6 +346,3 @@ func statusRecord(key string, m statusMessage) *messaging.Record {
 	payload, _ := json.Marshal(m) // states are JSON, the rest is ours
 	return &messaging.Record{Key: key, Payload: payload}
 }
-
-// instant returns the time in milliseconds, as in messages.
-func instant() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }

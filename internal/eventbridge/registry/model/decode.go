@@ -46,14 +46,10 @@ func DecodeSubscriber(text []byte, bus, name string, checks Checks) (Subscriber,
 		found.Add("/name", "must be %q as in the address, or left out, got %q", name, s.Name)
 		s.Name = name
 	}
-	found.UnlessAt(found, ValidateGiven(s, checks))
+	filled := s
+	filled.Fill()
+	found.UnlessAt(found, ValidateSubscriber(&filled, checks))
 	return s, found.Err()
-}
-
-// ValidateGiven is [ValidateSubscriber] for a subscriber that has not got its defaults yet.
-func ValidateGiven(s Subscriber, checks Checks) FaultList {
-	s.Fill()
-	return ValidateSubscriber(&s, checks)
 }
 
 func decodeObject(text []byte, v any) (f FaultList) {
@@ -68,27 +64,21 @@ func decodeObject(text []byte, v any) (f FaultList) {
 // their values in v.
 func Decode(text []byte, v any) FaultList {
 	var d decoder
-	switch {
-	case !utf8.Valid(text):
+	if !utf8.Valid(text) {
 		d.faults.Add("", "must be UTF-8")
-	default:
-		if err := syntax(text); err != nil {
-			d.faults.Add("", "must be one JSON object: %s", err)
-			break
+		return d.faults
+	}
+	var whole json.RawMessage
+	if err := json.Unmarshal(text, &whole); err != nil {
+		at := int64(0)
+		if bad := (*json.SyntaxError)(nil); errors.As(err, &bad) {
+			at = bad.Offset
 		}
-		d.value(text, reflect.ValueOf(v).Elem(), "")
+		d.faults.Add("", "must be one JSON object: offset %d: %s", at, err)
+		return d.faults
 	}
+	d.value(whole, reflect.ValueOf(v).Elem(), "")
 	return d.faults
-}
-
-// syntax returns where text is not JSON.
-func syntax(text []byte) error {
-	var value json.RawMessage
-	err := json.Unmarshal(text, &value)
-	if bad := (*json.SyntaxError)(nil); errors.As(err, &bad) {
-		return fmt.Errorf("offset %d: %w", bad.Offset, err)
-	}
-	return err
 }
 
 // decoder sets values from JSON. encoding/json stops at the first unknown key or wrong type and
@@ -197,24 +187,21 @@ func (d *decoder) list(raw json.RawMessage, v reflect.Value, at string) {
 	v.Set(made)
 }
 
-// members calls f for each member of an object whose key did not come before.
+// members calls f for each member of an object whose key did not come before. raw is valid JSON.
 func (d *decoder) members(raw json.RawMessage, v reflect.Value, at string, f func(key string, value json.RawMessage)) {
-	if trimmed := bytes.TrimSpace(raw); len(trimmed) == 0 || trimmed[0] != '{' {
+	members := json.NewDecoder(bytes.NewReader(raw))
+	if begin, _ := members.Token(); begin != json.Delim('{') {
 		d.wrong(raw, v, at)
 		return
 	}
-	members := json.NewDecoder(bytes.NewReader(raw))
-	_, err := members.Token()
 	seen := make(map[string]bool)
-	for err == nil && members.More() {
-		var key json.Token
-		if key, err = members.Token(); err != nil {
-			break
-		}
-		name := fmt.Sprint(key)
+	for members.More() {
+		key, _ := members.Token()
+		name, _ := key.(string)
 		var value json.RawMessage
-		if err = members.Decode(&value); err != nil {
-			break
+		if err := members.Decode(&value); err != nil {
+			d.faults.Add(at, "must be a JSON object: %s", err)
+			return
 		}
 		if seen[name] {
 			d.faults.Add(at+Step(name), "the key occurs twice")
@@ -222,9 +209,6 @@ func (d *decoder) members(raw json.RawMessage, v reflect.Value, at string, f fun
 		}
 		seen[name] = true
 		f(name, value)
-	}
-	if err != nil { // the syntax was found right before
-		d.faults.Add(at, "must be a JSON object: %s", err)
 	}
 }
 

@@ -48,13 +48,6 @@ func NewSubscriber(bus, name string) Subscriber {
 	}
 }
 
-func defaultSchedule() []Duration {
-	return []Duration{
-		Duration(time.Second), Duration(5 * time.Second), Duration(30 * time.Second),
-		Duration(2 * time.Minute), Duration(10 * time.Minute), Duration(time.Hour),
-	}
-}
-
 // Or sets v to otherwise if it is zero.
 func Or[T comparable](v *T, otherwise T) {
 	var zero T
@@ -63,18 +56,7 @@ func Or[T comparable](v *T, otherwise T) {
 	}
 }
 
-// Keep takes from old the fields that are not given, and that cannot be changed or stay as they
-// are.
-func (s *Subscriber) Keep(old *Subscriber) {
-	if old == nil {
-		return
-	}
-	Or(&s.State, old.State)
-	Or(&s.Order, old.Order)
-	Or(&s.Start, old.Start)
-}
-
-// Fill sets zero fields to their defaults. Lists and parts that it changes are copies.
+// Fill sets zero fields to their defaults, also below pointers.
 func (s *Subscriber) Fill() {
 	Or(&s.State, Active)
 	Or(&s.Order, OrderNone)
@@ -86,20 +68,19 @@ func (s *Subscriber) Fill() {
 	Or(&s.Delivery.Timeout, defaultTimeout)
 	Or(&s.Delivery.Breaker.Probe, defaultProbe)
 	if s.Delivery.Retry.Schedule == nil {
-		s.Delivery.Retry.Schedule = defaultSchedule()
+		s.Delivery.Retry.Schedule = []Duration{
+			Duration(time.Second), Duration(5 * time.Second), Duration(30 * time.Second),
+			Duration(2 * time.Minute), Duration(10 * time.Minute), Duration(time.Hour),
+		}
 	}
 	if s.Transform != nil {
-		t := *s.Transform
-		Or(&t.ContentType, "application/json")
-		s.Transform = &t
+		Or(&s.Transform.ContentType, "application/json")
 	}
-	if s.Target.Webhook != nil {
-		w := *s.Target.Webhook
+	if w := s.Target.Webhook; w != nil {
 		Or(&w.Mode, ModeStructured)
 		if w.Mode == ModeBatch {
 			Or(&w.BatchEvents, defaultBatchEvents)
 			Or(&w.BatchLinger, defaultBatchLinger)
 		}
-		s.Target.Webhook = &w
 	}
 }

@@ -154,14 +154,3 @@ func Step(key string) string {
 	}
 	return "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
 }
-
-// Invalid adds the faults of err, the error of decoding the value at the pointer at.
-func (f *FaultList) Invalid(at string, err error) {
-	var bad *Invalid
-	if errors.As(err, &bad) {
-		f.below(at, bad.Faults)
-		if bad.More > 0 {
-			f.Add(at, "has %d more faults", bad.More)
-		}
-	}
-}

@@ -105,7 +105,7 @@ func Join(plain json.RawMessage, secrets map[string]string, object any) error {
 }
 
 // KeepSecrets puts the stored secrets where s has hidden ones. old may be nil. A secret that is
-// sent to a server is kept only if it is sent to the same server as before: otherwise anyone who
+// sent to a server is kept only while the servers of the target stay the same: otherwise anyone who
 // may change a target could have the secret sent to another server.
 func KeepSecrets(s, old *Subscriber) (f FaultList) {
 	stored := map[string]secret.String{}
@@ -115,37 +115,33 @@ func KeepSecrets(s, old *Subscriber) (f FaultList) {
 			return v
 		})
 	}
-	moved := map[string]bool{}
+	moved := old != nil && serversOf(&s.Target) != serversOf(&old.Target)
 	EachSecret(reflect.ValueOf(s).Elem(), "", func(at string, v secret.String) secret.String {
 		if !hidden(v) {
 			return v
 		}
 		kept, ok := stored[at]
-		switch {
+		switch sent := at != "/target/webhook/signing_secret" && at != "/target/webhook/tls/key"; {
 		case !ok:
 			f.Add(at, "there is no stored secret to keep: give it")
-		case receiver(s, at) != receiver(old, at):
-			moved[at] = true
+		case sent && moved:
+			f.Add(at, "must be given again, because it would be sent to another server than before")
 		}
 		return kept
 	})
-	for _, at := range slices.Sorted(maps.Keys(moved)) {
-		f.Add(at, "must be given again, because it would be sent to another server than before")
-	}
 	return f
 }
 
-// receiver returns the server that the secret at a pointer is sent to, empty if it is not sent. An
-// OAuth2 client's secret has two: the access token that it gets is sent to the webhook.
-func receiver(s *Subscriber, at string) string {
-	switch w := s.Target.Webhook; {
-	case w == nil:
-	case at == "/target/webhook/bearer", strings.HasPrefix(at, "/target/webhook/headers/"):
-		return serverOf(w.URL)
-	case at == "/target/webhook/oauth2/client_secret" && w.OAuth2 != nil:
-		return serverOf(w.OAuth2.TokenURL) + " " + serverOf(w.URL)
+// serversOf returns the servers that get secrets of a target: the webhook's, and the one of OAuth2
+// tokens.
+func serversOf(t *Target) (servers [2]string) {
+	if t.Webhook != nil {
+		servers[0] = serverOf(t.Webhook.URL)
+		if t.Webhook.OAuth2 != nil {
+			servers[1] = serverOf(t.Webhook.OAuth2.TokenURL)
+		}
 	}
-	return ""
+	return servers
 }
 
 // serverOf returns an address without its path.

@@ -48,7 +48,7 @@ func ValidateRules(f *FaultList, s *Subscriber) {
 		} else {
 			names[r.Name] = i
 		}
-		if len(r.Pattern) == 0 {
+		if len(r.Pattern) == 0 || string(r.Pattern) == "null" { // null: it was not given, and encoded since
 			f.Add(at+"/pattern", "must be given")
 			continue
 		}

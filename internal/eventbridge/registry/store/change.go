@@ -42,7 +42,7 @@ func (s *Store) change(ctx context.Context, key string, decide decide) (stored b
 		lease, err := s.own(ctx)
 		if has(seen) {
 			if err == nil {
-				s.release(false)
+				s.release(lease, false)
 			}
 			return true, nil
 		}
@@ -71,13 +71,12 @@ func has(seen <-chan struct{}) bool {
 // stored.
 func (s *Store) changeWithLease(ctx context.Context, lease *writerLease, key, id string, seen <-chan struct{}, decide decide) (stored bool, unknown, err error) {
 	broken := false
-	defer func() { s.release(broken) }()
+	defer func() { s.release(lease, broken) }()
 	r, err := s.decide(ctx, decide)
 	if err != nil || r == nil {
 		return false, nil, err
 	}
-	r.Format, r.Change, r.By = formatVersion, id, s.opts.Instance
-	m, err := r.message(key)
+	m, err := r.message(key, id, s.opts.Instance)
 	if err == nil {
 		err = s.fits(key, len(m.Payload))
 	}
@@ -102,7 +101,7 @@ func (s *Store) changeWithLease(ctx context.Context, lease *writerLease, key, id
 // decide calls f, unless the registry has records of a newer format.
 func (s *Store) decide(ctx context.Context, f decide) (*record, error) {
 	s.mu.Lock()
-	newer := s.contents.newer > 0
+	newer := s.contents.newer()
 	s.mu.Unlock()
 	if newer {
 		return nil, model.ErrNewer
@@ -119,7 +118,7 @@ func (s *Store) fits(key string, size int) error {
 	if e := s.contents.entries[key]; e != nil {
 		old = e.bytes
 	}
-	return fits(s.contents.bytes+size-old, size, old)
+	return fits(s.contents.bytes()+size-old, size, old)
 }
 
 func fits(all, size, old int) error {

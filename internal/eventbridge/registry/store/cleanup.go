@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -74,16 +73,7 @@ func (s *Store) removeFormer(ctx context.Context) (err error) {
 	if s.opts.Pulsar == nil {
 		return nil
 	}
-	s.mu.Lock()
-	var keys []string
-	for key, e := range s.contents.entries {
-		if len(e.former) > 0 {
-			keys = append(keys, key)
-		}
-	}
-	s.mu.Unlock()
-	slices.Sort(keys)
-	for _, key := range keys {
+	for _, key := range s.keysOf(func(e *entry) bool { return len(e.former) > 0 }) {
 		if ctx.Err() != nil {
 			break
 		}
@@ -92,40 +82,62 @@ func (s *Store) removeFormer(ctx context.Context) (err error) {
 	return err
 }
 
-func (s *Store) removeFormerOf(ctx context.Context, key string) error {
+// keysOf returns the keys whose entries match, sorted.
+func (s *Store) keysOf(match func(*entry) bool) (keys []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, e := range s.contents.entries {
+		if match(e) {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// removeFormerOf removes the topics of the deleted objects that had a key. A UID is used once: no
+// subscriber can begin to use its topics meanwhile. The topic of a bus may belong to a new bus of
+// that name: it is removed while no other instance changes anything.
+func (s *Store) removeFormerOf(ctx context.Context, key string) (failed error) {
 	bus, name, _ := cutKey(key)
 	_, known, _ := s.view(key)
 	if known == nil {
 		return nil
 	}
-	deleted := make(map[string]bool)
-	var failed error
-	if name != "" { // a UID is used once: no subscriber can begin to use these topics
-		for _, uid := range known.former {
-			err := s.opts.Pulsar.RemoveSubscriber(ctx, bus, name, uid)
-			failed = errors.Join(failed, err)
-			deleted[uid] = err == nil
+	removed := make(map[string]bool)
+	for _, uid := range known.former {
+		if name == "" {
+			continue
 		}
-		if !slices.Contains(slices.Collect(maps.Values(deleted)), true) {
-			return failed
+		err := s.opts.Pulsar.RemoveSubscriber(ctx, bus, name, uid)
+		if err == nil {
+			removed[uid] = true
 		}
+		failed = errors.Join(failed, err)
+	}
+	if name != "" && len(removed) == 0 {
+		return failed
 	}
 	_, err := s.change(ctx, key, func(ctx context.Context) (*record, error) {
 		snapshot, known, _ := s.view(key)
-		if known == nil || len(known.former) == 0 {
+		if known == nil {
 			return nil, nil //nolint:nilnil // another instance has done it
 		}
-		if name == "" {
-			if snapshot.Bus(bus) == nil { // otherwise the topic belongs to the new bus
+		if name == "" && len(known.former) > 0 {
+			if snapshot.Bus(bus) == nil {
 				if err := s.opts.Pulsar.RemoveBus(ctx, bus); err != nil {
 					return nil, err
 				}
 			}
-			deleted[""] = true
+			removed[""] = true
+		}
+		left := slices.DeleteFunc(slices.Clone(known.former), func(uid string) bool { return removed[uid] })
+		if len(left) == len(known.former) {
+			return nil, nil //nolint:nilnil // another instance has done it
 		}
 		r, err := s.currentRecord(key)
 		if err == nil {
-			r.Former = slices.DeleteFunc(slices.Clone(known.former), func(uid string) bool { return deleted[uid] })
+			r.Former = left
 		}
 		return r, err
 	})
@@ -175,20 +187,15 @@ func (s *Store) purge(ctx context.Context, at time.Time) error {
 		tombstones = append(tombstones, &messaging.Record{Key: key})
 	}
 	err = lease.publisher.Publish(ctx, tombstones...)
-	s.release(true) // the reader may not have read the tombstones
+	s.release(lease, true) // the reader may not have read the tombstones
 	return err
 }
 
 // oldDeletions returns the keys of deletions whose records are not needed any more.
-func (s *Store) oldDeletions(at time.Time) (keys []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for key, e := range s.contents.entries {
-		if !e.deleted.IsZero() && len(e.former) == 0 && at.Sub(e.deleted) > keepDeletions {
-			keys = append(keys, key)
-		}
-	}
-	return keys
+func (s *Store) oldDeletions(at time.Time) []string {
+	return s.keysOf(func(e *entry) bool {
+		return !e.deleted.IsZero() && len(e.former) == 0 && at.Sub(e.deleted) > keepDeletions
+	})
 }
 
 // compact has the broker compact the topic when that is worth it. Without the admin API it does
@@ -228,26 +235,16 @@ func (s *Store) compact(ctx context.Context) error {
 	}
 }
 
-// Reseal stores all objects again whose secrets are not encrypted by the first key, and returns how
-// many it stored. bound bounds each change. Their revisions stay the same.
-func (s *Store) Reseal(ctx context.Context, bound time.Duration) (n int, err error) {
+// Reencrypt stores all objects again whose secrets are not encrypted by the first key, and returns
+// how many it stored. bound bounds each change. Their revisions stay the same.
+func (s *Store) Reencrypt(ctx context.Context, bound time.Duration) (n int, err error) {
 	if s.opts.Keys == nil {
 		return 0, errors.New("there is no key to encrypt secrets by")
 	}
-	first := s.opts.Keys.first
 	old := func(e *entry) bool {
-		return e != nil && e.broken == "" && (e.secrets || e.sealedBy != "" && e.sealedBy != first)
+		return e != nil && e.broken == "" && (e.secrets || e.sealedBy != "" && e.sealedBy != s.opts.Keys.first)
 	}
-	s.mu.Lock()
-	var keys []string
-	for key, e := range s.contents.entries {
-		if old(e) {
-			keys = append(keys, key)
-		}
-	}
-	s.mu.Unlock()
-	slices.Sort(keys)
-	for _, key := range keys {
+	for _, key := range s.keysOf(old) {
 		within, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("it took longer than %s", bound))
 		stored, err := s.change(within, key, func(context.Context) (*record, error) {
 			if _, known, _ := s.view(key); !old(known) {

@@ -23,8 +23,6 @@ type contents struct {
 	snapshot *Snapshot
 	loaded   bool // the snapshot is shared: each change makes a copy
 	entries  map[string]*entry
-	newer    int // records of a newer format
-	bytes    int // of all records
 	replaced int // records that later ones replaced, since the last compaction began
 }
 
@@ -40,6 +38,15 @@ type entry struct {
 	broken   string            // why its object cannot be read
 	rest     *model.Subscriber // what can be read of a broken object, without secrets; nil: nothing
 	newer    bool
+}
+
+// objectRevision is the revision of the key's object, 0 if there is no object. An object whose
+// record cannot be read has the record's revision, at least 1.
+func (e *entry) objectRevision() int64 {
+	if e == nil || !e.deleted.IsZero() {
+		return 0
+	}
+	return max(e.revision, 1)
 }
 
 func newContents(keys *Keys, log *zap.Logger) *contents {
@@ -71,9 +78,9 @@ func (c *contents) apply(d *messaging.Delivery) (change string, changed bool) {
 		c.replaced++
 	}
 	if d.Payload == nil { // a tombstone, which follows a deletion
-		c.set(d.Key, nil)
+		delete(c.entries, d.Key)
 		if ok {
-			c.change(bus, name, func(s *Snapshot) { s.remove(bus, name) })
+			c.change(func(s *Snapshot) { s.remove(bus, name) })
 		}
 		return "", ok && before != nil && before.deleted.IsZero()
 	}
@@ -86,57 +93,50 @@ func (c *contents) apply(d *messaging.Delivery) (change string, changed bool) {
 		e.sealedBy = r.Sealed.Key
 	}
 	e.secrets = len(r.Secrets) > 0
-	var b *model.Bus
-	var sub *model.Subscriber
+	put := func(*Snapshot) {}
 	if err == nil && ok && !r.Deleted {
-		b, sub, err = c.object(d.Key, bus, name, &r)
+		put, err = c.object(d.Key, &r)
 	}
 	if err != nil {
 		e.broken, e.rest = err.Error(), restOf(&r, bus, name)
 		c.log.Error("a record of the registry cannot be read: its object is left out until it is changed again",
 			zap.String("key", d.Key), zap.Int64("revision", r.Revision), zap.Stringer("id", d.ID), zap.Error(err))
+		put = func(s *Snapshot) { s.unreadable[d.Key] = e.broken }
 	}
-	c.set(d.Key, e)
-	c.change(bus, name, func(s *Snapshot) {
+	c.entries[d.Key] = e
+	c.change(func(s *Snapshot) {
 		s.revision = max(s.revision, r.Revision)
-		if !ok {
-			return
-		}
-		s.remove(bus, name)
-		switch {
-		case err != nil:
-			s.unreadable[d.Key] = e.broken
-		case sub != nil:
-			s.setSubscriber(sub)
-		case b != nil:
-			s.buses[bus] = b
+		if ok {
+			s.remove(bus, name)
+			put(s)
 		}
 	})
 	return r.Change, true
 }
 
-// object decodes the object of a record.
-func (c *contents) object(key, bus, name string, r *record) (*model.Bus, *model.Subscriber, error) {
+// object decodes the object of a record. It returns what puts the object into a snapshot.
+func (c *contents) object(key string, r *record) (put func(*Snapshot), err error) {
+	bus, name, _ := cutKey(key)
 	if name == "" {
 		b := new(model.Bus)
 		if err := r.get(key, b, c.keys); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if b.Name != bus {
-			return nil, nil, fmt.Errorf("it holds the bus %s", model.Quote(b.Name))
+			return nil, fmt.Errorf("it holds the bus %s", model.Quote(b.Name))
 		}
-		return b, nil, nil
+		return func(s *Snapshot) { s.buses[bus] = b }, nil
 	}
-	s := new(model.Subscriber)
-	if err := r.get(key, s, c.keys); err != nil {
-		return nil, nil, err
+	sub := new(model.Subscriber)
+	if err := r.get(key, sub, c.keys); err != nil {
+		return nil, err
 	}
-	if s.Bus != bus || s.Name != name {
-		return nil, nil, fmt.Errorf("it holds the subscriber %s of bus %s", model.Quote(s.Name), model.Quote(s.Bus))
+	if sub.Bus != bus || sub.Name != name {
+		return nil, fmt.Errorf("it holds the subscriber %s of bus %s", model.Quote(sub.Name), model.Quote(sub.Bus))
 	}
 	var f model.FaultList
-	model.ValidateRules(&f, s) // it also compiles the rules
-	return nil, s, f.Err()
+	model.ValidateRules(&f, sub) // it also compiles the rules
+	return func(s *Snapshot) { s.setSubscriber(sub) }, f.Err()
 }
 
 // restOf returns the subscriber of a record that cannot be read completely, without its secrets. It
@@ -151,38 +151,36 @@ func restOf(r *record, bus, name string) *model.Subscriber {
 }
 
 // change changes the snapshot or, once it is shared, a copy of it.
-func (c *contents) change(bus, name string, f func(*Snapshot)) {
+func (c *contents) change(f func(*Snapshot)) {
 	if c.loaded {
-		c.snapshot = c.snapshot.copyFor(bus, name)
+		c.snapshot = c.snapshot.draft()
 	}
 	f(c.snapshot)
 }
 
-// set stores what is known about a key now; nil removes the key.
-func (c *contents) set(key string, e *entry) {
-	if old := c.entries[key]; old != nil {
-		c.bytes -= old.bytes
-		if old.newer {
-			c.newer--
+// newer reports whether there is a record of a newer format.
+func (c *contents) newer() bool {
+	for _, e := range c.entries {
+		if e.newer {
+			return true
 		}
 	}
-	if e == nil {
-		delete(c.entries, key)
-		return
+	return false
+}
+
+// bytes is the size of all records.
+func (c *contents) bytes() (n int) {
+	for _, e := range c.entries {
+		n += e.bytes
 	}
-	c.entries[key] = e
-	c.bytes += e.bytes
-	if e.newer {
-		c.newer++
-	}
+	return n
 }
 
 func (s *Snapshot) remove(bus, name string) {
+	delete(s.unreadable, objectKey(bus, name))
 	if name == "" {
 		delete(s.buses, bus)
-		delete(s.unreadable, busKey(bus))
-		return
+	} else {
+		s.removeSubscriber(bus, name)
 	}
-	s.removeSubscriber(bus, name)
-	delete(s.unreadable, subscriberKey(bus, name))
 }

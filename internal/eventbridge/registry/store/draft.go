@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
@@ -23,7 +24,7 @@ func (s *Store) Draft() *Draft {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return &Draft{
-		store: s, snapshot: s.contents.snapshot.draft(), bytes: s.contents.bytes, revision: s.contents.snapshot.revision,
+		store: s, snapshot: s.contents.snapshot.draft(), bytes: s.contents.bytes(), revision: s.contents.snapshot.revision,
 		at: now().Truncate(time.Second).Add(999 * time.Millisecond), orders: make(map[model.Order]error),
 	}
 }
@@ -46,7 +47,7 @@ func (d *Draft) PutBus(given model.Bus) (created, changed bool, err error) {
 // PutSubscriber checks [Store.PutSubscriber]. The draft must have its bus.
 func (d *Draft) PutSubscriber(ctx context.Context, given *model.Subscriber) (created, changed bool, err error) {
 	key := subscriberKey(given.Bus, given.Name)
-	old, _ := d.store.stored(d.snapshot, key, given)
+	old, _ := d.store.stored(d.snapshot, given.Bus, given.Name)
 	d.revision++
 	made, r, err := d.store.completeSubscriber(d.snapshot, given, newUID(), d.revision, d.at)
 	if err == nil && old == nil && d.store.opts.Pulsar != nil {
@@ -65,28 +66,22 @@ func (d *Draft) PutSubscriber(ctx context.Context, given *model.Subscriber) (cre
 	return old == nil, r != nil, err
 }
 
-// Delete deletes a bus, or a subscriber if a name is given. unreadable is the number of
-// subscribers that keep a bus from being deleted, because their records cannot be read.
-func (d *Draft) Delete(bus, subscriber string) (unreadable int) {
-	key, former := busKey(bus), []string{""}
-	if subscriber == "" {
-		unreadable = d.snapshot.countSubscribers(bus)
-	} else {
-		key, former[0] = subscriberKey(bus, subscriber), d.snapshot.Subscriber(bus, subscriber).UID
-	}
-	if _, known, _ := d.store.view(key); known != nil {
-		former = append(former, known.former...)
+// Delete deletes a bus, or a subscriber if a name is given. The error is [model.ErrInUse] for a bus
+// with subscribers: those whose records cannot be read are in no snapshot.
+func (d *Draft) Delete(bus, subscriber string) error {
+	key := objectKey(bus, subscriber)
+	if n := d.snapshot.countSubscribers(bus); subscriber == "" && n > 0 {
+		return fmt.Errorf("%w: the records of %d of its subscribers cannot be read, and it cannot be deleted before them", model.ErrInUse, n)
 	}
 	d.revision++
-	_ = d.count(key, &record{Revision: d.revision, Time: d.at, Deleted: true, Former: former}) // a deletion is never refused
+	_ = d.count(key, d.store.deletion(d.snapshot, key, d.revision, d.at)) // a deletion is never refused
 	d.snapshot.remove(bus, subscriber)
-	return unreadable
+	return nil
 }
 
 // count counts the bytes of a record in place of the one that its key has.
 func (d *Draft) count(key string, r *record) error {
-	r.Format, r.Change, r.By = formatVersion, newID(), d.store.opts.Instance
-	m, err := r.message(key)
+	m, err := r.message(key, newID(), d.store.opts.Instance)
 	if err != nil {
 		return err
 	}

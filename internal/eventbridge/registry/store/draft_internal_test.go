@@ -40,12 +40,12 @@ func subscriberOf(i, length int) *model.Subscriber {
 func TestADraftCountsWhatItsChangesNeed(t *testing.T) {
 	s := storeOf(t, 7, "a", "old")
 	draft := func(bytes, subscribers int) (err error) {
-		s.contents.bytes = model.MaxBytes - 10_000
+		s.contents.entries["filler"] = &entry{bytes: model.MaxBytes - 10_000 - 2*bytes}
 		for _, key := range []string{busKey("a"), busKey("old")} {
 			s.contents.entries[key] = &entry{bytes: bytes, revision: 7}
 		}
 		d := s.Draft()
-		d.Delete("old", "")
+		require.NoError(t, d.Delete("old", ""))
 		for i := range subscribers {
 			if err == nil {
 				_, _, err = d.PutSubscriber(t.Context(), subscriberOf(i, 1000))
@@ -65,7 +65,7 @@ func TestADraftThatIsTakenHasRoom(t *testing.T) {
 	s := storeOf(t, 98, "a")
 	s.contents.entries[busKey("a")] = &entry{bytes: 300, revision: 98}
 	left := sort.Search(100_000, func(left int) bool {
-		s.contents.bytes = model.MaxBytes - left
+		s.contents.entries["filler"] = &entry{bytes: model.MaxBytes - 300 - left}
 		d := s.Draft()
 		for i := range 20 {
 			if _, _, err := d.PutSubscriber(t.Context(), subscriberOf(i, 1)); err != nil {
@@ -74,15 +74,14 @@ func TestADraftThatIsTakenHasRoom(t *testing.T) {
 		}
 		return true
 	})
-	s.contents.bytes = model.MaxBytes - left
+	s.contents.entries["filler"] = &entry{bytes: model.MaxBytes - 300 - left}
 	for i := range 20 {
 		sub := subscriberOf(i, 1)
 		key := subscriberKey("a", sub.Name)
 		snapshot, _, revision := s.view(key)
 		_, r, err := s.completeSubscriber(snapshot, sub, newUID(), revision, now())
 		require.NoError(t, err)
-		r.Format, r.Change = formatVersion, newID()
-		m, err := r.message(key)
+		m, err := r.message(key, newID(), "")
 		require.NoError(t, err)
 		require.NoError(t, s.fits(key, len(m.Payload)), key)
 		s.contents.apply(&messaging.Delivery{Key: key, Payload: m.Payload, Properties: m.Properties})

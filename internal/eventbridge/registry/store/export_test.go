@@ -54,5 +54,5 @@ func ReadSubscriber(t *testing.T, d *messaging.Delivery) (s model.Subscriber, re
 func (s *Store) Weigh(bytes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.contents.bytes += bytes
+	s.contents.entries["sub/weight/weight"] = &entry{bytes: bytes}
 }

@@ -48,7 +48,7 @@ func TestAJobIsKeptWithItsSubscriber(t *testing.T) {
 	_, _, err = m.PutSubscriber(ctx, changed, store.Condition{})
 	require.NoError(t, err)
 	kept(m)
-	_, err = m.SetState(ctx, "orders", "mail", model.Paused, "")
+	_, err = m.ChangeState(ctx, "orders", "mail", model.Paused, "", store.Condition{})
 	require.NoError(t, err)
 	kept(m)
 	kept(another(t, s, store.Options{}))

@@ -3,24 +3,14 @@ package store
 import (
 	"context"
 	"crypto/rand"
-	"encoding/base32"
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
-
-// leaseQueue lets this store's changes own the topic one after the other. Changes that wait at the same
-// time share one ownership, because becoming the owner takes most of a change's time.
-type leaseQueue struct {
-	turn    chan struct{} // holds one element while a change has its turn
-	waiting atomic.Int64  // the number of changes that wait for their turn
-	now     *writerLease  // nil: this store does not own the topic. Only the change that has its turn may use it
-}
 
 // writerLease is a period in which this store is the only writer, and has read everything that was
 // written before.
@@ -39,33 +29,26 @@ func changes() messaging.Profile {
 	return p
 }
 
-// own waits for its turn and makes the store the owner of the topic. When it returns, the store has
-// read everything that was written before. release ends the turn.
+// own makes the store the owner of the topic. When it returns, the store has read everything that
+// was written before. Changes of this store own the topic one after the other; one that waits gets
+// the lease of the one before, because becoming the owner takes most of a change's time. release
+// ends the ownership.
 func (s *Store) own(ctx context.Context) (*writerLease, error) {
-	o := &s.lease
-	o.waiting.Add(1)
 	select {
-	case o.turn <- struct{}{}:
-		o.waiting.Add(-1)
+	case lease := <-s.handOver:
+		if lease.publisher.Owned().Err() == nil {
+			return lease, nil
+		}
+		s.discard(lease.publisher, false)
+	case s.turn <- struct{}{}:
 	case <-ctx.Done():
-		o.waiting.Add(-1)
-		o.closeIfIdle(s)
 		return nil, fmt.Errorf("other changes are under way: %w", context.Cause(ctx))
 	}
-	if o.now != nil && o.now.publisher.Owned().Err() != nil {
-		o.drop(s, false)
-	}
-	if o.now != nil {
-		return o.now, nil
-	}
-	now, err := s.becomeOwner(ctx)
+	lease, err := s.becomeOwner(ctx)
 	if err != nil {
-		<-o.turn
-		o.closeIfIdle(s)
-		return nil, err
+		<-s.turn
 	}
-	o.now = now
-	return now, nil
+	return lease, err
 }
 
 // becomeOwner opens a publisher and stores a fence. It retries until ctx ends.
@@ -89,55 +72,31 @@ func (s *Store) becomeOwner(ctx context.Context) (*writerLease, error) {
 // under way is before the fence: the broker stores nothing of theirs behind it. Reading to the
 // present end of the topic instead would miss what is under way.
 func (s *Store) fence(ctx context.Context, p *messaging.Publisher) error {
-	r := record{Format: formatVersion, Change: newID(), Time: now(), By: s.opts.Instance}
-	m, err := r.message(fenceKey)
+	id := newID()
+	m, err := (&record{Time: now()}).message(fenceKey, id, s.opts.Instance)
 	if err != nil {
 		return err
 	}
-	seen := s.expect(r.Change)
-	defer s.forget(r.Change)
+	seen := s.expect(id)
+	defer s.forget(id)
 	if err := p.Publish(ctx, m); err != nil {
 		return err
 	}
 	return s.await(ctx, seen)
 }
 
-// release ends a change's turn. The ownership continues for other changes of this store that wait,
-// unless broken is set or the ownership has lasted longer than ownedFor.
-func (s *Store) release(broken bool) {
-	o := &s.lease
-	if broken || o.now != nil && time.Since(o.now.since) > ownedFor {
-		o.drop(s, !broken)
-	}
-	<-o.turn
-	o.closeIfIdle(s)
-}
-
-// closeIfIdle gives up the topic if no change of this store waits or has its turn. Every change
-// calls it when it stops waiting and when it has ended its turn, so the last change gives the topic
-// up.
-func (o *leaseQueue) closeIfIdle(s *Store) {
-	for o.waiting.Load() == 0 {
+// release ends the ownership, unless another change of this store waits for it. Then it goes on,
+// but no longer than ownedFor, and not when broken is set: the outcome of a record is not known.
+func (s *Store) release(lease *writerLease, broken bool) {
+	if !broken && time.Since(lease.since) <= ownedFor {
 		select {
-		case o.turn <- struct{}{}:
-		default:
-			return // a change has its turn, and calls closeIfIdle after it
-		}
-		o.drop(s, true)
-		<-o.turn
-		if o.waiting.Load() == 0 {
+		case s.handOver <- lease:
 			return
+		default: // no change waits
 		}
 	}
-}
-
-// drop gives up the topic. The caller must have the turn. complete says that the outcome of every
-// published record is known.
-func (o *leaseQueue) drop(s *Store, complete bool) {
-	if o.now != nil {
-		s.discard(o.now.publisher, complete)
-		o.now = nil
-	}
+	s.discard(lease.publisher, !broken)
+	<-s.turn
 }
 
 // closeWithin bounds the closing of a publisher in the background.
@@ -183,18 +142,12 @@ func (s *Store) await(ctx context.Context, seen <-chan struct{}) error {
 	}
 }
 
-// newID returns a unique name: 80 random bits.
-func newID() string { return randomText(10) }
+// newID returns a unique name: 130 random bits.
+func newID() string { return strings.ToLower(rand.Text()) }
 
 // newUID returns what distinguishes a subscriber from others of its name: 50 random bits, 10
 // letters.
-func newUID() string { return randomText(7)[:10] }
-
-func randomText(bytes int) string {
-	random := make([]byte, bytes)
-	_, _ = rand.Read(random) // never fails
-	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(random))
-}
+func newUID() string { return newID()[:10] }
 
 // now returns the time with the precision that records have.
 func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }

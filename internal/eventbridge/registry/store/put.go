@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -42,15 +43,6 @@ func (c Condition) check(revision int64) error {
 	return nil
 }
 
-// passed returns the conflict of a condition that can never hold again: the object has a later
-// revision already, and revisions only grow.
-func (c Condition) passed(revision int64) error {
-	if c.Revision > 0 && revision > c.Revision {
-		return c.check(revision)
-	}
-	return nil
-}
-
 // PutBus creates or replaces a bus. It returns the bus as it is stored. created reports whether the
 // bus is new. A bus that equals the stored one keeps its revision. PutBus ignores Created, Changed
 // and Revision of given.
@@ -59,19 +51,10 @@ func (c Condition) passed(revision int64) error {
 // [model.ErrUnavailable], [model.ErrUnknown], [model.ErrNewer] and [model.ErrClosed].
 func (s *Store) PutBus(ctx context.Context, given model.Bus, c Condition) (b *model.Bus, created bool, err error) {
 	key := busKey(given.Name)
-	if old := s.Snapshot().Bus(given.Name); old != nil {
-		if err := c.passed(old.Revision); err != nil {
-			return nil, false, err
-		}
-	}
-	if err := model.ValidateBus(&given, s.opts.Checks).Err(); err != nil {
-		return nil, false, err
-	}
 	_, err = s.change(ctx, key, func(ctx context.Context) (r *record, err error) {
 		snapshot, known, revision := s.view(key)
-		old := snapshot.Bus(given.Name)
-		created = old == nil
-		if err := c.check(revisionOf(!created, known)); err != nil {
+		created = snapshot.Bus(given.Name) == nil
+		if err := c.check(known.objectRevision()); err != nil {
 			return nil, err
 		}
 		b, r, err = s.completeBus(snapshot, given, revision, now())
@@ -91,65 +74,39 @@ func (s *Store) PutBus(ctx context.Context, given model.Bus, c Condition) (b *mo
 	return b, created, nil
 }
 
-// completeBus returns the bus as it is to be stored, and its record: nil if the bus is stored like
+// completeBus completes a given bus from the stored one and from defaults, and validates the
+// result. It returns the bus as it is to be stored, and its record: nil if the bus is stored like
 // this already.
-func (s *Store) completeBus(snapshot *Snapshot, given model.Bus, revision int64, at time.Time) (*model.Bus, *record, error) {
-	old, made := snapshot.Bus(given.Name), given
-	made.Schemas = maps.Clone(given.Schemas)
-	if given.Mapping != nil {
-		mapping := *given.Mapping
-		made.Mapping = &mapping
-	}
-	made.Revision, made.Changed, made.Created = revision, at, at
+func (s *Store) completeBus(snapshot *Snapshot, made model.Bus, revision int64, at time.Time) (*model.Bus, *record, error) {
+	old := snapshot.Bus(made.Name)
+	made.Revision, made.Created, made.Changed = 0, at, at
 	if old != nil {
-		made.Created = old.Created
-	}
-	if err := s.mergeBus(&made, old, snapshot); err != nil {
-		return nil, nil, err
-	}
-	if old != nil && sameBus(*old, made) {
-		return old, nil, nil
-	}
-	r := &record{Revision: revision, Time: at}
-	return &made, r, r.put(busKey(made.Name), &made, s.opts.Keys)
-}
-
-// mergeBus completes a given bus from the stored one and from defaults. It returns what is wrong
-// with the result.
-func (s *Store) mergeBus(made, old *model.Bus, snapshot *Snapshot) error {
-	if old != nil {
+		made.Revision, made.Created, made.Changed = old.Revision, old.Created, old.Changed
 		model.Or(&made.Partitions, old.Partitions)
 	}
-	model.Or(&made.Partitions, s.usualPartitions())
-	var f model.FaultList
+	if !s.opts.Partitions {
+		model.Or(&made.Partitions, 1)
+	}
+	model.Or(&made.Partitions, model.DefaultPartitions)
+	f := model.ValidateBus(&made, s.opts.Checks)
 	switch {
 	case old != nil && made.Partitions != old.Partitions:
 		f.Add("/partitions", "cannot be changed: it is %d", old.Partitions)
 	case made.Partitions > 1 && !s.opts.Partitions:
 		f.Add("/partitions", "must be 1: more need the admin API, and pulsar.admin_url is not set")
 	}
-	buses, _ := snapshot.Counts()
-	if old == nil && buses >= model.MaxBuses {
+	if buses, _ := snapshot.Counts(); old == nil && buses >= model.MaxBuses {
 		f.Add("", "there are %d buses already, which is the maximum", buses)
 	}
-	return f.Err()
-}
-
-// usualPartitions is the default of Bus.Partitions.
-func (s *Store) usualPartitions() int {
-	if s.opts.Partitions {
-		return model.DefaultPartitions
+	if err := f.Err(); err != nil {
+		return nil, nil, err
 	}
-	return 1
-}
-
-// revisionOf is an object's revision, 0 if there is no object. An object whose record cannot be
-// read has the record's revision, at least 1.
-func revisionOf(exists bool, known *entry) int64 {
-	if known != nil && (exists || known.broken != "") {
-		return max(known.revision, 1)
+	if old != nil && same(old, &made) {
+		return old, nil, nil
 	}
-	return 0
+	made.Revision, made.Changed = revision, at
+	r := &record{Revision: revision, Time: at}
+	return &made, r, r.put(busKey(made.Name), &made, s.opts.Keys)
 }
 
 // provisionError returns the error of a change whose topics could not be created at Pulsar.
@@ -161,63 +118,12 @@ func provisionError(err error) error {
 	return fmt.Errorf("%w: %w", model.ErrUnavailable, err)
 }
 
-// DeleteBus deletes a bus. The error is [model.ErrInUse] while the bus has subscribers, and
-// [model.ErrNotFound] if there is no such bus.
-func (s *Store) DeleteBus(ctx context.Context, name string, c Condition) error {
-	key := busKey(name)
-	_, err := s.change(ctx, key, func(context.Context) (*record, error) {
-		snapshot, known, revision := s.view(key)
-		there := revisionOf(snapshot.Bus(name) != nil, known)
-		if err := missing(there, c, "bus", name); err != nil {
-			return nil, err
-		}
-		if n := snapshot.countSubscribers(name); n > 0 {
-			return nil, fmt.Errorf("%w: the bus has %d subscribers: delete them first", model.ErrInUse, n)
-		}
-		r := &record{Revision: revision, Time: now(), Deleted: true}
-		if s.opts.Pulsar != nil {
-			r.Former = []string{""}
-		}
-		return r, nil
-	})
-	s.cleanUpSoon()
-	return err
-}
-
-// missing returns why an object cannot be deleted, or nil.
-func missing(revision int64, c Condition, kind, name string) error {
-	if revision == 0 && c == (Condition{}) {
-		return fmt.Errorf("%w: there is no %s %s", model.ErrNotFound, kind, model.Quote(name))
-	}
-	return c.check(revision)
-}
-
-// countSubscribers counts a bus' subscribers, including those whose records cannot be read.
-func (s *Snapshot) countSubscribers(bus string) int {
-	n := len(s.subscribers[bus])
-	for key := range s.unreadable {
-		if of, name, _ := cutKey(key); of == bus && name != "" {
-			n++
-		}
-	}
-	return n
-}
-
-// sameBus reports whether two buses are equal except for the fields that the store sets.
-func sameBus(a, b model.Bus) bool {
-	b.Revision, b.Created, b.Changed = a.Revision, a.Created, a.Changed
-	return same(&a, &b)
-}
-
 // same reports whether two objects of one type have the same stored form. How texts in patterns and
 // schemas are escaped does not count.
 func same(a, b any) bool {
 	plainA, secretsA, errA := model.Split(a)
 	plainB, secretsB, errB := model.Split(b)
-	if errA != nil || errB != nil || !maps.Equal(secretsA, secretsB) {
-		return false
-	}
-	return bytes.Equal(plainA, plainB) || reflect.DeepEqual(values(plainA), values(plainB))
+	return errA == nil && errB == nil && maps.Equal(secretsA, secretsB) && reflect.DeepEqual(values(plainA), values(plainB))
 }
 
 // values decodes valid JSON, numbers with their digits.
@@ -233,18 +139,6 @@ func values(text []byte) (v any) {
 // secret that is given hidden keeps its stored value.
 func (s *Store) PutSubscriber(ctx context.Context, given model.Subscriber, c Condition) (sub *model.Subscriber, created bool, err error) {
 	key := subscriberKey(given.Bus, given.Name)
-	if old := s.Snapshot().Subscriber(given.Bus, given.Name); old != nil {
-		if err := c.passed(old.Revision); err != nil {
-			return nil, false, err
-		}
-	}
-	var f model.FaultList
-	if f.Name("/bus", given.Bus); len(f) == 0 {
-		f.Name("/name", given.Name)
-	}
-	if err := f.Err(); err != nil {
-		return nil, false, err
-	}
 	uid := newUID()                   // all attempts to store a new subscriber use the same
 	var provisioned *model.Subscriber // topics were created for it, or may have been
 	_, err = s.change(ctx, key, func(ctx context.Context) (r *record, err error) {
@@ -253,9 +147,9 @@ func (s *Store) PutSubscriber(ctx context.Context, given model.Subscriber, c Con
 		if bus == nil {
 			return nil, fmt.Errorf("%w: there is no bus %s", model.ErrNotFound, model.Quote(given.Bus))
 		}
-		old, readable := s.stored(snapshot, key, &given)
+		old, _ := s.stored(snapshot, given.Bus, given.Name)
 		created = old == nil
-		if err := c.check(revisionOf(readable, known)); err != nil {
+		if err := c.check(known.objectRevision()); err != nil {
 			return nil, err
 		}
 		sub, r, err = s.completeSubscriber(snapshot, &given, uid, revision, now())
@@ -287,17 +181,40 @@ func (s *Store) removeTopicsOf(sub *model.Subscriber) {
 	})
 }
 
-// completeSubscriber returns the subscriber as it is to be stored, with the UID if it is new, and
-// its record: nil if the subscriber is stored like this already.
+// stored returns a subscriber as it is stored, nil if there is none. If its record cannot be read,
+// it is not readable: it has no secrets, and its rules are not compiled. It keeps its UID when it
+// is put again: the topics with its waiting events and its dead letters are named after the UID.
+func (s *Store) stored(snapshot *Snapshot, bus, name string) (old *model.Subscriber, readable bool) {
+	if old := snapshot.Subscriber(bus, name); old != nil {
+		return old, true
+	}
+	if _, known, _ := s.view(subscriberKey(bus, name)); known != nil {
+		return known.rest, false
+	}
+	return nil, false
+}
+
+// completeSubscriber is [Store.completeBus] for a subscriber. A new one gets the UID.
 func (s *Store) completeSubscriber(snapshot *Snapshot, given *model.Subscriber, uid string, revision int64, at time.Time) (*model.Subscriber, *record, error) {
 	key := subscriberKey(given.Bus, given.Name)
 	_, known, _ := s.view(key)
-	old, readable := s.stored(snapshot, key, given)
+	old, readable := s.stored(snapshot, given.Bus, given.Name)
 	made, err := model.Clone(given)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := s.merge(made, old, snapshot); err != nil {
+	made.Reason, made.UID, made.Revision, made.Created, made.Changed = "", uid, 0, at, at
+	if old != nil {
+		model.Or(&made.State, old.State)
+		model.Or(&made.Order, old.Order)
+		model.Or(&made.Start, old.Start)
+		made.UID, made.Revision, made.Created, made.Changed = old.UID, old.Revision, old.Created, old.Changed
+		if made.State == old.State {
+			made.Reason = old.Reason
+		}
+	}
+	made.Fill()
+	if err := s.checkSubscriber(made, old, snapshot).Err(); err != nil {
 		return nil, nil, err
 	}
 	if readable && same(old, made) {
@@ -307,45 +224,25 @@ func (s *Store) completeSubscriber(snapshot *Snapshot, given *model.Subscriber, 
 	r := &record{Revision: revision, Time: at}
 	if known != nil {
 		r.Former = known.former
-	}
-	if old == nil {
-		made.Created, made.UID = at, uid
-	} else if known != nil {
-		r.Job = known.job
+		if old != nil {
+			r.Job = known.job
+		}
 	}
 	return made, r, r.put(key, made, s.opts.Keys)
 }
 
-// stored returns a subscriber as it is stored, nil if there is none. If its record cannot be read,
-// it is not readable: it has no secrets, and its rules are not compiled. It keeps its UID when it
-// is put again: the topics with its waiting events and its dead letters are named after the UID.
-func (s *Store) stored(snapshot *Snapshot, key string, sub *model.Subscriber) (old *model.Subscriber, readable bool) {
-	if old := snapshot.Subscriber(sub.Bus, sub.Name); old != nil {
-		return old, true
-	}
-	if _, known, _ := s.view(key); known != nil {
-		return known.rest, false
-	}
-	return nil, false
-}
-
-// merge completes a given subscriber from the stored one and from defaults. It returns what is
-// wrong with the result.
-func (s *Store) merge(made, old *model.Subscriber, snapshot *Snapshot) error {
-	bus := snapshot.Bus(made.Bus)
-	made.Keep(old)
-	made.Fill()
-	made.Reason, made.UID, made.Revision, made.Created, made.Changed = "", "", 0, time.Time{}, time.Time{}
-	rules := 0
-	if old != nil {
-		made.UID, made.Revision, made.Created, made.Changed = old.UID, old.Revision, old.Created, old.Changed
-		if made.State == old.State {
-			made.Reason = old.Reason
-		}
-		rules = len(old.Rules)
-	}
+// checkSubscriber puts the stored secrets where made has hidden ones, and returns what is wrong
+// with made. old is the stored subscriber, nil if there is none.
+func (s *Store) checkSubscriber(made, old *model.Subscriber, snapshot *Snapshot) model.FaultList {
 	f := model.KeepSecrets(made, old)
 	f.UnlessAt(f, model.ValidateSubscriber(made, s.opts.Checks))
+	if bus := snapshot.Bus(made.Bus); made.Order == model.OrderTotal && bus.Partitions != 1 {
+		f.Add("/order", "must not be total on a bus of %d partitions: events of one partition only have an order", bus.Partitions)
+	}
+	if _, subscribers := snapshot.Counts(); old == nil && subscribers >= model.MaxSubscribers {
+		f.Add("", "there are %d subscribers already, which is the maximum", subscribers)
+	}
+	rules, weight := 0, 0
 	if old != nil {
 		if made.Order != old.Order {
 			f.Add("/order", "cannot be changed: it is %s; make another subscriber", old.Order)
@@ -353,84 +250,109 @@ func (s *Store) merge(made, old *model.Subscriber, snapshot *Snapshot) error {
 		if made.Start != old.Start {
 			f.Add("/start", "cannot be changed: it is %s", old.Start)
 		}
-	}
-	if made.Order == model.OrderTotal && bus.Partitions != 1 {
-		f.Add("/order", "must not be total on a bus of %d partitions: events of one partition only have an order", bus.Partitions)
-	}
-	if _, subscribers := snapshot.Counts(); old == nil && subscribers >= model.MaxSubscribers {
-		f.Add("", "there are %d subscribers already, which is the maximum", subscribers)
+		rules, weight = len(old.Rules), old.Weight()
 	}
 	if all := snapshot.Rules() - rules + len(made.Rules); len(made.Rules) > rules && all > model.MaxRules {
 		f.Add("/rules", "there would be %d rules of all subscribers, and there can be %d", all, model.MaxRules)
 	}
-	checkWeight(&f, made, old, snapshot)
-	return f.Err()
+	checkWeight(&f, made.Weight(), weight, snapshot.Weight())
+	return f
+}
+
+// checkWeight refuses rules whose patterns weigh too much. Rules that weigh no more than before are
+// accepted: they may be older than the limit. all is the weight of all rules at present.
+func checkWeight(f *model.FaultList, now, before, all int) {
+	switch all += now - before; {
+	case now <= before:
+	case now > model.MaxSubscriberWeight:
+		f.Add("/rules", "the patterns have %d fields and alternatives with their $or written out, and there can be %d: $or multiplies", now, model.MaxSubscriberWeight)
+	case all > model.MaxWeight:
+		f.Add("/rules", "the patterns of all subscribers would have %d fields and alternatives with their $or written out, and there can be %d", all, model.MaxWeight)
+	}
+}
+
+// DeleteBus deletes a bus. The error is [model.ErrInUse] while the bus has subscribers, and
+// [model.ErrNotFound] if there is no such bus.
+func (s *Store) DeleteBus(ctx context.Context, name string, c Condition) error {
+	return s.remove(ctx, name, "", c)
 }
 
 // DeleteSubscriber deletes a subscriber. The error is [model.ErrNotFound] if there is none.
 func (s *Store) DeleteSubscriber(ctx context.Context, bus, name string, c Condition) error {
-	key := subscriberKey(bus, name)
+	return s.remove(ctx, bus, name, c)
+}
+
+// remove deletes a bus or, with a name, a subscriber.
+func (s *Store) remove(ctx context.Context, bus, name string, c Condition) error {
+	key := objectKey(bus, name)
 	_, err := s.change(ctx, key, func(context.Context) (*record, error) {
 		snapshot, known, revision := s.view(key)
-		old := snapshot.Subscriber(bus, name)
-		if err := missing(revisionOf(old != nil, known), c, "subscriber", name); err != nil {
+		if err := c.check(known.objectRevision()); err != nil {
 			return nil, err
 		}
-		r := &record{Revision: revision, Time: now(), Deleted: true}
-		if known != nil {
-			r.Former = known.former
+		if known.objectRevision() == 0 {
+			return nil, fmt.Errorf("%w: the registry has no %s", model.ErrNotFound, key)
 		}
-		if old == nil && known != nil {
-			old = known.rest
+		if n := snapshot.countSubscribers(bus); name == "" && n > 0 {
+			return nil, fmt.Errorf("%w: the bus has %d subscribers: delete them first", model.ErrInUse, n)
 		}
-		if old != nil && s.opts.Pulsar != nil {
-			r.Former = append(r.Former[:len(r.Former):len(r.Former)], old.UID)
-		}
-		return r, nil
+		return s.deletion(snapshot, key, revision, now()), nil
 	})
 	s.cleanUpSoon()
 	return err
 }
 
-// SetState changes a subscriber's state and the reason for it, whatever its revision is. It returns
-// the subscriber as it is stored.
-func (s *Store) SetState(ctx context.Context, bus, name string, state model.State, reason string) (*model.Subscriber, error) {
-	return s.ChangeState(ctx, bus, name, state, reason, Condition{})
+// deletion returns the record of a deletion. It names the object whose topics are to be removed.
+func (s *Store) deletion(snapshot *Snapshot, key string, revision int64, at time.Time) *record {
+	bus, name, _ := cutKey(key)
+	r := &record{Revision: revision, Time: at, Deleted: true}
+	if _, known, _ := s.view(key); known != nil && name != "" {
+		r.Former = slices.Clone(known.former)
+	}
+	if s.opts.Pulsar == nil {
+		return r
+	}
+	if name == "" {
+		r.Former = []string{""}
+	} else if old, _ := s.stored(snapshot, bus, name); old != nil {
+		r.Former = append(r.Former, old.UID)
+	}
+	return r
 }
 
-// ChangeState is [Store.SetState] with a condition.
-func (s *Store) ChangeState(ctx context.Context, bus, name string, state model.State, reason string, c Condition) (sub *model.Subscriber, err error) {
-	var f model.FaultList
-	model.OneOf(&f, "/state", state, model.Active, model.Paused, model.Disabled)
-	f.Text("/reason", reason, model.MaxText)
-	if err := f.Err(); err != nil {
-		return nil, err
+// countSubscribers counts a bus' subscribers, including those whose records cannot be read.
+func (s *Snapshot) countSubscribers(bus string) int {
+	n := len(s.subscribers[bus])
+	for key := range s.unreadable {
+		if of, name, _ := cutKey(key); of == bus && name != "" {
+			n++
+		}
 	}
+	return n
+}
+
+// ChangeState changes a subscriber's state and the reason for it. It returns the subscriber as it
+// is stored. The error is [model.ErrNotFound] if there is no such subscriber.
+func (s *Store) ChangeState(ctx context.Context, bus, name string, state model.State, reason string, c Condition) (sub *model.Subscriber, err error) {
 	key := subscriberKey(bus, name)
 	_, err = s.change(ctx, key, func(context.Context) (*record, error) {
 		snapshot, known, revision := s.view(key)
-		old := snapshot.Subscriber(bus, name)
-		if old == nil && c == (Condition{}) {
-			return nil, fmt.Errorf("%w: there is no subscriber %s", model.ErrNotFound, model.Quote(name))
-		}
-		if err := c.check(revisionOf(old != nil, known)); err != nil {
+		if err := c.check(known.objectRevision()); err != nil {
 			return nil, err
 		}
-		if old == nil { // its record cannot be read
+		old := snapshot.Subscriber(bus, name)
+		if old == nil {
 			return nil, fmt.Errorf("%w: there is no subscriber %s", model.ErrNotFound, model.Quote(name))
 		}
 		if old.State == state && old.Reason == reason {
 			sub = old
 			return nil, nil //nolint:nilnil // there is nothing to change
 		}
-		made, err := model.Clone(old)
-		if err != nil {
-			return nil, err
-		}
+		made := *old
 		made.State, made.Reason, made.Revision, made.Changed = state, reason, revision, now()
-		sub = made
+		sub = &made
 		r := &record{Revision: revision, Time: made.Changed, Former: known.former, Job: known.job}
-		return r, r.put(key, made, s.opts.Keys)
+		return r, r.put(key, sub, s.opts.Keys)
 	})
 	if err != nil {
 		return nil, err

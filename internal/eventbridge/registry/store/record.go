@@ -25,6 +25,14 @@ const (
 func busKey(name string) string             { return "bus/" + name }
 func subscriberKey(bus, name string) string { return "sub/" + bus + "/" + name }
 
+// objectKey is the key of a bus or, with a name, of a subscriber.
+func objectKey(bus, name string) string {
+	if name == "" {
+		return busKey(bus)
+	}
+	return subscriberKey(bus, name)
+}
+
 // record is the value of a message of the registry's topic. One record is one change: it is stored
 // whole or not at all.
 type record struct {
@@ -49,22 +57,11 @@ type record struct {
 	Job json.RawMessage `json:"job,omitempty"`
 }
 
-// The properties of a record's message repeat two of its fields, for readers that cannot decode the
-// value.
-const (
-	formatProperty   = "format"
-	revisionProperty = "revision"
-)
-
-// message returns the record as a message.
-func (r *record) message(key string) (*messaging.Record, error) {
+// message returns the record as a message of the instance by, with the ID of the change.
+func (r *record) message(key, change, by string) (*messaging.Record, error) {
+	r.Format, r.Change, r.By = formatVersion, change, by
 	payload, err := model.Encode(r)
-	if err != nil {
-		return nil, err
-	}
-	return &messaging.Record{Key: key, Payload: payload, Properties: map[string]string{
-		formatProperty: strconv.Itoa(r.Format), revisionProperty: strconv.FormatInt(r.Revision, 10),
-	}}, nil
+	return &messaging.Record{Key: key, Payload: payload}, err
 }
 
 // put sets the record's object, a pointer to a Bus or a Subscriber.
@@ -109,26 +106,22 @@ func (r *record) place(key string) string { return key + "\n" + strconv.FormatIn
 // errNewer: a record has a newer format.
 var errNewer = errors.New("its format is newer than this version of Eventbridge")
 
-// readRecord decodes a message's value. If it cannot, the record has what the message's properties
-// say.
-func readRecord(d *messaging.Delivery) (record, error) {
-	var r record
-	r.Format, _ = strconv.Atoi(d.Properties[formatProperty])
-	r.Revision, _ = strconv.ParseInt(d.Properties[revisionProperty], 10, 64)
-	if r.Format > formatVersion {
-		return r, errNewer
-	}
-	var whole record
-	if err := json.Unmarshal(d.Payload, &whole); err != nil {
-		return r, fmt.Errorf("it is not a record of the registry: %w", err)
-	}
+// readRecord decodes a message's value. Each format is JSON with the keys format and revision: if
+// readRecord cannot decode the rest, the record has only the revision.
+func readRecord(d *messaging.Delivery) (r record, err error) {
+	err = json.Unmarshal(d.Payload, &r)
 	switch {
-	case whole.Format > formatVersion:
-		return r, errNewer
-	case whole.Format < 1:
-		return r, errors.New("it is not a record of the registry: it has no format")
+	case r.Format > formatVersion:
+		err = errNewer
+	case err != nil:
+		err = fmt.Errorf("it is not a record of the registry: %w", err)
+	case r.Format < 1:
+		err = errors.New("it is not a record of the registry: it has no format")
 	}
-	return whole, nil
+	if err != nil {
+		return record{Revision: r.Revision}, err
+	}
+	return r, nil
 }
 
 // cutKey splits the key of a bus (name is empty then) or of a subscriber.

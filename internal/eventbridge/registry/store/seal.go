@@ -25,7 +25,7 @@ type Keys struct {
 // Empty lines and lines that begin with # are ignored.
 //
 // To change the key, add the new one after the old one on all instances. Once all instances have
-// it, move it before the old one. Then call [Store.Reseal], and remove the old key.
+// it, move it before the old one. Then call [Store.Reencrypt], and remove the old key.
 func ParseKeys(text secret.String) (*Keys, error) {
 	k := &Keys{byID: make(map[string]cipher.AEAD)}
 	for i, line := range strings.Split(text.Reveal(), "\n") {

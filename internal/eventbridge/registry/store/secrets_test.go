@@ -131,10 +131,10 @@ func TestSecretsAreEncryptedAndKeysChanged(t *testing.T) {
 	require.False(t, has(nil))
 
 	b := another(t, s, store.Options{Keys: parseKeys(t, keyB+keyA)})
-	n, err := b.Reseal(ctx, eventually)
+	n, err := b.Reencrypt(ctx, eventually)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
-	n, err = b.Reseal(ctx, eventually)
+	n, err = b.Reencrypt(ctx, eventually)
 	require.NoError(t, err)
 	require.Zero(t, n)
 	require.True(t, has(parseKeys(t, keyB)))

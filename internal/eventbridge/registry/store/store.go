@@ -65,13 +65,14 @@ type Store struct {
 	reader *messaging.Reader
 
 	snapshot atomic.Pointer[Snapshot]
-	watchers watchers
 
 	mu       sync.Mutex
 	contents *contents
+	next     chan struct{}            // closed when there is another snapshot
 	expected map[string]chan struct{} // by the ID of a change; closed once the reader has read that change
 
-	lease      leaseQueue
+	turn       chan struct{}     // holds one element while a change of this store owns the topic, or tries to
+	handOver   chan *writerLease // from a change that has ended to one that waits
 	cleanUpNow chan struct{}
 
 	life    context.Context // ends when Close begins
@@ -90,10 +91,10 @@ func Open(ctx context.Context, client *messaging.Client, topics model.Topics, op
 	}
 	s := &Store{
 		client: client, topic: topics.Registry(), opts: opts, log: opts.Log.Named("registry"),
-		expected: make(map[string]chan struct{}), cleanUpNow: make(chan struct{}, 1),
+		next: make(chan struct{}), expected: make(map[string]chan struct{}),
+		turn: make(chan struct{}, 1), handOver: make(chan *writerLease), cleanUpNow: make(chan struct{}, 1),
+		contents: newContents(opts.Keys, opts.Log.Named("registry")),
 	}
-	s.lease.turn = make(chan struct{}, 1)
-	s.contents = newContents(opts.Keys, s.log)
 	s.life, s.end = context.WithCancelCause(context.Background())
 	begin := time.Now()
 	if err := s.load(ctx); err != nil {
@@ -102,8 +103,8 @@ func Open(ctx context.Context, client *messaging.Client, topics model.Topics, op
 	}
 	s.mu.Lock()
 	now := s.contents.share()
-	s.mu.Unlock()
 	s.show(now)
+	s.mu.Unlock()
 	buses, subscribers := now.Counts()
 	s.log.Info("the registry is read", zap.Int64("revision", now.Revision()), zap.Int("buses", buses), zap.Int("subscribers", subscribers),
 		zap.Int("rules", now.Rules()), zap.Int("unreadable", len(now.unreadable)), zap.Duration("took", time.Since(begin)))
@@ -191,25 +192,23 @@ func (s *Store) Run(ctx context.Context) error {
 // take applies one message.
 func (s *Store) take(d *messaging.Delivery) {
 	s.mu.Lock()
-	change, changed := s.contents.apply(d)
-	now := s.contents.snapshot
-	s.mu.Unlock()
-	if changed {
-		s.show(now)
-	}
-	s.mu.Lock()
 	defer s.mu.Unlock()
+	change, changed := s.contents.apply(d)
+	if changed {
+		s.show(s.contents.snapshot)
+	}
 	if seen := s.expected[change]; seen != nil {
 		delete(s.expected, change)
 		close(seen)
 	}
 }
 
-// show makes a snapshot the current one.
+// show makes a snapshot the current one. The caller holds the lock.
 func (s *Store) show(now *Snapshot) {
 	s.snapshot.Store(now)
 	s.opts.Metrics.show(now)
-	s.watchers.notify()
+	close(s.next)
+	s.next = make(chan struct{})
 }
 
 // Snapshot is the registry as this instance has read it. It may be some milliseconds behind. It
@@ -224,13 +223,10 @@ func (s *Store) Check(context.Context) error { return s.reader.Unhealthy() }
 // background.
 func (s *Store) Close(ctx context.Context) error {
 	s.end(model.ErrClosed)
-	waitForWatchers := s.watchers.close()
 	err := s.reader.Close(ctx)
-	s.lease.closeIfIdle(s)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		waitForWatchers()
 		s.running.Wait()
 	}()
 	select {

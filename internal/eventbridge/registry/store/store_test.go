@@ -64,7 +64,7 @@ func TestAChangeIsSeenAtOnceWhereItWasMadeAndSoonElsewhere(t *testing.T) {
 	require.Equal(t, sub.UID, now.UID)
 	require.Equal(t, sub.Created, now.Created)
 
-	_, err = b.SetState(ctx, "orders", "mail", model.Disabled, "410 Gone")
+	_, err = b.ChangeState(ctx, "orders", "mail", model.Disabled, "410 Gone", store.Condition{})
 	require.NoError(t, err)
 	got := b.Snapshot().Subscriber("orders", "mail")
 	require.Equal(t, model.Disabled, got.State)

@@ -34,7 +34,11 @@ func TestWeightOfRulesIsBounded(t *testing.T) {
 	s := emptySnapshot()
 	check := func(made, old *model.Subscriber) string {
 		var f model.FaultList
-		checkWeight(&f, made, old, s)
+		before := 0
+		if old != nil {
+			before = old.Weight()
+		}
+		checkWeight(&f, made.Weight(), before, s.weight)
 		if len(f) == 0 {
 			return ""
 		}

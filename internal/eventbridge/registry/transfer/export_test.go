@@ -8,12 +8,12 @@ import (
 
 // ReadBuses reads the buses of a file that was exported.
 func ReadBuses(r io.Reader) (buses []model.Bus, err error) {
-	f, err := readFile(r, Options{})
+	f, err := readFile(r, nil)
 	if err != nil {
 		return nil, err
 	}
-	for _, key := range f.buses {
-		buses = append(buses, *f.objects[key].bus)
+	for _, o := range f.buses {
+		buses = append(buses, *o.bus)
 	}
-	return buses, nil
+	return buses, f.faults.Err()
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,9 +17,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
-
-// maxImportBytes bounds the size of an imported file.
-const maxImportBytes = 256 << 20
 
 // Options say what an import does.
 type Options struct {
@@ -29,8 +27,6 @@ type Options struct {
 	// Lookup returns the value of NAME for ${NAME} in secrets, such as os.LookupEnv. An empty value
 	// is a fault. Default: Lookup finds no value.
 	Lookup func(name string) (string, bool)
-	// Checks are those of the store.
-	Checks model.Checks
 	// Within bounds the time of each change. Default: only ctx bounds it.
 	Within time.Duration
 }
@@ -53,194 +49,176 @@ type Step struct {
 	Subscriber string `json:"subscriber,omitempty"` // empty: the step is about the bus
 }
 
+// key names the step's object: BUS or BUS/SUBSCRIBER.
+func (step *Step) key() string { return strings.TrimSuffix(step.Bus+"/"+step.Subscriber, "/") }
+
 // Import makes the registry equal to a file that [Export] or a person wrote: buses first, then their
-// subscribers. Import checks the whole file before the first change. Each object is a change of its
-// own: after an error, the steps that Import returns are done. An object that is stored as the file
-// says is not changed.
+// subscribers. Import checks the whole file, and each change, before the first change. Each object
+// is a change of its own: after an error, the steps that Import returns are done. An object that is
+// stored as the file says is not changed.
 //
 // In secrets, Import replaces ${NAME} by what Lookup returns, and a hidden secret by the stored
 // one. If the file is not valid, the error is an [*model.Invalid] with pointers into the file.
-func Import(ctx context.Context, s *store.Store, r io.Reader, opts Options) ([]Step, error) {
-	file, err := readFile(r, opts)
+func Import(ctx context.Context, s *store.Store, r io.Reader, opts Options) (steps []Step, err error) {
+	file, err := readFile(r, opts.Lookup)
 	if err != nil {
 		return nil, err
 	}
-	steps, err := plan(ctx, s, file, opts)
-	if err != nil || opts.DryRun {
-		return steps, err
+	var deletions []*object
+	if opts.Prune { // first, because the number of subscribers is limited
+		deletions = file.pruned(s.Snapshot())
 	}
-	for i := range steps {
-		step := &steps[i]
-		if err := bounded(ctx, opts.Within, func(ctx context.Context) error { return step.do(ctx, s, file) }); err != nil {
-			return steps[:i], fmt.Errorf("%s %s: %w", step.Action, step.key(), err)
+	objects := slices.Concat(deletions, file.buses, file.subscribers)
+	draft := s.Draft()
+	for _, o := range objects {
+		if err := bounded(ctx, opts.Within, func(ctx context.Context) error { return o.check(ctx, draft) }); err != nil {
+			if err = file.add(o, err); err != nil {
+				return nil, fmt.Errorf("%s: %w", o.name, err)
+			}
 		}
+	}
+	if err := file.faults.Err(); err != nil {
+		return nil, err
+	}
+	for _, o := range objects {
+		if !opts.DryRun {
+			if err := bounded(ctx, opts.Within, func(ctx context.Context) error { return o.apply(ctx, s) }); err != nil {
+				return steps, fmt.Errorf("%s %s: %w", o.Action, o.key(), err)
+			}
+		}
+		steps = append(steps, o.Step)
 	}
 	return steps, nil
 }
 
-// bounded calls change with a context that ends after bound. 0: without a bound.
-func bounded(ctx context.Context, bound time.Duration, change func(context.Context) error) error {
+// bounded calls f with a context that ends after bound. 0: without a bound.
+func bounded(ctx context.Context, bound time.Duration, f func(context.Context) error) error {
 	if bound > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, bound, fmt.Errorf("it took longer than %s", bound))
 		defer cancel()
 	}
-	return change(ctx)
+	return f(ctx)
 }
 
-// key names the step's object: BUS or BUS/SUBSCRIBER.
-func (step *Step) key() string { return strings.TrimSuffix(step.Bus+"/"+step.Subscriber, "/") }
+// object is a bus or a subscriber of the file, or one that the file does not have and that is
+// deleted: bus and subscriber are nil then.
+type object struct {
+	Step
+	bus        *model.Bus
+	subscriber *model.Subscriber
+	at         string          // its pointer in the file
+	name       string          // for messages
+	faults     model.FaultList // of its text
+}
 
-// setAction sets the action to what was done, or would be.
-func (step *Step) setAction(created, changed bool) {
+// check checks the change, and sets the action.
+func (o *object) check(ctx context.Context, draft *store.Draft) (err error) {
+	var created, changed bool
+	switch {
+	case o.bus != nil:
+		created, changed, err = draft.PutBus(*o.bus)
+	case o.subscriber != nil:
+		created, changed, err = draft.PutSubscriber(ctx, o.subscriber)
+	default:
+		return draft.Delete(o.Bus, o.Subscriber)
+	}
 	switch {
 	case created:
-		step.Action = Created
+		o.Action = Created
 	case changed:
-		step.Action = Changed
+		o.Action = Changed
 	default:
-		step.Action = Unchanged
-	}
-}
-
-// do makes one change. The object may have changed since the plan was made.
-func (step *Step) do(ctx context.Context, s *store.Store, file *file) (err error) {
-	switch {
-	case step.Action == Unchanged:
-	case step.Action == Deleted:
-		if step.Subscriber == "" {
-			err = s.DeleteBus(ctx, step.Bus, store.Condition{})
-		} else {
-			err = s.DeleteSubscriber(ctx, step.Bus, step.Subscriber, store.Condition{})
-		}
-		if errors.Is(err, model.ErrNotFound) {
-			return nil
-		}
-	case step.Subscriber == "":
-		old := s.Snapshot().Bus(step.Bus)
-		now, created, err := s.PutBus(ctx, *file.objects[step.key()].bus, store.Condition{})
-		if err != nil {
-			return err
-		}
-		step.setAction(created, old == nil || old.Revision != now.Revision)
-	default:
-		old := s.Snapshot().Subscriber(step.Bus, step.Subscriber)
-		now, created, err := s.PutSubscriber(ctx, *file.objects[step.key()].subscriber, store.Condition{})
-		if err != nil {
-			return err
-		}
-		step.setAction(created, old == nil || old.Revision != now.Revision)
+		o.Action = Unchanged
 	}
 	return err
 }
 
-// plan compares a file with the registry, and checks each change.
-func plan(ctx context.Context, s *store.Store, file *file, opts Options) (steps []Step, err error) {
-	draft := s.Draft()
-	if opts.Prune { // first, because the number of subscribers is limited
-		steps = prune(s.Snapshot(), file)
-		for _, step := range steps {
-			if n := draft.Delete(step.Bus, step.Subscriber); n > 0 {
-				file.faults.Add("/buses", "must have the bus %s: the records of %d of its subscribers cannot be read, and it cannot be deleted before them", model.Quote(step.Bus), n)
-			}
+// apply makes the change.
+func (o *object) apply(ctx context.Context, s *store.Store) (err error) {
+	switch {
+	case o.Action == Unchanged:
+	case o.bus != nil:
+		_, _, err = s.PutBus(ctx, *o.bus, store.Condition{})
+	case o.subscriber != nil:
+		_, _, err = s.PutSubscriber(ctx, *o.subscriber, store.Condition{})
+	default:
+		if o.Subscriber == "" {
+			err = s.DeleteBus(ctx, o.Bus, store.Condition{})
+		} else {
+			err = s.DeleteSubscriber(ctx, o.Bus, o.Subscriber, store.Condition{})
+		}
+		if errors.Is(err, model.ErrNotFound) { // somebody else has deleted it
+			err = nil
 		}
 	}
-	for _, key := range file.buses {
-		o, step := file.objects[key], Step{Bus: key}
-		created, changed, err := draft.PutBus(*o.bus)
-		step.setAction(created, changed)
-		if err := file.refused(o, err); err != nil {
-			return nil, fmt.Errorf("%s: %w", o.name, err)
-		}
-		steps = append(steps, step)
-	}
-	for _, key := range file.subscribers {
-		o := file.objects[key]
-		step := Step{Bus: o.subscriber.Bus, Subscriber: o.subscriber.Name}
-		err := bounded(ctx, opts.Within, func(ctx context.Context) error {
-			created, changed, err := draft.PutSubscriber(ctx, o.subscriber)
-			step.setAction(created, changed)
-			return err
-		})
-		if err := file.refused(o, err); err != nil {
-			return nil, fmt.Errorf("%s: %w", o.name, err)
-		}
-		steps = append(steps, step)
-	}
-	if err := file.faults.Err(); err != nil {
-		return nil, err // no step is done
-	}
-	return steps, nil
+	return err
 }
 
-// prune returns the deletions of what the file does not have.
-func prune(now *store.Snapshot, file *file) (steps []Step) {
-	remove := func(step Step) {
-		if _, ok := file.objects[step.key()]; !ok {
-			steps = append(steps, step)
+// file holds the objects of a file in their order, and all its faults.
+type file struct {
+	buses, subscribers []*object
+	byKey              map[string]*object
+	faults             model.FaultList
+}
+
+// pruned returns the deletions of what the file does not have.
+func (f *file) pruned(now *store.Snapshot) (deletions []*object) {
+	remove := func(bus, subscriber string) {
+		o := &object{Step: Step{Action: Deleted, Bus: bus, Subscriber: subscriber}}
+		o.name = "deletion of " + o.key()
+		if f.byKey[o.key()] == nil {
+			deletions = append(deletions, o)
 		}
 	}
 	for b := range now.Buses() {
 		for sub := range now.Subscribers(b.Name) {
-			remove(Step{Action: Deleted, Bus: b.Name, Subscriber: sub.Name})
+			remove(b.Name, sub.Name)
 		}
-		remove(Step{Action: Deleted, Bus: b.Name})
+		remove(b.Name, "")
 	}
-	return steps
+	return deletions
 }
 
-// file holds the objects of a file by their keys, BUS or BUS/SUBSCRIBER, and all its faults.
-type file struct {
-	objects            map[string]*object
-	buses, subscribers []string // the keys in the order of the file
-	faults             model.FaultList
+// add adds the faults of an [*model.Invalid], with the object's name: people look for the name, not
+// for a number. It leaves out those where the text of the object has a fault already. It returns an
+// error of another kind.
+func (f *file) add(o *object, err error) error {
+	var bad *model.Invalid
+	if !errors.As(err, &bad) {
+		return err
+	}
+	var more model.FaultList
+	more.UnlessAt(o.faults, bad.Faults)
+	f.addFaults(o, more)
+	return nil
 }
 
-// object is a bus or a subscriber.
-type object struct {
-	at         string // its pointer in the file
-	name       string // for messages
-	bus        *model.Bus
-	subscriber *model.Subscriber
-}
-
-// add adds faults of an object, with its name: people look for the name, not for a number.
-func (f *file) add(o *object, faults []model.Fault) {
+func (f *file) addFaults(o *object, faults []model.Fault) {
 	for _, fault := range faults {
 		f.faults = append(f.faults, model.Fault{Pointer: o.at + fault.Pointer, Problem: fault.Problem, Item: o.name, Below: fault.Pointer})
 	}
 }
 
-// refused adds the faults that a check of a change found. It returns an error of another kind.
-func (f *file) refused(o *object, err error) error {
-	var bad *model.Invalid
-	if !errors.As(err, &bad) {
-		return err
-	}
-	f.add(o, bad.Faults)
-	return nil
-}
-
 // has adds an object, unless the file has one of its name already.
-func (f *file) has(key string, o *object) bool {
-	if first := f.objects[key]; first != nil {
-		f.add(o, []model.Fault{{Pointer: "/name", Problem: "must differ from that of " + first.at}})
-		return true
+func (f *file) has(o *object) bool {
+	first := f.byKey[o.key()]
+	if first != nil {
+		o.faults.Add("/name", "must differ from that of %s", first.at)
+	} else {
+		f.byKey[o.key()] = o
 	}
-	f.objects[key] = o
-	return false
+	f.addFaults(o, o.faults)
+	return first != nil
 }
 
-// readFile reads a file and finds everything that is wrong with its objects, each looked at alone.
-func readFile(r io.Reader, opts Options) (*file, error) {
-	f := &file{objects: make(map[string]*object)}
-	text, err := io.ReadAll(io.LimitReader(r, maxImportBytes+1))
+// readFile reads a file. The file has the faults of the text: what the objects may hold is checked
+// later.
+func readFile(r io.Reader, lookup func(string) (string, bool)) (*file, error) {
+	f := &file{byKey: make(map[string]*object)}
+	text, err := io.ReadAll(r)
 	if err != nil {
 		return nil, err
-	}
-	if len(text) > maxImportBytes {
-		f.faults.Add("", "must have at most %d bytes", maxImportBytes)
-		return nil, f.faults.Err()
 	}
 	plain, err := fromYAML(text)
 	if err != nil {
@@ -261,53 +239,39 @@ func readFile(r io.Reader, opts Options) (*file, error) {
 	}
 	f.faults.UnlessAt(f.faults, more)
 	for i, bus := range content.Buses {
-		f.readBus(bus, fmt.Sprintf("/buses/%d", i), opts)
+		f.readBus(bus, fmt.Sprintf("/buses/%d", i), lookup)
 	}
-	return f, f.faults.Err()
+	return f, nil
 }
 
 // readBus reads a bus and its subscribers.
-func (f *file) readBus(text json.RawMessage, at string, opts Options) {
+func (f *file) readBus(text json.RawMessage, at string, lookup func(string) (string, bool)) {
 	content := struct {
 		model.Bus
 		Subscribers []json.RawMessage `json:"subscribers"`
 	}{Bus: model.NewBus("")}
-	faults := model.Decode(text, &content)
-	size := len(text)
-	for _, sub := range content.Subscribers {
-		size -= len(sub)
-	}
-	if size > model.MaxObjectBytes {
-		faults.Add("", "must have at most %d bytes, got %d", model.MaxObjectBytes, size)
-	}
-	faults.UnlessAt(faults, model.ValidateBus(&content.Bus, opts.Checks))
-	o := &object{at: at, name: "bus " + quoteUnlessPlain(content.Name), bus: &content.Bus}
-	f.add(o, faults)
-	if f.has(content.Name, o) {
+	o := &object{at: at, bus: &content.Bus, faults: model.Decode(text, &content)}
+	o.Bus, o.name = content.Name, "bus "+quoteUnlessPlain(content.Name)
+	if f.has(o) {
 		return
 	}
-	f.buses = append(f.buses, content.Name)
+	f.buses = append(f.buses, o)
 	for i, sub := range content.Subscribers {
-		f.readSubscriber(sub, fmt.Sprintf("%s/subscribers/%d", at, i), content.Name, opts)
+		f.readSubscriber(sub, fmt.Sprintf("%s/subscribers/%d", at, i), content.Name, lookup)
 	}
 }
 
-func (f *file) readSubscriber(text json.RawMessage, at, bus string, opts Options) {
+func (f *file) readSubscriber(text json.RawMessage, at, bus string, lookup func(string) (string, bool)) {
 	sub := model.NewSubscriber(bus, "")
-	faults := model.Decode(text, &sub)
-	if len(text) > model.MaxObjectBytes {
-		faults.Add("", "must have at most %d bytes, got %d", model.MaxObjectBytes, len(text))
-	}
+	o := &object{at: at, subscriber: &sub, faults: model.Decode(text, &sub)}
 	if sub.Bus != bus {
-		faults.Add("/bus", "must be %q, or left out, got %q", bus, sub.Bus)
+		o.faults.Add("/bus", "must be %q, or left out, got %q", bus, sub.Bus)
 		sub.Bus = bus
 	}
-	faults = append(faults, expand(&sub, opts.Lookup)...)
-	faults.UnlessAt(faults, model.ValidateGiven(sub, opts.Checks))
-	o := &object{at: at, name: "subscriber " + quoteUnlessPlain(bus) + "/" + quoteUnlessPlain(sub.Name), subscriber: &sub}
-	f.add(o, faults)
-	if key := bus + "/" + sub.Name; !f.has(key, o) {
-		f.subscribers = append(f.subscribers, key)
+	o.faults = append(o.faults, expand(&sub, lookup)...)
+	o.Bus, o.Subscriber, o.name = bus, sub.Name, "subscriber "+quoteUnlessPlain(bus)+"/"+quoteUnlessPlain(sub.Name)
+	if !f.has(o) {
+		f.subscribers = append(f.subscribers, o)
 	}
 }
 

@@ -144,7 +144,7 @@ func TestAnImportDoesNotUndoAPause(t *testing.T) {
 	ctx := testContext(t)
 	putSubscriber(t, m)
 	without := strings.ReplaceAll(export(t, m), "        state: active\n", "")
-	_, err := m.SetState(ctx, "orders", "mail", model.Paused, "")
+	_, err := m.ChangeState(ctx, "orders", "mail", model.Paused, "", store.Condition{})
 	require.NoError(t, err)
 	require.Empty(t, steps(t, m, without, transfer.Options{}))
 	require.Equal(t, model.Paused, m.Snapshot().Subscriber("orders", "mail").State)
@@ -169,11 +169,12 @@ func TestAllFaultsOfAFileAreFoundAtOnce(t *testing.T) {
 			"/buses/1/name: must differ from that of /buses/0", "/buses/1/partitions: must be a whole number, got a text",
 			`/buses/2/name: must be 1 to 63 of a-z, 0-9 and -, the first and the last no -, got "B"`, "/buses/2/subscribers: must be a list, got 1",
 			"/buses/3: must be an object, got 5"},
-		"format: 1\nbuses: [{name: &x a, description: *x}]":                        {": line 2: anchors and aliases (& and *) are not taken: write it out"},
-		"format: 1\nbuses: [{name: a, partitions: .inf}]":                          {`: line 2: must be a number that JSON has, got ".inf"`},
-		"format: 1\nbuses: [{name: a, description: !!binary aGk=}]":                {": line 2: tags (!!binary) are not taken"},
-		"format: 1\nbuses: [{name: a, name: a}]":                                   {"/buses/0/name: the key occurs twice"},
-		"format: 1\nbuses: [{name: a, partitions: 0x1, subscribers: [{name: b}]}]": {"/buses/0/subscribers/0/rules: must be 1 to 1000 rules, got 0", "/buses/0/subscribers/0/target: must have exactly one of webhook, pulsar, kafka, rabbitmq and log, got 0"},
+		"format: 1\nbuses: [{name: a, subscribers: [{name: b, rules: [{name: r}], target: {log: {}}}]}]": {"/buses/0/subscribers/0/rules/0/pattern: must be given"},
+		"format: 1\nbuses: [{name: &x a, description: *x}]":                                              {": line 2: anchors and aliases (& and *) are not taken: write it out"},
+		"format: 1\nbuses: [{name: a, partitions: .inf}]":                                                {`: line 2: must be a number that JSON has, got ".inf"`},
+		"format: 1\nbuses: [{name: a, description: !!binary aGk=}]":                                      {": line 2: tags (!!binary) are not taken"},
+		"format: 1\nbuses: [{name: a, name: a}]":                                                         {"/buses/0/name: the key occurs twice"},
+		"format: 1\nbuses: [{name: a, partitions: 0x1, subscribers: [{name: b}]}]":                       {"/buses/0/subscribers/0/rules: must be 1 to 1000 rules, got 0", "/buses/0/subscribers/0/target: must have exactly one of webhook, pulsar, kafka, rabbitmq and log, got 0"},
 		"format: 1\nbuses:\n- name: a\n  subscribers:\n  - {name: b, rules: [{name: r, pattern: {a: [1]}}], target: {webhook: {url: 'https://e.com', bearer: '${A} ${', headers: {X: '${}'}}}}": {
 			"/buses/0/subscribers/0/target/webhook/bearer: must be ${NAME}, or $${ for the text ${", "/buses/0/subscribers/0/target/webhook/bearer: the environment has no A, or it is empty",
 			"/buses/0/subscribers/0/target/webhook/headers/X: must be ${NAME}, or $${ for the text ${"},

@@ -316,14 +316,15 @@ func (r *reader) another(end byte) (bool, error) {
 // scalar reads a string as its text, a number as its key, or a literal.
 func (r *reader) scalar() (kind, string, error) {
 	start := r.pos
+	json := jsontext.Scanner{Src: r.src}
 	switch c := r.peek(); {
 	case c == '"':
 		text, err := r.text()
 		return kindString, text, err
 	case c == '-' || '0' <= c && c <= '9':
-		end, why := scanNumber(r.src, start)
-		if why != "" {
-			return 0, "", r.wrong(end, "the number is not valid JSON")
+		end := json.Number(start)
+		if end < 0 {
+			return 0, "", r.wrong(json.At, "the number is not valid JSON")
 		}
 		key, ok := number.AppendKey(nil, r.src[start:end])
 		if !ok {
@@ -332,40 +333,41 @@ func (r *reader) scalar() (kind, string, error) {
 		r.pos = end
 		return kindNumber, string(key), nil
 	case c == 't' || c == 'f' || c == 'n':
-		end, k, why := scanLiteral(r.src, start)
-		if why != "" {
-			return 0, "", r.broken(end, "true, false or null")
+		end := json.Literal(start)
+		if end < 0 {
+			return 0, "", r.broken(json.At, "true, false or null")
 		}
 		r.pos = end
-		return k, "", nil
+		return literalKind(c), "", nil
 	}
 	return 0, "", r.broken(start, "a value")
 }
 
 func (r *reader) text() (string, error) {
 	start := r.pos + 1
-	end, escaped, why := scanText(r.src, start)
-	switch why {
+	json := jsontext.Scanner{Src: r.src}
+	end, _ := json.String(r.pos)
+	switch json.Fault {
 	case "":
-	case InvalidUTF8:
-		return "", r.wrong(end, "the string is not UTF-8")
-	case Truncated:
-		return "", r.wrong(end, "the pattern ends within a string")
+	case jsontext.InvalidUTF8:
+		return "", r.wrong(json.At, "the string is not UTF-8")
+	case jsontext.Truncated:
+		return "", r.wrong(json.At, "the pattern ends within a string")
 	default:
-		return "", r.wrong(end, "the string has a control character or an escape that JSON does not know")
+		return "", r.wrong(json.At, "the string has a control character or an escape that JSON does not know")
 	}
-	r.pos = end + 1
-	if !escaped {
-		return string(r.src[start:end]), nil
-	}
-	text, lone := jsontext.AppendDecoded(nil, r.src[start:end])
+	r.pos = end
+	text, lone := jsontext.AppendDecoded(nil, r.src[start:end-1])
 	if lone {
 		return "", r.wrong(start, "the string has half a surrogate pair")
 	}
 	return string(text), nil
 }
 
-func (r *reader) blanks() { r.pos = skipBlanks(r.src, r.pos) }
+func (r *reader) blanks() {
+	json := jsontext.Scanner{Src: r.src}
+	r.pos = json.Space(r.pos)
+}
 
 // peek returns the next byte, 0 at the end.
 func (r *reader) peek() byte {

@@ -1,4 +1,4 @@
-// Package jsontext writes and reads the escapes of JSON strings (RFC 8259, section 7).
+// Package jsontext checks JSON texts (RFC 8259) and writes and reads the escapes of their strings.
 package jsontext
 
 import "unicode/utf8"
@@ -101,4 +101,72 @@ func AppendDecoded(dst, src []byte) (text []byte, lone bool) {
 		dst = utf8.AppendRune(dst, r)
 	}
 	return dst, lone
+}
+
+// AppendString appends text, which is UTF-8, as a JSON string.
+func AppendString[T string | []byte](dst []byte, text T) []byte {
+	dst = append(dst, '"')
+	from := 0
+	for i := range len(text) {
+		if c := text[i]; c < ' ' || c == '"' || c == '\\' {
+			dst = append(dst, text[from:i]...)
+			dst = AppendEscape(dst, c)
+			from = i + 1
+		}
+	}
+	dst = append(dst, text[from:]...)
+	return append(dst, '"')
+}
+
+// AppendCompact appends a valid text without the white space between its tokens.
+func AppendCompact(dst, src []byte) []byte {
+	inString, from := false, 0
+	for i := 0; i < len(src); i++ {
+		switch c := src[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case !inString && c <= ' ':
+			dst = append(dst, src[from:i]...)
+			from = i + 1
+		}
+	}
+	return append(dst, src[from:]...)
+}
+
+// Skip returns the position after the value at i of a valid text, -1 if the text ends within it. It
+// looks only at brackets and strings.
+func Skip(src []byte, i int) int {
+	depth := 0
+	for ; i < len(src); i++ {
+		switch src[i] {
+		case '"':
+			for i++; i < len(src) && src[i] != '"'; i++ {
+				if src[i] == '\\' {
+					i++
+				}
+			}
+			if i >= len(src) {
+				return -1
+			}
+		case '{', '[':
+			depth++
+			continue
+		case '}', ']':
+			depth--
+		default:
+			if depth > 0 {
+				continue
+			}
+			for i < len(src) && src[i] > ' ' && src[i] != ',' && src[i] != '}' && src[i] != ']' {
+				i++
+			}
+			return i
+		}
+		if depth <= 0 {
+			return i + 1
+		}
+	}
+	return -1
 }

@@ -1,7 +1,10 @@
 // Package jsontext checks JSON texts (RFC 8259) and writes and reads the escapes of their strings.
 package jsontext
 
-import "unicode/utf8"
+import (
+	"bytes"
+	"unicode/utf8"
+)
 
 const digits = "0123456789abcdef"
 
@@ -72,35 +75,34 @@ func HexValue(c byte) rune {
 // AppendDecoded appends the text of a valid JSON string without its quotes. lone reports whether it
 // contains half of a surrogate pair, which becomes U+FFFD.
 func AppendDecoded(dst, src []byte) (text []byte, lone bool) {
-	for i := 0; i < len(src); {
-		c := src[i]
-		if c != '\\' || i+1 >= len(src) {
-			dst = append(dst, c)
-			i++
+	for {
+		i := bytes.IndexByte(src, '\\')
+		if i < 0 || i+1 >= len(src) {
+			return append(dst, src...), lone
+		}
+		dst = append(dst, src[:i]...)
+		src = src[i:]
+		if src[1] != 'u' {
+			dst = append(dst, Unescape(src[1]))
+			src = src[2:]
 			continue
 		}
-		c = src[i+1]
-		if c != 'u' {
-			dst = append(dst, Unescape(c))
-			i += 2
-			continue
-		}
-		r, ok := CodeUnit(src[i:])
-		if i += 6; !ok {
+		r, ok := CodeUnit(src)
+		if !ok {
 			return dst, lone
 		}
+		src = src[6:]
 		if r&^0x7ff == 0xd800 {
-			low, ok := CodeUnit(src[i:])
+			low, ok := CodeUnit(src)
 			if r < 0xdc00 && ok && low&^0x3ff == 0xdc00 {
 				r = (r-0xd800)<<10 | (low - 0xdc00) + 0x10000
-				i += 6
+				src = src[6:]
 			} else {
 				r, lone = utf8.RuneError, true
 			}
 		}
 		dst = utf8.AppendRune(dst, r)
 	}
-	return dst, lone
 }
 
 // AppendString appends text, which is UTF-8, as a JSON string.
@@ -133,40 +135,4 @@ func AppendCompact(dst, src []byte) []byte {
 		}
 	}
 	return append(dst, src[from:]...)
-}
-
-// Skip returns the position after the value at i of a valid text, -1 if the text ends within it. It
-// looks only at brackets and strings.
-func Skip(src []byte, i int) int {
-	depth := 0
-	for ; i < len(src); i++ {
-		switch src[i] {
-		case '"':
-			for i++; i < len(src) && src[i] != '"'; i++ {
-				if src[i] == '\\' {
-					i++
-				}
-			}
-			if i >= len(src) {
-				return -1
-			}
-		case '{', '[':
-			depth++
-			continue
-		case '}', ']':
-			depth--
-		default:
-			if depth > 0 {
-				continue
-			}
-			for i < len(src) && src[i] > ' ' && src[i] != ',' && src[i] != '}' && src[i] != ']' {
-				i++
-			}
-			return i
-		}
-		if depth <= 0 {
-			return i + 1
-		}
-	}
-	return -1
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"mime"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -196,20 +197,9 @@ func isURIReference(text []byte) bool {
 }
 
 // isURI is isURIReference with a scheme.
-func isURI(text []byte) bool {
-	scheme, _, found := bytes.Cut(text, []byte{':'})
-	if !found || len(scheme) == 0 || !isLetter(scheme[0]) {
-		return false
-	}
-	for _, c := range scheme {
-		if !isLetter(c) && !('0' <= c && c <= '9') && c != '+' && c != '-' && c != '.' {
-			return false
-		}
-	}
-	return isURIReference(text)
-}
+func isURI(text []byte) bool { return scheme.Match(text) && isURIReference(text) }
 
-func isLetter(c byte) bool { return 'a' <= c|0x20 && c|0x20 <= 'z' }
+var scheme = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:`)
 
 // isMediaType checks type/subtype (RFC 2046). It leaves parameters to the reader of the data.
 func isMediaType(text string) bool {

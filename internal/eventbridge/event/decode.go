@@ -68,17 +68,17 @@ func isData(name []byte) bool { return string(name) == dataName || string(name) 
 // its data last. It yields nil for the value, and ends, where json is not such an event.
 func members(json []byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(name, raw []byte) bool) {
-		for i := 1; i < len(json) && json[i] == '"'; {
-			colon := jsontext.Skip(json, i)
-			if colon < 0 || json[colon] != ':' {
+		s := jsontext.Scanner{Src: json} // MaxDepth 0: attributes are scalars
+		for i := 1; ; {
+			name, at := s.Key(i)
+			if at != i+len(name)+len(`"":`) { // also -1
 				break
 			}
-			name, at := json[i+1:colon-1], colon+1
 			end := len(json) - 1
 			if !isData(name) {
-				end = jsontext.Skip(json, at)
+				end = s.Value(at)
 			}
-			if end <= at || end >= len(json) || !isData(name) && (json[at] == '{' || json[at] == '[') {
+			if end <= at || end >= len(json) {
 				break
 			}
 			if !yield(name, json[at:end]) || json[end] == '}' {

@@ -131,16 +131,17 @@ func (d *draft) setBase64(value []byte, at int) *Error {
 	if value[0] != '"' {
 		return faultf(BadData, at, "data_base64: must be a text in base64")
 	}
-	if bytes.IndexByte(value, '\\') >= 0 {
-		if d.MaxBytes > 0 && len(value) > mostEscaped*d.MaxBytes { // before memory is allocated for it
-			return d.tooLarge()
-		}
-		from := len(d.buf)
-		d.buf, _ = jsontext.AppendDecoded(append(d.buf, '"'), value[1:len(value)-1])
-		d.buf = append(d.buf, '"')
-		value = d.since(from)
+	if d.MaxBytes > 0 && len(value) > mostEscaped*d.MaxBytes { // before memory is allocated for it
+		return d.tooLarge()
 	}
-	if !isBase64(value[1 : len(value)-1]) {
+	from := len(d.buf)
+	d.buf, _ = jsontext.AppendDecoded(append(d.buf, '"'), value[1:len(value)-1])
+	d.buf = append(d.buf, '"')
+	value = d.since(from)
+	text := value[1 : len(value)-1]
+	// Decoding skips line ends, and these are not allowed: the length would be another one.
+	data, err := base64.StdEncoding.Strict().AppendDecode(d.buf, text)
+	if err != nil || base64.StdEncoding.EncodedLen(len(data)-len(d.buf)) != len(text) {
 		return faultf(BadData, at, "data_base64: must be a text in base64 (RFC 4648, section 4) with its padding")
 	}
 	d.setData(dataBase64Name, value, false)
@@ -149,24 +150,6 @@ func (d *draft) setBase64(value []byte, at int) *Error {
 
 func (d *draft) tooLarge() *Error {
 	return faultf(TooLarge, -1, "the event has more than %d bytes as JSON", d.MaxBytes)
-}
-
-// isBase64 reports whether base64.StdEncoding.Strict decodes text. It allocates no memory.
-func isBase64(text []byte) bool {
-	if len(text)%4 != 0 {
-		return false
-	}
-	var buf [3 * 64]byte
-	strict := base64.StdEncoding.Strict()
-	for len(text) > 0 {
-		part := text[:min(len(text), 4*64)]
-		text = text[len(part):]
-		n, err := strict.Decode(buf[:], part)
-		if err != nil || len(text) > 0 && n != len(part)/4*3 {
-			return false
-		}
-	}
-	return true
 }
 
 // finish writes the event. It allocates memory for the event once everything is known to be right.

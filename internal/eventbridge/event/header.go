@@ -131,7 +131,7 @@ func (p *Parser) setBody(contentType string, body []byte) *Error {
 		if !IsUTF8(charset) {
 			return faultf(BadData, -1, "JSON must be UTF-8, the charset is %s", shown(charset))
 		}
-		value, fault := p.value()
+		value, fault := p.value(1)
 		if fault == nil {
 			d.setData(dataName, value, p.json.Spaced)
 		}

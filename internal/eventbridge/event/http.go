@@ -60,13 +60,6 @@ func (e Event) WriteBinary(h http.Header) (body []byte, err error) {
 	return body, err
 }
 
-// WriteStructured sets Content-Type for HTTP's structured mode and returns the body, which is
-// e.JSON itself.
-func (e Event) WriteStructured(h http.Header) (body []byte) {
-	h.Set("Content-Type", MediaType)
-	return e.JSON
-}
-
 // WriteBatch sets Content-Type for HTTP's batched mode and returns the body.
 func WriteBatch(h http.Header, events []Event) (body []byte) {
 	h.Set("Content-Type", BatchMediaType)

@@ -39,7 +39,7 @@ func (p *Parser) Plain(body []byte, m *Mapping, o Options) (Event, error) {
 	p.prepare(body, o)
 	defer p.done()
 	d := &p.draft
-	object, fault := p.value()
+	object, fault := p.value(1)
 	if fault == nil && object[0] != '{' {
 		fault = faultf(NotAnObject, 0, "plain JSON must be an object")
 	}

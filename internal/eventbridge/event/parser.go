@@ -52,15 +52,16 @@ func (p *Parser) done() {
 func Check(value []byte) error {
 	var p Parser
 	p.prepare(value, Options{})
-	if _, fault := p.value(); fault != nil {
+	if _, fault := p.value(0); fault != nil {
 		return fault
 	}
 	return nil
 }
 
-// value reads a body that is one JSON value.
-func (p *Parser) value() ([]byte, *Error) {
+// value reads a body that is one JSON value. depth is how many objects will be around it.
+func (p *Parser) value(depth int) ([]byte, *Error) {
 	s := &p.json
+	s.Depth = depth
 	from := s.Space(0)
 	end := s.Value(from)
 	if s.End(end) < 0 {

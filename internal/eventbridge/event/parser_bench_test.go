@@ -16,7 +16,7 @@ func BenchmarkScan(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		p.prepare(body, Options{})
-		if _, fault := p.value(); fault != nil {
+		if _, fault := p.value(0); fault != nil {
 			b.Fatal(fault)
 		}
 	}

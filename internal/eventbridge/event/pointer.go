@@ -44,14 +44,14 @@ func ParsePointer(text string) (Pointer, error) {
 // Find returns the value that the pointer points at, as it is in valid JSON, and whether there is
 // one. The value is a part of json.
 func (p Pointer) Find(json []byte) (value []byte, found bool) {
-	s := jsontext.Scanner{Src: json}
+	s := jsontext.Scanner{Src: json, MaxDepth: MaxDepth}
 	at := s.Space(0)
 	for _, step := range p.steps {
 		if at = find(&s, at, step); at < 0 {
 			return nil, false
 		}
 	}
-	end := jsontext.Skip(json, at)
+	end := s.Value(at)
 	if end < 0 {
 		return nil, false
 	}
@@ -70,7 +70,6 @@ func find(s *jsontext.Scanner, i int, step string) int {
 		return -1
 	}
 	closing := s.Src[i] + 2
-	s.MaxDepth = s.Depth + 1
 	i, more := s.Open(i)
 	for ; more; index-- {
 		same := !inObject && index == 0
@@ -84,7 +83,7 @@ func find(s *jsontext.Scanner, i int, step string) int {
 		if same {
 			return i
 		}
-		if i = jsontext.Skip(s.Src, i); i < 0 {
+		if i = s.Value(i); i < 0 {
 			return -1
 		}
 		i, more = s.Next(i, closing)

@@ -98,6 +98,7 @@ func (s *Scanner) Space(i int) int {
 	return i
 }
 
+//go:noinline // so that Space stays small enough to be inlined everywhere
 func (s *Scanner) space(i int) int {
 	for i < len(s.Src) && (s.Src[i] == ' ' || s.Src[i] == '\n' || s.Src[i] == '\t' || s.Src[i] == '\r') {
 		s.Spaced = true
@@ -193,11 +194,17 @@ func (s *Scanner) Open(i int) (next int, more bool) {
 // Next reads what follows a member or an element: a comma, or the closing bracket. It reports
 // whether there is another member or element.
 func (s *Scanner) Next(i int, closing byte) (next int, more bool) {
-	i = s.Space(i)
+	src := s.Src
+	if i < len(src) && src[i] <= ' ' {
+		i = s.space(i)
+	}
 	switch {
-	case i < len(s.Src) && s.Src[i] == ',':
-		return s.Space(i + 1), true
-	case i < len(s.Src) && s.Src[i] == closing:
+	case i < len(src) && src[i] == ',':
+		if i++; i < len(src) && src[i] <= ' ' {
+			i = s.space(i)
+		}
+		return i, true
+	case i < len(src) && src[i] == closing:
 		s.Depth--
 		return i + 1, false
 	}
@@ -207,21 +214,27 @@ func (s *Scanner) Next(i int, closing byte) (next int, more bool) {
 // Key reads a key and its colon. It returns the key without escapes, and the position of the value.
 // The key is valid until the next call; in a strict scanner, until its object ends.
 func (s *Scanner) Key(i int) (name []byte, value int) {
-	if i >= len(s.Src) || s.Src[i] != '"' {
+	src := s.Src
+	if i >= len(src) || src[i] != '"' {
 		return nil, s.Unexpected(i)
 	}
 	end, escaped := s.String(i)
 	if end < 0 {
 		return nil, end
 	}
-	name = s.Src[i+1 : end-1]
+	name = src[i+1 : end-1]
 	if escaped || s.Strict {
 		name = s.keep(i, name, escaped)
 	}
-	if end = s.Space(end); end >= len(s.Src) || s.Src[end] != ':' {
-		return nil, s.Unexpected(end)
+	if end >= len(src) || src[end] != ':' {
+		if end = s.Space(end); end >= len(src) || src[end] != ':' {
+			return nil, s.Unexpected(end)
+		}
 	}
-	return name, s.Space(end + 1)
+	if end++; end < len(src) && src[end] <= ' ' {
+		end = s.space(end)
+	}
+	return name, end
 }
 
 // keep decodes the key at i, and keeps it in a strict scanner.

@@ -1,6 +1,10 @@
 package eventpattern
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/aviaryhq/aviary/pkg/jsontext"
+)
 
 // Error says why a pattern is invalid.
 type Error struct {
@@ -25,18 +29,18 @@ type Reason string
 // Reasons why an event is invalid.
 const (
 	// InvalidJSON: the bytes are not exactly one JSON value (RFC 8259).
-	InvalidJSON Reason = "not JSON"
+	InvalidJSON = Reason(jsontext.Invalid)
 	// Truncated: the bytes end within the JSON value.
-	Truncated Reason = "ends too early"
+	Truncated = Reason(jsontext.Truncated)
 	// InvalidUTF8: a string or key contains bytes that are not UTF-8.
-	InvalidUTF8 Reason = "not UTF-8"
+	InvalidUTF8 = Reason(jsontext.InvalidUTF8)
 	// NotAnObject: the JSON value is not an object.
 	NotAnObject Reason = "not an object"
 	// DuplicateKey: a key that a rule names occurs twice in an object. Match does not check keys
 	// that no rule names.
 	DuplicateKey Reason = "duplicate key"
 	// TooDeep: objects and arrays are nested more than MaxEventDepth times.
-	TooDeep Reason = "nested too deep"
+	TooDeep = Reason(jsontext.TooDeep)
 	// TooLarge: the event is longer than MaxEventBytes.
 	TooLarge Reason = "too large"
 	// TooManyValues: the event has more than MaxEventValues values at paths that rules name.

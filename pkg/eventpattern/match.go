@@ -1,14 +1,16 @@
 package eventpattern
 
+import "github.com/aviaryhq/aviary/pkg/jsontext"
+
 // Scratch is reusable memory for matching. One call at a time may use it, with any index. The zero
 // value is ready to use.
 type Scratch struct {
 	src    []byte
+	json   jsontext.Scanner
 	snap   *snapshot
-	depth  int
 	values []value
 	buf    []byte // decoded texts of strings with escapes, and keys of numbers
-	key    []byte // a decoded key of an object, or the key of an address
+	key    []byte // the key of an address
 	folded []byte
 	found  []posting
 
@@ -83,7 +85,7 @@ func (s *Scratch) prepare(snap *snapshot, event []byte) {
 		clear(s.clauseMarks)
 		s.round = 1
 	}
-	s.depth, s.grouped, s.left = 0, false, MaxEventWork
+	s.grouped, s.left = false, MaxEventWork
 	s.values, s.buf, s.touched, s.matched = s.values[:0], s.buf[:0], s.touched[:0], s.matched[:0]
 }
 

@@ -15,7 +15,7 @@ const orKey = "$or"
 
 // reader parses the text of a pattern, which is valid JSON.
 type reader struct {
-	src     []byte
+	json    jsontext.Scanner // of the pattern
 	pos     int
 	path    []string // keys of the event on the way to the present position
 	pointer []string // keys of the pattern on the way to the present position
@@ -285,16 +285,16 @@ func (r *reader) sequence(end byte, each func() error) error {
 // scalar reads a string as its text, a number as its key, or a literal.
 func (r *reader) scalar() (k kind, text string, err error) {
 	start := r.pos
-	switch r.peek() {
+	switch c := r.peek(); c {
 	case '"':
 		text, err = r.text()
 		return kindString, text, err
 	case 't', 'f', 'n':
-		r.pos, k, _ = scanLiteral(r.src, start)
-		return k, "", nil
+		r.pos = r.json.Literal(start)
+		return literalKind(c), "", nil
 	}
-	r.pos, _ = scanNumber(r.src, start)
-	key, ok := number.AppendKey(nil, r.src[start:r.pos])
+	r.pos = r.json.Number(start)
+	key, ok := number.AppendKey(nil, r.json.Src[start:r.pos])
 	if !ok {
 		return 0, "", r.wrong(start, "the number's exponent is too long")
 	}
@@ -303,24 +303,21 @@ func (r *reader) scalar() (k kind, text string, err error) {
 
 func (r *reader) text() (string, error) {
 	start := r.pos + 1
-	end, escaped, why := scanText(r.src, start)
-	if why != "" {
-		return "", r.wrong(end, "the string is not UTF-8")
+	end, _ := r.json.String(r.pos)
+	if r.json.Fault != "" {
+		return "", r.wrong(r.json.At, "the string is not UTF-8")
 	}
-	r.pos = end + 1
-	if !escaped {
-		return string(r.src[start:end]), nil
-	}
-	text, lone := jsontext.AppendDecoded(nil, r.src[start:end])
+	r.pos = end
+	text, lone := jsontext.AppendDecoded(nil, r.json.Src[start:end-1])
 	if lone {
 		return "", r.wrong(start, "the string has half a surrogate pair")
 	}
 	return string(text), nil
 }
 
-func (r *reader) blanks() { r.pos = skipBlanks(r.src, r.pos) }
+func (r *reader) blanks() { r.pos = r.json.Space(r.pos) }
 
-func (r *reader) peek() byte { return r.src[r.pos] }
+func (r *reader) peek() byte { return r.json.Src[r.pos] }
 
 func (r *reader) wrong(at int, format string, args ...any) error {
 	return &Error{Offset: at, Pointer: r.where(), Reason: fmt.Sprintf(format, args...)}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/aviaryhq/aviary/pkg/eventpattern/internal/wildcard"
+	"github.com/aviaryhq/aviary/pkg/jsontext"
 )
 
 // Bounds of patterns.
@@ -44,7 +45,7 @@ func Parse(pattern []byte) (*Pattern, error) {
 	if err := json.Unmarshal(pattern, new(json.RawMessage)); errors.As(err, &syntax) {
 		return nil, &Error{Offset: max(int(syntax.Offset)-1, 0), Reason: "the pattern is not JSON: " + err.Error()}
 	}
-	r := reader{src: pattern}
+	r := reader{json: jsontext.Scanner{Src: pattern}}
 	branches, err := r.pattern()
 	if err != nil {
 		return nil, err

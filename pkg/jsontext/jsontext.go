@@ -1,7 +1,10 @@
-// Package jsontext writes and reads the escapes of JSON strings (RFC 8259, section 7).
+// Package jsontext checks JSON texts (RFC 8259) and writes and reads the escapes of their strings.
 package jsontext
 
-import "unicode/utf8"
+import (
+	"bytes"
+	"unicode/utf8"
+)
 
 const digits = "0123456789abcdef"
 
@@ -72,33 +75,64 @@ func HexValue(c byte) rune {
 // AppendDecoded appends the text of a valid JSON string without its quotes. lone reports whether it
 // contains half of a surrogate pair, which becomes U+FFFD.
 func AppendDecoded(dst, src []byte) (text []byte, lone bool) {
-	for i := 0; i < len(src); {
-		c := src[i]
-		if c != '\\' || i+1 >= len(src) {
-			dst = append(dst, c)
-			i++
+	for {
+		i := bytes.IndexByte(src, '\\')
+		if i < 0 || i+1 >= len(src) {
+			return append(dst, src...), lone
+		}
+		dst = append(dst, src[:i]...)
+		src = src[i:]
+		if src[1] != 'u' {
+			dst = append(dst, Unescape(src[1]))
+			src = src[2:]
 			continue
 		}
-		c = src[i+1]
-		if c != 'u' {
-			dst = append(dst, Unescape(c))
-			i += 2
-			continue
-		}
-		r, ok := CodeUnit(src[i:])
-		if i += 6; !ok {
+		r, ok := CodeUnit(src)
+		if !ok {
 			return dst, lone
 		}
+		src = src[6:]
 		if r&^0x7ff == 0xd800 {
-			low, ok := CodeUnit(src[i:])
+			low, ok := CodeUnit(src)
 			if r < 0xdc00 && ok && low&^0x3ff == 0xdc00 {
 				r = (r-0xd800)<<10 | (low - 0xdc00) + 0x10000
-				i += 6
+				src = src[6:]
 			} else {
 				r, lone = utf8.RuneError, true
 			}
 		}
 		dst = utf8.AppendRune(dst, r)
 	}
-	return dst, lone
+}
+
+// AppendString appends text, which is UTF-8, as a JSON string.
+func AppendString[T string | []byte](dst []byte, text T) []byte {
+	dst = append(dst, '"')
+	from := 0
+	for i := range len(text) {
+		if c := text[i]; c < ' ' || c == '"' || c == '\\' {
+			dst = append(dst, text[from:i]...)
+			dst = AppendEscape(dst, c)
+			from = i + 1
+		}
+	}
+	dst = append(dst, text[from:]...)
+	return append(dst, '"')
+}
+
+// AppendCompact appends a valid text without the white space between its tokens.
+func AppendCompact(dst, src []byte) []byte {
+	inString, from := false, 0
+	for i := 0; i < len(src); i++ {
+		switch c := src[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case !inString && c <= ' ':
+			dst = append(dst, src[from:i]...)
+			from = i + 1
+		}
+	}
+	return append(dst, src[from:]...)
 }

@@ -3,6 +3,8 @@ package event
 import (
 	"bytes"
 	"math"
+	"mime"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -27,44 +29,58 @@ const (
 	knownNames
 )
 
-func nameOf(known int) string {
-	return [knownNames]string{"specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema",
-		"partitionkey", "traceparent", "tracestate"}[known]
-}
+//nolint:gochecknoglobals // a table
+var attributeNames = [knownNames]string{"specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema",
+	"partitionkey", "traceparent", "tracestate"}
 
 // known returns the number of an attribute that Eventbridge looks at, -1 for others.
 func known(name []byte) int {
-	switch string(name) {
-	case "specversion":
-		return specVersion
-	case "id":
-		return idName
-	case "source":
-		return sourceName
-	case "type":
-		return typeName
-	case "subject":
-		return subjectName
-	case "time":
-		return timeName
-	case "datacontenttype":
-		return contentTypeName
-	case "dataschema":
-		return schemaName
-	case "partitionkey":
-		return partitionKeyName
-	case "traceparent":
-		return traceParentName
-	case "tracestate":
-		return traceStateName
+	for i, other := range &attributeNames {
+		if string(name) == other {
+			return i
+		}
 	}
 	return -1
 }
 
-// attribute is a name and its value as JSON.
-type attribute struct {
-	name, raw []byte
-	escaped   bool // raw is a text with escapes
+// text returns where the text of an attribute belongs, nil if it has no field of its own.
+func (e *Event) text(which int) *string {
+	switch which {
+	case idName:
+		return &e.ID
+	case sourceName:
+		return &e.Source
+	case typeName:
+		return &e.Type
+	case subjectName:
+		return &e.Subject
+	case partitionKeyName:
+		return &e.PartitionKey
+	case contentTypeName:
+		return &e.DataContentType
+	}
+	return nil
+}
+
+// check checks an attribute. which is the result of known(a.name). If the attribute is time, when is
+// its value.
+func (a attribute) check(which, at int) (when time.Time, fault *Error) {
+	if which < 0 {
+		if fault := checkName(a.name, at); fault != nil {
+			return when, fault
+		}
+	}
+	switch {
+	case a.text != nil:
+		if fault = checkText(a.name, a.text, at); fault == nil && which >= 0 {
+			when, fault = checkKnown(which, a.text, at)
+		}
+	case which >= 0:
+		fault = faultf(BadAttribute, at, "%s: must be a text", a.name)
+	default:
+		fault = checkValue(a.name, a.raw, at)
+	}
+	return when, fault
 }
 
 // checkName checks the name of an attribute (CloudEvents 1.0.2, Naming conventions).
@@ -84,7 +100,7 @@ func checkName(name []byte, at int) *Error {
 // noncharacters. text is UTF-8.
 func checkText(name, text []byte, at int) *Error {
 	if len(text) > MaxTextBytes {
-		return faultf(BadAttribute, at, "%s: must have at most %d bytes, got %d", name, MaxTextBytes, len(text))
+		return tooLong(name, at)
 	}
 	for i := 0; i < len(text); {
 		if c := text[i]; c >= ' ' && c < 0x7f {
@@ -100,10 +116,15 @@ func checkText(name, text []byte, at int) *Error {
 	return nil
 }
 
-// checkValue checks an extension's value: a text, a boolean, or an integer of 32 bits.
+func tooLong(name []byte, at int) *Error {
+	return faultf(BadAttribute, at, "%s: must have at most %d bytes", name, MaxTextBytes)
+}
+
+// checkValue checks the value of an extension that is not a text: a boolean, or an integer of 32
+// bits.
 func checkValue(name, raw []byte, at int) *Error {
 	switch c := raw[0]; {
-	case c == 't', c == 'f', c == '"':
+	case c == 't', c == 'f':
 		return nil
 	case c == '-' || c-'0' < 10:
 		if n, err := strconv.ParseInt(string(raw), 10, 64); err != nil || n < math.MinInt32 || n > math.MaxInt32 {
@@ -114,53 +135,39 @@ func checkValue(name, raw []byte, at int) *Error {
 	return faultf(BadAttribute, at, "%s: must be a text, a boolean or an integer", name)
 }
 
-// checkAttribute checks the text of an attribute. which is the result of known(name). If the
-// attribute is time, when is its value.
-func checkAttribute(which int, name, text []byte, at int) (when time.Time, fault *Error) {
-	if fault := checkText(name, text, at); fault != nil {
-		return when, fault
-	}
-	if which < 0 {
-		return when, nil
-	}
-	if fault := checkKnown(which, text, at); fault != nil {
-		return when, fault
-	}
-	if which == timeName {
-		var err error
-		if when, err = parseTime(text); err != nil {
-			return when, faultf(BadAttribute, at, "time: must be a time by RFC 3339 such as 2026-11-22T17:00:00Z, got %s", shown(text))
-		}
-	}
-	return when, nil
-}
-
-// checkKnown checks the text of an attribute that Eventbridge looks at, except for the form of
-// time.
-func checkKnown(which int, text []byte, at int) *Error {
-	name := nameOf(which)
-	if len(text) == 0 {
-		return faultf(BadAttribute, at, "%s: must not be empty", name)
-	}
+// checkKnown checks the text of an attribute that Eventbridge looks at.
+func checkKnown(which int, text []byte, at int) (when time.Time, fault *Error) {
+	wanted := ""
 	switch which {
 	case specVersion:
 		if string(text) != "1.0" {
-			return faultf(BadAttribute, at, "specversion: must be 1.0, got %s", shown(text))
+			wanted = "1.0"
 		}
 	case sourceName:
 		if !isURIReference(text) {
-			return faultf(BadAttribute, at, "source: must be a URI-reference (RFC 3986), got %s", shown(text))
+			wanted = "a URI-reference (RFC 3986)"
 		}
 	case schemaName:
 		if !isURI(text) {
-			return faultf(BadAttribute, at, "dataschema: must be an absolute URI (RFC 3986), got %s", shown(text))
+			wanted = "an absolute URI (RFC 3986)"
 		}
 	case contentTypeName:
-		if !isMediaType(text) {
-			return faultf(BadAttribute, at, "datacontenttype: must be a media type such as application/json, got %s", shown(text))
+		if !isMediaType(string(text)) {
+			wanted = "a media type such as application/json"
+		}
+	case timeName:
+		var err error
+		if when, err = parseTime(text); err != nil {
+			wanted = "a time by RFC 3339 such as 2026-11-22T17:00:00Z"
 		}
 	}
-	return nil
+	switch {
+	case len(text) == 0:
+		fault = faultf(BadAttribute, at, "%s: must not be empty", attributeNames[which])
+	case wanted != "":
+		fault = faultf(BadAttribute, at, "%s: must be %s, got %s", attributeNames[which], wanted, shown(text))
+	}
+	return when, fault
 }
 
 // parseTime parses RFC 3339, which allows t and z as well as T and Z.
@@ -190,42 +197,24 @@ func isURIReference(text []byte) bool {
 }
 
 // isURI is isURIReference with a scheme.
-func isURI(text []byte) bool {
-	scheme, _, found := bytes.Cut(text, []byte{':'})
-	if !found || len(scheme) == 0 || !isLetter(scheme[0]) {
-		return false
-	}
-	for _, c := range scheme {
-		if !isLetter(c) && !('0' <= c && c <= '9') && c != '+' && c != '-' && c != '.' {
-			return false
-		}
-	}
-	return isURIReference(text)
-}
+func isURI(text []byte) bool { return scheme.Match(text) && isURIReference(text) }
 
-func isLetter(c byte) bool { return 'a' <= c|0x20 && c|0x20 <= 'z' }
+var scheme = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:`)
 
-// isMediaType checks type/subtype (RFC 2046, RFC 7231 section 3.1.1.1). It leaves parameters to the
-// reader of the data.
-func isMediaType(text []byte) bool {
-	media, _, _ := bytes.Cut(text, []byte{';'})
-	kind, subtype, found := bytes.Cut(bytes.TrimSpace(media), []byte{'/'})
-	return found && isToken(kind) && isToken(subtype)
-}
-
-func isToken(text []byte) bool {
-	for _, c := range text {
-		if !isLetter(c) && !('0' <= c && c <= '9') && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {
-			return false
-		}
+// isMediaType checks type/subtype (RFC 2046). It leaves parameters to the reader of the data.
+func isMediaType(text string) bool {
+	media, _, _ := strings.Cut(text, ";")
+	if media == jsonMediaType {
+		return true
 	}
-	return len(text) > 0
+	media, _, err := mime.ParseMediaType(media)
+	return err == nil && strings.Contains(media, "/")
 }
 
 // isJSON reports whether a datacontenttype says that data is JSON (CloudEvents JSON format 1.0.2,
 // section 3.1.1): */json, */*+json, or empty.
 func isJSON(contentType string) bool {
-	if contentType == "" || contentType == "application/json" {
+	if contentType == "" || contentType == jsonMediaType {
 		return true
 	}
 	media, _, _ := strings.Cut(contentType, ";")

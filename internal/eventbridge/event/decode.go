@@ -4,62 +4,57 @@ import (
 	"bytes"
 	"errors"
 	"iter"
+
+	"github.com/aviaryhq/aviary/pkg/jsontext"
 )
 
 var errNotStored = errors.New("event: not JSON that Eventbridge has stored")
 
-// Decode reads the attributes of an event that Eventbridge has written. It is cheap: it stops at
-// data or data_base64, which is last, and checks no more than it needs. The event refers to json,
-// which must not be changed.
+// decoded returns what a JSON string of an event stands for.
+func decoded(raw []byte) []byte {
+	raw = raw[1 : len(raw)-1]
+	if bytes.IndexByte(raw, '\\') < 0 {
+		return raw
+	}
+	text, _ := jsontext.AppendDecoded(make([]byte, 0, len(raw)), raw)
+	return text
+}
+
+// Decode reads the attributes of an event that Eventbridge has written. It is cheap: it does not
+// read data or data_base64, which is last, and checks no more than it needs. The event refers to
+// json, which must not be changed.
 func Decode(json []byte) (Event, error) {
 	e := Event{JSON: json}
-	end := 0 // where the attributes end
-	for m, err := range members(json) {
-		if err != nil {
-			return Event{}, err
-		}
-		if m.isData {
-			e.dataAt = m.at
-			break
-		}
-		end = m.at + len(m.raw)
+	if !bytes.HasPrefix(json, []byte{'{'}) || !bytes.HasSuffix(json, []byte{'}'}) {
+		return Event{}, errNotStored
 	}
-	head := string(json[:end])
-	for m, err := range members(json) {
-		if err != nil {
-			return Event{}, err
+	end := bytes.Index(json, []byte(`,"data":`)) // no string has it: its quotes would have backslashes
+	if end < 0 {
+		end = len(json)
+	}
+	head, at := string(json[:end]), 1
+	for name, raw := range members(json) {
+		at += len(name) + len(`"":`)
+		if raw == nil {
+			return Event{}, errNotStored
 		}
-		if m.isData {
-			e.dataKind = kindOfData(string(m.name), e.DataContentType)
-			break
-		}
-		if m.raw[0] != '"' {
-			continue
-		}
-		text := head[m.at+1 : m.at+len(m.raw)-1]
-		if bytes.IndexByte(m.raw, '\\') >= 0 {
-			text = string(appendDecoded(nil, m.raw[1:len(m.raw)-1]))
-		}
-		switch known(m.name) {
-		case idName:
-			e.ID = text
-		case sourceName:
-			e.Source = text
-		case typeName:
-			e.Type = text
-		case subjectName:
-			e.Subject = text
-		case partitionKeyName:
-			e.PartitionKey = text
-		case contentTypeName:
-			e.DataContentType = text
-		case timeName:
-			t, err := parseTime([]byte(text))
-			if err != nil {
+		which := known(name)
+		switch field := e.text(which); {
+		case isData(name):
+			e.dataAt, e.dataKind = at, kindOfData(string(name), e.DataContentType)
+		case raw[0] != '"':
+		case which == timeName:
+			var err error
+			if e.Time, err = parseTime(decoded(raw)); err != nil {
 				return Event{}, errNotStored
 			}
-			e.Time = t
+		case field == nil:
+		case bytes.IndexByte(raw, '\\') >= 0:
+			*field = string(decoded(raw))
+		default:
+			*field = head[at+1 : at+len(raw)-1]
 		}
+		at += len(raw) + len(`,`)
 	}
 	if e.ID == "" || e.Source == "" || e.Type == "" {
 		return Event{}, errNotStored
@@ -67,52 +62,31 @@ func Decode(json []byte) (Event, error) {
 	return e, nil
 }
 
-// stored is a member of an event that Eventbridge has written. For data and data_base64, raw is
-// empty.
-type stored struct {
-	name, raw []byte
-	at        int // where the value begins
-	isData    bool
-}
+func isData(name []byte) bool { return string(name) == dataName || string(name) == dataBase64Name }
 
-// members yields the members of an event that Eventbridge has written, its data last.
-func members(json []byte) iter.Seq2[stored, error] {
-	return func(yield func(stored, error) bool) {
-		s := scanner{src: json}
-		if len(json) < 2 || json[0] != '{' || json[len(json)-1] != '}' {
-			yield(stored{}, errNotStored)
-			return
-		}
+// members yields the names and the values of the members of an event that Eventbridge has written,
+// its data last. It yields nil for the value, and ends, where json is not such an event.
+func members(json []byte) iter.Seq2[[]byte, []byte] {
+	return func(yield func(name, raw []byte) bool) {
+		s := jsontext.Scanner{Src: json} // MaxDepth 0: attributes are scalars
 		for i := 1; ; {
-			if i >= len(json) || json[i] != '"' {
-				yield(stored{}, errNotStored)
-				return
+			name, at := s.Key(i)
+			if at != i+len(name)+len(`"":`) { // also -1
+				break
 			}
-			end := s.pass(i)
-			if end < 0 || end >= len(json) || json[end] != ':' {
-				yield(stored{}, errNotStored)
-				return
+			end := len(json) - 1
+			if !isData(name) {
+				end = s.Value(at)
 			}
-			m := stored{name: json[i+1 : end-1], at: end + 1}
-			if m.isData = string(m.name) == dataName || string(m.name) == dataBase64Name; m.isData {
-				if m.at >= len(json)-1 {
-					yield(stored{}, errNotStored)
-					return
-				}
-				yield(m, nil)
-				return
+			if end <= at || end >= len(json) {
+				break
 			}
-			end = s.pass(m.at)
-			if end <= m.at || end >= len(json) || json[m.at] == '{' || json[m.at] == '[' {
-				yield(stored{}, errNotStored)
-				return
-			}
-			m.raw = json[m.at:end]
-			if !yield(m, nil) || json[end] == '}' {
+			if !yield(name, json[at:end]) || json[end] == '}' {
 				return
 			}
 			i = end + 1
 		}
+		yield(nil, nil)
 	}
 }
 
@@ -120,17 +94,14 @@ func members(json []byte) iter.Seq2[stored, error] {
 // first.
 func (e Event) Attributes() iter.Seq2[string, string] {
 	return func(yield func(name, text string) bool) {
-		for m, err := range members(e.JSON) {
-			if err != nil || m.isData {
+		for name, raw := range members(e.JSON) {
+			if raw == nil || isData(name) {
 				return
 			}
-			text := m.raw
-			if text[0] == '"' {
-				if text = text[1 : len(text)-1]; bytes.IndexByte(text, '\\') >= 0 {
-					text = appendDecoded(nil, text)
-				}
+			if raw[0] == '"' {
+				raw = decoded(raw)
 			}
-			if !yield(string(m.name), string(text)) {
+			if !yield(string(name), string(raw)) {
 				return
 			}
 		}

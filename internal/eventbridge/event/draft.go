@@ -1,224 +1,229 @@
 package event
 
 import (
+	"bytes"
 	"encoding/base64"
 	"time"
+
+	"github.com/aviaryhq/aviary/pkg/jsontext"
 )
+
+const (
+	dataName       = "data"
+	dataBase64Name = "data_base64"
+)
+
+// mostEscaped is the most characters in JSON for one byte of a text: \u0000.
+const mostEscaped = 6
 
 // draft collects the parts of one event.
 type draft struct {
-	known  [knownNames]attribute // without a name; raw is nil if the event does not have it
-	at     time.Time             // the attribute time
+	Options
+	known [knownNames]attribute // by number; raw is nil if the event does not have it
+	at    time.Time             // the attribute time
+	// others are the other attributes in the order in which they were sent.
 	others []attribute
 	total  int // number of attributes
-
-	dataName string // data or data_base64, empty for none
-	// If there is data, one of these is set: data is JSON as it was sent, with or without white
-	// space; text has to be written as a JSON text, binary in base64.
-	data       []byte
-	withBlanks bool
-	text       []byte
-	binary     []byte
+	// dataName is data or data_base64, empty for none. data is its value in JSON.
+	dataName string
+	data     []byte
+	size     int // of the event as JSON, without a brace
+	fault    *Error
 
 	buf []byte // texts that were rewritten
 }
 
-func (d *draft) reset() {
-	*d = draft{others: d.others[:0], buf: d.buf[:0]}
+// attribute is a name, its value as JSON, and if that is a text, the text without quotes and
+// escapes.
+type attribute struct{ name, raw, text []byte }
+
+// reset begins another event, and frees memory beyond a bound.
+func (d *draft) reset(o Options) {
+	const keep = 64 << 10
+	if cap(d.buf) > keep {
+		d.buf = nil
+	}
+	*d = draft{Options: o, others: d.others[:0], buf: d.buf[:0]}
 }
 
-// set adds an attribute whose value is a JSON scalar that the scanner has accepted. It ignores
-// null.
-func (d *draft) set(name, raw []byte, escaped bool, at int) *Error {
-	if raw[0] == 'n' {
+// since returns what was appended to d.buf.
+func (d *draft) since(from int) []byte { return d.buf[from:len(d.buf):len(d.buf)] }
+
+// quote returns a text, which is UTF-8, as JSON.
+func (d *draft) quote(text []byte) []byte {
+	from := len(d.buf)
+	d.buf = jsontext.AppendString(d.buf, text)
+	return d.since(from)
+}
+
+// setMember takes a member of an event in JSON, with the positions of its name and of its value. It
+// ignores null, except for data. spaced: the value has white space between tokens.
+func (d *draft) setMember(name, value []byte, spaced bool, at, valueAt int) *Error {
+	isData := string(name) == dataName
+	if value[0] == 'n' && !isData {
 		return nil
 	}
-	if d.total++; d.total > MaxAttributes {
-		return faultf(BadAttribute, at, "more than %d attributes", MaxAttributes)
-	}
-	which := known(name)
-	if which < 0 {
-		if fault := checkName(name, at); fault != nil {
-			return fault
+	if isData || string(name) == dataBase64Name {
+		if d.dataName != "" {
+			return faultf(BadData, at, "an event has data or data_base64, not both")
 		}
-	}
-	if raw[0] != '"' {
-		if which >= 0 {
-			return faultf(BadAttribute, at, "%s: must be a text", name)
+		if isData {
+			d.setData(dataName, value, spaced)
+			return nil
 		}
-		if fault := checkValue(name, raw, at); fault != nil {
-			return fault
-		}
-		d.others = append(d.others, attribute{name: name, raw: raw})
-		return nil
+		return d.setBase64(value, valueAt)
 	}
-	text := raw[1 : len(raw)-1]
-	if escaped {
-		if n := decodedSize(text); n > MaxTextBytes { // before memory is allocated for it
-			return faultf(BadAttribute, at, "%s: must have at most %d bytes, got %d", name, MaxTextBytes, n)
-		}
-		from := len(d.buf)
-		d.buf = appendDecoded(d.buf, text)
-		text = d.buf[from:len(d.buf):len(d.buf)]
-		from = len(d.buf)
-		d.buf = appendQuoted(d.buf, text)
-		raw = d.buf[from:len(d.buf):len(d.buf)]
-		escaped = len(raw) != len(text)+2
+	if value[0] != '"' {
+		return d.set(attribute{name: name, raw: value}, valueAt)
 	}
-	return d.check(which, attribute{name, raw, escaped}, text, at)
+	text := value[1 : len(value)-1]
+	if bytes.IndexByte(text, '\\') < 0 {
+		return d.set(attribute{name, value, text}, valueAt)
+	}
+	if len(text) > mostEscaped*MaxTextBytes { // before memory is allocated for it
+		return tooLong(name, valueAt)
+	}
+	from := len(d.buf)
+	d.buf, _ = jsontext.AppendDecoded(d.buf, text)
+	text = d.since(from)
+	return d.set(attribute{name, d.quote(text), text}, valueAt)
 }
 
 // setText adds an attribute whose value is text, which is UTF-8.
-func (d *draft) setText(name, text []byte) *Error {
-	if d.total++; d.total > MaxAttributes {
-		return faultf(BadAttribute, -1, "more than %d attributes", MaxAttributes)
-	}
-	which := known(name)
-	if which < 0 {
-		if fault := checkName(name, -1); fault != nil {
-			return fault
-		}
-	}
-	from := len(d.buf)
-	d.buf = appendQuoted(d.buf, text)
-	raw := d.buf[from:len(d.buf):len(d.buf)]
-	return d.check(which, attribute{name, raw, len(raw) != len(text)+2}, text, -1)
+func (d *draft) setText(name string, text []byte) *Error {
+	return d.set(attribute{[]byte(name), d.quote(text), text}, -1)
 }
 
-func (d *draft) check(which int, a attribute, text []byte, at int) *Error {
-	when, fault := checkAttribute(which, a.name, text, at)
-	if fault != nil {
-		return fault
+// set adds an attribute whose value is a JSON scalar but not null.
+func (d *draft) set(a attribute, at int) *Error {
+	if d.total++; d.total > MaxAttributes {
+		return faultf(BadAttribute, at, "more than %d attributes", MaxAttributes)
 	}
-	if which < 0 {
+	d.size += len(a.name) + len(a.raw) + len(`"":,`)
+	which := known(a.name)
+	when, fault := a.check(which, at)
+	switch {
+	case fault != nil:
+		return fault
+	case which < 0:
 		d.others = append(d.others, a)
 		return nil
-	}
-	if which == timeName {
+	case which == timeName:
 		d.at = when
 	}
-	d.known[which] = attribute{raw: a.raw, escaped: a.escaped}
+	d.known[which] = a
 	return nil
 }
 
-// size is the length of the event as JSON.
-func (d *draft) size() int {
-	n := 1 // one brace; each member counts a comma, and the first comma stands for the other brace
-	for i, a := range d.known {
-		if a.raw != nil {
-			n += len(nameOf(i)) + len(a.raw) + 4
-		}
+// setData sets the data to a JSON value.
+func (d *draft) setData(name string, value []byte, spaced bool) {
+	if spaced {
+		from := len(d.buf)
+		d.buf = jsontext.AppendCompact(d.buf, value)
+		value = d.since(from)
 	}
-	for _, a := range d.others {
-		n += len(a.name) + len(a.raw) + 4
+	d.dataName, d.data = name, value
+	d.size += len(name) + len(value) + len(`"":,`)
+}
+
+// setBase64 sets the data to the value of data_base64.
+func (d *draft) setBase64(value []byte, at int) *Error {
+	if value[0] != '"' {
+		return faultf(BadData, at, "data_base64: must be a text in base64")
 	}
-	if d.dataName == "" {
-		return n
+	if d.MaxBytes > 0 && len(value) > mostEscaped*d.MaxBytes { // before memory is allocated for it
+		return d.tooLarge()
 	}
-	n += len(d.dataName) + 4
-	switch {
-	case d.text != nil:
-		n += quotedSize(d.text)
-	case d.binary != nil:
-		n += base64.StdEncoding.EncodedLen(len(d.binary)) + 2
-	case d.withBlanks:
-		n += compactSize(d.data)
-	default:
-		n += len(d.data)
+	from := len(d.buf)
+	d.buf, _ = jsontext.AppendDecoded(append(d.buf, '"'), value[1:len(value)-1])
+	d.buf = append(d.buf, '"')
+	value = d.since(from)
+	text := value[1 : len(value)-1]
+	// Decoding skips line ends, and these are not allowed: the length would be another one.
+	data, err := base64.StdEncoding.Strict().AppendDecode(d.buf, text)
+	if err != nil || base64.StdEncoding.EncodedLen(len(data)-len(d.buf)) != len(text) {
+		return faultf(BadData, at, "data_base64: must be a text in base64 (RFC 4648, section 4) with its padding")
 	}
-	return n
+	d.setData(dataBase64Name, value, false)
+	return nil
+}
+
+func (d *draft) tooLarge() *Error {
+	return faultf(TooLarge, -1, "the event has more than %d bytes as JSON", d.MaxBytes)
 }
 
 // finish writes the event. It allocates memory for the event once everything is known to be right.
-func (d *draft) finish(o Options) (Event, error) {
+func (d *draft) finish() (Event, error) {
+	if d.fault != nil {
+		return Event{}, d.fault
+	}
 	for _, which := range [...]int{specVersion, idName, sourceName, typeName} {
 		if d.known[which].raw == nil {
-			return Event{}, faultf(Missing, -1, "%s is missing", nameOf(which))
+			return Event{}, faultf(Missing, -1, "%s is missing", attributeNames[which])
 		}
 	}
-	if d.known[traceParentName].raw == nil && o.Trace.Parent != "" && d.known[traceStateName].raw == nil {
-		d.addTrace(o.Trace)
+	contentType := d.known[contentTypeName].text
+	if d.dataName == dataName && d.data[0] != '"' && !isJSON(string(contentType)) {
+		return Event{}, faultf(BadData, -1, "data: must be a text, because datacontenttype %s is not JSON", shown(contentType))
 	}
-	size := d.size()
-	if o.MaxBytes > 0 && size > o.MaxBytes {
-		return Event{}, faultf(TooLarge, -1, "the event has %d bytes as JSON, at most %d are allowed", size, o.MaxBytes)
+	if d.known[traceParentName].raw == nil && d.known[traceStateName].raw == nil && d.Trace.Parent != "" {
+		if fault := d.setText("traceparent", []byte(d.Trace.Parent)); fault == nil && d.Trace.State != "" {
+			_ = d.setText("tracestate", []byte(d.Trace.State)) // an event of MaxAttributes has none
+		}
 	}
-	if o.Reserve != nil {
-		if err := o.Reserve(2 * size); err != nil { // the texts of its attributes are copies
+	size := d.size + 1
+	if d.MaxBytes > 0 && size > d.MaxBytes {
+		return Event{}, d.tooLarge()
+	}
+	if d.Reserve != nil {
+		if err := d.Reserve(2 * size); err != nil { // the texts of its attributes are copies
 			return Event{}, err
 		}
 	}
-	return d.write(make([]byte, 0, size))
+	return d.write(make([]byte, 0, size)), nil
 }
 
-func (d *draft) addTrace(t Trace) {
-	if d.total += 2; d.total > MaxAttributes {
-		return
+func (d *draft) write(json []byte) Event {
+	json = append(json, '{')
+	for _, list := range [...][]attribute{d.known[:], d.others} {
+		for _, a := range list {
+			if a.raw != nil {
+				json = append(appendMember(json, a.name, a.raw), ',')
+			}
+		}
 	}
-	add := func(which int, text string) {
-		from := len(d.buf)
-		d.buf = appendQuoted(d.buf, text)
-		d.known[which] = attribute{raw: d.buf[from:len(d.buf):len(d.buf)], escaped: len(d.buf)-from != len(text)+2}
-	}
-	add(traceParentName, t.Parent)
-	if t.State != "" {
-		add(traceStateName, t.State)
-	}
-}
-
-func (d *draft) write(dst []byte) (Event, error) {
-	var at [knownNames]int
-	dst = append(dst, '{')
-	for i, a := range d.known {
+	e := Event{Time: d.at}
+	head, at := string(json), 1
+	for which, a := range &d.known {
 		if a.raw == nil {
 			continue
 		}
-		dst = appendName(dst, nameOf(i))
-		at[i] = len(dst)
-		dst = append(append(dst, a.raw...), ',')
-	}
-	for _, a := range d.others {
-		dst = appendName(dst, a.name)
-		dst = append(append(dst, a.raw...), ',')
-	}
-	head := string(dst)
-	e := Event{dataKind: NoData}
-	text := func(which int) string {
-		a := d.known[which]
-		switch {
-		case a.raw == nil:
-			return ""
-		case a.escaped:
-			return string(appendDecoded(nil, a.raw[1:len(a.raw)-1]))
-		default:
-			return head[at[which]+1 : at[which]+len(a.raw)-1]
+		at += len(a.name) + len(`"":`)
+		if p := e.text(which); p != nil {
+			if len(a.raw) == len(a.text)+len(`""`) {
+				*p = head[at+1 : at+1+len(a.text)]
+			} else {
+				*p = string(a.text)
+			}
 		}
+		at += len(a.raw) + len(`,`)
 	}
-	e.ID, e.Source, e.Type, e.Subject = text(idName), text(sourceName), text(typeName), text(subjectName)
-	e.PartitionKey, e.DataContentType = text(partitionKeyName), text(contentTypeName)
-	e.Time = d.at
 	if d.dataName == "" {
-		dst[len(dst)-1] = '}'
-		e.JSON = dst
-		return e, nil
+		json[len(json)-1] = '}'
+		e.JSON = json
+		return e
 	}
-	dst = appendName(dst, d.dataName)
-	e.dataAt = len(dst)
+	e.dataAt = len(json) + len(d.dataName) + len(`"":`)
 	e.dataKind = kindOfData(d.dataName, e.DataContentType)
-	switch {
-	case d.text != nil:
-		dst = appendQuoted(dst, d.text)
-	case d.binary != nil:
-		dst = append(dst, '"')
-		dst = base64.StdEncoding.AppendEncode(dst, d.binary)
-		dst = append(dst, '"')
-	case d.withBlanks:
-		dst = appendCompact(dst, d.data)
-	default:
-		dst = append(dst, d.data...)
-	}
-	e.JSON = append(dst, '}')
-	return e, nil
+	e.JSON = append(appendMember(json, d.dataName, d.data), '}')
+	return e
+}
+
+func appendMember[T string | []byte](dst []byte, name T, value []byte) []byte {
+	dst = append(dst, '"')
+	dst = append(dst, name...)
+	dst = append(dst, '"', ':')
+	return append(dst, value...)
 }
 
 func kindOfData(name, contentType string) DataKind {
@@ -229,65 +234,4 @@ func kindOfData(name, contentType string) DataKind {
 		return JSONData
 	}
 	return TextData
-}
-
-func appendName[T string | []byte](dst []byte, name T) []byte {
-	dst = append(dst, '"')
-	dst = append(dst, name...)
-	return append(dst, '"', ':')
-}
-
-// setData takes the member data or data_base64 of an event in JSON. most bounds its bytes; 0: no
-// bound.
-func (d *draft) setData(m member, most int) *Error {
-	if d.dataName != "" {
-		return faultf(BadData, m.at, "an event has data or data_base64, not both")
-	}
-	d.dataName = string(m.name)
-	d.data, d.withBlanks = m.value, m.withBlanks
-	if d.dataName == dataName {
-		return nil
-	}
-	if m.value[0] != '"' {
-		return faultf(BadData, m.valueAt, "data_base64: must be a text in base64")
-	}
-	text := m.value[1 : len(m.value)-1]
-	if m.escaped {
-		if n := decodedSize(text); most > 0 && n > most { // before memory is allocated for it
-			return faultf(TooLarge, -1, "the event has more than %d bytes as JSON, at most %d are allowed", n, most)
-		}
-		from := len(d.buf)
-		d.buf = appendDecoded(d.buf, text)
-		text = d.buf[from:len(d.buf):len(d.buf)]
-		from = len(d.buf)
-		d.buf = appendQuoted(d.buf, text)
-		d.data = d.buf[from:len(d.buf):len(d.buf)]
-	}
-	if !isBase64(text) {
-		return faultf(BadData, m.valueAt, "data_base64: must be a text in base64 (RFC 4648, section 4) with its padding")
-	}
-	return nil
-}
-
-const (
-	dataName       = "data"
-	dataBase64Name = "data_base64"
-)
-
-// isBase64 reports whether base64.StdEncoding.Strict decodes text. It allocates no memory.
-func isBase64(text []byte) bool {
-	if len(text)%4 != 0 {
-		return false
-	}
-	var buf [3 * 64]byte
-	strict := base64.StdEncoding.Strict()
-	for len(text) > 0 {
-		part := text[:min(len(text), 4*64)]
-		text = text[len(part):]
-		n, err := strict.Decode(buf[:], part)
-		if err != nil || len(text) > 0 && n != len(part)/4*3 {
-			return false
-		}
-	}
-	return true
 }

@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// These bound events. Every rule of package match can match an event within these bounds.
+// These bound events. They are at or below the bounds of package eventpattern: every event within them
+// can be matched.
 const (
 	// MaxDepth is how deep objects and lists may be nested, the event's own object included.
 	MaxDepth = 128

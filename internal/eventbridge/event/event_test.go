@@ -255,6 +255,12 @@ func TestBinary(t *testing.T) {
 	}
 	_, err := p.Binary(header("Content-Type", "application/json; charset=utf-16"), []byte(`1`), event.Options{})
 	assert.Equal(t, event.BadData, reasonOf(t, err))
+	_, err = p.Binary(header(), []byte(nested(event.MaxDepth)), event.Options{})
+	assert.Equal(t, event.TooDeep, reasonOf(t, err), "the event's own object counts")
+	e, err := p.Binary(header(), []byte(nested(event.MaxDepth-1)), event.Options{})
+	require.NoError(t, err)
+	_, err = structured(string(e.JSON))
+	require.NoError(t, err, "an accepted event is within the bounds of events")
 	_, err = p.Binary(http.Header{"Ce-Id": {"1"}}, nil, event.Options{})
 	assert.Equal(t, event.Missing, reasonOf(t, err))
 	assert.False(t, event.IsBinary(http.Header{"Ce-Other": {"1"}}))
@@ -406,12 +412,10 @@ func TestWebhookID(t *testing.T) {
 	assert.NotEqual(t, shop.WebhookID(), e.WebhookID())
 }
 
-func TestWriteStructuredAndBatch(t *testing.T) {
+func TestWriteBatch(t *testing.T) {
 	e, err := structured(`{` + head + `,"data":1}`)
 	require.NoError(t, err)
 	h := http.Header{}
-	assert.Equal(t, e.JSON, e.WriteStructured(h))
-	assert.Equal(t, "application/cloudevents+json", h.Get("Content-Type"))
 	body := event.WriteBatch(h, []event.Event{e, e})
 	assert.Equal(t, "application/cloudevents-batch+json", h.Get("Content-Type"))
 	var p event.Parser

@@ -1,12 +1,13 @@
 package event
 
 import (
+	"encoding/base64"
+	"mime"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/aviaryhq/aviary/pkg/jsontext"
 )
 
 // headerPrefix is the prefix of attributes in HTTP's binary mode, in the form of http.Header.
@@ -29,19 +30,12 @@ func IsBinary(h http.Header) bool {
 // are texts, because a header does not say whether 5 was a number. The error is an [*Error] or that
 // of o.Reserve.
 func (p *Parser) Binary(h http.Header, body []byte, o Options) (Event, error) {
-	p.prepare(body, 0)
+	p.prepare(body, o)
 	defer p.done()
-	d := &p.draft
-	d.reset()
-	if fault := d.setHeaders(h); fault != nil {
-		return Event{}, fault
+	if p.draft.fault = p.draft.setHeaders(h); p.draft.fault == nil && len(body) > 0 {
+		p.draft.fault = p.setBody(h.Get("Content-Type"), body)
 	}
-	if len(body) > 0 {
-		if fault := p.setBody(h, body); fault != nil {
-			return Event{}, fault
-		}
-	}
-	return d.finish(o)
+	return p.draft.finish()
 }
 
 // setHeaders takes the attributes from headers, extensions in the order of their names.
@@ -60,7 +54,7 @@ func (d *draft) setHeaders(h http.Header) *Error {
 		if len(h[name]) != 1 {
 			return faultf(BadHeader, -1, "the header %s is there %d times", strings.ToLower(name), len(h[name]))
 		}
-		if fault := d.setHeader([]byte(strings.ToLower(name[len(headerPrefix):])), h[name][0]); fault != nil {
+		if fault := d.setHeader(strings.ToLower(name[len(headerPrefix):]), h[name][0]); fault != nil {
 			return fault
 		}
 	}
@@ -74,16 +68,17 @@ func (d *draft) setHeaders(h http.Header) *Error {
 	if !utf8.ValidString(text) {
 		return faultf(InvalidUTF8, -1, "the header content-type is not UTF-8")
 	}
-	return d.setText([]byte("datacontenttype"), []byte(text))
+	return d.setText("datacontenttype", []byte(text))
 }
 
 // setHeader sets the attribute name from the value of its header (section 3.1.3.2 of the binding).
 // Most SDKs do not encode values, so a value that is not valid when decoded is taken as it is.
-func (d *draft) setHeader(name []byte, value string) *Error {
+func (d *draft) setHeader(name, value string) *Error {
 	text := unquoted(headerText(value))
-	if decoded, ok := percentDecoded(text); ok && utf8.Valid(decoded) {
-		if _, fault := checkAttribute(known(name), name, decoded, -1); fault == nil {
-			text = decoded
+	if decoded, err := url.PathUnescape(string(text)); err == nil && decoded != string(text) && utf8.ValidString(decoded) {
+		a := attribute{name: []byte(name), text: []byte(decoded)}
+		if _, fault := a.check(known(a.name), -1); fault == nil {
+			text = a.text
 		}
 	}
 	return d.setText(name, text)
@@ -124,53 +119,40 @@ func unquoted(text []byte) []byte {
 	return text
 }
 
-// percentDecoded returns false if a percent sign has no two hexadecimal digits behind it.
-func percentDecoded(text []byte) ([]byte, bool) {
-	out := make([]byte, 0, len(text))
-	for i := 0; i < len(text); i++ {
-		c := text[i]
-		if c == '%' {
-			if i+2 >= len(text) || jsontext.HexValue(text[i+1]) < 0 || jsontext.HexValue(text[i+2]) < 0 {
-				return nil, false
-			}
-			c = byte(jsontext.HexValue(text[i+1])<<4 | jsontext.HexValue(text[i+2]))
-			i += 2
-		}
-		out = append(out, c)
-	}
-	return out, true
-}
-
 // setBody takes the data of an event in binary mode.
-func (p *Parser) setBody(h http.Header, body []byte) *Error {
+func (p *Parser) setBody(contentType string, body []byte) *Error {
 	d := &p.draft
-	contentType := h.Get("Content-Type")
-	switch {
-	case isJSON(contentType):
-		if charset := charsetOf(contentType); !IsUTF8(charset) {
+	charset := ""
+	if strings.Contains(contentType, ";") {
+		_, parameters, _ := mime.ParseMediaType(contentType)
+		charset = parameters["charset"]
+	}
+	if isJSON(contentType) {
+		if !IsUTF8(charset) {
 			return faultf(BadData, -1, "JSON must be UTF-8, the charset is %s", shown(charset))
 		}
-		value := p.scan.document()
-		if p.scan.err != nil {
-			return p.scan.err
+		value, fault := p.value(1)
+		if fault == nil {
+			d.setData(dataName, value, p.json.Spaced)
 		}
-		if p.scan.fault != nil {
-			return p.scan.fault
-		}
-		d.dataName, d.data, d.withBlanks = dataName, value, p.scan.blanks
-	case isText(contentType) && utf8.Valid(body):
-		d.dataName, d.text = dataName, body
-	default:
-		d.dataName, d.binary = dataBase64Name, body
+		return fault
 	}
+	if d.MaxBytes > 0 && len(body) > d.MaxBytes {
+		return d.tooLarge()
+	}
+	if IsUTF8(charset) && isText(contentType) && utf8.Valid(body) {
+		d.setData(dataName, d.quote(body), false)
+		return nil
+	}
+	from := len(d.buf)
+	d.buf = base64.StdEncoding.AppendEncode(append(d.buf, '"'), body)
+	d.buf = append(d.buf, '"')
+	d.setData(dataBase64Name, d.since(from), false)
 	return nil
 }
 
-// isText reports whether a media type is that of a text in UTF-8.
+// isText reports whether a media type is that of a text.
 func isText(contentType string) bool {
-	if !IsUTF8(charsetOf(contentType)) {
-		return false
-	}
 	media, _, _ := strings.Cut(contentType, ";")
 	media = strings.ToLower(strings.TrimSpace(media))
 	return strings.HasPrefix(media, "text/") || strings.HasSuffix(media, "/xml") || strings.HasSuffix(media, "+xml") ||
@@ -185,16 +167,4 @@ func IsUTF8(charset string) bool {
 		return true
 	}
 	return false
-}
-
-// charsetOf returns the charset of a media type in lower case, empty if it has none.
-func charsetOf(contentType string) string {
-	_, parameters, _ := strings.Cut(contentType, ";")
-	for parameter := range strings.SplitSeq(parameters, ";") {
-		name, value, _ := strings.Cut(strings.TrimSpace(parameter), "=")
-		if strings.EqualFold(name, "charset") {
-			return strings.ToLower(strings.Trim(value, `"`))
-		}
-	}
-	return ""
 }

@@ -1,15 +1,18 @@
 package event
 
 import (
+	"bytes"
 	"encoding/base64"
 	"fmt"
 	"net/http"
+	"strings"
 )
 
 // The media types of the JSON format.
 const (
 	MediaType      = "application/cloudevents+json"
 	BatchMediaType = "application/cloudevents-batch+json"
+	jsonMediaType  = "application/json"
 )
 
 // Bytes returns the data as the bytes that it stands for: JSON as it is, a text without its quotes
@@ -22,15 +25,15 @@ func (e Event) Bytes() ([]byte, error) {
 		if len(value) < 2 || value[0] != '"' || value[len(value)-1] != '"' {
 			return nil, errNotStored
 		}
-		text := appendDecoded(make([]byte, 0, len(value)), value[1:len(value)-1])
+		text := decoded(value)
 		if kind == TextData {
-			return text, nil
+			return bytes.Clone(text), nil
 		}
-		n, err := base64.StdEncoding.Decode(text, text)
+		data, err := base64.StdEncoding.AppendDecode(nil, text)
 		if err != nil {
 			return nil, fmt.Errorf("event: data_base64: %w", err)
 		}
-		return text[:n], nil
+		return data, nil
 	}
 	return value, nil
 }
@@ -49,19 +52,12 @@ func (e Event) WriteBinary(h http.Header) (body []byte, err error) {
 	if e.DataContentType == "" {
 		switch e.dataKind {
 		case JSONData: // the JSON format implies it
-			h.Set("Content-Type", "application/json")
+			h.Set("Content-Type", jsonMediaType)
 		case BinaryData: // otherwise a receiver would take it for JSON
 			h.Set("Content-Type", "application/octet-stream")
 		}
 	}
 	return body, err
-}
-
-// WriteStructured sets Content-Type for HTTP's structured mode and returns the body, which is
-// e.JSON itself.
-func (e Event) WriteStructured(h http.Header) (body []byte) {
-	h.Set("Content-Type", MediaType)
-	return e.JSON
 }
 
 // WriteBatch sets Content-Type for HTTP's batched mode and returns the body.
@@ -84,20 +80,13 @@ func WriteBatch(h http.Header, events []Event) (body []byte) {
 // percentEncode encodes a header's value: bytes that are not printable ASCII, and space, quote and
 // percent (section 3.1.3.2 of the binding).
 func percentEncode(text string) string {
-	extra := 0
-	for i := range len(text) {
-		if mustEncode(text[i]) {
-			extra += 2
-		}
-	}
-	if extra == 0 {
+	if strings.IndexFunc(text, mustEncode) < 0 {
 		return text
 	}
-	const upper = "0123456789ABCDEF"
-	out := make([]byte, 0, len(text)+extra)
+	out := make([]byte, 0, 3*len(text))
 	for i := range len(text) {
-		if c := text[i]; mustEncode(c) {
-			out = append(out, '%', upper[c>>4], upper[c&15])
+		if c := text[i]; mustEncode(rune(c)) {
+			out = fmt.Appendf(out, "%%%02X", c)
 		} else {
 			out = append(out, c)
 		}
@@ -105,4 +94,4 @@ func percentEncode(text string) string {
 	return string(out)
 }
 
-func mustEncode(c byte) bool { return c <= ' ' || c >= 0x7f || c == '"' || c == '%' }
+func mustEncode(r rune) bool { return r <= ' ' || r >= 0x7f || r == '"' || r == '%' }

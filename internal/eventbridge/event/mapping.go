@@ -8,28 +8,22 @@ import (
 )
 
 // Expr says where the value of an attribute comes from: a place in a JSON object, or a fixed text.
+// The zero Expr has no value.
 type Expr struct {
-	given   bool
-	fixed   string
-	isFixed bool
-	pointer Pointer
 	source  string
+	pointer Pointer
 }
 
-// ParseExpr reads a JSON Pointer (RFC 6901), or "=" and a text. The empty text is the zero Expr,
-// which has no value.
+// ParseExpr reads a JSON Pointer (RFC 6901), or "=" and a text. The empty text is the zero Expr.
 func ParseExpr(text string) (Expr, error) {
-	if text == "" {
-		return Expr{}, nil
-	}
-	if text[0] == '=' {
-		return Expr{given: true, isFixed: true, fixed: text[1:], source: text}, nil
+	if text == "" || text[0] == '=' {
+		return Expr{source: text}, nil
 	}
 	p, err := ParsePointer(text)
 	if err != nil {
 		return Expr{}, fmt.Errorf("must be a JSON Pointer, or = and a text: %w", err)
 	}
-	return Expr{given: true, pointer: p, source: text}, nil
+	return Expr{source: text, pointer: p}, nil
 }
 
 // Mapping says how the attributes of an event are made from a JSON object, which becomes the
@@ -42,76 +36,73 @@ type Mapping struct {
 // Plain makes an event from a JSON object by a mapping. The error is an [*Error] or that of
 // o.Reserve.
 func (p *Parser) Plain(body []byte, m *Mapping, o Options) (Event, error) {
-	p.prepare(body, 0)
+	p.prepare(body, o)
 	defer p.done()
-	s, d := &p.scan, &p.draft
-	object := s.document()
-	switch {
-	case s.err != nil:
-		return Event{}, s.err
-	case s.fault != nil:
-		return Event{}, s.fault
-	case object[0] != '{':
-		return Event{}, faultf(NotAnObject, 0, "plain JSON must be an object")
+	d := &p.draft
+	object, fault := p.value(1)
+	if fault == nil && object[0] != '{' {
+		fault = faultf(NotAnObject, 0, "plain JSON must be an object")
 	}
-	d.reset()
+	if fault != nil {
+		return Event{}, fault
+	}
 	for _, a := range [...]struct {
 		name     string
 		from     Expr
 		instead  func() string
 		required bool
 	}{
-		{name: "specversion", from: Expr{given: true, isFixed: true, fixed: "1.0"}},
+		{name: "specversion", from: Expr{source: "=1.0"}},
 		{name: "id", from: m.ID, instead: randomID},
 		{name: "source", from: m.Source, required: true},
 		{name: "type", from: m.Type, required: true},
 		{name: "subject", from: m.Subject},
 		{name: "time", from: m.Time, instead: func() string { return time.Now().UTC().Format(time.RFC3339Nano) }},
-		{name: "datacontenttype", from: Expr{given: true, isFixed: true, fixed: "application/json"}},
+		{name: "datacontenttype", from: Expr{source: "=" + jsonMediaType}},
 		{name: "partitionkey", from: m.PartitionKey},
 	} {
-		text, found, fault := a.from.of(object, a.name)
-		if fault != nil {
-			return Event{}, fault
-		}
+		text, fault := a.from.of(object, a.name)
 		switch {
-		case found:
+		case fault != nil || text != nil:
 		case a.instead != nil:
 			text = []byte(a.instead())
 		case a.required:
-			return Event{}, faultf(BadMapping, -1, "%s: the object has no value at %s", a.name, shown(a.from.source))
+			fault = faultf(BadMapping, -1, "%s: the object has no value at %s", a.name, shown(a.from.source))
 		default:
 			continue
 		}
-		if fault := d.setText([]byte(a.name), text); fault != nil {
+		if fault == nil {
+			fault = d.setText(a.name, text)
+		}
+		if fault != nil {
 			fault.Reason = BadMapping
 			return Event{}, fault
 		}
 	}
-	d.dataName, d.data, d.withBlanks = dataName, object, s.blanks
-	return d.finish(o)
+	d.setData(dataName, object, p.json.Spaced)
+	return d.finish()
 }
 
-// of returns the text of the expression for an object. null and an empty text are not found.
-func (e Expr) of(object []byte, name string) (text []byte, found bool, fault *Error) {
-	if !e.given {
-		return nil, false, nil
+// of returns the text of the expression for an object, nil if the object has none: null and an empty
+// text count as none.
+func (e Expr) of(object []byte, name string) (text []byte, fault *Error) {
+	if e.source == "" {
+		return nil, nil
 	}
-	if e.isFixed {
-		return []byte(e.fixed), true, nil
+	if e.source[0] == '=' {
+		return []byte(e.source[1:]), nil
 	}
 	value, found := e.pointer.Find(object)
-	if !found || value[0] == 'n' {
-		return nil, false, nil
+	if !found || value[0] == 'n' || string(value) == `""` {
+		return nil, nil
 	}
 	switch value[0] {
 	case '{', '[':
-		return nil, false, faultf(BadMapping, -1, "%s: the value at %s must be a text, a number or a boolean", name, shown(e.source))
+		return nil, faultf(BadMapping, -1, "%s: the value at %s must be a text, a number or a boolean", name, shown(e.source))
 	case '"':
-		text = appendDecoded(nil, value[1:len(value)-1])
-		return text, len(text) > 0, nil
+		return decoded(value), nil
 	}
-	return value, true, nil
+	return value, nil
 }
 
 // randomID returns a UUID of version 4.

@@ -2,7 +2,8 @@ package event
 
 import (
 	"errors"
-	"hash/maphash"
+
+	"github.com/aviaryhq/aviary/pkg/jsontext"
 )
 
 // Options are about one event, or about each event of a batch.
@@ -18,107 +19,129 @@ type Options struct {
 }
 
 // ScratchBytes is the most memory that a Parser takes for itself while it reads a body of that
-// size.
+// size: for keys, and for texts that it rewrites.
 func ScratchBytes(body int) int {
-	const perKey = 2 * 24 // and a list that grows doubles
-	return min(body*perKey/4, MaxValues*perKey)
+	const perKey = 2 * jsontext.KeyBytes // a list that grows doubles
+	return min(body*perKey/4, MaxValues*perKey) + 4*body
 }
 
 // Parser reads events. It keeps memory for the next event. What it returns refers neither to the
 // body nor to the parser. The zero value is ready. It is not safe for concurrent use.
 type Parser struct {
-	scan    scanner
-	draft   draft
-	started bool
+	json  jsontext.Scanner
+	draft draft
 }
 
-// prepare begins a document. level is the depth of the object whose members are kept.
-func (p *Parser) prepare(body []byte, level int) {
-	if !p.started {
-		p.scan.seed, p.started = maphash.MakeSeed(), true
-	}
-	p.scan.src, p.scan.err = body, nil
-	p.scan.keys = p.scan.keys[:0]
-	p.scan.begin(level)
+func (p *Parser) prepare(body []byte, o Options) {
+	s := &p.json
+	s.MaxDepth, s.Strict, s.MaxValues, s.MaxExponentDigits = MaxDepth, true, MaxValues, MaxExponentDigits
+	s.Reset(body)
+	p.draft.reset(o)
 }
 
 // done forgets the body, and frees memory beyond a bound.
 func (p *Parser) done() {
-	const keepKeys, keepText = 4 << 10, 64 << 10
-	p.scan.src = nil
-	clear(p.scan.members[:cap(p.scan.members)])
+	p.json.Reset(nil)
+	p.draft.reset(Options{})
 	clear(p.draft.others[:cap(p.draft.others)])
-	if cap(p.scan.keys) > keepKeys {
-		p.scan.keys = nil
+}
+
+// Check reports what is wrong with a JSON value by the rules for bodies of events: RFC 8259, UTF-8,
+// no duplicate keys in an object, and the bounds of depth and of values. The error is an [*Error].
+// It is safe for concurrent use.
+func Check(value []byte) error {
+	var p Parser
+	p.prepare(value, Options{})
+	if _, fault := p.value(0); fault != nil {
+		return fault
 	}
-	if cap(p.scan.members) > keepKeys {
-		p.scan.members = nil
+	return nil
+}
+
+// value reads a body that is one JSON value. depth is how many objects will be around it.
+func (p *Parser) value(depth int) ([]byte, *Error) {
+	s := &p.json
+	s.Depth = depth
+	from := s.Space(0)
+	end := s.Value(from)
+	if s.End(end) < 0 {
+		return nil, p.notJSON()
 	}
-	if cap(p.scan.decoded) > keepText {
-		p.scan.decoded = nil
+	return s.Src[from:end], p.duplicate()
+}
+
+// notJSON returns the error for what the scanner refuses.
+func (p *Parser) notJSON() *Error {
+	s := &p.json
+	switch s.Fault {
+	case jsontext.Truncated:
+		return faultf(NotJSON, s.At, "the JSON ends too early")
+	case jsontext.InvalidUTF8, jsontext.HalfSurrogate:
+		return faultf(InvalidUTF8, s.At, "%s", s.Fault)
+	case jsontext.TooDeep:
+		return faultf(TooDeep, s.At, "nested deeper than %d", MaxDepth)
+	case jsontext.TooManyValues:
+		return faultf(TooMany, s.At, "more than %d values", MaxValues)
+	case jsontext.ExponentTooLong:
+		return faultf(BadNumber, s.At, "the exponent of a number has more than %d digits", MaxExponentDigits)
 	}
-	if cap(p.draft.buf) > keepText {
-		p.draft.buf = nil
+	size := 1
+	if s.Src[s.At] == '\\' {
+		size = 2
 	}
-	p.draft.reset()
+	return faultf(NotJSON, s.At, "not JSON: unexpected %s", shown(s.Src[s.At:min(s.At+size, len(s.Src))]))
+}
+
+// duplicate returns the error for a duplicate key, if there is one.
+func (p *Parser) duplicate() *Error {
+	s := &p.json
+	at := s.Duplicate
+	if at == 0 {
+		return nil
+	}
+	end, _ := s.String(at)
+	return faultf(DuplicateKey, at, "the key %s occurs twice", shown(decoded(s.Src[at:end])))
 }
 
 // Structured reads an event in CloudEvents' JSON format (media type application/cloudevents+json).
 // The error is an [*Error] or that of o.Reserve.
 func (p *Parser) Structured(body []byte, o Options) (Event, error) {
-	p.prepare(body, 1)
+	p.prepare(body, o)
 	defer p.done()
-	from := p.scan.skipBlanks(0)
-	end := p.scan.value(from, 0)
-	if end < 0 || !p.scan.ends(end) {
-		return Event{}, p.scan.err
+	from := p.json.Space(0)
+	if p.json.End(p.members(from)) < 0 {
+		return Event{}, p.notJSON()
 	}
-	return p.event(from, o)
+	return p.event(from)
 }
 
-// event makes an event from the members that were kept. Their object begins at from.
-func (p *Parser) event(from int, o Options) (Event, error) {
-	s, d := &p.scan, &p.draft
-	if s.src[from] != '{' {
+// members reads the JSON value at i. If it is an object, the draft takes its members. The draft
+// keeps the first fault: reading goes on, because a batch may have later events.
+func (p *Parser) members(i int) int {
+	s, d := &p.json, &p.draft
+	if i >= len(s.Src) || s.Src[i] != '{' {
+		return s.Value(i)
+	}
+	s.Values++
+	return s.Object(i, func(name []byte, at, value int) int {
+		s.Spaced = false
+		end := s.Value(value)
+		if end >= 0 && d.fault == nil {
+			d.fault = d.setMember(name, s.Src[value:end], s.Spaced, at, value)
+		}
+		return end
+	})
+}
+
+// event makes an event from the members of the value that begins at from.
+func (p *Parser) event(from int) (Event, error) {
+	if p.json.Src[from] != '{' {
 		return Event{}, faultf(NotAnObject, from, "an event must be a JSON object")
 	}
-	if s.fault != nil {
-		return Event{}, s.fault
-	}
-	d.reset()
-	for _, m := range s.members {
-		var fault *Error
-		if name := string(m.name); name == dataName || name == dataBase64Name {
-			if name == dataBase64Name && m.value[0] == 'n' {
-				continue // null is unset, but for data it is a value
-			}
-			fault = d.setData(m, o.MaxBytes)
-		} else {
-			fault = d.set(m.name, m.value, m.escaped, m.valueAt)
-		}
-		if fault != nil {
-			return Event{}, fault
-		}
-	}
-	if fault := d.checkText(); fault != nil {
+	if fault := p.duplicate(); fault != nil {
 		return Event{}, fault
 	}
-	return d.finish(o)
-}
-
-// checkText refuses data that is not a text if the event's content type is not JSON.
-func (d *draft) checkText() *Error {
-	a := d.known[contentTypeName]
-	if d.dataName != dataName || a.raw == nil || d.data[0] == '"' {
-		return nil
-	}
-	if string(a.raw) == `"application/json"` {
-		return nil
-	}
-	if contentType := string(a.raw[1 : len(a.raw)-1]); !isJSON(contentType) {
-		return faultf(BadData, -1, "data: must be a text, because datacontenttype %s is not JSON", shown(contentType))
-	}
-	return nil
+	return p.draft.finish()
 }
 
 // entryBytes is about how much memory an Entry takes, here and later, in addition to its event's
@@ -138,29 +161,19 @@ type Entry struct {
 // application/cloudevents-batch+json). It returns an error if the body is not a list of JSON
 // values, or has too many. Otherwise each entry has its own error.
 func (p *Parser) Batch(body []byte, most int, o Options) ([]Entry, error) {
-	p.prepare(body, 2)
+	p.prepare(body, o)
 	defer p.done()
-	s := &p.scan
-	i := s.skipBlanks(0)
-	if i < len(body) && body[i] != '[' {
-		if end := s.value(i, 0); end >= 0 && s.ends(end) {
-			return nil, faultf(NotAnObject, i, "a batch must be a JSON list")
+	s := &p.json
+	i := s.Space(0)
+	if i >= len(body) || body[i] != '[' {
+		if s.End(s.Value(i)) < 0 {
+			return nil, p.notJSON()
 		}
-		return nil, s.err
-	}
-	if i >= len(body) {
-		s.broken(i)
-		return nil, s.err
+		return nil, faultf(NotAnObject, i, "a batch must be a JSON list")
 	}
 	var entries []Entry
-	i = s.skipBlanks(i + 1)
-	if i < len(body) && body[i] == ']' {
-		if !s.ends(i + 1) {
-			return nil, s.err
-		}
-		return nil, nil
-	}
-	for {
+	i, more := s.Open(i)
+	for more {
 		if len(entries) == most {
 			return nil, faultf(TooManyInOne, i, "a batch has at most %d events", most)
 		}
@@ -169,13 +182,14 @@ func (p *Parser) Batch(body []byte, most int, o Options) ([]Entry, error) {
 				return nil, err
 			}
 		}
-		s.begin(2)
+		s.Values, s.Duplicate = 0, 0
+		p.draft.reset(o)
 		from := i
-		if i = s.value(i, 1); i < 0 {
-			return nil, s.err
+		if i = p.members(i); i < 0 {
+			return nil, p.notJSON()
 		}
 		var entry Entry
-		entry.Event, entry.Err = p.event(from, o)
+		entry.Event, entry.Err = p.event(from)
 		if fault := (*Error)(nil); entry.Err != nil && !errors.As(entry.Err, &fault) {
 			return nil, entry.Err // there is no memory for it, nor for later entries
 		}
@@ -183,21 +197,10 @@ func (p *Parser) Batch(body []byte, most int, o Options) ([]Entry, error) {
 			entries = make([]Entry, 0, min(1+(len(body)-from)/(i-from), most, firstEntries))
 		}
 		entries = append(entries, entry)
-		if i = s.skipBlanks(i); i >= len(body) {
-			s.broken(i)
-			return nil, s.err
-		}
-		switch body[i] {
-		case ',':
-			i = s.skipBlanks(i + 1)
-		case ']':
-			if !s.ends(i + 1) {
-				return nil, s.err
-			}
-			return entries, nil
-		default:
-			s.broken(i)
-			return nil, s.err
-		}
+		i, more = s.Next(i, ']')
 	}
+	if s.End(i) < 0 {
+		return nil, p.notJSON()
+	}
+	return entries, nil
 }

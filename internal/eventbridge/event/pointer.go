@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/aviaryhq/aviary/pkg/jsontext"
 )
 
 // Pointer is a JSON Pointer (RFC 6901). The zero value points at the whole value.
@@ -42,115 +44,49 @@ func ParsePointer(text string) (Pointer, error) {
 // Find returns the value that the pointer points at, as it is in valid JSON, and whether there is
 // one. The value is a part of json.
 func (p Pointer) Find(json []byte) (value []byte, found bool) {
-	s := scanner{src: json}
-	at := s.skipBlanks(0)
+	s := jsontext.Scanner{Src: json, MaxDepth: MaxDepth}
+	at := s.Space(0)
 	for _, step := range p.steps {
-		if at >= len(json) {
-			return nil, false
-		}
-		switch json[at] {
-		case '{':
-			at = s.findKey(at, step)
-		case '[':
-			at = s.findElement(at, step)
-		default:
-			return nil, false
-		}
-		if at < 0 {
+		if at = find(&s, at, step); at < 0 {
 			return nil, false
 		}
 	}
-	end := s.pass(at)
+	end := s.Value(at)
 	if end < 0 {
 		return nil, false
 	}
 	return json[at:end], true
 }
 
-// findKey returns where the value of a key of the object at i begins, -1 if there is no such key.
-func (s *scanner) findKey(i int, name string) int {
-	i = s.skipBlanks(i + 1)
-	for i < len(s.src) && s.src[i] == '"' {
-		at := i + 1
-		end := s.pass(i)
-		if end < 0 {
-			return -1
+// find returns where the member or the element named step begins in the value at i, -1 if the value
+// has none.
+func find(s *jsontext.Scanner, i int, step string) int {
+	if i >= len(s.Src) || s.Src[i] != '{' && s.Src[i] != '[' {
+		return -1
+	}
+	inObject := s.Src[i] == '{'
+	index, err := strconv.ParseUint(step, 10, 31)
+	if !inObject && (err != nil || step != strconv.FormatUint(index, 10)) {
+		return -1
+	}
+	closing := s.Src[i] + 2
+	i, more := s.Open(i)
+	for ; more; index-- {
+		same := !inObject && index == 0
+		if inObject {
+			var name []byte
+			if name, i = s.Key(i); i < 0 {
+				return -1
+			}
+			same = string(name) == step
 		}
-		raw := s.src[at : end-1]
-		same := string(raw) == name
-		if !same && strings.IndexByte(string(raw), '\\') >= 0 {
-			same = string(appendDecoded(nil, raw)) == name
-		}
-		if i = s.skipBlanks(end); i >= len(s.src) || s.src[i] != ':' {
-			return -1
-		}
-		i = s.skipBlanks(i + 1)
 		if same {
 			return i
 		}
-		if i = s.pass(i); i < 0 {
+		if i = s.Value(i); i < 0 {
 			return -1
 		}
-		if i = s.skipBlanks(i); i < len(s.src) && s.src[i] == ',' {
-			i = s.skipBlanks(i + 1)
-		}
-	}
-	return -1
-}
-
-// findElement returns where an element of the list at i begins, -1 if there is no such element.
-func (s *scanner) findElement(i int, step string) int {
-	n, err := strconv.ParseUint(step, 10, 31)
-	if err != nil || len(step) > 1 && step[0] == '0' {
-		return -1
-	}
-	i = s.skipBlanks(i + 1)
-	for ; i < len(s.src) && s.src[i] != ']'; n-- {
-		if n == 0 {
-			return i
-		}
-		if i = s.pass(i); i < 0 {
-			return -1
-		}
-		if i = s.skipBlanks(i); i < len(s.src) && s.src[i] == ',' {
-			i = s.skipBlanks(i + 1)
-		}
-	}
-	return -1
-}
-
-// pass returns the position after the value at i of valid JSON, -1 if the value ends too early. It
-// looks only at brackets and texts.
-func (s *scanner) pass(i int) int {
-	src, depth := s.src, 0
-	for ; i < len(src); i++ {
-		switch src[i] {
-		case '"':
-			for i++; i < len(src) && src[i] != '"'; i++ {
-				if src[i] == '\\' {
-					i++
-				}
-			}
-			if i >= len(src) {
-				return -1
-			}
-		case '{', '[':
-			depth++
-			continue
-		case '}', ']':
-			depth--
-		default:
-			if depth > 0 {
-				continue
-			}
-			for i < len(src) && src[i] > ' ' && src[i] != ',' && src[i] != '}' && src[i] != ']' {
-				i++
-			}
-			return i
-		}
-		if depth <= 0 {
-			return i + 1
-		}
+		i, more = s.Next(i, closing)
 	}
 	return -1
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/httpserver"
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/internal/truncate"
+	"github.com/aviaryhq/aviary/pkg/jsontext"
 )
 
 // result is the answer to one entry of a batch.
@@ -143,7 +144,7 @@ func accept(w http.ResponseWriter, o *outcome) {
 		}
 		body = append(body, ']')
 	} else if len(o.id) <= maxShownID {
-		body = append(event.AppendText(append(make([]byte, 0, len(o.id)+16), `{"id":`...), o.id), '}')
+		body = append(jsontext.AppendString(append(make([]byte, 0, len(o.id)+16), `{"id":`...), o.id), '}')
 	} else {
 		body = []byte("{}")
 	}

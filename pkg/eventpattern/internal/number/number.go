@@ -1,7 +1,11 @@
 // Package number makes keys of numbers in JSON. Keys have the order of the numbers.
 package number
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/aviaryhq/aviary/pkg/jsontext"
+)
 
 // maxExponentDigits is the maximum number of digits of an exponent. Longer exponents are refused:
 // no real number needs them.
@@ -26,10 +30,10 @@ func AppendKey(dst, lit []byte) (key []byte, ok bool) {
 	if negative {
 		lit = lit[1:]
 	}
-	whole := Digits(lit, 0)
+	whole := jsontext.Digits(lit, 0)
 	mantissa := whole
 	if mantissa < len(lit) && lit[mantissa] == '.' {
-		mantissa = Digits(lit, mantissa+1)
+		mantissa = jsontext.Digits(lit, mantissa+1)
 	}
 	exponent, ok := readExponent(lit[mantissa:])
 	if !ok {
@@ -105,12 +109,4 @@ func readExponent(b []byte) (e int64, ok bool) {
 		e = -e
 	}
 	return e, true
-}
-
-// Digits returns the end of the decimal digits of src that begin at i.
-func Digits(src []byte, i int) int {
-	for i < len(src) && src[i]-'0' < 10 {
-		i++
-	}
-	return i
 }

@@ -15,9 +15,9 @@ func BenchmarkScan(b *testing.B) {
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
 	for b.Loop() {
-		p.prepare(body, 1)
-		if p.scan.document() == nil {
-			b.Fatal(p.scan.err)
+		p.prepare(body, Options{})
+		if _, fault := p.value(0); fault != nil {
+			b.Fatal(fault)
 		}
 	}
 }

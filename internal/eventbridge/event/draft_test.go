@@ -9,12 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestDecodedSize(t *testing.T) {
-	for _, text := range []string{``, `abc`, `\"\\\/\b`, `\u0041`, `\u00e9x`, `\u20ac`, `\ud83d\ude00`, `é€😀`, `a\u0000\n`, strings.Repeat(`\u00e9\/`, 100)} {
-		assert.Equal(t, len(appendDecoded(nil, []byte(text))), decodedSize([]byte(text)), text)
-	}
-}
-
 // TestEscapesTakeNoMemoryBeforeTheyAreBounded: what is decoded is larger than any event may be.
 func TestEscapesTakeNoMemoryBeforeTheyAreBounded(t *testing.T) {
 	const most = 256 << 10

@@ -107,8 +107,8 @@ func (s *Schema) Validate(data []byte) error {
 	if err != nil {
 		return &Error{Text: err.Error()}
 	}
-	if invalid := s.inverse.Validate(value) == nil; !invalid {
-		return nil
+	if s.inverse.Validate(value) != nil {
+		return nil // data that does not match the inverse matches the schema
 	}
 	if len(data) > explainedBytes {
 		return &Error{Text: "it is not valid, and too large to say where"}

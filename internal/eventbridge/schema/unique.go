@@ -2,6 +2,7 @@ package schema
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,13 +46,8 @@ func (unique) Validate(ctx *jsonschema.ValidatorContext, v any) {
 func appendCanonical(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case map[string]any:
-		names := make([]string, 0, len(v))
-		for name := range v {
-			names = append(names, name)
-		}
-		slices.Sort(names)
 		b = append(b, '{')
-		for _, name := range names {
+		for _, name := range slices.Sorted(maps.Keys(v)) {
 			b = append(appendCanonical(append(strconv.AppendQuote(b, name), ':'), v[name]), ',')
 		}
 		return append(b, '}')

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/truncate"
-	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
 const (
@@ -40,13 +39,13 @@ func (w *webhook) readAnswer(answer *http.Response, keep bool, giveUp func(), to
 	}
 	buffer := make([]byte, responseSeen)
 	n, err := io.ReadFull(answer.Body, buffer)
-	text := w.redactor.text(string(buffer[:n]), token)
+	secrets := w.secrets.with(token)
+	text := secrets.redact(printable(string(buffer[:n])))
 	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		// There is more, and the end of the text may be the beginning of a secret.
-		text = text[:max(len(text)-w.redactor.longest(token)+1, 0)]
+		text = text[:max(len(text)-secrets.longest()+1, 0)]
 	}
 	_, _ = io.CopyN(io.Discard, answer.Body, int64(responseRead-n))
-	text = w.redactor.text(printable(text), token)            // again: characters that printable removes may have split a secret
 	return strings.Clone(truncate.Prefix(text, responseKept)) // a part would keep the whole in memory
 }
 
@@ -60,9 +59,9 @@ func printable(text string) string {
 	}, strings.ToValidUTF8(text, ""))
 }
 
-// redactor removes a subscriber's secrets from what its receiver answers. The zero value has no
-// secrets.
-type redactor struct{ secrets []string }
+// secrets are the secrets of a subscriber that errors and answers must not show. The longest comes
+// first: it may hold another.
+type secrets []string
 
 const (
 	redacted = "<redacted>"
@@ -70,41 +69,42 @@ const (
 	leastSecret = 8
 )
 
-// add adds a secret, and the part after its last space: xyz of "Basic xyz".
-func (r *redactor) add(s secret.String) {
-	text := s.Reveal()
-	r.addParts(text, text[strings.LastIndexByte(text, ' ')+1:])
+// with returns the secrets, and the one in a value of the header Authorization.
+func (s secrets) with(header string) secrets {
+	s = slices.Clone(s)
+	s.add(credential(header))
+	return s
 }
+
+// credential returns the part after the last space: xyz of "Basic xyz".
+func credential(header string) string { return header[strings.LastIndexByte(header, ' ')+1:] }
 
 // addURL adds what follows the host in a URL, whole and in its parts: it may hold a token.
-func (r *redactor) addURL(u *url.URL) {
-	r.addParts(u.RequestURI(), u.EscapedPath(), u.Path, u.RawQuery)
-	r.addParts(strings.Split(u.EscapedPath(), "/")...)
-	r.addParts(strings.Split(u.Path, "/")...)
+func (s *secrets) addURL(u *url.URL) {
+	s.add(u.RequestURI(), u.EscapedPath(), u.Path, u.RawQuery)
+	s.add(strings.Split(u.EscapedPath(), "/")...)
+	s.add(strings.Split(u.Path, "/")...)
 	for name, values := range u.Query() {
 		for _, value := range values {
-			r.addParts(value, url.QueryEscape(value), name+"="+url.QueryEscape(value))
+			s.add(value, url.QueryEscape(value), name+"="+url.QueryEscape(value))
 		}
 	}
 }
 
-// addParts adds the texts that are long enough. The longest is replaced first: it may hold another.
-func (r *redactor) addParts(parts ...string) {
-	for _, part := range parts {
-		if len(part) >= leastSecret {
-			r.secrets = append(r.secrets, part)
+// add adds the texts that are long enough, as they look in a printable text.
+func (s *secrets) add(texts ...string) {
+	for _, text := range texts {
+		if text = printable(text); len(text) >= leastSecret {
+			*s = append(*s, text)
 		}
 	}
-	slices.SortFunc(r.secrets, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+	slices.SortFunc(*s, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
 }
 
-// text replaces the secrets, and the token after "Bearer ".
-func (r *redactor) text(text, token string) string {
-	for _, s := range r.secrets {
-		text = strings.ReplaceAll(text, s, redacted)
-	}
-	if token = token[strings.LastIndexByte(token, ' ')+1:]; len(token) >= leastSecret {
-		text = strings.ReplaceAll(text, token, redacted)
+// redact replaces the secrets in a text.
+func (s secrets) redact(text string) string {
+	for _, secret := range s {
+		text = strings.ReplaceAll(text, secret, redacted)
 	}
 	return text
 }
@@ -114,15 +114,14 @@ const maxErrorText = 500
 
 // err returns an error that is short, holds no secrets, and keeps nothing in memory that err holds,
 // such as certificates.
-func (r *redactor) err(err error, token string) error {
-	return errors.New(strings.Clone(truncate.Text(r.text(err.Error(), token), maxErrorText)))
+func (s secrets) err(err error) error {
+	return errors.New(strings.Clone(truncate.Text(s.redact(err.Error()), maxErrorText)))
 }
 
 // longest returns the length of the longest secret, at least 1.
-func (r *redactor) longest(token string) int {
-	n := max(len(token), 1)
-	for _, s := range r.secrets {
-		n = max(n, len(s))
+func (s secrets) longest() int {
+	if len(s) == 0 {
+		return 1
 	}
-	return n
+	return len(s[0])
 }

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -40,35 +41,20 @@ func judge(answer *http.Response) Result {
 			r.Reason = ReasonRedirect
 		}
 	}
-	r.Err = statusError(r.Status, answer.Header.Get("Location"))
+	r.Err = fmt.Errorf("the webhook answered %s", strings.TrimSpace(fmt.Sprint(r.Status, " ", http.StatusText(r.Status))))
+	if r.Reason == ReasonRedirect {
+		r.Err = fmt.Errorf("%w; redirects are not followed", r.Err)
+	}
 	return r
-}
-
-// statusError describes a status for people.
-func statusError(status int, location string) error {
-	text := http.StatusText(status)
-	if text != "" {
-		text = " " + text
-	}
-	if status >= 300 && status <= 399 && location != "" {
-		return fmt.Errorf("the webhook answered %d%s; redirects are not followed", status, text)
-	}
-	return fmt.Errorf("the webhook answered %d%s", status, text)
 }
 
 // retryAfter parses the header Retry-After (RFC 9110, section 10.2.3): seconds, or a date. It
 // returns the delay from now, at most maxRetryAfter, and 0 if there is none that can be read.
 func retryAfter(header string, now time.Time) time.Duration {
 	header = strings.TrimSpace(header)
-	if header == "" {
-		return 0
-	}
-	if strings.Trim(header, "0123456789") == "" {
-		seconds, err := strconv.ParseInt(header, 10, 64)
-		if err != nil || seconds > int64(maxRetryAfter/time.Second) { // a number that is too large to parse is a long time, too
-			return maxRetryAfter
-		}
-		return time.Duration(seconds) * time.Second
+	seconds, err := strconv.ParseUint(header, 10, 32)
+	if err == nil || errors.Is(err, strconv.ErrRange) { // a number that is too large is parsed as the largest one
+		return min(time.Duration(seconds)*time.Second, maxRetryAfter)
 	}
 	at, err := http.ParseTime(header)
 	if err != nil {

@@ -1,17 +1,64 @@
 package target
 
 import (
-	"cmp"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
-	"net/url"
-	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/truncate"
 )
+
+// maxRetryAfter bounds the delay that a destination may ask for.
+const maxRetryAfter = time.Hour
+
+// judge returns what the status of a webhook's answer means, as the table in
+// docs/eventbridge-parts/targets.md says. A status that is not in it is another attempt: people can
+// correct the receiver, or the access to it.
+func judge(answer *http.Response) Result {
+	r := Result{Status: answer.StatusCode, Reason: ReasonStatus}
+	switch r.Status {
+	case http.StatusGone:
+		r.Verdict = Gone
+	case http.StatusBadRequest, http.StatusNotAcceptable, http.StatusLengthRequired, http.StatusRequestEntityTooLarge,
+		http.StatusRequestURITooLong, http.StatusUnsupportedMediaType, http.StatusExpectationFailed, http.StatusUnprocessableEntity,
+		http.StatusRequestHeaderFieldsTooLarge, http.StatusLoopDetected:
+		r.Verdict = Refused
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		r.Unavailable, r.RetryAfter = true, retryAfter(answer.Header.Get("Retry-After"), time.Now())
+	default:
+		switch r.Status / 100 {
+		case 2:
+			return Result{Status: r.Status, Verdict: Delivered}
+		case 3:
+			r.Reason = ReasonRedirect
+		}
+	}
+	text := strings.TrimSpace(fmt.Sprintf("the webhook answered %d %s", r.Status, http.StatusText(r.Status)))
+	if r.Reason == ReasonRedirect {
+		text += "; redirects are not followed"
+	}
+	r.Err = errors.New(text)
+	return r
+}
+
+// retryAfter parses the header Retry-After (RFC 9110, section 10.2.3): seconds, or a date. It
+// returns the delay from now, at most maxRetryAfter, and 0 if there is none that can be read.
+func retryAfter(header string, now time.Time) time.Duration {
+	header = strings.TrimSpace(header)
+	seconds, err := strconv.ParseUint(header, 10, 32)
+	if err == nil || errors.Is(err, strconv.ErrRange) { // a number that is too large is parsed as the largest one
+		return min(time.Duration(seconds)*time.Second, maxRetryAfter)
+	}
+	at, err := http.ParseTime(header)
+	if err != nil {
+		return 0
+	}
+	return min(max(at.Sub(now), 0), maxRetryAfter)
+}
 
 const (
 	// responseKept is how much of an answer's body is kept for people.
@@ -47,81 +94,4 @@ func (w *webhook) readAnswer(answer *http.Response, keep bool, giveUp func(), to
 	}
 	_, _ = io.CopyN(io.Discard, answer.Body, int64(responseRead-n))
 	return strings.Clone(truncate.Prefix(text, responseKept)) // a part would keep the whole in memory
-}
-
-// printable returns text without characters that cannot be shown.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' && r != '\n' && r != '\t' || r == 0x7f {
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(text, ""))
-}
-
-// secrets are the secrets of a subscriber that errors and answers must not show. The longest comes
-// first: it may hold another.
-type secrets []string
-
-const (
-	redacted = "<redacted>"
-	// leastSecret is the least length of a secret: shorter values would be found everywhere.
-	leastSecret = 8
-)
-
-// with returns the secrets, and the one in a value of the header Authorization.
-func (s secrets) with(header string) secrets {
-	s = slices.Clone(s)
-	s.add(credential(header))
-	return s
-}
-
-// credential returns the part after the last space: xyz of "Basic xyz".
-func credential(header string) string { return header[strings.LastIndexByte(header, ' ')+1:] }
-
-// addURL adds what follows the host in a URL, whole and in its parts: it may hold a token.
-func (s *secrets) addURL(u *url.URL) {
-	s.add(u.RequestURI(), u.EscapedPath(), u.Path, u.RawQuery)
-	s.add(strings.Split(u.EscapedPath(), "/")...)
-	s.add(strings.Split(u.Path, "/")...)
-	for name, values := range u.Query() {
-		for _, value := range values {
-			s.add(value, url.QueryEscape(value), name+"="+url.QueryEscape(value))
-		}
-	}
-}
-
-// add adds the texts that are long enough, as they look in a printable text.
-func (s *secrets) add(texts ...string) {
-	for _, text := range texts {
-		if text = printable(text); len(text) >= leastSecret {
-			*s = append(*s, text)
-		}
-	}
-	slices.SortFunc(*s, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
-}
-
-// redact replaces the secrets in a text.
-func (s secrets) redact(text string) string {
-	for _, secret := range s {
-		text = strings.ReplaceAll(text, secret, redacted)
-	}
-	return text
-}
-
-// maxErrorText bounds the text of an error that may repeat what the receiver sent.
-const maxErrorText = 500
-
-// err returns an error that is short, holds no secrets, and keeps nothing in memory that err holds,
-// such as certificates.
-func (s secrets) err(err error) error {
-	return errors.New(strings.Clone(truncate.Text(s.redact(err.Error()), maxErrorText)))
-}
-
-// longest returns the length of the longest secret, at least 1.
-func (s secrets) longest() int {
-	if len(s) == 0 {
-		return 1
-	}
-	return len(s[0])
 }

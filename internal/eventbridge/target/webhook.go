@@ -80,11 +80,11 @@ func (f *Factory) openWebhook(s *model.Subscriber, timeout time.Duration) (Targe
 	w.secrets.addURL(u)
 	for name, value := range c.Headers {
 		w.fixed[http.CanonicalHeaderKey(name)] = []string{value.Reveal()}
-		w.secrets.add(value.Reveal(), credential(value.Reveal()))
+		w.secrets.add(value.Reveal())
 	}
 	if c.Bearer != "" {
 		w.fixed["Authorization"] = []string{"Bearer " + c.Bearer.Reveal()}
-		w.secrets.add(c.Bearer.Reveal(), credential(c.Bearer.Reveal()))
+		w.secrets.add(c.Bearer.Reveal())
 	}
 	// net/http may send a request again on another connection, if the receiver had just closed the
 	// first one: receivers recognise copies by webhook-id. This key without a value allows that,
@@ -102,7 +102,7 @@ func (f *Factory) openWebhook(s *model.Subscriber, timeout time.Duration) (Targe
 	}
 	if c.OAuth2 != nil {
 		w.tokens = newTokens(c.OAuth2, w.transport)
-		w.secrets.add(c.OAuth2.ClientSecret.Reveal(), credential(c.OAuth2.ClientSecret.Reveal()))
+		w.secrets.add(c.OAuth2.ClientSecret.Reveal())
 		if u, err := url.Parse(c.OAuth2.TokenURL); err == nil {
 			w.secrets.addURL(u)
 		}
@@ -248,49 +248,43 @@ func traceOf(e *event.Event) event.Trace {
 	return event.TraceOf(head)
 }
 
-// post posts a batch, or one event, within the subscriber's timeout. If the receiver does not
-// accept the OAuth2 token any more, post tries a new one.
-func (w *webhook) post(ctx context.Context, batch []Delivery) Result {
+// post posts a batch, or one event, within the subscriber's timeout.
+func (w *webhook) post(ctx context.Context, batch []Delivery) (result Result) {
 	began := time.Now()
+	defer func() { result.Latency = time.Since(began) }()
 	r, err := w.request(batch)
 	if err != nil {
-		return Result{Verdict: Refused, Reason: ReasonEvent, Err: err, Latency: time.Since(began)}
+		return Result{Verdict: Refused, Reason: ReasonEvent, Err: err}
 	}
 	ctx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
-	result := w.authorizedPost(ctx, &r)
-	result.Latency = time.Since(began)
-	return result
-}
-
-func (w *webhook) authorizedPost(ctx context.Context, r *request) Result {
 	if w.tokens == nil {
-		return w.postOnce(ctx, r, "")
+		return w.postOnce(ctx, &r, "")
 	}
-	token, err := w.tokens.get(ctx)
-	if err != nil {
-		return w.noToken(ctx, err)
-	}
-	result := w.postOnce(ctx, r, token)
-	if result.Status != http.StatusUnauthorized {
-		return result
-	}
-	w.tokens.drop(token)
-	fresh, err := w.tokens.get(ctx)
-	if err != nil {
-		return w.noToken(ctx, err)
-	}
-	if fresh == token {
-		return result
-	}
-	return w.postOnce(ctx, r, fresh)
+	return w.postWithToken(ctx, &r)
 }
 
-func (w *webhook) noToken(ctx context.Context, err error) Result {
-	if ctx.Err() != nil {
-		return unavailable(connectionError(ctx, err, w.timeout))
+// postWithToken posts with an OAuth2 token. If the receiver does not accept the token any more, it
+// posts again with a new one.
+func (w *webhook) postWithToken(ctx context.Context, r *request) (result Result) {
+	used := ""
+	for range 2 {
+		token, err := w.tokens.get(ctx)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return unavailable(connectionError(ctx, err, w.timeout))
+		case err != nil:
+			return unavailable(ReasonToken, fmt.Errorf("no OAuth2 token: %w", w.secrets.err(err)))
+		case token == used:
+			return result
+		}
+		if result = w.postOnce(ctx, r, token); result.Status != http.StatusUnauthorized {
+			return result
+		}
+		w.tokens.drop(token)
+		used = token
 	}
-	return unavailable(ReasonToken, fmt.Errorf("no OAuth2 token: %w", w.secrets.err(err)))
+	return result
 }
 
 // headers returns the headers of a request.

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -59,12 +60,10 @@ func appendCanonical(b []byte, v any) []byte {
 		return append(b, ']')
 	case string:
 		return strconv.AppendQuote(b, v)
-	case bool:
-		return strconv.AppendBool(b, v)
 	case json.Number:
 		return appendNumber(b, string(v))
-	default:
-		return append(b, "null"...)
+	default: // a bool or nil
+		return fmt.Append(b, v)
 	}
 }
 

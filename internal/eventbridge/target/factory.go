@@ -63,7 +63,8 @@ func NewFactory(o Options) (*Factory, error) {
 	own.SetDefaults()
 	own.Config = o.Pulsar
 	f := &Factory{
-		connections: o.Connections, own: own, topics: o.Topics, log: o.Log.Named("target"), registerer: o.Registerer, resolver: o.Resolver,
+		connections: o.Connections, own: own, topics: o.Topics, log: o.Log.Named("target"),
+		registerer: o.Registerer, resolver: o.Resolver,
 		guard: NewGuard(o.Config.Allow, o.Config.Ports), sinks: map[sinkKey]*sharedSink{},
 	}
 	settings, err := clientTLS(nil)

@@ -65,7 +65,9 @@ func (g *Guard) Check(to netip.AddrPort) error {
 	if g.allows(address) {
 		return nil
 	}
-	kind := g.kindOf(address) // of the address itself first: anyone can embed an allowed IPv4 address in a private IPv6 address
+	// Of the address itself first: anyone can embed an allowed IPv4 address in a private IPv6
+	// address.
+	kind := g.kindOf(address)
 	if inside, embedded := embeddedIPv4(address); kind == "" && embedded && !g.allows(inside) {
 		if kind = g.kindOf(inside); kind != "" {
 			kind = "a form of " + inside.String() + ", " + kind
@@ -137,14 +139,14 @@ type specialPrefix struct {
 	kind   string
 }
 
-// specialPrefixes returns the ranges in IANA's registries of special-purpose addresses (RFC 6890 and
-// its successors), and the addresses outside of them at which clouds serve metadata. The first range
-// that contains an address names its kind.
+// specialPrefixes returns the ranges in IANA's registries of special-purpose addresses (RFC 6890
+// and its successors), and the addresses outside of them at which clouds serve metadata. The first
+// range that contains an address names its kind.
 func specialPrefixes() (all []specialPrefix) {
 	for _, s := range [...]struct{ kind, prefixes string }{
-		// AWS and others, AWS' containers, Alibaba, Oracle, Azure (a public address otherwise), AWS, Google.
-		{"the address of a cloud's metadata service", "169.254.169.254/32 169.254.170.2/32 100.100.100.200/32 192.0.0.192/32 168.63.129.16/32 " +
-			"fd00:ec2::/32 fd20:ce::254/128"},
+		// AWS and others, AWS' containers, Alibaba, Oracle, Azure (otherwise public), AWS, Google.
+		{"the address of a cloud's metadata service", "169.254.169.254/32 169.254.170.2/32 100.100.100.200/32 " +
+			"192.0.0.192/32 168.63.129.16/32 fd00:ec2::/32 fd20:ce::254/128"},
 		{"an unspecified address", "0.0.0.0/8 ::/128"},
 		{"a private address", "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 fc00::/7 fec0::/10"},
 		{"a loopback address", "127.0.0.0/8 ::1/128"},

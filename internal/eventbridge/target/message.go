@@ -8,9 +8,9 @@ import (
 	"github.com/aviaryhq/aviary/internal/connector/message"
 )
 
-// newMessage returns an event, or the result of its transformation, in CloudEvents' binary mode: the
-// data is the value, and the attributes are headers with a prefix. The headers are sorted by name:
-// otherwise connectors add a header with their order. contentType is datacontenttype, or
+// newMessage returns an event, or the result of its transformation, in CloudEvents' binary mode:
+// the data is the value, and the attributes are headers with a prefix. The headers are sorted by
+// name: otherwise connectors add a header with their order. contentType is datacontenttype, or
 // application/json if the event has data without it.
 func newMessage(d *Delivery, prefix string) (m *message.Message, contentType string, err error) {
 	m, contentType = &message.Message{Value: d.Body, Headers: make([]message.Header, 0, 12)}, d.ContentType

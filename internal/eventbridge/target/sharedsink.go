@@ -46,7 +46,8 @@ func (f *Factory) acquire(key sinkKey, start func(connector.Options) runner) (*s
 	}
 	s := f.sinks[key]
 	if s == nil {
-		log := f.log.With(zap.String("system", key.system), zap.String("connection", key.connection), zap.String("destination", key.destination))
+		log := f.log.With(
+			zap.String("system", key.system), zap.String("connection", key.connection), zap.String("destination", key.destination))
 		s = &sharedSink{factory: f, key: key, finished: make(chan struct{}), health: health.New(log)}
 		f.sinks[key] = s
 		running, end := context.WithCancel(context.Background())

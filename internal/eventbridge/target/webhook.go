@@ -172,8 +172,8 @@ func (r *Result) final() bool {
 	return r.Unavailable || r.Verdict == Gone || r.Reason == ReasonStopped
 }
 
-// mayBeOfOneEvent reports whether a single event may have caused the result of a batch: if the batch
-// is refused, or if it fails and one of the events has failed before.
+// mayBeOfOneEvent reports whether a single event may have caused the result of a batch: if the
+// batch is refused, or if it fails and one of the events has failed before.
 func (r *Result) mayBeOfOneEvent(batch []Delivery) bool {
 	retried := slices.ContainsFunc(batch, func(d Delivery) bool { return d.Retried })
 	return r.Verdict == Refused || r.Verdict == Retry && !r.final() && retried

@@ -109,7 +109,8 @@ func (t *template) parse(text string, slots map[string]int, isJSON bool) error {
 		begin, end := m[0], m[1]
 		switch {
 		case m[2] >= 0: // {{NAME}}
-			t.parts = append(t.parts, part{text: text[from:begin], at: from, slot: -1}, part{text: text[begin+1 : end-1], at: begin + 1, slot: -1})
+			t.parts = append(t.parts,
+				part{text: text[from:begin], at: from, slot: -1}, part{text: text[begin+1 : end-1], at: begin + 1, slot: -1})
 			from = end
 		case m[4] >= 0: // {NAME}
 			name := text[m[4]:m[5]]

@@ -103,8 +103,8 @@ func (s *Schema) Validate(data []byte) error {
 	if err != nil {
 		return &Error{Text: err.Error()}
 	}
-	if s.inverse.Validate(value) != nil {
-		return nil // data that does not match the inverse matches the schema
+	if invalid := s.inverse.Validate(value) == nil; !invalid {
+		return nil
 	}
 	if len(data) > explainedBytes {
 		return &Error{Text: "it is not valid, and too large to say where"}

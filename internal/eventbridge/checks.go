@@ -19,35 +19,13 @@ func checksOf(f *target.Factory) model.Checks {
 			}
 			return nil
 		},
-		Transform: func(t *model.Transform) []model.Fault {
-			_, err := template.Compile(t)
-			return transformFaults(err)
-		},
-		Target: func(t *model.Target) (found []model.Fault) {
-			f.Check(t, func(pointer, problem string) {
-				found = append(found, model.Fault{Pointer: pointer, Problem: problem})
-			})
+		Transform: func(t *model.Transform) (found []model.Fault) {
+			var invalid *model.Invalid
+			if _, err := template.Compile(t); errors.As(err, &invalid) {
+				found = invalid.Faults
+			}
 			return found
 		},
+		Target: f.Check,
 	}
-}
-
-// transformFaults returns the faults in an error of template.Compile.
-func transformFaults(err error) (found []model.Fault) {
-	if err == nil {
-		return nil
-	}
-	all := []error{err}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		all = joined.Unwrap()
-	}
-	for _, one := range all {
-		var at *template.Fault
-		if errors.As(one, &at) {
-			found = append(found, model.Fault{Pointer: at.Pointer, Problem: at.Problem})
-		} else {
-			found = append(found, model.Fault{Problem: one.Error()})
-		}
-	}
-	return found
 }

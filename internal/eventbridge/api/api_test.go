@@ -94,12 +94,7 @@ func newWorld(t *testing.T, access api.Access) *world {
 	started := &starting{Processor: delivering}
 	options := api.Options{
 		Registry: store, Processor: started, Instances: status, Jobs: store, Access: access, Version: "1.2.3", Log: zap.NewNop(),
-		Checks: model.Checks{Target: func(g *model.Target) (found []model.Fault) {
-			factory.Check(g, func(pointer, problem string) {
-				found = append(found, model.Fault{Pointer: pointer, Problem: problem})
-			})
-			return found
-		}},
+		Checks: model.Checks{Target: factory.Check},
 	}
 	a, err := api.New(options)
 	require.NoError(t, err)

@@ -86,8 +86,7 @@ func signed(t *testing.T, key secret.String, at time.Time, body string) []string
 	signer, err := webhooksig.New(key)
 	require.NoError(t, err)
 	seconds := strconv.FormatInt(at.Unix(), 10)
-	signature, err := signer.Sign("msg_1", seconds, []byte(body))
-	require.NoError(t, err)
+	signature := signer.Sign("msg_1", seconds, []byte(body))
 	return []string{"webhook-id", "msg_1", "webhook-timestamp", seconds, "webhook-signature", signature}
 }
 

@@ -22,7 +22,7 @@ const (
 // prepare checks the bounds, and makes the schema use this package's uniqueItems.
 func prepare(doc any) error {
 	b := bounds{root: doc}
-	return b.visit(doc, keywords, 0)
+	return b.visit(doc, aSchema, 0)
 }
 
 type bounds struct {
@@ -31,34 +31,28 @@ type bounds struct {
 	open  []string // the references that lead to the present place
 }
 
-// meaning says what the members of an object are.
-type meaning byte
+// role is what a value in the text of a schema is.
+type role byte
 
 const (
-	keywords meaning = iota // the object is a schema
-	names                   // each member is a schema with a name that the author has chosen
-	data                    // the object is a value of the data, as in const
+	aSchema     role = iota // a schema, or a list of schemas
+	schemaTable             // an object whose members are schemas with names that the author has chosen
+	aValue                  // a value that data is compared with, as in const
 )
 
-// below returns what the members of the value of a keyword are.
-func (m meaning) below(key string) meaning {
-	switch m {
-	case names:
-		return keywords
-	case data:
-		return data
-	}
-	switch key {
+// roleBelow returns the role of the value of a keyword of a schema.
+func roleBelow(keyword string) role {
+	switch keyword {
 	case "properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies":
-		return names
+		return schemaTable
 	case "const", "enum", "default", "examples":
-		return data
+		return aValue
 	}
-	return keywords
+	return aSchema
 }
 
 // visit checks a value of the schema and everything below it.
-func (b *bounds) visit(value any, m meaning, depth int) error {
+func (b *bounds) visit(value any, r role, depth int) error {
 	if depth > MaxDepth {
 		return fmt.Errorf("a schema is nested %d deep at most", MaxDepth)
 	}
@@ -67,19 +61,26 @@ func (b *bounds) visit(value any, m meaning, depth int) error {
 	}
 	switch v := value.(type) {
 	case map[string]any:
-		if m == keywords {
+		if r == aSchema {
 			if err := b.visitSchema(v, depth); err != nil {
 				return err
 			}
 		}
-		for key, value := range v {
-			if err := b.visit(value, m.below(key), depth+1); err != nil {
+		for key, member := range v {
+			below := r
+			switch r {
+			case aSchema:
+				below = roleBelow(key)
+			case schemaTable:
+				below = aSchema
+			}
+			if err := b.visit(member, below, depth+1); err != nil {
 				return err
 			}
 		}
 	case []any:
 		for _, element := range v {
-			if err := b.visit(element, m, depth+1); err != nil {
+			if err := b.visit(element, r, depth+1); err != nil {
 				return err
 			}
 		}
@@ -89,12 +90,10 @@ func (b *bounds) visit(value any, m meaning, depth int) error {
 
 // visitSchema checks the keywords that lead to other places.
 func (b *bounds) visitSchema(schema map[string]any, depth int) error {
-	for _, key := range [...]string{"$dynamicRef", "$recursiveRef"} {
-		if _, there := schema[key]; there {
-			return fmt.Errorf("%s is not supported: use $ref", key)
-		}
+	if schema["$dynamicRef"] != nil || schema["$recursiveRef"] != nil {
+		return errors.New("$dynamicRef and $recursiveRef are not supported: use $ref")
 	}
-	if _, there := schema["$id"]; there && depth > 0 {
+	if schema["$id"] != nil && depth > 0 {
 		return errors.New("$id is supported at the top of a schema only")
 	}
 	if unique, is := schema["uniqueItems"].(bool); is {
@@ -123,7 +122,7 @@ func (b *bounds) follow(ref string, depth int) error {
 		return fmt.Errorf("$ref %q leads back to itself: recursive schemas are not supported", shorten(ref))
 	}
 	b.open = append(b.open, ref)
-	err := b.visit(target, keywords, depth+1)
+	err := b.visit(target, aSchema, depth+1)
 	b.open = b.open[:len(b.open)-1]
 	return err
 }

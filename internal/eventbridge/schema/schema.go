@@ -30,9 +30,8 @@ const explainedBytes = 32 << 10
 
 // Schema is one JSON Schema. It is safe for concurrent use.
 type Schema struct {
-	compiled *jsonschema.Schema
-	// inverse is valid where compiled is not. Below "not", the library stops at the first fault and
-	// does not keep its place.
+	// inverse is {"not": the schema}. Below "not", the library stops at the first fault and does not
+	// keep its place.
 	inverse *jsonschema.Schema
 }
 
@@ -66,14 +65,11 @@ func Compile(text json.RawMessage) (*Schema, error) {
 	if err := c.AddResource(inverseLocation, map[string]any{"not": map[string]any{"$ref": location}}); err != nil {
 		return nil, err
 	}
-	s := new(Schema)
-	if s.compiled, err = c.Compile(location); err != nil {
+	inverse, err := c.Compile(inverseLocation)
+	if err != nil {
 		return nil, explain(err)
 	}
-	if s.inverse, err = c.Compile(inverseLocation); err != nil {
-		return nil, explain(err)
-	}
-	return s, nil
+	return &Schema{inverse}, nil
 }
 
 // nowhere is a loader that loads nothing.
@@ -113,7 +109,7 @@ func (s *Schema) Validate(data []byte) error {
 	if len(data) > explainedBytes {
 		return &Error{Text: "it is not valid, and too large to say where"}
 	}
-	return explain(s.compiled.Validate(value))
+	return explain(s.inverse.Not.Validate(value))
 }
 
 // WorkingBytes is about the most memory that Validate takes for data.

@@ -2,6 +2,8 @@ package schema
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,13 +47,8 @@ func (unique) Validate(ctx *jsonschema.ValidatorContext, v any) {
 func appendCanonical(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case map[string]any:
-		names := make([]string, 0, len(v))
-		for name := range v {
-			names = append(names, name)
-		}
-		slices.Sort(names)
 		b = append(b, '{')
-		for _, name := range names {
+		for _, name := range slices.Sorted(maps.Keys(v)) {
 			b = append(appendCanonical(append(strconv.AppendQuote(b, name), ':'), v[name]), ',')
 		}
 		return append(b, '}')
@@ -63,12 +60,10 @@ func appendCanonical(b []byte, v any) []byte {
 		return append(b, ']')
 	case string:
 		return strconv.AppendQuote(b, v)
-	case bool:
-		return strconv.AppendBool(b, v)
 	case json.Number:
 		return appendNumber(b, string(v))
-	default:
-		return append(b, "null"...)
+	default: // a bool or nil
+		return fmt.Append(b, v)
 	}
 }
 

@@ -1,18 +1,64 @@
 package target
 
 import (
-	"cmp"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
-	"net/url"
-	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/truncate"
-	"github.com/aviaryhq/aviary/pkg/secret"
 )
+
+// maxRetryAfter bounds the delay that a destination may ask for.
+const maxRetryAfter = time.Hour
+
+// judge returns what the status of a webhook's answer means, as the table in
+// docs/eventbridge-parts/targets.md says. A status that is not in it is another attempt: people can
+// correct the receiver, or the access to it.
+func judge(answer *http.Response) Result {
+	r := Result{Status: answer.StatusCode, Reason: ReasonStatus}
+	switch r.Status {
+	case http.StatusGone:
+		r.Verdict = Gone
+	case http.StatusBadRequest, http.StatusNotAcceptable, http.StatusLengthRequired, http.StatusRequestEntityTooLarge,
+		http.StatusRequestURITooLong, http.StatusUnsupportedMediaType, http.StatusExpectationFailed, http.StatusUnprocessableEntity,
+		http.StatusRequestHeaderFieldsTooLarge, http.StatusLoopDetected:
+		r.Verdict = Refused
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		r.Unavailable, r.RetryAfter = true, retryAfter(answer.Header.Get("Retry-After"), time.Now())
+	default:
+		switch r.Status / 100 {
+		case 2:
+			return Result{Status: r.Status, Verdict: Delivered}
+		case 3:
+			r.Reason = ReasonRedirect
+		}
+	}
+	text := strings.TrimSpace(fmt.Sprintf("the webhook answered %d %s", r.Status, http.StatusText(r.Status)))
+	if r.Reason == ReasonRedirect {
+		text += "; redirects are not followed"
+	}
+	r.Err = errors.New(text)
+	return r
+}
+
+// retryAfter parses the header Retry-After (RFC 9110, section 10.2.3): seconds, or a date. It
+// returns the delay from now, at most maxRetryAfter, and 0 if there is none that can be read.
+func retryAfter(header string, now time.Time) time.Duration {
+	header = strings.TrimSpace(header)
+	seconds, err := strconv.ParseUint(header, 10, 32)
+	if err == nil || errors.Is(err, strconv.ErrRange) { // a number that is too large is parsed as the largest one
+		return min(time.Duration(seconds)*time.Second, maxRetryAfter)
+	}
+	at, err := http.ParseTime(header)
+	if err != nil {
+		return 0
+	}
+	return min(max(at.Sub(now), 0), maxRetryAfter)
+}
 
 const (
 	// responseKept is how much of an answer's body is kept for people.
@@ -40,89 +86,12 @@ func (w *webhook) readAnswer(answer *http.Response, keep bool, giveUp func(), to
 	}
 	buffer := make([]byte, responseSeen)
 	n, err := io.ReadFull(answer.Body, buffer)
-	text := w.redactor.text(string(buffer[:n]), token)
+	secrets := w.secrets.with(token)
+	text := secrets.redact(printable(string(buffer[:n])))
 	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		// There is more, and the end of the text may be the beginning of a secret.
-		text = text[:max(len(text)-w.redactor.longest(token)+1, 0)]
+		text = text[:max(len(text)-secrets.longest()+1, 0)]
 	}
 	_, _ = io.CopyN(io.Discard, answer.Body, int64(responseRead-n))
-	text = w.redactor.text(printable(text), token)            // again: characters that printable removes may have split a secret
 	return strings.Clone(truncate.Prefix(text, responseKept)) // a part would keep the whole in memory
-}
-
-// printable returns text without characters that cannot be shown.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' && r != '\n' && r != '\t' || r == 0x7f {
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(text, ""))
-}
-
-// redactor removes a subscriber's secrets from what its receiver answers. The zero value has no
-// secrets.
-type redactor struct{ secrets []string }
-
-const (
-	redacted = "<redacted>"
-	// leastSecret is the least length of a secret: shorter values would be found everywhere.
-	leastSecret = 8
-)
-
-// add adds a secret, and the part after its last space: xyz of "Basic xyz".
-func (r *redactor) add(s secret.String) {
-	text := s.Reveal()
-	r.addParts(text, text[strings.LastIndexByte(text, ' ')+1:])
-}
-
-// addURL adds what follows the host in a URL, whole and in its parts: it may hold a token.
-func (r *redactor) addURL(u *url.URL) {
-	r.addParts(u.RequestURI(), u.EscapedPath(), u.Path, u.RawQuery)
-	r.addParts(strings.Split(u.EscapedPath(), "/")...)
-	r.addParts(strings.Split(u.Path, "/")...)
-	for name, values := range u.Query() {
-		for _, value := range values {
-			r.addParts(value, url.QueryEscape(value), name+"="+url.QueryEscape(value))
-		}
-	}
-}
-
-// addParts adds the texts that are long enough. The longest is replaced first: it may hold another.
-func (r *redactor) addParts(parts ...string) {
-	for _, part := range parts {
-		if len(part) >= leastSecret {
-			r.secrets = append(r.secrets, part)
-		}
-	}
-	slices.SortFunc(r.secrets, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
-}
-
-// text replaces the secrets, and the token after "Bearer ".
-func (r *redactor) text(text, token string) string {
-	for _, s := range r.secrets {
-		text = strings.ReplaceAll(text, s, redacted)
-	}
-	if token = token[strings.LastIndexByte(token, ' ')+1:]; len(token) >= leastSecret {
-		text = strings.ReplaceAll(text, token, redacted)
-	}
-	return text
-}
-
-// maxErrorText bounds the text of an error that may repeat what the receiver sent.
-const maxErrorText = 500
-
-// err returns an error that is short, holds no secrets, and keeps nothing in memory that err holds,
-// such as certificates.
-func (r *redactor) err(err error, token string) error {
-	return errors.New(strings.Clone(truncate.Text(r.text(err.Error(), token), maxErrorText)))
-}
-
-// longest returns the length of the longest secret, at least 1.
-func (r *redactor) longest(token string) int {
-	n := max(len(token), 1)
-	for _, s := range r.secrets {
-		n = max(n, len(s))
-	}
-	return n
 }

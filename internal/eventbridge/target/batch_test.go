@@ -85,12 +85,12 @@ func TestPartsHaveTheirOwnTimeout(t *testing.T) {
 			time.Sleep(timeout * 2 / 5)
 			say(there, "HTTP/1.1 422 No\r\nContent-Length: 0\r\n\r\n")
 		})
-		w.mode, w.timeout = modeBatch, timeout
+		w.mode, w.timeout = model.ModeBatch, timeout
 		for _, result := range w.Deliver(t.Context(), []Delivery{{}, {}}) {
 			require.Equal(t, Refused, result.Verdict, "%v", result.Err)
 		}
 		assert.Equal(t, int64(3), requests.Load())
-		w.pool.CloseIdleConnections()
+		w.transport.CloseIdleConnections()
 	})
 }
 

@@ -84,7 +84,7 @@ func BenchmarkWebhook(b *testing.B) {
 		})
 	}
 	url := responder(b)
-	client := &http.Client{Transport: h.newPool(nil, 64)}
+	client := &http.Client{Transport: h.newTransport(nil, 64)}
 	run("net/http", func() bool {
 		r, err := http.NewRequestWithContext(context.Background(), http.MethodPost, url, strings.NewReader(text))
 		if err != nil {

@@ -45,7 +45,7 @@ func TestCheck(t *testing.T) {
 		{"a zone", url("http://[fe80::1%25eth0]/"), "/webhook/url", "link-local"},
 		{"a key", hook(func(w *model.Webhook) { w.SigningSecret = "hidden" }), "/webhook/signing_secret", "whsec_"},
 		{"an authority", hook(func(w *model.Webhook) { w.TLS = &model.ClientTLS{CA: "hidden"} }), "/webhook/tls", "in PEM as ca"},
-		{"half a certificate", hook(func(w *model.Webhook) { w.TLS = &model.ClientTLS{Certificate: "hidden"} }), "/webhook/tls", "both certificate and key"},
+		{"half a certificate", hook(func(w *model.Webhook) { w.TLS = &model.ClientTLS{Certificate: "hidden"} }), "/webhook/tls", "its private key"},
 		{"no pair", hook(func(w *model.Webhook) { w.TLS = &model.ClientTLS{Certificate: "hidden", Key: "hidden"} }), "/webhook/tls", "its private key"},
 		{"a token URL", hook(func(w *model.Webhook) { w.OAuth2 = &model.OAuth2{TokenURL: "http://127.0.0.1/"} }), "/webhook/oauth2/token_url", "loopback"},
 		{"a topic", pulsar("persistent://public/default/orders"), "", ""},
@@ -60,9 +60,9 @@ func TestCheck(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var pointers, problems []string
-			h.Check(&test.target, func(pointer, problem string) {
-				pointers, problems = append(pointers, pointer), append(problems, problem)
-			})
+			for _, fault := range h.Check(&test.target) {
+				pointers, problems = append(pointers, fault.Pointer), append(problems, fault.Problem)
+			}
 			if test.problem == "" {
 				assert.Empty(t, problems)
 				return
@@ -123,6 +123,6 @@ func TestTargetsShareAndGiveBack(t *testing.T) {
 	left := open(topic("c")) // ended by the factory
 	require.NoError(t, h.Close(context.Background()))
 	_, err := h.New(&model.Subscriber{Target: topic("a")})
-	require.ErrorIs(t, err, errClosed)
+	require.ErrorContains(t, err, "the targets are closed")
 	require.NoError(t, left.Close(context.Background()))
 }

@@ -8,8 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/http/httptrace"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
@@ -25,56 +24,21 @@ const (
 	idleTimeout     = 30 * time.Second
 	// maxResponseHeader bounds the headers of an answer.
 	maxResponseHeader = 64 << 10
-	// maxConnectionAge bounds how long requests use a connection: a change of the receiver's
-	// address in DNS takes effect after that time, also if there are always requests.
+	// maxConnectionAge is after which time a request asks the receiver to close the connection: a
+	// change of the receiver's address in DNS takes effect although there are always requests.
 	maxConnectionAge = 5 * time.Minute
 )
-
-// pool has the connections of webhooks, and replaces old ones. It is safe for concurrent use.
-type pool struct {
-	create func() *http.Transport
-
-	mu      sync.Mutex
-	current *http.Transport
-	created time.Time
-}
-
-func newPool(create func() *http.Transport) *pool {
-	return &pool{create: create, current: create(), created: time.Now()}
-}
-
-// RoundTrip sends a request on a connection that is younger than maxConnectionAge.
-func (p *pool) RoundTrip(r *http.Request) (*http.Response, error) { return p.transport().RoundTrip(r) }
-
-// transport returns the current transport, or a new one if that is too old. The old one closes its
-// connections when they are idle.
-func (p *pool) transport() *http.Transport {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if now := time.Now(); now.Sub(p.created) >= maxConnectionAge {
-		go p.current.CloseIdleConnections() // which may take long: nobody waits for it
-		p.current, p.created = p.create(), now
-	}
-	return p.current
-}
-
-// CloseIdleConnections closes the connections that are idle, and each other one when it is idle.
-func (p *pool) CloseIdleConnections() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.current.CloseIdleConnections()
-}
 
 // newTransport makes a transport whose dialer asks the guard. It uses HTTP/1.1: each attempt has
 // its own connection, so an attempt that is stuck does not delay others. idle bounds the idle
 // connections.
-func newTransport(guard *Guard, resolver *net.Resolver, settings *tls.Config, idle int) *http.Transport {
-	to := &net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive, Resolver: resolver, ControlContext: guard.Control}
+func (f *Factory) newTransport(settings *tls.Config, idle int) *http.Transport {
+	to := &net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive, Resolver: f.resolver, ControlContext: f.guard.Control}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	return &http.Transport{
 		Proxy:                  nil, // a proxy of the environment would connect to addresses that the guard does not see
-		DialContext:            closingSoon(to.DialContext),
+		DialContext:            ownConnections(to.DialContext),
 		TLSClientConfig:        settings,
 		TLSHandshakeTimeout:    tlsTimeout,
 		DisableCompression:     true, // answers are not decompressed: a few bytes cannot become many
@@ -89,22 +53,38 @@ func newTransport(guard *Guard, resolver *net.Resolver, settings *tls.Config, id
 // dialer makes connections.
 type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// closingSoon makes connections that TLS closes soon. net/http closes idle connections one after the
-// other, under a lock that every request needs. TLS waits up to five seconds to send its last alert
-// to a receiver that reads nothing.
-func closingSoon(dial dialer) dialer {
+// ownConnections makes a dialer return connections of this package.
+func ownConnections(dial dialer) dialer {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
 		if err != nil {
 			return nil, err
 		}
-		return &connection{conn}, nil
+		return &connection{Conn: conn, opened: time.Now()}, nil
 	}
 }
 
-type connection struct{ net.Conn }
+// connection is a connection to a receiver, below TLS. It closes without waiting for the receiver.
+type connection struct {
+	net.Conn
+	opened time.Time
+	// unanswered is the request that was sent last, until the head of its answer is there.
+	unanswered atomic.Pointer[request]
+}
 
-// lastWrite is how long the last alert of TLS may take.
+// Close drops unsent data of a request without an answer. Otherwise the system would go on sending
+// it for minutes once the network is back: an attempt that was given up could arrive after newer
+// events.
+func (c *connection) Close() error {
+	if tcp, ok := c.Conn.(*net.TCPConn); ok && c.unanswered.Load() != nil {
+		_ = tcp.SetLinger(0) // it may be closed already
+	}
+	return c.Conn.Close()
+}
+
+// lastWrite is how long the last alert of TLS may take. TLS itself waits up to five seconds to send
+// it to a receiver that reads nothing, and net/http closes idle connections one after the other,
+// under a lock that every request needs.
 const lastWrite = 5 * time.Millisecond
 
 // SetWriteDeadline is called only by crypto/tls, before it writes its last alert and after.
@@ -115,56 +95,12 @@ func (c *connection) SetWriteDeadline(t time.Time) error {
 	return c.Conn.SetWriteDeadline(t)
 }
 
-// newRequestContext returns the context of one request. end ends it; connected reports whether the
-// request got a connection.
-//
-// When ctx ends, the connection is closed and drops unsent data. Otherwise the system would go on
-// sending it for minutes once the network is back: an attempt that was given up could arrive after
-// newer events.
-func newRequestContext(ctx context.Context) (_ context.Context, end context.CancelFunc, connected func() bool) {
-	requesting, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	var mu sync.Mutex
-	var conn net.Conn // of the request
-	set := func(to net.Conn) {
-		mu.Lock()
-		defer mu.Unlock()
-		conn = to
-		if ctx.Err() != nil {
-			dropUnsent(conn)
-		}
-	}
-	requesting = httptrace.WithClientTrace(requesting, &httptrace.ClientTrace{
-		GetConn: func(string) { set(nil) }, // also for a second connection, if the first was closed while idle
-		GotConn: func(got httptrace.GotConnInfo) { set(got.Conn) },
-	})
-	unwatch := context.AfterFunc(ctx, func() {
-		mu.Lock()
-		dropUnsent(conn)
-		mu.Unlock()
-		cancel()
-	})
-	end = func() {
-		unwatch()
-		cancel()
-	}
-	return requesting, end, func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return conn != nil
-	}
-}
-
-// dropUnsent makes conn drop unsent data when it is closed. conn may be nil.
-func dropUnsent(conn net.Conn) {
-	if encrypted, ok := conn.(*tls.Conn); ok && encrypted != nil {
+// connectionOf returns the connection below TLS.
+func connectionOf(conn net.Conn) *connection {
+	if encrypted, ok := conn.(*tls.Conn); ok {
 		conn = encrypted.NetConn()
 	}
-	if c, ok := conn.(*connection); ok {
-		conn = c.Conn
-	}
-	if tcp, ok := conn.(*net.TCPConn); ok && tcp != nil {
-		_ = tcp.SetLinger(0) // it may be closed already
-	}
+	return conn.(*connection) //nolint:errcheck // the dialer makes no other
 }
 
 // clientTLS makes the TLS settings of a subscriber. Certificates are always verified.
@@ -179,10 +115,7 @@ func clientTLS(c *model.ClientTLS) (*tls.Config, error) {
 			return nil, errors.New("must have certificates in PEM as ca")
 		}
 	}
-	switch {
-	case (c.Certificate == "") != (c.Key == ""):
-		return nil, errors.New("must have both certificate and key, or neither")
-	case c.Certificate != "":
+	if c.Certificate != "" || c.Key != "" {
 		pair, err := tls.X509KeyPair([]byte(c.Certificate), []byte(c.Key.Reveal()))
 		if err != nil {
 			return nil, errors.New("must have a certificate in PEM, and its private key as key")

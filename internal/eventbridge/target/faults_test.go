@@ -273,7 +273,7 @@ func TestProxiesOfTheEnvironmentAreNotUsed(t *testing.T) {
 	names := newNames(t)
 	names.set("127.0.0.1")
 	h.resolver = names.resolver()
-	h.shared = h.newPool(nil, 4)
+	h.shared = h.newTransport(nil, 4)
 	r := newReceiver(t, nil)
 	result := deliver(t, h.webhook(fmt.Sprintf("http://shop.example:%d/", r.Listener.Addr().(*net.TCPAddr).Port), nil), h.event("1"))
 	require.Equal(t, Delivered, result.Verdict, "%v", result.Err)

@@ -2,6 +2,7 @@ package target
 
 import (
 	"context"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -14,8 +15,10 @@ const maxLogged = 8 << 10
 // logTarget writes events to the process' log.
 type logTarget struct{ log *zap.Logger }
 
-func newLog(s *model.Subscriber, f *Factory) *logTarget {
-	return &logTarget{log: f.log.With(zap.String("bus", s.Bus), zap.String("subscriber", s.Name))}
+func (*Factory) checkLog(*model.Target) model.FaultList { return nil }
+
+func (f *Factory) openLog(s *model.Subscriber, _ time.Duration) (Target, error) {
+	return &logTarget{log: f.log.With(zap.String("bus", s.Bus), zap.String("subscriber", s.Name))}, nil
 }
 
 // Deliver logs the events; of an event that is longer than 8 KiB, the beginning.

@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/internal/connector/pipeline"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 )
 
 const (
@@ -25,16 +25,23 @@ const (
 // sinkTarget delivers through a sink of internal/connector.
 type sinkTarget struct {
 	sink    *sharedSink
-	message func(*Delivery) (to string, m *message.Message, err error)
 	timeout time.Duration
+	// encode makes the message of an event. to is what the sink takes as the destination. An error
+	// is about the event.
+	encode func(*Delivery) (to string, m *message.Message, err error)
 	// keyOfEvent says that RabbitMQ's routing key is the event's type, not the subscriber's.
 	keyOfEvent bool
-	room       *semaphore.Weighted // of pendingBytes
+	inFlight   *semaphore.Weighted // of pendingBytes
 	closed     sync.Once
 }
 
-func newSinkTarget(sink *sharedSink, timeout time.Duration, convert func(*Delivery) (string, *message.Message, error)) *sinkTarget {
-	return &sinkTarget{sink: sink, message: convert, timeout: timeout, room: semaphore.NewWeighted(pendingBytes)}
+// openSink makes t use the sink of key. start makes the sink if no other target uses it.
+func (f *Factory) openSink(t *sinkTarget, key sinkKey, start func(connector.Options) runner) (_ Target, err error) {
+	if t.sink, err = f.acquire(key, start); err != nil {
+		return nil, err
+	}
+	t.inFlight = semaphore.NewWeighted(pendingBytes)
+	return t, nil
 }
 
 // Close releases the sink. If no other target uses the sink, Close waits until ctx ends for events
@@ -57,50 +64,39 @@ func (t *sinkTarget) Deliver(ctx context.Context, batch []Delivery) []Result {
 	defer cancel()
 	results := make([]Result, len(batch))
 	outcomes := make(chan outcome, len(batch)) // with capacity for outcomes that come after Deliver has returned
-	waiting := make([]bool, len(batch))
-	left := 0
+	finished, left := make([]bool, len(batch)), len(batch)
+	finish := func(i int, r Result) {
+		r.Latency = time.Since(began)
+		results[i], finished[i] = r, true
+		left--
+	}
 	for i := range batch {
-		to, m, err := t.message(&batch[i])
+		to, m, err := t.encode(&batch[i])
 		if err != nil {
-			results[i] = Result{Verdict: Refused, Reason: ReasonEvent, Err: err, Latency: time.Since(began)}
+			finish(i, Result{Verdict: Refused, Reason: ReasonEvent, Err: err})
 			continue
 		}
 		weight := min(max(m.Size(), pendingBytes/pendingEvents), pendingBytes)
-		if t.room.Acquire(ctx, weight) != nil {
-			results[i] = t.unanswered(ctx, ReasonBusy)
-			results[i].Latency = time.Since(began)
+		if t.inFlight.Acquire(ctx, weight) != nil {
+			finish(i, t.unanswered(ctx, ReasonBusy))
 			continue
 		}
-		waiting[i] = true
-		left++
-		(*t.sink.present.Load()).Send(ctx, to, m, func(err error) {
-			t.room.Release(weight)
+		(*t.sink.current.Load()).Send(ctx, to, m, func(err error) {
+			t.inFlight.Release(weight)
 			outcomes <- outcome{i, err}
 		})
 	}
-	for left > 0 {
+	for left > 0 && (ctx.Err() == nil || len(outcomes) > 0) {
 		select {
 		case o := <-outcomes:
-			results[o.index] = t.result(ctx, o.err)
-			results[o.index].Latency = time.Since(began)
-			waiting[o.index] = false
-			left--
-			continue
+			finish(o.index, t.result(ctx, o.err))
 		case <-ctx.Done():
 		}
-		for len(outcomes) > 0 {
-			o := <-outcomes
-			results[o.index] = t.result(ctx, o.err)
-			results[o.index].Latency = time.Since(began)
-			waiting[o.index] = false
+	}
+	for i := range finished {
+		if !finished[i] {
+			finish(i, t.unanswered(ctx, ReasonTimeout))
 		}
-		for i := range waiting {
-			if waiting[i] {
-				results[i] = t.unanswered(ctx, ReasonTimeout)
-				results[i].Latency = time.Since(began)
-			}
-		}
-		break
 	}
 	return results
 }
@@ -111,7 +107,7 @@ func (t *sinkTarget) result(ctx context.Context, err error) Result {
 		return Result{Verdict: Delivered}
 	}
 	if reason, refused := pipeline.Refused(err); refused {
-		if t.aboutEvent(reason) {
+		if t.refusesEvent(reason) {
 			return Result{Verdict: Refused, Reason: reason, Err: err}
 		}
 		return unavailable(reason, err)
@@ -119,7 +115,7 @@ func (t *sinkTarget) result(ctx context.Context, err error) Result {
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return t.unanswered(ctx, ReasonTimeout)
 	}
-	return unavailable(ReasonConnection, t.because(err))
+	return unavailable(ReasonConnection, t.withCause(err))
 }
 
 // unanswered is the result without an outcome. If the sink has reported an error, that is the
@@ -132,12 +128,12 @@ func (t *sinkTarget) unanswered(ctx context.Context, reason string) Result {
 	if reason == ReasonBusy {
 		err = fmt.Errorf("no answer within %s to what was sent before", t.timeout)
 	}
-	return unavailable(reason, t.because(err))
+	return unavailable(reason, t.withCause(err))
 }
 
-// because adds to err why the sink fails, if it does. It makes the log repeat that while attempts
+// withCause adds to err why the sink fails, if it does. It makes the log repeat that while attempts
 // fail.
-func (t *sinkTarget) because(err error) error {
+func (t *sinkTarget) withCause(err error) error {
 	cause := t.sink.health.Current()
 	if cause == nil {
 		return err
@@ -146,9 +142,9 @@ func (t *sinkTarget) because(err error) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// aboutEvent reports whether a connector's reason for refusing is about the event. The other
+// refusesEvent reports whether a connector's reason for refusing is about the event. The other
 // reasons are about the destination, such as the name of a topic, which people can correct.
-func (t *sinkTarget) aboutEvent(reason string) bool {
+func (t *sinkTarget) refusesEvent(reason string) bool {
 	switch reason {
 	case "too_large", "invalid_record", "invalid_timestamp", "bad_header", "bad_property", "refused_by_broker":
 		return true
@@ -156,63 +152,4 @@ func (t *sinkTarget) aboutEvent(reason string) bool {
 		return t.keyOfEvent
 	}
 	return false
-}
-
-// newKafka, newRabbitMQ and newPulsar expect a target in which Check has found no fault.
-
-func newKafka(c *model.KafkaTarget, timeout time.Duration, f *Factory) (Target, error) {
-	sink, err := f.kafkaSink(c.Connection, c.Topic)
-	if err != nil {
-		return nil, err
-	}
-	return newSinkTarget(sink, timeout, func(d *Delivery) (string, *message.Message, error) {
-		m, err := newMapping(d)
-		if err != nil {
-			return "", nil, err
-		}
-		// The record's time is the present: brokers refuse times ahead of their own, and delete
-		// records by their time.
-		return c.Topic, &message.Message{Key: keyOf(d), Value: m.data, Headers: m.withType(kafkaPrefix), Time: time.Now()}, nil
-	}), nil
-}
-
-func newRabbitMQ(c *model.RabbitMQTarget, timeout time.Duration, f *Factory) (Target, error) {
-	sink, err := f.rabbitMQSink(c.Connection, c.Exchange)
-	if err != nil {
-		return nil, err
-	}
-	t := newSinkTarget(sink, timeout, func(d *Delivery) (string, *message.Message, error) {
-		m, err := newMapping(d)
-		if err != nil {
-			return "", nil, err
-		}
-		to := c.RoutingKey
-		if to == "" {
-			to = d.Event.Type
-		}
-		const persistent = 2
-		return to, &message.Message{
-			Value: m.data, Headers: m.headers(amqpPrefix), AMQP: &message.AMQP{ContentType: m.contentType, DeliveryMode: persistent},
-		}, nil
-	})
-	t.keyOfEvent = c.RoutingKey == ""
-	return t, nil
-}
-
-func newPulsar(c *model.PulsarTarget, timeout time.Duration, f *Factory) (Target, error) {
-	sink, err := f.pulsarSink(c.Connection)
-	if err != nil {
-		return nil, err
-	}
-	return newSinkTarget(sink, timeout, func(d *Delivery) (string, *message.Message, error) {
-		m, err := newMapping(d)
-		if err != nil {
-			return "", nil, err
-		}
-		out := &message.Message{Key: keyOf(d), Value: m.data, Headers: m.withType(kafkaPrefix), From: message.From{Partition: -1}}
-		if d.Event.Time.UnixMilli() > 0 {
-			out.Time = time.UnixMilli(d.Event.Time.UnixMilli()).UTC()
-		}
-		return c.Topic, out, nil
-	}), nil
 }

@@ -13,7 +13,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+	"golang.org/x/sync/semaphore"
 
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/internal/connector/pipeline"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
@@ -53,7 +55,7 @@ func (s *shelf) answer(err error) {
 
 func newSharedSink(s pipeline.Sink) *sharedSink {
 	shared := &sharedSink{health: health.New(zap.NewNop())}
-	shared.present.Store(&s)
+	shared.current.Store(&s)
 	return shared
 }
 
@@ -88,9 +90,9 @@ func TestSinksThatEndAreMadeAgain(t *testing.T) {
 		require.NoError(t, err)
 		var failures atomic.Int64
 		failures.Store(3)
-		shared, err := f.use(sinkKey{"pulsar", "main", ""}, func(context.Context, func(error)) runner { return &frail{failures: &failures} })
+		shared, err := f.acquire(sinkKey{"pulsar", "main", ""}, func(connector.Options) runner { return &frail{failures: &failures} })
 		require.NoError(t, err)
-		target := newSinkTarget(shared, time.Second, func(d *Delivery) (string, *message.Message, error) { return "", &message.Message{Value: d.Body}, nil })
+		target := onSink(shared)
 		synctest.Wait()
 		result := target.Deliver(t.Context(), bodies("a"))[0]
 		assert.Equal(t, Retry, result.Verdict)
@@ -101,7 +103,7 @@ func TestSinksThatEndAreMadeAgain(t *testing.T) {
 		assert.Empty(t, f.sinks)
 
 		failures.Store(1_000_000) // one that never works ends, too
-		shared, err = f.use(sinkKey{"pulsar", "main", ""}, func(context.Context, func(error)) runner { return &frail{failures: &failures} })
+		shared, err = f.acquire(sinkKey{"pulsar", "main", ""}, func(connector.Options) runner { return &frail{failures: &failures} })
 		require.NoError(t, err)
 		time.Sleep(time.Hour)
 		assert.Less(t, 1_000_000-failures.Load(), int64(200))
@@ -110,10 +112,11 @@ func TestSinksThatEndAreMadeAgain(t *testing.T) {
 }
 
 // onShelf is a target whose sink is s.
-func onShelf(s pipeline.Sink) *sinkTarget {
-	return newSinkTarget(newSharedSink(s), time.Second, func(d *Delivery) (string, *message.Message, error) {
-		return "", &message.Message{Value: d.Body}, nil
-	})
+func onShelf(s pipeline.Sink) *sinkTarget { return onSink(newSharedSink(s)) }
+
+func onSink(s *sharedSink) *sinkTarget {
+	return &sinkTarget{sink: s, timeout: time.Second, inFlight: semaphore.NewWeighted(pendingBytes),
+		encode: func(d *Delivery) (string, *message.Message, error) { return "", &message.Message{Value: d.Body}, nil }}
 }
 
 func bodies(texts ...string) []Delivery {

@@ -18,60 +18,48 @@ import (
 )
 
 const (
-	// tokenTimeout bounds one HTTP request for a token.
-	tokenTimeout = 10 * time.Second
+	// tokenTimeout bounds the fetch of a token: one or two HTTP requests.
+	tokenTimeout = 20 * time.Second
 	// tokenEarly is how long before its expiry a token is not used any more.
 	tokenEarly = 10 * time.Second
-	// tokenPause is how long a failure is returned to other callers before the next request. It is
-	// also the least time between two drops of a token: a receiver that accepts no token must not
-	// cause a token request for each delivery.
+	// tokenPause is the least time between two fetches: the receiver that accepts no token, or the
+	// token server that fails, must not cause a request for each delivery.
 	tokenPause = time.Second
 )
 
-// tokens fetches and keeps one access token of the client credentials flow. It is safe for
-// concurrent use: callers that need a new token at the same time share one request.
+// tokens fetches OAuth2 tokens by the client credentials flow. It is safe for concurrent use:
+// callers that need a new token at the same time share one fetch.
 type tokens struct {
 	flow   clientcredentials.Config
-	client *http.Client
-	life   context.Context // of token requests
-	end    context.CancelFunc
+	ctx    context.Context // of fetches
+	cancel context.CancelFunc
 
 	mu       sync.Mutex
-	header   string    // "Bearer xyz", empty for none
-	expires  time.Time // zero: never
-	failed   error     // of the last request
-	failedAt time.Time
+	header   string        // of the last fetch, such as "Bearer xyz"
+	err      error         // of the last fetch
+	until    time.Time     // when the next fetch is due
 	dropped  time.Time     // when a token was last dropped
-	fetching chan struct{} // closed at the end of the request under way; nil for none
+	fetching chan struct{} // closed at the end of the fetch under way; nil for none
 }
 
 func newTokens(c *model.OAuth2, transport http.RoundTripper) *tokens {
-	life, end := context.WithCancel(context.Background())
-	return &tokens{
-		life: life, end: end,
-		flow: clientcredentials.Config{
-			ClientID: c.ClientID, ClientSecret: c.ClientSecret.Reveal(), TokenURL: c.TokenURL, Scopes: c.Scopes,
-		},
-		client: &http.Client{
-			Transport:     transport,
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-			Timeout:       tokenTimeout,
-		},
+	client := &http.Client{
+		Transport:     transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
+	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), oauth2.HTTPClient, client))
+	return &tokens{ctx: ctx, cancel: cancel, flow: clientcredentials.Config{
+		ClientID: c.ClientID, ClientSecret: c.ClientSecret.Reveal(), TokenURL: c.TokenURL, Scopes: c.Scopes,
+	}}
 }
 
 // get returns the value of the header Authorization.
 func (t *tokens) get(ctx context.Context) (string, error) {
 	for {
 		t.mu.Lock()
-		now := time.Now()
-		switch {
-		case t.header != "" && (t.expires.IsZero() || now.Add(tokenEarly).Before(t.expires)):
+		if time.Now().Before(t.until) {
 			defer t.mu.Unlock()
-			return t.header, nil
-		case t.failed != nil && now.Sub(t.failedAt) < tokenPause:
-			defer t.mu.Unlock()
-			return "", t.failed
+			return t.header, t.err
 		}
 		if t.fetching == nil {
 			t.fetching = make(chan struct{})
@@ -93,28 +81,30 @@ func (t *tokens) drop(header string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if now := time.Now(); t.header == header && now.Sub(t.dropped) >= tokenPause {
-		t.header, t.dropped = "", now
+		t.until, t.dropped = time.Time{}, now
 	}
 }
 
 func (t *tokens) fetch() {
-	ctx, cancel := context.WithTimeout(context.WithValue(t.life, oauth2.HTTPClient, t.client), 2*tokenTimeout)
+	ctx, cancel := context.WithTimeout(t.ctx, tokenTimeout)
 	defer cancel()
 	token, err := t.flow.Token(ctx)
+	if err == nil && !validToken(token) {
+		err = errors.New("the token cannot be in an HTTP header")
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	close(t.fetching)
 	t.fetching = nil
-	if err == nil && !validToken(token) {
-		err = errors.New("the token cannot be in an HTTP header")
-	}
-	if t.failed = tokenError(err); err != nil {
-		t.failedAt = time.Now()
+	t.header, t.err, t.until = "", tokenError(err), time.Now().Add(tokenPause)
+	if err != nil {
 		return
 	}
-	t.header, t.expires = token.Type()+" "+token.AccessToken, token.Expiry
-	if !t.expires.IsZero() && time.Until(t.expires) <= tokenEarly {
-		t.expires = time.Now().Add(tokenEarly + time.Second) // shorter ones are used for a second: otherwise they would never be used
+	t.header = token.Type() + " " + token.AccessToken
+	if early := token.Expiry.Add(-tokenEarly); early.After(t.until) {
+		t.until = early
+	} else if token.Expiry.IsZero() {
+		t.until = t.until.AddDate(100, 0, 0) // it does not expire
 	}
 }
 
@@ -122,12 +112,8 @@ func validToken(t *oauth2.Token) bool {
 	return t.AccessToken != "" && httpguts.ValidHeaderFieldValue(t.Type()+" "+t.AccessToken)
 }
 
-// isErrorCode reports whether text is an error code (RFC 6749, section 5.2), and short. Others are not
-// shown: if they were cut or escaped, a secret in them would not be found and redacted.
-func isErrorCode(text string) bool {
-	const most = 100
-	return len(text) <= most && strings.IndexFunc(text, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) < 0
-}
+// errorCodes are the error codes that are shown (RFC 6749, section 5.2): others may hold secrets.
+const errorCodes = " invalid_request invalid_client invalid_grant unauthorized_client unsupported_grant_type invalid_scope "
 
 // tokenError returns an error for people: short, and without what the server sent, except for its
 // error code.
@@ -139,7 +125,7 @@ func tokenError(err error) error {
 		return nil
 	case errors.As(err, &refused):
 		return fmt.Errorf("token_url: %w", refused)
-	case errors.As(err, &failed) && failed.ErrorCode != "" && isErrorCode(failed.ErrorCode):
+	case errors.As(err, &failed) && strings.Contains(errorCodes, " "+failed.ErrorCode+" "):
 		return fmt.Errorf("token_url answered %d: %s", failed.Response.StatusCode, failed.ErrorCode)
 	case errors.As(err, &failed):
 		return fmt.Errorf("token_url answered %d", failed.Response.StatusCode)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"slices"
 	"strconv"
@@ -23,14 +24,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/webhooksig"
 )
 
-// The modes of a webhook (CloudEvents 1.0, HTTP protocol binding, section 3). An empty mode is
-// structured.
-const (
-	modeBinary     = "binary"
-	modeStructured = "structured"
-	modeBatch      = "batch"
-)
-
 const (
 	userAgent = "Aviary-Eventbridge"
 	// maxBatchBytes bounds the body of one batch. A single event is sent whatever its size is.
@@ -39,21 +32,39 @@ const (
 
 // webhook delivers by HTTP POST.
 type webhook struct {
-	blank      *http.Request // requests are copies of it
-	mode       string
+	blank      *http.Request      // requests are copies of it
+	mode       string             // empty: structured
 	structured http.Header        // headers of events in mode structured
 	fixed      http.Header        // headers of each request; its lists are shared
 	signer     *webhooksig.Signer // nil: requests are not signed
 	tokens     *tokens            // nil: no OAuth2
-	pool       *pool
-	own        bool // no other subscriber uses the pool
+	transport  *http.Transport
+	own        bool // no other subscriber uses the transport
 	timeout    time.Duration
-	redactor   redactor
+	secrets    secrets // of the subscriber; the OAuth2 token is not in it
 }
 
-// newWebhook expects a target in which Check has found no fault. concurrency is the greatest number
-// of concurrent deliveries.
-func newWebhook(c *model.Webhook, timeout time.Duration, concurrency int, f *Factory) (*webhook, error) {
+func (f *Factory) checkWebhook(t *model.Target) (faults model.FaultList) {
+	c := t.Webhook
+	if err := f.guard.checkURL(c.URL); err != nil {
+		faults.Add("/url", "%s", err)
+	}
+	if _, err := webhooksig.New(c.SigningSecret); err != nil {
+		faults.Add("/signing_secret", "%s", err)
+	}
+	if _, err := clientTLS(c.TLS); err != nil {
+		faults.Add("/tls", "%s", err)
+	}
+	if c.OAuth2 != nil {
+		if err := f.guard.checkURL(c.OAuth2.TokenURL); err != nil {
+			faults.Add("/oauth2/token_url", "%s", err)
+		}
+	}
+	return faults
+}
+
+func (f *Factory) openWebhook(s *model.Subscriber, timeout time.Duration) (Target, error) {
+	c := s.Target.Webhook
 	u, err := url.Parse(c.URL)
 	if err != nil {
 		return nil, errors.New("the URL cannot be read")
@@ -63,17 +74,17 @@ func newWebhook(c *model.Webhook, timeout time.Duration, concurrency int, f *Fac
 			Method: http.MethodPost, URL: u, Host: u.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Body: http.NoBody,
 		},
 		structured: http.Header{"Content-Type": {event.MediaType}},
-		mode:       c.Mode, timeout: timeout, pool: f.shared,
+		mode:       c.Mode, timeout: timeout, transport: f.shared,
 		fixed: http.Header{"User-Agent": {userAgent}},
 	}
-	w.redactor.addURL(u)
+	w.secrets.addURL(u)
 	for name, value := range c.Headers {
 		w.fixed[http.CanonicalHeaderKey(name)] = []string{value.Reveal()}
-		w.redactor.add(value)
+		w.secrets.add(value.Reveal())
 	}
 	if c.Bearer != "" {
 		w.fixed["Authorization"] = []string{"Bearer " + c.Bearer.Reveal()}
-		w.redactor.add(c.Bearer)
+		w.secrets.add(c.Bearer.Reveal())
 	}
 	// net/http may send a request again on another connection, if the receiver had just closed the
 	// first one: receivers recognise copies by webhook-id. This key without a value allows that,
@@ -87,13 +98,13 @@ func newWebhook(c *model.Webhook, timeout time.Duration, concurrency int, f *Fac
 		if err != nil {
 			return nil, fmt.Errorf("tls: %w", err)
 		}
-		w.pool, w.own = f.newPool(settings, min(concurrency, idleConnections)), true
+		w.transport, w.own = f.newTransport(settings, min(max(s.Delivery.Concurrency, 1), idleConnections)), true
 	}
 	if c.OAuth2 != nil {
-		w.tokens = newTokens(c.OAuth2, w.pool)
-		w.redactor.add(c.OAuth2.ClientSecret)
+		w.tokens = newTokens(c.OAuth2, w.transport)
+		w.secrets.add(c.OAuth2.ClientSecret.Reveal())
 		if u, err := url.Parse(c.OAuth2.TokenURL); err == nil {
-			w.redactor.addURL(u)
+			w.secrets.addURL(u)
 		}
 	}
 	return w, nil
@@ -102,10 +113,10 @@ func newWebhook(c *model.Webhook, timeout time.Duration, concurrency int, f *Fac
 // Close closes the connections that no other subscriber uses, and cancels a token request.
 func (w *webhook) Close(context.Context) error {
 	if w.tokens != nil {
-		w.tokens.end()
+		w.tokens.cancel()
 	}
 	if w.own {
-		w.pool.CloseIdleConnections()
+		w.transport.CloseIdleConnections()
 	}
 	return nil
 }
@@ -114,16 +125,16 @@ func (w *webhook) Close(context.Context) error {
 func (w *webhook) Deliver(ctx context.Context, batch []Delivery) []Result {
 	results := make([]Result, 0, len(batch))
 	for len(batch) > 0 {
-		n := w.fitting(batch)
+		n := w.requestSize(batch)
 		results = w.deliver(ctx, batch[:n], results)
 		batch = batch[n:]
 	}
 	return results
 }
 
-// fitting returns how many of batch, from the first on, go into one request.
-func (w *webhook) fitting(batch []Delivery) int {
-	if w.mode != modeBatch {
+// requestSize returns how many of batch, from the first on, go into one request.
+func (w *webhook) requestSize(batch []Delivery) int {
+	if w.mode != model.ModeBatch {
 		return 1
 	}
 	size := 0
@@ -145,7 +156,7 @@ func (w *webhook) deliver(ctx context.Context, batch []Delivery, results []Resul
 	} else {
 		result = w.post(ctx, batch)
 	}
-	if len(batch) > 1 && result.aboutAnEvent(batch) {
+	if len(batch) > 1 && result.mayBeOfOneEvent(batch) {
 		half := len(batch) / 2
 		return w.deliver(ctx, batch[half:], w.deliver(ctx, batch[:half], results))
 	}
@@ -161,9 +172,9 @@ func (r *Result) final() bool {
 	return r.Unavailable || r.Verdict == Gone || r.Reason == ReasonStopped
 }
 
-// aboutAnEvent reports whether the result of a batch may be about only some of its events: if the
+// mayBeOfOneEvent reports whether a single event may have caused the result of a batch: if the
 // batch is refused, or if it fails and one of the events has failed before.
-func (r *Result) aboutAnEvent(batch []Delivery) bool {
+func (r *Result) mayBeOfOneEvent(batch []Delivery) bool {
 	retried := slices.ContainsFunc(batch, func(d Delivery) bool { return d.Retried })
 	return r.Verdict == Refused || r.Verdict == Retry && !r.final() && retried
 }
@@ -195,14 +206,14 @@ type request struct {
 func (w *webhook) request(batch []Delivery) (request, error) {
 	d := &batch[0]
 	switch {
-	case w.mode == modeBatch:
+	case w.mode == model.ModeBatch:
 		hops, events := 0, make([]event.Event, len(batch))
 		for i := range batch {
 			hops, events[i] = max(hops, batch[i].Hops), batch[i].Event
 		}
 		head := http.Header{}
 		return request{id: batchID(batch), hops: hops, head: head, body: event.WriteBatch(head, events)}, nil
-	case w.mode != modeBinary && d.Body == nil:
+	case w.mode != model.ModeBinary && d.Body == nil:
 		return request{id: d.Event.WebhookID(), hops: d.Hops, head: w.structured, body: d.Event.JSON, trace: traceOf(&d.Event)}, nil
 	}
 	head := make(http.Header, 16)
@@ -237,53 +248,47 @@ func traceOf(e *event.Event) event.Trace {
 	return event.TraceOf(head)
 }
 
-// post posts a batch, or one event, within the subscriber's timeout. If the receiver does not
-// accept the OAuth2 token any more, post tries a new one.
-func (w *webhook) post(ctx context.Context, batch []Delivery) Result {
+// post posts a batch, or one event, within the subscriber's timeout.
+func (w *webhook) post(ctx context.Context, batch []Delivery) (result Result) {
 	began := time.Now()
+	defer func() { result.Latency = time.Since(began) }()
 	r, err := w.request(batch)
 	if err != nil {
-		return Result{Verdict: Refused, Reason: ReasonEvent, Err: err, Latency: time.Since(began)}
+		return Result{Verdict: Refused, Reason: ReasonEvent, Err: err}
 	}
 	ctx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
-	result := w.authorizedPost(ctx, &r)
-	result.Latency = time.Since(began)
+	if w.tokens == nil {
+		return w.postOnce(ctx, &r, "")
+	}
+	return w.postWithToken(ctx, &r)
+}
+
+// postWithToken posts with an OAuth2 token. If the receiver does not accept the token any more, it
+// posts again with a new one.
+func (w *webhook) postWithToken(ctx context.Context, r *request) (result Result) {
+	used := ""
+	for range 2 {
+		token, err := w.tokens.get(ctx)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return unavailable(connectionError(ctx, err, w.timeout))
+		case err != nil:
+			return unavailable(ReasonToken, fmt.Errorf("no OAuth2 token: %w", w.secrets.err(err)))
+		case token == used:
+			return result
+		}
+		if result = w.postOnce(ctx, r, token); result.Status != http.StatusUnauthorized {
+			return result
+		}
+		w.tokens.drop(token)
+		used = token
+	}
 	return result
 }
 
-func (w *webhook) authorizedPost(ctx context.Context, r *request) Result {
-	if w.tokens == nil {
-		return w.postOnce(ctx, r, "")
-	}
-	token, err := w.tokens.get(ctx)
-	if err != nil {
-		return w.noToken(ctx, err)
-	}
-	result := w.postOnce(ctx, r, token)
-	if result.Status != http.StatusUnauthorized {
-		return result
-	}
-	w.tokens.drop(token)
-	fresh, err := w.tokens.get(ctx)
-	if err != nil {
-		return w.noToken(ctx, err)
-	}
-	if fresh == token {
-		return result
-	}
-	return w.postOnce(ctx, r, fresh)
-}
-
-func (w *webhook) noToken(ctx context.Context, err error) Result {
-	if ctx.Err() != nil {
-		return unavailable(connectionError(ctx, err, w.timeout))
-	}
-	return unavailable(ReasonToken, fmt.Errorf("no OAuth2 token: %w", w.redactor.err(err, "")))
-}
-
 // headers returns the headers of a request.
-func (w *webhook) headers(r *request, token string) (http.Header, error) {
+func (w *webhook) headers(r *request, token string) http.Header {
 	h := make(http.Header, len(w.fixed)+len(r.head)+8)
 	maps.Copy(h, w.fixed)
 	maps.Copy(h, r.head)
@@ -300,13 +305,9 @@ func (w *webhook) headers(r *request, token string) (http.Header, error) {
 		}
 	}
 	if w.signer != nil {
-		signature, err := w.signer.Sign(r.id, timestamp, r.body)
-		if err != nil {
-			return nil, err
-		}
-		h["Webhook-Signature"] = []string{signature}
+		h["Webhook-Signature"] = []string{w.signer.Sign(r.id, timestamp, r.body)}
 	}
-	return h, nil
+	return h
 }
 
 // newBody makes the body of a request. net/http knows that this type is in memory, and sends it in
@@ -315,11 +316,21 @@ func newBody(content []byte) io.ReadCloser { return io.NopCloser(bytes.NewReader
 
 // postOnce sends one request and reads its answer.
 func (w *webhook) postOnce(ctx context.Context, r *request, token string) Result {
-	head, err := w.headers(r, token)
-	if err != nil {
-		return Result{Reason: ReasonEvent, Err: err}
-	}
-	requesting, giveUp, connected := newRequestContext(ctx)
+	head := w.headers(r, token)
+	var conn *connection // of the request, nil for none
+	requesting, giveUp := context.WithCancel(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn: func(string) { // also for a second connection, if the first was closed while idle
+			conn = nil
+			delete(head, "Connection")
+		},
+		GotConn: func(got httptrace.GotConnInfo) {
+			conn = connectionOf(got.Conn)
+			conn.unanswered.Store(r)
+			if time.Since(conn.opened) >= maxConnectionAge {
+				head["Connection"] = []string{"close"}
+			}
+		},
+	}))
 	defer giveUp()
 	req := w.blank.WithContext(requesting)
 	req.Header = head
@@ -327,15 +338,16 @@ func (w *webhook) postOnce(ctx context.Context, r *request, token string) Result
 		req.Body = newBody(r.body)
 		req.GetBody = func() (io.ReadCloser, error) { return newBody(r.body), nil }
 	}
-	answer, err := w.pool.RoundTrip(req) //nolint:bodyclose // readAnswer does
+	answer, err := w.transport.RoundTrip(req) //nolint:bodyclose // readAnswer does
 	if err != nil {
 		reason, err := connectionError(ctx, err, w.timeout)
-		result := unavailable(reason, w.redactor.err(err, token))
-		if reason == ReasonConnection && connected() { // the receiver may break a connection because of the event
+		result := unavailable(reason, w.secrets.with(token).err(err))
+		if reason == ReasonConnection && conn != nil { // the receiver may break a connection because of the event
 			result.Unavailable = false
 		}
 		return result
 	}
+	conn.unanswered.CompareAndSwap(r, nil) // another request may use the connection already
 	result := judge(answer)
 	result.Response = w.readAnswer(answer, result.Verdict != Delivered, giveUp, token)
 	return result

@@ -6,17 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 )
 
 const (
 	maxTemplate = 64 << 10
 	maxPaths    = 100
-	maxName     = 64
 )
 
 // template is a text with placeholders for values of the event.
@@ -35,7 +36,8 @@ type template struct {
 // part is a text and, unless slot is negative, the value that follows it.
 type part struct {
 	text string
-	slot int
+	at   int // where in the template the text begins
+	slot int // index in paths
 	form form
 }
 
@@ -48,132 +50,84 @@ const (
 	asText               // in a text that is not JSON
 )
 
-// validName reports whether a path may have that name.
-func validName(name string) bool {
-	for i := range len(name) {
-		c := name[i]
-		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_'
-		if !letter && (i == 0 || c != '-' && (c < '0' || c > '9')) {
-			return false
-		}
-	}
-	return name != "" && len(name) <= maxName
-}
+const namePattern, placeholder = `[A-Za-z_][A-Za-z0-9_-]{0,63}`, `\{\{(` + namePattern + `)\}\}|\{(` + namePattern + `)\}`
 
-func compileTemplate(paths map[string]string, text string, isJSON bool) (*template, []error) {
-	var faults []error
-	fault := func(pointer, format string, args ...any) {
-		faults = append(faults, &Fault{Pointer: pointer, Problem: fmt.Sprintf(format, args...)})
-	}
-	t := &template{}
+var (
+	names      = regexp.MustCompile(`^` + namePattern + `$`)
+	textTokens = regexp.MustCompile(placeholder)
+	// jsonTokens finds also what begins and ends a string, and the escapes in strings. No
+	// placeholder begins within an escape: a value could end the escape.
+	jsonTokens = regexp.MustCompile(placeholder + `|"|(?s:\\u.{4}|\\.)`)
+)
+
+func compileTemplate(paths map[string]string, text string, isJSON bool) (t *template, faults model.FaultList) {
+	t = &template{}
 	slots := map[string]int{}
 	for _, name := range slices.Sorted(maps.Keys(paths)) {
-		pointer := "/paths/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
-		if !validName(name) {
-			fault(pointer, "must have a name of letters, digits, _ and -, the first a letter or _, at most %d", maxName)
-			continue
-		}
+		pointer := "/paths" + model.Step(name)
 		path, err := event.ParsePointer(paths[name])
-		if err != nil {
-			fault(pointer, "%s", err)
-			continue
+		switch {
+		case !names.MatchString(name):
+			faults.Add(pointer, "must have a name of letters, digits, _ and -, the first a letter or _, at most 64")
+		case err != nil:
+			faults.Add(pointer, "%s", err)
 		}
 		slots[name] = len(t.paths)
 		t.paths = append(t.paths, path)
 	}
 	switch {
 	case len(paths) > maxPaths:
-		fault("/paths", "must be at most %d, got %d", maxPaths, len(paths))
+		faults.Add("/paths", "must be at most %d, got %d", maxPaths, len(paths))
 	case text == "":
-		fault("/template", "must be given")
+		faults.Add("/template", "must be given")
 	case len(text) > maxTemplate:
-		fault("/template", "must have at most %d bytes, got %d", maxTemplate, len(text))
+		faults.Add("/template", "must have at most %d bytes, got %d", maxTemplate, len(text))
 	case !utf8.ValidString(text):
-		fault("/template", "must be UTF-8")
+		faults.Add("/template", "must be UTF-8")
 	}
 	if len(faults) > 0 {
 		return nil, faults
 	}
-	if err := t.parse(text, slots, isJSON); err != nil {
-		fault("/template", "%s", err)
-		return nil, faults
+	err := t.parse(text, slots, isJSON)
+	if err == nil && isJSON {
+		err = t.checkJSON(text)
 	}
-	if isJSON {
-		if err := t.checkJSON(text); err != nil {
-			fault("/template", "%s", err)
-		}
+	if err != nil {
+		faults.Add("/template", "%s", err)
 	}
 	return t, faults
 }
 
-// parse finds the placeholders. It tracks whether it is inside a JSON string.
+// parse finds the placeholders.
 func (t *template) parse(text string, slots map[string]int, isJSON bool) error {
-	var literal strings.Builder
-	inString := false
-	for i := 0; i < len(text); {
-		name, doubled := placeholder(text[i:])
+	tokens, form := textTokens, asText
+	if isJSON {
+		tokens, form = jsonTokens, asJSON
+	}
+	from := 0 // where the text before the next placeholder begins
+	for _, m := range tokens.FindAllStringSubmatchIndex(text, -1) {
+		begin, end := m[0], m[1]
 		switch {
-		case doubled:
-			literal.WriteString("{" + name + "}")
-			i += len(name) + 4
-			continue
-		case name != "":
+		case m[2] >= 0: // {{NAME}}
+			t.parts = append(t.parts,
+				part{text: text[from:begin], at: from, slot: -1}, part{text: text[begin+1 : end-1], at: begin + 1, slot: -1})
+			from = end
+		case m[4] >= 0: // {NAME}
+			name := text[m[4]:m[5]]
 			slot, known := slots[name]
 			if !known {
-				return fmt.Errorf("%s: {%s} is not in paths; write {{%s}} for the text itself", position(text, i), name, name)
+				return fmt.Errorf("%s: {%s} is not in paths; write {{%s}} for the text itself", position(text, begin), name, name)
 			}
-			p := part{text: literal.String(), slot: slot, form: asText}
-			if isJSON {
-				p.form = asJSON
-				if inString {
-					p.form = asString
-				}
-			}
-			t.parts = append(t.parts, p)
-			literal.Reset()
-			i += len(name) + 2
-			continue
+			t.parts = append(t.parts, part{text: text[from:begin], at: from, slot: slot, form: form})
+			from = end
+		case text[begin] == '"' && form == asJSON:
+			form = asString
+		case text[begin] == '"':
+			form = asJSON
 		}
-		literal.WriteByte(text[i])
-		switch {
-		case text[i] == '"':
-			inString = !inString
-		case text[i] == '\\' && inString && isJSON:
-			n := escapeLength(text[i:])
-			literal.WriteString(text[i+1 : i+n])
-			i += n - 1
-		}
-		i++
 	}
-	t.parts = append(t.parts, part{text: literal.String(), slot: -1})
+	t.parts = append(t.parts, part{text: text[from:], at: from, slot: -1})
 	return nil
-}
-
-// escapeLength returns the length of the escape at the beginning of text, or of text if that is
-// shorter. No placeholder begins within an escape: a value could end the escape.
-func escapeLength(text string) int {
-	n := 2
-	if strings.HasPrefix(text, `\u`) {
-		n = 6
-	}
-	return min(n, len(text))
-}
-
-// placeholder returns the name if text begins with {NAME} or {{NAME}}. doubled reports the latter.
-func placeholder(text string) (name string, doubled bool) {
-	inside, ok := strings.CutPrefix(text, "{")
-	if !ok {
-		return "", false
-	}
-	inner, doubled := strings.CutPrefix(inside, "{")
-	end := strings.IndexByte(inner[:min(len(inner), maxName+1)], '}')
-	if end < 0 || !validName(inner[:end]) {
-		return "", false
-	}
-	if doubled && !strings.HasPrefix(inner[end:], "}}") {
-		return "", false // a brace that stands for itself, then a placeholder
-	}
-	return inner[:end], doubled
 }
 
 // position says, for people, where index i is in text.
@@ -187,59 +141,37 @@ func position(text string, i int) string {
 // checkJSON fills the placeholders with null, or with nothing inside strings, and checks the
 // result. If it is JSON, the result is JSON with all other values, too.
 func (t *template) checkJSON(text string) error {
-	sample, err := t.fill(make([][]byte, len(t.paths)))
-	if err != nil {
-		return err
-	}
+	sample, _ := t.fill(make([][]byte, len(t.paths))) // it is short
 	d := json.NewDecoder(bytes.NewReader(sample))
 	var v json.RawMessage
-	err = d.Decode(&v)
+	err := d.Decode(&v)
 	var syntax *json.SyntaxError
 	switch {
 	case errors.As(err, &syntax):
-		return fmt.Errorf("%s: is not JSON with its places filled in: %w", position(text, t.origin(text, int(syntax.Offset)-1)), err)
+		return fmt.Errorf("%s: is not JSON with its places filled in: %w", position(text, t.origin(int(syntax.Offset)-1, text)), err)
 	case err != nil:
 		return fmt.Errorf("%s: is not JSON with its places filled in: it ends too early", position(text, len(text)))
 	}
-	if at := int(d.InputOffset()); strings.TrimSpace(string(sample[at:])) != "" {
-		at += len(sample[at:]) - len(strings.TrimLeft(string(sample[at:]), " \t\r\n"))
-		return fmt.Errorf("%s: must be one JSON value: something follows it", position(text, t.origin(text, at)))
+	if rest := bytes.TrimLeft(sample[d.InputOffset():], " \t\r\n"); len(rest) > 0 {
+		return fmt.Errorf("%s: must be one JSON value: something follows it", position(text, t.origin(len(sample)-len(rest), text)))
 	}
 	return nil
 }
 
-// origin returns the index in text of what is at index at after the placeholders were filled as in
-// checkJSON.
-func (t *template) origin(text string, at int) int {
-	made, inString := 0, false
-	for i := 0; i < len(text); {
-		if made >= at {
-			return i
+// origin returns the index in text, the template, of what is at an index of checkJSON's sample.
+func (t *template) origin(index int, text string) int {
+	for i := range t.parts {
+		p := &t.parts[i]
+		if index < len(p.text) {
+			return p.at + index
 		}
-		name, doubled := placeholder(text[i:])
-		switch {
-		case doubled:
-			made += len(name) + 2
-			i += len(name) + 4
-			continue
-		case name != "":
-			if !inString {
-				made += len("null")
+		index -= len(p.text)
+		if p.slot >= 0 && p.form == asJSON {
+			if index < len("null") {
+				return p.at + len(p.text)
 			}
-			i += len(name) + 2
-			continue
-		case text[i] == '"':
-			inString = !inString
-		case text[i] == '\\' && inString:
-			n := escapeLength(text[i:])
-			if at < made+n {
-				return i + at - made
-			}
-			made += n - 1
-			i += n - 1
+			index -= len("null")
 		}
-		made++
-		i++
 	}
 	return len(text)
 }
@@ -253,6 +185,7 @@ func (t *template) body(e event.Event) ([]byte, error) {
 	return t.fill(values)
 }
 
+// fill fills the template with values of the paths, nil for those that the event does not have.
 func (t *template) fill(values [][]byte) ([]byte, error) {
 	size := 0
 	for i := range t.parts {
@@ -268,7 +201,7 @@ func (t *template) fill(values [][]byte) ([]byte, error) {
 			b = appendValue(b, values[p.slot], p.form)
 		}
 		if len(b) > MaxBytes {
-			return nil, errTooLarge()
+			return nil, fmt.Errorf("the transformed event has more than %d bytes", MaxBytes)
 		}
 	}
 	return b, nil
@@ -280,18 +213,8 @@ func appendValue(b, value []byte, f form) []byte {
 	switch {
 	case f == asJSON && value == nil:
 		return append(b, "null"...)
-	case value == nil:
-		return b
-	case f == asJSON:
-		return append(b, value...)
-	case isString && f == asString:
+	case f == asString && isString:
 		return append(b, value[1:len(value)-1]...) // it is escaped already
-	case isString:
-		var text string
-		if json.Unmarshal(value, &text) != nil {
-			return b // no event has such a value
-		}
-		return append(b, text...)
 	case f == asString:
 		for _, c := range value { // in JSON that is not a string, only these need an escape
 			switch {
@@ -304,6 +227,10 @@ func appendValue(b, value []byte, f form) []byte {
 			}
 		}
 		return b
+	case f == asText && isString:
+		var text string
+		_ = json.Unmarshal(value, &text) // the value is a part of valid JSON
+		return append(b, text...)
 	}
 	return append(b, value...)
 }

@@ -91,10 +91,10 @@ func TestFaultsSayWhere(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := template.Compile(&test.given)
-			var fault *template.Fault
-			require.ErrorAs(t, err, &fault)
-			assert.Equal(t, test.pointer, fault.Pointer)
-			assert.Contains(t, fault.Problem, test.problem)
+			var invalid *model.Invalid
+			require.ErrorAs(t, err, &invalid)
+			assert.Equal(t, test.pointer, invalid.Faults[0].Pointer)
+			assert.Contains(t, invalid.Faults[0].Problem, test.problem)
 		})
 	}
 }
@@ -162,8 +162,8 @@ func FuzzTemplate(f *testing.F) {
 			}
 			require.True(t, json.Valid(body), "%q", body)
 		} else {
-			var fault *template.Fault
-			require.ErrorAs(t, err, &fault)
+			var invalid *model.Invalid
+			require.ErrorAs(t, err, &invalid)
 		}
 		given.ContentType = contentType
 		if run, err := template.Compile(given); err == nil {

@@ -2,7 +2,7 @@
 package template
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"mime"
 	"strings"
@@ -21,36 +21,18 @@ const jsonType = "application/json"
 // concurrent use.
 type Func func(e event.Event) (body []byte, contentType string, err error)
 
-// Fault is something wrong with a transformation.
-type Fault struct {
-	// Pointer is a JSON Pointer from the transformation, such as /template.
-	Pointer string
-	// Problem is for people, and says where in the text it is.
-	Problem string
-}
-
-// Error returns both.
-func (f *Fault) Error() string { return f.Pointer + ": " + f.Problem }
-
-// Compile makes a function from a transformation. Its error joins a *Fault for each thing that is
-// wrong.
+// Compile makes a function from a transformation. If the transformation is not valid, the error is
+// a [*model.Invalid] whose pointers are from the transformation; problems in the text say where.
 func Compile(t *model.Transform) (Func, error) {
-	var errs []error
-	fault := func(pointer, format string, args ...any) {
-		errs = append(errs, &Fault{Pointer: pointer, Problem: fmt.Sprintf(format, args...)})
-	}
-	contentType := t.ContentType
-	if contentType == "" {
-		contentType = jsonType
-	}
+	var faults model.FaultList
+	contentType := cmp.Or(t.ContentType, jsonType)
 	media, _, err := mime.ParseMediaType(contentType)
 	if err != nil || !strings.Contains(media, "/") || strings.ContainsAny(contentType, "\r\n") || len(contentType) > 255 {
-		fault("/content_type", "must be a media type such as application/json or text/plain; charset=utf-8, got %q", contentType)
+		faults.Add("/content_type", "must be a media type such as application/json or text/plain; charset=utf-8, got %q", contentType)
 	}
-	asJSON := media == jsonType || media == "text/json" || strings.HasSuffix(media, "+json")
-	compiled, faults := compileTemplate(t.Paths, t.Template, asJSON)
-	errs = append(errs, faults...)
-	if err := errors.Join(errs...); err != nil {
+	isJSON := media == jsonType || media == "text/json" || strings.HasSuffix(media, "+json")
+	compiled, more := compileTemplate(t.Paths, t.Template, isJSON)
+	if err := append(faults, more...).Err(); err != nil {
 		return nil, err
 	}
 	return func(e event.Event) ([]byte, string, error) {
@@ -60,9 +42,4 @@ func Compile(t *model.Transform) (Func, error) {
 		}
 		return body, contentType, nil
 	}, nil
-}
-
-// errTooLarge is the error of a body of more than MaxBytes.
-func errTooLarge() error {
-	return fmt.Errorf("the transformed event has more than %d bytes", MaxBytes)
 }

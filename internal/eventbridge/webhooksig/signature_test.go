@@ -22,8 +22,7 @@ const symmetric = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 func TestSignatureOfTheSpecification(t *testing.T) {
 	s, err := New(symmetric)
 	require.NoError(t, err)
-	got, err := s.Sign("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", []byte(`{"test": 2432232314}`))
-	require.NoError(t, err)
+	got := s.Sign("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", []byte(`{"test": 2432232314}`))
 	assert.Equal(t, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=", got)
 }
 
@@ -39,8 +38,7 @@ func TestSignatureIsVerifiedByOthers(t *testing.T) {
 			body := []byte("{\"a\": \"\u00e9\"}")
 			now := strconv.FormatInt(time.Now().Unix(), 10)
 			for range 3 { // MACs are used again
-				header, err := s.Sign("evt_1", now, body)
-				require.NoError(t, err)
+				header := s.Sign("evt_1", now, body)
 				request := http.Header{}
 				request.Set("webhook-id", "evt_1")
 				request.Set("webhook-timestamp", now)

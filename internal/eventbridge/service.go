@@ -227,13 +227,13 @@ func (s *service) ingest(r chi.Router) (state func(net.Conn, http.ConnState), er
 		return nil
 	})
 	s.senders.Store(len(s.cfg.Ingest.Tenants) > 0)
-	p.Routes(r.With(s.knownHost))
+	p.Routes(r.With(httpserver.Hosts(s.cfg.HTTP.Hosts).Middleware(s.senders.Load)))
 	return p.ConnState, nil
 }
 
 // manage serves the API and the console.
 func (s *service) manage(r chi.Router) error {
-	o := api.Options{Registry: s.store, Checks: s.checks, Instances: s.status, Jobs: s.store, Instance: s.cfg.instance(), Version: app.ThisBuild().Version, Log: s.rt.Log}
+	o := api.Options{Registry: s.store, Checks: s.checks, Instances: s.status, StoredJob: s.store.Job, Version: app.ThisBuild().Version, Log: s.rt.Log}
 	if s.processor != nil { // otherwise the interface must be nil
 		o.Processor = s.processor
 	}

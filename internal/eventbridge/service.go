@@ -3,6 +3,7 @@ package eventbridge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"sync/atomic"
@@ -91,8 +92,10 @@ type service struct {
 	checks  model.Checks
 	pulsar  *store.Pulsar
 	store   *store.Store
-	opening opening
 	status  *instances.Status
+
+	opened  atomic.Pointer[store.Store] // nil until the registry is read
+	waiting atomic.Pointer[error]       // why the registry is not read yet; nil before the first attempt
 
 	processor *delivery.Processor // nil without the role
 	senders   atomic.Bool         // senders have to authenticate
@@ -120,22 +123,33 @@ func (s *service) openRegistry(ctx context.Context) (err error) {
 		return err
 	}
 	if !s.admin() {
-		s.rt.Log.Info("pulsar.admin_url is not set: buses have one partition, backlogs are not known, and topics of deleted buses and subscribers remain")
+		s.rt.Log.Info("pulsar.admin_url is not set: buses have one partition, topics of deleted buses and subscribers remain, and neither backlogs nor the settings of the namespace are known")
 	}
 	s.pulsar = store.NewPulsar(s.client, s.topics, s.admin())
-	begin := &s.opening
-	s.rt.Check("registry", begin.check)
+	s.rt.Check("registry", s.checkRegistry)
 	s.store, err = store.Open(ctx, s.client, s.topics, store.Options{
 		Instance: s.cfg.instance(), Keys: keys, Checks: s.checks, Pulsar: s.pulsar, Partitions: s.admin(),
-		Log: s.rt.Log, Metrics: store.NewMetrics(s.rt.Metrics), Waiting: begin.failed,
+		Log: s.rt.Log, Metrics: store.NewMetrics(s.rt.Metrics), Waiting: func(err error) { s.waiting.Store(&err) },
 	})
 	if err != nil {
 		return err
 	}
-	begin.read(s.store)
+	s.opened.Store(s.store)
 	s.rt.OnStop("registry", s.store.Close)
 	s.rt.Go("registry", s.store.Run)
 	return nil
+}
+
+// checkRegistry is the readiness check of the registry. Until it is read, the error says what the
+// start waits for: Pulsar may be unavailable, or its address may be wrong.
+func (s *service) checkRegistry(ctx context.Context) error {
+	if opened := s.opened.Load(); opened != nil {
+		return opened.Check(ctx)
+	}
+	if err := s.waiting.Load(); err != nil {
+		return fmt.Errorf("the registry is not read yet: %w", *err)
+	}
+	return errors.New("the registry is not read yet")
 }
 
 // join makes this instance known to the others.
@@ -147,7 +161,7 @@ func (s *service) join() (err error) {
 		return err
 	}
 	s.rt.Go("status", s.status.Run)
-	s.rt.Go("namespace", s.watchNamespace)
+	s.rt.Go("namespace", s.logPolicies)
 	return nil
 }
 

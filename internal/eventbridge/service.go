@@ -194,20 +194,17 @@ const publishInterval = 100 * time.Millisecond
 func (s *service) publishEngineStatus(ctx context.Context, e *engine.Engine) error {
 	tick := time.NewTicker(publishInterval)
 	defer tick.Stop()
-	published := make(map[string]bool)
+	var published map[string][]int
 	for {
 		s.status.SetRevision(e.Applied())
-		now := e.Status()
-		for bus := range now {
-			s.status.SetPartitions(bus, now[bus].Partitions)
-			published[bus] = true
-		}
+		now := e.Partitions()
 		for bus := range published {
-			if _, there := now[bus]; !there {
-				s.status.SetPartitions(bus, nil)
-				delete(published, bus)
-			}
+			s.status.SetPartitions(bus, now[bus]) // none, if the bus was deleted
 		}
+		for bus, partitions := range now {
+			s.status.SetPartitions(bus, partitions)
+		}
+		published = now
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -39,6 +38,7 @@ type bus struct {
 	halt      context.CancelFunc
 	life      context.Context // of the queues of subscribers that are not ordered
 	endQueues context.CancelFunc
+	storing   sync.WaitGroup // of these queues
 
 	mu        sync.Mutex
 	queues    map[string]*sendQueue // of subscribers that are not ordered, by UID
@@ -117,12 +117,12 @@ func (b *bus) sendQueueOf(s *model.Subscriber) *sendQueue {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	l := b.queues[s.UID]
-	if l == nil {
-		l = b.newSendQueue(b.life, s, 0)
-		b.queues[s.UID] = l
+	q := b.queues[s.UID]
+	if q == nil {
+		q = b.newSendQueue(b.life, &b.storing, s, 0)
+		b.queues[s.UID] = q
 	}
-	return l
+	return q
 }
 
 // forget ends the queues of subscribers that do not exist any more.
@@ -138,9 +138,9 @@ func (b *bus) forget(exists map[string]bool) {
 }
 
 func forget(queues map[string]*sendQueue, exists map[string]bool) {
-	for uid, l := range queues {
+	for uid, q := range queues {
 		if !exists[uid] {
-			l.forget()
+			q.forget()
 			delete(queues, uid)
 		}
 	}
@@ -148,8 +148,11 @@ func forget(queues map[string]*sendQueue, exists map[string]bool) {
 
 // run consumes the bus until running ends.
 func (b *bus) run() {
-	defer close(b.done)
-	defer b.end()
+	defer func() { // no copies are added any more
+		b.endQueues()
+		b.storing.Wait()
+		close(b.done)
+	}()
 	if b.after != nil {
 		<-b.after
 	}
@@ -211,21 +214,7 @@ func (b *bus) consume(ctx context.Context, stop context.CancelCauseFunc) error {
 	})
 }
 
-// end ends the queues. No copies are added any more.
-func (b *bus) end() {
-	b.endQueues()
-	b.mu.Lock()
-	var all []*sendQueue
-	for _, l := range b.queues {
-		all = append(all, l)
-	}
-	b.mu.Unlock()
-	for _, l := range all {
-		l.working.Wait()
-	}
-}
-
-// note stores why the bus cannot be consumed, and logs when that begins; nil ends it.
+// setUnhealthy records why the bus cannot be consumed, and logs when that begins; nil ends it.
 func (b *bus) setUnhealthy(err error) {
 	b.mu.Lock()
 	first := b.unhealthy == nil && err != nil
@@ -253,7 +242,10 @@ func (b *bus) own(ctx context.Context, topic string, index int) {
 			delete(b.owned, index)
 		}
 		b.mu.Unlock()
-		p.end()
+		p.mu.Lock() // no copies are added any more
+		p.window.close()
+		p.mu.Unlock()
+		p.storing.Wait()
 		b.log.Info("released a partition", zap.Int("partition", index), zap.String("because", stopReason(ctx)))
 	})
 }
@@ -272,7 +264,7 @@ func (b *bus) take(ctx context.Context, d *messaging.Delivery, pending messaging
 	b.mu.Lock()
 	p := b.owned[d.Partition]
 	b.mu.Unlock()
-	if p == nil || p.ctx.Err() != nil || ctx.Err() != nil {
+	if p == nil {
 		pending.Complete(errGivenUp)
 		return nil
 	}
@@ -287,7 +279,7 @@ func (b *bus) take(ctx context.Context, d *messaging.Delivery, pending messaging
 	}
 	p.mu.Lock() // a handler of an earlier ownership may still run
 	defer p.mu.Unlock()
-	if ctx.Err() != nil {
+	if p.ctx.Err() != nil || ctx.Err() != nil {
 		pending.Complete(errGivenUp)
 		return nil
 	}
@@ -363,6 +355,7 @@ type partition struct {
 	rebuilt bool
 	judged  time.Time // when the last event was judged
 
+	storing sync.WaitGroup // of queues
 	queueMu sync.Mutex
 	queues  map[string]*sendQueue // of ordered subscribers, by UID
 }
@@ -416,49 +409,22 @@ func (p *partition) sendQueue(s *subscriber) *sendQueue {
 	if !(*p.bus.exists.Load())[s.UID] {
 		return nil
 	}
-	l := p.queues[s.UID]
-	if l == nil {
-		l = p.bus.newSendQueue(p.ctx, s.Subscriber, p.index)
-		p.queues[s.UID] = l
+	q := p.queues[s.UID]
+	if q == nil {
+		q = p.bus.newSendQueue(p.ctx, &p.storing, s.Subscriber, p.index)
+		p.queues[s.UID] = q
 	}
-	return l
+	return q
 }
 
-// end ends the send queues of the partition, and frees its window. p.ctx has ended.
-func (p *partition) end() {
-	p.queueMu.Lock()
-	var all []*sendQueue
-	for _, l := range p.queues {
-		all = append(all, l)
-	}
-	p.queueMu.Unlock()
-	for _, l := range all {
-		l.working.Wait()
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.window.close()
-}
-
-// newSendQueue makes a send queue that ends with ctx. It takes names from the first revision of its
+// newSendQueue makes a send queue that ends with ctx. working counts its goroutine. It takes names from the first revision of its
 // subscriber, because they never change.
-func (b *bus) newSendQueue(ctx context.Context, s *model.Subscriber, partition int) *sendQueue {
+func (b *bus) newSendQueue(ctx context.Context, working *sync.WaitGroup, s *model.Subscriber, partition int) *sendQueue {
 	ctx, end := context.WithCancel(ctx)
 	return &sendQueue{
 		maxBytes: b.engine.cfg.QueueBytes, openSlots: b.engine.openSlots,
 		log:     b.log.With(zap.String("subscriber", s.Name), zap.Int("partition", partition)),
 		open:    func(ctx context.Context) (topicWriter, error) { return b.openSendTopic(ctx, s, partition) },
-		metrics: b.metrics, ctx: ctx, end: end, wake: make(chan struct{}, 1),
+		metrics: b.metrics, ctx: ctx, end: end, working: working, wake: make(chan struct{}, 1),
 	}
-}
-
-// partitions returns the indexes of the partitions that this engine owns.
-func (b *bus) partitions() (indexes []int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for i := range b.owned {
-		indexes = append(indexes, i)
-	}
-	slices.Sort(indexes)
-	return indexes
 }

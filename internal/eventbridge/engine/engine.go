@@ -44,7 +44,7 @@ type Engine struct {
 	metrics   *Metrics
 	capacity  windowCapacity
 	openSlots chan struct{}
-	working   sync.WaitGroup
+	working   sync.WaitGroup // of buses and of owned partitions
 	applied   atomic.Int64
 
 	mu    sync.Mutex
@@ -76,16 +76,6 @@ func (e *Engine) Run(ctx context.Context) error {
 	stop := e.source.Watch(func(s *store.Snapshot) { e.apply(ctx, s) })
 	<-ctx.Done()
 	stop()
-	e.mu.Lock()
-	all := make([]*bus, 0, len(e.buses))
-	for _, b := range e.buses {
-		all = append(all, b)
-	}
-	e.mu.Unlock()
-	for _, b := range all {
-		b.begin.Do(func() { close(b.done) }) // it has never begun
-		<-b.done
-	}
 	e.working.Wait()
 	return nil
 }
@@ -94,25 +84,15 @@ func (e *Engine) Run(ctx context.Context) error {
 // each event that it takes from now on by this revision or a later one.
 func (e *Engine) Applied() int64 { return e.applied.Load() }
 
-// BusStatus is what the engine does for one bus.
-type BusStatus struct {
-	Bus        string `json:"bus"`
-	Partitions []int  `json:"partitions"` // those that this engine owns
-	Rules      int    `json:"rules"`
-	Unhealthy  string `json:"unhealthy,omitempty"`
-}
-
-// Status returns what the engine does for each bus, by the bus' name.
-func (e *Engine) Status() map[string]BusStatus {
+// Partitions returns the partitions of each bus' topic that the engine owns, by the bus' name.
+func (e *Engine) Partitions() map[string][]int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	all := make(map[string]BusStatus, len(e.buses))
+	all := make(map[string][]int, len(e.buses))
 	for name, b := range e.buses {
-		s := BusStatus{Bus: name, Partitions: b.partitions(), Rules: b.rules.index.Len()}
-		if err := b.Unhealthy(); err != nil {
-			s.Unhealthy = err.Error()
-		}
-		all[name] = s
+		b.mu.Lock()
+		all[name] = slices.Sorted(maps.Keys(b.owned))
+		b.mu.Unlock()
 	}
 	return all
 }
@@ -127,7 +107,7 @@ func (e *Engine) Unhealthy() error {
 	for _, name := range slices.Sorted(maps.Keys(e.buses)) {
 		switch err := e.buses[name].Unhealthy(); {
 		case err == nil:
-		case len(errs) < toldBuses:
+		case len(errs) < namedBuses:
 			errs = append(errs, fmt.Errorf("bus %s: %w", name, err))
 		default:
 			more++
@@ -139,8 +119,8 @@ func (e *Engine) Unhealthy() error {
 	return errors.Join(errs...)
 }
 
-// toldBuses is how many buses the error of Unhealthy names.
-const toldBuses = 3
+// namedBuses is how many buses the error of Unhealthy names.
+const namedBuses = 3
 
 // Unhealthy returns why the bus is not consumed, nil if it is.
 func (b *bus) Unhealthy() error {
@@ -166,7 +146,6 @@ func (e *Engine) apply(ctx context.Context, s *store.Snapshot) {
 		}
 		b.halt()
 		b.begin.Do(func() { close(b.done) }) // it has never begun
-		e.working.Go(func() { <-b.done })
 		delete(e.buses, name)
 		if now == nil {
 			e.metrics.forget(name)
@@ -184,7 +163,7 @@ func (e *Engine) apply(ctx context.Context, s *store.Snapshot) {
 			e.buses[config.Name] = b
 		}
 		if b.update(s) {
-			b.begin.Do(func() { go b.run() }) // once it has all rules
+			b.begin.Do(func() { e.working.Go(b.run) }) // once it has all rules
 		}
 	}
 	e.applied.Store(s.Revision())

@@ -69,7 +69,7 @@ type sendQueue struct {
 	metrics   *busMetrics
 	ctx       context.Context // the life of the queue
 	end       context.CancelFunc
-	working   sync.WaitGroup
+	working   *sync.WaitGroup // of this queue's goroutine, and of other queues'
 
 	// Only the goroutine that works for the queue uses these.
 	sendTopic topicWriter // nil: not open

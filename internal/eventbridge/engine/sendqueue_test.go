@@ -74,7 +74,7 @@ func newFakeSendQueue(t testing.TB, s *fakeStore, order model.Order) (*sendQueue
 	metrics := NewMetrics(prometheus.NewRegistry()).of("b")
 	l := &sendQueue{
 		maxBytes: 100, openSlots: make(chan struct{}, parallelOpens), log: zaptest.NewLogger(t), metrics: metrics,
-		ctx: ctx, end: cancel, wake: make(chan struct{}, 1),
+		ctx: ctx, end: cancel, working: new(sync.WaitGroup), wake: make(chan struct{}, 1),
 	}
 	l.open = func(context.Context) (topicWriter, error) {
 		s.mu.Lock()

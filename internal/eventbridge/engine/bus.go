@@ -15,6 +15,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
+	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/eventpattern"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -422,8 +423,8 @@ func (p *partition) sendQueue(s *subscriber) *sendQueue {
 func (b *bus) newSendQueue(ctx context.Context, working *sync.WaitGroup, s *model.Subscriber, partition int) *sendQueue {
 	ctx, end := context.WithCancel(ctx)
 	return &sendQueue{
-		maxBytes: b.engine.cfg.QueueBytes, openSlots: b.engine.openSlots,
-		log:     b.log.With(zap.String("subscriber", s.Name), zap.Int("partition", partition)),
+		maxBytes: b.engine.cfg.QueueBytes, openSlots: b.engine.openSlots, retrySlots: b.engine.retrySlots,
+		health:  health.New(b.log.With(zap.String("subscriber", s.Name), zap.Int("partition", partition))),
 		open:    func(ctx context.Context) (topicWriter, error) { return b.openSendTopic(ctx, s, partition) },
 		metrics: b.metrics, ctx: ctx, end: end, working: working, wake: make(chan struct{}, 1),
 	}

@@ -35,17 +35,17 @@ type Maker interface {
 // Engine matches the events of all buses, in the partitions that it owns. Engines of several
 // processes share the partitions. All methods are safe for concurrent use.
 type Engine struct {
-	client    *messaging.Client
-	source    Source
-	topics    model.Topics
-	maker     Maker
-	cfg       Config
-	log       *zap.Logger
-	metrics   *Metrics
-	capacity  windowCapacity
-	openSlots chan struct{}
-	working   sync.WaitGroup // of buses and of owned partitions
-	applied   atomic.Int64
+	client                *messaging.Client
+	source                Source
+	topics                model.Topics
+	maker                 Maker
+	cfg                   Config
+	log                   *zap.Logger
+	metrics               *Metrics
+	capacity              windowCapacity
+	openSlots, retrySlots chan struct{}
+	working               sync.WaitGroup // of buses and of owned partitions
+	applied               atomic.Int64
 
 	mu    sync.Mutex
 	buses map[string]*bus
@@ -66,7 +66,7 @@ type Options struct {
 func New(o Options) *Engine {
 	return &Engine{
 		client: o.Client, source: o.Source, topics: o.Topics, maker: o.Maker, cfg: o.Config, log: o.Log.Named("engine"), metrics: o.Metrics,
-		capacity: windowCapacity{most: int64(o.Config.DedupEvents)}, buses: make(map[string]*bus), openSlots: make(chan struct{}, parallelOpens),
+		capacity: windowCapacity{most: int64(o.Config.DedupEvents)}, buses: make(map[string]*bus), openSlots: make(chan struct{}, parallelOpens), retrySlots: make(chan struct{}, parallelOpens),
 	}
 }
 

@@ -185,10 +185,7 @@ func TestBusesComeAndGo(t *testing.T) {
 	require.Eventually(t, func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		q := e.buses[busName].queues["u-s"]
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		return q.unhealthy != nil
+		return e.buses[busName].queues["u-s"].health.Current() != nil
 	}, await.Patience, 10*time.Millisecond)
 	w.set()
 	w.acknowledged()

@@ -18,14 +18,15 @@ type topicWriter interface {
 }
 
 // openSendTopic opens the send topic of a subscriber; for an ordered one, a partition of it. It
-// creates the topic if somebody has deleted it.
+// creates the topic if somebody has deleted it, but not for a bus that has ended: that bus, and its
+// subscribers, may be deleted.
 func (b *bus) openSendTopic(ctx context.Context, s *model.Subscriber, partition int) (topicWriter, error) {
 	open := func() (topicWriter, error) { return b.engine.openPublisher(ctx, s) }
 	if s.Order.Ordered() {
 		open = func() (topicWriter, error) { return b.engine.openWriter(ctx, s, partition) }
 	}
 	w, err := open()
-	if !errors.Is(err, messaging.ErrTopicNotFound) {
+	if !errors.Is(err, messaging.ErrTopicNotFound) || b.running.Err() != nil {
 		return w, err
 	}
 	if err := b.engine.maker.MakeSubscriber(ctx, b.newest.Load(), s); err != nil {

@@ -230,7 +230,7 @@ func TestASendTopicThatAcceptsNothing(t *testing.T) {
 				}
 				q.mu.Lock()
 				defer q.mu.Unlock()
-				return errors.Is(q.unhealthy, messaging.ErrTopicTerminated) && q.notFull != nil
+				return errors.Is(q.health.Current(), messaging.ErrTopicTerminated) && q.notFull != nil
 			}
 			require.Eventually(t, unhealthy, await.Patience, 10*time.Millisecond)
 			assert.Less(t, len(w.read(w.topics.Send(w.sub("healthy")))), 200, "the bus waits")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -270,4 +271,14 @@ func (s *service) serve(ln net.Listener, handler http.Handler, state func(net.Co
 	limits := s.cfg.Ingest.Limits
 	server := httpserver.NewServer(limits.ReadTimeout, s.cfg.Ingest.RequestTimeout, state, handler)
 	s.rt.ServeWith("http", httpserver.LimitConnections(ln, limits.Connections), server, httpserver.Serve(s.rt.Log.Named("http"), server, s.cfg.HTTP.WebConfigFile))
+}
+
+// loopback reports whether only this machine can reach a listen address.
+func loopback(listen string) bool {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return false
+	}
+	address, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && address.IsLoopback()
 }

@@ -2,7 +2,6 @@ package api
 
 import (
 	"net/http"
-	"net/url"
 
 	"github.com/aviaryhq/aviary/internal/httpserver"
 	"github.com/aviaryhq/aviary/internal/httpserver/bearer"
@@ -50,27 +49,12 @@ func reads(r *http.Request) bool {
 // sameSite refuses changes that a browser sends for another site's page: without tokens only the
 // network protects the API, and the browser is inside it.
 func (a *API) sameSite(next http.Handler) http.Handler {
+	protection := http.NewCrossOriginProtection()
 	return a.answer(func(w http.ResponseWriter, r *http.Request) error {
-		if r.Method != http.MethodGet && r.Method != http.MethodHead && crossSite(r) {
+		if protection.Check(r) != nil {
 			return refused(http.StatusForbidden, "the request comes from another site's page")
 		}
 		next.ServeHTTP(w, r)
 		return nil
 	})
-}
-
-func crossSite(r *http.Request) bool {
-	switch r.Header.Get("Sec-Fetch-Site") {
-	case "same-origin", "none":
-		return false
-	case "":
-	default:
-		return true
-	}
-	origin := r.Header.Get("Origin")
-	if origin == "" {
-		return false
-	}
-	u, err := url.Parse(origin)
-	return err != nil || u.Host != r.Host
 }

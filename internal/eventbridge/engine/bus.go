@@ -247,17 +247,8 @@ func (b *bus) own(ctx context.Context, topic string, index int) {
 		p.window.close()
 		p.mu.Unlock()
 		p.storing.Wait()
-		b.log.Info("released a partition", zap.Int("partition", index), zap.String("because", stopReason(ctx)))
+		b.log.Info("released a partition", zap.Int("partition", index), zap.NamedError("because", context.Cause(ctx)))
 	})
-}
-
-// stopReason returns why a partition is given up, for the log. It is not an error: the service
-// stops, the bus is deleted, or another engine takes over the partition.
-func stopReason(ended context.Context) string {
-	if cause := context.Cause(ended); cause != nil {
-		return strings.TrimPrefix(cause.Error(), "messaging: ")
-	}
-	return "the bus is gone"
 }
 
 // take matches one event. An error says that the engine cannot go on with the bus.

@@ -216,7 +216,7 @@ func (q *sendQueue) store(group []entry) {
 	together := len(group)
 	for len(group) > 0 {
 		if q.ctx.Err() != nil {
-			q.finish(group, q.endError())
+			q.finish(group, errGivenUp)
 			return
 		}
 		n := min(together, len(group))
@@ -294,9 +294,13 @@ func (q *sendQueue) close() {
 	q.metrics.queues.Dec()
 }
 
-// finish notes that copies are stored, or given up.
+// finish completes copies that are stored or, with an error, will not be. Those of a deleted
+// subscriber are not needed.
 func (q *sendQueue) finish(entries []entry, err error) {
 	q.mu.Lock()
+	if q.deleted {
+		err = nil
+	}
 	for _, e := range entries {
 		q.count--
 		q.bytes -= int64(e.size)
@@ -326,19 +330,8 @@ func (q *sendQueue) stopIfIdle() bool {
 		q.metrics.unhealthy.Dec()
 	}
 	q.mu.Unlock()
-	q.finish(rest, q.endError())
+	q.finish(rest, errGivenUp)
 	return true
-}
-
-// endError returns the outcome of copies when the queue ends. For a deleted subscriber it is nil:
-// its copies are not needed.
-func (q *sendQueue) endError() error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.deleted {
-		return nil
-	}
-	return errGivenUp
 }
 
 // setUnhealthy records why nothing is stored. While the queue is full, the bus waits.

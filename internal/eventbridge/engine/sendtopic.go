@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -50,35 +51,29 @@ func (e *Engine) openPublisher(ctx context.Context, s *model.Subscriber) (topicW
 }
 
 func (p publisher) put(ctx context.Context, entries []entry) (done, left []entry, err error) {
-	outcomes := make(chan outcome, len(entries))
+	outcomes := make([]error, len(entries))
+	var pending sync.WaitGroup
+	pending.Add(len(entries))
 	for i := range entries {
-		p.p.PublishAsync(ctx, entries[i].record, func(_ messaging.MessageID, err error) { outcomes <- outcome{i, err} })
+		p.p.PublishAsync(ctx, entries[i].record, func(_ messaging.MessageID, err error) {
+			outcomes[i] = err
+			pending.Done()
+		})
 	}
-	ended := ctx.Done()
-	for range entries {
-		var o outcome
-		select {
-		case o = <-outcomes:
-		case <-ended:
-			ended = nil
-			go p.close(ctx) // everything gets its outcome at once
-			o = <-outcomes
-		}
-		if o.err == nil {
-			done = append(done, entries[o.index])
+	stop := context.AfterFunc(ctx, func() { p.close(ctx) }) // then everything gets its outcome at once
+	pending.Wait()
+	stop()
+	for i, outcome := range outcomes {
+		if outcome == nil {
+			done = append(done, entries[i])
 			continue
 		}
-		left = append(left, entries[o.index])
+		left = append(left, entries[i])
 		if err == nil {
-			err = fmt.Errorf("cannot store: %w", o.err)
+			err = fmt.Errorf("cannot store: %w", outcome)
 		}
 	}
 	return done, left, err
-}
-
-type outcome struct {
-	index int
-	err   error
 }
 
 func (p publisher) close(ctx context.Context) { _ = p.p.Close(ctx) }

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/netip"
 	"sync/atomic"
-	"time"
 
 	"github.com/go-chi/chi/v5"
 	"go.uber.org/zap"
@@ -185,33 +184,6 @@ func (s *service) match() {
 	s.rt.Go("status of the engine", func(ctx context.Context) error { return s.publishEngineStatus(ctx, e) })
 	s.rt.Go("engine", e.Run)
 	s.rt.Check("engine", func(context.Context) error { return e.Unhealthy() })
-}
-
-// publishInterval is how often the engine's status is published.
-const publishInterval = 100 * time.Millisecond
-
-// publishEngineStatus publishes by which revision of the registry the engine matches, and which
-// partitions it owns.
-func (s *service) publishEngineStatus(ctx context.Context, e *engine.Engine) error {
-	tick := time.NewTicker(publishInterval)
-	defer tick.Stop()
-	var published map[string][]int
-	for {
-		s.status.SetRevision(e.Applied())
-		now := e.Partitions()
-		for bus := range published {
-			s.status.SetPartitions(bus, now[bus]) // none, if the bus was deleted
-		}
-		for bus, partitions := range now {
-			s.status.SetPartitions(bus, partitions)
-		}
-		published = now
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
-	}
 }
 
 // ingest starts to take events.

@@ -15,7 +15,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
-	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/eventpattern"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -37,13 +36,11 @@ type bus struct {
 
 	running   context.Context // of consuming
 	halt      context.CancelFunc
-	life      context.Context // of the queues of subscribers that are not ordered
+	queues    *sendQueues // of subscribers that are not ordered
 	endQueues context.CancelFunc
-	storing   sync.WaitGroup // of these queues
 
 	mu        sync.Mutex
-	queues    map[string]*sendQueue // of subscribers that are not ordered, by UID
-	owned     map[int]*partition    // the partitions that this engine owns
+	owned     map[int]*partition // the partitions that this engine owns
 	unhealthy error
 
 	consumer *messaging.Consumer
@@ -70,7 +67,7 @@ func (b *bus) update(s *store.Snapshot) bool {
 		}
 	}
 	b.exists.Store(&exists)
-	b.rules.change(wanted, b.sendQueueOf)
+	b.rules.change(wanted, b.queues.of)
 	b.metrics.rules.Set(float64(count))
 	b.forget(exists)
 	b.hold(nil)
@@ -110,40 +107,13 @@ func (b *bus) pause() {
 	}
 }
 
-// sendQueueOf returns the send queue of a subscriber that is not ordered, and makes it if there is
-// none.
-func (b *bus) sendQueueOf(s *model.Subscriber) *sendQueue {
-	if s.Order.Ordered() {
-		return nil
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	q := b.queues[s.UID]
-	if q == nil {
-		q = b.newSendQueue(b.life, &b.storing, s, 0)
-		b.queues[s.UID] = q
-	}
-	return q
-}
-
 // forget ends the queues of subscribers that do not exist any more.
 func (b *bus) forget(exists map[string]bool) {
+	b.queues.forget(exists)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	forget(b.queues, exists)
 	for _, p := range b.owned {
-		p.queueMu.Lock()
-		forget(p.queues, exists)
-		p.queueMu.Unlock()
-	}
-}
-
-func forget(queues map[string]*sendQueue, exists map[string]bool) {
-	for uid, q := range queues {
-		if !exists[uid] {
-			q.forget()
-			delete(queues, uid)
-		}
+		p.queues.forget(exists)
 	}
 }
 
@@ -151,7 +121,7 @@ func forget(queues map[string]*sendQueue, exists map[string]bool) {
 func (b *bus) run() {
 	defer func() { // no copies are added any more
 		b.endQueues()
-		b.storing.Wait()
+		b.queues.working.Wait()
 		close(b.done)
 	}()
 	if b.after != nil {
@@ -229,7 +199,7 @@ func (b *bus) setUnhealthy(err error) {
 // own begins the ownership of a partition, which ends with ctx.
 func (b *bus) own(ctx context.Context, topic string, index int) {
 	p := &partition{
-		bus: b, topic: topic, index: index, ctx: ctx, queues: make(map[string]*sendQueue),
+		bus: b, topic: topic, index: index, ctx: ctx, queues: newSendQueues(ctx, b, index),
 		window: newWindow(time.Duration(b.newest.Load().DedupWindow), &b.engine.capacity),
 	}
 	b.mu.Lock()
@@ -246,7 +216,7 @@ func (b *bus) own(ctx context.Context, topic string, index int) {
 		p.mu.Lock() // no copies are added any more
 		p.window.close()
 		p.mu.Unlock()
-		p.storing.Wait()
+		p.queues.working.Wait()
 		b.log.Info("released a partition", zap.Int("partition", index), zap.NamedError("because", context.Cause(ctx)))
 	})
 }
@@ -303,7 +273,7 @@ func (b *bus) take(ctx context.Context, d *messaging.Delivery, pending messaging
 		c.size = messaging.EntryBytes(c.record)
 		q := s.sendQueue
 		if s.ordered {
-			q = p.sendQueue(s)
+			q = p.queues.of(s.Subscriber)
 		}
 		switch {
 		case q == nil: // the subscriber was deleted meanwhile
@@ -347,9 +317,7 @@ type partition struct {
 	rebuilt bool
 	judged  time.Time // when the last event was judged
 
-	storing sync.WaitGroup // of queues
-	queueMu sync.Mutex
-	queues  map[string]*sendQueue // of ordered subscribers, by UID
+	queues *sendQueues // of ordered subscribers
 }
 
 // again reports whether an event is a duplicate to leave out. Before the first event, and when the
@@ -392,34 +360,5 @@ func (p *partition) watch() {
 			p.rebuilt = false
 		}
 		p.mu.Unlock()
-	}
-}
-
-// sendQueue returns the send queue of an ordered subscriber, and makes it if there is none. It
-// returns nil if the subscriber does not exist any more: a send queue would create the subscriber's
-// topics again.
-func (p *partition) sendQueue(s *subscriber) *sendQueue {
-	p.queueMu.Lock()
-	defer p.queueMu.Unlock()
-	if !(*p.bus.exists.Load())[s.UID] {
-		return nil
-	}
-	q := p.queues[s.UID]
-	if q == nil {
-		q = p.bus.newSendQueue(p.ctx, &p.storing, s.Subscriber, p.index)
-		p.queues[s.UID] = q
-	}
-	return q
-}
-
-// newSendQueue makes a send queue that ends with ctx. working counts its goroutine. It takes names from the first revision of its
-// subscriber, because they never change.
-func (b *bus) newSendQueue(ctx context.Context, working *sync.WaitGroup, s *model.Subscriber, partition int) *sendQueue {
-	ctx, end := context.WithCancel(ctx)
-	return &sendQueue{
-		maxBytes: b.engine.cfg.QueueBytes, openSlots: b.engine.openSlots, retrySlots: b.engine.retrySlots,
-		health:  health.New(b.log.With(zap.String("subscriber", s.Name), zap.Int("partition", partition))),
-		open:    func(ctx context.Context) (topicWriter, error) { return b.openSendTopic(ctx, s, partition) },
-		metrics: b.metrics, ctx: ctx, end: end, working: working, wake: make(chan struct{}, 1),
 	}
 }

@@ -178,10 +178,11 @@ func (e *Engine) newBus(ctx context.Context, config *model.Bus, after <-chan str
 		lines: log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 			return zapcore.NewSamplerWithOptions(c, time.Second, 5, 1000)
 		})),
-		queues: make(map[string]*sendQueue), owned: make(map[int]*partition), done: make(chan struct{}),
+		owned: make(map[int]*partition), done: make(chan struct{}),
 	}
 	b.newest.Store(config)
 	b.running, b.halt = context.WithCancel(ctx)
-	b.life, b.endQueues = context.WithCancel(context.WithoutCancel(ctx))
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	b.queues, b.endQueues = newSendQueues(life, b, 0), end
 	return b
 }

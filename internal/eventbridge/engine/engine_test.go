@@ -207,7 +207,7 @@ func TestBusesComeAndGo(t *testing.T) {
 	require.Eventually(t, func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		return e.buses[busName].queues["u-s"].health.Current() != nil
+		return e.buses[busName].queues.byUID["u-s"].health.Current() != nil
 	}, await.Patience, 10*time.Millisecond)
 	w.set()
 	w.acknowledged()

@@ -37,7 +37,7 @@ func newRules() *rules {
 }
 
 // change makes the index hold the rules of wanted, and no others, in one step. sendQueueOf returns
-// the send queue of a subscriber.
+// the send queue of a subscriber that is not ordered.
 func (r *rules) change(wanted []*model.Subscriber, sendQueueOf func(*model.Subscriber) *sendQueue) {
 	next := make(map[string]*subscriber, len(wanted))
 	var changed, old []*subscriber
@@ -47,7 +47,10 @@ func (r *rules) change(wanted []*model.Subscriber, sendQueueOf func(*model.Subsc
 			next[s.UID] = was
 			continue
 		}
-		now := &subscriber{Subscriber: s, ordered: s.Order.Ordered(), sendQueue: sendQueueOf(s)}
+		now := &subscriber{Subscriber: s, ordered: s.Order.Ordered()}
+		if !now.ordered {
+			now.sendQueue = sendQueueOf(s)
+		}
 		next[s.UID] = now
 		changed = append(changed, now)
 		if was != nil {

@@ -1,10 +1,10 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -218,13 +218,16 @@ func TestASendTopicThatAcceptsNothing(t *testing.T) {
 				b := e.bus(busName)
 				b.mu.Lock()
 				defer b.mu.Unlock()
-				queues := maps.Clone(b.queues)
+				var q *sendQueue
+				all := []*sendQueues{b.queues}
 				for _, p := range b.owned {
-					p.queueMu.Lock()
-					maps.Copy(queues, p.queues)
-					p.queueMu.Unlock()
+					all = append(all, p.queues)
 				}
-				q := queues[broken.UID]
+				for _, queues := range all {
+					queues.mu.Lock()
+					q = cmp.Or(q, queues.byUID[broken.UID])
+					queues.mu.Unlock()
+				}
 				if q == nil {
 					return false
 				}

@@ -81,7 +81,9 @@ func New(o Options) (*API, error) {
 		return nil, err
 	}
 	o.Log = o.Log.Named("api")
-	return &API{Options: o, document: document, requests: make(chan struct{}, parallelRequests), peeks: make(chan struct{}, parallelPeeks)}, nil
+	return &API{
+		Options: o, document: document, requests: make(chan struct{}, parallelRequests), peeks: make(chan struct{}, parallelPeeks),
+	}, nil
 }
 
 // Routes adds the API's routes, all below /v1, and answers where there is no route.

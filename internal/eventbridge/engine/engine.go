@@ -66,7 +66,8 @@ type Options struct {
 func New(o Options) *Engine {
 	return &Engine{
 		client: o.Client, source: o.Source, topics: o.Topics, maker: o.Maker, cfg: o.Config, log: o.Log.Named("engine"), metrics: o.Metrics,
-		capacity: windowCapacity{most: int64(o.Config.DedupEvents)}, buses: make(map[string]*bus), openSlots: make(chan struct{}, parallelOpens), retrySlots: make(chan struct{}, parallelOpens),
+		capacity: windowCapacity{most: int64(o.Config.DedupEvents)}, buses: make(map[string]*bus),
+		openSlots: make(chan struct{}, parallelOpens), retrySlots: make(chan struct{}, parallelOpens),
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/transfer"
@@ -27,12 +26,21 @@ func (c Config) command() string {
 	return ""
 }
 
-// runCommand reads the registry, and does what the command line asks for. It does not wait forever:
-// there may be no person to end it.
+// runCommand reads the registry, and runs the command. Reading ends after cfg.Timeout: nobody may
+// watch a command.
 func (s *service) runCommand(ctx context.Context) error {
-	err := s.openWithin(ctx, s.cfg.Timeout)
-	if err == nil {
+	opening, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	err := s.openRegistry(opening)
+	switch {
+	case err == nil:
 		err = s.exchange(ctx, os.Stdout, os.Stderr)
+	case opening.Err() != nil:
+		var before error // err may say no more than that the time is over
+		if failed := s.waiting.Load(); failed != nil {
+			before = *failed
+		}
+		err = fmt.Errorf("the registry could not be read within %s (-timeout): %w", s.cfg.Timeout, cmp.Or(before, s.client.Unreachable(), err))
 	}
 	if err != nil && ctx.Err() != nil {
 		return fmt.Errorf("%s: stopped before it was done", s.cfg.command()) // it is not a success
@@ -41,18 +49,6 @@ func (s *service) runCommand(ctx context.Context) error {
 		return fmt.Errorf("%s: %w", s.cfg.command(), err)
 	}
 	return nil
-}
-
-// openWithin is openRegistry with a bound in time.
-func (s *service) openWithin(ctx context.Context, bound time.Duration) error {
-	bounded, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
-	err := s.openRegistry(bounded)
-	if err == nil || bounded.Err() == nil {
-		return err
-	}
-	// The last attempt may have failed because of the bound itself.
-	return fmt.Errorf("the registry could not be read within %s (-timeout): %w", bound, cmp.Or(s.opening.failure(), s.client.Unreachable(), err))
 }
 
 // exchange writes the registry to a file, imports a file, or encrypts the secrets again. It writes
@@ -98,51 +94,23 @@ func (s *service) reencrypt(ctx context.Context, stdout io.Writer) error {
 }
 
 func (s *service) export(stdout io.Writer) error {
-	write := func(w io.Writer) error { return transfer.Export(w, s.store.Snapshot()) }
 	if s.cfg.Export == "-" {
-		return write(stdout)
+		return transfer.Export(stdout, s.store.Snapshot())
 	}
-	return writeFile(s.cfg.Export, write)
+	return writeFile(s.cfg.Export, func(w io.Writer) error { return transfer.Export(w, s.store.Snapshot()) })
 }
 
-// writeFile makes write write a file. An existing file is replaced in one step, once everything is
-// written: after a failure, and for readers meanwhile, the old file is there. What is not a file,
-// such as a pipe, is written to directly.
-func writeFile(path string, write func(io.Writer) error) (err error) {
-	mode := os.FileMode(0o600)
-	if file, err := filepath.EvalSymlinks(path); err == nil {
-		path = file
-	}
-	if info, err := os.Stat(path); err == nil {
-		if mode = info.Mode().Perm(); !info.Mode().IsRegular() {
-			return writeTo(path, write)
-		}
-	}
+// writeFile makes write write a file, and replaces path by it in one step once everything is
+// written. Only the owner may read the file.
+func writeFile(path string, write func(io.Writer) error) error {
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			_ = file.Close() // it is closed, or of no use
-			err = errors.Join(err, os.Remove(file.Name()))
-		}
-	}()
-	if err := write(file); err != nil {
-		return err
-	}
-	if err := errors.Join(file.Chmod(mode), file.Sync(), file.Close()); err != nil {
-		return err
+	if err := errors.Join(write(file), file.Sync(), file.Close()); err != nil {
+		return errors.Join(err, os.Remove(file.Name()))
 	}
 	return os.Rename(file.Name(), path)
-}
-
-func writeTo(path string, write func(io.Writer) error) error {
-	file, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	return errors.Join(write(file), file.Close())
 }
 
 func (s *service) importFile(ctx context.Context, stdout io.Writer) error {

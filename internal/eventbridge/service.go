@@ -3,10 +3,11 @@ package eventbridge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync/atomic"
-	"time"
 
 	"github.com/go-chi/chi/v5"
 	"go.uber.org/zap"
@@ -91,8 +92,10 @@ type service struct {
 	checks  model.Checks
 	pulsar  *store.Pulsar
 	store   *store.Store
-	opening opening
 	status  *instances.Status
+
+	opened  atomic.Pointer[store.Store] // nil until the registry is read
+	waiting atomic.Pointer[error]       // why the registry is not read yet; nil before the first attempt
 
 	processor *delivery.Processor // nil without the role
 	senders   atomic.Bool         // senders have to authenticate
@@ -120,22 +123,33 @@ func (s *service) openRegistry(ctx context.Context) (err error) {
 		return err
 	}
 	if !s.admin() {
-		s.rt.Log.Info("pulsar.admin_url is not set: buses have one partition, backlogs are not known, and topics of deleted buses and subscribers remain")
+		s.rt.Log.Info("pulsar.admin_url is not set: buses have one partition, topics of deleted buses and subscribers remain, and neither backlogs nor the settings of the namespace are known")
 	}
 	s.pulsar = store.NewPulsar(s.client, s.topics, s.admin())
-	begin := &s.opening
-	s.rt.Check("registry", begin.check)
+	s.rt.Check("registry", s.checkRegistry)
 	s.store, err = store.Open(ctx, s.client, s.topics, store.Options{
 		Instance: s.cfg.instance(), Keys: keys, Checks: s.checks, Pulsar: s.pulsar, Partitions: s.admin(),
-		Log: s.rt.Log, Metrics: store.NewMetrics(s.rt.Metrics), Waiting: begin.failed,
+		Log: s.rt.Log, Metrics: store.NewMetrics(s.rt.Metrics), Waiting: func(err error) { s.waiting.Store(&err) },
 	})
 	if err != nil {
 		return err
 	}
-	begin.read(s.store)
+	s.opened.Store(s.store)
 	s.rt.OnStop("registry", s.store.Close)
 	s.rt.Go("registry", s.store.Run)
 	return nil
+}
+
+// checkRegistry is the readiness check of the registry. Until it is read, the error says what the
+// start waits for: Pulsar may be unavailable, or its address may be wrong.
+func (s *service) checkRegistry(ctx context.Context) error {
+	if opened := s.opened.Load(); opened != nil {
+		return opened.Check(ctx)
+	}
+	if err := s.waiting.Load(); err != nil {
+		return fmt.Errorf("the registry is not read yet: %w", *err)
+	}
+	return errors.New("the registry is not read yet")
 }
 
 // join makes this instance known to the others.
@@ -147,7 +161,7 @@ func (s *service) join() (err error) {
 		return err
 	}
 	s.rt.Go("status", s.status.Run)
-	s.rt.Go("namespace", s.watchNamespace)
+	s.rt.Go("namespace", s.logPolicies)
 	return nil
 }
 
@@ -170,36 +184,6 @@ func (s *service) match() {
 	s.rt.Go("status of the engine", func(ctx context.Context) error { return s.publishEngineStatus(ctx, e) })
 	s.rt.Go("engine", e.Run)
 	s.rt.Check("engine", func(context.Context) error { return e.Unhealthy() })
-}
-
-// publishInterval is how often the engine's status is published.
-const publishInterval = 100 * time.Millisecond
-
-// publishEngineStatus publishes by which revision of the registry the engine matches, and which
-// partitions it owns.
-func (s *service) publishEngineStatus(ctx context.Context, e *engine.Engine) error {
-	tick := time.NewTicker(publishInterval)
-	defer tick.Stop()
-	published := make(map[string]bool)
-	for {
-		s.status.SetRevision(e.Applied())
-		now := e.Status()
-		for bus := range now {
-			s.status.SetPartitions(bus, now[bus].Partitions)
-			published[bus] = true
-		}
-		for bus := range published {
-			if _, there := now[bus]; !there {
-				s.status.SetPartitions(bus, nil)
-				delete(published, bus)
-			}
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
-	}
 }
 
 // ingest starts to take events.
@@ -227,13 +211,13 @@ func (s *service) ingest(r chi.Router) (state func(net.Conn, http.ConnState), er
 		return nil
 	})
 	s.senders.Store(len(s.cfg.Ingest.Tenants) > 0)
-	p.Routes(r.With(s.knownHost))
+	p.Routes(r.With(httpserver.Hosts(s.cfg.HTTP.Hosts).Middleware(s.senders.Load)))
 	return p.ConnState, nil
 }
 
 // manage serves the API and the console.
 func (s *service) manage(r chi.Router) error {
-	o := api.Options{Registry: s.store, Checks: s.checks, Instances: s.status, Jobs: s.store, Instance: s.cfg.instance(), Version: app.ThisBuild().Version, Log: s.rt.Log}
+	o := api.Options{Registry: s.store, Checks: s.checks, Instances: s.status, StoredJob: s.store.Job, Version: app.ThisBuild().Version, Log: s.rt.Log}
 	if s.processor != nil { // otherwise the interface must be nil
 		o.Processor = s.processor
 	}
@@ -259,4 +243,14 @@ func (s *service) serve(ln net.Listener, handler http.Handler, state func(net.Co
 	limits := s.cfg.Ingest.Limits
 	server := httpserver.NewServer(limits.ReadTimeout, s.cfg.Ingest.RequestTimeout, state, handler)
 	s.rt.ServeWith("http", httpserver.LimitConnections(ln, limits.Connections), server, httpserver.Serve(s.rt.Log.Named("http"), server, s.cfg.HTTP.WebConfigFile))
+}
+
+// loopback reports whether only this machine can reach a listen address.
+func loopback(listen string) bool {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return false
+	}
+	address, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && address.IsLoopback()
 }

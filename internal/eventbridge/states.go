@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/delivery"
+	"github.com/aviaryhq/aviary/internal/eventbridge/engine"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/internal/truncate"
 )
@@ -70,4 +71,31 @@ func stateOf(now delivery.Status) ([]byte, error) {
 	return json.Marshal(publishedState{
 		Delivering: now.Delivering, Breaker: now.Breaker, ProbeAt: now.ProbeAt.UTC().Truncate(time.Second), StandsBy: now.StandsBy, Unhealthy: truncate.Text(now.Unhealthy, maxUnhealthy),
 	})
+}
+
+// publishInterval is how often the engine's status is published.
+const publishInterval = 100 * time.Millisecond
+
+// publishEngineStatus publishes by which revision of the registry the engine matches, and which
+// partitions it owns.
+func (s *service) publishEngineStatus(ctx context.Context, e *engine.Engine) error {
+	tick := time.NewTicker(publishInterval)
+	defer tick.Stop()
+	var published map[string][]int
+	for {
+		s.status.SetRevision(e.Applied())
+		now := e.Partitions()
+		for bus := range published {
+			s.status.SetPartitions(bus, now[bus]) // none, if the bus was deleted
+		}
+		for bus, partitions := range now {
+			s.status.SetPartitions(bus, partitions)
+		}
+		published = now
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }

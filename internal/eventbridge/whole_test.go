@@ -207,7 +207,7 @@ func TestTheAddressOfPulsarIsEnough(t *testing.T) {
 	status, answer = ask(http.MethodGet, "/v1/buses/b/subscribers/s/dead-letters", "", "")
 	require.Equal(t, 501, status, answer)
 	require.Eventually(t, func() bool {
-		return w.logs.FilterMessage("without pulsar.admin_url it is not known whether the namespace has deduplication, which ordered subscribers need").Len() == 1
+		return w.logs.FilterMessage("pulsar.admin_url is not set: buses have one partition, topics of deleted buses and subscribers remain, and neither backlogs nor the settings of the namespace are known").Len() == 1
 	}, await.Patience, 10*time.Millisecond)
 
 	// A page whose name leads here may neither manage nor send, nobody being asked who he is.

@@ -2,9 +2,12 @@ package httpserver
 
 import (
 	"net"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 )
 
 // Hosts are the names that a request's Host may have at a server without authentication, without
@@ -15,8 +18,21 @@ import (
 // listed. "*" allows all.
 type Hosts []string
 
-// UnknownHost is the text of the answer to a request with another Host.
-const UnknownHost = "without tokens this server accepts only IP addresses and known names in the header Host: add this name to http.hosts"
+// Middleware refuses requests for a Host that an attacker may own, with status 421, unless the
+// server authenticates its clients.
+func (h Hosts) Middleware(authenticates func() bool) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !authenticates() && !h.Contain(r.Host) {
+				refusal.WriteProblem(w, &refusal.Error{Status: http.StatusMisdirectedRequest, Reason: "unknown_host", Text: unknownHost, CloseConnection: true}, nil)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	}
+}
+
+const unknownHost = "without tokens this server accepts only IP addresses and known names in the header Host: add this name to http.hosts"
 
 // Contain reports whether the Host of a request is allowed.
 func (h Hosts) Contain(host string) bool {

@@ -56,7 +56,7 @@ type state struct {
 func newWorld(t *testing.T, token string) *world {
 	t.Helper()
 	w := &world{buses: map[string]model.Bus{}, subscribers: map[string]model.Subscriber{}, states: map[string]*state{}}
-	o := api.Options{Registry: w, Processor: w, Instances: w, Version: "test", Log: zaptest.NewLogger(t)}
+	o := api.Options{Registry: w, Processor: w, Instances: w, StoredJob: noJob, Version: "test", Log: zaptest.NewLogger(t)}
 	if token != "" {
 		tokens, err := bearer.NewTokens(zaptest.NewLogger(t), []bearer.Source{{Tenant: api.RoleAdmin, Tokens: []bearer.Configured{{Text: secret.String(token)}}}})
 		require.NoError(t, err)
@@ -73,6 +73,8 @@ func newWorld(t *testing.T, token string) *world {
 	w.url = server.URL
 	return w
 }
+
+func noJob(string, string) json.RawMessage { return nil }
 
 // publish answers as the preprocessor does.
 func (w *world) publish(rw http.ResponseWriter, r *http.Request) {

@@ -2,7 +2,6 @@ package api
 
 import (
 	"net/http"
-	"net/url"
 
 	"github.com/aviaryhq/aviary/internal/httpserver"
 	"github.com/aviaryhq/aviary/internal/httpserver/bearer"
@@ -24,38 +23,21 @@ type Access struct {
 	Hosts httpserver.Hosts
 }
 
-// knownHost refuses requests for a Host that an attacker may own, if no token is needed. To a
-// browser inside the network, a page whose name leads to this process is of the same site as the
-// API (DNS rebinding).
-func (a *API) knownHost(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if a.Access.Tokens == nil && !a.Access.Hosts.Contain(r.Host) {
-			writeProblem(w, problem{Status: http.StatusMisdirectedRequest, Detail: httpserver.UnknownHost})
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
 // authorized passes on the requests that are allowed by the role of their token.
 func (a *API) authorized(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if a.Access.Tokens == nil {
-			next.ServeHTTP(w, r)
-			return
-		}
-		role, known := a.Access.Tokens.Tenant(bearer.Token(r))
-		if !known {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="eventbridge"`)
-			httpserver.AnswerAtOnce(w, r)
-			writeProblem(w, problem{Status: http.StatusUnauthorized, Detail: "the request has no token that this API knows: Authorization: Bearer <token>"})
-			return
-		}
-		if role != RoleAdmin && !reads(r) {
-			writeProblem(w, problem{Status: http.StatusForbidden, Detail: "the token may only read"})
-			return
+	return a.answer(func(w http.ResponseWriter, r *http.Request) error {
+		if a.Access.Tokens != nil {
+			switch role, known := a.Access.Tokens.Tenant(bearer.Token(r)); {
+			case !known:
+				w.Header().Set("WWW-Authenticate", `Bearer realm="eventbridge"`)
+				httpserver.AnswerAtOnce(w, r)
+				return refused(http.StatusUnauthorized, "the request has no token that this API knows: Authorization: Bearer <token>")
+			case role != RoleAdmin && !reads(r):
+				return refused(http.StatusForbidden, "the token may only read")
+			}
 		}
 		next.ServeHTTP(w, r)
+		return nil
 	})
 }
 
@@ -66,28 +48,13 @@ func reads(r *http.Request) bool {
 
 // sameSite refuses changes that a browser sends for another site's page: without tokens only the
 // network protects the API, and the browser is inside it.
-func (*API) sameSite(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet && r.Method != http.MethodHead && crossSite(r) {
-			writeProblem(w, problem{Status: http.StatusForbidden, Detail: "the request comes from another site's page"})
-			return
+func (a *API) sameSite(next http.Handler) http.Handler {
+	protection := http.NewCrossOriginProtection()
+	return a.answer(func(w http.ResponseWriter, r *http.Request) error {
+		if protection.Check(r) != nil {
+			return refused(http.StatusForbidden, "the request comes from another site's page")
 		}
 		next.ServeHTTP(w, r)
+		return nil
 	})
-}
-
-func crossSite(r *http.Request) bool {
-	switch r.Header.Get("Sec-Fetch-Site") {
-	case "same-origin", "none":
-		return false
-	case "":
-	default:
-		return true
-	}
-	origin := r.Header.Get("Origin")
-	if origin == "" {
-		return false
-	}
-	u, err := url.Parse(origin)
-	return err != nil || u.Host != r.Host
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"iter"
 	"net/http"
 	"strconv"
 	"time"
@@ -18,14 +19,31 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// write answers with a JSON document.
-func write(w http.ResponseWriter, status int, v any) {
-	body, err := encode(v)
-	if err != nil {
-		writeProblem(w, problem{Status: http.StatusInternalServerError, Detail: "the answer cannot be written as JSON"})
-		return
+// handler answers a request, or returns the error to answer with.
+type handler func(http.ResponseWriter, *http.Request) error
+
+// answer makes an http.HandlerFunc of a handler.
+func (a *API) answer(h handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		err := h(w, r)
+		if err == nil {
+			return
+		}
+		p := problemOf(err)
+		if p.Status >= http.StatusInternalServerError {
+			a.Log.Warn("request failed", zap.String("method", r.Method), zap.String("path", r.URL.Path), zap.Int("status", p.Status), zap.Error(err))
+		}
+		writeProblem(w, p)
 	}
-	send(w, status, body)
+}
+
+// write answers with a JSON document.
+func write(w http.ResponseWriter, status int, v any) error {
+	body, err := encode(v)
+	if err == nil {
+		send(w, status, body)
+	}
+	return err
 }
 
 func send(w http.ResponseWriter, status int, body []byte) {
@@ -33,36 +51,6 @@ func send(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
 	_, _ = w.Write(body) //nolint:gosec // it is JSON with that content type; it fails when the client has closed the connection
-}
-
-// These bound the memory of large answers until they are sent. Clients that open many connections
-// and do not read their answers would have all of them kept.
-const (
-	answersBytes = 64 << 20
-	smallAnswer  = 64 << 10 // smaller answers are not counted
-)
-
-// show answers a request that changes nothing; its answer may be large. Changes do not use it: they
-// are made whether there is memory for their answer or not.
-func (a *API) show(w http.ResponseWriter, r *http.Request, v any) {
-	body, err := encode(v)
-	if err == nil {
-		err = a.hold(r, body)
-	}
-	if err != nil {
-		w.Header().Del("ETag")
-		a.refuse(w, r, err)
-		return
-	}
-	send(w, http.StatusOK, body)
-}
-
-// hold counts an answer until it is sent.
-func (*API) hold(r *http.Request, body []byte) error {
-	if len(body) <= smallAnswer {
-		return nil
-	}
-	return holdsOf(r).answer.Set(int64(len(body)))
 }
 
 // encode encodes JSON, with a line feed at the end, without the escapes of json.Marshal: escapes of
@@ -76,12 +64,75 @@ func encode(v any) ([]byte, error) {
 }
 
 // writeObject answers with an object that has a revision.
-func writeObject(w http.ResponseWriter, status int, revision int64, v any) {
+func writeObject(w http.ResponseWriter, created bool, revision int64, v any) error {
 	w.Header().Set("ETag", etag(revision))
-	write(w, status, v)
+	if created {
+		return write(w, http.StatusCreated, v)
+	}
+	return write(w, http.StatusOK, v)
 }
 
-// problem is a problem document (RFC 9457) whose type is about:blank.
+// list is a list of objects, or a page of one.
+type list[T any] struct {
+	Items []T `json:"items"`
+	// Next is the value of "after" for the next page; empty on the last one.
+	Next string `json:"next,omitempty"`
+}
+
+// writeList answers with a whole list. No items are an empty list, not null.
+func writeList[T any](w http.ResponseWriter, items []T) error {
+	return write(w, http.StatusOK, list[T]{Items: append([]T{}, items...)})
+}
+
+// Bounds of a page.
+const (
+	defaultPageSize = 100
+	maxPageSize     = 1000
+	// pageBytes ends a page early: objects may have 512 KiB each. A page has at least one object.
+	pageBytes = 2 << 20
+)
+
+// writePage answers with the page of objects, in the order of their names, that the parameters
+// limit and after ask for.
+func writePage[T any](w http.ResponseWriter, r *http.Request, all iter.Seq[*T], name func(*T) string) error {
+	limit, err := limitOf(r, defaultPageSize, maxPageSize)
+	if err != nil {
+		return err
+	}
+	page := list[json.RawMessage]{Items: []json.RawMessage{}}
+	after, last, size := r.URL.Query().Get("after"), "", 0
+	for one := range all {
+		if name(one) <= after {
+			continue
+		}
+		if len(page.Items) == limit || size >= pageBytes {
+			page.Next = last
+			break
+		}
+		text, err := encode(one)
+		if err != nil {
+			return err
+		}
+		last, size = name(one), size+len(text)
+		page.Items = append(page.Items, text)
+	}
+	return write(w, http.StatusOK, page)
+}
+
+// limitOf reads the parameter limit, a number from 1 to most.
+func limitOf(r *http.Request, fallback, most int) (int, error) {
+	text := r.URL.Query().Get("limit")
+	if text == "" {
+		return fallback, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > most {
+		return 0, refused(http.StatusBadRequest, "limit must be a number from 1 to "+strconv.Itoa(most))
+	}
+	return n, nil
+}
+
+// problem is a problem document (RFC 9457) whose type is about:blank. As an error, it is the answer.
 type problem struct {
 	Title  string        `json:"title"`
 	Status int           `json:"status"`
@@ -95,10 +146,13 @@ type problem struct {
 	closeConnection bool
 }
 
-func writeProblem(w http.ResponseWriter, p problem) {
-	if p.Title == "" {
-		p.Title = http.StatusText(p.Status)
-	}
+// Error returns the detail.
+func (p *problem) Error() string { return p.Detail }
+
+func refused(status int, detail string) error { return &problem{Status: status, Detail: detail} }
+
+func writeProblem(w http.ResponseWriter, p *problem) {
+	p.Title = http.StatusText(p.Status)
 	if p.closeConnection {
 		w.Header().Set("Connection", "close")
 	}
@@ -111,91 +165,42 @@ func writeProblem(w http.ResponseWriter, p problem) {
 // busy is after how long a client may ask again.
 const busy = 5 * time.Second
 
-// refuse answers an error.
-func (a *API) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	p := problemOf(err)
-	if p.Status >= http.StatusInternalServerError {
-		a.Log.Warn("request failed", zap.String("method", r.Method), zap.String("path", r.URL.Path), zap.Int("status", p.Status), zap.Error(err))
-	}
-	writeProblem(w, p)
-}
-
 // problemOf returns the answer to an error.
-func problemOf(err error) problem {
-	var known *statusError
+func problemOf(err error) *problem {
+	p := &problem{Detail: truncate.Text(err.Error(), refusal.MaxAnswer)}
+	var known *problem
 	var request *refusal.Error
 	var invalid *model.Invalid
 	var conflict *model.ConflictError
-	detail := truncate.Text(err.Error(), refusal.MaxAnswer)
 	switch {
 	case errors.As(err, &known):
-		return problem{Status: known.status, Detail: detail, Faults: known.faults}
+		p.Status, p.Faults = known.Status, known.Faults
 	case errors.As(err, &request):
-		return problem{Status: request.Status, Detail: detail, Reason: request.Reason, retryAfter: request.RetryAfter, closeConnection: request.CloseConnection}
+		p.Status, p.Reason, p.retryAfter, p.closeConnection = request.Status, request.Reason, request.RetryAfter, request.CloseConnection
 	case errors.As(err, &invalid):
-		detail = strconv.Itoa(len(invalid.Faults)+invalid.More) + " faults"
-		if len(invalid.Faults)+invalid.More == 1 {
-			detail = "1 fault"
-		}
-		return problem{Status: http.StatusUnprocessableEntity, Detail: detail, Faults: invalid.Faults}
+		p.Status, p.Detail, p.Faults = http.StatusUnprocessableEntity, countOf(invalid), invalid.Faults
 	case errors.As(err, &conflict):
-		return problem{Status: http.StatusPreconditionFailed, Detail: detail, Revision: conflict.Revision}
+		p.Status, p.Revision = http.StatusPreconditionFailed, conflict.Revision
 	case errors.Is(err, model.ErrNotFound), errors.Is(err, delivery.ErrNoSubscriber), errors.Is(err, delivery.ErrNoJob):
-		return problem{Status: http.StatusNotFound, Detail: detail}
+		p.Status = http.StatusNotFound
 	case errors.Is(err, delivery.ErrOptions):
-		return problem{Status: http.StatusUnprocessableEntity, Detail: detail}
+		p.Status = http.StatusUnprocessableEntity
 	case errors.Is(err, model.ErrInUse), errors.Is(err, delivery.ErrJobRunning):
-		return problem{Status: http.StatusConflict, Detail: detail}
+		p.Status = http.StatusConflict
 	case errors.Is(err, messaging.ErrNoAdminURL):
-		return problem{Status: http.StatusNotImplemented, Detail: "this takes the brokers' admin API, whose address pulsar.admin_url is not set"}
+		p.Status, p.Detail = http.StatusNotImplemented, "this request needs the brokers' admin API, and pulsar.admin_url is not set"
 	case errors.Is(err, context.Canceled):
-		return problem{Status: refusal.StatusClientClosed, Detail: detail}
-	default: // registry.ErrUnavailable, ErrUnknown, ErrClosed, ErrNewer (another instance may be newer), and what brokers do
-		return problem{Status: http.StatusServiceUnavailable, Detail: detail, retryAfter: busy}
+		p.Status = refusal.StatusClientClosed
+	default: // model.ErrUnavailable, ErrUnknown, ErrClosed, ErrNewer (another instance may be newer), and errors of brokers
+		p.Status, p.retryAfter = http.StatusServiceUnavailable, busy
 	}
+	return p
 }
 
-// statusError is an error with the status of its answer.
-type statusError struct {
-	status int
-	text   string
-	faults []model.Fault
-}
-
-func (e *statusError) Error() string { return e.text }
-
-func refused(status int, text string) error { return &statusError{status: status, text: text} }
-
-// list is a page of objects by name.
-type list[T any] struct {
-	Items []T `json:"items"`
-	// Next is the value of "after" for the next page; empty on the last one.
-	Next string `json:"next,omitempty"`
-}
-
-// Bounds of a page.
-const (
-	defaultPageSize = 100
-	maxPageSize     = 1000
-	// pageBytes ends a page early: objects may have 512 KiB each. A page has at least one object.
-	pageBytes = 2 << 20
-)
-
-// page reads limit and after.
-func page(r *http.Request) (limit int, after string, err error) {
-	q := r.URL.Query()
-	limit, err = number(q.Get("limit"), defaultPageSize, maxPageSize)
-	return limit, q.Get("after"), err
-}
-
-// number reads a number from 1 to most.
-func number(text string, fallback, most int) (int, error) {
-	if text == "" {
-		return fallback, nil
+func countOf(invalid *model.Invalid) string {
+	n := len(invalid.Faults) + invalid.More
+	if n == 1 {
+		return "1 fault"
 	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 || n > most {
-		return 0, refused(http.StatusBadRequest, "limit must be a number from 1 to "+strconv.Itoa(most))
-	}
-	return n, nil
+	return strconv.Itoa(n) + " faults"
 }

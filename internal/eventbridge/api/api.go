@@ -3,17 +3,17 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
+	"time"
 
 	"github.com/go-chi/chi/v5"
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/delivery"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/instances"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
-	"github.com/aviaryhq/aviary/internal/httpserver/admission"
 )
 
 // Registry is what the API shows and changes. A store.Store is one.
@@ -24,11 +24,6 @@ type Registry interface {
 	PutSubscriber(ctx context.Context, s model.Subscriber, c store.Condition) (*model.Subscriber, bool, error)
 	DeleteSubscriber(ctx context.Context, bus, name string, c store.Condition) error
 	ChangeState(ctx context.Context, bus, name string, state model.State, reason string, c store.Condition) (*model.Subscriber, error)
-}
-
-// Jobs has the latest jobs of all processes, as JSON. A store.Store is one.
-type Jobs interface {
-	Job(bus, subscriber string) json.RawMessage
 }
 
 // Processor is the processor of this process. A delivery.Processor is one.
@@ -63,9 +58,10 @@ type Options struct {
 	Checks    model.Checks
 	Processor Processor // nil in a process without that role
 	Instances Instances
-	Jobs      Jobs // nil: only the jobs of this process are known
+	// StoredJob returns the latest job of a subscriber, of whichever process, as JSON; nil: none. A
+	// store.Store has it.
+	StoredJob func(bus, subscriber string) json.RawMessage
 	Access    Access
-	Instance  string // the name of this process
 	Version   string
 	Log       *zap.Logger
 }
@@ -73,10 +69,9 @@ type Options struct {
 // API answers requests. It is safe for concurrent use.
 type API struct {
 	Options
-	document  []byte            // OpenAPI, as JSON
-	bodies    *admission.Budget // for bodies of requests
-	answers   *admission.Budget // for large answers until they are sent
-	peekSlots chan struct{}     // holds one element for each request that reads dead letters
+	document []byte // OpenAPI, as JSON
+	// These hold one element for each request, and for each request that reads dead letters.
+	requests, peeks chan struct{}
 }
 
 // New makes the API.
@@ -86,50 +81,90 @@ func New(o Options) (*API, error) {
 		return nil, err
 	}
 	o.Log = o.Log.Named("api")
-	unregistered := prometheus.NewGauge(prometheus.GaugeOpts{Name: "bytes"}) // not registered: no metric shows it
 	return &API{
-		Options: o, document: document, bodies: admission.NewBudget(bodiesBytes, 1, unregistered), answers: admission.NewBudget(answersBytes, 1, unregistered), peekSlots: make(chan struct{}, peeksAtOnce),
+		Options: o, document: document, requests: make(chan struct{}, parallelRequests), peeks: make(chan struct{}, parallelPeeks),
 	}, nil
 }
 
 // Routes adds the API's routes, all below /v1, and answers where there is no route.
 func (a *API) Routes(r chi.Router) {
 	unknownPath(r)
-	r.Group(func(r chi.Router) {
-		r.Use(a.knownHost, a.sameSite, a.authorized, a.bounded)
-		r.Get("/v1/openapi.json", a.openAPI)
-		r.Get("/v1/instances", a.instances)
-		r.Post("/v1/patterns:test", a.testPattern)
+	const bus, subscriber = "/v1/buses/{bus}", "/v1/buses/{bus}/subscribers/{subscriber}"
+	r = r.With(a.Access.Hosts.Middleware(func() bool { return a.Access.Tokens != nil }), a.sameSite, a.authorized, a.bounded)
+	r.Get("/v1/openapi.json", a.openAPI)
+	r.Get("/v1/instances", a.answer(a.instances))
+	r.Post("/v1/patterns:test", a.answer(a.testPattern))
+	r.Get("/v1/buses", a.answer(a.listBuses))
+	r.Get(bus, a.answer(a.getBus))
+	r.Put(bus, a.answer(a.putBus))
+	r.Delete(bus, a.answer(a.deleteObject))
+	r.Get(bus+"/subscribers", a.answer(a.listSubscribers))
+	r.Get(subscriber, a.answer(a.getSubscriber))
+	r.Put(subscriber, a.answer(a.putSubscriber))
+	r.Delete(subscriber, a.answer(a.deleteObject))
+	r.Post(subscriber+":pause", a.answer(a.setState(model.Paused)))
+	r.Post(subscriber+":resume", a.answer(a.setState(model.Active)))
+	r.Post(subscriber+":disable", a.answer(a.setState(model.Disabled)))
+	r.Get(subscriber+"/status", a.answer(a.status))
+	r.Get(subscriber+"/job", a.answer(a.job))
 
-		r.Get("/v1/buses", a.listBuses)
-		r.Get("/v1/buses/{bus}", a.getBus)
-		r.Put("/v1/buses/{bus}", a.putBus)
-		r.Delete("/v1/buses/{bus}", a.deleteBus)
-		r.Get("/v1/buses/{bus}/dead-letters", a.deadLetters)
-		r.Delete("/v1/buses/{bus}/dead-letters", a.discard)
-		r.Get("/v1/buses/{bus}/job", a.busJob)
-		r.Delete("/v1/buses/{bus}/job", a.cancelJob)
+	r = r.With(a.withProcessor)
+	r.Get(subscriber+"/deliveries", a.answer(a.deliveries))
+	r.Post(subscriber+":redrive", a.answer(beginJob(a, bodyOptions, Processor.Redrive)))
+	r.Post(subscriber+":replay", a.answer(beginJob(a, bodyOptions, Processor.Replay)))
+	r.Get(bus+"/job", a.answer(a.job))
+	for _, holder := range []string{bus, subscriber} {
+		r.Get(holder+"/dead-letters", a.answer(a.deadLetters))
+		r.Delete(holder+"/dead-letters", a.answer(beginJob(a, queryOptions, Processor.Discard)))
+		r.Delete(holder+"/job", a.answer(a.cancelJob))
+	}
+}
 
-		const subscriber = "/v1/buses/{bus}/subscribers/{subscriber}"
-		r.Get("/v1/buses/{bus}/subscribers", a.listSubscribers)
-		r.Get(subscriber, a.getSubscriber)
-		r.Put(subscriber, a.putSubscriber)
-		r.Delete(subscriber, a.deleteSubscriber)
-		r.Post(subscriber+":pause", a.setState(model.Paused))
-		r.Post(subscriber+":resume", a.setState(model.Active))
-		r.Post(subscriber+":disable", a.setState(model.Disabled))
-		r.Post(subscriber+":redrive", a.redrive)
-		r.Post(subscriber+":replay", a.replay)
-		r.Get(subscriber+"/status", a.status)
-		r.Get(subscriber+"/deliveries", a.deliveries)
-		r.Get(subscriber+"/dead-letters", a.deadLetters)
-		r.Delete(subscriber+"/dead-letters", a.discard)
-		r.Get(subscriber+"/job", a.job)
-		r.Delete(subscriber+"/job", a.cancelJob)
+// answerWithin bounds a request, from its headers to its answer: a request that waits for Pulsar
+// longer gets 503. sendWithin bounds the time to send the answer. parallelRequests bounds the memory
+// of requests: each takes a few MiB at most.
+const (
+	answerWithin     = 20 * time.Second
+	sendWithin       = 30 * time.Second
+	parallelRequests = 64
+)
+
+var errTookLong = errors.New("it took longer than " + answerWithin.String())
+
+// bounded bounds a request's time, and how many there are at once. The server's own bounds of time
+// are for senders of events: with them, a change that has waited for Pulsar would get no answer.
+func (a *API) bounded(next http.Handler) http.Handler {
+	return a.answer(func(w http.ResponseWriter, r *http.Request) error {
+		ctx, cancel := context.WithTimeoutCause(r.Context(), answerWithin, errTookLong)
+		defer cancel()
+		// It fails where the server has no deadlines, as in tests.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerWithin + sendWithin))
+		if err := acquire(ctx, a.requests); err != nil {
+			return err
+		}
+		defer func() { <-a.requests }()
+		next.ServeHTTP(w, r.WithContext(ctx))
+		return nil
 	})
 }
 
-func (a *API) openAPI(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(a.document) // it fails when the client has closed the connection
+// acquire waits for a free place in slots, until ctx ends.
+func acquire(ctx context.Context, slots chan struct{}) error {
+	select {
+	case slots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// withProcessor refuses requests that only a process with the role processor can answer.
+func (a *API) withProcessor(next http.Handler) http.Handler {
+	return a.answer(func(w http.ResponseWriter, r *http.Request) error {
+		if a.Processor == nil {
+			return refused(http.StatusNotImplemented, "this process does not have the role processor: ask one that does")
+		}
+		next.ServeHTTP(w, r)
+		return nil
+	})
 }

@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"net/http"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -22,3 +23,5 @@ func documentOf(version string) ([]byte, error) {
 	}
 	return json.Marshal(document)
 }
+
+func (a *API) openAPI(w http.ResponseWriter, _ *http.Request) { send(w, http.StatusOK, a.document) }

@@ -31,60 +31,37 @@ type patternField struct {
 	Cause   eventpattern.Cause `json:"cause"`
 }
 
-func (a *API) testPattern(w http.ResponseWriter, r *http.Request) {
-	answer, err := a.explain(w, r)
+func (*API) testPattern(w http.ResponseWriter, r *http.Request) error {
+	body, err := read(w, r, testBytes)
 	if err != nil {
-		a.refuse(w, r, err)
-		return
-	}
-	write(w, http.StatusOK, answer)
-}
-
-func (a *API) explain(w http.ResponseWriter, r *http.Request) (answer patternAnswer, err error) {
-	body, err := a.read(w, r, testBytes)
-	if err != nil {
-		return answer, err
+		return err
 	}
 	var test patternTest
-	if err := strict(body, &test); err != nil {
-		return answer, err
+	if err := invalidBody(model.Decode(body, &test)); err != nil {
+		return err
 	}
-	var faults []model.Fault
-	fault := func(pointer, problem string) {
-		faults = append(faults, model.Fault{Pointer: pointer, Problem: problem}.Short())
+	var faults model.FaultList
+	pattern, err := eventpattern.Parse(test.Pattern)
+	if err != nil {
+		at := new(eventpattern.Error)
+		_ = errors.As(err, &at) // otherwise the pointer is that of the whole pattern
+		faults.Add("/pattern"+at.Pointer, "%s", err)
 	}
-	var pattern *eventpattern.Pattern
-	if len(test.Pattern) == 0 {
-		fault("/pattern", "must be given")
-	} else if pattern, err = eventpattern.Parse(test.Pattern); err != nil {
-		var at *eventpattern.Error
-		if errors.As(err, &at) {
-			fault("/pattern"+at.Pointer, err.Error())
-		} else {
-			fault("/pattern", err.Error())
-		}
+	// The preprocessor refuses duplicate keys at any depth, and so does this.
+	if err := event.Check(test.Event); err != nil {
+		faults.Add("/event", "%s", err)
 	}
-	switch {
-	case len(test.Event) == 0:
-		fault("/event", "must be given")
-	default:
-		// The preprocessor refuses duplicate keys at any depth, and so does this.
-		if err := event.Check(test.Event); err != nil {
-			fault("/event", err.Error())
-		}
-	}
-	if len(faults) > 0 {
-		return answer, &statusError{status: http.StatusBadRequest, text: "the pattern or the event is not valid", faults: faults}
+	if err := invalidBody(faults); err != nil {
+		return err
 	}
 	found, err := pattern.Explain(test.Event)
 	if err != nil {
-		return answer, &statusError{
-			status: http.StatusBadRequest, text: "the pattern or the event is not valid", faults: []model.Fault{model.Fault{Pointer: "/event", Problem: err.Error()}.Short()},
-		}
+		faults.Add("/event", "%s", err)
+		return invalidBody(faults)
 	}
-	answer.Match = found.Match
+	answer := patternAnswer{Match: found.Match}
 	for _, f := range found.Failed {
-		answer.Failed = append(answer.Failed, patternField{Pointer: f.Pointer, Cause: f.Cause})
+		answer.Failed = append(answer.Failed, patternField(f))
 	}
-	return answer, nil
+	return write(w, http.StatusOK, answer)
 }

@@ -6,7 +6,6 @@ import (
 	"embed"
 	"encoding/base64"
 	"io/fs"
-	"mime"
 	"net/http"
 	"path"
 	"strings"
@@ -89,6 +88,10 @@ func (f file) serve(w http.ResponseWriter, r *http.Request) {
 // test, and is a panic.
 func load() map[string]file {
 	files := map[string]file{}
+	// Package mime would use the machine's own table of types: these tables differ.
+	kinds := map[string]string{
+		".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
+	}
 	err := fs.WalkDir(embedded, folder, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -99,7 +102,7 @@ func load() map[string]file {
 		}
 		sum := sha256.Sum256(content)
 		files[strings.TrimPrefix(name, folder+"/")] = file{
-			content: content, kind: kindOf(name), etag: `"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`,
+			content: content, kind: kinds[path.Ext(name)], etag: `"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`,
 		}
 		return nil
 	})
@@ -107,19 +110,4 @@ func load() map[string]file {
 		panic(err)
 	}
 	return files
-}
-
-// kindOf does not use the machine's own table of types: these tables differ.
-func kindOf(name string) string {
-	switch path.Ext(name) {
-	case ".html":
-		return "text/html; charset=utf-8"
-	case ".css":
-		return "text/css; charset=utf-8"
-	case ".js":
-		return "text/javascript; charset=utf-8"
-	case ".svg":
-		return "image/svg+xml"
-	}
-	return mime.TypeByExtension(path.Ext(name))
 }

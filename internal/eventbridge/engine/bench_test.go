@@ -55,12 +55,12 @@ func benchmarkEvent(b *testing.B, copies int, order model.Order) {
 	p := bus.owned[0]
 	p.rebuilt = true
 	open := func(context.Context) (topicWriter, error) { return instantStore{}, nil }
-	for _, l := range bus.queues {
+	for _, l := range bus.queues.byUID {
 		l.open = open
 	}
 	for i := range subs {
 		if order.Ordered() {
-			p.sendQueue(bus.rules.known[subs[i].UID]).open = open
+			p.queues.of(bus.rules.known[subs[i].UID].Subscriber).open = open
 		}
 	}
 	padding, err := json.Marshal(make([]byte, 250))
@@ -100,9 +100,7 @@ func benchmarkEvent(b *testing.B, copies int, order model.Order) {
 	e.working.Wait()
 	bus.endQueues()
 	bus.halt()
-	for _, l := range bus.queues {
-		l.working.Wait()
-	}
+	bus.queues.working.Wait()
 }
 
 // cpu is the time that this process has had of processors: a busy machine makes the other figures

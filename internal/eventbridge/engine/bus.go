@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -37,12 +36,11 @@ type bus struct {
 
 	running   context.Context // of consuming
 	halt      context.CancelFunc
-	life      context.Context // of the queues of subscribers that are not ordered
+	queues    *sendQueues // of subscribers that are not ordered
 	endQueues context.CancelFunc
 
 	mu        sync.Mutex
-	queues    map[string]*sendQueue // of subscribers that are not ordered, by UID
-	owned     map[int]*partition    // the partitions that this engine owns
+	owned     map[int]*partition // the partitions that this engine owns
 	unhealthy error
 
 	consumer *messaging.Consumer
@@ -69,7 +67,7 @@ func (b *bus) update(s *store.Snapshot) bool {
 		}
 	}
 	b.exists.Store(&exists)
-	b.rules.change(wanted, b.sendQueueOf)
+	b.rules.change(wanted, b.queues.of)
 	b.metrics.rules.Set(float64(count))
 	b.forget(exists)
 	b.hold(nil)
@@ -109,47 +107,23 @@ func (b *bus) pause() {
 	}
 }
 
-// sendQueueOf returns the send queue of a subscriber that is not ordered, and makes it if there is
-// none.
-func (b *bus) sendQueueOf(s *model.Subscriber) *sendQueue {
-	if s.Order.Ordered() {
-		return nil
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	l := b.queues[s.UID]
-	if l == nil {
-		l = b.newSendQueue(b.life, s, 0)
-		b.queues[s.UID] = l
-	}
-	return l
-}
-
 // forget ends the queues of subscribers that do not exist any more.
 func (b *bus) forget(exists map[string]bool) {
+	b.queues.forget(exists)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	forget(b.queues, exists)
 	for _, p := range b.owned {
-		p.queueMu.Lock()
-		forget(p.queues, exists)
-		p.queueMu.Unlock()
-	}
-}
-
-func forget(queues map[string]*sendQueue, exists map[string]bool) {
-	for uid, l := range queues {
-		if !exists[uid] {
-			l.forget()
-			delete(queues, uid)
-		}
+		p.queues.forget(exists)
 	}
 }
 
 // run consumes the bus until running ends.
 func (b *bus) run() {
-	defer close(b.done)
-	defer b.end()
+	defer func() { // no copies are added any more
+		b.endQueues()
+		b.queues.working.Wait()
+		close(b.done)
+	}()
 	if b.after != nil {
 		<-b.after
 	}
@@ -211,21 +185,7 @@ func (b *bus) consume(ctx context.Context, stop context.CancelCauseFunc) error {
 	})
 }
 
-// end ends the queues. No copies are added any more.
-func (b *bus) end() {
-	b.endQueues()
-	b.mu.Lock()
-	var all []*sendQueue
-	for _, l := range b.queues {
-		all = append(all, l)
-	}
-	b.mu.Unlock()
-	for _, l := range all {
-		l.working.Wait()
-	}
-}
-
-// note stores why the bus cannot be consumed, and logs when that begins; nil ends it.
+// setUnhealthy records why the bus cannot be consumed, and logs when that begins; nil ends it.
 func (b *bus) setUnhealthy(err error) {
 	b.mu.Lock()
 	first := b.unhealthy == nil && err != nil
@@ -239,7 +199,7 @@ func (b *bus) setUnhealthy(err error) {
 // own begins the ownership of a partition, which ends with ctx.
 func (b *bus) own(ctx context.Context, topic string, index int) {
 	p := &partition{
-		bus: b, topic: topic, index: index, ctx: ctx, queues: make(map[string]*sendQueue),
+		bus: b, topic: topic, index: index, ctx: ctx, queues: newSendQueues(ctx, b, index),
 		window: newWindow(time.Duration(b.newest.Load().DedupWindow), &b.engine.capacity),
 	}
 	b.mu.Lock()
@@ -253,18 +213,12 @@ func (b *bus) own(ctx context.Context, topic string, index int) {
 			delete(b.owned, index)
 		}
 		b.mu.Unlock()
-		p.end()
-		b.log.Info("released a partition", zap.Int("partition", index), zap.String("because", stopReason(ctx)))
+		p.mu.Lock() // no copies are added any more
+		p.window.close()
+		p.mu.Unlock()
+		p.queues.working.Wait()
+		b.log.Info("released a partition", zap.Int("partition", index), zap.NamedError("because", context.Cause(ctx)))
 	})
-}
-
-// stopReason returns why a partition is given up, for the log. It is not an error: the service
-// stops, the bus is deleted, or another engine takes over the partition.
-func stopReason(ended context.Context) string {
-	if cause := context.Cause(ended); cause != nil {
-		return strings.TrimPrefix(cause.Error(), "messaging: ")
-	}
-	return "the bus is gone"
 }
 
 // take matches one event. An error says that the engine cannot go on with the bus.
@@ -272,7 +226,7 @@ func (b *bus) take(ctx context.Context, d *messaging.Delivery, pending messaging
 	b.mu.Lock()
 	p := b.owned[d.Partition]
 	b.mu.Unlock()
-	if p == nil || p.ctx.Err() != nil || ctx.Err() != nil {
+	if p == nil {
 		pending.Complete(errGivenUp)
 		return nil
 	}
@@ -287,7 +241,7 @@ func (b *bus) take(ctx context.Context, d *messaging.Delivery, pending messaging
 	}
 	p.mu.Lock() // a handler of an earlier ownership may still run
 	defer p.mu.Unlock()
-	if ctx.Err() != nil {
+	if p.ctx.Err() != nil || ctx.Err() != nil {
 		pending.Complete(errGivenUp)
 		return nil
 	}
@@ -319,7 +273,7 @@ func (b *bus) take(ctx context.Context, d *messaging.Delivery, pending messaging
 		c.size = messaging.EntryBytes(c.record)
 		q := s.sendQueue
 		if s.ordered {
-			q = p.sendQueue(s)
+			q = p.queues.of(s.Subscriber)
 		}
 		switch {
 		case q == nil: // the subscriber was deleted meanwhile
@@ -363,14 +317,16 @@ type partition struct {
 	rebuilt bool
 	judged  time.Time // when the last event was judged
 
-	queueMu sync.Mutex
-	queues  map[string]*sendQueue // of ordered subscribers, by UID
+	queues *sendQueues // of ordered subscribers
 }
 
-// again reports whether an event is a duplicate to leave out. Before the first event, it reads the
-// window back.
+// again reports whether an event is a duplicate to leave out. Before the first event, and when the
+// length of the window has changed, it reads the window back.
 func (p *partition) again(ctx context.Context, hash identity, position int64, d *messaging.Delivery) bool {
-	p.window.length = time.Duration(p.bus.newest.Load().DedupWindow)
+	if length := time.Duration(p.bus.newest.Load().DedupWindow); length != p.window.length {
+		p.window.close() // it does not have what came before a shorter window, or while there was none
+		p.window.length, p.rebuilt = length, false
+	}
 	if p.window.length <= 0 {
 		return false
 	}
@@ -405,60 +361,4 @@ func (p *partition) watch() {
 		}
 		p.mu.Unlock()
 	}
-}
-
-// sendQueue returns the send queue of an ordered subscriber, and makes it if there is none. It
-// returns nil if the subscriber does not exist any more: a send queue would create the subscriber's
-// topics again.
-func (p *partition) sendQueue(s *subscriber) *sendQueue {
-	p.queueMu.Lock()
-	defer p.queueMu.Unlock()
-	if !(*p.bus.exists.Load())[s.UID] {
-		return nil
-	}
-	l := p.queues[s.UID]
-	if l == nil {
-		l = p.bus.newSendQueue(p.ctx, s.Subscriber, p.index)
-		p.queues[s.UID] = l
-	}
-	return l
-}
-
-// end ends the send queues of the partition, and frees its window. p.ctx has ended.
-func (p *partition) end() {
-	p.queueMu.Lock()
-	var all []*sendQueue
-	for _, l := range p.queues {
-		all = append(all, l)
-	}
-	p.queueMu.Unlock()
-	for _, l := range all {
-		l.working.Wait()
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.window.close()
-}
-
-// newSendQueue makes a send queue that ends with ctx. It takes names from the first revision of its
-// subscriber, because they never change.
-func (b *bus) newSendQueue(ctx context.Context, s *model.Subscriber, partition int) *sendQueue {
-	ctx, end := context.WithCancel(ctx)
-	return &sendQueue{
-		maxBytes: b.engine.cfg.QueueBytes, openSlots: b.engine.openSlots,
-		log:     b.log.With(zap.String("subscriber", s.Name), zap.Int("partition", partition)),
-		open:    func(ctx context.Context) (topicWriter, error) { return b.openSendTopic(ctx, s, partition) },
-		metrics: b.metrics, ctx: ctx, end: end, wake: make(chan struct{}, 1),
-	}
-}
-
-// partitions returns the indexes of the partitions that this engine owns.
-func (b *bus) partitions() (indexes []int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for i := range b.owned {
-		indexes = append(indexes, i)
-	}
-	slices.Sort(indexes)
-	return indexes
 }

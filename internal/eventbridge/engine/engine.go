@@ -35,17 +35,17 @@ type Maker interface {
 // Engine matches the events of all buses, in the partitions that it owns. Engines of several
 // processes share the partitions. All methods are safe for concurrent use.
 type Engine struct {
-	client    *messaging.Client
-	source    Source
-	topics    model.Topics
-	maker     Maker
-	cfg       Config
-	log       *zap.Logger
-	metrics   *Metrics
-	capacity  windowCapacity
-	openSlots chan struct{}
-	working   sync.WaitGroup
-	applied   atomic.Int64
+	client                *messaging.Client
+	source                Source
+	topics                model.Topics
+	maker                 Maker
+	cfg                   Config
+	log                   *zap.Logger
+	metrics               *Metrics
+	capacity              windowCapacity
+	openSlots, retrySlots chan struct{}
+	working               sync.WaitGroup // of buses and of owned partitions
+	applied               atomic.Int64
 
 	mu    sync.Mutex
 	buses map[string]*bus
@@ -66,7 +66,8 @@ type Options struct {
 func New(o Options) *Engine {
 	return &Engine{
 		client: o.Client, source: o.Source, topics: o.Topics, maker: o.Maker, cfg: o.Config, log: o.Log.Named("engine"), metrics: o.Metrics,
-		capacity: windowCapacity{most: int64(o.Config.DedupEvents)}, buses: make(map[string]*bus), openSlots: make(chan struct{}, parallelOpens),
+		capacity: windowCapacity{most: int64(o.Config.DedupEvents)}, buses: make(map[string]*bus),
+		openSlots: make(chan struct{}, parallelOpens), retrySlots: make(chan struct{}, parallelOpens),
 	}
 }
 
@@ -76,16 +77,6 @@ func (e *Engine) Run(ctx context.Context) error {
 	stop := e.source.Watch(func(s *store.Snapshot) { e.apply(ctx, s) })
 	<-ctx.Done()
 	stop()
-	e.mu.Lock()
-	all := make([]*bus, 0, len(e.buses))
-	for _, b := range e.buses {
-		all = append(all, b)
-	}
-	e.mu.Unlock()
-	for _, b := range all {
-		b.begin.Do(func() { close(b.done) }) // it has never begun
-		<-b.done
-	}
 	e.working.Wait()
 	return nil
 }
@@ -94,25 +85,15 @@ func (e *Engine) Run(ctx context.Context) error {
 // each event that it takes from now on by this revision or a later one.
 func (e *Engine) Applied() int64 { return e.applied.Load() }
 
-// BusStatus is what the engine does for one bus.
-type BusStatus struct {
-	Bus        string `json:"bus"`
-	Partitions []int  `json:"partitions"` // those that this engine owns
-	Rules      int    `json:"rules"`
-	Unhealthy  string `json:"unhealthy,omitempty"`
-}
-
-// Status returns what the engine does for each bus, by the bus' name.
-func (e *Engine) Status() map[string]BusStatus {
+// Partitions returns the partitions of each bus' topic that the engine owns, by the bus' name.
+func (e *Engine) Partitions() map[string][]int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	all := make(map[string]BusStatus, len(e.buses))
+	all := make(map[string][]int, len(e.buses))
 	for name, b := range e.buses {
-		s := BusStatus{Bus: name, Partitions: b.partitions(), Rules: b.rules.index.Len()}
-		if err := b.Unhealthy(); err != nil {
-			s.Unhealthy = err.Error()
-		}
-		all[name] = s
+		b.mu.Lock()
+		all[name] = slices.Sorted(maps.Keys(b.owned))
+		b.mu.Unlock()
 	}
 	return all
 }
@@ -127,7 +108,7 @@ func (e *Engine) Unhealthy() error {
 	for _, name := range slices.Sorted(maps.Keys(e.buses)) {
 		switch err := e.buses[name].Unhealthy(); {
 		case err == nil:
-		case len(errs) < toldBuses:
+		case len(errs) < namedBuses:
 			errs = append(errs, fmt.Errorf("bus %s: %w", name, err))
 		default:
 			more++
@@ -139,8 +120,8 @@ func (e *Engine) Unhealthy() error {
 	return errors.Join(errs...)
 }
 
-// toldBuses is how many buses the error of Unhealthy names.
-const toldBuses = 3
+// namedBuses is how many buses the error of Unhealthy names.
+const namedBuses = 3
 
 // Unhealthy returns why the bus is not consumed, nil if it is.
 func (b *bus) Unhealthy() error {
@@ -166,7 +147,6 @@ func (e *Engine) apply(ctx context.Context, s *store.Snapshot) {
 		}
 		b.halt()
 		b.begin.Do(func() { close(b.done) }) // it has never begun
-		e.working.Go(func() { <-b.done })
 		delete(e.buses, name)
 		if now == nil {
 			e.metrics.forget(name)
@@ -184,7 +164,7 @@ func (e *Engine) apply(ctx context.Context, s *store.Snapshot) {
 			e.buses[config.Name] = b
 		}
 		if b.update(s) {
-			b.begin.Do(func() { go b.run() }) // once it has all rules
+			b.begin.Do(func() { e.working.Go(b.run) }) // once it has all rules
 		}
 	}
 	e.applied.Store(s.Revision())
@@ -199,10 +179,11 @@ func (e *Engine) newBus(ctx context.Context, config *model.Bus, after <-chan str
 		lines: log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 			return zapcore.NewSamplerWithOptions(c, time.Second, 5, 1000)
 		})),
-		queues: make(map[string]*sendQueue), owned: make(map[int]*partition), done: make(chan struct{}),
+		owned: make(map[int]*partition), done: make(chan struct{}),
 	}
 	b.newest.Store(config)
 	b.running, b.halt = context.WithCancel(ctx)
-	b.life, b.endQueues = context.WithCancel(context.WithoutCancel(ctx))
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	b.queues, b.endQueues = newSendQueues(life, b, 0), end
 	return b
 }

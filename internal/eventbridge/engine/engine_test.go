@@ -138,6 +138,28 @@ func TestACorrectedEventComes(t *testing.T) {
 	})
 }
 
+// When the window of a bus changes, it is read back: also what came while it was shorter counts.
+func TestAChangedWindowIsReadBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, stack.Pulsar(t), 1, newSubscriber("s", model.OrderNone, `{"type":["a"]}`))
+	e, _ := w.engine(w.client, DefaultConfig())
+	window := func(length time.Duration) {
+		w.bus.DedupWindow = model.Duration(length)
+		w.set(w.subs...)
+		require.Eventually(t, func() bool { return e.Applied() == w.rev }, await.Patience, time.Millisecond)
+	}
+	w.publish("one", "a", "", 1)
+	w.acknowledged()
+	window(0)
+	w.publish("two", "a", "", 2)
+	w.acknowledged()
+	window(time.Hour)
+	w.publish("one", "a", "", 1)
+	w.publish("two", "a", "", 2)
+	w.acknowledged()
+	assert.Len(t, w.read(w.topics.Send(w.sub("s"))), 2)
+}
+
 // While a subscriber cannot be read nothing is consumed: what it is to get would be lost.
 func TestABusWithAnUnreadableSubscriberWaits(t *testing.T) {
 	t.Parallel()
@@ -170,10 +192,9 @@ func TestBusesComeAndGo(t *testing.T) {
 	e, stop := w.engine(w.client, DefaultConfig())
 	w.publish("one", "a", "", 1)
 	w.acknowledged()
-	assert.Equal(t, 1, e.Status()[busName].Rules)
-	assert.Equal(t, []int{0}, e.Status()[busName].Partitions)
+	assert.Equal(t, map[string][]int{busName: {0}}, e.Partitions())
 	w.store.Set(storetest.Snapshot(t, 100, nil, nil))
-	assert.Empty(t, e.Status())
+	assert.Empty(t, e.Partitions())
 	w.publish("two", "a", "", 2)
 	w.rev, w.bus.Created = 200, time.Now()
 	w.set(w.subs...)
@@ -186,10 +207,7 @@ func TestBusesComeAndGo(t *testing.T) {
 	require.Eventually(t, func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		q := e.buses[busName].queues["u-s"]
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		return q.unhealthy != nil
+		return e.buses[busName].queues.byUID["u-s"].health.Current() != nil
 	}, await.Patience, 10*time.Millisecond)
 	w.set()
 	w.acknowledged()

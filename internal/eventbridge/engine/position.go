@@ -17,21 +17,13 @@ const (
 	ledgerBits = 30
 )
 
-// errPosition says that the place of a message does not fit into a position.
-type errPosition struct{ id messaging.MessageID }
-
-func (e *errPosition) Error() string {
-	ledger, entry, index := e.id.Place()
-	return fmt.Sprintf("the place of message %s has no position: ledger %d must be below %d, entry %d below %d, index %d below %d. "+
-		"Make a bus of another name on a cluster whose ledgers are numbered lower, or with a smaller managedLedgerMaxEntriesPerLedger",
-		e.id, ledger, int64(1)<<ledgerBits, entry, 1<<entryBits, index, 1<<batchBits)
-}
-
-// positionOf returns the position of a message, or an errPosition.
+// positionOf returns the position of a message, or an error if its place does not fit into one.
 func positionOf(id messaging.MessageID) (int64, error) {
 	ledger, entry, index := id.Place()
 	if id.IsZero() || ledger < 0 || ledger >= 1<<ledgerBits || entry < 0 || entry >= 1<<entryBits || index < 0 || index >= 1<<batchBits {
-		return 0, &errPosition{id}
+		return 0, fmt.Errorf("the place of message %s has no position: ledger %d must be below %d, entry %d below %d, index %d below %d. "+
+			"Make a bus of another name on a cluster whose ledgers are numbered lower, or with a smaller managedLedgerMaxEntriesPerLedger",
+			id, ledger, int64(1)<<ledgerBits, entry, 1<<entryBits, index, 1<<batchBits)
 	}
 	return ledger<<(entryBits+batchBits) | entry<<batchBits | int64(index), nil
 }

@@ -1,8 +1,8 @@
 package engine
 
 import (
-	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/pkg/eventpattern"
@@ -12,7 +12,6 @@ import (
 // for its send queue.
 type subscriber struct {
 	*model.Subscriber
-	number    int // among the subscribers of the bus
 	ordered   bool
 	sendQueue *sendQueue // if the subscriber is not ordered; the same for all revisions
 }
@@ -29,9 +28,8 @@ type ruleID struct {
 type rules struct {
 	index *eventpattern.Index[ruleID]
 
-	// Only the goroutine that calls change uses these.
-	numbers int
-	known   map[string]*subscriber // by UID
+	// Only the goroutine that calls change uses known.
+	known map[string]*subscriber // by UID
 }
 
 func newRules() *rules {
@@ -39,7 +37,7 @@ func newRules() *rules {
 }
 
 // change makes the index hold the rules of wanted, and no others, in one step. sendQueueOf returns
-// the send queue of a subscriber.
+// the send queue of a subscriber that is not ordered.
 func (r *rules) change(wanted []*model.Subscriber, sendQueueOf func(*model.Subscriber) *sendQueue) {
 	next := make(map[string]*subscriber, len(wanted))
 	var changed, old []*subscriber
@@ -49,10 +47,12 @@ func (r *rules) change(wanted []*model.Subscriber, sendQueueOf func(*model.Subsc
 			next[s.UID] = was
 			continue
 		}
-		set := r.newSet(s, was)
-		set.sendQueue = sendQueueOf(s)
-		next[s.UID] = set
-		changed = append(changed, set)
+		now := &subscriber{Subscriber: s, ordered: s.Order.Ordered()}
+		if !now.ordered {
+			now.sendQueue = sendQueueOf(s)
+		}
+		next[s.UID] = now
+		changed = append(changed, now)
 		if was != nil {
 			old = append(old, was)
 		}
@@ -67,28 +67,17 @@ func (r *rules) change(wanted []*model.Subscriber, sendQueueOf func(*model.Subsc
 		return
 	}
 	r.index.Update(func(c *eventpattern.Change[ruleID]) {
-		for _, set := range old {
-			for i := range set.Rules {
-				c.Remove(ruleID{set, i})
+		for _, s := range old {
+			for i := range s.Rules {
+				c.Remove(ruleID{s, i})
 			}
 		}
-		for _, set := range changed {
-			for i, rule := range set.Rules {
-				c.Set(ruleID{set, i}, rule.Compiled())
+		for _, s := range changed {
+			for i, rule := range s.Rules {
+				c.Set(ruleID{s, i}, rule.Compiled())
 			}
 		}
 	})
-}
-
-// newSet returns what the index should hold for a subscriber. was is what it holds, if anything.
-func (r *rules) newSet(s *model.Subscriber, was *subscriber) *subscriber {
-	number := r.numbers
-	if was != nil {
-		number = was.number
-	} else {
-		r.numbers++
-	}
-	return &subscriber{Subscriber: s, number: number, ordered: s.Order.Ordered()}
 }
 
 // matcher matches events for one goroutine at a time.
@@ -106,7 +95,7 @@ func (m *matcher) match(r *rules, event []byte) (err error) {
 		m.subscribers = append(m.subscribers, id.subscriber)
 	}
 	if len(m.subscribers) > 1 {
-		slices.SortFunc(m.subscribers, func(a, b *subscriber) int { return cmp.Compare(a.number, b.number) })
+		slices.SortFunc(m.subscribers, func(a, b *subscriber) int { return strings.Compare(a.UID, b.UID) })
 		m.subscribers = slices.Compact(m.subscribers)
 	}
 	return err

@@ -42,18 +42,18 @@ func TestQueuesEndWithTheirSubscriber(t *testing.T) {
 	b.own(ctx, "topic", 0)
 	p := b.owned[0]
 	group := b.rules.known["u-group"]
-	require.NotNil(t, p.sendQueue(group))
-	require.Len(t, b.queues, 1)
+	require.NotNil(t, p.queues.of(group.Subscriber))
+	require.Len(t, b.queues.byUID, 1)
 
 	require.True(t, b.update(snapshot(2, model.Disabled, "none", "group")))
 	assert.Zero(t, b.rules.index.Len())
-	require.NotNil(t, p.sendQueue(group), "what was matched before is stored")
-	require.Len(t, b.queues, 1)
+	require.NotNil(t, p.queues.of(group.Subscriber), "what was matched before is stored")
+	require.Len(t, b.queues.byUID, 1)
 
 	require.True(t, b.update(snapshot(3, model.Active)))
-	assert.Nil(t, p.sendQueue(group))
-	assert.Empty(t, p.queues)
-	assert.Empty(t, b.queues)
+	assert.Nil(t, p.queues.of(group.Subscriber))
+	assert.Empty(t, p.queues.byUID)
+	assert.Empty(t, b.queues.byUID)
 	cancel()
 	e.working.Wait()
 	b.halt()

@@ -8,8 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.uber.org/zap"
-
+	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -62,29 +61,27 @@ type entry struct {
 //
 // A goroutine works for the queue while there are copies, and for a while after.
 type sendQueue struct {
-	maxBytes  int64
-	open      func(context.Context) (topicWriter, error)
-	openSlots chan struct{}
-	log       *zap.Logger
-	metrics   *busMetrics
-	ctx       context.Context // the life of the queue
-	end       context.CancelFunc
-	working   sync.WaitGroup
+	maxBytes              int64
+	open                  func(context.Context) (topicWriter, error)
+	openSlots, retrySlots chan struct{}
+	health                *health.State // of the send topic
+	metrics               *busMetrics
+	ctx                   context.Context // the life of the queue
+	end                   context.CancelFunc
+	working               *sync.WaitGroup // of this queue's goroutine, and of other queues'
 
 	// Only the goroutine that works for the queue uses these.
 	sendTopic topicWriter // nil: not open
 	pause     backoff.Backoff
 
-	mu        sync.Mutex
-	queue     []entry
-	count     int // copies that are not finished: in the queue or in flight
-	bytes     int64
-	notFull   chan struct{} // closed when the queue is not full any more; nil: no caller waits
-	wake      chan struct{} // holds one element when the queue has copies
-	running   bool
-	deleted   bool // the subscriber was deleted; ctx has ended
-	unhealthy error
-	since     time.Time // when unhealthy began
+	mu      sync.Mutex
+	queue   []entry
+	count   int // copies that are not finished: in the queue or in flight
+	bytes   int64
+	notFull chan struct{} // closed when the queue is not full any more; nil: no caller waits
+	wake    chan struct{} // holds one element when the queue has copies
+	running bool
+	deleted bool // the subscriber was deleted; ctx has ended
 }
 
 const (
@@ -94,8 +91,8 @@ const (
 	groupRecords = 500
 	// idleAfter is how long a queue keeps its send topic open without a copy.
 	idleAfter = time.Minute
-	// parallelOpens is how many send topics are opened at once: brokers would not answer a
-	// thousand requests in time.
+	// parallelOpens is how many send topics are opened at once, and how many of those that failed
+	// before: brokers would not answer a thousand requests in time.
 	parallelOpens = 32
 
 	// These bound one attempt to open a topic, to store a group, and to close the topic.
@@ -219,7 +216,7 @@ func (q *sendQueue) store(group []entry) {
 	together := len(group)
 	for len(group) > 0 {
 		if q.ctx.Err() != nil {
-			q.finish(group, q.endError())
+			q.finish(group, errGivenUp)
 			return
 		}
 		n := min(together, len(group))
@@ -266,9 +263,13 @@ func (q *sendQueue) send(group []entry) (done, left []entry, err error) {
 func (q *sendQueue) openSendTopic() (err error) {
 	ctx, cancel := context.WithTimeout(q.ctx, openTimeout)
 	defer cancel()
+	slots := q.openSlots
+	if q.health.Current() != nil { // attempts that may fail again do not delay other topics
+		slots = q.retrySlots
+	}
 	select {
-	case q.openSlots <- struct{}{}:
-		defer func() { <-q.openSlots }()
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
 	case <-ctx.Done():
 		return fmt.Errorf("too many send topics are being opened: %w", ctx.Err())
 	}
@@ -293,9 +294,13 @@ func (q *sendQueue) close() {
 	q.metrics.queues.Dec()
 }
 
-// finish notes that copies are stored, or given up.
+// finish completes copies that are stored or, with an error, will not be. Those of a deleted
+// subscriber are not needed.
 func (q *sendQueue) finish(entries []entry, err error) {
 	q.mu.Lock()
+	if q.deleted {
+		err = nil
+	}
 	for _, e := range entries {
 		q.count--
 		q.bytes -= int64(e.size)
@@ -320,49 +325,28 @@ func (q *sendQueue) stopIfIdle() bool {
 	}
 	rest := q.queue
 	q.queue, q.running = nil, false
-	if q.unhealthy != nil {
-		q.unhealthy = nil
+	if q.health.Current() != nil {
+		q.health.Forget()
 		q.metrics.unhealthy.Dec()
 	}
 	q.mu.Unlock()
-	q.finish(rest, q.endError())
+	q.finish(rest, errGivenUp)
 	return true
 }
 
-// endError returns the outcome of copies when the queue ends. For a deleted subscriber it is nil:
-// its copies are not needed.
-func (q *sendQueue) endError() error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.deleted {
-		return nil
-	}
-	return errGivenUp
-}
-
-// setUnhealthy records why nothing is stored, and logs it once.
+// setUnhealthy records why nothing is stored. While the queue is full, the bus waits.
 func (q *sendQueue) setUnhealthy(err error) {
-	q.mu.Lock()
-	first := q.unhealthy == nil
-	if q.unhealthy = err; first {
-		q.since = time.Now()
-	}
-	q.mu.Unlock()
-	if first {
+	if q.health.Current() == nil {
 		q.metrics.unhealthy.Inc()
-		q.log.Warn("cannot publish to a send topic, will keep trying; when its queue is full, the bus waits for it", zap.Error(err))
 	}
+	q.health.Set(err)
 }
 
 // setHealthy records that the send topic accepts copies.
 func (q *sendQueue) setHealthy() {
 	q.pause.Reset()
-	q.mu.Lock()
-	was, since := q.unhealthy, q.since
-	q.unhealthy = nil
-	q.mu.Unlock()
-	if was != nil {
+	if q.health.Current() != nil {
 		q.metrics.unhealthy.Dec()
-		q.log.Info("publishing to a send topic works again", zap.Duration("after", time.Since(since)))
+		q.health.Set(nil)
 	}
 }

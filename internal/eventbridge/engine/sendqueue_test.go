@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -73,8 +74,8 @@ func newFakeSendQueue(t testing.TB, s *fakeStore, order model.Order) (*sendQueue
 	ctx, cancel := context.WithCancel(t.Context())
 	metrics := NewMetrics(prometheus.NewRegistry()).of("b")
 	l := &sendQueue{
-		maxBytes: 100, openSlots: make(chan struct{}, parallelOpens), log: zaptest.NewLogger(t), metrics: metrics,
-		ctx: ctx, end: cancel, wake: make(chan struct{}, 1),
+		maxBytes: 100, openSlots: make(chan struct{}, parallelOpens), retrySlots: make(chan struct{}, parallelOpens), health: health.New(zaptest.NewLogger(t)), metrics: metrics,
+		ctx: ctx, end: cancel, working: new(sync.WaitGroup), wake: make(chan struct{}, 1),
 	}
 	l.open = func(context.Context) (topicWriter, error) {
 		s.mu.Lock()
@@ -182,14 +183,14 @@ func TestAQueueTriesAgain(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		assert.False(t, finished())
-		assert.EqualError(t, l.unhealthy, "broken")
+		assert.EqualError(t, l.health.Current(), "broken")
 		assert.Greater(t, s.opened, 4)
 		assert.Less(t, s.opened, 20)
 		s.set(0, nil)
 		time.Sleep(longestPause)
 		synctest.Wait()
 		assert.True(t, finished())
-		assert.NoError(t, l.unhealthy)
+		assert.NoError(t, l.health.Current())
 
 		s.set(0, errors.New("broken again"))
 		rest := []func() bool{l.addTest(t.Context(), 2, "k"), l.addTest(t.Context(), 3, "k")}
@@ -296,5 +297,28 @@ func TestACopyThatComesWhileAnIdleQueueCloses(t *testing.T) {
 		end()
 		l.working.Wait()
 		assert.Zero(t, s.open)
+	})
+}
+
+// Send topics that cannot be opened do not delay the opening of others again and again.
+func TestBrokenSendTopicsDoNotDelayOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		good, end := newFakeSendQueue(t, &fakeStore{}, model.OrderTotal)
+		for range parallelOpens {
+			broken, end := newFakeSendQueue(t, &fakeStore{}, model.OrderTotal)
+			defer end()
+			broken.openSlots, broken.retrySlots = good.openSlots, good.retrySlots
+			broken.open = func(ctx context.Context) (topicWriter, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			broken.addTest(t.Context(), 1, "k")
+		}
+		time.Sleep(openTimeout + longestPause) // each of them tries again
+		synctest.Wait()
+		stored := good.addTest(t.Context(), 1, "k")
+		synctest.Wait()
+		assert.True(t, stored())
+		end()
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -18,14 +19,15 @@ type topicWriter interface {
 }
 
 // openSendTopic opens the send topic of a subscriber; for an ordered one, a partition of it. It
-// creates the topic if somebody has deleted it.
+// creates the topic if somebody has deleted it, but not for a bus that has ended: that bus, and its
+// subscribers, may be deleted.
 func (b *bus) openSendTopic(ctx context.Context, s *model.Subscriber, partition int) (topicWriter, error) {
 	open := func() (topicWriter, error) { return b.engine.openPublisher(ctx, s) }
 	if s.Order.Ordered() {
 		open = func() (topicWriter, error) { return b.engine.openWriter(ctx, s, partition) }
 	}
 	w, err := open()
-	if !errors.Is(err, messaging.ErrTopicNotFound) {
+	if !errors.Is(err, messaging.ErrTopicNotFound) || b.running.Err() != nil {
 		return w, err
 	}
 	if err := b.engine.maker.MakeSubscriber(ctx, b.newest.Load(), s); err != nil {
@@ -49,35 +51,29 @@ func (e *Engine) openPublisher(ctx context.Context, s *model.Subscriber) (topicW
 }
 
 func (p publisher) put(ctx context.Context, entries []entry) (done, left []entry, err error) {
-	outcomes := make(chan outcome, len(entries))
+	outcomes := make([]error, len(entries))
+	var pending sync.WaitGroup
+	pending.Add(len(entries))
 	for i := range entries {
-		p.p.PublishAsync(ctx, entries[i].record, func(_ messaging.MessageID, err error) { outcomes <- outcome{i, err} })
+		p.p.PublishAsync(ctx, entries[i].record, func(_ messaging.MessageID, err error) {
+			outcomes[i] = err
+			pending.Done()
+		})
 	}
-	ended := ctx.Done()
-	for range entries {
-		var o outcome
-		select {
-		case o = <-outcomes:
-		case <-ended:
-			ended = nil
-			go p.close(ctx) // everything gets its outcome at once
-			o = <-outcomes
-		}
-		if o.err == nil {
-			done = append(done, entries[o.index])
+	stop := context.AfterFunc(ctx, func() { p.close(ctx) }) // then everything gets its outcome at once
+	pending.Wait()
+	stop()
+	for i, outcome := range outcomes {
+		if outcome == nil {
+			done = append(done, entries[i])
 			continue
 		}
-		left = append(left, entries[o.index])
+		left = append(left, entries[i])
 		if err == nil {
-			err = fmt.Errorf("cannot store: %w", o.err)
+			err = fmt.Errorf("cannot store: %w", outcome)
 		}
 	}
 	return done, left, err
-}
-
-type outcome struct {
-	index int
-	err   error
 }
 
 func (p publisher) close(ctx context.Context) { _ = p.p.Close(ctx) }

@@ -53,3 +53,42 @@ func TestACopyThatComesAgainIsStoredOnce(t *testing.T) {
 	}
 	assert.Equal(t, 4, server.Count(topic))
 }
+
+// noMaker fails the test if a topic is to be made.
+type noMaker struct{ t *testing.T }
+
+func (m noMaker) MakeBus(context.Context, *model.Bus) error {
+	m.t.Error("a topic of a bus is made")
+	return nil
+}
+
+func (m noMaker) MakeSubscriber(context.Context, *model.Bus, *model.Subscriber) error {
+	m.t.Error("a topic of a subscriber is made")
+	return nil
+}
+
+// The topics of a bus that was deleted together with its subscribers are not made again for the
+// copies that are left.
+func TestADeletedBusMakesNoTopics(t *testing.T) {
+	t.Parallel()
+	server := wire.Start(t)
+	client, err := messaging.Dial(t.Context(), messaging.Config{URL: server.URL()}, messaging.WithLogger(zaptest.NewLogger(t)))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
+		defer cancel()
+		assert.NoError(t, client.Close(ctx))
+	})
+	e := New(Options{
+		Client: client, Topics: model.Topics{Namespace: "public/default"}, Maker: noMaker{t}, Config: DefaultConfig(), Log: zaptest.NewLogger(t),
+		Metrics: NewMetrics(prometheus.NewRegistry()),
+	})
+	b := e.newBus(t.Context(), &model.Bus{Name: busName}, nil)
+	defer b.endQueues()
+	s := newSubscriber("s", model.OrderNone, `{"type":["a"]}`)
+	s.Bus, s.UID = busName, "u-s"
+	server.FailLookup(e.topics.Send(&s), wire.TopicNotFound, 100)
+	b.halt()
+	_, err = b.openSendTopic(t.Context(), &s, 0)
+	require.ErrorIs(t, err, messaging.ErrTopicNotFound)
+}

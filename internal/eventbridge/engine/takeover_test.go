@@ -1,10 +1,10 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -218,19 +218,22 @@ func TestASendTopicThatAcceptsNothing(t *testing.T) {
 				b := e.bus(busName)
 				b.mu.Lock()
 				defer b.mu.Unlock()
-				queues := maps.Clone(b.queues)
+				var q *sendQueue
+				all := []*sendQueues{b.queues}
 				for _, p := range b.owned {
-					p.queueMu.Lock()
-					maps.Copy(queues, p.queues)
-					p.queueMu.Unlock()
+					all = append(all, p.queues)
 				}
-				q := queues[broken.UID]
+				for _, queues := range all {
+					queues.mu.Lock()
+					q = cmp.Or(q, queues.byUID[broken.UID])
+					queues.mu.Unlock()
+				}
 				if q == nil {
 					return false
 				}
 				q.mu.Lock()
 				defer q.mu.Unlock()
-				return errors.Is(q.unhealthy, messaging.ErrTopicTerminated) && q.notFull != nil
+				return errors.Is(q.health.Current(), messaging.ErrTopicTerminated) && q.notFull != nil
 			}
 			require.Eventually(t, unhealthy, await.Patience, 10*time.Millisecond)
 			assert.Less(t, len(w.read(w.topics.Send(w.sub("healthy")))), 200, "the bus waits")

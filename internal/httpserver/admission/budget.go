@@ -68,8 +68,11 @@ func (h *Hold) Bytes() int64 { return h.bytes }
 
 // Set sets the size of the hold to n bytes. More than the budget's limit is refused with 413: it
 // would never fit. The tenant's share counts from its second request on: one request alone may be as
-// large as the limit.
+// large as the limit. A nil hold has no limit.
 func (h *Hold) Set(n int64) error {
+	if h == nil {
+		return nil
+	}
 	b, more := h.budget, n-h.bytes
 	if n > b.limit {
 		return refusal.TooLarge("in_flight_bytes", "the request takes %d bytes or more in memory, at most %d are allowed", n, b.limit)

@@ -75,7 +75,7 @@ func (p *Pulsar) CheckOrder(ctx context.Context, o model.Order) error {
 		return &model.Invalid{Faults: []model.Fault{{Pointer: "/order", Problem: fmt.Sprintf(
 			"must be none: %s needs deduplication, which is off in the namespace %s: switch it on", o, p.topics.Namespace)}}}
 	}
-	return nil // when deduplication cannot be found out, a log line says so at the start
+	return nil // if the setting is not known, the start and -config.connect say so
 }
 
 // errPartitions: a topic exists with another number of partitions.

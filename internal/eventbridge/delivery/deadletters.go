@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
@@ -57,22 +56,3 @@ func deadLetterOf(m messaging.PeekedMessage) DeadLetter {
 	}
 	return l
 }
-
-// holder returns the key of a subscriber's jobs, and its topic of dead letters. Without a
-// subscriber it returns those of the bus.
-func (p *Processor) holder(bus, subscriber string) (key, deadLetters string, err error) {
-	if subscriber == "" {
-		if p.source.Snapshot().Bus(bus) == nil {
-			return "", "", fmt.Errorf("there is no bus %s: %w", bus, ErrNoSubscriber)
-		}
-		return busJob(bus), p.topics.Unmatched(bus), nil
-	}
-	s, err := p.subscriber(bus, subscriber)
-	if err != nil {
-		return "", "", err
-	}
-	return s.UID, p.topics.DeadLetter(s), nil
-}
-
-// busJob is the key of a bus' job. It cannot be a UID.
-func busJob(bus string) string { return "bus/" + bus }

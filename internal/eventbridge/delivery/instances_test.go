@@ -63,9 +63,9 @@ func (w *world) member(f *fleet, name string) (p *Processor, stop, kill func()) 
 	cfg := testConfig()
 	p = New(Options{
 		Client: w.client, Source: dying, Topics: w.topics, Targets: w, Admin: true, Config: cfg, Instance: name, Instances: f,
-		Log: zaptest.NewLogger(w.t), Metrics: NewMetrics(prometheus.NewRegistry()),
+		Log: zaptest.NewLogger(w.t), Metrics: prometheus.NewRegistry(),
 	})
-	p.jobs.saveEvery = 200 * time.Millisecond
+	p.saveEvery = 200 * time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
@@ -75,9 +75,9 @@ func (w *world) member(f *fleet, name string) (p *Processor, stop, kill func()) 
 	})
 	w.t.Cleanup(stop)
 	w.eventually("it runs", func() bool {
-		p.jobs.mu.Lock()
-		defer p.jobs.mu.Unlock()
-		return p.jobs.ctx != nil
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.ctx != nil
 	})
 	return p, stop, func() {
 		dying.dead.Store(true)
@@ -170,9 +170,7 @@ func TestAJobIsInterruptedWithItsProcess(t *testing.T) {
 			require.ErrorContains(t, err, "at the instance one")
 			assert.Zero(t, two.interruptedJobs())
 			w.eventually("two consumes the topic of replays, too", func() bool {
-				two.mu.Lock()
-				running := two.workers["u-s"]
-				two.mu.Unlock()
+				running := two.worker("s")
 				running.mu.Lock()
 				defer running.mu.Unlock()
 				return running.replaying
@@ -221,7 +219,7 @@ func TestAJobOfAFormerProcessOfThisName(t *testing.T) {
 func TestAJobThatWasReplaced(t *testing.T) {
 	t.Parallel()
 	w, _, all, one := aReplay(t, 50, 0.2, nil)
-	j := one.jobs.of("u-s")
+	j := one.jobOf("u-s")
 	all.leave("one")
 	all.join("two")
 	two, _, _ := w.member(all, "two")
@@ -269,7 +267,7 @@ func TestAnyInstanceEndsAJob(t *testing.T) {
 	two, _, _ := w.member(all, "two")
 	_, err := one.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 0.2})
 	require.NoError(t, err)
-	j := one.jobs.of("u-s")
+	j := one.jobOf("u-s")
 	canceled, err := two.CancelJob(t.Context(), busName, "s")
 	require.NoError(t, err)
 	assert.True(t, canceled.Canceling)
@@ -290,7 +288,7 @@ func TestAJobThatEndsWhileTheRegistryIsUnavailable(t *testing.T) {
 			t.Parallel()
 			w, f, _, one := aReplay(t, 20, 10, unavailableOnce)
 			source := one.source.(*mortal) //nolint:forcetypeassert // member sets it
-			j := one.jobs.of("u-s")
+			j := one.jobOf("u-s")
 			if how == "canceled" {
 				_, err := one.CancelJob(t.Context(), busName, "s")
 				require.NoError(t, err)
@@ -300,7 +298,7 @@ func TestAJobThatEndsWhileTheRegistryIsUnavailable(t *testing.T) {
 			w.eventually("it cannot say so", func() bool { return source.refused.Load() > tried })
 			source.unavailable.Store(false)
 			w.eventually("it says so", func() bool { return w.kept("s").State != JobRunning })
-			assert.Same(t, j, one.jobs.of("u-s"), "it runs once")
+			assert.Same(t, j, one.jobOf("u-s"), "it runs once")
 			assert.Equal(t, ended, w.kept("s").State)
 			if how == "done" {
 				w.eventually("all are delivered", func() bool { return len(f.delivered()) >= 20 })
@@ -315,7 +313,7 @@ func TestAJobThatIsDoneBeforeItIsEnded(t *testing.T) {
 	t.Parallel()
 	w, _, all, one := aReplay(t, 20, 10, unavailableOnce)
 	source := one.source.(*mortal) //nolint:forcetypeassert // member sets it
-	j := one.jobs.of("u-s")
+	j := one.jobOf("u-s")
 	w.eventually("it is done", func() bool { return j.now().State == JobDone })
 	all.join("two")
 	two, _, _ := w.member(all, "two")

@@ -237,7 +237,7 @@ func (w *world) processorOf(client *messaging.Client, cfg Config) (p *Processor,
 	known.join("alone")
 	p = New(Options{
 		Client: client, Source: w.store, Topics: w.topics, Targets: w, Admin: client == w.client, Config: cfg, Instance: "alone", Instances: known,
-		Log: zaptest.NewLogger(w.t), Metrics: NewMetrics(prometheus.NewRegistry()),
+		Log: zaptest.NewLogger(w.t), Metrics: prometheus.NewRegistry(),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

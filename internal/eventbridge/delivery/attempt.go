@@ -87,7 +87,6 @@ func (w *worker) deliver(stop, ctx context.Context, batch []target.Delivery) (re
 	}
 	w.inFlight.Add(int64(len(batch)))
 	w.metrics.inFlight.Add(float64(len(batch)))
-	overdue := w.overdue(len(batch))
 	err = guard(w.log, "the target", func() error {
 		if results = w.target.Deliver(ctx, batch); len(results) != len(batch) {
 			return fmt.Errorf("%d results for %d events", len(results), len(batch))
@@ -97,10 +96,9 @@ func (w *worker) deliver(stop, ctx context.Context, batch []target.Delivery) (re
 	if err != nil {
 		results = slices.Repeat([]target.Result{{Reason: "panic", Err: err}}, len(batch))
 	}
-	overdue.Stop()
 	w.inFlight.Add(-int64(len(batch)))
 	w.metrics.inFlight.Sub(float64(len(batch)))
-	w.breaker.leave(entered, answerOf(results))
+	w.breaker.leave(entered, results)
 	return results
 }
 
@@ -117,18 +115,6 @@ func (w *worker) admit(ctx context.Context, events int) (pass, error) {
 		return 0, err
 	}
 	return w.breaker.enter(ctx)
-}
-
-// overdueAfter is how much longer than its timeouts an attempt may take before that is logged.
-const overdueAfter = time.Minute
-
-// overdue starts a timer that logs a warning if the attempt does not end in time: the attempt
-// occupies one of the subscriber's concurrent deliveries. A batch of n events may take 2n-1
-// requests, each with the timeout.
-func (w *worker) overdue(events int) *time.Timer {
-	requests := 2*events - 1
-	after := time.Duration(requests)*time.Duration(w.sub.Delivery.Timeout) + overdueAfter
-	return time.AfterFunc(after, func() { w.log.Warn("an attempt has not ended after its timeout", zap.Duration("elapsed", after)) })
 }
 
 // verdict logs and counts the result r of an attempt, which had so many events, and turns it into

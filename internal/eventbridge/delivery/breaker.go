@@ -27,9 +27,9 @@ const (
 type breaker struct {
 	cfg       model.Breaker
 	maxProbes int // how many deliveries enter while it is half-open
-	// changed is called in the order of changes, with what a delivery said if the breaker opens. It
-	// must not block.
-	changed func(s BreakerState, a answer)
+	// changed is called in the order of changes, with the failure that opens the breaker; nil if the
+	// target asked to wait. It must not block.
+	changed func(s BreakerState, failure error)
 
 	mu       sync.Mutex
 	state    BreakerState
@@ -45,7 +45,7 @@ type breaker struct {
 type pass int
 
 // newBreaker makes a breaker that lets as many probes enter as probes says.
-func newBreaker(cfg model.Breaker, probes int, changed func(BreakerState, answer)) *breaker {
+func newBreaker(cfg model.Breaker, probes int, changed func(BreakerState, error)) *breaker {
 	return &breaker{cfg: cfg, maxProbes: probes, changed: changed, state: BreakerClosed, next: make(chan struct{})}
 }
 
@@ -70,50 +70,39 @@ func (b *breaker) enter(ctx context.Context) (pass, error) {
 	return 0, ctx.Err()
 }
 
-// answer is what a delivery says about its target. The zero answer is that of a delivery that was
-// not made.
-type answer struct {
-	answered bool  // the target answers, whatever it says about the events
-	failure  error // the target is unavailable, see target.Result; nil: it is not known to be
-	// retryAfter is how long the target asks to wait before the next delivery; 0 if it does not
-	// ask.
-	retryAfter time.Duration
-}
-
-// answerOf returns what the results of a delivery say about the target.
-func answerOf(results []target.Result) (a answer) {
+// leave ends a delivery that has entered with p, with its results. A target that answers is
+// available, whatever it says about the events. Without results the delivery was not made.
+func (b *breaker) leave(p pass, results []target.Result) {
+	var answered bool
+	var failure error
+	var retryAfter time.Duration
 	for _, r := range results {
 		switch {
 		case r.Unavailable:
-			a.failure, a.retryAfter = r.Err, max(a.retryAfter, r.RetryAfter)
+			failure, retryAfter = r.Err, max(retryAfter, r.RetryAfter)
 		case r.Verdict != target.Retry || r.Reason != target.ReasonStopped:
-			a.answered = true
+			answered = true
 		}
 	}
-	return a
-}
-
-// leave ends a delivery that has entered with p.
-func (b *breaker) leave(p pass, a answer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
 	case b.state == BreakerOpen:
-		if until := time.Now().Add(a.retryAfter); until.After(b.until) {
+		if until := time.Now().Add(retryAfter); until.After(b.until) {
 			b.until = until
 		}
 	case p != b.openings:
-	case a.retryAfter > 0:
-		b.open(a, a.retryAfter)
-	case a.answered && b.state == BreakerHalfOpen:
-		b.become(BreakerClosed, answer{})
-	case a.answered:
+	case retryAfter > 0:
+		b.open(retryAfter, nil)
+	case answered && b.state == BreakerHalfOpen:
+		b.become(BreakerClosed, nil)
+	case answered:
 		b.failures = 0
-	case a.failure != nil:
+	case failure != nil:
 		b.failures++
 		if b.state == BreakerHalfOpen && b.failures == b.maxProbes ||
 			b.state == BreakerClosed && b.cfg.Failures > 0 && b.failures >= b.cfg.Failures {
-			b.open(a, time.Duration(b.cfg.Probe))
+			b.open(time.Duration(b.cfg.Probe), failure)
 		}
 	case b.state == BreakerHalfOpen: // another delivery is the probe
 		b.probes--
@@ -122,10 +111,10 @@ func (b *breaker) leave(p pass, a answer) {
 }
 
 // open opens the breaker for a time. The caller holds b.mu.
-func (b *breaker) open(a answer, wait time.Duration) {
+func (b *breaker) open(wait time.Duration, failure error) {
 	b.until = time.Now().Add(wait)
 	b.openings++
-	b.become(BreakerOpen, a)
+	b.become(BreakerOpen, failure)
 	time.AfterFunc(wait, b.elapse)
 }
 
@@ -138,15 +127,15 @@ func (b *breaker) elapse() {
 	case left > 0:
 		time.AfterFunc(left, b.elapse)
 	case b.cfg.Failures == 0: // it opened because the target asked to wait, and takes no probes
-		b.become(BreakerClosed, answer{})
+		b.become(BreakerClosed, nil)
 	default:
-		b.become(BreakerHalfOpen, answer{})
+		b.become(BreakerHalfOpen, nil)
 	}
 }
 
-func (b *breaker) become(s BreakerState, a answer) {
+func (b *breaker) become(s BreakerState, failure error) {
 	b.state, b.failures, b.probes = s, 0, 0
-	b.changed(s, a)
+	b.changed(s, failure)
 	b.notify()
 }
 

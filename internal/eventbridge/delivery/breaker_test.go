@@ -19,8 +19,17 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 )
 
-// unavailable is the answer of a target that takes nothing at present.
-func unavailable() answer { return answer{failure: errDown} }
+// unavailable are the results of a target that takes nothing at present, and asksToWait those of one
+// that says for how long. answered are those of one that is available.
+func unavailable() []target.Result { return asksToWait(0) }
+
+func asksToWait(wait time.Duration) []target.Result {
+	r := unavailableResult()
+	r.RetryAfter = wait
+	return []target.Result{r}
+}
+
+func answered() []target.Result { return []target.Result{delivered()} }
 
 // testProbes is how many probes the breakers of tests let in.
 const testProbes = 4
@@ -28,7 +37,7 @@ const testProbes = 4
 // states records the changes of a breaker.
 type states struct{ all []BreakerState }
 
-func (s *states) changed(now BreakerState, _ answer) { s.all = append(s.all, now) }
+func (s *states) changed(now BreakerState, _ error) { s.all = append(s.all, now) }
 
 // enters lets a delivery enter at once.
 func enters(t *testing.T, b *breaker) pass {
@@ -53,10 +62,10 @@ func TestBreaker(t *testing.T) {
 		defer cancel()
 		var s states
 		b := newBreaker(model.Breaker{Failures: 3, Probe: model.Duration(10 * time.Second)}, testProbes, s.changed)
-		end := func(a answer) { b.leave(enters(t, b), a) }
+		end := func(results []target.Result) { b.leave(enters(t, b), results) }
 		end(unavailable())
 		end(unavailable())
-		end(answer{answered: true}) // not in a row
+		end(answered()) // not in a row
 		end(unavailable())
 		end(unavailable())
 		assert.Empty(t, s.all)
@@ -77,7 +86,7 @@ func TestBreaker(t *testing.T) {
 		assert.Equal(t, 10*time.Second, time.Since(began))
 		synctest.Wait()
 		assert.Len(t, waiting, testProbes-1, "a few deliveries are probes")
-		b.leave(first, answer{})
+		b.leave(first, nil)
 		synctest.Wait()
 		assert.Len(t, waiting, testProbes, "another delivery takes the place of one that was not made")
 		for i := range testProbes {
@@ -93,10 +102,10 @@ func TestBreaker(t *testing.T) {
 		assert.Equal(t, 20*time.Second, time.Since(began))
 		failed := enters(t, b)
 		b.leave(failed, unavailable())
-		b.leave(last, answer{answered: true})
+		b.leave(last, answered())
 		state, _ = b.now()
 		assert.Equal(t, BreakerClosed, state, "one of the probes is answered")
-		end(answer{answered: true})
+		end(answered())
 		assert.Equal(t, []BreakerState{BreakerOpen, BreakerHalfOpen, BreakerOpen, BreakerHalfOpen, BreakerClosed}, s.all)
 
 		for range 3 {
@@ -120,7 +129,7 @@ func TestABreakerIgnoresLateResults(t *testing.T) {
 		for range 2 {
 			b.leave(enters(t, b), unavailable())
 		}
-		b.leave(slow, answer{answered: true})
+		b.leave(slow, answered())
 		state, _ := b.now()
 		assert.Equal(t, BreakerOpen, state)
 		time.Sleep(time.Second)
@@ -129,7 +138,7 @@ func TestABreakerIgnoresLateResults(t *testing.T) {
 		b.leave(slower, unavailable())
 		state, _ = b.now()
 		assert.Equal(t, BreakerHalfOpen, state)
-		b.leave(probe, answer{answered: true})
+		b.leave(probe, answered())
 		state, _ = b.now()
 		assert.Equal(t, BreakerClosed, state)
 	})
@@ -142,18 +151,18 @@ func TestABreakerOpensForRetryAfter(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBreaker(model.Breaker{Failures: failures, Probe: model.Duration(time.Second)}, testProbes, new(states).changed)
 			other := enters(t, b)
-			b.leave(enters(t, b), answer{failure: errDown, retryAfter: time.Minute})
+			b.leave(enters(t, b), asksToWait(time.Minute))
 			state, until := b.now()
 			assert.Equal(t, BreakerOpen, state)
 			assert.Equal(t, time.Minute, time.Until(until))
-			b.leave(other, answer{failure: errDown, retryAfter: 2 * time.Minute}) // the longer time counts
+			b.leave(other, asksToWait(2*time.Minute)) // the longer time counts
 			began := time.Now()
 			p, err := b.enter(t.Context())
 			require.NoError(t, err)
 			assert.Equal(t, 2*time.Minute, time.Since(began))
 			state, _ = b.now()
 			assert.Equal(t, after, state)
-			b.leave(p, answer{answered: true})
+			b.leave(p, answered())
 			state, _ = b.now()
 			assert.Equal(t, BreakerClosed, state)
 		})
@@ -173,7 +182,7 @@ func TestWhoStopsIsNoProbe(t *testing.T) {
 			_, err := b.enter(stopped)
 			require.ErrorIs(t, err, context.Canceled)
 		}
-		b.leave(enters(t, b), answer{answered: true})
+		b.leave(enters(t, b), answered())
 		state, _ := b.now()
 		assert.Equal(t, BreakerClosed, state)
 	})
@@ -184,29 +193,35 @@ func TestAWorkerThatHasStoppedSaysNothingOfItsBreaker(t *testing.T) {
 	s := newSubscriber("s", model.OrderNone)
 	w := testWorker(t, &s, nil)
 	w.stop()
-	w.breakerChanged(BreakerOpen, unavailable())
+	w.breakerChanged(BreakerOpen, errDown)
 	assert.Zero(t, testutil.ToFloat64(w.p.metrics.breaker.WithLabelValues("", "s")))
 }
 
 // Only a target that is unavailable counts for the breaker, not one that answers about an event.
 func TestWhatResultsSayAboutTheTarget(t *testing.T) {
-	internal := target.Result{Status: 500, Reason: target.ReasonStatus}
-	away := target.Result{Status: 503, Reason: target.ReasonStatus, Unavailable: true, Err: errDown}
-	asks := target.Result{Status: 429, Reason: target.ReasonStatus, Unavailable: true, Err: errDown, RetryAfter: time.Minute}
+	internal := target.Result{Status: 500, Reason: target.ReasonStatus, Err: errDown}
+	away, asks := unavailableResult(), unavailableResult()
+	asks.RetryAfter = time.Minute
 	stopped := target.Result{Reason: target.ReasonStopped}
 	for name, c := range map[string]struct {
 		results []target.Result
-		want    answer
+		state   BreakerState // of a breaker that one more failure opens
+		fails   int          // how many failures are counted after one of results
 	}{
-		"500":                       {[]target.Result{internal}, answer{answered: true}},
-		"503":                       {[]target.Result{away, away}, unavailable()},
-		"a part is unavailable":     {[]target.Result{away, {Verdict: target.Delivered}}, answer{answered: true, failure: errDown}},
-		"a part asks to wait":       {[]target.Result{{Verdict: target.Refused}, asks}, answer{answered: true, failure: errDown, retryAfter: time.Minute}},
-		"a stop":                    {[]target.Result{stopped, stopped}, answer{}},
-		"a stop after a failure":    {[]target.Result{away, stopped}, unavailable()},
-		"the receiver asks to wait": {[]target.Result{asks}, answer{failure: errDown, retryAfter: time.Minute}},
+		"500":                       {[]target.Result{internal}, BreakerClosed, 0},
+		"503":                       {[]target.Result{away, away}, BreakerOpen, 0},
+		"a part is unavailable":     {[]target.Result{away, {Verdict: target.Delivered}}, BreakerClosed, 0},
+		"a part asks to wait":       {[]target.Result{{Verdict: target.Refused}, asks}, BreakerOpen, 0},
+		"a stop":                    {[]target.Result{stopped, stopped}, BreakerClosed, 1},
+		"a stop after a failure":    {[]target.Result{away, stopped}, BreakerOpen, 0},
+		"the receiver asks to wait": {[]target.Result{asks}, BreakerOpen, 0},
 	} {
-		assert.Equal(t, c.want, answerOf(c.results), name)
+		b := newBreaker(model.Breaker{Failures: 2, Probe: model.Duration(time.Minute)}, testProbes, new(states).changed)
+		b.leave(enters(t, b), unavailable())
+		b.leave(enters(t, b), c.results)
+		state, until := b.now()
+		assert.Equal(t, []any{c.state, c.fails}, []any{state, b.failures}, name)
+		assert.True(t, state != BreakerOpen || time.Until(until) > 50*time.Second, name)
 	}
 }
 

@@ -322,42 +322,6 @@ func TestARefusedEventIsLogged(t *testing.T) {
 	assert.Equal(t, []string{"e", "/test", "a", "dead_letter"}, []string{log[0].Event, log[0].Source, log[0].Type, log[0].Outcome})
 }
 
-// Deliveries that wait for the breaker or the rate are not said to be stuck, however long that
-// takes; an attempt that does not end is.
-func TestWhatIsStuck(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSubscriber("s", model.OrderGroup)
-		s.Delivery.Timeout = model.Duration(10 * time.Second)
-		core, lines := observer.New(zap.WarnLevel)
-		ended := make(chan struct{})
-		w := testWorker(t, &s, endless(ended))
-		w.log = zap.New(core)
-		assert.Greater(t, w.config(false).StuckAfter, 10*365*24*time.Hour)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			w.deliver(t.Context(), t.Context(), make([]target.Delivery, 1))
-		}()
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		assert.Zero(t, lines.Len())
-		time.Sleep(20 * time.Second)
-		synctest.Wait()
-		assert.Equal(t, 1, lines.FilterMessageSnippet("has not ended").Len())
-		close(ended)
-		<-done
-	})
-}
-
-// endless is a target that minds no context.
-type endless chan struct{}
-
-func (e endless) Deliver(context.Context, []target.Delivery) []target.Result {
-	<-e
-	return []target.Result{delivered()}
-}
-func (endless) Close(context.Context) error { return nil }
-
 // A target that cannot be made, as for a file that is missing, is made later.
 func TestATargetThatCannotBeMadeIsTriedAgain(t *testing.T) {
 	t.Parallel()

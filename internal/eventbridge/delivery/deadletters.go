@@ -38,21 +38,17 @@ func (p *Processor) DeadLetters(ctx context.Context, bus, subscriber string, n i
 	}
 	deadLetters := make([]DeadLetter, 0, len(found))
 	for _, m := range found {
-		deadLetters = append(deadLetters, deadLetterOf(m))
+		d := messaging.Delivery{Properties: m.Properties, Payload: m.Payload}
+		l := DeadLetter{GivenUp: m.PublishTime}
+		if original, ok := d.DeadLetter(); ok {
+			l.Reason, l.Attempts, l.FirstFailed = original.Reason, original.Attempt, original.FirstFailed
+		}
+		if json.Valid(m.Payload) {
+			l.Event = m.Payload
+		} else {
+			l.Bytes = m.Payload
+		}
+		deadLetters = append(deadLetters, l)
 	}
 	return deadLetters, err
-}
-
-func deadLetterOf(m messaging.PeekedMessage) DeadLetter {
-	d := messaging.Delivery{Properties: m.Properties, Payload: m.Payload}
-	l := DeadLetter{GivenUp: m.PublishTime}
-	if original, ok := d.DeadLetter(); ok {
-		l.Reason, l.Attempts, l.FirstFailed = original.Reason, original.Attempt, original.FirstFailed
-	}
-	if json.Valid(m.Payload) {
-		l.Event = m.Payload
-	} else {
-		l.Bytes = m.Payload
-	}
-	return l
 }

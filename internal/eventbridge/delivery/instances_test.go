@@ -62,7 +62,7 @@ func (w *world) member(f *fleet, name string) (p *Processor, stop, kill func()) 
 	dying := &mortal{registry: w.store}
 	cfg := testConfig()
 	p = New(Options{
-		Client: w.client, Source: dying, Topics: w.topics, Targets: w, Admin: true, Config: cfg, Instance: name, Instances: f,
+		Client: w.client, Source: dying, Topics: w.topics, Targets: w, Config: cfg, Instance: name, Instances: f,
 		Log: zaptest.NewLogger(w.t), Metrics: prometheus.NewRegistry(),
 	})
 	p.saveEvery = 200 * time.Millisecond
@@ -215,6 +215,23 @@ func TestAJobOfAFormerProcessOfThisName(t *testing.T) {
 	w.eventually("the new one is done", func() bool { return w.kept("s").State == JobDone })
 }
 
+// The job of a process that ends, and whose successor of the same name starts at once, is
+// interrupted. One whose process has set its clock back is not.
+func TestAJobOfAProcessThatIsReplacedAtOnce(t *testing.T) {
+	s := newSubscriber("s", model.OrderNone)
+	p := testWorker(t, &s, nil).p
+	p.ctx, p.instance = t.Context(), "one"
+	defer p.running.Done()
+	p.started = time.Now().Round(0).Add(time.Minute) // the clock was set back by a minute since
+	j, _, err := p.addJob("u-s", Job{Kind: KindReplay})
+	require.NoError(t, err)
+	defer j.cancel(nil)
+	text, err := json.Marshal(j.now())
+	require.NoError(t, err)
+	assert.Equal(t, JobRunning, StoredJob(text, []instances.Instance{{Name: "one", Started: p.started}}).State)
+	assert.Equal(t, JobInterrupted, StoredJob(text, []instances.Instance{{Name: "one", Started: p.started.Add(time.Millisecond)}}).State)
+}
+
 // A job ends when the subscriber has another one: its process was believed to have stopped.
 func TestAJobThatWasReplaced(t *testing.T) {
 	t.Parallel()
@@ -330,7 +347,7 @@ func TestAStartWaitsForEngines(t *testing.T) {
 		all := &fleet{}
 		p := &Processor{instances: all, instance: "one"}
 		heard := make(chan error, 1)
-		go func() { heard <- p.awaitEngines(t.Context(), 7, time.Now()) }()
+		go func() { heard <- p.awaitEngines(t.Context(), 7) }()
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		assert.Empty(t, heard, "not even this instance is known yet")

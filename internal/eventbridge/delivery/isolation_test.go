@@ -204,7 +204,7 @@ func TestADeliveryThatWaitsForTheRateMindsTheBreaker(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		w.breaker.leave(first, answer{failure: errDown, retryAfter: time.Minute})
+		w.breaker.leave(first, asksToWait(time.Minute))
 		assert.GreaterOrEqual(t, <-admitted, time.Minute)
 	})
 }
@@ -239,9 +239,9 @@ func TestRetryAfterWastesLittleOfTheRate(t *testing.T) {
 					case err != nil:
 						return
 					case takes():
-						w.breaker.leave(p, answer{answered: true})
+						w.breaker.leave(p, answered())
 					default:
-						w.breaker.leave(p, answer{failure: errDown, retryAfter: time.Second})
+						w.breaker.leave(p, asksToWait(time.Second))
 					}
 				}
 			})

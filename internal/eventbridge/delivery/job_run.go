@@ -7,14 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/instances"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
-	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -137,55 +135,49 @@ func (p *Processor) store(ctx context.Context, s *model.Subscriber, j *job) erro
 	})
 }
 
-// run does a job, and stores its progress and its outcome. The outcome is stored within
-// saveEndWithin when runs ends.
+// run does a job, and stores its progress and its outcome, the outcome within saveEndWithin after
+// the end of runs. It ends the job if it was canceled at another instance, or if the subscriber has
+// another job.
 func (p *Processor) run(runs context.Context, s *model.Subscriber, j *job, do work) {
 	defer p.running.Done()
-	log := p.log.With(zap.String("bus", s.Bus), zap.String("subscriber", s.Name), zap.String("job", j.now().ID))
-	var saves sync.WaitGroup
-	saves.Go(func() { p.saveProgress(s, j, log) })
-	j.finish(guard(log, "the job", func() error { return do(j.ctx, j) }))
-	j.cancel(nil)
-	saves.Wait()
-	if end := j.now(); end.State == JobInterrupted {
-		log.Warn("a job was interrupted: begin another one for the rest", zap.String("kind", end.Kind), zap.Int64("published", end.Published))
-	}
+	id := j.now().ID
+	log := p.log.With(zap.String("bus", s.Bus), zap.String("subscriber", s.Name), zap.String("job", id))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer j.cancel(nil)
+		j.finish(guard(log, "the job", func() error { return do(j.ctx, j) }))
+		if end := j.now(); end.State == JobInterrupted {
+			log.Warn("a job was interrupted: begin another one for the rest", zap.String("kind", end.Kind), zap.Int64("published", end.Published))
+		}
+	}()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(runs))
 	defer cancel()
 	defer context.AfterFunc(runs, func() { time.AfterFunc(saveEndWithin, cancel) })()
-	for {
-		err := p.save(ctx, s, j)
-		if err == nil || errors.Is(err, errReplaced) || errors.Is(err, model.ErrNotFound) || errors.Is(err, model.ErrClosed) || ctx.Err() != nil {
-			return
-		}
-		log.Warn("cannot store the outcome of a job, will keep trying", zap.Error(err))
-		backoff.Sleep(ctx, time.Second)
-	}
-}
-
-// saveProgress stores a job's progress until it ends. It ends the job if it was canceled at another
-// instance, or if the subscriber has another job.
-func (p *Processor) saveProgress(s *model.Subscriber, j *job, log *zap.Logger) {
-	id, saved := j.now().ID, time.Now()
-	for {
-		backoff.Sleep(j.ctx, min(p.saveEvery, time.Second))
-		if j.ctx.Err() != nil {
-			return
+	tick := time.NewTicker(min(p.saveEvery, time.Second))
+	defer tick.Stop()
+	for saved, over := time.Now(), false; ; {
+		select {
+		case <-ended:
+			over, ended = true, nil
+		case <-tick.C:
 		}
 		if stored := decodeJob(p.source.Job(s.Bus, s.Name)); stored != nil && stored.ID == id && stored.Canceling {
 			j.cancel(errCanceled)
-			return
 		}
-		if time.Since(saved) < p.saveEvery {
+		if !over && time.Since(saved) < p.saveEvery {
 			continue
 		}
+		err := p.save(ctx, s, j)
 		saved = time.Now()
-		switch err := p.save(j.ctx, s, j); {
+		final := err == nil || errors.Is(err, errReplaced) || errors.Is(err, model.ErrNotFound) || errors.Is(err, model.ErrClosed) || ctx.Err() != nil
+		switch {
+		case over && final:
+			return
 		case errors.Is(err, errReplaced):
 			j.cancel(err)
-			return
-		case err != nil && j.ctx.Err() == nil:
-			log.Warn("cannot store the progress of a job, will keep trying", zap.Error(err))
+		case err != nil:
+			log.Warn("cannot store a job, will keep trying", zap.Error(err))
 		}
 	}
 }
@@ -320,10 +312,8 @@ func (p *Processor) close(ctx context.Context, what interface{ Close(context.Con
 // keep creates a topic of a subscriber if there is none, and the subscription that keeps its
 // messages.
 func (p *Processor) keep(ctx context.Context, topic string) error {
-	if p.admin {
-		if err := p.client.Topic(topic).Create(ctx, 0); err != nil {
-			return err
-		}
+	if err := p.client.Topic(topic).Create(ctx, 0); err != nil && !errors.Is(err, messaging.ErrNoAdminURL) {
+		return err
 	}
 	return p.client.EnsureSubscription(ctx, topic, model.DeliverSubscription, messaging.StartEarliest)
 }

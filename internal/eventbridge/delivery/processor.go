@@ -54,7 +54,6 @@ type Processor struct {
 	topics    model.Topics
 	targets   Targets
 	cfg       Config
-	admin     bool
 	log       *zap.Logger
 	metrics   *metrics
 	starts    *rate.Limiter
@@ -63,7 +62,6 @@ type Processor struct {
 	instances Instances
 	part      atomic.Int64 // bytes that may be received ahead for one subscriber
 	saveEvery time.Duration
-	backlogs  chan struct{} // see backlogsAtOnce
 
 	mu          sync.Mutex
 	ctx         context.Context             // of Run; nil: it does not run
@@ -86,7 +84,7 @@ func (s *subscriberState) active() *worker {
 	return s.worker
 }
 
-// Options are what a processor needs. All must be set, except Admin.
+// Options are what a processor needs. All must be set.
 type Options struct {
 	Client  *messaging.Client
 	Source  Source
@@ -95,10 +93,8 @@ type Options struct {
 	// Instance is the name of this instance among Instances.
 	Instance  string
 	Instances Instances
-	// Admin says that the client has the address of the brokers' admin API.
-	Admin  bool
-	Config Config
-	Log    *zap.Logger
+	Config    Config
+	Log       *zap.Logger
 	// Metrics registers the processor's metrics.
 	Metrics prometheus.Registerer
 }
@@ -106,9 +102,9 @@ type Options struct {
 // New makes a processor. The configuration must be valid.
 func New(o Options) *Processor {
 	p := &Processor{
-		client: o.Client, source: o.Source, topics: o.Topics, targets: o.Targets, cfg: o.Config, admin: o.Admin,
+		client: o.Client, source: o.Source, topics: o.Topics, targets: o.Targets, cfg: o.Config,
 		log: o.Log.Named("processor"), starts: rate.NewLimiter(startRate, startRate/10), started: time.Now().Round(0),
-		instance: o.Instance, instances: o.Instances, saveEvery: saveEvery, backlogs: make(chan struct{}, backlogsAtOnce),
+		instance: o.Instance, instances: o.Instances, saveEvery: saveEvery,
 		subscribers: make(map[string]*subscriberState), jobs: make(map[string]*job),
 	}
 	p.part.Store(o.Config.part(1))

@@ -53,8 +53,7 @@ func (p *Processor) Replay(ctx context.Context, bus, subscriber string, o Replay
 	})
 }
 
-// startOverlap is how long engines may take to see a new subscriber, if nothing says whether they
-// have seen it.
+// startOverlap is how long engines usually take to see a new subscriber.
 const startOverlap = 5 * time.Second
 
 // Start begins the replay that gives a new subscriber the events before it, from its start on. The
@@ -76,7 +75,7 @@ func (p *Processor) Start(ctx context.Context, bus, subscriber string) (j Job, b
 		return Job{}, false, nil // start is in the future: engines match what comes
 	}
 	j, err = p.begin(ctx, s, Job{Kind: KindReplay}, o, func(ctx context.Context, j *job) error {
-		if err := p.awaitEngines(ctx, s.Revision, s.Created); err != nil {
+		if err := p.awaitEngines(ctx, s.Revision); err != nil {
 			return err
 		}
 		return p.replay(ctx, j, s, o, true)
@@ -87,11 +86,9 @@ func (p *Processor) Start(ctx context.Context, bus, subscriber string) (j Job, b
 // awaitEngines waits until all engines match by a revision or a later one. Engines with an older
 // revision store no copies for the subscriber: their events must be in the topic when the replay
 // reads it. Engines that are unavailable match by a later revision when they come back.
-func (p *Processor) awaitEngines(ctx context.Context, revision int64, created time.Time) error {
+func (p *Processor) awaitEngines(ctx context.Context, revision int64) error {
 	for ctx.Err() == nil {
-		active, behind := p.instances.Active(revision)
-		none := len(behind) == 0 && time.Since(created) > startOverlap // no engine runs
-		if (active || none) && p.complete(p.instances.Instances()) {
+		if active, _ := p.instances.Active(revision); active && p.complete(p.instances.Instances()) {
 			return nil
 		}
 		backoff.Sleep(ctx, 100*time.Millisecond)

@@ -38,6 +38,7 @@ type worker struct {
 
 	revision atomic.Int64 // the newest revision with which deliveries stay the same
 	inFlight atomic.Int64
+	owned    atomic.Int64 // partitions of an ordered subscriber's topics that this worker owns
 
 	mu        sync.Mutex
 	consumer  *messaging.Consumer
@@ -45,8 +46,6 @@ type worker struct {
 	replaying bool               // the worker consumes the topic of replays, too
 	open      bool               // the breaker is open
 	failing   bool               // the breaker has opened and not closed since
-	owned     int                // partitions of an ordered subscriber's topics that this worker owns
-	idle      time.Time          // since when it owns none; zero before it consumes
 	unhealthy error
 	gone      error // why the target takes no more events; nil: it takes events
 }
@@ -153,7 +152,7 @@ func (w *worker) consume() error {
 		return err
 	}
 	w.mu.Lock()
-	w.consumer, w.idle = consumer, time.Now()
+	w.consumer = consumer
 	if w.open {
 		consumer.Pause()
 	}
@@ -241,7 +240,6 @@ func (w *worker) config(replaying bool) messaging.ConsumerConfig {
 		c.Topics = append(c.Topics, topics.Replay(s))
 	}
 	c.Concurrency = w.concurrency()
-	inPlace := true
 	switch s.Order {
 	case model.OrderGroup:
 		// Not Key_Shared: see ADR 19.
@@ -249,12 +247,12 @@ func (w *worker) config(replaying bool) messaging.ConsumerConfig {
 	case model.OrderTotal:
 		c.Type, c.Order = messaging.Failover, messaging.OrderTotal
 	default:
-		c.Type, c.Order, inPlace = messaging.Shared, messaging.OrderNone, false
+		c.Type, c.Order = messaging.Shared, messaging.OrderNone
 	}
 	// The library does what the verdicts say, and nothing by itself: they count attempts, because
 	// waiting for the breaker is not an attempt.
 	c.Retry = messaging.Retry{
-		MinDelay: time.Second, MaxDelay: time.Minute, InPlace: inPlace,
+		MinDelay: time.Second, MaxDelay: time.Minute, InPlace: s.Order.Ordered(),
 		Compression: messaging.NoCompression, // keeps many subscribers cheap
 		Topic:       topics.Retry(s), DeadLetterTopic: topics.DeadLetter(s), DeadLetterSubscription: model.DeliverSubscription,
 	}
@@ -271,8 +269,7 @@ func (w *worker) config(replaying bool) messaging.ConsumerConfig {
 	c.HeldMessages, c.HeldBytes = w.p.cfg.HeldMessages, max(2*c.PrefetchBytes, leastHeld)
 	c.MaxMessageBytes = 64 << 10
 	c.DiscoverEvery = 10 * time.Minute
-	// Deliveries may wait for the breaker and the rate limit without end, and are not stuck: see
-	// [worker.overdue].
+	// Deliveries may wait for the breaker and the rate limit without end, and are not stuck.
 	c.StuckAfter = math.MaxInt64
 	c.StopTimeout = w.p.cfg.StopTimeout
 	return c
@@ -281,7 +278,7 @@ func (w *worker) config(replaying bool) messaging.ConsumerConfig {
 // breakerChanged makes the consumer follow the breaker. While the breaker is open the worker
 // consumes nothing, not even retries. It does not log that a target asks to wait: that may happen
 // each second.
-func (w *worker) breakerChanged(s BreakerState, a answer) {
+func (w *worker) breakerChanged(s BreakerState, failure error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ctx.Err() != nil {
@@ -297,9 +294,9 @@ func (w *worker) breakerChanged(s BreakerState, a answer) {
 		w.consumer.Resume()
 	}
 	switch {
-	case w.open && !w.failing && a.retryAfter == 0:
+	case w.open && !w.failing && failure != nil:
 		w.failing = true
-		w.log.Warn("the breaker is open: nothing is delivered until a probe is answered", zap.Error(a.failure))
+		w.log.Warn("the breaker is open: nothing is delivered until a probe is answered", zap.Error(failure))
 	case s == BreakerClosed && w.failing:
 		w.failing = false
 		w.log.Info("the breaker is closed again")
@@ -331,30 +328,14 @@ func (w *worker) Unhealthy() error {
 
 // own counts a partition as owned until ctx ends: then the partition is lost.
 func (w *worker) own(ctx context.Context, _ string, _ int) {
-	count := func(n int) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if w.owned += n; w.owned == 0 {
-			w.idle = time.Now()
-		}
-	}
-	count(1)
-	context.AfterFunc(ctx, func() { count(-1) })
+	w.owned.Add(1)
+	context.AfterFunc(ctx, func() { w.owned.Add(-1) })
 }
 
-// idleAfter is how long brokers may take to assign a partition: they wait a second before they give
-// one to another consumer.
-const idleAfter = 3 * time.Second
-
 // standsBy reports whether other instances deliver all events: they own all partitions of an
-// ordered subscriber.
+// ordered subscriber. It is true, too, until brokers have assigned the first partition.
 func (w *worker) standsBy() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.unhealthy != nil || w.consumer == nil || w.consumer.Unhealthy() != nil {
-		return false
-	}
-	return w.sub.Order.Ordered() && w.owned == 0 && time.Since(w.idle) > idleAfter
+	return w.sub.Order.Ordered() && w.owned.Load() == 0 && w.Unhealthy() == nil
 }
 
 // end closes the target. The breaker has no effect any more.

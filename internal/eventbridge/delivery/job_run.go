@@ -170,14 +170,15 @@ func (p *Processor) run(runs context.Context, s *model.Subscriber, j *job, do wo
 		}
 		err := p.save(ctx, s, j)
 		saved = time.Now()
-		final := err == nil || errors.Is(err, errReplaced) || errors.Is(err, model.ErrNotFound) || errors.Is(err, model.ErrClosed) || ctx.Err() != nil
 		switch {
-		case over && final:
-			return
 		case errors.Is(err, errReplaced):
 			j.cancel(err)
-		case err != nil:
+		case err != nil && !errors.Is(err, model.ErrNotFound) && !errors.Is(err, model.ErrClosed) && ctx.Err() == nil:
 			log.Warn("cannot store a job, will keep trying", zap.Error(err))
+			continue
+		}
+		if over {
+			return
 		}
 	}
 }

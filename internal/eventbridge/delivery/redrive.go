@@ -77,7 +77,9 @@ func (p *Processor) Discard(ctx context.Context, bus, subscriber string, o Redri
 }
 
 // moveDeadLetters begins a job that redrives or discards dead letters as cfg says, and counts them.
-func (p *Processor) moveDeadLetters(ctx context.Context, s *model.Subscriber, kind string, o RedriveOptions, cfg messaging.RedriveConfig) (Job, error) {
+func (p *Processor) moveDeadLetters(
+	ctx context.Context, s *model.Subscriber, kind string, o RedriveOptions, cfg messaging.RedriveConfig,
+) (Job, error) {
 	if err := o.check(); err != nil {
 		return Job{}, err
 	}

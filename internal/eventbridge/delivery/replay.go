@@ -116,7 +116,8 @@ var errReplayed = errors.New("all is read")
 
 func newReplay(j *job, s *model.Subscriber, o ReplayOptions, toEnd bool) *replay {
 	r := &replay{
-		job: j, sub: s, options: o, toEnd: toEnd, index: eventpattern.NewIndex[int](), limit: rate.NewLimiter(rate.Inf, 1), passed: make(map[int]bool),
+		job: j, sub: s, options: o, toEnd: toEnd, index: eventpattern.NewIndex[int](),
+		limit: rate.NewLimiter(rate.Inf, 1), passed: make(map[int]bool),
 	}
 	if o.Rate > 0 {
 		r.limit = rate.NewLimiter(rate.Limit(o.Rate), 1)

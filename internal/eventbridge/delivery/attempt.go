@@ -130,20 +130,24 @@ func (w *worker) verdict(d *messaging.Delivery, e event.Event, r target.Result, 
 	if events > 1 {
 		a.Batch = events
 	}
+	cause := r.Err
+	if cause == nil { // the library takes a verdict without an error for a success
+		cause = errors.New(a.Outcome)
+	}
 	switch r.Verdict {
 	case target.Delivered:
 		w.metrics.age.Observe(max(now.Sub(d.PublishTime), 0).Seconds())
 	case target.Refused:
-		a.Outcome, err = "dead_letter", messaging.Reject(r.Err)
+		a.Outcome, err = "dead_letter", messaging.Reject(cause)
 	case target.Gone:
-		w.setGone(r.Err)
+		w.setGone(cause)
 		err = errStopping // events that are not delivered stay in their topic
 	default:
 		delay, over := nextAttempt(&w.sub.Delivery.Retry, d.Attempt, d.FirstFailed, now, jitter)
 		if over != "" {
-			a.Outcome, err = "dead_letter", messaging.Reject(fmt.Errorf("%s: %w", over, r.Err))
+			a.Outcome, err = "dead_letter", messaging.Reject(fmt.Errorf("%s: %w", over, cause))
 		} else {
-			a.Next, err = now.Add(delay), messaging.RetryAfter(r.Err, delay)
+			a.Next, err = now.Add(delay), messaging.RetryAfter(cause, delay)
 		}
 	}
 	w.metrics.deliveries[a.Outcome].Inc()

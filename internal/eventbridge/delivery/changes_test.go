@@ -48,6 +48,7 @@ func (p *Processor) worker(subscriber string) *worker {
 
 // testWorker is a worker of a processor that does not run.
 func testWorker(t *testing.T, s *model.Subscriber, to target.Target) *worker {
+	t.Helper()
 	p := New(Options{Config: testConfig(), Source: &registry{Store: storetest.NewStore(storetest.Snapshot(t, 0, nil, nil))}, Log: zaptest.NewLogger(t), Metrics: prometheus.NewRegistry()})
 	w := p.newWorker(t.Context(), s, &attempts{})
 	t.Cleanup(w.stop)

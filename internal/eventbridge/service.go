@@ -169,7 +169,7 @@ func (s *service) join() (err error) {
 func (s *service) process() {
 	s.processor = delivery.New(delivery.Options{
 		Client: s.client, Source: s.store, Topics: s.topics, Targets: s.factory, Instance: s.cfg.instance(), Instances: s.status,
-		Admin: s.admin(), Config: s.cfg.Processor, Log: s.rt.Log, Metrics: delivery.NewMetrics(s.rt.Metrics),
+		Config: s.cfg.Processor, Log: s.rt.Log, Metrics: s.rt.Metrics,
 	})
 	s.rt.Go("states of subscribers", s.publishStates)
 	s.rt.Go("processor", s.processor.Run)

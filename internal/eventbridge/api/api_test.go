@@ -72,8 +72,8 @@ func newWorld(t *testing.T, access api.Access) *world {
 	factory, err := target.NewFactory(target.Options{Config: target.Config{}, Topics: topics})
 	require.NoError(t, err)
 	delivering := delivery.New(delivery.Options{
-		Client: client, Source: still{store}, Topics: topics, Targets: factory, Instance: "here", Instances: status, Admin: true, Config: delivery.DefaultConfig(),
-		Log: zap.NewNop(), Metrics: delivery.NewMetrics(prometheus.NewRegistry()),
+		Client: client, Source: still{store}, Topics: topics, Targets: factory, Instance: "here", Instances: status, Config: delivery.DefaultConfig(),
+		Log: zap.NewNop(), Metrics: prometheus.NewRegistry(),
 	})
 	var running sync.WaitGroup
 	for _, run := range []func(context.Context) error{store.Run, status.Run, delivering.Run} {

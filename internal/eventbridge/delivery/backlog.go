@@ -22,21 +22,12 @@ type Backlog struct {
 	DeadLetters int64 `json:"dead_letters"`
 }
 
-// backlogsAtOnce bounds how many callers of Backlog ask the brokers at the same time.
-const backlogsAtOnce = 4
-
 // Backlog asks the brokers' admin API what a subscriber has not received yet. Without its address
 // the error is messaging.ErrNoAdminURL.
 func (p *Processor) Backlog(ctx context.Context, bus, subscriber string) (b Backlog, err error) {
 	s, err := p.subscriber(bus, subscriber)
 	if err != nil {
 		return b, err
-	}
-	select {
-	case p.backlogs <- struct{}{}:
-		defer func() { <-p.backlogs }()
-	case <-ctx.Done():
-		return b, ctx.Err()
 	}
 	topics := p.topics
 	for _, topic := range []string{topics.Send(s), topics.Replay(s), topics.Retry(s)} {
@@ -72,20 +63,12 @@ func (p *Processor) waiting(ctx context.Context, topic string) (int64, error) {
 // oldest returns when the first message that is not acknowledged was published, over all
 // partitions. For a copy on the topic of retries this is when the original was published.
 func (p *Processor) oldest(ctx context.Context, name string) (oldest time.Time, err error) {
-	topic := p.client.Topic(name)
-	n, err := topic.Partitions(ctx)
+	partitions, err := p.client.Partitions(ctx, name)
 	if err != nil {
 		return oldest, err
 	}
-	parts := []messaging.Topic{topic}
-	if n > 0 {
-		parts = parts[:0]
-		for i := range n {
-			parts = append(parts, topic.Partition(i))
-		}
-	}
-	for _, part := range parts {
-		first, err := part.Subscription(model.DeliverSubscription).Peek(ctx, 1)
+	for _, partition := range partitions {
+		first, err := p.client.Topic(partition).Subscription(model.DeliverSubscription).Peek(ctx, 1)
 		if err != nil {
 			return oldest, err
 		}

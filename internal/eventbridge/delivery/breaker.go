@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 )
 
 // BreakerState is closed, open or half-open.
@@ -26,9 +27,9 @@ const (
 type breaker struct {
 	cfg       model.Breaker
 	maxProbes int // how many deliveries enter while it is half-open
-	// changed is called in the order of changes, and must not block. asked: the breaker opens
-	// because the target asked to wait.
-	changed func(s BreakerState, asked bool)
+	// changed is called in the order of changes, with the failure that opens the breaker; nil if the
+	// target asked to wait. It must not block.
+	changed func(s BreakerState, failure error)
 
 	mu       sync.Mutex
 	state    BreakerState
@@ -36,9 +37,7 @@ type breaker struct {
 	probes   int  // that have entered while half-open
 	openings pass // how often it has opened
 	until    time.Time
-	next     chan struct{} // closed when something changes
-	timer    *time.Timer
-	shut     bool
+	next     chan struct{} // closed when more deliveries may enter
 }
 
 // pass is what openings was when a delivery entered. The breaker ignores the result of a delivery
@@ -46,152 +45,103 @@ type breaker struct {
 type pass int
 
 // newBreaker makes a breaker that lets as many probes enter as probes says.
-func newBreaker(cfg model.Breaker, probes int, changed func(s BreakerState, asked bool)) *breaker {
+func newBreaker(cfg model.Breaker, probes int, changed func(BreakerState, error)) *breaker {
 	return &breaker{cfg: cfg, maxProbes: probes, changed: changed, state: BreakerClosed, next: make(chan struct{})}
 }
 
 // enter waits until a delivery may be made, or ctx ends.
 func (b *breaker) enter(ctx context.Context) (pass, error) {
-	for {
-		if err := ctx.Err(); err != nil {
-			return 0, err // it does not enter, and is no probe
+	for ctx.Err() == nil { // with a ctx that has ended the delivery is no probe
+		b.mu.Lock()
+		p, next := b.openings, b.next
+		enters := b.state == BreakerClosed || b.state == BreakerHalfOpen && b.probes < b.maxProbes
+		if enters && b.state == BreakerHalfOpen {
+			b.probes++
 		}
-		p, entered, next := b.enterNow()
-		if entered {
+		b.mu.Unlock()
+		if enters {
 			return p, nil
 		}
 		select {
 		case <-next:
 		case <-ctx.Done():
-			return 0, ctx.Err()
 		}
 	}
+	return 0, ctx.Err()
 }
 
-// enterNow lets a delivery enter if that is possible now. Otherwise it returns a channel that is
-// closed at the next change.
-func (b *breaker) enterNow() (p pass, entered bool, next <-chan struct{}) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.shut || b.state == BreakerOpen || b.state == BreakerHalfOpen && b.probes == b.maxProbes {
-		return 0, false, b.next
+// leave ends a delivery that has entered with p, with its results. A target that answers is
+// available, whatever it says about the events. Without results the delivery was not made.
+func (b *breaker) leave(p pass, results []target.Result) {
+	var answered bool
+	var failure error
+	var retryAfter time.Duration
+	for _, r := range results {
+		switch {
+		case r.Unavailable:
+			failure, retryAfter = r.Err, max(retryAfter, r.RetryAfter)
+		case r.Verdict != target.Retry || r.Reason != target.ReasonStopped:
+			answered = true
+		}
 	}
-	if b.state == BreakerHalfOpen {
-		b.probes++
-	}
-	return b.openings, true, nil
-}
-
-// valid reports whether a delivery that has entered with p may still be made: the breaker has not
-// opened since.
-func (b *breaker) valid(p pass) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return p == b.openings && b.state != BreakerOpen && !b.shut
-}
-
-// answer is what a delivery says about its target.
-type answer struct {
-	kind answerKind
-	// retryAfter is how long the target asks to wait before the next delivery; 0 if it does not
-	// ask.
-	retryAfter time.Duration
-}
-
-type answerKind int
-
-const (
-	notMade     answerKind = iota // the delivery was not made
-	answered                      // the target answers, whatever it says about the event
-	unavailable                   // see target.Result
-)
-
-// leave ends a delivery that has entered with p.
-func (b *breaker) leave(p pass, a answer) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.state == BreakerOpen {
-		if until := time.Now().Add(a.retryAfter); until.After(b.until) {
+	switch {
+	case b.state == BreakerOpen:
+		if until := time.Now().Add(retryAfter); until.After(b.until) {
 			b.until = until
-			b.timer.Reset(a.retryAfter)
 		}
-		return
-	}
-	if p != b.openings {
-		return
-	}
-	if a.retryAfter > 0 {
-		b.open(a.retryAfter, true)
-		return
-	}
-	switch a.kind {
-	case notMade:
-		if b.state == BreakerHalfOpen {
-			b.probes--
-			b.notify()
-		}
+	case p != b.openings:
+	case retryAfter > 0:
+		b.open(retryAfter, nil)
+	case answered && b.state == BreakerHalfOpen:
+		b.become(BreakerClosed, nil)
 	case answered:
 		b.failures = 0
-		if b.state == BreakerHalfOpen {
-			b.become(BreakerClosed, false)
-		}
-		return
-	case unavailable:
+	case failure != nil:
 		b.failures++
-	}
-	if b.state == BreakerHalfOpen && b.failures == b.maxProbes ||
-		b.state == BreakerClosed && b.cfg.Failures > 0 && b.failures >= b.cfg.Failures {
-		b.open(time.Duration(b.cfg.Probe), false)
+		if b.state == BreakerHalfOpen && b.failures == b.maxProbes ||
+			b.state == BreakerClosed && b.cfg.Failures > 0 && b.failures >= b.cfg.Failures {
+			b.open(time.Duration(b.cfg.Probe), failure)
+		}
+	case b.state == BreakerHalfOpen: // another delivery is the probe
+		b.probes--
+		b.notify()
 	}
 }
 
-// open opens the breaker for a time, which the target may have asked for. The caller holds b.mu.
-func (b *breaker) open(wait time.Duration, asked bool) {
+// open opens the breaker for a time. The caller holds b.mu.
+func (b *breaker) open(wait time.Duration, failure error) {
 	b.until = time.Now().Add(wait)
 	b.openings++
-	b.become(BreakerOpen, asked)
-	b.timer = time.AfterFunc(wait, func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		switch {
-		case b.shut, time.Now().Before(b.until): // the target has asked to wait longer
-		case b.cfg.Failures == 0: // it has opened because the target asked to wait, and takes no probes
-			b.become(BreakerClosed, false)
-		default:
-			b.become(BreakerHalfOpen, false)
-		}
-	})
+	b.become(BreakerOpen, failure)
+	time.AfterFunc(wait, b.elapse)
 }
 
-func (b *breaker) become(s BreakerState, asked bool) {
-	b.state, b.failures, b.probes = s, 0, 0
-	if !b.shut { // a newer worker's breaker may report instead
-		b.changed(s, asked)
+// elapse ends the time for which the breaker is open, unless the target has asked for more.
+func (b *breaker) elapse() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	left := time.Until(b.until)
+	switch {
+	case left > 0:
+		time.AfterFunc(left, b.elapse)
+	case b.cfg.Failures == 0: // it opened because the target asked to wait, and takes no probes
+		b.become(BreakerClosed, nil)
+	default:
+		b.become(BreakerHalfOpen, nil)
 	}
+}
+
+func (b *breaker) become(s BreakerState, failure error) {
+	b.state, b.failures, b.probes = s, 0, 0
+	b.changed(s, failure)
 	b.notify()
 }
 
 func (b *breaker) notify() {
 	close(b.next)
 	b.next = make(chan struct{})
-}
-
-// end lets no delivery enter any more: callers of enter wait until their contexts end.
-func (b *breaker) end() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.shut = true
-	if b.timer != nil {
-		b.timer.Stop()
-	}
-	b.notify()
-}
-
-// repeat reports the present state again, for a consumer that was created after the last change.
-func (b *breaker) repeat() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.changed(b.state, true) // why it opened was said then
 }
 
 // now returns the state and, while the breaker is open, until when.

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -18,20 +19,41 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 )
 
+// unavailable are the results of a target that takes nothing at present, and asksToWait those of one
+// that says for how long. answered are those of one that is available.
+func unavailable() []target.Result { return asksToWait(0) }
+
+func asksToWait(wait time.Duration) []target.Result {
+	r := unavailableResult()
+	r.RetryAfter = wait
+	return []target.Result{r}
+}
+
+func answered() []target.Result { return []target.Result{delivered()} }
+
 // testProbes is how many probes the breakers of tests let in.
 const testProbes = 4
 
 // states records the changes of a breaker.
 type states struct{ all []BreakerState }
 
-func (s *states) changed(now BreakerState, _ bool) { s.all = append(s.all, now) }
+func (s *states) changed(now BreakerState, _ error) { s.all = append(s.all, now) }
 
 // enters lets a delivery enter at once.
 func enters(t *testing.T, b *breaker) pass {
 	t.Helper()
-	p, entered, _ := b.enterNow()
-	require.True(t, entered)
+	p, err := b.enter(t.Context())
+	require.NoError(t, err)
 	return p
+}
+
+// refuses reports whether the breaker lets no delivery enter at present. It takes a nanosecond.
+func refuses(t *testing.T, b *breaker) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
+	defer cancel()
+	_, err := b.enter(ctx)
+	return err != nil
 }
 
 func TestBreaker(t *testing.T) {
@@ -40,19 +62,18 @@ func TestBreaker(t *testing.T) {
 		defer cancel()
 		var s states
 		b := newBreaker(model.Breaker{Failures: 3, Probe: model.Duration(10 * time.Second)}, testProbes, s.changed)
-		end := func(kind answerKind) { b.leave(enters(t, b), answer{kind: kind}) }
-		end(unavailable)
-		end(unavailable)
-		end(answered) // not in a row
-		end(unavailable)
-		end(unavailable)
+		end := func(results []target.Result) { b.leave(enters(t, b), results) }
+		end(unavailable())
+		end(unavailable())
+		end(answered()) // not in a row
+		end(unavailable())
+		end(unavailable())
 		assert.Empty(t, s.all)
-		end(unavailable)
+		end(unavailable())
 		assert.Equal(t, []BreakerState{BreakerOpen}, s.all)
-		_, entered, _ := b.enterNow()
-		assert.False(t, entered)
+		assert.True(t, refuses(t, b))
 
-		began := time.Now()
+		began := time.Now().Add(-time.Nanosecond)
 		waiting := make(chan pass, 10)
 		for range testProbes + 2 {
 			go func() {
@@ -65,13 +86,13 @@ func TestBreaker(t *testing.T) {
 		assert.Equal(t, 10*time.Second, time.Since(began))
 		synctest.Wait()
 		assert.Len(t, waiting, testProbes-1, "a few deliveries are probes")
-		b.leave(first, answer{kind: notMade})
+		b.leave(first, nil)
 		synctest.Wait()
 		assert.Len(t, waiting, testProbes, "another delivery takes the place of one that was not made")
 		for i := range testProbes {
 			state, _ := b.now()
 			assert.Equal(t, BreakerHalfOpen, state, i)
-			b.leave(<-waiting, answer{kind: unavailable})
+			b.leave(<-waiting, unavailable())
 		}
 		state, until := b.now()
 		assert.Equal(t, BreakerOpen, state)
@@ -80,37 +101,23 @@ func TestBreaker(t *testing.T) {
 		last := <-waiting
 		assert.Equal(t, 20*time.Second, time.Since(began))
 		failed := enters(t, b)
-		b.leave(failed, answer{kind: unavailable})
-		b.leave(last, answer{kind: answered})
+		b.leave(failed, unavailable())
+		b.leave(last, answered())
 		state, _ = b.now()
 		assert.Equal(t, BreakerClosed, state, "one of the probes is answered")
-		end(answered)
+		end(answered())
 		assert.Equal(t, []BreakerState{BreakerOpen, BreakerHalfOpen, BreakerOpen, BreakerHalfOpen, BreakerClosed}, s.all)
 
-		b.repeat()
-		assert.Equal(t, BreakerClosed, s.all[len(s.all)-1])
-		assert.Len(t, s.all, 6)
-
 		for range 3 {
-			end(unavailable)
+			end(unavailable())
 		}
 		began = time.Now()
 		for range 3 * testProbes {
 			p, err := b.enter(ctx)
 			require.NoError(t, err)
-			b.leave(p, answer{kind: unavailable})
+			b.leave(p, unavailable())
 		}
 		assert.Equal(t, 30*time.Second, time.Since(began), "some probes each time, one after the other here")
-
-		b.end()
-		go func() {
-			time.Sleep(time.Hour)
-			cancel()
-		}()
-		_, err := b.enter(ctx)
-		require.ErrorIs(t, err, context.Canceled)
-		_, entered, _ = b.enterNow()
-		assert.False(t, entered)
 	})
 }
 
@@ -120,18 +127,18 @@ func TestABreakerIgnoresLateResults(t *testing.T) {
 		b := newBreaker(model.Breaker{Failures: 2, Probe: model.Duration(time.Second)}, testProbes, new(states).changed)
 		slow, slower := enters(t, b), enters(t, b)
 		for range 2 {
-			b.leave(enters(t, b), answer{kind: unavailable})
+			b.leave(enters(t, b), unavailable())
 		}
-		b.leave(slow, answer{kind: answered})
+		b.leave(slow, answered())
 		state, _ := b.now()
 		assert.Equal(t, BreakerOpen, state)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		probe := enters(t, b)
-		b.leave(slower, answer{kind: unavailable})
+		b.leave(slower, unavailable())
 		state, _ = b.now()
 		assert.Equal(t, BreakerHalfOpen, state)
-		b.leave(probe, answer{kind: answered})
+		b.leave(probe, answered())
 		state, _ = b.now()
 		assert.Equal(t, BreakerClosed, state)
 	})
@@ -144,18 +151,18 @@ func TestABreakerOpensForRetryAfter(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBreaker(model.Breaker{Failures: failures, Probe: model.Duration(time.Second)}, testProbes, new(states).changed)
 			other := enters(t, b)
-			b.leave(enters(t, b), answer{unavailable, time.Minute})
+			b.leave(enters(t, b), asksToWait(time.Minute))
 			state, until := b.now()
 			assert.Equal(t, BreakerOpen, state)
 			assert.Equal(t, time.Minute, time.Until(until))
-			b.leave(other, answer{unavailable, 2 * time.Minute}) // the longer time counts
+			b.leave(other, asksToWait(2*time.Minute)) // the longer time counts
 			began := time.Now()
 			p, err := b.enter(t.Context())
 			require.NoError(t, err)
 			assert.Equal(t, 2*time.Minute, time.Since(began))
 			state, _ = b.now()
 			assert.Equal(t, after, state)
-			b.leave(p, answer{kind: answered})
+			b.leave(p, answered())
 			state, _ = b.now()
 			assert.Equal(t, BreakerClosed, state)
 		})
@@ -166,7 +173,7 @@ func TestABreakerOpensForRetryAfter(t *testing.T) {
 func TestWhoStopsIsNoProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Second)}, testProbes, new(states).changed)
-		b.leave(enters(t, b), answer{kind: unavailable})
+		b.leave(enters(t, b), unavailable())
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		stopped, cancel := context.WithCancel(t.Context())
@@ -175,69 +182,70 @@ func TestWhoStopsIsNoProbe(t *testing.T) {
 			_, err := b.enter(stopped)
 			require.ErrorIs(t, err, context.Canceled)
 		}
-		b.leave(enters(t, b), answer{kind: answered})
+		b.leave(enters(t, b), answered())
 		state, _ := b.now()
 		assert.Equal(t, BreakerClosed, state)
 	})
 }
 
-// A delivery may end after its worker: the state is the next worker's to say then.
-func TestABreakerThatEndsIsSilent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var s states
-		b := newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Second)}, testProbes, s.changed)
-		p := enters(t, b)
-		b.end()
-		b.leave(p, answer{kind: unavailable})
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		assert.Empty(t, s.all)
-	})
+// A delivery may end after its worker: the metric is the next worker's then.
+func TestAWorkerThatHasStoppedSaysNothingOfItsBreaker(t *testing.T) {
+	s := newSubscriber("s", model.OrderNone)
+	w := testWorker(t, &s, nil)
+	w.stop()
+	w.breakerChanged(BreakerOpen, errDown)
+	assert.Zero(t, testutil.ToFloat64(w.p.metrics.breaker.WithLabelValues("", "s")))
 }
 
 // Only a target that is unavailable counts for the breaker, not one that answers about an event.
 func TestWhatResultsSayAboutTheTarget(t *testing.T) {
-	internal := target.Result{Status: 500, Reason: target.ReasonStatus}
-	away := target.Result{Status: 503, Reason: target.ReasonStatus, Unavailable: true}
-	asks := target.Result{Status: 429, Reason: target.ReasonStatus, Unavailable: true, RetryAfter: time.Minute}
+	internal := target.Result{Status: 500, Reason: target.ReasonStatus, Err: errDown}
+	away, asks := unavailableResult(), unavailableResult()
+	asks.RetryAfter = time.Minute
 	stopped := target.Result{Reason: target.ReasonStopped}
 	for name, c := range map[string]struct {
 		results []target.Result
-		want    answer
+		state   BreakerState // of a breaker that one more failure opens
+		fails   int          // how many failures are counted after one of results
 	}{
-		"500":                       {[]target.Result{internal}, answer{kind: answered}},
-		"503":                       {[]target.Result{away, away}, answer{kind: unavailable}},
-		"a part is unavailable":     {[]target.Result{away, {Verdict: target.Delivered}}, answer{kind: answered}},
-		"a part asks to wait":       {[]target.Result{{Verdict: target.Refused}, asks}, answer{answered, time.Minute}},
-		"a stop":                    {[]target.Result{stopped, stopped}, answer{}},
-		"a stop after a failure":    {[]target.Result{away, stopped}, answer{kind: unavailable}},
-		"the receiver asks to wait": {[]target.Result{asks}, answer{unavailable, time.Minute}},
+		"500":                       {[]target.Result{internal}, BreakerClosed, 0},
+		"503":                       {[]target.Result{away, away}, BreakerOpen, 0},
+		"a part is unavailable":     {[]target.Result{away, {Verdict: target.Delivered}}, BreakerClosed, 0},
+		"a part asks to wait":       {[]target.Result{{Verdict: target.Refused}, asks}, BreakerOpen, 0},
+		"a stop":                    {[]target.Result{stopped, stopped}, BreakerClosed, 1},
+		"a stop after a failure":    {[]target.Result{away, stopped}, BreakerOpen, 0},
+		"the receiver asks to wait": {[]target.Result{asks}, BreakerOpen, 0},
 	} {
-		assert.Equal(t, c.want, answerOf(c.results), name)
+		b := newBreaker(model.Breaker{Failures: 2, Probe: model.Duration(time.Minute)}, testProbes, new(states).changed)
+		b.leave(enters(t, b), unavailable())
+		b.leave(enters(t, b), c.results)
+		state, until := b.now()
+		assert.Equal(t, []any{c.state, c.fails}, []any{state, b.failures}, name)
+		assert.True(t, state != BreakerOpen || time.Until(until) > 50*time.Second, name)
 	}
 }
 
 func TestSchedule(t *testing.T) {
-	s := newSchedule(model.Retry{MaxAttempts: 4, MaxAge: model.Duration(time.Hour), Jitter: 0.2,
-		Schedule: []model.Duration{model.Duration(time.Second), model.Duration(10 * time.Second)}})
+	s := &model.Retry{MaxAttempts: 4, MaxAge: model.Duration(time.Hour), Jitter: 0.2,
+		Schedule: []model.Duration{model.Duration(time.Second), model.Duration(10 * time.Second)}}
 	now := time.Now()
 	for attempt, want := range []time.Duration{time.Second, time.Second, 10 * time.Second, 10 * time.Second} {
 		if attempt == 0 {
 			continue
 		}
 		for range 100 {
-			d, over := s.next(attempt, now, now, 2*rand.Float64()-1)
+			d, over := nextAttempt(s, attempt, now, now, 2*rand.Float64()-1)
 			assert.Empty(t, over)
 			assert.InDelta(t, float64(want), float64(d), 0.2*float64(want))
 		}
 	}
-	_, over := s.next(4, now.Add(-time.Minute), now, 0)
+	_, over := nextAttempt(s, 4, now.Add(-time.Minute), now, 0)
 	assert.Equal(t, "gave up after 4 attempts", over)
-	_, over = s.next(2, now.Add(-time.Hour), now, 0)
+	_, over = nextAttempt(s, 2, now.Add(-time.Hour), now, 0)
 	assert.Equal(t, "gave up after 2 attempts in 1h0m0s", over)
-	_, over = s.next(2, now.Add(-time.Hour+5*time.Second), now, 0)
+	_, over = nextAttempt(s, 2, now.Add(-time.Hour+5*time.Second), now, 0)
 	assert.NotEmpty(t, over, "it would be too late then")
-	d, over := newSchedule(model.Retry{Schedule: []model.Duration{model.Duration(time.Hour)}}).next(1000, now, now, 0)
+	d, over := nextAttempt(&model.Retry{Schedule: []model.Duration{model.Duration(time.Hour)}}, 1000, now, now, 0)
 	assert.Equal(t, time.Hour, d)
 	assert.Empty(t, over)
 }

@@ -41,10 +41,19 @@ func (w *world) keepOnly(name string) {
 	w.store.Set(storetest.Snapshot(w.t, w.rev, []model.Bus{w.bus}, []model.Subscriber{*w.store.Snapshot().Subscriber(busName, name)}))
 }
 
-func (p *Processor) worker(uid string) *worker {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.workers[uid]
+func (p *Processor) worker(subscriber string) *worker {
+	w, _ := p.find(busName, subscriber)
+	return w
+}
+
+// testWorker is a worker of a processor that does not run.
+func testWorker(t *testing.T, s *model.Subscriber, to target.Target) *worker {
+	t.Helper()
+	p := New(Options{Config: testConfig(), Source: &registry{Store: storetest.NewStore(storetest.Snapshot(t, 0, nil, nil))}, Log: zaptest.NewLogger(t), Metrics: prometheus.NewRegistry()})
+	w := p.newWorker(t.Context(), s, &attempts{})
+	t.Cleanup(w.stop)
+	w.target = to
+	return w
 }
 
 // A change of rules is nothing to deliveries: what is held for another attempt keeps its attempts,
@@ -66,21 +75,21 @@ func TestWhatAChangeBeginsAnew(t *testing.T) {
 	p, _ := w.processor(testConfig())
 	w.send("s", "k", "one")
 	<-entered
-	first := p.worker("u-s")
+	first := p.worker("s")
 	changed := *w.sub("s")
 	changed.Rules = []model.Rule{{Name: "other", Pattern: []byte(`{"type":["a"]}`)}}
 	changed.Description = "other rules"
 	w.put(changed)
-	assert.Same(t, first, p.worker("u-s"))
+	assert.Same(t, first, p.worker("s"))
 	assert.Equal(t, w.rev, first.revision.Load())
 
 	// It is paused, and resumed at once: what is under way ends first.
 	changed.State = model.Paused
 	w.put(changed)
-	require.Nil(t, p.worker("u-s"))
+	require.Nil(t, p.worker("s"))
 	changed.State = model.Active
 	w.put(changed)
-	second := p.worker("u-s")
+	second := p.worker("s")
 	require.NotSame(t, first, second)
 	w.send("s", "other", "two")
 	select {
@@ -220,9 +229,8 @@ func TestGoneIsSaidOfOneRevision(t *testing.T) {
 		asked := &conditions{Store: storetest.NewStore(now)}
 		ctx, stop := context.WithCancel(t.Context())
 		w := &worker{p: &Processor{source: asked}, sub: now.Subscriber(busName, "s"), log: zaptest.NewLogger(t), ctx: ctx}
-		w.breaker = newBreaker(model.Breaker{}, testProbes, new(states).changed)
 		w.revision.Store(1)
-		w.disable(errors.New("410 Gone"))
+		go w.disable(errors.New("410 Gone"))
 		time.Sleep(time.Second)
 		synctest.Wait()
 		assert.False(t, asked.disabled.Load())
@@ -261,11 +269,9 @@ func (short) Close(context.Context) error { return nil }
 
 func TestResultsThatAreMissing(t *testing.T) {
 	s := newSubscriber("s", model.OrderNone)
-	p := &Processor{cfg: testConfig(), metrics: NewMetrics(prometheus.NewRegistry())}
-	w := &worker{p: p, sub: &s, log: zaptest.NewLogger(t), metrics: p.metrics.of(&s), target: short{make(chan struct{}, 1)}}
-	w.breaker = newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Minute)}, testProbes, new(states).changed)
-	defer w.breaker.end()
-	results := w.deliver(t.Context(), make([]item, 3), enters(t, w.breaker))
+	s.Delivery.Breaker = model.Breaker{Failures: 1, Probe: model.Duration(time.Minute)}
+	w := testWorker(t, &s, short{make(chan struct{}, 1)})
+	results := w.deliver(t.Context(), t.Context(), make([]target.Delivery, 3))
 	require.Len(t, results, 3)
 	for _, r := range results {
 		assert.Equal(t, target.Retry, r.Verdict)
@@ -278,14 +284,13 @@ func TestResultsThatAreMissing(t *testing.T) {
 // The log says why the breaker opened, unless the target has asked to wait.
 func TestTheBreakerSaysWhyItOpens(t *testing.T) {
 	s := newSubscriber("s", model.OrderNone)
-	p := &Processor{cfg: testConfig(), metrics: NewMetrics(prometheus.NewRegistry())}
+	s.Delivery.Breaker = model.Breaker{Failures: 1, Probe: model.Duration(time.Minute)}
 	core, logs := observer.New(zap.WarnLevel)
 	for wait, lines := range map[time.Duration]int{0: 1, time.Minute: 0} {
 		away := answers{Err: errors.New("no answer within 10s"), Unavailable: true, RetryAfter: wait}
-		w := &worker{p: p, sub: &s, log: zap.New(core), metrics: p.metrics.of(&s), target: away}
-		w.breaker = newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Minute)}, testProbes, w.breakerChanged)
-		defer w.breaker.end()
-		w.deliver(t.Context(), make([]item, 1), enters(t, w.breaker))
+		w := testWorker(t, &s, away)
+		w.log = zap.New(core)
+		w.deliver(t.Context(), t.Context(), make([]target.Delivery, 1))
 		state, _ := w.breaker.now()
 		assert.Equal(t, BreakerOpen, state)
 		logged := logs.TakeAll()
@@ -308,53 +313,15 @@ func (answers) Close(context.Context) error { return nil }
 // An event that cannot be transformed is in the delivery log by its name.
 func TestARefusedEventIsLogged(t *testing.T) {
 	s := newSubscriber("s", model.OrderNone)
-	p := &Processor{cfg: testConfig(), metrics: NewMetrics(prometheus.NewRegistry())}
-	w := &worker{p: p, sub: &s, log: zaptest.NewLogger(t), metrics: p.metrics.of(&s), attempts: &attempts{}}
+	w := testWorker(t, &s, nil)
 	w.transform = func(event.Event) ([]byte, string, error) { return nil, "", errors.New("no such field") }
-	err := w.handle(t.Context(), t.Context(), &messaging.Delivery{Payload: testEvent("e", "a", ""), Attempt: 1})
-	require.ErrorContains(t, err, "cannot transform: no such field")
+	verdicts := w.attempt(t.Context(), t.Context(), []*messaging.Delivery{{Payload: testEvent("e", "a", ""), Attempt: 1}})
+	require.Len(t, verdicts, 1)
+	require.ErrorContains(t, verdicts[0], "cannot transform: no such field")
 	log := w.attempts.all()
 	require.Len(t, log, 1)
 	assert.Equal(t, []string{"e", "/test", "a", "dead_letter"}, []string{log[0].Event, log[0].Source, log[0].Type, log[0].Outcome})
 }
-
-// Deliveries that wait for the breaker or the rate are not said to be stuck, however long that
-// takes; an attempt that does not end is.
-func TestWhatIsStuck(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSubscriber("s", model.OrderGroup)
-		s.Delivery.Timeout = model.Duration(10 * time.Second)
-		p := &Processor{cfg: testConfig(), metrics: NewMetrics(prometheus.NewRegistry())}
-		core, lines := observer.New(zap.WarnLevel)
-		ended := make(chan struct{})
-		w := &worker{p: p, sub: &s, log: zap.New(core), metrics: p.metrics.of(&s), target: endless(ended)}
-		w.breaker = newBreaker(model.Breaker{}, testProbes, new(states).changed)
-		assert.Greater(t, w.config(false).StuckAfter, 10*365*24*time.Hour)
-		entered := enters(t, w.breaker)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			w.deliver(t.Context(), make([]item, 1), entered)
-		}()
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		assert.Zero(t, lines.Len())
-		time.Sleep(20 * time.Second)
-		synctest.Wait()
-		assert.Equal(t, 1, lines.FilterMessageSnippet("has not ended").Len())
-		close(ended)
-		<-done
-	})
-}
-
-// endless is a target that minds no context.
-type endless chan struct{}
-
-func (e endless) Deliver(context.Context, []target.Delivery) []target.Result {
-	<-e
-	return []target.Result{delivered()}
-}
-func (endless) Close(context.Context) error { return nil }
 
 // A target that cannot be made, as for a file that is missing, is made later.
 func TestATargetThatCannotBeMadeIsTriedAgain(t *testing.T) {
@@ -365,7 +332,7 @@ func TestATargetThatCannotBeMadeIsTriedAgain(t *testing.T) {
 	missing.left.Store(2)
 	p := New(Options{
 		Client: w.client, Source: w.store, Topics: w.topics, Targets: missing, Config: testConfig(),
-		Log: zaptest.NewLogger(t), Metrics: NewMetrics(prometheus.NewRegistry()),
+		Log: zaptest.NewLogger(t), Metrics: prometheus.NewRegistry(),
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -389,4 +356,46 @@ func (m *missingTargets) New(s *model.Subscriber) (target.Target, error) {
 		return nil, errors.New("the file does not exist")
 	}
 	return m.world.New(s)
+}
+
+// A subscriber whose target takes events again gets them, also if the processor sees that it was
+// disabled and made active again as one change.
+func TestASubscriberIsActiveAgainAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
+	var gone atomic.Bool
+	gone.Store(true)
+	f := w.target("s", func(context.Context, target.Delivery) target.Result {
+		if gone.Load() {
+			return target.Result{Verdict: target.Gone, Err: errors.New("410 Gone")}
+		}
+		return delivered()
+	})
+	known := &fleet{}
+	known.join("alone")
+	p := New(Options{
+		Client: w.client, Source: &reactivating{w.store, &gone}, Topics: w.topics, Targets: w, Config: testConfig(), Instance: "alone", Instances: known,
+		Log: zaptest.NewLogger(t), Metrics: prometheus.NewRegistry(),
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	w.send("s", "", "e")
+	w.gets(f, []string{"e"})
+	stop()
+	require.NoError(t, <-done)
+}
+
+// reactivating is a registry where a subscriber that is disabled is active again before anybody sees
+// that.
+type reactivating struct {
+	*registry
+	gone *atomic.Bool
+}
+
+func (r *reactivating) ChangeState(_ context.Context, bus, name string, _ model.State, _ string, _ store.Condition) (*model.Subscriber, error) {
+	r.gone.Store(false)
+	s := r.Snapshot().Subscriber(bus, name)
+	r.w.put(*s)
+	return s, nil
 }

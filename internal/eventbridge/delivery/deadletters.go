@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
@@ -39,40 +38,17 @@ func (p *Processor) DeadLetters(ctx context.Context, bus, subscriber string, n i
 	}
 	deadLetters := make([]DeadLetter, 0, len(found))
 	for _, m := range found {
-		deadLetters = append(deadLetters, deadLetterOf(m))
+		d := messaging.Delivery{Properties: m.Properties, Payload: m.Payload}
+		l := DeadLetter{GivenUp: m.PublishTime}
+		if original, ok := d.DeadLetter(); ok {
+			l.Reason, l.Attempts, l.FirstFailed = original.Reason, original.Attempt, original.FirstFailed
+		}
+		if json.Valid(m.Payload) {
+			l.Event = m.Payload
+		} else {
+			l.Bytes = m.Payload
+		}
+		deadLetters = append(deadLetters, l)
 	}
 	return deadLetters, err
 }
-
-func deadLetterOf(m messaging.PeekedMessage) DeadLetter {
-	d := messaging.Delivery{Properties: m.Properties, Payload: m.Payload}
-	l := DeadLetter{GivenUp: m.PublishTime}
-	if original, ok := d.DeadLetter(); ok {
-		l.Reason, l.Attempts, l.FirstFailed = original.Reason, original.Attempt, original.FirstFailed
-	}
-	if json.Valid(m.Payload) {
-		l.Event = m.Payload
-	} else {
-		l.Bytes = m.Payload
-	}
-	return l
-}
-
-// holder returns the key of a subscriber's jobs, and its topic of dead letters. Without a
-// subscriber it returns those of the bus.
-func (p *Processor) holder(bus, subscriber string) (key, deadLetters string, err error) {
-	if subscriber == "" {
-		if p.source.Snapshot().Bus(bus) == nil {
-			return "", "", fmt.Errorf("there is no bus %s: %w", bus, ErrNoSubscriber)
-		}
-		return busJob(bus), p.topics.Unmatched(bus), nil
-	}
-	s, err := p.subscriber(bus, subscriber)
-	if err != nil {
-		return "", "", err
-	}
-	return s.UID, p.topics.DeadLetter(s), nil
-}
-
-// busJob is the key of a bus' job. It cannot be a UID.
-func busJob(bus string) string { return "bus/" + bus }

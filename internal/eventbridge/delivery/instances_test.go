@@ -62,10 +62,10 @@ func (w *world) member(f *fleet, name string) (p *Processor, stop, kill func()) 
 	dying := &mortal{registry: w.store}
 	cfg := testConfig()
 	p = New(Options{
-		Client: w.client, Source: dying, Topics: w.topics, Targets: w, Admin: true, Config: cfg, Instance: name, Instances: f,
-		Log: zaptest.NewLogger(w.t), Metrics: NewMetrics(prometheus.NewRegistry()),
+		Client: w.client, Source: dying, Topics: w.topics, Targets: w, Config: cfg, Instance: name, Instances: f,
+		Log: zaptest.NewLogger(w.t), Metrics: prometheus.NewRegistry(),
 	})
-	p.jobs.saveEvery = 200 * time.Millisecond
+	p.saveEvery = 200 * time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
@@ -75,9 +75,9 @@ func (w *world) member(f *fleet, name string) (p *Processor, stop, kill func()) 
 	})
 	w.t.Cleanup(stop)
 	w.eventually("it runs", func() bool {
-		p.jobs.mu.Lock()
-		defer p.jobs.mu.Unlock()
-		return p.jobs.ctx != nil
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.ctx != nil
 	})
 	return p, stop, func() {
 		dying.dead.Store(true)
@@ -170,9 +170,7 @@ func TestAJobIsInterruptedWithItsProcess(t *testing.T) {
 			require.ErrorContains(t, err, "at the instance one")
 			assert.Zero(t, two.interruptedJobs())
 			w.eventually("two consumes the topic of replays, too", func() bool {
-				two.mu.Lock()
-				running := two.workers["u-s"]
-				two.mu.Unlock()
+				running := two.worker("s")
 				running.mu.Lock()
 				defer running.mu.Unlock()
 				return running.replaying
@@ -217,11 +215,28 @@ func TestAJobOfAFormerProcessOfThisName(t *testing.T) {
 	w.eventually("the new one is done", func() bool { return w.kept("s").State == JobDone })
 }
 
+// The job of a process that ends, and whose successor of the same name starts at once, is
+// interrupted. One whose process has set its clock back is not.
+func TestAJobOfAProcessThatIsReplacedAtOnce(t *testing.T) {
+	s := newSubscriber("s", model.OrderNone)
+	p := testWorker(t, &s, nil).p
+	p.ctx, p.instance = t.Context(), "one"
+	defer p.running.Done()
+	p.started = time.Now().Round(0).Add(time.Minute) // the clock was set back by a minute since
+	j, _, err := p.addJob("u-s", Job{Kind: KindReplay})
+	require.NoError(t, err)
+	defer j.cancel(nil)
+	text, err := json.Marshal(j.now())
+	require.NoError(t, err)
+	assert.Equal(t, JobRunning, StoredJob(text, []instances.Instance{{Name: "one", Started: p.started}}).State)
+	assert.Equal(t, JobInterrupted, StoredJob(text, []instances.Instance{{Name: "one", Started: p.started.Add(time.Millisecond)}}).State)
+}
+
 // A job ends when the subscriber has another one: its process was believed to have stopped.
 func TestAJobThatWasReplaced(t *testing.T) {
 	t.Parallel()
 	w, _, all, one := aReplay(t, 50, 0.2, nil)
-	j := one.jobs.of("u-s")
+	j := one.jobOf("u-s")
 	all.leave("one")
 	all.join("two")
 	two, _, _ := w.member(all, "two")
@@ -269,7 +284,7 @@ func TestAnyInstanceEndsAJob(t *testing.T) {
 	two, _, _ := w.member(all, "two")
 	_, err := one.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 0.2})
 	require.NoError(t, err)
-	j := one.jobs.of("u-s")
+	j := one.jobOf("u-s")
 	canceled, err := two.CancelJob(t.Context(), busName, "s")
 	require.NoError(t, err)
 	assert.True(t, canceled.Canceling)
@@ -290,7 +305,7 @@ func TestAJobThatEndsWhileTheRegistryIsUnavailable(t *testing.T) {
 			t.Parallel()
 			w, f, _, one := aReplay(t, 20, 10, unavailableOnce)
 			source := one.source.(*mortal) //nolint:forcetypeassert // member sets it
-			j := one.jobs.of("u-s")
+			j := one.jobOf("u-s")
 			if how == "canceled" {
 				_, err := one.CancelJob(t.Context(), busName, "s")
 				require.NoError(t, err)
@@ -300,7 +315,7 @@ func TestAJobThatEndsWhileTheRegistryIsUnavailable(t *testing.T) {
 			w.eventually("it cannot say so", func() bool { return source.refused.Load() > tried })
 			source.unavailable.Store(false)
 			w.eventually("it says so", func() bool { return w.kept("s").State != JobRunning })
-			assert.Same(t, j, one.jobs.of("u-s"), "it runs once")
+			assert.Same(t, j, one.jobOf("u-s"), "it runs once")
 			assert.Equal(t, ended, w.kept("s").State)
 			if how == "done" {
 				w.eventually("all are delivered", func() bool { return len(f.delivered()) >= 20 })
@@ -315,7 +330,7 @@ func TestAJobThatIsDoneBeforeItIsEnded(t *testing.T) {
 	t.Parallel()
 	w, _, all, one := aReplay(t, 20, 10, unavailableOnce)
 	source := one.source.(*mortal) //nolint:forcetypeassert // member sets it
-	j := one.jobs.of("u-s")
+	j := one.jobOf("u-s")
 	w.eventually("it is done", func() bool { return j.now().State == JobDone })
 	all.join("two")
 	two, _, _ := w.member(all, "two")
@@ -332,7 +347,7 @@ func TestAStartWaitsForEngines(t *testing.T) {
 		all := &fleet{}
 		p := &Processor{instances: all, instance: "one"}
 		heard := make(chan error, 1)
-		go func() { heard <- p.awaitEngines(t.Context(), 7, time.Now()) }()
+		go func() { heard <- p.awaitEngines(t.Context(), 7) }()
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		assert.Empty(t, heard, "not even this instance is known yet")

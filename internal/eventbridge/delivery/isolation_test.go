@@ -204,7 +204,7 @@ func TestADeliveryThatWaitsForTheRateMindsTheBreaker(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		w.breaker.leave(first, answer{unavailable, time.Minute})
+		w.breaker.leave(first, asksToWait(time.Minute))
 		assert.GreaterOrEqual(t, <-admitted, time.Minute)
 	})
 }
@@ -216,7 +216,6 @@ func TestRetryAfterWastesLittleOfTheRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &worker{limit: rate.NewLimiter(1, 1), admitting: make(chan struct{}, 1)}
 		w.breaker = newBreaker(model.Breaker{Failures: 10, Probe: model.Duration(30 * time.Second)}, concurrency, new(states).changed)
-		defer w.breaker.end()
 		began := time.Now()
 		var mu sync.Mutex
 		var last time.Time
@@ -240,9 +239,9 @@ func TestRetryAfterWastesLittleOfTheRate(t *testing.T) {
 					case err != nil:
 						return
 					case takes():
-						w.breaker.leave(p, answer{kind: answered})
+						w.breaker.leave(p, answered())
 					default:
-						w.breaker.leave(p, answer{unavailable, time.Second})
+						w.breaker.leave(p, asksToWait(time.Second))
 					}
 				}
 			})
@@ -255,22 +254,32 @@ func TestRetryAfterWastesLittleOfTheRate(t *testing.T) {
 // After 410 nothing is delivered, not even what waits for the rate.
 func TestNothingIsAdmittedAfterTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &worker{limit: rate.NewLimiter(rate.Every(10*time.Second), 1), admitting: make(chan struct{}, 1)}
-		w.breaker = newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Second)}, testProbes, new(states).changed)
-		_, err := w.admit(t.Context(), 1)
-		require.NoError(t, err)
+		s := newSubscriber("s", model.OrderNone)
+		s.Delivery.Rate = 0.1
+		asked := make(chan struct{}, 10)
+		w := testWorker(t, &s, asks(asked))
 		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() {
-			_, err := w.admit(ctx, 1)
-			ended <- err
-		}()
-		synctest.Wait()
-		w.breaker.end()
+		w.interrupt = stop
+		verdicts := make(chan error, 3)
+		for range 3 {
+			go func() {
+				verdicts <- w.attempt(ctx, t.Context(), []*messaging.Delivery{{Payload: testEvent("e", "a", ""), Attempt: 1}})[0]
+			}()
+		}
 		time.Sleep(time.Minute)
-		synctest.Wait()
-		assert.Empty(t, ended)
-		stop()
-		assert.ErrorIs(t, <-ended, errStopping)
+		for range 3 {
+			require.ErrorIs(t, <-verdicts, errStopping)
+		}
+		assert.Len(t, asked, 1)
+		assert.ErrorIs(t, w.isGone(), errDown)
 	})
 }
+
+// asks is a target that notes each attempt, and takes no more events.
+type asks chan struct{}
+
+func (a asks) Deliver(context.Context, []target.Delivery) []target.Result {
+	a <- struct{}{}
+	return []target.Result{{Verdict: target.Gone, Err: errDown}}
+}
+func (asks) Close(context.Context) error { return nil }

@@ -2,17 +2,13 @@ package delivery
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/instances"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/internal/truncate"
 )
 
@@ -121,15 +117,11 @@ func decodeJob(text json.RawMessage) *Job {
 	return j
 }
 
-// startsApart is how much later than its first job a process may seem to have started, because its
-// clock was set back.
-const startsApart = time.Second
-
 // lives reports whether the process that began the job still runs. A later process may have its
 // name.
 func (j *Job) lives(known []instances.Instance) bool {
 	return slices.ContainsFunc(known, func(i instances.Instance) bool {
-		return i.Name == j.Instance && !i.Started.After(j.Began.Add(startsApart))
+		return i.Name == j.Instance && !i.Started.After(j.Began)
 	})
 }
 
@@ -150,131 +142,34 @@ var (
 	errReplaced = errors.New("the subscriber has another job")
 )
 
-// count changes the counts of a job.
-func (j *job) count(change func(c *Counts)) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	change(&j.job.Counts)
-}
-
 func (j *job) now() Job {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.job
 }
 
-// keepReplays notes that an earlier job may have published to the topic of replays.
-func (j *job) keepReplays() {
+func (j *job) change(change func(*Job)) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.job.Replays = true
+	change(&j.job)
 }
 
-// finish sets the job's final state.
+// finish sets the final state of a job that ended with err.
 func (j *job) finish(err error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.job.Ended = time.Now()
-	switch {
-	case err == nil:
-		j.job.State = JobDone
-	case errors.Is(context.Cause(j.ctx), errCanceled):
-		j.job.State = JobCanceled
-	case j.ctx.Err() != nil:
-		j.job.State, j.job.Error = JobInterrupted, interruptedText
-	default:
-		j.job.State, j.job.Error = JobFailed, truncate.Text(err.Error(), jobErrorBytes)
-	}
+	j.change(func(now *Job) {
+		now.Ended = time.Now()
+		switch {
+		case err == nil:
+			now.State = JobDone
+		case errors.Is(context.Cause(j.ctx), errCanceled):
+			now.State = JobCanceled
+		case j.ctx.Err() != nil:
+			now.State, now.Error = JobInterrupted, interruptedText
+		default:
+			now.State, now.Error = JobFailed, truncate.Text(err.Error(), jobErrorBytes)
+		}
+	})
 }
 
 // jobErrorBytes bounds the stored error of a job.
 const jobErrorBytes = 1 << 10
-
-// jobs holds, for each subscriber and each bus, the latest job that this process has run.
-type jobs struct {
-	saveEvery time.Duration // how often the progress of a job is stored
-
-	mu      sync.Mutex
-	ctx     context.Context // ends with the processor; nil: Run was not called
-	by      map[string]*job // by UID of the subscriber, or by busJob
-	running sync.WaitGroup
-}
-
-func (js *jobs) begin(ctx context.Context) {
-	js.mu.Lock()
-	defer js.mu.Unlock()
-	js.ctx = ctx
-}
-
-func (js *jobs) wait() {
-	js.mu.Lock()
-	running := &js.running // add holds mu: no job begins after this
-	js.mu.Unlock()
-	running.Wait()
-}
-
-// add makes a job the latest of its key, see holder, unless this process runs one. The caller must
-// call remove or run.
-func (js *jobs) add(key string, of Job) (*job, error) {
-	js.mu.Lock()
-	defer js.mu.Unlock()
-	if js.ctx == nil || js.ctx.Err() != nil {
-		return nil, errors.New("the processor does not run")
-	}
-	if was := js.by[key]; was != nil && was.now().State == JobRunning {
-		return nil, fmt.Errorf("%w: %s", ErrJobRunning, was.now().ID)
-	}
-	of.ID, of.State, of.Began = newJobID(), JobRunning, time.Now()
-	j := &job{job: of}
-	j.ctx, j.cancel = context.WithCancelCause(js.ctx)
-	js.by[key] = j
-	js.running.Add(1)
-	return j, nil
-}
-
-// remove removes a job that could not be stored, and does not run.
-func (js *jobs) remove(key string, j *job) {
-	js.mu.Lock()
-	defer js.mu.Unlock()
-	j.cancel(nil)
-	delete(js.by, key)
-	js.running.Done()
-}
-
-// forget cancels the jobs of deleted subscribers. No other process can do so, and their topics
-// could not be removed while the jobs run.
-func (js *jobs) forget(snapshot func() *store.Snapshot) {
-	js.mu.Lock()
-	defer js.mu.Unlock()
-	if len(js.by) == 0 {
-		return
-	}
-	known := make(map[string]bool)
-	now := snapshot() // not older than the snapshots by which jobs have begun
-	for b := range now.Buses() {
-		known[busJob(b.Name)] = true
-		for s := range now.Subscribers(b.Name) {
-			known[s.UID] = true
-		}
-	}
-	for key, j := range js.by {
-		if !known[key] {
-			j.cancel(errCanceled)
-			delete(js.by, key)
-		}
-	}
-}
-
-// of returns the latest job with that key.
-func (js *jobs) of(key string) *job {
-	js.mu.Lock()
-	defer js.mu.Unlock()
-	return js.by[key]
-}
-
-// newJobID returns a unique ID.
-func newJobID() string {
-	var random [8]byte
-	_, _ = rand.Read(random[:]) // never fails
-	return hex.EncodeToString(random[:])
-}

@@ -34,6 +34,13 @@ func (w *world) ended(p *Processor, name string) (j Job) {
 	return j
 }
 
+// jobOf is the latest job of a subscriber that the processor has run.
+func (p *Processor) jobOf(uid string) *job {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.jobs[uid]
+}
+
 // left are the dead letters that a subscriber, or the bus, has. A busy broker may not answer in time:
 // it is asked again then.
 func (w *world) left(p *Processor, name string) (deadLetters []DeadLetter) {
@@ -246,12 +253,12 @@ func TestTheJobOfADeletedSubscriberEnds(t *testing.T) {
 	for _, name := range []string{"s", "other"} {
 		_, err = p.Replay(t.Context(), busName, name, ReplayOptions{Rate: 0.2})
 		require.NoError(t, err)
-		jobs[name] = p.jobs.of("u-" + name)
+		jobs[name] = p.jobOf("u-" + name)
 	}
 	w.eventually("it has begun", func() bool { return jobs["s"].now().Published > 0 })
 	w.keepOnly("other")
 	w.eventually("it ends", func() bool { return jobs["s"].now().State == JobCanceled })
-	assert.Nil(t, p.jobs.of("u-s"))
+	assert.Nil(t, p.jobOf("u-s"))
 	assert.Equal(t, JobRunning, jobs["other"].now().State)
 }
 
@@ -272,7 +279,7 @@ func TestAReplayEndsWithoutBrokers(t *testing.T) {
 	}
 	_, err = p.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 20})
 	require.NoError(t, err)
-	j := p.jobs.of("u-s")
+	j := p.jobOf("u-s")
 	w.eventually("it has begun", func() bool { return j.now().Published > 0 })
 	line.Cut()
 	t.Cleanup(func() { assert.NoError(t, line.Restore()) })

@@ -64,17 +64,12 @@ func (a *attempts) all() []Attempt {
 // of an event would keep the whole event in memory.
 func newAttempt(attempt int, e event.Event, r target.Result) Attempt {
 	short := func(text string) string { return strings.Clone(truncate.Text(text, maxText)) }
-	return Attempt{
+	a := Attempt{
 		Time: time.Now(), Event: short(e.ID), Source: short(e.Source), Type: short(e.Type),
-		Attempt: attempt, Outcome: r.Verdict.String(), Reason: r.Reason, Status: r.Status, Latency: r.Latency,
-		Error: errorText(r), Response: r.Response,
+		Attempt: attempt, Outcome: r.Verdict.String(), Reason: r.Reason, Status: r.Status, Latency: r.Latency, Response: r.Response,
 	}
-}
-
-// errorText returns the error of a result, cut to maxText.
-func errorText(r target.Result) string {
-	if r.Err == nil {
-		return ""
+	if r.Err != nil {
+		a.Error = short(r.Err.Error())
 	}
-	return strings.Clone(truncate.Text(r.Err.Error(), maxText))
+	return a
 }

@@ -1,29 +1,26 @@
 package delivery
 
 import (
-	"sync/atomic"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 )
 
-// Metrics are the metrics of the processor. Labels are names of buses and subscribers, and kinds of
+// metrics are the metrics of the processor. Labels are names of buses and subscribers, and kinds of
 // targets.
-type Metrics struct {
+type metrics struct {
 	deliveries *prometheus.CounterVec
 	seconds    *prometheus.HistogramVec
 	age        *prometheus.HistogramVec
 	inFlight   *prometheus.GaugeVec
 	breaker    *prometheus.GaugeVec
-	processor  atomic.Pointer[Processor]
 }
 
-// NewMetrics registers the metrics.
-func NewMetrics(reg prometheus.Registerer) *Metrics {
+// newMetrics registers the metrics of p.
+func newMetrics(reg prometheus.Registerer, p *Processor) *metrics {
 	seconds := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
 	subscriber := []string{"bus", "subscriber"}
-	m := &Metrics{
+	m := &metrics{
 		deliveries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "eventbridge_deliveries_total",
 			Help: "Attempts by outcome: delivered, retry, dead_letter, gone.",
@@ -42,29 +39,21 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "eventbridge_breaker_state", Help: "The breaker of a subscriber: 0 closed, 1 half open, 2 open.",
 		}, subscriber),
 	}
-	ofProcessor := func(name, help string, count func(*Processor) int) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
-			if p := m.processor.Load(); p != nil {
-				return float64(count(p))
-			}
-			return 0
-		})
-	}
-	unhealthy := ofProcessor("eventbridge_unhealthy_subscribers",
-		"Subscribers that cannot be consumed or delivered to at present.", (*Processor).unhealthy)
-	interrupted := ofProcessor("eventbridge_interrupted_jobs",
-		"Subscribers whose latest redrive, replay or discarding was interrupted. Each processor shows it for all.", (*Processor).interruptedJobs)
+	unhealthy := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "eventbridge_unhealthy_subscribers", Help: "Subscribers that cannot be consumed or delivered to at present.",
+	}, func() float64 { return float64(p.unhealthy()) })
+	interrupted := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "eventbridge_interrupted_jobs",
+		Help: "Subscribers whose latest redrive, replay or discarding was interrupted. Each processor shows it for all.",
+	}, func() float64 { return float64(p.interruptedJobs()) })
 	reg.MustRegister(m.deliveries, m.seconds, m.age, m.inFlight, m.breaker, unhealthy, interrupted)
 	return m
 }
 
-// countWith sets the processor whose subscribers and jobs are counted.
-func (m *Metrics) countWith(p *Processor) { m.processor.Store(p) }
-
 // outcomes returns the possible outcomes of an attempt.
 func outcomes() []string { return []string{"delivered", "retry", "dead_letter", "gone"} }
 
-// subscriberMetrics are the metrics of one subscriber.
+// subscribermetrics are the metrics of one subscriber.
 type subscriberMetrics struct {
 	deliveries map[string]prometheus.Counter  // by outcome
 	seconds    map[string]prometheus.Observer // by outcome
@@ -73,7 +62,7 @@ type subscriberMetrics struct {
 	breaker    prometheus.Gauge
 }
 
-func (m *Metrics) of(s *model.Subscriber) *subscriberMetrics {
+func (m *metrics) of(s *model.Subscriber) *subscriberMetrics {
 	labels := prometheus.Labels{"bus": s.Bus, "subscriber": s.Name}
 	of := &subscriberMetrics{
 		deliveries: make(map[string]prometheus.Counter, len(outcomes())), seconds: make(map[string]prometheus.Observer, len(outcomes())),
@@ -87,7 +76,7 @@ func (m *Metrics) of(s *model.Subscriber) *subscriberMetrics {
 }
 
 // forget removes the metrics of a deleted subscriber.
-func (m *Metrics) forget(bus, subscriber string) {
+func (m *metrics) forget(bus, subscriber string) {
 	labels := prometheus.Labels{"bus": bus, "subscriber": subscriber}
 	for _, v := range []interface {
 		DeletePartialMatch(prometheus.Labels) int

@@ -9,11 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/storetest"
 )
 
 func TestMetricsAreWellNamedAndThereFromTheStart(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	m := NewMetrics(reg)
+	m := newMetrics(reg, &Processor{source: &registry{Store: storetest.NewStore(storetest.Snapshot(t, 0, nil, nil))}, instances: &fleet{}})
 	s := newSubscriber("s", model.OrderNone)
 	m.of(&s)
 	n, err := testutil.GatherAndCount(reg, "eventbridge_deliveries_total")

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 
@@ -53,29 +54,37 @@ type Processor struct {
 	topics    model.Topics
 	targets   Targets
 	cfg       Config
-	admin     bool
 	log       *zap.Logger
-	metrics   *Metrics
+	metrics   *metrics
 	starts    *rate.Limiter
+	started   time.Time // by the wall clock
 	instance  string
 	instances Instances
 	part      atomic.Int64 // bytes that may be received ahead for one subscriber
-	jobs      jobs
-	backlogs  chan struct{} // see backlogsAtOnce
+	saveEvery time.Duration
 
-	mu       sync.Mutex
-	workers  map[string]*worker   // by UID
-	stopping map[string]*worker   // by UID: the latest worker that is stopping
-	logs     map[string]*attempts // by UID, over all revisions
-	names    map[name]bool        // of all subscribers
-	shown    map[name]bool        // of subscribers that have metrics
-	ending   sync.WaitGroup       // workers that are stopping, and other goroutines of Run
+	mu          sync.Mutex
+	ctx         context.Context             // of Run; nil: it does not run
+	subscribers map[string]*subscriberState // by UID
+	jobs        map[string]*job             // the latest of each subscriber and bus, by UID, see holder
+	running     sync.WaitGroup              // workers, jobs and other goroutines of Run
 }
 
-// name is a subscriber's name in metrics.
-type name struct{ bus, subscriber string }
+// subscriberState is what this process has for one subscriber, over all its revisions.
+type subscriberState struct {
+	log    attempts
+	worker *worker // the latest, which may have stopped; nil: there was none
+}
 
-// Options are what a processor needs. All must be set, except Admin.
+// active returns the worker that delivers, nil if there is none.
+func (s *subscriberState) active() *worker {
+	if s.worker == nil || s.worker.ctx.Err() != nil {
+		return nil
+	}
+	return s.worker
+}
+
+// Options are what a processor needs. All must be set.
 type Options struct {
 	Client  *messaging.Client
 	Source  Source
@@ -84,100 +93,105 @@ type Options struct {
 	// Instance is the name of this instance among Instances.
 	Instance  string
 	Instances Instances
-	// Admin says that the client has the address of the brokers' admin API.
-	Admin   bool
-	Config  Config
-	Log     *zap.Logger
-	Metrics *Metrics
+	Config    Config
+	Log       *zap.Logger
+	// Metrics registers the processor's metrics.
+	Metrics prometheus.Registerer
 }
 
 // New makes a processor. The configuration must be valid.
 func New(o Options) *Processor {
 	p := &Processor{
-		stopping: make(map[string]*worker), names: make(map[name]bool), shown: make(map[name]bool),
-		client: o.Client, source: o.Source, topics: o.Topics, targets: o.Targets,
-		cfg: o.Config, admin: o.Admin, log: o.Log.Named("processor"), metrics: o.Metrics,
-		starts:  rate.NewLimiter(startRate, startRate/10),
-		workers: make(map[string]*worker), logs: make(map[string]*attempts),
+		client: o.Client, source: o.Source, topics: o.Topics, targets: o.Targets, cfg: o.Config,
+		log: o.Log.Named("processor"), starts: rate.NewLimiter(startRate, startRate/10), started: time.Now().Round(0),
+		instance: o.Instance, instances: o.Instances, saveEvery: saveEvery,
+		subscribers: make(map[string]*subscriberState), jobs: make(map[string]*job),
 	}
-	p.instance, p.instances, p.backlogs = o.Instance, o.Instances, make(chan struct{}, backlogsAtOnce)
-	p.jobs = jobs{saveEvery: saveEvery, by: make(map[string]*job)}
 	p.part.Store(o.Config.part(1))
-	o.Metrics.countWith(p)
+	p.metrics = newMetrics(o.Metrics, p)
 	return p
 }
 
 // Run delivers until ctx ends, lets deliveries in flight finish, and returns. It may be called
 // once. Failures of the network, of Pulsar and of targets are not errors of Run.
 func (p *Processor) Run(ctx context.Context) error {
-	p.jobs.begin(ctx)
-	stop := p.source.Watch(func(s *store.Snapshot) { p.apply(ctx, s) })
+	p.mu.Lock()
+	p.ctx = ctx
+	p.mu.Unlock()
+	stop := p.source.Watch(func(*store.Snapshot) { p.apply(ctx) })
 	<-ctx.Done()
 	stop()
 	p.mu.Lock()
-	for uid, w := range p.workers {
-		p.end(uid, w)
-	}
+	p.ctx = nil // no job begins after this
 	p.mu.Unlock()
-	p.ending.Wait()
-	p.jobs.wait()
+	p.running.Wait()
 	return nil
 }
 
-// apply starts and stops workers as a snapshot says. Workers that have to stop do so at the same
+// apply starts and stops workers as the snapshot says. Workers that have to stop do so at the same
 // time. The worker of a changed subscriber begins when the one before has ended. A change of rules
 // only concerns the engine: deliveries go on.
-func (p *Processor) apply(ctx context.Context, s *store.Snapshot) {
+func (p *Processor) apply(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	wanted, known := make(map[string]*model.Subscriber), make(map[string]bool)
-	clear(p.names)
-	for b := range s.Buses() {
-		for sub := range s.Subscribers(b.Name) {
-			known[sub.UID] = true
-			p.names[name{sub.Bus, sub.Name}] = true
-			if sub.State == model.Active {
-				wanted[sub.UID] = sub
-			}
-		}
-	}
-	p.part.Store(p.cfg.part(len(wanted)))
-	for uid := range p.logs {
-		if !known[uid] {
-			delete(p.logs, uid)
-		}
-	}
-	for uid, w := range p.workers {
-		now := wanted[uid]
-		if now != nil && deliversAs(now, w.sub) {
-			w.revision.Store(now.Revision)
-			if p.hasReplays(now) {
-				w.replay()
-			}
-			continue
-		}
-		p.end(uid, w)
-	}
-	p.forgetNames()
-	p.jobs.forget(p.source.Snapshot)
 	if ctx.Err() != nil {
 		return
 	}
-	for uid, sub := range wanted {
-		if p.workers[uid] != nil {
+	s := p.source.Snapshot() // not older than the snapshots by which jobs have begun
+	known, active := make(map[string]*model.Subscriber), 0
+	for b := range s.Buses() {
+		for sub := range s.Subscribers(b.Name) {
+			known[sub.UID] = sub
+			if sub.State == model.Active {
+				active++
+			}
+		}
+	}
+	p.part.Store(p.cfg.part(active))
+	for uid, state := range p.subscribers {
+		if w := state.active(); w != nil && !w.follow(known[uid]) {
+			w.stop()
+		}
+		if known[uid] == nil {
+			delete(p.subscribers, uid)
+			p.forget(state.worker)
+		}
+	}
+	p.cancelOrphanedJobs()
+	for uid, sub := range known {
+		state := p.subscribers[uid]
+		if state == nil {
+			state = &subscriberState{}
+			p.subscribers[uid] = state
+		}
+		if sub.State != model.Active || state.active() != nil {
 			continue
 		}
-		w := p.newWorker(ctx, sub)
-		p.workers[uid] = w
-		p.shown[name{sub.Bus, sub.Name}] = true
-		before := p.stopping[uid]
-		go func() {
+		before, w := state.worker, p.newWorker(ctx, sub, &state.log)
+		state.worker = w
+		p.running.Go(func() {
 			if before != nil {
 				<-before.done
 			}
 			w.run()
-		}()
+		})
 	}
+}
+
+// forget removes the metrics of a deleted subscriber when its worker has ended, unless there is
+// another subscriber of its name.
+func (p *Processor) forget(w *worker) {
+	if w == nil {
+		return
+	}
+	p.running.Go(func() {
+		<-w.done
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.source.Snapshot().Subscriber(w.sub.Bus, w.sub.Name) == nil {
+			p.metrics.forget(w.sub.Bus, w.sub.Name)
+		}
+	})
 }
 
 // deliversAs reports whether a worker of old delivers as a worker of now would.
@@ -192,62 +206,32 @@ func deliversAs(now, old *model.Subscriber) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// end makes a worker stop. The caller holds p.mu.
-func (p *Processor) end(uid string, w *worker) {
-	delete(p.workers, uid)
-	p.stopping[uid] = w
-	w.stop()
-	p.ending.Go(func() {
-		<-w.done
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.stopping[uid] == w {
-			delete(p.stopping, uid)
-		}
-		p.forgetNames()
-	})
-}
-
-// forgetNames removes the metrics of deleted subscribers once their workers have ended. The caller
-// holds p.mu.
-func (p *Processor) forgetNames() {
-	for n := range p.shown {
-		if !p.names[n] && !p.stops(n) {
-			delete(p.shown, n)
-			p.metrics.forget(n.bus, n.subscriber)
-		}
-	}
-}
-
-func (p *Processor) stops(n name) bool {
-	for _, w := range p.stopping {
-		if n.bus == w.sub.Bus && n.subscriber == w.sub.Name {
-			return true
-		}
-	}
-	return false
-}
-
 // unhealthy returns how many subscribers cannot be consumed or delivered to at present.
 func (p *Processor) unhealthy() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, w := range p.workers {
-		if w.Unhealthy() != nil {
+	for _, state := range p.subscribers {
+		if w := state.active(); w != nil && w.Unhealthy() != nil {
 			n++
 		}
 	}
 	return n
 }
 
-// attemptsOf returns the delivery log of a subscriber. The caller holds p.mu.
-func (p *Processor) attemptsOf(s *model.Subscriber) *attempts {
-	a := p.logs[s.UID]
-	if a == nil {
-		a = &attempts{}
-		p.logs[s.UID] = a
+// find returns a subscriber's worker, nil if there is none, and its delivery log, nil if this
+// process does not know the subscriber.
+func (p *Processor) find(bus, subscriber string) (*worker, *attempts) {
+	s, err := p.subscriber(bus, subscriber)
+	if err != nil {
+		return nil, nil
 	}
-	return a
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	state := p.subscribers[s.UID]
+	if state == nil {
+		return nil, nil
+	}
+	return state.active(), &state.log
 }
 
 // Status is what this process does for one subscriber.
@@ -269,13 +253,7 @@ type Status struct {
 // Status returns what this process does for a subscriber.
 func (p *Processor) Status(bus, subscriber string) Status {
 	s := Status{Bus: bus, Subscriber: subscriber}
-	sub := p.source.Snapshot().Subscriber(bus, subscriber)
-	if sub == nil {
-		return s
-	}
-	p.mu.Lock()
-	w := p.workers[sub.UID]
-	p.mu.Unlock()
+	w, _ := p.find(bus, subscriber)
 	if w == nil {
 		return s
 	}
@@ -289,17 +267,11 @@ func (p *Processor) Status(bus, subscriber string) Status {
 
 // Attempts returns the latest attempts that this process has made for a subscriber, newest first.
 func (p *Processor) Attempts(bus, subscriber string) []Attempt {
-	sub := p.source.Snapshot().Subscriber(bus, subscriber)
-	if sub == nil {
+	_, log := p.find(bus, subscriber)
+	if log == nil {
 		return nil
 	}
-	p.mu.Lock()
-	a := p.logs[sub.UID]
-	p.mu.Unlock()
-	if a == nil {
-		return nil
-	}
-	return a.all()
+	return log.all()
 }
 
 // subscriber returns a subscriber of the current snapshot.

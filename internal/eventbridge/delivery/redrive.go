@@ -63,64 +63,45 @@ func (p *Processor) Redrive(ctx context.Context, bus, subscriber string, o Redri
 	if err != nil {
 		return Job{}, err
 	}
-	if err := o.check(); err != nil {
-		return Job{}, err
-	}
-	return p.begin(ctx, s, Job{Kind: KindRedrive, DryRun: o.DryRun}, o, func(ctx context.Context, j *job) error {
-		return p.redrive(ctx, j, s, o)
-	})
+	return p.moveDeadLetters(ctx, s, KindRedrive, o, messaging.RedriveConfig{Topic: p.topics.DeadLetter(s), To: p.topics.Replay(s)})
 }
 
 // Discard begins a job that removes dead letters of a subscriber. Without a subscriber it removes
 // those of the bus: this job is known to this process alone.
 func (p *Processor) Discard(ctx context.Context, bus, subscriber string, o RedriveOptions) (Job, error) {
+	s, topic, err := p.holder(bus, subscriber)
+	if err != nil {
+		return Job{}, err
+	}
+	return p.moveDeadLetters(ctx, s, KindDiscard, o, messaging.RedriveConfig{Topic: topic, Discard: true})
+}
+
+// moveDeadLetters begins a job that redrives or discards dead letters as cfg says, and counts them.
+func (p *Processor) moveDeadLetters(
+	ctx context.Context, s *model.Subscriber, kind string, o RedriveOptions, cfg messaging.RedriveConfig,
+) (Job, error) {
 	if err := o.check(); err != nil {
 		return Job{}, err
 	}
-	key, topic, err := p.holder(bus, subscriber)
-	if err != nil {
-		return Job{}, err
-	}
-	of := Job{Kind: KindDiscard, Bus: bus, DryRun: o.DryRun}
-	discard := func(ctx context.Context, j *job) error {
-		if err := p.keep(ctx, topic); err != nil {
+	cfg.Subscription, cfg.Filter, cfg.Rate, cfg.Max, cfg.DryRun = model.DeliverSubscription, o.chooses, o.Rate, o.Max, o.DryRun
+	return p.begin(ctx, s, Job{Kind: kind, DryRun: o.DryRun}, o, func(ctx context.Context, j *job) error {
+		if err := p.keep(ctx, cfg.Topic); err != nil {
 			return err
 		}
-		return p.moveDeadLetters(ctx, j, o, messaging.RedriveConfig{Topic: topic, Discard: true})
-	}
-	if subscriber == "" {
-		return p.beginUnstored(key, of, discard)
-	}
-	s, err := p.subscriber(bus, subscriber)
-	if err != nil {
-		return Job{}, err
-	}
-	return p.begin(ctx, s, of, o, discard)
-}
-
-// moveDeadLetters redrives or discards dead letters as cfg says, and counts them.
-func (p *Processor) moveDeadLetters(ctx context.Context, j *job, o RedriveOptions, cfg messaging.RedriveConfig) error {
-	cfg.Subscription, cfg.Filter, cfg.Rate, cfg.Max, cfg.DryRun = model.DeliverSubscription, o.chooses, o.Rate, o.Max, o.DryRun
-	cfg.Progress = func(r messaging.RedriveResult) {
-		left := Left{TooLarge: int64(r.TooLarge), Foreign: int64(r.Foreign), Encrypted: int64(r.Encrypted), Truncated: int64(r.Truncated)}
-		c := Counts{Chosen: int64(r.Redriven) + left.total(), Left: left}
-		c.Read = c.Chosen + int64(r.Filtered)
-		switch {
-		case o.DryRun:
-		case cfg.Discard:
-			c.Discarded = int64(r.Redriven)
-		default:
-			c.Published = int64(r.Redriven)
+		cfg.Progress = func(r messaging.RedriveResult) {
+			left := Left{TooLarge: int64(r.TooLarge), Foreign: int64(r.Foreign), Encrypted: int64(r.Encrypted), Truncated: int64(r.Truncated)}
+			c := Counts{Chosen: int64(r.Redriven) + left.total(), Left: left}
+			c.Read = c.Chosen + int64(r.Filtered)
+			switch {
+			case o.DryRun:
+			case cfg.Discard:
+				c.Discarded = int64(r.Redriven)
+			default:
+				c.Published = int64(r.Redriven)
+			}
+			j.change(func(now *Job) { now.Counts = c })
 		}
-		j.count(func(now *Counts) { *now = c })
-	}
-	_, err := p.client.Redrive(ctx, cfg)
-	return err
-}
-
-func (p *Processor) redrive(ctx context.Context, j *job, s *model.Subscriber, o RedriveOptions) error {
-	if err := p.keep(ctx, p.topics.DeadLetter(s)); err != nil {
+		_, err := p.client.Redrive(ctx, cfg)
 		return err
-	}
-	return p.moveDeadLetters(ctx, j, o, messaging.RedriveConfig{Topic: p.topics.DeadLetter(s), To: p.topics.Replay(s)})
+	})
 }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
@@ -55,8 +53,7 @@ func (p *Processor) Replay(ctx context.Context, bus, subscriber string, o Replay
 	})
 }
 
-// startOverlap is how long engines may take to see a new subscriber, if nothing says whether they
-// have seen it.
+// startOverlap is how long engines usually take to see a new subscriber.
 const startOverlap = 5 * time.Second
 
 // Start begins the replay that gives a new subscriber the events before it, from its start on. The
@@ -78,7 +75,7 @@ func (p *Processor) Start(ctx context.Context, bus, subscriber string) (j Job, b
 		return Job{}, false, nil // start is in the future: engines match what comes
 	}
 	j, err = p.begin(ctx, s, Job{Kind: KindReplay}, o, func(ctx context.Context, j *job) error {
-		if err := p.awaitEngines(ctx, s.Revision, s.Created); err != nil {
+		if err := p.awaitEngines(ctx, s.Revision); err != nil {
 			return err
 		}
 		return p.replay(ctx, j, s, o, true)
@@ -89,11 +86,9 @@ func (p *Processor) Start(ctx context.Context, bus, subscriber string) (j Job, b
 // awaitEngines waits until all engines match by a revision or a later one. Engines with an older
 // revision store no copies for the subscriber: their events must be in the topic when the replay
 // reads it. Engines that are unavailable match by a later revision when they come back.
-func (p *Processor) awaitEngines(ctx context.Context, revision int64, created time.Time) error {
+func (p *Processor) awaitEngines(ctx context.Context, revision int64) error {
 	for ctx.Err() == nil {
-		active, behind := p.instances.Active(revision)
-		none := len(behind) == 0 && time.Since(created) > startOverlap // no engine runs
-		if (active || none) && p.complete(p.instances.Instances()) {
+		if active, _ := p.instances.Active(revision); active && p.complete(p.instances.Instances()) {
 			return nil
 		}
 		backoff.Sleep(ctx, 100*time.Millisecond)
@@ -101,24 +96,19 @@ func (p *Processor) awaitEngines(ctx context.Context, revision int64, created ti
 	return ctx.Err()
 }
 
-// replayPending bounds the copies that are published and not acknowledged yet.
-const replayPending = 1000
-
 // replay is the state of one replay job.
 type replay struct {
 	*job
 	sub        *model.Subscriber
 	options    ReplayOptions
 	toEnd      bool // all that the topic holds, whatever the clocks of publishers say
-	id         string
 	index      *eventpattern.Index[int]
 	scratch    eventpattern.Scratch
 	matched    []int
 	limit      *rate.Limiter
-	pending    *semaphore.Weighted
-	out        *messaging.Publisher  // nil in a dry run
-	failed     atomic.Pointer[error] // why a copy was not stored
-	passed     map[int]bool          // partitions that have been read up to To
+	out        *messaging.Publisher    // nil in a dry run
+	fail       context.CancelCauseFunc // ends the replay: a copy was not stored
+	passed     map[int]bool            // partitions that have been read up to To
 	partitions int
 }
 
@@ -126,8 +116,8 @@ var errReplayed = errors.New("all is read")
 
 func newReplay(j *job, s *model.Subscriber, o ReplayOptions, toEnd bool) *replay {
 	r := &replay{
-		job: j, sub: s, options: o, toEnd: toEnd, id: j.now().ID, index: eventpattern.NewIndex[int](), limit: rate.NewLimiter(rate.Inf, 1),
-		pending: semaphore.NewWeighted(replayPending), passed: make(map[int]bool),
+		job: j, sub: s, options: o, toEnd: toEnd, index: eventpattern.NewIndex[int](),
+		limit: rate.NewLimiter(rate.Inf, 1), passed: make(map[int]bool),
 	}
 	if o.Rate > 0 {
 		r.limit = rate.NewLimiter(rate.Limit(o.Rate), 1)
@@ -141,9 +131,11 @@ func newReplay(j *job, s *model.Subscriber, o ReplayOptions, toEnd bool) *replay
 // replay publishes copies of the events that the options select and the subscriber's rules match.
 func (p *Processor) replay(ctx context.Context, j *job, s *model.Subscriber, o ReplayOptions, toEnd bool) (err error) {
 	r := newReplay(j, s, o, toEnd)
+	ctx, r.fail = context.WithCancelCause(ctx)
+	defer r.fail(nil)
 	if !o.DryRun {
 		profile := messaging.Business()
-		profile.Name, profile.Compression = "eventbridge_replay", messaging.NoCompression
+		profile.Name, profile.Compression, profile.MaxPendingRecords = "eventbridge_replay", messaging.NoCompression, 1000
 		if r.out, err = p.client.Publisher(ctx, p.topics.Replay(s), profile); err != nil {
 			return err
 		}
@@ -166,16 +158,18 @@ func (p *Processor) replay(ctx context.Context, j *job, s *model.Subscriber, o R
 		return err
 	}
 	defer p.close(ctx, reader)
-	if _, err = reader.ReadToEnd(ctx, r.take); err != nil && !errors.Is(err, errReplayed) {
+	_, err = reader.ReadToEnd(ctx, r.take)
+	if r.out != nil && (err == nil || errors.Is(err, errReplayed)) {
+		err = r.out.Flush(ctx)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, errReplayed):
+		return nil
+	default:
 		return err
 	}
-	if err := r.pending.Acquire(ctx, replayPending); err != nil { // all copies are acknowledged
-		return err
-	}
-	if failed := r.failed.Load(); failed != nil {
-		return *failed
-	}
-	return nil
 }
 
 // take publishes a copy of one event if it matches.
@@ -191,7 +185,7 @@ func (r *replay) take(ctx context.Context, d *messaging.Delivery) error {
 	if d.PublishTime.Before(r.options.From) {
 		return nil
 	}
-	r.count(func(c *Counts) { c.Read++ })
+	r.change(func(now *Job) { now.Read++ })
 	var err error
 	r.matched, err = r.index.Match(&r.scratch, r.matched[:0], d.Payload)
 	if err == nil && len(r.matched) == 0 {
@@ -202,33 +196,25 @@ func (r *replay) take(ctx context.Context, d *messaging.Delivery) error {
 		e, err = event.Decode(d.Payload)
 	}
 	if err != nil {
-		r.count(func(c *Counts) { c.Chosen, c.Left.Foreign = c.Chosen+1, c.Left.Foreign+1 })
+		r.change(func(now *Job) { now.Chosen, now.Left.Foreign = now.Chosen+1, now.Left.Foreign+1 })
 		return nil //nolint:nilerr // engines have made it a dead letter of the bus
 	}
 	if r.out == nil {
-		r.count(func(c *Counts) { c.Chosen++ })
+		r.change(func(now *Job) { now.Chosen++ })
 		return nil
 	}
 	if err := r.limit.Wait(ctx); err != nil {
 		return err
 	}
-	if err := r.pending.Acquire(ctx, 1); err != nil {
-		return err
-	}
-	if failed := r.failed.Load(); failed != nil {
-		r.pending.Release(1)
-		return *failed
-	}
 	r.out.PublishAsync(ctx, r.copyOf(d, e), func(_ messaging.MessageID, err error) {
 		switch {
 		case err == nil:
-			r.count(func(c *Counts) { c.Chosen, c.Published = c.Chosen+1, c.Published+1 })
+			r.change(func(now *Job) { now.Chosen, now.Published = now.Chosen+1, now.Published+1 })
 		case errors.Is(err, messaging.ErrTooLarge): // as an error, it would end each replay here
-			r.count(func(c *Counts) { c.Chosen, c.Left.TooLarge = c.Chosen+1, c.Left.TooLarge+1 })
+			r.change(func(now *Job) { now.Chosen, now.Left.TooLarge = now.Chosen+1, now.Left.TooLarge+1 })
 		default:
-			r.failed.CompareAndSwap(nil, &err)
+			r.fail(err)
 		}
-		r.pending.Release(1)
 	})
 	return nil
 }

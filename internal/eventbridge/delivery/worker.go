@@ -13,6 +13,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 	"github.com/aviaryhq/aviary/internal/eventbridge/template"
 	"github.com/aviaryhq/aviary/pkg/backoff"
@@ -26,7 +27,6 @@ type worker struct {
 	log       *zap.Logger
 	metrics   *subscriberMetrics
 	attempts  *attempts
-	schedule  schedule
 	limit     *rate.Limiter
 	breaker   *breaker
 	target    target.Target
@@ -34,33 +34,28 @@ type worker struct {
 	ctx       context.Context // ends when the worker is to stop
 	stop      context.CancelFunc
 	admitting chan struct{} // see admit
-	done      chan struct{}
+	done      chan struct{} // closed when the worker has ended
 
 	revision atomic.Int64 // the newest revision with which deliveries stay the same
 	inFlight atomic.Int64
-	// lastFailure is why the target failed last. The worker logs it when the breaker opens. nil:
-	// the target has never failed.
-	lastFailure atomic.Pointer[string]
-	gone        sync.Once
+	owned    atomic.Int64 // partitions of an ordered subscriber's topics that this worker owns
 
 	mu        sync.Mutex
 	consumer  *messaging.Consumer
-	again     context.CancelFunc // makes the worker consume again
+	interrupt context.CancelFunc // ends consume
 	replaying bool               // the worker consumes the topic of replays, too
+	open      bool               // the breaker is open
 	failing   bool               // the breaker has opened and not closed since
-	owned     int                // partitions of an ordered subscriber's topics that this worker owns
-	idle      time.Time          // since when it owns none; zero before it consumes
 	unhealthy error
+	gone      error // why the target takes no more events; nil: it takes events
 }
 
-// errStopping: the worker stops. The message is left to the next worker.
-var errStopping = errors.New("the worker stops")
-
-func (p *Processor) newWorker(ctx context.Context, s *model.Subscriber) *worker {
+// newWorker makes the worker of an active subscriber. It ends with ctx.
+func (p *Processor) newWorker(ctx context.Context, s *model.Subscriber, log *attempts) *worker {
 	w := &worker{
 		p: p, sub: s, log: p.log.With(zap.String("bus", s.Bus), zap.String("subscriber", s.Name)),
-		metrics: p.metrics.of(s), attempts: p.attemptsOf(s), schedule: newSchedule(s.Delivery.Retry),
-		limit: rate.NewLimiter(rate.Inf, 1), done: make(chan struct{}), admitting: make(chan struct{}, 1),
+		metrics: p.metrics.of(s), attempts: log, limit: rate.NewLimiter(rate.Inf, 1),
+		done: make(chan struct{}), admitting: make(chan struct{}, 1), interrupt: func() {},
 	}
 	if r := s.Delivery.Rate; r > 0 {
 		w.limit = rate.NewLimiter(rate.Limit(r), max(int(math.Ceil(r/20)), w.batchEvents()))
@@ -101,25 +96,26 @@ func (w *worker) run() {
 	pause := backoff.Backoff{Max: maxConsumePause}
 	for w.ctx.Err() == nil {
 		began := time.Now()
-		err := w.open()
+		err := w.openTarget()
 		if err == nil {
 			err = w.consume()
 		}
-		if w.ctx.Err() != nil || errors.Is(err, messaging.ErrClosed) {
+		switch gone := w.isGone(); {
+		case w.ctx.Err() != nil || errors.Is(err, messaging.ErrClosed):
 			return
+		case gone != nil:
+			w.disable(gone)
+		case err != nil:
+			w.setUnhealthy(err)
+			pause.Held(time.Since(began))
+			pause.Wait(w.ctx)
 		}
-		if err == nil {
-			continue // consume again
-		}
-		w.setUnhealthy(err)
-		pause.Held(time.Since(began))
-		pause.Wait(w.ctx)
 	}
 }
 
-// open makes the target, unless there is one. The registry has accepted the subscriber, but the
-// configuration of this instance may differ, or a file that it names may be missing for a while.
-func (w *worker) open() (err error) {
+// openTarget makes the target, unless there is one. The registry has accepted the subscriber, but
+// the configuration of this instance may differ, or a file that it names may be missing for a while.
+func (w *worker) openTarget() (err error) {
 	if w.target != nil {
 		return nil
 	}
@@ -128,20 +124,21 @@ func (w *worker) open() (err error) {
 			return fmt.Errorf("cannot deliver: %w", err)
 		}
 	}
-	if w.target, err = w.p.targets.New(w.sub); err != nil {
-		w.target = nil
+	opened, err := w.p.targets.New(w.sub)
+	if err != nil {
 		return fmt.Errorf("cannot deliver: %w", err)
 	}
+	w.target = opened
 	return nil
 }
 
 // consume consumes the send topic and, with replaying, the topic of replays. It returns when the
 // worker has to stop or to consume again.
 func (w *worker) consume() error {
-	stop, again := context.WithCancel(w.ctx)
-	defer again()
+	stop, interrupt := context.WithCancel(w.ctx)
+	defer interrupt()
 	w.mu.Lock()
-	w.again = again
+	w.interrupt = interrupt
 	replaying := w.replaying
 	w.mu.Unlock()
 	var options []messaging.ConsumerOption
@@ -155,43 +152,36 @@ func (w *worker) consume() error {
 		return err
 	}
 	w.mu.Lock()
-	w.consumer, w.idle = consumer, time.Now()
+	w.consumer = consumer
+	if w.open {
+		consumer.Pause()
+	}
 	w.mu.Unlock()
-	w.breaker.repeat()
 	w.setUnhealthy(nil)
-	switch {
-	case w.sub.Order.Ordered():
+	if w.sub.Order.Ordered() {
 		return consumer.Run(stop, func(ctx context.Context, d *messaging.Delivery) error {
 			wait, end := context.WithCancel(ctx) // also ends with the partition
 			defer end()
 			defer context.AfterFunc(stop, end)()
-			return w.handle(wait, ctx, d)
+			return w.attempt(wait, ctx, []*messaging.Delivery{d})[0]
 		})
-	case w.batchEvents() > 1:
-		g := newBatcher(stop, w)
-		defer g.end()
-		return consumer.RunAsync(stop, g.take)
-	default:
-		return consumer.RunAsync(stop, w.single(stop))
 	}
+	b := newBatcher(stop, w)
+	defer context.AfterFunc(stop, func() { b.start(stop, b.collected) })()
+	return consumer.RunAsync(stop, b.take)
 }
 
-// single returns the handler of a subscriber without an order. It starts a goroutine for each
-// event, so that a subscriber without events needs none.
-func (w *worker) single(stop context.Context) messaging.AsyncHandler {
-	slots := make(chan struct{}, w.concurrency())
-	return func(ctx context.Context, d *messaging.Delivery, p messaging.PendingDelivery) {
-		select {
-		case slots <- struct{}{}:
-		case <-stop.Done():
-			p.Complete(errStopping)
-			return
-		}
-		go func() {
-			defer func() { <-slots }()
-			p.Complete(w.handle(stop, ctx, d))
-		}()
+// follow reports whether the worker goes on after a change of its subscriber. now is nil if the
+// subscriber was deleted.
+func (w *worker) follow(now *model.Subscriber) bool {
+	if now == nil || !deliversAs(now, w.sub) || w.isGone() != nil && now.Revision != w.revision.Load() {
+		return false
 	}
+	w.revision.Store(now.Revision)
+	if w.p.hasReplays(now) {
+		w.replay()
+	}
+	return true
 }
 
 // replay makes the worker consume the topic of replays, too. Most subscribers have no replays, and
@@ -201,9 +191,43 @@ func (w *worker) replay() {
 	defer w.mu.Unlock()
 	if !w.replaying {
 		w.replaying = true
-		if w.again != nil {
-			w.again()
+		w.interrupt()
+	}
+}
+
+// setGone makes the worker disable the subscriber, because its target takes no more events.
+func (w *worker) setGone(cause error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.gone = cause
+	w.interrupt()
+}
+
+func (w *worker) isGone() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.gone
+}
+
+// maxDisablePause is the longest pause between attempts to disable a subscriber.
+const maxDisablePause = 10 * time.Second
+
+// disable disables the subscriber, and returns when the worker is to stop.
+func (w *worker) disable(cause error) {
+	w.log.Warn("the target accepts no more events (410 Gone): disabling the subscriber", zap.Error(cause))
+	pause := backoff.Backoff{Max: maxDisablePause}
+	for w.ctx.Err() == nil {
+		// The target rejected the definition that this worker has, not one that the subscriber may
+		// get meanwhile.
+		as := store.Condition{Revision: w.revision.Load()}
+		_, err := w.p.source.ChangeState(w.ctx, w.sub.Bus, w.sub.Name, model.Disabled, "410 Gone", as)
+		switch {
+		case err == nil:
+			<-w.ctx.Done()
+		case !errors.Is(err, model.ErrConflict): // the conflict is with a change that ends this worker soon
+			w.setUnhealthy(fmt.Errorf("cannot disable the subscriber: %w", err))
 		}
+		pause.Wait(w.ctx)
 	}
 }
 
@@ -216,7 +240,6 @@ func (w *worker) config(replaying bool) messaging.ConsumerConfig {
 		c.Topics = append(c.Topics, topics.Replay(s))
 	}
 	c.Concurrency = w.concurrency()
-	inPlace := true
 	switch s.Order {
 	case model.OrderGroup:
 		// Not Key_Shared: see ADR 19.
@@ -224,9 +247,15 @@ func (w *worker) config(replaying bool) messaging.ConsumerConfig {
 	case model.OrderTotal:
 		c.Type, c.Order = messaging.Failover, messaging.OrderTotal
 	default:
-		c.Type, c.Order, inPlace = messaging.Shared, messaging.OrderNone, false
+		c.Type, c.Order = messaging.Shared, messaging.OrderNone
 	}
-	c.Retry = libraryRetry(topics.Retry(s), topics.DeadLetter(s), inPlace)
+	// The library does what the verdicts say, and nothing by itself: they count attempts, because
+	// waiting for the breaker is not an attempt.
+	c.Retry = messaging.Retry{
+		MinDelay: time.Second, MaxDelay: time.Minute, InPlace: s.Order.Ordered(),
+		Compression: messaging.NoCompression, // keeps many subscribers cheap
+		Topic:       topics.Retry(s), DeadLetterTopic: topics.DeadLetter(s), DeadLetterSubscription: model.DeliverSubscription,
+	}
 	// Few at a time: a thousand subscribers whose targets fail hold everything that they have
 	// received.
 	c.PrefetchMessages = min(max(2*c.Concurrency, 16), 2000)
@@ -240,8 +269,7 @@ func (w *worker) config(replaying bool) messaging.ConsumerConfig {
 	c.HeldMessages, c.HeldBytes = w.p.cfg.HeldMessages, max(2*c.PrefetchBytes, leastHeld)
 	c.MaxMessageBytes = 64 << 10
 	c.DiscoverEvery = 10 * time.Minute
-	// Deliveries may wait for the breaker and the rate limit without end, and are not stuck: see
-	// [worker.overdue].
+	// Deliveries may wait for the breaker and the rate limit without end, and are not stuck.
 	c.StuckAfter = math.MaxInt64
 	c.StopTimeout = w.p.cfg.StopTimeout
 	return c
@@ -250,33 +278,28 @@ func (w *worker) config(replaying bool) messaging.ConsumerConfig {
 // breakerChanged makes the consumer follow the breaker. While the breaker is open the worker
 // consumes nothing, not even retries. It does not log that a target asks to wait: that may happen
 // each second.
-func (w *worker) breakerChanged(s BreakerState, asked bool) {
+func (w *worker) breakerChanged(s BreakerState, failure error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	switch s {
-	case BreakerOpen:
-		w.metrics.breaker.Set(2)
-		if w.consumer != nil {
-			w.consumer.Pause()
-		}
-		if !w.failing && !asked {
-			w.failing = true
-			w.log.Warn("the breaker is open: nothing is delivered until a probe is answered", zap.Stringp("error", w.lastFailure.Load()))
-		}
-	case BreakerHalfOpen:
-		w.metrics.breaker.Set(1)
-		if w.consumer != nil {
-			w.consumer.Resume()
-		}
+	if w.ctx.Err() != nil {
+		return // the metric is the next worker's
+	}
+	w.metrics.breaker.Set(map[BreakerState]float64{BreakerHalfOpen: 1, BreakerOpen: 2}[s])
+	w.open = s == BreakerOpen
+	switch {
+	case w.consumer == nil:
+	case w.open:
+		w.consumer.Pause()
 	default:
-		w.metrics.breaker.Set(0)
-		if w.consumer != nil {
-			w.consumer.Resume()
-		}
-		if w.failing {
-			w.failing = false
-			w.log.Info("the breaker is closed again")
-		}
+		w.consumer.Resume()
+	}
+	switch {
+	case w.open && !w.failing && failure != nil:
+		w.failing = true
+		w.log.Warn("the breaker is open: nothing is delivered until a probe is answered", zap.Error(failure))
+	case s == BreakerClosed && w.failing:
+		w.failing = false
+		w.log.Info("the breaker is closed again")
 	}
 }
 
@@ -305,37 +328,23 @@ func (w *worker) Unhealthy() error {
 
 // own counts a partition as owned until ctx ends: then the partition is lost.
 func (w *worker) own(ctx context.Context, _ string, _ int) {
-	count := func(n int) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if w.owned += n; w.owned == 0 {
-			w.idle = time.Now()
-		}
-	}
-	count(1)
-	context.AfterFunc(ctx, func() { count(-1) })
+	w.owned.Add(1)
+	context.AfterFunc(ctx, func() { w.owned.Add(-1) })
 }
-
-// idleAfter is how long brokers may take to assign a partition: they wait a second before they give
-// one to another consumer.
-const idleAfter = 3 * time.Second
 
 // standsBy reports whether other instances deliver all events: they own all partitions of an
-// ordered subscriber.
+// ordered subscriber. It is true, too, until brokers have assigned the first partition.
 func (w *worker) standsBy() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.unhealthy != nil || w.consumer == nil || w.consumer.Unhealthy() != nil {
-		return false
-	}
-	return w.sub.Order.Ordered() && w.owned == 0 && time.Since(w.idle) > idleAfter
+	return w.sub.Order.Ordered() && w.owned.Load() == 0 && w.Unhealthy() == nil
 }
 
-// end shuts the breaker and closes the target.
+// end closes the target. The breaker has no effect any more.
 func (w *worker) end() {
-	w.breaker.end()
+	w.stop()
 	w.setUnhealthy(nil)
+	w.mu.Lock()
 	w.metrics.breaker.Set(0)
+	w.mu.Unlock()
 	if w.target == nil {
 		return
 	}

@@ -233,11 +233,11 @@ func (w *world) processor(cfg Config) (p *Processor, stop func()) {
 func (w *world) processorOf(client *messaging.Client, cfg Config) (p *Processor, stop func()) {
 	w.t.Helper()
 	require.NoError(w.t, cfg.Validate())
-	known := &fleet{} // without engines
+	known := &fleet{active: true}
 	known.join("alone")
 	p = New(Options{
-		Client: client, Source: w.store, Topics: w.topics, Targets: w, Admin: client == w.client, Config: cfg, Instance: "alone", Instances: known,
-		Log: zaptest.NewLogger(w.t), Metrics: NewMetrics(prometheus.NewRegistry()),
+		Client: client, Source: w.store, Topics: w.topics, Targets: w, Config: cfg, Instance: "alone", Instances: known,
+		Log: zaptest.NewLogger(w.t), Metrics: prometheus.NewRegistry(),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

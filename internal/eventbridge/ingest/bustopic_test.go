@@ -87,6 +87,26 @@ func TestATopicOfABusThatIsGoneIsNoFault(t *testing.T) {
 	})
 }
 
+// TestATopicIsOpenedAgainWithoutARequest: an instance that is not ready gets no requests.
+func TestATopicIsOpenedAgainWithoutARequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		open := func(context.Context, string) (Publisher, error) { return nowhere{}, nil }
+		o, _, bus := topicsOf(t, zap.NewNop(), time.Second, nil, open)
+		publisher, err := o.of(bus).topic.wait(t.Context())
+		require.NoError(t, err)
+		publisher.note(messaging.ErrTopicTerminated)
+		synctest.Wait()
+		require.ErrorContains(t, o.check(), messaging.ErrTopicTerminated.Error())
+		time.Sleep(openInterval)
+		synctest.Wait()
+		require.NoError(t, o.check())
+		publisher.note(messaging.ErrClosed) // a late outcome of the former publisher
+		synctest.Wait()
+		require.NoError(t, o.check())
+		require.NoError(t, o.close(t.Context()))
+	})
+}
+
 // TestAStopEndsWithItsContext: also while a topic cannot be closed.
 func TestAStopEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -45,38 +46,34 @@ type TenantConfig struct {
 
 // Validate returns every fault of one tenant.
 func (c TenantConfig) Validate() error {
-	var errs []error
-	if !model.ValidName(c.Name) {
-		errs = append(errs, config.Fault("name", "must be 1 to 63 of a-z, 0-9 and -, the first and last no -, got %q", truncate.Text(c.Name, 64)))
-	}
-	if len(c.Buses) == 0 {
-		errs = append(errs, config.Fault("buses", `must have a bus at least; "*" stands for all`))
+	errs := []error{
+		config.Require(model.ValidName(c.Name), "name", "must be 1 to 63 of a-z, 0-9 and -, the first and last no -, got %q", truncate.Text(c.Name, 64)),
+		config.Require(len(c.Buses) > 0, "buses", `must have a bus at least; "*" stands for all`),
 	}
 	for i, bus := range c.Buses {
-		if prefix, open := strings.CutSuffix(bus, "*"); !model.ValidName(bus) && (!open || !model.ValidName("a"+prefix+"a")) {
-			errs = append(errs, config.Fault(fmt.Sprintf("buses[%d]", i), "must be a bus' name, or the beginning of names and *, got %q", truncate.Text(bus, 64)))
-		}
+		prefix, open := strings.CutSuffix(bus, "*")
+		errs = append(errs, config.Require(model.ValidName(bus) || open && model.ValidName("a"+prefix+"a"), fmt.Sprintf("buses[%d]", i),
+			"must be a bus' name, or the beginning of names and *, got %q", truncate.Text(bus, 64)))
 	}
 	if len(c.APIKeys)+len(c.SigningSecrets) == 0 && c.APIKeyFile == "" && c.JWT == nil {
 		errs = append(errs, errors.New("must have api_keys, api_key_file, signing_secrets or jwt"))
 	}
 	for i, key := range c.APIKeys {
-		if strings.TrimSpace(key.Reveal()) == "" {
-			errs = append(errs, config.Fault(fmt.Sprintf("api_keys[%d]", i), "must not be empty"))
-		}
+		errs = append(errs, config.Require(strings.TrimSpace(key.Reveal()) != "", fmt.Sprintf("api_keys[%d]", i), "must not be empty"))
 	}
+	valid := true
 	for i, key := range c.SigningSecrets {
-		if signer, err := webhooksig.New(key); err != nil {
-			errs = append(errs, config.Fault(fmt.Sprintf("signing_secrets[%d]", i), "%s", err))
-		} else if signer == nil {
-			errs = append(errs, config.Fault(fmt.Sprintf("signing_secrets[%d]", i), "must not be empty"))
-		}
+		signer, err := webhooksig.New(key)
+		valid = valid && signer != nil
+		errs = append(errs, config.Require(signer != nil, fmt.Sprintf("signing_secrets[%d]", i), "%s", cmp.Or(err, errEmpty)))
 	}
-	if _, err := webhooksig.New(joined(c.SigningSecrets)); err != nil && len(errs) == 0 {
+	if _, err := webhooksig.New(joined(c.SigningSecrets)); err != nil && valid {
 		errs = append(errs, config.Fault("signing_secrets", "%s", err))
 	}
 	return errors.Join(errs...)
 }
+
+var errEmpty = errors.New("must not be empty")
 
 // checkTenants returns what is wrong between tenants.
 func (c Config) checkTenants() error {

@@ -136,7 +136,7 @@ http: {listen: nowhere, hosts: ["*", events.example.com, "events.example.com:443
 roles: [engine, engine, cook]
 topics: {namespace: public}
 api: {tokens: [{role: king}]}
-ingest: {tenants: [{name: X}], limits: {ratio: 0}}
+ingest: {tenants: [{name: X}], limits: {batch_events: 0}}
 engine: {queue_bytes: 0}
 processor: {held_messages: 0}
 targets: {ports: [70000]}
@@ -149,7 +149,7 @@ connections: {kafka: {main: {brokers: [a]}}}
 		paths = append(paths, f.Path)
 	}
 	for _, path := range []string{
-		"http.listen", "http.hosts[2]", "http.hosts[3]", "http.hosts[4]", "http.hosts[5]", "roles[1]", "roles[2]", "topics.namespace", "api.tokens[0].token", "api.tokens[0].role", "ingest.tenants[0].name", "ingest.limits.ratio",
+		"http.listen", "http.hosts[2]", "http.hosts[3]", "http.hosts[4]", "http.hosts[5]", "roles[1]", "roles[2]", "topics.namespace", "api.tokens[0].token", "api.tokens[0].role", "ingest.tenants[0].name", "ingest.limits.batch_events",
 		"engine.queue_bytes", "processor.held_messages", "targets.ports[0]", "connections.kafka.main.brokers[0]",
 	} {
 		assert.Contains(t, paths, path)

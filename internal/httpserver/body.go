@@ -41,35 +41,49 @@ type BodyLimits struct {
 	Timeout time.Duration // the server's ReadTimeout, for the text of the refusal
 }
 
-// ReadBody reads the body into dst[:0], up to the limit of size. It reserves 4 KiB before the first
-// byte, then no more than twice of what has arrived: a sender that announces a large body and sends
-// little does not take memory from the others.
+// ReadBody reads the body into dst[:0] by ReadAll, up to the limit of size: a sender that announces a
+// large body and sends little does not take memory from the others.
 func ReadBody(w http.ResponseWriter, r *http.Request, dst []byte, held *admission.Hold, l BodyLimits) ([]byte, error) {
 	if r.ContentLength > l.Bytes {
 		return dst, refusal.TooLarge(l.Reason, "the body has %d bytes, at most %d are allowed", r.ContentLength, l.Bytes)
 	}
-	most := l.Bytes
-	if r.ContentLength >= 0 {
-		most = r.ContentLength
+	body, most := r.Body, r.ContentLength
+	if most < 0 { // otherwise the server reads no more than that
+		body, most = http.MaxBytesReader(w, r.Body, l.Bytes), l.Bytes
 	}
-	most++ // one to see the end without growing
+	dst, err := ReadAll(body, dst, held, most)
+	if err != nil {
+		return dst, readError(r.Context(), err, l)
+	}
+	return dst, nil
+}
+
+// ErrTooLong is the error of ReadAll for a text that is longer than allowed.
+var ErrTooLong = errors.New("the text is too long")
+
+// ReadAll reads from into dst[:0] until its end. It reserves 4 KiB in held before the first byte,
+// then no more than twice of what has arrived, and at most most+1 bytes. It returns ErrTooLong if
+// there are more than most bytes, a *refusal.Error if held cannot grow, and the reader's errors.
+func ReadAll(from io.Reader, dst []byte, held *admission.Hold, most int64) ([]byte, error) {
 	dst = dst[:0]
-	body := http.MaxBytesReader(w, r.Body, l.Bytes)
-	for reserved := 0; ; {
-		if len(dst) == reserved {
-			reserved = int(min(max(2*int64(reserved), firstRead), most))
-			if err := held.Set(int64(reserved)); err != nil {
+	for reserved := int64(0); ; {
+		if int64(len(dst)) == reserved {
+			grown := min(max(2*reserved, firstRead), most+1) // one more to see the end without growing
+			if err := held.Grow(grown - reserved); err != nil {
 				return dst, err
 			}
-			dst = slices.Grow(dst, reserved-len(dst))
+			reserved = grown
+			dst = slices.Grow(dst, int(reserved)-len(dst))
 		}
-		n, err := body.Read(dst[len(dst):reserved])
+		n, err := from.Read(dst[len(dst):reserved])
 		dst = dst[:len(dst)+n]
-		if err == io.EOF {
+		switch {
+		case int64(len(dst)) > most:
+			return dst, ErrTooLong
+		case err == io.EOF:
 			return dst, nil
-		}
-		if err != nil {
-			return dst, readError(r.Context(), err, l)
+		case err != nil:
+			return dst, err
 		}
 	}
 }
@@ -77,6 +91,8 @@ func ReadBody(w http.ResponseWriter, r *http.Request, dst []byte, held *admissio
 func readError(ctx context.Context, err error, l BodyLimits) error {
 	large := (*http.MaxBytesError)(nil)
 	switch {
+	case errors.As(err, new(*refusal.Error)): // no memory is left
+		return err
 	case errors.As(err, &large):
 		return refusal.TooLarge(l.Reason, "the body has more than %d bytes", large.Limit)
 	case errors.Is(err, os.ErrDeadlineExceeded):

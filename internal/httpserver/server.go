@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/exporter-toolkit/web"
 	"go.uber.org/zap"
 	"golang.org/x/net/netutil"
@@ -41,6 +42,19 @@ func NewServer(read, handle time.Duration, state func(net.Conn, http.ConnState),
 		Protocols:         protocols,
 		MaxHeaderBytes:    maxHeader,
 		ConnState:         state,
+	}
+}
+
+// CountConnections returns the argument state of NewServer that counts open connections in gauge.
+func CountConnections(gauge prometheus.Gauge) func(net.Conn, http.ConnState) {
+	return func(_ net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			gauge.Inc()
+		case http.StateClosed, http.StateHijacked:
+			gauge.Dec()
+		case http.StateActive, http.StateIdle:
+		}
 	}
 }
 

@@ -1,8 +1,6 @@
 package nightingale
 
 import (
-	"net"
-	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -97,15 +95,6 @@ func newMetrics(reg prometheus.Registerer, cfg Config) *metrics {
 		}
 	}
 	return m
-}
-
-// connState counts connections.
-func (m *metrics) connState(_ net.Conn, state http.ConnState) {
-	if state == http.StateNew {
-		m.connections.Inc()
-	} else if state == http.StateClosed || state == http.StateHijacked {
-		m.connections.Dec()
-	}
 }
 
 // countSamples counts samples of all kinds under their result.

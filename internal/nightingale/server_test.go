@@ -57,8 +57,9 @@ func serveDouble(t *testing.T, change func(*Config)) *served {
 	require.NoError(t, err)
 	s := &served{double: d, address: ln.Addr().String()}
 	server := newServer(cfg, d.metrics, d.receiver.handler)
+	count := server.ConnState
 	server.ConnState = func(conn net.Conn, state http.ConnState) {
-		d.metrics.connState(conn, state)
+		count(conn, state)
 		if state == http.StateNew {
 			s.accepted.Add(1)
 		}

@@ -68,5 +68,5 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 
 // newServer returns the HTTP server for senders.
 func newServer(cfg Config, m *metrics, handler http.HandlerFunc) *http.Server {
-	return httpserver.NewServer(cfg.Limits.ReadTimeout, cfg.RequestTimeout, m.connState, handler)
+	return httpserver.NewServer(cfg.Limits.ReadTimeout, cfg.RequestTimeout, httpserver.CountConnections(m.connections), handler)
 }

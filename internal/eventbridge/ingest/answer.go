@@ -2,8 +2,8 @@ package ingest
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
-	"strconv"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
 	"github.com/aviaryhq/aviary/internal/httpserver"
@@ -32,32 +32,28 @@ type outcome struct {
 	batch   bool
 	id      string // of a single event
 	results []result
-	details int            // how many results have details
+	refused int            // entries
 	worst   *refusal.Error // nil when every event is stored
 }
 
-// note adds the answer to an entry. If several entries are refused, one that is to be sent again
-// decides: its sender sends the whole request again, and the source and id of events that are
-// stored already make the engine leave these out.
-func (o *outcome) note(refused *refusal.Error) {
-	if refused == nil {
-		if o.batch {
-			o.results = append(o.results, result{Status: http.StatusAccepted})
+// add adds the answer to an entry; nil: it is stored. If several entries are refused, one that is to
+// be sent again decides: its sender sends the whole request again, and the engine drops events
+// whose source and id are stored already.
+func (o *outcome) add(refused *refusal.Error) {
+	r := result{Status: http.StatusAccepted}
+	if refused != nil {
+		o.refused++
+		if o.worst == nil || refused.Status >= 500 && o.worst.Status < 500 {
+			o.worst = refused
 		}
-		return
+		r = result{Status: refused.Status, Reason: refused.Reason}
+		if o.refused <= explained {
+			r.Detail = truncate.Text(refused.Text, maxDetail)
+		}
 	}
-	if o.worst == nil || refused.Status >= 500 && o.worst.Status < 500 {
-		o.worst = refused
+	if o.batch {
+		o.results = append(o.results, r)
 	}
-	if !o.batch {
-		return
-	}
-	r := result{Status: refused.Status, Reason: refused.Reason}
-	if o.details < explained {
-		o.details++
-		r.Detail = truncate.Text(refused.Text, maxDetail)
-	}
-	o.results = append(o.results, r)
 }
 
 // refusal returns the refusal of the whole request, nil if every event is stored.
@@ -65,21 +61,12 @@ func (o *outcome) refusal() *refusal.Error {
 	if o.worst == nil || !o.batch {
 		return o.worst
 	}
-	refused, again := 0, 0
-	for _, r := range o.results {
-		if r.Status != http.StatusAccepted {
-			refused++
-		}
-		if r.Status >= 500 {
-			again++
-		}
-	}
-	if refused == len(o.results) && again == 0 {
-		return unprocessable("batch", "none of the %d events is stored, see results", refused)
-	}
-	text := strconv.Itoa(refused) + " of " + strconv.Itoa(len(o.results)) + " events are not stored, see results"
-	if again > 0 {
+	text := fmt.Sprintf("%d of %d events are not stored, see results", o.refused, len(o.results))
+	switch {
+	case o.worst.Status >= 500:
 		return &refusal.Error{Status: http.StatusServiceUnavailable, Reason: o.worst.Reason, RetryAfter: o.worst.RetryAfter, Text: text + ": send the batch again"}
+	case o.refused == len(o.results):
+		return unprocessable("batch", "none of the %d events is stored, see results", o.refused)
 	}
 	return unprocessable("batch", "%s; the others are stored", text)
 }
@@ -103,8 +90,20 @@ func refusedAs(err error) *refusal.Error {
 	return &refusal.Error{Status: status, Reason: string(fault.Reason), Text: fault.Error()}
 }
 
+func unauthorized(text string) error {
+	return &refusal.Error{Status: http.StatusUnauthorized, Reason: "unauthorized", Text: text}
+}
+
+func unsupported(reason, format string, args ...any) error {
+	return &refusal.Error{Status: http.StatusUnsupportedMediaType, Reason: reason, Text: fmt.Sprintf(format, args...)}
+}
+
+func unprocessable(reason, format string, args ...any) *refusal.Error {
+	return &refusal.Error{Status: http.StatusUnprocessableEntity, Reason: reason, Text: fmt.Sprintf(format, args...)}
+}
+
 // answer writes the response and returns its status.
-func (p *Preprocessor) answer(w http.ResponseWriter, r *http.Request, from sender, o *outcome, err error) int {
+func (h *Handler) answer(w http.ResponseWriter, r *http.Request, from sender, o *outcome, err error) int {
 	var results any
 	var refused *refusal.Error
 	if err != nil {
@@ -116,8 +115,8 @@ func (p *Preprocessor) answer(w http.ResponseWriter, r *http.Request, from sende
 		accept(w, o)
 		return http.StatusAccepted
 	}
-	p.metrics.refused.WithLabelValues(refused.Reason).Inc()
-	p.refusals.Write(r, from.name(), refused)
+	h.metrics.refused.WithLabelValues(refused.Reason).Inc()
+	h.refusals.Write(r, from.name(), refused)
 	switch refused.Status {
 	case http.StatusUnauthorized:
 		w.Header().Set("WWW-Authenticate", `Bearer realm="eventbridge"`)
@@ -131,10 +130,10 @@ func (p *Preprocessor) answer(w http.ResponseWriter, r *http.Request, from sende
 
 // accept answers 202: to a batch with its results, to a single event with its id.
 func accept(w http.ResponseWriter, o *outcome) {
-	var body []byte
-	if o.batch {
-		const one = `{"status":202}`
-		body = make([]byte, 0, 2+len(o.results)*(len(one)+1))
+	const one = `{"status":202}`
+	body := make([]byte, 0, 16+len(o.id)+len(o.results)*(len(one)+1))
+	switch {
+	case o.batch:
 		body = append(body, '[')
 		for i := range o.results {
 			if i > 0 {
@@ -143,10 +142,10 @@ func accept(w http.ResponseWriter, o *outcome) {
 			body = append(body, one...)
 		}
 		body = append(body, ']')
-	} else if len(o.id) <= maxShownID {
-		body = append(jsontext.AppendString(append(make([]byte, 0, len(o.id)+16), `{"id":`...), o.id), '}')
-	} else {
-		body = []byte("{}")
+	case len(o.id) <= maxShownID:
+		body = append(jsontext.AppendString(append(body, `{"id":`...), o.id), '}')
+	default:
+		body = append(body, "{}"...)
 	}
 	w.Header()["Content-Type"] = []string{"application/json"}
 	w.WriteHeader(http.StatusAccepted)

@@ -82,7 +82,7 @@ func BenchmarkHandler(b *testing.B) {
 		b.Run(test.name, func(b *testing.B) {
 			cfg := DefaultConfig()
 			if test.tenants {
-				cfg.Tenants = []TenantConfig{{Name: "shop", APIKeys: []secret.String{"key"}, Quota: Quota{EventsPerSecond: 1e9, BytesPerSecond: 1e9}}}
+				cfg.Tenants = []TenantConfig{{Name: "shop", Buses: []string{"*"}, APIKeys: []secret.String{"key"}, Quota: Quota{EventsPerSecond: 1e9, BytesPerSecond: 1e9}}}
 			}
 			known := storetest.NewStore(storetest.Snapshot(b, 1, buses(), nil))
 			open := func(context.Context, string) (Publisher, error) { return nowhere{}, nil }

@@ -31,9 +31,9 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// onPulsar is a preprocessor on a real Pulsar.
+// onPulsar is a handler on a real Pulsar.
 type onPulsar struct {
-	*Preprocessor
+	*Handler
 	client *messaging.Client
 	url    string
 	addr   string
@@ -48,7 +48,7 @@ func newOnPulsar(t testing.TB, log *zap.Logger, pulsar messaging.Config, namespa
 		return client.Publisher(ctx, topic, cfg.Profile)
 	}
 	known := storetest.NewStore(storetest.Snapshot(t, 1, buses(), nil))
-	p.Preprocessor, err = New(cfg, "ingest.", known, model.Topics{Namespace: namespace}, nil, open, log, prometheus.NewRegistry())
+	p.Handler, err = New(cfg, "ingest.", known, model.Topics{Namespace: namespace}, nil, open, log, prometheus.NewRegistry())
 	require.NoError(t, err)
 	router := chi.NewRouter()
 	p.Routes(router)
@@ -72,7 +72,7 @@ func (p *onPulsar) stored(t testing.TB, bus string) map[string]int {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
-	r, err := p.client.Reader(ctx, messaging.ReaderConfig{Topic: p.busTopics.topics.Events(bus)})
+	r, err := p.client.Reader(ctx, messaging.ReaderConfig{Topic: p.buses.topics.Events(bus)})
 	require.NoError(t, err)
 	copies := map[string]int{}
 	_, err = r.ReadToEnd(ctx, func(_ context.Context, d *messaging.Delivery) error {

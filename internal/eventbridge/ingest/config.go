@@ -2,12 +2,10 @@ package ingest
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/httpserver/admission"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -31,9 +29,6 @@ type Limits struct {
 	// 413. Defaults 4MiB and 8MiB.
 	BodyBytes    config.Bytes `yaml:"body_bytes"`
 	DecodedBytes config.Bytes `yaml:"decoded_bytes"`
-	// Ratio bounds how many times larger decompression may make a body, above 64KiB. Beyond: 413.
-	// Default 100.
-	Ratio int `yaml:"ratio"`
 	// BatchEvents bounds the events of a batch. Beyond: 413. At most 2000. Default 1000.
 	BatchEvents int `yaml:"batch_events"`
 	// InFlightBytes bounds what all requests hold in memory until their events are acknowledged:
@@ -62,7 +57,6 @@ func DefaultConfig() Config {
 		Limits: Limits{
 			BodyBytes:     4 * config.MiB,
 			DecodedBytes:  8 * config.MiB,
-			Ratio:         100,
 			BatchEvents:   1000,
 			InFlightBytes: 64 * config.MiB,
 			InFlightShare: .75,
@@ -80,58 +74,46 @@ const mostBatched = 2000
 
 // Validate returns every fault of the section's own keys.
 func (c Config) Validate() error {
-	errs := []error{config.CheckPositive("request_timeout", c.RequestTimeout)}
-	if c.Profile.BatchRecords > mostBatched {
-		errs = append(errs, config.Fault("profile.batch_records", "must be at most %d, got %d", mostBatched, c.Profile.BatchRecords))
-	}
-	if c.Profile.Routing != messaging.RouteKeyHash {
-		errs = append(errs, config.Fault("profile.routing", "must be key_hash, got %q", c.Profile.Routing))
-	}
-	if c.Profile.Admission != messaging.Block { // otherwise a later event of its key could overtake one that found no room
-		errs = append(errs, config.Fault("profile.admission", "must be block, got %q", c.Profile.Admission))
-	}
-	return errors.Join(append(errs, c.checkTenants())...)
+	return errors.Join(
+		config.CheckPositive("request_timeout", c.RequestTimeout),
+		config.Require(c.Profile.BatchRecords <= mostBatched, "profile.batch_records", "must be at most %d, got %d", mostBatched, c.Profile.BatchRecords),
+		config.CheckOneOf("profile.routing", string(c.Profile.Routing), string(messaging.RouteKeyHash)),
+		// Otherwise a later event of a key could overtake one that found the queue full.
+		config.CheckOneOf("profile.admission", string(c.Profile.Admission), string(messaging.Block)),
+		c.checkTenants())
 }
 
 // Validate returns every fault of the limits.
 func (l Limits) Validate() error {
-	var errs []error
-	for _, limit := range []struct {
-		key   string
-		value int64
-	}{
-		{"body_bytes", int64(l.BodyBytes)},
-		{"decoded_bytes", int64(l.DecodedBytes)},
-		{"ratio", int64(l.Ratio)},
-		{"batch_events", int64(l.BatchEvents)},
-		{"read_timeout", int64(l.ReadTimeout)},
-	} {
-		if limit.value <= 0 {
-			errs = append(errs, config.Fault(limit.key, "must be > 0"))
-		}
-	}
-	if l.BatchEvents > mostBatched {
-		errs = append(errs, config.Fault("batch_events", "must be at most %d, got %d", mostBatched, l.BatchEvents))
-	}
-	if l.Connections < 0 {
-		errs = append(errs, config.Fault("connections", "must be >= 0, got %d", l.Connections))
-	}
-	if l.Hops < 0 {
-		errs = append(errs, config.Fault("hops", "must be >= 0, got %d", l.Hops))
-	}
-	if !(l.InFlightShare > 0 && l.InFlightShare <= 1) { // NaN is neither
-		errs = append(errs, config.Fault("in_flight_share", "must be above 0 and at most 1, got %g", l.InFlightShare))
-	}
-	if least := l.least(); l.InFlightBytes < least {
-		errs = append(errs, fmt.Errorf("in_flight_bytes: must be at least body_bytes + 4 x decoded_bytes + 4MiB = %s, or the largest request never gets in, got %s",
-			least, l.InFlightBytes))
-	}
-	return errors.Join(errs...)
+	return errors.Join(
+		config.CheckPositive("body_bytes", l.BodyBytes),
+		config.CheckPositive("decoded_bytes", l.DecodedBytes),
+		config.CheckRange("batch_events", l.BatchEvents, 1, mostBatched),
+		config.CheckPositive("read_timeout", l.ReadTimeout),
+		config.CheckAtLeast("connections", l.Connections, 0),
+		config.CheckAtLeast("hops", l.Hops, 0),
+		config.Require(l.InFlightShare > 0 && l.InFlightShare <= 1, "in_flight_share", "must be above 0 and at most 1, got %g", l.InFlightShare),
+		config.Require(l.InFlightBytes >= l.least(), "in_flight_bytes",
+			"must be at least body_bytes + 4 x decoded_bytes + 4MiB = %s, or the largest request never gets in, got %s", l.least(), l.InFlightBytes))
 }
 
 // least is what the largest request takes: its body as it is sent and decoded, its events with
 // their texts, and what reading them takes.
 func (l Limits) least() config.Bytes { return l.BodyBytes + 4*l.DecodedBytes + 4*config.MiB }
+
+// share is the share of one tenant. Without tenants, all senders together are one.
+func (c Config) share() float64 {
+	if len(c.Tenants) == 0 {
+		return 1
+	}
+	return c.Limits.InFlightShare
+}
+
+// Memory is about how many bytes the configuration lets ingestion hold with so many buses.
+func (c Config) Memory(buses int) int64 {
+	const pendingOverhead = 1536 // of a record in the Pulsar client
+	return int64(c.Limits.InFlightBytes) + int64(buses)*int64(c.Profile.MaxPendingRecords)*pendingOverhead
+}
 
 // Quota bounds what a tenant may store through each instance. Beyond: 429. Events that are refused
 // or cannot be stored do not count.
@@ -148,34 +130,9 @@ type Quota struct {
 
 // Validate returns every fault of the quota.
 func (q Quota) Validate() error {
-	var errs []error
-	if q.EventsPerSecond < 0 || math.IsNaN(q.EventsPerSecond) || math.IsInf(q.EventsPerSecond, 0) {
-		errs = append(errs, config.Fault("events_per_second", "must be >= 0, got %g", q.EventsPerSecond))
-	}
-	if q.EventsBurst < 0 {
-		errs = append(errs, config.Fault("events_burst", "must be >= 0, got %d", q.EventsBurst))
-	}
-	if q.EventsBurst > 0 && q.EventsPerSecond == 0 {
-		errs = append(errs, config.Fault("events_burst", "needs events_per_second"))
-	}
-	if q.BytesBurst > 0 && q.BytesPerSecond == 0 {
-		errs = append(errs, config.Fault("bytes_burst", "needs bytes_per_second"))
-	}
-	return errors.Join(errs...)
-}
-
-// bucketOf returns nil if there is no bound.
-func bucketOf(rate float64, burst int64, now time.Time) *admission.Bucket {
-	if rate == 0 {
-		return nil
-	}
-	return admission.NewBucket(rate, burstOf(rate, burst), now)
-}
-
-// burstOf returns the burst, by default what comes in ten seconds.
-func burstOf(rate float64, burst int64) int {
-	if burst == 0 {
-		burst = int64(min(math.Ceil(10*rate), math.MaxInt32))
-	}
-	return int(burst)
+	return errors.Join(
+		config.Require(q.EventsPerSecond >= 0 && !math.IsInf(q.EventsPerSecond, 0), "events_per_second", "must be >= 0, got %g", q.EventsPerSecond),
+		config.CheckAtLeast("events_burst", q.EventsBurst, 0),
+		config.Require(q.EventsBurst <= 0 || q.EventsPerSecond != 0, "events_burst", "needs events_per_second"),
+		config.Require(q.BytesBurst == 0 || q.BytesPerSecond > 0, "bytes_burst", "needs bytes_per_second"))
 }

@@ -19,15 +19,15 @@ import (
 // flight is the events of one request that are in flight to the broker. It may outlive its request:
 // the publisher stores its events even if the sender has closed the connection.
 type flight struct {
-	p        *Preprocessor
-	busTopic *busTopic
-	tenant   *tenant
-	hold     *admission.Hold
-	records  []messaging.Record
-	slots    []slot
-	left     atomic.Int64
-	done     chan struct{} // closed when every outcome is known
-	one      struct {      // records and slots of a single event
+	metrics   *metrics
+	publisher *busPublisher
+	tenant    *tenant
+	hold      *admission.Hold
+	records   []messaging.Record
+	slots     []slot
+	left      atomic.Int64
+	done      chan struct{} // closed when every outcome is known
+	one       struct {      // records and slots of a single event
 		records [1]messaging.Record
 		slots   [1]slot
 	}
@@ -35,16 +35,15 @@ type flight struct {
 
 // slot is the outcome of one event.
 type slot struct {
-	flight *flight
-	state  atomic.Uint32
+	flight  *flight
+	outcome atomic.Pointer[refusal.Error] // nil: not known yet
 }
 
-// The states of a slot.
-const (
-	pending  = iota
-	stored   // the broker has acknowledged it
-	unstored // it may be stored or not
-	oversize // the broker does not accept it
+// The outcomes of an event.
+var (
+	errStored   = &refusal.Error{Status: http.StatusAccepted} // no error: the broker has acknowledged it
+	errOversize = &refusal.Error{Status: http.StatusRequestEntityTooLarge, Reason: "broker_size", Text: "the event is larger than the broker accepts"}
+	errUnstored = &refusal.Error{Status: http.StatusServiceUnavailable, Reason: "publish", RetryAfter: refusal.RetryUnavailable, Text: "the event was not stored, or it is not known whether it was: send it again"}
 )
 
 // eventOverhead is what an event takes in flight, in addition to its JSON and its attributes'
@@ -52,13 +51,13 @@ const (
 const eventOverhead = 1 << 10
 
 // newFlight makes a flight of those entries that are events. events is their number.
-func newFlight(p *Preprocessor, t *busTopic, from *tenant, entries []event.Entry, events, hops int) *flight {
-	f := &flight{p: p, busTopic: t, tenant: from, done: make(chan struct{})}
+func (q *request) newFlight(m *metrics, p *busPublisher, entries []event.Entry, events int) *flight {
+	f := &flight{metrics: m, publisher: p, tenant: q.from.tenant, done: make(chan struct{})}
 	if f.records, f.slots = f.one.records[:], f.one.slots[:]; events > 1 {
 		f.records, f.slots = make([]messaging.Record, events), make([]slot, events)
 	}
 	f.left.Store(int64(events))
-	properties := propertiesOf(from, hops)
+	properties := propertiesOf(q.from.tenant, q.hops)
 	next := 0
 	for i := range entries {
 		if entries[i].Err != nil {
@@ -99,33 +98,16 @@ func propertiesOf(from *tenant, hops int) map[string]string {
 	return properties
 }
 
-// start hands all events to the publisher. It returns when they are in its queue, or ctx has ended.
+// start hands all events to the publisher. It returns when they are in its queue, or the request has
+// waited long enough.
 func (f *flight) start(ctx context.Context) {
 	for i := range f.records {
-		f.busTopic.publisher.PublishAsync(ctx, &f.records[i], f.slots[i].complete)
+		f.publisher.PublishAsync(ctx, &f.records[i], f.slots[i].complete)
 	}
-}
-
-// wait waits for the outcomes, at most until ctx ends.
-func (f *flight) wait(ctx *deadlineContext) {
-	timer, kept := f.p.timers.Get().(*time.Timer)
-	if left := time.Until(ctx.until); kept {
-		timer.Reset(left)
-	} else {
-		timer = time.NewTimer(left)
-	}
-	select {
-	case <-f.done:
-	case <-timer.C:
-		f.busTopic.suspended.NoteLate()
-	case <-ctx.Context.Done():
-	}
-	timer.Stop()
-	f.p.timers.Put(timer)
 }
 
 // deadlineContext is a request's context with a deadline. Most requests wait only for
-// acknowledgements, see wait. So it starts a timer only when Done is called:
+// acknowledgements, see Handler.await. So it starts a timer only when Done is called:
 // with context.WithTimeout a request that brings one event takes a seventh more (BenchmarkHandler).
 type deadlineContext struct {
 	context.Context // the request's
@@ -138,49 +120,49 @@ type deadlineContext struct {
 }
 
 // Deadline returns until when the request waits.
-func (p *deadlineContext) Deadline() (time.Time, bool) { return p.until, true }
+func (c *deadlineContext) Deadline() (time.Time, bool) { return c.until, true }
 
 // Done starts a timer.
-func (p *deadlineContext) Done() <-chan struct{} {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.timed == nil {
-		p.timed, p.cancel = context.WithDeadline(p.Context, p.until)
+func (c *deadlineContext) Done() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timed == nil {
+		c.timed, c.cancel = context.WithDeadline(c.Context, c.until)
 	}
-	return p.timed.Done()
+	return c.timed.Done()
 }
 
 // Err is not nil once the context has ended.
-func (p *deadlineContext) Err() error {
-	if err := p.Context.Err(); err != nil {
+func (c *deadlineContext) Err() error {
+	if err := c.Context.Err(); err != nil {
 		return err
 	}
-	if time.Now().Before(p.until) {
+	if time.Now().Before(c.until) {
 		return nil
 	}
 	return context.DeadlineExceeded
 }
 
 // end stops the timer.
-func (p *deadlineContext) end() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.cancel != nil {
-		p.cancel()
+func (c *deadlineContext) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cancel != nil {
+		c.cancel()
 	}
 }
 
 // complete records the outcome of an event. The publisher's goroutine calls it.
 func (s *slot) complete(_ messaging.MessageID, err error) {
-	state := uint32(stored)
+	outcome := errStored
 	switch {
 	case errors.Is(err, messaging.ErrTooLarge):
-		state = oversize
+		outcome = errOversize
 	case err != nil:
-		state = unstored
-		s.flight.p.busTopics.noteOutcome(s.flight.busTopic, err)
+		outcome = errUnstored
+		s.flight.publisher.note(err)
 	}
-	s.state.Store(state)
+	s.outcome.Store(outcome)
 	if s.flight.left.Add(-1) == 0 {
 		s.flight.finish()
 	}
@@ -191,14 +173,14 @@ func (f *flight) finish() {
 	events, bytes, written := 0, 0, 0
 	for i := range f.slots {
 		size := len(f.records[i].Payload)
-		if f.slots[i].state.Load() == stored {
+		if f.slots[i].outcome.Load() == errStored {
 			written += size
 		} else {
 			events, bytes = events+1, bytes+size
 		}
 	}
 	f.tenant.refund(events, bytes)
-	m := f.p.metrics
+	m := f.metrics
 	m.events.accepted.Add(float64(len(f.slots) - events))
 	m.events.unstored.Add(float64(events))
 	m.bytes.published.Add(float64(written))
@@ -208,13 +190,12 @@ func (f *flight) finish() {
 
 // refusal returns the refusal that follows from an event's outcome, nil for a stored event.
 func (s *slot) refusal(timeout time.Duration) *refusal.Error {
-	switch s.state.Load() {
-	case stored:
+	switch outcome := s.outcome.Load(); outcome {
+	case errStored:
 		return nil
-	case oversize:
-		return &refusal.Error{Status: http.StatusRequestEntityTooLarge, Reason: "broker_size", Text: "the event is larger than the broker accepts"}
-	case unstored:
-		return &refusal.Error{Status: http.StatusServiceUnavailable, Reason: "publish", RetryAfter: refusal.RetryUnavailable, Text: "the event was not stored, or it is not known whether it was: send it again"}
+	case nil:
+		return &refusal.Error{Status: http.StatusServiceUnavailable, Reason: "timeout", RetryAfter: refusal.RetryUnavailable, Text: "Pulsar did not acknowledge the event within " + timeout.String() + ": send it again"}
+	default:
+		return outcome
 	}
-	return &refusal.Error{Status: http.StatusServiceUnavailable, Reason: "timeout", RetryAfter: refusal.RetryUnavailable, Text: "Pulsar did not acknowledge the event within " + timeout.String() + ": send it again"}
 }

@@ -137,9 +137,9 @@ func (b *broker) stored(topic string) []messaging.Record {
 	return slices.Clone(b.records[topic])
 }
 
-// double is a preprocessor behind the real server, with a broker of its own.
+// double is a handler behind the real server, with a broker of its own.
 type double struct {
-	*Preprocessor
+	*Handler
 	*broker
 	store  *storetest.Store
 	server *http.Server
@@ -178,7 +178,7 @@ func newDouble(t testing.TB, change func(*Config)) *double {
 	require.Empty(t, config.Validate(cfg))
 	d := &double{broker: &broker{records: map[string][]messaging.Record{}}, store: storetest.NewStore(storetest.Snapshot(t, 1, buses(), nil))}
 	var err error
-	d.Preprocessor, err = New(cfg, "ingest.", d.store, model.Topics{Namespace: namespace}, nil, d.broker.open, zaptest.NewLogger(t), prometheus.NewRegistry())
+	d.Handler, err = New(cfg, "ingest.", d.store, model.Topics{Namespace: namespace}, nil, d.broker.open, zaptest.NewLogger(t), prometheus.NewRegistry())
 	require.NoError(t, err)
 	router := chi.NewRouter()
 	d.Routes(router)

@@ -1,14 +1,8 @@
 package ingest
 
 import (
-	"crypto"
-	"crypto/ecdsa"
-	"crypto/ed25519"
-	"crypto/rsa"
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -39,16 +33,11 @@ type JWTConfig struct {
 
 // Validate returns every fault of the keys.
 func (c JWTConfig) Validate() error {
-	var errs []error
-	for key, value := range map[string]string{"key_file": c.KeyFile, "issuer": c.Issuer, "audience": c.Audience} {
-		if value == "" {
-			errs = append(errs, config.Fault(key, "must be set"))
-		}
-	}
-	if c.Leeway < 0 || c.Leeway > 5*time.Minute {
-		errs = append(errs, config.Fault("leeway", "must be from 0 to 5m, got %s", c.Leeway))
-	}
-	return errors.Join(errs...)
+	return errors.Join(
+		config.Require(c.KeyFile != "", "key_file", "must be set"),
+		config.Require(c.Issuer != "", "issuer", "must be set"),
+		config.Require(c.Audience != "", "audience", "must be set"),
+		config.CheckRange("leeway", c.Leeway, 0, 5*time.Minute))
 }
 
 // maxToken bounds the length of a token.
@@ -59,36 +48,30 @@ type jwtKeys struct {
 	log       *zap.Logger
 	tenant    string
 	cfg       JWTConfig
-	key       string // the key in the configuration
+	path      string // of key_file in the configuration
 	validator *jwt.Validator
 	known     atomic.Pointer[[]publicKey]
-	again     bearer.FileRefresh
+	refresh   bearer.FileRefresh
 }
 
-// publicKey is a key, its ID and the algorithms that it may be used with.
-type publicKey struct {
-	id         string // empty for none
-	algorithms []string
-	key        crypto.PublicKey
-}
-
-func newJWTKeys(log *zap.Logger, tenant string, c JWTConfig, key string) (*jwtKeys, error) {
-	k := &jwtKeys{log: log, tenant: tenant, cfg: c, key: key, validator: jwt.NewValidator(jwt.WithExpirationRequired(), jwt.WithLeeway(c.Leeway))}
-	k.again.MarkDone()
+func newJWTKeys(log *zap.Logger, tenant string, c JWTConfig, path string) (*jwtKeys, error) {
+	k := &jwtKeys{log: log, tenant: tenant, cfg: c, path: path, validator: jwt.NewValidator(jwt.WithExpirationRequired(), jwt.WithLeeway(c.Leeway))}
+	k.refresh.MarkDone()
 	return k, k.read()
 }
 
 func (k *jwtKeys) read() error {
 	keys, err := readKeys(k.cfg.KeyFile)
 	if err != nil {
-		return config.Fault(k.key, "%v", err)
+		return config.Fault(k.path, "%v", err)
 	}
 	k.known.Store(&keys)
 	return nil
 }
 
-func (k *jwtKeys) keys() []publicKey {
-	k.again.Do(func() {
+// current returns the keys. It reads the file again if that is due.
+func (k *jwtKeys) current() []publicKey {
+	k.refresh.Do(func() {
 		if err := k.read(); err != nil {
 			k.log.Warn("cannot read the keys of tokens again, the previous ones stay in use", zap.Error(err))
 		}
@@ -112,10 +95,10 @@ func (s *senders) byJWT(text string) (tenant string, err error) {
 		}
 		return chosen.find(t)
 	})
-	if err != nil {
-		return "", unauthorized(invalidKey)
+	if err == nil {
+		err = chosen.validator.Validate(&claims)
 	}
-	switch err := chosen.validator.Validate(&claims); {
+	switch {
 	case errors.Is(err, jwt.ErrTokenExpired):
 		return "", unauthorized("the token has expired")
 	case err != nil:
@@ -143,10 +126,7 @@ func (s *senders) claimed(c *jwt.RegisteredClaims) *jwtKeys {
 	return chosen
 }
 
-var (
-	errNoKey    = errors.New("no key for the token")
-	errCritical = errors.New("the token has extensions that must be understood")
-)
+var errNoKey = errors.New("no key for the token")
 
 // mostKeys is how many keys are tried for a token whose kid does not single one out: the former and
 // the new one while keys change. Each costs a verification, and anybody can send a token that claims
@@ -154,47 +134,19 @@ var (
 const mostKeys = 2
 
 // find returns the keys that a token may be signed with: keys of its algorithm, with its kid if
-// both have one.
+// both have one. There is none for a token with critical extensions, because none is supported (RFC
+// 7515, section 4.1.11).
 func (k *jwtKeys) find(t *jwt.Token) (any, error) {
-	if _, critical := t.Header["crit"]; critical { // none is understood here (RFC 7515, section 4.1.11)
-		return nil, errCritical
-	}
+	_, critical := t.Header["crit"]
 	id, _ := t.Header["kid"].(string)
 	var set jwt.VerificationKeySet
-	for _, known := range k.keys() {
-		if known.id != "" && id != "" && known.id != id {
-			continue
-		}
-		if slices.Contains(known.algorithms, t.Method.Alg()) && len(set.Keys) < mostKeys {
+	for _, known := range k.current() {
+		if (known.id == "" || id == "" || known.id == id) && slices.Contains(known.algorithms, t.Method.Alg()) && len(set.Keys) < mostKeys {
 			set.Keys = append(set.Keys, known.key)
 		}
 	}
-	if len(set.Keys) == 0 {
+	if critical || len(set.Keys) == 0 {
 		return nil, errNoKey
 	}
 	return set, nil
-}
-
-// newPublicKey sets the algorithms by the kind of the key.
-func newPublicKey(id string, key crypto.PublicKey) (publicKey, error) {
-	p := publicKey{id: id, key: key}
-	switch k := key.(type) {
-	case *rsa.PublicKey:
-		if k.N.BitLen() < 2048 || k.N.BitLen() > 4096 || k.E < 3 {
-			return p, fmt.Errorf("an RSA key must have 2048 to 4096 bits, got %d", k.N.BitLen())
-		}
-		p.algorithms = []string{"RS256", "PS256"}
-	case *ecdsa.PublicKey:
-		switch bits := k.Curve.Params().BitSize; bits {
-		case 256, 384:
-			p.algorithms = []string{fmt.Sprintf("ES%d", bits)}
-		default: // P-521 takes milliseconds to verify, also for strangers
-			return p, fmt.Errorf("the curve of %d bits is not supported", bits)
-		}
-	case ed25519.PublicKey:
-		p.algorithms = []string{"EdDSA"}
-	default:
-		return p, fmt.Errorf("a key of the type %s is not supported", strings.TrimPrefix(fmt.Sprintf("%T", key), "*"))
-	}
-	return p, nil
 }

@@ -4,18 +4,53 @@ import (
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
-	"crypto/elliptic"
 	"crypto/rsa"
 	"crypto/x509"
-	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
-	"errors"
 	"fmt"
-	"math/big"
 	"os"
 	"slices"
+
+	"github.com/go-jose/go-jose/v4"
 )
+
+// publicKey is a key, its ID and the algorithms that it may be used with.
+type publicKey struct {
+	id         string // empty for none
+	algorithms []string
+	key        crypto.PublicKey
+}
+
+// newPublicKey chooses the algorithms by the kind of the key. only is the single one that the key is
+// for, empty for all.
+func newPublicKey(id, only string, key crypto.PublicKey) (publicKey, error) {
+	p := publicKey{id: id, key: key}
+	switch k := key.(type) {
+	case *rsa.PublicKey:
+		if k.N.BitLen() < 2048 || k.N.BitLen() > 4096 || k.E < 3 {
+			return p, fmt.Errorf("an RSA key must have 2048 to 4096 bits, got %d", k.N.BitLen())
+		}
+		p.algorithms = []string{"RS256", "PS256"}
+	case *ecdsa.PublicKey:
+		bits := k.Curve.Params().BitSize
+		if bits != 256 && bits != 384 { // P-521 takes milliseconds to verify, also for unknown senders
+			return p, fmt.Errorf("the curve of %d bits is not supported", bits)
+		}
+		p.algorithms = []string{fmt.Sprintf("ES%d", bits)}
+	case ed25519.PublicKey:
+		p.algorithms = []string{"EdDSA"}
+	default:
+		return p, fmt.Errorf("a key of the type %T is not supported: RSA, ECDSA and Ed25519 public keys only", key)
+	}
+	if only != "" {
+		if !slices.Contains(p.algorithms, only) {
+			return p, fmt.Errorf("alg %q does not fit the key", only)
+		}
+		p.algorithms = []string{only}
+	}
+	return p, nil
+}
 
 // readKeys reads public keys in PEM or a JSON Web Key Set.
 func readKeys(path string) ([]publicKey, error) {
@@ -57,12 +92,12 @@ func readPEM(text []byte) ([]publicKey, error) {
 				key = certificate.PublicKey
 			}
 		default:
-			return nil, fmt.Errorf("a public key is needed, got a block %q", block.Type)
+			err = fmt.Errorf("a public key is needed, got a block %q", block.Type)
 		}
 		if err != nil {
 			return nil, err
 		}
-		p, err := newPublicKey("", key)
+		p, err := newPublicKey("", "", key)
 		if err != nil {
 			return nil, err
 		}
@@ -70,37 +105,29 @@ func readPEM(text []byte) ([]publicKey, error) {
 	}
 }
 
-// webKey is a JSON Web Key (RFC 7517, RFC 7518 section 6, RFC 8037). Numbers are in base64url.
-type webKey struct {
-	Kind      string `json:"kty"`
-	ID        string `json:"kid"`
-	Use       string `json:"use"`
-	Algorithm string `json:"alg"`
-	Curve     string `json:"crv"`
-	X         string `json:"x"`
-	Y         string `json:"y"`
-	N         string `json:"n"`
-	E         string `json:"e"`
-}
-
+// readKeySet reads a JSON Web Key Set. It ignores keys for other uses, and keys of kinds that are not
+// supported (RFC 7517, section 5), unless there is no other: then it returns why the first is not
+// usable.
 func readKeySet(text []byte) ([]publicKey, error) {
 	var set struct {
-		Keys []webKey `json:"keys"`
+		Keys []json.RawMessage `json:"keys"`
 	}
 	if err := json.Unmarshal(text, &set); err != nil {
 		return nil, fmt.Errorf("no JSON Web Key Set: %w", err)
 	}
 	var keys []publicKey
-	var unusable error // the first
-	for i, w := range set.Keys {
-		if w.Use != "" && w.Use != "sig" {
-			continue
+	var unusable error
+	for i, text := range set.Keys {
+		var w jose.JSONWebKey
+		var key publicKey
+		err := w.UnmarshalJSON(text)
+		if err == nil {
+			key, err = newPublicKey(w.KeyID, w.Algorithm, w.Key)
 		}
-		// A set may have keys for other uses, and keys of newer kinds: these are ignored (RFC 7517,
-		// section 5).
-		if key, err := w.usable(); err == nil {
+		switch {
+		case err == nil && (w.Use == "" || w.Use == "sig"):
 			keys = append(keys, key)
-		} else if unusable == nil {
+		case err != nil && unusable == nil:
 			unusable = fmt.Errorf("keys[%d]: %w", i, err)
 		}
 	}
@@ -108,58 +135,4 @@ func readKeySet(text []byte) ([]publicKey, error) {
 		return nil, unusable
 	}
 	return keys, nil
-}
-
-// usable returns the key with the algorithms that it may be used with.
-func (w webKey) usable() (publicKey, error) {
-	key, err := w.public()
-	if err != nil {
-		return publicKey{}, err
-	}
-	p, err := newPublicKey(w.ID, key)
-	if err != nil || w.Algorithm == "" {
-		return p, err
-	}
-	if !slices.Contains(p.algorithms, w.Algorithm) {
-		return p, fmt.Errorf("alg %q does not fit the key", w.Algorithm)
-	}
-	p.algorithms = []string{w.Algorithm}
-	return p, nil
-}
-
-var errWebKey = errors.New("not a valid key")
-
-func (w webKey) public() (crypto.PublicKey, error) {
-	var numbers [4][]byte
-	for i, text := range [...]string{w.X, w.Y, w.N, w.E} {
-		var err error
-		if numbers[i], err = base64.RawURLEncoding.Strict().DecodeString(text); err != nil {
-			return nil, errWebKey
-		}
-	}
-	x, y, n, e := numbers[0], numbers[1], numbers[2], numbers[3]
-	switch w.Kind {
-	case "RSA":
-		exponent := new(big.Int).SetBytes(e)
-		if !exponent.IsInt64() || exponent.Int64() > 1<<31-1 || len(n) == 0 {
-			return nil, errWebKey
-		}
-		return &rsa.PublicKey{N: new(big.Int).SetBytes(n), E: int(exponent.Int64())}, nil
-	case "EC":
-		curve := map[string]elliptic.Curve{"P-256": elliptic.P256(), "P-384": elliptic.P384()}[w.Curve]
-		if curve == nil {
-			return nil, fmt.Errorf("the curve %q is not supported", w.Curve)
-		}
-		key, err := ecdsa.ParseUncompressedPublicKey(curve, slices.Concat([]byte{4}, x, y))
-		if err != nil {
-			return nil, errWebKey
-		}
-		return key, nil
-	case "OKP":
-		if w.Curve != "Ed25519" || len(x) != ed25519.PublicKeySize {
-			return nil, errWebKey
-		}
-		return ed25519.PublicKey(x), nil
-	}
-	return nil, fmt.Errorf("kty %q is not supported: public keys only", w.Kind)
 }

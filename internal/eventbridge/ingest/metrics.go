@@ -1,7 +1,6 @@
 package ingest
 
 import (
-	"net"
 	"net/http"
 	"strconv"
 	"time"
@@ -75,16 +74,5 @@ func reasons() []string {
 		"body_bytes", "decoded_bytes", "batch_too_large", "event_too_large", "in_flight_bytes", "broker_size",
 		"content_type", "no_mapping", "schema", "mapping", "batch", "tenant_quota",
 		"timeout", "publish", "pulsar_unavailable", "topic_unavailable", "in_flight_share", "slow_body", "bus_definition",
-	}
-}
-
-// connState counts connections.
-func (m *metrics) connState(_ net.Conn, state http.ConnState) {
-	switch state {
-	case http.StateNew:
-		m.connections.Inc()
-	case http.StateClosed, http.StateHijacked:
-		m.connections.Dec()
-	case http.StateActive, http.StateIdle:
 	}
 }

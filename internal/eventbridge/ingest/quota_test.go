@@ -119,13 +119,13 @@ func TestEventsOfUnknownOutcomeAreChargedWhenItIsKnown(t *testing.T) {
 		left, _ = d.left("shop")
 		assert.InDelta(t, want, left, .1)
 		for range 5 { // while Pulsar is unavailable nothing is charged
-			d.outletOf("orders").suspended.NoteLate()
+			d.topicOf("orders").suspended.NoteLate()
 		}
 		require.Eventually(t, func() bool { return d.Check(t.Context()) == nil }, await.Patience, time.Millisecond)
 	}
 }
 
-func (d *double) outletOf(bus string) *busTopic { return d.busTopics.of(d.store.Snapshot().Bus(bus)) }
+func (d *double) topicOf(bus string) *busTopic { return d.buses.of(d.store.Snapshot().Bus(bus)).topic }
 
 // TestAChangeOfTenants keeps what quotas have left, and is in force at once.
 func TestAChangeOfTenants(t *testing.T) {

@@ -2,7 +2,6 @@ package ingest
 
 import (
 	"crypto/rand"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/webhooksig"
 	"github.com/aviaryhq/aviary/internal/httpserver/bearer"
-	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
@@ -34,11 +32,13 @@ type senders struct {
 func newSenders(log *zap.Logger, c Config, prefix string) (*senders, error) {
 	tokens, err := bearer.NewTokens(log, c.tokenSources(prefix))
 	errs := []error{err}
-	s := &senders{tenants: map[string]*tenant{}, tokens: tokens, unknown: &tenant{signer: unknownSigner()}}
+	signer, err := webhooksig.New(secret.String("whsec_" + rand.Text() + rand.Text())) // base32 is base64, too
+	errs = append(errs, err)
+	s := &senders{tenants: map[string]*tenant{}, tokens: tokens, unknown: &tenant{signer: signer}}
 	now := time.Now()
 	for i, t := range c.Tenants {
 		s.tenants[t.Name] = newTenant(t, now)
-		if t.JWT == nil {
+		if t.JWT == nil || t.JWT.KeyFile == "" { // Validate says that it must be set
 			continue
 		}
 		keys, err := newJWTKeys(log, t.Name, *t.JWT, fmt.Sprintf("%stenants[%d].jwt.key_file", prefix, i))
@@ -66,18 +66,6 @@ func (s sender) name() string {
 		return ""
 	}
 	return s.tenant.name
-}
-
-func unauthorized(text string) error {
-	return &refusal.Error{Status: http.StatusUnauthorized, Reason: "unauthorized", Text: text}
-}
-
-// unknownSigner has a random key.
-func unknownSigner() *webhooksig.Signer {
-	var key [32]byte
-	_, _ = rand.Read(key[:])                                                                         // never fails
-	signer, _ := webhooksig.New(secret.String("whsec_" + base64.StdEncoding.EncodeToString(key[:]))) // valid
-	return signer
 }
 
 // invalidKey is the answer for keys and for tokens, so that it does not tell which are configured.

@@ -321,7 +321,7 @@ func TestJWT(t *testing.T) {
 			// Keys change while the service runs.
 			require.NoError(t, os.WriteFile(path, foreign.pem(t, "EdDSA"), 0o600))
 			for _, k := range d.senders.Load().jwts {
-				k.again.Expire()
+				k.refresh.Expire()
 			}
 			status, _ = ask(good)
 			assert.Equal(t, http.StatusUnauthorized, status)
@@ -329,7 +329,7 @@ func TestJWT(t *testing.T) {
 			assert.Equal(t, http.StatusAccepted, status)
 			require.NoError(t, os.WriteFile(path, []byte("broken"), 0o600))
 			for _, k := range d.senders.Load().jwts {
-				k.again.Expire()
+				k.refresh.Expire()
 			}
 			status, _ = ask(foreign.token(t, "EdDSA", "EdDSA", "", claims()))
 			assert.Equal(t, http.StatusAccepted, status, "what was read before stays")
@@ -391,12 +391,12 @@ func TestKeyFilesThatCannotBeUsed(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "no public key", "hello": "no public key", "{}": "no public key", `{"keys":[]}`: "no public key", `[]`: "no JSON Web Key Set",
 		`{"keys":[{"kty":"oct","k":"AAAA"}]}`:                                                                               "public keys only",
-		`{"keys":[{"kty":"EC","crv":"P-224","x":"AA","y":"AA"}]}`:                                                           "not supported",
-		`{"keys":[{"kty":"EC","crv":"P-256","x":"AA","y":"AA"}]}`:                                                           "not a valid key",
-		`{"keys":[{"kty":"EC","crv":"P-256","x":"` + strings.Repeat("A", 43) + `","y":"` + strings.Repeat("A", 43) + `"}]}`: "not a valid key",
-		`{"keys":[{"kty":"RSA","n":"!","e":"AQAB"}]}`:                                                                       "not a valid key",
+		`{"keys":[{"kty":"EC","crv":"P-224","x":"AA","y":"AA"}]}`:                                                           "unsupported key type",
+		`{"keys":[{"kty":"EC","crv":"P-256","x":"AA","y":"AA"}]}`:                                                           "wrong length for x",
+		`{"keys":[{"kty":"EC","crv":"P-256","x":"` + strings.Repeat("A", 43) + `","y":"` + strings.Repeat("A", 43) + `"}]}`: "not on declared curve",
+		`{"keys":[{"kty":"RSA","n":"!","e":"AQAB"}]}`:                                                                       "illegal base64",
 		`{"keys":[{"kty":"RSA","n":"AQAB","e":"AQAB"}]}`:                                                                    "2048",
-		`{"keys":[{"kty":"OKP","crv":"X25519","x":"AA"}]}`:                                                                  "not a valid key",
+		`{"keys":[{"kty":"OKP","crv":"X25519","x":"AA"}]}`:                                                                  "unsupported key type",
 		"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n":                                                    "a public key is needed",
 		"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n":                                                      "asn1",
 	} {
@@ -414,7 +414,7 @@ func TestConfigFaults(t *testing.T) {
 	cfg.RequestTimeout = 0
 	cfg.Profile.BatchRecords = 2001
 	cfg.Profile.Admission, cfg.Profile.Routing = messaging.FailFast, messaging.RouteRoundRobin
-	cfg.Limits.Ratio, cfg.Limits.BatchEvents, cfg.Limits.InFlightBytes, cfg.Limits.InFlightShare = 0, 3000, config.MiB, 2
+	cfg.Limits.BatchEvents, cfg.Limits.InFlightBytes, cfg.Limits.InFlightShare = 3000, config.MiB, 2
 	cfg.Limits.Hops, cfg.Limits.Connections = -1, -1
 	jwks := &JWTConfig{Issuer: "i", Audience: "a", KeyFile: "/none"}
 	cfg.Tenants = []TenantConfig{
@@ -433,12 +433,13 @@ func TestConfigFaults(t *testing.T) {
 		assert.NotContains(t, fault.Error(), "MfKQ9r")
 	}
 	assert.ElementsMatch(t, []string{
-		"request_timeout", "profile.batch_records", "profile.admission", "profile.routing", "limits.ratio", "limits.batch_events", "limits.hops", "limits.connections", "limits.in_flight_share", "limits.in_flight_bytes",
+		"request_timeout", "profile.batch_records", "profile.admission", "profile.routing", "limits.batch_events", "limits.hops", "limits.connections", "limits.in_flight_share", "limits.in_flight_bytes",
 		"tenants[0].buses", "tenants[1].signing_secrets[1]",
-		"tenants[2].name", "tenants[2].buses[3]", "tenants[2].buses[4]", "tenants[2].buses[5]", "tenants[3]", "tenants[4].name", "tenants[4].api_keys[0]", "tenants[4].api_keys[1]",
+		"tenants[2].name", "tenants[2].buses[3]", "tenants[2].buses[4]", "tenants[2].buses[5]", "tenants[3]", "tenants[4].name", "tenants[4].api_keys[1]",
 		"tenants[4].signing_secrets[0]", "tenants[4].quota.events_per_second", "tenants[4].quota.events_burst", "tenants[4].quota.bytes_burst",
 		"tenants[5].jwt", "tenants[6].jwt.key_file", "tenants[6].jwt.issuer", "tenants[6].jwt.audience", "tenants[6].jwt.leeway",
 	}, got)
+	require.ErrorContains(t, cfg.CheckFiles("ingest."), "ingest.tenants[4].api_keys[0]: is also a token of ingest.tenants[2].api_keys[0]")
 	one := DefaultConfig()
 	one.Tenants = []TenantConfig{{Name: "a", Buses: []string{"*"}, JWT: jwks}, {Name: "b", Buses: []string{"*"}, APIKeyFile: "/none"}}
 	err := one.CheckFiles("ingest.")

@@ -32,10 +32,11 @@ type signature struct {
 // depend on which tenants exist.
 func (s *senders) signed(r *http.Request) (sender, error) {
 	h := r.Header
-	if len(h[webhooksig.IDHeader]) != 1 || len(h[webhooksig.TimestampHeader]) != 1 || len(h[webhooksig.SignatureHeader]) != 1 {
+	ids, timestamps, signatures := h[webhooksig.IDHeader], h[webhooksig.TimestampHeader], h[webhooksig.SignatureHeader]
+	if len(ids) != 1 || len(timestamps) != 1 || len(signatures) != 1 {
 		return sender{}, unauthorized("a signature needs one header webhook-id, one webhook-timestamp and one webhook-signature")
 	}
-	given := &signature{id: h[webhooksig.IDHeader][0], timestamp: h[webhooksig.TimestampHeader][0], text: h[webhooksig.SignatureHeader][0]}
+	given := &signature{id: ids[0], timestamp: timestamps[0], text: signatures[0]}
 	if given.id == "" || len(given.id) > maxWebhookID {
 		return sender{}, unauthorized("webhook-id must have 1 to " + strconv.Itoa(maxWebhookID) + " bytes")
 	}

@@ -1,10 +1,10 @@
 package ingest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -46,92 +46,62 @@ type TenantConfig struct {
 
 // Validate returns every fault of one tenant.
 func (c TenantConfig) Validate() error {
-	var errs []error
-	if !isName(c.Name) {
-		errs = append(errs, config.Fault("name", "must be 1 to 63 of a-z, 0-9 and -, the first and last no -, got %q", truncate.Text(c.Name, 64)))
-	}
-	if len(c.Buses) == 0 {
-		errs = append(errs, config.Fault("buses", `must have a bus at least; "*" stands for all`))
+	errs := []error{
+		config.Require(model.ValidName(c.Name), "name", "must be 1 to 63 of a-z, 0-9 and -, the first and last no -, got %q", truncate.Text(c.Name, 64)),
+		config.Require(len(c.Buses) > 0, "buses", `must have a bus at least; "*" stands for all`),
 	}
 	for i, bus := range c.Buses {
-		if name, _ := strings.CutSuffix(bus, "*"); !isName(bus) && (name == bus || strings.Trim(name, nameBytes) != "") {
-			errs = append(errs, config.Fault(fmt.Sprintf("buses[%d]", i), "must be a bus' name, or the beginning of names and *, got %q", truncate.Text(bus, 64)))
-		}
+		prefix, open := strings.CutSuffix(bus, "*")
+		errs = append(errs, config.Require(model.ValidName(bus) || open && model.ValidName("a"+prefix+"a"), fmt.Sprintf("buses[%d]", i),
+			"must be a bus' name, or the beginning of names and *, got %q", truncate.Text(bus, 64)))
 	}
 	if len(c.APIKeys)+len(c.SigningSecrets) == 0 && c.APIKeyFile == "" && c.JWT == nil {
 		errs = append(errs, errors.New("must have api_keys, api_key_file, signing_secrets or jwt"))
 	}
 	for i, key := range c.APIKeys {
-		if strings.TrimSpace(key.Reveal()) == "" {
-			errs = append(errs, config.Fault(fmt.Sprintf("api_keys[%d]", i), "must not be empty"))
-		}
+		errs = append(errs, config.Require(strings.TrimSpace(key.Reveal()) != "", fmt.Sprintf("api_keys[%d]", i), "must not be empty"))
 	}
+	valid := true
 	for i, key := range c.SigningSecrets {
-		if signer, err := webhooksig.New(key); err != nil {
-			errs = append(errs, config.Fault(fmt.Sprintf("signing_secrets[%d]", i), "%s", err))
-		} else if signer == nil {
-			errs = append(errs, config.Fault(fmt.Sprintf("signing_secrets[%d]", i), "must not be empty"))
-		}
+		signer, err := webhooksig.New(key)
+		valid = valid && signer != nil
+		errs = append(errs, config.Require(signer != nil, fmt.Sprintf("signing_secrets[%d]", i), "%s", cmp.Or(err, errEmpty)))
 	}
-	if _, err := webhooksig.New(joined(c.SigningSecrets)); err != nil && len(errs) == 0 {
+	if _, err := webhooksig.New(joined(c.SigningSecrets)); err != nil && valid {
 		errs = append(errs, config.Fault("signing_secrets", "%s", err))
 	}
 	return errors.Join(errs...)
 }
 
-const nameBytes = "abcdefghijklmnopqrstuvwxyz0123456789-"
-
-// isName checks the name of a bus or tenant.
-func isName(name string) bool {
-	return len(name) > 0 && len(name) <= 63 && strings.Trim(name, nameBytes) == "" && name[0] != '-' && name[len(name)-1] != '-' &&
-		strings.IndexFunc(name, func(r rune) bool { return !strings.ContainsRune(nameBytes, r) }) < 0
-}
+var errEmpty = errors.New("must not be empty")
 
 // checkTenants returns what is wrong between tenants.
 func (c Config) checkTenants() error {
 	var errs []error
-	names := map[string]int{}
-	subjects := map[[3]string]int{}
-	secrets := map[secret.String][2]int{}
-	for i, t := range c.Tenants {
-		if first, known := names[t.Name]; known {
-			errs = append(errs, config.Fault(fmt.Sprintf("tenants[%d].name", i), "is that of tenants[%d], too", first))
-		} else {
-			names[t.Name] = i
-		}
-		for j, text := range t.SigningSecrets {
-			if first, known := secrets[text]; !known {
-				secrets[text] = [2]int{i, j}
-			} else if first[0] != i {
-				errs = append(errs, config.Fault(fmt.Sprintf("tenants[%d].signing_secrets[%d]", i, j),
-					"is also tenants[%d].signing_secrets[%d]: each tenant could sign for the other", first[0], first[1]))
-			}
-		}
-		if t.JWT == nil {
-			continue
-		}
-		id := [3]string{t.JWT.Issuer, t.JWT.Audience, t.JWT.Subject}
-		if first, known := subjects[id]; known {
-			errs = append(errs, config.Fault(fmt.Sprintf("tenants[%d].jwt", i), "has the issuer, audience and subject of tenants[%d]: a token would match both", first))
-		} else {
-			subjects[id] = i
+	first := map[string]int{} // the first tenant that has a name, a secret, or a JWT's claims
+	check := func(i int, key, value, format string) {
+		if other, known := first[value]; !known {
+			first[value] = i
+		} else if other != i {
+			errs = append(errs, config.Fault(fmt.Sprintf("tenants[%d].%s", i, key), format, other))
 		}
 	}
-	return errors.Join(append(errs, bearer.Check(c.tokenSources("")))...)
+	for i, t := range c.Tenants {
+		check(i, "name", "name "+t.Name, "is that of tenants[%d], too")
+		for j, text := range t.SigningSecrets {
+			check(i, fmt.Sprintf("signing_secrets[%d]", j), "secret "+text.Reveal(), "is also a secret of tenants[%d]: each could sign for the other")
+		}
+		if t.JWT != nil {
+			claims := fmt.Sprintf("claims %q %q %q", t.JWT.Issuer, t.JWT.Audience, t.JWT.Subject)
+			check(i, "jwt", claims, "has the issuer, audience and subject of tenants[%d]: a token would match both")
+		}
+	}
+	return errors.Join(errs...)
 }
 
-// CheckFiles returns what is wrong with the files that the section names. prefix is the prefix of
-// its keys, such as "ingest.".
+// CheckFiles returns what is wrong with API keys, in the section and in the files that it names, and
+// with the files of keys for JWT. prefix is the prefix of the section's keys, such as "ingest.".
 func (c Config) CheckFiles(prefix string) error {
-	if len(config.Validate(c)) > 0 { // the section itself reports its other faults
-		c.Tenants = slices.Clone(c.Tenants)
-		for i := range c.Tenants {
-			t := &c.Tenants[i]
-			if t.APIKeys = nil; t.JWT != nil && t.JWT.KeyFile == "" {
-				t.JWT = nil
-			}
-		}
-	}
 	_, err := newSenders(zap.NewNop(), c, prefix)
 	return err
 }
@@ -166,10 +136,11 @@ type tenant struct {
 
 func newTenant(c TenantConfig, now time.Time) *tenant {
 	signer, _ := webhooksig.New(joined(c.SigningSecrets)) // Validate has checked them
+	q := c.Quota
 	return &tenant{
 		name: c.Name, buses: c.Buses, signer: signer, properties: map[string]string{model.PropertyTenant: c.Name},
-		events: bucketOf(c.Quota.EventsPerSecond, int64(c.Quota.EventsBurst), now),
-		bytes:  bucketOf(float64(c.Quota.BytesPerSecond), int64(c.Quota.BytesBurst), now),
+		events: admission.NewBucket(q.EventsPerSecond, q.EventsBurst, now),
+		bytes:  admission.NewBucket(float64(q.BytesPerSecond), int(q.BytesBurst), now),
 	}
 }
 
@@ -183,38 +154,18 @@ func (t *tenant) mayWrite(bus string) bool {
 	return false
 }
 
-// inherit makes the tenant use its former buckets, changed to its new bounds: requests in flight
-// give back to them what is not stored.
-func (t *tenant) inherit(former *tenant, quota Quota) {
-	now := time.Now()
-	if t.events != nil && former.events != nil {
-		t.events = former.events
-		t.events.Change(now, quota.EventsPerSecond, burstOf(quota.EventsPerSecond, int64(quota.EventsBurst)))
-	}
-	if t.bytes != nil && former.bytes != nil {
-		t.bytes = former.bytes
-		t.bytes.Change(now, float64(quota.BytesPerSecond), burstOf(float64(quota.BytesPerSecond), int64(quota.BytesBurst)))
-	}
-}
-
 // take charges events and their bytes, or refuses all of them.
 func (t *tenant) take(events, bytes int) error {
 	if t == nil {
 		return nil
 	}
 	now := time.Now()
-	if t.events != nil {
-		if wait := t.events.Take(now, events); wait > 0 {
-			return overQuota(wait, "the tenant's quota of %g events per second is used up", t.events.Rate())
-		}
+	if wait := t.events.Take(now, events); wait > 0 {
+		return overQuota(wait, "events", t.events)
 	}
-	if t.bytes != nil {
-		if wait := t.bytes.Take(now, bytes); wait > 0 {
-			if t.events != nil {
-				t.events.Return(now, events)
-			}
-			return overQuota(wait, "the tenant's quota of %g bytes per second is used up", t.bytes.Rate())
-		}
+	if wait := t.bytes.Take(now, bytes); wait > 0 {
+		t.events.Return(now, events)
+		return overQuota(wait, "bytes", t.bytes)
 	}
 	return nil
 }
@@ -225,14 +176,13 @@ func (t *tenant) refund(events, bytes int) {
 		return
 	}
 	now := time.Now()
-	if t.events != nil {
-		t.events.Return(now, events)
-	}
-	if t.bytes != nil {
-		t.bytes.Return(now, bytes)
-	}
+	t.events.Return(now, events)
+	t.bytes.Return(now, bytes)
 }
 
-func overQuota(wait time.Duration, format string, rate float64) error {
-	return &refusal.Error{Status: http.StatusTooManyRequests, Reason: "tenant_quota", RetryAfter: max(wait, time.Second), Text: fmt.Sprintf(format, rate)}
+func overQuota(wait time.Duration, unit string, b *admission.Bucket) error {
+	return &refusal.Error{
+		Status: http.StatusTooManyRequests, Reason: "tenant_quota", RetryAfter: max(wait, time.Second),
+		Text: fmt.Sprintf("the tenant's quota of %g %s per second is used up", b.Rate(), unit),
+	}
 }

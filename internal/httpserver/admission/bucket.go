@@ -1,12 +1,13 @@
 package admission
 
 import (
+	"math"
 	"sync"
 	"time"
 )
 
 // Bucket is the token bucket of a quota: units that are refilled at a rate, up to a burst. They may
-// be negative, see Charge. It is safe for concurrent use.
+// be negative, see Charge. A nil Bucket has no bound. It is safe for concurrent use.
 type Bucket struct {
 	mu    sync.Mutex
 	rate  float64 // units per second
@@ -15,8 +16,15 @@ type Bucket struct {
 	at    time.Time // when left was true
 }
 
-// NewBucket returns a full bucket. rate is in units per second.
+// NewBucket returns a full bucket, or nil if rate is 0. rate is in units per second. A burst of 0
+// stands for the units of ten seconds.
 func NewBucket(rate float64, burst int, now time.Time) *Bucket {
+	if rate == 0 {
+		return nil
+	}
+	if burst == 0 {
+		burst = int(min(math.Ceil(10*rate), math.MaxInt32))
+	}
 	return &Bucket{rate: rate, burst: float64(burst), left: float64(burst), at: now}
 }
 
@@ -27,13 +35,18 @@ func (b *Bucket) Rate() float64 {
 	return b.rate
 }
 
-// Change sets the rate and the burst. The units that are left stay, up to the burst.
-func (b *Bucket) Change(now time.Time, rate float64, burst int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.fill(now)
-	b.rate, b.burst = rate, float64(burst)
-	b.left = min(b.left, b.burst)
+// Inherit returns the former bucket with the rate and the burst of b: what is left in it stays, up
+// to the burst. If one of the two is nil, it returns b. Nobody else may use b yet.
+func (b *Bucket) Inherit(former *Bucket, now time.Time) *Bucket {
+	if b == nil || former == nil {
+		return b
+	}
+	former.mu.Lock()
+	defer former.mu.Unlock()
+	former.fill(now)
+	former.rate, former.burst = b.rate, b.burst
+	former.left = min(former.left, former.burst)
+	return former
 }
 
 // fill brings left up to date. The caller holds b.mu.
@@ -75,6 +88,9 @@ func (b *Bucket) Charge(now time.Time, n int) {
 
 // Take takes n units if Wait returns 0 for them, otherwise none. It returns what Wait returns.
 func (b *Bucket) Take(now time.Time, n int) time.Duration {
+	if b == nil {
+		return 0
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	wait := b.wait(now, n)
@@ -86,6 +102,9 @@ func (b *Bucket) Take(now time.Time, n int) time.Duration {
 
 // Return gives back n units that were taken.
 func (b *Bucket) Return(now time.Time, n int) {
+	if b == nil {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.fill(now)

@@ -63,16 +63,8 @@ func (s Source) fixed() []token {
 	return all
 }
 
-// Check returns a fault for each token in the configuration that is bound to two tenants, or is
-// bound in one place and not in another: its tenant would be ambiguous.
-func Check(sources []Source) error {
-	var all []token
-	for _, s := range sources {
-		all = append(all, s.fixed()...)
-	}
-	return checkBindings(all)
-}
-
+// checkBindings returns a fault for each token that is bound to two tenants, or is bound in one place
+// and not in another: its tenant would be ambiguous.
 func checkBindings(all []token) error {
 	var errs []error
 	first := make(map[[sha256.Size]byte]token, len(all))

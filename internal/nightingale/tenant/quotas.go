@@ -1,10 +1,8 @@
 package tenant
 
 import (
-	"cmp"
 	"errors"
 	"maps"
-	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -59,11 +57,7 @@ func (c Config) Validate() error {
 }
 
 func (q Quota) bucket(now time.Time) *admission.Bucket {
-	if q.SamplesPerSecond == 0 {
-		return nil
-	}
-	burst := cmp.Or(q.Burst, int(min(math.Ceil(10*q.SamplesPerSecond), math.MaxInt32)))
-	return admission.NewBucket(q.SamplesPerSecond, burst, now)
+	return admission.NewBucket(q.SamplesPerSecond, q.Burst, now)
 }
 
 // Quotas holds the tenants' buckets. A nil bucket has no bound. Senders can invent names, so the

@@ -68,11 +68,8 @@ func (h *Hold) Bytes() int64 { return h.bytes }
 
 // Set sets the size of the hold to n bytes. More than the budget's limit is refused with 413: it
 // would never fit. The tenant's share counts from its second request on: one request alone may be as
-// large as the limit. A nil hold has no limit.
+// large as the limit.
 func (h *Hold) Set(n int64) error {
-	if h == nil {
-		return nil
-	}
 	b, more := h.budget, n-h.bytes
 	if n > b.limit {
 		return refusal.TooLarge("in_flight_bytes", "the request takes %d bytes or more in memory, at most %d are allowed", n, b.limit)
@@ -92,8 +89,13 @@ func (h *Hold) Set(n int64) error {
 	return nil
 }
 
-// Grow adds n bytes to the hold.
-func (h *Hold) Grow(n int64) error { return h.Set(h.bytes + n) }
+// Grow adds n bytes to the hold. A nil hold has no limit.
+func (h *Hold) Grow(n int64) error {
+	if h == nil {
+		return nil
+	}
+	return h.Set(h.bytes + n)
+}
 
 // Release sets the size of the hold to 0.
 func (h *Hold) Release() {

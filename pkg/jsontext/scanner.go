@@ -301,16 +301,34 @@ func (s *Scanner) String(i int) (end int, escaped bool) {
 	src := s.Src
 	i++
 	start := i
-	ascii := true
+	for i+wordBytes <= len(src) {
+		// Most strings are ASCII without escapes: the first byte of another kind is the quote.
+		w := binary.LittleEndian.Uint64(src[i:])
+		if m := (special(w) | w) & highBits; m != 0 {
+			if i += bits.TrailingZeros64(m) / wordBytes; src[i] == '"' {
+				return i + 1, false
+			}
+			break
+		}
+		i += wordBytes
+	}
+	return s.anyString(start, i)
+}
+
+// special sets the highest bit of bytes that are a quote, a backslash or a control character. The
+// lowest such bit is right. Higher ones may be wrong, because a borrow affects only higher bytes.
+func special(w uint64) uint64 {
+	q, b := w^quotes, w^slashes
+	return (q-eachByte)&^q | (b-eachByte)&^b | (w-blanks)&^w
+}
+
+// anyString checks a string that begins at start, and is ASCII without escapes up to i.
+func (s *Scanner) anyString(start, i int) (end int, escaped bool) {
+	src, ascii := s.Src, true
 	for {
 		for i+wordBytes <= len(src) {
 			w := binary.LittleEndian.Uint64(src[i:])
-			q, b := w^quotes, w^slashes
-			// The lowest bit set belongs to a quote, a backslash or a control character. Higher
-			// bits may be wrong, because a borrow affects only higher bytes.
-			m := ((q - eachByte) &^ q) | ((b - eachByte) &^ b) | ((w - blanks) &^ w)
-			m &= highBits
-			if m != 0 {
+			if m := special(w) & highBits; m != 0 {
 				at := bits.TrailingZeros64(m)
 				if w&highBits&(1<<at-1) != 0 {
 					ascii = false

@@ -61,5 +61,5 @@ func (t *exclusionSet) find(s *Scratch, first int32) {
 			s.found = append(s.found, p)
 		}
 	}
-	s.check(s.found)
+	s.check(s.found, false)
 }

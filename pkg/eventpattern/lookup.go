@@ -1,20 +1,21 @@
 package eventpattern
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/aviaryhq/aviary/pkg/eventpattern/internal/fold"
 	"github.com/aviaryhq/aviary/pkg/eventpattern/internal/network"
 )
 
-// posting is an entry of a lookup: a number and a bit. With postingSure the value alone decides
+// posting is an entry of a lookup: a number and bits. With postingSure the value alone decides
 // that the rule matches, and the number is the rule's. Otherwise the number is that of a clause,
 // which the match must still check.
 type posting uint32
 
 const (
 	postingSure  posting = 1 << iota
+	postingList          // the number is that of a list of postings
+	postingSole          // the rule has no other posting
 	postingShift         = iota
 
 	noPosting posting = 0
@@ -26,25 +27,11 @@ func makePosting(number uint32, bits posting) posting {
 
 func (p posting) number() uint32 { return uint32(p>>postingShift) - 1 }
 
-// postings are the postings of a value. Most values have one: it is stored without a list, because
-// with many rules cache misses take most of the time.
-type postings struct {
-	first posting // noPosting: there are none
-	more  []posting
-}
-
-func (p postings) len() int {
-	if p.first == noPosting {
-		return 0
-	}
-	return 1 + len(p.more)
-}
-
 // lookup holds the conditions on the values of one path by which matches find rules.
 type lookup struct {
 	owner        *edit
-	exact        [kindNull + 1]map[string]postings // by kind of the value
-	folded       map[string]postings
+	exact        [kindNull + 1]*exactTable // by kind of the value
+	folded       *exactTable
 	prefix       *radix
 	suffix       *radix
 	foldedPrefix *radix
@@ -65,9 +52,9 @@ func (l *lookup) edited(e *edit) *lookup {
 		return l
 	}
 	c := *l
-	c.owner, c.folded = e, maps.Clone(l.folded)
+	c.owner, c.folded = e, l.folded.clone()
 	for k := range c.exact {
-		c.exact[k] = maps.Clone(l.exact[k])
+		c.exact[k] = l.exact[k].clone()
 	}
 	c.numbers, c.networks, c.pieces, c.exclusions = l.numbers.clone(), l.networks.clone(), l.pieces.clone(), l.exclusions.clone()
 	return &c
@@ -114,17 +101,11 @@ func (l *lookup) add(e *edit, c *condition, p posting) {
 	}
 }
 
-func addExact(table *map[string]postings, text string, p posting) {
+func addExact(table **exactTable, text string, p posting) {
 	if *table == nil {
-		*table = map[string]postings{}
+		*table = newExactTable()
 	}
-	all := (*table)[text]
-	if all.first == noPosting {
-		all.first = p
-	} else {
-		all.more = append(all.more, p)
-	}
-	(*table)[text] = all
+	(*table).add(text, p)
 }
 
 func (l *lookup) tree(o op, text string) (tree **radix, path string) {
@@ -154,9 +135,9 @@ func (l *lookup) cost(c *condition) int {
 	}
 	switch c.op {
 	case opExact:
-		return l.exact[c.kind][c.text].len()
+		return l.exact[c.kind].count(c.text)
 	case opFoldedExact:
-		return 1 + l.folded[c.text].len()
+		return 1 + l.folded.count(c.text)
 	case opPrefix, opFoldedPrefix, opSuffix, opFoldedSuffix:
 		tree, text := l.tree(c.op, c.text)
 		return 1 + len((*tree).posted(text)) + vague/4/(1+len(text))
@@ -178,9 +159,7 @@ func (l *lookup) cost(c *condition) int {
 // find appends the postings for a value, except those of any.
 func (l *lookup) find(s *Scratch, k kind, data []byte, found []posting) []posting {
 	if table := l.exact[k]; table != nil {
-		if p := table[string(data)]; p.first != noPosting {
-			found = append(append(found, p.first), p.more...)
-		}
+		found = table.find(data, found)
 	}
 	if k != kindString {
 		if k == kindNumber && l.numbers != nil {
@@ -210,8 +189,8 @@ func (l *lookup) find(s *Scratch, k kind, data []byte, found []posting) []postin
 
 func (l *lookup) findFolded(s *Scratch, data []byte, found []posting) []posting {
 	s.folded = fold.Append(s.folded[:0], data)
-	if p := l.folded[string(s.folded)]; p.first != noPosting {
-		found = append(append(found, p.first), p.more...)
+	if l.folded != nil {
+		found = l.folded.find(s.folded, found)
 	}
 	if l.foldedPrefix != nil {
 		found = l.foldedPrefix.prefixes(s.folded, found)

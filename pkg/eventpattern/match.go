@@ -120,40 +120,49 @@ func (s *Scratch) lookUp(snap *snapshot) {
 		if l == nil {
 			continue
 		}
-		for v := s.heads[id].first; v >= 0 && s.left >= 0; v = s.values[v].same {
+		first := s.heads[id].first
+		once := s.values[first].same == noValue
+		for v := first; v >= 0 && s.left >= 0; v = s.values[v].same {
 			s.found = l.find(s, s.values[v].kind, s.data(v), s.found[:0])
 			s.left--
-			s.check(s.found)
+			s.check(s.found, once)
 		}
 		if l.exclusions != nil {
-			l.exclusions.find(s, s.heads[id].first)
+			l.exclusions.find(s, first)
 		}
-		s.check(l.any)
+		s.check(l.any, false)
 	}
-	s.check(snap.always)
+	s.check(snap.always, false)
 }
 
-// check adds to s.matched the rules of the postings that match. It stops when no steps are left.
-func (s *Scratch) check(postings []posting) {
+// check adds to s.matched the rules of the postings that match. It stops when no steps are left. once
+// says that these are the postings of the only value of a path: then sole postings need no marks.
+func (s *Scratch) check(postings []posting, once bool) {
 	for _, p := range postings {
 		if s.left--; s.left < 0 {
 			return
 		}
 		number := p.number()
+		sole := once && p&postingSole != 0
 		if p&postingSure == 0 {
-			if s.clauseMarks[number] == s.round {
-				continue
+			if !sole {
+				if s.clauseMarks[number] == s.round {
+					continue
+				}
+				s.clauseMarks[number] = s.round
 			}
-			s.clauseMarks[number] = s.round
 			c := &s.snap.clauses[number]
 			number = c.rule
-			if s.ruleMarks[number] == s.round || !s.clauseMatches(c) {
+			if !sole && s.ruleMarks[number] == s.round || !s.clauseMatches(c) {
 				continue
 			}
 		}
-		if s.ruleMarks[number] != s.round {
+		if !sole {
+			if s.ruleMarks[number] == s.round {
+				continue
+			}
 			s.ruleMarks[number] = s.round
-			s.matched = append(s.matched, number)
 		}
+		s.matched = append(s.matched, number)
 	}
 }

@@ -1,6 +1,9 @@
 package eventpattern
 
-import "slices"
+import (
+	"slices"
+	"unique"
+)
 
 // snapshot holds the compiled rules at one time. A snapshot in use never changes: an edit copies
 // each lookup or node before it changes it, and shares the others. Only lists grow in place, after
@@ -96,11 +99,11 @@ func (e *edit) nodesOf(path []string) []int32 {
 func (e *edit) add(rule uint32, p *Pattern) {
 	e.next.rules = rule + 1
 	for _, c := range p.branches {
-		e.addClause(rule, c)
+		e.addClause(rule, c, len(p.branches) == 1)
 	}
 }
 
-func (e *edit) addClause(rule uint32, conj conjunction) {
+func (e *edit) addClause(rule uint32, conj conjunction, only bool) {
 	id := uint32(len(e.next.clauses))
 	c := clause{rule: rule, clausePlan: &clausePlan{fields: e.clauseFields(conj), known: noField}}
 	if field, list := e.choose(c.fields); field == noField {
@@ -116,6 +119,9 @@ func (e *edit) addClause(rule uint32, conj conjunction) {
 				proven = false
 			} else if len(c.fields) == 1 && len(f.groups) == 1 {
 				p = makePosting(rule, postingSure)
+			}
+			if only && len(list) == 1 && list[0].op == opExact {
+				p |= postingSole
 			}
 			n.lookup.add(e, &list[i], p)
 		}
@@ -134,6 +140,8 @@ func (e *edit) clauseFields(conj conjunction) []clauseField {
 		fields[i] = clauseField{field: f, node: path[len(path)-1], absent: f.absent(), path: path}
 		if len(f.groups) == 1 && len(f.groups[0]) == 1 {
 			fields[i].simple, fields[i].only = true, f.groups[0][0]
+			// Rules often share texts. One copy of them stays in the processor's cache.
+			fields[i].only.text = unique.Make(fields[i].only.text).Value()
 		}
 	}
 	return fields

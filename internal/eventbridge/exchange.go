@@ -101,16 +101,22 @@ func (s *service) export(stdout io.Writer) error {
 }
 
 // writeFile makes write write a file, and replaces path by it in one step once everything is
-// written. Only the owner may read the file.
+// written. Only the owner may read the file. It refuses to replace links, devices and pipes.
 func writeFile(path string, write func(io.Writer) error) error {
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("%s exists and is not a regular file: to write to a device or a pipe, use -export - and redirect standard output", path)
+	}
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(write(file), file.Sync(), file.Close()); err != nil {
+	if err = errors.Join(write(file), file.Sync(), file.Close()); err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
 		return errors.Join(err, os.Remove(file.Name()))
 	}
-	return os.Rename(file.Name(), path)
+	return nil
 }
 
 func (s *service) importFile(ctx context.Context, stdout io.Writer) error {

@@ -46,6 +46,12 @@ func TestAnExportReplacesItsFileInOneStep(t *testing.T) {
 	left, err := os.ReadDir(folder)
 	require.NoError(t, err)
 	require.Len(t, left, 1, "no other file remains")
+
+	link := filepath.Join(folder, "link")
+	require.NoError(t, os.Symlink(file, link))
+	for _, other := range []string{link, folder, os.DevNull} {
+		require.ErrorContains(t, writeFile(other, text("third", func() {}, nil)), "not a regular file")
+	}
 }
 
 // TestAnImportNamesItsFile: of several imports in a script it has to be clear which one failed.

@@ -126,7 +126,7 @@ func (a *API) Routes(r chi.Router) {
 const (
 	answerWithin     = 20 * time.Second
 	sendWithin       = 30 * time.Second
-	parallelRequests = 64
+	parallelRequests = 16
 )
 
 var errTookLong = errors.New("it took longer than " + answerWithin.String())
@@ -138,7 +138,9 @@ func (a *API) bounded(next http.Handler) http.Handler {
 		ctx, cancel := context.WithTimeoutCause(r.Context(), answerWithin, errTookLong)
 		defer cancel()
 		// It fails where the server has no deadlines, as in tests.
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerWithin + sendWithin))
+		deadlines := http.NewResponseController(w)
+		_ = deadlines.SetReadDeadline(time.Now().Add(answerWithin))
+		_ = deadlines.SetWriteDeadline(time.Now().Add(answerWithin + sendWithin))
 		if err := acquire(ctx, a.requests); err != nil {
 			return err
 		}

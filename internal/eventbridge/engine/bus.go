@@ -320,13 +320,10 @@ type partition struct {
 	queues *sendQueues // of ordered subscribers
 }
 
-// again reports whether an event is a duplicate to leave out. Before the first event, and when the
-// length of the window has changed, it reads the window back.
+// again reports whether an event is a duplicate to leave out. Before the first event, it reads the
+// window back.
 func (p *partition) again(ctx context.Context, hash identity, position int64, d *messaging.Delivery) bool {
-	if length := time.Duration(p.bus.newest.Load().DedupWindow); length != p.window.length {
-		p.window.close() // it does not have what came before a shorter window, or while there was none
-		p.window.length, p.rebuilt = length, false
-	}
+	p.window.length = time.Duration(p.bus.newest.Load().DedupWindow)
 	if p.window.length <= 0 {
 		return false
 	}

@@ -138,28 +138,6 @@ func TestACorrectedEventComes(t *testing.T) {
 	})
 }
 
-// When the window of a bus changes, it is read back: also what came while it was shorter counts.
-func TestAChangedWindowIsReadBack(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, stack.Pulsar(t), 1, newSubscriber("s", model.OrderNone, `{"type":["a"]}`))
-	e, _ := w.engine(w.client, DefaultConfig())
-	window := func(length time.Duration) {
-		w.bus.DedupWindow = model.Duration(length)
-		w.set(w.subs...)
-		require.Eventually(t, func() bool { return e.Applied() == w.rev }, await.Patience, time.Millisecond)
-	}
-	w.publish("one", "a", "", 1)
-	w.acknowledged()
-	window(0)
-	w.publish("two", "a", "", 2)
-	w.acknowledged()
-	window(time.Hour)
-	w.publish("one", "a", "", 1)
-	w.publish("two", "a", "", 2)
-	w.acknowledged()
-	assert.Len(t, w.read(w.topics.Send(w.sub("s"))), 2)
-}
-
 // While a subscriber cannot be read nothing is consumed: what it is to get would be lost.
 func TestABusWithAnUnreadableSubscriberWaits(t *testing.T) {
 	t.Parallel()

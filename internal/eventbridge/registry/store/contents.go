@@ -80,7 +80,7 @@ func (c *contents) apply(d *messaging.Delivery) (change string, changed bool) {
 	if d.Payload == nil { // a tombstone, which follows a deletion
 		delete(c.entries, d.Key)
 		if ok {
-			c.change(func(s *Snapshot) { s.remove(bus, name) })
+			c.change(bus, name, func(s *Snapshot) { s.remove(bus, name) })
 		}
 		return "", ok && before != nil && before.deleted.IsZero()
 	}
@@ -104,7 +104,7 @@ func (c *contents) apply(d *messaging.Delivery) (change string, changed bool) {
 		put = func(s *Snapshot) { s.unreadable[d.Key] = e.broken }
 	}
 	c.entries[d.Key] = e
-	c.change(func(s *Snapshot) {
+	c.change(bus, name, func(s *Snapshot) {
 		s.revision = max(s.revision, r.Revision)
 		if ok {
 			s.remove(bus, name)
@@ -151,9 +151,9 @@ func restOf(r *record, bus, name string) *model.Subscriber {
 }
 
 // change changes the snapshot or, once it is shared, a copy of it.
-func (c *contents) change(f func(*Snapshot)) {
+func (c *contents) change(bus, name string, f func(*Snapshot)) {
 	if c.loaded {
-		c.snapshot = c.snapshot.draft()
+		c.snapshot = c.snapshot.copyFor(bus, name)
 	}
 	f(c.snapshot)
 }

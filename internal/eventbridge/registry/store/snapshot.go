@@ -58,7 +58,7 @@ func (s *Snapshot) Revision() int64 { return s.revision }
 // Rules is the number of rules of all subscribers.
 func (s *Snapshot) Rules() int { return s.rules }
 
-// Weight is the weight of the patterns of all rules, see match.Pattern.
+// Weight is the weight of the patterns of all rules, see eventpattern.Pattern.
 func (s *Snapshot) Weight() int { return s.weight }
 
 // Bus returns a bus, nil when there is none of that name.
@@ -86,7 +86,7 @@ func (s *Snapshot) UnreadableBus(name string) bool { return s.unreadable[busKey(
 // WithUnreadable returns a copy in which the record of a key cannot be read, for tests.
 func (s *Snapshot) WithUnreadable(key, reason string) *Snapshot {
 	bus, name, _ := cutKey(key)
-	made := s.draft()
+	made := s.copyFor(bus, name)
 	made.remove(bus, name)
 	made.unreadable[key] = reason
 	return made
@@ -100,6 +100,21 @@ func ordered[V any](m map[string]V) iter.Seq[V] {
 			}
 		}
 	}
+}
+
+// copyFor returns a copy in which one bus or, with a name, one subscriber can be changed.
+func (s *Snapshot) copyFor(bus, name string) *Snapshot {
+	made := *s
+	made.unreadable = maps.Clone(s.unreadable)
+	if name == "" {
+		made.buses = maps.Clone(s.buses)
+		return &made
+	}
+	made.subscribers = maps.Clone(s.subscribers)
+	if of := s.subscribers[bus]; of != nil {
+		made.subscribers[bus] = maps.Clone(of)
+	}
+	return &made
 }
 
 // draft returns a copy that can be changed.

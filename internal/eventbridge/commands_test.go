@@ -57,5 +57,5 @@ func TestACommandThatIsStoppedFails(t *testing.T) {
 			return nil
 		}))
 	})
-	require.ErrorContains(t, err, "-export -: stopped before it was done")
+	require.ErrorContains(t, err, "-export -: interrupted before it was done")
 }

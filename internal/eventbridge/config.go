@@ -189,17 +189,17 @@ func Flags(fs *flag.FlagSet, cfg *Config) {
 		})
 	}
 	fs.Func("export", "write the registry as YAML to this `file`, - for standard output, and exit", file(&cfg.Export))
-	fs.Func("import", "make the registry's buses and subscribers as this YAML `file` has them, and exit", file(&cfg.Import))
+	fs.Func("import", "create and change buses and subscribers to match this YAML `file`, and exit", file(&cfg.Import))
 	fs.BoolVar(&cfg.Prune, "prune", cfg.Prune, "with -import: delete what the file does not have")
 	fs.BoolFunc("reencrypt", "encrypt all secrets of the registry by the first key of secrets.key_file, and exit", command(func(text string) (err error) {
 		cfg.Reencrypt, err = strconv.ParseBool(text)
 		return err
 	}))
-	fs.DurationVar(&cfg.Timeout, "timeout", cfg.Timeout, "with -export, -import or -reencrypt: how long Pulsar may take to give the registry, and for each change")
+	fs.DurationVar(&cfg.Timeout, "timeout", cfg.Timeout, "with -export, -import or -reencrypt: time limit for reading the registry, and for each change")
 	fs.BoolVar(&cfg.DryRun, "dry-run", cfg.DryRun, "with -import: only show what would change")
 }
 
-// Validate returns every fault of this package's own keys.
+// Validate checks the top-level keys; each section validates itself.
 func (c Config) Validate() error {
 	errs := []error{config.CheckListen("http.listen", c.HTTP.Listen), config.CheckApart("http.listen", c.HTTP.Listen, "admin.listen", c.Admin.Listen)}
 	for i, name := range c.HTTP.Hosts {
@@ -235,7 +235,7 @@ func (c Config) Validate() error {
 func (c Config) checkFiles() error {
 	var errs []error
 	if c.Roles.Has(RolePreprocessor) {
-		errs = append(errs, c.Ingest.CheckFiles("ingest."))
+		errs = append(errs, c.Ingest.CheckFiles())
 	}
 	_, err := c.API.tokens(zap.NewNop())
 	errs = append(errs, err)
@@ -315,7 +315,7 @@ func (c Config) fixed(changed Config) error {
 	then.Common, then.Setup = now.Common, now.Setup // app.OnReload compares Common; only -setup uses Setup
 	var errs []error
 	for _, key := range config.Changed(now, then) {
-		errs = append(errs, config.Fault(key, "changes at the next start only; ingest.tenants can change while it runs"))
+		errs = append(errs, config.Fault(key, "can change only at a restart; a reload changes only ingest.tenants"))
 	}
 	return errors.Join(errs...)
 }

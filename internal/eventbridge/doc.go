@@ -1,13 +1,14 @@
 // Package eventbridge takes events by HTTP, matches them against the rules of subscribers, and
 // delivers them.
 //
-// The path of an event, each part a package of its own:
+// The path of an event:
 //
-//	preprocessor  HTTP request -> CloudEvent -> topic of the bus -> 202
-//	engine        topic of the bus -> rules -> send topic of each subscriber that matches
-//	processor     send topic -> transformation -> target; retry, dead letter
+//	role          package   work
+//	preprocessor  ingest    HTTP request -> CloudEvent -> topic of the bus -> 202
+//	engine        engine    topic of the bus -> rules -> send topic of each matching subscriber
+//	processor     delivery  send topic -> template -> target; retry, dead letter
 //
-// A process has one, two or all three of these roles. The registry says what they do: a compacted
-// topic that every process reads and any may change. Package api is the REST interface to it,
-// console its pages for a browser.
+// A process has one, two or all three of these roles. The registry is a compacted topic with all
+// buses and subscribers: every process reads it, and every process may change it. Package api is
+// the REST interface to the registry, package console the web pages.
 package eventbridge

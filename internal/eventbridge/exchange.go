@@ -43,7 +43,7 @@ func (s *service) runCommand(ctx context.Context) error {
 		err = fmt.Errorf("the registry could not be read within %s (-timeout): %w", s.cfg.Timeout, cmp.Or(before, s.client.Unreachable(), err))
 	}
 	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("%s: stopped before it was done", s.cfg.command()) // it is not a success
+		return fmt.Errorf("%s: interrupted before it was done", s.cfg.command()) // it is not a success
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.cfg.command(), err)
@@ -84,7 +84,7 @@ func printFaults(err error, w io.Writer) error {
 
 func (s *service) reencrypt(ctx context.Context, stdout io.Writer) error {
 	n, err := s.store.Reencrypt(ctx, s.cfg.Timeout)
-	if _, e := fmt.Fprintf(stdout, "%d subscribers' secrets are encrypted by another key than before\n", n); err == nil {
+	if _, e := fmt.Fprintf(stdout, "encrypted the secrets of %d subscribers with the first key\n", n); err == nil {
 		err = e
 	}
 	if left := len(s.store.Snapshot().Unreadable()); err == nil && left > 0 {
@@ -134,7 +134,7 @@ func (s *service) importFile(ctx context.Context, stdout io.Writer) error {
 			name = "subscriber " + step.Bus + "/" + step.Subscriber
 		}
 		if step.Action == transfer.Created && step.Subscriber != "" && s.startsInThePast(step) {
-			name += " (what came before it is not delivered by an import: replay it)"
+			name += " (an import does not deliver earlier events: start a replay)"
 		}
 		if _, e := fmt.Fprintf(stdout, "%-7s %s\n", step.Action, name); e != nil {
 			return e

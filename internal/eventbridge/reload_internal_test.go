@@ -18,6 +18,6 @@ func TestAReloadChangesTenantsOnly(t *testing.T) {
 	after.Log.Level, after.Setup.Retention.Time = "debug", time.Hour
 	require.NoError(t, before.fixed(after))
 	after.Instance, after.Ingest.RequestTimeout = "another", 2*before.Ingest.RequestTimeout
-	const at = ": changes at the next start only; ingest.tenants can change while it runs"
+	const at = ": can change only at a restart; a reload changes only ingest.tenants"
 	assert.EqualError(t, before.fixed(after), "instance"+at+"\ningest"+at)
 }

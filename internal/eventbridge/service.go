@@ -191,7 +191,7 @@ func (s *service) ingest(r chi.Router) (state func(net.Conn, http.ConnState), er
 	open := func(ctx context.Context, topic string) (ingest.Publisher, error) {
 		return s.client.Publisher(ctx, topic, s.cfg.Ingest.Profile)
 	}
-	p, err := ingest.New(s.cfg.Ingest, "ingest.", s.store, s.topics, s.client.Unreachable, open, s.rt.Log.Named("preprocessor"), s.rt.Metrics)
+	p, err := ingest.New(s.cfg.Ingest, s.store, s.topics, s.client.Unreachable, open, s.rt.Log.Named("preprocessor"), s.rt.Metrics)
 	if err != nil {
 		return nil, err
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// Setup returns what -setup creates: the namespace, and the topics that all instances have in
-// common. Topics of buses and subscribers are created by whoever creates these.
+// Setup returns what -setup creates: the namespace, and the topics that all instances share. The
+// topics of a bus or a subscriber are created together with it.
 func Setup(_ context.Context, cfg Config) ([]setup.Cluster, error) {
 	topics := model.Topics{Namespace: cfg.Topics.Namespace}
 	return []setup.Cluster{{

@@ -56,7 +56,7 @@ func (s *State) Set(err error) {
 }
 
 // Remind logs the current error with fields if the last line about it is a minute old. It is for
-// callers that call Note only when the error changes.
+// callers that call Set only when the error changes.
 func (s *State) Remind(fields ...zap.Field) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +90,7 @@ func (s *State) Current() error {
 	return s.err
 }
 
-// Last returns the latest error given to Note and its time, nil if there was none.
+// Last returns the latest error given to Set and its time, nil if there was none.
 func (s *State) Last() (at time.Time, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

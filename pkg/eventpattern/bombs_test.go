@@ -121,6 +121,45 @@ func TestChurnKeepsNothing(t *testing.T) {
 	runtime.KeepAlive(x)
 }
 
+// TestChurnOfALargeRuleKeepsLittle: most rules stay, and the one that is replaced is the largest.
+func TestChurnOfALargeRuleKeepsLittle(t *testing.T) {
+	x := eventpattern.NewIndex[int]()
+	x.Update(func(c *eventpattern.Change[int]) {
+		for i := range 2000 {
+			c.Set(i, parse(t, fmt.Sprintf(`{"type":["t%d"]}`, i)))
+		}
+	})
+	replace := func(i int) {
+		x.Set(-1, parse(t, `{"data":{"shop":[`+listed(10_000, fmt.Sprintf(`"%d-%%d"`, i))+`]}}`))
+	}
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	replace(0)
+	before := heap()
+	for i := range 50 {
+		replace(i)
+	}
+	assert.Less(t, heap()-before, int64(16<<20))
+	runtime.KeepAlive(x)
+}
+
+// TestAnExclusionOfManyWildcardsIsCheap: an ordinary event does not take too much work.
+func TestAnExclusionOfManyWildcardsIsCheap(t *testing.T) {
+	x := eventpattern.NewIndex[int]()
+	x.Set(1, parse(t, `{"data":[{"anything-but":{"wildcard":[`+listed(12_000, `"*0*%d*"`)+`]}}]}`))
+	var s eventpattern.Scratch
+	ids, err := x.Match(&s, nil, []byte(`{"data":"0123-4567"}`))
+	require.NoError(t, err)
+	assert.Empty(t, ids, "*0*1*")
+	ids, err = x.Match(&s, nil, []byte(`{"data":"abc"}`))
+	require.NoError(t, err)
+	assert.Equal(t, []int{1}, ids)
+}
+
 // The time of a match grows with the event and the rules, and stays bearable where both are
 // hostile.
 func TestHostileEventsTakeBearableTime(t *testing.T) {

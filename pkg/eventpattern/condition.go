@@ -20,7 +20,6 @@ const (
 	kindFalse
 	kindNull
 	kindObject
-	kindArray
 )
 
 // op is the operator of a condition.

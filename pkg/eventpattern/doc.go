@@ -2,9 +2,9 @@
 // EventBridge.
 //
 // [Parse] reads one pattern. For an invalid pattern it returns an error with the position. [Index]
-// holds the patterns of many rules. Its Match reads an event once, skips fields that no rule names,
-// and allocates nothing once its [Scratch] has grown to the size of the events and of the index, but
-// for texts that look like addresses and are none, where a rule names networks.
+// holds the patterns of many rules. Its Match reads an event once and skips fields that no rule
+// names. Once its [Scratch] has grown to the size of the events and of the index, Match allocates
+// only for one case: a rule has {"cidr": ...}, and the text looks like an address but is not valid.
 //
 // # The language
 //
@@ -41,7 +41,8 @@
 // false} requires that the element that the other fields match, or otherwise the whole event, has
 // no value there. A value is a string, a number or a literal, including null.
 //
-// An address ::ffff:a.b.c.d is the IPv4 address a.b.c.d. Addresses with a zone are no addresses.
+// An address ::ffff:a.b.c.d is the IPv4 address a.b.c.d. A text with a zone, such as fe80::1%eth0, is
+// not an address.
 //
 // # Bounds
 //

@@ -49,7 +49,7 @@ const (
 	NumberTooLong Reason = "exponent of a number too long"
 	// TooMuchWork: comparing the event's values with the rules takes more than MaxEventWork
 	// comparisons.
-	TooMuchWork Reason = "too many values meet too many rules"
+	TooMuchWork Reason = "matching takes too many comparisons"
 )
 
 // Bounds of events.

@@ -6,9 +6,15 @@ import "slices"
 // that exclude it, which a lookup finds. So finding them costs as much as the number of conditions
 // that exclude the value.
 type exclusionSet struct {
-	postings   []posting
-	conditions []*condition
-	excluded   *lookup // the numbers of its postings are positions in the lists above
+	postings []posting
+	texts    []exclusion
+	excluded *lookup // of texts: the numbers of its postings are positions there
+}
+
+// exclusion is a condition that an anything-but excludes.
+type exclusion struct {
+	*condition
+	of uint32 // position of the anything-but in exclusionSet.postings
 }
 
 func (t *exclusionSet) clone() *exclusionSet {
@@ -21,14 +27,15 @@ func (t *exclusionSet) clone() *exclusionSet {
 
 func (t *exclusionSet) add(e *edit, c *condition, p posting) {
 	number := uint32(len(t.postings))
-	t.postings, t.conditions = append(t.postings, p), append(t.conditions, c)
+	t.postings = append(t.postings, p)
 	t.excluded = t.excluded.edited(e)
 	for i := range c.more.but {
 		but, bits := &c.more.but[i], posting(0)
 		if but.proven() {
 			bits = postingSure
 		}
-		t.excluded.add(e, but, makePosting(number, bits))
+		t.excluded.add(e, but, makePosting(uint32(len(t.texts)), bits))
+		t.texts = append(t.texts, exclusion{but, number})
 	}
 }
 
@@ -44,9 +51,9 @@ func (t *exclusionSet) find(s *Scratch, first int32) {
 		s.left -= 1 + len(s.found)
 		some := false
 		for _, p := range s.found {
-			number := p.number()
-			if s.excluded[number] == values && (p&postingSure != 0 || s.anyMatches(t.conditions[number].more.but, k, data)) {
-				s.excluded[number], some = values+1, true
+			x := &t.texts[p.number()]
+			if s.excluded[x.of] == values && (p&postingSure != 0 || s.matches(x.condition, k, data)) {
+				s.excluded[x.of], some = values+1, true
 			}
 		}
 		values++

@@ -14,6 +14,9 @@ type Index[ID comparable] struct {
 
 	change  sync.Mutex
 	numbers map[ID]uint32 // guarded by change
+	// live is the weight of the present rules, all that of the rules in the snapshot, with removed
+	// ones. Both are guarded by change.
+	live, all int
 }
 
 // view is the data that a match uses.
@@ -46,7 +49,7 @@ type Change[ID comparable] struct {
 }
 
 // Update makes all the changes of f in one step: a match sees none of them or all. One Update is
-// the fastest way to add thousands of rules. f must not call a method that changes the index. If f
+// the fastest way to add thousands of rules. f must not call a method of the index except Match. If f
 // panics, the changes before the panic take effect.
 func (x *Index[ID]) Update(f func(*Change[ID])) {
 	x.change.Lock()
@@ -67,6 +70,8 @@ func (c *Change[ID]) Set(id ID, p *Pattern) {
 	c.index.numbers[id] = number
 	c.rules = append(c.rules, rule[ID]{id, p})
 	c.edit.add(number, p)
+	c.index.live += p.Weight()
+	c.index.all += p.Weight()
 }
 
 // Remove removes a rule, if it exists.
@@ -79,15 +84,17 @@ func (c *Change[ID]) Remove(id ID) {
 	if !c.ownRules {
 		c.rules, c.ownRules = slices.Clone(c.rules), true
 	}
+	c.index.live -= c.rules[number].pattern.Weight()
 	c.rules[number] = rule[ID]{}
 }
 
-// compact compiles the rules anew if most of them were removed. So removed rules at most double the
-// memory of the index and the candidates of a match.
+// compact compiles the rules anew if most of them, by weight, were removed. So removed rules at most
+// double the memory of the index.
 func (c *Change[ID]) compact() {
-	if len(c.rules) <= 2*len(c.index.numbers) {
+	if c.index.all <= 2*c.index.live {
 		return
 	}
+	c.index.all = c.index.live
 	old := c.rules
 	c.rules, c.edit = make([]rule[ID], 0, len(c.index.numbers)), newSnapshot().edit()
 	for _, r := range old {

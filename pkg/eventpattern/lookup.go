@@ -150,10 +150,11 @@ func (l *lookup) cost(c *condition) int {
 			return 3 + postings
 		}
 	}
+	cost := 2*vague + len(l.any)
 	if l.exclusions != nil {
-		return 2*vague + len(l.exclusions.postings)
+		cost += len(l.exclusions.postings)
 	}
-	return 2*vague + len(l.any)
+	return cost
 }
 
 // find appends the postings for a value, except those of any.

@@ -54,7 +54,7 @@ func Parse(pattern []byte) (*Pattern, error) {
 }
 
 // Weight measures the memory that an index needs for the pattern. It is the number of fields and
-// alternatives in all combinations of $or, some 50 bytes of memory each. A pattern of a few hundred
+// alternatives in all combinations of $or, some 100 bytes of memory each. A pattern of a few hundred
 // bytes may have a weight of 30,000. Callers use it to bound many patterns together.
 func (p *Pattern) Weight() int { return p.weight }
 

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -56,11 +55,8 @@ func send(w http.ResponseWriter, status int, body []byte) {
 // encode encodes JSON, with a line feed at the end, without the escapes of json.Marshal: escapes of
 // <, > and & make patterns up to six times as long.
 func encode(v any) ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	err := e.Encode(v)
-	return b.Bytes(), err
+	text, err := model.Encode(v)
+	return append(text, '\n'), err
 }
 
 // writeObject answers with an object that has a revision.

@@ -399,7 +399,7 @@ func TestOptionsThatAreNone(t *testing.T) {
 	at := w.url + "/v1/buses/b/subscribers/s"
 	require.Equal(t, 201, call(t, http.MethodPut, at, subscriber).status)
 	for body, want := range map[string]string{
-		`{"reson":"x"}`:      `/reson: there is no such key: the keys here are dry_run, from, max, rate, reason, to, type`,
+		`{"reson":"x"}`:      `/reson: unknown key; the keys here are dry_run, from, max, rate, reason, to, type`,
 		`{"from":"gestern"}`: "/from: must be a time such as 2026-01-02T15:04:05Z",
 		`{"from":5}`:         "/from: must be a text, got 5",
 		`{"rate":"5"}`:       "/rate: must be a number, got a text",

@@ -45,7 +45,11 @@ func (w *worker) attempt(stop, ctx context.Context, messages []*messaging.Delive
 // prepare decodes and transforms a message for the target. An error is final. If the event could be
 // decoded, it is returned even with an error.
 func (w *worker) prepare(d *messaging.Delivery) (t target.Delivery, err error) {
-	if t.Event, err = event.Decode(d.Payload); err != nil {
+	err = guard(w.log, "decoding the event", func() (err error) {
+		t.Event, err = event.Decode(d.Payload)
+		return err
+	})
+	if err != nil {
 		return t, err
 	}
 	t.Event.Tenant = d.Properties[model.PropertyTenant]

@@ -15,13 +15,13 @@ import (
 // Errors of jobs.
 var (
 	// ErrNoSubscriber: there is no such subscriber.
-	ErrNoSubscriber = errors.New("no such subscriber")
+	ErrNoSubscriber = errors.New("subscriber not found")
 	// ErrJobRunning: the subscriber, or the bus, has a job that has not ended.
-	ErrJobRunning = errors.New("there is a job that has not ended")
+	ErrJobRunning = errors.New("a job is already running")
 	// ErrOptions: the options of a job are not valid.
-	ErrOptions = errors.New("the job cannot be done")
+	ErrOptions = errors.New("invalid job options")
 	// ErrNoJob: the subscriber has no job, or none that can be canceled.
-	ErrNoJob = errors.New("no such job")
+	ErrNoJob = errors.New("job not found")
 )
 
 // The kinds and states of jobs.

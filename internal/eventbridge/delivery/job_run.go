@@ -34,7 +34,7 @@ func (p *Processor) holder(bus, name string) (s *model.Subscriber, deadLetters s
 		if p.source.Snapshot().Bus(bus) == nil {
 			return nil, "", fmt.Errorf("there is no bus %s: %w", bus, ErrNoSubscriber)
 		}
-		return &model.Subscriber{Bus: bus, UID: "bus/" + bus}, p.topics.Unmatched(bus), nil
+		return &model.Subscriber{Bus: bus, UID: "bus/" + bus}, p.topics.BusDeadLetter(bus), nil
 	}
 	s, err = p.subscriber(bus, name)
 	if err != nil {

@@ -89,7 +89,7 @@ func TestDeadLettersAreDiscarded(t *testing.T) {
 	_, err = p.Discard(t.Context(), "unknown", "", RedriveOptions{})
 	require.ErrorIs(t, err, ErrNoSubscriber)
 	require.Empty(t, w.left(p, ""), "there has been none")
-	topic := w.topics.Unmatched(busName)
+	topic := w.topics.BusDeadLetter(busName)
 	require.NoError(t, w.client.EnsureSubscription(t.Context(), topic, model.DeliverSubscription, messaging.StartEarliest))
 	out, err := w.client.Publisher(t.Context(), topic, messaging.Business())
 	require.NoError(t, err)

@@ -53,7 +53,7 @@ func newMetrics(reg prometheus.Registerer, p *Processor) *metrics {
 // outcomes returns the possible outcomes of an attempt.
 func outcomes() []string { return []string{"delivered", "retry", "dead_letter", "gone"} }
 
-// subscribermetrics are the metrics of one subscriber.
+// subscriberMetrics are the metrics of one subscriber.
 type subscriberMetrics struct {
 	deliveries map[string]prometheus.Counter  // by outcome
 	seconds    map[string]prometheus.Observer // by outcome

@@ -20,7 +20,7 @@ import (
 // instantStore takes everything at once.
 type instantStore struct{}
 
-func (instantStore) put(_ context.Context, entries []entry) (done, left []entry, err error) {
+func (instantStore) put(_ context.Context, entries []pendingCopy) (done, left []pendingCopy, err error) {
 	return entries, nil, nil
 }
 func (instantStore) close(context.Context) {}

@@ -85,7 +85,7 @@ func unreadable(keys map[string]string, bus string) error {
 	return errors.Join(errs...)
 }
 
-// hold stops the consuming of the bus, for the reason err; nil: it goes on.
+// hold stops consuming the bus because of err; nil resumes.
 func (b *bus) hold(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -93,11 +93,12 @@ func (b *bus) hold(err error) {
 		b.log.Error("the engine has stopped consuming the bus", zap.Error(err))
 	}
 	b.held = err
-	b.pause()
+	b.pauseOrResume()
 }
 
-// pause makes the consumer follow held. The caller holds b.mu.
-func (b *bus) pause() {
+// pauseOrResume pauses the consumer while held is set, and resumes it otherwise. The caller holds
+// b.mu.
+func (b *bus) pauseOrResume() {
 	switch {
 	case b.consumer == nil:
 	case b.held != nil:
@@ -166,7 +167,7 @@ func (b *bus) consume(ctx context.Context, stop context.CancelCauseFunc) error {
 	cfg.StopTimeout, cfg.AckEvery = own.StopTimeout, 20*time.Millisecond
 	cfg.Retry = messaging.Retry{
 		MinDelay: backoff.Min, MaxDelay: backoff.Max, // of events that the engine gives up; only Reject ends attempts
-		DeadLetterTopic: topics.Unmatched(b.name), DeadLetterSubscription: model.DeliverSubscription,
+		DeadLetterTopic: topics.BusDeadLetter(b.name), DeadLetterSubscription: model.DeliverSubscription,
 	}
 	consumer, err := b.engine.client.Consumer(cfg, messaging.OnOwned(b.own))
 	if err != nil {
@@ -174,7 +175,7 @@ func (b *bus) consume(ctx context.Context, stop context.CancelCauseFunc) error {
 	}
 	b.mu.Lock()
 	b.consumer = consumer
-	b.pause()
+	b.pauseOrResume()
 	b.mu.Unlock()
 	b.setUnhealthy(nil)
 	return consumer.RunAsync(ctx, func(ctx context.Context, d *messaging.Delivery, p messaging.PendingDelivery) {
@@ -227,7 +228,7 @@ func (b *bus) take(ctx context.Context, d *messaging.Delivery, pending messaging
 	p := b.owned[d.Partition]
 	b.mu.Unlock()
 	if p == nil {
-		pending.Complete(errGivenUp)
+		pending.Complete(errReleased)
 		return nil
 	}
 	position, err := positionOf(d.ID)
@@ -242,7 +243,7 @@ func (b *bus) take(ctx context.Context, d *messaging.Delivery, pending messaging
 	p.mu.Lock() // a handler of an earlier ownership may still run
 	defer p.mu.Unlock()
 	if p.ctx.Err() != nil || ctx.Err() != nil {
-		pending.Complete(errGivenUp)
+		pending.Complete(errReleased)
 		return nil
 	}
 	hash := identityOf(d, &e)
@@ -266,10 +267,10 @@ func (b *bus) take(ctx context.Context, d *messaging.Delivery, pending messaging
 		return nil
 	}
 	b.metrics.matched.Inc()
-	m := &message{pending: pending, published: d.PublishTime, metrics: b.metrics}
+	m := &eventInFlight{pending: pending, published: d.PublishTime, metrics: b.metrics}
 	m.left.Store(int32(len(p.matcher.subscribers)) + 1)
 	for _, s := range p.matcher.subscribers {
-		c := entry{position: position, of: m, record: copyOf(d, s, e.PartitionKey, position)}
+		c := pendingCopy{position: position, event: m, record: copyOf(d, s, e.PartitionKey, position)}
 		c.size = messaging.EntryBytes(c.record)
 		q := s.sendQueue
 		if s.ordered {
@@ -279,7 +280,7 @@ func (b *bus) take(ctx context.Context, d *messaging.Delivery, pending messaging
 		case q == nil: // the subscriber was deleted meanwhile
 			m.done(nil)
 		case !q.add(ctx, c):
-			m.done(errGivenUp)
+			m.done(errReleased)
 		}
 	}
 	m.done(nil)
@@ -299,7 +300,7 @@ func copyOf(d *messaging.Delivery, s *subscriber, key string, position int64) *m
 
 // refuse makes an event that cannot be matched a dead letter of the bus.
 func (b *bus) refuse(d *messaging.Delivery, pending messaging.PendingDelivery, err error) {
-	b.metrics.unreadable.Inc()
+	b.metrics.refusedEvents.Inc()
 	b.lines.Warn("an event cannot be matched and becomes a dead letter of the bus", zap.Stringer("message_id", d.ID), zap.Error(err))
 	pending.Complete(messaging.Reject(err))
 }

@@ -56,7 +56,7 @@ func TestEachMatchingSubscriberGetsACopy(t *testing.T) {
 		assert.Greater(t, position, last[d.Partition])
 		last[d.Partition] = position
 	}
-	dead := w.read(w.topics.Unmatched(busName))
+	dead := w.read(w.topics.BusDeadLetter(busName))
 	require.Len(t, dead, 2)
 	deadLetter, ok := dead[0].DeadLetter()
 	require.True(t, ok)
@@ -117,7 +117,7 @@ func TestACorrectedEventComes(t *testing.T) {
 			_, stop := w.engine(w.client, DefaultConfig())
 			put(w, twice)
 			w.acknowledged()
-			require.Len(t, w.read(w.topics.Unmatched(busName)), 1, "it was refused")
+			require.Len(t, w.read(w.topics.BusDeadLetter(busName)), 1, "it was refused")
 			between(w, stop)
 			put(w, corrected)
 			put(w, corrected)

@@ -53,20 +53,20 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 
 // busMetrics are the metrics of one bus.
 type busMetrics struct {
-	matched, unmatched, duplicate, unreadable prometheus.Counter
-	stored, refused                           prometheus.Counter
-	age                                       prometheus.Observer
-	queues, unhealthy, rules                  prometheus.Gauge
-	forgot                                    prometheus.Counter
-	rebuild                                   prometheus.Observer
+	matched, unmatched, duplicate, refusedEvents prometheus.Counter
+	stored, refusedCopies                        prometheus.Counter
+	age                                          prometheus.Observer
+	queues, unhealthy, rules                     prometheus.Gauge
+	forgot                                       prometheus.Counter
+	rebuild                                      prometheus.Observer
 }
 
 func (m *Metrics) of(bus string) *busMetrics {
 	event := func(outcome string) prometheus.Counter { return m.events.WithLabelValues(bus, outcome) }
 	copies := func(outcome string) prometheus.Counter { return m.records.WithLabelValues(bus, outcome) }
 	return &busMetrics{
-		matched: event("matched"), unmatched: event("unmatched"), duplicate: event("duplicate"), unreadable: event("refused"),
-		stored: copies("stored"), refused: copies("refused"),
+		matched: event("matched"), unmatched: event("unmatched"), duplicate: event("duplicate"), refusedEvents: event("refused"),
+		stored: copies("stored"), refusedCopies: copies("refused"),
 		age: m.age.WithLabelValues(bus), queues: m.queues.WithLabelValues(bus), unhealthy: m.unhealthy.WithLabelValues(bus),
 		rules: m.rules.WithLabelValues(bus), forgot: m.forgot, rebuild: m.rebuild,
 	}

@@ -70,7 +70,7 @@ func (p *partition) read(ctx context.Context, from time.Time) (n int, err error)
 // bus, published at the given time or later. An engine stores a dead letter before it acknowledges
 // the event, so each refused event is among them, or is delivered again.
 func (p *partition) readRefused(ctx context.Context, from time.Time) (refused map[int64]bool, err error) {
-	topic := p.bus.engine.topics.Unmatched(p.bus.name)
+	topic := p.bus.engine.topics.BusDeadLetter(p.bus.name)
 	if err := p.bus.engine.client.EnsureSubscription(ctx, topic, model.DeliverSubscription, messaging.StartEarliest); err != nil {
 		return nil, err
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// message is an event whose copies are being stored. Its delivery is completed when all of them
+// eventInFlight is an event whose copies are being stored. Its delivery is completed when all of them
 // are.
-type message struct {
+type eventInFlight struct {
 	pending   messaging.PendingDelivery
 	left      atomic.Int32 // copies that are not done, and one for the matching itself
 	failed    atomic.Pointer[error]
@@ -23,14 +23,14 @@ type message struct {
 	metrics   *busMetrics
 }
 
-// errGivenUp: this engine gives up the partition. The next owner stores the missing copies.
-var errGivenUp = errors.New("the engine releases the partition")
+// errReleased: this engine gives up the partition. The next owner stores the missing copies.
+var errReleased = errors.New("the engine releases the partition")
 
 // done notes that a copy is stored or, with an error, that it will not be.
-func (m *message) done(err error) {
+func (m *eventInFlight) done(err error) {
 	switch {
 	case err == nil:
-	case errors.Is(err, errGivenUp): // counts more than a refused copy: another copy may be missing
+	case errors.Is(err, errReleased): // counts more than a refused copy: another copy may be missing
 		m.failed.Store(&err)
 	default:
 		m.failed.CompareAndSwap(nil, &err)
@@ -46,12 +46,12 @@ func (m *message) done(err error) {
 	m.pending.Complete(nil)
 }
 
-// entry is a copy in flight.
-type entry struct {
+// pendingCopy is a copy in flight.
+type pendingCopy struct {
 	position int64
 	record   *messaging.Record
 	size     int
-	of       *message
+	event    *eventInFlight
 }
 
 // sendQueue stores the copies for one subscriber in the order in which they were added; for an
@@ -75,7 +75,7 @@ type sendQueue struct {
 	pause     backoff.Backoff
 
 	mu      sync.Mutex
-	queue   []entry
+	queue   []pendingCopy
 	count   int // copies that are not finished: in the queue or in flight
 	bytes   int64
 	notFull chan struct{} // closed when the queue is not full any more; nil: no caller waits
@@ -103,7 +103,7 @@ const (
 
 // add adds e to the queue. While the queue is full it waits, until ctx ends: then it returns false,
 // and has added nothing.
-func (q *sendQueue) add(ctx context.Context, e entry) bool {
+func (q *sendQueue) add(ctx context.Context, e pendingCopy) bool {
 	q.mu.Lock()
 	for q.ctx.Err() == nil && q.count > 0 && (q.count >= queueRecords || q.bytes+int64(e.size) > q.maxBytes) {
 		if q.notFull == nil {
@@ -121,7 +121,7 @@ func (q *sendQueue) add(ctx context.Context, e entry) bool {
 	}
 	defer q.mu.Unlock()
 	if q.deleted {
-		e.of.done(nil)
+		e.event.done(nil)
 		return true
 	}
 	if q.ctx.Err() != nil {
@@ -166,7 +166,7 @@ func (q *sendQueue) run() {
 
 // take waits for copies, and takes a group of them out of the queue. It returns nil if the queue
 // was idle, or ends.
-func (q *sendQueue) take() []entry {
+func (q *sendQueue) take() []pendingCopy {
 	var idle *time.Timer
 	for {
 		q.mu.Lock()
@@ -175,7 +175,7 @@ func (q *sendQueue) take() []entry {
 			return nil
 		}
 		if n := q.group(); n > 0 {
-			group := append([]entry(nil), q.queue[:n]...)
+			group := append([]pendingCopy(nil), q.queue[:n]...)
 			if clear(q.queue[:n]); n == len(q.queue) {
 				q.queue = q.queue[:0]
 			} else {
@@ -212,11 +212,11 @@ func (q *sendQueue) group() (n int) {
 }
 
 // store stores a group. It tries until it succeeds, or the queue ends.
-func (q *sendQueue) store(group []entry) {
+func (q *sendQueue) store(group []pendingCopy) {
 	together := len(group)
 	for len(group) > 0 {
 		if q.ctx.Err() != nil {
-			q.finish(group, errGivenUp)
+			q.finish(group, errReleased)
 			return
 		}
 		n := min(together, len(group))
@@ -233,7 +233,7 @@ func (q *sendQueue) store(group []entry) {
 		case errors.Is(err, messaging.ErrTooLarge):
 			// The brokers accepted the event. They do not accept the copy, which has some more
 			// properties.
-			q.metrics.refused.Inc()
+			q.metrics.refusedCopies.Inc()
 			q.finish(group[:1], messaging.Reject(err))
 			group = group[1:]
 		default:
@@ -244,7 +244,7 @@ func (q *sendQueue) store(group []entry) {
 }
 
 // send stores copies in the send topic. It returns those that may not be stored as left.
-func (q *sendQueue) send(group []entry) (done, left []entry, err error) {
+func (q *sendQueue) send(group []pendingCopy) (done, left []pendingCopy, err error) {
 	if q.sendTopic == nil {
 		if err := q.openSendTopic(); err != nil {
 			return nil, group, err
@@ -296,7 +296,7 @@ func (q *sendQueue) close() {
 
 // finish completes copies that are stored or, with an error, will not be. Those of a deleted
 // subscriber are not needed.
-func (q *sendQueue) finish(entries []entry, err error) {
+func (q *sendQueue) finish(entries []pendingCopy, err error) {
 	q.mu.Lock()
 	if q.deleted {
 		err = nil
@@ -311,7 +311,7 @@ func (q *sendQueue) finish(entries []entry, err error) {
 	}
 	q.mu.Unlock()
 	for _, e := range entries {
-		e.of.done(err)
+		e.event.done(err)
 	}
 }
 
@@ -330,7 +330,7 @@ func (q *sendQueue) stopIfIdle() bool {
 		q.metrics.unhealthy.Dec()
 	}
 	q.mu.Unlock()
-	q.finish(rest, errGivenUp)
+	q.finish(rest, errReleased)
 	return true
 }
 

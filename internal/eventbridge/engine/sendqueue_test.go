@@ -33,7 +33,7 @@ type fakeStore struct {
 	groups [][]int64
 }
 
-func (s *fakeStore) put(ctx context.Context, entries []entry) (done, left []entry, err error) {
+func (s *fakeStore) put(ctx context.Context, entries []pendingCopy) (done, left []pendingCopy, err error) {
 	s.mu.Lock()
 	takes, failure := s.takes, s.err
 	s.mu.Unlock()
@@ -89,15 +89,15 @@ func newFakeSendQueue(t testing.TB, s *fakeStore, order model.Order) (*sendQueue
 }
 
 // added is a message with one copy, and whether it is finished.
-func added(l *sendQueue, position int64, key string) (m *message, finished func() bool) {
-	m = &message{metrics: l.metrics, published: time.Now()}
+func added(l *sendQueue, position int64, key string) (m *eventInFlight, finished func() bool) {
+	m = &eventInFlight{metrics: l.metrics, published: time.Now()}
 	m.left.Store(1)
 	return m, func() bool { return m.left.Load() == 0 }
 }
 
 func (q *sendQueue) addTest(ctx context.Context, position int64, key string) func() bool {
 	m, finished := added(q, position, key)
-	if !q.add(ctx, entry{position: position, of: m, size: 10, record: &messaging.Record{Key: key}}) {
+	if !q.add(ctx, pendingCopy{position: position, event: m, size: 10, record: &messaging.Record{Key: key}}) {
 		return nil
 	}
 	return finished
@@ -106,13 +106,13 @@ func (q *sendQueue) addTest(ctx context.Context, position int64, key string) fun
 // An event whose copies are not all stored is delivered again, also when one of them can never be.
 func TestACopyThatIsRefusedHidesNoneThatIsMissing(t *testing.T) {
 	refused := messaging.Reject(messaging.ErrTooLarge)
-	for _, errs := range [][]error{{refused, errGivenUp, nil}, {errGivenUp, refused, nil}, {nil, refused, errGivenUp}} {
-		m := &message{metrics: NewMetrics(prometheus.NewRegistry()).of("b")}
+	for _, errs := range [][]error{{refused, errReleased, nil}, {errReleased, refused, nil}, {nil, refused, errReleased}} {
+		m := &eventInFlight{metrics: NewMetrics(prometheus.NewRegistry()).of("b")}
 		m.left.Store(int32(len(errs)))
 		for _, err := range errs {
 			m.done(err)
 		}
-		assert.ErrorIs(t, *m.failed.Load(), errGivenUp)
+		assert.ErrorIs(t, *m.failed.Load(), errReleased)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 type topicWriter interface {
 	// put stores copies. It returns the stored ones as done, and those that may not be stored as
 	// left, with the reason. After an error the writer cannot be used any more.
-	put(ctx context.Context, entries []entry) (done, left []entry, err error)
+	put(ctx context.Context, entries []pendingCopy) (done, left []pendingCopy, err error)
 	close(ctx context.Context)
 }
 
@@ -50,7 +50,7 @@ func (e *Engine) openPublisher(ctx context.Context, s *model.Subscriber) (topicW
 	return publisher{p}, nil
 }
 
-func (p publisher) put(ctx context.Context, entries []entry) (done, left []entry, err error) {
+func (p publisher) put(ctx context.Context, entries []pendingCopy) (done, left []pendingCopy, err error) {
 	outcomes := make([]error, len(entries))
 	var pending sync.WaitGroup
 	pending.Add(len(entries))
@@ -103,7 +103,7 @@ func (e *Engine) openWriter(ctx context.Context, s *model.Subscriber, partition 
 
 // put leaves out copies that are stored: before an attempt in doubt, by the last owner of the
 // partition, or, if the broker delivers an event again, behind the queue's earlier copies.
-func (w writer) put(ctx context.Context, entries []entry) (done, left []entry, err error) {
+func (w writer) put(ctx context.Context, entries []pendingCopy) (done, left []pendingCopy, err error) {
 	records := make([]*messaging.Record, 0, len(entries))
 	newest := w.w.Stored()
 	for _, e := range entries {

@@ -40,9 +40,9 @@ func TestACopyThatComesAgainIsStoredOnce(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { w.close(context.Background()) })
 	for _, group := range [][]int64{{1, 2}, {1, 2, 3, 2, 3, 4}, {4, 1}} {
-		entries := make([]entry, len(group))
+		entries := make([]pendingCopy, len(group))
 		for i, position := range group {
-			entries[i] = entry{position: position, record: &messaging.Record{
+			entries[i] = pendingCopy{position: position, record: &messaging.Record{
 				Payload: []byte("{}"), SequenceID: &position, Properties: map[string]string{PropertyPosition: strconv.FormatInt(position, 10)},
 			}}
 		}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/aviaryhq/aviary/pkg/jsontext"
 )
 
 // headerPrefix is the prefix of attributes in HTTP's binary mode, in the form of http.Header.
@@ -141,6 +143,11 @@ func (p *Parser) setBody(contentType string, body []byte) *Error {
 		return d.tooLarge()
 	}
 	if IsUTF8(charset) && isText(contentType) && utf8.Valid(body) {
+		size := quotedSize(body)
+		if d.MaxBytes > 0 && size > d.MaxBytes {
+			return d.tooLarge()
+		}
+		d.buf = slices.Grow(d.buf, size)
 		d.setData(dataName, d.quote(body), false)
 		return nil
 	}
@@ -167,4 +174,16 @@ func IsUTF8(charset string) bool {
 		return true
 	}
 	return false
+}
+
+// quotedSize is the length of a text as a JSON string.
+func quotedSize(text []byte) int {
+	var escape [6]byte
+	size := len(text) + len(`""`)
+	for _, c := range text {
+		if c < ' ' || c == '"' || c == '\\' {
+			size += len(jsontext.AppendEscape(escape[:0], c)) - 1
+		}
+	}
+	return size
 }

@@ -58,10 +58,11 @@ func Check(value []byte) error {
 	return nil
 }
 
-// value reads a body that is one JSON value. depth is how many objects will be around it.
+// value reads a body that is one JSON value. depth is how many objects will be around it: if there is
+// one, attributes are values, too.
 func (p *Parser) value(depth int) ([]byte, *Error) {
 	s := &p.json
-	s.Depth = depth
+	s.Depth, s.Values = depth, depth*(1+MaxAttributes)
 	from := s.Space(0)
 	end := s.Value(from)
 	if s.End(end) < 0 {

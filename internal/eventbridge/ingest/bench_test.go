@@ -86,7 +86,7 @@ func BenchmarkHandler(b *testing.B) {
 			}
 			known := storetest.NewStore(storetest.Snapshot(b, 1, buses(), nil))
 			open := func(context.Context, string) (Publisher, error) { return nowhere{}, nil }
-			p, err := New(cfg, "ingest.", known, model.Topics{Namespace: namespace}, nil, open, zap.NewNop(), prometheus.NewRegistry())
+			p, err := New(cfg, known, model.Topics{Namespace: namespace}, nil, open, zap.NewNop(), prometheus.NewRegistry())
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -48,7 +48,7 @@ func newOnPulsar(t testing.TB, log *zap.Logger, pulsar messaging.Config, namespa
 		return client.Publisher(ctx, topic, cfg.Profile)
 	}
 	known := storetest.NewStore(storetest.Snapshot(t, 1, buses(), nil))
-	p.Handler, err = New(cfg, "ingest.", known, model.Topics{Namespace: namespace}, nil, open, log, prometheus.NewRegistry())
+	p.Handler, err = New(cfg, known, model.Topics{Namespace: namespace}, nil, open, log, prometheus.NewRegistry())
 	require.NoError(t, err)
 	router := chi.NewRouter()
 	p.Routes(router)

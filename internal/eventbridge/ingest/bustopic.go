@@ -114,7 +114,7 @@ func (o *busTable) run(ctx context.Context, t *busTopic) {
 	for ctx.Err() == nil {
 		// To open the topic of a deleted bus would create it again.
 		if t.isOf(o.registry.Snapshot().Bus(t.bus.Name)) {
-			err := o.publish(ctx, t, topic, log)
+			err := o.openUntilLost(ctx, t, topic, log)
 			if ctx.Err() == nil && time.Since(logged) >= logInterval {
 				logged = time.Now()
 				log.Error("a topic accepts no records", zap.Error(err))
@@ -127,9 +127,9 @@ func (o *busTable) run(ctx context.Context, t *busTopic) {
 	}
 }
 
-// publish opens a topic, and lets requests publish to it until ctx ends or the topic accepts no
-// further records. Then it closes the publisher, and returns why.
-func (o *busTable) publish(ctx context.Context, t *busTopic, topic string, log *zap.Logger) error {
+// openUntilLost opens a topic, and lets requests publish to it until ctx ends or the topic accepts
+// no further records. Then it closes the publisher, and returns why.
+func (o *busTable) openUntilLost(ctx context.Context, t *busTopic, topic string, log *zap.Logger) error {
 	p, err := o.open(ctx, topic)
 	if err != nil {
 		t.suspended.Begin(err)
@@ -160,8 +160,8 @@ func (t *busTopic) use(ctx context.Context, p Publisher, log *zap.Logger) error 
 	return context.Cause(ctx)
 }
 
-// note looks for errors of records after which the topic accepts no further ones.
-func (p *busPublisher) note(err error) {
+// failIfClosed ends the use of the publisher if err says that it accepts no further records.
+func (p *busPublisher) failIfClosed(err error) {
 	if errors.Is(err, messaging.ErrTopicTerminated) || errors.Is(err, messaging.ErrClosed) {
 		p.fail(err)
 	}

@@ -72,7 +72,7 @@ func TestATopicOfABusThatIsGoneIsNoFault(t *testing.T) {
 		known.Set(none)
 		o.sweep(none)
 		synctest.Wait()
-		publisher.note(messaging.ErrClosed)
+		publisher.failIfClosed(messaging.ErrClosed)
 		assert.Zero(t, logged.Len())
 
 		// The broker may say that the topic is gone before the bus is swept.
@@ -80,7 +80,7 @@ func TestATopicOfABusThatIsGoneIsNoFault(t *testing.T) {
 		publisher, err = o.of(bus).topic.wait(t.Context())
 		require.NoError(t, err)
 		known.Set(none)
-		publisher.note(messaging.ErrTopicTerminated)
+		publisher.failIfClosed(messaging.ErrTopicTerminated)
 		time.Sleep(time.Minute)
 		assert.Equal(t, 2, opened)
 		require.NoError(t, o.close(t.Context()))
@@ -94,13 +94,13 @@ func TestATopicIsOpenedAgainWithoutARequest(t *testing.T) {
 		o, _, bus := topicsOf(t, zap.NewNop(), time.Second, nil, open)
 		publisher, err := o.of(bus).topic.wait(t.Context())
 		require.NoError(t, err)
-		publisher.note(messaging.ErrTopicTerminated)
+		publisher.failIfClosed(messaging.ErrTopicTerminated)
 		synctest.Wait()
 		require.ErrorContains(t, o.check(), messaging.ErrTopicTerminated.Error())
 		time.Sleep(openInterval)
 		synctest.Wait()
 		require.NoError(t, o.check())
-		publisher.note(messaging.ErrClosed) // a late outcome of the former publisher
+		publisher.failIfClosed(messaging.ErrClosed) // a late outcome of the former publisher
 		synctest.Wait()
 		require.NoError(t, o.check())
 		require.NoError(t, o.close(t.Context()))

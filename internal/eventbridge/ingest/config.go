@@ -72,7 +72,7 @@ func DefaultConfig() Config {
 // its index in a batch.
 const mostBatched = 2000
 
-// Validate returns every fault of the section's own keys.
+// Validate checks the section's own keys; each subsection validates itself.
 func (c Config) Validate() error {
 	return errors.Join(
 		config.CheckPositive("request_timeout", c.RequestTimeout),

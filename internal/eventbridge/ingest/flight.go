@@ -41,7 +41,7 @@ type slot struct {
 
 // The outcomes of an event.
 var (
-	errStored   = &refusal.Error{Status: http.StatusAccepted} // no error: the broker has acknowledged it
+	errStored   = &refusal.Error{Status: http.StatusAccepted} // not an error: the broker has acknowledged the event
 	errOversize = &refusal.Error{Status: http.StatusRequestEntityTooLarge, Reason: "broker_size", Text: "the event is larger than the broker accepts"}
 	errUnstored = &refusal.Error{Status: http.StatusServiceUnavailable, Reason: "publish", RetryAfter: refusal.RetryUnavailable, Text: "the event was not stored, or it is not known whether it was: send it again"}
 )
@@ -160,7 +160,7 @@ func (s *slot) complete(_ messaging.MessageID, err error) {
 		outcome = errOversize
 	case err != nil:
 		outcome = errUnstored
-		s.flight.publisher.note(err)
+		s.flight.publisher.failIfClosed(err)
 	}
 	s.outcome.Store(outcome)
 	if s.flight.left.Add(-1) == 0 {

@@ -41,7 +41,6 @@ type Handler struct {
 	budget   *admission.Budget
 	buses    *busTable
 	senders  atomic.Pointer[senders] // changed by Change
-	prefix   string
 
 	buffers  sync.Pool // of *[]byte
 	decoders sync.Pool // of *gzip.Reader
@@ -49,18 +48,17 @@ type Handler struct {
 	timers   sync.Pool // of *time.Timer, stopped
 }
 
-// New makes a handler from a valid configuration. prefix is the prefix of its keys in errors, such
-// as "ingest.". why returns why Pulsar cannot be reached, nil while that is not known; why may be
-// nil. The errors are about the files that the configuration names.
-func New(cfg Config, prefix string, known Registry, topics model.Topics, why func() error, open Open, log *zap.Logger, reg prometheus.Registerer) (*Handler, error) {
-	who, err := newSenders(log, cfg, prefix)
+// New makes a handler from a valid configuration. why returns why Pulsar cannot be reached, nil
+// while that is not known; why may be nil. The errors are about the files that the configuration names.
+func New(cfg Config, known Registry, topics model.Topics, why func() error, open Open, log *zap.Logger, reg prometheus.Registerer) (*Handler, error) {
+	who, err := newSenders(log, cfg)
 	if err != nil {
 		return nil, err
 	}
 	m := newMetrics(reg, cfg.Limits)
 	h := &Handler{
 		ConnState: httpserver.CountConnections(m.connections),
-		log:       log, refusals: refusal.NewLog(log), metrics: m, limits: cfg.Limits, timeout: cfg.RequestTimeout, registry: known, prefix: prefix,
+		log:       log, refusals: refusal.NewLog(log), metrics: m, limits: cfg.Limits, timeout: cfg.RequestTimeout, registry: known,
 		budget: admission.NewBudget(int64(cfg.Limits.InFlightBytes), cfg.share(), m.inFlightSize),
 		buses:  newBusTable(log, known, topics, cfg.RequestTimeout/2, m.topics, why, open),
 	}
@@ -71,7 +69,7 @@ func New(cfg Config, prefix string, known Registry, topics model.Topics, why fun
 // Change puts the tenants of another valid configuration in force. What is left of their quotas
 // stays. After an error nothing is changed.
 func (h *Handler) Change(cfg Config) error {
-	fresh, err := newSenders(h.log, cfg, h.prefix)
+	fresh, err := newSenders(h.log, cfg)
 	if err != nil {
 		return err
 	}
@@ -307,7 +305,7 @@ func (h *Handler) store(ctx context.Context, q *request, entries []event.Entry) 
 
 // publish publishes the entries that are events, so many with so many bytes, and waits for their
 // outcomes.
-func (h *Handler) publish(request context.Context, q *request, entries []event.Entry, events, size int) (*flight, error) {
+func (h *Handler) publish(requestCtx context.Context, q *request, entries []event.Entry, events, size int) (*flight, error) {
 	topic := q.bus.topic
 	switch now := h.registry.Snapshot().Bus(topic.bus.Name); {
 	case now == nil: // to open its topic would create it again
@@ -315,7 +313,7 @@ func (h *Handler) publish(request context.Context, q *request, entries []event.E
 	case !topic.isOf(now):
 		return nil, refusal.Unavailable("bus_definition", refusal.RetryBusy, "the bus was deleted and created again meanwhile: send the request again")
 	}
-	ctx := &deadlineContext{Context: request, until: time.Now().Add(h.timeout)}
+	ctx := &deadlineContext{Context: requestCtx, until: time.Now().Add(h.timeout)}
 	defer ctx.end()
 	publisher, err := topic.wait(ctx)
 	if err != nil {
@@ -328,18 +326,18 @@ func (h *Handler) publish(request context.Context, q *request, entries []event.E
 	f := q.newFlight(h.metrics, publisher, entries, events)
 	f.hold = q.held.Transfer(int64(2*size + eventOverhead*events))
 	f.start(ctx)
-	if !h.await(request, f.done, ctx.until) {
+	if !h.await(requestCtx, f.done, ctx.until) {
 		topic.suspended.NoteLate()
 	}
-	if errors.Is(request.Err(), context.Canceled) {
+	if errors.Is(requestCtx.Err(), context.Canceled) {
 		return nil, refusal.ErrDisconnected
 	}
 	return f, nil
 }
 
-// await waits for done, and returns false if that takes until a time. It returns at once when the
-// request's sender has closed the connection.
-func (h *Handler) await(request context.Context, done <-chan struct{}, until time.Time) bool {
+// await waits for done. It returns false if done is not closed before the deadline until. It returns
+// true at once when the sender has closed the connection.
+func (h *Handler) await(requestCtx context.Context, done <-chan struct{}, until time.Time) bool {
 	timer, kept := h.timers.Get().(*time.Timer)
 	if left := time.Until(until); kept {
 		timer.Reset(left)
@@ -352,7 +350,7 @@ func (h *Handler) await(request context.Context, done <-chan struct{}, until tim
 	case <-done:
 	case <-timer.C:
 		return false
-	case <-request.Done():
+	case <-requestCtx.Done():
 	}
 	return true
 }

@@ -178,7 +178,7 @@ func newDouble(t testing.TB, change func(*Config)) *double {
 	require.Empty(t, config.Validate(cfg))
 	d := &double{broker: &broker{records: map[string][]messaging.Record{}}, store: storetest.NewStore(storetest.Snapshot(t, 1, buses(), nil))}
 	var err error
-	d.Handler, err = New(cfg, "ingest.", d.store, model.Topics{Namespace: namespace}, nil, d.broker.open, zaptest.NewLogger(t), prometheus.NewRegistry())
+	d.Handler, err = New(cfg, d.store, model.Topics{Namespace: namespace}, nil, d.broker.open, zaptest.NewLogger(t), prometheus.NewRegistry())
 	require.NoError(t, err)
 	router := chi.NewRouter()
 	d.Routes(router)

@@ -42,6 +42,10 @@ func modeOf(h http.Header, bus *model.Bus) (mode, error) {
 		return binary, nil
 	}
 	media, parameters, err := mime.ParseMediaType(text)
+	if err != nil { // of its parameters: the media type is valid
+		media, _, _ = strings.Cut(text, ";")
+		media = strings.ToLower(strings.TrimSpace(media))
+	}
 	isEvents := strings.HasPrefix(media, "application/cloudevents")
 	switch {
 	case !isEvents && event.IsBinary(h):

@@ -29,8 +29,8 @@ type senders struct {
 	unknown *tenant
 }
 
-func newSenders(log *zap.Logger, c Config, prefix string) (*senders, error) {
-	tokens, err := bearer.NewTokens(log, c.tokenSources(prefix))
+func newSenders(log *zap.Logger, c Config) (*senders, error) {
+	tokens, err := bearer.NewTokens(log, c.tokenSources())
 	errs := []error{err}
 	signer, err := webhooksig.New(secret.String("whsec_" + rand.Text() + rand.Text())) // base32 is base64, too
 	errs = append(errs, err)
@@ -41,7 +41,7 @@ func newSenders(log *zap.Logger, c Config, prefix string) (*senders, error) {
 		if t.JWT == nil || t.JWT.KeyFile == "" { // Validate says that it must be set
 			continue
 		}
-		keys, err := newJWTKeys(log, t.Name, *t.JWT, fmt.Sprintf("%stenants[%d].jwt.key_file", prefix, i))
+		keys, err := newJWTKeys(log, t.Name, *t.JWT, fmt.Sprintf("ingest.tenants[%d].jwt.key_file", i))
 		if err != nil {
 			errs = append(errs, err)
 			continue

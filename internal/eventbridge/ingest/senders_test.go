@@ -439,11 +439,11 @@ func TestConfigFaults(t *testing.T) {
 		"tenants[4].signing_secrets[0]", "tenants[4].quota.events_per_second", "tenants[4].quota.events_burst", "tenants[4].quota.bytes_burst",
 		"tenants[5].jwt", "tenants[6].jwt.key_file", "tenants[6].jwt.issuer", "tenants[6].jwt.audience", "tenants[6].jwt.leeway",
 	}, got)
-	require.ErrorContains(t, cfg.CheckFiles("ingest."), "ingest.tenants[4].api_keys[0]: is also a token of ingest.tenants[2].api_keys[0]")
+	require.ErrorContains(t, cfg.CheckFiles(), "ingest.tenants[4].api_keys[0]: is also a token of ingest.tenants[2].api_keys[0]")
 	one := DefaultConfig()
 	one.Tenants = []TenantConfig{{Name: "a", Buses: []string{"*"}, JWT: jwks}, {Name: "b", Buses: []string{"*"}, APIKeyFile: "/none"}}
-	err := one.CheckFiles("ingest.")
+	err := one.CheckFiles()
 	require.ErrorContains(t, err, "ingest.tenants[1].api_key_file")
 	one.Tenants = one.Tenants[:1]
-	require.ErrorContains(t, one.CheckFiles("ingest."), "ingest.tenants[0].jwt.key_file")
+	require.ErrorContains(t, one.CheckFiles(), "ingest.tenants[0].jwt.key_file")
 }

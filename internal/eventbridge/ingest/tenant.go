@@ -47,7 +47,7 @@ type TenantConfig struct {
 // Validate returns every fault of one tenant.
 func (c TenantConfig) Validate() error {
 	errs := []error{
-		config.Require(model.ValidName(c.Name), "name", "must be 1 to 63 of a-z, 0-9 and -, the first and last no -, got %q", truncate.Text(c.Name, 64)),
+		config.Require(model.ValidName(c.Name), "name", "must be 1 to 63 of a-z, 0-9 and -, without a - at the beginning or end, got %q", truncate.Text(c.Name, 64)),
 		config.Require(len(c.Buses) > 0, "buses", `must have a bus at least; "*" stands for all`),
 	}
 	for i, bus := range c.Buses {
@@ -100,17 +100,17 @@ func (c Config) checkTenants() error {
 }
 
 // CheckFiles returns what is wrong with API keys, in the section and in the files that it names, and
-// with the files of keys for JWT. prefix is the prefix of the section's keys, such as "ingest.".
-func (c Config) CheckFiles(prefix string) error {
-	_, err := newSenders(zap.NewNop(), c, prefix)
+// with the files of keys for JWT.
+func (c Config) CheckFiles() error {
+	_, err := newSenders(zap.NewNop(), c)
 	return err
 }
 
 // tokenSources returns the keys of the configuration that have API keys.
-func (c Config) tokenSources(prefix string) []bearer.Source {
+func (c Config) tokenSources() []bearer.Source {
 	all := make([]bearer.Source, len(c.Tenants))
 	for i, t := range c.Tenants {
-		key := fmt.Sprintf("%stenants[%d].", prefix, i)
+		key := fmt.Sprintf("ingest.tenants[%d].", i)
 		all[i] = bearer.Source{Tenant: t.Name, Tokens: bearer.List(t.APIKeys, key+"api_keys"), File: t.APIKeyFile, FileKey: key + "api_key_file"}
 	}
 	return all

@@ -24,8 +24,8 @@ const (
 	idleTimeout     = 30 * time.Second
 	// maxResponseHeader bounds the headers of an answer.
 	maxResponseHeader = 64 << 10
-	// maxConnectionAge is after which time a request asks the receiver to close the connection: a
-	// change of the receiver's address in DNS takes effect although there are always requests.
+	// maxConnectionAge is after which time a connection is closed in favor of a new one: a change of
+	// the receiver's address in DNS takes effect although there are always requests.
 	maxConnectionAge = 5 * time.Minute
 )
 

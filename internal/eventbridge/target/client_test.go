@@ -108,9 +108,7 @@ func newPiped(answer func(there net.Conn)) *piped {
 		p.dialed.Add(1)
 		go func() {
 			for r, _ := readWhole(there); r != nil; r, _ = readWhole(there) {
-				if answer(there); r.Close {
-					break
-				}
+				answer(there) // and a request to close the connection is ignored
 			}
 			_ = there.Close()
 			p.ended.Add(1)

@@ -90,24 +90,17 @@ func (f *Factory) Check(t *model.Target) (faults []model.Fault) {
 	return faults
 }
 
-// defaultTimeout is the default of model.Delivery.Timeout.
-const defaultTimeout = 10 * time.Second
-
 // New makes the target of a subscriber. If the target is not valid, the error says why, as Check
 // does.
 func (f *Factory) New(s *model.Subscriber) (Target, error) {
 	if err := model.FaultList(f.Check(&s.Target)).Err(); err != nil {
 		return nil, fmt.Errorf("target: %w", err)
 	}
-	timeout := time.Duration(s.Delivery.Timeout)
-	if timeout <= 0 {
-		timeout = defaultTimeout
-	}
 	k, known := kinds()[s.Target.Kind()]
 	if !known {
 		return nil, errors.New("the target must have exactly one kind")
 	}
-	return k.open(f, s, timeout)
+	return k.open(f, s, time.Duration(s.Delivery.Timeout))
 }
 
 // Close closes the sinks of targets that were not closed, and idle connections. Until

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/http/httpguts"
@@ -39,7 +40,8 @@ type webhook struct {
 	signer     *webhooksig.Signer // nil: requests are not signed
 	tokens     *tokens            // nil: no OAuth2
 	transport  *http.Transport
-	own        bool // no other subscriber uses the transport
+	own        bool        // no other subscriber uses the transport
+	renew      atomic.Bool // the next request closes its connection, because an old one was in use
 	timeout    time.Duration
 	secrets    secrets // of the subscriber; the OAuth2 token is not in it
 }
@@ -318,22 +320,20 @@ func newBody(content []byte) io.ReadCloser { return io.NopCloser(bytes.NewReader
 func (w *webhook) postOnce(ctx context.Context, r *request, token string) Result {
 	head := w.headers(r, token)
 	var conn *connection // of the request, nil for none
+	last := w.renew.Swap(false)
 	requesting, giveUp := context.WithCancel(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GetConn: func(string) { // also for a second connection, if the first was closed while idle
-			conn = nil
-			delete(head, "Connection")
-		},
+		GetConn: func(string) { conn = nil }, // also for a second connection, if the first was closed while idle
 		GotConn: func(got httptrace.GotConnInfo) {
 			conn = connectionOf(got.Conn)
 			conn.unanswered.Store(r)
-			if time.Since(conn.opened) >= maxConnectionAge {
-				head["Connection"] = []string{"close"}
+			if !last && time.Since(conn.opened) >= maxConnectionAge {
+				w.renew.Store(true)
 			}
 		},
 	}))
 	defer giveUp()
 	req := w.blank.WithContext(requesting)
-	req.Header = head
+	req.Header, req.Close = head, last
 	if req.ContentLength = int64(len(r.body)); len(r.body) > 0 {
 		req.Body = newBody(r.body)
 		req.GetBody = func() (io.ReadCloser, error) { return newBody(r.body), nil }

@@ -151,7 +151,7 @@ func (d *decoder) object(raw json.RawMessage, v reflect.Value, at string) {
 		i, known := fields[key]
 		if !known {
 			names := slices.Sorted(maps.Keys(fields))
-			d.faults.Add(at+Step(key), "there is no such key: the keys here are %s", strings.Join(names, ", "))
+			d.faults.Add(at+Step(key), "unknown key; the keys here are %s", strings.Join(names, ", "))
 			return
 		}
 		field := v.FieldByIndex(i)

@@ -14,7 +14,7 @@ const (
 	MaxSubscriberRules = 1_000
 	// MaxWeight bounds the weight in an engine of the patterns of all rules, MaxSubscriberWeight of
 	// the rules of one subscriber: a pattern of a few hundred bytes may take a megabyte. See
-	// [match.Pattern.Weight], which is 2 or more.
+	// [eventpattern.Pattern.Weight], which is 2 or more.
 	MaxWeight           = 2_000_000
 	MaxSubscriberWeight = 200_000
 )
@@ -48,8 +48,8 @@ func NewSubscriber(bus, name string) Subscriber {
 	}
 }
 
-// Or sets v to otherwise if it is zero.
-func Or[T comparable](v *T, otherwise T) {
+// SetDefault sets v to otherwise if v is zero.
+func SetDefault[T comparable](v *T, otherwise T) {
 	var zero T
 	if *v == zero {
 		*v = otherwise
@@ -58,15 +58,15 @@ func Or[T comparable](v *T, otherwise T) {
 
 // Fill sets zero fields to their defaults, also below pointers.
 func (s *Subscriber) Fill() {
-	Or(&s.State, Active)
-	Or(&s.Order, OrderNone)
-	Or(&s.Start, "latest")
+	SetDefault(&s.State, Active)
+	SetDefault(&s.Order, OrderNone)
+	SetDefault(&s.Start, "latest")
 	if s.Order == OrderTotal {
-		Or(&s.Delivery.Concurrency, 1)
+		SetDefault(&s.Delivery.Concurrency, 1)
 	}
-	Or(&s.Delivery.Concurrency, defaultConcurrency)
-	Or(&s.Delivery.Timeout, defaultTimeout)
-	Or(&s.Delivery.Breaker.Probe, defaultProbe)
+	SetDefault(&s.Delivery.Concurrency, defaultConcurrency)
+	SetDefault(&s.Delivery.Timeout, defaultTimeout)
+	SetDefault(&s.Delivery.Breaker.Probe, defaultProbe)
 	if s.Delivery.Retry.Schedule == nil {
 		s.Delivery.Retry.Schedule = []Duration{
 			Duration(time.Second), Duration(5 * time.Second), Duration(30 * time.Second),
@@ -74,13 +74,13 @@ func (s *Subscriber) Fill() {
 		}
 	}
 	if s.Transform != nil {
-		Or(&s.Transform.ContentType, "application/json")
+		SetDefault(&s.Transform.ContentType, "application/json")
 	}
 	if w := s.Target.Webhook; w != nil {
-		Or(&w.Mode, ModeStructured)
+		SetDefault(&w.Mode, ModeStructured)
 		if w.Mode == ModeBatch {
-			Or(&w.BatchEvents, defaultBatchEvents)
-			Or(&w.BatchLinger, defaultBatchLinger)
+			SetDefault(&w.BatchEvents, defaultBatchEvents)
+			SetDefault(&w.BatchLinger, defaultBatchLinger)
 		}
 	}
 }

@@ -24,7 +24,7 @@ var (
 	ErrUnknown = errors.New("it is not known whether the change was stored")
 	// ErrNewer: the registry holds a record of a newer version of Eventbridge, so this one changes
 	// nothing.
-	ErrNewer = errors.New("the registry was written by a newer version of Eventbridge: update this instance before changing anything by it")
+	ErrNewer = errors.New("the registry was written by a newer version of Eventbridge: update this instance before you change anything with it")
 	// ErrClosed: the store was closed.
 	ErrClosed = errors.New("the registry was closed")
 )

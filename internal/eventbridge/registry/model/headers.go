@@ -54,7 +54,7 @@ func (f *FaultList) headerValue(at string, value secret.String) {
 func reservedHeader(canonical string) string {
 	switch canonical {
 	case "Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade":
-		return "it is about one connection (RFC 9110, section 7.6.1)"
+		return "it belongs to one connection (RFC 9110, section 7.6.1)"
 	case "Host", "Content-Length", "Content-Encoding", "Expect", "Accept-Encoding":
 		return "HTTP itself sets it"
 	case "Content-Type":

@@ -22,7 +22,7 @@ func TestHeadersOfAWebhook(t *testing.T) {
 		want    []string // pointers below /target/webhook/headers, and what the fault says
 	}{
 		"a header":            {map[string]string{"X-Key": "a b", "Authorization": "Basic abc"}, nil},
-		"hop by hop":          {map[string]string{"transfer-encoding": "chunked"}, []string{"/transfer-encoding: must not be given: it is about one connection"}},
+		"hop by hop":          {map[string]string{"transfer-encoding": "chunked"}, []string{"/transfer-encoding: must not be given: it belongs to one connection"}},
 		"host":                {map[string]string{"Host": "inside"}, []string{"/Host: must not be given: HTTP itself"}},
 		"content type":        {map[string]string{"Content-Type": "a/b"}, []string{"/Content-Type: must not be given: it follows from mode"}},
 		"an attribute":        {map[string]string{"CE-id": "1"}, []string{"/CE-id: must not be given: Eventbridge sets headers that begin with ce-"}},

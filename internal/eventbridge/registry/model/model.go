@@ -60,8 +60,8 @@ const (
 	OrderTotal Order = "total" // all events of the bus in their order; Failover; the bus has one partition
 )
 
-// Ordered reports whether the engine stores copies under the position of the event in the bus'
-// topic.
+// Ordered reports whether events are delivered in an order. The engine then stores each copy under
+// the event's position in the bus' topic.
 func (o Order) Ordered() bool { return o == OrderGroup || o == OrderTotal }
 
 // State is what a subscriber does.
@@ -105,7 +105,7 @@ type Subscriber struct {
 	Delivery  Delivery   `json:"delivery"`
 }
 
-// Rule is one pattern, in the language of package match.
+// Rule is one pattern, in the language of package eventpattern.
 type Rule struct {
 	Name    string          `json:"name"`
 	Pattern json.RawMessage `json:"pattern"`

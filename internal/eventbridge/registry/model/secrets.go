@@ -123,7 +123,7 @@ func KeepSecrets(s, old *Subscriber) (f FaultList) {
 		kept, ok := stored[at]
 		switch sent := at != "/target/webhook/signing_secret" && at != "/target/webhook/tls/key"; {
 		case !ok:
-			f.Add(at, "there is no stored secret to keep: give it")
+			f.Add(at, "no secret is stored here: give the secret")
 		case sent && moved:
 			f.Add(at, "must be given again, because it would be sent to another server than before")
 		}

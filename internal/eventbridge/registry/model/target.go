@@ -110,7 +110,7 @@ func (r *RabbitMQTarget) validate(*Subscriber) (f FaultList) {
 	f.Text("/exchange", r.Exchange, 255)
 	f.Text("/routing_key", r.RoutingKey, 255)
 	if r.Exchange == "" && r.RoutingKey == "" {
-		f.Add("/exchange", "must be given, or else routing_key, which is a queue then")
+		f.Add("/exchange", "must be given, unless routing_key is the name of a queue")
 	}
 	return f
 }

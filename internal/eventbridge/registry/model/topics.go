@@ -21,9 +21,9 @@ func (t Topics) Status() string { return t.name("status") }
 // Events is the topic on which a bus' events come in.
 func (t Topics) Events(bus string) string { return t.name(bus + "-events") }
 
-// Unmatched is the topic of a bus' events that no engine can match, because package match refuses
-// them.
-func (t Topics) Unmatched(bus string) string { return t.Events(bus) + "-DLQ" }
+// BusDeadLetter is the topic of a bus' dead letters: events that the engine cannot decode or match. An
+// event that merely matches no rule is not among them.
+func (t Topics) BusDeadLetter(bus string) string { return t.Events(bus) + "-DLQ" }
 
 // Send is the send topic of one subscriber.
 func (t Topics) Send(s *Subscriber) string { return t.name(s.Bus + "-to-" + s.Name + "-" + s.UID) }

@@ -29,7 +29,7 @@ const (
 // Name checks the name of a bus, a subscriber or a rule.
 func (f *FaultList) Name(at, name string) {
 	if !ValidName(name) {
-		f.Add(at, "must be 1 to %d of a-z, 0-9 and -, the first and the last no -, got %s", maxName, Quote(name))
+		f.Add(at, "must be 1 to %d of a-z, 0-9 and -, without a - at the beginning or end, got %s", maxName, Quote(name))
 	}
 }
 

@@ -3,13 +3,9 @@ package model
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"mime"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/event"
 	"github.com/aviaryhq/aviary/pkg/eventpattern"
 )
 
@@ -25,8 +21,8 @@ func ValidateSubscriber(s *Subscriber, checks Checks) (f FaultList) {
 		f.Add("/start", "must be latest, earliest, or a time such as 2026-01-02T15:04:05Z, got %s", Quote(s.Start))
 	}
 	ValidateRules(&f, s)
-	if s.Transform != nil {
-		f.below("/transform", validateTransform(s.Transform, checks))
+	if s.Transform != nil && checks.Transform != nil {
+		f.below("/transform", checks.Transform(s.Transform))
 	}
 	f.below("/target", validateTarget(s, checks))
 	validateDelivery(&f, s)
@@ -58,25 +54,6 @@ func ValidateRules(f *FaultList, s *Subscriber) {
 		}
 		r.compiled = pattern
 	}
-}
-
-func validateTransform(t *Transform, checks Checks) (f FaultList) {
-	if t.Template == "" {
-		f.Add("/template", "must be given")
-	}
-	for _, name := range slices.Sorted(maps.Keys(t.Paths)) {
-		if _, err := event.ParsePointer(t.Paths[name]); err != nil {
-			f.Add("/paths"+Step(name), "%s", err)
-		}
-	}
-	if kind, _, err := mime.ParseMediaType(t.ContentType); err != nil || !strings.Contains(kind, "/") {
-		f.Add("/content_type", "must be a media type such as application/json, got %s", Quote(t.ContentType))
-	}
-	f.Text("/content_type", t.ContentType, MaxText)
-	if len(f) == 0 && checks.Transform != nil {
-		f.below("", checks.Transform(t))
-	}
-	return f
 }
 
 func validateDelivery(f *FaultList, s *Subscriber) {

@@ -123,7 +123,7 @@ func (s *Store) fits(key string, size int) error {
 
 func fits(all, size, old int) error {
 	if all > model.MaxBytes && size > old {
-		return &model.Invalid{Faults: []model.Fault{{Problem: fmt.Sprintf("the registry would have %d bytes, and can have %d", all, model.MaxBytes)}}}
+		return &model.Invalid{Faults: []model.Fault{{Problem: fmt.Sprintf("the registry would have %d bytes; the limit is %d", all, model.MaxBytes)}}}
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ type contents struct {
 	log  *zap.Logger
 
 	snapshot *Snapshot
-	loaded   bool // the snapshot is shared: each change makes a copy
+	shared   bool // the snapshot is in use elsewhere: each change makes a copy
 	entries  map[string]*entry
 	replaced int // records that later ones replaced, since the last compaction began
 }
@@ -55,7 +55,7 @@ func newContents(keys *Keys, log *zap.Logger) *contents {
 
 // share returns the snapshot of everything that was read so far. contents never changes it again.
 func (c *contents) share() *Snapshot {
-	c.loaded = true
+	c.shared = true
 	return c.snapshot
 }
 
@@ -69,7 +69,7 @@ func (c *contents) apply(d *messaging.Delivery) (change string, changed bool) {
 	}
 	bus, name, ok := cutKey(d.Key)
 	if !ok && d.Key != counterKey {
-		c.log.Error("the registry's topic holds a message that is not the registry's: it is skipped",
+		c.log.Error("skipped a message that Eventbridge did not write to the registry's topic",
 			zap.String("key", d.Key), zap.Stringer("id", d.ID))
 		return "", false
 	}
@@ -99,7 +99,7 @@ func (c *contents) apply(d *messaging.Delivery) (change string, changed bool) {
 	}
 	if err != nil {
 		e.broken, e.rest = err.Error(), restOf(&r, bus, name)
-		c.log.Error("a record of the registry cannot be read: its object is left out until it is changed again",
+		c.log.Error("a record of the registry cannot be read: its bus or subscriber is unavailable until it is written again",
 			zap.String("key", d.Key), zap.Int64("revision", r.Revision), zap.Stringer("id", d.ID), zap.Error(err))
 		put = func(s *Snapshot) { s.unreadable[d.Key] = e.broken }
 	}
@@ -152,7 +152,7 @@ func restOf(r *record, bus, name string) *model.Subscriber {
 
 // change changes the snapshot or, once it is shared, a copy of it.
 func (c *contents) change(bus, name string, f func(*Snapshot)) {
-	if c.loaded {
+	if c.shared {
 		c.snapshot = c.snapshot.copyFor(bus, name)
 	}
 	f(c.snapshot)

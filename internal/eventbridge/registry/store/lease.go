@@ -22,8 +22,8 @@ type writerLease struct {
 // ownedFor bounds how long changes of one store share an ownership: other instances wait meanwhile.
 const ownedFor = time.Second
 
-// changes is the profile of the publisher. Each change is a message of its own.
-func changes() messaging.Profile {
+// publisherProfile makes each change a message of its own.
+func publisherProfile() messaging.Profile {
 	p := messaging.Business()
 	p.Name, p.BatchRecords, p.Ownership, p.AckTimeout = "registry", 1, messaging.WaitForOwnership, 5*time.Second
 	return p
@@ -54,7 +54,7 @@ func (s *Store) own(ctx context.Context) (*writerLease, error) {
 // becomeOwner opens a publisher and stores a fence. It retries until ctx ends.
 func (s *Store) becomeOwner(ctx context.Context) (*writerLease, error) {
 	for {
-		p, err := s.client.Publisher(ctx, s.topic, changes())
+		p, err := s.client.Publisher(ctx, s.topic, publisherProfile())
 		if err != nil {
 			return nil, err
 		}

@@ -26,7 +26,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		buses:       gauge("buses", "Buses."),
 		subscribers: gauge("subscribers", "Subscribers of all buses."),
 		rules:       gauge("rules", "Rules of all subscribers."),
-		unreadable:  gauge("unreadable_records", "Buses and subscribers that are left out because their records cannot be read."),
+		unreadable:  gauge("unreadable_records", "Buses and subscribers that are unavailable because their records cannot be read."),
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "eventbridge_registry_changes_total", Help: "Changes asked of this instance, by result.",
 		}, []string{"result"}),

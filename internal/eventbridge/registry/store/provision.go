@@ -33,7 +33,7 @@ func (p *Pulsar) MakeBus(ctx context.Context, b *model.Bus) error {
 		return &model.Invalid{Faults: []model.Fault{{Pointer: "/partitions", Problem: err.Error()}}}
 	}
 	if err == nil && p.admin {
-		err = p.keep(ctx, p.topics.Unmatched(b.Name), 1, model.DeliverSubscription)
+		err = p.keep(ctx, p.topics.BusDeadLetter(b.Name), 1, model.DeliverSubscription)
 		if errors.Is(err, errPartitions) { // brokers have created it, and may create topics with partitions
 			return nil
 		}
@@ -118,7 +118,7 @@ func (p *Pulsar) keep(ctx context.Context, topic string, partitions int, subscri
 // RemoveBus deletes the topic of the bus' events and the topic of its unmatched events, with all
 // their messages.
 func (p *Pulsar) RemoveBus(ctx context.Context, bus string) error {
-	return errors.Join(p.remove(ctx, p.topics.Events(bus)), p.remove(ctx, p.topics.Unmatched(bus)))
+	return errors.Join(p.remove(ctx, p.topics.Events(bus)), p.remove(ctx, p.topics.BusDeadLetter(bus)))
 }
 
 // RemoveSubscriber deletes all topics of a subscriber, with all their messages.

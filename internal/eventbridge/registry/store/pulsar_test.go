@@ -117,7 +117,7 @@ func TestTopicsAreMadeAndRemoved(t *testing.T) {
 
 	// A bus that is made again begins with an empty topic, and with other partitions if need be.
 	w.publish(t, client, w.topics.Events("orders"))
-	w.publish(t, client, w.topics.Unmatched("orders"))
+	w.publish(t, client, w.topics.BusDeadLetter("orders"))
 	require.NoError(t, m.DeleteBus(ctx, "orders", store.Condition{}))
 	b.Partitions = 3
 	_, _, err = m.PutBus(ctx, b, store.Condition{New: true})

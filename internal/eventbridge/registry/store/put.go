@@ -82,12 +82,12 @@ func (s *Store) completeBus(snapshot *Snapshot, made model.Bus, revision int64, 
 	made.Revision, made.Created, made.Changed = 0, at, at
 	if old != nil {
 		made.Revision, made.Created, made.Changed = old.Revision, old.Created, old.Changed
-		model.Or(&made.Partitions, old.Partitions)
+		model.SetDefault(&made.Partitions, old.Partitions)
 	}
 	if !s.opts.Partitions {
-		model.Or(&made.Partitions, 1)
+		model.SetDefault(&made.Partitions, 1)
 	}
-	model.Or(&made.Partitions, model.DefaultPartitions)
+	model.SetDefault(&made.Partitions, model.DefaultPartitions)
 	f := model.ValidateBus(&made, s.opts.Checks)
 	switch {
 	case old != nil && made.Partitions != old.Partitions:
@@ -205,9 +205,9 @@ func (s *Store) completeSubscriber(snapshot *Snapshot, given *model.Subscriber, 
 	}
 	made.Reason, made.UID, made.Revision, made.Created, made.Changed = "", uid, 0, at, at
 	if old != nil {
-		model.Or(&made.State, old.State)
-		model.Or(&made.Order, old.Order)
-		model.Or(&made.Start, old.Start)
+		model.SetDefault(&made.State, old.State)
+		model.SetDefault(&made.Order, old.Order)
+		model.SetDefault(&made.Start, old.Start)
 		made.UID, made.Revision, made.Created, made.Changed = old.UID, old.Revision, old.Created, old.Changed
 		if made.State == old.State {
 			made.Reason = old.Reason
@@ -237,7 +237,7 @@ func (s *Store) checkSubscriber(made, old *model.Subscriber, snapshot *Snapshot)
 	f := model.KeepSecrets(made, old)
 	f.UnlessAt(f, model.ValidateSubscriber(made, s.opts.Checks))
 	if bus := snapshot.Bus(made.Bus); made.Order == model.OrderTotal && bus.Partitions != 1 {
-		f.Add("/order", "must not be total on a bus of %d partitions: events of one partition only have an order", bus.Partitions)
+		f.Add("/order", "must not be total on a bus of %d partitions: order exists only within one partition", bus.Partitions)
 	}
 	if _, subscribers := snapshot.Counts(); old == nil && subscribers >= model.MaxSubscribers {
 		f.Add("", "there are %d subscribers already, which is the maximum", subscribers)
@@ -253,7 +253,7 @@ func (s *Store) checkSubscriber(made, old *model.Subscriber, snapshot *Snapshot)
 		rules, weight = len(old.Rules), old.Weight()
 	}
 	if all := snapshot.Rules() - rules + len(made.Rules); len(made.Rules) > rules && all > model.MaxRules {
-		f.Add("/rules", "there would be %d rules of all subscribers, and there can be %d", all, model.MaxRules)
+		f.Add("/rules", "all subscribers together would have %d rules; the limit is %d", all, model.MaxRules)
 	}
 	checkWeight(&f, made.Weight(), weight, snapshot.Weight())
 	return f
@@ -265,9 +265,9 @@ func checkWeight(f *model.FaultList, now, before, all int) {
 	switch all += now - before; {
 	case now <= before:
 	case now > model.MaxSubscriberWeight:
-		f.Add("/rules", "the patterns have %d fields and alternatives with their $or written out, and there can be %d: $or multiplies", now, model.MaxSubscriberWeight)
+		f.Add("/rules", "the patterns have %d fields and alternatives after $or is expanded; the limit is %d", now, model.MaxSubscriberWeight)
 	case all > model.MaxWeight:
-		f.Add("/rules", "the patterns of all subscribers would have %d fields and alternatives with their $or written out, and there can be %d", all, model.MaxWeight)
+		f.Add("/rules", "the patterns of all subscribers would have %d fields and alternatives after $or is expanded; the limit is %d", all, model.MaxWeight)
 	}
 }
 

@@ -109,7 +109,7 @@ func TestImmutableParts(t *testing.T) {
 	total := aSubscriber("wide", "all")
 	total.Order = model.OrderTotal
 	_, _, err = m.PutSubscriber(ctx, total, store.Condition{})
-	require.Equal(t, []string{"/order: must not be total on a bus of 2 partitions: events of one partition only have an order"}, storetest.Faults(t, err))
+	require.Equal(t, []string{"/order: must not be total on a bus of 2 partitions: order exists only within one partition"}, storetest.Faults(t, err))
 	total.Bus = "orders"
 	made, _, err := m.PutSubscriber(ctx, total, store.Condition{})
 	require.NoError(t, err)

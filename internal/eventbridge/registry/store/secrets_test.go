@@ -53,9 +53,9 @@ func TestSecretsAreKeptAndNeverShown(t *testing.T) {
 	ctx := testContext(t)
 	_, _, err := m.PutSubscriber(ctx, asShown(t, ptr(withSecrets("mail"))), store.Condition{})
 	require.Equal(t, []string{
-		"/target/webhook/headers/X-Key: there is no stored secret to keep: give it",
-		"/target/webhook/headers/X~0Y: there is no stored secret to keep: give it",
-		"/target/webhook/oauth2/client_secret: there is no stored secret to keep: give it",
+		"/target/webhook/headers/X-Key: no secret is stored here: give the secret",
+		"/target/webhook/headers/X~0Y: no secret is stored here: give the secret",
+		"/target/webhook/oauth2/client_secret: no secret is stored here: give the secret",
 	}, storetest.Faults(t, err))
 	made, _, err := m.PutSubscriber(ctx, withSecrets("mail"), store.Condition{})
 	require.NoError(t, err)

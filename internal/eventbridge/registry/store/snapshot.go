@@ -24,9 +24,9 @@ func NewSnapshot(revision int64, buses []model.Bus, subscribers []model.Subscrib
 	s := emptySnapshot()
 	s.revision = revision
 	for _, b := range buses {
-		model.Or(&b.Partitions, 1)
-		model.Or(&b.MaxEventBytes, model.DefaultMaxEventBytes)
-		model.Or(&b.Revision, revision)
+		model.SetDefault(&b.Partitions, 1)
+		model.SetDefault(&b.MaxEventBytes, model.DefaultMaxEventBytes)
+		model.SetDefault(&b.Revision, revision)
 		if err := model.ValidateBus(&b, model.Checks{}).Err(); err != nil {
 			return nil, err
 		}
@@ -38,8 +38,8 @@ func NewSnapshot(revision int64, buses []model.Bus, subscribers []model.Subscrib
 			return nil, err
 		}
 		made.Fill()
-		model.Or(&made.Revision, revision)
-		model.Or(&made.UID, "uid")
+		model.SetDefault(&made.Revision, revision)
+		model.SetDefault(&made.UID, "uid")
 		if err := model.ValidateSubscriber(made, model.Checks{}).Err(); err != nil {
 			return nil, err
 		}

@@ -106,7 +106,7 @@ func Open(ctx context.Context, client *messaging.Client, topics model.Topics, op
 	s.show(now)
 	s.mu.Unlock()
 	buses, subscribers := now.Counts()
-	s.log.Info("the registry is read", zap.Int64("revision", now.Revision()), zap.Int("buses", buses), zap.Int("subscribers", subscribers),
+	s.log.Info("registry loaded", zap.Int64("revision", now.Revision()), zap.Int("buses", buses), zap.Int("subscribers", subscribers),
 		zap.Int("rules", now.Rules()), zap.Int("unreadable", len(now.unreadable)), zap.Duration("took", time.Since(begin)))
 	return s, nil
 }

@@ -262,7 +262,7 @@ func TestTheRegistryIsBounded(t *testing.T) {
 	long.Name = "more"
 	_, _, err := m.PutBus(ctx, long, store.Condition{})
 	require.Len(t, storetest.Faults(t, err), 1)
-	require.ErrorContains(t, err, "and can have 67108864")
+	require.ErrorContains(t, err, "the limit is 67108864")
 	long.Name, long.Schemas = "b0", nil
 	_, _, err = m.PutBus(ctx, long, store.Condition{})
 	require.NoError(t, err)

@@ -200,8 +200,9 @@ func (f *file) addFaults(o *object, faults []model.Fault) {
 	}
 }
 
-// has adds an object, unless the file has one of its name already.
-func (f *file) has(o *object) bool {
+// addObject adds an object and its faults. It returns false for a duplicate: the file has another
+// object of this name.
+func (f *file) addObject(o *object) bool {
 	first := f.byKey[o.key()]
 	if first != nil {
 		o.faults.Add("/name", "must differ from that of %s", first.at)
@@ -209,7 +210,7 @@ func (f *file) has(o *object) bool {
 		f.byKey[o.key()] = o
 	}
 	f.addFaults(o, o.faults)
-	return first != nil
+	return first == nil
 }
 
 // readFile reads a file. The file has the faults of the text: what the objects may hold is checked
@@ -252,7 +253,7 @@ func (f *file) readBus(text json.RawMessage, at string, lookup func(string) (str
 	}{Bus: model.NewBus("")}
 	o := &object{at: at, bus: &content.Bus, faults: model.Decode(text, &content)}
 	o.Bus, o.name = content.Name, "bus "+quoteUnlessPlain(content.Name)
-	if f.has(o) {
+	if !f.addObject(o) {
 		return
 	}
 	f.buses = append(f.buses, o)
@@ -270,7 +271,7 @@ func (f *file) readSubscriber(text json.RawMessage, at, bus string, lookup func(
 	}
 	o.faults = append(o.faults, expand(&sub, lookup)...)
 	o.Bus, o.Subscriber, o.name = bus, sub.Name, "subscriber "+quoteUnlessPlain(bus)+"/"+quoteUnlessPlain(sub.Name)
-	if !f.has(o) {
+	if f.addObject(o) {
 		f.subscribers = append(f.subscribers, o)
 	}
 }

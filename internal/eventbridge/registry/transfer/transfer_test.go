@@ -123,7 +123,7 @@ func TestExportAndImportAreIdempotent(t *testing.T) {
 	// Another registry has no secrets to keep.
 	other := newStore(t)
 	_, err := transfer.Import(testContext(t), other, strings.NewReader(first), transfer.Options{})
-	require.Equal(t, []string{"/buses/0/subscribers/0/target/webhook/headers/X-Key: there is no stored secret to keep: give it"}, storetest.Faults(t, err))
+	require.Equal(t, []string{"/buses/0/subscribers/0/target/webhook/headers/X-Key: no secret is stored here: give the secret"}, storetest.Faults(t, err))
 	require.Zero(t, other.Snapshot().Revision(), "nothing is changed before all is looked at")
 
 	changed := strings.Replace(first, "https://example.com/a", "https://example.com/b", 1)
@@ -164,15 +164,15 @@ func TestAllFaultsOfAFileAreFoundAtOnce(t *testing.T) {
 			"/buses/0/subscribers: the key occurs twice", "/buses/0/subscribers/0/rules: must be 1 to 1000 rules, got 0",
 			"/buses/0/subscribers/0/target: must have exactly one of webhook, pulsar, kafka, rabbitmq and log, got 0"},
 		"format: 2\nbusses: []\nbuses: 1\nformat: 1": {
-			"/buses: must be a list, got 1", "/busses: there is no such key: the keys here are buses, format", "/format: the key occurs twice"},
+			"/buses: must be a list, got 1", "/busses: unknown key; the keys here are buses, format", "/format: the key occurs twice"},
 		"format: 1\nbuses: [{name: a}, {name: a, partitions: x}, {name: B, subscribers: 1}, 5]": {
 			"/buses/1/name: must differ from that of /buses/0", "/buses/1/partitions: must be a whole number, got a text",
-			`/buses/2/name: must be 1 to 63 of a-z, 0-9 and -, the first and the last no -, got "B"`, "/buses/2/subscribers: must be a list, got 1",
+			`/buses/2/name: must be 1 to 63 of a-z, 0-9 and -, without a - at the beginning or end, got "B"`, "/buses/2/subscribers: must be a list, got 1",
 			"/buses/3: must be an object, got 5"},
 		"format: 1\nbuses: [{name: a, subscribers: [{name: b, rules: [{name: r}], target: {log: {}}}]}]": {"/buses/0/subscribers/0/rules/0/pattern: must be given"},
-		"format: 1\nbuses: [{name: &x a, description: *x}]":                                              {": line 2: anchors and aliases (& and *) are not taken: write it out"},
-		"format: 1\nbuses: [{name: a, partitions: .inf}]":                                                {`: line 2: must be a number that JSON has, got ".inf"`},
-		"format: 1\nbuses: [{name: a, description: !!binary aGk=}]":                                      {": line 2: tags (!!binary) are not taken"},
+		"format: 1\nbuses: [{name: &x a, description: *x}]":                                              {": line 2: anchors and aliases (& and *) are not supported: repeat the value"},
+		"format: 1\nbuses: [{name: a, partitions: .inf}]":                                                {`: line 2: must be a number that JSON can express, got ".inf"`},
+		"format: 1\nbuses: [{name: a, description: !!binary aGk=}]":                                      {": line 2: tags (!!binary) are not supported"},
 		"format: 1\nbuses: [{name: a, name: a}]":                                                         {"/buses/0/name: the key occurs twice"},
 		"format: 1\nbuses: [{name: a, partitions: 0x1, subscribers: [{name: b}]}]":                       {"/buses/0/subscribers/0/rules: must be 1 to 1000 rules, got 0", "/buses/0/subscribers/0/target: must have exactly one of webhook, pulsar, kafka, rabbitmq and log, got 0"},
 		"format: 1\nbuses:\n- name: a\n  subscribers:\n  - {name: b, rules: [{name: r, pattern: {a: [1]}}], target: {webhook: {url: 'https://e.com', bearer: '${A} ${', headers: {X: '${}'}}}}": {
@@ -202,7 +202,7 @@ func TestFaultsOfAFileNameWhatTheyAreAbout(t *testing.T) {
 	require.Subset(t, lines, []string{
 		"bus a: /partitions: must be a whole number, got a text",
 		"subscriber a/b: /target: must have exactly one of webhook, pulsar, kafka, rabbitmq and log, got 0",
-		`subscriber a/"B": /name: must be 1 to 63 of a-z, 0-9 and -, the first and the last no -, got "B"`,
+		`subscriber a/"B": /name: must be 1 to 63 of a-z, 0-9 and -, without a - at the beginning or end, got "B"`,
 	})
 }
 
@@ -253,9 +253,9 @@ func TestAnImportIsLookedAtWholeBeforeTheFirstChange(t *testing.T) {
 		}
 		return text
 	}
-	const tooMuch = "/rules: the patterns of all subscribers would have 2162690 fields and alternatives with their $or written out, and there can be 2000000"
+	const tooMuch = "/rules: the patterns of all subscribers would have 2162690 fields and alternatives after $or is expanded; the limit is 2000000"
 	refused("format: 1\nbuses: [{name: orders, subscribers: [{name: new, rules: [{name: r, pattern: {a: [1]}}], target: {webhook: {url: 'https://e.com', bearer: <redacted>}}}]}]",
-		transfer.Options{Prune: true}, "/buses/0/subscribers/0/target/webhook/bearer: there is no stored secret to keep: give it")
+		transfer.Options{Prune: true}, "/buses/0/subscribers/0/target/webhook/bearer: no secret is stored here: give the secret")
 	refused(heavy(11), transfer.Options{}, "/buses/0/subscribers/10"+tooMuch)
 	require.Len(t, steps(t, m, heavy(10), transfer.Options{Prune: true}), 11)
 	renamed := strings.ReplaceAll(heavy(10), "{name: s", "{name: z")

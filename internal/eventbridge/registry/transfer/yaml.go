@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
+	"github.com/aviaryhq/aviary/pkg/jsontext"
 )
 
 // toYAML converts JSON to YAML: keys keep their order, numbers their digits.
@@ -102,7 +103,7 @@ func writeJSON(b *bytes.Buffer, n *yaml.Node) error {
 	case yaml.ScalarNode:
 		return writeScalar(b, n, wrong)
 	case yaml.AliasNode:
-		return wrong("anchors and aliases (& and *) are not taken: write it out")
+		return wrong("anchors and aliases (& and *) are not supported: repeat the value")
 	default:
 		return wrong("is not a value")
 	}
@@ -130,22 +131,18 @@ func writeScalar(b *bytes.Buffer, n *yaml.Node, wrong func(string, ...any) error
 		}
 		text, err := json.Marshal(v)
 		if err != nil { // infinite, or no number
-			return wrong("must be a number that JSON has, got %s", model.Quote(n.Value))
+			return wrong("must be a number that JSON can express, got %s", model.Quote(n.Value))
 		}
 		b.Write(text)
 	case "!!str", "!!timestamp":
 		writeText(b, n.Value)
 	default:
-		return wrong("tags (%s) are not taken", n.ShortTag())
+		return wrong("tags (%s) are not supported", n.ShortTag())
 	}
 	return nil
 }
 
-func writeText(b *bytes.Buffer, text string) {
-	e := json.NewEncoder(b)
-	e.SetEscapeHTML(false)
-	_ = e.Encode(text) // a string is always encoded, and a line break behind it is white space
-}
+func writeText(b *bytes.Buffer, text string) { b.Write(jsontext.AppendString(nil, text)) }
 
 // errNoDocument: a text is empty.
 var errNoDocument = errors.New("it is empty")

@@ -9,9 +9,9 @@ import (
 
 // These are about what a process of Eventbridge holds in addition to what its configuration bounds.
 const (
-	// usualMemory keeps a process with all roles, 1,000 subscribers and 10,000 rules below 512 MiB
-	// resident, with its program code.
-	usualMemory = 440 << 20
+	// usualMemory keeps a process below 256 MiB resident, with its program code, as long as its live
+	// objects take no more than two thirds of usualMemory.
+	usualMemory = 220 << 20
 	// memoryBase is for a process without buses: the client, the API, and requests to it.
 	memoryBase = 96 << 20
 	// memoryOfSubscriber is for the registry, a producer, consumers, and events in flight that no

@@ -101,14 +101,8 @@ func TestChurnKeepsNothing(t *testing.T) {
 		require.NoError(t, err)
 		x.Set(id, p)
 	}
-	heap := func() uint64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
 	set("stays", `{"a":["x"]}`)
-	before := heap()
+	before := liveBytes()
 	for i := range 50 {
 		set("long", fmt.Sprintf(`{"a":["%d%s"],"b":["%d%s"]}`, i, strings.Repeat("y", 100_000), i, strings.Repeat("z", 100_000)))
 	}
@@ -117,7 +111,7 @@ func TestChurnKeepsNothing(t *testing.T) {
 		x.Update(func(c *eventpattern.Change[string]) { c.Remove("twin") })
 	}
 	x.Update(func(c *eventpattern.Change[string]) { c.Remove("long") })
-	assert.Less(t, int64(heap())-int64(before), int64(1<<20))
+	assert.Less(t, liveBytes()-before, int64(1<<20))
 	runtime.KeepAlive(x)
 }
 
@@ -132,19 +126,34 @@ func TestChurnOfALargeRuleKeepsLittle(t *testing.T) {
 	replace := func(i int) {
 		x.Set(-1, parse(t, `{"data":{"shop":[`+listed(10_000, fmt.Sprintf(`"%d-%%d"`, i))+`]}}`))
 	}
-	heap := func() int64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
 	replace(0)
-	before := heap()
+	before := liveBytes()
 	for i := range 50 {
 		replace(i)
 	}
-	assert.Less(t, heap()-before, int64(16<<20))
+	assert.Less(t, liveBytes()-before, int64(16<<20))
 	runtime.KeepAlive(x)
+}
+
+// TestEarlierChangesAreNotKept: parts of the index that no later change touches come from each
+// earlier one.
+func TestEarlierChangesAreNotKept(t *testing.T) {
+	x := eventpattern.NewIndex[int]()
+	before := liveBytes()
+	for i := range 2000 {
+		x.Set(2*i, parse(t, fmt.Sprintf(`{"customer":["c%d"]}`, i)))
+		x.Set(2*i+1, parse(t, fmt.Sprintf(`{"type":[{"prefix":"kind-%d."}]}`, i)))
+	}
+	assert.Less(t, liveBytes()-before, int64(16<<20))
+	runtime.KeepAlive(x)
+}
+
+// liveBytes is the size of all live objects.
+func liveBytes() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
 
 // TestAnExclusionOfManyWildcardsIsCheap: an ordinary event does not take too much work.

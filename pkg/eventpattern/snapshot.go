@@ -61,7 +61,9 @@ func (e *edit) done() *snapshot {
 	for _, r := range e.ranges {
 		r.finish()
 	}
-	return e.next
+	next := e.next
+	*e = edit{} // what it owns refers to it, and must not keep the snapshots of earlier changes
+	return next
 }
 
 // node returns a node that e may change.

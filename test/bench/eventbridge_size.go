@@ -66,7 +66,7 @@ func (b *eventbridgeBench) sizeOf(ctx context.Context, s *bridge, events string,
 	}
 	b.Row("\n%d subscribers with %d rules, all delivered to\tresident at most %.0f MiB\tmade in %.0f s, first deliveries within %.0f s\t%d of %d and %d events delivered",
 		subscribers, subscribers*sizeRules, peak, made.Seconds(), delivered.Seconds(), came, wanted, again)
-	b.AtMost("size_peak_mib", peak, 512)
+	b.AtMost("size_peak_mib", peak, 256)
 	b.AtMost("size_lost", float64(wanted-came), 0)
 	return nil
 }

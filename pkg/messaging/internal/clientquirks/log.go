@@ -37,7 +37,7 @@ func (l rawLogger) WithError(err error) log.Entry          { return l.with(zap.E
 func (l rawLogger) WithField(name string, v any) log.Entry { return l.with(name, v) }
 
 func (l rawLogger) with(fields ...any) rawLogger {
-	l.s = l.s.With(fields...)
+	l.s = l.s.WithLazy(fields...)
 	return l
 }
 

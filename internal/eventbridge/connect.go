@@ -2,6 +2,7 @@ package eventbridge
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"go.uber.org/zap"
@@ -43,13 +44,20 @@ func policies(ns *trial.Namespace) []trial.Trial {
 // policiesTimeout bounds the requests for the namespace's settings.
 const policiesTimeout = 10 * time.Second
 
-// logPolicies logs which settings the namespace lacks. It returns when ctx ends.
+// logPolicies logs which settings the namespace lacks: a note, because Eventbridge works without
+// them, or a warning if they cannot be read. It returns when ctx ends.
 func (s *service) logPolicies(ctx context.Context) error {
 	if s.admin() {
 		asking, cancel := context.WithTimeout(ctx, policiesTimeout)
 		defer cancel()
 		for _, t := range policies(trial.NewNamespace(s.client, "topics.namespace", s.cfg.Topics.Namespace)) {
-			if err := t.Try(asking); err != nil && ctx.Err() == nil {
+			err := t.Try(asking)
+			var note trial.Note
+			switch {
+			case err == nil || ctx.Err() != nil:
+			case errors.As(err, &note):
+				s.rt.Log.Info("a setting of the namespace is missing or not known", zap.String("setting", t.Name), zap.String("note", string(note)))
+			default:
 				s.rt.Log.Warn("a setting of the namespace is missing or not known", zap.String("setting", t.Name), zap.Error(err))
 			}
 		}

@@ -312,6 +312,11 @@ func TestPrefetchFollowsSizes(t *testing.T) {
 			return set.Open(name, commit)
 		})
 	})
+	require.Eventually(t, func() bool { // messages that the source has received are not ready any more
+		mu.Lock()
+		defer mu.Unlock()
+		return len(got) >= end
+	}, waitTimeout, 10*time.Millisecond)
 	require.Eventually(t, func() bool { lag, err := s.Lag(t.Context()); return err == nil && lag == 0 && b.ready(q) == 0 }, waitTimeout, 10*time.Millisecond)
 	mu.Lock()
 	defer mu.Unlock()

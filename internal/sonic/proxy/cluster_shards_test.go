@@ -378,6 +378,7 @@ func TestShardsWaitAtLittleCost(t *testing.T) { //nolint:paralleltest // it meas
 	runtime.ReadMemStats(&stats)
 	require.Less(t, stats.HeapAlloc, uint64(reads*size/4))
 	openPrimary(t, servers.Nodes()[0])
+	require.NoError(t, c.SetDeadline(time.Now().Add(await.Patience))) // of the answers, which begin now
 	for i := range reads + 2 {
 		reply, err := c.reply()
 		require.NoError(t, err)

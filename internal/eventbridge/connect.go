@@ -2,7 +2,6 @@ package eventbridge
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"go.uber.org/zap"
@@ -51,14 +50,12 @@ func (s *service) logPolicies(ctx context.Context) error {
 		asking, cancel := context.WithTimeout(ctx, policiesTimeout)
 		defer cancel()
 		for _, t := range policies(trial.NewNamespace(s.client, "topics.namespace", s.cfg.Topics.Namespace)) {
-			err := t.Try(asking)
-			var note trial.Note
-			switch {
+			switch err := t.Try(asking); {
 			case err == nil || ctx.Err() != nil:
-			case errors.As(err, &note):
-				s.rt.Log.Info("a setting of the namespace is missing or not known", zap.String("setting", t.Name), zap.String("note", string(note)))
+			case trial.IsFailure(err):
+				s.rt.Log.Warn("a setting of the namespace is not known", zap.String("setting", t.Name), zap.Error(err))
 			default:
-				s.rt.Log.Warn("a setting of the namespace is missing or not known", zap.String("setting", t.Name), zap.Error(err))
+				s.rt.Log.Info("a setting of the namespace is missing", zap.String("setting", t.Name), zap.String("note", err.Error()))
 			}
 		}
 	}

@@ -75,7 +75,7 @@ func begin(ctx context.Context, trials []Trial) []*outcome {
 
 func (o *outcome) run(ctx context.Context) {
 	defer close(o.done)
-	if o.err = bounded(ctx, o.trial.Try); !failure(o.err) {
+	if o.err = bounded(ctx, o.trial.Try); !IsFailure(o.err) {
 		o.then = begin(ctx, o.trial.Then)
 	}
 }
@@ -97,13 +97,14 @@ func bounded(ctx context.Context, try func(context.Context) error) error {
 			err = ctx.Err()
 		}
 	}
-	if failure(err) && ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded) {
+	if IsFailure(err) && ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("no answer within %s (%w)", Timeout, err)
 	}
 	return err
 }
 
-func failure(err error) bool {
+// IsFailure reports whether the result of a trial is an error, and not a [Note].
+func IsFailure(err error) bool {
 	var note Note
 	return err != nil && !errors.As(err, &note)
 }
@@ -114,7 +115,7 @@ func (o *outcome) write(out io.Writer, tried, failed int) (int, int) {
 	tried++
 	text := "ok"
 	switch {
-	case failure(o.err):
+	case IsFailure(o.err):
 		failed++
 		text = Plain(o.err)
 	case o.err != nil:

@@ -334,15 +334,12 @@ func TestATargetThatCannotBeMadeIsTriedAgain(t *testing.T) {
 		Client: w.client, Source: w.store, Topics: w.topics, Targets: missing, Config: testConfig(),
 		Log: zaptest.NewLogger(t), Metrics: prometheus.NewRegistry(),
 	})
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- p.Run(ctx) }()
+	stop := w.run(p)
 	w.send("s", "", "e")
 	w.gets(f, []string{"e"})
 	assert.Empty(t, p.Status(busName, "s").Unhealthy)
 	assert.Negative(t, missing.left.Load())
 	stop()
-	require.NoError(t, <-done)
 }
 
 // missingTargets makes no target the first few times.
@@ -377,13 +374,10 @@ func TestASubscriberIsActiveAgainAtOnce(t *testing.T) {
 		Client: w.client, Source: &reactivating{w.store, &gone}, Topics: w.topics, Targets: w, Config: testConfig(), Instance: "alone", Instances: known,
 		Log: zaptest.NewLogger(t), Metrics: prometheus.NewRegistry(),
 	})
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- p.Run(ctx) }()
+	stop := w.run(p)
 	w.send("s", "", "e")
 	w.gets(f, []string{"e"})
 	stop()
-	require.NoError(t, <-done)
 }
 
 // reactivating is a registry where a subscriber that is disabled is active again before anybody sees

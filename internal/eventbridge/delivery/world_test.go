@@ -239,6 +239,11 @@ func (w *world) processorOf(client *messaging.Client, cfg Config) (p *Processor,
 		Client: client, Source: w.store, Topics: w.topics, Targets: w, Config: cfg, Instance: "alone", Instances: known,
 		Log: zaptest.NewLogger(w.t), Metrics: prometheus.NewRegistry(),
 	})
+	return p, w.run(p)
+}
+
+// run runs a processor until stop is called or the test ends.
+func (w *world) run(p *Processor) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
@@ -247,7 +252,7 @@ func (w *world) processorOf(client *messaging.Client, cfg Config) (p *Processor,
 		require.NoError(w.t, <-ended)
 	})
 	w.t.Cleanup(stop)
-	return p, stop
+	return stop
 }
 
 func testConfig() Config { return DefaultConfig() }

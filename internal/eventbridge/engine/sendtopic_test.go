@@ -16,10 +16,9 @@ import (
 	"github.com/aviaryhq/aviary/test/wire"
 )
 
-// The broker delivers an event again: its copy for an ordered subscriber is stored already, or is
-// before it in the same group.
-func TestACopyThatComesAgainIsStoredOnce(t *testing.T) {
-	t.Parallel()
+// fakeBroker starts a broker in memory, and connects a client to it.
+func fakeBroker(t *testing.T) (*wire.Server, *messaging.Client) {
+	t.Helper()
 	server := wire.Start(t)
 	client, err := messaging.Dial(t.Context(), messaging.Config{URL: server.URL()}, messaging.WithLogger(zaptest.NewLogger(t)))
 	require.NoError(t, err)
@@ -28,6 +27,14 @@ func TestACopyThatComesAgainIsStoredOnce(t *testing.T) {
 		defer cancel()
 		assert.NoError(t, client.Close(ctx))
 	})
+	return server, client
+}
+
+// The broker delivers an event again: its copy for an ordered subscriber is stored already, or is
+// before it in the same group.
+func TestACopyThatComesAgainIsStoredOnce(t *testing.T) {
+	t.Parallel()
+	server, client := fakeBroker(t)
 	s := newSubscriber("s", model.OrderTotal, `{"type":["a"]}`)
 	s.Bus, s.UID = busName, "u-s"
 	e := New(Options{
@@ -71,14 +78,7 @@ func (m noMaker) MakeSubscriber(context.Context, *model.Bus, *model.Subscriber) 
 // copies that are left.
 func TestADeletedBusMakesNoTopics(t *testing.T) {
 	t.Parallel()
-	server := wire.Start(t)
-	client, err := messaging.Dial(t.Context(), messaging.Config{URL: server.URL()}, messaging.WithLogger(zaptest.NewLogger(t)))
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
-		defer cancel()
-		assert.NoError(t, client.Close(ctx))
-	})
+	server, client := fakeBroker(t)
 	e := New(Options{
 		Client: client, Topics: model.Topics{Namespace: "public/default"}, Maker: noMaker{t}, Config: DefaultConfig(), Log: zaptest.NewLogger(t),
 		Metrics: NewMetrics(prometheus.NewRegistry()),
@@ -89,6 +89,6 @@ func TestADeletedBusMakesNoTopics(t *testing.T) {
 	s.Bus, s.UID = busName, "u-s"
 	server.FailLookup(e.topics.Send(&s), wire.TopicNotFound, 100)
 	b.halt()
-	_, err = b.openSendTopic(t.Context(), &s, 0)
+	_, err := b.openSendTopic(t.Context(), &s, 0)
 	require.ErrorIs(t, err, messaging.ErrTopicNotFound)
 }

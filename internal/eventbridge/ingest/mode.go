@@ -42,7 +42,7 @@ func modeOf(h http.Header, bus *model.Bus) (mode, error) {
 		return binary, nil
 	}
 	media, parameters, err := mime.ParseMediaType(text)
-	if err != nil { // of its parameters: the media type is valid
+	if err != nil { // often only a parameter is wrong, such as one that is given twice
 		media, _, _ = strings.Cut(text, ";")
 		media = strings.ToLower(strings.TrimSpace(media))
 	}

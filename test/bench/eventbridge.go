@@ -61,7 +61,7 @@ func (b *eventbridgeBench) prepare(ctx context.Context) (err error) {
 	if err := servers.Build(ctx, "eventbridge", b.program); err != nil {
 		return err
 	}
-	b.near, err = servers.StartBroker(ctx, 0, "brokerDeduplicationEnabled", "true")
+	b.near, err = servers.StartBroker(ctx, servers.Options{Conf: map[string]string{"brokerDeduplicationEnabled": "true"}})
 	return err
 }
 

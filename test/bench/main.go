@@ -1,35 +1,53 @@
-// Command bench measures one scenario and prints a table, then one line of JSON:
+// Command bench measures a scenario or a workload and prints a table, then one line of JSON:
 //
 //	{"scenario":…,"figures":{…},"targets":[{"name":…,"value":…,"target":…,"ok":…},…]}
 //
-// Machines drift, so whatever is compared runs in turn, in one run, and is compared
-// as the median of pairwise ratios. Each measured piece is a child process of its
-// own (this program again, with -child), so that its CPU seconds and peak memory
-// are its alone.
+// A workload is a YAML file of the OpenMessaging Benchmark:
+//
+//	go run ./test/bench -workload FILE -pulsar.url pulsar://broker:6650 -pulsar.admin_url http://broker:8080
+//
+// runs it with the library and with the plain client in turn. Without a URL it starts a broker.
+// -out takes a folder for the results: NAME.json, and the page NAME.html.
+//
+// Machines drift, so whatever is compared runs in turn, in one run, and is compared as the median
+// of pairwise ratios. Each turn is a child process of its own (this program again), so that its
+// CPU time and peak memory are its alone.
 package main
 
 import (
 	"context"
+	"embed"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/bench/load"
 	"github.com/aviaryhq/aviary/test/bench/measure"
 	"github.com/aviaryhq/aviary/test/bench/pieces"
+	"github.com/aviaryhq/aviary/test/bench/workload"
 )
 
-// scenario measures something and reports figures and targets.
-type scenario func(ctx context.Context, r *measure.Report) error
+// scenarioFiles are the scenarios that differ in numbers only.
+//
+//go:embed scenarios
+var scenarioFiles embed.FS
 
-func scenarios() map[string]scenario {
-	return map[string]scenario{
+// services are the scenarios that measure a service.
+func services() map[string]func(context.Context, *measure.Report) error {
+	return map[string]func(context.Context, *measure.Report) error{
 		"eventbridge":   eventbridgeScenario,
 		"messaging":     messagingScenario,
 		"nightingale":   nightingaleScenario,
@@ -37,6 +55,30 @@ func scenarios() map[string]scenario {
 		"sonic":         sonicScenario,
 		"sonic-cluster": sonicClusterScenario,
 	}
+}
+
+// settings are the configuration: flags, and a file or environment variables (BENCH_PULSAR_URL) as
+// the services have them.
+type settings struct {
+	Pulsar    messaging.Config `yaml:"pulsar"`
+	Namespace string           `yaml:"namespace"` // of the topics; default: public/default
+}
+
+// noCluster is the default URL: a broker is started.
+const noCluster = "pulsar://none.invalid:6650"
+
+func defaults() settings {
+	s := settings{Pulsar: messaging.DefaultConfig(), Namespace: "public/default"}
+	s.Pulsar.URL = noCluster
+	return s
+}
+
+// options are what only the command line has.
+type options struct {
+	scenario, workload, only, profile, out, child string
+	rounds                                        int
+	quick, turn                                   bool
+	outage                                        time.Duration
 }
 
 func main() {
@@ -47,33 +89,114 @@ func main() {
 }
 
 func run() error {
-	name := flag.String("scenario", "", "what to measure: "+strings.Join(names(), ", "))
-	rounds := flag.Int("rounds", 5, "turns that each compared pair takes")
-	only := flag.String("only", "", "run only the parts whose name contains this")
-	child := flag.String("child", "", "internal: one measured piece, as JSON")
-	profile := flag.String("profile", "", "write CPU and allocation profiles of the measured pieces into this folder")
-	quick := flag.Bool("quick", false, "a fifth of the load and a short outage, to see that all works")
-	outage := flag.Duration("outage", time.Minute, "how long the broker is unavailable where that is measured")
-	flag.Parse()
-
+	var o options
+	loaded, err := config.Load(config.Spec[settings]{
+		Name: "bench", Summary: "measures workloads on Pulsar", Args: os.Args[1:], Environ: os.Environ(), Usage: os.Stderr,
+		Defaults: defaults, Flags: o.flags,
+	})
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if *child != "" {
-		return measure.RunChild(ctx, *child, pieces.All())
+	switch {
+	case o.turn:
+		return load.RunChild(ctx, loaded.Config.Pulsar, os.Stdin, os.Stdout)
+	case o.child != "":
+		return measure.RunChild(ctx, o.child, pieces.All())
 	}
-	s, ok := scenarios()[*name]
-	if !ok {
-		return fmt.Errorf("unknown scenario %q: choose one of %s", *name, strings.Join(names(), ", "))
+	name := o.scenario
+	if o.workload != "" {
+		name = strings.TrimSuffix(filepath.Base(o.workload), filepath.Ext(o.workload))
 	}
-	r := measure.New(*name, *rounds, *only, *profile)
-	if r.Quick, r.Outage = *quick, *outage; *quick {
+	r := measure.New(name, o.rounds, o.only, o.profile)
+	if r.Quick, r.Outage = o.quick, o.outage; o.quick {
 		r.Outage = min(r.Outage, 5*time.Second)
 	}
-	if err := s(ctx, r); err != nil {
+	err = o.measure(ctx, r, loaded.Config)
+	if err != nil && !errors.Is(err, errLost) {
 		return err
 	}
 	r.Print(os.Stdout)
-	return json.NewEncoder(os.Stdout).Encode(r.Result())
+	return errors.Join(err, json.NewEncoder(os.Stdout).Encode(r.Result()))
 }
 
-func names() []string { return slices.Sorted(maps.Keys(scenarios())) }
+// measure runs what the options name.
+func (o *options) measure(ctx context.Context, r *measure.Report, c settings) error {
+	if o.workload == "" {
+		if service, ok := services()[o.scenario]; ok {
+			return service(ctx, r)
+		}
+	}
+	s, err := o.read()
+	if err != nil {
+		return err
+	}
+	if o.quick {
+		s.Fraction(5)
+	}
+	run := newRunner(r, s)
+	defer run.close()
+	if c.Pulsar.URL != noCluster {
+		if run.given, err = dial(ctx, c.Pulsar, c.Namespace); err != nil {
+			return err
+		}
+		defer run.given.stop()
+		run.args = os.Args[1:]
+	}
+	err = run.run(ctx)
+	if err != nil && !errors.Is(err, errLost) {
+		return err
+	}
+	return errors.Join(err, run.write(o.out))
+}
+
+// read reads the workload, or the scenario.
+func (o *options) read() (*workload.Scenario, error) {
+	if o.workload != "" {
+		w, err := workload.Read(o.workload)
+		return workload.Compare(w), err
+	}
+	if !slices.Contains(names(), o.scenario) {
+		return nil, fmt.Errorf("unknown scenario %q: choose one of %s, or give a -workload", o.scenario, strings.Join(names(), ", "))
+	}
+	return workload.ReadScenario(scenarioFiles, "scenarios/"+o.scenario+".yaml")
+}
+
+// flags registers the options, and those of the configuration that most runs need.
+func (o *options) flags(f *flag.FlagSet, c *settings) {
+	f.StringVar(&o.scenario, "scenario", "", "what to measure: "+strings.Join(names(), ", "))
+	f.StringVar(&o.workload, "workload", "", "in place of a scenario, a workload file of the OpenMessaging Benchmark")
+	f.StringVar(&c.Pulsar.URL, "pulsar.url", c.Pulsar.URL, "the cluster; with the default a broker is started")
+	f.StringVar(&c.Pulsar.AdminURL, "pulsar.admin_url", c.Pulsar.AdminURL, "its admin API: partitions, and what is stored, need it")
+	f.StringVar(&c.Namespace, "namespace", c.Namespace, "of the topics")
+	f.IntVar(&o.rounds, "rounds", defaultRounds, "turns that each compared side takes")
+	f.StringVar(&o.only, "only", "", "run only the parts whose name contains this")
+	f.StringVar(&o.out, "out", "bench-results", "folder for the JSON results and the page")
+	f.StringVar(&o.profile, "profile", "", "write CPU and allocation profiles of the measured processes into this folder")
+	f.BoolVar(&o.quick, "quick", false, "a fifth of the load and a short outage, to see that all works")
+	f.DurationVar(&o.outage, "outage", time.Minute, "how long the broker is unavailable where that is measured")
+	f.StringVar(&o.child, "child", "", "internal: one measured piece, as JSON")
+	f.BoolVar(&o.turn, "turn", false, "internal: run the turn that standard input holds")
+}
+
+const defaultRounds = 5
+
+// names are those of all scenarios.
+func names() []string {
+	all := slices.Collect(maps.Keys(services()))
+	files, _ := fs.Glob(scenarioFiles, "scenarios/*.yaml") // the pattern is right
+	for _, file := range files {
+		all = append(all, strings.TrimSuffix(filepath.Base(file), ".yaml"))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// machine says what the figures were measured on.
+func machine() string {
+	return fmt.Sprintf("%s/%s, %d cores, %s", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version())
+}

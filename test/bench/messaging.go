@@ -41,7 +41,7 @@ type pair struct {
 const pieceSeconds = 5
 
 func messagingScenario(ctx context.Context, r *measure.Report) error {
-	near, err := servers.StartBroker(ctx, 0)
+	near, err := servers.StartBroker(ctx, servers.Options{})
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func messagingScenario(ctx context.Context, r *measure.Report) error {
 		if err != nil {
 			return err
 		}
-		if far, err = servers.StartFarBroker(ctx, line); err != nil {
+		if far, err = servers.StartFarBroker(ctx, line, servers.Options{}); err != nil {
 			return err
 		}
 		defer far.Stop()

@@ -47,7 +47,7 @@ func nightingaleScenario(ctx context.Context, r *measure.Report) (err error) {
 	if err := b.prepare(ctx); err != nil {
 		return err
 	}
-	if b.near, err = servers.StartBroker(ctx, 0); err != nil {
+	if b.near, err = servers.StartBroker(ctx, servers.Options{}); err != nil {
 		return err
 	}
 	defer b.near.Stop()
@@ -209,7 +209,7 @@ func (b *remoteBench) outage(name, format string) func(context.Context) error {
 			if b.line, err = proxy.New(); err != nil {
 				return err
 			}
-			if b.far, err = servers.StartFarBroker(ctx, b.line); err != nil {
+			if b.far, err = servers.StartFarBroker(ctx, b.line, servers.Options{}); err != nil {
 				return err
 			}
 		}

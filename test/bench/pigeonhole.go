@@ -79,7 +79,7 @@ func pigeonholeScenario(ctx context.Context, r *measure.Report) (err error) {
 // servers starts the three systems for this run alone.
 func (b *bridgeBench) servers(ctx context.Context) (stop func(), err error) {
 	stop = func() {}
-	if b.pulsar, err = servers.StartBroker(ctx, 0, "brokerDeduplicationEnabled", "true"); err != nil {
+	if b.pulsar, err = servers.StartBroker(ctx, servers.Options{Conf: map[string]string{"brokerDeduplicationEnabled": "true"}}); err != nil {
 		return stop, err
 	}
 	s, err := stack.New(stack.Config{Log: os.Stderr, Owned: true, Checkout: fmt.Sprintf("bench-bridge-%d", os.Getpid())})

@@ -103,7 +103,7 @@ func (b *sonicBench) clusterPart(ctx context.Context, p clusterPart, sides []*si
 	for _, s := range sides {
 		s.n = p.n
 	}
-	if _, err := b.inTurn(ctx, p.String(), load{p.command, p.pipeline, redisClients}, sides...); err != nil {
+	if _, err := b.inTurn(ctx, p.String(), redisLoad{p.command, p.pipeline, redisClients}, sides...); err != nil {
 		return err
 	}
 	for _, s := range sides[1:] {

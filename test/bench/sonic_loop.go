@@ -45,7 +45,7 @@ func (b *sonicBench) loop(ctx context.Context) (err error) {
 				n /= 4
 			}
 			part := fmt.Sprintf("loop_%d_clients_p%d", clients, p.pipeline)
-			ratios, err := b.inTurn(ctx, part, load{"get", p.pipeline, clients},
+			ratios, err := b.inTurn(ctx, part, redisLoad{"get", p.pipeline, clients},
 				&side{name: "direct", address: b.bare, n: n},
 				&side{name: "goroutines_own", address: own.address, endpoint: own, n: n},
 				&side{name: "goroutines_shared", address: shared.address, endpoint: shared, n: n},

@@ -15,7 +15,7 @@ import (
 	"github.com/aviaryhq/aviary/test/bench/servers"
 )
 
-// loaded is what one turn of load took of the endpoint.
+// loaded is what one turn of redisLoad took of the endpoint.
 type loaded struct {
 	rate      float64 // commands a second
 	perMillon float64 // CPU seconds of the process between, per million commands
@@ -24,7 +24,7 @@ type loaded struct {
 }
 
 // load is what the load generator sends.
-type load struct {
+type redisLoad struct {
 	command           string
 	pipeline, clients int
 }
@@ -32,12 +32,12 @@ type load struct {
 // redisBenchmark has Debian's load generator send n commands, and returns how many a second were
 // answered.
 func redisBenchmark(ctx context.Context, address, command string, pipeline, n int) (float64, error) {
-	rate, _, err := sendLoad(ctx, address, load{command, pipeline, redisClients}, n)
+	rate, _, err := sendLoad(ctx, address, redisLoad{command, pipeline, redisClients}, n)
 	return rate, err
 }
 
 // sendLoad is like redisBenchmark, and returns the p99 of the latency in milliseconds too.
-func sendLoad(ctx context.Context, address string, l load, n int) (rate, p99 float64, err error) {
+func sendLoad(ctx context.Context, address string, l redisLoad, n int) (rate, p99 float64, err error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return 0, 0, err
@@ -80,7 +80,7 @@ type side struct {
 	turns    []loaded
 }
 
-func (s *side) turn(ctx context.Context, of load, n int) (l loaded, err error) {
+func (s *side) turn(ctx context.Context, of redisLoad, n int) (l loaded, err error) {
 	before, redisBefore, err := s.cpu()
 	if err != nil {
 		return l, err
@@ -111,7 +111,7 @@ func (s *side) cpu() (used, redis float64, err error) {
 
 // inTurn runs all sides, each first in turn, and returns the ratios of each to the first one's
 // rate.
-func (b *sonicBench) inTurn(ctx context.Context, part string, of load, sides ...*side) (ratios [][]float64, err error) {
+func (b *sonicBench) inTurn(ctx context.Context, part string, of redisLoad, sides ...*side) (ratios [][]float64, err error) {
 	for _, s := range sides {
 		if b.Quick {
 			s.n /= 5
@@ -189,7 +189,7 @@ func (b *sonicBench) reads(ctx context.Context) (err error) {
 		want        float64
 	}{{1, 200_000, .7}, {16, 1_000_000, .65}} {
 		part := fmt.Sprintf("reads_p%d", p.pipeline)
-		ratios, err := b.inTurn(ctx, part, load{"get", p.pipeline, redisClients},
+		ratios, err := b.inTurn(ctx, part, redisLoad{"get", p.pipeline, redisClients},
 			&side{name: "direct", address: b.bare, n: p.n},
 			&side{name: "nutcracker", address: nutcracker.address, endpoint: nutcracker, n: p.n},
 			&side{name: "sonic", address: sonic.address, endpoint: sonic, n: p.n})
@@ -240,7 +240,7 @@ func (b *sonicBench) writesOf(ctx context.Context, policy string, want [2]float6
 	defer func() { err = errors.Join(err, b.end(sonic)) }()
 	for i, p := range []struct{ pipeline, n, ours int }{{1, 200_000, 100_000}, {16, 1_000_000, 250_000}} {
 		part := fmt.Sprintf("writes_%s_p%d", policy, p.pipeline)
-		ratios, err := b.inTurn(ctx, part, load{"set", p.pipeline, redisClients},
+		ratios, err := b.inTurn(ctx, part, redisLoad{"set", p.pipeline, redisClients},
 			&side{name: "direct", address: b.bare, n: p.n},
 			&side{name: "nutcracker", address: nutcracker.address, endpoint: nutcracker, n: p.n},
 			&side{name: "sonic", address: sonic.address, endpoint: sonic, n: p.ours, after: sonic.drained})

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -126,6 +127,8 @@ type broker struct {
 	home    string
 	java    install.Java
 	tests   bool            // only tests use it
+	// collector are the JVM's options for its garbage collector.
+	collector string
 	ports   [3]process.Port // service, admin, bookkeeper
 }
 
@@ -140,7 +143,7 @@ func (s *Stack) newBroker(ctx context.Context, cluster, dir string, servicePort,
 		return nil, err
 	}
 	b := &broker{cluster: cluster, dir: dir, home: home, java: jvm, tests: s.tests}
-	b.conf = maps.Clone(s.cfg.PulsarConf)
+	b.conf, b.memory, b.collector = maps.Clone(s.cfg.PulsarConf), s.cfg.PulsarMemory, s.cfg.PulsarGC
 	wanted := []struct {
 		number int
 		flag   string
@@ -280,17 +283,8 @@ func (b *broker) command(extra ...string) (process.Command, error) {
 	for i, jar := range jars {
 		jars[i] = filepath.Join("lib", filepath.Base(jar)) // relative to the working directory, the distribution
 	}
-	memory := b.memory
-	if memory == "" {
-		memory = os.Getenv("PULSAR_MEM")
-	}
-	if memory == "" {
-		memory = "-Xms256m -Xmx1g -XX:MaxDirectMemorySize=1g"
-	}
-	collector := os.Getenv("PULSAR_GC")
-	if collector == "" {
-		collector = "-XX:+UseG1GC"
-	}
+	memory := cmp.Or(b.memory, os.Getenv("PULSAR_MEM"), "-Xms256m -Xmx1g -XX:MaxDirectMemorySize=1g")
+	collector := cmp.Or(b.collector, os.Getenv("PULSAR_GC"), "-XX:+UseG1GC")
 	if b.tests {
 		collector += quickStart
 	}

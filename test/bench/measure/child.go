@@ -97,9 +97,9 @@ func RunChild(ctx context.Context, spec string, pieces map[string]func(context.C
 	if !ok {
 		return fmt.Errorf("unknown piece %q", p.Kind)
 	}
-	m := &Meter{piece: p}
+	m := &Meter{Profile: p.Profile}
 	err := f(ctx, p, m)
-	if err = errors.Join(err, m.finish()); err != nil {
+	if err = errors.Join(err, m.Finish()); err != nil {
 		return err
 	}
 	return json.NewEncoder(os.Stdout).Encode(m.Outcome)
@@ -107,7 +107,7 @@ func RunChild(ctx context.Context, spec string, pieces map[string]func(context.C
 
 // Meter brackets the measured part of a piece.
 type Meter struct {
-	piece   Piece
+	Profile string // prefix of the profiles' names; empty: no profiles
 	Outcome Outcome
 	cpu     *os.File
 	Began   time.Time
@@ -117,8 +117,8 @@ type Meter struct {
 
 // Start begins measuring: set-up before it does not count.
 func (m *Meter) Start() error {
-	if m.piece.Profile != "" {
-		f, err := os.Create(filepath.Clean(m.piece.Profile + ".cpu.prof"))
+	if m.Profile != "" {
+		f, err := os.Create(filepath.Clean(m.Profile + ".cpu.prof"))
 		if err != nil {
 			return err
 		}
@@ -130,7 +130,7 @@ func (m *Meter) Start() error {
 	var ms runtime.MemStats
 	runtime.ReadMemStats(&ms)
 	m.mallocs = ms.Mallocs
-	m.used = cpuSeconds()
+	m.used = CPUSeconds()
 	m.Began = time.Now()
 	return nil
 }
@@ -138,7 +138,7 @@ func (m *Meter) Start() error {
 // Stop ends measuring after n messages.
 func (m *Meter) Stop(n int) {
 	m.Outcome.Seconds = time.Since(m.Began).Seconds()
-	m.Outcome.CPU = cpuSeconds() - m.used
+	m.Outcome.CPU = CPUSeconds() - m.used
 	m.Outcome.Messages = n
 	var ms runtime.MemStats
 	runtime.ReadMemStats(&ms)
@@ -158,19 +158,20 @@ func (m *Meter) Latencies(d []time.Duration) {
 	m.Outcome.P50, m.Outcome.P99 = ms(.5), ms(.99)
 }
 
-// finish writes the allocation profile.
-func (m *Meter) finish() error {
+// Finish writes the allocation profile.
+func (m *Meter) Finish() error {
 	if m.cpu == nil {
 		return nil
 	}
-	f, err := os.Create(filepath.Clean(m.piece.Profile + ".allocs.prof"))
+	f, err := os.Create(filepath.Clean(m.Profile + ".allocs.prof"))
 	if err != nil {
 		return err
 	}
 	return errors.Join(pprof.Lookup("allocs").WriteTo(f, 0), f.Close(), m.cpu.Close())
 }
 
-func cpuSeconds() float64 {
+// CPUSeconds is the user and system time of this process so far.
+func CPUSeconds() float64 {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
 		return 0

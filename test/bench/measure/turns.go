@@ -36,6 +36,15 @@ func Ratios(ours, theirs []float64) []float64 {
 	return vs
 }
 
+// Differences are those of one round each.
+func Differences(ours, theirs []float64) []float64 {
+	vs := make([]float64, len(ours))
+	for i := range vs {
+		vs[i] = ours[i] - theirs[i]
+	}
+	return vs
+}
+
 // Each is a figure of every one.
 func Each[T any](all []T, f func(T) float64) []float64 {
 	var vs []float64

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"strconv"
@@ -22,11 +23,21 @@ type Broker struct {
 	Stop       func()
 }
 
-// StartBroker starts a broker with the project's settings: the journal is synced.
-func StartBroker(ctx context.Context, port int, conf ...string) (*Broker, error) {
-	cfg := stack.Config{Log: os.Stderr, Owned: true, Checkout: fmt.Sprintf("bench-%d-%d", os.Getpid(), port), PulsarPort: port, PulsarConf: map[string]string{}}
-	for i := 0; i+1 < len(conf); i += 2 {
-		cfg.PulsarConf[conf[i]] = conf[i+1]
+// Options are the settings of a broker.
+type Options struct {
+	Name   string // tells apart the brokers of one run
+	Port   int    // default: any free one
+	Conf   map[string]string
+	Memory string // options of the JVM for its memory; default: the project's
+	GC     string // and for its collector
+}
+
+// StartBroker starts a broker with the project's settings besides the options: the journal is
+// synced.
+func StartBroker(ctx context.Context, o Options) (*Broker, error) {
+	cfg := stack.Config{
+		Log: os.Stderr, Owned: true, Checkout: fmt.Sprintf("bench-%d-%s", os.Getpid(), o.Name), PulsarPort: o.Port,
+		PulsarConf: o.Conf, PulsarMemory: o.Memory, PulsarGC: o.GC,
 	}
 	s, err := stack.New(cfg)
 	if err != nil {
@@ -56,19 +67,22 @@ func StartBroker(ctx context.Context, port int, conf ...string) (*Broker, error)
 }
 
 // StartFarBroker starts a broker that clients reach through line.
-func StartFarBroker(ctx context.Context, line *proxy.Proxy) (*Broker, error) {
+func StartFarBroker(ctx context.Context, line *proxy.Proxy, o Options) (*Broker, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	port := l.Addr().(*net.TCPAddr).Port
+	o.Port = l.Addr().(*net.TCPAddr).Port
 	if err := l.Close(); err != nil {
 		return nil, err
 	}
-	direct := "pulsar://127.0.0.1:" + strconv.Itoa(port)
-	b, err := StartBroker(ctx, port,
-		"advertisedListeners", "direct:"+direct+","+proxy.Listener+":pulsar://"+line.Addr(),
-		"internalListenerName", "direct")
+	direct := "pulsar://127.0.0.1:" + strconv.Itoa(o.Port)
+	conf := map[string]string{
+		"advertisedListeners": "direct:" + direct + "," + proxy.Listener + ":pulsar://" + line.Addr(), "internalListenerName": "direct",
+	}
+	maps.Copy(conf, o.Conf)
+	o.Conf, o.Name = conf, o.Name+"-far"
+	b, err := StartBroker(ctx, o)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,112 @@
+package load
+
+import (
+	"context"
+	"encoding/binary"
+	"sync"
+	"time"
+)
+
+// arrivals are the messages that one subscription has received. It is safe for concurrent use.
+type arrivals struct {
+	mu         sync.Mutex
+	seen       map[uint32][]uint64 // bits, by the number of the producer
+	distinct   int64
+	duplicates int64
+	last       time.Time
+}
+
+// note counts a message and returns when it was due; the zero time if it was not timed.
+func (a *arrivals) note(payload []byte) (due time.Time) {
+	if ns := binary.BigEndian.Uint64(payload); ns > 0 {
+		due = time.Unix(0, int64(ns))
+	}
+	producer, n := binary.BigEndian.Uint32(payload[8:]), binary.BigEndian.Uint32(payload[12:])
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.seen == nil {
+		a.seen = map[uint32][]uint64{}
+	}
+	bits := a.seen[producer]
+	for len(bits) <= int(n/64) {
+		bits = append(bits, 0)
+	}
+	a.seen[producer] = bits
+	if mask := uint64(1) << (n % 64); bits[n/64]&mask == 0 {
+		bits[n/64] |= mask
+		a.distinct++
+	} else {
+		a.duplicates++
+	}
+	a.last = time.Now()
+	return due
+}
+
+func (a *arrivals) counts() (distinct, duplicates int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.distinct, a.duplicates
+}
+
+// consume runs all consumers until ctx ends.
+func (r *run) consume(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	for i, name := range r.turn.Subscriptions {
+		into := r.arrived[i]
+		for _, topic := range r.turn.Topics {
+			for range r.turn.Workload.ConsumerPerSubscription {
+				wg.Go(func() {
+					if err := r.driver.Consume(ctx, topic, name, func(payload []byte) { r.receive(into, payload) }); err != nil {
+						cancel(err)
+					}
+				})
+			}
+		}
+	}
+	wg.Wait()
+	if err := context.Cause(ctx); err != nil && ctx.Err() != err {
+		return err
+	}
+	return nil
+}
+
+func (r *run) receive(into *arrivals, payload []byte) {
+	due := into.note(payload)
+	r.received.Add(1)
+	if !due.IsZero() && r.turn.Stored == 0 {
+		r.endToEnd.record(time.Since(due))
+	}
+	select {
+	case r.arrival <- struct{}{}:
+	default:
+	}
+}
+
+// behind is how many messages the slowest subscription has not received of so many.
+func (r *run) behind(messages int64) int64 {
+	var most int64
+	for _, a := range r.arrived {
+		distinct, _ := a.counts()
+		most = max(most, messages-distinct)
+	}
+	return most
+}
+
+// awaitArrivals waits until no subscription is more than so many messages behind those that are
+// acknowledged. It returns false if that takes longer than limit.
+func (r *run) awaitArrivals(ctx context.Context, behind int64, limit time.Duration) bool {
+	timeout := time.NewTimer(limit)
+	defer timeout.Stop()
+	for r.behind(r.acked.Load()) > behind {
+		select {
+		case <-r.arrival:
+		case <-timeout.C:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,95 @@
+package load
+
+import (
+	"sync"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// longest is the greatest latency that histograms tell from greater ones.
+const longest = 10 * time.Minute
+
+// newHistogram counts microseconds with three digits.
+func newHistogram() *hdrhistogram.Histogram {
+	return hdrhistogram.New(1, longest.Microseconds(), 3)
+}
+
+// recorder keeps latencies of the present second and of each phase. It is safe for concurrent use.
+type recorder struct {
+	mu     sync.Mutex
+	second *hdrhistogram.Histogram
+	phase  string
+	phases map[string]*hdrhistogram.Histogram
+}
+
+func newRecorder() *recorder {
+	return &recorder{second: newHistogram(), phases: map[string]*hdrhistogram.Histogram{}}
+}
+
+func (r *recorder) record(d time.Duration) {
+	us := min(max(d, time.Microsecond), longest).Microseconds()
+	r.mu.Lock()
+	_ = r.second.RecordValue(us) // within the histogram's bounds
+	r.mu.Unlock()
+}
+
+// tick adds the figures of the second, those of name, to values, and begins the next one.
+func (r *recorder) tick(name string, values map[string]float64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.second.TotalCount() > 0 {
+		percentiles(name, r.second, values)
+	}
+	r.close()
+}
+
+// enter ends the phase and begins another.
+func (r *recorder) enter(phase string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.close()
+	r.phase = phase
+}
+
+// close moves the second to its phase. The caller holds mu.
+func (r *recorder) close() {
+	if r.second.TotalCount() == 0 {
+		return
+	}
+	if r.phases[r.phase] == nil {
+		r.phases[r.phase] = newHistogram()
+	}
+	r.phases[r.phase].Merge(r.second)
+	r.second.Reset()
+}
+
+// results adds the figures and histograms of what was measured: of all phases but the warm-up, and
+// of each one where there are several.
+func (r *recorder) results(name string, into *Result) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.close()
+	delete(r.phases, phaseWarmUp)
+	all := newHistogram()
+	for phase, h := range r.phases {
+		all.Merge(h)
+		if len(r.phases) > 1 {
+			percentiles(name+"_"+phase, h, into.Figures)
+		}
+	}
+	if all.TotalCount() == 0 {
+		return nil
+	}
+	percentiles(name, all, into.Figures)
+	encoded, err := all.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+	into.Histograms[name] = string(encoded)
+	return err
+}
+
+// percentiles adds a histogram's percentiles in milliseconds.
+func percentiles(name string, h *hdrhistogram.Histogram, into map[string]float64) {
+	for suffix, q := range map[string]float64{"p50": 50, "p95": 95, "p99": 99, "p999": 99.9, "max": 100} {
+		into[name+"_"+suffix+"_ms"] = float64(h.ValueAtQuantile(q)) / 1000
+	}
+}

@@ -1,0 +1,326 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/aviaryhq/aviary/test/bench/load"
+	"github.com/aviaryhq/aviary/test/bench/measure"
+	"github.com/aviaryhq/aviary/test/bench/results"
+	"github.com/aviaryhq/aviary/test/bench/workload"
+)
+
+// runner runs the parts of a scenario.
+type runner struct {
+	*measure.Report
+	scenario *workload.Scenario
+	results  *results.Results
+	// given is the cluster that the command line names; nil: brokers are started.
+	given    *cluster
+	args     []string // that tell child processes of it
+	clusters map[string]*cluster
+}
+
+func newRunner(r *measure.Report, s *workload.Scenario) *runner {
+	return &runner{Report: r, scenario: s, results: &results.Results{Scenario: s.Name, Question: s.Question, Began: time.Now()}, clusters: map[string]*cluster{}}
+}
+
+// close stops the brokers that the scenario has started.
+func (r *runner) close() {
+	for _, c := range r.clusters {
+		c.stop()
+	}
+}
+
+// run runs all parts that are asked for.
+func (r *runner) run(ctx context.Context) error {
+	var losses []error
+	for i := range r.scenario.Parts {
+		p := &r.scenario.Parts[i]
+		if !r.Wants(p.Name) {
+			continue
+		}
+		result := &results.Part{Name: p.Name, Workload: p.Workload}
+		for _, side := range p.Sides {
+			result.Sides = append(result.Sides, &results.Side{Name: side.Name})
+		}
+		r.results.Parts = append(r.results.Parts, result)
+		if err := r.part(ctx, p, result); err != nil {
+			return fmt.Errorf("%s: %w", p.Name, err)
+		}
+		if err := result.Merge(); err != nil {
+			return err
+		}
+		losses = append(losses, lost(result))
+		r.row(result)
+		r.judge(p, result)
+	}
+	return errors.Join(losses...)
+}
+
+// part runs the sides of a part in turn.
+func (r *runner) part(ctx context.Context, p *workload.Part, result *results.Part) error {
+	rounds := max(r.Rounds, p.Rounds)
+	if p.MaxRounds > 0 {
+		rounds = min(rounds, p.MaxRounds)
+	}
+	stored := map[string][]string{} // topics of messages to receive, by broker
+	var sides []func(int) error
+	for i, side := range p.Sides {
+		sides = append(sides, func(round int) error {
+			c, err := r.cluster(ctx, side.Broker)
+			if err != nil {
+				return err
+			}
+			if p.Preload > 0 && stored[side.Broker] == nil {
+				if stored[side.Broker], err = r.preload(ctx, c, p); err != nil {
+					return fmt.Errorf("preload: %w", err)
+				}
+			}
+			var one *load.Result
+			if len(p.Ladder) > 0 {
+				one, err = r.climb(ctx, c, p, side, round)
+			} else {
+				one, err = r.turn(ctx, c, p, side, round, stored[side.Broker])
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", side.Name, err)
+			}
+			result.Sides[i].Turns = append(result.Sides[i].Turns, one)
+			return nil
+		})
+	}
+	err := measure.InTurn(rounds, sides...)
+	for broker, topics := range stored {
+		r.clusters[broker].remove(ctx, topics, p.Workload.PartitionsPerTopic > 0)
+	}
+	return err
+}
+
+// turn runs one side once, and counts at the brokers what they have stored.
+func (r *runner) turn(ctx context.Context, c *cluster, p *workload.Part, side workload.Side, round int, stored []string) (*load.Result, error) {
+	w := p.Workload
+	t := load.Turn{Workload: w, Side: side, Messages: p.Messages, Topics: stored}
+	for i := range w.SubscriptionsPerTopic {
+		t.Subscriptions = append(t.Subscriptions, fmt.Sprintf("bench-%d-%s-%d", i, side.Name, round))
+	}
+	if r.Profile != "" && round == 0 {
+		t.Profile = filepath.Join(r.Profile, p.Name+"-"+side.Name)
+	}
+	if stored != nil {
+		t.Stored = p.Preload
+	} else {
+		var err error
+		if t.Topics, err = c.topics(ctx, p.Name, w, t.Subscriptions); err != nil {
+			return nil, err
+		}
+		if c.admin != nil {
+			defer func() { c.remove(context.WithoutCancel(ctx), t.Topics, w.PartitionsPerTopic > 0) }()
+		}
+	}
+	c.at(&t)
+	observed := c.observer(r.scenario.Observe)
+	result, err := load.Run(ctx, t, r.args, func(s load.Sample) {
+		observed(ctx, s.Values)
+		fmt.Fprintf(os.Stderr, "%s %s round %d: %s\n", p.Name, side.Name, round+1, progress(s))
+	})
+	if err != nil {
+		return nil, err
+	}
+	if stored == nil && c.admin != nil && !side.Idle {
+		n, err := c.stored(ctx, t.Topics, w.PartitionsPerTopic)
+		if err != nil {
+			return nil, err
+		}
+		acknowledged := result.Figures["acknowledged"]
+		result.Figures["lost_at_broker"] = max(acknowledged-float64(n), 0)
+		result.Figures["stored_again"] = max(float64(n)-acknowledged-result.Figures["failed"], 0)
+	}
+	return result, nil
+}
+
+// preload publishes what the turns of a part receive.
+func (r *runner) preload(ctx context.Context, c *cluster, p *workload.Part) ([]string, error) {
+	w := p.Workload
+	topics, err := c.topics(ctx, p.Name, w, nil)
+	if err != nil {
+		return nil, err
+	}
+	w.ProducerRate = 0
+	t := load.Turn{Workload: w, Side: workload.Side{Name: "preload", Driver: "library"}, Topics: topics, Messages: p.Preload * w.Topics}
+	t.Workload.TestDurationMinutes = preloadMinutes
+	c.at(&t)
+	result, err := load.Run(ctx, t, r.args, func(load.Sample) {})
+	if err != nil {
+		return nil, err
+	}
+	if got := int(result.Figures["acknowledged"]); got != t.Messages {
+		return nil, fmt.Errorf("%d of %d messages were acknowledged", got, t.Messages)
+	}
+	return topics, nil
+}
+
+// preloadMinutes bounds the publishing before the first turn.
+const preloadMinutes = 10
+
+// climb runs the side with higher and higher rates until the p99 is too high, or the rate is not
+// reached. It returns the last result before.
+func (r *runner) climb(ctx context.Context, c *cluster, p *workload.Part, side workload.Side, round int) (*load.Result, error) {
+	best := &load.Result{Figures: map[string]float64{}}
+	for _, rate := range p.Ladder {
+		step := *p
+		step.Workload.ProducerRate = rate
+		step.Name = fmt.Sprintf("%s_%d", p.Name, rate)
+		one, err := r.turn(ctx, c, &step, side, round, nil)
+		if err != nil {
+			return nil, err
+		}
+		p99, sent := one.Figures["publish_p99_ms"], one.Figures["publish_msg_s"]
+		if p99 > p.MaxP99Ms || sent < reached*float64(rate) {
+			best.Figures["next_msg_s"], best.Figures["next_p99_ms"] = float64(rate), p99
+			break
+		}
+		best = one
+		best.Figures["ladder_msg_s"], best.Figures["ladder_mb_s"] = sent, one.Figures["publish_mb_s"]
+	}
+	return best, nil
+}
+
+// reached is the part of a rate that counts as reaching it.
+const reached = 0.97
+
+// cluster returns the cluster of a side, and starts its broker if this is the first that needs it.
+func (r *runner) cluster(ctx context.Context, name string) (*cluster, error) {
+	if r.given != nil {
+		if name != "" {
+			return nil, errors.New("this part compares settings of brokers that it starts itself: run it without pulsar.url")
+		}
+		return r.given, nil
+	}
+	if c := r.clusters[name]; c != nil {
+		return c, nil
+	}
+	c, err := start(ctx, name, r.scenario.Brokers[name])
+	if err == nil {
+		r.clusters[name] = c
+	}
+	return c, err
+}
+
+// judge compares the part's figures with its targets.
+func (r *runner) judge(p *workload.Part, result *results.Part) {
+	for _, side := range result.Sides {
+		for _, name := range slices.Sorted(maps.Keys(allFigures(side))) {
+			r.Figure(p.Name+"_"+side.Name+"_"+name, side.Median(name))
+		}
+	}
+	for _, t := range p.Targets {
+		values := r.side(result, t.Of).Figure(t.Figure)
+		if t.Over != "" {
+			values = measure.Ratios(values, r.side(result, t.Over).Figure(t.Figure))
+		}
+		if t.Minus != "" {
+			values = measure.Differences(values, r.side(result, t.Minus).Figure(t.Figure))
+		}
+		if t.AtLeast != nil {
+			r.AtLeast(t.Name, measure.Median(values), *t.AtLeast)
+		} else {
+			r.AtMost(t.Name, measure.Median(values), *t.AtMost)
+		}
+		r.Row("\t%s: %s %.3f (%.3f-%.3f)", t.Name, t.Figure, measure.Median(values), measure.Least(values), measure.Most(values))
+	}
+}
+
+// side finds a side of the part, or part/side of one before.
+func (r *runner) side(part *results.Part, name string) *results.Side {
+	if before, of, ok := strings.Cut(name, "/"); ok {
+		i := slices.IndexFunc(r.results.Parts, func(p *results.Part) bool { return p.Name == before })
+		if i < 0 {
+			return &results.Side{} // -only has left it out
+		}
+		part, name = r.results.Parts[i], of
+	}
+	return part.Sides[slices.IndexFunc(part.Sides, func(s *results.Side) bool { return s.Name == name })]
+}
+
+func allFigures(s *results.Side) map[string]float64 {
+	all := map[string]float64{}
+	for _, t := range s.Turns {
+		maps.Copy(all, t.Figures)
+	}
+	return all
+}
+
+// errLost is wrapped by the error of a scenario that has its results all the same.
+var errLost = errors.New("messages were lost")
+
+// lost is an error if messages were lost in a part.
+func lost(p *results.Part) error {
+	var errs []error
+	for _, s := range p.Sides {
+		for _, figure := range []string{"lost", "lost_at_broker", "failed"} {
+			if n := measure.Most(append(s.Figure(figure), 0)); n > 0 {
+				errs = append(errs, fmt.Errorf("%w: %s: %s: %s: %.0f", errLost, p.Name, s.Name, figure, n))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// columns are the figures in the table.
+func columns() []string {
+	return []string{"publish_msg_s", "consume_msg_s", "publish_p50_ms", "publish_p99_ms", "publish_max_ms", "e2e_p50_ms", "e2e_p99_ms", "cpu_us", "peak_mib"}
+}
+
+// row adds the part's lines to the table.
+func (r *runner) row(p *results.Part) {
+	r.Row("%s\tside\t%s", p.Name, strings.Join(columns(), "\t"))
+	for _, s := range p.Sides {
+		cells := []string{"", s.Name}
+		for _, name := range columns() {
+			cell := "-"
+			if s.Has(name) {
+				cell = fmt.Sprintf("%.4g", s.Median(name))
+			}
+			cells = append(cells, cell)
+		}
+		r.Row("%s", strings.Join(cells, "\t"))
+	}
+}
+
+// progress is a sample in one line.
+func progress(s load.Sample) string {
+	text := fmt.Sprintf("%4.0f s %-7s", s.At, s.Phase)
+	for _, name := range []string{"publish_msg_s", "consume_msg_s", "publish_p99_ms", "e2e_p99_ms", "backlog_messages", "cpu_cores", "memory_mib"} {
+		if v, ok := s.Values[name]; ok {
+			text += fmt.Sprintf("  %s %.4g", name, v)
+		}
+	}
+	return text
+}
+
+// write writes the results into the folder: all figures as JSON, and the page.
+func (r *runner) write(dir string) error {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return err
+	}
+	r.results.Command, r.results.Machine, r.results.Targets = "go run ./test/bench "+strings.Join(os.Args[1:], " "), machine(), r.Result().Targets
+	text, err := json.MarshalIndent(r.results, "", " ")
+	if err != nil {
+		return err
+	}
+	base := filepath.Join(dir, r.scenario.Name)
+	if err := os.WriteFile(base+".json", text, 0o600); err != nil {
+		return err
+	}
+	fmt.Fprintln(os.Stderr, "bench: results in", base+".json")
+	return nil
+}

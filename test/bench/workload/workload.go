@@ -1,0 +1,194 @@
+// Package workload reads what a benchmark sends and receives: workload files of the
+// OpenMessaging Benchmark, and scenarios, which run several workloads and compare them.
+package workload
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Workload has the fields of a workload file of the OpenMessaging Benchmark, with its names and
+// meanings: https://github.com/openmessaging/benchmark. Durations and the backlog may have
+// fractions here.
+type Workload struct {
+	Name string `yaml:"name" json:"name"`
+
+	Topics             int            `yaml:"topics" json:"topics"`
+	PartitionsPerTopic int            `yaml:"partitionsPerTopic" json:"partitionsPerTopic"` // 0: topics without partitions
+	KeyDistributor     KeyDistributor `yaml:"keyDistributor" json:"keyDistributor"`
+
+	MessageSize int `yaml:"messageSize" json:"messageSize"` // bytes
+	// Payloads are random bytes, of which only the part RandomBytesRatio is random where
+	// UseRandomizedPayloads is set. PayloadFile takes their place.
+	UseRandomizedPayloads     bool    `yaml:"useRandomizedPayloads" json:"useRandomizedPayloads"`
+	RandomBytesRatio          float64 `yaml:"randomBytesRatio" json:"randomBytesRatio"`
+	RandomizedPayloadPoolSize int     `yaml:"randomizedPayloadPoolSize" json:"randomizedPayloadPoolSize"`
+	PayloadFile               string  `yaml:"payloadFile" json:"payloadFile"`
+
+	SubscriptionsPerTopic   int `yaml:"subscriptionsPerTopic" json:"subscriptionsPerTopic"`
+	ProducersPerTopic       int `yaml:"producersPerTopic" json:"producersPerTopic"`
+	ConsumerPerSubscription int `yaml:"consumerPerSubscription" json:"consumerPerSubscription"`
+
+	// ProducerRate is the number of messages per second of all producers together. 0: each
+	// producer sends as fast as its bounded queue lets it.
+	ProducerRate int `yaml:"producerRate" json:"producerRate"`
+
+	// ConsumerBacklogSizeGB above 0 lets a backlog of that many bytes (10^9) build up before the
+	// consumers start. The workload then ends when they have received it, whatever
+	// TestDurationMinutes says.
+	ConsumerBacklogSizeGB float64 `yaml:"consumerBacklogSizeGB" json:"consumerBacklogSizeGB"`
+	// BacklogDrainRatio is the part of ProducerRate that is sent while consumers drain the
+	// backlog. Default: 1.
+	BacklogDrainRatio float64 `yaml:"backlogDrainRatio" json:"backlogDrainRatio"`
+
+	TestDurationMinutes   float64 `yaml:"testDurationMinutes" json:"testDurationMinutes"`
+	WarmupDurationMinutes float64 `yaml:"warmupDurationMinutes" json:"warmupDurationMinutes"` // default: 1
+}
+
+// KeyDistributor says which keys messages have.
+type KeyDistributor string
+
+// The distributors of the OpenMessaging Benchmark.
+const (
+	NoKey         KeyDistributor = "NO_KEY"
+	KeyRoundRobin KeyDistributor = "KEY_ROUND_ROBIN"
+	RandomNano    KeyDistributor = "RANDOM_NANO"
+)
+
+// Default returns the values of fields that a file does not have.
+func Default() Workload {
+	return Workload{
+		Topics: 1, PartitionsPerTopic: 1, KeyDistributor: NoKey, ProducersPerTopic: 1, ConsumerPerSubscription: 1,
+		BacklogDrainRatio: 1, TestDurationMinutes: 5, WarmupDurationMinutes: 1,
+	}
+}
+
+// StampSize is the least size of a message that is consumed: its number and the time when it was
+// due stand in its first bytes.
+const StampSize = 16
+
+// Validate returns every fault of the workload.
+func (w *Workload) Validate() error {
+	var faults []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			faults = append(faults, fmt.Errorf(format, args...))
+		}
+	}
+	check(w.Topics > 0, "topics: %d: must be at least 1", w.Topics)
+	check(w.PartitionsPerTopic >= 0, "partitionsPerTopic: %d: must not be negative", w.PartitionsPerTopic)
+	check(w.MessageSize > 0 || w.PayloadFile != "", "messageSize: must be above 0, or payloadFile must be set")
+	check(w.MessageSize >= StampSize || w.SubscriptionsPerTopic == 0 || w.PayloadFile != "",
+		"messageSize: %d: must be at least %d with subscriptions: a message holds its number and the time when it was due", w.MessageSize, StampSize)
+	check(w.ProducersPerTopic > 0, "producersPerTopic: %d: must be at least 1", w.ProducersPerTopic)
+	check(w.SubscriptionsPerTopic >= 0, "subscriptionsPerTopic: %d: must not be negative", w.SubscriptionsPerTopic)
+	check(w.ConsumerPerSubscription > 0 || w.SubscriptionsPerTopic == 0, "consumerPerSubscription: %d: must be at least 1", w.ConsumerPerSubscription)
+	check(w.ProducerRate >= 0, "producerRate: %d: must not be negative; 0 is no limit", w.ProducerRate)
+	check(w.RandomBytesRatio >= 0 && w.RandomBytesRatio <= 1, "randomBytesRatio: %g: must be from 0 to 1", w.RandomBytesRatio)
+	check(w.ConsumerBacklogSizeGB >= 0, "consumerBacklogSizeGB: %g: must not be negative", w.ConsumerBacklogSizeGB)
+	check(w.ConsumerBacklogSizeGB == 0 || w.SubscriptionsPerTopic > 0, "consumerBacklogSizeGB: needs subscriptionsPerTopic of at least 1")
+	check(w.BacklogDrainRatio > 0 && w.BacklogDrainRatio <= 1, "backlogDrainRatio: %g: must be above 0 and at most 1", w.BacklogDrainRatio)
+	check(w.TestDurationMinutes > 0, "testDurationMinutes: %g: must be above 0", w.TestDurationMinutes)
+	check(w.WarmupDurationMinutes >= 0, "warmupDurationMinutes: %g: must not be negative", w.WarmupDurationMinutes)
+	switch w.KeyDistributor {
+	case NoKey, KeyRoundRobin, RandomNano:
+	default:
+		check(false, "keyDistributor: %q: must be one of NO_KEY, KEY_ROUND_ROBIN, RANDOM_NANO", w.KeyDistributor)
+	}
+	return errors.Join(faults...)
+}
+
+// Duration is the length of the measured part.
+func (w *Workload) Duration() time.Duration { return minutes(w.TestDurationMinutes) }
+
+// Warmup is the length of the part before it.
+func (w *Workload) Warmup() time.Duration { return minutes(w.WarmupDurationMinutes) }
+
+func minutes(m float64) time.Duration { return time.Duration(m * float64(time.Minute)) }
+
+// Payloads returns what messages hold, to be sent in turn.
+func (w *Workload) Payloads() ([][]byte, error) {
+	if w.PayloadFile != "" {
+		one, err := os.ReadFile(filepath.Clean(w.PayloadFile))
+		if err == nil && len(one) < StampSize && w.SubscriptionsPerTopic > 0 {
+			err = fmt.Errorf("payloadFile: %s has %d bytes: must have at least %d with subscriptions", w.PayloadFile, len(one), StampSize)
+		}
+		return [][]byte{one}, err
+	}
+	n, random := 1, w.MessageSize
+	if w.UseRandomizedPayloads {
+		n, random = max(w.RandomizedPayloadPoolSize, 1), int(float64(w.MessageSize)*w.RandomBytesRatio)
+	}
+	r := rand.New(rand.NewPCG(1, uint64(w.MessageSize)))
+	all := make([][]byte, n)
+	for i := range all {
+		all[i] = bytes.Repeat([]byte{'x'}, w.MessageSize)
+		for k := range random { // spread evenly, as in JSON
+			all[i][k*w.MessageSize/random] = byte(r.Uint32())
+		}
+	}
+	return all, nil
+}
+
+// Read reads a workload file. A payload file is looked for from the working directory, the
+// workload's folder and the folder above it, where the OpenMessaging Benchmark has it.
+func Read(file string) (Workload, error) {
+	w := Default()
+	text, err := os.ReadFile(filepath.Clean(file))
+	if err != nil {
+		return w, err
+	}
+	if err := decode(file, text, &w); err != nil {
+		return w, err
+	}
+	if w.Name == "" {
+		w.Name = strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
+	}
+	if w.PayloadFile != "" {
+		dir := filepath.Dir(file)
+		for _, at := range []string{w.PayloadFile, filepath.Join(dir, w.PayloadFile), filepath.Join(dir, "..", w.PayloadFile)} {
+			if _, err := os.Stat(at); err == nil {
+				w.PayloadFile = at
+				break
+			}
+		}
+	}
+	if err := w.Validate(); err != nil {
+		return w, fmt.Errorf("%s:\n%w", file, err)
+	}
+	return w, nil
+}
+
+// decode reads YAML. Unknown keys are errors, all at once.
+func decode(name string, text []byte, into any) error {
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	if err := d.Decode(into); err != nil {
+		return fmt.Errorf("%s: %s", name, plain(err))
+	}
+	return nil
+}
+
+// strict decodes a node as decode does: KnownFields is lost in an UnmarshalYAML.
+func strict(node *yaml.Node, into any) error {
+	text, err := yaml.Marshal(node)
+	if err != nil {
+		return err
+	}
+	return decode(fmt.Sprintf("from line %d", node.Line), text, into)
+}
+
+// plain removes the names of Go types from an error of the YAML library.
+func plain(err error) string {
+	text := regexp.MustCompile(`field (\S+) not found in type \S+`).ReplaceAllString(err.Error(), "unknown field $1")
+	return strings.TrimPrefix(text, "yaml: ")
+}

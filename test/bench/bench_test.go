@@ -82,7 +82,8 @@ func TestWorkloads(t *testing.T) {
 
 // check checks the JSON results of a workload.
 func check(t *testing.T, name, dir string) {
-	text, err := os.ReadFile(filepath.Join(dir, name+".json")) //nolint:gosec // a folder of the test
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, name+".json"))
 	if err != nil {
 		t.Fatal(err)
 	}

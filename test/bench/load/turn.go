@@ -93,7 +93,7 @@ func Run(ctx context.Context, t Turn, args []string, progress func(Sample)) (*Re
 		_ = child.Kill() // it cannot write any more, or what it writes is of no use
 	}
 	if err = errors.Join(err, child.Wait(), ctx.Err()); err != nil {
-		return nil, fmt.Errorf("%s: %w", t.Side.Name, err)
+		return nil, err
 	}
 	result.Figures["peak_mib"] = float64(cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss) / 1024
 	return result, nil

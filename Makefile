@@ -140,8 +140,8 @@ vuln: need-go ## Look for known vulnerabilities (needs the Go vulnerability data
 	@go run golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION) ./...
 
 .PHONY: bench
-bench: need-go ## Run a benchmark: make bench SCENARIO=name
-	@go run ./test/bench -scenario '$(SCENARIO)'
+bench: need-go ## Run a benchmark: make bench SCENARIO=name, or make bench WORKLOAD=file.yaml
+	@go run ./test/bench -scenario '$(SCENARIO)' -workload '$(WORKLOAD)'
 
 .PHONY: dashboards
 dashboards: need-go ## Generate the dashboards of Grafana from deployments/grafana/source

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -321,6 +322,13 @@ func (r *runner) write(dir string) error {
 	if err := os.WriteFile(base+".json", text, 0o600); err != nil {
 		return err
 	}
-	fmt.Fprintln(os.Stderr, "bench: results in", base+".json")
+	var page bytes.Buffer
+	if err := r.results.Page(&page); err != nil {
+		return err
+	}
+	if err := os.WriteFile(base+".html", page.Bytes(), 0o600); err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "bench: results in %s.json, page in %s.html\n", base, base)
 	return nil
 }

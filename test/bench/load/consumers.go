@@ -3,6 +3,7 @@ package load
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"sync"
 	"time"
 )
@@ -66,7 +67,7 @@ func (r *run) consume(ctx context.Context) error {
 		}
 	}
 	wg.Wait()
-	if err := context.Cause(ctx); err != nil && ctx.Err() != err {
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, ctx.Err()) {
 		return err
 	}
 	return nil

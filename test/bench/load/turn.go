@@ -1,18 +1,19 @@
 package load
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"syscall"
 	"time"
 
 	"github.com/aviaryhq/aviary/test/bench/workload"
+	"github.com/aviaryhq/aviary/test/systems/owned"
 )
 
 // Turn is what one process does.
@@ -76,20 +77,42 @@ func Run(ctx context.Context, t Turn, args []string, progress func(Sample)) (*Re
 	defer cancel()
 	cmd := exec.CommandContext(ctx, self, append([]string{"-turn"}, args...)...)
 	cmd.Stdin, cmd.Stderr = bytes.NewReader(spec), os.Stderr
-	out, err := cmd.StdoutPipe()
+	in, out, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	if err := cmd.Start(); err != nil {
+	defer in.Close()
+	cmd.Stdout = out
+	child, err := owned.Start(cmd, nil)
+	_ = out.Close() // the child has its own
+	if err != nil {
 		return nil, err
 	}
+	result, err := read(in, progress)
+	if err != nil {
+		_ = child.Kill() // it cannot write any more, or what it writes is of no use
+	}
+	if err = errors.Join(err, child.Wait(), ctx.Err()); err != nil {
+		return nil, err
+	}
+	result.Figures["peak_mib"] = float64(cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss) / 1024
+	return result, nil
+}
+
+// read reads the output of a child to its end.
+func read(in io.Reader, progress func(Sample)) (*Result, error) {
 	var result *Result
 	var samples []Sample
-	d := json.NewDecoder(bufio.NewReader(out))
-	for {
+	for d := json.NewDecoder(in); ; {
 		var l line
-		if err := d.Decode(&l); err != nil {
-			break // its end, or what the exit status says
+		switch err := d.Decode(&l); {
+		case errors.Is(err, io.EOF) && result != nil:
+			result.Samples = samples
+			return result, nil
+		case errors.Is(err, io.EOF):
+			return nil, errors.New("the process ended without a result")
+		case err != nil:
+			return nil, fmt.Errorf("output of the process: %w", err)
 		}
 		if l.Sample != nil {
 			samples = append(samples, *l.Sample)
@@ -99,13 +122,4 @@ func Run(ctx context.Context, t Turn, args []string, progress func(Sample)) (*Re
 			result = l.Result
 		}
 	}
-	if err := cmd.Wait(); err != nil {
-		return nil, fmt.Errorf("%s: %w", t.Side.Name, errors.Join(err, ctx.Err()))
-	}
-	if result == nil {
-		return nil, fmt.Errorf("%s: the process ended without a result", t.Side.Name)
-	}
-	result.Samples = samples
-	result.Figures["peak_mib"] = float64(cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss) / 1024
-	return result, nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -82,13 +83,13 @@ func (p *pauses) reset() {
 func (p *pauses) read() (stopped, stalled time.Duration) {
 	f, err := os.Open(filepath.Clean(p.log.file))
 	if err != nil {
-		p.err = err
+		p.err = cmp.Or(p.err, err)
 		return 0, 0
 	}
 	defer func() { _ = f.Close() }()
 	text, err := io.ReadAll(io.NewSectionReader(f, p.offset, math.MaxInt64-p.offset))
 	if err != nil {
-		p.err = err
+		p.err = cmp.Or(p.err, err)
 		return 0, 0
 	}
 	text = text[:bytes.LastIndexByte(text, '\n')+1] // the last line may not be complete
@@ -111,7 +112,7 @@ func record(h *hdrhistogram.Histogram, d time.Duration) time.Duration {
 }
 
 // sample adds the pauses and stalls of a second to its values. Those of the warm-up are not in the
-// turn's figures.
+// turn's figures; those while the last messages arrive are.
 func (p *pauses) sample(s load.Sample) {
 	if p == nil {
 		return
@@ -124,7 +125,8 @@ func (p *pauses) sample(s load.Sample) {
 	}
 }
 
-// results adds the figures and the histogram of the pauses.
+// results adds the figures of the pauses and stalls, such as pauses, pause_max_ms and
+// pause_percent, and the histogram of the pauses. It returns the first error of reading the log.
 func (p *pauses) results(into *load.Result) error {
 	if p == nil || into == nil {
 		return nil

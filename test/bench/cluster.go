@@ -25,7 +25,8 @@ type cluster struct {
 	client    *messaging.Client
 	admin     pulsaradmin.Client // nil without an admin URL
 	namespace string
-	own       bool // this program has started it
+	own       bool   // this program has started it
+	gc        *gcLog // of a broker that this program has started
 	stops     []func()
 }
 
@@ -50,10 +51,13 @@ func dial(ctx context.Context, config messaging.Config, namespace string) (*clus
 
 // start starts a broker with these settings, which ends with this process, and connects to it.
 func start(ctx context.Context, name string, b workload.Broker) (*cluster, error) {
-	o := servers.Options{Name: name, Conf: b.Conf, Memory: b.Memory, GC: b.GC}
-	var stops []func()
+	gc, err := newGCLog()
+	if err != nil {
+		return nil, err
+	}
+	o := servers.Options{Name: name, Conf: b.Conf, Memory: b.Memory, GC: b.GC, JVM: gc.options()}
+	stops := []func(){gc.remove}
 	var broker *servers.Broker
-	var err error
 	if b.AckDelayMs == 0 {
 		broker, err = servers.StartBroker(ctx, o)
 	} else {
@@ -81,7 +85,7 @@ func start(ctx context.Context, name string, b workload.Broker) (*cluster, error
 		}
 		return nil, err
 	}
-	c.own, c.stops = true, append(c.stops, stops...)
+	c.own, c.gc, c.stops = true, gc, append(c.stops, stops...)
 	return c, nil
 }
 

@@ -128,12 +128,13 @@ func (r *runner) turn(ctx context.Context, c *cluster, p *workload.Part, side wo
 		}
 	}
 	c.at(&t)
-	observed := c.observer(r.scenario.Observe)
+	observed, gc := c.observer(r.scenario.Observe), c.gc.follow()
 	result, err := load.Run(ctx, t, r.args, func(s load.Sample) {
 		observed(ctx, s.Values)
+		gc.sample(s)
 		fmt.Fprintf(os.Stderr, "%s %s round %d: %s\n", p.Name, side.Name, round+1, progress(s))
 	})
-	if err != nil {
+	if err := errors.Join(err, gc.results(result)); err != nil {
 		return nil, err
 	}
 	if stored == nil && c.admin != nil && !side.Idle {
@@ -278,7 +279,10 @@ func lost(p *results.Part) error {
 
 // columns are the figures in the table.
 func columns() []string {
-	return []string{"publish_msg_s", "consume_msg_s", "publish_p50_ms", "publish_p99_ms", "publish_max_ms", "e2e_p50_ms", "e2e_p99_ms", "cpu_us", "peak_mib"}
+	return []string{
+		"publish_msg_s", "consume_msg_s", "publish_p50_ms", "publish_p99_ms", "publish_max_ms", "pause_max_ms", "e2e_p50_ms", "e2e_p99_ms", "cpu_us",
+		"peak_mib",
+	}
 }
 
 // row adds the part's lines to the table.

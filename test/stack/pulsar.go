@@ -126,10 +126,11 @@ type broker struct {
 	dir     string
 	home    string
 	java    install.Java
-	tests   bool            // only tests use it
+	tests   bool // only tests use it
 	// collector are the JVM's options for its garbage collector.
 	collector string
-	ports   [3]process.Port // service, admin, bookkeeper
+	jvm       string          // further options of it
+	ports     [3]process.Port // service, admin, bookkeeper
 }
 
 // newBroker prepares a broker in dir; its ports stay reserved until process.ReleasePorts.
@@ -143,7 +144,7 @@ func (s *Stack) newBroker(ctx context.Context, cluster, dir string, servicePort,
 		return nil, err
 	}
 	b := &broker{cluster: cluster, dir: dir, home: home, java: jvm, tests: s.tests}
-	b.conf, b.memory, b.collector = maps.Clone(s.cfg.PulsarConf), s.cfg.PulsarMemory, s.cfg.PulsarGC
+	b.conf, b.memory, b.collector, b.jvm = maps.Clone(s.cfg.PulsarConf), s.cfg.PulsarMemory, s.cfg.PulsarGC, s.cfg.PulsarJVM
 	wanted := []struct {
 		number int
 		flag   string
@@ -289,7 +290,7 @@ func (b *broker) command(extra ...string) (process.Command, error) {
 		collector += quickStart
 	}
 	logs := filepath.Join(b.dir, "logs")
-	args := slices.Concat(strings.Fields(memory), strings.Fields(collector), extra, []string{
+	args := slices.Concat(strings.Fields(memory), strings.Fields(collector), strings.Fields(b.jvm), extra, []string{
 		"-cp", strings.Join(jars, ":"),
 		"-XX:ErrorFile=" + filepath.Join(logs, "jvm_crash_%p.log"),
 		"-XX:+ExitOnOutOfMemoryError",

@@ -41,6 +41,8 @@ type Config struct {
 	// PulsarMemory and PulsarGC are options of the JVM of "pulsar". Default: those of the
 	// variables PULSAR_MEM and PULSAR_GC, else 1 GiB of heap and G1.
 	PulsarMemory, PulsarGC string
+	// PulsarJVM are further options of the JVM of "pulsar". Default: none.
+	PulsarJVM string
 	// RedisPort fixes the port of the service "redis". Default 0: any free one.
 	RedisPort int
 	// RedisConf sets keys of redis.conf in "redis" and "redis-geo". Default: none.
@@ -434,7 +436,7 @@ func DownAll(ctx context.Context, cfg Config) error {
 func (s *Stack) settings(service string) string {
 	switch service {
 	case "pulsar":
-		return fmt.Sprint(s.cfg.PulsarPort, s.cfg.PulsarAdminPort, s.cfg.PulsarConf, s.cfg.PulsarMemory, s.cfg.PulsarGC)
+		return fmt.Sprint(s.cfg.PulsarPort, s.cfg.PulsarAdminPort, s.cfg.PulsarConf, s.cfg.PulsarMemory, s.cfg.PulsarGC, s.cfg.PulsarJVM)
 	case "pulsar-geo":
 		return fmt.Sprint(s.cfg.PulsarConf)
 	case "redis":

@@ -30,6 +30,7 @@ type Options struct {
 	Conf   map[string]string
 	Memory string // options of the JVM for its memory; default: the project's
 	GC     string // and for its collector
+	JVM    string // further options of it
 }
 
 // StartBroker starts a broker with the project's settings besides the options: the journal is
@@ -37,7 +38,7 @@ type Options struct {
 func StartBroker(ctx context.Context, o Options) (*Broker, error) {
 	cfg := stack.Config{
 		Log: os.Stderr, Owned: true, Checkout: fmt.Sprintf("bench-%d-%s", os.Getpid(), o.Name), PulsarPort: o.Port,
-		PulsarConf: o.Conf, PulsarMemory: o.Memory, PulsarGC: o.GC,
+		PulsarConf: o.Conf, PulsarMemory: o.Memory, PulsarGC: o.GC, PulsarJVM: o.JVM,
 	}
 	s, err := stack.New(cfg)
 	if err != nil {

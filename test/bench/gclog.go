@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/aviaryhq/aviary/test/bench/load"
+)
+
+// warmUp is the phase whose pauses are not counted.
+const warmUp = "warmup"
+
+// gcLog is the log of a broker's collector, which the JVM writes into a folder of its own.
+type gcLog struct {
+	file string
+	line *regexp.Regexp // matches a pause in ns, or a stall in ms
+}
+
+func newGCLog() (*gcLog, error) {
+	dir, err := os.MkdirTemp("", "bench-gc-")
+	if err != nil {
+		return nil, err
+	}
+	// Safepoints for other reasons than a collection, such as thread dumps, have other names. ZGC
+	// stops single threads, too, which wait for memory: an allocation stall.
+	line := regexp.MustCompile(`Safepoint "(?:Collect|G1|Gen|Parallel|Serial|Shenandoah|X|Z)\w*".* Total: *(\d+) ns|` +
+		`Allocation Stall \(.*\) ([\d.]+)ms`)
+	return &gcLog{file: filepath.Join(dir, "gc.log"), line: line}, nil
+}
+
+// options are the options of the JVM that write the log.
+func (l *gcLog) options() string {
+	return "-Xlog:gc,safepoint:file=" + l.file + ":uptime:filecount=0"
+}
+
+func (l *gcLog) remove() { _ = os.RemoveAll(filepath.Dir(l.file)) }
+
+// follow returns the pauses from now on; nil without a log.
+func (l *gcLog) follow() *pauses {
+	if l == nil {
+		return nil
+	}
+	p := &pauses{log: l, stops: newPauseHistogram(), stalls: newPauseHistogram()}
+	p.read()
+	p.reset()
+	return p
+}
+
+// pauses are those of one turn, read once a second. Methods of nil do nothing.
+type pauses struct {
+	log           *gcLog
+	offset        int64     // in the log's file
+	began         time.Time // of what is counted
+	seconds       float64
+	stopped       time.Duration           // all threads
+	stops, stalls *hdrhistogram.Histogram // in microseconds
+	err           error
+}
+
+// newPauseHistogram counts microseconds, to a minute, with three digits.
+func newPauseHistogram() *hdrhistogram.Histogram {
+	return hdrhistogram.New(1, time.Minute.Microseconds(), 3)
+}
+
+func (p *pauses) reset() {
+	p.began, p.seconds, p.stopped = time.Now(), 0, 0
+	p.stops.Reset()
+	p.stalls.Reset()
+}
+
+// read counts what the log has got since the last call. It returns how long all threads were
+// stopped, and how long single ones were stalled.
+func (p *pauses) read() (stopped, stalled time.Duration) {
+	f, err := os.Open(filepath.Clean(p.log.file))
+	if err != nil {
+		p.err = cmp.Or(p.err, err)
+		return 0, 0
+	}
+	defer func() { _ = f.Close() }()
+	text, err := io.ReadAll(io.NewSectionReader(f, p.offset, math.MaxInt64-p.offset))
+	if err != nil {
+		p.err = cmp.Or(p.err, err)
+		return 0, 0
+	}
+	text = text[:bytes.LastIndexByte(text, '\n')+1] // the last line may not be complete
+	p.offset += int64(len(text))
+	for _, m := range p.log.line.FindAllStringSubmatch(string(text), -1) {
+		if ns, err := strconv.ParseInt(m[1], 10, 64); err == nil {
+			stopped += record(p.stops, time.Duration(ns))
+		}
+		if ms, err := strconv.ParseFloat(m[2], 64); err == nil {
+			stalled += record(p.stalls, time.Duration(ms*float64(time.Millisecond)))
+		}
+	}
+	p.stopped += stopped
+	return stopped, stalled
+}
+
+func record(h *hdrhistogram.Histogram, d time.Duration) time.Duration {
+	_ = h.RecordValue(min(d, time.Minute).Microseconds()) // within the histogram's bounds
+	return d
+}
+
+// sample adds the pauses and stalls of a second to its values. Those of the warm-up are not in the
+// turn's figures; those while the last messages arrive are.
+func (p *pauses) sample(s load.Sample) {
+	if p == nil {
+		return
+	}
+	stopped, stalled := p.read()
+	s.Values["pause_ms"], s.Values["stall_ms"] = milliseconds(stopped), milliseconds(stalled)
+	p.seconds = time.Since(p.began).Seconds()
+	if s.Phase == warmUp {
+		p.reset()
+	}
+}
+
+// results adds the figures of the pauses and stalls, such as pauses, pause_max_ms and
+// pause_percent, and the histogram of the pauses. It returns the first error of reading the log.
+func (p *pauses) results(into *load.Result) error {
+	if p == nil || into == nil {
+		return nil
+	}
+	if p.err != nil {
+		return fmt.Errorf("the log of the broker's collector: %w", p.err)
+	}
+	for name, h := range map[string]*hdrhistogram.Histogram{"pause": p.stops, "stall": p.stalls} {
+		into.Figures[name+"s"] = float64(h.TotalCount())
+		for suffix, q := range map[string]float64{"p50": 50, "p99": 99, "max": 100} {
+			into.Figures[name+"_"+suffix+"_ms"] = float64(h.ValueAtQuantile(q)) / 1000
+		}
+	}
+	if p.seconds > 0 {
+		into.Figures["pause_percent"] = p.stopped.Seconds() / p.seconds * 100
+	}
+	encoded, err := p.stops.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+	into.Histograms["pause"] = string(encoded)
+	return err
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -30,7 +30,6 @@ func newClient(_ context.Context, cluster messaging.Config, t Turn) (Driver, err
 		URL: cluster.URL, ListenerName: cluster.ListenerName, ConnectionTimeout: cluster.ConnectTimeout, MemoryLimitBytes: -1,
 		TLSTrustCertsFilePath: cluster.TLS.CAFile, TLSAllowInsecureConnection: cluster.TLS.Insecure, TLSValidateHostname: !cluster.TLS.Insecure,
 		Authentication: auth, Logger: pulsarlog.DefaultNopLogger(), MetricsRegisterer: prometheus.NewRegistry(),
-		EnableTransaction: t.Side.Settings[messagesPerTransaction] != "",
 	})
 	return &client{c, t.Side, max(profile(t.Side).MaxPendingRecords/max(t.Workload.PartitionsPerTopic, 1), 1)}, err
 }

@@ -69,7 +69,9 @@ type transaction struct {
 }
 
 func newTransactions(ctx context.Context, cluster messaging.Config, t Turn) (Driver, error) {
-	d := &transactions{consumed: len(t.Subscriptions) > 0, opened: make(chan struct{}, 1), open: map[uint64]*transaction{}, ends: newHistogram()}
+	d := &transactions{
+		consumed: len(t.Subscriptions) > 0, opened: make(chan struct{}, 1), open: map[uint64]*transaction{}, ends: newHistogram(),
+	}
 	var err error
 	if d.messages, err = strconv.Atoi(t.Side.Settings["messagesPerTransaction"]); err != nil || d.messages < 1 {
 		return nil, errors.New("settings: messagesPerTransaction: must be a number above 0")
@@ -115,7 +117,8 @@ func (d *transactions) start(ctx context.Context, cluster messaging.Config) erro
 	if err := os.WriteFile(source, transactionsJava, 0o600); err != nil {
 		return err
 	}
-	d.process = exec.CommandContext(ctx, "java", "-Xmx256m", "-cp", filepath.Join(jars, "*"), source, cluster.URL, cluster.ListenerName)
+	d.process = exec.CommandContext(ctx, "java", "-Xmx256m", "-cp", filepath.Join(jars, "*"), source,
+		cluster.URL, cluster.ListenerName)
 	d.process.Stderr = os.Stderr
 	if d.stdin, err = d.process.StdinPipe(); err != nil {
 		return err
@@ -235,7 +238,8 @@ func (d *transactions) Figures() map[string]float64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f := map[string]float64{
-		"transactions_s": float64(d.ended) / d.last.Sub(d.began).Seconds(), "aborted_transactions": float64(d.aborted), "aborted_messages": float64(d.abortedMessages),
+		"transactions_s":       float64(d.ended) / max(d.last.Sub(d.began).Seconds(), 0.001),
+		"aborted_transactions": float64(d.aborted), "aborted_messages": float64(d.abortedMessages),
 	}
 	percentiles("commit", d.ends, f)
 	return f
@@ -316,4 +320,3 @@ func (p *transactionProducer) Flush(context.Context) error {
 	p.pending.Wait()
 	return nil
 }
-

@@ -137,6 +137,7 @@ func (r *runner) turn(ctx context.Context, c *cluster, p *workload.Part, side wo
 	if err := errors.Join(err, gc.results(result)); err != nil {
 		return nil, err
 	}
+	seriesFigures(result, r.scenario.Observe)
 	if stored == nil && c.admin != nil && !side.Idle {
 		n, err := c.stored(ctx, t.Topics, w.PartitionsPerTopic)
 		if err != nil {
@@ -144,7 +145,7 @@ func (r *runner) turn(ctx context.Context, c *cluster, p *workload.Part, side wo
 		}
 		acknowledged := result.Figures["acknowledged"]
 		result.Figures["lost_at_broker"] = max(acknowledged-float64(n), 0)
-		result.Figures["stored_again"] = max(float64(n)-acknowledged-result.Figures["failed"], 0)
+		result.Figures["stored_again"] = max(float64(n)-acknowledged-result.Figures["failed"]-result.Figures["aborted_messages"], 0)
 	}
 	return result, nil
 }
@@ -268,7 +269,7 @@ var errLost = errors.New("messages were lost")
 func lost(p *results.Part) error {
 	var errs []error
 	for _, s := range p.Sides {
-		for _, figure := range []string{"lost", "lost_at_broker", "failed"} {
+		for _, figure := range []string{"lost", "lost_at_broker", "unexpected", "failed"} {
 			if n := measure.Most(append(s.Figure(figure), 0)); n > 0 {
 				errs = append(errs, fmt.Errorf("%w: %s: %s: %s: %.0f", errLost, p.Name, s.Name, figure, n))
 			}

@@ -286,12 +286,12 @@ func (r *run) result() (*Result, error) {
 	}
 	if len(r.arrived) > 0 {
 		f["consume_msg_s"] = received / o.Seconds
-		var lost, duplicated int64
+		var lost, duplicated, unexpected int64
 		for _, a := range r.arrived {
-			distinct, duplicates := a.counts()
-			lost, duplicated = lost+max(r.acked.Load()-distinct, 0), duplicated+duplicates
+			distinct, duplicates, aborted := a.counts()
+			lost, duplicated, unexpected = lost+max(r.acked.Load()-distinct, 0), duplicated+duplicates, unexpected+aborted
 		}
-		f["lost"], f["duplicated"] = float64(lost), float64(duplicated)
+		f["lost"], f["duplicated"], f["unexpected"] = float64(lost), float64(duplicated), float64(unexpected)
 	}
 	if r.drainSeconds > 0 {
 		f["drain_s"], f["drain_msg_s"] = r.drainSeconds, float64(r.received.Load())/r.drainSeconds

@@ -14,6 +14,7 @@ type arrivals struct {
 	seen       map[uint32][]uint64 // bits, by the number of the producer
 	distinct   int64
 	duplicates int64
+	unexpected int64 // messages that must not arrive
 	last       time.Time
 }
 
@@ -25,6 +26,10 @@ func (a *arrivals) note(payload []byte) (due time.Time) {
 	producer, n := binary.BigEndian.Uint32(payload[8:]), binary.BigEndian.Uint32(payload[12:])
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if producer&abortedMark != 0 {
+		a.unexpected++
+		return time.Time{}
+	}
 	if a.seen == nil {
 		a.seen = map[uint32][]uint64{}
 	}
@@ -43,11 +48,17 @@ func (a *arrivals) note(payload []byte) (due time.Time) {
 	return due
 }
 
-func (a *arrivals) counts() (distinct, duplicates int64) {
+func (a *arrivals) counts() (distinct, duplicates, unexpected int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.distinct, a.duplicates
+	return a.distinct, a.duplicates, a.unexpected
 }
+
+// abortedMark is the bit of the producer's number in messages that must not arrive.
+const abortedMark = 1 << 31
+
+// markAborted marks a message of a transaction that will be aborted.
+func markAborted(payload []byte) { payload[8] |= abortedMark >> 24 }
 
 // consume runs all consumers until ctx ends.
 func (r *run) consume(ctx context.Context) error {
@@ -89,7 +100,7 @@ func (r *run) receive(into *arrivals, payload []byte) {
 func (r *run) behind(messages int64) int64 {
 	var most int64
 	for _, a := range r.arrived {
-		distinct, _ := a.counts()
+		distinct, _, _ := a.counts()
 		most = max(most, messages-distinct)
 	}
 	return most

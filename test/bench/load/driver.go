@@ -41,8 +41,9 @@ type Message struct {
 // drivers are the implementations by the names that scenarios use.
 func drivers() map[string]func(context.Context, messaging.Config, Turn) (Driver, error) {
 	return map[string]func(context.Context, messaging.Config, Turn) (Driver, error){
-		"library": newLibrary,
-		"client":  newClient,
+		"library":      newLibrary,
+		"client":       newClient,
+		"transactions": newTransactions,
 	}
 }
 

@@ -38,7 +38,8 @@ type Broker struct {
 	AckDelayMs int `yaml:"ackDelayMs"`
 }
 
-// Metric is a metric of the broker, summed over all series that have the labels.
+// Metric is a metric of the broker, summed over all series that have the labels. The values of
+// labels are patterns of path.Match: * stands for any characters but /.
 type Metric struct {
 	Series string            `yaml:"series" json:"series"` // its name in the results, with the unit at its end
 	Metric string            `yaml:"metric" json:"metric"`
@@ -60,7 +61,10 @@ func (m Metric) Sum(families map[string]*dto.MetricFamily) float64 {
 
 func (m Metric) selects(one *dto.Metric) bool {
 	for name, value := range m.Labels {
-		if !slices.ContainsFunc(one.GetLabel(), func(l *dto.LabelPair) bool { return l.GetName() == name && l.GetValue() == value }) {
+		if !slices.ContainsFunc(one.GetLabel(), func(l *dto.LabelPair) bool {
+			same, _ := path.Match(value, l.GetValue()) // a pattern that is wrong matches nothing
+			return l.GetName() == name && same
+		}) {
 			return false
 		}
 	}

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"github.com/aviaryhq/aviary/test/bench/load"
+	"github.com/aviaryhq/aviary/test/bench/measure"
+	"github.com/aviaryhq/aviary/test/bench/workload"
+)
+
+// seriesFigures adds figures of the metrics that were observed, the warm-up left out: NAME_last,
+// the median of the last third of the samples (of a rate the mean: it may come in bursts), and
+// NAME_max.
+func seriesFigures(result *load.Result, metrics []workload.Metric) {
+	for _, m := range metrics {
+		var values []float64
+		for _, s := range result.Samples {
+			if v, ok := s.Values[m.Series]; ok && s.Phase != "warmup" {
+				values = append(values, v)
+			}
+		}
+		if len(values) > 0 {
+			last, sum := values[len(values)*2/3:], 0.0
+			for _, v := range last {
+				sum += v
+			}
+			if result.Figures[m.Series+"_last"] = measure.Median(last); m.Rate {
+				result.Figures[m.Series+"_last"] = sum / float64(len(last))
+			}
+			result.Figures[m.Series+"_max"] = measure.Most(values)
+		}
+	}
+}

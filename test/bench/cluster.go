@@ -144,6 +144,31 @@ func (c *cluster) stored(ctx context.Context, topics []string, partitions int) (
 	return n, nil
 }
 
+// entries is how many entries the brokers have stored for the topics.
+func (c *cluster) entries(ctx context.Context, topics []string, partitions int) (n int64, err error) {
+	for _, topic := range topics {
+		names := []string{topic}
+		if partitions > 0 {
+			names = nil
+		}
+		for p := range partitions {
+			names = append(names, fmt.Sprintf("%s-partition-%d", topic, p))
+		}
+		for _, one := range names {
+			name, err := utils.GetTopicName(one)
+			if err != nil {
+				return 0, err
+			}
+			stats, err := c.admin.Topics().GetInternalStatsWithContext(ctx, *name)
+			if err != nil {
+				return 0, err
+			}
+			n += stats.EntriesAddedCounter
+		}
+	}
+	return n, nil
+}
+
 // remove deletes the topics: the next turn finds the brokers as this one did.
 func (c *cluster) remove(ctx context.Context, topics []string, partitioned bool) {
 	for _, topic := range topics {

@@ -6,6 +6,9 @@ import (
 	"github.com/aviaryhq/aviary/test/bench/measure"
 )
 
+// pieceSeconds bounds one measured piece.
+const pieceSeconds = 5
+
 // drivers compares the two Kafka clients for Go that could stand behind Pigeonhole, by
 // messages per CPU second: producing with all acknowledgements, idempotent, LZ4, and
 // consuming what was produced so.

@@ -49,7 +49,6 @@ var scenarioFiles embed.FS
 func services() map[string]func(context.Context, *measure.Report) error {
 	return map[string]func(context.Context, *measure.Report) error{
 		"eventbridge":   eventbridgeScenario,
-		"messaging":     messagingScenario,
 		"nightingale":   nightingaleScenario,
 		"pigeonhole":    pigeonholeScenario,
 		"sonic":         sonicScenario,

@@ -146,6 +146,11 @@ func (r *runner) turn(ctx context.Context, c *cluster, p *workload.Part, side wo
 		acknowledged := result.Figures["acknowledged"]
 		result.Figures["lost_at_broker"] = max(acknowledged-float64(n), 0)
 		result.Figures["stored_again"] = max(float64(n)-acknowledged-result.Figures["failed"]-result.Figures["aborted_messages"], 0)
+		entries, err := c.entries(ctx, t.Topics, w.PartitionsPerTopic)
+		if err != nil {
+			return nil, err
+		}
+		result.Figures["entries_s"] = float64(entries) / max(acknowledged, 1) * result.Figures["publish_msg_s"]
 	}
 	return result, nil
 }
@@ -233,6 +238,9 @@ func (r *runner) judge(p *workload.Part, result *results.Part) {
 		if t.Minus != "" {
 			values = measure.Differences(values, r.side(result, t.Minus).Figure(t.Figure))
 		}
+		if len(values) == 0 {
+			continue // -only has left it out
+		}
 		if t.AtLeast != nil {
 			r.AtLeast(t.Name, measure.Median(values), *t.AtLeast)
 		} else {
@@ -278,8 +286,8 @@ func lost(p *results.Part) error {
 	return errors.Join(errs...)
 }
 
-// columns are the figures in the table.
-func columns() []string {
+// defaultColumns are the figures in the table of a scenario that names none.
+func defaultColumns() []string {
 	return []string{
 		"publish_msg_s", "consume_msg_s", "publish_p50_ms", "publish_p99_ms", "publish_max_ms", "pause_max_ms", "e2e_p50_ms", "e2e_p99_ms", "cpu_us",
 		"peak_mib",
@@ -288,10 +296,14 @@ func columns() []string {
 
 // row adds the part's lines to the table.
 func (r *runner) row(p *results.Part) {
-	r.Row("%s\tside\t%s", p.Name, strings.Join(columns(), "\t"))
+	columns := r.scenario.Columns
+	if len(columns) == 0 {
+		columns = defaultColumns()
+	}
+	r.Row("%s\tside\t%s", p.Name, strings.Join(columns, "\t"))
 	for _, s := range p.Sides {
 		cells := []string{"", s.Name}
-		for _, name := range columns() {
+		for _, name := range columns {
 			cell := "-"
 			if s.Has(name) {
 				cell = fmt.Sprintf("%.4g", s.Median(name))

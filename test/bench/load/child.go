@@ -51,7 +51,6 @@ type run struct {
 	stopped                 atomic.Bool
 	firstFailure            sync.Once
 	arrived                 []*arrivals // of each subscription
-	arrival                 chan struct{}
 
 	// What was counted before the measured part, and in it.
 	warmAcked, warmReceived, measuredReceived int64
@@ -66,7 +65,7 @@ type run struct {
 
 // RunChild reads a turn from in, runs it at the cluster, and writes samples and the result to out.
 func RunChild(ctx context.Context, cluster messaging.Config, in io.Reader, out io.Writer) (err error) {
-	r := &run{publish: newRecorder(), endToEnd: newRecorder(), arrival: make(chan struct{}, 1), out: json.NewEncoder(out), keys: keyNames()}
+	r := &run{publish: newRecorder(), endToEnd: newRecorder(), out: json.NewEncoder(out), keys: keyNames()}
 	if err := json.NewDecoder(in).Decode(&r.turn); err != nil {
 		return err
 	}

@@ -11,11 +11,10 @@ import (
 // arrivals are the messages that one subscription has received. It is safe for concurrent use.
 type arrivals struct {
 	mu         sync.Mutex
-	seen       map[uint32][]uint64 // bits, by the number of the producer
+	seen       [][]uint64 // bits, by the number of the producer
 	distinct   int64
 	duplicates int64
 	unexpected int64 // messages that must not arrive
-	last       time.Time
 }
 
 // note counts a message and returns when it was due; the zero time if it was not timed.
@@ -30,8 +29,8 @@ func (a *arrivals) note(payload []byte) (due time.Time) {
 		a.unexpected++
 		return time.Time{}
 	}
-	if a.seen == nil {
-		a.seen = map[uint32][]uint64{}
+	for len(a.seen) <= int(producer) {
+		a.seen = append(a.seen, nil)
 	}
 	bits := a.seen[producer]
 	for len(bits) <= int(n/64) {
@@ -44,7 +43,6 @@ func (a *arrivals) note(payload []byte) (due time.Time) {
 	} else {
 		a.duplicates++
 	}
-	a.last = time.Now()
 	return due
 }
 
@@ -90,10 +88,6 @@ func (r *run) receive(into *arrivals, payload []byte) {
 	if !due.IsZero() && r.turn.Stored == 0 {
 		r.endToEnd.record(time.Since(due))
 	}
-	select {
-	case r.arrival <- struct{}{}:
-	default:
-	}
 }
 
 // behind is how many messages the slowest subscription has not received of so many.
@@ -106,14 +100,19 @@ func (r *run) behind(messages int64) int64 {
 	return most
 }
 
+// arrivalPoll is the time between two looks at what has arrived: a signal for each message would
+// cost consumers more than counting it.
+const arrivalPoll = 2 * time.Millisecond
+
 // awaitArrivals waits until no subscription is more than so many messages behind those that are
 // acknowledged. It returns false if that takes longer than limit.
 func (r *run) awaitArrivals(ctx context.Context, behind int64, limit time.Duration) bool {
-	timeout := time.NewTimer(limit)
+	timeout, poll := time.NewTimer(limit), time.NewTicker(arrivalPoll)
 	defer timeout.Stop()
+	defer poll.Stop()
 	for r.behind(r.acked.Load()) > behind {
 		select {
-		case <-r.arrival:
+		case <-poll.C:
 		case <-timeout.C:
 			return false
 		case <-ctx.Done():

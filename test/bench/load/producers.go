@@ -3,6 +3,7 @@ package load
 import (
 	"context"
 	"encoding/binary"
+	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -14,7 +15,7 @@ import (
 // keys is how many keys messages have, where they have any.
 const keys = 10_007
 
-// step is the least time between two wakings of a caller. What is due in it is due at its
+// step is the least time between two wakings of a loop. What is due in it is due at its
 // beginning: a sleep for each message would cost more than the message.
 const step = 500 * time.Microsecond
 
@@ -25,8 +26,9 @@ type sender struct {
 	sent     atomic.Uint32 // messages, which numbers them
 }
 
-// unthrottledTimed is how many messages one is timed of that are sent as fast as possible.
-const unthrottledTimed = 16
+// unthrottledTimed is how many messages one is timed of that are sent as fast as possible: a prime
+// number, so that each of several producers has its turn.
+const unthrottledTimed = 17
 
 // sending is a time of sending, by all producers.
 type sending struct {
@@ -34,8 +36,8 @@ type sending struct {
 	began    time.Time
 	until    time.Time
 	left     atomic.Int64  // messages, where they are bounded
-	interval time.Duration // of one caller; 0: as fast as possible
-	group    int           // messages of a caller that are due at the same time
+	interval time.Duration // of one loop; 0: as fast as possible
+	group    int           // messages of a loop that are due at the same time
 }
 
 // send lets all producers send until then, or so many messages if that is not 0. It returns when
@@ -46,18 +48,24 @@ func (r *run) send(ctx context.Context, until time.Time, messages int, rate floa
 	if messages == 0 {
 		s.left.Store(1 << 62)
 	}
-	callers := max(r.turn.Side.Callers, 1)
+	// A caller has a loop of its own. What is asynchronous needs no more loops than cores: a loop
+	// sends by several producers in turn.
+	loops := len(r.senders) * r.turn.Side.Callers
+	if loops == 0 {
+		loops = min(len(r.senders), runtime.GOMAXPROCS(0))
+	}
 	if rate > 0 {
-		s.interval = time.Duration(float64(len(r.senders)*callers) / rate * float64(time.Second))
+		s.interval = time.Duration(float64(loops) / rate * float64(time.Second))
 		s.group = max(int(step/s.interval), 1)
 	}
 	var wg sync.WaitGroup
-	for i := range r.senders {
-		for c := range callers {
-			// Callers begin at different times of the interval, so that the load is even.
-			offset := s.interval * time.Duration(i*callers+c) / time.Duration(len(r.senders)*callers)
-			wg.Go(func() { s.loop(ctx, r.senders[i], offset) })
+	for i := range loops {
+		var own []*sender
+		for k := i % len(r.senders); k < len(r.senders); k += loops {
+			own = append(own, r.senders[k])
 		}
+		// Loops begin at different times of the interval, so that the load is even.
+		wg.Go(func() { s.loop(ctx, own, s.interval*time.Duration(i)/time.Duration(loops)) })
 	}
 	wg.Wait()
 	for _, one := range r.senders {
@@ -70,7 +78,7 @@ func (r *run) send(ctx context.Context, until time.Time, messages int, rate floa
 
 // loop sends until the end. With a rate, a message is due at a time that does not depend on when
 // earlier ones were sent, and its latency begins then (no coordinated omission).
-func (s *sending) loop(ctx context.Context, to *sender, offset time.Duration) {
+func (s *sending) loop(ctx context.Context, senders []*sender, offset time.Duration) {
 	calls := s.run.turn.Side.Callers > 0
 	for n := 0; s.left.Add(-1) >= 0; n++ {
 		var due time.Time
@@ -80,7 +88,9 @@ func (s *sending) loop(ctx context.Context, to *sender, offset time.Duration) {
 			if due.After(s.until) {
 				return
 			}
-			sleepUntil(ctx, due)
+			if n%s.group == 0 {
+				sleepUntil(ctx, due)
+			}
 		case calls || n%unthrottledTimed == 0:
 			// The clock is not read for each message, to keep it off the hot path.
 			if due = time.Now(); due.After(s.until) {
@@ -90,6 +100,7 @@ func (s *sending) loop(ctx context.Context, to *sender, offset time.Duration) {
 		if ctx.Err() != nil || s.run.stopped.Load() {
 			return
 		}
+		to := senders[n%len(senders)]
 		m := s.run.message(to, due)
 		if calls {
 			s.run.report(due, to.producer.Call(ctx, m))

@@ -12,7 +12,6 @@ import (
 	"runtime"
 	"runtime/pprof"
 	"slices"
-	"strconv"
 	"syscall"
 	"time"
 )
@@ -30,10 +29,7 @@ type Piece struct {
 	Callers    int     `json:"callers"`    // concurrent senders
 	Format     string  `json:"format"`     // of the messages
 	Partitions int     `json:"partitions"` // of the topic; 0: a topic without
-	Topics     int     `json:"topics"`     // topics with names that begin with Topic; 0: Topic itself
 	Rate       int     `json:"rate"`       // messages a second to offer; 0: as many as possible
-	Type       string  `json:"type"`       // of the subscription; empty: shared
-	Order      string  `json:"order"`      // that the consumer keeps
 	Events     int     `json:"events"`     // in each request; 0: 1
 	First      int     `json:"first"`      // number of the first message; the last one's is below Count
 
@@ -184,18 +180,6 @@ func CPUSeconds() float64 {
 func (p Piece) More(n int, began time.Time) bool {
 	// The clock is looked at every 256 messages, to keep it off the hot path.
 	return n < p.Count && (n%256 != 0 || time.Since(began).Seconds() < p.Seconds)
-}
-
-// TopicsOf are the topics of a piece of growth.
-func (p Piece) TopicsOf() []string {
-	if p.Topics == 0 {
-		return []string{p.Topic}
-	}
-	names := make([]string, p.Topics)
-	for i := range names {
-		names[i] = p.Topic + "-" + strconv.Itoa(i)
-	}
-	return names
 }
 
 // Half is half the time of a timed piece. Of p.Seconds, which begin with the first message, the

@@ -29,7 +29,7 @@ func Into[T any](all *[]T, run func(round int) (T, error)) func(round int) error
 
 // Ratios are those of one round each.
 func Ratios(ours, theirs []float64) []float64 {
-	vs := make([]float64, len(ours))
+	vs := make([]float64, min(len(ours), len(theirs)))
 	for i := range vs {
 		vs[i] = ours[i] / theirs[i]
 	}
@@ -38,7 +38,7 @@ func Ratios(ours, theirs []float64) []float64 {
 
 // Differences are those of one round each.
 func Differences(ours, theirs []float64) []float64 {
-	vs := make([]float64, len(ours))
+	vs := make([]float64, min(len(ours), len(theirs)))
 	for i := range vs {
 		vs[i] = ours[i] - theirs[i]
 	}

@@ -3,7 +3,6 @@ package pieces
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -23,35 +22,27 @@ import (
 // m.start, moves messages and calls m.stop.
 func All() map[string]func(context.Context, measure.Piece, *measure.Meter) error {
 	return map[string]func(context.Context, measure.Piece, *measure.Meter) error{
-		"raw-async":         rawAsync(opsOptions),
-		"raw-original":      rawAsync(originalOptions),
-		"raw-sync":          rawSync,
-		"raw-consume":       rawConsume,
-		"ops-async":         opsAsync,
-		"business-sync":     businessSync,
-		"library-consume":   libraryConsume,
-		"growth-ours":       growthOurs,
-		"growth-plain":      growthPlain,
-		"growth-idle-ours":  growthOurs,
-		"growth-idle-plain": growthPlain,
-		"remote-write":      remoteWrite,
-		"raw-json":          rawJSON,
-		"check-remote":      checkRemote,
-		"sarama-produce":    saramaProduce,
-		"amqp-publish":      amqpPublish,
-		"amqp-consume":      amqpConsume,
-		"timed-kafka":       timedKafka,
-		"timed-pulsar":      timedPulsar,
-		"timed-consume":     timedConsume,
-		"timed-read":        timedKafkaConsume,
-		"sarama-consume":    saramaConsume,
-		"franz-consume":     franzConsume,
-		"franz-produce":     franzProduce,
-		"redis-paced":       redisPaced,
-		"redis-lag":         redisLag,
-		"redis-stream":      redisStream,
-		"raw-lag":           rawLag,
-		"event-load":        eventLoad,
+		"raw-async":      rawAsync,
+		"raw-sync":       rawSync,
+		"ops-async":      opsAsync,
+		"remote-write":   remoteWrite,
+		"raw-json":       rawJSON,
+		"check-remote":   checkRemote,
+		"sarama-produce": saramaProduce,
+		"amqp-publish":   amqpPublish,
+		"amqp-consume":   amqpConsume,
+		"timed-kafka":    timedKafka,
+		"timed-pulsar":   timedPulsar,
+		"timed-consume":  timedConsume,
+		"timed-read":     timedKafkaConsume,
+		"sarama-consume": saramaConsume,
+		"franz-consume":  franzConsume,
+		"franz-produce":  franzProduce,
+		"redis-paced":    redisPaced,
+		"redis-lag":      redisLag,
+		"redis-stream":   redisStream,
+		"raw-lag":        rawLag,
+		"event-load":     eventLoad,
 	}
 }
 
@@ -72,40 +63,29 @@ func opsOptions(topic string) pulsar.ProducerOptions {
 	}
 }
 
-// originalOptions are the settings of the system that Aviary replaces.
-func originalOptions(topic string) pulsar.ProducerOptions {
-	return pulsar.ProducerOptions{
-		Topic: topic, MaxPendingMessages: 1000, SendTimeout: -1,
-		BatchingMaxPublishDelay: time.Millisecond, CompressionType: pulsar.LZ4,
-		BatchingMaxMessages: 100 * 1024, BatchingMaxSize: 10 << 20,
+func rawAsync(ctx context.Context, p measure.Piece, m *measure.Meter) error {
+	client, err := rawClient(p)
+	if err != nil {
+		return err
 	}
-}
-
-func rawAsync(options func(string) pulsar.ProducerOptions) func(context.Context, measure.Piece, *measure.Meter) error {
-	return func(ctx context.Context, p measure.Piece, m *measure.Meter) error {
-		client, err := rawClient(p)
-		if err != nil {
-			return err
-		}
-		defer client.Close()
-		producer, err := client.CreateProducer(options(p.Topic))
-		if err != nil {
-			return err
-		}
-		payloads := p.Bodies()
-		var t tally
-		done := func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { t.note(err) }
-		if err := m.Start(); err != nil {
-			return err
-		}
-		for n := 0; p.More(n, m.Began); n++ {
-			producer.SendAsync(ctx, &pulsar.ProducerMessage{Payload: payloads[n%len(payloads)]}, done)
-		}
-		if err := producer.FlushWithCtx(ctx); err != nil {
-			return err
-		}
-		return t.stop(m)
+	defer client.Close()
+	producer, err := client.CreateProducer(opsOptions(p.Topic))
+	if err != nil {
+		return err
 	}
+	payloads := p.Bodies()
+	var t tally
+	done := func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { t.note(err) }
+	if err := m.Start(); err != nil {
+		return err
+	}
+	for n := 0; p.More(n, m.Began); n++ {
+		producer.SendAsync(ctx, &pulsar.ProducerMessage{Payload: payloads[n%len(payloads)]}, done)
+	}
+	if err := producer.FlushWithCtx(ctx); err != nil {
+		return err
+	}
+	return t.stop(m)
 }
 
 // tally counts the outcomes of asynchronous sends.
@@ -152,8 +132,8 @@ func rawSync(ctx context.Context, p measure.Piece, m *measure.Meter) error {
 	})
 }
 
-// WarmUp is how many messages timed callers send before they are measured.
-func WarmUp(callers int) int {
+// warmUp is how many messages timed callers send before they are measured.
+func warmUp(callers int) int {
 	if callers == 0 {
 		return 0
 	}
@@ -162,7 +142,7 @@ func WarmUp(callers int) int {
 
 // callers lets p.Callers goroutines call send in a loop, timing each call.
 func callers(p measure.Piece, m *measure.Meter, send func() error) error {
-	for range WarmUp(p.Callers) { // connections, buffers and the broker's ledger are warm
+	for range warmUp(p.Callers) { // connections, buffers and the broker's ledger are warm
 		if err := send(); err != nil {
 			return err
 		}
@@ -233,92 +213,4 @@ func opsAsync(ctx context.Context, p measure.Piece, m *measure.Meter) error {
 		return err
 	}
 	return t.stop(m)
-}
-
-func businessSync(ctx context.Context, p measure.Piece, m *measure.Meter) error {
-	publisher, end, err := libraryPublisher(ctx, p, messaging.Business())
-	if err != nil {
-		return err
-	}
-	defer end()
-	payload := measure.Body(p.Payload)
-	return callers(p, m, func() error {
-		return publisher.Publish(ctx, &messaging.Record{Payload: payload})
-	})
-}
-
-func rawConsume(ctx context.Context, p measure.Piece, m *measure.Meter) error {
-	client, err := rawClient(p)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	// Subscribing is part of what is measured, on both sides.
-	if err := m.Start(); err != nil {
-		return err
-	}
-	consumer, err := client.Subscribe(pulsar.ConsumerOptions{
-		Topic: p.Topic, SubscriptionName: fmt.Sprintf("raw-%d", rand.Uint32()),
-		Type: rawType(p.Type), SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
-	})
-	if err != nil {
-		return err
-	}
-	defer consumer.Close()
-	n := 0
-	for ; n < p.Count; n++ {
-		msg, err := consumer.Receive(ctx)
-		if err != nil {
-			return err
-		}
-		if err := consumer.Ack(msg); err != nil {
-			return err
-		}
-	}
-	m.Stop(n)
-	return nil
-}
-
-func rawType(kind string) pulsar.SubscriptionType {
-	switch messaging.SubscriptionType(kind) {
-	case messaging.Exclusive:
-		return pulsar.Exclusive
-	case messaging.Failover:
-		return pulsar.Failover
-	default:
-		return pulsar.Shared
-	}
-}
-
-func libraryConsume(ctx context.Context, p measure.Piece, m *measure.Meter) error {
-	client, err := library(ctx, p)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = client.Close(ctx) }()
-	cfg := messaging.DefaultConsumerConfig()
-	cfg.Topics, cfg.Subscription = []string{p.Topic}, fmt.Sprintf("library-%d", rand.Uint32())
-	if p.Type == "" {
-		cfg.Concurrency = 1 // as the plain client's loop
-	} else {
-		cfg.Type, cfg.Order = messaging.SubscriptionType(p.Type), messaging.Order(p.Order)
-	}
-	consumer, err := client.Consumer(cfg)
-	if err != nil {
-		return err
-	}
-	running, stop := context.WithCancel(ctx)
-	defer stop()
-	var n atomic.Int64
-	if err := m.Start(); err != nil {
-		return err
-	}
-	err = consumer.Run(running, func(context.Context, *messaging.Delivery) error {
-		if n.Add(1) == int64(p.Count) {
-			m.Stop(p.Count)
-			stop()
-		}
-		return nil
-	})
-	return err
 }

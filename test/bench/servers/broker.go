@@ -95,16 +95,6 @@ func StartFarBroker(ctx context.Context, line *proxy.Proxy, o Options) (*Broker,
 	return b, nil
 }
 
-// Stored asks the broker how many messages it has taken for the topic.
-func (b *Broker) Stored(ctx context.Context, topic string) (int, error) {
-	var stats struct {
-		MsgInCounter int `json:"msgInCounter"`
-	}
-	path := strings.Replace(topic, "://", "/", 1)
-	err := Get(ctx, b.Admin+"/admin/v2/"+path+"/stats", &stats)
-	return stats.MsgInCounter, err
-}
-
 // StoredBytes asks the broker what the topic of p takes in storage.
 func (b *Broker) StoredBytes(ctx context.Context, p measure.Piece) (float64, error) {
 	var stats struct {
@@ -134,46 +124,4 @@ func (b *Broker) Create(ctx context.Context, p measure.Piece) error {
 		return nil
 	}
 	return Put(ctx, b.TopicURL(p.Topic)+"/partitions", p.Partitions)
-}
-
-// Remove deletes the topics of p, so that the broker is as empty for the next piece.
-func (b *Broker) Remove(ctx context.Context, p measure.Piece) error {
-	for _, topic := range p.TopicsOf() {
-		url := b.TopicURL(topic)
-		if p.Partitions > 0 {
-			url += "/partitions"
-		}
-		if err := Del(ctx, url+"?force=true"); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Entries counts the entries that p's topics hold.
-func (b *Broker) Entries(ctx context.Context, p measure.Piece) (int, error) {
-	type counted struct {
-		Entries int `json:"entriesAddedCounter"`
-	}
-	n := 0
-	for _, topic := range p.TopicsOf() {
-		if p.Partitions > 0 {
-			var stats struct {
-				Partitions map[string]counted `json:"partitions"`
-			}
-			if err := Get(ctx, b.TopicURL(topic)+"/partitioned-internalStats", &stats); err != nil {
-				return 0, err
-			}
-			for _, c := range stats.Partitions {
-				n += c.Entries
-			}
-			continue
-		}
-		var c counted
-		if err := Get(ctx, b.TopicURL(topic)+"/internalStats", &c); err != nil {
-			return 0, err
-		}
-		n += c.Entries
-	}
-	return n, nil
 }

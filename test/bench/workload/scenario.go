@@ -26,6 +26,8 @@ type Scenario struct {
 	Brokers map[string]Broker `yaml:"brokers"`
 	// Observe are metrics of the broker that are read every second.
 	Observe []Metric `yaml:"observe"`
+	// Columns are the figures in the printed table. Default: rates, latencies, CPU and memory.
+	Columns []string `yaml:"columns"`
 	Parts   []Part   `yaml:"parts"`
 }
 
@@ -253,13 +255,13 @@ func Compare(w Workload) *Scenario {
 	}}}
 }
 
-// Fraction shortens the parts: the warm-up stays.
+// Fraction shortens the parts, and drops their least number of rounds: the warm-up stays.
 func (s *Scenario) Fraction(part int) {
 	for i := range s.Parts {
 		p := &s.Parts[i]
 		p.Workload.TestDurationMinutes /= float64(part)
 		p.Workload.ConsumerBacklogSizeGB /= float64(part)
-		p.Messages, p.Preload = p.Messages/part, p.Preload/part
+		p.Messages, p.Preload, p.Rounds = p.Messages/part, p.Preload/part, 0
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"path"
 	"slices"
 	"strconv"
@@ -45,13 +46,21 @@ type Metric struct {
 	Labels map[string]string `yaml:"labels" json:"labels"`
 	Scale  float64           `yaml:"scale" json:"scale"` // default: 1
 	Rate   bool              `yaml:"rate" json:"rate"`   // its increase per second
+	// Quantile of a summary, 0 to 1, in place of its sum. 0: the sum.
+	Quantile float64 `yaml:"quantile" json:"quantile"`
 }
 
 // Sum returns the metric's value: of all its series with the labels.
 func (m Metric) Sum(families map[string]*dto.MetricFamily) float64 {
 	sum := 0.0
 	for _, one := range families[m.Metric].GetMetric() {
-		if m.selects(one) {
+		if m.selects(one) && m.Quantile > 0 {
+			for _, q := range one.GetSummary().GetQuantile() {
+				if q.GetQuantile() == m.Quantile && !math.IsNaN(q.GetValue()) { // NaN: nothing happened
+					sum += q.GetValue()
+				}
+			}
+		} else if m.selects(one) {
 			sum += one.GetGauge().GetValue() + one.GetCounter().GetValue() + one.GetUntyped().GetValue() + one.GetSummary().GetSampleSum()
 		}
 	}
@@ -84,9 +93,11 @@ type Part struct {
 	// Turns then receive these, each with a subscription of its own, and publish nothing.
 	Preload int `yaml:"preload"`
 	// Ladder repeats the part with each of these rates, ascending, until the publish p99 exceeds
-	// MaxP99Ms. The result of a side is the rate below: the figure ladder_msg_s.
+	// MaxP99Ms, or the rate is not reached. The result of a side is the rate below: the figure
+	// ladder_msg_s. MaxP99Ms of 0 is no bound. Refine halves the last step as many times.
 	Ladder   []int   `yaml:"ladder"`
 	MaxP99Ms float64 `yaml:"maxP99Ms"`
+	Refine   int     `yaml:"refine"`
 
 	Sides   []Side   `yaml:"sides"`
 	Targets []Target `yaml:"targets"`

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"maps"
 	"os"
 	"strings"
 	"time"
@@ -28,7 +27,6 @@ type cluster struct {
 	namespace string
 	own       bool   // this program has started it
 	journal   string // folder of the bookie's journal, if this program has started it
-	bookie    string // URL of the bookie's metrics; may be empty
 	stops     []func()
 }
 
@@ -84,11 +82,7 @@ func start(ctx context.Context, name string, b workload.Broker) (*cluster, error
 		}
 		return nil, err
 	}
-	c.own, c.stops = true, append(c.stops, stops...)
-	c.journal = broker.Journal
-	if port := b.Conf["prometheusStatsHttpPort"]; port != "" {
-		c.bookie = "http://127.0.0.1:" + port + "/metrics"
-	}
+	c.own, c.journal, c.stops = true, broker.Journal, append(c.stops, stops...)
 	return c, nil
 }
 
@@ -177,13 +171,6 @@ func (c *cluster) observer(metrics []workload.Metric) func(context.Context, map[
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "bench: cannot read the broker's metrics:", err)
 			return
-		}
-		if c.bookie != "" {
-			bookie, err := servers.Metrics(ctx, c.bookie)
-			if err != nil {
-				fmt.Fprintln(os.Stderr, "bench: cannot read the bookie's metrics:", err)
-			}
-			maps.Copy(families, bookie)
 		}
 		now := time.Now()
 		for _, m := range metrics {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -256,7 +257,7 @@ func (r *runner) judge(p *workload.Part, result *results.Part) {
 	for _, t := range p.Targets {
 		values := r.side(result, t.Of).Figure(t.Figure)
 		if t.Over != "" {
-			values = measure.Ratios(values, r.side(result, t.Over).Figure(t.Figure))
+			values = measure.Ratios(values, r.side(result, t.Over).Figure(cmp.Or(t.OverFigure, t.Figure)))
 		}
 		if t.Minus != "" {
 			values = measure.Differences(values, r.side(result, t.Minus).Figure(t.Figure))

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"path"
 	"slices"
 	"strconv"
@@ -46,21 +45,13 @@ type Metric struct {
 	Labels map[string]string `yaml:"labels" json:"labels"`
 	Scale  float64           `yaml:"scale" json:"scale"` // default: 1
 	Rate   bool              `yaml:"rate" json:"rate"`   // its increase per second
-	// Quantile of a summary, 0 to 1, in place of its sum. 0: the sum.
-	Quantile float64 `yaml:"quantile" json:"quantile"`
 }
 
 // Sum returns the metric's value: of all its series with the labels.
 func (m Metric) Sum(families map[string]*dto.MetricFamily) float64 {
 	sum := 0.0
 	for _, one := range families[m.Metric].GetMetric() {
-		if m.selects(one) && m.Quantile > 0 {
-			for _, q := range one.GetSummary().GetQuantile() {
-				if q.GetQuantile() == m.Quantile && !math.IsNaN(q.GetValue()) { // NaN: nothing happened
-					sum += q.GetValue()
-				}
-			}
-		} else if m.selects(one) {
+		if m.selects(one) {
 			sum += one.GetGauge().GetValue() + one.GetCounter().GetValue() + one.GetUntyped().GetValue() + one.GetSummary().GetSampleSum()
 		}
 	}
@@ -139,11 +130,13 @@ type Target struct {
 	Name   string `yaml:"name"`
 	Figure string `yaml:"figure"`
 	// Of, Over and Minus are sides of this part, or part/side of this one or one before it.
-	Of      string   `yaml:"of"`
-	Over    string   `yaml:"over"`
-	Minus   string   `yaml:"minus"`
-	AtLeast *float64 `yaml:"atLeast"`
-	AtMost  *float64 `yaml:"atMost"`
+	Of    string `yaml:"of"`
+	Over  string `yaml:"over"`
+	Minus string `yaml:"minus"`
+	// OverFigure is the figure of Over. Default: Figure.
+	OverFigure string   `yaml:"overFigure"`
+	AtLeast    *float64 `yaml:"atLeast"`
+	AtMost     *float64 `yaml:"atMost"`
 }
 
 // UnmarshalYAML gives fields that are absent their defaults.

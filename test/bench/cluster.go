@@ -27,6 +27,7 @@ type cluster struct {
 	namespace string
 	own       bool   // this program has started it
 	gc        *gcLog // of a broker that this program has started
+	journal   string // folder of the bookie's journal, if this program has started it
 	stops     []func()
 }
 
@@ -85,7 +86,7 @@ func start(ctx context.Context, name string, b workload.Broker) (*cluster, error
 		}
 		return nil, err
 	}
-	c.own, c.gc, c.stops = true, gc, append(c.stops, stops...)
+	c.own, c.gc, c.journal, c.stops = true, gc, broker.Journal, append(c.stops, stops...)
 	return c, nil
 }
 

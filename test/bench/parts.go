@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -87,9 +88,12 @@ func (r *runner) part(ctx context.Context, p *workload.Part, result *results.Par
 				}
 			}
 			var one *load.Result
-			if len(p.Ladder) > 0 {
+			switch {
+			case side.Driver == fioDriver:
+				one, err = fio(ctx, c, p, side)
+			case len(p.Ladder) > 0:
 				one, err = r.climb(ctx, c, p, side, round)
-			} else {
+			default:
 				one, err = r.turn(ctx, c, p, side, round, stored[side.Broker])
 			}
 			if err != nil {
@@ -180,24 +184,51 @@ func (r *runner) preload(ctx context.Context, c *cluster, p *workload.Part) ([]s
 const preloadMinutes = 10
 
 // climb runs the side with higher and higher rates until the p99 is too high, or the rate is not
-// reached. It returns the last result before.
+// reached. It then halves the distance to the rate below, Refine times. It returns the result of
+// the highest rate that is good.
 func (r *runner) climb(ctx context.Context, c *cluster, p *workload.Part, side workload.Side, round int) (*load.Result, error) {
-	best := &load.Result{Figures: map[string]float64{}}
-	for _, rate := range p.Ladder {
+	best := &load.Result{Figures: map[string]float64{"ladder_msg_s": 0, "ladder_mb_s": 0}}
+	low, next := 0, &load.Result{Figures: map[string]float64{}}
+	try := func(rate int) (good bool, err error) {
 		step := *p
 		step.Workload.ProducerRate = rate
 		step.Name = fmt.Sprintf("%s_%d", p.Name, rate)
 		one, err := r.turn(ctx, c, &step, side, round, nil)
 		if err != nil {
+			return false, err
+		}
+		f := one.Figures
+		if p.MaxP99Ms > 0 && f["publish_p99_ms"] > p.MaxP99Ms || f["publish_msg_s"] < reached*float64(rate) {
+			next = one
+			return false, nil
+		}
+		low, best = rate, one
+		f["ladder_msg_s"], f["ladder_mb_s"] = f["publish_msg_s"], f["publish_mb_s"]
+		return true, nil
+	}
+	high := 0 // the lowest rate that is not good
+	for _, rate := range p.Ladder {
+		good, err := try(rate)
+		if err != nil {
 			return nil, err
 		}
-		p99, sent := one.Figures["publish_p99_ms"], one.Figures["publish_msg_s"]
-		if p99 > p.MaxP99Ms || sent < reached*float64(rate) {
-			best.Figures["next_msg_s"], best.Figures["next_p99_ms"] = float64(rate), p99
+		if !good {
+			high = rate
 			break
 		}
-		best = one
-		best.Figures["ladder_msg_s"], best.Figures["ladder_mb_s"] = sent, one.Figures["publish_mb_s"]
+	}
+	for n := 0; n < p.Refine && high > 0; n++ {
+		middle := (low + high) / 2
+		good, err := try(middle)
+		if err != nil {
+			return nil, err
+		}
+		if !good {
+			high = middle
+		}
+	}
+	if high > 0 {
+		best.Figures["next_msg_s"], best.Figures["next_p99_ms"] = float64(high), next.Figures["publish_p99_ms"]
 	}
 	return best, nil
 }
@@ -233,7 +264,7 @@ func (r *runner) judge(p *workload.Part, result *results.Part) {
 	for _, t := range p.Targets {
 		values := r.side(result, t.Of).Figure(t.Figure)
 		if t.Over != "" {
-			values = measure.Ratios(values, r.side(result, t.Over).Figure(t.Figure))
+			values = measure.Ratios(values, r.side(result, t.Over).Figure(cmp.Or(t.OverFigure, t.Figure)))
 		}
 		if t.Minus != "" {
 			values = measure.Differences(values, r.side(result, t.Minus).Figure(t.Figure))

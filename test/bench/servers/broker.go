@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -20,6 +21,7 @@ import (
 type Broker struct {
 	Url, Admin string
 	Listener   string // the advertised listener that clients ask for
+	Journal    string // folder of BookKeeper's journal
 	Stop       func()
 }
 
@@ -44,7 +46,7 @@ func StartBroker(ctx context.Context, o Options) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Broker{Stop: func() {
+	b := &Broker{Journal: filepath.Join(s.Dir(), "pulsar", "bookkeeper"), Stop: func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := s.Down(ctx); err != nil {

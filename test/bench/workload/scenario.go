@@ -90,9 +90,11 @@ type Part struct {
 	// Turns then receive these, each with a subscription of its own, and publish nothing.
 	Preload int `yaml:"preload"`
 	// Ladder repeats the part with each of these rates, ascending, until the publish p99 exceeds
-	// MaxP99Ms. The result of a side is the rate below: the figure ladder_msg_s.
+	// MaxP99Ms, or the rate is not reached. The result of a side is the rate below: the figure
+	// ladder_msg_s. MaxP99Ms of 0 is no bound. Refine halves the last step as many times.
 	Ladder   []int   `yaml:"ladder"`
 	MaxP99Ms float64 `yaml:"maxP99Ms"`
+	Refine   int     `yaml:"refine"`
 
 	Sides   []Side   `yaml:"sides"`
 	Targets []Target `yaml:"targets"`
@@ -134,11 +136,13 @@ type Target struct {
 	Name   string `yaml:"name"`
 	Figure string `yaml:"figure"`
 	// Of, Over and Minus are sides of this part, or part/side of this one or one before it.
-	Of      string   `yaml:"of"`
-	Over    string   `yaml:"over"`
-	Minus   string   `yaml:"minus"`
-	AtLeast *float64 `yaml:"atLeast"`
-	AtMost  *float64 `yaml:"atMost"`
+	Of    string `yaml:"of"`
+	Over  string `yaml:"over"`
+	Minus string `yaml:"minus"`
+	// OverFigure is the figure of Over. Default: Figure.
+	OverFigure string   `yaml:"overFigure"`
+	AtLeast    *float64 `yaml:"atLeast"`
+	AtMost     *float64 `yaml:"atMost"`
 }
 
 // UnmarshalYAML gives fields that are absent their defaults.

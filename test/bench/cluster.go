@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -25,7 +26,8 @@ type cluster struct {
 	client    *messaging.Client
 	admin     pulsaradmin.Client // nil without an admin URL
 	namespace string
-	own       bool // this program has started it
+	own       bool   // this program has started it
+	remote    string // URL of the cluster to which it replicates; may be empty
 	stops     []func()
 }
 
@@ -50,7 +52,7 @@ func dial(ctx context.Context, config messaging.Config, namespace string) (*clus
 
 // start starts a broker with these settings, which ends with this process, and connects to it.
 func start(ctx context.Context, name string, b workload.Broker) (*cluster, error) {
-	o := servers.Options{Name: name, Conf: b.Conf, Memory: b.Memory, GC: b.GC}
+	o := servers.Options{Name: name, Conf: b.Conf, Memory: b.Memory, GC: b.GC, Geo: b.Geo}
 	var stops []func()
 	var broker *servers.Broker
 	var err error
@@ -73,7 +75,7 @@ func start(ctx context.Context, name string, b workload.Broker) (*cluster, error
 	if err == nil {
 		config := messaging.DefaultConfig()
 		config.URL, config.AdminURL, config.ListenerName = broker.Url, broker.Admin, broker.Listener
-		c, err = dial(ctx, config, "public/default")
+		c, err = dial(ctx, config, cmp.Or(broker.Namespace, "public/default"))
 	}
 	if err != nil {
 		for _, stop := range stops {
@@ -81,7 +83,7 @@ func start(ctx context.Context, name string, b workload.Broker) (*cluster, error
 		}
 		return nil, err
 	}
-	c.own, c.stops = true, append(c.stops, stops...)
+	c.own, c.remote, c.stops = true, broker.Remote, append(c.stops, stops...)
 	return c, nil
 }
 
@@ -155,6 +157,7 @@ func (c *cluster) remove(ctx context.Context, topics []string, partitioned bool)
 func (c *cluster) at(t *load.Turn) {
 	if c.own {
 		t.URL, t.AdminURL, t.Listener = c.config.URL, c.config.AdminURL, c.config.ListenerName
+		t.RemoteURL = c.remote
 	}
 }
 

@@ -48,6 +48,10 @@ func (r *runner) run(ctx context.Context) error {
 		if !r.Wants(p.Name) {
 			continue
 		}
+		if r.given != nil && slices.ContainsFunc(p.Sides, func(s workload.Side) bool { return s.Broker != "" }) {
+			r.Row("%s\tnot measured: it needs brokers that this program starts", p.Name)
+			continue
+		}
 		result := &results.Part{Name: p.Name, Workload: p.Workload}
 		for _, side := range p.Sides {
 			result.Sides = append(result.Sides, &results.Side{Name: side.Name})
@@ -200,9 +204,6 @@ const reached = 0.97
 // cluster returns the cluster of a side, and starts its broker if this is the first that needs it.
 func (r *runner) cluster(ctx context.Context, name string) (*cluster, error) {
 	if r.given != nil {
-		if name != "" {
-			return nil, errors.New("this part compares settings of brokers that it starts itself: run it without pulsar.url")
-		}
 		return r.given, nil
 	}
 	if c := r.clusters[name]; c != nil {
@@ -244,7 +245,7 @@ func (r *runner) side(part *results.Part, name string) *results.Side {
 	if before, of, ok := strings.Cut(name, "/"); ok {
 		i := slices.IndexFunc(r.results.Parts, func(p *results.Part) bool { return p.Name == before })
 		if i < 0 {
-			return &results.Side{} // -only has left it out
+			return &results.Side{} // the part was not run
 		}
 		part, name = r.results.Parts[i], of
 	}
@@ -275,17 +276,21 @@ func lost(p *results.Part) error {
 	return errors.Join(errs...)
 }
 
-// columns are the figures in the table.
-func columns() []string {
+// defaultColumns are the figures in the table of a scenario that names none.
+func defaultColumns() []string {
 	return []string{"publish_msg_s", "consume_msg_s", "publish_p50_ms", "publish_p99_ms", "publish_max_ms", "e2e_p50_ms", "e2e_p99_ms", "cpu_us", "peak_mib"}
 }
 
 // row adds the part's lines to the table.
 func (r *runner) row(p *results.Part) {
-	r.Row("%s\tside\t%s", p.Name, strings.Join(columns(), "\t"))
+	columns := r.scenario.Columns
+	if len(columns) == 0 {
+		columns = defaultColumns()
+	}
+	r.Row("%s\tside\t%s", p.Name, strings.Join(columns, "\t"))
 	for _, s := range p.Sides {
 		cells := []string{"", s.Name}
-		for _, name := range columns() {
+		for _, name := range columns {
 			cell := "-"
 			if s.Has(name) {
 				cell = fmt.Sprintf("%.4g", s.Median(name))

@@ -97,17 +97,16 @@ func RunChild(ctx context.Context, cluster messaging.Config, in io.Reader, out i
 	if r.driver, err = open(ctx, cluster, r.turn); err != nil {
 		return err
 	}
+	defer r.driver.Close()
 	if r.turn.RemoteURL != "" {
-		near := r.driver
-		defer near.Close()
 		cluster.URL, cluster.AdminURL = r.turn.RemoteURL, ""
 		remote, err := open(ctx, cluster, r.turn)
 		if err != nil {
 			return err
 		}
-		r.driver = &geo{near, remote}
+		defer remote.Close()
+		r.driver = &geo{r.driver, remote}
 	}
-	defer r.driver.Close()
 	for range r.turn.Subscriptions {
 		r.arrived = append(r.arrived, new(arrivals))
 	}

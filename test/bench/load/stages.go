@@ -19,6 +19,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/bench/workload"
 )
 
 // sampled is how many messages one is measured of.
@@ -198,21 +199,23 @@ type connection struct {
 
 // Fields of a command, and of the messages in it: PulsarApi.proto.
 const (
-	commandSend           = 6
-	commandReceipt        = 7
-	commandMessage        = 9
-	commandLookup         = 24
-	lookupURL             = 1
-	producerID            = 1
-	sequenceID            = 2
-	metadataCompression   = 8
-	metadataBatch         = 11
-	singlePayloadSize     = 3
-	brokerTimestamp       = 1
-	magicChecksum         = 0x0e01
-	magicBrokerMetadata   = 0x0e02
-	checksumSize          = 6
-	brokerMetadataMinimum = 6
+	commandSend         = 6
+	commandReceipt      = 7
+	commandMessage      = 9
+	commandLookup       = 24
+	lookupURL           = 1
+	producerID          = 1
+	sequenceID          = 2
+	metadataCompression = 8
+	metadataBatch       = 11
+	singlePayloadSize   = 3
+	brokerTimestamp     = 1
+)
+
+// What precedes the metadata of an entry: a checksum, and before it what the broker adds.
+const (
+	magicChecksum       = 0x0e01
+	magicBrokerMetadata = 0x0e02
 )
 
 // toBroker notes what the client sends.
@@ -265,10 +268,11 @@ func (c *connection) toClient(command, entry []byte) ([]byte, error) {
 		return command, nil
 	}
 	var begun int64
-	if len(entry) > brokerMetadataMinimum && binary.BigEndian.Uint16(entry) == magicBrokerMetadata {
-		size := binary.BigEndian.Uint32(entry[2:])
-		ms, _ := field(entry[6:6+size], brokerTimestamp)
-		begun, entry = int64(ms)*int64(time.Millisecond)+truncated, entry[6+size:]
+	if binary.BigEndian.Uint16(entry) == magicBrokerMetadata {
+		var added []byte
+		added, entry = prefixed(entry[2:])
+		ms, _ := field(added, brokerTimestamp)
+		begun = int64(ms)*int64(time.Millisecond) + truncated
 	}
 	c.tap.each(entry, func(key uint64, _ int64) {
 		m := c.tap.messages[key]
@@ -286,7 +290,7 @@ func (c *connection) toClient(command, entry []byte) ([]byte, error) {
 // each calls f for each sampled message of an entry. The caller holds mu.
 func (t *tap) each(entry []byte, f func(key uint64, due int64)) {
 	if binary.BigEndian.Uint16(entry) == magicChecksum {
-		entry = entry[checksumSize:]
+		entry = entry[6:]
 	}
 	metadata, payload := prefixed(entry)
 	if codec, _ := field(metadata, metadataCompression); codec != 0 {
@@ -294,8 +298,8 @@ func (t *tap) each(entry []byte, f func(key uint64, due int64)) {
 		return
 	}
 	one := func(payload []byte) {
-		if len(payload) < 16 {
-			return // a marker of the broker
+		if len(payload) < workload.StampSize {
+			return // a broker's own message
 		}
 		if due := binary.BigEndian.Uint64(payload); due > 0 && binary.BigEndian.Uint32(payload[12:])%sampled == 0 {
 			f(binary.BigEndian.Uint64(payload[8:]), int64(due))
@@ -397,9 +401,4 @@ func (g *geo) Consume(ctx context.Context, topic, subscription string, received 
 	err := g.remote.Consume(ctx, topic, subscription, received)
 	stop()
 	return errors.Join(err, <-near)
-}
-
-func (g *geo) Close() {
-	g.remote.Close()
-	g.Driver.Close()
 }

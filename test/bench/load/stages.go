@@ -22,9 +22,6 @@ import (
 	"github.com/aviaryhq/aviary/test/bench/workload"
 )
 
-// sampled is how many messages one is measured of.
-const sampled = 7
-
 // sumTolerance is how far the sum of the stages may be from the whole delay.
 const sumTolerance = 0.05
 
@@ -111,9 +108,6 @@ func newTap(cluster *messaging.Config, remote *string) (*tap, error) {
 // received notes that a consumer has the message.
 func (t *tap) received(payload []byte) {
 	now := time.Now().UnixNano()
-	if binary.BigEndian.Uint32(payload[12:])%sampled != 0 {
-		return
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if m := t.messages[binary.BigEndian.Uint64(payload[8:])]; m != nil && m.received == 0 {
@@ -287,7 +281,7 @@ func (c *connection) toClient(command, entry []byte) ([]byte, error) {
 	return command, nil
 }
 
-// each calls f for each sampled message of an entry. The caller holds mu.
+// each calls f for each timed message of an entry. The caller holds mu.
 func (t *tap) each(entry []byte, f func(key uint64, due int64)) {
 	if binary.BigEndian.Uint16(entry) == magicChecksum {
 		entry = entry[6:]
@@ -301,7 +295,7 @@ func (t *tap) each(entry []byte, f func(key uint64, due int64)) {
 		if len(payload) < workload.StampSize {
 			return // a broker's own message
 		}
-		if due := binary.BigEndian.Uint64(payload); due > 0 && binary.BigEndian.Uint32(payload[12:])%sampled == 0 {
+		if due := binary.BigEndian.Uint64(payload); due > 0 {
 			f(binary.BigEndian.Uint64(payload[8:]), int64(due))
 		}
 	}

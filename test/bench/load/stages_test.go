@@ -24,11 +24,13 @@ func TestStages(t *testing.T) {
 		}
 		run(t, load.Turn{
 			Workload: w, Topics: []string{"persistent://public/default/a"}, Subscriptions: []string{"s"},
-			Side: workload.Side{Driver: "library", Stages: true, Publisher: workload.Publisher{BatchRecords: records, Compression: messaging.NoCompression}},
+			Side: workload.Side{Driver: "library", Stages: true, Publisher: workload.Publisher{
+				BatchRecords: records, Compression: messaging.NoCompression,
+			}},
 		}, &result)
 		f := result.Result.Figures
 		require.InDelta(t, 1, f["stages_sum_over_total"], 0.05)
-		require.InDelta(t, f["acknowledged"]/7, f["stages_messages"], 2)
+		require.InDelta(t, f["acknowledged"], f["stages_messages"], 0)
 		require.Positive(t, f["stage_queue_mean_ms"])
 		require.Positive(t, f["stage_send_write_mean_ms"])
 		require.Contains(t, result.Result.Histograms, "stage_pull")

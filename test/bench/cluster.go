@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -28,6 +29,7 @@ type cluster struct {
 	own       bool   // this program has started it
 	gc        *gcLog // of a broker that this program has started
 	journal   string // folder of the bookie's journal, if this program has started it
+	remote    string // URL of the cluster to which it replicates; may be empty
 	stops     []func()
 }
 
@@ -56,7 +58,7 @@ func start(ctx context.Context, name string, b workload.Broker) (*cluster, error
 	if err != nil {
 		return nil, err
 	}
-	o := servers.Options{Name: name, Conf: b.Conf, Memory: b.Memory, GC: b.GC, JVM: gc.options()}
+	o := servers.Options{Name: name, Conf: b.Conf, Memory: b.Memory, GC: b.GC, JVM: gc.options(), Geo: b.Geo}
 	stops := []func(){gc.remove}
 	var broker *servers.Broker
 	if b.AckDelayMs == 0 {
@@ -78,7 +80,7 @@ func start(ctx context.Context, name string, b workload.Broker) (*cluster, error
 	if err == nil {
 		config := messaging.DefaultConfig()
 		config.URL, config.AdminURL, config.ListenerName = broker.Url, broker.Admin, broker.Listener
-		c, err = dial(ctx, config, "public/default")
+		c, err = dial(ctx, config, cmp.Or(broker.Namespace, "public/default"))
 	}
 	if err != nil {
 		for _, stop := range stops {
@@ -86,7 +88,7 @@ func start(ctx context.Context, name string, b workload.Broker) (*cluster, error
 		}
 		return nil, err
 	}
-	c.own, c.gc, c.journal, c.stops = true, gc, broker.Journal, append(c.stops, stops...)
+	c.own, c.gc, c.journal, c.remote, c.stops = true, gc, broker.Journal, broker.Remote, append(c.stops, stops...)
 	return c, nil
 }
 
@@ -185,6 +187,7 @@ func (c *cluster) remove(ctx context.Context, topics []string, partitioned bool)
 func (c *cluster) at(t *load.Turn) {
 	if c.own {
 		t.URL, t.AdminURL, t.Listener = c.config.URL, c.config.AdminURL, c.config.ListenerName
+		t.RemoteURL = c.remote
 	}
 }
 

@@ -40,6 +40,7 @@ const (
 type run struct {
 	turn   Turn
 	driver Driver
+	tap    *tap // nil unless the side measures stages
 	meter  measure.Meter
 
 	senders  []*sender
@@ -54,6 +55,8 @@ type run struct {
 
 	// What was counted before the measured part, and in it.
 	warmAcked, warmReceived, measuredReceived int64
+
+	measuredFrom time.Time
 
 	backlogMessages int64
 	drainBegan      time.Time
@@ -80,10 +83,29 @@ func RunChild(ctx context.Context, cluster messaging.Config, in io.Reader, out i
 	if r.payloads, err = r.turn.Workload.Payloads(); err != nil {
 		return err
 	}
+	switch {
+	case !r.turn.Side.Stages:
+	case !strings.HasPrefix(cluster.URL, plainScheme):
+		fmt.Fprintln(os.Stderr, "bench: stages are not measured: the connections use TLS")
+	default:
+		if r.tap, err = newTap(&cluster, &r.turn.RemoteURL); err != nil {
+			return err
+		}
+		defer r.tap.close()
+	}
 	if r.driver, err = open(ctx, cluster, r.turn); err != nil {
 		return err
 	}
 	defer r.driver.Close()
+	if r.turn.RemoteURL != "" {
+		cluster.URL, cluster.AdminURL = r.turn.RemoteURL, ""
+		remote, err := open(ctx, cluster, r.turn)
+		if err != nil {
+			return err
+		}
+		defer remote.Close()
+		r.driver = &geo{r.driver, remote}
+	}
 	for range r.turn.Subscriptions {
 		r.arrived = append(r.arrived, new(arrivals))
 	}
@@ -143,6 +165,7 @@ func (r *run) measure(ctx context.Context) error {
 // start ends the warm-up: what is measured begins.
 func (r *run) start(phase string) error {
 	r.warmAcked, r.warmReceived = r.acked.Load(), r.received.Load()
+	r.measuredFrom = time.Now()
 	r.enter(phase)
 	return r.meter.Start()
 }
@@ -298,7 +321,11 @@ func (r *run) result() (*Result, error) {
 	}
 	maps.Copy(f, r.driver.Figures())
 	result := &Result{Figures: f, Histograms: map[string]string{}}
-	return result, errors.Join(r.publish.results("publish", result), r.endToEnd.results("e2e", result))
+	err := errors.Join(r.publish.results("publish", result), r.endToEnd.results("e2e", result))
+	if r.tap != nil {
+		err = errors.Join(err, r.tap.results(r.measuredFrom, result))
+	}
+	return result, err
 }
 
 // residentMiB is the resident size of this process.

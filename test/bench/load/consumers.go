@@ -83,6 +83,9 @@ func (r *run) consume(ctx context.Context) error {
 }
 
 func (r *run) receive(into *arrivals, payload []byte) {
+	if r.tap != nil {
+		r.tap.received(payload)
+	}
 	due := into.note(payload)
 	r.received.Add(1)
 	if !due.IsZero() && r.turn.Stored == 0 {

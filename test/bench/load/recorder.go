@@ -87,9 +87,10 @@ func (r *recorder) results(name string, into *Result) error {
 	return err
 }
 
-// percentiles adds a histogram's percentiles in milliseconds.
+// percentiles adds a histogram's percentiles and mean in milliseconds.
 func percentiles(name string, h *hdrhistogram.Histogram, into map[string]float64) {
 	for suffix, q := range map[string]float64{"p50": 50, "p95": 95, "p99": 99, "p999": 99.9, "max": 100} {
 		into[name+"_"+suffix+"_ms"] = float64(h.ValueAtQuantile(q)) / 1000
 	}
+	into[name+"_mean_ms"] = h.Mean() / 1000
 }

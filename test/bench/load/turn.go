@@ -24,6 +24,8 @@ type Turn struct {
 	URL      string `json:"url"`
 	AdminURL string `json:"admin_url"`
 	Listener string `json:"listener"`
+	// RemoteURL, if set, is the cluster to which messages are replicated: consumers receive from it.
+	RemoteURL string `json:"remote_url"`
 	// Topics exist. Subscriptions are made on each of them before the turn.
 	Topics        []string `json:"topics"`
 	Subscriptions []string `json:"subscriptions"`

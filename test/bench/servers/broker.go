@@ -20,6 +20,8 @@ import (
 // Broker is a Pulsar that only this run uses, on the same machine.
 type Broker struct {
 	Url, Admin string
+	Remote     string // URL of the cluster to which it replicates; empty without Options.Geo
+	Namespace  string // that is replicated; empty without Options.Geo
 	Listener   string // the advertised listener that clients ask for
 	Journal    string // folder of BookKeeper's journal
 	Stop       func()
@@ -33,6 +35,7 @@ type Options struct {
 	Memory string // options of the JVM for its memory; default: the project's
 	GC     string // and for its collector
 	JVM    string // further options of it
+	Geo    bool   // starts two clusters that replicate to each other
 }
 
 // StartBroker starts a broker with the project's settings besides the options: the journal is
@@ -53,17 +56,25 @@ func StartBroker(ctx context.Context, o Options) (*Broker, error) {
 			fmt.Fprintln(os.Stderr, "bench:", err)
 		}
 	}}
-	lines, err := s.Up(ctx, "pulsar")
+	service := "pulsar"
+	if o.Geo {
+		service = "pulsar-geo"
+	}
+	lines, err := s.Up(ctx, service)
 	if err != nil {
 		b.Stop()
 		return nil, err
 	}
 	for _, line := range lines {
-		if v, ok := strings.CutPrefix(line, "PULSAR_URL="); ok {
+		switch name, v, _ := strings.Cut(line, "="); name {
+		case "PULSAR_URL", "PULSAR_A_URL":
 			b.Url = v
-		}
-		if v, ok := strings.CutPrefix(line, "PULSAR_ADMIN_URL="); ok {
+		case "PULSAR_ADMIN_URL", "PULSAR_A_ADMIN_URL":
 			b.Admin = v
+		case "PULSAR_B_URL":
+			b.Remote = v
+		case "PULSAR_GEO_NAMESPACE":
+			b.Namespace = v
 		}
 	}
 	return b, nil

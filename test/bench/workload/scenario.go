@@ -38,6 +38,9 @@ type Broker struct {
 	GC     string            `yaml:"gc"`     // options of the JVM for its collector
 	// AckDelayMs delays everything that the broker sends.
 	AckDelayMs int `yaml:"ackDelayMs"`
+	// Geo starts a second cluster, to which messages are replicated. Consumers receive from it.
+	// The memory is then that of the tests' pairs of clusters.
+	Geo bool `yaml:"geo"`
 }
 
 // Metric is a metric of the broker, summed over all series that have the labels. The values of
@@ -117,6 +120,9 @@ type Side struct {
 	Concurrency int `yaml:"concurrency" json:"concurrency"`
 	// Idle opens the producers and publishes nothing.
 	Idle bool `yaml:"idle" json:"idle"`
+	// Stages divides the delay into stages: figures stage_queue_p50_ms and so on. It needs
+	// publisher: {compression: none}, and a connection without TLS.
+	Stages bool `yaml:"stages" json:"stages"`
 
 	Settings map[string]string `yaml:"settings" json:"settings"` // of the driver
 }

@@ -100,6 +100,9 @@ func (c *cluster) stop() {
 
 // topics makes the topics of a workload, with the subscriptions.
 func (c *cluster) topics(ctx context.Context, part string, w workload.Workload, subscriptions []string) ([]string, error) {
+	if w.PartitionsPerTopic > 1 && c.admin == nil {
+		return nil, fmt.Errorf("partitionsPerTopic: %d: needs pulsar.admin_url", w.PartitionsPerTopic)
+	}
 	base := fmt.Sprintf("persistent://%s/bench-%s-%s", c.namespace, part, rand.Text())
 	names := make([]string, w.Topics)
 	for i := range names {
@@ -174,6 +177,9 @@ func (c *cluster) entries(ctx context.Context, topics []string, partitions int) 
 
 // remove deletes the topics: the next turn finds the brokers as this one did.
 func (c *cluster) remove(ctx context.Context, topics []string, partitioned bool) {
+	if c.admin == nil {
+		return
+	}
 	for _, topic := range topics {
 		if name, err := utils.GetTopicName(topic); err == nil {
 			if err = c.admin.Topics().DeleteWithContext(ctx, *name, true, !partitioned); err != nil {

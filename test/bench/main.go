@@ -147,10 +147,8 @@ func (o *options) measure(ctx context.Context, r *measure.Report, c settings) er
 		run.args = os.Args[1:]
 	}
 	err = run.run(ctx)
-	if err != nil && !errors.Is(err, errLost) {
-		return err
-	}
-	return errors.Join(err, run.write(o.out))
+	return errors.Join(err, run.write(o.out)) // a part that failed leaves the results of those before it
+
 }
 
 // read reads the workload, or the scenario.

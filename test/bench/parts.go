@@ -79,6 +79,13 @@ func (r *runner) part(ctx context.Context, p *workload.Part, result *results.Par
 		rounds = min(rounds, p.MaxRounds)
 	}
 	stored := map[string][]string{} // topics of messages to receive, by broker
+	defer func() {
+		for broker, topics := range stored {
+			if c, err := r.cluster(ctx, broker); err == nil {
+				c.remove(context.WithoutCancel(ctx), topics, p.Workload.PartitionsPerTopic > 0)
+			}
+		}
+	}()
 	var sides []func(int) error
 	for i, side := range p.Sides {
 		sides = append(sides, func(round int) error {
@@ -107,11 +114,7 @@ func (r *runner) part(ctx context.Context, p *workload.Part, result *results.Par
 			return nil
 		})
 	}
-	err := measure.InTurn(rounds, sides...)
-	for broker, topics := range stored {
-		r.clusters[broker].remove(ctx, topics, p.Workload.PartitionsPerTopic > 0)
-	}
-	return err
+	return measure.InTurn(rounds, sides...)
 }
 
 // turn runs one side once, and counts at the brokers what they have stored.
@@ -131,9 +134,7 @@ func (r *runner) turn(ctx context.Context, c *cluster, p *workload.Part, side wo
 		if t.Topics, err = c.topics(ctx, p.Name, w, t.Subscriptions); err != nil {
 			return nil, err
 		}
-		if c.admin != nil {
-			defer func() { c.remove(context.WithoutCancel(ctx), t.Topics, w.PartitionsPerTopic > 0) }()
-		}
+		defer func() { c.remove(context.WithoutCancel(ctx), t.Topics, w.PartitionsPerTopic > 0) }()
 	}
 	c.at(&t)
 	observed, gc := c.observer(r.scenario.Observe), c.gc.follow()

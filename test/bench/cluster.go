@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -20,21 +22,24 @@ import (
 	"github.com/aviaryhq/aviary/test/proxy"
 )
 
-// cluster is a Pulsar that turns run at.
+// cluster is a Pulsar cluster on which turns run.
 type cluster struct {
 	config    messaging.Config
 	client    *messaging.Client
 	admin     pulsaradmin.Client // nil without an admin URL
 	namespace string
-	own       bool   // this program has started it
-	gc        *gcLog // of a broker that this program has started
-	journal   string // folder of the bookie's journal, if this program has started it
-	remote    string // URL of the cluster to which it replicates; may be empty
+	own       bool   // this program started it
+	gc        *gcLog // nil if another program started the broker
+	journal   string // folder of the bookie's journal; empty if another program started it
+	remote    string // URL of the cluster to which it replicates; empty without geo-replication
 	stops     []func()
 }
 
 // dial connects to the cluster of the configuration.
 func dial(ctx context.Context, config messaging.Config, namespace string) (*cluster, error) {
+	if config.Auth.OAuth2 != (messaging.OAuth2{}) {
+		return nil, errors.New("pulsar.auth.oauth2: not supported here: use a token or a client certificate")
+	}
 	client, err := messaging.Dial(ctx, config)
 	if err != nil {
 		return nil, err
@@ -46,19 +51,21 @@ func dial(ctx context.Context, config messaging.Config, namespace string) (*clus
 	c.admin, err = pulsaradmin.NewClient(&pulsaradmin.Config{
 		WebServiceURL: config.AdminURL, TLSTrustCertsFilePath: config.TLS.CAFile, TLSAllowInsecureConnection: config.TLS.Insecure,
 		Token: config.Auth.Token.Reveal(), TokenFile: config.Auth.TokenFile, TLSCertFile: config.Auth.CertFile, TLSKeyFile: config.Auth.KeyFile,
-		IssuerEndpoint: config.Auth.OAuth2.IssuerURL, Audience: config.Auth.OAuth2.Audience, Scope: config.Auth.OAuth2.Scope, KeyFile: config.Auth.OAuth2.KeyFile,
 		PulsarAPIVersion: admincfg.V2,
 	})
 	return c, err
 }
 
-// start starts a broker with these settings, which ends with this process, and connects to it.
+// start starts a broker with these settings and connects to it. The broker ends with this process.
 func start(ctx context.Context, name string, b workload.Broker) (*cluster, error) {
 	gc, err := newGCLog()
 	if err != nil {
 		return nil, err
 	}
-	o := servers.Options{Name: name, Conf: b.Conf, Memory: b.Memory, GC: b.GC, JVM: gc.options(), Geo: b.Geo}
+	o := servers.Options{Name: name, Conf: b.Conf, Memory: b.Memory, GC: b.GC, Geo: b.Geo}
+	if !b.Geo { // two brokers would write to one file
+		o.JVM = gc.options()
+	}
 	stops := []func(){gc.remove}
 	var broker *servers.Broker
 	if b.AckDelayMs == 0 {
@@ -88,6 +95,9 @@ func start(ctx context.Context, name string, b workload.Broker) (*cluster, error
 		}
 		return nil, err
 	}
+	if b.Geo {
+		gc = nil
+	}
 	c.own, c.gc, c.journal, c.remote, c.stops = true, gc, broker.Journal, broker.Remote, append(c.stops, stops...)
 	return c, nil
 }
@@ -98,33 +108,39 @@ func (c *cluster) stop() {
 	}
 }
 
-// topics makes the topics of a workload, with the subscriptions.
+// plainName is a name with only what topics and files take.
+func plainName(name string) string {
+	return regexp.MustCompile(`[^A-Za-z0-9_.-]+`).ReplaceAllString(name, "-")
+}
+
+// topics creates the topics of a workload and their subscriptions.
 func (c *cluster) topics(ctx context.Context, part string, w workload.Workload, subscriptions []string) ([]string, error) {
 	if w.PartitionsPerTopic > 1 && c.admin == nil {
 		return nil, fmt.Errorf("partitionsPerTopic: %d: needs pulsar.admin_url", w.PartitionsPerTopic)
 	}
-	base := fmt.Sprintf("persistent://%s/bench-%s-%s", c.namespace, part, rand.Text())
-	names := make([]string, w.Topics)
-	for i := range names {
-		names[i] = base
+	base := fmt.Sprintf("persistent://%s/bench-%s-%s", c.namespace, plainName(part), rand.Text())
+	names := make([]string, 0, w.Topics)
+	for i := range w.Topics {
+		name := base
 		if w.Topics > 1 {
-			names[i] = fmt.Sprintf("%s-%d", base, i)
+			name = fmt.Sprintf("%s-%d", base, i)
 		}
+		names = append(names, name) // those that exist are returned with an error, too
 		if w.PartitionsPerTopic > 0 && c.admin != nil {
-			if err := c.client.Topic(names[i]).Create(ctx, w.PartitionsPerTopic); err != nil {
-				return nil, err
+			if err := c.client.Topic(name).Create(ctx, w.PartitionsPerTopic); err != nil {
+				return names, err
 			}
 		}
 		for _, s := range subscriptions {
-			if err := c.client.EnsureSubscription(ctx, names[i], s, messaging.StartEarliest); err != nil {
-				return nil, err
+			if err := c.client.EnsureSubscription(ctx, name, s, messaging.StartEarliest); err != nil {
+				return names, err
 			}
 		}
 	}
 	return names, nil
 }
 
-// stored is how many messages the brokers have taken for the topics.
+// stored returns how many messages the brokers have stored in the topics.
 func (c *cluster) stored(ctx context.Context, topics []string, partitions int) (n int64, err error) {
 	for _, topic := range topics {
 		name, err := utils.GetTopicName(topic)
@@ -150,8 +166,10 @@ func (c *cluster) stored(ctx context.Context, topics []string, partitions int) (
 	return n, nil
 }
 
-// entries is how many entries the brokers have stored for the topics.
-func (c *cluster) entries(ctx context.Context, topics []string, partitions int) (n int64, err error) {
+// entries returns how many entries (batches) the brokers have stored in the topics. complete is false if a topic
+// has moved to another broker, or was loaded again: the brokers' counters then began anew.
+func (c *cluster) entries(ctx context.Context, topics []string, partitions int) (n int64, complete bool, err error) {
+	complete = true
 	for _, topic := range topics {
 		names := []string{topic}
 		if partitions > 0 {
@@ -163,19 +181,20 @@ func (c *cluster) entries(ctx context.Context, topics []string, partitions int) 
 		for _, one := range names {
 			name, err := utils.GetTopicName(one)
 			if err != nil {
-				return 0, err
+				return 0, false, err
 			}
 			stats, err := c.admin.Topics().GetInternalStatsWithContext(ctx, *name)
 			if err != nil {
-				return 0, err
+				return 0, false, err
 			}
 			n += stats.EntriesAddedCounter
+			complete = complete && stats.EntriesAddedCounter >= stats.NumberOfEntries
 		}
 	}
-	return n, nil
+	return n, complete, nil
 }
 
-// remove deletes the topics: the next turn finds the brokers as this one did.
+// remove deletes the topics, so that every turn begins with empty brokers.
 func (c *cluster) remove(ctx context.Context, topics []string, partitioned bool) {
 	if c.admin == nil {
 		return
@@ -189,20 +208,21 @@ func (c *cluster) remove(ctx context.Context, topics []string, partitioned bool)
 	}
 }
 
-// at sets the address of a turn; the configuration's is the child's own.
-func (c *cluster) at(t *load.Turn) {
+// setAddress sets the address of a turn, if this program started the broker. Otherwise the child
+// process reads it from its own configuration.
+func (c *cluster) setAddress(t *load.Turn) {
 	if c.own {
 		t.URL, t.AdminURL, t.Listener = c.config.URL, c.config.AdminURL, c.config.ListenerName
 		t.RemoteURL = c.remote
 	}
 }
 
-// observer returns a function that adds the broker's metrics to the values of a second.
+// observer returns a function that adds the broker's current metrics to the values of a sample.
 func (c *cluster) observer(metrics []workload.Metric) func(context.Context, map[string]float64) {
 	last := map[string]float64{}
 	var lastAt time.Time
 	return func(ctx context.Context, values map[string]float64) {
-		if len(metrics) == 0 || c.config.AdminURL == "" {
+		if len(metrics) == 0 || !c.own { // a cluster has several brokers, and their metrics other credentials
 			return
 		}
 		families, err := servers.Metrics(ctx, strings.TrimSuffix(c.config.AdminURL, "/")+"/metrics/")

@@ -20,7 +20,7 @@ import (
 // warmUp is the phase whose pauses are not counted.
 const warmUp = "warmup"
 
-// gcLog is the log of a broker's collector, which the JVM writes into a folder of its own.
+// gcLog is the garbage collection log of a broker's JVM, in a temporary folder.
 type gcLog struct {
 	file string
 	line *regexp.Regexp // matches a pause in ns, or a stall in ms
@@ -31,21 +31,21 @@ func newGCLog() (*gcLog, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Safepoints for other reasons than a collection, such as thread dumps, have other names. ZGC
-	// stops single threads, too, which wait for memory: an allocation stall.
+	// The names exclude safepoints that are not of the collector, such as thread dumps. ZGC also stops
+	// single threads that wait for memory: allocation stalls.
 	line := regexp.MustCompile(`Safepoint "(?:Collect|G1|Gen|Parallel|Serial|Shenandoah|X|Z)\w*".* Total: *(\d+) ns|` +
 		`Allocation Stall \(.*\) ([\d.]+)ms`)
 	return &gcLog{file: filepath.Join(dir, "gc.log"), line: line}, nil
 }
 
-// options are the options of the JVM that write the log.
+// options returns the options that make the JVM write the log.
 func (l *gcLog) options() string {
 	return "-Xlog:gc,safepoint:file=" + l.file + ":uptime:filecount=0"
 }
 
 func (l *gcLog) remove() { _ = os.RemoveAll(filepath.Dir(l.file)) }
 
-// follow returns the pauses from now on; nil without a log.
+// follow counts pauses from now on. It returns nil without a log.
 func (l *gcLog) follow() *pauses {
 	if l == nil {
 		return nil
@@ -56,18 +56,18 @@ func (l *gcLog) follow() *pauses {
 	return p
 }
 
-// pauses are those of one turn, read once a second. Methods of nil do nothing.
+// pauses counts the pauses of one turn. It reads the log once a second. Methods of nil do nothing.
 type pauses struct {
 	log           *gcLog
 	offset        int64     // in the log's file
 	began         time.Time // of what is counted
 	seconds       float64
-	stopped       time.Duration           // all threads
+	stopped       time.Duration           // sum of the pauses of all threads
 	stops, stalls *hdrhistogram.Histogram // in microseconds
 	err           error
 }
 
-// newPauseHistogram counts microseconds, to a minute, with three digits.
+// newPauseHistogram counts microseconds up to a minute, with three digits.
 func newPauseHistogram() *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, time.Minute.Microseconds(), 3)
 }
@@ -78,8 +78,8 @@ func (p *pauses) reset() {
 	p.stalls.Reset()
 }
 
-// read counts what the log has got since the last call. It returns how long all threads were
-// stopped, and how long single ones were stalled.
+// read counts the lines that were added to the log since the last call. It returns how long all
+// threads were stopped, and how long single threads were stalled.
 func (p *pauses) read() (stopped, stalled time.Duration) {
 	f, err := os.Open(filepath.Clean(p.log.file))
 	if err != nil {
@@ -111,8 +111,8 @@ func record(h *hdrhistogram.Histogram, d time.Duration) time.Duration {
 	return d
 }
 
-// sample adds the pauses and stalls of a second to its values. Those of the warm-up are not in the
-// turn's figures; those while the last messages arrive are.
+// sample adds the pauses and stalls of a second to its values. The figures of the turn exclude the
+// warm-up, and include the time in which the last messages arrive.
 func (p *pauses) sample(s load.Sample) {
 	if p == nil {
 		return
@@ -131,8 +131,9 @@ func (p *pauses) results(into *load.Result) error {
 	if p == nil || into == nil {
 		return nil
 	}
+	p.read() // what came after the last sample
 	if p.err != nil {
-		return fmt.Errorf("the log of the broker's collector: %w", p.err)
+		return fmt.Errorf("garbage collection log of the broker: %w", p.err)
 	}
 	for name, h := range map[string]*hdrhistogram.Histogram{"pause": p.stops, "stall": p.stalls} {
 		into.Figures[name+"s"] = float64(h.TotalCount())

@@ -13,17 +13,18 @@ import (
 	"github.com/aviaryhq/aviary/test/bench/workload"
 )
 
-// fioDriver is the driver of a side that runs fio in the folder of the broker's journal. Its
-// setting job is a section of journalJobs.
+// fioDriver is the driver of a side that runs fio in the folder of the broker's journal. The side's
+// setting job names a section of journalJobs.
 const fioDriver = "fio"
 
-// journalJobs are fio's jobs that write as BookKeeper's journal does, from the module's root.
+// journalJobs has jobs of fio that write as BookKeeper's journal does. The path begins at the
+// module's root.
 const journalJobs = "deployments/pulsar/fio/journal.fio"
 
-// fio runs a job for the part's duration. The figures are of fio's writes and fdatasync calls.
+// fio runs a job for the part's duration and returns figures of its writes and fdatasync calls.
 func fio(ctx context.Context, c *cluster, p *workload.Part, side workload.Side) (*load.Result, error) {
 	if c.journal == "" {
-		return nil, errors.New("fio runs on the bookie's disk: run deployments/pulsar/fio/check.sh there, or this without pulsar.url")
+		return nil, errors.New("fio must run on the bookie's disk: run deployments/pulsar/fio/check.sh there, or run this scenario without -pulsar.url")
 	}
 	if _, err := exec.LookPath("fio"); err != nil {
 		return nil, errors.New("fio is not installed: apt-get install fio")
@@ -59,12 +60,12 @@ func fioResult(text []byte) (*load.Result, error) {
 			} `json:"sync"`
 		} `json:"jobs"`
 	}
-	_, object, _ := strings.Cut(string(text), "{") // notes may stand before the object
+	_, object, _ := strings.Cut(string(text), "{") // fio may print notes before the object
 	if err := json.Unmarshal([]byte("{"+object), &out); err != nil {
 		return nil, fmt.Errorf("output of fio: %w", err)
 	}
 	if len(out.Jobs) == 0 || out.Jobs[0].Sync.Latency.N == 0 {
-		return nil, errors.New("fio has synced nothing: a longer testDurationMinutes is needed")
+		return nil, errors.New("fio has synced nothing: increase testDurationMinutes")
 	}
 	job := out.Jobs[0]
 	sync := job.Sync.Latency

@@ -6,12 +6,12 @@
 //
 //	go run ./test/bench -workload FILE -pulsar.url pulsar://broker:6650 -pulsar.admin_url http://broker:8080
 //
-// runs it with the library and with the plain client in turn. Without a URL it starts a broker.
+// runs it with the library and with the plain client alternately. Without a URL it starts a broker.
 // -out takes a folder for the results: NAME.json, and the page NAME.html.
 //
-// Machines drift, so whatever is compared runs in turn, in one run, and is compared as the median
-// of pairwise ratios. Each turn is a child process of its own (this program again), so that its
-// CPU time and peak memory are its alone.
+// The speed of a machine changes over time. So the compared sides alternate within one run, and the
+// result is the median of the ratios of each round. Each turn is a child process (this program
+// again), so that CPU time and peak memory are measured for each side separately.
 package main
 
 import (
@@ -40,7 +40,7 @@ import (
 	"github.com/aviaryhq/aviary/test/bench/workload"
 )
 
-// scenarioFiles are the scenarios that differ in numbers only.
+// scenarioFiles are the scenarios that need no code of their own.
 //
 //go:embed scenarios
 var scenarioFiles embed.FS
@@ -56,14 +56,14 @@ func services() map[string]func(context.Context, *measure.Report) error {
 	}
 }
 
-// settings are the configuration: flags, and a file or environment variables (BENCH_PULSAR_URL) as
-// the services have them.
+// settings are the configuration. As for the services, it comes from flags, a file and environment
+// variables (BENCH_PULSAR_URL).
 type settings struct {
 	Pulsar    messaging.Config `yaml:"pulsar"`
 	Namespace string           `yaml:"namespace"` // of the topics; default: public/default
 }
 
-// noCluster is the default URL: a broker is started.
+// noCluster is the default URL. With it this program starts a broker.
 const noCluster = "pulsar://none.invalid:6650"
 
 func defaults() settings {
@@ -72,7 +72,7 @@ func defaults() settings {
 	return s
 }
 
-// options are what only the command line has.
+// options can be set on the command line only.
 type options struct {
 	scenario, workload, only, profile, out, child string
 	rounds                                        int
@@ -99,6 +99,9 @@ func run() error {
 	if err != nil {
 		return err
 	}
+	for _, warning := range loaded.Warnings {
+		fmt.Fprintln(os.Stderr, "bench:", warning)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	switch {
@@ -107,11 +110,7 @@ func run() error {
 	case o.child != "":
 		return measure.RunChild(ctx, o.child, pieces.All())
 	}
-	name := o.scenario
-	if o.workload != "" {
-		name = strings.TrimSuffix(filepath.Base(o.workload), filepath.Ext(o.workload))
-	}
-	r := measure.New(name, o.rounds, o.only, o.profile)
+	r := measure.New(o.name(), o.rounds, o.only, o.profile)
 	if r.Quick, r.Outage = o.quick, o.outage; o.quick {
 		r.Outage = min(r.Outage, 5*time.Second)
 	}
@@ -123,7 +122,7 @@ func run() error {
 	return errors.Join(err, json.NewEncoder(os.Stdout).Encode(r.Result()))
 }
 
-// measure runs what the options name.
+// measure runs the scenario or workload of the options.
 func (o *options) measure(ctx context.Context, r *measure.Report, c settings) error {
 	if o.workload == "" {
 		if service, ok := services()[o.scenario]; ok {
@@ -135,7 +134,7 @@ func (o *options) measure(ctx context.Context, r *measure.Report, c settings) er
 		return err
 	}
 	if o.quick {
-		s.Fraction(5)
+		s.Shorten(5)
 	}
 	run := newRunner(r, s)
 	defer run.close()
@@ -151,11 +150,21 @@ func (o *options) measure(ctx context.Context, r *measure.Report, c settings) er
 
 }
 
-// read reads the workload, or the scenario.
+// name is that of the scenario, or of the workload's file.
+func (o *options) name() string {
+	if o.workload == "" {
+		return o.scenario
+	}
+	return strings.TrimSuffix(filepath.Base(o.workload), filepath.Ext(o.workload))
+}
+
+// read reads the workload file or the scenario file of the options.
 func (o *options) read() (*workload.Scenario, error) {
 	if o.workload != "" {
 		w, err := workload.Read(o.workload)
-		return workload.Compare(w), err
+		s := workload.Compare(w)
+		s.Name = o.name()
+		return s, err
 	}
 	if !slices.Contains(names(), o.scenario) {
 		return nil, fmt.Errorf("unknown scenario %q: choose one of %s, or give a -workload", o.scenario, strings.Join(names(), ", "))
@@ -167,22 +176,22 @@ func (o *options) read() (*workload.Scenario, error) {
 func (o *options) flags(f *flag.FlagSet, c *settings) {
 	f.StringVar(&o.scenario, "scenario", "", "what to measure: "+strings.Join(names(), ", "))
 	f.StringVar(&o.workload, "workload", "", "in place of a scenario, a workload file of the OpenMessaging Benchmark")
-	f.StringVar(&c.Pulsar.URL, "pulsar.url", c.Pulsar.URL, "the cluster; with the default a broker is started")
-	f.StringVar(&c.Pulsar.AdminURL, "pulsar.admin_url", c.Pulsar.AdminURL, "its admin API: partitions, and what is stored, need it")
-	f.StringVar(&c.Namespace, "namespace", c.Namespace, "of the topics")
-	f.IntVar(&o.rounds, "rounds", defaultRounds, "turns that each compared side takes")
+	f.StringVar(&c.Pulsar.URL, "pulsar.url", c.Pulsar.URL, "the cluster; with the default URL the program starts a broker")
+	f.StringVar(&c.Pulsar.AdminURL, "pulsar.admin_url", c.Pulsar.AdminURL, "admin API of the cluster; needed to create partitions and to count stored messages")
+	f.StringVar(&c.Namespace, "namespace", c.Namespace, "namespace of the topics; it must exist")
+	f.IntVar(&o.rounds, "rounds", defaultRounds, "how often each compared side runs")
 	f.StringVar(&o.only, "only", "", "run only the parts whose name contains this")
 	f.StringVar(&o.out, "out", "bench-results", "folder for the JSON results and the page")
 	f.StringVar(&o.profile, "profile", "", "write CPU and allocation profiles of the measured processes into this folder")
-	f.BoolVar(&o.quick, "quick", false, "a fifth of the load and a short outage, to see that all works")
+	f.BoolVar(&o.quick, "quick", false, "a fifth of the load and a short outage: checks that everything works")
 	f.DurationVar(&o.outage, "outage", time.Minute, "how long the broker is unavailable where that is measured")
 	f.StringVar(&o.child, "child", "", "internal: one measured piece, as JSON")
-	f.BoolVar(&o.turn, "turn", false, "internal: run the turn that standard input holds")
+	f.BoolVar(&o.turn, "turn", false, "internal: run the turn that is on standard input")
 }
 
 const defaultRounds = 5
 
-// names are those of all scenarios.
+// names returns the names of all scenarios.
 func names() []string {
 	all := slices.Collect(maps.Keys(services()))
 	files, _ := fs.Glob(scenarioFiles, "scenarios/*.yaml") // the pattern is right
@@ -193,7 +202,7 @@ func names() []string {
 	return all
 }
 
-// machine says what the figures were measured on.
+// machine describes this machine for the results.
 func machine() string {
 	return fmt.Sprintf("%s/%s, %d cores, %s", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version())
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,9 +26,9 @@ type runner struct {
 	*measure.Report
 	scenario *workload.Scenario
 	results  *results.Results
-	// given is the cluster that the command line names; nil: brokers are started.
+	// given is the cluster of -pulsar.url; nil: the runner starts brokers.
 	given    *cluster
-	args     []string // that tell child processes of it
+	args     []string // of this program; child processes read the cluster from them
 	clusters map[string]*cluster
 }
 
@@ -42,7 +43,7 @@ func (r *runner) close() {
 	}
 }
 
-// run runs all parts that are asked for.
+// run runs the parts that -only selects.
 func (r *runner) run(ctx context.Context) error {
 	var losses []error
 	for i := range r.scenario.Parts {
@@ -51,7 +52,7 @@ func (r *runner) run(ctx context.Context) error {
 			continue
 		}
 		if r.given != nil && slices.ContainsFunc(p.Sides, func(s workload.Side) bool { return s.Broker != "" }) {
-			r.Row("%s\tnot measured: it needs brokers that this program starts", p.Name)
+			r.Row("%s\tnot measured: it compares settings of brokers; run it without -pulsar.url", p.Name)
 			continue
 		}
 		result := &results.Part{Name: p.Name, Workload: p.Workload}
@@ -72,13 +73,13 @@ func (r *runner) run(ctx context.Context) error {
 	return errors.Join(losses...)
 }
 
-// part runs the sides of a part in turn.
+// part runs the sides of a part alternately.
 func (r *runner) part(ctx context.Context, p *workload.Part, result *results.Part) error {
 	rounds := max(r.Rounds, p.Rounds)
 	if p.MaxRounds > 0 {
 		rounds = min(rounds, p.MaxRounds)
 	}
-	stored := map[string][]string{} // topics of messages to receive, by broker
+	stored := map[string][]string{} // topics with the messages of preload, by broker
 	defer func() {
 		for broker, topics := range stored {
 			if c, err := r.cluster(ctx, broker); err == nil {
@@ -117,7 +118,7 @@ func (r *runner) part(ctx context.Context, p *workload.Part, result *results.Par
 	return measure.InTurn(rounds, sides...)
 }
 
-// turn runs one side once, and counts at the brokers what they have stored.
+// turn runs one side once. Then it asks the brokers how many messages they have stored.
 func (r *runner) turn(ctx context.Context, c *cluster, p *workload.Part, side workload.Side, round int, stored []string) (*load.Result, error) {
 	w := p.Workload
 	t := load.Turn{Workload: w, Side: side, Messages: p.Messages, Topics: stored}
@@ -125,18 +126,19 @@ func (r *runner) turn(ctx context.Context, c *cluster, p *workload.Part, side wo
 		t.Subscriptions = append(t.Subscriptions, fmt.Sprintf("bench-%d-%s-%d", i, side.Name, round))
 	}
 	if r.Profile != "" && round == 0 {
-		t.Profile = filepath.Join(r.Profile, p.Name+"-"+side.Name)
+		t.Profile = filepath.Join(r.Profile, plainName(p.Name+"-"+side.Name))
 	}
 	if stored != nil {
 		t.Stored = p.Preload
 	} else {
 		var err error
-		if t.Topics, err = c.topics(ctx, p.Name, w, t.Subscriptions); err != nil {
+		t.Topics, err = c.topics(ctx, p.Name, w, t.Subscriptions)
+		defer func() { c.remove(context.WithoutCancel(ctx), t.Topics, w.PartitionsPerTopic > 0) }()
+		if err != nil {
 			return nil, err
 		}
-		defer func() { c.remove(context.WithoutCancel(ctx), t.Topics, w.PartitionsPerTopic > 0) }()
 	}
-	c.at(&t)
+	c.setAddress(&t)
 	observed, gc := c.observer(r.scenario.Observe), c.gc.follow()
 	result, err := load.Run(ctx, t, r.args, func(s load.Sample) {
 		observed(ctx, s.Values)
@@ -152,47 +154,51 @@ func (r *runner) turn(ctx context.Context, c *cluster, p *workload.Part, side wo
 		if err != nil {
 			return nil, err
 		}
-		acknowledged := result.Figures["acknowledged"]
-		result.Figures["lost_at_broker"] = max(acknowledged-float64(n), 0)
-		result.Figures["stored_again"] = max(float64(n)-acknowledged-result.Figures["failed"]-result.Figures["aborted_messages"], 0)
-		entries, err := c.entries(ctx, t.Topics, w.PartitionsPerTopic)
+		entries, complete, err := c.entries(ctx, t.Topics, w.PartitionsPerTopic)
 		if err != nil {
 			return nil, err
 		}
+		if !complete {
+			return result, nil // the page says that nothing was counted
+		}
+		acknowledged := result.Figures["acknowledged"]
+		result.Figures["lost_at_broker"] = max(acknowledged-float64(n), 0)
+		result.Figures["stored_again"] = max(float64(n)-acknowledged-result.Figures["failed"]-result.Figures["aborted_messages"], 0)
 		result.Figures["entries_s"] = float64(entries) / max(acknowledged, 1) * result.Figures["publish_msg_s"]
 	}
 	return result, nil
 }
 
-// preload publishes what the turns of a part receive.
+// preload publishes the messages that the turns of a part receive.
 func (r *runner) preload(ctx context.Context, c *cluster, p *workload.Part) ([]string, error) {
 	w := p.Workload
 	topics, err := c.topics(ctx, p.Name, w, nil)
 	if err != nil {
-		return nil, err
+		return topics, err
 	}
 	w.ProducerRate = 0
 	t := load.Turn{Workload: w, Side: workload.Side{Name: "preload", Driver: "library"}, Topics: topics, Messages: p.Preload * w.Topics}
 	t.Workload.TestDurationMinutes = preloadMinutes
-	c.at(&t)
+	c.setAddress(&t)
 	result, err := load.Run(ctx, t, r.args, func(load.Sample) {})
 	if err != nil {
-		return nil, err
+		return topics, err
 	}
 	if got := int(result.Figures["acknowledged"]); got != t.Messages {
-		return nil, fmt.Errorf("%d of %d messages were acknowledged", got, t.Messages)
+		return topics, fmt.Errorf("%d of %d messages were acknowledged", got, t.Messages)
 	}
 	return topics, nil
 }
 
-// preloadMinutes bounds the publishing before the first turn.
+// preloadMinutes is the longest time that preload may take.
 const preloadMinutes = 10
 
-// climb runs the side with higher and higher rates until the p99 is too high, or the rate is not
-// reached. It then halves the distance to the rate below, Refine times. It returns the result of
-// the highest rate that is good.
+// climb runs the side at increasing rates until the p99 is too high or the rate is not reached.
+// Then it halves the distance to the last good rate, Refine times. It returns the result of the
+// highest good rate.
 func (r *runner) climb(ctx context.Context, c *cluster, p *workload.Part, side workload.Side, round int) (*load.Result, error) {
 	best := &load.Result{Figures: map[string]float64{"ladder_msg_s": 0, "ladder_mb_s": 0}}
+	losses := map[string]float64{} // of all rates
 	low, next := 0, &load.Result{Figures: map[string]float64{}}
 	try := func(rate int) (good bool, err error) {
 		step := *p
@@ -203,6 +209,9 @@ func (r *runner) climb(ctx context.Context, c *cluster, p *workload.Part, side w
 			return false, err
 		}
 		f := one.Figures
+		for _, name := range results.Losses() {
+			losses[name] += f[name]
+		}
 		if p.MaxP99Ms > 0 && f["publish_p99_ms"] > p.MaxP99Ms || f["publish_msg_s"] < reached*float64(rate) {
 			next = one
 			return false, nil
@@ -232,16 +241,17 @@ func (r *runner) climb(ctx context.Context, c *cluster, p *workload.Part, side w
 			high = middle
 		}
 	}
+	maps.Copy(best.Figures, losses)
 	if high > 0 {
 		best.Figures["next_msg_s"], best.Figures["next_p99_ms"] = float64(high), next.Figures["publish_p99_ms"]
 	}
 	return best, nil
 }
 
-// reached is the part of a rate that counts as reaching it.
+// reached is the fraction of a rate from which on the rate counts as reached.
 const reached = 0.97
 
-// cluster returns the cluster of a side, and starts its broker if this is the first that needs it.
+// cluster returns the cluster of a side. It starts the broker on the first call.
 func (r *runner) cluster(ctx context.Context, name string) (*cluster, error) {
 	if r.given != nil {
 		return r.given, nil
@@ -256,10 +266,10 @@ func (r *runner) cluster(ctx context.Context, name string) (*cluster, error) {
 	return c, err
 }
 
-// judge compares the part's figures with its targets.
+// judge adds the part's figures to the report and compares them with its targets.
 func (r *runner) judge(p *workload.Part, result *results.Part) {
 	for _, side := range result.Sides {
-		for _, name := range slices.Sorted(maps.Keys(allFigures(side))) {
+		for _, name := range side.Names() {
 			r.Figure(p.Name+"_"+side.Name+"_"+name, side.Median(name))
 		}
 	}
@@ -272,7 +282,10 @@ func (r *runner) judge(p *workload.Part, result *results.Part) {
 			values = measure.Differences(values, r.side(result, t.Minus).Figure(t.Figure))
 		}
 		if len(values) == 0 {
-			continue // -only has left it out
+			continue // -only excludes the other part
+		}
+		if slices.ContainsFunc(values, math.IsNaN) {
+			values = []float64{math.NaN()} // a figure that was not measured meets no target
 		}
 		if t.AtLeast != nil {
 			r.AtLeast(t.Name, measure.Median(values), *t.AtLeast)
@@ -283,7 +296,7 @@ func (r *runner) judge(p *workload.Part, result *results.Part) {
 	}
 }
 
-// side finds a side of the part, or part/side of one before.
+// side finds a side of this part by its name, or a side of an earlier part by part/side.
 func (r *runner) side(part *results.Part, name string) *results.Side {
 	if before, of, ok := strings.Cut(name, "/"); ok {
 		i := slices.IndexFunc(r.results.Parts, func(p *results.Part) bool { return p.Name == before })
@@ -295,23 +308,15 @@ func (r *runner) side(part *results.Part, name string) *results.Side {
 	return part.Sides[slices.IndexFunc(part.Sides, func(s *results.Side) bool { return s.Name == name })]
 }
 
-func allFigures(s *results.Side) map[string]float64 {
-	all := map[string]float64{}
-	for _, t := range s.Turns {
-		maps.Copy(all, t.Figures)
-	}
-	return all
-}
-
-// errLost is wrapped by the error of a scenario that has its results all the same.
+// errLost marks an error after which the results are still complete and are printed.
 var errLost = errors.New("messages were lost")
 
-// lost is an error if messages were lost in a part.
+// lost returns an error if a part lost messages, received aborted ones, or failed to publish some.
 func lost(p *results.Part) error {
 	var errs []error
 	for _, s := range p.Sides {
 		for _, figure := range []string{"lost", "lost_at_broker", "unexpected", "failed"} {
-			if n := measure.Most(append(s.Figure(figure), 0)); n > 0 {
+			if n := s.Most(figure); n > 0 {
 				errs = append(errs, fmt.Errorf("%w: %s: %s: %s: %.0f", errLost, p.Name, s.Name, figure, n))
 			}
 		}
@@ -319,7 +324,7 @@ func lost(p *results.Part) error {
 	return errors.Join(errs...)
 }
 
-// defaultColumns are the figures in the table of a scenario that names none.
+// defaultColumns are the figures in the table of a scenario without columns.
 func defaultColumns() []string {
 	return []string{
 		"publish_msg_s", "consume_msg_s", "publish_p50_ms", "publish_p99_ms", "publish_max_ms", "pause_max_ms", "e2e_p50_ms", "e2e_p99_ms", "cpu_us",
@@ -347,7 +352,7 @@ func (r *runner) row(p *results.Part) {
 	}
 }
 
-// progress is a sample in one line.
+// progress formats a sample as one line.
 func progress(s load.Sample) string {
 	text := fmt.Sprintf("%4.0f s %-7s", s.At, s.Phase)
 	for _, name := range []string{"publish_msg_s", "consume_msg_s", "publish_p99_ms", "e2e_p99_ms", "backlog_messages", "cpu_cores", "memory_mib"} {
@@ -368,7 +373,7 @@ func (r *runner) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	base := filepath.Join(dir, r.scenario.Name)
+	base := filepath.Join(dir, plainName(r.scenario.Name))
 	if err := os.WriteFile(base+".json", text, 0o600); err != nil {
 		return err
 	}

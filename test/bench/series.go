@@ -6,9 +6,9 @@ import (
 	"github.com/aviaryhq/aviary/test/bench/workload"
 )
 
-// seriesFigures adds figures of the metrics that were observed, the warm-up left out: NAME_last,
-// the median of the last third of the samples (of a rate the mean: it may come in bursts), and
-// NAME_max.
+// seriesFigures adds two figures of each observed metric, without the warm-up. NAME_max is the
+// greatest sample. NAME_last is the median of the last third of the samples; of a rate it is their
+// mean, because a rate may come in bursts.
 func seriesFigures(result *load.Result, metrics []workload.Metric) {
 	for _, m := range metrics {
 		var values []float64

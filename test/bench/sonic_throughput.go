@@ -15,7 +15,7 @@ import (
 	"github.com/aviaryhq/aviary/test/bench/servers"
 )
 
-// loaded is what one turn of redisLoad took of the endpoint.
+// loaded is what one turn of load cost the endpoint.
 type loaded struct {
 	rate      float64 // commands a second
 	perMillon float64 // CPU seconds of the process between, per million commands
@@ -23,7 +23,7 @@ type loaded struct {
 	p99       float64 // ms from a client's request to its reply
 }
 
-// load is what the load generator sends.
+// redisLoad is what redis-benchmark sends.
 type redisLoad struct {
 	command           string
 	pipeline, clients int

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,8 +33,8 @@ const (
 	arrivalTimeout = time.Minute
 	// drainTimeout is how long building and draining a backlog may take.
 	drainTimeout = 30 * time.Minute
-	// drained is how many messages behind consumers are on par with the producers.
-	drained = 1000
+	// maxBehind is how many messages a subscription may be behind when the backlog counts as drained.
+	maxBehind = 1000
 )
 
 // run is a turn in the child process.
@@ -49,14 +50,15 @@ type run struct {
 
 	publish, endToEnd       *recorder
 	acked, failed, received atomic.Int64
+	unsent                  atomic.Int64 // messages that were due and not sent: the rate is too high
 	stopped                 atomic.Bool
 	firstFailure            sync.Once
 	arrived                 []*arrivals // of each subscription
 
-	// What was counted before the measured part, and in it.
+	// Counts of the warm-up, and of the measured time.
 	warmAcked, warmReceived, measuredReceived int64
 
-	measuredFrom time.Time
+	measuredFrom atomic.Int64 // Unix time in nanoseconds
 
 	backlogMessages int64
 	drainBegan      time.Time
@@ -146,7 +148,7 @@ func (r *run) measure(ctx context.Context) error {
 	if r.turn.Workload.ConsumerBacklogSizeGB > 0 {
 		return r.backlog(ctx)
 	}
-	return r.consuming(ctx, func() error {
+	return r.consuming(ctx, func(context.Context) error {
 		w := r.turn.Workload
 		if w.Warmup() > 0 {
 			if err := r.send(ctx, time.Now().Add(w.Warmup()), 0, float64(w.ProducerRate)); err != nil {
@@ -162,46 +164,49 @@ func (r *run) measure(ctx context.Context) error {
 	})
 }
 
-// start ends the warm-up: what is measured begins.
+// start ends the warm-up and begins to measure.
 func (r *run) start(phase string) error {
 	r.warmAcked, r.warmReceived = r.acked.Load(), r.received.Load()
-	r.measuredFrom = time.Now()
+	r.measuredFrom.Store(time.Now().UnixNano())
 	r.enter(phase)
 	return r.meter.Start()
 }
 
-// stop ends what is measured.
+// stop ends the measured time.
 func (r *run) stop() {
 	r.measuredReceived = r.received.Load() - r.warmReceived
 	r.meter.Stop(int(r.acked.Load() - r.warmAcked))
 }
 
-// consuming runs f while consumers receive, and ends when they have received all.
-func (r *run) consuming(ctx context.Context, f func() error) error {
+// consuming starts the consumers, runs f, waits until all messages are received, and stops them.
+func (r *run) consuming(ctx context.Context, f func(receiving context.Context) error) error {
 	receiving, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan error, 1)
 	go func() {
 		err := r.consume(receiving)
-		r.stopped.Store(err != nil)
+		if err != nil {
+			r.stopped.Store(true)
+			stop()
+		}
 		ended <- err
 	}()
-	if err := f(); err != nil {
-		return err
+	err := f(receiving)
+	if err == nil {
+		r.awaitArrivals(receiving, 0, arrivalTimeout) // messages that do not arrive count as lost
 	}
-	r.awaitArrivals(ctx, 0, arrivalTimeout) // what does not arrive is counted as lost
 	stop()
-	return <-ended
+	return cmp.Or(<-ended, err)
 }
 
-// receiveStored measures the receiving of what the topics hold, subscribing included.
+// receiveStored measures how long consumers take to subscribe and to receive all stored messages.
 func (r *run) receiveStored(ctx context.Context) error {
 	if err := r.start(phaseLoad); err != nil {
 		return err
 	}
 	r.acked.Store(int64(r.turn.Stored * len(r.turn.Topics)))
-	return r.consuming(ctx, func() error {
-		r.awaitArrivals(ctx, 0, arrivalTimeout)
+	return r.consuming(ctx, func(receiving context.Context) error {
+		r.awaitArrivals(receiving, 0, arrivalTimeout)
 		r.stop()
 		return nil
 	})
@@ -218,7 +223,7 @@ func (r *run) idle(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// backlog publishes until the backlog has its size, and goes on while consumers drain it.
+// backlog publishes until the backlog has its size, and continues while consumers drain it.
 func (r *run) backlog(ctx context.Context) error {
 	w := r.turn.Workload
 	if w.Warmup() > 0 {
@@ -233,15 +238,20 @@ func (r *run) backlog(ctx context.Context) error {
 	if err := r.send(ctx, time.Now().Add(drainTimeout), messages, float64(w.ProducerRate)); err != nil {
 		return err
 	}
+	if got := int(r.acked.Load()); got < messages {
+		return fmt.Errorf("the backlog was not built within %s: %d of %d messages", drainTimeout, got, messages)
+	}
 	r.enter(phaseDrain)
 	r.backlogMessages, r.drainBegan = r.acked.Load(), time.Now()
-	err := r.consuming(ctx, func() error {
+	return r.consuming(ctx, func(receiving context.Context) error {
 		sent := make(chan error, 1)
 		go func() {
 			sent <- r.send(ctx, time.Now().Add(drainTimeout), 0, float64(w.ProducerRate)*w.BacklogDrainRatio)
 		}()
-		if !r.awaitArrivals(ctx, drained, drainTimeout) {
-			return fmt.Errorf("the backlog was not drained within %s: a lower producerRate or backlogDrainRatio leaves the consumers more", drainTimeout)
+		draining, cancel := context.WithTimeout(receiving, drainTimeout)
+		defer cancel()
+		if !r.awaitArrivals(draining, maxBehind, drainTimeout) {
+			return fmt.Errorf("the backlog was not drained within %s: reduce producerRate or backlogDrainRatio", drainTimeout)
 		}
 		r.drainSeconds = time.Since(r.drainBegan).Seconds()
 		r.stopped.Store(true)
@@ -249,7 +259,6 @@ func (r *run) backlog(ctx context.Context) error {
 		r.stop()
 		return err
 	})
-	return err
 }
 
 func (r *run) enter(phase string) {
@@ -261,7 +270,7 @@ func (r *run) enter(phase string) {
 // fail counts a message that the broker did not acknowledge.
 func (r *run) fail(err error) {
 	r.failed.Add(1)
-	r.firstFailure.Do(func() { fmt.Fprintln(os.Stderr, "bench: the first message that failed:", err) })
+	r.firstFailure.Do(func() { fmt.Fprintln(os.Stderr, "bench: first failed message:", err) })
 }
 
 // tick writes a sample every second.
@@ -280,7 +289,7 @@ func (r *run) tick(ctx context.Context) {
 		seconds := now.Sub(last).Seconds()
 		values := map[string]float64{
 			"publish_msg_s": float64(nowAcked-acked) / seconds, "consume_msg_s": float64(nowReceived-received) / seconds,
-			"cpu_cores": (nowCPU - cpu) / seconds, "memory_mib": residentMiB(),
+			"cpu_cores": (nowCPU - cpu) / seconds, "memory_mib": residentMiB("VmRSS:"),
 		}
 		if len(r.arrived) > 0 && r.turn.Stored == 0 {
 			values["backlog_messages"] = float64(max(r.behind(nowAcked), 0))
@@ -289,11 +298,11 @@ func (r *run) tick(ctx context.Context) {
 		r.endToEnd.tick("e2e", values)
 		sample := Sample{At: now.Sub(began).Seconds(), Phase: *r.phase.Load(), Values: values}
 		last, acked, received, cpu = now, nowAcked, nowReceived, nowCPU
-		_ = r.out.Encode(line{Sample: &sample}) // the result's error says that the parent is gone
+		_ = r.out.Encode(line{Sample: &sample}) // if the parent is gone, writing the result fails too
 	}
 }
 
-// result makes the figures.
+// result calculates the figures.
 func (r *run) result() (*Result, error) {
 	o := r.meter.Outcome
 	published, received := float64(r.acked.Load()-r.warmAcked), float64(r.measuredReceived)
@@ -303,8 +312,9 @@ func (r *run) result() (*Result, error) {
 	size := float64(len(r.payloads[0]))
 	f := map[string]float64{
 		"seconds": o.Seconds, "publish_msg_s": published / o.Seconds, "publish_mb_s": published * size / o.Seconds / 1e6,
-		"acknowledged": float64(r.acked.Load()), "failed": float64(r.failed.Load()),
-		"cpu_us": o.CPU / max(published, received, 1) * 1e6, "cpu_cores": o.CPU / o.Seconds, "allocs": o.Allocs * float64(max(o.Messages, 1)) / max(published, received, 1),
+		"acknowledged": float64(r.acked.Load()), "failed": float64(r.failed.Load()), "unsent": float64(r.unsent.Load()),
+		"peak_mib": residentMiB("VmHWM:"),
+		"cpu_us":   o.CPU / max(published, received, 1) * 1e6, "cpu_cores": o.CPU / o.Seconds, "allocs": o.Allocs * float64(max(o.Messages, 1)) / max(published, received, 1),
 	}
 	if len(r.arrived) > 0 {
 		f["consume_msg_s"] = received / o.Seconds
@@ -320,24 +330,30 @@ func (r *run) result() (*Result, error) {
 		f["backlog_messages"] = float64(r.backlogMessages)
 	}
 	maps.Copy(f, r.driver.Figures())
+	if _, ok := r.driver.(*transactions); ok { // its producer is another process
+		for _, name := range []string{"cpu_us", "cpu_cores", "allocs", "peak_mib"} {
+			delete(f, name)
+		}
+	}
 	result := &Result{Figures: f, Histograms: map[string]string{}}
 	err := errors.Join(r.publish.results("publish", result), r.endToEnd.results("e2e", result))
 	if r.tap != nil {
-		err = errors.Join(err, r.tap.results(r.measuredFrom, result))
+		err = errors.Join(err, r.tap.results(time.Unix(0, r.measuredFrom.Load()), result))
 	}
 	return result, err
 }
 
-// residentMiB is the resident size of this process.
-func residentMiB() float64 {
-	text, err := os.ReadFile("/proc/self/statm")
+// residentMiB is the resident size of this process, now (VmRSS) or at its peak (VmHWM).
+func residentMiB(name string) float64 {
+	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return 0
 	}
-	fields := strings.Fields(string(text))
-	if len(fields) < 2 {
-		return 0
+	for l := range strings.Lines(string(text)) {
+		if v, ok := strings.CutPrefix(l, name); ok {
+			kib, _ := strconv.ParseFloat(strings.Fields(v)[0], 64) // 0 if it is not a number
+			return kib / 1024
+		}
 	}
-	pages, _ := strconv.ParseFloat(fields[1], 64) // 0 where it is no number
-	return pages * float64(os.Getpagesize()) / (1 << 20)
+	return 0
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/aviaryhq/aviary/test/bench/workload"
 )
 
-// client is pulsar-client-go by itself.
+// client is the driver of pulsar-client-go without the library.
 type client struct {
 	client  pulsar.Client
 	side    workload.Side
@@ -34,7 +34,7 @@ func newClient(_ context.Context, cluster messaging.Config, t Turn) (Driver, err
 	return &client{c, t.Side, max(profile(t.Side).MaxPendingRecords/max(t.Workload.PartitionsPerTopic, 1), 1)}, err
 }
 
-// authentication is the client's for the credentials of the configuration; nil without any.
+// authentication converts the credentials of the configuration; nil without credentials.
 func authentication(c messaging.Auth) (pulsar.Authentication, error) {
 	switch {
 	case c.Token != "":
@@ -44,7 +44,7 @@ func authentication(c messaging.Auth) (pulsar.Authentication, error) {
 	case c.CertFile != "":
 		return pulsar.NewAuthenticationTLS(c.CertFile, c.KeyFile), nil
 	case c.OAuth2 != (messaging.OAuth2{}):
-		return nil, errors.New("pulsar.auth.oauth2: the driver client does not have it; compare with a token, or run the driver library alone")
+		return nil, errors.New("pulsar.auth.oauth2: the driver client does not support it: use a token")
 	}
 	return nil, nil
 }
@@ -56,7 +56,7 @@ func (c *client) Producer(_ context.Context, topic string, report func(time.Time
 	return &clientProducer{p, report, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { report(time.Time{}, err) }}, err
 }
 
-// producerOptions are the client's options with the settings of the library's profile.
+// producerOptions converts the settings of the library's profile to options of the client.
 func producerOptions(topic string, side workload.Side) pulsar.ProducerOptions {
 	p := profile(side)
 	compression := pulsar.LZ4

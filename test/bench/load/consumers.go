@@ -17,7 +17,7 @@ type arrivals struct {
 	unexpected int64 // messages that must not arrive
 }
 
-// note counts a message and returns when it was due; the zero time if it was not timed.
+// note counts a message and returns its due time, or the zero time if it is not timed.
 func (a *arrivals) note(payload []byte) (due time.Time) {
 	if ns := binary.BigEndian.Uint64(payload); ns > 0 {
 		due = time.Unix(0, int64(ns))
@@ -88,12 +88,12 @@ func (r *run) receive(into *arrivals, payload []byte) {
 	}
 	due := into.note(payload)
 	r.received.Add(1)
-	if !due.IsZero() && r.turn.Stored == 0 {
+	if !due.IsZero() && r.turn.Stored == 0 && due.UnixNano() >= r.measuredFrom.Load() {
 		r.endToEnd.record(time.Since(due))
 	}
 }
 
-// behind is how many messages the slowest subscription has not received of so many.
+// behind returns how many of the given number of messages the slowest subscription lacks.
 func (r *run) behind(messages int64) int64 {
 	var most int64
 	for _, a := range r.arrived {
@@ -103,17 +103,22 @@ func (r *run) behind(messages int64) int64 {
 	return most
 }
 
-// arrivalPoll is the time between two looks at what has arrived: a signal for each message would
+// arrivalPoll is the time between two checks of what has arrived. A signal for each message would
 // cost consumers more than counting it.
 const arrivalPoll = 2 * time.Millisecond
 
 // awaitArrivals waits until no subscription is more than so many messages behind those that are
-// acknowledged. It returns false if that takes longer than limit.
+// acknowledged. It returns false if limit passes while nothing arrives, or ctx ends.
 func (r *run) awaitArrivals(ctx context.Context, behind int64, limit time.Duration) bool {
 	timeout, poll := time.NewTimer(limit), time.NewTicker(arrivalPoll)
 	defer timeout.Stop()
 	defer poll.Stop()
+	received := r.received.Load()
 	for r.behind(r.acked.Load()) > behind {
+		if now := r.received.Load(); now != received {
+			received = now
+			timeout.Reset(limit)
+		}
 		select {
 		case <-poll.C:
 		case <-timeout.C:

@@ -9,7 +9,7 @@ import (
 	"github.com/aviaryhq/aviary/test/bench/workload"
 )
 
-// library is pkg/messaging.
+// library is the driver of pkg/messaging.
 type library struct {
 	client *messaging.Client
 	side   workload.Side
@@ -23,7 +23,7 @@ func newLibrary(ctx context.Context, cluster messaging.Config, t Turn) (Driver, 
 	return &library{client, t.Side}, nil
 }
 
-// profile is the side's profile with its settings.
+// profile returns the side's profile with the settings that the side overrides.
 func profile(side workload.Side) messaging.Profile {
 	p := messaging.Ops()
 	if side.Profile == "business" {
@@ -65,7 +65,7 @@ func (l *library) Close() { _ = l.client.Close(context.Background()) }
 type libraryProducer struct {
 	*messaging.Publisher
 	report  func(time.Time, error)
-	untimed func(messaging.MessageID, error) // one for all: what is not timed allocates nothing more
+	untimed func(messaging.MessageID, error) // shared, so that an untimed message needs no closure
 }
 
 func (p *libraryProducer) Send(ctx context.Context, m Message, due time.Time) {

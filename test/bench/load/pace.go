@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shortSleep is the longest sleep that is left to the kernel: Go's own sleeps end up to a
+// shortSleep is the last piece of a sleep, which uses nanosleep: Go's own timers fire up to a
 // millisecond late.
 const shortSleep = 2 * time.Millisecond
 
@@ -24,6 +24,6 @@ func sleepUntil(ctx context.Context, t time.Time) {
 	}
 	if d > 0 {
 		ts := unix.NsecToTimespec(int64(d))
-		_ = unix.Nanosleep(&ts, nil) // one that a signal interrupts ends early
+		_ = unix.Nanosleep(&ts, nil) // a signal may end it early
 	}
 }

@@ -12,51 +12,55 @@ import (
 	"github.com/aviaryhq/aviary/test/bench/workload"
 )
 
-// keys is how many keys messages have, where they have any.
+// keys is the number of different keys, for workloads with keys.
 const keys = 10_007
 
-// step is the least time between two wakings of a loop. What is due in it is due at its
-// beginning: a sleep for each message would cost more than the message.
-const step = 500 * time.Microsecond
+// wakeInterval is the minimum time between two wake-ups of a loop. All messages of an interval are
+// due at its beginning: a sleep for each message would cost more than the message.
+const wakeInterval = 500 * time.Microsecond
 
-// sender is one producer with what it sends.
+// overrun is how long messages that are due may be sent after the end, where the rate is above
+// what the cluster takes. The rest is counted as not sent.
+const overrun = 10 * time.Second
+
+// sender is one producer and its counters.
 type sender struct {
 	producer Producer
 	number   uint32        // of the producer
-	sent     atomic.Uint32 // messages, which numbers them
+	sent     atomic.Uint32 // messages sent; the number of the next one
 }
 
-// unthrottledTimed is how many messages one is timed of that are sent as fast as possible: a prime
-// number, so that each of several producers has its turn.
-const unthrottledTimed = 17
+// timedEvery: without a rate, one of so many messages is timed. It is a prime number, so that
+// messages of every producer are timed.
+const timedEvery = 17
 
-// sending is a time of sending, by all producers.
+// sending is one call of send: all producers send until it ends.
 type sending struct {
 	run      *run
 	began    time.Time
 	until    time.Time
-	left     atomic.Int64  // messages, where they are bounded
+	left     atomic.Int64  // messages still to send
 	interval time.Duration // of one loop; 0: as fast as possible
 	group    int           // messages of a loop that are due at the same time
 }
 
-// send lets all producers send until then, or so many messages if that is not 0. It returns when
-// all have their outcome.
+// send makes all producers send until the given time, or until they have sent the given number of
+// messages (0: no limit). It returns when every message is acknowledged or has failed.
 func (r *run) send(ctx context.Context, until time.Time, messages int, rate float64) error {
 	s := &sending{run: r, began: time.Now(), until: until}
 	s.left.Store(int64(messages))
 	if messages == 0 {
 		s.left.Store(1 << 62)
 	}
-	// A caller has a loop of its own. What is asynchronous needs no more loops than cores: a loop
-	// sends by several producers in turn.
+	// Each caller has its own loop. Asynchronous sending needs no more loops than cores: a loop uses
+	// several producers one after the other.
 	loops := len(r.senders) * r.turn.Side.Callers
 	if loops == 0 {
 		loops = min(len(r.senders), runtime.GOMAXPROCS(0))
 	}
 	if rate > 0 {
-		s.interval = time.Duration(float64(loops) / rate * float64(time.Second))
-		s.group = max(int(step/s.interval), 1)
+		s.interval = max(time.Duration(float64(loops)/rate*float64(time.Second)), 1)
+		s.group = max(int(wakeInterval/s.interval), 1)
 	}
 	var wg sync.WaitGroup
 	for i := range loops {
@@ -64,7 +68,7 @@ func (r *run) send(ctx context.Context, until time.Time, messages int, rate floa
 		for k := i % len(r.senders); k < len(r.senders); k += loops {
 			own = append(own, r.senders[k])
 		}
-		// Loops begin at different times of the interval, so that the load is even.
+		// The loops start at different points of the interval, so that the load is even.
 		wg.Go(func() { s.loop(ctx, own, s.interval*time.Duration(i)/time.Duration(loops)) })
 	}
 	wg.Wait()
@@ -89,10 +93,14 @@ func (s *sending) loop(ctx context.Context, senders []*sender, offset time.Durat
 				return
 			}
 			if n%s.group == 0 {
+				if time.Since(s.until) > overrun {
+					s.run.unsent.Add(int64(s.until.Sub(due) / s.interval))
+					return
+				}
 				sleepUntil(ctx, due)
 			}
-		case calls || n%unthrottledTimed == 0:
-			// The clock is not read for each message, to keep it off the hot path.
+		case calls || n%timedEvery == 0:
+			// Reading the clock for each message would slow the loop down.
 			if due = time.Now(); due.After(s.until) {
 				return
 			}
@@ -110,8 +118,8 @@ func (s *sending) loop(ctx context.Context, senders []*sender, offset time.Durat
 	}
 }
 
-// message makes the next message of a sender. One that will be consumed holds its number, and when
-// it was due.
+// message returns the next message of a sender. If it will be consumed, it holds its number and its
+// due time.
 func (r *run) message(from *sender, due time.Time) Message {
 	n := from.sent.Add(1) - 1
 	m := Message{Payload: r.payloads[int(n)%len(r.payloads)]}
@@ -135,7 +143,7 @@ func (r *run) message(from *sender, due time.Time) Message {
 	return m
 }
 
-// report takes the outcome of a message.
+// report counts the outcome of a message and records its latency.
 func (r *run) report(due time.Time, err error) {
 	if err != nil {
 		r.fail(err)

@@ -7,7 +7,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// longest is the greatest latency that histograms tell from greater ones.
+// longest is the greatest latency of a histogram: longer ones count as this.
 const longest = 10 * time.Minute
 
 // newHistogram counts microseconds with three digits.
@@ -15,7 +15,8 @@ func newHistogram() *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, longest.Microseconds(), 3)
 }
 
-// recorder keeps latencies of the present second and of each phase. It is safe for concurrent use.
+// recorder keeps the latencies of the current second and of each phase. It is safe for concurrent
+// use.
 type recorder struct {
 	mu     sync.Mutex
 	second *hdrhistogram.Histogram
@@ -34,7 +35,8 @@ func (r *recorder) record(d time.Duration) {
 	r.mu.Unlock()
 }
 
-// tick adds the figures of the second, those of name, to values, and begins the next one.
+// tick adds the percentiles of the second to values, as NAME_p50_ms and so on, and begins the next
+// second.
 func (r *recorder) tick(name string, values map[string]float64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,7 +54,7 @@ func (r *recorder) enter(phase string) {
 	r.phase = phase
 }
 
-// close moves the second to its phase. The caller holds mu.
+// close adds the latencies of the second to its phase. The caller holds mu.
 func (r *recorder) close() {
 	if r.second.TotalCount() == 0 {
 		return
@@ -64,8 +66,8 @@ func (r *recorder) close() {
 	r.second.Reset()
 }
 
-// results adds the figures and histograms of what was measured: of all phases but the warm-up, and
-// of each one where there are several.
+// results adds figures and a histogram of all phases except the warm-up. If there are several
+// phases, it adds figures of each one too.
 func (r *recorder) results(name string, into *Result) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -22,38 +22,41 @@ import (
 	"github.com/aviaryhq/aviary/test/bench/workload"
 )
 
-// sumTolerance is how far the sum of the stages may be from the whole delay.
+// sumTolerance is the allowed difference between the sum of the stages and the total delay, as a
+// fraction.
 const sumTolerance = 0.05
 
-// truncated is what the broker's clock, in whole milliseconds, is late by on average.
-const truncated = int64(time.Millisecond / 2)
+// stampCorrection is added to the broker's time stamp. The stamp is cut to whole milliseconds, so
+// it is half a millisecond too early on average.
+const stampCorrection = int64(time.Millisecond / 2)
 
-// message is when a message reached each point, in nanoseconds since 1970; 0: not yet, or unknown.
+// message holds the times at which a message reached each point, in nanoseconds since 1970; 0: not
+// yet, or unknown.
 type message struct {
 	due      int64
 	sent     int64 // the client has written its batch to the connection
-	begun    int64 // the broker begins to store it: its own time stamp
+	begun    int64 // the broker begins to store it: the broker's time stamp
 	stored   int64 // the broker has acknowledged it
 	offered  int64 // the other cluster has sent it to a consumer
 	received int64 // the consumer has it
 }
 
-// tap passes the connections to the brokers on and takes the time of what it sees, to divide a
-// message's delay into stages. It is safe for concurrent use.
+// tap is a TCP proxy between the client and the brokers. It records when each message passes, to
+// divide the delay of the message into stages. It is safe for concurrent use.
 type tap struct {
 	mu       sync.Mutex
 	messages map[uint64]*message // by number of the producer and of the message
 	brokers  map[string]string   // the tap's addresses, by those of the brokers
 	closers  []io.Closer
 
-	compressed atomic.Bool // some entries are, and cannot be read
+	compressed atomic.Bool // some entries are compressed: the tap cannot read them
 }
 
 // plainScheme begins the URL of a connection that the tap can read.
 const plainScheme = "pulsar://"
 
-// open returns the address at which the tap passes connections on to a broker. remote says that
-// the broker is one of the cluster to which messages are replicated.
+// open returns the address of the tap for connections to a broker. remote: the broker belongs to
+// the cluster to which messages are replicated.
 func (t *tap) open(url string, remote bool) (string, error) {
 	host, _, _ := strings.Cut(strings.TrimPrefix(url, plainScheme), ",")
 	t.mu.Lock()
@@ -94,8 +97,8 @@ func (t *tap) close() {
 	}
 }
 
-// newTap opens a tap to the cluster of the configuration, which then names the tap, and to the
-// remote one, if there is one.
+// newTap opens a tap to the cluster and, if remote is not empty, to the remote cluster. It replaces
+// both URLs with addresses of the tap.
 func newTap(cluster *messaging.Config, remote *string) (*tap, error) {
 	t := &tap{messages: map[uint64]*message{}, brokers: map[string]string{}}
 	var err error
@@ -105,7 +108,7 @@ func newTap(cluster *messaging.Config, remote *string) (*tap, error) {
 	return t, err
 }
 
-// received notes that a consumer has the message.
+// received records that a consumer has the message.
 func (t *tap) received(payload []byte) {
 	now := time.Now().UnixNano()
 	t.mu.Lock()
@@ -115,9 +118,9 @@ func (t *tap) received(payload []byte) {
 	}
 }
 
-// results adds the stages of the messages that were received since then: histograms and figures.
-// The means count negative values, which the histograms cannot hold. The sum of the means must be
-// the mean of the whole delay, which is measured independently.
+// results adds figures and histograms of the stages, of messages that were received after since.
+// The means include negative values, which the histograms cannot hold. The sum of the means must
+// equal the mean of the total delay, which is measured independently.
 func (t *tap) results(since time.Time, into *Result) error {
 	if t.compressed.Load() {
 		return errors.New("stages: entries are compressed: the side needs publisher: {compression: none}")
@@ -159,7 +162,7 @@ func (t *tap) results(since time.Time, into *Result) error {
 	}
 	ratio := sum / into.Figures["e2e_mean_ms"]
 	if math.Abs(ratio-1) > sumTolerance {
-		return fmt.Errorf("stages: their sum is %.3f ms, and the whole delay %.3f ms", sum, into.Figures["e2e_mean_ms"])
+		return fmt.Errorf("stages: their sum is %.3f ms, but the total delay is %.3f ms", sum, into.Figures["e2e_mean_ms"])
 	}
 	into.Figures["stages_sum_over_total"] = ratio
 	into.Figures["stages_negative_ratio"] = float64(negative) / float64(n*len(histograms))
@@ -167,8 +170,8 @@ func (t *tap) results(since time.Time, into *Result) error {
 	return nil
 }
 
-// stages returns the time between each two points. Without the broker's time stamp send and write
-// are one stage.
+// stages returns the time between consecutive points. Without the broker's time stamp, send and
+// write are one stage.
 func (m *message) stages() map[string]int64 {
 	all := map[string]int64{"queue": m.sent - m.due}
 	if m.begun > 0 {
@@ -184,11 +187,11 @@ func (m *message) stages() map[string]int64 {
 	return all
 }
 
-// connection is what the tap knows of one connection.
+// connection is the state of one connection through the tap.
 type connection struct {
 	tap     *tap
 	remote  bool
-	pending map[[2]uint64][]*message // by producer and sequence ID; of tap.mu
+	pending map[[2]uint64][]*message // by producer and sequence ID; guarded by tap.mu
 }
 
 // Fields of a command, and of the messages in it: PulsarApi.proto.
@@ -206,13 +209,13 @@ const (
 	brokerTimestamp     = 1
 )
 
-// What precedes the metadata of an entry: a checksum, and before it what the broker adds.
+// Magic numbers before the metadata of an entry: of the broker's metadata, then of the checksum.
 const (
 	magicChecksum       = 0x0e01
 	magicBrokerMetadata = 0x0e02
 )
 
-// toBroker notes what the client sends.
+// toBroker records when the client sends the messages of an entry.
 func (c *connection) toBroker(command, entry []byte) ([]byte, error) {
 	now := time.Now().UnixNano()
 	_, send := field(command, commandSend)
@@ -234,8 +237,8 @@ func (c *connection) toBroker(command, entry []byte) ([]byte, error) {
 	return command, nil
 }
 
-// toClient notes what the broker sends. It has the client connect to the tap in place of the
-// broker that a lookup names.
+// toClient records receipts and deliveries of the broker. In the response to a lookup it replaces
+// the broker's address with that of the tap.
 func (c *connection) toClient(command, entry []byte) ([]byte, error) {
 	now := time.Now().UnixNano()
 	if _, lookup := field(command, commandLookup); lookup != nil {
@@ -244,7 +247,7 @@ func (c *connection) toClient(command, entry []byte) ([]byte, error) {
 			return command, nil
 		}
 		at, err := c.tap.open(string(url), c.remote)
-		// A field that comes again takes the place of the first.
+		// In protobuf the last occurrence of a field counts, so appending replaces it.
 		lookup = protowire.AppendString(protowire.AppendTag(lookup[:len(lookup):len(lookup)], lookupURL, protowire.BytesType), at)
 		return protowire.AppendBytes(protowire.AppendTag(command[:2:2], commandLookup, protowire.BytesType), lookup), err
 	}
@@ -266,7 +269,7 @@ func (c *connection) toClient(command, entry []byte) ([]byte, error) {
 		var added []byte
 		added, entry = prefixed(entry[2:])
 		ms, _ := field(added, brokerTimestamp)
-		begun = int64(ms)*int64(time.Millisecond) + truncated
+		begun = int64(ms)*int64(time.Millisecond) + stampCorrection
 	}
 	c.tap.each(entry, func(key uint64, _ int64) {
 		m := c.tap.messages[key]
@@ -312,13 +315,13 @@ func (t *tap) each(entry []byte, f func(key uint64, due int64)) {
 	}
 }
 
-// prefixed splits off what the 32-bit size before it says.
+// prefixed splits b into its first field, whose length is in the 32 bits before it, and the rest.
 func prefixed(b []byte) (first, rest []byte) {
 	n := binary.BigEndian.Uint32(b)
 	return b[4 : 4+n], b[4+n:]
 }
 
-// field returns the value of a field of a protobuf message: a number, or bytes; 0 and nil without it.
+// field returns the value of a field of a protobuf message: a number or bytes. Without it: 0, nil.
 func field(b []byte, want protowire.Number) (uint64, []byte) {
 	for len(b) > 0 {
 		number, kind, n := protowire.ConsumeTag(b)
@@ -343,8 +346,8 @@ func field(b []byte, want protowire.Number) (uint64, []byte) {
 	return 0, nil
 }
 
-// pass copies the frames of a connection. seen gets the command and the entry of each, and returns
-// the command that goes on.
+// pass copies the frames of a connection. It calls seen with the command and the entry of each
+// frame. seen returns the command to send.
 func pass(from, to net.Conn, seen func(command, entry []byte) ([]byte, error)) {
 	defer func() { _, _ = from.Close(), to.Close() }()
 	r, w := bufio.NewReaderSize(from, 1<<16), bufio.NewWriterSize(to, 1<<16)
@@ -381,8 +384,8 @@ func pass(from, to net.Conn, seen func(command, entry []byte) ([]byte, error)) {
 	}
 }
 
-// geo publishes to one cluster and receives from the one to which it replicates. A consumer of the
-// first reads along.
+// geo publishes to one cluster and receives from the cluster to which it replicates. A consumer in
+// the first cluster receives too: its messages carry the time stamp of the first broker.
 type geo struct {
 	Driver
 	remote Driver

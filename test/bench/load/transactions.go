@@ -24,24 +24,25 @@ import (
 const (
 	javaClient    = "4.0.8"
 	javaClientSum = "0a083411edeeb7eacf9c4eaa5081b8bb1969a0d558bb8a0e10cd318fb20ec566b6df3e97b37cf89a637aa21d5a14da7e630d98fca5fc430d53a5bfe500f3d216"
-	// inParallel is the default of transactions in parallel.
+	// inParallel is the default for transactions that are open at the same time.
 	inParallel = 64
 )
 
 //go:embed java/Transactions.java
 var transactionsJava []byte
 
-// transactions publishes in transactions with Pulsar's Java client, in a process of its own, and
-// consumes with pulsar-client-go: of that one's transactions, consumers get the aborted messages
-// too (https://github.com/apache/pulsar-client-go/issues/1498). It has no credentials.
+// transactions publishes in transactions with Pulsar's Java client, in a separate process, and
+// consumes with pulsar-client-go. It does not publish with pulsar-client-go, because consumers then
+// receive aborted messages too (https://github.com/apache/pulsar-client-go/issues/1498). The Java
+// client uses no credentials.
 //
-// Settings: messagesPerTransaction; abortRatio, from 0 (the default) to 1; and inParallel, the
-// transactions that are open at once.
+// Settings: messagesPerTransaction; abortRatio, from 0 (the default) to 1; and inParallel, how many
+// transactions are open at the same time.
 type transactions struct {
 	*client
 	messages   int
 	abortRatio float64
-	consumed   bool // messages have numbers
+	consumed   bool // there are consumers, so messages hold their numbers
 	slots      chan struct{}
 
 	dir     string
@@ -54,14 +55,14 @@ type transactions struct {
 	producers       int
 	begun           uint64
 	open            map[uint64]*transaction
-	failure         error // all that follows fails
+	failure         error // of the Java program; later calls return it
 	began, last     time.Time
 	ended, aborted  int
 	abortedMessages int
 	ends            *hdrhistogram.Histogram
 }
 
-// transaction is an open one.
+// transaction is an open transaction.
 type transaction struct {
 	producer *transactionProducer
 	abort    bool
@@ -135,7 +136,7 @@ func (d *transactions) start(ctx context.Context, cluster messaging.Config) erro
 	return nil
 }
 
-// read takes the answers of the Java program until it ends.
+// read handles the answers of the Java program until it ends.
 func (d *transactions) read(out io.Reader) {
 	var answer struct {
 		Number int64
@@ -179,7 +180,7 @@ func (d *transactions) fail(err error) {
 func (d *transactions) end(number uint64, took time.Duration, err error) {
 	d.mu.Lock()
 	t := d.open[number]
-	if t == nil { // it has ended
+	if t == nil { // already ended
 		d.mu.Unlock()
 		return
 	}
@@ -204,7 +205,8 @@ func (d *transactions) end(number uint64, took time.Duration, err error) {
 }
 
 // Producer opens a producer that one goroutine uses at a time. It reports the messages of a
-// transaction when it is committed or has failed; those of one that it has aborted never.
+// transaction when the transaction is committed or has failed. It does not report messages of
+// aborted transactions.
 func (d *transactions) Producer(_ context.Context, topic string, report func(time.Time, error)) (Producer, error) {
 	d.mu.Lock()
 	frame := appendText([]byte{'P'}, topic)
@@ -227,13 +229,13 @@ func (d *transactions) write(frame []byte) error {
 	return errors.Join(err, d.in.Flush())
 }
 
-// appendText appends a text as Java's readUTF reads it.
+// appendText appends a text in the format of Java's readUTF.
 func appendText(frame []byte, text string) []byte {
 	return append(binary.BigEndian.AppendUint16(frame, uint16(len(text))), text...)
 }
 
-// Figures are those of all transactions, of the warm-up too. commit is the time from the broker's
-// acknowledgement of the messages to the end of the commit or abort.
+// Figures returns figures of all transactions, including the warm-up. commit is the time from the
+// broker's acknowledgement of the messages to the end of the commit or abort.
 func (d *transactions) Figures() map[string]float64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -249,7 +251,7 @@ func (d *transactions) Figures() map[string]float64 {
 func (d *transactions) Close() {
 	if d.process != nil && d.process.Process != nil {
 		_ = d.stdin.Close()
-		_ = d.process.Wait() // its end is all that matters
+		_ = d.process.Wait() // its exit status does not matter
 	}
 	_ = os.RemoveAll(d.dir)
 	d.client.Close()
@@ -307,9 +309,9 @@ func (p *transactionProducer) publish() {
 	}
 }
 
-// Call is not possible: the acknowledgement of one message says nothing before the commit.
+// Call is not supported: a message is not published before the commit.
 func (p *transactionProducer) Call(context.Context, Message) error {
-	return fmt.Errorf("callers: %w by the driver transactions", errors.ErrUnsupported)
+	return fmt.Errorf("driver transactions: callers: %w", errors.ErrUnsupported)
 }
 
 // Flush publishes what is left and waits for all transactions.

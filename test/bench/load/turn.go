@@ -9,41 +9,41 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"syscall"
 	"time"
 
 	"github.com/aviaryhq/aviary/test/bench/workload"
 	"github.com/aviaryhq/aviary/test/systems/owned"
 )
 
-// Turn is what one process does.
+// Turn is the task of one child process.
 type Turn struct {
 	Workload workload.Workload `json:"workload"`
 	Side     workload.Side     `json:"side"`
-	// URL, AdminURL and Listener, if set, take the place of those of the configuration.
+	// URL, AdminURL and Listener, if set, replace those of the configuration.
 	URL      string `json:"url"`
 	AdminURL string `json:"admin_url"`
 	Listener string `json:"listener"`
-	// RemoteURL, if set, is the cluster to which messages are replicated: consumers receive from it.
+	// RemoteURL, if set, is the cluster to which messages are replicated. Consumers receive from it.
 	RemoteURL string `json:"remote_url"`
-	// Topics exist. Subscriptions are made on each of them before the turn.
+	// Topics and Subscriptions exist before the turn. Each topic has each subscription.
 	Topics        []string `json:"topics"`
 	Subscriptions []string `json:"subscriptions"`
-	// Messages ends the turn early; 0 does not.
+	// Messages is the maximum number of messages; 0: only the duration ends the turn.
 	Messages int `json:"messages"`
-	// Stored messages of each topic are received, and none are published.
+	// Stored, if above 0, is the number of messages in each topic: the turn receives them and
+	// publishes nothing.
 	Stored  int    `json:"stored"`
 	Profile string `json:"profile"` // prefix of the names of CPU and allocation profiles; may be empty
 }
 
-// Sample is what happened in one second.
+// Sample has the values of one second.
 type Sample struct {
-	At     float64            `json:"at"`    // seconds since the measured part began
-	Phase  string             `json:"phase"` // warm-up, load; with a backlog build and drain
+	At     float64            `json:"at"`    // seconds since the turn began, warm-up included
+	Phase  string             `json:"phase"` // warmup, then load; with a backlog warmup, build, drain
 	Values map[string]float64 `json:"values"`
 }
 
-// Result is what a turn measured. The names of figures and series end in their units.
+// Result is what a turn measured. Names of figures and series end in the unit.
 type Result struct {
 	Figures map[string]float64 `json:"figures"`
 	Samples []Sample           `json:"samples"`
@@ -57,11 +57,12 @@ type line struct {
 	Result *Result `json:"result,omitempty"`
 }
 
-// graceTimeout is how long a turn may take beyond its own duration, besides draining a backlog.
+// graceTimeout is how much longer than its duration a turn may take. Draining a backlog has its own
+// limit.
 const graceTimeout = 3 * time.Minute
 
-// Run runs the turn as a child process, this program with -turn and args, which name the cluster.
-// progress gets each sample as it comes.
+// Run runs the turn in a child process: this program with -turn and args, which name the cluster.
+// It calls progress with each sample.
 func Run(ctx context.Context, t Turn, args []string, progress func(Sample)) (*Result, error) {
 	spec, err := json.Marshal(t)
 	if err != nil {
@@ -72,8 +73,8 @@ func Run(ctx context.Context, t Turn, args []string, progress func(Sample)) (*Re
 		return nil, err
 	}
 	limit := t.Workload.Warmup() + t.Workload.Duration() + graceTimeout
-	if t.Workload.ConsumerBacklogSizeGB > 0 {
-		limit += drainTimeout
+	if t.Workload.SubscriptionsPerTopic > 0 {
+		limit += 2 * drainTimeout // building a backlog, and draining what consumers have not received
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -92,12 +93,11 @@ func Run(ctx context.Context, t Turn, args []string, progress func(Sample)) (*Re
 	}
 	result, err := read(in, progress)
 	if err != nil {
-		_ = child.Kill() // it cannot write any more, or what it writes is of no use
+		_ = child.Kill() // its output is not usable
 	}
 	if err = errors.Join(err, child.Wait(), ctx.Err()); err != nil {
 		return nil, err
 	}
-	result.Figures["peak_mib"] = float64(cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss) / 1024
 	return result, nil
 }
 

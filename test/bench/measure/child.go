@@ -18,7 +18,7 @@ import (
 
 // Piece is one measured run: which implementation does what to which topic.
 type Piece struct {
-	Kind       string  `json:"kind"` // a key of pieces()
+	Kind       string  `json:"kind"` // a key of pieces.All()
 	URL        string  `json:"url"`
 	Far        string  `json:"far"`      // what the messages reach in the end, where that is elsewhere
 	Listener   string  `json:"listener"` // the advertised listener to ask for
@@ -83,7 +83,7 @@ func Run(ctx context.Context, p Piece) (Outcome, error) {
 	return o, nil
 }
 
-// RunChild is the child's side of runPiece.
+// RunChild is the child's side of Run.
 func RunChild(ctx context.Context, spec string, pieces map[string]func(context.Context, Piece, *Meter) error) error {
 	var p Piece
 	if err := json.Unmarshal([]byte(spec), &p); err != nil {

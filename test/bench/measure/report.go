@@ -1,7 +1,6 @@
 package measure
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -84,14 +83,13 @@ func (r *Report) Print(w io.Writer) {
 	_ = tw.Flush()
 }
 
-// Median of vs, NaN-free: 0 when there are none.
-func Median[T cmp.Ordered](vs []T) T {
+// Median of vs: 0 when there are none, the mean of the two in the middle of an even number.
+func Median(vs []float64) float64 {
 	if len(vs) == 0 {
-		var zero T
-		return zero
+		return 0
 	}
 	s := slices.Sorted(slices.Values(vs))
-	return s[len(s)/2]
+	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
 }
 
 func round(v float64) float64 {

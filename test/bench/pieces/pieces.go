@@ -19,7 +19,7 @@ import (
 )
 
 // All are the implementations that scenarios compare. Each sets up, calls
-// m.start, moves messages and calls m.stop.
+// m.Start, moves messages and calls m.Stop.
 func All() map[string]func(context.Context, measure.Piece, *measure.Meter) error {
 	return map[string]func(context.Context, measure.Piece, *measure.Meter) error{
 		"raw-async":      rawAsync,

@@ -20,7 +20,7 @@ import (
 //go:embed page.html page.js uplot
 var assets embed.FS
 
-// Page writes the results as one HTML page with tables and charts, which needs no network.
+// Page writes the results as one HTML page with tables and charts. The page loads nothing else.
 func (r *Results) Page(w io.Writer) error {
 	t, err := template.New("page.html").Funcs(template.FuncMap{
 		"js":      func(name string) (template.JS, error) { return asset[template.JS](name) },
@@ -33,13 +33,14 @@ func (r *Results) Page(w io.Writer) error {
 	return t.Execute(w, r)
 }
 
-// asset returns an embedded file. The template does not escape it, as it does what users name.
+// asset returns an embedded file. Its type tells the template not to escape it; all other text is
+// escaped.
 func asset[T template.JS | template.CSS](name string) (T, error) {
 	text, err := assets.ReadFile(name)
 	return T(text), err
 }
 
-// units are the units of figures and series, by the end of the name. Longer ends come first.
+// units returns the units of figures and series, by the end of the name. Longer ends come first.
 func units() [][2]string {
 	return [][2]string{
 		{"_msg_s", "msg/s"}, {"_mb_s", "MB/s"}, {"_bytes_s", "B/s"}, {"_ms_s", "ms/s"}, {"_ms", "ms"}, {"_us", "µs"},
@@ -58,7 +59,7 @@ func unit(name string) (what, unit string) {
 	return name, ""
 }
 
-// label is a name with its unit, for people.
+// label returns a readable name with its unit.
 func label(name string) string {
 	switch name {
 	case "allocs":
@@ -77,7 +78,7 @@ func label(name string) string {
 	return strings.Replace(what, "e2e", "end-to-end", 1)
 }
 
-// met is how many targets are met.
+// met returns how many targets are met.
 func met(targets []measure.Target) (n int) {
 	for _, t := range targets {
 		if t.OK {
@@ -87,25 +88,22 @@ func met(targets []measure.Target) (n int) {
 	return n
 }
 
-// row is a row of a table: what it shows, and a cell for each side.
+// row is a row of a table: a label, and a cell for each side.
 type row struct {
 	Label string
 	Cells []string
 }
 
-// figures are the rows of a part's figures: the median of the rounds, the least and the greatest.
+// figures returns a row for each figure of a part: median, least and greatest of the rounds.
 func figures(p *Part) []row {
-	names := map[string]bool{}
+	var names []string
 	for _, s := range p.Sides {
-		for _, t := range s.Turns {
-			for name := range t.Figures {
-				names[name] = !slices.Contains(lossFigures(), name)
-			}
-		}
+		names = append(names, s.Names()...)
 	}
+	slices.Sort(names)
 	var rows []row
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if !names[name] {
+	for _, name := range slices.Compact(names) {
+		if slices.Contains(Losses(), name) {
 			continue
 		}
 		one := row{Label: label(name)}
@@ -124,18 +122,19 @@ func figures(p *Part) []row {
 	return rows
 }
 
-func lossFigures() []string {
-	return []string{"lost", "lost_at_broker", "duplicated", "stored_again", "failed"}
+// Losses are the figures of what went wrong with messages.
+func Losses() []string {
+	return []string{"lost", "lost_at_broker", "duplicated", "stored_again", "failed", "unexpected", "unsent"}
 }
 
-// losses are the rows of what went wrong with messages, in all rounds together.
+// losses returns a row for each kind of message that went wrong: the sum of all rounds.
 func losses(p *Part) []row {
 	labels := []string{
 		"acknowledged, but not received", "acknowledged, but not stored at the broker", "received more than once",
-		"stored more than once", "not acknowledged",
+		"stored more than once", "not acknowledged", "received from an aborted transaction", "due, but not sent: the rate is too high",
 	}
 	var rows []row
-	for i, name := range lossFigures() {
+	for i, name := range Losses() {
 		one := row{Label: labels[i]}
 		for _, s := range p.Sides {
 			total := 0.0
@@ -145,12 +144,12 @@ func losses(p *Part) []row {
 			cell := number(total)
 			if !s.Has(name) {
 				switch {
-				case name == "lost" || name == "duplicated":
+				case name == "lost" || name == "duplicated" || name == "unexpected":
 					cell = "not counted: no consumers"
 				case s.Median("publish_msg_s") == 0:
 					cell = "not counted: nothing published"
 				default:
-					cell = "not counted: no admin URL"
+					cell = "not counted: no admin URL, or a topic has moved"
 				}
 			}
 			one.Cells = append(one.Cells, cell)
@@ -160,7 +159,7 @@ func losses(p *Part) []row {
 	return rows
 }
 
-// number writes v with four digits, and at least those of its integer part.
+// number formats v with four digits, or with all digits of its integer part if these are more.
 func number(v float64) string {
 	if math.Abs(v) < 1000 {
 		return fmt.Sprintf("%.4g", v)
@@ -172,13 +171,13 @@ func number(v float64) string {
 	return text
 }
 
-// partCharts is what the page's script draws for a part.
+// partCharts is the data of a part for the page's script.
 type partCharts struct {
 	Sides  []sideSeries `json:"sides"`
 	Charts []chart      `json:"charts"` // over time
 }
 
-// chart shows series of one unit, of every side.
+// chart shows series that have the same unit, for every side.
 type chart struct {
 	Title  string   `json:"title"`
 	Unit   string   `json:"unit"`
@@ -193,14 +192,14 @@ type sideSeries struct {
 	Percentiles map[string][]Percentile `json:"percentiles"`
 }
 
-// roundSeries are the samples of one turn, by column.
+// roundSeries has the samples of one turn as columns.
 type roundSeries struct {
 	At     []int                 `json:"at"` // seconds
 	Phases []phase               `json:"phases"`
 	Values map[string][]*float64 `json:"values"` // nil: the sample does not have it
 }
 
-// phase is when a phase began.
+// phase is the name of a phase and the second in which it began.
 type phase struct {
 	At   int    `json:"at"`
 	Name string `json:"name"`
@@ -211,7 +210,7 @@ func charts(p *Part) partCharts {
 	all := partCharts{}
 	names := map[string]bool{}
 	for _, s := range p.Sides {
-		side := sideSeries{Name: s.Name, Percentiles: s.Percentiles}
+		side := sideSeries{Name: s.Name, Rounds: []roundSeries{}, Percentiles: s.Percentiles}
 		for _, t := range s.Turns {
 			side.Rounds = append(side.Rounds, columns(t.Samples, names))
 		}
@@ -237,7 +236,7 @@ func charts(p *Part) partCharts {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		what, u := unit(name)
 		if before, _, _ := strings.Cut(what, "_"); u == "ms" && (before == "publish" || before == "e2e") {
-			continue // the percentiles between those of the first charts
+			continue // other percentiles of the first two charts
 		}
 		if byUnit[u] == nil {
 			byUnit[u] = &chart{Title: "Other series", Unit: u}
@@ -255,7 +254,7 @@ func charts(p *Part) partCharts {
 	return all
 }
 
-// latencies is the chart of a latency.
+// latencies returns the chart of a latency.
 func latencies(title, of string) chart {
 	series := []string{of + "_p99_ms", of + "_p50_ms", of + "_max_ms"}
 	return chart{Title: title, Unit: "ms", Log: true, Series: series, Labels: []string{"p99", "p50", "max"}}

@@ -1,8 +1,11 @@
-// Package results holds what a scenario measured, as stored in JSON and shown on a page.
+// Package results holds the results of a scenario, and writes them as a page. They are stored as
+// JSON.
 package results
 
 import (
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -13,7 +16,7 @@ import (
 	"github.com/aviaryhq/aviary/test/bench/workload"
 )
 
-// Results are those of one scenario.
+// Results are the results of one scenario.
 type Results struct {
 	Scenario string           `json:"scenario"`
 	Question string           `json:"question"`
@@ -24,14 +27,14 @@ type Results struct {
 	Targets  []measure.Target `json:"targets"`
 }
 
-// Part is one workload with all sides.
+// Part has the results of one workload.
 type Part struct {
 	Name     string            `json:"name"`
 	Workload workload.Workload `json:"workload"`
 	Sides    []*Side           `json:"sides"`
 }
 
-// Side is one implementation with its turns, one of each round.
+// Side has the results of one implementation: a turn for each round.
 type Side struct {
 	Name  string         `json:"name"`
 	Turns []*load.Result `json:"turns"`
@@ -39,26 +42,49 @@ type Side struct {
 	Percentiles map[string][]Percentile `json:"percentiles"`
 }
 
-// Percentile is a latency that so many percent of the messages do not exceed.
+// Percentile is the latency MS that Percent of the messages do not exceed.
 type Percentile struct {
 	Percent float64 `json:"percent"`
 	MS      float64 `json:"ms"`
 }
 
-// Figure returns the figure of each turn.
+// Figure returns the figure of each turn; NaN where it was not measured.
 func (s *Side) Figure(name string) []float64 {
-	return measure.Each(s.Turns, func(r *load.Result) float64 { return r.Figures[name] })
+	return measure.Each(s.Turns, func(r *load.Result) float64 {
+		if v, ok := r.Figures[name]; ok {
+			return v
+		}
+		return math.NaN()
+	})
 }
 
-// Median is the median of a figure over the turns.
-func (s *Side) Median(name string) float64 { return measure.Median(s.Figure(name)) }
+// Median returns the median of a figure over the turns.
+func (s *Side) Median(name string) float64 {
+	return measure.Median(slices.DeleteFunc(s.Figure(name), math.IsNaN))
+}
+
+// Most is the greatest value of a figure over the turns; 0 where none has it.
+func (s *Side) Most(name string) float64 {
+	return measure.Most(append(slices.DeleteFunc(s.Figure(name), math.IsNaN), 0))
+}
+
+// Names are those of all figures.
+func (s *Side) Names() []string {
+	all := map[string]bool{}
+	for _, t := range s.Turns {
+		for name := range t.Figures {
+			all[name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
+}
 
 // Has reports whether every turn has the figure.
 func (s *Side) Has(name string) bool {
 	return len(s.Turns) > 0 && !slices.ContainsFunc(s.Turns, func(r *load.Result) bool { _, ok := r.Figures[name]; return !ok })
 }
 
-// Merge makes the percentiles of each side from the histograms of its turns.
+// Merge merges the histograms of each side's turns into the percentiles of the side.
 func (p *Part) Merge() error {
 	for _, s := range p.Sides {
 		merged := map[string]*hdrhistogram.Histogram{}

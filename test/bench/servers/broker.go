@@ -20,8 +20,8 @@ import (
 // Broker is a Pulsar that only this run uses, on the same machine.
 type Broker struct {
 	Url, Admin string
-	Remote     string // URL of the cluster to which it replicates; empty without Options.Geo
-	Namespace  string // that is replicated; empty without Options.Geo
+	Remote     string // URL of the second cluster; empty without Options.Geo
+	Namespace  string // the replicated namespace; empty without Options.Geo
 	Listener   string // the advertised listener that clients ask for
 	Journal    string // folder of BookKeeper's journal
 	Stop       func()
@@ -29,17 +29,17 @@ type Broker struct {
 
 // Options are the settings of a broker.
 type Options struct {
-	Name   string // tells apart the brokers of one run
+	Name   string // unique among the brokers of one run
 	Port   int    // default: any free one
 	Conf   map[string]string
 	Memory string // options of the JVM for its memory; default: the project's
-	GC     string // and for its collector
-	JVM    string // further options of it
+	GC     string // options of the JVM for its garbage collector; default: the project's
+	JVM    string // more options of the JVM
 	Geo    bool   // starts two clusters that replicate to each other
 }
 
-// StartBroker starts a broker with the project's settings besides the options: the journal is
-// synced.
+// StartBroker starts a broker with the project's settings, which the options can override. Its
+// journal is synced by default.
 func StartBroker(ctx context.Context, o Options) (*Broker, error) {
 	cfg := stack.Config{
 		Log: os.Stderr, Owned: true, Checkout: fmt.Sprintf("bench-%d-%s", os.Getpid(), o.Name), PulsarPort: o.Port,

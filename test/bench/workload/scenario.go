@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -20,31 +21,31 @@ import (
 // Scenario is a list of parts that run one after the other.
 type Scenario struct {
 	Name     string `yaml:"name"`
-	Question string `yaml:"question"` // that the scenario answers; the title of its page
-	// Brokers are servers that the scenario starts, by name. Sides without a broker use "", with
-	// the project's settings, or the cluster that the command line names.
+	Question string `yaml:"question"` // the question that the scenario answers; title of its page
+	// Brokers are the settings of the brokers that the scenario starts, by name. Sides without a
+	// broker use the broker "", by default with the project's settings, or the cluster of -pulsar.url.
 	Brokers map[string]Broker `yaml:"brokers"`
-	// Observe are metrics of the broker that are read every second.
+	// Observe lists metrics of the broker, which are read every second.
 	Observe []Metric `yaml:"observe"`
 	// Columns are the figures in the printed table. Default: rates, latencies, CPU and memory.
 	Columns []string `yaml:"columns"`
 	Parts   []Part   `yaml:"parts"`
 }
 
-// Broker is a Pulsar standalone with settings of its own.
+// Broker is the settings of a Pulsar standalone.
 type Broker struct {
 	Conf   map[string]string `yaml:"conf"`   // keys of standalone.conf
 	Memory string            `yaml:"memory"` // options of the JVM for its memory
-	GC     string            `yaml:"gc"`     // options of the JVM for its collector
-	// AckDelayMs delays everything that the broker sends.
+	GC     string            `yaml:"gc"`     // options of the JVM for its garbage collector
+	// AckDelayMs delays everything that the broker sends, so also acknowledgements.
 	AckDelayMs int `yaml:"ackDelayMs"`
-	// Geo starts a second cluster, to which messages are replicated. Consumers receive from it.
-	// The memory is then that of the tests' pairs of clusters.
+	// Geo starts a second cluster. Messages are replicated to it, and consumers receive from it.
+	// Memory is ignored then: both clusters have that of pulsar-geo in test/stack.
 	Geo bool `yaml:"geo"`
 }
 
-// Metric is a metric of the broker, summed over all series that have the labels. The values of
-// labels are patterns of path.Match: * stands for any characters but /.
+// Metric is a metric of the broker: the sum of all its series with the labels. The values of labels
+// are patterns of path.Match: * matches any characters except /.
 type Metric struct {
 	Series string            `yaml:"series" json:"series"` // its name in the results, with the unit at its end
 	Metric string            `yaml:"metric" json:"metric"`
@@ -53,7 +54,7 @@ type Metric struct {
 	Rate   bool              `yaml:"rate" json:"rate"`   // its increase per second
 }
 
-// Sum returns the metric's value: of all its series with the labels.
+// Sum returns the sum of the metric's series with the labels, times Scale.
 func (m Metric) Sum(families map[string]*dto.MetricFamily) float64 {
 	sum := 0.0
 	for _, one := range families[m.Metric].GetMetric() {
@@ -67,7 +68,7 @@ func (m Metric) Sum(families map[string]*dto.MetricFamily) float64 {
 func (m Metric) selects(one *dto.Metric) bool {
 	for name, value := range m.Labels {
 		if !slices.ContainsFunc(one.GetLabel(), func(l *dto.LabelPair) bool {
-			same, _ := path.Match(value, l.GetValue()) // a pattern that is wrong matches nothing
+			same, _ := path.Match(value, l.GetValue()) // an invalid pattern matches nothing
 			return l.GetName() == name && same
 		}) {
 			return false
@@ -76,25 +77,26 @@ func (m Metric) selects(one *dto.Metric) bool {
 	return true
 }
 
-// Part is a workload that all sides run in turn, once in each round.
+// Part is a workload that every side runs once in each round, one side after the other.
 type Part struct {
 	Name     string   `yaml:"name"`
 	Workload Workload `yaml:"workload"`
 	// Each gives fields of the workload several values: the part runs once with each combination,
 	// as name_field_value.
 	Each map[string][]any `yaml:"each"`
-	// Rounds is the least number of rounds. Default: that of the command line.
+	// Rounds is the minimum number of rounds: a smaller -rounds is raised to it.
 	Rounds int `yaml:"rounds"`
-	// MaxRounds bounds the rounds. Default: no bound.
+	// MaxRounds is the maximum number of rounds. 0: no maximum.
 	MaxRounds int `yaml:"maxRounds"`
-	// Messages ends a turn after as many messages, if the duration has not ended it before.
+	// Messages is the maximum number of messages of a turn. 0: only the duration ends it.
 	Messages int `yaml:"messages"`
-	// Preload publishes as many messages before the first turn, by the library with the profile ops.
-	// Turns then receive these, each with a subscription of its own, and publish nothing.
+	// Preload is the number of messages for each topic that the library publishes (with the profile
+	// ops) before the first turn. Each turn then receives them with a new subscription, and publishes
+	// nothing.
 	Preload int `yaml:"preload"`
-	// Ladder repeats the part with each of these rates, ascending, until the publish p99 exceeds
-	// MaxP99Ms, or the rate is not reached. The result of a side is the rate below: the figure
-	// ladder_msg_s. MaxP99Ms of 0 is no bound. Refine halves the last step as many times.
+	// Ladder lists ascending rates. Each side runs with one after the other, until the publish p99
+	// exceeds MaxP99Ms (0: no limit) or the rate is not reached. Then the distance to the last good
+	// rate is halved, Refine times. The figure ladder_msg_s is the highest good rate.
 	Ladder   []int   `yaml:"ladder"`
 	MaxP99Ms float64 `yaml:"maxP99Ms"`
 	Refine   int     `yaml:"refine"`
@@ -108,26 +110,26 @@ type Side struct {
 	Name   string `yaml:"name" json:"name"`
 	Driver string `yaml:"driver" json:"driver"` // a name of load.Drivers
 	Broker string `yaml:"broker" json:"broker"`
-	// Callers above 0 has each producer called by as many goroutines that wait for each
-	// acknowledgement, in place of asynchronous sending.
+	// Callers is the number of goroutines for each producer that send one message and wait for its
+	// acknowledgement. 0: messages are sent asynchronously.
 	Callers int `yaml:"callers" json:"callers"`
-	// Profile is ops or business: what Publisher begins with. Default: ops.
+	// Profile is ops or business. Publisher changes its settings. Default: ops.
 	Profile   string                     `yaml:"profile" json:"profile"`
 	Publisher Publisher                  `yaml:"publisher" json:"publisher"`
 	Type      messaging.SubscriptionType `yaml:"type" json:"type"`   // default: shared
 	Order     messaging.Order            `yaml:"order" json:"order"` // what the library's consumers keep
-	// Concurrency of the library's consumers. Default: theirs.
+	// Concurrency of the library's consumers. Default: the library's.
 	Concurrency int `yaml:"concurrency" json:"concurrency"`
 	// Idle opens the producers and publishes nothing.
 	Idle bool `yaml:"idle" json:"idle"`
-	// Stages divides the delay into stages: figures stage_queue_p50_ms and so on. It needs
-	// publisher: {compression: none}, and a connection without TLS.
+	// Stages measures the stages of each message's delay: figures stage_queue_p50_ms and so on. It
+	// needs publisher: {compression: none}, and a connection without TLS.
 	Stages bool `yaml:"stages" json:"stages"`
 
 	Settings map[string]string `yaml:"settings" json:"settings"` // of the driver
 }
 
-// Publisher are settings that differ from the profile's. 0 and "" are the profile's.
+// Publisher overrides settings of the profile. 0 and "" keep the profile's value.
 type Publisher struct {
 	LingerMs          float64               `yaml:"lingerMs" json:"lingerMs"`
 	BatchRecords      int                   `yaml:"batchRecords" json:"batchRecords"`
@@ -136,12 +138,12 @@ type Publisher struct {
 	Compression       messaging.Compression `yaml:"compression" json:"compression"`
 }
 
-// Target is what is asked of a figure: of a side's median, or of the median of its ratio to (or
-// difference from) another side's in each round.
+// Target is a limit for the median of a figure over the rounds. With Over it limits the median of
+// the ratios to another side, with Minus that of the differences from another side.
 type Target struct {
 	Name   string `yaml:"name"`
 	Figure string `yaml:"figure"`
-	// Of, Over and Minus are sides of this part, or part/side of this one or one before it.
+	// Of, Over and Minus name sides of this part, or sides of an earlier part as part/side.
 	Of    string `yaml:"of"`
 	Over  string `yaml:"over"`
 	Minus string `yaml:"minus"`
@@ -151,7 +153,7 @@ type Target struct {
 	AtMost     *float64 `yaml:"atMost"`
 }
 
-// UnmarshalYAML gives fields that are absent their defaults.
+// UnmarshalYAML sets defaults for absent fields.
 func (p *Part) UnmarshalYAML(node *yaml.Node) error {
 	type plainPart Part
 	one := plainPart{Workload: Default()}
@@ -163,7 +165,7 @@ func (p *Part) UnmarshalYAML(node *yaml.Node) error {
 	return nil
 }
 
-// ReadScenario reads a scenario's file and expands its parts.
+// ReadScenario reads a scenario file and expands the parts that have Each.
 func ReadScenario(files fs.FS, file string) (*Scenario, error) {
 	text, err := fs.ReadFile(files, file)
 	if err != nil {
@@ -194,7 +196,7 @@ func ReadScenario(files fs.FS, file string) (*Scenario, error) {
 // expand returns a part for each combination of the values in Each.
 func (p Part) expand() ([]Part, error) {
 	parts := []Part{p}
-	for _, field := range sortedKeys(p.Each) {
+	for _, field := range slices.Sorted(maps.Keys(p.Each)) {
 		var more []Part
 		for _, one := range parts {
 			for _, value := range p.Each[field] {
@@ -217,8 +219,9 @@ func (p Part) expand() ([]Part, error) {
 
 func (s *Scenario) validate() error {
 	var faults []error
-	var known []string
+	var known []string // part/side of the parts so far
 	for _, p := range s.Parts {
+		var own []string
 		fault := func(format string, args ...any) {
 			faults = append(faults, fmt.Errorf("part %s: %s", p.Name, fmt.Sprintf(format, args...)))
 		}
@@ -229,15 +232,15 @@ func (s *Scenario) validate() error {
 			fault("sides: must have at least one")
 		}
 		for _, side := range p.Sides {
-			known = append(known, side.Name, p.Name+"/"+side.Name)
+			known, own = append(known, p.Name+"/"+side.Name), append(own, side.Name)
 			if _, ok := s.Brokers[side.Broker]; !ok && side.Broker != "" {
-				fault("side %s: broker: %q is not among brokers", side.Name, side.Broker)
+				fault("side %s: broker: %q is not one of brokers", side.Name, side.Broker)
 			}
 		}
 		for _, t := range p.Targets {
 			for _, of := range []string{t.Of, t.Over, t.Minus} {
-				if of != "" && !slices.Contains(known, of) {
-					fault("target %s: %q is no side of this part or of one before it", t.Name, of)
+				if of != "" && !slices.Contains(known, of) && !slices.Contains(own, of) {
+					fault("target %s: %q is not a side of this part or of an earlier part", t.Name, of)
 				}
 			}
 			if t.Of == "" || t.Figure == "" || (t.AtLeast == nil) == (t.AtMost == nil) {
@@ -248,30 +251,22 @@ func (s *Scenario) validate() error {
 	return errors.Join(faults...)
 }
 
-func sortedKeys(m map[string][]any) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}
-
-// Compare returns the scenario of one workload file: the library, with the profile ops, beside the
-// plain client with the same settings.
+// Compare returns the scenario of one workload file. It compares the library with the profile ops
+// and the plain client with the same settings.
 func Compare(w Workload) *Scenario {
 	return &Scenario{Name: w.Name, Question: "The library beside the plain client: " + w.Name, Parts: []Part{{
 		Name: w.Name, Workload: w, Sides: []Side{{Name: "library", Driver: "library"}, {Name: "client", Driver: "client"}},
 	}}}
 }
 
-// Fraction shortens the parts, and drops their least number of rounds: the warm-up stays.
-func (s *Scenario) Fraction(part int) {
+// Shorten divides the load of each part by divisor and drops the minimum number of rounds. It does
+// not change the warm-up.
+func (s *Scenario) Shorten(divisor int) {
 	for i := range s.Parts {
 		p := &s.Parts[i]
-		p.Workload.TestDurationMinutes /= float64(part)
-		p.Workload.ConsumerBacklogSizeGB /= float64(part)
-		p.Messages, p.Preload, p.Rounds = p.Messages/part, p.Preload/part, 0
+		p.Workload.TestDurationMinutes /= float64(divisor)
+		p.Workload.ConsumerBacklogSizeGB /= float64(divisor)
+		p.Messages, p.Preload, p.Rounds = p.Messages/divisor, p.Preload/divisor, 0
 	}
 }
 

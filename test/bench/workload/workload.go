@@ -1,5 +1,5 @@
-// Package workload reads what a benchmark sends and receives: workload files of the
-// OpenMessaging Benchmark, and scenarios, which run several workloads and compare them.
+// Package workload reads workload files of the OpenMessaging Benchmark, and scenarios, which run
+// several workloads and compare implementations.
 package workload
 
 import (
@@ -17,8 +17,8 @@ import (
 )
 
 // Workload has the fields of a workload file of the OpenMessaging Benchmark, with its names and
-// meanings: https://github.com/openmessaging/benchmark. Durations and the backlog may have
-// fractions here.
+// meanings: https://github.com/openmessaging/benchmark. Here durations and the size of the backlog
+// can be fractions.
 type Workload struct {
 	Name string `yaml:"name" json:"name"`
 
@@ -27,8 +27,9 @@ type Workload struct {
 	KeyDistributor     KeyDistributor `yaml:"keyDistributor" json:"keyDistributor"`
 
 	MessageSize int `yaml:"messageSize" json:"messageSize"` // bytes
-	// Payloads are random bytes, of which only the part RandomBytesRatio is random where
-	// UseRandomizedPayloads is set. PayloadFile takes their place.
+	// Without UseRandomizedPayloads all messages have one payload of random bytes. With it there are
+	// RandomizedPayloadPoolSize payloads, and only the fraction RandomBytesRatio of each is random.
+	// PayloadFile replaces both.
 	UseRandomizedPayloads     bool    `yaml:"useRandomizedPayloads" json:"useRandomizedPayloads"`
 	RandomBytesRatio          float64 `yaml:"randomBytesRatio" json:"randomBytesRatio"`
 	RandomizedPayloadPoolSize int     `yaml:"randomizedPayloadPoolSize" json:"randomizedPayloadPoolSize"`
@@ -38,15 +39,14 @@ type Workload struct {
 	ProducersPerTopic       int `yaml:"producersPerTopic" json:"producersPerTopic"`
 	ConsumerPerSubscription int `yaml:"consumerPerSubscription" json:"consumerPerSubscription"`
 
-	// ProducerRate is the number of messages per second of all producers together. 0: each
-	// producer sends as fast as its bounded queue lets it.
+	// ProducerRate is the number of messages per second of all producers together. 0: each producer
+	// sends as fast as its bounded queue allows.
 	ProducerRate int `yaml:"producerRate" json:"producerRate"`
 
-	// ConsumerBacklogSizeGB above 0 lets a backlog of that many bytes (10^9) build up before the
-	// consumers start. The workload then ends when they have received it, whatever
-	// TestDurationMinutes says.
+	// ConsumerBacklogSizeGB, if above 0, is the backlog (in 10^9 bytes) that builds up before the
+	// consumers start. The workload ends when they have received it: TestDurationMinutes is ignored.
 	ConsumerBacklogSizeGB float64 `yaml:"consumerBacklogSizeGB" json:"consumerBacklogSizeGB"`
-	// BacklogDrainRatio is the part of ProducerRate that is sent while consumers drain the
+	// BacklogDrainRatio is the fraction of ProducerRate that is sent while consumers drain the
 	// backlog. Default: 1.
 	BacklogDrainRatio float64 `yaml:"backlogDrainRatio" json:"backlogDrainRatio"`
 
@@ -54,7 +54,7 @@ type Workload struct {
 	WarmupDurationMinutes float64 `yaml:"warmupDurationMinutes" json:"warmupDurationMinutes"` // default: 1
 }
 
-// KeyDistributor says which keys messages have.
+// KeyDistributor chooses the keys of messages.
 type KeyDistributor string
 
 // The distributors of the OpenMessaging Benchmark.
@@ -64,7 +64,7 @@ const (
 	RandomNano    KeyDistributor = "RANDOM_NANO"
 )
 
-// Default returns the values of fields that a file does not have.
+// Default returns a workload with the default of each field.
 func Default() Workload {
 	return Workload{
 		Topics: 1, PartitionsPerTopic: 1, KeyDistributor: NoKey, ProducersPerTopic: 1, ConsumerPerSubscription: 1,
@@ -72,11 +72,11 @@ func Default() Workload {
 	}
 }
 
-// StampSize is the least size of a message that is consumed: its number and the time when it was
-// due stand in its first bytes.
+// StampSize is the minimum size of a message that is consumed: its first bytes hold its due time
+// and its number.
 const StampSize = 16
 
-// Validate returns every fault of the workload.
+// Validate returns all errors of the workload, joined.
 func (w *Workload) Validate() error {
 	var faults []error
 	check := func(ok bool, format string, args ...any) {
@@ -88,7 +88,7 @@ func (w *Workload) Validate() error {
 	check(w.PartitionsPerTopic >= 0, "partitionsPerTopic: %d: must not be negative", w.PartitionsPerTopic)
 	check(w.MessageSize > 0 || w.PayloadFile != "", "messageSize: must be above 0, or payloadFile must be set")
 	check(w.MessageSize >= StampSize || w.SubscriptionsPerTopic == 0 || w.PayloadFile != "",
-		"messageSize: %d: must be at least %d with subscriptions: a message holds its number and the time when it was due", w.MessageSize, StampSize)
+		"messageSize: %d: must be at least %d with subscriptions: a message holds its number and its due time", w.MessageSize, StampSize)
 	check(w.ProducersPerTopic > 0, "producersPerTopic: %d: must be at least 1", w.ProducersPerTopic)
 	check(w.SubscriptionsPerTopic >= 0, "subscriptionsPerTopic: %d: must not be negative", w.SubscriptionsPerTopic)
 	check(w.ConsumerPerSubscription > 0 || w.SubscriptionsPerTopic == 0, "consumerPerSubscription: %d: must be at least 1", w.ConsumerPerSubscription)
@@ -107,15 +107,15 @@ func (w *Workload) Validate() error {
 	return errors.Join(faults...)
 }
 
-// Duration is the length of the measured part.
+// Duration is how long the workload is measured.
 func (w *Workload) Duration() time.Duration { return minutes(w.TestDurationMinutes) }
 
-// Warmup is the length of the part before it.
+// Warmup is how long the workload runs before that.
 func (w *Workload) Warmup() time.Duration { return minutes(w.WarmupDurationMinutes) }
 
 func minutes(m float64) time.Duration { return time.Duration(m * float64(time.Minute)) }
 
-// Payloads returns what messages hold, to be sent in turn.
+// Payloads returns the contents of messages. Producers use one after the other.
 func (w *Workload) Payloads() ([][]byte, error) {
 	if w.PayloadFile != "" {
 		one, err := os.ReadFile(filepath.Clean(w.PayloadFile))
@@ -139,8 +139,8 @@ func (w *Workload) Payloads() ([][]byte, error) {
 	return all, nil
 }
 
-// Read reads a workload file. A payload file is looked for from the working directory, the
-// workload's folder and the folder above it, where the OpenMessaging Benchmark has it.
+// Read reads a workload file. It looks for the payload file in the working directory, in the folder
+// of the workload, and in the folder above, where the OpenMessaging Benchmark has it.
 func Read(file string) (Workload, error) {
 	w := Default()
 	text, err := os.ReadFile(filepath.Clean(file))
@@ -168,7 +168,7 @@ func Read(file string) (Workload, error) {
 	return w, nil
 }
 
-// decode reads YAML. Unknown keys are errors, all at once.
+// decode reads YAML. It reports all unknown keys in one error.
 func decode(name string, text []byte, into any) error {
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
@@ -178,7 +178,7 @@ func decode(name string, text []byte, into any) error {
 	return nil
 }
 
-// strict decodes a node as decode does: KnownFields is lost in an UnmarshalYAML.
+// strict decodes a node as decode does: inside UnmarshalYAML the library forgets KnownFields.
 func strict(node *yaml.Node, into any) error {
 	text, err := yaml.Marshal(node)
 	if err != nil {

@@ -6,9 +6,9 @@ import org.apache.pulsar.client.api.*;
 /**
  * Transactions publishes messages in transactions. Arguments: the URL, and the listener's name.
  *
- * <p>Standard input: 'P' and a topic open the next producer; 'T' is a transaction: its number, the number of its
- * producer, 1 to abort it, and its messages with their keys. Standard output, for each of them: the number of the
- * transaction (of a producer -1), 1 if it failed, and the microseconds of the commit or abort.
+ * <p>Standard input: 'P' and a topic open the next producer. 'T' begins a transaction: its number, the number of its
+ * producer, 1 to abort it, and its messages with their keys. Standard output has one answer for each: the number of
+ * the transaction (-1 for a producer), 1 if it failed, and the microseconds of the commit or abort.
  */
 class Transactions {
     private static final DataOutputStream OUT = new DataOutputStream(new BufferedOutputStream(System.out));

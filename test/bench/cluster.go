@@ -166,8 +166,8 @@ func (c *cluster) stored(ctx context.Context, topics []string, partitions int) (
 	return n, nil
 }
 
-// entries returns how many entries (batches) the brokers have stored in the topics. complete is false if a topic
-// has moved to another broker, or was loaded again: the brokers' counters then began anew.
+// entries returns how many entries (batches) the brokers have stored in the topics. complete is
+// false if a topic has moved to another broker, or was loaded again: its counters then began anew.
 func (c *cluster) entries(ctx context.Context, topics []string, partitions int) (n int64, complete bool, err error) {
 	complete = true
 	for _, topic := range topics {
@@ -222,7 +222,7 @@ func (c *cluster) observer(metrics []workload.Metric) func(context.Context, map[
 	last := map[string]float64{}
 	var lastAt time.Time
 	return func(ctx context.Context, values map[string]float64) {
-		if len(metrics) == 0 || !c.own { // a cluster has several brokers, and their metrics other credentials
+		if len(metrics) == 0 || !c.own { // a cluster has several brokers
 			return
 		}
 		families, err := servers.Metrics(ctx, strings.TrimSuffix(c.config.AdminURL, "/")+"/metrics/")

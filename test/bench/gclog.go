@@ -17,9 +17,6 @@ import (
 	"github.com/aviaryhq/aviary/test/bench/load"
 )
 
-// warmUp is the phase whose pauses are not counted.
-const warmUp = "warmup"
-
 // gcLog is the garbage collection log of a broker's JVM, in a temporary folder.
 type gcLog struct {
 	file string
@@ -50,7 +47,7 @@ func (l *gcLog) follow() *pauses {
 	if l == nil {
 		return nil
 	}
-	p := &pauses{log: l, stops: newPauseHistogram(), stalls: newPauseHistogram()}
+	p := &pauses{log: l, stops: load.NewHistogram(), stalls: load.NewHistogram()}
 	p.read()
 	p.reset()
 	return p
@@ -65,11 +62,6 @@ type pauses struct {
 	stopped       time.Duration           // sum of the pauses of all threads
 	stops, stalls *hdrhistogram.Histogram // in microseconds
 	err           error
-}
-
-// newPauseHistogram counts microseconds up to a minute, with three digits.
-func newPauseHistogram() *hdrhistogram.Histogram {
-	return hdrhistogram.New(1, time.Minute.Microseconds(), 3)
 }
 
 func (p *pauses) reset() {
@@ -96,19 +88,17 @@ func (p *pauses) read() (stopped, stalled time.Duration) {
 	p.offset += int64(len(text))
 	for _, m := range p.log.line.FindAllStringSubmatch(string(text), -1) {
 		if ns, err := strconv.ParseInt(m[1], 10, 64); err == nil {
-			stopped += record(p.stops, time.Duration(ns))
+			load.Record(p.stops, time.Duration(ns))
+			stopped += time.Duration(ns)
 		}
 		if ms, err := strconv.ParseFloat(m[2], 64); err == nil {
-			stalled += record(p.stalls, time.Duration(ms*float64(time.Millisecond)))
+			d := time.Duration(ms * float64(time.Millisecond))
+			load.Record(p.stalls, d)
+			stalled += d
 		}
 	}
 	p.stopped += stopped
 	return stopped, stalled
-}
-
-func record(h *hdrhistogram.Histogram, d time.Duration) time.Duration {
-	_ = h.RecordValue(min(d, time.Minute).Microseconds()) // within the histogram's bounds
-	return d
 }
 
 // sample adds the pauses and stalls of a second to its values. The figures of the turn exclude the
@@ -120,13 +110,13 @@ func (p *pauses) sample(s load.Sample) {
 	stopped, stalled := p.read()
 	s.Values["pause_ms"], s.Values["stall_ms"] = milliseconds(stopped), milliseconds(stalled)
 	p.seconds = time.Since(p.began).Seconds()
-	if s.Phase == warmUp {
+	if s.Phase == load.PhaseWarmUp {
 		p.reset()
 	}
 }
 
 // results adds the figures of the pauses and stalls, such as pauses, pause_max_ms and
-// pause_percent, and the histogram of the pauses. It returns the first error of reading the log.
+// pause_percent, and their histograms. It returns the first error of reading the log.
 func (p *pauses) results(into *load.Result) error {
 	if p == nil || into == nil {
 		return nil
@@ -137,16 +127,14 @@ func (p *pauses) results(into *load.Result) error {
 	}
 	for name, h := range map[string]*hdrhistogram.Histogram{"pause": p.stops, "stall": p.stalls} {
 		into.Figures[name+"s"] = float64(h.TotalCount())
-		for suffix, q := range map[string]float64{"p50": 50, "p99": 99, "max": 100} {
-			into.Figures[name+"_"+suffix+"_ms"] = float64(h.ValueAtQuantile(q)) / 1000
+		if err := into.AddHistogram(name, h); err != nil {
+			return err
 		}
 	}
 	if p.seconds > 0 {
 		into.Figures["pause_percent"] = p.stopped.Seconds() / p.seconds * 100
 	}
-	encoded, err := p.stops.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
-	into.Histograms["pause"] = string(encoded)
-	return err
+	return nil
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -13,7 +13,7 @@ func seriesFigures(result *load.Result, metrics []workload.Metric) {
 	for _, m := range metrics {
 		var values []float64
 		for _, s := range result.Samples {
-			if v, ok := s.Values[m.Series]; ok && s.Phase != "warmup" {
+			if v, ok := s.Values[m.Series]; ok && s.Phase != load.PhaseWarmUp {
 				values = append(values, v)
 			}
 		}

@@ -122,7 +122,7 @@ func (b *sonicBench) idleClients(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	each := (after - before) / clients
+	each := (after - before) * 1024 / clients
 	b.Row("\nidle clients\tsonic\t%d more\t%.1f KiB each", clients, each)
 	b.AtMost("idle_client_kib", each, 20)
 	return nil

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"os"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,7 +21,7 @@ import (
 
 // The phases of a turn.
 const (
-	phaseWarmUp = "warmup"
+	PhaseWarmUp = "warmup"
 	phaseLoad   = "load"
 	phaseBuild  = "build" // of a backlog
 	phaseDrain  = "drain"
@@ -124,7 +123,7 @@ func RunChild(ctx context.Context, cluster messaging.Config, in io.Reader, out i
 
 // measure runs the turn's phases.
 func (r *run) measure(ctx context.Context) error {
-	r.enter(phaseWarmUp)
+	r.enter(PhaseWarmUp)
 	ticking, stopTicks := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { r.tick(ticking) })
@@ -287,9 +286,10 @@ func (r *run) tick(ctx context.Context) {
 		}
 		now, nowAcked, nowReceived, nowCPU := time.Now(), r.acked.Load(), r.received.Load(), measure.CPUSeconds()
 		seconds := now.Sub(last).Seconds()
+		memory, _ := measure.ResidentMiB(os.Getpid(), "VmRSS") // 0 where it is not known
 		values := map[string]float64{
 			"publish_msg_s": float64(nowAcked-acked) / seconds, "consume_msg_s": float64(nowReceived-received) / seconds,
-			"cpu_cores": (nowCPU - cpu) / seconds, "memory_mib": residentMiB("VmRSS:"),
+			"cpu_cores": (nowCPU - cpu) / seconds, "memory_mib": memory,
 		}
 		if len(r.arrived) > 0 && r.turn.Stored == 0 {
 			values["backlog_messages"] = float64(max(r.behind(nowAcked), 0))
@@ -310,10 +310,14 @@ func (r *run) result() (*Result, error) {
 		published = 0
 	}
 	size := float64(len(r.payloads[0]))
+	peak, err := measure.ResidentMiB(os.Getpid(), "VmHWM")
+	if err != nil {
+		return nil, err
+	}
 	f := map[string]float64{
 		"seconds": o.Seconds, "publish_msg_s": published / o.Seconds, "publish_mb_s": published * size / o.Seconds / 1e6,
 		"acknowledged": float64(r.acked.Load()), "failed": float64(r.failed.Load()), "unsent": float64(r.unsent.Load()),
-		"peak_mib": residentMiB("VmHWM:"),
+		"peak_mib": peak,
 		"cpu_us":   o.CPU / max(published, received, 1) * 1e6, "cpu_cores": o.CPU / o.Seconds, "allocs": o.Allocs * float64(max(o.Messages, 1)) / max(published, received, 1),
 	}
 	if len(r.arrived) > 0 {
@@ -336,24 +340,9 @@ func (r *run) result() (*Result, error) {
 		}
 	}
 	result := &Result{Figures: f, Histograms: map[string]string{}}
-	err := errors.Join(r.publish.results("publish", result), r.endToEnd.results("e2e", result))
+	err = errors.Join(r.publish.results("publish", result), r.endToEnd.results("e2e", result))
 	if r.tap != nil {
 		err = errors.Join(err, r.tap.results(time.Unix(0, r.measuredFrom.Load()), result))
 	}
 	return result, err
-}
-
-// residentMiB is the resident size of this process, now (VmRSS) or at its peak (VmHWM).
-func residentMiB(name string) float64 {
-	text, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return 0
-	}
-	for l := range strings.Lines(string(text)) {
-		if v, ok := strings.CutPrefix(l, name); ok {
-			kib, _ := strconv.ParseFloat(strings.Fields(v)[0], 64) // 0 if it is not a number
-			return kib / 1024
-		}
-	}
-	return 0
 }

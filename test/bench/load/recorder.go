@@ -10,9 +10,26 @@ import (
 // longest is the greatest latency of a histogram: longer ones count as this.
 const longest = 10 * time.Minute
 
-// newHistogram counts microseconds with three digits.
-func newHistogram() *hdrhistogram.Histogram {
+// NewHistogram returns an empty histogram of microseconds, with three digits.
+func NewHistogram() *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, longest.Microseconds(), 3)
+}
+
+// Record adds a time to a histogram. Shorter ones count as 1 us, longer ones as ten minutes.
+func Record(h *hdrhistogram.Histogram, d time.Duration) {
+	_ = h.RecordValue(min(max(d, time.Microsecond), longest).Microseconds()) // within the bounds
+}
+
+// AddHistogram adds a histogram to the result unless it is empty, and its percentiles as figures:
+// NAME_p50_ms and so on.
+func (r *Result) AddHistogram(name string, h *hdrhistogram.Histogram) error {
+	percentiles(name, h, r.Figures)
+	if h.TotalCount() == 0 {
+		return nil
+	}
+	encoded, err := h.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+	r.Histograms[name] = string(encoded)
+	return err
 }
 
 // recorder keeps the latencies of the current second and of each phase. It is safe for concurrent
@@ -25,13 +42,12 @@ type recorder struct {
 }
 
 func newRecorder() *recorder {
-	return &recorder{second: newHistogram(), phases: map[string]*hdrhistogram.Histogram{}}
+	return &recorder{second: NewHistogram(), phases: map[string]*hdrhistogram.Histogram{}}
 }
 
 func (r *recorder) record(d time.Duration) {
-	us := min(max(d, time.Microsecond), longest).Microseconds()
 	r.mu.Lock()
-	_ = r.second.RecordValue(us) // within the histogram's bounds
+	Record(r.second, d)
 	r.mu.Unlock()
 }
 
@@ -60,7 +76,7 @@ func (r *recorder) close() {
 		return
 	}
 	if r.phases[r.phase] == nil {
-		r.phases[r.phase] = newHistogram()
+		r.phases[r.phase] = NewHistogram()
 	}
 	r.phases[r.phase].Merge(r.second)
 	r.second.Reset()
@@ -72,8 +88,8 @@ func (r *recorder) results(name string, into *Result) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.close()
-	delete(r.phases, phaseWarmUp)
-	all := newHistogram()
+	delete(r.phases, PhaseWarmUp)
+	all := NewHistogram()
 	for phase, h := range r.phases {
 		all.Merge(h)
 		if len(r.phases) > 1 {
@@ -83,10 +99,7 @@ func (r *recorder) results(name string, into *Result) error {
 	if all.TotalCount() == 0 {
 		return nil
 	}
-	percentiles(name, all, into.Figures)
-	encoded, err := all.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
-	into.Histograms[name] = string(encoded)
-	return err
+	return into.AddHistogram(name, all)
 }
 
 // percentiles adds a histogram's percentiles and mean in milliseconds.

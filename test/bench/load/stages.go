@@ -118,7 +118,7 @@ func (t *tap) received(payload []byte) {
 	}
 }
 
-// results adds figures and histograms of the stages, of messages that were received after since.
+// results adds figures and histograms of the stages, of messages that were due after since.
 // The means include negative values, which the histograms cannot hold. The sum of the means must
 // equal the mean of the total delay, which is measured independently.
 func (t *tap) results(since time.Time, into *Result) error {
@@ -130,15 +130,15 @@ func (t *tap) results(since time.Time, into *Result) error {
 	histograms, sums := map[string]*hdrhistogram.Histogram{}, map[string]float64{}
 	n, negative := 0, 0
 	for _, m := range t.messages {
-		if m.received < since.UnixNano() || m.stored == 0 {
+		if m.due < since.UnixNano() || m.received == 0 || m.stored == 0 {
 			continue
 		}
 		n++
 		for name, ns := range m.stages() {
 			if histograms[name] == nil {
-				histograms[name] = newHistogram()
+				histograms[name] = NewHistogram()
 			}
-			_ = histograms[name].RecordValue(min(max(ns/1000, 1), longest.Microseconds())) // within the bounds
+			Record(histograms[name], time.Duration(ns))
 			sums[name] += float64(ns) / 1e6
 			if ns < 0 {
 				negative++
@@ -150,15 +150,12 @@ func (t *tap) results(since time.Time, into *Result) error {
 	}
 	sum := 0.0
 	for name, h := range histograms {
-		percentiles("stage_"+name, h, into.Figures)
+		if err := into.AddHistogram("stage_"+name, h); err != nil {
+			return err
+		}
 		mean := sums[name] / float64(n)
 		into.Figures["stage_"+name+"_mean_ms"] = mean
 		sum += mean
-		encoded, err := h.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
-		if err != nil {
-			return err
-		}
-		into.Histograms["stage_"+name] = string(encoded)
 	}
 	ratio := sum / into.Figures["e2e_mean_ms"]
 	if math.Abs(ratio-1) > sumTolerance {

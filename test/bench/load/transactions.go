@@ -71,7 +71,7 @@ type transaction struct {
 
 func newTransactions(ctx context.Context, cluster messaging.Config, t Turn) (Driver, error) {
 	d := &transactions{
-		consumed: len(t.Subscriptions) > 0, opened: make(chan struct{}, 1), open: map[uint64]*transaction{}, ends: newHistogram(),
+		consumed: len(t.Subscriptions) > 0, opened: make(chan struct{}, 1), open: map[uint64]*transaction{}, ends: NewHistogram(),
 	}
 	var err error
 	if d.messages, err = strconv.Atoi(t.Side.Settings["messagesPerTransaction"]); err != nil || d.messages < 1 {

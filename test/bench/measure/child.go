@@ -12,6 +12,8 @@ import (
 	"runtime"
 	"runtime/pprof"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -186,3 +188,18 @@ func (p Piece) More(n int, began time.Time) bool {
 // first half warms up: a Kafka that was just started compiles itself on both cores for half a
 // minute.
 func (p Piece) Half() time.Duration { return time.Duration(p.Seconds / 2 * float64(time.Second)) }
+
+// ResidentMiB reads a resident size of a process: the present one (VmRSS) or its peak (VmHWM).
+func ResidentMiB(pid int, name string) (float64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if v, ok := strings.CutPrefix(line, name+":"); ok {
+			kib, err := strconv.ParseFloat(strings.Fields(v)[0], 64)
+			return kib / 1024, err
+		}
+	}
+	return 0, fmt.Errorf("no %s in /proc/%d/status", name, pid)
+}

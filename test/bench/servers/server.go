@@ -165,19 +165,7 @@ func (s *Server) CPU() (float64, error) {
 }
 
 // Peak is the largest resident size of the process so far, in MiB.
-func (s *Server) Peak() (float64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.process.PID()))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(text)) {
-		if v, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			kib, err := strconv.ParseFloat(strings.Fields(v)[0], 64)
-			return kib / 1024, err
-		}
-	}
-	return 0, errors.New("no VmHWM in /proc/<pid>/status")
-}
+func (s *Server) Peak() (float64, error) { return measure.ResidentMiB(s.process.PID(), "VmHWM") }
 
 // TwoPorts finds free addresses.
 func TwoPorts() (a, b string, err error) {
@@ -208,16 +196,5 @@ func (t Turn) P50() float64 { return t.Load.P50 }
 // P99 is the latency that one message in a hundred exceeds, in milliseconds.
 func (t Turn) P99() float64 { return t.Load.P99 }
 
-// Resident is the process' resident size, in KiB.
-func (s *Server) Resident() (float64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.process.PID()))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(text)) {
-		if v, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			return strconv.ParseFloat(strings.Fields(v)[0], 64)
-		}
-	}
-	return 0, errors.New("no VmRSS in /proc/<pid>/status")
-}
+// Resident is the process' resident size, in MiB.
+func (s *Server) Resident() (float64, error) { return measure.ResidentMiB(s.process.PID(), "VmRSS") }

@@ -20,7 +20,7 @@ import (
 
 // Scenario is a list of parts that run one after the other.
 type Scenario struct {
-	Name     string `yaml:"name"`
+	Name     string `yaml:"-"`        // the name of its file
 	Question string `yaml:"question"` // the question that the scenario answers; title of its page
 	// Brokers are the settings of the brokers that the scenario starts, by name. Sides without a
 	// broker use the broker "", by default with the project's settings, or the cluster of -pulsar.url.
@@ -175,9 +175,7 @@ func ReadScenario(files fs.FS, file string) (*Scenario, error) {
 	if err := decode(file, text, &s); err != nil {
 		return nil, err
 	}
-	if s.Name == "" {
-		s.Name = strings.TrimSuffix(path.Base(file), path.Ext(file))
-	}
+	s.Name = strings.TrimSuffix(path.Base(file), path.Ext(file))
 	var parts []Part
 	for _, p := range s.Parts {
 		more, err := p.expand()

@@ -6,9 +6,12 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"os"
+	"path/filepath"
 	"regexp"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsaradmin"
@@ -16,10 +19,10 @@ import (
 	"github.com/apache/pulsar-client-go/pulsaradmin/pkg/utils"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/bench/load"
 	"github.com/aviaryhq/aviary/test/bench/servers"
 	"github.com/aviaryhq/aviary/test/bench/workload"
 	"github.com/aviaryhq/aviary/test/proxy"
+	"github.com/aviaryhq/aviary/test/stack"
 )
 
 // cluster is a Pulsar cluster on which turns run.
@@ -28,82 +31,96 @@ type cluster struct {
 	client    *messaging.Client
 	admin     pulsaradmin.Client // nil without an admin URL
 	namespace string
-	own       bool   // this program started it
-	gc        *gcLog // nil if another program started the broker
-	journal   string // folder of the bookie's journal; empty if another program started it
-	remote    string // URL of the cluster to which it replicates; empty without geo-replication
+	own       bool         // this program started it
+	environ   []string     // of child processes: names a cluster that this program started
+	gc        *gcLog       // nil if another program started the broker, and with geo-replication
+	journal   string       // folder of the bookie's journal; empty if another program started it
+	remote    string       // URL of the cluster to which it replicates; empty without geo-replication
+	line      *proxy.Proxy // between the clients and the broker, which can cut and delay it; may be nil
 	stops     []func()
 }
 
 // dial connects to the cluster of the configuration.
-func dial(ctx context.Context, config messaging.Config, namespace string) (*cluster, error) {
+func (c *cluster) dial(ctx context.Context, config messaging.Config, namespace string) (err error) {
 	if config.Auth.OAuth2 != (messaging.OAuth2{}) {
-		return nil, errors.New("pulsar.auth.oauth2: not supported here: use a token or a client certificate")
+		return errors.New("pulsar.auth.oauth2: not supported here: use a token or a client certificate")
 	}
-	client, err := messaging.Dial(ctx, config)
-	if err != nil {
-		return nil, err
+	c.config, c.namespace = config, namespace
+	if c.client, err = messaging.Dial(ctx, config); err != nil {
+		return err
 	}
-	c := &cluster{config: config, client: client, namespace: namespace, stops: []func(){func() { _ = client.Close(ctx) }}}
+	c.stops = append(c.stops, func() { _ = c.client.Close(ctx) })
 	if config.AdminURL == "" {
-		return c, nil
+		return nil
 	}
 	c.admin, err = pulsaradmin.NewClient(&pulsaradmin.Config{
 		WebServiceURL: config.AdminURL, TLSTrustCertsFilePath: config.TLS.CAFile, TLSAllowInsecureConnection: config.TLS.Insecure,
-		Token: config.Auth.Token.Reveal(), TokenFile: config.Auth.TokenFile, TLSCertFile: config.Auth.CertFile, TLSKeyFile: config.Auth.KeyFile,
-		PulsarAPIVersion: admincfg.V2,
+		Token: config.Auth.Token.Reveal(), TokenFile: config.Auth.TokenFile,
+		TLSCertFile: config.Auth.CertFile, TLSKeyFile: config.Auth.KeyFile, PulsarAPIVersion: admincfg.V2,
 	})
-	return c, err
+	return err
 }
 
-// start starts a broker with these settings and connects to it. The broker ends with this process.
-func start(ctx context.Context, name string, b workload.Broker) (*cluster, error) {
-	gc, err := newGCLog()
-	if err != nil {
-		return nil, err
-	}
-	o := servers.Options{Name: name, Conf: b.Conf, Memory: b.Memory, GC: b.GC, Geo: b.Geo}
-	if !b.Geo { // two brokers would write to one file
-		o.JVM = gc.options()
-	}
-	stops := []func(){gc.remove}
-	var broker *servers.Broker
-	if b.AckDelayMs == 0 {
-		broker, err = servers.StartBroker(ctx, o)
-	} else {
-		var line *proxy.Proxy
-		if line, err = proxy.New(); err != nil {
+// start starts a broker with these settings and connects to it. If it is far, clients reach it
+// through the proxy c.line. The broker ends with this process.
+func start(ctx context.Context, name string, b workload.Broker, far bool) (_ *cluster, err error) {
+	c := &cluster{own: true}
+	defer func() {
+		if err != nil {
+			c.stop()
+		}
+	}()
+	cfg := stack.Config{Checkout: name, PulsarConf: b.Conf, PulsarMemory: b.Memory, PulsarGC: b.GC}
+	service := "pulsar-geo"
+	if !b.Geo {
+		service = "pulsar"
+		if c.gc, err = newGCLog(); err != nil { // two brokers would write to one file
 			return nil, err
 		}
-		stops = append(stops, line.Close)
-		if broker, err = servers.StartFarBroker(ctx, line, o); err == nil {
-			err = line.Latency(time.Duration(b.AckDelayMs) * time.Millisecond)
+		c.stops = append(c.stops, c.gc.remove)
+		cfg.PulsarJVM = c.gc.options()
+	}
+	if far {
+		if c.line, err = proxy.New(); err != nil {
+			return nil, err
 		}
+		c.stops = append(c.stops, c.line.Close)
+		direct, _, err := servers.TwoAddresses()
+		if err != nil {
+			return nil, err
+		}
+		cfg.PulsarPort = int(netip.MustParseAddrPort(direct).Port())
+		cfg.PulsarConf = map[string]string{
+			"advertisedListeners":  "direct:pulsar://" + direct + "," + proxy.Listener + ":pulsar://" + c.line.Addr(),
+			"internalListenerName": "direct",
+		}
+		maps.Copy(cfg.PulsarConf, b.Conf)
 	}
-	if broker != nil {
-		stops = append(stops, broker.Stop)
-	}
-	var c *cluster
-	if err == nil {
-		config := messaging.DefaultConfig()
-		config.URL, config.AdminURL, config.ListenerName = broker.Url, broker.Admin, broker.Listener
-		c, err = dial(ctx, config, cmp.Or(broker.Namespace, "public/default"))
-	}
+	values, dir, stop, err := up(ctx, cfg, service)
 	if err != nil {
-		for _, stop := range stops {
-			stop()
-		}
 		return nil, err
 	}
-	if b.Geo {
-		gc = nil
+	c.stops = append(c.stops, stop)
+	c.journal, c.remote = filepath.Join(dir, "pulsar", "bookkeeper"), values["PULSAR_B_URL"]
+	config := messaging.DefaultConfig()
+	config.URL = cmp.Or(values["PULSAR_URL"], values["PULSAR_A_URL"])
+	config.AdminURL = cmp.Or(values["PULSAR_ADMIN_URL"], values["PULSAR_A_ADMIN_URL"])
+	if far {
+		err := errors.Join(c.line.Forward(config.URL), c.line.Latency(time.Duration(b.AckDelayMs)*time.Millisecond))
+		if err != nil {
+			return nil, err
+		}
+		config.URL, config.ListenerName = "pulsar://"+c.line.Addr(), proxy.Listener
 	}
-	c.own, c.gc, c.journal, c.remote, c.stops = true, gc, broker.Journal, broker.Remote, append(c.stops, stops...)
-	return c, nil
+	c.environ = []string{
+		"BENCH_PULSAR_URL=" + config.URL, "BENCH_PULSAR_ADMIN_URL=" + config.AdminURL, "BENCH_PULSAR_LISTENER_NAME=" + config.ListenerName,
+	}
+	return c, c.dial(ctx, config, cmp.Or(values["PULSAR_GEO_NAMESPACE"], "public/default"))
 }
 
+// stop stops what was started, the last first.
 func (c *cluster) stop() {
-	for _, stop := range c.stops {
+	for _, stop := range slices.Backward(c.stops) {
 		stop()
 	}
 }
@@ -113,19 +130,17 @@ func plainName(name string) string {
 	return regexp.MustCompile(`[^A-Za-z0-9_.-]+`).ReplaceAllString(name, "-")
 }
 
-// topics creates the topics of a workload and their subscriptions.
+// topics creates the topics of a workload and their subscriptions. With an error it returns those
+// that may exist.
 func (c *cluster) topics(ctx context.Context, part string, w workload.Workload, subscriptions []string) ([]string, error) {
+	var names []string
 	if w.PartitionsPerTopic > 1 && c.admin == nil {
 		return nil, fmt.Errorf("partitionsPerTopic: %d: needs pulsar.admin_url", w.PartitionsPerTopic)
 	}
 	base := fmt.Sprintf("persistent://%s/bench-%s-%s", c.namespace, plainName(part), rand.Text())
-	names := make([]string, 0, w.Topics)
 	for i := range w.Topics {
-		name := base
-		if w.Topics > 1 {
-			name = fmt.Sprintf("%s-%d", base, i)
-		}
-		names = append(names, name) // those that exist are returned with an error, too
+		name := fmt.Sprintf("%s-%d", base, i)
+		names = append(names, name)
 		if w.PartitionsPerTopic > 0 && c.admin != nil {
 			if err := c.client.Topic(name).Create(ctx, w.PartitionsPerTopic); err != nil {
 				return names, err
@@ -140,58 +155,51 @@ func (c *cluster) topics(ctx context.Context, part string, w workload.Workload, 
 	return names, nil
 }
 
-// stored returns how many messages the brokers have stored in the topics.
-func (c *cluster) stored(ctx context.Context, topics []string, partitions int) (n int64, err error) {
-	for _, topic := range topics {
-		name, err := utils.GetTopicName(topic)
-		if err != nil {
-			return 0, err
-		}
-		if partitions > 0 {
-			stats, err := c.admin.Topics().GetPartitionedStatsWithContext(ctx, *name, true)
-			if err != nil {
-				return 0, err
-			}
-			for _, p := range stats.Partitions {
-				n += p.MsgCounterIn
-			}
-			continue
-		}
-		stats, err := c.admin.Topics().GetStatsWithContext(ctx, *name)
-		if err != nil {
-			return 0, err
-		}
-		n += stats.MsgCounterIn
-	}
-	return n, nil
+// stored is what the brokers have stored in topics.
+type stored struct {
+	messages, entries, bytes int64
+	// complete is false if a topic has moved to another broker or was loaded again: its counters then
+	// began anew.
+	complete bool
 }
 
-// entries returns how many entries (batches) the brokers have stored in the topics. complete is
-// false if a topic has moved to another broker, or was loaded again: its counters then began anew.
-func (c *cluster) entries(ctx context.Context, topics []string, partitions int) (n int64, complete bool, err error) {
-	complete = true
+func (c *cluster) stored(ctx context.Context, topics []string, partitions int) (stored, error) {
+	all := stored{complete: true}
 	for _, topic := range topics {
-		names := []string{topic}
-		if partitions > 0 {
-			names = nil
-		}
-		for p := range partitions {
-			names = append(names, fmt.Sprintf("%s-partition-%d", topic, p))
-		}
-		for _, one := range names {
+		for p := range max(partitions, 1) {
+			one := topic
+			if partitions > 0 {
+				one = fmt.Sprintf("%s-partition-%d", topic, p)
+			}
 			name, err := utils.GetTopicName(one)
 			if err != nil {
-				return 0, false, err
+				return all, err
 			}
-			stats, err := c.admin.Topics().GetInternalStatsWithContext(ctx, *name)
-			if err != nil {
-				return 0, false, err
+			stats, err1 := c.admin.Topics().GetStatsWithContext(ctx, *name)
+			internal, err2 := c.admin.Topics().GetInternalStatsWithContext(ctx, *name)
+			if err := errors.Join(err1, err2); err != nil {
+				return all, err
 			}
-			n += stats.EntriesAddedCounter
-			complete = complete && stats.EntriesAddedCounter >= stats.NumberOfEntries
+			all.complete = all.complete && internal.EntriesAddedCounter >= internal.NumberOfEntries
+			all.messages, all.entries = all.messages+stats.MsgCounterIn, all.entries+internal.EntriesAddedCounter
+			all.bytes += stats.StorageSize
 		}
 	}
-	return n, complete, nil
+	return all, nil
+}
+
+// count adds figures of what the brokers have stored in the topics of a turn. Without complete
+// counters it adds none: the page says that nothing was counted.
+func (c *cluster) count(ctx context.Context, topics []string, partitions int, into map[string]float64) error {
+	all, err := c.stored(ctx, topics, partitions)
+	if err != nil || !all.complete {
+		return err
+	}
+	messages, acknowledged := float64(all.messages), into["acknowledged"]
+	into["lost_at_broker"] = max(acknowledged-messages, 0)
+	into["stored_again"] = max(messages-acknowledged-into["failed"]-into["aborted_messages"], 0)
+	into["entries_s"] = float64(all.entries) / max(acknowledged, 1) * into["publish_msg_s"]
+	return nil
 }
 
 // remove deletes the topics, so that every turn begins with empty brokers.
@@ -201,47 +209,9 @@ func (c *cluster) remove(ctx context.Context, topics []string, partitioned bool)
 	}
 	for _, topic := range topics {
 		if name, err := utils.GetTopicName(topic); err == nil {
-			if err = c.admin.Topics().DeleteWithContext(ctx, *name, true, !partitioned); err != nil {
+			if err = c.admin.Topics().DeleteWithContext(context.WithoutCancel(ctx), *name, true, !partitioned); err != nil {
 				fmt.Fprintf(os.Stderr, "bench: cannot delete %s: %v\n", topic, err)
 			}
 		}
-	}
-}
-
-// setAddress sets the address of a turn, if this program started the broker. Otherwise the child
-// process reads it from its own configuration.
-func (c *cluster) setAddress(t *load.Turn) {
-	if c.own {
-		t.URL, t.AdminURL, t.Listener = c.config.URL, c.config.AdminURL, c.config.ListenerName
-		t.RemoteURL = c.remote
-	}
-}
-
-// observer returns a function that adds the broker's current metrics to the values of a sample.
-func (c *cluster) observer(metrics []workload.Metric) func(context.Context, map[string]float64) {
-	last := map[string]float64{}
-	var lastAt time.Time
-	return func(ctx context.Context, values map[string]float64) {
-		if len(metrics) == 0 || !c.own { // a cluster has several brokers
-			return
-		}
-		families, err := servers.Metrics(ctx, strings.TrimSuffix(c.config.AdminURL, "/")+"/metrics/")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, "bench: cannot read the broker's metrics:", err)
-			return
-		}
-		now := time.Now()
-		for _, m := range metrics {
-			v := m.Sum(families)
-			if m.Rate {
-				if before, ok := last[m.Series]; ok {
-					values[m.Series] = (v - before) / now.Sub(lastAt).Seconds()
-				}
-				last[m.Series] = v
-			} else {
-				values[m.Series] = v
-			}
-		}
-		lastAt = now
 	}
 }

@@ -5,36 +5,34 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
-	"sync"
 	"time"
 
-	"github.com/aviaryhq/aviary/test/bench/measure"
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/aviaryhq/aviary/test/bench/load"
 )
 
-// eventSink is a webhook that takes everything and notes when each event came first.
+// eventSink is a webhook that takes everything.
 type eventSink struct {
-	url    string
-	server *http.Server
-
-	mu     sync.Mutex
-	seen   map[int]bool
-	took   []time.Duration // from when an event was sent until it came first
-	copies int             // that came again
-	last   time.Time       // when an event came first
+	*httptest.Server
+	came chan arrival
+	seen map[int]bool
 }
 
-func newEventSink(ctx context.Context) (*eventSink, error) {
-	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	s := &eventSink{url: "http://" + ln.Addr().String() + "/events", seen: make(map[int]bool)}
-	s.server = &http.Server{ReadHeaderTimeout: time.Minute, Handler: s}
-	go func() { _ = s.server.Serve(ln) }()
-	return s, nil
+// arrival is one delivery of an event.
+type arrival struct {
+	id       int
+	sent, at time.Time
+}
+
+// newEventSink returns a webhook that can keep as many arrivals as the largest load has events.
+func newEventSink() *eventSink {
+	s := &eventSink{came: make(chan arrival, 100_000), seen: map[int]bool{}}
+	s.Server = httptest.NewServer(s)
+	return s
 }
 
 // ServeHTTP takes a delivery in structured mode.
@@ -47,47 +45,36 @@ func (s *eventSink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.seen[id] {
-		s.copies++
-		return
-	}
-	s.seen[id] = true
-	s.took = append(s.took, now.Sub(time.Unix(0, int64(sent))))
-	s.last = now
+	s.came <- arrival{id, time.Unix(0, int64(sent)), now}
 }
 
-// number is the one that stands behind name.
+// number returns the number after name.
 func number(text []byte, name string) (int, error) {
 	_, rest, _ := bytes.Cut(text, []byte(name))
 	end := bytes.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' })
 	return strconv.Atoi(string(rest[:max(end, 0)]))
 }
 
-// await waits until n events have come, or none for a minute, and returns how many have, and when
-// the last one came.
-func (s *eventSink) await(ctx context.Context, n int) (int, time.Time) {
-	began := time.Now()
-	for ctx.Err() == nil {
-		s.mu.Lock()
-		came, last := len(s.seen), s.last
-		s.mu.Unlock()
-		if came >= n || time.Since(began) > time.Minute && time.Since(last) > time.Minute {
-			return came, last
+// await waits until wanted events have come for the first time, or nothing for a minute. It returns
+// figures (deliveries per second count from began until the last one), and latencies.
+func (s *eventSink) await(ctx context.Context, wanted int, began time.Time) (map[string]float64, *hdrhistogram.Histogram) {
+	latencies, f := load.NewHistogram(), map[string]float64{"deliveries_s": 0, "lost": float64(wanted), "duplicated": 0}
+	for f["lost"] > 0 {
+		select {
+		case one := <-s.came:
+			if s.seen[one.id] {
+				f["duplicated"]++
+				continue
+			}
+			s.seen[one.id] = true
+			load.Record(latencies, one.at.Sub(one.sent))
+			f["lost"]--
+			f["deliveries_s"] = float64(latencies.TotalCount()) / one.at.Sub(began).Seconds()
+		case <-time.After(time.Minute):
+			return f, latencies
+		case <-ctx.Done():
+			return f, latencies
 		}
-		measure.Wait(ctx, 10*time.Millisecond)
 	}
-	return 0, time.Time{}
+	return f, latencies
 }
-
-// reset forgets everything and returns what has come since.
-func (s *eventSink) reset() (took []time.Duration, copies int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	took, copies = s.took, s.copies
-	s.seen, s.took, s.copies = make(map[int]bool), nil, 0
-	return took, copies
-}
-
-func (s *eventSink) close() error { return s.server.Close() }

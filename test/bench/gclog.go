@@ -2,14 +2,10 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
-	"io"
-	"math"
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -17,22 +13,20 @@ import (
 	"github.com/aviaryhq/aviary/test/bench/load"
 )
 
-// gcLog is the garbage collection log of a broker's JVM, in a temporary folder.
+// gcLog is the garbage collection log of a broker's JVM, in a temporary folder. It counts the
+// pauses of one turn at a time. Methods of nil do nothing.
 type gcLog struct {
-	file string
-	line *regexp.Regexp // matches a pause in ns, or a stall in ms
+	file   string
+	offset int                                // in the file, of what is not read yet
+	began  time.Time                          // of what is counted
+	times  map[string]*hdrhistogram.Histogram // pause: of all threads; stall: of single ones
 }
 
 func newGCLog() (*gcLog, error) {
 	dir, err := os.MkdirTemp("", "bench-gc-")
-	if err != nil {
-		return nil, err
-	}
-	// The names exclude safepoints that are not of the collector, such as thread dumps. ZGC also stops
-	// single threads that wait for memory: allocation stalls.
-	line := regexp.MustCompile(`Safepoint "(?:Collect|G1|Gen|Parallel|Serial|Shenandoah|X|Z)\w*".* Total: *(\d+) ns|` +
-		`Allocation Stall \(.*\) ([\d.]+)ms`)
-	return &gcLog{file: filepath.Join(dir, "gc.log"), line: line}, nil
+	l := &gcLog{file: filepath.Join(dir, "gc.log")}
+	l.reset()
+	return l, err
 }
 
 // options returns the options that make the JVM write the log.
@@ -42,99 +36,77 @@ func (l *gcLog) options() string {
 
 func (l *gcLog) remove() { _ = os.RemoveAll(filepath.Dir(l.file)) }
 
-// follow counts pauses from now on. It returns nil without a log.
-func (l *gcLog) follow() *pauses {
-	if l == nil {
-		return nil
+// begin counts pauses from now on.
+func (l *gcLog) begin() {
+	if l != nil {
+		_ = l.read(map[string]float64{}) // results returns the error
+		l.reset()
 	}
-	p := &pauses{log: l, stops: load.NewHistogram(), stalls: load.NewHistogram()}
-	p.read()
-	p.reset()
-	return p
 }
 
-// pauses counts the pauses of one turn. It reads the log once a second. Methods of nil do nothing.
-type pauses struct {
-	log           *gcLog
-	offset        int64     // in the log's file
-	began         time.Time // of what is counted
-	seconds       float64
-	stopped       time.Duration           // sum of the pauses of all threads
-	stops, stalls *hdrhistogram.Histogram // in microseconds
-	err           error
+func (l *gcLog) reset() {
+	l.began = time.Now()
+	l.times = map[string]*hdrhistogram.Histogram{"pause": load.NewHistogram(), "stall": load.NewHistogram()}
 }
 
-func (p *pauses) reset() {
-	p.began, p.seconds, p.stopped = time.Now(), 0, 0
-	p.stops.Reset()
-	p.stalls.Reset()
-}
-
-// read counts the lines that were added to the log since the last call. It returns how long all
-// threads were stopped, and how long single threads were stalled.
-func (p *pauses) read() (stopped, stalled time.Duration) {
-	f, err := os.Open(filepath.Clean(p.log.file))
+// read counts the lines that were added to the log since the last call, and adds pause_ms and
+// stall_ms to values.
+func (l *gcLog) read(values map[string]float64) error {
+	text, err := os.ReadFile(l.file)
 	if err != nil {
-		p.err = cmp.Or(p.err, err)
-		return 0, 0
+		return fmt.Errorf("garbage collection log of the broker: %w", err)
 	}
-	defer func() { _ = f.Close() }()
-	text, err := io.ReadAll(io.NewSectionReader(f, p.offset, math.MaxInt64-p.offset))
-	if err != nil {
-		p.err = cmp.Or(p.err, err)
-		return 0, 0
-	}
+	text = text[l.offset:]
 	text = text[:bytes.LastIndexByte(text, '\n')+1] // the last line may not be complete
-	p.offset += int64(len(text))
-	for _, m := range p.log.line.FindAllStringSubmatch(string(text), -1) {
-		if ns, err := strconv.ParseInt(m[1], 10, 64); err == nil {
-			load.Record(p.stops, time.Duration(ns))
-			stopped += time.Duration(ns)
+	l.offset += len(text)
+	// The names exclude safepoints that are not of the collector, such as thread dumps. ZGC also stops
+	// single threads that wait for memory: allocation stalls.
+	line := regexp.MustCompile(`Safepoint "(?:Collect|G1|Gen|Parallel|Serial|Shenandoah|X|Z)\w*".* Total: *(\d+) ns|` +
+		`Allocation Stall \(.*\) ([\d.]+ms)`)
+	for _, m := range line.FindAllStringSubmatch(string(text), -1) {
+		name, took := "stall", m[2]
+		if took == "" {
+			name, took = "pause", m[1]+"ns"
 		}
-		if ms, err := strconv.ParseFloat(m[2], 64); err == nil {
-			d := time.Duration(ms * float64(time.Millisecond))
-			load.Record(p.stalls, d)
-			stalled += d
+		d, err := time.ParseDuration(took)
+		if err != nil {
+			return err
 		}
+		load.Record(l.times[name], d)
+		values[name+"_ms"] += d.Seconds() * 1000
 	}
-	p.stopped += stopped
-	return stopped, stalled
+	return nil
 }
 
 // sample adds the pauses and stalls of a second to its values. The figures of the turn exclude the
 // warm-up, and include the time in which the last messages arrive.
-func (p *pauses) sample(s load.Sample) {
-	if p == nil {
+func (l *gcLog) sample(s load.Sample) {
+	if l == nil {
 		return
 	}
-	stopped, stalled := p.read()
-	s.Values["pause_ms"], s.Values["stall_ms"] = milliseconds(stopped), milliseconds(stalled)
-	p.seconds = time.Since(p.began).Seconds()
+	s.Values["pause_ms"], s.Values["stall_ms"] = 0, 0
+	_ = l.read(s.Values) // results returns the error
 	if s.Phase == load.PhaseWarmUp {
-		p.reset()
+		l.reset()
 	}
 }
 
 // results adds the figures of the pauses and stalls, such as pauses, pause_max_ms and
-// pause_percent, and their histograms. It returns the first error of reading the log.
-func (p *pauses) results(into *load.Result) error {
-	if p == nil || into == nil {
+// pause_percent, and their histograms.
+func (l *gcLog) results(into *load.Result) error {
+	if l == nil {
 		return nil
 	}
-	p.read() // what came after the last sample
-	if p.err != nil {
-		return fmt.Errorf("garbage collection log of the broker: %w", p.err)
+	if err := l.read(map[string]float64{}); err != nil { // what came after the last sample
+		return err
 	}
-	for name, h := range map[string]*hdrhistogram.Histogram{"pause": p.stops, "stall": p.stalls} {
+	for name, h := range l.times {
 		into.Figures[name+"s"] = float64(h.TotalCount())
 		if err := into.AddHistogram(name, h); err != nil {
 			return err
 		}
 	}
-	if p.seconds > 0 {
-		into.Figures["pause_percent"] = p.stopped.Seconds() / p.seconds * 100
-	}
+	pauses := l.times["pause"]
+	into.Figures["pause_percent"] = pauses.Mean() * float64(pauses.TotalCount()) / float64(time.Since(l.began).Microseconds()) * 100
 	return nil
 }
-
-func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

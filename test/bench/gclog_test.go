@@ -34,18 +34,18 @@ func TestPausesOfACollectorAreCountedFromTheEndOfTheWarmUp(t *testing.T) {
 		require.NoError(t, f.Close())
 	}
 	write(warmUpLog)
-	p := l.follow()
+	l.begin()
 	write(warmUpLog)
 	warm := load.Sample{Phase: "warmup", Values: map[string]float64{}}
-	p.sample(warm)
+	l.sample(warm)
 	write(measuredLog)
 	measured := load.Sample{Phase: "load", Values: map[string]float64{}}
-	p.sample(measured)
+	l.sample(measured)
 
 	assert.Equal(t, map[string]float64{"pause_ms": 90, "stall_ms": 0}, warm.Values)
 	assert.Equal(t, map[string]float64{"pause_ms": 8, "stall_ms": 12.5}, measured.Values)
 	result := &load.Result{Figures: map[string]float64{}, Histograms: map[string]string{}}
-	require.NoError(t, p.results(result))
+	require.NoError(t, l.results(result))
 	assert.InDelta(t, 2, result.Figures["pauses"], 0)
 	assert.InDelta(t, 6, result.Figures["pause_max_ms"], 0.01)
 	assert.InDelta(t, 2, result.Figures["pause_p50_ms"], 0.01)
@@ -54,6 +54,6 @@ func TestPausesOfACollectorAreCountedFromTheEndOfTheWarmUp(t *testing.T) {
 	assert.Positive(t, result.Figures["pause_percent"])
 
 	write(` last: 9 ns, Reaching safepoint: 1 ns, Cleanup: 1 ns, At safepoint: 1 ns, Total: 3000000 ns` + "\n")
-	p.sample(measured)
+	l.sample(measured)
 	assert.InDelta(t, 3, measured.Values["pause_ms"], 0)
 }

@@ -10,8 +10,8 @@
 // -out takes a folder for the results: NAME.json, and the page NAME.html.
 //
 // The speed of a machine changes over time. So the compared sides alternate within one run, and the
-// result is the median of the ratios of each round. Each turn is a child process (this program
-// again), so that CPU time and peak memory are measured for each side separately.
+// result is the median of the ratios of each round. What is measured runs in a process of its own:
+// a service, another program, or this program again, with producers and consumers.
 package main
 
 import (
@@ -26,7 +26,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -36,7 +35,6 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/bench/load"
 	"github.com/aviaryhq/aviary/test/bench/measure"
-	"github.com/aviaryhq/aviary/test/bench/pieces"
 	"github.com/aviaryhq/aviary/test/bench/workload"
 )
 
@@ -45,14 +43,19 @@ import (
 //go:embed scenarios
 var scenarioFiles embed.FS
 
-// services are the scenarios that measure a service.
-func services() map[string]func(context.Context, *measure.Report) error {
-	return map[string]func(context.Context, *measure.Report) error{
-		"eventbridge":   eventbridgeScenario,
-		"nightingale":   nightingaleScenario,
-		"pigeonhole":    pigeonholeScenario,
-		"sonic":         sonicScenario,
-		"sonic-cluster": sonicClusterScenario,
+// serviceScenario is a scenario that measures a service.
+type serviceScenario struct {
+	question string
+	run      func(context.Context, *runner) error
+}
+
+func services() map[string]serviceScenario {
+	return map[string]serviceScenario{
+		"eventbridge":   {"How many events does Eventbridge take and deliver, how fast, and what does matching cost?", eventbridgeScenario},
+		"nightingale":   {"What does a sample cost Nightingale, and what does an outage of the broker do to it?", nightingaleScenario},
+		"pigeonhole":    {"How many messages a second does a route of Pigeonhole move, and how much later do they arrive?", pigeonholeScenario},
+		"sonic":         {"What does Sonic add to a Redis command, and how long does a write take to the other zone?", sonicScenario},
+		"sonic-cluster": {"What does a command cost Sonic in front of a Redis Cluster?", sonicClusterScenario},
 	}
 }
 
@@ -63,7 +66,7 @@ type settings struct {
 	Namespace string           `yaml:"namespace"` // of the topics; default: public/default
 }
 
-// noCluster is the default URL. With it this program starts a broker.
+// noCluster is the default URL. With it this program starts brokers.
 const noCluster = "pulsar://none.invalid:6650"
 
 func defaults() settings {
@@ -74,10 +77,10 @@ func defaults() settings {
 
 // options can be set on the command line only.
 type options struct {
-	scenario, workload, only, profile, out, child string
-	rounds                                        int
-	quick, turn                                   bool
-	outage                                        time.Duration
+	scenario, workload, only, profile, out string
+	rounds                                 int
+	quick, turn                            bool
+	outage                                 time.Duration
 }
 
 func main() {
@@ -104,17 +107,19 @@ func run() error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	switch {
-	case o.turn:
+	if o.turn {
 		return load.RunChild(ctx, loaded.Config.Pulsar, os.Stdin, os.Stdout)
-	case o.child != "":
-		return measure.RunChild(ctx, o.child, pieces.All())
 	}
-	r := measure.New(o.name(), o.rounds, o.only, o.profile)
+	s, err := o.read()
+	if err != nil {
+		return err
+	}
+	r := measure.New(s.Name, o.rounds, o.only, o.profile)
 	if r.Quick, r.Outage = o.quick, o.outage; o.quick {
+		s.Shorten(5)
 		r.Outage = min(r.Outage, 5*time.Second)
 	}
-	err = o.measure(ctx, r, loaded.Config)
+	err = o.measure(ctx, newRunner(r, s), loaded.Config)
 	if err != nil && !errors.Is(err, errLost) {
 		return err
 	}
@@ -122,49 +127,35 @@ func run() error {
 	return errors.Join(err, json.NewEncoder(os.Stdout).Encode(r.Result()))
 }
 
-// measure runs the scenario or workload of the options.
-func (o *options) measure(ctx context.Context, r *measure.Report, c settings) error {
-	if o.workload == "" {
-		if service, ok := services()[o.scenario]; ok {
-			return service(ctx, r)
-		}
-	}
-	s, err := o.read()
-	if err != nil {
-		return err
-	}
-	if o.quick {
-		s.Shorten(5)
-	}
-	run := newRunner(r, s)
-	defer run.close()
-	if c.Pulsar.URL != noCluster {
-		if run.given, err = dial(ctx, c.Pulsar, c.Namespace); err != nil {
+// measure runs the scenario or workload, and writes its results.
+func (o *options) measure(ctx context.Context, r *runner, c settings) error {
+	defer r.close()
+	service, own := services()[r.scenario.Name]
+	given := c.Pulsar.URL != noCluster
+	switch {
+	case own && o.workload == "" && given:
+		return fmt.Errorf("scenario %s starts its own servers: run it without -pulsar.url", o.scenario)
+	case own && o.workload == "":
+		return r.end(service.run(ctx, r), o.out)
+	case given:
+		r.given, r.args = &cluster{}, os.Args[1:]
+		defer r.given.stop()
+		if err := r.given.dial(ctx, c.Pulsar, c.Namespace); err != nil {
 			return err
 		}
-		defer run.given.stop()
-		run.args = os.Args[1:]
 	}
-	err = run.run(ctx)
-	return errors.Join(err, run.write(o.out)) // a part that failed leaves the results of those before it
-
+	return r.end(r.run(ctx), o.out)
 }
 
-// name is that of the scenario, or of the workload's file.
-func (o *options) name() string {
-	if o.workload == "" {
-		return o.scenario
-	}
-	return strings.TrimSuffix(filepath.Base(o.workload), filepath.Ext(o.workload))
-}
-
-// read reads the workload file or the scenario file of the options.
+// read reads the workload file or the scenario file of the options. The scenario of a service has
+// no parts yet.
 func (o *options) read() (*workload.Scenario, error) {
 	if o.workload != "" {
 		w, err := workload.Read(o.workload)
-		s := workload.Compare(w)
-		s.Name = o.name()
-		return s, err
+		return workload.Compare(strings.TrimSuffix(filepath.Base(o.workload), filepath.Ext(o.workload)), w), err
+	}
+	if service, ok := services()[o.scenario]; ok {
+		return &workload.Scenario{Name: o.scenario, Question: service.question}, nil
 	}
 	if !slices.Contains(names(), o.scenario) {
 		return nil, fmt.Errorf("unknown scenario %q: choose one of %s, or give a -workload", o.scenario, strings.Join(names(), ", "))
@@ -177,19 +168,16 @@ func (o *options) flags(f *flag.FlagSet, c *settings) {
 	f.StringVar(&o.scenario, "scenario", "", "what to measure: "+strings.Join(names(), ", "))
 	f.StringVar(&o.workload, "workload", "", "in place of a scenario, a workload file of the OpenMessaging Benchmark")
 	f.StringVar(&c.Pulsar.URL, "pulsar.url", c.Pulsar.URL, "the cluster; with the default URL the program starts a broker")
-	f.StringVar(&c.Pulsar.AdminURL, "pulsar.admin_url", c.Pulsar.AdminURL, "admin API of the cluster; needed to create partitions and to count stored messages")
+	f.StringVar(&c.Pulsar.AdminURL, "pulsar.admin_url", c.Pulsar.AdminURL, "admin API of the cluster, for partitions and stored messages")
 	f.StringVar(&c.Namespace, "namespace", c.Namespace, "namespace of the topics; it must exist")
-	f.IntVar(&o.rounds, "rounds", defaultRounds, "how often each compared side runs")
+	f.IntVar(&o.rounds, "rounds", 5, "how often each compared side runs")
 	f.StringVar(&o.only, "only", "", "run only the parts whose name contains this")
 	f.StringVar(&o.out, "out", "bench-results", "folder for the JSON results and the page")
 	f.StringVar(&o.profile, "profile", "", "write CPU and allocation profiles of the measured processes into this folder")
 	f.BoolVar(&o.quick, "quick", false, "a fifth of the load and a short outage: checks that everything works")
 	f.DurationVar(&o.outage, "outage", time.Minute, "how long the broker is unavailable where that is measured")
-	f.StringVar(&o.child, "child", "", "internal: one measured piece, as JSON")
 	f.BoolVar(&o.turn, "turn", false, "internal: run the turn that is on standard input")
 }
-
-const defaultRounds = 5
 
 // names returns the names of all scenarios.
 func names() []string {
@@ -200,9 +188,4 @@ func names() []string {
 	}
 	slices.Sort(all)
 	return all
-}
-
-// machine describes this machine for the results.
-func machine() string {
-	return fmt.Sprintf("%s/%s, %d cores, %s", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version())
 }

@@ -1,306 +1,252 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
+	"slices"
+	"strconv"
 	"time"
 
-	"github.com/aviaryhq/aviary/test/bench/measure"
-	"github.com/aviaryhq/aviary/test/bench/pieces"
-	"github.com/aviaryhq/aviary/test/bench/servers"
-	"github.com/aviaryhq/aviary/test/stack"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/bench/load"
+	"github.com/aviaryhq/aviary/test/bench/senders"
+	"github.com/aviaryhq/aviary/test/bench/workload"
 )
 
-const (
-	redisClients = 50 // of the load
-	redisValue   = 64 // bytes
-)
-
-// sonicBench is what the parts of the scenario share: a Redis and a Pulsar cluster in
-// each of two zones, and a Redis that no Sonic knows.
-type sonicBench struct {
-	*measure.Report
-	dir, sonic, nutcracker string
-	redisA, redisB, bare   string // host:port
-	pulsarA, pulsarB       string
-	adminA                 string
-	namespace              string // that the clusters replicate
-	peak                   float64
-	warm                   bool // the brokers have been warmed up
+// redisGroup is parts that run one after the other with the same endpoints.
+type redisGroup struct {
+	start   func(ctx context.Context, environ map[string]string) ([]*endpoint, error)
+	environ map[string]string // of Sonic
+	fill    int               // SETs before the first load
+	parts   []redisPart
 }
 
-// sonicScenario measures the real binary as a proxy, beside direct Redis and nutcracker,
-// and between two zones, beside Pulsar's own replication.
-func sonicScenario(ctx context.Context, r *measure.Report) (err error) {
-	b := &sonicBench{Report: r}
-	if b.dir, err = os.MkdirTemp("", "aviary-bench-"); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
-	b.sonic = filepath.Join(b.dir, "sonic")
-	if err := servers.Build(ctx, "sonic", b.sonic); err != nil {
-		return err
-	}
-	stop, err := b.servers(ctx)
-	defer stop()
-	if err != nil {
-		return err
-	}
-	for _, part := range []struct {
-		name string
-		run  func(context.Context) error
-	}{
-		{"loop", b.loop}, {"reads", b.reads}, {"writes", b.writes}, {"latency", b.latency}, {"idle_clients", b.idleClients}, {"lag", b.lag}, {"sustained", b.sustained},
-	} {
-		if !r.Wants(part.name) {
-			continue
-		}
-		if err := b.warmUp(ctx); err != nil {
-			return fmt.Errorf("warming up: %w", err)
-		}
-		if err := part.run(ctx); err != nil {
-			return fmt.Errorf("%s: %w", part.name, err)
-		}
-	}
-	if b.peak > 0 {
-		b.AtMost("sonic_peak_mib", b.peak, 256)
-	}
-	return nil
+// redisPart is a part whose sides are the endpoints, all with one load, and more.
+type redisPart struct {
+	workload.Part
+	load       senders.Load
+	sonicCount int // commands that Sonic gets, if it gets fewer than the others because it is slower
+	more       []side
 }
 
-// warmUp has the brokers pass messages until the Java machine has compiled what that takes, as in a
-// broker that has run for a while: one that has just started takes several times the CPU, and all
-// of that from the cores that everything here shares.
-func (b *sonicBench) warmUp(ctx context.Context) (err error) {
-	if b.warm || b.Quick {
-		return nil
-	}
-	b.warm = true
-	a, _, stop, err := b.pair(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stop()) }()
-	for end := time.Now().Add(45 * time.Second); time.Now().Before(end); {
-		for _, p := range []struct{ pipeline, n int }{{1, 50_000}, {16, 100_000}} {
-			if _, err := redisBenchmark(ctx, a.address, "set", p.pipeline, p.n); err != nil {
-				return err
-			}
-			if err := a.drained(ctx); err != nil {
-				return err
-			}
-		}
-		if _, err := measure.Run(ctx, measure.Piece{Kind: "raw-lag", URL: b.pulsarA, Far: b.pulsarB, Topic: b.replicated("warm"), Payload: redisValue, Rate: 1000, Seconds: 3}); err != nil {
-			return err
-		}
-	}
-	return nil
+// fillAll is a number of SETs of random keys after which few keys are missing.
+const fillAll = 3 * senders.RedisKeys
+
+// commands is a load of redis-benchmark.
+func commands(command string, pipeline, count int) senders.Load {
+	return senders.Load{Send: senders.RedisBenchmark, Command: command, Batch: pipeline, Count: count}
 }
 
-// servers starts what this run alone uses.
-func (b *sonicBench) servers(ctx context.Context) (stop func(), err error) {
-	return b.start(ctx, "pulsar-geo", "redis-geo", "nutcracker")
+// sonicGroups compares Sonic with Redis itself and with nutcracker. With two zones Sonic publishes
+// its writes to a broker on the same cores, and a turn ends when the outbox is empty. The last
+// group has a Sonic in each zone.
+func (b *sonicBench) sonicGroups(ctx context.Context) []redisGroup {
+	ratio := func(name, command string, pipeline, count, sonicCount int, least float64) redisPart {
+		return redisPart{
+			Part: workload.Part{Name: name, WarmUpRounds: 1, Targets: []workload.Target{
+				{Name: name + "_vs_direct", Figure: "commands_s", Of: "sonic", Over: "direct", AtLeast: new(least)},
+				{Name: name + "_nutcracker_vs_direct", Figure: "commands_s", Of: "nutcracker", Over: "direct"},
+			}},
+			load: commands(command, pipeline, count), sonicCount: sonicCount,
+		}
+	}
+	above := func(name, figure, of, than string, most *float64) workload.Target {
+		return workload.Target{Name: name, Figure: figure, Of: of, Minus: than, AtMost: most}
+	}
+	latency := func(name, command string, p50, p99 *float64) redisPart {
+		return redisPart{
+			Part: workload.Part{Name: "latency_" + command, WarmUpRounds: 1, Targets: []workload.Target{
+				above(name+"_added_p50_us", "p50_us", "sonic", "direct", p50), above(name+"_added_p99_us", "p99_us", "sonic", "direct", p99),
+				above(name+"_nutcracker_added_p50_us", "p50_us", "nutcracker", "direct", nil),
+				above(name+"_nutcracker_added_p99_us", "p99_us", "nutcracker", "direct", nil),
+			}},
+			load: senders.Load{Send: senders.RedisPaced, Command: command, Rate: 2000, Seconds: 6},
+		}
+	}
+	sustained := func(rate, warmUpRounds int, targets ...workload.Target) redisPart {
+		return redisPart{
+			Part: workload.Part{Name: "sustained_" + strconv.Itoa(rate), MaxRounds: 1, WarmUpRounds: warmUpRounds, Targets: targets},
+			load: senders.Load{Send: senders.RedisStream, Rate: rate, Seconds: 20},
+		}
+	}
+	lww := map[string]string{"ZONES": twoZones}
+	none := map[string]string{"ZONES": twoZones, "CONFLICTS": `[{prefix: "", policy: none}]`}
+	return []redisGroup{
+		{b.proxies, nil, fillAll, []redisPart{
+			ratio("reads_p1", "get", 1, 200_000, 200_000, .7),
+			ratio("reads_p16", "get", 16, 1_000_000, 1_000_000, .65),
+		}},
+		{b.proxies, none, 0, []redisPart{
+			ratio("writes_none_p1", "set", 1, 200_000, 100_000, .45),
+			ratio("writes_none_p16", "set", 16, 1_000_000, 250_000, .18),
+		}},
+		{b.proxies, lww, 0, []redisPart{
+			ratio("writes_lww_p1", "set", 1, 200_000, 100_000, .4),
+			ratio("writes_lww_p16", "set", 16, 1_000_000, 250_000, .13),
+		}},
+		{b.proxies, lww, fillAll, []redisPart{
+			latency("reads", "get", new(100.0), new(1000.0)), latency("writes", "set", new(200.0), nil),
+		}},
+		{b.pair, lww, 0, []redisPart{
+			{
+				Part: workload.Part{Name: "lag", WarmUpRounds: 1, Targets: []workload.Target{
+					above("lag_p50_more_than_pulsar_ms", "e2e_p50_ms", "sonic", "pulsar", new(1.5)),
+					above("lag_p99_more_than_pulsar_ms", "e2e_p99_ms", "sonic", "pulsar", new(5.0)),
+				}},
+				load: senders.Load{Send: senders.RedisLag, Rate: lagRate, Seconds: lagSeconds}, more: []side{b.pulsarLag(ctx, lagSeconds)},
+			},
+			// The warm-up: a cold broker delays its first messages by up to a second.
+			sustained(30_000, 1,
+				workload.Target{Name: "replicated_writes_per_s", Figure: "commands_s", Of: "sonic", AtLeast: new(25_000.0)},
+				workload.Target{Name: "sustained_lag_p99_ms", Figure: "e2e_p99_ms", Of: "sonic", AtMost: new(1000.0)}),
+			sustained(70_000, 0), sustained(100_000, 0),
+		}},
+	}
 }
 
-func (b *sonicBench) start(ctx context.Context, services ...string) (stop func(), err error) {
-	s, err := stack.New(stack.Config{
-		Log: os.Stderr, Owned: true, Checkout: fmt.Sprintf("bench-sonic-%d", os.Getpid()), PulsarConf: map[string]string{"brokerDeduplicationEnabled": "true"},
+// The part lag sends lagRate writes, and messages, a second.
+const lagRate, lagSeconds = 1000, 10
+
+// pulsarLag is a side of single messages. It measures the time from when a message is due in
+// cluster A until a consumer in cluster B has it.
+func (b *sonicBench) pulsarLag(ctx context.Context, seconds float64) side {
+	if b.Quick {
+		seconds /= 5
+	}
+	w := workload.Default()
+	w.MessageSize, w.PartitionsPerTopic, w.SubscriptionsPerTopic, w.ProducerRate = 128, 0, 1, lagRate
+	w.WarmupDurationMinutes, w.TestDurationMinutes = 0.5/60, seconds/60
+	return b.driver(ctx, b.pulsar, &workload.Part{Name: "lag", Workload: w}, workload.Side{
+		Name: "pulsar", Driver: "client", Type: messaging.Exclusive, Publisher: workload.Publisher{BatchRecords: 1},
 	})
-	if err != nil {
-		return func() {}, err
-	}
-	stop = func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := s.Down(ctx); err != nil {
-			fmt.Fprintln(os.Stderr, "bench:", err)
-		}
-	}
-	lines, err := s.Up(ctx, services...)
-	if err != nil {
-		return stop, err
-	}
-	for _, line := range lines {
-		key, value, _ := strings.Cut(line, "=")
-		switch key {
-		case "PULSAR_A_URL", "PULSAR_URL":
-			b.pulsarA = value
-		case "PULSAR_A_ADMIN_URL":
-			b.adminA = value
-		case "PULSAR_B_URL":
-			b.pulsarB = value
-		case "PULSAR_GEO_NAMESPACE":
-			b.namespace = value
-		case "NUTCRACKER_BIN":
-			b.nutcracker = value
-		case "REDIS_A_URL":
-			b.redisA, err = hostPort(value)
-		case "REDIS_B_URL":
-			b.redisB, err = hostPort(value)
-		case "REDIS_C_URL":
-			b.bare, err = hostPort(value)
-		}
-		if err != nil {
-			return stop, err
-		}
-	}
-	return stop, nil
 }
 
-func hostPort(address string) (string, error) {
-	u, err := url.Parse(address)
-	if err != nil {
-		return "", err
-	}
-	return u.Host, nil
-}
-
-// endpoint is a process between clients and Redis.
-type endpoint struct {
-	*servers.Server
-	address string
-}
-
-// zone is how to run a Sonic.
-type zone struct {
-	name, redis, pulsar string // redis: host:port, of a cluster several with commas between
-	cluster             bool
-	zones               []string
-	topic               string
-	policy              string // for all keys
-}
-
-// startSonic runs a Sonic and waits until it takes writes. A Redis is wiped first: what the last
-// Sonic kept there is of another topic.
-func (b *sonicBench) startSonic(ctx context.Context, z zone) (*endpoint, error) {
-	for address := range strings.SplitSeq(z.redis, ",") {
-		if err := wipe(ctx, address); err != nil {
-			return nil, err
-		}
-	}
-	listen, admin, err := servers.TwoPorts()
-	if err != nil {
-		return nil, err
-	}
-	file := filepath.Join(b.dir, "sonic-"+z.name+".yaml")
-	text := fmt.Sprintf("conflicts:\n- {prefix: \"\", policy: %s}\nzones: [%s]\n", z.policy, strings.Join(z.zones, ", "))
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		return nil, err
-	}
-	s, err := servers.Start(b.sonic, filepath.Join(b.dir, "sonic-"+z.name+".log"), []string{
-		"SONIC_LISTEN=" + listen, "SONIC_ADMIN_LISTEN=" + admin, "SONIC_REDIS_URL=redis://" + z.redis, "SONIC_PULSAR_URL=" + z.pulsar,
-		"SONIC_ZONE=" + z.name, "SONIC_TOPIC=" + z.topic,
-		fmt.Sprintf("SONIC_REDIS_CLUSTER=%t", z.cluster),
-	}, "-config.file", file)
-	if err != nil {
-		return nil, err
-	}
-	s.Admin = "http://" + admin
-	if err := s.Await(ctx, s.Admin+"/-/ready"); err != nil {
-		text, _ := os.ReadFile(filepath.Join(b.dir, "sonic-"+z.name+".log"))
-		return nil, fmt.Errorf("%w: %s", errors.Join(err, s.Stop()), text[max(0, len(text)-2000):])
-	}
-	return &endpoint{s, listen}, answers(ctx, s, listen, pieces.Request("SET", "ready", "yes"))
-}
-
-// end stops a Sonic and keeps its memory in mind.
-func (b *sonicBench) end(e *endpoint) error {
-	peak, err := e.Server.Peak()
-	b.peak = max(b.peak, peak)
-	return errors.Join(err, e.Stop())
-}
-
-// startNutcracker runs one in front of a Redis, with the settings of Debian's package.
-func (b *sonicBench) startNutcracker(ctx context.Context, redisAddress string) (*endpoint, error) {
-	listen, stats, err := servers.TwoPorts()
-	if err != nil {
-		return nil, err
-	}
-	_, statsPort, _ := strings.Cut(stats, ":")
-	file := filepath.Join(b.dir, "nutcracker.yml")
-	text := fmt.Sprintf("bench:\n  listen: %s\n  redis: true\n  hash: fnv1a_64\n  distribution: ketama\n  auto_eject_hosts: false\n  servers:\n   - %s:1\n", listen, redisAddress)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		return nil, err
-	}
-	s, err := servers.Start(b.nutcracker, filepath.Join(b.dir, "nutcracker.log"), nil, "-c", file, "-a", "127.0.0.1", "-s", statsPort)
-	if err != nil {
-		return nil, err
-	}
-	return &endpoint{s, listen}, answers(ctx, s, listen, pieces.Request("GET", "key"))
-}
-
-// answers waits until an endpoint takes a command, and stops it if it does not.
-func answers(ctx context.Context, s *servers.Server, address string, command []byte) error {
-	for deadline := time.Now().Add(30 * time.Second); ; {
-		err := answersOnce(ctx, address, command)
-		if err == nil {
-			return nil
-		}
-		if time.Now().After(deadline) || ctx.Err() != nil {
-			return errors.Join(fmt.Errorf("%s does not answer: %w", s.Name, err), s.Stop())
-		}
-		measure.Wait(ctx, 10*time.Millisecond)
-	}
-}
-
-func answersOnce(ctx context.Context, address string, command []byte) error {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+// sonicScenario measures Sonic as a proxy, beside Redis itself and nutcracker, and between two
+// zones, beside the replication of Pulsar.
+func sonicScenario(ctx context.Context, r *runner) error {
+	b, err := newSonicBench(ctx, r, true)
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		return err
+	if !r.Quick {
+		b.warmUp = b.warmUpBrokers
 	}
-	if _, err := conn.Write(command); err != nil {
-		return err
-	}
-	return pieces.ReadReply(bufio.NewReader(conn))
-}
-
-// quit ends a process that has no orderly end.
-func (e *endpoint) quit() error {
-	err := e.Stop()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() == -1 { // by the signal
-		return nil
-	}
-	return err
-}
-
-func wipe(ctx context.Context, address string) error {
-	db := pieces.Client(address)
-	defer db.Close()
-	return errors.Join(db.FlushAll(ctx).Err(), db.FunctionFlush(ctx).Err())
-}
-
-// drained waits until a Sonic has shipped what its outbox held.
-func (e *endpoint) drained(ctx context.Context) error {
-	for deadline := time.Now().Add(2 * time.Minute); ; {
-		var z struct {
-			Outbox struct {
-				Length int64 `json:"length"`
-				Held   int64 `json:"held"`
-				Noted  int64 `json:"noted"`
-			} `json:"outbox"`
-		}
-		if err := servers.Get(ctx, e.Admin+"/zones", &z); err != nil {
+	for _, g := range b.sonicGroups(ctx) {
+		if err := b.group(ctx, g); err != nil {
 			return err
 		}
-		if z.Outbox.Length >= 0 && z.Outbox.Length+z.Outbox.Held+z.Outbox.Noted < 10 { // a beat may be under way
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("%d effects are still in the outbox", z.Outbox.Length)
-		}
-		measure.Wait(ctx, 20*time.Millisecond)
 	}
+	if r.Wants("idle_clients") {
+		if err := b.idleClients(ctx); err != nil {
+			return fmt.Errorf("idle_clients: %w", err)
+		}
+	}
+	peak := 0.0 // of the Sonics in all parts
+	for _, p := range r.results.Parts {
+		peak = max(peak, r.side(p, "sonic").Most("peak_mib"))
+	}
+	if peak > 0 {
+		r.AtMost("sonic_peak_mib", peak, 256)
+	}
+	return nil
+}
+
+// group sends the loads of a group that -only selects.
+func (b *sonicBench) group(ctx context.Context, g redisGroup) error {
+	g.parts = slices.DeleteFunc(g.parts, func(p redisPart) bool { return !b.Wants(p.Name) })
+	if len(g.parts) == 0 {
+		return nil
+	}
+	if g.environ != nil && b.warmUp != nil { // the first group that publishes
+		if err := b.warmUp(ctx); err != nil {
+			return fmt.Errorf("warm-up of the brokers: %w", err)
+		}
+		b.warmUp = nil
+	}
+	defer b.stop()
+	endpoints, err := g.start(ctx, g.environ)
+	if err != nil {
+		return err
+	}
+	for _, e := range endpoints {
+		if g.fill > 0 && e.side != "nutcracker" { // it has the Redis of direct
+			if _, err := e.send(ctx, commands("set", 16, g.fill)); err != nil {
+				return err
+			}
+		}
+	}
+	for _, p := range g.parts {
+		var sides []side
+		for _, e := range endpoints {
+			own := p.load
+			if e.side == "sonic" && p.sonicCount > 0 {
+				own.Count = p.sonicCount
+			}
+			sides = append(sides, side{e.side, func(int) (*load.Result, error) { return b.turn(ctx, e, own) }})
+		}
+		if err := b.compare(&p.Part, append(sides, p.more...)...); err != nil {
+			return fmt.Errorf("%s: %w", p.Name, err)
+		}
+	}
+	return nil
+}
+
+// warmUpBrokers has the brokers pass messages. A JVM that has just started takes several
+// times the CPU, from the cores that everything here shares.
+func (b *sonicBench) warmUpBrokers(ctx context.Context) error {
+	defer b.stop()
+	pair, err := b.pair(ctx, map[string]string{"ZONES": twoZones})
+	if err != nil {
+		return err
+	}
+	pulsar := b.pulsarLag(ctx, 3)
+	for end := time.Now().Add(45 * time.Second); time.Now().Before(end); {
+		_, err1 := pair[0].send(ctx, commands("set", 1, 50_000))
+		_, err2 := pair[0].send(ctx, commands("set", 16, 100_000))
+		_, err3 := pulsar.run(warmUp)
+		if err := errors.Join(err1, err2, err3); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// idleClients measures the memory of a connection that has sent one command.
+func (b *sonicBench) idleClients(ctx context.Context) error {
+	defer b.stop()
+	sonic, err := b.startSonic(ctx, "sonic", 0, nil)
+	if err != nil {
+		return err
+	}
+	var conns []net.Conn
+	defer func() {
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+	}()
+	resident := func(more int) (float64, error) { // with more clients
+		for range more {
+			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", sonic.Address)
+			if err != nil {
+				return 0, err
+			}
+			conns = append(conns, conn)
+			if err := senders.Call(conn, "GET", "key"); err != nil {
+				return 0, err
+			}
+		}
+		return sonic.Resident()
+	}
+	target := workload.Target{Name: "idle_client_kib", Figure: "client_kib", Of: "sonic", AtMost: new(20.0)}
+	return b.compare(&workload.Part{Name: "idle_clients", MaxRounds: 1, Targets: []workload.Target{target}},
+		side{"sonic", func(int) (*load.Result, error) {
+			const clients = 5000
+			before, err1 := resident(100) // the first clients need memory that the others do not
+			after, err2 := resident(clients)
+			peak, err3 := sonic.Peak()
+			f := map[string]float64{"client_kib": (after - before) * 1024 / clients, "peak_mib": peak}
+			return &load.Result{Figures: f}, errors.Join(err1, err2, err3)
+		}})
 }

@@ -1,26 +1,27 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.lang.management.ManagementFactory;
-import java.nio.file.Files;
-import java.nio.file.Path;
-import java.util.List;
+import java.util.ArrayList;
 import software.amazon.event.ruler.Machine;
 
 /**
- * Runs event-ruler on one thread. Arguments: a file with rules and one with events, one a line. For each line of standard input, a number of seconds, it
- * matches all events in turn for so much CPU time, and prints events, seconds of CPU time and matches of one pass.
+ * Runs event-ruler on one thread. Standard input has a line for each rule, an empty line, a line for each event, and an empty line. For each line after
+ * that, a number of seconds, it matches all events in turn for so much CPU time, and prints events, seconds of CPU time and matches of one pass.
  */
+@SuppressWarnings("deprecation") // rulesForJSONEvent
 public final class Matcher {
     public static void main(String[] args) throws Exception {
+        var in = new BufferedReader(new InputStreamReader(System.in));
         Machine machine = new Machine();
         int number = 0;
-        for (String rule : Files.readAllLines(Path.of(args[0]))) {
+        for (String rule = in.readLine(); !rule.isEmpty(); rule = in.readLine()) {
             machine.addRule("rule-" + number++, rule);
         }
-        List<String> events = Files.readAllLines(Path.of(args[1]));
+        var events = new ArrayList<String>();
+        for (String event = in.readLine(); !event.isEmpty(); event = in.readLine()) {
+            events.add(event);
+        }
         var threads = ManagementFactory.getThreadMXBean();
-        System.out.println("ready");
-        var in = new BufferedReader(new InputStreamReader(System.in));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             long limit = (long) (Double.parseDouble(line) * 1e9);
             long began = threads.getCurrentThreadCpuTime();

@@ -1,8 +1,8 @@
 package load
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"strings"
 	"time"
 
@@ -22,59 +22,44 @@ type client struct {
 }
 
 func newClient(_ context.Context, cluster messaging.Config, t Turn) (Driver, error) {
-	auth, err := authentication(cluster.Auth)
-	if err != nil {
-		return nil, err
+	var auth pulsar.Authentication
+	switch a := cluster.Auth; {
+	case a.Token != "":
+		auth = pulsar.NewAuthenticationToken(strings.TrimSpace(a.Token.Reveal()))
+	case a.TokenFile != "":
+		auth = pulsar.NewAuthenticationTokenFromFile(a.TokenFile)
+	case a.CertFile != "":
+		auth = pulsar.NewAuthenticationTLS(a.CertFile, a.KeyFile)
 	}
 	c, err := pulsar.NewClient(pulsar.ClientOptions{
 		URL: cluster.URL, ListenerName: cluster.ListenerName, ConnectionTimeout: cluster.ConnectTimeout, MemoryLimitBytes: -1,
-		TLSTrustCertsFilePath: cluster.TLS.CAFile, TLSAllowInsecureConnection: cluster.TLS.Insecure, TLSValidateHostname: !cluster.TLS.Insecure,
-		Authentication: auth, Logger: pulsarlog.DefaultNopLogger(), MetricsRegisterer: prometheus.NewRegistry(),
+		TLSTrustCertsFilePath: cluster.TLS.CAFile, TLSAllowInsecureConnection: cluster.TLS.Insecure,
+		TLSValidateHostname: !cluster.TLS.Insecure, Authentication: auth, Logger: pulsarlog.DefaultNopLogger(), MetricsRegisterer: prometheus.NewRegistry(),
 	})
 	return &client{c, t.Side, max(profile(t.Side).MaxPendingRecords/max(t.Workload.PartitionsPerTopic, 1), 1)}, err
 }
 
-// authentication converts the credentials of the configuration; nil without credentials.
-func authentication(c messaging.Auth) (pulsar.Authentication, error) {
-	switch {
-	case c.Token != "":
-		return pulsar.NewAuthenticationToken(strings.TrimSpace(c.Token.Reveal())), nil
-	case c.TokenFile != "":
-		return pulsar.NewAuthenticationTokenFromFile(c.TokenFile), nil
-	case c.CertFile != "":
-		return pulsar.NewAuthenticationTLS(c.CertFile, c.KeyFile), nil
-	case c.OAuth2 != (messaging.OAuth2{}):
-		return nil, errors.New("pulsar.auth.oauth2: the driver client does not support it: use a token")
-	}
-	return nil, nil
-}
-
+// Producer opens a producer with the settings of the library's profile.
 func (c *client) Producer(_ context.Context, topic string, report func(time.Time, error)) (Producer, error) {
-	o := producerOptions(topic, c.side)
-	o.MaxPendingMessages = c.pending
-	p, err := c.client.CreateProducer(o)
-	return &clientProducer{p, report, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { report(time.Time{}, err) }}, err
-}
-
-// producerOptions converts the settings of the library's profile to options of the client.
-func producerOptions(topic string, side workload.Side) pulsar.ProducerOptions {
-	p := profile(side)
-	compression := pulsar.LZ4
-	switch p.Compression {
-	case messaging.NoCompression:
-		compression = pulsar.NoCompression
-	case messaging.ZSTD:
-		compression = pulsar.ZSTD
-	}
-	return pulsar.ProducerOptions{
-		Topic: topic, SendTimeout: -1, BatchingMaxPublishDelay: max(p.Linger, time.Millisecond), CompressionType: compression,
+	p := profile(c.side)
+	compression := map[messaging.Compression]pulsar.CompressionType{messaging.LZ4: pulsar.LZ4, messaging.ZSTD: pulsar.ZSTD}
+	producer, err := c.client.CreateProducer(pulsar.ProducerOptions{
+		Topic: topic, SendTimeout: -1, MaxPendingMessages: c.pending, BatchingMaxPublishDelay: max(p.Linger, time.Millisecond),
 		BatchingMaxMessages: uint(p.BatchRecords), BatchingMaxSize: uint(p.BatchBytes), DisableBatching: p.BatchRecords == 1,
-	}
+		CompressionType: compression[p.Compression],
+	})
+	untimed := func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { report(time.Time{}, err) }
+	return &clientProducer{producer, report, untimed}, err
 }
 
 func (c *client) Consume(ctx context.Context, topic, subscription string, received func([]byte)) error {
+	types := map[messaging.SubscriptionType]pulsar.SubscriptionType{
+		messaging.Shared: pulsar.Shared, messaging.KeyShared: pulsar.KeyShared,
+		messaging.Exclusive: pulsar.Exclusive, messaging.Failover: pulsar.Failover,
+	}
 	consumer, err := c.client.Subscribe(pulsar.ConsumerOptions{
-		Topic: topic, SubscriptionName: subscription, Type: clientType(c.side.Type), SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
+		Topic: topic, SubscriptionName: subscription, SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
+		Type: types[cmp.Or(c.side.Type, messaging.Shared)],
 	})
 	if err != nil {
 		return err
@@ -94,21 +79,6 @@ func (c *client) Consume(ctx context.Context, topic, subscription string, receiv
 		}
 	}
 }
-
-func clientType(t messaging.SubscriptionType) pulsar.SubscriptionType {
-	switch t {
-	case messaging.Exclusive:
-		return pulsar.Exclusive
-	case messaging.Failover:
-		return pulsar.Failover
-	case messaging.KeyShared:
-		return pulsar.KeyShared
-	default:
-		return pulsar.Shared
-	}
-}
-
-func (c *client) Figures() map[string]float64 { return nil }
 
 func (c *client) Close() { c.client.Close() }
 

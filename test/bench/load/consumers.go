@@ -3,18 +3,19 @@ package load
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/bits-and-blooms/bitset"
+	"golang.org/x/sync/errgroup"
 )
 
 // arrivals are the messages that one subscription has received. It is safe for concurrent use.
 type arrivals struct {
-	mu         sync.Mutex
-	seen       [][]uint64 // bits, by the number of the producer
-	distinct   int64
-	duplicates int64
-	unexpected int64 // messages that must not arrive
+	mu                               sync.Mutex
+	seen                             map[uint32]*bitset.BitSet // numbers of messages, by the number of the producer
+	distinct, duplicates, unexpected atomic.Int64              // unexpected ones must not arrive
 }
 
 // note counts a message and returns its due time, or the zero time if it is not timed.
@@ -22,34 +23,23 @@ func (a *arrivals) note(payload []byte) (due time.Time) {
 	if ns := binary.BigEndian.Uint64(payload); ns > 0 {
 		due = time.Unix(0, int64(ns))
 	}
-	producer, n := binary.BigEndian.Uint32(payload[8:]), binary.BigEndian.Uint32(payload[12:])
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	producer, n := binary.BigEndian.Uint32(payload[8:]), uint(binary.BigEndian.Uint32(payload[12:]))
 	if producer&abortedMark != 0 {
-		a.unexpected++
+		a.unexpected.Add(1)
 		return time.Time{}
 	}
-	for len(a.seen) <= int(producer) {
-		a.seen = append(a.seen, nil)
-	}
-	bits := a.seen[producer]
-	for len(bits) <= int(n/64) {
-		bits = append(bits, 0)
-	}
-	a.seen[producer] = bits
-	if mask := uint64(1) << (n % 64); bits[n/64]&mask == 0 {
-		bits[n/64] |= mask
-		a.distinct++
-	} else {
-		a.duplicates++
-	}
-	return due
-}
-
-func (a *arrivals) counts() (distinct, duplicates, unexpected int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.distinct, a.duplicates, a.unexpected
+	if a.seen[producer] == nil {
+		a.seen[producer] = &bitset.BitSet{}
+	}
+	if a.seen[producer].Test(n) {
+		a.duplicates.Add(1)
+	} else {
+		a.seen[producer].Set(n)
+		a.distinct.Add(1)
+	}
+	return due
 }
 
 // abortedMark is the bit of the producer's number in messages that must not arrive.
@@ -58,28 +48,23 @@ const abortedMark = 1 << 31
 // markAborted marks a message of a transaction that will be aborted.
 func markAborted(payload []byte) { payload[8] |= abortedMark >> 24 }
 
-// consume runs all consumers until ctx ends.
+// consume runs all consumers until ctx ends or one of them fails.
 func (r *run) consume(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var wg sync.WaitGroup
+	g, ctx := errgroup.WithContext(ctx)
 	for i, name := range r.turn.Subscriptions {
-		into := r.arrived[i]
 		for _, topic := range r.turn.Topics {
 			for range r.turn.Workload.ConsumerPerSubscription {
-				wg.Go(func() {
-					if err := r.driver.Consume(ctx, topic, name, func(payload []byte) { r.receive(into, payload) }); err != nil {
-						cancel(err)
+				g.Go(func() error {
+					err := r.driver.Consume(ctx, topic, name, func(payload []byte) { r.receive(r.arrived[i], payload) })
+					if ctx.Err() == nil {
+						return err
 					}
+					return nil // it was stopped
 				})
 			}
 		}
 	}
-	wg.Wait()
-	if err := context.Cause(ctx); err != nil && !errors.Is(err, ctx.Err()) {
-		return err
-	}
-	return nil
+	return g.Wait()
 }
 
 func (r *run) receive(into *arrivals, payload []byte) {
@@ -97,8 +82,7 @@ func (r *run) receive(into *arrivals, payload []byte) {
 func (r *run) behind(messages int64) int64 {
 	var most int64
 	for _, a := range r.arrived {
-		distinct, _, _ := a.counts()
-		most = max(most, messages-distinct)
+		most = max(most, messages-a.distinct.Load())
 	}
 	return most
 }

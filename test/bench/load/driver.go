@@ -1,7 +1,10 @@
+// Package load runs one turn of a workload: producers and consumers of one implementation. A turn
+// is a separate process, so that CPU time and peak memory belong to one implementation.
 package load
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -17,8 +20,6 @@ type Driver interface {
 	// Consume receives messages of the subscription until ctx ends. For each it calls received, then
 	// acknowledges it. The payload is valid until received returns.
 	Consume(ctx context.Context, topic, subscription string, received func(payload []byte)) error
-	// Figures returns figures that the driver itself measured, or nil.
-	Figures() map[string]float64
 	Close()
 }
 
@@ -34,18 +35,38 @@ type Producer interface {
 
 // Message is one message to send.
 type Message struct {
-	Key     string
-	Payload []byte
+	Key     string `json:"key"`
+	Payload []byte `json:"payload"`
 }
 
-// drivers returns the implementations by their names in scenarios.
+// drivers returns the implementations by their names. Scenario files cannot use kafka and rabbitmq,
+// which need the URL of the turn.
 func drivers() map[string]func(context.Context, messaging.Config, Turn) (Driver, error) {
 	return map[string]func(context.Context, messaging.Config, Turn) (Driver, error){
-		"library":      newLibrary,
-		"client":       newClient,
-		"transactions": newTransactions,
+		"library": newLibrary, "client": newClient, "transactions": newTransactions, "kafka": newKafka, "rabbitmq": newRabbitMQ,
 	}
 }
 
 // Drivers returns the names of the implementations.
 func Drivers() []string { return slices.Sorted(maps.Keys(drivers())) }
+
+// geo publishes to one cluster and receives from the cluster to which it replicates. If stages are
+// measured, a consumer in the first cluster receives too: its messages carry the time stamp of the
+// first broker.
+type geo struct {
+	Driver
+	remote Driver
+	stages bool
+}
+
+func (g *geo) Consume(ctx context.Context, topic, subscription string, received func([]byte)) error {
+	if !g.stages {
+		return g.remote.Consume(ctx, topic, subscription, received)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	near := make(chan error, 1)
+	go func() { near <- g.Driver.Consume(ctx, topic, subscription, func([]byte) {}) }()
+	err := g.remote.Consume(ctx, topic, subscription, received)
+	stop()
+	return errors.Join(err, <-near)
+}

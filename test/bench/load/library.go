@@ -58,8 +58,6 @@ func (l *library) Consume(ctx context.Context, topic, subscription string, recei
 	})
 }
 
-func (l *library) Figures() map[string]float64 { return nil }
-
 func (l *library) Close() { _ = l.client.Close(context.Background()) }
 
 type libraryProducer struct {

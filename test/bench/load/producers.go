@@ -1,8 +1,13 @@
 package load
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
+	"fmt"
+	"math"
+	"os"
 	"runtime"
 	"strconv"
 	"sync"
@@ -44,14 +49,11 @@ type sending struct {
 	group    int           // messages of a loop that are due at the same time
 }
 
-// send makes all producers send until the given time, or until they have sent the given number of
-// messages (0: no limit). It returns when every message is acknowledged or has failed.
-func (r *run) send(ctx context.Context, until time.Time, messages int, rate float64) error {
-	s := &sending{run: r, began: time.Now(), until: until}
-	s.left.Store(int64(messages))
-	if messages == 0 {
-		s.left.Store(1 << 62)
-	}
+// send makes all producers send for a time, or until they have sent the given number of messages
+// (0: no limit). It returns when every message is acknowledged or has failed.
+func (r *run) send(ctx context.Context, d time.Duration, messages int, rate float64) error {
+	s := &sending{run: r, began: time.Now(), until: time.Now().Add(d)}
+	s.left.Store(int64(cmp.Or(messages, math.MaxInt)))
 	// Each caller has its own loop. Asynchronous sending needs no more loops than cores: a loop uses
 	// several producers one after the other.
 	loops := len(r.senders) * r.turn.Side.Callers
@@ -130,12 +132,11 @@ func (r *run) message(from *sender, due time.Time) Message {
 		m.Key = r.keys[time.Now().Nanosecond()%keys]
 	}
 	if r.turn.Workload.SubscriptionsPerTopic > 0 {
-		p := append([]byte(nil), m.Payload...)
+		p, ns := bytes.Clone(m.Payload), uint64(0)
 		if !due.IsZero() {
-			binary.BigEndian.PutUint64(p, uint64(due.UnixNano()))
-		} else {
-			binary.BigEndian.PutUint64(p, 0)
+			ns = uint64(due.UnixNano())
 		}
+		binary.BigEndian.PutUint64(p, ns)
 		binary.BigEndian.PutUint32(p[8:], from.number)
 		binary.BigEndian.PutUint32(p[12:], n)
 		m.Payload = p
@@ -146,7 +147,8 @@ func (r *run) message(from *sender, due time.Time) Message {
 // report counts the outcome of a message and records its latency.
 func (r *run) report(due time.Time, err error) {
 	if err != nil {
-		r.fail(err)
+		r.failed.Add(1)
+		r.firstFailure.Do(func() { fmt.Fprintln(os.Stderr, "bench: first failed message:", err) })
 		return
 	}
 	r.acked.Add(1)

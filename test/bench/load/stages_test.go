@@ -40,11 +40,12 @@ func TestStages(t *testing.T) {
 // run runs a turn at a broker of its own and decodes the last line of its output.
 func run(t *testing.T, turn load.Turn, into any) {
 	t.Helper()
-	turn.URL = wire.Start(t).URL()
+	cluster := messaging.DefaultConfig()
+	cluster.URL = wire.Start(t).URL()
 	spec, err := json.Marshal(turn)
 	require.NoError(t, err)
 	var out bytes.Buffer
-	require.NoError(t, load.RunChild(t.Context(), messaging.DefaultConfig(), bytes.NewReader(spec), &out))
+	require.NoError(t, load.RunChild(t.Context(), cluster, bytes.NewReader(spec), &out))
 	lines := bytes.Split(bytes.TrimSpace(out.Bytes()), []byte("\n"))
 	require.NoError(t, json.Unmarshal(lines[len(lines)-1], into))
 }

@@ -1,99 +1,91 @@
 package load
 
 import (
-	"bufio"
 	"context"
-	_ "embed" // the Java program
-	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/bench/workload"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
 const (
 	javaClient    = "4.0.8"
 	javaClientSum = "0a083411edeeb7eacf9c4eaa5081b8bb1969a0d558bb8a0e10cd318fb20ec566b6df3e97b37cf89a637aa21d5a14da7e630d98fca5fc430d53a5bfe500f3d216"
-	// inParallel is the default for transactions that are open at the same time.
+	// inParallel is how many transactions are open at the same time.
 	inParallel = 64
 )
 
-//go:embed java/Transactions.java
-var transactionsJava []byte
+// transactionsProgram is the Java program. The path begins at the module's root.
+const transactionsProgram = "test/bench/load/java/Transactions.java"
 
 // transactions publishes in transactions with Pulsar's Java client, in a separate process, and
 // consumes with pulsar-client-go. It does not publish with pulsar-client-go, because consumers then
 // receive aborted messages too (https://github.com/apache/pulsar-client-go/issues/1498). The Java
 // client uses no credentials.
-//
-// Settings: messagesPerTransaction; abortRatio, from 0 (the default) to 1; and inParallel, how many
-// transactions are open at the same time.
 type transactions struct {
 	*client
-	messages   int
-	abortRatio float64
-	consumed   bool // there are consumers, so messages hold their numbers
-	slots      chan struct{}
+	side     workload.Side
+	consumed bool // there are consumers, so messages hold their numbers
+	slots    chan struct{}
 
-	dir     string
 	process *exec.Cmd
 	stdin   io.WriteCloser
-	opened  chan struct{} // an answer for each producer
 
 	mu              sync.Mutex
-	in              *bufio.Writer
+	in              *json.Encoder // writes to stdin
 	producers       int
-	begun           uint64
-	open            map[uint64]*transaction
-	failure         error // of the Java program; later calls return it
+	begun           int
+	open            map[int]*transaction
+	failure         error // of the Java program; later transactions fail with it
 	began, last     time.Time
-	ended, aborted  int
+	aborted         int
 	abortedMessages int
-	ends            *hdrhistogram.Histogram
+	ends            *hdrhistogram.Histogram // time of commits and aborts
 }
 
-// transaction is an open transaction.
+// transaction is what the Java program reads.
 type transaction struct {
+	Number   int       `json:"number"`
+	Producer int       `json:"producer"`
+	Topic    string    `json:"topic"`
+	Abort    bool      `json:"abort"`
+	Messages []Message `json:"messages"`
+
 	producer *transactionProducer
-	abort    bool
-	dues     []time.Time
+	dues     []time.Time // of the messages
+}
+
+// answer is what the Java program writes when a transaction has ended.
+type answer struct {
+	Number int    `json:"number"`
+	Error  string `json:"error"`
+	Micros int64  `json:"micros"` // of the commit or abort
 }
 
 func newTransactions(ctx context.Context, cluster messaging.Config, t Turn) (Driver, error) {
-	d := &transactions{
-		consumed: len(t.Subscriptions) > 0, opened: make(chan struct{}, 1), open: map[uint64]*transaction{}, ends: NewHistogram(),
-	}
-	var err error
-	if d.messages, err = strconv.Atoi(t.Side.Settings["messagesPerTransaction"]); err != nil || d.messages < 1 {
-		return nil, errors.New("settings: messagesPerTransaction: must be a number above 0")
-	}
-	parallel := inParallel
-	if text, ok := t.Side.Settings["inParallel"]; ok {
-		if parallel, err = strconv.Atoi(text); err != nil || parallel < 1 {
-			return nil, fmt.Errorf("settings: inParallel: %q: must be a number above 0", text)
-		}
-	}
-	d.slots = make(chan struct{}, parallel)
-	if text, ok := t.Side.Settings["abortRatio"]; ok {
-		if d.abortRatio, err = strconv.ParseFloat(text, 64); err != nil || d.abortRatio < 0 || d.abortRatio > 1 {
-			return nil, fmt.Errorf("settings: abortRatio: %q: must be from 0 to 1", text)
-		}
+	if t.Side.MessagesPerTransaction < 1 || t.Side.AbortRatio < 0 || t.Side.AbortRatio > 1 {
+		return nil, errors.New("messagesPerTransaction: must be above 0, and abortRatio from 0 to 1")
 	}
 	consumer, err := newClient(ctx, cluster, t)
 	if err != nil {
 		return nil, err
 	}
-	d.client = consumer.(*client)
+	d := &transactions{
+		client: consumer.(*client), side: t.Side, consumed: len(t.Subscriptions) > 0, slots: make(chan struct{}, inParallel),
+		open: map[int]*transaction{}, ends: NewHistogram(),
+	}
 	if err := d.start(ctx, cluster); err != nil {
 		d.Close()
 		return nil, err
@@ -111,92 +103,67 @@ func (d *transactions) start(ctx context.Context, cluster messaging.Config) erro
 	if err != nil {
 		return err
 	}
-	if d.dir, err = os.MkdirTemp("", "bench-"); err != nil {
-		return err
-	}
-	source := filepath.Join(d.dir, "Transactions.java")
-	if err := os.WriteFile(source, transactionsJava, 0o600); err != nil {
-		return err
-	}
-	d.process = exec.CommandContext(ctx, "java", "-Xmx256m", "-cp", filepath.Join(jars, "*"), source,
+	process := exec.CommandContext(ctx, "java", "-Xmx256m", "-cp", filepath.Join(jars, "*"), transactionsProgram,
 		cluster.URL, cluster.ListenerName)
-	d.process.Stderr = os.Stderr
-	if d.stdin, err = d.process.StdinPipe(); err != nil {
+	process.Stderr = os.Stderr
+	if d.stdin, err = process.StdinPipe(); err != nil {
 		return err
 	}
-	out, err := d.process.StdoutPipe()
+	d.in = json.NewEncoder(d.stdin)
+	out, err := process.StdoutPipe()
 	if err != nil {
 		return err
 	}
-	d.in = bufio.NewWriter(d.stdin)
-	if err := d.process.Start(); err != nil {
+	if err := process.Start(); err != nil {
 		return err
 	}
+	d.process = process
 	go d.read(out)
 	return nil
 }
 
-// read handles the answers of the Java program until it ends.
+// read handles the answers of the Java program until it ends. Then it fails what is open.
 func (d *transactions) read(out io.Reader) {
-	var answer struct {
-		Number int64
-		Failed bool
-		Micros int32
-	}
-	answers := bufio.NewReader(out)
+	answers := json.NewDecoder(out)
 	for {
-		err := binary.Read(answers, binary.BigEndian, &answer)
-		if err != nil {
-			d.fail(fmt.Errorf("the Java program ended: %w", err))
-			close(d.opened)
+		var a answer
+		if err := answers.Decode(&a); err != nil {
+			d.mu.Lock()
+			d.failure = fmt.Errorf("the Java program ended: %w", err)
+			open := maps.Clone(d.open)
+			d.mu.Unlock()
+			for n := range open {
+				d.end(answer{Number: n, Error: d.failure.Error()})
+			}
 			return
 		}
-		if answer.Number < 0 {
-			d.opened <- struct{}{}
-			continue
-		}
-		if answer.Failed {
-			err = errors.New("the transaction failed")
-		}
-		d.end(uint64(answer.Number), time.Duration(answer.Micros)*time.Microsecond, err)
-	}
-}
-
-// fail ends all transactions with the error.
-func (d *transactions) fail(err error) {
-	d.mu.Lock()
-	d.failure = err
-	var numbers []uint64
-	for n := range d.open {
-		numbers = append(numbers, n)
-	}
-	d.mu.Unlock()
-	for _, n := range numbers {
-		d.end(n, 0, err)
+		d.end(a)
 	}
 }
 
 // end reports the messages of a transaction.
-func (d *transactions) end(number uint64, took time.Duration, err error) {
+func (d *transactions) end(a answer) {
 	d.mu.Lock()
-	t := d.open[number]
+	t := d.open[a.Number]
 	if t == nil { // already ended
 		d.mu.Unlock()
 		return
 	}
-	delete(d.open, number)
-	if err == nil {
+	delete(d.open, a.Number)
+	var err error
+	if a.Error != "" {
+		err = errors.New(a.Error)
+	} else if len(t.dues) > 0 {
 		d.last = time.Now()
-		d.ended++
-		_ = d.ends.RecordValue(min(took, longest).Microseconds()) // within the histogram's bounds
-		if t.abort {
+		Record(d.ends, time.Duration(a.Micros)*time.Microsecond)
+		if t.Abort {
 			d.aborted++
 			d.abortedMessages += len(t.dues)
 		}
 	}
 	d.mu.Unlock()
 	for _, due := range t.dues {
-		if err != nil || !t.abort {
+		if err != nil || !t.Abort {
 			t.producer.report(due, err)
 		}
 	}
@@ -207,59 +174,42 @@ func (d *transactions) end(number uint64, took time.Duration, err error) {
 // Producer opens a producer that one goroutine uses at a time. It reports the messages of a
 // transaction when the transaction is committed or has failed. It does not report messages of
 // aborted transactions.
-func (d *transactions) Producer(_ context.Context, topic string, report func(time.Time, error)) (Producer, error) {
-	d.mu.Lock()
-	frame := appendText([]byte{'P'}, topic)
-	number := d.producers
+func (d *transactions) Producer(ctx context.Context, topic string, report func(time.Time, error)) (Producer, error) {
 	d.producers++
-	err := d.write(frame)
-	d.mu.Unlock()
-	if _, ok := <-d.opened; !ok || err != nil {
-		return nil, errors.Join(err, d.failure)
-	}
-	return &transactionProducer{driver: d, number: number, report: report}, nil
-}
-
-// write sends a frame to the Java program. The caller holds mu.
-func (d *transactions) write(frame []byte) error {
-	if d.failure != nil {
-		return d.failure
-	}
-	_, err := d.in.Write(frame)
-	return errors.Join(err, d.in.Flush())
-}
-
-// appendText appends a text in the format of Java's readUTF.
-func appendText(frame []byte, text string) []byte {
-	return append(binary.BigEndian.AppendUint16(frame, uint16(len(text))), text...)
-}
-
-// Figures returns figures of all transactions, including the warm-up. commit is the time from the
-// broker's acknowledgement of the messages to the end of the commit or abort.
-func (d *transactions) Figures() map[string]float64 {
+	p := &transactionProducer{driver: d, number: d.producers, topic: topic, report: report, next: []Message{}}
+	p.publish() // without messages: the Java program starts and connects before the load begins
+	_ = p.Flush(ctx)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	f := map[string]float64{
-		"transactions_s":       float64(d.ended) / max(d.last.Sub(d.began).Seconds(), 0.001),
-		"aborted_transactions": float64(d.aborted), "aborted_messages": float64(d.abortedMessages),
-	}
+	return p, d.failure
+}
+
+// figures adds figures of all transactions, including the warm-up. commit is the time from the
+// broker's acknowledgement of the messages to the end of the commit or abort.
+func (d *transactions) figures(f map[string]float64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f["transactions_s"] = float64(d.ends.TotalCount()) / max(d.last.Sub(d.began).Seconds(), 0.001)
+	f["aborted_transactions"], f["aborted_messages"] = float64(d.aborted), float64(d.abortedMessages)
 	percentiles("commit", d.ends, f)
-	return f
+	for _, name := range []string{"cpu_us", "cpu_cores", "allocs", "peak_mib"} { // the producer is another process
+		delete(f, name)
+	}
 }
 
 // Close ends the Java program and the consumers.
 func (d *transactions) Close() {
-	if d.process != nil && d.process.Process != nil {
+	if d.process != nil {
 		_ = d.stdin.Close()
 		_ = d.process.Wait() // its exit status does not matter
 	}
-	_ = os.RemoveAll(d.dir)
 	d.client.Close()
 }
 
 type transactionProducer struct {
 	driver  *transactions
 	number  int
+	topic   string
 	report  func(time.Time, error)
 	next    []Message // of the next transaction
 	dues    []time.Time
@@ -269,7 +219,7 @@ type transactionProducer struct {
 // Send keeps the message until the transaction has all of its messages.
 func (p *transactionProducer) Send(_ context.Context, m Message, due time.Time) {
 	p.next, p.dues = append(p.next, m), append(p.dues, due)
-	if len(p.next) == p.driver.messages {
+	if len(p.next) == p.driver.side.MessagesPerTransaction {
 		p.publish()
 	}
 }
@@ -280,32 +230,26 @@ func (p *transactionProducer) publish() {
 	d.slots <- struct{}{}
 	p.pending.Add(1)
 	d.mu.Lock()
-	n := d.begun
-	d.begun++
-	if n == 0 {
+	n, ratio := d.begun, d.side.AbortRatio
+	if len(p.next) > 0 && d.began.IsZero() {
 		d.began = time.Now()
 	}
-	t := &transaction{producer: p, abort: int(float64(n+1)*d.abortRatio) > int(float64(n)*d.abortRatio), dues: p.dues}
-	frame := binary.BigEndian.AppendUint64([]byte{'T'}, n)
-	frame = binary.BigEndian.AppendUint32(frame, uint32(p.number))
-	frame = append(frame, 0)
-	if t.abort {
-		frame[len(frame)-1] = 1
-	}
-	frame = binary.BigEndian.AppendUint32(frame, uint32(len(p.next)))
-	for _, m := range p.next {
-		if t.abort && d.consumed {
+	d.begun++
+	t := &transaction{Number: n, Producer: p.number, Topic: p.topic, Messages: p.next, producer: p, dues: p.dues}
+	if t.Abort = int(float64(n+1)*ratio) > int(float64(n)*ratio); t.Abort && d.consumed {
+		for _, m := range p.next {
 			markAborted(m.Payload)
 		}
-		frame = binary.BigEndian.AppendUint32(appendText(frame, m.Key), uint32(len(m.Payload)))
-		frame = append(frame, m.Payload...)
 	}
 	d.open[n] = t
-	err := d.write(frame)
+	err := d.failure
+	if err == nil {
+		err = d.in.Encode(t)
+	}
 	d.mu.Unlock()
-	p.next, p.dues = nil, nil
+	p.next, p.dues = []Message{}, nil
 	if err != nil {
-		d.end(n, 0, err)
+		d.end(answer{Number: n, Error: err.Error()})
 	}
 }
 

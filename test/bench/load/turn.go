@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/aviaryhq/aviary/test/bench/workload"
@@ -19,10 +21,8 @@ import (
 type Turn struct {
 	Workload workload.Workload `json:"workload"`
 	Side     workload.Side     `json:"side"`
-	// URL, AdminURL and Listener, if set, replace those of the configuration.
-	URL      string `json:"url"`
-	AdminURL string `json:"admin_url"`
-	Listener string `json:"listener"`
+	// URL is the address of Kafka or RabbitMQ, of their drivers.
+	URL string `json:"url"`
 	// RemoteURL, if set, is the cluster to which messages are replicated. Consumers receive from it.
 	RemoteURL string `json:"remote_url"`
 	// Topics and Subscriptions exist before the turn. Each topic has each subscription.
@@ -61,9 +61,9 @@ type line struct {
 // limit.
 const graceTimeout = 3 * time.Minute
 
-// Run runs the turn in a child process: this program with -turn and args, which name the cluster.
-// It calls progress with each sample.
-func Run(ctx context.Context, t Turn, args []string, progress func(Sample)) (*Result, error) {
+// Run runs the turn in a child process: this program with -turn, args and environ, which name the
+// cluster. It calls progress with each sample.
+func Run(ctx context.Context, t Turn, args, environ []string, progress func(Sample)) (*Result, error) {
 	spec, err := json.Marshal(t)
 	if err != nil {
 		return nil, err
@@ -79,7 +79,11 @@ func Run(ctx context.Context, t Turn, args []string, progress func(Sample)) (*Re
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, self, append([]string{"-turn"}, args...)...)
-	cmd.Stdin, cmd.Stderr = bytes.NewReader(spec), os.Stderr
+	cmd.Stdin, cmd.Stderr, cmd.Env = bytes.NewReader(spec), os.Stderr, os.Environ()
+	if len(environ) > 0 { // a cluster that this program started needs no other settings of the user
+		own := slices.DeleteFunc(cmd.Env, func(v string) bool { return strings.HasPrefix(v, "BENCH_") })
+		cmd.Env = append(own, environ...)
+	}
 	in, out, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -101,27 +105,21 @@ func Run(ctx context.Context, t Turn, args []string, progress func(Sample)) (*Re
 	return result, nil
 }
 
-// read reads the output of a child to its end.
+// read reads the output of a child: samples, and the result at its end.
 func read(in io.Reader, progress func(Sample)) (*Result, error) {
-	var result *Result
 	var samples []Sample
 	for d := json.NewDecoder(in); ; {
 		var l line
-		switch err := d.Decode(&l); {
-		case errors.Is(err, io.EOF) && result != nil:
-			result.Samples = samples
-			return result, nil
-		case errors.Is(err, io.EOF):
+		if err := d.Decode(&l); errors.Is(err, io.EOF) {
 			return nil, errors.New("the process ended without a result")
-		case err != nil:
+		} else if err != nil {
 			return nil, fmt.Errorf("output of the process: %w", err)
 		}
-		if l.Sample != nil {
-			samples = append(samples, *l.Sample)
-			progress(*l.Sample)
-		}
 		if l.Result != nil {
-			result = l.Result
+			l.Result.Samples = samples
+			return l.Result, nil
 		}
+		samples = append(samples, *l.Sample)
+		progress(*l.Sample)
 	}
 }

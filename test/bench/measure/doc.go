@@ -1,3 +1,2 @@
-// Package measure runs pieces, which are measured, as child processes, compares them in turns and
-// reports the figures.
+// Package measure has meters of time, CPU and memory, and the report of a scenario.
 package measure

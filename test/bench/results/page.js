@@ -1,4 +1,4 @@
-// Draws the charts of the page. `parts` holds the data, see page.go.
+// Draws the charts of the page. `parts` holds the results, `units` the units by the end of a name.
 "use strict";
 
 const color = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -29,9 +29,39 @@ function draw(card, title, unit, options, data) {
   new uPlot({...options, width: card.clientWidth - 32, height: 240}, data, card);
 }
 
+// chartsOf returns the charts of a part over time: the known ones, then one for each unit of the other series.
+function chartsOf(part) {
+  const names = new Set(part.sides.flatMap(side => side.rounds.flatMap(samples => (samples ?? []).flatMap(s => Object.keys(s.values)))));
+  const latency = of => ({unit: "ms", log: true, series: [of + "_p99_ms", of + "_p50_ms", of + "_max_ms"], labels: ["p99", "p50", "max"]});
+  const all = [
+    {title: "Publish latency", ...latency("publish")},
+    {title: "End-to-end latency", ...latency("e2e")},
+    {title: "Rate", unit: "msg/s", series: ["publish_msg_s", "consume_msg_s"], labels: ["published", "received"]},
+    {title: "Backlog", unit: "messages", series: ["backlog_messages"], labels: [""]},
+    {title: "CPU of the load process", unit: "cores", series: ["cpu_cores"], labels: [""]},
+    {title: "Memory of the load process", unit: "MiB", series: ["memory_mib"], labels: [""]},
+  ].filter(chart => names.has(chart.series[0]));
+  const known = all.flatMap(chart => chart.series), others = {};
+  for (const name of [...names].sort()) {
+    if (known.includes(name) || /^(publish|e2e)_.*_ms$/.test(name)) continue; // other percentiles of the latencies
+    const [end, unit] = units.find(([end]) => name.endsWith(end)) ?? ["", ""];
+    const chart = others[unit] ??= {title: "Other series", unit, series: [], labels: []};
+    chart.series.push(name);
+    chart.labels.push(name.slice(0, name.length - end.length).replaceAll("_", " "));
+  }
+  for (const unit of Object.keys(others).sort()) {
+    const chart = others[unit], [label] = chart.labels;
+    all.push(chart.series.length > 1 ? chart : {...chart, title: label[0].toUpperCase() + label.slice(1), labels: [""]});
+  }
+  return all;
+}
+
+const second = sample => Math.round(sample.at);
+
 // phases marks where the phases begin: of each side, or once if they are the same.
 function phases(part, round) {
-  const all = part.sides.map(s => s.rounds[round]?.phases ?? []);
+  const all = part.sides.map(side => (side.rounds[round] ?? []).filter((s, i, samples) => s.phase !== samples[i - 1]?.phase)
+    .map(s => ({at: Math.max(second(s) - 1, 0), name: s.phase})));
   const same = all.every(p => JSON.stringify(p) === JSON.stringify(all[0]));
   return u => {
     const ctx = u.ctx, ratio = devicePixelRatio;
@@ -57,15 +87,15 @@ function phases(part, round) {
 }
 
 function overTime(card, part, number, round, chart) {
-  const end = Math.max(0, ...part.sides.flatMap(s => s.rounds[round]?.at ?? []));
+  const end = Math.max(0, ...part.sides.flatMap(side => (side.rounds[round] ?? []).map(second)));
   const data = [Array.from({length: end + 1}, (_, i) => i)];
   const series = [{label: "time", value: (u, v) => v == null ? "–" : v + " s"}];
   part.sides.forEach((side, i) => chart.series.forEach((name, k) => {
-    const samples = side.rounds[round], values = samples?.values[name];
-    if (!values) return;
+    const samples = (side.rounds[round] ?? []).filter(s => name in s.values);
+    if (!samples.length) return;
     const column = new Array(end + 1).fill(null);
     // A logarithmic axis has no place for 0.
-    samples.at.forEach((at, n) => { column[at] = chart.log && values[n] <= 0 ? null : values[n]; });
+    samples.forEach(s => { column[second(s)] = chart.log && s.values[name] <= 0 ? null : s.values[name]; });
     data.push(column);
     series.push({label: (side.name + " " + chart.labels[k]).trim(), stroke: sideColor(i), points: {show: false}, value: (u, v) => short(v), ...lineStyle(k)});
   }));
@@ -100,8 +130,8 @@ function drawPart(number) {
   into.replaceChildren();
   const card = () => into.appendChild(Object.assign(document.createElement("div"), {className: "card"}));
   const hasPercentiles = part.sides.some(s => Object.keys(s.percentiles ?? {}).length);
-  const charts = (part.charts ?? []).map(chart => c => overTime(c, part, number, round, chart));
-  if (hasPercentiles) charts.splice(charts.filter((_, i) => part.charts[i].log).length, 0, c => byPercentile(c, part));
+  const known = chartsOf(part), charts = known.map(chart => c => overTime(c, part, number, round, chart));
+  if (hasPercentiles) charts.splice(known.filter(chart => chart.log).length, 0, c => byPercentile(c, part));
   // All cards first: their number decides how wide they are.
   const cards = charts.map(card);
   charts.forEach((chart, i) => chart(cards[i]));

@@ -45,7 +45,7 @@ func TestPage(t *testing.T) {
 	for _, want := range []string{
 		"second-part", "publish, msg/s", "12,346 (12,346–12,346)", "not counted: no admin URL",
 		"1 of 2 met", `class="bad">not met`, `class="good">met`,
-		`"broker_heap_mib"`, `"queue_add_ms"`, `{"at":1,"name":"drain"}`,
+		`"broker_heap_mib"`, `"queue_add_ms"`, `"phase":"drain"`,
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)

@@ -50,16 +50,22 @@ type Percentile struct {
 
 // Figure returns the figure of each turn; NaN where it was not measured.
 func (s *Side) Figure(name string) []float64 {
-	return measure.Each(s.Turns, func(r *load.Result) float64 {
-		if v, ok := r.Figures[name]; ok {
-			return v
+	var all []float64
+	for _, t := range s.Turns {
+		v, ok := t.Figures[name]
+		if !ok {
+			v = math.NaN()
 		}
-		return math.NaN()
-	})
+		all = append(all, v)
+	}
+	return all
 }
 
-// Median returns the median of a figure over the turns.
-func (s *Side) Median(name string) float64 {
+// Summary returns the median of a figure over the turns, or the worst value if that counts.
+func (s *Side) Summary(name string) float64 {
+	if Worst(name) {
+		return s.Most(name)
+	}
 	return measure.Median(slices.DeleteFunc(s.Figure(name), math.IsNaN))
 }
 
@@ -68,20 +74,21 @@ func (s *Side) Most(name string) float64 {
 	return measure.Most(append(slices.DeleteFunc(s.Figure(name), math.IsNaN), 0))
 }
 
-// Names are those of all figures.
-func (s *Side) Names() []string {
-	all := map[string]bool{}
-	for _, t := range s.Turns {
-		for name := range t.Figures {
-			all[name] = true
-		}
-	}
-	return slices.Sorted(maps.Keys(all))
-}
+// Worst reports whether the worst round counts in place of the median: of losses and of peaks.
+func Worst(figure string) bool { return figure == "peak_mib" || slices.Contains(Losses(), figure) }
 
 // Has reports whether every turn has the figure.
 func (s *Side) Has(name string) bool {
-	return len(s.Turns) > 0 && !slices.ContainsFunc(s.Turns, func(r *load.Result) bool { _, ok := r.Figures[name]; return !ok })
+	return len(s.Turns) > 0 && !slices.ContainsFunc(s.Figure(name), math.IsNaN)
+}
+
+// Names are those of all figures.
+func (s *Side) Names() []string {
+	all := map[string]float64{}
+	for _, t := range s.Turns {
+		maps.Copy(all, t.Figures)
+	}
+	return slices.Sorted(maps.Keys(all))
 }
 
 // Merge merges the histograms of each side's turns into the percentiles of the side.
@@ -94,11 +101,10 @@ func (p *Part) Merge() error {
 				if err != nil {
 					return fmt.Errorf("histogram %s: %w", name, err)
 				}
-				if merged[name] == nil {
-					merged[name] = h
-				} else {
-					merged[name].Merge(h)
+				if merged[name] != nil {
+					h.Merge(merged[name])
 				}
+				merged[name] = h
 			}
 		}
 		s.Percentiles = map[string][]Percentile{}

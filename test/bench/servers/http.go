@@ -7,58 +7,70 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 )
+
+// request sends a value as JSON, or nothing if it is nil. An answer other than 2xx is an error. The
+// caller closes the body of the answer.
+func request(ctx context.Context, method, url string, value any) (io.ReadCloser, error) {
+	var body bytes.Buffer
+	if value != nil {
+		if err := json.NewEncoder(&body).Encode(value); err != nil {
+			return nil, err
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, url, &body)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode/100 != 2 {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1000))
+		_ = resp.Body.Close()
+		return nil, fmt.Errorf("%s %s: %s: %s", method, url, resp.Status, text)
+	}
+	return resp.Body, nil
+}
 
 // Get reads the JSON of a URL into out.
 func Get(ctx context.Context, url string, out any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	body, err := request(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
-	return send(req, func(resp *http.Response) (bool, error) {
-		if resp.StatusCode != http.StatusOK {
-			return false, nil
-		}
-		return true, json.NewDecoder(resp.Body).Decode(out)
-	})
+	defer body.Close()
+	return json.NewDecoder(body).Decode(out)
 }
 
 // Put sends a value as JSON.
 func Put(ctx context.Context, url string, value any) error {
-	text, err := json.Marshal(value)
+	body, err := request(ctx, http.MethodPut, url, value)
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPut, url, bytes.NewReader(text))
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	return send(req, succeeded)
+	return body.Close()
 }
 
-// Del deletes what a URL names.
-func Del(ctx context.Context, url string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodDelete, url, nil)
-	if err != nil {
-		return err
-	}
-	return send(req, succeeded)
-}
+// metricsTimeout bounds one request for metrics.
+const metricsTimeout = 5 * time.Second
 
-func succeeded(resp *http.Response) (bool, error) { return resp.StatusCode/100 == 2, nil }
-
-// send sends a request. accept reads the answer; false: its status is a failure.
-func send(req *http.Request, accept func(*http.Response) (bool, error)) error {
-	resp, err := http.DefaultClient.Do(req)
+// Metrics reads the metrics of a service or a broker.
+func Metrics(ctx context.Context, url string) (map[string]*dto.MetricFamily, error) {
+	ctx, cancel := context.WithTimeout(ctx, metricsTimeout)
+	defer cancel()
+	body, err := request(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() { _ = resp.Body.Close() }()
-	ok, err := accept(resp)
-	if ok || err != nil {
-		return err
-	}
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, 1000))
-	return fmt.Errorf("%s %s: %s: %s", req.Method, req.URL, resp.Status, text)
+	defer body.Close()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	return parser.TextToMetricFamilies(body)
 }

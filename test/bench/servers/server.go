@@ -1,7 +1,7 @@
+// Package servers runs the services and other programs that scenarios measure.
 package servers
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,41 +11,27 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
+
 	"github.com/aviaryhq/aviary/test/bench/measure"
+	"github.com/aviaryhq/aviary/test/bench/senders"
+	"github.com/aviaryhq/aviary/test/stack/process"
 	"github.com/aviaryhq/aviary/test/systems/owned"
 )
 
-// Turn is one measured run of a server under the load.
-type Turn struct {
-	Stored    float64 // bytes that the broker has of a sample; 0 where nothing was asked for
-	Load      measure.Outcome
-	CPU, Peak float64 // seconds; MiB
-	Check     measure.Outcome
-	Checked   bool
-}
-
-// PerCPU is the number of messages for each second of CPU.
-func (t Turn) PerCPU() float64 { return float64(t.Load.Messages) / t.CPU }
-
-// Rate is the number of messages per second.
-func (t Turn) Rate() float64 { return t.Load.Rate() }
-
-// StoredBytes is how many bytes the broker has of a sample.
-func (t Turn) StoredBytes() float64 { return t.Stored }
-
 // Server is a measured process.
 type Server struct {
-	Name, Write, Admin string
+	Name    string
+	Admin   string // URL of the admin server
+	Address string // host:port for clients
 
 	process *owned.Process
 	stopped bool
 }
 
-// Start starts a program. It writes to the file log, and has environ besides our environment.
+// Start starts a program with more environment variables. It appends its output to the file log.
 func Start(program, log string, environ []string, args ...string) (*Server, error) {
 	out, err := os.OpenFile(filepath.Clean(log), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -58,10 +44,12 @@ func Start(program, log string, environ []string, args ...string) (*Server, erro
 	return &Server{Name: filepath.Base(program), process: process}, err
 }
 
-// stopTimeout is how long a process may take to end in order.
-const stopTimeout = 40 * time.Second
+const (
+	readyTimeout = 30 * time.Second // until a process is ready
+	stopTimeout  = 40 * time.Second // until a process has ended
+)
 
-// Stop asks the process to end and waits. Twice is fine.
+// Stop asks the process to end and waits. A second call does nothing.
 func (s *Server) Stop() error {
 	if s.stopped {
 		return nil
@@ -75,100 +63,91 @@ func (s *Server) Stop() error {
 	return nil
 }
 
-// Await polls url until it answers 200.
+// Await waits until a GET of the URL succeeds. Otherwise it stops the process.
 func (s *Server) Await(ctx context.Context, url string) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return err
+	var last error
+	err := process.Poll(ctx, 20*time.Millisecond, func() (bool, error) {
+		var body io.ReadCloser
+		if body, last = request(ctx, http.MethodGet, url, nil); last != nil {
+			return false, nil //nolint:nilerr // it is not ready yet
 		}
-		resp, err := http.DefaultClient.Do(req)
-		if err == nil {
-			_ = resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return nil
-			}
-		}
-		measure.Wait(ctx, 20*time.Millisecond)
-		if ctx.Err() != nil {
-			return errors.Join(fmt.Errorf("%s is not ready", s.Name), s.Stop())
-		}
+		return true, body.Close()
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("%s is not ready: %w: %w", s.Name, err, last), s.Stop())
 	}
+	return nil
 }
 
-// Load measures the process while it is sent the load that p says, remote write where it says none,
-// and while rest lasts.
-func (s *Server) Load(ctx context.Context, p measure.Piece, rest func()) (t Turn, err error) {
+// Measure sends a load, and then calls rest if it is not nil. The outcome has the CPU time of the
+// process meanwhile, and its peak memory.
+func (s *Server) Measure(ctx context.Context, l senders.Load, rest func()) (measure.Outcome, error) {
 	before, err := s.CPU()
 	if err != nil {
-		return t, err
+		return measure.Outcome{}, err
 	}
-	p.Kind, p.URL = cmp.Or(p.Kind, "remote-write"), cmp.Or(p.URL, s.Write)
-	if t.Load, err = measure.Run(ctx, p); err != nil {
-		return t, err
+	var m measure.Meter
+	if err := l.Send(ctx, l, &m); err != nil {
+		return m.Outcome, err
 	}
 	if rest != nil {
 		rest()
 	}
 	after, err := s.CPU()
 	if err != nil {
-		return t, err
+		return m.Outcome, err
 	}
-	t.CPU = after - before
-	t.Peak, err = s.Peak()
-	return t, err
+	m.Outcome.CPU = after - before
+	m.Outcome.PeakMiB, err = s.Peak()
+	return m.Outcome, err
 }
 
-// Profiles writes five seconds' CPU profile, which includes the generator's making of
-// its requests, and what has been allocated by then.
+// Profiles writes a CPU profile of five seconds, and what the service has allocated by then. The
+// names of the files begin with prefix.
 func (s *Server) Profiles(ctx context.Context, prefix string) error {
 	for _, p := range [][2]string{{"profile?seconds=5", ".cpu.prof"}, {"allocs", ".allocs.prof"}} {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Admin+"/debug/pprof/"+p[0], nil)
-		if err != nil {
-			return err
-		}
-		resp, err := http.DefaultClient.Do(req)
+		body, err := request(ctx, http.MethodGet, s.Admin+"/debug/pprof/"+p[0], nil)
 		if err != nil {
 			return err
 		}
 		f, err := os.Create(filepath.Clean(prefix + p[1]))
 		if err == nil {
-			_, err = io.Copy(f, resp.Body)
+			_, err = io.Copy(f, body)
 			err = errors.Join(err, f.Close())
 		}
-		if err = errors.Join(err, resp.Body.Close()); err != nil {
+		if err = errors.Join(err, body.Close()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// ticks is in how many a second the kernel counts time of processes.
-const ticks = 100
-
-// CPU is the process' user and system time so far, in seconds.
+// CPU returns the user and system time of the process so far, in seconds.
 func (s *Server) CPU() (float64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.process.PID()))
+	p, err := procfs.NewProc(s.process.PID())
 	if err != nil {
 		return 0, err
 	}
-	_, rest, _ := strings.Cut(string(text), ") ")
-	fields := strings.Fields(rest)
-	if len(fields) < 13 {
-		return 0, errors.New("unexpected /proc/<pid>/stat")
-	}
-	user, err1 := strconv.ParseFloat(fields[11], 64)
-	system, err2 := strconv.ParseFloat(fields[12], 64)
-	return (user + system) / ticks, errors.Join(err1, err2)
+	stat, err := p.Stat()
+	return stat.CPUTime(), err
 }
 
-// Peak is the largest resident size of the process so far, in MiB.
-func (s *Server) Peak() (float64, error) { return measure.ResidentMiB(s.process.PID(), "VmHWM") }
+// Peak returns the largest resident size of the process so far, in MiB.
+func (s *Server) Peak() (float64, error) {
+	_, peak, err := measure.ResidentMiB(s.process.PID())
+	return peak, err
+}
 
-// TwoPorts finds free addresses.
-func TwoPorts() (a, b string, err error) {
+// Resident returns the resident size of the process, in MiB.
+func (s *Server) Resident() (float64, error) {
+	now, _, err := measure.ResidentMiB(s.process.PID())
+	return now, err
+}
+
+// TwoAddresses finds two free addresses.
+func TwoAddresses() (a, b string, err error) {
 	one, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", "", err
@@ -189,12 +168,3 @@ func Build(ctx context.Context, name, binary string) error {
 	}
 	return nil
 }
-
-// P50 is the median latency, in milliseconds.
-func (t Turn) P50() float64 { return t.Load.P50 }
-
-// P99 is the latency that one message in a hundred exceeds, in milliseconds.
-func (t Turn) P99() float64 { return t.Load.P99 }
-
-// Resident is the process' resident size, in MiB.
-func (s *Server) Resident() (float64, error) { return measure.ResidentMiB(s.process.PID(), "VmRSS") }

@@ -13,8 +13,6 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -47,34 +45,29 @@ type Broker struct {
 // Metric is a metric of the broker: the sum of all its series with the labels. The values of labels
 // are patterns of path.Match: * matches any characters except /.
 type Metric struct {
-	Series string            `yaml:"series" json:"series"` // its name in the results, with the unit at its end
-	Metric string            `yaml:"metric" json:"metric"`
-	Labels map[string]string `yaml:"labels" json:"labels"`
-	Scale  float64           `yaml:"scale" json:"scale"` // default: 1
-	Rate   bool              `yaml:"rate" json:"rate"`   // its increase per second
+	Series string            `yaml:"series"` // its name in the results, with the unit at its end
+	Metric string            `yaml:"metric"`
+	Labels map[string]string `yaml:"labels"`
+	Scale  float64           `yaml:"scale"` // default: 1
+	Rate   bool              `yaml:"rate"`  // its increase per second
 }
 
 // Sum returns the sum of the metric's series with the labels, times Scale.
 func (m Metric) Sum(families map[string]*dto.MetricFamily) float64 {
 	sum := 0.0
 	for _, one := range families[m.Metric].GetMetric() {
-		if m.selects(one) {
+		matches := 0
+		for _, l := range one.GetLabel() {
+			pattern, wanted := m.Labels[l.GetName()]
+			if same, err := path.Match(pattern, l.GetValue()); wanted && same && err == nil {
+				matches++
+			}
+		}
+		if matches == len(m.Labels) {
 			sum += one.GetGauge().GetValue() + one.GetCounter().GetValue() + one.GetUntyped().GetValue() + one.GetSummary().GetSampleSum()
 		}
 	}
 	return sum * cmp.Or(m.Scale, 1)
-}
-
-func (m Metric) selects(one *dto.Metric) bool {
-	for name, value := range m.Labels {
-		if !slices.ContainsFunc(one.GetLabel(), func(l *dto.LabelPair) bool {
-			same, _ := path.Match(value, l.GetValue()) // an invalid pattern matches nothing
-			return l.GetName() == name && same
-		}) {
-			return false
-		}
-	}
-	return true
 }
 
 // Part is a workload that every side runs once in each round, one side after the other.
@@ -88,6 +81,8 @@ type Part struct {
 	Rounds int `yaml:"rounds"`
 	// MaxRounds is the maximum number of rounds. 0: no maximum.
 	MaxRounds int `yaml:"maxRounds"`
+	// WarmUpRounds is the number of rounds before those, which are not part of the results.
+	WarmUpRounds int `yaml:"warmUpRounds"`
 	// Messages is the maximum number of messages of a turn. 0: only the duration ends it.
 	Messages int `yaml:"messages"`
 	// Preload is the number of messages for each topic that the library publishes (with the profile
@@ -125,8 +120,11 @@ type Side struct {
 	// Stages measures the stages of each message's delay: figures stage_queue_p50_ms and so on. It
 	// needs publisher: {compression: none}, and a connection without TLS.
 	Stages bool `yaml:"stages" json:"stages"`
-
-	Settings map[string]string `yaml:"settings" json:"settings"` // of the driver
+	// Of the driver transactions: AbortRatio is the fraction of transactions that are aborted.
+	MessagesPerTransaction int     `yaml:"messagesPerTransaction" json:"messagesPerTransaction"`
+	AbortRatio             float64 `yaml:"abortRatio" json:"abortRatio"`
+	// Job is a section of deployments/pulsar/fio/journal.fio, of the driver fio.
+	Job string `yaml:"job" json:"job"`
 }
 
 // Publisher overrides settings of the profile. 0 and "" keep the profile's value.
@@ -138,8 +136,10 @@ type Publisher struct {
 	Compression       messaging.Compression `yaml:"compression" json:"compression"`
 }
 
-// Target is a limit for the median of a figure over the rounds. With Over it limits the median of
-// the ratios to another side, with Minus that of the differences from another side.
+// Target is a limit for the median of a figure over the rounds; for a loss or the peak memory it is
+// a limit for the worst round. With Over it limits the median of
+// the ratios to another side, with Minus that of the differences from another side. Without AtLeast
+// and AtMost it has no limit: it only gives the figure a name.
 type Target struct {
 	Name   string `yaml:"name"`
 	Figure string `yaml:"figure"`
@@ -153,31 +153,19 @@ type Target struct {
 	AtMost     *float64 `yaml:"atMost"`
 }
 
-// UnmarshalYAML sets defaults for absent fields.
-func (p *Part) UnmarshalYAML(node *yaml.Node) error {
-	type plainPart Part
-	one := plainPart{Workload: Default()}
-	one.Workload.WarmupDurationMinutes = 0
-	if err := strict(node, &one); err != nil {
-		return err
-	}
-	*p = Part(one)
-	return nil
-}
-
 // ReadScenario reads a scenario file and expands the parts that have Each.
 func ReadScenario(files fs.FS, file string) (*Scenario, error) {
 	text, err := fs.ReadFile(files, file)
 	if err != nil {
 		return nil, err
 	}
-	var s Scenario
+	s := Scenario{Name: strings.TrimSuffix(path.Base(file), path.Ext(file))}
 	if err := decode(file, text, &s); err != nil {
 		return nil, err
 	}
-	s.Name = strings.TrimSuffix(path.Base(file), path.Ext(file))
 	var parts []Part
 	for _, p := range s.Parts {
+		p.Workload.setDefaults()
 		more, err := p.expand()
 		if err != nil {
 			return nil, fmt.Errorf("%s: part %s: %w", file, p.Name, err)
@@ -198,15 +186,11 @@ func (p Part) expand() ([]Part, error) {
 		var more []Part
 		for _, one := range parts {
 			for _, value := range p.Each[field] {
-				text, err := yaml.Marshal(map[string]any{field: value})
-				if err != nil {
-					return nil, err
-				}
 				next := one
-				if err := decode("each", text, &next.Workload); err != nil {
+				next.Name = fmt.Sprintf("%s_%s_%v", one.Name, field, value)
+				if err := decode("each", fmt.Appendf(nil, "%s: %v", field, value), &next.Workload); err != nil {
 					return nil, err
 				}
-				next.Name = fmt.Sprintf("%s_%s_%v", one.Name, field, value)
 				more = append(more, next)
 			}
 		}
@@ -217,33 +201,28 @@ func (p Part) expand() ([]Part, error) {
 
 func (s *Scenario) validate() error {
 	var faults []error
-	var known []string // part/side of the parts so far
+	known := map[string]bool{} // part/side of the parts so far
 	for _, p := range s.Parts {
-		var own []string
-		fault := func(format string, args ...any) {
-			faults = append(faults, fmt.Errorf("part %s: %s", p.Name, fmt.Sprintf(format, args...)))
-		}
-		if err := p.Workload.Validate(); err != nil {
-			fault("%v", err)
-		}
-		if len(p.Sides) == 0 {
-			fault("sides: must have at least one")
-		}
-		for _, side := range p.Sides {
-			known, own = append(known, p.Name+"/"+side.Name), append(own, side.Name)
-			if _, ok := s.Brokers[side.Broker]; !ok && side.Broker != "" {
-				fault("side %s: broker: %q is not one of brokers", side.Name, side.Broker)
+		check := func(ok bool, format string, args ...any) {
+			if !ok {
+				faults = append(faults, fmt.Errorf("part %s: %s", p.Name, fmt.Sprintf(format, args...)))
 			}
+		}
+		err := p.Workload.Validate()
+		check(err == nil, "%v", err)
+		check(len(p.Sides) > 0, "sides: must have at least one")
+		for _, side := range p.Sides {
+			known[p.Name+"/"+side.Name] = true
+			_, ok := s.Brokers[side.Broker]
+			check(ok || side.Broker == "", "side %s: broker: %q is not one of brokers", side.Name, side.Broker)
 		}
 		for _, t := range p.Targets {
 			for _, of := range []string{t.Of, t.Over, t.Minus} {
-				if of != "" && !slices.Contains(known, of) && !slices.Contains(own, of) {
-					fault("target %s: %q is not a side of this part or of an earlier part", t.Name, of)
-				}
+				check(of == "" || known[of] || known[p.Name+"/"+of],
+					"target %s: %q is not a side of this part or of an earlier part", t.Name, of)
 			}
-			if t.Of == "" || t.Figure == "" || (t.AtLeast == nil) == (t.AtMost == nil) {
-				fault("target %s: must have of, figure, and one of atLeast and atMost", t.Name)
-			}
+			check(t.Of != "" && t.Figure != "" && (t.AtLeast == nil || t.AtMost == nil),
+				"target %s: must have of and figure, and at most one of atLeast and atMost", t.Name)
 		}
 	}
 	return errors.Join(faults...)
@@ -251,8 +230,8 @@ func (s *Scenario) validate() error {
 
 // Compare returns the scenario of one workload file. It compares the library with the profile ops
 // and the plain client with the same settings.
-func Compare(w Workload) *Scenario {
-	return &Scenario{Name: w.Name, Question: "The library beside the plain client: " + w.Name, Parts: []Part{{
+func Compare(name string, w Workload) *Scenario {
+	return &Scenario{Name: name, Question: "The library beside the plain client: " + w.Name, Parts: []Part{{
 		Name: w.Name, Workload: w, Sides: []Side{{Name: "library", Driver: "library"}, {Name: "client", Driver: "client"}},
 	}}}
 }

@@ -4,12 +4,14 @@ package workload
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,14 +24,14 @@ import (
 type Workload struct {
 	Name string `yaml:"name" json:"name"`
 
-	Topics             int            `yaml:"topics" json:"topics"`
-	PartitionsPerTopic int            `yaml:"partitionsPerTopic" json:"partitionsPerTopic"` // 0: topics without partitions
-	KeyDistributor     KeyDistributor `yaml:"keyDistributor" json:"keyDistributor"`
+	Topics             int    `yaml:"topics" json:"topics"`
+	PartitionsPerTopic int    `yaml:"partitionsPerTopic" json:"partitionsPerTopic"` // 0: topics without partitions
+	KeyDistributor     string `yaml:"keyDistributor" json:"keyDistributor"`
 
 	MessageSize int `yaml:"messageSize" json:"messageSize"` // bytes
 	// Without UseRandomizedPayloads all messages have one payload of random bytes. With it there are
 	// RandomizedPayloadPoolSize payloads, and only the fraction RandomBytesRatio of each is random.
-	// PayloadFile replaces both.
+	// PayloadFile replaces both. A file *.jsonl has a payload in each line.
 	UseRandomizedPayloads     bool    `yaml:"useRandomizedPayloads" json:"useRandomizedPayloads"`
 	RandomBytesRatio          float64 `yaml:"randomBytesRatio" json:"randomBytesRatio"`
 	RandomizedPayloadPoolSize int     `yaml:"randomizedPayloadPoolSize" json:"randomizedPayloadPoolSize"`
@@ -54,22 +56,26 @@ type Workload struct {
 	WarmupDurationMinutes float64 `yaml:"warmupDurationMinutes" json:"warmupDurationMinutes"` // default: 1
 }
 
-// KeyDistributor chooses the keys of messages.
-type KeyDistributor string
-
-// The distributors of the OpenMessaging Benchmark.
+// Values of KeyDistributor, which chooses the keys of messages.
 const (
-	NoKey         KeyDistributor = "NO_KEY"
-	KeyRoundRobin KeyDistributor = "KEY_ROUND_ROBIN"
-	RandomNano    KeyDistributor = "RANDOM_NANO"
+	NoKey         = "NO_KEY"
+	KeyRoundRobin = "KEY_ROUND_ROBIN"
+	RandomNano    = "RANDOM_NANO"
 )
 
 // Default returns a workload with the default of each field.
 func Default() Workload {
-	return Workload{
-		Topics: 1, PartitionsPerTopic: 1, KeyDistributor: NoKey, ProducersPerTopic: 1, ConsumerPerSubscription: 1,
-		BacklogDrainRatio: 1, TestDurationMinutes: 5, WarmupDurationMinutes: 1,
-	}
+	w := Workload{PartitionsPerTopic: 1, WarmupDurationMinutes: 1}
+	w.setDefaults()
+	return w
+}
+
+// setDefaults sets the defaults of fields that are 0, except that of partitions and of the warm-up.
+func (w *Workload) setDefaults() {
+	w.Topics, w.ProducersPerTopic = cmp.Or(w.Topics, 1), cmp.Or(w.ProducersPerTopic, 1)
+	w.ConsumerPerSubscription = cmp.Or(w.ConsumerPerSubscription, 1)
+	w.KeyDistributor = cmp.Or(w.KeyDistributor, NoKey)
+	w.BacklogDrainRatio, w.TestDurationMinutes = cmp.Or(w.BacklogDrainRatio, 1), cmp.Or(w.TestDurationMinutes, 5)
 }
 
 // StampSize is the minimum size of a message that is consumed: its first bytes hold its due time
@@ -88,22 +94,21 @@ func (w *Workload) Validate() error {
 	check(w.PartitionsPerTopic >= 0, "partitionsPerTopic: %d: must not be negative", w.PartitionsPerTopic)
 	check(w.MessageSize > 0 || w.PayloadFile != "", "messageSize: must be above 0, or payloadFile must be set")
 	check(w.MessageSize >= StampSize || w.SubscriptionsPerTopic == 0 || w.PayloadFile != "",
-		"messageSize: %d: must be at least %d with subscriptions: a message holds its number and its due time", w.MessageSize, StampSize)
+		"messageSize: %d: must be at least %d with subscriptions: a message holds its number and due time", w.MessageSize, StampSize)
 	check(w.ProducersPerTopic > 0, "producersPerTopic: %d: must be at least 1", w.ProducersPerTopic)
 	check(w.SubscriptionsPerTopic >= 0, "subscriptionsPerTopic: %d: must not be negative", w.SubscriptionsPerTopic)
-	check(w.ConsumerPerSubscription > 0 || w.SubscriptionsPerTopic == 0, "consumerPerSubscription: %d: must be at least 1", w.ConsumerPerSubscription)
+	check(w.ConsumerPerSubscription > 0 || w.SubscriptionsPerTopic == 0,
+		"consumerPerSubscription: %d: must be at least 1", w.ConsumerPerSubscription)
 	check(w.ProducerRate >= 0, "producerRate: %d: must not be negative; 0 is no limit", w.ProducerRate)
 	check(w.RandomBytesRatio >= 0 && w.RandomBytesRatio <= 1, "randomBytesRatio: %g: must be from 0 to 1", w.RandomBytesRatio)
 	check(w.ConsumerBacklogSizeGB >= 0, "consumerBacklogSizeGB: %g: must not be negative", w.ConsumerBacklogSizeGB)
-	check(w.ConsumerBacklogSizeGB == 0 || w.SubscriptionsPerTopic > 0, "consumerBacklogSizeGB: needs subscriptionsPerTopic of at least 1")
-	check(w.BacklogDrainRatio > 0 && w.BacklogDrainRatio <= 1, "backlogDrainRatio: %g: must be above 0 and at most 1", w.BacklogDrainRatio)
+	check(w.ConsumerBacklogSizeGB == 0 || w.SubscriptionsPerTopic > 0, "consumerBacklogSizeGB: needs subscriptionsPerTopic above 0")
+	check(w.BacklogDrainRatio > 0 && w.BacklogDrainRatio <= 1,
+		"backlogDrainRatio: %g: must be above 0 and at most 1", w.BacklogDrainRatio)
 	check(w.TestDurationMinutes > 0, "testDurationMinutes: %g: must be above 0", w.TestDurationMinutes)
 	check(w.WarmupDurationMinutes >= 0, "warmupDurationMinutes: %g: must not be negative", w.WarmupDurationMinutes)
-	switch w.KeyDistributor {
-	case NoKey, KeyRoundRobin, RandomNano:
-	default:
-		check(false, "keyDistributor: %q: must be one of NO_KEY, KEY_ROUND_ROBIN, RANDOM_NANO", w.KeyDistributor)
-	}
+	check(slices.Contains([]string{NoKey, KeyRoundRobin, RandomNano}, w.KeyDistributor),
+		"keyDistributor: %q: must be one of NO_KEY, KEY_ROUND_ROBIN, RANDOM_NANO", w.KeyDistributor)
 	return errors.Join(faults...)
 }
 
@@ -119,10 +124,17 @@ func minutes(m float64) time.Duration { return time.Duration(m * float64(time.Mi
 func (w *Workload) Payloads() ([][]byte, error) {
 	if w.PayloadFile != "" {
 		one, err := os.ReadFile(filepath.Clean(w.PayloadFile))
-		if err == nil && len(one) < StampSize && w.SubscriptionsPerTopic > 0 {
-			err = fmt.Errorf("payloadFile: %s has %d bytes: must have at least %d with subscriptions", w.PayloadFile, len(one), StampSize)
+		all := [][]byte{one}
+		if filepath.Ext(w.PayloadFile) == ".jsonl" {
+			all = bytes.Split(bytes.TrimSpace(one), []byte("\n"))
 		}
-		return [][]byte{one}, err
+		for i, payload := range all {
+			if err == nil && len(payload) < StampSize && w.SubscriptionsPerTopic > 0 {
+				err = fmt.Errorf("payloadFile: %s: message %d has %d bytes: must have at least %d with subscriptions",
+					w.PayloadFile, i+1, len(payload), StampSize)
+			}
+		}
+		return all, err
 	}
 	n, random := 1, w.MessageSize
 	if w.UseRandomizedPayloads {
@@ -176,15 +188,6 @@ func decode(name string, text []byte, into any) error {
 		return fmt.Errorf("%s: %s", name, plain(err))
 	}
 	return nil
-}
-
-// strict decodes a node as decode does: inside UnmarshalYAML the library forgets KnownFields.
-func strict(node *yaml.Node, into any) error {
-	text, err := yaml.Marshal(node)
-	if err != nil {
-		return err
-	}
-	return decode(fmt.Sprintf("from line %d", node.Line), text, into)
 }
 
 // plain removes the names of Go types from an error of the YAML library.

@@ -110,7 +110,7 @@ func TestEach(t *testing.T) {
 parts:
   - name: part
     each: {topics: [1, 10], messageSize: [100, 200]}
-    workload: {producerRate: 5}
+    workload: {producerRate: 5, partitionsPerTopic: 1}
     sides: [{name: library, driver: library}]
 `)}}, "one.yaml")
 	if err != nil {

@@ -1,77 +1,67 @@
-import java.io.*;
-import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.concurrent.*;
 import org.apache.pulsar.client.api.*;
+import org.apache.pulsar.shade.com.fasterxml.jackson.databind.ObjectMapper;
 
 /**
- * Transactions publishes messages in transactions. Arguments: the URL, and the listener's name.
- *
- * <p>Standard input: 'P' and a topic open the next producer. 'T' begins a transaction: its number, the number of its
- * producer, 1 to abort it, and its messages with their keys. Standard output has one answer for each: the number of
- * the transaction (-1 for a producer), 1 if it failed, and the microseconds of the commit or abort.
+ * Transactions publishes messages in transactions. Arguments: the URL, and the listener's name. Standard input has one
+ * JSON object for each transaction, standard output one for each that has ended. Without messages it only opens the
+ * producer.
  */
 class Transactions {
-    private static final DataOutputStream OUT = new DataOutputStream(new BufferedOutputStream(System.out));
+    record Message(String key, byte[] payload) {}
+
+    record Begin(long number, int producer, String topic, boolean abort, Message[] messages) {}
+
+    /** Answer has the microseconds of the commit or abort, or an error. */
+    record Answer(long number, String error, long micros) {}
+
+    private static final ObjectMapper JSON = new ObjectMapper();
 
     public static void main(String[] args) throws Exception {
         var options = PulsarClient.builder().serviceUrl(args[0]).enableTransaction(true).memoryLimit(0, SizeUnit.BYTES);
         if (!args[1].isEmpty()) {
             options.listenerName(args[1]);
         }
-        var in = new DataInputStream(new BufferedInputStream(System.in));
-        var producers = new ArrayList<Producer<byte[]>>();
-        try (var client = options.build()) {
-            for (int kind = in.read(); kind >= 0; kind = in.read()) {
-                if (kind == 'P') {
-                    producers.add(client.newProducer().topic(in.readUTF()).sendTimeout(0, TimeUnit.SECONDS)
+        var producers = new HashMap<Integer, Producer<byte[]>>();
+        try (var client = options.build(); var input = JSON.readerFor(Begin.class).<Begin>readValues(System.in)) {
+            while (input.hasNextValue()) {
+                var next = input.nextValue();
+                if (!producers.containsKey(next.producer)) {
+                    producers.put(next.producer, client.newProducer().topic(next.topic).sendTimeout(0, TimeUnit.SECONDS)
                             .compressionType(CompressionType.LZ4).create());
-                    answer(-1, null, 0);
+                }
+                if (next.messages.length == 0) {
+                    answer(new Answer(next.number, "", 0));
                 } else {
-                    transaction(client, producers, in);
+                    publish(client, producers.get(next.producer), next);
                 }
             }
         }
     }
 
-    private static void transaction(PulsarClient client, ArrayList<Producer<byte[]>> producers, DataInputStream in)
-            throws Exception {
-        long id = in.readLong();
-        var producer = producers.get(in.readInt());
-        boolean abort = in.readBoolean();
-        var keys = new String[in.readInt()];
-        var payloads = new byte[keys.length][];
-        for (int i = 0; i < keys.length; i++) {
-            keys[i] = in.readUTF();
-            payloads[i] = in.readNBytes(in.readInt());
-        }
+    private static void publish(PulsarClient client, Producer<byte[]> producer, Begin next) {
         var began = new long[1];
         client.newTransaction().withTransactionTimeout(1, TimeUnit.MINUTES).build().thenCompose(txn -> {
-            var sent = new CompletableFuture<?>[keys.length];
-            for (int i = 0; i < keys.length; i++) {
-                var message = producer.newMessage(txn).value(payloads[i]);
-                sent[i] = (keys[i].isEmpty() ? message : message.key(keys[i])).sendAsync();
+            var sent = new CompletableFuture<?>[next.messages.length];
+            for (int i = 0; i < sent.length; i++) {
+                var message = producer.newMessage(txn).value(next.messages[i].payload);
+                sent[i] = (next.messages[i].key.isEmpty() ? message : message.key(next.messages[i].key)).sendAsync();
             }
             producer.flushAsync();
             return CompletableFuture.allOf(sent).thenCompose(all -> {
                 began[0] = System.nanoTime();
-                return abort ? txn.abort() : txn.commit();
+                return next.abort ? txn.abort() : txn.commit();
             });
-        }).whenComplete((done, error) -> answer(id, error, (int) ((System.nanoTime() - began[0]) / 1000)));
+        }).whenComplete((done, error) -> answer(
+                new Answer(next.number, error == null ? "" : error.toString(), (System.nanoTime() - began[0]) / 1000)));
     }
 
-    private static void answer(long id, Throwable error, int micros) {
-        if (error != null) {
-            System.err.println("bench: a transaction failed: " + error);
-        }
-        synchronized (OUT) {
-            try {
-                OUT.writeLong(id);
-                OUT.writeBoolean(error != null);
-                OUT.writeInt(micros);
-                OUT.flush();
-            } catch (IOException e) {
-                System.exit(1); // the parent is gone
-            }
+    private static synchronized void answer(Answer answer) {
+        try {
+            System.out.println(JSON.writeValueAsString(answer));
+        } catch (Exception e) {
+            System.exit(1); // not possible: all fields are numbers or text
         }
     }
 }

@@ -1,2 +1,0 @@
-// Package servers runs the brokers and services that scenarios measure, and asks them for figures.
-package servers

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -115,7 +114,7 @@ func start(ctx context.Context, name string, b workload.Broker, far bool) (_ *cl
 	c.environ = []string{
 		"BENCH_PULSAR_URL=" + config.URL, "BENCH_PULSAR_ADMIN_URL=" + config.AdminURL, "BENCH_PULSAR_LISTENER_NAME=" + config.ListenerName,
 	}
-	return c, c.dial(ctx, config, cmp.Or(values["PULSAR_GEO_NAMESPACE"], "public/default"))
+	return c, c.dial(ctx, config, cmp.Or(values["PULSAR_GEO_NAMESPACE"], defaultNamespace))
 }
 
 // stop stops what was started, the last first.
@@ -137,7 +136,7 @@ func (c *cluster) topics(ctx context.Context, part string, w workload.Workload, 
 	if w.PartitionsPerTopic > 1 && c.admin == nil {
 		return nil, fmt.Errorf("partitionsPerTopic: %d: needs pulsar.admin_url", w.PartitionsPerTopic)
 	}
-	base := fmt.Sprintf("persistent://%s/bench-%s-%s", c.namespace, plainName(part), rand.Text())
+	base := newTopic(c.namespace, part)
 	for i := range w.Topics {
 		name := fmt.Sprintf("%s-%d", base, i)
 		names = append(names, name)

@@ -66,11 +66,14 @@ type settings struct {
 	Namespace string           `yaml:"namespace"` // of the topics; default: public/default
 }
 
+// defaultNamespace is the namespace of topics that need no other.
+const defaultNamespace = "public/default"
+
 // noCluster is the default URL. With it this program starts brokers.
 const noCluster = "pulsar://none.invalid:6650"
 
 func defaults() settings {
-	s := settings{Pulsar: messaging.DefaultConfig(), Namespace: "public/default"}
+	s := settings{Pulsar: messaging.DefaultConfig(), Namespace: defaultNamespace}
 	s.Pulsar.URL = noCluster
 	return s
 }

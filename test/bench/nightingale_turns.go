@@ -56,7 +56,7 @@ func (r *runner) outage(ctx context.Context, p remotePart, round int) (*load.Res
 func (r *runner) remoteTurn(
 	ctx context.Context, c *cluster, p remotePart, round int, meanwhile func() error,
 ) (_ *load.Result, err error) {
-	topic := newTopic(p.format)
+	topic := newTopic(c.namespace, p.format)
 	if p.partitions[0] > 0 {
 		if err := c.client.Topic(topic).Create(ctx, p.partitions[0]); err != nil {
 			return nil, err

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -103,9 +104,9 @@ func (r *runner) driver(ctx context.Context, c *cluster, p *workload.Part, one w
 	return side{one.Name, func(round int) (*load.Result, error) { return r.turn(ctx, c, p, one, round, nil) }}
 }
 
-// newTopic returns the name of a topic that does not exist, in the default namespace.
-func newTopic(part string) string {
-	return "persistent://public/default/bench-" + part + "-" + rand.Text()
+// newTopic returns the name of a topic that does not exist.
+func newTopic(namespace, part string) string {
+	return "persistent://" + namespace + "/bench-" + plainName(part) + "-" + rand.Text()
 }
 
 // measured returns the figures of an outcome as a result. unit is what its messages are: msg_s and
@@ -114,8 +115,6 @@ func measured(o measure.Outcome, unit string, more map[string]float64) *load.Res
 	f := map[string]float64{
 		unit + "_s": o.Rate(), unit + "_per_cpu_s": float64(o.Messages) / o.CPU, "peak_mib": o.PeakMiB, "p50_ms": o.P50, "p99_ms": o.P99,
 	}
-	for name, value := range more {
-		f[name] = value
-	}
+	maps.Copy(f, more)
 	return &load.Result{Figures: f}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"maps"
 	"net"
@@ -134,7 +133,7 @@ func (b *sonicBench) startSonic(ctx context.Context, side string, primaries int,
 	}
 	all := map[string]string{
 		"REDIS_URL": "redis://" + strings.Join(addresses, ","), "REDIS_CLUSTER": strconv.FormatBool(primaries > 0),
-		"PULSAR_URL": b.pulsar.config.URL, "ZONE": "a", "TOPIC": newTopic("sonic"),
+		"PULSAR_URL": b.pulsar.config.URL, "ZONE": "a", "TOPIC": newTopic(defaultNamespace, "sonic"),
 	}
 	maps.Copy(all, environ)
 	var err error
@@ -161,7 +160,7 @@ func (b *sonicBench) proxies(ctx context.Context, environ map[string]string) ([]
 // pair starts a Sonic in each of two zones, with a topic of their own. It returns that of zone a.
 func (b *sonicBench) pair(ctx context.Context, environ map[string]string) ([]*endpoint, error) {
 	environ = maps.Clone(environ)
-	environ["TOPIC"] = "persistent://" + b.pulsar.namespace + "/bench-sonic-" + strings.ToLower(rand.Text())
+	environ["TOPIC"] = newTopic(b.pulsar.namespace, "sonic")
 	sonic, err := b.startSonic(ctx, "sonic", 0, environ)
 	if err != nil {
 		return nil, err

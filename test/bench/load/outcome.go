@@ -53,7 +53,7 @@ func (r *run) result() (*Result, error) {
 	handled := max(published, received, 1)
 	f := map[string]float64{
 		"seconds": o.Seconds, "cpu_us": o.CPU / handled * 1e6, "cpu_cores": o.CPU / o.Seconds, "peak_mib": peak,
-		"allocs":        o.Allocs * float64(max(o.Messages, 1)) / handled,
+		"allocs":        o.Allocs / handled,
 		"publish_msg_s": published / o.Seconds, "publish_mb_s": published * r.size / o.Seconds / 1e6,
 		"acknowledged": float64(r.acked.Load()), "failed": float64(r.failed.Load()), "unsent": float64(r.unsent.Load()),
 	}

@@ -20,7 +20,7 @@ type Outcome struct {
 	P50, P99 float64 // latency percentiles in milliseconds; 0 if calls are not timed
 	CPU      float64 // user and system time of the process, in seconds
 	PeakMiB  float64 // largest resident size of the process
-	Allocs   float64 // heap allocations per message
+	Allocs   float64 // heap allocations
 	Refused  int     // requests that had to be repeated
 }
 
@@ -64,7 +64,7 @@ func (m *Meter) Stop(n int) {
 	m.Outcome.Messages = n
 	var ms runtime.MemStats
 	runtime.ReadMemStats(&ms)
-	m.Outcome.Allocs = float64(ms.Mallocs-m.mallocs) / float64(max(n, 1))
+	m.Outcome.Allocs = float64(ms.Mallocs - m.mallocs)
 	if m.cpu != nil {
 		pprof.StopCPUProfile()
 	}

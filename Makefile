@@ -28,7 +28,7 @@ GOLANGCI_VERSION    := v2.15.0
 GOVULNCHECK_VERSION := v1.9.0
 TOOLS = $${XDG_CACHE_HOME:-$$HOME/.cache}/aviary/tools/golangci-lint-$(GOLANGCI_VERSION)-$$(go env GOVERSION)
 
-# kubectl-validate is built likewise: its Kubernetes is not that of test/helm. The API server is that of test/helm/apiserver.
+# kubectl-validate is built likewise: its Kubernetes is not that of test/deployments/helm. The API server is that of test/deployments/helm/apiserver.
 KUBECTL_VALIDATE_VERSION := v0.0.4
 HELM_TOOLS = $${XDG_CACHE_HOME:-$$HOME/.cache}/aviary/tools/kubectl-validate-$(KUBECTL_VALIDATE_VERSION)-$$(go env GOVERSION)
 KUBERNETES = $${XDG_CACHE_HOME:-$$HOME/.cache}/aviary/tools/kubernetes
@@ -60,7 +60,7 @@ smoke: need-go ## Run the demo unattended and verify it end to end
 
 .PHONY: check
 check: lint build ## Lint, build, and run the tests that need no server: two minutes, less where nothing changed
-	@go test -short -vet=off ./cmd/... ./internal/... ./pkg/... ./test/configuration ./test/demo/display ./test/documents ./test/history ./test/verdict ./test/wire
+	@go test -short -vet=off ./cmd/... ./internal/... ./pkg/... ./test/configuration ./test/demo/display ./test/documents ./test/history ./test/verdict ./test/fakebroker
 
 .PHONY: test
 test: need-go ## Run every test, those on real servers too
@@ -73,16 +73,16 @@ fresh: need-go ## Run the first commands of the README in a fresh clone, with em
 .PHONY: soak
 soak: need-go ## Run randomised tests and faults for long, with fresh seeds: SEEDS=5000, SECONDS=600, EVENTBRIDGE_SECONDS=600, PIGEONHOLE_SECONDS=600 or MONITORING=1
 ifeq ($(origin SECONDS),command line)
-	@AVIARY_WHOLE_SECONDS='$(SECONDS)' go test -count 1 -timeout "$$(( $(SECONDS) / 30 + 90 ))m" -v ./test/sonic
+	@AVIARY_SONIC_SECONDS='$(SECONDS)' go test -count 1 -timeout "$$(( $(SECONDS) / 30 + 90 ))m" -v ./test/e2e/sonic
 	@AVIARY_TEST_STEPS="$$(( $(SECONDS) * 100 ))" go test -count 1 -timeout 120m -p 1 ./internal/sonic/script ./internal/sonic/proxy ./internal/sonic/wire
 else ifeq ($(origin EVENTBRIDGE_SECONDS),command line)
 	@AVIARY_EVENTBRIDGE_SECONDS='$(EVENTBRIDGE_SECONDS)' go test -count 1 -timeout "$$(( $(EVENTBRIDGE_SECONDS) / 20 + 60 ))m" -p 1 -v \
-	  ./test/eventbridge/whole ./internal/eventbridge/ingest ./internal/eventbridge/delivery ./internal/eventbridge/engine ./internal/eventbridge/registry/store
+	  ./test/e2e/eventbridge ./internal/eventbridge/ingest ./internal/eventbridge/delivery ./internal/eventbridge/engine ./internal/eventbridge/registry/store
 else ifeq ($(origin PIGEONHOLE_SECONDS),command line)
 	@AVIARY_PIGEONHOLE_SECONDS='$(PIGEONHOLE_SECONDS)' go test -count 1 -timeout "$$(( $(PIGEONHOLE_SECONDS) / 5 + 60 ))m" -p 1 -v \
-	  ./test/pigeonhole ./internal/connector/pulsar ./internal/connector/pipeline
+	  ./test/e2e/pigeonhole ./internal/connector/pulsar ./internal/connector/pipeline
 else ifeq ($(origin MONITORING),command line)
-	@AVIARY_MONITORING_FAULTS=1 go test -count 1 -timeout 20m -v ./test/monitoring
+	@AVIARY_MONITORING_FAULTS=1 go test -count 1 -timeout 20m -v ./test/e2e/monitoring
 else
 	@AVIARY_MODEL_SEEDS='$(SEEDS)' AVIARY_MODEL_BROKER_SEEDS=20 AVIARY_MESSAGING_SOAK=1 go test -count 1 -timeout 120m -v \
 	  -run '^(TestModel|TestModelOnTheBroker|TestBacklogOfLargeMessagesFitsTheBudget|TestReaderFromATimeMissesNothing)$$' ./pkg/messaging
@@ -92,7 +92,7 @@ endif
 
 .PHONY: zones
 zones: need-go ## Run four zones: one is cut off for ZONES_SECONDS=60, all are upgraded, also from UPGRADE_FROM=revision, and one is lost and replaced
-	@AVIARY_ZONES_SECONDS='$(ZONES_SECONDS)' AVIARY_ZONES_FROM='$(UPGRADE_FROM)' go test -count 1 -timeout "$$(( $(ZONES_SECONDS) / 60 + 60 ))m" -v ./test/zones
+	@AVIARY_ZONES_SECONDS='$(ZONES_SECONDS)' AVIARY_ZONES_FROM='$(UPGRADE_FROM)' go test -count 1 -timeout "$$(( $(ZONES_SECONDS) / 60 + 60 ))m" -v ./test/e2e/zones
 
 # The seeds of every target run in its package's tests as well. A number of runs ends without the "context deadline exceeded" of a time.
 .PHONY: fuzz
@@ -117,8 +117,8 @@ lint: need-go ## Check style, imports between parts, go.mod and scripts
 
 .PHONY: helm-test
 helm-test: build ## Render the Helm chart, have the services check their configurations, and test what the chart promises
-	@go -C test/helm mod tidy -diff
-	@go -C test/helm test -count 1 .
+	@go -C test/deployments/helm mod tidy -diff
+	@go -C test/deployments/helm test -count 1 .
 
 .PHONY: helm-check
 helm-check: build ## As helm-test, and have Kubernetes' schemas check the objects (kubectl-validate, which is built once)
@@ -127,13 +127,13 @@ helm-check: build ## As helm-test, and have Kubernetes' schemas check the object
 	  echo "building kubectl-validate $(KUBECTL_VALIDATE_VERSION), once" >&2; \
 	  CGO_ENABLED=0 GOBIN="$$tools" go install -ldflags '-s -w' sigs.k8s.io/kubectl-validate@$(KUBECTL_VALIDATE_VERSION); \
 	fi; \
-	AVIARY_KUBECTL_VALIDATE="$$tools/kubectl-validate" go -C test/helm test -tags kubectl -count 1 .
+	AVIARY_KUBECTL_VALIDATE="$$tools/kubectl-validate" go -C test/deployments/helm test -tags kubectl -count 1 .
 
 .PHONY: helm-apply
 helm-apply: need-go ## Build Kubernetes' API server, which takes minutes, and install, upgrade and remove the Helm chart there
-	@go -C test/helm/apiserver build -ldflags '-s -w' -o "$(KUBERNETES)/kube-apiserver" k8s.io/kubernetes/cmd/kube-apiserver
-	@go -C test/helm/apiserver build -ldflags '-s -w' -o "$(KUBERNETES)/etcd" go.etcd.io/etcd/server/v3
-	@AVIARY_KUBERNETES="$(KUBERNETES)" go -C test/helm test -tags apiserver -count 1 -v -run '^TestAPIServer' .
+	@go -C test/deployments/helm/apiserver build -ldflags '-s -w' -o "$(KUBERNETES)/kube-apiserver" k8s.io/kubernetes/cmd/kube-apiserver
+	@go -C test/deployments/helm/apiserver build -ldflags '-s -w' -o "$(KUBERNETES)/etcd" go.etcd.io/etcd/server/v3
+	@AVIARY_KUBERNETES="$(KUBERNETES)" go -C test/deployments/helm test -tags apiserver -count 1 -v -run '^TestAPIServer' .
 
 .PHONY: vuln
 vuln: need-go ## Look for known vulnerabilities (needs the Go vulnerability database)

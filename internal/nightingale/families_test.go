@@ -13,7 +13,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 	"github.com/aviaryhq/aviary/internal/nightingale/tenant"
-	"github.com/aviaryhq/aviary/test/nightingale/writetest"
+	"github.com/aviaryhq/aviary/test/systems/writetest"
 )
 
 func TestFamiliesFindBySeriesName(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 func TestClustersWithoutThisOne(t *testing.T) {
 	t.Parallel()
 	geo := stack.Geo(t)
-	w := newWorld(t, geo.A)
+	w := newFixture(t, geo.A)
 	w.admin(http.MethodPut, "tenants/"+w.tenant, map[string]any{"allowedClusters": []string{"zone-a", "zone-b"}})
 	w.Namespaces = []setup.Namespace{{Name: w.tenant + "/n", Clusters: []string{"zone-b"}}}
 	w.Topics = []setup.Topic{{Path: "topic", Name: w.topic("plain")}}

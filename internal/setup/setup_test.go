@@ -18,17 +18,17 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// world is a tenant of a Pulsar, which need not exist, and what a service wants there.
-type world struct {
+// fixture is a tenant of a Pulsar, which need not exist, and what a service wants there.
+type fixture struct {
 	t      *testing.T
 	srv    *stack.PulsarServer
 	tenant string
 	setup.Cluster
 }
 
-func newWorld(t *testing.T, srv *stack.PulsarServer) *world {
+func newFixture(t *testing.T, srv *stack.PulsarServer) *fixture {
 	t.Helper()
-	w := &world{t: t, srv: srv, tenant: "setup-" + strings.ToLower(rand.Text())}
+	w := &fixture{t: t, srv: srv, tenant: "setup-" + strings.ToLower(rand.Text())}
 	w.Path, w.Pulsar = "pulsar", messaging.Config{URL: srv.URL(), AdminURL: srv.AdminURL()}
 	t.Cleanup(func() {
 		assert.NoError(t, srv.Admin(context.Background(), http.MethodDelete, "/admin/v2/tenants/"+w.tenant+"?force=true", nil, nil))
@@ -37,9 +37,9 @@ func newWorld(t *testing.T, srv *stack.PulsarServer) *world {
 }
 
 // full is a want of everything.
-func full(t *testing.T, srv *stack.PulsarServer) *world {
+func full(t *testing.T, srv *stack.PulsarServer) *fixture {
 	t.Helper()
-	w := newWorld(t, srv)
+	w := newFixture(t, srv)
 	w.Namespaces = []setup.Namespace{{
 		Name: w.tenant + "/n", Deduplication: true, KeepSubscriptions: true, Clusters: []string{"standalone"},
 		Policies: setup.Policies{
@@ -55,10 +55,10 @@ func full(t *testing.T, srv *stack.PulsarServer) *world {
 	return w
 }
 
-func (w *world) topic(name string) string { return "persistent://" + w.tenant + "/n/" + name }
+func (w *fixture) topic(name string) string { return "persistent://" + w.tenant + "/n/" + name }
 
 // run runs the set-up, and returns what it prints with names that stay.
-func (w *world) run(apply bool) (text string, changes int, err error) {
+func (w *fixture) run(apply bool) (text string, changes int, err error) {
 	w.t.Helper()
 	var out strings.Builder
 	changes, err = setup.Run(w.t.Context(), []setup.Cluster{w.Cluster}, apply, &out)
@@ -66,7 +66,7 @@ func (w *world) run(apply bool) (text string, changes int, err error) {
 }
 
 // apply creates what is wanted, and sees that nothing is left to change.
-func (w *world) apply() (text string) {
+func (w *fixture) apply() (text string) {
 	w.t.Helper()
 	text, changes, err := w.run(true)
 	require.NoError(w.t, err)
@@ -75,7 +75,7 @@ func (w *world) apply() (text string) {
 	return text
 }
 
-func (w *world) nothingToChange() {
+func (w *fixture) nothingToChange() {
 	w.t.Helper()
 	text, changes, err := w.run(false)
 	require.NoError(w.t, err)
@@ -83,7 +83,7 @@ func (w *world) nothingToChange() {
 	require.NotRegexp(w.t, `(?m)^[+-]`, text)
 }
 
-func (w *world) admin(method, path string, in any) {
+func (w *fixture) admin(method, path string, in any) {
 	w.t.Helper()
 	require.NoError(w.t, w.srv.Admin(context.WithoutCancel(w.t.Context()), method, "/admin/v2/"+path, in, nil))
 }
@@ -265,7 +265,7 @@ func TestSeveralAtOnce(t *testing.T) {
 func TestClusters(t *testing.T) {
 	t.Parallel()
 	geo := stack.Geo(t)
-	w := newWorld(t, geo.A)
+	w := newFixture(t, geo.A)
 	w.Namespaces = []setup.Namespace{{Name: w.tenant + "/n", Clusters: []string{"zone-a"}}}
 	t.Cleanup(func() { // without it the cluster refuses to delete the namespace
 		w.admin(http.MethodPost, "namespaces/"+w.tenant+"/n/replication", []string{"zone-a"})

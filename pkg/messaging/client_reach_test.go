@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 const askedByReach = "persistent://public/default/aviary-reach-partition-0"
@@ -15,9 +15,9 @@ const askedByReach = "persistent://public/default/aviary-reach-partition-0"
 // TestReachWaitsForAnAnswer: not while no broker takes connections, nor while one is not ready.
 func TestReachWaitsForAnAnswer(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.RefuseConnections(true)
-	notReady := s.Fail(wire.OpPartitions, askedByReach, wire.ServiceNotReady, 2)
+	notReady := s.Fail(fakebroker.OpPartitions, askedByReach, fakebroker.ServiceNotReady, 2)
 	c := dial(t, s.URL())
 	reached := make(chan error, 1)
 	go func() { reached <- c.Reach(testContext(t)) }()
@@ -38,9 +38,9 @@ func TestReachWaitsForAnAnswer(t *testing.T) {
 // TestReachTakesARefusalForAnAnswer: what a client may do is another question.
 func TestReachTakesARefusalForAnAnswer(t *testing.T) {
 	t.Parallel()
-	for _, code := range []wire.ServerError{wire.AuthorizationError, wire.TopicNotFound, wire.NotAllowedError} {
-		s := wire.Start(t)
-		s.Fail(wire.OpPartitions, askedByReach, code, 1)
+	for _, code := range []fakebroker.ServerError{fakebroker.AuthorizationError, fakebroker.TopicNotFound, fakebroker.NotAllowedError} {
+		s := fakebroker.Start(t)
+		s.Fail(fakebroker.OpPartitions, askedByReach, code, 1)
 		require.NoError(t, dial(t, s.URL()).Reach(testContext(t)), code)
 	}
 }
@@ -48,12 +48,12 @@ func TestReachTakesARefusalForAnAnswer(t *testing.T) {
 // TestReachEndsWithTheClient, also while a broker owes an answer.
 func TestReachEndsWithTheClient(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
-	s.Ignore(wire.OpPartitions, askedByReach, 1)
+	s := fakebroker.Start(t)
+	s.Ignore(fakebroker.OpPartitions, askedByReach, 1)
 	c := dial(t, s.URL())
 	reached := make(chan error, 1)
 	go func() { reached <- c.Reach(testContext(t)) }()
-	require.NoError(t, s.WaitReceived(testContext(t), wire.CommandPartitionedMetadata, 1))
+	require.NoError(t, s.WaitReceived(testContext(t), fakebroker.CommandPartitionedMetadata, 1))
 	require.NoError(t, c.Close(testContext(t)), "without waiting for an answer")
 	require.ErrorIs(t, <-reached, messaging.ErrClosed)
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 	"github.com/aviaryhq/aviary/test/stack"
-	"github.com/aviaryhq/aviary/test/wire"
 )
 
 // The subscription is there, without a consumer, on each partition, and keeps what comes.
@@ -49,7 +49,7 @@ func TestEnsureSubscriptionLeavesConsumersAlone(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []messaging.SubscriptionType{messaging.Shared, messaging.KeyShared, messaging.Failover, messaging.Exclusive} {
 		t.Run(string(kind), func(t *testing.T) {
-			s := wire.Start(t)
+			s := fakebroker.Start(t)
 			client := dial(t, s.URL())
 			cfg := messaging.DefaultConsumerConfig()
 			cfg.Topics, cfg.Subscription, cfg.Type = []string{topic}, "sub", kind
@@ -75,14 +75,14 @@ func TestEnsureSubscriptionLeavesConsumersAlone(t *testing.T) {
 
 func TestEnsureSubscriptionRefuses(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dial(t, s.URL())
 	ctx := testContext(t)
 	require.ErrorContains(t, client.EnsureSubscription(ctx, topic, "", messaging.StartEarliest), "must have a name")
 	require.ErrorIs(t, client.EnsureSubscription(ctx, "a/b", "sub", messaging.StartEarliest), messaging.ErrInvalidTopic)
 	require.ErrorContains(t, client.EnsureSubscription(ctx, "non-persistent://public/default/a", "sub", ""), "keeps nothing")
 	require.ErrorContains(t, client.EnsureSubscription(ctx, topic, "sub", "middle"), `must begin at earliest or latest, got "middle"`)
-	s.FailSubscribe(topic, wire.AuthorizationError, 1)
+	s.FailSubscribe(topic, fakebroker.AuthorizationError, 1)
 	require.ErrorContains(t, client.EnsureSubscription(ctx, topic, "sub", ""), "subscription sub of "+topic)
 	ended, cancel := context.WithCancel(ctx)
 	cancel()

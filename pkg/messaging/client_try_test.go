@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // TestTryCreatesNothing on a broker that creates topics that are missing, and sees what is there.
@@ -76,7 +76,7 @@ func TestTrySaysWhatIsUnavailable(t *testing.T) {
 	require.NoError(t, c.Close(testContext(t)))
 	require.ErrorIs(t, c.TryConnect(testContext(t)), messaging.ErrClosed)
 
-	s := wire.Start(t) // which does not say that it can tell
+	s := fakebroker.Start(t) // which does not say that it can tell
 	s.CreateTopic("x", 0)
 	c = dial(t, s.URL())
 	require.NoError(t, c.TryConnect(testContext(t)))

@@ -15,8 +15,8 @@ import (
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 	"github.com/aviaryhq/aviary/test/stack"
-	"github.com/aviaryhq/aviary/test/wire"
 )
 
 // handed collects what was handed over.
@@ -125,9 +125,9 @@ func different(payloads []string) int {
 
 func TestPendingDeliveriesCountAgainstTheBounds(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	for i := range 500 {
-		s.Publish(topic, wire.Message{Payload: []byte(strconv.Itoa(i))})
+		s.Publish(topic, fakebroker.Message{Payload: []byte(strconv.Itoa(i))})
 	}
 	cfg := lateConfig(messaging.Exclusive, messaging.OrderPartition)
 	cfg.PrefetchMessages = 50
@@ -149,9 +149,9 @@ func TestPendingDeliveriesCountAgainstTheBounds(t *testing.T) {
 
 func TestLateErrorsAreVerdictsToo(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	for i := range 100 {
-		s.Publish(topic, wire.Message{Key: "k" + strconv.Itoa(i%7), Payload: []byte(strconv.Itoa(i))})
+		s.Publish(topic, fakebroker.Message{Key: "k" + strconv.Itoa(i%7), Payload: []byte(strconv.Itoa(i))})
 	}
 	for _, order := range []messaging.Order{messaging.OrderPartition, messaging.OrderTotal, messaging.OrderKey} {
 		t.Run(string(order), func(t *testing.T) {
@@ -216,10 +216,10 @@ func TestLateErrorsAreVerdictsToo(t *testing.T) {
 
 func TestStopWaitsForVerdictsForAWhile(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dial(t, s.URL())
 	for i := range 20 {
-		s.Publish(topic, wire.Message{Payload: []byte(strconv.Itoa(i))})
+		s.Publish(topic, fakebroker.Message{Payload: []byte(strconv.Itoa(i))})
 	}
 	cfg := lateConfig(messaging.Exclusive, messaging.OrderPartition)
 	cfg.StopTimeout = 300 * time.Millisecond
@@ -254,12 +254,12 @@ func TestStopWaitsForVerdictsForAWhile(t *testing.T) {
 // The goroutine that receives may see the stop before the one that runs it does.
 func TestNothingIsVoidWhenTheRunStops(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dial(t, s.URL())
 	const perRun = 10
 	for i := range 50 {
 		for range perRun {
-			s.Publish(topic, wire.Message{Payload: []byte(strconv.Itoa(i))})
+			s.Publish(topic, fakebroker.Message{Payload: []byte(strconv.Itoa(i))})
 		}
 		var h handed
 		r := startAsync(t, client, lateConfig(messaging.Exclusive, messaging.OrderPartition), h.over)
@@ -279,7 +279,7 @@ func TestNothingIsVoidWhenTheRunStops(t *testing.T) {
 // the message already.
 func TestFailureKnownAfterASessionsEndDoesNotBlockItsKey(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	reg := prometheus.NewRegistry()
 	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
 	cfg := quickConfig(messaging.Exclusive, messaging.OrderKey)
@@ -288,7 +288,7 @@ func TestFailureKnownAfterASessionsEndDoesNotBlockItsKey(t *testing.T) {
 	var got payloads
 	var failed atomic.Bool
 	release := make(chan struct{})
-	s.Publish(topic, wire.Message{Key: "b", Payload: []byte("first")})
+	s.Publish(topic, fakebroker.Message{Key: "b", Payload: []byte("first")})
 	r := startAsync(t, client, cfg, func(_ context.Context, d *messaging.Delivery, p messaging.PendingDelivery) {
 		got.add(d)
 		switch {
@@ -303,13 +303,13 @@ func TestFailureKnownAfterASessionsEndDoesNotBlockItsKey(t *testing.T) {
 	})
 	// The client has subscribed: it gives up with a data race before (see consume_norace_test.go).
 	require.NoError(t, s.WaitAcked(testContext(t), topic, "sub", 1))
-	s.Publish(topic, wire.Message{Key: "a", Payload: []byte("a0")})
+	s.Publish(topic, fakebroker.Message{Key: "a", Payload: []byte("a0")})
 	eventually(t, "it is handed over", func() bool { return len(got.list()) == 2 })
-	refused := s.FailSubscribe(topic, wire.ConsumerBusy, 1)
+	refused := s.FailSubscribe(topic, fakebroker.ConsumerBusy, 1)
 	s.CutConnections()
 	require.NoError(t, refused.Wait(testContext(t), 1))
-	s.Publish(topic, wire.Message{Key: "b", Payload: []byte("b0")})
-	s.Publish(topic, wire.Message{Key: "a", Payload: []byte("a1")})
+	s.Publish(topic, fakebroker.Message{Key: "b", Payload: []byte("b0")})
+	s.Publish(topic, fakebroker.Message{Key: "a", Payload: []byte("a1")})
 	eventually(t, "the next session has all", func() bool { return received(t, reg) == 5 })
 	close(release)
 	eventually(t, "all is acknowledged", func() bool { return s.Acked(topic, "sub") == 4 })
@@ -319,9 +319,9 @@ func TestFailureKnownAfterASessionsEndDoesNotBlockItsKey(t *testing.T) {
 
 func TestVerdictsOfAnEndedSessionHaveNoEffect(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	for i := range 200 {
-		s.Publish(topic, wire.Message{Payload: []byte(strconv.Itoa(i))})
+		s.Publish(topic, fakebroker.Message{Payload: []byte(strconv.Itoa(i))})
 	}
 	cfg := lateConfig(messaging.Exclusive, messaging.OrderPartition)
 	var h handed
@@ -336,7 +336,7 @@ func TestVerdictsOfAnEndedSessionHaveNoEffect(t *testing.T) {
 		u.Complete(nil)
 	}
 	// The broker refuses the consumer on reconnecting: the session ends.
-	busy := s.FailSubscribe(topic, wire.ConsumerBusy, 1)
+	busy := s.FailSubscribe(topic, fakebroker.ConsumerBusy, 1)
 	s.CutConnections()
 	require.NoError(t, busy.Wait(testContext(t), 1))
 	// Whatever was not acknowledged in time: 150, or more of the first 50.
@@ -357,10 +357,10 @@ func TestVerdictsOfAnEndedSessionHaveNoEffect(t *testing.T) {
 // A partition whose AsyncHandler blocks keeps back its own messages only.
 func TestBlockedPartitionLeavesTheOthers(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 2)
 	for i := range 100 {
-		s.Publish(topic+"-partition-"+strconv.Itoa(i%2), wire.Message{Payload: []byte(strconv.Itoa(i))})
+		s.Publish(topic+"-partition-"+strconv.Itoa(i%2), fakebroker.Message{Payload: []byte(strconv.Itoa(i))})
 	}
 	release := make(chan struct{})
 	var h handed

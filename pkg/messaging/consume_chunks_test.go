@@ -10,16 +10,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // chunking is a producer that stores what is longer than 1,000 bytes in chunks.
-func chunking(t *testing.T, s *wire.Server) pulsar.Producer {
+func chunking(t *testing.T, s *fakebroker.Server) pulsar.Producer {
 	t.Helper()
 	return chunkingProducers(t, s, 1)[0]
 }
 
-func chunkingProducers(t *testing.T, s *wire.Server, n int) (all []pulsar.Producer) {
+func chunkingProducers(t *testing.T, s *fakebroker.Server, n int) (all []pulsar.Producer) {
 	t.Helper()
 	c, err := pulsar.NewClient(pulsar.ClientOptions{URL: s.URL(), MemoryLimitBytes: -1, Logger: log.DefaultNopLogger()})
 	require.NoError(t, err)
@@ -40,7 +40,7 @@ func TestChunkedMessagesAreAcknowledgedOneByOne(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.Failover, messaging.Shared} {
 		t.Run(string(kind), func(t *testing.T) {
-			s := wire.Start(t)
+			s := fakebroker.Start(t)
 			s.CreateTopic(topic, 0)
 			client := dial(t, s.URL())
 			chunks := s.HoldEntries(topic)
@@ -74,7 +74,7 @@ func TestChunkedMessagesAreAcknowledgedOneByOne(t *testing.T) {
 // consumer restarts when a chunked message was handled and another is not whole.
 func TestChunksAroundOtherMessagesSurviveARestart(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 0)
 	client, p := dial(t, s.URL()), chunking(t, s)
 	var got payloads
@@ -85,10 +85,10 @@ func TestChunksAroundOtherMessagesSurviveARestart(t *testing.T) {
 	cfg := quickConfig(messaging.Exclusive, "")
 	r := start(t, client, cfg, handle)
 	// begin stores the first chunk of a message, and another message.
-	begin := func(letter string) *wire.Hold {
+	begin := func(letter string) *fakebroker.Hold {
 		chunks := firstOfTwo(t, s, p, letter)
 		handled := len(got.list())
-		s.Publish(topic, wire.Message{Payload: []byte("between")})
+		s.Publish(topic, fakebroker.Message{Payload: []byte("between")})
 		eventually(t, "the message between is handled", func() bool { return len(got.list()) == handled+1 })
 		return chunks
 	}

@@ -9,13 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // The broker ends the session when all has been delivered and nothing is handled yet.
 func TestDrainWaitsForWhatASessionsEndDropped(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	reg := prometheus.NewRegistry()
 	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
 	publishNumbers(s, "k", 10)
@@ -38,7 +38,7 @@ func TestDrainWaitsForWhatASessionsEndDropped(t *testing.T) {
 	<-entered
 	eventually(t, "all are here", func() bool { return received(t, reg) == 10 })
 	// The underlying client's own attempt is refused, and so are two of the next session's.
-	refused := s.FailSubscribe(topic, wire.ConsumerBusy, 3)
+	refused := s.FailSubscribe(topic, fakebroker.ConsumerBusy, 3)
 	s.CutConnections()
 	require.NoError(t, refused.Wait(testContext(t), 2))
 	close(release)
@@ -51,7 +51,7 @@ func TestDrainWaitsForWhatASessionsEndDropped(t *testing.T) {
 // The broker refuses the next session for longer than DrainIdle.
 func TestDrainWaitsWhileItCannotSubscribe(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	reg := prometheus.NewRegistry()
 	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
 	publishNumbers(s, "k", 10)
@@ -73,7 +73,7 @@ func TestDrainWaitsWhileItCannotSubscribe(t *testing.T) {
 	}()
 	<-entered
 	eventually(t, "all are here", func() bool { return received(t, reg) == 10 })
-	refused := s.FailSubscribe(topic, wire.ConsumerBusy, 4)
+	refused := s.FailSubscribe(topic, fakebroker.ConsumerBusy, 4)
 	s.CutConnections()
 	require.NoError(t, refused.Wait(testContext(t), 2), "the session has ended")
 	close(release)

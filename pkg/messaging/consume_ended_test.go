@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // What makes the client underneath give up a consumer.
@@ -26,13 +26,13 @@ import (
 
 func TestExclusiveOwnsAllPartitionsForItsSession(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dial(t, s.URL())
 	s.CreateTopic(topic, 3)
 	var o owner
 	r := startOwner(t, client, quickConfig(messaging.Exclusive, messaging.OrderPartition), &o)
 	eventually(t, "all partitions", func() bool { return slices.Equal(o.partitions(), []int{0, 1, 2}) })
-	s.FailSubscribe(topic+"-partition-0", wire.ConsumerBusy, 1)
+	s.FailSubscribe(topic+"-partition-0", fakebroker.ConsumerBusy, 1)
 	s.CloseConsumers(topic)
 	eventually(t, "the session's end is a loss, the next session a gain", func() bool {
 		o.mu.Lock()
@@ -47,9 +47,9 @@ func TestHangingHandlerStopsOnlyItsKeyWhenTheBrokerEndsTheSession(t *testing.T) 
 	t.Parallel()
 	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.Shared, messaging.KeyShared} {
 		t.Run(string(kind), func(t *testing.T) {
-			s := wire.Start(t)
+			s := fakebroker.Start(t)
 			client := dial(t, s.URL())
-			s.Publish(topic, wire.Message{Key: "hang", Payload: []byte("hang")})
+			s.Publish(topic, fakebroker.Message{Key: "hang", Payload: []byte("hang")})
 			var others payloads
 			var hanging atomic.Bool
 			release, entered := make(chan struct{}), make(chan struct{})
@@ -65,10 +65,10 @@ func TestHangingHandlerStopsOnlyItsKeyWhenTheBrokerEndsTheSession(t *testing.T) 
 				return nil
 			})
 			<-entered
-			s.FailSubscribe(topic, wire.ConsumerBusy, 1)
+			s.FailSubscribe(topic, fakebroker.ConsumerBusy, 1)
 			s.CloseConsumers(topic)
 			for i := range 10 {
-				s.Publish(topic, wire.Message{Key: "k" + strconv.Itoa(i), Payload: []byte(strconv.Itoa(i))})
+				s.Publish(topic, fakebroker.Message{Key: "k" + strconv.Itoa(i), Payload: []byte(strconv.Itoa(i))})
 			}
 			eventually(t, "other keys go on", func() bool { return len(others.list()) == 10 })
 			close(release)
@@ -82,9 +82,9 @@ func TestSessionEndKeepsDelayAndAttempts(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.KeyShared} {
 		t.Run(string(kind), func(t *testing.T) {
-			s := wire.Start(t)
+			s := fakebroker.Start(t)
 			client := dial(t, s.URL())
-			s.Publish(topic, wire.Message{Key: "k", Payload: []byte("first")}, wire.Message{Key: "k", Payload: []byte("behind")})
+			s.Publish(topic, fakebroker.Message{Key: "k", Payload: []byte("first")}, fakebroker.Message{Key: "k", Payload: []byte("behind")})
 			var mu sync.Mutex
 			var attempts []int
 			var got payloads
@@ -105,10 +105,10 @@ func TestSessionEndKeepsDelayAndAttempts(t *testing.T) {
 				return nil
 			})
 			eventually(t, "the first attempt fails", func() bool { return len(got.list()) == 1 })
-			subscribed := s.Received(wire.CommandSubscribe)
-			s.FailSubscribe(topic, wire.ConsumerBusy, 1)
+			subscribed := s.Received(fakebroker.CommandSubscribe)
+			s.FailSubscribe(topic, fakebroker.ConsumerBusy, 1)
 			s.CloseConsumers(topic)
-			require.NoError(t, s.WaitReceived(testContext(t), wire.CommandSubscribe, subscribed+2))
+			require.NoError(t, s.WaitReceived(testContext(t), fakebroker.CommandSubscribe, subscribed+2))
 			eventually(t, "both are handled", func() bool { return len(got.list()) == 3 })
 			r.stop(t)
 			require.Equal(t, []int{1, 2}, attempts)

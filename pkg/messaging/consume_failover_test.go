@@ -15,7 +15,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
 	"github.com/aviaryhq/aviary/test/await"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // What becomes of a Failover partition's messages when the partition goes to another consumer.
@@ -45,7 +45,7 @@ func (s *steps) list() []string {
 }
 
 // handover starts a second consumer, which gets the partition and handles all that is left.
-func handover(t *testing.T, s *wire.Server, cfg messaging.ConsumerConfig, h messaging.Handler) *running {
+func handover(t *testing.T, s *fakebroker.Server, cfg messaging.ConsumerConfig, h messaging.Handler) *running {
 	t.Helper()
 	r := start(t, dial(t, s.URL()), cfg, h)
 	require.NoError(t, s.WaitConsumers(testContext(t), topic, "sub", 2))
@@ -56,7 +56,7 @@ func handover(t *testing.T, s *wire.Server, cfg messaging.ConsumerConfig, h mess
 
 func TestPartitionThatWasLostGetsNoFurtherAttempt(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	cfg := quickConfig(messaging.Failover, messaging.OrderKey)
 	publishNumbers(s, "k", 3)
 	var done steps
@@ -88,7 +88,7 @@ func TestNothingIsStartedAfterThePartitionWasLost(t *testing.T) {
 	for _, order := range []messaging.Order{messaging.OrderKey, messaging.OrderPartition, messaging.OrderTotal} {
 		t.Run(string(order), func(t *testing.T) {
 			t.Parallel()
-			s := wire.Start(t)
+			s := fakebroker.Start(t)
 			reg := prometheus.NewRegistry()
 			cfg := quickConfig(messaging.Failover, order)
 			cfg.Concurrency = 1 // the worker keeps what it has taken along
@@ -127,7 +127,7 @@ func TestNothingIsStartedAfterThePartitionWasLost(t *testing.T) {
 // A consumer that is cut off is not told that another one has its partition meanwhile.
 func TestFailoverReconnectCountsAsALoss(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	reg := prometheus.NewRegistry()
 	one, err := messaging.Dial(testContext(t), messaging.Config{
 		URL: s.URL(), OperationTimeout: await.Patience, Auth: messaging.Auth{Token: secret.String("one")},
@@ -153,12 +153,12 @@ func TestFailoverReconnectCountsAsALoss(t *testing.T) {
 		done.add("second ", d)
 		return nil
 	})
-	s.Publish(topic, wire.Message{Key: "k", Payload: []byte("3")})
+	s.Publish(topic, fakebroker.Message{Key: "k", Payload: []byte("3")})
 	eventually(t, "the second has handled all", func() bool { return s.Backlog(topic, "sub") == 0 })
 	second.stop(t)
 	s.Admit("one")
 	require.NoError(t, s.WaitConsumers(testContext(t), topic, "sub", 1))
-	s.Publish(topic, wire.Message{Key: "k", Payload: []byte("4")})
+	s.Publish(topic, fakebroker.Message{Key: "k", Payload: []byte("4")})
 	eventually(t, "the first has the partition again", func() bool { return received(t, reg) == 4 })
 	close(release)
 	eventually(t, "all is acknowledged", func() bool { return s.Backlog(topic, "sub") == 0 })
@@ -171,11 +171,11 @@ func TestFailoverReconnectCountsAsALoss(t *testing.T) {
 // fail: both count.
 func TestAttemptsOfBothDeliveriesCount(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dial(t, s.URL())
 	cfg := quickConfig(messaging.Failover, messaging.OrderNone)
 	cfg.Concurrency, cfg.Retry.MinDelay, cfg.Retry.MaxDelay = 2, time.Millisecond, time.Millisecond
-	s.Publish(topic, wire.Message{Payload: []byte("fails")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("fails")})
 	type attempt struct {
 		number int
 		fail   chan struct{}
@@ -199,7 +199,7 @@ func TestAttemptsOfBothDeliveriesCount(t *testing.T) {
 	second := <-attempts
 	require.Equal(t, []int{1, 1}, []int{first.number, second.number})
 	close(first.fail)
-	s.Publish(topic, wire.Message{Payload: []byte("other")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("other")})
 	<-other // by the first one's worker
 	close(second.fail)
 	require.Equal(t, 3, (<-attempts).number)
@@ -213,13 +213,13 @@ func TestRestOfABatchIsHandledWhenThePartitionComesBack(t *testing.T) {
 	for _, own := range []bool{true, false} {
 		t.Run(fmt.Sprint("batch index here ", own), func(t *testing.T) {
 			t.Parallel()
-			s := wire.Start(t)
+			s := fakebroker.Start(t)
 			s.CreateTopic(topic, 0)
-			var batch []wire.Message
+			var batch []fakebroker.Message
 			for _, n := range numbered(3) {
-				batch = append(batch, wire.Message{Key: "k", Payload: []byte(n)})
+				batch = append(batch, fakebroker.Message{Key: "k", Payload: []byte(n)})
 			}
-			s.PublishBatch(topic, wire.None, batch...)
+			s.PublishBatch(topic, fakebroker.None, batch...)
 			cfg := quickConfig(messaging.Failover, messaging.OrderKey)
 			cfg.AckBatchIndex = own
 			reg := prometheus.NewRegistry()
@@ -250,7 +250,7 @@ func TestRestOfABatchIsHandledWhenThePartitionComesBack(t *testing.T) {
 			close(releaseFirst)
 			eventually(t, "the rest of the batch came to the first again", func() bool { return received(t, reg) >= 5 })
 			close(releaseSecond) // its partition is another's: the rest is not started there
-			s.Publish(topic, wire.Message{Key: "k", Payload: []byte("3")})
+			s.Publish(topic, fakebroker.Message{Key: "k", Payload: []byte("3")})
 			eventually(t, "all is acknowledged", func() bool { return s.Backlog(topic, "sub") == 0 })
 			first.stop(t)
 			second.stop(t)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 func TestConsumerBeginsWhereItIsTold(t *testing.T) {
@@ -49,7 +49,7 @@ func TestConsumerBeginsWhereItIsTold(t *testing.T) {
 // The admin API is unavailable when a consumer that runs subscribes again.
 func TestConsumerNeedsTheAdminAPIOnceToBegin(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 0)
 	var asked atomic.Int32
 	api := newAdminServer(t, nil, func(w http.ResponseWriter, r *http.Request) {
@@ -71,13 +71,13 @@ func TestConsumerNeedsTheAdminAPIOnceToBegin(t *testing.T) {
 		got.add(d)
 		return nil
 	})
-	s.Publish(topic, wire.Message{Payload: []byte("1")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("1")})
 	eventually(t, "it is subscribed", func() bool { return len(got.list()) == 1 })
 	require.NoError(t, s.WaitAcked(testContext(t), topic, "sub", 1))
-	refused := s.FailSubscribe(topic, wire.ConsumerBusy, 1)
+	refused := s.FailSubscribe(topic, fakebroker.ConsumerBusy, 1)
 	s.CutConnections()
 	require.NoError(t, refused.Wait(testContext(t), 1)) // which ends the session
-	s.Publish(topic, wire.Message{Payload: []byte("2")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("2")})
 	eventually(t, "it is subscribed again", func() bool { return len(got.list()) == 2 })
 	r.stop(t)
 	require.EqualValues(t, 1, asked.Load())

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // A delivery belongs to its handler: nothing of it changes when the library uses its own part of
@@ -18,7 +18,7 @@ func TestHandlersMayKeepDeliveries(t *testing.T) {
 	t.Parallel()
 	for _, order := range []messaging.Order{messaging.OrderKey, messaging.OrderPartition, messaging.OrderTotal} {
 		t.Run(string(order), func(t *testing.T) {
-			s := wire.Start(t)
+			s := fakebroker.Start(t)
 			client := dial(t, s.URL())
 			const n = 5000
 			publish(t, client, topic, n, true)

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 	"github.com/aviaryhq/aviary/test/stack"
-	"github.com/aviaryhq/aviary/test/wire"
 )
 
 // owner is a service that keeps state per partition while it has the partition.
@@ -118,10 +118,10 @@ func TestFailoverConsumersHandPartitionsOver(t *testing.T) {
 
 func TestNoMessageIsHandledBeforeOnOwnedReturns(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dial(t, s.URL())
 	for i := range 5 {
-		s.Publish(topic, wire.Message{Key: "k", Payload: []byte(strconv.Itoa(i))})
+		s.Publish(topic, fakebroker.Message{Key: "k", Payload: []byte(strconv.Itoa(i))})
 	}
 	loading, loaded := make(chan struct{}), make(chan struct{})
 	var got payloads
@@ -141,7 +141,7 @@ func TestNoMessageIsHandledBeforeOnOwnedReturns(t *testing.T) {
 		})
 	}()
 	<-loading
-	require.NoError(t, s.WaitReceived(testContext(t), wire.CommandFlow, 1))
+	require.NoError(t, s.WaitReceived(testContext(t), fakebroker.CommandFlow, 1))
 	close(loaded)
 	eventually(t, "all are handled", func() bool { return len(got.list()) == 5 })
 	cancel()
@@ -151,7 +151,7 @@ func TestNoMessageIsHandledBeforeOnOwnedReturns(t *testing.T) {
 // Run waits for a service that gives its partition up, until StopTimeout.
 func TestRunWaitsForOnOwned(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	loading, ended := make(chan struct{}), make(chan struct{})
 	cfg := quickConfig(messaging.Exclusive, messaging.OrderKey)
 	cfg.StopTimeout = 200 * time.Millisecond
@@ -185,10 +185,10 @@ func TestOwnedPartitionIsTheDeliverys(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.Failover} {
 		t.Run(string(kind), func(t *testing.T) {
-			s := wire.Start(t)
+			s := fakebroker.Start(t)
 			s.CreateTopic(topic, 2)
 			one := topic + "-partition-1"
-			s.Publish(one, wire.Message{Payload: []byte("x")})
+			s.Publish(one, fakebroker.Message{Payload: []byte("x")})
 			cfg := quickConfig(kind, messaging.OrderKey)
 			cfg.Topics = []string{one}
 			owned := make(chan int, 1)
@@ -211,7 +211,7 @@ func TestOwnedPartitionIsTheDeliverys(t *testing.T) {
 // partition.
 func TestStoppingGivesUpBeforeAnotherGains(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 0)
 	var state atomic.Int32
 	run := func(gained func(context.Context)) (cancel context.CancelFunc, ended chan error) {

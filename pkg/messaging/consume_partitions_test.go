@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // A topic gains a partition to which subscribing fails at first. The others go on, and it is
@@ -25,7 +25,7 @@ func TestNewPartitionThatCannotBeSubscribed(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := wire.Start(t)
+			s := fakebroker.Start(t)
 			s.CreateTopic(topic, 2)
 			client := dial(t, s.URL())
 			cfg := quickConfig(messaging.Exclusive, messaging.OrderKey)
@@ -38,15 +38,15 @@ func TestNewPartitionThatCannotBeSubscribed(t *testing.T) {
 			})
 			publish := func(partitions, from int) {
 				for i := range partitions {
-					s.Publish(topic+"-partition-"+strconv.Itoa(i), wire.Message{Payload: []byte(strconv.Itoa(from + i))})
+					s.Publish(topic+"-partition-"+strconv.Itoa(i), fakebroker.Message{Payload: []byte(strconv.Itoa(from + i))})
 				}
 			}
 			publish(2, 0)
 			eventually(t, "the first are handled", func() bool { return len(got.list()) == 2 })
-			lookups := s.Received(wire.CommandPartitionedMetadata)
-			require.NoError(t, s.WaitReceived(testContext(t), wire.CommandPartitionedMetadata, lookups+20)) // their number is known
+			lookups := s.Received(fakebroker.CommandPartitionedMetadata)
+			require.NoError(t, s.WaitReceived(testContext(t), fakebroker.CommandPartitionedMetadata, lookups+20)) // their number is known
 
-			refused := s.FailSubscribe(topic+"-partition-2", wire.ServiceNotReady, 2)
+			refused := s.FailSubscribe(topic+"-partition-2", fakebroker.ServiceNotReady, 2)
 			s.CreateTopic(topic, 3)
 			require.NoError(t, refused.Wait(testContext(t), 2))
 			publish(3, 2)
@@ -60,7 +60,7 @@ func TestNewPartitionThatCannotBeSubscribed(t *testing.T) {
 // lost before it is gained again, and nothing hangs.
 func TestConnectionBreaksWhileSubscribing(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 2)
 	client := dial(t, s.URL())
 	var mu sync.Mutex
@@ -82,7 +82,7 @@ func TestConnectionBreaksWhileSubscribing(t *testing.T) {
 		defer mu.Unlock()
 		return gained
 	}
-	unanswered := s.Ignore(wire.OpSubscribe, topic+"-partition-1", 1)
+	unanswered := s.Ignore(fakebroker.OpSubscribe, topic+"-partition-1", 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	ended := make(chan error, 1)
@@ -97,7 +97,7 @@ func TestConnectionBreaksWhileSubscribing(t *testing.T) {
 	eventually(t, "one is owned", func() bool { return gains() == 1 })
 	require.Positive(t, s.CutConnections())
 	for i := range 2 {
-		s.Publish(topic+"-partition-"+strconv.Itoa(i), wire.Message{Payload: []byte(strconv.Itoa(i))})
+		s.Publish(topic+"-partition-"+strconv.Itoa(i), fakebroker.Message{Payload: []byte(strconv.Itoa(i))})
 	}
 	eventually(t, "both are handled", func() bool { return len(got.list()) == 2 })
 	cancel()
@@ -111,14 +111,14 @@ func TestNothingIsPinnedAfterRunThatWasSubscribing(t *testing.T) {
 	for _, kind := range allTypes {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			s := wire.Start(t)
+			s := fakebroker.Start(t)
 			s.CreateTopic(topic, 2)
 			first, second := topic+"-partition-0", topic+"-partition-1"
-			s.Publish(first, wire.Message{Key: "k", Payload: []byte("0")})
+			s.Publish(first, fakebroker.Message{Key: "k", Payload: []byte("0")})
 			client, err := messaging.Dial(testContext(t), messaging.Config{URL: s.URL(), OperationTimeout: time.Hour})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, client.Close(testContext(t))) }()
-			unanswered := s.Ignore(wire.OpSubscribe, second, 1)
+			unanswered := s.Ignore(fakebroker.OpSubscribe, second, 1)
 			var o owner
 			var options []messaging.ConsumerOption
 			if kind == messaging.Failover {
@@ -148,7 +148,7 @@ func TestNothingIsPinnedAfterRunThatWasSubscribing(t *testing.T) {
 // Brokers sort the consumers of a Failover partition by name, and divide the partitions by that.
 func TestConsumerHasOneNameOnAllPartitions(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 5)
 	names := make(map[string]int)
 	for i := range 3 {
@@ -174,7 +174,7 @@ func TestNewPartitionsShareThePrefetch(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			const ahead, partitions = 100, 20
-			s := wire.Start(t)
+			s := fakebroker.Start(t)
 			s.CreateTopic(topic, 1)
 			cfg := quickConfig(kind, "")
 			cfg.DiscoverEvery = 20 * time.Millisecond

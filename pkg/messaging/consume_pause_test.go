@@ -11,12 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 func TestPauseStopsOneTopic(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dial(t, s.URL())
 	cfg := quickConfig(messaging.Shared, "")
 	cfg.Topics = []string{"one", "two"}
@@ -38,10 +38,10 @@ func TestPauseStopsOneTopic(t *testing.T) {
 	require.NoError(t, s.WaitConsumers(testContext(t), "one", "sub", 1))
 	require.NoError(t, s.WaitConsumers(testContext(t), "two", "sub", 1))
 	for range 50 {
-		s.Publish("one", wire.Message{Payload: []byte("1")})
+		s.Publish("one", fakebroker.Message{Payload: []byte("1")})
 	}
 	for range 50 {
-		s.Publish("two", wire.Message{Payload: []byte("2")})
+		s.Publish("two", fakebroker.Message{Payload: []byte("2")})
 	}
 	eventually(t, "the other topic goes on", func() bool { return len(got.list()) == 50 })
 	require.NotContains(t, got.list(), "1")
@@ -55,7 +55,7 @@ func TestPauseStopsOneTopic(t *testing.T) {
 // it in order when it is resumed.
 func TestNothingThatArrivesAfterPauseIsHandled(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	c, err := dial(t, s.URL()).Consumer(quickConfig(messaging.Exclusive, messaging.OrderPartition))
 	require.NoError(t, err)
 	var got payloads
@@ -68,14 +68,14 @@ func TestNothingThatArrivesAfterPauseIsHandled(t *testing.T) {
 			return nil
 		})
 	}()
-	s.Publish(topic, wire.Message{Payload: []byte("before")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("before")})
 	require.NoError(t, s.WaitAcked(testContext(t), topic, "sub", 1))
 	c.Pause()
-	var batch []wire.Message
+	var batch []fakebroker.Message
 	for _, n := range numbered(20) {
-		batch = append(batch, wire.Message{Payload: []byte(n)})
+		batch = append(batch, fakebroker.Message{Payload: []byte(n)})
 	}
-	s.PublishBatch(topic, wire.None, batch...)
+	s.PublishBatch(topic, fakebroker.None, batch...)
 	require.Never(t, func() bool { return len(got.list()) > 1 }, 200*time.Millisecond, 5*time.Millisecond)
 	require.Equal(t, 20, s.Unacked(topic, "sub"), "it waits here")
 	c.Resume()
@@ -89,7 +89,7 @@ func TestNothingThatArrivesAfterPauseIsHandled(t *testing.T) {
 // take along what is held for another attempt.
 func TestPauseDoesNotEndTheSession(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	reg := prometheus.NewRegistry()
 	c, err := dial(t, s.URL(), messaging.WithRegisterer(reg)).Consumer(quickConfig(messaging.Exclusive, messaging.OrderKey))
 	require.NoError(t, err)
@@ -107,11 +107,11 @@ func TestPauseDoesNotEndTheSession(t *testing.T) {
 			return nil
 		})
 	}()
-	s.Publish(topic, wire.Message{Key: "a", Payload: []byte("before")}, wire.Message{Key: "held", Payload: []byte("held")})
+	s.Publish(topic, fakebroker.Message{Key: "a", Payload: []byte("before")}, fakebroker.Message{Key: "held", Payload: []byte("held")})
 	eventually(t, "the first attempt", func() bool { return attempts.Load() == 1 })
 	require.NoError(t, s.WaitAcked(testContext(t), topic, "sub", 1))
 	c.Pause()
-	s.Publish(topic, wire.Message{Key: "b", Payload: []byte("after")})
+	s.Publish(topic, fakebroker.Message{Key: "b", Payload: []byte("after")})
 	eventually(t, "what is held gets its attempt", func() bool { return len(got.list()) == 2 })
 	c.Resume()
 	require.NoError(t, s.WaitAcked(testContext(t), topic, "sub", 3))

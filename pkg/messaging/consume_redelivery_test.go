@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // What a broker delivers again within one session, and what a session's end takes along.
@@ -46,9 +46,9 @@ func quickConfig(kind messaging.SubscriptionType, order messaging.Order) messagi
 	return cfg
 }
 
-func publishNumbers(s *wire.Server, key string, n int) {
+func publishNumbers(s *fakebroker.Server, key string, n int) {
 	for i := range n {
-		s.Publish(topic, wire.Message{Key: key, Payload: []byte(strconv.Itoa(i))})
+		s.Publish(topic, fakebroker.Message{Key: key, Payload: []byte(strconv.Itoa(i))})
 	}
 }
 
@@ -71,11 +71,11 @@ func TestAcknowledgementsLostWithAConnection(t *testing.T) {
 		{messaging.Shared, messaging.OrderNone},
 	} {
 		t.Run(string(c.kind)+" "+string(c.order), func(t *testing.T) {
-			s := wire.Start(t)
+			s := fakebroker.Start(t)
 			reg := prometheus.NewRegistry()
 			client := dial(t, s.URL(), messaging.WithRegisterer(reg))
 			publishNumbers(s, "k", 3)
-			lost := s.Ignore(wire.OpAck, topic, wire.Always)
+			lost := s.Ignore(fakebroker.OpAck, topic, fakebroker.Always)
 			release, entered := make(chan struct{}), make(chan struct{}, 10)
 			var got payloads
 			cfg := quickConfig(c.kind, c.order)
@@ -107,11 +107,11 @@ func TestAcknowledgementsLostWithAConnection(t *testing.T) {
 
 func TestAcknowledgementsLostWithAConnectionWhileVerdictsAreOpen(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	reg := prometheus.NewRegistry()
 	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
 	publishNumbers(s, "k", 6)
-	lost := s.Ignore(wire.OpAck, topic, wire.Always)
+	lost := s.Ignore(fakebroker.OpAck, topic, fakebroker.Always)
 	var h handed
 	r := startAsync(t, client, quickConfig(messaging.Exclusive, messaging.OrderPartition), h.over)
 	eventually(t, "all are handed over", func() bool { return h.count() == 6 })
@@ -136,15 +136,15 @@ func TestReconnectInsideABatchLeavesNothingUnacknowledged(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.Failover, messaging.Shared} {
 		t.Run(string(kind), func(t *testing.T) {
-			s := wire.Start(t)
+			s := fakebroker.Start(t)
 			reg := prometheus.NewRegistry()
 			client := dial(t, s.URL(), messaging.WithRegisterer(reg))
 			s.CreateTopic(topic, 0)
-			var ms []wire.Message
+			var ms []fakebroker.Message
 			for i := range 20 {
-				ms = append(ms, wire.Message{Key: "k" + strconv.Itoa(i), Payload: []byte(strconv.Itoa(i))})
+				ms = append(ms, fakebroker.Message{Key: "k" + strconv.Itoa(i), Payload: []byte(strconv.Itoa(i))})
 			}
-			s.PublishBatch(topic, wire.Compression(0), ms...)
+			s.PublishBatch(topic, fakebroker.Compression(0), ms...)
 			release := make(chan struct{})
 			freed := sync.OnceFunc(func() { close(release) })
 			t.Cleanup(freed)
@@ -159,9 +159,9 @@ func TestReconnectInsideABatchLeavesNothingUnacknowledged(t *testing.T) {
 				return nil
 			})
 			eventually(t, "the bound is reached", func() bool { return calls.Load() >= 4 })
-			flows := s.Received(wire.CommandFlow)
+			flows := s.Received(fakebroker.CommandFlow)
 			s.CutConnections()
-			require.NoError(t, s.WaitReceived(testContext(t), wire.CommandFlow, flows+1))
+			require.NoError(t, s.WaitReceived(testContext(t), fakebroker.CommandFlow, flows+1))
 			freed()
 			eventually(t, "the entry is acknowledged", func() bool { return s.Acked(topic, "sub") == 20 })
 			r.stop(t)
@@ -186,13 +186,13 @@ func TestHeldMessagesDoNotFillThePrefetch(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.Failover, messaging.KeyShared} {
 		t.Run(string(kind), func(t *testing.T) {
-			s := wire.Start(t)
+			s := fakebroker.Start(t)
 			client := dial(t, s.URL())
 			for i := range 20 {
 				key := "bad" + strconv.Itoa(i%5)
-				s.Publish(topic, wire.Message{Key: key, Payload: []byte("bad")}, wire.Message{Key: key, Payload: []byte("behind")})
+				s.Publish(topic, fakebroker.Message{Key: key, Payload: []byte("bad")}, fakebroker.Message{Key: key, Payload: []byte("behind")})
 			}
-			s.Publish(topic, wire.Message{Key: "good", Payload: []byte("good")})
+			s.Publish(topic, fakebroker.Message{Key: "good", Payload: []byte("good")})
 			good := make(chan struct{})
 			cfg := quickConfig(kind, messaging.OrderKey)
 			cfg.PrefetchMessages = 10
@@ -215,9 +215,9 @@ func TestHeldMessagesDoNotFillThePrefetch(t *testing.T) {
 
 func TestVerdictOfAnAttemptDoesNotCountForTheNext(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dial(t, s.URL())
-	s.Publish(topic, wire.Message{Key: "k", Payload: []byte("x")})
+	s.Publish(topic, fakebroker.Message{Key: "k", Payload: []byte("x")})
 	cfg := quickConfig(messaging.Exclusive, messaging.OrderKey)
 	cfg.StopTimeout = time.Second
 	var h handed
@@ -252,13 +252,13 @@ func TestBrokerThatGoesBackEndsTheSession(t *testing.T) {
 	} {
 		t.Run(string(c.kind)+" "+string(c.order), func(t *testing.T) {
 			t.Parallel()
-			s := wire.Start(t)
+			s := fakebroker.Start(t)
 			reg := prometheus.NewRegistry()
 			client := dial(t, s.URL(), messaging.WithRegisterer(reg))
 			publishNumbers(s, "k", 10)
 			cfg := quickConfig(c.kind, c.order)
 			cfg.Concurrency = 1
-			lost := s.Ignore(wire.OpAck, topic, wire.Always)
+			lost := s.Ignore(fakebroker.OpAck, topic, fakebroker.Always)
 			release, entered := make(chan struct{}), make(chan struct{}, 10)
 			var got payloads
 			r := start(t, client, cfg, func(_ context.Context, d *messaging.Delivery) error {
@@ -299,14 +299,14 @@ func TestRestOfTheLastBatchIsAcknowledged(t *testing.T) {
 	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.Failover, messaging.Shared} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			s := wire.Start(t)
+			s := fakebroker.Start(t)
 			s.CreateTopic(topic, 0)
 			client := dial(t, s.URL())
-			var batch []wire.Message
+			var batch []fakebroker.Message
 			for _, n := range numbered(3) {
-				batch = append(batch, wire.Message{Key: n, Payload: []byte(n)})
+				batch = append(batch, fakebroker.Message{Key: n, Payload: []byte(n)})
 			}
-			s.PublishBatch(topic, wire.None, batch...)
+			s.PublishBatch(topic, fakebroker.None, batch...)
 			single := quickConfig(kind, "")
 			single.AckBatchIndex = true
 			single.Retry.InPlace, single.Retry.MinDelay, single.Retry.MaxDelay = true, time.Hour, time.Hour
@@ -333,7 +333,7 @@ func TestRestOfTheLastBatchIsAcknowledged(t *testing.T) {
 // A partition that cannot connect keeps acknowledgements waiting, but not those of the end.
 func TestWhatWaitsForABrokerIsAcknowledgedAtTheEnd(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 2)
 	here, lost := topic+"-partition-0", topic+"-partition-1"
 	cfg := quickConfig(messaging.Exclusive, messaging.OrderKey)
@@ -345,9 +345,9 @@ func TestWhatWaitsForABrokerIsAcknowledgedAtTheEnd(t *testing.T) {
 	})
 	require.NoError(t, s.WaitConsumers(testContext(t), here, "sub", 1))
 	require.NoError(t, s.WaitConsumers(testContext(t), lost, "sub", 1))
-	s.PublishBatch(here, wire.None, wire.Message{Key: "k", Payload: []byte("0")})
+	s.PublishBatch(here, fakebroker.None, fakebroker.Message{Key: "k", Payload: []byte("0")})
 	<-entered
-	refused := s.FailSubscribe(lost, wire.ServiceNotReady, wire.Always)
+	refused := s.FailSubscribe(lost, fakebroker.ServiceNotReady, fakebroker.Always)
 	s.CloseConsumers(lost)
 	require.NoError(t, refused.Wait(testContext(t), 1))
 	close(release)
@@ -360,7 +360,7 @@ func TestWhatWaitsForABrokerIsAcknowledgedAtTheEnd(t *testing.T) {
 // take its key back in time.
 func TestOlderMessageOfAnotherKeyForgetsNothing(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 0)
 	mine, other := keyOfConsumer(0), keyOfConsumer(1)
 	cfg := quickConfig(messaging.KeyShared, messaging.OrderKey)
@@ -378,15 +378,15 @@ func TestOlderMessageOfAnotherKeyForgetsNothing(t *testing.T) {
 		return ctx.Err()
 	})
 	require.NoError(t, s.WaitConsumers(testContext(t), topic, "sub", 2))
-	s.Publish(topic, wire.Message{Key: other, Payload: []byte("other")})
+	s.Publish(topic, fakebroker.Message{Key: other, Payload: []byte("other")})
 	<-taken
-	lost := s.Ignore(wire.OpAck, topic, 1)
+	lost := s.Ignore(fakebroker.OpAck, topic, 1)
 	began := time.Now()
-	s.Publish(topic, wire.Message{Key: mine, Payload: []byte("1")})
+	s.Publish(topic, fakebroker.Message{Key: mine, Payload: []byte("1")})
 	require.NoError(t, lost.Wait(testContext(t), 1))
 	leaving.stop(t)
 	eventually(t, "the other's message is handled", func() bool { return len(got.list()) == 2 })
-	s.Publish(topic, wire.Message{Key: mine, Payload: []byte("2")})
+	s.Publish(topic, fakebroker.Message{Key: mine, Payload: []byte("2")})
 	require.NoError(t, s.WaitAcked(testContext(t), topic, "sub", 2))
 	s.CloseConsumers(topic)
 	eventually(t, "all is acknowledged", func() bool { return s.Acked(topic, "sub") == 3 })

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // A pattern matches whole names: what the consumer rejects does not come back to it as a topic that
@@ -19,10 +19,10 @@ func TestPatternMatchesWholeNames(t *testing.T) {
 	const in, dead, like = "persistent://public/default/in", "persistent://public/default/in-dead", "persistent://public/default/main"
 	for _, pattern := range []string{in, "persistent://public/default/in|other"} {
 		t.Run(pattern, func(t *testing.T) {
-			s := wire.Start(t)
+			s := fakebroker.Start(t)
 			for _, topic := range []string{in, dead, like} {
 				s.CreateTopic(topic, 0)
-				s.Publish(topic, wire.Message{Payload: []byte(topic)})
+				s.Publish(topic, fakebroker.Message{Payload: []byte(topic)})
 			}
 			cfg := quickConfig(messaging.Exclusive, "")
 			cfg.Topics, cfg.Pattern = nil, pattern
@@ -46,8 +46,8 @@ func TestPatternMatchesWholeNames(t *testing.T) {
 // those that it removes.
 func TestWhatCompactionLeavesIsNotHandled(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
-	s.PublishBatch(topic, wire.None, wire.Message{}, wire.Message{Key: "k", Payload: []byte("newest")}, wire.Message{})
+	s := fakebroker.Start(t)
+	s.PublishBatch(topic, fakebroker.None, fakebroker.Message{}, fakebroker.Message{Key: "k", Payload: []byte("newest")}, fakebroker.Message{})
 	cfg := quickConfig(messaging.Exclusive, "")
 	cfg.ReadCompacted = true
 	c, err := dial(t, s.URL()).Consumer(cfg)

@@ -19,8 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 	"github.com/aviaryhq/aviary/test/stack"
-	"github.com/aviaryhq/aviary/test/wire"
 )
 
 const unreadable = "aviary_messaging_unreadable_messages_total"
@@ -118,7 +118,7 @@ func TestEncryptedMessagesStayInTheSubscription(t *testing.T) {
 // An encrypted message is the first that a standby receives: it stays in the subscription.
 func TestEncryptedMessageStaysThroughATakeover(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 0)
 	secret := producer(t, rawClient(t, s.URL()), topic, keys(t))
 	var got payloads
@@ -127,16 +127,16 @@ func TestEncryptedMessageStaysThroughATakeover(t *testing.T) {
 		return nil
 	}
 	first := start(t, dial(t, s.URL()), quickConfig(messaging.Failover, ""), handle)
-	s.Publish(topic, wire.Message{Payload: []byte("0")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("0")})
 	eventually(t, "the first consumer has the partition", func() bool { return len(got.list()) == 1 })
 	second := start(t, dial(t, s.URL()), quickConfig(messaging.Failover, ""), handle)
 	require.NoError(t, s.WaitConsumers(testContext(t), topic, "sub", 2))
 	_, err := secret.Send(testContext(t), &pulsar.ProducerMessage{Payload: []byte("secret")})
 	require.NoError(t, err)
-	s.Publish(topic, wire.Message{Payload: []byte("2")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("2")})
 	eventually(t, "what is behind the encrypted message is handled", func() bool { return len(got.list()) == 2 })
 	first.stop(t)
-	s.Publish(topic, wire.Message{Payload: []byte("3")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("3")})
 	eventually(t, "the second consumer has the partition", func() bool { return len(got.list()) == 3 })
 	second.stop(t)
 	require.Equal(t, []string{"0", "2", "3"}, got.list())
@@ -154,7 +154,7 @@ func rawType(kind messaging.SubscriptionType) pulsar.SubscriptionType {
 // whole yet.
 func TestChunkBeforeAnotherMessageSurvivesARestart(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 0)
 	client := dial(t, s.URL())
 	var got payloads
@@ -164,10 +164,10 @@ func TestChunkBeforeAnotherMessageSurvivesARestart(t *testing.T) {
 	}
 	cfg := quickConfig(messaging.Exclusive, "")
 	r := start(t, client, cfg, handle)
-	s.Publish(topic, wire.Message{Payload: []byte("a")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("a")})
 	eventually(t, "the first message is handled", func() bool { return len(got.list()) == 1 })
 	chunks := firstOfTwo(t, s, chunking(t, s), "x")
-	s.Publish(topic, wire.Message{Payload: []byte("b")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("b")})
 	eventually(t, "the message behind the chunk is handled", func() bool { return len(got.list()) == 2 })
 	r.stop(t)
 	require.Equal(t, 1, s.Backlog(topic, "sub"), "the chunk")
@@ -183,7 +183,7 @@ func TestChunkBeforeAnotherMessageSurvivesARestart(t *testing.T) {
 func TestManyMessagesInChunksBetweenEachOther(t *testing.T) {
 	t.Parallel()
 	const n = 130
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 0)
 	reg := prometheus.NewRegistry()
 	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
@@ -220,10 +220,10 @@ func TestManyMessagesInChunksBetweenEachOther(t *testing.T) {
 // The client underneath acknowledges a message that it cannot read: that is counted and logged.
 func TestCorruptedMessageIsReported(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	reg, logged := prometheus.NewRegistry(), newTranscript()
 	client := dial(t, s.URL(), messaging.WithRegisterer(reg), messaging.WithLogger(logged.logger()))
-	s.Publish(topic, wire.Message{Payload: []byte("corrupted")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("corrupted")})
 	s.CorruptDispatch(topic, 1)
 	var got payloads
 	r := start(t, client, quickConfig(messaging.Exclusive, ""), func(_ context.Context, d *messaging.Delivery) error {
@@ -232,7 +232,7 @@ func TestCorruptedMessageIsReported(t *testing.T) {
 	})
 	eventually(t, "it is counted", func() bool { return counted(t, reg, unreadable, "corrupted", "sub") == 1 })
 	logged.until(t, "a corrupted message was acknowledged")
-	s.Publish(topic, wire.Message{Payload: []byte("next")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("next")})
 	eventually(t, "the next one is handled", func() bool { return len(got.list()) == 1 })
 	r.stop(t)
 }

@@ -17,9 +17,9 @@ import (
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 	"github.com/aviaryhq/aviary/test/history"
 	"github.com/aviaryhq/aviary/test/proxy"
-	"github.com/aviaryhq/aviary/test/wire"
 )
 
 // TestConsumersSurviveBrokerFaults breaks the broker, or the way to it, under load,
@@ -192,9 +192,9 @@ func (s *seen) overtaken() []error {
 // handler failed on is lost.
 func TestRunReturnsDuringAnOutage(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dial(t, s.URL())
-	s.Publish(topic, wire.Message{Payload: []byte("0")}, wire.Message{Payload: []byte("1")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("0")}, fakebroker.Message{Payload: []byte("1")})
 	cfg := consumerConfig(topic, messaging.Shared)
 	cfg.StopTimeout = 200 * time.Millisecond
 	entered := make(chan struct{}, 2)
@@ -202,7 +202,7 @@ func TestRunReturnsDuringAnOutage(t *testing.T) {
 		entered <- struct{}{}
 		return errors.New("to the retry topic, which does not answer")
 	})
-	s.Ignore(wire.OpProducer, "", wire.Always)
+	s.Ignore(fakebroker.OpProducer, "", fakebroker.Always)
 	<-entered
 	s.Stall()
 	r.stop(t) // while the broker still does not answer
@@ -212,7 +212,7 @@ func TestRunReturnsDuringAnOutage(t *testing.T) {
 
 func TestResubscribesWhenTheBrokerClosesIt(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	reg := prometheus.NewRegistry()
 	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
 	s.CreateTopic(topic, 2)
@@ -224,7 +224,7 @@ func TestResubscribesWhenTheBrokerClosesIt(t *testing.T) {
 	sent := 0
 	send := func() {
 		for range 50 {
-			s.Publish(topic, wire.Message{Key: "k" + strconv.Itoa(sent%7), Payload: []byte(strconv.Itoa(sent))})
+			s.Publish(topic, fakebroker.Message{Key: "k" + strconv.Itoa(sent%7), Payload: []byte(strconv.Itoa(sent))})
 			sent++
 		}
 	}
@@ -235,8 +235,8 @@ func TestResubscribesWhenTheBrokerClosesIt(t *testing.T) {
 	send()
 	eventually(t, "after a close command", func() bool { return got.count() == sent })
 
-	for reason, code := range map[string]wire.ServerError{
-		"busy": wire.ConsumerBusy, "unauthorized": wire.AuthorizationError, "topic_not_found": wire.TopicNotFound,
+	for reason, code := range map[string]fakebroker.ServerError{
+		"busy": fakebroker.ConsumerBusy, "unauthorized": fakebroker.AuthorizationError, "topic_not_found": fakebroker.TopicNotFound,
 	} {
 		eventually(t, "acknowledged", func() bool { return s.Acked(topic, "sub") == sent })
 		fail := s.FailSubscribe(topic, code, 3)
@@ -253,11 +253,11 @@ func TestResubscribesWhenTheBrokerClosesIt(t *testing.T) {
 
 func TestSubscribesOnceTheBrokerIsThere(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dial(t, s.URL())
-	s.Publish(topic, wire.Message{Payload: []byte("0")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("0")})
 	s.RefuseConnections(true)
-	s.FailSubscribe(topic, wire.ServiceNotReady, 2)
+	s.FailSubscribe(topic, fakebroker.ServiceNotReady, 2)
 	got := newSeen()
 	r := start(t, client, consumerConfig(topic, messaging.Shared), got.handle)
 	accepted := s.Accepted()
@@ -271,10 +271,10 @@ func TestSubscribesOnceTheBrokerIsThere(t *testing.T) {
 // original is not acknowledged before.
 func TestDeadLetterTopicIsUnavailable(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dialImpatient(t, s.URL(), time.Second)
-	s.Publish(topic, wire.Message{Key: "a", Payload: []byte("bad")}, wire.Message{Key: "b", Payload: []byte("good")})
-	fail := s.Ignore(wire.OpProducer, topic+"-sub-DLQ", wire.Always)
+	s.Publish(topic, fakebroker.Message{Key: "a", Payload: []byte("bad")}, fakebroker.Message{Key: "b", Payload: []byte("good")})
+	fail := s.Ignore(fakebroker.OpProducer, topic+"-sub-DLQ", fakebroker.Always)
 	var bad, good atomic.Int32
 	cfg := consumerConfig(topic, messaging.KeyShared)
 	cfg.Concurrency = 1 // waiting for a topic must not occupy the only worker
@@ -300,10 +300,10 @@ func TestDeadLetterTopicIsUnavailable(t *testing.T) {
 // being handled, is not handled twice.
 func TestRedeliveryOfUnfinishedIsDropped(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dial(t, s.URL())
 	for i := range 40 {
-		s.Publish(topic, wire.Message{Key: "k" + strconv.Itoa(i%7), Payload: []byte(strconv.Itoa(i))})
+		s.Publish(topic, fakebroker.Message{Key: "k" + strconv.Itoa(i%7), Payload: []byte(strconv.Itoa(i))})
 	}
 	release := make(chan struct{})
 	var calls atomic.Int32
@@ -317,11 +317,11 @@ func TestRedeliveryOfUnfinishedIsDropped(t *testing.T) {
 	})
 	eventually(t, "all keys are being handled", func() bool { return calls.Load() == 7 })
 	ctx := testContext(t)
-	flows := s.Received(wire.CommandFlow)
+	flows := s.Received(fakebroker.CommandFlow)
 	s.CutConnections()
-	require.NoError(t, s.WaitReceived(ctx, wire.CommandFlow, flows+1), "subscribed again")
+	require.NoError(t, s.WaitReceived(ctx, fakebroker.CommandFlow, flows+1), "subscribed again")
 	// Something new, so that what was delivered again has certainly arrived.
-	s.Publish(topic, wire.Message{Key: "new", Payload: []byte("40")})
+	s.Publish(topic, fakebroker.Message{Key: "new", Payload: []byte("40")})
 	eventually(t, "the new one is there", func() bool { return calls.Load() == 8 })
 	close(release)
 	eventually(t, "all are handled", func() bool { return got.count() == 41 })
@@ -330,23 +330,23 @@ func TestRedeliveryOfUnfinishedIsDropped(t *testing.T) {
 	require.Equal(t, 41, s.Acked(topic, "sub"))
 }
 
-// The underlying Subscribe can hang for good (test/wire, TestClientSubscribeHangs).
+// The underlying Subscribe can hang for good (test/fakebroker, TestClientSubscribeHangs).
 // It is given up and made again.
 func TestSubscribeThatHangsIsGivenUp(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dialImpatient(t, s.URL(), time.Second)
 	s.CreateTopic(topic, 2)
-	s.Publish(topic, wire.Message{Key: "a", Payload: []byte("0")})
-	never := s.Ignore(wire.OpSubscribe, topic+"-partition-1", 1)
+	s.Publish(topic, fakebroker.Message{Key: "a", Payload: []byte("0")})
+	never := s.Ignore(fakebroker.OpSubscribe, topic+"-partition-1", 1)
 	got := newSeen()
 	r := start(t, client, consumerConfig(topic, messaging.Failover), got.handle)
 	ctx := testContext(t)
 	require.NoError(t, never.Wait(ctx, 1))
 	require.NoError(t, s.WaitConsumers(ctx, topic, "sub", 1))
-	lookups := s.Received(wire.CommandLookup)
+	lookups := s.Received(fakebroker.CommandLookup)
 	s.CloseConsumers(topic + "-partition-0")
-	require.NoError(t, s.WaitReceived(ctx, wire.CommandLookup, lookups+1))
+	require.NoError(t, s.WaitReceived(ctx, fakebroker.CommandLookup, lookups+1))
 	s.CutConnections()
 	eventually(t, "handled by the next one", func() bool { return got.count() == 1 })
 	r.stop(t)

@@ -15,7 +15,7 @@ import (
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	inside "github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // position is where a record of positioned comes from.
@@ -48,7 +48,7 @@ func openEntryWriter(t *testing.T, client *messaging.Client, topic string) *mess
 
 func TestEntryWriterGoesOnBehindWhatIsStored(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t, wire.WithDeduplication())
+	s := fakebroker.Start(t, fakebroker.WithDeduplication())
 	s.CreateTopic(topic, 2)
 	client := dial(t, s.URL())
 	one := topic + "-partition-1"
@@ -80,7 +80,7 @@ func TestEntryWriterGoesOnBehindWhatIsStored(t *testing.T) {
 
 func TestEntryWriterRefuses(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t, wire.WithMaxMessageSize(1000))
+	s := fakebroker.Start(t, fakebroker.WithMaxMessageSize(1000))
 	s.CreateTopic(topic, 2)
 	client := dial(t, s.URL())
 	one := topic + "-partition-0"
@@ -90,7 +90,7 @@ func TestEntryWriterRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "Name")
 	_, err = client.EntryWriter(testContext(t), "a/b", messaging.EntryWriterConfig{Name: "n", Position: position})
 	require.ErrorIs(t, err, messaging.ErrInvalidTopic)
-	s.Fail(wire.OpPartitions, one, wire.AuthorizationError, 1)
+	s.Fail(fakebroker.OpPartitions, one, fakebroker.AuthorizationError, 1)
 	_, err = client.EntryWriter(testContext(t), one, messaging.EntryWriterConfig{Name: "n", Position: position})
 	require.ErrorIs(t, err, messaging.ErrAuthorization)
 	foreign := errors.New("not ours")
@@ -136,7 +136,7 @@ func TestEntryWriterRefuses(t *testing.T) {
 // A receipt is lost: the next writer finds out.
 func TestEntryWriterInDoubt(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t, wire.WithDeduplication())
+	s := fakebroker.Start(t, fakebroker.WithDeduplication())
 	client := dial(t, s.URL())
 	w := openEntryWriter(t, client, topic)
 	require.NoError(t, w.Store(testContext(t), positioned(0, 4)...))
@@ -166,11 +166,11 @@ func canceledContext() context.Context {
 // Whoever has lost the topic hears of it without storing anything, and never writes again.
 func TestEntryWriterIsFenced(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t, wire.WithDeduplication())
+	s := fakebroker.Start(t, fakebroker.WithDeduplication())
 	client := dial(t, s.URL())
 	w := openEntryWriter(t, client, topic)
 	require.NoError(t, w.Store(testContext(t), positioned(0, 4)...))
-	s.FailProducerCreate(topic, wire.ProducerFenced, 1) // as a broker answers that has a successor
+	s.FailProducerCreate(topic, fakebroker.ProducerFenced, 1) // as a broker answers that has a successor
 	s.CutConnections()
 	select {
 	case <-w.Context().Done():
@@ -188,7 +188,7 @@ func TestEntryWriterIsFenced(t *testing.T) {
 	outcome := make(chan error, 1)
 	go func() { outcome <- two.Store(testContext(t), positioned(5, 5)...) }()
 	require.NoError(t, hold.Wait(testContext(t), 1))
-	s.FailProducerCreate(topic, wire.ProducerFenced, 1)
+	s.FailProducerCreate(topic, fakebroker.ProducerFenced, 1)
 	s.CutConnections()
 	hold.Remove()
 	err = <-outcome
@@ -202,7 +202,7 @@ func TestEntryWriterIsFenced(t *testing.T) {
 // A message behind ours hides what is stored. Deduplication tells, position by position.
 func TestEntryWriterIsToldOfDuplicates(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t, wire.WithDeduplication())
+	s := fakebroker.Start(t, fakebroker.WithDeduplication())
 	client := dial(t, s.URL())
 	w := openEntryWriter(t, client, topic)
 	require.NoError(t, w.Store(testContext(t), positioned(0, 4)...))
@@ -218,7 +218,7 @@ func TestEntryWriterIsToldOfDuplicates(t *testing.T) {
 }
 
 // nextWriterCompletes opens another writer, which stores all below n. Each must be there once.
-func nextWriterCompletes(t *testing.T, s *wire.Server, client *messaging.Client, topic string, n int64) {
+func nextWriterCompletes(t *testing.T, s *fakebroker.Server, client *messaging.Client, topic string, n int64) {
 	t.Helper()
 	w := openEntryWriter(t, client, topic)
 	require.NoError(t, w.Store(testContext(t), positioned(w.Stored()+1, n-1)...))
@@ -247,7 +247,7 @@ func (c *askedContext) Err() error {
 // its end says so.
 func TestEntryWriterContextEndsWithinStore(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t, wire.WithDeduplication())
+	s := fakebroker.Start(t, fakebroker.WithDeduplication())
 	client := dial(t, s.URL())
 	for n := range int32(20) {
 		topic := fmt.Sprintf("%s-%d", topic, n)
@@ -268,7 +268,7 @@ func TestEntryWriterContextEndsWithinStore(t *testing.T) {
 // The writer, or its client, is closed at any moment of Store.
 func TestEntryWriterClosedWithinStore(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t, wire.WithDeduplication())
+	s := fakebroker.Start(t, fakebroker.WithDeduplication())
 	other := dial(t, s.URL())
 	for n := range int32(20) {
 		topic := fmt.Sprintf("%s-%d", topic, n)
@@ -304,7 +304,7 @@ func TestEntryWriterClosedWithinStore(t *testing.T) {
 func TestEntryWriterWithARecordThatIsTooLarge(t *testing.T) {
 	t.Parallel()
 	for at := range 5 {
-		s := wire.Start(t, wire.WithDeduplication(), wire.WithMaxMessageSize(10_000))
+		s := fakebroker.Start(t, fakebroker.WithDeduplication(), fakebroker.WithMaxMessageSize(10_000))
 		client := dial(t, s.URL())
 		w := openEntryWriter(t, client, topic)
 		require.NoError(t, w.Store(testContext(t), positioned(0, 4)...))
@@ -321,7 +321,7 @@ func TestEntryWriterWithARecordThatIsTooLarge(t *testing.T) {
 // and the next writer goes on behind that, although the broker has the whole entry's sequence id.
 func TestEntryWriterWithAnEntryThatIsCut(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t, wire.WithDeduplication(), wire.WithMaxMessageSize(10_000))
+	s := fakebroker.Start(t, fakebroker.WithDeduplication(), fakebroker.WithMaxMessageSize(10_000))
 	client := dial(t, s.URL())
 	w := openEntryWriter(t, client, topic)
 	require.NoError(t, w.Store(testContext(t), positioned(0, 4)...))
@@ -352,7 +352,7 @@ func TestEntryWriterWithAnEntryThatIsCut(t *testing.T) {
 func TestEntryWriterGoesOnBehindIDsThatAreUsedUp(t *testing.T) {
 	t.Parallel()
 	for _, used := range []int64{9, 10, 11, 20, 1000, 1 << 40} {
-		s := wire.Start(t, wire.WithDeduplication())
+		s := fakebroker.Start(t, fakebroker.WithDeduplication())
 		client := dial(t, s.URL())
 		p := open(t, client, topic, func(p *messaging.Profile) { entries(p); p.ProducerName = "source" })
 		beginning := positioned(0, 8)
@@ -393,7 +393,7 @@ func TestSequenceIDsPassOverNothing(t *testing.T) {
 // next one.
 func TestEntryWriterBesideManyPartitions(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t, wire.WithDeduplication())
+	s := fakebroker.Start(t, fakebroker.WithDeduplication())
 	client := dial(t, s.URL())
 	for i := range 12 {
 		p, err := client.Publisher(testContext(t), fmt.Sprintf("other-%d", i), messaging.Business())
@@ -414,9 +414,9 @@ func TestEntryWriterBesideManyPartitions(t *testing.T) {
 // What has no outcome is sent again by the next writer: each position is there once.
 func TestEntryWriterStoresEachPositionOnce(t *testing.T) {
 	t.Parallel()
-	for name, options := range map[string][]wire.Option{
-		"whole entries": {wire.WithDeduplication()},
-		"some are cut":  {wire.WithDeduplication(), wire.WithMaxMessageSize(600)},
+	for name, options := range map[string][]fakebroker.Option{
+		"whole entries": {fakebroker.WithDeduplication()},
+		"some are cut":  {fakebroker.WithDeduplication(), fakebroker.WithMaxMessageSize(600)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -425,9 +425,9 @@ func TestEntryWriterStoresEachPositionOnce(t *testing.T) {
 	}
 }
 
-func storesEachPositionOnce(t *testing.T, options ...wire.Option) {
+func storesEachPositionOnce(t *testing.T, options ...fakebroker.Option) {
 	t.Helper()
-	s := wire.Start(t, options...)
+	s := fakebroker.Start(t, options...)
 	client := dial(t, s.URL())
 	const n = 1000
 	seed := rand.Uint64()
@@ -464,10 +464,10 @@ func storesEachPositionOnce(t *testing.T, options ...wire.Option) {
 // The client closes while an entry writer waits for another owner.
 func TestEntryWriterThatWaitsEndsWithItsClient(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	owner := openEntryWriter(t, dial(t, s.URL()), topic)
 	client := dial(t, s.URL())
-	refused := s.Fail(wire.OpProducer, topic, wire.ProducerBusy, 1)
+	refused := s.Fail(fakebroker.OpProducer, topic, fakebroker.ProducerBusy, 1)
 	opened := make(chan error, 1)
 	go func() {
 		_, err := client.EntryWriter(context.Background(), topic, messaging.EntryWriterConfig{Name: "n", Position: position})

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // exampleURL is the Pulsar that tests share, or a server in this process that
@@ -18,7 +18,7 @@ func exampleURL() (url string, stop func()) {
 	if url := os.Getenv("AVIARY_TEST_PULSAR_URL"); url != "" {
 		return url, func() {}
 	}
-	s, err := wire.Listen()
+	s, err := fakebroker.Listen()
 	if err != nil {
 		log.Fatal(err)
 	}

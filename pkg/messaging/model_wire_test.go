@@ -11,24 +11,24 @@ import (
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // wireModel runs a seed on the in-process server.
 type wireModel struct {
 	plan   modelPlan
-	s      *wire.Server
-	faults []*wire.Fault // to be removed
+	s      *fakebroker.Server
+	faults []*fakebroker.Fault // to be removed
 
 	// At the end.
-	dispatches []wire.Dispatch
+	dispatches []fakebroker.Dispatch
 	holders    map[string]map[string]bool // by entry
 }
 
 const modelTopic = "persistent://public/default/model"
 
 func newWireModel(p modelPlan) (modelServer, error) {
-	s, err := wire.Listen(wire.WithDispatchLog())
+	s, err := fakebroker.Listen(fakebroker.WithDispatchLog())
 	if err != nil {
 		return nil, err
 	}
@@ -52,15 +52,15 @@ func (w *wireModel) partition(i int) string {
 }
 
 func (w *wireModel) publish(partition int, batch []modelRecord) {
-	messages := make([]wire.Message, 0, len(batch))
+	messages := make([]fakebroker.Message, 0, len(batch))
 	for _, r := range batch {
-		messages = append(messages, wire.Message{Key: r.key, OrderingKey: r.ordering, Payload: []byte(r.payload)})
+		messages = append(messages, fakebroker.Message{Key: r.key, OrderingKey: r.ordering, Payload: []byte(r.payload)})
 	}
 	if len(batch) == 1 {
 		w.s.Publish(w.partition(partition), messages[0])
 		return
 	}
-	w.s.PublishBatch(w.partition(partition), wire.None, messages...)
+	w.s.PublishBatch(w.partition(partition), fakebroker.None, messages...)
 }
 
 func (w *wireModel) subscribed(ctx context.Context) error {
@@ -105,7 +105,7 @@ func (w *wireModel) strike(m *modelRun, f faultPlan) {
 	case faultCloseConsumers:
 		s.CloseConsumers(modelTopic)
 	case faultEndSessions:
-		code := []wire.ServerError{wire.ConsumerBusy, wire.AuthorizationError, wire.TopicNotFound}[f.n%3]
+		code := []fakebroker.ServerError{fakebroker.ConsumerBusy, fakebroker.AuthorizationError, fakebroker.TopicNotFound}[f.n%3]
 		w.faults = append(w.faults, s.FailSubscribe(modelTopic, code, f.n))
 		s.CloseConsumers(modelTopic)
 	case faultCloseProducers:
@@ -138,7 +138,7 @@ func (w *wireModel) strike(m *modelRun, f faultPlan) {
 	case faultSendError:
 		// A broker that could not store an entry stores none of those behind it before it has
 		// closed their producers.
-		fail := s.FailSend(modelTopic, wire.PersistenceError, wire.Always)
+		fail := s.FailSend(modelTopic, fakebroker.PersistenceError, fakebroker.Always)
 		wait()
 		s.CloseProducers(modelTopic)
 		fail.Remove()
@@ -147,7 +147,7 @@ func (w *wireModel) strike(m *modelRun, f faultPlan) {
 	case faultChangeActive:
 		s.ChangeActive(modelTopic, "sub")
 	case faultFence:
-		s.Fence(modelTopic, wire.Message{Payload: []byte(m.nextFence() + "|0|")})
+		s.Fence(modelTopic, fakebroker.Message{Payload: []byte(m.nextFence() + "|0|")})
 	case faultTakeover:
 		s.Isolate("e0")
 		select {

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 	"github.com/aviaryhq/aviary/test/proxy"
-	"github.com/aviaryhq/aviary/test/wire"
 )
 
 // publishUntilStored publishes each record until it is acknowledged, as callers do, and returns how
@@ -88,7 +88,7 @@ func TestDeduplicatedOutcome(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ctx := testContext(t) // not before: it would end while other tests run
-			s := wire.Start(t, wire.WithDeduplication())
+			s := fakebroker.Start(t, fakebroker.WithDeduplication())
 			p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.ProducerName = c.name })
 			drop := s.DropReceipts(topic, 1)
 			type outcome struct {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	inside "github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 	"github.com/aviaryhq/aviary/test/stack"
-	"github.com/aviaryhq/aviary/test/wire"
 )
 
 // entries is a profile for StoreEntry.
@@ -63,7 +63,7 @@ func TestStoreEntryIsOneEntry(t *testing.T) {
 
 func TestStoreEntryKnowsWhenItIsNotOne(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t, wire.WithMaxMessageSize(1000))
+	s := fakebroker.Start(t, fakebroker.WithMaxMessageSize(1000))
 	client := dial(t, s.URL())
 	sized := func(sizes ...int) (rs []*messaging.Record) {
 		for _, size := range sizes {

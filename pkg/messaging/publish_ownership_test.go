@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 	"github.com/aviaryhq/aviary/test/proxy"
 	"github.com/aviaryhq/aviary/test/stack"
-	"github.com/aviaryhq/aviary/test/wire"
 )
 
 var owners = []messaging.Ownership{messaging.ExclusiveOwnership, messaging.WaitForOwnership}
@@ -21,15 +21,15 @@ var owners = []messaging.Ownership{messaging.ExclusiveOwnership, messaging.WaitF
 // none of them again.
 func TestOwnersLossIsFinal(t *testing.T) {
 	t.Parallel()
-	for name, lose := range map[string]func(*wire.Server){
-		"connection cut":      func(s *wire.Server) { s.CutConnections() },
-		"closed by broker":    func(s *wire.Server) { s.CloseProducers(topic) },
-		"receipt never comes": func(*wire.Server) {},
+	for name, lose := range map[string]func(*fakebroker.Server){
+		"connection cut":      func(s *fakebroker.Server) { s.CutConnections() },
+		"closed by broker":    func(s *fakebroker.Server) { s.CloseProducers(topic) },
+		"receipt never comes": func(*fakebroker.Server) {},
 	} {
 		for _, ownership := range append(owners, messaging.NamedOwnership) {
 			t.Run(name+"/"+string(ownership), func(t *testing.T) {
 				t.Parallel()
-				s := wire.Start(t)
+				s := fakebroker.Start(t)
 				p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) {
 					p.Ownership, p.ProducerName, p.AckTimeout = ownership, "one", ackTimeout
 				})
@@ -64,7 +64,7 @@ func TestOwnerDoesNotComeBack(t *testing.T) {
 	for _, ownership := range owners {
 		for _, successor := range append(owners, messaging.SharedOwnership) {
 			t.Run(string(ownership)+" then "+string(successor), func(t *testing.T) {
-				s := wire.Start(t)
+				s := fakebroker.Start(t)
 				owner := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.Ownership = ownership })
 				hold := s.HoldEntries(topic)
 				outcome := make(chan error, 1)
@@ -88,7 +88,7 @@ func TestOwnerDoesNotComeBack(t *testing.T) {
 // Two that wait for a topic of several partitions get all of them, one after the other.
 func TestWaitForOwnership(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 3)
 	wait := func(p *messaging.Profile) { p.Ownership = messaging.WaitForOwnership }
 	first := open(t, dial(t, s.URL()), topic, wait)
@@ -125,34 +125,34 @@ func TestOpeningFailsAtOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		topic   string
 		profile func(*messaging.Profile)
-		prepare func(t *testing.T, s *wire.Server)
+		prepare func(t *testing.T, s *fakebroker.Server)
 		want    error
 	}{
-		"owned": {topic, owned, func(t *testing.T, s *wire.Server) {
+		"owned": {topic, owned, func(t *testing.T, s *fakebroker.Server) {
 			t.Helper()
 			open(t, dial(t, s.URL()), topic, owned)
 		}, messaging.ErrOwned},
-		"shared by others": {topic, owned, func(t *testing.T, s *wire.Server) {
+		"shared by others": {topic, owned, func(t *testing.T, s *fakebroker.Server) {
 			t.Helper()
 			open(t, dial(t, s.URL()), topic, nil)
 		}, messaging.ErrOwned},
 		"empty name":   {"", nil, nil, messaging.ErrInvalidTopic},
 		"invalid name": {"a/b", nil, nil, messaging.ErrInvalidTopic},
-		"not permitted to look up": {topic, nil, func(_ *testing.T, s *wire.Server) {
-			s.Fail(wire.OpPartitions, topic, wire.AuthorizationError, wire.Always)
+		"not permitted to look up": {topic, nil, func(_ *testing.T, s *fakebroker.Server) {
+			s.Fail(fakebroker.OpPartitions, topic, fakebroker.AuthorizationError, fakebroker.Always)
 		}, messaging.ErrAuthorization},
-		"not permitted to produce": {topic, nil, func(_ *testing.T, s *wire.Server) {
-			s.FailProducerCreate(topic, wire.AuthorizationError, wire.Always)
+		"not permitted to produce": {topic, nil, func(_ *testing.T, s *fakebroker.Server) {
+			s.FailProducerCreate(topic, fakebroker.AuthorizationError, fakebroker.Always)
 		}, messaging.ErrAuthorization},
-		"no such topic": {topic, nil, func(_ *testing.T, s *wire.Server) {
-			s.FailProducerCreate(topic, wire.TopicNotFound, wire.Always)
+		"no such topic": {topic, nil, func(_ *testing.T, s *fakebroker.Server) {
+			s.FailProducerCreate(topic, fakebroker.TopicNotFound, fakebroker.Always)
 		}, messaging.ErrTopicNotFound},
-		"no such namespace": {topic, nil, func(_ *testing.T, s *wire.Server) {
-			s.Fail(wire.OpPartitions, topic, wire.TopicNotFound, wire.Always)
+		"no such namespace": {topic, nil, func(_ *testing.T, s *fakebroker.Server) {
+			s.Fail(fakebroker.OpPartitions, topic, fakebroker.TopicNotFound, fakebroker.Always)
 		}, messaging.ErrTopicNotFound},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := wire.Start(t)
+			s := fakebroker.Start(t)
 			if c.prepare != nil {
 				c.prepare(t, s)
 			}
@@ -170,16 +170,16 @@ func TestOpeningFailsAtOnce(t *testing.T) {
 // A shared publisher waits for an owner to leave, in the hope of which it opens.
 func TestSharedPublisherWaitsForAnOwnerToLeave(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	owner := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.Ownership = messaging.ExclusiveOwnership })
 	client := dial(t, s.URL())
 	ctx, cancel := context.WithCancel(testContext(t))
-	asked, opened := s.Received(wire.CommandProducer), make(chan error, 1)
+	asked, opened := s.Received(fakebroker.CommandProducer), make(chan error, 1)
 	go func() {
 		_, err := client.Publisher(ctx, topic, messaging.Ops())
 		opened <- err
 	}()
-	require.NoError(t, s.WaitReceived(testContext(t), wire.CommandProducer, asked+2), "it asks again")
+	require.NoError(t, s.WaitReceived(testContext(t), fakebroker.CommandProducer, asked+2), "it asks again")
 	cancel()
 	err := <-opened
 	require.ErrorIs(t, err, context.Canceled)

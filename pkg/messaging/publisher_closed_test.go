@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 	"github.com/aviaryhq/aviary/test/stack"
-	"github.com/aviaryhq/aviary/test/wire"
 )
 
 // The client closes the channels of a producer that the broker closes for good, while senders use
@@ -21,23 +21,23 @@ import (
 // fails all that it held. The publisher replaces it and sends all that again.
 func TestProducerFenced(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	p := open(t, dial(t, s.URL()), topic, nil)
 	publishWhile(t, p, func() {
-		s.FailProducerCreate(topic, wire.ProducerFenced, 2)
+		s.FailProducerCreate(topic, fakebroker.ProducerFenced, 2)
 		s.CutConnections()
 	}, func(n int) { requireInOrder(t, stored(s, topic), n) })
 }
 
 func TestTopicTerminated(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	p := open(t, dial(t, s.URL()), topic, nil)
 	hold := s.HoldEntries(topic)
 	published := make(chan error, 1)
 	go func() { published <- p.Publish(testContext(t), record(0)) }()
 	require.NoError(t, s.Until(testContext(t), func() bool { return hold.Held() == 1 }))
-	s.FailProducerCreate(topic, wire.TopicTerminatedError, wire.Always)
+	s.FailProducerCreate(topic, fakebroker.TopicTerminatedError, fakebroker.Always)
 	s.CutConnections()
 	require.ErrorIs(t, <-published, messaging.ErrTopicTerminated, "what was in flight")
 	require.ErrorIs(t, p.Publish(testContext(t), record(1)), messaging.ErrTopicTerminated, "what comes after")
@@ -47,10 +47,10 @@ func TestTopicTerminated(t *testing.T) {
 
 func TestQuotaExceeded(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	p := open(t, dial(t, s.URL()), topic, nil)
 	publishWhile(t, p, func() {
-		s.FailProducerCreate(topic, wire.ProducerBlockedQuotaExceededException, 2)
+		s.FailProducerCreate(topic, fakebroker.ProducerBlockedQuotaExceededException, 2)
 		s.CutConnections()
 	}, func(n int) { requireInOrder(t, stored(s, topic), n) })
 }

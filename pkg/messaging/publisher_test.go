@@ -17,8 +17,8 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	inside "github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
 	"github.com/aviaryhq/aviary/test/await"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 	"github.com/aviaryhq/aviary/test/history"
-	"github.com/aviaryhq/aviary/test/wire"
 )
 
 // These tests provoke what a real broker does not do on demand, on a server that
@@ -86,7 +86,7 @@ func requireInOrder(t *testing.T, payloads []string, n int) {
 	require.NoError(t, history.InOrder(seen, n))
 }
 
-func stored(s *wire.Server, topic string) []string {
+func stored(s *fakebroker.Server, topic string) []string {
 	var out []string
 	for _, m := range s.Entries(topic) {
 		out = append(out, string(m.Payload))
@@ -96,7 +96,7 @@ func stored(s *wire.Server, topic string) []string {
 
 func TestPublishIsDurableWhenItReturns(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	p := open(t, dial(t, s.URL()), topic, nil)
 	var rs []*messaging.Record
 	for i := range 500 {
@@ -109,7 +109,7 @@ func TestPublishIsDurableWhenItReturns(t *testing.T) {
 
 func TestRecordArrivesWhole(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	p := open(t, dial(t, s.URL()), topic, nil)
 	at := time.UnixMilli(1_700_000_000_123)
 	require.NoError(t, p.Publish(testContext(t),
@@ -128,7 +128,7 @@ func TestRecordArrivesWhole(t *testing.T) {
 
 func TestNothingIsAcknowledgedBeforeTheReceipt(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	p := open(t, dial(t, s.URL()), topic, nil)
 	hold := s.HoldReceipts(topic)
 	var acked atomic.Bool
@@ -150,7 +150,7 @@ func TestNothingIsAcknowledgedBeforeTheReceipt(t *testing.T) {
 
 func TestReceiptThatNeverComes(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	reg := prometheus.NewRegistry()
 	p := open(t, dial(t, s.URL(), messaging.WithRegisterer(reg)), topic, func(p *messaging.Profile) {
 		p.AckTimeout = ackTimeout
@@ -173,7 +173,7 @@ func TestReceiptThatNeverComes(t *testing.T) {
 // A receipt that is skipped while later ones come.
 func TestReceiptMissingInTheMiddle(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.AckTimeout = ackTimeout })
 	publishWhile(t, p, func() { s.DropReceipts(topic, 1) },
 		func(n int) { requireInOrder(t, stored(s, topic), n) })
@@ -181,7 +181,7 @@ func TestReceiptMissingInTheMiddle(t *testing.T) {
 
 func TestProducerClosedByBroker(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	p := open(t, dial(t, s.URL()), topic, nil)
 	publishWhile(t, p, func() { require.Equal(t, 1, s.CloseProducers(topic)) },
 		func(n int) { requireInOrder(t, stored(s, topic), n) })
@@ -189,7 +189,7 @@ func TestProducerClosedByBroker(t *testing.T) {
 
 func TestConnectionCut(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	p := open(t, dial(t, s.URL()), topic, nil)
 	publishWhile(t, p, func() { s.CutConnections() },
 		func(n int) { requireInOrder(t, stored(s, topic), n) })
@@ -227,7 +227,7 @@ func TestQueueIsBounded(t *testing.T) {
 		"bytes":   func(p *messaging.Profile) { p.MaxPendingBytes = 10 * 1100 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := wire.Start(t)
+			s := fakebroker.Start(t)
 			client := dial(t, s.URL())
 			blocking := open(t, client, topic, limit)
 			failing := open(t, client, topic, func(p *messaging.Profile) { limit(p); p.Admission = messaging.FailFast })
@@ -259,7 +259,7 @@ func TestQueueIsBounded(t *testing.T) {
 func TestPublishMoreThanTheQueueHolds(t *testing.T) {
 	t.Parallel()
 	for _, partitions := range []int{1, 3, 20} {
-		s := wire.Start(t)
+		s := fakebroker.Start(t)
 		s.CreateTopic(topic, partitions)
 		p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) {
 			p.MaxPendingRecords, p.Linger = 2*partitions, time.Hour
@@ -276,7 +276,7 @@ func TestPublishMoreThanTheQueueHolds(t *testing.T) {
 // A record larger than the whole queue is admitted when nothing else is pending.
 func TestRecordLargerThanTheQueue(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.MaxPendingBytes = 1000 })
 	require.NoError(t, p.Publish(testContext(t), &messaging.Record{Payload: make([]byte, 5000)}, record(1)))
 	require.Equal(t, 2, s.Count(topic))
@@ -284,7 +284,7 @@ func TestRecordLargerThanTheQueue(t *testing.T) {
 
 func TestRecordTooLarge(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t, wire.WithMaxMessageSize(1000))
+	s := fakebroker.Start(t, fakebroker.WithMaxMessageSize(1000))
 	p := open(t, dial(t, s.URL()), topic, nil)
 	payload := make([]byte, 5000)
 	err := p.Publish(testContext(t), record(0), &messaging.Record{Payload: payload}, record(1))
@@ -300,7 +300,7 @@ func TestRecordTooLarge(t *testing.T) {
 // share of the queue.
 func TestStuckPartitionLeavesTheOthersAlone(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 4)
 	p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) {
 		p.Routing = messaging.RouteExplicit
@@ -326,7 +326,7 @@ func TestStuckPartitionLeavesTheOthersAlone(t *testing.T) {
 // Round robin passes over a partition whose queue is full.
 func TestRoundRobinAvoidsAStuckPartition(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 3)
 	p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) {
 		p.Routing = messaging.RouteRoundRobin
@@ -347,7 +347,7 @@ func TestRoundRobinAvoidsAStuckPartition(t *testing.T) {
 // A done function that blocks holds up its own partition only.
 func TestBlockedCallback(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 2)
 	client := dial(t, s.URL())
 	p := open(t, client, topic, func(p *messaging.Profile) { p.Routing = messaging.RouteExplicit })
@@ -367,7 +367,7 @@ func TestBlockedCallback(t *testing.T) {
 
 func TestExplicitPartitionOutOfRange(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 2)
 	p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.Routing = messaging.RouteExplicit })
 	for _, part := range []int{-1, 2} {
@@ -377,7 +377,7 @@ func TestExplicitPartitionOutOfRange(t *testing.T) {
 
 func TestKeyStaysOnItsPartition(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 5)
 	p := open(t, dial(t, s.URL()), topic, nil)
 	for i := range 200 {
@@ -400,7 +400,7 @@ func TestKeyStaysOnItsPartition(t *testing.T) {
 // When Flush returns the outcomes have been told, not merely received.
 func TestFlushWaitsForCallbacks(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	p := open(t, dial(t, s.URL()), topic, nil)
 	entered, leave := make(chan struct{}), make(chan struct{})
 	var told atomic.Bool
@@ -422,7 +422,7 @@ func TestFlushWaitsForCallbacks(t *testing.T) {
 // while one is in flight share the next batch.
 func TestGroupCommit(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	profile := messaging.Business()
 	profile.Linger = time.Hour
 	client := dial(t, s.URL())
@@ -434,21 +434,21 @@ func TestGroupCommit(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { require.NoError(t, p.Publish(testContext(t), record(1))) })
 	require.NoError(t, s.Until(testContext(t), func() bool { return hold.Held() == 1 }))
-	sends := s.Received(wire.CommandSend)
+	sends := s.Received(fakebroker.CommandSend)
 	for i := range 100 {
 		p.PublishAsync(testContext(t), record(2+i), func(messaging.MessageID, error) {})
 	}
-	require.Equal(t, sends, s.Received(wire.CommandSend), "they wait for the one in flight")
+	require.Equal(t, sends, s.Received(fakebroker.CommandSend), "they wait for the one in flight")
 	hold.Release()
 	wg.Wait()
 	require.NoError(t, p.Flush(testContext(t)))
-	require.LessOrEqual(t, s.Received(wire.CommandSend)-sends, 2, "and share a batch")
+	require.LessOrEqual(t, s.Received(fakebroker.CommandSend)-sends, 2, "and share a batch")
 	requireInOrder(t, stored(s, topic), 102)
 }
 
 func TestCloseFlushes(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	p := open(t, dial(t, s.URL()), topic, nil)
 	var acked atomic.Int64
 	for i := range 100 { // they sit in the batch builder, which the client's Close forgets
@@ -468,7 +468,7 @@ func TestCloseFlushes(t *testing.T) {
 // A receipt that never comes is made good while Close waits, too.
 func TestCloseWithAReceiptThatNeverComes(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.AckTimeout = ackTimeout })
 	s.DropReceipts(topic, 1)
 	outcome := make(chan error, 1)
@@ -503,7 +503,7 @@ func TestEmptyPayloadsArriveEmpty(t *testing.T) {
 	for _, compression := range []messaging.Compression{messaging.LZ4, messaging.ZSTD, messaging.NoCompression} {
 		for _, batch := range []int{1, 10} {
 			t.Run(fmt.Sprintf("%s in batches of %d", compression, batch), func(t *testing.T) {
-				s := wire.Start(t)
+				s := fakebroker.Start(t)
 				client := dial(t, s.URL())
 				p := open(t, client, topic, func(p *messaging.Profile) { p.BatchRecords, p.Compression = batch, compression })
 				own := map[string]string{"a": "b"}
@@ -546,12 +546,12 @@ func TestOpeningEndsWithTheClient(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := wire.Start(t)
-			s.Ignore(wire.OpPartitions, topic, 1000)
+			s := fakebroker.Start(t)
+			s.Ignore(fakebroker.OpPartitions, topic, 1000)
 			client := dial(t, s.URL())
 			opened := make(chan error, 1)
 			go func() { opened <- opening(client) }()
-			require.NoError(t, s.WaitReceived(testContext(t), wire.CommandPartitionedMetadata, 1))
+			require.NoError(t, s.WaitReceived(testContext(t), fakebroker.CommandPartitionedMetadata, 1))
 			require.NoError(t, client.Close(testContext(t)))
 			select {
 			case err := <-opened:
@@ -566,21 +566,21 @@ func TestOpeningEndsWithTheClient(t *testing.T) {
 // The client closes at any moment of a publisher's opening, also when the broker has just answered.
 func TestPublisherOpensWhileItsClientCloses(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 3)
 	for i := range 100 {
 		client := dial(t, s.URL())
 		if i%2 == 0 { // with a connection
 			require.NoError(t, open(t, client, "other", nil).Close(testContext(t)))
 		}
-		asked := s.Received(wire.CommandPartitionedMetadata)
+		asked := s.Received(fakebroker.CommandPartitionedMetadata)
 		opened := make(chan error, 1)
 		go func() {
 			_, err := client.Publisher(testContext(t), topic, messaging.Business())
 			opened <- err
 		}()
 		if i%4 < 2 {
-			require.NoError(t, s.WaitReceived(testContext(t), wire.CommandPartitionedMetadata, asked+1))
+			require.NoError(t, s.WaitReceived(testContext(t), fakebroker.CommandPartitionedMetadata, asked+1))
 		}
 		require.NoError(t, client.Close(testContext(t)))
 		if err := <-opened; err != nil {
@@ -592,7 +592,7 @@ func TestPublisherOpensWhileItsClientCloses(t *testing.T) {
 // With a context that has ended nothing is published.
 func TestPublishWithAnEndedContext(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	p := open(t, dial(t, s.URL()), topic, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -609,7 +609,7 @@ func TestPublishWithAnEndedContext(t *testing.T) {
 
 func TestCloseCountsWhatWasNotAcknowledged(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.MaxPendingRecords = 100 })
 	s.HoldReceipts(topic)
 	var unacked atomic.Int64
@@ -639,7 +639,7 @@ func TestCloseCountsWhatWasNotAcknowledged(t *testing.T) {
 
 func TestCloseWhileTheServerIsSilent(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dial(t, s.URL())
 	p := open(t, client, topic, nil)
 	s.Stall()
@@ -654,7 +654,7 @@ func TestCloseWhileTheServerIsSilent(t *testing.T) {
 
 func TestOpenWhileTheServerIsUnavailable(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.RefuseConnections(true)
 	client := dial(t, s.URL())
 	ctx, cancel := context.WithTimeout(testContext(t), 300*time.Millisecond)
@@ -668,7 +668,7 @@ func TestOpenWhileTheServerIsUnavailable(t *testing.T) {
 
 func TestDeliverAtNeedsUnbatched(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dial(t, s.URL())
 	at := time.Now().Add(time.Minute).Truncate(time.Millisecond)
 	r := &messaging.Record{Payload: []byte("later"), DeliverAt: at}
@@ -682,7 +682,7 @@ func TestDeliverAtNeedsUnbatched(t *testing.T) {
 // ids: one with deduplication would drop the others.
 func TestUnbatchedSequenceIDsAscend(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t, wire.WithDeduplication())
+	s := fakebroker.Start(t, fakebroker.WithDeduplication())
 	p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.BatchRecords = 1 })
 	var wg sync.WaitGroup
 	for range 8 {
@@ -699,7 +699,7 @@ func TestUnbatchedSequenceIDsAscend(t *testing.T) {
 
 func TestClientCloseClosesPublishers(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dial(t, s.URL())
 	p := open(t, client, topic, nil)
 	p.PublishAsync(testContext(t), record(0), func(messaging.MessageID, error) {})
@@ -713,7 +713,7 @@ func TestClientCloseClosesPublishers(t *testing.T) {
 
 func TestProfileFaultsAreAllReported(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	_, err := dial(t, s.URL()).Publisher(testContext(t), topic, messaging.Profile{BatchBytes: 5 << 20, Routing: "random"})
 	for _, path := range []string{"name:", "batch_records:", "batch_bytes:", "max_pending_records:", "max_pending_bytes:",
 		"ack_timeout:", "compression:", "admission:", "routing:", "ownership:"} {
@@ -724,9 +724,9 @@ func TestProfileFaultsAreAllReported(t *testing.T) {
 // A service on another client takes over the properties of what it received, with a payload.
 func TestMarkOfAnEmptyPayloadOnAnother(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 0)
-	s.Publish(topic, wire.Message{Payload: []byte("42"), Properties: map[string]string{messaging.PropertyEmpty: "true"}})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("42"), Properties: map[string]string{messaging.PropertyEmpty: "true"}})
 	d, err := dial(t, s.URL()).Last(testContext(t), topic)
 	require.NoError(t, err)
 	require.Equal(t, "42", string(d.Payload))

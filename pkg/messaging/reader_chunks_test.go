@@ -10,12 +10,12 @@ import (
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // firstOfTwo stores the first of the two chunks of a message that p publishes. What it returns has
 // the second one, and all that is published later by producers.
-func firstOfTwo(t *testing.T, s *wire.Server, p pulsar.Producer, letter string) *wire.Hold {
+func firstOfTwo(t *testing.T, s *fakebroker.Server, p pulsar.Producer, letter string) *fakebroker.Hold {
 	t.Helper()
 	chunks := s.HoldEntries(topic)
 	p.SendAsync(context.Background(), &pulsar.ProducerMessage{Payload: []byte(strings.Repeat(letter, 1500))},
@@ -38,12 +38,12 @@ func begun(all []*messaging.Delivery) []string {
 // between was read.
 func TestReaderGoesOnWithinAChunkedMessage(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 0)
 	client, p := dial(t, s.URL()), chunking(t, s)
-	s.Publish(topic, wire.Message{Payload: []byte("1")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("1")})
 	chunks := firstOfTwo(t, s, p, "a")
-	s.Publish(topic, wire.Message{Payload: []byte("2")}, wire.Message{Payload: []byte("3")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("2")}, fakebroker.Message{Payload: []byte("3")})
 
 	r := openReader(t, client, nil)
 	var got []*messaging.Delivery
@@ -62,10 +62,10 @@ func TestReaderGoesOnWithinAChunkedMessage(t *testing.T) {
 	}
 	read(1)
 	require.Equal(t, 1, chunks.ReleaseNext(1))
-	s.Publish(topic, wire.Message{Payload: []byte("4")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("4")})
 	read(2)
 	s.CloseConsumers(topic)
-	s.Publish(topic, wire.Message{Payload: []byte("5")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("5")})
 	read(1)
 	require.Equal(t, []string{"1", "2", "3", "a", "4", "5"}, begun(got))
 }
@@ -74,11 +74,11 @@ func TestReaderGoesOnWithinAChunkedMessage(t *testing.T) {
 // them back.
 func TestReaderGoesOnBehindPositionsWithinAChunkedMessage(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 0)
 	client, p := dial(t, s.URL()), chunking(t, s)
 	chunks := firstOfTwo(t, s, p, "a")
-	s.Publish(topic, wire.Message{Payload: []byte("1")}, wire.Message{Payload: []byte("2")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("1")}, fakebroker.Message{Payload: []byte("2")})
 	var after []messaging.MessageID
 	next := func() *messaging.Delivery {
 		t.Helper()
@@ -98,7 +98,7 @@ func TestReaderGoesOnBehindPositionsWithinAChunkedMessage(t *testing.T) {
 	}
 	got := []*messaging.Delivery{next(), next()}
 	require.Equal(t, 1, chunks.ReleaseNext(1))
-	s.Publish(topic, wire.Message{Payload: []byte("3")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("3")})
 	got = append(got, next(), next())
 	require.Equal(t, []string{"1", "2", "a", "3"}, begun(got))
 }
@@ -106,14 +106,14 @@ func TestReaderGoesOnBehindPositionsWithinAChunkedMessage(t *testing.T) {
 // Reading from the id of a chunked message begins with it, whoever gave the id.
 func TestReaderFromAChunkedMessage(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 0)
 	client, p := dial(t, s.URL()), chunking(t, s)
-	s.Publish(topic, wire.Message{Payload: []byte("1")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("1")})
 	chunks := firstOfTwo(t, s, p, "a")
-	s.Publish(topic, wire.Message{Payload: []byte("2")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("2")})
 	require.Equal(t, 1, chunks.ReleaseNext(1))
-	s.Publish(topic, wire.Message{Payload: []byte("3")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("3")})
 	all := toEnd(t, openReader(t, client, nil))
 	require.Equal(t, []string{"1", "2", "a", "3"}, begun(all))
 	require.Equal(t, []string{"a", "3"}, begun(toEnd(t, openReader(t, client, from(messaging.AtMessage(all[2].ID))))))
@@ -133,11 +133,11 @@ func TestReaderFromAChunkedMessage(t *testing.T) {
 // The topic's last message is in chunks, and others stand between them.
 func TestLastMessageInChunks(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 0)
 	client, p := dial(t, s.URL()), chunking(t, s)
 	chunks := firstOfTwo(t, s, p, "a")
-	s.Publish(topic, wire.Message{Payload: []byte("1")}, wire.Message{Payload: []byte("2")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("1")}, fakebroker.Message{Payload: []byte("2")})
 	require.Equal(t, 1, chunks.ReleaseNext(1))
 	d, err := client.Last(testContext(t), topic)
 	require.NoError(t, err)
@@ -152,10 +152,10 @@ func TestLastMessageInChunks(t *testing.T) {
 // The last entry brings no message: what is last is not known.
 func TestLastOfATopicThatEndsWithinAMessage(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 0)
 	client, p := dial(t, s.URL()), chunking(t, s)
-	s.Publish(topic, wire.Message{Payload: []byte("1")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("1")})
 	firstOfTwo(t, s, p, "a")
 	_, err := client.Last(context.Background(), topic)
 	require.ErrorContains(t, err, "brings no message")
@@ -164,24 +164,24 @@ func TestLastOfATopicThatEndsWithinAMessage(t *testing.T) {
 // Last ends with its client.
 func TestLastEndsWithItsClient(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client, err := messaging.Dial(testContext(t), messaging.Config{URL: s.URL(), OperationTimeout: await.Patience})
 	require.NoError(t, err)
-	s.Publish(topic, wire.Message{Payload: []byte("1")})
-	s.CorruptDispatch(topic, wire.Always)
+	s.Publish(topic, fakebroker.Message{Payload: []byte("1")})
+	s.CorruptDispatch(topic, fakebroker.Always)
 	ended := make(chan error, 1)
 	go func() {
 		_, err := client.Last(context.Background(), topic)
 		ended <- err
 	}()
-	require.NoError(t, s.WaitReceived(testContext(t), wire.CommandFlow, 2)) // it reads the end, having asked for it
+	require.NoError(t, s.WaitReceived(testContext(t), fakebroker.CommandFlow, 2)) // it reads the end, having asked for it
 	require.NoError(t, client.Close(context.Background()))
 	require.ErrorIs(t, <-ended, messaging.ErrClosed)
 }
 
 func TestTopicsThatKeepNothingAreNotRead(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dial(t, s.URL())
 	const fleeting = "non-persistent://public/default/fleeting"
 	_, err := client.Reader(testContext(t), messaging.ReaderConfig{Topic: fleeting})
@@ -196,20 +196,20 @@ func TestTopicsThatKeepNothingAreNotRead(t *testing.T) {
 // The last entry brings no message: all that can be read has been.
 func TestReaderOfATopicWhoseLastEntryBringsNoMessage(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]func(*testing.T, *wire.Server){
-		"the beginning of a message": func(t *testing.T, s *wire.Server) {
+	for name, end := range map[string]func(*testing.T, *fakebroker.Server){
+		"the beginning of a message": func(t *testing.T, s *fakebroker.Server) {
 			t.Helper()
-			s.Publish(topic, wire.Message{Payload: []byte("1")})
+			s.Publish(topic, fakebroker.Message{Payload: []byte("1")})
 			firstOfTwo(t, s, chunking(t, s), "a").Forget()
 		},
-		"a wrong checksum": func(_ *testing.T, s *wire.Server) {
-			s.Publish(topic, wire.Message{Payload: []byte("1")})
+		"a wrong checksum": func(_ *testing.T, s *fakebroker.Server) {
+			s.Publish(topic, fakebroker.Message{Payload: []byte("1")})
 			s.PublishRaw(topic, messaging.WrongChecksum(), 1)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := wire.Start(t)
+			s := fakebroker.Start(t)
 			s.CreateTopic(topic, 0)
 			client := dial(t, s.URL())
 			client.HurryReaders(5)
@@ -228,9 +228,9 @@ func TestReaderOfATopicWhoseLastEntryBringsNoMessage(t *testing.T) {
 			got := toEnd(t, r)
 			require.Len(t, got, 1)
 			<-opened.CaughtUp()
-			asked := s.Received(wire.CommandGetLastMessageID)
+			asked := s.Received(fakebroker.CommandGetLastMessageID)
 			require.Empty(t, toEnd(t, r))
-			require.Equal(t, asked+1, s.Received(wire.CommandGetLastMessageID), "it is known: nothing is looked at again")
+			require.Equal(t, asked+1, s.Received(fakebroker.CommandGetLastMessageID), "it is known: nothing is looked at again")
 			require.NoError(t, opened.Close(testContext(t)))
 			<-caught
 		})

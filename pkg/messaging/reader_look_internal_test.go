@@ -13,7 +13,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/cluster"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/read"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // lateClient has readers that are shown some messages, all of them together, and nothing more until
@@ -58,10 +58,10 @@ func TestReadToEndWaitsForLateMessages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := wire.Start(t)
+			s := fakebroker.Start(t)
 			s.CreateTopic(topic, 0)
 			for i := range 50 {
-				s.Publish(topic, wire.Message{Payload: []byte(strconv.Itoa(i))})
+				s.Publish(topic, fakebroker.Message{Payload: []byte(strconv.Itoa(i))})
 			}
 			s.PublishRaw(topic, WrongChecksum(), 1)
 			client, err := Dial(t.Context(), cluster.Config{URL: s.URL()})

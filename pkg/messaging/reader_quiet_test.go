@@ -8,14 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // A topic ends with an entry that brings no message, and nothing is published for long. Then much
 // is: the broker sends no more ahead than the reader's bound.
 func TestReaderPrefetchIsBoundedBehindAnEntryThatBringsNoMessage(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 0)
 	reg := prometheus.NewRegistry()
 	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
@@ -39,7 +39,7 @@ func TestReaderPrefetchIsBoundedBehindAnEntryThatBringsNoMessage(t *testing.T) {
 	for i := range messages {
 		payload := make([]byte, size)
 		copy(payload, strconv.Itoa(1+i))
-		s.Publish(topic, wire.Message{Payload: payload})
+		s.Publish(topic, fakebroker.Message{Payload: payload})
 	}
 	next(1)
 	// See TestReaderPrefetchIsBounded.

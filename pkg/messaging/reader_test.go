@@ -15,7 +15,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	inside "github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
 	"github.com/aviaryhq/aviary/test/await"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 func openReader(t *testing.T, client *messaging.Client, change func(*messaging.ReaderConfig)) *messaging.Reader {
@@ -66,8 +66,8 @@ func from(at messaging.Position) func(*messaging.ReaderConfig) {
 }
 
 // batch is n messages, the first of which is number first.
-func batch(first, n int) []wire.Message {
-	ms := make([]wire.Message, n)
+func batch(first, n int) []fakebroker.Message {
+	ms := make([]fakebroker.Message, n)
 	for i := range ms {
 		ms[i].Payload = []byte(strconv.Itoa(first + i))
 	}
@@ -84,11 +84,11 @@ func inOrder(first, n int) []string {
 
 func TestReaderReadsEachPartitionInOrder(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 3)
 	client := dial(t, s.URL())
 	for i := range 300 {
-		s.Publish(topic, wire.Message{Key: "k" + strconv.Itoa(i%7), Payload: []byte(strconv.Itoa(i))})
+		s.Publish(topic, fakebroker.Message{Key: "k" + strconv.Itoa(i%7), Payload: []byte(strconv.Itoa(i))})
 	}
 	r := openReader(t, client, nil)
 	var next [7]int
@@ -114,7 +114,7 @@ func TestReaderReadsEachPartitionInOrder(t *testing.T) {
 
 	// Another one goes on where this one is.
 	for i := range 20 {
-		s.PublishBatch(topic+"-partition-1", wire.None, batch(1000+10*i, 10)...)
+		s.PublishBatch(topic+"-partition-1", fakebroker.None, batch(1000+10*i, 10)...)
 	}
 	var first []string
 	for range 55 {
@@ -136,20 +136,20 @@ func TestReaderReadsEachPartitionInOrder(t *testing.T) {
 
 func TestReaderOfNothingIsCaughtUp(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 4)
 	client := dial(t, s.URL())
 	require.True(t, caughtUp(openReader(t, client, nil)), "an empty topic")
 	one := topic + "-partition-3"
-	s.PublishBatch(one, wire.None, batch(0, 3)...)
+	s.PublishBatch(one, fakebroker.None, batch(0, 3)...)
 	r := openReader(t, client, from(messaging.Latest()))
 	require.True(t, caughtUp(r), "from the end")
 	require.Empty(t, toEnd(t, r))
 
 	// What is published after opening comes, though nothing was read before a connection broke.
 	s.CutConnections()
-	s.PublishBatch(one, wire.None, batch(3, 3)...)
-	s.PublishBatch(topic+"-partition-0", wire.None, batch(6, 1)...)
+	s.PublishBatch(one, fakebroker.None, batch(3, 3)...)
+	s.PublishBatch(topic+"-partition-0", fakebroker.None, batch(6, 1)...)
 	require.ElementsMatch(t, inOrder(3, 4), texts(toEnd(t, r)))
 
 	alone := openReader(t, client, func(c *messaging.ReaderConfig) { c.Topic = one })
@@ -161,28 +161,28 @@ func TestReaderOfNothingIsCaughtUp(t *testing.T) {
 
 func TestReaderFromATime(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dial(t, s.URL())
 	began := time.Now().Add(-time.Hour).Truncate(time.Millisecond)
 	for i := range 20 {
-		s.Publish(topic, wire.Message{Payload: []byte(strconv.Itoa(i)), PublishTime: began.Add(time.Duration(i) * time.Minute)})
+		s.Publish(topic, fakebroker.Message{Payload: []byte(strconv.Itoa(i)), PublishTime: began.Add(time.Duration(i) * time.Minute)})
 	}
 	r := openReader(t, client, from(messaging.AtTime(began.Add(5*time.Minute))))
 	require.Equal(t, inOrder(5, 15), texts(toEnd(t, r)))
 	r = openReader(t, client, from(messaging.AtTime(began.Add(24*time.Hour))))
 	require.True(t, caughtUp(r), "nothing is as young")
-	s.Publish(topic, wire.Message{Payload: []byte("20"), PublishTime: began.Add(25 * time.Hour)})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("20"), PublishTime: began.Add(25 * time.Hour)})
 	require.Equal(t, inOrder(20, 1), texts(toEnd(t, r)))
 }
 
 func TestReaderFromAMessage(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 2)
 	client := dial(t, s.URL())
 	one := topic + "-partition-1"
 	for i := range 4 {
-		s.PublishBatch(one, wire.None, batch(5*i, 5)...)
+		s.PublishBatch(one, fakebroker.None, batch(5*i, 5)...)
 	}
 	all := toEnd(t, openReader(t, client, nil))
 	ofOne := func(at messaging.Position) func(*messaging.ReaderConfig) {
@@ -218,13 +218,13 @@ func TestReaderFromAMessage(t *testing.T) {
 // middle of batches: each message comes once.
 func TestReaderGoesOnWhereItWas(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dial(t, s.URL())
 	const n = 3000
 	published := 0
 	for published < n {
 		size := min(1+rand.IntN(50), n-published)
-		s.PublishBatch(topic, wire.None, batch(published, size)...)
+		s.PublishBatch(topic, fakebroker.None, batch(published, size)...)
 		published += size
 	}
 	r := openReader(t, client, func(c *messaging.ReaderConfig) {
@@ -234,11 +234,11 @@ func TestReaderGoesOnWhereItWas(t *testing.T) {
 		func() { s.CutConnections() },
 		func() { s.CloseConsumers(topic) },
 		func() {
-			s.FailSubscribe(topic, wire.ConsumerBusy, 1)
+			s.FailSubscribe(topic, fakebroker.ConsumerBusy, 1)
 			s.CloseConsumers(topic)
 		},
 		func() {
-			s.FailLookup(topic, wire.ServiceNotReady, 1)
+			s.FailLookup(topic, fakebroker.ServiceNotReady, 1)
 			s.CutConnections()
 		},
 		func() { s.DuplicateDispatch(topic, 3) },
@@ -257,12 +257,12 @@ func TestReaderGoesOnWhereItWas(t *testing.T) {
 // A subscription that is never answered is given up.
 func TestReaderSubscribingHangs(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dialImpatient(t, s.URL(), time.Second)
 	s.Publish(topic, batch(0, 3)...)
 	r := openReader(t, client, nil)
 	require.Equal(t, inOrder(0, 3), texts(toEnd(t, r)))
-	never := s.Ignore(wire.OpSubscribe, topic, 1)
+	never := s.Ignore(fakebroker.OpSubscribe, topic, 1)
 	s.CloseConsumers(topic)
 	require.NoError(t, never.Wait(testContext(t), 1))
 	s.Publish(topic, batch(3, 3)...)
@@ -276,7 +276,7 @@ func TestReaderSubscribingHangs(t *testing.T) {
 // A reader that cannot go on says so, and its metrics do.
 func TestReaderUnhealthy(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	reg := prometheus.NewRegistry()
 	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
 	s.Publish(topic, batch(0, 3)...)
@@ -286,7 +286,7 @@ func TestReaderUnhealthy(t *testing.T) {
 	require.Equal(t, 3, counted(t, reg, "aviary_messaging_reader_messages_total", "state"))
 	require.Equal(t, 3, counted(t, reg, "aviary_messaging_reader_bytes_total", "state"))
 
-	refused := s.FailSubscribe(topic, wire.ConsumerBusy, -1)
+	refused := s.FailSubscribe(topic, fakebroker.ConsumerBusy, -1)
 	s.CloseConsumers(topic)
 	eventually(t, "the broker refuses it", func() bool {
 		return counted(t, reg, "aviary_messaging_reader_resubscribes_total", "state", "busy") > 0
@@ -302,7 +302,7 @@ func TestReaderUnhealthy(t *testing.T) {
 	require.NoError(t, r.Unhealthy())
 	require.Zero(t, counted(t, reg, "aviary_messaging_reader_interrupted_partitions", "state"))
 
-	s.FailSubscribe(topic, wire.ConsumerBusy, -1)
+	s.FailSubscribe(topic, fakebroker.ConsumerBusy, -1)
 	s.CloseConsumers(topic)
 	eventually(t, "unhealthy again", func() bool { return r.Unhealthy() != nil })
 	require.NoError(t, r.Close(testContext(t)))
@@ -312,13 +312,13 @@ func TestReaderUnhealthy(t *testing.T) {
 
 func TestReaderFindsNewPartitions(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 1)
 	client := dial(t, s.URL())
 	client.SetReadersDiscoverEvery(time.Millisecond)
 	r := openReader(t, client, from(messaging.Latest()))
 	s.CreateTopic(topic, 3)
-	s.PublishBatch(topic+"-partition-2", wire.None, batch(0, 2)...)
+	s.PublishBatch(topic+"-partition-2", fakebroker.None, batch(0, 2)...)
 	for i := range 2 {
 		d, err := r.Next(testContext(t))
 		require.NoError(t, err)
@@ -329,7 +329,7 @@ func TestReaderFindsNewPartitions(t *testing.T) {
 // One id of a message, whoever names it.
 func TestMessageIDsAreEqual(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 2)
 	client := dial(t, s.URL())
 	one := topic + "-partition-1"
@@ -371,7 +371,7 @@ func TestMessageIDsAreEqual(t *testing.T) {
 
 func TestReaderEnds(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client, err := messaging.Dial(testContext(t), messaging.Config{URL: s.URL(), OperationTimeout: await.Patience})
 	require.NoError(t, err)
 	for name, cfg := range map[string]messaging.ReaderConfig{
@@ -417,13 +417,13 @@ func TestReaderEnds(t *testing.T) {
 // Nobody reads: what the broker has sent ahead is bounded in bytes.
 func TestReaderPrefetchIsBounded(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dial(t, s.URL())
 	const size, messages = 64 << 10, 200
 	for i := range messages {
 		payload := make([]byte, size)
 		copy(payload, strconv.Itoa(i))
-		s.Publish(topic, wire.Message{Payload: payload})
+		s.Publish(topic, fakebroker.Message{Payload: payload})
 	}
 	for _, ahead := range []int{1, 10} {
 		r := openReader(t, client, func(c *messaging.ReaderConfig) {
@@ -449,7 +449,7 @@ func TestReaderGoesOnBehindABatchWithAWrongChecksum(t *testing.T) {
 	for name, always := range map[string]bool{"once": false, "always": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := wire.Start(t)
+			s := fakebroker.Start(t)
 			s.CreateTopic(topic, 0)
 			reg := prometheus.NewRegistry()
 			client := dial(t, s.URL(), messaging.WithRegisterer(reg))
@@ -459,7 +459,7 @@ func TestReaderGoesOnBehindABatchWithAWrongChecksum(t *testing.T) {
 				s.PublishRaw(topic, messaging.WrongChecksum(), 100)
 				first, sessions = 100, 2*2 // the second one's queue is long enough, and the usual one is tried again
 			} else {
-				s.PublishBatch(topic, wire.None, batch(0, 100)...)
+				s.PublishBatch(topic, fakebroker.None, batch(0, 100)...)
 				s.CorruptDispatch(topic, 1)
 			}
 			s.Publish(topic, batch(100, 20)...)

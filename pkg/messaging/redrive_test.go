@@ -13,15 +13,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // deaden publishes n messages of 7 keys to topic and has a consumer reject them all.
-func deaden(t *testing.T, s *wire.Server, client *messaging.Client, n int) {
+func deaden(t *testing.T, s *fakebroker.Server, client *messaging.Client, n int) {
 	t.Helper()
 	at := time.UnixMilli(1_700_000_000_000)
 	for i := range n {
-		s.Publish(topic, wire.Message{
+		s.Publish(topic, fakebroker.Message{
 			Key: "k" + strconv.Itoa(i%7), OrderingKey: "o" + strconv.Itoa(i%7), Payload: []byte(strconv.Itoa(i)),
 			Properties: map[string]string{"aviary_reason": "own", "i": strconv.Itoa(i)}, EventTime: at,
 		})
@@ -48,7 +48,7 @@ func redriveConfig() messaging.RedriveConfig {
 
 func TestRedrivePutsLettersBackAsTheyWere(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dialToRedrive(t, s.URL())
 	s.CreateTopic(topic, 3)
 	deaden(t, s, client, 50)
@@ -69,7 +69,7 @@ func TestRedrivePutsLettersBackAsTheyWere(t *testing.T) {
 	require.Empty(t, s.Consumers(deadLetters, "sub"))
 	require.Empty(t, s.Producers(topic))
 
-	byKey := func(ms []wire.Message) map[string][]string {
+	byKey := func(ms []fakebroker.Message) map[string][]string {
 		got := make(map[string][]string)
 		for _, m := range ms {
 			got[m.Topic+m.Key] = append(got[m.Topic+m.Key], strings.Join([]string{
@@ -78,7 +78,7 @@ func TestRedrivePutsLettersBackAsTheyWere(t *testing.T) {
 		}
 		return got
 	}
-	var back []wire.Message
+	var back []fakebroker.Message
 	perTopic := make(map[string]int)
 	for _, m := range was {
 		perTopic[m.Topic]++
@@ -97,10 +97,10 @@ func TestRedrivePutsLettersBackAsTheyWere(t *testing.T) {
 
 func TestRedriveLeavesWhatIsNotChosen(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dialToRedrive(t, s.URL())
 	deaden(t, s, client, 20)
-	s.Publish(deadLetters, wire.Message{Payload: []byte("no letter")})
+	s.Publish(deadLetters, fakebroker.Message{Payload: []byte("no letter")})
 	cfg := redriveConfig()
 	cfg.To = "elsewhere"
 	cfg.Filter = func(l *messaging.DeadLetter) bool {
@@ -129,7 +129,7 @@ func TestRedriveLeavesWhatIsNotChosen(t *testing.T) {
 
 func TestDiscardedLettersAreGone(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dialToRedrive(t, s.URL())
 	deaden(t, s, client, 20)
 	cfg := redriveConfig()
@@ -157,7 +157,7 @@ func TestDiscardedLettersAreGone(t *testing.T) {
 // help its dead letters, and the others need not wait.
 func TestRedriveToATopicThatIsGone(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t, wire.WithAutoCreate(false, 0))
+	s := fakebroker.Start(t, fakebroker.WithAutoCreate(false, 0))
 	client := dialToRedrive(t, s.URL())
 	cfg := redriveConfig()
 	_, err := client.Redrive(testContext(t), cfg)
@@ -168,7 +168,7 @@ func TestRedriveToATopicThatIsGone(t *testing.T) {
 	require.NoError(t, err)
 	const gone = "persistent://public/default/gone"
 	for _, origin := range []string{gone, topic, gone, topic} {
-		s.Publish(deadLetters, wire.Message{Payload: []byte(origin), Properties: map[string]string{
+		s.Publish(deadLetters, fakebroker.Message{Payload: []byte(origin), Properties: map[string]string{
 			messaging.PropertyAttempts: "1", messaging.PropertyOriginTopic: origin,
 		}})
 	}
@@ -191,7 +191,7 @@ func TestRedriveToATopicThatIsGone(t *testing.T) {
 // What fails again comes to the same dead-letter topic: it must not go round for ever.
 func TestRedriveDoesNotCircle(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dialToRedrive(t, s.URL())
 	const n = 300 // several batches
 	deaden(t, s, client, n)
@@ -219,7 +219,7 @@ func TestRedriveDoesNotCircle(t *testing.T) {
 // while the call lives.
 func TestRedriveSurvivesBrokerFaults(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dialImpatient(t, s.URL(), time.Second) // an answer that a closing consumer loses is asked for again
 	deaden(t, s, client, 300)
 	cfg := redriveConfig()
@@ -231,7 +231,7 @@ func TestRedriveSurvivesBrokerFaults(t *testing.T) {
 		}
 		return string(l.Payload) != "41"
 	}
-	s.FailAck(deadLetters, wire.ServiceNotReady, 2)
+	s.FailAck(deadLetters, fakebroker.ServiceNotReady, 2)
 	result, err := client.Redrive(testContext(t), cfg)
 	require.NoError(t, err)
 	require.Equal(t, messaging.RedriveResult{Redriven: 299, Filtered: 1}, result)
@@ -245,7 +245,7 @@ func TestRedriveSurvivesBrokerFaults(t *testing.T) {
 
 func TestRedriveRefusals(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dialToRedrive(t, s.URL())
 	for want, change := range map[string]func(*messaging.RedriveConfig){
 		"topic: must be":        func(c *messaging.RedriveConfig) { c.Topic = "a/b" },
@@ -276,11 +276,11 @@ func TestRedriveRefusals(t *testing.T) {
 	require.Len(t, s.Entries(topic), 2)
 
 	// The reader has acknowledged what there was.
-	s.FailProducerCreate(topic, wire.TopicTerminatedError, wire.Always)
+	s.FailProducerCreate(topic, fakebroker.TopicTerminatedError, fakebroker.Always)
 	again := start(t, client, consumerConfig(topic, messaging.Exclusive), func(context.Context, *messaging.Delivery) error {
 		return messaging.Reject(errors.New("never"))
 	})
-	s.Publish(topic, wire.Message{Key: "k", Payload: []byte("late")})
+	s.Publish(topic, fakebroker.Message{Key: "k", Payload: []byte("late")})
 	require.NoError(t, s.WaitAcked(testContext(t), topic, "sub", 3))
 	again.stop(t)
 	_, err = client.Redrive(testContext(t), redriveConfig())
@@ -292,7 +292,7 @@ func TestRedriveRefusals(t *testing.T) {
 // no others waiting.
 func TestRedriveToAPartitionThatIsGone(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t, wire.WithAutoCreate(false, 0))
+	s := fakebroker.Start(t, fakebroker.WithAutoCreate(false, 0))
 	client := dialToRedrive(t, s.URL())
 	s.CreateTopic(topic, 2)
 	s.CreateTopic(deadLetters, 0)
@@ -301,7 +301,7 @@ func TestRedriveToAPartitionThatIsGone(t *testing.T) {
 	_, err := client.Redrive(testContext(t), cfg) // makes the subscription
 	require.NoError(t, err)
 	for _, origin := range []string{topic + "-partition-3", topic + "-partition-1"} {
-		s.Publish(deadLetters, wire.Message{Payload: []byte(origin), Properties: map[string]string{
+		s.Publish(deadLetters, fakebroker.Message{Payload: []byte(origin), Properties: map[string]string{
 			messaging.PropertyAttempts: "1", messaging.PropertyOriginTopic: origin,
 		}})
 	}
@@ -313,10 +313,10 @@ func TestRedriveToAPartitionThatIsGone(t *testing.T) {
 // A broker sends nothing to the first consumer of a redrive: it subscribes once more.
 func TestRedriveSubscribesAgain(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dialToRedrive(t, s.URL())
 	deaden(t, s, client, 5)
-	s.Ignore(wire.OpDispatch, deadLetters, 5)
+	s.Ignore(fakebroker.OpDispatch, deadLetters, 5)
 	result, err := client.Redrive(testContext(t), redriveConfig())
 	require.NoError(t, err)
 	require.Equal(t, messaging.RedriveResult{Redriven: 5}, result)
@@ -326,7 +326,7 @@ func TestRedriveSubscribesAgain(t *testing.T) {
 // stored: the dead letter is acknowledged only once a copy is.
 func TestRedriveCopyTakenForADuplicateIsSentAgain(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t, wire.WithDeduplication())
+	s := fakebroker.Start(t, fakebroker.WithDeduplication())
 	client := dialToRedrive(t, s.URL())
 	deaden(t, s, client, 1)
 	lost := s.DropReceipts(topic, 1)
@@ -352,19 +352,19 @@ func TestRedriveCopyTakenForADuplicateIsSentAgain(t *testing.T) {
 // filter does not choose is counted as that alone.
 func TestRedriveCountsWhatStays(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t, wire.WithMaxMessageSize(1000))
+	s := fakebroker.Start(t, fakebroker.WithMaxMessageSize(1000))
 	client := dialToRedrive(t, s.URL())
 	deaden(t, s, client, 3)
-	letter := func(payload int, truncated, reason string) wire.Message {
+	letter := func(payload int, truncated, reason string) fakebroker.Message {
 		properties := map[string]string{
 			messaging.PropertyAttempts: "1", messaging.PropertyOriginTopic: "persistent://public/default/" + topic,
 			messaging.PropertyTruncated: truncated, messaging.PropertyReason: reason,
 		}
 		b := make([]byte, payload)
 		_, _ = rand.Read(b) // compression must not help
-		return wire.Message{Payload: b, Properties: properties}
+		return fakebroker.Message{Payload: b, Properties: properties}
 	}
-	s.Publish(deadLetters, letter(2000, "", ""), wire.Message{Payload: []byte("foreign")}, letter(1, "5", ""), letter(2, "5", "skip"))
+	s.Publish(deadLetters, letter(2000, "", ""), fakebroker.Message{Payload: []byte("foreign")}, letter(1, "5", ""), letter(2, "5", "skip"))
 	secret := producer(t, rawClient(t, s.URL()), deadLetters, keys(t))
 	_, err := secret.Send(testContext(t), &pulsar.ProducerMessage{Payload: []byte("secret"), Properties: letter(0, "", "").Properties})
 	require.NoError(t, err)

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 const (
@@ -37,11 +37,11 @@ func failedCopies(t *testing.T, reg *prometheus.Registry, reason string) int {
 // acknowledged, before the retry topic has one. Meanwhile attempts are made in place.
 func TestRetryTopicWithoutSubscription(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	reg := prometheus.NewRegistry()
 	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
-	refused := s.FailSubscribe(retries, wire.AuthorizationError, wire.Always)
-	s.Publish(topic, wire.Message{Payload: []byte("x")})
+	refused := s.FailSubscribe(retries, fakebroker.AuthorizationError, fakebroker.Always)
+	s.Publish(topic, fakebroker.Message{Payload: []byte("x")})
 	var attempts atomic.Int32
 	var good atomic.Bool
 	cfg := consumerConfig(topic, messaging.Shared)
@@ -77,11 +77,11 @@ func TestDeadLettersWithoutSubscription(t *testing.T) {
 		return nil
 	}
 	t.Run("refused", func(t *testing.T) {
-		s := wire.Start(t)
+		s := fakebroker.Start(t)
 		reg := prometheus.NewRegistry()
 		client := dial(t, s.URL(), messaging.WithRegisterer(reg))
-		refused := s.FailSubscribe(deadLetters, wire.AuthorizationError, wire.Always)
-		s.Publish(topic, wire.Message{Key: "bad", Payload: []byte("bad")}, wire.Message{Key: "good", Payload: []byte("good")})
+		refused := s.FailSubscribe(deadLetters, fakebroker.AuthorizationError, fakebroker.Always)
+		s.Publish(topic, fakebroker.Message{Key: "bad", Payload: []byte("bad")}, fakebroker.Message{Key: "good", Payload: []byte("good")})
 		r := start(t, client, consumerConfig(topic, messaging.KeyShared), reject)
 		ctx := testContext(t)
 		require.NoError(t, refused.Wait(ctx, 2))
@@ -94,10 +94,10 @@ func TestDeadLettersWithoutSubscription(t *testing.T) {
 		require.Equal(t, 1, s.Backlog(deadLetters, "sub"))
 	})
 	t.Run("none by choice", func(t *testing.T) {
-		s := wire.Start(t)
+		s := fakebroker.Start(t)
 		client := dial(t, s.URL())
-		refused := s.FailSubscribe(deadLetters, wire.AuthorizationError, wire.Always)
-		s.Publish(topic, wire.Message{Key: "bad", Payload: []byte("bad")})
+		refused := s.FailSubscribe(deadLetters, fakebroker.AuthorizationError, fakebroker.Always)
+		s.Publish(topic, fakebroker.Message{Key: "bad", Payload: []byte("bad")})
 		cfg := consumerConfig(topic, messaging.Exclusive)
 		cfg.Retry.DeadLetterSubscription = "-"
 		r := start(t, client, cfg, reject)
@@ -107,12 +107,12 @@ func TestDeadLettersWithoutSubscription(t *testing.T) {
 		require.Zero(t, refused.Hits())
 	})
 	t.Run("read by a consumer of another type", func(t *testing.T) {
-		s := wire.Start(t)
+		s := fakebroker.Start(t)
 		client := dial(t, s.URL())
 		reader := start(t, client, consumerConfig(deadLetters, messaging.Exclusive), func(context.Context, *messaging.Delivery) error { return nil })
 		ctx := testContext(t)
 		require.NoError(t, s.WaitConsumers(ctx, deadLetters, "sub", 1))
-		s.Publish(topic, wire.Message{Key: "bad", Payload: []byte("bad")})
+		s.Publish(topic, fakebroker.Message{Key: "bad", Payload: []byte("bad")})
 		r := start(t, client, consumerConfig(topic, messaging.Exclusive), reject)
 		require.NoError(t, s.WaitAcked(ctx, deadLetters, "sub", 1))
 		r.stop(t)
@@ -121,22 +121,22 @@ func TestDeadLettersWithoutSubscription(t *testing.T) {
 }
 
 // The underlying Subscribe on several partitions can hang for good when one of them does not answer
-// (test/wire, TestClientSubscribeHangs). Dead letters must not wait for that until Run ends.
+// (test/fakebroker, TestClientSubscribeHangs). Dead letters must not wait for that until Run ends.
 func TestDeadLetterTopicThatHangsIsGivenUp(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dial(t, s.URL())
 	s.CreateTopic(deadLetters, 2)
-	s.Publish(topic, wire.Message{Key: "a", Payload: []byte("0")})
-	never := s.Ignore(wire.OpSubscribe, deadLetters+"-partition-1", 1)
+	s.Publish(topic, fakebroker.Message{Key: "a", Payload: []byte("0")})
+	never := s.Ignore(fakebroker.OpSubscribe, deadLetters+"-partition-1", 1)
 	r := start(t, client, consumerConfig(topic, messaging.Exclusive), func(context.Context, *messaging.Delivery) error {
 		return messaging.Reject(errors.New("never"))
 	})
 	ctx := testContext(t)
 	require.NoError(t, never.Wait(ctx, 1))
-	lookups := s.Received(wire.CommandLookup)
+	lookups := s.Received(fakebroker.CommandLookup)
 	s.CutConnections()
-	require.NoError(t, s.WaitReceived(ctx, wire.CommandLookup, lookups+1))
+	require.NoError(t, s.WaitReceived(ctx, fakebroker.CommandLookup, lookups+1))
 	require.NoError(t, s.WaitAcked(ctx, topic, "sub", 1))
 	r.stop(t)
 	require.Len(t, s.Entries(deadLetters), 1)
@@ -166,16 +166,16 @@ func TestUnstorableDeadLetters(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := wire.Start(t, wire.WithMaxMessageSize(limit))
+			s := fakebroker.Start(t, fakebroker.WithMaxMessageSize(limit))
 			reg := prometheus.NewRegistry()
 			client := dial(t, s.URL(), messaging.WithRegisterer(reg))
 			reason := "too_large"
 			if c.terminated {
 				reason = "terminated"
-				s.FailProducerCreate(deadLetters, wire.TopicTerminatedError, wire.Always)
+				s.FailProducerCreate(deadLetters, fakebroker.TopicTerminatedError, fakebroker.Always)
 			}
-			s.Publish(topic, wire.Message{Key: "a", Payload: c.payload, Properties: map[string]string{"p": c.property}},
-				wire.Message{Key: "a", Payload: []byte("next")}, wire.Message{Key: "b", Payload: []byte("other")})
+			s.Publish(topic, fakebroker.Message{Key: "a", Payload: c.payload, Properties: map[string]string{"p": c.property}},
+				fakebroker.Message{Key: "a", Payload: []byte("next")}, fakebroker.Message{Key: "b", Payload: []byte("other")})
 			cfg := consumerConfig(topic, messaging.KeyShared)
 			cfg.MaxMessageBytes = 4 << 10
 			var next atomic.Int32
@@ -215,10 +215,10 @@ func TestUnstorableDeadLetters(t *testing.T) {
 // attempt is made when it is due all the same.
 func TestCopyDeliveredEarlyIsHeld(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	reg := prometheus.NewRegistry()
 	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
-	s.Publish(topic, wire.Message{Payload: []byte("later")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("later")})
 	cfg := consumerConfig(topic, messaging.Shared)
 	cfg.Concurrency = 1
 	var got consumed
@@ -230,7 +230,7 @@ func TestCopyDeliveredEarlyIsHeld(t *testing.T) {
 		return nil
 	})
 	eventually(t, "the copy is here", func() bool { return counted(t, reg, "aviary_messaging_received_messages_total", "sub") == 2 })
-	s.Publish(topic, wire.Message{Payload: []byte("next")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("next")})
 	eventually(t, "the one behind it is handled", func() bool { return len(got.snapshot()) == 2 })
 	r.stop(t)
 	require.Equal(t, "next", string(got.snapshot()[1].Payload))
@@ -240,11 +240,11 @@ func TestCopyDeliveredEarlyIsHeld(t *testing.T) {
 // A retry must have all of the message: one whose copy is too large stays in place.
 func TestRetryTooLargeForTheTopicIsHeld(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t, wire.WithMaxMessageSize(2000))
+	s := fakebroker.Start(t, fakebroker.WithMaxMessageSize(2000))
 	client := dial(t, s.URL())
 	large := make([]byte, 1900)
 	_, _ = rand.Read(large)
-	s.Publish(topic, wire.Message{Payload: large})
+	s.Publish(topic, fakebroker.Message{Payload: large})
 	var attempts atomic.Int32
 	r := start(t, client, consumerConfig(topic, messaging.Shared), func(_ context.Context, d *messaging.Delivery) error {
 		if attempts.Add(1); d.Attempt < 3 {
@@ -266,13 +266,13 @@ func TestRetryTooLargeForTheTopicIsHeld(t *testing.T) {
 // the dead-letter topic, and through those of whoever reads dead letters.
 func TestCopiesKeepTheWholeMessage(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dial(t, s.URL())
 	at := time.UnixMilli(1_700_000_000_000)
 	own := map[string]string{
 		messaging.PropertyReason: "the user's", messaging.PropertyOriginTopic: "elsewhere", "aviary_tenant": "t", "user": "u",
 	}
-	s.Publish(topic, wire.Message{Key: "k", OrderingKey: "o", NullValue: true, EventTime: at, Properties: own})
+	s.Publish(topic, fakebroker.Message{Key: "k", OrderingKey: "o", NullValue: true, EventTime: at, Properties: own})
 	var got consumed
 	r := start(t, client, consumerConfig(topic, messaging.Shared), func(_ context.Context, d *messaging.Delivery) error {
 		got.add(d)
@@ -324,10 +324,10 @@ func TestCopiesKeepTheWholeMessage(t *testing.T) {
 // A payload that is empty and one that is null are different things, and stay so.
 func TestCopiesKeepEmptyPayloads(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dial(t, s.URL())
 	own := map[string]string{"a": "b"} // without any, the client underneath drops what is empty
-	s.Publish(topic, wire.Message{Key: "empty", Properties: own}, wire.Message{Key: "null", NullValue: true, Properties: own})
+	s.Publish(topic, fakebroker.Message{Key: "empty", Properties: own}, fakebroker.Message{Key: "null", NullValue: true, Properties: own})
 	var got consumed
 	r := start(t, client, consumerConfig(topic, messaging.Shared), func(_ context.Context, d *messaging.Delivery) error {
 		got.add(d)
@@ -350,10 +350,10 @@ func TestCopiesKeepEmptyPayloads(t *testing.T) {
 // A dead letter whose payload is empty goes back as it was.
 func TestEmptyPayloadsGoBackEmpty(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	client := dial(t, s.URL())
 	s.CreateTopic(topic, 0)
-	s.PublishBatch(topic, wire.None, wire.Message{Key: "k", Payload: []byte{}}, wire.Message{Key: "l", Payload: []byte("x")})
+	s.PublishBatch(topic, fakebroker.None, fakebroker.Message{Key: "k", Payload: []byte{}}, fakebroker.Message{Key: "l", Payload: []byte("x")})
 	c, err := client.Consumer(quickConfig(messaging.Exclusive, ""))
 	require.NoError(t, err)
 	_, err = c.Drain(testContext(t), func(_ context.Context, d *messaging.Delivery) error {
@@ -377,12 +377,12 @@ func TestEmptyPayloadsGoBackEmpty(t *testing.T) {
 // is acknowledged only for a copy that has a place.
 func TestCopyTakenForADuplicateIsSentAgain(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t, wire.WithDeduplication())
+	s := fakebroker.Start(t, fakebroker.WithDeduplication())
 	reg := prometheus.NewRegistry()
 	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
 	s.CreateTopic(deadLetters, 0)
 	lost := s.DropReceipts(deadLetters, 1)
-	s.Publish(topic, wire.Message{Payload: []byte("x")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("x")})
 	r := start(t, client, quickConfig(messaging.Exclusive, ""), func(context.Context, *messaging.Delivery) error {
 		return messaging.Reject(errors.New("no"))
 	})
@@ -410,9 +410,9 @@ func TestPanicsBesideTheHandlerAreVerdicts(t *testing.T) {
 		"of a rejection":   messaging.Reject(panicking{}),
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := wire.Start(t)
+			s := fakebroker.Start(t)
 			reg := prometheus.NewRegistry()
-			s.Publish(topic, wire.Message{Payload: []byte("x")})
+			s.Publish(topic, fakebroker.Message{Payload: []byte("x")})
 			cfg := quickConfig(messaging.Exclusive, "")
 			cfg.Retry.MaxAttempts = 2
 			var attempts atomic.Int32
@@ -432,10 +432,10 @@ func TestPanicsBesideTheHandlerAreVerdicts(t *testing.T) {
 // others'.
 func TestSubscriptionsShareARetryTopic(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	reg := prometheus.NewRegistry()
 	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
-	s.Publish(topic, wire.Message{Payload: []byte("x")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("x")})
 	other := consumerConfig(topic, messaging.Shared)
 	other.Retry.Topic = "shared"
 	own := other
@@ -463,7 +463,7 @@ func TestSubscriptionsShareARetryTopic(t *testing.T) {
 func TestNothingIsCopiedAfterThePartitionWasLost(t *testing.T) {
 	t.Parallel()
 	t.Run("a verdict behind the loss", func(t *testing.T) {
-		s := wire.Start(t)
+		s := fakebroker.Start(t)
 		cfg := quickConfig(messaging.Failover, messaging.OrderKey)
 		publishNumbers(s, "k", 1)
 		release, entered := make(chan struct{}), make(chan struct{}, 1)
@@ -480,10 +480,10 @@ func TestNothingIsCopiedAfterThePartitionWasLost(t *testing.T) {
 		second.stop(t)
 	})
 	t.Run("a copy that could not be stored before", func(t *testing.T) {
-		s := wire.Start(t)
+		s := fakebroker.Start(t)
 		cfg := quickConfig(messaging.Failover, messaging.OrderKey)
 		publishNumbers(s, "k", 1)
-		unavailable := s.Ignore(wire.OpProducer, deadLetters, wire.Always)
+		unavailable := s.Ignore(fakebroker.OpProducer, deadLetters, fakebroker.Always)
 		first := start(t, dialImpatient(t, s.URL(), time.Second), cfg, func(context.Context, *messaging.Delivery) error {
 			return messaging.Reject(errors.New("never"))
 		})

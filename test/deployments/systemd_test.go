@@ -1,5 +1,5 @@
 // Package deployments checks what is below the folder deployments, but for the images, which
-// test/containers builds. It has tests only.
+// test/deployments/containers builds. It has tests only.
 package deployments
 
 import (

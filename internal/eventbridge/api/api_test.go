@@ -49,8 +49,8 @@ func (s *starting) Start(_ context.Context, bus, subscriber string) (j delivery.
 	return j, false, nil
 }
 
-// world is an API before a real registry and a real processor.
-type world struct {
+// fixture is an API before a real registry and a real processor.
+type fixture struct {
 	url      string
 	contract *contract
 	router   chi.Routes
@@ -58,7 +58,7 @@ type world struct {
 	store    *store.Store
 }
 
-func newWorld(t *testing.T, access api.Access) *world {
+func newFixture(t *testing.T, access api.Access) *fixture {
 	t.Helper()
 	srv := stack.Pulsar(t)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -104,7 +104,7 @@ func newWorld(t *testing.T, access api.Access) *world {
 	request.Header.Set("Authorization", "Bearer boss")
 	plain.ServeHTTP(document, request)
 	require.Equal(t, http.StatusOK, document.Code)
-	w := &world{contract: newContract(t, document.Body.Bytes()), router: plain, started: started, store: store}
+	w := &fixture{contract: newContract(t, document.Body.Bytes()), router: plain, started: started, store: store}
 	router := chi.NewRouter()
 	router.Use(keepsContract(t, w.contract))
 	a.Routes(router)
@@ -119,7 +119,7 @@ const subscriber = `{"rules":[{"name":"all","pattern":{"type":[{"prefix":""}]}}]
 // TestBusesAndSubscribers goes through the life of both. All answers are held against the document
 // that the API serves.
 func TestBusesAndSubscribers(t *testing.T) {
-	w := newWorld(t, api.Access{})
+	w := newFixture(t, api.Access{})
 	buses := w.url + "/v1/buses"
 
 	require.JSONEq(t, `{"items":[]}`, call(t, http.MethodGet, buses, "").body)
@@ -208,7 +208,7 @@ func TestBusesAndSubscribers(t *testing.T) {
 
 // TestFaultsAreAllToldAtOnce: a subscriber that is wrong in several places.
 func TestFaultsAreAllToldAtOnce(t *testing.T) {
-	w := newWorld(t, api.Access{})
+	w := newFixture(t, api.Access{})
 	require.Equal(t, 201, call(t, http.MethodPut, w.url+"/v1/buses/b", `{}`).status)
 	at := w.url + "/v1/buses/b/subscribers/s"
 	bad := call(t, http.MethodPut, at, `{"rules":[{"name":"r","pattern":{"a":[{"prefx":"x"}]}}],"orde":"none","target":{"webhook":{"url":"ftp://x"}}}`)
@@ -229,7 +229,7 @@ func TestFaultsAreAllToldAtOnce(t *testing.T) {
 
 // TestSecretsAreNotShown: neither when they are stored nor later, and what is shown keeps them.
 func TestSecretsAreNotShown(t *testing.T) {
-	w := newWorld(t, api.Access{})
+	w := newFixture(t, api.Access{})
 	require.Equal(t, 201, call(t, http.MethodPut, w.url+"/v1/buses/b", `{}`).status)
 	at := w.url + "/v1/buses/b/subscribers/s"
 	given := `{"rules":[{"name":"r","pattern":{"type":["x"]}}],"target":{"webhook":{"url":"https://example.com/","bearer":"hush-hush"}}}`
@@ -245,7 +245,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 }
 
 func TestPatterns(t *testing.T) {
-	w := newWorld(t, api.Access{})
+	w := newFixture(t, api.Access{})
 	at := w.url + "/v1/patterns:test"
 	require.JSONEq(t, `{"match":true}`, call(t, http.MethodPost, at, `{"pattern":{"a":[1]},"event":{"a":1.0,"b":2}}`).body)
 	require.JSONEq(t, `{"match":false,"failed":[{"pointer":"/a","cause":"different"},{"pointer":"/c","cause":"missing"}]}`,
@@ -277,7 +277,7 @@ func TestAccess(t *testing.T) {
 		{Tenant: api.RoleViewer, Tokens: bearer.List([]secret.String{"eyes"}, "api.tokens[1].token")},
 	})
 	require.NoError(t, err)
-	w := newWorld(t, api.Access{Tokens: tokens})
+	w := newFixture(t, api.Access{Tokens: tokens})
 	at := w.url + "/v1/buses/b"
 	for _, c := range []struct {
 		token, method, url, body string
@@ -305,7 +305,7 @@ func TestAccess(t *testing.T) {
 // TestNamesThatLeadHereAreNotEnough: a page whose name leads to this process is of the API's own
 // site to a browser.
 func TestNamesThatLeadHereAreNotEnough(t *testing.T) {
-	w := newWorld(t, api.Access{Hosts: httpserver.Hosts{"events.example.com"}})
+	w := newFixture(t, api.Access{Hosts: httpserver.Hosts{"events.example.com"}})
 	asked := func(method, host string, headers ...string) int {
 		req, err := http.NewRequestWithContext(t.Context(), method, w.url+"/v1/buses", nil)
 		require.NoError(t, err)
@@ -329,7 +329,7 @@ func TestNamesThatLeadHereAreNotEnough(t *testing.T) {
 
 // TestConditions: the forms that ETags may come in.
 func TestConditions(t *testing.T) {
-	w := newWorld(t, api.Access{})
+	w := newFixture(t, api.Access{})
 	at := w.url + "/v1/buses/b"
 	require.Equal(t, 201, call(t, http.MethodPut, at, `{}`).status) // revision 1
 	subs := at + "/subscribers/s"
@@ -351,7 +351,7 @@ func TestConditions(t *testing.T) {
 
 // TestAPageEndsBeforeItIsLarge: objects may have half a mebibyte each.
 func TestAPageEndsBeforeItIsLarge(t *testing.T) {
-	w := newWorld(t, api.Access{})
+	w := newFixture(t, api.Access{})
 	require.Equal(t, 201, call(t, http.MethodPut, w.url+"/v1/buses/b", `{}`).status)
 	large := fmt.Sprintf(`{"rules":[{"name":"all","pattern":{"type":[{"prefix":%q}]}}],"target":{"log":{}},"transform":{"template":%q}}`, "<&>", strings.Repeat("<", 400<<10))
 	for i := range 8 {
@@ -379,7 +379,7 @@ func TestAPageEndsBeforeItIsLarge(t *testing.T) {
 
 // TestJobsThatCannotBe: what a client has to mend is not told to come again.
 func TestJobsThatCannotBe(t *testing.T) {
-	w := newWorld(t, api.Access{})
+	w := newFixture(t, api.Access{})
 	require.Equal(t, 201, call(t, http.MethodPut, w.url+"/v1/buses/b", `{}`).status)
 	at := w.url + "/v1/buses/b/subscribers/s"
 	require.Equal(t, 201, call(t, http.MethodPut, at, subscriber).status)
@@ -394,7 +394,7 @@ func TestJobsThatCannotBe(t *testing.T) {
 
 // TestOptionsThatAreNone: what is wrong with the options of a job is said in words of the API.
 func TestOptionsThatAreNone(t *testing.T) {
-	w := newWorld(t, api.Access{})
+	w := newFixture(t, api.Access{})
 	require.Equal(t, 201, call(t, http.MethodPut, w.url+"/v1/buses/b", `{}`).status)
 	at := w.url + "/v1/buses/b/subscribers/s"
 	require.Equal(t, 201, call(t, http.MethodPut, at, subscriber).status)
@@ -421,7 +421,7 @@ func TestOptionsThatAreNone(t *testing.T) {
 // An option without its value would select everything, and a condition that nobody checks would
 // seem to hold.
 func TestOptionsWithoutAValue(t *testing.T) {
-	w := newWorld(t, api.Access{})
+	w := newFixture(t, api.Access{})
 	require.Equal(t, 201, call(t, http.MethodPut, w.url+"/v1/buses/b", `{}`).status)
 	at := w.url + "/v1/buses/b/subscribers/s"
 	require.Equal(t, 201, call(t, http.MethodPut, at, subscriber).status)
@@ -454,7 +454,7 @@ func TestOptionsWithoutAValue(t *testing.T) {
 
 // TestJobsOfOtherProcesses: what became of them is told, also when their process has gone.
 func TestJobsOfOtherProcesses(t *testing.T) {
-	w := newWorld(t, api.Access{})
+	w := newFixture(t, api.Access{})
 	require.Equal(t, 201, call(t, http.MethodPut, w.url+"/v1/buses/b", `{}`).status)
 	at := w.url + "/v1/buses/b/subscribers/s"
 	require.Equal(t, 201, call(t, http.MethodPut, at, subscriber).status)
@@ -520,7 +520,7 @@ func TestAllAnswersThatAreNoSuccessAreProblems(t *testing.T) {
 
 // TestDocumentIsWhole: it has each route, and no other but the preprocessor's.
 func TestDocumentIsWhole(t *testing.T) {
-	w := newWorld(t, api.Access{})
+	w := newFixture(t, api.Access{})
 	want := []string{"POST /v1/buses/{bus}/events", "OPTIONS /v1/buses/{bus}/events"}
 	require.NoError(t, chi.Walk(w.router, func(method, route string, _ http.Handler, _ ...func(http.Handler) http.Handler) error {
 		want = append(want, method+" "+route)

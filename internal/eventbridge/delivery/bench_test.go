@@ -33,14 +33,14 @@ func (c *counter) Deliver(_ context.Context, batch []target.Delivery) []target.R
 
 func (c *counter) Close(context.Context) error { return nil }
 
-// BenchmarkWholeWay is an event's way from the bus' topic through engine and processor to a target
-// that takes no time, with a real Pulsar.
-func BenchmarkWholeWay(b *testing.B) {
+// BenchmarkEngineToTarget is an event's way from the bus' topic through engine and processor to a
+// target that takes no time, with a real Pulsar.
+func BenchmarkEngineToTarget(b *testing.B) {
 	for _, order := range []model.Order{model.OrderNone, model.OrderGroup, model.OrderTotal} {
 		b.Run(string(order), func(b *testing.B) {
 			s := newSubscriber("s", order)
 			s.Delivery.Concurrency = 64
-			w := newWorld(b, 2, s)
+			w := newFixture(b, 2, s)
 			require.NoError(b, w.client.Namespace(w.topics.Namespace).SetDeduplication(b.Context(), true))
 			c := &counter{want: int64(b.N), all: make(chan struct{})}
 			w.counter = c

@@ -26,7 +26,7 @@ import (
 )
 
 // remove deletes all subscribers.
-func (w *world) remove() {
+func (w *fixture) remove() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.rev++
@@ -34,7 +34,7 @@ func (w *world) remove() {
 }
 
 // keepOnly deletes all subscribers but one.
-func (w *world) keepOnly(name string) {
+func (w *fixture) keepOnly(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.rev++
@@ -62,7 +62,7 @@ func testWorker(t *testing.T, s *model.Subscriber, to target.Target) *worker {
 func TestWhatAChangeBeginsAnew(t *testing.T) {
 	t.Parallel()
 	s := newSubscriber("s", model.OrderGroup)
-	w := newWorld(t, 1, s)
+	w := newFixture(t, 1, s)
 	entered, leave := make(chan struct{}, 10), make(chan struct{})
 	var inFlight, most atomic.Int64
 	w.target("s", func(context.Context, target.Delivery) target.Result {
@@ -109,7 +109,7 @@ func TestMetricsFollowTheSubscriber(t *testing.T) {
 	t.Parallel()
 	s := newSubscriber("s", model.OrderNone)
 	s.Delivery.Retry.Schedule = []model.Duration{model.Duration(3 * time.Second)}
-	w := newWorld(t, 1, s)
+	w := newFixture(t, 1, s)
 	var fails, refuses atomic.Bool
 	fails.Store(true)
 	f := w.target("s", func(context.Context, target.Delivery) target.Result {
@@ -162,7 +162,7 @@ func TestMetricsFollowTheSubscriber(t *testing.T) {
 // A subscriber that cannot be consumed is unhealthy; one that another instance delivers to is not.
 func TestUnhealthySubscribersAreCounted(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1, newSubscriber("total", model.OrderTotal), newSubscriber("broken", model.OrderNone))
+	w := newFixture(t, 1, newSubscriber("total", model.OrderTotal), newSubscriber("broken", model.OrderNone))
 	w.target("total", nil)
 	w.target("broken", nil)
 	// Its subscription is another one's, and of another type.
@@ -196,7 +196,7 @@ func TestUnhealthySubscribersAreCounted(t *testing.T) {
 // Whoever delivers nothing because others have all partitions says so, until one of them goes.
 func TestWhoHasNoPartitionStandsBy(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1, newSubscriber("group", model.OrderGroup), newSubscriber("total", model.OrderTotal), newSubscriber("none", model.OrderNone))
+	w := newFixture(t, 1, newSubscriber("group", model.OrderGroup), newSubscriber("total", model.OrderTotal), newSubscriber("none", model.OrderNone))
 	names := []string{"group", "total", "none"}
 	for _, name := range names {
 		w.target(name, func(context.Context, target.Delivery) target.Result { return delivered() })
@@ -326,9 +326,9 @@ func TestARefusedEventIsLogged(t *testing.T) {
 // A target that cannot be made, as for a file that is missing, is made later.
 func TestATargetThatCannotBeMadeIsTriedAgain(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
+	w := newFixture(t, 1, newSubscriber("s", model.OrderNone))
 	f := w.target("s", nil)
-	missing := &missingTargets{world: w}
+	missing := &missingTargets{fixture: w}
 	missing.left.Store(2)
 	p := New(Options{
 		Client: w.client, Source: w.store, Topics: w.topics, Targets: missing, Config: testConfig(),
@@ -344,7 +344,7 @@ func TestATargetThatCannotBeMadeIsTriedAgain(t *testing.T) {
 
 // missingTargets makes no target the first few times.
 type missingTargets struct {
-	*world
+	*fixture
 	left atomic.Int64
 }
 
@@ -352,14 +352,14 @@ func (m *missingTargets) New(s *model.Subscriber) (target.Target, error) {
 	if m.left.Add(-1) >= 0 {
 		return nil, errors.New("the file does not exist")
 	}
-	return m.world.New(s)
+	return m.fixture.New(s)
 }
 
 // A subscriber whose target takes events again gets them, also if the processor sees that it was
 // disabled and made active again as one change.
 func TestASubscriberIsActiveAgainAtOnce(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
+	w := newFixture(t, 1, newSubscriber("s", model.OrderNone))
 	var gone atomic.Bool
 	gone.Store(true)
 	f := w.target("s", func(context.Context, target.Delivery) target.Result {

@@ -57,7 +57,7 @@ func (f *fleet) leave(name string) {
 
 // member runs a processor that stores the progress of jobs often. kill ends it as a process that has
 // gone: nothing is kept any more.
-func (w *world) member(f *fleet, name string) (p *Processor, stop, kill func()) {
+func (w *fixture) member(f *fleet, name string) (p *Processor, stop, kill func()) {
 	w.t.Helper()
 	dying := &mortal{registry: w.store}
 	cfg := testConfig()
@@ -115,7 +115,7 @@ func unavailableOnce(m *mortal) {
 }
 
 // fill stores events in the bus.
-func (w *world) fill(ids ...string) {
+func (w *fixture) fill(ids ...string) {
 	w.t.Helper()
 	in, err := w.client.Publisher(w.t.Context(), w.topics.Events(busName), messaging.Business())
 	require.NoError(w.t, err)
@@ -127,13 +127,13 @@ func (w *world) fill(ids ...string) {
 }
 
 // kept is the job as the registry has it.
-func (w *world) kept(name string) *Job { return decodeJob(w.store.Job(busName, name)) }
+func (w *fixture) kept(name string) *Job { return decodeJob(w.store.Job(busName, name)) }
 
-// aReplay is a world whose only instance, "one", runs a replay of n events. What before does to its
+// aReplay is a fixture whose only instance, "one", runs a replay of n events. What before does to its
 // registry is done before the replay begins.
-func aReplay(t *testing.T, n int, rate float64, before func(*mortal)) (w *world, f *fakeTarget, all *fleet, one *Processor) {
+func aReplay(t *testing.T, n int, rate float64, before func(*mortal)) (w *fixture, f *fakeTarget, all *fleet, one *Processor) {
 	t.Helper()
-	w = newWorld(t, 1, newSubscriber("s", model.OrderNone))
+	w = newFixture(t, 1, newSubscriber("s", model.OrderNone))
 	f = w.target("s", nil)
 	w.fill(numbered("e", n)...)
 	all = &fleet{active: true}
@@ -154,7 +154,7 @@ func TestAJobIsInterruptedWithItsProcess(t *testing.T) {
 	for _, how := range []string{"stop", "kill"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, 2, newSubscriber("s", model.OrderGroup))
+			w := newFixture(t, 2, newSubscriber("s", model.OrderGroup))
 			f := w.target("s", nil)
 			ids := numbered("e", 40)
 			w.fill(ids...)
@@ -201,7 +201,7 @@ func TestAJobIsInterruptedWithItsProcess(t *testing.T) {
 // A process does not hold a job of a former one of its name for its own.
 func TestAJobOfAFormerProcessOfThisName(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
+	w := newFixture(t, 1, newSubscriber("s", model.OrderNone))
 	w.target("s", nil)
 	require.NoError(t, w.store.ChangeJob(t.Context(), busName, "s", "u-s", func(json.RawMessage) (json.RawMessage, error) {
 		return json.Marshal(Job{ID: "1", Kind: KindReplay, Bus: busName, Subscriber: "s", State: JobRunning, Began: time.Now().Add(-time.Hour), Instance: "one"})
@@ -249,7 +249,7 @@ func TestAJobThatWasReplaced(t *testing.T) {
 // Of many instances that are asked at once one begins the job.
 func TestOneInstanceBeginsAJob(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
+	w := newFixture(t, 1, newSubscriber("s", model.OrderNone))
 	w.target("s", nil)
 	w.fill(numbered("e", 20)...)
 	all := &fleet{active: true}
@@ -275,7 +275,7 @@ func TestOneInstanceBeginsAJob(t *testing.T) {
 // Any instance cancels a job. The next one begins when it has ended.
 func TestAnyInstanceEndsAJob(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
+	w := newFixture(t, 1, newSubscriber("s", model.OrderNone))
 	w.target("s", nil)
 	w.fill(numbered("e", 50)...)
 	all := &fleet{active: true}

@@ -61,7 +61,7 @@ func TestEventsThatFailDoNotKeepBackAnother(t *testing.T) {
 			s.Rules = newSubscriber("s", c.order).Rules
 			s.Target = model.Target{Webhook: &model.Webhook{URL: e.URL, Mode: model.ModeBinary}}
 			s.Fill()
-			w := newWorld(t, 1, s)
+			w := newFixture(t, 1, s)
 			o := target.Options{Config: target.Config{}, Topics: w.topics, Log: zaptest.NewLogger(t)}
 			o.Config.Allow = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 			factory, err := target.NewFactory(o)
@@ -112,7 +112,7 @@ func TestEventsWithoutAnAnswerDelayOthersABit(t *testing.T) {
 		t.Run(string(order), func(t *testing.T) {
 			t.Parallel()
 			s := faults(order)
-			w := newWorld(t, 1, s)
+			w := newFixture(t, 1, s)
 			f := w.target("s", func(_ context.Context, d target.Delivery) target.Result {
 				if strings.HasPrefix(d.Event.ID, "bad") {
 					return unavailableResult()
@@ -133,7 +133,7 @@ func TestEventsWithoutAnAnswerDelayOthersABit(t *testing.T) {
 // subscribers, and each has a small part of prefetch_bytes.
 func TestLargeEventsThatFailDoNotKeepBackAnother(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1, faults(model.OrderGroup))
+	w := newFixture(t, 1, faults(model.OrderGroup))
 	f := w.target("s", func(_ context.Context, d target.Delivery) target.Result {
 		if d.Event.Type == "bad" {
 			return retryResult()
@@ -173,7 +173,7 @@ func TestOneEventDoesNotFailOthersOfItsBatch(t *testing.T) {
 			s.Target = model.Target{Webhook: &model.Webhook{URL: "https://shop.example", Mode: model.ModeBatch}}
 			s.Fill()
 			s.Delivery.Retry.MaxAttempts = c.attempts
-			w := newWorld(t, 1, s)
+			w := newFixture(t, 1, s)
 			f := w.target("s", nil)
 			f.whole = func(batch []target.Delivery) target.Result {
 				if slices.ContainsFunc(batch, func(d target.Delivery) bool { return d.Event.ID == "bad" }) {

@@ -23,7 +23,7 @@ import (
 )
 
 // ended waits for the end of a subscriber's job.
-func (w *world) ended(p *Processor, name string) (j Job) {
+func (w *fixture) ended(p *Processor, name string) (j Job) {
 	w.t.Helper()
 	w.eventually("the job ends", func() bool {
 		var err error
@@ -43,7 +43,7 @@ func (p *Processor) jobOf(uid string) *job {
 
 // left are the dead letters that a subscriber, or the bus, has. A busy broker may not answer in time:
 // it is asked again then.
-func (w *world) left(p *Processor, name string) (deadLetters []DeadLetter) {
+func (w *fixture) left(p *Processor, name string) (deadLetters []DeadLetter) {
 	w.t.Helper()
 	w.eventually("the broker says which dead letters there are", func() (known bool) {
 		var err error
@@ -58,7 +58,7 @@ func TestDeadLettersAreDiscarded(t *testing.T) {
 	t.Parallel()
 	s := newSubscriber("s", model.OrderNone)
 	s.Delivery.Retry.MaxAttempts = 1
-	w := newWorld(t, 1, s)
+	w := newFixture(t, 1, s)
 	w.target("s", func(_ context.Context, d target.Delivery) target.Result {
 		return target.Result{Verdict: target.Refused, Err: fmt.Errorf("no %s here", d.Event.ID)}
 	})
@@ -124,7 +124,7 @@ func TestDeadLettersGoBack(t *testing.T) {
 			s := newSubscriber("s", order)
 			s.Delivery.Retry.MaxAttempts = 1
 			s.Delivery.Breaker.Failures = 0
-			w := newWorld(t, 1, s)
+			w := newFixture(t, 1, s)
 			down := atomic.Bool{}
 			down.Store(true)
 			f := w.target("s", func(_ context.Context, d target.Delivery) target.Result {
@@ -181,7 +181,7 @@ func TestPastEventsComeAgain(t *testing.T) {
 			t.Parallel()
 			s := newSubscriber("s", order)
 			s.Rules[0].Pattern = []byte(`{"type":["a"]}`)
-			w := newWorld(t, 2, s)
+			w := newFixture(t, 2, s)
 			f := w.target("s", nil)
 			p, _ := w.processor(testConfig())
 			in, err := w.client.Publisher(t.Context(), w.topics.Events(busName), messaging.Business())
@@ -240,7 +240,7 @@ func TestPastEventsComeAgain(t *testing.T) {
 // being removed.
 func TestTheJobOfADeletedSubscriberEnds(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1, newSubscriber("s", model.OrderGroup), newSubscriber("other", model.OrderGroup))
+	w := newFixture(t, 1, newSubscriber("s", model.OrderGroup), newSubscriber("other", model.OrderGroup))
 	w.target("s", nil)
 	w.target("other", nil)
 	p, _ := w.processor(testConfig())
@@ -267,7 +267,7 @@ func TestTheJobOfADeletedSubscriberEnds(t *testing.T) {
 func TestAReplayEndsWithoutBrokers(t *testing.T) {
 	t.Parallel()
 	url, server, line := proxy.Pulsar(t)
-	w := newWorldOn(t, server, 1, newSubscriber("s", model.OrderGroup))
+	w := newFixtureOn(t, server, 1, newSubscriber("s", model.OrderGroup))
 	w.target("s", nil)
 	cfg := testConfig()
 	cfg.StopTimeout = time.Second // a job that was canceled may take as long until it ends
@@ -316,7 +316,7 @@ func TestAReplayUpToThePresentGoesByNoClock(t *testing.T) {
 
 func TestANewSubscriberStartsInThePast(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 2)
+	w := newFixture(t, 2)
 	in, err := w.client.Publisher(t.Context(), w.topics.Events(busName), messaging.Business())
 	require.NoError(t, err)
 	w.engine(w.client)
@@ -374,7 +374,7 @@ type letter struct {
 }
 
 // storeDeadLetters stores messages in a subscriber's topic of dead letters.
-func (w *world) storeDeadLetters(name string, letters ...letter) {
+func (w *fixture) storeDeadLetters(name string, letters ...letter) {
 	w.t.Helper()
 	topic := w.topics.DeadLetter(w.sub(name))
 	require.NoError(w.t, w.client.EnsureSubscription(w.t.Context(), topic, model.DeliverSubscription, messaging.StartEarliest))
@@ -406,7 +406,7 @@ func large(id string) []byte {
 // What a job cannot send again, or remove, stays, and the job says how much and why.
 func TestAJobSaysWhatStays(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
+	w := newFixture(t, 1, newSubscriber("s", model.OrderNone))
 	f := w.target("s", nil)
 	p, _ := w.processor(testConfig())
 	w.storeDeadLetters("s",
@@ -444,7 +444,7 @@ func TestAJobSaysWhatStays(t *testing.T) {
 // Of a replay, an event that no broker takes as a copy keeps back no other.
 func TestAReplaySaysWhatItCannotCopy(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
+	w := newFixture(t, 1, newSubscriber("s", model.OrderNone))
 	f := w.target("s", nil)
 	p, _ := w.processor(testConfig())
 	w.fill("e0")
@@ -473,7 +473,7 @@ func TestAReplaySaysWhatItCannotCopy(t *testing.T) {
 func TestTheCountsOfAJobThatDoesNotGetToItsEnd(t *testing.T) {
 	t.Parallel()
 	server := stack.Pulsar(t)
-	w := newWorldOn(t, server, 1, newSubscriber("s", model.OrderNone))
+	w := newFixtureOn(t, server, 1, newSubscriber("s", model.OrderNone))
 	w.target("s", nil)
 	p, _ := w.processor(testConfig())
 	letters := []letter{{payload: []byte("somebody else's")}}

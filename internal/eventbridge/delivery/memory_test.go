@@ -34,7 +34,7 @@ func TestSubscribersAreSmall(t *testing.T) {
 		n, err = strconv.Atoi(text)
 		require.NoError(t, err)
 	}
-	w := newWorld(t, 1)
+	w := newFixture(t, 1)
 	subs := make([]model.Subscriber, n)
 	for i := range subs {
 		subs[i] = newSubscriber(fmt.Sprint("s", i), model.OrderNone)

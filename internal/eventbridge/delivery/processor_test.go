@@ -17,7 +17,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/eventbridge/soak"
+	"github.com/aviaryhq/aviary/test/e2e/eventbridge/soak"
 )
 
 var errDown = errors.New("the target is down")
@@ -40,7 +40,7 @@ func TestFailedDeliveriesAreTriedAgain(t *testing.T) {
 			t.Parallel()
 			s := newSubscriber("s", order)
 			s.Delivery.Retry.MaxAttempts = 3
-			w := newWorld(t, 1, s)
+			w := newFixture(t, 1, s)
 			var seen sync.Map
 			f := w.target("s", func(_ context.Context, d target.Delivery) target.Result {
 				n, _ := seen.LoadOrStore(d.Event.ID, new(atomic.Int64))
@@ -92,7 +92,7 @@ func TestFailedDeliveriesAreTriedAgain(t *testing.T) {
 func TestATargetSaysWhenToTryAgain(t *testing.T) {
 	t.Parallel()
 	s := newSubscriber("s", model.OrderNone)
-	w := newWorld(t, 1, s)
+	w := newFixture(t, 1, s)
 	const wait = 3 * time.Second
 	var mu sync.Mutex
 	var asked []time.Time
@@ -122,7 +122,7 @@ func TestATargetThatIsGoneDisablesItsSubscriber(t *testing.T) {
 	for _, order := range []model.Order{model.OrderNone, model.OrderGroup} {
 		t.Run(string(order), func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, 1, newSubscriber("s", order))
+			w := newFixture(t, 1, newSubscriber("s", order))
 			gone := atomic.Bool{}
 			gone.Store(true)
 			f := w.target("s", func(context.Context, target.Delivery) target.Result {
@@ -162,7 +162,7 @@ func TestTheBreakerStopsDeliveries(t *testing.T) {
 			s.Delivery.Concurrency = concurrency
 			const probe = 200 * time.Millisecond
 			s.Delivery.Breaker = model.Breaker{Failures: 4, Probe: model.Duration(probe)}
-			w := newWorld(t, 1, s)
+			w := newFixture(t, 1, s)
 			down := atomic.Bool{}
 			down.Store(true)
 			var mu sync.Mutex
@@ -212,7 +212,7 @@ func TestTheOrderOfAKeyIsKept(t *testing.T) {
 	s := newSubscriber("s", model.OrderGroup)
 	s.Delivery.Breaker.Failures = 0
 	s.Delivery.Retry.MaxAttempts = 10_000 // however long the one key is stuck
-	w := newWorld(t, 2, s)
+	w := newFixture(t, 2, s)
 	stuck := atomic.Bool{}
 	stuck.Store(true)
 	seed := soak.Seed(t)
@@ -248,7 +248,7 @@ func TestWhoLosesAPartitionDeliversNothingOldOfIt(t *testing.T) {
 	s := newSubscriber("s", model.OrderGroup)
 	s.Delivery.Breaker = model.Breaker{Failures: 1, Probe: model.Duration(2 * time.Second)}
 	s.Delivery.Retry.MaxAttempts = 10_000
-	w := newWorld(t, 4, s)
+	w := newFixture(t, 4, s)
 	var down atomic.Bool
 	down.Store(true)
 	var mu sync.Mutex
@@ -318,7 +318,7 @@ func TestBatchesOfAWebhook(t *testing.T) {
 	s.Target = model.Target{Webhook: &model.Webhook{
 		URL: "https://example.com", Mode: model.ModeBatch, BatchEvents: 10, BatchLinger: model.Duration(100 * time.Millisecond),
 	}}
-	w := newWorld(t, 1, s)
+	w := newFixture(t, 1, s)
 	var failed sync.Map
 	f := w.target("s", func(_ context.Context, d target.Delivery) target.Result {
 		if d.Event.ID == "bad" {
@@ -353,7 +353,7 @@ func TestABatchThatFailsComesAgainAsOne(t *testing.T) {
 		URL: "https://example.com", Mode: model.ModeBatch, BatchEvents: 100, BatchLinger: model.Duration(200 * time.Millisecond),
 	}}
 	s.Delivery.Retry.Schedule, s.Delivery.Retry.Jitter = []model.Duration{model.Duration(5 * time.Second)}, 1
-	w := newWorld(t, 1, s)
+	w := newFixture(t, 1, s)
 	var failed sync.Map
 	f := w.target("s", func(_ context.Context, d target.Delivery) target.Result {
 		if _, before := failed.LoadOrStore(d.Event.ID, true); !before {
@@ -372,7 +372,7 @@ func TestABatchThatFailsComesAgainAsOne(t *testing.T) {
 
 func TestPauseAndResume(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
+	w := newFixture(t, 1, newSubscriber("s", model.OrderNone))
 	f := w.target("s", nil)
 	p, _ := w.processor(testConfig())
 	w.send("s", "", "one")
@@ -398,7 +398,7 @@ func TestADeadSubscriberDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	dead, well := newSubscriber("dead", model.OrderNone), newSubscriber("well", model.OrderNone)
 	dead.Delivery.Breaker.Failures = 0
-	w := newWorld(t, 1, dead, well)
+	w := newFixture(t, 1, dead, well)
 	silent := w.target("dead", func(ctx context.Context, _ target.Delivery) target.Result {
 		<-ctx.Done()
 		return target.Result{Verdict: target.Retry, Reason: target.ReasonStopped, Err: ctx.Err()}
@@ -426,7 +426,7 @@ func TestTransformations(t *testing.T) {
 	t.Parallel()
 	s := newSubscriber("s", model.OrderNone)
 	s.Transform = &model.Transform{Paths: map[string]string{"n": "/data/n"}, Template: `[{n},{n},{n},{n}]`}
-	w := newWorld(t, 1, s)
+	w := newFixture(t, 1, s)
 	var bodies sync.Map
 	f := w.target("s", func(_ context.Context, d target.Delivery) target.Result {
 		bodies.Store(d.Event.ID, string(d.Body)+" "+d.ContentType)

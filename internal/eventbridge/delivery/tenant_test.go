@@ -19,7 +19,7 @@ func TestTheWebhookIDDependsOnTheTenant(t *testing.T) {
 	t.Parallel()
 	s := newSubscriber("s", model.OrderNone)
 	s.Rules[0].Pattern = []byte(`{"type":["a"]}`)
-	w := newWorld(t, 1, s)
+	w := newFixture(t, 1, s)
 	var accept atomic.Bool
 	ids := make(chan string, 100)
 	f := w.target("s", func(_ context.Context, d target.Delivery) target.Result {

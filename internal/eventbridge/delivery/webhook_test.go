@@ -76,7 +76,7 @@ func TestWebhooks(t *testing.T) {
 	s.Delivery.Timeout = model.Duration(await.Patience)
 	s.Target = model.Target{Webhook: &model.Webhook{URL: e.URL, Mode: model.ModeBinary}}
 	slow.Delivery.Timeout, slow.Target = model.Duration(300*time.Millisecond), s.Target
-	w := newWorld(t, 1, s, slow)
+	w := newFixture(t, 1, s, slow)
 	o := target.Options{Config: target.Config{}, Topics: w.topics, Log: zaptest.NewLogger(t)}
 	o.Config.Allow = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	factory, err := target.NewFactory(o)

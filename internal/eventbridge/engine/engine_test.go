@@ -18,7 +18,7 @@ import (
 
 func TestEachMatchingSubscriberGetsACopy(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, stack.Pulsar(t), 2,
+	w := newFixture(t, stack.Pulsar(t), 2,
 		newSubscriber("all", model.OrderNone, `{"specversion":["1.0"]}`),
 		newSubscriber("two", model.OrderGroup, `{"type":["a"]}`, `{"data":{"n":[{"numeric":["<",10]}]}}`),
 		newSubscriber("never", model.OrderGroup, `{"type":["nothing"]}`),
@@ -67,7 +67,7 @@ func TestEachMatchingSubscriberGetsACopy(t *testing.T) {
 // and after a takeover. The copy says whose event it is.
 func TestTenantsDoNotSuppressEachOthersEvents(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, stack.Pulsar(t), 1, newSubscriber("s", model.OrderNone, `{"type":["order.paid"]}`))
+	w := newFixture(t, stack.Pulsar(t), 1, newSubscriber("s", model.OrderNone, `{"type":["order.paid"]}`))
 	put := func(tenant, kind string) {
 		require.NoError(t, w.publisher().Publish(t.Context(), &messaging.Record{
 			Key: "/shop\norder-43", Payload: fmt.Appendf(nil, `{"specversion":"1.0","id":"order-43","source":"/shop","type":%q}`, kind),
@@ -96,16 +96,16 @@ func TestTenantsDoNotSuppressEachOthersEvents(t *testing.T) {
 func TestACorrectedEventComes(t *testing.T) {
 	t.Parallel()
 	const rule, changed = `{"data":{"total":[120]}}`, `{"type":["order.paid"]}`
-	put := func(w *world, data string) {
+	put := func(w *fixture, data string) {
 		require.NoError(t, w.publisher().Publish(t.Context(), &messaging.Record{
 			Key: "/shop\norder-43", Payload: []byte(`{"specversion":"1.0","id":"order-43","source":"/shop","type":"order.paid","data":` + data + `}`),
 		}))
 	}
 	const twice, corrected = `{"total":1,"total":120}`, `{"total":120}`
-	for name, between := range map[string]func(w *world, stop func()){
-		"the same engine": func(*world, func()) {},
-		"another engine":  func(w *world, stop func()) { stop(); w.engine(w.client, DefaultConfig()) },
-		"another engine, and other rules": func(w *world, stop func()) {
+	for name, between := range map[string]func(w *fixture, stop func()){
+		"the same engine": func(*fixture, func()) {},
+		"another engine":  func(w *fixture, stop func()) { stop(); w.engine(w.client, DefaultConfig()) },
+		"another engine, and other rules": func(w *fixture, stop func()) {
 			stop()
 			w.set(newSubscriber("s", model.OrderNone, changed))
 			w.engine(w.client, DefaultConfig())
@@ -113,7 +113,7 @@ func TestACorrectedEventComes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, stack.Pulsar(t), 1, newSubscriber("s", model.OrderNone, rule))
+			w := newFixture(t, stack.Pulsar(t), 1, newSubscriber("s", model.OrderNone, rule))
 			_, stop := w.engine(w.client, DefaultConfig())
 			put(w, twice)
 			w.acknowledged()
@@ -128,7 +128,7 @@ func TestACorrectedEventComes(t *testing.T) {
 
 	t.Run("both wait", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t, stack.Pulsar(t), 1, newSubscriber("s", model.OrderNone, rule))
+		w := newFixture(t, stack.Pulsar(t), 1, newSubscriber("s", model.OrderNone, rule))
 		put(w, twice) // it is read ahead together with what repeats it
 		put(w, corrected)
 		put(w, corrected)
@@ -145,7 +145,7 @@ func TestABusWithAnUnreadableSubscriberWaits(t *testing.T) {
 	held := unreadable(map[string]string{"sub/orders/s": "newer"}, busName)
 	require.ErrorContains(t, held, "subscriber s cannot be read")
 
-	w := newWorld(t, stack.Pulsar(t), 1, newSubscriber("s", model.OrderNone, `{"type":["a"]}`))
+	w := newFixture(t, stack.Pulsar(t), 1, newSubscriber("s", model.OrderNone, `{"type":["a"]}`))
 	e, _ := w.engine(w.client, DefaultConfig())
 	w.publish("one", "a", "", 1)
 	w.acknowledged()
@@ -166,7 +166,7 @@ func TestABusWithAnUnreadableSubscriberWaits(t *testing.T) {
 // A bus that is deleted is consumed no more, and one of its name is another one.
 func TestBusesComeAndGo(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, stack.Pulsar(t), 1, newSubscriber("s", model.OrderNone, `{"type":["a"]}`))
+	w := newFixture(t, stack.Pulsar(t), 1, newSubscriber("s", model.OrderNone, `{"type":["a"]}`))
 	e, stop := w.engine(w.client, DefaultConfig())
 	w.publish("one", "a", "", 1)
 	w.acknowledged()

@@ -13,13 +13,13 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // fakeBroker starts a broker in memory, and connects a client to it.
-func fakeBroker(t *testing.T) (*wire.Server, *messaging.Client) {
+func fakeBroker(t *testing.T) (*fakebroker.Server, *messaging.Client) {
 	t.Helper()
-	server := wire.Start(t)
+	server := fakebroker.Start(t)
 	client, err := messaging.Dial(t.Context(), messaging.Config{URL: server.URL()}, messaging.WithLogger(zaptest.NewLogger(t)))
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -87,7 +87,7 @@ func TestADeletedBusMakesNoTopics(t *testing.T) {
 	defer b.endQueues()
 	s := newSubscriber("s", model.OrderNone, `{"type":["a"]}`)
 	s.Bus, s.UID = busName, "u-s"
-	server.FailLookup(e.topics.Send(&s), wire.TopicNotFound, 100)
+	server.FailLookup(e.topics.Send(&s), fakebroker.TopicNotFound, 100)
 	b.halt()
 	_, err := b.openSendTopic(t.Context(), &s, 0)
 	require.ErrorIs(t, err, messaging.ErrTopicNotFound)

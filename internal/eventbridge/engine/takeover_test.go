@@ -17,7 +17,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
-	"github.com/aviaryhq/aviary/test/eventbridge/soak"
+	"github.com/aviaryhq/aviary/test/e2e/eventbridge/soak"
 	"github.com/aviaryhq/aviary/test/proxy"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -25,14 +25,14 @@ import (
 // load publishes events of several keys, each numbered from 1, until it is stopped. Some are
 // published twice.
 type load struct {
-	w    *world
+	w    *fixture
 	last map[string]int // by key
 	ids  map[string]bool
 	end  context.CancelFunc
 	done sync.WaitGroup
 }
 
-func (w *world) load(every time.Duration) *load {
+func (w *fixture) load(every time.Duration) *load {
 	w.t.Helper()
 	r := rand.New(rand.NewPCG(soak.Seed(w.t), 0))
 	l := &load{w: w, last: map[string]int{}, ids: map[string]bool{}}
@@ -116,7 +116,7 @@ func (l *load) atLeastOnce(name string) {
 func TestTakeoverUnderLoad(t *testing.T) {
 	t.Parallel()
 	url, server, line := proxy.Pulsar(t)
-	w := newWorld(t, server, 2,
+	w := newFixture(t, server, 2,
 		newSubscriber("group", model.OrderGroup, `{"type":["load"]}`),
 		newSubscriber("single", model.OrderTotal, `{"type":["load"]}`),
 		newSubscriber("any", model.OrderNone, `{"type":["load"]}`),
@@ -149,7 +149,7 @@ func TestTakeoverUnderLoad(t *testing.T) {
 // after it, and never by neither.
 func TestRulesChangeUnderLoad(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, stack.Pulsar(t), 2, newSubscriber("s", model.OrderGroup, `{"type":["load"]}`))
+	w := newFixture(t, stack.Pulsar(t), 2, newSubscriber("s", model.OrderGroup, `{"type":["load"]}`))
 	e, _ := w.engine(w.client, DefaultConfig())
 	l := w.load(time.Millisecond)
 	patterns := []string{`{"type":["load"]}`, `{"type":[{"prefix":"lo"}]}`, `{"data":{"n":[{"numeric":[">",0]}]}}`}
@@ -167,7 +167,7 @@ func TestRulesChangeUnderLoad(t *testing.T) {
 // What came before is left out, also by an engine that has just taken over.
 func TestDuplicatesAreLeftOutAcrossATakeover(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, stack.Pulsar(t), 2, newSubscriber("s", model.OrderNone, `{"type":["a"]}`))
+	w := newFixture(t, stack.Pulsar(t), 2, newSubscriber("s", model.OrderNone, `{"type":["a"]}`))
 	_, stop := w.engine(w.client, DefaultConfig())
 	const n = 300
 	var events []*messaging.Record
@@ -204,7 +204,7 @@ func TestASendTopicThatAcceptsNothing(t *testing.T) {
 	for _, order := range []model.Order{model.OrderNone, model.OrderGroup} {
 		t.Run(string(order), func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, stack.Pulsar(t), 2,
+			w := newFixture(t, stack.Pulsar(t), 2,
 				newSubscriber("healthy", model.OrderNone, `{"type":["a"]}`), newSubscriber("terminated", order, `{"type":["a"]}`))
 			broken := *w.sub("terminated")
 			w.server.Terminate(t, w.topics.Send(&broken))

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/nightingale/writetest"
+	"github.com/aviaryhq/aviary/test/systems/writetest"
 )
 
 // queuedSink is a running topicPublisher under ack: queued.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 	"github.com/aviaryhq/aviary/internal/nightingale/format"
-	"github.com/aviaryhq/aviary/test/nightingale/writetest"
+	"github.com/aviaryhq/aviary/test/systems/writetest"
 )
 
 func TestDecodeV1AgreesWithPrompb(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
-	"github.com/aviaryhq/aviary/test/nightingale/writetest"
+	"github.com/aviaryhq/aviary/test/systems/writetest"
 )
 
 // TestKeysAreStable pins keys: consumers and the topic's partitions depend on them.

@@ -26,7 +26,7 @@ func TestClusterSlotMovesFromAPrimaryThatHasNotRecovered(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ctx := t.Context()
-			w := newClusterWorld(t, 2, 0)
+			w := newClusterFixture(t, 2, 0)
 			s, stop, ended := w.shipper(w.dial())
 			require.NoError(t, w.set(ctx, key, "first", ""))
 			w.await(map[string][]string{key: {"first"}})

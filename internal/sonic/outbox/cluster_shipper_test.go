@@ -24,7 +24,7 @@ import (
 func TestClusterEffectsOfAllSlots(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	w := newClusterWorld(t, 3, 0)
+	w := newClusterFixture(t, 3, 0)
 	s, _, _ := w.shipper(w.dial())
 	written := map[string][]string{}
 	for i := range 3 {
@@ -61,7 +61,7 @@ func TestClusterEffectsOfAllSlots(t *testing.T) {
 // Slots move while clients write to them.
 func TestClusterSlotsMove(t *testing.T) {
 	t.Parallel()
-	w := newClusterWorld(t, 3, 0)
+	w := newClusterFixture(t, 3, 0)
 	_, _, _ = w.shipper(w.dial())
 	var keys []string
 	for i := range 4 {
@@ -90,7 +90,7 @@ func TestClusterSlotsMove(t *testing.T) {
 func TestClusterShipperIsKilled(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	w := newClusterWorld(t, 3, 0)
+	w := newClusterFixture(t, 3, 0)
 	var keys []string
 	for k := range 30 {
 		keys = append(keys, fmt.Sprint("key", k))
@@ -116,7 +116,7 @@ func TestClusterShipperIsKilled(t *testing.T) {
 func TestClusterReplicaLacksWrites(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	w := newClusterWorld(t, 3, 1)
+	w := newClusterFixture(t, 3, 1)
 	_, _, _ = w.shipper(w.dial())
 	var keys []string
 	for k := range 60 {
@@ -157,7 +157,7 @@ func TestClusterReplicaLacksWrites(t *testing.T) {
 func TestClusterIsRestoredBeforeItTakesWrites(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	w := newClusterWorld(t, 3, 1)
+	w := newClusterFixture(t, 3, 1)
 	_, _, _ = w.shipper(w.dial())
 	require.NoError(t, w.set(ctx, "{x}first", "1", ""))
 	w.await(map[string][]string{"{x}first": {"1"}})
@@ -183,7 +183,7 @@ func TestClusterIsRestoredBeforeItTakesWrites(t *testing.T) {
 func TestClusterPredecessorIsStoredLate(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	w := newClusterWorld(t, 1, 0)
+	w := newClusterFixture(t, 1, 0)
 	first := w.owner(w.dial())
 	require.NoError(t, first.takeOver(ctx))
 	before := first.packer.Tail // as the successor reads it
@@ -206,7 +206,7 @@ func TestClusterPredecessorIsStoredLate(t *testing.T) {
 func TestClusterWasEmptied(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	w := newClusterWorld(t, 3, 0)
+	w := newClusterFixture(t, 3, 0)
 	_, stop, ended := w.shipper(w.dial())
 	require.NoError(t, w.set(ctx, "key", "1", ""))
 	w.await(map[string][]string{"key": {"1"}})
@@ -224,7 +224,7 @@ func TestClusterWasEmptied(t *testing.T) {
 func TestClusterPrimaryIsStartedAgain(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	w := newClusterWorld(t, 3, 0, "appendonly yes", "appendfsync always")
+	w := newClusterFixture(t, 3, 0, "appendonly yes", "appendfsync always")
 	_, _, _ = w.shipper(w.dial())
 	var keys []string
 	for k := range 30 {
@@ -246,7 +246,7 @@ func TestClusterPrimaryIsStartedAgain(t *testing.T) {
 func TestClusterPrunes(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	w := newClusterWorld(t, 3, 0)
+	w := newClusterFixture(t, 3, 0)
 	_, _, _ = w.shipper(w.dial())
 	require.NoError(t, w.set(ctx, "key", "1", ""))
 	db := w.primaries.At(w.redis.Owner(t, cluster.Slot([]byte("key"))))
@@ -261,7 +261,7 @@ func TestClusterPrunes(t *testing.T) {
 func TestClusterSlotMovesWhileNobodyShips(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	w := newClusterWorld(t, 2, 0)
+	w := newClusterFixture(t, 2, 0)
 	_, stop, ended := w.shipper(w.dial())
 	require.NoError(t, w.set(ctx, "key", "first", ""))
 	w.await(map[string][]string{"key": {"first"}})
@@ -286,7 +286,7 @@ func TestClusterSlotMovesWhileNobodyShips(t *testing.T) {
 func TestClusterPrimaryIsOlderThanTheTopic(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	w := newClusterWorld(t, 2, 0)
+	w := newClusterFixture(t, 2, 0)
 	owner := w.owner(w.dial())
 	require.NoError(t, owner.takeOver(ctx))
 	slot := cluster.Slot([]byte("key"))

@@ -11,7 +11,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 	"github.com/aviaryhq/aviary/test/await"
-	"github.com/aviaryhq/aviary/test/commands"
+	"github.com/aviaryhq/aviary/test/e2e/sonic/commands"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
-	"github.com/aviaryhq/aviary/test/commands"
+	"github.com/aviaryhq/aviary/test/e2e/sonic/commands"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 

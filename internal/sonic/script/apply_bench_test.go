@@ -23,7 +23,7 @@ func BenchmarkApply(b *testing.B) {
 		"incrby": func(i int) []any { return []any{"incrby", fmt.Sprintf("c:%d", i%1000), 1} },
 	} {
 		b.Run(name, func(b *testing.B) {
-			w := newWorld(b, rand.New(rand.NewPCG(1, 1)), "a", "b")
+			w := newFixture(b, rand.New(rand.NewPCG(1, 1)), "a", "b")
 			from, to := w.zones[0], w.zones[1]
 			const batch = 512
 			n := 0

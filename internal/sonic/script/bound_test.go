@@ -15,21 +15,21 @@ import (
 
 // outboxBytes returns what the library counts as the stream's bytes, and what the stream takes.
 func (z *zone) outboxBytes() (counted, taken int64) {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	cmd, err := z.call("sonic_unsent")
-	require.NoError(z.world.t, err)
+	require.NoError(z.fixture.t, err)
 	_, err = fmt.Sscan(cmd.Val().([]any)[4].(string), &counted)
-	require.NoError(z.world.t, err)
+	require.NoError(z.fixture.t, err)
 	taken, err = z.client.MemoryUsage(context.Background(), z.out, 0).Result()
-	require.NoError(z.world.t, err)
+	require.NoError(z.fixture.t, err)
 	return counted, taken
 }
 
 // bound sets what the stream may hold.
 func (z *zone) bound(bytes int, drops bool) {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	_, err := z.call("sonic_drop", false, bytes, drops)
-	require.NoError(z.world.t, err)
+	require.NoError(z.fixture.t, err)
 }
 
 // A command that changes a part of a large value ships that part.

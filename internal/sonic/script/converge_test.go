@@ -75,8 +75,8 @@ func (c chaos) run(t *testing.T, steps int, names []string) {
 	t.Helper()
 	p := fromEnvironment(t, steps)
 	r := rand.New(rand.NewPCG(p.seed, 0))
-	w := c.newWorld(t, r, names...)
-	c.world, c.makers, c.acked = w, newMakers(t), make(map[string]int64)
+	w := c.newFixture(t, r, names...)
+	c.fixture, c.makers, c.acked = w, newMakers(t), make(map[string]int64)
 	next := 0
 	for n := range p.steps {
 		if n == next { // differences are soon overwritten
@@ -95,9 +95,9 @@ func (c chaos) run(t *testing.T, steps int, names []string) {
 	t.Log(w.counts)
 }
 
-// A chaos makes random things happen in a world.
+// A chaos makes random things happen in a fixture.
 type chaos struct {
-	*world
+	*fixture
 	makers *makers
 	acked  map[string]int64 // counter to the sum of its acknowledged increments
 	lossy  bool             // increments were lost with an older Redis
@@ -111,13 +111,13 @@ type chaos struct {
 	clustered []string // zones that are as a Redis Cluster
 }
 
-// newWorld makes the world for it.
-func (c *chaos) newWorld(t testing.TB, r *rand.Rand, names ...string) *world {
+// newFixture makes the fixture for it.
+func (c *chaos) newFixture(t testing.TB, r *rand.Rand, names ...string) *fixture {
 	t.Helper()
 	if c.flushes {
-		return newWorldOf(t, r, []any{"lww"}, nil, names...)
+		return newFixtureOf(t, r, []any{"lww"}, nil, names...)
 	}
-	return newMixedWorld(t, r, []any{"lww", "n:", "none", "c:", "counter"}, nil, c.clustered, names...)
+	return newMixedFixture(t, r, []any{"lww", "n:", "none", "c:", "counter"}, nil, c.clustered, names...)
 }
 
 func (c *chaos) step() {
@@ -544,7 +544,7 @@ func latest(v versioned) int64 {
 }
 
 // awaitExpiries waits until all keys that expire soon have, and delivers what came of that.
-func (w *world) awaitExpiries() {
+func (w *fixture) awaitExpiries() {
 	w.t.Helper()
 	soon := int64(0)
 	for _, v := range w.history() {
@@ -597,7 +597,7 @@ func (c *chaos) finish() {
 
 // known returns what the hash of versions holds of a key.
 func (z *zone) known(db int, key string) map[string]string {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	all := z.hashes("ver")
 	maps.DeleteFunc(all, func(field, _ string) bool {
 		return !strings.HasSuffix(field, fmt.Sprintf("%d:%s", db, key)) && !strings.HasPrefix(field, fmt.Sprintf("e%d:%d:%s", db, len(key), key))

@@ -46,7 +46,7 @@ func TestRenameOfWhatWasDropped(t *testing.T) {
 // A zone whose other zones' keys of policy none are in a database that it lacks.
 func TestMoveToADatabaseOfWhatAnotherLacks(t *testing.T) {
 	t.Parallel()
-	w := newWorldOf(t, rand.New(rand.NewPCG(1, 1)), []any{"lww", "n:", "none"}, map[string]string{"b": "4"}, "a", "b")
+	w := newFixtureOf(t, rand.New(rand.NewPCG(1, 1)), []any{"lww", "n:", "none"}, map[string]string{"b": "4"}, "a", "b")
 	a, b := w.zones[0], w.zones[1]
 	for _, key := range []string{"n:k", "k"} {
 		require.NoError(t, a.client.Do(t.Context(), "FCALL", "sonic_rpush", 1, a.out, "15", key, "v").Err())

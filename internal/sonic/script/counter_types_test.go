@@ -16,7 +16,7 @@ import (
 func TestTypesOfCountersConverge(t *testing.T) {
 	t.Parallel()
 	const seed, rounds, steps = 1, 100, 12
-	w := newWorld(t, rand.New(rand.NewPCG(seed, seed)), "a", "b", "c")
+	w := newFixture(t, rand.New(rand.NewPCG(seed, seed)), "a", "b", "c")
 	ctx := context.Background()
 	type sums struct{ text, hash, zset int }
 	found := map[string]int{}

@@ -16,7 +16,7 @@ import (
 // effect, and the rest is applied; beats, answers and pruning go on.
 func TestADatabaseThatAnotherZoneLacks(t *testing.T) {
 	t.Parallel()
-	w := newWorldOf(t, rand.New(rand.NewPCG(1, 1)), []any{"lww", "n:", "none", "c:", "counter"}, map[string]string{"b": "4"}, "a", "b")
+	w := newFixtureOf(t, rand.New(rand.NewPCG(1, 1)), []any{"lww", "n:", "none", "c:", "counter"}, map[string]string{"b": "4"}, "a", "b")
 	a, b := w.zones[0], w.zones[1]
 	ctx := context.Background()
 	elsewhere := func(args ...any) {
@@ -62,7 +62,7 @@ func TestADatabaseThatAnotherZoneLacks(t *testing.T) {
 // Zone b asks for the state of a key in a database that zone a does not have.
 func TestAQuestionAboutADatabaseThatIsLacking(t *testing.T) {
 	t.Parallel()
-	w := newWorldOf(t, rand.New(rand.NewPCG(1, 1)), []any{"lww", "n:", "none", "c:", "counter"}, map[string]string{"a": "4"}, "a", "b")
+	w := newFixtureOf(t, rand.New(rand.NewPCG(1, 1)), []any{"lww", "n:", "none", "c:", "counter"}, map[string]string{"a": "4"}, "a", "b")
 	a, b := w.zones[0], w.zones[1]
 	last := "0-0"
 	question := func(ms uint64, db string) string {

@@ -102,7 +102,7 @@ func TestAKeyThatItsOwnZoneEmptied(t *testing.T) {
 // gone, and what was written after it has no versions any more.
 func TestAnExpiryThatPassedBeforeWhatIsForgotten(t *testing.T) {
 	t.Parallel()
-	var w *world
+	var w *fixture
 	var a, b *zone
 	before(t, 50*time.Millisecond, func(at time.Time) (inTime bool) {
 		w, a, b = twoZones(t)
@@ -150,7 +150,7 @@ func TestWhatIsAddedToAKeyThatIsOver(t *testing.T) {
 // again after a restart.
 func TestAWriteIsNotTheAnswerToWhatItAsks(t *testing.T) {
 	t.Parallel()
-	var w *world
+	var w *fixture
 	var a, b *zone
 	before(t, 100*time.Millisecond, func(at time.Time) (inTime bool) {
 		w, a, b = twoZones(t)

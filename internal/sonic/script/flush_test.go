@@ -20,21 +20,21 @@ import (
 )
 
 // flushing makes zones in which databases may be flushed: without counters.
-func flushing(t *testing.T, names ...string) (w *world, zones []*zone) {
+func flushing(t *testing.T, names ...string) (w *fixture, zones []*zone) {
 	t.Helper()
-	w = newWorldOf(t, rand.New(rand.NewPCG(1, 1)), []any{"lww", "n:", "none"}, nil, names...)
+	w = newFixtureOf(t, rand.New(rand.NewPCG(1, 1)), []any{"lww", "n:", "none"}, nil, names...)
 	return w, w.zones
 }
 
 // in is like write, in a database.
 func (z *zone) in(db int, args ...any) {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	_, err := z.call("sonic_"+args[0].(string), append([]any{db}, args[1:]...)...)
-	require.NoError(z.world.t, err)
+	require.NoError(z.fixture.t, err)
 }
 
 // equal requires that all zones hold the same, and returns what.
-func (w *world) equal(db int) map[string]value {
+func (w *fixture) equal(db int) map[string]value {
 	w.t.Helper()
 	for _, z := range w.zones[1:] {
 		require.Equal(w.t, w.zones[0].data(db), z.data(db), "zone %s", z.name)
@@ -113,7 +113,7 @@ func TestFlushTakesExpiriesAway(t *testing.T) {
 
 // known0 returns those of some fields of the hash of versions that there are.
 func (z *zone) known0(fields ...string) map[string]string {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	all := z.client.HGetAll(context.Background(), script.KeysOf(0).Versions).Val()
 	found := make(map[string]string)
 	for _, field := range fields {

@@ -26,8 +26,8 @@ func TestEveryRowOfWritesConverges(t *testing.T) {
 	for _, names := range [][]string{{"a", "b"}, {"a", "b", "c"}} {
 		t.Run(strconv.Itoa(len(names)), func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, rand.New(rand.NewPCG(p.seed, uint64(len(names)))), names...)
-			g := &grid{world: w, makers: newMakers(t)}
+			w := newFixture(t, rand.New(rand.NewPCG(p.seed, uint64(len(names)))), names...)
+			g := &grid{fixture: w, makers: newMakers(t)}
 			for n := range p.steps {
 				g.run(n, 2+n%3)
 			}
@@ -44,8 +44,8 @@ func TestEveryRowOfDroppedWritesConverges(t *testing.T) {
 	for _, names := range [][]string{{"a", "b"}, {"a", "b", "c"}} {
 		t.Run(strconv.Itoa(len(names)), func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, rand.New(rand.NewPCG(p.seed, uint64(len(names)))), names...)
-			g := &grid{world: w, makers: newMakers(t), drops: true}
+			w := newFixture(t, rand.New(rand.NewPCG(p.seed, uint64(len(names)))), names...)
+			g := &grid{fixture: w, makers: newMakers(t), drops: true}
 			for n := range p.steps {
 				g.run(n, 2+n%3)
 			}
@@ -70,7 +70,7 @@ var rowWrites = []string{
 
 // grid runs rows of writes by schedules.
 type grid struct {
-	*world
+	*fixture
 	makers *makers
 	rows   int
 	begun  []int // of each zone, how long its topic was before

@@ -33,7 +33,7 @@ func (v versioned) compare(o versioned) int {
 }
 
 // history returns the effects of all topics in the order of their versions.
-func (w *world) history() []versioned {
+func (w *fixture) history() []versioned {
 	w.t.Helper()
 	var all []versioned
 	for _, z := range w.zones {
@@ -46,7 +46,7 @@ func (w *world) history() []versioned {
 }
 
 // byKey returns the history of each key. A flush is a deletion of all keys of its databases.
-func (w *world) byKey() map[string][]versioned {
+func (w *fixture) byKey() map[string][]versioned {
 	w.t.Helper()
 	all, byKey := w.history(), make(map[string][]versioned)
 	for _, v := range all {
@@ -72,7 +72,7 @@ func (w *world) byKey() map[string][]versioned {
 
 // effects returns those of a message of the zone's topic.
 func (z *zone) effects(index int) []versioned {
-	t, m := z.world.t, &z.topic[index]
+	t, m := z.fixture.t, &z.topic[index]
 	t.Helper()
 	if m.versioned != nil {
 		return m.versioned

@@ -14,7 +14,7 @@ import (
 
 // all ships and delivers from one zone to another.
 func (z *zone) all(origin *zone) {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	for origin.ship(1000) {
 	}
 	for z.deliver(origin) {
@@ -26,7 +26,7 @@ func (z *zone) all(origin *zone) {
 // again: its answer would take it from both.
 func TestOlderRedisAnswersOnceItIsWhole(t *testing.T) {
 	t.Parallel()
-	var w *world
+	var w *fixture
 	var a, b *zone
 	before(t, 100*time.Millisecond, func(at time.Time) (inTime bool) {
 		w, a, b = twoZones(t)
@@ -127,7 +127,7 @@ func TestNobodyAsksForAnEmptiedKey(t *testing.T) {
 // Many large keys are asked for at once. They are not all shipped in one call.
 func TestAnswersOfLargeKeysComeInSeveralCalls(t *testing.T) {
 	t.Parallel()
-	var w *world
+	var w *fixture
 	var a, b *zone
 	before(t, time.Second, func(at time.Time) (inTime bool) {
 		w, a, b = twoZones(t)

@@ -18,7 +18,7 @@ import (
 
 // ops returns the ops of the effects of key that the zones have shipped, in the order of their
 // versions.
-func (w *world) ops(key string) string {
+func (w *fixture) ops(key string) string {
 	w.t.Helper()
 	var ops []string
 	for _, v := range w.history() {
@@ -30,9 +30,9 @@ func (w *world) ops(key string) string {
 }
 
 func (z *zone) list(key string) string {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	list, err := z.client.LRange(context.Background(), key, 0, -1).Result()
-	require.NoError(z.world.t, err)
+	require.NoError(z.fixture.t, err)
 	return strings.Join(list, " ")
 }
 
@@ -43,8 +43,8 @@ func (z *zone) stored(key string) string {
 
 // forget removes what is stored of key.
 func (z *zone) forget(key string) {
-	z.world.t.Helper()
-	require.NoError(z.world.t, z.client.HDel(context.Background(), script.KeysOf(0).Versions, "k0:"+key).Err())
+	z.fixture.t.Helper()
+	require.NoError(z.fixture.t, z.client.HDel(context.Background(), script.KeysOf(0).Versions, "k0:"+key).Err())
 }
 
 func (z *zone) wants() int {
@@ -52,7 +52,7 @@ func (z *zone) wants() int {
 }
 
 // everywhere requires that all zones hold the same of key, and returns its content.
-func (w *world) everywhere(key string) string {
+func (w *fixture) everywhere(key string) string {
 	w.t.Helper()
 	want, ok := w.zones[0].data(0)[key]
 	for _, z := range w.zones[1:] {
@@ -64,7 +64,7 @@ func (w *world) everywhere(key string) string {
 }
 
 // forgetAll makes all zones forget what they can.
-func (w *world) forgetAll() {
+func (w *fixture) forgetAll() {
 	w.t.Helper()
 	for range 4 {
 		for _, z := range w.zones {
@@ -150,7 +150,7 @@ func TestOperationsOfZonesInTurns(t *testing.T) {
 func TestOperationsAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	for _, names := range [][]string{{"a", "b"}, {"a", "b", "c"}, {"c", "a", "b"}} {
-		w := newWorld(t, rand.New(rand.NewPCG(1, 1)), names...)
+		w := newFixture(t, rand.New(rand.NewPCG(1, 1)), names...)
 		a, b := w.zones[0], w.zones[1]
 		a.write("rpush", "l", "0")
 		w.drain()
@@ -420,15 +420,15 @@ func TestOperationsThatFail(t *testing.T) {
 // groupsOf tells the groups of a stream: name, last id, entries read, pending ids with consumer and
 // deliveries.
 func (z *zone) groupsOf(key string) string {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	ctx := context.Background()
 	groups, err := z.client.XInfoGroups(ctx, key).Result()
-	require.NoError(z.world.t, err)
+	require.NoError(z.fixture.t, err)
 	var lines []string
 	for _, g := range groups {
 		line := fmt.Sprint(g.Name, " ", g.LastDeliveredID, " ", g.EntriesRead)
 		pending, err := z.client.XPendingExt(ctx, &redis.XPendingExtArgs{Stream: key, Group: g.Name, Start: "-", End: "+", Count: 10}).Result()
-		require.NoError(z.world.t, err)
+		require.NoError(z.fixture.t, err)
 		for _, p := range pending {
 			line += fmt.Sprint(" ", p.ID, " ", p.Consumer, " ", p.RetryCount)
 		}

@@ -21,20 +21,20 @@ const (
 	passed = "4102444801000-0"
 )
 
-func threeZones(t *testing.T) (w *world, a, b, c *zone) {
+func threeZones(t *testing.T) (w *fixture, a, b, c *zone) {
 	t.Helper()
-	w = newWorld(t, rand.New(rand.NewPCG(1, 1)), "a", "b", "c")
+	w = newFixture(t, rand.New(rand.NewPCG(1, 1)), "a", "b", "c")
 	return w, w.zones[0], w.zones[1], w.zones[2]
 }
 
 // awaitNone waits until the key has expired.
 func (z *zone) awaitNone(key string) {
-	z.world.t.Helper()
-	require.Eventually(z.world.t, func() bool { return z.client.Exists(context.Background(), key).Val() == 0 }, await.Patience, time.Millisecond)
+	z.fixture.t.Helper()
+	require.Eventually(z.fixture.t, func() bool { return z.client.Exists(context.Background(), key).Val() == 0 }, await.Patience, time.Millisecond)
 }
 
 // lastOf returns the last effect of a key that is shipped.
-func (w *world) lastOf(key string) []string {
+func (w *fixture) lastOf(key string) []string {
 	w.t.Helper()
 	var last []string
 	for _, v := range w.history() {
@@ -127,7 +127,7 @@ func TestAnExpiryThatPassedByTheStreamsClock(t *testing.T) {
 // The same of an expiry that a wholesale write said.
 func TestAnExpiryOfAWholesaleWriteThatPassed(t *testing.T) {
 	t.Parallel()
-	var w *world
+	var w *fixture
 	var b *zone
 	var at string
 	before(t, 30*time.Millisecond, func(soon time.Time) (inTime bool) {
@@ -172,7 +172,7 @@ func TestAnAdditionThatSaysAnUnknownExpiry(t *testing.T) {
 func TestAnExpiryThatPassesWhileItIsApplied(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	var w *world
+	var w *fixture
 	var a, b *zone
 	var soon time.Time
 	before(t, 500*time.Millisecond, func(at time.Time) (inTime bool) {
@@ -280,7 +280,7 @@ func TestAQuestionThatIsAskedAgain(t *testing.T) {
 // is not there.
 func TestAnOlderRedisGetsAgainWhatAnExpiryWiped(t *testing.T) {
 	t.Parallel()
-	var w *world
+	var w *fixture
 	var a, b *zone
 	before(t, 100*time.Millisecond, func(at time.Time) (inTime bool) {
 		w, a, b = twoZones(t)

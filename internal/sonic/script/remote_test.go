@@ -14,16 +14,16 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
 )
 
-func twoZones(t *testing.T) (w *world, a, b *zone) {
+func twoZones(t *testing.T) (w *fixture, a, b *zone) {
 	t.Helper()
-	w = newWorld(t, rand.New(rand.NewPCG(1, 1)), "a", "b")
+	w = newFixture(t, rand.New(rand.NewPCG(1, 1)), "a", "b")
 	return w, w.zones[0], w.zones[1]
 }
 
 func (z *zone) write(args ...any) {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	list := append([]any{"FCALL", "sonic_" + args[0].(string), 1, z.out, "0"}, args[1:]...)
-	require.NoError(z.world.t, z.client.Do(context.Background(), list...).Err())
+	require.NoError(z.fixture.t, z.client.Do(context.Background(), list...).Err())
 }
 
 // An entry that is larger than a message goes in parts. A part that comes twice does no harm; one
@@ -36,7 +36,7 @@ func TestApplyOfParts(t *testing.T) {
 	a.write("set", "after", "1")
 	list, err := a.client.XRange(context.Background(), a.out, "-", "+").Result()
 	require.NoError(t, err)
-	entries := a.world.entriesOf(list)
+	entries := a.fixture.entriesOf(list)
 	require.Len(t, entries, 3)
 	require.True(t, a.ship(100))
 	assert.Len(t, a.topic[0].entries, 1, "what is large goes alone")
@@ -79,7 +79,7 @@ func TestLargeWritesAreInPieces(t *testing.T) {
 	t.Parallel()
 	_, a, b := twoZones(t)
 	ctx := context.Background()
-	for _, z := range a.world.zones {
+	for _, z := range a.fixture.zones {
 		require.NoError(t, z.client.ConfigSet(ctx, "proto-max-bulk-len", "1048576").Err())
 	}
 	for i := range 5 {
@@ -160,7 +160,7 @@ func TestIDsFitIntoPositions(t *testing.T) {
 	a.write("set", "k", strings.Repeat("x", 3<<20))
 	entries, err := a.client.XRange(context.Background(), a.out, "-", "+").Result()
 	require.NoError(t, err)
-	require.Len(t, a.world.entriesOf(entries), 21)
+	require.Len(t, a.fixture.entriesOf(entries), 21)
 	for _, e := range entries {
 		position(t, e.ID)
 	}

@@ -86,7 +86,7 @@ func BenchmarkShards(b *testing.B) {
 		}
 	}
 	b.Run("one", func(b *testing.B) {
-		w := newWorldOf(b, rand.New(rand.NewPCG(1, 1)), []any{"lww"}, nil, "a", "b")
+		w := newFixtureOf(b, rand.New(rand.NewPCG(1, 1)), []any{"lww"}, nil, "a", "b")
 		run(b, w.zones[0].client, false)
 	})
 	b.Run("cluster", func(b *testing.B) {

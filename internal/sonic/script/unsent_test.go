@@ -17,23 +17,23 @@ import (
 )
 
 func (z *zone) skip(skips bool) {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	flag := "0"
 	if skips {
 		flag = "1"
 	}
 	_, err := z.call("sonic_drop", flag)
-	require.NoError(z.world.t, err)
+	require.NoError(z.fixture.t, err)
 }
 
 // resend has what was dropped be shipped.
 func (z *zone) resend() {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	for {
 		cmd, err := z.call("sonic_resend", 7)
-		require.NoError(z.world.t, err)
+		require.NoError(z.fixture.t, err)
 		reply, err := cmd.Slice()
-		require.NoError(z.world.t, err)
+		require.NoError(z.fixture.t, err)
 		if reply[1].(int64) == 0 {
 			return
 		}
@@ -69,8 +69,8 @@ func dropping(t *testing.T, names []string, older, flushes bool) {
 	p := fromEnvironment(t, 600)
 	r := rand.New(rand.NewPCG(p.seed, 0))
 	c := &chaos{acked: make(map[string]int64), flushes: flushes}
-	w := c.newWorld(t, r, names...)
-	c.world = w
+	w := c.newFixture(t, r, names...)
+	c.fixture = w
 	skips := make(map[*zone]bool)
 	for range p.steps {
 		z := w.zones[r.IntN(len(names))]
@@ -164,7 +164,7 @@ func TestWhatIsNotedIsBounded(t *testing.T) {
 	a.skip(false)
 	a.write("hset", "h", "3", "newer")
 	a.resend()
-	a.world.drain()
+	a.fixture.drain()
 	assert.Equal(t, a.data(0), b.data(0))
 	assert.Equal(t, "newer", b.client.HGet(ctx, "h", "3").Val())
 }

@@ -64,7 +64,7 @@ func (z *zone) shard(n int) string {
 
 // hashes returns what the hashes of that name hold, of all shards.
 func (z *zone) hashes(name string) map[string]string {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	outs := []string{z.out}
 	if z.shards != nil {
 		outs = z.shards.outs
@@ -72,7 +72,7 @@ func (z *zone) hashes(name string) map[string]string {
 	all := make(map[string]string)
 	for _, out := range outs {
 		one, err := z.client.HGetAll(context.Background(), out[:len(out)-3]+name).Result()
-		require.NoError(z.world.t, err)
+		require.NoError(z.fixture.t, err)
 		maps.Copy(all, one)
 	}
 	return all
@@ -80,38 +80,38 @@ func (z *zone) hashes(name string) map[string]string {
 
 // across calls a function that has keys of several shards.
 func (z *zone) across(function string, args ...any) []any {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	reply, err := z.client.Do(context.Background(), append([]any{"FCALL", function, 0}, args...)...).Slice()
-	require.NoError(z.world.t, err, function)
+	require.NoError(z.fixture.t, err, function)
 	return reply
 }
 
 func (z *zone) openShards() {
-	z.world.t.Helper()
-	args := []any{"FCALL", "sonic_open_primary", 0, z.name, "r", "0-0", len(z.world.zones) - 1}
+	z.fixture.t.Helper()
+	args := []any{"FCALL", "sonic_open_primary", 0, z.name, "r", "0-0", len(z.fixture.zones) - 1}
 	for _, o := range z.others() {
 		args = append(args, o.name)
 	}
-	require.NoError(z.world.t, z.client.Do(context.Background(), append(args, z.world.policies...)...).Err())
+	require.NoError(z.fixture.t, z.client.Do(context.Background(), append(args, z.fixture.policies...)...).Err())
 	outs := make([]any, 0, shardCount)
 	for _, out := range z.shards.outs {
 		outs = append(outs, out)
 	}
-	require.Empty(z.world.t, z.across("sonic_hold", outs...))
+	require.Empty(z.fixture.t, z.across("sonic_hold", outs...))
 	z.ready = true
 }
 
 func (z *zone) recoverShards() {
-	z.world.t.Helper()
-	require.NoError(z.world.t, script.Load(context.Background(), z.client))
+	z.fixture.t.Helper()
+	require.NoError(z.fixture.t, script.Load(context.Background(), z.client))
 	_, err := z.callAt(z.shard(1), "sonic_set", "0", "k0", "too early")
-	require.ErrorContains(z.world.t, err, "SONICNOTREADY")
-	require.Equal(z.world.t, "0", z.across("sonic_primary")[0])
+	require.ErrorContains(z.fixture.t, err, "SONICNOTREADY")
+	require.Equal(z.fixture.t, "0", z.across("sonic_primary")[0])
 	z.open("")
-	require.Equal(z.world.t, "1", z.across("sonic_primary")[0])
+	require.Equal(z.fixture.t, "1", z.across("sonic_primary")[0])
 	z.shards.again = true
 	for _, o := range z.others() { // the position of who applies is an older one
-		z.at[o.name] = max(0, z.at[o.name]-z.world.r.IntN(4))
+		z.at[o.name] = max(0, z.at[o.name]-z.fixture.r.IntN(4))
 	}
 }
 
@@ -153,8 +153,8 @@ func (z *zone) horizon() string {
 // shipShards moves what the streams hold to the topic, with so many calls at most; 0 is for all of
 // it, and a message even if there is nothing.
 func (z *zone) shipShards(calls int) bool {
-	z.world.t.Helper()
-	t, r := z.world.t, z.world.r
+	z.fixture.t.Helper()
+	t, r := z.fixture.t, z.fixture.r
 	past := maps.Clone(z.passed)
 	var messages []stored
 	shipped := make(map[string]string)
@@ -167,14 +167,14 @@ func (z *zone) shipShards(calls int) bool {
 		reply := z.across("sonic_take", args...)
 		if calls > 0 && r.IntN(10) == 0 { // who ships ends before the broker has it
 			z.shards.again = true
-			z.world.counts["taken and lost"]++
+			z.fixture.counts["taken and lost"]++
 			return true
 		}
 		z.shards.again = false
 		complete = len(reply)%3 == 1
 		for i := 0; i+2 < len(reply); i += 3 {
 			out, prev := reply[i].(string), reply[i+1].(string)
-			entries := z.world.entriesOf(xmessages(t, reply[i+2]))
+			entries := z.fixture.entriesOf(xmessages(t, reply[i+2]))
 			shipped[out] = entries[len(entries)-1].ID.String()
 			for len(entries) > 0 { // in groups of some messages
 				taken := 1 + r.IntN(len(entries))
@@ -282,7 +282,7 @@ func packEffect(effect []string) string {
 
 // applyGroup hands a group of origin to this zone, and returns the status.
 func (z *zone) applyGroup(origin *zone, g group, index int) string {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	name, out := origin.name, z.out
 	if z.shards != nil {
 		out = z.shards.outs[g.shard]
@@ -291,16 +291,16 @@ func (z *zone) applyGroup(origin *zone, g group, index int) string {
 	}
 	payload, _ := wire.Payload(g.entries)
 	cmd, err := z.callAt(out, "sonic_apply", name, origin.epoch, g.prev, g.last, "", index, payload)
-	require.NoError(z.world.t, err)
+	require.NoError(z.fixture.t, err)
 	reply, err := cmd.StringSlice()
-	require.NoError(z.world.t, err)
-	require.Len(z.world.t, reply, 11)
+	require.NoError(z.fixture.t, err)
+	require.Len(z.fixture.t, reply, 11)
 	for i, what := range []string{"entries", "applied", "lost", "dead", "diverged", "wanted"} {
 		n, err := strconv.Atoi(reply[3+i])
-		require.NoError(z.world.t, err)
-		z.world.counts[what] += n
+		require.NoError(z.fixture.t, err)
+		z.fixture.counts[what] += n
 	}
-	z.world.counts[reply[0]]++
+	z.fixture.counts[reply[0]]++
 	z.event("%s of %s to shard %d: %s, %s", g.last, origin.name, g.shard, reply[0], reply[3:])
 	z.ready = reply[10] == "1"
 	return reply[0]
@@ -308,21 +308,21 @@ func (z *zone) applyGroup(origin *zone, g group, index int) string {
 
 // applyGroups hands a message to this zone, of which one is clustered, or both are.
 func (z *zone) applyGroups(origin *zone, index int) {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	m := origin.topic[index]
 	groups := m.groups
 	if origin.shards == nil {
-		groups = split(z.world.t, m.entries)
+		groups = split(z.fixture.t, m.entries)
 	}
 	for _, g := range groups {
-		require.Contains(z.world.t, []string{"applied", "duplicate"}, z.applyGroup(origin, g, index))
+		require.Contains(z.fixture.t, []string{"applied", "duplicate"}, z.applyGroup(origin, g, index))
 	}
 	z.passes(origin, m)
 }
 
 // groupsTooEarly leaves one message of a clustered zone out. Each shard has a chain of its own.
 func (z *zone) groupsTooEarly(origin *zone, index int) {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	for _, g := range origin.topic[index].groups {
 		name, out, cursors := origin.name, z.shard(g.shard), "cur"
 		if z.shards == nil {
@@ -333,12 +333,12 @@ func (z *zone) groupsTooEarly(origin *zone, index int) {
 			cursor = "0-0"
 		}
 		want := "applied" // what it follows was applied, as a part of what was sent again
-		if at := position(z.world.t, cursor); at >= position(z.world.t, g.last) {
+		if at := position(z.fixture.t, cursor); at >= position(z.fixture.t, g.last) {
 			want = "duplicate"
-		} else if at < position(z.world.t, g.prev) {
+		} else if at < position(z.fixture.t, g.prev) {
 			want = "gap"
 		}
-		require.Equal(z.world.t, want, z.applyGroup(origin, g, index))
+		require.Equal(z.fixture.t, want, z.applyGroup(origin, g, index))
 	}
 }
 

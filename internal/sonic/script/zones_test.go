@@ -35,28 +35,28 @@ type stored struct {
 // A zone is a Redis with the library, the zone's topic, and where its appliers are in the other
 // zones' topics.
 type zone struct {
-	name   string
-	server *stack.RedisServer
-	client *redis.Client
-	out    string
-	epoch  int
-	ready  bool
-	topic  []stored
-	at     map[string]int              // origin to the next message
-	copies []string                    // older states of the Redis' folder
-	shards *shards                     // of a clustered zone, else nil
-	passed map[string]int64            // by other zone: the mark of its last message that this zone has applied
-	told   map[string]map[string]int64 // by other zone: past of that message
-	world  *world
-	events []string // what happened to it, told when a test fails
+	name    string
+	server  *stack.RedisServer
+	client  *redis.Client
+	out     string
+	epoch   int
+	ready   bool
+	topic   []stored
+	at      map[string]int              // origin to the next message
+	copies  []string                    // older states of the Redis' folder
+	shards  *shards                     // of a clustered zone, else nil
+	passed  map[string]int64            // by other zone: the mark of its last message that this zone has applied
+	told    map[string]map[string]int64 // by other zone: past of that message
+	fixture *fixture
+	events  []string // what happened to it, told when a test fails
 }
 
 func (z *zone) event(format string, args ...any) {
 	z.events = append(z.events, fmt.Sprintf(format, args...))
 }
 
-// A world is a set of zones that replicate to each other.
-type world struct {
+// A fixture is a set of zones that replicate to each other.
+type fixture struct {
 	t        testing.TB
 	r        *rand.Rand
 	zones    []*zone
@@ -66,23 +66,23 @@ type world struct {
 	counts map[string]int // of sonic_apply's replies, and of events
 }
 
-func newWorld(t testing.TB, r *rand.Rand, names ...string) *world {
+func newFixture(t testing.TB, r *rand.Rand, names ...string) *fixture {
 	t.Helper()
-	return newWorldOf(t, r, []any{"lww", "n:", "none", "c:", "counter"}, nil, names...)
+	return newFixtureOf(t, r, []any{"lww", "n:", "none", "c:", "counter"}, nil, names...)
 }
 
-// newWorldOf is newWorld with other policies, and with other numbers of databases in some zones.
-func newWorldOf(t testing.TB, r *rand.Rand, policies []any, databases map[string]string, names ...string) *world {
+// newFixtureOf is newFixture with other policies, and with other numbers of databases in some zones.
+func newFixtureOf(t testing.TB, r *rand.Rand, policies []any, databases map[string]string, names ...string) *fixture {
 	t.Helper()
-	return newMixedWorld(t, r, policies, databases, nil, names...)
+	return newMixedFixture(t, r, policies, databases, nil, names...)
 }
 
-// newMixedWorld is newWorldOf with zones of which some, clustered, are as a Redis Cluster.
-func newMixedWorld(
+// newMixedFixture is newFixtureOf with zones of which some, clustered, are as a Redis Cluster.
+func newMixedFixture(
 	t testing.TB, r *rand.Rand, policies []any, databases map[string]string, clustered []string, names ...string,
-) *world {
+) *fixture {
 	t.Helper()
-	w := &world{t: t, r: r, policies: policies, mixed: len(clustered) > 0, counts: make(map[string]int)}
+	w := &fixture{t: t, r: r, policies: policies, mixed: len(clustered) > 0, counts: make(map[string]int)}
 	for _, name := range names {
 		conf := map[string]string{"appendonly": "yes", "appendfsync": "no"}
 		if n := databases[name]; n != "" {
@@ -90,7 +90,7 @@ func newMixedWorld(
 		}
 		server := stack.PrivateRedis(t, stack.Conf(conf))
 		z := &zone{
-			name: name, server: server, out: script.KeysOf(0).Outbox, at: make(map[string]int), world: w,
+			name: name, server: server, out: script.KeysOf(0).Outbox, at: make(map[string]int), fixture: w,
 			passed: make(map[string]int64), told: make(map[string]map[string]int64),
 		}
 		if slices.Contains(clustered, name) {
@@ -107,28 +107,28 @@ func newMixedWorld(
 }
 
 func (z *zone) others() []*zone {
-	return slices.DeleteFunc(slices.Clone(z.world.zones), func(o *zone) bool { return o == z })
+	return slices.DeleteFunc(slices.Clone(z.fixture.zones), func(o *zone) bool { return o == z })
 }
 
 func (z *zone) call(function string, args ...any) (*redis.Cmd, error) {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	return z.callAt(z.out, function, args...)
 }
 
 // callAt is call for a shard.
 func (z *zone) callAt(out, function string, args ...any) (*redis.Cmd, error) {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	cmd := z.client.Do(context.Background(), append([]any{"FCALL", function, 1, out}, args...)...)
 	return cmd, cmd.Err()
 }
 
 // table reads a flat list of name, value, ..
 func (z *zone) table(function string, args ...any) map[string]any {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	cmd, err := z.call(function, args...)
-	require.NoError(z.world.t, err)
+	require.NoError(z.fixture.t, err)
 	list, err := cmd.Slice()
-	require.NoError(z.world.t, err)
+	require.NoError(z.fixture.t, err)
 	found := make(map[string]any)
 	for i := 0; i < len(list); i += 2 {
 		found[list[i].(string)] = list[i+1]
@@ -137,23 +137,23 @@ func (z *zone) table(function string, args ...any) map[string]any {
 }
 
 func (z *zone) open(floor string) {
-	z.world.t.Helper()
-	require.NoError(z.world.t, script.Load(context.Background(), z.client))
+	z.fixture.t.Helper()
+	require.NoError(z.fixture.t, script.Load(context.Background(), z.client))
 	z.epoch++
 	z.event("open %s", floor)
 	if z.shards != nil {
 		z.openShards()
 		return
 	}
-	args := []any{z.name, z.epoch, floor, "", len(z.world.zones) - 1}
+	args := []any{z.name, z.epoch, floor, "", len(z.fixture.zones) - 1}
 	for _, o := range z.others() {
 		args = append(args, o.name)
 	}
-	args = append(args, z.world.policies...)
+	args = append(args, z.fixture.policies...)
 	found := z.table("sonic_open", args...)
 	z.ready = found["ready"] == "1"
 	if !z.ready {
-		z.world.counts["opened behind"]++
+		z.fixture.counts["opened behind"]++
 	}
 }
 
@@ -167,29 +167,29 @@ func (z *zone) last() string {
 // ship moves entries of the stream to the topic, as a shipper does: from behind the topic's last
 // position.
 func (z *zone) ship(atMost int) bool {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	if z.shards != nil {
-		return z.shipShards(1 + z.world.r.IntN(3))
+		return z.shipShards(1 + z.fixture.r.IntN(3))
 	}
 	list, err := z.client.XRangeN(context.Background(), z.out, "("+z.last(), "+", int64(atMost)).Result()
-	require.NoError(z.world.t, err)
-	entries := z.world.entriesOf(list)
+	require.NoError(z.fixture.t, err)
+	entries := z.fixture.entriesOf(list)
 	taken := wire.Cut(entries, false)
 	if taken == 0 {
 		return false
 	}
-	m := z.world.pack(z.last(), entries[:taken])
+	m := z.fixture.pack(z.last(), entries[:taken])
 	z.marked(&m, m.entries, len(list) < atMost && taken == len(entries))
 	z.topic = append(z.topic, m)
-	if z.world.r.IntN(4) > 0 { // else it ends between the broker's receipt and this
+	if z.fixture.r.IntN(4) > 0 { // else it ends between the broker's receipt and this
 		_, err = z.call("sonic_shipped", m.last)
-		require.NoError(z.world.t, err)
+		require.NoError(z.fixture.t, err)
 	}
 	return true
 }
 
 // entriesOf reads what the stream of effects holds.
-func (w *world) entriesOf(list []redis.XMessage) (entries []wire.Entry) {
+func (w *fixture) entriesOf(list []redis.XMessage) (entries []wire.Entry) {
 	w.t.Helper()
 	var joiner wire.Joiner
 	for _, m := range list {
@@ -203,7 +203,7 @@ func (w *world) entriesOf(list []redis.XMessage) (entries []wire.Entry) {
 }
 
 // pack makes the message of entries that follows prev.
-func (w *world) pack(prev string, entries []wire.Entry) stored {
+func (w *fixture) pack(prev string, entries []wire.Entry) stored {
 	w.t.Helper()
 	before, err := wire.ParseID(prev)
 	require.NoError(w.t, err)
@@ -222,7 +222,7 @@ func (w *world) pack(prev string, entries []wire.Entry) stored {
 // apply hands a message to this zone, and returns the status, and the message that its cursor is
 // at.
 func (z *zone) apply(origin *zone, m stored, index int) (status string, at int) {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	var reply []string
 	for i, payload := range m.parts {
 		part := ""
@@ -230,26 +230,26 @@ func (z *zone) apply(origin *zone, m stored, index int) (status string, at int) 
 			part = fmt.Sprintf("%d/%d", i+1, len(m.parts))
 		}
 		cmd, err := z.call("sonic_apply", origin.name, origin.epoch, m.prev, m.last, part, index, payload)
-		require.NoError(z.world.t, err)
+		require.NoError(z.fixture.t, err)
 		reply, err = cmd.StringSlice()
-		require.NoError(z.world.t, err)
+		require.NoError(z.fixture.t, err)
 		if reply[0] != "part" {
 			break
 		}
 	}
-	require.Len(z.world.t, reply, 11)
+	require.Len(z.fixture.t, reply, 11)
 	at = -1
 	if reply[2] != "" {
 		var err error
 		at, err = strconv.Atoi(reply[2])
-		require.NoError(z.world.t, err)
+		require.NoError(z.fixture.t, err)
 	}
 	for i, what := range []string{"entries", "applied", "lost", "dead", "diverged", "wanted"} {
 		n, err := strconv.Atoi(reply[3+i])
-		require.NoError(z.world.t, err)
-		z.world.counts[what] += n
+		require.NoError(z.fixture.t, err)
+		z.fixture.counts[what] += n
 	}
-	z.world.counts[reply[0]]++
+	z.fixture.counts[reply[0]]++
 	z.event("%s of %s: %s, %s", m.last, origin.name, reply[0], reply[3:])
 	z.ready = reply[10] == "1"
 	return reply[0], at
@@ -257,7 +257,7 @@ func (z *zone) apply(origin *zone, m stored, index int) (status string, at int) 
 
 // deliver hands the next message of origin to this zone.
 func (z *zone) deliver(origin *zone) bool {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	index := z.at[origin.name]
 	if index >= len(origin.topic) {
 		return false
@@ -271,7 +271,7 @@ func (z *zone) deliver(origin *zone) bool {
 	if status == "gap" {
 		index = at
 	}
-	require.NotEqual(z.world.t, "part", status)
+	require.NotEqual(z.fixture.t, "part", status)
 	z.passes(origin, origin.topic[index])
 	z.at[origin.name] = index + 1
 	return true
@@ -279,22 +279,22 @@ func (z *zone) deliver(origin *zone) bool {
 
 // deliverAgain hands over what was delivered before, or an overlap of it and the next messages.
 func (z *zone) deliverAgain(origin *zone) {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	next := z.at[origin.name]
 	if next == 0 {
 		return
 	}
-	from := z.world.r.IntN(next)
+	from := z.fixture.r.IntN(next)
 	if z.shards != nil || origin.shards != nil {
 		for index := from; index < min(next, from+3); index++ {
 			z.applyGroups(origin, index)
 		}
 		return
 	}
-	if next == len(origin.topic) || z.world.r.IntN(2) == 0 {
+	if next == len(origin.topic) || z.fixture.r.IntN(2) == 0 {
 		m := origin.topic[from]
 		status, _ := z.apply(origin, m, from)
-		require.Equal(z.world.t, "duplicate", status)
+		require.Equal(z.fixture.t, "duplicate", status)
 		return
 	}
 	from = max(from, next-3)
@@ -305,21 +305,21 @@ func (z *zone) deliverAgain(origin *zone) {
 	if wire.Cut(entries, false) < len(entries) || len(entries) == 0 {
 		return // too many for one
 	}
-	m := z.world.pack(origin.topic[from].prev, entries)
+	m := z.fixture.pack(origin.topic[from].prev, entries)
 	m.last = origin.topic[next].last // an end of a transaction has no effects
 	status, at := z.apply(origin, m, next)
 	if status == "gap" {
 		z.at[origin.name] = at + 1
 		return
 	}
-	require.Equal(z.world.t, "applied", status)
-	z.world.counts["overlaps"]++
+	require.Equal(z.fixture.t, "applied", status)
+	z.fixture.counts["overlaps"]++
 	z.at[origin.name] = next + 1
 }
 
 // deliverTooEarly leaves one message out.
 func (z *zone) deliverTooEarly(origin *zone) {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	next := z.at[origin.name] + 1
 	if next >= len(origin.topic) || z.shards != nil && origin.shards == nil {
 		return
@@ -329,51 +329,51 @@ func (z *zone) deliverTooEarly(origin *zone) {
 		return
 	}
 	status, at := z.apply(origin, origin.topic[next], next)
-	require.Contains(z.world.t, []string{"gap", "duplicate"}, status)
+	require.Contains(z.fixture.t, []string{"gap", "duplicate"}, status)
 	if status == "gap" {
-		require.LessOrEqual(z.world.t, at, next-2)
+		require.LessOrEqual(z.fixture.t, at, next-2)
 	}
 }
 
 func (z *zone) beat() {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	if z.shards != nil {
 		z.shipShards(0)
 		return
 	}
 	_, err := z.call("sonic_beat")
 	if err != redis.Nil { //nolint:errorlint // effects are dropped
-		require.NoError(z.world.t, err)
+		require.NoError(z.fixture.t, err)
 	}
 }
 
 // prune makes steps through the versions; all of them when steps is 0.
 func (z *zone) prune(steps int) (left int) {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	if z.shards != nil {
 		for _, out := range z.shards.outs {
 			left += z.pruneShard(out, steps, z.horizon())
 		}
 		return left
 	}
-	if z.world.mixed {
+	if z.fixture.mixed {
 		return z.pruneShard(z.out, steps, z.horizon())
 	}
 	return z.pruneShard(z.out, steps)
 }
 
 func (z *zone) pruneShard(out string, steps int, horizon ...any) (left int) {
-	z.world.t.Helper()
+	z.fixture.t.Helper()
 	cursor := "0"
 	for n := 0; steps == 0 || n < steps; n++ {
 		cmd, err := z.callAt(out, "sonic_prune", append([]any{cursor, 20}, horizon...)...)
-		require.NoError(z.world.t, err)
+		require.NoError(z.fixture.t, err)
 		reply, err := cmd.StringSlice()
-		require.NoError(z.world.t, err)
+		require.NoError(z.fixture.t, err)
 		cursor = reply[0]
 		left, err = strconv.Atoi(reply[3])
 		z.event("prune %s", reply)
-		require.NoError(z.world.t, err)
+		require.NoError(z.fixture.t, err)
 		if cursor == "0" {
 			break
 		}
@@ -385,25 +385,25 @@ func (z *zone) appendFolder() string { return filepath.Join(z.server.Dir(), "app
 
 // keepCopy copies the Redis' file as it is now.
 func (z *zone) keepCopy() {
-	z.world.t.Helper()
-	dir := filepath.Join(z.world.t.TempDir(), fmt.Sprintf("copy-%d", len(z.copies)))
-	require.NoError(z.world.t, os.CopyFS(dir, os.DirFS(z.appendFolder())))
+	z.fixture.t.Helper()
+	dir := filepath.Join(z.fixture.t.TempDir(), fmt.Sprintf("copy-%d", len(z.copies)))
+	require.NoError(z.fixture.t, os.CopyFS(dir, os.DirFS(z.appendFolder())))
 	z.copies = append(z.copies, dir)
 }
 
 // restart kills the Redis and starts it again; with an older copy of its data, if old.
 func (z *zone) restart(old bool) {
-	z.world.t.Helper()
-	require.NoError(z.world.t, z.server.Kill())
+	z.fixture.t.Helper()
+	require.NoError(z.fixture.t, z.server.Kill())
 	if old && len(z.copies) > 0 {
-		i := z.world.r.IntN(len(z.copies))
-		require.NoError(z.world.t, os.RemoveAll(z.appendFolder()))
-		require.NoError(z.world.t, os.CopyFS(z.appendFolder(), os.DirFS(z.copies[i])))
+		i := z.fixture.r.IntN(len(z.copies))
+		require.NoError(z.fixture.t, os.RemoveAll(z.appendFolder()))
+		require.NoError(z.fixture.t, os.CopyFS(z.appendFolder(), os.DirFS(z.copies[i])))
 		z.copies = z.copies[:i+1] // later ones are of a history that was not
-		z.world.counts["older Redis"]++
+		z.fixture.counts["older Redis"]++
 	}
 	z.event("restart %v", old)
-	require.NoError(z.world.t, z.server.Start(context.Background()))
+	require.NoError(z.fixture.t, z.server.Start(context.Background()))
 	if z.shards != nil {
 		z.recoverShards()
 		return
@@ -412,7 +412,7 @@ func (z *zone) restart(old bool) {
 	z.recover()
 	for _, o := range z.others() {
 		if o.shards != nil { // who applies its messages has a position elsewhere, which may be an older one
-			z.at[o.name] = max(0, at[o.name]-z.world.r.IntN(4))
+			z.at[o.name] = max(0, at[o.name]-z.fixture.r.IntN(4))
 		}
 	}
 }
@@ -420,8 +420,8 @@ func (z *zone) restart(old bool) {
 // recover does what a shipper does that opens: it applies what this Redis has lost and the topic
 // has.
 func (z *zone) recover() {
-	z.world.t.Helper()
-	t := z.world.t
+	z.fixture.t.Helper()
+	t := z.fixture.t
 	require.NoError(t, script.Load(context.Background(), z.client))
 	_, err := z.call("sonic_set", "0", "k0", "too early")
 	require.ErrorContains(t, err, "SONICNOTREADY")
@@ -434,7 +434,7 @@ func (z *zone) recover() {
 		}
 		status, _ := z.apply(z, m, i)
 		require.Equal(t, "applied", status)
-		z.world.counts["recovered"]++
+		z.fixture.counts["recovered"]++
 	}
 	z.open(z.last())
 	cursors := found["cursors"].([]any)
@@ -456,7 +456,7 @@ func position(t testing.TB, id string) int64 {
 }
 
 // drain ships and delivers until nothing is left, wants and their answers included.
-func (w *world) drain() {
+func (w *fixture) drain() {
 	w.t.Helper()
 	for moved := true; moved; {
 		moved = false
@@ -484,8 +484,8 @@ func (v value) String() string { return fmt.Sprintf("%s %s expires %d", v.kind, 
 
 // data reads all keys of a database but Sonic's own.
 func (z *zone) data(db int) map[string]value {
-	z.world.t.Helper()
-	t, ctx := z.world.t, context.Background()
+	z.fixture.t.Helper()
+	t, ctx := z.fixture.t, context.Background()
 	c := redis.NewClient(&redis.Options{Addr: z.server.Addr(), DB: db, MaxRetries: -1})
 	defer c.Close()
 	keys, err := c.Keys(ctx, "*").Result()

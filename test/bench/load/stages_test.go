@@ -10,7 +10,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/bench/load"
 	"github.com/aviaryhq/aviary/test/bench/workload"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // The stages of a turn add up to its delay, for batches and for single messages.
@@ -41,7 +41,7 @@ func TestStages(t *testing.T) {
 func run(t *testing.T, turn load.Turn, into any) {
 	t.Helper()
 	cluster := messaging.DefaultConfig()
-	cluster.URL = wire.Start(t).URL()
+	cluster.URL = fakebroker.Start(t).URL()
 	spec, err := json.Marshal(turn)
 	require.NoError(t, err)
 	var out bytes.Buffer

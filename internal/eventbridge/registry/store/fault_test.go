@@ -15,7 +15,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/eventbridge/soak"
+	"github.com/aviaryhq/aviary/test/e2e/eventbridge/soak"
 	"github.com/aviaryhq/aviary/test/proxy"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -62,8 +62,8 @@ func changer(ctx context.Context, t *testing.T, m member, registry, name string,
 func TestConnectionsAndTheBrokerBreakWhileManyChange(t *testing.T) {
 	t.Parallel()
 	url, pulsar, line := proxy.Pulsar(t, stack.Memory("-Xmx400m -XX:MaxDirectMemorySize=256m"))
-	through := world{pulsar: pulsar, url: url, listen: proxy.Listener, topics: model.Topics{Namespace: pulsar.Namespace(t)}}
-	direct := world{pulsar: pulsar, url: pulsar.URL(), topics: through.topics}
+	through := fixture{pulsar: pulsar, url: url, listen: proxy.Listener, topics: model.Topics{Namespace: pulsar.Namespace(t)}}
+	direct := fixture{pulsar: pulsar, url: pulsar.URL(), topics: through.topics}
 	a, b := through.open(t, store.Options{Instance: "a"}), direct.open(t, store.Options{Instance: "b"})
 	putBus(t, b, "orders")
 	_, _, err := b.PutSubscriber(testContext(t), aSubscriber("orders", "mail"), store.Condition{})
@@ -146,7 +146,7 @@ func TestConnectionsAndTheBrokerBreakWhileManyChange(t *testing.T) {
 
 // texts counts the descriptions of all records of the subscriber, in the order of the topic, and
 // checks that revisions ascend.
-func texts(t *testing.T, w world) map[string]int {
+func texts(t *testing.T, w fixture) map[string]int {
 	t.Helper()
 	r, err := w.dial(t, false).Reader(testContext(t), messaging.ReaderConfig{Topic: w.topics.Registry()})
 	require.NoError(t, err)

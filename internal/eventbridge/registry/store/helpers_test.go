@@ -27,21 +27,21 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
-// world is a namespace of a Pulsar, with the admin API.
-type world struct {
+// fixture is a namespace of a Pulsar, with the admin API.
+type fixture struct {
 	pulsar *stack.PulsarServer
 	topics model.Topics
 	url    string
 	listen string
 }
 
-func newWorld(t testing.TB) world {
+func newFixture(t testing.TB) fixture {
 	t.Helper()
 	pulsar := stack.Pulsar(t)
-	return world{pulsar: pulsar, topics: model.Topics{Namespace: pulsar.Namespace(t)}, url: pulsar.URL()}
+	return fixture{pulsar: pulsar, topics: model.Topics{Namespace: pulsar.Namespace(t)}, url: pulsar.URL()}
 }
 
-func (w world) dial(t testing.TB, admin bool) *messaging.Client {
+func (w fixture) dial(t testing.TB, admin bool) *messaging.Client {
 	t.Helper()
 	cfg := messaging.Config{URL: w.url, ListenerName: w.listen}
 	if admin {
@@ -63,12 +63,12 @@ type member struct {
 	stop func() // as a process does; it may be called again
 }
 
-func (w world) open(t testing.TB, opts store.Options) member {
+func (w fixture) open(t testing.TB, opts store.Options) member {
 	t.Helper()
 	return w.openWith(t, w.dial(t, true), opts)
 }
 
-func (w world) openWith(t testing.TB, client *messaging.Client, opts store.Options) member {
+func (w fixture) openWith(t testing.TB, client *messaging.Client, opts store.Options) member {
 	t.Helper()
 	opts.Partitions = true
 	if opts.Log == nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// names are the topics of a world's namespace, by partitions.
-func (w world) names(t testing.TB, client *messaging.Client) map[string]int {
+// names are the topics of a fixture's namespace, by partitions.
+func (w fixture) names(t testing.TB, client *messaging.Client) map[string]int {
 	t.Helper()
 	all := make(map[string]int)
 	for _, kind := range []string{"", "/partitioned"} {
@@ -42,14 +42,14 @@ func (w world) names(t testing.TB, client *messaging.Client) map[string]int {
 	return all
 }
 
-func (w world) subscriptions(t testing.TB, client *messaging.Client, topic string) []string {
+func (w fixture) subscriptions(t testing.TB, client *messaging.Client, topic string) []string {
 	t.Helper()
 	names, err := client.Topic(topic).Subscriptions(testContext(t))
 	require.NoError(t, err)
 	return names
 }
 
-func (w world) publish(t testing.TB, client *messaging.Client, topic string) {
+func (w fixture) publish(t testing.TB, client *messaging.Client, topic string) {
 	t.Helper()
 	p, err := client.Publisher(testContext(t), topic, messaging.Business())
 	require.NoError(t, err)
@@ -61,7 +61,7 @@ func (w world) publish(t testing.TB, client *messaging.Client, topic string) {
 // nobody uses them any more.
 func TestTopicsAreMadeAndRemoved(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	ctx := testContext(t)
 	client := w.dial(t, true)
 	m := w.openWith(t, client, store.Options{Pulsar: store.NewPulsar(client, w.topics, true)})
@@ -141,7 +141,7 @@ func TestTopicsAreMadeAndRemoved(t *testing.T) {
 // Without deduplication no order can be promised.
 func TestAnOrderTakesDeduplication(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	ctx := testContext(t)
 	client := w.dial(t, true)
 	m := w.openWith(t, client, store.Options{Pulsar: store.NewPulsar(client, w.topics, true)})
@@ -170,7 +170,7 @@ func TestAnOrderTakesDeduplication(t *testing.T) {
 // Without the admin API brokers make the topics, with one partition.
 func TestTopicsAreMadeWithoutTheAdminAPI(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	ctx := testContext(t)
 	client, watching := w.dial(t, false), w.dial(t, true)
 	m := w.openWith(t, client, store.Options{Pulsar: store.NewPulsar(client, w.topics, false)})
@@ -203,7 +203,7 @@ func TestTopicsAreMadeWithoutTheAdminAPI(t *testing.T) {
 // begin a new ledger.
 func TestTheRegistryStays(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	ctx := testContext(t)
 	nothing := map[string]int{"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
 	require.NoError(t, w.pulsar.Admin(ctx, http.MethodPost, "/admin/v2/namespaces/"+w.topics.Namespace+"/retention", nothing, nil))
@@ -253,7 +253,7 @@ func TestTheRegistryStays(t *testing.T) {
 // Deletions become tombstones, and the counter of revisions does not go back.
 func TestOldDeletionsArePurged(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	ctx := testContext(t)
 	client := w.dial(t, true)
 	m := w.openWith(t, client, store.Options{})
@@ -275,7 +275,7 @@ func TestOldDeletionsArePurged(t *testing.T) {
 // Instances tell what they do through the status topic.
 func TestStatusOfInstances(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	client := w.dial(t, true)
 	run := func(name string, roles ...string) (*instances.Status, func()) {
 		s, err := instances.NewStatus(client, w.topics, instances.StatusOptions{Instance: name, Roles: roles})

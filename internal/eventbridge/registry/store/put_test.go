@@ -11,7 +11,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/storetest"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // provisioner notes what it is asked for.
@@ -46,7 +46,7 @@ func (p *provisioner) RemoveSubscriber(_ context.Context, _, _, uid string) erro
 // that is stored loses nothing when a later change fails.
 func TestWhatCannotBeMadeIsNotStored(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	p := &provisioner{made: map[string]int{}, removed: map[string]int{}}
 	m := another(t, s, store.Options{Pulsar: p})
 	ctx := testContext(t)
@@ -70,7 +70,7 @@ func TestWhatCannotBeMadeIsNotStored(t *testing.T) {
 	require.NoError(t, err)
 	topic := model.Topics{Namespace: "public/default"}.Registry()
 	require.NoError(t, s.WaitProducers(ctx, topic, 0))
-	s.FailProducerCreate(topic, wire.TopicNotFound, 1)
+	s.FailProducerCreate(topic, fakebroker.TopicNotFound, 1)
 	changed := aSubscriber("orders", "mail")
 	changed.Description = "changed"
 	_, _, err = m.PutSubscriber(ctx, changed, store.Condition{})

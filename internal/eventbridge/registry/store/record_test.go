@@ -10,14 +10,14 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // What cannot be read is alarmed and left out. It can be replaced and deleted, and its revision
 // counts.
 func TestRecordsThatCannotBeRead(t *testing.T) {
 	t.Parallel()
-	for name, message := range map[string]wire.Message{
+	for name, message := range map[string]fakebroker.Message{
 		"no JSON":          {Payload: []byte("{")},
 		"no format":        {Payload: []byte(`{"revision":7}`)},
 		"no object":        {Payload: []byte(`{"format":1,"revision":7}`)},
@@ -66,7 +66,7 @@ func TestARecordOfANewerVersionStopsChanges(t *testing.T) {
 	t.Parallel()
 	m, s, topic := wired(t)
 	ctx := testContext(t)
-	s.Publish(topic, wire.Message{Key: "sub/orders/mail", Payload: []byte(`{"format":2,"revision":7,"thing":1}`)})
+	s.Publish(topic, fakebroker.Message{Key: "sub/orders/mail", Payload: []byte(`{"format":2,"revision":7,"thing":1}`)})
 	require.Eventually(t, func() bool { return len(m.Snapshot().Unreadable()) == 1 }, eventually, tick)
 	_, _, err := m.PutSubscriber(ctx, aSubscriber("orders", "other"), store.Condition{})
 	require.ErrorIs(t, err, model.ErrNewer)
@@ -74,7 +74,7 @@ func TestARecordOfANewerVersionStopsChanges(t *testing.T) {
 	require.ErrorIs(t, m.DeleteBus(ctx, "orders", store.Condition{}), model.ErrNewer)
 	require.NotNil(t, m.Snapshot().Bus("orders"))
 	// The newer version has deleted it, in a way that this one reads.
-	s.Publish(topic, wire.Message{Key: "sub/orders/mail", Payload: []byte(`{"format":1,"revision":8,"deleted":true,"time":"2026-01-02T15:04:05Z"}`)})
+	s.Publish(topic, fakebroker.Message{Key: "sub/orders/mail", Payload: []byte(`{"format":1,"revision":8,"deleted":true,"time":"2026-01-02T15:04:05Z"}`)})
 	require.Eventually(t, func() bool { return len(m.Snapshot().Unreadable()) == 0 }, eventually, tick)
 	_, _, err = m.PutSubscriber(ctx, aSubscriber("orders", "other"), store.Condition{})
 	require.NoError(t, err)
@@ -85,7 +85,7 @@ func TestForeignMessagesArePassedOver(t *testing.T) {
 	t.Parallel()
 	m, s, topic := wired(t)
 	for _, key := range []string{"", "bus/", "bus/A", "sub/orders", "sub/orders/mail/x", "x"} {
-		s.Publish(topic, wire.Message{Key: key, Payload: []byte(`{"format":2,"revision":99}`)})
+		s.Publish(topic, fakebroker.Message{Key: key, Payload: []byte(`{"format":2,"revision":99}`)})
 	}
 	made := putBus(t, m, "more")
 	require.EqualValues(t, 2, made.Revision)

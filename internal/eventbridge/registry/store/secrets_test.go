@@ -12,7 +12,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/storetest"
 	"github.com/aviaryhq/aviary/pkg/secret"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 const (
@@ -94,7 +94,7 @@ func TestSecretsAreKeptAndNeverShown(t *testing.T) {
 func ptr[T any](v T) *T { return &v }
 
 // stored is all that a topic holds.
-func stored(s *wire.Server, topic string) string {
+func stored(s *fakebroker.Server, topic string) string {
 	var all strings.Builder
 	for _, m := range s.Entries(topic) {
 		all.Write(m.Payload)
@@ -104,7 +104,7 @@ func stored(s *wire.Server, topic string) string {
 
 func TestSecretsAreEncryptedAndKeysChanged(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	ctx := testContext(t)
 	topic := model.Topics{Namespace: "public/default"}.Registry()
 	a := another(t, s, store.Options{Keys: parseKeys(t, keyA)})
@@ -145,7 +145,7 @@ func TestSecretsAreEncryptedAndKeysChanged(t *testing.T) {
 // its dead letters, are in topics of its UID.
 func TestASubscriberWhoseKeyWasLostStaysTheSame(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	ctx := testContext(t)
 	a := another(t, s, store.Options{Keys: parseKeys(t, keyA)})
 	putBus(t, a, "orders")
@@ -176,7 +176,7 @@ func TestASubscriberWhoseKeyWasLostStaysTheSame(t *testing.T) {
 // Encrypted secrets that somebody moves to another record are not decrypted.
 func TestEncryptedSecretsBelongToTheirRecord(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	ctx := testContext(t)
 	topic := model.Topics{Namespace: "public/default"}.Registry()
 	a := another(t, s, store.Options{Keys: parseKeys(t, keyA)})
@@ -185,7 +185,7 @@ func TestEncryptedSecretsBelongToTheirRecord(t *testing.T) {
 	require.NoError(t, err)
 	entries := s.Entries(topic)
 	last := entries[len(entries)-1]
-	s.Publish(topic, wire.Message{Key: "sub/orders/other", Properties: last.Properties, Payload: []byte(strings.ReplaceAll(string(last.Payload), `"name":"mail"`, `"name":"other"`))})
+	s.Publish(topic, fakebroker.Message{Key: "sub/orders/other", Properties: last.Properties, Payload: []byte(strings.ReplaceAll(string(last.Payload), `"name":"mail"`, `"name":"other"`))})
 	require.Eventually(t, func() bool { return len(a.Snapshot().Unreadable()) == 1 }, eventually, tick)
 	require.Nil(t, a.Snapshot().Subscriber("orders", "other"))
 }

@@ -21,7 +21,7 @@ import (
 // the clock it takes longer where others are on the machine.
 func TestTenThousandRulesAreReadySoon(t *testing.T) {
 	const subscribers, rules = 1000, 10
-	w := newWorld(t)
+	w := newFixture(t)
 	a := w.open(t, store.Options{})
 	putBus(t, a, "orders")
 	var all sync.WaitGroup

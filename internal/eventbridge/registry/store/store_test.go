@@ -20,7 +20,7 @@ import (
 
 func TestAChangeIsSeenAtOnceWhereItWasMadeAndSoonElsewhere(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	ctx := testContext(t)
 	a, b := w.open(t, store.Options{Instance: "a"}), w.open(t, store.Options{Instance: "b"})
 	require.Zero(t, a.Snapshot().Revision())
@@ -93,7 +93,7 @@ func TestAChangeIsSeenAtOnceWhereItWasMadeAndSoonElsewhere(t *testing.T) {
 // What is made again under a name has another UID and a higher revision, also after a restart.
 func TestDeletedAndMadeAgain(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	ctx := testContext(t)
 	a := w.open(t, store.Options{})
 	putBus(t, a, "orders")
@@ -117,7 +117,7 @@ func TestDeletedAndMadeAgain(t *testing.T) {
 func TestOneOfManyWinsEachRevision(t *testing.T) {
 	t.Parallel()
 	const stores, workers, rounds = 2, 8, 12
-	w := newWorld(t)
+	w := newFixture(t)
 	members := make([]member, stores)
 	for i := range members {
 		members[i] = w.open(t, store.Options{Instance: fmt.Sprint(i)})
@@ -169,7 +169,7 @@ func TestOneOfManyWinsEachRevision(t *testing.T) {
 // works are one call.
 func TestWatchersAreToldTogether(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	ctx := testContext(t)
 	a := w.open(t, store.Options{})
 	putBus(t, a, "orders")
@@ -194,7 +194,7 @@ func TestWatchersAreToldTogether(t *testing.T) {
 // Close waits for a watcher that does not return, but no longer than its context lasts.
 func TestCloseIsNotHeldUpByAWatcher(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	a := w.open(t, store.Options{Instance: "a"})
 	called, release := make(chan struct{}), make(chan struct{})
 	stop := a.Watch(func(*store.Snapshot) {
@@ -234,7 +234,7 @@ func TestSubscribersOfABusAreOrderedByName(t *testing.T) {
 
 func TestAChangeEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	a := w.open(t, store.Options{})
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()

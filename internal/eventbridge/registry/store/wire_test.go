@@ -10,14 +10,14 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // wired is a store with the bus orders at a broker that a test tells what to do.
-func wired(t *testing.T) (m member, s *wire.Server, topic string) {
+func wired(t *testing.T) (m member, s *fakebroker.Server, topic string) {
 	t.Helper()
-	s = wire.Start(t)
-	w := world{topics: model.Topics{Namespace: "public/default"}, url: s.URL()}
+	s = fakebroker.Start(t)
+	w := fixture{topics: model.Topics{Namespace: "public/default"}, url: s.URL()}
 	client, err := messaging.Dial(testContext(t), messaging.Config{URL: s.URL(), OperationTimeout: eventually})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close(testContext(t)) })
@@ -27,9 +27,9 @@ func wired(t *testing.T) (m member, s *wire.Server, topic string) {
 }
 
 // another opens a further store at the broker.
-func another(t *testing.T, s *wire.Server, opts store.Options) member {
+func another(t *testing.T, s *fakebroker.Server, opts store.Options) member {
 	t.Helper()
-	w := world{topics: model.Topics{Namespace: "public/default"}, url: s.URL()}
+	w := fixture{topics: model.Topics{Namespace: "public/default"}, url: s.URL()}
 	client, err := messaging.Dial(testContext(t), messaging.Config{URL: s.URL(), OperationTimeout: eventually})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close(testContext(t)) })
@@ -37,7 +37,7 @@ func another(t *testing.T, s *wire.Server, opts store.Options) member {
 }
 
 // heldChange makes a change, and returns when its record is held back behind the fence.
-func heldChange(ctx context.Context, t *testing.T, m member, s *wire.Server, hold *wire.Hold) <-chan error {
+func heldChange(ctx context.Context, t *testing.T, m member, s *fakebroker.Server, hold *fakebroker.Hold) <-chan error {
 	t.Helper()
 	outcome := make(chan error, 1)
 	go func() {

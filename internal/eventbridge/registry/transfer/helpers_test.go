@@ -11,7 +11,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/store"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // testContext lasts for all that a test does.
@@ -25,7 +25,7 @@ func testContext(t testing.TB) context.Context {
 // newStore runs a store without objects at a broker of its own.
 func newStore(t testing.TB) *store.Store {
 	t.Helper()
-	client, err := messaging.Dial(testContext(t), messaging.Config{URL: wire.Start(t).URL(), OperationTimeout: await.Patience})
+	client, err := messaging.Dial(testContext(t), messaging.Config{URL: fakebroker.Start(t).URL(), OperationTimeout: await.Patience})
 	require.NoError(t, err)
 	s, err := store.Open(testContext(t), client, model.Topics{Namespace: "public/default"}, store.Options{Partitions: true})
 	require.NoError(t, err)

@@ -6,7 +6,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // The client's Close alone would wait for the operation timeout: nobody takes what is delivered.
@@ -14,7 +14,7 @@ func TestConsumerWithAFullQueueIsClosed(t *testing.T) {
 	s := start(t)
 	c := connect(t, s.URL(), nil)
 	for range 100 { // one message in each entry: a batch would be one delivery
-		s.Publish(topic, wire.Message{Payload: []byte("m")})
+		s.Publish(topic, fakebroker.Message{Payload: []byte("m")})
 	}
 	ch := make(chan pulsar.ConsumerMessage)
 	consumer := subscribe(t, c, func(o *pulsar.ConsumerOptions) { o.MessageChannel, o.ReceiverQueueSize = ch, 10 })

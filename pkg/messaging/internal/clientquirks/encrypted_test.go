@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // entry is an entry as producers write it. fields are of MessageMetadata, over the required ones.
@@ -33,7 +33,7 @@ func TestEncryptedMessagesAreShown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := start(t)
 			s.PublishRaw(topic, entry(encryptionKeys, "secret"), 1)
-			s.Publish(topic, wire.Message{Payload: []byte("plain")})
+			s.Publish(topic, fakebroker.Message{Payload: []byte("plain")})
 			consumer := subscribe(t, connect(t, s.URL(), nil), func(o *pulsar.ConsumerOptions) { o.Decryption = decryption })
 			if decryption != nil {
 				require.NotNil(t, receive(t, consumer).GetEncryptionContext())

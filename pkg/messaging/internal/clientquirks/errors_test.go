@@ -8,11 +8,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 func TestErrorsOfProducers(t *testing.T) {
-	s := start(t, wire.WithMaxMessageSize(1000))
+	s := start(t, fakebroker.WithMaxMessageSize(1000))
 	c := connect(t, s.URL(), nil)
 	for name, batch := range map[string]bool{"alone": false, "batch": true} {
 		t.Run(name, func(t *testing.T) {
@@ -21,10 +21,10 @@ func TestErrorsOfProducers(t *testing.T) {
 			require.Equal(t, clientquirks.TooLarge, clientquirks.Classify(err), err)
 		})
 	}
-	for code, want := range map[wire.ServerError]clientquirks.Class{
-		wire.TopicTerminatedError: clientquirks.Terminated,
-		wire.ProducerBusy:         clientquirks.Retriable,
-		wire.ProducerFenced:       clientquirks.Retriable,
+	for code, want := range map[fakebroker.ServerError]clientquirks.Class{
+		fakebroker.TopicTerminatedError: clientquirks.Terminated,
+		fakebroker.ProducerBusy:         clientquirks.Retriable,
+		fakebroker.ProducerFenced:       clientquirks.Retriable,
 	} {
 		s.FailProducerCreate(topic, code, 1)
 		_, err := c.CreateProducer(pulsar.ProducerOptions{Topic: topic})
@@ -37,17 +37,17 @@ func TestErrorsOfProducers(t *testing.T) {
 func TestErrorsOfConsumers(t *testing.T) {
 	s := start(t)
 	c := connect(t, s.URL(), nil)
-	for code, want := range map[wire.ServerError]struct {
+	for code, want := range map[fakebroker.ServerError]struct {
 		permanent bool
 		reason    string
 	}{
-		wire.InvalidTopicName:   {true, "closed"},
-		wire.IncompatibleSchema: {true, "closed"},
-		wire.NotAllowedError:    {true, "closed"},
-		wire.ConsumerBusy:       {false, "busy"},
-		wire.AuthorizationError: {false, "unauthorized"},
-		wire.TopicNotFound:      {false, "topic_not_found"},
-		wire.ServiceNotReady:    {false, "closed"},
+		fakebroker.InvalidTopicName:   {true, "closed"},
+		fakebroker.IncompatibleSchema: {true, "closed"},
+		fakebroker.NotAllowedError:    {true, "closed"},
+		fakebroker.ConsumerBusy:       {false, "busy"},
+		fakebroker.AuthorizationError: {false, "unauthorized"},
+		fakebroker.TopicNotFound:      {false, "topic_not_found"},
+		fakebroker.ServiceNotReady:    {false, "closed"},
 	} {
 		s.FailSubscribe(topic, code, 1)
 		_, err := c.Subscribe(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "sub"})

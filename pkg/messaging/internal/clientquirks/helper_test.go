@@ -12,7 +12,7 @@ import (
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
 	"github.com/aviaryhq/aviary/test/await"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 const topic = "persistent://public/default/orders"
@@ -34,9 +34,9 @@ func connect(t *testing.T, url string, change func(*pulsar.ClientOptions)) pulsa
 	return c
 }
 
-func start(t *testing.T, o ...wire.Option) *wire.Server {
+func start(t *testing.T, o ...fakebroker.Option) *fakebroker.Server {
 	t.Helper()
-	s := wire.Start(t, o...)
+	s := fakebroker.Start(t, o...)
 	s.CreateTopic(topic, 0)
 	return s
 }

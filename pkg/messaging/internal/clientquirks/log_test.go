@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 type watcher struct{ chunks, corrupted chan struct{} }
@@ -27,7 +27,7 @@ func TestLogLinesReachTheConsumersWatcher(t *testing.T) {
 		o.Logger = clientquirks.NewLogger(zap.NewNop(), &watched)
 	})
 	corrupt := s.CorruptDispatch(topic, 1)
-	s.Publish(topic, wire.Message{Payload: []byte("corrupted")})
+	s.Publish(topic, fakebroker.Message{Payload: []byte("corrupted")})
 	subscribe(t, c, func(o *pulsar.ConsumerOptions) { o.Name, o.MaxPendingChunkedMessage = "mine", 1 })
 	require.NoError(t, corrupt.Wait(patient(t), 1))
 	<-mine.corrupted

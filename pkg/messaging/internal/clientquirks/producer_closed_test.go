@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // closing is a producer whose channels are closed in the middle of a call.
@@ -42,7 +42,7 @@ func TestProducerThatClosedItselfIsFound(t *testing.T) {
 		func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { outcomes <- err })
 	_, err := c.TopicPartitions(topic) // the connection's goroutine orders the send before the closing
 	require.NoError(t, err)
-	s.FailProducerCreate(topic, wire.ProducerFenced, wire.Always)
+	s.FailProducerCreate(topic, fakebroker.ProducerFenced, fakebroker.Always)
 	s.CloseProducers(topic)
 	eventually(t, "it closes itself", func() bool { return clientquirks.IsClosed(p) })
 	clientquirks.CloseProducer(p)

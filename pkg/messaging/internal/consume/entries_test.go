@@ -14,7 +14,7 @@ import (
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
-	"github.com/aviaryhq/aviary/test/wire"
+	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
 // ackedConsumer stands for the underlying consumer: it notes what is acknowledged.
@@ -518,7 +518,7 @@ func TestBrokerThatGoesBackTakesNoKeyBack(t *testing.T) {
 // Where a partition ends is asked for with a back-off policy, too, by consumers that are connected.
 func TestDrainThatAsksForEndsIsNotConnecting(t *testing.T) {
 	t.Parallel()
-	s := wire.Start(t)
+	s := fakebroker.Start(t)
 	s.CreateTopic("orders", 3)
 	cfg := DefaultConsumerConfig()
 	cfg.Topics, cfg.Subscription = []string{"orders"}, "sub"

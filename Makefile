@@ -26,6 +26,7 @@ ZONES_SECONDS ?= 60
 # golangci-lint is built by the Go in use into the user's cache. It is not in go.mod.
 GOLANGCI_VERSION    := v2.15.0
 GOVULNCHECK_VERSION := v1.9.0
+CYCLONEDX_VERSION   := v1.10.0
 TOOLS = $${XDG_CACHE_HOME:-$$HOME/.cache}/aviary/tools/golangci-lint-$(GOLANGCI_VERSION)-$$(go env GOVERSION)
 
 # kubectl-validate is built likewise: its Kubernetes is not that of test/deployments/helm. The API server is that of test/deployments/helm/apiserver.
@@ -49,6 +50,10 @@ build: need-go ## Build every binary into bin/
 .PHONY: image
 image: need-go ## Build an image of a container for every service with docker, podman or buildah
 	@VERSION='$(VERSION)' COMMIT='$(COMMIT)' deployments/docker/image.sh
+
+.PHONY: release
+release: need-go ## Make the archives of VERSION=0.1.0 in dist/, with SBOMs and checksums; publish nothing
+	@VERSION='$(if $(filter command line environment,$(origin VERSION)),$(VERSION))' COMMIT='$(COMMIT)' CYCLONEDX_VERSION='$(CYCLONEDX_VERSION)' deployments/release/release.sh
 
 .PHONY: run
 run: need-go ## Run the demo of the suite until Ctrl-C

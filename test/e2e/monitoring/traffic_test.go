@@ -19,7 +19,7 @@ import (
 	"github.com/aviaryhq/aviary/test/systems/pulsar"
 	"github.com/aviaryhq/aviary/test/systems/rabbitmq"
 	"github.com/aviaryhq/aviary/test/systems/remotewrite"
-	"github.com/aviaryhq/aviary/test/systems/writetest"
+	"github.com/aviaryhq/aviary/test/e2e/nightingale/writetest"
 )
 
 // pace is how long each kind of traffic waits between two requests.

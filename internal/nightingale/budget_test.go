@@ -19,8 +19,8 @@ import (
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
+	"github.com/aviaryhq/aviary/test/e2e/nightingale/writetest"
 	"github.com/aviaryhq/aviary/test/fakebroker/publishtest"
-	"github.com/aviaryhq/aviary/test/systems/writetest"
 
 	encoding "github.com/aviaryhq/aviary/internal/nightingale/format"
 )

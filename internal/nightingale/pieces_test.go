@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/test/e2e/nightingale/writetest"
 	"github.com/aviaryhq/aviary/test/fakebroker/publishtest"
-	"github.com/aviaryhq/aviary/test/systems/writetest"
 )
 
 // TestAPieceThatEndsWithAPart: the next part has all of its messages. A piece is published before

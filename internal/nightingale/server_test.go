@@ -34,7 +34,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/nightingale/tenant"
 	"github.com/aviaryhq/aviary/pkg/secret"
 	"github.com/aviaryhq/aviary/test/await"
-	"github.com/aviaryhq/aviary/test/systems/writetest"
+	"github.com/aviaryhq/aviary/test/e2e/nightingale/writetest"
 )
 
 // served is a receiver behind the real server, with all that guards it.

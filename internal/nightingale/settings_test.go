@@ -10,7 +10,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/nightingale/relabel"
 	"github.com/aviaryhq/aviary/internal/nightingale/tenant"
 	"github.com/aviaryhq/aviary/pkg/secret"
-	"github.com/aviaryhq/aviary/test/systems/writetest"
+	"github.com/aviaryhq/aviary/test/e2e/nightingale/writetest"
 )
 
 // TestSettingsChangeWhileTheServiceRuns: quotas, rules and tokens, and nothing of

@@ -18,7 +18,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/nightingale/publish"
 	"github.com/aviaryhq/aviary/internal/nightingale/tenant"
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/systems/writetest"
+	"github.com/aviaryhq/aviary/test/e2e/nightingale/writetest"
 )
 
 // TestRetriedBodyIsPublishedOnce: one body in each state that its first request may

@@ -15,7 +15,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/internal/nightingale/tenant"
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/systems/writetest"
+	"github.com/aviaryhq/aviary/test/e2e/nightingale/writetest"
 )
 
 func TestWriteHoldsTenantsToTheirQuota(t *testing.T) {

@@ -24,8 +24,8 @@ import (
 	"github.com/aviaryhq/aviary/internal/nightingale/topic"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
+	"github.com/aviaryhq/aviary/test/e2e/nightingale/writetest"
 	"github.com/aviaryhq/aviary/test/fakebroker/publishtest"
-	"github.com/aviaryhq/aviary/test/systems/writetest"
 )
 
 // templated is a receiver without sockets, with topics by template on a cluster. Its tests use

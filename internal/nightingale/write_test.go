@@ -34,8 +34,8 @@ import (
 	"github.com/aviaryhq/aviary/internal/nightingale/publish"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/await"
+	"github.com/aviaryhq/aviary/test/e2e/nightingale/writetest"
 	"github.com/aviaryhq/aviary/test/fakebroker/publishtest"
-	"github.com/aviaryhq/aviary/test/systems/writetest"
 )
 
 // double is a receiver with a publishing stage that keeps what it is given.

@@ -58,7 +58,7 @@ func TestReleaseIsReproducible(t *testing.T) {
 	}
 	for _, service := range []string{"nightingale", "pigeonhole", "sonic", "eventbridge"} {
 		binary := filepath.Join(t.TempDir(), service)
-		require.NoError(t, os.WriteFile(binary, files[archive+"/bin/"+service], 0o700)) //nolint:gosec // a program to run
+		require.NoError(t, os.WriteFile(binary, files[archive+"/bin/"+service], 0o700))
 		out, err := exec.CommandContext(t.Context(), binary, "-version").CombinedOutput()
 		require.NoError(t, err, string(out))
 		assert.Contains(t, string(out), service+" version 0.1.0, commit ")

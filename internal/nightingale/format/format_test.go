@@ -18,7 +18,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 	"github.com/aviaryhq/aviary/internal/nightingale/remotewrite"
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/systems/writetest"
+	"github.com/aviaryhq/aviary/test/e2e/nightingale/writetest"
 )
 
 // decoded returns a valid batch of a request. Without raw bytes it is what another

@@ -13,7 +13,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 	"github.com/aviaryhq/aviary/internal/nightingale/remotewrite"
 	"github.com/aviaryhq/aviary/internal/truncate"
-	"github.com/aviaryhq/aviary/test/systems/writetest"
+	"github.com/aviaryhq/aviary/test/e2e/nightingale/writetest"
 )
 
 func encoded(t testing.TB, b *batch.Batch) []string {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/systems/writetest"
+	"github.com/aviaryhq/aviary/test/e2e/nightingale/writetest"
 )
 
 // scripted is a publisher whose outcomes a test decides.

@@ -16,8 +16,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/e2e/nightingale/writetest"
 	"github.com/aviaryhq/aviary/test/fakebroker/publishtest"
-	"github.com/aviaryhq/aviary/test/systems/writetest"
 )
 
 // TestATopicOfTheConfigurationThatIsTerminatedEndsTheService: as it does at the start.

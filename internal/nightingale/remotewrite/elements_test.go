@@ -18,7 +18,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/httpserver/admission"
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
-	"github.com/aviaryhq/aviary/test/systems/writetest"
+	"github.com/aviaryhq/aviary/test/e2e/nightingale/writetest"
 )
 
 // decode is the decoder of a version.

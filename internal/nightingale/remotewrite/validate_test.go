@@ -11,7 +11,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
-	"github.com/aviaryhq/aviary/test/systems/writetest"
+	"github.com/aviaryhq/aviary/test/e2e/nightingale/writetest"
 )
 
 // TestKeysAreStable pins keys: consumers and the topic's partitions depend on them.

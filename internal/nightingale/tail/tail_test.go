@@ -15,7 +15,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/nightingale/format"
 	"github.com/aviaryhq/aviary/internal/nightingale/remotewrite"
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/systems/writetest"
+	"github.com/aviaryhq/aviary/test/e2e/nightingale/writetest"
 )
 
 func TestTailRecognisesEveryFormat(t *testing.T) {

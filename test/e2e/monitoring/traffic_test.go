@@ -14,12 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/e2e/nightingale/writetest"
 	"github.com/aviaryhq/aviary/test/systems"
 	"github.com/aviaryhq/aviary/test/systems/kafka"
 	"github.com/aviaryhq/aviary/test/systems/pulsar"
 	"github.com/aviaryhq/aviary/test/systems/rabbitmq"
 	"github.com/aviaryhq/aviary/test/systems/remotewrite"
-	"github.com/aviaryhq/aviary/test/e2e/nightingale/writetest"
 )
 
 // pace is how long each kind of traffic waits between two requests.

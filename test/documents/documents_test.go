@@ -42,13 +42,16 @@ func read(t *testing.T, path string) string {
 // number is a figure as it is written: 816,000 or 0.95.
 var number = regexp.MustCompile(`\d+(?:,\d{3})*(?:\.\d+)?`)
 
+// measure is a number with a unit of what is measured: a rate, a duration, memory or a ratio.
+var measure = regexp.MustCompile(number.String() + `(?: (?:ms|µs|us|MiB|GiB|times)\b|(?: [a-z]+)?/s\b)`)
+
 // figures are the numbers of a text, without those of its links and code.
 func figures(text string) []string {
 	return number.FindAllString(regexp.MustCompile("\\]\\([^)]*\\)|`[^`]*`").ReplaceAllString(text, ""), -1)
 }
 
-// What is measured stands in docs/benchmarks.md. Other documents repeat it: README in its section,
-// others in paragraphs that link to it. ADRs have the figures of their day.
+// docs/benchmarks.md has the measurements. README repeats some in its section and has no other
+// measurement. Other documents repeat them in paragraphs that link to it. ADRs have the figures of their day.
 func TestFiguresAreThoseOfTheBenchmarks(t *testing.T) {
 	const benchmarks = "docs/benchmarks.md"
 	measured := make(map[string]bool)
@@ -59,6 +62,9 @@ func TestFiguresAreThoseOfTheBenchmarks(t *testing.T) {
 	require.True(t, found)
 	section, _, _ = strings.Cut(section, "\n## ")
 	places := map[string][]string{"README.md": {section}}
+	for _, match := range measure.FindAllString(read(t, "README.md"), -1) {
+		places["README.md"] = append(places["README.md"], match)
+	}
 	for _, path := range documents(t) {
 		if path == "README.md" || path == benchmarks || strings.HasPrefix(path, "docs/adr/") {
 			continue
@@ -132,11 +138,13 @@ func anchors(text string) []string {
 	return all
 }
 
-// docs/README.md is the map: it links to every document.
+// docs/README.md is the map. It and the list of decisions link to every document.
 func TestMapHasEveryDocument(t *testing.T) {
 	linked := make(map[string]bool)
-	for _, match := range link.FindAllStringSubmatch(read(t, "docs/README.md"), -1) {
-		linked[filepath.Join("docs", match[1])] = true
+	for _, folder := range []string{"docs", "docs/adr"} {
+		for _, match := range link.FindAllStringSubmatch(read(t, folder+"/README.md"), -1) {
+			linked[filepath.Join(folder, match[1])] = true
+		}
 	}
 	for _, path := range documents(t) {
 		if strings.HasPrefix(path, "docs/") && path != "docs/README.md" {

@@ -95,8 +95,9 @@ func (p Program[T]) main(proc process) int {
 	switch loaded.Action {
 	case config.Version:
 		return proc.print(fmt.Sprintf("%s %s\n", p.Name, ThisBuild()))
-	case config.ListKeys:
-		return proc.print(config.Keys(p.Name, p.Defaults()))
+	case config.PrintKeys:
+		proc.warn(p.Name, loaded.Warnings)
+		return proc.print(config.Keys(p.Name, loaded.Config))
 	case config.Check:
 		proc.warn(p.Name, loaded.Warnings)
 		return proc.print(fmt.Sprintf("%s: the configuration is valid (%s)\n", p.Name, loaded.Source))

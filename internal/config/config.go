@@ -59,8 +59,8 @@ const (
 	Connect                 // -config.connect: validate, and try what the configuration names
 	Setup                   // -setup: create what the service needs at Pulsar
 	SetupPlan               // -setup.plan: print what -setup would change
-	Print                   // -config.print: print the effective configuration
-	ListKeys                // -config.keys: print every key with its default; nothing is loaded
+	Print                   // -config.print with -config.file: print the effective configuration
+	PrintKeys               // -config.print without a file: print every key with its meaning
 	Version                 // -version: print the version; nothing is loaded
 	Ready                   // -ready: ask the service that runs with this configuration whether it is ready
 )
@@ -95,7 +95,7 @@ func Load[T any](spec Spec[T]) (Loaded[T], error) {
 	if err := spec.parse(&common, &scratch); err != nil {
 		return loaded, err
 	}
-	if loaded.Action = common.action(); loaded.Action == Version || loaded.Action == ListKeys {
+	if loaded.Action = common.action(); loaded.Action == Version {
 		return loaded, nil
 	}
 
@@ -162,19 +162,19 @@ func (d *decoder) validate(root reflect.Value) []*FieldError {
 
 // commonFlags are the flags of every binary.
 type commonFlags struct {
-	file, level                 string
-	check, connect, print, keys bool
-	setup, setupPlan            bool
-	ready, version              bool
-	given                       bool // some flag other than these was given, or -log.level
+	file, level           string
+	check, connect, print bool
+	setup, setupPlan      bool
+	ready, version        bool
+	given                 bool // some flag other than these was given, or -log.level
 }
 
 func (c commonFlags) action() Action {
 	switch {
 	case c.version:
 		return Version
-	case c.keys:
-		return ListKeys
+	case c.print && c.file == "":
+		return PrintKeys
 	case c.print:
 		return Print
 	case c.connect:
@@ -198,8 +198,8 @@ func (s Spec[T]) parse(common *commonFlags, cfg *T) error {
 	fs.StringVar(&common.file, "config.file", "", "YAML `file` to read; without one the defaults apply")
 	fs.BoolVar(&common.check, "config.check", false, "validate the configuration and exit")
 	fs.BoolVar(&common.connect, "config.connect", false, "validate the configuration, try all that it names (servers, topics, permissions), and exit")
-	fs.BoolVar(&common.print, "config.print", false, "print the effective configuration as YAML, secrets redacted, and exit")
-	fs.BoolVar(&common.keys, "config.keys", false, "print every key as YAML, those of every system, with meaning, default and environment variable, and exit")
+	fs.BoolVar(&common.print, "config.print", false,
+		"print every key as YAML with meaning, value and environment variable, or with -config.file the effective configuration, without secrets, and exit")
 	fs.StringVar(&common.level, "log.level", "", "least `level` logged: debug, info, warn or error; overrides log.level")
 	fs.BoolVar(&common.setup, "setup", false, "create what the service needs at Pulsar, as -setup.plan prints it, and exit")
 	fs.BoolVar(&common.setupPlan, "setup.plan", false, "print what -setup would change at Pulsar, as a diff, and exit")
@@ -237,7 +237,7 @@ func (s Spec[T]) parse(common *commonFlags, cfg *T) error {
 		return err
 	}
 	fs.Visit(func(f *flag.Flag) {
-		others := []string{"config.file", "config.check", "config.connect", "config.print", "config.keys", "setup", "setup.plan", "ready", "version"}
+		others := []string{"config.file", "config.check", "config.connect", "config.print", "setup", "setup.plan", "ready", "version"}
 		if f.Name == "log.level" || !slices.Contains(others, f.Name) {
 			common.given = true
 		}

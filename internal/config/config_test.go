@@ -481,8 +481,7 @@ func TestCommandLine(t *testing.T) {
 	}{
 		"check":     {[]string{"-config.check"}, config.Check, nil, ""},
 		"connect":   {[]string{"-config.check", "-config.connect"}, config.Connect, nil, ""},
-		"print":     {[]string{"-config.print", "-config.check"}, config.Print, nil, ""},
-		"keys":      {[]string{"-config.keys", "-config.print"}, config.ListKeys, nil, ""},
+		"print":     {[]string{"-config.print", "-config.check"}, config.PrintKeys, nil, ""},
 		"version":   {[]string{"-version"}, config.Version, nil, ""},
 		"ready":     {[]string{"-ready"}, config.Ready, nil, ""},
 		"two minus": {[]string{"--config.check"}, config.Check, nil, ""},

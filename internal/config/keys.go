@@ -22,18 +22,22 @@ import (
 var meanings string
 
 // Keys returns every key of a configuration as YAML, including the keys of every system and of the
-// elements that a list or a map may have. Each has its meaning, its default, and its environment
-// variable. cfg is the default configuration. Elements, and sections that are absent by default,
-// are comments: the result is itself a configuration that sets nothing but defaults.
+// elements that a list or a map may have. Each has its meaning, its value in cfg, and its
+// environment variable. Secrets of cfg are not shown. Elements and absent sections are comments: for
+// a default configuration the result is itself a configuration with these defaults.
 func Keys(binary string, cfg any) string {
 	w := &keyWriter{binary: binary, meanings: map[string]string{}}
 	for entry := range strings.SplitSeq(strings.TrimSpace(meanings), "\n") {
 		field, text, _ := strings.Cut(entry, ": ")
 		w.meanings[field] = text
 	}
-	w.line(keyPlace{}, "# Every key of "+binary+", with what it means, its default, and the variable of the environment that sets it.")
-	w.line(keyPlace{}, "# Elements of lists and maps, and sections that are not there by default, are comments, without a blank behind the #, or with more")
-	w.line(keyPlace{}, "# than one: to use one, take [] or {} above it away, and a # from each of its lines.")
+	for _, line := range []string{
+		"# Every key of " + binary + " with its meaning, its value, and the environment variable that sets it.",
+		"# Keys of list and map elements, and of sections that are absent by default, are comments. To use one, remove the # from its lines,",
+		"# and the [] or {} above them.",
+	} {
+		w.line(keyPlace{}, line)
+	}
 	v := reflect.New(reflect.TypeOf(cfg)).Elem()
 	v.Set(reflect.ValueOf(cfg))
 	w.section(v, keyPlace{variables: true})
@@ -109,15 +113,15 @@ func elementOf(t reflect.Type) (element reflect.Type, named bool) {
 }
 
 func (w *keyWriter) value(name string, v reflect.Value, p keyPlace) {
-	text := name + ": " + plainDefault(v)
-	if p.variables {
-		text += " # " + EnvName(w.binary, join(p.path, name))
+	if !p.variables {
+		w.line(p, name+": "+inline(v, true))
+		return
 	}
-	w.line(p, text)
+	w.line(p, name+": "+inline(v, false)+" # "+EnvName(w.binary, join(p.path, name)))
 }
 
-// plainDefault writes a value in one line. A default is not a secret, whatever its type is.
-func plainDefault(v reflect.Value) string {
+// inline writes a value in one line. The defaults of elements are not secret, whatever their type.
+func inline(v reflect.Value, reveal bool) string {
 	switch {
 	case v.Kind() == reflect.Slice && v.IsNil():
 		return "[]"
@@ -126,10 +130,13 @@ func plainDefault(v reflect.Value) string {
 	}
 	var n yaml.Node
 	var err error
-	if value, ok := v.Interface().(secret.String); ok {
+	if value, ok := v.Interface().(secret.String); ok && (reveal || value.Reveal() == "") {
 		n.SetString(value.Reveal())
 	} else {
 		err = n.Encode(v.Interface())
+	}
+	if !reveal {
+		redactNode(&n)
 	}
 	if n.Kind != yaml.ScalarNode {
 		n.Style |= yaml.FlowStyle

@@ -1,12 +1,9 @@
 package eventbridge_test
 
 import (
-	"bytes"
 	"encoding/base64"
 	"os"
 	"path/filepath"
-	"reflect"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -14,8 +11,6 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/eventbridge"
-	"github.com/aviaryhq/aviary/internal/eventbridge/ingest"
-	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 )
 
 func load(t *testing.T, text string, environ []string, args ...string) (eventbridge.Config, error) {
@@ -27,86 +22,6 @@ func load(t *testing.T, text string, environ []string, args ...string) (eventbri
 		Environ: environ, Usage: os.Stderr,
 	})
 	return loaded.Config, err
-}
-
-// The file in configs/ says what the defaults are, and has every key.
-func TestTheExampleHoldsEveryDefault(t *testing.T) {
-	text, err := os.ReadFile("../../configs/eventbridge.yaml")
-	require.NoError(t, err)
-	cfg, err := load(t, string(text), nil)
-	require.NoError(t, err)
-	want := eventbridge.DefaultConfig()
-	// What is empty is there, to be found.
-	want.API.Tokens, want.Ingest.Tenants = []eventbridge.APIToken{}, []ingest.TenantConfig{}
-	want.HTTP.Hosts = []string{}
-	want.Targets.Allow, want.Targets.Ports = cfg.Targets.Allow, cfg.Targets.Ports
-	assert.Empty(t, cfg.Targets.Allow)
-	assert.Empty(t, cfg.Targets.Ports)
-	want.Connections = target.Connections{
-		Kafka: map[string]target.Kafka{}, RabbitMQ: map[string]target.RabbitMQ{}, Pulsar: map[string]target.Pulsar{},
-	}
-	assert.Equal(t, want, cfg)
-	for _, key := range keys(reflect.TypeFor[eventbridge.Config]()) {
-		assert.Contains(t, string(text), key+":")
-	}
-}
-
-// Connections are comments in the file, which are right as they stand: they hold every key with its
-// default.
-func TestTheExampleHoldsEveryKeyOfConnections(t *testing.T) {
-	text, err := os.ReadFile("../../configs/eventbridge.yaml")
-	require.NoError(t, err)
-	_, text, found := bytes.Cut(text, []byte("\nconnections:\n"))
-	require.True(t, found)
-	text, _, found = bytes.Cut(text, []byte("\nlog:\n"))
-	require.True(t, found)
-	shown := strings.NewReplacer(" {}", "", "\n  #", "\n  ").Replace("connections:\n" + string(text))
-	cfg, err := load(t, shown, nil)
-	require.NoError(t, err)
-	var kafka target.Kafka
-	var rabbit target.RabbitMQ
-	var other target.Pulsar
-	for _, section := range []interface{ SetDefaults() }{&kafka, &rabbit, &other} {
-		section.SetDefaults()
-	}
-	kafka.SASL.OAuth2.Scopes = []string{}
-	assert.Equal(t, map[string]target.Kafka{"main": kafka}, cfg.Connections.Kafka)
-	assert.Equal(t, map[string]target.RabbitMQ{"main": rabbit}, cfg.Connections.RabbitMQ)
-	assert.Equal(t, map[string]target.Pulsar{"other": other}, cfg.Connections.Pulsar)
-
-	for kind, of := range map[string]struct {
-		section reflect.Type
-		next    string
-	}{
-		"kafka":    {reflect.TypeFor[target.Kafka](), "\n  rabbitmq:"},
-		"rabbitmq": {reflect.TypeFor[target.RabbitMQ](), "\n  pulsar:"},
-	} {
-		_, part, _ := strings.Cut(shown, "\n  "+kind+":")
-		part, _, _ = strings.Cut(part, of.next)
-		for _, key := range keys(of.section) {
-			assert.Regexp(t, `[ {]`+key+`:`, part, kind)
-		}
-	}
-	assert.Contains(t, shown, "\n      max_message_bytes: 5MiB")
-}
-
-// keys are the names of all keys of a section and of those below it.
-func keys(section reflect.Type) (names []string) {
-	for i := range section.NumField() {
-		field := section.Field(i)
-		name, options, _ := strings.Cut(field.Tag.Get("yaml"), ",")
-		if options != "inline" && name != "" && name != "-" {
-			names = append(names, name)
-		}
-		of := field.Type
-		for of.Kind() == reflect.Slice || of.Kind() == reflect.Pointer {
-			of = of.Elem()
-		}
-		if of.Kind() == reflect.Struct && strings.HasPrefix(of.PkgPath(), "github.com/aviaryhq/") {
-			names = append(names, keys(of)...)
-		}
-	}
-	return names
 }
 
 func TestTheEnvironmentAloneIsEnough(t *testing.T) {

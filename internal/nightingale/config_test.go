@@ -2,7 +2,6 @@ package nightingale
 
 import (
 	"bytes"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -11,29 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/nightingale/relabel"
-	"github.com/aviaryhq/aviary/internal/nightingale/tenant"
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
 func load(environ ...string) (config.Loaded[Config], error) {
 	return config.Load(config.Spec[Config]{Name: "nightingale", Defaults: DefaultConfig, Environ: environ, Usage: new(bytes.Buffer)})
-}
-
-// TestTheConfigurationFileHoldsTheDefaults: the file is the documentation of them.
-func TestTheConfigurationFileHoldsTheDefaults(t *testing.T) {
-	const path = "../../configs/nightingale.yaml"
-	_, err := os.Stat(path)
-	require.NoError(t, err)
-	loaded, err := config.Load(config.Spec[Config]{Name: "nightingale", Defaults: DefaultConfig, Args: []string{"-config.file", path}, Usage: new(bytes.Buffer)})
-	require.NoError(t, err)
-	want := DefaultConfig()
-	// What is empty is there, to be found.
-	want.HTTP.BearerTokens, want.HTTP.Senders, want.KeyLabels = []secret.String{}, []tenant.SenderConfig{}, []string{}
-	want.RelabelConfigs, want.Tenants.Overrides = []relabel.Config{}, map[string]tenant.Quota{}
-	want.Setup.Clusters = []string{}
-	assert.Equal(t, want, loaded.Config)
 }
 
 func TestConfigurationFromTheEnvironment(t *testing.T) {

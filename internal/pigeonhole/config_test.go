@@ -14,7 +14,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
 	"github.com/aviaryhq/aviary/internal/connector/pulsar"
-	"github.com/aviaryhq/aviary/internal/connector/rabbitmq"
 )
 
 func loadFile(path string) (config.Loaded[Config], error) {
@@ -23,9 +22,9 @@ func loadFile(path string) (config.Loaded[Config], error) {
 	})
 }
 
-// TestTheConfigurationFileShowsEveryPair: it is the documentation of routes.
-func TestTheConfigurationFileShowsEveryPair(t *testing.T) {
-	loaded, err := loadFile("../../configs/pigeonhole.yaml")
+// TestTheExamplesHaveEveryPair of systems.
+func TestTheExamplesHaveEveryPair(t *testing.T) {
+	loaded, err := loadFile("../../configs/examples/pigeonhole.yaml")
 	require.NoError(t, err)
 	pairs := map[string]bool{}
 	for _, r := range loaded.Config.Routes {
@@ -36,37 +35,6 @@ func TestTheConfigurationFileShowsEveryPair(t *testing.T) {
 	assert.Len(t, pairs, 9)
 	assert.Equal(t, DefaultConfig().InFlight, loaded.Config.InFlight)
 	assert.Equal(t, DefaultConfig().Name, loaded.Config.Name)
-}
-
-// TestTheConfigurationFileHoldsTheDefaultsOfRoutes: in a comment, which is right as it stands.
-func TestTheConfigurationFileHoldsTheDefaultsOfRoutes(t *testing.T) {
-	text, err := os.ReadFile("../../configs/pigeonhole.yaml")
-	require.NoError(t, err)
-	_, shown, found := strings.Cut(string(text), "\n  #- name")
-	require.True(t, found)
-	shown, _, found = strings.Cut(shown, "\n\n")
-	require.True(t, found)
-	file := filepath.Join(t.TempDir(), "shown.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("routes:\n  - name"+strings.ReplaceAll(shown, "\n  #", "\n  ")), 0o600))
-	loaded, err := loadFile(file) // what is required is missing, and there are too many systems
-	require.Error(t, err)
-	require.NotContains(t, err.Error(), "known key")
-
-	want := RouteConfig{Source: SourceConfig{}, Sink: SinkConfig{}, DeadLetter: DeadLetter{Sink: &SinkConfig{"kafka": kafka.System().Sink()}}}
-	want.SetDefaults()
-	for _, s := range systems() {
-		want.Source[s.Name], want.Sink[s.Name] = s.Source(), s.Sink()
-	}
-	queues := rabbitmq.DefaultSourceConfig()
-	queues.Queues = []rabbitmq.Queue{{Bindings: []rabbitmq.Binding{{}}}}
-	want.Source["rabbitmq"] = &queues
-	asText := func(route RouteConfig) string {
-		text, err := config.YAML(route)
-		require.NoError(t, err)
-		return string(text)
-	}
-	require.Len(t, loaded.Config.Routes, 1)
-	assert.Equal(t, asText(want), asText(loaded.Config.Routes[0]))
 }
 
 // TestConfigurationFaults: all of a file at once, by path, with what would be right.
@@ -121,7 +89,7 @@ func TestAConfigurationWithoutRoutesIsWarnedOf(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []string{"routes: there are none, and so nothing is replicated"}, loaded.Warnings)
 
-	loaded, err = loadFile("../../configs/pigeonhole.yaml")
+	loaded, err = loadFile("../../configs/examples/pigeonhole.yaml")
 	require.NoError(t, err)
 	assert.Empty(t, loaded.Warnings)
 }

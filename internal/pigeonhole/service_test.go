@@ -173,7 +173,7 @@ func TestMemoryFollowsTheRoutes(t *testing.T) {
 	change("routes:\n" + routeTo("a", "x") + routeTo("b", "x"))
 	assert.Equal(t, one, change("routes:\n"+routeTo("a", "x")), "one that did not change has the whole again")
 
-	loaded, err := loadFile("../../configs/pigeonhole.yaml")
+	loaded, err := loadFile("../../configs/examples/pigeonhole.yaml")
 	require.NoError(t, err)
 	for _, r := range loaded.Config.Routes {
 		bounds := InFlight{Messages: 1, Bytes: 2048 * mib} // enough for what is fetched ahead

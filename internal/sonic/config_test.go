@@ -2,8 +2,6 @@ package sonic_test
 
 import (
 	"os"
-	"reflect"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -26,45 +24,6 @@ func write(t *testing.T, text string) string {
 	file := t.TempDir() + "/sonic.yaml"
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	return file
-}
-
-// The file in configs/ says what the defaults are, and has every key.
-func TestTheExampleHoldsEveryDefault(t *testing.T) {
-	t.Parallel()
-	const file = "../../configs/sonic.yaml"
-	cfg, err := load(t, file)
-	require.NoError(t, err)
-	want := sonic.DefaultConfig()
-	want.Redis.Sentinel.Addresses = []string{}
-	want.Zones, want.Peers, want.Users = []string{}, []sonic.Peer{}, []sonic.User{}
-	want.Setup.Clusters = []string{}
-	want.Conflicts = []sonic.Conflict{{Policy: "lww"}}
-	assert.Equal(t, want, cfg)
-
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	for _, key := range keys(reflect.TypeFor[sonic.Config]()) {
-		assert.Contains(t, string(text), key+":")
-	}
-}
-
-// keys are the names of all keys of a section and of those below it.
-func keys(section reflect.Type) (names []string) {
-	for i := range section.NumField() {
-		field := section.Field(i)
-		name, options, _ := strings.Cut(field.Tag.Get("yaml"), ",")
-		if options != "inline" && name != "" && name != "-" {
-			names = append(names, name)
-		}
-		of := field.Type
-		for of.Kind() == reflect.Slice {
-			of = of.Elem()
-		}
-		if of.Kind() == reflect.Struct {
-			names = append(names, keys(of)...)
-		}
-	}
-	return names
 }
 
 func TestTheEnvironmentAloneIsEnough(t *testing.T) {

@@ -24,9 +24,11 @@ const (
 	module = "github.com/aviaryhq/aviary/"
 )
 
-// TestMeanings: -config.keys says of each key what its field's comment says.
+// update reports whether files are to be written: go test ./test/configuration -args update.
+func update() bool { return slices.Contains(flag.Args(), "update") }
+
+// TestMeanings: -config.print shows for each key the comment of its field.
 func TestMeanings(t *testing.T) {
-	update := slices.Contains(flag.Args(), "update")
 	types := map[reflect.Type]bool{}
 	for _, service := range services() {
 		collect(reflect.TypeOf(service.defaults), types)
@@ -47,12 +49,12 @@ func TestMeanings(t *testing.T) {
 	slices.Sort(lines)
 	want := strings.Join(lines, "\n") + "\n"
 	const file = root + "internal/config/meanings.txt"
-	if update {
+	if update() {
 		require.NoError(t, os.WriteFile(file, []byte(want), 0o600))
 	}
 	got, err := os.ReadFile(file)
 	require.NoError(t, err)
-	assert.True(t, bytes.Equal([]byte(want), got), "comments have changed: go test ./test/configuration -run TestMeanings -args update")
+	assert.True(t, bytes.Equal([]byte(want), got), "comments have changed: make configs")
 }
 
 // isKey reports whether a field is a key by itself: neither inlined nor left out.

@@ -158,7 +158,8 @@ func TestArchitectureIsTheLongestDocument(t *testing.T) {
 	longest := len(strings.Fields(read(t, "docs/architecture.md")))
 	for _, path := range documents(t) {
 		if path != "CHANGELOG.md" {
-			assert.LessOrEqual(t, len(strings.Fields(read(t, path))), longest, path)
+			text, _, _ := strings.Cut(read(t, path), "\n## Options\n") // these are generated
+			assert.LessOrEqual(t, len(strings.Fields(text)), longest, path)
 		}
 	}
 }

@@ -142,7 +142,7 @@ func TestFirstCommands(t *testing.T) {
 	srv := stack.Pulsar(t)
 	t.Run("ten minutes", func(t *testing.T) {
 		w := start(t, "EVENTBRIDGE_PULSAR_URL="+srv.URL(), "EVENTBRIDGE_TOPICS_NAMESPACE="+srv.Namespace(t))
-		blocks := blocksOf(t, "docs/eventbridge.md", "## Ten minutes")
+		blocks := blocksOf(t, "docs/eventbridge.md", "## First configuration")
 		require.Len(t, blocks, 1)
 		answer := commands(t, blocks, "http://127.0.0.1:9601", w.url)[0]
 		for _, want := range []string{`"name":"orders"`, `"name":"log"`, `"active":true`, "HTTP/1.1 202 Accepted", `"outcome":"delivered"`} {

@@ -62,9 +62,7 @@ func TestFiguresAreThoseOfTheBenchmarks(t *testing.T) {
 	require.True(t, found)
 	section, _, _ = strings.Cut(section, "\n## ")
 	places := map[string][]string{"README.md": {section}}
-	for _, match := range measure.FindAllString(read(t, "README.md"), -1) {
-		places["README.md"] = append(places["README.md"], match)
-	}
+	places["README.md"] = append(places["README.md"], measure.FindAllString(read(t, "README.md"), -1)...)
 	for _, path := range documents(t) {
 		if path == "README.md" || path == benchmarks || strings.HasPrefix(path, "docs/adr/") {
 			continue

@@ -50,8 +50,8 @@ func figures(text string) []string {
 	return number.FindAllString(regexp.MustCompile("\\]\\([^)]*\\)|`[^`]*`").ReplaceAllString(text, ""), -1)
 }
 
-// docs/benchmarks.md has the measurements. README repeats some in its section and has no other
-// measurement. Other documents repeat them in paragraphs that link to it. ADRs have the figures of their day.
+// docs/benchmarks.md has the measurements. README repeats some of them and has no others. Other
+// documents repeat them in paragraphs that link to it. ADRs have the figures of their day.
 func TestFiguresAreThoseOfTheBenchmarks(t *testing.T) {
 	const benchmarks = "docs/benchmarks.md"
 	measured := make(map[string]bool)

@@ -296,7 +296,7 @@ func TestTheBreakerSaysWhyItOpens(t *testing.T) {
 		logged := logs.TakeAll()
 		require.Len(t, logged, lines)
 		for _, line := range logged {
-			assert.Equal(t, "the breaker is open: nothing is delivered until a probe is answered", line.Message)
+			assert.Equal(t, "the breaker is open: deliveries wait until a probe succeeds", line.Message)
 			assert.Equal(t, "no answer within 10s", line.ContextMap()["error"])
 		}
 	}

@@ -148,7 +148,7 @@ func (p *Processor) run(runs context.Context, s *model.Subscriber, j *job, do wo
 		defer j.cancel(nil)
 		j.finish(guard(log, "the job", func() error { return do(j.ctx, j) }))
 		if end := j.now(); end.State == JobInterrupted {
-			log.Warn("a job was interrupted: begin another one for the rest", zap.String("kind", end.Kind), zap.Int64("published", end.Published))
+			log.Warn("a job was interrupted: begin another job to do the rest", zap.String("kind", end.Kind), zap.Int64("published", end.Published))
 		}
 	}()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(runs))

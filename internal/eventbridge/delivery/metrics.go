@@ -26,21 +26,21 @@ func newMetrics(reg prometheus.Registerer, p *Processor) *metrics {
 			Help: "Attempts by outcome: delivered, retry, dead_letter, gone.",
 		}, []string{"bus", "subscriber", "outcome"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "eventbridge_delivery_duration_seconds", Help: "Time that attempts took.", Buckets: seconds,
+			Name: "eventbridge_delivery_duration_seconds", Help: "Duration of an attempt.", Buckets: seconds,
 		}, []string{"target", "outcome"}),
 		age: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "eventbridge_delivered_age_seconds", Buckets: seconds,
 			Help: "Time from the storing of a copy in the send topic to its delivery.",
 		}, []string{"bus"}),
 		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "eventbridge_deliveries_in_flight", Help: "Attempts that are being made.",
+			Name: "eventbridge_deliveries_in_flight", Help: "Attempts in flight.",
 		}, subscriber),
 		breaker: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "eventbridge_breaker_state", Help: "The breaker of a subscriber: 0 closed, 1 half open, 2 open.",
 		}, subscriber),
 	}
 	unhealthy := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "eventbridge_unhealthy_subscribers", Help: "Subscribers that cannot be consumed or delivered to at present.",
+		Name: "eventbridge_unhealthy_subscribers", Help: "Subscribers that cannot be consumed or delivered to.",
 	}, func() float64 { return float64(p.unhealthy()) })
 	interrupted := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "eventbridge_interrupted_jobs",

@@ -296,10 +296,10 @@ func (w *worker) breakerChanged(s BreakerState, failure error) {
 	switch {
 	case w.open && !w.failing && failure != nil:
 		w.failing = true
-		w.log.Warn("the breaker is open: nothing is delivered until a probe is answered", zap.Error(failure))
+		w.log.Warn("the breaker is open: deliveries wait until a probe succeeds", zap.Error(failure))
 	case s == BreakerClosed && w.failing:
 		w.failing = false
-		w.log.Info("the breaker is closed again")
+		w.log.Info("the breaker is closed")
 	}
 }
 

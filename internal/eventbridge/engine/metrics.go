@@ -20,7 +20,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "eventbridge_engine_events_total",
-			Help: "Events by what became of them: matched, unmatched, duplicate (left out), refused (dead letters of the bus).",
+			Help: "Events by outcome: matched, unmatched, duplicate (dropped), refused (dead letters of the bus).",
 		}, []string{"bus", "outcome"}),
 		records: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "eventbridge_engine_copies_total",
@@ -32,19 +32,19 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"bus"}),
 		rebuild: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "eventbridge_engine_window_rebuild_duration_seconds", Buckets: seconds,
-			Help: "Time that reading a partition's window of events took after the partition was taken over.",
+			Help: "Time to read the deduplication window of a partition after this engine was assigned the partition.",
 		}),
 		queues: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "eventbridge_engine_open_topics", Help: "Send topics, or partitions of them, that this engine has a producer of.",
+			Name: "eventbridge_engine_open_topics", Help: "Send topics, or partitions of them, with a producer of this engine.",
 		}, []string{"bus"}),
 		unhealthy: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "eventbridge_engine_unhealthy_topics", Help: "Send topics, or partitions of them, that accept nothing: the bus waits for them.",
 		}, []string{"bus"}),
 		forgot: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "eventbridge_engine_dedup_evicted_total", Help: "Events that were forgotten before the end of the window, for lack of capacity.",
+			Name: "eventbridge_engine_dedup_evicted_total", Help: "Events removed from the window before its end, because of engine.dedup_events.",
 		}),
 		rules: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "eventbridge_engine_rules", Help: "Rules that events are matched against.",
+			Name: "eventbridge_engine_rules", Help: "Rules of all buses in the index.",
 		}, []string{"bus"}),
 	}
 	reg.MustRegister(m.events, m.records, m.age, m.rebuild, m.queues, m.unhealthy, m.forgot, m.rules)

@@ -73,7 +73,7 @@ func (k *jwtKeys) read() error {
 func (k *jwtKeys) current() []publicKey {
 	k.refresh.Do(func() {
 		if err := k.read(); err != nil {
-			k.log.Warn("cannot read the keys of tokens again, the previous ones stay in use", zap.Error(err))
+			k.log.Warn("cannot reload the keys of tokens: the previous keys stay in use", zap.Error(err))
 		}
 	})
 	return *k.known.Load()

@@ -40,9 +40,9 @@ func newMetrics(reg prometheus.Registerer, limits Limits) *metrics {
 			Buckets:                     []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
 		}),
-		inFlight:     gauge("requests_in_flight", "Requests being handled."),
+		inFlight:     gauge("requests_in_flight", "Requests in progress."),
 		inFlightSize: gauge("in_flight_bytes", "Bytes that requests and their events hold until they are acknowledged."),
-		connections:  gauge("connections", "Senders' open connections."),
+		connections:  gauge("connections", "Open connections of senders."),
 		topics:       gauge("topics", "Topics of buses that are open for publishing."),
 	}
 	limit := gauge("in_flight_limit_bytes", "The bound of eventbridge_ingest_in_flight_bytes.")

@@ -97,7 +97,7 @@ async function show() {
 
 function nothing() {
   title('Not found');
-  return [el('h1', null, 'There is no such page'), el('p', null, el('a', { href: '#/buses' }, 'Buses'))];
+  return [el('h1', null, 'Page not found'), el('p', null, el('a', { href: '#/buses' }, 'Buses'))];
 }
 
 function title(text) {

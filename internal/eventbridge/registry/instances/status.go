@@ -238,7 +238,7 @@ func statusProfile() messaging.Profile {
 // publish publishes what this instance does, until ctx ends.
 func (s *Status) publish(ctx context.Context) error {
 	if err := s.client.Topic(s.topic).Create(ctx, 0); err != nil && ctx.Err() == nil && !errors.Is(err, messaging.ErrNoAdminURL) && !errors.Is(err, messaging.ErrExists) {
-		s.log.Info("cannot create the status topic with the admin API: the broker creates it, if it creates topics by itself", zap.Error(err))
+		s.log.Info("cannot create the status topic with the admin API: the broker may create it", zap.Error(err))
 	}
 	p, err := s.client.Publisher(ctx, s.topic, statusProfile())
 	if err != nil {

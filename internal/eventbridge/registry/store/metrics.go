@@ -28,10 +28,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		rules:       gauge("rules", "Rules of all subscribers."),
 		unreadable:  gauge("unreadable_records", "Buses and subscribers that are unavailable because their records cannot be read."),
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "eventbridge_registry_changes_total", Help: "Changes asked of this instance, by result.",
+			Name: "eventbridge_registry_changes_total", Help: "Changes requested from this instance, by result.",
 		}, []string{"result"}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "eventbridge_registry_change_duration_seconds", Help: "Time that a change took.",
+			Name: "eventbridge_registry_change_duration_seconds", Help: "Duration of a change.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}),
 	}

@@ -39,7 +39,7 @@ func pages() []page {
 		{"hostile-letters", "#/buses/hostile/subscribers/victim/dead-letters", "victim", "window.hacked"},
 		{"bus-letters", "#/buses/orders/dead-letters", "Dead letters of orders", "There is no dead letter."},
 		{"hostile-bus-letters", "#/buses/hostile/dead-letters", "Dead letters of hostile", "window.hacked"},
-		{"nothing", "#/nothing/here", "There is no such page", "Buses"},
+		{"nothing", "#/nothing/here", "Page not found", "Buses"},
 	}
 }
 

@@ -84,7 +84,7 @@ func editAtOnce(w *fixture, b *tab) {
 	b.write("JSON", `{"description": "By me"}`)
 	b.expect("412")
 	b.click("button", "Save")
-	b.click("button", "Load it as it is now")
+	b.click("button", "Load the stored version")
 	b.wait(`document.querySelector('textarea').value.includes('By somebody else')`)
 	assert.Equal(t, "By somebody else", w.Snapshot().Bus("orders").Description)
 	b.write("JSON", `{"description": "By both"}`)
@@ -240,7 +240,7 @@ func testPatterns(_ *fixture, b *tab) {
 	b.see("It does not match")
 	assert.Equal(t, "polite", eval[string](b, `[...document.querySelectorAll('.verdict')].find((e) => e.textContent === 'It does not match').ariaLive`))
 	assert.ElementsMatch(t, []string{`"currency": ["USD"]`, `"coupon": ["X"]`}, eval[[]string](b, `[...document.querySelectorAll('.sheet mark')].map((e) => e.textContent)`))
-	b.see("The event has no such field.")
+	b.see("The event does not have this field.")
 	b.picture("pattern-does-not-match")
 
 	b.expect("400")

@@ -98,7 +98,7 @@ function redrive(here, name, job, signal) {
     if (button?.value === 'discard') {
       const chosen = Object.entries(options).filter(([, value]) => value !== undefined);
       const filtered = options.reason || options.type || options.from || options.to; // a rate chooses none
-      const what = filtered ? `The dead letters of ${name} that fit are removed.`
+      const what = filtered ? `The dead letters of ${name} that match the filter are removed.`
         : `No filter is set: ${options.max > 0 ? `up to ${count(options.max)}` : 'all'} dead letters of ${name} are removed.`;
       if (!(await confirm('Discard dead letters?', `${what} They cannot be brought back.`, 'Discard them'))) return;
       job.show((await request('DELETE', `${here}/dead-letters?${new URLSearchParams(chosen)}`, { signal })).data);
@@ -111,5 +111,5 @@ function redrive(here, name, job, signal) {
     job.show(data);
   });
   return el('section', { class: 'panel' }, el('h2', null, 'Redrive'),
-    el('p', { class: 'hint' }, 'Dead letters that fit are delivered again, or discarded. Count first what fits.'), form);
+    el('p', { class: 'hint' }, 'Redrive or discard the dead letters that match the filter. Count them first.'), form);
 }

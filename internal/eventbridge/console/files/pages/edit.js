@@ -57,7 +57,7 @@ export async function newSubscriber({ parameters, title, signal }) {
   await get(path.bus(bus), { signal });
   const name = el('input', { required: true, autocomplete: 'off', autocapitalize: 'off', spellcheck: 'false', maxlength: 63 });
   const example = el('select', null, Object.keys(subscriberExamples).map((kind) => el('option', { value: kind }, kind)));
-  const sheet = editor('JSON', stringify(subscriberExamples.webhook), { rows: 26, hint: 'What is left out has its default.' });
+  const sheet = editor('JSON', stringify(subscriberExamples.webhook), { rows: 26, hint: 'Missing keys have their defaults.' });
   let untouched = sheet.input.value;
   example.addEventListener('change', () => {
     const chosen = subscriberExamples[example.value];
@@ -101,6 +101,6 @@ async function save(sheet, problems, f, reload) {
     put(problems, showProblem(error), el('p', null, el('button', {
       type: 'button',
       onclick: () => reload().catch((problem) => put(problems, showProblem(problem))),
-    }, 'Load it as it is now'), el('span', { class: 'hint' }, ' What is written above is lost then.')));
+    }, 'Load the stored version'), el('span', { class: 'hint' }, ' This discards your changes above.')));
   }
 }

@@ -8,7 +8,7 @@ import { stringify } from '../exact.js';
 import { later, showProblem } from '../parts.js';
 
 const causes = {
-  missing: 'The event has no such field.',
+  missing: 'The event does not have this field.',
   different: 'The event has other values.',
   present: 'The event has the field, and must not.',
   'in another element': 'It matches in another element of the array than the fields beside it.',
@@ -90,7 +90,7 @@ export async function patterns({ title, query, signal }) {
   test();
   return [
     el('h1', null, 'Pattern tester'),
-    el('p', { class: 'hint' }, 'The verdict follows what you write. Nothing is stored.'),
+    el('p', { class: 'hint' }, 'The result follows each change of the text. The test stores no data.'),
     el('div', { class: 'fields' }, field('Example', example)),
     el('section', { class: 'panel', 'aria-label': 'Verdict' }, verdict, details),
     el('div', { class: 'columns' }, pattern.root, event.root),

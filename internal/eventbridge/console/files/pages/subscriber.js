@@ -115,7 +115,7 @@ function ruleOf(bus, name, rule) {
 /** settings shows an object's values by their names; what is itself an object is shown as JSON. */
 function settings(object) {
   const entries = Object.entries(object ?? {});
-  if (entries.length === 0) return el('p', { class: 'note' }, 'There is nothing to set.');
+  if (entries.length === 0) return el('p', { class: 'note' }, 'No settings.');
   return el('dl', { class: 'facts' }, entries.map(([name, value]) => el('div', { class: String(value).length > 20 && 'long' }, el('dt', null, name),
     el('dd', null, typeof value === 'object' || String(value).includes('\n') ? el('pre', { tabindex: '0', 'aria-label': name }, typeof value === 'object' ? stringify(value) : value) : String(value)))));
 }

@@ -107,10 +107,11 @@ fuzz: need-go ## Fuzz every parser, each for FUZZTIME=20s, or FUZZTIME=20000x ru
 	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime '$(FUZZTIME)' "./$$package"; \
 	  done
 
+# The meanings are compiled into what writes the files: they are written first.
 .PHONY: configs
 configs: need-go ## Write configs/*.yaml, and the options on the pages of the services, from the types of the configurations
-	@go test -count 1 ./test/configuration -run '^(TestMeanings|TestFiles)$$' -args update >/dev/null
-	@go test -count 1 ./test/configuration
+	@go test -count 1 ./test/configuration -run '^TestMeanings$$' -args update
+	@go test -count 1 ./test/configuration -run '^TestFiles$$' -args update
 
 .PHONY: lint
 lint: need-go ## Check style, imports between parts, go.mod and scripts

@@ -13,6 +13,12 @@ import (
 	"github.com/aviaryhq/aviary/internal/config"
 )
 
+// The lines of a page between which its options are.
+const (
+	optionsBegin = "<!-- options: make configs writes them -->\n"
+	optionsEnd   = "<!-- end of options -->\n"
+)
+
 // TestFiles: configs has what -config.print prints, and the page of each service has its keys.
 func TestFiles(t *testing.T) {
 	for _, service := range services() {
@@ -24,11 +30,11 @@ func TestFiles(t *testing.T) {
 			page := root + "docs/" + service.name + ".md"
 			text, err := os.ReadFile(page)
 			require.NoError(t, err)
-			before, after, found := strings.Cut(string(text), "<!-- options: make configs writes them -->\n")
+			before, after, found := strings.Cut(string(text), optionsBegin)
 			require.True(t, found, page)
-			_, after, found = strings.Cut(after, "<!-- end of options -->\n")
+			_, after, found = strings.Cut(after, optionsEnd)
 			require.True(t, found, page)
-			compare(t, page, before+"<!-- options: make configs writes them -->\n"+options(listed)+"<!-- end of options -->\n"+after)
+			compare(t, page, before+optionsBegin+options(listed)+optionsEnd+after)
 		})
 	}
 }
@@ -45,46 +51,35 @@ func compare(t *testing.T, file, want string) {
 }
 
 var (
-	listedLine = regexp.MustCompile(`^([ #]*)(- *$|[^\n]*)`)
+	listedLine = regexp.MustCompile(`^([ #]*)(.*)`)
 	listedKey  = regexp.MustCompile(`^([A-Za-z0-9_]+):(?: (.*?))?(?: # [A-Z0-9_]+)?$`)
 	sentence   = regexp.MustCompile(`^(.*?[^.]\.)(?: .*)?$`)
 )
 
 // options returns the keys of a listing as a table in Markdown, with the first sentence of each
-// meaning. Sections have no row. Sections that are alike have one table of keys: that of the first.
+// meaning. Sections have no row. The sink of dead letters has the keys of a route's sink, as the
+// page says, and no rows.
 func options(listed string) string {
-	type open struct {
-		column int
-		path   string
-	}
 	var table, meaning strings.Builder
 	table.WriteString("| key | default | meaning |\n|---|---|---|\n")
-	var parents []open
+	var o outline
 	for line := range strings.Lines(listed) {
 		m := listedLine.FindStringSubmatch(strings.TrimSuffix(line, "\n"))
-		marks, text := m[1], m[2]
-		if strings.HasSuffix(marks, "# ") && !strings.HasSuffix(marks, "  ") { // a comment for people
+		lead, text := m[1], m[2]
+		if strings.HasSuffix(lead, "# ") { // a comment for people
 			meaning.WriteString(text + " ")
 			continue
 		}
-		column := len(strings.ReplaceAll(marks, "#", ""))
-		for len(parents) > 0 && parents[len(parents)-1].column >= column {
-			parents = parents[:len(parents)-1]
-		}
-		path := ""
-		if len(parents) > 0 {
-			path = parents[len(parents)-1].path
-		}
+		parent := o.parent(lead)
 		if text == "-" {
-			parents = append(parents, open{column, path + "[]"})
+			o.open(lead, parent, "[]")
 			continue
 		}
 		key := listedKey.FindStringSubmatch(text)
 		if key == nil {
 			continue
 		}
-		path = strings.TrimPrefix(path+"."+key[1], ".")
-		parents = append(parents, open{column, path})
+		path := o.open(lead, parent, "."+key[1])
 		if key[2] != "" && !strings.Contains(path, "dead_letter.sink.") {
 			first := sentence.ReplaceAllString(strings.TrimSpace(meaning.String()), "$1")
 			fmt.Fprintf(&table, "| `%s` | `%s` | %s |\n", path, key[2], strings.ReplaceAll(first, "|", "\\|"))

@@ -194,34 +194,54 @@ func kindsOf(t reflect.Type) map[string]reflect.Type {
 	return types
 }
 
+// outline has the sections that are open at a line of a listing, by their columns. A # has no
+// width: keys in comments stand where they stand without it.
+type outline []struct {
+	column int
+	path   string
+}
+
+func columnOf(lead string) int { return len(strings.ReplaceAll(lead, "#", "")) }
+
+// parent returns the path of the section of a key that stands behind lead: "" at the top.
+func (o *outline) parent(lead string) string {
+	for len(*o) > 0 && (*o)[len(*o)-1].column >= columnOf(lead) {
+		*o = (*o)[:len(*o)-1]
+	}
+	if len(*o) == 0 {
+		return ""
+	}
+	return (*o)[len(*o)-1].path
+}
+
+// open opens a section below parent, and returns its path.
+func (o *outline) open(lead, parent, name string) string {
+	path := strings.TrimPrefix(parent+name, ".")
+	*o = append(*o, struct {
+		column int
+		path   string
+	}{columnOf(lead), path})
+	return path
+}
+
 // shownIn are the paths of the keys in a text of YAML, those in its comments, too: by their
 // columns.
 func shownIn(text string) []string {
-	type open struct {
-		column int
-		path   string
-	}
 	var all []string
-	var parents []open
+	var o outline
 	for line := range strings.Lines(text) {
 		m := keyLine.FindStringSubmatch(line)
 		if m == nil {
 			continue
 		}
-		column, path, value := len(strings.ReplaceAll(m[1], "#", "")), m[2], m[3]
-		for len(parents) > 0 && parents[len(parents)-1].column >= column {
-			parents = parents[:len(parents)-1]
-		}
+		path, value := o.parent(m[1]), m[3]
 		switch {
-		case m[4] != "" && len(parents) == 0:
+		case m[4] != "" && path == "":
 			continue
 		case m[4] != "": // an element in one line
-			path, value = parents[len(parents)-1].path, m[4]
-		case len(parents) > 0:
-			path = parents[len(parents)-1].path + "." + path
-			fallthrough
+			value = m[4]
 		default:
-			parents = append(parents, open{column, path})
+			path = o.open(m[1], path, "."+m[2])
 		}
 		all = append(all, path)
 		var n yaml.Node

@@ -119,7 +119,7 @@ func (s *Server) strike(name string, kind faultKind, op Op) *Fault {
 
 // Fail answers the next n requests on the topic with an error. An error on OpSend is a SEND_ERROR.
 func (s *Server) Fail(op Op, topic string, code ServerError, n int) *Fault {
-	return s.add(&Fault{kind: faultFail, op: op, topic: topic, left: n, code: code, text: "made up by the wire server"})
+	return s.add(&Fault{kind: faultFail, op: op, topic: topic, left: n, code: code, text: "made up by the fake broker"})
 }
 
 // FailLookup answers lookups with an error.

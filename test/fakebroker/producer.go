@@ -192,7 +192,7 @@ func (p *partition) admit(pr *producer, r producerRequest) (ServerError, string)
 			old.disconnect()
 		}
 	default:
-		return NotAllowedError, "access mode is not supported by the wire server"
+		return NotAllowedError, "access mode is not supported by the fake broker"
 	}
 	return UnknownError, ""
 }

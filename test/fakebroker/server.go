@@ -72,14 +72,14 @@ func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
 	s, err := Listen(opts...)
 	if err != nil {
-		t.Fatalf("start wire server: %v", err)
+		t.Fatalf("start fake broker: %v", err)
 	}
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
-			t.Errorf("close wire server: %v", err)
+			t.Errorf("close fake broker: %v", err)
 		}
 		for _, p := range s.Problems() {
-			t.Errorf("wire server: %s", p)
+			t.Errorf("fake broker: %s", p)
 		}
 	})
 	return s

@@ -27,19 +27,10 @@ import (
 func (w *fixture) engine(client *messaging.Client) (stop func()) {
 	w.t.Helper()
 	cfg := engine.DefaultConfig()
-	e := engine.New(engine.Options{
+	return w.run(engine.New(engine.Options{
 		Client: client, Source: w.store, Topics: w.topics, Maker: store.NewPulsar(w.client, w.topics, true), Config: cfg,
 		Log: zaptest.NewLogger(w.t), Metrics: engine.NewMetrics(prometheus.NewRegistry()),
-	})
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- e.Run(ctx) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		require.NoError(w.t, <-ended)
-	})
-	w.t.Cleanup(stop)
-	return stop
+	}))
 }
 
 // Events go the whole way while engines and processors are cut off, stopped and begun again, and

@@ -242,8 +242,10 @@ func (w *fixture) processorOf(client *messaging.Client, cfg Config) (p *Processo
 	return p, w.run(p)
 }
 
-// run runs a processor until stop is called or the test ends.
-func (w *fixture) run(p *Processor) (stop func()) {
+// run runs a processor or an engine until stop is called or the test ends.
+func (w *fixture) run(p interface {
+	Run(ctx context.Context) error
+}) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()

@@ -66,14 +66,7 @@ func (w *fixture) member(f *fleet, name string) (p *Processor, stop, kill func()
 		Log: zaptest.NewLogger(w.t), Metrics: prometheus.NewRegistry(),
 	})
 	p.saveEvery = 200 * time.Millisecond
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- p.Run(ctx) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		require.NoError(w.t, <-ended)
-	})
-	w.t.Cleanup(stop)
+	stop = w.run(p)
 	w.eventually("it runs", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()

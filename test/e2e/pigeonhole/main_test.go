@@ -24,6 +24,7 @@ import (
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/parallel"
 	"github.com/aviaryhq/aviary/test/systems"
+	"github.com/aviaryhq/aviary/test/variable"
 )
 
 func TestMain(m *testing.M) {
@@ -43,18 +44,6 @@ const (
 	seedOf  = "AVIARY_PIGEONHOLE_SEED"
 )
 
-// number is what a variable says, or other.
-func number(t testing.TB, variable string, other uint64) uint64 {
-	t.Helper()
-	text := os.Getenv(variable)
-	if text == "" {
-		return other
-	}
-	n, err := strconv.ParseUint(text, 10, 64)
-	require.NoError(t, err, variable)
-	return n
-}
-
 // random is a source of the test's own. Its seed is printed.
 func random(t testing.TB) *rand.Rand {
 	t.Helper()
@@ -62,7 +51,7 @@ func random(t testing.TB) *rand.Rand {
 	if long(t) > 0 {
 		seed = rand.Uint64()
 	}
-	seed = number(t, seedOf, seed)
+	seed = variable.Number(t, seedOf, seed)
 	t.Logf("%s=%d", seedOf, seed)
 	return rand.New(rand.NewPCG(seed, 0))
 }
@@ -70,7 +59,7 @@ func random(t testing.TB) *rand.Rand {
 // long is how long the faults of the long forms take, 0 in an ordinary run.
 func long(t testing.TB) time.Duration {
 	t.Helper()
-	return time.Duration(number(t, seconds, 0)) * time.Second
+	return time.Duration(variable.Number(t, seconds, 0)) * time.Second
 }
 
 // rounds calls round n times, and further ones in the long form.

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/aviaryhq/aviary/test/variable"
 )
 
 // settle ends what writers do, and compares what zones hold with each other and with what was
@@ -55,11 +57,11 @@ func (w *randomRun) under(faults ...fault) func(*testing.T) {
 // has everything happen at once for that long, by the seed.
 func TestZonesWithRedisClusters(t *testing.T) {
 	t.Parallel()
-	if seconds := number(t, randomSeconds, 0); seconds > 0 {
+	if seconds := variable.Number(t, randomSeconds, 0); seconds > 0 {
 		clustersForLong(t, seconds)
 		return
 	}
-	w := newRandomRun(t, number(t, randomSeed, shortSeed), []startRedis{clusterOf(3, 1), clusterOf(2, 0)}, 1, false)
+	w := newRandomRun(t, variable.Number(t, randomSeed, shortSeed), []startRedis{clusterOf(3, 1), clusterOf(2, 0)}, 1, false)
 	defer func() { t.Logf("%s\n%s", strings.Join(w.events, "\n"), w.ledger) }()
 	for _, test := range []struct {
 		name   string
@@ -101,7 +103,7 @@ func (d *deck) fillClusters() {
 
 func clustersForLong(t *testing.T, seconds uint64) {
 	t.Helper()
-	seed := number(t, randomSeed, rand.Uint64())
+	seed := variable.Number(t, randomSeed, rand.Uint64())
 	text := fmt.Sprintf("%s=%d %s=%d", randomSeed, seed, randomSeconds, seconds)
 	t.Log(text)
 	kinds := []startRedis{clusterOf(3, 1), [...]startRedis{clusterOf(2, 0), clusterOf(4, 1), single}[seed%3]}

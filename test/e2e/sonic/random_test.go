@@ -3,14 +3,12 @@ package sonic
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
+	"github.com/aviaryhq/aviary/test/variable"
 )
 
 // The randomised test of the whole system. AVIARY_SONIC_SEED is the seed of a run: of its faults
@@ -36,22 +34,10 @@ const (
 // rounds returns how many rounds of faults a test makes: few, or many in a long run.
 func rounds(t testing.TB, few, many int) int {
 	t.Helper()
-	if number(t, randomSeconds, 0) > 0 {
+	if variable.Number(t, randomSeconds, 0) > 0 {
 		return many
 	}
 	return few
-}
-
-// number is what a variable says, or other.
-func number(t testing.TB, variable string, other uint64) uint64 {
-	t.Helper()
-	text := os.Getenv(variable)
-	if text == "" {
-		return other
-	}
-	n, err := strconv.ParseUint(text, 10, 64)
-	require.NoError(t, err, variable)
-	return n
 }
 
 // TestZonesStayEqual has writers in all zones at the same time while processes are killed and
@@ -59,12 +45,12 @@ func number(t testing.TB, variable string, other uint64) uint64 {
 // acknowledged, and what the topics hold with both.
 func TestZonesStayEqual(t *testing.T) {
 	t.Parallel()
-	seconds := number(t, randomSeconds, 0)
+	seconds := variable.Number(t, randomSeconds, 0)
 	n, seed := uint64(longZones), rand.Uint64()
 	if seconds == 0 {
 		n, seed = shortZones, shortSeed
 	}
-	n, seed = number(t, randomZones, n), number(t, randomSeed, seed)
+	n, seed = variable.Number(t, randomZones, n), variable.Number(t, randomSeed, seed)
 	text := fmt.Sprintf("%s=%d %s=%d %s=%d", randomSeed, seed, randomSeconds, seconds, randomZones, n)
 	t.Log(text)
 	w := newRandomRun(t, seed, slices.Repeat([]startRedis{single}, int(n)), int(n), seconds > 0)

@@ -3,10 +3,10 @@ package soak
 
 import (
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"testing"
 	"time"
+
+	"github.com/aviaryhq/aviary/test/variable"
 )
 
 // AVIARY_EVENTBRIDGE_SECONDS asks for the long form: for how long faults happen in a test that has
@@ -17,23 +17,10 @@ const (
 	seedOf  = "AVIARY_EVENTBRIDGE_SEED"
 )
 
-func number(t testing.TB, variable string, other uint64) uint64 {
-	t.Helper()
-	text := os.Getenv(variable)
-	if text == "" {
-		return other
-	}
-	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatalf("%s: %v", variable, err)
-	}
-	return n
-}
-
 // Long reports whether the long form is asked for.
 func Long(t testing.TB) bool {
 	t.Helper()
-	return number(t, seconds, 0) > 0
+	return variable.Number(t, seconds, 0) > 0
 }
 
 // Seed is that of the test, which is in its log: the same in each run of the short form, and a
@@ -44,15 +31,15 @@ func Seed(t testing.TB) uint64 {
 	if Long(t) {
 		s = rand.Uint64()
 	}
-	s = number(t, seedOf, s)
-	t.Logf("%s=%d %s=%d", seedOf, s, seconds, number(t, seconds, 0))
+	s = variable.Number(t, seedOf, s)
+	t.Logf("%s=%d %s=%d", seedOf, s, seconds, variable.Number(t, seconds, 0))
 	return s
 }
 
 // Lasting is short, or, of the long form, what long says of its seconds.
 func Lasting(t testing.TB, short time.Duration, long func(all time.Duration) time.Duration) time.Duration {
 	t.Helper()
-	if n := number(t, seconds, 0); n > 0 {
+	if n := variable.Number(t, seconds, 0); n > 0 {
 		return long(time.Duration(n) * time.Second)
 	}
 	return short

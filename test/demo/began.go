@@ -40,12 +40,12 @@ func age() (time.Duration, error) {
 
 // firstData notes when the first of all data has arrived behind a service.
 type firstData struct {
-	screen  display.Screen
+	screen  *display.Screen
 	once    sync.Once
 	arrived chan struct{} // closed then
 }
 
-func newFirstData(s display.Screen) *firstData {
+func newFirstData(s *display.Screen) *firstData {
 	return &firstData{screen: s, arrived: make(chan struct{})}
 }
 

@@ -35,7 +35,7 @@ func newCurves(ctx context.Context, dir string, ports *ports) (*curves, error) {
 	if err := os.WriteFile(c.file, []byte("[]"), 0o600); err != nil {
 		return nil, err
 	}
-	address, err := ports.listen(9099)
+	address, err := ports.listen("curves", 9099)
 	if err != nil {
 		return nil, err
 	}

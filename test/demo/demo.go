@@ -21,7 +21,7 @@ import (
 type demo struct {
 	smoke  bool
 	period time.Duration
-	screen display.Screen
+	screen *display.Screen
 }
 
 // run starts servers and flows, shows them, and stops all of it in reverse order,
@@ -58,19 +58,14 @@ func (d *demo) run(ctx, hurry context.Context) (err error) {
 
 	all := flows()
 	env := environment{
-		root: root, dir: dir, run: strconv.FormatInt(time.Now().Unix(), 36), screen: d.screen,
-		ports: new(ports), binaries: newBinaries(dir, all), first: newFirstData(d.screen),
+		root: root, dir: dir, run: strconv.FormatInt(time.Now().Unix(), 36), screen: d.screen, restarts: !d.smoke,
+		ports: &ports{screen: d.screen}, binaries: newBinaries(dir, all), first: newFirstData(d.screen),
 	}
 	if !d.smoke {
 		if env.curves, err = newCurves(ctx, dir, env.ports); err != nil {
 			return err
 		}
 		defer env.curves.close()
-	}
-	for _, f := range all {
-		for _, panel := range f.panels {
-			d.screen.Waiting(panel, "servers: "+strings.Join(f.servers, ", "))
-		}
 	}
 	if err := d.announce(ctx, servers, all); err != nil {
 		return d.unasked(ctx, err)
@@ -106,7 +101,7 @@ func (d *demo) announce(ctx context.Context, s servers, flows []flow) error {
 	for _, m := range missing {
 		total.Size += m.Size
 	}
-	d.screen.Note("this machine has not all that is needed: about %d MB will be fetched", total.Megabytes())
+	d.screen.Note("this machine lacks some servers: fetching about %d MB", total.Megabytes())
 	for _, m := range missing {
 		d.screen.Note("  %s", m)
 	}
@@ -142,7 +137,6 @@ func (d *demo) show(ctx context.Context, l *launch) error {
 		return d.verify(watching, l.all())
 	})
 	err := group.Wait()
-	d.screen.End()
 	if d.smoke && ctx.Err() == nil && errors.Is(err, context.Canceled) {
 		return nil // the watchers were told to stop after the verification
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -22,7 +23,7 @@ func TestEverySignalIsAStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		signals := make(chan os.Signal, 2)
-		ctx, hurry := obey(signals, display.NewLines(&out))
+		ctx, hurry := obey(signals, display.New(&out))
 		signals <- syscall.SIGHUP
 		<-ctx.Done()
 		require.NoError(t, hurry.Err())
@@ -38,6 +39,17 @@ func TestEverySignalIsAStop(t *testing.T) {
 		synctest.Wait()
 		assert.Contains(t, out.String(), "hangup: stopping")
 	})
+}
+
+// TestAFailureIsOneLine on stderr, and the exit status is 1.
+func TestAFailureIsOneLine(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), fakeVariable+"=failing demo")
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit)
+	assert.Equal(t, 1, exit.ExitCode())
+	assert.Equal(t, "demo: a failure of two lines\n", string(out))
 }
 
 // TestTheEndThatWasAskedForIsNoFailure, but what fails in the stop is one.

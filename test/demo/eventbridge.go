@@ -23,7 +23,7 @@ import (
 // webhook on this machine. One rule's webhook fails once for each event, which is
 // delivered again; another's refuses all, which become dead letters.
 func eventbridgeFlow() flow {
-	return flow{service: "eventbridge", binary: "eventbridge", panels: []string{"eventbridge"}, servers: []string{"pulsar"}, start: startEventbridge}
+	return flow{service: "eventbridge", binary: "eventbridge", servers: []string{"pulsar"}, start: startEventbridge}
 }
 
 type eventbridge struct {
@@ -52,7 +52,6 @@ func startEventbridge(ctx context.Context, env *environment) (running, error) {
 		env: env, enough: make(chan struct{}), posted: make(chan struct{}), accepted: map[string]int64{},
 		got: map[string]map[string]bool{}, tried: map[string]map[string]bool{}, retried: map[string]bool{}, orders: newLedger(1),
 	}
-	env.screen.Waiting("eventbridge", "building it")
 	binary, err := env.binaries.path(ctx, "eventbridge")
 	if err != nil {
 		return e, err
@@ -63,11 +62,11 @@ func startEventbridge(ctx context.Context, env *environment) (running, error) {
 	}
 	e.hooks = &http.Server{Handler: http.HandlerFunc(e.hook), ReadHeaderTimeout: patience}
 	go func() { _ = e.hooks.Serve(ln) }()
-	listen, err := env.ports.listen(9601)
+	listen, err := env.ports.listen("eventbridge", 9601)
 	if err != nil {
 		return e, err
 	}
-	admin, err := env.ports.listen(9602)
+	admin, err := env.ports.listen("eventbridge", 9602)
 	if err != nil {
 		return e, err
 	}
@@ -83,11 +82,9 @@ func startEventbridge(ctx context.Context, env *environment) (running, error) {
 	if err != nil {
 		return e, err
 	}
-	env.screen.Control("eventbridge", e.service)
 	if err := e.service.ready(ctx); err != nil {
 		return e, err
 	}
-	env.screen.Waiting("eventbridge", "defining its rules")
 	e.url = "http://" + listen
 	if err := e.define(ctx, "http://"+ln.Addr().String()); err != nil {
 		return e, err
@@ -284,10 +281,10 @@ func (e *eventbridge) post(ctx context.Context) error {
 // copies of one event count once.
 func (e *eventbridge) publish(ctx context.Context, event map[string]any) error {
 	for {
-		turn := e.service.turnNow()
+		run := e.service.run()
 		status, answer, err := e.send(ctx, http.MethodPost, "/v1/buses/"+e.bus()+"/events", "application/cloudevents+json", event)
 		switch {
-		case err != nil && ctx.Err() == nil && e.service.excused(ctx, turn):
+		case err != nil && ctx.Err() == nil && e.service.excused(ctx, run):
 			continue
 		case err != nil:
 			return err
@@ -305,7 +302,7 @@ func (e *eventbridge) publish(ctx context.Context, event map[string]any) error {
 	}
 }
 
-// figures are those of the panel: orders, which the subscriber called all gets.
+// figures are those of orders, which the subscriber called all gets.
 func (e *eventbridge) figures() display.Figures {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -12,7 +12,6 @@ import (
 // in flows.
 type flow struct {
 	service string
-	panels  []string // of the screen: the service itself, or its processes
 	binary  string   // the program of it
 	servers []string // what it needs of test/stack
 	joins   bool     // a demo does not wait for its servers, a smoke does
@@ -39,22 +38,16 @@ func flows() []flow {
 	}
 }
 
-// panels are those of all flows, in their order.
-func panels() (names []string) {
-	for _, f := range flows() {
-		names = append(names, f.panels...)
-	}
-	return names
-}
-
 // environment is what flows are built on.
 type environment struct {
 	root    string            // of the checkout
 	dir     string            // for data and logs, deleted after success
 	servers map[string]string // KEY=VALUE lines of the stack, of what a flow needs at least
 	run     string            // distinguishes this run's topics
-	screen  display.Screen
+	screen  *display.Screen
 	curves  *curves // nil for none
+
+	restarts bool // services are started again when they have ended
 
 	ports    *ports
 	binaries *binaries

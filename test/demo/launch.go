@@ -150,13 +150,10 @@ func (l *launch) join(ctx context.Context, f flow) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:
-		l.env.screen.Note("%s does not join, the others go on: %v", f.service, err)
-		for _, panel := range f.panels {
-			l.env.screen.Waiting(panel, fmt.Sprintf("nothing, it does not join: %v", err))
-		}
+		l.env.screen.Note("%s does not start, the other services go on: %v", f.service, err)
 		return nil
 	}
-	l.env.screen.Note("%s joins", f.service)
+	l.env.screen.Note("%s: its servers are ready", f.service)
 	return l.start(ctx, ctx, f)
 }
 

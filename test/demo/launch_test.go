@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -93,7 +94,7 @@ func (a *act) stop(context.Context) error { a.stage.happens("%s stopped", a.name
 func newStage(t *testing.T) *stage {
 	t.Helper()
 	s := &stage{fetched: map[string]func(context.Context) error{}}
-	screen := display.NewLines(s)
+	screen := display.New(s)
 	flows := []flow{
 		{service: "one", servers: []string{"a"}}, {service: "two", servers: []string{"a", "b"}},
 		{service: "late", servers: []string{"a", "c"}, joins: true},
@@ -136,7 +137,7 @@ func TestFirstDataBeforeAllElse(t *testing.T) {
 
 		time.Sleep(2 * time.Minute)
 		assert.Equal(t, append(events, "up c", "late starts", "late watched"), strings.Split(s.all(), "\n"))
-		assert.Contains(t, s.text(), "== late joins")
+		assert.Contains(t, s.text(), "== late: its servers are ready")
 		stop()
 		require.ErrorIs(t, <-ended, context.Canceled)
 		require.NoError(t, errors.Join(s.launch.stop(t.Context())...))
@@ -160,7 +161,7 @@ func TestBuildThatFailsEndsNothing(t *testing.T) {
 		d, ended := &demo{screen: s.launch.env.screen}, make(chan error)
 		go func() { ended <- d.show(ctx, s.launch) }()
 		time.Sleep(time.Minute)
-		assert.Contains(t, s.text(), "== late does not join, the others go on: no network")
+		assert.Contains(t, s.text(), "== late does not start, the other services go on: no network")
 		assert.Contains(t, s.text(), "== running until Ctrl-C")
 		assert.NotContains(t, s.all(), "late")
 		stop()
@@ -181,7 +182,7 @@ func TestCtrlCDuringTheBuild(t *testing.T) {
 		stop()
 		require.ErrorIs(t, <-ended, context.Canceled)
 		assert.Zero(t, time.Since(began))
-		assert.NotContains(t, s.text(), "does not join")
+		assert.NotContains(t, s.text(), "does not start")
 	})
 }
 
@@ -226,7 +227,7 @@ func TestWhatWillBeFetched(t *testing.T) {
 	require.NoError(t, d.announce(t.Context(), s, s.launch.flows))
 	assert.Empty(t, s.text())
 	require.NoError(t, d.announce(t.Context(), &without{s}, s.launch.flows))
-	assert.Equal(t, "== this machine has not all that is needed: about 260 MB will be fetched\n==   a, 250 MB, to here\n==   c, 10 MB, to there\n", s.text())
+	assert.Equal(t, "== this machine lacks some servers: fetching about 260 MB\n==   a, 250 MB, to here\n==   c, 10 MB, to there\n", s.text())
 }
 
 // without is a stage that has not all that is needed.
@@ -289,15 +290,33 @@ func TestAge(t *testing.T) {
 
 // TestPortsAreGivenOnce: two services that start at the same time prefer the same one.
 func TestPortsAreGivenOnce(t *testing.T) {
-	p := new(ports)
-	free, err := p.listen(0)
+	var out bytes.Buffer
+	p := &ports{screen: display.New(&out)}
+	free, err := p.listen("a", 0)
 	require.NoError(t, err)
-	port := 0
-	_, err = fmt.Sscanf(free, "127.0.0.1:%d", &port)
-	require.NoError(t, err)
-	again, err := p.listen(port)
+	again, err := p.listen("b", portOf(t, free))
 	require.NoError(t, err)
 	assert.NotEqual(t, free, again)
+	assert.Empty(t, out.String(), "nobody else has it")
+}
+
+func portOf(t *testing.T, address string) (port int) {
+	t.Helper()
+	_, err := fmt.Sscanf(address, "127.0.0.1:%d", &port)
+	require.NoError(t, err)
+	return port
+}
+
+// TestPortInUse is replaced by a free one, and the screen says so.
+func TestPortInUse(t *testing.T) {
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer other.Close()
+	var out bytes.Buffer
+	p := &ports{screen: display.New(&out)}
+	address, err := p.listen("sonic-a", portOf(t, other.Addr().String()))
+	require.NoError(t, err)
+	assert.Equal(t, fmt.Sprintf("== sonic-a: %s is in use; listening on %s\n", other.Addr(), address), out.String())
 }
 
 // TestBinaries: the first flow's is there before the others, and each is built once.

@@ -20,7 +20,7 @@ import (
 // nightingaleFlow shows a real Prometheus that remote-writes to Nightingale, which
 // publishes to a topic. Each Prometheus has a Nightingale of its own.
 func nightingaleFlow(name string, e edition) flow {
-	return flow{service: name, binary: "nightingale", joins: e.joins, panels: []string{name}, servers: []string{"pulsar", e.server}, start: func(ctx context.Context, env *environment) (running, error) {
+	return flow{service: name, binary: "nightingale", joins: e.joins, servers: []string{"pulsar", e.server}, start: func(ctx context.Context, env *environment) (running, error) {
 		return startNightingale(ctx, env, name, e)
 	}}
 }
@@ -79,16 +79,15 @@ func startNightingale(ctx context.Context, env *environment, name string, e edit
 		topic: "persistent://public/default/" + name + "-metrics-" + env.run,
 		seen:  received{last: make(map[string]int64), exemplar: make(map[string]exemplar)},
 	}
-	env.screen.Waiting(name, "building nightingale")
 	binary, err := env.binaries.path(ctx, "nightingale")
 	if err != nil {
 		return n, err
 	}
-	listen, err := env.ports.listen(9201)
+	listen, err := env.ports.listen(name, 9201)
 	if err != nil {
 		return n, err
 	}
-	admin, err := env.ports.listen(9202)
+	admin, err := env.ports.listen(name, 9202)
 	if err != nil {
 		return n, err
 	}
@@ -101,11 +100,9 @@ func startNightingale(ctx context.Context, env *environment, name string, e edit
 	if err != nil {
 		return n, err
 	}
-	env.screen.Control(name, n.service)
 	if err := n.service.ready(ctx); err != nil {
 		return n, err
 	}
-	env.screen.Waiting(name, "starting "+e.name)
 	write := "http://" + listen + "/api/v1/write"
 	if n.prometheus, err = startPrometheus(ctx, env, e, write, admin); err != nil {
 		return n, err

@@ -32,7 +32,7 @@ func TestSamplesThatWereSentAgainCountOnce(t *testing.T) {
 	assert.EqualValues(t, 1, sent.exemplars)
 	assert.EqualValues(t, 5, sent.retried)
 
-	screen := display.NewLines(io.Discard)
+	screen := display.New(io.Discard)
 	n := &nightingale{env: &environment{screen: screen, first: newFirstData(screen)}, seen: received{last: map[string]int64{}, exemplar: map[string]exemplar{}}}
 	receive := func(timestamp int, value string) {
 		n.receive(&messaging.Delivery{Key: "series", Payload: fmt.Appendf(nil, `{"name":"up","type":"gauge","timestamp":%d,%s}`, timestamp, value)})

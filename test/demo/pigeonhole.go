@@ -29,7 +29,7 @@ import (
 // pigeonholeFlow shows messages that are put into Kafka and into RabbitMQ and arrive
 // on one Pulsar topic.
 func pigeonholeFlow() flow {
-	return flow{service: "pigeonhole", binary: "pigeonhole", panels: []string{"pigeonhole"}, servers: []string{"pulsar", "kafka", "rabbitmq"}, start: startPigeonhole}
+	return flow{service: "pigeonhole", binary: "pigeonhole", servers: []string{"pulsar", "kafka", "rabbitmq"}, start: startPigeonhole}
 }
 
 type pigeonhole struct {
@@ -68,12 +68,11 @@ func startPigeonhole(ctx context.Context, env *environment) (running, error) {
 	if err := p.createTopic(); err != nil {
 		return p, err
 	}
-	env.screen.Waiting("pigeonhole", "building it")
 	binary, err := env.binaries.path(ctx, "pigeonhole")
 	if err != nil {
 		return p, err
 	}
-	admin, err := env.ports.listen(9302)
+	admin, err := env.ports.listen("pigeonhole", 9302)
 	if err != nil {
 		return p, err
 	}
@@ -84,7 +83,6 @@ func startPigeonhole(ctx context.Context, env *environment) (running, error) {
 	if p.service, err = startService(env, "pigeonhole", admin, binary, []string{"PIGEONHOLE_ADMIN_LISTEN=" + admin}, "-config.file", file); err != nil {
 		return p, err
 	}
-	env.screen.Control("pigeonhole", p.service)
 	if err := p.service.ready(ctx); err != nil {
 		return p, err
 	}
@@ -235,7 +233,7 @@ func (p *pigeonhole) receive(d *messaging.Delivery) {
 	})
 }
 
-// figures are those of the panel: both systems in one.
+// figures are those of both systems together.
 func (p *pigeonhole) figures() display.Figures {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/aviaryhq/aviary/test/demo/display"
 	"github.com/aviaryhq/aviary/test/systems/owned"
 )
 
@@ -142,22 +143,28 @@ func (c *child) kill() error {
 
 // ports are the addresses that services of this run listen on.
 type ports struct {
+	screen *display.Screen
+
 	mu    sync.Mutex
 	given map[string]bool // flows start at the same time, and a service may not listen yet
 }
 
-// listen returns the preferred port on the loopback address if it is free, and any free one
-// otherwise.
-func (p *ports) listen(preferred int) (string, error) {
+// listen returns an address of the loopback interface for a service: the preferred port if it is
+// free, else any free one, and a note says that another process has the preferred one.
+func (p *ports) listen(service string, preferred int) (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	inUse := ""
 	for attempt := range 10 {
-		port := preferred
-		if attempt > 0 {
-			port = 0
+		want := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}
+		if attempt == 0 {
+			want.Port = preferred
 		}
-		ln, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+		ln, err := net.ListenTCP("tcp4", want)
 		if err != nil {
+			if attempt == 0 && !p.given[want.String()] {
+				inUse = want.String()
+			}
 			continue
 		}
 		address := ln.Addr().String()
@@ -169,6 +176,9 @@ func (p *ports) listen(preferred int) (string, error) {
 				p.given = map[string]bool{}
 			}
 			p.given[address] = true
+			if inUse != "" {
+				p.screen.Note("%s: %s is in use; listening on %s", service, inUse, address)
+			}
 			return address, nil
 		}
 	}

@@ -62,7 +62,7 @@ type prometheus struct {
 }
 
 func startPrometheus(ctx context.Context, env *environment, e edition, writeTo string, scrape ...string) (*prometheus, error) {
-	address, err := env.ports.listen(9090)
+	address, err := env.ports.listen(e.name, 9090)
 	if err != nil {
 		return nil, err
 	}

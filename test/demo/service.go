@@ -2,32 +2,36 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"sync"
+	"time"
 
 	"github.com/aviaryhq/aviary/test/demo/display"
 )
 
-// service is a program of this run that can be killed and started again, with the same ports,
-// configuration and data.
+// service is a program of this run. A demo starts it again when its process has ended, with the same
+// ports, configuration and data: people may kill it. A smoke run does not.
 type service struct {
-	start func() (*child, error)
-	admin string // address
+	name     string
+	admin    string // address of its admin server
+	start    func() (*child, error)
+	restarts bool
+	screen   *display.Screen
 
-	ctx    context.Context // of what goes on after again
+	ctx    context.Context // of the restarts
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
 
 	mu      sync.Mutex
 	child   *child
-	now     display.State
-	turns   int           // of what it does
-	changed chan struct{} // closed and replaced at each turn
+	runs    int           // how many times it has become ready
+	up      bool          // it was ready, and its process has not ended
+	gone    bool          // it is not started again
+	changed chan struct{} // closed and replaced when one of these fields changes
 }
 
 // startService starts one whose admin server has the address.
 func startService(env *environment, name, admin, program string, environ []string, args ...string) (*service, error) {
-	s := &service{admin: admin, changed: make(chan struct{})}
+	s := &service{name: name, admin: admin, restarts: env.restarts, screen: env.screen, changed: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.start = func() (*child, error) { return spawn(env.dir, name, program, environ, args...) }
 	var err error
@@ -39,10 +43,11 @@ func startService(env *environment, name, admin, program string, environ []strin
 	return s, nil
 }
 
-// turn enters a phase. s.mu is held.
-func (s *service) turn(to display.Phase, err error) {
-	s.now.Phase, s.now.Err = to, err
-	s.turns++
+// change changes fields and wakes those who wait for a change.
+func (s *service) change(do func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	do()
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -54,111 +59,85 @@ func (s *service) current() *child {
 	return s.child
 }
 
-// ready waits until a service that was just started can be used.
-func (s *service) ready(ctx context.Context) error {
-	err := s.await(ctx, "not ready", func(ctx context.Context) error { return ready(ctx, s.admin) })
-	if err != nil {
-		return err
-	}
+// run is the number of the current run, for [service.excused].
+func (s *service) run() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.now.Phase == display.Starting {
-		s.turn(display.Up, nil)
+	return s.runs
+}
+
+// ready waits until a service that was just started can be used.
+func (s *service) ready(ctx context.Context) error {
+	if err := s.awaitReady(ctx); err != nil {
+		return err
+	}
+	s.change(func() { s.up, s.runs = true, 1 })
+	s.screen.Note("%s runs, process %d", s.name, s.current().process.PID())
+	if s.restarts {
+		s.wait.Go(s.keep)
 	}
 	return nil
+}
+
+func (s *service) awaitReady(ctx context.Context) error {
+	return s.await(ctx, "not ready", func(ctx context.Context) error { return ready(ctx, s.admin) })
 }
 
 func (s *service) await(ctx context.Context, what string, ready func(context.Context) error) error {
 	return s.current().await(ctx, what, ready)
 }
 
-func (s *service) State() display.State {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.notice()
-	return s.now
-}
-
-// notice sees that the process has ended by itself. s.mu is held.
-func (s *service) notice() {
-	if s.now.Phase == display.Starting || s.now.Phase == display.Up {
+// keep starts the service again whenever its process has ended, until stop.
+func (s *service) keep() {
+	for {
+		c := s.current()
 		select {
-		case <-s.child.process.Ended():
-			s.turn(display.Down, s.child.death())
-		default:
+		case <-c.process.Ended():
+		case <-s.ctx.Done():
+			return
 		}
-	}
-}
-
-// kill ends the service as a crash would, and returns when it has ended.
-func (s *service) Kill() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.notice()
-	switch s.now.Phase {
-	case display.Up, display.Restarting:
-	default:
-		return fmt.Errorf("it is %s", s.now.Phase)
-	}
-	if err := s.child.kill(); err != nil {
-		return err
-	}
-	s.now.Kills++
-	s.turn(display.Killed, nil)
-	return nil
-}
-
-// again starts a service that was killed or ended by itself. What follows its start is seen in its
-// state.
-func (s *service) Again() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.notice()
-	if s.now.Phase != display.Killed && s.now.Phase != display.Down {
-		return fmt.Errorf("it is %s", s.now.Phase)
-	}
-	c, err := s.start()
-	if err != nil {
-		s.turn(display.Down, err)
-		return err
-	}
-	s.child = c
-	s.turn(display.Restarting, nil)
-	turn := s.turns
-	s.wait.Go(func() {
-		err := c.await(s.ctx, "not ready", func(ctx context.Context) error { return ready(ctx, s.admin) })
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		switch {
-		case s.turns != turn: // killed again, or stopped
-		case err != nil:
-			s.turn(display.Down, err)
-		default:
-			s.turn(display.Up, nil)
+		s.change(func() { s.up = false })
+		s.screen.Note("%s ended (%v); starting it again", s.name, c.process.Wait())
+		c, err := s.start()
+		if err == nil {
+			s.change(func() { s.child = c })
+			err = s.awaitReady(s.ctx)
 		}
-	})
-	return nil
+		if err != nil {
+			s.change(func() { s.gone = true })
+			if s.ctx.Err() == nil {
+				s.screen.Note("%s does not start again: %v", s.name, err)
+			}
+			return
+		}
+		s.change(func() { s.up, s.runs = true, s.runs+1 })
+		s.screen.Note("%s runs again, process %d", s.name, s.current().process.PID())
+	}
 }
 
-// turnNow tells turns apart, for excused.
-func (s *service) turnNow() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.turns
-}
+// reaped bounds the time between the end of a process's connections and the end of the process.
+const reaped = time.Second
 
-// excused waits until the service runs again. It returns false at once if it has run all the time
-// since the turn: what failed then has no excuse.
-func (s *service) excused(ctx context.Context, turn int) bool {
-	for waited := false; ; waited = true {
+// excused reports whether a request failed because the service's process ended, and waits until the
+// service runs again. The request began in the run of that number.
+func (s *service) excused(ctx context.Context, run int) bool {
+	for {
 		s.mu.Lock()
-		now, changed, same := s.now, s.changed, s.turns == turn
+		c, up, again, gone, changed := s.child, s.up, s.runs != run, s.gone, s.changed
 		s.mu.Unlock()
 		switch {
-		case now.Phase == display.Up:
-			return waited || !same
-		case now.Kills == 0:
+		case !s.restarts || gone:
 			return false
+		case up && again:
+			return true
+		case up:
+			select {
+			case <-c.process.Ended():
+			case <-time.After(reaped):
+				return false
+			case <-ctx.Done():
+				return true
+			}
 		}
 		select {
 		case <-changed:
@@ -168,19 +147,12 @@ func (s *service) excused(ctx context.Context, turn int) bool {
 	}
 }
 
-// stop ends the service in order. That it was killed before is no failure.
+// stop ends the service in order.
 func (s *service) stop(ctx context.Context) error {
 	if s == nil {
 		return nil
 	}
 	s.cancel()
-	s.mu.Lock()
-	was, c := s.now, s.child
-	s.turn(display.Stopping, nil)
-	s.mu.Unlock()
 	s.wait.Wait()
-	if was.Phase == display.Killed {
-		return nil
-	}
-	return c.stop(ctx)
+	return s.current().stop(ctx)
 }

@@ -19,7 +19,7 @@ import (
 // sonicFlow shows two availability zones, each with a Redis, a Pulsar cluster and a
 // Sonic: what is written in one is read in the other.
 func sonicFlow() flow {
-	return flow{service: "sonic", binary: "sonic", panels: []string{"sonic-a", "sonic-b"}, servers: []string{"pulsar-geo", "redis-geo"}, start: startSonic}
+	return flow{service: "sonic", binary: "sonic", servers: []string{"pulsar-geo", "redis-geo"}, start: startSonic}
 }
 
 type sonic struct {
@@ -60,9 +60,6 @@ func (z *zone) value(n int64) string { return fmt.Sprintf("hello %d from zone %s
 
 func startSonic(ctx context.Context, env *environment) (running, error) {
 	s := &sonic{env: env, enough: make(chan struct{}), written: make(chan struct{})}
-	for _, panel := range []string{"sonic-a", "sonic-b"} {
-		env.screen.Waiting(panel, "building sonic")
-	}
 	redis.SetLogger(noLog{}) // an error is returned, too
 	binary, err := env.binaries.path(ctx, "sonic")
 	if err != nil {
@@ -95,11 +92,11 @@ type noLog struct{}
 func (noLog) Printf(context.Context, string, ...any) {}
 
 func startZone(ctx context.Context, env *environment, name, binary, config, topic string, port int, pulsarURL, redisURL string) (*zone, error) {
-	listen, err := env.ports.listen(port)
+	listen, err := env.ports.listen("sonic-"+name, port)
 	if err != nil {
 		return nil, err
 	}
-	admin, err := env.ports.listen(9303 + port - 6380)
+	admin, err := env.ports.listen("sonic-"+name, 9303+port-6380)
 	if err != nil {
 		return nil, err
 	}
@@ -108,33 +105,32 @@ func startZone(ctx context.Context, env *environment, name, binary, config, topi
 		return nil, err
 	}
 	z := &zone{name: name, run: env.run, db: redis.NewClient(patient(&redis.Options{Addr: listen, MaxRetries: -1})), redis: redis.NewClient(patient(behind)), ledger: newLedger(1)}
-	panel := "sonic-" + name
-	z.service, err = startService(env, panel, admin, binary, []string{
+	service := "sonic-" + name
+	z.service, err = startService(env, service, admin, binary, []string{
 		"SONIC_LISTEN=" + listen, "SONIC_ADMIN_LISTEN=" + admin, "SONIC_REDIS_URL=" + redisURL, "SONIC_PULSAR_URL=" + pulsarURL, "SONIC_ZONE=" + name,
 	}, "-config.file", config)
 	if err != nil {
 		return z, err
 	}
-	env.screen.Control(panel, z.service)
 	if err := z.service.ready(ctx); err != nil {
 		return z, err
 	}
 	err = z.service.await(ctx, "takes no writes", func(ctx context.Context) error {
 		return z.db.Set(ctx, "ready:"+name, "yes", 0).Err()
 	})
-	if err := errors.Join(err, env.curves.scrape("sonic-"+name, admin)); err != nil {
+	if err := errors.Join(err, env.curves.scrape(service, admin)); err != nil {
 		return z, err
 	}
-	env.screen.Address(panel, "zone "+name, "redis://"+listen)
-	env.screen.Address(panel, "zones", "http://"+admin+"/zones")
-	env.screen.Address(panel, "admin", "http://"+admin)
-	env.screen.Address(panel, "in front of", redisURL)
-	env.screen.Address(panel, "topic", topic+"-"+name+"-0 at "+pulsarURL)
+	env.screen.Address(service, "zone "+name, "redis://"+listen)
+	env.screen.Address(service, "zones", "http://"+admin+"/zones")
+	env.screen.Address(service, "admin", "http://"+admin)
+	env.screen.Address(service, "in front of", redisURL)
+	env.screen.Address(service, "topic", topic+"-"+name+"-0 at "+pulsarURL)
 	return z, nil
 }
 
-// watch writes in both zones and reads each write in the other. In a zone that was killed both go
-// on when it runs again.
+// watch writes in both zones and reads each write in the other. It waits while the service of a zone
+// is started again.
 func (s *sonic) watch(ctx context.Context) error {
 	for i, from := range s.zones {
 		s.env.screen.Status("sonic-"+from.name, s.figures(from, s.zones[1-i]))
@@ -176,12 +172,12 @@ func (s *sonic) write(ctx context.Context, from *zone, writes chan<- write) erro
 			return ctx.Err()
 		}
 		for {
-			turn := from.service.turnNow()
+			run := from.service.run()
 			err := from.set(ctx, n)
 			if err == nil {
 				break
 			}
-			if ctx.Err() != nil || !from.service.excused(ctx, turn) {
+			if ctx.Err() != nil || !from.service.excused(ctx, run) {
 				return fmt.Errorf("cannot write in zone %s: %w", from.name, err)
 			}
 		}
@@ -242,7 +238,7 @@ func (s *sonic) read(ctx context.Context, from, to *zone, writes <-chan write) e
 	for w := range writes {
 		key, value := from.key(w.n), from.value(w.n)
 		for {
-			written, read := from.service.turnNow(), to.service.turnNow()
+			written, read := from.service.run(), to.service.run()
 			err := to.await(ctx, key, value)
 			if err == nil {
 				break
@@ -322,7 +318,7 @@ func (s *sonic) count(ctx context.Context) {
 	}
 }
 
-// figures are those of a zone's panel: its writes, and how the other one has got them.
+// figures are those of a zone: its writes, and those that have reached the other zone.
 func (s *sonic) figures(from, to *zone) func() display.Figures {
 	return func() display.Figures {
 		to.mu.Lock()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/aviaryhq/aviary/test/stack/install"
 	"github.com/aviaryhq/aviary/test/stack/process"
@@ -70,7 +71,7 @@ func unmarshal(out string, into any) error {
 }
 
 // prometheusModules is the size of the modules that its build fetches, beside those of Aviary.
-const prometheusModules = 140e6
+const prometheusModules = 140_000_000
 
 func (s *Stack) missingPrometheus(ctx context.Context) ([]install.Download, error) {
 	_, bin, err := s.currentPrometheus(ctx)
@@ -109,8 +110,7 @@ func (s *Stack) prometheusSource(ctx context.Context, version string) (dir strin
 }
 
 // buildPrometheus builds it once, in the module's own folder with the module's own dependencies:
-// those of Aviary stay as they are. Service discovery, most of what there would be to build, is
-// left out.
+// those of Aviary stay as they are. It builds without service discovery, which is most of the code.
 func (s *Stack) buildPrometheus(ctx context.Context) error {
 	version, bin, err := s.currentPrometheus(ctx)
 	if err != nil {
@@ -127,7 +127,10 @@ func (s *Stack) buildPrometheus(ctx context.Context) error {
 	if _, err := os.Stat(bin); err == nil { // by the process that held the lock
 		return nil
 	}
-	s.log.Printf("building a current Prometheus from its module, once; this takes some minutes")
+	s.log.Printf("building a current Prometheus from its Go module, once: about %d MB to fetch, some minutes", prometheusModules/1_000_000)
+	defer s.log.During(15*time.Second, func(elapsed time.Duration) string {
+		return fmt.Sprintf("Prometheus: still fetching and building after %v", elapsed)
+	})()
 	source, err := s.prometheusSource(ctx, version)
 	if err != nil {
 		return err

@@ -4,178 +4,145 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"sync"
 	"time"
 )
 
-// ticksPerSecond is how often the screen moves on.
-const ticksPerSecond = 5
+const (
+	// interval is the time between two lines of figures of a flow.
+	interval = 5 * time.Second
+	// maxSamples is how many records of one flow may be written in the first second after a pause.
+	// Later it is one record a second, so that people can follow and each flow is seen.
+	maxSamples = 2
+)
 
-// burst is how many samples of one flow may come at once after it was silent. In the long run each
-// flow shows one a second: together that is what a person can follow, and no flow's lines drown
-// another's.
-const burst = 2
-
-// Lines writes notes, a sample of each flow in each second and lines of rates. On a
-// terminal that line stays at the bottom; elsewhere it is written every few
-// seconds. It is safe for concurrent use.
-type Lines struct {
-	mu       sync.Mutex
-	out      io.Writer
-	terminal bool
-	rates    []*shownFlow
-	shown    string         // the rate line at the bottom, on a terminal
-	room     map[string]int // sample lines that each flow has left
-	broken   error          // nobody can see what is written any more
+// Screen writes lines: notes, a record of each flow in each second, and the figures of each flow
+// every 5 seconds. It is safe for concurrent use.
+type Screen struct {
+	mu      sync.Mutex
+	out     io.Writer
+	flows   []*shownFlow
+	samples map[string]int // how many records of a flow may be written now
+	err     error          // of the first write that failed
 }
 
-// shownFlow is a line of rates.
+// shownFlow is a flow whose figures are written.
 type shownFlow struct {
-	panel   string
+	name    string
 	figures func() Figures
-	meter   meter
+	last    reading
 }
 
-// NewLines returns a screen that writes to out.
-func NewLines(out io.Writer) *Lines {
-	s := &Lines{out: out}
-	if f, ok := out.(*os.File); ok {
-		info, err := f.Stat()
-		s.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
-	}
-	return s
-}
+// New returns a screen that writes to out.
+func New(out io.Writer) *Screen { return &Screen{out: out, samples: map[string]int{}} }
 
 // Note writes a line about the demo itself.
-func (s *Lines) Note(format string, args ...any) {
+func (s *Screen) Note(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.line("== " + fmt.Sprintf(format, args...))
 }
 
-// Waiting writes nothing: the notes say it.
-func (s *Lines) Waiting(string, string) {}
+// Address writes an address to open or to connect to.
+func (s *Screen) Address(flow, what, address string) { s.Note("%s  %s  %s", flow, what, address) }
 
-// Control does nothing: there are no keys.
-func (s *Lines) Control(string, Controlled) {}
-
-// Address writes a line.
-func (s *Lines) Address(panel, what, address string) { s.Note("%s  %s  %s", panel, what, address) }
-
-// Status adds a line of rates.
-func (s *Lines) Status(panel string, figures func() Figures) {
-	f := &shownFlow{panel: panel, figures: figures}
-	f.meter.read(figures()) // s.mu is not held, as in current
+// Status adds the figures of a flow. The screen calls figures every 5 seconds; figures must not
+// block.
+func (s *Screen) Status(flow string, figures func() Figures) {
+	f := &shownFlow{name: flow, figures: figures}
+	f.last = reading{at: time.Now(), Figures: figures()} // s.mu is not held, as in writeFigures
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.rates = append(s.rates, f)
+	s.flows = append(s.flows, f)
 }
 
-// Sample shows a line of a flow if this moment has room for one; most are never written.
-func (s *Lines) Sample(flow string, line func() string) {
+// Sample writes a record that has arrived, unless the flow has written enough in this second. It
+// calls line only if it writes.
+func (s *Screen) Sample(flow string, line func() string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	left, known := s.room[flow]
+	left, known := s.samples[flow]
 	if !known {
-		left = burst
+		left = maxSamples
 	}
 	if left == 0 {
 		return
 	}
-	if s.room == nil {
-		s.room = map[string]int{}
-	}
-	s.room[flow] = left - 1
+	s.samples[flow] = left - 1
 	s.line(fmt.Sprintf("   %-15s  %s", flow, line()))
 }
 
-// Refresh keeps the rates current and makes room for samples until ctx ends.
-func (s *Lines) Refresh(ctx context.Context) error {
-	tick := time.NewTicker(time.Second / ticksPerSecond)
-	defer tick.Stop()
-	every := ticksPerSecond
-	if !s.terminal {
-		every *= 5
-	}
-	for n := 1; ; n++ {
+// Refresh writes figures until ctx ends, and once more then.
+func (s *Screen) Refresh(ctx context.Context) error {
+	second := time.NewTicker(time.Second)
+	defer second.Stop()
+	figures := time.NewTicker(interval)
+	defer figures.Stop()
+	for {
 		select {
 		case <-ctx.Done():
+			s.writeFigures()
 			return ctx.Err()
-		case <-tick.C:
+		case <-figures.C:
+			s.writeFigures()
+		case <-second.C:
+			s.allowSamples()
 		}
-		var rates []string
-		if n%every == 0 {
-			rates = s.current()
-		}
-		s.mu.Lock()
-		if n%ticksPerSecond == 0 {
-			for flow, left := range s.room {
-				s.room[flow] = min(left+1, burst)
-			}
-		}
-		s.rate(rates)
-		broken := s.broken
-		s.mu.Unlock()
-		if broken != nil {
-			return fmt.Errorf("nobody watches: %w", broken)
+		if err := s.failure(); err != nil {
+			return fmt.Errorf("cannot write to the screen: %w", err)
 		}
 	}
 }
 
-// current returns the rate lines. s.mu is not held while they are made: who makes one takes a lock
-// of its own, which others hold when they show a sample.
-func (s *Lines) current() (lines []string) {
-	s.mu.Lock()
-	rates := s.rates
-	s.mu.Unlock()
-	for _, r := range rates {
-		f := r.figures()
-		lines = append(lines, f.text(r.panel, r.meter.read(f)))
-	}
-	return lines
-}
-
-// rate writes the rate lines. s.mu is held.
-func (s *Lines) rate(lines []string) {
-	for _, line := range lines {
-		if !s.terminal || len(lines) > 1 {
-			s.line("-- " + line)
-			continue
-		}
-		s.shown = "-- " + line
-		s.write("\r\033[K" + s.shown)
-	}
-}
-
-// write notes the first failure. s.mu is held.
-func (s *Lines) write(text string) {
-	if _, err := io.WriteString(s.out, text); err != nil && s.broken == nil {
-		s.broken = err
-	}
-}
-
-// line writes a line above the rate line. s.mu is held.
-func (s *Lines) line(text string) {
-	if s.shown == "" {
-		s.write(text + "\n")
-		return
-	}
-	s.write("\r\033[K" + text + "\n" + s.shown)
-}
-
-// End leaves the bottom line where it is.
-func (s *Lines) End() {
+// allowSamples allows each flow one more record.
+func (s *Screen) allowSamples() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.shown != "" {
-		s.write("\n")
-		s.shown = ""
+	for flow, left := range s.samples {
+		s.samples[flow] = min(left+1, maxSamples)
 	}
 }
 
+// writeFigures writes a line for each flow. s.mu is not held while a flow makes its figures: the flow
+// takes its own lock, which it may also hold when it calls Sample.
+func (s *Screen) writeFigures() {
+	s.mu.Lock()
+	flows := s.flows
+	s.mu.Unlock()
+	for _, f := range flows {
+		now := reading{at: time.Now(), Figures: f.figures()}
+		text := now.text(f.name, now.ratesSince(f.last))
+		f.last = now
+		s.mu.Lock()
+		s.line("-- " + text)
+		s.mu.Unlock()
+	}
+}
+
+func (s *Screen) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// line writes a line and keeps the first error. s.mu is held.
+func (s *Screen) line(text string) {
+	if _, err := io.WriteString(s.out, text+"\n"); err != nil && s.err == nil {
+		s.err = err
+	}
+}
+
+// Check is one line of the table that a smoke run ends with.
+type Check struct {
+	What      string
+	Want, Got int64
+}
+
+// OK reports whether the check has passed.
+func (c Check) OK() bool { return c.Want == c.Got }
+
 // Table writes the checks of a flow.
-func (s *Lines) Table(name string, checks []Check) {
+func (s *Screen) Table(name string, checks []Check) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.line("")

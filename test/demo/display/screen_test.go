@@ -16,7 +16,7 @@ import (
 // ends.
 func TestScreenThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewLines(gone{})
+		s := New(gone{})
 		s.Status("flow", func() Figures { return Figures{} })
 		require.ErrorIs(t, s.Refresh(t.Context()), errGone)
 	})
@@ -33,7 +33,7 @@ func (gone) Write([]byte) (int, error) { return 0, errGone }
 func TestNoFlowDrownsAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		s := NewLines(&out)
+		s := New(&out)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- s.Refresh(ctx) }()

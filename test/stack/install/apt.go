@@ -1,6 +1,7 @@
 package install
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,8 +14,8 @@ import (
 	"github.com/aviaryhq/aviary/test/stack/process"
 )
 
-// apt installs a Debian package and reports whether it was this call that did. Only a
-// missing program is worth that, so callers look for it first.
+// apt installs a Debian package and reports whether this call did it. Callers look first whether the
+// program is there.
 func (i Installer) apt(ctx context.Context, pkg string) (did bool, err error) {
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return false, fmt.Errorf("%s is missing and this system has no apt-get: install %s yourself and put it in PATH", pkg, pkg)
@@ -39,8 +40,11 @@ func (i Installer) apt(ctx context.Context, pkg string) (did bool, err error) {
 		argv := append(append([]string{}, prefix...), "env", "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1",
 			"apt-get", "-o", "DPkg::Lock::Timeout=120")
 		argv = append(argv, args...)
-		out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput()
-		return string(out), err
+		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+		out := aptOutput{log: i.Log}
+		cmd.Stdout, cmd.Stderr = &out, &out // one writer, one goroutine
+		err := cmd.Run()
+		return out.all.String(), err
 	}
 	install := []string{"install", "-y", "-q", "--no-install-recommends", pkg}
 	i.Log.Printf("installing %s with apt-get", pkg)
@@ -65,6 +69,27 @@ func (i Installer) apt(ctx context.Context, pkg string) (did bool, err error) {
 		return false, fmt.Errorf("apt-get cannot install %s (no network?): %w", pkg, err)
 	}
 	return true, nil
+}
+
+// aptOutput keeps what apt-get writes, and logs the size of the download and each package of it.
+type aptOutput struct {
+	log    *process.Progress
+	all    bytes.Buffer
+	logged int // how many bytes of all were looked at
+}
+
+func (o *aptOutput) Write(p []byte) (int, error) {
+	n, err := o.all.Write(p)
+	for {
+		line, _, whole := bytes.Cut(o.all.Bytes()[o.logged:], []byte("\n"))
+		if !whole {
+			return n, err
+		}
+		o.logged += len(line) + 1
+		if bytes.HasPrefix(line, []byte("Need to get ")) || bytes.HasPrefix(line, []byte("Get:")) {
+			o.log.Printf("  %s", line)
+		}
+	}
 }
 
 func aptError(out string, err error) string {

@@ -54,22 +54,12 @@ func runMaven(ctx context.Context, a Artifact, dir string, fresh bool, log *proc
 		// Only to show progress; a local repository elsewhere just shows less.
 		watched = append(watched, filepath.Join(home, ".m2", "repository", a.LocalPath))
 	}
-	log.Printf("fetching %s from the Maven repository, %d MB", a.Coordinates, a.Size/1e6)
+	name := strings.TrimSuffix(a.Folder, "/")
+	log.Printf("fetching %s with Maven: %s, %d MB", name, a.Coordinates, a.Size/1e6)
 	began := time.Now()
-	stop := make(chan struct{})
-	defer close(stop)
-	go func() {
-		ticker := time.NewTicker(2 * time.Second)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-stop:
-				return
-			case <-ticker.C:
-				log.Printf("  %d of %d MB after %v", min(largest(watched), a.Size)/1e6, a.Size/1e6, time.Since(began).Round(time.Second))
-			}
-		}
-	}()
+	defer log.During(2*time.Second, func(elapsed time.Duration) string {
+		return fmt.Sprintf("%s: %d of %d MB after %v", name, min(largest(watched), a.Size)/1e6, a.Size/1e6, elapsed)
+	})()
 	err = Try(ctx, log, func(ctx context.Context) error {
 		out, err := process.Job{}.Run(ctx, append([]string{mvn}, args...)...) // a script around a JVM: both end when the user gives up
 		if err != nil {
@@ -83,7 +73,7 @@ func runMaven(ctx context.Context, a Artifact, dir string, fresh bool, log *proc
 	if err != nil {
 		return fmt.Errorf("mvn cannot fetch %s (no network, or the Maven repository is not reachable): %w", a.Coordinates, err)
 	}
-	log.Printf("fetched after %v", time.Since(began).Round(100*time.Millisecond))
+	log.Printf("fetched %s after %v", name, time.Since(began).Round(100*time.Millisecond))
 	return nil
 }
 

@@ -3,6 +3,7 @@ package install
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,4 +61,18 @@ func TestTryEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	err := Try(ctx, process.NewProgress(nil), func(context.Context) error { cancel(); return errors.New("killed") })
 	require.Equal(t, context.Canceled, err)
+}
+
+// TestAptOutput: the log has the size and each package, the output is kept for the error.
+func TestAptOutput(t *testing.T) {
+	t.Parallel()
+	var written strings.Builder
+	out := aptOutput{log: process.NewProgress(&written)}
+	for _, part := range []string{"Reading package lists...\nNeed to get 1351 kB", " of archives.\nGet:1 a mirror redis-tools [992 kB]\n", "E: no"} {
+		n, err := out.Write([]byte(part))
+		require.NoError(t, err)
+		require.Equal(t, len(part), n)
+	}
+	assert.Equal(t, "  Need to get 1351 kB of archives.\n  Get:1 a mirror redis-tools [992 kB]\n", written.String())
+	assert.Equal(t, "no", strings.TrimPrefix(aptError(out.all.String(), nil), "E: "))
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Progress writes one line per event; it may be used by several goroutines.
@@ -26,4 +27,23 @@ func (p *Progress) Printf(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	fmt.Fprintln(p.w, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; "))
+}
+
+// During writes what report returns at each interval, until the caller calls end. report gets the time
+// since During began.
+func (p *Progress) During(interval time.Duration, report func(elapsed time.Duration) string) (end func()) {
+	began, stop := time.Now(), make(chan struct{})
+	go func() {
+		ticker := time.NewTicker(interval)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-ticker.C:
+				p.Printf("  %s", report(time.Since(began).Round(time.Second)))
+			}
+		}
+	}()
+	return func() { close(stop) }
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
-// An operation of management, and what it needs. docs/operations.md says so.
+// An operation of management, and what it needs. docs/library.md says so.
 type managing struct {
 	name  string
 	needs string

@@ -76,7 +76,7 @@ func freshSeeds(t *testing.T, n uint64) iter.Seq[uint64] {
 }
 
 // confirmed repeats the seeds that failed, and takes those for passed that do not fail again: in
-// one of some hundreds the client underneath meets one of its own races (docs/operations.md), which
+// one of some hundreds the client underneath meets one of its own races (docs/library.md), which
 // is for the long form to look at. What the library breaks fails a seed in a good part of its runs.
 func confirmed(t *testing.T, all []modelOutcome, repeat func(seed uint64) []modelOutcome) []modelOutcome {
 	t.Helper()

@@ -151,17 +151,6 @@ func TestMapHasEveryDocument(t *testing.T) {
 	}
 }
 
-// docs/architecture.md is the longest document: what describes one part is on pages of its own.
-func TestArchitectureIsTheLongestDocument(t *testing.T) {
-	longest := len(strings.Fields(read(t, "docs/architecture.md")))
-	for _, path := range documents(t) {
-		if path != "CHANGELOG.md" {
-			text, _, _ := strings.Cut(read(t, path), "\n## Options\n") // these are generated
-			assert.LessOrEqual(t, len(strings.Fields(text)), longest, path)
-		}
-	}
-}
-
 // place is a path of the repository, as documents name it.
 var place = regexp.MustCompile("`((?:cmd|configs|deployments|docs|examples|internal|pkg|test|third_party)/[A-Za-z0-9_./*-]*)`")
 

@@ -11,17 +11,17 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/timeseries"
 )
 
-// A board is a dashboard. All have the same rows in the same order.
+// A board is a dashboard. All boards have the same rows in the same order.
 type board struct {
 	name, title string
 	// alerts is what the names of its alerts begin with. jobs are the values of the variable job: a
 	// selector.
 	alerts, jobs string
 
-	well, through, late, waiting, failed, resources []panel
+	status, throughput, latency, backlog, errors, resources []panel
 }
 
-// A panel shows queries over time; in the row "Is it well" it shows their latest values.
+// A panel shows queries over time; in the row "Status" it shows their latest values.
 type panel struct {
 	title, unit string
 	queries     []query
@@ -77,22 +77,22 @@ func (b board) build() (dashboard.Dashboard, error) {
 			Refresh(dashboard.VariableRefreshOnTimeRangeChanged).
 			Multi(true).IncludeAll(true).
 			Current(dashboard.VariableOption{Text: text("All"), Value: text("$__all")}))
-	alerts := one("Alerts that fire", count, "", `count(ALERTS{alertname=~"`+b.alerts+`.*", alertstate="firing"}) or vector(0)`)
+	alerts := one("Firing alerts", count, "", `count(ALERTS{alertname=~"`+b.alerts+`.*", alertstate="firing"}) or vector(0)`)
 	for _, row := range []struct {
 		title  string
 		panels []panel
 	}{
-		{"Is it well", append([]panel{alerts}, b.well...)},
-		{"What goes through", b.through},
-		{"How late", b.late},
-		{"What waits", b.waiting},
-		{"What failed", b.failed},
+		{"Status", append([]panel{alerts}, b.status...)},
+		{"Throughput", b.throughput},
+		{"Latency", b.latency},
+		{"Backlog", b.backlog},
+		{"Errors", b.errors},
 		{"Resources", append(b.resources, processes()...)},
 	} {
 		d.WithRow(dashboard.NewRowBuilder(row.title))
 		width := uint32(24 / len(row.panels))
 		for _, p := range row.panels {
-			if row.title == "Is it well" {
+			if row.title == "Status" {
 				d.WithPanel(p.latest(width))
 			} else {
 				d.WithPanel(p.curves(width))

@@ -39,7 +39,7 @@ func makePictures(t *testing.T, p *prometheus) {
 			page, graphs := url.Values{}, 0
 			row := ""
 			for _, panel := range panels {
-				if panel.row == row || panel.row == "Is it well" || panel.row == "Resources" {
+				if panel.row == row || panel.row == "Status" || panel.row == "Resources" {
 					continue
 				}
 				row = panel.row

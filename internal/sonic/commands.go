@@ -74,10 +74,10 @@ func Flags(fs *flag.FlagSet, cfg *Config) {
 			return err
 		}
 	}
-	fs.BoolFunc("check", "compare the Redis of the peers with this zone's, and exit: with 1 when they differ", command(&cfg.Command.Check))
-	fs.BoolFunc("repair", "as -check, and ship the newer state of each key that differs to all zones", command(&cfg.Command.Repair))
-	fs.StringVar(&cfg.Command.From, "repair.from", cfg.Command.From, "the `zone` whose state -repair takes, whatever the versions say")
-	fs.Func("bootstrap", "fill this zone's empty Redis from that of `zone`, while others write, and exit; then start the service", func(zone string) error {
+	fs.BoolFunc("check", "compare the Redis of the peers with this zone's and exit; the status is 1 when keys differ", command(&cfg.Command.Check))
+	fs.BoolFunc("repair", "as -check, and also ship the newer state of each key that differs to all zones", command(&cfg.Command.Repair))
+	fs.StringVar(&cfg.Command.From, "repair.from", cfg.Command.From, "-repair takes the state of this `zone`, without regard to versions")
+	fs.Func("bootstrap", "copy the Redis of `zone` into this zone's empty Redis while other zones write, and exit; start the service afterwards", func(zone string) error {
 		cfg.Command.Bootstrap = &zone
 		beside()
 		return nil

@@ -124,11 +124,11 @@ func (c Config) tryTopics(client *messaging.Client) []trial.Trial {
 	var all []trial.Trial
 	if c.Pulsar.AdminURL == "" {
 		all = append(all, trial.Of("pulsar.admin_url",
-			trial.Note("not set: it is not known whether the namespace has deduplication and retention, which Sonic needs")))
+			trial.Note("not set: Sonic cannot check that the namespace has deduplication and retention, which it needs")))
 	} else {
 		all = append(all, trial.Admin(client, "pulsar", c.Pulsar.AdminURL, c.topicOf(c.Zone))...)
 		all = append(all, trial.NewNamespace(client, "topic: namespace", namespace).Policies(true,
-			"Sonic needs it, or an effect can be stored twice or late",
+			"without it Pulsar can store an effect twice or late",
 			"a Redis that starts with older data may not get its lost effects back, and then accepts no writes")...)
 	}
 	all = append(all, trial.Publish(client, "topic of this zone", c.topicOf(c.Zone)))

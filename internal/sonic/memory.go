@@ -64,7 +64,7 @@ func (m *memory) update(address string, info map[string]string) {
 	switch {
 	case before.evicts == now.evicts:
 	case now.evicts == "":
-		log.Info("Redis no longer evicts keys: the evicted keys are missing in this zone, see sonic -check")
+		log.Info("Redis no longer evicts keys: this zone lacks the evicted keys, sonic -repair restores them")
 	default:
 		log.Error("Redis evicts keys: zones do not stay equal", zap.String("problem", now.evicts))
 	}

@@ -182,7 +182,7 @@ func (o *owner) resend(ctx context.Context) error {
 		}
 		id, left, err := o.library.Resend(ctx, resendCount)
 		if err != nil && !redislib.NotReady(err) {
-			return fmt.Errorf("cannot ship what was dropped: %w", err)
+			return fmt.Errorf("cannot ship the state of keys whose effects were dropped: %w", err)
 		}
 		switch {
 		case !id.IsZero() && pause == resendIdle:

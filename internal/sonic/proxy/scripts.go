@@ -149,7 +149,7 @@ func (p *Proxy) unwrapRecorded(cmd *command.Command, mark, reply, ship []byte) [
 	}
 	// The library was replaced since checkOpened: by another version of Sonic, or by the Sonic that
 	// opened the new primary.
-	p.log.Error("a script ran while no Sonic had opened this Redis: what it wrote is in this zone only", zap.String("command", cmd.Name))
+	p.log.Error("a script ran while no Sonic had opened this Redis: its writes are not replicated to other zones", zap.String("command", cmd.Name))
 	return resp.AppendError(nil, errUnrecorded)
 }
 

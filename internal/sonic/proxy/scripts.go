@@ -162,7 +162,7 @@ func (p *Proxy) declaredKeys(cmd *command.Command, r request.Request) (n int, pr
 	}
 	for i := 3; i < 3+int(number); i++ {
 		if p.cfg.Counter != nil && p.cfg.Counter(r.Arg(i)) {
-			return 0, "SONICREFUSED " + strings.ToUpper(cmd.Name) + " is not for counter keys: what a script adds to them cannot be seen"
+			return 0, "SONICREFUSED " + strings.ToUpper(cmd.Name) + " is not for counter keys: Sonic cannot record what a script adds to them"
 		}
 	}
 	return int(number), ""

@@ -18,7 +18,7 @@ const noEviction = "noeviction"
 // of INFO. It returns "" if Redis does not, or if that is unknown.
 func evictionProblem(info map[string]string) string {
 	if policy := info["maxmemory_policy"]; policy != "" && policy != noEviction {
-		return fmt.Sprintf("its maxmemory-policy is %s, which drops keys, Sonic's own too: set it to %s", policy, noEviction)
+		return fmt.Sprintf("its maxmemory-policy is %s, which evicts keys, also those of Sonic: set it to %s", policy, noEviction)
 	}
 	return ""
 }

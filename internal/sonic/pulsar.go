@@ -72,7 +72,7 @@ func checkNamespace(ctx context.Context, client *messaging.Client, cfg Config, l
 // SetupConfig says what -setup creates, besides what Sonic always needs.
 type SetupConfig struct {
 	setup.Policies `yaml:",inline"`
-	// Clusters are the Pulsar clusters of all zones, this one too. They must know each other.
+	// Clusters are the Pulsar clusters of all zones, including this one. Each must know the others.
 	// Default: not changed.
 	Clusters []string `yaml:"clusters"`
 }

@@ -189,7 +189,7 @@ func (o *owner) resend(ctx context.Context) error {
 			o.log.Info("shipping the state of the data that changed while effects were dropped", zap.Int64("left", left))
 			pause = resendPause
 		case id.IsZero() && pause == resendPause:
-			o.log.Info("stopped shipping state: all of it is shipped, or effects are dropped again", zap.Int64("left", left))
+			o.log.Info("stopped shipping state: everything is shipped, or effects are dropped again", zap.Int64("left", left))
 			pause = resendIdle
 		}
 		last = wire.Max(last, id)

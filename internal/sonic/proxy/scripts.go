@@ -63,8 +63,8 @@ func (p *Proxy) tooLargeScript(cmd *command.Command, r request.Request, declared
 	if countedSize(len(r.Raw), r.Len())+2*countedSize(len(declared), n) <= p.dialer.TransactionBytes() {
 		return ""
 	}
-	return "ERR Sonic refuses '" + cmd.Name + "' with its keys of " + strconv.Itoa(len(declared)) +
-		" bytes: Redis would end the connection that all clients share"
+	return "ERR Sonic refuses '" + cmd.Name + "' with keys of " + strconv.Itoa(len(declared)) +
+		" bytes: Redis would close the connection that all clients share"
 }
 
 // checkOpened asks whether a Sonic has opened this Redis. If none has, a function refuses to run,

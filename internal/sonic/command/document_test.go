@@ -89,6 +89,9 @@ func treatment(c *command.Command) string {
 	case "info":
 		return "relayed; `connected_clients` and `blocked_clients` count the clients of this Sonic"
 	}
+	if c.Group == "cluster" && c.Class == command.Read {
+		return "relayed; in front of a Redis Cluster refused with `ERR This instance has cluster support disabled`"
+	}
 	switch c.Class {
 	case command.Read:
 		return "relayed"

@@ -235,7 +235,7 @@ func checkServer(info map[string]string, cluster bool) error {
 	if problem := evictionProblem(info); problem != "" {
 		unsuitable("%s", problem)
 	} else if info["maxmemory_policy"] == "" {
-		unsuitable("it does not report its maxmemory-policy, which has to be %s", noEviction)
+		unsuitable("it does not report its maxmemory-policy, which must be %s", noEviction)
 	}
 	switch enabled := info["cluster_enabled"]; {
 	case cluster && enabled == "0":

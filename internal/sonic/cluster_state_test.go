@@ -94,7 +94,7 @@ sonic_cluster_primary_slots{primary="b:2"} 16284
 # TYPE sonic_cluster_primary_up gauge
 sonic_cluster_primary_up{primary="a:1"} 1
 sonic_cluster_primary_up{primary="b:2"} 0
-# HELP sonic_cluster_unserved_slots Slots of the Redis Cluster that have no primary, or one that cannot be reached. Commands for them get errors.
+# HELP sonic_cluster_unserved_slots Slots of the Redis Cluster without a primary, or with one that cannot be reached. Commands for these slots get errors.
 # TYPE sonic_cluster_unserved_slots gauge
 sonic_cluster_unserved_slots 16284
 `)))

@@ -56,7 +56,7 @@ func (c Command) validate(cfg Config) error {
 	case c.Bootstrap != nil && !named(*c.Bootstrap):
 		return fmt.Errorf("-bootstrap: peers does not name the Redis of zone %s", *c.Bootstrap)
 	case c.From != "" && c.From != cfg.Zone && !named(c.From):
-		return fmt.Errorf("-repair.from: zone %s is neither this one nor one of peers", c.From)
+		return fmt.Errorf("-repair.from: zone %s is not this zone and not in peers", c.From)
 	default:
 		return nil
 	}
@@ -74,10 +74,10 @@ func Flags(fs *flag.FlagSet, cfg *Config) {
 			return err
 		}
 	}
-	fs.BoolFunc("check", "compare the Redis of the peers with this zone's, and exit: with 1 when they differ", command(&cfg.Command.Check))
-	fs.BoolFunc("repair", "as -check, and ship the newer state of each key that differs to all zones", command(&cfg.Command.Repair))
-	fs.StringVar(&cfg.Command.From, "repair.from", cfg.Command.From, "the `zone` whose state -repair takes, whatever the versions say")
-	fs.Func("bootstrap", "fill this zone's empty Redis from that of `zone`, while others write, and exit; then start the service", func(zone string) error {
+	fs.BoolFunc("check", "compare the Redis of the peers with this zone's and exit; the status is 1 when keys differ", command(&cfg.Command.Check))
+	fs.BoolFunc("repair", "as -check, and also ship the newer state of each key that differs to all zones", command(&cfg.Command.Repair))
+	fs.StringVar(&cfg.Command.From, "repair.from", cfg.Command.From, "-repair takes the state of this `zone`, without regard to versions")
+	fs.Func("bootstrap", "copy the Redis of `zone` into this zone's empty Redis while other zones write, and exit; start the service afterwards", func(zone string) error {
 		cfg.Command.Bootstrap = &zone
 		beside()
 		return nil
@@ -216,10 +216,10 @@ func subscribeOne(ctx context.Context, cfg Config, client *messaging.Client, zon
 		case err != nil || h == nil:
 			return err
 		case cfg.Redis.isCluster() && zone == cfg.Zone && !h.Slots:
-			return fmt.Errorf("the topic of zone %s is that of one Redis: give the zone with the Redis Cluster another name", zone)
+			return fmt.Errorf("the topic of zone %s has messages of one Redis: give the zone with the Redis Cluster another name", zone)
 		case cfg.Redis.isCluster() && h.Part < h.Parts: // there is no marker within a message
 			if !backoff.Sleep(ctx, partPause) {
-				return fmt.Errorf("the last message of zone %s is not stored completely: is its Sonic running? %w", zone, ctx.Err())
+				return fmt.Errorf("the last message of zone %s is not stored completely: check that its Sonic runs: %w", zone, ctx.Err())
 			}
 			continue
 		case h.Slots:

@@ -65,7 +65,7 @@ func TestZonesAreComparedFromTheCommandLine(t *testing.T) {
 	require.ErrorContains(t, command(t, cfg, "-bootstrap", "b"), "holds the state of zone a")
 	require.ErrorContains(t, command(t, cfg, "-bootstrap", "b", "-check"), "cannot be combined with")
 	err = command(t, cfg, "-repair", "-repair.from", "c")
-	require.ErrorContains(t, err, "zone c is neither this one nor one of peers")
+	require.ErrorContains(t, err, "zone c is not this zone and not in peers")
 	assert.Equal(t, "other", clients["b"].Get(t.Context(), "k").Val())
 
 	require.NoError(t, clients["a"].FlushAll(t.Context()).Err())

@@ -38,19 +38,19 @@ type Config struct {
 	// Topic is the prefix of the topics' names: each zone writes to <topic>-<zone>-0 and reads the
 	// topics of the other zones. Default persistent://public/default/sonic.
 	Topic string `yaml:"topic"`
-	// Ack says when Sonic answers a write. local: when Redis has executed it and has its effect in
-	// the outbox. published: when Pulsar, too, has stored the effect. A zone without other zones
-	// stores nothing in Pulsar: there both values mean the same. Default local.
+	// Ack says when Sonic answers a write: local, once its effect is in the outbox; published, once
+	// Pulsar has stored the effect. A zone without other zones stores nothing in Pulsar: both values
+	// mean the same there. Default local.
 	Ack string `yaml:"ack"`
-	// Conflicts says, by prefixes of keys, how Sonic resolves writes of several zones to one key.
-	// The longest prefix that matches counts. Default: lww for all keys.
+	// Conflicts sets, by prefixes of keys, how Sonic resolves writes of several zones to one key. The
+	// longest prefix that matches counts. Default: lww for all keys.
 	Conflicts []Conflict `yaml:"conflicts"`
-	// Publish says which subscribers get what PUBLISH sends. relay: those of this zone. replicate:
-	// those of all zones; PUBLISH is then a write. Default relay.
+	// Publish says which subscribers get a message of PUBLISH: relay, those of this zone; replicate,
+	// those of all zones. With replicate PUBLISH is a write. Default relay.
 	Publish string `yaml:"publish"`
-	// Flush says what FLUSHDB and FLUSHALL do. refuse: they are refused, as always where counter keys
-	// are possible. zone: they delete this zone's keys only. replicate: they delete the keys of all
-	// zones. Default refuse.
+	// Flush says what FLUSHDB and FLUSHALL do: refuse, Sonic refuses them; zone, they delete this
+	// zone's keys; replicate, they delete the keys of all zones. With policy counter in conflicts Sonic
+	// always refuses them. Default refuse.
 	Flush string `yaml:"flush"`
 	// Outbox sets bounds for the effects that Pulsar has not stored yet.
 	Outbox OutboxConfig `yaml:"outbox"`
@@ -108,21 +108,22 @@ type Peer struct {
 type Conflict struct {
 	// Prefix of the keys; empty: all keys that no other prefix matches.
 	Prefix string `yaml:"prefix"`
-	// Policy is lww, none or counter.
+	// Policy is lww, the newest write wins; none, effects are applied as they arrive; or counter,
+	// increments of all zones add up. Default lww.
 	Policy string `yaml:"policy"`
 }
 
 // OutboxConfig bounds the stream in Redis in which effects wait until Pulsar has stored them. A
 // write and its effect are one atomic step.
 type OutboxConfig struct {
-	// Bytes is how much memory the outbox may use in Redis. At a quarter more, or 16MiB where that is
+	// Bytes is the maximum memory of the outbox in Redis. At a quarter more, or 16MiB where that is
 	// more, Redis itself refuses writes. Default 256MiB.
 	Bytes config.Bytes `yaml:"bytes"`
-	// Age is how old the oldest effect may be. 0: no limit. Default 0.
+	// Age is the maximum age of the oldest effect in the outbox; 0s: no limit. Default 0s.
 	Age time.Duration `yaml:"age"`
-	// Full says what happens to writes while a bound is exceeded. block: they wait. fail: they get
-	// an error. drop: they are executed, and the state of the keys that they change is replicated
-	// once the outbox has room again. Default block.
+	// Full says what Sonic does with writes while a bound is exceeded: block, they wait; fail, they get
+	// an error; drop, Redis executes them, and Sonic replicates the state of the changed keys once the
+	// outbox has room again. Default block.
 	Full string `yaml:"full"`
 }
 
@@ -168,7 +169,7 @@ func (c Config) Validate() error {
 		config.CheckOneOf("publish", c.Publish, publishRelay, publishReplicate),
 		config.CheckOneOf("flush", c.Flush, flushRefuse, flushZone, flushReplicate),
 		config.Require(c.Ack != ackPublished || c.Outbox.Full != fullDrop,
-			"outbox.full", "must not be drop with ack published: a write that is not replicated cannot be answered"),
+			"outbox.full", "must not be drop with ack published: Sonic answers a write only after Pulsar has stored its effect"),
 		c.Setup.RefuseEviction("setup"),
 		c.checkCluster(),
 	}
@@ -201,17 +202,17 @@ func (c Config) checkCluster() error {
 	}
 	isDefault := func(one Conflict) bool { return one == Conflict{Policy: policyLWW} }
 	errs := []error{
-		config.Require(c.Publish == publishRelay, "publish", "must be relay in front of a Redis Cluster: messages to other zones are not built yet"),
+		config.Require(c.Publish == publishRelay, "publish", "must be relay in front of a Redis Cluster: Sonic does not support messages to other zones there"),
 	}
 	if c.isAlone() {
 		return errors.Join(append(errs, config.Require(!slices.ContainsFunc(c.Conflicts, func(one Conflict) bool { return !isDefault(one) }),
-			"conflicts", "must be left at lww for all keys in front of a Redis Cluster without other zones: nothing is replicated"))...)
+			"conflicts", "must be lww for all keys in front of a Redis Cluster without other zones: Sonic replicates nothing there"))...)
 	}
 	return errors.Join(append(errs,
-		config.Require(c.Ack == ackLocal, "ack", "must be local in front of a Redis Cluster with other zones: published is not built yet"),
-		config.Require(c.Flush == flushRefuse, "flush", "must be refuse in front of a Redis Cluster with other zones: FLUSHDB and FLUSHALL are not built yet"),
-		config.Require(c.Outbox.Full != fullDrop, "outbox.full", "must be block or fail in front of a Redis Cluster: drop is not built yet"),
-		config.Require(c.Outbox.Age <= 0, "outbox.age", "must be 0 in front of a Redis Cluster: only the bytes of its outbox are bounded"))...)
+		config.Require(c.Ack == ackLocal, "ack", "must be local in front of a Redis Cluster with other zones: Sonic does not support published there"),
+		config.Require(c.Flush == flushRefuse, "flush", "must be refuse in front of a Redis Cluster with other zones: Sonic does not support FLUSHDB and FLUSHALL there"),
+		config.Require(c.Outbox.Full != fullDrop, "outbox.full", "must be block or fail in front of a Redis Cluster: Sonic does not support drop there"),
+		config.Require(c.Outbox.Age <= 0, "outbox.age", "must be 0 in front of a Redis Cluster: only outbox.bytes bounds its outbox"))...)
 }
 
 // zoneRule describes a valid zone name. The name is part of the names of topics and of stored

@@ -19,9 +19,10 @@ import (
 // an error.
 type TLSConfig struct {
 	// CertFile holds the server's certificate, followed by the intermediate certificates up to its
-	// authority. KeyFile holds its private key. Default: none, connections are not encrypted.
+	// authority. Default: none, connections are not encrypted.
 	CertFile string `yaml:"cert_file"`
-	KeyFile  string `yaml:"key_file"`
+	// KeyFile holds the private key of the certificate. Default: none.
+	KeyFile string `yaml:"key_file"`
 	// ClientCAFile holds authorities: only clients with a certificate of one of them may connect.
 	// Default: none, clients need no certificate.
 	ClientCAFile string `yaml:"client_ca_file"`
@@ -81,11 +82,12 @@ func (c TLSConfig) server() (*tls.Config, error) {
 type User struct {
 	// Name of the user. AUTH with a password alone logs in as "default".
 	Name string `yaml:"name"`
-	// Password is the user's password. PasswordFile is a file that holds it. One of the two is
-	// required. Sonic reads the file at the start and at SIGHUP.
-	Password     secret.String `yaml:"password"`
-	PasswordFile string        `yaml:"password_file"`
-	// ReadOnly makes Sonic refuse commands of this user that write. Default false.
+	// Password is the user's password. Each user needs password or password_file.
+	Password secret.String `yaml:"password"`
+	// PasswordFile is a file that holds the user's password. Sonic reads it at the start and at SIGHUP.
+	PasswordFile string `yaml:"password_file"`
+	// ReadOnly makes Sonic refuse the user's commands that change data, functions or consumer groups,
+	// and PUBLISH. Default false.
 	ReadOnly bool `yaml:"read_only"`
 	// Keys are prefixes: commands of the user may name only keys that begin with one of these
 	// prefixes. Default: none, all keys.
@@ -127,7 +129,7 @@ func (c Config) users() ([]access.User, error) {
 
 // Limits of clients. They prevent one client from taking all memory or delaying the others.
 type Limits struct {
-	// Clients is how many clients may be connected at the same time. Default 10000, as in Redis.
+	// Clients is the maximum number of connected clients. Default 10000, as in Redis.
 	Clients int `yaml:"clients"`
 	// BulkBytes is the maximum length of an argument, from 1KiB to 512MiB. Default 512MiB.
 	BulkBytes config.Bytes `yaml:"bulk_bytes"`
@@ -140,8 +142,8 @@ type Limits struct {
 	// AuthTimeout is how long a client may take to log in, and how long the TLS handshake may take.
 	// Default 30s.
 	AuthTimeout time.Duration `yaml:"auth_timeout"`
-	// IdleTimeout is after how long Sonic disconnects a client that sends nothing. A client that
-	// waits in a blocking command or has subscriptions is not idle. 0: never. Default 0.
+	// IdleTimeout is the time after which Sonic disconnects a client that sends nothing; 0s: never. A
+	// client that waits in a blocking command or has subscriptions is not idle. Default 0s.
 	IdleTimeout time.Duration `yaml:"idle_timeout"`
 }
 

@@ -25,22 +25,24 @@ type RedisConfig struct {
 	// separated by commas, are nodes of a Redis Cluster: redis://user:password@a:6379,b:6379. With
 	// Sentinels it must name no host. Default redis://127.0.0.1:6379; with Sentinels redis://.
 	URL string `yaml:"url"`
-	// Cluster says that url leads to a Redis Cluster. Default false; several addresses in url mean
+	// Cluster is true if url leads to a Redis Cluster. Default false; several addresses in url mean
 	// true.
 	Cluster bool `yaml:"cluster"`
-	// SplitMSET splits an MSET whose keys are in several slots of a Redis Cluster: it is not atomic.
-	// Default false, such an MSET is refused with CROSSSLOT.
+	// SplitMSET makes Sonic split an MSET whose keys are in several slots of a Redis Cluster; the MSET
+	// is then not atomic. Default false: Sonic refuses such an MSET with CROSSSLOT.
 	SplitMSET bool `yaml:"split_mset"`
 	// Sentinel says which Sentinels know the address of the primary. Default: none, url says where
 	// Redis is.
 	Sentinel SentinelConfig `yaml:"sentinel"`
-	// Username and Password, or the file that holds the password, are of the Redis user that runs the
-	// commands of all clients. Default: none, the user "default" of Redis without a password.
-	Username     string        `yaml:"username"`
-	Password     secret.String `yaml:"password"`
-	PasswordFile string        `yaml:"password_file"`
-	// Wait is how long commands that were not sent yet wait while Redis cannot be reached, before they
-	// get an error. Default 5s.
+	// Username is the Redis user that runs the commands of all clients. Default: none, the user
+	// "default" of Redis.
+	Username string `yaml:"username"`
+	// Password is the password of the Redis user. Default: none.
+	Password secret.String `yaml:"password"`
+	// PasswordFile is a file that holds the password of the Redis user. Default: none.
+	PasswordFile string `yaml:"password_file"`
+	// Wait is how long commands wait for Redis while it cannot be reached; after that they get an
+	// error. Default 5s.
 	Wait time.Duration `yaml:"wait"`
 	// TLS is used with rediss:// in url. Sonic reads ca_file at the start, cert_file and key_file for
 	// each connection.
@@ -54,11 +56,12 @@ type SentinelConfig struct {
 	Master string `yaml:"master"`
 	// Addresses of the Sentinels, host:port. Sonic asks all of them.
 	Addresses []string `yaml:"addresses"`
-	// Username and Password, or the file that holds the password, log in to the Sentinels, not to
-	// Redis. Default: none.
-	Username     string        `yaml:"username"`
-	Password     secret.String `yaml:"password"`
-	PasswordFile string        `yaml:"password_file"`
+	// Username is the user for the Sentinels, not for Redis. Default: none.
+	Username string `yaml:"username"`
+	// Password is the password for the Sentinels, not for Redis. Default: none.
+	Password secret.String `yaml:"password"`
+	// PasswordFile is a file that holds the password for the Sentinels. Default: none.
+	PasswordFile string `yaml:"password_file"`
 	// TLS encrypts the connections to the Sentinels, with the settings in redis.tls. Default false.
 	TLS bool `yaml:"tls"`
 }

@@ -91,9 +91,9 @@ func tryFunctions(ctx context.Context, db *redis.Client) error {
 		what    string
 		command []any
 	}{
-		{"load them", []any{"FUNCTION", "LOAD", "#!none name=sonic\n"}},
-		{"call them with Sonic's own keys, which begin with {sonic:", []any{"FCALL", none, 1, own}},
-		{"call those that only read", []any{"FCALL_RO", none, 1, own}},
+		{"load functions", []any{"FUNCTION", "LOAD", "#!none name=sonic\n"}},
+		{"call functions with Sonic's own keys, which begin with {sonic:", []any{"FCALL", none, 1, own}},
+		{"call functions that only read", []any{"FCALL_RO", none, 1, own}},
 		{"write to Sonic's own keys, which begin with {sonic:", []any{"XADD", own, "NOMKSTREAM", "nowhere", "f", "v"}},
 	} {
 		err := db.Do(ctx, one.command...).Err()
@@ -102,7 +102,7 @@ func tryFunctions(ctx context.Context, db *redis.Client) error {
 		case strings.HasPrefix(err.Error(), "NOPERM "):
 			return fmt.Errorf("this user may not %s: %w", one.what, err)
 		case strings.HasPrefix(err.Error(), "OOM "):
-			return trial.Notef("Redis is full: not known whether this user may %s (%s)", one.what, err)
+			return trial.Notef("Redis is full: cannot check whether this user may %s (%s)", one.what, err)
 		default:
 			return err
 		}
@@ -124,11 +124,11 @@ func (c Config) tryTopics(client *messaging.Client) []trial.Trial {
 	var all []trial.Trial
 	if c.Pulsar.AdminURL == "" {
 		all = append(all, trial.Of("pulsar.admin_url",
-			trial.Note("not set: it is not known whether the namespace has deduplication and retention, which Sonic needs")))
+			trial.Note("not set: Sonic cannot check that the namespace has deduplication and retention, which it needs")))
 	} else {
 		all = append(all, trial.Admin(client, "pulsar", c.Pulsar.AdminURL, c.topicOf(c.Zone))...)
 		all = append(all, trial.NewNamespace(client, "topic: namespace", namespace).Policies(true,
-			"Sonic needs it, or an effect can be stored twice or late",
+			"without it Pulsar can store an effect twice or late",
 			"a Redis that starts with older data may not get its lost effects back, and then accepts no writes")...)
 	}
 	all = append(all, trial.Publish(client, "topic of this zone", c.topicOf(c.Zone)))

@@ -62,7 +62,7 @@ func TestConnect(t *testing.T) {
 		cfg.Peers = []Peer{{Zone: "b", Redis: defaultRedis()}}
 		cfg.Peers[0].Redis.URL = "redis://:secret@" + unreachable
 	})
-	assert.Contains(t, text, "  redis: functions: this user may not load them: NOPERM ")
+	assert.Contains(t, text, "  redis: functions: this user may not load functions: NOPERM ")
 	assert.Contains(t, text, "  pulsar.url pulsar://"+unreachable+": connect: dial tcp "+unreachable+": connect: connection refused\n")
 	assert.Contains(t, text, "  zones: not tried, because of the above\n")
 	assert.Contains(t, text, "  topic of this zone persistent://"+ns+"/sonic-a-0: not tried, because of the above\n")
@@ -70,9 +70,9 @@ func TestConnect(t *testing.T) {
 	assert.Equal(t, 8, failed)
 
 	for rules, want := range map[string]string{
-		"+@all -fcall ~*":    "call them with Sonic's own keys, which begin with {sonic:: NOPERM ",
+		"+@all -fcall ~*":    "call functions with Sonic's own keys, which begin with {sonic:: NOPERM ",
 		"+@all -fcall_ro ~*": "call those that only read: NOPERM ",
-		"+@all ~app:*":       "call them with Sonic's own keys, which begin with {sonic:: NOPERM ",
+		"+@all ~app:*":       "call functions with Sonic's own keys, which begin with {sonic:: NOPERM ",
 		"+@all -@stream ~*":  "write to Sonic's own keys, which begin with {sonic:: NOPERM ",
 	} {
 		set := []any{"ACL", "SETUSER", user, "reset", "on", ">secret"}

@@ -38,7 +38,7 @@ type control struct {
 
 // Errors of a connection that leads to the wrong Redis.
 var (
-	errOtherRedis = errors.New("this is another Redis than before")
+	errOtherRedis = errors.New("redis.url leads to a different Redis now")
 	errReplica    = errors.New("this Redis is a replica")
 )
 

@@ -18,7 +18,7 @@ const noEviction = "noeviction"
 // of INFO. It returns "" if Redis does not, or if that is unknown.
 func evictionProblem(info map[string]string) string {
 	if policy := info["maxmemory_policy"]; policy != "" && policy != noEviction {
-		return fmt.Sprintf("its maxmemory-policy is %s, which drops keys, Sonic's own too: set it to %s", policy, noEviction)
+		return fmt.Sprintf("its maxmemory-policy is %s, which evicts keys, also those of Sonic: set it to %s", policy, noEviction)
 	}
 	return ""
 }
@@ -64,7 +64,7 @@ func (m *memory) update(address string, info map[string]string) {
 	switch {
 	case before.evicts == now.evicts:
 	case now.evicts == "":
-		log.Info("Redis no longer evicts keys: the evicted keys are missing in this zone, see sonic -check")
+		log.Info("Redis no longer evicts keys: this zone lacks the evicted keys, sonic -repair restores them")
 	default:
 		log.Error("Redis evicts keys: zones do not stay equal", zap.String("problem", now.evicts))
 	}

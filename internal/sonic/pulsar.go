@@ -44,7 +44,7 @@ func checkNamespace(ctx context.Context, client *messaging.Client, cfg Config, l
 	name := client.Topic(cfg.Topic).Namespace().Name()
 	log = log.With(zap.String("namespace", name))
 	if cfg.Pulsar.AdminURL == "" {
-		log.Info("without pulsar.admin_url it is not known whether the namespace has deduplication and retention, which Sonic needs")
+		log.Info("pulsar.admin_url is not set: Sonic cannot check that the namespace has deduplication and retention, which it needs")
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, namespaceTimeout)
@@ -53,16 +53,16 @@ func checkNamespace(ctx context.Context, client *messaging.Client, cfg Config, l
 	on, set, err := ns.Deduplication(ctx)
 	switch {
 	case err != nil:
-		log.Warn("cannot find out whether the namespace has deduplication, which Sonic needs", zap.Error(err))
+		log.Warn("cannot check that the namespace has deduplication, which Sonic needs", zap.Error(err))
 	case set && !on:
-		return fmt.Errorf("%w: deduplication is off in %s, so that an effect could be stored twice or late: switch it on", errNamespace, name)
+		return fmt.Errorf("%w: deduplication is off in %s, and without it Pulsar can store an effect twice or late: switch it on", errNamespace, name)
 	case !set:
-		log.Warn("the namespace has no setting for deduplication, which Sonic needs: it relies on the brokers' default")
+		log.Warn("the namespace has no setting for deduplication, which Sonic needs: the default of the brokers applies")
 	}
 	kept, set, err := ns.Retention(ctx)
 	switch {
 	case err != nil:
-		log.Warn("cannot find out the namespace's retention", zap.Error(err))
+		log.Warn("cannot read the retention of the namespace", zap.Error(err))
 	case !set || kept.Time == 0 || kept.Size == 0:
 		log.Warn("the namespace has no retention: a Redis that starts with older data may not get its lost effects back, and then accepts no writes")
 	}
@@ -72,7 +72,7 @@ func checkNamespace(ctx context.Context, client *messaging.Client, cfg Config, l
 // SetupConfig says what -setup creates, besides what Sonic always needs.
 type SetupConfig struct {
 	setup.Policies `yaml:",inline"`
-	// Clusters are the Pulsar clusters of all zones, this one too. They must know each other.
+	// Clusters are the Pulsar clusters of all zones, including this one. Each must know the others.
 	// Default: not changed.
 	Clusters []string `yaml:"clusters"`
 }
@@ -91,7 +91,7 @@ func Setup(_ context.Context, cfg Config) ([]setup.Cluster, error) {
 		Deduplication: true, KeepSubscriptions: true, NeedsRetention: true,
 	})
 	if !cfg.isAlone() && len(cfg.Setup.Clusters) == 0 {
-		c.Notes = append(c.Notes, "setup.clusters is empty: whether the namespace is replicated is not looked at")
+		c.Notes = append(c.Notes, "setup.clusters is empty: the replication of the namespace is not checked")
 	}
 	for _, zone := range cfg.zones() {
 		t := setup.Topic{Path: "topic", Name: cfg.topicOf(zone), WhyNoPartitions: "the effects of a zone have one order"}

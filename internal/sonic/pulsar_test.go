@@ -29,5 +29,5 @@ func TestSetupOfOneZone(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, all, 1)
 	assert.Len(t, all[0].Topics, 2)
-	assert.Equal(t, []string{"setup.clusters is empty: whether the namespace is replicated is not looked at"}, all[0].Notes)
+	assert.Equal(t, []string{"setup.clusters is empty: the replication of the namespace is not checked"}, all[0].Notes)
 }

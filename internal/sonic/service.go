@@ -1,7 +1,7 @@
 // Package sonic is a Redis proxy that replicates writes to the Redis of every availability zone. It
 // runs each command on this zone's Redis, where a library of Redis functions records the command's
 // effects. It stores these effects in a geo-replicated topic, and applies the effects of the other
-// zones.
+// zones. The package connects the packages below it, and may not import another service.
 package sonic
 
 import (
@@ -100,7 +100,7 @@ func (s *service) buildSingle(ctx context.Context, rt *app.Runtime, b backend, e
 	}
 	s.library, s.memory = redislib.New(db, cfg.library()), newMemory(rt.Log)
 	if err := s.library.Load(ctx); redislib.NoMemory(err) {
-		rt.Log.Error("cannot load the functions of this version: Redis has reached its maxmemory, and goes on with those that it has", zap.Error(err))
+		rt.Log.Error("cannot load this version's functions, because Redis has reached its maxmemory: Redis keeps the functions of the previous version", zap.Error(err))
 	} else if err != nil {
 		return fmt.Errorf("cannot load the library: %w", err)
 	}
@@ -207,6 +207,6 @@ func (c Config) warnUnprotected(log *zap.Logger, at net.Addr) {
 // nothing in Pulsar.
 func (c Config) warnNoOtherZone(log *zap.Logger) {
 	if c.Ack == ackPublished && len(c.zones()) == 1 {
-		log.Warn("ack: published has the effect of ack: local here: zones names no other zone, and a zone that is alone stores nothing in Pulsar")
+		log.Warn("ack: published has no effect, because zones names no other zone: Sonic stores nothing in Pulsar and answers as with ack: local")
 	}
 }

@@ -1,6 +1,7 @@
 // Package apply applies another zone's effects to this zone's Redis. It consumes that zone's topic,
 // one message at a time, and passes each message to the library of Redis functions. The library
-// skips what it has already applied, and applies the rest in one step.
+// skips effects that it has already applied, and applies the rest in one step. The package may
+// import topic, primaries, redislib and the packages that these import.
 package apply
 
 import (

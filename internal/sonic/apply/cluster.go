@@ -125,7 +125,7 @@ func (a *ClusterApplier) recordOtherDatabases(d *messaging.Delivery, counts map[
 		a.otherDatabases[db] = true
 		a.mu.Unlock()
 		if !again {
-			a.log.Error("the other zone writes to a database that a Redis Cluster does not have: this zone applies none of these effects, sonic_applied_effects_total counts them as diverged",
+			a.log.Error("the other zone writes to a database other than 0: this zone has a Redis Cluster and does not apply these effects, sonic_applied_effects_total counts them as diverged",
 				zap.String("database", db), zap.Stringer("message", d.ID))
 		}
 	}

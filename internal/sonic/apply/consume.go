@@ -106,7 +106,7 @@ type gapError struct{ at wire.ID }
 func (g *gapError) Error() string { return "effects are missing after " + g.at.String() }
 
 // errUnknown says that it is not known whether something is missing before a message.
-var errUnknown = errors.New("what is applied is not known")
+var errUnknown = errors.New("the last applied effect is unknown")
 
 // applyInOrder applies a message by apply. If something before it is missing, or may be, it first
 // calls catchUp, which applies all that is before the message.
@@ -170,12 +170,12 @@ func (p *progress) logGap(h *wire.Header, at wire.ID) {
 		return
 	}
 	p.metrics.gaps.WithLabelValues(p.cfg.Origin).Inc()
-	p.log.Warn("effects are missing, reading them again", zap.Stringer("cursor", at), zap.Stringer("next", h.First), zap.Stringer("prev", h.Prev))
+	p.log.Warn("effects are missing: reading them again from the topic", zap.Stringer("cursor", at), zap.Stringer("next", h.First), zap.Stringer("prev", h.Prev))
 }
 
 // cannotApply returns the error for a message that cannot be applied.
 func cannotApply(d *messaging.Delivery, h *wire.Header, err error) error {
-	return fmt.Errorf("message %s of %s, with effects of zone %s up to %s, cannot be applied, and nothing behind it is: %w: see docs/sonic-replication.md, A message that cannot be applied",
+	return fmt.Errorf("message %s of %s, with effects of zone %s up to %s, cannot be applied, and later messages of this topic wait: %w: see docs/sonic-replication.md, A message that cannot be applied",
 		d.ID, d.Topic, h.Origin, h.Last, err)
 }
 

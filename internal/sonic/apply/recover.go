@@ -28,7 +28,7 @@ func (a *ClusterApplier) recover(ctx context.Context) {
 	for _, p := range m.Primaries() {
 		running.Go(func() {
 			if err := a.recoverPrimary(ctx, p.Address, primaries.SlotsOf(m, p.Address)); err != nil && ctx.Err() == nil {
-				a.log.Warn("a primary may lack effects, and cannot get them", zap.String("address", p.Address), zap.Error(err))
+				a.log.Warn("cannot restore the effects that a primary may have lost", zap.String("address", p.Address), zap.Error(err))
 			}
 		})
 	}
@@ -69,7 +69,7 @@ func (a *ClusterApplier) recoverPrimary(ctx context.Context, address string, slo
 	if err != nil {
 		return err
 	}
-	a.log.Info("a primary has what it may have lost", zap.String("address", address), zap.Int("messages", n),
+	a.log.Info("restored the effects that a primary may have lost", zap.String("address", address), zap.Int("messages", n),
 		zap.Duration("after", time.Since(began)), zap.Bool("ready", ready))
 	return nil
 }

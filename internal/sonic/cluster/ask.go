@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-var errNoSlots = errors.New("it knows no slots: it is in no cluster, or no primary has slots")
+var errNoSlots = errors.New("it reports no slots: it is not in a cluster, or no primary has slots")
 
 // askNode asks a node for its view. One that knows no slots has none: it was removed, or it has not
 // joined yet, and others know better.

@@ -92,7 +92,7 @@ func TestNodesThatKnowNoSlots(t *testing.T) {
 	c, _ := follow(t, cluster.Config{Addresses: []string{none.Addr(), alone.Addr()}})
 	eventually(t, "nobody knows slots", func() bool { return c.Err() != nil })
 	assert.ErrorContains(t, c.Err(), none.Addr()+": ERR This instance has cluster support disabled")
-	assert.ErrorContains(t, c.Err(), alone.Addr()+": it knows no slots")
+	assert.ErrorContains(t, c.Err(), alone.Addr()+": it reports no slots")
 	assert.Nil(t, c.Map())
 
 	c, _ = follow(t, cluster.Config{Addresses: append([]string{none.Addr(), alone.Addr()}, nodes.Addresses()...)})

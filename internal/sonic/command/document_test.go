@@ -75,19 +75,22 @@ func document(t *command.Table) string {
 func treatment(c *command.Command) string {
 	switch c.Name {
 	case "sort", "georadius", "georadiusbymember":
-		return "replicated with `STORE`, else relayed"
+		return "with `STORE` replicated, otherwise relayed"
 	case "scan", "keys", "dbsize", "randomkey":
-		return "relayed; keys of Sonic itself are left out"
+		return "relayed, without Sonic's own keys"
 	case "flushall", "flushdb":
-		return "refused; with `flush: zone` this zone's keys are deleted, with `flush: replicate` those of all zones"
+		return "refused; `flush: zone`: deletes this zone's keys; `flush: replicate`: deletes the keys of all zones"
 	case "function|load", "function|delete":
 		return "relayed, changes this zone only: load libraries in each zone"
 	case "function|flush":
-		return "changes this zone only; the library of Sonic itself stays"
+		return "changes this zone only, and keeps Sonic's own library"
 	case "function|list":
-		return "relayed; the library of Sonic itself is left out"
+		return "relayed, without Sonic's own library"
 	case "info":
-		return "relayed; its numbers of connected and blocked clients are those of this Sonic"
+		return "relayed; `connected_clients` and `blocked_clients` count the clients of this Sonic"
+	}
+	if c.Group == "cluster" && c.Class == command.Read {
+		return "relayed; in front of a Redis Cluster refused with `ERR This instance has cluster support disabled`"
 	}
 	switch c.Class {
 	case command.Read:
@@ -95,20 +98,20 @@ func treatment(c *command.Command) string {
 	case command.Write:
 		return "replicated"
 	case command.Blocking:
-		return "replicated; Sonic waits in place of Redis"
+		return "replicated; Sonic does the waiting, not Redis"
 	case command.Local:
 		return "relayed, changes this zone only"
 	case command.Script:
-		return "replicated: the state of the keys that it declares"
+		return "replicated as the state of the declared keys"
 	case command.Publish:
 		if c.Name == "publish" {
-			return "relayed to subscribers of this zone; of all zones with `publish: replicate`"
+			return "relayed to subscribers of this zone; with `publish: replicate` to those of all zones"
 		}
 		return "relayed to subscribers of this zone"
 	case command.Transaction:
-		return "a transaction, replicated as one"
+		return "replicated as one transaction"
 	case command.Connection:
-		return "relayed on a connection of the client's own"
+		return "relayed on a separate connection for the client"
 	case command.Answered:
 		return "answered by Sonic"
 	case command.Refused:

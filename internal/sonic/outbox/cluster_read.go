@@ -92,7 +92,7 @@ func (r *primaryReader) session(ctx context.Context) error {
 func (r *primaryReader) open(ctx context.Context, before []int) error {
 	state, err := r.library.Look(ctx)
 	if err != nil {
-		return fmt.Errorf("cannot look at its state: %w", err)
+		return fmt.Errorf("cannot read its state: %w", err)
 	}
 	if state.Opened && r.opened && !slices.Contains(state.Recovering, r.cfg.Zone) {
 		return nil
@@ -116,7 +116,7 @@ func (r *primaryReader) open(ctx context.Context, before []int) error {
 		if redislib.Unfilled(err) {
 			err = fmt.Errorf("%w: %w", ErrState, err)
 		}
-		return fmt.Errorf("cannot mark what it may miss: %w", err)
+		return fmt.Errorf("cannot mark the slots that may lack effects: %w", err)
 	}
 	return r.recover(ctx)
 }
@@ -186,7 +186,7 @@ func (r *primaryReader) follow(ctx context.Context) error {
 		}
 		r.confirmed = confirmed
 		if _, err := r.library.Hold(ctx, lost); err != nil { // it forgets them
-			return fmt.Errorf("cannot tell it of slots that it has lost: %w", err)
+			return fmt.Errorf("cannot remove the slots that it no longer has: %w", err)
 		}
 	}
 	if len(r.confirmed) == len(r.slots) || time.Now().Before(r.confirmAt) {
@@ -200,7 +200,7 @@ func (r *primaryReader) follow(ctx context.Context) error {
 	}
 	missing, err := r.library.Hold(ctx, gained)
 	if err != nil {
-		return fmt.Errorf("cannot tell it of its slots: %w", err)
+		return fmt.Errorf("cannot set its slots: %w", err)
 	}
 	for _, slot := range gained {
 		r.confirmed[slot] = true

@@ -60,14 +60,14 @@ func (r *primaryReader) requireMarker(ctx context.Context) error {
 }
 
 // errLost says that the topic does not have all that a primary has lost.
-var errLost = fmt.Errorf("%w: it is older than the topic, and the topic no longer has all effects that it has lost:"+
+var errLost = fmt.Errorf("%w: it is older than the topic, and has lost effects that the topic no longer has:"+
 	" restore a newer copy of this Redis, and give the namespace a longer retention", ErrState)
 
 // restore applies the groups of the topic from a position on that are of slots of the primary.
 func (r *primaryReader) restore(ctx context.Context, from messaging.Position) error {
 	last, err := r.library.Last(ctx, r.slots)
 	if err != nil {
-		return fmt.Errorf("cannot look at its outbox: %w", err)
+		return fmt.Errorf("cannot read its outbox: %w", err)
 	}
 	var parts wire.PartJoiner
 	restored, effects := map[int]wire.ID{}, int64(0)
@@ -109,13 +109,13 @@ func (r *primaryReader) restore(ctx context.Context, from messaging.Position) er
 	}
 	left, err := reportSlots(ctx, r.library.Conn(), restored)
 	if err == nil && len(left) > 0 {
-		err = errors.New("slots have moved meanwhile")
+		err = errors.New("slots moved during the recovery")
 	}
 	if err != nil {
 		return fmt.Errorf("cannot trim its outbox: %w", err)
 	}
 	if len(restored) > 0 {
-		r.log.Warn("a primary was older than the topic: applied what it had lost", zap.String("primary", r.primary.Address), zap.Int64("effects", effects), zap.Int("slots", len(restored)))
+		r.log.Warn("a primary was older than the topic: restored its lost effects", zap.String("primary", r.primary.Address), zap.Int64("effects", effects), zap.Int("slots", len(restored)))
 	}
 	return nil
 }

@@ -49,7 +49,7 @@ func (o *clusterOwner) confirmEnd(ctx context.Context) error {
 			return err
 		}
 		o.packer.Tail.Position = max(o.packer.Tail.Position, o.writer.Stored())
-		o.log.Info("the topic has new messages: the broker has stored what another process had sent", zap.Int64("position", o.packer.Tail.Position))
+		o.log.Info("the topic has new messages: the broker stored messages of the previous owner after this process had read the end of the topic", zap.Int64("position", o.packer.Tail.Position))
 	}
 }
 

@@ -54,7 +54,7 @@ func (o *owner) checkHistory(ctx context.Context, state redislib.State) error {
 		}
 	}
 	if !known {
-		o.log.Warn("the topic no longer has all effects since Redis and the topic were equal: whether their histories differ is unknown", zap.Stringer("since", state.Shipped))
+		o.log.Warn("the topic no longer has all effects since Redis and the topic were equal: Sonic cannot check whether their histories differ", zap.Stringer("since", state.Shipped))
 	}
 	return nil
 }

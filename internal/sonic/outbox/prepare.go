@@ -18,7 +18,7 @@ func (o *owner) readState(ctx context.Context) (redislib.State, error) {
 	state, err := o.library.ReadState(ctx)
 	switch {
 	case err != nil:
-		err = fmt.Errorf("cannot look at what Redis holds: %w", err)
+		err = fmt.Errorf("cannot read Sonic's state in Redis: %w", err)
 	case state.Layout > redislib.Layout:
 		err = fmt.Errorf("%w: a newer version of Sonic has written its state, in layout %d, and this one knows %d: run the newer version", ErrState, state.Layout, redislib.Layout)
 	case state.Zone != "" && state.Zone != o.cfg.Zone:
@@ -35,7 +35,7 @@ func (o *owner) updateLibrary(ctx context.Context) error {
 		err = o.library.Load(ctx)
 	}
 	if redislib.NoMemory(err) {
-		o.log.Error("cannot load the functions of this version: Redis has reached its maxmemory, and goes on with those that it has", zap.Error(err))
+		o.log.Error("cannot load this version's functions, because Redis has reached its maxmemory: Redis keeps the functions of the previous version", zap.Error(err))
 		return nil
 	}
 	return err
@@ -77,7 +77,7 @@ func (o *owner) prepare(ctx context.Context) error {
 		epoch++
 	}
 	if state.Last.Compare(end) < 0 {
-		o.log.Warn("this Redis is older than the topic: applying what it has lost", zap.Stringer("redis", state.Last), zap.Stringer("topic", o.packer.Tail.Last), zap.Int64("epoch", epoch))
+		o.log.Warn("this Redis is older than the topic: restoring its lost effects from the topic", zap.Stringer("redis", state.Last), zap.Stringer("topic", o.packer.Tail.Last), zap.Int64("epoch", epoch))
 		if err := o.recover(ctx, state.Last, epoch); err != nil {
 			return err
 		}
@@ -115,14 +115,14 @@ func (o *owner) settleHistory(ctx context.Context, state redislib.State) (redisl
 	}
 	switch err := o.checkHistory(ctx, state); {
 	case errors.Is(err, ErrHistory) && state.History == redislib.HistoryAccepted:
-		o.log.Warn("continuing with the history of this Redis, as sonic -repair asked: it compares the zones", zap.Error(err))
+		o.log.Warn("keeping the history of this Redis, because sonic -repair ran", zap.Error(err))
 	case errors.Is(err, ErrHistory):
 		if err := o.library.RejectHistory(ctx); err != nil {
 			return state, fmt.Errorf("cannot close Redis for writes: %w", err)
 		}
 		err = fmt.Errorf("%w: run sonic -repair to keep what it holds, or empty it and run sonic -bootstrap ZONE", err)
 		if state.History == "" { // health logs the first error of an outage only
-			o.log.Error("refusing writes, and publishing nothing", zap.Error(err))
+			o.log.Error("refusing the writes of clients and publishing no effects", zap.Error(err))
 		}
 		return state, err
 	case err != nil:
@@ -177,7 +177,7 @@ func (o *owner) confirmEnd(ctx context.Context, last wire.ID) (end wire.ID, err 
 			return end, &writerError{err} // the end is unknown
 		}
 		o.packer.Tail = t
-		o.log.Info("the topic has new messages: the broker has stored what another process had sent", zap.Stringer("topic", t.Last))
+		o.log.Info("the topic has new messages: the broker stored messages of the previous owner after this process had read the end of the topic", zap.Stringer("topic", t.Last))
 		return t.Last, nil
 	}
 	if !marker {
@@ -237,10 +237,10 @@ func (o *owner) recover(ctx context.Context, from wire.ID, epoch int64) error {
 		}
 	}
 	if o.cfg.Alone {
-		o.log.Error("the topic does not have all effects that this Redis has lost: continuing without them, because there is no other zone", zap.Stringer("since", from))
+		o.log.Error("this Redis has lost effects that the topic no longer has: continuing without them, because there is no other zone", zap.Stringer("since", from))
 		return nil
 	}
-	return fmt.Errorf("%w: it is older than the topic, and the topic no longer has all effects that it has lost since %s: restore a newer copy of this Redis,"+
+	return fmt.Errorf("%w: it is older than the topic, and has lost effects since %s that the topic no longer has: restore a newer copy of this Redis,"+
 		" and give the namespace a longer retention", ErrState, from)
 }
 
@@ -274,7 +274,7 @@ func (o *owner) replay(ctx context.Context, begin, from wire.ID, epoch int64) er
 		err = errMissing
 	}
 	if err == nil {
-		o.log.Info("applied what this Redis had lost", zap.Int64("effects", n), zap.Int64("epoch", epoch))
+		o.log.Info("restored the effects that this Redis had lost", zap.Int64("effects", n), zap.Int64("epoch", epoch))
 	}
 	return err
 }

@@ -1,6 +1,7 @@
-// Package outbox publishes the effects of the zone's Redis to the zone's topic. It reads the streams
-// of effects, packs them into messages, stores these in the order of each stream, and then trims the
-// streams. Shipper does so for one Redis, ClusterShipper for a Redis Cluster.
+// Package outbox publishes the effects of the zone's Redis to the zone's topic. It reads the
+// streams of effects, packs them into messages, stores these in the order of each stream, and then
+// trims the streams. Shipper does so for one Redis, ClusterShipper for a Redis Cluster. The package
+// may import topic, primaries, redislib and the packages that these import.
 package outbox
 
 import (

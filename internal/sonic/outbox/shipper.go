@@ -182,14 +182,14 @@ func (o *owner) resend(ctx context.Context) error {
 		}
 		id, left, err := o.library.Resend(ctx, resendCount)
 		if err != nil && !redislib.NotReady(err) {
-			return fmt.Errorf("cannot ship what was dropped: %w", err)
+			return fmt.Errorf("cannot ship the state of keys whose effects were dropped: %w", err)
 		}
 		switch {
 		case !id.IsZero() && pause == resendIdle:
 			o.log.Info("shipping the state of the data that changed while effects were dropped", zap.Int64("left", left))
 			pause = resendPause
 		case id.IsZero() && pause == resendPause:
-			o.log.Info("stopped shipping state: all of it is shipped, or effects are dropped again", zap.Int64("left", left))
+			o.log.Info("stopped shipping state: everything is shipped, or effects are dropped again", zap.Int64("left", left))
 			pause = resendIdle
 		}
 		last = wire.Max(last, id)

@@ -1,5 +1,5 @@
-// Package primaries calls functions of the library at the primaries of a Redis Cluster. It may import
-// cluster and script.
+// Package primaries calls functions of the library at the primaries of a Redis Cluster. Of the
+// packages of Sonic it may import cluster and script.
 package primaries
 
 import (

@@ -363,7 +363,7 @@ func (c *client) clientReply(_ *command.Command, r request.Request) bool {
 	case resp.EqualFold(mode, "on"):
 		c.replyOK()
 	case resp.EqualFold(mode, "off"), resp.EqualFold(mode, "skip"):
-		c.replyError("ERR Sonic refuses 'client|reply': it leaves out no replies")
+		c.replyError("ERR Sonic refuses 'client|reply': it sends every reply")
 	default:
 		c.replyError("ERR syntax error")
 	}

@@ -27,7 +27,7 @@ const (
 )
 
 // errUnexpectedReply ends a connection whose replies do not match its commands.
-var errUnexpectedReply = errors.New("redis sent a reply to no command")
+var errUnexpectedReply = errors.New("redis sent a reply without a command")
 
 type backendState uint8
 

@@ -214,7 +214,7 @@ func (l *loop) release(fd int) {
 func (l *loop) addClient(fd int, conn net.Addr, local net.Addr, id uint64) {
 	c := newClient(l, fd, id, conn, local)
 	if err := l.register(fd, c, c.interest); err != nil {
-		l.log.Warn("cannot wait for a client", zap.Error(err))
+		l.log.Warn("cannot add a client to the event loop", zap.Error(err))
 		eventloop.CloseSocket(fd)
 		l.proxy.clients.Add(-1)
 		return

@@ -12,7 +12,7 @@ import (
 // Errors for clients when the connection to Redis is lost.
 const (
 	errUnknownOutcome = "ERR the connection to Redis was lost while this command ran: whether it took effect is unknown"
-	errUnrecorded     = "ERR the script ran while no Sonic had opened this Redis: what it wrote is in this zone only, until it is written again"
+	errUnrecorded     = "ERR the script ran while no Sonic had opened this Redis: its writes are not replicated to other zones"
 	errUnpublished    = "ERR the connection to Redis was lost before Pulsar had stored this command's effect: whether it took effect is unknown"
 	errUnreachable    = "LOADING Redis cannot be reached: the command was not run"
 

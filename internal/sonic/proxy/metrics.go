@@ -19,7 +19,7 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		rejected: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "sonic_clients_rejected_total", Help: "Clients that were refused: there were too many, or the handshake of TLS failed.",
+			Name: "sonic_clients_rejected_total", Help: "Clients that were refused because limits.clients was reached or the TLS handshake failed.",
 		}),
 		slowClients: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "sonic_clients_slow_total",
@@ -30,11 +30,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "Commands whose clients got an error because the connection to Redis was lost: before the reply, or before Pulsar had stored the effect.",
 		}),
 		connected: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "sonic_redis_connected", Help: "1 when there is a connection to Redis.",
+			Name: "sonic_redis_connected", Help: "1 while there is a connection to Redis.",
 		}),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "sonic_command_duration_seconds",
-			Help:    "Time from the moment a command was read to the moment its reply was: a sample, one command a round.",
+			Help:    "Time from reading a command to reading its reply. Sampled: one command per round of the event loop.",
 			Buckets: prometheus.ExponentialBuckets(1e-6, 2, 25),
 		}),
 	}

@@ -113,7 +113,7 @@ func (c *client) queue(cmd *command.Command, r request.Request) bool {
 // slot as a whole.
 func (tx *transaction) addToCluster(cmd *command.Command, slot int) (problem string) {
 	if ofAllPrimaries(cmd) {
-		return "ERR Sonic refuses '" + cmd.Name + "' inside a transaction: it concerns all primaries of the cluster"
+		return "ERR Sonic refuses '" + cmd.Name + "' inside a transaction: it runs on all primaries of the cluster"
 	}
 	var same bool
 	if tx.slot, same = joinSlots(tx.slot, slot); !same {

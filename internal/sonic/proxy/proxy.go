@@ -1,6 +1,8 @@
 // Package proxy is a proxy that behaves like Redis toward clients. It sends reads to this zone's
 // Redis unchanged. It sends writes there as calls of the library's functions, which record the
-// effects for the other zones. It converts the replies of functions to those of the commands.
+// effects for the other zones. It converts the replies of functions to those of the commands. The
+// package may import the packages below it and cluster, command, resp and script, and none that use
+// Pulsar.
 package proxy
 
 import (

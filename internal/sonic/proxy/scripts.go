@@ -63,8 +63,8 @@ func (p *Proxy) tooLargeScript(cmd *command.Command, r request.Request, declared
 	if countedSize(len(r.Raw), r.Len())+2*countedSize(len(declared), n) <= p.dialer.TransactionBytes() {
 		return ""
 	}
-	return "ERR Sonic refuses '" + cmd.Name + "' with its keys of " + strconv.Itoa(len(declared)) +
-		" bytes: Redis would end the connection that all clients share"
+	return "ERR Sonic refuses '" + cmd.Name + "' with keys of " + strconv.Itoa(len(declared)) +
+		" bytes: Redis would close the connection that all clients share"
 }
 
 // checkOpened asks whether a Sonic has opened this Redis. If none has, a function refuses to run,
@@ -149,7 +149,7 @@ func (p *Proxy) unwrapRecorded(cmd *command.Command, mark, reply, ship []byte) [
 	}
 	// The library was replaced since checkOpened: by another version of Sonic, or by the Sonic that
 	// opened the new primary.
-	p.log.Error("a script ran while no Sonic had opened this Redis: what it wrote is in this zone only", zap.String("command", cmd.Name))
+	p.log.Error("a script ran while no Sonic had opened this Redis: its writes are not replicated to other zones", zap.String("command", cmd.Name))
 	return resp.AppendError(nil, errUnrecorded)
 }
 
@@ -162,7 +162,7 @@ func (p *Proxy) declaredKeys(cmd *command.Command, r request.Request) (n int, pr
 	}
 	for i := 3; i < 3+int(number); i++ {
 		if p.cfg.Counter != nil && p.cfg.Counter(r.Arg(i)) {
-			return 0, "SONICREFUSED " + strings.ToUpper(cmd.Name) + " is not for counter keys: what a script adds to them cannot be seen"
+			return 0, "SONICREFUSED " + strings.ToUpper(cmd.Name) + " is not for counter keys: Sonic cannot record what a script adds to them"
 		}
 	}
 	return int(number), ""

@@ -111,8 +111,8 @@ func TestFlushOfASlotIsRefused(t *testing.T) {
 	p.write("SET {t}k v")
 	payload, _ := wire.Payload([]wire.Entry{{ID: wire.ID{Ms: 1 << 42}, Effects: packEffect([]string{"F", "l", "0", ""})}})
 	apply := func() *redis.Cmd { return p.call("sonic_apply", "b", 1, "0-0", "4398046511104-0", "", "m", payload) }
-	require.ErrorContains(t, apply().Err(), "NOPERM a flush takes")
-	require.ErrorContains(t, apply().Err(), "NOPERM a flush takes")
+	require.ErrorContains(t, apply().Err(), "NOPERM a flush needs")
+	require.ErrorContains(t, apply().Err(), "NOPERM a flush needs")
 	assert.True(t, p.exists("{t}k"))
 	require.NoError(t, p.client.Do(ctx, "ACL", "SETUSER", "default", "+cluster|keyslot", "+cluster|getkeysinslot").Err())
 	require.NoError(t, apply().Err())

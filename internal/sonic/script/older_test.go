@@ -108,7 +108,7 @@ func TestEffectsOfANewerVersion(t *testing.T) {
 	require.Equal(t, "1", b.data(0)["k"].content)
 
 	_, err := b.call("sonic_apply", "new", 1, "0-0", known.last, "", "0", known.parts[0])
-	require.ErrorContains(t, err, "SONICNOTREADY zone new is none of those")
+	require.ErrorContains(t, err, "SONICNOTREADY zone new is not in the zones")
 }
 
 // A key of policy none that loses its last element is not asked for.

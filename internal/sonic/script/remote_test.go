@@ -127,7 +127,7 @@ func TestEffectsThatWouldBeTooLargeAreRefused(t *testing.T) {
 	} {
 		_, err := a.call("sonic_"+args[0].(string), append([]any{"0"}, args[1:]...)...)
 		require.ErrorContains(t, err, "SONICREFUSED", args)
-		require.ErrorContains(t, err, "an effect may have 100000", args)
+		require.ErrorContains(t, err, "the limit of an effect is 100000", args)
 	}
 	require.Equal(t, held, a.data(0))
 	require.Equal(t, before, a.client.XLen(ctx, a.out).Val())
@@ -171,8 +171,8 @@ func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
 	_, a, _ := twoZones(t)
 	for want, args := range map[string][]any{
-		"SONICZONE this Redis belongs to ": {"c", 9, "0-0", "", 1, "b", "lww"},
-		"SONICEPOCH 0 is before 1":         {"a", 0, "0-0", "", 1, "b", "lww"},
+		"SONICZONE this Redis belongs to ":   {"c", 9, "0-0", "", 1, "b", "lww"},
+		"SONICEPOCH epoch 0 is lower than 1": {"a", 0, "0-0", "", 1, "b", "lww"},
 	} {
 		_, err := a.call("sonic_open", args...)
 		assert.ErrorContains(t, err, want)
@@ -186,8 +186,8 @@ func TestApplyRefuses(t *testing.T) {
 	t.Parallel()
 	_, a, _ := twoZones(t)
 	for want, args := range map[string][]any{
-		"SONICNOTREADY zone c is none": {"c", 1, "0-0", "1-0", "", "0", "\x90"},
-		"SONICPAYLOAD of b up to 1-":   {"b", 1, "0-0", "1-0", "", "0", "\x91"},
+		"SONICNOTREADY zone c is not in":         {"c", 1, "0-0", "1-0", "", "0", "\x90"},
+		"SONICPAYLOAD the message of b up to 1-": {"b", 1, "0-0", "1-0", "", "0", "\x91"},
 	} {
 		_, err := a.call("sonic_apply", args...)
 		assert.ErrorContains(t, err, want)

@@ -1,11 +1,9 @@
 // Package script holds the library of Redis functions that runs every write. The library executes
 // the command, adds its effects to the outbox, and applies the effects of other zones.
-//
 // A write is sent as FCALL sonic_<command> 1 <outbox> <mode> <arguments of the command>. The mode is
 // the number of the database, then flags: p, the reply is [id of the outbox's entry or nil, reply];
 // r, the client speaks RESP3; t and the id of the client's transaction in hexadecimal digits. The
 // reply is that of the command, except for values that Lua cannot express: see [TranslationOf].
-//
 // The package may import cluster.
 package script
 

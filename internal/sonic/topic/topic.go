@@ -1,4 +1,5 @@
-// Package topic tells the messages of a zone's Sonic in the zone's topic from others.
+// Package topic checks which messages in a zone's topic a Sonic of that zone wrote. Of the packages
+// of Sonic it may import wire.
 package topic
 
 import (
@@ -20,7 +21,7 @@ func Header(d *messaging.Delivery, zone string) (*wire.Header, error) {
 	case errors.Is(err, wire.ErrForeign):
 		return nil, err
 	case err == nil && (h.Origin != zone || h.Shard != 0):
-		return nil, fmt.Errorf("%w of this topic: it is of shard %d of zone %s", wire.ErrForeign, h.Shard, h.Origin)
+		return nil, fmt.Errorf("%w for this topic: it is of shard %d of zone %s", wire.ErrForeign, h.Shard, h.Origin)
 	default:
 		return h, err
 	}

@@ -75,7 +75,7 @@ var ErrNewer = errors.New("a newer version of Sonic wrote it")
 
 // ErrForeign says that the message does not come from Sonic, or not from the expected zone and
 // shard: it has no effects.
-var ErrForeign = errors.New("it is no message of a Sonic")
+var ErrForeign = errors.New("it is not a message of Sonic")
 
 // ErrUnreadable says that this version cannot read the message of a Sonic.
 var ErrUnreadable = errors.New("it cannot be read")

@@ -23,7 +23,7 @@ func ParseID(text string) (ID, error) {
 	}
 	ms, seq, ok := strings.Cut(text, "-")
 	if !ok {
-		return ID{}, fmt.Errorf("%q is no id of an effect", text)
+		return ID{}, fmt.Errorf("%q is not the id of an effect", text)
 	}
 	var id ID
 	var err error
@@ -31,7 +31,7 @@ func ParseID(text string) (ID, error) {
 		id.Seq, err = strconv.ParseUint(seq, 10, 64)
 	}
 	if err != nil {
-		return ID{}, fmt.Errorf("%q is no id of an effect", text)
+		return ID{}, fmt.Errorf("%q is not the id of an effect", text)
 	}
 	return id, nil
 }
@@ -75,7 +75,7 @@ const maxMs = 1<<(63-seqBits) - 1
 // error if this one does not.
 func (id ID) Position() (int64, error) {
 	if id.Ms > maxMs || id.Seq >= 1<<seqBits {
-		return 0, fmt.Errorf("the id %s of an effect is beyond what positions have room for: is the clock right?", id)
+		return 0, fmt.Errorf("the id %s of an effect is too large for a position: check the clock", id)
 	}
 	return int64(id.Ms<<seqBits | id.Seq), nil
 }

@@ -154,7 +154,7 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 		return err
 	}
 	if end.epoch != begin.epoch || end.runIDs != begin.runIDs {
-		return fmt.Errorf("the Redis of zone %s was restarted or exchanged while it was copied, and may be older than it was: run the command again", b.Source.name)
+		return fmt.Errorf("the Redis of zone %s was restarted or replaced during the copy and may have lost data: run the command again", b.Source.name)
 	}
 	return b.Target.finish(ctx, b, begin, end)
 }

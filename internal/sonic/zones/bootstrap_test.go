@@ -189,7 +189,7 @@ func TestWhatCannotBeFilled(t *testing.T) {
 	require.ErrorContains(t, w.bootstrap("a", "b"), "holds keys")
 	b.lose()
 	unknown := zones.Bootstrap{Source: w.zones["a"].Zone, Target: zones.New("d", b.server.Client(t))}
-	require.ErrorContains(t, unknown.Run(t.Context()), "zone d is no zone of this one's")
+	require.ErrorContains(t, unknown.Run(t.Context()), "zone d is not in the zones of this zone")
 }
 
 // What another zone wrote before, and comes after the copy, loses to what the source removed since:

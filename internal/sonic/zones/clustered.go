@@ -255,7 +255,7 @@ func (c *clustered) clear(ctx context.Context, b *Bootstrap) (err error) {
 		return err
 	}
 	if filled && !marked {
-		return fmt.Errorf("the Redis Cluster of zone %s holds keys: only an empty one is filled: stop its Sonic and empty all primaries by FLUSHALL", c.zone.name)
+		return fmt.Errorf("the Redis Cluster of zone %s holds keys: -bootstrap needs an empty one: stop its Sonic and empty all primaries by FLUSHALL", c.zone.name)
 	}
 	if err := c.each(func(db *redis.Client) error {
 		if err := db.FlushAll(ctx).Err(); err != nil {

@@ -25,7 +25,7 @@ type Repair struct {
 // and the remaining differences.
 func (r *Repair) Run(ctx context.Context) (repaired int, left []Difference, err error) {
 	if r.From != "" && r.From != r.Local.name && r.From != r.Peer.name {
-		return 0, nil, fmt.Errorf("zone %s is not one of the two that are compared, %s and %s", r.From, r.Local.name, r.Peer.name)
+		return 0, nil, fmt.Errorf("zone %s is not one of the two compared zones, %s and %s", r.From, r.Local.name, r.Peer.name)
 	}
 	found, err := r.Check.Run(ctx)
 	if err != nil || len(found) == 0 {

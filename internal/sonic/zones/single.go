@@ -151,9 +151,9 @@ func (s *single) clear(ctx context.Context, b *Bootstrap) error {
 	case err != nil:
 		return fault(err)
 	case held[0] != nil:
-		return fmt.Errorf("the Redis of zone %s holds the state of zone %v: stop its Sonic and empty it by FLUSHALL if another zone's is to take its place", s.zone.name, held[0])
+		return fmt.Errorf("the Redis of zone %s holds the state of zone %v: to replace it by the state of another zone, stop its Sonic and empty it by FLUSHALL", s.zone.name, held[0])
 	case held[1] == nil && len(databases) > 0:
-		return fmt.Errorf("the Redis of zone %s holds keys: only an empty one is filled", s.zone.name)
+		return fmt.Errorf("the Redis of zone %s holds keys: -bootstrap needs an empty one", s.zone.name)
 	case held[1] != nil:
 		if err := db.FlushAll(ctx).Err(); err != nil {
 			return fault(err)
@@ -192,7 +192,7 @@ func (s *single) finish(ctx context.Context, b *Bootstrap, begin, end source) er
 	args = append(args, end.most.list()...)
 	reply, err := s.zone.call(ctx, 0, "sonic_filled", args...)
 	if err == nil && reply != b.Source.name {
-		err = errors.New("the Redis was being filled by another process, too: empty it and run the command again")
+		err = errors.New("another process was filling this Redis at the same time: empty it and run the command again")
 	}
 	return err
 }

@@ -1,6 +1,6 @@
 // Package zones compares the Redis servers of two zones, repairs keys that differ, and fills an
 // empty zone from another one. Clients may write meanwhile. The package may import primaries,
-// redislib and what these import.
+// redislib and the packages that these import.
 package zones
 
 import (

@@ -140,7 +140,7 @@ func restored(t testing.TB, a zone, replica *stack.RedisServer) {
 	for i := range lacking {
 		require.EqualValues(t, len(large), replica.Client(t).StrLen(t.Context(), fmt.Sprintf("lost-%d", i)).Val(), "%d", i)
 	}
-	assert.Contains(t, a.Log(), "applied what this Redis had lost", "the replica lacked nothing")
+	assert.Contains(t, a.Log(), "restored the effects that this Redis had lost", "the replica lacked nothing")
 }
 
 // The Sentinels promote the replica, which lacks a moment of writes that were answered: they come

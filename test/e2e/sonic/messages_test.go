@@ -109,7 +109,7 @@ func TestMessagesOfAnotherZone(t *testing.T) {
 	tried := a.metric(reads)
 	systems.Await(t, await.Patience, "it is tried several times", func() bool { return a.metric(reads) >= tried+3 })
 	assert.InDelta(t, 1, a.metric(`sonic_gaps_total{origin="b"}`), 0, "a gap counts once, however often it is tried")
-	assert.Equal(t, 1, strings.Count(a.Log(), "effects are missing, reading them again"))
+	assert.Equal(t, 1, strings.Count(a.Log(), "effects are missing: reading them again from the topic"))
 	assert.Positive(t, a.metric(`sonic_gap{origin="b"}`))
 	assert.NoError(t, a.client().Set(ctx, "own", "1", 0).Err(), "the zone itself goes on")
 

@@ -289,7 +289,7 @@ func (w *randomRun) failBehind(s *site, tag string) (end func()) {
 		after()
 		w.writable(s)
 		assert.True(w.t, slices.ContainsFunc(s.sonics, func(e *service) bool {
-			return strings.Contains(e.Log(), "a primary was older than the topic: applied what it had lost")
+			return strings.Contains(e.Log(), "a primary was older than the topic: restored its lost effects")
 		}), "zone %s: the replica lacked nothing", s.name)
 	}
 }

@@ -1,4 +1,5 @@
-// Package access says who may log in, and which commands and keys a user may use.
+// Package access decides who may log in, and which commands and keys a user may use. It may not
+// import the other packages of the proxy.
 package access
 
 import (

@@ -1,4 +1,5 @@
 // Package eventloop provides the parts of an event loop: a poller of sockets, timers and buffers.
+// It may not import the other packages of the proxy.
 package eventloop
 
 import (

@@ -1,8 +1,9 @@
-// Package publishing has scripts and libraries of clients note what they publish, so that
-// subscribers of other zones get it, too. It puts a prefix before the text, on its first line of
-// code. There `redis` becomes a table whose call and pcall note each PUBLISH that Redis has executed
-// in a list. The function sonic_mark makes that list before the script, and sonic_ship reads and
-// deletes it behind the script. Without the list nothing is noted.
+// Package publishing makes scripts and libraries of clients record the messages that they publish,
+// so that subscribers of other zones get them, too. It puts a prefix before the text, on its first
+// line of code. There `redis` becomes a table whose call and pcall add each PUBLISH that Redis has
+// executed to a list. The function sonic_mark makes that list before the script, and sonic_ship
+// reads and deletes it after the script. Without the list nothing is recorded. The package imports
+// no other package of Sonic.
 package publishing
 
 import (

@@ -1,5 +1,6 @@
 // Package replies converts Redis' replies before clients get them. It converts the replies of
-// functions to those of commands, and removes Sonic's own keys and the passwords of Redis.
+// functions to those of commands, and removes Sonic's own keys and the passwords of Redis. It may
+// not import request, access, upstream or eventloop.
 package replies
 
 import (

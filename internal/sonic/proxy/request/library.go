@@ -29,7 +29,7 @@ func LibraryError(cmd *command.Command, r Request) string {
 		words, _ := resp.Words(header) // split as Redis does; Redis itself refuses unbalanced quotes
 		for _, word := range words {
 			if resp.EqualFold(word, "name=sonic") {
-				return "ERR Sonic refuses 'function|load' of a library that is named as its own"
+				return "ERR Sonic refuses 'function|load' of a library with the name of its own library"
 			}
 		}
 		if registersSonic.Match(body) {

@@ -1,4 +1,5 @@
-// Package request reads commands of clients, and does checks that Redis itself cannot do.
+// Package request reads commands of clients, and does checks that Redis itself cannot do. It may
+// not import replies, access, upstream or eventloop.
 package request
 
 import (

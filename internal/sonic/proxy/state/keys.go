@@ -1,5 +1,5 @@
 // Package state names the keys in which Sonic keeps its own state in Redis. Clients may not use
-// them.
+// them. The package may not import the other packages of the proxy.
 package state
 
 import "github.com/aviaryhq/aviary/internal/sonic/resp"

@@ -1,4 +1,5 @@
-// Package tlsrelay gives each TLS connection a socket that an event loop can read and write.
+// Package tlsrelay gives each TLS connection a socket that an event loop can read and write. It may
+// not import access, upstream, request or replies.
 package tlsrelay
 
 import (

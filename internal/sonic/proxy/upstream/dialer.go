@@ -1,5 +1,6 @@
-// Package upstream connects the proxy to Redis, keeps track of which Redis is the primary, and reads
-// the redirections of a Redis Cluster. It knows nothing of clients.
+// Package upstream connects the proxy to Redis, keeps track of which Redis is the primary, and
+// reads the redirections of a Redis Cluster. It may not import access, request or replies:
+// connections are independent of clients and commands.
 package upstream
 
 import (
@@ -196,7 +197,7 @@ func (d *Dialer) handshake(conn net.Conn, db, proto int, to *Server) error {
 		}
 	}
 	if in.Buffered() > 0 {
-		return errors.New("redis sent more than the replies that are due")
+		return errors.New("redis sent more replies than it had commands to answer")
 	}
 	return nil
 }

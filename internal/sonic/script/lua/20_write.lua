@@ -45,7 +45,7 @@ local function run_copy(command, args)
 	if size() >= LARGEST / 4 then -- it looks at some elements of each key only
 		local n = size('SAMPLES', '0')
 		if n >= LARGEST then
-			return {err = format('SONICREFUSED %s of keys that take %.0f bytes: an effect may have %.0f', command, n, LARGEST)}
+			return {err = format('SONICREFUSED %s of keys that take %.0f bytes: the limit of an effect is %.0f', command, n, LARGEST)}
 		end
 	end
 	return run(command, args)

@@ -86,7 +86,7 @@ function shards.cannot_flush()
 	local problem = try('CLUSTER', 'KEYSLOT', c.outbox)
 	if not failed(problem) then problem = try('CLUSTER', 'GETKEYSINSLOT', problem, '0') end
 	if not failed(problem) then return nil end
-	return {err = 'NOPERM a flush takes CLUSTER KEYSLOT and CLUSTER GETKEYSINSLOT, which Redis refuses: ' .. problem.err}
+	return {err = 'NOPERM a flush needs CLUSTER KEYSLOT and CLUSTER GETKEYSINSLOT, which Redis refuses: ' .. problem.err}
 end
 
 -- newer_keys returns the keys of the databases left of which something newer than v is known: db, key, ..
@@ -162,7 +162,7 @@ local function flushes(name, command, all, here)
 	always(name, 'ready', function(out, args)
 		-- A zone with one Redis would have to read all its keys to find those of a slot, once for each slot.
 		if c.clustered then
-			return {err = 'SONICREFUSED ' .. command .. ' is not for a zone among several with a Redis Cluster: '
+			return {err = 'SONICREFUSED ' .. command .. ' is not supported with a Redis Cluster and other zones: '
 				.. 'delete its keys one by one'}
 		end
 		local db, tx, published = mode_of(args[1])
@@ -171,8 +171,8 @@ local function flushes(name, command, all, here)
 		local counters = c.default_policy == 'c'
 		for i = 1, #c.policies do counters = counters or c.policies[i][2] == 'c' end
 		if counters then
-			return {err = 'SONICREFUSED ' .. command .. ' is not for databases that may have counter keys: '
-				.. 'they cannot be deleted'}
+			return {err = 'SONICREFUSED ' .. command .. ' is refused with policy counter in conflicts: '
+				.. 'counters cannot be deleted'}
 		end
 		if c.bytes > c.bound and not here and not c.alone then return FULL end
 		local dbs, flushed = all and databases() or {db}, {}

@@ -62,13 +62,13 @@ always('sonic_open', nil, function(out, args)
 		return {err = 'SONICZONE this Redis belongs to zone ' .. stored}
 	end
 	if tonumber(epoch) < tonumber(stored_epoch or '0') then
-		return {err = 'SONICEPOCH ' .. epoch .. ' is before ' .. stored_epoch}
+		return {err = 'SONICEPOCH epoch ' .. epoch .. ' is lower than ' .. stored_epoch}
 	end
 	local problem = read_meta(out)
 	if problem then return problem end
 	local least = string.match(flags, '%d+%-%d+')
 	if least and id_before(c.last_id, least) then
-		return {err = 'SONICOLDER the stream of this Redis ends at ' .. c.last_id .. ', and did at ' .. least
+		return {err = 'SONICOLDER the stream of this Redis ends at ' .. c.last_id .. ', and ended at ' .. least
 			.. ' a moment ago'}
 	end
 

@@ -205,7 +205,7 @@ register('sonic_apply', {'allow-oom'}, function(out, args)
 	end
 	if origin ~= c.zone and not c.others[origin] then
 		-- Another Sonic of this zone, which owns the topic, may not have been started again since the zone was named.
-		return {err = 'SONICNOTREADY zone ' .. origin .. ' is none of those with which this Redis was opened: '
+		return {err = 'SONICNOTREADY zone ' .. origin .. ' is not in the zones with which this Redis was opened: '
 			.. 'start all Sonics of zone ' .. c.zone .. ' again, with the same zones'}
 	end
 	if c.clustered then shards.read_pruned(out) end
@@ -240,12 +240,12 @@ register('sonic_apply', {'allow-oom'}, function(out, args)
 	local readable, entries = pcall(cmsgpack.unpack, payload)
 	if not readable or type(entries) ~= 'table' or #entries % 2 ~= 0 then
 		uncollect(out, shard, last, part)
-		return {err = 'SONICPAYLOAD of ' .. origin .. ' up to ' .. last .. ' is not what this version reads'}
+		return {err = 'SONICPAYLOAD the message of ' .. origin .. ' up to ' .. last .. ' has a format that this version cannot read'}
 	end
 
 	for i = 1, #entries, 2 do
 		local op = first_op(entries[i + 1])
-		-- To go on without an effect would leave the zones different for ever.
+		-- Without this effect the zones would stay different.
 		local refused = op == 'F' and c.clustered and shards.cannot_flush()
 		if refused then
 			uncollect(out, shard, last, part)

@@ -24,7 +24,7 @@ end
 -- not_source returns the error when asker cannot be filled from here.
 local function not_source(asker)
 	if c.others[asker] then return nil end
-	return {err = 'SONICARG zone ' .. asker .. ' is no zone of this one\'s: '
+	return {err = 'SONICARG zone ' .. asker .. ' is not in the zones of this zone: '
 		.. 'name it in its zones and start its Sonic again'}
 end
 
@@ -128,7 +128,7 @@ end)
 always('sonic_filled', nil, function(out, args)
 	local meta = state(out, 'meta')
 	local source = call('HGET', meta, 'bootstrap')
-	if not source or c.opened then return {err = 'SONICARG no bootstrap is going on'} end
+	if not source or c.opened then return {err = 'SONICARG no bootstrap is in progress'} end
 	local at = 6
 	local function take(name, change)
 		local list = {}

@@ -21,11 +21,11 @@ func (p Program[T]) connect(proc process, cfg T, source string) int {
 		defer end()
 	}
 	tried, failed := trial.Run(ctx, trials, proc.stdout)
+	status := proc.print(fmt.Sprintf("%s: %d of %d failed\n", p.Name, failed, tried))
 	if failed > 0 {
-		_ = proc.print(fmt.Sprintf("%s: %d of %d failed\n", p.Name, failed, tried))
 		return exitFailed
 	}
-	return proc.print(fmt.Sprintf("%s: nothing of %d is missing\n", p.Name, tried))
+	return status
 }
 
 // untilSignal returns a context that ends at the first signal.

@@ -71,7 +71,7 @@ func (e *PanicError) Unwrap() error {
 
 // errEarly is the failure of an actor that ended by itself: a process must not live on without one
 // of its parts.
-var errEarly = errors.New("ended without having been asked to stop")
+var errEarly = errors.New("ended unexpectedly")
 
 func newRuntime(name string, log *zap.Logger, shutdownTimeout time.Duration) *Runtime {
 	r := &Runtime{

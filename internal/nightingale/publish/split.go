@@ -160,7 +160,7 @@ func (p *publication) awaitParts(ctx context.Context) (ok bool) {
 
 // reject counts a series as invalid instead of valid.
 func (p *publication) reject(s *batch.Series, why int32) {
-	reason, text := "max_topics", "no further topic may be opened (topics.max_topics)"
+	reason, text := "max_topics", "its topic cannot be opened, because topics.max_topics topics are open"
 	if why == topicRefused {
 		reason, text = "topic_refused", "its topic cannot be opened, or was terminated"
 	}

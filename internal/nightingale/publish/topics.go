@@ -88,12 +88,12 @@ type Metrics struct {
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		open: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "nightingale_topics", Help: "Topics that are open or being opened: one, or those that a topic with placeholders makes.",
+			Name: "nightingale_topics", Help: "Topics that are open or being opened; 1 if topic has no placeholders.",
 		}),
 		overflow: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "nightingale_topic_overflow_samples_total",
 			Help: "Samples of all kinds that went to topics.overflow_topic: " +
-				"topics.max_topics left no topic for them, or theirs did not open.",
+				"topics.max_topics was reached, or their topic did not open or is terminated.",
 		}),
 		dropped: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "nightingale_dropped_messages_total",
@@ -250,7 +250,7 @@ func (t *Topics) begin(name, tenant string, pinned bool) *topicPublisher {
 		}
 		// Senders choose the name: a topic that takes no records must not stop the service.
 		p.err = err
-		t.log.Error("a topic accepts no records", zap.String("topic", name), zap.Error(err))
+		t.log.Error("cannot publish to a topic: it cannot be opened, or is terminated", zap.String("topic", name), zap.Error(err))
 	}()
 	return p
 }
@@ -342,7 +342,7 @@ func (t *Topics) close(p *topicPublisher) {
 	}()
 }
 
-var errNotReached = errors.New("no answer of Pulsar yet")
+var errNotReached = errors.New("Pulsar has not answered yet")
 
 // Check is the readiness check. It fails if all topics are unavailable, not counting topics that
 // take no records: senders choose the topics, and a bad choice must not make the service unready.

@@ -15,7 +15,7 @@ import (
 )
 
 var (
-	errForeignV2 = errors.New("no field of io.prometheus.write.v2.Request in it: is it a remote write 1.0 body?")
+	errForeignV2 = errors.New("it has no field of io.prometheus.write.v2.Request (is it a remote write 1.0 body?)")
 	errReference = errors.New("a reference is not an unsigned integer of 32 bits")
 )
 

@@ -88,7 +88,7 @@ func (l Limits) Validate() error {
 		config.Require(l.Connections >= 0, "connections", "must be >= 0, got %d", l.Connections),
 		config.Require(l.DecodedBytes <= config.GiB, "decoded_bytes", "must be at most 1GiB, got %s", l.DecodedBytes),
 		config.Require(l.InFlightBytes >= least, "in_flight_bytes",
-			"must be at least compressed_bytes + decoded_bytes = %s, or the largest request never gets in, got %s",
+			"must be at least compressed_bytes + decoded_bytes = %s, so that the largest request fits, got %s",
 			least, l.InFlightBytes),
 	)
 }

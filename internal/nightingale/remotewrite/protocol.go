@@ -53,7 +53,7 @@ func Negotiate(known []Protocol, header http.Header) (Protocol, error) {
 		}
 		names[i] = p.Message
 	}
-	return Protocol{}, unsupported("content_type", "Content-Type names the message %q, this receiver takes %s",
+	return Protocol{}, unsupported("content_type", "Content-Type names the message %q, this receiver accepts %s",
 		message, strings.Join(names, ", "))
 }
 

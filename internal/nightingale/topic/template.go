@@ -64,8 +64,8 @@ func Parse(text string) (Template, error) {
 			"values of two tenants could give the same topic, got %q", text)
 	}
 	if namesPartitions(text) {
-		return t, fmt.Errorf("must not have {tenant} at the end of a name after %q, a part of it, or numbers of it: "+
-			"the topic of tenant 3 would be a partition of another one, got %q", partitionInfix, text)
+		return t, fmt.Errorf("must not end with {tenant} after %q, after its first letters, or after a number that follows it: "+
+			"the topic of tenant 3 would be a partition of another topic, got %q", partitionInfix, text)
 	}
 	shape := regexp.MustCompile(`\{[^}]*\}`).ReplaceAllString(text, "x")
 	if !regexp.MustCompile(`^(non-)?persistent://[^/]+/[^/]+/[^/]+$`).MatchString(shape) {

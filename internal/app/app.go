@@ -1,9 +1,9 @@
-// Package app runs a service as a process: command line and configuration, logger, admin server,
+// Package app runs a service as a process: command line, configuration, logger, admin server,
 // signals, actors and their ordered stop.
 //
-// A binary's main is one call of [Main]. The service is built by a function that receives a
-// [Runtime], registers its parts with it and returns; from then on the process runs until a signal,
-// [Runtime.Shutdown] or the first failure of a part.
+// The main function of a binary calls [Main]. The service is a function that gets a [Runtime],
+// registers its parts there and returns. Then the process runs until a signal, [Runtime.Shutdown] or
+// the first failure of a part. The package must not import a service.
 package app
 
 import (

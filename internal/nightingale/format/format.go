@@ -1,5 +1,5 @@
-// Package format encodes a batch of series into messages. To add a format, add a file with an
-// encode function, and a line in [All].
+// Package format encodes the series of a batch into messages. To add a format, add a file with an
+// encode function and a line in [All]. It may import batch, but not remotewrite, relabel or publish.
 package format
 
 import (

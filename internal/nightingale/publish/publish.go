@@ -1,7 +1,8 @@
-// Package publish is the publishing stage. Publish is the path of a request: split.go sorts its
-// series by topic and acquires the topics from topics.go, the format encodes them, and
-// topic_publisher.go publishes the messages of each topic and waits for the acknowledgements.
-// dedup.go recognises repeated requests. shared_bytes.go bounds what all topics hold.
+// Package publish is the publishing stage. [Topics.Publish] handles a request: split.go sorts its
+// series by topic and acquires the topics from topics.go, the format encodes the messages, and
+// topic_publisher.go publishes them and waits for the acknowledgements. dedup.go recognises repeated
+// requests. shared_bytes.go bounds the unacknowledged bytes of all topics together. The package
+// imports batch, format and topic, and publishes by pkg/messaging.
 package publish
 
 import (

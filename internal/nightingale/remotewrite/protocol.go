@@ -1,7 +1,7 @@
 // Package remotewrite reads Prometheus remote write 1.0 and 2.0: it determines the protocol of a
-// request, decompresses and decodes its body into a batch, and validates the series.
-//
-// To add a protocol, add a decoder and a line in [Protocols].
+// request, decompresses and decodes its body into a batch, and validates the series. To add a
+// protocol, add a decoder and a line in [Protocols]. It may import batch, but not relabel, format or
+// publish.
 package remotewrite
 
 import (

@@ -1,4 +1,5 @@
-// Package tail prints the messages of a topic. It recognises their format.
+// Package tail prints the samples of a topic and recognises their format. It imports remotewrite,
+// format and batch to decode the messages.
 package tail
 
 import (

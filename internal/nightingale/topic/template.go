@@ -1,4 +1,5 @@
-// Package topic makes names of topics from the labels and the tenant of series.
+// Package topic makes the names of topics from the tenant and labels of series. It imports batch and
+// must not import publish.
 package topic
 
 import (

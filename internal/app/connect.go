@@ -7,7 +7,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/trial"
 )
 
-// connect tries what the service would use, and returns the exit status.
+// connect runs the trials of the service, and returns the exit status.
 func (p Program[T]) connect(proc process, cfg T, source string) int {
 	ctx, cancel := proc.untilSignal()
 	defer cancel()

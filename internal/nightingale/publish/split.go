@@ -22,7 +22,7 @@ const (
 	topicRefused  = -2 // the topic cannot be opened, or was terminated
 )
 
-// storedPart is what an attempt has stored of a part.
+// storedPart is the part of a request that an attempt has stored.
 type storedPart struct {
 	series   seriesSet
 	tooLarge batch.Counts // contents of messages that the broker does not accept

@@ -26,9 +26,9 @@ type TopicsConfig struct {
 	// DefaultTenant replaces {tenant} for requests without the header X-Scope-OrgID. Default
 	// public.
 	DefaultTenant string `yaml:"default_tenant"`
-	// MaxTopics is how many topics may be open at the same time. If all are open, a new topic
-	// replaces an unused topic of the tenant that has opened the most, provided that its own tenant
-	// has opened less than its share, the bound divided by the number of tenants. Otherwise its
+	// MaxTopics is the maximum number of topics that are open at the same time. If all are open, a
+	// new topic replaces an unused topic of the tenant that has opened the most, provided that its own
+	// tenant has opened less than its share, the bound divided by the number of tenants. Otherwise its
 	// series go to OverflowTopic. Without one they are refused with 400 and counted, and the other
 	// series of the request are written. Default 100.
 	MaxTopics int `yaml:"max_topics"`
@@ -37,7 +37,8 @@ type TopicsConfig struct {
 	// one of max_topics. Without it, series whose topic cannot be opened or is terminated are
 	// refused with 400, and a request with a topic that is not open yet gets 503. Default: none.
 	OverflowTopic string `yaml:"overflow_topic"`
-	// IdleAfter is how long a topic stays open without records. Default 10m.
+	// IdleAfter is the time after which a topic without new records is closed. At least 1s. Default
+	// 10m.
 	IdleAfter time.Duration `yaml:"idle_after"`
 }
 
@@ -322,8 +323,8 @@ func (t *Topics) closeUnused(tenant string) bool {
 	return oldest != nil
 }
 
-// close removes an unused topic, and closes it in the background. That takes as long as it takes,
-// because a successor must not overtake it. The caller holds t.mu.
+// close removes an unused topic, and closes it in the background. It has no timeout, because a
+// successor must not overtake the topic's records. The caller holds t.mu.
 func (t *Topics) close(p *topicPublisher) {
 	delete(t.known, p.name)
 	t.shares.Add(p.tenant, -1)

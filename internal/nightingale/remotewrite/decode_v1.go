@@ -58,7 +58,7 @@ func DecodeV1(into *batch.Batch, body []byte, l Limits) error {
 		}
 	}
 	if !recognized {
-		return malformed("body", errForeign)
+		return malformed("the body", errForeign)
 	}
 	return nil
 }

@@ -93,7 +93,7 @@ func (b decoder) decodeSymbolsV2(body []byte, l Limits) (series, first, symbols 
 		}
 	}
 	if !recognized {
-		return 0, 0, 0, malformed("body", errForeignV2)
+		return 0, 0, 0, malformed("the body", errForeignV2)
 	}
 	return series, first, symbols, b.expand(symbolSize * len(b.Symbols))
 }

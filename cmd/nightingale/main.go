@@ -1,5 +1,4 @@
-// Command nightingale receives Prometheus remote write and publishes the samples
-// to Apache Pulsar.
+// Command nightingale receives Prometheus remote write and publishes the samples to Apache Pulsar.
 package main
 
 import (

@@ -15,7 +15,7 @@ import (
 )
 
 // adminGrace is how long admin requests may still run after all else has stopped: a profile in
-// progress must not hold up the exit.
+// progress must not delay the exit.
 const adminGrace = time.Second
 
 // adminConnections bounds the connections of the admin server that wait for a request: probes and
@@ -75,10 +75,10 @@ func (r *Runtime) adminHandler() http.Handler {
 	return mux
 }
 
-// readyGauge is what /-/ready says, as a metric.
+// readyGauge returns the result of /-/ready as a metric.
 func readyGauge(checks *checkSet) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "aviary_ready", Help: "1 while /-/ready is 200: the process has started and all its checks pass.",
+		Name: "aviary_ready", Help: "1 while /-/ready answers 200: the process has started, and all its checks pass. Otherwise 0.",
 	}, func() float64 {
 		if checks.read(context.Background()).Status == ready {
 			return 1
@@ -92,7 +92,7 @@ func newRegistry(name string) *prometheus.Registry {
 	build := ThisBuild()
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name:        "aviary_build_info",
-		Help:        "What runs here; always 1.",
+		Help:        "Version, commit and Go version of the process, as labels. Always 1.",
 		ConstLabels: prometheus.Labels{"service": name, "version": build.Version, "commit": build.Commit, "go_version": build.Go},
 	})
 	info.Set(1)

@@ -1,9 +1,9 @@
-// Package app runs a service as a process: command line and configuration, logger, admin server,
+// Package app runs a service as a process: command line, configuration, logger, admin server,
 // signals, actors and their ordered stop.
 //
-// A binary's main is one call of [Main]. The service is built by a function that receives a
-// [Runtime], registers its parts with it and returns; from then on the process runs until a signal,
-// [Runtime.Shutdown] or the first failure of a part.
+// The main function of a binary calls [Main]. The service is a function that gets a [Runtime],
+// registers its parts there and returns. Then the process runs until a signal, [Runtime.Shutdown] or
+// the first failure of a part. The package must not import a service.
 package app
 
 import (
@@ -43,8 +43,8 @@ type Program[T Configuration] struct {
 	// process is asked to stop during Build: pass it to calls that wait, not to the parts, which
 	// have their own. What Build has registered before an error is stopped in order.
 	Build func(ctx context.Context, rt *Runtime, cfg T) error
-	// Connect returns what -config.connect tries: what the service would use. end is called after
-	// the last trial. May be nil: then there is nothing to try.
+	// Connect returns the trials of -config.connect: of the servers, topics and permissions that the
+	// service uses. end is called after the last trial. May be nil: then there is nothing to try.
 	Connect func(cfg T) (trials []trial.Trial, end func())
 	// Setup returns what -setup creates at Pulsar. May be nil: then there is nothing to create.
 	Setup func(ctx context.Context, cfg T) ([]setup.Cluster, error)
@@ -58,7 +58,7 @@ func Main[T Configuration](p Program[T]) int {
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
 	signal.Notify(hangups, syscall.SIGHUP)
 	// Without this, the first line that is logged after its reader has gone would end the process
-	// at once, even in the middle of its stop. With it, the write fails, and the service goes on
+	// at once, even in the middle of its stop. With it, the write fails, and the service continues
 	// without a log.
 	signal.Ignore(syscall.SIGPIPE)
 	defer signal.Stop(signals)
@@ -68,7 +68,7 @@ func Main[T Configuration](p Program[T]) int {
 	})
 }
 
-// process holds what a program uses of the operating system.
+// process holds the parts of the operating system that a program uses.
 type process struct {
 	args, environ  []string
 	stdout, stderr io.Writer

@@ -61,5 +61,5 @@ func (c Common) Validate() error {
 
 func (c Common) common() Common { return c }
 
-// Configuration is what every service's configuration is: a struct that embeds [Common].
+// Configuration is the configuration of a service: a struct that embeds [Common].
 type Configuration interface{ common() Common }

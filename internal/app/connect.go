@@ -7,7 +7,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/trial"
 )
 
-// connect tries what the service would use, and returns the exit status.
+// connect runs the trials of the service, and returns the exit status.
 func (p Program[T]) connect(proc process, cfg T, source string) int {
 	ctx, cancel := proc.untilSignal()
 	defer cancel()
@@ -21,11 +21,11 @@ func (p Program[T]) connect(proc process, cfg T, source string) int {
 		defer end()
 	}
 	tried, failed := trial.Run(ctx, trials, proc.stdout)
+	status := proc.print(fmt.Sprintf("%s: %d of %d failed\n", p.Name, failed, tried))
 	if failed > 0 {
-		_ = proc.print(fmt.Sprintf("%s: %d of %d failed\n", p.Name, failed, tried))
 		return exitFailed
 	}
-	return proc.print(fmt.Sprintf("%s: nothing of %d is missing\n", p.Name, tried))
+	return status
 }
 
 // untilSignal returns a context that ends at the first signal.

@@ -86,8 +86,8 @@ func (h *checkSet) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	_ = json.NewEncoder(w).Encode(body) // fails only when the client has closed the connection
 }
 
-// read returns the state, whatever the phase is: while the process starts, the checks say what it
-// waits for.
+// read returns the state, in any phase: while the process starts, the checks show the parts that are
+// not ready yet.
 func (h *checkSet) read(ctx context.Context) readiness {
 	errs := h.probe(ctx)
 	h.mu.Lock()

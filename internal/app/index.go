@@ -15,9 +15,9 @@ type adminPage struct{ path, what string }
 func adminPages() []adminPage {
 	return []adminPage{
 		{"/metrics", "metrics for Prometheus: the service's, the library's and the Pulsar client's"},
-		{"/-/healthy", "200 while the process lives"},
-		{"/-/ready", "200 when it is ready, else 503; the checks and what keeps them from passing"},
-		{"/-/config", "the configuration that is in effect, secrets redacted"},
+		{"/-/healthy", "200 while the process runs"},
+		{"/-/ready", "200 when the service is ready, otherwise 503; the result of each check"},
+		{"/-/config", "the configuration in effect, without secrets"},
 		{"/debug/pprof/", "profiles, for go tool pprof"},
 	}
 }
@@ -29,10 +29,10 @@ func (r *Runtime) index(w http.ResponseWriter, req *http.Request) {
 	pages := append(adminPages(), r.pages...)
 	r.mu.Unlock()
 	slices.SortFunc(pages, func(a, b adminPage) int { return strings.Compare(a.path, b.path) })
-	title := r.Name + ", admin address"
+	title := r.Name + ", admin server"
 	status := http.StatusOK
 	if req.URL.Path != "/" {
-		title, status = "There is no such page here. "+title, http.StatusNotFound
+		title, status = "Unknown path. "+title, http.StatusNotFound
 	}
 	var b strings.Builder
 	if kind := "text/html"; strings.Contains(req.Header.Get("Accept"), kind) {

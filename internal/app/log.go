@@ -17,7 +17,7 @@ const logTimeout = time.Second
 
 // logWriter writes lines to w, one at a time. While the process works, a line waits until w takes
 // it. Once the process stops, a line waits for logTimeout at most. While w is stuck, later lines
-// are dropped: a reader that has stopped reading must not hold up the stop.
+// are dropped: a reader that has stopped reading must not delay the stop.
 type logWriter struct {
 	w     io.Writer
 	turn  chan struct{} // holds one element while nothing is written

@@ -50,7 +50,7 @@ func (r *Runtime) TuneMemory(need int64) {
 	switch {
 	case same:
 	case limit < need:
-		r.Log.Warn("the bounds of this configuration allow more memory than there is: under load the garbage collector will take much CPU time",
+		r.Log.Warn("the configured limits exceed the memory of the process: under load the garbage collector takes much CPU time",
 			zap.Int64("needed_bytes", need), zap.Int64("limit_bytes", limit))
 	default:
 		r.Log.Debug("memory limit", zap.Int64("limit_bytes", limit))

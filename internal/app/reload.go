@@ -48,7 +48,7 @@ func reload[T Configuration](ctx context.Context, r *Runtime, spec config.Spec[T
 		r.unchanged(err)
 		return
 	}
-	// The stop waits only from here on: a file that blocks must not hold it up.
+	// The stop waits only from here on: a file that blocks must not delay it.
 	if !r.beginReload(ctx) {
 		r.Log.Info("configuration not changed: the process stops")
 		return

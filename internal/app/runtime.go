@@ -17,7 +17,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// Runtime is what a service is built on. It stops actors and closing functions in the reverse order
+// Runtime runs the parts of a service. It stops actors and closing functions in the reverse order
 // of their registration, each completely before the next, as defer does: register first what others
 // depend on. A service that dials, then opens a publisher, then serves, stops taking requests,
 // finishes those it has, flushes the publisher and closes the connection.
@@ -39,7 +39,7 @@ type Runtime struct {
 	mu       sync.Mutex
 	pages    []adminPage // the service's own
 	stages   []*stage
-	stopped  bool // every stage was stopped: what comes later is refused
+	stopped  bool // every stage was stopped: further stages are refused
 	reload   func(ctx context.Context, cfg any) error
 	failures []error // the first is the reason of the stop
 	logged   int     // how many of failures were logged when the stop began
@@ -69,9 +69,9 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// errEarly is the failure of an actor that ended by itself: a process must not live on without one
-// of its parts.
-var errEarly = errors.New("ended without having been asked to stop")
+// errEarly is the failure of an actor that ended before the stop: a process must not continue
+// without one of its parts.
+var errEarly = errors.New("ended unexpectedly")
 
 func newRuntime(name string, log *zap.Logger, shutdownTimeout time.Duration) *Runtime {
 	r := &Runtime{
@@ -211,7 +211,7 @@ func (r *Runtime) run(ctx context.Context, build func(context.Context) error) er
 
 // awaitReload waits until a change of the configuration has ended, for at most half of the time of
 // the whole stop: a change that hangs must not keep the parts from their own stop, in which they
-// write what they still hold.
+// write their remaining records.
 func (r *Runtime) awaitReload(ctx context.Context) {
 	timer := time.NewTimer(r.shutdownTimeout / 2)
 	defer timer.Stop()

@@ -94,11 +94,11 @@ func TestFailuresStopTheProcess(t *testing.T) {
 		is    error
 	}{
 		"an error":              {func(context.Context) error { return boom }, "actor bad: boom", boom},
-		"an end without error":  {func(context.Context) error { return nil }, "actor bad: ended without having been asked to stop", errEarly},
+		"an end without error":  {func(context.Context) error { return nil }, "actor bad: ended unexpectedly", errEarly},
 		"a foreign cancelation": {func(context.Context) error { return context.Canceled }, "actor bad: context canceled", context.Canceled},
 		"a panic":               {func(context.Context) error { panic("boom") }, "actor bad: panic: boom", nil},
 		"a panic with an error": {func(context.Context) error { panic(boom) }, "actor bad: panic: boom", boom},
-		"the goroutine's end":   {func(context.Context) error { runtime.Goexit(); return nil }, "actor bad: ended without having been asked to stop", errEarly},
+		"the goroutine's end":   {func(context.Context) error { runtime.Goexit(); return nil }, "actor bad: ended unexpectedly", errEarly},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

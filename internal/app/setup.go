@@ -6,8 +6,8 @@ import (
 	"github.com/aviaryhq/aviary/internal/setup"
 )
 
-// setup prints what the service lacks at Pulsar, and with apply creates it. It returns the exit
-// status.
+// setup prints the resources that the service needs at Pulsar and that are missing, and with apply
+// creates them. It returns the exit status.
 func (p Program[T]) setup(proc process, cfg T, source string, apply bool) int {
 	ctx, cancel := proc.untilSignal()
 	defer cancel()

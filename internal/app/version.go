@@ -6,8 +6,8 @@ import (
 	"runtime/debug"
 )
 
-// Set by the Makefile through -ldflags -X: a build without version control information still knows
-// what it is.
+// The Makefile sets them through -ldflags -X, so that a build without version control information
+// has its version.
 var (
 	version string
 	commit  string //nolint:gochecknoglobals // the linker sets it

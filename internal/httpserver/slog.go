@@ -35,7 +35,7 @@ func (h slogHandler) Enabled(_ context.Context, level slog.Level) bool {
 func (h slogHandler) Handle(_ context.Context, r slog.Record) error {
 	fields := slices.Clone(h.attrs)
 	r.Attrs(func(a slog.Attr) bool {
-		if a.Key != "http2" { // what the web configuration allows; NewServer never speaks it
+		if a.Key != "http2" { // the web configuration allows HTTP/2, but NewServer never speaks it
 			fields = append(fields, zap.Any(a.Key, a.Value.Any()))
 		}
 		return true

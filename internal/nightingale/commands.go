@@ -12,7 +12,7 @@ import (
 
 // Flags registers the command line's own flags.
 func Flags(fs *flag.FlagSet, cfg *Config) {
-	const usage = "print the samples of the topic as they arrive, until Ctrl-C, instead of receiving any"
+	const usage = "print the samples of the topic as they arrive, until Ctrl-C; receive no requests"
 	fs.BoolFunc("tail", usage, func(string) error {
 		cfg.Tail = true
 		// A tail often runs on a machine with a receiver, whose admin server has the default port.
@@ -20,7 +20,7 @@ func Flags(fs *flag.FlagSet, cfg *Config) {
 		cfg.Admin.Listen, cfg.Log.Level = "127.0.0.1:0", "warn"
 		return nil
 	})
-	fs.StringVar(&cfg.TailTopic, "tail.topic", cfg.TailTopic, "the `topic` that -tail reads, where it is not the configured one")
+	fs.StringVar(&cfg.TailTopic, "tail.topic", cfg.TailTopic, "the `topic` that -tail reads; default: the key topic")
 }
 
 // Setup returns what -setup creates: the topics that the configuration names in full, and the
@@ -53,7 +53,7 @@ func (c Config) tryTopics(client *messaging.Client) []trial.Trial {
 	asked := c.Topic // the trial of the admin API needs any topic of the namespace
 	if before, _, template := strings.Cut(c.Topic, "{"); template {
 		asked = before[:strings.LastIndexByte(before, '/')+1] + "aviary-reach"
-		topics = append(topics, trial.Of("topic "+c.Topic, trial.Note("not tried: its name depends on what is sent")))
+		topics = append(topics, trial.Of("topic "+c.Topic, trial.Note("not tried: its name depends on the requests")))
 	} else {
 		topics = append(topics, trial.Publish(client, "topic", c.Topic))
 	}
@@ -65,7 +65,7 @@ func (c Config) tryTopics(client *messaging.Client) []trial.Trial {
 	case messaging.ValidTopic(asked):
 		return append(trial.Admin(client, "pulsar", c.Pulsar.AdminURL, asked), topics...)
 	case c.Pulsar.AdminURL != "": // the namespace also depends on the samples
-		note := trial.Note("not tried: the topic's namespace depends on what is sent")
+		note := trial.Note("not tried: the topic's namespace depends on the requests")
 		topics = append(topics, trial.Of("pulsar.admin_url "+c.Pulsar.AdminURL, note))
 	}
 	return topics

@@ -52,9 +52,9 @@ type Config struct {
 	// while Pulsar is unreachable, loses the queue, up to profile.max_pending_records messages.
 	// Default broker.
 	Ack string `yaml:"ack"`
-	// RequestTimeout is how long a request may wait for the acknowledgements before it gets 503. It
-	// may wait half of that for a topic that is not open yet. Keep it below the sender's own
-	// timeout (Prometheus' remote_timeout, 30s). Default 10s.
+	// RequestTimeout is the maximum time between the end of a request's body and its answer. Beyond
+	// it: 503. A request waits at most half of that time for a topic that is not open yet. Set it below
+	// the sender's own timeout (Prometheus' remote_timeout, 30s). Default 10s.
 	RequestTimeout time.Duration `yaml:"request_timeout"`
 	// Dedup recognises requests that a sender repeats.
 	Dedup publish.DedupConfig `yaml:"dedup"`
@@ -116,7 +116,7 @@ func (c Config) publishing() publish.Config {
 	}
 }
 
-// Validate returns every fault of the keys of this level.
+// Validate checks the keys of this level. Each section checks its own.
 func (c Config) Validate() error {
 	var errs []error
 	if t, err := topic.Parse(c.Topic); err != nil {

@@ -34,7 +34,7 @@ func TestConfigurationFaults(t *testing.T) {
 		{"NIGHTINGALE_ACK=never", `ack: must be one of broker, queued, got "never"`},
 		{"NIGHTINGALE_EXEMPLAR_SERIES=maybe", `exemplar_series: must be one of refuse, accept, got "maybe"`},
 		{"NIGHTINGALE_TOPIC=metrics", "topic: must be persistent://"},
-		{"NIGHTINGALE_TOPIC=persistent://public/default/m-partition-{tenant}", "topic: must not have {tenant} at the end of a name after"},
+		{"NIGHTINGALE_TOPIC=persistent://public/default/m-partition-{tenant}", "topic: must not end with {tenant} after"},
 		{"NIGHTINGALE_HTTP_LISTEN=9201", "http.listen: must be host:port"},
 		{"NIGHTINGALE_REQUEST_TIMEOUT=0s", "request_timeout: must be > 0"},
 		{"NIGHTINGALE_LIMITS_SERIES=0", "limits.series: must be > 0"},

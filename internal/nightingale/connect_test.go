@@ -61,7 +61,7 @@ func TestConnect(t *testing.T) {
 		cfg.Pulsar.AdminURL = "http://" + nobody
 	})
 	assert.Equal(t, 2, failed)
-	assert.Contains(t, text, "  topic TOPIC: note: not tried: its name depends on what is sent\n")
+	assert.Contains(t, text, "  topic TOPIC: note: not tried: its name depends on the requests\n")
 	assert.Contains(t, text, ": the topic is terminated: it accepts no more messages\n")
 	assert.Regexp(t, `(?m)^  pulsar.admin_url http://`+nobody+`: .*connection refused$`, text)
 

@@ -23,7 +23,7 @@ func newFamilies(limit int) *families {
 	return &families{limit: limit, shares: admission.NewShares(limit), known: make(map[string]map[string]*batch.Metadata)}
 }
 
-// learn remembers a tenant's entries, and returns what became of them.
+// learn remembers a tenant's entries, and returns how many are remembered, ignored and evicted.
 func (f *families) learn(tenant string, entries []batch.Metadata) (r batch.MetadataCounts) {
 	if len(entries) == 0 {
 		return r

@@ -43,14 +43,14 @@ func newMetrics(reg prometheus.Registerer, cfg Config) *metrics {
 		rejected: counter("nightingale_samples_rejected_total", "Samples of invalid series, of all kinds, by reason.", "reason"),
 		filtered: counter("nightingale_samples_filtered_total", "Samples of all kinds that the configuration filters out. "+
 			"They count as written for the sender. By reason: relabel (a rule drops them), "+
-			"nameless (a rule removes the metric's name) or format (it has no place for them).", "reason"),
+			"nameless (a rule removes the metric's name) or format (it cannot contain them).", "reason"),
 		metadata: counter("nightingale_metadata_total", "Metadata entries received, by result: remembered; "+
 			"ignored (no name, name or unit too long, or limits.metadata_families is 0); "+
 			"rejected (not UTF-8, or larger than limits.series_bytes); evicted (removed for another entry).", "result"),
 		bodyBytes: counter("nightingale_bytes_total",
 			"Bytes of request bodies, compressed and decoded, and of the messages published for them.", "state"),
-		repeated: counter("nightingale_repeated_requests_total", "Requests with the body of an earlier one, "+
-			"which were not published again, by its state: joined (still under way) or answered (acknowledged before).", "state"),
+		repeated: counter("nightingale_repeated_requests_total", "Requests with the body of an earlier request. "+
+			"They are not published again. By state of the earlier request: joined (in flight) or answered (acknowledged).", "state"),
 		requestTime: create.NewHistogram(prometheus.HistogramOpts{
 			Name: "nightingale_request_duration_seconds", Help: "Time from a request's headers to its answer.", Buckets: buckets,
 			// Also a native histogram, for a Prometheus that requests it.
@@ -59,7 +59,7 @@ func newMetrics(reg prometheus.Registerer, cfg Config) *metrics {
 		stages: create.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "nightingale_stage_duration_seconds", Help: "Time of a request in each stage.", Buckets: buckets,
 		}, []string{"stage"}),
-		inFlight: gauge("nightingale_requests_in_flight", "Write requests being handled."),
+		inFlight: gauge("nightingale_requests_in_flight", "Write requests in flight."),
 		inFlightSize: gauge("nightingale_in_flight_bytes",
 			"Bytes that requests hold, until their messages are published: bodies, decoded elements, messages."),
 		connections: gauge("nightingale_connections", "Senders' open connections."),

@@ -34,7 +34,7 @@ func (v *receiver) apply(cfg Config) error {
 }
 
 // reload applies a configuration while the service runs. It refuses a configuration that changes a
-// key that is not one of settings, and applies none of it. So the configuration that the admin
+// key that is not one of settings as a whole. So the configuration that the admin
 // server shows is always in effect.
 func (v *receiver) reload(before, after Config) error {
 	kept := after

@@ -147,7 +147,7 @@ const overflowMetric = "nightingale_topic_overflow_samples_total"
 // overflowed is the metric of n samples that went to the overflow topic.
 func overflowed(n int) string {
 	return fmt.Sprintf(`
-# HELP %[1]s Samples of all kinds that went to topics.overflow_topic: topics.max_topics left no topic for them, or theirs did not open.
+# HELP %[1]s Samples of all kinds that went to topics.overflow_topic: topics.max_topics was reached, or their topic did not open or is terminated.
 # TYPE %[1]s counter
 %[1]s %[2]d
 `, overflowMetric, n)

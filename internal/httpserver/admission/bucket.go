@@ -35,8 +35,8 @@ func (b *Bucket) Rate() float64 {
 	return b.rate
 }
 
-// Inherit returns the former bucket with the rate and the burst of b: what is left in it stays, up
-// to the burst. If one of the two is nil, it returns b. Nobody else may use b yet.
+// Inherit returns the former bucket with the rate and the burst of b. Its units stay, up to the
+// burst. If one of the two is nil, it returns b. Nobody else may use b yet.
 func (b *Bucket) Inherit(former *Bucket, now time.Time) *Bucket {
 	if b == nil || former == nil {
 		return b
@@ -86,7 +86,7 @@ func (b *Bucket) Charge(now time.Time, n int) {
 	b.left -= float64(n)
 }
 
-// Take takes n units if Wait returns 0 for them, otherwise none. It returns what Wait returns.
+// Take returns the result of Wait. It takes n units if that is 0, and otherwise takes no units.
 func (b *Bucket) Take(now time.Time, n int) time.Duration {
 	if b == nil {
 		return 0

@@ -1,4 +1,5 @@
-// Package admission limits what requests may take: bytes in flight, and quotas per second.
+// Package admission limits the bytes in flight of requests, and their rate by quotas. Of httpserver
+// it may import refusal only.
 package admission
 
 import (

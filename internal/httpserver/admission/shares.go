@@ -1,8 +1,8 @@
 package admission
 
-// Shares counts the entries of a bounded table by tenant, and tells whose entry to evict when the
-// table is full. So no tenant can take the place of others. A Shares is not safe for concurrent use:
-// the lock of the table guards it.
+// Shares counts the entries of a bounded table by tenant, and chooses the tenant whose entry is
+// evicted when the table is full. So no tenant can take the place of others. A Shares is not safe
+// for concurrent use: the lock of the table guards it.
 type Shares struct {
 	limit, total int
 	held         map[string]int // entries by tenant, never 0

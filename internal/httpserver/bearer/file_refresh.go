@@ -9,7 +9,7 @@ import (
 const refreshInterval = 10 * time.Second
 
 // FileRefresh limits how often files that requests need are read again. One request reads them, the
-// others use what was read before: a file system that hangs blocks one request only. The zero value
+// others use the earlier content: a file system that hangs blocks one request only. The zero value
 // lets the first caller read. It is safe for concurrent use.
 type FileRefresh struct {
 	mu      sync.Mutex

@@ -1,5 +1,6 @@
-// Package bearer has bearer tokens and the tenants that they belong to, from the configuration and
-// from files that are read again.
+// Package bearer checks bearer tokens and returns their tenants. The tokens come from the
+// configuration and from files. A request reads the files again if the last reading is at least ten
+// seconds ago. Of httpserver the package may import refusal only.
 package bearer
 
 import (

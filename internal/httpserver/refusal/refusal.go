@@ -1,4 +1,5 @@
 // Package refusal has the errors by which HTTP servers refuse requests, their answers and their log.
+// It must not import another package of httpserver.
 package refusal
 
 import (

@@ -1,7 +1,7 @@
-// Package suspension refuses requests for a topic that stores nothing now: until the topic is open,
-// after it is lost, and after a request was not acknowledged in time, until everything that was
-// queued is acknowledged. Meanwhile each request would fill the queue with records that its sender
-// will send again.
+// Package suspension refuses requests for a topic that stores nothing now: the topic is not open,
+// is lost, or has not acknowledged a request in time. Otherwise each request would fill the queue
+// with records that its sender will send again. A suspension for a late acknowledgement ends when
+// everything queued is acknowledged. Of httpserver the package may import refusal only.
 package suspension
 
 import (

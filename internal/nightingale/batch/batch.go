@@ -1,9 +1,7 @@
-// Package batch holds a decoded remote write request, independent of protocol and format: series
-// with their labels, samples, exemplars, histograms and metadata. It keeps them in reusable slices
-// that need no new allocation, and bounds their memory.
-//
-// Decoders fill a [Batch], validation and rules change it, and formats read it. Strings of a batch
-// alias the request's body.
+// Package batch holds a decoded request, independent of protocol and format: series with labels,
+// samples, exemplars, histograms and metadata. It reuses its memory for further requests and bounds
+// it. Decoders fill a [Batch], validation and rules change it, formats read it. Its strings point
+// into the decoded body. It must not import another package of Nightingale.
 package batch
 
 import "math"

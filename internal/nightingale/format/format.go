@@ -1,5 +1,5 @@
-// Package format encodes a batch of series into messages. To add a format, add a file with an
-// encode function, and a line in [All].
+// Package format encodes the series of a batch into messages. To add a format, add a file with an
+// encode function and a line in [All]. It may import batch, but not remotewrite, relabel or publish.
 package format
 
 import (
@@ -56,7 +56,7 @@ func Find(name string) Format {
 
 // Messages holds messages of one request: all of them, or a piece. A request can become much larger
 // as messages, because each repeats its series' labels. So PieceBytes bounds the messages that
-// exist at one time: when they have this size, Publish is called, and encoding goes on afterwards.
+// exist at one time: when they have this size, Publish is called, and then encoding continues.
 //
 // Keys and payloads are in one allocation, the arena. The memory is reused only when nothing reads
 // it any more: a publisher may read a payload long after the request has timed out.
@@ -99,7 +99,7 @@ func (o *Messages) NextPiece(free bool) {
 	o.arena, o.marks, o.Records, o.Bytes = o.arena[:0], o.marks[:0], o.Records[:0], 0
 }
 
-// Counts returns what the record with this index contains, without the number of series.
+// Counts returns the number of samples, histograms and exemplars in the record with this index.
 func (o *Messages) Counts(record int) batch.Counts {
 	c := o.marks[record].contents
 	return batch.Counts{Samples: int(c.samples), Histograms: int(c.histograms), Exemplars: int(c.exemplars)}

@@ -83,7 +83,7 @@ func packedSize(b *batch.Batch, p *Packing) int {
 }
 
 // sort fills order, and sets next to the end of each partition's series in order. With more than
-// one partition it computes the keys that Validate has left out.
+// one partition it computes the keys that Validate has not computed.
 func (p *Packing) sort(b *batch.Batch, partitions int) {
 	p.next = append(p.next[:0], make([]int32, partitions)...)
 	p.partition = slices.Grow(p.partition[:0], len(b.Series))[:len(b.Series)]

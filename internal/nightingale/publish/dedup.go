@@ -18,12 +18,12 @@ import (
 // of the same tenant. Such a request gets the answer of the earlier one, and is not published
 // again.
 type DedupConfig struct {
-	// Entries is how many completed requests are remembered. If there are more, Nightingale evicts the
-	// oldest, mostly of the tenant with the most. Requests in flight are always remembered. 0: no
-	// requests are remembered, and a request that was not acknowledged in time is published again if
-	// the sender repeats it. Default 10000.
+	// Entries is the maximum number of completed requests that are remembered. If there are more,
+	// Nightingale evicts the oldest, mostly of the tenant with the most. Requests in flight are always
+	// remembered. 0: no requests are remembered, and a request that was not acknowledged in time is
+	// published again if the sender repeats it. Default 10000.
 	Entries int `yaml:"entries"`
-	// Window is how long completed requests are remembered. Default 10m.
+	// Window is the time for which a completed request is remembered. Default 10m.
 	Window time.Duration `yaml:"window"`
 }
 
@@ -50,7 +50,7 @@ type Attempt struct {
 	key    BodyKey
 	place  *list.Element         // in the tenant's list of completed attempts; nil while in flight
 	expiry *time.Timer           // removes a completed attempt
-	stored map[string]storedPart // by topic, what attempts at this body have stored while it is incomplete
+	stored map[string]storedPart // by topic, the parts that attempts at this body have stored while others are missing
 	done   chan struct{}         // closed when contents and err are final
 
 	contents batch.Contents

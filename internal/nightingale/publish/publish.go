@@ -1,7 +1,8 @@
-// Package publish is the publishing stage. Publish is the path of a request: split.go sorts its
-// series by topic and acquires the topics from topics.go, the format encodes them, and
-// topic_publisher.go publishes the messages of each topic and waits for the acknowledgements.
-// dedup.go recognises repeated requests. shared_bytes.go bounds what all topics hold.
+// Package publish is the publishing stage. [Topics.Publish] handles a request: split.go sorts its
+// series by topic and acquires the topics from topics.go, the format encodes the messages, and
+// topic_publisher.go publishes them and waits for the acknowledgements. dedup.go recognises repeated
+// requests. shared_bytes.go bounds the unacknowledged bytes of all topics together. The package
+// imports batch, format and topic, and publishes by pkg/messaging.
 package publish
 
 import (
@@ -36,7 +37,7 @@ func (w *Workspace) Size() int { return w.Batch.Size() + w.Packing.Size() }
 type Request struct {
 	*Claim
 	Format   format.Format
-	Contents *batch.Contents // Publish counts what cannot be published as invalid instead of valid
+	Contents *batch.Contents // Publish counts series that cannot be published as invalid instead of valid
 	Space    *Workspace      // the series
 	Size     int             // of the messages, as Format estimates it
 	Out      *Outgoing       // memory for the messages
@@ -58,7 +59,7 @@ type part struct {
 	begun      bool            // a piece was published
 	err        error           // why no further record is published: the sender must repeat the part
 	overflowed int             // samples of all kinds that go to the overflow topic
-	storedPart                 // what is stored of it in the end
+	storedPart                 // its stored series and its samples that the broker does not accept
 }
 
 // Delivered is the outcome of publishing a request.
@@ -77,7 +78,7 @@ type publication struct {
 
 	byTopic map[string]int // part of each topic, or why it has none
 	last    int            // part of the last series, often that of the next one, too; -1: none
-	full    bool           // there was no place for a topic: make none for others
+	full    bool           // max_topics is reached: close no topic for another one
 }
 
 // Publish encodes the messages of a request, publishes each part to its topic, and waits for the

@@ -22,7 +22,7 @@ const (
 	topicRefused  = -2 // the topic cannot be opened, or was terminated
 )
 
-// storedPart is what an attempt has stored of a part.
+// storedPart is the part of a request that an attempt has stored.
 type storedPart struct {
 	series   seriesSet
 	tooLarge batch.Counts // contents of messages that the broker does not accept
@@ -160,7 +160,7 @@ func (p *publication) awaitParts(ctx context.Context) (ok bool) {
 
 // reject counts a series as invalid instead of valid.
 func (p *publication) reject(s *batch.Series, why int32) {
-	reason, text := "max_topics", "no further topic may be opened (topics.max_topics)"
+	reason, text := "max_topics", "its topic cannot be opened, because topics.max_topics topics are open"
 	if why == topicRefused {
 		reason, text = "topic_refused", "its topic cannot be opened, or was terminated"
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// What an answer 204 means.
+// Meanings of an answer 204.
 const (
 	AckBroker = "broker" // the broker has acknowledged every message
 	AckQueued = "queued" // every message is in the publisher's queue, in memory

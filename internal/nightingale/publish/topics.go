@@ -26,9 +26,9 @@ type TopicsConfig struct {
 	// DefaultTenant replaces {tenant} for requests without the header X-Scope-OrgID. Default
 	// public.
 	DefaultTenant string `yaml:"default_tenant"`
-	// MaxTopics is how many topics may be open at the same time. If all are open, a new topic
-	// replaces an unused topic of the tenant that has opened the most, provided that its own tenant
-	// has opened less than its share, the bound divided by the number of tenants. Otherwise its
+	// MaxTopics is the maximum number of topics that are open at the same time. If all are open, a
+	// new topic replaces an unused topic of the tenant that has opened the most, provided that its own
+	// tenant has opened less than its share, the bound divided by the number of tenants. Otherwise its
 	// series go to OverflowTopic. Without one they are refused with 400 and counted, and the other
 	// series of the request are written. Default 100.
 	MaxTopics int `yaml:"max_topics"`
@@ -37,7 +37,8 @@ type TopicsConfig struct {
 	// one of max_topics. Without it, series whose topic cannot be opened or is terminated are
 	// refused with 400, and a request with a topic that is not open yet gets 503. Default: none.
 	OverflowTopic string `yaml:"overflow_topic"`
-	// IdleAfter is how long a topic stays open without records. Default 10m.
+	// IdleAfter is the time after which a topic without new records is closed. At least 1s. Default
+	// 10m.
 	IdleAfter time.Duration `yaml:"idle_after"`
 }
 
@@ -88,12 +89,12 @@ type Metrics struct {
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		open: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "nightingale_topics", Help: "Topics that are open or being opened: one, or those that a topic with placeholders makes.",
+			Name: "nightingale_topics", Help: "Topics that are open or being opened; 1 if topic has no placeholders.",
 		}),
 		overflow: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "nightingale_topic_overflow_samples_total",
 			Help: "Samples of all kinds that went to topics.overflow_topic: " +
-				"topics.max_topics left no topic for them, or theirs did not open.",
+				"topics.max_topics was reached, or their topic did not open or is terminated.",
 		}),
 		dropped: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "nightingale_dropped_messages_total",
@@ -250,7 +251,7 @@ func (t *Topics) begin(name, tenant string, pinned bool) *topicPublisher {
 		}
 		// Senders choose the name: a topic that takes no records must not stop the service.
 		p.err = err
-		t.log.Error("a topic accepts no records", zap.String("topic", name), zap.Error(err))
+		t.log.Error("cannot publish to a topic: it cannot be opened, or is terminated", zap.String("topic", name), zap.Error(err))
 	}()
 	return p
 }
@@ -322,8 +323,8 @@ func (t *Topics) closeUnused(tenant string) bool {
 	return oldest != nil
 }
 
-// close removes an unused topic, and closes it in the background. That takes as long as it takes,
-// because a successor must not overtake it. The caller holds t.mu.
+// close removes an unused topic, and closes it in the background. It has no timeout, because a
+// successor must not overtake the topic's records. The caller holds t.mu.
 func (t *Topics) close(p *topicPublisher) {
 	delete(t.known, p.name)
 	t.shares.Add(p.tenant, -1)
@@ -342,7 +343,7 @@ func (t *Topics) close(p *topicPublisher) {
 	}()
 }
 
-var errNotReached = errors.New("no answer of Pulsar yet")
+var errNotReached = errors.New("Pulsar has not answered yet")
 
 // Check is the readiness check. It fails if all topics are unavailable, not counting topics that
 // take no records: senders choose the topics, and a bad choice must not make the service unready.

@@ -1,5 +1,6 @@
-// Package relabel drops and changes series between validation and encoding: by Prometheus'
-// relabelling rules, the labels of the message key, and what the format can hold.
+// Package relabel changes valid series before they are encoded. It applies Prometheus' relabelling
+// rules, computes the message key from key_labels, and drops samples that the format cannot contain.
+// It may import batch, but not remotewrite, format or publish.
 package relabel
 
 import (

@@ -10,7 +10,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 )
 
-var errForeign = errors.New("no field of prometheus.WriteRequest in it: is it a remote write 2.0 body?")
+var errForeign = errors.New("it has no field of prometheus.WriteRequest (is it a remote write 2.0 body?)")
 
 // typicalLabelBytes is the size of a typical label in a body.
 const typicalLabelBytes = 16
@@ -58,7 +58,7 @@ func DecodeV1(into *batch.Batch, body []byte, l Limits) error {
 		}
 	}
 	if !recognized {
-		return malformed("body", errForeign)
+		return malformed("the body", errForeign)
 	}
 	return nil
 }

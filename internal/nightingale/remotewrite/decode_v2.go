@@ -15,7 +15,7 @@ import (
 )
 
 var (
-	errForeignV2 = errors.New("no field of io.prometheus.write.v2.Request in it: is it a remote write 1.0 body?")
+	errForeignV2 = errors.New("it has no field of io.prometheus.write.v2.Request (is it a remote write 1.0 body?)")
 	errReference = errors.New("a reference is not an unsigned integer of 32 bits")
 )
 
@@ -93,7 +93,7 @@ func (b decoder) decodeSymbolsV2(body []byte, l Limits) (series, first, symbols 
 		}
 	}
 	if !recognized {
-		return 0, 0, 0, malformed("body", errForeignV2)
+		return 0, 0, 0, malformed("the body", errForeignV2)
 	}
 	return series, first, symbols, b.expand(symbolSize * len(b.Symbols))
 }

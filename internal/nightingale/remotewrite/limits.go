@@ -10,44 +10,48 @@ import (
 
 // Limits bound requests.
 type Limits struct {
-	// CompressedBytes and DecodedBytes are the maximum size of a body before and after
-	// decompression. Beyond them: 413. Defaults 10MiB and 32MiB.
+	// CompressedBytes is the maximum size of a body as it arrives. Beyond it: 413. Default 10MiB.
 	CompressedBytes config.Bytes `yaml:"compressed_bytes"`
-	DecodedBytes    config.Bytes `yaml:"decoded_bytes"`
+	// DecodedBytes is the maximum size of a decompressed body, and of a 2.0 body with all its
+	// references expanded. Beyond it: 413. At most 1GiB. Default 32MiB.
+	DecodedBytes config.Bytes `yaml:"decoded_bytes"`
 	// Series is the maximum number of series, and of metadata entries, in a request. Beyond it:
 	// 413. Default 50000.
 	Series int `yaml:"series"`
-	// LabelsPerSeries is the maximum number of labels of a series. LabelNameBytes and
-	// LabelValueBytes are the maximum length of a label's name and value. Beyond them: 400 for the
-	// series. Defaults 128, 1KiB and 64KiB.
-	LabelsPerSeries int          `yaml:"labels_per_series"`
-	LabelNameBytes  config.Bytes `yaml:"label_name_bytes"`
+	// LabelsPerSeries is the maximum number of labels of a series, and of an exemplar. Beyond it: 400
+	// for the series. Default 128.
+	LabelsPerSeries int `yaml:"labels_per_series"`
+	// LabelNameBytes is the maximum length of a label's name. Beyond it: 400 for the series. Default
+	// 1KiB.
+	LabelNameBytes config.Bytes `yaml:"label_name_bytes"`
+	// LabelValueBytes is the maximum length of a label's value. Beyond it: 400 for the series. Default
+	// 64KiB.
 	LabelValueBytes config.Bytes `yaml:"label_value_bytes"`
 	// SeriesBytes is the maximum size of a series with all its samples in the request, or of a
 	// metadata entry, as protobuf. A larger one is invalid, and the request is answered 400. The
 	// broker could not store a message larger than its maxMessageSize. Default 1MiB.
 	SeriesBytes config.Bytes `yaml:"series_bytes"`
-	// MetadataFamilies is for how many metric families Nightingale remembers type, unit and help.
-	// If there are more, it evicts entries, mostly of the tenant with the most. 0: for none. Default
-	// 10000.
+	// MetadataFamilies is the number of metric families whose type, unit and help Nightingale
+	// remembers. If there are more, it evicts entries, mostly of the tenant with the most. 0: it
+	// remembers no metadata. Default 10000.
 	MetadataFamilies int `yaml:"metadata_families"`
-	// MemoryBytes is how much memory the decoded series, labels, samples and other elements of a
-	// request may use. Each takes tens of bytes, even if it is smaller in the body. Beyond it: 413.
+	// MemoryBytes is the maximum memory of the decoded series, labels, samples and other elements of
+	// a request. Each takes tens of bytes, even if it is smaller in the body. Beyond it: 413.
 	// Default 32MiB, about 50000 series of 15 labels.
 	MemoryBytes config.Bytes `yaml:"memory_bytes"`
-	// PublishedBytes is about how large the messages of a request may be, all together. JSON repeats
+	// PublishedBytes is the maximum estimated size of all messages of a request together. JSON repeats
 	// the labels of a series with every sample. Beyond it: 413. Default 1GiB.
 	PublishedBytes config.Bytes `yaml:"published_bytes"`
-	// InFlightBytes is how much memory all requests in flight may use together: compressed and
+	// InFlightBytes is the maximum memory of all requests in flight together: compressed and
 	// decoded bodies, decoded elements, and messages. Beyond it: 503, or 413 for a request that
 	// alone takes more. Messages take 8 MiB at a time, so decoded_bytes + memory_bytes + 16MiB are
 	// enough for any request. Default 96MiB.
 	InFlightBytes config.Bytes `yaml:"in_flight_bytes"`
-	// ReadTimeout is how long reading a request with its body may take. Beyond it: 503, and the
+	// ReadTimeout is the maximum time for reading a request with its body. Beyond it: 503, and the
 	// connection is closed. Default 10s.
 	ReadTimeout time.Duration `yaml:"read_timeout"`
-	// Connections is how many connections senders may have open. Further ones wait until others are
-	// closed; an idle connection is closed after two minutes. 0: no bound. Default 4096.
+	// Connections is the maximum number of open connections of senders. Further ones wait until
+	// others are closed; an idle connection is closed after two minutes. 0: no bound. Default 4096.
 	Connections int `yaml:"connections"`
 }
 
@@ -88,7 +92,7 @@ func (l Limits) Validate() error {
 		config.Require(l.Connections >= 0, "connections", "must be >= 0, got %d", l.Connections),
 		config.Require(l.DecodedBytes <= config.GiB, "decoded_bytes", "must be at most 1GiB, got %s", l.DecodedBytes),
 		config.Require(l.InFlightBytes >= least, "in_flight_bytes",
-			"must be at least compressed_bytes + decoded_bytes = %s, or the largest request never gets in, got %s",
+			"must be at least compressed_bytes + decoded_bytes = %s, so that the largest request fits, got %s",
 			least, l.InFlightBytes),
 	)
 }

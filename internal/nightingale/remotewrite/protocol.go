@@ -1,7 +1,7 @@
 // Package remotewrite reads Prometheus remote write 1.0 and 2.0: it determines the protocol of a
-// request, decompresses and decodes its body into a batch, and validates the series.
-//
-// To add a protocol, add a decoder and a line in [Protocols].
+// request, decompresses and decodes its body into a batch, and validates the series. To add a
+// protocol, add a decoder and a line in [Protocols]. It may import batch, but not relabel, format or
+// publish.
 package remotewrite
 
 import (
@@ -53,7 +53,7 @@ func Negotiate(known []Protocol, header http.Header) (Protocol, error) {
 		}
 		names[i] = p.Message
 	}
-	return Protocol{}, unsupported("content_type", "Content-Type names the message %q, this receiver takes %s",
+	return Protocol{}, unsupported("content_type", "Content-Type names the message %q, this receiver accepts %s",
 		message, strings.Join(names, ", "))
 }
 

@@ -15,8 +15,8 @@ import (
 type validator struct{ *batch.Batch }
 
 // Validate sorts the labels of each series, computes its key, and removes invalid series and
-// metadata from the batch: what is left, any reader of a message can decode. scratch is reusable
-// working memory.
+// metadata from the batch. Any reader can decode messages of the others. scratch is reusable working
+// memory.
 func Validate(in *batch.Batch, l Limits, scratch []byte) (batch.Rejected, []byte) {
 	b := validator{in}
 	var r batch.Rejected

@@ -53,7 +53,7 @@ func (b validator) checkHistogram(h *batch.Histogram) error {
 	}
 	// Observations of NaN are counted, but are in no bucket.
 	if !float && (total > h.Count || total < h.Count && !math.IsNaN(h.Sum)) {
-		return fmt.Errorf("histogram counts %d observations, its buckets %d", h.Count, total)
+		return fmt.Errorf("histogram has the count %d, but its buckets have %d observations", h.Count, total)
 	}
 	return nil
 }
@@ -112,7 +112,7 @@ func checkBuckets(side string, spans []batch.BucketSpan, deltas []int64, counts 
 		inSpans += uint64(s.Length)
 	}
 	if buckets := len(deltas) + len(counts); inSpans != uint64(buckets) {
-		return 0, fmt.Errorf("histogram has %s spans for %d buckets, and %d buckets", side, inSpans, buckets)
+		return 0, fmt.Errorf("histogram has %s spans for %d buckets, but %d buckets", side, inSpans, buckets)
 	}
 	return sum, nil
 }

@@ -34,11 +34,11 @@ func TestHistogramsThatMakeNoSense(t *testing.T) {
 	}{
 		{"as it should be", usual, func(*prompb.Histogram) {}, ""},
 		{"floats as they should be", float, func(*prompb.Histogram) {}, ""},
-		{"count too high", usual, func(h *prompb.Histogram) { h.Count = &prompb.Histogram_CountInt{CountInt: 11} }, "counts 11"},
+		{"count too high", usual, func(h *prompb.Histogram) { h.Count = &prompb.Histogram_CountInt{CountInt: 11} }, "count 11"},
 		{"count too high for a sum of NaN", usual, func(h *prompb.Histogram) {
 			h.Count, h.Sum = &prompb.Histogram_CountInt{CountInt: 11}, math.NaN()
 		}, ""},
-		{"count too low", usual, func(h *prompb.Histogram) { h.Count = &prompb.Histogram_CountInt{CountInt: 9} }, "counts 9"},
+		{"count too low", usual, func(h *prompb.Histogram) { h.Count = &prompb.Histogram_CountInt{CountInt: 9} }, "count 9"},
 		{"no count", usual, func(h *prompb.Histogram) { h.Count = nil }, "without a count"},
 		{"negative bucket", usual, func(h *prompb.Histogram) { h.PositiveDeltas = []int64{1, -2, 4} }, "negative count"},
 		{"too few buckets", usual, func(h *prompb.Histogram) { h.PositiveDeltas = []int64{1, 1} }, "spans for 3"},

@@ -1,4 +1,5 @@
-// Package tail prints the messages of a topic. It recognises their format.
+// Package tail prints the samples of a topic and recognises their format. It imports remotewrite,
+// format and batch to decode the messages.
 package tail
 
 import (
@@ -123,7 +124,7 @@ func (p *printer) named() bool {
 	return len(p.batch.Series) > 0
 }
 
-// printBatch prints what the format json makes of the batch.
+// printBatch prints the series of the batch in the format json.
 func (p *printer) printBatch(partition int) (text []byte) {
 	var messages format.Messages
 	format.EncodeJSON(&p.batch, new(format.Packing), &messages)

@@ -33,7 +33,7 @@ type Quota struct {
 	// SamplesPerSecond is the rate of samples of all kinds, valid or not. A metadata entry, and a
 	// series without samples, count as one. 0: no bound.
 	SamplesPerSecond float64 `yaml:"samples_per_second"`
-	// Burst is how many samples may arrive at once. 0: as many as in ten seconds at the rate.
+	// Burst is the number of samples that may arrive at once. 0: the rate times ten seconds.
 	Burst int `yaml:"burst"`
 }
 

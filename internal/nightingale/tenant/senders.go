@@ -23,11 +23,11 @@ type AccessConfig struct {
 	// WebConfigFile is a web configuration file of Prometheus' exporter-toolkit: TLS, client
 	// certificates, basic authentication. Default: none.
 	WebConfigFile string `yaml:"web_config_file"`
-	// BearerTokens are tokens with which senders may write. BearerTokenFile is a file with such
-	// tokens, one on each line; Nightingale reads it again every ten seconds. Default: senders need
-	// no token.
-	BearerTokens    []secret.String `yaml:"bearer_tokens"`
-	BearerTokenFile string          `yaml:"bearer_token_file"`
+	// BearerTokens are tokens with which senders may write. Default: senders need no token.
+	BearerTokens []secret.String `yaml:"bearer_tokens"`
+	// BearerTokenFile is a file with tokens with which senders may write, one on each line. Nightingale
+	// reads it again every ten seconds. Default: none.
+	BearerTokenFile string `yaml:"bearer_token_file"`
 	// Senders binds senders to tenants: a bound sender may write only as its tenant. Senders that
 	// are not bound may write as any tenant. Default: none.
 	Senders []SenderConfig `yaml:"senders"`
@@ -38,10 +38,12 @@ type AccessConfig struct {
 type SenderConfig struct {
 	// Tenant is the tenant that the senders write as. Required.
 	Tenant string `yaml:"tenant"`
-	// BearerTokens are the tokens of the senders. BearerTokenFile is a file with further tokens,
-	// one on each line. A token may be bound to one tenant only. Default: none.
-	BearerTokens    []secret.String `yaml:"bearer_tokens"`
-	BearerTokenFile string          `yaml:"bearer_token_file"`
+	// BearerTokens are the tokens of the senders. A token may be bound to one tenant only. Default:
+	// none.
+	BearerTokens []secret.String `yaml:"bearer_tokens"`
+	// BearerTokenFile is a file with tokens of the senders, one on each line. Nightingale reads it
+	// again every ten seconds. Default: none.
+	BearerTokenFile string `yaml:"bearer_token_file"`
 	// BasicAuthUsers are the users of the senders. Each must be in basic_auth_users of
 	// http.web_config_file. Default: none.
 	BasicAuthUsers []string `yaml:"basic_auth_users"`

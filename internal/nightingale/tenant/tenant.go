@@ -1,5 +1,5 @@
-// Package tenant has the tenants of requests: their names, their quotas, and which senders may
-// write as which tenant.
+// Package tenant checks the names of tenants, their quotas, and which sender may write as which
+// tenant. It must not import another package of Nightingale.
 package tenant
 
 import (

@@ -1,4 +1,5 @@
-// Package topic makes names of topics from the labels and the tenant of series.
+// Package topic makes the names of topics from the tenant and labels of series. It imports batch and
+// must not import publish.
 package topic
 
 import (
@@ -64,8 +65,8 @@ func Parse(text string) (Template, error) {
 			"values of two tenants could give the same topic, got %q", text)
 	}
 	if namesPartitions(text) {
-		return t, fmt.Errorf("must not have {tenant} at the end of a name after %q, a part of it, or numbers of it: "+
-			"the topic of tenant 3 would be a partition of another one, got %q", partitionInfix, text)
+		return t, fmt.Errorf("must not end with {tenant} after %q, after its first letters, or after a number that follows it: "+
+			"the topic of tenant 3 would be a partition of another topic, got %q", partitionInfix, text)
 	}
 	shape := regexp.MustCompile(`\{[^}]*\}`).ReplaceAllString(text, "x")
 	if !regexp.MustCompile(`^(non-)?persistent://[^/]+/[^/]+/[^/]+$`).MatchString(shape) {

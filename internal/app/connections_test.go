@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"net/http"
 	"testing"
 	"time"
 
@@ -14,8 +15,8 @@ import (
 	"github.com/aviaryhq/aviary/test/await"
 )
 
-// TestAdminConnectionsAreBounded: those that wait make room for those that ask, which are all
-// answered.
+// TestAdminConnectionsAreBounded: a new connection closes the one that is idle longest, and every
+// request is answered.
 func TestAdminConnectionsAreBounded(t *testing.T) {
 	rt := newRuntime("test", zap.NewNop(), time.Second)
 	ln, err := Listen(t.Context(), rt.Log, "admin", "admin.listen", "127.0.0.1:0")
@@ -23,6 +24,13 @@ func TestAdminConnectionsAreBounded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	server := rt.adminServer()
+	observe, idle := server.ConnState, make(chan struct{}, 1)
+	server.ConnState = func(c net.Conn, state http.ConnState) {
+		observe(c, state)
+		if state == http.StateIdle {
+			idle <- struct{}{}
+		}
+	}
 	go func() { served <- Serve(ctx, ln, server, adminGrace) }()
 	defer func() { cancel(); require.NoError(t, <-served) }()
 
@@ -36,6 +44,7 @@ func TestAdminConnectionsAreBounded(t *testing.T) {
 		_, err = io.ReadFull(c, answer)
 		require.NoError(t, err)
 		assert.Equal(t, "HTTP/1.1 200", string(answer))
+		<-idle // the server knows that this connection waits for its next request
 	}
 	for i := range conns {
 		conns[i], err = dialer.DialContext(t.Context(), "tcp", ln.Addr().String())
@@ -43,9 +52,7 @@ func TestAdminConnectionsAreBounded(t *testing.T) {
 		defer func() { _ = conns[i].Close() }()
 		ask(conns[i])
 	}
-	// About the last third is left: the server may note the end of one answer after the next
-	// connection.
-	for i, c := range conns[:adminConnections] {
+	for i, c := range conns[:2*adminConnections] {
 		require.NoError(t, c.SetReadDeadline(time.Now().Add(await.Patience)))
 		_, err := io.Copy(io.Discard, c) // the rest of its answer, and the end
 		require.NoError(t, err, "connection %d was closed by the server", i)

@@ -1,4 +1,5 @@
-// Package transfer exports Eventbridge's buses and subscribers as YAML, and imports them.
+// Package transfer exports buses and subscribers as YAML, and imports them. Of Eventbridge, it
+// imports registry/model and registry/store.
 package transfer
 
 import (

@@ -117,7 +117,7 @@ func (p *Parser) Structured(body []byte, o Options) (Event, error) {
 }
 
 // members reads the JSON value at i. If it is an object, the draft takes its members. The draft
-// keeps the first fault: reading goes on, because a batch may have later events.
+// keeps the first fault: reading continues, because a batch may have later events.
 func (p *Parser) members(i int) int {
 	s, d := &p.json, &p.draft
 	if i >= len(s.Src) || s.Src[i] != '{' {

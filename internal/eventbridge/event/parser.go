@@ -25,8 +25,8 @@ func ScratchBytes(body int) int {
 	return min(body*perKey/4, MaxValues*perKey) + 4*body
 }
 
-// Parser reads events. It keeps memory for the next event. What it returns refers neither to the
-// body nor to the parser. The zero value is ready. It is not safe for concurrent use.
+// Parser reads events. It keeps memory for the next event. Its results refer neither to the body nor
+// to the parser. The zero value is ready. It is not safe for concurrent use.
 type Parser struct {
 	json  jsontext.Scanner
 	draft draft

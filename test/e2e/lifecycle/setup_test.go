@@ -71,7 +71,7 @@ func (c cluster) once(service, flag string, keys map[string]string) (stdout, std
 // processes at once, and that nothing is left to change. The brokers create no topics from then on.
 func (c cluster) setUp(service string, keys map[string]string, plan string, changes int) {
 	c.t.Helper()
-	head := service + ": what it needs at Pulsar, + missing, - replaced:\n"
+	head := service + ": its objects at Pulsar, + missing, - replaced:\n"
 	for range 2 {
 		text, problem, err := c.once(service, "-setup.plan", keys)
 		require.NoError(c.t, err, problem)

@@ -86,7 +86,7 @@ func (s *service) resume(r *route) error {
 	return s.change(context.Background(), s.current(), r)
 }
 
-// change changes the running routes to those of cfg. Routes that did not change go on, with their
+// change changes the running routes to those of cfg. Routes that did not change continue, with their
 // new share of the bounds; restart does not. Others stop, start or are replaced. If cfg has a fault,
 // nothing changes. If ctx ends while routes stop, cfg is not applied, and routes that have stopped
 // stay stopped. s.applying is held.
@@ -94,7 +94,7 @@ func (s *service) change(ctx context.Context, cfg Config, restart *route) error 
 	s.mu.Lock()
 	old := maps.Clone(s.routes)
 	s.mu.Unlock()
-	next := map[string]*route{} // those that go on; then all
+	next := map[string]*route{} // those that continue; then all
 	transforms := make([]*transform.Transform, len(cfg.Routes))
 	for i, rc := range cfg.Routes {
 		var err error
@@ -149,7 +149,7 @@ func (s *service) stopRoutes(ctx context.Context, routes []*route) error {
 	return forEach(routes, func(r *route) error {
 		err := r.stop(stopping)
 		if err != nil && ctx.Err() == nil {
-			s.log.Error("route has not stopped in time, not waiting any longer", zap.Error(err))
+			s.log.Error("route did not stop in time; continuing without waiting for it", zap.Error(err))
 			return nil
 		}
 		return err

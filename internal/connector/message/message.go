@@ -25,7 +25,7 @@ type Message struct {
 	Origin Origin
 	Hops   []string
 	Hop    string
-	// OmitOrigin leaves the origin, and the place of the last hop, out of what is sent.
+	// OmitOrigin sends the message without its origin and the position of the last hop.
 	OmitOrigin bool
 	// From is where this Pigeonhole took it from. It is not sent.
 	From From

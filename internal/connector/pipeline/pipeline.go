@@ -1,5 +1,5 @@
 // Package pipeline moves the messages of one partition of a source to a sink. It keeps their order,
-// bounds how many are in flight, and commits at the source what is stored.
+// bounds how many are in flight, and commits at the source the position up to which all are stored.
 //
 // The path of a message: Offer -> the route's Prepare -> the pipeline's window -> the sink -> the
 // sink's outcome -> the watermark -> the source's commit. The watermark is the position up to which
@@ -23,7 +23,7 @@ import (
 var ErrClosed = errors.New("the pipeline is closed")
 
 // ErrLoop is the error of a route's Prepare for a message that has been at its destination before.
-var ErrLoop = errors.New("the message has passed here before")
+var ErrLoop = errors.New("the message has been at its destination before")
 
 // Pipeline moves the messages of one partition. One goroutine at a time calls Offer. Any goroutine may
 // call Close and Abandon at any time.

@@ -1,5 +1,6 @@
-// Package pigeonhole replicates messages between Kafka, RabbitMQ and Pulsar. It runs routes: each
-// has a source, a sink, and a transformation of the messages; see route.
+// Package pigeonhole replicates messages between Kafka, RabbitMQ and Pulsar. It runs routes (see
+// route): each has a source, a sink and a transformation of the messages. It imports
+// internal/connector and the packages below it, and no other service.
 package pigeonhole
 
 import (

@@ -1,5 +1,6 @@
 // Package message defines Pigeonhole's message, which is independent of Kafka, Pulsar and RabbitMQ,
-// and maps each system's messages to it and back without loss.
+// and maps the messages of each system to it and back without loss. It imports no other package of
+// this repository.
 package message
 
 import "time"

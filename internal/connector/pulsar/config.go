@@ -1,9 +1,9 @@
 // Package pulsar is the source and the sink for Apache Pulsar, on pkg/messaging. Pigeonhole uses
-// both, Eventbridge the sink.
+// both, Eventbridge uses the sink.
 //
 // source.go takes messages from a subscription to pipelines, and partition.go acknowledges them
-// once the pipelines have stored them. sink.go publishes messages of pipelines to topics. exact.go
-// and writer.go do that under effectively_once.
+// after the pipelines have stored them. sink.go publishes messages of pipelines to topics; exact.go
+// and writer.go do this under effectively_once. The package imports no other system and no service.
 package pulsar
 
 import (

@@ -1,8 +1,8 @@
-// Package transform transforms the messages of a route between its source and its sink: it filters
-// and changes them, and determines the destination of each.
+// Package transform filters and changes the messages of a route between its source and its sink,
+// and determines their destinations. A message passes filter, headers, set and to, in this order.
+// Expressions see the message as it came from the source; the template to sees the changed message.
 //
-// A message passes filter, headers, set and to, in this order. Expressions see the message as it
-// came from the source. The template to sees the changed message.
+// The package imports internal/connector with message and pipeline, but no system.
 package transform
 
 import (

@@ -1,5 +1,5 @@
-// Package auth is how the client proves who it is, and what it learns when a broker, or the issuer
-// of tokens, does not believe it.
+// Package auth authenticates the client, and records why a broker, or the issuer of tokens, refused
+// the client. It imports pkg/secret, clientquirks and throttle.
 package auth
 
 import (

@@ -1,5 +1,5 @@
-// Package budget chooses how long the underlying consumer's receive queue may be, so that what it
-// holds stays within a number of bytes.
+// Package budget chooses the length of the underlying consumer's receive queue, so that the queue
+// holds a limited number of bytes. It imports no other package of this repository.
 package budget
 
 import "time"

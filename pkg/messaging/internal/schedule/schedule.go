@@ -1,6 +1,6 @@
-// Package schedule stands between goroutines that receive messages and workers that handle them.
-// A [Scheduler] holds every message from receipt to its end, keeps their number and bytes within
-// bounds, and hands them out in order per key.
+// Package schedule connects the goroutines that receive messages with the workers that handle them.
+// A [Scheduler] holds every message from its receipt to its end, bounds their number and bytes, and
+// gives them to workers in order per key. The package imports list only.
 package schedule
 
 import (

@@ -6,8 +6,8 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/read"
 )
 
-// Reader opens a reader. It returns when it knows where each partition ends at present, and
-// tries to find that out until ctx ends; ctx bounds opening only. A configuration or a
+// Reader opens a reader. It returns when it knows the current end of each partition, and
+// tries to find it until ctx ends; ctx bounds opening only. A configuration or a
 // topic's name that can never be right is an error at once. Close the reader when done;
 // closing the client ends it, too.
 func (c *Client) Reader(ctx context.Context, cfg ReaderConfig) (*Reader, error) {

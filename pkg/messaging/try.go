@@ -17,11 +17,11 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
 
-// The methods Try… find out, before anything is used, whether it can be. They try once, until ctx
-// ends or the client is closed, create nothing, and leave nothing behind.
+// The methods Try… check whether the client could use the cluster or a topic. They try once, until
+// ctx ends or the client is closed, and create nothing.
 
-// TryConnect connects to the cluster, as who the client says it is, and closes the connection. The
-// error says why that cannot be: [ErrAuthentication] for refused credentials, [ErrTLS] for
+// TryConnect connects to the cluster with the client's credentials, and closes the connection. The
+// error says why this fails: [ErrAuthentication] for refused credentials, [ErrTLS] for
 // certificates that were not accepted.
 func (c *Client) TryConnect(ctx context.Context) error {
 	return c.try(ctx, "connect", func(ctx context.Context, b ask.Broker) error { return b.Connect(ctx) })

@@ -241,7 +241,7 @@ func (t Topic) Subscription(name string) Subscription { return Subscription{topi
 func (t Topic) manage(ctx context.Context, what string, do func(context.Context, *client) error) error {
 	return t.api.manage(ctx, what+" "+t.name, func(ctx context.Context, a *client) error {
 		if !record.PersistentTopic(t.name) {
-			return errors.New("the name must be a persistent topic's")
+			return errors.New("the name must be the name of a persistent topic")
 		}
 		return do(ctx, a)
 	})

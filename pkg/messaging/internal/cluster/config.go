@@ -121,7 +121,7 @@ func (c Config) Validate() error {
 		fault("auth", "must hold one method, got %s", strings.Join(methods, " and "))
 	}
 	if (c.Auth.CertFile == "") != (c.Auth.KeyFile == "") {
-		fault("auth", "cert_file and key_file go together")
+		fault("auth", "must have both cert_file and key_file")
 	}
 	if a := c.Auth; readable(a.CertFile) == nil && readable(a.KeyFile) == nil {
 		if _, err := tls.LoadX509KeyPair(a.CertFile, a.KeyFile); err != nil {

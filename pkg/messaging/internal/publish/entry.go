@@ -13,7 +13,7 @@ import (
 )
 
 // ErrInDoubt is the error of [EntryWriter.Store] when it is not known whether the entry was stored.
-var ErrInDoubt = errors.New("messaging: it is not known what was stored")
+var ErrInDoubt = errors.New("messaging: it is unknown whether the entry was stored")
 
 // entryIDs are the sequence ids of one entry. A broker knows an entry by its first record's id. All
 // further records have rest, an id that is stored: if the client cuts the entry, the broker drops

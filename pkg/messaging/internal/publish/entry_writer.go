@@ -207,7 +207,7 @@ func (w *EntryWriter) look(ctx context.Context) (position int64, err error) {
 	defer cancel()
 	last, err := w.parent.readers.Last(reading, w.topic)
 	if err != nil {
-		return 0, fmt.Errorf("what is stored cannot be read, so nothing is written: %w", err)
+		return 0, fmt.Errorf("cannot read the last stored message, so nothing is written: %w", err)
 	}
 	position = -1
 	var at record.MessageID

@@ -82,7 +82,7 @@ func Validate(r Retry, retryTopic bool, fault func(string, ...any)) {
 	}
 	cluster.OneOf(fault, "retry.compression", r.Compression, publish.LZ4, publish.ZSTD, publish.NoCompression)
 	if retryTopic && record.Keeps(r.Topic) != nil {
-		fault("retry.topic: must be persistent, others keep nothing, got %q", r.Topic)
+		fault("retry.topic: must be persistent, because other topics store nothing, got %q", r.Topic)
 	}
 	if r.DeadLetterSubscription != noSubscription && record.Keeps(r.DeadLetterTopic) != nil {
 		fault(`retry.dead_letter_topic: must be persistent unless retry.dead_letter_subscription is "-", got %q`, r.DeadLetterTopic)

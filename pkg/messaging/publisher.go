@@ -31,7 +31,7 @@ func Ops() Profile { return publish.Ops() }
 // Compression is how a publisher compresses its batches.
 type Compression = publish.Compression
 
-// LZ4 costs little and is what the profiles use.
+// The profiles use LZ4, which costs little CPU time.
 const (
 	LZ4           = publish.LZ4
 	ZSTD          = publish.ZSTD

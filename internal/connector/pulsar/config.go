@@ -115,7 +115,7 @@ const (
 	// sharedPipelines is the number of pipelines of a shared or key_shared subscription. The others
 	// have one for each partition.
 	sharedPipelines = 4
-	// partitionsAtOnce bounds the partitions whose pipelines may be full while others go on.
+	// partitionsAtOnce bounds the partitions whose pipelines may be full while others continue.
 	partitionsAtOnce = 32
 	// firstMessageBytes is how large messages are taken to be before any was seen.
 	firstMessageBytes = 64 << 10

@@ -44,9 +44,9 @@ func (t Topic) Namespace() Namespace {
 	return t.api.Namespace(tenant + "/" + name)
 }
 
-// Partition is the topic's partition with that index, as a topic of its own: what only works on one
-// partition needs it, [Subscription.Skip] for instance. It asks nothing: the partition need not
-// exist.
+// Partition is the topic's partition with that index, as a separate topic. Calls that work on one
+// partition only need it, for instance [Subscription.Skip]. It sends no request: the partition need
+// not exist.
 func (t Topic) Partition(index int) Topic {
 	return Topic{api: t.api, name: topicname.Partition(t.name, index)}
 }

@@ -17,7 +17,7 @@ import "time"
 // longer one. When heavier messages arrive than the length was chosen for, it
 // subscribes again with a shorter one at once.
 //
-// The broker overshoots: it goes on as long as one permit is left, with a read of
+// The broker overshoots: it continues as long as one permit is left, with a read of
 // up to 5 MiB (dispatcherMaxReadSizeBytes) whatever is in it.
 type Budget struct {
 	messages int   // sent ahead, over all partitions

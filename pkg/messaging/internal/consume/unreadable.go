@@ -14,7 +14,7 @@ import (
 // aviary_messaging_unreadable_messages_total by its reason, and logged.
 //
 //   - encrypted: the library has no keys. The message stays in the subscription, unacknowledged,
-//     for a consumer that has the key. Messages behind it go on.
+//     for a consumer that has the key. Messages behind it continue.
 //   - chunks: the underlying client gave up a message in chunks, because too many were incomplete
 //     at a time, or because the rest did not come within ChunksExpire. In the first case the broker
 //     delivers it to the next session, which begins after resubscribeForChunks. In the second

@@ -22,7 +22,7 @@ type entryIDs struct{ first, rest int64 }
 
 // StoreEntry stores rs as one entry, all or none, and waits for that. The id is the last record's;
 // if it is [MessageID.Deduplicated] the broker dropped the entry as a duplicate. Without ids the
-// records have their own. [ErrInDoubt] says that it is not known what was stored. With any other
+// records have their own. [ErrInDoubt] says that it is unknown whether they were stored. With any other
 // error nothing was stored.
 //
 // It needs an owner of one partition that publishes nothing by other methods, bounds that rs fits
@@ -74,7 +74,7 @@ func (pp *partitionPublisher) handOver(ids *entryIDs, rs []*record.Record, done 
 	pp.mu.Lock()
 	pp.handing = false
 	pp.mu.Unlock()
-	if refused == 0 { // the producer has nothing, and goes on
+	if refused == 0 { // the producer has nothing, and continues
 		pp.sends.Done()
 		return nil
 	}

@@ -144,7 +144,7 @@ func (p Profile) refusedWhileOwned() bool {
 	return p.Ownership == ExclusiveOwnership || p.Ownership == NamedOwnership
 }
 
-// unbatched reports whether every record is a message of its own.
+// unbatched reports whether every record is a separate message.
 func (p Profile) unbatched() bool { return p.BatchRecords == 1 }
 
 func (c Compression) raw() pulsar.CompressionType {

@@ -30,7 +30,7 @@ import (
 // partition waiting where there is an order, and is tried again every minute.
 type Retry struct {
 	// MaxAttempts is how often a message is handled before it goes to the
-	// dead-letter topic. 0: for ever. Default 16.
+	// dead-letter topic. 0: without limit. Default 16.
 	MaxAttempts int `yaml:"max_attempts"`
 	// MinDelay and MaxDelay bound the delay before another attempt, which doubles from one
 	// attempt to the next, with a random addition of up to 20 %. An error made by RetryAfter names

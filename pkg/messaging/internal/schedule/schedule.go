@@ -306,7 +306,7 @@ func (s *Scheduler) wakeOthers() {
 	}
 }
 
-// endFinished ends what the worker has finished, and returns it. The worker goes on with the empty
+// endFinished ends what the worker has finished, and returns it. The worker continues with the empty
 // list.
 func (s *Scheduler) endFinished(w *Worker, empty []*Item) (done []*Item) {
 	w.mu.Lock()

@@ -72,7 +72,8 @@ func (c RouteConfig) tryPartitions(path string, into connector.SinkConfig, topic
 			return fmt.Errorf("create it with %d partitions, as many as %s has: the broker would create it with its default number,"+
 				" and the sink would refuse messages from other partitions", need, widest)
 		case have > 0 && have < need:
-			return fmt.Errorf("it has %d partitions and %s has %d: the sink would refuse messages from the other partitions", have, widest, need)
+			return fmt.Errorf("it has %d partitions and %s has %d: the sink would refuse messages from the other partitions",
+				have, widest, need)
 		}
 		return nil
 	}}}

@@ -137,7 +137,7 @@ func newCollector(s *service) *collector {
 		{"in_flight_messages", "Messages taken from the source and not stored yet."},
 		{"in_flight_bytes", "Bytes of the messages in flight."},
 		{"lag_messages", "Messages that wait at the source, measured every 10 s; absent if the source cannot report it."},
-		{"in_flight_age_seconds", "Age of the oldest message in flight, since the source's broker stored it or, if that time is unknown," +
+		{"in_flight_age_seconds", "Age of the oldest message in flight, since the source's broker stored it or, if that is unknown," +
 			" since this process received it; 0 if no message is in flight."},
 		{"route_up", "1 while the route runs without a current error, 0 while it is paused, unhealthy or failed."},
 	} {

@@ -42,8 +42,8 @@ func (c *Client) Namespace(name string) Namespace { return c.admin.Namespace(nam
 // Namespace manages one namespace over the brokers' admin API.
 type Namespace = adminapi.Namespace
 
-// Retention is how much of the acknowledged messages a namespace keeps. Messages beyond either bound
-// are removed.
+// Retention is how much of the acknowledged messages a namespace keeps. Messages beyond either
+// bound are removed.
 type Retention = adminapi.Retention
 
 // Unlimited is a bound of a Retention that bounds nothing.

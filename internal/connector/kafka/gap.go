@@ -25,7 +25,8 @@ func (e *GapError) Error() string {
 		what = "is of a topic that was deleted and created again"
 	}
 	return fmt.Sprintf("messages of topic %s, partition %d, were deleted before they were read: "+
-		"the committed offset %d %s, which now begins at %d and ends before %d", e.Topic, e.Partition, e.Committed, what, e.Oldest, e.Newest)
+		"the committed offset %d %s, which now begins at %d and ends before %d",
+		e.Topic, e.Partition, e.Committed, what, e.Oldest, e.Newest)
 }
 
 // topicIDPrefix comes before a topic's id in the metadata of a committed offset. A topic that was

@@ -170,7 +170,7 @@ func (s *Sink) check(to string, m *message.Message) error {
 		return pipeline.Refuse(invalidTopic, fmt.Errorf("topic %q: %w", to, err))
 	}
 	if s.cfg.Partition == partitionSource && m.From.Partition < 0 {
-		return pipeline.Refuse(invalidPartition, errors.New("partition: source needs a partition of the source, and the message has none"))
+		return pipeline.Refuse(invalidPartition, errors.New("partition: source needs a source partition, and the message has none"))
 	}
 	return nil
 }

@@ -26,8 +26,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"route", "reason"}),
 		stage: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "stage_duration_seconds",
-			Help: "Time of one in 64 messages by stage: pull (from the source's broker to this process), queue (until given to the sink), " +
-				"send (until the sink's client has taken it; part of write), write (until the destination's acknowledgement).",
+			Help: "Time of one in 64 messages by stage: pull (from the source's broker to this process), " +
+				"queue (until given to the sink), send (until the sink's client has taken it; part of write), write (until the destination's acknowledgement).",
 			Buckets: prometheus.ExponentialBuckets(.0001, 2, 20),
 		}, []string{"route", "stage"}),
 	}

@@ -52,7 +52,8 @@ func (c SinkConfig) Try(path string, to []trial.Place) (t trial.Trial, end func(
 		var all []trial.Trial
 		for i, place := range to {
 			if !messaging.ValidTopic(place.Name) {
-				all = append(all, trial.Of(place.Path, fmt.Errorf("%q is not a valid topic name: the sink would refuse each message", place.Name)))
+				all = append(all, trial.Of(place.Path,
+					fmt.Errorf("%q is not a valid topic name: the sink would refuse each message", place.Name)))
 				continue
 			}
 			if i == 0 {

@@ -201,6 +201,8 @@ func (w *writer) config() messaging.EntryWriterConfig {
 	}
 }
 
+const oneSource = "effectively_once allows one source topic per partition"
+
 // position is the source offset of a message that is stored in the partition; -1 if it has none that
 // counts.
 func (w *writer) position(d *messaging.Delivery) (int64, error) {
@@ -220,7 +222,7 @@ func (w *writer) position(d *messaging.Delivery) (int64, error) {
 		return 0, pipeline.Refuse("other_source", fmt.Errorf("partition %d of %s holds messages of partition %d of %s",
 			w.key.partition, w.key.topic, at.Partition, at.Topic))
 	case !w.source.same(holds):
-		text := "partition %d of %s holds messages of %s and cannot store messages of %s: effectively_once allows one source topic per partition"
+		text := "partition %d of %s holds messages of %s and cannot store messages of %s: " + oneSource
 		if holds.id != "" && w.source.id != "" {
 			text += "; to continue after them, list the former id in former_sources"
 		}
@@ -234,10 +236,11 @@ func (w *writer) position(d *messaging.Delivery) (int64, error) {
 // topic that was created again wait until the writer has stored the former topic's.
 func (w *writer) otherSourceError(other sourceTopic) error {
 	if w.source.topic == other.topic {
-		return fmt.Errorf("partition %d of %s still stores messages of %s; messages of %s wait", w.key.partition, w.key.topic, w.source, other)
+		return fmt.Errorf("partition %d of %s still stores messages of %s; messages of %s wait",
+			w.key.partition, w.key.topic, w.source, other)
 	}
 	return pipeline.Refuse("other_source", fmt.Errorf(
-		"partition %d of %s stores messages of %s and cannot store messages of %s: effectively_once allows one source topic per partition",
+		"partition %d of %s stores messages of %s and cannot store messages of %s: "+oneSource,
 		w.key.partition, w.key.topic, w.source, other))
 }
 

@@ -217,7 +217,8 @@ func (c Connection) Validate() error {
 	return errors.Join(append(errs,
 		config.Require(!strings.Contains(c.URL, "@"), "url", "must not hold a user name or password: use username and password"),
 		config.Require(!strings.Contains(c.URL, "?"), "url", "must not hold parameters: use the keys beside it"),
-		config.Require(c.TLS == connector.TLS{} || strings.HasPrefix(c.URL, "amqps:"), "tls", "has no effect without amqps:// in url"))...)
+		config.Require(c.TLS == connector.TLS{} || strings.HasPrefix(c.URL, "amqps:"),
+			"tls", "has no effect without amqps:// in url"))...)
 }
 
 // Validate returns every fault of the keys besides the connection's.

@@ -144,7 +144,7 @@ func (c *queueConsumer) awaitEnd(closed <-chan *amqp.Error, cancelled <-chan str
 	case reason := <-closed:
 		end(fmt.Errorf("the channel of queue %q ended: %w", c.queue.Name, plainError(reason)))
 	case <-cancelled:
-		end(fmt.Errorf("RabbitMQ cancelled the consumer of queue %q: the queue was deleted, or is moving to another node", c.queue.Name))
+		end(fmt.Errorf("RabbitMQ cancelled the consumer of queue %q: the queue was deleted, or moves to another node", c.queue.Name))
 	}
 }
 

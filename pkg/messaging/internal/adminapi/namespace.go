@@ -48,8 +48,8 @@ func (n Namespace) SetReplicationClusters(ctx context.Context, clusters []string
 // Unlimited is a bound of a [Retention] that bounds nothing.
 const Unlimited = -1
 
-// Retention is how much of the acknowledged messages a namespace keeps. Messages beyond either bound
-// are removed. Zero in both keeps nothing.
+// Retention is how much of the acknowledged messages a namespace keeps. Messages beyond either
+// bound are removed.
 type Retention struct {
 	Time time.Duration // in whole minutes; [Unlimited]: as long as Size allows
 	Size int64         // of each partition in bytes, in whole MiB; [Unlimited]: as much as Time allows

@@ -53,8 +53,9 @@ type lookup struct {
 	ended  time.Time // valid, as the two above, once done is closed
 }
 
-// TopicPartitions returns, after faultGrace, as soon as a fault is known. The lookup continues until
-// the operation timeout, and later calls join it: a broker that refuses us is not asked more often.
+// TopicPartitions returns, after faultGrace, as soon as a fault is known. The lookup continues
+// until the operation timeout, and later calls join it: a broker that refuses us is not asked more
+// often.
 func (c *client) TopicPartitions(topic string) ([]string, error) {
 	defer c.openings.Begin()()
 	l := c.lookup(topic)

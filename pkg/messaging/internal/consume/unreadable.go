@@ -41,7 +41,8 @@ func (s *session) noteEncrypted(p *partition, m *pulsar.ConsumerMessage) {
 func (s *session) NoteChunksGivenUp() {
 	s.unreadable.WithLabelValues("chunks").Inc()
 	if s.chunksLost.CompareAndSwap(false, true) {
-		s.log.Error("the client discarded an incomplete message in chunks; subscribing again soon", zap.Stringer("source", s.src), zap.Duration("after", s.resubscribeForChunks))
+		s.log.Error("the client discarded an incomplete message in chunks; subscribing again soon",
+			zap.Stringer("source", s.src), zap.Duration("after", s.resubscribeForChunks))
 		time.AfterFunc(s.resubscribeForChunks, func() { s.abort(errChunks) })
 	}
 }

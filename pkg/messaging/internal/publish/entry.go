@@ -22,8 +22,8 @@ type entryIDs struct{ first, rest int64 }
 
 // StoreEntry stores rs as one entry, all or none, and waits for that. The id is the last record's;
 // if it is [MessageID.Deduplicated] the broker dropped the entry as a duplicate. Without ids the
-// records have their own. [ErrInDoubt] says that it is unknown whether they were stored. With any other
-// error nothing was stored.
+// records have their own. [ErrInDoubt] says that it is unknown whether they were stored. With any
+// other error nothing was stored.
 //
 // It needs an owner of one partition that publishes nothing by other methods, bounds that rs fits
 // in, and one caller at a time. When the client cuts the entry, for the broker's maximum message

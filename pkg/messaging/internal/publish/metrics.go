@@ -31,8 +31,8 @@ func newMetrics(reg prometheus.Registerer) publisherMetrics {
 		pending:      gauge("aviary_messaging_pending_records", "Records accepted and not yet acknowledged."),
 		pendingBytes: gauge("aviary_messaging_pending_bytes", "Bytes accepted and not yet acknowledged."),
 		recreated: counter("aviary_messaging_producers_recreated_total",
-			"Producers of partitions that were lost: the broker closed or fenced them, stopped acknowledging, or took a record for a duplicate. "+
-				"A lost producer is replaced unless the publisher owns its topic.", "reason"),
+			"Producers of partitions that were lost: the broker closed or fenced them, stopped acknowledging, "+
+				"or took a record for a duplicate. A lost producer is replaced unless the publisher owns its topic.", "reason"),
 		stalled: gauge("aviary_messaging_stalled_partitions",
 			"Partitions with records pending and no acknowledgement for 5 seconds."),
 	}

@@ -29,7 +29,8 @@ func newMetrics(reg prometheus.Registerer) Metrics {
 			"Age of the latest message when a reader returned it, since it was published."),
 		interrupted: gauge("aviary_messaging_reader_interrupted_partitions", "Partitions that readers do not read now."),
 		resubscribes: counter("aviary_messaging_reader_resubscribes_total",
-			"Attempts of readers to subscribe again, because a connection was lost or the broker ended or refused the subscription.", "reason"),
+			"Attempts of readers to subscribe again, because a connection was lost "+
+				"or the broker ended or refused the subscription.", "reason"),
 	}
 }
 

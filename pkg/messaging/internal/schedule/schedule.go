@@ -306,8 +306,8 @@ func (s *Scheduler) wakeOthers() {
 	}
 }
 
-// endFinished ends what the worker has finished, and returns it. The worker continues with the empty
-// list.
+// endFinished ends what the worker has finished, and returns it. The worker continues with the
+// empty list.
 func (s *Scheduler) endFinished(w *Worker, empty []*Item) (done []*Item) {
 	w.mu.Lock()
 	done, w.done = w.done, empty

@@ -105,7 +105,7 @@ routes:
   routes[2].sink.kafka.brokers KAFKA: ok
   routes[2].to: topic TOPIC-2: note: does not exist yet; the first use creates it
   routes[3].source.kafka.brokers KAFKA: ok
-  routes[3].source.kafka.pattern TOPIC-none: note: no topic that this user may see matches yet
+  routes[3].source.kafka.pattern TOPIC-none: note: the pattern matches no topic that this user may see
   routes[3].source.kafka.group never-there: ok
   routes[3].sink.rabbitmq.url RABBIT: ok
   routes[3].sink.rabbitmq.exchange amq.direct: ok

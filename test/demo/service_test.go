@@ -21,20 +21,20 @@ import (
 
 // output is what a screen has written.
 type output struct {
-	mu sync.Mutex
-	bytes.Buffer
+	mu  sync.Mutex
+	buf bytes.Buffer // not embedded: io.WriteString would call its WriteString without the lock
 }
 
 func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.Buffer.Write(p)
+	return o.buf.Write(p)
 }
 
 func (o *output) text() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.String()
+	return o.buf.String()
 }
 
 // launchFake starts a service that reports what it was started with.

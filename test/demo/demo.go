@@ -123,6 +123,7 @@ func (d *demo) show(ctx context.Context, l *launch) error {
 	defer stop()
 	group, watching := errgroup.WithContext(watching)
 	l.group = group
+	verified, verdict := false, error(nil)
 	group.Go(func() error { return d.screen.Refresh(watching) })
 	group.Go(func() error {
 		if err := l.run(watching); err != nil {
@@ -133,12 +134,14 @@ func (d *demo) show(ctx context.Context, l *launch) error {
 			<-watching.Done()
 			return watching.Err()
 		}
-		defer stop()
-		return d.verify(watching, l.all())
+		verdict = d.verify(watching, l.all())
+		verified = watching.Err() == nil
+		stop()
+		return verdict
 	})
 	err := group.Wait()
-	if d.smoke && ctx.Err() == nil && errors.Is(err, context.Canceled) {
-		return nil // the watchers were told to stop after the verification
+	if verified && errors.Is(err, context.Canceled) {
+		return verdict // stop ends the watchers, whose error may come before the verdict
 	}
 	return err
 }

@@ -27,9 +27,15 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fakeService reports on its admin address what it was started with.
+// fakeService reports on its admin address what it was started with. It is not ready while the file
+// FAKE_HOLD exists, and ends in order at a request of /end.
 func fakeService() {
+	http.HandleFunc("/end", func(http.ResponseWriter, *http.Request) { os.Exit(0) })
 	http.HandleFunc("/-/ready", func(w http.ResponseWriter, _ *http.Request) {
+		if _, err := os.Stat(os.Getenv("FAKE_HOLD")); err == nil {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
 		_ = json.NewEncoder(w).Encode(map[string]any{"pid": os.Getpid(), "args": os.Args[1:], "greeting": os.Getenv("FAKE_GREETING")})
 	})
 	fmt.Fprintln(os.Stderr, "started", os.Getpid())

@@ -29,6 +29,8 @@ type stage struct {
 	out     bytes.Buffer                           // mu guards it
 	fetched map[string]func(context.Context) error // nil: at once
 	launch  *launch
+	fails   string // the flow whose watch fails at once with a cancellation that nobody asked for
+	lost    int64  // records of each flow
 }
 
 func (s *stage) happens(format string, args ...any) {
@@ -80,12 +82,15 @@ type act struct {
 
 func (a *act) watch(ctx context.Context) error {
 	a.stage.happens("%s watched", a.name)
+	if a.name == a.stage.fails {
+		return fmt.Errorf("%s: %w", a.name, context.Canceled)
+	}
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-func (a *act) verify(context.Context) ([]display.Check, error) {
-	return []display.Check{{What: a.name, Want: 1, Got: 1}}, nil
+func (a *act) verify(ctx context.Context) ([]display.Check, error) {
+	return []display.Check{{What: a.name, Want: 1 + a.stage.lost, Got: 1}}, ctx.Err()
 }
 func (a *act) stop(context.Context) error { a.stage.happens("%s stopped", a.name); return nil }
 
@@ -206,6 +211,24 @@ func TestSmokeAwaitsAll(t *testing.T) {
 		s.fetched["c"] = func(context.Context) error { return errors.New("no network") }
 		d := &demo{screen: s.launch.env.screen, smoke: true, period: time.Second}
 		require.EqualError(t, d.show(t.Context(), s.launch), "no network")
+	})
+}
+
+// TestSmokePassesOnlyVerified: neither a difference nor a cancellation of one flow's own counts as the
+// stop of the watchers, which follows the verification.
+func TestSmokePassesOnlyVerified(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		s.launch.awaitsJoining, s.lost = true, 1
+		d := &demo{screen: s.launch.env.screen, smoke: true, period: time.Second}
+		require.EqualError(t, d.show(t.Context(), s.launch), "3 checks failed")
+	})
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		s.launch.awaitsJoining, s.fails = true, "two"
+		d := &demo{screen: s.launch.env.screen, smoke: true, period: time.Minute}
+		require.EqualError(t, d.show(t.Context(), s.launch), "two: context canceled")
+		assert.NotContains(t, s.text(), "want")
 	})
 }
 

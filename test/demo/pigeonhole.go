@@ -140,9 +140,9 @@ func (p *pigeonhole) watch(ctx context.Context) error {
 
 // feed puts a numbered message into a system again and again until verify or the end.
 // put returns when the system has stored it.
-func (p *pigeonhole) feed(ctx context.Context, system string, open func() (put func(ctx context.Context, key string, value []byte) error, done func() error, err error)) error {
+func (p *pigeonhole) feed(ctx context.Context, system string, open func(ctx context.Context) (put func(ctx context.Context, key string, value []byte) error, done func() error, err error)) error {
 	defer p.feeders.Done()
-	put, done, err := open()
+	put, done, err := open(ctx)
 	if err != nil {
 		return fmt.Errorf("%s: %w", system, err)
 	}
@@ -167,7 +167,7 @@ func (p *pigeonhole) feed(ctx context.Context, system string, open func() (put f
 	}
 }
 
-func (p *pigeonhole) kafka() (func(context.Context, string, []byte) error, func() error, error) {
+func (p *pigeonhole) kafka(context.Context) (func(context.Context, string, []byte) error, func() error, error) {
 	producer, err := sarama.NewSyncProducer(p.brokers(), kafka.Durable())
 	if err != nil {
 		return nil, nil, err
@@ -181,11 +181,11 @@ func (p *pigeonhole) kafka() (func(context.Context, string, []byte) error, func(
 	}, producer.Close, nil
 }
 
-func (p *pigeonhole) rabbitmq() (func(context.Context, string, []byte) error, func() error, error) {
+func (p *pigeonhole) rabbitmq(ctx context.Context) (func(context.Context, string, []byte) error, func() error, error) {
 	url := p.env.servers["RABBITMQ_URL"]
 	// Pigeonhole declares the queue, maybe after it says that it is ready. RabbitMQ drops, and
 	// confirms, what no queue takes.
-	err := p.service.await(p.feeding, "did not declare the queue "+p.queue, func(context.Context) error {
+	err := p.service.await(ctx, "did not declare the queue "+p.queue, func(context.Context) error {
 		return rabbitmq.With(url, func(c *amqp.Channel) error {
 			_, err := c.QueueDeclarePassive(p.queue, true, false, false, false, nil)
 			return err

@@ -76,13 +76,26 @@ func (l *log) lastLine() string {
 	return string(l.last)
 }
 
+// status waits for the end of a child and says how it ended.
+func (c *child) status() string {
+	if err := c.process.Wait(); err != nil {
+		return err.Error()
+	}
+	return "exit status 0"
+}
+
+// signaled reports whether a signal has ended the child.
+func (c *child) signaled() bool {
+	if c.process.Running() {
+		return false
+	}
+	var exit *exec.ExitError
+	return errors.As(c.process.Wait(), &exit) && exit.ExitCode() == -1
+}
+
 // death says why a child that should run does not.
 func (c *child) death() error {
-	how := "exit status 0"
-	if err := c.process.Wait(); err != nil {
-		how = err.Error()
-	}
-	return fmt.Errorf("%s ended with %s: %s", c.name, how, c.log.lastLine())
+	return fmt.Errorf("%s ended with %s: %s", c.name, c.status(), c.log.lastLine())
 }
 
 // await polls until ready says so, the child ends or ctx does, for no longer than patience.

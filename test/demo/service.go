@@ -80,11 +80,18 @@ func (s *service) ready(ctx context.Context) error {
 }
 
 func (s *service) awaitReady(ctx context.Context) error {
-	return s.await(ctx, "not ready", func(ctx context.Context) error { return ready(ctx, s.admin) })
+	return s.current().await(ctx, "not ready", func(ctx context.Context) error { return ready(ctx, s.admin) })
 }
 
+// await is [child.await] of a service that is ready. It continues after a restart.
 func (s *service) await(ctx context.Context, what string, ready func(context.Context) error) error {
-	return s.current().await(ctx, what, ready)
+	for {
+		run := s.run()
+		err := s.current().await(ctx, what, ready)
+		if err == nil || ctx.Err() != nil || !s.excused(ctx, run) {
+			return err
+		}
+	}
 }
 
 // keep starts the service again whenever its process has ended, until stop.
@@ -97,11 +104,14 @@ func (s *service) keep() {
 			return
 		}
 		s.change(func() { s.up = false })
-		s.screen.Note("%s ended (%v); starting it again", s.name, c.process.Wait())
+		s.screen.Note("%s ended (%s); starting it again", s.name, c.status())
 		c, err := s.start()
 		if err == nil {
 			s.change(func() { s.child = c })
 			err = s.awaitReady(s.ctx)
+		}
+		if err != nil && s.ctx.Err() == nil && c != nil && c.signaled() {
+			continue // it was killed before it was ready
 		}
 		if err != nil {
 			s.change(func() { s.gone = true })

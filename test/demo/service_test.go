@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -20,20 +21,20 @@ import (
 
 // output is what a screen has written.
 type output struct {
-	mu sync.Mutex
-	bytes.Buffer
+	mu  sync.Mutex
+	buf bytes.Buffer // not embedded: io.WriteString would call its WriteString without the lock
 }
 
 func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.Buffer.Write(p)
+	return o.buf.Write(p)
 }
 
 func (o *output) text() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.String()
+	return o.buf.String()
 }
 
 // launchFake starts a service that reports what it was started with.
@@ -43,11 +44,14 @@ func launchFake(t *testing.T, restarts bool) (*service, *environment, *output) {
 	require.NoError(t, err)
 	out := new(output)
 	env := &environment{dir: t.TempDir(), screen: display.New(out), restarts: restarts}
-	s, err := startService(env, "fake", admin, os.Args[0], []string{fakeVariable + "=service", "FAKE_ADMIN=" + admin, "FAKE_GREETING=hello"}, "-an", "argument")
+	s, err := startService(env, "fake", admin, os.Args[0], []string{fakeVariable + "=service", "FAKE_ADMIN=" + admin, "FAKE_GREETING=hello", "FAKE_HOLD=" + hold(env)}, "-an", "argument")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.stop(context.Background()) })
 	return s, env, out
 }
+
+// hold is the file that keeps a fake service from being ready.
+func hold(env *environment) string { return filepath.Join(env.dir, "hold") }
 
 // reported is what a fake service says of itself.
 type reported struct {
@@ -93,6 +97,42 @@ func TestAServiceThatEndsStartsAgain(t *testing.T) {
 	assert.Equal(t, 2, bytes.Count([]byte(out.text()), []byte("== fake runs again, process ")))
 	assert.Contains(t, out.text(), "== fake ended (signal: killed); starting it again\n")
 	assert.NotContains(t, out.text(), "does not start again", "the demo ended it")
+}
+
+// TestAServiceThatIsKilledAgain before it is ready starts a third time.
+func TestAServiceThatIsKilledAgain(t *testing.T) {
+	s, env, out := launchFake(t, true)
+	require.NoError(t, s.ready(t.Context()))
+	require.NoError(t, os.WriteFile(hold(env), nil, 0o600))
+	first := s.current()
+	require.NoError(t, first.kill())
+	require.Eventually(t, func() bool { return s.current() != first }, patience, 10*time.Millisecond)
+	require.NoError(t, s.current().kill())
+	require.NoError(t, os.Remove(hold(env)))
+	assert.True(t, s.excused(t.Context(), 1), out.text())
+	assert.Equal(t, 2, s.run())
+	assert.NotContains(t, out.text(), "does not start again")
+}
+
+// TestAwaitContinuesAfterARestart, and the screen names the status of a service that ended in order.
+func TestAwaitContinuesAfterARestart(t *testing.T) {
+	s, _, out := launchFake(t, true)
+	require.NoError(t, s.ready(t.Context()))
+	ended := false
+	require.NoError(t, s.await(t.Context(), "does not run again", func(ctx context.Context) error {
+		if !ended {
+			ended = true
+			resp, err := http.Get("http://" + s.admin + "/end")
+			if err == nil {
+				_ = resp.Body.Close()
+			}
+		}
+		if s.run() == 1 {
+			return errors.New("the first run")
+		}
+		return ready(ctx, s.admin)
+	}))
+	assert.Contains(t, out.text(), "== fake ended (exit status 0); starting it again\n")
 }
 
 // TestOnlyTheEndOfTheServiceExcusesAFailure of a request.

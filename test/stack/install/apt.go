@@ -36,8 +36,9 @@ func (i Installer) apt(ctx context.Context, pkg string) (did bool, err error) {
 		return false, nil
 	}
 	run := func(args ...string) (string, error) {
-		// RUNLEVEL=1 has Debian's init scripts leave the service alone.
-		argv := append(append([]string{}, prefix...), "env", "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1",
+		// RUNLEVEL=1 has Debian's init scripts leave the service alone. This program reads what apt-get
+		// writes: LC_ALL=C has it in English.
+		argv := append(append([]string{}, prefix...), "env", "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1", "LC_ALL=C",
 			"apt-get", "-o", "DPkg::Lock::Timeout=120")
 		argv = append(argv, args...)
 		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)

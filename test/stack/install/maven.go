@@ -57,9 +57,9 @@ func runMaven(ctx context.Context, a Artifact, dir string, fresh bool, log *proc
 	name := strings.TrimSuffix(a.Folder, "/")
 	log.Printf("fetching %s with Maven: %s, %d MB", name, a.Coordinates, a.Size/1e6)
 	began := time.Now()
-	defer log.During(2*time.Second, func(elapsed time.Duration) string {
+	end := log.During(2*time.Second, func(elapsed time.Duration) string {
 		return fmt.Sprintf("%s: %d of %d MB after %v", name, min(largest(watched), a.Size)/1e6, a.Size/1e6, elapsed)
-	})()
+	})
 	err = Try(ctx, log, func(ctx context.Context) error {
 		out, err := process.Job{}.Run(ctx, append([]string{mvn}, args...)...) // a script around a JVM: both end when the user gives up
 		if err != nil {
@@ -67,6 +67,7 @@ func runMaven(ctx context.Context, a Artifact, dir string, fresh bool, log *proc
 		}
 		return nil
 	})
+	end()
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

@@ -29,11 +29,12 @@ func (p *Progress) Printf(format string, args ...any) {
 	fmt.Fprintln(p.w, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; "))
 }
 
-// During writes what report returns at each interval, until the caller calls end. report gets the time
-// since During began.
+// During writes what report returns at each interval, until the caller calls end; nothing is written
+// after end. report gets the time since During began.
 func (p *Progress) During(interval time.Duration, report func(elapsed time.Duration) string) (end func()) {
-	began, stop := time.Now(), make(chan struct{})
+	began, stop, stopped := time.Now(), make(chan struct{}), make(chan struct{})
 	go func() {
+		defer close(stopped)
 		ticker := time.NewTicker(interval)
 		defer ticker.Stop()
 		for {
@@ -45,5 +46,5 @@ func (p *Progress) During(interval time.Duration, report func(elapsed time.Durat
 			}
 		}
 	}()
-	return func() { close(stop) }
+	return func() { close(stop); <-stopped }
 }

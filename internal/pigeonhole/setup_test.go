@@ -52,7 +52,7 @@ routes:
 - {name: a, source: {kafka: {brokers: ['127.0.0.1:1'], group: g, pattern: "x.*"}}, sink: {pulsar: {url: 'pulsar://one:1', partition: source}}, to: persistent://t/n/a}
 - {name: b, source: {kafka: {brokers: ['127.0.0.1:1'], group: h, pattern: "x.*"}}, sink: {pulsar: {url: 'pulsar://one:1', partition: source}}, to: persistent://t/n/b}
 `))
-	require.EqualError(t, err, "routes[0].to: as many partitions as the source has, which is not known (its topics are those of a pattern): set setup.partitions\n"+
-		"routes[1].to: as many partitions as the source has, which is not known (its topics are those of a pattern): set setup.partitions")
+	require.EqualError(t, err, "routes[0].to: the number of partitions of the source is not known (its topics are those of a pattern): create the source topic, or set setup.partitions\n"+
+		"routes[1].to: the number of partitions of the source is not known (its topics are those of a pattern): create the source topic, or set setup.partitions")
 	assert.Equal(t, []string{"routes[3].source.pulsar.pattern persistent://t/n/.*: its subscriptions are created when the service runs"}, two.Notes)
 }

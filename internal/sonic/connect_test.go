@@ -43,7 +43,7 @@ func TestConnect(t *testing.T) {
 	for _, want := range []string{
 		"redis.url " + srv.URL() + ": ok\n", "redis: functions: ok\n", "redis: appendonly: ",
 		"pulsar.url " + pulsar.URL() + ": ok\n", "pulsar.admin_url " + pulsar.AdminURL() + ": ok\n",
-		"topic: namespace " + ns + ", deduplication: note: not set at the namespace, the brokers' default applies: Sonic needs it", "topic: namespace " + ns + ", retention: ok\n",
+		"topic: namespace " + ns + ", deduplication: note: not set at the namespace, the brokers' default applies: without it Pulsar can store an effect twice or late", "topic: namespace " + ns + ", retention: ok\n",
 		"topic of this zone persistent://" + ns + "/sonic-a-0: " + missing, "topic of zone a, to read persistent://" + ns + "/sonic-a-0: " + missing,
 		"topic of zone b, to read persistent://" + ns + "/sonic-b-0: " + missing,
 	} {
@@ -71,7 +71,7 @@ func TestConnect(t *testing.T) {
 
 	for rules, want := range map[string]string{
 		"+@all -fcall ~*":    "call functions with Sonic's own keys, which begin with {sonic:: NOPERM ",
-		"+@all -fcall_ro ~*": "call those that only read: NOPERM ",
+		"+@all -fcall_ro ~*": "call functions that only read: NOPERM ",
 		"+@all ~app:*":       "call functions with Sonic's own keys, which begin with {sonic:: NOPERM ",
 		"+@all -@stream ~*":  "write to Sonic's own keys, which begin with {sonic:: NOPERM ",
 	} {

@@ -110,7 +110,7 @@ func (g *Guard) checkURL(text string) error {
 		err = g.Check(netip.AddrPortFrom(address, uint16(port)))
 	}
 	if err != nil {
-		return fmt.Errorf("Eventbridge does not connect to this address: %w", err)
+		return fmt.Errorf("must be an allowed address: %w", err)
 	}
 	return nil
 }

@@ -197,7 +197,7 @@ func (s Spec[T]) parse(common *commonFlags, cfg *T) error {
 	*common = commonFlags{}
 	fs.StringVar(&common.file, "config.file", "", "read the configuration from the YAML `file`; default: the defaults of all keys")
 	fs.BoolVar(&common.check, "config.check", false, "validate the configuration and exit")
-	fs.BoolVar(&common.connect, "config.connect", false, "validate the configuration, try its servers, credentials, topics and permissions, and exit")
+	fs.BoolVar(&common.connect, "config.connect", false, "validate the configuration, check its servers, topics and permissions, and exit")
 	fs.BoolVar(&common.print, "config.print", false,
 		"print every key with meaning, default and environment variable, and exit; with -config.file: print the effective configuration, without secrets")
 	fs.StringVar(&common.level, "log.level", "", "lowest `level` that is logged: debug, info, warn or error; overrides the key log.level")
@@ -276,13 +276,24 @@ func (s Spec[T]) environment(d *decoder, root reflect.Value) (used bool, warning
 			continue
 		}
 		warning := fmt.Sprintf("the environment variable %s sets no key", name)
-		if near, ok := nearest(name, names); ok {
+		if near, ok := nearestVariable(name, names, EnvName(s.Name, "")); ok {
 			warning += fmt.Sprintf("; did you mean %s?", near)
 		}
 		warnings = append(warnings, warning)
 	}
 	slices.Sort(warnings)
 	return used, warnings
+}
+
+// nearestVariable is [nearest] without the prefix: all variables have it, so it makes none of them
+// likely.
+func nearestVariable(name string, names []string, prefix string) (string, bool) {
+	keys := make([]string, len(names))
+	for i := range names {
+		keys[i] = strings.TrimPrefix(names[i], prefix)
+	}
+	near, ok := nearest(strings.TrimPrefix(name, prefix), keys)
+	return prefix + near, ok
 }
 
 // fromKubernetes recognises the variables that Kubernetes puts into every pod for a Service that

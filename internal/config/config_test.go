@@ -270,10 +270,11 @@ func TestEnvironmentSetsEveryKindOfKey(t *testing.T) {
 
 func TestUnknownVariablesWarn(t *testing.T) {
 	loaded, _, err := load(t, "", []string{
-		"BIRD_PULSAR_ULR=x", "BIRD_NONSENSE_ALTOGETHER=1", "BIRDS_X=1", "BIRD=1",
+		"BIRD_PULSAR_ULR=x", "BIRD_NONSENSE_ALTOGETHER=1", "BIRD_FILTER_URL=1", "BIRDS_X=1", "BIRD=1",
 		"BIRD_SERVICE_HOST=10.0.0.1", "BIRD_SERVICE_PORT_HTTP=80", "BIRD_PORT=tcp://10.0.0.1:80", "BIRD_PORT_80_TCP_ADDR=10.0.0.1",
 	})
 	assert.Equal(t, []string{
+		"the environment variable BIRD_FILTER_URL sets no key", // BIRD_PULSAR_URL is near only with the prefix
 		"the environment variable BIRD_NONSENSE_ALTOGETHER sets no key",
 		"the environment variable BIRD_PULSAR_ULR sets no key; did you mean BIRD_PULSAR_URL?",
 	}, loaded.Warnings)

@@ -45,7 +45,7 @@ connections:
 	assert.Equal(t, text.Replace(`  pulsar.url PULSAR: ok
   pulsar.admin_url ADMIN: ok
   topics.namespace NS, admin: ok
-  topics.namespace NS, deduplication: note: not set, the brokers' default holds: ordered subscribers need it
+  topics.namespace NS, deduplication: note: not set at the namespace, the brokers' default applies: ordered subscribers need it
   topics.namespace NS, retention: ok
   topics.namespace, to write persistent://NS/eventbridge-registry: note: does not exist yet; the first use creates it, if the broker allows that
   topics.namespace, to read persistent://NS/eventbridge-registry: note: does not exist yet; the first use creates it, if the broker allows that
@@ -65,7 +65,7 @@ connections:
 	assert.Equal(t, 7, failed, lines)
 	for _, want := range []string{
 		"topics.namespace public/no-such-namespace, deduplication: .*404 Not Found: .*",
-		"topics.namespace, to write persistent://public/no-such-namespace/eventbridge-registry: its namespace does not exist",
+		"topics.namespace, to write persistent://public/no-such-namespace/eventbridge-registry: its namespace does not exist; -setup creates it",
 		"connections.kafka.k.brokers AWAY: .*connection refused",
 		"connections.rabbitmq.m.url RABBIT: .*wrong user name or password.*",
 		"connections.pulsar.p.url pulsar://AWAY: .*connection refused",

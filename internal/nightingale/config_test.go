@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/nightingale/format"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -30,7 +31,7 @@ func TestConfigurationFromTheEnvironment(t *testing.T) {
 
 func TestConfigurationFaults(t *testing.T) {
 	for _, test := range []struct{ variables, says string }{
-		{"NIGHTINGALE_FORMAT=xml", `format: must be one of json, json-kafka-adapter, protobuf, packed, got "xml"`},
+		{"NIGHTINGALE_FORMAT=xml", "format: must be one of " + strings.Join(format.Names(), ", ") + `, got "xml"`},
 		{"NIGHTINGALE_ACK=never", `ack: must be one of broker, queued, got "never"`},
 		{"NIGHTINGALE_EXEMPLAR_SERIES=maybe", `exemplar_series: must be one of refuse, accept, got "maybe"`},
 		{"NIGHTINGALE_TOPIC=metrics", "topic: must be persistent://"},

@@ -71,5 +71,5 @@ func TestConnect(t *testing.T) {
 
 	failed, text = try(func(cfg *Config) { cfg.Topic = "persistent://public/no-such-namespace/x" })
 	assert.Equal(t, 1, failed)
-	assert.Contains(t, text, "  topic TOPIC: its namespace does not exist\n")
+	assert.Contains(t, text, "  topic TOPIC: its namespace does not exist; -setup creates it\n")
 }

@@ -62,7 +62,7 @@ func (c RouteConfig) tryPartitions(path string, into connector.SinkConfig, topic
 	return []trial.Trial{{Name: path + ": partitions", Try: func(ctx context.Context) error {
 		widest, need, err := widestTopic(ctx, source)
 		if err != nil {
-			return trial.Notef("not tried: the number of partitions of the source is unknown: %s", trial.Plain(err))
+			return trial.Notef("the number of partitions of the source is not known: %s", trial.Plain(err))
 		}
 		have, err := sink.Partitions(ctx, topic)
 		switch {

@@ -86,8 +86,7 @@ func (c RouteConfig) addDestination(
 		_, widest, err := widestTopic(ctx, source)
 		switch {
 		case err != nil && wanted.Partitions == 0:
-			return config.Fault(t.Path,
-				"must have as many partitions as the source, and their number is unknown (%s): set setup.partitions",
+			return config.Fault(t.Path, "the number of partitions of the source is not known (%s): create the source topic, or set setup.partitions",
 				trial.Plain(err))
 		case err != nil:
 			cluster.Notes = append(cluster.Notes, fmt.Sprintf(

@@ -52,7 +52,7 @@ routes:
 - {name: a, source: {kafka: {brokers: ['127.0.0.1:1'], group: g, pattern: "x.*"}}, sink: {pulsar: {url: 'pulsar://one:1', partition: source}}, to: persistent://t/n/a}
 - {name: b, source: {kafka: {brokers: ['127.0.0.1:1'], group: h, pattern: "x.*"}}, sink: {pulsar: {url: 'pulsar://one:1', partition: source}}, to: persistent://t/n/b}
 `))
-	require.EqualError(t, err, "routes[0].to: must have as many partitions as the source, and their number is unknown (it has a topic pattern): set setup.partitions\n"+
-		"routes[1].to: must have as many partitions as the source, and their number is unknown (it has a topic pattern): set setup.partitions")
+	require.EqualError(t, err, "routes[0].to: the number of partitions of the source is not known (it has a topic pattern): create the source topic, or set setup.partitions\n"+
+		"routes[1].to: the number of partitions of the source is not known (it has a topic pattern): create the source topic, or set setup.partitions")
 	assert.Equal(t, []string{"routes[3].source.pulsar.pattern persistent://t/n/.*: its subscriptions are created when the service runs"}, two.Notes)
 }

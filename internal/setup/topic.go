@@ -86,7 +86,7 @@ func (p *plan) partitions(t messaging.Topic, object string, have int, want Topic
 	case count > needed:
 		p.same("%s: %s, more than wanted, not changed", object, partitions(have))
 	case have == 0:
-		return fmt.Errorf("%s has no partitions and must have %d: partitions cannot be added to such a topic: name another topic", object, want.Partitions)
+		return fmt.Errorf("%s has no partitions and must have %d: partitions cannot be added to such a topic: delete it, or name another topic", object, want.Partitions)
 	case want.WhyNoGrowth != "":
 		return fmt.Errorf("%s has %s and must have %d: partitions cannot be added: %s: name another topic, or keep %d", object, partitions(have), want.Partitions, want.WhyNoGrowth, have)
 	default:

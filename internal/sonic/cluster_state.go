@@ -164,7 +164,7 @@ func primaryProblem(state redislib.PrimaryState, err error) error {
 	case err != nil:
 		return fmt.Errorf("it is not known whether it takes writes: %w", err)
 	case !state.Opened:
-		return errors.New("no Sonic has opened it yet: the Sonic that owns the topic opens it")
+		return errors.New("no Sonic has opened it yet: the owner of the topic does; /zones has the reason if it cannot")
 	case !state.Ready:
 		slices.Sort(state.Recovering)
 		return fmt.Errorf("it may have older data than before: it waits for effects of the zones %s", strings.Join(state.Recovering, ", "))

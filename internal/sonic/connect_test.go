@@ -43,7 +43,7 @@ func TestConnect(t *testing.T) {
 	for _, want := range []string{
 		"redis.url " + srv.URL() + ": ok\n", "redis: functions: ok\n", "redis: appendonly: ",
 		"pulsar.url " + pulsar.URL() + ": ok\n", "pulsar.admin_url " + pulsar.AdminURL() + ": ok\n",
-		"topic: namespace " + ns + ", deduplication: note: not set, the brokers' default holds: Sonic needs it", "topic: namespace " + ns + ", retention: ok\n",
+		"topic: namespace " + ns + ", deduplication: note: not set at the namespace, the brokers' default applies: without it Pulsar can store an effect twice or late", "topic: namespace " + ns + ", retention: ok\n",
 		"topic of this zone persistent://" + ns + "/sonic-a-0: " + missing, "topic of zone a, to read persistent://" + ns + "/sonic-a-0: " + missing,
 		"topic of zone b, to read persistent://" + ns + "/sonic-b-0: " + missing,
 	} {
@@ -64,14 +64,14 @@ func TestConnect(t *testing.T) {
 	})
 	assert.Contains(t, text, "  redis: functions: this user may not load functions: NOPERM ")
 	assert.Contains(t, text, "  pulsar.url pulsar://"+unreachable+": connect: dial tcp "+unreachable+": connect: connection refused\n")
-	assert.Contains(t, text, "  zones: not tried, because of the above\n")
-	assert.Contains(t, text, "  topic of this zone persistent://"+ns+"/sonic-a-0: not tried, because of the above\n")
+	assert.Contains(t, text, "  zones: not tried: the check above failed\n")
+	assert.Contains(t, text, "  topic of this zone persistent://"+ns+"/sonic-a-0: not tried: the check above failed\n")
 	assert.Regexp(t, `(?m)^  peers\[0\].redis.url redis://:<redacted>@`+unreachable+`: cannot reach Redis: .*connection refused$`, text)
 	assert.Equal(t, 8, failed)
 
 	for rules, want := range map[string]string{
 		"+@all -fcall ~*":    "call functions with Sonic's own keys, which begin with {sonic:: NOPERM ",
-		"+@all -fcall_ro ~*": "call those that only read: NOPERM ",
+		"+@all -fcall_ro ~*": "call functions that only read: NOPERM ",
 		"+@all ~app:*":       "call functions with Sonic's own keys, which begin with {sonic:: NOPERM ",
 		"+@all -@stream ~*":  "write to Sonic's own keys, which begin with {sonic:: NOPERM ",
 	} {
@@ -89,7 +89,7 @@ func TestConnect(t *testing.T) {
 
 	_, text = try(func(cfg *Config) { cfg.Redis.Username, cfg.Redis.Password = user, "secret-and-wrong" })
 	assert.Regexp(t, `(?m)^  redis.url .*: this Redis cannot be the backend: it refuses INFO: WRONGPASS .*$`, text)
-	assert.Contains(t, text, "  redis: functions: not tried, because of the above\n")
+	assert.Contains(t, text, "  redis: functions: not tried: the check above failed\n")
 
 	_, text = try(func(cfg *Config) {
 		cfg.Redis.URL, cfg.Redis.Sentinel = defaultURL, SentinelConfig{Master: "shop", Addresses: []string{unreachable, srv.Addr()}}

@@ -163,7 +163,7 @@ func (s *service) checkWrites(ctx context.Context) error {
 	case state.History == redislib.HistoryRejected:
 		return errors.New("this Redis and the topic have different histories: see the log of the Sonic that owns the topic, and run sonic -repair")
 	case !state.Opened:
-		return errors.New("no Sonic has opened this Redis yet: the Sonic that owns the topic opens it")
+		return errors.New("no Sonic has opened this Redis yet: the owner of the topic does; /zones has the reason if it cannot")
 	case !state.Ready:
 		return fmt.Errorf("this Redis has older data than before: it waits for effects of %d zones", len(state.Behind))
 	case full.full && s.monitor.bounds().Full != fullDrop:

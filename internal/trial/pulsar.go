@@ -42,7 +42,10 @@ func Publish(client *messaging.Client, path, topic string) Trial {
 		case errors.Is(err, messaging.ErrTopicTerminated):
 			return errors.New("the topic is terminated: it accepts no more messages")
 		default:
-			return unseen(ctx, client, topic, err)
+			if err = unseen(ctx, client, topic, err); errors.Is(err, errNoNamespace) {
+				return fmt.Errorf("%w; -setup creates it", err)
+			}
+			return err
 		}
 	}}
 }
@@ -58,14 +61,16 @@ func Consume(client *messaging.Client, path, topic string) Trial {
 	}}
 }
 
+var errNoNamespace = errors.New("its namespace does not exist")
+
 // unseen makes a note of an error about a topic that cannot be tried before the service makes it.
 func unseen(ctx context.Context, client *messaging.Client, topic string, err error) error {
 	switch {
 	case errors.Is(err, messaging.ErrNamespaceNotFound):
-		return errors.New("its namespace does not exist")
+		return errNoNamespace
 	case errors.Is(err, messaging.ErrTopicNotFound): // of an old broker by its admin API, which tells the rest
 		if _, err := client.Topic(topic).Partitions(ctx); err != nil && strings.Contains(err.Error(), "Namespace not found") {
-			return errors.New("its namespace does not exist")
+			return errNoNamespace
 		}
 		return Note("does not exist yet; the first use creates it, if the broker allows that")
 	case errors.Is(err, messaging.ErrNoAdminURL):
@@ -149,7 +154,7 @@ func TryDeduplication(ctx context.Context, ns messaging.Namespace, needed bool, 
 	case set && !on:
 		return Note("off: " + why)
 	case !set:
-		return Note("not set, the brokers' default holds: " + why)
+		return Note("not set at the namespace, the brokers' default applies: " + why)
 	}
 	return nil
 }

@@ -134,7 +134,7 @@ func (o *outcome) write(out io.Writer, tried, failed int) (int, int) {
 }
 
 func skip(out io.Writer, t Trial, tried, failed int) (int, int) {
-	line(out, t.Name, "not tried, because of the above")
+	line(out, t.Name, "not tried: the check above failed")
 	tried, failed = tried+1, failed+1
 	for _, next := range t.Then {
 		tried, failed = skip(out, next, tried, failed)

@@ -44,8 +44,8 @@ func TestLines(t *testing.T) {
   topic x: note: does not exist yet
   topic y: one; two at amqp://u:<redacted>@h
   b.url: NOAUTH
-  topic z: not tried, because of the above
-  subscription s: not tried, because of the above
+  topic z: not tried: the check above failed
+  subscription s: not tried: the check above failed
   c: note: 7
   d: ok
 `, out.String())
@@ -90,7 +90,7 @@ func TestPulsarUnavailable(t *testing.T) {
 	_, failed := trial.Run(t.Context(), []trial.Trial{one}, &out)
 	assert.Equal(t, 2, failed)
 	assert.Equal(t, "  pulsar.url "+cfg.URL+": connect: dial tcp "+l.Addr().String()+": connect: connection refused\n"+
-		"  topic t: not tried, because of the above\n", out.String())
+		"  topic t: not tried: the check above failed\n", out.String())
 }
 
 // A role that is no admin of the tenant may not make topics: that is a fault where the service has

@@ -69,8 +69,8 @@ func (m *member) checkGap(c *claimedPartition) (restart bool, err error) {
 		if newest > oldest {
 			// Nothing tells a new group from one whose offsets Kafka has deleted.
 			s.starts.WithLabelValues(c.topic).Inc()
-			s.log.Warn("the group has no committed offset; reading from the oldest message: the group is new, "+
-				"or its offsets have expired (offsets.retention.minutes) and messages are read again", c.fields(nil)...)
+			s.log.Warn("the group has no committed offset: reading begins at the oldest message. "+
+				"A new group has none. If the offsets have expired (offsets.retention.minutes), messages are sent again", c.fields(nil)...)
 		}
 		return false, nil
 	case committed >= oldest && committed <= newest && !gap.Recreated:

@@ -89,7 +89,7 @@ func (c SourceConfig) Try(path string) (t trial.Trial, end func()) {
 			add(": topic "+topic, func(ctx context.Context) error {
 				err := tryTopic(ctx, client, topic, mayRead, "read")
 				if errors.Is(err, kerr.UnknownTopicOrPartition) {
-					return errors.New("does not exist; the source reads it when it exists")
+					return errors.New("does not exist: create it; a running service reads it from then on")
 				}
 				return err
 			})

@@ -253,8 +253,9 @@ func (w *writer) topic() (string, error) {
 		return "", err
 	}
 	if int(w.key.partition) >= len(topics) {
-		return "", pipeline.Refuse("no_partition", fmt.Errorf("%s has %d partitions, the message comes from partition %d",
-			w.key.topic, len(topics), w.key.partition))
+		return "", pipeline.Refuse("no_partition", fmt.Errorf(
+			"%s has no partition %d, it has %d: it needs as many partitions as the source",
+			w.key.topic, w.key.partition, len(topics)))
 	}
 	return topics[w.key.partition], nil
 }

@@ -41,10 +41,17 @@ type RefusedAddress struct {
 	Kind    string // what is wrong with it, such as "a private address"
 }
 
-// Error says what is wrong, and which keys would allow the address.
+// Error says what is wrong, and which key would allow the address.
 func (e *RefusedAddress) Error() string {
-	return fmt.Sprintf("%s is %s, which targets.allow and targets.ports do not allow", e.Address, e.Kind)
+	text := e.Address + " is " + e.Kind
+	if e.Kind != otherPort {
+		text += "; targets.allow does not contain it"
+	}
+	return text
 }
+
+// otherPort is the Kind of an address whose port is not in targets.ports.
+const otherPort = "at a port that targets.ports does not contain"
 
 // Control is for net.Dialer.ControlContext, which calls it with the address of each connection
 // before it connects.
@@ -103,14 +110,14 @@ func (g *Guard) checkURL(text string) error {
 		err = g.Check(netip.AddrPortFrom(address, uint16(port)))
 	}
 	if err != nil {
-		return fmt.Errorf("must be one that may be connected to: %w", err)
+		return fmt.Errorf("must be an allowed address: %w", err)
 	}
 	return nil
 }
 
 func (g *Guard) checkPort(host string, port uint16) error {
 	if len(g.ports) > 0 && !slices.Contains(g.ports, port) {
-		return &RefusedAddress{Address: net.JoinHostPort(host, strconv.Itoa(int(port))), Kind: "at a port"}
+		return &RefusedAddress{Address: net.JoinHostPort(host, strconv.Itoa(int(port))), Kind: otherPort}
 	}
 	return nil
 }

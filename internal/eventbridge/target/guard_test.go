@@ -124,7 +124,8 @@ func TestGuardAllows(t *testing.T) {
 	require.ErrorContains(t, check("[fd00:ec2::5efe:10.1.0.1]:443"), "metadata")
 	require.ErrorContains(t, check("[::10.1.0.1]:443"), "outside of the public")
 	require.ErrorContains(t, check("10.2.0.1:443"), "10.2.0.1 is a private address")
-	require.ErrorContains(t, check("8.8.8.8:80"), "8.8.8.8:80 is at a port")
+	require.EqualError(t, check("8.8.8.8:80"), "8.8.8.8:80 is at a port that targets.ports does not contain")
+	require.EqualError(t, check("127.0.0.1:443"), "127.0.0.1 is a loopback address; targets.allow does not contain it")
 	require.ErrorContains(t, g.Control(context.Background(), "unix", "/run/docker.sock", nil), "no IP address")
 }
 

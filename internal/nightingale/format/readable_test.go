@@ -189,6 +189,8 @@ func readMessage(t *testing.T, format Format, payload []byte) []string {
 	case "packed":
 		strictly(t, "io/prometheus/write/v2/types.proto", "Request", payload)
 		require.NoError(t, remotewrite.DecodeV2(b, payload, limits))
+	default:
+		t.Fatalf("readMessage cannot read the format %s: add a case, and to lines what the format keeps", format.name)
 	}
 	return lines(b, format)
 }

@@ -343,7 +343,7 @@ func TestShardsNeverOpened(t *testing.T) {
 	servers := stack.PrivateRedisCluster(t, 1, 0)
 	e := startShardsClosed(t, servers, func(cfg *proxy.Config) { cfg.Backend.Wait = 100 * time.Millisecond })
 	c := dial(t, e.addr)
-	const notOpened = "-LOADING Sonic has not opened this Redis yet: the command was not run\r\n"
+	const notOpened = "-LOADING Sonic has not opened this Redis yet, /zones of its admin port has the reason: the command was not run\r\n"
 	require.Equal(t, notOpened, c.ask(t, "SET", "a", "1"))
 	require.Equal(t, notOpened, c.ask(t, "DEL", "a", "b"))
 	require.Equal(t, notOpened, c.ask(t, "EVAL", "return 1", "1", "a"))

@@ -179,7 +179,7 @@ func TestPigeonholeRunsOnItsSetup(t *testing.T) {
 `, "SOURCE", source), 8)
 	c.refuses("pigeonhole", with(keys, "setup.partitions", "2"), "topic persistent://NS/copies has no partitions and must have 2")
 	missing := with(keys, "routes", strings.ReplaceAll(routes, "topics: ["+fmt.Sprintf("%q", orders), `topics: ["no-such-topic"`))
-	c.refuses("pigeonhole", missing, "routes[0].to: must have as many partitions as the source, and their number is unknown")
+	c.refuses("pigeonhole", missing, "routes[0].to: the number of partitions of the source is not known")
 
 	require.NoError(t, pulsar.Publish(t.Context(), c.srv.URL(), source, &messaging.Record{Key: "k", Payload: []byte("before the first start")}))
 	producer, err := sarama.NewSyncProducer(kafka.Brokers(), producerConfig())

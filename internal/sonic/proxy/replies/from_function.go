@@ -23,7 +23,7 @@ const (
 const (
 	notReady       = "-SONICNOTREADY"
 	noFunction     = "-ERR Function not found"
-	NotOpenedError = "LOADING Sonic has not opened this Redis yet: the command was not run"
+	NotOpenedError = "LOADING Sonic has not opened this Redis yet, /zones of its admin port has the reason: the command was not run"
 )
 
 // ofDestination precedes the error of a blocking command whose destination is of the wrong type.

@@ -4,10 +4,9 @@ package budget
 
 import "time"
 
-// A Budget divides what may be received. What is received and not finished stands in two places: in
-// the underlying consumer (its queue, and the channel to us), and in the
-// scheduler. Each may use half of the bytes, and as many messages as are to be sent
-// ahead.
+// A Budget divides the bytes that may be received. Received and unfinished messages are in two
+// places: in the underlying consumer (its queue, and the channel to us), and in the scheduler. Each
+// may use half of the bytes, and as many messages as are to be sent ahead.
 //
 // The scheduler counts bytes. The underlying consumer counts messages only, per
 // partition, and its queue's length is fixed when it subscribes: it tells the

@@ -44,7 +44,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "eventbridge_engine_dedup_evicted_total", Help: "Events removed from the window before its end, because of engine.dedup_events.",
 		}),
 		rules: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "eventbridge_engine_rules", Help: "Rules of all buses in the index.",
+			Name: "eventbridge_engine_rules", Help: "Rules that this engine matches events of the bus against.",
 		}, []string{"bus"}),
 	}
 	reg.MustRegister(m.events, m.records, m.age, m.rebuild, m.queues, m.unhealthy, m.forgot, m.rules)

@@ -54,7 +54,7 @@ func (c *API) Backlog(ctx context.Context, subscription string, topics map[strin
 	})
 }
 
-// backlog is what a subscription has not acknowledged of one topic, all of its partitions together.
+// backlog is the unacknowledged part of a topic for one subscription, over all partitions.
 func (c *client) backlog(ctx context.Context, topic, subscription string) (int64, error) {
 	// Clients' names and addresses make up most of the answer where there are many.
 	const query = "?perPartition=false&getPreciseBacklog=false&subscriptionBacklogSize=false&excludePublishers=true&excludeConsumers=true"

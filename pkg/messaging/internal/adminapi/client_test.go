@@ -19,7 +19,7 @@ import (
 	"github.com/aviaryhq/aviary/test/await"
 )
 
-// Calls that end close no connection of those that go on.
+// Calls that end close no connection of calls that continue.
 func TestCallsSideBySide(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusNoContent) // as the broker answers who makes a subscription

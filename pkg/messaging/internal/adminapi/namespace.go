@@ -40,7 +40,7 @@ func (n Namespace) ReplicationClusters(ctx context.Context) ([]string, error) {
 }
 
 // SetReplicationClusters changes the clusters that have the namespace. The clusters must know each
-// other, and the tenant must allow them. A cluster that is left out may delete its topics.
+// other, and the tenant must allow them. A cluster that is not in the list may delete its topics.
 func (n Namespace) SetReplicationClusters(ctx context.Context, clusters []string) error {
 	return n.setPolicy(ctx, "replication clusters", "replication", clusters)
 }
@@ -138,7 +138,7 @@ const (
 	EvictBacklog BacklogPolicy = "consumer_backlog_eviction"
 )
 
-// BacklogQuota bounds what the subscriptions of a topic have not acknowledged.
+// BacklogQuota bounds the unacknowledged messages of a topic's subscriptions.
 type BacklogQuota struct {
 	Bytes  int64         `json:"limitSize"` // of each partition
 	Policy BacklogPolicy `json:"policy"`
@@ -166,7 +166,7 @@ func (n Namespace) SetBacklogQuota(ctx context.Context, q BacklogQuota) error {
 	return n.setPolicy(ctx, "backlog quota", "backlogQuota?backlogQuotaType="+storageQuota, q)
 }
 
-// policy returns a policy of n, and whether n has one of its own: the answer is empty otherwise.
+// policy returns a policy of n, and whether the policy is set for n: the answer is empty otherwise.
 // name is the admin API's.
 func policy[T any](ctx context.Context, n Namespace, what, name string) (own T, set bool, err error) {
 	v, err := fetch(ctx, n, what+" of", func(ctx context.Context, a *client) (v *T, err error) {

@@ -41,7 +41,7 @@ func wireIDOf(id record.MessageID) (wireID, error) {
 	return wireID{Ledger: from.Ledger, Entry: from.Entry(), Partition: int32(id.Partition()), Batch: -1}, nil
 }
 
-// Create creates the subscription: what is published from at on waits for its consumers. The topic
+// Create creates the subscription: messages from at on wait for its consumers. The topic
 // must exist, otherwise the error is [ErrNotFound]. A subscription that exists is [ErrExists] and
 // stays as it is. [AtMessage] needs a topic without partitions, or one partition.
 func (s Subscription) Create(ctx context.Context, at record.Position) error {
@@ -83,13 +83,13 @@ func (s Subscription) Delete(ctx context.Context) error {
 	})
 }
 
-// Reset moves the subscription: the message at to is the next, and what lies before it counts as
-// acknowledged, what lies behind it does not. Consumers are disconnected, come back by themselves,
-// and get what they had received and not acknowledged again, if it lies behind to. [AtMessage]
-// needs a topic without partitions, or one partition.
+// Reset moves the subscription: the message at to is the next, and messages before it count as
+// acknowledged; messages behind it do not. Consumers are disconnected, reconnect by themselves, and
+// get their unacknowledged messages behind to again. [AtMessage] needs a topic without partitions,
+// or one partition.
 //
 // To [Latest] is no more than acknowledging all that the topic has: consumers stay connected and
-// may still handle what they had received.
+// may still handle messages that they have received.
 func (s Subscription) Reset(ctx context.Context, to record.Position) error {
 	return s.manage(ctx, "reset", func(ctx context.Context, a *client) error {
 		switch kind, message, when := record.KindOf(to); kind {

@@ -19,7 +19,7 @@ import (
 // Topic manages one topic over the brokers' admin API ([Config].AdminURL), with the client's
 // credentials. [Client.Topic] makes one. It is a plain value, and it is safe for concurrent use.
 //
-// What its methods, and those of [Subscription], [Namespace] and [Tenant], have in common:
+// The methods of Topic, [Subscription], [Namespace] and [Tenant] have in common:
 // they try once; each request may take 5 seconds, one that changes something 30, and all end with
 // ctx and with the client's Close. A request that was given up may have been carried out.
 // The errors: [ErrNoAdminURL] without an AdminURL, [ErrClosed] after the client was closed,
@@ -77,8 +77,7 @@ func (t Topic) Create(ctx context.Context, partitions int) error {
 
 // SetPartitions adds partitions until the topic has that many. One that has more, one without
 // partitions, and one that does not exist are [ErrExists]. Publishers use the new partitions for
-// some of the keys: what is published for such a key from then on may be consumed before what was
-// published for it before.
+// some of the keys: later messages of such a key may be consumed before earlier ones.
 func (t Topic) SetPartitions(ctx context.Context, partitions int) error {
 	return t.manage(ctx, "set partitions of topic", func(ctx context.Context, a *client) error {
 		err := a.do(ctx, http.MethodPost, topicPath(t.name)+"/partitions", partitions, nil)

@@ -242,7 +242,7 @@ func (c *conn) receive() (kind int, body []byte, err error) {
 	return kind, f[protowire.Number(kind)].Text, err
 }
 
-// refusal is what a command Error says.
+// refusal is the content of a command Error.
 func refusal(body []byte) error {
 	const code, message = 2, 3
 	f, err := protofield.Fields(body)

@@ -21,7 +21,7 @@ const (
 	maxRedirects = 10
 )
 
-// place is what a broker answers about the broker that serves a topic.
+// place is a broker's answer to a lookup: which broker serves a topic.
 type place struct {
 	address string
 	// another says that address is to be asked again.

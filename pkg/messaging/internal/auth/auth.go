@@ -19,8 +19,8 @@ var (
 	ErrTLS            = errors.New("messaging: TLS failed")
 )
 
-// Credentials are what the client proves itself with. Tokens and certificates are asked for at
-// every request and connection.
+// Credentials authenticate the client. Tokens and certificates are read again for every request
+// and connection.
 type Credentials = auth.Provider
 
 // Config holds at most one way of authenticating.

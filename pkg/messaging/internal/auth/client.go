@@ -21,7 +21,7 @@ const (
 )
 
 // client is an underlying client whose errors say why a connection failed, and whose Close waits
-// for what is being opened.
+// for calls that open something.
 type client struct {
 	pulsar.Client
 	faults   *Faults
@@ -32,8 +32,8 @@ type client struct {
 	lookups map[string]*lookup
 }
 
-// Wrap returns a client whose errors say why a connection failed, and whose Close waits for what is
-// being opened. f reads raw's log ([Faults.Logger]).
+// Wrap returns a client whose errors say why a connection failed, and whose Close waits for calls
+// that open something. f reads raw's log ([Faults.Logger]).
 func (f *Faults) Wrap(raw pulsar.Client) pulsar.Client {
 	return &client{Client: raw, faults: f, lookups: make(map[string]*lookup)}
 }

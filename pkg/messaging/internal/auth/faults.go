@@ -15,7 +15,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/throttle"
 )
 
-// Faults remembers why connections to brokers failed, from what the underlying client logs. It is
+// Faults remembers why connections to brokers failed, from the underlying client's log. It is
 // safe for concurrent use.
 type Faults struct {
 	log   *zap.Logger
@@ -128,7 +128,7 @@ func (f *Faults) since(t time.Time) (changed <-chan struct{}, err error) {
 // lasting reports whether a fault will stay until somebody changes something.
 func lasting(err error) bool { return errors.Is(err, ErrAuthentication) || errors.Is(err, ErrTLS) }
 
-// explain makes an error of a request that began at t say what it hides.
+// explain adds the cause to an error of a request that began at t.
 func (f *Faults) explain(t time.Time, err error) error {
 	switch {
 	case err == nil:

@@ -96,7 +96,7 @@ func TestLookupEndsAsSoonAsItIsKnownWhatIsInTheWay(t *testing.T) {
 		require.ErrorContains(t, err, "one:6650: ")
 		require.Equal(t, time.Second, time.Since(began), "another host might have done")
 
-		// The next call joins the request that goes on: the broker is not asked again.
+		// The next call joins the running request: the broker is not asked again.
 		_, err = client.TopicPartitions("t")
 		require.ErrorIs(t, err, auth.ErrTLS)
 		require.Empty(t, under.asked)

@@ -207,7 +207,7 @@ func requestError(err error) error {
 	return fmt.Errorf("%w: %w", ErrIssuerUnavailable, err)
 }
 
-// answerError is the error of an answer without what was asked for.
+// answerError is the error of an answer that lacks the requested value.
 func answerError(method, at string, resp *http.Response, code, description string) error {
 	text := strings.Join(strings.Fields(resp.Status+" "+code+" "+description), " ")
 	if resp.StatusCode >= http.StatusInternalServerError || resp.StatusCode == http.StatusTooManyRequests {
@@ -216,7 +216,7 @@ func answerError(method, at string, resp *http.Response, code, description strin
 	return fmt.Errorf("%s %s: %s", method, at, text)
 }
 
-// CheckKeyFile reads the key file and reports what is wrong with it.
+// CheckKeyFile reads the key file and reports its faults.
 func CheckKeyFile(o OAuth2) error {
 	_, err := readKey(o)
 	return err
@@ -241,8 +241,8 @@ func readKey(o OAuth2) (oauth2Key, error) {
 	return key, nil
 }
 
-// CheckIssuer reports what is wrong with an issuer's URL. It wants https, for what goes there is a
-// password. Plain http is for issuers on this machine.
+// CheckIssuer reports the fault of an issuer's URL. The URL must be https, because a password is
+// sent to it. Plain http is for issuers on this machine.
 func CheckIssuer(s string) error {
 	u, err := url.Parse(s)
 	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {

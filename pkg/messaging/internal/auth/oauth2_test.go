@@ -27,7 +27,7 @@ const clientSecret = "correct-horse-battery-staple"
 type issuer struct {
 	*httptest.Server
 	answer    func(http.ResponseWriter) // to a request for a token, in place of one
-	expiresIn string                    // JSON, empty: not told
+	expiresIn string                    // JSON, empty: not in the answer
 
 	mu    sync.Mutex
 	forms []string // of the requests for a token

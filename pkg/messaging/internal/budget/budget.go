@@ -4,10 +4,9 @@ package budget
 
 import "time"
 
-// A Budget divides what may be received. What is received and not finished stands in two places: in
-// the underlying consumer (its queue, and the channel to us), and in the
-// scheduler. Each may use half of the bytes, and as many messages as are to be sent
-// ahead.
+// A Budget divides the bytes that may be received. Received and unfinished messages are in two
+// places: in the underlying consumer (its queue, and the channel to us), and in the scheduler. Each
+// may use half of the bytes, and as many messages as are to be sent ahead.
 //
 // The scheduler counts bytes. The underlying consumer counts messages only, per
 // partition, and its queue's length is fixed when it subscribes: it tells the
@@ -35,7 +34,7 @@ const Safety = 2
 const Window = 100 * time.Millisecond
 
 const (
-	// readOvershoot is what a broker's read may bring beyond the permits.
+	// readOvershoot is how much a broker's read may exceed the permits.
 	readOvershoot = 8 << 20
 	// growFactor is how much longer a queue must become to be worth subscribing
 	// again, and shrinkFactor how much shorter.
@@ -55,11 +54,11 @@ const (
 	blockMessages = 64
 )
 
-// Config is what a budget is made of.
+// Config has the bounds of a budget.
 type Config struct {
 	Messages   int   // to be sent ahead, over all partitions
-	Bytes      int64 // of what is received and not finished
-	MaxMessage int64 // what a message is taken to weigh before any was seen
+	Bytes      int64 // of messages that are received and not finished
+	MaxMessage int64 // assumed weight of a message before any was seen
 	// Failover says that brokers wait for a second whenever the consumer subscribes.
 	Failover bool
 	// Fixed says that the consumer must not subscribe again for another queue length.
@@ -78,7 +77,7 @@ func New(c Config) Budget {
 	return b
 }
 
-// Assumed is what a message is taken to weigh before any was seen.
+// Assumed is the assumed weight of a message before any was seen.
 func (b Budget) Assumed() int64 { return b.assumed }
 
 // Fixed reports whether the queue's length must not change.
@@ -109,7 +108,7 @@ func (b Budget) Limit(n, all int) int64 {
 	return b.bytes*int64(max(n, 1))/int64(max(all, 1)) + readOvershoot
 }
 
-// Weigher estimates what a message weighs: the heaviest recent average, so that a
+// Weigher estimates the weight of a message: the heaviest recent average, so that a
 // single large message among small ones does not decide, and a run of them does.
 // One goroutine uses it.
 type Weigher struct {

@@ -15,7 +15,7 @@ import (
 const ChunksExpire = 10 * time.Minute
 
 // ChunkedIDs recognises ids of chunked messages. An id has no method for that: a chunked
-// message's id is of its own type, whose text is "first chunk;last chunk" (impl_message.go,
+// message's id has another type, whose text is "first chunk;last chunk" (impl_message.go,
 // chunkMessageID). Making the text costs, so the type of other ids is remembered. If the client
 // changes the text, chunked messages are read from their last chunk, and a cumulative
 // acknowledgement includes foreign chunks. The zero value is ready; it is not safe for concurrent

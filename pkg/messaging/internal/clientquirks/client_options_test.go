@@ -17,7 +17,7 @@ func TestMemoryOfTheClientIsNotLimited(t *testing.T) {
 	require.Negative(t, o.MemoryLimitBytes, "zero is the client's default")
 }
 
-// Of the hosts of a URL the client asks each for a certificate of its own name.
+// The client expects from each host of a URL a certificate with the host's name.
 func TestCertificateIsForTheHostDialed(t *testing.T) {
 	asked := make(chan string, 100)
 	l, err := net.Listen("tcp", "localhost:0")

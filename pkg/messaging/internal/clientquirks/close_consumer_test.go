@@ -9,7 +9,8 @@ import (
 	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
-// The client's Close alone would wait for the operation timeout: nobody takes what is delivered.
+// The client's Close alone would wait for the operation timeout: nobody takes the delivered
+// messages.
 func TestConsumerWithAFullQueueIsClosed(t *testing.T) {
 	s := start(t)
 	c := connect(t, s.URL(), nil)

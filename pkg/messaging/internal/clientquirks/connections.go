@@ -33,8 +33,8 @@ type Connections struct {
 const (
 	// AckLanding is how long an acknowledgement may be on its way, and with the broker.
 	AckLanding = 200 * time.Millisecond
-	// RedeliveryBegins is how long after connecting a broker has begun to deliver again what it
-	// has no acknowledgement for.
+	// RedeliveryBegins is how long after connecting a broker has begun to deliver again the messages
+	// that it has no acknowledgement for.
 	RedeliveryBegins = 2 * time.Second
 	// doubleConnect bounds the time between the two subscriptions of a client that subscribes
 	// twice.
@@ -104,7 +104,7 @@ func (c *Connections) Lost(sent time.Time) bool {
 	return c.ended.Sub(sent) < AckLanding
 }
 
-// Redelivering reports whether brokers have begun to deliver again what they are going to.
+// Redelivering reports whether brokers have begun their redeliveries.
 func (c *Connections) Redelivering() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 )
 
-// Class is what the library does about an error of a producer.
+// Class is the library's reaction to an error of a producer.
 type Class int
 
 // The classes of errors.

@@ -71,7 +71,8 @@ func pairs(f log.Fields) []any {
 	return kv
 }
 
-// LogWatcher gets what the client reports by log line only. The client calls it with locks held.
+// LogWatcher gets events that the client reports only in its log. The client calls it with locks
+// held.
 type LogWatcher interface {
 	NoteChunksGivenUp()
 	NoteCorrupted(log *zap.Logger)

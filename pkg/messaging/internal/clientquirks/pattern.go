@@ -13,9 +13,9 @@ func Anchored(pattern string) string {
 	return pattern[:i] + "(?:" + pattern[i:] + ")$"
 }
 
-// PatternMatcher returns what the client subscribes to by a pattern: match takes a full topic
-// name without -partition-N. The client matches from the tenant on (extractTopicPattern), so the
-// part before :// does not count. If the client changes, backlogs are counted of other topics
+// PatternMatcher returns which topics the client subscribes to by a pattern: match takes a full
+// topic name without -partition-N. The client matches from the tenant on (extractTopicPattern), so
+// the part before :// does not count. If the client changes, backlogs are counted of other topics
 // than those consumed.
 func PatternMatcher(pattern string) (match func(topic string) bool, err error) {
 	_, pattern, _ = strings.Cut(pattern, "://")

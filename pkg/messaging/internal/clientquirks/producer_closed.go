@@ -10,7 +10,7 @@ import (
 
 // A producer closes itself when the broker refuses it on reconnecting: fenced, topic terminated
 // or not found (producer_partition.go, doClose). It then closes the channels that sends, flushes
-// and Close write to, so a call at the same moment panics. What is in its batch builder gets no
+// and Close write to, so a call at the same moment panics. Records in its batch builder get no
 // outcome. If the client stops closing its channels, the recovers may go; if it reports the
 // builder's messages, IsClosed may go.
 

@@ -29,7 +29,7 @@ func TestCallsOfAProducerThatClosesItselfDoNotPanic(t *testing.T) {
 	clientquirks.CloseProducer(closing{})
 }
 
-// What is in the batch builder of a producer that closes itself gets no outcome.
+// Records in the batch builder of a producer that closes itself get no outcome.
 func TestProducerThatClosedItselfIsFound(t *testing.T) {
 	s := start(t)
 	c := connect(t, s.URL(), nil)

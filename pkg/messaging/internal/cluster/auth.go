@@ -17,7 +17,7 @@ var (
 	// and consumers keep trying: credentials are rotated.
 	ErrAuthentication = auth.ErrAuthentication
 	// ErrAuthorization is in the reason of a failure when the broker knows who the
-	// client is and does not permit what it asks for.
+	// client is and does not permit the request.
 	ErrAuthorization = auth.ErrAuthorization
 	// ErrTLS is in the reason of a failure when client and broker did not accept one
 	// another's certificates.

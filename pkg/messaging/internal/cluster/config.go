@@ -106,7 +106,7 @@ func (c Config) Validate() error {
 		if file == "" {
 			return
 		}
-		// The value is not repeated: it may be what was meant for the file.
+		// The value is not repeated: it may be the secret that belongs into the file.
 		if err := read(file); err != nil {
 			fault(path, "must name a readable file: %w", auth.Bare(err))
 		}
@@ -168,13 +168,13 @@ func (c Config) checkAdmin(secure bool, fault func(path, format string, args ...
 	case c.Auth.CertFile != "":
 		fault("admin_url", "must be https with auth.cert_file, got %q", c.AdminURL)
 	case secure && len(auth.Methods(c.Auth)) > 0 && !auth.Local(u.Hostname()):
-		// Otherwise what url protects would be sent for everybody to read.
+		// Otherwise credentials that TLS protects in url would be sent as plain text.
 		fault("admin_url", "must be https, or http to this machine, with credentials and a pulsar+ssl url, got %q", c.AdminURL)
 	}
 	return false
 }
 
-// checkURL reports whether a service URL asks for TLS, or what is wrong with it.
+// checkURL reports whether a service URL asks for TLS, or its fault.
 func checkURL(s string) (secure bool, err error) {
 	rest, plain := strings.CutPrefix(s, "pulsar://")
 	if !plain {
@@ -210,7 +210,7 @@ func addressesOf(serviceURL string) (addresses []string) {
 	return addresses
 }
 
-// checkAdminURL returns the parts of an admin URL, or what is wrong with it.
+// checkAdminURL returns the parts of an admin URL, or its fault.
 func checkAdminURL(s string) (*url.URL, error) {
 	if strings.Contains(s, "@") { // not repeated: what stands before it may be a password
 		return nil, errors.New("must not hold credentials: they belong under auth")

@@ -16,7 +16,7 @@ const (
 // Connectivity finds out why a cluster does not answer: it opens TCP connections to its addresses.
 // It is safe for concurrent use.
 type Connectivity struct {
-	life      context.Context // ends what is under way
+	life      context.Context // ends checks in progress
 	addresses []string
 	timeout   time.Duration
 

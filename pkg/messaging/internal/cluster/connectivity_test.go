@@ -20,7 +20,7 @@ func TestWhyTheClusterDoesNotAnswer(t *testing.T) {
 	require.NoError(t, free.Close()) // nobody listens there
 	life, end := context.WithCancel(t.Context())
 	c := NewConnectivity(life, []string{free.Addr().String(), ln.Addr().String()}, await.Patience)
-	idle := func() { // no look is under way, which could have begun before what the test has done
+	idle := func() { // no check is running that began before the test's last step
 		require.Eventually(t, func() bool {
 			c.mu.Lock()
 			defer c.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
-// How what is completed is acknowledged.
+// How completed messages are acknowledged.
 //
 // Where the subscription delivers a partition to one consumer at a time, everything up to the first
 // message that is not completed is acknowledged at once (cumulatively). So whatever ends in
@@ -31,7 +31,7 @@ import (
 // maxUnacknowledged is how many entries of a partition may wait for the one in front of them.
 const maxUnacknowledged = 50_000
 
-// watermark is what was acknowledged cumulatively, and when.
+// watermark is the last cumulative acknowledgement and its time.
 type watermark struct {
 	at   record.Place
 	sent time.Time
@@ -103,7 +103,7 @@ func (s *session) schedule(p *partition, now bool) {
 	}
 }
 
-// flushDue acknowledges what is complete, unless the session ends. Each partition has a goroutine:
+// flushDue acknowledges complete entries, unless the session ends. Each partition has a goroutine:
 // an acknowledgement waits in the underlying client while that connects.
 func (s *session) flushDue() {
 	s.acks.mu.Lock()
@@ -123,7 +123,7 @@ func (s *session) flushDue() {
 	}
 }
 
-// flush acknowledges what is complete of a partition. What came by an earlier connection waits for
+// flush acknowledges complete entries of a partition. Entries of an earlier connection wait for
 // a time: a broker whose subscription was reset delivers older messages again, and acknowledgements
 // from before would undo that.
 func (s *session) flush(p *partition) {
@@ -178,8 +178,8 @@ func (s *session) awaitsRedelivery(p *partition) bool {
 }
 
 // closeAcks sends the last acknowledgements, behind those under way. Nothing is acknowledged
-// afterwards. What awaits a redelivery is acknowledged, too, unless the session failed. A partition
-// that is connecting acknowledges nothing more.
+// afterwards. Entries that wait for a redelivery are acknowledged, too, unless the session failed.
+// A partition that is connecting acknowledges nothing more.
 func (s *session) closeAcks() {
 	s.acks.mu.Lock()
 	s.acks.closed = true
@@ -211,7 +211,7 @@ const (
 	// lastAcksTimeout is how long the last acknowledgements may wait for the underlying client.
 	lastAcksTimeout = time.Second
 	// gatheredTimeout is how long the underlying client needs, once its timer has fired, to hand on
-	// what it has gathered.
+	// the acknowledgements that it has gathered.
 	gatheredTimeout = clientquirks.AckLanding
 )
 
@@ -230,7 +230,7 @@ func (s *session) awaitGathered() {
 	<-time.After(min(left, timeout)) // the clock may have been set back
 }
 
-// advance takes what is complete from the front of unacked. It returns the entry to
+// advance takes complete entries from the front of unacked. It returns the entry to
 // acknowledge up to, nil when that was done, and those to acknowledge one by one.
 func (p *partition) advance() (last *entry, individually []*entry) {
 	p.mu.Lock()
@@ -283,7 +283,7 @@ func (p *partition) completedBehind() (behind []*entry) {
 	return behind
 }
 
-// noteWatermark keeps what is acknowledged. p.mu is held.
+// noteWatermark keeps the acknowledged position. p.mu is held.
 func (p *partition) noteWatermark(w watermark) {
 	if n := len(p.watermarks); n > 1 && w.sent.Sub(p.watermarks[n-2].sent) < watermarkEvery {
 		p.watermarks[n-1] = w

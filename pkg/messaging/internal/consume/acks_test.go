@@ -13,7 +13,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
-// When acknowledgements are sent, and what they wait for.
+// When acknowledgements are sent, and their conditions.
 
 // acked are the entries that were acknowledged cumulatively.
 func (c *ackedConsumer) acked() []int64 {
@@ -190,7 +190,7 @@ func TestChunksHaveTenMinutes(t *testing.T) {
 	require.Equal(t, 10*time.Minute, r.rawOptions(&session{}).ExpireTimeOfIncompleteChunk)
 }
 
-// What was acknowledged before a gap, and may be lost, is acknowledged again behind it, too.
+// Acknowledgements before a gap, which may be lost, are repeated behind it, too.
 func TestLostAcknowledgementBeforeAGapIsSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, c := newTestPartition(true)

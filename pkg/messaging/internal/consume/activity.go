@@ -8,9 +8,9 @@ import "github.com/apache/pulsar-client-go/pulsar"
 // before the receiver takes it.
 //
 // When the partition goes to another consumer, the broker delivers everything unacknowledged to
-// that one: messages of earlier epochs are dropped here, and what is completed is not
+// that one: messages of earlier epochs are dropped here, and completed ones are not
 // acknowledged. When the partition comes back, the broker delivers from the first unacknowledged
-// message on, and the other consumer may have handled some of what was handled here. So everything
+// message on, and the other consumer may have handled some of the same messages. So everything
 // from there on is handled again, in its order. The same holds when the broker says that the
 // partition is ours and it was before: we have connected again, and another consumer may have had
 // the partition meanwhile.

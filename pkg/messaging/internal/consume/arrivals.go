@@ -101,8 +101,8 @@ func (l *arrivalLog) note(m pulsar.Message) {
 }
 
 // reconnected is called for the first message that arrives by another connection. The underlying
-// client has emptied its queue: what arrived before and is not in the channel to the receiver does
-// not come, and the broker delivers again what is at or behind the message's position. a.mu is
+// client has emptied its queue: earlier messages that are not in the channel to the receiver do
+// not come, and the broker delivers again from the message's position on. a.mu is
 // held.
 func (a *arrivals) reconnected(at record.Place, channel int) {
 	kept, ahead := a.waiting[:a.head], 0
@@ -156,7 +156,7 @@ func (a *arrivals) copied(m pulsar.Message) bool {
 	return slices.ContainsFunc(waiting[1:], func(p arrival) bool { return p.first == m })
 }
 
-// trim forgets what is in front of the head.
+// trim forgets entries before the head.
 func (a *arrivals) trim() {
 	if a.head <= len(a.waiting)/2 {
 		return
@@ -178,14 +178,14 @@ func (a *arrivals) missing() (n int, last record.Place) {
 	return n, last
 }
 
-// missingBefore is what was missing of a partition at the last look.
+// missingBefore has the messages of a partition that were missing at the last look.
 type missingBefore struct {
 	n    int
 	last record.Place
 }
 
 // droppedAtTheEnd reports whether messages are missing that nothing follows. It is called from time
-// to time while no message waits for the receiver: what was missing before, and still is, was
+// to time while no message waits for the receiver: messages that are still missing were
 // dropped, once no connection is being made.
 func (l *arrivalLog) droppedAtTheEnd() bool {
 	l.mu.Lock()
@@ -206,5 +206,5 @@ func (l *arrivalLog) droppedAtTheEnd() bool {
 // errDropped ends a session whose underlying consumer has dropped messages.
 var errDropped = errors.New("messages were dropped while connecting again")
 
-// errRewound ends a session whose broker delivers again what it had the acknowledgement for.
+// errRewound ends a session whose broker delivers acknowledged messages again.
 var errRewound = errors.New("the broker delivers from an earlier position: the subscription was reset, or the broker lost its position")

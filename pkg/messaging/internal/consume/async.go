@@ -105,7 +105,7 @@ func (c *Consumer) RunAsync(ctx context.Context, h AsyncHandler) error {
 }
 
 // completionQueue takes verdicts from whoever gives them to the goroutine that carries
-// them out. It is bounded by what is unfinished.
+// them out. The number of unfinished messages bounds it.
 type completionQueue struct {
 	mu    sync.Mutex
 	list  []*task
@@ -167,7 +167,7 @@ const completeRun = 256
 // runCompletions carries out the verdicts of the completionQueue until ended is closed and none
 // is left.
 func (r *run) runCompletions(ended <-chan struct{}) {
-	w := new(worker) // none of the scheduler's: it only ends deliveries
+	w := new(worker) // not one of the scheduler's workers: it only ends deliveries
 	for over := false; !over; {
 		select {
 		case <-r.completions.wake:
@@ -203,8 +203,8 @@ func (r *run) rejected(d *task) (yes bool) {
 	return retry.IsReject(d.verdict)
 }
 
-// voidPending makes void what was handed over in a session that is over and has no
-// verdict. What an AsyncHandler is still inside of, hand looks after.
+// voidPending makes deliveries of an ended session void that were handed over and have no
+// verdict. hand does that for deliveries whose AsyncHandler still runs.
 func (r *run) voidPending(s *session) {
 	r.sched.Void(&s.Group, func(it *schedule.Item) bool {
 		d := taskOf(it)

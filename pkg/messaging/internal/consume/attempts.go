@@ -31,7 +31,7 @@ type failedAttempt struct {
 	due   time.Time
 }
 
-// maxFailedAttempts bounds what is remembered: nobody asks for messages that have gone to another
+// maxFailedAttempts bounds the remembered messages: nobody asks for those that have gone to another
 // consumer. The oldest half is forgotten.
 const maxFailedAttempts = 16 << 10
 
@@ -53,7 +53,7 @@ func (f *failedAttempts) note(d *task) {
 	f.known.Store(int64(len(f.of) + len(f.former)))
 }
 
-// restore gives a delivery what is remembered of its message, and reports whether that is anything.
+// restore sets a delivery's failed attempts, and reports whether any are remembered.
 func (f *failedAttempts) restore(d *task) bool {
 	if f.known.Load() == 0 {
 		return false

@@ -8,7 +8,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/schedule"
 )
 
-// close ends a session: what has not started is dropped, what runs finishes, then
+// close ends a session: tasks that have not started are dropped, running ones finish, then
 // the last acknowledgements are sent and the underlying consumer closes. After that
 // the broker gives everything unacknowledged to whoever subscribes next.
 //
@@ -47,7 +47,7 @@ func (r *run) giveUp(s *session) {
 	clientquirks.CloseReceiving(s.raw, s.ch)
 }
 
-// drop drops the tasks that match and have not started, and keeps what is known of their failed
+// drop drops the tasks that match and have not started, and remembers their failed
 // attempts. It calls match under the scheduler's lock.
 func (r *run) drop(match func(*task) bool) {
 	r.sched.Drop(func(it *schedule.Item) bool {
@@ -60,13 +60,13 @@ func (r *run) drop(match func(*task) bool) {
 	})
 }
 
-// endOwnership ends what a session that does not begin has of OnOwned.
+// endOwnership ends the ownerships (OnOwned) of a session that does not begin.
 func (r *run) endOwnership(s *session) {
 	s.owned.end(ErrOwnershipLost)
 	r.briefly(s.owned.awaitCalls)
 }
 
-// awaitHandlers waits for what a session that is over still has running: until the handlers'
+// awaitHandlers waits for the running handlers of an ended session: until the handlers'
 // context ends when the run stops, and for a time otherwise.
 func (r *run) awaitHandlers(s *session) {
 	unhook := context.AfterFunc(r.handlerCtx, r.sched.Wake)
@@ -90,6 +90,6 @@ func (r *run) briefly(f func(ctx context.Context)) {
 	f(ctx)
 }
 
-// closeTimeout is how long a session that failed waits for its handlers, so that what they are
-// about to finish is not handled twice.
+// closeTimeout is how long a session that failed waits for its handlers, so that messages that
+// they are about to finish are not handled twice.
 const closeTimeout = 500 * time.Millisecond

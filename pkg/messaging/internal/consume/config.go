@@ -26,7 +26,7 @@ const (
 	KeyShared SubscriptionType = "key_shared"
 )
 
-// Order is what a consumer keeps in order while it handles messages concurrently.
+// Order says which messages a consumer keeps in order while it handles messages concurrently.
 type Order string
 
 const (
@@ -117,7 +117,8 @@ type ConsumerConfig struct {
 	// Default 2s.
 	DrainIdle time.Duration `yaml:"drain_idle"`
 	// AckEvery and AckMessages group acknowledgements: they are sent when either
-	// is reached. A crash redelivers what was not sent. Defaults 100ms, 1000.
+	// is reached. A crash redelivers messages whose acknowledgement was not sent. Defaults 100ms,
+	// 1000.
 	AckEvery    time.Duration `yaml:"ack_every"`
 	AckMessages int           `yaml:"ack_messages"`
 	// AckBatchIndex acknowledges the messages of a batch one by one, so that a

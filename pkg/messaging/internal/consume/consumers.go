@@ -10,7 +10,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
 )
 
-// Consumers makes consumers, and has what they share.
+// Consumers makes consumers, and has their shared parts.
 type Consumers struct {
 	*cluster.Cluster
 

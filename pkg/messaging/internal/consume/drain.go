@@ -116,7 +116,7 @@ func (d *drain) wants(m pulsar.Message) bool {
 	return !t.last.Less(at) || at.Ledger == t.last.Ledger && at.Entry == t.last.Entry
 }
 
-// pushed notes that what was taken from src is in the scheduler's hands.
+// pushed notes that the scheduler has the messages taken from src.
 func (d *drain) pushed(src source) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -127,7 +127,7 @@ func (d *drain) pushed(src source) {
 	}
 }
 
-// restart is called when a session has ended: the next delivers again what was not handled.
+// restart is called when a session has ended: the next delivers unhandled messages again.
 func (d *drain) restart(src source) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -163,7 +163,7 @@ func (d *drain) over(now time.Time) bool {
 	for _, t := range d.targets {
 		all = all && t.finished
 	}
-	// Looked at after the targets: what they say is finished has been counted.
+	// Read after the targets: messages that the targets count as finished are counted here.
 	if count, _, _ := d.r.sched.Load(); count > 0 {
 		d.active = now
 		return false

@@ -12,19 +12,19 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
-// partition is what a session knows of one partition: the entries that it received and that are
-// not acknowledged for sure.
+// partition has the entries of one partition that the session received and whose acknowledgement is
+// not certain.
 //
 // After a reconnect that the underlying client does by itself, a broker delivers again from the
-// first entry on whose acknowledgement it does not have. Such an entry is recognised here. What of
-// it is unfinished continues, and nothing of it is handled twice: that would take its keys back in
-// time. What of it is completed is acknowledged again.
+// first entry on whose acknowledgement it does not have. Such an entry is recognised here. Its
+// unfinished messages continue, and none is handled twice: an older message of a key would come
+// after a newer one. Its completed messages are acknowledged again.
 //
 // An entry that the broker delivers again although it had the acknowledgement is another matter:
 // the subscription was reset, or the broker lost its position. Everything from there on is to be
 // handled again, in its order. Where the subscription delivers a partition to one consumer at a
 // time, the session ends (rewound): acknowledgements of later entries may be on their way, and the
-// broker would skip what they cover. The next session begins where the broker then is.
+// broker would skip the entries before them. The next session begins where the broker then is.
 type partition struct {
 	session  *session
 	topic    string
@@ -35,7 +35,7 @@ type partition struct {
 	lastConnection uint32       // the connection that it came by
 	current        *entry       // of the latest message
 	ackedBefore    record.Place // up to there the broker had the acknowledgement when that connection began
-	rewound        bool         // the broker delivers again what it had the acknowledgement for
+	rewound        bool         // the broker delivers acknowledged entries again
 	chunked        clientquirks.ChunkedIDs
 	slab           []entry
 	epoch          uint32 // that the receiver has got to: see activity.go
@@ -66,7 +66,7 @@ func newPartition(s *session, topic string) *partition {
 // nowhere is before every message.
 func nowhere() record.Place { return record.Place{Ledger: -1} }
 
-// entry is what the broker stores and acknowledges as one: a message, or a batch of messages.
+// entry is the unit that the broker stores and acknowledges: a message, or a batch of messages.
 type entry struct {
 	partition   *partition
 	at          record.Place
@@ -253,8 +253,8 @@ func (p *partition) find(at record.Place) (e *entry, again, done bool) {
 		p.rewound = true
 		return nil, true, true
 	case p.session.ordered && (found || p.lastConnection != p.connection.Load()):
-		// What is not found may have been swept; without a new connection the broker has not gone
-		// back, and it is another consumer's that has left, or was delayed.
+		// An entry that is not found may have been swept; without a new connection the broker has not
+		// gone back, and it is another consumer's that has left, or was delayed.
 		p.startOver()
 	case found:
 		p.mu.Lock()
@@ -290,7 +290,7 @@ func (p *partition) search(at record.Place) (int, bool) {
 	})
 }
 
-// startOver makes the partition begin again: what is delivered from now on is handled.
+// startOver makes the partition begin again: messages that are delivered from now on are handled.
 func (p *partition) startOver() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

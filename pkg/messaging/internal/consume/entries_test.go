@@ -17,7 +17,7 @@ import (
 	"github.com/aviaryhq/aviary/test/fakebroker"
 )
 
-// ackedConsumer stands for the underlying consumer: it notes what is acknowledged.
+// ackedConsumer stands for the underlying consumer: it notes the acknowledgements.
 type ackedConsumer struct {
 	pulsar.Consumer
 
@@ -80,7 +80,7 @@ func newTestPartition(sole bool) (*partition, *ackedConsumer) {
 }
 
 // come receives a message that has arrived. It returns its entry, nil when the message is not to be
-// handled, and whether the session may go on.
+// handled, and whether the session may continue.
 func come(p *partition, c *ackedConsumer, m *storedMessage) (*entry, bool) {
 	if !p.arrive(m) {
 		return nil, false
@@ -418,7 +418,7 @@ func TestReconnectsOfAPausedConsumerKeepNoMessages(t *testing.T) {
 	}
 	require.LessOrEqual(t, len(p.arrivals.waiting), 4*queue)
 	require.LessOrEqual(t, kept, 2*queue)
-	// What was in the channel comes, and then what the latest connection delivered.
+	// The messages in the channel come first, then those of the latest connection.
 	for i, m := range append(first[:p.session.arrivals.channel:p.session.arrivals.channel], last...) {
 		e, ok := come(p, c, m)
 		require.True(t, ok, "nothing was dropped")

@@ -17,7 +17,7 @@ var ErrOwnershipLost = errors.New("messaging: the partition is no longer this co
 type ConsumerOption func(*Consumer)
 
 // OnOwned makes Run, RunAsync and Drain call f for each partition that an Exclusive or Failover
-// subscription begins to deliver to the consumer, so that the service can load what it keeps for
+// subscription begins to deliver to the consumer, so that the service can load its state of
 // the partition. topic is the partition's full name
 // (persistent://tenant/namespace/name-partition-3, or the topic's where it has no partitions), and
 // partition its index (0 without partitions). With other types of subscriptions [Client.Consumer]
@@ -25,8 +25,8 @@ type ConsumerOption func(*Consumer)
 //
 // Each call has its own goroutine. No message of the partition is handled before f returns;
 // those of the topic's other partitions may wait as well. f must return when ctx ends: Run, and the
-// next session, wait for it, up to StopTimeout. What f cannot load it tries again until ctx ends. f
-// must not panic.
+// next session, wait for it, up to StopTimeout. If f cannot load something, it should retry until
+// ctx ends. f must not panic.
 //
 // ctx ends when the partition is lost: to another consumer, with the subscription's session, or
 // when Run has handled its last message. Its cause then is [ErrOwnershipLost]; it is

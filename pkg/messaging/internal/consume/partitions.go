@@ -14,7 +14,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/cluster"
 )
 
-// rawConsumer is what a session needs of the underlying consumers.
+// rawConsumer has the methods of the underlying consumers that a session needs.
 type rawConsumer interface {
 	GetLastMessageIDs() ([]pulsar.TopicMessageID, error)
 	Close()
@@ -26,8 +26,8 @@ type rawConsumer interface {
 //
 //   - When the topic gains partitions and subscribing to one of them fails, it closes the consumers
 //     of all partitions, without a word, and never makes them again.
-//   - When a connection breaks while it subscribes, and a partition fails, it hangs for good. What
-//     it has subscribed by other connections stays subscribed, and receives nothing.
+//   - When a connection breaks while it subscribes, and a partition fails, it hangs for good.
+//     Partitions that it subscribed by other connections stay subscribed, and receive nothing.
 //
 // It is safe for concurrent use.
 type partitionConsumers struct {
@@ -171,7 +171,7 @@ func (r *run) subscribeAll(s *session, c *partitionConsumers, topics []string) e
 	return c.add(topics)
 }
 
-// abandon ends what was subscribed for a session that does not begin: because subscribing failed
+// abandon ends the subscribed consumers of a session that does not begin: subscribing failed
 // or took too long, or the run stops. A partition that has not answered is not waited for: the
 // others have messages, which are another consumer's from now on.
 func (r *run) abandon(c *partitionConsumers) {
@@ -187,7 +187,7 @@ func (r *run) abandon(c *partitionConsumers) {
 
 // findPartitions looks for new partitions until ctx ends.
 func (r *run) findPartitions(ctx context.Context, s *session) {
-	if r.drain != nil { // what is there at the beginning
+	if r.drain != nil { // the partitions at the beginning
 		return
 	}
 	look := r.lookAtPattern(s)

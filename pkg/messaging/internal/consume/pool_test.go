@@ -9,7 +9,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/schedule"
 )
 
-// What waits for use again keeps nothing in memory but itself, and there is a bound to it.
+// Objects that wait for reuse keep nothing else in memory, and their number is bounded.
 func TestTaskPoolKeepsNoMessages(t *testing.T) {
 	var p taskPool
 	var ended []*schedule.Item

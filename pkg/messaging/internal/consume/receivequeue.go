@@ -10,7 +10,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
 )
 
-// How long the receive queue of a session is, and what it holds: see ADR 5.
+// The length and the content of a session's receive queue: see ADR 5.
 
 // queueLength is the receive queue of each partition of src, out of all.
 func (r *run) queueLength(src source, all int) int {
@@ -63,7 +63,7 @@ func (r *run) partitions(src source) (n, all int) {
 	return max(r.parts[src], 1), max(all, 1)
 }
 
-// weightOf is what a message of src is taken to weigh.
+// weightOf is the assumed weight of a message of src.
 func (r *run) weightOf(src source) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,7 +111,7 @@ func (s *session) BeforeConsume(m pulsar.ConsumerMessage) {
 // two goroutines share it for every message.
 const bufferedShift = 40
 
-// bufferedNow is what the underlying consumer holds.
+// bufferedNow returns the content of the underlying consumer.
 func (s *session) bufferedNow() (messages, bytes int64) {
 	buffered := s.buffered.Load()
 	return buffered >> bufferedShift, buffered & (1<<bufferedShift - 1)
@@ -131,7 +131,7 @@ func (s *session) tookOver(messages, bytes int64) {
 	}
 }
 
-// weightOf is what a message counts for while the underlying consumer holds it.
+// weightOf is the weight of a message while the underlying consumer holds it.
 func weightOf(m *pulsar.ConsumerMessage) int64 { return int64(len(m.Payload()) + deliveryOverhead) }
 
 // mustShrink reports whether the underlying queue is too long for what arrives.
@@ -168,7 +168,7 @@ func (r *run) shouldGrow(s *session) bool {
 	return true
 }
 
-// finishBeforeGrowing waits until what was received is finished, so that nothing is handled
+// finishBeforeGrowing waits until received messages are finished, so that no message is handled
 // twice for the sake of a longer queue. With slow handlers it gives up: then the
 // queue is not what limits them.
 func (r *run) finishBeforeGrowing(s *session) bool {

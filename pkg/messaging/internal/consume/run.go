@@ -39,7 +39,7 @@ func (w *worker) finish(d *task) { w.Finish(&d.Item) }
 // Goroutines: one per source receives and one looks for its new partitions, Concurrency work, one
 // is the watchdog, one carries out late verdicts (RunAsync), one watches the backlog (Drain).
 // Underneath, the connection's reader goroutine parses and a goroutine per partition feeds the
-// session's channel; none of our work, and no acknowledgement, runs on those.
+// session's channel; the library's work and acknowledgements do not run on those.
 type run struct {
 	c       *Consumer
 	cfg     ConsumerConfig
@@ -118,8 +118,8 @@ func (r *run) do(ctx context.Context) error {
 	return r.outcome(ctx)
 }
 
-// stopping reports that nothing more is to be started: what was handed over may still have its
-// verdict.
+// stopping reports that no more messages are started. Messages that were handed over may still get
+// their verdict.
 func (r *run) stopping() bool { return r.stop.Err() != nil }
 
 // outcome is what Run returns.
@@ -405,7 +405,7 @@ func (r *run) order(d *task) {
 	}
 }
 
-// work is one worker: it handles what the scheduler gives it until that stops.
+// work is one worker: it handles the scheduler's items until the scheduler stops.
 func (r *run) work(w *worker) {
 	t := stopwatch{worker: &w.Worker, metrics: r.metrics}
 	for r.sched.Next(&w.Worker, t.handled, t.elapsed) {
@@ -445,7 +445,7 @@ func (r *run) work(w *worker) {
 	}
 }
 
-// count counts what the worker handled since the last call.
+// count counts the messages that the worker handled since the last call.
 func (r *run) count(w *worker) {
 	if w.handled > 0 {
 		r.handled.Add(int64(w.handled))

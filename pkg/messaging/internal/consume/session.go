@@ -54,7 +54,7 @@ type session struct {
 	log            *zap.Logger
 	lines          throttle.Throttle
 
-	// What the underlying consumer holds. Counted where messages arrive, on the
+	// The content of the underlying consumer. Counted where messages arrive, on the
 	// connection's reader goroutine: those in its queue are invisible otherwise.
 	buffered  atomic.Int64 // messages << bufferedShift | bytes
 	limit     int64
@@ -109,7 +109,7 @@ func (s *session) end() {
 	s.wake()
 }
 
-// partition returns what the session knows of the partition that a message is from.
+// partition returns the session's state of the partition that a message is from.
 func (s *session) partition(topic string) *partition {
 	if s.current != nil && s.current.topic == topic {
 		return s.current
@@ -158,7 +158,7 @@ func (s *session) OnConsumerClose(_ pulsar.Consumer, err error) {
 }
 
 // abort ends the session because it misses messages, or gets none any more. The broker delivers
-// what is unacknowledged to the next one. It does not block.
+// unacknowledged messages to the next one. It does not block.
 func (s *session) abort(cause error) {
 	s.cancel(cause)
 	go s.end()

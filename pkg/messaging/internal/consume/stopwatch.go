@@ -6,7 +6,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/schedule"
 )
 
-// stopwatch times what a worker handles. Asking for the time costs as much as handling a message
+// stopwatch times the handling of messages. Asking for the time costs as much as handling a message
 // does where handlers are brief: there it is asked for once for several.
 type stopwatch struct {
 	worker  *schedule.Worker

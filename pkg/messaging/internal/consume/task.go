@@ -13,7 +13,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/schedule"
 )
 
-// Handler handles one message. What it returns is the verdict:
+// Handler handles one message. Its result is the verdict:
 //
 //   - nil: done; the message is acknowledged.
 //   - [Reject]: never; the message goes to the dead-letter topic.
@@ -26,7 +26,7 @@ import (
 // Handlers run in several goroutines, up to Concurrency at once.
 type Handler func(ctx context.Context, d *record.Delivery) error
 
-// task is a delivery with what the consumer has to know of it. Handlers see the
+// task is a delivery with the consumer's data about it. Handlers see the
 // delivery only: they may keep it, and copy it at any time.
 type task struct {
 	schedule.Item // QueueKey is what order is kept by
@@ -62,7 +62,7 @@ func (d *task) copyStored() bool { return d.copying != nil && d.copying.Stored }
 // roughly: the underlying client's structures and ours.
 const deliveryOverhead = 512
 
-// prepare fills in what a new task has to know of its delivery.
+// prepare sets the consumer's data of a new task.
 func (d *task) prepare(s *session, e *entry, id pulsar.MessageID) {
 	d.session, d.entry, d.at = s, e, record.PlaceOf(id)
 	d.Owner, d.Group = d, &s.Group
@@ -149,7 +149,7 @@ func (d *task) restore(subscription string) {
 	}
 	p.Restore(d.Delivery)
 	d.Attempt = p.Attempts + 1
-	// Brokers deliver up to a tick (1 s) early unless they are told to be strict, and at once
+	// Brokers deliver up to a tick (1 s) early unless configured to be strict, and at once
 	// where delayed delivery is switched off: the rest is waited for here.
 	if time.Until(p.Due) > 0 {
 		d.Due = p.Due

@@ -10,7 +10,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
-// What becomes of messages that cannot be handed to a handler. Each is counted in
+// How messages are treated that cannot be handed to a handler. Each is counted in
 // aviary_messaging_unreadable_messages_total by its reason, and logged.
 //
 //   - encrypted: the library has no keys. The message stays in the subscription, unacknowledged,
@@ -19,14 +19,14 @@ import (
 //     at a time, or because the rest did not come within ChunksExpire. In the first case the broker
 //     delivers it to the next session, which begins after resubscribeForChunks. In the second
 //     case the client has acknowledged the chunks.
-//   - corrupted: a checksum is wrong, or what was compressed or batched cannot be taken apart. The
+//   - corrupted: a checksum is wrong, or a compressed or batched payload cannot be decoded. The
 //     underlying client acknowledges the message before it says so: it is lost to the subscription.
 
 // errChunks ends a session whose underlying consumer gave up a message in chunks.
 var errChunks = errors.New("a message in chunks was given up")
 
 // noteEncrypted leaves an encrypted message of p in the subscription. The underlying client has not
-// told BeforeConsume of it.
+// called BeforeConsume for it.
 func (s *session) noteEncrypted(p *partition, m *pulsar.ConsumerMessage) {
 	p.switchToIndividual(record.PlaceOf(m.ID()))
 	s.buffered.Add(1<<bufferedShift + weightOf(m))

@@ -19,7 +19,7 @@ func (r *run) complete(w *worker, d *task, err error) {
 		r.ack(w, d)
 		return
 	}
-	// Whatever follows takes time, and d keeps its key's queue meanwhile: what was
+	// The next steps take time, and d keeps its key's queue meanwhile: messages that were
 	// taken along with it must not run before it.
 	r.sched.GiveBack(&w.Worker)
 	r.failed.restore(d) // what an earlier delivery of it noted while this one was handled
@@ -132,7 +132,7 @@ func publisherEnded(err error) bool {
 	return errors.Is(err, record.ErrClosed) || errors.Is(err, record.ErrProducerLost) || errors.Is(err, record.ErrTopicTerminated)
 }
 
-// countCopy counts a stored copy as what it is.
+// countCopy counts a stored copy by its kind.
 func (r *run) countCopy(d *task) {
 	job := d.copying
 	switch {
@@ -177,8 +177,8 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// unstorable truncates a dead letter that is refused for good because it is too large. What
-// cannot be stored even so is parked.
+// unstorable truncates a dead letter that is refused for good because it is too large. If it
+// cannot be stored even so, it is parked.
 func (r *run) unstorable(w *worker, d *task, tooLarge bool, err error) {
 	job := d.copying
 	if tooLarge && job.Truncate(d.Delivery) {
@@ -202,8 +202,8 @@ func (r *run) logCopy(d *task, level zapcore.Level, message string, fields ...za
 	}
 }
 
-// hold keeps d until due. requeue says that d has left its key's queue, as what is completed late
-// has.
+// hold keeps d until due. requeue says that d has left its key's queue, as a late completed
+// delivery has.
 func (r *run) hold(d *task, due time.Time, requeue bool) {
 	e := d.entry // another worker may have d from then on
 	if !r.sched.Hold(&d.Item, due, requeue) {

@@ -11,7 +11,7 @@ import (
 
 const (
 	// reclaimAfter is how long a worker may be at one message before others take
-	// what it had taken along.
+	// the other messages that it has taken.
 	reclaimAfter = 10 * time.Millisecond
 	// sessionsEvery is how often sessions are looked at for messages that were dropped, and gauges
 	// are set.
@@ -104,7 +104,7 @@ func (r *run) schedulerWorkers() []*schedule.Worker {
 	return all
 }
 
-// look reports what has become stuck, and what no longer is.
+// look reports newly stuck messages, and those that are no longer stuck.
 func (g *watchdog) look(now time.Time) {
 	found := make(map[*record.Delivery]stuck)
 	g.r.sched.Running(g.workers, func(it *schedule.Item, since time.Time) {

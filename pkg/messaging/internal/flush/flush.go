@@ -31,8 +31,8 @@ type Flusher struct {
 
 // Partition is a Flusher's view of one partition.
 type Partition struct {
-	// Flush sends what has gathered and returns when that has its outcome. It is called on a
-	// goroutine of its own. It must be set.
+	// Flush sends the gathered records and returns when they have their outcome. It is called on a
+	// separate goroutine. It must be set.
 	Flush func()
 
 	requested atomic.Bool // a flush has been requested and not begun
@@ -60,7 +60,7 @@ const (
 	minLinger = time.Millisecond
 )
 
-// Config is what a Flusher's publishers have in common.
+// Config has the common settings of a Flusher's publishers.
 type Config struct {
 	// Linger is how long records gather at most with few active partitions, 1 ms at least.
 	Linger time.Duration
@@ -97,7 +97,7 @@ func (fs *Flushers) Of(cfg Config, active func() int) *Flusher {
 // partitions they need not: the producers gather them.
 func (f *Flusher) Gathers() bool { return f.active() > manyPartitions }
 
-// Request has what was sent to the partition before the call flushed soon.
+// Request has records flushed soon that were sent to the partition before the call.
 func (f *Flusher) Request(p *Partition) {
 	if p.requested.Load() || !p.requested.CompareAndSwap(false, true) {
 		return // whoever set it flushes after this
@@ -151,7 +151,7 @@ func (f *Flusher) take(p *Partition) {
 		f.inFlight++
 	}
 	p.inFlight++
-	p.requested.Store(false) // before the flush: what is sent from now on asks again
+	p.requested.Store(false) // before the flush: records that are sent from now on request another one
 }
 
 // run flushes p, and then whatever the end of that makes free.
@@ -190,7 +190,7 @@ func (f *Flusher) next(done *Partition) *Partition {
 	return nil
 }
 
-// lapse flushes what has gathered for the linger.
+// lapse flushes records that have gathered for the linger.
 func (f *Flusher) lapse() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -5,7 +5,7 @@ package protofield
 import "google.golang.org/protobuf/encoding/protowire"
 
 // Each calls use with each number or text (an inner message is one, too) of a message of protocol
-// buffers. It returns what is wrong with the message behind the last call, or use's error.
+// buffers. It returns the fault of the message behind the last call, or use's error.
 func Each(data []byte, use func(protowire.Number, uint64, []byte) error) error {
 	for len(data) > 0 {
 		number, kind, n := protowire.ConsumeTag(data)

@@ -20,8 +20,8 @@ type ackProbe struct {
 	since  time.Time  // the broker answers; zero: not known to
 }
 
-// maxGrace is how long a producer needs, once its broker answers, to connect and to be given the
-// receipts of what it sends again.
+// maxGrace is how long a producer needs, once its broker answers, to connect and to get the
+// receipts of the records that it sends again.
 const maxGrace = 5 * time.Second
 
 // lost reports whether the receipt of the record that has been the oldest since a time will not

@@ -40,7 +40,7 @@ func TestReceiptIsLostOnlyWhenTheBrokerAnswers(t *testing.T) {
 	})
 }
 
-// What was found out about one record says nothing about the next.
+// The result for one record does not apply to the next.
 func TestAnotherRecordBeginsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0

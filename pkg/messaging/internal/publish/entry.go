@@ -48,7 +48,7 @@ func StoreEntry(ctx context.Context, p *Publisher, ids *entryIDs, rs ...*record.
 	}
 	id, err := o.result()
 	if errors.Is(err, ErrInDoubt) {
-		pp.endWithEntry(errEntryInDoubt) // what the client still has is not sent
+		pp.endWithEntry(errEntryInDoubt) // records that the client still has are not sent
 	}
 	return id, err
 }
@@ -59,7 +59,8 @@ var (
 	errEntryInDoubt = errors.New("the receipts do not say that an entry was stored whole")
 )
 
-// handOver gives the producer all of rs, and flushes it. An error says that it has none of it.
+// handOver gives the producer all of rs, and flushes it. After an error the producer has none of
+// rs.
 func (pp *partitionPublisher) handOver(ids *entryIDs, rs []*record.Record, done func(record.MessageID, error)) error {
 	entry, raw, generation, err := pp.admitEntry(ids, rs, done)
 	if err != nil {

@@ -60,7 +60,7 @@ func (c EntryWriterConfig) profile() Profile {
 }
 
 // MaxEntryBytes is how large an entry of several records may be, by [EntryBytes]: half of
-// what the library batches. A single record may be as large as the broker takes.
+// the largest batch of the library. A single record may be as large as the broker takes.
 const MaxEntryBytes = 512 << 10
 
 // EntryBytes is at least what r takes in an entry before compression.
@@ -77,15 +77,15 @@ func EntryBytes(r *record.Record) int {
 // whatever ends in between: the process, the broker, connections. [Client.EntryWriter] opens one.
 // The topic needs deduplication on the broker: see [Namespace.SetDeduplication].
 //
-// The position of the partition's last message says what is stored: all up to it, and nothing
+// All records up to the position of the partition's last message are stored, and no record
 // behind it. That holds because:
 //
 //  1. Nobody else writes between the reading of the last message and writing: the exclusive
 //     producer is open before the reading. On a topic that is replicated to this cluster it is the
 //     only one of its name instead.
 //
-//  2. What is stored has no gaps. With several entries in flight a broken connection can leave a
-//     later one stored without an earlier one, so one entry is in flight at a time, flushed once.
+//  2. The stored records have no gaps. With several entries in flight a broken connection can leave
+//     a later one stored without an earlier one, so one entry is in flight at a time, flushed once.
 //     Where the broker's maximum message size is below the entry's, the client cuts it: the parts
 //     behind the first begin with a sequence id that is stored already, and the broker drops them.
 //
@@ -105,12 +105,13 @@ func EntryBytes(r *record.Record) int {
 //     the same rule. See SequenceID.
 //
 //  4. Nothing is sent again by itself: a producer whose connection ends is lost for good, and the
-//     next writer finds out what is stored. Brokers recover deduplication's state with the topic.
+//     next writer reads which records are stored. Brokers recover deduplication's state with the
+//     topic.
 //
 //  5. A receipt that names no place behind the last one is not believed.
 //
-// Without deduplication 3 and 4 do not hold: a broken connection can store twice what was in
-// flight, unseen. When retention has removed the last message, or a message of another producer is
+// Without deduplication 3 and 4 do not hold: a broken connection can store the entry in flight
+// twice, unseen. When retention has removed the last message, or a message of another producer is
 // behind it, a duplicate counts as stored. After an entry that was cut, that can be wrong for up to
 // twice as many positions as the entry had, also long after. Brokers forget deduplication's state
 // after hours without a producer (brokerDeduplicationProducerInactivityTimeoutMinutes).
@@ -143,7 +144,7 @@ var ErrNotOrdered = errors.New("messaging: records without ascending positions")
 // lookTimeout is how long reading the last message, and closing after it failed, may take.
 const lookTimeout = 10 * time.Second
 
-// OpenWriter is what the client's EntryWriter does.
+// OpenWriter is the implementation of Client.EntryWriter.
 func (c *Publishers) OpenWriter(ctx context.Context, topic string, cfg EntryWriterConfig) (*EntryWriter, error) {
 	if cfg.Name == "" || cfg.Position == nil {
 		return nil, errors.New("messaging: entry writer: Name and Position must be set")
@@ -223,14 +224,14 @@ func (w *EntryWriter) look(ctx context.Context) (position int64, err error) {
 	return position, nil
 }
 
-// Last returns the topic's last message when the writer found out what is stored, nil for none.
+// Last returns the topic's last message at the time when the writer read it, nil for none.
 func (w *EntryWriter) Last() *record.Delivery {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.last
 }
 
-// Stored returns the highest position that is known to be stored, -1 for none. Go on behind it.
+// Stored returns the highest position that is known to be stored, -1 for none. Continue behind it.
 func (w *EntryWriter) Stored() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -373,7 +374,7 @@ func (w *EntryWriter) end(err error) error {
 }
 
 // Close gives the topic up. It waits for an entry in flight, and for the broker's answer, until
-// ctx ends. Store has said what is stored.
+// ctx ends. Store has reported which records are stored.
 func (w *EntryWriter) Close(ctx context.Context) error {
 	err := w.pub.Close(ctx)
 	w.lose(record.ErrClosed)

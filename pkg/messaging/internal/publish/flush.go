@@ -2,7 +2,7 @@ package publish
 
 import "github.com/aviaryhq/aviary/pkg/messaging/internal/clientquirks"
 
-// flushAll makes what is not acknowledged leave now.
+// flushAll sends the unacknowledged records now.
 func (pp *partitionPublisher) flushAll() {
 	pp.mu.Lock()
 	empty := pp.list.Head() == nil
@@ -12,7 +12,7 @@ func (pp *partitionPublisher) flushAll() {
 	}
 }
 
-// requestFlush makes what was sent to the producer before the call leave it soon.
+// requestFlush has records sent soon that the producer got before the call.
 func (pp *partitionPublisher) requestFlush() {
 	if !pp.p.profile.unbatched() {
 		pp.p.flusher.Request(&pp.flush)
@@ -34,7 +34,7 @@ func (pp *partitionPublisher) fullBatch() bool {
 	return pp.unsentCount >= pp.p.profile.BatchRecords || pp.unsentBytes >= pp.p.profile.BatchBytes
 }
 
-// flushNow sends what has gathered in the producer and returns when that is acknowledged or the
+// flushNow sends the records gathered in the producer and returns when they are acknowledged or the
 // producer is retired.
 func (pp *partitionPublisher) flushNow() {
 	pp.mu.Lock()

@@ -19,7 +19,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
-// fakeClient stands for the underlying client: its producers gather what they are sent until
+// fakeClient stands for the underlying client: its producers gather records until
 // they are flushed, and acknowledge each entry after roundTrip.
 type fakeClient struct {
 	pulsar.Client

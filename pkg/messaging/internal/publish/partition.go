@@ -18,13 +18,13 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
-// partitionPublisher publishes to one partition. It owns the list of what was accepted and not yet
-// acknowledged, in the order of admission. When the producer is replaced the whole list is sent
-// again in that order, before anything newer.
+// partitionPublisher publishes to one partition. It owns the list of records that were accepted and
+// not yet acknowledged, in the order of admission. When the producer is replaced the whole list is
+// sent again in that order, before anything newer.
 //
 // Goroutines: callers admit, and send or leave that to the flusher. The connection's reader
 // goroutine only appends to outcomes. The partition's own goroutine (run) takes those, calls the
-// done functions and replaces the producer. The flusher's goroutines send what has gathered.
+// done functions and replaces the producer. The flusher's goroutines send the gathered records.
 type partitionPublisher struct {
 	p     *Publisher
 	topic string
@@ -81,12 +81,12 @@ type partitionPublisher struct {
 	opening  bool     // part of opening the publisher, and without a producer so far
 	failed   bool
 
-	reportedCount int // what the gauges hold of this partition
+	reportedCount int // this partition's part of the gauges
 	reportedBytes int64
 }
 
-// pending is a record from admission to outcome. What its outcome touches comes first, to share a
-// cache line: a hundred thousand of these are cold when their outcomes arrive.
+// pending is a record from admission to outcome. Fields that its outcome uses come first, to share
+// a cache line: a hundred thousand of these are cold when their outcomes arrive.
 type pending struct {
 	links      list.Links[pending]
 	size       int64
@@ -250,7 +250,7 @@ func (pp *partitionPublisher) waitForRoom(ctx context.Context, size int64) error
 	w := &waiter{size: size, granted: make(chan struct{})}
 	pp.waiters = append(pp.waiters, w)
 	pp.mu.Unlock()
-	pp.requestFlush() // there is no room before what has gathered is acknowledged
+	pp.requestFlush() // there is no room before the gathered records are acknowledged
 	select {
 	case <-w.granted:
 		return w.err
@@ -373,7 +373,8 @@ func (pp *partitionPublisher) retireProducer() pulsar.Producer {
 	return raw
 }
 
-// giveUp has an owner's producer retired for cause. What is in it and was not flushed is not sent.
+// giveUp has an owner's producer retired for cause. Records in it that were not flushed are not
+// sent.
 func (pp *partitionPublisher) giveUp(cause error) {
 	select {
 	case pp.lost <- cause:

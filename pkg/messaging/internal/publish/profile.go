@@ -21,7 +21,7 @@ type (
 	Ownership string
 )
 
-// What the values mean is written in package messaging, which exports them.
+// Package messaging, which exports the values, documents them.
 const (
 	LZ4           Compression = "lz4"
 	ZSTD          Compression = "zstd"
@@ -136,7 +136,7 @@ func (p Profile) Validate() error {
 	return errors.Join(errs...)
 }
 
-// owns reports whether no other publisher, or none of the same name, may write while this one does.
+// owns reports whether other publishers, or those of the same name, may not write meanwhile.
 func (p Profile) owns() bool { return p.Ownership != SharedOwnership }
 
 // refusedWhileOwned reports whether opening fails while another publisher has the topic.

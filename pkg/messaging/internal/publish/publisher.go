@@ -52,7 +52,7 @@ type Publisher struct {
 // discoverEvery is the interval at which a publisher looks for new partitions.
 const discoverEvery = time.Minute
 
-// Open is what the client's Publisher does.
+// Open is the implementation of Client.Publisher.
 func (c *Publishers) Open(ctx context.Context, topic string, profile Profile) (*Publisher, error) {
 	if err := profile.Validate(); err != nil {
 		return nil, fmt.Errorf("messaging: profile: %w", err)
@@ -203,7 +203,7 @@ func (p *Publisher) discover() {
 	}
 }
 
-// partitioned reports whether the topic has partitions of its own.
+// partitioned reports whether the topic has partitions.
 func (p *Publisher) partitioned() bool {
 	partitions := p.all()
 	return len(partitions) > 1 || partitions[0].topic != p.topic && partitions[0].topic == topicname.Partition(p.topic, 0)
@@ -376,7 +376,7 @@ func (p *Publisher) close(ctx context.Context) error {
 	}
 	for _, pp := range partitions {
 		if pp.wait(ctx) != nil {
-			break // abandon counts what is left
+			break // abandon counts the remaining records
 		}
 	}
 	p.endOwnership(record.ErrClosed)

@@ -16,11 +16,11 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/read"
 )
 
-// Publishers are the open publishers of a client, and what they share.
+// Publishers are the open publishers of a client, and their shared parts.
 type Publishers struct {
 	*cluster.Cluster
 
-	readers  *read.Readers // for entry writers, which read what is stored
+	readers  *read.Readers // for entry writers, which read the last stored message
 	metrics  publisherMetrics
 	watcher  *watcher // of the partitions
 	flushers flush.Flushers
@@ -53,7 +53,7 @@ func (c *Publishers) Close(ctx context.Context) error {
 }
 
 // TryOpen opens a publisher, or gives up after several operation timeouts: the underlying
-// call can hang for good. What comes later is closed.
+// call can hang for good. A producer that comes later is closed.
 func (c *Publishers) TryOpen(ctx context.Context, topic string, profile Profile) (*Publisher, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.CallTimeout())
 	defer cancel()

@@ -29,8 +29,8 @@ func (pp *partitionPublisher) replace(ctx context.Context, cause error) {
 			pp.log.Warn("producer lost", zap.Error(cause))
 		}
 	}
-	// The broker answers the close before another producer writes: otherwise what the old one had
-	// on the wire could be stored behind the copies that are sent again.
+	// The broker answers the close before another producer writes: otherwise records that the old one
+	// had on the wire could be stored behind the copies that are sent again.
 	if old != nil {
 		clientquirks.Within(ctx, func() { clientquirks.CloseProducer(old) })
 	}
@@ -83,8 +83,8 @@ func (pp *partitionPublisher) create(ctx context.Context) (pulsar.Producer, erro
 	}, clientquirks.CloseProducer)
 }
 
-// resume sends the whole list to raw in order, then lets callers send to it. What was sent before
-// goes as a copy, so that late outcomes of the previous producer find a stale original.
+// resume sends the whole list to raw in order, then lets callers send to it. Records that were sent
+// before go as copies, so that late outcomes of the previous producer find a stale original.
 func (pp *partitionPublisher) resume(raw pulsar.Producer) {
 	pp.mu.Lock()
 	pp.headSince = time.Now()

@@ -26,7 +26,7 @@ type partitionRun struct {
 	current atomic.Uint32 // its partition, counted from the run's own index
 	records atomic.Int64  // routed in it
 	bytes   atomic.Int64
-	_       [40]byte // the next one has a cache line of its own
+	_       [40]byte // the next one has a separate cache line
 }
 
 // route returns the partition index of r among n, or -1 for none. full reports whether a

@@ -22,7 +22,7 @@ type ReaderConfig struct {
 	// After holds the last message that was read, at most one per partition: reading goes
 	// on behind it. It is what [Reader.Positions] returns.
 	After []record.MessageID `yaml:"-"`
-	// ReadCompacted reads only the latest message of each key of what was compacted. It passes over
+	// ReadCompacted reads only the latest message of each key in the compacted part. It passes over
 	// messages without a key, a payload and properties: compaction leaves them of a batch. A key
 	// that was deleted and compacted away between two messages leaves no trace: whoever keeps a
 	// state reads from the beginning after a long time away, not from After. Default false.

@@ -29,7 +29,7 @@ type goal struct {
 	answers chan map[int]partitionEnd
 }
 
-// silence is what was answered while a partition delivered nothing.
+// silence has the brokers' answers while a partition delivered nothing.
 type silence struct {
 	end   record.MessageID
 	times int // it was answered so

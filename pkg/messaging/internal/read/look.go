@@ -75,7 +75,8 @@ func (p *partition) shows(
 	}
 }
 
-// look opens an underlying reader that shows what is stored, beside those that read for a caller.
+// look opens an underlying reader that shows the stored messages, beside those that read for a
+// caller.
 func (c *Readers) look(topic string, start pulsar.MessageID, compacted bool, queue int) (pulsar.Reader, error) {
 	return c.Consumers.CreateReader(pulsar.ReaderOptions{
 		Topic: topic, StartMessageID: start, ReadCompacted: compacted,

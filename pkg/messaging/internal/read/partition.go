@@ -26,7 +26,7 @@ import (
 // middle of a batch, it continues behind the batch: it sends the broker the entry without the index
 // in it (pulsar-client-go v0.21.0 consumer_partition.go, getPreviousMessage and
 // convertToMessageIDData). So a reader that is about to connect again is closed, and another begins
-// at the position kept here. What the next one repeats is passed over.
+// at the position kept here. Messages that the next one repeats are skipped.
 type partition struct {
 	r     *Reader
 	topic string
@@ -39,8 +39,8 @@ type partition struct {
 	unhealthy error            // why it is not read
 
 	// Only run uses what follows, once it has begun.
-	after   record.MessageID // what was handed to Next, or passed over
-	since   time.Time        // what is older is passed over
+	after   record.MessageID // the last message that was handed to Next, or skipped
+	since   time.Time        // older messages are skipped
 	begun   bool             // something was not older: nothing is passed over any more
 	gaps    gaps
 	slab    record.Slab
@@ -301,8 +301,8 @@ func (s *session) waitFor(d time.Duration) {
 	s.waiting, s.stopWaiting = context.WithTimeout(s.ctx, d)
 }
 
-// next returns the next message, or context.DeadlineExceeded when it waited for long. What comes
-// when the reader is about to connect again does not count: it may be behind a gap.
+// next returns the next message, or context.DeadlineExceeded when it waited for long. A message
+// that comes when the reader is about to connect again does not count: it may be behind a gap.
 func (s *session) next() (pulsar.Message, error) {
 	s.reading <- struct{}{}
 	defer func() { <-s.reading }()

@@ -69,7 +69,7 @@ func (q *quiet) shortens(gap bool) bool {
 	return true
 }
 
-// more reports whether the partition's end is known to be behind what was received.
+// more reports whether the partition's end is known to be behind the received messages.
 func (q *quiet) more() bool {
 	return record.EntryOf(q.end).Entry() >= 0 && !q.end.IsZero() &&
 		(q.last.IsZero() || q.end.Compare(q.last) > 0 && !record.SameEntry(q.end, q.last))

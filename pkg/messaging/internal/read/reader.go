@@ -43,7 +43,7 @@ type Reader struct {
 	unshown  map[int]record.MessageID // ends that bring no message, of partitions that were silent since
 }
 
-// readMessage is what a partition has read. A nil delivery only moves the position.
+// readMessage is a message that a partition has read. A nil delivery only moves the position.
 type readMessage struct {
 	p  *partition
 	id record.MessageID
@@ -340,7 +340,7 @@ func (r *Reader) askAgain(goal *goal) {
 	})
 }
 
-// lower has goal take over what was answered about the ends.
+// lower gives goal the answers about the ends.
 func (r *Reader) lower(goal *goal, ends map[int]partitionEnd) {
 	for partition, end := range goal.lower(ends, r.Positions()) {
 		r.unshown[partition] = end

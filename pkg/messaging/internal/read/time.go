@@ -10,8 +10,8 @@ import (
 // errSought ends the session that has found where to begin. The next one has the usual queue.
 var errSought = errors.New("found where to begin")
 
-// beginsOlder reports whether the partition's first message is older than what is to be read: only
-// then a seek is needed.
+// beginsOlder reports whether the partition's first message is older than the first one to read:
+// only then a seek is needed.
 //
 // A seek can go wrong at the broker (Pulsar 4.0.8): a read that is under way for the consumer moves
 // the cursor again after the seek, and the consumer that connects again begins behind that. So the

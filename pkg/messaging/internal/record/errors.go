@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// What the errors mean is written in package messaging, which exports them.
+// Package messaging, which exports the errors, documents them.
 var (
 	ErrClosed            = errors.New("messaging: closed")
 	ErrQueueFull         = errors.New("messaging: publish queue full")

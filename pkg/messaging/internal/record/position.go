@@ -14,7 +14,7 @@ type Position struct {
 	time time.Time
 }
 
-// PositionKind says what a Position is given by.
+// PositionKind is the kind of a Position.
 type PositionKind int
 
 // The kinds of positions.
@@ -25,7 +25,7 @@ const (
 	TimeKind
 )
 
-// KindOf returns what p is given by, and its id or time where that is the kind.
+// KindOf returns the kind of p, and its id or time if it has one.
 func KindOf(p Position) (kind PositionKind, id MessageID, at time.Time) { return p.kind, p.id, p.time }
 
 // Earliest is the first message that the topic still has.

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// What the properties mean is written in package messaging, which exports them.
+// Package messaging, which exports the properties, documents them.
 const (
 	propertyPrefix = "aviary_"
 
@@ -32,7 +32,7 @@ const (
 	bareReasonBytes = 64      // bounds it where the copy was too large
 )
 
-// Provenance is what a copy says about its original and about the attempts at it.
+// Provenance is a copy's data about its original and about the attempts at it.
 type Provenance struct {
 	Attempts     int
 	Reason       string
@@ -168,7 +168,7 @@ func cut(text string, n int) string {
 
 func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
-// parseTime is the zero time for what is no time.
+// parseTime returns the zero time for a text that is not a time.
 func parseTime(text string) time.Time {
 	t, _ := time.Parse(time.RFC3339Nano, text)
 	return t

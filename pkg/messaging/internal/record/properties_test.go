@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a copy adds is taken out again, and nothing else is, however often a message is copied.
+// Reading a copy removes the properties that the copy added, and no others, after any number of
+// copies.
 func TestOwnPropertiesSurviveCopies(t *testing.T) {
 	names := []string{"a", "", PropertyReason, PropertyAttempts, PropertySubscription, "aviary_", "aviary_tenant", PropertyEscape,
 		PropertyEscape + PropertyReason, PropertyEscape + "a", PropertyEscape + PropertyEscape + "x"}

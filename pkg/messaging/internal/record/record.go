@@ -21,7 +21,7 @@ type Record struct {
 	// DeliverAt asks the broker to hold the message back until then for Shared and Key_Shared
 	// subscriptions. It needs a publisher without batches. The zero time means at once.
 	DeliverAt time.Time
-	// SequenceID is what a broker with deduplication knows the record by: it drops one
+	// SequenceID identifies the record at a broker with deduplication: it drops one
 	// whose id is not above the highest it has seen of the producer's name, and knows a
 	// batch by its first record's id alone. Nil: the producer counts, see [ErrDeduplicated].
 	SequenceID *int64

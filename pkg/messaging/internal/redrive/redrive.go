@@ -40,8 +40,8 @@ type RedriveConfig struct {
 	Rate float64
 	// Max bounds how many go back. 0: no bound.
 	Max int
-	// Discard acknowledges what is chosen, and publishes nothing: the dead letters are gone. To
-	// does not count.
+	// Discard acknowledges the chosen dead letters, and publishes nothing: the dead letters are gone.
+	// To does not count.
 	Discard bool
 	// DryRun only counts: nothing is published or acknowledged.
 	DryRun bool
@@ -134,7 +134,7 @@ func (cfg RedriveConfig) validate() error {
 const (
 	// batchLetters bounds how many dead letters are under way before they are acknowledged.
 	batchLetters = 100
-	// batchBytes bounds the bytes of those, and of what is received ahead with 5 MiB each.
+	// batchBytes bounds the bytes of those, and of messages received ahead with 5 MiB each.
 	batchBytes = 64 << 20
 	// openTopics bounds the publishers open at once.
 	openTopics = 50
@@ -207,7 +207,7 @@ func (v *redrive) gather(m *pulsar.ConsumerMessage) []*letter {
 	if v.cfg.Max > 0 {
 		most = min(most, v.cfg.Max-v.result.Redriven)
 	}
-	if v.cfg.Rate > 0 { // what is sent is acknowledged within a second or so
+	if v.cfg.Rate > 0 { // sent messages are acknowledged within about a second
 		most = min(most, max(int(v.cfg.Rate), 1))
 	}
 	var batch []*letter
@@ -265,7 +265,7 @@ func (v *redrive) send(ctx context.Context, batch []*letter) (err error) {
 	if v.cfg.Discard {
 		return v.discard(ctx, batch)
 	}
-	ending, cancel := v.outlast(ctx) // what was sent is acknowledged, also when ctx ends
+	ending, cancel := v.outlast(ctx) // sent messages are acknowledged, also when ctx ends
 	defer cancel()
 	outcomes := make(chan *letter, len(batch))
 	waiting := 0 // for an outcome
@@ -340,7 +340,7 @@ func (v *redrive) discard(ctx context.Context, batch []*letter) error {
 		}
 		ids = append(ids, l.id)
 	}
-	ending, cancel := v.outlast(ctx) // what is acknowledged is counted, also when ctx ends
+	ending, cancel := v.outlast(ctx) // acknowledged messages are counted, also when ctx ends
 	defer cancel()
 	if err := v.source.ack(ending, ids); err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
-// source receives what a subscription has not acknowledged, up to the ends that its
+// source receives a subscription's unacknowledged messages, up to the ends that its
 // partitions had at the beginning.
 type source struct {
 	cluster             *cluster.Cluster
@@ -73,7 +73,8 @@ func subscribe(c *cluster.Cluster, topic, subscription string) (*source, error) 
 		Interceptors:      pulsar.ConsumerInterceptors{s.gone},
 		Decryption:        clientquirks.ShowEncrypted(),
 		BackOffPolicyFunc: clientquirks.NewBackoff,
-		// What comes later is left. And what looks for new partitions can close all others.
+		// Partitions that are added later are not read. A search for new partitions can close the
+		// others.
 		AutoDiscoveryPeriod: clientquirks.Never,
 	})
 	if err != nil {

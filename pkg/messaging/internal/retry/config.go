@@ -65,14 +65,14 @@ type Retry struct {
 // noSubscription as DeadLetterSubscription creates none.
 const noSubscription = "-"
 
-// Derived fills in what has a default besides DefaultConsumerConfig's.
+// Derived sets the defaults that DefaultConsumerConfig does not set.
 func Derived(r Retry, subscription string) Retry {
 	r.DeadLetterSubscription = cmp.Or(r.DeadLetterSubscription, subscription)
 	r.Compression = cmp.Or(r.Compression, publish.LZ4)
 	return r
 }
 
-// Validate checks what is not about names of topics.
+// Validate checks everything but the names of topics.
 func Validate(r Retry, retryTopic bool, fault func(string, ...any)) {
 	if r.MaxAttempts < 0 {
 		fault("retry.max_attempts: must be >= 0, got %d", r.MaxAttempts)

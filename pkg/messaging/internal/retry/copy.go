@@ -51,8 +51,8 @@ func (j *CopyJob) build(d *record.Delivery) {
 	}
 }
 
-// Strip leaves out of a copy that is too large what is not needed. It reports whether that makes
-// a difference.
+// Strip removes unneeded parts from a copy that is too large. It reports whether that makes a
+// difference.
 func (j *CopyJob) Strip(d *record.Delivery) bool {
 	if j.bare {
 		return false
@@ -67,7 +67,7 @@ const truncateSlack = 512
 
 // Truncate cuts the payload of a copy that is too large. It reports whether that makes a
 // difference. The first cut makes the copy smaller than the original was. Where the original was
-// compressed better that is not enough: the next ones halve what is left.
+// compressed better that is not enough: the next ones halve the rest.
 func (j *CopyJob) Truncate(d *record.Delivery) bool {
 	if len(j.Record.Payload) == 0 {
 		return false

@@ -46,10 +46,10 @@ type CopyTarget struct {
 	waited    int
 }
 
-// ErrNotKept says that no subscription keeps what is published to the topic.
+// ErrNotKept says that no subscription keeps the topic's messages.
 var ErrNotKept = errors.New("no subscription")
 
-// CopierConfig says what a run's copies are to be like.
+// CopierConfig configures the copies of a run.
 type CopierConfig struct {
 	Publishers   *publish.Publishers
 	Log          *zap.Logger
@@ -183,7 +183,7 @@ func (t *CopyTarget) Discard(p *publish.Publisher) {
 	t.opened.Go(func() { _ = p.Close(clientquirks.Canceled()) }) // every record on it gets its outcome
 }
 
-// awaitSubscription returns nil once a subscription keeps what is published. That of the retry
+// awaitSubscription returns nil once a subscription keeps published messages. That of the retry
 // topic is the run's own; it logs when it cannot subscribe.
 func (t *CopyTarget) awaitSubscription(ctx context.Context) error {
 	if t.Retry {

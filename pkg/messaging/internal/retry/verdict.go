@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// verdict is what a handler's error asks for.
+// verdict is the action that a handler's error asks for.
 type verdict struct {
 	err    error
 	after  time.Duration

@@ -11,7 +11,7 @@ func (h heldHeap) Swap(i, j int) {
 }
 
 func (h *heldHeap) Push(v any) {
-	it, _ := v.(*Item) // container/heap passes on what it was given
+	it, _ := v.(*Item) // container/heap passes its argument on
 	it.heldAt = len(*h)
 	*h = append(*h, it)
 }

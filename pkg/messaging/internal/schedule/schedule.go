@@ -19,7 +19,7 @@ type Item struct {
 	QueueKey string
 	// Ordered is false for an item that waits for no other.
 	Ordered bool
-	// Size is what the item counts for in bytes.
+	// Size is the item's weight in bytes.
 	Size int64
 	// Due is the time before which the item is not handed out; an ordered one keeps those behind
 	// it waiting until then. The zero time is at once.
@@ -255,7 +255,7 @@ func (s *Scheduler) wakeWorker() {
 	}
 }
 
-// Next ends the items that w has finished, then fills w with what it may handle one after the
+// Next ends the items that w has finished, then fills w with items to handle one after the
 // other, and waits for something to do. It returns false when the worker must return. The last
 // items took elapsed, handled of them.
 func (s *Scheduler) Next(w *Worker, handled int, elapsed time.Duration) bool {
@@ -298,7 +298,7 @@ func (s *Scheduler) refill(w *Worker, handled int, elapsed time.Duration) bool {
 	return filled
 }
 
-// wakeOthers wakes those for whom there is something behind what a worker has taken.
+// wakeOthers wakes workers if there are items behind those that a worker has taken.
 func (s *Scheduler) wakeOthers() {
 	s.wakeReceivers()
 	if s.resumed.len() > 0 || s.unordered.len() > 0 || s.ready.len() > 0 {
@@ -306,8 +306,8 @@ func (s *Scheduler) wakeOthers() {
 	}
 }
 
-// endFinished ends what the worker has finished, and returns it. The worker continues with the
-// empty list.
+// endFinished ends the items that the worker has finished, and returns them. The worker continues
+// with the empty list.
 func (s *Scheduler) endFinished(w *Worker, empty []*Item) (done []*Item) {
 	w.mu.Lock()
 	done, w.done = w.done, empty
@@ -323,7 +323,8 @@ func (s *Scheduler) endFinished(w *Worker, empty []*Item) (done []*Item) {
 	return done
 }
 
-// fill takes what the worker may handle one after the other, and reports whether there was any.
+// fill takes items for the worker to handle one after the other, and reports whether there were
+// any.
 func (s *Scheduler) fill(w *Worker) bool {
 	w.chunk.reset()
 	if s.resumed.len() > 0 {
@@ -353,7 +354,7 @@ func (s *Scheduler) fillFrom(q *keyQueue, w *Worker, most int) {
 		it := q.items.first()
 		early := !it.Due.IsZero() && time.Until(it.Due) > 0
 		if early && q.running > 0 {
-			return // it keeps its place behind what is running
+			return // it keeps its place behind the running items
 		}
 		q.items.pop()
 		s.waiting--
@@ -541,9 +542,9 @@ func (s *Scheduler) returnWaiting(items []*Item) {
 	}
 }
 
-// Reclaim takes from workers that have been at one item since before what they took along and have
-// not started, and what they have finished: a slow item must hold up neither those behind it nor
-// the keys of those before it.
+// Reclaim takes items from workers that have been at one item since before: those that have not
+// started, and those that are finished. A slow item must delay neither the items behind it nor the
+// keys of those before it.
 func (s *Scheduler) Reclaim(workers []*Worker, before time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -625,8 +626,8 @@ func (s *Scheduler) drop(match func(*Item) bool) {
 	}
 }
 
-// Stop drops everything that matches and has not started. Workers return once they have finished
-// what they run, and the copies that are being stored have their outcome.
+// Stop drops every matching item that has not started. Workers return once they have finished
+// their running items, and the copies that are being stored have their outcome.
 func (s *Scheduler) Stop(match func(*Item) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// message is what the tests schedule.
+// message is an item of the tests.
 type message struct {
 	Item
 
@@ -34,7 +34,7 @@ func messages(g *Group, keys ...string) []*Item {
 	return items
 }
 
-// takeAll claims what the scheduler gives a worker now, without waiting.
+// takeAll claims the items that the scheduler gives a worker now, without waiting.
 func takeAll(t *testing.T, s *Scheduler, w *Worker) []*Item {
 	t.Helper()
 	s.mu.Lock()
@@ -381,7 +381,7 @@ func TestAnItemThatIsNotDueStaysBehindThoseInFront(t *testing.T) {
 	})
 }
 
-// TestQueuesOfManyKeysAreGivenUp: what is kept for keys with nothing unfinished is bounded.
+// TestQueuesOfManyKeysAreGivenUp: the memory for keys without unfinished messages is bounded.
 func TestQueuesOfManyKeysAreGivenUp(t *testing.T) {
 	s, w, sess := newScheduler(1, 10, 1<<20), new(Worker), new(Group)
 	for i := range 3 * keptEmpty {
